@@ -1,15 +1,15 @@
 //! A workload, and the answer of the process that measures it.
 use serde::{Deserialize, Serialize};
 
-use super::case::{Family, Scores};
+use super::case::{Family, FirstPassScores};
 use super::error::Result;
-use super::gradients::Gradients;
+use super::gradients::NamedGradients;
 
 /// An answer, as one line of JSON.
 #[derive(Serialize, Deserialize)]
-pub struct Answer {
+pub struct CaseAnswer {
     /// Sizes of the work.
-    pub shape: Shape,
+    pub shape: CaseShape,
     /// Milliseconds of each timed step.
     pub milliseconds: Vec<f64>,
     /// Peak resident bytes of the first step above inputs and gradients; unknown on systems without `/proc`.
@@ -31,7 +31,7 @@ pub struct Answer {
 /// Sizes of a case; those that it does not have are null.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[allow(non_snake_case, reason = "one letter an axis, as everywhere")]
-pub struct Shape {
+pub struct CaseShape {
     /// Utterances.
     pub B: Option<usize>,
     /// Frames of the longest.
@@ -101,7 +101,7 @@ pub struct PartTimes {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct PruningReport {
     /// What the first pass's scores come from.
-    pub scores: Scores,
+    pub scores: FirstPassScores,
     /// Sites of the second pass.
     pub retained: usize,
     /// Their share of the lattice.
@@ -132,13 +132,13 @@ impl SkipReport {
 /// A system with its inputs in place.
 pub trait Workload {
     /// Sizes of the work.
-    fn shape(&self) -> Shape;
+    fn shape(&self) -> CaseShape;
     /// Bytes of what a step returns.
     fn result_bytes(&self) -> u64;
     /// Floating-point operations of a step's matrix products, known after a step.
     fn operations(&self) -> Option<u64>;
     /// Forward and backward, once.
-    fn step(&mut self) -> Result<Gradients>;
+    fn step(&mut self) -> Result<NamedGradients>;
     /// What the last step's skipping cost, compared with a step that skips nothing.
     fn skip_report(&mut self) -> Result<Option<SkipReport>> {
         Ok(None)

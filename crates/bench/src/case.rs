@@ -22,7 +22,7 @@ pub struct Case {
     /// Place on the horizontal axis and what is written there; a case without one is in the table only.
     pub mark: Option<(f64, String)>,
     /// The work.
-    pub work: Work,
+    pub work: CaseWork,
     /// Who does it, ours first; see [`Case::rival`].
     pub systems: Vec<System>,
 }
@@ -32,11 +32,11 @@ impl Case {
     /// and a rival over the same sites.
     pub fn rival(&self, place: usize) -> Option<usize> {
         let rival = match self.work {
-            Work::Pruned(_) => place | 1,
+            CaseWork::Pruned(_) => place | 1,
             // Only a training step has gradients, and the one that keeps all weights is second.
-            Work::Recognition(_) => place.max(1),
+            CaseWork::Recognition(_) => place.max(1),
             // There are none, or none of a rival's.
-            Work::Decode(_) | Work::Train(_) => place,
+            CaseWork::Decode(_) | CaseWork::Train(_) => place,
             _ => self.systems.len() - 1,
         };
         (rival != place).then_some(rival)
@@ -74,7 +74,7 @@ pub enum Method {
     /// Our first pass, then scores of the retained sites as one candle tensor, gradients by autograd.
     PrunedTextbook,
     /// A greedy search.
-    Decode(Search),
+    Decode(GreedyVariant),
     /// The best path of a recognition lattice.
     BestPath,
     /// The sum over all paths of a recognition lattice.
@@ -88,7 +88,7 @@ pub enum Method {
 
 /// How a greedy search goes about it; all find the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Search {
+pub enum GreedyVariant {
     /// [`decoding::GreedySearch`] as it is.
     LookAhead,
     /// The same, one frame at a time.
@@ -112,7 +112,7 @@ pub enum Budget {
 
 /// A piece of work: what goes in and what is wanted.
 #[derive(Clone, Serialize, Deserialize)]
-pub enum Work {
+pub enum CaseWork {
     /// Transducer loss and gradients from projected rows and a head, all made up.
     Loss(LossWork),
     /// The same with a trivial joiner, which may choose the sites.
@@ -155,12 +155,12 @@ pub struct LossWork {
     /// Which model the scores could be from.
     pub model: Posteriors,
     /// Lengths of the utterances.
-    pub lengths: Lengths,
+    pub lengths: LengthSpread,
 }
 
 /// How the lengths of a batch are spread.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Lengths {
+pub enum LengthSpread {
     /// From T down to .907 T frames and from U down to .542 U labels (arXiv 2211.16270).
     Ragged,
     /// All T and U.
@@ -175,7 +175,7 @@ pub struct PrunedWork {
     /// Label positions that a frame keeps.
     pub s_range: usize,
     /// What the trivial joiner's scores come from.
-    pub scores: Scores,
+    pub scores: FirstPassScores,
 }
 
 /// Utterances to be decoded.
@@ -240,7 +240,7 @@ impl Family {
 /// Where the scores of the first pass come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Scores {
+pub enum FirstPassScores {
     /// Matrices *B x T x C* and *B x (U+1) x C* that are inputs: [`pruned::Matrices`].
     Matrices,
     /// Two linear layers over the rows: [`pruned::Heads`].
@@ -260,7 +260,7 @@ pub enum Posteriors {
 #[derive(Serialize, Deserialize)]
 pub struct Spec {
     /// The work.
-    pub work: Work,
+    pub work: CaseWork,
     /// The way to do it.
     pub method: Method,
     /// Threads of the process.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::answer::Answer;
+use super::answer::CaseAnswer;
 use super::case::{Spec, System};
 use super::error::{Error, Result};
 
@@ -15,9 +15,9 @@ use super::error::{Error, Result};
 pub const COMMAND: &str = "case";
 
 /// How a process ended.
-pub enum Outcome {
+pub enum ProcessOutcome {
     /// With an answer.
-    Measured(Box<Answer>),
+    Measured(Box<CaseAnswer>),
     /// It could not get, or was refused, memory.
     OutOfMemory,
     /// It was stopped.
@@ -25,7 +25,7 @@ pub enum Outcome {
 }
 
 /// Starts processes and waits for them.
-pub struct Launcher {
+pub struct ProcessLauncher {
     /// This program.
     pub program: PathBuf,
     /// Set when the user wants to leave.
@@ -53,12 +53,12 @@ impl Name<'_> {
     }
 }
 
-impl Launcher {
+impl ProcessLauncher {
     /// Runs a case in a process of its own, whose address space has at most `limit` bytes.
     ///
     /// # Errors
     /// [`Error::Stopped`], and failures that have nothing to do with memory.
-    pub fn run(&self, name: &Name, spec: &Spec, limit: u64) -> Result<Outcome> {
+    pub fn run(&self, name: &Name, spec: &Spec, limit: u64) -> Result<ProcessOutcome> {
         let json = serde_json::to_string(spec)
             .map_err(|source| Error::Json { what: "description of a case", source })?;
         let mut command = self.command(&json, limit);
@@ -74,14 +74,14 @@ impl Launcher {
         let (out, err) = (text(out), text(err));
         match status? {
             _ if self.stop.load(Ordering::SeqCst) => Err(Error::Stopped),
-            None => Ok(Outcome::TimedOut),
+            None => Ok(ProcessOutcome::TimedOut),
             Some(status) if status.success() => match serde_json::from_str(out.trim()) {
-                Ok(answer) => Ok(Outcome::Measured(Box::new(answer))),
+                Ok(answer) => Ok(ProcessOutcome::Measured(Box::new(answer))),
                 Err(error) => Err(name.failed(format!("{error} in the answer {out:?}"))),
             },
             Some(status) if interrupted(status) => Err(Error::Stopped),
             Some(status) if killed(status) || err.contains("memory allocation of") => {
-                Ok(Outcome::OutOfMemory)
+                Ok(ProcessOutcome::OutOfMemory)
             }
             Some(status) => {
                 let last = err.trim().lines().last().unwrap_or("no message").to_owned();

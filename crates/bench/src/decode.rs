@@ -7,23 +7,23 @@ use std::sync::Arc;
 use decoding::{Emitted, Greedy, GreedySearch, Hypotheses, Model, Network, frame_looping, greedy};
 
 use self::raw::{ENCODER, HIDDEN};
-use self::synthetic::Weights;
+use self::synthetic::SyntheticWeights;
 use super::answer::Workload;
-use super::answer::{DecodingReport, Shape};
-use super::case::{DecodeWork, Method, Search};
+use super::answer::{CaseShape, DecodingReport};
+use super::case::{DecodeWork, GreedyVariant, Method};
 use super::error::{Error, Result};
-use super::gradients::Gradients;
+use super::gradients::NamedGradients;
 
 /// As in section 13 of the figures that it is compared with.
 const MAX_SYMBOLS: usize = 2;
 
 /// A search over all utterances, batch after batch.
-pub struct Decode {
+pub struct DecodeWorkload {
     work: DecodeWork,
     lengths: Vec<usize>,
     /// *ΣT x E*
     encoded: Vec<f32>,
-    weights: Weights,
+    weights: SyntheticWeights,
     how: How,
     /// Labels, frames and durations of each utterance.
     found: Vec<Vec<Label>>,
@@ -55,20 +55,22 @@ fn rough(found: &[Emitted]) -> Vec<Label> {
 /// # Errors
 /// Layers that do not fit together.
 pub fn prepare(work: &DecodeWork, method: &Method) -> Result<Box<dyn Workload>> {
-    let weights = Weights::synthetic(work.family);
+    let weights = SyntheticWeights::synthetic(work.family);
     let one_frame = Greedy { look_ahead: 1, ..options() };
     let projected = |options| -> Result<How> {
         let (model, network) = weights.network()?;
         Ok(How::Projected(GreedySearch::new(model, options)?, network))
     };
     let how = match method {
-        Method::Decode(Search::LookAhead) => projected(options())?,
-        Method::Decode(Search::OneFrame) => projected(one_frame)?,
-        Method::Decode(Search::Unprojected) => How::Labels(GreedySearch::new(weights.raw()?, one_frame)?),
+        Method::Decode(GreedyVariant::LookAhead) => projected(options())?,
+        Method::Decode(GreedyVariant::OneFrame) => projected(one_frame)?,
+        Method::Decode(GreedyVariant::Unprojected) => {
+            How::Labels(GreedySearch::new(weights.raw()?, one_frame)?)
+        }
         _ => How::Frames(weights.raw()?),
     };
     let (lengths, encoded) = (work.lengths(), work.encoded());
-    Ok(Box::new(Decode { work: *work, lengths, encoded, weights, how, found: Vec::new(), sites: 0 }))
+    Ok(Box::new(DecodeWorkload { work: *work, lengths, encoded, weights, how, found: Vec::new(), sites: 0 }))
 }
 
 /// Rows of each utterance.
@@ -104,8 +106,8 @@ impl How {
     }
 }
 
-impl Workload for Decode {
-    fn shape(&self) -> Shape {
+impl Workload for DecodeWorkload {
+    fn shape(&self) -> CaseShape {
         self.work.shape()
     }
 
@@ -117,7 +119,7 @@ impl Workload for Decode {
         Some(self.work.operations(self.found.iter().map(Vec::len).sum(), self.sites))
     }
 
-    fn step(&mut self) -> Result<Gradients> {
+    fn step(&mut self) -> Result<NamedGradients> {
         self.found.clear();
         let found = &mut self.found;
         let mut rest = &self.encoded[..];
@@ -169,7 +171,12 @@ mod tests {
     fn every_search_finds_the_same_and_a_quarter_of_the_frames_has_a_label() {
         for family in [Family::Rnnt, Family::Tdt] {
             let work = DecodeWork { family, batch: 2, utterances: 3 };
-            for search in [Search::LookAhead, Search::OneFrame, Search::Unprojected, Search::FrameLooping] {
+            for search in [
+                GreedyVariant::LookAhead,
+                GreedyVariant::OneFrame,
+                GreedyVariant::Unprojected,
+                GreedyVariant::FrameLooping,
+            ] {
                 let mut subject = prepare(&work, &Method::Decode(search)).unwrap();
                 subject.step().unwrap();
                 subject.check().unwrap();

@@ -3,12 +3,12 @@ use candle_core::{Device, Tensor, Var};
 use kernels::Activation;
 use oracle::dense::{joint_logits, lean_transducer_loss};
 
-use super::answer::Shape;
+use super::answer::CaseShape;
 use super::answer::Workload;
 use super::case::LossWork;
 use super::error::Result;
-use super::gradients::{Gradients, Values};
-use super::inputs::{Inputs, Sizes};
+use super::gradients::{GradientValues, NamedGradients};
+use super::inputs::{BatchSizes, LossInputs};
 
 /// Score-sized tensors that are alive at once at its peak, measured: see `docs/performance.md`.
 const TENSORS: f64 = 8.5;
@@ -22,7 +22,7 @@ pub struct Dense {
     lengths: Vec<usize>,
     targets: Vec<Vec<u32>>,
     blank: u32,
-    sizes: Sizes,
+    sizes: BatchSizes,
 }
 
 /// Bytes above inputs and gradients that a step is predicted to need.
@@ -36,9 +36,9 @@ impl Dense {
     ///
     /// # Errors
     /// Candle's own errors.
-    pub fn new(inputs: Inputs) -> Result<Self> {
-        let Inputs { frames, labels, weight, bias, targets, sizes } = inputs;
-        let Sizes { batch, frames: most, labels: longest, hidden, classes, .. } = sizes;
+    pub fn new(inputs: LossInputs) -> Result<Self> {
+        let LossInputs { frames, labels, weight, bias, targets, sizes } = inputs;
+        let BatchSizes { batch, frames: most, labels: longest, hidden, classes, .. } = sizes;
         let cpu = &Device::Cpu;
         let utterances = 0..batch;
         Ok(Self {
@@ -55,7 +55,7 @@ impl Dense {
 }
 
 impl Workload for Dense {
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> CaseShape {
         self.sizes.shape()
     }
 
@@ -65,11 +65,11 @@ impl Workload for Dense {
 
     /// 6 H C for each site, padding included: one product forward and two backward.
     fn operations(&self) -> Option<u64> {
-        let Sizes { batch, frames, labels, hidden, classes, .. } = self.sizes;
+        let BatchSizes { batch, frames, labels, hidden, classes, .. } = self.sizes;
         Some(6 * (batch * frames * (labels + 1)) as u64 * (hidden * classes) as u64)
     }
 
-    fn step(&mut self) -> Result<Gradients> {
+    fn step(&mut self) -> Result<NamedGradients> {
         let logits = joint_logits(&self.frames, &self.labels, &self.weight, &self.bias, Activation::Tanh)?;
         let loss = lean_transducer_loss(&logits, &self.lengths, &self.targets, self.blank)?.sum_all()?;
         // The loss keeps the graph alive, and nothing else needs to.
@@ -85,6 +85,9 @@ impl Workload for Dense {
             ("weight", &self.weight),
             ("bias", &self.bias),
         ];
-        variables.into_iter().map(|(name, variable)| Ok((name, Values::Tensor(of(variable)?)))).collect()
+        variables
+            .into_iter()
+            .map(|(name, variable)| Ok((name, GradientValues::Tensor(of(variable)?))))
+            .collect()
     }
 }

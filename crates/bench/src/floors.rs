@@ -2,7 +2,7 @@
 use serde::Serialize;
 
 use super::answer::median;
-use super::answer::{PartTimes, Shape, TrainingReport};
+use super::answer::{CaseShape, PartTimes, TrainingReport};
 use super::case::TrainWork;
 
 /// Values of an input row: 80 mels of 3 frames.
@@ -18,7 +18,7 @@ const LAMB: u64 = 4 + 24 + 16;
 const EMA: u64 = 12;
 
 /// An LSTM layer: rows of an utterance, width of the input and of the state.
-struct Layer {
+struct LstmShape {
     rows: usize,
     input: usize,
     hidden: usize,
@@ -26,9 +26,9 @@ struct Layer {
 
 impl TrainWork {
     /// As it is reported.
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self) -> CaseShape {
         let (some, [_, _, joint]) = (Some, self.widths);
-        Shape {
+        CaseShape {
             B: some(self.batch),
             T: some(self.frames()),
             U: some(self.labels),
@@ -43,9 +43,9 @@ impl TrainWork {
         self.rows.div_ceil(2)
     }
 
-    fn layers(&self) -> Vec<Layer> {
+    fn layers(&self) -> Vec<LstmShape> {
         let [encoder, predictor, _] = self.widths;
-        let layer = |rows, input, hidden| Layer { rows, input, hidden };
+        let layer = |rows, input, hidden| LstmShape { rows, input, hidden };
         let below = (0..LAYERS[0]).map(|at| layer(self.rows, if at == 0 { INPUT } else { encoder }, encoder));
         let above = |at| layer(self.frames(), if at == 0 { 2 * encoder } else { encoder }, encoder);
         let labels = (0..PREDICTOR).map(|_| layer(self.labels + 1, predictor, predictor));

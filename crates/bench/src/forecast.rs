@@ -1,9 +1,9 @@
 //! What a case will take, as far as its sizes tell.
 use rnnt_loss::MemoryPlan;
 
-use super::answer::Shape;
-use super::case::{Case, Lengths, LossWork, Method, PrunedWork, System, Work};
-use super::inputs::{Sizes, ragged, targets};
+use super::answer::CaseShape;
+use super::case::{Case, CaseWork, LengthSpread, LossWork, Method, PrunedWork, System};
+use super::inputs::{BatchSizes, ragged, targets};
 use super::loss::options;
 use super::{dense, pruned_dense};
 
@@ -18,15 +18,15 @@ pub enum Forecast {
 }
 
 /// Whether a system can do a piece of work, and what memory it needs.
-pub fn forecast(work: &Work, system: &System) -> Forecast {
+pub fn forecast(work: &CaseWork, system: &System) -> Forecast {
     let (work, pruned) = match work {
-        Work::Loss(work) => (work, None),
-        Work::Pruned(pruned) => (&pruned.loss, Some(pruned)),
-        Work::Lattices { .. }
-        | Work::Decode(_)
-        | Work::Recognition(_)
-        | Work::Train(_)
-        | Work::Model { .. } => {
+        CaseWork::Loss(work) => (work, None),
+        CaseWork::Pruned(pruned) => (&pruned.loss, Some(pruned)),
+        CaseWork::Lattices { .. }
+        | CaseWork::Decode(_)
+        | CaseWork::Recognition(_)
+        | CaseWork::Train(_)
+        | CaseWork::Model { .. } => {
             return Forecast::Unknown;
         }
     };
@@ -59,19 +59,19 @@ pub fn forecast(work: &Work, system: &System) -> Forecast {
     }
 }
 
-impl Work {
+impl CaseWork {
     /// Sizes, as far as they are known without reading files.
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self) -> CaseShape {
         match *self {
             Self::Loss(ref work) | Self::Pruned(PrunedWork { loss: ref work, .. }) => work.sizes().shape(),
             Self::Lattices { sizes: [batch, frames, labels] } => {
                 let some = Some;
-                Shape { B: some(batch), T: some(frames), U: some(labels), ..Shape::default() }
+                CaseShape { B: some(batch), T: some(frames), U: some(labels), ..CaseShape::default() }
             }
             Self::Decode(ref work) => work.shape(),
             Self::Recognition(ref work) => work.shape(),
             Self::Train(ref work) => work.shape(),
-            Self::Model { .. } => Shape::default(),
+            Self::Model { .. } => CaseShape::default(),
         }
     }
 
@@ -93,17 +93,17 @@ impl LossWork {
     /// Frames and labels of each utterance.
     pub fn all_lengths(&self) -> (Vec<usize>, Vec<usize>) {
         match self.lengths {
-            Lengths::Ragged => ragged(self.batch, self.frames, self.labels),
-            Lengths::Even => (vec![self.frames; self.batch], vec![self.labels; self.batch]),
+            LengthSpread::Ragged => ragged(self.batch, self.frames, self.labels),
+            LengthSpread::Even => (vec![self.frames; self.batch], vec![self.labels; self.batch]),
         }
     }
 
     /// All sizes, real sites included.
-    pub fn sizes(&self) -> Sizes {
+    pub fn sizes(&self) -> BatchSizes {
         let Self { batch, frames, labels, hidden, classes, .. } = *self;
         let (lengths, counts) = self.all_lengths();
         let sites = lengths.iter().zip(&counts).map(|(t, u)| t * (u + 1)).sum();
-        Sizes { batch, frames, labels, hidden, classes, sites }
+        BatchSizes { batch, frames, labels, hidden, classes, sites }
     }
 
     /// Floating-point operations of forward and backward with recomputation, 8 N H C.

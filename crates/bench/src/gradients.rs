@@ -8,7 +8,7 @@ use candle_core::Tensor;
 use super::error::{Error, Result};
 
 /// A gradient as its system left it; nothing is copied before it is written.
-pub enum Values {
+pub enum GradientValues {
     /// Ours.
     Single(Vec<f32>),
     /// Of lattices.
@@ -18,23 +18,23 @@ pub enum Values {
 }
 
 /// Named gradients of one step.
-pub type Gradients = Vec<(&'static str, Values)>;
+pub type NamedGradients = Vec<(&'static str, GradientValues)>;
 
 /// Writes each gradient to a file of its own in a folder that it makes.
 ///
 /// # Errors
 /// [`Error::File`] where the disk is full, and candle's own errors.
-pub fn write(folder: &Path, gradients: Gradients) -> Result<()> {
+pub fn write(folder: &Path, gradients: NamedGradients) -> Result<()> {
     std::fs::create_dir_all(folder).map_err(Error::file(folder, "make the folder"))?;
     for (name, values) in gradients {
         match values {
-            Values::Single(values) => {
+            GradientValues::Single(values) => {
                 write_numbers(folder, name, "f32", values.iter().map(|x| x.to_le_bytes()))
             }
-            Values::Double(values) => {
+            GradientValues::Double(values) => {
                 write_numbers(folder, name, "f64", values.iter().map(|x| x.to_le_bytes()))
             }
-            Values::Tensor(tensor) => {
+            GradientValues::Tensor(tensor) => {
                 let values = tensor.flatten_all()?.to_vec1::<f32>()?;
                 write_numbers(folder, name, "f32", values.iter().map(|x| x.to_le_bytes()))
             }
@@ -122,7 +122,10 @@ mod tests {
     fn the_worst_tensor_decides_and_nan_is_never_near() {
         let folder = tempfile::tempdir().unwrap();
         let save = |name: &str, weight: Vec<f32>, adjoints: Vec<f64>| {
-            let gradients = vec![("weight", Values::Single(weight)), ("adjoints", Values::Double(adjoints))];
+            let gradients = vec![
+                ("weight", GradientValues::Single(weight)),
+                ("adjoints", GradientValues::Double(adjoints)),
+            ];
             write(&folder.path().join(name), gradients).unwrap();
         };
         let compare = |a: &str| largest_difference(&folder.path().join(a), &folder.path().join("rival"));

@@ -4,12 +4,12 @@ use std::path::Path;
 use recognizer::Recognizer;
 use rnnt_loss::Targets;
 
-use super::answer::Shape;
+use super::answer::CaseShape;
 use super::case::{LossWork, Posteriors};
 use super::error::Result;
 
 /// A padded batch and a head; every value was written, so that all of it is resident.
-pub struct Inputs {
+pub struct LossInputs {
     /// *B x T x H*
     pub frames: Vec<f32>,
     /// *B x (U+1) x H*
@@ -21,12 +21,12 @@ pub struct Inputs {
     /// Lengths and labels.
     pub targets: Targets,
     /// B, T, U, H, C of the padded batch and its real sites N.
-    pub sizes: Sizes,
+    pub sizes: BatchSizes,
 }
 
 /// Sizes of a padded batch.
 #[derive(Clone, Copy)]
-pub struct Sizes {
+pub struct BatchSizes {
     /// B
     pub batch: usize,
     /// T
@@ -41,11 +41,11 @@ pub struct Sizes {
     pub sites: usize,
 }
 
-impl Sizes {
+impl BatchSizes {
     /// As it is reported.
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self) -> CaseShape {
         let Self { batch, frames, labels, hidden, classes, sites } = *self;
-        Shape {
+        CaseShape {
             B: Some(batch),
             T: Some(frames),
             U: Some(labels),
@@ -81,7 +81,7 @@ pub fn targets(work: &LossWork) -> Result<Targets> {
     Ok(Targets::new(0, frames, lengths.iter().enumerate().map(sequence).collect())?)
 }
 
-impl Inputs {
+impl LossInputs {
     /// Rows and head of a made-up model.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ impl Inputs {
         let LossWork { batch, frames: most, labels: longest, hidden, classes, model, .. } = *work;
         let targets = targets(work)?;
         let sites = targets.lattices().sites();
-        let sizes = Sizes { batch, frames: most, labels: longest, hidden, classes, sites };
+        let sizes = BatchSizes { batch, frames: most, labels: longest, hidden, classes, sites };
         let mut inputs = Self {
             frames: noise(1, batch * most * hidden, 1.0),
             labels: noise(2, batch * (longest + 1) * hidden, 1.0),
@@ -109,7 +109,7 @@ impl Inputs {
     /// blank beats every label. The other coordinates of `g_u` are the next label's own code, which its row of the
     /// weight repeats.
     fn teach(&mut self, model: Posteriors) {
-        let Sizes { frames: most, labels: longest, hidden, classes, .. } = self.sizes;
+        let BatchSizes { frames: most, labels: longest, hidden, classes, .. } = self.sizes;
         // By how much the blank or the label is above the other when it is due, at most by twice that; within how many
         // labels that turns; and how far the next label is above all others.
         let (sure, width, margin) = match model {
@@ -152,7 +152,7 @@ impl Inputs {
         let (batch, frames, hidden) = rows.frames.dims3()?;
         let labels = rows.labels.dims3()?.1 - 1;
         let values = |tensor: &candle_core::Tensor| tensor.flatten_all()?.to_vec1::<f32>();
-        let sizes = Sizes {
+        let sizes = BatchSizes {
             batch,
             frames,
             labels,
@@ -198,8 +198,8 @@ fn hash(purpose: u64, index: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::{Budget, Lengths};
-    use crate::loss::Ours;
+    use crate::case::{Budget, LengthSpread};
+    use crate::loss::SessionWorkload;
 
     #[test]
     fn lengths_are_those_of_the_paper() {
@@ -220,10 +220,11 @@ mod tests {
                 hidden: 64,
                 classes: 50,
                 model,
-                lengths: Lengths::Ragged,
+                lengths: LengthSpread::Ragged,
             };
             let mut ours =
-                Ours::new(Inputs::synthetic(&work).unwrap(), Budget::Unlimited, 0.0, false).unwrap();
+                SessionWorkload::new(LossInputs::synthetic(&work).unwrap(), Budget::Unlimited, 0.0, false)
+                    .unwrap();
             ours.loss().unwrap().losses.iter().sum::<f64>() / 2.0
         };
         let (sharp, vague) = (loss(Posteriors::Peaked), loss(Posteriors::Flat));

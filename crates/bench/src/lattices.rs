@@ -3,19 +3,19 @@ use oracle::reference::log_add;
 use rayon::prelude::*;
 use rnnt_dp::{Lattices, Regularisers, Topology, Workspace};
 
-use super::answer::Shape;
+use super::answer::CaseShape;
 use super::answer::Workload;
 use super::case::Method;
 use super::error::Result;
-use super::gradients::{Gradients, Values};
+use super::gradients::{GradientValues, NamedGradients};
 use super::inputs::noise;
 use super::inputs::ragged;
 
 /// Lattices and the log-probabilities of blank and next label at each site.
-struct Batch {
+struct LatticeBatch {
     lattices: Lattices,
     emissions: Vec<f64>,
-    shape: Shape,
+    shape: CaseShape,
 }
 
 /// A ragged batch of B x T x U and the one who walks through it.
@@ -29,29 +29,34 @@ pub fn prepare([batch, frames, labels]: [usize; 3], method: &Method) -> Result<B
     // Log-probabilities between -3 and -0.1.
     let emissions = noise(6, 2 * sites, 1.45).iter().map(|x| f64::from(*x) - 1.55).collect();
     let some = Some;
-    let shape =
-        Shape { B: some(batch), T: some(frames), U: some(labels), N: some(sites), ..Shape::default() };
-    let batch = Batch { lattices, emissions, shape };
+    let shape = CaseShape {
+        B: some(batch),
+        T: some(frames),
+        U: some(labels),
+        N: some(sites),
+        ..CaseShape::default()
+    };
+    let batch = LatticeBatch { lattices, emissions, shape };
     Ok(match method {
-        Method::Ours { .. } => Box::new(Ours { batch, workspace: Workspace::new() }),
+        Method::Ours { .. } => Box::new(RecursionWorkload { batch, workspace: Workspace::new() }),
         _ => Box::new(Textbook(batch)),
     })
 }
 
-impl Batch {
+impl LatticeBatch {
     fn result_bytes(&self) -> u64 {
         8 * (self.emissions.len() + self.lattices.batch()) as u64
     }
 }
 
 /// Ours, with a workspace that the first step fills.
-struct Ours {
-    batch: Batch,
+struct RecursionWorkload {
+    batch: LatticeBatch,
     workspace: Workspace,
 }
 
-impl Workload for Ours {
-    fn shape(&self) -> Shape {
+impl Workload for RecursionWorkload {
+    fn shape(&self) -> CaseShape {
         self.batch.shape
     }
 
@@ -63,8 +68,8 @@ impl Workload for Ours {
         None
     }
 
-    fn step(&mut self) -> Result<Gradients> {
-        let Batch { lattices, emissions, .. } = &self.batch;
+    fn step(&mut self) -> Result<NamedGradients> {
+        let LatticeBatch { lattices, emissions, .. } = &self.batch;
         let (topology, regularisers) = (Topology::rnnt(), Regularisers::default());
         let mut losses = vec![0.0; lattices.batch()];
         let mut adjoints = vec![0.0; emissions.len()];
@@ -76,15 +81,15 @@ impl Workload for Ours {
             &mut losses,
             &mut adjoints,
         )?;
-        Ok(vec![("losses", Values::Double(losses)), ("adjoints", Values::Double(adjoints))])
+        Ok(vec![("losses", GradientValues::Double(losses)), ("adjoints", GradientValues::Double(adjoints))])
     }
 }
 
 /// The recursions as a textbook writes them, in `f64`, an utterance after the other in each thread.
-struct Textbook(Batch);
+struct Textbook(LatticeBatch);
 
 impl Workload for Textbook {
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> CaseShape {
         self.0.shape
     }
 
@@ -96,8 +101,8 @@ impl Workload for Textbook {
         None
     }
 
-    fn step(&mut self) -> Result<Gradients> {
-        let Batch { lattices, emissions, .. } = &self.0;
+    fn step(&mut self) -> Result<NamedGradients> {
+        let LatticeBatch { lattices, emissions, .. } = &self.0;
         let walk = |b: usize| {
             let range = lattices.range(b);
             let emissions = &emissions[2 * range.start..2 * range.end];
@@ -105,7 +110,10 @@ impl Workload for Textbook {
         };
         let parts: Vec<(f64, Vec<f64>)> = (0..lattices.batch()).into_par_iter().map(walk).collect();
         let (losses, adjoints): (Vec<f64>, Vec<Vec<f64>>) = parts.into_iter().unzip();
-        Ok(vec![("losses", Values::Double(losses)), ("adjoints", Values::Double(adjoints.concat()))])
+        Ok(vec![
+            ("losses", GradientValues::Double(losses)),
+            ("adjoints", GradientValues::Double(adjoints.concat())),
+        ])
     }
 }
 

@@ -2,15 +2,15 @@
 use rnnt_loss::{Head, Joint, Layout, MemoryPlan, Options, Output, Precision, Session};
 
 use super::answer::Workload;
-use super::answer::{Shape, SkipReport};
+use super::answer::{CaseShape, SkipReport};
 use super::case::Budget;
 use super::error::Result;
-use super::gradients::{Gradients, Values};
-use super::inputs::Inputs;
+use super::gradients::{GradientValues, NamedGradients};
+use super::inputs::LossInputs;
 
 /// A [`Session`] on a batch, with buffers that stay, as in training.
-pub struct Ours {
-    inputs: Inputs,
+pub struct SessionWorkload {
+    inputs: LossInputs,
     session: Session<f32>,
     /// Sites of the last step whose gradients were formed.
     counted: Option<usize>,
@@ -34,12 +34,12 @@ pub fn options(budget: Budget, skip: f64, bf16: bool) -> Options {
     Options { budget, keep_scores, precision, skip, ..Options::default() }
 }
 
-impl Ours {
+impl SessionWorkload {
     /// Takes the batch.
     ///
     /// # Errors
     /// Options that the loss refuses.
-    pub fn new(inputs: Inputs, budget: Budget, skip: f64, bf16: bool) -> Result<Self> {
+    pub fn new(inputs: LossInputs, budget: Budget, skip: f64, bf16: bool) -> Result<Self> {
         Ok(Self { inputs, session: Session::new(&options(budget, skip, bf16))?, counted: None })
     }
 
@@ -52,7 +52,7 @@ impl Ours {
     }
 }
 
-fn loss(inputs: &Inputs, session: &mut Session<f32>) -> Result<Output<f32>> {
+fn loss(inputs: &LossInputs, session: &mut Session<f32>) -> Result<Output<f32>> {
     Ok(session.sum(joint(inputs)?, &inputs.targets, &vec![1.0; inputs.sizes.batch])?)
 }
 
@@ -60,23 +60,23 @@ fn loss(inputs: &Inputs, session: &mut Session<f32>) -> Result<Output<f32>> {
 ///
 /// # Errors
 /// Shapes that do not fit.
-pub fn joint(inputs: &Inputs) -> Result<Joint<'_, f32>> {
-    let Inputs { frames, labels, weight, bias, sizes, .. } = inputs;
+pub fn joint(inputs: &LossInputs) -> Result<Joint<'_, f32>> {
+    let LossInputs { frames, labels, weight, bias, sizes, .. } = inputs;
     let layout = Layout::Padded { frames: sizes.frames, positions: sizes.labels + 1 };
     let head = Head::new(weight, Some(bias), sizes.hidden).map_err(rnnt_loss::Error::from)?;
     Ok(Joint::new(frames, labels, head).with_layout(layout))
 }
 
 /// Those of rows and head, by name.
-pub fn gradients(out: Output<f32>) -> Gradients {
+pub fn gradients(out: Output<f32>) -> NamedGradients {
     let rnnt_loss::Gradients { encoded, predicted, head, .. } = out.gradients;
     let gradients =
         [("frames", encoded), ("labels", predicted), ("weight", head.weight), ("bias", head.bias)];
-    gradients.into_iter().map(|(name, values)| (name, Values::Single(values))).collect()
+    gradients.into_iter().map(|(name, values)| (name, GradientValues::Single(values))).collect()
 }
 
-impl Workload for Ours {
-    fn shape(&self) -> Shape {
+impl Workload for SessionWorkload {
+    fn shape(&self) -> CaseShape {
         self.inputs.sizes.shape()
     }
 
@@ -94,7 +94,7 @@ impl Workload for Ours {
         Some(forward + (share * (plan.operations - forward) as f64) as u64)
     }
 
-    fn step(&mut self) -> Result<Gradients> {
+    fn step(&mut self) -> Result<NamedGradients> {
         let out = self.loss()?;
         self.counted = Some(self.inputs.sizes.sites - out.skipped.sites - out.skipped.zeros);
         Ok(gradients(out))

@@ -45,7 +45,7 @@ use model::bytes;
 use training::files::Output;
 
 use error::{Error, Result};
-use runner::Settings;
+use runner::RunSettings;
 use suites::{Choice, Suite};
 
 /// Compares speed and memory with other implementations, suite by suite
@@ -53,7 +53,7 @@ use suites::{Choice, Suite};
 /// `bench micro product` and `bench micro tiles` print rates of single products and of tile shapes.
 #[derive(Parser)]
 #[command(name = "bench", version)]
-struct Arguments {
+struct BenchArgs {
     /// What is compared
     suite: Suite,
     /// The smallest honest part, in less than a minute
@@ -101,7 +101,7 @@ fn main() -> ExitCode {
     let outcome = match (words.next(), words.next()) {
         (Some(command), Some(case)) if command == child::COMMAND => measure::run_case(&case),
         (Some(command), Some(name)) if command == micro::COMMAND => micro::run(&name),
-        _ => run(&Arguments::parse()),
+        _ => run(&BenchArgs::parse()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -113,7 +113,7 @@ fn main() -> ExitCode {
 }
 
 /// Runs the suite, prints a table, and writes the requested files.
-fn run(arguments: &Arguments) -> Result<()> {
+fn run(arguments: &BenchArgs) -> Result<()> {
     kernels::check_simd_override().map_err(Error::Environment)?;
     if cfg!(all(target_arch = "x86_64", not(feature = "candle-avx512"))) {
         eprintln!("note: built without the feature candle-avx512: candle's products use AVX2 only");
@@ -140,7 +140,7 @@ fn run(arguments: &Arguments) -> Result<()> {
             .and_then(|_| signal_hook::flag::register(signal, stop.clone()));
         watched.map_err(Error::Signal)?;
     }
-    let settings = Settings { repeats, seconds, cap: arguments.cap as u64, stop };
+    let settings = RunSettings { repeats, seconds, cap: arguments.cap as u64, stop };
     let processes = plan.cases.iter().map(|case| case.systems.len()).sum::<usize>() * repeats;
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} runs, {msg}, {elapsed} so far")
         .expect("the template is well-formed");

@@ -1,16 +1,16 @@
 //! The child process: one system does one case, and is watched.
 use std::time::{Duration, Instant};
 
-use super::answer::{Answer, Workload, median};
-use super::case::{Method, PrunedWork, Spec, Work};
+use super::answer::{CaseAnswer, Workload, median};
+use super::case::{CaseWork, Method, PrunedWork, Spec};
 use super::error::{Error, Result};
 use super::gradients;
 use super::machine::Meter;
 use super::rates::Sgemm;
 use super::trivial::Trivial;
 use super::{
-    decode, dense::Dense, inputs::Inputs, lattices, loss::Ours, pruned::Pruned, pruned_dense::PrunedDense,
-    recognition, train,
+    decode, dense::Dense, inputs::LossInputs, lattices, loss::SessionWorkload, pruned::Pruned,
+    pruned_dense::PrunedDense, recognition, train,
 };
 
 /// A first step as long as this is not taken as a warm-up: what a warm-up hides is nothing beside it.
@@ -35,7 +35,7 @@ pub fn run_case(spec: &str) -> Result<()> {
     Ok(())
 }
 
-fn run(spec: &Spec) -> Result<Answer> {
+fn run(spec: &Spec) -> Result<CaseAnswer> {
     let mut subject = prepare(spec)?;
     let meter = Meter::start();
     let start = Instant::now();
@@ -81,7 +81,7 @@ fn run(spec: &Spec) -> Result<Answer> {
         product()?;
     }
     let training = subject.training_report()?;
-    Ok(Answer {
+    Ok(CaseAnswer {
         shape: subject.shape(),
         milliseconds: times.iter().map(|time| time.as_secs_f64() * 1e3).collect(),
         peak_bytes,
@@ -97,20 +97,22 @@ fn run(spec: &Spec) -> Result<Answer> {
 
 fn prepare(spec: &Spec) -> Result<Box<dyn Workload>> {
     let inputs = match &spec.work {
-        Work::Lattices { sizes } => return lattices::prepare(*sizes, &spec.method),
-        Work::Decode(work) => return decode::prepare(work, &spec.method),
-        Work::Recognition(work) => return recognition::prepare(*work, &spec.method),
-        Work::Train(work) => return train::prepare(work, &spec.method),
-        Work::Pruned(work) if matches!(spec.method, Method::Pruned(_) | Method::PrunedTextbook) => {
+        CaseWork::Lattices { sizes } => return lattices::prepare(*sizes, &spec.method),
+        CaseWork::Decode(work) => return decode::prepare(work, &spec.method),
+        CaseWork::Recognition(work) => return recognition::prepare(*work, &spec.method),
+        CaseWork::Train(work) => return train::prepare(work, &spec.method),
+        CaseWork::Pruned(work) if matches!(spec.method, Method::Pruned(_) | Method::PrunedTextbook) => {
             return prepare_pruned(work, &spec.method);
         }
-        Work::Loss(work) | Work::Pruned(PrunedWork { loss: work, .. }) => Inputs::synthetic(work)?,
-        Work::Model { checkpoint, manifest, utterances } => {
-            Inputs::recorded(checkpoint, manifest, *utterances)?
+        CaseWork::Loss(work) | CaseWork::Pruned(PrunedWork { loss: work, .. }) => {
+            LossInputs::synthetic(work)?
+        }
+        CaseWork::Model { checkpoint, manifest, utterances } => {
+            LossInputs::recorded(checkpoint, manifest, *utterances)?
         }
     };
     Ok(match spec.method {
-        Method::Ours { budget, skip, bf16 } => Box::new(Ours::new(inputs, budget, skip, bf16)?),
+        Method::Ours { budget, skip, bf16 } => Box::new(SessionWorkload::new(inputs, budget, skip, bf16)?),
         Method::Textbook
         | Method::Pruned(_)
         | Method::PrunedTextbook
@@ -123,7 +125,7 @@ fn prepare(spec: &Spec) -> Result<Box<dyn Workload>> {
 
 /// Both passes, ours or the rival's.
 pub fn prepare_pruned(work: &PrunedWork, method: &Method) -> Result<Box<dyn Workload>> {
-    let inputs = Inputs::synthetic(&work.loss)?;
+    let inputs = LossInputs::synthetic(&work.loss)?;
     let trivial = Trivial::of(&inputs, work.scores);
     Ok(match *method {
         Method::Pruned(budget) => Box::new(Pruned::new(*work, inputs, trivial, budget)?),

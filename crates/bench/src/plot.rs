@@ -1,9 +1,9 @@
 //! The outcome as a picture, logarithmic axes: time and memory of every system over the cases, or the speed of decoding.
-use report::plots::{self, Axis, Corner, Line, Panel, Pen, digit, ends};
+use report::plots::{self, Corner, Panel, Pen, PlotAxis, PlotLine, digit, ends};
 
 use super::case::{Family, Plan};
 use super::error::Error;
-use super::report::{Row, Status};
+use super::report::{ResultRow, Status};
 
 const SIZE: (u32, u32) = (860, 760);
 /// Ours first, then its variants.
@@ -15,8 +15,8 @@ const RIVALS: [Pen; 3] = [Pen::ORANGE, Pen::PURPLE, Pen::GREY];
 ///
 /// # Errors
 /// [`Error::Plot`]
-pub fn draw(plan: &Plan, rows: &[Row]) -> Result<String, Error> {
-    let rows: Vec<&Row> = rows.iter().filter(|row| row.mark.is_some()).collect();
+pub fn draw(plan: &Plan, rows: &[ResultRow]) -> Result<String, Error> {
+    let rows: Vec<&ResultRow> = rows.iter().filter(|row| row.mark.is_some()).collect();
     if rows.iter().any(|row| row.speed.is_some()) {
         return svg(&[Family::Rnnt, Family::Tdt].map(|family| speed(plan, family, &rows)));
     }
@@ -26,7 +26,7 @@ pub fn draw(plan: &Plan, rows: &[Row]) -> Result<String, Error> {
         false => format!("{}: time of forward and backward", plan.title),
     };
     // Less than a page or two is not seen.
-    let megabytes = |row: &Row| Some((row.peak_bytes? as f64 / 1e6).max(0.01));
+    let megabytes = |row: &ResultRow| Some((row.peak_bytes? as f64 / 1e6).max(0.01));
     svg(&[
         panel(plan, time, "milliseconds", &rows, lines(&rows, |row| row.median_ms)),
         panel(
@@ -44,16 +44,16 @@ fn svg(panels: &[Panel]) -> Result<String, Error> {
 }
 
 /// Utterances per second by one kind of model, and what PyTorch would do.
-fn speed<'a>(plan: &'a Plan, family: Family, rows: &[&Row]) -> Panel<'a> {
-    let of_family = |row: &&&Row| row.speed.is_some_and(|speed| speed.of.family == family);
-    let rows: Vec<&Row> = rows.iter().filter(of_family).copied().collect();
+fn speed<'a>(plan: &'a Plan, family: Family, rows: &[&ResultRow]) -> Panel<'a> {
+    let of_family = |row: &&&ResultRow| row.speed.is_some_and(|speed| speed.of.family == family);
+    let rows: Vec<&ResultRow> = rows.iter().filter(of_family).copied().collect();
     let mut lines = lines(&rows, |row| Some(row.speed?.utterances_per_second));
     let mut torch: Vec<(f64, f64)> =
         rows.iter().filter_map(|row| Some((place(row)?.0, row.speed?.torch?.log10()))).collect();
     torch.dedup_by(|a, b| a.0 == b.0);
     if !torch.is_empty() {
         let name = "best of PyTorch, scaled".to_owned();
-        lines.push(Line { pen: Pen::PURPLE, points: torch, crosses: Vec::new(), crossed: "", name });
+        lines.push(PlotLine { pen: Pen::PURPLE, points: torch, crosses: Vec::new(), crossed: "", name });
     }
     let title = format!("{}: {}", plan.title, family.name());
     panel(plan, title, "utterances per second", &rows, lines)
@@ -63,18 +63,18 @@ fn panel<'a>(
     plan: &'a Plan,
     title: String,
     y_name: &'static str,
-    rows: &[&Row],
-    lines: Vec<Line>,
+    rows: &[&ResultRow],
+    lines: Vec<PlotLine>,
 ) -> Panel<'a> {
     let mut marks: Vec<(f64, String)> = rows.iter().filter_map(|row| place(row)).collect();
     marks.dedup_by(|a, b| a.0 == b.0);
     let (low, high) = ends(marks.iter().map(|mark| mark.0)).unwrap_or((0.0, 1.0));
     let margin = (0.06 * (high - low)).max(0.05);
-    let x = Axis { range: low - margin..high + margin, marks: marks.iter().map(|mark| mark.0).collect() };
+    let x = PlotAxis { range: low - margin..high + margin, marks: marks.iter().map(|mark| mark.0).collect() };
     let values = lines.iter().flat_map(|line| line.points.iter().map(|point| point.1));
     let (low, high) = ends(values).unwrap_or((0.0, 1.0));
     // Room above for the legend and the crosses.
-    let y = Axis::decades(low - 0.15, high + 0.15 + 0.3 * (high - low).max(0.5), 3.5);
+    let y = PlotAxis::decades(low - 0.15, high + 0.15 + 0.3 * (high - low).max(0.5), 3.5);
     let name = move |x: f64| {
         marks.iter().find(|mark| (mark.0 - x).abs() < 1e-9).map_or(String::new(), |mark| mark.1.clone())
     };
@@ -92,18 +92,18 @@ fn panel<'a>(
 }
 
 /// Where a row stands and what is written there.
-fn place(row: &Row) -> Option<(f64, String)> {
+fn place(row: &ResultRow) -> Option<(f64, String)> {
     row.mark.as_ref().map(|(x, name)| (x.log10(), name.clone()))
 }
 
-fn lines(rows: &[&Row], value: fn(&Row) -> Option<f64>) -> Vec<Line> {
+fn lines(rows: &[&ResultRow], value: fn(&ResultRow) -> Option<f64>) -> Vec<PlotLine> {
     let (mut ours, mut rivals) = (OURS.into_iter().cycle(), RIVALS.into_iter().cycle());
     let line = |system: String| {
         let of_system = || rows.iter().filter(|row| row.system == system);
-        let point = |row: &&&Row| Some((place(row)?.0, value(row)?.log10()));
+        let point = |row: &&&ResultRow| Some((place(row)?.0, value(row)?.log10()));
         let over = of_system().filter(|row| row.status == Status::OutOfMemory);
         let pens = if is_ours(&system) { &mut ours } else { &mut rivals };
-        Line {
+        PlotLine {
             pen: pens.next().unwrap_or(Pen::GREY),
             points: of_system().filter_map(|row| point(&row)).collect(),
             crosses: over.filter_map(|row| Some(place(row)?.0)).collect(),
@@ -119,7 +119,7 @@ fn is_ours(system: &str) -> bool {
 }
 
 /// Names of the systems in the order in which they first appear.
-fn systems(rows: &[&Row]) -> Vec<String> {
+fn systems(rows: &[&ResultRow]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for row in rows {
         if !names.contains(&row.system) {
@@ -132,14 +132,14 @@ fn systems(rows: &[&Row]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::answer::{DecodingReport, Shape};
+    use crate::answer::{CaseShape, DecodingReport};
     use crate::speed::Speed;
 
-    fn row(x: Option<f64>, system: &str, median_ms: Option<f64>) -> Row {
-        Row {
+    fn row(x: Option<f64>, system: &str, median_ms: Option<f64>) -> ResultRow {
+        ResultRow {
             case: String::new(),
             system: system.to_owned(),
-            shape: Shape::default(),
+            shape: CaseShape::default(),
             threads: 1,
             median_ms,
             min_ms: None,
@@ -185,7 +185,7 @@ mod tests {
             let of = DecodingReport { family, utterances: 8, frames: 100, labels: 20, sites: 120 };
             Speed::new(of, Some(batch), 10.0, Some(430.0))
         };
-        let row = |family, batch: usize, system| Row {
+        let row = |family, batch: usize, system| ResultRow {
             speed: Some(speed(family, batch)),
             ..row(Some(batch as f64), system, Some(10.0))
         };

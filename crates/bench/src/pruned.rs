@@ -2,18 +2,18 @@
 use rnnt_loss::{Loss, Options, PrunedJoint, Scales, Session};
 
 use super::answer::Workload;
-use super::answer::{PruningReport, Shape};
+use super::answer::{CaseShape, PruningReport};
 use super::case::{Budget, PrunedWork};
 use super::error::Result;
-use super::gradients::Gradients;
-use super::inputs::Inputs;
+use super::gradients::NamedGradients;
+use super::inputs::LossInputs;
 use super::loss::{gradients, joint, options};
 use super::trivial::Trivial;
 
 /// A [`Session`] on a batch, both passes, with buffers that stay, as in training.
 pub struct Pruned {
     work: PrunedWork,
-    inputs: Inputs,
+    inputs: LossInputs,
     trivial: Trivial,
     session: Session<f32>,
     /// Of the last step.
@@ -25,14 +25,14 @@ impl Pruned {
     ///
     /// # Errors
     /// Options that the loss refuses.
-    pub fn new(work: PrunedWork, inputs: Inputs, trivial: Trivial, budget: Budget) -> Result<Self> {
+    pub fn new(work: PrunedWork, inputs: LossInputs, trivial: Trivial, budget: Budget) -> Result<Self> {
         let options = Options { loss: Loss::pruned(work.pruning()), ..options(budget, 0.0, false) };
         Ok(Self { work, inputs, trivial, session: Session::new(&options)?, retained: None })
     }
 }
 
 impl Workload for Pruned {
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> CaseShape {
         self.inputs.sizes.shape()
     }
 
@@ -44,7 +44,7 @@ impl Workload for Pruned {
         Some(self.work.first_operations() + self.work.second_operations(self.session.options()).ok()?)
     }
 
-    fn step(&mut self) -> Result<Gradients> {
+    fn step(&mut self) -> Result<NamedGradients> {
         let Self { inputs, trivial, session, .. } = self;
         let simple = trivial.source(&inputs.frames, &inputs.labels, inputs.sizes.hidden)?;
         let both = PrunedJoint { simple, joint: joint(inputs)?, scales: Scales::default() };
@@ -61,13 +61,15 @@ impl Workload for Pruned {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::{Lengths, LossWork, Method, Posteriors, Scores};
+    use crate::case::{FirstPassScores, LengthSpread, LossWork, Method, Posteriors};
     use crate::gradients::{largest_difference, write};
     use crate::measure::prepare_pruned;
 
     #[test]
     fn both_ways_have_the_same_sites_and_gradients() {
-        for (scores, lengths) in [(Scores::Matrices, Lengths::Even), (Scores::Heads, Lengths::Ragged)] {
+        for (scores, lengths) in
+            [(FirstPassScores::Matrices, LengthSpread::Even), (FirstPassScores::Heads, LengthSpread::Ragged)]
+        {
             let loss = LossWork {
                 batch: 3,
                 frames: 30,

@@ -6,11 +6,11 @@ use rnnt_dp::{Regularisers, Topology, candle::lattice_loss};
 use rnnt_loss::{Pruning, Scales, Simple, Targets};
 
 use super::answer::Workload;
-use super::answer::{PruningReport, Shape};
+use super::answer::{CaseShape, PruningReport};
 use super::case::PrunedWork;
 use super::error::Result;
-use super::gradients::{Gradients, Values};
-use super::inputs::{Inputs, Sizes};
+use super::gradients::{GradientValues, NamedGradients};
+use super::inputs::{BatchSizes, LossInputs};
 use super::trivial::{Trivial, batch};
 
 /// Tensors of scores and hidden rows together that are alive at once at its peak, measured: see `docs/pruned.md`.
@@ -24,7 +24,7 @@ pub struct PrunedDense {
     label_rows: Vec<f32>,
     trivial: Trivial,
     targets: Targets,
-    sizes: Sizes,
+    sizes: BatchSizes,
     variables: Variables,
     /// Of the last step.
     retained: Option<usize>,
@@ -47,9 +47,9 @@ impl PrunedDense {
     ///
     /// # Errors
     /// Candle's own errors.
-    pub fn new(work: PrunedWork, inputs: Inputs, trivial: Trivial) -> Result<Self> {
-        let Inputs { frames, labels, weight, bias, targets, sizes } = inputs;
-        let Sizes { hidden, classes, .. } = sizes;
+    pub fn new(work: PrunedWork, inputs: LossInputs, trivial: Trivial) -> Result<Self> {
+        let LossInputs { frames, labels, weight, bias, targets, sizes } = inputs;
+        let BatchSizes { hidden, classes, .. } = sizes;
         let cpu = &Device::Cpu;
         let variables = Variables {
             frames: Var::from_slice(&frames, (frames.len() / hidden, hidden), cpu)?,
@@ -61,7 +61,7 @@ impl PrunedDense {
         Ok(Self { work, frame_rows, label_rows, trivial, targets, sizes, variables, retained: None })
     }
 
-    fn loss<S: Source<f32>>(&self, source: &S) -> Result<(usize, Gradients)> {
+    fn loss<S: Source<f32>>(&self, source: &S) -> Result<(usize, NamedGradients)> {
         let (targets, sizes, scales) = (&self.targets, &self.sizes, Scales::default());
         let Pruning { s_range, lm_only_scale, am_only_scale, unigram } = self.work.pruning();
         let options = pruned::Options { lm_only_scale, am_only_scale, unigram, ..pruned::Options::default() };
@@ -81,7 +81,7 @@ impl PrunedDense {
             Ok(gradients.get(variable).cloned().ok_or_else(none)?)
         };
         let all = [("frames", frames), ("labels", labels), ("weight", weight), ("bias", bias)];
-        let all = all.into_iter().map(|(name, variable)| Ok((name, Values::Tensor(of(variable)?))));
+        let all = all.into_iter().map(|(name, variable)| Ok((name, GradientValues::Tensor(of(variable)?))));
         Ok((ranges.sites(), all.collect::<Result<_>>()?))
     }
 
@@ -108,7 +108,7 @@ impl PrunedDense {
 }
 
 impl Workload for PrunedDense {
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> CaseShape {
         self.sizes.shape()
     }
 
@@ -118,12 +118,12 @@ impl Workload for PrunedDense {
 
     /// 6 H C for each retained site: one product forward and two backward.
     fn operations(&self) -> Option<u64> {
-        let Sizes { hidden, classes, .. } = self.sizes;
+        let BatchSizes { hidden, classes, .. } = self.sizes;
         let second = 6 * self.work.retained() as u64 * (hidden * classes) as u64;
         Some(self.work.first_operations() + second)
     }
 
-    fn step(&mut self) -> Result<Gradients> {
+    fn step(&mut self) -> Result<NamedGradients> {
         let source = self.trivial.source(&self.frame_rows, &self.label_rows, self.sizes.hidden)?;
         let (retained, gradients) = match source {
             Simple::Matrices(source) => self.loss(&source)?,

@@ -7,11 +7,11 @@ use lattice::{
     RecognitionLattice, Session, Sum, WeightFn,
 };
 
-use super::answer::Shape;
+use super::answer::CaseShape;
 use super::answer::Workload;
 use super::case::{Budget, Method, RecognitionWork};
 use super::error::{Error, Result};
-use super::gradients::{Gradients, Values};
+use super::gradients::{GradientValues, NamedGradients};
 use super::inputs::{labels, noise};
 
 /// Memory of a session.
@@ -53,8 +53,8 @@ impl RecognitionWork {
     }
 
     /// As it is reported; the blank is a class.
-    pub fn shape(&self) -> Shape {
-        Shape {
+    pub fn shape(&self) -> CaseShape {
+        CaseShape {
             B: Some(self.batch),
             T: Some(self.frames),
             U: Some(self.labels),
@@ -79,28 +79,28 @@ impl RecognitionWork {
     /// Floating-point operations of the products that a step needs: both projections; the output layer over all states; and for
     /// a loss the two arcs of each site of the strings. Backward is two products for each forward; weights of all arcs that are
     /// not kept take one more.
-    fn operations(&self, step: &Step) -> u64 {
+    fn operations(&self, step: &LatticeStep) -> u64 {
         let frames = self.batch * self.frames;
         let projections = WIDTH * (self.states() + frames);
         let (all, strings) = (ARCS * self.sites(), 2 * frames * (self.labels + 1));
         let products = match step {
-            Step::Train(Budget::Unlimited) => 3 * (projections + all + strings),
-            Step::Train(_) => 3 * (projections + strings) + 4 * all,
-            Step::BestPath | Step::Denominator => projections + all,
+            LatticeStep::Train(Budget::Unlimited) => 3 * (projections + all + strings),
+            LatticeStep::Train(_) => 3 * (projections + strings) + 4 * all,
+            LatticeStep::BestPath | LatticeStep::Denominator => projections + all,
         };
         2 * (WIDTH * products) as u64
     }
 }
 
 /// What is wanted.
-enum Step {
+enum LatticeStep {
     Train(Budget),
     BestPath,
     Denominator,
 }
 
 /// A made-up model and batch.
-struct Batch {
+struct RecognitionBatch {
     work: RecognitionWork,
     context: FullNGram,
     /// In the order of [`NAMES`].
@@ -111,7 +111,7 @@ struct Batch {
     labels: Vec<u32>,
 }
 
-impl Batch {
+impl RecognitionBatch {
     fn synthetic(work: RecognitionWork) -> Result<Self> {
         // Uniform numbers whose variance is 1 by fan-in, and no biases, as the reference implementation begins.
         let lecun = (3.0 / WIDTH as f32).sqrt();
@@ -184,14 +184,14 @@ impl Batch {
 
 /// A session on a batch, with buffers that stay, as in training.
 struct Recognition {
-    batch: Batch,
+    batch: RecognitionBatch,
     session: Session<f32>,
-    step: Step,
+    step: LatticeStep,
     /// Best paths or sums of the last step.
-    found: Found,
+    found: LatticeResult,
 }
 
-enum Found {
+enum LatticeResult {
     Nothing,
     Paths(Vec<Path>),
     Sums(Vec<f64>),
@@ -203,25 +203,30 @@ enum Found {
 /// Sizes that the lattice refuses.
 pub fn prepare(work: RecognitionWork, method: &Method) -> Result<Box<dyn Workload>> {
     let (step, budget) = match *method {
-        Method::Ours { budget, .. } => (Step::Train(budget), budget),
-        Method::BestPath => (Step::BestPath, Budget::Recompute),
-        _ => (Step::Denominator, Budget::Recompute),
+        Method::Ours { budget, .. } => (LatticeStep::Train(budget), budget),
+        Method::BestPath => (LatticeStep::BestPath, Budget::Recompute),
+        _ => (LatticeStep::Denominator, Budget::Recompute),
     };
     let session = Session::new(options(budget));
-    Ok(Box::new(Recognition { batch: Batch::synthetic(work)?, session, step, found: Found::Nothing }))
+    Ok(Box::new(Recognition {
+        batch: RecognitionBatch::synthetic(work)?,
+        session,
+        step,
+        found: LatticeResult::Nothing,
+    }))
 }
 
 impl Workload for Recognition {
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> CaseShape {
         self.batch.work.shape()
     }
 
     fn result_bytes(&self) -> u64 {
         let RecognitionWork { batch, frames, .. } = self.batch.work;
         match self.step {
-            Step::Train(_) => self.batch.work.input_bytes() + 8 * batch as u64,
-            Step::BestPath => (batch * (4 * frames + size_of::<Path>())) as u64,
-            Step::Denominator => 8 * batch as u64,
+            LatticeStep::Train(_) => self.batch.work.input_bytes() + 8 * batch as u64,
+            LatticeStep::BestPath => (batch * (4 * frames + size_of::<Path>())) as u64,
+            LatticeStep::Denominator => 8 * batch as u64,
         }
     }
 
@@ -229,20 +234,20 @@ impl Workload for Recognition {
         Some(self.batch.work.operations(&self.step))
     }
 
-    fn step(&mut self) -> Result<Gradients> {
-        self.found = Found::Nothing;
+    fn step(&mut self) -> Result<NamedGradients> {
+        self.found = LatticeResult::Nothing;
         let Self { batch, session, step, found } = self;
         let weights = batch.weights();
         let lattice = RecognitionLattice::new(&batch.context, Alignment::FrameDependent, &weights)?;
         let frames = batch.frames()?;
         match step {
-            Step::Train(_) => {
+            LatticeStep::Train(_) => {
                 let out = session.sum(&lattice, &frames, &batch.labels()?, &vec![1.0; batch.work.batch])?;
                 return Ok(gradients(out));
             }
-            Step::BestPath => *found = Found::Paths(session.best_paths(&lattice, &frames)?),
-            Step::Denominator => {
-                *found = Found::Sums(session.distances(Sum::Denominator, &lattice, &frames, None)?)
+            LatticeStep::BestPath => *found = LatticeResult::Paths(session.best_paths(&lattice, &frames)?),
+            LatticeStep::Denominator => {
+                *found = LatticeResult::Sums(session.distances(Sum::Denominator, &lattice, &frames, None)?)
             }
         }
         Ok(Vec::new())
@@ -255,20 +260,21 @@ impl Workload for Recognition {
         let lattice = RecognitionLattice::new(&batch.context, Alignment::FrameDependent, &weights)?;
         let (frames, mut session) = (batch.frames()?, Session::new(options(Budget::Recompute)));
         match &self.found {
-            Found::Nothing => Ok(()),
-            Found::Paths(paths) => {
+            LatticeResult::Nothing => Ok(()),
+            LatticeResult::Paths(paths) => {
                 batch.check(paths, &session.distances(Sum::Denominator, &lattice, &frames, None)?)
             }
-            Found::Sums(sums) => batch.check(&session.best_paths(&lattice, &frames)?, sums),
+            LatticeResult::Sums(sums) => batch.check(&session.best_paths(&lattice, &frames)?, sums),
         }
     }
 }
 
 /// Losses and gradients, by name.
-fn gradients(mut out: Output<f32>) -> Gradients {
-    let parameters =
-        NAMES.map(|(theirs, name)| (name, Values::Single(out.parameters.remove(theirs).unwrap_or_default())));
-    let rest = [("losses", Values::Double(out.sums)), ("frames", Values::Single(out.frames))];
+fn gradients(mut out: Output<f32>) -> NamedGradients {
+    let parameters = NAMES.map(|(theirs, name)| {
+        (name, GradientValues::Single(out.parameters.remove(theirs).unwrap_or_default()))
+    });
+    let rest = [("losses", GradientValues::Double(out.sums)), ("frames", GradientValues::Single(out.frames))];
     rest.into_iter().chain(parameters).collect()
 }
 
@@ -278,16 +284,21 @@ mod tests {
 
     const SMALL: RecognitionWork = RecognitionWork { batch: 2, frames: 7, labels: 3, context: 1 };
 
-    fn prepared(step: Step) -> Recognition {
+    fn prepared(step: LatticeStep) -> Recognition {
         let session = Session::new(options(Budget::Recompute));
-        Recognition { batch: Batch::synthetic(SMALL).unwrap(), session, step, found: Found::Nothing }
+        Recognition {
+            batch: RecognitionBatch::synthetic(SMALL).unwrap(),
+            session,
+            step,
+            found: LatticeResult::Nothing,
+        }
     }
 
     #[test]
     fn every_parameter_has_a_gradient() {
-        let gradients = prepared(Step::Train(Budget::Recompute)).step().unwrap();
+        let gradients = prepared(LatticeStep::Train(Budget::Recompute)).step().unwrap();
         let lengths = gradients.iter().map(|(name, values)| match values {
-            Values::Single(values) => {
+            GradientValues::Single(values) => {
                 let length: f32 = values.iter().map(|x| x * x).sum();
                 assert!(length.is_finite() && length > 0.0, "{name}: {length}");
                 values.len()
@@ -300,14 +311,16 @@ mod tests {
 
     #[test]
     fn best_paths_and_sums_are_checked() {
-        for step in [Step::BestPath, Step::Denominator] {
+        for step in [LatticeStep::BestPath, LatticeStep::Denominator] {
             let mut subject = prepared(step);
             subject.step().unwrap();
             subject.check().unwrap();
             match &mut subject.found {
-                Found::Paths(paths) => paths[1].alignment[3] = (paths[1].alignment[3] + 1) % ARCS as u32,
-                Found::Sums(sums) => sums[1] += 7.0 * (ARCS as f64).ln(),
-                Found::Nothing => unreachable!(),
+                LatticeResult::Paths(paths) => {
+                    paths[1].alignment[3] = (paths[1].alignment[3] + 1) % ARCS as u32
+                }
+                LatticeResult::Sums(sums) => sums[1] += 7.0 * (ARCS as f64).ln(),
+                LatticeResult::Nothing => unreachable!(),
             }
             let error = subject.check().unwrap_err().to_string();
             assert!(error.starts_with("utterance 1: expected a best path"), "{error}");
@@ -322,8 +335,8 @@ mod tests {
         let all = 2 * 512 * 33 * 1057 * frames;
         let strings = 2 * 512 * 2 * 257 * frames;
         let projections = 2 * 512 * 512 * (1057 + frames);
-        assert_eq!(work.operations(&Step::BestPath), all + projections);
-        let train = |budget| work.operations(&Step::Train(budget));
+        assert_eq!(work.operations(&LatticeStep::BestPath), all + projections);
+        let train = |budget| work.operations(&LatticeStep::Train(budget));
         assert_eq!(train(Budget::Recompute), 4 * all + 3 * (strings + projections));
         assert_eq!(train(Budget::Unlimited), 3 * (all + strings + projections));
     }

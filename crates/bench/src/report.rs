@@ -1,7 +1,7 @@
 //! The outcome of a suite, as it is written to JSON; the schema is the same for every suite.
 use serde::Serialize;
 
-use super::answer::{PruningReport, Shape, SkipReport};
+use super::answer::{CaseShape, PruningReport, SkipReport};
 use super::error::{Error, Result};
 use super::floors::Training;
 use super::machine::Machine;
@@ -15,7 +15,7 @@ pub struct Report {
     /// Where and when it was run.
     pub machine: Machine,
     /// A row for each case and system.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ResultRow>,
 }
 
 impl Report {
@@ -32,13 +32,13 @@ impl Report {
 
 /// What one system did in one case.
 #[derive(Serialize)]
-pub struct Row {
+pub struct ResultRow {
     /// The case.
     pub case: String,
     /// `ours`, or another system's name.
     pub system: String,
     /// Sizes.
-    pub shape: Shape,
+    pub shape: CaseShape,
     /// Threads of the system.
     pub threads: usize,
     /// Median over the timed steps of all repeats.
@@ -90,7 +90,7 @@ pub enum Status {
 }
 
 /// Compares decoding in the rows of a case with the last of them, which is frame-looping.
-pub fn compare_speeds(rows: &mut [Row]) {
+pub fn compare_speeds(rows: &mut [ResultRow]) {
     let Some(slow) = rows.last().and_then(|row| row.speed) else { return };
     for speed in rows.iter_mut().filter_map(|row| row.speed.as_mut()) {
         speed.over_frame_looping = Some(speed.utterances_per_second / slow.utterances_per_second);

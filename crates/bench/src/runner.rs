@@ -8,20 +8,20 @@ use indicatif::ProgressBar;
 use tempfile::TempDir;
 
 use super::answer::median;
-use super::answer::{Answer, Shape};
+use super::answer::{CaseAnswer, CaseShape};
 use super::case::{Case, Plan, Spec, System};
-use super::child::{Launcher, Name, Outcome};
+use super::child::{Name, ProcessLauncher, ProcessOutcome};
 use super::error::{Error, Result};
 use super::floors::Training;
 use super::forecast::{Forecast, forecast};
 use super::gradients::largest_difference;
 use super::machine::Machine;
 use super::report::Report;
-use super::report::{Row, Status, compare_speeds};
+use super::report::{ResultRow, Status, compare_speeds};
 use super::speed::Speed;
 
 /// How a suite is run.
-pub struct Settings {
+pub struct RunSettings {
     /// Processes for each case and system.
     pub repeats: usize,
     /// Seconds of timed steps in a process, about.
@@ -39,10 +39,10 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 ///
 /// # Errors
 /// [`Error::Argument`], [`Error::Stopped`], and whatever went wrong in a process.
-pub fn run(plan: &Plan, settings: Settings, progress: &ProgressBar) -> Result<Report> {
+pub fn run(plan: &Plan, settings: RunSettings, progress: &ProgressBar) -> Result<Report> {
     // Before anything of ours makes the machine busy.
     let machine = Machine::here();
-    let Settings { repeats, seconds, cap, stop } = settings;
+    let RunSettings { repeats, seconds, cap, stop } = settings;
     if repeats == 0 {
         let (argument, expected) = ("repeats", "at least 1");
         return Err(Error::Argument { argument, expected, found: "0".to_owned() });
@@ -50,7 +50,7 @@ pub fn run(plan: &Plan, settings: Settings, progress: &ProgressBar) -> Result<Re
     let temporary = std::env::temp_dir();
     let program = std::env::current_exe().map_err(Error::file("bench".as_ref(), "find this program"))?;
     let runner = Runner {
-        launcher: Launcher { program, stop, timeout: TIMEOUT },
+        launcher: ProcessLauncher { program, stop, timeout: TIMEOUT },
         repeats,
         seconds,
         cap,
@@ -68,7 +68,7 @@ pub fn run(plan: &Plan, settings: Settings, progress: &ProgressBar) -> Result<Re
 /// Everything that the cases of a suite have in common.
 struct Runner<'a> {
     /// Starts processes.
-    launcher: Launcher,
+    launcher: ProcessLauncher,
     /// Processes for each case and system.
     repeats: usize,
     /// Seconds of timed steps in a process.
@@ -89,7 +89,7 @@ const SLACK_PER_THREAD: u64 = 256 << 20;
 /// A system on its way through the repeats of a case.
 struct Competitor<'a> {
     system: &'a System,
-    answers: Vec<Answer>,
+    answers: Vec<CaseAnswer>,
     status: Status,
     note: Option<String>,
 }
@@ -99,7 +99,7 @@ impl Runner<'_> {
     ///
     /// # Errors
     /// [`Error::Stopped`], and whatever went wrong in a process.
-    fn rows(&self, case: &Case) -> Result<Vec<Row>> {
+    fn rows(&self, case: &Case) -> Result<Vec<ResultRow>> {
         let mut competitors: Vec<Competitor> =
             case.systems.iter().map(|system| self.admit(case, system)).collect();
         // Without its rival's, nobody's gradient is wanted.
@@ -126,7 +126,7 @@ impl Runner<'_> {
             };
             Ok(competitor.row(case, shape, difference))
         });
-        let mut rows = rows.collect::<Result<Vec<Row>>>()?;
+        let mut rows = rows.collect::<Result<Vec<ResultRow>>>()?;
         compare_speeds(&mut rows);
         for place in 0..competitors.len() {
             // A folder that was never made need not go.
@@ -154,7 +154,7 @@ impl Runner<'_> {
         let room = SLACK + SLACK_PER_THREAD * system.threads as u64;
         let limit = (2 * case.work.input_bytes()).saturating_add(self.cap).saturating_add(room);
         let (status, note) = match self.launcher.run(&Name { case: &case.name, system }, &spec, limit)? {
-            Outcome::Measured(answer) => {
+            ProcessOutcome::Measured(answer) => {
                 let peak = answer.peak_bytes.unwrap_or(0);
                 competitor.answers.push(*answer);
                 match peak > self.cap {
@@ -162,8 +162,8 @@ impl Runner<'_> {
                     false => return Ok(()),
                 }
             }
-            Outcome::OutOfMemory => (Status::OutOfMemory, Some("was refused memory".to_owned())),
-            Outcome::TimedOut => (Status::Skipped, Some("took too long".to_owned())),
+            ProcessOutcome::OutOfMemory => (Status::OutOfMemory, Some("was refused memory".to_owned())),
+            ProcessOutcome::TimedOut => (Status::Skipped, Some("took too long".to_owned())),
         };
         (competitor.status, competitor.note) = (status, note);
         competitor.answers.clear();
@@ -188,19 +188,19 @@ impl Runner<'_> {
 }
 
 impl Competitor<'_> {
-    fn row(&self, case: &Case, shape: Shape, rel_grad_diff: Option<f64>) -> Row {
+    fn row(&self, case: &Case, shape: CaseShape, rel_grad_diff: Option<f64>) -> ResultRow {
         let times: Vec<f64> = self.answers.iter().flat_map(|answer| answer.milliseconds.clone()).collect();
         let median_ms = median(&times);
         let operations = self.answers.iter().find_map(|answer| answer.operations);
         let rate = |milliseconds: f64| Some(operations? as f64 / milliseconds / 1e6);
         // Each process against its own yardstick: they ran under the same conditions.
-        let share = |answer: &Answer| Some(rate(median(&answer.milliseconds)?)? / answer.sgemm?);
+        let share = |answer: &CaseAnswer| Some(rate(median(&answer.milliseconds)?)? / answer.sgemm?);
         let shares: Vec<f64> = self.answers.iter().filter_map(share).collect();
         let decoded = self.answers.iter().find_map(|answer| answer.decoding).zip(median_ms);
         let products: Vec<f64> = self.answers.iter().filter_map(|answer| answer.sgemm).collect();
         let trained: Vec<_> = self.answers.iter().filter_map(|answer| answer.training).collect();
         let speed = |(report, time)| Speed::new(report, shape.B, time, median(&products));
-        Row {
+        ResultRow {
             case: case.name.clone(),
             system: self.system.name.clone(),
             shape,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use rnnt_loss::Precision;
 
-use super::case::Lengths::Ragged;
+use super::case::LengthSpread::Ragged;
 use super::case::Posteriors::Flat;
 use super::case::{Budget, LossWork, Method, Plan, System};
 use super::error::{Error, Result};

@@ -1,9 +1,9 @@
 //! The outcome as it looks on a terminal.
 use super::answer::PruningReport;
 use super::answer::median;
-use super::case::Scores;
+use super::case::FirstPassScores;
 use super::floors::{Floors, Training};
-use super::report::{Row, Status};
+use super::report::{ResultRow, Status};
 use super::speed::TORCH_SGEMM;
 
 /// Columns; the first two are aligned to the left.
@@ -12,7 +12,7 @@ const HEAD: [&str; 9] =
 const LEFT: usize = 2;
 
 /// A line for the head and one for each row, a case's systems together; then what skipping cost and what pruning left.
-pub fn lines(rows: &[Row]) -> Vec<String> {
+pub fn lines(rows: &[ResultRow]) -> Vec<String> {
     if rows.iter().any(|row| row.speed.is_some()) {
         let mut lines = columns(rows, DECODING_HEAD, decoding_line);
         lines.extend(decoding_note(rows));
@@ -34,9 +34,9 @@ pub fn lines(rows: &[Row]) -> Vec<String> {
 
 /// The head and a line of cells for each row, which is told whether it is the first of its case.
 fn columns<const N: usize>(
-    rows: &[Row],
+    rows: &[ResultRow],
     head: [&str; N],
-    line: impl Fn(&Row, bool) -> [String; N],
+    line: impl Fn(&ResultRow, bool) -> [String; N],
 ) -> Vec<String> {
     let mut cells = vec![head.map(str::to_owned)];
     let mut before = None;
@@ -66,11 +66,11 @@ fn or_dash(text: Option<String>) -> String {
 }
 
 /// The case, in its first line.
-fn name(row: &Row, first: bool) -> String {
+fn name(row: &ResultRow, first: bool) -> String {
     if first { row.case.clone() } else { String::new() }
 }
 
-fn status(row: &Row) -> String {
+fn status(row: &ResultRow) -> String {
     let status = match row.status {
         Status::Ok => "ok",
         Status::OutOfMemory => "out of memory",
@@ -83,7 +83,7 @@ fn share(of_one: f64) -> String {
     format!("{:.0} %", 100.0 * of_one)
 }
 
-fn line(row: &Row, first: bool, ours: Option<f64>) -> [String; HEAD.len()] {
+fn line(row: &ResultRow, first: bool, ours: Option<f64>) -> [String; HEAD.len()] {
     let ratio = row.median_ms.zip(ours).map(|(time, ours)| time / ours);
     [
         name(row, first),
@@ -98,7 +98,7 @@ fn line(row: &Row, first: bool, ours: Option<f64>) -> [String; HEAD.len()] {
     ]
 }
 
-fn skipped(row: &Row) -> Option<String> {
+fn skipped(row: &ResultRow) -> Option<String> {
     let report = row.skip?;
     let part = row.shape.N.map_or(0.0, |sites| 100.0 * report.sites as f64 / sites.max(1) as f64);
     let [bias, weight, inputs] = report.bounds;
@@ -111,11 +111,11 @@ fn skipped(row: &Row) -> Option<String> {
     ))
 }
 
-fn pruned(row: &Row) -> Option<String> {
+fn pruned(row: &ResultRow) -> Option<String> {
     let PruningReport { scores, retained, share } = row.pruning?;
     let from = match scores {
-        Scores::Matrices => "matrices of scores",
-        Scores::Heads => "linear layers over the rows",
+        FirstPassScores::Matrices => "matrices of scores",
+        FirstPassScores::Heads => "linear layers over the rows",
     };
     Some(format!(
         "{}: {retained} of {} sites retained ({:.1} %), first pass from {from}",
@@ -142,7 +142,7 @@ const DECODING_HEAD: [&str; 12] = [
 ];
 
 /// A line below it.
-fn decoding_line(row: &Row, first: bool) -> [String; DECODING_HEAD.len()] {
+fn decoding_line(row: &ResultRow, first: bool) -> [String; DECODING_HEAD.len()] {
     let speed = row.speed.as_ref();
     let times = |ratio: Option<f64>| or_dash(ratio.map(|ratio| format!("{ratio:.2}")));
     [
@@ -162,7 +162,7 @@ fn decoding_line(row: &Row, first: bool) -> [String; DECODING_HEAD.len()] {
 }
 
 /// What the ratios are to.
-fn decoding_note(rows: &[Row]) -> Option<String> {
+fn decoding_note(rows: &[ResultRow]) -> Option<String> {
     let products: Vec<f64> = rows.iter().filter_map(|row| row.speed?.sgemm).collect();
     let sgemm = median(&products)?;
     Some(format!(
@@ -191,7 +191,7 @@ const TRAINING_HEAD: [&str; 15] = [
 ];
 
 /// A line below it.
-fn training_line(row: &Row, first: bool) -> [String; TRAINING_HEAD.len()] {
+fn training_line(row: &ResultRow, first: bool) -> [String; TRAINING_HEAD.len()] {
     let training = row.training.as_ref();
     let part = |value: fn(&Training) -> f64| or_dash(training.map(|training| significant(value(training))));
     let megabytes = |bytes: Option<u64>| or_dash(bytes.map(|bytes| format!("{:.0}", bytes as f64 / 1e6)));
@@ -221,7 +221,7 @@ fn floors(Floors { products, recurrent, optimiser }: &Floors) -> String {
 }
 
 /// What the floors are.
-fn training_note(rows: &[Row]) -> Option<String> {
+fn training_note(rows: &[ResultRow]) -> Option<String> {
     let Training { of, .. } = rows.iter().find_map(|row| row.training)?;
     Some(format!(
         "{} weights; parts in ms, those up to the loss forward only; floors in ms: products at sgemm's rate, recurrent weights read at \
@@ -239,15 +239,15 @@ fn significant(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::answer::{DecodingReport, Shape};
+    use crate::answer::{CaseShape, DecodingReport};
     use crate::case::Family;
     use crate::speed::Speed;
 
-    fn row(case: &str, system: &str, median_ms: Option<f64>) -> Row {
-        Row {
+    fn row(case: &str, system: &str, median_ms: Option<f64>) -> ResultRow {
+        ResultRow {
             case: case.to_owned(),
             system: system.to_owned(),
-            shape: Shape::default(),
+            shape: CaseShape::default(),
             threads: 2,
             median_ms,
             min_ms: None,
@@ -285,7 +285,7 @@ mod tests {
         let of =
             DecodingReport { family: Family::Rnnt, utterances: 32, frames: 8000, labels: 2000, sites: 9000 };
         let speed = Speed::new(of, Some(32), 160.0, Some(430.0));
-        let rows = [Row { speed: Some(speed), ..row("RNN-T B=32", "ours", Some(160.0)) }];
+        let rows = [ResultRow { speed: Some(speed), ..row("RNN-T B=32", "ours", Some(160.0)) }];
         let lines = lines(&rows);
         assert!(
             lines[0].starts_with("case        system  utt/s  RTFx  x frame-looping  x torch  labels/frame")

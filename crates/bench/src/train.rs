@@ -9,10 +9,10 @@ use training::{Learner, Moment};
 
 use super::answer::Workload;
 use super::answer::median;
-use super::answer::{PartTimes, Shape, TrainingReport};
+use super::answer::{CaseShape, PartTimes, TrainingReport};
 use super::case::{Method, TrainWork};
 use super::error::{Error, Result};
-use super::gradients::Gradients;
+use super::gradients::NamedGradients;
 use super::inputs::{labels, noise};
 use super::machine::resident_peak;
 use super::rates::read_rate;
@@ -111,7 +111,7 @@ fn milliseconds(time: Duration) -> f64 {
 }
 
 impl Workload for Train {
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> CaseShape {
         self.work.shape()
     }
 
@@ -124,7 +124,7 @@ impl Workload for Train {
     }
 
     /// Gradients, then the optimiser, as in training; both are gone before the next step.
-    fn step(&mut self) -> Result<Gradients> {
+    fn step(&mut self) -> Result<NamedGradients> {
         let moment = Moment { step: self.step, epoch: 0, steps_per_epoch: 1 << 20, progress: 0.0 };
         let start = Instant::now();
         let (gradients, tally) =

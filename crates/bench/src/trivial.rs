@@ -4,9 +4,9 @@ use pruned::{Batch, Heads, Linear, Matrices};
 use rnnt_loss::{MemoryPlan, Options, Pruning, Simple, Targets};
 
 use super::answer::PruningReport;
-use super::case::{PrunedWork, Scores};
+use super::case::{FirstPassScores, PrunedWork};
 use super::error::Result;
-use super::inputs::{Inputs, targets};
+use super::inputs::{LossInputs, targets};
 
 /// `am = f Wᵀ` and `lm = g Wᵀ + b`: what the head says of the rows one by one, without the joint's tanh.
 pub enum Trivial {
@@ -30,11 +30,13 @@ pub enum Trivial {
 
 impl Trivial {
     /// That of a model's rows and head; every value was written.
-    pub fn of(inputs: &Inputs, scores: Scores) -> Self {
-        let Inputs { frames, labels, weight, bias, sizes, .. } = inputs;
+    pub fn of(inputs: &LossInputs, scores: FirstPassScores) -> Self {
+        let LossInputs { frames, labels, weight, bias, sizes, .. } = inputs;
         match scores {
-            Scores::Heads => Self::Heads { am: weight.clone(), lm: weight.clone(), bias: bias.clone() },
-            Scores::Matrices => {
+            FirstPassScores::Heads => {
+                Self::Heads { am: weight.clone(), lm: weight.clone(), bias: bias.clone() }
+            }
+            FirstPassScores::Matrices => {
                 let (h, c) = (sizes.hidden, sizes.classes);
                 let head = View::new(weight, c, h).transposed();
                 let scores = |rows: &[f32], mut out: Vec<f32>| {
@@ -90,8 +92,8 @@ impl PrunedWork {
         let sizes = self.loss.sizes();
         let rows = sizes.batch * (sizes.frames + sizes.labels + 1);
         4 * match self.scores {
-            Scores::Matrices => rows * sizes.classes,
-            Scores::Heads => rows * sizes.hidden + 2 * sizes.classes * (sizes.hidden + 1),
+            FirstPassScores::Matrices => rows * sizes.classes,
+            FirstPassScores::Heads => rows * sizes.hidden + 2 * sizes.classes * (sizes.hidden + 1),
         } as u64
     }
 
@@ -108,9 +110,9 @@ impl PrunedWork {
         let pairs = 6 * (sizes.sites * sizes.classes) as u64;
         let rows = sizes.batch * (sizes.frames + sizes.labels + 1);
         match self.scores {
-            Scores::Matrices => pairs,
+            FirstPassScores::Matrices => pairs,
             // Scores in forward and again in backward, gradients of rows and weight.
-            Scores::Heads => pairs + 8 * (rows * sizes.hidden) as u64 * sizes.classes as u64,
+            FirstPassScores::Heads => pairs + 8 * (rows * sizes.hidden) as u64 * sizes.classes as u64,
         }
     }
 

@@ -10,10 +10,10 @@
 //! - Where a sidecar *proves* every f32 peer worse than an f32 bar, being no worse than the best peer is enough.
 //!   Peers are on record with `|loss - stored| / max(1, |stored|)` and a largest absolute gradient error. The latter
 //!   divided by the L2 norm of the stored gradient is a lower bound of a relative L2 error, hence a proof.
-//! - On a hard case (see [`Outcome::hard`]) the f32 run must besides be strictly closer to the stored answer than the
+//! - On a hard case (see [`LossOutcome::hard`]) the f32 run must besides be strictly closer to the stored answer than the
 //!   best f32 peer, in loss and in gradient, by the peers' own measures.
 use super::case::Peers;
-use super::outcome::{Outcome, Pair};
+use super::outcome::{Comparison, LossOutcome};
 
 /// The type of the rows in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ const SINGLE_LOSS: f64 = 2e-6;
 const SINGLE_GRADIENT: f64 = 2e-5;
 
 /// Judges an outcome.
-pub(super) fn judge(outcome: &Outcome, peers: Option<Peers>, width: Width) -> Verdict {
+pub(super) fn judge(outcome: &LossOutcome, peers: Option<Peers>, width: Width) -> Verdict {
     let mut verdict = Verdict { loss: 0.0, gradient: 0.0, failures: Vec::new(), notes: Vec::new() };
     for leak in &outcome.leaks {
         verdict.failures.push(format!("{leak} is not exactly 0 in padding"));
@@ -121,7 +121,7 @@ fn distance(found: f64, stored: f64) -> f64 {
     if distance.is_nan() { f64::INFINITY } else { distance }
 }
 
-fn over(pair: &Pair, error: impl Fn(f64, f64) -> f64) -> f64 {
+fn over(pair: &Comparison, error: impl Fn(f64, f64) -> f64) -> f64 {
     worst(pair.found.iter().zip(&pair.stored.values).map(|(&found, &stored)| error(found, stored)))
 }
 
@@ -129,7 +129,7 @@ fn worst(errors: impl Iterator<Item = f64>) -> f64 {
     errors.fold(0.0, |worst, error| if error.is_nan() { f64::INFINITY } else { worst.max(error) })
 }
 
-fn relative(pair: &Pair) -> f64 {
+fn relative(pair: &Comparison) -> f64 {
     over(pair, |found, stored| match distance(found, stored) {
         0.0 => 0.0,
         // A stored zero or infinity has no relative error; it counts in absolute terms.
@@ -138,7 +138,7 @@ fn relative(pair: &Pair) -> f64 {
     })
 }
 
-fn absolute(pair: &Pair) -> f64 {
+fn absolute(pair: &Comparison) -> f64 {
     let single = pair.stored.single;
     over(pair, |found, stored| {
         let slack = if single { half_unit(stored) } else { 0.0 };
@@ -146,17 +146,17 @@ fn absolute(pair: &Pair) -> f64 {
     })
 }
 
-fn relative_l2(pair: &Pair) -> f64 {
+fn relative_l2(pair: &Comparison) -> f64 {
     let squares =
         pair.found.iter().zip(&pair.stored.values).map(|(&f, &s)| distance(f, s).powi(2)).sum::<f64>();
     if squares == 0.0 { 0.0 } else { worst(std::iter::once(squares.sqrt() / norm(&pair.stored.values))) }
 }
 
-fn by_peers_loss(pair: &Pair) -> f64 {
+fn by_peers_loss(pair: &Comparison) -> f64 {
     over(pair, |found, stored| distance(found, stored) / stored.abs().max(1.0))
 }
 
-fn by_peers_gradient(pair: &Pair) -> f64 {
+fn by_peers_gradient(pair: &Comparison) -> f64 {
     over(pair, distance)
 }
 
@@ -176,16 +176,16 @@ mod tests {
     use super::*;
     use crate::case::Stored;
 
-    fn outcome(found: f64, gradient: f64) -> Outcome {
-        let pair = |what, found, stored| Pair {
+    fn outcome(found: f64, gradient: f64) -> LossOutcome {
+        let pair = |what, found, stored| Comparison {
             what,
             found: vec![found],
             stored: Stored { shape: vec![1], values: vec![stored], single: false },
         };
-        Outcome {
+        LossOutcome {
             losses: vec![pair("loss", found, 2.0)],
             gradients: vec![pair("grad_logits", gradient, 0.5)],
-            ..Outcome::default()
+            ..LossOutcome::default()
         }
     }
 

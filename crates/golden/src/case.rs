@@ -67,7 +67,7 @@ pub(super) struct Peers {
 }
 
 #[derive(Debug)]
-pub(super) struct Case {
+pub(super) struct LossCase {
     pub name: String,
     pub kind: String,
     pub options: Options,
@@ -76,7 +76,7 @@ pub(super) struct Case {
     tensors: BTreeMap<String, Stored>,
 }
 
-impl Case {
+impl LossCase {
     /// Reads a case from its sidecar's value; the tensors lie beside it.
     pub fn read(json: PathBuf, path: PathBuf, name: &str, value: serde_json::Value) -> Result<Self> {
         let sidecar: Sidecar =

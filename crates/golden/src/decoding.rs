@@ -27,20 +27,20 @@ struct Sidecar {
 struct Decode {
     id: String,
     #[serde(flatten)]
-    kind: Kind,
+    kind: DecodeKind,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-enum Kind {
+enum DecodeKind {
     Greedy {
         max_symbols: Option<usize>,
-        utterances: Vec<Greedy>,
+        utterances: Vec<GreedyCase>,
     },
     GreedyLmFusion {
         max_symbols: Option<usize>,
         alpha: f32,
-        utterances: Vec<Greedy>,
+        utterances: Vec<GreedyCase>,
     },
     ChunkedGreedy {
         max_symbols: Option<usize>,
@@ -48,20 +48,20 @@ enum Kind {
         utterances: Vec<Vec<Chunk>>,
     },
     ForcedAlignment {
-        utterances: Vec<Option<Aligned>>,
+        utterances: Vec<Option<AlignedCase>>,
     },
     ModifiedBeam {
         beam: usize,
         blank_penalty: f32,
         temperature: f32,
-        utterances: Vec<Vec<Ranked>>,
+        utterances: Vec<Vec<RankedCase>>,
     },
     #[serde(other)]
     Unknown,
 }
 
 #[derive(Debug, Deserialize)]
-struct Greedy {
+struct GreedyCase {
     tokens: Vec<u32>,
     timestamps: Vec<usize>,
     token_logp: Vec<f64>,
@@ -92,7 +92,7 @@ struct Chunk {
 
 /// One of the n best.
 #[derive(Debug, Deserialize)]
-struct Ranked {
+struct RankedCase {
     tokens: Vec<u32>,
     timestamps: Vec<usize>,
     log_prob: f64,
@@ -100,7 +100,7 @@ struct Ranked {
 }
 
 #[derive(Debug, Deserialize)]
-struct Aligned {
+struct AlignedCase {
     labels: Vec<u32>,
     total_logp: f64,
     best_logp: f64,
@@ -121,7 +121,7 @@ pub(super) struct DecodingCase {
 }
 
 /// The outcome of one decode.
-pub(super) struct Line {
+pub(super) struct DecodeLine {
     pub id: String,
     pub kind: &'static str,
     /// Largest error of a score, relative where the score is above 1.
@@ -166,28 +166,28 @@ impl DecodingCase {
     }
 
     /// Decodes in every way that the case has; kinds that are not known come back by their ids.
-    pub fn run(&self) -> Result<(Vec<Line>, Vec<String>)> {
+    pub fn run(&self) -> Result<(Vec<DecodeLine>, Vec<String>)> {
         let (mut lines, mut unknown) = (Vec::new(), Vec::new());
         for decode in &self.sidecar.decodes {
             let mut check = Check::default();
             let kind = match &decode.kind {
-                Kind::Greedy { max_symbols, utterances } => {
+                DecodeKind::Greedy { max_symbols, utterances } => {
                     searches::greedy(self, *max_symbols, utterances, &mut check);
                     "greedy"
                 }
-                Kind::GreedyLmFusion { max_symbols, alpha, utterances } => {
+                DecodeKind::GreedyLmFusion { max_symbols, alpha, utterances } => {
                     searches::fused(self, *max_symbols, *alpha, utterances, &mut check)?;
                     "greedy_lm_fusion"
                 }
-                Kind::ChunkedGreedy { max_symbols, chunk, utterances } => {
+                DecodeKind::ChunkedGreedy { max_symbols, chunk, utterances } => {
                     searches::chunked(self, *max_symbols, *chunk, utterances, &mut check);
                     "chunked_greedy"
                 }
-                Kind::ForcedAlignment { utterances } => {
+                DecodeKind::ForcedAlignment { utterances } => {
                     searches::aligned(self, utterances, &mut check)?;
                     "forced_alignment"
                 }
-                Kind::ModifiedBeam { beam, blank_penalty, temperature, utterances } => {
+                DecodeKind::ModifiedBeam { beam, blank_penalty, temperature, utterances } => {
                     let options = decoding::Beam {
                         width: *beam,
                         nbest: *beam,
@@ -198,12 +198,17 @@ impl DecodingCase {
                     searches::beam(self, options, utterances, &mut check);
                     "modified_beam"
                 }
-                Kind::Unknown => {
+                DecodeKind::Unknown => {
                     unknown.push(format!("{} {}", self.name, decode.id));
                     continue;
                 }
             };
-            lines.push(Line { id: decode.id.clone(), kind, worst: check.worst, failure: check.failure });
+            lines.push(DecodeLine {
+                id: decode.id.clone(),
+                kind,
+                worst: check.worst,
+                failure: check.failure,
+            });
         }
         Ok((lines, unknown))
     }

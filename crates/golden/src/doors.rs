@@ -4,8 +4,8 @@ use rnnt_loss::{
     Encodings, Head, JointNetwork, Layout, Options, Reduction, Rows, Scores, Session, Targets, Topology,
 };
 
-use super::case::Case;
-use super::outcome::{Outcome, options, real_rows};
+use super::case::LossCase;
+use super::outcome::{LossOutcome, options, real_rows};
 use super::{pruned, topologies};
 use crate::error::Stop;
 
@@ -21,7 +21,7 @@ pub(super) fn knows(kind: &str) -> bool {
 }
 
 /// Runs a case with `F` as the type of its rows.
-pub(super) fn run<F: Element>(case: &Case) -> Result<Outcome, Stop> {
+pub(super) fn run<F: Element>(case: &LossCase) -> Result<LossOutcome, Stop> {
     match case.kind.as_str() {
         "rnnt_fused_linear" => rows::<F>(case),
         "rnnt_joint_network" => joint::<F>(case),
@@ -33,7 +33,7 @@ pub(super) fn run<F: Element>(case: &Case) -> Result<Outcome, Stop> {
 }
 
 /// Ready-made scores, with every variant of the gradient that the case stores.
-fn dense<F: Element>(case: &Case) -> Result<Outcome, Stop> {
+fn dense<F: Element>(case: &LossCase) -> Result<LossOutcome, Stop> {
     let targets = case.targets()?;
     let [_, frames, positions, classes] = case.shape("logits")?;
     let layout = Layout::Padded { frames, positions };
@@ -45,7 +45,7 @@ fn dense<F: Element>(case: &Case) -> Result<Outcome, Stop> {
     let pending = session.forward(scores, &targets)?;
     let emissions = pending.emissions().into_owned();
     let found = pending.backward(&ones)?;
-    let mut out = Outcome::default();
+    let mut out = LossOutcome::default();
     case.get("loss")?;
     case.get("grad_logits")?;
     losses(&mut out, case, &found.losses)?;
@@ -81,7 +81,7 @@ fn dense<F: Element>(case: &Case) -> Result<Outcome, Stop> {
 }
 
 /// Losses as both of two toolkits report them.
-fn losses(out: &mut Outcome, case: &Case, found: &[f64]) -> Result<(), Stop> {
+fn losses(out: &mut LossOutcome, case: &LossCase, found: &[f64]) -> Result<(), Stop> {
     out.loss(case, "loss", found)?;
     let scale = 1.0 + case.options.fastemit_lambda;
     let reported: Vec<f64> = found.iter().map(|loss| scale * loss).collect();
@@ -90,8 +90,8 @@ fn losses(out: &mut Outcome, case: &Case, found: &[f64]) -> Result<(), Stop> {
 
 /// Forward and backward sums of a regular lattice, padded with the zeros that the files hold.
 fn log_sums(
-    out: &mut Outcome,
-    case: &Case,
+    out: &mut LossOutcome,
+    case: &LossCase,
     targets: &Targets,
     emissions: &[f64],
     (frames, positions): (usize, usize),
@@ -111,7 +111,7 @@ fn log_sums(
 }
 
 /// Hidden rows and a head.
-fn rows<F: Element>(case: &Case) -> Result<Outcome, Stop> {
+fn rows<F: Element>(case: &LossCase) -> Result<LossOutcome, Stop> {
     let targets = case.targets()?;
     let [_, width] = case.shape("W")?;
     let (frames, positions) =
@@ -127,7 +127,7 @@ fn rows<F: Element>(case: &Case) -> Result<Outcome, Stop> {
     let ones = Reduction::Sum.weights(&targets);
     let rows = Rows::new(&hidden, head).with_layout(layout);
     let found = Session::new(&options(case))?.sum(rows, &targets, &ones)?;
-    let mut out = Outcome::default();
+    let mut out = LossOutcome::default();
     for name in ["loss", "grad_h", "grad_W"] {
         case.get(name)?;
     }
@@ -146,7 +146,7 @@ fn rows<F: Element>(case: &Case) -> Result<Outcome, Stop> {
 }
 
 /// Encodings, predictions and the whole joint network.
-fn joint<F: Element>(case: &Case) -> Result<Outcome, Stop> {
+fn joint<F: Element>(case: &LossCase) -> Result<LossOutcome, Stop> {
     let targets = case.targets()?;
     let ([_, frames, encoder_width], [_, positions, predictor_width]) =
         (case.shape("h_enc")?, case.shape("h_pred")?);
@@ -167,7 +167,7 @@ fn joint<F: Element>(case: &Case) -> Result<Outcome, Stop> {
     let (mut session, ones) = (Session::new(&options(case))?, Reduction::Sum.weights(&targets));
     let inputs = Encodings { encodings: &encodings, predictions: &predictions, layout };
     let found = network.sum(&mut session, inputs, &targets, &ones)?;
-    let mut out = Outcome::default();
+    let mut out = LossOutcome::default();
     case.get("loss")?;
     out.loss(case, "loss", &found.losses)?;
     for (name, gradient) in [

@@ -19,7 +19,7 @@ use std::io::Write;
 use crate::error::Stop;
 use check::Check;
 pub(super) use file::File;
-use inputs::Inputs;
+use inputs::LatticeInputs;
 use lattice::RecognitionLattice;
 use rnnt_loss::Element;
 
@@ -27,14 +27,14 @@ use super::bars::Width;
 use super::error::Result;
 
 /// One case: what LAST computes in f64, and in f32.
-struct Case<'a> {
+struct LatticeCase<'a> {
     name: &'a str,
     double: &'a File,
     single: &'a File,
 }
 
 /// Pairs `NAME.f64` with `NAME.f32`.
-fn pair(files: &[File]) -> Result<Vec<Case<'_>>> {
+fn pair(files: &[File]) -> Result<Vec<LatticeCase<'_>>> {
     let by_name: BTreeMap<&str, &File> = files.iter().map(|file| (file.name.as_str(), file)).collect();
     let mut cases = Vec::new();
     for (name, file) in &by_name {
@@ -47,7 +47,7 @@ fn pair(files: &[File]) -> Result<Vec<Case<'_>>> {
         };
         let (name, double, single) =
             partner.ok_or_else(|| file.wrong("name", "NAME.f64 beside NAME.f32", name))?;
-        cases.push(Case { name, double, single });
+        cases.push(LatticeCase { name, double, single });
     }
     Ok(cases)
 }
@@ -94,11 +94,11 @@ pub(super) fn report(files: &[File], out: &mut impl Write) -> Result<bool> {
 }
 
 /// What is to be done with a file, and which of its tensors are answers.
-type Run = (fn(&mut Check) -> std::result::Result<(), Stop>, fn(&str) -> bool);
+type LatticeRun = (fn(&mut Check) -> std::result::Result<(), Stop>, fn(&str) -> bool);
 
 /// Runs a case; a refusal is a failure.
-fn run<'a, F: Element>(case: &Case<'a>, width: Width) -> Result<Check<'a>> {
-    let (run, is_answer): Run = match case.name {
+fn run<'a, F: Element>(case: &LatticeCase<'a>, width: Width) -> Result<Check<'a>> {
+    let (run, is_answer): LatticeRun = match case.name {
         _ if case.double.settings.is_some() => (lattice::<F>, |name| name.starts_with("out/")),
         "alignment_steps" => (steps::steps::<F>, steps::is_answer),
         "contexts_fullngram" => (contexts::full_ngrams::<F>, contexts::is_answer),
@@ -124,7 +124,7 @@ fn lattice<F: Element>(check: &mut Check) -> std::result::Result<(), Stop> {
     let file = check.file;
     let settings = file.settings.as_ref();
     let settings = settings.ok_or_else(|| file.wrong("case", "the settings of a lattice", "none"))?;
-    let inputs = Inputs::<F>::new(file, settings)?;
+    let inputs = LatticeInputs::<F>::new(file, settings)?;
     let weight_fn = inputs.weight_fn()?;
     let lattice = RecognitionLattice::new(&inputs.context, inputs.alignment, &*weight_fn)?;
     let weighed = sums::weights(check, &inputs, &lattice)?;

@@ -29,7 +29,7 @@ use kernels::Printable;
 /// Checks golden vectors of independent programs; exit status 1 if any fails
 #[derive(Parser)]
 #[command(name = "golden", version)]
-struct Command {
+struct GoldenArgs {
     /// Folder with NAME.json and NAME.safetensors
     dir: PathBuf,
 }
@@ -38,7 +38,7 @@ struct Command {
 const CLOSED: u8 = 141;
 
 fn main() -> ExitCode {
-    let command = Command::parse();
+    let command = GoldenArgs::parse();
     let outcome = kernels::check_simd_override()
         .map_err(error::Error::Environment)
         .and_then(|()| report::report(&command.dir, &mut PrintableLines(std::io::stdout().lock())));

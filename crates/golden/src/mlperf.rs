@@ -25,10 +25,10 @@ pub(super) use file::File;
 use super::error::Result;
 
 /// One way to run a case.
-type Run = fn(&mut Check) -> std::result::Result<(), Stop>;
+type MlPerfRun = fn(&mut Check) -> std::result::Result<(), Stop>;
 
 /// The runs of each kind under their names.
-const KINDS: [(&str, &[(&str, Run)]); 10] = [
+const KINDS: [(&str, &[(&str, MlPerfRun)]); 10] = [
     ("features", &[("f64", features::stages), ("f32", features::planes)]),
     ("specaugment", &[("-", specaugment::run)]),
     ("model", &[("f32", model::run)]),
@@ -41,7 +41,7 @@ const KINDS: [(&str, &[(&str, Run)]); 10] = [
     ("decode", &[("f32", decode::run)]),
 ];
 
-fn runs(kind: &str) -> &'static [(&'static str, Run)] {
+fn runs(kind: &str) -> &'static [(&'static str, MlPerfRun)] {
     KINDS.iter().find(|(known, _)| *known == kind).map_or(&[], |(_, runs)| runs)
 }
 

@@ -2,12 +2,12 @@
 use rnnt_loss::Element;
 use rnnt_loss::{Options, Targets};
 
-use super::case::{self, Case, Stored};
+use super::case::{self, LossCase, Stored};
 use super::error::Error;
 
 /// Found and stored values of one quantity.
 #[derive(Debug)]
-pub(super) struct Pair {
+pub(super) struct Comparison {
     pub what: &'static str,
     pub found: Vec<f64>,
     pub stored: Stored,
@@ -15,10 +15,10 @@ pub(super) struct Pair {
 
 /// Everything of a case that can be compared.
 #[derive(Debug, Default)]
-pub(super) struct Outcome {
+pub(super) struct LossOutcome {
     /// Log-probabilities: losses, reductions, forward and backward sums.
-    pub losses: Vec<Pair>,
-    pub gradients: Vec<Pair>,
+    pub losses: Vec<Comparison>,
+    pub gradients: Vec<Comparison>,
     /// Gradients that are not exactly zero in padding.
     pub leaks: Vec<&'static str>,
     /// What should be the very same and is not.
@@ -27,10 +27,10 @@ pub(super) struct Outcome {
     pub hard: bool,
 }
 
-impl Outcome {
+impl LossOutcome {
     pub(super) fn loss<F: Element>(
         &mut self,
-        case: &Case,
+        case: &LossCase,
         what: &'static str,
         found: &[F],
     ) -> Result<(), Error> {
@@ -39,7 +39,7 @@ impl Outcome {
 
     pub(super) fn gradient<F: Element>(
         &mut self,
-        case: &Case,
+        case: &LossCase,
         what: &'static str,
         found: &[F],
     ) -> Result<(), Error> {
@@ -62,18 +62,18 @@ impl Outcome {
 }
 
 /// Lines up a quantity if the case stores it.
-fn pair<F: Element>(case: &Case, what: &'static str, found: &[F]) -> Result<Option<Pair>, Error> {
+fn pair<F: Element>(case: &LossCase, what: &'static str, found: &[F]) -> Result<Option<Comparison>, Error> {
     let Some(stored) = case.find(what) else { return Ok(None) };
     if stored.values.len() != found.len() {
         let expected = format!("{} values", found.len());
         return Err(case.wrong(what, &expected, &format!("{:?}", stored.shape)));
     }
     let found = found.iter().map(|value| value.to_f64()).collect();
-    Ok(Some(Pair { what, found, stored: stored.clone() }))
+    Ok(Some(Comparison { what, found, stored: stored.clone() }))
 }
 
 /// What every kind has.
-pub(super) fn options(case: &Case) -> Options {
+pub(super) fn options(case: &LossCase) -> Options {
     let case::Options { fastemit_lambda: fastemit, clamp, delay_penalty, .. } = case.options;
     Options { fastemit, clamp, delay_penalty, ..Options::default() }
 }

@@ -6,12 +6,12 @@ use rnnt_loss::{
     SimpleGradient, Targets, Tokens, Topology,
 };
 
-use super::case::{self, Case};
-use super::outcome::{Outcome, options};
+use super::case::{self, LossCase};
+use super::outcome::{LossOutcome, options};
 use crate::error::Stop;
 
 /// Both passes, one by one and together.
-pub(super) fn pruned<F: Element>(case: &Case) -> Result<Outcome, Stop> {
+pub(super) fn pruned<F: Element>(case: &LossCase) -> Result<LossOutcome, Stop> {
     let targets = case.targets()?;
     let [_, frames, classes] = case.shape("am")?;
     let [_, positions, width] = case.shape("lm_proj")?;
@@ -21,7 +21,7 @@ pub(super) fn pruned<F: Element>(case: &Case) -> Result<Outcome, Stop> {
     let source = Matrices::new(&am, &lm, classes).map_err(rnnt_loss::Error::from)?;
     let topology = arcs(case)?;
     let ones = Reduction::Sum.weights(&targets);
-    let mut out = Outcome::default();
+    let mut out = LossOutcome::default();
 
     let (encoded, predicted, weight, bias) = (input("am_proj")?, input("lm_proj")?, input("W")?, input("b")?);
     let head = Head::new(&weight, Some(&bias), width).map_err(rnnt_loss::Error::from)?;
@@ -64,7 +64,7 @@ pub(super) fn pruned<F: Element>(case: &Case) -> Result<Outcome, Stop> {
 }
 
 /// The arcs of either pass.
-fn arcs(case: &Case) -> Result<Topology, Stop> {
+fn arcs(case: &LossCase) -> Result<Topology, Stop> {
     let name = case.options.rnnt_type.as_deref();
     let Some(topology) = name.and_then(|name| name.parse().ok()) else {
         let expected = "regular, modified or constrained";
@@ -73,7 +73,7 @@ fn arcs(case: &Case) -> Result<Topology, Stop> {
     Ok(topology)
 }
 
-fn pruning(case: &Case) -> Result<Pruning, Stop> {
+fn pruning(case: &LossCase) -> Result<Pruning, Stop> {
     let Some(s_range) = case.options.s_range_requested else {
         return Err(case.wrong("options.s_range_requested", "a width", "none").into());
     };
@@ -83,8 +83,8 @@ fn pruning(case: &Case) -> Result<Pruning, Stop> {
 
 /// Posteriors of the first pass, in the files by label and by frame.
 fn occupancies<F: Element>(
-    out: &mut Outcome,
-    case: &Case,
+    out: &mut LossOutcome,
+    case: &LossCase,
     source: &Matrices<F>,
     targets: &Targets,
     (frames, positions): (usize, usize),
@@ -123,7 +123,7 @@ fn occupancies<F: Element>(
 }
 
 /// Label positions of every real frame, which must be the very same.
-fn ranges(out: &mut Outcome, case: &Case, targets: &Targets, found: &Ranges) -> Result<(), Stop> {
+fn ranges(out: &mut LossOutcome, case: &LossCase, targets: &Targets, found: &Ranges) -> Result<(), Stop> {
     let [_, frames, width] = case.shape("ranges")?;
     let stored = &case.get("ranges")?.values;
     for b in 0..targets.batch() {
@@ -143,8 +143,8 @@ fn ranges(out: &mut Outcome, case: &Case, targets: &Targets, found: &Ranges) -> 
 
 /// Scores of the retained sites, as the case's author computed them, by the door for scores.
 fn scores<F: Element>(
-    out: &mut Outcome,
-    case: &Case,
+    out: &mut LossOutcome,
+    case: &LossCase,
     targets: &Targets,
     ranges: &Ranges,
     session: &mut Session<F>,

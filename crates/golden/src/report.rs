@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::bars::{self, Verdict, Width};
-use crate::case::Case;
-use crate::decoding::{DecodingCase, Line};
+use crate::case::LossCase;
+use crate::decoding::{DecodeLine, DecodingCase};
 use crate::error::{Error, Result, Stop};
 use crate::{doors, lattice, mlperf};
 
@@ -41,7 +41,7 @@ pub fn report(dir: &Path, out: &mut impl Write) -> Result<bool> {
 
 /// What a sidecar is about.
 enum Any {
-    Loss(Case),
+    Loss(LossCase),
     Decoding(DecodingCase),
     Lattice(lattice::File),
     MlPerf(mlperf::File),
@@ -74,7 +74,7 @@ impl Any {
             value if value["made_with"].get("last-asr").is_some() => {
                 Any::Lattice(lattice::File::read(json, tensors, &name, value)?)
             }
-            value => Any::Loss(Case::read(json, tensors, &name, value)?),
+            value => Any::Loss(LossCase::read(json, tensors, &name, value)?),
         })
     }
 }
@@ -90,7 +90,7 @@ fn report_decoders(cases: &[DecodingCase], out: &mut impl Write) -> Result<bool>
     for case in cases {
         let (lines, unknown) = case.run()?;
         skipped.extend(unknown);
-        for Line { id, kind, worst, failure } in lines {
+        for DecodeLine { id, kind, worst, failure } in lines {
             let verdict = match &failure {
                 None => "pass".to_owned(),
                 Some(failure) => format!("FAIL ({failure})"),
@@ -107,7 +107,7 @@ fn report_decoders(cases: &[DecodingCase], out: &mut impl Write) -> Result<bool>
     Ok(failed == 0)
 }
 
-fn report_losses(cases: &[Case], out: &mut impl Write) -> Result<bool> {
+fn report_losses(cases: &[LossCase], out: &mut impl Write) -> Result<bool> {
     let (known, unknown): (Vec<_>, Vec<_>) = cases.iter().partition(|case| doors::knows(&case.kind));
     let name = known.iter().map(|case| case.name.len()).max().unwrap_or(4).max(4);
     writeln!(out, "Bars: f64 loss 1e-9 relative, gradient 1e-9 absolute;")?;

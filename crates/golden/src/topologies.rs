@@ -2,12 +2,12 @@
 use rnnt_loss::Element;
 use rnnt_loss::{Layout, Loss, Options, Output, Reduction, Scores, Session, Tokens, Topology};
 
-use super::case::{self, Case};
-use super::outcome::{Outcome, options, real_rows};
+use super::case::{self, LossCase};
+use super::outcome::{LossOutcome, options, real_rows};
 use crate::error::Stop;
 
 /// Rows of tokens and durations.
-pub(super) fn tdt<F: Element>(case: &Case) -> Result<Outcome, Stop> {
+pub(super) fn tdt<F: Element>(case: &LossCase) -> Result<LossOutcome, Stop> {
     let targets = case.targets()?;
     let [_, frames, positions, width] = case.shape("acts")?;
     let durations = &case.options.durations;
@@ -27,7 +27,7 @@ pub(super) fn tdt<F: Element>(case: &Case) -> Result<Outcome, Stop> {
 }
 
 /// Rows in which some classes are blanks of several frames.
-pub(super) fn multi_blank<F: Element>(case: &Case) -> Result<Outcome, Stop> {
+pub(super) fn multi_blank<F: Element>(case: &LossCase) -> Result<LossOutcome, Stop> {
     let targets = case.targets()?.with_big_blanks(case.options.big_blank_ids.clone())?;
     let [_, frames, positions, classes] = case.shape("acts")?;
     let durations = &case.options.big_blank_durations;
@@ -41,8 +41,13 @@ pub(super) fn multi_blank<F: Element>(case: &Case) -> Result<Outcome, Stop> {
     outcome(case, &found, classes, &real_rows(&targets, frames, positions))
 }
 
-fn outcome<F: Element>(case: &Case, found: &Output<F>, width: usize, real: &[bool]) -> Result<Outcome, Stop> {
-    let mut out = Outcome::default();
+fn outcome<F: Element>(
+    case: &LossCase,
+    found: &Output<F>,
+    width: usize,
+    real: &[bool],
+) -> Result<LossOutcome, Stop> {
+    let mut out = LossOutcome::default();
     case.get("loss")?;
     case.get("grad_acts")?;
     let gradient = &found.gradients.scores;

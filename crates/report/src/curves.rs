@@ -1,6 +1,6 @@
 //! Curves over the epochs, a panel for each group of columns; columns that nobody here knows have panels of their own.
 use crate::columns::Columns;
-use crate::plots::{self, Axis, Corner, Line, Panel, Pen, between, ends, short};
+use crate::plots::{self, Corner, Panel, Pen, PlotAxis, PlotLine, between, ends, short};
 use crate::{Error, Result};
 
 /// Pixels of a panel: small enough to be read on a telephone.
@@ -10,7 +10,7 @@ const PENS: [Pen; 6] = [Pen::BLUE, Pen::ORANGE, Pen::GREEN, Pen::PURPLE, Pen::CY
 const WIDE: f64 = 30.0;
 
 /// Columns of one panel.
-struct Group {
+struct CurveGroup {
     title: String,
     unit: &'static str,
     /// What values are multiplied by.
@@ -19,10 +19,10 @@ struct Group {
 }
 
 /// Title, unit, factor, and which columns belong there.
-type Known = (&'static str, &'static str, f64, fn(&str) -> bool);
+type KnownColumns = (&'static str, &'static str, f64, fn(&str) -> bool);
 
 /// In the order of the page. Of memory, each count of bytes is part.
-const KNOWN: [Known; 7] = [
+const KNOWN: [KnownColumns; 7] = [
     ("Training loss per utterance", "nats", 1.0, |name| name == "loss" || name.ends_with("_loss")),
     ("Error rates on the dev set", "%", 100.0, |name| name.ends_with("_wer") || name.ends_with("_cer")),
     ("Learning rate", "step size", 1.0, |name| name.ends_with("learning_rate")),
@@ -39,21 +39,21 @@ pub fn draw(metrics: &Columns) -> Result<Vec<(String, String)>> {
         name != "step" && values.iter().any(|value| value.is_some_and(|value| value != 0.0))
     };
     let mut left: Vec<usize> = (0..metrics.columns.len()).filter(shown).collect();
-    let mut groups: Vec<Group> = Vec::new();
+    let mut groups: Vec<CurveGroup> = Vec::new();
     for (title, unit, factor, belongs) in KNOWN {
         let (columns, others) = left.into_iter().partition(|&index| belongs(&metrics.columns[index].0));
         left = others;
-        groups.push(Group { title: title.to_owned(), unit, factor, columns });
+        groups.push(CurveGroup { title: title.to_owned(), unit, factor, columns });
     }
     groups.extend(left.into_iter().map(|index| {
         let title = metrics.columns[index].0.clone();
-        Group { title, unit: "", factor: 1.0, columns: vec![index] }
+        CurveGroup { title, unit: "", factor: 1.0, columns: vec![index] }
     }));
     let drawn = groups.into_iter().filter(|group| !group.columns.is_empty());
     drawn.map(|group| Ok((group.title.clone(), panel(&group, metrics)?))).collect()
 }
 
-fn panel(group: &Group, metrics: &Columns) -> Result<String> {
+fn panel(group: &CurveGroup, metrics: &Columns) -> Result<String> {
     let values = group.columns.iter().flat_map(|&index| metrics.columns[index].1.iter().flatten());
     let (low, high) = ends(values.map(|value| value * group.factor)).unwrap_or((0.0, 1.0));
     // A loss of 0 (no such head in this epoch) does not bend the axis of the others.
@@ -68,16 +68,16 @@ fn panel(group: &Group, metrics: &Columns) -> Result<String> {
         };
         let points = metrics.epochs.iter().zip(values);
         let points = points.filter_map(|(&epoch, found)| Some((epoch, value((*found)? * group.factor)?)));
-        Line { name: label(name), pen, points: points.collect(), crosses: Vec::new(), crossed: "" }
+        PlotLine { name: label(name), pen, points: points.collect(), crosses: Vec::new(), crossed: "" }
     };
     let y = match positive.filter(|_| log) {
-        Some((low, high)) => Axis::decades(low.log10() - 0.1, high.log10() + 0.1, 2.0),
+        Some((low, high)) => PlotAxis::decades(low.log10() - 0.1, high.log10() + 0.1, 2.0),
         None => {
             // Room for the legend, if there is one.
             let margin = if group.columns.len() > 1 { 0.25 } else { 0.08 };
             let margin = margin * (high - low.min(0.0)).max(f64::MIN_POSITIVE);
             let (low, high) = (if low < 0.0 { low - margin } else { 0.0 }, high.max(0.0) + margin);
-            Axis { range: low..high, marks: between(low, high) }
+            PlotAxis { range: low..high, marks: between(low, high) }
         }
     };
     let last = metrics.epochs.iter().copied().fold(1.0, f64::max);
@@ -86,7 +86,7 @@ fn panel(group: &Group, metrics: &Columns) -> Result<String> {
         title: group.title.clone(),
         x_name: "epoch",
         y_name: group.unit,
-        x: Axis { range: 0.0..1.02 * last, marks: marks.collect() },
+        x: PlotAxis { range: 0.0..1.02 * last, marks: marks.collect() },
         y,
         x_label: Box::new(short),
         y_label: if log { |value| short(10f64.powf(value)) } else { short },

@@ -10,7 +10,7 @@ const MOST: usize = 25_000_000;
 
 /// One column of an alignment: what was said and what was heard, if anything.
 #[derive(Debug, PartialEq)]
-pub struct Pair {
+pub struct EditPair {
     pub said: Option<String>,
     pub heard: Option<String>,
 }
@@ -24,23 +24,23 @@ fn units(text: &str, metric: Metric) -> Vec<String> {
 }
 
 /// The alignment of an utterance; none for texts that are too long for one.
-pub fn pairs(one: &Transcript, metric: Metric) -> Option<Vec<Pair>> {
+pub fn pairs(one: &Transcript, metric: Metric) -> Option<Vec<EditPair>> {
     let (said, heard) = (units(&one.reference, metric), units(&one.hypothesis, metric));
     if said.len().saturating_mul(heard.len()) > MOST {
         return None;
     }
     let pair = |edit| match edit {
         Edit::Match(i, j) | Edit::Substitution(i, j) => {
-            Pair { said: Some(said[i].clone()), heard: Some(heard[j].clone()) }
+            EditPair { said: Some(said[i].clone()), heard: Some(heard[j].clone()) }
         }
-        Edit::Deletion(i) => Pair { said: Some(said[i].clone()), heard: None },
-        Edit::Insertion(j) => Pair { said: None, heard: Some(heard[j].clone()) },
+        Edit::Deletion(i) => EditPair { said: Some(said[i].clone()), heard: None },
+        Edit::Insertion(j) => EditPair { said: None, heard: Some(heard[j].clone()) },
     };
     Some(alignment(&said, &heard).into_iter().map(pair).collect())
 }
 
 /// Every kind of error with how often it was made, most frequent first.
-pub fn confusions(transcripts: &[Transcript], metric: Metric) -> Vec<(Pair, usize)> {
+pub fn confusions(transcripts: &[Transcript], metric: Metric) -> Vec<(EditPair, usize)> {
     let mut counts: BTreeMap<(Option<String>, Option<String>), usize> = BTreeMap::new();
     for pair in transcripts.iter().filter_map(|one| pairs(one, metric)).flatten() {
         if pair.said != pair.heard {
@@ -48,7 +48,7 @@ pub fn confusions(transcripts: &[Transcript], metric: Metric) -> Vec<(Pair, usiz
         }
     }
     let mut counts: Vec<_> =
-        counts.into_iter().map(|((said, heard), count)| (Pair { said, heard }, count)).collect();
+        counts.into_iter().map(|((said, heard), count)| (EditPair { said, heard }, count)).collect();
     counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     counts
 }
@@ -66,7 +66,7 @@ mod tests {
         };
         let set = [one("a b c", "a x c d"), one("b", "x"), one("c", "")];
         let found = confusions(&set, Metric::Wer);
-        let pair = |said: &str, heard: &str| Pair {
+        let pair = |said: &str, heard: &str| EditPair {
             said: Some(said.to_owned()).filter(|unit| !unit.is_empty()),
             heard: Some(heard.to_owned()).filter(|unit| !unit.is_empty()),
         };

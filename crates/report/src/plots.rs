@@ -8,8 +8,8 @@ mod pen;
 
 use plotters::prelude::*;
 
-pub use axis::{Axis, between, digit, ends, short, steps};
-pub use panel::{Corner, Line, Panel};
+pub use axis::{PlotAxis, between, digit, ends, short, steps};
+pub use panel::{Corner, Panel, PlotLine};
 pub use pen::Pen;
 
 /// An error of the drawing library; drawing into a string fails only if the library has a bug.

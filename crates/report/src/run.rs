@@ -22,7 +22,7 @@ pub struct Run {
     pub(crate) recipe: Option<Recipe>,
     pub(crate) metrics: Columns,
     /// What was heard in each set.
-    pub(crate) sets: Sets,
+    pub(crate) sets: TranscriptsBySet,
     /// The utterances of each set that could not be used, and recordings of another length than their lines.
     pub(crate) bad: BTreeMap<String, BadItems>,
     /// The utterances of the sets, as far as their manifests were found, by id.
@@ -149,10 +149,10 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Transcripts of each set.
-type Sets = BTreeMap<String, Vec<Transcript>>;
+type TranscriptsBySet = BTreeMap<String, Vec<Transcript>>;
 
 /// Reads all files `SET.hypotheses.jsonl`, and the bad items of each set.
-fn sets(folder: &Path) -> Result<(Sets, BTreeMap<String, BadItems>)> {
+fn sets(folder: &Path) -> Result<(TranscriptsBySet, BTreeMap<String, BadItems>)> {
     let (mut sets, mut bad) = (BTreeMap::new(), training::run_folder::read_bad_items(folder));
     for entry in fs::read_dir(folder).map_err(Error::io(folder))? {
         let path = entry.map_err(Error::io(folder))?.path();

@@ -1,7 +1,7 @@
 //! The plot of a run: losses above, dev error rates below, both over the epochs.
 use training::Metrics;
 
-use crate::plots::{self, Axis, Corner, Line, Panel, Pen, digit, ends, steps};
+use crate::plots::{self, Corner, Panel, Pen, PlotAxis, PlotLine, digit, ends, steps};
 use crate::{Error, Result};
 
 const SIZE: (u32, u32) = (820, 640);
@@ -25,7 +25,7 @@ fn losses(rows: &[Metrics]) -> Panel<'static> {
     lines.retain(|line| !line.points.is_empty());
     let values = lines.iter().flat_map(|line| &line.points).map(|point| point.1);
     let (low, high) = ends(values).map_or((-1.0, 1.0), |(low, high)| (low - 0.1, high + 0.1));
-    let y = Axis::decades(low, high, 3.0);
+    let y = PlotAxis::decades(low, high, 3.0);
     panel("Training loss per utterance", "loss", y, |log| digit(10f64.powf(log)), lines, rows)
 }
 
@@ -35,23 +35,23 @@ fn error_rates(rows: &[Metrics]) -> Panel<'static> {
         line("CER", Pen::ORANGE, rows, |row| row.dev_cer.map(|cer| 100.0 * cer)),
     ];
     let high = 1.08 * lines.iter().flat_map(|line| &line.points).map(|point| point.1).fold(1.0, f64::max);
-    let y = Axis { range: 0.0..high, marks: steps(high) };
+    let y = PlotAxis { range: 0.0..high, marks: steps(high) };
     panel("Error rates on the dev set", "errors in %", y, |rate| rate.to_string(), lines, rows)
 }
 
-fn line(name: &'static str, pen: Pen, rows: &[Metrics], value: impl Fn(&Metrics) -> Option<f64>) -> Line {
+fn line(name: &'static str, pen: Pen, rows: &[Metrics], value: impl Fn(&Metrics) -> Option<f64>) -> PlotLine {
     // A rate over references without a word is no number to draw.
     let value = |row| value(row).filter(|value| value.is_finite());
     let points = rows.iter().filter_map(|row| Some((row.epoch as f64, value(row)?))).collect();
-    Line { name: name.to_owned(), pen, points, crosses: Vec::new(), crossed: "" }
+    PlotLine { name: name.to_owned(), pen, points, crosses: Vec::new(), crossed: "" }
 }
 
 fn panel(
     title: &'static str,
     y_name: &'static str,
-    y: Axis,
+    y: PlotAxis,
     y_label: fn(f64) -> String,
-    lines: Vec<Line>,
+    lines: Vec<PlotLine>,
     rows: &[Metrics],
 ) -> Panel<'static> {
     let epochs = rows.last().map_or(1, |row| row.epoch) as f64;
@@ -61,7 +61,7 @@ fn panel(
         title: title.to_owned(),
         x_name: "epoch",
         y_name,
-        x: Axis { range: 0.0..1.02 * epochs, marks },
+        x: PlotAxis { range: 0.0..1.02 * epochs, marks },
         y,
         x_label: Box::new(|epoch| epoch.to_string()),
         y_label,

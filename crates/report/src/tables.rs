@@ -2,7 +2,7 @@
 use recognizer::Metric;
 use recognizer::{BadItems, Score, Transcript};
 
-use crate::edits::{Pair, confusions};
+use crate::edits::{EditPair, confusions};
 use crate::html::{count, escape, interval, percent};
 
 /// Kinds of errors that are listed.
@@ -91,7 +91,7 @@ pub fn frequent(transcripts: &[Transcript], metric: Metric) -> String {
         Some(unit) => format!("<td>{}</td>", escape(unit)),
         None => "<td class=\"none\">—</td>".to_owned(),
     };
-    let row = |(Pair { said, heard }, times): &(Pair, usize)| {
+    let row = |(EditPair { said, heard }, times): &(EditPair, usize)| {
         let (class, kind) = match (said, heard) {
             (Some(_), Some(_)) => ("s", "substitution"),
             (Some(_), None) => ("d", "deletion"),

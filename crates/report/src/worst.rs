@@ -5,7 +5,7 @@ use recognizer::Metric;
 use recognizer::Transcript;
 use speech::{ErrorCounts, Utterance};
 
-use crate::edits::{Pair, pairs};
+use crate::edits::{EditPair, pairs};
 use crate::html::{escape, percent};
 use crate::recordings::Recordings;
 
@@ -67,7 +67,7 @@ pub fn card(
 }
 
 /// What was said above what was heard; a dash stands for nothing.
-fn column(Pair { said, heard }: &Pair) -> String {
+fn column(EditPair { said, heard }: &EditPair) -> String {
     let (class, title) = match (said, heard) {
         (Some(a), Some(b)) if a == b => ("m", "right"),
         (Some(_), Some(_)) => ("s", "substitution"),

@@ -19,12 +19,12 @@ pub struct Raw {
     predicted: AffineLayer,
     head: AffineLayer,
     durations: usize,
-    room: Mutex<Room>,
+    room: Mutex<JointBuffers>,
 }
 
 /// Rows of the sites of a call.
 #[derive(Default)]
-struct Room {
+struct JointBuffers {
     encoded: Vec<f32>,
     predicted: Vec<f32>,
     frames: Vec<f32>,
@@ -67,7 +67,7 @@ impl JointScorer for Raw {
     fn scores(&self, sites: &SiteBatch, out: &mut [f32], scratch: &mut NetworkScratch) {
         let count = sites.at.len();
         let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
-        let Room { encoded, predicted, frames, labels, hidden } = &mut *room;
+        let JointBuffers { encoded, predicted, frames, labels, hidden } = &mut *room;
         encoded.clear();
         predicted.clear();
         for &site in sites.at {

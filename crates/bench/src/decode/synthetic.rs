@@ -5,7 +5,7 @@ use decoding::{Activation, AffineLayer, JointScorer, LstmLayer, LstmPredictor, M
 use rnnt_dp::Topology;
 
 use super::raw::{ENCODER, HIDDEN, LABELS, PREDICTOR, Raw};
-use crate::answer::Shape;
+use crate::answer::CaseShape;
 use crate::case::{DecodeWork, Family};
 use crate::error::Result;
 use crate::inputs::noise;
@@ -15,7 +15,7 @@ const BLANK: u32 = LABELS as u32;
 const DURATIONS: [usize; 5] = [0, 1, 2, 3, 4];
 
 /// Random weights, but for the blank's bias, which was chosen so that a quarter of the frames has a label.
-pub struct Weights {
+pub struct SyntheticWeights {
     embedding: Vec<f32>,
     input: Vec<f32>,
     recurrent: Vec<f32>,
@@ -56,7 +56,7 @@ impl Family {
     }
 }
 
-impl Weights {
+impl SyntheticWeights {
     /// The weights of a model.
     pub fn synthetic(family: Family) -> Self {
         let mut embedding = noise(201, (LABELS + 1) * PREDICTOR, 1.7);
@@ -130,11 +130,17 @@ impl DecodeWork {
     }
 
     /// As it is reported.
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self) -> CaseShape {
         let classes = self.family.outputs() - self.family.durations().len();
         let some = Some;
         let longest = self.lengths().into_iter().max();
-        Shape { B: some(self.batch), T: longest, H: some(HIDDEN), C: some(classes), ..Shape::default() }
+        CaseShape {
+            B: some(self.batch),
+            T: longest,
+            H: some(HIDDEN),
+            C: some(classes),
+            ..CaseShape::default()
+        }
     }
 
     /// Bytes of weights, of what is packed of them, and of encoder rows, in `f32`.

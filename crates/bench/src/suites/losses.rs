@@ -2,9 +2,9 @@
 use rnnt_loss::DEFAULT_BUDGET;
 
 use super::{Choice, SHORT, middle, thousands};
-use crate::case::Lengths::{Even, Ragged};
+use crate::case::LengthSpread::{Even, Ragged};
 use crate::case::Posteriors::{Flat, Peaked};
-use crate::case::{Budget, Case, LossWork, Method, Plan, PrunedWork, Scores, System, Work};
+use crate::case::{Budget, Case, CaseWork, FirstPassScores, LossWork, Method, Plan, PrunedWork, System};
 use crate::machine::cores;
 
 const CLASSES_CLASSES: [usize; 10] = [512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072, 262_144];
@@ -24,12 +24,17 @@ pub fn classes(choice: &Choice) -> Plan {
         .map(|&classes| Case {
             name: format!("C={classes}"),
             mark: Some((classes as f64, thousands(classes))),
-            work: Work::Loss(middle(classes)),
+            work: CaseWork::Loss(middle(classes)),
             systems: systems(),
         })
         .collect();
     if !choice.quick {
-        cases.push(Case { name: "S5".to_owned(), mark: None, work: Work::Loss(SHORT), systems: systems() });
+        cases.push(Case {
+            name: "S5".to_owned(),
+            mark: None,
+            work: CaseWork::Loss(SHORT),
+            systems: systems(),
+        });
     }
     Plan { suite: "classes", title: "2,600 sites, H = 512", axis: "classes", cases }
 }
@@ -43,7 +48,7 @@ pub fn batch(choice: &Choice) -> Plan {
     let case = |&batch: &usize| Case {
         name: format!("B={batch}"),
         mark: Some((batch as f64, thousands(batch))),
-        work: Work::Loss(LossWork {
+        work: CaseWork::Loss(LossWork {
             batch,
             frames: 139,
             labels: 27,
@@ -72,7 +77,7 @@ pub fn lengths(choice: &Choice) -> Plan {
         let mark = small.then(|| ((frames * (labels + 1)) as f64, name.clone()));
         let name = if small { name } else { format!("{name} H={hidden} C={classes}") };
         let work = LossWork { batch: 16, frames, labels, hidden, classes, model: Flat, lengths: Ragged };
-        Case { name, mark, work: Work::Loss(work), systems: vec![choice.ours(), choice.dense()] }
+        Case { name, mark, work: CaseWork::Loss(work), systems: vec![choice.ours(), choice.dense()] }
     };
     let grid = || LENGTHS_FRAMES.into_iter().zip(LENGTHS_LABELS);
     let mut cases: Vec<Case> = match choice.quick {
@@ -82,7 +87,7 @@ pub fn lengths(choice: &Choice) -> Plan {
     if !choice.quick {
         let large = grid().map(|lengths| case(lengths, 1024, 4096));
         cases.extend(large.filter(|case| match &case.work {
-            Work::Loss(work) => {
+            CaseWork::Loss(work) => {
                 work.operations() / LENGTHS_OPERATIONS / choice.threads as f64 <= LENGTHS_MINUTE
             }
             _ => true,
@@ -111,7 +116,7 @@ pub fn threads(choice: &Choice) -> Plan {
         name: name.to_owned(),
         // Three shapes that have no common measure stand at equal distances.
         mark: Some((2f64.powi(place as i32), name.to_owned())),
-        work: Work::Loss(work),
+        work: CaseWork::Loss(work),
         systems: std::iter::once(System { threads: most, ..choice.ours() }).chain(fewer.clone()).collect(),
     };
     let all = [("C=8192", middle(8192)), ("S5", SHORT), ("C=65536", middle(65_536))];
@@ -140,7 +145,7 @@ pub fn skip(choice: &Choice) -> Plan {
         method => method,
     };
     let ours = System { method, ..choice.ours() };
-    let case = |name: String, mark: (f64, String), work: Work| Case {
+    let case = |name: String, mark: (f64, String), work: CaseWork| Case {
         name,
         mark: Some(mark),
         work,
@@ -151,7 +156,7 @@ pub fn skip(choice: &Choice) -> Plan {
             let utterances = if choice.quick { SKIP_QUICK_UTTERANCES } else { SKIP_UTTERANCES };
             let name = manifest.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             let (checkpoint, manifest) = (checkpoint.clone(), manifest.clone());
-            vec![case(name.clone(), (1.0, name), Work::Model { checkpoint, manifest, utterances })]
+            vec![case(name.clone(), (1.0, name), CaseWork::Model { checkpoint, manifest, utterances })]
         }
         None => {
             let works = if choice.quick { &SKIP_WORKS[..2] } else { &SKIP_WORKS };
@@ -159,7 +164,7 @@ pub fn skip(choice: &Choice) -> Plan {
                 let LossWork { batch, frames, labels, hidden, classes, .. } = *work;
                 let sites = work.sizes().sites;
                 let name = format!("B={batch} {frames}x{labels} H={hidden} C={classes}");
-                case(name, (sites as f64, thousands(sites)), Work::Loss(*work))
+                case(name, (sites as f64, thousands(sites)), CaseWork::Loss(*work))
             });
             described.collect()
         }
@@ -180,7 +185,8 @@ pub fn pruned(choice: &Choice) -> Plan {
         let batch = if choice.quick { 2 } else { 8 };
         let loss =
             LossWork { batch, frames: 200, labels: 50, hidden: 512, classes, model: Flat, lengths: Even };
-        let scores = if classes <= PRUNED_MATRICES { Scores::Matrices } else { Scores::Heads };
+        let scores =
+            if classes <= PRUNED_MATRICES { FirstPassScores::Matrices } else { FirstPassScores::Heads };
         let budget = Budget::Bytes(choice.budget.unwrap_or(DEFAULT_BUDGET));
         let systems = vec![
             choice.system("pruned", Method::Pruned(budget)),
@@ -191,7 +197,7 @@ pub fn pruned(choice: &Choice) -> Plan {
         Case {
             name: format!("C={classes}"),
             mark: Some((classes as f64, thousands(classes))),
-            work: Work::Pruned(PrunedWork { loss, s_range: 5, scores }),
+            work: CaseWork::Pruned(PrunedWork { loss, s_range: 5, scores }),
             systems,
         }
     };
@@ -212,7 +218,7 @@ pub fn dp(choice: &Choice) -> Plan {
             name: format!("B={batch} {frames}x{labels}"),
             // At equal distances: one and sixteen utterances have no common measure.
             mark: Some((2f64.powi(place as i32), format!("{batch}x{frames}x{labels}"))),
-            work: Work::Lattices { sizes },
+            work: CaseWork::Lattices { sizes },
             systems: vec![choice.ours(), choice.system("textbook", choice.dense().method)],
         }
     };

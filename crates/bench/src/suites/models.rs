@@ -1,6 +1,8 @@
 //! Suites of whole models: greedy search, recognition lattices, training steps.
 use super::{Choice, thousands};
-use crate::case::{Case, DecodeWork, Family, Method, Plan, RecognitionWork, Search, TrainWork, Work};
+use crate::case::{
+    Case, CaseWork, DecodeWork, Family, GreedyVariant, Method, Plan, RecognitionWork, TrainWork,
+};
 
 const DECODE_BATCHES: [usize; 4] = [1, 4, 16, 32];
 const DECODE_QUICK: [usize; 2] = [1, 4];
@@ -9,15 +11,15 @@ const DECODE_QUICK: [usize; 2] = [1, 4];
 pub fn decode(choice: &Choice) -> Plan {
     let (batches, utterances) = if choice.quick { (&DECODE_QUICK[..], 4) } else { (&DECODE_BATCHES[..], 32) };
     let systems = [
-        ("ours", Search::LookAhead),
-        ("ours-one-frame", Search::OneFrame),
-        ("ours-unprojected", Search::Unprojected),
-        ("frame-looping", Search::FrameLooping),
+        ("ours", GreedyVariant::LookAhead),
+        ("ours-one-frame", GreedyVariant::OneFrame),
+        ("ours-unprojected", GreedyVariant::Unprojected),
+        ("frame-looping", GreedyVariant::FrameLooping),
     ];
     let case = |family: Family, batch: usize| Case {
         name: format!("{} B={batch}", family.name()),
         mark: Some((batch as f64, batch.to_string())),
-        work: Work::Decode(DecodeWork { family, batch, utterances }),
+        work: CaseWork::Decode(DecodeWork { family, batch, utterances }),
         systems: systems.map(|(name, search)| choice.system(name, Method::Decode(search))).to_vec(),
     };
     let of = |family| batches.iter().map(move |&batch| case(family, batch));
@@ -43,7 +45,7 @@ pub fn lattice(choice: &Choice) -> Plan {
         Case {
             name: format!("context {context}, B={batch}, {frames}x{labels}"),
             mark: Some((work.sites() as f64, thousands(work.sites()))),
-            work: Work::Recognition(work),
+            work: CaseWork::Recognition(work),
             systems: systems.clone(),
         }
     };
@@ -68,7 +70,7 @@ pub fn train(choice: &Choice) -> Plan {
     let case = |work: TrainWork| Case {
         name: format!("B={}", work.batch),
         mark: Some((work.batch as f64, work.batch.to_string())),
-        work: Work::Train(work),
+        work: CaseWork::Train(work),
         systems: systems.map(|(name, ema)| choice.system(name, Method::Train { ema })).to_vec(),
     };
     let cases = works.into_iter().map(case).collect();

@@ -43,7 +43,7 @@ pub struct IdLine {
 
 /// A line about an utterance that could not be used.
 #[derive(serde::Deserialize)]
-struct LeftOutLine {
+struct LeftOutPart {
     #[serde(rename = "left_out")]
     _reason: String,
 }
@@ -54,7 +54,7 @@ impl PartKind {
     /// JSON is recognized by its lines, `.ctm` and `.txt` by the ending of the name; with another ending, a part is CTM if at least half
     /// of its lines are.
     pub fn of(path: &Path, text: &str) -> Result<Option<Self>> {
-        let is_left_out = |line: &str| serde_json::from_str::<LeftOutLine>(line).is_ok();
+        let is_left_out = |line: &str| serde_json::from_str::<LeftOutPart>(line).is_ok();
         let mut lines = filled(text).filter(|(_, line)| !is_left_out(line));
         let Some((number, first)) = lines.next() else { return Ok(None) };
         let ending = path.extension().unwrap_or_default().to_ascii_lowercase();

@@ -7,7 +7,7 @@ use decoding::{
 };
 use rnnt_loss::{Head, Joint, Options, Session, Targets};
 
-use super::{Aligned, Check, Chunk, DecodingCase, Greedy, Ranked, Result, SCORES, SUMS};
+use super::{AlignedCase, Check, Chunk, DecodingCase, GreedyCase, RankedCase, Result, SCORES, SUMS};
 
 impl DecodingCase {
     /// The rows of each utterance.
@@ -20,7 +20,7 @@ fn options(max_symbols: Option<usize>) -> decoding::Greedy {
     decoding::Greedy { max_symbols, steps: true, ..decoding::Greedy::default() }
 }
 
-fn compare(found: &Hypotheses, expected: &[Greedy], steps: bool, check: &mut Check) {
+fn compare(found: &Hypotheses, expected: &[GreedyCase], steps: bool, check: &mut Check) {
     check.same("utterances", found.len(), expected.len());
     for (b, expected) in expected.iter().enumerate().take(found.len()) {
         check.at(format!("utterance {b}"));
@@ -58,7 +58,7 @@ fn compare(found: &Hypotheses, expected: &[Greedy], steps: bool, check: &mut Che
 pub(super) fn greedy(
     case: &DecodingCase,
     max_symbols: Option<usize>,
-    expected: &[Greedy],
+    expected: &[GreedyCase],
     check: &mut Check,
 ) {
     let (frames, options) = (case.utterances(), options(max_symbols));
@@ -139,7 +139,7 @@ pub(super) fn fused(
     case: &DecodingCase,
     max_symbols: Option<usize>,
     weight: f32,
-    expected: &[Greedy],
+    expected: &[GreedyCase],
     check: &mut Check,
 ) -> Result<()> {
     let table = case.floats("lm.log_prob")?;
@@ -185,7 +185,7 @@ pub(super) fn chunked(
 pub(super) fn beam(
     case: &DecodingCase,
     options: decoding::Beam,
-    expected: &[Vec<Ranked>],
+    expected: &[Vec<RankedCase>],
     check: &mut Check,
 ) {
     let Some(mut search) = check.outcome(BeamSearch::new(case.model.clone(), options)) else { return };
@@ -206,7 +206,11 @@ pub(super) fn beam(
 }
 
 /// Best path and sum over all paths, by the session that trains.
-pub(super) fn aligned(case: &DecodingCase, expected: &[Option<Aligned>], check: &mut Check) -> Result<()> {
+pub(super) fn aligned(
+    case: &DecodingCase,
+    expected: &[Option<AlignedCase>],
+    check: &mut Check,
+) -> Result<()> {
     let width = case.model.width();
     let (weight, bias) = (case.floats("out.weight")?, case.floats("out.bias")?);
     let activation = case.network.activation();

@@ -17,7 +17,7 @@ use crate::error::Result;
 
 /// What a number is, which says how close it must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum Quantity {
     Value,
     Gradient,
     /// Numbers of labels and states.
@@ -79,27 +79,27 @@ impl<'a> Check<'a> {
     }
 
     /// Compares a tensor that the file must have.
-    pub fn compare(&mut self, kind: Kind, name: &str, found: &[f64]) -> Result<()> {
+    pub fn compare(&mut self, kind: Quantity, name: &str, found: &[f64]) -> Result<()> {
         self.compare_where(kind, name, found, |_| true)
     }
 
     pub fn values<F: Element>(&mut self, name: &str, found: &[F]) -> Result<()> {
-        self.compare(Kind::Value, name, &wide(found))
+        self.compare(Quantity::Value, name, &wide(found))
     }
 
     pub fn gradient<F: Element>(&mut self, name: &str, found: &[F]) -> Result<()> {
-        self.compare(Kind::Gradient, name, &wide(found))
+        self.compare(Quantity::Gradient, name, &wide(found))
     }
 
     pub fn same(&mut self, name: &str, found: impl IntoIterator<Item = usize>) -> Result<()> {
         let found: Vec<f64> = found.into_iter().map(|x| x as f64).collect();
-        self.compare(Kind::Same, name, &found)
+        self.compare(Quantity::Same, name, &found)
     }
 
     /// Compares the places of a tensor that count.
     pub fn compare_where(
         &mut self,
-        kind: Kind,
+        kind: Quantity,
         name: &str,
         found: &[f64],
         counts: impl Fn(usize) -> bool,
@@ -117,7 +117,7 @@ impl<'a> Check<'a> {
             if share > 1.0 && wrong.is_none_or(|(worst, _)| share > worst) {
                 wrong = Some((share, at));
             }
-            if self.width == Width::Single && kind != Kind::Same {
+            if self.width == Width::Single && kind != Quantity::Same {
                 let last = last.get(at).copied().unwrap_or(f64::NAN);
                 self.last.add(kind, last, stored, bar(kind, self.width, self.scale, stored));
             }
@@ -152,14 +152,14 @@ impl<'a> Check<'a> {
 
 impl Worst {
     /// Counts a number in; returns its share of the bar.
-    fn add(&mut self, kind: Kind, found: f64, stored: f64, bar: f64) -> f64 {
+    fn add(&mut self, kind: Quantity, found: f64, stored: f64, bar: f64) -> f64 {
         if found == stored || (found.is_nan() && stored.is_nan()) {
             return 0.0;
         }
         let distance = (found - stored).abs();
         let distance = if distance.is_nan() { f64::INFINITY } else { distance };
         let error = distance / if stored.is_finite() { stored.abs().max(1.0) } else { 1.0 };
-        let worst = if kind == Kind::Gradient { &mut self.gradient } else { &mut self.value };
+        let worst = if kind == Quantity::Gradient { &mut self.gradient } else { &mut self.value };
         *worst = worst.max(error);
         let share = if distance.is_infinite() { distance } else { distance / bar };
         self.share = self.share.max(share);
@@ -167,12 +167,12 @@ impl Worst {
     }
 }
 
-fn bar(kind: Kind, width: Width, scale: f64, stored: f64) -> f64 {
+fn bar(kind: Quantity, width: Width, scale: f64, stored: f64) -> f64 {
     match (kind, width) {
-        (Kind::Same, _) => 0.0,
+        (Quantity::Same, _) => 0.0,
         (_, Width::Double) => 1e-10 * stored.abs() + 1e-12,
-        (Kind::Value, Width::Single) => 2e-5 * stored.abs() + 1e-5 * scale,
-        (Kind::Gradient, Width::Single) => 1e-4 * stored.abs() + 1e-5,
+        (Quantity::Value, Width::Single) => 2e-5 * stored.abs() + 1e-5 * scale,
+        (Quantity::Gradient, Width::Single) => 1e-4 * stored.abs() + 1e-5,
     }
 }
 

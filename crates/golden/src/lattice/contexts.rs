@@ -4,7 +4,7 @@ use lattice::{Context, FullNGram, NextStateTable};
 use rnnt_dp::semiring::{Differentiable, Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;
 
-use super::check::{Check, Kind};
+use super::check::{Check, Quantity};
 use super::parts::{keys, number, rounded};
 use crate::error::Stop;
 
@@ -73,7 +73,7 @@ fn reduce<F: Element, S: Semiring<Weight = f64>>(
         forward_reduce::<S>(context, weights, &mut out);
         all.extend(out);
     }
-    Ok(check.compare(Kind::Value, &format!("{key}/forward_reduce_{semiring}"), &rounded::<F>(all))?)
+    Ok(check.compare(Quantity::Value, &format!("{key}/forward_reduce_{semiring}"), &rounded::<F>(all))?)
 }
 
 fn gradient<F: Element, S: Differentiable>(
@@ -92,5 +92,5 @@ fn gradient<F: Element, S: Differentiable>(
         forward_reduce_backward::<S>(context, weights, cotangents, &mut gradient);
         all.extend(gradient);
     }
-    Ok(check.compare(Kind::Gradient, &format!("{name}_grad"), &rounded::<F>(all))?)
+    Ok(check.compare(Quantity::Gradient, &format!("{name}_grad"), &rounded::<F>(all))?)
 }

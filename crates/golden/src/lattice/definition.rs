@@ -4,8 +4,8 @@ use lattice::{Context, Labels};
 use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;
 
-use super::check::{Check, Kind};
-use super::inputs::Inputs;
+use super::check::{Check, Quantity};
+use super::inputs::LatticeInputs;
 use crate::error::Stop;
 
 /// Arc weights *B.. x T x C* and *B.. x T x C x V*.
@@ -16,7 +16,7 @@ pub struct Weighed {
 
 impl Weighed {
     /// Distances, forward weights and arcs of each state of the alignment.
-    pub fn compare<F: Element>(&self, check: &mut Check, inputs: &Inputs<F>) -> Result<(), Stop> {
+    pub fn compare<F: Element>(&self, check: &mut Check, inputs: &LatticeInputs<F>) -> Result<(), Stop> {
         self.sums::<F, Log>(check, inputs, "log")?;
         self.sums::<F, Tropical>(check, inputs, "tropical")?;
         if check.file.find("out/denom_real").is_some() {
@@ -25,7 +25,7 @@ impl Weighed {
         self.marginals(check, inputs)
     }
 
-    fn weight<F: Element>(&self, inputs: &Inputs<F>, row: usize, arc: Arc) -> f64 {
+    fn weight<F: Element>(&self, inputs: &LatticeInputs<F>, row: usize, arc: Arc) -> f64 {
         let at = row * inputs.context.states() + arc.context;
         match arc.label {
             0 => self.blank[at],
@@ -36,7 +36,7 @@ impl Weighed {
     fn sums<F: Element, S: Semiring<Weight = f64>>(
         &self,
         check: &mut Check,
-        inputs: &Inputs<F>,
+        inputs: &LatticeInputs<F>,
         name: &str,
     ) -> Result<(), Stop> {
         let (context, alignment) = (&inputs.context, inputs.alignment);
@@ -60,16 +60,16 @@ impl Weighed {
                 None => S::ZERO,
             });
         }
-        check.compare(Kind::Value, &format!("out/denom_{name}"), &all)?;
-        check.compare(Kind::Value, &format!("out/numer_{name}"), &strings)?;
+        check.compare(Quantity::Value, &format!("out/denom_{name}"), &all)?;
+        check.compare(Quantity::Value, &format!("out/numer_{name}"), &strings)?;
         let name = format!("out/alpha_{name}");
         if check.file.find(&name).is_some() {
-            check.compare(Kind::Value, &name, &alphas)?;
+            check.compare(Quantity::Value, &name, &alphas)?;
         }
         Ok(())
     }
 
-    fn marginals<F: Element>(&self, check: &mut Check, inputs: &Inputs<F>) -> Result<(), Stop> {
+    fn marginals<F: Element>(&self, check: &mut Check, inputs: &LatticeInputs<F>) -> Result<(), Stop> {
         let (context, alignment) = (&inputs.context, inputs.alignment);
         let (frames, padded) = (inputs.frames()?, inputs.padded());
         let row = alignment.num_states() * context.states();
@@ -85,7 +85,7 @@ impl Weighed {
                 lexical[at * context.vocabulary()..][..of_lexical.len()].copy_from_slice(&of_lexical);
             });
         }
-        check.compare(Kind::Gradient, "out/blank_marginals_by_state", &blank)?;
-        Ok(check.compare(Kind::Gradient, "out/lexical_marginals_by_state", &lexical)?)
+        check.compare(Quantity::Gradient, "out/blank_marginals_by_state", &blank)?;
+        Ok(check.compare(Quantity::Gradient, "out/lexical_marginals_by_state", &lexical)?)
     }
 }

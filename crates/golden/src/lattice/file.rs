@@ -12,12 +12,12 @@ use crate::error::{Error, Result};
 #[derive(Debug, Deserialize)]
 struct Sidecar {
     /// None in files of components.
-    case: Option<Settings>,
+    case: Option<LatticeSettings>,
 }
 
 /// What a lattice is made of; sizes that the tensors have too are not repeated.
 #[derive(Debug, Clone, Deserialize)]
-pub struct Settings {
+pub struct LatticeSettings {
     /// V
     #[serde(rename = "V")]
     pub vocabulary: usize,
@@ -57,7 +57,7 @@ pub enum Local {
 
 pub struct File {
     pub name: String,
-    pub settings: Option<Settings>,
+    pub settings: Option<LatticeSettings>,
     path: PathBuf,
     tensors: BTreeMap<String, Stored>,
 }

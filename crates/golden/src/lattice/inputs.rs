@@ -5,12 +5,12 @@ use lattice::weight_fn::Normalize;
 use lattice::{Alignment, Embeddings, Frames, FullNGram, Joint, Labels, LocallyNormalized, Table, WeightFn};
 use rnnt_loss::Element;
 
-use super::file::{Align, File, Local, Settings, WeightsFrom};
+use super::file::{Align, File, LatticeSettings, Local, WeightsFrom};
 use super::weight_fns::shared_rnn;
 use crate::error::Stop;
 
-pub struct Inputs<'a, F> {
-    settings: &'a Settings,
+pub struct LatticeInputs<'a, F> {
+    settings: &'a LatticeSettings,
     file: &'a File,
     pub context: FullNGram,
     pub alignment: Alignment,
@@ -26,8 +26,8 @@ pub struct Inputs<'a, F> {
     parameters: BTreeMap<&'a str, Vec<F>>,
 }
 
-impl<'a, F: Element> Inputs<'a, F> {
-    pub fn new(file: &'a File, settings: &'a Settings) -> Result<Self, Stop> {
+impl<'a, F: Element> LatticeInputs<'a, F> {
+    pub fn new(file: &'a File, settings: &'a LatticeSettings) -> Result<Self, Stop> {
         let alignment = match (settings.align, settings.expansions) {
             (Align::FrameDependent, _) => Alignment::FrameDependent,
             (Align::FrameLabelDependent, Some(expansions)) => Alignment::frame_label_dependent(expansions)?,

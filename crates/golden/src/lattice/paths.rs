@@ -2,21 +2,21 @@
 use lattice::{Arcs, Context, Path, RecognitionLattice, Session};
 use rnnt_loss::Element;
 
-use super::check::{Check, Kind, wide};
-use super::inputs::Inputs;
+use super::check::{Check, Quantity, wide};
+use super::inputs::LatticeInputs;
 use crate::error::Stop;
 
 /// Best paths by every name that they have.
 pub fn paths<F: Element>(
     check: &mut Check,
-    inputs: &Inputs<F>,
+    inputs: &LatticeInputs<F>,
     lattice: &RecognitionLattice<F>,
 ) -> Result<(), Stop> {
     let mut session = Session::default();
     let paths = session.best_paths(lattice, &inputs.frames()?)?;
     let weights: Vec<f64> = paths.iter().map(|path| path.weight).collect();
-    check.compare(Kind::Value, "out/denom_tropical", &weights)?;
-    check.compare(Kind::Value, "out/shortest_path_weight", &weights)?;
+    check.compare(Quantity::Value, "out/denom_tropical", &weights)?;
+    check.compare(Quantity::Value, "out/shortest_path_weight", &weights)?;
     let width = inputs.padded() * inputs.alignment.num_states();
     let padded = |labels: Vec<u32>| {
         let zeros = width.saturating_sub(labels.len());
@@ -31,14 +31,14 @@ pub fn paths<F: Element>(
     check.same("out/shortest_path_labels", paths.iter().flat_map(|path| padded(path.labels())))?;
     check.same("out/shortest_path_num_labels", paths.iter().map(|path| path.labels().len()))?;
     let arcs = Indicators::new(&paths, &inputs.context, inputs.padded());
-    check.compare(Kind::Same, "out/viterbi_blank_marginals_by_state", &arcs.blank)?;
-    check.compare(Kind::Same, "out/viterbi_lexical_marginals_by_state", &arcs.lexical)?;
+    check.compare(Quantity::Same, "out/viterbi_blank_marginals_by_state", &arcs.blank)?;
+    check.compare(Quantity::Same, "out/viterbi_lexical_marginals_by_state", &arcs.lexical)?;
     let (name, gradient) = arcs.pull(inputs, lattice)?;
-    check.compare(Kind::Gradient, &format!("out/grad_denom_tropical/{name}"), &gradient)?;
+    check.compare(Quantity::Gradient, &format!("out/grad_denom_tropical/{name}"), &gradient)?;
 
     let paths = session.best_alignments(lattice, &inputs.frames()?, &inputs.labels()?)?;
     let weights: Vec<f64> = paths.iter().map(|path| path.weight).collect();
-    check.compare(Kind::Value, "out/numer_tropical", &weights)?;
+    check.compare(Quantity::Value, "out/numer_tropical", &weights)?;
     let arcs = Indicators::new(&paths, &inputs.context, inputs.padded());
     let (name, gradient) = arcs.pull(inputs, lattice)?;
     // Without a path all of them tie at -inf, and LAST's choice among them is arbitrary.
@@ -46,7 +46,7 @@ pub fn paths<F: Element>(
         weights[b] > f64::NEG_INFINITY
     });
     let name = format!("out/grad_numer_tropical/{name}");
-    check.compare_where(Kind::Gradient, &name, &gradient, |at| feasible(at / each))?;
+    check.compare_where(Quantity::Gradient, &name, &gradient, |at| feasible(at / each))?;
     let without = (0..paths.len()).filter(|&b| !feasible(b)).count();
     if without > 0 {
         check.notes.push(format!("grad_numer_tropical without {without} strings that have no path"));
@@ -88,7 +88,7 @@ impl Indicators {
     /// The gradient of the paths' weights times g, and of what it is: the table, or the frames.
     fn pull<F: Element>(
         &self,
-        inputs: &Inputs<F>,
+        inputs: &LatticeInputs<F>,
         lattice: &RecognitionLattice<F>,
     ) -> Result<(&'static str, Vec<f64>), Stop> {
         let rows = inputs.cotangents.len() * inputs.padded();

@@ -4,7 +4,7 @@ use lattice::{Alignment, Arcs, FullNGram, Next};
 use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;
 
-use super::check::{Check, Kind};
+use super::check::{Check, Quantity};
 use super::file::File;
 use super::parts::{keys, number, rounded};
 use crate::error::Stop;
@@ -32,8 +32,8 @@ pub fn steps<F: Element>(check: &mut Check) -> Result<(), Stop> {
         let visit = || alignment.topological_visit();
         let blank: Vec<f64> = visit().map(|a| next(Some(alignment.blank_next(a)))).collect();
         let lexical: Vec<f64> = visit().map(|a| next(alignment.lexical_next(a))).collect();
-        check.compare(Kind::Same, &format!("{key}/blank_next"), &blank)?;
-        check.compare(Kind::Same, &format!("{key}/lexical_next"), &lexical)?;
+        check.compare(Quantity::Same, &format!("{key}/blank_next"), &blank)?;
+        check.compare(Quantity::Same, &format!("{key}/lexical_next"), &lexical)?;
         forward::<F, Probability>(check, &key, "real", (&context, alignment))?;
         forward::<F, Log>(check, &key, "log", (&context, alignment))?;
         forward::<F, Tropical>(check, &key, "tropical", (&context, alignment))?;
@@ -75,7 +75,7 @@ fn forward<F: Element, S: Semiring<Weight = f64>>(
                 string_forward_step::<S>(alignment, arcs, alpha)?
             });
         }
-        check.compare(Kind::Value, &name(&format!("forward_{semiring}")), &rounded::<F>(all))?;
+        check.compare(Quantity::Value, &name(&format!("forward_{semiring}")), &rounded::<F>(all))?;
     }
     Ok(())
 }
@@ -108,7 +108,7 @@ fn backward<F: Element>(
             .flat_map(|a| rows.iter().flat_map(move |row| row[a * size(row)..][..size(row)].iter().copied()));
         rounded::<F>(all.collect::<Vec<_>>())
     };
-    check.compare(Kind::Value, &name("backward_next_beta"), &rounded::<F>(betas))?;
-    check.compare(Kind::Gradient, &name("backward_blank_marginal"), &turned(&of_blank))?;
-    Ok(check.compare(Kind::Gradient, &name("backward_lexical_marginal"), &turned(&of_lexical))?)
+    check.compare(Quantity::Value, &name("backward_next_beta"), &rounded::<F>(betas))?;
+    check.compare(Quantity::Gradient, &name("backward_blank_marginal"), &turned(&of_blank))?;
+    Ok(check.compare(Quantity::Gradient, &name("backward_lexical_marginal"), &turned(&of_lexical))?)
 }

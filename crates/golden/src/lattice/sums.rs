@@ -2,15 +2,15 @@
 use lattice::{Frames, Options, Output, RecognitionLattice, Session, Sum};
 use rnnt_loss::Element;
 
-use super::check::{Check, Kind, wide};
+use super::check::{Check, Quantity, wide};
 use super::definition::Weighed;
-use super::inputs::Inputs;
+use super::inputs::LatticeInputs;
 use crate::error::Stop;
 
 /// Arc weights of all frames, padding too: *B.. T x C* and *B.. T x C x V*.
 pub fn weights<F: Element>(
     check: &mut Check,
-    inputs: &Inputs<F>,
+    inputs: &LatticeInputs<F>,
     lattice: &RecognitionLattice<F>,
 ) -> Result<Weighed, Stop> {
     let (c, v) = (lattice.context().states(), lattice.context().vocabulary());
@@ -41,7 +41,7 @@ pub fn weights<F: Element>(
 /// All sums in the log semiring, by every door and cut in every way.
 pub fn sums<F: Element>(
     check: &mut Check,
-    inputs: &Inputs<F>,
+    inputs: &LatticeInputs<F>,
     lattice: &RecognitionLattice<F>,
 ) -> Result<(), Stop> {
     let (frames, labels) = (inputs.frames()?, inputs.labels()?);
@@ -51,7 +51,7 @@ pub fn sums<F: Element>(
         other => Options::new(other?.bytes),
     };
     let found = Session::new(tight).sum(lattice, &frames, &labels, &inputs.cotangents)?;
-    check.compare(Kind::Value, "out/loss", &found.sums)?;
+    check.compare(Quantity::Value, "out/loss", &found.sums)?;
     gradients(check, "out/grad_loss", &found)?;
     for budget in [Options::new(usize::MAX), Options::new(usize::MAX).recompute()] {
         let mut session = Session::new(budget);
@@ -61,19 +61,19 @@ pub fn sums<F: Element>(
             (Sum::Numerator, "out/numer_log", "out/grad_numer_log"),
         ] {
             let distances = session.distances(sum, lattice, &frames, Some(&labels))?;
-            check.compare(Kind::Value, value, &distances)?;
+            check.compare(Quantity::Value, value, &distances)?;
             let found = session.sum_of(sum, lattice, &frames, Some(&labels), &inputs.cotangents)?;
-            check.compare(Kind::Value, value, &found.sums)?;
+            check.compare(Quantity::Value, value, &found.sums)?;
             gradients(check, gradient, &found)?;
         }
         let pending = session.forward(lattice, &frames, &labels)?;
-        check.compare(Kind::Value, "out/loss", pending.losses())?;
+        check.compare(Quantity::Value, "out/loss", pending.losses())?;
         let found = pending.backward(&inputs.cotangents)?;
         gradients(check, "out/grad_loss", &found)?;
         if check.file.find("out/grad_loss_autodiff/frames").is_some() {
             gradients(check, "out/grad_loss_autodiff", &found)?;
         }
-        check.compare(Kind::Value, "out/alpha_log", &session.alphas(lattice, &frames)?)?;
+        check.compare(Quantity::Value, "out/alpha_log", &session.alphas(lattice, &frames)?)?;
         marginals(check, &mut session, lattice, &frames)?;
     }
     Ok(())

@@ -19,7 +19,7 @@ pub fn run(check: &mut Check) -> Result<(), Stop> {
 struct Options {
     max_duration: f64,
     buckets: Vec<usize>,
-    plans: Vec<Plan>,
+    plans: Vec<BatchPlan>,
     /// `bucket_sizes.kK`
     #[serde(flatten)]
     sizes: BTreeMap<String, Value>,
@@ -27,7 +27,7 @@ struct Options {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Plan {
+struct BatchPlan {
     micro_batch_per_worker: usize,
     workers: usize,
     accumulation: usize,
@@ -68,7 +68,7 @@ fn filter_and_buckets(check: &mut Check) -> Result<(), Stop> {
             steps: plan.steps_per_epoch,
             trained: plan.samples_trained_per_epoch,
         };
-        let Plan { micro_batch_per_worker: micro, workers, accumulation, .. } = plan;
+        let BatchPlan { micro_batch_per_worker: micro, workers, accumulation, .. } = plan;
         let found = EpochSize::new(kept.len(), micro, workers, accumulation)?;
         check.equal(&format!("plan {micro} x {workers} x {accumulation}"), &found, &stored);
     }

@@ -3,7 +3,7 @@ use decoding::{Greedy, GreedySearch, unpadded};
 use serde::Deserialize;
 
 use super::check::Check;
-use super::network::{self, Sizes, refused};
+use super::network::{self, NetworkSizes, refused};
 use crate::error::Stop;
 
 #[derive(Debug, Deserialize)]
@@ -11,7 +11,7 @@ struct Decode {
     form: Form,
     max_symbols_per_step: usize,
     max_symbols_per_utterance: Option<usize>,
-    utterances: Vec<Utterance>,
+    utterances: Vec<DecodedUtterance>,
 }
 
 /// When a search ends early.
@@ -25,14 +25,14 @@ enum Form {
 }
 
 #[derive(Debug, Deserialize)]
-struct Utterance {
+struct DecodedUtterance {
     tokens: Vec<usize>,
     frames: Vec<usize>,
     steps: usize,
 }
 
 pub fn run(check: &mut Check) -> Result<(), Stop> {
-    let sizes: Sizes = check.file.field("options")?;
+    let sizes: NetworkSizes = check.file.field("options")?;
     let decodes: Vec<Decode> = check.file.field("decodes")?;
     let model = network::loaded(check.file, &sizes)?;
     let (x, lengths) = network::features(check, &sizes)?;

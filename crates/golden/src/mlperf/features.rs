@@ -6,7 +6,7 @@ use speech::{Audio, FeatureConfig, Features, FrontEnd, Preset};
 use super::check::{Bar, Check};
 use crate::error::Stop;
 
-type Done = Result<(), Stop>;
+type CheckResult = Result<(), Stop>;
 
 /// How close a run must be.
 struct Bars {
@@ -33,19 +33,19 @@ const SPLICE: usize = 3;
 const CHANNELS: usize = 256;
 
 /// Everything that the front end computes on its way.
-pub fn stages(check: &mut Check) -> Done {
+pub fn stages(check: &mut Check) -> CheckResult {
     run(check, &DOUBLE, true)
 }
 
 /// What it gives.
-pub fn planes(check: &mut Check) -> Done {
+pub fn planes(check: &mut Check) -> CheckResult {
     // What lies on the way is the same, whatever becomes of it.
     let stages = ["preemphasized", "power", "power_frame_index", "mel"];
     check.leave_out(|name| stages.iter().any(|stage| name.rsplit('.').next() == Some(stage)));
     run(check, &SINGLE, false)
 }
 
-fn run(check: &mut Check, bars: &Bars, double: bool) -> Done {
+fn run(check: &mut Check, bars: &Bars, double: bool) -> CheckResult {
     let front_end = FrontEnd::new(&FeatureConfig { dither: 0.0, ..Preset::Mlperf.config() })?;
     let names: Vec<&str> = check.file.tensors.keys().map(String::as_str).collect();
     if names.contains(&"mel_matrix") {
@@ -66,7 +66,7 @@ fn run(check: &mut Check, bars: &Bars, double: bool) -> Done {
     Ok(())
 }
 
-fn plan(check: &mut Check, front_end: &FrontEnd) -> Done {
+fn plan(check: &mut Check, front_end: &FrontEnd) -> CheckResult {
     check.compare("mel_matrix", &front_end.mel_matrix(), Bar::OfLargest(LINEAR))?;
     check.compare("window", &front_end.window_weights(), Bar::OfLargest(LINEAR))?;
     let scale = front_end.mel_scale();
@@ -82,7 +82,7 @@ fn signal(
     samples: Vec<f32>,
     bars: &Bars,
     double: bool,
-) -> Done {
+) -> CheckResult {
     let audio = Audio { samples, sample_rate: RATE };
     let Stages { kept, emphasised, frames, bins, power, mel, log, features } = front_end.stages(&audio)?;
     let plane = front_end.log_mel(&audio)?;
@@ -131,7 +131,7 @@ fn signal(
     framework(check, prefix, &features)
 }
 
-fn compare(check: &mut Check, name: &str, plane: &Features) -> Done {
+fn compare(check: &mut Check, name: &str, plane: &Features) -> CheckResult {
     Ok(check.compare(name, &wide(&plane.data), Bar::Absolute(STORED_SINGLE))?)
 }
 
@@ -140,7 +140,7 @@ fn wide(values: &[f32]) -> Vec<f64> {
 }
 
 /// The output of the data-loading library, which computes in f32.
-fn library(check: &mut Check, prefix: &str, features: &[f64], bars: &Bars) -> Done {
+fn library(check: &mut Check, prefix: &str, features: &[f64], bars: &Bars) -> CheckResult {
     let name = format!("{prefix}dali_normalized");
     if !check.file.tensors.contains_key(&name) {
         return Ok(());
@@ -152,7 +152,7 @@ fn library(check: &mut Check, prefix: &str, features: &[f64], bars: &Bars) -> Do
 
 /// The path of a stand-alone script, which is not ours: over the frames that it normalises by, we must be as far from it as the
 /// library's convention is.
-fn framework(check: &mut Check, prefix: &str, features: &[f64]) -> Done {
+fn framework(check: &mut Check, prefix: &str, features: &[f64]) -> CheckResult {
     let name = format!("{prefix}framework_normalized");
     if !check.file.tensors.contains_key(&name) {
         return Ok(());
@@ -175,7 +175,7 @@ fn framework(check: &mut Check, prefix: &str, features: &[f64]) -> Done {
 }
 
 /// Other speeds of a signal, and the planes of two of them.
-fn rates(check: &mut Check, front_end: &FrontEnd, bars: &Bars, double: bool) -> Done {
+fn rates(check: &mut Check, front_end: &FrontEnd, bars: &Bars, double: bool) -> CheckResult {
     let samples: Vec<f32> = check.input::<f64>("audio")?.into_iter().map(|x| x as f32).collect();
     let integers: Vec<f64> = samples.iter().map(|&x| f64::from(x) * 32_768.0).collect();
     check.compare("audio_int16_as_int32", &integers, Bar::Same)?;
@@ -193,7 +193,7 @@ fn rates(check: &mut Check, front_end: &FrontEnd, bars: &Bars, double: bool) -> 
 }
 
 /// A padded batch.
-fn batch(check: &mut Check, front_end: &FrontEnd) -> Done {
+fn batch(check: &mut Check, front_end: &FrontEnd) -> CheckResult {
     let (lengths, rows) = (check.whole("frame_lens")?, check.whole("spliced_lens")?);
     let mut planes = Vec::new();
     for b in 0..lengths.len() {

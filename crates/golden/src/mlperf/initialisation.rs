@@ -6,7 +6,7 @@ use model::{Model, ModelConfig};
 use serde::Deserialize;
 
 use super::check::Check;
-use super::network::Sizes;
+use super::network::NetworkSizes;
 use crate::error::Stop;
 
 #[derive(Debug, Deserialize)]
@@ -22,10 +22,10 @@ struct Counted {
 }
 
 pub fn shapes(check: &mut Check) -> Result<(), Stop> {
-    let sizes: Sizes = check.file.field("options")?;
+    let sizes: NetworkSizes = check.file.field("options")?;
     for (field, inputs) in [("in_240", 240), ("in_256", 256)] {
         let Counts { total, tensors } = check.file.field(field)?;
-        let with_inputs = Sizes { in_feats: inputs, ..sizes.clone() };
+        let with_inputs = NetworkSizes { in_feats: inputs, ..sizes.clone() };
         let mut found = Model::shapes(&with_inputs.config(), sizes.n_classes - 1)?;
         let all: usize = found.values().map(|shape| shape.iter().product::<usize>()).sum();
         check.equal(&format!("{field}: parameters"), &all, &total);
@@ -55,16 +55,16 @@ struct Law {
 const SIGMAS: f64 = 5.0;
 
 pub fn run(check: &mut Check) -> Result<(), Stop> {
-    let sizes: Sizes = check.file.field("options")?;
+    let sizes: NetworkSizes = check.file.field("options")?;
     let settings = check.file.sidecar().as_object().into_iter().flatten();
     let settings: Vec<String> =
         settings.map(|(key, _)| key.clone()).filter(|key| key.starts_with("weights_init_scale")).collect();
     for setting in settings {
         #[derive(Deserialize)]
-        struct Setting {
+        struct InitCase {
             expected: BTreeMap<String, Law>,
         }
-        let Setting { expected } = check.file.field(&setting)?;
+        let InitCase { expected } = check.file.field(&setting)?;
         let numbers: Vec<f64> = setting.split([' ', ',']).filter_map(|word| word.parse().ok()).collect();
         let &[scale, hidden_bias_scale] = &numbers[..] else {
             return Err(check.file.wrong(&setting, "two numbers", &format!("{numbers:?}")).into());

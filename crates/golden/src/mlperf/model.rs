@@ -4,11 +4,11 @@ use model::LossSessions;
 use training::data::Batch;
 
 use super::check::{Bar, Check};
-use super::network::{self, Sizes, refused};
+use super::network::{self, NetworkSizes, refused};
 use crate::error::Stop;
 
 pub fn run(check: &mut Check) -> Result<(), Stop> {
-    let sizes: Sizes = check.file.field("options")?;
+    let sizes: NetworkSizes = check.file.field("options")?;
     let model = network::loaded(check.file, &sizes)?;
     let (x, lengths) = network::features(check, &sizes)?;
     let targets = check.whole("targets")?;

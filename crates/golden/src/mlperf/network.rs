@@ -11,7 +11,7 @@ use crate::error::Stop;
 
 /// Sizes of a model.
 #[derive(Debug, Clone, Deserialize)]
-pub struct Sizes {
+pub struct NetworkSizes {
     pub in_feats: usize,
     pub enc_n_hid: usize,
     pub enc_pre_rnn_layers: usize,
@@ -23,7 +23,7 @@ pub struct Sizes {
     pub n_classes: usize,
 }
 
-impl Sizes {
+impl NetworkSizes {
     /// The model's configuration, without dropout.
     pub fn config(&self) -> ModelConfig {
         let mut config = ModelConfig::mlperf_of(self.enc_n_hid, self.pred_n_hid, self.joint_n_hid);
@@ -79,7 +79,7 @@ impl Sizes {
 }
 
 /// The model of a case, with its weights.
-pub fn loaded(file: &File, sizes: &Sizes) -> Result<Model, Stop> {
+pub fn loaded(file: &File, sizes: &NetworkSizes) -> Result<Model, Stop> {
     let model = Model::new(&sizes.config(), sizes.n_classes - 1)?;
     let mut values = model.parameters().values()?;
     let mut left = values.len();
@@ -101,7 +101,7 @@ pub fn loaded(file: &File, sizes: &Sizes) -> Result<Model, Stop> {
 }
 
 /// Input rows `[B, T, F]` and their lengths.
-pub fn features(check: &mut Check, sizes: &Sizes) -> Result<(Tensor, Vec<usize>), Stop> {
+pub fn features(check: &mut Check, sizes: &NetworkSizes) -> Result<(Tensor, Vec<usize>), Stop> {
     let lengths = check.whole("feature_lens")?;
     let rows = check.input::<f32>("features")?;
     let (batch, width) = (lengths.len().max(1), sizes.in_feats.max(1));

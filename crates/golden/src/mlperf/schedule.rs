@@ -12,7 +12,7 @@ use crate::error::Stop;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Setting {
+struct ScheduleCase {
     base_lr: f64,
     warmup_epochs: u64,
     hold_epochs: u64,
@@ -23,7 +23,7 @@ struct Setting {
 }
 
 pub fn run<F: Element>(check: &mut Check) -> Result<(), Stop> {
-    let settings: BTreeMap<String, Setting> = check.file.field("options")?;
+    let settings: BTreeMap<String, ScheduleCase> = check.file.field("options")?;
     let bar = Bar::Relative(if size_of::<F>() == size_of::<f32>() { 3e-7 } else { 1e-12 });
     for (name, setting) in &settings {
         let config: OptimiserConfig = serde_json::from_value(json!({

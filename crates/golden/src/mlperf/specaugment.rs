@@ -7,7 +7,7 @@ use speech::{Features, MaskForm, Masks, SpecAugment};
 use super::check::{Bar, Check};
 use crate::error::Stop;
 
-type Done = Result<(), Stop>;
+type CheckResult = Result<(), Stop>;
 
 /// Draws of each distribution; a share of masked cells may be so many deviations from its probability.
 const DRAWS: usize = 20_000;
@@ -17,12 +17,12 @@ const SEED: u64 = 7203;
 const BINS: usize = 80;
 const FORMS: [(MaskForm, &str); 2] = [(MaskForm::Reference, "reference"), (MaskForm::Nvidia, "nvidia")];
 
-pub fn run(check: &mut Check) -> Done {
+pub fn run(check: &mut Check) -> CheckResult {
     if check.file.tensors.contains_key("input") { masks(check) } else { distribution(check) }
 }
 
 /// Exactly the same cells.
-fn masks(check: &mut Check) -> Done {
+fn masks(check: &mut Check) -> CheckResult {
     let lengths = check.whole("lens")?;
     let rows = check.rows::<f64>("input", lengths.len())?;
     let frames = rows.first().map_or(0, Vec::len) / BINS;
@@ -68,7 +68,7 @@ struct Options {
 }
 
 #[derive(Deserialize)]
-struct Pair {
+struct MaskPair {
     len: usize,
     padded: usize,
     max_width_reference: usize,
@@ -82,7 +82,7 @@ struct Widest {
 }
 
 /// Cells are masked as often as they should be.
-fn distribution(check: &mut Check) -> Done {
+fn distribution(check: &mut Check) -> CheckResult {
     let options: Options = check.file.field("options")?;
     let settings = |form| SpecAugment {
         freq_masks: options.freq_masks,
@@ -98,7 +98,7 @@ fn distribution(check: &mut Check) -> Done {
     }
     settings(MaskForm::Reference).check()?;
     let mut rng = ChaCha8Rng::seed_from_u64(SEED);
-    for (i, pair) in check.file.field::<Vec<Pair>>("pairs")?.into_iter().enumerate() {
+    for (i, pair) in check.file.field::<Vec<MaskPair>>("pairs")?.into_iter().enumerate() {
         let widest = [pair.max_width_reference, pair.max_width_drawn_nvidia];
         for ((form, name), widest) in FORMS.into_iter().zip(widest) {
             let settings = settings(form);
@@ -137,7 +137,7 @@ impl Counts {
 }
 
 /// Compares shares of the draws with probabilities.
-fn likely(check: &mut Check, name: &str, Counts(counts): &Counts) -> Done {
+fn likely(check: &mut Check, name: &str, Counts(counts): &Counts) -> CheckResult {
     let expected = check.input::<f64>(name)?;
     check.equal(&format!("{name}: places"), &expected.len(), &counts.len());
     check.compared += 1;

@@ -5,14 +5,14 @@ use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
 
 /// A linear axis; a logarithmic one holds the logarithms of its values, to base 10.
 #[derive(Clone, Debug)]
-pub struct Axis {
+pub struct PlotAxis {
     /// From the lower or left end to the other.
     pub range: Range<f64>,
     /// Where there are lines and labels.
     pub marks: Vec<f64>,
 }
 
-impl Axis {
+impl PlotAxis {
     /// An axis of logarithms with marks at 1, 2 and 5 of each decade, or at the decades alone where there are `many` and more.
     pub fn decades(low: f64, high: f64, many: f64) -> Self {
         let steps: &[f64] = if high - low < many { &[1.0, 2.0, 5.0] } else { &[1.0] };
@@ -22,7 +22,7 @@ impl Axis {
     }
 }
 
-impl Ranged for Axis {
+impl Ranged for PlotAxis {
     type FormatOption = DefaultFormatting;
     type ValueType = f64;
 
@@ -114,7 +114,8 @@ mod tests {
 
     #[test]
     fn decades_are_marked_inside_of_the_range() {
-        let marks = |many| Axis::decades(-0.1, 1.5, many).marks.into_iter().map(|log| digit(10f64.powf(log)));
+        let marks =
+            |many| PlotAxis::decades(-0.1, 1.5, many).marks.into_iter().map(|log| digit(10f64.powf(log)));
         assert_eq!(marks(3.0).collect::<Vec<_>>(), ["1", "2", "5", "10", "20"]);
         assert_eq!(marks(1.0).collect::<Vec<_>>(), ["1", "10"]);
         assert_eq!((ends([3.0, -1.0, 2.0].into_iter()), ends(std::iter::empty())), (Some((-1.0, 3.0)), None));

@@ -4,7 +4,7 @@ use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 use plotters::series::DashedLineSeries;
 
-use super::axis::Axis;
+use super::axis::PlotAxis;
 use super::pen::Pen;
 
 const FONT: &str = "sans-serif";
@@ -20,15 +20,15 @@ pub struct Panel<'a> {
     /// Beside the vertical axis.
     pub y_name: &'a str,
     /// The horizontal axis.
-    pub x: Axis,
+    pub x: PlotAxis,
     /// The vertical axis.
-    pub y: Axis,
+    pub y: PlotAxis,
     /// What is written at a mark of the horizontal axis.
     pub x_label: Box<dyn Fn(f64) -> String + 'a>,
     /// What is written at a mark of the vertical axis.
     pub y_label: fn(f64) -> String,
     /// In the order of the legend.
-    pub lines: Vec<Line>,
+    pub lines: Vec<PlotLine>,
     /// Where the legend is; there is none for a single line.
     pub legend: Corner,
 }
@@ -43,7 +43,7 @@ pub enum Corner {
 }
 
 /// A line through points.
-pub struct Line {
+pub struct PlotLine {
     /// In the legend.
     pub name: String,
     /// How it is drawn.
@@ -78,7 +78,7 @@ impl Panel<'_> {
             .label_style(font(13))
             .axis_desc_style(font(14))
             .draw()?;
-        for Line { name, pen, points, crosses, crossed } in &self.lines {
+        for PlotLine { name, pen, points, crosses, crossed } in &self.lines {
             let (Pen { colour, dash }, at) = (*pen, points.iter().copied());
             let style = colour.stroke_width(2);
             match dash {
