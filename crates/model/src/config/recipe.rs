@@ -55,7 +55,7 @@ struct Objective(Terms);
 impl<'de> Deserialize<'de> for Objective {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         let mut table = toml::Table::deserialize(deserializer)?;
-        table.retain(|key, _| Terms::KEYS.contains(&key.as_str()));
+        table.retain(|key, _| Terms::KEYS.contains(&key));
         table.try_into().map(Objective).map_err(serde::de::Error::custom)
     }
 }
