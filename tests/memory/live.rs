@@ -3,7 +3,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use panda::decoding::{Beam, Fusion, Greedy, PerClass};
-use panda::lattice::{Alignment, BestPathStream, FullNGram, RecognitionLattice, Table};
+use panda::lattice::{AlignmentLattice, BestPathStream, FullNGram, RecognitionLattice, TableWeightFn};
 use panda::model::{Checkpoint, Model, Progress};
 use panda::recognizer::{Endpoint, LiveOptions, Recognizer, Search, WindowConfig};
 use panda::speech::{Tokenizer, TokenizerKind};
@@ -136,10 +136,10 @@ fn the_best_path_of_a_stream_forgets_what_is_certain() {
     let _alone = turn();
     let (context, table) = (
         FullNGram::new(2, 1).unwrap(),
-        Table::new(&[0.3, 1.0, 0.1, -0.2, 0.9, 0.4, 0.0, 0.2, 0.7], &[1, 3, 3]),
+        TableWeightFn::new(&[0.3, 1.0, 0.1, -0.2, 0.9, 0.4, 0.0, 0.2, 0.7], &[1, 3, 3]),
     );
     let table = table.unwrap();
-    let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table).unwrap();
+    let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &table).unwrap();
     let mut stream = BestPathStream::new(&lattice, 1.0).unwrap();
     let (mut bytes, mut labels) = ([0; 2], 0);
     for n in 0..CHUNKS_AFTER {

@@ -1,6 +1,7 @@
 //! Locally normalised weights along a chain: what they allocate does not grow with sites x V.
 use lattice::{
-    Arcs, ArcsMut, Chain, Embeddings, Joint, LocallyNormalized, Normalize, Table, WeightFn, Workload,
+    Arcs, ArcsMut, Embeddings, JointWeightFn, LabelChain, LocallyNormalized, Normalize, TableWeightFn,
+    WeightFn, Workload,
 };
 
 use crate::counting::{measure, turn};
@@ -23,7 +24,7 @@ fn workload(frames: usize) -> Workload {
 fn growth(weight_fn: &dyn WeightFn<f32>, x: &[f32], frames: usize) -> usize {
     let states: Vec<usize> = (0..POSITIONS).map(|u| u * u % STATES).collect();
     let labels: Vec<u32> = (1..POSITIONS as u32).map(|u| u * 70).collect();
-    let chain = Chain { states: &states, labels: &labels };
+    let chain = LabelChain { states: &states, labels: &labels };
     let mut weights = weight_fn.bind(&mut Vec::new()).unwrap();
     weights.set_frames(x, &vec![0; frames]).unwrap();
     let (mut blank, mut lexical) = (vec![0.0; frames * POSITIONS], vec![0.0; frames * POSITIONS]);
@@ -51,7 +52,7 @@ fn those_of_a_joint_network_stay_within_their_budget_for_any_number_of_frames() 
         made_up(VOCABULARY, 0.5),
     ];
     let [table, project_context, project_frame, row, one, lexical, lexical_bias] = &parameters;
-    let joint = Joint {
+    let joint = JointWeightFn {
         embeddings: Embeddings::Table(table),
         states: STATES,
         vocabulary: VOCABULARY,
@@ -84,7 +85,7 @@ fn those_of_a_joint_network_stay_within_their_budget_for_any_number_of_frames() 
 fn those_of_a_table_need_a_few_rows_for_any_number_of_frames() {
     let _turn = turn();
     let table = made_up(STATES * (1 + VOCABULARY), 1.0);
-    let table = Table::new(&table, &[1, STATES, 1 + VOCABULARY]).unwrap();
+    let table = TableWeightFn::new(&table, &[1, STATES, 1 + VOCABULARY]).unwrap();
     let weight_fn = LocallyNormalized::new(table, Normalize::LogSoftmax);
     for frames in [120, 480] {
         let found = growth(&weight_fn, &vec![0.0; frames], frames);

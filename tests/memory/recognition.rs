@@ -1,8 +1,8 @@
 //! Recognition lattices keep to their plans: measured <= planned <= budget beside arguments and results.
 use panda::lattice::{
-    Alignment, Beam, Context, Embeddings, Error, Frames, FullNGram, Hypothesis, Joint, Labels,
-    LocallyNormalized, Merge, Normalize, Options, Output, Path, RecognitionLattice, Session, Strings, Sum,
-    WeightFn,
+    AlignmentLattice, BeamOptions, Context, Embeddings, Error, Frames, FullNGram, JointWeightFn, Labels,
+    LatticeOutput, LatticePath, LatticeSession, LocallyNormalized, Merge, NBestOptions, Normalize, Options,
+    RecognitionLattice, Sum, WeightFn, WeightedString,
 };
 
 use super::counting;
@@ -14,7 +14,7 @@ fn numbers(count: usize, scale: f32) -> Vec<f32> {
 /// A joint network over all strings of so many labels, and utterances for it.
 struct Problem {
     context: FullNGram,
-    alignment: Alignment,
+    alignment: AlignmentLattice,
     size: usize,
     parameters: [Vec<f32>; 8],
     lengths: Vec<usize>,
@@ -27,7 +27,7 @@ struct Problem {
 impl Problem {
     fn new(
         (vocabulary, order): (usize, usize),
-        alignment: Alignment,
+        alignment: AlignmentLattice,
         size: usize,
         lengths: &[usize],
     ) -> Self {
@@ -50,9 +50,9 @@ impl Problem {
         }
     }
 
-    fn joint(&self) -> Joint<'_, f32> {
+    fn joint(&self) -> JointWeightFn<'_, f32> {
         let [embeddings, context, frame, bias, blank, blank_bias, lexical, lexical_bias] = &self.parameters;
-        Joint {
+        JointWeightFn {
             embeddings: Embeddings::Table(embeddings),
             states: self.context.states(),
             vocabulary: self.context.vocabulary(),
@@ -76,7 +76,7 @@ impl Problem {
     }
 
     /// Bytes of a result.
-    fn bytes(output: &Output<f32>) -> usize {
+    fn bytes(output: &LatticeOutput<f32>) -> usize {
         let names = output.parameters.iter().map(|(name, values)| 4 * values.capacity() + name.len() + 64);
         8 * output.sums.capacity() + 4 * output.frames.capacity() + names.sum::<usize>()
     }
@@ -85,7 +85,7 @@ impl Problem {
     fn keeps_its_promise(
         &self,
         weight_fn: &dyn WeightFn<f32>,
-        session: &mut Session<f32>,
+        session: &mut LatticeSession<f32>,
     ) -> Result<(usize, Vec<f64>), Error> {
         let lattice = RecognitionLattice::new(&self.context, self.alignment, weight_fn)?;
         let (frames, labels) = (self.frames(), self.labels());
@@ -115,11 +115,15 @@ impl Problem {
     }
 
     /// Best paths with the budget of a session.
-    fn best_paths_keep_their_promise(&self, weight_fn: &dyn WeightFn<f32>, session: &mut Session<f32>) {
+    fn best_paths_keep_their_promise(
+        &self,
+        weight_fn: &dyn WeightFn<f32>,
+        session: &mut LatticeSession<f32>,
+    ) {
         let lattice = RecognitionLattice::new(&self.context, self.alignment, weight_fn).unwrap();
         let frames = self.frames();
         let planned = session.plan_best_paths(&lattice, &frames).unwrap();
-        let of = |path: &Path| 4 * path.alignment.capacity() + size_of::<Path>();
+        let of = |path: &LatticePath| 4 * path.alignment.capacity() + size_of::<LatticePath>();
         for _ in 0..2 {
             let (_, peak, results) = counting::measure(|| {
                 let paths = session.best_paths(&lattice, &frames).unwrap();
@@ -140,16 +144,16 @@ impl Problem {
         let lattice = RecognitionLattice::new(&self.context, self.alignment, weight_fn).unwrap();
         let (frames, labels) = (self.frames(), self.labels());
         let Err(Error::Budget { smallest, found: 1 }) =
-            Session::new(Options::new(1)).plan(&lattice, &frames, &labels)
+            LatticeSession::new(Options::new(1)).plan(&lattice, &frames, &labels)
         else {
             panic!("a byte is enough")
         };
-        let refused = Session::new(Options::new(smallest - 1)).plan(&lattice, &frames, &labels);
+        let refused = LatticeSession::new(Options::new(smallest - 1)).plan(&lattice, &frames, &labels);
         assert_eq!(refused, Err(Error::Budget { smallest, found: smallest - 1 }));
         let budgets = [smallest, smallest + smallest / 4, 2 * smallest, 256 << 20, usize::MAX];
         let mut all: Vec<Vec<f64>> = Vec::new();
         for budget in budgets.into_iter().filter(|&budget| budget >= smallest) {
-            let mut session = Session::new(Options::new(budget));
+            let mut session = LatticeSession::new(Options::new(budget));
             let (_, sums) = self.keeps_its_promise(weight_fn, &mut session).unwrap();
             // What other calls leave behind counts too.
             self.best_paths_keep_their_promise(weight_fn, &mut session);
@@ -165,21 +169,24 @@ impl Problem {
 /// Searches, with the smallest budget that they ask for: what they hold at most beside what they return.
 impl Problem {
     fn searches_keep_their_promise(&self, weight_fn: &dyn WeightFn<f32>) {
-        type Search<'a> = (&'static str, Box<dyn Fn(&mut Session<f32>) -> Result<usize, Error> + 'a>);
+        type Search<'a> = (&'static str, Box<dyn Fn(&mut LatticeSession<f32>) -> Result<usize, Error> + 'a>);
         let lattice = RecognitionLattice::new(&self.context, self.alignment, weight_fn).unwrap();
         let frames = self.frames();
-        let paths = |found: Vec<Vec<Path>>| {
-            let of = |path: &Path| 4 * path.alignment.capacity() + size_of::<Path>();
-            found.iter().map(|found| 24 + found.iter().map(of).sum::<usize>() + 4 * size_of::<Path>()).sum()
-        };
-        let strings = |found: Vec<Vec<Hypothesis>>| {
-            let of = |found: &Hypothesis| 4 * found.labels.capacity() + size_of::<Hypothesis>();
+        let paths = |found: Vec<Vec<LatticePath>>| {
+            let of = |path: &LatticePath| 4 * path.alignment.capacity() + size_of::<LatticePath>();
             found
                 .iter()
-                .map(|found| 24 + found.iter().map(of).sum::<usize>() + 4 * size_of::<Hypothesis>())
+                .map(|found| 24 + found.iter().map(of).sum::<usize>() + 4 * size_of::<LatticePath>())
                 .sum()
         };
-        let asked = Strings { count: 2, merge: Merge::Max, limit: 150 };
+        let strings = |found: Vec<Vec<WeightedString>>| {
+            let of = |found: &WeightedString| 4 * found.labels.capacity() + size_of::<WeightedString>();
+            found
+                .iter()
+                .map(|found| 24 + found.iter().map(of).sum::<usize>() + 4 * size_of::<WeightedString>())
+                .sum()
+        };
+        let asked = NBestOptions { count: 2, merge: Merge::Max, limit: 150 };
         let searches: [Search; 5] = [
             ("paths", Box::new(|session| session.n_best_paths(&lattice, &frames, 7).map(paths))),
             ("samples", Box::new(|session| session.sample_paths(&lattice, &frames, 7, 1).map(paths))),
@@ -187,23 +194,24 @@ impl Problem {
             (
                 "narrow",
                 Box::new(|session| {
-                    let beam = Beam { width: 2, merge: Merge::Sum };
+                    let beam = BeamOptions { width: 2, merge: Merge::Sum };
                     session.beam_search(&lattice, &frames, beam, &()).map(strings)
                 }),
             ),
             (
                 "wide",
                 Box::new(|session| {
-                    let beam = Beam { width: 40, merge: Merge::Max };
+                    let beam = BeamOptions { width: 40, merge: Merge::Max };
                     session.beam_search(&lattice, &frames, beam, &()).map(strings)
                 }),
             ),
         ];
         for (name, search) in searches {
-            let Err(Error::Budget { smallest, .. }) = search(&mut Session::new(Options::new(1))) else {
+            let Err(Error::Budget { smallest, .. }) = search(&mut LatticeSession::new(Options::new(1)))
+            else {
                 panic!("a byte is enough for {name}")
             };
-            let mut session = Session::new(Options::new(smallest));
+            let mut session = LatticeSession::new(Options::new(smallest));
             for _ in 0..2 {
                 let (_, peak, results) = counting::measure(|| search(&mut session).unwrap());
                 let slack = 16 << 10;
@@ -225,8 +233,8 @@ fn searches_keep_to_their_plans() {
         pack();
         for (at, (context, size)) in [((3, 0), 8), ((5, 2), 16), ((28, 1), 64)].into_iter().enumerate() {
             for lengths in [&[9][..], &[0, 1, 40, 17]] {
-                let several = Alignment::frame_label_dependent(2).unwrap();
-                let alignment = if at % 2 == 0 { Alignment::FrameDependent } else { several };
+                let several = AlignmentLattice::frame_label_dependent(2).unwrap();
+                let alignment = if at % 2 == 0 { AlignmentLattice::FrameDependent } else { several };
                 let problem = Problem::new(context, alignment, size, lengths);
                 problem.searches_keep_their_promise(&problem.joint());
                 problem.searches_keep_their_promise(&LocallyNormalized::new(problem.joint(), Normalize::Hat));
@@ -245,18 +253,23 @@ fn best_paths_keep_to_their_plans() {
         let mut screened = 0;
         for (context, size) in [((32, 1), 96), ((32, 2), 40), ((64, 1), 512), ((26, 2), 65)] {
             for lengths in [&[9][..], &[0, 1, 40, 17], &[30; 17]] {
-                let problem = Problem::new(context, Alignment::FrameDependent, size, lengths);
+                let problem = Problem::new(context, AlignmentLattice::FrameDependent, size, lengths);
                 let joint = problem.joint();
                 let lattice = RecognitionLattice::new(&problem.context, problem.alignment, &joint).unwrap();
-                let all =
-                    Session::<f32>::default().plan_best_paths(&lattice, &problem.frames()).unwrap().bytes;
-                let least = Session::new(Options::new(1)).plan_best_paths(&lattice, &problem.frames());
+                let all = LatticeSession::<f32>::default()
+                    .plan_best_paths(&lattice, &problem.frames())
+                    .unwrap()
+                    .bytes;
+                let least = LatticeSession::new(Options::new(1)).plan_best_paths(&lattice, &problem.frames());
                 let Err(Error::Budget { smallest, .. }) = least else { panic!("a byte is enough") };
                 screened += usize::from(
-                    Session::<f32>::default().plan_best_paths(&lattice, &problem.frames()).unwrap().screened,
+                    LatticeSession::<f32>::default()
+                        .plan_best_paths(&lattice, &problem.frames())
+                        .unwrap()
+                        .screened,
                 );
                 for budget in [smallest, (smallest + all) / 2, all - 1, all] {
-                    let mut session = Session::new(Options::new(budget));
+                    let mut session = LatticeSession::new(Options::new(budget));
                     let plan = session.plan_best_paths(&lattice, &problem.frames()).unwrap();
                     assert!(plan.bytes <= budget && (!plan.screened || budget == all), "{budget}: {plan:?}");
                     problem.best_paths_keep_their_promise(&joint, &mut session);
@@ -276,11 +289,11 @@ fn recognition_lattices_keep_to_their_plans() {
 
 fn check() {
     pack();
-    let several = Alignment::frame_label_dependent(2).unwrap();
+    let several = AlignmentLattice::frame_label_dependent(2).unwrap();
     let kinds = [((3, 0), 8), ((5, 2), 16), ((28, 1), 64), ((32, 2), 40), ((300, 1), 24)];
     for (at, (context, size)) in kinds.into_iter().enumerate() {
         for lengths in [&[9][..], &[0, 1, 40, 17], &[30; 9]] {
-            let alignment = if at % 2 == 0 { Alignment::FrameDependent } else { several };
+            let alignment = if at % 2 == 0 { AlignmentLattice::FrameDependent } else { several };
             let problem = Problem::new(context, alignment, size, lengths);
             problem.every_budget(&problem.joint());
             if at < 3 {

@@ -10,12 +10,12 @@ fn sessions_and_streams_are_send_and_sync() {
     is_send_and_sync::<rnnt_loss::Pending<f32>>();
     is_send_and_sync::<rnnt_loss::Pending<f64>>();
     is_send_and_sync::<rnnt_loss::candle::LossSession>();
-    is_send_and_sync::<lattice::Session<f32>>();
-    is_send_and_sync::<lattice::Session<f64>>();
-    is_send_and_sync::<lattice::Pending<f32>>();
-    is_send_and_sync::<lattice::Pending<f64>>();
+    is_send_and_sync::<lattice::LatticeSession<f32>>();
+    is_send_and_sync::<lattice::LatticeSession<f64>>();
+    is_send_and_sync::<lattice::PendingLosses<f32>>();
+    is_send_and_sync::<lattice::PendingLosses<f64>>();
     is_send_and_sync::<lattice::BestPathStream<f32>>();
-    is_send_and_sync::<lattice::BeamStream<f32, ()>>();
+    is_send_and_sync::<lattice::LatticeBeamStream<f32, ()>>();
     is_send_and_sync::<pruned::Workspace<f32>>();
     is_send_and_sync::<decoding::Model>();
     is_send_and_sync::<decoding::GreedySearch>();

@@ -57,7 +57,7 @@ pub struct System {
 /// A way to do a piece of work.
 #[derive(Clone, Serialize, Deserialize)]
 pub enum Method {
-    /// [`rnnt_loss::Session`]; [`rnnt_dp`] where emissions are given; [`lattice::Session`] on recognition lattices.
+    /// [`rnnt_loss::Session`]; [`rnnt_dp`] where emissions are given; [`lattice::LatticeSession`] on recognition lattices.
     Ours {
         /// Its memory.
         budget: Budget,

@@ -3,8 +3,8 @@
 use std::array::from_fn;
 
 use lattice::{
-    Alignment, Context, Embeddings, Frames, FullNGram, Joint, Labels, Options, Output, Path,
-    RecognitionLattice, Session, Sum, WeightFn,
+    AlignmentLattice, Context, Embeddings, Frames, FullNGram, JointWeightFn, Labels, LatticeOutput,
+    LatticePath, LatticeSession, Options, RecognitionLattice, Sum, WeightFn,
 };
 
 use super::answer::CaseShape;
@@ -126,9 +126,9 @@ impl RecognitionBatch {
         })
     }
 
-    fn weights(&self) -> Joint<'_, f32> {
+    fn weights(&self) -> JointWeightFn<'_, f32> {
         let [embeddings, context, frame, bias, blank, blank_bias, lexical, lexical_bias] = &self.parameters;
-        Joint {
+        JointWeightFn {
             embeddings: Embeddings::Table(embeddings),
             states: self.context.states(),
             vocabulary: VOCABULARY,
@@ -154,7 +154,7 @@ impl RecognitionBatch {
 
     /// Fails unless a path weighs what its arcs do, one state at a time, and has its place in the sum: of (V + 1)^N paths
     /// none is above their sum, and the best one is not below their mean.
-    fn check(&self, paths: &[Path], sums: &[f64]) -> Result<()> {
+    fn check(&self, paths: &[LatticePath], sums: &[f64]) -> Result<()> {
         let RecognitionWork { batch, frames, .. } = self.work;
         let weights = self.weights();
         let mut opened = weights.bind(&mut Vec::new())?;
@@ -185,7 +185,7 @@ impl RecognitionBatch {
 /// A session on a batch, with buffers that stay, as in training.
 struct Recognition {
     batch: RecognitionBatch,
-    session: Session<f32>,
+    session: LatticeSession<f32>,
     step: LatticeStep,
     /// Best paths or sums of the last step.
     found: LatticeResult,
@@ -193,7 +193,7 @@ struct Recognition {
 
 enum LatticeResult {
     Nothing,
-    Paths(Vec<Path>),
+    Paths(Vec<LatticePath>),
     Sums(Vec<f64>),
 }
 
@@ -207,7 +207,7 @@ pub fn prepare(work: RecognitionWork, method: &Method) -> Result<Box<dyn Workloa
         Method::BestPath => (LatticeStep::BestPath, Budget::Recompute),
         _ => (LatticeStep::Denominator, Budget::Recompute),
     };
-    let session = Session::new(options(budget));
+    let session = LatticeSession::new(options(budget));
     Ok(Box::new(Recognition {
         batch: RecognitionBatch::synthetic(work)?,
         session,
@@ -225,7 +225,7 @@ impl Workload for Recognition {
         let RecognitionWork { batch, frames, .. } = self.batch.work;
         match self.step {
             LatticeStep::Train(_) => self.batch.work.input_bytes() + 8 * batch as u64,
-            LatticeStep::BestPath => (batch * (4 * frames + size_of::<Path>())) as u64,
+            LatticeStep::BestPath => (batch * (4 * frames + size_of::<LatticePath>())) as u64,
             LatticeStep::Denominator => 8 * batch as u64,
         }
     }
@@ -238,7 +238,7 @@ impl Workload for Recognition {
         self.found = LatticeResult::Nothing;
         let Self { batch, session, step, found } = self;
         let weights = batch.weights();
-        let lattice = RecognitionLattice::new(&batch.context, Alignment::FrameDependent, &weights)?;
+        let lattice = RecognitionLattice::new(&batch.context, AlignmentLattice::FrameDependent, &weights)?;
         let frames = batch.frames()?;
         match step {
             LatticeStep::Train(_) => {
@@ -257,8 +257,8 @@ impl Workload for Recognition {
     fn check(&mut self) -> Result<()> {
         let batch = &self.batch;
         let weights = batch.weights();
-        let lattice = RecognitionLattice::new(&batch.context, Alignment::FrameDependent, &weights)?;
-        let (frames, mut session) = (batch.frames()?, Session::new(options(Budget::Recompute)));
+        let lattice = RecognitionLattice::new(&batch.context, AlignmentLattice::FrameDependent, &weights)?;
+        let (frames, mut session) = (batch.frames()?, LatticeSession::new(options(Budget::Recompute)));
         match &self.found {
             LatticeResult::Nothing => Ok(()),
             LatticeResult::Paths(paths) => {
@@ -270,7 +270,7 @@ impl Workload for Recognition {
 }
 
 /// Losses and gradients, by name.
-fn gradients(mut out: Output<f32>) -> NamedGradients {
+fn gradients(mut out: LatticeOutput<f32>) -> NamedGradients {
     let parameters = NAMES.map(|(theirs, name)| {
         (name, GradientValues::Single(out.parameters.remove(theirs).unwrap_or_default()))
     });
@@ -285,7 +285,7 @@ mod tests {
     const SMALL: RecognitionWork = RecognitionWork { batch: 2, frames: 7, labels: 3, context: 1 };
 
     fn prepared(step: LatticeStep) -> Recognition {
-        let session = Session::new(options(Budget::Recompute));
+        let session = LatticeSession::new(options(Budget::Recompute));
         Recognition {
             batch: RecognitionBatch::synthetic(SMALL).unwrap(),
             session,

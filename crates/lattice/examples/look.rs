@@ -4,7 +4,9 @@
 //! cargo run -p lattice --example look > look.dot && dot -Tsvg look.dot > look.svg
 //! cargo run -p lattice --example look openfst
 //! ```
-use lattice::{Alignment, Context, Frames, FullNGram, RecognitionLattice, Result, Session, Table};
+use lattice::{
+    AlignmentLattice, Context, Frames, FullNGram, LatticeSession, RecognitionLattice, Result, TableWeightFn,
+};
 
 const NAMES: [&str; 2] = ["yes", "no"];
 
@@ -12,8 +14,8 @@ fn main() -> Result<()> {
     // Three frames, the label before as context: 3 states, a blank and two labels from each.
     let context = FullNGram::new(2, 1)?;
     let weights: Vec<f64> = (0..27).map(|i| f64::from(i * 7 % 11) / 4.0 - 1.0).collect();
-    let table = Table::new(&weights, &[3, context.states(), 3])?;
-    let lattice = RecognitionLattice::new(&context, Alignment::frame_label_dependent(1)?, &table)?;
+    let table = TableWeightFn::new(&weights, &[3, context.states(), 3])?;
+    let lattice = RecognitionLattice::new(&context, AlignmentLattice::frame_label_dependent(1)?, &table)?;
     let frames = Frames::new(&[0.0, 1.0, 2.0], &[1, 3, 1], &[3])?;
 
     let arcs = lattice.arc_list(&frames, 0, 1000)?;
@@ -22,7 +24,7 @@ fn main() -> Result<()> {
         print!("{}\n# inputs\n{}\n# outputs\n{}", text.arcs, text.inputs, text.outputs);
         return Ok(());
     }
-    let best = Session::default().best_paths(&lattice, &frames)?;
+    let best = LatticeSession::default().best_paths(&lattice, &frames)?;
     let history = |state| context.history(state).iter().map(|&label| NAMES[label - 1]).collect::<String>();
     print!("{}", arcs.to_dot(Some(&NAMES), history, best.first())?);
     Ok(())

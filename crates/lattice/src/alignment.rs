@@ -10,10 +10,10 @@ use crate::{Error, Result};
 ///
 /// (LAST, arXiv 2304.13134, section 2.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Alignment {
+pub enum AlignmentLattice {
     /// Each frame emits a blank or exactly one label.
     FrameDependent,
-    /// Each frame emits at most so many labels, and then a blank ([`Alignment::frame_label_dependent`]).
+    /// Each frame emits at most so many labels, and then a blank ([`AlignmentLattice::frame_label_dependent`]).
     #[non_exhaustive]
     FrameLabelDependent {
         /// K
@@ -23,14 +23,14 @@ pub enum Alignment {
 
 /// Where an arc of an alignment leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
+pub enum ArcEnd {
     /// The frame goes on in another state.
     State(usize),
     /// The frame is over.
     Frame,
 }
 
-impl Alignment {
+impl AlignmentLattice {
     /// At most so many labels a frame, and then a blank.
     ///
     /// # Errors
@@ -61,16 +61,16 @@ impl Alignment {
     }
 
     /// Where the blank leads from a state.
-    pub fn blank_next(&self, _state: usize) -> Next {
-        Next::Frame
+    pub fn blank_next(&self, _state: usize) -> ArcEnd {
+        ArcEnd::Frame
     }
 
     /// Where a label leads from a state, if there is such an arc.
-    pub fn lexical_next(&self, state: usize) -> Option<Next> {
+    pub fn lexical_next(&self, state: usize) -> Option<ArcEnd> {
         match *self {
-            Self::FrameDependent => Some(Next::Frame),
+            Self::FrameDependent => Some(ArcEnd::Frame),
             Self::FrameLabelDependent { expansions } => {
-                (state < expansions).then_some(Next::State(state + 1))
+                (state < expansions).then_some(ArcEnd::State(state + 1))
             }
         }
     }

@@ -2,12 +2,12 @@
 use kernels::Real;
 
 use crate::{
-    Context, Error, Frames, RecognitionLattice, Result, error::expect_utterance, potentials::Places,
+    Context, Error, Frames, RecognitionLattice, Result, error::expect_utterance, potentials::Positions,
 };
 
 /// A state of a lattice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Spot {
+pub struct StateId {
     /// t
     pub frame: usize,
     /// a
@@ -20,9 +20,9 @@ pub struct Spot {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ListedArc {
     /// Where it leaves.
-    pub from: Spot,
+    pub from: StateId,
     /// Where it leads.
-    pub to: Spot,
+    pub to: StateId,
     /// 1 to V; 0 is the blank.
     pub label: u32,
     /// Finite.
@@ -33,12 +33,12 @@ pub struct ListedArc {
 #[derive(Clone)]
 pub struct ArcList<'a> {
     pub(crate) context: &'a dyn Context,
-    pub(crate) places: Places,
+    pub(crate) places: Positions,
     /// Arcs that can be reached and are not blocked, by the state they leave in the order of (t, a, p), the blank first and then by
     /// label.
     pub arcs: Vec<ListedArc>,
     /// States *(N, 0, p)* that can be reached.
-    pub finals: Vec<Spot>,
+    pub finals: Vec<StateId>,
 }
 
 impl<'a, F: Real> RecognitionLattice<'a, F> {
@@ -54,7 +54,7 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
         self.check_frames(frames)?;
         expect_utterance(utterance, frames.utterances())?;
         let (context, v) = (self.context(), self.context().vocabulary());
-        let places = Places { frames: frames.length(utterance), alignment: self.alignment() };
+        let places = Positions { frames: frames.length(utterance), alignment: self.alignment() };
         let mut weights = self.weight_fn().bind(&mut Vec::new())?;
         weights.set_frames(frames.of(utterance), &vec![utterance as u32; places.frames])?;
         let mut arcs = Vec::new();
@@ -99,12 +99,12 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
 
 impl ArcList<'_> {
     /// Where paths start.
-    pub fn start(&self) -> Spot {
+    pub fn start(&self) -> StateId {
         self.places.spot(0, self.context.start())
     }
 
     /// The number of a state, `(t A + a) C + p`.
-    pub fn number(&self, spot: Spot) -> usize {
+    pub fn number(&self, spot: StateId) -> usize {
         let place = spot.frame * self.places.per_frame() + spot.alignment;
         place * self.context.states() + spot.context
     }

@@ -13,13 +13,13 @@ use std::collections::HashMap;
 use kernels::{Real, ScratchReq, items_mut, par_for};
 
 use crate::{
-    BoundWeights, Context, Error, Frames, Hypothesis, Merge, RecognitionLattice, Result, Session, Sum,
-    execution::Request, plan::Operation, potentials::Places,
+    BoundWeights, Context, Error, Frames, LatticeSession, Merge, RecognitionLattice, Result, Sum,
+    WeightedString, execution::Request, plan::LatticeOperation, potentials::Positions,
 };
 
 /// What a beam search is like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Beam {
+pub struct BeamOptions {
     /// Strings that stay.
     pub width: usize,
     /// What a string weighs: as the best of its paths, or as all that were not pruned.
@@ -29,7 +29,7 @@ pub struct Beam {
 /// A score for each label of a string that is added to its weights: shallow fusion with a language model, or a bias.
 ///
 /// `()` adds nothing.
-pub trait Fusion: Sync {
+pub trait LabelScorer: Sync {
     /// What a score depends on of the labels before.
     type State: Clone + Send;
 
@@ -40,7 +40,7 @@ pub trait Fusion: Sync {
     fn score(&self, state: &Self::State, label: u32) -> (f64, Self::State);
 }
 
-impl Fusion for () {
+impl LabelScorer for () {
     type State = ();
 
     fn start(&self) {}
@@ -51,7 +51,7 @@ impl Fusion for () {
 }
 
 /// A string, as its last label and the string before.
-struct Node<S> {
+struct PrefixNode<S> {
     parent: u32,
     label: u32,
     context: u32,
@@ -61,22 +61,22 @@ struct Node<S> {
 }
 
 /// A hypothesis, or one that comes to be: the string of a node, with a label behind it or none.
-struct Candidate<S> {
+struct StringCandidate<S> {
     node: u32,
     label: Option<(u32, S)>,
     weight: f64,
     fused: f64,
 }
 
-impl<S> Candidate<S> {
+impl<S> StringCandidate<S> {
     fn score(&self) -> f64 {
         self.weight + self.fused
     }
 }
 
 /// Hypotheses of an utterance on its way.
-struct Hypotheses<S> {
-    nodes: Vec<Node<S>>,
+struct BeamState<S> {
+    nodes: Vec<PrefixNode<S>>,
     /// Node of a string that goes on from a node by a label.
     children: HashMap<(u32, u32), u32>,
     /// Labels before those of the tree, which all hypotheses share.
@@ -91,7 +91,7 @@ struct Hypotheses<S> {
 const NODES: usize = 1024;
 
 /// Arcs of one frame, for those states that somebody stands in.
-struct Seen<'a, F> {
+struct ScoredStates<'a, F> {
     weights: &'a dyn BoundWeights<F>,
     frame: usize,
     vocabulary: usize,
@@ -100,7 +100,7 @@ struct Seen<'a, F> {
     lexical: Vec<F>,
 }
 
-impl<'a, F: Real> Seen<'a, F> {
+impl<'a, F: Real> ScoredStates<'a, F> {
     fn arcs(&mut self, state: u32) -> (F, &[F]) {
         let Self { weights, frame, vocabulary: v, index, blank, lexical } = self;
         let at = *index.entry(state).or_insert_with(|| {
@@ -113,9 +113,9 @@ impl<'a, F: Real> Seen<'a, F> {
     }
 }
 
-impl<S: Clone> Hypotheses<S> {
+impl<S: Clone> BeamState<S> {
     fn new(context: &dyn Context, state: S) -> Self {
-        let root = Node { parent: 0, label: 0, context: context.start() as u32, fused: 0.0, state };
+        let root = PrefixNode { parent: 0, label: 0, context: context.start() as u32, fused: 0.0, state };
         Self {
             nodes: vec![root],
             children: HashMap::new(),
@@ -128,11 +128,11 @@ impl<S: Clone> Hypotheses<S> {
     /// One frame on. Fails with a weight or a score that is none.
     fn go_on<F: Real>(
         &mut self,
-        (context, places, beam): (&dyn Context, Places, Beam),
-        fusion: &impl Fusion<State = S>,
-        mut seen: Seen<F>,
-    ) -> std::result::Result<(), Wrong> {
-        let mut ends: Vec<Candidate<S>> = Vec::new();
+        (context, places, beam): (&dyn Context, Positions, BeamOptions),
+        fusion: &impl LabelScorer<State = S>,
+        mut seen: ScoredStates<F>,
+    ) -> std::result::Result<(), SearchError> {
+        let mut ends: Vec<StringCandidate<S>> = Vec::new();
         // Where the string of a node is in `ends`.
         let mut known: HashMap<u32, usize> = HashMap::new();
         let mut level = std::mem::take(&mut self.live);
@@ -143,9 +143,10 @@ impl<S: Clone> Hypotheses<S> {
                 None => false,
             };
             for &(node, weight) in &level {
-                let Node { context: at, fused, state, .. } = &self.nodes[node as usize];
+                let PrefixNode { context: at, fused, state, .. } = &self.nodes[node as usize];
                 let (blank, lexical) = seen.arcs(*at);
-                let blank = Candidate { node, label: None, weight: weight + blank.to_f64(), fused: *fused };
+                let blank =
+                    StringCandidate { node, label: None, weight: weight + blank.to_f64(), fused: *fused };
                 add(&mut ends, &mut known, blank, beam.merge);
                 if places.after_label(place).is_none() {
                     continue;
@@ -157,12 +158,12 @@ impl<S: Clone> Hypotheses<S> {
                     }
                     let (score, state) = fusion.score(state, label);
                     if score.is_nan() || score == f64::INFINITY {
-                        return Err(Wrong::Score(label, score));
+                        return Err(SearchError::Score(label, score));
                     }
                     let fused = fused + score;
                     let candidate = match self.children.get(&(node, label)) {
-                        Some(&node) => Candidate { node, label: None, weight, fused },
-                        None => Candidate { node, label: Some((label, state)), weight, fused },
+                        Some(&node) => StringCandidate { node, label: None, weight, fused },
+                        None => StringCandidate { node, label: Some((label, state)), weight, fused },
                     };
                     if ends_frame {
                         add(&mut ends, &mut known, candidate, beam.merge);
@@ -184,22 +185,22 @@ impl<S: Clone> Hypotheses<S> {
     fn keep(
         &mut self,
         context: &dyn Context,
-        mut candidates: Vec<Candidate<S>>,
+        mut candidates: Vec<StringCandidate<S>>,
         width: usize,
-    ) -> std::result::Result<Vec<(u32, f64)>, Wrong> {
-        let score = |candidate: &Candidate<S>| candidate.score();
+    ) -> std::result::Result<Vec<(u32, f64)>, SearchError> {
+        let score = |candidate: &StringCandidate<S>| candidate.score();
         if let Some(wrong) = candidates.iter().map(score).find(|x| x.is_nan() || *x == f64::INFINITY) {
-            return Err(Wrong::Weight(wrong));
+            return Err(SearchError::Weight(wrong));
         }
         candidates.retain(|candidate| candidate.score() > f64::NEG_INFINITY);
         candidates.sort_by(|a, b| b.score().total_cmp(&a.score()));
         candidates.truncate(width);
-        let kept = candidates.into_iter().map(|Candidate { node, label, weight, fused }| match label {
+        let kept = candidates.into_iter().map(|StringCandidate { node, label, weight, fused }| match label {
             None => (node, weight),
             Some((label, state)) => {
                 let new = self.nodes.len() as u32;
                 let context = context.next_state(self.nodes[node as usize].context as usize, label as usize);
-                self.nodes.push(Node { parent: node, label, context: context as u32, fused, state });
+                self.nodes.push(PrefixNode { parent: node, label, context: context as u32, fused, state });
                 self.children.insert((node, label), new);
                 (new, weight)
             }
@@ -249,7 +250,7 @@ impl<S: Clone> Hypotheses<S> {
         self.limit = NODES.max(2 * self.nodes.len());
     }
 
-    fn list(&self) -> Vec<Hypothesis> {
+    fn list(&self) -> Vec<WeightedString> {
         let of = |&(node, weight): &(u32, f64)| {
             let (mut labels, mut at) = (Vec::new(), node as usize);
             while at > 0 {
@@ -258,19 +259,19 @@ impl<S: Clone> Hypotheses<S> {
             }
             labels.extend(self.common.iter().rev());
             labels.reverse();
-            Hypothesis { labels, weight: weight + self.nodes[node as usize].fused }
+            WeightedString { labels, weight: weight + self.nodes[node as usize].fused }
         };
         self.live.iter().map(of).collect()
     }
 }
 
 /// What stops a search.
-enum Wrong {
+enum SearchError {
     Weight(f64),
     Score(u32, f64),
 }
 
-impl Wrong {
+impl SearchError {
     fn of(self, utterance: usize) -> Error {
         match self {
             Self::Weight(value) => Error::Overflow { utterance, value },
@@ -281,9 +282,9 @@ impl Wrong {
 
 /// Adds a candidate to others, to the one of the same string if there is one.
 fn add<S>(
-    to: &mut Vec<Candidate<S>>,
+    to: &mut Vec<StringCandidate<S>>,
     known: &mut HashMap<u32, usize>,
-    candidate: Candidate<S>,
+    candidate: StringCandidate<S>,
     merge: Merge,
 ) {
     // A string without a node comes from one node and label alone, so it comes once.
@@ -297,7 +298,7 @@ fn add<S>(
     to.push(candidate);
 }
 
-impl Beam {
+impl BeamOptions {
     fn check(&self) -> Result<()> {
         if self.width == 0 {
             return Err(Error::shape("width", "at least 1 hypothesis", 0));
@@ -306,18 +307,18 @@ impl Beam {
     }
 }
 
-impl<F: Real> Session<F> {
+impl<F: Real> LatticeSession<F> {
     /// Strings of labels of each utterance by beam search, best first, at most `beam.width`; none where all paths are blocked.
     ///
     /// ```
     /// use lattice::{
-    ///     Alignment, Beam, Frames, FullNGram, Merge, RecognitionLattice, Session, Table,
+    ///     AlignmentLattice, BeamOptions, Frames, FullNGram, Merge, RecognitionLattice, LatticeSession, TableWeightFn,
     /// };
-    /// let (context, table) = (FullNGram::new(1, 0)?, Table::new(&[0.0; 4], &[2, 1, 2])?);
-    /// let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table)?;
+    /// let (context, table) = (FullNGram::new(1, 0)?, TableWeightFn::new(&[0.0; 4], &[2, 1, 2])?);
+    /// let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &table)?;
     /// let frames = Frames::new(&[0.0, 1.0], &[1, 2, 1], &[2])?;
-    /// let beam = Beam { width: 3, merge: Merge::Sum };
-    /// let found = Session::default().beam_search(&lattice, &frames, beam, &())?;
+    /// let beam = BeamOptions { width: 3, merge: Merge::Sum };
+    /// let found = LatticeSession::default().beam_search(&lattice, &frames, beam, &())?;
     /// assert_eq!(found[0][0].labels, [1]); // one label at the first frame or at the second
     /// # Ok::<(), lattice::Error>(())
     /// ```
@@ -327,29 +328,30 @@ impl<F: Real> Session<F> {
     ///
     /// # Cost
     /// Arc weights of at most `width` states a frame (A times as many where a frame has A states), and as many scores.
-    pub fn beam_search<S: Fusion>(
+    pub fn beam_search<S: LabelScorer>(
         &mut self,
         lattice: &RecognitionLattice<F>,
         frames: &Frames<F>,
-        beam: Beam,
+        beam: BeamOptions,
         fusion: &S,
-    ) -> Result<Vec<Vec<Hypothesis>>> {
+    ) -> Result<Vec<Vec<WeightedString>>> {
         beam.check()?;
         let request = Request::new(lattice, frames, None, Sum::Denominator)?;
         let (v, per_frame) = (1 + lattice.context().vocabulary(), lattice.alignment().num_states());
         let strings = beam.width.saturating_mul(per_frame);
-        let node = ScratchReq::new::<Node<S::State>>(2).and(ScratchReq::from_bytes(64));
-        let arc = ScratchReq::new::<F>(1).and(ScratchReq::new::<Candidate<S::State>>(2));
+        let node = ScratchReq::new::<PrefixNode<S::State>>(2).and(ScratchReq::from_bytes(64));
+        let arc = ScratchReq::new::<F>(1).and(ScratchReq::new::<StringCandidate<S::State>>(2));
         let string = arc.times(v).and(ScratchReq::from_bytes(64));
         let memory = [node.times(strings), string.times(strings).and(node.times(NODES))];
-        let (mut execution, plan) = self.start(request, |_| Operation::walks(false, memory))?;
+        let (mut execution, plan) = self.start(request, |_| LatticeOperation::walks(false, memory))?;
         let mut results = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {
             execution.set_frames(&group)?;
-            let mut found: Vec<Result<Vec<Hypothesis>>> = (0..group.len()).map(|_| Ok(Vec::new())).collect();
+            let mut found: Vec<Result<Vec<WeightedString>>> =
+                (0..group.len()).map(|_| Ok(Vec::new())).collect();
             par_for(items_mut(&mut found), |at, found| {
-                let mut hypotheses = Hypotheses::new(lattice.context(), fusion.start());
-                let places = Places { frames: group.of(at).len(), alignment: lattice.alignment() };
+                let mut hypotheses = BeamState::new(lattice.context(), fusion.start());
+                let places = Positions { frames: group.of(at).len(), alignment: lattice.alignment() };
                 let go_on = group.of(at).try_for_each(|frame| {
                     let seen = seen(&*execution.weights, frame, lattice.context());
                     hypotheses.go_on((lattice.context(), places, beam), fusion, seen)
@@ -365,54 +367,65 @@ impl<F: Real> Session<F> {
     }
 }
 
-fn seen<'a, F: Real>(weights: &'a dyn BoundWeights<F>, frame: usize, context: &dyn Context) -> Seen<'a, F> {
+fn seen<'a, F: Real>(
+    weights: &'a dyn BoundWeights<F>,
+    frame: usize,
+    context: &dyn Context,
+) -> ScoredStates<'a, F> {
     let index = HashMap::new();
-    Seen { weights, frame, vocabulary: context.vocabulary(), index, blank: Vec::new(), lexical: Vec::new() }
+    ScoredStates {
+        weights,
+        frame,
+        vocabulary: context.vocabulary(),
+        index,
+        blank: Vec::new(),
+        lexical: Vec::new(),
+    }
 }
 
 /// A beam search over frames that come bit by bit, with the result of the whole.
 ///
-/// Memory: that of the hypotheses, and 4 bytes for each label of the text so far, which [`BeamStream::hypotheses`] returns.
+/// Memory: that of the hypotheses, and 4 bytes for each label of the text so far, which [`LatticeBeamStream::hypotheses`] returns.
 ///
 /// ```
-/// use lattice::{Alignment, Beam, BeamStream, FullNGram, Merge, RecognitionLattice, Table};
-/// let (context, table) = (FullNGram::new(1, 0)?, Table::new(&[0.0, 1.0, 0.0, -1.0], &[2, 1, 2])?);
-/// let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table)?;
-/// let mut stream = BeamStream::new(&lattice, Beam { width: 2, merge: Merge::Max }, &())?;
+/// use lattice::{AlignmentLattice, BeamOptions, LatticeBeamStream, FullNGram, Merge, RecognitionLattice, TableWeightFn};
+/// let (context, table) = (FullNGram::new(1, 0)?, TableWeightFn::new(&[0.0, 1.0, 0.0, -1.0], &[2, 1, 2])?);
+/// let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &table)?;
+/// let mut stream = LatticeBeamStream::new(&lattice, BeamOptions { width: 2, merge: Merge::Max }, &())?;
 /// stream.push(&[0.0])?;
 /// stream.push(&[1.0, 1.0])?;
 /// assert_eq!(stream.hypotheses()[0].labels, [1]);
 /// # Ok::<(), lattice::Error>(())
 /// ```
-pub struct BeamStream<'a, F, S: Fusion> {
+pub struct LatticeBeamStream<'a, F, S: LabelScorer> {
     lattice: RecognitionLattice<'a, F>,
     weights: Box<dyn BoundWeights<F> + 'a>,
-    beam: Beam,
+    beam: BeamOptions,
     fusion: &'a S,
-    hypotheses: Hypotheses<S::State>,
+    hypotheses: BeamState<S::State>,
     frames: usize,
 }
 
-impl<'a, F: Real, S: Fusion> BeamStream<'a, F, S> {
+impl<'a, F: Real, S: LabelScorer> LatticeBeamStream<'a, F, S> {
     /// Before the first frame.
     ///
     /// # Errors
     /// A width of 0, or parameters that do not fit together.
-    pub fn new(lattice: &RecognitionLattice<'a, F>, beam: Beam, fusion: &'a S) -> Result<Self> {
+    pub fn new(lattice: &RecognitionLattice<'a, F>, beam: BeamOptions, fusion: &'a S) -> Result<Self> {
         beam.check()?;
         let weights = lattice.weight_fn().bind(&mut Vec::new())?;
-        let hypotheses = Hypotheses::new(lattice.context(), fusion.start());
+        let hypotheses = BeamState::new(lattice.context(), fusion.start());
         Ok(Self { lattice: *lattice, weights, beam, fusion, hypotheses, frames: 0 })
     }
 
     /// More frames, *n x F*.
     ///
     /// # Errors
-    /// As [`Session::beam_search`]; rows that are none leave the stream as it was, weights that are none end it.
+    /// As [`LatticeSession::beam_search`]; rows that are none leave the stream as it was, weights that are none end it.
     pub fn push(&mut self, rows: &[F]) -> Result<()> {
         let new = set_frames(&self.lattice, &mut *self.weights, rows, self.frames)?;
         let context = self.lattice.context();
-        let places = Places { frames: new, alignment: self.lattice.alignment() };
+        let places = Positions { frames: new, alignment: self.lattice.alignment() };
         for frame in 0..new {
             let seen = seen(&*self.weights, frame, context);
             let go_on = self.hypotheses.go_on((context, places, self.beam), self.fusion, seen);
@@ -423,7 +436,7 @@ impl<'a, F: Real, S: Fusion> BeamStream<'a, F, S> {
     }
 
     /// Strings so far, best first.
-    pub fn hypotheses(&self) -> Vec<Hypothesis> {
+    pub fn hypotheses(&self) -> Vec<WeightedString> {
         self.hypotheses.list()
     }
 }

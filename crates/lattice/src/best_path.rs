@@ -6,14 +6,14 @@ use kernels::{Real, ScratchReq, items_mut, par_for};
 
 use crate::{
     Arcs, Context,
-    distance::Arc,
-    group::{Group, Wave},
-    step::{Room, Step},
+    distance::FrameArc,
+    group::{UtteranceGroup, Wave},
+    step::{FrameStep, StepScratch},
 };
 
 /// The best path of an utterance.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Path {
+pub struct LatticePath {
     /// Frame by frame, for each state of the alignment the label of the arc taken from it, or 0: *N x A*.
     pub alignment: Vec<u32>,
     /// A
@@ -22,7 +22,7 @@ pub struct Path {
     pub weight: f64,
 }
 
-impl Path {
+impl LatticePath {
     /// The labels of the path.
     pub fn labels(&self) -> Vec<u32> {
         self.alignment.iter().copied().filter(|&label| label > 0).collect()
@@ -32,18 +32,18 @@ impl Path {
     ///
     /// # Panics
     /// If it is none of that context.
-    pub fn arcs(&self, context: &dyn Context) -> Vec<Vec<Arc>> {
+    pub fn arcs(&self, context: &dyn Context) -> Vec<Vec<FrameArc>> {
         let mut state = context.start();
         let frames = self.alignment.chunks_exact(self.per_frame);
         let of_frame = |labels: &[u32]| {
             let mut arcs = Vec::new();
             for (alignment, &label) in labels.iter().enumerate().take_while(|(_, label)| **label > 0) {
-                arcs.push(Arc { alignment, context: state, label: label as usize });
+                arcs.push(FrameArc { alignment, context: state, label: label as usize });
                 state = context.next_state(state, label as usize);
             }
             // A label ends the frame where the alignment has no other state.
             if arcs.is_empty() || self.per_frame > 1 {
-                arcs.push(Arc { alignment: arcs.len(), context: state, label: 0 });
+                arcs.push(FrameArc { alignment: arcs.len(), context: state, label: 0 });
             }
             arcs
         };
@@ -63,14 +63,14 @@ pub struct Backpointers<F> {
     /// Best arcs to each state of each packed frame, and after how many labels it ends.
     from: Vec<u32>,
     count: Vec<u32>,
-    scratch: Vec<Room<F>>,
+    scratch: Vec<StepScratch<F>>,
     /// `α` of each utterance, *B x C*.
     states: Vec<F>,
 }
 
 /// An utterance in a wave.
 struct WaveUtterance<'a, F> {
-    scratch: &'a mut Room<F>,
+    scratch: &'a mut StepScratch<F>,
     state: &'a mut [F],
     from: &'a mut [u32],
     count: &'a mut [u32],
@@ -82,7 +82,7 @@ struct WaveUtterance<'a, F> {
 impl<F: Real> Backpointers<F> {
     /// Memory of backpointers, and of the steps of utterances.
     pub fn held(&self) -> [ScratchReq; 2] {
-        let scratch = ScratchReq::all_of(self.scratch.iter().map(Room::held));
+        let scratch = ScratchReq::all_of(self.scratch.iter().map(StepScratch::held));
         [
             ScratchReq::new::<u32>(self.from.capacity() + self.count.capacity()),
             scratch.and(ScratchReq::new::<F>(self.states.capacity())),
@@ -90,13 +90,13 @@ impl<F: Real> Backpointers<F> {
     }
 
     /// Allocates the backpointers of a group, and sets each utterance to the start.
-    pub fn begin(&mut self, step: &Step, group: &Group) {
+    pub fn begin(&mut self, step: &FrameStep, group: &UtteranceGroup) {
         let c = step.context().states();
         let [from, count] = step.kept();
         kernels::ensure_len(&mut self.from, group.frames() * from, 0);
         kernels::ensure_len(&mut self.count, group.frames() * count, 0);
         kernels::ensure_len(&mut self.states, group.len() * c, F::ZERO);
-        self.scratch.resize_with(self.scratch.len().max(group.len()), Room::default);
+        self.scratch.resize_with(self.scratch.len().max(group.len()), StepScratch::default);
         self.states.chunks_exact_mut(c).take(group.len()).for_each(|state| step.begin(state));
     }
 
@@ -114,8 +114,8 @@ impl<F: Real> Backpointers<F> {
     /// Advances all utterances through a wave, in parallel.
     pub fn forward(
         &mut self,
-        step: &Step,
-        group: &Group,
+        step: &FrameStep,
+        group: &UtteranceGroup,
         (number, wave): (usize, &Wave),
         Arcs { mut blank, mut lexical }: Arcs<F>,
         offsets: &mut [f64],
@@ -159,7 +159,7 @@ impl<F: Real> Backpointers<F> {
     }
 
     /// The path of an utterance from its end to its start.
-    pub fn walk_back(&self, step: &Step, group: &Group, at: usize, weight: f64) -> Path {
+    pub fn walk_back(&self, step: &FrameStep, group: &UtteranceGroup, at: usize, weight: f64) -> LatticePath {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         let [per_from, per_count] = step.kept();
         let per_frame = step.alignment().num_states();
@@ -178,6 +178,6 @@ impl<F: Real> Backpointers<F> {
                 }
             }
         }
-        Path { alignment, per_frame, weight }
+        LatticePath { alignment, per_frame, weight }
     }
 }

@@ -7,19 +7,19 @@
 use kernels::Real;
 
 use crate::{
-    ArcsMut, BoundWeights, Error, Path, RecognitionLattice, Result,
+    ArcsMut, BoundWeights, Error, LatticePath, RecognitionLattice, Result,
     beam::set_frames,
     plan::ARCS_PER_WAVE,
-    step::{Room, Step},
+    step::{FrameStep, StepScratch},
 };
 
 /// Best paths of a stream, which end as [`best_paths`](crate::Session::best_paths) of the whole: always with an infinite margin, with
 /// another one if no path wins in the end that had fallen behind by more.
 ///
 /// ```
-/// use lattice::{Alignment, BestPathStream, FullNGram, RecognitionLattice, Table};
-/// let (context, table) = (FullNGram::new(1, 0)?, Table::new(&[0.0, 1.0, 0.0, -1.0], &[2, 1, 2])?);
-/// let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table)?;
+/// use lattice::{AlignmentLattice, BestPathStream, FullNGram, RecognitionLattice, TableWeightFn};
+/// let (context, table) = (FullNGram::new(1, 0)?, TableWeightFn::new(&[0.0, 1.0, 0.0, -1.0], &[2, 1, 2])?);
+/// let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &table)?;
 /// let mut stream = BestPathStream::new(&lattice, f64::INFINITY)?;
 /// assert_eq!(stream.push(&[0.0, 1.0])?, [1, 0]); // one state: all is certain at once
 /// assert_eq!(stream.finish().weight, 1.0);
@@ -27,10 +27,10 @@ use crate::{
 /// ```
 pub struct BestPathStream<'a, F> {
     lattice: RecognitionLattice<'a, F>,
-    step: Step<'a>,
+    step: FrameStep<'a>,
     weights: Box<dyn BoundWeights<F> + 'a>,
     margin: f64,
-    room: Room<F>,
+    room: StepScratch<F>,
     /// Best weight of each state, less the offset.
     state: Vec<F>,
     next: Vec<F>,
@@ -58,7 +58,7 @@ impl<'a, F: Real> BestPathStream<'a, F> {
             weights: lattice.weight_fn().bind(&mut Vec::new())?,
             margin,
             step,
-            room: Room::default(),
+            room: StepScratch::default(),
             next: vec![F::ZERO; states],
             state,
             offset: 0.0,
@@ -105,7 +105,7 @@ impl<'a, F: Real> BestPathStream<'a, F> {
     }
 
     /// The end: the alignment of the frames that [`push`](Self::push) has not given out, and the weight of the whole path.
-    pub fn finish(self) -> Path {
+    pub fn finish(self) -> LatticePath {
         let best = |best: usize, (at, &end): (usize, &F)| if end > self.state[best] { at } else { best };
         let end = self.state.iter().enumerate().fold(0, best);
         let weight = self.state[end].to_f64() + self.offset;
@@ -114,7 +114,7 @@ impl<'a, F: Real> BestPathStream<'a, F> {
         if weight > f64::NEG_INFINITY {
             self.walk_back(self.kept_frames(), end, &mut alignment);
         }
-        Path { alignment, per_frame, weight }
+        LatticePath { alignment, per_frame, weight }
     }
 
     /// Frames that are not certain.

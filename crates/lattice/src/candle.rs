@@ -1,6 +1,6 @@
 //! The tensor face: losses and best paths of recognition lattices over candle tensors, with autograd.
 //!
-//! A [`Gnat`] is a lattice over the last labels with the weights of a [`Joint`](crate::Joint), and the session that its buffers live
+//! A [`Gnat`] is a lattice over the last labels with the weights of a [`JointWeightFn`](crate::Joint), and the session that its buffers live
 //! in. [`Gnat::losses`] gives losses *B..* (`f64`), differentiable in frames and all parameters; [`Gnat::loss_sum`] does forward and
 //! backward at once, where the weights of the utterances are known beforehand: what training wants. Gradients have the types of
 //! their tensors. Nothing is copied but tensors with gaps.
@@ -19,10 +19,10 @@ pub use batch::BatchTensors;
 use batch::{FrameBatch, LabelBatch};
 pub use weights::{EmbeddingConfig, JointConfig, JointWeights, load};
 
-use crate::plan::Operation;
+use crate::plan::LatticeOperation;
 use crate::{
-    Alignment, Beam, Context, Error, Frames, Labels, LocallyNormalized, Merge, Options, Output, Path, Plan,
-    RecognitionLattice, Result, Session, Sum, WeightFn,
+    AlignmentLattice, BeamOptions, Context, Error, Frames, Labels, LatticeOutput, LatticePath,
+    LatticeSession, LocallyNormalized, Merge, Options, Plan, RecognitionLattice, Result, Sum, WeightFn,
 };
 
 /// What candle calls the operation.
@@ -36,7 +36,7 @@ const NAME: &str = "recognition-lattice-loss";
 /// use std::sync::Arc;
 /// use candle_core::{DType, Device, Tensor};
 /// use candle_nn::{VarBuilder, VarMap};
-/// use lattice::{Alignment, Context, FullNGram, Options};
+/// use lattice::{AlignmentLattice, Context, FullNGram, Options};
 /// use lattice::candle::{BatchTensors, EmbeddingConfig, Gnat, JointConfig, JointWeights};
 /// let variables = VarMap::new();
 /// let vb = VarBuilder::from_varmap(&variables, DType::F32, &Device::Cpu);
@@ -45,7 +45,7 @@ const NAME: &str = "recognition-lattice-loss";
 /// let states = context.states();
 /// let sizes = JointConfig { states, vocabulary: 3, frame: 2, hidden: 5, embeddings, normalize: None };
 /// let weights = JointWeights::new(sizes, &vb)?;
-/// let gnat = Gnat::new(Arc::new(context), Alignment::FrameDependent, weights, Options::default())?;
+/// let gnat = Gnat::new(Arc::new(context), AlignmentLattice::FrameDependent, weights, Options::default())?;
 /// let integers = |of: &[u32]| Tensor::new(of, &Device::Cpu);
 /// let frames = Tensor::ones((2, 4, 2), DType::F32, &Device::Cpu)?; // B = 2, T = 4, F = 2
 /// let (num_frames, num_labels) = (integers(&[4, 3])?, integers(&[2, 1])?);
@@ -59,15 +59,15 @@ const NAME: &str = "recognition-lattice-loss";
 #[derive(Clone)]
 pub struct Gnat {
     context: Arc<dyn Context>,
-    alignment: Alignment,
+    alignment: AlignmentLattice,
     weights: JointWeights,
-    single: Arc<Mutex<Session<f32>>>,
-    double: Arc<Mutex<Session<f64>>>,
+    single: Arc<Mutex<LatticeSession<f32>>>,
+    double: Arc<Mutex<LatticeSession<f64>>>,
 }
 
 /// A weighted sum of losses.
 #[derive(Debug, Clone)]
-pub struct LossSum {
+pub struct GnatLossSum {
     /// `Σ_b weights[b] loss[b]` over the utterances that have a path, a scalar (`f64`), differentiable.
     pub sum: Tensor,
     /// Loss of each utterance, +inf for those that were left out of the sum.
@@ -75,18 +75,18 @@ pub struct LossSum {
 }
 
 /// The session for a type.
-trait Pick: Element + panda_core::Real {
-    fn pick(gnat: &Gnat) -> &Arc<Mutex<Session<Self>>>;
+trait GnatDtype: Element + panda_core::Real {
+    fn pick(gnat: &Gnat) -> &Arc<Mutex<LatticeSession<Self>>>;
 }
 
-impl Pick for f32 {
-    fn pick(gnat: &Gnat) -> &Arc<Mutex<Session<f32>>> {
+impl GnatDtype for f32 {
+    fn pick(gnat: &Gnat) -> &Arc<Mutex<LatticeSession<f32>>> {
         &gnat.single
     }
 }
 
-impl Pick for f64 {
-    fn pick(gnat: &Gnat) -> &Arc<Mutex<Session<f64>>> {
+impl GnatDtype for f64 {
+    fn pick(gnat: &Gnat) -> &Arc<Mutex<LatticeSession<f64>>> {
         &gnat.double
     }
 }
@@ -103,7 +103,7 @@ impl Gnat {
     /// Weights of other states or labels than the context's.
     pub fn new(
         context: Arc<dyn Context>,
-        alignment: Alignment,
+        alignment: AlignmentLattice,
         weights: JointWeights,
         options: Options,
     ) -> Result<Self> {
@@ -117,8 +117,14 @@ impl Gnat {
                 return Err(Error::shape(argument, format!("{expected}, as the context has"), found));
             }
         }
-        let single = Arc::new(Mutex::new(Session::new(options)));
-        Ok(Self { context, alignment, weights, single, double: Arc::new(Mutex::new(Session::new(options))) })
+        let single = Arc::new(Mutex::new(LatticeSession::new(options)));
+        Ok(Self {
+            context,
+            alignment,
+            weights,
+            single,
+            double: Arc::new(Mutex::new(LatticeSession::new(options))),
+        })
     }
 
     /// The context.
@@ -127,7 +133,7 @@ impl Gnat {
     }
 
     /// The alignment lattice.
-    pub fn alignment(&self) -> Alignment {
+    pub fn alignment(&self) -> AlignmentLattice {
         self.alignment
     }
 
@@ -136,12 +142,12 @@ impl Gnat {
         &self.weights
     }
 
-    /// Losses *B..* (`f64`) as [`Session::sum`] defines them, differentiable in frames and all parameters.
+    /// Losses *B..* (`f64`) as [`LatticeSession::sum`] defines them, differentiable in frames and all parameters.
     ///
     /// A string without a path has the loss +inf, and the gradient of `log D` alone, as in LAST; [`Self::loss_sum`] leaves it out.
     ///
     /// # Errors
-    /// As [`Session::sum`]; tensors whose leading axes disagree, of another type or device, labels that are none.
+    /// As [`LatticeSession::sum`]; tensors whose leading axes disagree, of another type or device, labels that are none.
     ///
     /// # Cost
     /// Sums over paths in the forward pass; in the backward pass, when the weights of the utterances are known, once more and all
@@ -164,8 +170,8 @@ impl Gnat {
     /// As [`Self::losses`].
     ///
     /// # Cost
-    /// As [`Session::sum`].
-    pub fn loss_sum(&self, batch: BatchTensors, weights: &[f64]) -> Result<LossSum> {
+    /// As [`LatticeSession::sum`].
+    pub fn loss_sum(&self, batch: BatchTensors, weights: &[f64]) -> Result<GnatLossSum> {
         let call = self.call(batch)?;
         match call.frames.dtype() {
             DType::F32 => call.sum::<f32>(weights),
@@ -179,7 +185,7 @@ impl Gnat {
     /// `[B, T, U]`: utterances, frames and labels of each.
     ///
     /// # Errors
-    /// As [`Session::plan`].
+    /// As [`LatticeSession::plan`].
     pub fn plan_for_shape(&self, [batch, frames, labels]: [usize; 3]) -> Result<Plan> {
         let config = self.weights.config();
         let sizes = config.sizes::<f32>();
@@ -190,7 +196,7 @@ impl Gnat {
         };
         let lattice = RecognitionLattice::new(&*self.context, self.alignment, weight_fn)?;
         let lengths = vec![(frames, labels.saturating_add(1)); batch];
-        let operation = Operation::sum(!weight_fn.is_locally_normalized()).with_gradients();
+        let operation = LatticeOperation::sum(!weight_fn.is_locally_normalized()).with_gradients();
         let options = lock(f32::pick(self)).options();
         Plan::for_lengths(&lattice, lengths, config.frame, (operation, options))
     }
@@ -201,8 +207,8 @@ impl Gnat {
     /// `frames` *B.. x T x F*, `num_frames` *B..*.
     ///
     /// # Errors
-    /// As [`Session::best_paths`]; tensors that do not fit.
-    pub fn best_paths(&self, frames: &Tensor, num_frames: &Tensor) -> Result<Vec<Path>> {
+    /// As [`LatticeSession::best_paths`]; tensors that do not fit.
+    pub fn best_paths(&self, frames: &Tensor, num_frames: &Tensor) -> Result<Vec<LatticePath>> {
         let frames = FrameBatch::new(frames, num_frames)?;
         match frames.dtype() {
             DType::F32 => {
@@ -219,8 +225,13 @@ impl Gnat {
     /// As [`Self::best_paths`].
     ///
     /// # Errors
-    /// As [`Session::beam_search`]; tensors that do not fit.
-    pub fn best_strings(&self, frames: &Tensor, num_frames: &Tensor, width: usize) -> Result<Vec<Path>> {
+    /// As [`LatticeSession::beam_search`]; tensors that do not fit.
+    pub fn best_strings(
+        &self,
+        frames: &Tensor,
+        num_frames: &Tensor,
+        width: usize,
+    ) -> Result<Vec<LatticePath>> {
         let frames = FrameBatch::new(frames, num_frames)?;
         match frames.dtype() {
             DType::F32 => self.lend::<f32, _>(&frames, |session, lattice, frames| {
@@ -232,18 +243,18 @@ impl Gnat {
         }
     }
 
-    fn call(&self, batch: BatchTensors) -> Result<Call> {
+    fn call(&self, batch: BatchTensors) -> Result<TensorCall> {
         let frames = FrameBatch::new(batch.frames, batch.num_frames)?;
         let vocabulary = self.context.vocabulary();
         let labels = LabelBatch::new(batch.labels, batch.num_labels, frames.batch(), vocabulary)?;
-        Ok(Call { gnat: self.clone(), frames, labels })
+        Ok(TensorCall { gnat: self.clone(), frames, labels })
     }
 
     /// Runs a session on the values of frames and parameters.
-    fn lend<F: Pick, T>(
+    fn lend<F: GnatDtype, T>(
         &self,
         batch: &FrameBatch,
-        run: impl FnOnce(&mut Session<F>, &RecognitionLattice<F>, &Frames<F>) -> Result<T>,
+        run: impl FnOnce(&mut LatticeSession<F>, &RecognitionLattice<F>, &Frames<F>) -> Result<T>,
     ) -> Result<T> {
         if !matches!(batch.dtype(), DType::F32 | DType::F64) {
             return Err(Error::shape("frames", "f32 or f64", batch.dtype().as_str()));
@@ -270,7 +281,7 @@ impl Gnat {
         // Nobody waits for a lock while working: a thread of the pool could be given a task that does. Who comes meanwhile works
         // with buffers of its own.
         let options = lock(F::pick(self)).options();
-        let mut session = std::mem::replace(&mut *lock(F::pick(self)), Session::new(options));
+        let mut session = std::mem::replace(&mut *lock(F::pick(self)), LatticeSession::new(options));
         let result = run(&mut session, &lattice, &frames);
         *lock(F::pick(self)) = session;
         result
@@ -278,7 +289,7 @@ impl Gnat {
 }
 
 /// Everything that a loss needs until its gradients are asked for.
-struct Call {
+struct TensorCall {
     gnat: Gnat,
     frames: FrameBatch,
     labels: LabelBatch,
@@ -286,9 +297,9 @@ struct Call {
 
 /// Gradients under some weights, each until it is fetched.
 #[derive(Default)]
-struct Done(Vec<f64>, Vec<Option<Tensor>>);
+struct CallGradients(Vec<f64>, Vec<Option<Tensor>>);
 
-impl Call {
+impl TensorCall {
     /// Frames and parameters, in the order of [`Self::gradients`].
     fn tensors(&self) -> Result<Vec<Tensor>> {
         let mut all = vec![self.frames.values.clone()];
@@ -296,23 +307,23 @@ impl Call {
         Ok(all)
     }
 
-    fn lend<F: Pick, T>(
+    fn lend<F: GnatDtype, T>(
         &self,
-        run: impl FnOnce(&mut Session<F>, &RecognitionLattice<F>, &Frames<F>, &Labels) -> Result<T>,
+        run: impl FnOnce(&mut LatticeSession<F>, &RecognitionLattice<F>, &Frames<F>, &Labels) -> Result<T>,
     ) -> Result<T> {
         let labels = Labels::new(&self.labels.ids, &self.labels.shape, &self.labels.lengths)?;
         self.gnat.lend(&self.frames, |session, lattice, frames| run(session, lattice, frames, &labels))
     }
 
-    fn losses<F: Pick>(self) -> Result<Tensor> {
+    fn losses<F: GnatDtype>(self) -> Result<Tensor> {
         let losses = self.lend::<F, _>(|session, lattice, frames, labels| {
             session.distances(Sum::Loss, lattice, frames, Some(labels))
         })?;
         let (tensors, shape) = (self.tensors()?, self.frames.batch().to_vec());
-        let done = Mutex::new(Done::default());
+        let done = Mutex::new(CallGradients::default());
         let slope = move |tensor: usize, upstream: &Tensor| {
             let weights = upstream.flatten_all()?.to_vec1::<f64>()?;
-            let known = |done: &mut Done| match same(&done.0, &weights) {
+            let known = |done: &mut CallGradients| match same(&done.0, &weights) {
                 true => done.1.get_mut(tensor).and_then(Option::take),
                 false => None,
             };
@@ -322,13 +333,13 @@ impl Call {
             let (gradients, _) = self.gradients::<F>(&weights).map_err(candle_core::Error::wrap)?;
             let mut all: Vec<_> = gradients.into_iter().map(Some).collect();
             let own = all[tensor].take().expect("there is a gradient for each tensor");
-            *lock(&done) = Done(weights, all);
+            *lock(&done) = CallGradients(weights, all);
             Ok(own)
         };
         Ok(function_of(NAME, &tensors, losses, shape, slope)?)
     }
 
-    fn sum<F: Pick>(self, weights: &[f64]) -> Result<LossSum> {
+    fn sum<F: GnatDtype>(self, weights: &[f64]) -> Result<GnatLossSum> {
         let mut possible = weights.to_vec();
         let lengths = self.frames.lengths.iter().zip(&self.labels.lengths);
         let (padded, most) = (self.padded(), self.labels.shape.last().copied().unwrap_or(0));
@@ -345,7 +356,7 @@ impl Call {
             factor => gradients[tensor].affine(factor, 0.0),
         };
         let sum = function_of(NAME, &self.tensors()?, vec![value], (), slope)?;
-        Ok(LossSum { sum, losses })
+        Ok(GnatLossSum { sum, losses })
     }
 
     /// T
@@ -355,8 +366,8 @@ impl Call {
     }
 
     /// Gradients of frames and parameters of `Σ_b weights[b] loss[b]`, and the losses.
-    fn gradients<F: Pick>(&self, weights: &[f64]) -> Result<(Vec<Tensor>, Vec<f64>)> {
-        let Output { sums, frames, mut parameters } = self
+    fn gradients<F: GnatDtype>(&self, weights: &[f64]) -> Result<(Vec<Tensor>, Vec<f64>)> {
+        let LatticeOutput { sums, frames, mut parameters } = self
             .lend::<F, _>(|session, lattice, frames, labels| session.sum(lattice, frames, labels, weights))?;
         let tensor = |values, like: &Tensor| Tensor::from_vec(values, like.shape(), like.device());
         let mut gradients = vec![tensor(frames, &self.frames.values)?];
@@ -375,12 +386,12 @@ fn same(a: &[f64], b: &[f64]) -> bool {
 }
 
 fn best_strings<F: crate::Real>(
-    session: &mut Session<F>,
+    session: &mut LatticeSession<F>,
     lattice: &RecognitionLattice<F>,
     frames: &Frames<F>,
     width: usize,
-) -> Result<Vec<Path>> {
-    let found = session.beam_search(lattice, frames, Beam { width, merge: Merge::Sum }, &())?;
+) -> Result<Vec<LatticePath>> {
+    let found = session.beam_search(lattice, frames, BeamOptions { width, merge: Merge::Sum }, &())?;
     let best: Vec<&[u32]> =
         found.iter().map(|strings| strings.first().map_or(&[][..], |s| &s.labels)).collect();
     let longest = best.iter().map(|labels| labels.len()).max().unwrap_or(0);

@@ -33,12 +33,12 @@ pub trait Context: Send + Sync {
     fn next_state(&self, state: usize, label: usize) -> usize;
 
     /// The states after all labels of a state.
-    fn after(&self, state: usize) -> After<'_>;
+    fn after(&self, state: usize) -> NextStates<'_>;
 }
 
 /// `δ(p, 1), .., δ(p, V)`
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum After<'a> {
+pub enum NextStates<'a> {
     /// One state after the other from this one on, so that rows of arcs meet rows of states.
     Run(usize),
     /// One state after all labels.
@@ -47,7 +47,7 @@ pub enum After<'a> {
     List(&'a [u32]),
 }
 
-impl After<'_> {
+impl NextStates<'_> {
     /// The state after a label, 1 to V.
     pub fn label(&self, label: usize) -> usize {
         match self {

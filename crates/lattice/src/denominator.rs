@@ -9,27 +9,27 @@ use kernels::{Real, ScratchReq, items_mut, par_for};
 
 use crate::{
     Arcs, ArcsMut, BoundWeights, Error, Result,
-    group::{Group, Wave},
-    step::{Room, Step, log_sum},
+    group::{UtteranceGroup, Wave},
+    step::{FrameStep, StepScratch, log_sum},
 };
 
 /// Arc weights of a wave: *n x C* and *n x C x V*.
 #[derive(Default)]
-pub struct Buffer<F> {
+pub struct ArcBuffer<F> {
     blank: Vec<F>,
     lexical: Vec<F>,
 }
 
-impl<F: Real> Buffer<F> {
+impl<F: Real> ArcBuffer<F> {
     /// Room for so many frames.
-    pub fn room(&mut self, step: &Step, frames: usize) -> ArcsMut<'_, F> {
+    pub fn room(&mut self, step: &FrameStep, frames: usize) -> ArcsMut<'_, F> {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         kernels::ensure_len(&mut self.blank, frames * c, F::ZERO);
         kernels::ensure_len(&mut self.lexical, frames * c * v, F::ZERO);
         ArcsMut { blank: &mut self.blank[..frames * c], lexical: &mut self.lexical[..frames * c * v] }
     }
 
-    pub fn arcs(&self, step: &Step, frames: usize) -> Arcs<'_, F> {
+    pub fn arcs(&self, step: &FrameStep, frames: usize) -> Arcs<'_, F> {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         Arcs { blank: &self.blank[..frames * c], lexical: &self.lexical[..frames * c * v] }
     }
@@ -43,18 +43,18 @@ pub struct Denominator<F> {
     /// What each frame took from its `α'`.
     offsets: Vec<F>,
     /// Arc weights: two waves that take turns, or all of them.
-    buffers: Vec<Buffer<F>>,
+    buffers: Vec<ArcBuffer<F>>,
     /// Whether α and arc weights stay.
     stored: bool,
     kept: bool,
-    rooms: Vec<Room<F>>,
+    rooms: Vec<StepScratch<F>>,
     /// `α` or `β` of each utterance, *B x C*.
     states: Vec<F>,
 }
 
 /// An utterance on its way.
-struct Lane<'a, F> {
-    room: &'a mut Room<F>,
+struct SummedUtterance<'a, F> {
+    room: &'a mut StepScratch<F>,
     state: &'a mut [F],
     alpha: &'a mut [F],
     offsets: &'a mut [F],
@@ -71,9 +71,9 @@ impl<F: Real> Denominator<F> {
     /// `stored`.
     pub fn forward(
         &mut self,
-        step: &Step,
+        step: &FrameStep,
         weights: &dyn BoundWeights<F>,
-        group: &Group,
+        group: &UtteranceGroup,
         stored: bool,
         keep: bool,
     ) -> Vec<f64> {
@@ -83,7 +83,7 @@ impl<F: Real> Denominator<F> {
         kernels::ensure_len(&mut self.alpha, rows * c, F::ZERO);
         kernels::ensure_len(&mut self.offsets, group.frames(), F::ZERO);
         kernels::ensure_len(&mut self.states, group.len() * c, F::ZERO);
-        self.rooms.resize_with(self.rooms.len().max(group.len()), Room::default);
+        self.rooms.resize_with(self.rooms.len().max(group.len()), StepScratch::default);
         let needed = if self.kept { waves } else { 2.min(waves) };
         let mut buffers = self.take_buffers(needed);
         self.states.chunks_exact_mut(c).take(group.len()).for_each(|state| step.begin(state));
@@ -119,7 +119,7 @@ impl<F: Real> Denominator<F> {
     }
 
     /// `α` of an utterance before each frame, of which there are `padded`; forward stored it.
-    pub fn alphas(&self, c: usize, group: &Group, at: usize, padded: usize) -> Vec<f64> {
+    pub fn alphas(&self, c: usize, group: &UtteranceGroup, at: usize, padded: usize) -> Vec<f64> {
         let frames = group.of(at);
         let mut offset = 0.0;
         let mut alphas = Vec::with_capacity(padded * c);
@@ -136,23 +136,23 @@ impl<F: Real> Denominator<F> {
 
     /// Memory of α, of arc weights, and of the steps of utterances.
     pub fn held(&self) -> [ScratchReq; 3] {
-        let arcs = |buffer: &Buffer<F>| buffer.blank.capacity() + buffer.lexical.capacity();
+        let arcs = |buffer: &ArcBuffer<F>| buffer.blank.capacity() + buffer.lexical.capacity();
         [
             ScratchReq::new::<F>(self.alpha.capacity() + self.offsets.capacity()),
             ScratchReq::new::<F>(self.buffers.iter().map(arcs).sum()),
-            ScratchReq::all_of(self.rooms.iter().map(Room::held))
+            ScratchReq::all_of(self.rooms.iter().map(StepScratch::held))
                 .and(ScratchReq::new::<F>(self.states.capacity())),
         ]
     }
 
     /// Lends buffers for waves.
-    pub fn take_buffers(&mut self, count: usize) -> Vec<Buffer<F>> {
-        self.buffers.resize_with(self.buffers.len().max(count), Buffer::default);
+    pub fn take_buffers(&mut self, count: usize) -> Vec<ArcBuffer<F>> {
+        self.buffers.resize_with(self.buffers.len().max(count), ArcBuffer::default);
         std::mem::take(&mut self.buffers)
     }
 
     /// Takes them back.
-    pub fn give_buffers(&mut self, buffers: Vec<Buffer<F>>) {
+    pub fn give_buffers(&mut self, buffers: Vec<ArcBuffer<F>>) {
         self.buffers = buffers;
     }
 
@@ -164,9 +164,9 @@ impl<F: Real> Denominator<F> {
     /// Marginals of all arcs times `cotangents`, to wherever `take(frames, adjoints)` wants them, last wave first.
     pub fn backward(
         &mut self,
-        step: &Step,
+        step: &FrameStep,
         weights: &mut dyn BoundWeights<F>,
-        group: &Group,
+        group: &UtteranceGroup,
         cotangents: &[f64],
         mut take: impl FnMut(&mut dyn BoundWeights<F>, &[usize], Arcs<F>) -> Result<()>,
     ) -> Result<()> {
@@ -215,11 +215,11 @@ impl<F: Real> Denominator<F> {
     /// first utterance with a frame that went wrong, by its place in the group, that frame of the wave, and what it adds up to.
     fn go(
         &mut self,
-        step: &Step,
-        group: &Group,
+        step: &FrameStep,
+        group: &UtteranceGroup,
         wave: &Wave,
         arcs: ArcsMut<F>,
-        each: impl Fn(&mut Lane<F>, Range) + Sync,
+        each: impl Fn(&mut SummedUtterance<F>, Range) + Sync,
     ) -> Option<(usize, usize, f64)> {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         let (mut blank, mut lexical) = (arcs.blank, arcs.lexical);
@@ -237,7 +237,7 @@ impl<F: Real> Denominator<F> {
                 offsets = offsets.split_off_mut(from - skipped..).expect("frames are in order");
                 skipped = from + count;
             }
-            lanes.push(Lane {
+            lanes.push(SummedUtterance {
                 room,
                 state,
                 alpha: alpha.split_off_mut(..mine(count)).expect("there is α for each frame"),
@@ -259,8 +259,8 @@ type Range = std::ops::Range<usize>;
 /// What posteriors of a frame may add up to. In single precision weights of some 10^5 keep within it, in double those of 10^14.
 pub const ADDS_UP: std::ops::Range<f64> = 0.9..1.1;
 
-impl<F: Real> Lane<'_, F> {
-    fn forward(&mut self, step: &Step, frames: Range, stored: bool) {
+impl<F: Real> SummedUtterance<'_, F> {
+    fn forward(&mut self, step: &FrameStep, frames: Range, stored: bool) {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         let mut next = vec![F::ZERO; c];
         for t in frames {
@@ -273,7 +273,7 @@ impl<F: Real> Lane<'_, F> {
         }
     }
 
-    fn backward(&mut self, step: &Step, frames: Range, cotangent: f64, has_path: bool) {
+    fn backward(&mut self, step: &FrameStep, frames: Range, cotangent: f64, has_path: bool) {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         let scale = F::from_f64(cotangent);
         for t in frames.rev() {

@@ -4,20 +4,20 @@
 //! α_0[p] = 1 if p = start else 0      α_{t+1} = forward_step(α_t)      D = ⊕_p α_T[p]
 //! ```
 //!
-//! Arc weights come from closures that are told the frame and the [`Arc`], and may differ from alignment state to alignment state.
+//! Arc weights come from closures that are told the frame and the [`FrameArc`], and may differ from alignment state to alignment state.
 //! Sums have the order that ties are resolved in: the blank before labels, sources by their number.
 //!
 //! ```
-//! use lattice::{Alignment, FullNGram, distance::distance};
+//! use lattice::{AlignmentLattice, FullNGram, distance::distance};
 //! use rnnt_dp::semiring::{Count, LogLogExpectation};
 //! let context = FullNGram::new(2, 1)?;
-//! let paths = distance::<Count>(&context, Alignment::FrameDependent, 3, |_, _| 1);
+//! let paths = distance::<Count>(&context, AlignmentLattice::FrameDependent, 3, |_, _| 1);
 //! assert_eq!(paths.total, 27);
 //! // Log-sum of weights, and of weights times the number of labels.
-//! let labels = |_: usize, arc: lattice::distance::Arc| {
+//! let labels = |_: usize, arc: lattice::distance::FrameArc| {
 //!     LogLogExpectation::weighted(-3f64.ln(), if arc.label == 0 { f64::NEG_INFINITY } else { 0.0 })
 //! };
-//! let (log_sum, value) = distance::<LogLogExpectation>(&context, Alignment::FrameDependent, 3, labels).total;
+//! let (log_sum, value) = distance::<LogLogExpectation>(&context, AlignmentLattice::FrameDependent, 3, labels).total;
 //! assert!(log_sum.abs() < 1e-12 && (value.exp() - 2.0).abs() < 1e-12);
 //! # Ok::<(), lattice::Error>(())
 //! ```
@@ -28,14 +28,14 @@ mod through;
 use rnnt_dp::semiring::Semiring;
 pub use step::forward_step;
 pub use string::{string_distance, string_forward_step};
-pub(crate) use through::Backward;
+pub(crate) use through::DistanceBackward;
 pub use through::{Through, through, through_step};
 
-use crate::{Alignment, Arcs, ArcsMut, Context, Result, error::Error};
+use crate::{AlignmentLattice, Arcs, ArcsMut, Context, Result, error::Error};
 
 /// An arc of one frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Arc {
+pub struct FrameArc {
     /// The alignment state that it leaves, below A.
     pub alignment: usize,
     /// The context state that it leaves, below C.
@@ -59,9 +59,9 @@ pub struct Distance<W> {
 /// Time *N A C V*, memory *N C* and the arcs of a frame.
 pub fn distance<S: Semiring>(
     context: &dyn Context,
-    alignment: Alignment,
+    alignment: AlignmentLattice,
     num_frames: usize,
-    weigh: impl Fn(usize, Arc) -> S::Weight,
+    weigh: impl Fn(usize, FrameArc) -> S::Weight,
 ) -> Distance<S::Weight> {
     forward::<S>(context, alignment, num_frames, alignment.num_states(), each(context, weigh))
 }
@@ -69,13 +69,13 @@ pub fn distance<S: Semiring>(
 /// The same with weights of whole frames, that `fill` writes in so many rows, one for each alignment state or one for all.
 pub(crate) fn forward<S: Semiring>(
     context: &dyn Context,
-    alignment: Alignment,
+    alignment: AlignmentLattice,
     num_frames: usize,
     rows: usize,
     mut fill: impl FnMut(usize, ArcsMut<S::Weight>),
 ) -> Distance<S::Weight> {
     let states = context.states();
-    let mut frame = Frame::<S>::new(context, rows);
+    let mut frame = FrameValues::<S>::new(context, rows);
     let mut alpha = vec![S::ZERO; states];
     alpha[context.start()] = S::ONE;
     let mut alphas = Vec::with_capacity(num_frames * states);
@@ -88,27 +88,27 @@ pub(crate) fn forward<S: Semiring>(
 }
 
 /// Writes the weight of each arc.
-fn each<W>(context: &dyn Context, weigh: impl Fn(usize, Arc) -> W) -> impl FnMut(usize, ArcsMut<W>) {
+fn each<W>(context: &dyn Context, weigh: impl Fn(usize, FrameArc) -> W) -> impl FnMut(usize, ArcsMut<W>) {
     let (states, labels) = (context.states(), context.vocabulary());
     move |t, arcs| {
         for (at, blank) in arcs.blank.iter_mut().enumerate() {
-            *blank = weigh(t, Arc { alignment: at / states, context: at % states, label: 0 });
+            *blank = weigh(t, FrameArc { alignment: at / states, context: at % states, label: 0 });
         }
         for (at, lexical) in arcs.lexical.iter_mut().enumerate() {
             let (from, label) = (at / labels, at % labels + 1);
-            *lexical = weigh(t, Arc { alignment: from / states, context: from % states, label });
+            *lexical = weigh(t, FrameArc { alignment: from / states, context: from % states, label });
         }
     }
 }
 
 /// Room for the arcs of a frame.
-struct Frame<S: Semiring> {
+struct FrameValues<S: Semiring> {
     blank: Vec<S::Weight>,
     lexical: Vec<S::Weight>,
     sizes: [usize; 2],
 }
 
-impl<S: Semiring> Frame<S> {
+impl<S: Semiring> FrameValues<S> {
     fn new(context: &dyn Context, rows: usize) -> Self {
         let sizes = [context.states(), context.states() * context.vocabulary()];
         Self { blank: vec![S::ZERO; rows * sizes[0]], lexical: vec![S::ZERO; rows * sizes[1]], sizes }
@@ -118,20 +118,20 @@ impl<S: Semiring> Frame<S> {
         ArcsMut { blank: &mut self.blank, lexical: &mut self.lexical }
     }
 
-    fn rows(&self) -> Rows<'_, S::Weight> {
-        Rows { arcs: Arcs { blank: &self.blank, lexical: &self.lexical }, sizes: self.sizes }
+    fn rows(&self) -> ArcRows<'_, S::Weight> {
+        ArcRows { arcs: Arcs { blank: &self.blank, lexical: &self.lexical }, sizes: self.sizes }
     }
 }
 
 /// Arcs of a frame by alignment state: a row for each, or one for all.
-struct Rows<'a, W> {
+struct ArcRows<'a, W> {
     arcs: Arcs<'a, W>,
     /// Of one row.
     sizes: [usize; 2],
 }
 
-impl<'a, W> Rows<'a, W> {
-    fn new(arcs: Arcs<'a, W>, alignment: Alignment, sizes: [usize; 2]) -> Result<Self> {
+impl<'a, W> ArcRows<'a, W> {
+    fn new(arcs: Arcs<'a, W>, alignment: AlignmentLattice, sizes: [usize; 2]) -> Result<Self> {
         let found = [arcs.blank.len(), arcs.lexical.len()];
         let all = sizes.map(|size| size.saturating_mul(alignment.num_states()));
         if found == sizes || found == all {

@@ -7,10 +7,10 @@ use crate::{
     Arcs, BoundWeights, Error, Frames, Labels, RecognitionLattice, Result,
     best_path::Backpointers,
     denominator::Denominator,
-    group::Group,
+    group::UtteranceGroup,
     numerator::Numerator,
     plan::{BUFFERS, Plan},
-    step::Step,
+    step::FrameStep,
 };
 
 /// Which sum over paths a call is about.
@@ -61,7 +61,7 @@ impl<'a, F: Real> Request<'a, F> {
 
 /// Buffers that stay in a session from call to call.
 #[derive(Default)]
-pub struct Buffers<F> {
+pub struct CallBuffers<F> {
     pub denominator: Denominator<F>,
     pub numerator: Numerator<F>,
     pub best: Backpointers<F>,
@@ -69,7 +69,7 @@ pub struct Buffers<F> {
     pub weights: Vec<Vec<F>>,
 }
 
-impl<F: Real> Buffers<F> {
+impl<F: Real> CallBuffers<F> {
     /// Frees all buffers if `limit` bytes do not hold the excess of their sizes over those of a plan.
     pub fn fit(&mut self, plan: &Plan, limit: usize) {
         let excess = |(held, planned): (ScratchReq, &ScratchReq)| {
@@ -99,7 +99,7 @@ impl<F: Real> Buffers<F> {
 pub struct Execution<'a, F: Real> {
     pub frames: &'a Frames<'a, F>,
     pub lattice: RecognitionLattice<'a, F>,
-    pub step: Step<'a>,
+    pub step: FrameStep<'a>,
     pub weights: Box<dyn BoundWeights<F> + 'a>,
     labels: Option<&'a Labels<'a>>,
     /// Frames of the group, packed.
@@ -128,7 +128,7 @@ impl<'a, F: Real> Execution<'a, F> {
     }
 
     /// Sets the frames of a group.
-    pub fn set_frames(&mut self, group: &Group) -> Result<()> {
+    pub fn set_frames(&mut self, group: &UtteranceGroup) -> Result<()> {
         self.rows = group.rows(self.frames);
         self.weights.set_frames(&self.rows, &group.utterances())
     }
@@ -137,8 +137,8 @@ impl<'a, F: Real> Execution<'a, F> {
     /// without.
     pub fn forward(
         &mut self,
-        buffers: &mut Buffers<F>,
-        group: &Group,
+        buffers: &mut CallBuffers<F>,
+        group: &UtteranceGroup,
         keep_arcs: Option<bool>,
     ) -> Result<GroupSums> {
         self.set_frames(group)?;
@@ -170,8 +170,8 @@ impl<'a, F: Real> Execution<'a, F> {
     /// Adds the gradients of the group of the last [`forward`](Self::forward).
     pub fn backward(
         &mut self,
-        buffers: &mut Buffers<F>,
-        group: &Group,
+        buffers: &mut CallBuffers<F>,
+        group: &UtteranceGroup,
         found: &GroupSums,
         cotangents: &[f64],
     ) -> Result<()> {
@@ -191,7 +191,7 @@ impl<'a, F: Real> Execution<'a, F> {
     }
 
     /// Writes the gradient of a group's frames to their positions in the batch.
-    pub fn frame_gradient(&mut self, group: &Group, out: &mut [F]) {
+    pub fn frame_gradient(&mut self, group: &UtteranceGroup, out: &mut [F]) {
         let size = self.frames.size();
         let rows = self.weights.frame_gradient(&self.rows);
         for (row, to) in rows.chunks_exact(size).zip(group.places(self.frames.padded())) {
@@ -201,7 +201,7 @@ impl<'a, F: Real> Execution<'a, F> {
 }
 
 /// Fails for a sum that is NaN or +inf.
-pub fn check_sums(sums: &[f64], group: &Group) -> Result<()> {
+pub fn check_sums(sums: &[f64], group: &UtteranceGroup) -> Result<()> {
     match sums.iter().position(|sum| sum.is_nan() || *sum == f64::INFINITY) {
         None => Ok(()),
         Some(at) => Err(Error::Overflow { utterance: group.utterances.start + at, value: sums[at] }),

@@ -15,8 +15,9 @@ use kernels::Real;
 use rnnt_dp::semiring::{Average, Mean};
 
 use crate::{
-    Alignment, Arcs, ArcsMut, BoundWeights, Context, Error, Frames, Output, RecognitionLattice, Result,
-    distance::{self, Arc, Distance},
+    AlignmentLattice, Arcs, ArcsMut, BoundWeights, Context, Error, Frames, LatticeOutput, RecognitionLattice,
+    Result,
+    distance::{self, Distance, FrameArc},
     error::expect_len,
     execution::check_weights,
 };
@@ -27,7 +28,7 @@ pub enum Quantity<'a> {
     /// Entropy of the distribution over paths, in nats.
     Entropy,
     /// Sum over a path of what its arcs cost, by frame and arc. Arcs that are blocked are not asked.
-    Cost(&'a dyn Fn(usize, Arc) -> f64),
+    Cost(&'a dyn Fn(usize, FrameArc) -> f64),
 }
 
 /// A mean over the paths of an utterance, and its gradient.
@@ -44,11 +45,11 @@ pub struct Expected {
 }
 
 /// What an arc costs that differs from a reference: 1 if the label that it takes from its alignment state is another one. The
-/// reference has an entry for each frame and alignment state, *T x A*, as a [`Path`](crate::Path) has; 0 where it ends.
+/// reference has an entry for each frame and alignment state, *T x A*, as a [`LatticePath`](crate::Path) has; 0 where it ends.
 ///
 /// ```
-/// use lattice::{Alignment, FullNGram, Arcs, expectation::{differs, expected, Quantity}};
-/// let (context, alignment) = (FullNGram::new(1, 0)?, Alignment::FrameDependent);
+/// use lattice::{AlignmentLattice, FullNGram, Arcs, expectation::{differs, expected, Quantity}};
+/// let (context, alignment) = (FullNGram::new(1, 0)?, AlignmentLattice::FrameDependent);
 /// let arcs = Arcs { blank: &[0.0; 2], lexical: &[0.0; 2] }; // two frames, in each a blank or a label
 /// let cost = differs(alignment, &[1, 0]);
 /// let risk = expected(&context, alignment, arcs, Quantity::Cost(&cost))?;
@@ -57,7 +58,7 @@ pub struct Expected {
 /// assert!((entropy.mean - 4f64.ln()).abs() < 1e-12 && entropy.lexical[0].abs() < 1e-12);
 /// # Ok::<(), lattice::Error>(())
 /// ```
-pub fn differs(alignment: Alignment, reference: &[u32]) -> impl Fn(usize, Arc) -> f64 {
+pub fn differs(alignment: AlignmentLattice, reference: &[u32]) -> impl Fn(usize, FrameArc) -> f64 {
     move |frame, arc| {
         let entry = frame * alignment.num_states() + arc.alignment;
         let label = reference.get(entry).map_or(0, |&label| label as usize);
@@ -77,7 +78,7 @@ pub fn differs(alignment: Alignment, reference: &[u32]) -> impl Fn(usize, Arc) -
 /// Time *N A C V*, memory *N C* beside the result.
 pub fn expected(
     context: &dyn Context,
-    alignment: Alignment,
+    alignment: AlignmentLattice,
     arcs: Arcs<f64>,
     quantity: Quantity,
 ) -> Result<Expected> {
@@ -141,7 +142,7 @@ impl<F: Real> RecognitionLattice<'_, F> {
         frames: &Frames<F>,
         of: impl Fn(usize) -> Quantity<'q>,
         weights: &[f64],
-    ) -> Result<Output<F>> {
+    ) -> Result<LatticeOutput<F>> {
         self.check_frames(frames)?;
         check_weights(frames, weights)?;
         let mut arcs = FrameArcs::new(self)?;
@@ -160,7 +161,7 @@ impl<F: Real> RecognitionLattice<'_, F> {
             let rows = arcs.weights.frame_gradient(frames.of(utterance));
             gradient[utterance * padded..][..rows.len()].copy_from_slice(&rows);
         }
-        Ok(Output { sums, frames: gradient, parameters: arcs.weights.finish() })
+        Ok(LatticeOutput { sums, frames: gradient, parameters: arcs.weights.finish() })
     }
 
     fn means<'a>(&'a self, quantity: Quantity<'a>) -> Means<'a> {
@@ -202,7 +203,7 @@ impl<'a, F: Real> FrameArcs<'a, F> {
 /// A mean of one utterance.
 struct Means<'a> {
     context: &'a dyn Context,
-    alignment: Alignment,
+    alignment: AlignmentLattice,
     quantity: Quantity<'a>,
 }
 
@@ -222,19 +223,19 @@ impl Means<'_> {
     /// Arcs of the semiring, *rows x C* and *rows x C x V*, from the weights of a frame.
     fn fill(&self, t: usize, from: Arcs<f64>, to: ArcsMut<Mean>) {
         let (states, labels) = (self.context.states(), self.context.vocabulary());
-        let value = |log_prob: f64, arc: Arc| match self.quantity {
+        let value = |log_prob: f64, arc: FrameArc| match self.quantity {
             Quantity::Entropy => Mean { log_prob, value: log_prob },
             Quantity::Cost(cost) if log_prob > f64::NEG_INFINITY => Mean { log_prob, value: cost(t, arc) },
             Quantity::Cost(_) => Mean { log_prob, value: 0.0 },
         };
         for (at, to) in to.blank.iter_mut().enumerate() {
             let (alignment, context) = (at / states, at % states);
-            *to = value(from.blank[context], Arc { alignment, context, label: 0 });
+            *to = value(from.blank[context], FrameArc { alignment, context, label: 0 });
         }
         for (at, to) in to.lexical.iter_mut().enumerate() {
             let (state, label) = (at / labels, at % labels + 1);
             let (alignment, context) = (state / states, state % states);
-            *to = value(from.lexical[context * labels + label - 1], Arc { alignment, context, label });
+            *to = value(from.lexical[context * labels + label - 1], FrameArc { alignment, context, label });
         }
     }
 
@@ -277,10 +278,10 @@ impl Means<'_> {
         }
     }
 
-    fn backward<'a>(&'a self, found: &'a Distance<Mean>) -> Backward<'a> {
+    fn backward<'a>(&'a self, found: &'a Distance<Mean>) -> MeanBackward<'a> {
         let [blank, lexical] = self.sizes().map(|size| vec![0.0; size]);
-        let steps = distance::Backward::new(self.context, self.alignment, self.rows());
-        Backward {
+        let steps = distance::DistanceBackward::new(self.context, self.alignment, self.rows());
+        MeanBackward {
             means: self,
             found,
             left: found.alphas.len() / self.context.states(),
@@ -292,17 +293,17 @@ impl Means<'_> {
 }
 
 /// Gradients of the arc weights, the last frame first.
-struct Backward<'a> {
+struct MeanBackward<'a> {
     means: &'a Means<'a>,
     found: &'a Distance<Mean>,
     /// Frames before the one that was last.
     left: usize,
-    steps: distance::Backward<'a, Average>,
+    steps: distance::DistanceBackward<'a, Average>,
     blank: Vec<f64>,
     lexical: Vec<f64>,
 }
 
-impl Backward<'_> {
+impl MeanBackward<'_> {
     /// The next frame and its gradient, *C* and *C x V*.
     fn step(&mut self, mut load: impl FnMut(usize, ArcsMut<f64>)) -> Option<(usize, Arcs<'_, f64>)> {
         let t = self.left.checked_sub(1)?;

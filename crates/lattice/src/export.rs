@@ -4,7 +4,7 @@ use std::{
     fmt::Write,
 };
 
-use crate::{ArcList, Error, Path, Result, Spot};
+use crate::{ArcList, Error, LatticePath, Result, StateId};
 
 impl ArcList<'_> {
     /// The lattice in Graphviz' language: a node a state, labelled `t,a` and what `context` calls its context state; an arc a label
@@ -14,9 +14,9 @@ impl ArcList<'_> {
     /// Names that are not one a label, a path of another lattice.
     ///
     /// ```
-    /// use lattice::{Alignment, Frames, FullNGram, RecognitionLattice, Table};
-    /// let (context, table) = (FullNGram::new(1, 1)?, Table::new(&[0.5, 1.5, 2.5, 3.5], &[1, 2, 2])?);
-    /// let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table)?;
+    /// use lattice::{AlignmentLattice, Frames, FullNGram, RecognitionLattice, TableWeightFn};
+    /// let (context, table) = (FullNGram::new(1, 1)?, TableWeightFn::new(&[0.5, 1.5, 2.5, 3.5], &[1, 2, 2])?);
+    /// let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &table)?;
     /// let frames = Frames::new(&[0.0], &[1, 1, 1], &[1])?;
     /// let arcs = lattice.arc_list(&frames, 0, 1000)?;
     /// let picture = arcs.to_dot(None, |state| format!("{:?}", context.history(state)), None)?;
@@ -28,7 +28,7 @@ impl ArcList<'_> {
         &self,
         names: Option<&[&str]>,
         context: impl Fn(usize) -> String,
-        path: Option<&Path>,
+        path: Option<&LatticePath>,
     ) -> Result<String> {
         let names = self.names(names)?;
         if let Some(path) = path {
@@ -39,15 +39,15 @@ impl ArcList<'_> {
             }
         }
         let frames = path.map(|path| path.arcs(self.context)).unwrap_or_default();
-        let of_frame = |(frame, arcs): (usize, Vec<crate::distance::Arc>)| {
-            let spot = move |arc: &crate::distance::Arc| Spot {
+        let of_frame = |(frame, arcs): (usize, Vec<crate::distance::FrameArc>)| {
+            let spot = move |arc: &crate::distance::FrameArc| StateId {
                 frame,
                 alignment: arc.alignment,
                 context: arc.context,
             };
             arcs.into_iter().map(move |arc| (spot(&arc), arc.label as u32))
         };
-        let bold: HashSet<(Spot, u32)> = frames.into_iter().enumerate().flat_map(of_frame).collect();
+        let bold: HashSet<(StateId, u32)> = frames.into_iter().enumerate().flat_map(of_frame).collect();
         let mut spots = BTreeSet::from([self.start()]);
         spots.extend(self.arcs.iter().flat_map(|arc| [arc.from, arc.to]));
 

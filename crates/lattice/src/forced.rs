@@ -8,14 +8,14 @@
 use kernels::{Real, items_mut, par_for};
 
 use crate::{
-    Alignment, Arcs, Frames, Labels, Path, RecognitionLattice, Result, Session, Sum,
+    AlignmentLattice, Arcs, Frames, Labels, LatticePath, LatticeSession, RecognitionLattice, Result, Sum,
     execution::{Request, check_sums},
-    plan::Operation,
+    plan::LatticeOperation,
 };
 
 const NONE: f64 = f64::NEG_INFINITY;
 
-impl<F: Real> Session<F> {
+impl<F: Real> LatticeSession<F> {
     /// The best path of each utterance that has its labels: when each of them is said. A string without a path has weight -inf.
     ///
     /// # Errors
@@ -28,9 +28,10 @@ impl<F: Real> Session<F> {
         lattice: &RecognitionLattice<F>,
         frames: &Frames<F>,
         labels: &Labels,
-    ) -> Result<Vec<Path>> {
+    ) -> Result<Vec<LatticePath>> {
         let request = Request::new(lattice, frames, Some(labels), Sum::Numerator)?;
-        let (mut execution, plan) = self.start(request, |all_paths| Operation::sum(all_paths).best())?;
+        let (mut execution, plan) =
+            self.start(request, |all_paths| LatticeOperation::sum(all_paths).best())?;
         let (context, alignment) = (lattice.context(), lattice.alignment());
         let mut paths = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {
@@ -43,7 +44,7 @@ impl<F: Real> Session<F> {
                 *found = Some(match numerator.string(&group, at) {
                     // Comparisons would hide it.
                     Some((labels, arcs)) if unsure && has_nan(arcs, labels.len() + 1) => {
-                        Path { weight: f64::NAN, ..blocked(alignment, frames) }
+                        LatticePath { weight: f64::NAN, ..blocked(alignment, frames) }
                     }
                     Some((labels, arcs)) => align(alignment, frames, labels, arcs),
                     None => blocked(alignment, frames),
@@ -51,7 +52,7 @@ impl<F: Real> Session<F> {
             });
             let first = paths.len();
             paths.extend(found.into_iter().flatten());
-            let weights: Vec<f64> = paths[first..].iter().map(|path: &Path| path.weight).collect();
+            let weights: Vec<f64> = paths[first..].iter().map(|path: &LatticePath| path.weight).collect();
             check_sums(&weights, &group)?;
         }
         Ok(paths)
@@ -65,13 +66,13 @@ fn has_nan<F: Real>(arcs: Arcs<F>, positions: usize) -> bool {
     arcs.blank.iter().chain(labels).any(|w| w.to_f64().is_nan())
 }
 
-fn blocked(alignment: Alignment, frames: usize) -> Path {
+fn blocked(alignment: AlignmentLattice, frames: usize) -> LatticePath {
     let per_frame = alignment.num_states();
-    Path { alignment: vec![0; frames * per_frame], per_frame, weight: NONE }
+    LatticePath { alignment: vec![0; frames * per_frame], per_frame, weight: NONE }
 }
 
 /// The best path of a string. `arcs` *N x (M + 1)* each.
-fn align<F: Real>(alignment: Alignment, frames: usize, labels: &[u32], arcs: Arcs<F>) -> Path {
+fn align<F: Real>(alignment: AlignmentLattice, frames: usize, labels: &[u32], arcs: Arcs<F>) -> LatticePath {
     let positions = labels.len() + 1;
     // Labels of the frame on the best path to each position.
     let mut counts = vec![0u32; frames * positions];
@@ -95,7 +96,7 @@ fn align<F: Real>(alignment: Alignment, frames: usize, labels: &[u32], arcs: Arc
         }
         std::mem::swap(&mut alpha, &mut next);
     }
-    let mut path = Path { weight: alpha[labels.len()], ..blocked(alignment, frames) };
+    let mut path = LatticePath { weight: alpha[labels.len()], ..blocked(alignment, frames) };
     if path.weight > NONE {
         let mut end = labels.len();
         let per_frame = path.alignment.chunks_exact_mut(path.per_frame);

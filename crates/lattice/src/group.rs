@@ -6,7 +6,7 @@ use kernels::Real;
 use crate::Frames;
 
 /// Utterances with their frames packed, one after the other.
-pub struct Group {
+pub struct UtteranceGroup {
     pub utterances: Range<usize>,
     /// First packed frame of each, and the end.
     pub starts: Vec<usize>,
@@ -14,7 +14,7 @@ pub struct Group {
     pub window: usize,
 }
 
-impl Group {
+impl UtteranceGroup {
     pub fn new<F: Real>(frames: &Frames<F>, utterances: Range<usize>, window: usize) -> Self {
         let mut starts = vec![0];
         for utterance in utterances.clone() {

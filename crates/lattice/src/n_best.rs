@@ -11,12 +11,12 @@
 use kernels::{Real, ScratchReq};
 
 use crate::{
-    Frames, Merge, Path, RecognitionLattice, Result, Session,
-    potentials::{Row, Walk},
+    Frames, LatticePath, LatticeSession, Merge, RecognitionLattice, Result,
+    potentials::{PathWalk, StateArcs},
 };
 
 /// Where a path turns off another one.
-struct Turn {
+struct PathDeviation {
     loss: f64,
     /// Weight up to and with the arc.
     weight: f64,
@@ -27,7 +27,7 @@ struct Turn {
     label: u32,
 }
 
-impl<F: Real> Session<F> {
+impl<F: Real> LatticeSession<F> {
     /// The `count` best paths of each utterance, best first, all different; fewer where there are fewer that are not blocked.
     ///
     /// Exact: the n-th has the n-th largest weight. Of paths of equal weight, those come first that turn off an earlier one
@@ -35,12 +35,12 @@ impl<F: Real> Session<F> {
     /// end of arcs.
     ///
     /// ```
-    /// use lattice::{Alignment, Frames, FullNGram, RecognitionLattice, Session, Table};
+    /// use lattice::{AlignmentLattice, Frames, FullNGram, RecognitionLattice, LatticeSession, TableWeightFn};
     /// let weights = [0.0f64, 0.5, -1.0, 2.0]; // (blank, label 1) in two frames, one context state
-    /// let (context, table) = (FullNGram::new(1, 0)?, Table::new(&weights, &[2, 1, 2])?);
-    /// let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table)?;
+    /// let (context, table) = (FullNGram::new(1, 0)?, TableWeightFn::new(&weights, &[2, 1, 2])?);
+    /// let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &table)?;
     /// let frames = Frames::new(&[0.0, 1.0], &[1, 2, 1], &[2])?;
-    /// let paths = Session::default().n_best_paths(&lattice, &frames, 3)?;
+    /// let paths = LatticeSession::default().n_best_paths(&lattice, &frames, 3)?;
     /// let found: Vec<_> = paths[0].iter().map(|path| (&path.alignment[..], path.weight)).collect();
     /// assert_eq!(found, [(&[1, 1][..], 2.5), (&[0, 1], 2.0), (&[1, 0], -0.5)]);
     /// # Ok::<(), lattice::Error>(())
@@ -56,21 +56,21 @@ impl<F: Real> Session<F> {
         lattice: &RecognitionLattice<F>,
         frames: &Frames<F>,
         count: usize,
-    ) -> Result<Vec<Vec<Path>>> {
-        let turns = ScratchReq::new::<Turn>(count.saturating_add(1));
-        let memory = [ScratchReq::EMPTY, turns.and(Row::<F>::scratch(lattice.context()))];
+    ) -> Result<Vec<Vec<LatticePath>>> {
+        let turns = ScratchReq::new::<PathDeviation>(count.saturating_add(1));
+        let memory = [ScratchReq::EMPTY, turns.and(StateArcs::<F>::scratch(lattice.context()))];
         self.walks(lattice, frames, (Merge::Max, memory), |_, walk| Ok(n_best(walk, count)))
     }
 }
 
-fn n_best<F: Real>(walk: &Walk<F>, count: usize) -> Vec<Path> {
-    let mut found: Vec<Path> = Vec::new();
+fn n_best<F: Real>(walk: &PathWalk<F>, count: usize) -> Vec<LatticePath> {
+    let mut found: Vec<LatticePath> = Vec::new();
     // In order, and no more than are still wanted.
-    let mut turns: Vec<Turn> = Vec::new();
-    let mut row = Row::default();
+    let mut turns: Vec<PathDeviation> = Vec::new();
+    let mut row = StateArcs::default();
     let per_frame = walk.places.per_frame();
     let mut go_on = (walk.total() > f64::NEG_INFINITY && count > 0).then(|| {
-        let path = Path { alignment: vec![0; walk.places.end()], per_frame, weight: 0.0 };
+        let path = LatticePath { alignment: vec![0; walk.places.end()], per_frame, weight: 0.0 };
         (path, 0.0, 0, walk.context.start())
     });
     while let Some((mut path, so_far, mut place, mut state)) = go_on {
@@ -86,7 +86,10 @@ fn n_best<F: Real>(walk: &Walk<F>, count: usize) -> Vec<Path> {
                 }
                 let at = turns.partition_point(|turn| turn.loss <= loss);
                 let weight = path.weight + row.weights[label];
-                turns.insert(at, Turn { loss, weight, from: found.len(), place, state, label: label as u32 });
+                turns.insert(
+                    at,
+                    PathDeviation { loss, weight, from: found.len(), place, state, label: label as u32 },
+                );
                 turns.truncate(wanted);
             }
             path.alignment[place] = best as u32;
@@ -100,7 +103,7 @@ fn n_best<F: Real>(walk: &Walk<F>, count: usize) -> Vec<Path> {
             alignment[..turn.place].copy_from_slice(&found[turn.from].alignment[..turn.place]);
             alignment[turn.place] = turn.label;
             let (place, state) = walk.follow(turn.place, turn.state, turn.label as usize);
-            (Path { alignment, per_frame, weight: turn.weight }, turn.loss, place, state)
+            (LatticePath { alignment, per_frame, weight: turn.weight }, turn.loss, place, state)
         });
     }
     // Sums in another order may differ in the last place.

@@ -13,13 +13,13 @@ use std::{cmp::Ordering, collections::BinaryHeap};
 use kernels::{Real, ScratchReq};
 
 use crate::{
-    Error, Frames, Hypothesis, Merge, RecognitionLattice, Result, Session,
-    potentials::{Row, Walk},
+    Error, Frames, LatticeSession, Merge, RecognitionLattice, Result, WeightedString,
+    potentials::{PathWalk, StateArcs},
 };
 
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Strings {
+pub struct NBestOptions {
     /// How many strings at most.
     pub count: usize,
     /// What a string weighs: as its best path, or as all its paths.
@@ -29,7 +29,7 @@ pub struct Strings {
 }
 
 /// A prefix that was looked at.
-struct Prefix {
+struct StringPrefix {
     parent: usize,
     label: u32,
     state: usize,
@@ -39,26 +39,26 @@ struct Prefix {
 }
 
 /// A prefix to look at, or a string that is complete (label 0).
-struct Offer {
+struct PrefixCandidate {
     bound: f64,
     depth: usize,
     parent: usize,
     label: u32,
 }
 
-impl<F: Real> Session<F> {
+impl<F: Real> LatticeSession<F> {
     /// The heaviest strings of labels of each utterance, heaviest first, all different; fewer where there are fewer that are not
     /// blocked.
     ///
     /// Exact under both ways to merge. Under [`Merge::Sum`] the weight less `log D` is the log-posterior of the string.
     ///
     /// ```
-    /// use lattice::{Alignment, Frames, FullNGram, Merge, RecognitionLattice, Session, Strings, Table};
-    /// let (context, table) = (FullNGram::new(1, 0)?, Table::new(&[0.0; 4], &[2, 1, 2])?);
-    /// let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table)?;
+    /// use lattice::{AlignmentLattice, Frames, FullNGram, Merge, RecognitionLattice, LatticeSession, NBestOptions, TableWeightFn};
+    /// let (context, table) = (FullNGram::new(1, 0)?, TableWeightFn::new(&[0.0; 4], &[2, 1, 2])?);
+    /// let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &table)?;
     /// let frames = Frames::new(&[0.0, 1.0], &[1, 2, 1], &[2])?;
-    /// let asked = Strings { count: 1, merge: Merge::Sum, limit: 100 };
-    /// let found = Session::default().n_best_strings(&lattice, &frames, asked)?;
+    /// let asked = NBestOptions { count: 1, merge: Merge::Sum, limit: 100 };
+    /// let found = LatticeSession::default().n_best_strings(&lattice, &frames, asked)?;
     /// assert_eq!(found[0][0].labels, [1]); // one label at the first frame or at the second
     /// assert!((found[0][0].weight - 2f64.ln()).abs() < 1e-12);
     /// # Ok::<(), lattice::Error>(())
@@ -74,34 +74,36 @@ impl<F: Real> Session<F> {
         &mut self,
         lattice: &RecognitionLattice<F>,
         frames: &Frames<F>,
-        asked: Strings,
-    ) -> Result<Vec<Vec<Hypothesis>>> {
+        asked: NBestOptions,
+    ) -> Result<Vec<Vec<WeightedString>>> {
         let labels = 1 + lattice.context().vocabulary();
         let prefixes = ScratchReq::new::<f64>(asked.limit);
         // Weights of one label's arcs.
         let arcs = ScratchReq::new::<f64>(1).and(ScratchReq::new::<F>(4));
-        let offers = ScratchReq::new::<Offer>(labels).and(ScratchReq::new::<Prefix>(1)).times(asked.limit);
+        let offers = ScratchReq::new::<PrefixCandidate>(labels)
+            .and(ScratchReq::new::<StringPrefix>(1))
+            .times(asked.limit);
         let scores = ScratchReq::new::<f64>(labels);
         let memory = [
             prefixes.times(lattice.alignment().num_states()).and(arcs),
-            ScratchReq::all_of([prefixes, offers, scores, Row::<F>::scratch(lattice.context())]),
+            ScratchReq::all_of([prefixes, offers, scores, StateArcs::<F>::scratch(lattice.context())]),
         ];
         self.walks(lattice, frames, (asked.merge, memory), |utterance, walk| search(walk, asked, utterance))
     }
 }
 
-fn search<F: Real>(walk: &Walk<F>, asked: Strings, utterance: usize) -> Result<Vec<Hypothesis>> {
+fn search<F: Real>(walk: &PathWalk<F>, asked: NBestOptions, utterance: usize) -> Result<Vec<WeightedString>> {
     let mut found = Vec::new();
-    let mut prefixes: Vec<Prefix> = Vec::new();
+    let mut prefixes: Vec<StringPrefix> = Vec::new();
     let mut offers = BinaryHeap::new();
-    let mut row = Row::default();
+    let mut row = StateArcs::default();
     let mut scores = Vec::new();
     if asked.count == 0 || walk.total() == f64::NEG_INFINITY {
         return Ok(found);
     }
     let mut here = vec![f64::NEG_INFINITY; walk.places.end() + 1];
     here[0] = 0.0;
-    let start = Prefix { parent: 0, label: 0, state: walk.context.start(), depth: 0, here };
+    let start = StringPrefix { parent: 0, label: 0, state: walk.context.start(), depth: 0, here };
     let mut next = Some((start, walk.total()));
     loop {
         if let Some((mut prefix, bound)) = next.take() {
@@ -112,18 +114,23 @@ fn search<F: Real>(walk: &Walk<F>, asked: Strings, utterance: usize) -> Result<V
             let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             for (label, &score) in (0..).zip(&scores).filter(|(_, score)| **score > f64::NEG_INFINITY) {
                 let bound = if asked.merge == Merge::Max { bound - (top - score) } else { score };
-                offers.push(Offer { bound, depth: prefix.depth + 1, parent: prefixes.len(), label });
+                offers.push(PrefixCandidate {
+                    bound,
+                    depth: prefix.depth + 1,
+                    parent: prefixes.len(),
+                    label,
+                });
             }
             prefixes.push(prefix);
         }
         match offers.pop() {
-            Some(Offer { parent, label: 0, .. }) => {
-                found.push(Hypothesis {
+            Some(PrefixCandidate { parent, label: 0, .. }) => {
+                found.push(WeightedString {
                     labels: labels(&prefixes, parent),
                     weight: prefixes[parent].here[walk.places.end()],
                 });
             }
-            Some(Offer { parent, label, bound, .. }) => {
+            Some(PrefixCandidate { parent, label, bound, .. }) => {
                 next = Some((prefixes[parent].child(walk, parent, label)?, bound));
             }
             None => break,
@@ -137,7 +144,7 @@ fn search<F: Real>(walk: &Walk<F>, asked: Strings, utterance: usize) -> Result<V
     Ok(found)
 }
 
-fn labels(prefixes: &[Prefix], mut at: usize) -> Vec<u32> {
+fn labels(prefixes: &[StringPrefix], mut at: usize) -> Vec<u32> {
     let mut labels = Vec::with_capacity(prefixes[at].depth);
     while prefixes[at].depth > 0 {
         labels.push(prefixes[at].label);
@@ -147,9 +154,9 @@ fn labels(prefixes: &[Prefix], mut at: usize) -> Vec<u32> {
     labels
 }
 
-impl Prefix {
+impl StringPrefix {
     /// Another label: where it is emitted.
-    fn child<F: Real>(&self, walk: &Walk<F>, parent: usize, label: u32) -> Result<Self> {
+    fn child<F: Real>(&self, walk: &PathWalk<F>, parent: usize, label: u32) -> Result<Self> {
         let weights = walk.weigh_label(self.state, label)?;
         let mut here = vec![f64::NEG_INFINITY; self.here.len()];
         for (place, weight) in self.here[..walk.places.end()].iter().enumerate() {
@@ -162,7 +169,13 @@ impl Prefix {
     }
 
     /// Blanks behind its last label, and the bounds of what comes next: the end, or each label.
-    fn go_on<F: Real>(&mut self, walk: &Walk<F>, merge: Merge, row: &mut Row<F>, scores: &mut Vec<f64>) {
+    fn go_on<F: Real>(
+        &mut self,
+        walk: &PathWalk<F>,
+        merge: Merge,
+        row: &mut StateArcs<F>,
+        scores: &mut Vec<f64>,
+    ) {
         scores.clear();
         scores.resize(1 + walk.context.vocabulary(), f64::NEG_INFINITY);
         for place in 0..walk.places.end() {
@@ -181,7 +194,7 @@ impl Prefix {
     }
 }
 
-impl Ord for Offer {
+impl Ord for PrefixCandidate {
     /// The largest bound first; of ties the longest prefix, then the newest, then the lowest label.
     fn cmp(&self, other: &Self) -> Ordering {
         let bounds = self.bound.total_cmp(&other.bound);
@@ -190,16 +203,16 @@ impl Ord for Offer {
     }
 }
 
-impl PartialOrd for Offer {
+impl PartialOrd for PrefixCandidate {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Offer {
+impl PartialEq for PrefixCandidate {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Offer {}
+impl Eq for PrefixCandidate {}

@@ -10,10 +10,10 @@ use kernels::{Real, ScratchReq, items_mut, par_for};
 use rnnt_dp::semiring::{Log, Semiring};
 
 use crate::{
-    Alignment, Arcs, ArcsMut, BoundWeights, Chain, Error, Labels, Result,
+    AlignmentLattice, Arcs, ArcsMut, BoundWeights, Error, LabelChain, Labels, Result,
     context::{Context, walk_states},
     denominator::ADDS_UP,
-    group::Group,
+    group::UtteranceGroup,
 };
 
 const NONE: f64 = f64::NEG_INFINITY;
@@ -21,13 +21,13 @@ const NONE: f64 = f64::NEG_INFINITY;
 /// The strings of a group and the adjoints of their arcs.
 #[derive(Default)]
 pub struct Numerator<F> {
-    chains: Vec<Option<Strings>>,
+    chains: Vec<Option<StringChain>>,
     /// Weights, then marginals, of each utterance: *N x (M + 1)* each.
     arcs: Vec<(Vec<F>, Vec<F>)>,
 }
 
 /// Contexts and labels of an utterance that has a path.
-struct Strings {
+struct StringChain {
     states: Vec<usize>,
     labels: Vec<u32>,
 }
@@ -42,9 +42,9 @@ impl<F: Real> Numerator<F> {
     /// `log S` of each utterance; what [`backward`](Self::backward) needs stays if it is `stored`.
     pub fn forward(
         &mut self,
-        (context, alignment): (&dyn Context, Alignment),
+        (context, alignment): (&dyn Context, AlignmentLattice),
         weights: &dyn BoundWeights<F>,
-        group: &Group,
+        group: &UtteranceGroup,
         labels: &Labels,
         stored: bool,
     ) -> Result<Vec<f64>> {
@@ -70,9 +70,9 @@ impl<F: Real> Numerator<F> {
     /// Computes the arc weights along the strings of a group.
     pub fn set_arcs(
         &mut self,
-        (context, alignment): (&dyn Context, Alignment),
+        (context, alignment): (&dyn Context, AlignmentLattice),
         weights: &dyn BoundWeights<F>,
-        group: &Group,
+        group: &UtteranceGroup,
         labels: &Labels,
     ) -> Result<()> {
         self.chains.clear();
@@ -83,7 +83,7 @@ impl<F: Real> Numerator<F> {
             self.chains.push(match labels {
                 None => None,
                 Some(labels) => {
-                    Some(Strings { states: walk_states(context, labels)?, labels: labels.to_vec() })
+                    Some(StringChain { states: walk_states(context, labels)?, labels: labels.to_vec() })
                 }
             });
             let Some(strings) = &self.chains[at] else { continue };
@@ -99,7 +99,7 @@ impl<F: Real> Numerator<F> {
     }
 
     /// Labels and arc weights of an utterance, if its frames hold its labels.
-    pub fn string(&self, group: &Group, at: usize) -> Option<(&[u32], Arcs<'_, F>)> {
+    pub fn string(&self, group: &UtteranceGroup, at: usize) -> Option<(&[u32], Arcs<'_, F>)> {
         let strings = self.chains[at].as_ref()?;
         let sites = group.of(at).len() * strings.states.len();
         let (blank, lexical) = &self.arcs[at];
@@ -110,7 +110,7 @@ impl<F: Real> Numerator<F> {
     pub fn backward(
         &mut self,
         weights: &mut dyn BoundWeights<F>,
-        group: &Group,
+        group: &UtteranceGroup,
         cotangents: &[f64],
     ) -> Result<()> {
         for (at, &cotangent) in cotangents.iter().enumerate() {
@@ -129,15 +129,15 @@ impl<F: Real> Numerator<F> {
     }
 }
 
-impl Strings {
-    fn chain(&self) -> Chain<'_> {
-        Chain { states: &self.states, labels: &self.labels }
+impl StringChain {
+    fn chain(&self) -> LabelChain<'_> {
+        LabelChain { states: &self.states, labels: &self.labels }
     }
 }
 
 /// The lattice of one string.
 struct StringLattice {
-    alignment: Alignment,
+    alignment: AlignmentLattice,
     /// N
     frames: usize,
     /// M + 1

@@ -2,10 +2,10 @@
 use kernels::Real;
 
 use crate::{
-    Path, Result,
+    LatticePath, Result,
     denominator::two,
-    execution::{Buffers, Execution, check_sums},
-    group::{Group, Wave},
+    execution::{CallBuffers, Execution, check_sums},
+    group::{UtteranceGroup, Wave},
     plan::Plan,
 };
 
@@ -13,8 +13,8 @@ use crate::{
 pub fn best_paths<F: Real>(
     execution: &mut Execution<F>,
     plan: &Plan,
-    buffers: &mut Buffers<F>,
-) -> Result<Vec<Path>> {
+    buffers: &mut CallBuffers<F>,
+) -> Result<Vec<LatticePath>> {
     search_groups(execution, plan, buffers, search_waves)
 }
 
@@ -22,9 +22,9 @@ pub fn best_paths<F: Real>(
 pub fn search_groups<'a, F: Real>(
     execution: &mut Execution<'a, F>,
     plan: &Plan,
-    buffers: &mut Buffers<F>,
-    mut search: impl FnMut(&mut Execution<'a, F>, &Group, &mut Buffers<F>) -> Vec<f64>,
-) -> Result<Vec<Path>> {
+    buffers: &mut CallBuffers<F>,
+    mut search: impl FnMut(&mut Execution<'a, F>, &UtteranceGroup, &mut CallBuffers<F>) -> Vec<f64>,
+) -> Result<Vec<LatticePath>> {
     let mut paths = Vec::with_capacity(execution.frames.utterances());
     for group in plan.groups(execution.frames) {
         execution.set_frames(&group)?;
@@ -41,8 +41,8 @@ pub fn search_groups<'a, F: Real>(
 /// Fills in the backpointers of a group from all arc weights; returns the weights of its best paths.
 pub fn search_waves<F: Real>(
     execution: &mut Execution<F>,
-    group: &Group,
-    buffers: &mut Buffers<F>,
+    group: &UtteranceGroup,
+    buffers: &mut CallBuffers<F>,
 ) -> Vec<f64> {
     let (step, weights, waves) = (&execution.step, &*execution.weights, group.waves());
     let mut offsets = vec![0.0; group.len()];

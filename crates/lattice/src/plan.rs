@@ -4,10 +4,10 @@ use panda_core::DEFAULT_BUDGET;
 
 use crate::{
     Error, Frames, Labels, RecognitionLattice, Result,
-    group::Group,
+    group::UtteranceGroup,
     reach::Reach,
     screened::screening,
-    step::{Room, backpointers},
+    step::{StepScratch, backpointers},
     weight_fn::Workload,
 };
 
@@ -73,7 +73,7 @@ pub struct Plan {
 
 /// What a call does with a lattice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Operation {
+pub(crate) struct LatticeOperation {
     /// Whether it visits all paths.
     pub all_paths: bool,
     /// Whether it finds the best paths, of all or of strings.
@@ -86,7 +86,7 @@ pub(crate) struct Operation {
     walks: Option<[ScratchReq; 2]>,
 }
 
-impl Operation {
+impl LatticeOperation {
     /// One sum.
     pub const fn sum(all_paths: bool) -> Self {
         Self { all_paths, best: false, gradients: false, whole: false, walks: None }
@@ -122,7 +122,7 @@ impl Plan {
         lattice: &RecognitionLattice<F>,
         frames: &Frames<F>,
         labels: Option<&Labels>,
-        (operation, options): (Operation, Options),
+        (operation, options): (LatticeOperation, Options),
     ) -> Result<Self> {
         let positions =
             |b: usize| labels.and_then(|labels| labels.of(b)).map_or(0, |labels| labels.len() + 1);
@@ -138,7 +138,7 @@ impl Plan {
         lattice: &RecognitionLattice<F>,
         lengths: Vec<(usize, usize)>,
         features: usize,
-        (operation, options): (Operation, Options),
+        (operation, options): (LatticeOperation, Options),
     ) -> Result<Self> {
         let all = lengths.len().max(1);
         let call = CallShape { lattice: *lattice, operation, lengths, features };
@@ -185,17 +185,17 @@ impl Plan {
         }
     }
 
-    pub(crate) fn groups<F: Real>(&self, frames: &Frames<F>) -> Vec<Group> {
+    pub(crate) fn groups<F: Real>(&self, frames: &Frames<F>) -> Vec<UtteranceGroup> {
         let starts = (0..frames.utterances()).step_by(self.utterances);
         let end = |start: usize| (start + self.utterances).min(frames.utterances());
-        starts.map(|start| Group::new(frames, start..end(start), self.window)).collect()
+        starts.map(|start| UtteranceGroup::new(frames, start..end(start), self.window)).collect()
     }
 }
 
 /// A lattice, an operation, and the sizes of the utterances.
 struct CallShape<'a, F> {
     lattice: RecognitionLattice<'a, F>,
-    operation: Operation,
+    operation: LatticeOperation,
     /// Frames of each utterance, and positions of its string.
     lengths: Vec<(usize, usize)>,
     features: usize,
@@ -230,7 +230,7 @@ impl<F: Real> CallShape<'_, F> {
     ) -> ([ScratchReq; BUFFERS], ScratchReq) {
         let (context, alignment) = (self.lattice.context(), self.lattice.alignment());
         let (c, state) = (context.states(), ScratchReq::new::<F>(context.states()));
-        let Operation { all_paths, best, gradients, walks, .. } = self.operation;
+        let LatticeOperation { all_paths, best, gradients, walks, .. } = self.operation;
         let sum = |of: &dyn Fn(&(usize, usize)) -> usize| group.iter().map(of).fold(0, usize::saturating_add);
         let frames = sum(&|&(frames, _)| frames);
         let wave = sum(&|&(frames, _)| frames.min(window));
@@ -246,7 +246,7 @@ impl<F: Real> CallShape<'_, F> {
             Some(_) => 2,
             None => group.iter().map(|&(_, positions)| positions).max().unwrap_or(0),
         };
-        let steps = Room::<F>::scratch(context, alignment).and(state.times(2));
+        let steps = StepScratch::<F>::scratch(context, alignment).and(state.times(2));
         let buffers = [
             stored.times(frames),
             arcs.times(if kept { frames } else { wave.saturating_mul(2) }),
@@ -272,17 +272,17 @@ impl<F: Real> CallShape<'_, F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Alignment, FullNGram, Table};
+    use crate::{AlignmentLattice, FullNGram, TableWeightFn};
 
     #[test]
     fn long_utterances_have_a_plan_by_default() {
         let (context, length) = (FullNGram::new(32, 2).unwrap(), 16_000);
         let values = vec![0f32; 1_057 * 33];
-        let table = Table::new(&values, &[1, 1_057, 33]).unwrap();
-        let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table).unwrap();
+        let table = TableWeightFn::new(&values, &[1, 1_057, 33]).unwrap();
+        let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &table).unwrap();
         let rows = vec![0f32; 2 * length];
         let frames = Frames::new(&rows, &[2, length, 1], &[length; 2]).unwrap();
-        let operation = Operation::sum(true).with_gradients();
+        let operation = LatticeOperation::sum(true).with_gradients();
         let plan = |options| Plan::new(&lattice, &frames, None, (operation, options));
         let default = plan(Options::new(usize::MAX).recompute()).unwrap();
         assert!(default.bytes > DEFAULT_BUDGET);

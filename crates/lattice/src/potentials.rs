@@ -8,11 +8,12 @@
 use kernels::{Real, ScratchReq, items_mut, par_for};
 
 use crate::{
-    Alignment, ArcsMut, BoundWeights, Chain, Context, Frames, RecognitionLattice, Result, Session, Spot, Sum,
+    AlignmentLattice, ArcsMut, BoundWeights, Context, Frames, LabelChain, LatticeSession, RecognitionLattice,
+    Result, StateId, Sum,
     execution::{Execution, Request, check_sums},
-    group::Group,
-    plan::Operation,
-    step::Step,
+    group::UtteranceGroup,
+    plan::LatticeOperation,
+    step::FrameStep,
 };
 
 /// How weights of several paths become one.
@@ -50,7 +51,7 @@ impl Merge {
 
 /// A string of labels.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Hypothesis {
+pub struct WeightedString {
     /// 1 to V.
     pub labels: Vec<u32>,
     /// The best of its paths, or the sum over them, as was asked for.
@@ -59,12 +60,12 @@ pub struct Hypothesis {
 
 /// Frames and states of the alignment as one row of places, `t A + a`; arcs lead to later ones.
 #[derive(Debug, Clone, Copy)]
-pub struct Places {
+pub struct Positions {
     pub frames: usize,
-    pub alignment: Alignment,
+    pub alignment: AlignmentLattice,
 }
 
-impl Places {
+impl Positions {
     /// A
     pub fn per_frame(&self) -> usize {
         self.alignment.num_states()
@@ -89,23 +90,23 @@ impl Places {
     }
 
     /// A state of the lattice at a place.
-    pub fn spot(&self, place: usize, context: usize) -> Spot {
-        Spot { frame: place / self.per_frame(), alignment: place % self.per_frame(), context }
+    pub fn spot(&self, place: usize, context: usize) -> StateId {
+        StateId { frame: place / self.per_frame(), alignment: place % self.per_frame(), context }
     }
 
-    fn next(&self, place: usize, next: crate::Next) -> usize {
+    fn next(&self, place: usize, next: crate::ArcEnd) -> usize {
         let frame = place / self.per_frame();
         match next {
-            crate::Next::Frame => (frame + 1) * self.per_frame(),
-            crate::Next::State(state) => frame * self.per_frame() + state,
+            crate::ArcEnd::Frame => (frame + 1) * self.per_frame(),
+            crate::ArcEnd::State(state) => frame * self.per_frame() + state,
         }
     }
 }
 
 /// The lattice of one utterance, to be walked from its start.
-pub struct Walk<'a, F> {
+pub struct PathWalk<'a, F> {
     pub context: &'a dyn Context,
-    pub places: Places,
+    pub places: Positions,
     weights: &'a dyn BoundWeights<F>,
     /// The first of the utterance's packed frames.
     first: usize,
@@ -115,7 +116,7 @@ pub struct Walk<'a, F> {
 
 /// Arcs from one state: the blank, and each label.
 #[derive(Default)]
-pub struct Row<F> {
+pub struct StateArcs<F> {
     lexical: Vec<F>,
     /// *1 + V*; -inf where there is no arc.
     pub weights: Vec<f64>,
@@ -123,7 +124,7 @@ pub struct Row<F> {
     pub scores: Vec<f64>,
 }
 
-impl<F: Real> Row<F> {
+impl<F: Real> StateArcs<F> {
     /// Memory of the arcs from one state.
     pub fn scratch(context: &dyn Context) -> ScratchReq {
         let arc = ScratchReq::new::<F>(1).and(ScratchReq::new::<f64>(2));
@@ -131,9 +132,9 @@ impl<F: Real> Row<F> {
     }
 }
 
-impl<'a, F: Real> Walk<'a, F> {
-    pub fn new(execution: &'a Execution<F>, group: &Group, at: usize, ahead: &'a [f64]) -> Self {
-        let places = Places { frames: group.of(at).len(), alignment: execution.step.alignment() };
+impl<'a, F: Real> PathWalk<'a, F> {
+    pub fn new(execution: &'a Execution<F>, group: &UtteranceGroup, at: usize, ahead: &'a [f64]) -> Self {
+        let places = Positions { frames: group.of(at).len(), alignment: execution.step.alignment() };
         let (context, first) = (execution.step.context(), group.of(at).start);
         Self { context, places, weights: &*execution.weights, first, ahead }
     }
@@ -150,7 +151,7 @@ impl<'a, F: Real> Walk<'a, F> {
     }
 
     /// Weights of the arcs from a state.
-    pub fn weigh(&self, place: usize, state: usize, row: &mut Row<F>) {
+    pub fn weigh(&self, place: usize, state: usize, row: &mut StateArcs<F>) {
         let v = self.context.vocabulary();
         row.lexical.resize(v, F::ZERO);
         let frame = self.first + self.places.frame(place);
@@ -164,9 +165,9 @@ impl<'a, F: Real> Walk<'a, F> {
     }
 
     /// The same, and what each arc can still come to.
-    pub fn look(&self, place: usize, state: usize, row: &mut Row<F>) {
+    pub fn look(&self, place: usize, state: usize, row: &mut StateArcs<F>) {
         self.weigh(place, state, row);
-        let Row { weights, scores, .. } = row;
+        let StateArcs { weights, scores, .. } = row;
         scores.clear();
         scores.push(weights[0] + self.ahead(self.places.after_blank(place))[state]);
         match self.places.after_label(place) {
@@ -184,7 +185,7 @@ impl<'a, F: Real> Walk<'a, F> {
         let states = [state, self.context.next_state(state, label as usize)];
         let (mut blank, mut lexical) = (vec![F::ZERO; 2 * frames], vec![F::ZERO; 2 * frames]);
         let arcs = ArcsMut { blank: &mut blank, lexical: &mut lexical };
-        self.weights.forward_chain(self.first, Chain { states: &states, labels: &[label] }, arcs)?;
+        self.weights.forward_chain(self.first, LabelChain { states: &states, labels: &[label] }, arcs)?;
         Ok(lexical.iter().step_by(2).map(|weight| weight.to_f64()).collect())
     }
 
@@ -197,7 +198,7 @@ impl<'a, F: Real> Walk<'a, F> {
     }
 }
 
-impl<F: Real> Session<F> {
+impl<F: Real> LatticeSession<F> {
     /// Computes β of each utterance and calls `run(utterance, walk)`, in parallel for the utterances of a group. `memory`: that of a
     /// run for each frame, and for each utterance.
     pub(crate) fn walks<T: Send>(
@@ -205,12 +206,13 @@ impl<F: Real> Session<F> {
         lattice: &RecognitionLattice<F>,
         frames: &Frames<F>,
         (merge, memory): (Merge, [ScratchReq; 2]),
-        run: impl Fn(usize, &Walk<F>) -> Result<T> + Sync,
+        run: impl Fn(usize, &PathWalk<F>) -> Result<T> + Sync,
     ) -> Result<Vec<T>> {
         let request = Request::new(lattice, frames, None, Sum::Denominator)?;
         let row = ScratchReq::new::<f64>(lattice.alignment().num_states() * lattice.context().states());
         let memory = memory.map(|memory| memory.and(row));
-        let (mut execution, plan) = self.start(request, |all_paths| Operation::walks(all_paths, memory))?;
+        let (mut execution, plan) =
+            self.start(request, |all_paths| LatticeOperation::walks(all_paths, memory))?;
         let mut results = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {
             execution.set_frames(&group)?;
@@ -219,7 +221,7 @@ impl<F: Real> Session<F> {
             check_sums(&ahead.iter().map(|ahead| ahead[start]).collect::<Vec<_>>(), &group)?;
             let mut found: Vec<Option<Result<T>>> = (0..group.len()).map(|_| None).collect();
             par_for(items_mut(&mut found), |at, found| {
-                let walk = Walk::new(&execution, &group, at, &ahead[at]);
+                let walk = PathWalk::new(&execution, &group, at, &ahead[at]);
                 *found = Some(run(group.utterances.start + at, &walk));
             });
             for found in found.into_iter().flatten() {
@@ -230,13 +232,13 @@ impl<F: Real> Session<F> {
     }
 
     /// β of each utterance of a group, *(N A + 1) x C*.
-    fn ahead(&mut self, execution: &Execution<F>, group: &Group, merge: Merge) -> Vec<Vec<f64>> {
+    fn ahead(&mut self, execution: &Execution<F>, group: &UtteranceGroup, merge: Merge) -> Vec<Vec<f64>> {
         let (step, alignment) = (&execution.step, execution.step.alignment());
         let (c, v) = (step.context().states(), step.context().vocabulary());
-        let mut lanes: Vec<Lane> = (0..group.len())
+        let mut lanes: Vec<Potentials> = (0..group.len())
             .map(|at| {
-                let places = Places { frames: group.of(at).len(), alignment };
-                Lane { places, values: vec![0.0; (places.end() + 1) * c], row: vec![0.0; 1 + v] }
+                let places = Positions { frames: group.of(at).len(), alignment };
+                Potentials { places, values: vec![0.0; (places.end() + 1) * c], row: vec![0.0; 1 + v] }
             })
             .collect();
         let mut buffers = self.buffers.denominator.take_buffers(1);
@@ -260,14 +262,20 @@ impl<F: Real> Session<F> {
 }
 
 /// An utterance on its way back.
-struct Lane {
-    places: Places,
+struct Potentials {
+    places: Positions,
     values: Vec<f64>,
     row: Vec<f64>,
 }
 
-impl Lane {
-    fn back<F: Real>(&mut self, step: &Step, merge: Merge, frame: usize, (blank, lexical): (&[F], &[F])) {
+impl Potentials {
+    fn back<F: Real>(
+        &mut self,
+        step: &FrameStep,
+        merge: Merge,
+        frame: usize,
+        (blank, lexical): (&[F], &[F]),
+    ) {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         let per_frame = self.places.per_frame();
         for place in (frame * per_frame..(frame + 1) * per_frame).rev() {

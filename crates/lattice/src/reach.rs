@@ -1,13 +1,13 @@
 //! Where the arcs of a frame lead: sums and maxima over the arcs to each state, and back along them.
 //!
-//! In a context whose states lead to runs of successive states ([`After::Run`]) whole rows of weights meet whole rows of states. Where
+//! In a context whose states lead to runs of successive states ([`NextStates::Run`]) whole rows of weights meet whole rows of states. Where
 //! there are many arcs and the runs do not overlap, states are cut into blocks, side by side; each is summed in the order of its
 //! sources, so that blocks change no bit.
 use std::ops::Range;
 
 use kernels::{Fan, Real, ScratchReq, items_mut, par_for, parts, parts_mut};
 
-use crate::{Context, context::After};
+use crate::{Context, context::NextStates};
 
 /// Arcs of a frame above which states are cut.
 const MANY: usize = 1 << 18;
@@ -18,20 +18,20 @@ const BLOCKS: usize = 64;
 pub struct Reach<'a> {
     context: &'a dyn Context,
     /// None for a context without runs.
-    runs: Option<Runs>,
+    runs: Option<StateRuns>,
 }
 
-struct Runs {
+struct StateRuns {
     /// Where the run of each state begins.
     starts: Vec<u32>,
     /// States that are reached apart from others, if there are many.
-    blocks: Vec<Block>,
+    blocks: Vec<StateBlock>,
     /// Where the run of each state begins in its block.
     inside: Vec<u32>,
 }
 
 /// Successive states, and runs of all states that lead there.
-struct Block {
+struct StateBlock {
     states: Range<usize>,
     sources: Vec<Range<usize>>,
 }
@@ -39,11 +39,11 @@ struct Block {
 impl<'a> Reach<'a> {
     pub fn new(context: &'a dyn Context) -> Self {
         let start = |state| match context.after(state) {
-            After::Run(first) => Some(first as u32),
-            After::Same(_) | After::List(_) => None,
+            NextStates::Run(first) => Some(first as u32),
+            NextStates::Same(_) | NextStates::List(_) => None,
         };
         let starts: Option<Vec<u32>> = (0..context.states()).map(start).collect();
-        Self { context, runs: starts.map(|starts| Runs::new(starts, context.vocabulary(), MANY)) }
+        Self { context, runs: starts.map(|starts| StateRuns::new(starts, context.vocabulary(), MANY)) }
     }
 
     /// Memory of the lists of a context with `states` states.
@@ -101,7 +101,7 @@ impl<'a> Reach<'a> {
     /// `l[p,y] = exp(l[p,y] + next[δ(p,y)] + shifts[p])`, `sums[p] = Σ_y` of it.
     pub fn back<F: Real>(&self, lexical: &mut [F], shifts: &[F], next: &[F], sums: &mut [F]) {
         let vocabulary = self.context.vocabulary();
-        if let Some(Runs { starts, blocks, .. }) = &self.runs {
+        if let Some(StateRuns { starts, blocks, .. }) = &self.runs {
             if blocks.is_empty() {
                 return F::fan_back(lexical, shifts, starts, next, sums);
             }
@@ -140,7 +140,7 @@ impl<'a> Reach<'a> {
     }
 }
 
-impl Runs {
+impl StateRuns {
     fn new(starts: Vec<u32>, vocabulary: usize, many: usize) -> Self {
         let states = starts.len();
         let mut firsts: Vec<usize> = starts.iter().map(|&start| start as usize).collect();
@@ -154,8 +154,8 @@ impl Runs {
         let mut edges: Vec<usize> = firsts.iter().copied().step_by(each).collect();
         edges[0] = 0;
         edges.push(states);
-        let block = |states: &[usize]| Block { states: states[0]..states[1], sources: Vec::new() };
-        let mut blocks: Vec<Block> = edges.windows(2).map(block).collect();
+        let block = |states: &[usize]| StateBlock { states: states[0]..states[1], sources: Vec::new() };
+        let mut blocks: Vec<StateBlock> = edges.windows(2).map(block).collect();
         let mut inside = Vec::with_capacity(states);
         for (source, &start) in starts.iter().enumerate() {
             let block = &mut blocks[edges.partition_point(|&edge| edge <= start as usize) - 1];
@@ -173,7 +173,7 @@ impl Runs {
         &self,
         mut states: &mut [F],
         mut beside: &mut [u32],
-        run: impl Fn(Option<&Block>, &mut [F], &mut [u32]) + Sync,
+        run: impl Fn(Option<&StateBlock>, &mut [F], &mut [u32]) + Sync,
     ) {
         if self.blocks.is_empty() {
             return run(None, states, beside);
@@ -190,7 +190,7 @@ impl Runs {
     /// The arcs that lead to a block, or all of them, in the order of their sources.
     fn fans<F: Real>(
         &self,
-        block: Option<&Block>,
+        block: Option<&StateBlock>,
         lexical: &[F],
         shifts: &[F],
         mut visit: impl FnMut(Fan<F>),
@@ -225,7 +225,7 @@ mod tests {
         let shifts: Vec<F> = (0..c).map(blocked).collect();
         let whole = Reach::new(&context);
         let mut cut = Reach::new(&context);
-        cut.runs = cut.runs.map(|runs| Runs::new(runs.starts, vocabulary, 0));
+        cut.runs = cut.runs.map(|runs| StateRuns::new(runs.starts, vocabulary, 0));
         assert!(cut.runs.as_ref().unwrap().blocks.len() > 1);
         let results = [whole, cut].map(|reach| {
             let (mut max, mut best, mut from) = (vec![F::NEG_INFINITY; c], vec![F::ZERO; c], vec![0; c]);
@@ -255,6 +255,6 @@ mod tests {
         let table: Vec<i64> = (0..600).flat_map(|p| [p % 500, p % 500 + 1]).collect();
         let context = NextStateTable::new(&table, 600, 2).unwrap();
         let Reach { runs: Some(runs), .. } = Reach::new(&context) else { panic!("they are runs") };
-        assert!(Runs::new(runs.starts, 2, 0).blocks.is_empty());
+        assert!(StateRuns::new(runs.starts, 2, 0).blocks.is_empty());
     }
 }

@@ -1,20 +1,22 @@
 //! The recognition lattice: contexts x alignments x weights.
 use kernels::Real;
 
-use crate::{Alignment, Context, Error, Frames, Result, WeightFn, context::After, step::Step};
+use crate::{
+    AlignmentLattice, Context, Error, Frames, Result, WeightFn, context::NextStates, step::FrameStep,
+};
 
 /// The intersection of an alignment lattice with a context, weighted by frame and context state.
 ///
 /// States are `(t, a, p)`, `0 <= t < N`, and the final ones `(N, 0, p)`, all of weight 1̄; paths start in `(0, 0, start)`. A blank
 /// arc keeps the context state p and weighs `b_t[p]`, an arc with label y leads to `δ(p, y)` and weighs `l_t[p, y]`; the
-/// [`Alignment`] says how t and a go on. The lattice is never materialised. [`Session`](crate::Session) sums over its paths, with
+/// [`AlignmentLattice`] says how t and a go on. The lattice is never materialised. [`LatticeSession`](crate::Session) sums over its paths, with
 /// gradients, and finds the best ones.
 ///
 /// (Variani et al., arXiv 2205.13674; Wu et al., arXiv 2304.13134, section 2.)
 #[derive(Clone, Copy)]
 pub struct RecognitionLattice<'a, F> {
     context: &'a dyn Context,
-    alignment: Alignment,
+    alignment: AlignmentLattice,
     weight_fn: &'a dyn WeightFn<F>,
 }
 
@@ -25,7 +27,7 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
     /// Weights of other states or labels than the context's.
     pub fn new(
         context: &'a dyn Context,
-        alignment: Alignment,
+        alignment: AlignmentLattice,
         weight_fn: &'a dyn WeightFn<F>,
     ) -> Result<Self> {
         let sizes = [
@@ -51,9 +53,9 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
             return Err(Error::States { argument: "context", limit, found });
         }
         let leads_out = |state: &usize| match context.after(*state) {
-            After::Run(first) => first.saturating_add(labels) > states,
-            After::Same(to) => to >= states,
-            After::List(to) => to.len() != labels || to.iter().any(|&to| to as usize >= states),
+            NextStates::Run(first) => first.saturating_add(labels) > states,
+            NextStates::Same(to) => to >= states,
+            NextStates::List(to) => to.len() != labels || to.iter().any(|&to| to as usize >= states),
         };
         if let Some(state) = (0..states).find(leads_out) {
             let expected = format!("a state below {states} after each of {labels} labels");
@@ -68,7 +70,7 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
     }
 
     /// The alignment lattice.
-    pub fn alignment(&self) -> Alignment {
+    pub fn alignment(&self) -> AlignmentLattice {
         self.alignment
     }
 
@@ -77,8 +79,8 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
         self.weight_fn
     }
 
-    pub(crate) fn step(&self) -> Step<'a> {
-        let step = Step::new(self.context, self.alignment);
+    pub(crate) fn step(&self) -> FrameStep<'a> {
+        let step = FrameStep::new(self.context, self.alignment);
         if self.weight_fn.is_checked() { step } else { step.unsure() }
     }
 

@@ -3,12 +3,12 @@ use kernels::{Real, ScratchReq};
 use rnnt_dp::Draws;
 
 use crate::{
-    Error, Frames, Merge, Path, RecognitionLattice, Result, Session,
+    Error, Frames, LatticePath, LatticeSession, Merge, RecognitionLattice, Result,
     n_best::first_max,
-    potentials::{Row, Walk},
+    potentials::{PathWalk, StateArcs},
 };
 
-impl<F: Real> Session<F> {
+impl<F: Real> LatticeSession<F> {
     /// `count` independent paths of each utterance, exactly from the posterior; none where all paths are blocked.
     ///
     /// ```text
@@ -18,12 +18,12 @@ impl<F: Real> Session<F> {
     /// utterances nor `count` change it. `log D` is in [`distances`](Self::distances).
     ///
     /// ```
-    /// use lattice::{Alignment, Frames, FullNGram, RecognitionLattice, Session, Table};
+    /// use lattice::{AlignmentLattice, Frames, FullNGram, RecognitionLattice, LatticeSession, TableWeightFn};
     /// let weights = [0.0, 3f64.ln()]; // one frame: the label is three times as probable as the blank
-    /// let (context, table) = (FullNGram::new(1, 0)?, Table::new(&weights, &[1, 1, 2])?);
-    /// let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table)?;
+    /// let (context, table) = (FullNGram::new(1, 0)?, TableWeightFn::new(&weights, &[1, 1, 2])?);
+    /// let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &table)?;
     /// let frames = Frames::new(&[0.0], &[1, 1, 1], &[1])?;
-    /// let paths = Session::default().sample_paths(&lattice, &frames, 400, 1)?;
+    /// let paths = LatticeSession::default().sample_paths(&lattice, &frames, 400, 1)?;
     /// let labels = paths[0].iter().filter(|path| path.alignment == [1]).count();
     /// assert!((250..350).contains(&labels));
     /// # Ok::<(), lattice::Error>(())
@@ -40,23 +40,23 @@ impl<F: Real> Session<F> {
         frames: &Frames<F>,
         count: usize,
         seed: u64,
-    ) -> Result<Vec<Vec<Path>>> {
-        let most = isize::MAX as usize / size_of::<Path>();
+    ) -> Result<Vec<Vec<LatticePath>>> {
+        let most = isize::MAX as usize / size_of::<LatticePath>();
         if count > most {
             return Err(Error::shape("count", format!("at most {most} paths"), count));
         }
-        let memory = [ScratchReq::EMPTY, Row::<F>::scratch(lattice.context())];
+        let memory = [ScratchReq::EMPTY, StateArcs::<F>::scratch(lattice.context())];
         self.walks(lattice, frames, (Merge::Sum, memory), |utterance, walk| {
             let count = if walk.total() > f64::NEG_INFINITY { count } else { 0 };
-            let mut row = Row::default();
+            let mut row = StateArcs::default();
             Ok((0..count).map(|path| draw(walk, &mut row, Draws::new(seed, utterance, path))).collect())
         })
     }
 }
 
-fn draw<F: Real>(walk: &Walk<F>, row: &mut Row<F>, mut draws: Draws) -> Path {
+fn draw<F: Real>(walk: &PathWalk<F>, row: &mut StateArcs<F>, mut draws: Draws) -> LatticePath {
     let alignment = vec![0; walk.places.end()];
-    let mut path = Path { alignment, per_frame: walk.places.per_frame(), weight: 0.0 };
+    let mut path = LatticePath { alignment, per_frame: walk.places.per_frame(), weight: 0.0 };
     let (mut place, mut state) = (0, walk.context.start());
     while place < walk.places.end() {
         walk.look(place, state, row);

@@ -4,7 +4,7 @@
 //! for each frame:  par for each few runs of states, for each utterance:  best arcs into them, from states in panels and in none; blanks
 //!                  par for each utterance:                               the blank where it is no worse
 //! ```
-//! Weights and backpointers are those of [`Step::best`](crate::step::Step::best), bit for bit. The session calls
+//! Weights and backpointers are those of [`FrameStep::best`](crate::step::Step::best), bit for bit. The session calls
 //! [`best_paths`] where a plan has memory for it ([`screening::scratch`]); nothing else depends on this module.
 mod panels;
 pub mod screening;
@@ -14,9 +14,9 @@ use std::ops::Range;
 use kernels::{Fan, PANEL, Real, Sources, Winners, items_mut, par_for, parts, parts_mut};
 
 use crate::{
-    Path, Result,
-    execution::{Buffers, Execution},
-    group::Group,
+    LatticePath, Result,
+    execution::{CallBuffers, Execution},
+    group::UtteranceGroup,
     path_search::{search_groups, search_waves},
     plan::Plan,
     step::take,
@@ -34,8 +34,8 @@ const FRAMES_PER_TASK: usize = 8;
 pub fn best_paths<'a, F: Real>(
     execution: &mut Execution<'a, F>,
     plan: &Plan,
-    buffers: &mut Buffers<F>,
-) -> Result<Vec<Path>> {
+    buffers: &mut CallBuffers<F>,
+) -> Result<Vec<LatticePath>> {
     let utterances = plan.utterances.min(execution.frames.utterances());
     let screening = execution.weights.projections().and_then(|projections| {
         let sizes = execution.lattice.weight_fn().joint_sizes()?;
@@ -43,7 +43,7 @@ pub fn best_paths<'a, F: Real>(
         projections.defers_columns = true;
         Screening::new(projections, panels)
     });
-    let search = |execution: &mut Execution<'a, F>, group: &Group, buffers: &mut Buffers<F>| {
+    let search = |execution: &mut Execution<'a, F>, group: &UtteranceGroup, buffers: &mut CallBuffers<F>| {
         if let Some(projections) = execution.weights.projections() {
             let screened = screening.as_ref().and_then(|it| ScreenedFrames::new(projections, it));
             if let Some(screened) = screened {
@@ -63,7 +63,11 @@ pub fn best_paths<'a, F: Real>(
 }
 
 /// Fills in the backpointers of a group; returns the weights of its best paths.
-fn search_group<F: Real>(screened: ScreenedFrames<F>, group: &Group, buffers: &mut Buffers<F>) -> Vec<f64> {
+fn search_group<F: Real>(
+    screened: ScreenedFrames<F>,
+    group: &UtteranceGroup,
+    buffers: &mut CallBuffers<F>,
+) -> Vec<f64> {
     let c = screened.panels().places.len();
     let mut offsets = vec![0.0; group.len()];
     let (states, mut from) = buffers.best.states_and_pointers();
@@ -71,7 +75,7 @@ fn search_group<F: Real>(screened: ScreenedFrames<F>, group: &Group, buffers: &m
     let utterance = |(at, (state, offset))| {
         let frames = group.of(at);
         let from = from.split_off_mut(..frames.len() * c).expect("each frame has backpointers");
-        Utterance { frames, state, from, offset }
+        ScreenedUtterance { frames, state, from, offset }
     };
     let mut utterances: Vec<_> = each.map(utterance).collect();
     let mut chunks: Vec<_> = utterances.chunks_mut(UTTERANCES_PER_CHUNK).collect();
@@ -80,7 +84,7 @@ fn search_group<F: Real>(screened: ScreenedFrames<F>, group: &Group, buffers: &m
 }
 
 /// An utterance and the state of its search.
-struct Utterance<'a, F> {
+struct ScreenedUtterance<'a, F> {
     /// Its frames.
     frames: Range<usize>,
     /// `α`, its largest value 0, *C*.
@@ -125,7 +129,7 @@ struct FrameSlice<'a, F> {
 }
 
 /// Searches all frames of some utterances.
-fn search_chunk<F: Real>(screened: ScreenedFrames<F>, utterances: &mut [Utterance<F>]) {
+fn search_chunk<F: Real>(screened: ScreenedFrames<F>, utterances: &mut [ScreenedUtterance<F>]) {
     let panels = screened.panels();
     let c = panels.places.len();
     let mut scratch: Vec<UtteranceScratch<F>> =
@@ -163,7 +167,7 @@ impl<'a, F: Real> FrameSlice<'a, F> {
     /// All of a frame.
     fn new(
         screened: ScreenedFrames<F>,
-        utterance: &'a mut Utterance<F>,
+        utterance: &'a mut ScreenedUtterance<F>,
         scratch: &'a mut UtteranceScratch<F>,
         t: usize,
     ) -> Self {
@@ -291,7 +295,7 @@ impl<F: Real> UtteranceScratch<F> {
     }
 }
 
-impl<F: Real> Utterance<'_, F> {
+impl<F: Real> ScreenedUtterance<'_, F> {
     /// Adds the blanks of a frame.
     fn finish_frame(&mut self, scratch: &mut UtteranceScratch<F>, screened: ScreenedFrames<F>, t: usize) {
         let (panels, vocabulary) = (screened.panels(), screened.vocabulary());

@@ -2,23 +2,23 @@
 use kernels::Real;
 
 use crate::{
-    Frames, Labels, Parameters, Path, RecognitionLattice, Result,
-    execution::{Buffers, Execution, GroupSums, Request, Sum, check_weights},
-    group::Group,
+    Frames, Labels, LatticePath, Parameters, RecognitionLattice, Result,
+    execution::{CallBuffers, Execution, GroupSums, Request, Sum, check_weights},
+    group::UtteranceGroup,
     path_search,
-    plan::{Operation, Options, Plan},
+    plan::{LatticeOperation, Options, Plan},
     screened,
 };
 
 /// Owns the options and the buffers of calls, for the length of a training run.
-pub struct Session<F> {
+pub struct LatticeSession<F> {
     options: Options,
-    pub(crate) buffers: Buffers<F>,
+    pub(crate) buffers: CallBuffers<F>,
 }
 
 /// Sums of a batch and gradients of a weighted sum of them.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Output<F> {
+pub struct LatticeOutput<F> {
     /// Sum of each utterance, *B..*. A loss without a path is +inf.
     pub sums: Vec<f64>,
     /// Gradient of the frames, *B.. x T x F*; 0 in padding.
@@ -28,14 +28,14 @@ pub struct Output<F> {
 }
 
 /// Losses of a batch, whose gradients wait for the weights of the utterances.
-pub struct Pending<'a, F: Real> {
-    buffers: &'a mut Buffers<F>,
+pub struct PendingLosses<'a, F: Real> {
+    buffers: &'a mut CallBuffers<F>,
     execution: Execution<'a, F>,
-    group: Group,
+    group: UtteranceGroup,
     found: GroupSums,
 }
 
-impl<F: Real> Pending<'_, F> {
+impl<F: Real> PendingLosses<'_, F> {
     /// Loss of each utterance, *B..*; +inf without a path.
     pub fn losses(&self) -> &[f64] {
         &self.found.sums
@@ -45,7 +45,7 @@ impl<F: Real> Pending<'_, F> {
     ///
     /// # Errors
     /// Not one finite weight for each utterance.
-    pub fn backward(self, weights: &[f64]) -> Result<Output<F>> {
+    pub fn backward(self, weights: &[f64]) -> Result<LatticeOutput<F>> {
         let Self { buffers, mut execution, group, found } = self;
         let frames = execution.frames;
         check_weights(frames, weights)?;
@@ -53,20 +53,20 @@ impl<F: Real> Pending<'_, F> {
         let mut gradient = vec![F::ZERO; frames.utterances() * frames.padded() * frames.size()];
         execution.frame_gradient(&group, &mut gradient);
         buffers.weights = execution.weights.take_buffers();
-        Ok(Output { sums: found.sums, frames: gradient, parameters: execution.weights.finish() })
+        Ok(LatticeOutput { sums: found.sums, frames: gradient, parameters: execution.weights.finish() })
     }
 }
 
-impl<F: Real> Default for Session<F> {
+impl<F: Real> Default for LatticeSession<F> {
     fn default() -> Self {
         Self::new(Options::default())
     }
 }
 
-impl<F: Real> Session<F> {
+impl<F: Real> LatticeSession<F> {
     /// A session without buffers yet.
     pub fn new(options: Options) -> Self {
-        Self { options, buffers: Buffers::default() }
+        Self { options, buffers: CallBuffers::default() }
     }
 
     /// The options of the session.
@@ -80,7 +80,7 @@ impl<F: Real> Session<F> {
     /// [`Error::Budget`](crate::Error::Budget), which names the smallest plan, for a budget below it.
     pub fn plan(&self, lattice: &RecognitionLattice<F>, frames: &Frames<F>, labels: &Labels) -> Result<Plan> {
         let request = Request::new(lattice, frames, Some(labels), Sum::Loss)?;
-        let operation = Operation::sum(request.needs_all_paths()).with_gradients();
+        let operation = LatticeOperation::sum(request.needs_all_paths()).with_gradients();
         Plan::new(lattice, frames, request.labels, (operation, self.options))
     }
 
@@ -90,14 +90,14 @@ impl<F: Real> Session<F> {
     /// [`Error::Budget`](crate::Error::Budget), which names the smallest plan, for a budget below it.
     pub fn plan_best_paths(&self, lattice: &RecognitionLattice<F>, frames: &Frames<F>) -> Result<Plan> {
         Request::new(lattice, frames, None, Sum::Denominator)?;
-        Plan::new(lattice, frames, None, (Operation::sum(true).best(), self.options))
+        Plan::new(lattice, frames, None, (LatticeOperation::sum(true).best(), self.options))
     }
 
     /// Plans a call and then binds its weights: planning comes before all allocations.
     pub(crate) fn start<'a>(
         &mut self,
         request: Request<'a, F>,
-        operation: impl FnOnce(bool) -> Operation,
+        operation: impl FnOnce(bool) -> LatticeOperation,
     ) -> Result<(Execution<'a, F>, Plan)> {
         let operation = operation(request.needs_all_paths());
         let plan = Plan::new(&request.lattice, request.frames, request.labels, (operation, self.options))?;
@@ -114,13 +114,13 @@ impl<F: Real> Session<F> {
         lattice: &RecognitionLattice<'a, F>,
         frames: &'a Frames<'a, F>,
         labels: &'a Labels<'a>,
-    ) -> Result<Pending<'a, F>> {
+    ) -> Result<PendingLosses<'a, F>> {
         let request = Request::new(lattice, frames, Some(labels), Sum::Loss)?;
-        let operation = |all_paths| Operation::sum(all_paths).with_gradients().whole();
+        let operation = |all_paths| LatticeOperation::sum(all_paths).with_gradients().whole();
         let (mut execution, plan) = self.start(request, operation)?;
-        let group = Group::new(frames, 0..frames.utterances(), plan.window);
+        let group = UtteranceGroup::new(frames, 0..frames.utterances(), plan.window);
         let found = execution.forward(&mut self.buffers, &group, Some(plan.kept))?;
-        Ok(Pending { buffers: &mut self.buffers, execution, group, found })
+        Ok(PendingLosses { buffers: &mut self.buffers, execution, group, found })
     }
 
     /// Losses and all gradients of `Σ_b weights[b] loss[b]`, group of utterances by group.
@@ -148,7 +148,7 @@ impl<F: Real> Session<F> {
         frames: &Frames<F>,
         labels: &Labels,
         weights: &[f64],
-    ) -> Result<Output<F>> {
+    ) -> Result<LatticeOutput<F>> {
         self.sum_of(Sum::Loss, lattice, frames, Some(labels), weights)
     }
 
@@ -163,16 +163,16 @@ impl<F: Real> Session<F> {
         frames: &Frames<F>,
         labels: Option<&Labels>,
         weights: &[f64],
-    ) -> Result<Output<F>> {
+    ) -> Result<LatticeOutput<F>> {
         let request = Request::new(lattice, frames, labels, sum)?;
         check_weights(frames, weights)?;
         rayon::scope(|_| self.sum_request(request, weights))
     }
 
-    fn sum_request(&mut self, request: Request<F>, weights: &[f64]) -> Result<Output<F>> {
+    fn sum_request(&mut self, request: Request<F>, weights: &[f64]) -> Result<LatticeOutput<F>> {
         let frames = request.frames;
         let (mut execution, plan) =
-            self.start(request, |all_paths| Operation::sum(all_paths).with_gradients())?;
+            self.start(request, |all_paths| LatticeOperation::sum(all_paths).with_gradients())?;
         let mut sums = Vec::with_capacity(frames.utterances());
         let mut gradient = vec![F::ZERO; frames.utterances() * frames.padded() * frames.size()];
         for group in plan.groups(frames) {
@@ -182,7 +182,7 @@ impl<F: Real> Session<F> {
             sums.extend(found.sums);
         }
         self.buffers.weights = execution.weights.take_buffers();
-        Ok(Output { sums, frames: gradient, parameters: execution.weights.finish() })
+        Ok(LatticeOutput { sums, frames: gradient, parameters: execution.weights.finish() })
     }
 
     /// One of the sums without gradients: the shortest distance in the log semiring. -inf where there is no path.
@@ -205,7 +205,7 @@ impl<F: Real> Session<F> {
 
     fn distances_request(&mut self, request: Request<F>) -> Result<Vec<f64>> {
         let frames = request.frames;
-        let (mut execution, plan) = self.start(request, Operation::sum)?;
+        let (mut execution, plan) = self.start(request, LatticeOperation::sum)?;
         let mut sums = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {
             sums.extend(execution.forward(&mut self.buffers, &group, None)?.sums);
@@ -221,14 +221,19 @@ impl<F: Real> Session<F> {
     ///
     /// # Cost
     /// Arc weights of all frames once; backpointers of a group, 4 bytes for each frame, state and label of a frame. In `f32`, on a
-    /// machine that adds up products of 16-bit pairs (AVX-512 VNNI), the weights of a [`Joint`](crate::Joint) network are only
+    /// machine that adds up products of 16-bit pairs (AVX-512 VNNI), the weights of a [`JointWeightFn`](crate::Joint) network are only
     /// estimated where a frame has at most one label and many states lead to the same ones, and computed where an estimate and its
     /// error do not exclude that an arc is the best: about two thirds of the time. The paths and their weights are the same, bit for
     /// bit.
-    pub fn best_paths(&mut self, lattice: &RecognitionLattice<F>, frames: &Frames<F>) -> Result<Vec<Path>> {
+    pub fn best_paths(
+        &mut self,
+        lattice: &RecognitionLattice<F>,
+        frames: &Frames<F>,
+    ) -> Result<Vec<LatticePath>> {
         let request = Request::new(lattice, frames, None, Sum::Denominator)?;
         rayon::scope(|_| {
-            let (mut execution, plan) = self.start(request, |all_paths| Operation::sum(all_paths).best())?;
+            let (mut execution, plan) =
+                self.start(request, |all_paths| LatticeOperation::sum(all_paths).best())?;
             let search = if plan.screened { screened::best_paths } else { path_search::best_paths };
             let paths = search(&mut execution, &plan, &mut self.buffers)?;
             self.buffers.weights = execution.weights.take_buffers();
@@ -247,7 +252,7 @@ impl<F: Real> Session<F> {
         let c = lattice.context().states();
         let request = Request::new(lattice, frames, None, Sum::Denominator)?;
         let (mut execution, plan) =
-            self.start(request, |all_paths| Operation::sum(all_paths).with_gradients())?;
+            self.start(request, |all_paths| LatticeOperation::sum(all_paths).with_gradients())?;
         let mut alphas = Vec::with_capacity(frames.utterances() * frames.padded() * c);
         for group in plan.groups(frames) {
             execution.forward(&mut self.buffers, &group, Some(plan.kept))?;
@@ -274,7 +279,7 @@ impl<F: Real> Session<F> {
         let (c, v) = (lattice.context().states(), lattice.context().vocabulary());
         let request = Request::new(lattice, frames, None, Sum::Denominator)?;
         let (mut execution, plan) =
-            self.start(request, |all_paths| Operation::sum(all_paths).with_gradients())?;
+            self.start(request, |all_paths| LatticeOperation::sum(all_paths).with_gradients())?;
         let rows = frames.utterances() * frames.padded();
         let (mut blank, mut lexical) = (vec![F::ZERO; rows * c], vec![F::ZERO; rows * c * v]);
         for group in plan.groups(frames) {

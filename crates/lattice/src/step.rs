@@ -13,11 +13,11 @@
 //! nothing of the size of the whole sum is ever added or taken away (the specification's section 12.6).
 use kernels::{Real, ScratchReq, exp, ln};
 
-use crate::{Alignment, Context, reach::Reach};
+use crate::{AlignmentLattice, Context, reach::Reach};
 
 /// How frames go on in a context.
-pub struct Step<'a> {
-    alignment: Alignment,
+pub struct FrameStep<'a> {
+    alignment: AlignmentLattice,
     reach: Reach<'a>,
     /// Whether weights may be NaN.
     unsure: bool,
@@ -25,7 +25,7 @@ pub struct Step<'a> {
 
 /// What the steps of an utterance work in.
 #[derive(Default)]
-pub struct Room<F> {
+pub struct StepScratch<F> {
     /// `a_1 ..`, *K x C*; `a_1` of one label is here too.
     inside: Vec<F>,
     shifts: Vec<F>,
@@ -36,7 +36,7 @@ pub struct Room<F> {
     blank: Vec<F>,
 }
 
-impl<F: Real> Room<F> {
+impl<F: Real> StepScratch<F> {
     /// Memory that it holds.
     pub fn held(&self) -> ScratchReq {
         let Self { inside, shifts, max, sums, lexical, blank } = self;
@@ -45,7 +45,7 @@ impl<F: Real> Room<F> {
     }
 
     /// Memory for a lattice.
-    pub fn scratch(context: &dyn Context, alignment: Alignment) -> ScratchReq {
+    pub fn scratch(context: &dyn Context, alignment: AlignmentLattice) -> ScratchReq {
         let (c, v) = (context.states(), context.vocabulary());
         let labels = alignment.expansions().unwrap_or(0);
         let arcs = if labels > 1 { 2 * c * v } else { 0 };
@@ -82,8 +82,8 @@ pub fn log_sum<F: Real>(values: &[F]) -> f64 {
     top + values.iter().map(|x| (x.to_f64() - top).exp()).sum::<f64>().ln()
 }
 
-impl<'a> Step<'a> {
-    pub fn new(context: &'a dyn Context, alignment: Alignment) -> Self {
+impl<'a> FrameStep<'a> {
+    pub fn new(context: &'a dyn Context, alignment: AlignmentLattice) -> Self {
         Self { alignment, reach: Reach::new(context), unsure: false }
     }
 
@@ -96,7 +96,7 @@ impl<'a> Step<'a> {
         self.unsure
     }
 
-    pub fn alignment(&self) -> Alignment {
+    pub fn alignment(&self) -> AlignmentLattice {
         self.alignment
     }
 
@@ -118,7 +118,7 @@ impl<'a> Step<'a> {
     /// `α' - max α'` from `α`; returns the maximum, 0 if there is none.
     pub fn forward<F: Real>(
         &self,
-        room: &mut Room<F>,
+        room: &mut StepScratch<F>,
         (blank, lexical): (&[F], &[F]),
         alpha: &[F],
         next: &mut [F],
@@ -133,7 +133,7 @@ impl<'a> Step<'a> {
             }
             Some(labels) => {
                 self.inside(room, lexical, alpha);
-                let Room { inside, max, sums, .. } = room;
+                let StepScratch { inside, max, sums, .. } = room;
                 let inside = &inside[..labels * alpha.len()];
                 let rows = || std::iter::once(alpha).chain(inside.chunks_exact(alpha.len()));
                 let max = self::room(max, alpha.len());
@@ -167,9 +167,9 @@ impl<'a> Step<'a> {
     }
 
     /// `a_1 .. a_K`
-    fn inside<F: Real>(&self, room: &mut Room<F>, lexical: &[F], alpha: &[F]) {
+    fn inside<F: Real>(&self, room: &mut StepScratch<F>, lexical: &[F], alpha: &[F]) {
         let labels = self.alignment.expansions().unwrap_or(0);
-        let Room { inside, max, .. } = room;
+        let StepScratch { inside, max, .. } = room;
         let inside = self::room(inside, labels * alpha.len());
         for i in 0..labels {
             let (before, after) = inside.split_at_mut(i * alpha.len());
@@ -188,14 +188,14 @@ impl<'a> Step<'a> {
     /// rounding, and 0 without a path.
     pub fn backward<F: Real>(
         &self,
-        room: &mut Room<F>,
+        room: &mut StepScratch<F>,
         (blank, lexical): (&mut [F], &mut [F]),
         alpha: &[F],
         offset: F,
         beta: &mut [F],
     ) -> f64 {
         let Some(labels) = self.alignment.expansions() else {
-            let Room { shifts, sums, .. } = room;
+            let StepScratch { shifts, sums, .. } = room;
             let (shifts, sums) = (self::room(shifts, alpha.len()), self::room(sums, alpha.len()));
             shifts.iter_mut().zip(alpha).for_each(|(s, &a)| *s = a - offset);
             blank.iter_mut().zip(shifts.iter().zip(&*beta)).for_each(|(b, (&s, &beta))| *b = *b + s + beta);
@@ -205,7 +205,7 @@ impl<'a> Step<'a> {
             return leave(sums, alpha, beta);
         };
         self.inside(room, lexical, alpha);
-        let Room { inside, shifts, sums, lexical: of_arcs, blank: of_blank, max: behind, .. } = room;
+        let StepScratch { inside, shifts, sums, lexical: of_arcs, blank: of_blank, max: behind, .. } = room;
         let inside = &inside[..labels * alpha.len()];
         let (shifts, sums) = (self::room(shifts, alpha.len()), self::room(sums, alpha.len()));
         // `β` behind the frame plus the blank: what all states of the alignment end with.
@@ -260,7 +260,7 @@ impl<'a> Step<'a> {
     /// there is, the number of the best arc (0: a blank, no label). `count` says after how many labels the frame ends.
     pub fn best<F: Real>(
         &self,
-        room: &mut Room<F>,
+        room: &mut StepScratch<F>,
         (blank, lexical): (&[F], &[F]),
         alpha: &[F],
         next: &mut [F],
@@ -306,7 +306,7 @@ impl<'a> Step<'a> {
 }
 
 /// Numbers that the best paths of a frame are walked back by.
-pub fn backpointers(context: &dyn Context, alignment: Alignment) -> [usize; 2] {
+pub fn backpointers(context: &dyn Context, alignment: AlignmentLattice) -> [usize; 2] {
     let c = context.states();
     alignment.expansions().map_or([c, 0], |labels| [labels * c, c])
 }
@@ -347,12 +347,13 @@ mod tests {
         for (blank, lexical) in
             [([f32::NAN, 0.0, 0.0], [0.0; 6]), ([0.0; 3], [0.0, 0.0, 0.0, f32::NAN, 0.0, 0.0])]
         {
-            let sure = Step::new(&context, Alignment::FrameDependent);
-            let unsure = Step::new(&context, Alignment::FrameDependent).unsure();
+            let sure = FrameStep::new(&context, AlignmentLattice::FrameDependent);
+            let unsure = FrameStep::new(&context, AlignmentLattice::FrameDependent).unsure();
             for (step, hidden) in [(sure, true), (unsure, false)] {
                 step.begin(&mut alpha);
                 let kept = (&mut [0; 3][..], &mut [][..]);
-                let offset = step.best(&mut Room::default(), (&blank, &lexical), &alpha, &mut next, kept);
+                let offset =
+                    step.best(&mut StepScratch::default(), (&blank, &lexical), &alpha, &mut next, kept);
                 // What is known to be sound is not looked at; the blank of the start is seen in any case.
                 assert!(offset.is_nan() || hidden);
             }

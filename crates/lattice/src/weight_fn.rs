@@ -17,10 +17,10 @@ use kernels::{Real, ScratchReq};
 pub use joint::JointSizes;
 #[doc(hidden)]
 pub use joint::projections::Projections;
-pub use joint::{Embeddings, Joint};
+pub use joint::{Embeddings, JointWeightFn};
 pub use locally_normalized::{LocallyNormalized, Normalize};
 pub use shared_rnn::SharedRnn;
-pub use table::Table;
+pub use table::TableWeightFn;
 
 use crate::Result;
 
@@ -48,7 +48,7 @@ pub struct ArcsMut<'a, F> {
 /// One string of labels in a context: the states `c_0 .. c_U` and the label that follows each; none follows the last. Weight
 /// functions take both as they are, whether or not a label leads from its state to the next.
 #[derive(Debug, Clone, Copy)]
-pub struct Chain<'a> {
+pub struct LabelChain<'a> {
     /// *U + 1*
     pub states: &'a [usize],
     /// *U*, 1 to V.
@@ -96,7 +96,7 @@ pub trait WeightFn<F: Real>: Sync {
 
     /// This, if it is a joint network, whose normaliser needs no row of V weights.
     #[doc(hidden)]
-    fn as_joint(&self) -> Option<&Joint<'_, F>> {
+    fn as_joint(&self) -> Option<&JointWeightFn<'_, F>> {
         None
     }
 
@@ -143,10 +143,10 @@ pub trait BoundWeights<F: Real>: Send + Sync {
     fn backward(&mut self, frames: &[usize], adjoints: Arcs<F>);
 
     /// Computes weights along a chain in successive frames from `first` on. The last lexical one of each frame is -inf.
-    fn forward_chain(&self, first: usize, chain: Chain, arcs: ArcsMut<F>) -> Result<()>;
+    fn forward_chain(&self, first: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()>;
 
     /// Propagates adjoints of the results of [`forward_chain`](Self::forward_chain).
-    fn backward_chain(&mut self, first: usize, chain: Chain, adjoints: Arcs<F>) -> Result<()>;
+    fn backward_chain(&mut self, first: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()>;
 
     /// Gradient of the last frames, *n x F*, which are given once more.
     fn frame_gradient(&mut self, rows: &[F]) -> Vec<F>;

@@ -1,5 +1,5 @@
 //! The same lattice by the definition: distances in any semiring over the arc weights that the weight function gave.
-use lattice::distance::{Arc, distance, string_distance, through};
+use lattice::distance::{FrameArc, distance, string_distance, through};
 use lattice::{Context, Labels};
 use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;
@@ -25,7 +25,7 @@ impl Weighed {
         self.marginals(check, inputs)
     }
 
-    fn weight<F: Element>(&self, inputs: &LatticeInputs<F>, row: usize, arc: Arc) -> f64 {
+    fn weight<F: Element>(&self, inputs: &LatticeInputs<F>, row: usize, arc: FrameArc) -> f64 {
         let at = row * inputs.context.states() + arc.context;
         match arc.label {
             0 => self.blank[at],
@@ -43,7 +43,7 @@ impl Weighed {
         let (frames, labels): (_, Labels) = (inputs.frames()?, inputs.labels()?);
         let (mut all, mut strings, mut alphas) = (Vec::new(), Vec::new(), Vec::new());
         for b in 0..frames.utterances() {
-            let weigh = |t: usize, arc: Arc| self.weight(inputs, b * inputs.padded() + t, arc);
+            let weigh = |t: usize, arc: FrameArc| self.weight(inputs, b * inputs.padded() + t, arc);
             // One frame more shows α behind the last one, where it stays.
             let found = distance::<S>(context, alignment, frames.length(b), weigh);
             let after = distance::<S>(context, alignment, frames.length(b) + 1, |t, arc| {
@@ -76,7 +76,7 @@ impl Weighed {
         let rows = frames.utterances() * padded * row;
         let (mut blank, mut lexical) = (vec![0.0; rows], vec![0.0; rows * context.vocabulary()]);
         for b in 0..frames.utterances() {
-            let weigh = |t: usize, arc: Arc| self.weight(inputs, b * padded + t, arc);
+            let weigh = |t: usize, arc: FrameArc| self.weight(inputs, b * padded + t, arc);
             let total = distance::<Log>(context, alignment, frames.length(b), weigh).total;
             through::<Log>(context, alignment, frames.length(b), weigh, |t, sums| {
                 let (of_blank, of_lexical) = sums.marginals(total);

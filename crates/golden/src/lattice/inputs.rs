@@ -2,7 +2,10 @@
 use std::collections::BTreeMap;
 
 use lattice::weight_fn::Normalize;
-use lattice::{Alignment, Embeddings, Frames, FullNGram, Joint, Labels, LocallyNormalized, Table, WeightFn};
+use lattice::{
+    AlignmentLattice, Embeddings, Frames, FullNGram, JointWeightFn, Labels, LocallyNormalized, TableWeightFn,
+    WeightFn,
+};
 use rnnt_loss::Element;
 
 use super::file::{Align, File, LatticeSettings, Local, WeightsFrom};
@@ -13,7 +16,7 @@ pub struct LatticeInputs<'a, F> {
     settings: &'a LatticeSettings,
     file: &'a File,
     pub context: FullNGram,
-    pub alignment: Alignment,
+    pub alignment: AlignmentLattice,
     frames: Vec<F>,
     frame_shape: &'a [usize],
     pub num_frames: Vec<usize>,
@@ -29,8 +32,10 @@ pub struct LatticeInputs<'a, F> {
 impl<'a, F: Element> LatticeInputs<'a, F> {
     pub fn new(file: &'a File, settings: &'a LatticeSettings) -> Result<Self, Stop> {
         let alignment = match (settings.align, settings.expansions) {
-            (Align::FrameDependent, _) => Alignment::FrameDependent,
-            (Align::FrameLabelDependent, Some(expansions)) => Alignment::frame_label_dependent(expansions)?,
+            (Align::FrameDependent, _) => AlignmentLattice::FrameDependent,
+            (Align::FrameLabelDependent, Some(expansions)) => {
+                AlignmentLattice::frame_label_dependent(expansions)?
+            }
             (Align::FrameLabelDependent, None) => {
                 return Err(file.wrong("case.K", "a number", "none").into());
             }
@@ -100,7 +105,7 @@ impl<'a, F: Element> LatticeInputs<'a, F> {
     /// The arc weights.
     pub fn weight_fn(&self) -> Result<Box<dyn WeightFn<F> + '_>, Stop> {
         if let Some(table) = &self.table {
-            return Ok(Box::new(Table::new(table, &self.file.get("in/table")?.shape)?));
+            return Ok(Box::new(TableWeightFn::new(table, &self.file.get("in/table")?.shape)?));
         }
         let joint = self.joint()?;
         Ok(match self.settings.local {
@@ -111,7 +116,7 @@ impl<'a, F: Element> LatticeInputs<'a, F> {
     }
 
     /// The joint network, before it is normalised.
-    pub fn joint(&self) -> Result<Joint<'_, F>, Stop> {
+    pub fn joint(&self) -> Result<JointWeightFn<'_, F>, Stop> {
         let of = |name: &str| {
             let outer = if self.settings.local.is_some() { "weight_fn/weight_fn" } else { "weight_fn" };
             self.parameter(&format!("{outer}/{name}"))
@@ -122,7 +127,7 @@ impl<'a, F: Element> LatticeInputs<'a, F> {
             WeightsFrom::Rnn => Embeddings::Rnn(shared_rnn(sizes, cacher)?),
             WeightsFrom::Emb | WeightsFrom::Table => Embeddings::Table(cacher("context_embeddings")?),
         };
-        Ok(Joint {
+        Ok(JointWeightFn {
             embeddings,
             states: lattice::Context::states(&self.context),
             vocabulary: self.settings.vocabulary,

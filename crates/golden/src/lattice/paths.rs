@@ -1,5 +1,5 @@
 //! Best paths, of all and of the labels' own, and what differentiating them comes to: indicators of their arcs.
-use lattice::{Arcs, Context, Path, RecognitionLattice, Session};
+use lattice::{Arcs, Context, LatticePath, LatticeSession, RecognitionLattice};
 use rnnt_loss::Element;
 
 use super::check::{Check, Quantity, wide};
@@ -12,7 +12,7 @@ pub fn paths<F: Element>(
     inputs: &LatticeInputs<F>,
     lattice: &RecognitionLattice<F>,
 ) -> Result<(), Stop> {
-    let mut session = Session::default();
+    let mut session = LatticeSession::default();
     let paths = session.best_paths(lattice, &inputs.frames()?)?;
     let weights: Vec<f64> = paths.iter().map(|path| path.weight).collect();
     check.compare(Quantity::Value, "out/denom_tropical", &weights)?;
@@ -66,7 +66,7 @@ struct Indicators {
 }
 
 impl Indicators {
-    fn new(paths: &[Path], context: &dyn Context, padded: usize) -> Self {
+    fn new(paths: &[LatticePath], context: &dyn Context, padded: usize) -> Self {
         let alignments = paths.first().map_or(1, |path| path.per_frame);
         let (states, vocabulary) = (context.states(), context.vocabulary());
         let rows = paths.len() * padded * alignments * states;

@@ -1,6 +1,6 @@
 //! One frame of each alignment, with weights of their own for each of its states; in f64 whatever the type of a run.
 use lattice::distance::{forward_step, string_forward_step, through_step};
-use lattice::{Alignment, Arcs, FullNGram, Next};
+use lattice::{AlignmentLattice, ArcEnd, Arcs, FullNGram};
 use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;
 
@@ -21,13 +21,13 @@ pub fn steps<F: Element>(check: &mut Check) -> Result<(), Stop> {
     for key in keys(check.file) {
         let context = FullNGram::new(number(check.file, &key, "v")?, number(check.file, &key, "n")?)?;
         let alignment = match number(check.file, &key, "fld") {
-            Ok(expansions) => Alignment::frame_label_dependent(expansions)?,
-            Err(_) => Alignment::FrameDependent,
+            Ok(expansions) => AlignmentLattice::frame_label_dependent(expansions)?,
+            Err(_) => AlignmentLattice::FrameDependent,
         };
-        let next = |next: Option<Next>| match next {
+        let next = |next: Option<ArcEnd>| match next {
             None => -1.0,
-            Some(Next::Frame) => 0.0,
-            Some(Next::State(state)) => state as f64,
+            Some(ArcEnd::Frame) => 0.0,
+            Some(ArcEnd::State(state)) => state as f64,
         };
         let visit = || alignment.topological_visit();
         let blank: Vec<f64> = visit().map(|a| next(Some(alignment.blank_next(a)))).collect();
@@ -60,7 +60,7 @@ fn forward<F: Element, S: Semiring<Weight = f64>>(
     check: &mut Check,
     key: &str,
     semiring: &str,
-    (context, alignment): (&FullNGram, Alignment),
+    (context, alignment): (&FullNGram, AlignmentLattice),
 ) -> Result<(), Stop> {
     for string in ["", "string_"] {
         let name = |what: &str| format!("{key}/{string}{what}");
@@ -83,7 +83,7 @@ fn forward<F: Element, S: Semiring<Weight = f64>>(
 fn backward<F: Element>(
     check: &mut Check,
     key: &str,
-    (context, alignment): (&FullNGram, Alignment),
+    (context, alignment): (&FullNGram, AlignmentLattice),
 ) -> Result<(), Stop> {
     let name = |what: &str| format!("{key}/{what}");
     let [_, states] = check.file.shape(&name("alpha"))?;

@@ -1,5 +1,5 @@
 //! Sums over paths with their gradients, arc weights and marginals.
-use lattice::{Frames, Options, Output, RecognitionLattice, Session, Sum};
+use lattice::{Frames, LatticeOutput, LatticeSession, Options, RecognitionLattice, Sum};
 use rnnt_loss::Element;
 
 use super::check::{Check, Quantity, wide};
@@ -46,15 +46,15 @@ pub fn sums<F: Element>(
 ) -> Result<(), Stop> {
     let (frames, labels) = (inputs.frames()?, inputs.labels()?);
     // Arc weights kept, computed again, and frame by frame for one utterance after the other.
-    let tight = match Session::<F>::new(Options::new(0)).plan(lattice, &frames, &labels) {
+    let tight = match LatticeSession::<F>::new(Options::new(0)).plan(lattice, &frames, &labels) {
         Err(lattice::Error::Budget { smallest, .. }) => Options::new(smallest),
         other => Options::new(other?.bytes),
     };
-    let found = Session::new(tight).sum(lattice, &frames, &labels, &inputs.cotangents)?;
+    let found = LatticeSession::new(tight).sum(lattice, &frames, &labels, &inputs.cotangents)?;
     check.compare(Quantity::Value, "out/loss", &found.sums)?;
     gradients(check, "out/grad_loss", &found)?;
     for budget in [Options::new(usize::MAX), Options::new(usize::MAX).recompute()] {
-        let mut session = Session::new(budget);
+        let mut session = LatticeSession::new(budget);
         for (sum, value, gradient) in [
             (Sum::Loss, "out/loss", "out/grad_loss"),
             (Sum::Denominator, "out/denom_log", "out/grad_denom_log"),
@@ -79,7 +79,7 @@ pub fn sums<F: Element>(
     Ok(())
 }
 
-fn gradients<F: Element>(check: &mut Check, of: &str, found: &Output<F>) -> Result<(), Stop> {
+fn gradients<F: Element>(check: &mut Check, of: &str, found: &LatticeOutput<F>) -> Result<(), Stop> {
     if let Some(table) = found.parameters.get("table") {
         return Ok(check.gradient(&format!("{of}/table"), table)?);
     }
@@ -92,7 +92,7 @@ fn gradients<F: Element>(check: &mut Check, of: &str, found: &Output<F>) -> Resu
 
 fn marginals<F: Element>(
     check: &mut Check,
-    session: &mut Session<F>,
+    session: &mut LatticeSession<F>,
     lattice: &RecognitionLattice<F>,
     frames: &Frames<F>,
 ) -> Result<(), Stop> {

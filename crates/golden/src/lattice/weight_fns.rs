@@ -1,7 +1,8 @@
 //! Weight functions by themselves: joint network, local normalisation, recurrent cacher.
 use lattice::weight_fn::Normalize;
 use lattice::{
-    Arcs, ArcsMut, BoundWeights, Embeddings, Joint, LocallyNormalized, Parameters, SharedRnn, Table, WeightFn,
+    Arcs, ArcsMut, BoundWeights, Embeddings, JointWeightFn, LocallyNormalized, Parameters, SharedRnn,
+    TableWeightFn, WeightFn,
 };
 use rnnt_loss::Element;
 
@@ -78,7 +79,7 @@ fn joint<F: Element>(check: &mut Check) -> Result<(), Stop> {
         unreachable!("there are as many as names");
     };
     let [frames, states, vocabulary] = file.shape("joint/lexical")?;
-    let joint = Joint {
+    let joint = JointWeightFn {
         embeddings: Embeddings::Table(&cache),
         states,
         vocabulary,
@@ -139,7 +140,7 @@ fn normalised<F: Element>(check: &mut Check) -> Result<(), Stop> {
     let values = table::<F>(check.file, ["normalize/blank", "normalize/lexical"], vocabulary)?;
     let rows: Vec<F> = (0..frames).map(|row| F::from_f64(row as f64)).collect();
     for (name, normalize) in [("hat", Normalize::Hat), ("log_softmax", Normalize::LogSoftmax)] {
-        let inner = Table::new(&values, &[frames, states, 1 + vocabulary])?;
+        let inner = TableWeightFn::new(&values, &[frames, states, 1 + vocabulary])?;
         let local = LocallyNormalized::new(inner, normalize);
         let mut weights = WeightFn::<F>::bind(&local, &mut Vec::new())?;
         weights.set_frames(&rows, &vec![0; frames])?;
@@ -161,7 +162,7 @@ fn normalised<F: Element>(check: &mut Check) -> Result<(), Stop> {
 fn extreme<F: Element>(check: &mut Check) -> Result<(), Stop> {
     let [states, vocabulary] = check.file.shape("hat_extreme/lexical_in")?;
     let values = table::<F>(check.file, ["hat_extreme/blank_in", "hat_extreme/lexical_in"], vocabulary)?;
-    let inner = Table::new(&values, &[1, states, 1 + vocabulary])?;
+    let inner = TableWeightFn::new(&values, &[1, states, 1 + vocabulary])?;
     let local = LocallyNormalized::new(inner, Normalize::Hat);
     let mut weights = WeightFn::<F>::bind(&local, &mut Vec::new())?;
     weights.set_frames(&[F::ZERO], &[0])?;

@@ -7,9 +7,9 @@ use kernels::ScratchReq;
 
 use super::batch::expect_cpu;
 use crate::weight_fn::JointSizes;
-use crate::{Embeddings, Error, Joint, Normalize, Result, SharedRnn};
+use crate::{Embeddings, Error, JointWeightFn, Normalize, Result, SharedRnn};
 
-/// Sizes of a [`Joint`] over the states of a context.
+/// Sizes of a [`JointWeightFn`] over the states of a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JointConfig {
     /// C
@@ -47,7 +47,7 @@ pub enum EmbeddingConfig {
 
 /// What a parameter starts as.
 #[derive(Clone, Copy)]
-enum First {
+enum InitialValues {
     Zero,
     /// Normal with this variance.
     Normal(f64),
@@ -55,37 +55,47 @@ enum First {
 
 impl JointConfig {
     /// Names, shapes and first values of the parameters, in the order that [`Self::joint`] takes them in.
-    fn parameters(&self) -> Vec<(String, Vec<usize>, First)> {
+    fn parameters(&self) -> Vec<(String, Vec<usize>, InitialValues)> {
         let Self { states, vocabulary, frame, hidden, embeddings, normalize } = *self;
         let mut all = Vec::new();
         let width = match embeddings {
             EmbeddingConfig::Table { width } => {
                 let name = "weight_fn_cacher/context_embeddings".to_owned();
-                all.push((name, vec![states, width], First::Normal(1.0 / width as f64)));
+                all.push((name, vec![states, width], InitialValues::Normal(1.0 / width as f64)));
                 width
             }
             EmbeddingConfig::Rnn { width, label, .. } => {
-                let of_cell = |from: char, what: &str, shape: &[usize], first: First| {
+                let of_cell = |from: char, what: &str, shape: &[usize], first: InitialValues| {
                     let name = move |gate| format!("weight_fn_cacher/rnn_cell/{from}{gate}/{what}");
                     ['i', 'f', 'g', 'o'].map(|gate| (name(gate), shape.to_vec(), first))
                 };
                 let name = "weight_fn_cacher/Embed_0/embedding".to_owned();
-                all.push((name, vec![vocabulary + 1, label], First::Normal(1.0 / label as f64)));
-                all.extend(of_cell('i', "kernel", &[label, width], First::Normal(1.0 / label as f64)));
-                all.extend(of_cell('h', "kernel", &[width, width], First::Normal(1.0 / width as f64)));
-                all.extend(of_cell('h', "bias", &[width], First::Zero));
+                all.push((name, vec![vocabulary + 1, label], InitialValues::Normal(1.0 / label as f64)));
+                all.extend(of_cell(
+                    'i',
+                    "kernel",
+                    &[label, width],
+                    InitialValues::Normal(1.0 / label as f64),
+                ));
+                all.extend(of_cell(
+                    'h',
+                    "kernel",
+                    &[width, width],
+                    InitialValues::Normal(1.0 / width as f64),
+                ));
+                all.extend(of_cell('h', "bias", &[width], InitialValues::Zero));
                 width
             }
         };
-        let inputs = |inputs: usize| First::Normal(1.0 / inputs as f64);
-        let of_joint: [(&str, Vec<usize>, First); 7] = [
+        let inputs = |inputs: usize| InitialValues::Normal(1.0 / inputs as f64);
+        let of_joint: [(&str, Vec<usize>, InitialValues); 7] = [
             ("project_context_embeddings/kernel", vec![width, hidden], inputs(width)),
             ("project_frame/kernel", vec![frame, hidden], inputs(frame)),
-            ("joint_bias", vec![hidden], First::Zero),
+            ("joint_bias", vec![hidden], InitialValues::Zero),
             ("Dense_0/kernel", vec![hidden, 1], inputs(hidden)),
-            ("Dense_0/bias", vec![1], First::Zero),
+            ("Dense_0/bias", vec![1], InitialValues::Zero),
             ("Dense_1/kernel", vec![hidden, vocabulary], inputs(hidden)),
-            ("Dense_1/bias", vec![vocabulary], First::Zero),
+            ("Dense_1/bias", vec![vocabulary], InitialValues::Zero),
         ];
         // A normaliser is a weight function around another.
         let inner = if normalize.is_some() { "weight_fn/weight_fn" } else { "weight_fn" };
@@ -94,7 +104,7 @@ impl JointConfig {
     }
 
     /// The weight function of values in the order of [`Self::parameters`].
-    pub(super) fn joint<'a, F>(&self, values: &[&'a [F]]) -> Joint<'a, F> {
+    pub(super) fn joint<'a, F>(&self, values: &[&'a [F]]) -> JointWeightFn<'a, F> {
         let Self { states, vocabulary, embeddings, .. } = *self;
         let (of_embeddings, of_joint) = values.split_at(values.len() - 7);
         let four = |from: usize| [0, 1, 2, 3].map(|gate| of_embeddings[from + gate]);
@@ -109,7 +119,7 @@ impl JointConfig {
                 bias: four(9),
             }),
         };
-        Joint {
+        JointWeightFn {
             embeddings,
             states,
             vocabulary,
@@ -155,7 +165,7 @@ impl JointConfig {
     }
 }
 
-/// The parameters of a [`Joint`] as tensors, all `f32` or all `f64`, on the CPU.
+/// The parameters of a [`JointWeightFn`] as tensors, all `f32` or all `f64`, on the CPU.
 #[derive(Debug, Clone)]
 pub struct JointWeights {
     config: JointConfig,
@@ -175,8 +185,8 @@ impl JointWeights {
         let (mut names, mut tensors) = (Vec::new(), Vec::new());
         for (name, shape, first) in config.parameters() {
             let init = match first {
-                First::Zero => Init::Const(0.0),
-                First::Normal(variance) => Init::Randn { mean: 0.0, stdev: variance.sqrt() },
+                InitialValues::Zero => Init::Const(0.0),
+                InitialValues::Normal(variance) => Init::Randn { mean: 0.0, stdev: variance.sqrt() },
             };
             tensors.push(vb.get_with_hints(shape, &name.replace('/', "."), init)?);
             names.push(name);

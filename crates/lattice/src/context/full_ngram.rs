@@ -1,5 +1,5 @@
 //! The last n labels.
-use super::{After, Context};
+use super::{Context, NextStates};
 use crate::{Error, Result};
 
 /// All label strings of length 0 to n, shorter ones first, equal lengths in lexicographic order with the oldest label first.
@@ -101,7 +101,7 @@ impl Context for FullNGram {
         }
     }
 
-    fn after(&self, state: usize) -> After<'_> {
-        if self.order == 0 { After::Same(0) } else { After::Run(self.first(state)) }
+    fn after(&self, state: usize) -> NextStates<'_> {
+        if self.order == 0 { NextStates::Same(0) } else { NextStates::Run(self.first(state)) }
     }
 }

@@ -1,5 +1,5 @@
 //! Any automaton, as a table.
-use super::{After, Context};
+use super::{Context, NextStates};
 use crate::{Error, Result, error::expect_len};
 
 /// `δ(p, y) = table[p, y - 1]`, start 0: a pruned n-gram, a trie, a grammar.
@@ -60,8 +60,8 @@ impl Context for NextStateTable {
         if label == 0 { state } else { self.table[state * self.vocabulary + label - 1] as usize }
     }
 
-    fn after(&self, state: usize) -> After<'_> {
+    fn after(&self, state: usize) -> NextStates<'_> {
         let row = &self.table[state * self.vocabulary..][..self.vocabulary];
-        if self.runs { After::Run(row[0] as usize) } else { After::List(row) }
+        if self.runs { NextStates::Run(row[0] as usize) } else { NextStates::List(row) }
     }
 }

@@ -1,8 +1,8 @@
 //! One frame.
 use rnnt_dp::semiring::Semiring;
 
-use super::Rows;
-use crate::{Alignment, Arcs, Context, Result, context::forward_reduce, error::expect_len};
+use super::ArcRows;
+use crate::{AlignmentLattice, Arcs, Context, Result, context::forward_reduce, error::expect_len};
 
 /// α after a frame.
 ///
@@ -20,20 +20,20 @@ use crate::{Alignment, Arcs, Context, Result, context::forward_reduce, error::ex
 /// Other lengths.
 pub fn forward_step<S: Semiring>(
     context: &dyn Context,
-    alignment: Alignment,
+    alignment: AlignmentLattice,
     arcs: Arcs<S::Weight>,
     alpha: &[S::Weight],
 ) -> Result<Vec<S::Weight>> {
     let states = context.states();
-    let rows = Rows::new(arcs, alignment, [states, states * context.vocabulary()])?;
+    let rows = ArcRows::new(arcs, alignment, [states, states * context.vocabulary()])?;
     expect_len("alpha", states, alpha.len())?;
     Ok(forward::<S>(context, alignment, &rows, alpha))
 }
 
 pub(super) fn forward<S: Semiring>(
     context: &dyn Context,
-    alignment: Alignment,
-    rows: &Rows<S::Weight>,
+    alignment: AlignmentLattice,
+    rows: &ArcRows<S::Weight>,
     alpha: &[S::Weight],
 ) -> Vec<S::Weight> {
     match alignment.expansions() {
@@ -49,8 +49,8 @@ pub(super) fn forward<S: Semiring>(
 /// α at each alignment state of a frame, `a_0 .. a_K`.
 pub(super) fn levels<S: Semiring>(
     context: &dyn Context,
-    alignment: Alignment,
-    rows: &Rows<S::Weight>,
+    alignment: AlignmentLattice,
+    rows: &ArcRows<S::Weight>,
     alpha: &[S::Weight],
 ) -> Vec<Vec<S::Weight>> {
     let mut levels = vec![alpha.to_vec()];
@@ -61,7 +61,7 @@ pub(super) fn levels<S: Semiring>(
 }
 
 /// `⊕_i a_i ⊗ b_i`
-pub(super) fn join<S: Semiring>(rows: &Rows<S::Weight>, levels: &[Vec<S::Weight>]) -> Vec<S::Weight> {
+pub(super) fn join<S: Semiring>(rows: &ArcRows<S::Weight>, levels: &[Vec<S::Weight>]) -> Vec<S::Weight> {
     let mut joined: Vec<_> = blanks::<S>(&levels[0], rows.of(0).0).collect();
     for (i, level) in levels.iter().enumerate().skip(1) {
         let further = blanks::<S>(level, rows.of(i).0);

@@ -1,9 +1,9 @@
 //! Paths with one string of labels.
 use rnnt_dp::semiring::Semiring;
 
-use super::{Arc, Distance, Rows, step};
+use super::{ArcRows, Distance, FrameArc, step};
 use crate::{
-    Alignment, Arcs, Context, Result,
+    AlignmentLattice, Arcs, Context, Result,
     context::walk_states,
     error::{Error, expect_len},
 };
@@ -21,10 +21,10 @@ use crate::{
 /// Time and memory *N A (U + 1)*.
 pub fn string_distance<S: Semiring>(
     context: &dyn Context,
-    alignment: Alignment,
+    alignment: AlignmentLattice,
     labels: &[u32],
     num_frames: usize,
-    weigh: impl Fn(usize, Arc) -> S::Weight,
+    weigh: impl Fn(usize, FrameArc) -> S::Weight,
 ) -> Result<Distance<S::Weight>> {
     if let Some(position) = labels.iter().position(|&y| y == 0) {
         return Err(Error::Label { utterance: 0, position, vocabulary: context.vocabulary(), found: 0 });
@@ -36,7 +36,7 @@ pub fn string_distance<S: Semiring>(
     let mut alphas = Vec::with_capacity(num_frames * positions);
     for t in 0..num_frames {
         let arcs = |alignment: usize, u: usize| {
-            let weigh = |label| weigh(t, Arc { alignment, context: states[u], label });
+            let weigh = |label| weigh(t, FrameArc { alignment, context: states[u], label });
             (weigh(0), labels.get(u).map_or(S::ZERO, |&y| weigh(y as usize)))
         };
         let (blank, lexical): (Vec<_>, Vec<_>) =
@@ -61,12 +61,12 @@ pub fn string_distance<S: Semiring>(
 /// # Errors
 /// Other lengths.
 pub fn string_forward_step<S: Semiring>(
-    alignment: Alignment,
+    alignment: AlignmentLattice,
     arcs: Arcs<S::Weight>,
     alpha: &[S::Weight],
 ) -> Result<Vec<S::Weight>> {
     expect_len("alpha", alpha.len().max(1), alpha.len())?;
-    let rows = Rows::new(arcs, alignment, [alpha.len(); 2])?;
+    let rows = ArcRows::new(arcs, alignment, [alpha.len(); 2])?;
     if alignment.expansions().is_none() {
         let (blank, lexical) = rows.of(0);
         let labels = shifted::<S>(alpha, lexical);

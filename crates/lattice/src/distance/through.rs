@@ -1,8 +1,8 @@
 //! Sums over all paths through each arc: forward-backward in any semiring.
 use rnnt_dp::semiring::Semiring;
 
-use super::{Arc, Distance, Frame, Rows, each, forward, step};
-use crate::{Alignment, Arcs, ArcsMut, Context, Next, Result, error::expect_len};
+use super::{ArcRows, Distance, FrameArc, FrameValues, each, forward, step};
+use crate::{AlignmentLattice, ArcEnd, Arcs, ArcsMut, Context, Result, error::expect_len};
 
 /// What the arcs of one frame are part of.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,15 +29,15 @@ impl Through<f64> {
 /// Time thrice that of [`distance`](super::distance()), which also weighs each arc once; memory *N C* and, for one frame, *A C V*.
 pub fn through<S: Semiring>(
     context: &dyn Context,
-    alignment: Alignment,
+    alignment: AlignmentLattice,
     num_frames: usize,
-    weigh: impl Fn(usize, Arc) -> S::Weight,
+    weigh: impl Fn(usize, FrameArc) -> S::Weight,
     mut visit: impl FnMut(usize, &Through<S::Weight>),
 ) -> Distance<S::Weight> {
     let rows = alignment.num_states();
     let mut fill = each(context, weigh);
     let distance = forward::<S>(context, alignment, num_frames, rows, &mut fill);
-    let mut backward = Backward::<S>::new(context, alignment, rows);
+    let mut backward = DistanceBackward::<S>::new(context, alignment, rows);
     for (t, alpha) in distance.alphas.chunks_exact(context.states()).enumerate().rev() {
         visit(t, &backward.step(alpha, |arcs| fill(t, arcs)));
     }
@@ -45,17 +45,22 @@ pub fn through<S: Semiring>(
 }
 
 /// The way back, frame by frame.
-pub(crate) struct Backward<'a, S: Semiring> {
+pub(crate) struct DistanceBackward<'a, S: Semiring> {
     context: &'a dyn Context,
-    alignment: Alignment,
-    frame: Frame<S>,
+    alignment: AlignmentLattice,
+    frame: FrameValues<S>,
     beta: Vec<S::Weight>,
 }
 
-impl<'a, S: Semiring> Backward<'a, S> {
+impl<'a, S: Semiring> DistanceBackward<'a, S> {
     /// Behind the last frame; weights have so many rows, one for each alignment state or one for all.
-    pub fn new(context: &'a dyn Context, alignment: Alignment, rows: usize) -> Self {
-        Self { context, alignment, frame: Frame::new(context, rows), beta: vec![S::ONE; context.states()] }
+    pub fn new(context: &'a dyn Context, alignment: AlignmentLattice, rows: usize) -> Self {
+        Self {
+            context,
+            alignment,
+            frame: FrameValues::new(context, rows),
+            beta: vec![S::ONE; context.states()],
+        }
     }
 
     /// The frame before, from α before it and the weights that `fill` writes.
@@ -83,13 +88,13 @@ impl<'a, S: Semiring> Backward<'a, S> {
 /// Other lengths.
 pub fn through_step<S: Semiring>(
     context: &dyn Context,
-    alignment: Alignment,
+    alignment: AlignmentLattice,
     arcs: Arcs<S::Weight>,
     alpha: &[S::Weight],
     beta: &[S::Weight],
 ) -> Result<Through<S::Weight>> {
     let states = context.states();
-    let rows = Rows::new(arcs, alignment, [states, states * context.vocabulary()])?;
+    let rows = ArcRows::new(arcs, alignment, [states, states * context.vocabulary()])?;
     expect_len("alpha", states, alpha.len())?;
     expect_len("beta", states, beta.len())?;
     Ok(back::<S>(context, alignment, &rows, alpha, beta))
@@ -97,8 +102,8 @@ pub fn through_step<S: Semiring>(
 
 fn back<S: Semiring>(
     context: &dyn Context,
-    alignment: Alignment,
-    rows: &Rows<S::Weight>,
+    alignment: AlignmentLattice,
+    rows: &ArcRows<S::Weight>,
     alpha: &[S::Weight],
     beta: &[S::Weight],
 ) -> Through<S::Weight> {
@@ -119,7 +124,7 @@ fn back<S: Semiring>(
             here.push(match alignment.lexical_next(i) {
                 None => end,
                 Some(next) => {
-                    let target = if next == Next::Frame { beta } else { &later };
+                    let target = if next == ArcEnd::Frame { beta } else { &later };
                     let after = context.after(p);
                     for (y, onward) in onward.iter_mut().enumerate() {
                         *onward = S::times(l[p * labels + y], target[after.label(y + 1)]);

@@ -11,7 +11,7 @@ use kernels::{
 use super::panels::StatePanels;
 use crate::{
     RecognitionLattice,
-    step::Step,
+    step::FrameStep,
     weight_fn::{
         Projections,
         joint::{frames, projections::JointSizes},
@@ -69,7 +69,7 @@ impl<F: Real> Screening<F> {
 }
 
 /// The panels of a lattice, if its contexts and weights have any that pay off for `utterances` utterances at once.
-pub fn panels<F: Real>(sizes: &JointSizes, step: &Step, utterances: usize) -> Option<StatePanels> {
+pub fn panels<F: Real>(sizes: &JointSizes, step: &FrameStep, utterances: usize) -> Option<StatePanels> {
     let panels = StatePanels::new(step.runs()?, sizes.vocabulary)?;
     let count = panels.states.len().saturating_mul(utterances);
     (Screen::<F>::suits(sizes.hidden, sizes.vocabulary) && count >= MIN_PANELS).then_some(panels)
@@ -89,7 +89,7 @@ pub fn scratch<F: Real>(
     if h == 0 || !Screen::<F>::suits(h, v) || lists.bytes() > available {
         return None;
     }
-    let step = Step::new(lattice.context(), lattice.alignment());
+    let step = FrameStep::new(lattice.context(), lattice.alignment());
     let panels = panels::<F>(&sizes, &step, utterances)?;
     let (count, rest) = (panels.states.len(), panels.rest.len());
     let elements = ScratchReq::new::<F>;

@@ -25,7 +25,7 @@ use crate::{
 /// # Cost
 /// 2 C H (V + 1) floating-point operations and C H hyperbolic tangents a frame; the projections of contexts once a call.
 #[derive(Debug, Clone, Copy)]
-pub struct Joint<'a, F> {
+pub struct JointWeightFn<'a, F> {
     /// Where `e` *C x E* comes from.
     pub embeddings: Embeddings<'a, F>,
     /// C
@@ -71,7 +71,7 @@ const NAMES: [&str; 7] = [
 /// Name of a table of embeddings.
 const EMBEDDINGS: &str = "weight_fn_cacher/context_embeddings";
 
-impl<'a, F: Real> Joint<'a, F> {
+impl<'a, F: Real> JointWeightFn<'a, F> {
     /// H
     pub fn hidden(&self) -> usize {
         self.joint_bias.len()

@@ -8,7 +8,7 @@ use kernels::{BufferPool, Real, ScratchReq};
 pub use log_probabilities::Normalize;
 use selected::Selected;
 
-use super::{Arcs, ArcsMut, BoundWeights, Chain, Parameters, WeightFn, Workload};
+use super::{Arcs, ArcsMut, BoundWeights, LabelChain, Parameters, WeightFn, Workload};
 use crate::{Error, Result};
 
 /// Bytes of the selected normaliser unless somebody says otherwise.
@@ -16,7 +16,7 @@ const DEFAULT: usize = 32 << 20;
 
 /// Another weight function, normalised at each state, so that `exp b' + Σ exp l' = 1` (LAST's `LocallyNormalizedWeightFn`).
 ///
-/// The loss of such a model needs the weights along its labels alone. Where the inner function is a [`Joint`](super::Joint),
+/// The loss of such a model needs the weights along its labels alone. Where the inner function is a [`JointWeightFn`](super::Joint),
 /// they come from the selected normaliser of panda-core, so that nothing of the size of sites x V exists; for any other, the
 /// V weights of a site are asked for, a few sites at a time.
 ///
@@ -68,7 +68,7 @@ impl<F: panda_core::Real, W: WeightFn<F>> WeightFn<F> for LocallyNormalized<W> {
     }
 
     fn scratch(&self, workload: Workload) -> ScratchReq {
-        let shape = rows::Shape { states: self.states(), vocabulary: self.vocabulary() };
+        let shape = rows::ArcShape { states: self.states(), vocabulary: self.vocabulary() };
         let chain = match self.inner.joint_sizes() {
             Some(sizes) if sizes.has_plan(workload) => {
                 selected::scratch::<F>(&sizes, self.normalize, self.budget)
@@ -90,7 +90,7 @@ impl<F: panda_core::Real, W: WeightFn<F>> WeightFn<F> for LocallyNormalized<W> {
             }
             None => Inner::Any(self.inner.bind(buffers)?),
         };
-        let shape = rows::Shape { states: self.states(), vocabulary: self.vocabulary() };
+        let shape = rows::ArcShape { states: self.states(), vocabulary: self.vocabulary() };
         let (normalize, pool) = (self.normalize, BufferPool::new());
         Ok(Box::new(BoundNormalized { inner, normalize, shape, pool }))
     }
@@ -100,7 +100,7 @@ impl<F: panda_core::Real, W: WeightFn<F>> WeightFn<F> for LocallyNormalized<W> {
 struct BoundNormalized<'a, F: Real> {
     inner: Inner<'a, F>,
     normalize: Normalize,
-    shape: rows::Shape,
+    shape: rows::ArcShape,
     pool: BufferPool<F>,
 }
 
@@ -144,7 +144,7 @@ impl<F: panda_core::Real> BoundWeights<F> for BoundNormalized<'_, F> {
         rows::backward(self.inner.weights_mut(), self.normalize, self.shape, frames, adjoints);
     }
 
-    fn forward_chain(&self, first: usize, chain: Chain, arcs: ArcsMut<F>) -> Result<()> {
+    fn forward_chain(&self, first: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()> {
         match &self.inner {
             Inner::Joint(joint) => joint.forward(first, chain, arcs),
             Inner::Any(weights) => {
@@ -154,7 +154,7 @@ impl<F: panda_core::Real> BoundWeights<F> for BoundNormalized<'_, F> {
         }
     }
 
-    fn backward_chain(&mut self, first: usize, chain: Chain, adjoints: Arcs<F>) -> Result<()> {
+    fn backward_chain(&mut self, first: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()> {
         match &mut self.inner {
             Inner::Joint(joint) => joint.backward(first, chain, adjoints),
             Inner::Any(weights) => {

@@ -54,7 +54,7 @@ fn name(from: char, gate: usize, what: &str) -> String {
 }
 
 /// States of one level: those that remember as many labels.
-struct Level {
+struct HistoryLevel {
     states: Range<usize>,
     /// Symbols that each parent goes on with.
     symbols: Range<usize>,
@@ -142,25 +142,25 @@ impl<F: Real> SharedRnn<'_, F> {
         Ok(self.run(&Cell::new(self)).output)
     }
 
-    fn levels(&self) -> Vec<Level> {
-        let mut levels = vec![Level { states: 0..1, symbols: 0..1 }];
+    fn levels(&self) -> Vec<HistoryLevel> {
+        let mut levels = vec![HistoryLevel { states: 0..1, symbols: 0..1 }];
         for k in 0..self.order {
             let Range { start, end } = levels[k].states;
             let states = end..end + (end - start) * self.vocabulary;
-            levels.push(Level { states, symbols: 1..self.vocabulary + 1 });
+            levels.push(HistoryLevel { states, symbols: 1..self.vocabulary + 1 });
         }
         levels
     }
 
-    fn run(&self, cell: &Cell<F>) -> States<F> {
+    fn run(&self, cell: &Cell<F>) -> LevelStates<F> {
         let r = self.width();
         let zeros = || kernels::alloc(self.states() * r, F::ZERO);
-        let mut all = States { output: zeros(), memory: zeros(), zero: vec![F::ZERO; r] };
+        let mut all = LevelStates { output: zeros(), memory: zeros(), zero: vec![F::ZERO; r] };
         let mut parents = None;
         for level in self.levels() {
             let own = level.states.start * r..level.states.end * r;
             let recurrent = cell.recurrent(all.of(&parents, r)[0]);
-            let States { output, memory, zero } = &mut all;
+            let LevelStates { output, memory, zero } = &mut all;
             let (above, memory) = memory[..own.end].split_at_mut(own.start);
             let above = match &parents {
                 None => &*zero,
@@ -259,7 +259,7 @@ impl<F: Real> SharedRnn<'_, F> {
     }
 }
 
-impl Level {
+impl HistoryLevel {
     /// Parent and symbol of a row.
     fn made_of(&self, row: usize) -> (usize, usize) {
         let many = self.symbols.len();
@@ -273,13 +273,13 @@ fn rows(of: &Range<usize>, width: usize) -> Range<usize> {
 }
 
 /// `h` and `c` of all states, *C x R*, and of what comes before them.
-struct States<F> {
+struct LevelStates<F> {
     output: Vec<F>,
     memory: Vec<F>,
     zero: Vec<F>,
 }
 
-impl<F> States<F> {
+impl<F> LevelStates<F> {
     /// `h` and `c` of parents, or of the one before all.
     fn of(&self, parents: &Option<Range<usize>>, r: usize) -> [&[F]; 2] {
         match parents {

@@ -1,14 +1,14 @@
 //! Weights that are looked up.
 use kernels::{Real, ScratchReq, par_for, parts_mut};
 
-use super::{Arcs, ArcsMut, BoundWeights, Chain, Parameters, WeightFn, Workload};
+use super::{Arcs, ArcsMut, BoundWeights, LabelChain, Parameters, WeightFn, Workload};
 use crate::{Error, Result, error::expect_len};
 
 /// `(b_t[p], l_t[p, y]) = table[x_t, p, (0, y)]`, where `x_t` is the first feature of a frame as an integer.
 ///
 /// A table *B.. x X x C x (1 + V)* has rows of its own for each utterance; one *X x C x (1 + V)* serves all.
 #[derive(Debug, Clone, Copy)]
-pub struct Table<'a, F> {
+pub struct TableWeightFn<'a, F> {
     values: &'a [F],
     /// Utterances that have rows of their own; none for one table for all.
     utterances: Option<usize>,
@@ -17,7 +17,7 @@ pub struct Table<'a, F> {
     vocabulary: usize,
 }
 
-impl<'a, F: Real> Table<'a, F> {
+impl<'a, F: Real> TableWeightFn<'a, F> {
     /// A table of a shape *B.. x X x C x (1 + V)*.
     ///
     /// # Errors
@@ -42,7 +42,7 @@ impl<'a, F: Real> Table<'a, F> {
     }
 }
 
-impl<F: Real> WeightFn<F> for Table<'_, F> {
+impl<F: Real> WeightFn<F> for TableWeightFn<'_, F> {
     fn vocabulary(&self) -> usize {
         self.vocabulary
     }
@@ -76,7 +76,7 @@ impl<F: Real> WeightFn<F> for Table<'_, F> {
 }
 
 struct BoundTable<'a, F> {
-    table: Table<'a, F>,
+    table: TableWeightFn<'a, F>,
     /// Where the row of each frame begins.
     starts: Vec<usize>,
     /// F
@@ -99,7 +99,7 @@ impl<F: Real> BoundTable<'_, F> {
 
 impl<F: Real> BoundWeights<F> for BoundTable<'_, F> {
     fn set_frames(&mut self, rows: &[F], utterances: &[u32]) -> Result<()> {
-        let Table { utterances: own, rows: count, states, vocabulary, .. } = self.table;
+        let TableWeightFn { utterances: own, rows: count, states, vocabulary, .. } = self.table;
         self.starts.clear();
         self.size = rows.len() / utterances.len().max(1);
         if self.size == 0 && !utterances.is_empty() {
@@ -123,7 +123,7 @@ impl<F: Real> BoundWeights<F> for BoundTable<'_, F> {
     }
 
     fn forward(&self, frames: &[usize], arcs: ArcsMut<F>) {
-        let Table { values, states, vocabulary, .. } = self.table;
+        let TableWeightFn { values, states, vocabulary, .. } = self.table;
         let arcs = (parts_mut(arcs.blank, states), parts_mut(arcs.lexical, states * vocabulary));
         par_for(arcs, |at, (blank, lexical)| {
             let rows = &values[self.row(frames[at], 0)..][..states * (1 + vocabulary)];
@@ -142,7 +142,7 @@ impl<F: Real> BoundWeights<F> for BoundTable<'_, F> {
     }
 
     fn backward(&mut self, frames: &[usize], adjoints: Arcs<F>) {
-        let Table { states, vocabulary, .. } = self.table;
+        let TableWeightFn { states, vocabulary, .. } = self.table;
         for (at, &frame) in frames.iter().enumerate() {
             let start = self.row(frame, 0);
             let (blank, lexical) =
@@ -155,7 +155,7 @@ impl<F: Real> BoundWeights<F> for BoundTable<'_, F> {
         }
     }
 
-    fn forward_chain(&self, first: usize, chain: Chain, arcs: ArcsMut<F>) -> Result<()> {
+    fn forward_chain(&self, first: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()> {
         let positions = chain.states.len();
         let frames = arcs.blank.chunks_exact_mut(positions).zip(arcs.lexical.chunks_exact_mut(positions));
         for (frame, (blank, lexical)) in (first..).zip(frames) {
@@ -168,7 +168,7 @@ impl<F: Real> BoundWeights<F> for BoundTable<'_, F> {
         Ok(())
     }
 
-    fn backward_chain(&mut self, first: usize, chain: Chain, adjoints: Arcs<F>) -> Result<()> {
+    fn backward_chain(&mut self, first: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()> {
         let positions = chain.states.len();
         let frames = adjoints.blank.chunks_exact(positions).zip(adjoints.lexical.chunks_exact(positions));
         for (frame, (blank, lexical)) in (first..).zip(frames) {

@@ -2,8 +2,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lattice::{
-    Alignment, Beam, BeamStream, Context, Error, Frames, FullNGram, Fusion, Hypothesis, Merge,
-    RecognitionLattice, Session, Table,
+    AlignmentLattice, BeamOptions, Context, Error, Frames, FullNGram, LabelScorer, LatticeBeamStream,
+    LatticeSession, Merge, RecognitionLattice, TableWeightFn, WeightedString,
 };
 
 use crate::listing::{Numbers, Tiny, merged, strings};
@@ -23,7 +23,7 @@ impl Bigrams {
     }
 }
 
-impl Fusion for Bigrams {
+impl LabelScorer for Bigrams {
     type State = u32;
 
     fn start(&self) -> u32 {
@@ -61,10 +61,10 @@ fn put(into: &mut BTreeMap<Vec<u32>, f64>, labels: Vec<u32>, weight: f64, merge:
 
 /// The definition, over maps of strings. `row(t, p)` are the arcs of a state. None where ties decide.
 fn plain<'a>(
-    (context, alignment, frames): (&dyn Context, Alignment, usize),
+    (context, alignment, frames): (&dyn Context, AlignmentLattice, usize),
     row: impl Fn(usize, usize) -> &'a [f64],
-    (beam, scores): (Beam, Option<&Bigrams>),
-) -> Option<Vec<Hypothesis>> {
+    (beam, scores): (BeamOptions, Option<&Bigrams>),
+) -> Option<Vec<WeightedString>> {
     let mut live = BTreeMap::from([(vec![], 0.0)]);
     for t in 0..frames {
         let (mut ends, mut level) = (BTreeMap::new(), live);
@@ -89,14 +89,14 @@ fn plain<'a>(
     }
     let of = |(labels, weight): (Vec<u32>, f64)| {
         let weight = weight + scores.map_or(0.0, |scores| scores.of(&labels));
-        Hypothesis { labels, weight }
+        WeightedString { labels, weight }
     };
     let mut list: Vec<_> = live.into_iter().map(of).collect();
     list.sort_by(|a, b| b.weight.total_cmp(&a.weight));
     Some(list)
 }
 
-fn assert_close(found: &[Hypothesis], expected: &[Hypothesis], seed: u64) {
+fn assert_close(found: &[WeightedString], expected: &[WeightedString], seed: u64) {
     assert_eq!(found.len(), expected.len(), "seed {seed}");
     for (found, expected) in found.iter().zip(expected) {
         assert!((found.weight - expected.weight).abs() < 1e-9, "seed {seed}: {found:?}, not {expected:?}");
@@ -108,7 +108,7 @@ fn a_wide_beam_finds_all_strings() {
     for seed in 0..300 {
         let (tiny, scores) = (Tiny::new(seed), Bigrams::new(seed));
         for merge in [Merge::Max, Merge::Sum] {
-            let beam = Beam { width: 300, merge };
+            let beam = BeamOptions { width: 300, merge };
             let (plain, fused) = tiny
                 .with(|session, lattice, frames| {
                     let plain = session.beam_search(lattice, frames, beam, &())?;
@@ -139,7 +139,7 @@ fn a_narrow_beam_keeps_what_the_definition_keeps() {
     for seed in 0..600 {
         let (tiny, scores) = (Tiny::new(seed), Bigrams::new(seed));
         for (merge, width) in [(Merge::Max, 1), (Merge::Sum, 1), (Merge::Sum, 2), (Merge::Max, 5)] {
-            let beam = Beam { width, merge };
+            let beam = BeamOptions { width, merge };
             for scores in [None, Some(&scores)] {
                 let found = tiny.with(|session, lattice, frames| match scores {
                     None => session.beam_search(lattice, frames, beam, &()),
@@ -150,7 +150,7 @@ fn a_narrow_beam_keeps_what_the_definition_keeps() {
                     let row = |t, p| tiny.row(utterance, t, p);
                     let Some(expected) = plain(kind, row, (beam, scores)) else { continue };
                     assert_close(found, &expected, seed);
-                    let labels = |list: &[Hypothesis]| {
+                    let labels = |list: &[WeightedString]| {
                         list.iter().map(|one| one.labels.clone()).collect::<BTreeSet<_>>()
                     };
                     assert_eq!(labels(found), labels(&expected), "seed {seed}");
@@ -173,22 +173,22 @@ fn a_stream_ends_as_the_whole_however_it_is_cut() {
     const FRAMES: usize = 1500;
     let context = FullNGram::new(3, 1).unwrap();
     for (seed, alignment) in
-        [(1, Alignment::FrameDependent), (2, Alignment::frame_label_dependent(2).unwrap())]
+        [(1, AlignmentLattice::FrameDependent), (2, AlignmentLattice::frame_label_dependent(2).unwrap())]
     {
         let (weights, scores) = (long(seed, FRAMES, &context), Bigrams::new(seed));
-        let table = Table::new(&weights, &[FRAMES, 4, 4]).unwrap();
+        let table = TableWeightFn::new(&weights, &[FRAMES, 4, 4]).unwrap();
         let lattice = RecognitionLattice::new(&context, alignment, &table).unwrap();
         let rows: Vec<f64> = (0..FRAMES).map(|t| t as f64).collect();
         let frames = Frames::new(&rows, &[1, FRAMES, 1], &[FRAMES]).unwrap();
-        let beam = Beam { width: 6, merge: Merge::Sum };
-        let mut session = Session::default();
+        let beam = BeamOptions { width: 6, merge: Merge::Sum };
+        let mut session = LatticeSession::default();
         let whole = session.beam_search(&lattice, &frames, beam, &scores).unwrap().remove(0);
         let row = |t: usize, p: usize| &weights[(t * 4 + p) * 4..][..4];
         let expected = plain((&context, alignment, FRAMES), row, (beam, Some(&scores))).expect("no ties");
         assert_close(&whole, &expected, seed);
         assert_eq!(whole[0].labels, expected[0].labels);
         for size in [1, 7, 400, FRAMES] {
-            let mut stream = BeamStream::new(&lattice, beam, &scores).unwrap();
+            let mut stream = LatticeBeamStream::new(&lattice, beam, &scores).unwrap();
             rows.chunks(size).for_each(|rows| stream.push(rows).unwrap());
             assert_eq!(stream.hypotheses(), whole, "chunks of {size}");
         }
@@ -198,21 +198,23 @@ fn a_stream_ends_as_the_whole_however_it_is_cut() {
 #[test]
 fn what_cannot_be_searched_is_said() {
     struct Broken;
-    impl Fusion for Broken {
+    impl LabelScorer for Broken {
         type State = ();
         fn start(&self) {}
         fn score(&self, (): &(), label: u32) -> (f64, ()) {
             (if label == 2 { f64::NAN } else { 0.0 }, ())
         }
     }
-    let (context, table) = (FullNGram::new(2, 0).unwrap(), Table::new(&[0.0; 3], &[1, 1, 3]).unwrap());
-    let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table).unwrap();
-    let beam = Beam { width: 2, merge: Merge::Max };
-    let mut stream = BeamStream::new(&lattice, beam, &Broken).unwrap();
+    let (context, table) =
+        (FullNGram::new(2, 0).unwrap(), TableWeightFn::new(&[0.0; 3], &[1, 1, 3]).unwrap());
+    let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &table).unwrap();
+    let beam = BeamOptions { width: 2, merge: Merge::Max };
+    let mut stream = LatticeBeamStream::new(&lattice, beam, &Broken).unwrap();
     assert!(matches!(stream.push(&[0.0]), Err(Error::Fusion { label: 2, .. })));
-    let error = BeamStream::new(&lattice, Beam { width: 0, ..beam }, &()).map(drop).unwrap_err();
+    let error =
+        LatticeBeamStream::new(&lattice, BeamOptions { width: 0, ..beam }, &()).map(drop).unwrap_err();
     assert!(error.to_string().contains("width"), "{error}");
-    let mut stream = BeamStream::new(&lattice, beam, &()).unwrap();
+    let mut stream = LatticeBeamStream::new(&lattice, beam, &()).unwrap();
     stream.push(&[0.0]).unwrap();
     assert!(matches!(stream.push(&[0.0, f64::NAN]), Err(Error::Frame { frame: 2, .. })));
     assert!(stream.push(&[1.0]).is_err(), "there is no such row of the table");

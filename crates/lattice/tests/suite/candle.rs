@@ -3,8 +3,8 @@ use std::{collections::HashMap, sync::Arc};
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::{VarBuilder, VarMap};
 use lattice::{
-    Alignment, Context, Frames, FullNGram, Joint, Labels, LocallyNormalized, NextStateTable, Normalize,
-    Options, Real, RecognitionLattice, Session, WeightFn,
+    AlignmentLattice, Context, Frames, FullNGram, JointWeightFn, Labels, LatticeSession, LocallyNormalized,
+    NextStateTable, Normalize, Options, Real, RecognitionLattice, WeightFn,
     candle::{BatchTensors, EmbeddingConfig, Gnat, JointConfig, JointWeights, load},
 };
 
@@ -19,7 +19,11 @@ fn config(context: &FullNGram, embeddings: EmbeddingConfig, normalize: Option<No
 }
 
 /// A lattice whose parameters are variables with made-up values, by their names with points.
-fn gnat(config: JointConfig, context: FullNGram, alignment: Alignment) -> (Gnat, HashMap<String, Var>) {
+fn gnat(
+    config: JointConfig,
+    context: FullNGram,
+    alignment: AlignmentLattice,
+) -> (Gnat, HashMap<String, Var>) {
     let map = VarMap::new();
     JointWeights::new(config, &VarBuilder::from_varmap(&map, DType::F64, CPU)).unwrap();
     for (at, (name, variable)) in map.data().lock().unwrap().iter().enumerate() {
@@ -75,7 +79,7 @@ fn weighted(losses: &Tensor) -> Tensor {
 fn check_against_central_differences(
     embeddings: EmbeddingConfig,
     normalize: Option<Normalize>,
-    alignment: Alignment,
+    alignment: AlignmentLattice,
 ) {
     let context = FullNGram::new(3, 1).unwrap();
     let (gnat, mut variables) = gnat(config(&context, embeddings, normalize), context, alignment);
@@ -109,17 +113,21 @@ fn check_against_central_differences(
 fn gradients_of_frames_and_all_parameters_equal_central_differences() {
     let table = EmbeddingConfig::Table { width: 2 };
     let rnn = EmbeddingConfig::Rnn { order: 1, width: 3, label: 2 };
-    let two = Alignment::frame_label_dependent(2).unwrap();
-    check_against_central_differences(table, None, Alignment::FrameDependent);
+    let two = AlignmentLattice::frame_label_dependent(2).unwrap();
+    check_against_central_differences(table, None, AlignmentLattice::FrameDependent);
     check_against_central_differences(table, Some(Normalize::Hat), two);
     check_against_central_differences(rnn, None, two);
-    check_against_central_differences(rnn, Some(Normalize::LogSoftmax), Alignment::FrameDependent);
+    check_against_central_differences(rnn, Some(Normalize::LogSoftmax), AlignmentLattice::FrameDependent);
 }
 
 /// Tensors of parameters as slices.
-fn joint<'a, F: Real>(states: usize, vocabulary: usize, values: &'a HashMap<String, Vec<F>>) -> Joint<'a, F> {
+fn joint<'a, F: Real>(
+    states: usize,
+    vocabulary: usize,
+    values: &'a HashMap<String, Vec<F>>,
+) -> JointWeightFn<'a, F> {
     let of = |name: &str| &values[&format!("weight_fn.{name}")][..];
-    Joint {
+    JointWeightFn {
         embeddings: lattice::Embeddings::Table(&values["weight_fn_cacher.context_embeddings"]),
         states,
         vocabulary,
@@ -137,7 +145,7 @@ fn joint<'a, F: Real>(states: usize, vocabulary: usize, values: &'a HashMap<Stri
 fn tensors_give_what_slices_give() {
     let context = FullNGram::new(3, 1).unwrap();
     let sizes = config(&context, EmbeddingConfig::Table { width: 2 }, None);
-    let (gnat, variables) = gnat(sizes, context, Alignment::FrameDependent);
+    let (gnat, variables) = gnat(sizes, context, AlignmentLattice::FrameDependent);
     let made = Made::new();
     let losses = gnat.losses(made.batch()).unwrap();
     let gradients = weighted(&losses).backward().unwrap();
@@ -145,11 +153,11 @@ fn tensors_give_what_slices_give() {
     let values: HashMap<String, Vec<f64>> =
         variables.iter().map(|(name, variable)| (name.clone(), vector(variable))).collect();
     let joint = joint(context.states(), 3, &values);
-    let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &joint).unwrap();
+    let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &joint).unwrap();
     let rows = vector(&made.frames);
     let frames = Frames::new(&rows, &[2, 4, FRAME], &[4, 3]).unwrap();
     let labels = Labels::new(&[2, 1, 2, 0], &[2, 2], &[2, 1]).unwrap();
-    let mut session = Session::default();
+    let mut session = LatticeSession::default();
     let out = session.sum(&lattice, &frames, &labels, &COTANGENTS).unwrap();
     assert_eq!(vector(&losses), out.sums);
     assert_eq!(vector(gradients.get(&made.frames).unwrap()), out.frames);
@@ -191,7 +199,9 @@ fn a_plan_from_shapes_is_the_plan_of_a_session() {
         let local = normalize.map(|normalize| LocallyNormalized::new(joint, normalize));
         let weight_fn: &dyn WeightFn<f32> = local.as_ref().map_or(&joint, |local| local);
         for (batch, length, labels) in [(1, 1, 0), (2, 7, 3), (9, 60, 20)] {
-            for alignment in [Alignment::FrameDependent, Alignment::frame_label_dependent(2).unwrap()] {
+            for alignment in
+                [AlignmentLattice::FrameDependent, AlignmentLattice::frame_label_dependent(2).unwrap()]
+            {
                 let lattice = RecognitionLattice::new(&context, alignment, weight_fn).unwrap();
                 let rows = vec![0.0; batch * length * FRAME];
                 let frames = Frames::new(&rows, &[batch, length, FRAME], &vec![length; batch]).unwrap();
@@ -200,7 +210,7 @@ fn a_plan_from_shapes_is_the_plan_of_a_session() {
                 for budget in
                     [Options::new(56 << 20), Options::new(100_000), Options::new(usize::MAX).recompute()]
                 {
-                    let expected = Session::<f32>::new(budget).plan(&lattice, &frames, &ids);
+                    let expected = LatticeSession::<f32>::new(budget).plan(&lattice, &frames, &ids);
                     let gnat = Gnat::new(Arc::new(context), alignment, weights.clone(), budget).unwrap();
                     let found = gnat.plan_for_shape([batch, length, labels]);
                     assert_eq!(format!("{found:?}"), format!("{expected:?}"));
@@ -214,7 +224,7 @@ fn a_plan_from_shapes_is_the_plan_of_a_session() {
 fn any_leading_axes_and_tensors_with_gaps_give_the_same() {
     let context = FullNGram::new(3, 1).unwrap();
     let sizes = config(&context, EmbeddingConfig::Table { width: 2 }, None);
-    let (gnat, _) = gnat(sizes, context, Alignment::FrameDependent);
+    let (gnat, _) = gnat(sizes, context, AlignmentLattice::FrameDependent);
     let made = Made::new();
     let expected = vector(&gnat.losses(made.batch()).unwrap());
 
@@ -248,7 +258,7 @@ fn any_leading_axes_and_tensors_with_gaps_give_the_same() {
 fn what_does_not_fit_is_named() {
     let context = FullNGram::new(3, 1).unwrap();
     let sizes = config(&context, EmbeddingConfig::Table { width: 2 }, None);
-    let (gnat, _) = gnat(sizes, context, Alignment::FrameDependent);
+    let (gnat, _) = gnat(sizes, context, AlignmentLattice::FrameDependent);
     let made = Made::new();
     let refused = |batch: BatchTensors, parts: &[&str]| {
         let error = gnat.losses(batch).unwrap_err().to_string();
@@ -282,8 +292,12 @@ fn what_does_not_fit_is_named() {
     refused(BatchTensors { frames: &nan, ..batch }, &["frame 0 of utterance 0", "NaN"]);
 
     let table = NextStateTable::new(&[0; 6], 2, 3).unwrap();
-    let error =
-        Gnat::new(Arc::new(table), Alignment::FrameDependent, gnat.weights().clone(), Options::new(56 << 20));
+    let error = Gnat::new(
+        Arc::new(table),
+        AlignmentLattice::FrameDependent,
+        gnat.weights().clone(),
+        Options::new(56 << 20),
+    );
     let error = error.err().unwrap().to_string();
     assert!(error.contains("weights.states") && error.contains('2') && error.contains('4'), "{error}");
     let error = JointWeights::new(JointConfig { hidden: 0, ..sizes }, &VarBuilder::zeros(DType::F64, CPU));
@@ -294,7 +308,7 @@ fn what_does_not_fit_is_named() {
 fn a_string_without_a_path_is_infinite_and_left_out_of_sums() {
     let context = FullNGram::new(3, 1).unwrap();
     let sizes = config(&context, EmbeddingConfig::Table { width: 2 }, None);
-    let (gnat, variables) = gnat(sizes, context, Alignment::FrameDependent);
+    let (gnat, variables) = gnat(sizes, context, AlignmentLattice::FrameDependent);
     let made = Made::new();
     let short = integers(&[4, 0], &[2]);
     let batch = BatchTensors { num_frames: &short, ..made.batch() };
@@ -323,7 +337,7 @@ fn parameters(golden: &Golden, dtype: DType) -> HashMap<String, Var> {
 fn equals_last(
     name: &str,
     (dtype, bars): (DType, [Bar; 2]),
-    (order, alignment, normalize): (usize, Alignment, Option<Normalize>),
+    (order, alignment, normalize): (usize, AlignmentLattice, Option<Normalize>),
 ) {
     let Some(golden) = golden(&format!("{name}.f64")) else { return };
     let variables = parameters(&golden, dtype);
@@ -373,14 +387,14 @@ fn equals_last(
 
 #[test]
 fn golden_losses_gradients_and_best_paths_through_the_door() {
-    let one = Alignment::frame_label_dependent(1).unwrap();
-    let two = Alignment::frame_label_dependent(2).unwrap();
+    let one = AlignmentLattice::frame_label_dependent(1).unwrap();
+    let two = AlignmentLattice::frame_label_dependent(2).unwrap();
     let single = (DType::F32, [f32_values(20.0), F32_GRADIENTS]);
     for kind in [(DType::F64, [F64, F64]), single] {
-        equals_last("joint_emb_fd_c1", kind, (1, Alignment::FrameDependent, None));
-        equals_last("joint_emb_fd_c1_infeasible", kind, (1, Alignment::FrameDependent, None));
+        equals_last("joint_emb_fd_c1", kind, (1, AlignmentLattice::FrameDependent, None));
+        equals_last("joint_emb_fd_c1_infeasible", kind, (1, AlignmentLattice::FrameDependent, None));
         equals_last("joint_emb_fld2_c2_hat", kind, (2, two, Some(Normalize::Hat)));
-        equals_last("joint_rnn_fd_c2", kind, (2, Alignment::FrameDependent, None));
+        equals_last("joint_rnn_fd_c2", kind, (2, AlignmentLattice::FrameDependent, None));
         equals_last("joint_rnn_fld1_c1_log_softmax", kind, (1, one, Some(Normalize::LogSoftmax)));
     }
 }
@@ -392,7 +406,7 @@ fn parameters_move_to_files_of_last_and_back() {
     {
         let context = FullNGram::new(3, 1).unwrap();
         let sizes = config(&context, EmbeddingConfig::Rnn { order: 1, width: 3, label: 2 }, normalize);
-        let (gnat, _) = gnat(sizes, context, Alignment::FrameDependent);
+        let (gnat, _) = gnat(sizes, context, AlignmentLattice::FrameDependent);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("last.safetensors");
         gnat.weights().save(&path).unwrap();

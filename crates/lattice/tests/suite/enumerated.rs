@@ -2,8 +2,10 @@
 use std::collections::BTreeMap;
 
 use lattice::{
-    Alignment, Error, FullNGram,
-    distance::{Arc, distance, forward_step, string_distance, string_forward_step, through, through_step},
+    AlignmentLattice, Error, FullNGram,
+    distance::{
+        FrameArc, distance, forward_step, string_distance, string_forward_step, through, through_step,
+    },
 };
 use oracle::compare::assert_near;
 use proptest::prelude::*;
@@ -47,7 +49,7 @@ fn near(found: &[f64], expected: &[f64]) {
 struct Total<'a>(&'a Tiny, Option<&'a [u32]>);
 
 impl Total<'_> {
-    fn of<S: Semiring>(&self, weigh: impl Fn(usize, Arc) -> S::Weight) -> S::Weight {
+    fn of<S: Semiring>(&self, weigh: impl Fn(usize, FrameArc) -> S::Weight) -> S::Weight {
         let Self(tiny, labels) = self;
         let context = tiny.automaton.context();
         match labels {
@@ -61,16 +63,17 @@ impl Total<'_> {
 
 fn check(total: &Total, want: &Sums) {
     let Total(tiny, _) = total;
-    let weight = |t: usize, arc: Arc| tiny.weight(place(t, arc));
-    let cost = |t: usize, arc: Arc| tiny.cost(place(t, arc));
+    let weight = |t: usize, arc: FrameArc| tiny.weight(place(t, arc));
+    let cost = |t: usize, arc: FrameArc| tiny.cost(place(t, arc));
     let log_sum = want.real.ln();
     near(&[total.of::<Log>(weight)], &[log_sum]);
     near(&[total.of::<Probability>(|t, arc| weight(t, arc).exp())], &[want.real]);
     near(&[total.of::<Tropical>(weight)], &[want.best]);
-    let one = |t: usize, arc: Arc| u64::from(weight(t, arc) > f64::NEG_INFINITY);
+    let one = |t: usize, arc: FrameArc| u64::from(weight(t, arc) > f64::NEG_INFINITY);
     assert_eq!(total.of::<Count>(one), want.count);
     // Expectations three ways: as logarithms, with signs, and as a mean.
-    let magnitude = |t: usize, arc: Arc| LogLogExpectation::weighted(weight(t, arc), cost(t, arc).abs().ln());
+    let magnitude =
+        |t: usize, arc: FrameArc| LogLogExpectation::weighted(weight(t, arc), cost(t, arc).abs().ln());
     let found = total.of::<LogLogExpectation>(magnitude);
     near(&[found.0, found.1], &[log_sum, want.costs[1].ln()]);
     type Signed = Expectation<Log, Probability, Exponential>;
@@ -124,7 +127,7 @@ proptest! {
         }
         let (context, alignment) = (tiny.automaton.context(), tiny.alignment());
         let (states, vocabulary) = (context.states(), context.vocabulary());
-        let weigh = |t: usize, arc: Arc| tiny.weight(place(t, arc));
+        let weigh = |t: usize, arc: FrameArc| tiny.weight(place(t, arc));
         let total = distance::<Log>(&*context, alignment, tiny.frames, weigh);
         let mut frames = 0;
         let mut first_beta = None;
@@ -154,7 +157,7 @@ proptest! {
         prop_assert_eq!(frames, tiny.frames);
         near(&[first_beta.unwrap_or(0.0)], &[all.real.ln()]);
 
-        let weigh = |t: usize, arc: Arc| Mean { log_prob: weigh(t, arc), value: tiny.cost(place(t, arc)) };
+        let weigh = |t: usize, arc: FrameArc| Mean { log_prob: weigh(t, arc), value: tiny.cost(place(t, arc)) };
         through::<Average>(&*context, alignment, tiny.frames, weigh, |t, found| {
             for (at, through) in found.lexical.iter().enumerate() {
                 let (from, y) = (at / vocabulary, at % vocabulary + 1);
@@ -177,7 +180,7 @@ proptest! {
             labels += real * number(path);
         }
         let context = tiny.automaton.context();
-        let weigh = |t: usize, arc: Arc| tiny.weight(place(t, arc));
+        let weigh = |t: usize, arc: FrameArc| tiny.weight(place(t, arc));
         let total = distance::<Log>(&*context, tiny.alignment(), tiny.frames, weigh).total;
         let mut found = 0.0;
         through::<Log>(&*context, tiny.alignment(), tiny.frames, weigh, |_, frame| {
@@ -190,7 +193,7 @@ proptest! {
 #[test]
 fn what_does_not_fit_is_refused() {
     let context = FullNGram::new(2, 1).unwrap();
-    let alignment = Alignment::frame_label_dependent(1).unwrap();
+    let alignment = AlignmentLattice::frame_label_dependent(1).unwrap();
     let (blank, lexical) = ([0.0; 6], [0.0; 12]);
     let arcs = |b: usize, l: usize| lattice::Arcs { blank: &blank[..b], lexical: &lexical[..l] };
     for (b, l) in [(3, 6), (6, 12)] {

@@ -1,8 +1,8 @@
 //! Entropy and expected costs: against lists of all paths, and gradients against central differences.
 use lattice::{
-    Alignment, Arcs, Embeddings, Error, Frames, FullNGram, Joint, Output, RecognitionLattice, Table,
-    WeightFn,
-    distance::Arc,
+    AlignmentLattice, Arcs, Embeddings, Error, Frames, FullNGram, JointWeightFn, LatticeOutput,
+    RecognitionLattice, TableWeightFn, WeightFn,
+    distance::FrameArc,
     expectation::{Expected, Quantity, differs, expected},
 };
 use oracle::{compare::assert_near, differences, noise::normal};
@@ -24,7 +24,7 @@ fn arrays(tiny: &Tiny) -> (Vec<f64>, Vec<f64>) {
     (blank, (0..rows * labels).map(|at_| at(at_ / labels, at_ % labels + 1)).collect())
 }
 
-fn quantities(cost: &dyn Fn(usize, Arc) -> f64) -> [Quantity<'_>; 2] {
+fn quantities(cost: &dyn Fn(usize, FrameArc) -> f64) -> [Quantity<'_>; 2] {
     [Quantity::Entropy, Quantity::Cost(cost)]
 }
 
@@ -57,7 +57,7 @@ proptest! {
         let (blank, lexical) = arrays(&tiny);
         let blanks = blank.len();
         let all = [blank, lexical].concat();
-        let cost = |t: usize, arc: Arc| tiny.cost(place(t, arc));
+        let cost = |t: usize, arc: FrameArc| tiny.cost(place(t, arc));
         let want = enumerated(&tiny);
         for (at, quantity) in quantities(&cost).into_iter().enumerate() {
             let of = |all: &[f64]| {
@@ -104,7 +104,7 @@ fn rows() -> Vec<f64> {
 }
 
 /// What no lattice function knows: the reference of each utterance.
-fn costs(alignment: Alignment) -> impl Fn(usize) -> Box<dyn Fn(usize, Arc) -> f64> {
+fn costs(alignment: AlignmentLattice) -> impl Fn(usize) -> Box<dyn Fn(usize, FrameArc) -> f64> {
     move |utterance| {
         let reference: Vec<u32> = (0..30).map(|at| [0, 1, 2, 0][(at + utterance) % 4]).collect();
         Box::new(move |t, arc| differs(alignment, &reference)(t, arc))
@@ -117,11 +117,11 @@ fn batches_are_single_utterances() {
     let (states, labels) = (3, 2);
     let values = table(states, labels);
     let shape = [LENGTHS.len(), PADDED, states, 1 + labels];
-    let weight_fn = Table::new(&values, &shape).unwrap();
+    let weight_fn = TableWeightFn::new(&values, &shape).unwrap();
     let rows = rows();
     let frames = Frames::new(&rows, &[LENGTHS.len(), PADDED, 1], &LENGTHS).unwrap();
     let weights = [0.5, 3.0, -2.0];
-    for alignment in [Alignment::FrameDependent, Alignment::frame_label_dependent(2).unwrap()] {
+    for alignment in [AlignmentLattice::FrameDependent, AlignmentLattice::frame_label_dependent(2).unwrap()] {
         let lattice = RecognitionLattice::new(&context, alignment, &weight_fn).unwrap();
         let each: Vec<_> = (0..LENGTHS.len()).map(costs(alignment)).collect();
         for entropy in [true, false] {
@@ -162,9 +162,9 @@ fn single_precision_is_near_double() {
     let wide: Vec<f64> = narrow.iter().map(|&w| w.into()).collect();
     let rows: Vec<f32> = rows().into_iter().map(|x| x as f32).collect();
     let wide_rows: Vec<f64> = rows.iter().map(|&x| x.into()).collect();
-    fn run<F: lattice::Real>(context: &FullNGram, values: &[F], rows: &[F]) -> Output<F> {
-        let weight_fn = Table::new(values, &[LENGTHS.len(), PADDED, 3, 3]).unwrap();
-        let lattice = RecognitionLattice::new(context, Alignment::FrameDependent, &weight_fn).unwrap();
+    fn run<F: lattice::Real>(context: &FullNGram, values: &[F], rows: &[F]) -> LatticeOutput<F> {
+        let weight_fn = TableWeightFn::new(values, &[LENGTHS.len(), PADDED, 3, 3]).unwrap();
+        let lattice = RecognitionLattice::new(context, AlignmentLattice::FrameDependent, &weight_fn).unwrap();
         let frames = Frames::new(rows, &[LENGTHS.len(), PADDED, 1], &LENGTHS).unwrap();
         lattice.expectation_gradients(&frames, |_| Quantity::Entropy, &[1.0; LENGTHS.len()]).unwrap()
     }
@@ -188,7 +188,7 @@ impl Net {
 
     fn with<T>(&self, use_it: impl FnOnce(&dyn WeightFn<f64>) -> T) -> T {
         let [e, wc, wf, bias, w0, c0, w1, c1] = &self.parameters[..] else { unreachable!() };
-        use_it(&Joint {
+        use_it(&JointWeightFn {
             embeddings: Embeddings::Table(e),
             states: 3,
             vocabulary: 2,
@@ -217,21 +217,22 @@ fn gradients_of_parameters_and_frames() {
     ];
     let context = FullNGram::new(2, 1).unwrap();
     let (net, rows, weights) = (Net::new(), normal(11, 1, 2 * 3 * 3, 1.0), [1.5, -0.5]);
-    for alignment in [Alignment::FrameDependent, Alignment::frame_label_dependent(1).unwrap()] {
+    for alignment in [AlignmentLattice::FrameDependent, AlignmentLattice::frame_label_dependent(1).unwrap()] {
         let each: Vec<_> = (0..2).map(costs(alignment)).collect();
         for entropy in [true, false] {
             let of = |utterance: usize| {
                 if entropy { Quantity::Entropy } else { Quantity::Cost(&*each[utterance]) }
             };
-            let run = |net: &Net, rows: &[f64]| -> Output<f64> {
+            let run = |net: &Net, rows: &[f64]| -> LatticeOutput<f64> {
                 let frames = Frames::new(rows, &[2, 3, 3], &[3, 2]).unwrap();
                 net.with(|weight_fn| {
                     let lattice = RecognitionLattice::new(&context, alignment, weight_fn).unwrap();
                     lattice.expectation_gradients(&frames, of, &weights).unwrap()
                 })
             };
-            let total =
-                |output: Output<f64>| output.sums.iter().zip(weights).map(|(sum, w)| sum * w).sum::<f64>();
+            let total = |output: LatticeOutput<f64>| {
+                output.sums.iter().zip(weights).map(|(sum, w)| sum * w).sum::<f64>()
+            };
             let found = run(&net, &rows);
             let want = differences::central(|rows| Ok(total(run(&net, rows))), &rows).unwrap();
             assert_near("frames", &found.frames, &want, 1e-8, 1e-8);
@@ -252,11 +253,11 @@ fn gradients_of_parameters_and_frames() {
 #[test]
 fn what_is_wrong_is_told() {
     let context = FullNGram::new(1, 0).unwrap();
-    let alignment = Alignment::FrameDependent;
+    let alignment = AlignmentLattice::FrameDependent;
     let run = |blank: &[f64], lexical: &[f64], quantity: Quantity| {
         expected(&context, alignment, Arcs { blank, lexical }, quantity)
     };
-    let nan = |_: usize, _: Arc| f64::NAN;
+    let nan = |_: usize, _: FrameArc| f64::NAN;
     let error = |result: Result<Expected, Error>| result.unwrap_err().to_string();
     let low = f64::NEG_INFINITY;
     assert!(error(run(&[0.0], &[0.0, 0.0], Quantity::Entropy)).starts_with("arcs.lexical: expected 1"));
@@ -268,7 +269,7 @@ fn what_is_wrong_is_told() {
         ));
     }
     // Nobody asks what a blocked arc costs, and no path has no mean.
-    let only = |_: usize, arc: Arc| if arc.label == 0 { 2.0 } else { f64::NAN };
+    let only = |_: usize, arc: FrameArc| if arc.label == 0 { 2.0 } else { f64::NAN };
     let found = run(&[0.0], &[low], Quantity::Cost(&only)).unwrap();
     assert_eq!((found.mean, found.blank, found.lexical), (2.0, vec![0.0], vec![0.0]));
     for quantity in [Quantity::Entropy, Quantity::Cost(&nan)] {
@@ -276,7 +277,7 @@ fn what_is_wrong_is_told() {
         assert_eq!((found.log_sum, found.mean), (low, f64::INFINITY));
         assert_eq!((found.blank, found.lexical), (vec![0.0], vec![0.0]));
     }
-    let weight_fn = Table::new(&[0.0, 0.0], &[1, 1, 2]).unwrap();
+    let weight_fn = TableWeightFn::new(&[0.0, 0.0], &[1, 1, 2]).unwrap();
     let lattice = RecognitionLattice::new(&context, alignment, &weight_fn).unwrap();
     let frames = Frames::new(&[0.0, 0.0], &[2, 1, 1], &[1, 1]).unwrap();
     for weights in [vec![1.0], vec![1.0, f64::NAN]] {

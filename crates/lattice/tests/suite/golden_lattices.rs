@@ -2,10 +2,11 @@
 use std::path::Path;
 
 use lattice::{
-    Alignment, Arcs, Context, FullNGram, Next, NextStateTable,
+    AlignmentLattice, ArcEnd, Arcs, Context, FullNGram, NextStateTable,
     context::{backward_broadcast, forward_reduce, forward_reduce_backward, walk_states},
     distance::{
-        Arc, Distance, distance, forward_step, string_distance, string_forward_step, through, through_step,
+        Distance, FrameArc, distance, forward_step, string_distance, string_forward_step, through,
+        through_step,
     },
 };
 use oracle::{
@@ -155,13 +156,13 @@ fn alignment_steps() {
         for key in case.keys() {
             let context = fullngram(&key);
             let alignment = match number(&key, "fld") {
-                None => Alignment::FrameDependent,
-                Some(expansions) => Alignment::frame_label_dependent(expansions).unwrap(),
+                None => AlignmentLattice::FrameDependent,
+                Some(expansions) => AlignmentLattice::frame_label_dependent(expansions).unwrap(),
             };
-            let next = |next: Option<Next>| match next {
+            let next = |next: Option<ArcEnd>| match next {
                 None => -1,
-                Some(Next::Frame) => 0,
-                Some(Next::State(state)) => state as i64,
+                Some(ArcEnd::Frame) => 0,
+                Some(ArcEnd::State(state)) => state as i64,
             };
             let visit = || alignment.topological_visit();
             let blank: Vec<i64> = visit().map(|a| next(Some(alignment.blank_next(a)))).collect();
@@ -182,7 +183,7 @@ fn check_forward<S: Semiring<Weight = f64>>(
     key: &str,
     name: &str,
     context: &FullNGram,
-    alignment: Alignment,
+    alignment: AlignmentLattice,
 ) {
     let tensors = &case.tensors;
     for prefix in ["", "string_"] {
@@ -203,7 +204,7 @@ fn check_forward<S: Semiring<Weight = f64>>(
     }
 }
 
-fn check_backward(case: &Case, key: &str, context: &FullNGram, alignment: Alignment) {
+fn check_backward(case: &Case, key: &str, context: &FullNGram, alignment: AlignmentLattice) {
     let tensors = &case.tensors;
     let states = context.states();
     let tensor = |name: &str| format!("{key}/{name}");
@@ -252,8 +253,8 @@ fn check_lattice(file: &Path, case: &serde_json::Value) {
     let option = |name: &str| case[name].as_u64().unwrap() as usize;
     let context = FullNGram::new(option("V"), option("n")).unwrap();
     let alignment = match case["align"].as_str().unwrap() {
-        "FD" => Alignment::FrameDependent,
-        _ => Alignment::frame_label_dependent(option("K")).unwrap(),
+        "FD" => AlignmentLattice::FrameDependent,
+        _ => AlignmentLattice::frame_label_dependent(option("K")).unwrap(),
     };
     let (states, vocabulary) = (context.states(), context.vocabulary());
     let (blank, lexical) = (tensors.values("out/blank_weights"), tensors.values("out/lexical_weights"));
@@ -267,7 +268,7 @@ fn check_lattice(file: &Path, case: &serde_json::Value) {
     };
     for (utterance, (&frames, &count)) in num_frames.iter().zip(&num_labels).enumerate() {
         let frames = (frames as usize).min(padded);
-        let weigh = |t: usize, arc: Arc| {
+        let weigh = |t: usize, arc: FrameArc| {
             let from = (utterance * padded + t) * states + arc.context;
             if arc.label == 0 { blank[from] } else { lexical[from * vocabulary + arc.label - 1] }
         };
@@ -311,10 +312,10 @@ fn check_lattice(file: &Path, case: &serde_json::Value) {
 /// Over all paths, and along a string; there is no path along one that is longer than its array.
 fn distances<S: Semiring<Weight = f64>>(
     context: &dyn Context,
-    alignment: Alignment,
+    alignment: AlignmentLattice,
     string: Option<&[u32]>,
     frames: usize,
-    weigh: &impl Fn(usize, Arc) -> f64,
+    weigh: &impl Fn(usize, FrameArc) -> f64,
 ) -> (Distance<f64>, f64) {
     let all = distance::<S>(context, alignment, frames, weigh);
     let along = |string| string_distance::<S>(context, alignment, string, frames, weigh).unwrap().total;

@@ -1,8 +1,8 @@
 //! Bad input: a typed error that names the place, and never a panic or a silent NaN.
 use lattice::{
-    Alignment, Arcs, Beam, BestPathStream, Context, Embeddings, Error, Frames, FullNGram, Joint, Labels,
-    LocallyNormalized, Merge, NextStateTable, Normalize, Options, RecognitionLattice, Result, Session,
-    SharedRnn, Strings, Sum, Table, WeightFn,
+    AlignmentLattice, Arcs, BeamOptions, BestPathStream, Context, Embeddings, Error, Frames, FullNGram,
+    JointWeightFn, Labels, LatticeSession, LocallyNormalized, Merge, NBestOptions, NextStateTable, Normalize,
+    Options, RecognitionLattice, Result, SharedRnn, Sum, TableWeightFn, WeightFn,
     distance::{forward_step, string_distance, string_forward_step, through_step},
     expectation::{Quantity, expected},
 };
@@ -28,7 +28,7 @@ fn problem() -> Problem<f32> {
 
 fn losses(problem: &Problem<f32>) -> Result<Vec<f64>> {
     problem.with(|lattice, frames, labels| {
-        let mut session = Session::default();
+        let mut session = LatticeSession::default();
         let planned = session.plan(lattice, frames, labels).map(|_| ());
         let summed = session.sum(lattice, frames, labels, &[1.0; 3]).map(|output| output.sums);
         let pending = session.forward(lattice, frames, labels).map(|pending| pending.losses().to_vec());
@@ -51,7 +51,7 @@ fn labels_that_are_none() {
         let parts = ["labels", "1 to 3", "position 2", "utterance 1", found];
         says(losses(&problem), &parts);
         problem.with(|lattice, frames, labels| {
-            let mut session = Session::default();
+            let mut session = LatticeSession::default();
             says(session.best_alignments(lattice, frames, labels), &parts);
             says(session.sum_of(Sum::Numerator, lattice, frames, Some(labels), &[1.0; 3]), &parts);
             says(session.plan(lattice, frames, labels), &parts);
@@ -97,7 +97,7 @@ fn shapes_that_disagree() {
 
     let problem = problem();
     problem.with(|lattice, frames, labels| {
-        let mut session = Session::default();
+        let mut session = LatticeSession::default();
         let ids = [1u32; 6];
         for (shape, lengths) in [(&[2, 3][..], &[1; 2][..]), (&[3, 1, 2], &[1; 3]), (&[1, 3, 2], &[1; 3])] {
             let labels = Labels::new(&ids, shape, lengths).unwrap();
@@ -146,7 +146,7 @@ fn parameters_that_are_no_numbers() {
                     let len = parameter.len().saturating_add_signed(change as isize);
                     parameter.resize(len, 0.0);
                     problem.with(|lattice, frames, labels| {
-                        let mut session = Session::default();
+                        let mut session = LatticeSession::default();
                         let _ = session.plan(lattice, frames, labels);
                         assert!(session.sum(lattice, frames, labels, &[1.0; 3]).is_err(), "{name} of {len}");
                         assert!(session.best_paths(lattice, frames).is_err(), "{name} of {len}");
@@ -165,7 +165,7 @@ fn parameters_that_are_too_large() {
             let mut problem = problem();
             problem.parameters.get_mut(name).unwrap().fill(value);
             problem.with(|lattice, frames, labels| {
-                let mut session = Session::default();
+                let mut session = LatticeSession::default();
                 match session.sum(lattice, frames, labels, &[1.0; 3]) {
                     Ok(output) => {
                         assert!(output.sums.iter().all(|loss| !loss.is_nan()), "{name} {value}");
@@ -210,15 +210,16 @@ fn enormous_arc_weights() {
                         if seed % 5 == 0 && w < -0.7 { F::NEG_INFINITY } else { F::from_f64(scale * large) }
                     })
                     .collect();
-                let table = Table::new(&table, &[t, context.states(), 1 + v]).unwrap();
+                let table = TableWeightFn::new(&table, &[t, context.states(), 1 + v]).unwrap();
                 let expansions = [None, Some(1), Some(2)][seed as usize % 3];
-                let alignment = expansions
-                    .map_or(Alignment::FrameDependent, |k| Alignment::frame_label_dependent(k).unwrap());
+                let alignment = expansions.map_or(AlignmentLattice::FrameDependent, |k| {
+                    AlignmentLattice::frame_label_dependent(k).unwrap()
+                });
                 let lattice = RecognitionLattice::new(&context, alignment, &table).unwrap();
                 let x: Vec<F> = (0..t).map(|t| F::from_f64(t as f64)).collect();
                 let frames = Frames::new(&x, &[1, t, 1], &[t]).unwrap();
                 let labels = Labels::new(&[1, 2, 1], &[1, 3], &[3]).unwrap();
-                let mut session = Session::default();
+                let mut session = LatticeSession::default();
                 match session.sum(&lattice, &frames, &labels, &[1.0]) {
                     Err(_) => errors += 1,
                     Ok(output) => {
@@ -272,7 +273,7 @@ fn contexts_that_are_none() {
     says(NextStateTable::new(&[i64::MAX], 1, 1), &["state 0", "label 1"]);
     says(NextStateTable::new(&[], max, max), &["table", "context states"]);
     says(NextStateTable::new(&[], 1 << 31, max), &["table"]);
-    says(Alignment::frame_label_dependent(max), &["expansions"]);
+    says(AlignmentLattice::frame_label_dependent(max), &["expansions"]);
     let context = FullNGram::new(2, 1).unwrap();
     says(lattice::context::walk_states(&context, &[1, 3]), &["labels", "position 1", "found 3"]);
 }
@@ -280,7 +281,7 @@ fn contexts_that_are_none() {
 #[test]
 fn tables_that_do_not_fit() {
     let max = usize::MAX;
-    let new = |values: &[f64], shape: &[usize]| Table::new(values, shape).map(|_| ());
+    let new = |values: &[f64], shape: &[usize]| TableWeightFn::new(values, shape).map(|_| ());
     says(new(&[], &[]), &["table", "axes"]);
     says(new(&[0.0; 4], &[2, 2]), &["table", "axes"]);
     says(new(&[0.0; 4], &[4, 1, 1]), &["table", "2 columns"]);
@@ -292,9 +293,9 @@ fn tables_that_do_not_fit() {
 
     let context = FullNGram::new(1, 0).unwrap();
     let values = [0.5f64; 3 * 2 * 2];
-    let table = Table::new(&values, &[3, 2, 1, 2]).unwrap();
-    let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table).unwrap();
-    let mut session = Session::default();
+    let table = TableWeightFn::new(&values, &[3, 2, 1, 2]).unwrap();
+    let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &table).unwrap();
+    let mut session = LatticeSession::default();
     // Other utterances than the table's.
     let x = [0.0, 1.0, 1.0, 0.0];
     let frames = Frames::new(&x, &[2, 2, 1], &[2, 2]).unwrap();
@@ -305,22 +306,22 @@ fn tables_that_do_not_fit() {
         let frames = Frames::new(&x, &[3, 2, 1], &[2, 1, 2]).unwrap();
         says(session.best_paths(&lattice, &frames), &["frames", "below 2", "frame 1 of utterance 2"]);
     }
-    let none = Table::<f64>::new(&[], &[0, 1, 2]).unwrap();
-    let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &none).unwrap();
+    let none = TableWeightFn::<f64>::new(&[], &[0, 1, 2]).unwrap();
+    let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &none).unwrap();
     let frames = Frames::new(&[0.0; 2], &[2, 1], &[2]).unwrap();
     says(session.best_paths(&lattice, &frames), &["frames", "below 0", "frame 0 of utterance 0"]);
     // Weights for another context, and for more than can be numbered.
     let other = FullNGram::new(2, 0).unwrap();
-    let lattice = |context, table| RecognitionLattice::new(context, Alignment::FrameDependent, table);
+    let lattice = |context, table| RecognitionLattice::new(context, AlignmentLattice::FrameDependent, table);
     says(lattice(&other, &none), &["weight_fn.vocabulary", "2"]);
-    let enormous = Table::<f64>::new(&[], &[0, 1, max]).unwrap();
+    let enormous = TableWeightFn::<f64>::new(&[], &[0, 1, max]).unwrap();
     let context = FullNGram::new(max - 1, 0).unwrap();
     says(lattice(&context, &enormous), &["context"]);
 }
 
 /// A joint network of any sizes.
-fn joint(embeddings: Embeddings<f32>, states: usize, vocabulary: usize) -> Joint<f32> {
-    Joint {
+fn joint(embeddings: Embeddings<f32>, states: usize, vocabulary: usize) -> JointWeightFn<f32> {
+    JointWeightFn {
         embeddings,
         states,
         vocabulary,
@@ -349,7 +350,7 @@ fn joint_networks_that_do_not_fit() {
             for embeddings in
                 [Embeddings::Table(&[0.5][..]), Embeddings::Table(&[]), rnn(vocabulary, 1, &[0.5; 2])]
             {
-                let joint = Joint { states, vocabulary, embeddings, ..good };
+                let joint = JointWeightFn { states, vocabulary, embeddings, ..good };
                 let fits = (states, vocabulary) == (1, 1) || (states, vocabulary) == (2, 1);
                 if !fits {
                     assert!(joint.bind(&mut Vec::new()).is_err(), "{states} {vocabulary}");
@@ -386,19 +387,19 @@ fn joint_networks_that_do_not_fit() {
         }
         assert!(broken.bind(&mut Vec::new()).is_err(), "{field}");
         let context = FullNGram::new(1, 0).unwrap();
-        let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &broken).unwrap();
+        let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &broken).unwrap();
         let frames = Frames::new(&[0.0], &[1, 1], &[1]).unwrap();
         let labels = Labels::new(&[1], &[1], &[1]).unwrap();
-        let mut session = Session::default();
+        let mut session = LatticeSession::default();
         let _ = session.plan(&lattice, &frames, &labels);
         session.sum(&lattice, &frames, &labels, &[1.0]).unwrap_err();
     }
     // No features at all: frames always have some.
-    let blind = Joint { project_frame: &[], ..good };
+    let blind = JointWeightFn { project_frame: &[], ..good };
     let context = FullNGram::new(1, 0).unwrap();
-    let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &blind).unwrap();
+    let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &blind).unwrap();
     let frames = Frames::new(&[0.0], &[1, 1], &[1]).unwrap();
-    says(Session::default().best_paths(&lattice, &frames), &["frames", "0 features", "1"]);
+    says(LatticeSession::default().best_paths(&lattice, &frames), &["frames", "0 features", "1"]);
 }
 
 /// A recurrent network over more states than any memory holds is refused before it takes any.
@@ -409,15 +410,15 @@ fn enormous_contexts_are_planned_first() {
     let one: [&[f32]; 4] = [&[0.5]; 4];
     let embedding = [0.5; 3];
     let rnn = SharedRnn { vocabulary, order, embedding: &embedding, input: one, recurrent: one, bias: one };
-    let joint = Joint {
+    let joint = JointWeightFn {
         lexical: &[0.5; 2],
         lexical_bias: &[0.5; 2],
         ..joint(Embeddings::Rnn(rnn), context.states(), vocabulary)
     };
-    let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &joint).unwrap();
+    let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &joint).unwrap();
     let frames = Frames::new(&[0.0; 4], &[1, 4, 1], &[4]).unwrap();
     let labels = Labels::new(&[1], &[1, 1], &[1]).unwrap();
-    let mut session = Session::default();
+    let mut session = LatticeSession::default();
     let parts = ["budget: expected at least"];
     says(session.plan(&lattice, &frames, &labels), &parts);
     says(session.sum(&lattice, &frames, &labels, &[1.0]), &parts);
@@ -435,7 +436,7 @@ fn nothing_at_all() {
                 let problem = Problem { normalize, ..problem };
                 let weights = vec![1.0; count];
                 problem.with(|lattice, frames, labels| {
-                    let mut session = Session::default();
+                    let mut session = LatticeSession::default();
                     let output = session.sum(lattice, frames, labels, &weights).unwrap();
                     assert_eq!(output.sums, vec![0.0; count]);
                     assert!(
@@ -464,7 +465,7 @@ fn nothing_at_all() {
     problem.with(|lattice, _, _| {
         let frames = Frames::new(&[], &[0, max, FEATURES], &[]).unwrap();
         let labels = Labels::new(&[], &[0, max], &[]).unwrap();
-        let mut session = Session::default();
+        let mut session = LatticeSession::default();
         assert!(session.sum(lattice, &frames, &labels, &[]).unwrap().sums.is_empty());
         assert!(session.marginals(lattice, &frames).unwrap().0.is_empty());
         assert!(session.alphas(lattice, &frames).unwrap().is_empty());
@@ -486,7 +487,7 @@ fn budgets_too_small() {
     for normalize in [None, Some(Normalize::Hat), Some(Normalize::LogSoftmax)] {
         let problem = Problem { normalize, ..problem() };
         problem.with(|lattice, frames, labels| {
-            let mut session = Session::new(Options::new(0));
+            let mut session = LatticeSession::new(Options::new(0));
             let errors = [
                 session.sum(lattice, frames, labels, &[1.0; 3]).map(|_| ()),
                 session.forward(lattice, frames, labels).map(|_| ()),
@@ -509,10 +510,10 @@ fn as_many_labels_as_can_be() {
     let problem = Problem::<f32>::made_up((2, 1), Some(1 << 16), (3, false), &[(2, 5), (0, 1), (1, 0)]);
     let few = Problem::<f32>::made_up((2, 1), Some(5), (3, false), &[(2, 5), (0, 1), (1, 0)]);
     problem.with(|lattice, frames, labels| {
-        let mut session = Session::default();
+        let mut session = LatticeSession::default();
         let found = session.distances(Sum::Numerator, lattice, frames, Some(labels)).unwrap();
         let expected = few.with(|lattice, frames, labels| {
-            Session::default().distances(Sum::Numerator, lattice, frames, Some(labels)).unwrap()
+            LatticeSession::default().distances(Sum::Numerator, lattice, frames, Some(labels)).unwrap()
         });
         assert_eq!(found, expected);
         let path = &session.best_alignments(lattice, frames, labels).unwrap()[0];
@@ -527,17 +528,23 @@ fn searches_that_ask_too_much() {
     let problem = Problem::<f32>::made_up((2, 1), Some(1), (3, false), &[(2, 1), (1, 0)]);
     let max = usize::MAX;
     problem.with(|lattice, frames, _| {
-        let mut session = Session::default();
+        let mut session = LatticeSession::default();
         says(session.sample_paths(lattice, frames, max, 1), &["count"]);
         says(session.n_best_paths(lattice, frames, max), &["budget"]);
         assert!(session.n_best_paths(lattice, frames, 0).unwrap().iter().all(Vec::is_empty));
         assert!(session.sample_paths(lattice, frames, 0, 1).unwrap().iter().all(Vec::is_empty));
         for (count, limit) in [(max, max), (0, 0), (max, 0), (0, max)] {
-            let asked = Strings { count, merge: Merge::Sum, limit };
+            let asked = NBestOptions { count, merge: Merge::Sum, limit };
             let _ = session.n_best_strings(lattice, frames, asked).map(|_| ());
         }
-        says(session.beam_search(lattice, frames, Beam { width: 0, merge: Merge::Max }, &()), &["width"]);
-        says(session.beam_search(lattice, frames, Beam { width: max, merge: Merge::Max }, &()), &["budget"]);
+        says(
+            session.beam_search(lattice, frames, BeamOptions { width: 0, merge: Merge::Max }, &()),
+            &["width"],
+        );
+        says(
+            session.beam_search(lattice, frames, BeamOptions { width: max, merge: Merge::Max }, &()),
+            &["budget"],
+        );
         for margin in [-1.0, f64::NAN] {
             says(BestPathStream::new(lattice, margin).map(|_| ()), &["margin"]);
         }
@@ -553,10 +560,10 @@ fn searches_that_ask_too_much() {
         says(arcs.to_openfst(Some(&["a"])).map(|_| ()), &["names"]);
         let context = |state: usize| state.to_string();
         for (alignment, per_frame) in [(vec![3, 0, 0, 0], 2), (vec![1, 0], 1), (vec![], 0), (vec![1], 0)] {
-            let path = lattice::Path { alignment, per_frame, weight: 0.0 };
+            let path = lattice::LatticePath { alignment, per_frame, weight: 0.0 };
             says(arcs.to_dot(None, context, Some(&path)), &["path"]);
         }
-        let path = lattice::Path { alignment: vec![1; 90], per_frame: 2, weight: 0.0 };
+        let path = lattice::LatticePath { alignment: vec![1; 90], per_frame: 2, weight: 0.0 };
         arcs.to_dot(None, context, Some(&path)).unwrap();
     });
 }
@@ -564,7 +571,7 @@ fn searches_that_ask_too_much() {
 #[test]
 fn steps_and_means_of_other_sizes() {
     let context = FullNGram::new(2, 1).unwrap();
-    let alignment = Alignment::frame_label_dependent(1).unwrap();
+    let alignment = AlignmentLattice::frame_label_dependent(1).unwrap();
     let numbers = [0.0f64; 64];
     for blank in [0, 1, 3, 4, 6, 7] {
         for lexical in [0, 1, 6, 7, 12, 13] {
@@ -590,11 +597,11 @@ fn steps_and_means_of_other_sizes() {
         let found = expected(&context, alignment, arcs, Quantity::Entropy);
         // The state is not reached in the one frame but by a label, and its blank ends the frame.
         assert!(found.is_err(), "{found:?}");
-        let cost = |_: usize, _: lattice::distance::Arc| bad;
+        let cost = |_: usize, _: lattice::distance::FrameArc| bad;
         let arcs = Arcs { blank: &[0.0; 3], lexical: &[0.0; 6] };
         assert!(expected(&context, alignment, arcs, Quantity::Cost(&cost)).is_err());
     }
-    let count = |_: usize, _: lattice::distance::Arc| 1;
+    let count = |_: usize, _: lattice::distance::FrameArc| 1;
     for (labels, parts) in [(&[0u32][..], ["position 0", "found 0"]), (&[1, 3], ["position 1", "found 3"])] {
         says(string_distance::<Count>(&context, alignment, labels, 2, count).map(|_| ()), &parts);
     }
@@ -613,15 +620,15 @@ impl Context for LeadsOut {
     fn next_state(&self, state: usize, label: usize) -> usize {
         state + label - 1
     }
-    fn after(&self, state: usize) -> lattice::context::After<'_> {
-        lattice::context::After::Run(state)
+    fn after(&self, state: usize) -> lattice::context::NextStates<'_> {
+        lattice::context::NextStates::Run(state)
     }
 }
 
 #[test]
 fn a_context_that_leads_out_of_its_states_is_refused() {
-    let table = Table::new(&[0.0f32; 9], &[1, 3, 3]).unwrap();
-    let Err(error) = RecognitionLattice::new(&LeadsOut, Alignment::FrameDependent, &table) else {
+    let table = TableWeightFn::new(&[0.0f32; 9], &[1, 3, 3]).unwrap();
+    let Err(error) = RecognitionLattice::new(&LeadsOut, AlignmentLattice::FrameDependent, &table) else {
         panic!("it has no fourth state")
     };
     assert_eq!(

@@ -1,5 +1,5 @@
 //! The joint network.
-use lattice::{Arcs, ArcsMut, Chain, Embeddings, Joint, Parameters, Real, WeightFn};
+use lattice::{Arcs, ArcsMut, Embeddings, JointWeightFn, LabelChain, Parameters, Real, WeightFn};
 use oracle::differences::central;
 
 use crate::common::{
@@ -46,9 +46,9 @@ impl<F: Real> Owned<F> {
         Owned { states, vocabulary, parameters, frames: of(&self.frames), count }
     }
 
-    pub fn borrow(&self) -> Joint<'_, F> {
+    pub fn borrow(&self) -> JointWeightFn<'_, F> {
         let of = |name: &str| self.parameters[&format!("weight_fn/{name}")].as_slice();
-        Joint {
+        JointWeightFn {
             embeddings: Embeddings::Table(&self.parameters[EMBEDDINGS]),
             states: self.states,
             vocabulary: self.vocabulary,
@@ -94,7 +94,7 @@ pub fn forward_chain<F: Real>(
     frames: &[F],
     count: usize,
     first: usize,
-    chain: Chain,
+    chain: LabelChain,
 ) -> (Vec<F>, Vec<F>) {
     let sites = (count - first) * chain.states.len();
     let (mut blank, mut lexical) = (vec![F::ONE; sites], vec![F::ONE; sites]);
@@ -109,7 +109,7 @@ pub fn backward_chain<F: Real>(
     weight_fn: &dyn WeightFn<F>,
     frames: &[F],
     count: usize,
-    (first, chain): (usize, Chain),
+    (first, chain): (usize, LabelChain),
     (blank, lexical): (&[F], &[F]),
 ) -> (Vec<F>, Parameters<F>) {
     let mut weights = weight_fn.bind(&mut Vec::new()).unwrap();
@@ -121,7 +121,7 @@ pub fn backward_chain<F: Real>(
 /// The same adjoints on all arcs of all frames; those of arcs that a chain uses twice are summed.
 pub fn spread<F: Real>(
     (states, vocabulary, count): (usize, usize, usize),
-    (first, chain): (usize, Chain),
+    (first, chain): (usize, LabelChain),
     (blank, lexical): (&[F], &[F]),
 ) -> (Vec<F>, Vec<F>) {
     let arcs = count * states;
@@ -140,7 +140,7 @@ pub fn spread<F: Real>(
 /// The weights of a chain among those of all arcs.
 pub fn along<F: Real>(
     (states, vocabulary, count): (usize, usize, usize),
-    (first, chain): (usize, Chain),
+    (first, chain): (usize, LabelChain),
     (blank, lexical): (&[F], &[F]),
 ) -> (Vec<F>, Vec<F>) {
     let rows = (first..count).flat_map(|t| chain.states.iter().map(move |&state| t * states + state));
@@ -206,7 +206,7 @@ pub type With<'a> = &'a mut dyn FnMut(&dyn WeightFn<f64>);
 pub fn check_gradients(owned: &mut Owned<f64>, run: &dyn Fn(&Owned<f64>, With)) {
     let bar = Bar { relative: 1e-8, absolute: 1e-9 };
     let (count, first) = (owned.count, 1);
-    let chain = Chain { states: &STATES, labels: &LABELS };
+    let chain = LabelChain { states: &STATES, labels: &LABELS };
     for whole in [true, false] {
         let sizes = match whole {
             true => [count * owned.states, count * owned.states * owned.vocabulary],
@@ -270,7 +270,7 @@ fn chains_and_single_states_are_what_whole_frames_are() {
     owned.parameters.get_mut(EMBEDDINGS).unwrap()[3 * 2] = 60.0;
     owned.frames[2 * 20] = -70.0;
     let joint = owned.borrow();
-    let chain = Chain { states: &[0, 2, 74, 33, 32, 2, 2], labels: &[2, 19, 7, 1, 2, 2] };
+    let chain = LabelChain { states: &[0, 2, 74, 33, 32, 2, 2], labels: &[2, 19, 7, 1, 2, 2] };
     let shape = (states, vocabulary, count);
     let (blank, lexical) = weigh(&joint, &owned.frames, count);
     let (b, l) = forward_chain(&joint, &owned.frames, count, first, chain);
@@ -336,7 +336,7 @@ fn bits_do_not_depend_on_threads() {
     let joint = owned.borrow();
     let (blank, lexical): (Vec<f32>, Vec<f32>) =
         (made_up(count * states, 5, 1.0), made_up(count * states * vocabulary, 6, 1.0));
-    let chain = Chain { states: &STATES, labels: &LABELS };
+    let chain = LabelChain { states: &STATES, labels: &LABELS };
     let sites = count * STATES.len();
     on_any_threads(|| {
         (
@@ -363,7 +363,7 @@ fn tasks_that_wait_for_the_first_row_do_not_stop_each_other() {
     let (states, count) = (3000, 64);
     let owned = Owned::<f32>::made_up(states, 2, 32, count);
     let joint = owned.borrow();
-    let chain = Chain { states: &STATES, labels: &LABELS };
+    let chain = LabelChain { states: &STATES, labels: &LABELS };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(5).build().unwrap();
     for _ in 0..200 {
         pool.install(|| forward_chain(&joint, &owned.frames, count, 0, chain));

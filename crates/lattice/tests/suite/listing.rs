@@ -2,7 +2,8 @@
 use std::collections::BTreeMap;
 
 use lattice::{
-    Alignment, Context, Frames, FullNGram, Merge, NextStateTable, RecognitionLattice, Result, Session, Table,
+    AlignmentLattice, Context, Frames, FullNGram, LatticeSession, Merge, NextStateTable, RecognitionLattice,
+    Result, TableWeightFn,
 };
 
 /// Numbers from a seed (Knuth's linear congruences).
@@ -27,7 +28,7 @@ impl Numbers {
 /// A lattice over a table, and the frames of a batch.
 pub struct Tiny {
     pub context: Box<dyn Context>,
-    pub alignment: Alignment,
+    pub alignment: AlignmentLattice,
     pub weights: Vec<f64>,
     pub lengths: Vec<usize>,
 }
@@ -50,8 +51,8 @@ impl Tiny {
             }
         };
         let alignment = match numbers.below(4) {
-            0 => Alignment::FrameDependent,
-            labels => Alignment::frame_label_dependent(labels - 1).unwrap(),
+            0 => AlignmentLattice::FrameDependent,
+            labels => AlignmentLattice::frame_label_dependent(labels - 1).unwrap(),
         };
         let longest = if alignment.expansions().is_some_and(|labels| labels > 1) { 2 } else { 4 };
         let lengths: Vec<usize> = (0..1 + numbers.below(3)).map(|_| numbers.below(longest + 1)).collect();
@@ -82,15 +83,15 @@ impl Tiny {
     /// Lets `use_it` use the lattice.
     pub fn with<T>(
         &self,
-        use_it: impl FnOnce(&mut Session<f64>, &RecognitionLattice<f64>, &Frames<f64>) -> Result<T>,
+        use_it: impl FnOnce(&mut LatticeSession<f64>, &RecognitionLattice<f64>, &Frames<f64>) -> Result<T>,
     ) -> Result<T> {
         let (padded, labels) = (self.padded(), 1 + self.context.vocabulary());
         let shape = [self.lengths.len(), padded, self.context.states(), labels];
-        let table = Table::new(&self.weights, &shape)?;
+        let table = TableWeightFn::new(&self.weights, &shape)?;
         let lattice = RecognitionLattice::new(&*self.context, self.alignment, &table)?;
         let rows: Vec<f64> = (0..self.lengths.len()).flat_map(|_| (0..padded).map(|t| t as f64)).collect();
         let frames = Frames::new(&rows, &[self.lengths.len(), padded, 1], &self.lengths)?;
-        use_it(&mut Session::default(), &lattice, &frames)
+        use_it(&mut LatticeSession::default(), &lattice, &frames)
     }
 
     /// One utterance of the batch, alone.

@@ -1,8 +1,8 @@
 //! Log-probabilities of arcs.
 use lattice::{
-    Alignment, Arcs, ArcsMut, BoundWeights, Chain, Embeddings, Error, Frames, FullNGram, Joint, Labels,
-    LocallyNormalized, Normalize, Parameters, Real, RecognitionLattice, Result, ScratchReq, Session,
-    SharedRnn, Table, WeightFn, Workload,
+    AlignmentLattice, Arcs, ArcsMut, BoundWeights, Embeddings, Error, Frames, FullNGram, JointWeightFn,
+    LabelChain, Labels, LatticeSession, LocallyNormalized, Normalize, Parameters, Real, RecognitionLattice,
+    Result, ScratchReq, SharedRnn, TableWeightFn, WeightFn, Workload,
 };
 
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
 const BOTH: [(Normalize, &str); 2] = [(Normalize::Hat, "hat"), (Normalize::LogSoftmax, "log_softmax")];
 
 /// A joint network that nobody recognises.
-struct Unknown<'a, F>(Joint<'a, F>);
+struct Unknown<'a, F>(JointWeightFn<'a, F>);
 
 impl<F: Real> WeightFn<F> for Unknown<'_, F> {
     fn vocabulary(&self) -> usize {
@@ -52,7 +52,7 @@ fn equals_last<F: panda_core::Real>(values: Bar, gradients: Bar) {
     for (normalize, name) in BOTH {
         let &[rows, states, v] = golden.shape("normalize/lexical") else { panic!("X x C x V") };
         let table = side_by_side::<F>(golden.wide("normalize/blank"), golden.wide("normalize/lexical"));
-        let table = Table::new(&table, &[rows, states, 1 + v]).unwrap();
+        let table = TableWeightFn::new(&table, &[rows, states, 1 + v]).unwrap();
         let weight_fn = LocallyNormalized::new(table, normalize);
         let frames: Vec<F> = (0..rows).map(|row| F::from_f64(row as f64)).collect();
         let (blank, lexical) = weigh(&weight_fn, &frames, rows);
@@ -83,7 +83,8 @@ fn extremes<F: panda_core::Real>(bar: Bar) {
     let Some(golden) = golden("weight_fns.f64") else { return };
     let &[rows, v] = golden.shape("hat_extreme/lexical_in") else { panic!("X x V") };
     let table = side_by_side::<F>(golden.wide("hat_extreme/blank_in"), golden.wide("hat_extreme/lexical_in"));
-    let weight_fn = LocallyNormalized::new(Table::new(&table, &[rows, 1, 1 + v]).unwrap(), Normalize::Hat);
+    let weight_fn =
+        LocallyNormalized::new(TableWeightFn::new(&table, &[rows, 1, 1 + v]).unwrap(), Normalize::Hat);
     let frames: Vec<F> = (0..rows).map(|row| F::from_f64(row as f64)).collect();
     let (blank, lexical) = weigh(&weight_fn, &frames, rows);
     assert_within("blank", &blank, golden.wide("hat_extreme/blank_exact"), bar);
@@ -156,8 +157,8 @@ impl Case {
         }
     }
 
-    fn chain(&self) -> Chain<'_> {
-        Chain { states: &self.states, labels: &self.labels }
+    fn chain(&self) -> LabelChain<'_> {
+        LabelChain { states: &self.states, labels: &self.labels }
     }
 
     fn check<F: Real>(
@@ -237,11 +238,11 @@ fn chains_of_any_weights_are_what_whole_frames_are() {
 fn chains_in_a_large_table_are_what_whole_frames_are() {
     let (states, vocabulary, count, first) = (3, 8000, 14, 1);
     let table: Vec<f64> = made_up(2 * states * (1 + vocabulary), 1, 4.0);
-    let table = Table::new(&table, &[2, states, 1 + vocabulary]).unwrap();
+    let table = TableWeightFn::new(&table, &[2, states, 1 + vocabulary]).unwrap();
     let frames: Vec<f64> = (0..count).map(|t| f64::from(t as u32 % 3 % 2)).collect();
     let positions: Vec<usize> = (0..40).map(|u| u * u % states).collect();
     let labels: Vec<u32> = (0..39).map(|u| u * 200 + 1).collect();
-    let (shape, chain) = ((states, vocabulary, count), Chain { states: &positions, labels: &labels });
+    let (shape, chain) = ((states, vocabulary, count), LabelChain { states: &positions, labels: &labels });
     let sites = positions.len() * (count - first);
     let adjoints = (&made_up::<f64>(sites, 2, 1.0)[..], &made_up::<f64>(sites, 3, 1.0)[..]);
     for (normalize, name) in BOTH {
@@ -265,7 +266,7 @@ fn a_budget_below_the_smallest_cut_is_an_error() {
     let weight_fn = LocallyNormalized { inner: owned.borrow(), normalize: Normalize::Hat, budget };
     let mut weights = weight_fn.bind(&mut Vec::new()).unwrap();
     weights.set_frames(&owned.frames, &[0, 0]).unwrap();
-    let chain = Chain { states: &[0, 1], labels: &[1] };
+    let chain = LabelChain { states: &[0, 1], labels: &[1] };
     let (mut blank, mut lexical) = ([0.0; 4], [0.0; 4]);
     let arcs = lattice::ArcsMut { blank: &mut blank, lexical: &mut lexical };
     let error = weights.forward_chain(0, chain, arcs).unwrap_err();
@@ -282,7 +283,7 @@ fn bits_do_not_depend_on_threads() {
     let owned = Owned::<f32>::made_up(states, vocabulary, 33, count);
     let (blank, lexical): (Vec<f32>, Vec<f32>) =
         (made_up(count * states, 5, 1.0), made_up(count * states * vocabulary, 6, 1.0));
-    let chain = Chain { states: &STATES, labels: &LABELS };
+    let chain = LabelChain { states: &STATES, labels: &LABELS };
     let sites = count * STATES.len();
     for (normalize, _) in BOTH {
         let joint = LocallyNormalized::new(owned.borrow(), normalize);
@@ -365,7 +366,7 @@ fn borrow<'a, F: Real>(
     parameters: &'a Parameters<F>,
     inside: &str,
     order: usize,
-) -> Joint<'a, F> {
+) -> JointWeightFn<'a, F> {
     let of = |name: &str| parameters[&format!("{inside}/{name}")].as_slice();
     let &[.., states, vocabulary] = golden.shape("out/lexical_weights") else { panic!("C x V") };
     let cell =
@@ -381,7 +382,7 @@ fn borrow<'a, F: Real>(
             bias: cell(["hi/bias", "hf/bias", "hg/bias", "ho/bias"]),
         }),
     };
-    Joint {
+    JointWeightFn {
         embeddings,
         states,
         vocabulary,
@@ -408,10 +409,14 @@ fn f32_equals_lattices_of_last() {
 /// Golden lattices whose loss is that of the labels alone, with all gradients.
 fn losses_equal_last<F: panda_core::Real>(values: Bar, gradients: Bar) {
     for (case, alignment, normalize) in [
-        ("emb_fd_c1_hat", Alignment::FrameDependent, Normalize::Hat),
-        ("emb_fd_c1_log_softmax", Alignment::FrameDependent, Normalize::LogSoftmax),
-        ("emb_fld2_c2_hat", Alignment::frame_label_dependent(2).unwrap(), Normalize::Hat),
-        ("rnn_fld1_c1_log_softmax", Alignment::frame_label_dependent(1).unwrap(), Normalize::LogSoftmax),
+        ("emb_fd_c1_hat", AlignmentLattice::FrameDependent, Normalize::Hat),
+        ("emb_fd_c1_log_softmax", AlignmentLattice::FrameDependent, Normalize::LogSoftmax),
+        ("emb_fld2_c2_hat", AlignmentLattice::frame_label_dependent(2).unwrap(), Normalize::Hat),
+        (
+            "rnn_fld1_c1_log_softmax",
+            AlignmentLattice::frame_label_dependent(1).unwrap(),
+            Normalize::LogSoftmax,
+        ),
     ] {
         let Some(golden) = golden(&format!("joint_{case}.f64")) else { return };
         let order = case.split("_c").nth(1).unwrap()[..1].parse().unwrap();
@@ -430,7 +435,7 @@ fn losses_equal_last<F: panda_core::Real>(values: Bar, gradients: Bar) {
         for weight_fn in [&by_joint as &dyn WeightFn<F>, &by_rows] {
             let lattice = RecognitionLattice::new(&context, alignment, weight_fn).unwrap();
             let weights = golden.wide("in/loss_cotangent");
-            let mut session = Session::default();
+            let mut session = LatticeSession::default();
             let found = session.sum(&lattice, &frames, &labels, weights).unwrap();
             assert_within(case, &found.sums, golden.wide("out/loss"), values);
             assert_within(case, &found.frames, golden.wide("out/grad_loss/frames"), gradients);
@@ -489,7 +494,7 @@ impl BoundWeights<f32> for Unchecked {
         lexical.fill(self.0);
         0.0
     }
-    fn forward_chain(&self, _: usize, chain: Chain, arcs: ArcsMut<f32>) -> Result<()> {
+    fn forward_chain(&self, _: usize, chain: LabelChain, arcs: ArcsMut<f32>) -> Result<()> {
         arcs.blank.fill(0.0);
         for row in arcs.lexical.chunks_exact_mut(chain.states.len()) {
             row.fill(self.0);
@@ -498,7 +503,7 @@ impl BoundWeights<f32> for Unchecked {
         Ok(())
     }
     fn backward(&mut self, _: &[usize], _: Arcs<f32>) {}
-    fn backward_chain(&mut self, _: usize, _: Chain, _: Arcs<f32>) -> Result<()> {
+    fn backward_chain(&mut self, _: usize, _: LabelChain, _: Arcs<f32>) -> Result<()> {
         Ok(())
     }
     fn frame_gradient(&mut self, rows: &[f32]) -> Vec<f32> {
@@ -517,8 +522,9 @@ fn weights_that_nobody_looked_at_hide_no_nan() {
     let labels = Labels::new(&[1], &[1, 1], &[1]).unwrap();
     for (weight, fails) in [(f32::NAN, true), (-7.0, false)] {
         let weight_fn = Unchecked(weight);
-        let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &weight_fn).unwrap();
-        let mut session = Session::default();
+        let lattice =
+            RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &weight_fn).unwrap();
+        let mut session = LatticeSession::default();
         for found in
             [session.best_alignments(&lattice, &frames, &labels), session.best_paths(&lattice, &frames)]
         {

@@ -1,7 +1,7 @@
 //! Made-up batches for lattices of joint networks.
 use lattice::{
-    Alignment, Context, Embeddings, Frames, FullNGram, Joint, Labels, LocallyNormalized, Normalize,
-    Parameters, RecognitionLattice, SharedRnn, WeightFn,
+    AlignmentLattice, Context, Embeddings, Frames, FullNGram, JointWeightFn, Labels, LocallyNormalized,
+    Normalize, Parameters, RecognitionLattice, SharedRnn, WeightFn,
 };
 use panda_core::Real;
 
@@ -13,7 +13,7 @@ const GATES: [&str; 4] = ["i", "f", "g", "o"];
 #[derive(Clone)]
 pub struct Problem<F> {
     pub context: FullNGram,
-    pub alignment: Alignment,
+    pub alignment: AlignmentLattice,
     pub normalize: Option<Normalize>,
     pub rnn: bool,
     /// By their names under a joint network that is not normalised.
@@ -70,8 +70,8 @@ impl<F: Real> Problem<F> {
         Self {
             context,
             alignment: match expansions {
-                None => Alignment::FrameDependent,
-                Some(expansions) => Alignment::frame_label_dependent(expansions).unwrap(),
+                None => AlignmentLattice::FrameDependent,
+                Some(expansions) => AlignmentLattice::frame_label_dependent(expansions).unwrap(),
             },
             normalize: None,
             rnn,
@@ -156,7 +156,7 @@ impl<F: Real> Problem<F> {
                 bias: gates("h", "bias"),
             }),
         };
-        let joint = Joint {
+        let joint = JointWeightFn {
             embeddings,
             states: self.context.states(),
             vocabulary: self.context.vocabulary(),

@@ -1,7 +1,7 @@
 //! Best paths that are found without most weights are those of all weights, bit for bit.
 use lattice::{
-    Alignment, Context, Embeddings, Error, Frames, FullNGram, Joint, NextStateTable, Options, Path,
-    RecognitionLattice, Session,
+    AlignmentLattice, Context, Embeddings, Error, Frames, FullNGram, JointWeightFn, LatticePath,
+    LatticeSession, NextStateTable, Options, RecognitionLattice,
 };
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ use crate::common::{made_up, on_any_threads};
 /// A joint network and utterances for it.
 struct Made {
     context: Box<dyn Context>,
-    alignment: Alignment,
+    alignment: AlignmentLattice,
     hidden: usize,
     parameters: [Vec<f32>; 8],
     lengths: Vec<usize>,
@@ -38,7 +38,7 @@ impl Made {
         let padded = lengths.iter().copied().max().unwrap_or(0);
         Self {
             context: Box::new(context),
-            alignment: Alignment::FrameDependent,
+            alignment: AlignmentLattice::FrameDependent,
             hidden,
             parameters: shapes.map(|(count, scale)| {
                 seed += 1;
@@ -51,7 +51,7 @@ impl Made {
 
     fn with<T>(&self, run: impl FnOnce(&RecognitionLattice<f32>, &Frames<f32>) -> T) -> T {
         let [embeddings, context, frame, bias, blank, blank_bias, lexical, lexical_bias] = &self.parameters;
-        let joint = Joint {
+        let joint = JointWeightFn {
             embeddings: Embeddings::Table(embeddings),
             states: self.context.states(),
             vocabulary: self.context.vocabulary(),
@@ -71,14 +71,14 @@ impl Made {
     }
 
     /// Best paths by default, and with a budget that has room for waves of all weights alone.
-    fn both(&self) -> [Vec<Path>; 2] {
+    fn both(&self) -> [Vec<LatticePath>; 2] {
         self.with(|lattice, frames| {
-            let mut default = Session::<f32>::default();
+            let mut default = LatticeSession::<f32>::default();
             let plan = default.plan_best_paths(lattice, frames).unwrap();
             // The first budget without room for it; where screens take nothing, as there are none, the smallest one.
-            let mut waves = Session::<f32>::new(Options::new(plan.bytes - 1));
+            let mut waves = LatticeSession::<f32>::new(Options::new(plan.bytes - 1));
             if let Err(Error::Budget { smallest, .. }) = waves.plan_best_paths(lattice, frames) {
-                waves = Session::new(Options::new(smallest));
+                waves = LatticeSession::new(Options::new(smallest));
             }
             let found = default.best_paths(lattice, frames).unwrap();
             assert_eq!(default.best_paths(lattice, frames).unwrap(), found, "a second time");
@@ -89,7 +89,7 @@ impl Made {
 
 fn are_the_same(made: &Made) {
     let [found, expected] = made.both();
-    let weights = |paths: &[Path]| paths.iter().map(|path| path.weight.to_bits()).collect::<Vec<_>>();
+    let weights = |paths: &[LatticePath]| paths.iter().map(|path| path.weight.to_bits()).collect::<Vec<_>>();
     assert_eq!(weights(&found), weights(&expected));
     assert_eq!(found, expected);
 }
@@ -158,14 +158,15 @@ fn threads_and_batch_mates_do_not_matter() {
         &[40, 3, 0, 33, 64, 1, 12, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22],
         [1.0; 3],
     );
-    let all = || made.with(|lattice, frames| Session::<f32>::default().best_paths(lattice, frames).unwrap());
+    let all =
+        || made.with(|lattice, frames| LatticeSession::<f32>::default().best_paths(lattice, frames).unwrap());
     on_any_threads(all);
     let padded = 64;
     for (at, path) in all().into_iter().enumerate() {
         let rows = &made.frames[at * padded * FEATURES..][..made.lengths[at] * FEATURES];
         let single = made.with(|lattice, _| {
             let frames = Frames::new(rows, &[made.lengths[at], FEATURES], &made.lengths[at..=at]).unwrap();
-            Session::<f32>::default().best_paths(lattice, &frames).unwrap()
+            LatticeSession::<f32>::default().best_paths(lattice, &frames).unwrap()
         });
         assert_eq!(single, [path], "utterance {at}");
     }

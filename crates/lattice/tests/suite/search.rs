@@ -1,7 +1,7 @@
 //! n best and sampled paths against lists of all.
 use std::collections::BTreeMap;
 
-use lattice::{Options, Session};
+use lattice::{LatticeSession, Options};
 
 use crate::listing::{Tiny, log_sum};
 
@@ -68,14 +68,14 @@ fn the_first_of_the_best_paths_weighs_as_the_best_path() {
 /// Ties everywhere in a long lattice: what a search by plain sums would drown in.
 #[test]
 fn ties_do_not_multiply_the_work() {
-    use lattice::{Alignment, Frames, FullNGram, RecognitionLattice, Table};
+    use lattice::{AlignmentLattice, Frames, FullNGram, RecognitionLattice, TableWeightFn};
     let context = FullNGram::new(3, 1).unwrap();
     let weights = [0.1; 16];
-    let table = Table::new(&weights, &[1, 4, 4]).unwrap();
-    let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table).unwrap();
+    let table = TableWeightFn::new(&weights, &[1, 4, 4]).unwrap();
+    let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &table).unwrap();
     let rows = [0.0; 2000];
     let frames = Frames::new(&rows, &[1, 2000, 1], &[2000]).unwrap();
-    let found = Session::default().n_best_paths(&lattice, &frames, 50).unwrap();
+    let found = LatticeSession::default().n_best_paths(&lattice, &frames, 50).unwrap();
     assert_eq!(found[0].len(), 50);
     assert!(found[0].iter().all(|path| (path.weight - 200.0).abs() < 1e-9));
 }
@@ -135,7 +135,9 @@ fn draws_depend_on_seed_and_utterance_alone() {
 fn a_budget_that_holds_nothing_is_said() {
     let tiny = Tiny::new(1);
     let error = tiny
-        .with(|_, lattice, frames| Session::new(Options::new(10)).n_best_paths(lattice, frames, 3).map(drop))
+        .with(|_, lattice, frames| {
+            LatticeSession::new(Options::new(10)).n_best_paths(lattice, frames, 3).map(drop)
+        })
         .unwrap_err();
     assert!(matches!(error, lattice::Error::Budget { found: 10, .. }), "{error}");
 }

@@ -1,7 +1,7 @@
 //! What the bits of a session's results must not depend on: batch mates, padding, threads, and what it did before.
 use lattice::{
-    Context, Error, Frames, FullNGram, Labels, Options, Output, RecognitionLattice, Session, Sum,
-    context::After,
+    Context, Error, Frames, FullNGram, Labels, LatticeOutput, LatticeSession, Options, RecognitionLattice,
+    Sum, context::NextStates,
 };
 use panda_core::Real;
 
@@ -13,7 +13,7 @@ use crate::{
 const LENGTHS: [(usize, usize); 5] = [(13, 4), (0, 0), (7, 9), (30, 11), (1, 1)];
 const WEIGHTS: [f64; 5] = [1.0, 3.0, -0.25, 2.0, 0.7];
 
-fn sum<F: Real>(problem: &Problem<F>, session: &mut Session<F>, weights: &[f64]) -> Output<F> {
+fn sum<F: Real>(problem: &Problem<F>, session: &mut LatticeSession<F>, weights: &[f64]) -> LatticeOutput<F> {
     problem.with(|lattice, frames, labels| session.sum(lattice, frames, labels, weights).unwrap())
 }
 
@@ -25,11 +25,11 @@ fn problems<F: Real>() -> Vec<Problem<F>> {
 
 fn batched_is_single<F: Real>(bar: Bar) {
     for problem in problems::<F>() {
-        let batch = sum(&problem, &mut Session::default(), &WEIGHTS);
+        let batch = sum(&problem, &mut LatticeSession::default(), &WEIGHTS);
         let mut total = batch.parameters.clone();
         total.values_mut().for_each(|values| values.fill(F::ZERO));
         for (b, &weight) in WEIGHTS.iter().enumerate() {
-            let one = sum(&problem.single(b), &mut Session::default(), &[weight]);
+            let one = sum(&problem.single(b), &mut LatticeSession::default(), &[weight]);
             assert_eq!(one.sums, batch.sums[b..=b], "utterance {b}");
             let frames = &batch.frames[b * problem.padded * FEATURES..][..problem.padded * FEATURES];
             assert!(one.frames == frames[..one.frames.len()], "frames of utterance {b}");
@@ -57,13 +57,13 @@ fn a_batch_in_f32_is_its_utterances() {
 
 fn padding_is_inert<F: Real>() {
     for problem in problems::<F>() {
-        let expected = sum(&problem, &mut Session::default(), &WEIGHTS);
+        let expected = sum(&problem, &mut LatticeSession::default(), &WEIGHTS);
         for (more, value, label) in [(0, f64::NAN, 0), (3, f64::INFINITY, u32::MAX), (40, -1e30, 77)] {
             let padded = problem.padded(more, value, label);
-            let found = sum(&padded, &mut Session::default(), &WEIGHTS);
+            let found = sum(&padded, &mut LatticeSession::default(), &WEIGHTS);
             assert_eq!(found.sums, expected.sums);
             assert!(found.parameters == expected.parameters);
-            let of = |output: &Output<F>, padded: usize, b: usize| {
+            let of = |output: &LatticeOutput<F>, padded: usize, b: usize| {
                 output.frames[b * padded * FEATURES..][..problem.num_frames[b] * FEATURES].to_vec()
             };
             for b in 0..WEIGHTS.len() {
@@ -88,14 +88,17 @@ fn padding_does_not_matter() {
 fn leading_axes_do_not_matter() {
     let problem = Problem::<f32>::made_up((4, 1), Some(2), (7, true), &[(5, 2), (4, 3), (6, 0), (3, 1)]);
     let weights = [1.0, 2.0, 3.0, 4.0];
-    let expected = sum(&problem, &mut Session::default(), &weights);
+    let expected = sum(&problem, &mut LatticeSession::default(), &weights);
     for axes in [vec![2, 2], vec![1, 4, 1], vec![4, 1, 1]] {
-        assert_eq!(sum(&Problem { axes, ..problem.clone() }, &mut Session::default(), &weights), expected);
+        assert_eq!(
+            sum(&Problem { axes, ..problem.clone() }, &mut LatticeSession::default(), &weights),
+            expected
+        );
     }
 }
 
 fn everything<F: Real>(problem: &Problem<F>, budget: Options) -> impl PartialEq + std::fmt::Debug + Send {
-    let mut session = Session::new(budget);
+    let mut session = LatticeSession::new(budget);
     problem.with(|lattice, frames, labels| {
         let output = session.sum(lattice, frames, labels, &WEIGHTS);
         let forward = session.forward(lattice, frames, labels).and_then(|pending| pending.backward(&WEIGHTS));
@@ -111,7 +114,7 @@ fn everything<F: Real>(problem: &Problem<F>, budget: Options) -> impl PartialEq 
 /// The smallest budget of a problem.
 fn smallest<F: Real>(problem: &Problem<F>) -> usize {
     problem.with(|lattice, frames, labels| {
-        let session = Session::new(Options::new(1));
+        let session = LatticeSession::new(Options::new(1));
         let Err(Error::Budget { smallest, found: 1 }) = session.plan(lattice, frames, labels) else {
             panic!("one byte is enough")
         };
@@ -156,10 +159,10 @@ fn threads_do_not_matter_to_local_weights() {
 /// Kept or computed again, in groups or at once: the same bits of sums and frames, the same parameters to rounding.
 fn budgets_do_not_matter<F: Real>(bar: Bar) {
     for problem in problems::<F>() {
-        let expected = sum(&problem, &mut Session::new(Options::new(usize::MAX)), &WEIGHTS);
+        let expected = sum(&problem, &mut LatticeSession::new(Options::new(usize::MAX)), &WEIGHTS);
         let mut cuts = Vec::new();
         for budget in budgets(&problem) {
-            let mut session = Session::new(budget);
+            let mut session = LatticeSession::new(budget);
             problem.with(|lattice, frames, labels| {
                 let plan = session.plan(lattice, frames, labels).unwrap();
                 assert!(plan.bytes <= budget.budget);
@@ -200,7 +203,7 @@ fn what_a_session_did_before_does_not_matter() {
     let none = Problem::made_up((3, 2), None, (5, true), &[]);
     let floor = smallest(&large).max(smallest(&small));
     let whole = large.with(|lattice, frames, labels| {
-        let mut session = Session::<f32>::new(Options::new(floor));
+        let mut session = LatticeSession::<f32>::new(Options::new(floor));
         match session.forward(lattice, frames, labels).map(|_| ()) {
             Err(Error::Budget { smallest, .. }) => smallest,
             other => panic!("{other:?}"),
@@ -209,7 +212,7 @@ fn what_a_session_did_before_does_not_matter() {
     let budgets = [whole, whole + 100_000, Options::default().budget, usize::MAX];
     for budget in budgets.map(Options::new) {
         let fresh = [&large, &small].map(|problem| format!("{:?}", everything(problem, budget)));
-        let mut session = Session::new(budget);
+        let mut session = LatticeSession::new(budget);
         for round in 0..6 {
             let which = [0, 1, 1, 0, 0, 1][round];
             let problem = [&large, &small][which];
@@ -240,7 +243,7 @@ fn marginals_add_up() {
         let (c, v) = (problem.context.states(), problem.context.vocabulary());
         let ones = [1.0; LENGTHS.len()];
         let (blank, lexical, denominator, numerator) = problem.with(|lattice, frames, labels| {
-            let mut session = Session::default();
+            let mut session = LatticeSession::default();
             let (blank, lexical) = session.marginals(lattice, frames).unwrap();
             let denominator = session.sum_of(Sum::Denominator, lattice, frames, None, &ones).unwrap();
             let numerator = session.sum_of(Sum::Numerator, lattice, frames, Some(labels), &ones).unwrap();
@@ -268,7 +271,7 @@ fn marginals_add_up() {
                 assert_within("blanks of a frame", &[of_blank], &[expected], bar);
             }
         }
-        let total = |output: &Output<f64>, name: &str| output.parameters[name].iter().sum::<f64>();
+        let total = |output: &LatticeOutput<f64>, name: &str| output.parameters[name].iter().sum::<f64>();
         let labels = total(&denominator, "weight_fn/Dense_1/bias");
         assert_within("labels", &[labels], &[labels_of_all], bar);
         let feasible = (0..LENGTHS.len())
@@ -309,8 +312,8 @@ impl Context for Listed {
     fn next_state(&self, state: usize, label: usize) -> usize {
         self.inner.next_state(state, label)
     }
-    fn after(&self, state: usize) -> After<'_> {
-        After::List(&self.table[state * self.vocabulary()..][..self.vocabulary()])
+    fn after(&self, state: usize) -> NextStates<'_> {
+        NextStates::List(&self.table[state * self.vocabulary()..][..self.vocabulary()])
     }
 }
 
@@ -322,7 +325,7 @@ fn contexts_of_many_arcs() {
         let problem = Problem::<f32>::made_up((vocabulary, order), expansions, (3, false), &lengths);
         assert!(problem.context.states() * vocabulary > 1 << 18);
         on_any_threads(|| {
-            let mut session = Session::default();
+            let mut session = LatticeSession::default();
             problem.with(|lattice, frames, labels| {
                 let output = session.sum(lattice, frames, labels, &[1.0, 2.0]).unwrap();
                 (output, session.best_paths(lattice, frames).unwrap())
@@ -330,7 +333,7 @@ fn contexts_of_many_arcs() {
         });
         let (problem, listed) = (problem.of::<f64>(), Listed::new(problem.context));
         let all = |lattice: &RecognitionLattice<f64>, frames: &Frames<f64>, labels: &Labels| {
-            let mut session = Session::default();
+            let mut session = LatticeSession::default();
             let output = session.sum(lattice, frames, labels, &[1.0, 2.0]).unwrap();
             (output, session.best_paths(lattice, frames).unwrap())
         };

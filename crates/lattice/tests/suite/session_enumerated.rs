@@ -1,5 +1,5 @@
 //! A session against lists of all paths: mixed batches of tiny lattices in both precisions.
-use lattice::{Options, Real, Session, Sum};
+use lattice::{LatticeSession, Options, Real, Sum};
 use proptest::prelude::*;
 
 use crate::{
@@ -45,7 +45,7 @@ fn known(batch: &Batch) -> Vec<Known> {
     (0..batch.utterances.len()).map(of).collect()
 }
 
-fn check<F: Real>(batch: &Batch, session: &mut Session<F>, bars: &Bars) {
+fn check<F: Real>(batch: &Batch, session: &mut LatticeSession<F>, bars: &Bars) {
     let known = known(batch);
     let given = batch.given::<F>();
     let count = batch.utterances.len();
@@ -116,8 +116,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
     #[test]
     fn sums_posteriors_and_best_paths_are_those_of_lists(batch in batch()) {
-        check::<f64>(&batch, &mut Session::default(), &WIDE);
-        check::<f32>(&batch, &mut Session::default(), &NARROW);
+        check::<f64>(&batch, &mut LatticeSession::default(), &WIDE);
+        check::<f32>(&batch, &mut LatticeSession::default(), &NARROW);
     }
 }
 
@@ -127,7 +127,7 @@ fn one_session_for_all() {
     use proptest::{strategy::ValueTree, test_runner::TestRunner};
     let mut runner = TestRunner::deterministic();
     for budget in [Options::default(), Options::new(40 << 10), Options::new(usize::MAX).recompute()] {
-        let (mut wide, mut narrow) = (Session::new(budget), Session::new(budget));
+        let (mut wide, mut narrow) = (LatticeSession::new(budget), LatticeSession::new(budget));
         for _ in 0..100 {
             let batch = batch().new_tree(&mut runner).unwrap().current();
             check::<f64>(&batch, &mut wide, &WIDE);

@@ -1,5 +1,5 @@
 //! Gradients of losses of joint networks: central differences, single precision, long utterances.
-use lattice::{Normalize, Output, Session};
+use lattice::{LatticeOutput, LatticeSession, Normalize};
 use oracle::differences::central;
 use panda_core::Real;
 
@@ -8,8 +8,10 @@ use crate::{
     problem::{Problem, own_name},
 };
 
-fn sum<F: Real>(problem: &Problem<F>, weights: &[f64]) -> Output<F> {
-    problem.with(|lattice, frames, labels| Session::default().sum(lattice, frames, labels, weights).unwrap())
+fn sum<F: Real>(problem: &Problem<F>, weights: &[f64]) -> LatticeOutput<F> {
+    problem.with(|lattice, frames, labels| {
+        LatticeSession::default().sum(lattice, frames, labels, weights).unwrap()
+    })
 }
 
 /// Every parameter and all frames.
@@ -21,7 +23,8 @@ fn check(mut problem: Problem<f64>, what: &str) {
     assert_eq!(found.parameters.len(), problem.parameters.len(), "{what}");
     let value = |problem: &Problem<f64>| {
         problem.with(|lattice, frames, labels| {
-            let losses = Session::default().distances(lattice::Sum::Loss, lattice, frames, Some(labels));
+            let losses =
+                LatticeSession::default().distances(lattice::Sum::Loss, lattice, frames, Some(labels));
             dot(&losses.unwrap(), &weights)
         })
     };
@@ -126,7 +129,7 @@ fn long_utterances_in_single_precision() {
         problem.parameters.get_mut("weight_fn/Dense_1/bias").unwrap().iter_mut().for_each(|c| *c += 2.0);
         let (apart, losses) = apart(&problem, &[1.0]);
         let total = problem.with(|lattice, frames, _| {
-            Session::default().distances(lattice::Sum::Denominator, lattice, frames, None).unwrap()[0]
+            LatticeSession::default().distances(lattice::Sum::Denominator, lattice, frames, None).unwrap()[0]
         });
         println!(
             "{context:?}, K {expansions:?}, {normalize:?}, T {frames}, U {labels}: log D {total:.0}, loss {:.0}, {apart:?}",

@@ -2,8 +2,8 @@
 use std::ops::Range;
 
 use lattice::{
-    Error, Frames, FullNGram, Labels, Options, Output, Path, Real, RecognitionLattice, Result, Session, Sum,
-    Table,
+    Error, Frames, FullNGram, Labels, LatticeOutput, LatticePath, LatticeSession, Options, Real,
+    RecognitionLattice, Result, Sum, TableWeightFn,
 };
 use oracle::compare::assert_near;
 use proptest::prelude::*;
@@ -38,11 +38,11 @@ fn batches() -> impl Strategy<Value = Batch> {
 struct Said {
     distances: Vec<Vec<f64>>,
     alphas: Vec<f64>,
-    outputs: Vec<Output<f64>>,
-    pending: Output<f64>,
+    outputs: Vec<LatticeOutput<f64>>,
+    pending: LatticeOutput<f64>,
     marginals: (Vec<f64>, Vec<f64>),
-    best: Vec<Path>,
-    aligned: Vec<Path>,
+    best: Vec<LatticePath>,
+    aligned: Vec<LatticePath>,
 }
 
 const SUMS: [Sum; 3] = [Sum::Denominator, Sum::Numerator, Sum::Loss];
@@ -70,7 +70,7 @@ impl Batch {
 
     fn with<T>(&self, work: impl FnOnce(&RecognitionLattice<f64>, &Frames<f64>, &Labels) -> T) -> T {
         let (table, shape) = self.table();
-        let weights = Table::new(&table, &shape).unwrap();
+        let weights = TableWeightFn::new(&table, &shape).unwrap();
         let context = self.of[0].automaton.context();
         let lattice = RecognitionLattice::new(&*context, self.of[0].alignment(), &weights).unwrap();
         let rows: Vec<f64> = (0..shape[0] * shape[1]).map(|row| (row % shape[1]) as f64).collect();
@@ -89,7 +89,7 @@ impl Batch {
     }
 
     /// What a session says; its buffers stay from call to call.
-    fn ask(&self, session: &mut Session<f64>) -> Said {
+    fn ask(&self, session: &mut LatticeSession<f64>) -> Said {
         let weights = self.cotangents();
         self.with(|lattice, frames, labels| Said {
             best: session.best_paths(lattice, frames).unwrap(),
@@ -101,7 +101,7 @@ impl Batch {
                 .map(|sum| session.sum_of(sum, lattice, frames, Some(labels), &weights).unwrap())
                 .to_vec(),
             alphas: session.alphas(lattice, frames).unwrap(),
-            pending: Session::new(Options::new(usize::MAX))
+            pending: LatticeSession::new(Options::new(usize::MAX))
                 .forward(lattice, frames, labels)
                 .unwrap()
                 .backward(&weights)
@@ -114,7 +114,7 @@ impl Batch {
     fn smallest(&self) -> Options {
         let mut bytes = 0;
         loop {
-            let mut session = Session::<f64>::new(Options::new(bytes));
+            let mut session = LatticeSession::<f64>::new(Options::new(bytes));
             let weights = self.cotangents();
             let found = self.with(|lattice, frames, labels| {
                 session.sum(lattice, frames, labels, &weights)?;
@@ -190,7 +190,7 @@ impl Batch {
         near("blank marginals", &said.marginals.0, &rows().map(|row| row[0]).collect::<Vec<_>>());
         let lexical: Vec<f64> = rows().flat_map(|row| row[1..].iter().copied()).collect();
         near("lexical marginals", &said.marginals.1, &lexical);
-        let weights = |paths: &[Path]| paths.iter().map(|path| path.weight).collect::<Vec<_>>();
+        let weights = |paths: &[LatticePath]| paths.iter().map(|path| path.weight).collect::<Vec<_>>();
         near("best", &weights(&said.best), &all.iter().map(|sums| sums.2).collect::<Vec<_>>());
         near("aligned", &weights(&said.aligned), &own.iter().map(|sums| sums.2).collect::<Vec<_>>());
         let context = self.of[0].automaton.context();
@@ -203,7 +203,7 @@ impl Batch {
             let arcs = path.arcs(&*context);
             assert_eq!(arcs.len(), self.of[b].frames);
             if path.weight > f64::NEG_INFINITY {
-                let of_frame = |(t, arcs): (usize, &Vec<lattice::distance::Arc>)| -> f64 {
+                let of_frame = |(t, arcs): (usize, &Vec<lattice::distance::FrameArc>)| -> f64 {
                     arcs.iter().map(|arc| self.of[b].weight((t, 0, arc.context, arc.label))).sum()
                 };
                 near("rescored", &[arcs.iter().enumerate().map(of_frame).sum()], &[path.weight]);
@@ -219,12 +219,12 @@ proptest! {
     #[test]
     fn sessions_are_lists_of_all_paths(first in batches(), second in batches()) {
         // One session goes from batch to batch, larger and smaller ones.
-        let mut kept = Session::new(Options::new(usize::MAX));
-        let mut again = Session::new(Options::new(usize::MAX).recompute());
+        let mut kept = LatticeSession::new(Options::new(usize::MAX));
+        let mut again = LatticeSession::new(Options::new(usize::MAX).recompute());
         for batch in [&first, &second, &first] {
             batch.check(&batch.ask(&mut kept));
             batch.check(&batch.ask(&mut again));
-            batch.check(&batch.ask(&mut Session::new(batch.smallest())));
+            batch.check(&batch.ask(&mut LatticeSession::new(batch.smallest())));
         }
     }
 }
@@ -236,11 +236,11 @@ struct Long {
     context: FullNGram,
     lengths: Vec<usize>,
     strings: Vec<Vec<u32>>,
-    alignment: lattice::Alignment,
+    alignment: lattice::AlignmentLattice,
 }
 
 impl Long {
-    fn new(alignment: lattice::Alignment, lengths: Vec<usize>, scale: f64, seed: u64) -> Self {
+    fn new(alignment: lattice::AlignmentLattice, lengths: Vec<usize>, scale: f64, seed: u64) -> Self {
         let context = FullNGram::new(3, 2).unwrap();
         let rows = *lengths.iter().max().unwrap();
         let table = made_up(lengths.len() * rows * 13 * 4, seed, scale);
@@ -249,10 +249,14 @@ impl Long {
         Self { table, rows, context, lengths, strings, alignment }
     }
 
-    fn sum<F: Real>(&self, budget: Options, utterances: Range<usize>) -> Result<(Output<F>, Vec<Path>)> {
+    fn sum<F: Real>(
+        &self,
+        budget: Options,
+        utterances: Range<usize>,
+    ) -> Result<(LatticeOutput<F>, Vec<LatticePath>)> {
         let (count, size) = (utterances.len(), self.rows * 13 * 4);
         let table: Vec<F> = narrow(&self.table[utterances.start * size..utterances.end * size]);
-        let weights = Table::new(&table, &[count, self.rows, 13, 4]).unwrap();
+        let weights = TableWeightFn::new(&table, &[count, self.rows, 13, 4]).unwrap();
         let lattice = RecognitionLattice::new(&self.context, self.alignment, &weights).unwrap();
         let rows: Vec<F> = (0..count * self.rows).map(|row| F::from_f64((row % self.rows) as f64)).collect();
         let frames = Frames::new(&rows, &[count, self.rows, 1], &self.lengths[utterances.clone()]).unwrap();
@@ -262,14 +266,14 @@ impl Long {
             strings.iter().flat_map(|y| [&y[..], &vec![9; most - y.len()]].concat()).collect();
         let counts: Vec<usize> = strings.iter().map(Vec::len).collect();
         let labels = Labels::new(&ids, &[count, most], &counts).unwrap();
-        let mut session = Session::new(budget);
+        let mut session = LatticeSession::new(budget);
         let found = session.sum(&lattice, &frames, &labels, &vec![1.0; count])?;
         Ok((found, session.best_paths(&lattice, &frames)?))
     }
 }
 
-fn both() -> [lattice::Alignment; 2] {
-    [lattice::Alignment::FrameDependent, lattice::Alignment::frame_label_dependent(2).unwrap()]
+fn both() -> [lattice::AlignmentLattice; 2] {
+    [lattice::AlignmentLattice::FrameDependent, lattice::AlignmentLattice::frame_label_dependent(2).unwrap()]
 }
 
 /// The largest difference of an f32 gradient from the f64 one.

@@ -1,7 +1,7 @@
 //! Best paths of streams against those of the whole.
 use lattice::{
-    Alignment, BestPathStream, Context, Embeddings, Error, Frames, FullNGram, Joint, Real,
-    RecognitionLattice, Session, Table, WeightFn,
+    AlignmentLattice, BestPathStream, Context, Embeddings, Error, Frames, FullNGram, JointWeightFn,
+    LatticeSession, Real, RecognitionLattice, TableWeightFn, WeightFn,
 };
 
 use crate::listing::{Numbers, Tiny};
@@ -49,7 +49,7 @@ fn numbers<F: Real>(seed: u64, count: usize) -> Vec<F> {
 
 fn assert_streams<F: Real>(
     weight_fn: &dyn WeightFn<F>,
-    alignment: Alignment,
+    alignment: AlignmentLattice,
     rows: &[F],
     (features, margin): (usize, f64),
 ) {
@@ -57,7 +57,7 @@ fn assert_streams<F: Real>(
     let lattice = RecognitionLattice::new(&context, alignment, weight_fn).unwrap();
     let count = rows.len() / features;
     let frames = Frames::new(rows, &[1, count, features], &[count]).unwrap();
-    let whole = Session::default().best_paths(&lattice, &frames).unwrap().remove(0);
+    let whole = LatticeSession::default().best_paths(&lattice, &frames).unwrap().remove(0);
     for size in [1, 8, 64] {
         let (alignment, weight, early) = stream(&lattice, rows, (size * features, margin));
         assert_eq!(alignment, whole.alignment, "chunks of {size}");
@@ -73,13 +73,13 @@ fn long_streams_give_their_labels_out_early() {
     const FRAMES: usize = 500;
     let states = FullNGram::new(4, 2).unwrap().states();
     for alignment in [
-        Alignment::FrameDependent,
-        Alignment::frame_label_dependent(1).unwrap(),
-        Alignment::frame_label_dependent(3).unwrap(),
-        Alignment::frame_label_dependent(0).unwrap(),
+        AlignmentLattice::FrameDependent,
+        AlignmentLattice::frame_label_dependent(1).unwrap(),
+        AlignmentLattice::frame_label_dependent(3).unwrap(),
+        AlignmentLattice::frame_label_dependent(0).unwrap(),
     ] {
         let weights = numbers::<f64>(1, FRAMES * states * 5);
-        let table = Table::new(&weights, &[FRAMES, states, 5]).unwrap();
+        let table = TableWeightFn::new(&weights, &[FRAMES, states, 5]).unwrap();
         let rows: Vec<f64> = (0..FRAMES).map(|t| t as f64).collect();
         assert_streams(&table, alignment, &rows, (1, 30.0));
         assert_streams(&table, alignment, &rows, (1, f64::INFINITY));
@@ -89,7 +89,7 @@ fn long_streams_give_their_labels_out_early() {
             .zip(2..)
             .map(|(count, seed)| numbers(seed, count))
             .collect();
-        let joint = Joint {
+        let joint = JointWeightFn {
             embeddings: Embeddings::Table(&parameters[0]),
             states,
             vocabulary: 4,
@@ -131,8 +131,8 @@ fn whatever_the_margin_the_path_is_one_of_the_weight_that_is_told() {
 #[test]
 fn what_cannot_be_pushed_is_said_and_leaves_the_stream() {
     let (context, table) =
-        (FullNGram::new(1, 1).unwrap(), Table::new(&[0.0, 1.0, 2.0, 3.0], &[1, 2, 2]).unwrap());
-    let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table).unwrap();
+        (FullNGram::new(1, 1).unwrap(), TableWeightFn::new(&[0.0, 1.0, 2.0, 3.0], &[1, 2, 2]).unwrap());
+    let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &table).unwrap();
     for wrong in [-1.0, f64::NAN] {
         assert!(BestPathStream::new(&lattice, wrong).is_err());
     }

@@ -1,7 +1,10 @@
 //! The n best strings against lists of all paths.
 use std::collections::BTreeMap;
 
-use lattice::{Alignment, Error, Frames, FullNGram, Merge, RecognitionLattice, Session, Strings, Table};
+use lattice::{
+    AlignmentLattice, Error, Frames, FullNGram, LatticeSession, Merge, NBestOptions, RecognitionLattice,
+    TableWeightFn,
+};
 
 use crate::listing::{Tiny, strings};
 
@@ -11,7 +14,7 @@ fn the_n_best_strings_are_the_first_of_all_strings_in_order() {
     for seed in 0..300 {
         let tiny = Tiny::new(seed);
         for (merge, count) in [(Merge::Max, 1000), (Merge::Sum, 1000), (Merge::Max, 3), (Merge::Sum, 3)] {
-            let asked = Strings { count, merge, limit: 10_000 };
+            let asked = NBestOptions { count, merge, limit: 10_000 };
             let found =
                 tiny.with(|session, lattice, frames| session.n_best_strings(lattice, frames, asked)).unwrap();
             for (utterance, found) in found.iter().enumerate() {
@@ -40,7 +43,7 @@ fn the_best_string_of_one_path_needs_no_more_prefixes_than_it_has() {
         for utterance in 0..tiny.lengths.len() {
             let all = strings(tiny.paths(utterance), Merge::Max);
             let longest = all.keys().map(Vec::len).max().unwrap_or(0);
-            let asked = Strings { count: 1, merge: Merge::Max, limit: longest + 1 };
+            let asked = NBestOptions { count: 1, merge: Merge::Max, limit: longest + 1 };
             tiny.only(utterance)
                 .with(|session, lattice, frames| session.n_best_strings(lattice, frames, asked))
                 .unwrap();
@@ -50,14 +53,15 @@ fn the_best_string_of_one_path_needs_no_more_prefixes_than_it_has() {
 
 #[test]
 fn work_beyond_the_limit_is_an_error() {
-    let (context, table) = (FullNGram::new(2, 1).unwrap(), Table::new(&[0.0; 9], &[1, 3, 3]).unwrap());
-    let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table).unwrap();
+    let (context, table) =
+        (FullNGram::new(2, 1).unwrap(), TableWeightFn::new(&[0.0; 9], &[1, 3, 3]).unwrap());
+    let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &table).unwrap();
     let rows = [0.0; 8];
     let frames = Frames::new(&rows, &[2, 4, 1], &[0, 4]).unwrap();
-    let mut session = Session::default();
-    let asked = Strings { count: 81, merge: Merge::Sum, limit: 10 };
+    let mut session = LatticeSession::default();
+    let asked = NBestOptions { count: 81, merge: Merge::Sum, limit: 10 };
     let error = session.n_best_strings(&lattice, &frames, asked).unwrap_err();
     assert_eq!(error, Error::Limit { utterance: 1, limit: 10 });
-    let found = session.n_best_strings(&lattice, &frames, Strings { limit: 31, ..asked }).unwrap();
+    let found = session.n_best_strings(&lattice, &frames, NBestOptions { limit: 31, ..asked }).unwrap();
     assert_eq!((found[0].len(), found[1].len()), (1, 31));
 }

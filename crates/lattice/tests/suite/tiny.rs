@@ -1,5 +1,5 @@
 //! Tiny lattices and all their paths, told without the crate.
-use lattice::{Alignment, Context, FullNGram, NextStateTable, distance::Arc};
+use lattice::{AlignmentLattice, Context, FullNGram, NextStateTable, distance::FrameArc};
 use proptest::prelude::*;
 
 /// Which automaton, told without the crate: for n-grams the strings themselves, or rows of next states.
@@ -58,10 +58,10 @@ pub struct Tiny {
 pub type Place = (usize, usize, usize, usize);
 
 impl Tiny {
-    pub fn alignment(&self) -> Alignment {
+    pub fn alignment(&self) -> AlignmentLattice {
         match self.expansions {
-            None => Alignment::FrameDependent,
-            Some(expansions) => Alignment::frame_label_dependent(expansions).unwrap(),
+            None => AlignmentLattice::FrameDependent,
+            Some(expansions) => AlignmentLattice::frame_label_dependent(expansions).unwrap(),
         }
     }
 
@@ -109,7 +109,7 @@ impl Tiny {
     }
 }
 
-pub fn place(t: usize, arc: Arc) -> Place {
+pub fn place(t: usize, arc: FrameArc) -> Place {
     (t, arc.alignment, arc.context, arc.label)
 }
 

@@ -1,7 +1,7 @@
 //! Batches of tiny lattices, told without the crate: some blocked, some without a path for their labels, all padded with rubbish.
 use std::cmp::Reverse;
 
-use lattice::{Context, Frames, Labels, Real, RecognitionLattice, Table};
+use lattice::{Context, Frames, Labels, Real, RecognitionLattice, TableWeightFn};
 use proptest::prelude::*;
 
 use crate::{
@@ -14,7 +14,7 @@ const PATHS: usize = 1500;
 
 /// One utterance.
 #[derive(Debug, Clone)]
-pub struct Utterance {
+pub struct ScreenedUtterance {
     /// N, and by how much more than T the caller says.
     pub frames: usize,
     pub more_frames: usize,
@@ -30,7 +30,7 @@ pub struct Utterance {
 pub struct Batch {
     pub automaton: Automaton,
     pub expansions: Option<usize>,
-    pub utterances: Vec<Utterance>,
+    pub utterances: Vec<ScreenedUtterance>,
     pub axes: Vec<usize>,
     /// T and U beyond the longest.
     pub padding: [usize; 2],
@@ -210,7 +210,7 @@ fn end(rows: &[Vec<usize>], path: &[Place]) -> usize {
 /// Arguments of a call.
 pub struct Given<F> {
     pub context: Box<dyn Context>,
-    pub alignment: lattice::Alignment,
+    pub alignment: lattice::AlignmentLattice,
     pub table: Vec<F>,
     pub table_shape: Vec<usize>,
     pub frames: Vec<F>,
@@ -223,7 +223,7 @@ pub struct Given<F> {
 
 impl<F: Real> Given<F> {
     pub fn with<T>(&self, run: impl FnOnce(&RecognitionLattice<F>, &Frames<F>, &Labels) -> T) -> T {
-        let table = Table::new(&self.table, &self.table_shape).unwrap();
+        let table = TableWeightFn::new(&self.table, &self.table_shape).unwrap();
         let lattice = RecognitionLattice::new(&*self.context, self.alignment, &table).unwrap();
         let frames = Frames::new(&self.frames, &self.frames_shape, &self.num_frames).unwrap();
         let labels = Labels::new(&self.labels, &self.labels_shape, &self.num_labels).unwrap();
@@ -249,7 +249,7 @@ fn most_frames(vocabulary: usize, expansions: Option<usize>) -> usize {
     (0..5).filter(|&frames| of_frame.pow(frames) <= PATHS).map(Reverse).min().unwrap().0 as usize
 }
 
-fn utterance(frames: usize, vocabulary: u32) -> impl Strategy<Value = Utterance> {
+fn utterance(frames: usize, vocabulary: u32) -> impl Strategy<Value = ScreenedUtterance> {
     (
         0..=frames,
         prop_oneof![3 => Just(0), 1 => 1usize..9, 1 => Just(usize::MAX)],
@@ -257,7 +257,7 @@ fn utterance(frames: usize, vocabulary: u32) -> impl Strategy<Value = Utterance>
         prop_oneof![7 => Just(0), 1 => 1usize..3, 1 => Just(usize::MAX)],
         prop_oneof![4 => Just(0.0), 2 => Just(0.15), 1 => Just(0.6), 1 => Just(1.0)],
     )
-        .prop_map(|(frames, more_frames, labels, more_labels, blocked)| Utterance {
+        .prop_map(|(frames, more_frames, labels, more_labels, blocked)| ScreenedUtterance {
             frames,
             more_frames,
             labels,

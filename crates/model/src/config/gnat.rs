@@ -1,5 +1,5 @@
 //! `[loss]`, kind `gnat`: a recognition lattice.
-use lattice::{Alignment, FullNGram, Normalize};
+use lattice::{AlignmentLattice, FullNGram, Normalize};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
@@ -77,10 +77,10 @@ impl GnatConfig {
     ///
     /// # Errors
     /// More labels a frame than a lattice has states for; [`ModelConfig::check`](crate::ModelConfig::check) finds them first.
-    pub fn alignment(&self) -> Result<Alignment> {
+    pub fn alignment(&self) -> Result<AlignmentLattice> {
         Ok(match self.alignment {
-            AlignmentKind::FrameDependent => Alignment::FrameDependent,
-            AlignmentKind::LabelsPerFrame(labels) => Alignment::frame_label_dependent(labels)?,
+            AlignmentKind::FrameDependent => AlignmentLattice::FrameDependent,
+            AlignmentKind::LabelsPerFrame(labels) => AlignmentLattice::frame_label_dependent(labels)?,
         })
     }
 }

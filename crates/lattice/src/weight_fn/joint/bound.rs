@@ -4,24 +4,24 @@ use std::borrow::Cow;
 use kernels::{Accumulate, Affine, PANEL, PackedRight, Real, ScratchReq, View};
 
 use super::{
-    Joint, NAMES, chain, frames,
-    projections::{Gradients, JointSizes, PreparedRows, Projections},
+    JointWeightFn, NAMES, chain, frames,
+    projections::{JointSizes, PreparedRows, ProjectionGradients, Projections},
 };
 use crate::{
     Arcs, ArcsMut, Error, Result,
-    weight_fn::{BoundWeights, Chain, Parameters, WeightFn, Workload, reuse},
+    weight_fn::{BoundWeights, LabelChain, Parameters, WeightFn, Workload, reuse},
 };
 
 /// A joint network and what its calls compute from the parameters.
 pub struct BoundJoint<'a, F: Real> {
-    joint: Joint<'a, F>,
+    joint: JointWeightFn<'a, F>,
     /// `e` *C x E*
     embeddings: Cow<'a, [F]>,
     pub projections: Projections<F>,
     /// The head packed for backward, once there is one.
     head_right: Option<PackedRight<F>>,
     /// None before the first backward.
-    pub gradients: Option<Gradients<F>>,
+    pub gradients: Option<ProjectionGradients<F>>,
     /// Gradient of `Wf`; empty before the first backward.
     project_frame: Vec<F>,
     task_sums: frames::TaskSums<F>,
@@ -35,7 +35,7 @@ fn scratch<F: Real>(sizes: &JointSizes, workload: Workload) -> ScratchReq {
         true => {
             let parameters = embedding * (c + h) + features * h + 2 * (1 + v) * h;
             ScratchReq::all_of([
-                Gradients::<F>::scratch(sizes, workload.frames),
+                ProjectionGradients::<F>::scratch(sizes, workload.frames),
                 chain::scratch::<F>(h, workload.positions),
                 ScratchReq::new::<F>(workload.frames * features + parameters),
             ])
@@ -56,7 +56,7 @@ fn scratch<F: Real>(sizes: &JointSizes, workload: Workload) -> ScratchReq {
 
 impl<'a, F: Real> BoundJoint<'a, F> {
     /// Checks the parameters and projects the contexts, with the buffers of earlier calls.
-    pub fn new(joint: Joint<'a, F>, buffers: &mut Vec<Vec<F>>) -> Result<Self> {
+    pub fn new(joint: JointWeightFn<'a, F>, buffers: &mut Vec<Vec<F>>) -> Result<Self> {
         joint.check()?;
         let (c, h, v, e) = (joint.states, joint.hidden(), joint.vocabulary, joint.embedding());
         let embeddings = joint.context_embeddings()?;
@@ -88,9 +88,9 @@ impl<'a, F: Real> BoundJoint<'a, F> {
     }
 
     /// Projections, and their gradients, which are zero at first.
-    pub fn gradients(&mut self) -> (&Projections<F>, &mut Gradients<F>) {
+    pub fn gradients(&mut self) -> (&Projections<F>, &mut ProjectionGradients<F>) {
         let frames = self.projections.frames.rows.len();
-        let gradients = self.gradients.get_or_insert_with(|| Gradients::zeros(&self.projections));
+        let gradients = self.gradients.get_or_insert_with(|| ProjectionGradients::zeros(&self.projections));
         if gradients.frames.len() != frames {
             gradients.frames = kernels::reset(std::mem::take(&mut gradients.frames), frames, F::ZERO);
         }
@@ -146,12 +146,12 @@ impl<F: Real> BoundWeights<F> for BoundJoint<'_, F> {
         frames::backward(projections, head, task_sums, &mut gradients.frames, frames, adjoints);
     }
 
-    fn forward_chain(&self, first: usize, chain: Chain, arcs: ArcsMut<F>) -> Result<()> {
+    fn forward_chain(&self, first: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()> {
         chain::forward(&self.projections, first, chain, arcs);
         Ok(())
     }
 
-    fn backward_chain(&mut self, first: usize, chain: Chain, adjoints: Arcs<F>) -> Result<()> {
+    fn backward_chain(&mut self, first: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()> {
         let (projections, gradients) = self.gradients();
         chain::backward(projections, gradients, first, chain, adjoints);
         Ok(())
@@ -183,7 +183,7 @@ impl<F: Real> BoundWeights<F> for BoundJoint<'_, F> {
     fn finish(mut self: Box<Self>) -> Parameters<F> {
         self.gradients();
         let Self { joint, embeddings, gradients, mut project_frame, task_sums, .. } = *self;
-        let Gradients { mut contexts, mut head, bias: mut head_bias, .. } =
+        let ProjectionGradients { mut contexts, mut head, bias: mut head_bias, .. } =
             gradients.expect("gradients are allocated");
         let (c, h, v, e) = (joint.states, joint.hidden(), joint.vocabulary, joint.embedding());
         project_frame.resize(joint.project_frame.len(), F::ZERO);
@@ -214,7 +214,7 @@ impl<F: Real> BoundWeights<F> for BoundJoint<'_, F> {
     }
 }
 
-impl<F: Real> WeightFn<F> for Joint<'_, F> {
+impl<F: Real> WeightFn<F> for JointWeightFn<'_, F> {
     fn vocabulary(&self) -> usize {
         self.vocabulary
     }
@@ -227,7 +227,7 @@ impl<F: Real> WeightFn<F> for Joint<'_, F> {
         Some(self.sizes().features)
     }
 
-    fn as_joint(&self) -> Option<&Joint<'_, F>> {
+    fn as_joint(&self) -> Option<&JointWeightFn<'_, F>> {
         Some(self)
     }
 

@@ -8,8 +8,8 @@
 //! Backward iterates over frames for `dQ` and over positions for the rest and recomputes `h` for each: no partial sums.
 use kernels::{Real, ScratchReq, add, add_scaled, dot, par_for, parts, parts_mut, runs};
 
-use super::projections::{Gradients, Projections};
-use crate::{Arcs, ArcsMut, weight_fn::Chain};
+use super::projections::{ProjectionGradients, Projections};
+use crate::{Arcs, ArcsMut, weight_fn::LabelChain};
 
 const FRAMES_PER_TASK: usize = 8;
 const POSITIONS_PER_TASK: usize = 4;
@@ -36,7 +36,7 @@ pub fn forward_state<F: Real>(
 }
 
 /// Computes both scores of all sites.
-pub fn forward<F: Real>(projections: &Projections<F>, first: usize, chain: Chain, arcs: ArcsMut<F>) {
+pub fn forward<F: Real>(projections: &Projections<F>, first: usize, chain: LabelChain, arcs: ArcsMut<F>) {
     let positions = chain.states.len();
     let frames = (
         parts_mut(arcs.blank, FRAMES_PER_TASK * positions),
@@ -80,9 +80,9 @@ pub fn scratch<F: Real>(hidden: usize, positions: usize) -> ScratchReq {
 /// Propagates adjoints of both scores to projections and head.
 pub fn backward<F: Real>(
     projections: &Projections<F>,
-    gradients: &mut Gradients<F>,
+    gradients: &mut ProjectionGradients<F>,
     first: usize,
-    chain: Chain,
+    chain: LabelChain,
     adjoints: Arcs<F>,
 ) {
     let (h, positions) = (projections.hidden, chain.states.len());

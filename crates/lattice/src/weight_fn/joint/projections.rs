@@ -19,7 +19,7 @@ use kernels::{
 
 use crate::weight_fn::Workload;
 
-/// Sizes of a [`Joint`](super::Joint): a weight function that can be planned but not evaluated.
+/// Sizes of a [`JointWeightFn`](super::Joint): a weight function that can be planned but not evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JointSizes {
     /// C
@@ -324,7 +324,7 @@ impl<F: Real> Projections<F> {
 }
 
 /// Gradients of projections and head.
-pub struct Gradients<F> {
+pub struct ProjectionGradients<F> {
     /// *C x H*
     pub contexts: Vec<F>,
     /// *n x H*
@@ -335,7 +335,7 @@ pub struct Gradients<F> {
     pub bias: Vec<f64>,
 }
 
-impl<F: Real> Gradients<F> {
+impl<F: Real> ProjectionGradients<F> {
     /// Memory for `frames` frames.
     pub fn scratch(sizes: &JointSizes, frames: usize) -> ScratchReq {
         let JointSizes { states: c, vocabulary: v, hidden: h, .. } = *sizes;

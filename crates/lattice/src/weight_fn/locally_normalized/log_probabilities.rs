@@ -20,7 +20,7 @@ pub enum Normalize {
 
 /// What turns the weights of one state into log-probabilities.
 #[derive(Clone, Copy)]
-pub struct State {
+pub struct NormalizedState {
     /// `b'`
     pub blank: f64,
     labels: LogSum,
@@ -56,7 +56,7 @@ pub fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-impl State {
+impl NormalizedState {
     /// `l'` of a weight.
     pub fn label(&self, weight: f64) -> f64 {
         self.labels.log_probability(weight) + self.emits
@@ -65,14 +65,14 @@ impl State {
 
 impl Normalize {
     /// What the weights of a state need.
-    pub fn state<F: Real>(self, blank: F, lexical: &[F]) -> State {
+    pub fn state<F: Real>(self, blank: F, lexical: &[F]) -> NormalizedState {
         let blank = blank.to_f64();
         let (max, sum) = F::row_statistics(lexical);
         let max = max.to_f64();
         match self {
             Self::Hat => {
                 let (blank, emits) = (log_sigmoid(blank), log_sigmoid(-blank));
-                State { blank, labels: LogSum::new((max, sum)), emits }
+                NormalizedState { blank, labels: LogSum::new((max, sum)), emits }
             }
             Self::LogSoftmax => {
                 let all = if blank > max {
@@ -83,7 +83,7 @@ impl Normalize {
                     (max, sum + (blank - max).exp())
                 };
                 let labels = LogSum::new(all);
-                State { blank: labels.log_probability(blank), labels, emits: 0.0 }
+                NormalizedState { blank: labels.log_probability(blank), labels, emits: 0.0 }
             }
         }
     }
@@ -98,7 +98,7 @@ impl Normalize {
     /// Weights become gradients but for the adjoints of the labels' own log-probabilities, which are still to be added, from
     /// the adjoint of `b'` and the sum of those of `l'`.
     pub fn backward<F: Real>(self, (of_blank, of_labels): (f64, f64), blank: &mut F, lexical: &mut [F]) {
-        let State { blank: log_blank, labels, .. } = self.state(*blank, lexical);
+        let NormalizedState { blank: log_blank, labels, .. } = self.state(*blank, lexical);
         let (slope, factor) = match self {
             Self::Hat => {
                 let b = blank.to_f64();

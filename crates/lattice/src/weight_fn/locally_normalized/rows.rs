@@ -2,7 +2,7 @@
 use kernels::{BufferPool, Real, ScratchReq, items_mut, par_for, parts, parts_mut};
 
 use super::log_probabilities::Normalize;
-use crate::{Arcs, ArcsMut, BoundWeights, Chain, Result};
+use crate::{Arcs, ArcsMut, BoundWeights, LabelChain, Result};
 
 /// Elements of the rows of one block.
 const BLOCK_ELEMENTS: usize = 1 << 18;
@@ -10,12 +10,12 @@ const ROWS_PER_TASK: usize = 16;
 
 /// C and V.
 #[derive(Debug, Clone, Copy)]
-pub struct Shape {
+pub struct ArcShape {
     pub states: usize,
     pub vocabulary: usize,
 }
 
-impl Shape {
+impl ArcShape {
     /// Frames whose weights are made at once on the way back.
     fn frames(self) -> usize {
         (BLOCK_ELEMENTS / self.states.saturating_mul(self.vocabulary.saturating_add(1)).max(1)).max(1)
@@ -43,7 +43,7 @@ impl Shape {
 pub fn forward<F: Real>(
     inner: &dyn BoundWeights<F>,
     normalize: Normalize,
-    shape: Shape,
+    shape: ArcShape,
     frames: &[usize],
     arcs: ArcsMut<F>,
 ) {
@@ -64,11 +64,11 @@ pub fn forward<F: Real>(
 pub fn backward<F: Real>(
     inner: &mut dyn BoundWeights<F>,
     normalize: Normalize,
-    shape: Shape,
+    shape: ArcShape,
     frames: &[usize],
     adjoints: Arcs<F>,
 ) {
-    let Shape { states, vocabulary: v } = shape;
+    let ArcShape { states, vocabulary: v } = shape;
     let count = shape.frames().min(frames.len()) * states;
     let (mut blank, mut lexical) = (vec![F::ZERO; count], vec![F::ZERO; count * v]);
     let all = adjoints.blank.chunks(count.max(1)).zip(adjoints.lexical.chunks((count * v).max(1)));
@@ -96,9 +96,9 @@ pub fn backward<F: Real>(
 pub fn forward_chain<F: Real>(
     inner: &dyn BoundWeights<F>,
     normalize: Normalize,
-    shape: Shape,
+    shape: ArcShape,
     pool: &BufferPool<F>,
-    (first, chain): (usize, Chain),
+    (first, chain): (usize, LabelChain),
     arcs: ArcsMut<F>,
 ) {
     let positions = chain.states.len();
@@ -128,8 +128,8 @@ pub fn forward_chain<F: Real>(
 pub fn backward_chain<F: Real>(
     inner: &mut dyn BoundWeights<F>,
     normalize: Normalize,
-    shape: Shape,
-    (first, chain): (usize, Chain),
+    shape: ArcShape,
+    (first, chain): (usize, LabelChain),
     adjoints: Arcs<F>,
 ) -> Result<()> {
     let (positions, v) = (chain.states.len(), shape.vocabulary);
@@ -175,7 +175,7 @@ pub fn backward_chain<F: Real>(
                     (of_blank[last], of_label[last]) = (F::ZERO, F::ZERO);
                 }
                 let labels = vec![1 + y as u32; block.len()];
-                let chain = Chain { states: &states, labels: &labels };
+                let chain = LabelChain { states: &states, labels: &labels };
                 inner.backward_chain(first + start, chain, Arcs { blank: of_blank, lexical: of_label })?;
             }
         }

@@ -16,7 +16,7 @@ use panda_core::{
 
 use super::log_probabilities::{Normalize, log_sigmoid, sigmoid};
 use crate::{
-    Arcs, ArcsMut, BoundWeights, Chain, Joint, Parameters, Result,
+    Arcs, ArcsMut, BoundWeights, JointWeightFn, LabelChain, Parameters, Result,
     weight_fn::joint::{
         bound::BoundJoint,
         chain,
@@ -72,7 +72,7 @@ pub fn scratch<F: panda_core::Real>(sizes: &JointSizes, normalize: Normalize, bu
 
 impl<'a, F: panda_core::Real> Selected<'a, F> {
     pub fn new(
-        joint: &Joint<'a, F>,
+        joint: &JointWeightFn<'a, F>,
         normalize: Normalize,
         budget: usize,
         buffers: &mut Vec<Vec<F>>,
@@ -127,7 +127,7 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
     }
 
     /// What the sites of a group ask for.
-    fn selection(&self, chain: Chain, sites: &[usize]) -> Result<Selection> {
+    fn selection(&self, chain: LabelChain, sites: &[usize]) -> Result<Selection> {
         let [_, per_site] = classes(self.joint.projections.vocabulary, self.normalize);
         let (mut ids, mut active) = (Vec::new(), Vec::new());
         ids.reserve_exact(sites.len() * per_site);
@@ -147,7 +147,7 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
     }
 
     /// Computes both log-probabilities of all sites.
-    pub fn forward(&self, first: usize, chain: Chain, arcs: ArcsMut<F>) -> Result<()> {
+    pub fn forward(&self, first: usize, chain: LabelChain, arcs: ArcsMut<F>) -> Result<()> {
         let ArcsMut { blank, lexical } = arcs;
         let all = 0..blank.len();
         let head = self.head()?;
@@ -182,7 +182,7 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
     }
 
     /// Propagates adjoints of both.
-    pub fn backward(&mut self, first: usize, chain: Chain, adjoints: Arcs<F>) -> Result<()> {
+    pub fn backward(&mut self, first: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()> {
         let of_label = |site: usize| label(chain, site).map_or(0.0, |_| adjoints.lexical[site].to_f64());
         if self.normalize == Normalize::Hat {
             self.backward_blanks(first, chain, adjoints);
@@ -229,7 +229,7 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
     }
 
     /// What the scores of blanks have to do with both log-probabilities of hat, a few frames at a time.
-    fn backward_blanks(&mut self, first: usize, chain: Chain, adjoints: Arcs<F>) {
+    fn backward_blanks(&mut self, first: usize, chain: LabelChain, adjoints: Arcs<F>) {
         let positions = chain.states.len();
         let few = (group::<F>(self.classes(), self.budget) / positions).max(1) * positions;
         let few = few.min(adjoints.blank.len().max(1));
@@ -261,13 +261,13 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
         Box::new(joint).finish()
     }
 
-    fn sites<'s>(&'s self, first: usize, chain: Chain<'s>, sites: &'s [usize]) -> ChainSites<'s, F> {
+    fn sites<'s>(&'s self, first: usize, chain: LabelChain<'s>, sites: &'s [usize]) -> ChainSites<'s, F> {
         ChainSites { projections: &self.joint.projections, first, states: chain.states, sites }
     }
 }
 
 /// The label that follows a site.
-fn label(chain: Chain, site: usize) -> Option<u32> {
+fn label(chain: LabelChain, site: usize) -> Option<u32> {
     chain.labels.get(site % chain.states.len()).copied()
 }
 
