@@ -1,10 +1,13 @@
 //! When a model emits the labels that it is given.
+use std::{borrow::Cow, ops::Range};
+
 use panda_core::Real;
 use panda_core::{DEFAULT_BUDGET, Plan};
 use rnnt_dp::{Topology, best_path, confidences, expected_emission_frames};
 
 use crate::{
-    Element, Error, Joint, Loss, Options, Result, Session, Targets, call::Call, pruned::second_loss,
+    Error, Inputs, Joint, Loss, Options, Result, Targets, buffers::Buffers, head_call::HeadCall,
+    inputs::Values, pruned::second_loss,
 };
 
 /// A label and its place on the best path.
@@ -33,39 +36,7 @@ pub struct Alignment {
     pub loss: f64,
 }
 
-impl<F: Element> Session<F> {
-    /// Best paths of sites `h(t,u) = act(encoded[t] + predicted[u])` under the heads of a loss over arcs; `None` for an utterance
-    /// without a path.
-    ///
-    /// Kind of loss, activation, precision and budget are those of the options. Regularisers, σ, ω and dropout play no part:
-    /// these are the model's own probabilities. Utterances go in groups, as in [`Session::sum`].
-    ///
-    /// # Shapes
-    /// Those of [`Joint`]. Returns *B* alignments.
-    ///
-    /// # Errors
-    /// Shapes that do not fit, labels outside the classes, scores that are NaN or +inf, a loss without arcs.
-    ///
-    /// # Cost
-    /// 2 N H C floating-point operations, and memory as [`Options::budget`] says.
-    ///
-    /// ```
-    /// use rnnt_loss::{Head, Joint, Options, Session, Targets};
-    /// let (encoded, predicted) = ([0.0f32, 2.0, 0.0], [0.0; 2]); // T = 3, U = 1, H = 1: the second frame says "label"
-    /// let weight = [-4.0, 4.0]; // C = 2
-    /// let targets = Targets::new(0, vec![3], vec![vec![1]])?;
-    /// let joint = Joint::new(&encoded, &predicted, Head::new(&weight, None, 1)?);
-    /// let found = Session::new(&Options::default())?.align(&joint, &targets)?;
-    /// let token = found[0].as_ref().unwrap().tokens[0];
-    /// assert_eq!((token.label, token.frame), (1, 1));
-    /// # Ok::<(), rnnt_loss::Error>(())
-    /// ```
-    pub fn align(&self, joint: &Joint<F>, targets: &Targets) -> Result<Vec<Option<Alignment>>> {
-        F::look(self).align(joint, targets)
-    }
-}
-
-/// [`Session::align`]
+/// [`Session::align`](crate::Session::align)
 pub(crate) fn alignments<F: Real>(
     of: &Options,
     joint: &Joint<F>,
@@ -81,32 +52,35 @@ pub(crate) fn alignments<F: Real>(
         plan: of.plan.map(|plan| Plan { kept: 0, ..plan }),
         ..Options::default()
     };
-    let (mut session, targets) = (Session::new(&options)?, targets.unweighted());
+    let (mut buffers, targets) = (Buffers::default(), targets.unweighted());
     let joint = Joint { dropout: None, ..*joint };
-    let call = Call::joint(&joint, &options.loss, &targets, &options)?;
+    let (loss, values) = (Cow::Borrowed(&options.loss), Inputs::from(joint).values());
+    let call = HeadCall::joint(&joint, loss, Cow::Borrowed(&targets), &options)?;
     let Some(topology) = options.loss.topology() else { unreachable!("a joint has arcs") };
     let plan = call.sizes(&options, 0).in_groups::<F>()?;
-    session.keep_to(&plan, call.heads.list()?.len())?;
+    buffers.apply_plan(&plan, call.heads(&options), &options)?;
     let mut found = Vec::with_capacity(targets.batch());
     for group in plan.groups {
         let first = group.start;
-        let of_group = align_group(&mut session, &call, topology, group);
+        let of_group = align_group(&call, &values, (topology, &options), group, &mut buffers);
         found.extend(of_group.map_err(|error: Error| error.in_group(first))?);
     }
     Ok(found)
 }
 
 fn align_group<F: Real>(
-    session: &mut Session<F>,
-    call: &Call<F>,
-    topology: &Topology,
-    group: std::ops::Range<usize>,
+    call: &HeadCall<F>,
+    values: &Values<F>,
+    (topology, options): (&Topology, &Options),
+    utterances: Range<usize>,
+    buffers: &mut Buffers<F>,
 ) -> Result<Vec<Option<Alignment>>> {
-    let group = call.group(group, session)?;
-    let targets = group.objective.sites();
+    let objective = call.part(utterances.clone());
+    let group = call.group(values, &objective, utterances, buffers)?;
+    let targets = group.targets();
     let lattices = targets.lattices();
-    let between = group.forward(session)?;
-    let (losses, emissions, adjoints) = (between.losses(), between.emissions(), between.adjoints());
+    let state = group.forward(options, buffers)?;
+    let (losses, emissions, adjoints) = (state.losses(), state.emissions(), state.adjoints());
     let paths = best_path(lattices, topology, &emissions)?;
     let confidences = confidences(lattices, topology, adjoints, &paths)?;
     let expected = expected_emission_frames(lattices, topology, adjoints)?;
@@ -122,8 +96,8 @@ fn align_group<F: Real>(
     };
     let found = (0..lattices.batch()).map(one).collect();
     drop(emissions);
-    between.close(&mut session.normalisers, &mut session.compact);
-    group.close(session);
+    state.release(buffers);
+    group.release(buffers);
     Ok(found)
 }
 

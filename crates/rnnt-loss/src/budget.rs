@@ -12,10 +12,10 @@ use panda_core::{DEFAULT_BUDGET, Plan, Shape};
 use rnnt_dp::Topology;
 
 use crate::{
-    Error, Layout, Options, Result, between,
-    compact::Parts,
+    Error, Layout, Options, Result, columns,
     heads::{Heads, Role},
     objective::Objective,
+    site_buffers::SiteBytes,
 };
 
 /// Sizes that decide what a call takes.
@@ -27,7 +27,7 @@ pub(crate) struct Sizes<'a> {
     /// C
     pub classes: usize,
     /// Bytes of a site in each list of what hidden rows are made of.
-    pub listed: [usize; 3],
+    pub indices: [usize; 3],
     /// Bytes that the caller of the call holds on its behalf: projections, copies, a first pass.
     pub held: usize,
     /// Where there are scores in the place of heads.
@@ -63,7 +63,9 @@ pub(crate) struct CallPlan {
     /// Budgets of the heads, the tokens' first.
     pub heads: Vec<usize>,
     /// Bytes of the numbers of each site.
-    pub compact: Parts,
+    pub sites: SiteBytes,
+    /// Bytes that the caller holds, such as those of a first pass.
+    pub held: usize,
     /// Bytes of the budget that nobody has a use for.
     pub left: usize,
     /// Whether the scores of three quarters of a group's sites are kept from forward to backward.
@@ -76,8 +78,8 @@ impl CallPlan {
     /// A single head without a lattice.
     pub fn of_one(budget: usize) -> Self {
         let (groups, heads) = (Vec::new(), vec![budget]);
-        let (compact, bytes) = (Parts::default(), budget);
-        Self { groups, lattices: 0, heads, compact, left: 0, kept: false, bytes }
+        let (sites, bytes) = (SiteBytes::default(), budget);
+        Self { groups, lattices: 0, heads, sites, held: 0, left: 0, kept: false, bytes }
     }
 }
 
@@ -187,9 +189,9 @@ impl Sizes<'_> {
             let heads: usize =
                 shapes.iter().map(|&(_, shape)| self.bytes_of::<F>(plan.to::<F>(), shape)).sum();
             let bytes = own.saturating_add(lanes).saturating_add(heads);
-            let (heads, compact) = (Vec::new(), self.compact(most));
+            let (heads, sites, held) = (Vec::new(), self.site_bytes(most), self.held);
             let (left, kept) = (usize::MAX, plan.kept >= most / 4 * 3);
-            return Ok(CallPlan { groups, lattices: lanes, heads, compact, left, kept, bytes });
+            return Ok(CallPlan { groups, lattices: lanes, heads, sites, held, left, kept, bytes });
         }
         let smallest =
             |&(_, shape): &(Role, Shape)| Plan::<F>::smallest(shape, self.options.precision).bytes();
@@ -220,8 +222,8 @@ impl Sizes<'_> {
             bytes = bytes.saturating_add(self.bytes_of(plan, shape));
             kept &= plan.kept >= shape.sites / 4 * 3;
         }
-        let (compact, left) = (self.compact(most), limit.saturating_sub(bytes));
-        Ok(CallPlan { groups, lattices, heads, compact, left, kept, bytes })
+        let (sites, held, left) = (self.site_bytes(most), self.held, limit.saturating_sub(bytes));
+        Ok(CallPlan { groups, lattices, heads, sites, held, left, kept, bytes })
     }
 
     fn bytes_of<F: Real>(&self, plan: Plan<F>, shape: Shape) -> usize {
@@ -238,22 +240,22 @@ impl Sizes<'_> {
     }
 
     /// Bytes of a site in each of the session's compact vectors.
-    fn parts_of_site(&self) -> Parts {
+    fn bytes_per_site(&self) -> SiteBytes {
         let selected: usize = self.shapes(0).iter().map(|(_, shape)| shape.selected).sum();
-        let [first, second, keys] = self.listed;
+        let [first, second, keys] = self.indices;
         let (columns, _) = self.objective.width();
-        [8 * between::numbers(columns, self.options), 4 * selected, selected, first, second, keys]
+        [8 * columns::numbers_per_site(columns, self.options), 4 * selected, selected, first, second, keys]
     }
 
-    fn compact(&self, sites: usize) -> Parts {
-        self.parts_of_site().map(|bytes| bytes.saturating_mul(sites))
+    fn site_bytes(&self, sites: usize) -> SiteBytes {
+        self.bytes_per_site().map(|bytes| bytes.saturating_mul(sites))
     }
 
     /// Bytes of a site beside the normaliser's.
     fn of_site(&self) -> usize {
         // Those of a bucket of little occupancy.
         let skipped = if self.options.skip > 0.0 { 16 } else { 0 };
-        self.parts_of_site().iter().sum::<usize>() + skipped
+        self.bytes_per_site().iter().sum::<usize>() + skipped
     }
 
     /// Bytes of a group beside the numbers of each site, lattices and normaliser.

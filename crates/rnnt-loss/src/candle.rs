@@ -8,12 +8,12 @@
 //! Gradients have the types of their tensors. Nothing is copied but tensors with gaps.
 //!
 //! [`transducer_loss`], [`transducer_loss_sum`], [`scores_loss`] and [`ctc_loss`] are sessions of one call.
-mod doors;
+mod functional;
 mod inputs;
 mod session;
 
 use candle_core::{DType, Tensor};
-pub use doors::{ctc_loss, scores_loss, transducer_loss, transducer_loss_sum};
+pub use functional::{ctc_loss, scores_loss, transducer_loss, transducer_loss_sum};
 pub use inputs::{
     HeadTensors, JointTensors, PrunedTensors, RowTensors, ScoreTensors, TensorInputs, TrivialJoiner,
 };

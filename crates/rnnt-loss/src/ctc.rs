@@ -6,7 +6,7 @@ use kernels::{items_mut, par_find, parts_mut};
 use panda_core::Selection;
 use rnnt_dp::{Regularisers, ctc::CtcWorkspace};
 
-use crate::{Error, Layout, Result, Targets, compact::emptied};
+use crate::{Error, Layout, Result, Targets, site_buffers::clear_with_capacity};
 
 const CTC: &str = "for CTC";
 /// Utterances that are worked on at once, at most.
@@ -55,7 +55,7 @@ impl Utterance {
         let of_labels = columns.len() + 1;
         let entries = emissions.len() / width * of_labels;
         let Lane { emissions: spread, adjoints: of_spread, sums } = lane;
-        *spread = emptied(std::mem::take(spread), entries);
+        *spread = clear_with_capacity(std::mem::take(spread), entries);
         for row in emissions.chunks_exact(width) {
             spread.push(row[0]);
             spread.extend(columns.iter().map(|&column| row[column]));
@@ -182,7 +182,7 @@ impl Ctc {
         let (blank, most) = (self.frames.blank(), self.most());
         let entries = self.frames.lattices().sites() * most;
         let (ids, active) = spare.into_parts();
-        let (mut ids, mut active) = (emptied(ids, entries), emptied(active, entries));
+        let (mut ids, mut active) = (clear_with_capacity(ids, entries), clear_with_capacity(active, entries));
         for (b, utterance) in self.utterances.iter().enumerate() {
             let own = 1 + utterance.classes.len();
             for _ in 0..self.frames.frames(b) {

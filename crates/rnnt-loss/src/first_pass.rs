@@ -12,10 +12,12 @@ use ::pruned::{
 };
 use panda_core::Real;
 
-use crate::{Error, Found, Layout, Loss, Options, PrunedJoint, Result, Simple, SimpleGradient, Targets};
+use crate::{
+    Error, Layout, Loss, Options, PrunedJoint, PruningOutput, Result, Simple, SimpleGradient, Targets,
+};
 
 /// What the first pass is asked for.
-pub(crate) struct Question {
+pub(crate) struct PruningPass {
     batch: Batch,
     options: ::pruned::Options,
     s_range: usize,
@@ -38,7 +40,7 @@ const OF_UTTERANCE: usize = 1024;
 const OF_LABEL: usize = 40;
 const OF_FRAME: usize = 64;
 
-impl Question {
+impl PruningPass {
     /// # Errors
     /// A loss without a first pass, targets or options that do not go with one.
     pub fn new<F: Real>(
@@ -129,19 +131,19 @@ impl Question {
     }
 
     /// First pass of all utterances, and what it found.
-    pub fn ask<F: Real>(
+    pub fn run<F: Real>(
         &self,
         simple: &Simple<F>,
         plan: &FirstPlan,
         workspace: &mut Workspace<F>,
-    ) -> Result<(FirstPass<F>, Found)> {
+    ) -> Result<(FirstPass<F>, PruningOutput)> {
         let (batch, options, plan) = (&self.batch, &self.options, plan.plan);
         let pass = match simple {
             Simple::Matrices(source) => first_pass_with(source, batch, options, plan, workspace)?,
             Simple::Heads(source) => first_pass_with(source, batch, options, plan, workspace)?,
         };
         let ranges = pass.ranges(self.s_range)?;
-        let found = Found { losses: pass.losses.clone(), ranges };
+        let found = PruningOutput { losses: pass.losses.clone(), ranges };
         Ok((pass, found))
     }
 
@@ -152,7 +154,7 @@ impl Question {
         plan: &FirstPlan,
         weights: &[f64],
         workspace: &mut Workspace<F>,
-    ) -> Result<(SimpleGradient<F>, Found)> {
+    ) -> Result<(SimpleGradient<F>, PruningOutput)> {
         Ok(match simple {
             Simple::Matrices(source) => {
                 let (gradient, found) = self.sum_of(source, plan, weights, workspace)?;
@@ -171,7 +173,7 @@ impl Question {
         plan: &FirstPlan,
         weights: &[f64],
         workspace: &mut Workspace<F>,
-    ) -> Result<(S::Gradient, Found)> {
+    ) -> Result<(S::Gradient, PruningOutput)> {
         let mut gradient = source.zero_gradient();
         let mut losses = Vec::with_capacity(self.batch.len());
         let mut ranges = Vec::with_capacity(plan.groups.len());
@@ -187,7 +189,7 @@ impl Question {
             };
             of_group().map_err(|error: ::pruned::Error| named(error.in_part(group.start)))?;
         }
-        Ok((gradient, Found { losses, ranges: Ranges::concat(&ranges) }))
+        Ok((gradient, PruningOutput { losses, ranges: Ranges::concat(&ranges) }))
     }
 }
 

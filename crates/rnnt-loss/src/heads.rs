@@ -1,17 +1,20 @@
-//! The heads of a loss: one list of who looks at a site, with what, and what it is asked.
+//! The heads of a loss: which linear layers are normalized at a site, and which classes each selects.
 //!
-//! | role | head | asked for |
+//! | role | head | selects |
 //! |---|---|---|
-//! | tokens | all classes (a factored blank masked) | blank, next label, big blanks (the label alone) |
+//! | tokens | all classes (a factored blank masked) | blank, next label, big blanks (the label only) |
 //! | durations | the duration head | all of its classes |
-//! | blank | the factored blank alone: the log-sum of one class is its score | nothing |
+//! | blank | the factored blank only: the log-sum of one class is its score | nothing |
 //! | mean | the mean of all classes, for label smoothing | nothing |
 use panda_core::Real;
 use panda_core::{Gradients, Head, Normalized, Selection};
+use rnnt_dp::Lattices;
 
-use crate::{Error, HeadGradient, Options, Result, smoothing::MeanClass};
+use crate::{
+    Error, HeadGradient, Options, Result, inputs::Values, joint_sites::SiteGradients, smoothing::MeanClass,
+};
 
-/// What a head stands for.
+/// The part of a head in the loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Tokens,
@@ -20,32 +23,40 @@ pub(crate) enum Role {
     Mean,
 }
 
-/// A head's answer to what was asked of it.
-pub(crate) struct Answer<F> {
+impl Role {
+    /// An error of the normalizer with the place of its site.
+    pub fn error(self, error: panda_core::Error, lattices: &Lattices) -> Error {
+        let masked = match self {
+            Self::Mean => "-inf for a class, which has no share to be smoothed",
+            Self::Blank => "-inf for the blank alone",
+            Self::Tokens | Self::Durations => "-inf for every class",
+        };
+        Error::at_site(error, lattices).masked(masked)
+    }
+}
+
+/// Normalized classes of one head.
+pub(crate) struct HeadOutput<F> {
     pub role: Role,
     pub selection: Selection,
     pub normalized: Normalized<F>,
 }
 
-/// The heads of a call as the options want them.
-pub(crate) struct Heads<'a, F: Real> {
-    tokens: Head<'a, F>,
-    factored: Option<FactoredBlank<'a, F>>,
-    durations: Option<Head<'a, F>>,
+/// Gradients of a head, and those of the sites with the first head.
+pub(crate) type HeadGradients<F> = Gradients<F, SiteGradients<F>>;
+
+/// The heads of a call; their weights are among its [`Values`].
+pub(crate) struct Heads<F> {
+    hidden: usize,
+    classes: usize,
+    has_durations: bool,
+    factored: Option<FactoredBlank<F>>,
     mean: Option<MeanClass<F>>,
 }
 
-/// Gradients of a head, and of the sites' rows where it is the first.
-pub(crate) type Into<F> = Gradients<F, Vec<Vec<F>>>;
-
-impl<'a, F: Real> Heads<'a, F> {
-    /// `blank` is one of the classes.
-    pub fn new(
-        tokens: Head<'a, F>,
-        durations: Option<Head<'a, F>>,
-        blank: u32,
-        options: &Options,
-    ) -> Result<Self> {
+impl<F: Real> Heads<F> {
+    /// Checks the heads; `blank` is one of the classes.
+    pub fn new(tokens: &Head<F>, durations: Option<Head<F>>, blank: u32, options: &Options) -> Result<Self> {
         let found = durations.map_or(0, |head| head.classes());
         if found != options.loss.durations() {
             let expected = options.loss.durations();
@@ -59,24 +70,26 @@ impl<'a, F: Real> Heads<'a, F> {
             return Err(Error::Shape { argument: "durations", expected, found });
         }
         Ok(Self {
-            tokens,
+            hidden: tokens.hidden(),
+            classes: tokens.classes(),
+            has_durations: durations.is_some(),
             factored: options.loss.factors_blank().then(|| FactoredBlank::new(tokens, blank)),
-            durations,
-            mean: options.smooths().then(|| MeanClass::new(&tokens)),
+            mean: options.smooths().then(|| MeanClass::new(tokens)),
         })
     }
 
     /// All of them; the tokens first, the mean last.
-    pub fn list(&self) -> Result<Vec<(Role, Head<'_, F>)>> {
+    pub fn list<'h>(&'h self, values: &Values<'h, F>) -> Result<Vec<(Role, Head<'h, F>)>> {
+        let tokens = values.head.ok_or(Error::Inputs { expected: "a head", found: "none" })?;
         let mut list = Vec::with_capacity(3);
         match &self.factored {
-            None => list.push((Role::Tokens, self.tokens)),
+            None => list.push((Role::Tokens, tokens)),
             Some(factored) => {
-                list.push((Role::Tokens, factored.labels()?));
-                list.push((Role::Blank, factored.blank));
+                list.push((Role::Tokens, factored.labels(&tokens)?));
+                list.push((Role::Blank, factored.blank(&tokens)?));
             }
         }
-        list.extend(self.durations.map(|head| (Role::Durations, head)));
+        list.extend(values.durations.map(|head| (Role::Durations, head)));
         if let Some(mean) = &self.mean {
             list.push((Role::Mean, mean.head()?));
         }
@@ -84,16 +97,17 @@ impl<'a, F: Real> Heads<'a, F> {
     }
 
     /// Gradients of the token head and of the duration head, from those of the list.
-    pub fn join(&self, list: Vec<Into<F>>) -> [HeadGradient<F>; 2] {
+    pub fn join(&self, list: Vec<HeadGradients<F>>) -> [HeadGradient<F>; 2] {
         let narrow = |bias: Vec<f64>| bias.into_iter().map(F::from_f64).collect();
         let mut list = list
             .into_iter()
             .map(|Gradients { weight, bias, .. }| HeadGradient { weight, bias: narrow(bias) });
         let mut tokens = list.next().unwrap_or_default();
         if let Some(factored) = &self.factored {
-            factored.add_blank(&mut tokens, &list.next().unwrap_or_default());
+            factored.add_blank(self.hidden, &mut tokens, &list.next().unwrap_or_default());
         }
-        let durations = self.durations.and_then(|_| list.next()).unwrap_or_default();
+        let durations =
+            if self.has_durations { list.next().unwrap_or_default() } else { HeadGradient::default() };
         if self.mean.is_some() {
             MeanClass::spread(&list.next().unwrap_or_default(), &mut tokens);
         }
@@ -117,15 +131,15 @@ impl<'a, F: Real> Heads<'a, F> {
 
     /// H
     pub fn hidden(&self) -> usize {
-        self.tokens.hidden()
+        self.hidden
     }
 
     /// C
     pub fn classes(&self) -> usize {
-        self.tokens.classes()
+        self.classes
     }
 
-    /// Bytes beside the caller's heads and their gradients.
+    /// Bytes in addition to the caller's heads and their gradients.
     pub fn bytes(classes: usize, hidden: usize, options: &Options) -> usize {
         // Biases are summed in f64 and then narrowed; a masked bias; a mean class in both widths, and its gradient.
         let factored =
@@ -136,31 +150,34 @@ impl<'a, F: Real> Heads<'a, F> {
     }
 }
 
-/// A head whose blank is apart: the softmax over the others has it masked, so that no weight is copied.
-struct FactoredBlank<'a, F> {
-    tokens: Head<'a, F>,
+/// A blank with a head of its own: the softmax over the labels has it masked, so that no weight is copied.
+struct FactoredBlank<F> {
+    /// The bias of all classes, -inf for the blank.
     masked: Vec<F>,
-    blank: Head<'a, F>,
     class: usize,
 }
 
-impl<'a, F: Real> FactoredBlank<'a, F> {
-    fn new(tokens: Head<'a, F>, blank: u32) -> Self {
-        let (class, hidden) = (blank as usize, tokens.hidden());
+impl<F: Real> FactoredBlank<F> {
+    fn new(tokens: &Head<F>, blank: u32) -> Self {
+        let class = blank as usize;
         let mut masked = tokens.bias().map_or_else(|| vec![F::ZERO; tokens.classes()], <[F]>::to_vec);
         masked[class] = F::NEG_INFINITY;
-        let bias = tokens.bias().map(|bias| &bias[class..=class]);
-        let blank = Head::new(&tokens.weight()[class * hidden..][..hidden], bias, hidden);
-        let blank = blank.expect("a row of a head is a head of one class");
-        Self { tokens, masked, blank, class }
+        Self { masked, class }
     }
 
-    fn labels(&self) -> Result<Head<'_, F>> {
-        Ok(Head::new(self.tokens.weight(), Some(&self.masked), self.tokens.hidden())?)
+    fn labels<'h>(&'h self, tokens: &Head<'h, F>) -> Result<Head<'h, F>> {
+        Ok(Head::new(tokens.weight(), Some(&self.masked), tokens.hidden())?)
     }
 
-    fn add_blank(&self, tokens: &mut HeadGradient<F>, blank: &HeadGradient<F>) {
-        let row = &mut tokens.weight[self.class * self.tokens.hidden()..];
+    /// The head of one class.
+    fn blank<'h>(&self, tokens: &Head<'h, F>) -> Result<Head<'h, F>> {
+        let hidden = tokens.hidden();
+        let bias = tokens.bias().map(|bias| &bias[self.class..=self.class]);
+        Ok(Head::new(&tokens.weight()[self.class * hidden..][..hidden], bias, hidden)?)
+    }
+
+    fn add_blank(&self, hidden: usize, tokens: &mut HeadGradient<F>, blank: &HeadGradient<F>) {
+        let row = &mut tokens.weight[self.class * hidden..];
         row.iter_mut().zip(&blank.weight).for_each(|(sum, g)| *sum += *g);
         tokens.bias[self.class] += blank.bias[0];
     }
@@ -172,5 +189,5 @@ pub(crate) fn without_blank<F: Real, T>(
     blank: u32,
     use_it: impl FnOnce(&Head<F>) -> Result<T>,
 ) -> Result<T> {
-    use_it(&FactoredBlank::new(head, blank).labels()?)
+    use_it(&FactoredBlank::new(&head, blank).labels(&head)?)
 }

@@ -105,6 +105,42 @@ impl Scales {
     }
 }
 
+/// Values of a call under the names of its inputs, as [`Gradients`](crate::Gradients); empty where there is no such input.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Values<'a, F> {
+    pub encoded: &'a [F],
+    pub predicted: &'a [F],
+    pub hidden: &'a [F],
+    pub scores: &'a [F],
+    pub head: Option<Head<'a, F>>,
+    pub durations: Option<Head<'a, F>>,
+    pub simple: Option<Simple<'a, F>>,
+}
+
+impl<F> Values<'_, F> {
+    pub fn none() -> Self {
+        let (head, durations, simple) = (None, None, None);
+        Self { encoded: &[], predicted: &[], hidden: &[], scores: &[], head, durations, simple }
+    }
+}
+
+impl<'a, F: Copy> Inputs<'a, F> {
+    pub(crate) fn values(&self) -> Values<'a, F> {
+        let joint = |joint: Joint<'a, F>| {
+            let Joint { encoded, predicted, head, durations, .. } = joint;
+            Values { encoded, predicted, head: Some(head), durations, ..Values::none() }
+        };
+        match *self {
+            Self::Joint(inputs) => joint(inputs),
+            Self::Rows(Rows { hidden, head, durations, .. }) => {
+                Values { hidden, head: Some(head), durations, ..Values::none() }
+            }
+            Self::Scores(Scores { scores, .. }) => Values { scores, ..Values::none() },
+            Self::Pruned(inputs) => Values { simple: Some(inputs.simple), ..joint(inputs.joint) },
+        }
+    }
+}
+
 impl<'a, F> Joint<'a, F> {
     /// Packed rows under one head, without dropout.
     pub fn new(encoded: &'a [F], predicted: &'a [F], head: Head<'a, F>) -> Self {

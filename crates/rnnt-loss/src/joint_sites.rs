@@ -8,15 +8,14 @@ use rnnt_dp::Lattices;
 use crate::{
     Activation, Error, Result, Targets,
     add_rows::add_rows,
-    compact::{Lists, emptied},
     dropout::Mask,
+    inputs::Values,
+    site_buffers::{SiteIndices, clear_with_capacity},
     targets::Starts,
 };
 
-/// What the sites of a whole batch are made of.
-pub(crate) struct JointRows<'a, F> {
-    pub encoded: &'a [F],
-    pub predicted: &'a [F],
+/// Sites `h(t,u) = drop(act(encoded[t] + predicted[u]))` of a whole batch.
+pub(crate) struct JointSource {
     pub width: usize,
     /// First rows of the utterances.
     pub frames: Starts,
@@ -25,57 +24,64 @@ pub(crate) struct JointRows<'a, F> {
     pub mask: Option<Mask>,
 }
 
-/// Sites `h(t,u) = drop(act(encoded[t] + predicted[u]))` of some utterances of a batch.
-pub(crate) struct JointSites<'a, F> {
-    encoded: &'a [F],
-    predicted: &'a [F],
-    width: usize,
-    activation: Activation,
-    mask: Option<Mask>,
-    /// Rows that each site adds, and names of the sites' masks; none without dropout.
-    rows: Lists,
-}
-
-impl<'a, F: Real> JointSites<'a, F> {
-    /// Sites of some utterances.
+impl JointSource {
+    /// Rows that the sites of some utterances add, and keys of their masks; none without dropout.
     ///
     /// # Errors
     /// A row of theirs that holds an infinite value, which the nonlinearity would hide. Padding is not read.
-    pub fn new(
-        rows: &JointRows<'a, F>,
+    pub fn indices<F: Real>(
+        &self,
+        values: &Values<F>,
         targets: &Targets,
         utterances: Range<usize>,
-        spare: Lists,
-    ) -> Result<Self> {
-        let JointRows { encoded, predicted, width, activation, mask, .. } = *rows;
-        let lattices = targets.lattices();
+        spare: SiteIndices,
+    ) -> Result<SiteIndices> {
+        let (Self { width, mask, .. }, lattices) = (self, targets.lattices());
         let count = lattices.range(utterances.end - 1).end - lattices.range(utterances.start).start;
-        let Lists { first, second, keys } = spare;
-        let (mut frame_of, mut label_of) = (emptied(first, count), emptied(second, count));
-        let mut keys = emptied(keys, if mask.is_some() { count } else { 0 });
+        let SiteIndices { first, second, keys } = spare;
+        let (mut frame_of, mut label_of) =
+            (clear_with_capacity(first, count), clear_with_capacity(second, count));
+        let mut keys = clear_with_capacity(keys, if mask.is_some() { count } else { 0 });
         for b in utterances {
-            let (frame, label) = (rows.frames.of(b), rows.labels.of(b));
+            let (frame, label) = (self.frames.of(b), self.labels.of(b));
             let rows = frame..frame + targets.frames(b);
-            reject_infinite(encoded, width, rows, "an infinite frame row", lattices, b)?;
+            reject_infinite(values.encoded, *width, rows, "an infinite frame row", lattices, b)?;
             let rows = label..label + targets.labels(b).len() + 1;
-            reject_infinite(predicted, width, rows, "an infinite label row", lattices, b)?;
+            reject_infinite(values.predicted, *width, rows, "an infinite label row", lattices, b)?;
             for site in lattices.sites_of(b) {
                 frame_of.push((frame + site.frame) as u32);
                 label_of.push((label + site.label) as u32);
                 keys.extend(mask.map(|mask| mask.key(targets.name(b), site)));
             }
         }
-        let rows = Lists { first: frame_of, second: label_of, keys };
-        Ok(Self { encoded, predicted, width, activation, mask, rows })
+        Ok(SiteIndices { first: frame_of, second: label_of, keys })
+    }
+}
+
+/// Sites of some utterances of a batch.
+pub(crate) struct JointSites<'a, F> {
+    encoded: &'a [F],
+    predicted: &'a [F],
+    width: usize,
+    activation: Activation,
+    mask: Option<Mask>,
+    rows: SiteIndices,
+}
+
+impl<'a, F: Real> JointSites<'a, F> {
+    /// Sites of the rows that [`JointSource::indices`] lists.
+    pub fn new(source: &JointSource, values: &Values<'a, F>, rows: SiteIndices) -> Self {
+        let JointSource { width, activation, mask, .. } = *source;
+        Self { encoded: values.encoded, predicted: values.predicted, width, activation, mask, rows }
     }
 
     /// Bytes of a site in each list.
-    pub fn listed(mask: bool) -> [usize; 3] {
+    pub fn index_bytes(mask: bool) -> [usize; 3] {
         [4, 4, if mask { 8 } else { 0 }]
     }
 
-    /// The lists, to be filled anew.
-    pub fn into_lists(self) -> Lists {
+    /// The rows of the sites.
+    pub fn into_indices(self) -> SiteIndices {
         self.rows
     }
 
@@ -88,8 +94,22 @@ impl<'a, F: Real> JointSites<'a, F> {
     }
 
     /// A bound on the slope of a hidden unit by what the joint adds.
-    pub fn steepest(&self) -> f64 {
+    pub fn max_slope(&self) -> f64 {
         self.scale()
+    }
+}
+
+/// Gradients of the rows that sites are made of, under the names of the inputs.
+#[derive(Debug)]
+pub(crate) struct SiteGradients<F> {
+    pub encoded: Vec<F>,
+    pub predicted: Vec<F>,
+    pub hidden: Vec<F>,
+}
+
+impl<F> Default for SiteGradients<F> {
+    fn default() -> Self {
+        Self { encoded: Vec::new(), predicted: Vec::new(), hidden: Vec::new() }
     }
 }
 
@@ -122,7 +142,7 @@ fn reject_infinite<F: Real>(
 
 impl<F: Real> Sites<F> for JointSites<'_, F> {
     /// Of the encoded and of the predicted rows.
-    type Gradient = Vec<Vec<F>>;
+    type Gradient = SiteGradients<F>;
 
     fn len(&self) -> usize {
         self.rows.first.len()
@@ -167,13 +187,14 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
         }
     }
 
-    fn zero_gradient(&self) -> Vec<Vec<F>> {
-        vec![kernels::zeros(self.encoded.len()), kernels::zeros(self.predicted.len())]
+    fn zero_gradient(&self) -> SiteGradients<F> {
+        let [encoded, predicted] = [self.encoded, self.predicted].map(|rows| kernels::zeros(rows.len()));
+        SiteGradients { encoded, predicted, hidden: Vec::new() }
     }
 
-    fn scatter(&self, sites: &[usize], gradient: &[F], into: &mut Vec<Vec<F>>) {
-        let [encoded, predicted] = into.as_mut_slice() else { unreachable!("two kinds of rows") };
-        let Lists { first, second, .. } = &self.rows;
+    fn scatter(&self, sites: &[usize], gradient: &[F], into: &mut SiteGradients<F>) {
+        let SiteGradients { encoded, predicted, .. } = into;
+        let SiteIndices { first, second, .. } = &self.rows;
         let add = |of: &[u32], into: &mut [F]| {
             add_rows(gradient, self.width, |row| of[sites[row]] as usize, into);
         };

@@ -1,5 +1,5 @@
 //! What a call will take, without running it.
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 use panda_core::Real;
 use panda_core::{Plan, Shape};
@@ -84,9 +84,9 @@ impl MemoryPlan {
         masked: bool,
     ) -> Result<Self> {
         let (lattices, element, batch) = (targets.lattices(), size_of::<F>(), targets.batch());
-        let objective = Objective::new(&options.loss, targets)?;
-        let listed = JointSites::<F>::listed(masked);
-        let sizes = Sizes { objective: &objective, options, hidden, classes, listed, held: 0, scores: None };
+        let objective = Objective::new(Cow::Borrowed(&options.loss), Cow::Borrowed(targets))?;
+        let indices = JointSites::<F>::index_bytes(masked);
+        let sizes = Sizes { objective: &objective, options, hidden, classes, indices, held: 0, scores: None };
         let call = sizes.in_groups::<F>()?;
         let shape_of = |sites| sizes.shapes(sites)[0].1;
         let plan_of = |shape| match (options.plan, call.heads.first()) {

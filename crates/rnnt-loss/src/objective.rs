@@ -6,9 +6,9 @@ use rnnt_dp::{Regularisers, Topology};
 
 use crate::{
     Loss, Options, Result, Targets,
-    compact::emptied,
     ctc::{Ctc, Lane},
     heads::Role,
+    site_buffers::clear_with_capacity,
 };
 
 /// A sum over paths.
@@ -22,14 +22,11 @@ impl<'a> Objective<'a> {
     ///
     /// # Errors
     /// Targets that the loss has no columns for.
-    pub fn new(loss: &'a Loss, targets: &'a Targets) -> Result<Self> {
-        loss.check_columns(targets)?;
-        Ok(match loss.topology() {
-            Some(topology) => {
-                let targets = Cow::Borrowed(targets);
-                Self::Transducer(Transducer { topology, loss, targets })
-            }
-            None => Self::Ctc(Ctc::new(targets)?),
+    pub fn new(loss: Cow<'a, Loss>, targets: Cow<'a, Targets>) -> Result<Self> {
+        loss.check_columns(&targets)?;
+        Ok(match *loss {
+            Loss::Ctc => Self::Ctc(Ctc::new(&targets)?),
+            _ => Self::Transducer(Transducer { loss, targets }),
         })
     }
 
@@ -44,17 +41,17 @@ impl<'a> Objective<'a> {
     /// How many columns there are, and how many of them, from the first, stand for tokens.
     pub fn width(&self) -> (usize, usize) {
         match self {
-            Self::Transducer(Transducer { topology, targets, .. }) => (topology.columns(), targets.tokens()),
+            Self::Transducer(transducer) => (transducer.columns(), transducer.targets.tokens()),
             Self::Ctc(ctc) => (ctc.most(), ctc.most()),
         }
     }
 
     /// The same for some of the utterances.
-    pub fn part(&self, utterances: Range<usize>) -> Objective<'a> {
+    pub fn part(&self, utterances: Range<usize>) -> Objective<'_> {
         match self {
-            Self::Transducer(Transducer { topology, loss, targets }) => {
-                let targets = Cow::Owned(targets.part(utterances));
-                Objective::Transducer(Transducer { topology, loss, targets })
+            Self::Transducer(Transducer { loss, targets }) => {
+                let (loss, targets) = (Cow::Borrowed(&**loss), Cow::Owned(targets.part(utterances)));
+                Objective::Transducer(Transducer { loss, targets })
             }
             Self::Ctc(ctc) => Objective::Ctc(ctc.part(utterances)),
         }
@@ -65,17 +62,16 @@ impl<'a> Objective<'a> {
         match (role, self) {
             (Role::Blank | Role::Mean, _) => Ok(Selection::default()),
             (Role::Tokens, Self::Ctc(ctc)) => ctc.selection(spare),
-            (Role::Tokens, Self::Transducer(Transducer { loss, targets, .. })) => {
-                match loss.factors_blank() {
-                    true => targets.next_labels(spare),
-                    false => targets.selection(spare),
-                }
-            }
+            (Role::Tokens, Self::Transducer(Transducer { loss, targets })) => match loss.factors_blank() {
+                true => targets.next_labels(spare),
+                false => targets.selection(spare),
+            },
             (Role::Durations, _) => {
                 let (columns, tokens) = self.width();
                 let (sites, count) = (self.sites().lattices().sites(), columns - tokens);
                 let (ids, active) = spare.into_parts();
-                let (mut ids, mut active) = (emptied(ids, sites * count), emptied(active, sites * count));
+                let (mut ids, mut active) =
+                    (clear_with_capacity(ids, sites * count), clear_with_capacity(active, sites * count));
                 (0..sites).for_each(|_| ids.extend(0..count as u32));
                 active.resize(sites * count, true);
                 Ok(Selection::new(ids, active, count)?)
@@ -127,42 +123,51 @@ impl<'a> Objective<'a> {
         &self,
         emissions: &[f64],
         options: &Options,
-        recursions: &mut Recursions,
+        workspace: &mut LatticeWorkspace,
         losses: &mut [f64],
         adjoints: &mut [f64],
-        room: &mut [f64],
+        scratch: &mut [f64],
     ) -> Result<()> {
-        let (regularisers, Recursions { lattices, ctc: lanes, bytes }) = (options.regularisers(), recursions);
+        let (regularisers, LatticeWorkspace { lattices, ctc: lanes, bytes }) =
+            (options.regularisers(), workspace);
         match self {
             Self::Transducer(transducer) => {
-                transducer.sum(emissions, &regularisers, lattices, losses, adjoints, room)
+                transducer.sum(emissions, &regularisers, lattices, losses, adjoints, scratch)
             }
             Self::Ctc(ctc) => ctc.sum(emissions, &regularisers, (lanes, *bytes), losses, adjoints),
         }
     }
 }
 
-/// What a session has for sums over paths, of either kind.
+/// Buffers of a session for sums over paths, of either kind.
 #[derive(Debug)]
-pub(crate) struct Recursions {
-    pub lattices: rnnt_dp::Workspace,
-    pub ctc: Vec<Lane>,
-    /// How much of it may be held in the call at hand.
+pub(crate) struct LatticeWorkspace {
+    lattices: rnnt_dp::Workspace,
+    ctc: Vec<Lane>,
+    /// Limit of the call at hand.
     bytes: usize,
 }
 
-impl Recursions {
-    /// Keeps to a number of bytes from now on.
-    pub fn keep_within(&mut self, bytes: usize) {
+impl LatticeWorkspace {
+    /// Sets the limit of calls of a loss, and frees buffers of the other kind that exceed `left` bytes.
+    ///
+    /// Returns how many of those are left.
+    pub fn keep_within(&mut self, bytes: usize, loss: &Loss, left: usize) -> usize {
         self.bytes = bytes;
-        self.lattices.keep_within(bytes);
-        if self.ctc.iter().map(Lane::bytes).sum::<usize>() > bytes {
+        let (lattices, lanes) = if *loss == Loss::Ctc { (left, bytes) } else { (bytes, left) };
+        self.lattices.keep_within(lattices);
+        if self.lane_bytes() > lanes {
             self.ctc = Vec::new();
         }
+        left - if *loss == Loss::Ctc { self.lattices.held() } else { self.lane_bytes() }
+    }
+
+    fn lane_bytes(&self) -> usize {
+        self.ctc.iter().map(Lane::bytes).sum()
     }
 }
 
-impl Default for Recursions {
+impl Default for LatticeWorkspace {
     fn default() -> Self {
         Self { lattices: rnnt_dp::Workspace::within(0), ctc: Vec::new(), bytes: 0 }
     }
@@ -170,12 +175,19 @@ impl Default for Recursions {
 
 /// Transducer lattices.
 pub(crate) struct Transducer<'a> {
-    topology: &'a Topology,
-    loss: &'a Loss,
+    loss: Cow<'a, Loss>,
     targets: Cow<'a, Targets>,
 }
 
 impl Transducer<'_> {
+    fn topology(&self) -> Option<&Topology> {
+        self.loss.topology()
+    }
+
+    fn columns(&self) -> usize {
+        self.topology().map_or(0, Topology::columns)
+    }
+
     fn sum(
         &self,
         emissions: &[f64],
@@ -183,12 +195,13 @@ impl Transducer<'_> {
         workspace: &mut rnnt_dp::Workspace,
         losses: &mut [f64],
         adjoints: &mut [f64],
-        room: &mut [f64],
+        scratch: &mut [f64],
     ) -> Result<()> {
-        let (lattices, topology) = (self.targets.lattices(), self.topology);
+        let Some(topology) = self.topology() else { return Ok(()) };
+        let lattices = self.targets.lattices();
         workspace.forward_backward(lattices, topology, emissions, regularisers, losses, adjoints)?;
         if self.loss.omega() > 0.0 {
-            let (tokens, of_tokens) = room[..4 * lattices.sites()].split_at_mut(2 * lattices.sites());
+            let (tokens, of_tokens) = scratch[..4 * lattices.sites()].split_at_mut(2 * lattices.sites());
             let rows = tokens.chunks_exact_mut(2).zip(emissions.chunks_exact(topology.columns()));
             rows.for_each(|(tokens, row)| tokens.copy_from_slice(&row[..2]));
             self.mix((tokens, of_tokens), regularisers, workspace, losses, adjoints)?;
@@ -214,7 +227,7 @@ impl Transducer<'_> {
             // 0 · inf
             *loss = if omega == 1.0 { plain } else { (1.0 - omega) * *loss + omega * plain };
         }
-        let width = self.topology.columns();
+        let width = self.columns();
         let rows = adjoints.chunks_exact_mut(width);
         for (row, plain) in rows.zip(of_tokens.chunks_exact(2)) {
             row.iter_mut().for_each(|a| *a *= 1.0 - omega);

@@ -9,7 +9,7 @@ pub struct Output<F> {
     /// Loss of each utterance, *B*; +inf without a path. With pruning that of the joint network over the retained sites.
     pub losses: Vec<f64>,
     /// What the trivial joiner found, with pruning alone.
-    pub first_pass: Option<Found>,
+    pub first_pass: Option<PruningOutput>,
     /// Gradients, each shaped like its input; 0 in padding.
     pub gradients: Gradients<F>,
     /// What [`Options::skip`](crate::Options::skip) left out of them.
@@ -29,21 +29,21 @@ impl<F> Output<F> {
             Some(SimpleGradient::Matrices(MatrixGradient { am, lm })) => am.len() + lm.len(),
             Some(SimpleGradient::Heads(HeadsGradient { am, lm })) => layer(am) + layer(lm),
         };
-        let found = first_pass.as_ref().map_or(0, Found::bytes);
+        let found = first_pass.as_ref().map_or(0, PruningOutput::bytes);
         8 * losses.len() + size_of::<F>() * (rows + heads + simple) + found
     }
 }
 
 /// What the trivial joiner found.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Found {
+pub struct PruningOutput {
     /// `-log P` of each utterance under the trivial joiner, *B*.
     pub losses: Vec<f64>,
     /// The bands that were retained.
     pub ranges: Ranges,
 }
 
-impl Found {
+impl PruningOutput {
     /// Bytes of its lists.
     fn bytes(&self) -> usize {
         let frames: usize = (0..self.ranges.batch()).map(|b| self.ranges.starts(b).len()).sum();

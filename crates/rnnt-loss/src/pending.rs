@@ -1,7 +1,9 @@
-//! What a session's forward pass returns: losses now, gradients when the weights are known.
+//! Losses of a forward pass, whose gradients wait for the weights of the utterances.
 use std::borrow::Cow;
 
-use crate::{Element, Found, Inputs, Output, Result, Session, Targets, held::Held};
+use crate::{
+    Element, Inputs, Options, Output, PruningOutput, Result, buffers::Buffers, problem::ForwardState,
+};
 
 /// Losses of a batch, whose gradients wait for the weights of the utterances.
 ///
@@ -17,40 +19,31 @@ use crate::{Element, Found, Inputs, Output, Result, Session, Targets, held::Held
 /// # Ok::<(), rnnt_loss::Error>(())
 /// ```
 pub struct Pending<'a, F> {
-    session: &'a mut Session<F>,
-    inputs: Inputs<'a, F>,
-    targets: &'a Targets,
-    held: Held<F>,
+    pub(crate) options: &'a Options,
+    pub(crate) buffers: &'a mut Buffers<F>,
+    pub(crate) inputs: Inputs<'a, F>,
+    pub(crate) state: ForwardState<F>,
 }
 
-impl<'a, F: Element> Pending<'a, F> {
-    pub(crate) fn new(
-        session: &'a mut Session<F>,
-        inputs: Inputs<'a, F>,
-        targets: &'a Targets,
-    ) -> Result<Self> {
-        let held = F::engine(session).forward(&inputs, targets)?;
-        Ok(Self { session, inputs, targets, held })
-    }
-
+impl<F: Element> Pending<'_, F> {
     /// Loss of each utterance, *B*; +inf without a path. With pruning that of the joint network.
     pub fn losses(&self) -> &[f64] {
-        self.held.losses()
+        self.state.losses()
     }
 
-    /// What the trivial joiner found, with pruning alone.
-    pub fn first_pass(&self) -> Option<&Found> {
-        self.held.found()
+    /// Losses and ranges of the first pass, with pruning only.
+    pub fn first_pass(&self) -> Option<&PruningOutput> {
+        self.state.first_pass()
     }
 
     /// Columns of the lattice, log-probabilities before smoothing, delay penalty and σ: *N x S*, sites packed.
     pub fn emissions(&self) -> Cow<'_, [f64]> {
-        self.held.emissions()
+        self.state.emissions()
     }
 
     /// Derivatives of each utterance's loss by its columns, *N x S*.
     pub fn adjoints(&self) -> &[f64] {
-        self.held.adjoints()
+        self.state.adjoints()
     }
 
     /// All gradients of `Σ_b weights[b] loss[b]` (with pruning, of both losses in their scales).
@@ -61,7 +54,7 @@ impl<'a, F: Element> Pending<'a, F> {
     /// # Cost
     /// 4 N H C floating-point operations, and 2 for each site whose scores the budget had no room for.
     pub fn backward(self, weights: &[f64]) -> Result<Output<F>> {
-        let Self { session, inputs, targets, held } = self;
-        F::engine(session).backward(held, &inputs, targets, weights)
+        let Self { options, buffers, inputs, state } = self;
+        F::engine(buffers).backward(state, &inputs, weights, options)
     }
 }

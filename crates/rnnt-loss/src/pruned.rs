@@ -1,13 +1,19 @@
-//! Pruned training: a trivial joiner chooses the sites, and the joint network sees no others.
-use ::pruned::Unigram;
+//! Pruned training: a simple joiner chooses the sites, and the joint network evaluates no others.
+use std::borrow::Cow;
+
+use ::pruned::{FirstPass, Unigram};
 use panda_core::Real;
 
 use crate::{
-    Error, Loss, Options, Output, PrunedJoint, Result, Scales, Session, Targets,
+    Error, Loss, Options, Output, PrunedJoint, PruningOutput, Result, Scales, Simple, Targets,
     budget::CallPlan,
-    call::Call,
-    error::expect_len,
-    first_pass::{FirstPlan, Question, retained},
+    buffers::Buffers,
+    first_pass::{FirstPlan, PruningPass, retained},
+    head_call::{HeadCall, HeadModel},
+    inputs::Values,
+    lattice_state::LatticeState,
+    objective::Objective,
+    site_buffers::SiteIndices,
 };
 
 /// How the trivial joiner chooses sites, for [`Loss::Pruned`].
@@ -70,55 +76,28 @@ pub(crate) fn second_loss(loss: &Loss) -> Loss {
     }
 }
 
+/// Both passes of a call, checked.
+pub(crate) struct PrunedCall<'t, F> {
+    first: PruningPass,
+    second: HeadModel<F>,
+    /// Of the second pass.
+    loss: Loss,
+    targets: Cow<'t, Targets>,
+    scales: Scales,
+}
+
 /// Both passes, planned.
 pub(crate) struct BothPlans {
-    pub question: Question,
     pub first: FirstPlan,
     /// Of the second, the first's bytes included.
     pub second: CallPlan,
-    heads: usize,
 }
 
-impl BothPlans {
-    /// Makes every part of the session keep to both.
-    pub fn keep<F: Real>(&self, session: &mut Session<F>) -> Result<()> {
-        session.first.keep_within(&self.first.of_group, self.second.left);
-        session.keep_to(&self.second, self.heads)
-    }
-}
-
-/// Half of the budget at most for the first pass, unless its smallest cut needs more; a quarter where the second cannot keep most of its
-/// scores beside half, if the first still takes utterances together then: one alone leaves threads without work.
-///
-/// # Errors
-/// As the passes, as far as shapes tell; [`Error::Budget`] with the bytes of the smallest cuts of both.
-pub(crate) fn plan<F: Real>(
-    options: &Options,
-    inputs: &PrunedJoint<F>,
-    targets: &Targets,
-    whole: bool,
-) -> Result<BothPlans> {
-    let question = Question::new(options, inputs, &options.loss, targets)?;
-    let second = second_loss(&options.loss);
-    let shapes = question.shapes(targets)?;
-    let call = Call::joint(&inputs.joint, &second, &shapes, options)?;
-    let with = |bytes: usize| {
-        let first = question.plan(&inputs.simple, bytes, whole);
-        let sizes = call.sizes(options, first.bytes);
-        let second = if whole { sizes.whole::<F>() } else { sizes.in_groups::<F>() };
-        second.map(|second| (first, second))
-    };
-    let limit = options.working_bytes();
-    let (first, second) = match with(limit / 2) {
-        Ok(half) if !half.1.kept => {
-            let together = |first: &FirstPlan| first.groups.len() <= targets.batch().div_ceil(2);
-            with(limit / 4).ok().filter(|(first, _)| together(first)).unwrap_or(half)
-        }
-        Err(Error::Budget { .. }) => with(0)?,
-        both => both?,
-    };
-    let heads = call.heads.list()?.len();
-    Ok(BothPlans { question, first, second, heads })
+/// The first pass of pruned training.
+pub(crate) struct PruningState<F> {
+    pub pass: FirstPass<F>,
+    pub output: PruningOutput,
+    pub scales: Scales,
 }
 
 /// Weights of the utterances times the scale of a pass.
@@ -126,22 +105,101 @@ pub(crate) fn scaled(weights: &[f64], scale: f64) -> Vec<f64> {
     weights.iter().map(|weight| scale * weight).collect()
 }
 
-/// Both passes utterance group by utterance group, one after the other.
-pub(crate) fn sum<F: Real>(
-    session: &mut Session<F>,
-    inputs: &PrunedJoint<F>,
-    targets: &Targets,
-    weights: &[f64],
-) -> Result<Output<F>> {
-    expect_len("weights", targets.batch(), weights.len())?;
-    let plans = plan(&session.options, inputs, targets, false)?;
-    plans.keep(session)?;
-    let (BothPlans { question, first, .. }, simple) = (plans, scaled(weights, inputs.scales.simple));
-    let (gradient, found) = question.sum(&inputs.simple, &first, &simple, &mut session.first)?;
-    let (second, retained) = (second_loss(&session.options.loss), retained(targets, &found.ranges)?);
-    let call = Call::joint(&inputs.joint, &second, &retained, &session.options)?;
-    let mut out = call.sum(session, &scaled(weights, inputs.scales.pruned), first.bytes)?;
-    out.gradients.simple = Some(gradient);
-    out.first_pass = Some(found);
-    Ok(out)
+impl<'t, F: Real> PrunedCall<'t, F> {
+    /// # Errors
+    /// Shapes, classes, options or targets that do not fit together.
+    pub fn new(
+        inputs: &PrunedJoint<F>,
+        loss: Cow<'t, Loss>,
+        targets: Cow<'t, Targets>,
+        options: &Options,
+    ) -> Result<Self> {
+        let first = PruningPass::new(options, inputs, &loss, &targets)?;
+        let second = HeadModel::joint(&inputs.joint, &targets, options)?;
+        Ok(Self { first, second, loss: second_loss(&loss), targets, scales: inputs.scales })
+    }
+
+    /// Half of the budget at most for the first pass, unless its smallest cut needs more; a quarter where the second cannot keep most of
+    /// its scores beside half, if the first still takes utterances together then: one alone leaves threads without work.
+    ///
+    /// # Errors
+    /// As the passes, as far as shapes tell; [`Error::Budget`] with the bytes of the smallest cuts of both.
+    pub fn plan(&self, values: &Values<F>, options: &Options, whole: bool) -> Result<BothPlans> {
+        let (simple, shapes) = (simple(values)?, self.first.shapes(&self.targets)?);
+        let objective = Objective::new(Cow::Borrowed(&self.loss), Cow::Owned(shapes))?;
+        let with = |bytes: usize| {
+            let first = self.first.plan(simple, bytes, whole);
+            let sizes = self.second.sizes(&objective, options, first.bytes);
+            let second = if whole { sizes.whole::<F>() } else { sizes.in_groups::<F>() };
+            second.map(|second| BothPlans { first, second })
+        };
+        let limit = options.working_bytes();
+        match with(limit / 2) {
+            Ok(half) if !half.second.kept => {
+                let together =
+                    |plans: &BothPlans| plans.first.groups.len() <= self.targets.batch().div_ceil(2);
+                Ok(with(limit / 4).ok().filter(together).unwrap_or(half))
+            }
+            Err(Error::Budget { .. }) => with(0),
+            both => both,
+        }
+    }
+
+    /// The plans, which the buffers keep within.
+    fn applied(
+        &self,
+        values: &Values<F>,
+        options: &Options,
+        whole: bool,
+        buffers: &mut Buffers<F>,
+    ) -> Result<FirstPlan> {
+        let BothPlans { first, second } = self.plan(values, options, whole)?;
+        buffers.pruning.keep_within(&first.of_group, second.left);
+        buffers.apply_plan(&second, self.second.heads(options), options)?;
+        Ok(first)
+    }
+
+    /// The second pass over the sites of some ranges.
+    fn into_second(self, ranges: &::pruned::Ranges) -> Result<HeadCall<'static, F>> {
+        let retained = retained(&self.targets, ranges)?;
+        Ok(self.second.over(Objective::new(Cow::Owned(self.loss), Cow::Owned(retained))?))
+    }
+
+    /// Both passes group after group, one after the other.
+    pub fn sum(
+        self,
+        values: &Values<F>,
+        weights: &[f64],
+        options: &Options,
+        buffers: &mut Buffers<F>,
+    ) -> Result<Output<F>> {
+        let first = self.applied(values, options, false, buffers)?;
+        let [of_first, of_second] =
+            [self.scales.simple, self.scales.pruned].map(|scale| scaled(weights, scale));
+        let (gradient, output) = self.first.sum(simple(values)?, &first, &of_first, &mut buffers.pruning)?;
+        let second = self.into_second(&output.ranges)?;
+        let mut out = second.sum(values, &of_second, options, first.bytes, buffers)?;
+        out.gradients.simple = Some(gradient);
+        out.first_pass = Some(output);
+        Ok(out)
+    }
+
+    /// Both passes of all utterances at once, and the call of the second.
+    pub fn forward(
+        self,
+        values: &Values<F>,
+        options: &Options,
+        buffers: &mut Buffers<F>,
+    ) -> Result<(HeadCall<'static, F>, (SiteIndices, LatticeState<F>), PruningState<F>)> {
+        let first = self.applied(values, options, true, buffers)?;
+        let (pass, output) = self.first.run(simple(values)?, &first, &mut buffers.pruning)?;
+        let scales = self.scales;
+        let second = self.into_second(&output.ranges)?;
+        let built = second.forward(values, options, first.bytes, buffers)?;
+        Ok((second, built, PruningState { pass, output, scales }))
+    }
+}
+
+fn simple<'v, F>(values: &'v Values<F>) -> Result<&'v Simple<'v, F>> {
+    values.simple.as_ref().ok_or(Error::Inputs { expected: "a trivial joiner", found: "none" })
 }

@@ -1,16 +1,9 @@
-//! The object that owns objective, options, budget and buffers, and lives as long as training does.
+//! Sessions: options and buffers that live as long as training does.
 use panda_core::Real;
 
 use crate::{
-    Alignment, Error, Head, Inputs, Joint, Layout, Loss, Options, Output, Pending, Result, Targets, align,
-    budget::{CallPlan, Sizes},
-    call::Call,
-    compact::Compact,
-    error::expect_len,
-    held::Held,
-    internal,
-    objective::Recursions,
-    pruned, scores,
+    Alignment, Element, Head, Inputs, Joint, Layout, Options, Output, Pending, Result, Targets,
+    buffers::Buffers,
 };
 
 /// Losses of batches, and their gradients; buffers stay from step to step.
@@ -34,13 +27,8 @@ use crate::{
 /// ```
 #[derive(Debug)]
 pub struct Session<F> {
-    pub(crate) options: Options,
-    /// One for each head.
-    pub(crate) normalisers: Vec<panda_core::Workspace<F>>,
-    pub(crate) recursions: Recursions,
-    pub(crate) compact: Compact,
-    /// With pruning alone.
-    pub(crate) first: ::pruned::Workspace<F>,
+    options: Options,
+    buffers: Buffers<F>,
 }
 
 impl<F: Real> Session<F> {
@@ -53,31 +41,7 @@ impl<F: Real> Session<F> {
         if let Some(plan) = options.plan {
             panda_core::Workspace::with_plan(plan)?;
         }
-        Ok(Self {
-            options: options.clone(),
-            normalisers: Vec::new(),
-            recursions: Recursions::default(),
-            compact: Compact::default(),
-            first: ::pruned::Workspace::default(),
-        })
-    }
-
-    /// Makes every part of the session keep to the cut of a call.
-    pub(crate) fn keep_to(&mut self, plan: &CallPlan, heads: usize) -> Result<()> {
-        self.recursions.keep_within(plan.lattices);
-        self.compact.keep_within(plan.compact, plan.left.saturating_sub(self.first.excess()));
-        self.normalisers.truncate(heads);
-        while self.normalisers.len() < heads {
-            let workspace = match self.options.plan {
-                None => panda_core::Workspace::new(self.options.budget, self.options.keep_scores),
-                Some(plan) => panda_core::Workspace::with_plan(plan.to::<F>())?,
-            };
-            self.normalisers.push(workspace.with_precision(self.options.precision));
-        }
-        for (head, (workspace, &budget)) in self.normalisers.iter_mut().zip(&plan.heads).enumerate() {
-            workspace.set_budget(budget, self.options.keeps_scores(head));
-        }
-        Ok(())
+        Ok(Self { options: options.clone(), buffers: Buffers::default() })
     }
 }
 
@@ -102,9 +66,11 @@ impl<F: Element> Session<F> {
     pub fn forward<'a>(
         &'a mut self,
         inputs: impl Into<Inputs<'a, F>>,
-        targets: &'a Targets,
+        targets: &Targets,
     ) -> Result<Pending<'a, F>> {
-        Pending::new(self, inputs.into(), targets)
+        let (Self { options, buffers }, inputs) = (self, inputs.into());
+        let state = F::engine(buffers).forward(&inputs, targets, options)?;
+        Ok(Pending { options, buffers, inputs, state })
     }
 
     /// Losses of a batch and all gradients of `Σ_b weights[b] loss[b]` (with pruning, of both losses in their scales).
@@ -129,20 +95,39 @@ impl<F: Element> Session<F> {
     where
         F: 'a,
     {
-        F::engine(self).sum(&inputs.into(), targets, weights)
+        F::engine(&mut self.buffers).sum(&inputs.into(), targets, weights, &self.options)
     }
-}
 
-impl<F: Element> Session<F> {
+    /// As [`sum`](Self::sum) of [`Scores`](crate::Scores), writing the gradient over the scores; returns the losses.
+    ///
+    /// # Shapes
+    /// `scores` as [`Scores::scores`](crate::Scores::scores), `weights` *B*.
+    ///
+    /// # Errors
+    /// As [`sum`](Self::sum); the scores are then untouched.
+    ///
+    /// # Cost
+    /// O(N C) time; memory as [`plan_whole`](Self::plan_whole) says, nothing of the size of the scores unless the loss has durations.
+    pub fn sum_in_place(
+        &mut self,
+        scores: &mut [F],
+        (classes, layout): (usize, Layout),
+        targets: &Targets,
+        weights: &[f64],
+    ) -> Result<Vec<f64>> {
+        let engine = F::engine(&mut self.buffers);
+        engine.sum_in_place(scores, (classes, layout), targets, weights, &self.options)
+    }
+
     /// Bytes that [`sum`](Self::sum) of such inputs holds at most beside them and its results, buffers of the session included.
     ///
     /// # Errors
-    /// As there; [`Error::Budget`] names the smallest cut if the budget is below it.
+    /// As there; [`Error::Budget`](crate::Error::Budget) names the smallest cut if the budget is below it.
     pub fn plan<'a>(&self, inputs: impl Into<Inputs<'a, F>>, targets: &Targets) -> Result<usize>
     where
         F: 'a,
     {
-        F::look(self).plan(&inputs.into(), targets, false)
+        F::engine_ref(&self.buffers).plan(&inputs.into(), targets, &self.options, false)
     }
 
     /// The same for [`forward`](Self::forward) and its [`Pending::backward`], over all utterances at once.
@@ -153,151 +138,75 @@ impl<F: Element> Session<F> {
     where
         F: 'a,
     {
-        F::look(self).plan(&inputs.into(), targets, true)
-    }
-}
-
-/// `f32` or `f64`; sealed by [`Real`].
-///
-/// The engine is compiled in this crate, once for each type, and not again in every crate that uses it.
-pub trait Element: Real {
-    #[doc(hidden)]
-    fn engine(session: &mut Session<Self>) -> &mut dyn Engine<Self>;
-    #[doc(hidden)]
-    fn look(session: &Session<Self>) -> &dyn Engine<Self>;
-}
-
-macro_rules! compiled {
-    ($($float:ty),*) => {$(
-        impl Element for $float {
-            #[inline(never)]
-            fn engine(session: &mut Session<Self>) -> &mut dyn Engine<Self> {
-                session
-            }
-            #[inline(never)]
-            fn look(session: &Session<Self>) -> &dyn Engine<Self> {
-                session
-            }
-        }
-    )*};
-}
-
-compiled!(f32, f64);
-
-/// What a session does for any inputs; see its methods of the same names.
-pub trait Engine<F> {
-    #[doc(hidden)]
-    fn plan(&self, inputs: &Inputs<F>, targets: &Targets, whole: bool) -> Result<usize>;
-    #[doc(hidden)]
-    fn sum(&mut self, inputs: &Inputs<F>, targets: &Targets, weights: &[f64]) -> Result<Output<F>>;
-    #[doc(hidden)]
-    fn sum_in_place(
-        &mut self,
-        scores: &mut [F],
-        shape: (usize, Layout),
-        targets: &Targets,
-        weights: &[f64],
-    ) -> Result<Vec<f64>>;
-    #[doc(hidden)]
-    fn forward(&mut self, inputs: &Inputs<F>, targets: &Targets) -> Result<Held<F>>;
-    #[doc(hidden)]
-    fn backward(
-        &mut self,
-        held: Held<F>,
-        inputs: &Inputs<F>,
-        targets: &Targets,
-        weights: &[f64],
-    ) -> Result<Output<F>>;
-    #[doc(hidden)]
-    fn align(&self, joint: &Joint<F>, targets: &Targets) -> Result<Vec<Option<Alignment>>>;
-    #[doc(hidden)]
-    fn internal_lm(
-        &mut self,
-        predicted: &[F],
-        head: Head<F>,
-        layout: Layout,
-        targets: &Targets,
-    ) -> Result<Vec<Vec<f64>>>;
-}
-
-impl<F: Real> Engine<F> for Session<F> {
-    fn plan(&self, inputs: &Inputs<F>, targets: &Targets, whole: bool) -> Result<usize> {
-        let (options, loss) = (&self.options, &self.options.loss);
-        let of = |sizes: Sizes| Ok(if whole { sizes.whole::<F>()? } else { sizes.in_groups::<F>()? }.bytes);
-        match inputs {
-            Inputs::Joint(joint) => of(Call::joint(joint, loss, targets, options)?.sizes(options, 0)),
-            Inputs::Rows(rows) => of(Call::rows(rows, loss, targets, options)?.sizes(options, 0)),
-            Inputs::Scores(scores) => {
-                of(scores::Call::new(scores, loss, targets, options)?.sizes::<F>(options))
-            }
-            Inputs::Pruned(inputs) => Ok(pruned::plan(options, inputs, targets, whole)?.second.bytes),
-        }
+        F::engine_ref(&self.buffers).plan(&inputs.into(), targets, &self.options, true)
     }
 
-    fn sum(&mut self, inputs: &Inputs<F>, targets: &Targets, weights: &[f64]) -> Result<Output<F>> {
-        let loss = self.options.loss.clone();
-        expect_len("weights", targets.batch(), weights.len())?;
-        match inputs {
-            Inputs::Joint(joint) => {
-                reject_pruned(&loss)?;
-                Call::joint(joint, &loss, targets, &self.options)?.sum(self, weights, 0)
-            }
-            Inputs::Rows(rows) => {
-                reject_pruned(&loss)?;
-                let call = Call::rows(rows, &loss, targets, &self.options)?;
-                call.sum(self, weights, 0).map_err(|error| error.of(&loss))
-            }
-            Inputs::Scores(inputs) => scores::sum(self, inputs, targets, weights),
-            Inputs::Pruned(inputs) => pruned::sum(self, inputs, targets, weights),
-        }
+    /// Best paths of sites `h(t,u) = act(encoded[t] + predicted[u])` under the heads of a loss over arcs; `None` for an utterance
+    /// without a path.
+    ///
+    /// Kind of loss, activation, precision and budget are those of the options. Regularisers, σ, ω and dropout play no part:
+    /// these are the model's own probabilities. Utterances go in groups, as in [`sum`](Self::sum).
+    ///
+    /// # Shapes
+    /// Those of [`Joint`]. Returns *B* alignments.
+    ///
+    /// # Errors
+    /// Shapes that do not fit, labels outside the classes, scores that are NaN or +inf, a loss without arcs.
+    ///
+    /// # Cost
+    /// 2 N H C floating-point operations, and memory as [`Options::budget`] says.
+    ///
+    /// ```
+    /// use rnnt_loss::{Head, Joint, Options, Session, Targets};
+    /// let (encoded, predicted) = ([0.0f32, 2.0, 0.0], [0.0; 2]); // T = 3, U = 1, H = 1: the second frame says "label"
+    /// let weight = [-4.0, 4.0]; // C = 2
+    /// let targets = Targets::new(0, vec![3], vec![vec![1]])?;
+    /// let joint = Joint::new(&encoded, &predicted, Head::new(&weight, None, 1)?);
+    /// let found = Session::new(&Options::default())?.align(&joint, &targets)?;
+    /// let token = found[0].as_ref().unwrap().tokens[0];
+    /// assert_eq!((token.label, token.frame), (1, 1));
+    /// # Ok::<(), rnnt_loss::Error>(())
+    /// ```
+    pub fn align(&self, joint: &Joint<F>, targets: &Targets) -> Result<Vec<Option<Alignment>>> {
+        F::engine_ref(&self.buffers).align(joint, targets, &self.options)
     }
 
-    fn sum_in_place(
-        &mut self,
-        scores: &mut [F],
-        shape: (usize, Layout),
-        targets: &Targets,
-        weights: &[f64],
-    ) -> Result<Vec<f64>> {
-        scores::sum_in_place(self, scores, shape, targets, weights)
-    }
-
-    fn forward(&mut self, inputs: &Inputs<F>, targets: &Targets) -> Result<Held<F>> {
-        Held::new(self, inputs, targets)
-    }
-
-    fn backward(
-        &mut self,
-        held: Held<F>,
-        inputs: &Inputs<F>,
-        targets: &Targets,
-        weights: &[f64],
-    ) -> Result<Output<F>> {
-        held.backward(self, inputs, targets, weights)
-    }
-
-    fn align(&self, joint: &Joint<F>, targets: &Targets) -> Result<Vec<Option<Alignment>>> {
-        align::alignments(&self.options, joint, targets)
-    }
-
-    fn internal_lm(
+    /// Log-probability of each label by the label side alone: the internal language model of HAT (Variani et al., arXiv
+    /// 2003.07705, section 3.2), which shallow fusion with another one subtracts.
+    ///
+    /// ```text
+    /// h(u) = act(predicted[u])      log P(y | u) = z_y - log Σ_{y' not blank} exp z_y'
+    /// ```
+    ///
+    /// The frame's share of the joint is left out, and so is the blank, factored or not. Of the options, activation, budget and
+    /// precision count. The log-probability of a whole sequence is the sum over its labels.
+    ///
+    /// ```
+    /// use rnnt_loss::{Head, Layout, Options, Session, Targets};
+    /// let (predicted, weight) = ([0.3f32, 0.7], [5.0, 1.0, 1.0]); // U = 1, H = 1, C = 3: both labels are alike
+    /// let targets = Targets::new(0, vec![9], vec![vec![2]])?;
+    /// let mut session = Session::new(&Options::default())?;
+    /// let found = session.internal_lm(&predicted, Head::new(&weight, None, 1)?, Layout::Packed, &targets)?;
+    /// assert!((found[0][0] - 0.5f64.ln()).abs() < 1e-6);
+    /// # Ok::<(), rnnt_loss::Error>(())
+    /// ```
+    ///
+    /// # Shapes
+    /// `predicted` *rows x H* in `layout`, as [`Joint::predicted`](crate::Joint::predicted). Returns U numbers for each utterance.
+    ///
+    /// # Errors
+    /// Shapes that do not fit, labels outside the classes, scores that are NaN or +inf, or -inf for every label.
+    ///
+    /// # Cost
+    /// 2 Σ (U+1) H C floating-point operations.
+    pub fn internal_lm(
         &mut self,
         predicted: &[F],
         head: Head<F>,
         layout: Layout,
         targets: &Targets,
     ) -> Result<Vec<Vec<f64>>> {
-        internal::label_side(self, predicted, head, layout, targets)
-    }
-}
-
-/// Fails where sites would have to be chosen first.
-pub(crate) fn reject_pruned(loss: &Loss) -> Result<()> {
-    match loss {
-        Loss::Pruned { .. } => Err(Error::Inputs {
-            expected: "a trivial joiner and a joint network",
-            found: "no trivial joiner",
-        }),
-        _ => Ok(()),
+        let engine = F::engine(&mut self.buffers);
+        engine.internal_lm(predicted, head, layout, targets, &self.options)
     }
 }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! since the slope of tanh and of the positive part is at most 1 (with dropout, the scale of what is left). Where there are
-//! several heads, 2 becomes 4 (tokens and durations) or 3 (a blank of its own): see `columns::reach`.
+//! several heads, 2 becomes 4 (tokens and durations) or 3 (a blank of its own): see `columns::gradient_bound`.
 use kernels::{items_mut, par_for};
 use rnnt_dp::Lattices;
 
@@ -30,16 +30,16 @@ pub struct Skipped {
 }
 
 impl Skipped {
-    /// `reach` is 2 above.
-    pub(crate) fn new(lost: Lost, reach: f64, largest_hidden: f64, largest_weight: f64) -> Self {
+    /// `bound` is 2 above.
+    pub(crate) fn new(lost: Lost, bound: f64, largest_hidden: f64, largest_weight: f64) -> Self {
         let Lost { sites, mass } = lost;
         Self {
             sites,
             zeros: 0,
             mass,
-            bias: reach * mass,
-            weight: reach * mass * largest_hidden,
-            inputs: reach * mass * largest_weight,
+            bias: bound * mass,
+            weight: bound * mass * largest_hidden,
+            inputs: bound * mass * largest_weight,
         }
     }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 use panda_core::Selection;
 use rnnt_dp::{Lattices, Site};
 
-use crate::{Error, Result, compact::emptied, error::expect_len};
+use crate::{Error, Result, error::expect_len, site_buffers::clear_with_capacity};
 
 /// Blank, frame counts and label sequences of a batch.
 #[derive(Debug, Clone, PartialEq)]
@@ -198,7 +198,7 @@ impl Targets {
         let tokens = self.tokens();
         let (ids, active) = spare.into_parts();
         let entries = tokens * self.lattices.sites();
-        let (mut ids, mut active) = (emptied(ids, entries), emptied(active, entries));
+        let (mut ids, mut active) = (clear_with_capacity(ids, entries), clear_with_capacity(active, entries));
         for utterance in 0..self.batch() {
             let labels = self.labels(utterance);
             for site in self.lattices.sites_of(utterance) {
@@ -216,7 +216,7 @@ impl Targets {
     pub(crate) fn next_labels(&self, spare: Selection) -> Result<Selection> {
         let (ids, active) = spare.into_parts();
         let sites = self.lattices.sites();
-        let (mut ids, mut active) = (emptied(ids, sites), emptied(active, sites));
+        let (mut ids, mut active) = (clear_with_capacity(ids, sites), clear_with_capacity(active, sites));
         for utterance in 0..self.batch() {
             let labels = self.labels(utterance);
             for site in self.lattices.sites_of(utterance) {

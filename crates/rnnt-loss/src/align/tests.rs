@@ -3,6 +3,7 @@ use panda_core::Head;
 use rnnt_dp::{Regularisers, Topology, forward_backward};
 
 use super::*;
+use crate::Session;
 use crate::{Layout, Tokens};
 
 /// Numbers that look random and are always the same.

@@ -1,5 +1,7 @@
 //! Tensors under the names of their roles, checked against the targets.
-use ::pruned::{Heads as TrivialHeads, Linear};
+use std::mem::take;
+
+use ::pruned::{Heads as SimpleHeads, Linear};
 use candle_core::{DType, Storage, Tensor};
 use panda_core::{
     Head,
@@ -8,8 +10,8 @@ use panda_core::{
 
 use super::{expect_dims, expect_dtype, expect_rank};
 use crate::{
-    Dropout, Error, Gradients, HeadGradient, Inputs, Joint, Layout, PrunedJoint, Result, Rows, Scales,
-    Scores, Simple, SimpleGradient, Targets,
+    Dropout, Error, Gradients, Inputs, Joint, Layout, PrunedJoint, Result, Rows, Scales, Scores, Simple,
+    SimpleGradient, Targets,
 };
 
 /// Weight *C x H* and bias *C* of a head.
@@ -113,10 +115,76 @@ impl<'a> From<PrunedTensors<'a>> for TensorInputs<'a> {
     }
 }
 
-/// Tensors whose shapes fit, contiguous, and what they are.
+/// Names of the tensors of all kinds of inputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Name {
+    Encoded,
+    Predicted,
+    Hidden,
+    Scores,
+    HeadWeight,
+    HeadBias,
+    DurationsWeight,
+    DurationsBias,
+    SimpleFrames,
+    AmWeight,
+    AmBias,
+    SimpleLabels,
+    LmWeight,
+    LmBias,
+}
+
+impl Name {
+    /// The name in messages.
+    fn text(self) -> &'static str {
+        match self {
+            Self::Encoded => "encoded",
+            Self::Predicted => "predicted",
+            Self::Hidden => "hidden",
+            Self::Scores => "scores",
+            Self::HeadWeight => "head.weight",
+            Self::HeadBias => "head.bias",
+            Self::DurationsWeight => "durations.weight",
+            Self::DurationsBias => "durations.bias",
+            Self::SimpleFrames => "simple.frames",
+            Self::AmWeight => "simple.am.weight",
+            Self::AmBias => "simple.am.bias",
+            Self::SimpleLabels => "simple.labels",
+            Self::LmWeight => "simple.lm.weight",
+            Self::LmBias => "simple.lm.bias",
+        }
+    }
+
+    /// Takes the gradient of the tensor out of those of a call.
+    fn take_gradient<F>(self, gradients: &mut Gradients<F>) -> Vec<F> {
+        let Gradients { encoded, predicted, hidden, scores, head, durations, simple } = gradients;
+        let simple = match simple {
+            Some(SimpleGradient::Heads(simple)) => Some(simple),
+            _ => None,
+        };
+        match (self, simple) {
+            (Self::Encoded, _) => take(encoded),
+            (Self::Predicted, _) => take(predicted),
+            (Self::Hidden, _) => take(hidden),
+            (Self::Scores, _) => take(scores),
+            (Self::HeadWeight, _) => take(&mut head.weight),
+            (Self::HeadBias, _) => take(&mut head.bias),
+            (Self::DurationsWeight, _) => take(&mut durations.weight),
+            (Self::DurationsBias, _) => take(&mut durations.bias),
+            (Self::SimpleFrames, Some(simple)) => take(&mut simple.am.rows),
+            (Self::AmWeight, Some(simple)) => take(&mut simple.am.weight),
+            (Self::AmBias, Some(simple)) => take(&mut simple.am.bias),
+            (Self::SimpleLabels, Some(simple)) => take(&mut simple.lm.rows),
+            (Self::LmWeight, Some(simple)) => take(&mut simple.lm.weight),
+            (Self::LmBias, Some(simple)) => take(&mut simple.lm.bias),
+            (_, None) => Vec::new(),
+        }
+    }
+}
+
+/// Checked contiguous tensors by name.
 pub(super) struct Arguments {
-    /// In the order of [`Kind`]'s fields; a head is its weight and, if there is one, its bias.
-    pub tensors: Vec<Tensor>,
+    pub tensors: Vec<(Name, Tensor)>,
     pub dtype: DType,
     kind: Kind,
     layout: Layout,
@@ -124,81 +192,69 @@ pub(super) struct Arguments {
 
 #[derive(Clone, Copy)]
 enum Kind {
-    /// encoded, predicted, head, durations
-    Joint { head: Shape, durations: Option<Shape>, dropout: Option<Dropout> },
-    /// hidden, head
-    Rows { head: Shape },
-    /// scores
+    Joint { dropout: Option<Dropout> },
+    Rows,
     Scores { classes: usize },
-    /// encoded, predicted, head; frames, am, labels, lm
-    Pruned { head: Shape, am: Shape, lm: Shape, scales: Scales, dropout: Option<Dropout> },
+    Pruned { scales: Scales, dropout: Option<Dropout> },
 }
 
-/// Of a head.
-#[derive(Clone, Copy)]
-struct Shape {
-    hidden: usize,
-    bias: bool,
-}
-
-/// Collects tensors that were looked at.
+/// Collects tensors whose shapes were checked.
 #[derive(Default)]
-struct Checked<'a>(Vec<(&'static str, &'a Tensor)>);
+struct Checked<'a>(Vec<(Name, &'a Tensor)>);
 
 impl<'a> Checked<'a> {
-    fn rows(&mut self, argument: &'static str, tensor: &'a Tensor, dims: &[usize]) -> Result<()> {
-        expect_dims(argument, tensor, dims)?;
-        self.0.push((argument, tensor));
+    fn rows(&mut self, name: Name, tensor: &'a Tensor, dims: &[usize]) -> Result<()> {
+        expect_dims(name.text(), tensor, dims)?;
+        self.0.push((name, tensor));
         Ok(())
     }
 
     /// A head over rows of a width; any number of classes, at least one, unless they are given.
     fn head(
         &mut self,
-        names: [&'static str; 2],
+        weight_name: Name,
+        bias_name: Name,
         head: HeadTensors<'a>,
         (classes, hidden): (Option<usize>, usize),
-    ) -> Result<Shape> {
+    ) -> Result<()> {
         let HeadTensors { weight, bias } = head;
-        expect_rank(names[0], weight, "[C, H]", 2)?;
+        expect_rank(weight_name.text(), weight, "[C, H]", 2)?;
         let found = weight.dims2()?;
         if found.0 == 0 || found.1 == 0 {
             let (expected, found) = ("[C, H], both at least 1".into(), format!("{:?}", weight.dims()));
-            return Err(Error::Shape { argument: names[0], expected, found });
+            return Err(Error::Shape { argument: weight_name.text(), expected, found });
         }
-        self.rows(names[0], weight, &[classes.unwrap_or(found.0), hidden])?;
-        if let Some(bias) = bias {
-            self.rows(names[1], bias, &[found.0])?;
-        }
-        Ok(Shape { hidden, bias: bias.is_some() })
+        self.rows(weight_name, weight, &[classes.unwrap_or(found.0), hidden])?;
+        bias.map_or(Ok(()), |bias| self.rows(bias_name, bias, &[found.0]))
     }
 
     fn finish(self, kind: Kind, layout: Layout) -> Result<Arguments> {
-        let dtype = expect_dtype(&self.0)?;
-        let tensors = self.0.iter().map(|(_, tensor)| tensor.contiguous());
+        let named: Vec<_> = self.0.iter().map(|(name, tensor)| (name.text(), *tensor)).collect();
+        let dtype = expect_dtype(&named)?;
+        let tensors = self.0.iter().map(|(name, tensor)| Ok((*name, tensor.contiguous()?)));
         let tensors = tensors.collect::<candle_core::Result<_>>()?;
         Ok(Arguments { tensors, dtype, kind, layout })
     }
 }
 
-/// Frames and label positions of padded rows, which are looked at.
+/// Checks padded rows and the token head; returns their layout and width.
 fn joint_rows<'a>(
     joint: &JointTensors<'a>,
     targets: &Targets,
     into: &mut Checked<'a>,
-) -> Result<(Layout, Shape)> {
+) -> Result<(Layout, usize)> {
     let JointTensors { encoded, predicted, head, .. } = *joint;
     expect_rank("encoded", encoded, "[B, T, H]", 3)?;
     expect_rank("predicted", predicted, "[B, U+1, H]", 3)?;
     let (batch, frames, positions) = (targets.batch(), encoded.dim(1)?, predicted.dim(1)?);
     expect_rank("head.weight", head.weight, "[C, H]", 2)?;
     let width = head.weight.dim(1)?;
-    into.rows("encoded", encoded, &[batch, frames, width])?;
-    into.rows("predicted", predicted, &[batch, positions, width])?;
-    let shape = into.head(["head.weight", "head.bias"], head, (None, width))?;
+    into.rows(Name::Encoded, encoded, &[batch, frames, width])?;
+    into.rows(Name::Predicted, predicted, &[batch, positions, width])?;
+    into.head(Name::HeadWeight, Name::HeadBias, head, (None, width))?;
     let layout = Layout::Padded { frames, positions };
     layout.check(targets)?;
-    Ok((layout, shape))
+    Ok((layout, width))
 }
 
 impl Arguments {
@@ -207,19 +263,19 @@ impl Arguments {
         let mut checked = Checked::default();
         match inputs {
             TensorInputs::Joint(joint) => {
-                let (layout, head) = joint_rows(joint, targets, &mut checked)?;
-                let names = ["durations.weight", "durations.bias"];
-                let mut of = |tensors| checked.head(names, tensors, (None, head.hidden));
-                let durations = joint.durations.map(&mut of).transpose()?;
-                checked.finish(Kind::Joint { head, durations, dropout: joint.dropout }, layout)
+                let (layout, width) = joint_rows(joint, targets, &mut checked)?;
+                if let Some(head) = joint.durations {
+                    checked.head(Name::DurationsWeight, Name::DurationsBias, head, (None, width))?;
+                }
+                checked.finish(Kind::Joint { dropout: joint.dropout }, layout)
             }
             TensorInputs::Rows(RowTensors { hidden, head }) => {
                 expect_rank("hidden", hidden, "[B, T, H]", 3)?;
                 expect_rank("head.weight", head.weight, "[C, H]", 2)?;
                 let (frames, width) = (hidden.dim(1)?, head.weight.dim(1)?);
-                checked.rows("hidden", hidden, &[targets.batch(), frames, width])?;
-                let head = checked.head(["head.weight", "head.bias"], *head, (None, width))?;
-                checked.finish(Kind::Rows { head }, Layout::Padded { frames, positions: 1 })
+                checked.rows(Name::Hidden, hidden, &[targets.batch(), frames, width])?;
+                checked.head(Name::HeadWeight, Name::HeadBias, *head, (None, width))?;
+                checked.finish(Kind::Rows, Layout::Padded { frames, positions: 1 })
             }
             TensorInputs::Scores(ScoreTensors { scores }) => {
                 let batch = targets.batch();
@@ -233,122 +289,96 @@ impl Arguments {
                 };
                 let mut dims = scores.dims().to_vec();
                 dims[0] = batch;
-                checked.rows("scores", scores, &dims)?;
+                checked.rows(Name::Scores, scores, &dims)?;
                 checked.finish(Kind::Scores { classes: width.saturating_sub(durations) }, layout)
             }
             TensorInputs::Pruned(PrunedTensors { simple, joint, scales }) => {
-                let (layout, head) = joint_rows(joint, targets, &mut checked)?;
+                let (layout, _) = joint_rows(joint, targets, &mut checked)?;
                 let TrivialJoiner { frames, labels, am, lm } = *simple;
                 expect_rank("simple.frames", frames, "[B, T, Ha]", 3)?;
                 expect_rank("simple.labels", labels, "[B, U+1, Hl]", 3)?;
                 let classes = Some(joint.head.weight.dim(0)?);
                 let like = |rows: &Tensor, width| [rows.dims()[0], rows.dims()[1], width];
                 let (ha, hl) = (frames.dim(2)?, labels.dim(2)?);
-                checked.rows("simple.frames", frames, &like(joint.encoded, ha))?;
-                let am = checked.head(["simple.am.weight", "simple.am.bias"], am, (classes, ha))?;
-                checked.rows("simple.labels", labels, &like(joint.predicted, hl))?;
-                let lm = checked.head(["simple.lm.weight", "simple.lm.bias"], lm, (classes, hl))?;
-                let (scales, dropout) = (*scales, joint.dropout);
-                checked.finish(Kind::Pruned { head, am, lm, scales, dropout }, layout)
+                checked.rows(Name::SimpleFrames, frames, &like(joint.encoded, ha))?;
+                checked.head(Name::AmWeight, Name::AmBias, am, (classes, ha))?;
+                checked.rows(Name::SimpleLabels, labels, &like(joint.predicted, hl))?;
+                checked.head(Name::LmWeight, Name::LmBias, lm, (classes, hl))?;
+                checked.finish(Kind::Pruned { scales: *scales, dropout: joint.dropout }, layout)
             }
         }
     }
 
-    /// Of both passes, with pruning alone.
+    /// Factors of both passes, with pruning only.
     pub fn scales(&self) -> Option<Scales> {
         if let Kind::Pruned { scales, .. } = self.kind { Some(scales) } else { None }
     }
 
-    /// Lends the values as inputs of a session, without a copy.
+    /// Calls a function with the values as inputs of a session, without a copy.
     ///
     /// # Errors
     /// A tensor on another device.
-    pub fn lend<F: Element, T>(&self, use_them: impl FnOnce(&Inputs<F>) -> Result<T>) -> Result<T> {
-        let guards: Vec<_> = self.tensors.iter().map(Tensor::storage_and_layout).collect();
+    pub fn with_inputs<F: Element, T>(&self, use_them: impl FnOnce(&Inputs<F>) -> Result<T>) -> Result<T> {
+        let guards: Vec<_> = self.tensors.iter().map(|(_, tensor)| tensor.storage_and_layout()).collect();
         let mut slices = Vec::with_capacity(guards.len());
-        for (storage, layout) in &guards {
+        for ((name, tensor), (storage, layout)) in self.tensors.iter().zip(&guards) {
             let Storage::Cpu(storage) = &**storage else {
                 let message = "expected tensors on the CPU, found one on another device";
                 return Err(candle_core::Error::msg(message).into());
             };
-            slices.push(values::<F>(storage, layout)?);
+            slices.push((*name, values::<F>(storage, layout)?, tensor));
         }
         use_them(&self.inputs(&slices)?)
     }
 
-    fn inputs<'a, F: Element>(&self, slices: &[&'a [F]]) -> Result<Inputs<'a, F>> {
-        let mut next = slices.iter().copied();
-        let mut next = move || next.next().unwrap_or_default();
-        let layout = self.layout;
-        let mut parts = |shape: Shape| (next(), shape.bias.then(&mut next), shape.hidden);
-        let head = |(weight, bias, hidden)| Head::new(weight, bias, hidden);
+    fn inputs<'a, F: Element>(&self, slices: &[(Name, &'a [F], &Tensor)]) -> Result<Inputs<'a, F>> {
+        let find = |name| slices.iter().find(|slice| slice.0 == name);
+        let rows = |name| find(name).map(|&(_, values, _)| values).unwrap_or_default();
+        // Weight, bias and width of a linear layer.
+        let layer = |weight, bias| -> Result<_> {
+            let width = find(weight).map_or(Ok(0), |(_, _, tensor)| tensor.dim(1))?;
+            Ok((rows(weight), find(bias).map(|&(_, values, _)| values), width))
+        };
+        let head = |weight, bias| -> Result<Head<'a, F>> {
+            let (weight, bias, width) = layer(weight, bias)?;
+            Ok(Head::new(weight, bias, width)?)
+        };
+        let linear = |name, weight, bias| -> Result<Linear<'a, F>> {
+            let (weight, bias, width) = layer(weight, bias)?;
+            Ok(Linear::new(rows(name), weight, bias, width)?)
+        };
+        let joint = |dropout, durations| -> Result<Joint<'a, F>> {
+            let (encoded, predicted) = (rows(Name::Encoded), rows(Name::Predicted));
+            let head = head(Name::HeadWeight, Name::HeadBias)?;
+            Ok(Joint { encoded, predicted, head, durations, dropout, layout: self.layout })
+        };
         Ok(match self.kind {
-            Kind::Joint { head: of_tokens, durations, dropout } => {
-                let rows = Shape { hidden: 0, bias: true };
-                let (encoded, predicted, _) = parts(rows);
-                let tokens = head(parts(of_tokens))?;
-                let durations = durations.map(|shape| head(parts(shape))).transpose()?;
-                let predicted = predicted.unwrap_or_default();
-                Inputs::Joint(Joint { encoded, predicted, head: tokens, durations, dropout, layout })
+            Kind::Joint { dropout } => {
+                let durations = find(Name::DurationsWeight);
+                let durations = durations.map(|_| head(Name::DurationsWeight, Name::DurationsBias));
+                Inputs::Joint(joint(dropout, durations.transpose()?)?)
             }
-            Kind::Rows { head: of_tokens } => {
-                let (hidden, ..) = parts(Shape { hidden: 0, bias: false });
-                Inputs::Rows(Rows { hidden, head: head(parts(of_tokens))?, durations: None, layout })
+            Kind::Rows => {
+                let (hidden, head) = (rows(Name::Hidden), head(Name::HeadWeight, Name::HeadBias)?);
+                Inputs::Rows(Rows { hidden, head, durations: None, layout: self.layout })
             }
             Kind::Scores { classes } => {
-                let (scores, ..) = parts(Shape { hidden: 0, bias: false });
-                Inputs::Scores(Scores { scores, classes, layout })
+                Inputs::Scores(Scores { scores: rows(Name::Scores), classes, layout: self.layout })
             }
-            Kind::Pruned { head: of_tokens, am, lm, scales, dropout } => {
-                let (encoded, predicted, _) = parts(Shape { hidden: 0, bias: true });
-                let tokens = head(parts(of_tokens))?;
-                let mut linear = |shape| {
-                    let (rows, ..) = parts(Shape { hidden: 0, bias: false });
-                    let (weight, bias, hidden) = parts(shape);
-                    Linear::new(rows, weight, bias, hidden)
-                };
-                let (am, lm) = (linear(am)?, linear(lm)?);
-                let predicted = predicted.unwrap_or_default();
-                let joint = Joint { encoded, predicted, head: tokens, durations: None, dropout, layout };
-                Inputs::Pruned(PrunedJoint {
-                    simple: Simple::Heads(TrivialHeads::new(am, lm)?),
-                    joint,
-                    scales,
-                })
+            Kind::Pruned { scales, dropout } => {
+                let am = linear(Name::SimpleFrames, Name::AmWeight, Name::AmBias)?;
+                let lm = linear(Name::SimpleLabels, Name::LmWeight, Name::LmBias)?;
+                let (simple, joint) = (Simple::Heads(SimpleHeads::new(am, lm)?), joint(dropout, None)?);
+                Inputs::Pruned(PrunedJoint { simple, joint, scales })
             }
         })
     }
 
-    /// Gradients in the order of the tensors.
-    pub fn order<F: Element>(&self, gradients: Gradients<F>) -> Result<Vec<Tensor>> {
-        let Gradients { encoded, predicted, hidden, scores, head, durations, simple } = gradients;
-        let parts = |HeadGradient { weight, bias }: HeadGradient<F>, shape: Shape| {
-            [Some(weight), shape.bias.then_some(bias)].into_iter().flatten()
+    /// The gradient of each tensor.
+    pub fn gradients<F: Element>(&self, mut gradients: Gradients<F>) -> Result<Vec<Tensor>> {
+        let tensor = |(name, like): &(Name, Tensor)| {
+            Tensor::from_vec(name.take_gradient(&mut gradients), like.shape(), like.device())
         };
-        let ordered: Vec<Vec<F>> = match self.kind {
-            Kind::Joint { head: of_tokens, durations: of_durations, .. } => {
-                let tokens = [encoded, predicted].into_iter().chain(parts(head, of_tokens));
-                tokens
-                    .chain(of_durations.into_iter().flat_map(|shape| parts(durations.clone(), shape)))
-                    .collect()
-            }
-            Kind::Rows { head: of_tokens } => std::iter::once(hidden).chain(parts(head, of_tokens)).collect(),
-            Kind::Scores { .. } => vec![scores],
-            Kind::Pruned { head: of_tokens, am, lm, .. } => {
-                let mut ordered: Vec<_> =
-                    [encoded, predicted].into_iter().chain(parts(head, of_tokens)).collect();
-                if let Some(SimpleGradient::Heads(simple)) = simple {
-                    for (side, shape) in [(simple.am, am), (simple.lm, lm)] {
-                        ordered.push(side.rows);
-                        ordered.extend(parts(HeadGradient { weight: side.weight, bias: side.bias }, shape));
-                    }
-                }
-                ordered
-            }
-        };
-        let pairs = ordered.into_iter().zip(&self.tensors);
-        Ok(pairs
-            .map(|(values, like)| Tensor::from_vec(values, like.shape(), like.device()))
-            .collect::<candle_core::Result<_>>()?)
+        Ok(self.tensors.iter().map(tensor).collect::<candle_core::Result<_>>()?)
     }
 }

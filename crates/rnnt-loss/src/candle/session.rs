@@ -5,9 +5,12 @@ use candle_core::{DType, Tensor};
 use panda_core::candle::{Element as CandleElement, function_of};
 
 use super::inputs::{Arguments, TensorInputs};
-use crate::{Found, Loss, Options, Output, Result, Scales, Session, Skipped, Targets, held::Held};
+use crate::{
+    Loss, Options, Output, PruningOutput, Result, Scales, Skipped, Targets, buffers::Buffers,
+    problem::ForwardState,
+};
 
-/// A [`Session`] over candle tensors, `f32` or `f64`; its buffers stay from step to step, and clones share them.
+/// A [`Session`](crate::Session) over candle tensors, `f32` or `f64`; its buffers stay from step to step, and clones share them.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor, Var};
@@ -29,8 +32,8 @@ use crate::{Found, Loss, Options, Output, Result, Scales, Session, Skipped, Targ
 #[derive(Debug, Clone)]
 pub struct LossSession {
     options: Options,
-    single: Arc<Mutex<Session<f32>>>,
-    double: Arc<Mutex<Session<f64>>>,
+    single: Arc<Mutex<Buffers<f32>>>,
+    double: Arc<Mutex<Buffers<f64>>>,
 }
 
 /// A weighted sum of losses.
@@ -42,7 +45,7 @@ pub struct LossSum {
     /// Loss of each utterance, *B*; +inf for those that were left out of the sum.
     pub losses: Vec<f64>,
     /// What the trivial joiner found, with pruning alone.
-    pub first_pass: Option<Found>,
+    pub first_pass: Option<PruningOutput>,
     /// What [`Options::skip`] left out of the gradients.
     pub skipped: Skipped,
 }
@@ -50,19 +53,19 @@ pub struct LossSum {
 /// What candle calls the operation.
 const NAME: &str = "transducer-loss";
 
-/// The session for a type.
-trait Pick: CandleElement + crate::Element {
-    fn pick(session: &LossSession) -> &Arc<Mutex<Session<Self>>>;
+/// A type of numbers and its buffers in a session.
+trait SessionDtype: CandleElement + crate::Element {
+    fn buffers(session: &LossSession) -> &Arc<Mutex<Buffers<Self>>>;
 }
 
-impl Pick for f32 {
-    fn pick(session: &LossSession) -> &Arc<Mutex<Session<f32>>> {
+impl SessionDtype for f32 {
+    fn buffers(session: &LossSession) -> &Arc<Mutex<Buffers<f32>>> {
         &session.single
     }
 }
 
-impl Pick for f64 {
-    fn pick(session: &LossSession) -> &Arc<Mutex<Session<f64>>> {
+impl SessionDtype for f64 {
+    fn buffers(session: &LossSession) -> &Arc<Mutex<Buffers<f64>>> {
         &session.double
     }
 }
@@ -76,10 +79,25 @@ impl LossSession {
     /// A session without buffers yet.
     ///
     /// # Errors
-    /// Those of [`Session::new`].
+    /// Those of [`Session::new`](crate::Session::new).
     pub fn new(options: &Options) -> Result<Self> {
-        let single = Arc::new(Mutex::new(Session::new(options)?));
-        Ok(Self { options: options.clone(), single, double: Arc::new(Mutex::new(Session::new(options)?)) })
+        options.check()?;
+        Ok(Self { options: options.clone(), single: Arc::default(), double: Arc::default() })
+    }
+
+    /// A session of another loss that shares the buffers of this one, and so its budget.
+    ///
+    /// For losses of one step that are computed one after the other with [`sum`](Self::sum), such as a transducer loss and
+    /// an auxiliary CTC loss: together they hold no more than the budget. Of `options`, `budget`, `keep_scores`, `precision`
+    /// and `plan` are replaced by those of `self`.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn sharing_buffers(&self, options: &Options) -> Result<Self> {
+        let Options { budget, keep_scores, precision, plan, .. } = self.options;
+        let options = Options { budget, keep_scores, precision, plan, ..options.clone() };
+        options.check()?;
+        Ok(Self { options, single: Arc::clone(&self.single), double: Arc::clone(&self.double) })
     }
 
     /// What the session was made with.
@@ -95,7 +113,7 @@ impl LossSession {
     /// Those of the inputs.
     ///
     /// # Errors
-    /// As [`Session::forward`]; a tensor of another rank, type or device.
+    /// As [`Session::forward`](crate::Session::forward); a tensor of another rank, type or device.
     ///
     /// # Cost
     /// As there; a second backward pass over the same graph runs the forward pass again.
@@ -119,7 +137,7 @@ impl LossSession {
     /// Those of the inputs; `weights` *B*.
     ///
     /// # Errors
-    /// As [`Session::sum`]; a tensor of another rank, type or device.
+    /// As [`Session::sum`](crate::Session::sum); a tensor of another rank, type or device.
     ///
     /// # Cost
     /// As there.
@@ -149,24 +167,33 @@ impl LossSession {
         Arguments::new(&inputs, targets, self.options.loss.durations())
     }
 
-    fn forward_of<F: Pick>(&self, arguments: Arguments, targets: &Targets) -> Result<Tensor> {
-        let session = Arc::clone(F::pick(self));
-        let held = arguments.lend(|inputs| Held::new(&mut lock(&session), inputs, targets))?;
-        let losses = match (held.found(), arguments.scales()) {
-            (Some(found), Some(scales)) => both(&found.losses, held.losses(), scales),
-            _ => held.losses().to_vec(),
+    fn forward_of<F: SessionDtype>(&self, arguments: Arguments, targets: &Targets) -> Result<Tensor> {
+        let (buffers, options) = (Arc::clone(F::buffers(self)), self.options.clone());
+        let state = arguments
+            .with_inputs(|inputs| ForwardState::new(inputs, targets, &options, &mut lock(&buffers)))?;
+        let losses = match (state.first_pass(), arguments.scales()) {
+            (Some(first), Some(scales)) => both(&first.losses, state.losses(), scales),
+            _ => state.losses().to_vec(),
         };
         let possible = losses.iter().map(|loss| loss.is_finite()).collect();
-        let tensors = arguments.tensors.clone();
-        let state = Mutex::new(State::Held(Box::new(held)));
-        let gradients = Deferred { session, arguments, targets: targets.clone(), possible, state };
-        let slope = move |tensor, upstream: &Tensor| gradients.slope(tensor, upstream);
-        Ok(function_of(NAME, &tensors, losses, targets.batch(), slope)?)
+        let tensors: Vec<Tensor> = arguments.tensors.iter().map(|(_, tensor)| tensor.clone()).collect();
+        let progress = Mutex::new(Progress::Forward(Box::new(state)));
+        let targets = targets.clone();
+        let batch = targets.batch();
+        let gradients = Deferred { buffers, options, arguments, targets, possible, progress };
+        let grad_fn = move |tensor, upstream: &Tensor| gradients.gradient(tensor, upstream);
+        Ok(function_of(NAME, &tensors, losses, batch, grad_fn)?)
     }
 
-    fn sum_of<F: Pick>(&self, arguments: &Arguments, targets: &Targets, weights: &[f64]) -> Result<LossSum> {
-        let session = F::pick(self);
-        let out = arguments.lend::<F, _>(|inputs| lock(session).sum(*inputs, targets, weights))?;
+    fn sum_of<F: SessionDtype>(
+        &self,
+        arguments: &Arguments,
+        targets: &Targets,
+        weights: &[f64],
+    ) -> Result<LossSum> {
+        let out = arguments.with_inputs::<F, _>(|inputs| {
+            F::engine(&mut lock(F::buffers(self))).sum(inputs, targets, weights, &self.options)
+        })?;
         let Output { losses, first_pass, gradients, skipped } = out;
         let value = match (&first_pass, arguments.scales()) {
             (Some(first), Some(Scales { simple, pruned })) => {
@@ -174,12 +201,13 @@ impl LossSession {
             }
             _ => possible_sum(&losses, weights),
         };
-        let gradients = arguments.order(gradients)?;
-        let slope = move |tensor: usize, upstream: &Tensor| match upstream.to_scalar::<f64>()? {
+        let gradients = arguments.gradients(gradients)?;
+        let tensors: Vec<Tensor> = arguments.tensors.iter().map(|(_, tensor)| tensor.clone()).collect();
+        let grad_fn = move |tensor: usize, upstream: &Tensor| match upstream.to_scalar::<f64>()? {
             1.0 => Ok(gradients[tensor].clone()),
             factor => gradients[tensor].affine(factor, 0.0),
         };
-        let sum = function_of(NAME, &arguments.tensors, vec![value], (), slope)?;
+        let sum = function_of(NAME, &tensors, vec![value], (), grad_fn)?;
         Ok(LossSum { sum, losses, first_pass, skipped })
     }
 }
@@ -199,55 +227,54 @@ fn both(simple: &[f64], pruned: &[f64], scales: Scales) -> Vec<f64> {
 }
 
 /// Gradients of losses whose weights come with the backward pass.
-struct Deferred<F: CandleElement> {
-    session: Arc<Mutex<Session<F>>>,
+struct Deferred<F> {
+    buffers: Arc<Mutex<Buffers<F>>>,
+    options: Options,
     arguments: Arguments,
     targets: Targets,
     /// Which losses are finite.
     possible: Vec<bool>,
-    state: Mutex<State<F>>,
+    progress: Mutex<Progress<F>>,
 }
 
-enum State<F> {
-    Held(Box<Held<F>>),
+enum Progress<F> {
+    Forward(Box<ForwardState<F>>),
     /// Gradients under some weights, each until it is fetched.
-    Done(Vec<f64>, Vec<Option<Tensor>>),
+    Backward(Vec<f64>, Vec<Option<Tensor>>),
 }
 
 impl<F: CandleElement> Deferred<F> {
-    /// Gradients for all tensors.
-    fn run(&self, held: Option<Held<F>>, weights: &[f64]) -> Result<Vec<Tensor>> {
-        let session = &mut lock(&self.session);
-        let out = self.arguments.lend(|inputs| {
-            let held = match held {
-                Some(held) => held,
-                None => Held::new(session, inputs, &self.targets)?,
-            };
-            held.backward(session, inputs, &self.targets, weights)
+    /// Gradients of all tensors; the forward pass runs again where its state was used before.
+    fn backward(&self, state: Option<ForwardState<F>>, weights: &[f64]) -> Result<Vec<Tensor>> {
+        let (Self { options, targets, arguments, .. }, buffers) = (self, &mut lock(&self.buffers));
+        let out = arguments.with_inputs(|inputs| {
+            let state = state.map_or_else(|| ForwardState::new(inputs, targets, options, buffers), Ok)?;
+            state.backward(&inputs.values(), weights, options, buffers)
         })?;
-        self.arguments.order(out.gradients)
+        arguments.gradients(out.gradients)
     }
 
-    /// That for one of them.
-    fn slope(&self, tensor: usize, upstream: &Tensor) -> candle_core::Result<Tensor> {
+    /// That of one of them.
+    fn gradient(&self, tensor: usize, upstream: &Tensor) -> candle_core::Result<Tensor> {
         let mut weights = upstream.to_vec1::<f64>()?;
         // Whatever an infinite loss has become above, it has no gradient in either pass.
         let pairs = weights.iter_mut().zip(&self.possible);
         pairs.filter(|(_, possible)| !**possible).for_each(|(weight, _)| *weight = 0.0);
-        let mut state = lock(&self.state);
-        if let State::Done(of, gradients) = &mut *state
+        let mut progress = lock(&self.progress);
+        if let Progress::Backward(of, gradients) = &mut *progress
             && same(of, &weights)
             && let Some(gradient) = gradients[tensor].take()
         {
             return Ok(gradient);
         }
-        let before = std::mem::replace(&mut *state, State::Done(Vec::new(), Vec::new()));
-        let held = if let State::Held(held) = before { Some(*held) } else { None };
-        let gradients = self.run(held, &weights).map_err(candle_core::Error::wrap)?;
-        let tracked = |(gradient, tensor): (Tensor, &Tensor)| tensor.track_op().then_some(gradient);
-        let mut gradients: Vec<_> = gradients.into_iter().zip(&self.arguments.tensors).map(tracked).collect();
+        let before = std::mem::replace(&mut *progress, Progress::Backward(Vec::new(), Vec::new()));
+        let state = if let Progress::Forward(state) = before { Some(*state) } else { None };
+        let gradients = self.backward(state, &weights).map_err(candle_core::Error::wrap)?;
+        let tensors = &self.arguments.tensors;
+        let tracked = |(gradient, (_, tensor)): (Tensor, &(_, Tensor))| tensor.track_op().then_some(gradient);
+        let mut gradients: Vec<_> = gradients.into_iter().zip(tensors).map(tracked).collect();
         let gradient = gradients[tensor].take();
-        *state = State::Done(weights, gradients);
+        *progress = Progress::Backward(weights, gradients);
         gradient
             .ok_or_else(|| candle_core::Error::msg("a gradient was asked for a tensor outside of the graph"))
     }

@@ -1,0 +1,166 @@
+//! The sum over paths between the outputs of the heads and their adjoints.
+use std::{borrow::Cow, ops::Range};
+
+use kernels::reset;
+use panda_core::{Adjoints, Clamp, Real};
+use rnnt_dp::Lattices;
+
+use crate::{
+    Error, Options, Result,
+    buffers::Buffers,
+    columns::{self, HeadAdjoints},
+    error::expect_len,
+    heads::HeadOutput,
+    objective::Objective,
+    site_buffers::split_front,
+    skip::{Lost, skip},
+    smoothing::{add_z_loss, smooth, unsmooth, z_loss_adjoints},
+};
+
+/// Losses and what their gradients need: a few numbers per site, and the scores that were kept.
+pub(crate) struct LatticeState<F> {
+    /// Columns, and those of tokens.
+    width: (usize, usize),
+    /// Of each head, the tokens' first.
+    outputs: Vec<HeadOutput<F>>,
+    losses: Vec<f64>,
+    /// Adjoints of the columns, *N x S*, and scratch memory for what is made of them.
+    numbers: Vec<f64>,
+    /// N S
+    entries: usize,
+    skipped: Vec<Lost>,
+}
+
+impl<F: Real> LatticeState<F> {
+    /// Losses and adjoints of the outputs of all heads.
+    pub fn forward(
+        outputs: Vec<HeadOutput<F>>,
+        objective: &Objective,
+        options: &Options,
+        buffers: &mut Buffers<F>,
+    ) -> Result<Self> {
+        let (lattices, width) = (objective.sites().lattices(), objective.width());
+        let (sites, entries) = (lattices.sites(), lattices.sites() * width.0);
+        let numbers = std::mem::take(&mut buffers.sites.numbers);
+        let mut numbers = reset(numbers, sites * columns::numbers_per_site(width.0, options), 0.0);
+        let mut losses = vec![0.0; lattices.batch()];
+        let (adjoints, mut scratch) = numbers.split_at_mut(entries);
+        let emissions = if columns::mixes(&outputs) || options.smooths() {
+            let emissions = split_front(&mut scratch, entries);
+            columns::write(&outputs, emissions);
+            if let ([all, .., mean], true) = (outputs.as_slice(), options.smooths()) {
+                let (all, mean) = (&all.normalized, &mean.normalized);
+                smooth(emissions, width, options.label_smoothing, all, mean);
+            }
+            &*emissions
+        } else {
+            &outputs[0].normalized.emissions
+        };
+        objective.sum(emissions, options, &mut buffers.lattices, &mut losses, adjoints, scratch)?;
+        if options.z_loss > 0.0 {
+            add_z_loss(&mut losses, options.z_loss, &outputs[0].normalized, lattices)?;
+        }
+        let skipped = match options.skip > 0.0 {
+            true => skip(lattices, width, adjoints, options.skip),
+            false => Vec::new(),
+        };
+        Ok(Self { width, outputs, losses, numbers, entries, skipped })
+    }
+
+    /// Loss of each utterance.
+    pub fn losses(&self) -> &[f64] {
+        &self.losses
+    }
+
+    /// Emissions of all sites, before smoothing.
+    pub fn emissions(&self) -> Cow<'_, [f64]> {
+        columns::emissions(&self.outputs)
+    }
+
+    /// Adjoints of the emissions, not yet weighted by utterance.
+    pub fn adjoints(&self) -> &[f64] {
+        &self.numbers[..self.entries]
+    }
+
+    /// What all utterances lose together under their weights, if anything may be left out.
+    pub fn lost(&self, weights: &[f64]) -> Option<Lost> {
+        (!self.skipped.is_empty()).then(|| Lost::weighted(&self.skipped, weights))
+    }
+
+    /// Largest ratio of the gradients of a site's scores to the sum of its adjoints.
+    pub fn gradient_bound(&self) -> f64 {
+        columns::gradient_bound(&self.outputs)
+    }
+
+    /// The output of each head and its weighted adjoints; once.
+    pub fn backward(
+        &mut self,
+        lattices: &Lattices,
+        options: &Options,
+        weights: &[f64],
+    ) -> Result<Vec<(&HeadOutput<F>, Adjoints<'_>)>> {
+        let Self { width, outputs, losses, numbers, entries, .. } = self;
+        expect_len("weights", lattices.batch(), weights.len())?;
+        // An impossible utterance has no gradient, whatever an infinite loss has become above: 0 · inf would be NaN.
+        let possible = |(weight, loss): (&f64, &f64)| if loss.is_finite() { *weight } else { 0.0 };
+        let weights: Vec<f64> = weights.iter().zip(&*losses).map(possible).collect();
+        if let Some(utterance) = weights.iter().position(|weight| !weight.is_finite()) {
+            return Err(Error::Weight { utterance, found: weights[utterance] });
+        }
+        let sites = lattices.sites();
+        let (emissions, mut scratch) = numbers.split_at_mut(*entries);
+        // A clamp acts on the gradient of the unweighted loss, so that the weights have to wait.
+        let clamp = options.clamp.map(|limit| {
+            let at_sites = split_front(&mut scratch, sites);
+            weights.iter().enumerate().for_each(|(b, weight)| at_sites[lattices.range(b)].fill(*weight));
+            Clamp { limit, weights: at_sites }
+        });
+        if clamp.is_none() {
+            let (columns, _) = *width;
+            for (utterance, weight) in weights.iter().enumerate() {
+                let Range { start, end } = lattices.range(utterance);
+                emissions[start * columns..end * columns].iter_mut().for_each(|a| *a *= weight);
+            }
+        }
+        let of_means = options.smooths().then(|| {
+            let of_means = split_front(&mut scratch, sites);
+            unsmooth(emissions, *width, options.label_smoothing, of_means);
+            of_means
+        });
+        let mut adjoints = columns::adjoints(outputs, emissions, &mut scratch);
+        if of_means.is_some() || options.z_loss > 0.0 {
+            let log_z = split_front(&mut scratch, sites);
+            match &of_means {
+                Some(of_means) => log_z.iter_mut().zip(&**of_means).for_each(|(z, mean)| *z = -mean),
+                None => log_z.fill(0.0),
+            }
+            let factor = |utterance: usize| match clamp {
+                // As above; there is no gradient without a path.
+                Some(_) => 1.0,
+                None => weights[utterance],
+            };
+            z_loss_adjoints(log_z, options.z_loss, &outputs[0].normalized, lattices, factor);
+            adjoints[0].log_z = Some(log_z);
+        }
+        adjoints.extend(of_means.map(|log_z| HeadAdjoints { emissions: &[], log_z: Some(log_z) }));
+        let adjoints = adjoints.into_iter().map(|HeadAdjoints { emissions, log_z }| Adjoints {
+            emissions,
+            log_z: log_z.map(|log_z| &*log_z),
+            clamp,
+        });
+        Ok(outputs.iter().zip(adjoints).collect())
+    }
+
+    /// Returns all vectors to the buffers, and the losses.
+    pub fn release(self, buffers: &mut Buffers<F>) -> Vec<f64> {
+        let mut normalizers = buffers.normalizers.iter_mut();
+        for (head, HeadOutput { selection, normalized, .. }) in self.outputs.into_iter().enumerate() {
+            buffers.sites.put_selection(head, selection);
+            if let Some(workspace) = normalizers.next() {
+                workspace.recycle(normalized);
+            }
+        }
+        buffers.sites.numbers = self.numbers;
+        self.losses
+    }
+}
