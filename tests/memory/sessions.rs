@@ -2,11 +2,11 @@
 use candle_core::{Device, Tensor, Var, WithDType, backprop::GradStore};
 use panda::pruned::{Linear, Matrices};
 use panda::rnnt_loss::{
-    Dropout, Element, Error, Head, Inputs, Joint, Layout, Loss, Options, Precision, PrunedJoint, Pruning,
-    Rows, Scales, Scores, Session, Simple, Targets, Tokens, Topology,
+    DEFAULT_BUDGET, Dropout, Element, Error, Head, Inputs, Joint, Layout, Loss, Options, Precision,
+    PrunedJoint, Pruning, Rows, Scales, Scores, Session, Simple, Targets, Tokens, Topology,
     candle::{
-        HeadTensors, JointTensors, LossSession, PrunedTensors, RowTensors, ScoreTensors, TensorInputs,
-        TrivialJoiner,
+        HeadTensors, JointTensors, LossSession, LossSum, PrunedTensors, RowTensors, ScoreTensors,
+        TensorInputs, TrivialJoiner,
     },
 };
 
@@ -447,6 +447,91 @@ fn large_calls_keep_to_their_budgets() {
     ] {
         for (kind, whole) in [(Kind::Plain, true), (Kind::Durations, false), (Kind::Ctc, true)] {
             case(&shapes, hidden, classes, kind).check::<f32>(whole);
+        }
+    }
+}
+
+/// Tensors of a step with a transducer and an auxiliary CTC loss.
+struct TwoLosses {
+    targets: Targets,
+    /// Encoded and predicted rows of the joint, hidden rows of CTC, weights of both heads.
+    tensors: [Var; 5],
+}
+
+impl TwoLosses {
+    fn new([batch, frames, labels, width, classes]: [usize; 5]) -> Self {
+        let lens = (0..batch).map(|b| frames - 3 * b).collect();
+        let labels_of = |b: usize| (0..labels - b).map(move |u| 1 + (5 * u + b) as u32 % (classes as u32 - 1));
+        let targets = Targets::new(0, lens, (0..batch).map(|b| labels_of(b).collect()).collect()).unwrap();
+        let var = |shape: &[usize]| {
+            let values = (0..shape.iter().product()).map(|i: usize| (i * 37 % 101) as f32 / 101.0 - 0.5);
+            Var::from_vec(values.collect(), shape, &Device::Cpu).unwrap()
+        };
+        let rows = [[batch, frames, width], [batch, labels + 1, width], [batch, frames, width / 2]];
+        let [encoded, predicted, hidden] = rows.map(|shape| var(&shape));
+        let tensors = [encoded, predicted, hidden, var(&[classes, width]), var(&[classes, width / 2])];
+        Self { targets, tensors }
+    }
+
+    /// Losses of both, which hold their gradients.
+    fn step(&self, sessions: &[LossSession; 2]) -> Result<[LossSum; 2], Error> {
+        let [encoded, predicted, hidden, weight, ctc_weight] = &self.tensors;
+        let head = |weight| HeadTensors { weight, bias: None };
+        let joint = JointTensors { encoded, predicted, head: head(weight), durations: None, dropout: None };
+        let weights = vec![1.0; self.targets.batch()];
+        let rows = RowTensors { hidden, head: head(ctc_weight) };
+        let ctc = sessions[1].sum(rows, &self.targets, &weights)?;
+        Ok([sessions[0].sum(joint, &self.targets, &weights)?, ctc])
+    }
+
+    /// Bytes of the gradients.
+    fn results(&self) -> usize {
+        self.tensors.iter().map(|tensor| 4 * tensor.elem_count()).sum()
+    }
+
+    /// What a loss plans.
+    fn planned(&self, options: &Options) -> Result<usize, Error> {
+        let values = self.tensors.each_ref().map(|var| var.flatten_all().unwrap().to_vec1::<f32>().unwrap());
+        let [encoded, predicted, hidden, weight, ctc_weight] = &values;
+        let [_, frames, width] = *self.tensors[0].dims() else { panic!("three axes") };
+        let layout = Layout::Padded { frames, positions: self.tensors[1].dims()[1] };
+        let session = Session::new(options)?;
+        if options.loss == Loss::Ctc {
+            let rows = Rows::new(hidden, Head::new(ctc_weight, None, width / 2)?);
+            return session.plan(rows.with_layout(layout), &self.targets);
+        }
+        let joint = Joint::new(encoded, predicted, Head::new(weight, None, width)?);
+        session.plan(joint.with_layout(layout), &self.targets)
+    }
+}
+
+#[test]
+fn a_transducer_and_a_ctc_loss_share_a_budget() {
+    let _turn = turn();
+    for shape in [[3, 60, 12, 48, 700], [6, 30, 9, 16, 40], [2, 200, 20, 64, 1500]] {
+        let step = TwoLosses::new(shape);
+        let options = |budget| [Loss::rnnt(), Loss::Ctc].map(|loss| Options { budget, ..Options::of(loss) });
+        let smallest = options(1).map(|options| match step.planned(&options) {
+            Err(Error::Budget { smallest, .. }) => smallest,
+            other => panic!("{other:?}"),
+        });
+        let smallest = smallest.into_iter().max().unwrap();
+        for budget in [smallest, smallest * 3 / 2, 4 * smallest, DEFAULT_BUDGET] {
+            let options = options(budget);
+            let planned = options.each_ref().map(|options| step.planned(options).unwrap());
+            let planned = planned.into_iter().max().unwrap();
+            let transducer = LossSession::new(&options[0]).unwrap();
+            let ctc = transducer.sharing_buffers(&options[1]).unwrap();
+            let shared = [transducer, ctc];
+            let (_, growth, losses) = measure(|| {
+                let run = |_| step.step(&shared).unwrap().map(|sum| sum.losses);
+                (0..3).map(run).next_back().unwrap()
+            });
+            let measured = growth.saturating_sub(step.results());
+            assert!(measured <= planned, "{shape:?}, {budget}: {measured} above {planned}");
+            assert!(planned <= budget, "{shape:?}: {planned} above {budget}");
+            let apart = options.map(|options| LossSession::new(&options).unwrap());
+            assert_eq!(losses, step.step(&apart).unwrap().map(|sum| sum.losses), "{shape:?}, {budget}");
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::layers::dropout::Masks;
 use crate::model::{Model, Parts};
 use crate::{Error, Linear, ModelConfig, Parameters, Result};
 
-/// The losses of a run: their options and the buffers that stay from step to step.
+/// The losses of a run: their options, and buffers that stay from step to step and share `loss.budget`.
 #[derive(Debug, Clone)]
 pub struct LossSessions {
     /// None for a recognition lattice, which keeps its own.
@@ -29,7 +29,11 @@ impl LossSessions {
             Some(_) => None,
             None => Some(LossSession::new(&config.loss_options()?)?),
         };
-        Ok(Self { transducer, ctc: LossSession::new(&config.ctc_options())? })
+        let ctc = match &transducer {
+            Some(transducer) => transducer.sharing_buffers(&config.ctc_options())?,
+            None => LossSession::new(&config.ctc_options())?,
+        };
+        Ok(Self { transducer, ctc })
     }
 }
 

@@ -107,7 +107,8 @@ impl StepPlan {
             _ => 0,
         };
         let ctc = if Terms::has_ctc(&config.terms) { 2 * F * frames * w } else { 0 };
-        let losses = config.loss.options.budget.bytes.saturating_mul(1 + usize::from(ctc > 0));
+        // An auxiliary CTC loss shares the budget.
+        let losses = config.loss.options.budget.bytes;
         // Losses keep their gradients of heads as long as the graph lives.
         let heads = ["joint.head", "joint.durations", "ctc", "simple"];
         let heads = self
