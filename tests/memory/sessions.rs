@@ -461,7 +461,8 @@ struct TwoLosses {
 impl TwoLosses {
     fn new([batch, frames, labels, width, classes]: [usize; 5]) -> Self {
         let lens = (0..batch).map(|b| frames - 3 * b).collect();
-        let labels_of = |b: usize| (0..labels - b).map(move |u| 1 + (5 * u + b) as u32 % (classes as u32 - 1));
+        let labels_of =
+            |b: usize| (0..labels - b).map(move |u| 1 + (5 * u + b) as u32 % (classes as u32 - 1));
         let targets = Targets::new(0, lens, (0..batch).map(|b| labels_of(b).collect()).collect()).unwrap();
         let var = |shape: &[usize]| {
             let values = (0..shape.iter().product()).map(|i: usize| (i * 37 % 101) as f32 / 101.0 - 0.5);

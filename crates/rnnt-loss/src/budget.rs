@@ -13,14 +13,14 @@ use rnnt_dp::Topology;
 
 use crate::{
     Error, Layout, Options, Result, columns,
-    heads::{Heads, Role},
-    objective::Objective,
+    heads::{HeadSet, Role},
+    objective::LatticeObjective,
     site_buffers::SiteBytes,
 };
 
-/// Sizes that decide what a call takes.
-pub(crate) struct Sizes<'a> {
-    pub objective: &'a Objective<'a>,
+/// CallSizes that decide what a call takes.
+pub(crate) struct CallSizes<'a> {
+    pub objective: &'a LatticeObjective<'a>,
     pub options: &'a Options,
     /// H
     pub hidden: usize,
@@ -125,7 +125,7 @@ fn even(sizes: &[usize], room: usize) -> Vec<Range<usize>> {
     filled(sizes, high)
 }
 
-impl Sizes<'_> {
+impl CallSizes<'_> {
     /// All utterances at once, as for a pending value.
     ///
     /// # Errors
@@ -236,7 +236,7 @@ impl Sizes<'_> {
             let selected = self.objective.selected(role);
             (role, Shape { sites, hidden: self.hidden, classes, selected })
         };
-        Heads::<f32>::roles(self.classes, self.options).into_iter().map(shape).collect()
+        HeadSet::<f32>::roles(self.classes, self.options).into_iter().map(shape).collect()
     }
 
     /// Bytes of a site in each of the session's compact vectors.
@@ -270,7 +270,7 @@ impl Sizes<'_> {
         let batch = self.objective.sites().batch();
         // First rows of frames and labels, groups, losses, lattices of groups; for CTC the frames as targets of their own.
         let lists = 160 * batch + self.objective.bytes_of_call();
-        Heads::<F>::bytes(self.classes, self.hidden, self.options) + lists + self.held + SLACK
+        HeadSet::<F>::bytes(self.classes, self.hidden, self.options) + lists + self.held + SLACK
     }
 
     /// Bytes of recursions in so many lanes, which stay from group to group.

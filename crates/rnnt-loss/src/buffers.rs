@@ -1,11 +1,11 @@
-//! Buffers of a session, which stay from step to step.
+//! SessionBuffers of a session, which stay from step to step.
 use panda_core::{Real, Workspace};
 
 use crate::{Options, Result, budget::CallPlan, objective::LatticeWorkspace, site_buffers::SiteBuffers};
 
-/// Buffers that all calls of a session share.
+/// SessionBuffers that all calls of a session share.
 #[derive(Debug)]
-pub struct Buffers<F> {
+pub struct SessionBuffers<F> {
     /// One for each head.
     pub(crate) normalizers: Vec<Workspace<F>>,
     pub(crate) lattices: LatticeWorkspace,
@@ -14,7 +14,7 @@ pub struct Buffers<F> {
     pub(crate) pruning: ::pruned::Workspace<F>,
 }
 
-impl<F: Real> Default for Buffers<F> {
+impl<F: Real> Default for SessionBuffers<F> {
     fn default() -> Self {
         Self {
             normalizers: Vec::new(),
@@ -25,12 +25,12 @@ impl<F: Real> Default for Buffers<F> {
     }
 }
 
-impl<F: Real> Buffers<F> {
+impl<F: Real> SessionBuffers<F> {
     /// Frees buffers that a plan leaves no memory for, and sets the budgets of the others.
     pub(crate) fn apply_plan(&mut self, plan: &CallPlan, heads: usize, options: &Options) -> Result<()> {
         if plan.held == 0 {
             // There is no first pass.
-            self.pruning.keep_within(&::pruned::Bytes::default(), plan.left);
+            self.pruning.keep_within(&::pruned::PassScratch::default(), plan.left);
         }
         let left = plan.left.saturating_sub(self.pruning.excess());
         let left = self.lattices.keep_within(plan.lattices, &options.loss, left);

@@ -2,7 +2,7 @@
 //! the different labels of its utterance.
 use std::ops::Range;
 
-use kernels::{items_mut, par_find, parts_mut};
+use kernels::{ScratchReq, items_mut, par_find, parts_mut};
 use panda_core::Selection;
 use rnnt_dp::{Regularisers, ctc::CtcWorkspace};
 
@@ -16,11 +16,11 @@ const LANES: usize = 64;
 pub(crate) struct Ctc {
     /// Frame counts, without labels: frames are the sites.
     frames: Targets,
-    utterances: Vec<Utterance>,
+    utterances: Vec<CtcUtterance>,
 }
 
 #[derive(Clone)]
-struct Utterance {
+struct CtcUtterance {
     labels: Vec<u32>,
     /// Of each label, or none if all are 1.
     weights: Vec<f64>,
@@ -28,7 +28,7 @@ struct Utterance {
     classes: Vec<u32>,
 }
 
-impl Utterance {
+impl CtcUtterance {
     fn new(labels: &[u32], weights: &[f64]) -> Self {
         let mut classes = labels.to_vec();
         classes.sort_unstable();
@@ -49,12 +49,12 @@ impl Utterance {
         width: usize,
         regularisers: &Regularisers,
         adjoints: &mut [f64],
-        lane: &mut Lane,
+        lane: &mut CtcLane,
     ) -> Result<f64> {
         let columns = self.columns();
         let of_labels = columns.len() + 1;
         let entries = emissions.len() / width * of_labels;
-        let Lane { emissions: spread, adjoints: of_spread, sums } = lane;
+        let CtcLane { emissions: spread, adjoints: of_spread, sums } = lane;
         *spread = clear_with_capacity(std::mem::take(spread), entries);
         for row in emissions.chunks_exact(width) {
             spread.push(row[0]);
@@ -73,47 +73,31 @@ impl Utterance {
     }
 }
 
-/// Room for one utterance after the other: emissions and adjoints by label, both recursions. It stays in the session.
+/// Buffers for one utterance after the other, which stay in the session.
 #[derive(Debug, Default)]
-pub(crate) struct Lane {
+pub(crate) struct CtcLane {
     emissions: Vec<f64>,
     adjoints: Vec<f64>,
     sums: CtcWorkspace,
 }
 
-impl Lane {
+/// Memory of each part of a lane: emissions and adjoints by label, both recursions, lists of one utterance.
+type LaneParts = [ScratchReq; 3];
+
+/// Each part grows to what the utterance needs that needs the most of it.
+fn largest(a: LaneParts, b: LaneParts) -> LaneParts {
+    [a[0].or(b[0]), a[1].or(b[1]), a[2].or(b[2])]
+}
+
+impl CtcLane {
     pub fn bytes(&self) -> usize {
-        self.room().bytes()
+        ScratchReq::all_of(self.parts()).bytes()
     }
 
-    fn room(&self) -> Room {
+    fn parts(&self) -> LaneParts {
         let by_label = self.emissions.capacity().max(self.adjoints.capacity());
-        Room { by_label: 8 * by_label, sums: self.sums.held(), lists: 0 }
-    }
-}
-
-/// Bytes of what a lane holds: each part grows to what the utterance wants that wants the most of it.
-#[derive(Debug, Clone, Copy, Default)]
-struct Room {
-    /// Emissions, and as many for adjoints.
-    by_label: usize,
-    /// Both recursions.
-    sums: usize,
-    /// Of an utterance at hand, not kept.
-    lists: usize,
-}
-
-impl Room {
-    fn max(self, other: Self) -> Self {
-        Self {
-            by_label: self.by_label.max(other.by_label),
-            sums: self.sums.max(other.sums),
-            lists: self.lists.max(other.lists),
-        }
-    }
-
-    fn bytes(self) -> usize {
-        2 * self.by_label + self.sums + self.lists
+        let sums = ScratchReq::from_bytes(self.sums.held());
+        [ScratchReq::new::<f64>(by_label).times(2), sums, ScratchReq::EMPTY]
     }
 }
 
@@ -128,7 +112,8 @@ impl Ctc {
         let all = 0..targets.batch();
         let frames = all.clone().map(|b| targets.frames(b)).collect();
         let frames = Targets::new(targets.blank(), frames, vec![Vec::new(); targets.batch()])?;
-        let utterances = all.map(|b| Utterance::new(targets.labels(b), targets.token_weights(b))).collect();
+        let utterances =
+            all.map(|b| CtcUtterance::new(targets.labels(b), targets.token_weights(b))).collect();
         Ok(Self { frames, utterances })
     }
 
@@ -158,23 +143,23 @@ impl Ctc {
 
     /// Bytes of a copy of an utterance.
     pub fn bytes_of(&self, utterance: usize) -> usize {
-        let Utterance { labels, weights, classes } = &self.utterances[utterance];
+        let CtcUtterance { labels, weights, classes } = &self.utterances[utterance];
         4 * labels.len() + 8 * weights.len() + 4 * classes.len()
     }
 
-    /// Bytes of a lane that takes any of some utterances.
-    pub fn bytes_of_lane(&self, utterances: Range<usize>) -> usize {
-        self.room(utterances).bytes()
+    /// Memory of a lane that takes any of some utterances.
+    pub fn lane(&self, utterances: Range<usize>) -> ScratchReq {
+        ScratchReq::all_of(self.lane_parts(utterances))
     }
 
-    fn room(&self, utterances: Range<usize>) -> Room {
-        utterances.map(|b| self.room_of(b)).fold(Room::default(), Room::max)
-    }
-
-    fn room_of(&self, utterance: usize) -> Room {
-        let (frames, labels) = (self.frames.frames(utterance), self.utterances[utterance].labels.len());
-        let sums = CtcWorkspace::scratch(frames, labels).bytes();
-        Room { by_label: 8 * frames * (labels + 1), sums, lists: 8 * labels + 4096 }
+    fn lane_parts(&self, utterances: Range<usize>) -> LaneParts {
+        let parts = utterances.map(|b| {
+            let (frames, labels) = (self.frames.frames(b), self.utterances[b].labels.len());
+            let by_label = ScratchReq::new::<f64>(frames * (labels + 1)).times(2);
+            let sums = CtcWorkspace::scratch(frames, labels);
+            [by_label, sums, ScratchReq::from_bytes(8 * labels + 4096)]
+        });
+        parts.fold([ScratchReq::EMPTY; 3], largest)
     }
 
     /// Blank and the different labels at every frame.
@@ -204,20 +189,21 @@ impl Ctc {
         &self,
         emissions: &[f64],
         regularisers: &Regularisers,
-        (lanes, bytes): (&mut Vec<Lane>, usize),
+        (lanes, bytes): (&mut Vec<CtcLane>, usize),
         losses: &mut [f64],
         adjoints: &mut [f64],
     ) -> Result<()> {
         let (width, lattices) = (self.most(), self.frames.lattices());
-        let room = self.room(0..self.utterances.len());
-        let lane = room.bytes();
+        let parts = self.lane_parts(0..self.utterances.len());
+        let lane = ScratchReq::all_of(parts).bytes();
         let count = (bytes / lane.max(1)).clamp(1, self.utterances.len().min(LANES));
         lanes.truncate(count);
-        let held: usize = lanes.iter().map(|held| held.room().max(room).bytes()).sum();
+        let held: usize =
+            lanes.iter().map(|held| ScratchReq::all_of(largest(held.parts(), parts)).bytes()).sum();
         if held.saturating_add((count - lanes.len()) * lane) > bytes {
             *lanes = Vec::new();
         }
-        lanes.resize_with(count, Lane::default);
+        lanes.resize_with(count, CtcLane::default);
         let mut rest = adjoints;
         let parts = losses.iter_mut().zip(&self.utterances).enumerate().map(|(b, (loss, utterance))| {
             let Range { start, end } = lattices.range(b);

@@ -29,7 +29,7 @@ const WORDS: usize = 8;
 
 /// A rate, ready to be applied.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Mask {
+pub(crate) struct DropoutMask {
     seed: u64,
     threshold: u8,
     scale: f64,
@@ -37,17 +37,17 @@ pub(crate) struct Mask {
 
 impl Dropout {
     /// None if nothing is dropped.
-    pub(crate) fn mask(self) -> Result<Option<Mask>> {
+    pub(crate) fn mask(self) -> Result<Option<DropoutMask>> {
         if !(0.0..1.0).contains(&self.rate) {
             return Err(Error::Dropout { found: self.rate });
         }
         let threshold = (self.rate * 256.0).round().min(255.0) as u8;
         let scale = 256.0 / f64::from(256 - u16::from(threshold));
-        Ok((threshold > 0).then_some(Mask { seed: self.seed, threshold, scale }))
+        Ok((threshold > 0).then_some(DropoutMask { seed: self.seed, threshold, scale }))
     }
 }
 
-impl Mask {
+impl DropoutMask {
     /// By how much what is left grows.
     pub fn scale(&self) -> f64 {
         self.scale

@@ -5,10 +5,10 @@ use panda_core::{Head, Real};
 
 use crate::{
     Alignment, Inputs, Joint, Layout, Options, Output, Result, Scores, Targets, align,
-    buffers::Buffers,
+    buffers::SessionBuffers,
     error::expect_len,
     internal,
-    problem::{ForwardState, Problem, expect_unpruned},
+    loss_call::{ForwardState, LossCall, expect_unpruned},
     score_call::ScoreCall,
 };
 
@@ -17,20 +17,20 @@ use crate::{
 /// The engine is compiled in this crate, once for each type, and not again in every crate that uses it.
 pub trait Element: Real {
     #[doc(hidden)]
-    fn engine(buffers: &mut Buffers<Self>) -> &mut dyn Engine<Self>;
+    fn engine(buffers: &mut SessionBuffers<Self>) -> &mut dyn SessionEngine<Self>;
     #[doc(hidden)]
-    fn engine_ref(buffers: &Buffers<Self>) -> &dyn Engine<Self>;
+    fn engine_ref(buffers: &SessionBuffers<Self>) -> &dyn SessionEngine<Self>;
 }
 
 macro_rules! compiled {
     ($($float:ty),*) => {$(
         impl Element for $float {
             #[inline(never)]
-            fn engine(buffers: &mut Buffers<Self>) -> &mut dyn Engine<Self> {
+            fn engine(buffers: &mut SessionBuffers<Self>) -> &mut dyn SessionEngine<Self> {
                 buffers
             }
             #[inline(never)]
-            fn engine_ref(buffers: &Buffers<Self>) -> &dyn Engine<Self> {
+            fn engine_ref(buffers: &SessionBuffers<Self>) -> &dyn SessionEngine<Self> {
                 buffers
             }
         }
@@ -40,7 +40,7 @@ macro_rules! compiled {
 compiled!(f32, f64);
 
 /// The methods of a session for any inputs; see those of the same names.
-pub trait Engine<F> {
+pub trait SessionEngine<F> {
     #[doc(hidden)]
     fn plan(&self, inputs: &Inputs<F>, targets: &Targets, options: &Options, whole: bool) -> Result<usize>;
     #[doc(hidden)]
@@ -94,11 +94,11 @@ fn problem<'t, F: Real>(
     inputs: &Inputs<F>,
     targets: &'t Targets,
     options: &'t Options,
-) -> Result<Problem<'t, F>> {
-    Problem::new(inputs, Cow::Borrowed(&options.loss), Cow::Borrowed(targets), options)
+) -> Result<LossCall<'t, F>> {
+    LossCall::new(inputs, Cow::Borrowed(&options.loss), Cow::Borrowed(targets), options)
 }
 
-impl<F: Real> Engine<F> for Buffers<F> {
+impl<F: Real> SessionEngine<F> for SessionBuffers<F> {
     fn plan(&self, inputs: &Inputs<F>, targets: &Targets, options: &Options, whole: bool) -> Result<usize> {
         problem(inputs, targets, options)?.plan(&inputs.values(), options, whole)
     }

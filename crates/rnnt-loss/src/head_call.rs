@@ -11,40 +11,40 @@ use panda_core::{Backward, Head, Sites};
 
 use crate::{
     Error, Gradients, Joint, Layout, Loss, Options, Output, Result, Rows, Skipped, Targets,
-    budget::Sizes,
-    buffers::Buffers,
+    budget::CallSizes,
+    buffers::SessionBuffers,
     ctc::Ctc,
     error::expect_rows,
-    heads::{HeadGradients, HeadOutput, Heads, Role},
-    inputs::Values,
+    heads::{HeadGradients, HeadOutput, HeadSet, Role},
+    inputs::InputValues,
     joint_sites::{JointSites, JointSource, SiteGradients},
     lattice_state::LatticeState,
-    objective::Objective,
+    objective::LatticeObjective,
     site_buffers::SiteIndices,
     sites::{GroupSites, RowSites, row_indices},
 };
 
 /// Checked heads over sites of one kind, for a sum over paths. The values come with each direction.
 pub(crate) struct HeadCall<'t, F> {
-    objective: Objective<'t>,
+    objective: LatticeObjective<'t>,
     model: HeadModel<F>,
 }
 
 /// Where hidden rows come from and which heads normalize them, whatever the objective.
 pub(crate) struct HeadModel<F> {
-    source: Source,
-    heads: Heads<F>,
+    source: SiteSource,
+    heads: HeadSet<F>,
 }
 
-enum Source {
+enum SiteSource {
     Joint(JointSource),
     Rows { width: usize, layout: Layout },
 }
 
 /// Some utterances of a call.
-pub(crate) struct Group<'c, F> {
+pub(crate) struct SiteGroup<'c, F> {
     sites: GroupSites<'c, F>,
-    objective: &'c Objective<'c>,
+    objective: &'c LatticeObjective<'c>,
     heads: Vec<(Role, Head<'c, F>)>,
 }
 
@@ -70,28 +70,33 @@ impl<F: Real> HeadModel<F> {
         expect_rows("predicted", labels.total(), width, predicted.len())?;
         let mask = dropout.map_or(Ok(None), |dropout| dropout.mask())?;
         let source = JointSource { width, frames, labels, activation: options.activation, mask };
-        let heads = Heads::new(&head, durations, targets.blank(), options)?;
-        Ok(Self { source: Source::Joint(source), heads })
+        let heads = HeadSet::new(&head, durations, targets.blank(), options)?;
+        Ok(Self { source: SiteSource::Joint(source), heads })
     }
 
     /// The call of a sum over paths.
-    pub fn over(self, objective: Objective) -> HeadCall<F> {
+    pub fn over(self, objective: LatticeObjective) -> HeadCall<F> {
         HeadCall { objective, model: self }
     }
 
-    /// Sizes that decide the bytes of a call, in addition to `held` bytes of its caller.
-    pub fn sizes<'s>(&self, objective: &'s Objective<'s>, options: &'s Options, held: usize) -> Sizes<'s> {
+    /// CallSizes that decide the bytes of a call, in addition to `held` bytes of its caller.
+    pub fn sizes<'s>(
+        &self,
+        objective: &'s LatticeObjective<'s>,
+        options: &'s Options,
+        held: usize,
+    ) -> CallSizes<'s> {
         let indices = match &self.source {
-            Source::Joint(source) => JointSites::<F>::index_bytes(source.mask.is_some()),
-            Source::Rows { layout, .. } => RowSites::<F>::index_bytes(*layout),
+            SiteSource::Joint(source) => JointSites::<F>::index_bytes(source.mask.is_some()),
+            SiteSource::Rows { layout, .. } => RowSites::<F>::index_bytes(*layout),
         };
         let (hidden, classes) = (self.heads.hidden(), self.heads.classes());
-        Sizes { objective, options, hidden, classes, indices, held, scores: None }
+        CallSizes { objective, options, hidden, classes, indices, held, scores: None }
     }
 
     /// Number of heads.
     pub fn heads(&self, options: &Options) -> usize {
-        Heads::<F>::roles(self.heads.classes(), options).len()
+        HeadSet::<F>::roles(self.heads.classes(), options).len()
     }
 }
 
@@ -107,7 +112,7 @@ impl<'t, F: Real> HeadCall<'t, F> {
         options: &Options,
     ) -> Result<Self> {
         let model = HeadModel::joint(joint, &targets, options)?;
-        Ok(model.over(Objective::new(loss, targets)?))
+        Ok(model.over(LatticeObjective::new(loss, targets)?))
     }
 
     /// Hidden rows, a site's or, for CTC, a frame's.
@@ -125,15 +130,15 @@ impl<'t, F: Real> HeadCall<'t, F> {
         targets.check_classes(head.classes())?;
         let (blank, layout) =
             (targets.blank(), if *loss == Loss::Ctc { Ctc::layout(layout) } else { layout });
-        let (objective, width) = (Objective::new(loss, targets)?, head.hidden());
+        let (objective, width) = (LatticeObjective::new(loss, targets)?, head.hidden());
         layout.check(objective.sites())?;
         expect_rows("hidden", layout.score_rows(objective.sites()), width, hidden.len())?;
-        let heads = Heads::new(&head, durations, blank, options)?;
-        Ok(HeadModel { source: Source::Rows { width, layout }, heads }.over(objective))
+        let heads = HeadSet::new(&head, durations, blank, options)?;
+        Ok(HeadModel { source: SiteSource::Rows { width, layout }, heads }.over(objective))
     }
 
-    /// Sizes that decide the bytes of the call, in addition to `held` bytes of its caller.
-    pub fn sizes<'s>(&'s self, options: &'s Options, held: usize) -> Sizes<'s> {
+    /// CallSizes that decide the bytes of the call, in addition to `held` bytes of its caller.
+    pub fn sizes<'s>(&'s self, options: &'s Options, held: usize) -> CallSizes<'s> {
         self.model.sizes(&self.objective, options, held)
     }
 
@@ -145,11 +150,11 @@ impl<'t, F: Real> HeadCall<'t, F> {
     /// Losses and gradients, group after group.
     pub fn sum(
         &self,
-        values: &Values<F>,
+        values: &InputValues<F>,
         weights: &[f64],
         options: &Options,
         held: usize,
-        buffers: &mut Buffers<F>,
+        buffers: &mut SessionBuffers<F>,
     ) -> Result<Output<F>> {
         let plan = self.sizes(options, held).in_groups::<F>()?;
         let mut into = self.zero(values)?;
@@ -172,10 +177,10 @@ impl<'t, F: Real> HeadCall<'t, F> {
     /// Losses of all utterances at once, and the rows of their sites.
     pub fn forward(
         &self,
-        values: &Values<F>,
+        values: &InputValues<F>,
         options: &Options,
         held: usize,
-        buffers: &mut Buffers<F>,
+        buffers: &mut SessionBuffers<F>,
     ) -> Result<(SiteIndices, LatticeState<F>)> {
         let plan = self.sizes(options, held).whole::<F>()?;
         buffers.apply_plan(&plan, self.heads(options), options)?;
@@ -188,13 +193,13 @@ impl<'t, F: Real> HeadCall<'t, F> {
     pub fn backward(
         &self,
         (indices, state): (SiteIndices, LatticeState<F>),
-        values: &Values<F>,
+        values: &InputValues<F>,
         weights: &[f64],
         options: &Options,
-        buffers: &mut Buffers<F>,
+        buffers: &mut SessionBuffers<F>,
     ) -> Result<Output<F>> {
         let (sites, heads) = (self.sites(values, self.utterances(), indices), self.model.heads.list(values)?);
-        let (group, mut into) = (Group { sites, objective: &self.objective, heads }, self.zero(values)?);
+        let (group, mut into) = (SiteGroup { sites, objective: &self.objective, heads }, self.zero(values)?);
         let (losses, skipped) = group.backward(state, weights, options, buffers, &mut into)?;
         Ok(Output { losses, first_pass: None, gradients: self.gradients(into), skipped })
     }
@@ -204,7 +209,7 @@ impl<'t, F: Real> HeadCall<'t, F> {
     }
 
     /// The objective of some utterances.
-    pub fn part(&self, utterances: Range<usize>) -> Objective<'_> {
+    pub fn part(&self, utterances: Range<usize>) -> LatticeObjective<'_> {
         self.objective.part(utterances)
     }
 
@@ -214,29 +219,29 @@ impl<'t, F: Real> HeadCall<'t, F> {
     /// A row that holds an infinite value.
     pub fn group<'c>(
         &'c self,
-        values: &Values<'c, F>,
-        objective: &'c Objective<'c>,
+        values: &InputValues<'c, F>,
+        objective: &'c LatticeObjective<'c>,
         utterances: Range<usize>,
-        buffers: &mut Buffers<F>,
-    ) -> Result<Group<'c, F>> {
+        buffers: &mut SessionBuffers<F>,
+    ) -> Result<SiteGroup<'c, F>> {
         let (targets, spare) = (self.objective.sites(), std::mem::take(&mut buffers.sites.indices));
         let indices = match &self.model.source {
-            Source::Joint(source) => source.indices(values, targets, utterances.clone(), spare)?,
-            Source::Rows { layout, .. } => row_indices(*layout, targets, utterances.clone(), spare),
+            SiteSource::Joint(source) => source.indices(values, targets, utterances.clone(), spare)?,
+            SiteSource::Rows { layout, .. } => row_indices(*layout, targets, utterances.clone(), spare),
         };
         let sites = self.sites(values, utterances, indices);
-        Ok(Group { sites, objective, heads: self.model.heads.list(values)? })
+        Ok(SiteGroup { sites, objective, heads: self.model.heads.list(values)? })
     }
 
     fn sites<'c>(
         &self,
-        values: &Values<'c, F>,
+        values: &InputValues<'c, F>,
         utterances: Range<usize>,
         indices: SiteIndices,
     ) -> GroupSites<'c, F> {
         match &self.model.source {
-            Source::Joint(source) => GroupSites::Joint(JointSites::new(source, values, indices)),
-            Source::Rows { width, layout } => {
+            SiteSource::Joint(source) => GroupSites::Joint(JointSites::new(source, values, indices)),
+            SiteSource::Rows { width, layout } => {
                 let (rows, targets) = ((values.hidden, *width), self.objective.sites());
                 GroupSites::Rows(RowSites::new(rows, *layout, targets, utterances, indices))
             }
@@ -244,7 +249,7 @@ impl<'t, F: Real> HeadCall<'t, F> {
     }
 
     /// Zero gradients: of each head, and of the rows with the first.
-    fn zero(&self, values: &Values<F>) -> Result<Vec<HeadGradients<F>>> {
+    fn zero(&self, values: &InputValues<F>) -> Result<Vec<HeadGradients<F>>> {
         let [encoded, predicted, hidden] =
             [values.encoded, values.predicted, values.hidden].map(|rows| kernels::zeros(rows.len()));
         let list = self.model.heads.list(values)?;
@@ -262,14 +267,14 @@ impl<'t, F: Real> HeadCall<'t, F> {
     }
 }
 
-impl<F: Real> Group<'_, F> {
+impl<F: Real> SiteGroup<'_, F> {
     /// Utterances and their sites.
     pub fn targets(&self) -> &Targets {
         self.objective.sites()
     }
 
     /// Losses, and everything that their gradients need.
-    pub fn forward(&self, options: &Options, buffers: &mut Buffers<F>) -> Result<LatticeState<F>> {
+    pub fn forward(&self, options: &Options, buffers: &mut SessionBuffers<F>) -> Result<LatticeState<F>> {
         let mut outputs = Vec::with_capacity(3);
         for (index, &(role, ref head)) in self.heads.iter().enumerate() {
             let selection = self.objective.selection(role, buffers.sites.take_selection(index))?;
@@ -289,7 +294,7 @@ impl<F: Real> Group<'_, F> {
         mut state: LatticeState<F>,
         weights: &[f64],
         options: &Options,
-        buffers: &mut Buffers<F>,
+        buffers: &mut SessionBuffers<F>,
         into: &mut [HeadGradients<F>],
     ) -> Result<(Vec<f64>, Skipped)> {
         let Self { sites, heads, .. } = &self;
@@ -315,7 +320,7 @@ impl<F: Real> Group<'_, F> {
     }
 
     /// Returns the indices of the sites to the buffers.
-    pub fn release(self, buffers: &mut Buffers<F>) {
+    pub fn release(self, buffers: &mut SessionBuffers<F>) {
         buffers.sites.indices = self.sites.into_indices();
     }
 }

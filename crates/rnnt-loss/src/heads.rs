@@ -11,7 +11,8 @@ use panda_core::{Gradients, Head, Normalized, Selection};
 use rnnt_dp::Lattices;
 
 use crate::{
-    Error, HeadGradient, Options, Result, inputs::Values, joint_sites::SiteGradients, smoothing::MeanClass,
+    Error, HeadGradient, Options, Result, inputs::InputValues, joint_sites::SiteGradients,
+    smoothing::MeanClass,
 };
 
 /// The part of a head in the loss.
@@ -45,8 +46,8 @@ pub(crate) struct HeadOutput<F> {
 /// Gradients of a head, and those of the sites with the first head.
 pub(crate) type HeadGradients<F> = Gradients<F, SiteGradients<F>>;
 
-/// The heads of a call; their weights are among its [`Values`].
-pub(crate) struct Heads<F> {
+/// The heads of a call; their weights are among its [`InputValues`].
+pub(crate) struct HeadSet<F> {
     hidden: usize,
     classes: usize,
     has_durations: bool,
@@ -54,7 +55,7 @@ pub(crate) struct Heads<F> {
     mean: Option<MeanClass<F>>,
 }
 
-impl<F: Real> Heads<F> {
+impl<F: Real> HeadSet<F> {
     /// Checks the heads; `blank` is one of the classes.
     pub fn new(tokens: &Head<F>, durations: Option<Head<F>>, blank: u32, options: &Options) -> Result<Self> {
         let found = durations.map_or(0, |head| head.classes());
@@ -79,7 +80,7 @@ impl<F: Real> Heads<F> {
     }
 
     /// All of them; the tokens first, the mean last.
-    pub fn list<'h>(&'h self, values: &Values<'h, F>) -> Result<Vec<(Role, Head<'h, F>)>> {
+    pub fn list<'h>(&'h self, values: &InputValues<'h, F>) -> Result<Vec<(Role, Head<'h, F>)>> {
         let tokens = values.head.ok_or(Error::Inputs { expected: "a head", found: "none" })?;
         let mut list = Vec::with_capacity(3);
         match &self.factored {

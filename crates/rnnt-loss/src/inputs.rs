@@ -105,9 +105,9 @@ impl Scales {
     }
 }
 
-/// Values of a call under the names of its inputs, as [`Gradients`](crate::Gradients); empty where there is no such input.
+/// InputValues of a call under the names of its inputs, as [`Gradients`](crate::Gradients); empty where there is no such input.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Values<'a, F> {
+pub(crate) struct InputValues<'a, F> {
     pub encoded: &'a [F],
     pub predicted: &'a [F],
     pub hidden: &'a [F],
@@ -117,7 +117,7 @@ pub(crate) struct Values<'a, F> {
     pub simple: Option<Simple<'a, F>>,
 }
 
-impl<F> Values<'_, F> {
+impl<F> InputValues<'_, F> {
     pub fn none() -> Self {
         let (head, durations, simple) = (None, None, None);
         Self { encoded: &[], predicted: &[], hidden: &[], scores: &[], head, durations, simple }
@@ -125,18 +125,18 @@ impl<F> Values<'_, F> {
 }
 
 impl<'a, F: Copy> Inputs<'a, F> {
-    pub(crate) fn values(&self) -> Values<'a, F> {
+    pub(crate) fn values(&self) -> InputValues<'a, F> {
         let joint = |joint: Joint<'a, F>| {
             let Joint { encoded, predicted, head, durations, .. } = joint;
-            Values { encoded, predicted, head: Some(head), durations, ..Values::none() }
+            InputValues { encoded, predicted, head: Some(head), durations, ..InputValues::none() }
         };
         match *self {
             Self::Joint(inputs) => joint(inputs),
             Self::Rows(Rows { hidden, head, durations, .. }) => {
-                Values { hidden, head: Some(head), durations, ..Values::none() }
+                InputValues { hidden, head: Some(head), durations, ..InputValues::none() }
             }
-            Self::Scores(Scores { scores, .. }) => Values { scores, ..Values::none() },
-            Self::Pruned(inputs) => Values { simple: Some(inputs.simple), ..joint(inputs.joint) },
+            Self::Scores(Scores { scores, .. }) => InputValues { scores, ..InputValues::none() },
+            Self::Pruned(inputs) => InputValues { simple: Some(inputs.simple), ..joint(inputs.joint) },
         }
     }
 }

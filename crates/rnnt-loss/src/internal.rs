@@ -5,10 +5,10 @@ use panda_core::{Head, Selection};
 use crate::{
     Error, Layout, Options, Result, Targets,
     budget::CallPlan,
-    buffers::Buffers,
+    buffers::SessionBuffers,
     error::expect_rows,
     heads::without_blank,
-    inputs::Values,
+    inputs::InputValues,
     joint_sites::{JointSites, JointSource},
     site_buffers::SiteIndices,
     targets::Starts,
@@ -16,7 +16,7 @@ use crate::{
 
 /// [`Session::internal_lm`](crate::Session::internal_lm)
 pub(crate) fn label_side<F: Real>(
-    buffers: &mut Buffers<F>,
+    buffers: &mut SessionBuffers<F>,
     predicted: &[F],
     head: Head<F>,
     layout: Layout,
@@ -36,7 +36,7 @@ pub(crate) fn label_side<F: Real>(
     let (encoded, lattices) = (vec![F::ZERO; width], targets.lattices());
     let (activation, frames) = (options.activation, Starts::Every(0, targets.batch()));
     let source = JointSource { width, frames, labels, activation, mask: None };
-    let values = Values { encoded: &encoded, predicted, ..Values::none() };
+    let values = InputValues { encoded: &encoded, predicted, ..InputValues::none() };
     let indices = source.indices(&values, &targets, 0..targets.batch(), SiteIndices::default())?;
     let sites = JointSites::new(&source, &values, indices);
     let selection = targets.next_labels(Selection::default())?;

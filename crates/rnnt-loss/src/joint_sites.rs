@@ -8,8 +8,8 @@ use rnnt_dp::Lattices;
 use crate::{
     Activation, Error, Result, Targets,
     add_rows::add_rows,
-    dropout::Mask,
-    inputs::Values,
+    dropout::DropoutMask,
+    inputs::InputValues,
     site_buffers::{SiteIndices, clear_with_capacity},
     targets::Starts,
 };
@@ -21,7 +21,7 @@ pub(crate) struct JointSource {
     pub frames: Starts,
     pub labels: Starts,
     pub activation: Activation,
-    pub mask: Option<Mask>,
+    pub mask: Option<DropoutMask>,
 }
 
 impl JointSource {
@@ -31,7 +31,7 @@ impl JointSource {
     /// A row of theirs that holds an infinite value, which the nonlinearity would hide. Padding is not read.
     pub fn indices<F: Real>(
         &self,
-        values: &Values<F>,
+        values: &InputValues<F>,
         targets: &Targets,
         utterances: Range<usize>,
         spare: SiteIndices,
@@ -64,13 +64,13 @@ pub(crate) struct JointSites<'a, F> {
     predicted: &'a [F],
     width: usize,
     activation: Activation,
-    mask: Option<Mask>,
+    mask: Option<DropoutMask>,
     rows: SiteIndices,
 }
 
 impl<'a, F: Real> JointSites<'a, F> {
     /// Sites of the rows that [`JointSource::indices`] lists.
-    pub fn new(source: &JointSource, values: &Values<'a, F>, rows: SiteIndices) -> Self {
+    pub fn new(source: &JointSource, values: &InputValues<'a, F>, rows: SiteIndices) -> Self {
         let JointSource { width, activation, mask, .. } = *source;
         Self { encoded: values.encoded, predicted: values.predicted, width, activation, mask, rows }
     }

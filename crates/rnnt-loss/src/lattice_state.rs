@@ -7,11 +7,11 @@ use rnnt_dp::Lattices;
 
 use crate::{
     Error, Options, Result,
-    buffers::Buffers,
+    buffers::SessionBuffers,
     columns::{self, HeadAdjoints},
     error::expect_len,
     heads::HeadOutput,
-    objective::Objective,
+    objective::LatticeObjective,
     site_buffers::split_front,
     skip::{Lost, skip},
     smoothing::{add_z_loss, smooth, unsmooth, z_loss_adjoints},
@@ -35,9 +35,9 @@ impl<F: Real> LatticeState<F> {
     /// Losses and adjoints of the outputs of all heads.
     pub fn forward(
         outputs: Vec<HeadOutput<F>>,
-        objective: &Objective,
+        objective: &LatticeObjective,
         options: &Options,
-        buffers: &mut Buffers<F>,
+        buffers: &mut SessionBuffers<F>,
     ) -> Result<Self> {
         let (lattices, width) = (objective.sites().lattices(), objective.width());
         let (sites, entries) = (lattices.sites(), lattices.sites() * width.0);
@@ -152,7 +152,7 @@ impl<F: Real> LatticeState<F> {
     }
 
     /// Returns all vectors to the buffers, and the losses.
-    pub fn release(self, buffers: &mut Buffers<F>) -> Vec<f64> {
+    pub fn release(self, buffers: &mut SessionBuffers<F>) -> Vec<f64> {
         let mut normalizers = buffers.normalizers.iter_mut();
         for (head, HeadOutput { selection, normalized, .. }) in self.outputs.into_iter().enumerate() {
             buffers.sites.put_selection(head, selection);

@@ -4,7 +4,9 @@ use std::{borrow::Cow, fmt};
 use panda_core::Real;
 use panda_core::{Plan, Shape};
 
-use crate::{Loss, Options, Result, Targets, budget::Sizes, joint_sites::JointSites, objective::Objective};
+use crate::{
+    Loss, Options, Result, Targets, budget::CallSizes, joint_sites::JointSites, objective::LatticeObjective,
+};
 
 /// Bytes and floating-point work of [`Session::sum`](crate::Session::sum) of [`Joint`](crate::Joint) rows on padded tensors.
 ///
@@ -84,9 +86,10 @@ impl MemoryPlan {
         masked: bool,
     ) -> Result<Self> {
         let (lattices, element, batch) = (targets.lattices(), size_of::<F>(), targets.batch());
-        let objective = Objective::new(Cow::Borrowed(&options.loss), Cow::Borrowed(targets))?;
+        let objective = LatticeObjective::new(Cow::Borrowed(&options.loss), Cow::Borrowed(targets))?;
         let indices = JointSites::<F>::index_bytes(masked);
-        let sizes = Sizes { objective: &objective, options, hidden, classes, indices, held: 0, scores: None };
+        let sizes =
+            CallSizes { objective: &objective, options, hidden, classes, indices, held: 0, scores: None };
         let call = sizes.in_groups::<F>()?;
         let shape_of = |sites| sizes.shapes(sites)[0].1;
         let plan_of = |shape| match (options.plan, call.heads.first()) {

@@ -1,11 +1,11 @@
 //! Encodings and predictions before their projections: a joint network as a whole.
+use kernels::{Accumulate, Affine, View};
 use panda_core::Head;
 use panda_core::Real;
 
 use crate::{
     Element, Error, Gradients, Joint, Layout, Output, Result, Session, Skipped, Targets,
     error::{expect_len, expect_rows},
-    linear,
     targets::Starts,
 };
 
@@ -85,12 +85,12 @@ impl<F: Element> JointNetwork<'_, F> {
         expect_rows("predictions", positions.total, hl, predictions.len())?;
         let (x, y) = (frames.pack(encodings, ha), positions.pack(predictions, hl));
 
-        let f = linear::forward(&x, self.encoder, self.bias, ha, h);
-        let g = linear::forward(&y, self.predictor, None, hl, h);
+        let f = project(&x, self.encoder, self.bias, ha, h);
+        let g = project(&y, self.predictor, None, hl, h);
         let out = session.sum(Joint::new(&f, &g, self.head), targets, weights)?;
         let Output { losses, gradients: Gradients { encoded, predicted, head, .. }, skipped, .. } = out;
-        let into_x = linear::backward(&encoded, &x, self.encoder, ha, h);
-        let into_y = linear::backward(&predicted, &y, self.predictor, hl, h);
+        let into_x = project_backward(&encoded, &x, self.encoder, ha, h);
+        let into_y = project_backward(&predicted, &y, self.predictor, hl, h);
         Ok(NetworkOutput {
             losses,
             encodings: frames.unpack(&into_x.x, ha),
@@ -116,6 +116,39 @@ impl<F: Element> JointNetwork<'_, F> {
         expect_rows("network.predictor", h, self.predictor_width, self.predictor.len())?;
         self.bias.map_or(Ok(()), |bias| expect_len("network.bias", h, bias.len()))
     }
+}
+
+/// `y = x Wᵀ + b`: `x` *n x in*, `weight` *out x in*, `bias` *out*.
+fn project<F: Real>(x: &[F], weight: &[F], bias: Option<&[F]>, inputs: usize, outputs: usize) -> Vec<F> {
+    let mut y = vec![F::ZERO; x.len() / inputs * outputs];
+    Affine::new(View::new(weight, outputs, inputs).transposed(), bias).forward(x, &mut y);
+    y
+}
+
+/// Gradients of [`project`].
+struct ProjectionGradients<F> {
+    x: Vec<F>,
+    weight: Vec<F>,
+    bias: Vec<F>,
+}
+
+/// `dx = dy W`, `dW = dyᵀ x`, `db = Σ dy`.
+fn project_backward<F: Real>(
+    dy: &[F],
+    x: &[F],
+    weight: &[F],
+    inputs: usize,
+    outputs: usize,
+) -> ProjectionGradients<F> {
+    let layer = Affine::new(View::new(weight, outputs, inputs).transposed(), None);
+    let mut gradient = ProjectionGradients {
+        x: vec![F::ZERO; x.len()],
+        weight: vec![F::ZERO; weight.len()],
+        bias: vec![F::ZERO; outputs],
+    };
+    layer.backward_rows(dy, &mut gradient.x, Accumulate::Replace);
+    layer.backward_parameters(&[(x, dy)], &mut gradient.weight, &mut gradient.bias);
+    gradient
 }
 
 /// The real rows of a layout: runs `start .. start + len`, one an utterance.

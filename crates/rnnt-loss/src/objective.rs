@@ -6,18 +6,18 @@ use rnnt_dp::{Regularisers, Topology};
 
 use crate::{
     Loss, Options, Result, Targets,
-    ctc::{Ctc, Lane},
+    ctc::{Ctc, CtcLane},
     heads::Role,
     site_buffers::clear_with_capacity,
 };
 
 /// A sum over paths.
-pub(crate) enum Objective<'a> {
-    Transducer(Transducer<'a>),
+pub(crate) enum LatticeObjective<'a> {
+    Transducer(TransducerObjective<'a>),
     Ctc(Ctc),
 }
 
-impl<'a> Objective<'a> {
+impl<'a> LatticeObjective<'a> {
     /// The objective of a kind of loss over the utterances of some targets.
     ///
     /// # Errors
@@ -26,7 +26,7 @@ impl<'a> Objective<'a> {
         loss.check_columns(&targets)?;
         Ok(match *loss {
             Loss::Ctc => Self::Ctc(Ctc::new(&targets)?),
-            _ => Self::Transducer(Transducer { loss, targets }),
+            _ => Self::Transducer(TransducerObjective { loss, targets }),
         })
     }
 
@@ -47,13 +47,13 @@ impl<'a> Objective<'a> {
     }
 
     /// The same for some of the utterances.
-    pub fn part(&self, utterances: Range<usize>) -> Objective<'_> {
+    pub fn part(&self, utterances: Range<usize>) -> LatticeObjective<'_> {
         match self {
-            Self::Transducer(Transducer { loss, targets }) => {
+            Self::Transducer(TransducerObjective { loss, targets }) => {
                 let (loss, targets) = (Cow::Borrowed(&**loss), Cow::Owned(targets.part(utterances)));
-                Objective::Transducer(Transducer { loss, targets })
+                LatticeObjective::Transducer(TransducerObjective { loss, targets })
             }
-            Self::Ctc(ctc) => Objective::Ctc(ctc.part(utterances)),
+            Self::Ctc(ctc) => LatticeObjective::Ctc(ctc.part(utterances)),
         }
     }
 
@@ -62,10 +62,12 @@ impl<'a> Objective<'a> {
         match (role, self) {
             (Role::Blank | Role::Mean, _) => Ok(Selection::default()),
             (Role::Tokens, Self::Ctc(ctc)) => ctc.selection(spare),
-            (Role::Tokens, Self::Transducer(Transducer { loss, targets })) => match loss.factors_blank() {
-                true => targets.next_labels(spare),
-                false => targets.selection(spare),
-            },
+            (Role::Tokens, Self::Transducer(TransducerObjective { loss, targets })) => {
+                match loss.factors_blank() {
+                    true => targets.next_labels(spare),
+                    false => targets.selection(spare),
+                }
+            }
             (Role::Durations, _) => {
                 let (columns, tokens) = self.width();
                 let (sites, count) = (self.sites().lattices().sites(), columns - tokens);
@@ -85,7 +87,7 @@ impl<'a> Objective<'a> {
         match (role, self) {
             (Role::Blank | Role::Mean, _) => 0,
             (Role::Durations, _) => columns - tokens,
-            (Role::Tokens, Self::Transducer(Transducer { loss, .. })) if loss.factors_blank() => 1,
+            (Role::Tokens, Self::Transducer(TransducerObjective { loss, .. })) if loss.factors_blank() => 1,
             (Role::Tokens, _) => tokens,
         }
     }
@@ -93,7 +95,7 @@ impl<'a> Objective<'a> {
     /// Bytes of an utterance in a group: its labels and shapes anew, losses and weights.
     pub fn bytes_of(&self, utterance: usize) -> usize {
         match self {
-            Self::Transducer(Transducer { targets, .. }) => {
+            Self::Transducer(TransducerObjective { targets, .. }) => {
                 let (frames, labels) = (targets.frames(utterance), targets.labels(utterance).len());
                 let bands = if targets.lattices().full() { 0 } else { 64 + 8 * (frames + 1) };
                 256 + 12 * labels + bands
@@ -114,7 +116,7 @@ impl<'a> Objective<'a> {
     pub fn bytes_of_lane(&self, group: &Range<usize>) -> usize {
         match self {
             Self::Transducer(_) => 0,
-            Self::Ctc(ctc) => ctc.bytes_of_lane(group.clone()),
+            Self::Ctc(ctc) => ctc.lane(group.clone()).bytes(),
         }
     }
 
@@ -139,11 +141,11 @@ impl<'a> Objective<'a> {
     }
 }
 
-/// Buffers of a session for sums over paths, of either kind.
+/// SessionBuffers of a session for sums over paths, of either kind.
 #[derive(Debug)]
 pub(crate) struct LatticeWorkspace {
     lattices: rnnt_dp::Workspace,
-    ctc: Vec<Lane>,
+    ctc: Vec<CtcLane>,
     /// Limit of the call at hand.
     bytes: usize,
 }
@@ -163,7 +165,7 @@ impl LatticeWorkspace {
     }
 
     fn lane_bytes(&self) -> usize {
-        self.ctc.iter().map(Lane::bytes).sum()
+        self.ctc.iter().map(CtcLane::bytes).sum()
     }
 }
 
@@ -174,12 +176,12 @@ impl Default for LatticeWorkspace {
 }
 
 /// Transducer lattices.
-pub(crate) struct Transducer<'a> {
+pub(crate) struct TransducerObjective<'a> {
     loss: Cow<'a, Loss>,
     targets: Cow<'a, Targets>,
 }
 
-impl Transducer<'_> {
+impl TransducerObjective<'_> {
     fn topology(&self) -> Option<&Topology> {
         self.loss.topology()
     }

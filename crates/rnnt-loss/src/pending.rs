@@ -2,7 +2,7 @@
 use std::borrow::Cow;
 
 use crate::{
-    Element, Inputs, Options, Output, PruningOutput, Result, buffers::Buffers, problem::ForwardState,
+    Element, Inputs, Options, Output, PruningOutput, Result, buffers::SessionBuffers, loss_call::ForwardState,
 };
 
 /// Losses of a batch, whose gradients wait for the weights of the utterances.
@@ -20,7 +20,7 @@ use crate::{
 /// ```
 pub struct Pending<'a, F> {
     pub(crate) options: &'a Options,
-    pub(crate) buffers: &'a mut Buffers<F>,
+    pub(crate) buffers: &'a mut SessionBuffers<F>,
     pub(crate) inputs: Inputs<'a, F>,
     pub(crate) state: ForwardState<F>,
 }

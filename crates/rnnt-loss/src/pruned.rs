@@ -7,12 +7,12 @@ use panda_core::Real;
 use crate::{
     Error, Loss, Options, Output, PrunedJoint, PruningOutput, Result, Scales, Simple, Targets,
     budget::CallPlan,
-    buffers::Buffers,
+    buffers::SessionBuffers,
     first_pass::{FirstPlan, PruningPass, retained},
     head_call::{HeadCall, HeadModel},
-    inputs::Values,
+    inputs::InputValues,
     lattice_state::LatticeState,
-    objective::Objective,
+    objective::LatticeObjective,
     site_buffers::SiteIndices,
 };
 
@@ -124,9 +124,9 @@ impl<'t, F: Real> PrunedCall<'t, F> {
     ///
     /// # Errors
     /// As the passes, as far as shapes tell; [`Error::Budget`] with the bytes of the smallest cuts of both.
-    pub fn plan(&self, values: &Values<F>, options: &Options, whole: bool) -> Result<BothPlans> {
+    pub fn plan(&self, values: &InputValues<F>, options: &Options, whole: bool) -> Result<BothPlans> {
         let (simple, shapes) = (simple(values)?, self.first.shapes(&self.targets)?);
-        let objective = Objective::new(Cow::Borrowed(&self.loss), Cow::Owned(shapes))?;
+        let objective = LatticeObjective::new(Cow::Borrowed(&self.loss), Cow::Owned(shapes))?;
         let with = |bytes: usize| {
             let first = self.first.plan(simple, bytes, whole);
             let sizes = self.second.sizes(&objective, options, first.bytes);
@@ -148,10 +148,10 @@ impl<'t, F: Real> PrunedCall<'t, F> {
     /// The plans, which the buffers keep within.
     fn applied(
         &self,
-        values: &Values<F>,
+        values: &InputValues<F>,
         options: &Options,
         whole: bool,
-        buffers: &mut Buffers<F>,
+        buffers: &mut SessionBuffers<F>,
     ) -> Result<FirstPlan> {
         let BothPlans { first, second } = self.plan(values, options, whole)?;
         buffers.pruning.keep_within(&first.of_group, second.left);
@@ -162,16 +162,16 @@ impl<'t, F: Real> PrunedCall<'t, F> {
     /// The second pass over the sites of some ranges.
     fn into_second(self, ranges: &::pruned::Ranges) -> Result<HeadCall<'static, F>> {
         let retained = retained(&self.targets, ranges)?;
-        Ok(self.second.over(Objective::new(Cow::Owned(self.loss), Cow::Owned(retained))?))
+        Ok(self.second.over(LatticeObjective::new(Cow::Owned(self.loss), Cow::Owned(retained))?))
     }
 
     /// Both passes group after group, one after the other.
     pub fn sum(
         self,
-        values: &Values<F>,
+        values: &InputValues<F>,
         weights: &[f64],
         options: &Options,
-        buffers: &mut Buffers<F>,
+        buffers: &mut SessionBuffers<F>,
     ) -> Result<Output<F>> {
         let first = self.applied(values, options, false, buffers)?;
         let [of_first, of_second] =
@@ -187,9 +187,9 @@ impl<'t, F: Real> PrunedCall<'t, F> {
     /// Both passes of all utterances at once, and the call of the second.
     pub fn forward(
         self,
-        values: &Values<F>,
+        values: &InputValues<F>,
         options: &Options,
-        buffers: &mut Buffers<F>,
+        buffers: &mut SessionBuffers<F>,
     ) -> Result<(HeadCall<'static, F>, (SiteIndices, LatticeState<F>), PruningState<F>)> {
         let first = self.applied(values, options, true, buffers)?;
         let (pass, output) = self.first.run(simple(values)?, &first, &mut buffers.pruning)?;
@@ -200,6 +200,6 @@ impl<'t, F: Real> PrunedCall<'t, F> {
     }
 }
 
-fn simple<'v, F>(values: &'v Values<F>) -> Result<&'v Simple<'v, F>> {
+fn simple<'v, F>(values: &'v InputValues<F>) -> Result<&'v Simple<'v, F>> {
     values.simple.as_ref().ok_or(Error::Inputs { expected: "a trivial joiner", found: "none" })
 }

@@ -8,19 +8,19 @@ use panda_core::scores;
 
 use crate::{
     Error, Gradients, Layout, Loss, Options, Output, Result, Scores, Skipped, Targets,
-    budget::{OfScores, Sizes},
-    buffers::Buffers,
+    budget::{CallSizes, OfScores},
+    buffers::SessionBuffers,
     ctc::Ctc,
     error::expect_rows,
     heads::{HeadOutput, Role},
     lattice_state::LatticeState,
-    objective::Objective,
+    objective::LatticeObjective,
     site_buffers::SiteIndices,
 };
 
 /// Checked scores of a batch, for a sum over paths. The values come with each direction.
 pub(crate) struct ScoreCall<'t> {
-    objective: Objective<'t>,
+    objective: LatticeObjective<'t>,
     layout: Layout,
     classes: usize,
     /// D
@@ -41,7 +41,7 @@ impl<'t> ScoreCall<'t> {
         let (durations, layout) =
             (loss.durations(), if *loss == Loss::Ctc { Ctc::layout(layout) } else { layout });
         let in_range = targets.check_classes(classes);
-        let objective = Objective::new(loss, targets)?;
+        let objective = LatticeObjective::new(loss, targets)?;
         layout.check(objective.sites())?;
         in_range?;
         let width = classes.saturating_add(durations);
@@ -49,15 +49,23 @@ impl<'t> ScoreCall<'t> {
         Ok(Self { objective, layout, classes, durations })
     }
 
-    /// Sizes that decide the bytes of the call.
-    pub fn sizes<'s, F>(&'s self, options: &'s Options) -> Sizes<'s> {
+    /// CallSizes that decide the bytes of the call.
+    pub fn sizes<'s, F>(&'s self, options: &'s Options) -> CallSizes<'s> {
         let float = size_of::<F>();
         // Maxima, log-sums and emissions of each role; rows of sites; scores of one role at a time where there are two.
         let of_role = |role| float + 8 + 8 * self.objective.selected(role);
         let site = 8 + self.roles().map(of_role).sum::<usize>();
         let apart = if self.durations > 0 { float * self.classes.max(self.durations) } else { 0 };
         let scores = Some(OfScores { layout: self.layout, row: 4 + apart, site });
-        Sizes { objective: &self.objective, options, hidden: 0, classes: 0, indices: [0; 3], held: 0, scores }
+        CallSizes {
+            objective: &self.objective,
+            options,
+            hidden: 0,
+            classes: 0,
+            indices: [0; 3],
+            held: 0,
+            scores,
+        }
     }
 
     /// Tokens, and durations if there are some.
@@ -89,7 +97,7 @@ impl<'t> ScoreCall<'t> {
         z: &[F],
         weights: &[f64],
         options: &Options,
-        buffers: &mut Buffers<F>,
+        buffers: &mut SessionBuffers<F>,
     ) -> Result<Output<F>> {
         let plan = self.sizes::<F>(options).in_groups::<F>()?;
         let mut gradient = z.to_vec();
@@ -121,7 +129,7 @@ impl<'t> ScoreCall<'t> {
         &self,
         z: &[F],
         options: &Options,
-        buffers: &mut Buffers<F>,
+        buffers: &mut SessionBuffers<F>,
     ) -> Result<(SiteIndices, LatticeState<F>)> {
         let plan = self.sizes::<F>(options).whole::<F>()?;
         buffers.apply_plan(&plan, 0, options)?;
@@ -137,7 +145,7 @@ impl<'t> ScoreCall<'t> {
         z: &[F],
         weights: &[f64],
         options: &Options,
-        buffers: &mut Buffers<F>,
+        buffers: &mut SessionBuffers<F>,
     ) -> Result<Output<F>> {
         let mut gradient = z.to_vec();
         let losses = self.backward_in_place(built, &mut gradient, weights, options, buffers)?;
@@ -151,18 +159,18 @@ impl<'t> ScoreCall<'t> {
         z: &mut [F],
         weights: &[f64],
         options: &Options,
-        buffers: &mut Buffers<F>,
+        buffers: &mut SessionBuffers<F>,
     ) -> Result<Vec<f64>> {
         self.backward_group((&self.objective, &indices.first), state, weights, z, options, buffers)
     }
 
     fn forward_group<F: Real>(
         &self,
-        objective: &Objective,
+        objective: &LatticeObjective,
         site_of_row: &[u32],
         z: &[F],
         options: &Options,
-        buffers: &mut Buffers<F>,
+        buffers: &mut SessionBuffers<F>,
     ) -> Result<LatticeState<F>> {
         let (lattices, mut outputs) = (objective.sites().lattices(), Vec::with_capacity(3));
         for (index, role) in self.roles().enumerate() {
@@ -178,12 +186,12 @@ impl<'t> ScoreCall<'t> {
 
     fn backward_group<F: Real>(
         &self,
-        (objective, site_of_row): (&Objective, &[u32]),
+        (objective, site_of_row): (&LatticeObjective, &[u32]),
         mut state: LatticeState<F>,
         weights: &[f64],
         z: &mut [F],
         options: &Options,
-        buffers: &mut Buffers<F>,
+        buffers: &mut SessionBuffers<F>,
     ) -> Result<Vec<f64>> {
         let lattices = objective.sites().lattices();
         for (HeadOutput { role, selection, normalized }, adjoints) in

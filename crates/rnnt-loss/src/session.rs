@@ -3,7 +3,7 @@ use panda_core::Real;
 
 use crate::{
     Alignment, Element, Head, Inputs, Joint, Layout, Options, Output, Pending, Result, Targets,
-    buffers::Buffers,
+    buffers::SessionBuffers,
 };
 
 /// Losses of batches, and their gradients; buffers stay from step to step.
@@ -28,7 +28,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Session<F> {
     options: Options,
-    buffers: Buffers<F>,
+    buffers: SessionBuffers<F>,
 }
 
 impl<F: Real> Session<F> {
@@ -41,7 +41,7 @@ impl<F: Real> Session<F> {
         if let Some(plan) = options.plan {
             panda_core::Workspace::with_plan(plan)?;
         }
-        Ok(Self { options: options.clone(), buffers: Buffers::default() })
+        Ok(Self { options: options.clone(), buffers: SessionBuffers::default() })
     }
 }
 

@@ -117,7 +117,7 @@ impl<'a> From<PrunedTensors<'a>> for TensorInputs<'a> {
 
 /// Names of the tensors of all kinds of inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Name {
+pub(super) enum TensorName {
     Encoded,
     Predicted,
     Hidden,
@@ -134,7 +134,7 @@ pub(super) enum Name {
     LmBias,
 }
 
-impl Name {
+impl TensorName {
     /// The name in messages.
     fn text(self) -> &'static str {
         match self {
@@ -183,15 +183,15 @@ impl Name {
 }
 
 /// Checked contiguous tensors by name.
-pub(super) struct Arguments {
-    pub tensors: Vec<(Name, Tensor)>,
+pub(super) struct NamedTensors {
+    pub tensors: Vec<(TensorName, Tensor)>,
     pub dtype: DType,
-    kind: Kind,
+    kind: InputKind,
     layout: Layout,
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum InputKind {
     Joint { dropout: Option<Dropout> },
     Rows,
     Scores { classes: usize },
@@ -200,10 +200,10 @@ enum Kind {
 
 /// Collects tensors whose shapes were checked.
 #[derive(Default)]
-struct Checked<'a>(Vec<(Name, &'a Tensor)>);
+struct Checked<'a>(Vec<(TensorName, &'a Tensor)>);
 
 impl<'a> Checked<'a> {
-    fn rows(&mut self, name: Name, tensor: &'a Tensor, dims: &[usize]) -> Result<()> {
+    fn rows(&mut self, name: TensorName, tensor: &'a Tensor, dims: &[usize]) -> Result<()> {
         expect_dims(name.text(), tensor, dims)?;
         self.0.push((name, tensor));
         Ok(())
@@ -212,8 +212,8 @@ impl<'a> Checked<'a> {
     /// A head over rows of a width; any number of classes, at least one, unless they are given.
     fn head(
         &mut self,
-        weight_name: Name,
-        bias_name: Name,
+        weight_name: TensorName,
+        bias_name: TensorName,
         head: HeadTensors<'a>,
         (classes, hidden): (Option<usize>, usize),
     ) -> Result<()> {
@@ -228,12 +228,12 @@ impl<'a> Checked<'a> {
         bias.map_or(Ok(()), |bias| self.rows(bias_name, bias, &[found.0]))
     }
 
-    fn finish(self, kind: Kind, layout: Layout) -> Result<Arguments> {
+    fn finish(self, kind: InputKind, layout: Layout) -> Result<NamedTensors> {
         let named: Vec<_> = self.0.iter().map(|(name, tensor)| (name.text(), *tensor)).collect();
         let dtype = expect_dtype(&named)?;
         let tensors = self.0.iter().map(|(name, tensor)| Ok((*name, tensor.contiguous()?)));
         let tensors = tensors.collect::<candle_core::Result<_>>()?;
-        Ok(Arguments { tensors, dtype, kind, layout })
+        Ok(NamedTensors { tensors, dtype, kind, layout })
     }
 }
 
@@ -249,15 +249,15 @@ fn joint_rows<'a>(
     let (batch, frames, positions) = (targets.batch(), encoded.dim(1)?, predicted.dim(1)?);
     expect_rank("head.weight", head.weight, "[C, H]", 2)?;
     let width = head.weight.dim(1)?;
-    into.rows(Name::Encoded, encoded, &[batch, frames, width])?;
-    into.rows(Name::Predicted, predicted, &[batch, positions, width])?;
-    into.head(Name::HeadWeight, Name::HeadBias, head, (None, width))?;
+    into.rows(TensorName::Encoded, encoded, &[batch, frames, width])?;
+    into.rows(TensorName::Predicted, predicted, &[batch, positions, width])?;
+    into.head(TensorName::HeadWeight, TensorName::HeadBias, head, (None, width))?;
     let layout = Layout::Padded { frames, positions };
     layout.check(targets)?;
     Ok((layout, width))
 }
 
-impl Arguments {
+impl NamedTensors {
     /// Fails unless everything fits together.
     pub fn new(inputs: &TensorInputs, targets: &Targets, durations: usize) -> Result<Self> {
         let mut checked = Checked::default();
@@ -265,17 +265,22 @@ impl Arguments {
             TensorInputs::Joint(joint) => {
                 let (layout, width) = joint_rows(joint, targets, &mut checked)?;
                 if let Some(head) = joint.durations {
-                    checked.head(Name::DurationsWeight, Name::DurationsBias, head, (None, width))?;
+                    checked.head(
+                        TensorName::DurationsWeight,
+                        TensorName::DurationsBias,
+                        head,
+                        (None, width),
+                    )?;
                 }
-                checked.finish(Kind::Joint { dropout: joint.dropout }, layout)
+                checked.finish(InputKind::Joint { dropout: joint.dropout }, layout)
             }
             TensorInputs::Rows(RowTensors { hidden, head }) => {
                 expect_rank("hidden", hidden, "[B, T, H]", 3)?;
                 expect_rank("head.weight", head.weight, "[C, H]", 2)?;
                 let (frames, width) = (hidden.dim(1)?, head.weight.dim(1)?);
-                checked.rows(Name::Hidden, hidden, &[targets.batch(), frames, width])?;
-                checked.head(Name::HeadWeight, Name::HeadBias, *head, (None, width))?;
-                checked.finish(Kind::Rows, Layout::Padded { frames, positions: 1 })
+                checked.rows(TensorName::Hidden, hidden, &[targets.batch(), frames, width])?;
+                checked.head(TensorName::HeadWeight, TensorName::HeadBias, *head, (None, width))?;
+                checked.finish(InputKind::Rows, Layout::Padded { frames, positions: 1 })
             }
             TensorInputs::Scores(ScoreTensors { scores }) => {
                 let batch = targets.batch();
@@ -289,8 +294,8 @@ impl Arguments {
                 };
                 let mut dims = scores.dims().to_vec();
                 dims[0] = batch;
-                checked.rows(Name::Scores, scores, &dims)?;
-                checked.finish(Kind::Scores { classes: width.saturating_sub(durations) }, layout)
+                checked.rows(TensorName::Scores, scores, &dims)?;
+                checked.finish(InputKind::Scores { classes: width.saturating_sub(durations) }, layout)
             }
             TensorInputs::Pruned(PrunedTensors { simple, joint, scales }) => {
                 let (layout, _) = joint_rows(joint, targets, &mut checked)?;
@@ -300,18 +305,18 @@ impl Arguments {
                 let classes = Some(joint.head.weight.dim(0)?);
                 let like = |rows: &Tensor, width| [rows.dims()[0], rows.dims()[1], width];
                 let (ha, hl) = (frames.dim(2)?, labels.dim(2)?);
-                checked.rows(Name::SimpleFrames, frames, &like(joint.encoded, ha))?;
-                checked.head(Name::AmWeight, Name::AmBias, am, (classes, ha))?;
-                checked.rows(Name::SimpleLabels, labels, &like(joint.predicted, hl))?;
-                checked.head(Name::LmWeight, Name::LmBias, lm, (classes, hl))?;
-                checked.finish(Kind::Pruned { scales: *scales, dropout: joint.dropout }, layout)
+                checked.rows(TensorName::SimpleFrames, frames, &like(joint.encoded, ha))?;
+                checked.head(TensorName::AmWeight, TensorName::AmBias, am, (classes, ha))?;
+                checked.rows(TensorName::SimpleLabels, labels, &like(joint.predicted, hl))?;
+                checked.head(TensorName::LmWeight, TensorName::LmBias, lm, (classes, hl))?;
+                checked.finish(InputKind::Pruned { scales: *scales, dropout: joint.dropout }, layout)
             }
         }
     }
 
     /// Factors of both passes, with pruning only.
     pub fn scales(&self) -> Option<Scales> {
-        if let Kind::Pruned { scales, .. } = self.kind { Some(scales) } else { None }
+        if let InputKind::Pruned { scales, .. } = self.kind { Some(scales) } else { None }
     }
 
     /// Calls a function with the values as inputs of a session, without a copy.
@@ -331,7 +336,7 @@ impl Arguments {
         use_them(&self.inputs(&slices)?)
     }
 
-    fn inputs<'a, F: Element>(&self, slices: &[(Name, &'a [F], &Tensor)]) -> Result<Inputs<'a, F>> {
+    fn inputs<'a, F: Element>(&self, slices: &[(TensorName, &'a [F], &Tensor)]) -> Result<Inputs<'a, F>> {
         let find = |name| slices.iter().find(|slice| slice.0 == name);
         let rows = |name| find(name).map(|&(_, values, _)| values).unwrap_or_default();
         // Weight, bias and width of a linear layer.
@@ -348,26 +353,28 @@ impl Arguments {
             Ok(Linear::new(rows(name), weight, bias, width)?)
         };
         let joint = |dropout, durations| -> Result<Joint<'a, F>> {
-            let (encoded, predicted) = (rows(Name::Encoded), rows(Name::Predicted));
-            let head = head(Name::HeadWeight, Name::HeadBias)?;
+            let (encoded, predicted) = (rows(TensorName::Encoded), rows(TensorName::Predicted));
+            let head = head(TensorName::HeadWeight, TensorName::HeadBias)?;
             Ok(Joint { encoded, predicted, head, durations, dropout, layout: self.layout })
         };
         Ok(match self.kind {
-            Kind::Joint { dropout } => {
-                let durations = find(Name::DurationsWeight);
-                let durations = durations.map(|_| head(Name::DurationsWeight, Name::DurationsBias));
+            InputKind::Joint { dropout } => {
+                let durations = find(TensorName::DurationsWeight);
+                let durations =
+                    durations.map(|_| head(TensorName::DurationsWeight, TensorName::DurationsBias));
                 Inputs::Joint(joint(dropout, durations.transpose()?)?)
             }
-            Kind::Rows => {
-                let (hidden, head) = (rows(Name::Hidden), head(Name::HeadWeight, Name::HeadBias)?);
+            InputKind::Rows => {
+                let (hidden, head) =
+                    (rows(TensorName::Hidden), head(TensorName::HeadWeight, TensorName::HeadBias)?);
                 Inputs::Rows(Rows { hidden, head, durations: None, layout: self.layout })
             }
-            Kind::Scores { classes } => {
-                Inputs::Scores(Scores { scores: rows(Name::Scores), classes, layout: self.layout })
+            InputKind::Scores { classes } => {
+                Inputs::Scores(Scores { scores: rows(TensorName::Scores), classes, layout: self.layout })
             }
-            Kind::Pruned { scales, dropout } => {
-                let am = linear(Name::SimpleFrames, Name::AmWeight, Name::AmBias)?;
-                let lm = linear(Name::SimpleLabels, Name::LmWeight, Name::LmBias)?;
+            InputKind::Pruned { scales, dropout } => {
+                let am = linear(TensorName::SimpleFrames, TensorName::AmWeight, TensorName::AmBias)?;
+                let lm = linear(TensorName::SimpleLabels, TensorName::LmWeight, TensorName::LmBias)?;
                 let (simple, joint) = (Simple::Heads(SimpleHeads::new(am, lm)?), joint(dropout, None)?);
                 Inputs::Pruned(PrunedJoint { simple, joint, scales })
             }
@@ -376,7 +383,7 @@ impl Arguments {
 
     /// The gradient of each tensor.
     pub fn gradients<F: Element>(&self, mut gradients: Gradients<F>) -> Result<Vec<Tensor>> {
-        let tensor = |(name, like): &(Name, Tensor)| {
+        let tensor = |(name, like): &(TensorName, Tensor)| {
             Tensor::from_vec(name.take_gradient(&mut gradients), like.shape(), like.device())
         };
         Ok(self.tensors.iter().map(tensor).collect::<candle_core::Result<_>>()?)

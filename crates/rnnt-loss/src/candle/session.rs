@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use candle_core::{DType, Tensor};
 use panda_core::candle::{Element as CandleElement, function_of};
 
-use super::inputs::{Arguments, TensorInputs};
+use super::inputs::{NamedTensors, TensorInputs};
 use crate::{
-    Loss, Options, Output, PruningOutput, Result, Scales, Skipped, Targets, buffers::Buffers,
-    problem::ForwardState,
+    Loss, Options, Output, PruningOutput, Result, Scales, Skipped, Targets, buffers::SessionBuffers,
+    loss_call::ForwardState,
 };
 
 /// A [`Session`](crate::Session) over candle tensors, `f32` or `f64`; its buffers stay from step to step, and clones share them.
@@ -32,8 +32,8 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct LossSession {
     options: Options,
-    single: Arc<Mutex<Buffers<f32>>>,
-    double: Arc<Mutex<Buffers<f64>>>,
+    single: Arc<Mutex<SessionBuffers<f32>>>,
+    double: Arc<Mutex<SessionBuffers<f64>>>,
 }
 
 /// A weighted sum of losses.
@@ -55,23 +55,23 @@ const NAME: &str = "transducer-loss";
 
 /// A type of numbers and its buffers in a session.
 trait SessionDtype: CandleElement + crate::Element {
-    fn buffers(session: &LossSession) -> &Arc<Mutex<Buffers<Self>>>;
+    fn buffers(session: &LossSession) -> &Arc<Mutex<SessionBuffers<Self>>>;
 }
 
 impl SessionDtype for f32 {
-    fn buffers(session: &LossSession) -> &Arc<Mutex<Buffers<f32>>> {
+    fn buffers(session: &LossSession) -> &Arc<Mutex<SessionBuffers<f32>>> {
         &session.single
     }
 }
 
 impl SessionDtype for f64 {
-    fn buffers(session: &LossSession) -> &Arc<Mutex<Buffers<f64>>> {
+    fn buffers(session: &LossSession) -> &Arc<Mutex<SessionBuffers<f64>>> {
         &session.double
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Buffers that a panic left behind mean nothing to the next call.
+    // SessionBuffers that a panic left behind mean nothing to the next call.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -158,16 +158,16 @@ impl LossSession {
         }
     }
 
-    fn arguments(&self, inputs: TensorInputs, targets: &Targets) -> Result<Arguments> {
+    fn arguments(&self, inputs: TensorInputs, targets: &Targets) -> Result<NamedTensors> {
         if let (TensorInputs::Scores(scores), Loss::Ctc) = (inputs, &self.options.loss) {
             super::expect_rank("scores", scores.scores, "[B, T, C]", 3)?;
         } else if let TensorInputs::Scores(scores) = inputs {
             super::expect_rank("scores", scores.scores, "[B, T, U+1, C]", 4)?;
         }
-        Arguments::new(&inputs, targets, self.options.loss.durations())
+        NamedTensors::new(&inputs, targets, self.options.loss.durations())
     }
 
-    fn forward_of<F: SessionDtype>(&self, arguments: Arguments, targets: &Targets) -> Result<Tensor> {
+    fn forward_of<F: SessionDtype>(&self, arguments: NamedTensors, targets: &Targets) -> Result<Tensor> {
         let (buffers, options) = (Arc::clone(F::buffers(self)), self.options.clone());
         let state = arguments
             .with_inputs(|inputs| ForwardState::new(inputs, targets, &options, &mut lock(&buffers)))?;
@@ -177,7 +177,7 @@ impl LossSession {
         };
         let possible = losses.iter().map(|loss| loss.is_finite()).collect();
         let tensors: Vec<Tensor> = arguments.tensors.iter().map(|(_, tensor)| tensor.clone()).collect();
-        let progress = Mutex::new(Progress::Forward(Box::new(state)));
+        let progress = Mutex::new(BackwardProgress::Forward(Box::new(state)));
         let targets = targets.clone();
         let batch = targets.batch();
         let gradients = Deferred { buffers, options, arguments, targets, possible, progress };
@@ -187,7 +187,7 @@ impl LossSession {
 
     fn sum_of<F: SessionDtype>(
         &self,
-        arguments: &Arguments,
+        arguments: &NamedTensors,
         targets: &Targets,
         weights: &[f64],
     ) -> Result<LossSum> {
@@ -228,16 +228,16 @@ fn both(simple: &[f64], pruned: &[f64], scales: Scales) -> Vec<f64> {
 
 /// Gradients of losses whose weights come with the backward pass.
 struct Deferred<F> {
-    buffers: Arc<Mutex<Buffers<F>>>,
+    buffers: Arc<Mutex<SessionBuffers<F>>>,
     options: Options,
-    arguments: Arguments,
+    arguments: NamedTensors,
     targets: Targets,
     /// Which losses are finite.
     possible: Vec<bool>,
-    progress: Mutex<Progress<F>>,
+    progress: Mutex<BackwardProgress<F>>,
 }
 
-enum Progress<F> {
+enum BackwardProgress<F> {
     Forward(Box<ForwardState<F>>),
     /// Gradients under some weights, each until it is fetched.
     Backward(Vec<f64>, Vec<Option<Tensor>>),
@@ -261,20 +261,20 @@ impl<F: CandleElement> Deferred<F> {
         let pairs = weights.iter_mut().zip(&self.possible);
         pairs.filter(|(_, possible)| !**possible).for_each(|(weight, _)| *weight = 0.0);
         let mut progress = lock(&self.progress);
-        if let Progress::Backward(of, gradients) = &mut *progress
+        if let BackwardProgress::Backward(of, gradients) = &mut *progress
             && same(of, &weights)
             && let Some(gradient) = gradients[tensor].take()
         {
             return Ok(gradient);
         }
-        let before = std::mem::replace(&mut *progress, Progress::Backward(Vec::new(), Vec::new()));
-        let state = if let Progress::Forward(state) = before { Some(*state) } else { None };
+        let before = std::mem::replace(&mut *progress, BackwardProgress::Backward(Vec::new(), Vec::new()));
+        let state = if let BackwardProgress::Forward(state) = before { Some(*state) } else { None };
         let gradients = self.backward(state, &weights).map_err(candle_core::Error::wrap)?;
         let tensors = &self.arguments.tensors;
         let tracked = |(gradient, (_, tensor)): (Tensor, &(_, Tensor))| tensor.track_op().then_some(gradient);
         let mut gradients: Vec<_> = gradients.into_iter().zip(tensors).map(tracked).collect();
         let gradient = gradients[tensor].take();
-        *progress = Progress::Backward(weights, gradients);
+        *progress = BackwardProgress::Backward(weights, gradients);
         gradient
             .ok_or_else(|| candle_core::Error::msg("a gradient was asked for a tensor outside of the graph"))
     }

@@ -5,11 +5,11 @@ use panda_core::Real;
 
 use crate::{
     Error, Inputs, Loss, Options, Output, PruningOutput, Result, Targets,
-    budget::Sizes,
-    buffers::Buffers,
+    budget::CallSizes,
+    buffers::SessionBuffers,
     first_pass::pull_back,
     head_call::HeadCall,
-    inputs::Values,
+    inputs::InputValues,
     lattice_state::LatticeState,
     pruned::{PrunedCall, PruningState, scaled},
     score_call::ScoreCall,
@@ -17,14 +17,14 @@ use crate::{
 };
 
 /// A checked call; the values of its inputs come with each direction.
-pub(crate) enum Problem<'t, F: Real> {
+pub(crate) enum LossCall<'t, F: Real> {
     /// Joint rows or hidden rows under heads.
     Heads(HeadCall<'t, F>),
     Scores(ScoreCall<'t>),
     Pruned(PrunedCall<'t, F>),
 }
 
-impl<'t, F: Real> Problem<'t, F> {
+impl<'t, F: Real> LossCall<'t, F> {
     /// # Errors
     /// Inputs of a kind that the loss does not take; shapes, classes, options or targets that do not fit together.
     pub fn new(
@@ -45,9 +45,9 @@ impl<'t, F: Real> Problem<'t, F> {
     }
 
     /// Bytes of the call: of all utterances at once, or in groups.
-    pub fn plan(&self, values: &Values<F>, options: &Options, whole: bool) -> Result<usize> {
+    pub fn plan(&self, values: &InputValues<F>, options: &Options, whole: bool) -> Result<usize> {
         let bytes =
-            |sizes: Sizes| Ok(if whole { sizes.whole::<F>()? } else { sizes.in_groups::<F>()? }.bytes);
+            |sizes: CallSizes| Ok(if whole { sizes.whole::<F>()? } else { sizes.in_groups::<F>()? }.bytes);
         match self {
             Self::Heads(call) => bytes(call.sizes(options, 0)),
             Self::Scores(call) => bytes(call.sizes::<F>(options)),
@@ -58,10 +58,10 @@ impl<'t, F: Real> Problem<'t, F> {
     /// Losses and gradients, group after group.
     pub fn sum(
         self,
-        values: &Values<F>,
+        values: &InputValues<F>,
         weights: &[f64],
         options: &Options,
-        buffers: &mut Buffers<F>,
+        buffers: &mut SessionBuffers<F>,
     ) -> Result<Output<F>> {
         let outcome = match self {
             Self::Heads(call) => call.sum(values, weights, options, 0, buffers),
@@ -83,27 +83,27 @@ pub(crate) fn expect_unpruned(loss: &Loss) -> Result<()> {
     }
 }
 
-impl<F: Real> Problem<'static, F> {
+impl<F: Real> LossCall<'static, F> {
     /// Losses of all utterances at once.
     pub fn forward(
         self,
-        values: &Values<F>,
+        values: &InputValues<F>,
         options: &Options,
-        buffers: &mut Buffers<F>,
+        buffers: &mut SessionBuffers<F>,
     ) -> Result<ForwardState<F>> {
         let run = || {
             let (call, built, pruning) = match self {
                 Self::Heads(call) => {
                     let built = call.forward(values, options, 0, buffers)?;
-                    (Call::Heads(call), built, None)
+                    (ForwardCall::Heads(call), built, None)
                 }
                 Self::Scores(call) => {
                     let built = call.forward(values.scores, options, buffers)?;
-                    (Call::Scores(call), built, None)
+                    (ForwardCall::Scores(call), built, None)
                 }
                 Self::Pruned(call) => {
                     let (call, built, pruning) = call.forward(values, options, buffers)?;
-                    (Call::Heads(call), built, Some(pruning))
+                    (ForwardCall::Heads(call), built, Some(pruning))
                 }
             };
             Ok(ForwardState { call, built, pruning })
@@ -114,12 +114,12 @@ impl<F: Real> Problem<'static, F> {
 
 /// Everything that a forward pass of a whole batch leaves for the backward pass.
 pub struct ForwardState<F> {
-    call: Call<F>,
+    call: ForwardCall<F>,
     built: (SiteIndices, LatticeState<F>),
     pruning: Option<PruningState<F>>,
 }
 
-enum Call<F> {
+enum ForwardCall<F> {
     Heads(HeadCall<'static, F>),
     Scores(ScoreCall<'static>),
 }
@@ -130,10 +130,10 @@ impl<F: Real> ForwardState<F> {
         inputs: &Inputs<F>,
         targets: &Targets,
         options: &Options,
-        buffers: &mut Buffers<F>,
+        buffers: &mut SessionBuffers<F>,
     ) -> Result<Self> {
         let (loss, targets) = (Cow::Owned(options.loss.clone()), Cow::Owned(targets.clone()));
-        Problem::new(inputs, loss, targets, options)?.forward(&inputs.values(), options, buffers)
+        LossCall::new(inputs, loss, targets, options)?.forward(&inputs.values(), options, buffers)
     }
 
     /// Loss of each utterance.
@@ -159,10 +159,10 @@ impl<F: Real> ForwardState<F> {
     /// Gradients under weights of the utterances, from the values of the forward pass.
     pub(crate) fn backward(
         self,
-        values: &Values<F>,
+        values: &InputValues<F>,
         weights: &[f64],
         options: &Options,
-        buffers: &mut Buffers<F>,
+        buffers: &mut SessionBuffers<F>,
     ) -> Result<Output<F>> {
         let Self { call, built, pruning } = self;
         let of_loss = match &pruning {
@@ -170,8 +170,8 @@ impl<F: Real> ForwardState<F> {
             None => Cow::Borrowed(weights),
         };
         let outcome = match call {
-            Call::Heads(call) => call.backward(built, values, &of_loss, options, buffers),
-            Call::Scores(call) => call.backward(built, values.scores, &of_loss, options, buffers),
+            ForwardCall::Heads(call) => call.backward(built, values, &of_loss, options, buffers),
+            ForwardCall::Scores(call) => call.backward(built, values.scores, &of_loss, options, buffers),
         };
         let mut out = outcome.map_err(|error| error.of(&options.loss))?;
         if let (Some(PruningState { pass, output, scales }), Some(simple)) = (pruning, &values.simple) {
