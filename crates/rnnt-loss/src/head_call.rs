@@ -18,7 +18,7 @@ use crate::{
     heads::{HeadGradients, HeadOutput, HeadSet, Role},
     inputs::InputValues,
     joint_sites::{JointSites, JointSource, SiteGradients},
-    lattice_state::LatticeState,
+    lattice_state::{Built, LatticeState},
     objective::LatticeObjective,
     site_buffers::SiteIndices,
     sites::{GroupSites, RowSites, row_indices},
@@ -181,7 +181,7 @@ impl<'t, F: Real> HeadCall<'t, F> {
         options: &Options,
         held: usize,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<(SiteIndices, LatticeState<F>)> {
+    ) -> Result<Built<F>> {
         let plan = self.sizes(options, held).whole::<F>()?;
         buffers.apply_plan(&plan, self.heads(options), options)?;
         let group = self.group(values, &self.objective, self.utterances(), buffers)?;
@@ -192,7 +192,7 @@ impl<'t, F: Real> HeadCall<'t, F> {
     /// Their gradients.
     pub fn backward(
         &self,
-        (indices, state): (SiteIndices, LatticeState<F>),
+        (indices, state): Built<F>,
         values: &InputValues<F>,
         weights: &[f64],
         options: &Options,

@@ -12,10 +12,13 @@ use crate::{
     error::expect_len,
     heads::HeadOutput,
     objective::LatticeObjective,
-    site_buffers::split_front,
+    site_buffers::{SiteIndices, split_front},
     skip::{Lost, skip},
     smoothing::{add_z_loss, smooth, unsmooth, z_loss_adjoints},
 };
+
+/// What a forward pass of a call builds: rows of its sites, and the state of its lattices.
+pub(crate) type Built<F> = (SiteIndices, LatticeState<F>);
 
 /// Losses and what their gradients need: a few numbers per site, and the scores that were kept.
 pub(crate) struct LatticeState<F> {

@@ -10,10 +10,9 @@ use crate::{
     first_pass::pull_back,
     head_call::HeadCall,
     inputs::InputValues,
-    lattice_state::LatticeState,
+    lattice_state::Built,
     pruned::{PrunedCall, PruningState, scaled},
     score_call::ScoreCall,
-    site_buffers::SiteIndices,
 };
 
 /// A checked call; the values of its inputs come with each direction.
@@ -21,7 +20,7 @@ pub(crate) enum LossCall<'t, F: Real> {
     /// Joint rows or hidden rows under heads.
     Heads(HeadCall<'t, F>),
     Scores(ScoreCall<'t>),
-    Pruned(PrunedCall<'t, F>),
+    Pruned(Box<PrunedCall<'t, F>>),
 }
 
 impl<'t, F: Real> LossCall<'t, F> {
@@ -40,7 +39,9 @@ impl<'t, F: Real> LossCall<'t, F> {
             Inputs::Joint(joint) => Self::Heads(HeadCall::joint(joint, loss, targets, options)?),
             Inputs::Rows(rows) => Self::Heads(HeadCall::rows(rows, loss, targets, options)?),
             Inputs::Scores(scores) => Self::Scores(ScoreCall::new(scores, loss, targets, options)?),
-            Inputs::Pruned(pruned) => Self::Pruned(PrunedCall::new(pruned, loss, targets, options)?),
+            Inputs::Pruned(pruned) => {
+                Self::Pruned(Box::new(PrunedCall::new(pruned, loss, targets, options)?))
+            }
         })
     }
 
@@ -115,7 +116,7 @@ impl<F: Real> LossCall<'static, F> {
 /// Everything that a forward pass of a whole batch leaves for the backward pass.
 pub struct ForwardState<F> {
     call: ForwardCall<F>,
-    built: (SiteIndices, LatticeState<F>),
+    built: Built<F>,
     pruning: Option<PruningState<F>>,
 }
 

@@ -11,9 +11,8 @@ use crate::{
     first_pass::{FirstPlan, PruningPass, retained},
     head_call::{HeadCall, HeadModel},
     inputs::InputValues,
-    lattice_state::LatticeState,
+    lattice_state::Built,
     objective::LatticeObjective,
-    site_buffers::SiteIndices,
 };
 
 /// How the trivial joiner chooses sites, for [`Loss::Pruned`].
@@ -190,7 +189,7 @@ impl<'t, F: Real> PrunedCall<'t, F> {
         values: &InputValues<F>,
         options: &Options,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<(HeadCall<'static, F>, (SiteIndices, LatticeState<F>), PruningState<F>)> {
+    ) -> Result<(HeadCall<'static, F>, Built<F>, PruningState<F>)> {
         let first = self.applied(values, options, true, buffers)?;
         let (pass, output) = self.first.run(simple(values)?, &first, &mut buffers.pruning)?;
         let scales = self.scales;

@@ -13,7 +13,7 @@ use crate::{
     ctc::Ctc,
     error::expect_rows,
     heads::{HeadOutput, Role},
-    lattice_state::LatticeState,
+    lattice_state::{Built, LatticeState},
     objective::LatticeObjective,
     site_buffers::SiteIndices,
 };
@@ -130,7 +130,7 @@ impl<'t> ScoreCall<'t> {
         z: &[F],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<(SiteIndices, LatticeState<F>)> {
+    ) -> Result<Built<F>> {
         let plan = self.sizes::<F>(options).whole::<F>()?;
         buffers.apply_plan(&plan, 0, options)?;
         let first = self.layout.site_of_row(self.objective.sites());
@@ -141,7 +141,7 @@ impl<'t> ScoreCall<'t> {
     /// Their gradient, written over a copy of the scores.
     pub fn backward<F: Real>(
         &self,
-        built: (SiteIndices, LatticeState<F>),
+        built: Built<F>,
         z: &[F],
         weights: &[f64],
         options: &Options,
@@ -155,7 +155,7 @@ impl<'t> ScoreCall<'t> {
     /// The same, written over the scores.
     pub fn backward_in_place<F: Real>(
         &self,
-        (indices, state): (SiteIndices, LatticeState<F>),
+        (indices, state): Built<F>,
         z: &mut [F],
         weights: &[f64],
         options: &Options,
