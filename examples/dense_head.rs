@@ -8,28 +8,30 @@ use candle_core::Tensor;
 use oracle::dense::{joint_logits, lean_transducer_loss};
 use panda::distributed::ProcessGroup;
 use panda::model::memory::peak_resident;
-use panda::model::{Losses, Masks, Model, linear};
+use panda::model::{DropoutMasks, Losses, Model, linear};
 use panda::recognizer::examples::load;
 use panda::rnnt_loss::candle::{HeadTensors, LossSession, LossSum, RowTensors};
 use panda::rnnt_loss::{Activation, Loss, Options, Targets};
 use panda::speech::{FrontEnd, Tokenizer, read_manifest};
-use panda::training::data::{Batch, Store, TrainingSet};
+use panda::training::data::{Batch, TrainingSet, UtteranceStore};
 use panda::training::run_folder::RunFolder;
-use panda::training::{About, EpochReport, Learner, Objective, Observer, Recipe, Result, Start, Trainer};
+use panda::training::{
+    CheckpointMetadata, EpochReport, Learner, Observer, Recipe, Result, Start, Trainer, TrainingObjective,
+};
 
 /// Regular transducer losses by candle's own operations on B x T x (U + 1) x C scores.
 struct Dense {
     ctc: LossSession,
 }
 
-impl Objective for Dense {
+impl TrainingObjective for Dense {
     fn losses(
         &self,
         model: &Model,
         batch: &Batch,
         of: usize,
         _: u64,
-        mut masks: Option<&mut Masks>,
+        mut masks: Option<&mut DropoutMasks>,
     ) -> Result<Losses> {
         let layer = |name: &str| {
             let part = |what: &str| {
@@ -96,15 +98,15 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let tokenizer = Tokenizer::train(recipe.tokens.kind, &texts)?;
     let front_end = FrontEnd::new(&recipe.features)?;
     let stop = AtomicBool::new(false);
-    let store = Store::Memory(load(&utterances, &front_end, Some(&tokenizer), &stop)?);
+    let store = UtteranceStore::Memory(load(&utterances, &front_end, Some(&tokenizer), &stop)?);
     let source = TrainingSet::new(&store, &recipe, &front_end);
 
     let model = Model::new(&recipe.model(), tokenizer.size())?;
     println!("{} parameters, {} classes", model.parameters().count(), model.classes());
     let ctc = LossSession::new(&Options::of(Loss::Ctc))?;
-    let learner = Learner::new(model, &recipe.optimiser)?.minimising(Box::new(Dense { ctc }));
+    let learner = Learner::new(model, &recipe.optimizer)?.minimising(Box::new(Dense { ctc }));
     let folder = RunFolder::new(folder, Start::Fresh)?;
-    let about = About { recipe: text, tokenizer: tokenizer.to_json()?, data: None };
+    let about = CheckpointMetadata { recipe: text, tokenizer: tokenizer.to_json()?, data: None };
     let run = (&recipe.training.run, recipe.batch.accumulate);
     let mut group = ProcessGroup::alone();
     let mut trainer = Trainer::new(learner, run, about, (&folder, None), &mut group)?;

@@ -8,14 +8,14 @@ use candle_core::{Device, Module, Result as TensorResult, Tensor};
 use candle_nn::{Conv1d, Conv1dConfig, Linear, VarBuilder};
 use panda::distributed::ProcessGroup;
 use panda::model::config::{JointConfig, Terms};
-use panda::model::encoders::{EncoderKind, Frames, LstmEncoderConfig};
+use panda::model::encoders::{EncoderKind, LstmEncoderConfig, ModuleEncoder};
 use panda::model::predictors::{BuildPredictor, PredictorKind, StatelessPredictorConfig};
 use panda::model::{Model, ModelConfig};
-use panda::training::data::{Batch, Source};
-use panda::training::optimiser::OptimiserConfig;
+use panda::training::data::{Batch, BatchSource};
+use panda::training::optimizer::OptimizerConfig;
 use panda::training::recipe::RunConfig;
 use panda::training::run_folder::RunFolder;
-use panda::training::{About, EpochReport, Learner, Observer, Result, Start, Trainer};
+use panda::training::{CheckpointMetadata, EpochReport, Learner, Observer, Result, Start, Trainer};
 
 const LABELS: usize = 3;
 const INPUT: usize = 4;
@@ -41,7 +41,7 @@ impl Module for Convolution {
 /// Utterance n says label n mod 3 twice, by a bump in the row of that number.
 struct Bumps;
 
-impl Source for Bumps {
+impl BatchSource for Bumps {
     fn plan(&self, epoch: u64) -> Result<Vec<Vec<usize>>> {
         Ok((0..6).map(|batch| (0..4).map(|n| (batch * 4 + n + epoch as usize) % 24).collect()).collect())
     }
@@ -84,17 +84,18 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         ..ModelConfig::new(encoder, JointConfig { width: 16, dropout: 0.0 })
     };
     let model = Model::with(&config, LABELS, |encoder, vb| {
-        let encoder = Frames::new(Convolution::new(&encoder)?, 16, 2)?;
+        let encoder = ModuleEncoder::new(Convolution::new(&encoder)?, 16, 2)?;
         Ok((Arc::new(encoder), predictor.build(LABELS + 1, LABELS as u32, &vb)?))
     })?;
     println!("{} parameters", model.parameters().count());
 
-    let learner = Learner::new(model, &OptimiserConfig { ema: 0.9, ..OptimiserConfig::new(2e-2) })?;
+    let learner = Learner::new(model, &OptimizerConfig { ema: 0.9, ..OptimizerConfig::new(2e-2) })?;
     let place = tempfile::tempdir()?;
     let folder = RunFolder::new(place.path(), Start::Fresh)?;
     let mut group = ProcessGroup::alone();
     let run = RunConfig::new(20);
-    let mut trainer = Trainer::new(learner, (&run, 1), About::default(), (&folder, None), &mut group)?;
+    let mut trainer =
+        Trainer::new(learner, (&run, 1), CheckpointMetadata::default(), (&folder, None), &mut group)?;
     let mut judge = |_: &Model, _: &mut ProcessGroup| Ok(None);
     trainer.fit(&Bumps, &mut judge, &mut Print, &AtomicBool::new(false))?;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use panda::decoding::{Beam, Fusion, Greedy, PerClass};
 use panda::lattice::{AlignmentLattice, BestPathStream, FullNGram, RecognitionLattice, TableWeightFn};
 use panda::model::{Checkpoint, Model, Progress};
-use panda::recognizer::{Endpoint, LiveOptions, Recognizer, Search, WindowConfig};
+use panda::recognizer::{Endpoint, Recognizer, SearchConfig, StreamingOptions, WindowConfig};
 use panda::speech::{Tokenizer, TokenizerKind};
 use panda::training::Recipe;
 
@@ -65,7 +65,7 @@ fn recogniser(kind: &str, preferred: Option<&str>, bidirectional: bool) -> Recog
 }
 
 /// Bytes that are alive after a few chunks and after many, and the labels that came out.
-fn measure(recogniser: &Recognizer, options: &LiveOptions) -> ([usize; 2], usize) {
+fn measure(recogniser: &Recognizer, options: &StreamingOptions) -> ([usize; 2], usize) {
     let mut live = recogniser.live(options).unwrap();
     let mut chunk = vec![0.0; CHUNK];
     let (mut bytes, mut labels) = ([0; 2], 0);
@@ -84,9 +84,9 @@ fn measure(recogniser: &Recognizer, options: &LiveOptions) -> ([usize; 2], usize
     (bytes, labels)
 }
 
-fn check(name: &str, recogniser: &Recognizer, options: &LiveOptions) -> usize {
+fn check(name: &str, recogniser: &Recognizer, options: &StreamingOptions) -> usize {
     let ([few, many], labels) = measure(recogniser, options);
-    let is_beam = matches!(recogniser.search(), Search::Beam(_));
+    let is_beam = matches!(recogniser.search(), SearchConfig::Beam(_));
     let tolerance = if is_beam { OPEN_LABELS } else { TOLERANCE };
     assert!(many <= few + tolerance, "{name}: {few} bytes, then {many}; {labels} labels");
     labels
@@ -95,8 +95,8 @@ fn check(name: &str, recogniser: &Recognizer, options: &LiveOptions) -> usize {
 #[test]
 fn memory_does_not_grow_with_the_number_of_chunks() {
     let _alone = turn();
-    let endpoint = LiveOptions { endpoint: Some(Endpoint::default()), ..LiveOptions::default() };
-    let latest = LiveOptions { latest: Some(1.0), ..LiveOptions::default() };
+    let endpoint = StreamingOptions { endpoint: Some(Endpoint::default()), ..StreamingOptions::default() };
+    let latest = StreamingOptions { latest: Some(1.0), ..StreamingOptions::default() };
     let list = |classes: usize| {
         let bonus: Vec<f32> = (0..classes).map(|class| class as f32 * 0.1).collect();
         vec![Fusion { automaton: Arc::new(PerClass::new(bonus).unwrap()), weight: 0.5 }]
@@ -109,25 +109,25 @@ fn memory_does_not_grow_with_the_number_of_chunks() {
         let classes = load().model().classes();
         for silence in [0.0, 0.2] {
             let greedy = load().with_silence(silence).unwrap();
-            let labels = check(&format!("greedy {name} {silence}"), &greedy, &LiveOptions::default());
+            let labels = check(&format!("greedy {name} {silence}"), &greedy, &StreamingOptions::default());
             assert_eq!(
                 labels > CHUNKS_AFTER / 2,
                 preferred.is_some_and(|token| token != " ") || silence == 0.0 && preferred.is_some(),
                 "{name} {silence}: {labels}"
             );
             check(&format!("greedy with endpoints {name} {silence}"), &greedy, &endpoint);
-            let fused = Search::Greedy(Greedy { fusion: list(classes), ..Greedy::default() });
+            let fused = SearchConfig::Greedy(Greedy { fusion: list(classes), ..Greedy::default() });
             let fused = load().with_search(fused).unwrap().with_silence(silence).unwrap();
-            check(&format!("fused {name} {silence}"), &fused, &LiveOptions::default());
+            check(&format!("fused {name} {silence}"), &fused, &StreamingOptions::default());
         }
-        let beam = Search::Beam(Beam { width: 3, ..Beam::default() });
+        let beam = SearchConfig::Beam(Beam { width: 3, ..Beam::default() });
         let beam = load().with_search(beam).unwrap();
-        for options in [&LiveOptions::default(), &latest, &endpoint] {
+        for options in [&StreamingOptions::default(), &latest, &endpoint] {
             check(&format!("beam {name}"), &beam, options);
         }
     }
     let window = WindowConfig { seconds: 2.0, overlap: 0.5 };
-    let windows = LiveOptions { window, ..LiveOptions::default() };
+    let windows = StreamingOptions { window, ..StreamingOptions::default() };
     check("windows", &recogniser("words", Some("a"), true), &windows);
 }
 

@@ -2,7 +2,7 @@
 use std::path::Path;
 
 use panda::model::Model;
-use panda::recognizer::{Listener, WindowConfig, Windows};
+use panda::recognizer::{ChunkedEncoder, StreamingEncoder, WindowConfig};
 use panda::speech::{AudioPieces, Channel, Conversion};
 use panda::training::Recipe;
 
@@ -43,7 +43,7 @@ fn a_listener_forgets_what_it_has_given() {
     let _alone = turn();
     let model = model("normalise = \"running\"", false);
     let [short, long] = peaks(|pieces| {
-        let mut listener = Listener::new(&model).unwrap();
+        let mut listener = StreamingEncoder::new(&model).unwrap();
         let (id, mut rows) = (listener.open(), 0);
         for piece in sound(pieces) {
             listener.push(id, &piece).unwrap();
@@ -59,7 +59,7 @@ fn windows_forget_what_they_have_given() {
     let _alone = turn();
     let model = model("", true);
     let [short, long] = peaks(|pieces| {
-        let mut windows = Windows::new(&model, WindowConfig { seconds: 10.0, overlap: 2.0 }).unwrap();
+        let mut windows = ChunkedEncoder::new(&model, WindowConfig { seconds: 10.0, overlap: 2.0 }).unwrap();
         let mut rows = Vec::new();
         for piece in sound(pieces) {
             windows.push(&piece, &mut rows).unwrap();

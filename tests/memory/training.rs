@@ -110,7 +110,7 @@ fn a_step_takes_what_was_planned() {
         let recipe = recipe(encoder, predictor, more);
         let model = Model::new(&recipe.model(), classes).unwrap();
         let plan = StepPlan::new(&model).unwrap();
-        let mut learner = Learner::new(model, &recipe.optimiser).unwrap();
+        let mut learner = Learner::new(model, &recipe.optimizer).unwrap();
         let parameters = learner.model().parameters().count();
         // What lies on shelves from the steps before counts, as they have been planned for too.
         let (mut base, mut largest) = (None, 0);
@@ -138,7 +138,7 @@ fn a_step_takes_what_was_planned() {
 
             // By itself, with shelves that are empty.
             let model = Model::new(&recipe.model(), classes).unwrap();
-            let mut fresh = Learner::new(model, &recipe.optimiser).unwrap();
+            let mut fresh = Learner::new(model, &recipe.optimizer).unwrap();
             let (measured, planned) = (step(&mut fresh), plan.step(shape) + 4 * parameters);
             drop(fresh);
             assert!(measured <= planned, "{encoder}, {more}, {lengths:?}: {measured} of {planned} alone");

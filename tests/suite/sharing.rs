@@ -26,9 +26,9 @@ fn sessions_and_streams_are_send_and_sync() {
     is_send_and_sync::<speech::FeatureStream>();
     is_send_and_sync::<speech::Tokenizer>();
     is_send_and_sync::<recognizer::Recognizer>();
-    is_send_and_sync::<recognizer::Live>();
-    is_send_and_sync::<recognizer::Listener>();
-    is_send_and_sync::<recognizer::Windows>();
+    is_send_and_sync::<recognizer::StreamingRecognizer>();
+    is_send_and_sync::<recognizer::StreamingEncoder>();
+    is_send_and_sync::<recognizer::ChunkedEncoder>();
     is_send_and_sync::<model::Model>();
     is_send_and_sync::<training::Error>();
 }

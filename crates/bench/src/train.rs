@@ -2,9 +2,9 @@
 use std::time::{Duration, Instant};
 
 use candle_core::{Device, Tensor};
-use model::{LossSessions, Masks, Model, ModelConfig};
+use model::{DropoutMasks, LossSessions, Model, ModelConfig};
 use training::data::Batch;
-use training::optimiser::{OptimiserConfig, OptimiserKind};
+use training::optimizer::{OptimizerConfig, OptimizerKind};
 use training::{Learner, Moment};
 
 use super::answer::Workload;
@@ -47,15 +47,15 @@ pub fn prepare(work: &TrainWork, method: &Method) -> Result<Box<dyn Workload>> {
     let [encoder, predictor, joint] = work.widths;
     let model = Model::new(&ModelConfig::mlperf_of(encoder, predictor, joint), work.tokens)?;
     let ema = matches!(method, Method::Train { ema: true });
-    let optimiser = OptimiserConfig {
-        kind: OptimiserKind::Lamb,
+    let optimizer = OptimizerConfig {
+        kind: OptimizerKind::Lamb,
         weight_decay: DECAY,
         betas: [0.9, 0.999],
         eps: 1e-9,
         clip_norm: 1.0,
         ema: if ema { EMA } else { 0.0 },
         ema_warmup: false,
-        ..OptimiserConfig::new(RATE)
+        ..OptimizerConfig::new(RATE)
     };
     let width = model.config().input.width();
     let rows = noise(501, work.batch * work.rows * width, 3f32.sqrt());
@@ -63,7 +63,7 @@ pub fn prepare(work: &TrainWork, method: &Method) -> Result<Box<dyn Workload>> {
     Ok(Box::new(Train {
         work: *work,
         ema,
-        learner: Learner::new(model, &optimiser)?,
+        learner: Learner::new(model, &optimizer)?,
         rows: Tensor::from_vec(rows, (work.batch, work.rows, width), &Device::Cpu)?,
         lengths: vec![work.rows; work.batch],
         labels: (0..work.batch).map(sequence).collect(),
@@ -79,8 +79,8 @@ impl Train {
     }
 
     /// Dropout, the same in every step.
-    fn masks(&self) -> Masks {
-        Masks::new(0, 0, &self.batch().numbers)
+    fn masks(&self) -> DropoutMasks {
+        DropoutMasks::new(0, 0, &self.batch().numbers)
     }
 
     /// Milliseconds of encoder, predictor and everything up to the loss, forward, each done once.

@@ -1,5 +1,5 @@
 //! Rules of captions, as the user gives them.
-use recognizer::{CaptionOptions, Format};
+use recognizer::{CaptionOptions, TranscriptFormat};
 
 use crate::error::{Error, Result};
 use crate::numbers;
@@ -33,7 +33,7 @@ impl CaptionArguments {
     ///
     /// # Errors
     /// [`Error::Search`] for rules where no captions are written; [`Error::Argument`] for a shortest time above the longest.
-    pub fn options(&self, format: Option<Format>) -> Result<CaptionOptions> {
+    pub fn options(&self, format: Option<TranscriptFormat>) -> Result<CaptionOptions> {
         let given = [
             ("--caption-min", self.caption_min.is_some()),
             ("--caption-max", self.caption_max.is_some()),
@@ -41,7 +41,7 @@ impl CaptionArguments {
             ("--caption-width", self.caption_width.is_some()),
             ("--caption-lines", self.caption_lines.is_some()),
         ];
-        let writes_captions = matches!(format, Some(Format::Srt | Format::Vtt));
+        let writes_captions = matches!(format, Some(TranscriptFormat::Srt | TranscriptFormat::Vtt));
         if let Some((argument, _)) = given.into_iter().find(|(_, is_given)| *is_given && !writes_captions) {
             let expected = "captions (--format srt or vtt)";
             return Err(Error::Search { argument, expected, search: "another format" });

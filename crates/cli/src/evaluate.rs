@@ -2,7 +2,7 @@
 use std::collections::HashMap;
 use std::{path::PathBuf, process::ExitCode};
 
-use recognizer::{Evaluation, Format, OutputIds, TranscriptionWriter, evaluate};
+use recognizer::{Evaluation, OutputIds, TranscriptFormat, TranscriptionWriter, evaluate};
 use speech::Utterance;
 use training::files::Output;
 
@@ -35,7 +35,7 @@ pub struct Args {
     /// Write what was heard, with times: txt, json (a line an utterance) or ctm to --output; srt or vtt, a file an utterance, into the
     /// folder --output
     #[arg(long, value_name = "FORMAT", requires = "output")]
-    format: Option<Format>,
+    format: Option<TranscriptFormat>,
     /// Where to
     #[arg(long, value_name = "PATH", requires = "format")]
     output: Option<PathBuf>,
@@ -71,7 +71,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     let utterances = shard::part(utterances, arguments.shard);
     let read = [&arguments.checkpoint, &arguments.manifest].into_iter();
     let inputs: Vec<&PathBuf> = read.chain(arguments.search.files()).collect();
-    let one_file = arguments.output.clone().filter(|_| arguments.format.is_some_and(Format::joins));
+    let one_file = arguments.output.clone().filter(|_| arguments.format.is_some_and(TranscriptFormat::joins));
     let [hypotheses, heard] = outputs::open([&arguments.hypotheses, &one_file], &inputs, &utterances)?;
     let captions = captions(arguments, &inputs, &utterances, &file_names)?;
     let mut pairs = captions.iter().flat_map(|one| hypotheses.iter().map(move |other| (other, one)));

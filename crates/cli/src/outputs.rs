@@ -2,7 +2,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use recognizer::Format;
+use recognizer::TranscriptFormat;
 use speech::Utterance;
 use training::files::Output;
 
@@ -57,7 +57,11 @@ pub struct TranscriptPath {
 ///
 /// # Errors
 /// [`Error::SameName`] for two recordings with one output; [`in_folder`] finds outputs that are links to one file.
-pub fn places(folder: &Path, recordings: &[PathBuf], format: Format) -> Result<Vec<TranscriptPath>> {
+pub fn places(
+    folder: &Path,
+    recordings: &[PathBuf],
+    format: TranscriptFormat,
+) -> Result<Vec<TranscriptPath>> {
     let mut taken: HashMap<PathBuf, &PathBuf> = HashMap::new();
     let mut places = Vec::with_capacity(recordings.len());
     for recording in recordings {

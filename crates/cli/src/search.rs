@@ -8,7 +8,7 @@ use decoding::{
     Aggregate, Beam, BeamKind, Boost, Confidence, CtcBeam, Fusion, Greedy, Measure, PHRASE_SCORE, PerClass,
     PhraseList, Scorer, add_unmarked, read_phrases,
 };
-use recognizer::{LatticeSearch, Recognizer, Search};
+use recognizer::{LatticeSearch, Recognizer, SearchConfig};
 use speech::{Tokenizer, TokenizerKind};
 
 use crate::error::{Error, Result};
@@ -206,7 +206,7 @@ impl SearchArguments {
                 fusion,
                 ..CtcBeam::default()
             });
-            Search::Ctc(beam)
+            SearchConfig::Ctc(beam)
         } else if self.beam == 1 && self.beam_search.is_none() {
             let greedy = SearchOptions {
                 search: "a greedy one",
@@ -217,7 +217,7 @@ impl SearchArguments {
             self.check(greedy)?;
             let measure = self.confidence.unwrap_or(Measure::MaxProb);
             let exponent = self.confidence_exponent.unwrap_or(1.0);
-            Search::Greedy(Greedy {
+            SearchConfig::Greedy(Greedy {
                 max_symbols: Some(max_symbols),
                 confidence: Some(Confidence { measure, exponent }),
                 fusion,
@@ -252,8 +252,8 @@ impl SearchArguments {
                 ..Beam::default()
             };
             match self.ctc_weight {
-                0.0 => Search::Beam(beam),
-                weight => Search::BeamWithCtc { beam, weight },
+                0.0 => SearchConfig::Beam(beam),
+                weight => SearchConfig::BeamWithCtc { beam, weight },
             }
         };
         Ok(recogniser.with_search(search)?.with_aggregate(self.word_confidence))
@@ -315,7 +315,7 @@ impl SearchArguments {
     }
 
     /// In a recognition lattice, which has no part for what scores labels beside it.
-    fn lattice(&self, fusion: bool) -> Result<Search> {
+    fn lattice(&self, fusion: bool) -> Result<SearchConfig> {
         let refused = [
             ("--lm, --minus-lm, --word-bonus, --phrases", fusion),
             ("--beam-search", self.beam_search.is_some()),
@@ -326,7 +326,7 @@ impl SearchArguments {
         if let Some(argument) = refused.or(unknown) {
             return Err(Error::Lattice { argument });
         }
-        Ok(Search::Lattice(match self.beam {
+        Ok(SearchConfig::Lattice(match self.beam {
             1 => LatticeSearch::BestPath,
             beam => LatticeSearch::Sum { beam },
         }))

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use recognizer::{Format, OutputIds, Recognizer, Transcription, TranscriptionWriter, WindowConfig};
+use recognizer::{OutputIds, Recognizer, TranscriptFormat, Transcription, TranscriptionWriter, WindowConfig};
 use speech::{Audio, AudioPieces, Change};
 use training::files::Output;
 
@@ -38,7 +38,7 @@ pub struct Args {
     times: bool,
     /// Write txt, json (a line a recording), ctm, srt or vtt: to standard output, or into --output
     #[arg(long, value_name = "FORMAT")]
-    format: Option<Format>,
+    format: Option<TranscriptFormat>,
     /// Write a file for each recording into this folder, named as the recording and ending as the format
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
@@ -179,26 +179,14 @@ struct Transcriber<'a> {
     bad: usize,
 }
 
-/// A recording, or its text already if it is long.
-enum RecordingInput {
-    Sound(Audio),
-    Text(Box<Transcription>),
-}
-
 impl Transcriber<'_> {
     fn run(mut self) -> Result<ExitCode> {
         let files = &self.arguments.audio_files;
         let bar = bar(files.len());
         for first in (0..files.len()).step_by(TOGETHER) {
             let numbers = first..files.len().min(first + TOGETHER);
-            let heard: Vec<_> = numbers.clone().map(|at| self.hear(&files[at])).collect();
-            let sounds: Vec<Audio> = heard
-                .iter()
-                .filter_map(|heard| match heard {
-                    Ok((RecordingInput::Sound(sound), _)) => Some(sound.clone()),
-                    _ => None,
-                })
-                .collect();
+            let mut sounds = Vec::new();
+            let heard: Vec<_> = numbers.clone().map(|at| self.hear(&files[at], &mut sounds)).collect();
             let mut texts = self.recogniser.transcribe_all(&sounds).into_iter();
             for (at, heard) in numbers.zip(heard) {
                 let found = match heard {
@@ -208,8 +196,8 @@ impl Transcriber<'_> {
                             warnln!("note: {}: {change}", files[at].display());
                         }
                         match heard {
-                            RecordingInput::Text(text) => Ok(*text),
-                            RecordingInput::Sound(_) => texts
+                            Some(text) => Ok(text),
+                            None => texts
                                 .next()
                                 .unwrap_or_else(|| Ok(Transcription::default()))
                                 .map_err(|error| format!("{}: {}", files[at].display(), chain(&error))),
@@ -234,15 +222,19 @@ impl Transcriber<'_> {
 
     /// Lists a recording without a text where all of them are listed: in JSON.
     fn write_left_out(&self, at: usize, reason: &str) -> Result<()> {
-        if self.arguments.format != Some(Format::Json) || self.arguments.output.is_some() {
+        if self.arguments.format != Some(TranscriptFormat::Json) || self.arguments.output.is_some() {
             return Ok(());
         }
         let id = recording_id(&self.arguments.audio_files[at]);
         formatted(&format!("{}\n", serde_json::json!({ "id": id, "left_out": reason })))
     }
 
-    /// A short recording, or the text of a long one, and what was done to it; or the message of an error.
-    fn hear(&self, path: &Path) -> std::result::Result<(RecordingInput, Vec<Change>), String> {
+    /// Appends a short recording to `sounds`, or returns the text of a long one, and what was done to it; or the message of an error.
+    fn hear(
+        &self,
+        path: &Path,
+        sounds: &mut Vec<Audio>,
+    ) -> std::result::Result<(Option<Transcription>, Vec<Change>), String> {
         let (recogniser, long) = (self.recogniser, &self.arguments.long);
         let advised = |error: recognizer::Error| chain(&self.arguments.audio.advise(error));
         let rate = recogniser.model().config().input.features.sample_rate;
@@ -262,10 +254,11 @@ impl Transcriber<'_> {
                 error @ recognizer::Error::Model(model::Error::Speech(_)) => advised(error),
                 error => format!("{}: {}", path.display(), chain(&error)),
             })?;
-            return Ok((RecordingInput::Text(Box::new(found)), changes));
+            return Ok((Some(found), changes));
         }
         let changes = pieces.changes().to_vec();
-        Ok((RecordingInput::Sound(Audio { samples, sample_rate: rate }), changes))
+        sounds.push(Audio { samples, sample_rate: rate });
+        Ok((None, changes))
     }
 
     fn write(&mut self, at: usize, found: &Transcription) -> Result<()> {

@@ -21,7 +21,7 @@ use speech::files::{open_regular, read_given};
 
 use crate::parameters::Shapes;
 use crate::{Error, ModelConfig, Result};
-pub use write::{Contents, Said};
+pub use write::{Contents, MetadataRef};
 
 /// What the metadata's `format` field says.
 const FORMAT: &str = "panda checkpoint";
@@ -192,7 +192,7 @@ impl Checkpoint {
 
     fn contents(&self) -> Contents<'_> {
         let Checkpoint { recipe, tokenizer, progress, data, .. } = self;
-        let mut contents = Contents::new(Said { recipe, tokenizer, progress, data: data.as_ref() });
+        let mut contents = Contents::new(MetadataRef { recipe, tokenizer, progress, data: data.as_ref() });
         for (kind, values) in self.kinds() {
             contents.values(kind, values, &self.shapes);
         }

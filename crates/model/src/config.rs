@@ -18,7 +18,7 @@ use crate::encoders::EncoderKind;
 use crate::input::InputConfig;
 use crate::predictors::PredictorKind;
 
-pub use gnat::{AlignmentKind, GnatConfig, Normalise};
+pub use gnat::{AlignmentKind, GnatConfig, LatticeNormalization};
 pub(crate) use init::covers;
 pub use init::{InitConfig, Initialization, PretrainedConfig};
 pub use loss::LossConfig;

@@ -5,7 +5,7 @@ use decoding::{AffineLayer, Network};
 
 use crate::Result;
 use crate::config::LossConfig;
-use crate::heads::Transducer;
+use crate::heads::TransducerNetwork;
 use crate::model::Model;
 use crate::tensors::to_vec;
 
@@ -24,7 +24,7 @@ impl Model {
     /// # Errors
     /// [`crate::Error::Shape`] for a recognition lattice; candle's own errors.
     pub fn decoder(&self) -> Result<decoding::Model> {
-        let Transducer { predictor, heads } = self.label_side.transducer()?;
+        let TransducerNetwork { predictor, heads } = self.label_side.transducer()?;
         let (mut weight, mut bias) = (to_vec(heads.head.weight())?, to_vec(heads.head.bias())?);
         if let Some(durations) = &heads.durations {
             weight.extend(to_vec::<f32>(durations.weight())?);

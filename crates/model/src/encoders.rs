@@ -17,13 +17,13 @@ use candle_nn::VarBuilder;
 use serde::{Deserialize, Serialize};
 
 pub use conformer::{AttentionKind, ChunkedAttention, ConformerEncoder, ConformerEncoderConfig};
-pub use frames::Frames;
+pub use frames::ModuleEncoder;
 pub use lstm::{LstmEncoder, LstmEncoderConfig, TimeReduction};
-pub use stream::{EncoderState, EncoderStream, Piece};
+pub use stream::{EncoderPiece, EncoderState, EncoderStream};
 pub use subsampling::SubsamplingConfig;
 
 use crate::Result;
-use crate::layers::dropout::Masks;
+use crate::layers::dropout::DropoutMasks;
 
 /// Encodes padded batches of rows.
 pub trait Encoder: Send + Sync {
@@ -42,7 +42,7 @@ pub trait Encoder: Send + Sync {
         &self,
         x: &Tensor,
         lengths: &[usize],
-        masks: Option<&mut Masks>,
+        masks: Option<&mut DropoutMasks>,
     ) -> Result<(Tensor, Vec<usize>)>;
 
     /// Most bytes that the forward and backward passes of a padded batch `[batch, rows, width]` hold beside input, weights and the

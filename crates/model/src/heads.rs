@@ -14,21 +14,21 @@ use crate::{Error, Linear, ModelConfig, Result};
 
 /// One of the two.
 #[derive(Clone)]
-pub(crate) enum LabelSide {
-    Transducer(Transducer),
+pub(crate) enum OutputModel {
+    TransducerNetwork(TransducerNetwork),
     Lattice(Box<Gnat>),
 }
 
 /// A predictor, and everything linear behind it and the encoder.
 #[derive(Clone)]
-pub(crate) struct Transducer {
+pub(crate) struct TransducerNetwork {
     pub predictor: Arc<dyn Predictor>,
-    pub heads: Heads,
+    pub heads: JointLayers,
 }
 
 /// Everything linear behind encoder and predictor.
 #[derive(Debug, Clone)]
-pub(crate) struct Heads {
+pub(crate) struct JointLayers {
     /// Projections to the joint width.
     pub encoder: Linear,
     pub predictor: Linear,
@@ -38,7 +38,7 @@ pub(crate) struct Heads {
     pub trivial: Option<(Linear, Linear)>,
 }
 
-impl Heads {
+impl JointLayers {
     pub fn new(config: &ModelConfig, labels: usize, widths: (usize, usize), vb: &VarBuilder) -> Result<Self> {
         let classes = config.classes(labels);
         let (width, durations) = (config.joint.width, config.loss.kind.durations().len());
@@ -46,7 +46,7 @@ impl Heads {
             wanted.then(|| Linear::new(inputs, outputs, &vb.pp(name))).transpose()
         };
         let pruned = matches!(config.loss.kind, LossConfig::Pruned { .. });
-        Ok(Heads {
+        Ok(JointLayers {
             encoder: Linear::new(widths.0, width, &vb.pp("joint.encoder"))?,
             predictor: Linear::new(widths.1, width, &vb.pp("joint.predictor"))?,
             head: Linear::new(width, classes, &vb.pp("joint.head"))?,
@@ -68,7 +68,7 @@ pub(crate) fn lattice(
     labels: usize,
     width: usize,
     vb: &VarBuilder,
-) -> Result<LabelSide> {
+) -> Result<OutputModel> {
     let context = gnat.ngram(labels)?;
     let sizes = JointConfig {
         states: context.states(),
@@ -81,7 +81,7 @@ pub(crate) fn lattice(
     let weights = JointWeights::new(sizes, vb)?;
     let LossBudget { bytes, keep_scores } = config.loss.options.budget;
     let options = lattice::Options { budget: bytes, keep_weights: keep_scores };
-    Ok(LabelSide::Lattice(Box::new(Gnat::new(Arc::new(context), gnat.alignment()?, weights, options)?)))
+    Ok(OutputModel::Lattice(Box::new(Gnat::new(Arc::new(context), gnat.alignment()?, weights, options)?)))
 }
 
 /// Labels 0 .. L of a tokenizer as a lattice's 1 .. V, padded, with their lengths and those of the frames.
@@ -112,11 +112,11 @@ impl LatticeBatch {
     }
 }
 
-impl LabelSide {
+impl OutputModel {
     /// Fails for a recognition lattice.
-    pub fn transducer(&self) -> Result<&Transducer> {
+    pub fn transducer(&self) -> Result<&TransducerNetwork> {
         match self {
-            Self::Transducer(transducer) => Ok(transducer),
+            Self::TransducerNetwork(transducer) => Ok(transducer),
             Self::Lattice(_) => Err(Error::shape(
                 "model",
                 "a transducer with a predictor and a joint network",
@@ -129,7 +129,7 @@ impl LabelSide {
     pub fn lattice(&self) -> Option<&Gnat> {
         match self {
             Self::Lattice(gnat) => Some(gnat),
-            Self::Transducer(_) => None,
+            Self::TransducerNetwork(_) => None,
         }
     }
 }

@@ -1,6 +1,4 @@
 //! First values of the weights, each from its own stream: adding a parameter leaves the others as they are.
-mod law;
-
 use candle_core::Shape;
 use candle_nn::Init;
 use candle_nn::init::NormalOrUniform;

@@ -6,9 +6,9 @@ use rnnt_loss::{
     candle::{HeadTensors, JointTensors, LossSession, LossSum, PrunedTensors, RowTensors, TrivialJoiner},
 };
 
-use crate::heads::{Heads, LabelSide, LatticeBatch, Transducer};
-use crate::layers::dropout::Masks;
-use crate::model::{Model, Parts};
+use crate::heads::{JointLayers, LatticeBatch, OutputModel, TransducerNetwork};
+use crate::layers::dropout::DropoutMasks;
+use crate::model::{Model, Network};
 use crate::{Error, Linear, ModelConfig, Parameters, Result};
 
 /// The losses of a run: their options, and buffers that stay from step to step and share `loss.budget`.
@@ -72,8 +72,8 @@ impl Model {
         let config = self.config();
         let shape = [1, rows.div_ceil(config.encoder.reduction()), labels];
         let plan = match self.label_side {
-            LabelSide::Lattice(_) => self.lattice_plan(shape).map(drop),
-            LabelSide::Transducer(_) => {
+            OutputModel::Lattice(_) => self.lattice_plan(shape).map(drop),
+            OutputModel::TransducerNetwork(_) => {
                 let (options, masked) = (config.loss_options()?, config.joint.dropout > 0.0);
                 MemoryPlan::for_shape::<f32>(shape, self.width(), self.classes(), &options, masked)
                     .map(drop)
@@ -109,7 +109,7 @@ impl Model {
         labels: usize,
         shape: [usize; 3],
     ) -> Result<Option<lattice::Plan>> {
-        let (_, parts) = Parameters::plan(|vb| Parts::new(config, labels, &vb))?;
+        let (_, parts) = Parameters::plan(|vb| Network::new(config, labels, &vb))?;
         let plan = |gnat: &Gnat| Ok(gnat.plan_for_shape(shape)?);
         parts.label_side.lattice().map(plan).transpose()
     }
@@ -124,7 +124,7 @@ impl Model {
         batch: LabeledRows,
         of: usize,
         step: u64,
-        mut masks: Option<&mut Masks>,
+        mut masks: Option<&mut DropoutMasks>,
     ) -> Result<Losses> {
         let LabeledRows { rows, lengths, labels } = batch;
         let (encoded, lengths) = self.encoder.forward(rows, lengths, masks.as_deref_mut())?;
@@ -138,9 +138,9 @@ impl Model {
             }
             None => None,
         };
-        let Transducer { predictor, heads } = match &self.label_side {
-            LabelSide::Transducer(transducer) => transducer,
-            LabelSide::Lattice(gnat) => {
+        let TransducerNetwork { predictor, heads } = match &self.label_side {
+            OutputModel::TransducerNetwork(transducer) => transducer,
+            OutputModel::Lattice(gnat) => {
                 let batch = LatticeBatch::new(&lengths, labels)?;
                 let found = gnat.loss_sum(batch.with(&encoded), &shares)?;
                 return Ok(Losses { transducer: found.losses, simple: None, mean: found.sum, ctc });
@@ -152,7 +152,7 @@ impl Model {
         let predicted = predictor.forward(labels, masks.as_deref_mut())?;
         let (frames, rows) = (heads.encoder.apply(&encoded)?, heads.predictor.apply(&predicted)?);
         let mut targets = self.targets(lengths, labels)?;
-        let Heads { trivial, .. } = heads;
+        let JointLayers { trivial, .. } = heads;
         let rate = f64::from(self.config().joint.dropout);
         let dropout = match masks.filter(|_| rate > 0.0) {
             Some(masks) => {
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     /// Losses of one utterance under the recipe of the digits without any dropout but the joint's.
-    fn losses(kind: &str, dropout: f32, masks: Option<&mut Masks>) -> Vec<f64> {
+    fn losses(kind: &str, dropout: f32, masks: Option<&mut DropoutMasks>) -> Vec<f64> {
         let text = std::fs::read_to_string(
             Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../recipes/{kind}.toml")),
         );
@@ -211,12 +211,12 @@ mod tests {
     #[test]
     fn dropout_of_the_joint_has_the_name_of_its_utterance() {
         for kind in ["digits", "digits-tdt", "digits-pruned"] {
-            let dropped = |utterance| losses(kind, 0.5, Some(&mut Masks::new(7, 1, &[utterance])));
+            let dropped = |utterance| losses(kind, 0.5, Some(&mut DropoutMasks::new(7, 1, &[utterance])));
             assert_eq!(dropped(3), dropped(3));
             assert_ne!(dropped(3), dropped(4));
             let none = losses(kind, 0.5, None);
             assert_ne!(dropped(3), none);
-            assert_eq!(losses(kind, 0.0, Some(&mut Masks::new(7, 1, &[3]))), none);
+            assert_eq!(losses(kind, 0.0, Some(&mut DropoutMasks::new(7, 1, &[3]))), none);
         }
     }
 }

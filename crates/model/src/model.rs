@@ -8,7 +8,7 @@ use rnnt_loss::Targets;
 use crate::config::ModelConfig;
 use crate::encoders::Encoder;
 use crate::heads;
-use crate::heads::{Heads, LabelSide, Transducer};
+use crate::heads::{JointLayers, OutputModel, TransducerNetwork};
 use crate::parameters::Shapes;
 use crate::predictors::Predictor;
 use crate::{Error, Linear, Parameters, Result, memory};
@@ -40,19 +40,19 @@ pub struct Model {
     config: ModelConfig,
     parameters: Parameters,
     pub(crate) encoder: Arc<dyn Encoder>,
-    pub(crate) label_side: LabelSide,
+    pub(crate) label_side: OutputModel,
     pub(crate) ctc: Option<Linear>,
     labels: usize,
 }
 
 /// The network in parts.
-pub(crate) struct Parts {
+pub(crate) struct Network {
     encoder: Arc<dyn Encoder>,
-    pub label_side: LabelSide,
+    pub label_side: OutputModel,
     ctc: Option<Linear>,
 }
 
-impl Parts {
+impl Network {
     /// What the configuration says.
     pub fn new(config: &ModelConfig, labels: usize, vb: &VarBuilder) -> Result<Self> {
         let encoder = config.encoder.build(config.input.width(), &vb.pp("encoder"))?;
@@ -76,15 +76,21 @@ impl Parts {
         (encoder, predictor): (Arc<dyn Encoder>, Arc<dyn Predictor>),
         vb: &VarBuilder,
     ) -> Result<Self> {
-        let heads = Heads::new(config, labels, (encoder.width(), predictor.width()), vb)?;
-        Self::with(config, labels, encoder, LabelSide::Transducer(Transducer { predictor, heads }), vb)
+        let heads = JointLayers::new(config, labels, (encoder.width(), predictor.width()), vb)?;
+        Self::with(
+            config,
+            labels,
+            encoder,
+            OutputModel::TransducerNetwork(TransducerNetwork { predictor, heads }),
+            vb,
+        )
     }
 
     fn with(
         config: &ModelConfig,
         labels: usize,
         encoder: Arc<dyn Encoder>,
-        label_side: LabelSide,
+        label_side: OutputModel,
         vb: &VarBuilder,
     ) -> Result<Self> {
         // CTC knows no big blanks: they say nothing that the blank does not.
@@ -122,7 +128,7 @@ impl Model {
     pub fn new(config: &ModelConfig, labels: usize) -> Result<Self> {
         config.check()?;
         Self::fits(config, &Self::shapes(config, labels)?, 1)?;
-        Self::build(config, labels, |vb| Parts::new(config, labels, &vb))
+        Self::build(config, labels, |vb| Network::new(config, labels, &vb))
     }
 
     /// Names and shapes of the parameters that [`Self::new`] makes, without making them.
@@ -130,7 +136,7 @@ impl Model {
     /// # Errors
     /// Candle's own errors.
     pub fn shapes(config: &ModelConfig, labels: usize) -> Result<Shapes> {
-        let (shapes, _) = Parameters::plan(|vb| Parts::new(config, labels, &vb))?;
+        let (shapes, _) = Parameters::plan(|vb| Network::new(config, labels, &vb))?;
         Ok(shapes)
     }
 
@@ -170,17 +176,17 @@ impl Model {
         parts: impl FnOnce(VarBuilder, VarBuilder) -> Result<(Arc<dyn Encoder>, Arc<dyn Predictor>)>,
     ) -> Result<Self> {
         Self::build(config, labels, |vb| {
-            Parts::around(config, labels, parts(vb.pp("encoder"), vb.pp("predictor"))?, &vb)
+            Network::around(config, labels, parts(vb.pp("encoder"), vb.pp("predictor"))?, &vb)
         })
     }
 
     fn build(
         config: &ModelConfig,
         labels: usize,
-        parts: impl FnOnce(VarBuilder<'static>) -> Result<Parts>,
+        parts: impl FnOnce(VarBuilder<'static>) -> Result<Network>,
     ) -> Result<Self> {
         let (parameters, parts) = Parameters::build(config.seed, parts)?;
-        let Parts { encoder, label_side, ctc } = parts;
+        let Network { encoder, label_side, ctc } = parts;
         parameters.start(&config.init, config.seed)?;
         Ok(Model { config: config.clone(), parameters, encoder, label_side, ctc, labels })
     }
@@ -262,8 +268,10 @@ impl Model {
     /// Candle's own errors.
     pub fn frames_of(&self, encoded: Tensor) -> Result<Tensor> {
         Ok(match &self.label_side {
-            LabelSide::Transducer(Transducer { heads, .. }) => heads.encoder.apply(&encoded)?,
-            LabelSide::Lattice(_) => encoded,
+            OutputModel::TransducerNetwork(TransducerNetwork { heads, .. }) => {
+                heads.encoder.apply(&encoded)?
+            }
+            OutputModel::Lattice(_) => encoded,
         })
     }
 
@@ -304,9 +312,9 @@ impl Model {
     /// # Errors
     /// [`crate::Error::Shape`] or [`crate::Error::Loss`] if the input does not fit, or the model is a recognition lattice.
     pub fn joint_rows(&self, x: &Tensor, lengths: &[usize], labels: &[Vec<u32>]) -> Result<JointRows> {
-        let Transducer { predictor: network, heads } = self.label_side.transducer()?;
+        let TransducerNetwork { predictor: network, heads } = self.label_side.transducer()?;
         let (frames, lengths) = self.encode(x, lengths)?;
-        let Heads { predictor, head, durations, .. } = heads;
+        let JointLayers { predictor, head, durations, .. } = heads;
         Ok(JointRows {
             frames,
             labels: predictor.apply(&network.forward(labels, None)?)?,

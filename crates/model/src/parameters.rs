@@ -38,7 +38,7 @@ impl Parameters {
     /// # Errors
     /// Whatever `make` says; candle's error for a shared name with two shapes, or a type other than `f32`.
     pub fn build<T>(seed: u64, make: impl FnOnce(VarBuilder<'static>) -> Result<T>) -> Result<(Self, T)> {
-        let store = Store { seed, variables: Arc::default() };
+        let store = ParameterStore { seed, variables: Arc::default() };
         let builder = VarBuilder::from_backend(Box::new(store.clone()), DType::F32, Device::Cpu);
         let made = make(builder)?;
         let variables = store.variables.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -50,7 +50,7 @@ impl Parameters {
     /// # Errors
     /// Whatever `make` says.
     pub fn plan<T>(make: impl FnOnce(VarBuilder<'static>) -> Result<T>) -> Result<(Shapes, T)> {
-        let names = Names::default();
+        let names = NameRecorder::default();
         let builder = VarBuilder::from_backend(Box::new(names.clone()), DType::F32, Device::Cpu);
         let made = make(builder)?;
         let shapes = names.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -141,9 +141,9 @@ pub type Shapes = BTreeMap<String, Vec<usize>>;
 
 /// Writes down what a [`VarBuilder`] is asked for, and gives one zero in place of each tensor.
 #[derive(Clone, Default)]
-struct Names(Arc<Mutex<Shapes>>);
+struct NameRecorder(Arc<Mutex<Shapes>>);
 
-impl SimpleBackend for Names {
+impl SimpleBackend for NameRecorder {
     fn get(&self, shape: Shape, name: &str, _: Init, dtype: DType, device: &Device) -> TensorResult<Tensor> {
         let mut shapes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         shapes.insert(name.to_owned(), shape.dims().to_vec());
@@ -166,12 +166,12 @@ impl SimpleBackend for Names {
 
 /// Where a [`VarBuilder`] puts what it is asked for.
 #[derive(Clone)]
-struct Store {
+struct ParameterStore {
     seed: u64,
     variables: Arc<Mutex<BTreeMap<String, Var>>>,
 }
 
-impl SimpleBackend for Store {
+impl SimpleBackend for ParameterStore {
     fn get(
         &self,
         shape: Shape,

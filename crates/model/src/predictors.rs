@@ -16,7 +16,7 @@ pub use lstm::{LstmPredictor, LstmPredictorConfig};
 pub use stateless::{StatelessPredictor, StatelessPredictorConfig};
 
 use crate::Result;
-use crate::layers::dropout::Masks;
+use crate::layers::dropout::DropoutMasks;
 
 /// Looks at whole label sequences in training; its [`decoder`](Predictor::decoder) goes label by label.
 pub trait Predictor: Send + Sync {
@@ -31,7 +31,7 @@ pub trait Predictor: Send + Sync {
     ///
     /// # Errors
     /// Candle's own errors.
-    fn forward(&self, labels: &[Vec<u32>], masks: Option<&mut Masks>) -> Result<Tensor>;
+    fn forward(&self, labels: &[Vec<u32>], masks: Option<&mut DropoutMasks>) -> Result<Tensor>;
 
     /// Most bytes that the forward and backward passes of `batch` label sequences with so many rows hold beside weights and the
     /// gradients of these; `None`, as by default, if that is not known.

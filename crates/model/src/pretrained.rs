@@ -42,7 +42,7 @@ pub struct Pretrained {
 }
 
 /// The weights of a file.
-struct Weights {
+struct WeightFile {
     values: Values,
     shapes: Shapes,
     /// What they are called in the printed list.
@@ -67,7 +67,7 @@ impl Pretrained {
             false => from_tensors(path)?,
         };
         let wanted = Model::shapes(model, tokenizer.size())?;
-        let names = Names::compare(path, config, &wanted, &weights.shapes)?;
+        let names = NameMatches::compare(path, config, &wanted, &weights.shapes)?;
         let (taken, all) = (names.matched.len(), wanted.len());
         let kind = weights.kind;
         report(Message::Note(format!(
@@ -93,14 +93,14 @@ impl Pretrained {
 
 /// Parameters by what becomes of them.
 #[derive(Debug, Default, PartialEq)]
-struct Names {
+struct NameMatches {
     matched: Vec<String>,
     missing: Vec<String>,
     skipped: Vec<String>,
     unused: Vec<String>,
 }
 
-impl Names {
+impl NameMatches {
     fn compare(path: &Path, config: &PretrainedConfig, wanted: &Shapes, found: &Shapes) -> Result<Self> {
         let wrong =
             |expected: String, found: String| Error::Pretrained { path: path.to_owned(), expected, found };
@@ -112,7 +112,7 @@ impl Names {
                 format!("{name:?}"),
             ));
         }
-        let (mut names, mut mismatched) = (Names::default(), Vec::new());
+        let (mut names, mut mismatched) = (NameMatches::default(), Vec::new());
         for (name, shape) in wanted {
             let place = match found.get(name) {
                 _ if config.is_skipped(name) => &mut names.skipped,
@@ -165,7 +165,7 @@ fn from_checkpoint(
     model: &ModelConfig,
     tokenizer: &Tokenizer,
     report: &mut dyn FnMut(Message),
-) -> Result<Weights> {
+) -> Result<WeightFile> {
     let Checkpoint { weights, average, shapes, tokenizer: tokens, recipe: text, summed, .. } =
         Checkpoint::read(path)?;
     let mut warn =
@@ -185,7 +185,7 @@ fn from_checkpoint(
     let kind = if average.is_some() { "averaged weights" } else { "weights" };
     let mut values = weights;
     values.extend(average.unwrap_or_default());
-    Ok(Weights { values, shapes, kind })
+    Ok(WeightFile { values, shapes, kind })
 }
 
 /// What a user must know where labels stand for other tokens.
@@ -218,7 +218,7 @@ fn input_differs(ours: &ModelConfig, theirs: &ModelConfig) -> Option<String> {
 }
 
 /// The tensors of a file that is no checkpoint of ours, by their own names.
-fn from_tensors(path: &Path) -> Result<Weights> {
+fn from_tensors(path: &Path) -> Result<WeightFile> {
     let wrong =
         |expected: String, found: String| Error::Pretrained { path: path.to_owned(), expected, found };
     let bytes = read_given(path).map_err(Error::io(path, "read the weights"))?;
@@ -239,5 +239,5 @@ fn from_tensors(path: &Path) -> Result<Weights> {
         }
         values.insert(name, numbers);
     }
-    Ok(Weights { values, shapes, kind: "tensors" })
+    Ok(WeightFile { values, shapes, kind: "tensors" })
 }

@@ -78,7 +78,7 @@ pub fn update<R>(
     gradient: &Tensor,
     write: impl FnOnce(&mut [f32], &[f32]) -> R,
 ) -> candle_core::Result<R> {
-    let operation = Update { write: Cell::new(Some(write)), result: Cell::new(None) };
+    let operation = UpdateOperation { write: Cell::new(Some(write)), result: Cell::new(None) };
     variable.inplace_op2(gradient, &operation)?;
     match operation.result.into_inner() {
         Some(result) => Ok(result),
@@ -87,12 +87,12 @@ pub fn update<R>(
 }
 
 /// A closure as an operation of candle's, which takes operations by reference.
-struct Update<W, R> {
+struct UpdateOperation<W, R> {
     write: Cell<Option<W>>,
     result: Cell<Option<R>>,
 }
 
-impl<R, W: FnOnce(&mut [f32], &[f32]) -> R> InplaceOp2 for Update<W, R> {
+impl<R, W: FnOnce(&mut [f32], &[f32]) -> R> InplaceOp2 for UpdateOperation<W, R> {
     fn name(&self) -> &'static str {
         "update"
     }

@@ -1,14 +1,12 @@
 //! When the words of known texts were said.
-mod files;
-
 use std::collections::BTreeMap;
+use std::fmt::Write;
 
 use rnnt_loss::{Alignment, Head, Joint, Layout, Loss, MemoryPlan, Options, Session};
 use serde::{Deserialize, Serialize};
 use speech::{Change, Tokenizer};
 
-pub use files::Unit;
-
+use crate::OutputIds;
 use crate::Result;
 use crate::bad_items::BadItems;
 use crate::examples::{self, BatchSize, Example};
@@ -19,7 +17,7 @@ use model::{JointRows, Model};
 
 /// A token and its place in the audio, on the best path of all.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct AlignedToken {
+pub struct TokenAlignment {
     /// The token's own text.
     pub text: String,
     /// Start of the frame at which it is emitted, in seconds from the start of the audio.
@@ -65,7 +63,7 @@ pub struct AlignedUtterance {
     /// By as much as it differs between two models on the same audio, their latencies differ.
     pub expected_latency: Option<f64>,
     /// The tokens in their order.
-    pub tokens: Vec<AlignedToken>,
+    pub tokens: Vec<TokenAlignment>,
     /// The words in their order.
     pub words: Vec<AlignedWord>,
 }
@@ -168,7 +166,7 @@ impl Alignments {
         for (index, token) in found.tokens.iter().enumerate() {
             let next = found.tokens.get(index + 1).map_or(0, |next| next.frame);
             let span = token.frame..next.max(token.frame + 1);
-            tokens.push(AlignedToken {
+            tokens.push(TokenAlignment {
                 text: tokenizer.tokens()[token.label as usize].clone(),
                 start: time(span.start as f64),
                 duration: seconds(span.len() as f64),
@@ -203,7 +201,49 @@ impl Alignments {
     }
 }
 
-fn latency<'a>(tokens: impl Iterator<Item = &'a AlignedToken>) -> Option<f64> {
+/// What a line of CTM is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Unit {
+    /// A word.
+    #[default]
+    Words,
+    /// A token.
+    Tokens,
+}
+
+impl Alignments {
+    /// CTM, as NIST's sclite reads it: a line `utterance channel start duration text confidence` for each word or
+    /// token, times in seconds, the channel always 1.
+    ///
+    /// `ids` are the names of the utterances of the whole list. A token of white space becomes `<space>`.
+    pub fn ctm(&self, unit: Unit, ids: &OutputIds) -> String {
+        let mut out = String::new();
+        for utterance in &self.utterances {
+            let id = ids.name(&utterance.id);
+            let mut line = |start: f64, duration: f64, text: &str, confidence: f64| {
+                let text = if text.trim().is_empty() { "<space>" } else { text };
+                // Writing to a string does not fail.
+                let _ = writeln!(out, "{id} 1 {start:.3} {duration:.3} {text} {confidence:.4}");
+            };
+            match unit {
+                Unit::Words => {
+                    utterance.words.iter().for_each(|w| line(w.start, w.duration, &w.text, w.confidence));
+                }
+                Unit::Tokens => {
+                    utterance.tokens.iter().for_each(|t| line(t.start, t.duration, &t.text, t.confidence));
+                }
+            }
+        }
+        out
+    }
+
+    /// Everything as one JSON object in a line, with the names that the fields have here.
+    pub fn json(&self) -> String {
+        serde_json::to_string(self).expect("numbers and texts have a place in JSON") + "\n"
+    }
+}
+
+fn latency<'a>(tokens: impl Iterator<Item = &'a TokenAlignment>) -> Option<f64> {
     let (count, sum) = tokens.fold((0, 0.0), |(count, sum), token| (count + 1, sum + token.expected));
     (count > 0).then(|| sum / f64::from(count))
 }

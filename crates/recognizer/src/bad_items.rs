@@ -36,7 +36,7 @@ pub struct LeftOut {
 
 /// A recording that is used although it is not as long as its line says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct OtherLength {
+pub struct LengthMismatch {
     /// Id from the manifest.
     pub id: String,
     /// Seconds of its line.
@@ -53,7 +53,7 @@ pub struct BadItems {
     pub left_out: Vec<LeftOut>,
     /// Recordings that are used as they are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub other_length: Vec<OtherLength>,
+    pub other_length: Vec<LengthMismatch>,
 }
 
 impl LeftOut {
@@ -75,7 +75,7 @@ impl LeftOut {
     }
 }
 
-impl OtherLength {
+impl LengthMismatch {
     /// An item if the difference is beyond the tolerance.
     pub fn new(id: &str, expected_seconds: f64, found_seconds: f64) -> Option<Self> {
         let differs =
@@ -102,7 +102,7 @@ impl BadItems {
         if let Some(more) = self.left_out.len().checked_sub(NAMED).filter(|&more| more > 0) {
             lines.push(format!("{set}: {more} more utterances cannot be used; left out"));
         }
-        if let Some(OtherLength { id, expected_seconds, found_seconds }) = self.other_length.first() {
+        if let Some(LengthMismatch { id, expected_seconds, found_seconds }) = self.other_length.first() {
             lines.push(format!(
                 "{set}: {} recordings are not as long as the manifest says, the first of them {}: {found_seconds:.2} s \
                  instead of {expected_seconds:.2} s",
@@ -227,8 +227,10 @@ mod tests {
 
     #[test]
     fn lengths_within_the_tolerance_are_no_items() {
-        assert!(OtherLength::new("a", 3.0, 3.09).is_none() && OtherLength::new("a", 100.0, 101.9).is_none());
-        assert!(OtherLength::new("a", 3.0, 3.2).is_some() && OtherLength::new("a", 3.2, 3.0).is_some());
+        assert!(
+            LengthMismatch::new("a", 3.0, 3.09).is_none() && LengthMismatch::new("a", 100.0, 101.9).is_none()
+        );
+        assert!(LengthMismatch::new("a", 3.0, 3.2).is_some() && LengthMismatch::new("a", 3.2, 3.0).is_some());
     }
 
     #[test]

@@ -1,19 +1,12 @@
 //! What a model makes of a set of utterances.
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use decoding::Aggregate;
 use serde::{Deserialize, Serialize};
-use speech::{Change, Tokenizer, word_errors};
+use speech::{Change, word_errors};
 
 use crate::bad_items::{BadItems, LeftOut};
-use crate::examples::{self, Example};
 use crate::score::{Score, Transcript};
-use crate::search::{Search, Searcher};
-use crate::silence::is_silence;
-use crate::transcription::{Transcription, Writer};
-use crate::{Error, Result};
-use model::Model;
+use crate::transcription::Transcription;
 
 /// The outcome of an evaluation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -118,86 +111,4 @@ struct LeftOutLine {
 
 fn line(of: &impl Serialize) -> String {
     serde_json::to_string(of).expect("numbers and texts have a place in JSON") + "\n"
-}
-
-/// Recognizes examples, and scores them; its buffers stay from batch to batch.
-pub struct Evaluator<'a> {
-    model: &'a Model,
-    tokenizer: &'a Tokenizer,
-    searcher: Searcher,
-    writer: Writer,
-    ignores_special: bool,
-    silence: f64,
-}
-
-impl<'a> Evaluator<'a> {
-    /// An evaluation of a model; `silence` is the least posterior of [`crate::Recognizer::with_silence`], 0 keeps every text.
-    ///
-    /// # Errors
-    /// Those of the search.
-    pub fn new(
-        (model, search, aggregate): (&'a Model, &Search, Aggregate),
-        (tokenizer, ignores_special): (&'a Tokenizer, bool),
-        silence: f64,
-    ) -> Result<Self> {
-        let writer =
-            Writer::new(!model.durations().is_empty(), model.config().frame_ms() / 1000.0, aggregate)
-                .with_special_omitted(ignores_special);
-        let searcher = Searcher::new(model, search, silence > 0.0)?;
-        Ok(Evaluator { model, tokenizer, searcher, writer, ignores_special, silence })
-    }
-
-    /// The texts of some batches of examples, by the numbers of the examples.
-    ///
-    /// # Errors
-    /// [`Error::Stopped`] if the flag becomes true; errors of the model or the search.
-    pub fn recognize(
-        &mut self,
-        examples: &[Example],
-        batches: impl IntoIterator<Item = Vec<usize>>,
-        stop: &AtomicBool,
-    ) -> Result<Vec<(usize, Transcription)>> {
-        let mut texts = Vec::new();
-        for batch in batches {
-            if stop.load(Ordering::Relaxed) {
-                return Err(Error::Stopped);
-            }
-            let features: Vec<_> = batch.iter().map(|&index| &examples[index].features).collect();
-            let found = self.searcher.recognize(self.model, &features)?;
-            for ((index, features), found) in batch.into_iter().zip(features).zip(found) {
-                let text = match is_silence(features, self.tokenizer, &found, self.silence) {
-                    true => Transcription { silence: true, ..Transcription::default() },
-                    false => self.writer.write_found(self.tokenizer, &found)?.after(examples[index].lead),
-                };
-                texts.push((index, text));
-            }
-        }
-        Ok(texts)
-    }
-
-    /// Scores the texts of examples against their references.
-    pub fn score(
-        &self,
-        examples: &[Example],
-        texts: impl IntoIterator<Item = (usize, Transcription)>,
-    ) -> Evaluation {
-        let mut all = vec![Transcription::default(); examples.len()];
-        texts.into_iter().for_each(|(index, text)| all[index] = text);
-        let transcripts: Vec<Transcript> = examples
-            .iter()
-            .zip(all)
-            .map(|(example, heard)| {
-                let Example { id, subset, speaker, text, .. } = example;
-                let reference = self.tokenizer.normalize(text);
-                let reference = match self.ignores_special {
-                    true => self.tokenizer.without_special(&reference),
-                    false => reference.into_owned(),
-                };
-                Transcript::new(id.clone(), subset.clone(), speaker.clone(), reference, heard)
-            })
-            .collect();
-        let mut evaluation = Evaluation::of(transcripts);
-        examples::count_changes(&mut evaluation.changes, examples);
-        evaluation
-    }
 }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use speech::{Change, Conversion, Features, FrontEnd, Tokenizer, Utterance};
 
 use crate::bad_items;
-use crate::bad_items::{BadItems, OtherLength};
+use crate::bad_items::{BadItems, LengthMismatch};
 use crate::{Error, Result};
 
 /// One utterance, ready for training or evaluation.
@@ -88,7 +88,7 @@ pub fn load_usable(
     let loaded = load_each(utterances, front_end, tokenizer, conversion, stop);
     for (utterance, example) in utterances.iter().zip(loaded) {
         let Some(example) = bad_items::sort(&utterance.id, example, &mut bad)? else { continue };
-        bad.other_length.extend(OtherLength::new(&example.id, example.seconds, example.heard));
+        bad.other_length.extend(LengthMismatch::new(&example.id, example.seconds, example.heard));
         examples.push(example);
     }
     Ok((examples, bad))

@@ -11,12 +11,12 @@
 //! | item | contents |
 //! |---|---|
 //! | [`Recognizer`] | a checkpoint with its front end and tokenizer |
-//! | [`Search`] | kinds of search and their options |
-//! | [`Live`] | words of a recording that is still arriving |
-//! | [`Listener`], [`Windows`] | encoder rows of such a recording, for models that read forward only, and for others |
+//! | [`SearchConfig`] | kinds of search and their options |
+//! | [`StreamingRecognizer`] | words of a recording that is still arriving |
+//! | [`StreamingEncoder`], [`ChunkedEncoder`] | encoder rows of such a recording, for models that read forward only, and for others |
 //! | [`Recognizer::align`], [`Alignments`] | when the words of known texts were said |
 //! | [`evaluate()`], [`Evaluation`], [`Score`] | error rates |
-//! | [`Transcription`], [`Format`] | texts with times, and files of them |
+//! | [`Transcription`], [`TranscriptFormat`] | texts with times, and files of them |
 //! | [`BadItems`] | utterances that are left out, and the rule for them |
 #![warn(missing_docs)]
 
@@ -25,34 +25,31 @@ pub mod bad_items;
 mod error;
 mod evaluate;
 pub mod examples;
-mod listener;
-mod live;
 mod output_ids;
 mod recognizer;
 mod score;
 mod search;
 mod silence;
+mod streaming;
 mod text_warnings;
 mod transcription;
-mod unfused;
-mod windows;
 mod words;
 
-pub use align::{AlignedToken, AlignedUtterance, AlignedWord, Alignments, Unit};
-pub use bad_items::{BadItems, LeftOut, MAX_BAD, OtherLength, allowed, unusable_texts};
+pub use align::{AlignedUtterance, AlignedWord, Alignments, TokenAlignment, Unit};
+pub use bad_items::{BadItems, LeftOut, LengthMismatch, MAX_BAD, allowed, unusable_texts};
 pub use error::{Error, Result};
-pub use evaluate::{Evaluation, Evaluator};
+pub use evaluate::Evaluation;
 pub use examples::{BatchSize, Example};
-pub use listener::{Heard, Listener, StreamId, StreamState};
-pub use live::{Endpoint, Live, LiveOptions, Update};
 pub use output_ids::OutputIds;
 pub use recognizer::{Recognizer, evaluate};
 pub use score::{Metric, OverSpeakers, Score, Transcript};
-pub use search::{LatticeSearch, Search};
+pub use search::{LatticeSearch, SearchConfig};
 pub use silence::SILENCE;
+pub use streaming::chunked::{ChunkedEncoder, WindowConfig};
+pub use streaming::encoder::{EncodedChunk, StreamId, StreamState, StreamingEncoder};
+pub use streaming::{Endpoint, StreamingOptions, StreamingRecognizer, StreamingUpdate};
 pub use text_warnings::{conversion_warnings, mark_warnings, normalization_warning};
 pub use transcription::{
-    CaptionOptions, Format, RankedText, TimedToken, TimedWord, Transcription, TranscriptionWriter,
+    CaptionOptions, RankedText, TimedToken, TimedWord, TranscriptFormat, Transcription, TranscriptionWriter,
 };
-pub use windows::{WindowConfig, Windows};
 pub use words::MARK;

@@ -1,6 +1,7 @@
 //! A trained model that turns sound into text.
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use decoding::{Aggregate, Boundaries};
 use kernels::Brief;
@@ -10,13 +11,14 @@ use speech::{Audio, Change, Conversion, Features, FrontEnd, Tokenizer, Utterance
 
 use crate::align::Alignments;
 use crate::bad_items::{BadItems, MAX_BAD};
-use crate::evaluate::{Evaluation, Evaluator};
+use crate::evaluate::Evaluation;
 use crate::examples::{self, BatchSize, Example};
-use crate::search::{Found, Search, Searcher};
+use crate::score::Transcript;
+use crate::search::unfused::UnfusedSearch;
+use crate::search::{SearchConfig, SearchResult, Searcher};
 use crate::silence;
 use crate::silence::SILENCE;
 use crate::transcription::{Transcription, Writer};
-use crate::unfused::UnfusedSearch;
 use crate::{Error, Result};
 use model::checkpoint::{Checkpoint, RECIPE_PLACE, UNSUMMED};
 use model::config::syntax::syntax_error;
@@ -35,7 +37,9 @@ pub struct Recognizer {
     model: Model,
     /// None for a recognition lattice.
     decoder: Option<decoding::Model>,
-    search: Search,
+    search: SearchConfig,
+    /// Its buffers stay from call to call; calls from several threads take turns.
+    searcher: Mutex<Searcher>,
     aggregate: Aggregate,
     tokenizer: Tokenizer,
     front_end: FrontEnd,
@@ -47,40 +51,52 @@ pub struct Recognizer {
 }
 
 impl Recognizer {
-    /// Loads a checkpoint; the averaged weights if it has them.
+    /// A recognizer of a model with its current weights; `batches` limits what it encodes at once.
     ///
     /// # Errors
-    /// [`Error::Io`] or [`Error::Checkpoint`] if the file is missing, corrupt, truncated or foreign.
-    pub fn load(path: &Path) -> Result<Self> {
-        let checkpoint = Checkpoint::read(path)?;
-        let config = checkpoint.model_config(path)?;
-        let Settings { batch, tokens } = Settings::from_recipe(&checkpoint.recipe, path)?;
-        let tokenizer = checkpoint.tokenizer(path)?;
-        let front_end = FrontEnd::new(&config.input.features)?;
-        checkpoint.check(path, &Model::shapes(&config, tokenizer.size())?)?;
-        let model = Model::new(&config, tokenizer.size())?;
-        model.parameters().set(checkpoint.average.as_ref().unwrap_or(&checkpoint.weights))?;
+    /// [`Error::Model`] for features that no front end computes; candle's own errors.
+    pub fn new(model: Model, tokenizer: Tokenizer, batches: BatchSize) -> Result<Self> {
+        let features = &model.config().input.features;
+        let front_end = FrontEnd::new(features)?;
+        let conversion = Conversion { resample: features.resample, ..Conversion::default() };
         let decoder = if model.lattice().is_none() { Some(model.decoder()?) } else { None };
-        let conversion = Conversion { resample: config.input.features.resample, ..Conversion::default() };
-        let warning =
-            (!checkpoint.summed).then(|| format!("{}: an older file: {}", path.display(), UNSUMMED));
-        let silence = SILENCE;
-        let (search, aggregate) = (Search::of(model.config()), Aggregate::default());
+        let search = SearchConfig::of(model.config());
+        let searcher = Mutex::new(Searcher::new(&model, decoder.as_ref(), &search)?);
         Ok(Recognizer {
-            batches: batch,
-            ignores_special: tokens.ignore_special,
+            batches,
+            ignores_special: false,
             model,
             decoder,
             search,
-            aggregate,
+            searcher,
+            aggregate: Aggregate::default(),
             tokenizer,
             front_end,
             conversion,
-            silence,
+            silence: SILENCE,
             max_bad: MAX_BAD,
             omits_special: false,
-            warning,
+            warning: None,
         })
+    }
+
+    /// Loads a checkpoint; the averaged weights if it has them.
+    ///
+    /// # Errors
+    /// [`model::Error::Io`] or [`model::Error::Checkpoint`] if the file is missing, corrupt, truncated or foreign.
+    pub fn load(path: &Path) -> Result<Self> {
+        let checkpoint = Checkpoint::read(path)?;
+        let config = checkpoint.model_config(path)?;
+        let RecipeSettings { batch, tokens } = RecipeSettings::from_recipe(&checkpoint.recipe, path)?;
+        let tokenizer = checkpoint.tokenizer(path)?;
+        checkpoint.check(path, &Model::shapes(&config, tokenizer.size())?)?;
+        let model = Model::new(&config, tokenizer.size())?;
+        model.parameters().set(checkpoint.average.as_ref().unwrap_or(&checkpoint.weights))?;
+        let mut recognizer = Self::new(model, tokenizer, batch)?;
+        recognizer.ignores_special = tokens.ignore_special;
+        recognizer.warning =
+            (!checkpoint.summed).then(|| format!("{}: an older file: {}", path.display(), UNSUMMED));
+        Ok(recognizer)
     }
 
     /// What a user should know of the checkpoint that it was loaded from, if anything.
@@ -209,13 +225,13 @@ impl Recognizer {
         Ok(found)
     }
 
-    /// From now on, texts are looked for in this way; as [`Search::of`] says by default.
+    /// From now on, texts are looked for in this way; as [`SearchConfig::of`] says by default.
     ///
     /// # Errors
     /// [`Error::Decoding`] for an option outside its range; [`Error::Shape`] for a search by CTC in a model that has no head for it,
     /// or one by a joint network or a lattice in a model that has none.
-    pub fn with_search(mut self, search: Search) -> Result<Self> {
-        Searcher::with(&self.model, self.decoder.clone(), &search, false)?;
+    pub fn with_search(mut self, search: SearchConfig) -> Result<Self> {
+        self.searcher = Mutex::new(Searcher::new(&self.model, self.decoder.as_ref(), &search)?);
         self.search = search;
         Ok(self)
     }
@@ -255,7 +271,7 @@ impl Recognizer {
             Err(error) if good.len() < 2 => vec![Err(error)],
             Err(_) => {
                 let alone = |plane: &&Features| Ok(self.recognize(&[*plane])?.pop().unwrap_or_default());
-                good.iter().map(alone).collect::<Vec<Result<Found>>>()
+                good.iter().map(alone).collect::<Vec<Result<SearchResult>>>()
             }
         }
         .into_iter();
@@ -288,17 +304,68 @@ impl Recognizer {
         Ok(memory::expect(|| format!("features and encoding of {seconds:.0} s of audio"), bytes)?)
     }
 
-    fn recognize(&self, planes: &[&Features]) -> Result<Vec<Found>> {
+    fn recognize(&self, planes: &[&Features]) -> Result<Vec<SearchResult>> {
         if planes.is_empty() {
             return Ok(Vec::new());
         }
-        let judges = self.silence > 0.0;
-        let mut searcher = Searcher::with(&self.model, self.decoder.clone(), &self.search, judges)?;
-        searcher.recognize(&self.model, planes)
+        // A search that panicked has buffers that the next one overwrites.
+        let mut searcher = self.searcher.lock().unwrap_or_else(PoisonError::into_inner);
+        searcher.recognize(&self.model, planes, self.silence > 0.0)
+    }
+
+    /// Cuts examples into batches in the order of their lengths; `fits` may refuse so many utterances of so many rows.
+    pub fn plan(&self, examples: &[Example], fits: &dyn Fn(usize, usize) -> bool) -> Vec<Vec<usize>> {
+        examples::plan(examples, &self.model.config().input.rows, self.batches, fits)
+    }
+
+    /// The texts of some batches of examples, by the numbers of the examples.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] if the flag becomes true; errors of the model or the search.
+    pub fn recognize_examples(
+        &self,
+        examples: &[Example],
+        batches: impl IntoIterator<Item = Vec<usize>>,
+        stop: &AtomicBool,
+    ) -> Result<Vec<(usize, Transcription)>> {
+        let mut texts = Vec::new();
+        for batch in batches {
+            if stop.load(Ordering::Relaxed) {
+                return Err(Error::Stopped);
+            }
+            let features: Vec<_> = batch.iter().map(|&index| &examples[index].features).collect();
+            let found = self.recognize(&features)?;
+            for ((index, features), found) in batch.into_iter().zip(features).zip(found) {
+                texts.push((index, self.written(features, &found)?.after(examples[index].lead)));
+            }
+        }
+        Ok(texts)
+    }
+
+    /// Scores the texts of examples against their references.
+    pub fn score(
+        &self,
+        examples: &[Example],
+        texts: impl IntoIterator<Item = (usize, Transcription)>,
+    ) -> Evaluation {
+        let mut all = vec![Transcription::default(); examples.len()];
+        texts.into_iter().for_each(|(index, text)| all[index] = text);
+        let transcript = |(example, heard): (&Example, Transcription)| {
+            let Example { id, subset, speaker, text, .. } = example;
+            let reference = self.tokenizer.normalize(text);
+            let reference = match self.omits_special {
+                true => self.tokenizer.without_special(&reference),
+                false => reference.into_owned(),
+            };
+            Transcript::new(id.clone(), subset.clone(), speaker.clone(), reference, heard)
+        };
+        let mut evaluation = Evaluation::of(examples.iter().zip(all).map(transcript).collect());
+        examples::count_changes(&mut evaluation.changes, examples);
+        evaluation
     }
 
     /// What was found as text, or as silence.
-    fn written(&self, plane: &Features, found: &Found) -> Result<Transcription> {
+    fn written(&self, plane: &Features, found: &SearchResult) -> Result<Transcription> {
         if silence::is_silence(plane, &self.tokenizer, found, self.silence) {
             return Ok(Transcription { silence: true, ..Transcription::default() });
         }
@@ -338,7 +405,7 @@ impl Recognizer {
     }
 
     /// How texts are looked for.
-    pub fn search(&self) -> &Search {
+    pub fn search(&self) -> &SearchConfig {
         &self.search
     }
 
@@ -353,29 +420,27 @@ impl Recognizer {
     }
 }
 
-/// Recognises every utterance of a list and counts errors, for each subset and each speaker apart and overall.
+/// Recognizes every utterance of a list and counts errors, for each subset and each speaker apart and overall.
 ///
 /// References are converted as training texts were ([`Tokenizer::normalize`]).
 ///
 /// # Errors
-/// [`Error::Empty`] for an empty list; [`Error::TooManyBad`], before anything is recognised, if more than
+/// [`Error::Empty`] for an empty list; [`Error::TooManyBad`], before anything is recognized, if more than
 /// [`Recognizer::with_max_bad`] allows cannot be used. Others are left out and listed in [`Evaluation::bad`].
 pub fn evaluate(recognizer: &Recognizer, utterances: &[Utterance]) -> Result<Evaluation> {
-    let Recognizer { batches, model, search, aggregate, tokenizer, silence, omits_special, .. } = recognizer;
     let (examples, bad) = recognizer.examples(utterances, None)?;
     bad.check("evaluation", utterances.len(), recognizer.max_bad)?;
     if examples.is_empty() {
         return Err(Error::Empty { what: "evaluation".into() });
     }
-    let mut evaluator = Evaluator::new((model, search, *aggregate), (tokenizer, *omits_special), *silence)?;
-    let batches = examples::plan(&examples, &model.config().input.rows, *batches, &|_, _| true);
-    let texts = evaluator.recognize(&examples, batches, &AtomicBool::new(false))?;
-    Ok(Evaluation { bad, ..evaluator.score(&examples, texts) })
+    let batches = recognizer.plan(&examples, &|_, _| true);
+    let texts = recognizer.recognize_examples(&examples, batches, &AtomicBool::new(false))?;
+    Ok(Evaluation { bad, ..recognizer.score(&examples, texts) })
 }
 
 /// The keys of a recipe that recognition follows; all others are ignored.
 #[derive(Deserialize)]
-struct Settings {
+struct RecipeSettings {
     batch: BatchSize,
     tokens: TokenSettings,
 }
@@ -386,7 +451,7 @@ struct TokenSettings {
     ignore_special: bool,
 }
 
-impl Settings {
+impl RecipeSettings {
     fn from_recipe(text: &str, path: &Path) -> Result<Self> {
         let place = Path::new(RECIPE_PLACE);
         toml::from_str(text).map_err(|error| {

@@ -13,7 +13,7 @@ const RESAMPLES: usize = 1000;
 ///
 /// It is read from a line of [`Evaluation::hypotheses`](crate::Evaluation::hypotheses) without the times of words.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(from = "Line")]
+#[serde(from = "TranscriptLine")]
 pub struct Transcript {
     /// Id from the manifest.
     pub id: String,
@@ -43,7 +43,7 @@ pub struct Transcript {
 
 /// A line of [`Evaluation::hypotheses`](crate::Evaluation::hypotheses).
 #[derive(Deserialize)]
-struct Line {
+struct TranscriptLine {
     #[serde(deserialize_with = "speech::names::required_id")]
     id: String,
     #[serde(default, deserialize_with = "speech::names::report_name")]
@@ -66,9 +66,9 @@ fn has_one(heard: &Transcription) -> bool {
     heard.nbest.is_empty()
 }
 
-impl From<Line> for Transcript {
-    fn from(line: Line) -> Self {
-        let Line { id, subset, speaker, reference, hypothesis, discarded, nbest } = line;
+impl From<TranscriptLine> for Transcript {
+    fn from(line: TranscriptLine) -> Self {
+        let TranscriptLine { id, subset, speaker, reference, hypothesis, discarded, nbest } = line;
         let heard = Transcription { text: hypothesis, silence: discarded, nbest, ..Transcription::default() };
         Transcript::new(id, subset, speaker, reference, heard)
     }

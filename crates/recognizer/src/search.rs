@@ -1,4 +1,6 @@
 //! How texts are looked for: a decoder with its options, over the model's own frames.
+pub(crate) mod unfused;
+
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -9,7 +11,7 @@ use decoding::{
 use rayon::prelude::*;
 use speech::Features;
 
-use crate::unfused::{Unfused, UnfusedSearch};
+use crate::search::unfused::{Unfused, UnfusedSearch};
 use crate::{Error, Result};
 use model::Model;
 use model::ModelConfig;
@@ -17,7 +19,7 @@ use model::tensors::{counts, with_slice};
 
 /// A kind of search and its options.
 #[derive(Debug, Clone)]
-pub enum Search {
+pub enum SearchConfig {
     /// The best class at each site.
     Greedy(Greedy),
     /// The best label sequences that a beam keeps.
@@ -49,48 +51,48 @@ pub enum LatticeSearch {
     },
 }
 
-impl Search {
+impl SearchConfig {
     /// What models of a configuration are searched with by default: greedily, or, in a recognition lattice, the best path.
     pub fn of(config: &ModelConfig) -> Self {
         match config.loss.kind.gnat() {
-            Some(_) => Search::Lattice(LatticeSearch::default()),
-            None => Search::default(),
+            Some(_) => SearchConfig::Lattice(LatticeSearch::default()),
+            None => SearchConfig::default(),
         }
     }
 }
 
-impl Search {
+impl SearchConfig {
     /// Whether it hears sound that arrives piece by piece: a greedy search, and a beam whose kind
     /// [`streams`](decoding::BeamKind::streams), which has no CTC head beside it and tells the best alone.
     pub fn streams(&self) -> bool {
         match self {
-            Search::Greedy(_) => true,
-            Search::Beam(beam) => beam.kind.streams() && beam.nbest == 1,
-            Search::BeamWithCtc { .. } | Search::Ctc(_) | Search::Lattice(_) => false,
+            SearchConfig::Greedy(_) => true,
+            SearchConfig::Beam(beam) => beam.kind.streams() && beam.nbest == 1,
+            SearchConfig::BeamWithCtc { .. } | SearchConfig::Ctc(_) | SearchConfig::Lattice(_) => false,
         }
     }
 }
 
-impl Search {
+impl SearchConfig {
     /// Whether it may find other labels than a plain greedy search.
     pub(crate) fn needs_evidence(&self) -> bool {
         match self {
-            Search::Greedy(greedy) => !greedy.fusion.is_empty() || greedy.internal_lm != 0.0,
-            Search::Beam(_) | Search::BeamWithCtc { .. } | Search::Ctc(Some(_)) => true,
-            Search::Ctc(None) | Search::Lattice(_) => false,
+            SearchConfig::Greedy(greedy) => !greedy.fusion.is_empty() || greedy.internal_lm != 0.0,
+            SearchConfig::Beam(_) | SearchConfig::BeamWithCtc { .. } | SearchConfig::Ctc(Some(_)) => true,
+            SearchConfig::Ctc(None) | SearchConfig::Lattice(_) => false,
         }
     }
 }
 
-impl Default for Search {
+impl Default for SearchConfig {
     fn default() -> Self {
-        Search::Greedy(Greedy::default())
+        SearchConfig::Greedy(Greedy::default())
     }
 }
 
 /// What was found in an utterance.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct SearchResult {
     /// The best labels.
     pub best: Hypothesis,
     /// They and the next best, if a beam was asked for several.
@@ -99,31 +101,31 @@ pub(crate) struct Found {
     pub unfused: Option<Unfused>,
 }
 
-impl From<Hypothesis> for Found {
+impl From<Hypothesis> for SearchResult {
     fn from(best: Hypothesis) -> Self {
-        Found { best, ..Found::default() }
+        SearchResult { best, ..SearchResult::default() }
     }
 }
 
-impl Found {
+impl SearchResult {
     /// So many of what a beam has found.
     fn of(found: NBest, nbest: usize) -> Self {
         let mut ranked = found.hypotheses;
         let labels = ranked.first().map_or_else(Vec::new, |best| best.labels.clone());
         ranked.truncate(if nbest > 1 { nbest } else { 0 });
         let best = Hypothesis { labels: posteriors(labels), ..Hypothesis::default() };
-        Found { best, ranked, unfused: None }
+        SearchResult { best, ranked, unfused: None }
     }
 }
 
 /// A search over a model; its buffers stay from batch to batch.
 pub(crate) struct Searcher {
-    kind: Kind,
+    kind: SearchKind,
     /// Evidence for the silence filter, where the search itself is none.
     unfused: Option<UnfusedSearch>,
 }
 
-enum Kind {
+enum SearchKind {
     Greedy(Box<GreedySearch>),
     Beam {
         search: Box<BeamSearch>,
@@ -137,72 +139,70 @@ enum Kind {
 }
 
 impl Searcher {
-    /// A search; `evidence` adds what the silence filter needs ([`Found::unfused`]).
+    /// A search in a model; the decoder is that of a transducer.
     ///
     /// # Errors
-    /// Those of [`Self::with`].
-    pub fn new(model: &Model, search: &Search, evidence: bool) -> Result<Self> {
-        Self::with(model, None, search, evidence)
-    }
-
-    /// With a decoder of the model that was made before.
-    ///
-    /// # Errors
-    /// [`Error::Decoding`] for an option outside its range; [`Error::Shape`] for a search by CTC in a model that has no head for it,
-    /// or one by a joint network or a lattice in a model that has none.
-    pub fn with(
-        model: &Model,
-        decoder: Option<decoding::Model>,
-        search: &Search,
-        evidence: bool,
-    ) -> Result<Self> {
-        let decoder = || decoder.clone().map_or_else(|| model.decoder(), Ok);
-        if matches!(search, Search::Ctc(_) | Search::BeamWithCtc { .. }) && !model.has_ctc_head() {
+    /// [`decoding::Error`] for an option outside its range; [`model::Error::Shape`] for a search by CTC in a model that has no head for
+    /// it, or one by a joint network or a lattice in a model that has none.
+    pub fn new(model: &Model, decoder: Option<&decoding::Model>, search: &SearchConfig) -> Result<Self> {
+        let decoder = || decoder.cloned().map_or_else(|| model.decoder(), Ok);
+        if matches!(search, SearchConfig::Ctc(_) | SearchConfig::BeamWithCtc { .. }) && !model.has_ctc_head()
+        {
             return Err(no_ctc_head());
         }
-        let by_joint = !matches!(search, Search::Ctc(_) | Search::Lattice(_));
-        let unfused = match evidence && by_joint && search.needs_evidence() {
+        let by_joint = !matches!(search, SearchConfig::Ctc(_) | SearchConfig::Lattice(_));
+        let unfused = match by_joint && search.needs_evidence() {
             true => Some(UnfusedSearch::new(decoder()?)?),
             false => None,
         };
         let kind = match search {
-            Search::Greedy(options) => {
-                Kind::Greedy(Box::new(GreedySearch::new(decoder()?, options.clone())?))
+            SearchConfig::Greedy(options) => {
+                SearchKind::Greedy(Box::new(GreedySearch::new(decoder()?, options.clone())?))
             }
-            Search::Ctc(options) => {
+            SearchConfig::Ctc(options) => {
                 let blank = model.blank();
-                Kind::Ctc(options.clone().map(|options| CtcBeam { blank, ..options }))
+                SearchKind::Ctc(options.clone().map(|options| CtcBeam { blank, ..options }))
             }
-            Search::Beam(beam) => Kind::beam(decoder()?, beam, None)?,
-            Search::BeamWithCtc { beam, weight } => {
+            SearchConfig::Beam(beam) => SearchKind::beam(decoder()?, beam, None)?,
+            SearchConfig::BeamWithCtc { beam, weight } => {
                 if !(0.0..=1e3).contains(weight) {
                     let (expected, found) = ("a number from 0 to 1000", f64::from(*weight));
                     return Err(decoding::Error::Option { option: "ctc weight", expected, found }.into());
                 }
-                Kind::beam(decoder()?, beam, Some(*weight))?
+                SearchKind::beam(decoder()?, beam, Some(*weight))?
             }
-            Search::Lattice(LatticeSearch::Sum { beam: 0 }) => {
+            SearchConfig::Lattice(LatticeSearch::Sum { beam: 0 }) => {
                 return Err(Error::shape("search.beam", "at least 1 string", "0"));
             }
-            Search::Lattice(search) if model.lattice().is_some() => Kind::Lattice(*search),
-            Search::Lattice(_) => return Err(no_lattice()),
+            SearchConfig::Lattice(search) if model.lattice().is_some() => SearchKind::Lattice(*search),
+            SearchConfig::Lattice(_) => return Err(no_lattice()),
         };
         Ok(Searcher { kind, unfused })
     }
 
-    /// Encodes and decodes some planes together.
-    pub fn recognize(&mut self, model: &Model, planes: &[&Features]) -> Result<Vec<Found>> {
+    /// Encodes and decodes some utterances together; `evidence` adds what the silence filter needs ([`SearchResult::unfused`]).
+    pub fn recognize(
+        &mut self,
+        model: &Model,
+        planes: &[&Features],
+        evidence: bool,
+    ) -> Result<Vec<SearchResult>> {
         let (rows, lengths) = model::collate(planes, &model.config().input.rows)?;
         let (encoded, lengths) = model.encoder().forward(&rows, &lengths, None)?;
         let Searcher { kind, unfused } = self;
+        let mut unfused = unfused.as_mut().filter(|_| evidence);
         Ok(match kind {
-            Kind::Greedy(search) => {
+            SearchKind::Greedy(search) => {
                 let frames = model.frames_of(encoded)?;
                 of_rows(&frames, &lengths, |rows, _| {
-                    with_evidence(search.decode(rows)?.iter().map(Found::from).collect(), unfused, rows)
+                    with_evidence(
+                        search.decode(rows)?.iter().map(SearchResult::from).collect(),
+                        unfused.as_deref_mut(),
+                        rows,
+                    )
                 })?
             }
-            Kind::Beam { search, ctc, nbest } => {
+            SearchKind::Beam { search, ctc, nbest } => {
                 let lists = match ctc {
                     Some(weight) => of_rows(&ctc_head(model, &encoded)?, &lengths, |rows, classes| {
                         said_by_ctc(rows, classes, *weight)
@@ -212,11 +212,11 @@ impl Searcher {
                 let frames = model.frames_of(encoded)?;
                 of_rows(&frames, &lengths, |rows, _| {
                     let found = search.decode_with(rows, lists)?;
-                    let found = found.iter().map(|found| Found::of(found.clone(), *nbest)).collect();
-                    with_evidence(found, unfused, rows)
+                    let found = found.iter().map(|found| SearchResult::of(found.clone(), *nbest)).collect();
+                    with_evidence(found, unfused.as_deref_mut(), rows)
                 })?
             }
-            Kind::Ctc(options) => of_rows(&ctc_head(model, &encoded)?, &lengths, |rows, classes| {
+            SearchKind::Ctc(options) => of_rows(&ctc_head(model, &encoded)?, &lengths, |rows, classes| {
                 Ok(match options {
                     None => {
                         let found = ctc_greedy(rows, classes, blank_of(classes))?;
@@ -227,13 +227,14 @@ impl Searcher {
                     Some(options) => {
                         let found = ctc_beam(rows, classes, options)?;
                         let evidence = Unfused::from_ctc(rows, classes, blank_of(classes))?;
-                        let found = found.into_iter().map(|found| Found::of(found, options.nbest));
+                        let found = found.into_iter().map(|found| SearchResult::of(found, options.nbest));
                         let both = found.zip(evidence);
-                        both.map(|(found, unfused)| Found { unfused: Some(unfused), ..found }).collect()
+                        both.map(|(found, unfused)| SearchResult { unfused: Some(unfused), ..found })
+                            .collect()
                     }
                 })
             })?,
-            Kind::Lattice(search) => {
+            SearchKind::Lattice(search) => {
                 let gnat = model.lattice().ok_or_else(no_lattice)?;
                 let num_frames = counts(&lengths)?;
                 match *search {
@@ -251,19 +252,19 @@ impl Searcher {
     }
 }
 
-impl Kind {
+impl SearchKind {
     fn beam(decoder: decoding::Model, options: &Beam, ctc: Option<f32>) -> Result<Self> {
         let search = Box::new(BeamSearch::new(decoder, options.clone())?);
-        Ok(Kind::Beam { search, ctc, nbest: options.nbest })
+        Ok(SearchKind::Beam { search, ctc, nbest: options.nbest })
     }
 }
 
 /// Adds what the model alone finds in the same rows.
 fn with_evidence(
-    mut found: Vec<Found>,
-    unfused: &mut Option<UnfusedSearch>,
+    mut found: Vec<SearchResult>,
+    unfused: Option<&mut UnfusedSearch>,
     rows: &[&[f32]],
-) -> decoding::Result<Vec<Found>> {
+) -> decoding::Result<Vec<SearchResult>> {
     if let Some(search) = unfused {
         let evidence = search.decode(rows)?;
         found.iter_mut().zip(evidence).for_each(|(found, one)| found.unfused = Some(one));

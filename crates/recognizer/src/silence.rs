@@ -2,8 +2,8 @@
 use decoding::Emitted;
 use speech::{Features, Tokenizer};
 
-use crate::search::Found;
-use crate::unfused::Unfused;
+use crate::search::SearchResult;
+use crate::search::unfused::Unfused;
 use crate::words::groups;
 
 /// Least posterior that the surest word of a text has, by default.
@@ -19,10 +19,15 @@ const FLAT: f32 = 1e-3;
 
 /// Whether the text of an utterance is discarded as silence: `e < least`, or the features are constant over time.
 ///
-/// The evidence `e` comes from the model alone ([`Found::unfused`]), so that the words of a language model or a
+/// The evidence `e` comes from the model alone ([`SearchResult::unfused`]), so that the words of a language model or a
 /// phrase list need no posterior of their own: `max_w Π_{i in w} p_i` over the words of the greedy text, or, where that is
 /// empty, the largest probability of any label at a frame. In scripts without spaces between words, every token is a word.
-pub(crate) fn is_silence(features: &Features, tokenizer: &Tokenizer, found: &Found, least: f64) -> bool {
+pub(crate) fn is_silence(
+    features: &Features,
+    tokenizer: &Tokenizer,
+    found: &SearchResult,
+    least: f64,
+) -> bool {
     if least <= 0.0 || found.best.labels.is_empty() {
         return false;
     }
@@ -79,8 +84,9 @@ mod tests {
         let tokenizer = Tokenizer::train(TokenizerKind::InnerCharacters, &["ab a"]).unwrap();
         let found = |text: &str, posteriors: &[f64]| found(&tokenizer, text, posteriors);
         let sound = Features { frames: 1, dim: 2, data: vec![0.0, -0.5] };
-        let found_labels =
-            |labels: &[Emitted]| Found::from(Hypothesis { labels: labels.to_vec(), ..Hypothesis::default() });
+        let found_labels = |labels: &[Emitted]| {
+            SearchResult::from(Hypothesis { labels: labels.to_vec(), ..Hypothesis::default() })
+        };
         let silent = |labels: &[Emitted], least| is_silence(&sound, &tokenizer, &found_labels(labels), least);
         let words = found("ab a", &[0.7, 0.8, 0.5]);
         assert!(!silent(&words, 0.55) && silent(&words, 0.57) && !silent(&words, 0.0));
@@ -99,7 +105,7 @@ mod tests {
         let labels = |text, posterior| found(&tokenizer, text, &[posterior]);
         let silent = |unfused: Unfused| {
             let best = Hypothesis { labels: labels("nine", 0.01), ..Hypothesis::default() };
-            let found = Found { unfused: Some(unfused), ..Found::from(best) };
+            let found = SearchResult { unfused: Some(unfused), ..SearchResult::from(best) };
             is_silence(&sound, &tokenizer, &found, 0.2)
         };
         // The list's word has a posterior of 0.01 in all of these.

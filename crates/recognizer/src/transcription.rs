@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use speech::Tokenizer;
 
 pub use captions::CaptionOptions;
-pub use lines::{Format, TranscriptionWriter};
+pub use lines::{TranscriptFormat, TranscriptionWriter};
 
 use crate::Result;
-use crate::search::Found;
+use crate::search::SearchResult;
 use crate::words::{MARK, groups};
 
 /// A token and when it was heard.
@@ -124,7 +124,7 @@ impl Writer {
     }
 
     /// What a search has found as text with times.
-    pub fn write_found(&self, tokenizer: &Tokenizer, found: &Found) -> Result<Transcription> {
+    pub fn write_found(&self, tokenizer: &Tokenizer, found: &SearchResult) -> Result<Transcription> {
         let mut nbest: Vec<RankedText> = Vec::with_capacity(found.ranked.len());
         for ranked in &found.ranked {
             let text = self.text(tokenizer, &ranked.ids())?;

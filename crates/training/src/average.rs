@@ -20,7 +20,7 @@ pub struct Averaged {
 }
 
 /// Writes the mean of some checkpoints' weights as a checkpoint that can be evaluated; of their moving averages too, if they have
-/// them. It has no optimiser's memory, so that no run can go on from it.
+/// them. It has no optimizer's memory, so that no run can go on from it.
 ///
 /// ```text
 /// w = (w₁ + ... + w_k) / k        in f64, in the order of the list
@@ -39,8 +39,8 @@ pub fn average(checkpoints: &[PathBuf], output: &Path) -> Result<Averaged> {
     let mut whole = Checkpoint::read(first)?;
     whole.check(first, &whole.shapes)?;
     let recipe = Recipe::of_checkpoint(&whole, first)?;
-    let mut weights = Sums::new(&whole.weights);
-    let mut moving = whole.average.as_ref().map(Sums::new);
+    let mut weights = WeightSums::new(&whole.weights);
+    let mut moving = whole.average.as_ref().map(WeightSums::new);
     let mut progress = whole.progress.clone();
     for path in others {
         let other = Checkpoint::read(path)?;
@@ -129,11 +129,11 @@ fn expect_alike(path: &Path, other: &Checkpoint, first: &Checkpoint, recipe: &Re
 }
 
 /// Sums of values by name.
-struct Sums(Vec<Vec<f64>>);
+struct WeightSums(Vec<Vec<f64>>);
 
-impl Sums {
+impl WeightSums {
     fn new(values: &Values) -> Self {
-        Sums(values.values().map(|values| values.iter().map(|&x| f64::from(x)).collect()).collect())
+        WeightSums(values.values().map(|values| values.iter().map(|&x| f64::from(x)).collect()).collect())
     }
 
     fn add(&mut self, values: &Values) {

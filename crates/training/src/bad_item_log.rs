@@ -134,11 +134,11 @@ fn ids(items: &BadItems) -> [HashSet<String>; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use recognizer::bad_items::{LeftOut, OtherLength};
+    use recognizer::bad_items::{LeftOut, LengthMismatch};
 
     fn items(ids: std::ops::Range<usize>) -> BadItems {
         let left_out = |n| LeftOut { id: format!("u{n}"), reason: "gone".into(), other_rate: false };
-        let length = |n| OtherLength { id: format!("u{n}"), expected_seconds: 1.0, found_seconds: 2.0 };
+        let length = |n| LengthMismatch { id: format!("u{n}"), expected_seconds: 1.0, found_seconds: 2.0 };
         BadItems { left_out: ids.clone().map(left_out).collect(), other_length: ids.map(length).collect() }
     }
 

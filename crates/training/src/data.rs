@@ -1,9 +1,8 @@
 //! What a run learns from and is judged by.
-mod ahead;
 mod batch;
 mod joined;
-mod list;
 mod plane_cache;
+mod prefetch;
 mod source;
 mod streamed;
 mod training_set;
@@ -12,18 +11,17 @@ use std::path::PathBuf;
 
 use speech::{Corpus, Utterance};
 
-pub(crate) use ahead::{AHEAD, Ahead};
 pub use batch::Batch;
 pub(crate) use joined::joined;
-pub use list::List;
-pub(crate) use list::each;
-pub use source::Source;
+pub(crate) use prefetch::{PREFETCHED_BATCHES, Prefetcher};
+pub(crate) use source::each;
+pub use source::{BatchSource, UtteranceSource};
 pub use streamed::Streamed;
 pub(crate) use streamed::{all_too_long, index_folder};
-pub use training_set::{Largest, Store, TrainingSet};
+pub use training_set::{Largest, TrainingSet, UtteranceStore};
 
 use crate::Result;
-use recognizer::bad_items::{BadItems, LeftOut, OtherLength};
+use recognizer::bad_items::{BadItems, LeftOut, LengthMismatch};
 
 /// The utterances of some manifests or tar shards, and what of these is not used.
 #[derive(Debug, Default)]
@@ -56,7 +54,7 @@ pub(crate) fn bad_samples(corpus: &Corpus) -> BadItems {
         reason: one.reason.clone(),
         other_rate: false,
     };
-    let other_length = |one: &speech::corpus::OtherLength| OtherLength {
+    let other_length = |one: &speech::corpus::OtherLength| LengthMismatch {
         id: one.id.clone(),
         expected_seconds: one.expected_seconds,
         found_seconds: one.found_seconds,

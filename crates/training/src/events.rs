@@ -17,12 +17,12 @@ use model::checkpoint::Progress;
 const EVERY: u64 = 10;
 
 /// Epoch and step of a checkpoint.
-type State = (u64, u64);
+type CheckpointState = (u64, u64);
 
 /// What happened since the last checkpoint.
 #[derive(Debug)]
 pub(crate) struct Events {
-    since: State,
+    since: CheckpointState,
     records: Vec<u8>,
 }
 
@@ -74,7 +74,7 @@ impl Events {
     }
 }
 
-fn state(progress: &Progress) -> State {
+fn state(progress: &Progress) -> CheckpointState {
     (progress.epoch, progress.step)
 }
 

@@ -2,24 +2,24 @@
 use model::Fingerprint;
 use speech::{Piece, Utterance};
 
-use crate::data::{List, each};
+use crate::data::{UtteranceSource, each};
 use crate::{Error, Result};
 
 /// The utterances of the three sets.
 #[derive(Clone, Copy)]
-pub struct Sets<'a> {
+pub struct DataSets<'a> {
     /// To learn from.
-    pub train: &'a dyn List,
+    pub train: &'a dyn UtteranceSource,
     /// That choose the best checkpoint.
-    pub dev: &'a dyn List,
+    pub dev: &'a dyn UtteranceSource,
     /// Of the final report.
-    pub test: &'a dyn List,
+    pub test: &'a dyn UtteranceSource,
 }
 
 /// Digits of an utterance: the CRC-32 of all that its manifest says about it, but for the folder that it is in.
 pub(crate) const DIGITS: usize = 8;
 
-impl Sets<'_> {
+impl DataSets<'_> {
     /// The fingerprint of the sets.
     ///
     /// # Errors
@@ -101,23 +101,23 @@ mod tests {
     fn the_first_difference_is_named_and_folders_do_not_matter() {
         let same = ("", "");
         let (train, dev) = (read("here", &["a", "b"], same), read("here", &["c"], same));
-        let sets = Sets { train: &train, dev: &dev, test: &Vec::new() };
+        let sets = DataSets { train: &train, dev: &dev, test: &Vec::new() };
         let fingerprint = sets.fingerprint().unwrap();
         sets.check(&fingerprint).unwrap();
         let moved = read("elsewhere", &["a", "b"], same);
-        Sets { train: &moved, ..sets }.check(&fingerprint).unwrap();
+        DataSets { train: &moved, ..sets }.check(&fingerprint).unwrap();
 
         let (one, none) = (train[..1].to_vec(), Vec::new());
-        let refused = |sets: Sets, parts: [&str; 2]| {
+        let refused = |sets: DataSets, parts: [&str; 2]| {
             let error = sets.check(&fingerprint).unwrap_err().to_string();
             assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         };
         let other = read("here", &["a", "b"], ("say b", "no"));
-        refused(Sets { train: &other, ..sets }, ["data.train", "at place 2: b"]);
+        refused(DataSets { train: &other, ..sets }, ["data.train", "at place 2: b"]);
         let longer = read("here", &["a", "b"], ("1.5", "1.6"));
-        refused(Sets { train: &longer, ..sets }, ["data.train", "at place 1: a"]);
-        refused(Sets { train: &one, ..sets }, ["data.train", "1 utterances of 2"]);
-        refused(Sets { dev: &none, ..sets }, ["data.dev", "0 utterances of 1"]);
-        refused(Sets { test: &dev, ..sets }, ["data.test", "one more than the 0 there were: c"]);
+        refused(DataSets { train: &longer, ..sets }, ["data.train", "at place 1: a"]);
+        refused(DataSets { train: &one, ..sets }, ["data.train", "1 utterances of 2"]);
+        refused(DataSets { dev: &none, ..sets }, ["data.dev", "0 utterances of 1"]);
+        refused(DataSets { test: &dev, ..sets }, ["data.test", "one more than the 0 there were: c"]);
     }
 }

@@ -1,11 +1,11 @@
-//! What learns: a model, its optimiser and the average of its weights.
+//! What learns: a model, its optimizer and the average of its weights.
 //!
 //! A step is three functions, of which other ranks take part in the second:
 //!
 //! ```text
 //! gradients   Σ over the batches of the step, each with its share of the mean over all utterances of the step
 //! reduce      Σ over ranks, see `reduction.rs`
-//! apply       the optimiser, then the moving average
+//! apply       the optimizer, then the moving average
 //! ```
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,16 +18,16 @@ use crate::divergence;
 use crate::divergence::Divergence;
 use crate::ema::Ema;
 use crate::metrics::Tally;
-use crate::objective::Objective;
-use crate::optimiser;
-use crate::optimiser::Optimiser;
-use crate::optimiser::OptimiserConfig;
+use crate::objective::TrainingObjective;
+use crate::optimizer;
+use crate::optimizer::Optimizer;
+use crate::optimizer::OptimizerConfig;
 use crate::reduction::{GradientReduction, StepReduction, StepTotals};
-use crate::run_plan::Limit;
+use crate::run_plan::MemoryLimit;
 use crate::schedule::{Moment, learning_rate};
 use crate::{Error, Result};
+use model::DropoutMasks;
 use model::Gradients;
-use model::Masks;
 use model::checkpoint::Values;
 use model::{LossSessions, Model};
 use recognizer::bad_items::BadItems;
@@ -35,11 +35,11 @@ use recognizer::bad_items::BadItems;
 /// A model in training.
 pub struct Learner {
     model: Model,
-    objective: Box<dyn Objective>,
-    optimiser: Box<dyn Optimiser>,
+    objective: Box<dyn TrainingObjective>,
+    optimizer: Box<dyn Optimizer>,
     ema: Option<Ema>,
-    config: OptimiserConfig,
-    limit: Option<Limit>,
+    config: OptimizerConfig,
+    limit: Option<MemoryLimit>,
     reduction: GradientReduction,
 }
 
@@ -57,34 +57,34 @@ impl Learner {
     ///
     /// # Errors
     /// [`Error::Loss`] for options that the loss refuses; candle's own errors.
-    pub fn new(model: Model, config: &OptimiserConfig) -> Result<Self> {
-        let optimiser = optimiser::build(config, model.parameters());
-        Self::with(model, config, optimiser)
+    pub fn new(model: Model, config: &OptimizerConfig) -> Result<Self> {
+        let optimizer = optimizer::build(config, model.parameters());
+        Self::with(model, config, optimizer)
     }
 
-    /// [`Learner::new`], with an optimiser of one's own.
+    /// [`Learner::new`], with an optimizer of one's own.
     ///
     /// # Errors
     /// As [`Learner::new`].
-    pub fn with(model: Model, config: &OptimiserConfig, optimiser: Box<dyn Optimiser>) -> Result<Self> {
+    pub fn with(model: Model, config: &OptimizerConfig, optimizer: Box<dyn Optimizer>) -> Result<Self> {
         let ema = match config.ema > 0.0 {
             true => Some(Ema::new(config.ema, config.ema_warmup, model.parameters())?),
             false => None,
         };
         let objective = Box::new(LossSessions::new(model.config())?);
         let (config, reduction) = (config.clone(), GradientReduction::default());
-        Ok(Learner { model, objective, optimiser, ema, config, limit: None, reduction })
+        Ok(Learner { model, objective, optimizer, ema, config, limit: None, reduction })
     }
 
     /// The same with another objective than the one that the model's configuration names.
     #[must_use]
-    pub fn minimising(mut self, objective: Box<dyn Objective>) -> Self {
+    pub fn minimising(mut self, objective: Box<dyn TrainingObjective>) -> Self {
         self.objective = objective;
         self
     }
 
     /// From now on, batches that would take more are computed in parts.
-    pub(crate) fn within(mut self, limit: Option<Limit>) -> Self {
+    pub(crate) fn within(mut self, limit: Option<MemoryLimit>) -> Self {
         self.limit = limit;
         self
     }
@@ -99,9 +99,9 @@ impl Learner {
         self.ema.as_ref().map(|ema| &ema.values)
     }
 
-    /// What the optimiser remembers.
+    /// What the optimizer remembers.
     pub fn memory(&self) -> BTreeMap<String, Cow<'_, Values>> {
-        self.optimiser.memory()
+        self.optimizer.memory()
     }
 
     /// What has values that are no finite numbers, if anything has.
@@ -136,7 +136,7 @@ impl Learner {
             }
         }
         self.model.parameters().set(weights)?;
-        self.optimiser.restore(memory, steps)
+        self.optimizer.restore(memory, steps)
     }
 
     /// Step size at a moment.
@@ -232,7 +232,7 @@ impl Learner {
         let utterances = || batch.ids.clone();
         let parameters = self.model.parameters();
         let hooks = reduction.as_ref().and_then(|reduction| reduction.hooks(parameters, gradients));
-        let masks = Masks::new(config.seed, moment.epoch, &batch.numbers);
+        let masks = DropoutMasks::new(config.seed, moment.epoch, &batch.numbers);
         let mut masks = masks.with_gradient_hooks(hooks.clone());
         let losses = self.objective.losses(&self.model, batch, of, step, Some(&mut masks));
         let losses = losses.map_err(|error| match (divergence::of(&error), error) {
@@ -276,10 +276,10 @@ impl Learner {
     /// is changed.
     ///
     /// # Errors
-    /// Those of the optimiser.
+    /// Those of the optimizer.
     pub fn apply(&mut self, gradients: &Gradients, moment: &Moment) -> Result<f64> {
         let rate = self.learning_rate(moment);
-        let norm = self.optimiser.step(self.model.parameters(), gradients, rate)?;
+        let norm = self.optimizer.step(self.model.parameters(), gradients, rate)?;
         if let Some(ema) = self.ema.as_mut().filter(|_| norm.is_finite()) {
             ema.update(moment.step, self.model.parameters())?;
         }

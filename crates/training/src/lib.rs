@@ -21,7 +21,7 @@
 //! |---|---|
 //! | [`recipe`] | everything that decides a run, as one TOML file |
 //! | [`data`] | training sets in memory or on disk, augmented batches |
-//! | [`optimiser`], [`schedule`], [`ema`] | the optimizer, its learning rate, the moving average of the weights |
+//! | [`optimizer`], [`schedule`], [`ema`] | the optimizer, its learning rate, the moving average of the weights |
 //! | [`train`] | the loop; [`Observer`] receives its reports, [`Learner`] is a step of it, a [`ProcessGroup`](distributed::ProcessGroup) the processes that share the steps |
 //! | [`run_folder`], [`files`] | what is on disk |
 //! | [`average`](average()), [`choose`] | one checkpoint out of several |
@@ -36,42 +36,41 @@
 mod average;
 mod bad_item_log;
 pub mod data;
+mod data_warnings;
 mod divergence;
-mod doubts;
 pub mod ema;
 mod error;
 mod error_report;
 mod events;
 pub mod files;
 mod fingerprint;
-mod floor_warning;
 mod learner;
 mod loading;
 mod metrics;
+mod non_finite;
 mod objective;
 mod observer;
-pub mod optimiser;
+pub mod optimizer;
 mod rank_differences;
 pub mod recipe;
 mod reduction;
 pub mod run_folder;
 mod run_plan;
 pub mod schedule;
-mod skips;
 mod train;
 mod trainer;
 
 pub use average::{Averaged, average, choose};
 pub use error::{Error, Result};
-pub use fingerprint::Sets;
+pub use fingerprint::DataSets;
 pub use learner::Learner;
 pub use loading::train_tokenizer;
 pub use metrics::{Metrics, Tally};
-pub use objective::Objective;
+pub use objective::TrainingObjective;
 pub use observer::{EpochReport, Observer, RunReport, StepReport};
 pub use recipe::Recipe;
 pub use run_folder::Start;
 pub use run_plan::{BatchShape, RunPlan, StepPlan};
 pub use schedule::Moment;
 pub use train::{Outcome, train, train_with};
-pub use trainer::{About, Judge, Trainer};
+pub use trainer::{CheckpointMetadata, Trainer, Validator};

@@ -10,12 +10,12 @@ use speech::{
 
 use crate::bad_item_log::TRAIN;
 use crate::data;
-use crate::data::{Listed, Store, Streamed};
-use crate::floor_warning::floor_warning;
+use crate::data::{Listed, Streamed, UtteranceStore};
+use crate::data_warnings::floor_warning;
 use crate::observer::Observer;
 use crate::recipe::Recipe;
 use crate::run_folder::{RunFolder, Start};
-use crate::{Error, Result, Sets, doubts};
+use crate::{DataSets, Error, Result, data_warnings};
 use model::Model;
 use model::checkpoint;
 use model::checkpoint::{Checkpoint, Progress};
@@ -47,7 +47,7 @@ pub(crate) struct Loaded {
     pub pretrained: Option<Pretrained>,
     pub tokenizer: Tokenizer,
     pub front_end: FrontEnd,
-    pub train: Store,
+    pub train: UtteranceStore,
     pub dev: Vec<Example>,
     pub test: Vec<Example>,
     pub data: Fingerprint,
@@ -88,33 +88,34 @@ impl Loaded {
                 let listed = data::read_manifests("data.train", &recipe.data.train)?;
                 let Listed { utterances: train, bad, warnings } = listed;
                 warnings.iter().for_each(|warning| observer.on_warning(warning));
-                let sets = Sets { train: &train, dev: &dev, test: &test };
-                let known = Known::new(recipe, sets, origin, observer)?;
-                let doubt = doubts::repeated("data.train", &train);
+                let sets = DataSets { train: &train, dev: &dev, test: &test };
+                let known = RunContext::new(recipe, sets, origin, observer)?;
+                let doubt = data_warnings::repeated("data.train", &train);
                 doubt.iter().for_each(|doubt| observer.on_warning(doubt));
-                let (train, note) = doubts::short_enough("data.train", train, recipe.batch.max_seconds);
+                let (train, note) =
+                    data_warnings::short_enough("data.train", train, recipe.batch.max_seconds);
                 notes.extend(note);
                 if train.is_empty() {
                     return Err(data::all_too_long().into());
                 }
-                (known, Few::Memory(train, bad))
+                (known, UnreadSet::Memory(train, bad))
             }
             true => {
                 let corpus = Corpus::open(&recipe.data.train, data::index_folder(recipe).as_deref());
                 let corpus = corpus.map_err(Error::from)?;
                 corpus.warnings().iter().for_each(|warning| observer.on_warning(warning));
-                let sets = Sets { train: &corpus, dev: &dev, test: &test };
-                let known = Known::new(recipe, sets, origin, observer)?;
+                let sets = DataSets { train: &corpus, dev: &dev, test: &test };
+                let known = RunContext::new(recipe, sets, origin, observer)?;
                 let (tokenizer, all) = (known.tokenizer.clone(), corpus.len());
                 let streamed = Streamed::new(corpus, tokenizer, recipe)?;
                 notes.extend(streamed.left_out(all));
-                (known, Few::Disk(Box::new(streamed)))
+                (known, UnreadSet::Disk(Box::new(streamed)))
             }
         };
-        let (Known { resumed, tokenizer, data }, train) = loaded;
+        let (RunContext { resumed, tokenizer, data }, train) = loaded;
         notes.iter().for_each(|note| observer.on_note(note));
         for (set, utterances) in [("data.dev", &dev), ("data.test", &test)] {
-            let doubt = doubts::unknown(set, utterances, &tokenizer);
+            let doubt = data_warnings::unknown(set, utterances, &tokenizer);
             doubt.iter().for_each(|doubt| observer.on_warning(doubt));
             let texts = utterances.iter().map(|one| one.text.as_str());
             let warnings = conversion_warnings(set, texts, &tokenizer);
@@ -147,11 +148,11 @@ impl Loaded {
         };
         let all = || -> Result<_> {
             let train = match train {
-                Few::Disk(streamed) => {
+                UnreadSet::Disk(streamed) => {
                     report(TRAIN, streamed.bad().clone(), streamed.utterances())?;
-                    Store::Disk(streamed)
+                    UtteranceStore::Disk(streamed)
                 }
-                Few::Memory(mut train, bad) => {
+                UnreadSet::Memory(mut train, bad) => {
                     let (mut examples, mut items) = load(&train, Some(&tokenizer))?;
                     let of = train.len() + bad.left_out.len();
                     // In the order of the list, as the examples are.
@@ -163,7 +164,7 @@ impl Loaded {
                     items.left_out.extend(more.left_out);
                     items.extend(bad);
                     report(TRAIN, items, of)?;
-                    Store::Memory(examples)
+                    UtteranceStore::Memory(examples)
                 }
             };
             let (dev_examples, mut items) = load(&dev, None)?;
@@ -187,20 +188,20 @@ impl Loaded {
 }
 
 /// A training set of which nothing was read but what is said about it.
-enum Few {
+enum UnreadSet {
     Memory(Vec<Utterance>, BadItems),
     Disk(Box<Streamed>),
 }
 
 /// What the data and an earlier run decide together.
-struct Known {
+struct RunContext {
     resumed: Option<Checkpoint>,
     tokenizer: Tokenizer,
     data: Fingerprint,
 }
 
-impl Known {
-    fn new(recipe: &Recipe, sets: Sets, origin: Origin, observer: &mut dyn Observer) -> Result<Self> {
+impl RunContext {
+    fn new(recipe: &Recipe, sets: DataSets, origin: Origin, observer: &mut dyn Observer) -> Result<Self> {
         let resumed = resume(recipe, sets, origin, observer)?;
         let tokenizer = match &resumed {
             Some(checkpoint) => checkpoint.tokenizer(&origin.folder.last())?,
@@ -211,7 +212,7 @@ impl Known {
                 train_tokenizer(recipe, &texts.collect::<Result<Vec<String>>>()?, observer)?
             }
         };
-        Ok(Known { resumed, tokenizer, data: sets.fingerprint()? })
+        Ok(RunContext { resumed, tokenizer, data: sets.fingerprint()? })
     }
 }
 
@@ -262,7 +263,7 @@ pub fn train_tokenizer(recipe: &Recipe, texts: &[String], observer: &mut dyn Obs
 /// Only the number of epochs may be another one, where it was given beside the recipe.
 fn resume(
     recipe: &Recipe,
-    sets: Sets,
+    sets: DataSets,
     origin: Origin,
     observer: &mut dyn Observer,
 ) -> Result<Option<Checkpoint>> {
@@ -283,7 +284,7 @@ fn resume(
         observer.on_note(&format!(
             "training.epochs: {epochs} in place of {old_epochs}; from here on the learning rate (decay = \"{}\") and the weight \
              of CTC follow the schedule over {epochs} epochs",
-            recipe.optimiser.decay.name()
+            recipe.optimizer.decay.name()
         ));
     }
     match &checkpoint.data {
@@ -309,12 +310,17 @@ fn change_epochs([old, epochs]: [u64; 2], progress: &Progress, given: bool) -> R
 }
 
 /// Fails where the features of all sets, or the model in training, are more than there is room for.
-fn expect_room(recipe: &Recipe, train: &Few, others: [&Vec<Utterance>; 2], labels: usize) -> Result<()> {
+fn expect_room(
+    recipe: &Recipe,
+    train: &UnreadSet,
+    others: [&Vec<Utterance>; 2],
+    labels: usize,
+) -> Result<()> {
     let of = |utterances: &[Utterance]| utterances.iter().map(|utterance| utterance.seconds).sum::<f64>();
     let train = match train {
-        Few::Memory(train, _) if recipe.augment.join > 1 => 2.0 * of(train),
-        Few::Memory(train, _) => of(train),
-        Few::Disk(_) => 0.0,
+        UnreadSet::Memory(train, _) if recipe.augment.join > 1 => 2.0 * of(train),
+        UnreadSet::Memory(train, _) => of(train),
+        UnreadSet::Disk(_) => 0.0,
     };
     let seconds = train + others.iter().map(|set| of(set)).sum::<f64>();
     let frames = seconds * 1000.0 / f64::from(recipe.features.hop_ms);

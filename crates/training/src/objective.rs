@@ -1,12 +1,12 @@
 //! What a step minimizes.
-use model::{LossSessions, Losses, Masks, Model};
+use model::{DropoutMasks, LossSessions, Losses, Model};
 
 use crate::Result;
 use crate::data::Batch;
 
 /// What is minimised, from batches of rows and labels.
-pub trait Objective: Send + Sync {
-    /// Losses of a batch that is all or a part of the `of` utterances of an optimiser step; see [`Losses::mean`]. With masks, dropout
+pub trait TrainingObjective: Send + Sync {
+    /// Losses of a batch that is all or a part of the `of` utterances of an optimizer step; see [`Losses::mean`]. With masks, dropout
     /// is on.
     ///
     /// # Errors
@@ -17,19 +17,19 @@ pub trait Objective: Send + Sync {
         batch: &Batch,
         of: usize,
         step: u64,
-        masks: Option<&mut Masks>,
+        masks: Option<&mut DropoutMasks>,
     ) -> Result<Losses>;
 }
 
 /// What the model's own configuration says.
-impl Objective for LossSessions {
+impl TrainingObjective for LossSessions {
     fn losses(
         &self,
         model: &Model,
         batch: &Batch,
         of: usize,
         step: u64,
-        masks: Option<&mut Masks>,
+        masks: Option<&mut DropoutMasks>,
     ) -> Result<Losses> {
         Ok(model.losses(self, batch.labeled(), of, step, masks)?)
     }

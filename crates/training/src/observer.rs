@@ -24,7 +24,7 @@ pub struct RunReport {
     pub plan: Option<RunPlan>,
 }
 
-/// One optimiser step.
+/// One optimizer step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepReport {
     /// Epoch, from 0.

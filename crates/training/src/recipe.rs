@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use speech::wave::{NoiseConfig, ReverbConfig, SpeedConfig};
 use speech::{FeatureConfig, Perturb, SpecAugment, TokenizerKind, TokenizerOptions, UnicodeForm, WaveConfig};
 
-use crate::optimiser::OptimiserConfig;
+use crate::optimizer::OptimizerConfig;
 use crate::{Error, Result};
 
 /// A recipe as read from its file.
@@ -36,7 +36,7 @@ pub struct Recipe {
     #[serde(default)]
     pub augment: Augment,
     /// From text to labels.
-    pub tokens: Tokens,
+    pub tokens: TokenConfig,
     /// The acoustic side.
     pub encoder: EncoderConfig,
     /// The label side; none where the loss brings its own.
@@ -48,7 +48,8 @@ pub struct Recipe {
     #[serde(default, skip_serializing_if = "Initialization::is_default")]
     pub init: Initialization,
     /// Steps and step sizes.
-    pub optimiser: OptimiserConfig,
+    #[serde(rename = "optimiser")]
+    pub optimizer: OptimizerConfig,
     /// Sizes of batches.
     pub batch: BatchConfig,
     /// Kind of the loss, and what all kinds can say.
@@ -140,7 +141,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 /// `[tokens]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Tokens {
+pub struct TokenConfig {
     /// Kind of the labels.
     pub kind: TokenizerKind,
     /// Unicode form of all texts.
@@ -154,7 +155,7 @@ pub struct Tokens {
     pub ignore_special: bool,
 }
 
-impl Tokens {
+impl TokenConfig {
     /// Tokens of a kind, everything else by default.
     pub fn new(kind: TokenizerKind) -> Self {
         Self { kind, normalize: UnicodeForm::default(), special: None, ignore_special: false }
@@ -177,7 +178,7 @@ pub struct BatchConfig {
     /// What the whole run may take, such as `"6GiB"`: batches are then also cut so that their steps fit.
     #[serde(default, with = "bytes::optional", skip_serializing_if = "Option::is_none")]
     pub memory: Option<usize>,
-    /// Batches of an optimiser step; gradients are divided by the utterances of all of them.
+    /// Batches of an optimizer step; gradients are divided by the utterances of all of them.
     #[serde(default = "once", skip_serializing_if = "is_once")]
     pub accumulate: usize,
     /// Training utterances that their manifest says are longer, in seconds, are left out.

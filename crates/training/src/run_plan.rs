@@ -125,16 +125,16 @@ impl StepPlan {
 
 /// What a batch may take.
 #[derive(Clone)]
-pub(crate) struct Limit {
+pub(crate) struct MemoryLimit {
     plan: StepPlan,
     /// For a step and the batches that wait.
     room: usize,
 }
 
 /// Batches that are made, wait or are computed.
-const WAITING: usize = crate::data::AHEAD + 1;
+const WAITING: usize = crate::data::PREFETCHED_BATCHES + 1;
 
-impl Limit {
+impl MemoryLimit {
     /// What is left of a budget beside what the process holds already, and what the plan then is, with `longest` the input rows of the
     /// longest utterance that is trained on, `judged` those of the longest that it is judged by, and `together` the utterances that
     /// batches have however long they are.
@@ -149,7 +149,7 @@ impl Limit {
     ) -> Result<(Self, RunPlan)> {
         let fixed = plan.fixed();
         let own = budget.saturating_sub(before) / 17 * 16;
-        let limit = Limit { room: own.saturating_sub(fixed), plan };
+        let limit = MemoryLimit { room: own.saturating_sub(fixed), plan };
         let (alone, waiting) = (limit.shape(1, longest), limit.waiting(limit.shape(together, longest)));
         // Nothing waits while a model is judged.
         let step = limit.plan.step(alone).max(limit.plan.hearing(judged).saturating_sub(waiting));

@@ -13,8 +13,8 @@
 //! Noam: Vaswani and others, "Attention is all you need", arXiv 1706.03762, section 5.3; its largest value, at the end of the
 //! warm-up, is rate / √(width · warmup). MLPerf: e is the epoch from 1, warm and hold are epochs, W and H the same in steps of this
 //! epoch's number. Step W is already at 1, and in steps W + H and before nothing has fallen yet.
-use crate::optimiser::MIN_RATE;
-use crate::optimiser::{Decay, OptimiserConfig};
+use crate::optimizer::MIN_RATE;
+use crate::optimizer::{Decay, OptimizerConfig};
 
 /// Where a run is.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -29,10 +29,10 @@ pub struct Moment {
     pub progress: f64,
 }
 
-/// Step size of an optimiser step.
-pub fn learning_rate(config: &OptimiserConfig, moment: Moment) -> f64 {
+/// Step size of an optimizer step.
+pub fn learning_rate(config: &OptimizerConfig, moment: Moment) -> f64 {
     let Moment { step, progress, .. } = moment;
-    let OptimiserConfig { learning_rate: rate, floor, .. } = *config;
+    let OptimizerConfig { learning_rate: rate, floor, .. } = *config;
     let warm = match config.warmup_steps {
         0 => 1.0,
         steps => ((step + 1) as f64 / steps as f64).min(1.0),
@@ -49,14 +49,14 @@ pub fn learning_rate(config: &OptimiserConfig, moment: Moment) -> f64 {
     }
 }
 
-fn noam(config: &OptimiserConfig, step: u64) -> f64 {
+fn noam(config: &OptimizerConfig, step: u64) -> f64 {
     let (step, warm) = (step as f64, config.warmup_steps.max(1) as f64);
     let width = config.model_width.unwrap_or(1).max(1) as f64;
     config.learning_rate / width.sqrt() * (1.0 / step.sqrt()).min(step / (warm * warm.sqrt()))
 }
 
 /// MLPerf's factor, which is at most 1.
-fn mlperf(config: &OptimiserConfig, moment: Moment) -> f64 {
+fn mlperf(config: &OptimizerConfig, moment: Moment) -> f64 {
     let (warm, hold) = (config.warmup_epochs.unwrap_or(0), config.hold_epochs.unwrap_or(0));
     let in_steps = |epochs: u64| epochs.saturating_mul(moment.steps_per_epoch);
     let (step, epoch) = (moment.step + 1, moment.epoch + 1);
@@ -78,7 +78,7 @@ mod tests {
 
     use super::*;
 
-    fn config(decay: &str, more: &str) -> OptimiserConfig {
+    fn config(decay: &str, more: &str) -> OptimizerConfig {
         toml::from_str(&format!("learning_rate = 2.0\ndecay = \"{decay}\"\n{more}")).unwrap()
     }
 

@@ -2,11 +2,10 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use decoding::Aggregate;
 use distributed::ProcessGroup;
 
 use crate::bad_item_log::BadItemLog;
-use crate::data::{Largest, Source, Store, TrainingSet};
+use crate::data::{BatchSource, Largest, TrainingSet, UtteranceStore};
 use crate::learner::Learner;
 use crate::loading::{Loaded, Origin, Stopped};
 use crate::observer::{Observer, RunReport};
@@ -14,14 +13,13 @@ use crate::rank_differences as differences;
 use crate::recipe::{Changes, Data, Recipe, Select};
 use crate::run_folder::{RunFolder, Start};
 use crate::run_plan;
-use crate::run_plan::{Limit, StepPlan};
-use crate::trainer::{About, Trainer};
+use crate::run_plan::{MemoryLimit, StepPlan};
+use crate::trainer::{CheckpointMetadata, Trainer};
 use crate::{Error, Result};
 use model::Model;
 use model::checkpoint::Checkpoint;
-use recognizer::Search;
 use recognizer::examples::{self, Example};
-use recognizer::{Evaluation, Evaluator};
+use recognizer::{Evaluation, Recognizer};
 
 /// How a run ended.
 #[derive(Debug, Clone)]
@@ -127,7 +125,7 @@ pub fn train_with(
             let together =
                 if recipe.batch.buckets > 0 { recipe.batch.max_utterances.min(train.count()) } else { 1 };
             let judged = examples::rows(dev.iter().chain(&test), &recipe.encoder.rows).max().unwrap_or(0);
-            Limit::new(StepPlan::new(&model)?, budget, before, (longest, judged, together))
+            MemoryLimit::new(StepPlan::new(&model)?, budget, before, (longest, judged, together))
         });
         let (limit, plan) = limits.transpose()?.unzip();
         let source = source.within(limit.clone());
@@ -155,14 +153,14 @@ pub fn train_with(
     if plan.is_some() {
         kernels::release_freed_memory();
     }
-    let about = About { recipe: text.clone(), tokenizer: tokenizer_json, data: Some(data) };
+    let about = CheckpointMetadata { recipe: text.clone(), tokenizer: tokenizer_json, data: Some(data) };
     let run = (&recipe.training.run, recipe.batch.accumulate);
-    let learner = Learner::new(model, &recipe.optimiser)?.within(limit.clone());
+    let learner = Learner::new(model, &recipe.optimizer)?.within(limit.clone());
     let of_sets = |name: &str| bad.get(&format!("data.{name}")).cloned().unwrap_or_default();
     let (dev_bad, test_bad) = (of_sets("dev"), of_sets("test"));
     let of = match &train {
-        Store::Memory(_) => usize::MAX,
-        Store::Disk(streamed) => streamed.utterances(),
+        UtteranceStore::Memory(_) => usize::MAX,
+        UtteranceStore::Disk(streamed) => streamed.utterances(),
     };
     let bad = BadItemLog::new(bad, of, recipe.data.max_bad);
     let trainer = Trainer::new(learner, run, about, (&folder, resumed.as_ref()), &mut *group)?;
@@ -192,18 +190,19 @@ pub fn train_with(
         {
             true => Ok(None),
             false => {
-                let how = (model, &Search::of(model.config()), Aggregate::default());
-                let mut evaluator = Evaluator::new(how, (&tokenizer, recipe.tokens.ignore_special), 0.0)?;
+                let recognizer = Recognizer::new(model.clone(), tokenizer.clone(), recipe.batch.size())?;
+                let recognizer =
+                    recognizer.with_silence(0.0)?.with_special_omitted(recipe.tokens.ignore_special);
                 let fits =
                     |count: usize, rows: usize| limit.as_ref().is_none_or(|limit| limit.holds(count, rows));
                 let (rank, count) = (group.rank(), group.size());
-                let batches = examples::plan(examples, &recipe.encoder.rows, recipe.batch.size(), &fits);
+                let batches = recognizer.plan(examples, &fits);
                 // Each process recognizes some batches, and all receive all texts.
                 let own = batches.into_iter().skip(rank).step_by(count);
-                let texts = evaluator.recognize(examples, own, stop).map_err(Error::from);
+                let texts = recognizer.recognize_examples(examples, own, stop).map_err(Error::from);
                 let texts = group.agree(texts)?;
                 let all = if count == 1 { vec![texts] } else { group.all_gather(&texts)? };
-                Ok(Some(evaluator.score(examples, all.into_iter().flatten())))
+                Ok(Some(recognizer.score(examples, all.into_iter().flatten())))
             }
         };
     // A run that stops in the middle of an epoch's report could not go on from there.

@@ -9,10 +9,11 @@ use std::time::Instant;
 use distributed::ProcessGroup;
 
 use crate::bad_item_log::BadItemLog;
-use crate::data::{AHEAD, Ahead, Batch, Source};
+use crate::data::{Batch, BatchSource, PREFETCHED_BATCHES, Prefetcher};
 use crate::events::Events;
 use crate::learner::{FinishedStep, Learner};
 use crate::metrics::{Metrics, Tally};
+use crate::non_finite::NonFinitePolicy;
 use crate::observer::{EpochReport, Observer, StepReport};
 use crate::rank_differences::expect_same;
 use crate::recipe::RunConfig;
@@ -20,17 +21,16 @@ use crate::reduction::{StepTotals, shard_step, slow_rank};
 use crate::run_folder::RunFolder;
 use crate::run_plan::RunPlan;
 use crate::schedule::Moment;
-use crate::skips::Skips;
 use crate::{Error, Result};
 use model::Model;
-use model::checkpoint::{Checkpoint, Contents, Progress, Said};
+use model::checkpoint::{Checkpoint, Contents, MetadataRef, Progress};
 use model::{Fingerprint, memory};
 use recognizer::Evaluation;
 use recognizer::bad_items::BadItems;
 
 /// What a checkpoint says beside weights and progress.
 #[derive(Debug, Clone, Default)]
-pub struct About {
+pub struct CheckpointMetadata {
     /// The recipe's text.
     pub recipe: String,
     /// The tokenizer's JSON.
@@ -40,7 +40,7 @@ pub struct About {
 }
 
 /// How the model does on what it does not learn from.
-pub type Judge<'a> = dyn FnMut(&Model, &mut ProcessGroup) -> Result<Option<Evaluation>> + 'a;
+pub type Validator<'a> = dyn FnMut(&Model, &mut ProcessGroup) -> Result<Option<Evaluation>> + 'a;
 
 /// Trains a model, epoch after epoch, in a run folder, in which rank 0 writes.
 pub struct Trainer<'a> {
@@ -48,7 +48,7 @@ pub struct Trainer<'a> {
     run: RunConfig,
     /// Batches of a step.
     accumulate: usize,
-    about: About,
+    about: CheckpointMetadata,
     folder: &'a RunFolder,
     group: &'a mut ProcessGroup,
     progress: Progress,
@@ -71,7 +71,7 @@ impl<'a> Trainer<'a> {
     pub fn new(
         mut learner: Learner,
         (run, accumulate): (&RunConfig, usize),
-        about: About,
+        about: CheckpointMetadata,
         (folder, resumed): (&'a RunFolder, Option<&Checkpoint>),
         group: &'a mut ProcessGroup,
     ) -> Result<Self> {
@@ -128,7 +128,7 @@ impl<'a> Trainer<'a> {
         self.planned = plan.map_or(0, |plan| plan.peak() as u64);
     }
 
-    /// The model and its optimiser.
+    /// The model and its optimizer.
     pub fn learner(&self) -> &Learner {
         &self.learner
     }
@@ -150,8 +150,8 @@ impl<'a> Trainer<'a> {
     /// there; [`Error::Io`] if the folder refuses.
     pub fn fit(
         &mut self,
-        source: &dyn Source,
-        judge: &mut Judge,
+        source: &dyn BatchSource,
+        judge: &mut Validator,
         observer: &mut dyn Observer,
         stop: &AtomicBool,
     ) -> Result<bool> {
@@ -204,8 +204,8 @@ impl<'a> Trainer<'a> {
             let (step, what) = (self.progress.step, what.into());
             return Err(Error::Diverged { step, what, found: None, utterances: Vec::new(), source: None });
         }
-        let About { recipe, tokenizer, data } = &self.about;
-        let said = Said { recipe, tokenizer, progress: &self.progress, data: data.as_ref() };
+        let CheckpointMetadata { recipe, tokenizer, data } = &self.about;
+        let said = MetadataRef { recipe, tokenizer, progress: &self.progress, data: data.as_ref() };
         let shapes = parameters.shapes();
         let mut contents = Contents::new(said);
         contents.parameters(parameters);
@@ -219,7 +219,12 @@ impl<'a> Trainer<'a> {
     }
 
     /// The rest of the current epoch; false if the stop flag ended it.
-    fn epoch(&mut self, source: &dyn Source, observer: &mut dyn Observer, stop: &AtomicBool) -> Result<bool> {
+    fn epoch(
+        &mut self,
+        source: &dyn BatchSource,
+        observer: &mut dyn Observer,
+        stop: &AtomicBool,
+    ) -> Result<bool> {
         let epoch = self.progress.epoch;
         let plan = source.plan(epoch)?;
         let (progress, parameters) = (&self.progress, self.learner.model().parameters());
@@ -235,7 +240,7 @@ impl<'a> Trainer<'a> {
         let steps = || todo.chunks(self.accumulate).map(|step| (step, shard_step(step, rank, count)));
         let mine: Vec<Vec<usize>> = steps().flat_map(|(_, share)| share).collect();
         let cuts: Vec<(&[Vec<usize>], usize)> = steps().map(|(step, share)| (step, share.len())).collect();
-        let (ahead, make) = (Ahead::new(mine.len(), AHEAD), |index: usize| {
+        let (ahead, make) = (Prefetcher::new(mine.len(), PREFETCHED_BATCHES), |index: usize| {
             // Whoever makes it, dropout knows its utterances by their numbers.
             source.batch(epoch, &mine[index]).map(|batch| {
                 let here = mine[index].iter().filter(|number| !batch.absent.contains(number));
@@ -300,9 +305,9 @@ impl<'a> Trainer<'a> {
 
     /// Goes on without the step that went wrong, if the recipe forgives it: nothing has changed in it.
     fn skip(&mut self, error: Error, cut: (&[Vec<usize>], u64), observer: &mut dyn Observer) -> Result<()> {
-        let (skips, progress) = (Skips { most: self.run.skip_nonfinite }, &mut self.progress);
+        let (skips, progress) = (NonFinitePolicy { most: self.run.skip_nonfinite }, &mut self.progress);
         let (of_step, batches) = (cut.0.len() as u64, cut.1);
-        let forgiven = skips.forgives(
+        let forgiven = skips.skips(
             &error,
             progress.in_a_row,
             progress.nonfinite,
@@ -319,7 +324,7 @@ impl<'a> Trainer<'a> {
         Ok(())
     }
 
-    /// One optimiser step over these utterances in an epoch of so many batches; the report's `seconds` are left to the caller.
+    /// One optimizer step over these utterances in an epoch of so many batches; the report's `seconds` are left to the caller.
     fn step(
         &mut self,
         batches_of_it: &mut dyn Iterator<Item = Result<Batch>>,
@@ -368,7 +373,7 @@ impl<'a> Trainer<'a> {
     /// Closes the epoch: evaluation on the dev set, metrics, checkpoints.
     fn finish_epoch(
         &mut self,
-        judge: &mut Judge,
+        judge: &mut Validator,
         started: Instant,
         observer: &mut dyn Observer,
     ) -> Result<()> {
@@ -452,7 +457,7 @@ impl<'a> Trainer<'a> {
     }
 
     /// Judges the averaged weights if there are any, and puts the others back.
-    fn evaluate(&mut self, judge: &mut Judge) -> Result<Option<Evaluation>> {
+    fn evaluate(&mut self, judge: &mut Validator) -> Result<Option<Evaluation>> {
         let parameters = self.learner.model().parameters();
         let weights = parameters.values()?;
         if let Some(average) = self.learner.average() {

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use kernels::Printable;
 use recognizer::{
-    Endpoint, Format, Live, LiveOptions, Recognizer, TimedWord, Transcription, TranscriptionWriter, Update,
+    Endpoint, Recognizer, StreamingOptions, StreamingRecognizer, StreamingUpdate, TimedWord,
+    TranscriptFormat, Transcription, TranscriptionWriter,
 };
 use serde::Serialize;
 use speech::AudioPieces;
@@ -105,7 +106,7 @@ pub fn run(recogniser: &Recognizer, arguments: &Args, writer: &TranscriptionWrit
     let latest = Some(latest).filter(|latest| *latest > 0.0);
     let endpoint = (pause > 0.0).then(|| Endpoint { after_words: pause, ..Endpoint::default() });
     let stop = signals::watch("finishing; once more to stop at once")?;
-    let options = LiveOptions { window: arguments.long.window(), endpoint, latest };
+    let options = StreamingOptions { window: arguments.long.window(), endpoint, latest };
     for path in &arguments.audio_files {
         let live = recogniser.live(&options)?;
         if !live.is_immediate() {
@@ -170,7 +171,7 @@ pub fn run(recogniser: &Recognizer, arguments: &Args, writer: &TranscriptionWrit
 /// Gives sound to a model, chunk by chunk.
 struct Player<'a> {
     /// There until the end.
-    live: Option<Live>,
+    live: Option<StreamingRecognizer>,
     shown: Shown<'a>,
     rate: u32,
     /// Samples of a chunk.
@@ -244,7 +245,7 @@ impl Player<'_> {
 /// What a person or a program reads.
 struct Shown<'a> {
     id: String,
-    format: Option<Format>,
+    format: Option<TranscriptFormat>,
     writer: &'a TranscriptionWriter,
     terminal: bool,
     /// The utterance so far.
@@ -261,18 +262,18 @@ struct Event<'a> {
 }
 
 impl Shown<'_> {
-    fn show(&mut self, update: Update) -> Result<()> {
-        let Update { new, partial, endpoint, .. } = update;
+    fn show(&mut self, update: StreamingUpdate) -> Result<()> {
+        let StreamingUpdate { new, partial, endpoint, .. } = update;
         match self.format {
-            Some(Format::Json) if !new.words.is_empty() || endpoint => {
+            Some(TranscriptFormat::Json) if !new.words.is_empty() || endpoint => {
                 let event = Event { id: &self.id, words: &new.words, partial: &partial, endpoint };
                 let text = serde_json::to_string(&event);
                 formatted(&(text.expect("numbers and texts have a place in JSON") + "\n"))?;
             }
-            Some(Format::Ctm) if !new.words.is_empty() => {
+            Some(TranscriptFormat::Ctm) if !new.words.is_empty() => {
                 formatted(&self.writer.write(&self.id, &new))?;
             }
-            Some(Format::Json | Format::Ctm) => {}
+            Some(TranscriptFormat::Json | TranscriptFormat::Ctm) => {}
             _ => self.text(new, &partial, endpoint)?,
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Traces of LAMB: parameters, moments and trust ratios after given gradients.
 use rnnt_loss::Element;
 use serde::Deserialize;
-use training::optimiser::{Clip, LambConfig, LambStep, Number};
+use training::optimizer::{Clip, LambConfig, LambStep, Number};
 
 use super::check::{Bar, Check};
 use crate::error::Stop;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use rnnt_loss::Element;
 use serde::Deserialize;
 use serde_json::json;
-use training::optimiser::OptimiserConfig;
+use training::optimizer::OptimizerConfig;
 use training::schedule::{Moment, learning_rate};
 
 use super::check::{Bar, Check};
@@ -26,7 +26,7 @@ pub fn run<F: Element>(check: &mut Check) -> Result<(), Stop> {
     let settings: BTreeMap<String, ScheduleCase> = check.file.field("options")?;
     let bar = Bar::Relative(if size_of::<F>() == size_of::<f32>() { 3e-7 } else { 1e-12 });
     for (name, setting) in &settings {
-        let config: OptimiserConfig = serde_json::from_value(json!({
+        let config: OptimizerConfig = serde_json::from_value(json!({
             "learning_rate": setting.base_lr,
             "decay": "mlperf",
             "warmup_epochs": setting.warmup_epochs,

@@ -19,7 +19,7 @@ use crate::{Error, Fingerprint, Parameters, Result};
 
 /// What is said beside the tensors.
 #[derive(Debug, Clone, Copy)]
-pub struct Said<'a> {
+pub struct MetadataRef<'a> {
     /// Text of the recipe.
     pub recipe: &'a str,
     /// JSON of the tokenizer.
@@ -48,13 +48,13 @@ impl Numbers<'_> {
 
 /// Everything that a checkpoint holds, where it is.
 pub struct Contents<'a> {
-    said: Said<'a>,
+    said: MetadataRef<'a>,
     tensors: BTreeMap<String, (Vec<usize>, Numbers<'a>)>,
 }
 
 impl<'a> Contents<'a> {
     /// A checkpoint without tensors.
-    pub fn new(said: Said<'a>) -> Self {
+    pub fn new(said: MetadataRef<'a>) -> Self {
         Contents { said, tensors: BTreeMap::new() }
     }
 
@@ -113,7 +113,7 @@ impl<'a> Contents<'a> {
     fn start(&self, path: &Path) -> Result<Vec<u8>> {
         let broken =
             |error: &dyn std::fmt::Display| Error::checkpoint(path, "to be serialisable", error.to_string());
-        let Said { recipe, tokenizer, progress, data } = self.said;
+        let MetadataRef { recipe, tokenizer, progress, data } = self.said;
         let mut header = Header {
             format: FORMAT.into(),
             version: VERSION,

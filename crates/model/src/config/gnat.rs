@@ -15,7 +15,7 @@ pub struct GnatConfig {
     pub alignment: AlignmentKind,
     /// What the weights of paths are divided by.
     #[serde(default)]
-    pub normalise: Normalise,
+    pub normalise: LatticeNormalization,
     /// Width of the embedding of a context state.
     pub embedding: usize,
 }
@@ -35,7 +35,7 @@ pub enum AlignmentKind {
 /// What makes probabilities of the weights of paths.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Normalise {
+pub enum LatticeNormalization {
     /// The sum over all paths.
     #[default]
     Global,
@@ -45,7 +45,7 @@ pub enum Normalise {
     LogSoftmax,
 }
 
-impl Normalise {
+impl LatticeNormalization {
     /// For the lattice.
     pub fn normalize(self) -> Option<Normalize> {
         match self {

@@ -46,17 +46,17 @@ struct ModelRecipe {
     init: Initialization,
     #[serde(default)]
     loss: Loss,
-    training: Objective,
+    training: ObjectiveTerms,
 }
 
 /// The keys of `[training]` that belong to the objective.
-struct Objective(Terms);
+struct ObjectiveTerms(Terms);
 
-impl<'de> Deserialize<'de> for Objective {
+impl<'de> Deserialize<'de> for ObjectiveTerms {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         let mut table = toml::Table::deserialize(deserializer)?;
         table.retain(|key, _| Terms::KEYS.contains(&key));
-        table.try_into().map(Objective).map_err(serde::de::Error::custom)
+        table.try_into().map(ObjectiveTerms).map_err(serde::de::Error::custom)
     }
 }
 

@@ -6,7 +6,7 @@ mod stream;
 
 use std::sync::Arc;
 
-use block::Block;
+use block::ConformerLayer;
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
 pub use config::{AttentionKind, ChunkedAttention, ConformerEncoderConfig};
@@ -14,7 +14,7 @@ use stream::ConformerStream;
 
 use super::subsampling::Subsampling;
 use super::{Encoder, EncoderStream};
-use crate::layers::dropout::Masks;
+use crate::layers::dropout::DropoutMasks;
 use crate::layers::footprint::Footprint;
 use crate::layers::ragged::Ragged;
 use crate::{Linear, Result};
@@ -54,7 +54,7 @@ use crate::{Linear, Result};
 pub struct ConformerEncoder {
     config: ConformerEncoderConfig,
     front: Front,
-    layers: Vec<Block>,
+    layers: Vec<ConformerLayer>,
 }
 
 #[derive(Debug, Clone)]
@@ -74,7 +74,7 @@ impl ConformerEncoder {
             None => Front::Linear(Linear::new(input, config.width, &pre.pp("out"))?),
             Some(sizes) => Front::Subsampling(Box::new(Subsampling::new(sizes, input, config.width, &pre)?)),
         };
-        let layer = |at: usize| Block::new(config, &vb.pp("layers").pp(at));
+        let layer = |at: usize| ConformerLayer::new(config, &vb.pp("layers").pp(at));
         let layers = (0..config.layers).map(layer).collect::<Result<_>>()?;
         Ok(ConformerEncoder { config: config.clone(), front, layers })
     }
@@ -89,7 +89,7 @@ impl Encoder for ConformerEncoder {
         &self,
         x: &Tensor,
         lengths: &[usize],
-        mut masks: Option<&mut Masks>,
+        mut masks: Option<&mut DropoutMasks>,
     ) -> Result<(Tensor, Vec<usize>)> {
         let (mut x, ragged) = match &self.front {
             Front::Subsampling(front) => front.forward(x, lengths)?,

@@ -3,7 +3,7 @@ use candle_core::Tensor;
 use candle_nn::ModuleT;
 
 use super::Encoder;
-use crate::layers::dropout::Masks;
+use crate::layers::dropout::DropoutMasks;
 use crate::{Error, Result};
 
 /// A candle module as an encoder.
@@ -12,13 +12,13 @@ use crate::{Error, Result};
 /// most T'. Whatever is a [`candle_nn::Module`] is a [`ModuleT`] as well; dropout in it follows candle's own generator, so that
 /// runs with it do not repeat bit for bit.
 #[derive(Debug, Clone)]
-pub struct Frames<M> {
+pub struct ModuleEncoder<M> {
     module: M,
     width: usize,
     factor: usize,
 }
 
-impl<M: ModuleT + Send + Sync> Frames<M> {
+impl<M: ModuleT + Send + Sync> ModuleEncoder<M> {
     /// Output rows have `width` values, and `factor` input rows become one.
     ///
     /// # Errors
@@ -27,11 +27,11 @@ impl<M: ModuleT + Send + Sync> Frames<M> {
         if factor == 0 {
             return Err(Error::shape("factor", "at least 1", "0"));
         }
-        Ok(Frames { module, width, factor })
+        Ok(ModuleEncoder { module, width, factor })
     }
 }
 
-impl<M: ModuleT + Send + Sync> Encoder for Frames<M> {
+impl<M: ModuleT + Send + Sync> Encoder for ModuleEncoder<M> {
     fn width(&self) -> usize {
         self.width
     }
@@ -40,7 +40,7 @@ impl<M: ModuleT + Send + Sync> Encoder for Frames<M> {
         &self,
         x: &Tensor,
         lengths: &[usize],
-        masks: Option<&mut Masks>,
+        masks: Option<&mut DropoutMasks>,
     ) -> Result<(Tensor, Vec<usize>)> {
         let out = self.module.forward_t(x, masks.is_some())?;
         let batch = lengths.len();

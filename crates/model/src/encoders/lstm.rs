@@ -10,7 +10,7 @@ use super::subsampling::Subsampling;
 use super::{BuildEncoder, Encoder, EncoderStream, SubsamplingConfig};
 use crate::config::values as check;
 use crate::config::values::{MANY, WIDEST};
-use crate::layers::dropout::Masks;
+use crate::layers::dropout::DropoutMasks;
 use crate::layers::footprint;
 use crate::layers::footprint::Footprint;
 use crate::{Lstm, Result};
@@ -120,7 +120,7 @@ impl Encoder for LstmEncoder {
         &self,
         x: &Tensor,
         lengths: &[usize],
-        mut masks: Option<&mut Masks>,
+        mut masks: Option<&mut DropoutMasks>,
     ) -> Result<(Tensor, Vec<usize>)> {
         let (mut x, mut lengths) = match &self.subsampling {
             None => (x.clone(), lengths.to_vec()),
@@ -134,7 +134,7 @@ impl Encoder for LstmEncoder {
                 x = reduce(&x, reduction.factor)?;
                 lengths.iter_mut().for_each(|length| *length = length.div_ceil(reduction.factor));
             }
-            let hooks = masks.as_deref().and_then(Masks::gradient_hooks);
+            let hooks = masks.as_deref().and_then(DropoutMasks::gradient_hooks);
             x = lstm.forward_with_hooks(&x, &lengths, hooks)?;
             if let Some(masks) = masks.as_deref_mut() {
                 x = masks.apply(&x, self.config.dropout)?;

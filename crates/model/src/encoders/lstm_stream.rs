@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 
 use super::subsampling_stream::SubsamplingStream;
-use super::{EncoderState, EncoderStream, Piece, TimeReduction, stream};
+use super::{EncoderPiece, EncoderState, EncoderStream, TimeReduction, stream};
 use crate::Result;
 use crate::layers::lstm::{CarriedLstm, LstmState};
 
@@ -53,10 +53,10 @@ impl LstmStream {
     }
 
     /// One layer of all pieces, from their rows to their rows.
-    fn layer(&self, layer: usize, pieces: &mut [Piece], rows: Vec<Vec<f32>>) -> Result<Vec<Vec<f32>>> {
+    fn layer(&self, layer: usize, pieces: &mut [EncoderPiece], rows: Vec<Vec<f32>>) -> Result<Vec<Vec<f32>>> {
         let (lstm, names) = (&self.layers[layer], &self.names[layer]);
         let lengths: Vec<usize> = rows.iter().map(|rows| rows.len() / lstm.input()).collect();
-        let values = |piece: &mut Piece, part: usize| {
+        let values = |piece: &mut EncoderPiece, part: usize| {
             piece.state.values.get_mut(&names[part]).map(std::mem::take).unwrap_or_default()
         };
         let mut states: Vec<LstmState> =
@@ -97,7 +97,7 @@ impl EncoderStream for LstmStream {
         state.check(&self.sizes)
     }
 
-    fn step(&self, pieces: &mut [Piece]) -> Result<Vec<Vec<f32>>> {
+    fn step(&self, pieces: &mut [EncoderPiece]) -> Result<Vec<Vec<f32>>> {
         stream::check(self, pieces)?;
         let mut rows: Vec<Vec<f32>> = match &self.subsampling {
             Some(subsampling) => subsampling.step(pieces),

@@ -5,9 +5,9 @@ use candle_core::Tensor;
 use decoding::AffineLayer;
 use kernels::PackedRight;
 
-use super::Piece;
+use super::EncoderPiece;
 use crate::Result;
-use crate::layers::convolution::{Place, Plane, flat};
+use crate::layers::convolution::{Plane, PlanePosition, flat};
 use crate::layers::layer_norm::FixedNorm;
 use crate::tensors::to_vec;
 
@@ -17,12 +17,12 @@ use crate::tensors::to_vec;
 /// |---|---|
 /// | `subsampling.0`, `subsampling.1`: frames that the next output frame still needs, at the start one of zeros | 1 or 2 of them |
 pub(super) struct SubsamplingStream {
-    layers: [Layer; 2],
+    layers: [PlaneLayer; 2],
     norm: FixedNorm,
     out: AffineLayer,
 }
 
-struct Layer {
+struct PlaneLayer {
     plane: Plane,
     weight: PackedRight<f32>,
     bias: Vec<f32>,
@@ -36,11 +36,11 @@ impl SubsamplingStream {
         norm: FixedNorm,
         out: AffineLayer,
     ) -> Result<Self> {
-        let layer = |at: usize| -> Result<Layer> {
+        let layer = |at: usize| -> Result<PlaneLayer> {
             let [weight, bias] = &weights[at];
             let weight = to_vec::<f32>(&flat(weight)?.contiguous()?)?;
             let (plane, name) = (planes[at], format!("subsampling.{at}"));
-            Ok(Layer { weight: plane.pack(&weight), bias: to_vec(bias)?, plane, name })
+            Ok(PlaneLayer { weight: plane.pack(&weight), bias: to_vec(bias)?, plane, name })
         };
         Ok(SubsamplingStream { layers: [layer(0)?, layer(1)?], norm, out })
     }
@@ -52,12 +52,13 @@ impl SubsamplingStream {
 
     /// Sizes of each part of a state; the first is that at the start.
     pub fn sizes(&self) -> BTreeMap<String, Vec<usize>> {
-        let size = |layer: &Layer| (layer.name.clone(), [1, 2].map(|n| n * layer.plane.width()).to_vec());
+        let size =
+            |layer: &PlaneLayer| (layer.name.clone(), [1, 2].map(|n| n * layer.plane.width()).to_vec());
         self.layers.iter().map(size).collect()
     }
 
     /// The next rows of each utterance.
-    pub fn step(&self, pieces: &mut [Piece]) -> Vec<Vec<f32>> {
+    pub fn step(&self, pieces: &mut [EncoderPiece]) -> Vec<Vec<f32>> {
         let rows = pieces.iter_mut().map(|piece| {
             let mut rows = piece.rows.to_vec();
             for layer in &self.layers {
@@ -70,7 +71,7 @@ impl SubsamplingStream {
     }
 }
 
-impl Layer {
+impl PlaneLayer {
     /// Output frames of frames that waited and new ones: as many as have all of their input, or, at the end, all.
     fn step(&self, before: &mut Vec<f32>, rows: &[f32], last: bool) -> Vec<f32> {
         let Plane { stride, .. } = self.plane;
@@ -81,7 +82,7 @@ impl Layer {
         let frames =
             if last { (count - 1).div_ceil(stride) } else { (count + stride).saturating_sub(3) / stride };
         let mut out = vec![0.0; frames * self.plane.width_out()];
-        let place = Place { first: 0, outside: 0 };
+        let place = PlanePosition { first: 0, outside: 0 };
         self.plane.forward(before, place, &self.weight, &self.bias, &mut out);
         before.drain(..frames * stride * width);
         out

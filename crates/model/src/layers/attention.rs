@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{Shape, Tensor};
-use head::Head;
+use head::AttentionHead;
 use kernels::{Real, items_mut, par_for};
 use rotary::Rotary;
 
@@ -59,12 +59,15 @@ pub(crate) fn attention(
         let expected = format!("[{}, a multiple of 6 for each of {heads} heads]", ragged.rows());
         return Err(Error::shape("qkv", expected, format!("{:?}", qkv.dims())));
     }
-    apply1(Attention { ragged: ragged.clone(), shape: Heads { count: heads, width: all / 3 }, chunks }, qkv)
+    apply1(
+        Attention { ragged: ragged.clone(), shape: HeadCount { count: heads, width: all / 3 }, chunks },
+        qkv,
+    )
 }
 
 /// Number of heads and width of all of them.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Heads {
+pub(crate) struct HeadCount {
     pub count: usize,
     pub width: usize,
 }
@@ -76,26 +79,26 @@ pub(crate) fn scores(heads: usize, rows: usize, chunks: Option<Chunks>) -> usize
 
 struct Attention {
     ragged: Arc<Ragged>,
-    shape: Heads,
+    shape: HeadCount,
     chunks: Option<Chunks>,
 }
 
 /// Queries, the keys that they see, and the place of the first key.
 #[derive(Debug, Clone, PartialEq)]
-struct Window {
+struct ChunkWindow {
     queries: Range<usize>,
     keys: Range<usize>,
     place: usize,
 }
 
 /// Windows of the queries `first .. count`; those before are known as keys alone.
-fn windows(count: usize, first: usize, chunks: Option<Chunks>) -> impl Iterator<Item = Window> {
+fn windows(count: usize, first: usize, chunks: Option<Chunks>) -> impl Iterator<Item = ChunkWindow> {
     let size = chunks.map_or(count - first, |chunks| chunks.chunk).max(1);
     (first..count).step_by(size).map(move |start| {
         let end = count.min(start + size);
         let reach = chunks.map_or(start, |chunks| chunks.left * chunks.chunk);
         let from = start.saturating_sub(reach);
-        Window { queries: start..end, keys: from..end, place: from + reach - start }
+        ChunkWindow { queries: start..end, keys: from..end, place: from + reach - start }
     })
 }
 
@@ -106,22 +109,26 @@ fn places(longest: usize, chunks: Option<Chunks>) -> usize {
 
 /// Rows of q|k|v of an utterance, the first `known` of them as keys alone.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Utterance<'a, F> {
+pub(crate) struct AttentionInput<'a, F> {
     pub qkv: &'a [F],
     /// A multiple of the chunk, and 0 without chunks.
     pub known: usize,
 }
 
 /// The results of the rows that are not known, utterance after utterance.
-pub(crate) fn forward<F: Real>(utterances: &[Utterance<F>], shape: Heads, chunks: Option<Chunks>) -> Vec<F> {
-    let count = |utterance: &Utterance<F>| utterance.qkv.len() / (3 * shape.width);
+pub(crate) fn forward<F: Real>(
+    utterances: &[AttentionInput<F>],
+    shape: HeadCount,
+    chunks: Option<Chunks>,
+) -> Vec<F> {
+    let count = |utterance: &AttentionInput<F>| utterance.qkv.len() / (3 * shape.width);
     let lengths: Vec<usize> = utterances.iter().map(|one| count(one) - one.known).collect();
     let longest = utterances.iter().map(count).max().unwrap_or(0);
     let (ragged, rotary) = (Ragged::new(&lengths), Rotary::new(places(longest, chunks), shape.each()));
     let mut by_heads = kernels::alloc(ragged.rows() * shape.width, F::ZERO);
     par_for(items_mut(&mut shape.tasks(&ragged, &mut by_heads, 1)), |_, (b, at, out)| {
-        let Utterance { qkv, known } = utterances[*b];
-        let head = Head::new(qkv, shape, *at, &rotary);
+        let AttentionInput { qkv, known } = utterances[*b];
+        let head = AttentionHead::new(qkv, shape, *at, &rotary);
         for window in windows(count(&utterances[*b]), known, chunks) {
             let [from, to] = [window.queries.start, window.queries.end].map(|t| (t - known) * shape.each());
             head.forward(&window, &mut out[from..to]);
@@ -130,7 +137,7 @@ pub(crate) fn forward<F: Real>(utterances: &[Utterance<F>], shape: Heads, chunks
     shape.beside(&ragged, &by_heads, 1)
 }
 
-impl Heads {
+impl HeadCount {
     /// Width d of a head.
     fn each(&self) -> usize {
         self.width / self.count
@@ -179,7 +186,7 @@ impl Slices<1> for Attention {
     }
 
     fn forward<F: Real>(&self, [qkv]: [&[F]; 1]) -> Vec<F> {
-        let utterance = |b| Utterance { qkv: self.ragged.of(qkv, 3 * self.shape.width, b), known: 0 };
+        let utterance = |b| AttentionInput { qkv: self.ragged.of(qkv, 3 * self.shape.width, b), known: 0 };
         let utterances: Vec<_> = (0..self.ragged.utterances()).map(utterance).collect();
         forward(&utterances, self.shape, self.chunks)
     }
@@ -190,7 +197,7 @@ impl Slices<1> for Attention {
         let rotary = Rotary::new(places(longest, *chunks), shape.each());
         let mut by_heads = kernels::alloc(qkv.len(), F::ZERO);
         par_for(items_mut(&mut shape.tasks(ragged, &mut by_heads, 3)), |_, (b, at, gradient)| {
-            let head = Head::new(ragged.of(qkv, 3 * shape.width, *b), *shape, *at, &rotary);
+            let head = AttentionHead::new(ragged.of(qkv, 3 * shape.width, *b), *shape, *at, &rotary);
             let [out, above] = [out, above].map(|rows| ragged.of(rows, shape.width, *b));
             for window in windows(ragged.range(*b).len(), 0, *chunks) {
                 head.backward(&window, out, above, gradient);

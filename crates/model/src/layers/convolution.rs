@@ -27,16 +27,16 @@ pub(crate) struct Plane {
 
 /// Which output frames.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct PlanePosition {
     /// The first of them.
     pub first: usize,
     /// Frames that output frame 0 sees before the first input frame: 1, or 0 where that is given too.
     pub outside: usize,
 }
 
-impl Place {
+impl PlanePosition {
     fn inside(first: usize) -> Self {
-        Place { first, outside: 1 }
+        PlanePosition { first, outside: 1 }
     }
 }
 
@@ -105,7 +105,13 @@ impl Plane {
     }
 
     /// For each output bin and tap over time: the frame of an utterance of `count` that it sees, the bin, and where in the patches.
-    fn spans(&self, place: Place, frames: usize, count: usize, mut each: impl FnMut(usize, usize, usize)) {
+    fn spans(
+        &self,
+        place: PlanePosition,
+        frames: usize,
+        count: usize,
+        mut each: impl FnMut(usize, usize, usize),
+    ) {
         let side = TAPS * self.inputs;
         for (at, i) in (0..frames).flat_map(|at| (0..TAPS).map(move |i| (at, i))) {
             let t = ((place.first + at) * self.stride + i).checked_sub(place.outside);
@@ -123,7 +129,7 @@ impl Plane {
     }
 
     /// Patches of `frames` output frames of an utterance `x`; zeros outside.
-    fn gather<F: Real>(&self, x: &[F], place: Place, frames: usize, patches: &mut [F]) {
+    fn gather<F: Real>(&self, x: &[F], place: PlanePosition, frames: usize, patches: &mut [F]) {
         patches.fill(F::ZERO);
         self.spans(place, frames, x.len() / self.width(), |t, f, to| {
             let (columns, skip) = self.columns(f);
@@ -132,7 +138,7 @@ impl Plane {
     }
 
     /// The transpose of [`Self::gather`].
-    fn scatter<F: Real>(&self, patches: &[F], place: Place, frames: usize, x: &mut [F]) {
+    fn scatter<F: Real>(&self, patches: &[F], place: PlanePosition, frames: usize, x: &mut [F]) {
         let width = self.width();
         self.spans(place, frames, x.len() / width, |t, f, from| {
             let (columns, skip) = self.columns(f);
@@ -145,7 +151,7 @@ impl Plane {
     pub fn forward<F: Real>(
         &self,
         x: &[F],
-        place: Place,
+        place: PlanePosition,
         weight: &PackedRight<F>,
         bias: &[F],
         out: &mut [F],
@@ -197,7 +203,7 @@ impl Slices<3> for Convolution {
         let mut out = kernels::alloc(self.to.rows() * plane.width_out(), F::ZERO);
         par_for(items_mut(&mut self.to.blocks(&mut out, plane.width_out(), BLOCK)), |_, block| {
             let x = self.from.of(x, plane.width(), block.utterance);
-            plane.forward(x, Place::inside(block.first), &weight, bias, block.rows);
+            plane.forward(x, PlanePosition::inside(block.first), &weight, bias, block.rows);
         });
         out
     }
@@ -227,7 +233,7 @@ impl Slices<3> for Convolution {
             let blocks = out.chunks(rows * outputs).zip(above.chunks(rows * outputs));
             for (first, (out, above)) in (0..).step_by(BLOCK).zip(blocks) {
                 let (frames, rows) = (out.len() / plane.width_out(), out.len() / outputs);
-                let place = Place::inside(first);
+                let place = PlanePosition::inside(first);
                 let (patches, dz) = (&mut patches[..rows * patch], &mut dz[..out.len()]);
                 for (dz, (&y, &dy)) in dz.iter_mut().zip(out.iter().zip(above)) {
                     *dz = if y > F::ZERO { dy } else { F::ZERO };

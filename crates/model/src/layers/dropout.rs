@@ -14,7 +14,7 @@ use crate::{Error, Result};
 ///
 /// What is dropped of an utterance depends neither on its place in the batch nor on who else is there.
 #[derive(Debug, Clone)]
-pub struct Masks {
+pub struct DropoutMasks {
     seed: u64,
     epoch: u64,
     utterances: Vec<u64>,
@@ -22,10 +22,10 @@ pub struct Masks {
     hooks: Option<GradientHooks>,
 }
 
-impl Masks {
+impl DropoutMasks {
     /// The masks of a batch of these utterances, by their numbers in the training set, in one epoch.
     pub fn new(seed: u64, epoch: u64, utterances: &[u64]) -> Self {
-        Masks { seed, epoch, utterances: utterances.to_vec(), used: 0, hooks: None }
+        DropoutMasks { seed, epoch, utterances: utterances.to_vec(), used: 0, hooks: None }
     }
 
     /// The same for a pass whose backward sends gradients as soon as they are final.
@@ -83,7 +83,7 @@ impl Masks {
 
     /// The mask of so many values of each utterance, one after another, for operations that have one inside; none where nothing is
     /// dropped.
-    pub(crate) fn mask(&mut self, values: &[usize], rate: f32) -> Option<Mask> {
+    pub(crate) fn mask(&mut self, values: &[usize], rate: f32) -> Option<DropoutMask> {
         let threshold = (rate * 256.0).round().min(256.0) as u16;
         if threshold == 0 {
             return None;
@@ -99,18 +99,18 @@ impl Masks {
             stream(self.seed, Purpose::Dropout, self.epoch, place).fill_bytes(bytes);
         });
         self.used += 1;
-        Some(Mask { bytes, threshold, scale: 256.0 / f32::from((256 - threshold).max(1)) })
+        Some(DropoutMask { bytes, threshold, scale: 256.0 / f32::from((256 - threshold).max(1)) })
     }
 }
 
 /// Which elements survive: those whose byte is at least the threshold.
-pub(crate) struct Mask {
+pub(crate) struct DropoutMask {
     bytes: Vec<u8>,
     threshold: u16,
     scale: f32,
 }
 
-impl Mask {
+impl DropoutMask {
     fn run(&self, x: &[f32]) -> Vec<f32> {
         let mut out = x.to_vec();
         self.multiply(0, &mut out);
@@ -126,7 +126,7 @@ impl Mask {
     }
 }
 
-impl CustomOp1 for Mask {
+impl CustomOp1 for DropoutMask {
     fn name(&self) -> &'static str {
         "dropout"
     }
@@ -151,7 +151,7 @@ mod tests {
     fn the_gradient_is_the_mask_and_a_name_gives_the_same_mask_again() {
         let x = Var::ones((1, 10_000), DType::F32, &Device::Cpu).unwrap();
         let mask = |utterance| {
-            let out = Masks::new(7, 1, &[utterance]).apply(&x, 0.25).unwrap();
+            let out = DropoutMasks::new(7, 1, &[utterance]).apply(&x, 0.25).unwrap();
             let grads = out.sum_all().unwrap().backward().unwrap();
             let [out, grad] = [&out, grads.get(&x).unwrap()].map(|x| x.to_vec2::<f32>().unwrap().concat());
             assert_eq!(out, grad);
@@ -168,7 +168,7 @@ mod tests {
     fn what_is_dropped_of_an_utterance_does_not_depend_on_its_batch() {
         let ones = |rows| Tensor::ones((rows, 50, 4), DType::F32, &Device::Cpu).unwrap();
         let of = |utterances: &[u64]| {
-            let mut masks = Masks::new(7, 1, utterances);
+            let mut masks = DropoutMasks::new(7, 1, utterances);
             let [first, second] = [0.5, 0.25]
                 .map(|rate| masks.apply(&ones(utterances.len()), rate).unwrap().to_vec3::<f32>().unwrap());
             (first, second, masks.seed())
@@ -179,29 +179,29 @@ mod tests {
         assert!(all[0] != all[1] && all[0] != all[2]);
         // Padding is behind: shorter rows lose what the first of longer ones do.
         let short = Tensor::ones((1, 20, 4), DType::F32, &Device::Cpu).unwrap();
-        let short = Masks::new(7, 1, &[9]).apply(&short, 0.5).unwrap().to_vec3::<f32>().unwrap();
+        let short = DropoutMasks::new(7, 1, &[9]).apply(&short, 0.5).unwrap().to_vec3::<f32>().unwrap();
         assert_eq!(short[0], all[1][..20]);
         let ragged = Ragged::new(&[20, 0, 50]);
         let rows = Tensor::ones((70, 4), DType::F32, &Device::Cpu).unwrap();
-        let rows = Masks::new(7, 1, &[9, 2, 4]).apply_ragged(&rows, &ragged, 0.5).unwrap();
+        let rows = DropoutMasks::new(7, 1, &[9, 2, 4]).apply_ragged(&rows, &ragged, 0.5).unwrap();
         assert_eq!(rows.to_vec2::<f32>().unwrap(), [&all[1][..20], &all[2]].concat());
-        let error = Masks::new(7, 1, &[1, 2]).apply(&ones(3), 0.5).unwrap_err().to_string();
+        let error = DropoutMasks::new(7, 1, &[1, 2]).apply(&ones(3), 0.5).unwrap_err().to_string();
         assert!(error.contains("2 utterances in front") && error.contains('3'), "{error}");
     }
 
     #[test]
     fn seeds_are_those_of_their_place() {
-        let mut masks = Masks::new(7, 1, &[3]);
+        let mut masks = DropoutMasks::new(7, 1, &[3]);
         let [a, b] = [masks.seed(), masks.seed()];
-        let mut masks = Masks::new(7, 1, &[3]);
+        let mut masks = DropoutMasks::new(7, 1, &[3]);
         masks.apply(&Tensor::zeros((1, 4), DType::F32, &Device::Cpu).unwrap(), 0.5).unwrap();
-        assert!(masks.seed() == b && a != b && Masks::new(7, 2, &[3]).seed() != a);
+        assert!(masks.seed() == b && a != b && DropoutMasks::new(7, 2, &[3]).seed() != a);
     }
 
     #[test]
     fn rate_zero_leaves_the_tensor_alone() {
         let x = Tensor::arange(0f32, 5.0, &Device::Cpu).unwrap();
-        let out = Masks::new(1, 1, &[0, 1, 2, 3, 4]).apply(&x, 0.0).unwrap();
+        let out = DropoutMasks::new(1, 1, &[0, 1, 2, 3, 4]).apply(&x, 0.0).unwrap();
         assert_eq!(out.to_vec1::<f32>().unwrap(), x.to_vec1::<f32>().unwrap());
     }
 }

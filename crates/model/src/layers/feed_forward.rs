@@ -7,7 +7,7 @@ use kernels::{
     Accumulate, Affine, PackedRight, Real, View, ViewMut, alloc, par_for, parts, parts_mut, product_packed,
 };
 
-use crate::layers::dropout::Mask;
+use crate::layers::dropout::DropoutMask;
 use crate::layers::gates::{silu_back, silu_in_place};
 use crate::layers::layer_norm;
 use crate::layers::layer_norm::LayerNorm;
@@ -32,7 +32,7 @@ pub(crate) fn feed_forward(
     x: &Tensor,
     norm: &LayerNorm,
     [first, second]: [&Linear; 2],
-    masks: [Option<Mask>; 2],
+    masks: [Option<DropoutMask>; 2],
 ) -> Result<Tensor> {
     let (inner, width) = first.weight().dims2()?;
     let weights = Tensor::cat(&[&first.weight().flatten_all()?, &second.weight().flatten_all()?], 0)?;
@@ -44,11 +44,11 @@ struct FeedForward {
     rows: usize,
     width: usize,
     inner: usize,
-    masks: [Option<Mask>; 2],
+    masks: [Option<DropoutMask>; 2],
 }
 
 /// The parameters of one module.
-struct Parameters<'a, F> {
+struct FeedForwardWeights<'a, F> {
     /// `[F, W]` and `[W, F]`
     weights: [&'a [F]; 2],
     biases: [&'a [F]; 2],
@@ -57,7 +57,7 @@ struct Parameters<'a, F> {
 }
 
 /// Multiplies values, of which the first has the number `first`.
-fn drop<F: Real>(mask: &Option<Mask>, first: usize, values: &mut [F]) {
+fn drop<F: Real>(mask: &Option<DropoutMask>, first: usize, values: &mut [F]) {
     if let Some(mask) = mask {
         mask.multiply(first, values);
     }
@@ -75,11 +75,11 @@ fn times<F: Real>(rows: &[F], matrix: &PackedRight<F>, bias: Option<&[F]>, out: 
 }
 
 impl FeedForward {
-    fn parameters<'a, F>(&self, weights: &'a [F], biases: &'a [F]) -> Parameters<'a, F> {
+    fn parameters<'a, F>(&self, weights: &'a [F], biases: &'a [F]) -> FeedForwardWeights<'a, F> {
         let (first, second) = weights.split_at(self.inner * self.width);
         let (first_bias, rest) = biases.split_at(self.inner);
         let (second_bias, norm) = rest.split_at(self.width);
-        Parameters {
+        FeedForwardWeights {
             weights: [first, second],
             biases: [first_bias, second_bias],
             norm: norm.split_at(self.width).into(),
@@ -87,7 +87,7 @@ impl FeedForward {
     }
 
     /// Both weights `[O, D]`.
-    fn views<'a, F: Real>(&self, parameters: &Parameters<'a, F>) -> [View<'a, F>; 2] {
+    fn views<'a, F: Real>(&self, parameters: &FeedForwardWeights<'a, F>) -> [View<'a, F>; 2] {
         let [first, second] = parameters.weights;
         [View::new(first, self.inner, self.width), View::new(second, self.width, self.inner)]
     }
@@ -104,7 +104,7 @@ impl Slices<3> for FeedForward {
         let (width, inner) = (self.width, self.inner);
         let parameters = self.parameters(weights, biases);
         let [first, second] = self.views(&parameters).map(|weight| PackedRight::new(weight.transposed()));
-        let Parameters { biases, norm, .. } = parameters;
+        let FeedForwardWeights { biases, norm, .. } = parameters;
         let mut out = alloc(x.len(), F::ZERO);
         par_for((parts_mut(&mut out, ROWS * width), parts(x, ROWS * width)), |at, (out, x)| {
             let count = x.len() / width;
@@ -139,7 +139,7 @@ impl Slices<3> for FeedForward {
         let views = self.views(&parameters);
         let first = PackedRight::new(views[0].transposed());
         let [first_back, second_back] = views.map(PackedRight::new);
-        let Parameters { biases: [first_bias, _], norm, .. } = parameters;
+        let FeedForwardWeights { biases: [first_bias, _], norm, .. } = parameters;
 
         let [mut dx, mut n, mut du] = [0; 3].map(|_| alloc(x.len(), F::ZERO));
         let [mut a, mut dh] = [0; 2].map(|_| alloc(self.rows * inner, F::ZERO));
@@ -186,14 +186,14 @@ mod tests {
     use candle_core::Var;
 
     use super::*;
-    use crate::Masks;
+    use crate::DropoutMasks;
     use crate::layers::gates::silu;
     use crate::layers::linear::linear;
     use crate::layers::operation::tests::{check_gradients, values, wave};
 
     /// Masks for so many rows; the same for the same number of them.
-    fn masks(rows: usize, rate: f32) -> [Option<Mask>; 2] {
-        let mut masks = Masks::new(1, 2, &[3]);
+    fn masks(rows: usize, rate: f32) -> [Option<DropoutMask>; 2] {
+        let mut masks = DropoutMasks::new(1, 2, &[3]);
         [masks.mask(&[rows * 5], rate), masks.mask(&[rows * 3], rate)]
     }
 

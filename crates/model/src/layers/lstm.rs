@@ -17,11 +17,11 @@ use std::sync::Mutex;
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout as TensorLayout, Shape, Tensor, WithDType};
 pub use carried::{CarriedLstm, LstmState};
-use direction::{Gradients, Place, Tape, Wanted, Weights};
+use direction::{DirectionGradients, DirectionPlace, DirectionWeights, Tape, Wanted};
 use handle::Handle;
 use kernels::{BufferPool, PooledBuffer, Real};
 pub use layer::Lstm;
-use layout::{Cut, Layout, Sizes};
+use layout::{LayerBlocking, LayerSizes, TapeLayout};
 use rayon::prelude::*;
 
 use crate::gradient_hooks::GradientHooks;
@@ -123,7 +123,7 @@ fn lstm_on(
             }
         }
     }
-    let (x, sizes) = (x.contiguous()?, Sizes { frames, input, hidden });
+    let (x, sizes) = (x.contiguous()?, LayerSizes { frames, input, hidden });
     match x.dtype() {
         candle_core::DType::F32 => apply::<f32>(context, &x, lengths, sizes, directions),
         candle_core::DType::F64 => apply::<f64>(context, &x, lengths, sizes, directions),
@@ -135,7 +135,7 @@ fn apply<F: Real + WithDType>(
     context: LstmContext,
     x: &Tensor,
     lengths: &[usize],
-    sizes: Sizes,
+    sizes: LayerSizes,
     directions: &[LstmWeights],
 ) -> Result<Tensor> {
     let cut = layout::cut(lengths.len(), directions.len(), sizes.hidden);
@@ -145,12 +145,12 @@ fn apply<F: Real + WithDType>(
 fn apply_cut<F: Real + WithDType>(
     context: LstmContext,
     x: &Tensor,
-    (lengths, cut): (&[usize], Cut),
-    sizes: Sizes,
+    (lengths, cut): (&[usize], LayerBlocking),
+    sizes: LayerSizes,
     directions: &[LstmWeights],
 ) -> Result<Tensor> {
     let count = directions.len();
-    let layouts = (0..count).map(|direction| Layout::new(lengths, cut, direction == 1)).collect();
+    let layouts = (0..count).map(|direction| TapeLayout::new(lengths, cut, direction == 1)).collect();
     let handles: Vec<(Handle, Tensor)> = directions
         .iter()
         .map(|weights| Handle::new(weights, context.hooks))
@@ -169,9 +169,9 @@ fn apply_cut<F: Real + WithDType>(
 /// The graph node. The tape lives here between forward and backward; a second backward pass recomputes it.
 struct Operation<F> {
     batch: usize,
-    sizes: Sizes,
+    sizes: LayerSizes,
     /// Packed rows of each direction.
-    layouts: Vec<Layout>,
+    layouts: Vec<TapeLayout>,
     /// Weights of each direction.
     handles: Vec<Handle>,
     pool: Option<BufferPool<F>>,
@@ -182,7 +182,7 @@ impl<F: Real + WithDType> Operation<F> {
     /// Calls `use_them` with the weights of all directions.
     fn with_weights<R>(
         &self,
-        use_them: impl FnOnce(&[Weights<F>]) -> candle_core::Result<R>,
+        use_them: impl FnOnce(&[DirectionWeights<F>]) -> candle_core::Result<R>,
     ) -> candle_core::Result<R> {
         let weights = self.handles.iter().map(|handle| &handle.weights);
         let tensors: Vec<&Tensor> =
@@ -190,7 +190,8 @@ impl<F: Real + WithDType> Operation<F> {
         tensors::with_slices(&tensors, |slices: &[&[F]]| {
             let all = slices.as_chunks().0.iter();
             use_them(
-                &all.map(|&[input, recurrent, bias]| Weights { input, recurrent, bias }).collect::<Vec<_>>(),
+                &all.map(|&[input, recurrent, bias]| DirectionWeights { input, recurrent, bias })
+                    .collect::<Vec<_>>(),
             )
         })
     }
@@ -198,18 +199,18 @@ impl<F: Real + WithDType> Operation<F> {
     /// Runs all directions: side by side, or one after the other where threads share its frames, as then every frame reads a
     /// recurrent weight, and the caches hold one better than two.
     fn each<T: Send, R: Send>(&self, directions: Vec<T>, run: impl Fn(T) -> R + Send + Sync) -> Vec<R> {
-        if self.layouts.iter().any(Layout::shared) {
+        if self.layouts.iter().any(TapeLayout::shared) {
             return directions.into_iter().map(run).collect();
         }
         directions.into_par_iter().map(run).collect()
     }
 
-    fn place<'a>(&'a self, layout: &'a Layout) -> Place<'a, F> {
-        Place { layout, sizes: self.sizes, pool: self.pool.as_ref() }
+    fn place<'a>(&'a self, layout: &'a TapeLayout) -> DirectionPlace<'a, F> {
+        DirectionPlace { layout, sizes: self.sizes, pool: self.pool.as_ref() }
     }
 
-    fn forward(&self, x: &[F], weights: &[Weights<F>]) -> (Vec<Tape<F>>, Vec<F>) {
-        let Sizes { frames, input, hidden } = self.sizes;
+    fn forward(&self, x: &[F], weights: &[DirectionWeights<F>]) -> (Vec<Tape<F>>, Vec<F>) {
+        let LayerSizes { frames, input, hidden } = self.sizes;
         let width = hidden * weights.len();
         let x = |b: usize, t: usize| &x[(b * frames + t) * input..][..input];
         let run = |(layout, &weights)| direction::forward(self.place(layout), x, weights);
@@ -243,13 +244,13 @@ impl<F: Real + WithDType> Operation<F> {
     ) -> candle_core::Result<(Option<Tensor>, Vec<Option<Tensor>>)> {
         let input_wanted = x.track_op();
         let tapes = self.tape.lock().expect("no panic while locked").take();
-        let gradients: Vec<Gradients<F>> = self.with_weights(|weights| {
+        let gradients: Vec<DirectionGradients<F>> = self.with_weights(|weights| {
             tensors::with_slices(&[x, out, &above.contiguous()?], |tensors: &[&[F]]| {
                 let &[x, out, above] = tensors else { unreachable!("three were given") };
                 let tapes = tapes.unwrap_or_else(|| self.forward(x, weights).0);
                 let all = self.layouts.iter().zip(weights).zip(tapes).enumerate().collect();
                 Ok(self.each(all, |(direction, ((layout, &weights), tape))| {
-                    let Sizes { frames, input, hidden } = self.sizes;
+                    let LayerSizes { frames, input, hidden } = self.sizes;
                     let x = |b: usize, t: usize| &x[(b * frames + t) * input..][..input];
                     let [out, above] = [out, above].map(|rows| {
                         move |b: usize, t: usize| {
@@ -262,9 +263,9 @@ impl<F: Real + WithDType> Operation<F> {
             })
         })?;
         let (inputs, weights): (Vec<_>, Vec<_>) =
-            gradients.into_iter().map(|Gradients { input, weights }| (input, weights)).unzip();
+            gradients.into_iter().map(|DirectionGradients { input, weights }| (input, weights)).unzip();
         let dx = if input_wanted { Some(self.unpacked(inputs)?) } else { None };
-        let Sizes { input, hidden, .. } = self.sizes;
+        let LayerSizes { input, hidden, .. } = self.sizes;
         let weights = self.handles.iter().zip(weights).map(|(handle, gradients)| {
             let Some([d_input, d_recurrent, d_bias]) = gradients else { return Ok(None) };
             let gradients = [
@@ -279,7 +280,7 @@ impl<F: Real + WithDType> Operation<F> {
 
     /// The sum of the directions' packed gradients of the input, as a tensor.
     fn unpacked(&self, gradients: Vec<Option<PooledBuffer<F>>>) -> candle_core::Result<Tensor> {
-        let Sizes { frames, input, .. } = self.sizes;
+        let LayerSizes { frames, input, .. } = self.sizes;
         let mut dx = kernels::alloc(self.batch * frames * input, <F as Real>::ZERO);
         direction::each_row(&mut dx, input, |at, dx| {
             for (layout, rows) in self.layouts.iter().zip(gradients.iter().flatten()) {

@@ -33,8 +33,8 @@ pub(crate) trait Slices<const N: usize>: Send + Sync + 'static {
 pub(crate) fn apply1(operation: impl Slices<1>, x: &Tensor) -> Result<Tensor> {
     let x = x.contiguous()?;
     Ok(match x.dtype() {
-        DType::F32 => x.apply_op1(Node::<_, f32>(operation, PhantomData))?,
-        DType::F64 => x.apply_op1(Node::<_, f64>(operation, PhantomData))?,
+        DType::F32 => x.apply_op1(OperationNode::<_, f32>(operation, PhantomData))?,
+        DType::F64 => x.apply_op1(OperationNode::<_, f64>(operation, PhantomData))?,
         other => return Err(Error::shape("x", "f32 or f64", format!("{other:?}"))),
     })
 }
@@ -49,18 +49,18 @@ pub(crate) fn apply3(
     let (x, weight, bias) = (x.contiguous()?, weight.contiguous()?, bias.contiguous()?);
     Ok(match [x.dtype(), weight.dtype(), bias.dtype()] {
         [DType::F32, DType::F32, DType::F32] => {
-            x.apply_op3(&weight, &bias, Node::<_, f32>(operation, PhantomData))?
+            x.apply_op3(&weight, &bias, OperationNode::<_, f32>(operation, PhantomData))?
         }
         [DType::F64, DType::F64, DType::F64] => {
-            x.apply_op3(&weight, &bias, Node::<_, f64>(operation, PhantomData))?
+            x.apply_op3(&weight, &bias, OperationNode::<_, f64>(operation, PhantomData))?
         }
         other => return Err(Error::shape("x, weight, bias", "f32 or f64, all alike", format!("{other:?}"))),
     })
 }
 
-struct Node<K, F>(K, PhantomData<F>);
+struct OperationNode<K, F>(K, PhantomData<F>);
 
-impl<K: Slices<1>, F: Real + WithDType> CustomOp1 for Node<K, F> {
+impl<K: Slices<1>, F: Real + WithDType> CustomOp1 for OperationNode<K, F> {
     fn name(&self) -> &'static str {
         K::NAME
     }
@@ -79,7 +79,7 @@ impl<K: Slices<1>, F: Real + WithDType> CustomOp1 for Node<K, F> {
     }
 }
 
-impl<K: Slices<3>, F: Real + WithDType> CustomOp3 for Node<K, F> {
+impl<K: Slices<3>, F: Real + WithDType> CustomOp3 for OperationNode<K, F> {
     fn name(&self) -> &'static str {
         K::NAME
     }

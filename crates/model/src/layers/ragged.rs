@@ -17,7 +17,7 @@ pub(crate) struct Ragged {
 
 /// Some rows of an utterance, and their place in a buffer.
 #[derive(Debug)]
-pub(crate) struct Block<'a, F> {
+pub(crate) struct RaggedBlock<'a, F> {
     pub utterance: usize,
     /// Counted from the utterance's own first.
     pub first: usize,
@@ -65,11 +65,11 @@ impl Ragged {
     }
 
     /// Cuts them further, into blocks of at most `most` rows.
-    pub fn blocks<'a, F>(&self, rows: &'a mut [F], width: usize, most: usize) -> Vec<Block<'a, F>> {
+    pub fn blocks<'a, F>(&self, rows: &'a mut [F], width: usize, most: usize) -> Vec<RaggedBlock<'a, F>> {
         let utterances = self.cut(rows, width).into_iter().enumerate();
         let cut = |(utterance, rows): (usize, &'a mut [F])| {
             let blocks = rows.chunks_mut((most * width).max(1)).enumerate();
-            blocks.map(move |(at, rows)| Block { utterance, first: at * most, rows })
+            blocks.map(move |(at, rows)| RaggedBlock { utterance, first: at * most, rows })
         };
         utterances.flat_map(cut).collect()
     }
@@ -89,24 +89,24 @@ impl Ragged {
             let found = format!("{length} for utterance {b}");
             return Err(Error::shape("lengths", format!("at most {frames} frames"), found));
         }
-        apply1(Pack(Sizes { ragged: self.clone(), frames, width }), x)
+        apply1(Pack(RowSizes { ragged: self.clone(), frames, width }), x)
     }
 
     /// `[Σ T_b, D]` with padding of zeros: `[B, T, D]`, T the longest.
     pub fn unpack(self: &Arc<Self>, x: &Tensor) -> Result<Tensor> {
         let (_, width) = x.dims2()?;
         let frames = self.lengths().into_iter().max().unwrap_or(0);
-        apply1(Unpack(Sizes { ragged: self.clone(), frames, width }), x)
+        apply1(Unpack(RowSizes { ragged: self.clone(), frames, width }), x)
     }
 }
 
-struct Sizes {
+struct RowSizes {
     ragged: Arc<Ragged>,
     frames: usize,
     width: usize,
 }
 
-impl Sizes {
+impl RowSizes {
     fn pack<F: Real>(&self, x: &[F]) -> Vec<F> {
         let mut out = vec![F::ZERO; self.ragged.rows() * self.width];
         par_for(items_mut(&mut self.ragged.cut(&mut out, self.width)), |b, out| {
@@ -126,8 +126,8 @@ impl Sizes {
     }
 }
 
-struct Pack(Sizes);
-struct Unpack(Sizes);
+struct Pack(RowSizes);
+struct Unpack(RowSizes);
 
 impl Slices<1> for Pack {
     const NAME: &'static str = "pack";

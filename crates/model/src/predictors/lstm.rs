@@ -10,7 +10,7 @@ use super::embedding::{Embedding, Start};
 use super::{BuildPredictor, Predictor};
 use crate::config::values as check;
 use crate::config::values::{MANY, WIDEST};
-use crate::layers::dropout::Masks;
+use crate::layers::dropout::DropoutMasks;
 use crate::layers::footprint;
 use crate::layers::footprint::Footprint;
 use crate::tensors::to_vec;
@@ -87,8 +87,8 @@ impl Predictor for LstmPredictor {
         self.config.hidden
     }
 
-    fn forward(&self, labels: &[Vec<u32>], mut masks: Option<&mut Masks>) -> Result<Tensor> {
-        let hooks = masks.as_deref().and_then(Masks::gradient_hooks).cloned();
+    fn forward(&self, labels: &[Vec<u32>], mut masks: Option<&mut DropoutMasks>) -> Result<Tensor> {
+        let hooks = masks.as_deref().and_then(DropoutMasks::gradient_hooks).cloned();
         let mut drop = |x: Tensor, share: f32| match masks.as_deref_mut() {
             Some(masks) => masks.apply(&x, share),
             None => Ok(x),

@@ -10,7 +10,7 @@ use super::embedding::{Embedding, Start};
 use super::{BuildPredictor, Predictor};
 use crate::config::values as check;
 use crate::config::values::{MANY, WIDEST};
-use crate::layers::dropout::Masks;
+use crate::layers::dropout::DropoutMasks;
 use crate::tensors::to_vec;
 use crate::{Linear, Result};
 
@@ -71,7 +71,7 @@ impl Predictor for StatelessPredictor {
         self.config.embedding
     }
 
-    fn forward(&self, labels: &[Vec<u32>], masks: Option<&mut Masks>) -> Result<Tensor> {
+    fn forward(&self, labels: &[Vec<u32>], masks: Option<&mut DropoutMasks>) -> Result<Tensor> {
         let places = (1..=self.config.context).rev();
         let embeddings =
             places.map(|back| self.embedding.before(labels, back)).collect::<Result<Vec<_>>>()?;

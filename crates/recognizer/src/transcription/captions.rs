@@ -24,7 +24,7 @@ impl Default for CaptionOptions {
 }
 
 /// A word, or a part of a word that is wider than a line.
-struct Piece {
+struct CaptionPiece {
     text: String,
     start: f64,
     end: f64,
@@ -41,7 +41,7 @@ struct Caption {
 ///
 /// A caption that is full ends at the longest pause of its second half.
 fn captions(words: &[TimedWord], options: &CaptionOptions) -> Vec<Caption> {
-    let pieces: Vec<Piece> =
+    let pieces: Vec<CaptionPiece> =
         words.iter().flat_map(|word| pieces(word, options.line_characters.max(1))).collect();
     let (mut all, mut rest) = (Vec::new(), &pieces[..]);
     while !rest.is_empty() {
@@ -53,10 +53,10 @@ fn captions(words: &[TimedWord], options: &CaptionOptions) -> Vec<Caption> {
 }
 
 /// A word in parts that fit into a line, each with its share of the word's time.
-fn pieces(word: &TimedWord, width: usize) -> Vec<Piece> {
+fn pieces(word: &TimedWord, width: usize) -> Vec<CaptionPiece> {
     let letters: Vec<char> = word.text.chars().collect();
     let time = |letter: usize| word.start + (word.end - word.start) * letter as f64 / letters.len() as f64;
-    let piece = |(at, part): (usize, &[char])| Piece {
+    let piece = |(at, part): (usize, &[char])| CaptionPiece {
         text: part.iter().collect(),
         start: time(at * width),
         end: time(at * width + part.len()),
@@ -65,7 +65,7 @@ fn pieces(word: &TimedWord, width: usize) -> Vec<Piece> {
 }
 
 /// The number of pieces of the next caption, at least 1.
-fn caption_length(pieces: &[Piece], options: &CaptionOptions) -> usize {
+fn caption_length(pieces: &[CaptionPiece], options: &CaptionOptions) -> usize {
     let Some(first) = pieces.first() else { return 0 };
     let (mut end, mut column, mut lines) = (first.end, characters(&first.text), 1);
     for (at, piece) in pieces.iter().enumerate().skip(1) {
@@ -87,7 +87,7 @@ fn caption_length(pieces: &[Piece], options: &CaptionOptions) -> usize {
 }
 
 /// Where to split pieces of which all but the last fit: at the longest pause of the second half, the last of several.
-fn split_point(pieces: &[Piece]) -> usize {
+fn split_point(pieces: &[CaptionPiece]) -> usize {
     let full = pieces.len() - 1;
     // In milliseconds, so that rounding errors are no pauses.
     let pause = |at: &usize| milliseconds(pieces[*at].start - pieces[*at - 1].end);
@@ -95,9 +95,9 @@ fn split_point(pieces: &[Piece]) -> usize {
 }
 
 /// Pieces as lines.
-fn caption(pieces: &[Piece], options: &CaptionOptions) -> Caption {
+fn caption(pieces: &[CaptionPiece], options: &CaptionOptions) -> Caption {
     let mut lines: Vec<String> = Vec::new();
-    for Piece { text, .. } in pieces {
+    for CaptionPiece { text, .. } in pieces {
         let has_room =
             |line: &&mut String| characters(line) + 1 + characters(text) <= options.line_characters;
         match lines.last_mut().filter(has_room) {

@@ -11,7 +11,7 @@ use crate::OutputIds;
 
 /// What a transcription is written as.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Format {
+pub enum TranscriptFormat {
     /// The text, a line.
     #[default]
     Text,
@@ -25,24 +25,30 @@ pub enum Format {
     Vtt,
 }
 
-impl Format {
+impl TranscriptFormat {
     /// All formats.
-    pub const ALL: [Format; 5] = [Format::Text, Format::Json, Format::Ctm, Format::Srt, Format::Vtt];
+    pub const ALL: [TranscriptFormat; 5] = [
+        TranscriptFormat::Text,
+        TranscriptFormat::Json,
+        TranscriptFormat::Ctm,
+        TranscriptFormat::Srt,
+        TranscriptFormat::Vtt,
+    ];
 
     /// Its name, which is the usual ending of its files.
     pub fn name(self) -> &'static str {
         match self {
-            Format::Text => "txt",
-            Format::Json => "json",
-            Format::Ctm => "ctm",
-            Format::Srt => "srt",
-            Format::Vtt => "vtt",
+            TranscriptFormat::Text => "txt",
+            TranscriptFormat::Json => "json",
+            TranscriptFormat::Ctm => "ctm",
+            TranscriptFormat::Srt => "srt",
+            TranscriptFormat::Vtt => "vtt",
         }
     }
 
     /// Whether several transcriptions can follow one another in one file.
     pub fn joins(self) -> bool {
-        matches!(self, Format::Text | Format::Json | Format::Ctm)
+        matches!(self, TranscriptFormat::Text | TranscriptFormat::Json | TranscriptFormat::Ctm)
     }
 }
 
@@ -50,7 +56,7 @@ impl Format {
 #[derive(Debug, Clone, Default)]
 pub struct TranscriptionWriter {
     /// The format.
-    pub format: Format,
+    pub format: TranscriptFormat,
     /// Names of the recordings of the whole list, for CTM.
     pub ids: OutputIds,
     /// The rules of captions.
@@ -58,38 +64,38 @@ pub struct TranscriptionWriter {
 }
 
 impl TranscriptionWriter {
-    /// A transcription as a file of its own, or as the next lines of one that [`joins`](Format::joins).
+    /// A transcription as a file of its own, or as the next lines of one that [`joins`](TranscriptFormat::joins).
     pub fn write(&self, id: &str, found: &Transcription) -> String {
         match self.format {
-            Format::Text => format!("{}\n", found.text),
-            Format::Json => json(id, found),
-            Format::Ctm => ctm(self.ids.name(id), found),
-            Format::Srt => captions::srt(&found.words, &self.captions),
-            Format::Vtt => captions::vtt(&found.words, &self.captions),
+            TranscriptFormat::Text => format!("{}\n", found.text),
+            TranscriptFormat::Json => json(id, found),
+            TranscriptFormat::Ctm => ctm(self.ids.name(id), found),
+            TranscriptFormat::Srt => captions::srt(&found.words, &self.captions),
+            TranscriptFormat::Vtt => captions::vtt(&found.words, &self.captions),
         }
     }
 }
 
-impl FromStr for Format {
+impl FromStr for TranscriptFormat {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let known = || Format::ALL.map(Format::name).join(", ");
+        let known = || TranscriptFormat::ALL.map(TranscriptFormat::name).join(", ");
         let name = if name == "text" { "txt" } else { name };
-        let found = Format::ALL.into_iter().find(|format| format.name() == name);
+        let found = TranscriptFormat::ALL.into_iter().find(|format| format.name() == name);
         found.ok_or_else(|| format!("expected one of {}, found {}", known(), Excerpt(name)))
     }
 }
 
 #[derive(Serialize)]
-struct Named<'a> {
+struct NamedText<'a> {
     id: &'a str,
     #[serde(flatten)]
     found: &'a Transcription,
 }
 
 fn json(id: &str, found: &Transcription) -> String {
-    serde_json::to_string(&Named { id, found }).expect("numbers and texts have a place in JSON") + "\n"
+    serde_json::to_string(&NamedText { id, found }).expect("numbers and texts have a place in JSON") + "\n"
 }
 
 fn ctm(id: &str, found: &Transcription) -> String {
@@ -114,27 +120,27 @@ mod tests {
             words: vec![word("hello", 0.25, 0.75), word("you", 3661.0, 3661.5)],
             ..Transcription::default()
         };
-        let written = |format: Format| {
+        let written = |format: TranscriptFormat| {
             let ids = OutputIds::of_fields(["a file.wav"]);
             TranscriptionWriter { format, ids, ..TranscriptionWriter::default() }.write("a file.wav", &found)
         };
-        assert_eq!(written(Format::Text), "hello you\n");
+        assert_eq!(written(TranscriptFormat::Text), "hello you\n");
         assert_eq!(
-            written(Format::Ctm),
+            written(TranscriptFormat::Ctm),
             "a_file.wav 1 0.250 0.500 hello 0.5000\na_file.wav 1 3661.000 0.500 you 0.5000\n"
         );
-        let json: serde_json::Value = serde_json::from_str(&written(Format::Json)).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&written(TranscriptFormat::Json)).unwrap();
         assert_eq!((&json["id"], &json["words"][1]["start"]), (&"a file.wav".into(), &3661.0.into()));
         assert_eq!(
-            written(Format::Srt),
+            written(TranscriptFormat::Srt),
             "1\n00:00:00,250 --> 00:00:01,084\nhello\n\n2\n01:01:01,000 --> 01:01:01,834\nyou\n\n"
         );
         assert_eq!(
-            written(Format::Vtt),
+            written(TranscriptFormat::Vtt),
             "WEBVTT\n\n00:00:00.250 --> 00:00:01.084\nhello\n\n01:01:01.000 --> 01:01:01.834\nyou\n\n"
         );
-        assert_eq!("srt".parse(), Ok(Format::Srt));
-        assert_eq!("text".parse(), Ok(Format::Text));
-        assert!("doc".parse::<Format>().unwrap_err().contains("txt, json, ctm, srt, vtt"));
+        assert_eq!("srt".parse(), Ok(TranscriptFormat::Srt));
+        assert_eq!("text".parse(), Ok(TranscriptFormat::Text));
+        assert!("doc".parse::<TranscriptFormat>().unwrap_err().contains("txt, json, ctm, srt, vtt"));
     }
 }

@@ -1,4 +1,8 @@
-//! Where batches come from.
+//! Sources of utterances and of batches.
+use std::borrow::Cow;
+
+use speech::{Corpus, Utterance};
+
 use super::Batch;
 use crate::Result;
 
@@ -6,7 +10,7 @@ use crate::Result;
 ///
 /// Plans and batches are functions of their arguments alone, whoever calls them in whatever order: a run that is resumed, or shared
 /// among processes, sees the same batches.
-pub trait Source: Sync {
+pub trait BatchSource: Sync {
     /// The utterances, by number, of each batch of an epoch.
     ///
     /// # Errors
@@ -33,4 +37,41 @@ pub trait Source: Sync {
     /// # Errors
     /// Those of reading them.
     fn batch(&self, epoch: u64, utterances: &[usize]) -> Result<Batch>;
+}
+
+/// A list of utterances, in memory or not.
+pub trait UtteranceSource {
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// One of them.
+    ///
+    /// # Errors
+    /// Those of reading what is said about it.
+    fn get(&self, index: usize) -> Result<Cow<'_, Utterance>>;
+}
+
+impl UtteranceSource for Vec<Utterance> {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn get(&self, index: usize) -> Result<Cow<'_, Utterance>> {
+        Ok(Cow::Borrowed(&self[index]))
+    }
+}
+
+impl UtteranceSource for Corpus {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn get(&self, index: usize) -> Result<Cow<'_, Utterance>> {
+        Ok(Cow::Owned(self.utterance(index)?))
+    }
+}
+
+/// All of them, one after another.
+pub(crate) fn each(list: &dyn UtteranceSource) -> impl Iterator<Item = Result<Cow<'_, Utterance>>> {
+    (0..list.count()).map(|index| list.get(index))
 }

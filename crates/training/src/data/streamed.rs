@@ -10,7 +10,7 @@ use super::plane_cache::PlaneCache;
 use crate::recipe::Recipe;
 use model::random::{Purpose, stream};
 use recognizer::bad_items;
-use recognizer::bad_items::{BadItems, LeftOut, OtherLength};
+use recognizer::bad_items::{BadItems, LeftOut, LengthMismatch};
 use recognizer::{Error, Result};
 
 /// Utterances of a [`Corpus`], each alone and, where a recipe joins them, once more in strings.
@@ -32,7 +32,7 @@ pub struct Streamed {
 }
 
 /// An utterance as an epoch hears it, before masks.
-pub(super) struct Heard {
+pub(super) struct StreamedUtterance {
     pub id: String,
     pub seconds: f64,
     pub labels: Vec<u32>,
@@ -162,7 +162,7 @@ impl Streamed {
         index: usize,
         front_end: &FrontEnd,
         bad: &mut BadItems,
-    ) -> Result<Option<Heard>> {
+    ) -> Result<Option<StreamedUtterance>> {
         match self.read_usable(epoch, index, front_end) {
             Ok((heard, other_length)) => {
                 bad.other_length.extend(other_length);
@@ -181,7 +181,7 @@ impl Streamed {
         epoch: u64,
         index: usize,
         front_end: &FrontEnd,
-    ) -> Result<(Heard, Option<OtherLength>)> {
+    ) -> Result<(StreamedUtterance, Option<LengthMismatch>)> {
         let one = self.utterance(index)?;
         let labels = self.labels(&one)?;
         let mut found = None;
@@ -204,8 +204,8 @@ impl Streamed {
         };
         // The parts of a string are reported one by one.
         let alone = index < self.kept.len();
-        let other_length = OtherLength::new(&one.id, one.seconds, found).filter(|_| alone);
-        Ok((Heard { id: one.id, seconds: one.seconds, labels, features }, other_length))
+        let other_length = LengthMismatch::new(&one.id, one.seconds, found).filter(|_| alone);
+        Ok((StreamedUtterance { id: one.id, seconds: one.seconds, labels, features }, other_length))
     }
 
     /// Names the utterances that keep another, which may be a string of several, from being used.

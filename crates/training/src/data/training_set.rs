@@ -2,23 +2,23 @@
 use speech::batching::Padding;
 use speech::{Features, FrontEnd};
 
-use super::streamed::{Heard, Streamed};
-use super::{Batch, Source, batch};
+use super::streamed::{Streamed, StreamedUtterance};
+use super::{Batch, BatchSource, batch};
 use crate::Result;
 use crate::recipe::{Augment, Recipe};
-use crate::run_plan::Limit;
+use crate::run_plan::MemoryLimit;
 use model::random::{Purpose, stream};
 use recognizer::Example;
 use recognizer::bad_items::{BadItems, LeftOut};
 
 /// Batches of a recipe, augmented anew in each epoch.
 pub struct TrainingSet<'a> {
-    store: &'a Store,
+    store: &'a UtteranceStore,
     recipe: &'a Recipe,
     front_end: &'a FrontEnd,
     /// Input rows of each utterance, as they are planned.
     rows: Vec<usize>,
-    limit: Option<Limit>,
+    limit: Option<MemoryLimit>,
 }
 
 /// An utterance as large as few others.
@@ -34,14 +34,14 @@ pub struct Largest {
 
 /// Where the utterances are.
 #[derive(Debug)]
-pub enum Store {
+pub enum UtteranceStore {
     /// Their features are in memory.
     Memory(Vec<Example>),
     /// They are read when they are wanted.
     Disk(Box<Streamed>),
 }
 
-impl Store {
+impl UtteranceStore {
     /// Utterances.
     pub fn count(&self) -> usize {
         match self {
@@ -69,10 +69,10 @@ impl Store {
 
 impl<'a> TrainingSet<'a> {
     /// Batches of these utterances, with the front end of the recipe.
-    pub fn new(store: &'a Store, recipe: &'a Recipe, front_end: &'a FrontEnd) -> Self {
+    pub fn new(store: &'a UtteranceStore, recipe: &'a Recipe, front_end: &'a FrontEnd) -> Self {
         let frames = |index: usize| match store {
-            Store::Memory(examples) => examples[index].features.frames,
-            Store::Disk(streamed) => {
+            UtteranceStore::Memory(examples) => examples[index].features.frames,
+            UtteranceStore::Disk(streamed) => {
                 let rate = f64::from(front_end.config().sample_rate);
                 front_end.frames((streamed.seconds(index) * rate).round() as usize)
             }
@@ -83,7 +83,7 @@ impl<'a> TrainingSet<'a> {
     }
 
     /// From now on, batches are cut by what they take.
-    pub(crate) fn within(mut self, limit: Option<Limit>) -> Self {
+    pub(crate) fn within(mut self, limit: Option<MemoryLimit>) -> Self {
         self.limit = limit;
         self
     }
@@ -101,7 +101,7 @@ impl<'a> TrainingSet<'a> {
     pub fn largest(&self) -> Result<Vec<Largest>> {
         let rows = || self.rows.iter().copied().enumerate();
         match self.store {
-            Store::Memory(examples) => {
+            UtteranceStore::Memory(examples) => {
                 let longest = rows().map(|(at, rows)| (rows, at)).max();
                 let pairs = |(at, rows): (usize, usize)| (rows * (examples[at].labels.len() + 1), at);
                 let of = |(_, at): (usize, usize)| {
@@ -110,7 +110,7 @@ impl<'a> TrainingSet<'a> {
                 };
                 Ok(longest.into_iter().chain(rows().map(pairs).max()).map(of).collect())
             }
-            Store::Disk(streamed) => {
+            UtteranceStore::Disk(streamed) => {
                 let mut order: Vec<(usize, usize)> = rows().map(|(at, rows)| (rows, at)).collect();
                 order.sort_unstable();
                 for (rows, at) in order.into_iter().rev() {
@@ -140,7 +140,7 @@ impl<'a> TrainingSet<'a> {
     }
 }
 
-impl Source for TrainingSet<'_> {
+impl BatchSource for TrainingSet<'_> {
     fn plan(&self, epoch: u64) -> Result<Vec<Vec<usize>>> {
         let mut rng = stream(self.recipe.seed, Purpose::Order, epoch, 0);
         let seconds: Vec<f64> = (0..self.store.count()).map(|index| self.store.seconds(index)).collect();
@@ -159,8 +159,8 @@ impl Source for TrainingSet<'_> {
 
     fn warnings(&self) -> Vec<String> {
         match self.store {
-            Store::Memory(_) => Vec::new(),
-            Store::Disk(streamed) => streamed.warning().into_iter().collect(),
+            UtteranceStore::Memory(_) => Vec::new(),
+            UtteranceStore::Disk(streamed) => streamed.warning().into_iter().collect(),
         }
     }
 
@@ -169,13 +169,13 @@ impl Source for TrainingSet<'_> {
         let (mut ids, mut labels, mut planes, mut seconds) = (Vec::new(), Vec::new(), Vec::new(), 0.0);
         for &index in utterances {
             let (id, said, length, plane) = match self.store {
-                Store::Memory(examples) => {
+                UtteranceStore::Memory(examples) => {
                     let Example { id, labels, seconds, features, .. } = &examples[index];
                     (id.clone(), labels.clone(), *seconds, self.augmented(epoch, index, features))
                 }
-                Store::Disk(streamed) => {
+                UtteranceStore::Disk(streamed) => {
                     let heard = streamed.read(epoch, index, self.front_end, &mut bad)?;
-                    let Some(Heard { id, labels, seconds, features }) = heard else {
+                    let Some(StreamedUtterance { id, labels, seconds, features }) = heard else {
                         absent.push(index);
                         continue;
                     };

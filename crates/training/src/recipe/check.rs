@@ -31,18 +31,18 @@ impl Recipe {
     }
 
     fn check_steps(&self) -> Result<()> {
-        let Recipe { optimiser, batch, training, .. } = self;
-        let (rate, floor, eps) = (optimiser.learning_rate, optimiser.floor, optimiser.eps);
+        let Recipe { optimizer, batch, training, .. } = self;
+        let (rate, floor, eps) = (optimizer.learning_rate, optimizer.floor, optimizer.eps);
         positive("optimiser.learning_rate", rate)?;
         expect("optimiser.floor", "a share above 0, at most 1", floor > 0.0 && floor <= 1.0, floor)?;
         positive("optimiser.eps", eps)?;
-        at_least_zero("optimiser.weight_decay", optimiser.weight_decay)?;
-        at_least_zero("optimiser.clip_norm", optimiser.clip_norm)?;
-        for beta in optimiser.betas {
+        at_least_zero("optimiser.weight_decay", optimizer.weight_decay)?;
+        at_least_zero("optimiser.clip_norm", optimizer.clip_norm)?;
+        for beta in optimizer.betas {
             expect("optimiser.betas", "shares of at least 0, below 1", (0.0..1.0).contains(&beta), beta)?;
         }
-        optimiser.check_choices()?;
-        let ema = optimiser.ema;
+        optimizer.check_choices()?;
+        let ema = optimizer.ema;
         expect("optimiser.ema", "a share of at least 0, below 1", (0.0..1.0).contains(&ema), ema)?;
         whole("batch.max_frames", batch.max_frames, usize::MAX)?;
         whole("batch.max_utterances", batch.max_utterances, usize::MAX)?;

@@ -3,13 +3,13 @@ use std::collections::BTreeMap;
 
 use candle_core::{Device, Tensor};
 use model::encoders::{
-    AttentionKind, BuildEncoder, ChunkedAttention, ConformerEncoderConfig, EncoderKind, EncoderState,
-    LstmEncoderConfig, Piece, SubsamplingConfig,
+    AttentionKind, BuildEncoder, ChunkedAttention, ConformerEncoderConfig, EncoderKind, EncoderPiece,
+    EncoderState, LstmEncoderConfig, SubsamplingConfig,
 };
-use model::{Masks, Model, ModelConfig};
+use model::{DropoutMasks, Model, ModelConfig};
 use proptest::prelude::*;
 use training::data::Batch;
-use training::optimiser::OptimiserConfig;
+use training::optimizer::OptimizerConfig;
 use training::{Error, Learner, Moment, Recipe};
 
 use super::streaming::{
@@ -98,7 +98,7 @@ fn model(kind: EncoderKind) -> Model {
 fn gradients(kind: &EncoderKind, threads: usize) -> BTreeMap<String, Vec<f32>> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     pool.install(|| {
-        let learner = Learner::new(model(kind.clone()), &OptimiserConfig::new(1e-3)).unwrap();
+        let learner = Learner::new(model(kind.clone()), &OptimizerConfig::new(1e-3)).unwrap();
         let (x, lengths) = padded(&utterances(), BINS);
         let keep = [0, 3, 4];
         let x = x.index_select(&Tensor::new(&[0u32, 3, 4], &Device::Cpu).unwrap(), 0).unwrap();
@@ -135,7 +135,7 @@ fn dropout_is_on_with_masks_alone() {
         let (x, lengths) = padded(&utterances(), BINS);
         let run = |masks: Option<u64>| {
             let numbers: Vec<u64> = (0..lengths.len() as u64).collect();
-            let mut masks = masks.map(|epoch| Masks::new(1, epoch, &numbers));
+            let mut masks = masks.map(|epoch| DropoutMasks::new(1, epoch, &numbers));
             values(&encoder.forward(&x, &lengths, masks.as_mut()).unwrap().0)
         };
         assert_eq!(run(Some(1)), run(Some(1)));
@@ -179,7 +179,7 @@ fn only_chunks_are_a_stream_and_its_states_are_plain_values_that_are_checked() {
     assert_eq!(names[4..], ["subsampling.0", "subsampling.1", "waiting"]);
     let rows = random(30 * BINS, 1, 1.0);
     // 7 rows are complete, of which 6 are chunks.
-    let out = stream.step(&mut [Piece { state: &mut state, rows: &rows, last: false }]).unwrap();
+    let out = stream.step(&mut [EncoderPiece { state: &mut state, rows: &rows, last: false }]).unwrap();
     assert_eq!(out[0].len(), 6 * 12);
     assert_eq!((state.values["layers.1.keys"].len(), state.values["layers.1.tail"].len()), (48, 24));
     assert_eq!(state.values["waiting"].len(), 12);
@@ -193,7 +193,8 @@ fn only_chunks_are_a_stream_and_its_states_are_plain_values_that_are_checked() {
     ] {
         let mut damaged = state.clone();
         damaged.values.get_mut(name).unwrap().resize(count, 0.0);
-        let error = stream.step(&mut [Piece { state: &mut damaged, rows: &rows, last: true }]).unwrap_err();
+        let error =
+            stream.step(&mut [EncoderPiece { state: &mut damaged, rows: &rows, last: true }]).unwrap_err();
         assert_eq!(error.to_string(), message);
     }
 }
@@ -206,7 +207,7 @@ fn sound_in_pieces_has_the_rows_of_the_whole() {
     let model = model_of(FEATURES, &encoder, 1);
     let samples = random(9_000, 5, 0.3);
     let whole = encode(&model, FEATURES, (1, 1), &samples);
-    let mut listener = recognizer::Listener::new(&model).unwrap();
+    let mut listener = recognizer::StreamingEncoder::new(&model).unwrap();
     let stream = listener.open();
     let mut found = Vec::new();
     for piece in samples.chunks(1234) {

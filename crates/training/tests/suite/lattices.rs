@@ -3,9 +3,9 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use decoding::Beam;
-use model::config::{AlignmentKind, Normalise};
+use model::config::{AlignmentKind, LatticeNormalization};
 use model::{Checkpoint, Model};
-use recognizer::{LatticeSearch, LiveOptions, Recognizer, Search, evaluate};
+use recognizer::{LatticeSearch, Recognizer, SearchConfig, StreamingOptions, evaluate};
 use training::{Error, Recipe, Start, train};
 
 use super::toy::{RECIPE, Toy};
@@ -60,7 +60,7 @@ fn learns(loss: &str) {
     let load = || Recognizer::load(&folder.join("best.safetensors")).unwrap();
     let utterances = speech::read_manifest(&toy.path("train.jsonl")).unwrap();
     let recogniser = load();
-    assert!(matches!(recogniser.search(), Search::Lattice(LatticeSearch::BestPath)));
+    assert!(matches!(recogniser.search(), SearchConfig::Lattice(LatticeSearch::BestPath)));
     assert_eq!(evaluate(&recogniser, &utterances).unwrap(), test);
     for (utterance, transcript) in utterances.iter().zip(&test.transcripts) {
         let audio = utterance.audio(8000).unwrap();
@@ -69,9 +69,9 @@ fn learns(loss: &str) {
         let times: Vec<f64> = alone.tokens.iter().map(|token| token.start).collect();
         assert!(times.is_sorted() && times.iter().all(|&time| time <= audio.seconds()), "{times:?}");
     }
-    let sums = load().with_search(Search::Lattice(LatticeSearch::Sum { beam: 4 })).unwrap();
+    let sums = load().with_search(SearchConfig::Lattice(LatticeSearch::Sum { beam: 4 })).unwrap();
     assert_eq!(evaluate(&sums, &utterances).unwrap().overall.wer, 0.0, "{loss}");
-    let ctc = load().with_search(Search::Ctc(None)).unwrap();
+    let ctc = load().with_search(SearchConfig::Ctc(None)).unwrap();
     assert!(evaluate(&ctc, &utterances).unwrap().overall.wer < 0.5, "{loss}");
 }
 
@@ -142,10 +142,16 @@ fn recipes_say_what_a_lattice_is() {
         parse(&text("context = 2\nalignment = { labels_per_frame = 3 }\nnormalise = \"hat\"")).unwrap();
     let config = recipe.loss.kind.gnat().unwrap().clone();
     assert_eq!((config.context, config.embedding), (2, 8));
-    assert_eq!((config.alignment, config.normalise), (AlignmentKind::LabelsPerFrame(3), Normalise::Hat));
+    assert_eq!(
+        (config.alignment, config.normalise),
+        (AlignmentKind::LabelsPerFrame(3), LatticeNormalization::Hat)
+    );
     let plain = parse(&text("context = 0")).unwrap();
     let plain = plain.loss.kind.gnat().unwrap();
-    assert_eq!((plain.alignment, plain.normalise), (AlignmentKind::FrameDependent, Normalise::Global));
+    assert_eq!(
+        (plain.alignment, plain.normalise),
+        (AlignmentKind::FrameDependent, LatticeNormalization::Global)
+    );
 
     // What is written with another number of epochs is the same lattice.
     let toy = Toy::new();
@@ -216,15 +222,21 @@ fn what_only_transducers_can_is_refused() {
     refused(load().align(&utterances).err(), lattice);
     refused(load().joint_rows(&utterances).err(), lattice);
     refused(load().model().decoder().err().map(Into::into), lattice);
-    refused(load().with_search(Search::default()).err(), lattice);
-    refused(load().live(&LiveOptions::default()).err(), "search");
-    refused(load().with_search(Search::Lattice(LatticeSearch::Sum { beam: 0 })).err(), "at least 1 string");
+    refused(load().with_search(SearchConfig::default()).err(), lattice);
+    refused(load().live(&StreamingOptions::default()).err(), "search");
+    refused(
+        load().with_search(SearchConfig::Lattice(LatticeSearch::Sum { beam: 0 })).err(),
+        "at least 1 string",
+    );
     assert!(load().decoder().is_none());
 
     let recipe = toy.write("transducer.toml", RECIPE);
     train(&recipe, Some(1), &toy.path("other"), Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
     let transducer = Recognizer::load(&toy.path("other").join("last.safetensors")).unwrap();
-    refused(transducer.with_search(Search::Lattice(LatticeSearch::BestPath)).err(), "found a transducer");
-    let with_ctc = Search::BeamWithCtc { beam: Beam::default(), weight: 0.5 };
+    refused(
+        transducer.with_search(SearchConfig::Lattice(LatticeSearch::BestPath)).err(),
+        "found a transducer",
+    );
+    let with_ctc = SearchConfig::BeamWithCtc { beam: Beam::default(), weight: 0.5 };
     refused(load().with_search(with_ctc).err(), lattice);
 }

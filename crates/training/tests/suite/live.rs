@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use decoding::{Beam, BeamKind};
 use recognizer::Error;
-use recognizer::{Endpoint, LiveOptions, Recognizer, Search, Transcription, WindowConfig};
+use recognizer::{Endpoint, Recognizer, SearchConfig, StreamingOptions, Transcription, WindowConfig};
 use training::{Start, train};
 
 use super::toy::{RATE, Toy};
@@ -19,7 +19,7 @@ pub(super) struct Learnt {
 
 impl Learnt {
     /// Another one of it, with a search of its own.
-    pub fn with_search(&self, search: Search) -> Recognizer {
+    pub fn with_search(&self, search: SearchConfig) -> Recognizer {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.safetensors");
         std::fs::write(&path, &self.checkpoint).unwrap();
@@ -27,7 +27,7 @@ impl Learnt {
     }
 
     fn with_beam(&self, kind: BeamKind) -> Recognizer {
-        self.with_search(Search::Beam(Beam { kind, ..Beam::default() }))
+        self.with_search(SearchConfig::Beam(Beam { kind, ..Beam::default() }))
     }
 
     /// The toy corpus, one after the other with pauses of so many samples between them.
@@ -70,7 +70,7 @@ pub(super) fn live(
     recogniser: &Recognizer,
     samples: &[f32],
     sizes: &[usize],
-    options: &LiveOptions,
+    options: &StreamingOptions,
 ) -> (Transcription, usize) {
     let mut live = recogniser.live(options).unwrap();
     let (mut all, mut endpoints, mut rest) = (Transcription::default(), 0, samples);
@@ -98,9 +98,9 @@ fn pieces_of_any_size_give_the_words_of_the_whole() {
     let audio = speech::Audio { samples: samples.clone(), sample_rate: RATE };
     let whole = recogniser.transcribe(&audio).unwrap();
     assert!(whole.words.len() > 8, "{}", whole.text);
-    assert!(recogniser.live(&LiveOptions::default()).unwrap().is_immediate());
+    assert!(recogniser.live(&StreamingOptions::default()).unwrap().is_immediate());
     for sizes in [&[1600][..], &[1, 7, 4000, 0, 333], &[samples.len()], &[80]] {
-        assert_eq!(live(recogniser, &samples, sizes, &LiveOptions::default()).0, whole, "{sizes:?}");
+        assert_eq!(live(recogniser, &samples, sizes, &StreamingOptions::default()).0, whole, "{sizes:?}");
     }
 }
 
@@ -115,13 +115,13 @@ fn a_beam_hears_in_pieces_what_it_hears_in_the_whole() {
         let whole = recogniser.transcribe(&audio).unwrap();
         assert!(whole.words.len() > 8, "{}", whole.text);
         for sizes in [&[1600][..], &[1, 7, 4000, 0, 333], &[samples.len()]] {
-            let found = live(&recogniser, &samples, sizes, &LiveOptions::default()).0;
+            let found = live(&recogniser, &samples, sizes, &StreamingOptions::default()).0;
             assert_eq!(found, whole, "{kind:?} {sizes:?}");
         }
         // A pause decides, here for what was right anyhow.
         let samples = learnt.sound(RATE as usize * 3 / 2);
         let endpoint = Endpoint { after_words: 1.0, without_words: 100.0, longest: 100.0 };
-        let options = LiveOptions { endpoint: Some(endpoint), ..LiveOptions::default() };
+        let options = StreamingOptions { endpoint: Some(endpoint), ..StreamingOptions::default() };
         let (found, count) = live(&recogniser, &samples, &[400], &options);
         assert_eq!(found.text, whole.text);
         assert!((4..=6).contains(&count), "{count}");
@@ -129,13 +129,13 @@ fn a_beam_hears_in_pieces_what_it_hears_in_the_whole() {
     // Words come before the end, and those that are not complete are shown. What is searched for is not what greedy search finds.
     let learnt = trained(true);
     let odd = Beam { width: 8, blank_penalty: 6.0, ..Beam::default() };
-    let recogniser = learnt.with_search(Search::Beam(odd));
+    let recogniser = learnt.with_search(SearchConfig::Beam(odd));
     let samples = learnt.sound(0);
     let audio = speech::Audio { samples: samples.clone(), sample_rate: RATE };
     let whole = recogniser.transcribe(&audio).unwrap();
     assert_ne!(whole.text, learnt.recogniser.transcribe(&audio).unwrap().text);
     for latest in [None, Some(0.5), Some(0.0)] {
-        let options = LiveOptions { latest, ..LiveOptions::default() };
+        let options = StreamingOptions { latest, ..StreamingOptions::default() };
         let mut live = recogniser.live(&options).unwrap();
         let (mut found, mut heard, mut shown) = (Transcription::default(), 0, 0);
         for piece in samples.chunks(400) {
@@ -175,11 +175,11 @@ fn utterances(
     recogniser: &Recognizer,
     samples: &[f32],
     sizes: &[usize],
-    options: &LiveOptions,
+    options: &StreamingOptions,
 ) -> (Vec<Transcription>, bool) {
     let mut live = recogniser.live(options).unwrap();
     let (mut all, mut rest) = (vec![Transcription::default()], samples);
-    let add = |all: &mut Vec<Transcription>, updates: Vec<recognizer::Update>| {
+    let add = |all: &mut Vec<Transcription>, updates: Vec<recognizer::StreamingUpdate>| {
         for update in updates {
             all.last_mut().unwrap().append(update.new);
             if update.endpoint {
@@ -204,9 +204,14 @@ fn utterances(
 #[test]
 fn decisions_do_not_depend_on_the_sizes_of_pieces() {
     let maes = BeamKind::Maes { expansions: 2, beta: 2, gamma: 2.3, prefix: 1 };
-    let beam = |kind, blank_penalty| Search::Beam(Beam { kind, width: 8, blank_penalty, ..Beam::default() });
-    let searches =
-        [Search::default(), beam(BeamKind::Modified, 0.0), beam(BeamKind::Modified, 6.0), beam(maes, 3.0)];
+    let beam =
+        |kind, blank_penalty| SearchConfig::Beam(Beam { kind, width: 8, blank_penalty, ..Beam::default() });
+    let searches = [
+        SearchConfig::default(),
+        beam(BeamKind::Modified, 0.0),
+        beam(BeamKind::Modified, 6.0),
+        beam(maes, 3.0),
+    ];
     let pause = Endpoint { after_words: 0.2, without_words: 0.4, longest: 100.0 };
     let length = Endpoint { after_words: 100.0, without_words: 100.0, longest: 0.7 };
     let mut differ = false;
@@ -220,7 +225,7 @@ fn decisions_do_not_depend_on_the_sizes_of_pieces() {
             for (latest, endpoint) in
                 [(Some(0.0), None), (Some(0.1), Some(length)), (None, Some(pause)), (Some(0.2), Some(pause))]
             {
-                let options = LiveOptions { latest, endpoint, ..LiveOptions::default() };
+                let options = StreamingOptions { latest, endpoint, ..StreamingOptions::default() };
                 let expected = utterances(&recogniser, &samples, &[80], &options);
                 let texts: Vec<&str> = expected.0.iter().map(|one| &one.text[..]).collect();
                 differ |= texts.join(" ") != whole.text;
@@ -237,12 +242,12 @@ fn decisions_do_not_depend_on_the_sizes_of_pieces() {
 #[test]
 fn searches_without_streams_are_named() {
     let recogniser = trained(false).with_beam(BeamKind::Malsd { max_symbols: 3 });
-    let error = recogniser.live(&LiveOptions::default()).err().unwrap().to_string();
+    let error = recogniser.live(&StreamingOptions::default()).err().unwrap().to_string();
     assert!(error.contains("mALSD beam search knows no streams"), "{error}");
-    let beside = Search::BeamWithCtc { beam: Beam::default(), weight: 0.5 };
-    for search in [Search::Ctc(None), beside] {
+    let beside = SearchConfig::BeamWithCtc { beam: Beam::default(), weight: 0.5 };
+    for search in [SearchConfig::Ctc(None), beside] {
         let recogniser = trained(false).with_search(search);
-        let error = recogniser.live(&LiveOptions::default()).err().unwrap().to_string();
+        let error = recogniser.live(&StreamingOptions::default()).err().unwrap().to_string();
         assert!(error.contains("a greedy one or a beam by the joint network alone"), "{error}");
     }
 }
@@ -254,7 +259,7 @@ fn a_pause_ends_an_utterance_and_changes_no_word() {
     let samples = learnt.sound(RATE as usize * 3 / 2);
     let audio = speech::Audio { samples: samples.clone(), sample_rate: RATE };
     let whole = recogniser.transcribe(&audio).unwrap();
-    let options = |endpoint| LiveOptions { endpoint: Some(endpoint), ..LiveOptions::default() };
+    let options = |endpoint| StreamingOptions { endpoint: Some(endpoint), ..StreamingOptions::default() };
     let endpoint = Endpoint { after_words: 1.0, without_words: 100.0, longest: 100.0 };
     let (found, count) = live(recogniser, &samples, &[400], &options(endpoint));
     assert_eq!(found, whole);
@@ -281,7 +286,7 @@ fn windows_of_a_model_that_hears_both_ways_give_what_one_window_gives() {
     // Shorter windows hear the same words of these whistles.
     let narrow = WindowConfig { seconds: 2.0, overlap: 1.0 };
     let found = recogniser.transcribe_pieces(pieces(), narrow).unwrap();
-    assert!(!recogniser.live(&LiveOptions::default()).unwrap().is_immediate());
+    assert!(!recogniser.live(&StreamingOptions::default()).unwrap().is_immediate());
     let same = found.words.iter().zip(&whole.words).filter(|(a, b)| a.text == b.text).count();
     assert!(
         same + 2 >= whole.words.len() && found.words.is_sorted_by(|a, b| a.start <= b.start),
@@ -297,14 +302,14 @@ fn nothing_is_believed_of_silence_and_bad_samples_are_named() {
     for one_way in [true, false] {
         let recogniser = &trained(one_way).recogniser;
         let (found, _) = {
-            let mut live = recogniser.live(&LiveOptions::default()).unwrap();
+            let mut live = recogniser.live(&StreamingOptions::default()).unwrap();
             for _ in 0..30 {
                 assert_eq!(live.push(&[0.0; 1000]).unwrap().new, Transcription::default());
             }
             (live.finish().unwrap().new, 0)
         };
         assert_eq!(found, Transcription::default());
-        let mut live = recogniser.live(&LiveOptions::default()).unwrap();
+        let mut live = recogniser.live(&StreamingOptions::default()).unwrap();
         let error = live.push(&[0.0, f32::NAN]).unwrap_err().to_string();
         assert!(error.contains("NaN"), "{error}");
         assert_eq!(live.finish().unwrap().new, Transcription::default());

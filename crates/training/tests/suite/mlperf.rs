@@ -5,7 +5,7 @@ use candle_core::{Device, Tensor};
 use model::config::InitConfig;
 use model::{Model, ModelConfig};
 use training::data::Batch;
-use training::optimiser::OptimiserConfig;
+use training::optimizer::OptimizerConfig;
 use training::{Learner, Moment, Recipe};
 
 fn small() -> ModelConfig {
@@ -74,7 +74,7 @@ fn two_biases_have_the_same_gradient_and_zeros_stand_for_no_label() {
     let rows: Vec<f32> = (0..2 * 9 * 9).map(|i| (0.37 * i as f32).sin()).collect();
     let rows = Tensor::from_vec(rows, (2, 9, 9), &Device::Cpu).unwrap();
     let batch = Batch::new(rows, vec![9, 6], vec![vec![0, 4, 1], vec![]]);
-    let learner = Learner::new(model, &OptimiserConfig::new(1e-3)).unwrap();
+    let learner = Learner::new(model, &OptimizerConfig::new(1e-3)).unwrap();
     let moment = Moment { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
     let mut parts = std::iter::once(Ok(batch));
     let (gradients, _) = learner.gradients(&mut parts, 2, &moment).unwrap();

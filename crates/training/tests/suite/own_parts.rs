@@ -6,12 +6,12 @@ use candle_core::{Device, Module, Tensor};
 use candle_nn::{Conv1d, Conv1dConfig, Embedding, Linear, VarBuilder};
 use decoding::{NetworkScratch, States};
 use model::Result;
-use model::encoders::{Encoder, Frames};
+use model::encoders::{Encoder, ModuleEncoder};
 use model::predictors::Predictor;
-use model::{Gradients, LossSessions, Masks, Model};
+use model::{DropoutMasks, Gradients, LossSessions, Model};
 use training::Recipe;
 use training::data::Batch;
-use training::optimiser::{AdamW, Optimiser};
+use training::optimizer::{AdamW, Optimizer};
 
 const RECIPE: &str = r#"
     data = { train = ["none.jsonl"] }
@@ -53,7 +53,7 @@ impl Predictor for LastLabel {
         4
     }
 
-    fn forward(&self, labels: &[Vec<u32>], masks: Option<&mut Masks>) -> Result<Tensor> {
+    fn forward(&self, labels: &[Vec<u32>], masks: Option<&mut DropoutMasks>) -> Result<Tensor> {
         let rows = labels.iter().map(Vec::len).max().unwrap_or(0) + 1;
         let last = |labels: &Vec<u32>| -> Vec<u32> {
             (0..rows)
@@ -101,7 +101,7 @@ fn model() -> (Recipe, Model) {
     let recipe = Recipe::parse(RECIPE, Path::new("own.toml")).unwrap();
     let model = Model::with(&recipe.model(), 3, |encoder, predictor| {
         let table = candle_nn::embedding(4, 4, predictor.pp("table"))?;
-        let encoder: Arc<dyn Encoder> = Arc::new(Frames::new(convolution(&encoder)?, 6, 2)?);
+        let encoder: Arc<dyn Encoder> = Arc::new(ModuleEncoder::new(convolution(&encoder)?, 6, 2)?);
         Ok((encoder, Arc::new(LastLabel { table, blank: 3 })))
     });
     (recipe, model.unwrap())
@@ -123,17 +123,17 @@ fn they_are_named_trained_and_searched_like_ours() {
 
     let (x, lengths, labels) = (wave(&[2, 9, 10]), [9, 6], [vec![0, 2, 1], vec![1]]);
     let batch = Batch::new(x.clone(), lengths.to_vec(), labels.to_vec());
-    let mut optimiser = AdamW::new(model.parameters(), &recipe.optimiser);
+    let mut optimizer = AdamW::new(model.parameters(), &recipe.optimizer);
     let (sessions, mut losses) = (LossSessions::new(&recipe.model()).unwrap(), Vec::new());
     for step in 0..40 {
-        let mut masks = Masks::new(1, step, &batch.numbers);
+        let mut masks = DropoutMasks::new(1, step, &batch.numbers);
         let out = model.losses(&sessions, batch.labeled(), 2, step, Some(&mut masks)).unwrap();
         let mut gradients = Gradients::default();
         gradients.add(model.parameters(), out.mean.backward().unwrap()).unwrap();
         for (name, _) in model.parameters().iter().filter(|(name, _)| !name.starts_with("ctc")) {
             assert!(gradients.get(name).is_some(), "{name} has no gradient");
         }
-        optimiser.step(model.parameters(), &gradients, 0.02).unwrap();
+        optimizer.step(model.parameters(), &gradients, 0.02).unwrap();
         losses.push(out.mean.to_scalar::<f64>().unwrap());
     }
     assert!(losses[39] < 0.5 * losses[0], "{losses:?}");
@@ -157,7 +157,7 @@ fn they_are_named_trained_and_searched_like_ours() {
 fn a_module_that_gives_other_shapes_than_it_promised_is_named() {
     let vb = VarBuilder::from_varmap(&candle_nn::VarMap::new(), candle_core::DType::F32, &Device::Cpu);
     let error = |width, factor| {
-        let frames = Frames::new(convolution(&vb).unwrap(), width, factor)?;
+        let frames = ModuleEncoder::new(convolution(&vb).unwrap(), width, factor)?;
         frames.forward(&wave(&[2, 9, 10]), &[9, 6], None).map(drop)
     };
     assert!(error(6, 2).is_ok());

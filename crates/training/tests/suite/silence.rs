@@ -2,14 +2,14 @@
 use std::sync::Arc;
 
 use decoding::{Beam, BeamKind, Fusion, Greedy, PerClass};
-use recognizer::{LiveOptions, Search};
+use recognizer::{SearchConfig, StreamingOptions};
 use speech::Audio;
 
 use super::live::{Learnt, live, trained};
 use super::toy::RATE;
 
 /// Texts of the toy corpus, with those of constant audio and of noise.
-fn texts(learnt: &Learnt, search: &Search, silence: f64) -> Vec<String> {
+fn texts(learnt: &Learnt, search: &SearchConfig, silence: f64) -> Vec<String> {
     let recogniser = learnt.with_search(search.clone()).with_silence(silence).unwrap();
     let audio = |samples: &Vec<f32>| Audio { samples: samples.clone(), sample_rate: RATE };
     let text = |samples| recogniser.transcribe(&audio(samples)).unwrap().text;
@@ -26,10 +26,10 @@ fn a_fused_text_is_kept_where_the_model_alone_finds_speech() {
         let fusion =
             || vec![Fusion { automaton: Arc::new(PerClass::new(bonus.clone()).unwrap()), weight: 1.0 }];
         let beam = Beam { kind: BeamKind::Modified, width: 4, fusion: fusion(), ..Beam::default() };
-        let greedy = Search::Greedy(Greedy { fusion: fusion(), ..Greedy::default() });
-        let plain = texts(learnt, &Search::default(), 0.2);
+        let greedy = SearchConfig::Greedy(Greedy { fusion: fusion(), ..Greedy::default() });
+        let plain = texts(learnt, &SearchConfig::default(), 0.2);
         assert_eq!(plain.last().unwrap(), "");
-        for search in [&greedy, &Search::Beam(beam)] {
+        for search in [&greedy, &SearchConfig::Beam(beam)] {
             let (kept, all) = (texts(learnt, search, 0.2), texts(learnt, search, 0.0));
             for ((plain, kept), all) in plain.iter().zip(&kept).zip(&all) {
                 if !plain.is_empty() {
@@ -49,15 +49,15 @@ fn a_stream_keeps_fused_words_where_the_model_hears_speech() {
     let learnt = trained(true);
     let samples = learnt.sound(0);
     let (tokens, classes) = (learnt.recogniser.tokenizer().size(), learnt.recogniser.model().classes());
-    let plain = live(&learnt.recogniser, &samples, &[1600], &LiveOptions::default()).0.text;
+    let plain = live(&learnt.recogniser, &samples, &[1600], &StreamingOptions::default()).0.text;
     let mut changed = 0;
     for token in 0..tokens {
         let bonus = (0..classes).map(|class| if class == token { 40.0 } else { -40.0 }).collect();
         let fusion = vec![Fusion { automaton: Arc::new(PerClass::new(bonus).unwrap()), weight: 1.0 }];
-        let search = Search::Greedy(Greedy { fusion, ..Greedy::default() });
+        let search = SearchConfig::Greedy(Greedy { fusion, ..Greedy::default() });
         let text = |silence| {
             let recogniser = learnt.with_search(search.clone()).with_silence(silence).unwrap();
-            [1600, 80].map(|size| live(&recogniser, &samples, &[size], &LiveOptions::default()).0.text)
+            [1600, 80].map(|size| live(&recogniser, &samples, &[size], &StreamingOptions::default()).0.text)
         };
         let (kept, all) = (text(0.2), text(0.0));
         assert_eq!(kept, all);

@@ -9,12 +9,12 @@ use model::config::JointConfig;
 use model::encoders::{EncoderKind, LstmEncoderConfig};
 use model::predictors::{PredictorKind, StatelessPredictorConfig};
 use model::{Gradients, Model, ModelConfig};
-use training::data::{Batch, Source};
-use training::optimiser::OptimiserConfig;
-use training::optimiser::{AdamW, Optimiser};
+use training::data::{Batch, BatchSource};
+use training::optimizer::OptimizerConfig;
+use training::optimizer::{AdamW, Optimizer};
 use training::recipe::RunConfig;
 use training::run_folder::RunFolder;
-use training::{About, Error, Learner, Moment, Result, Start, Tally, Trainer};
+use training::{CheckpointMetadata, Error, Learner, Moment, Result, Start, Tally, Trainer};
 
 fn config() -> ModelConfig {
     let encoder = LstmEncoderConfig { layers: 1, hidden: 8, dropout: 0.2, ..LstmEncoderConfig::default() };
@@ -29,12 +29,12 @@ fn config() -> ModelConfig {
     config
 }
 
-fn optimiser() -> OptimiserConfig {
+fn optimizer() -> OptimizerConfig {
     toml::from_str("learning_rate = 1e-2\nema = 0.9\ndecay = \"hold\"").unwrap()
 }
 
 fn learner() -> Learner {
-    Learner::new(Model::new(&config(), 4).unwrap(), &optimiser()).unwrap()
+    Learner::new(Model::new(&config(), 4).unwrap(), &optimizer()).unwrap()
 }
 
 /// Utterances `from ..` of a made-up set.
@@ -144,7 +144,7 @@ fn a_restored_learner_goes_on_as_if_nothing_had_happened() {
 /// Gradient descent that counts its steps: an optimiser of one's own.
 struct Descent(f32);
 
-impl Optimiser for Descent {
+impl Optimizer for Descent {
     fn step(&mut self, parameters: &model::Parameters, gradients: &Gradients, rate: f64) -> Result<f64> {
         for (name, variable) in parameters.iter() {
             if let Some(gradient) = gradients.get(name) {
@@ -169,7 +169,7 @@ impl Optimiser for Descent {
 #[test]
 fn an_optimiser_of_ones_own_takes_the_place_of_ours() {
     let model = || Model::new(&config(), 4).unwrap();
-    let mut own = Learner::with(model(), &optimiser(), Box::new(Descent(0.0))).unwrap();
+    let mut own = Learner::with(model(), &optimizer(), Box::new(Descent(0.0))).unwrap();
     let (before, _) = gradients(&own, &[0, 4]);
     let weights = own.model().parameters().values().unwrap();
     own.apply(&before, &START).unwrap();
@@ -181,8 +181,8 @@ fn an_optimiser_of_ones_own_takes_the_place_of_ours() {
     }
     assert_eq!(own.memory()["steps"]["count"], [1.0]);
     // Ours is one such object.
-    let ours: Box<dyn Optimiser> = Box::new(AdamW::new(model().parameters(), &optimiser()));
-    assert!(Learner::with(model(), &optimiser(), ours).is_ok());
+    let ours: Box<dyn Optimizer> = Box::new(AdamW::new(model().parameters(), &optimizer()));
+    assert!(Learner::with(model(), &optimizer(), ours).is_ok());
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn what_an_optimiser_of_ones_own_remembers_is_in_the_checkpoint() {
     let place = tempfile::tempdir().unwrap();
     let source = |_| Ok(batch(0..4));
     struct Same<F>(F);
-    impl<F: Fn(u64) -> Result<Batch> + Sync> Source for Same<F> {
+    impl<F: Fn(u64) -> Result<Batch> + Sync> BatchSource for Same<F> {
         fn plan(&self, _: u64) -> Result<Vec<Vec<usize>>> {
             Ok(vec![vec![0, 1, 2, 3]; 2])
         }
@@ -204,10 +204,11 @@ fn what_an_optimiser_of_ones_own_remembers_is_in_the_checkpoint() {
         let folder = RunFolder::new(&path, Start::Resume).unwrap();
         let resumed = folder.last().exists().then(|| Checkpoint::read(&folder.last()).unwrap());
         let model = Model::new(&config(), 4).unwrap();
-        let learner = Learner::with(model, &optimiser(), Box::new(Descent(0.0))).unwrap();
+        let learner = Learner::with(model, &optimizer(), Box::new(Descent(0.0))).unwrap();
         let (mut group, run) = (distributed::ProcessGroup::alone(), RunConfig::new(epochs));
         let place = (&folder, resumed.as_ref());
-        let mut trainer = Trainer::new(learner, (&run, 1), About::default(), place, &mut group).unwrap();
+        let mut trainer =
+            Trainer::new(learner, (&run, 1), CheckpointMetadata::default(), place, &mut group).unwrap();
         let stop = AtomicBool::new(false);
         assert!(trainer.fit(&Same(source), &mut |_, _| Ok(None), &mut (), &stop).unwrap());
         Checkpoint::read(&folder.last()).unwrap()

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use model::encoders::{
-    BuildEncoder, Encoder, EncoderState, EncoderStream, Frames, LstmEncoder, LstmEncoderConfig, Piece,
-    TimeReduction,
+    BuildEncoder, Encoder, EncoderPiece, EncoderState, EncoderStream, LstmEncoder, LstmEncoderConfig,
+    ModuleEncoder, TimeReduction,
 };
 use model::{Lstm, LstmState, Model};
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ use rand::RngExt;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use recognizer::Error;
-use recognizer::{Listener, StreamState, WindowConfig, Windows};
+use recognizer::{ChunkedEncoder, StreamState, StreamingEncoder, WindowConfig};
 use speech::{Audio, FrontEnd};
 use training::{Recipe, Result};
 
@@ -149,11 +149,11 @@ pub fn in_pieces(
             (0..left.len()).filter(|&b| left[b].len() > 1 && rng.random::<bool>()).collect();
         let mut taken: Vec<(usize, EncoderState)> =
             now.iter().map(|&b| (b, std::mem::take(&mut states[b]))).collect();
-        let mut pieces: Vec<Piece> = taken
+        let mut pieces: Vec<EncoderPiece> = taken
             .iter_mut()
             .map(|(b, state)| {
                 let ends = &left[*b];
-                Piece { state, rows: &utterances[*b][ends[0] * d..ends[1] * d], last: ends.len() == 2 }
+                EncoderPiece { state, rows: &utterances[*b][ends[0] * d..ends[1] * d], last: ends.len() == 2 }
             })
             .collect();
         let rows = stream.step(&mut pieces).unwrap();
@@ -190,7 +190,7 @@ fn states_are_plain_values_that_are_checked() {
     let mut state = stream.start();
     let names: Vec<&str> = state.values.keys().map(String::as_str).collect();
     assert_eq!(names, ["layers.0.c", "layers.0.h", "layers.1.c", "layers.1.h", "reduction.rows"]);
-    stream.step(&mut [Piece { state: &mut state, rows: &random(16, 1, 1.0), last: false }]).unwrap();
+    stream.step(&mut [EncoderPiece { state: &mut state, rows: &random(16, 1, 1.0), last: false }]).unwrap();
     assert_eq!(state.values["reduction.rows"].len(), 9);
     let text = serde_json::to_string(&state).unwrap();
     assert_eq!(serde_json::from_str::<EncoderState>(&text).unwrap(), state);
@@ -220,8 +220,8 @@ fn states_are_plain_values_that_are_checked() {
         damage(&mut damaged);
         let rows = random(4, 2, 1.0);
         let pieces = &mut [
-            Piece { state: &mut fine, rows: &rows, last: false },
-            Piece { state: &mut damaged, rows: &rows, last: false },
+            EncoderPiece { state: &mut fine, rows: &rows, last: false },
+            EncoderPiece { state: &mut damaged, rows: &rows, last: false },
         ];
         let error = stream.step(pieces).unwrap_err().to_string();
         assert!(error.starts_with(message), "{error}");
@@ -229,7 +229,7 @@ fn states_are_plain_values_that_are_checked() {
     }
     for rows in [&[1.0, 2.0, 3.0][..], &[1.0, f32::NAN, 0.0, 0.0]] {
         let before = state.clone();
-        let error = stream.step(&mut [Piece { state: &mut state, rows, last: true }]).unwrap_err();
+        let error = stream.step(&mut [EncoderPiece { state: &mut state, rows, last: true }]).unwrap_err();
         assert!(error.to_string().starts_with("rows: expected"), "{error}");
         assert_eq!(state, before);
     }
@@ -275,7 +275,7 @@ pub fn encode(model: &Model, features: &str, rows: (usize, usize), samples: &[f3
 }
 
 /// Encodes what is ready and adds it to the rows of each stream.
-fn listen(listener: &mut Listener, ids: &[recognizer::StreamId], found: &mut [Vec<f32>]) {
+fn listen(listener: &mut StreamingEncoder, ids: &[recognizer::StreamId], found: &mut [Vec<f32>]) {
     for heard in listener.encode().unwrap() {
         let at = ids.iter().position(|&id| id == heard.stream).unwrap();
         found[at].extend(heard.rows);
@@ -297,7 +297,7 @@ proptest! {
         let model = one_way(rows.0, rows.1, factor);
         let sounds: Vec<Vec<f32>> =
             lengths.iter().enumerate().map(|(b, &n)| random(n, seed ^ b as u64, 0.3)).collect();
-        let mut listener = Listener::new(&model).unwrap();
+        let mut listener = StreamingEncoder::new(&model).unwrap();
         let mut ids: Vec<_> = sounds.iter().map(|_| listener.open()).collect();
         let mut found = vec![Vec::new(); sounds.len()];
         let mut left: Vec<Vec<usize>> = lengths.iter().zip(&cuts).map(|(&n, cuts)| cut(n, cuts)).collect();
@@ -315,7 +315,7 @@ proptest! {
                     let state: StreamState = serde_json::from_str(&text).unwrap();
                     prop_assert_eq!(state.samples(), to as u64);
                     listener.close(ids[b]).unwrap();
-                    let mut other = Listener::new(&model).unwrap();
+                    let mut other = StreamingEncoder::new(&model).unwrap();
                     let id = other.resume(state).unwrap();
                     ids[b] = listener.resume(other.state(id).unwrap().0).unwrap();
                 }
@@ -340,7 +340,7 @@ fn rows_do_not_depend_on_the_number_of_threads() {
     let run = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
-            let mut listener = Listener::new(&model).unwrap();
+            let mut listener = StreamingEncoder::new(&model).unwrap();
             for sound in &sounds {
                 let id = listener.open();
                 listener.push(id, sound).unwrap();
@@ -357,7 +357,7 @@ fn rows_of_more_channels_stream_too() {
     let recipe = recipe_of(FEATURES, "{ stack = 3, stride = 2, channels = 32, layers = 1, hidden = 4 }", 1);
     let model = Model::new(&recipe.model(), 4).unwrap();
     let samples = random(5000, 3, 0.3);
-    let mut listener = Listener::new(&model).unwrap();
+    let mut listener = StreamingEncoder::new(&model).unwrap();
     let id = listener.open();
     listener.push(id, &samples).unwrap();
     listener.finish(id).unwrap();
@@ -379,13 +379,13 @@ fn a_model_that_needs_the_whole_is_refused_with_what_to_do() {
         (whole, forward, "features that are normalised by the whole utterance"),
         (kaldi, forward, "features that need the whole utterance"),
     ] {
-        let error = Listener::new(&model_of(features, encoder, 1)).err().unwrap();
+        let error = StreamingEncoder::new(&model_of(features, encoder, 1)).err().unwrap();
         assert!(matches!(error, Error::NotStreaming { .. }));
         let message = error.to_string();
         assert!(message.contains(found) && message.contains("overlapping windows"), "{message}");
     }
     let identity = |vb: &VarBuilder| -> Result<Arc<dyn Encoder>> {
-        Ok(Arc::new(Frames::new(candle_nn::linear(18, 5, vb.clone())?, 5, 1)?))
+        Ok(Arc::new(ModuleEncoder::new(candle_nn::linear(18, 5, vb.clone())?, 5, 1)?))
     };
     assert!(identity(&builder()).unwrap().stream().unwrap().is_none());
 }
@@ -393,7 +393,7 @@ fn a_model_that_needs_the_whole_is_refused_with_what_to_do() {
 #[test]
 fn wrong_streams_sounds_and_states_are_typed_errors() {
     let model = one_way(3, 3, 1);
-    let mut listener = Listener::new(&model).unwrap();
+    let mut listener = StreamingEncoder::new(&model).unwrap();
     assert_eq!((listener.width(), listener.sample_rate()), (7, 8000));
     let id = listener.open();
     listener.push(id, &random(900, 1, 0.5)).unwrap();
@@ -405,8 +405,9 @@ fn wrong_streams_sounds_and_states_are_typed_errors() {
     let (state, rows) = listener.state(id).unwrap();
     assert_eq!(rows.len() % 7, 0);
 
-    let error =
-        Listener::new(&model_of(FEATURES, "{ layers = 2, hidden = 9 }", 2)).unwrap().resume(state.clone());
+    let error = StreamingEncoder::new(&model_of(FEATURES, "{ layers = 2, hidden = 9 }", 2))
+        .unwrap()
+        .resume(state.clone());
     let error = error.unwrap_err();
     assert!(matches!(error, Error::StreamState { .. }), "{error}");
     let good = serde_json::to_value(&state).unwrap();
@@ -439,7 +440,10 @@ fn wrong_streams_sounds_and_states_are_typed_errors() {
     // A stream without a sample ends without a row.
     let id = listener.open();
     listener.finish(id).unwrap();
-    assert_eq!(listener.encode().unwrap(), [recognizer::Heard { stream: id, rows: vec![], last: true }]);
+    assert_eq!(
+        listener.encode().unwrap(),
+        [recognizer::EncodedChunk { stream: id, rows: vec![], last: true }]
+    );
 }
 
 const WHOLE: &str = "{ sample_rate = 8000, mels = 6 }";
@@ -452,7 +456,7 @@ fn both_ways(factor: usize) -> Model {
 }
 
 fn in_windows(model: &Model, config: WindowConfig, samples: &[f32], cuts: &[usize]) -> Vec<f32> {
-    let (mut windows, mut rows) = (Windows::new(model, config).unwrap(), Vec::new());
+    let (mut windows, mut rows) = (ChunkedEncoder::new(model, config).unwrap(), Vec::new());
     for ends in cut(samples.len(), cuts).windows(2) {
         let before = rows.len();
         let given = windows.push(&samples[ends[0]..ends[1]], &mut rows).unwrap();
@@ -491,7 +495,7 @@ fn rows_of_windows_are_those_of_the_same_time() {
     let recipe = recipe_of(WHOLE, "{ stack = 3, stride = 3, layers = 1, hidden = 4 }", 3);
     let make = |factor| {
         Model::with(&recipe.model(), 4, |encoder, predictor| {
-            let encoder = Frames::new(candle_nn::linear(18, 5, encoder)?, 5, factor)?;
+            let encoder = ModuleEncoder::new(candle_nn::linear(18, 5, encoder)?, 5, factor)?;
             let predictor = recipe.predictor.as_ref().unwrap().build(5, 4, &predictor)?;
             Ok((Arc::new(encoder), predictor))
         })
@@ -506,7 +510,7 @@ fn rows_of_windows_are_those_of_the_same_time() {
     };
     assert!(distance(0) < 0.2 * distance(1), "{} {}", distance(0), distance(1));
     // An encoder that shortens time where the recipe does not say so would put rows in wrong places.
-    let mut windows = Windows::new(&make(2).unwrap(), config).unwrap();
+    let mut windows = ChunkedEncoder::new(&make(2).unwrap(), config).unwrap();
     let error = windows.push(&samples, &mut Vec::new()).unwrap_err().to_string();
     assert!(
         error.starts_with("encoder: expected 34 rows of a window, as the recipe says, found 17"),
@@ -527,10 +531,10 @@ fn windows_that_make_no_sense_are_refused() {
         (f64::INFINITY, 5.0, "seconds"),
         (-1.0, 0.5, "seconds"),
     ] {
-        let error = Windows::new(&model, WindowConfig { seconds, overlap }).err().unwrap().to_string();
+        let error = ChunkedEncoder::new(&model, WindowConfig { seconds, overlap }).err().unwrap().to_string();
         assert!(error.starts_with(argument), "{seconds} {overlap}: {error}");
     }
-    let (mut windows, mut rows) = (Windows::new(&model, WindowConfig::default()).unwrap(), Vec::new());
+    let (mut windows, mut rows) = (ChunkedEncoder::new(&model, WindowConfig::default()).unwrap(), Vec::new());
     windows.push(&[0.1; 100], &mut rows).unwrap();
     let error = windows.push(&[0.1, f32::INFINITY], &mut rows).unwrap_err();
     assert!(

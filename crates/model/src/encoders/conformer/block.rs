@@ -5,11 +5,10 @@ use candle_core::Tensor;
 use candle_nn::{Init, VarBuilder};
 
 use super::ConformerEncoderConfig;
-use super::fixed::FixedBlock;
 use crate::layers::attention;
 use crate::layers::attention::{Chunks, attention};
 use crate::layers::depthwise::depthwise;
-use crate::layers::dropout::{Mask, Masks};
+use crate::layers::dropout::{DropoutMask, DropoutMasks};
 use crate::layers::feed_forward::feed_forward;
 use crate::layers::footprint::Footprint;
 use crate::layers::gates::{glu, silu};
@@ -19,7 +18,7 @@ use crate::layers::ragged::Ragged;
 use crate::{Linear, Result, init};
 
 #[derive(Debug, Clone)]
-pub(super) struct Block {
+pub(super) struct ConformerLayer {
     pub feed_forward1: FeedForward,
     pub attention: SelfAttention,
     pub convolution: Convolution,
@@ -58,13 +57,13 @@ pub(super) struct Convolution {
 }
 
 /// Dropout of ragged rows, if it is on.
-struct Drop<'a> {
-    masks: Option<&'a mut Masks>,
+struct RowDropout<'a> {
+    masks: Option<&'a mut DropoutMasks>,
     ragged: &'a Ragged,
     rate: f32,
 }
 
-impl Drop<'_> {
+impl RowDropout<'_> {
     fn apply(&mut self, x: Tensor) -> Result<Tensor> {
         match self.masks.as_deref_mut() {
             Some(masks) => masks.apply_ragged(&x, self.ragged, self.rate),
@@ -73,13 +72,13 @@ impl Drop<'_> {
     }
 
     /// A mask of rows of so many values.
-    fn mask(&mut self, width: usize) -> Option<Mask> {
+    fn mask(&mut self, width: usize) -> Option<DropoutMask> {
         let values = || self.ragged.lengths().iter().map(|rows| rows * width).collect::<Vec<_>>();
         self.masks.as_deref_mut().and_then(|masks| masks.mask(&values(), self.rate))
     }
 }
 
-impl Block {
+impl ConformerLayer {
     pub fn new(config: &ConformerEncoderConfig, vb: &VarBuilder) -> Result<Self> {
         let width = config.width;
         let norm = |name: &str| LayerNorm::new(width, &vb.pp(name));
@@ -95,7 +94,7 @@ impl Block {
         let projection = |part: &str| layer(&format!("self_attn.linear_{part}"), width, width);
         let depthwise = vb.pp("conv.depthwise_conv");
         let chunks = config.attention.chunks();
-        Ok(Block {
+        Ok(ConformerLayer {
             feed_forward1: feed_forward(1)?,
             attention: SelfAttention {
                 norm: norm("norm_self_att")?,
@@ -126,8 +125,13 @@ impl Block {
     }
 
     /// Ragged rows `[Σ T_b, W]` to such rows.
-    pub fn forward(&self, x: &Tensor, ragged: &Arc<Ragged>, masks: Option<&mut Masks>) -> Result<Tensor> {
-        let mut drop = Drop { masks, ragged, rate: self.dropout };
+    pub fn forward(
+        &self,
+        x: &Tensor,
+        ragged: &Arc<Ragged>,
+        masks: Option<&mut DropoutMasks>,
+    ) -> Result<Tensor> {
+        let mut drop = RowDropout { masks, ragged, rate: self.dropout };
         let x = self.feed_forward1.forward(x, &mut drop)?;
         let x = (&x + drop.apply(self.attention.forward(&x, ragged)?)?)?;
         let x = (&x + drop.apply(self.convolution.forward(&x, ragged)?)?)?;
@@ -150,16 +154,11 @@ impl Block {
         let passing = all * (20 * width + 4 * inner) + 7 * width * inner + 12 * width * width + scores;
         Footprint::numbers(all * (22 * width + inner.div_ceil(2)) + joined, passing)
     }
-
-    /// A packed copy for inference.
-    pub fn fixed(&self) -> Result<FixedBlock> {
-        FixedBlock::new(self)
-    }
 }
 
 impl FeedForward {
     /// Half of it, added to `x`.
-    fn forward(&self, x: &Tensor, drop: &mut Drop) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, drop: &mut RowDropout) -> Result<Tensor> {
         let inner = self.linear1.bias().elem_count();
         let masks = [drop.mask(inner), drop.mask(x.dim(1)?)];
         feed_forward(x, &self.norm, [&self.linear1, &self.linear2], masks)

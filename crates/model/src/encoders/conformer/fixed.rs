@@ -1,10 +1,10 @@
 //! One layer of a Conformer with chunks, its weights packed, whose utterances go on where they stopped.
 use decoding::AffineLayer;
 
-use super::block::{Block, Convolution, FeedForward, SelfAttention};
+use super::block::{ConformerLayer, Convolution, FeedForward, SelfAttention};
 use crate::Result;
 use crate::layers::attention;
-use crate::layers::attention::{Chunks, Heads, Utterance};
+use crate::layers::attention::{AttentionInput, Chunks, HeadCount};
 use crate::layers::depthwise;
 use crate::layers::gates::{glu_rows, silu_rows};
 use crate::layers::layer_norm::FixedNorm;
@@ -29,7 +29,7 @@ struct FixedAttention {
     norm: FixedNorm,
     inputs: AffineLayer,
     out: AffineLayer,
-    heads: Heads,
+    heads: HeadCount,
     chunks: Option<Chunks>,
 }
 
@@ -56,7 +56,7 @@ fn add(mut x: Vec<f32>, factor: f32, y: &[f32]) -> Vec<f32> {
 }
 
 impl FixedBlock {
-    pub fn new(block: &Block) -> Result<Self> {
+    pub fn new(block: &ConformerLayer) -> Result<Self> {
         let feed_forward = |from: &FeedForward| -> Result<FixedFeedForward> {
             let layers = [from.linear1.packed("linear1")?, from.linear2.packed("linear2")?];
             Ok(FixedFeedForward { norm: from.norm.fixed()?, layers })
@@ -93,7 +93,7 @@ impl FixedFeedForward {
 impl FixedAttention {
     fn new(from: &SelfAttention) -> Result<Self> {
         let [weight, bias] = from.joined()?;
-        let heads = Heads { count: from.heads, width: from.out.weight().dim(0)? };
+        let heads = HeadCount { count: from.heads, width: from.out.weight().dim(0)? };
         let (inputs, out) = (packed("linear_qkv", &weight, &bias)?, from.out.packed("linear_out")?);
         Ok(FixedAttention { norm: from.norm.fixed()?, inputs, out, heads, chunks: from.chunks })
     }
@@ -111,8 +111,8 @@ impl FixedAttention {
         let all: Vec<Vec<f32>> =
             memories.iter().enumerate().map(|(b, memory)| with_known(b, memory)).collect();
         let known = memories.iter().map(|memory| memory.keys.len() / (2 * width));
-        let utterances: Vec<Utterance<f32>> =
-            all.iter().zip(known).map(|(qkv, known)| Utterance { qkv, known }).collect();
+        let utterances: Vec<AttentionInput<f32>> =
+            all.iter().zip(known).map(|(qkv, known)| AttentionInput { qkv, known }).collect();
         let out = attention::forward(&utterances, self.heads, self.chunks);
         let most = self.chunks.map_or(0, |chunks| chunks.left * chunks.chunk);
         for (memory, qkv) in memories.iter_mut().zip(&all) {

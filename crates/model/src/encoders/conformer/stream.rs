@@ -3,12 +3,12 @@ use std::collections::BTreeMap;
 
 use decoding::AffineLayer;
 
-use super::block::Block;
+use super::block::ConformerLayer;
 use super::fixed::{FixedBlock, Memory};
 use super::{ChunkedAttention, Front};
 use crate::Result;
 use crate::encoders::subsampling_stream::SubsamplingStream;
-use crate::encoders::{EncoderState, EncoderStream, Piece, stream};
+use crate::encoders::{EncoderPiece, EncoderState, EncoderStream, stream};
 
 /// [`super::ConformerEncoder`] with its weights packed and its states outside.
 ///
@@ -39,7 +39,12 @@ enum FixedFront {
 const WAITING: &str = "waiting";
 
 impl ConformerStream {
-    pub fn new(front: &Front, layers: &[Block], width: usize, chunks: &ChunkedAttention) -> Result<Self> {
+    pub fn new(
+        front: &Front,
+        layers: &[ConformerLayer],
+        width: usize,
+        chunks: &ChunkedAttention,
+    ) -> Result<Self> {
         let &ChunkedAttention { chunk, left } = chunks;
         let names: Vec<[String; 2]> =
             (0..layers.len()).map(|at| ["keys", "tail"].map(|part| format!("layers.{at}.{part}"))).collect();
@@ -56,7 +61,7 @@ impl ConformerStream {
         if let FixedFront::Subsampling(front) = &front {
             sizes.extend(front.sizes());
         }
-        let layers = layers.iter().map(Block::fixed).collect::<Result<_>>()?;
+        let layers = layers.iter().map(FixedBlock::new).collect::<Result<_>>()?;
         Ok(ConformerStream { front, layers, width, chunk, names, sizes })
     }
 }
@@ -81,7 +86,7 @@ impl EncoderStream for ConformerStream {
         state.check(&self.sizes)
     }
 
-    fn step(&self, pieces: &mut [Piece]) -> Result<Vec<Vec<f32>>> {
+    fn step(&self, pieces: &mut [EncoderPiece]) -> Result<Vec<Vec<f32>>> {
         stream::check(self, pieces)?;
         let mut rows = match &self.front {
             FixedFront::Linear(front) => pieces.iter().map(|piece| front.rows(piece.rows)).collect(),

@@ -4,22 +4,22 @@ use std::ops::Range;
 use kernels::{Accumulate, Real, View, ViewMut, product};
 
 use super::rotary::Rotary;
-use super::{Heads, Window};
+use super::{ChunkWindow, HeadCount};
 
 /// Queries whose scores live at a time.
 pub(super) const BLOCK: usize = 64;
 
 #[derive(Debug, Clone, Copy)]
-enum Part {
+enum HeadPart {
     Query,
     Key,
     Value,
 }
 
-pub(super) struct Head<'a, F> {
+pub(super) struct AttentionHead<'a, F> {
     /// `[T, 3W]`
     qkv: &'a [F],
-    heads: Heads,
+    heads: HeadCount,
     /// Its first column of W.
     column: usize,
     rotary: &'a Rotary<F>,
@@ -27,24 +27,24 @@ pub(super) struct Head<'a, F> {
     scale: F,
 }
 
-impl<'a, F: Real> Head<'a, F> {
-    pub fn new(qkv: &'a [F], heads: Heads, at: usize, rotary: &'a Rotary<F>) -> Self {
+impl<'a, F: Real> AttentionHead<'a, F> {
+    pub fn new(qkv: &'a [F], heads: HeadCount, at: usize, rotary: &'a Rotary<F>) -> Self {
         let scale = F::from_f64(1.0 / (heads.each() as f64).sqrt());
-        Head { qkv, heads, column: at * heads.each(), rotary, scale }
+        AttentionHead { qkv, heads, column: at * heads.each(), rotary, scale }
     }
 
     /// From a row's own place on.
-    fn row(&self, part: Part, t: usize) -> &'a [F] {
+    fn row(&self, part: HeadPart, t: usize) -> &'a [F] {
         &self.qkv[(3 * t + part as usize) * self.heads.width + self.column..]
     }
 
     fn values(&self, rows: &Range<usize>) -> View<'a, F> {
-        let (first, width) = (self.row(Part::Value, rows.start), 3 * self.heads.width);
+        let (first, width) = (self.row(HeadPart::Value, rows.start), 3 * self.heads.width);
         View::with_stride(first, rows.len(), self.heads.each(), width)
     }
 
     /// Rows of queries or keys, turned by their places from `place` on and multiplied.
-    fn turned(&self, part: Part, rows: &Range<usize>, place: usize, factor: F) -> Vec<F> {
+    fn turned(&self, part: HeadPart, rows: &Range<usize>, place: usize, factor: F) -> Vec<F> {
         let each = self.heads.each();
         let mut out = vec![F::ZERO; rows.len() * each];
         for ((t, place), out) in rows.clone().zip(place..).zip(out.chunks_exact_mut(each)) {
@@ -54,14 +54,14 @@ impl<'a, F: Real> Head<'a, F> {
     }
 
     /// Calls `with(queries, q̃, probabilities)` for each block of the window's queries.
-    fn blocks(&self, window: &Window, keys: &[F], mut with: impl FnMut(Range<usize>, &[F], &mut [F])) {
+    fn blocks(&self, window: &ChunkWindow, keys: &[F], mut with: impl FnMut(Range<usize>, &[F], &mut [F])) {
         let (each, count) = (self.heads.each(), window.keys.len());
         let keys = View::new(keys, count, each).transposed();
         let mut scores = vec![F::ZERO; BLOCK.min(window.queries.len()) * count];
         for start in window.queries.clone().step_by(BLOCK) {
             let queries = start..window.queries.end.min(start + BLOCK);
             let place = window.place + start - window.keys.start;
-            let q = self.turned(Part::Query, &queries, place, self.scale);
+            let q = self.turned(HeadPart::Query, &queries, place, self.scale);
             let scores = &mut scores[..queries.len() * count];
             let target = ViewMut::new(scores, queries.len(), count);
             product(target, View::new(&q, queries.len(), each), keys, F::ONE, Accumulate::Replace);
@@ -74,9 +74,9 @@ impl<'a, F: Real> Head<'a, F> {
     }
 
     /// `out = softmax(q̃ k̃ᵀ) v`, `[queries, d]`
-    pub fn forward(&self, window: &Window, out: &mut [F]) {
+    pub fn forward(&self, window: &ChunkWindow, out: &mut [F]) {
         let (each, count) = (self.heads.each(), window.keys.len());
-        let keys = self.turned(Part::Key, &window.keys, window.place, F::ONE);
+        let keys = self.turned(HeadPart::Key, &window.keys, window.place, F::ONE);
         let values = self.values(&window.keys);
         self.blocks(window, &keys, |queries, _, p| {
             let out = &mut out[(queries.start - window.queries.start) * each..][..queries.len() * each];
@@ -90,9 +90,9 @@ impl<'a, F: Real> Head<'a, F> {
     /// ```text
     /// dv += pᵀ do      dp = do vᵀ      ds = p ∘ (dp - Σ do ∘ o)      dq̃ = ds k̃      dk̃ += dsᵀ q̃
     /// ```
-    pub fn backward(&self, window: &Window, out: &[F], above: &[F], gradient: &mut [F]) {
+    pub fn backward(&self, window: &ChunkWindow, out: &[F], above: &[F], gradient: &mut [F]) {
         let (width, each, count) = (self.heads.width, self.heads.each(), window.keys.len());
-        let keys = self.turned(Part::Key, &window.keys, window.place, F::ONE);
+        let keys = self.turned(HeadPart::Key, &window.keys, window.place, F::ONE);
         let values = self.values(&window.keys);
         let mut d_keys = vec![F::ZERO; keys.len()];
         let mut d_scores = vec![F::ZERO; BLOCK.min(window.queries.len()) * count];

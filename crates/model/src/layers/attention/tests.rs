@@ -93,12 +93,12 @@ fn scores_depend_on_distances() {
 
 #[test]
 fn known_rows_are_keys_alone_and_the_bits_are_those_of_the_whole() {
-    let shape = Heads { count: 2, width: 8 };
+    let shape = HeadCount { count: 2, width: 8 };
     let qkv: Vec<f32> = values(&wave(&[14, 24], 0.9)).into_iter().map(|x| x as f32).collect();
     let chunks = Some(Chunks { chunk: 4, left: 1 });
-    let whole = forward(&[Utterance { qkv: &qkv, known: 0 }], shape, chunks);
+    let whole = forward(&[AttentionInput { qkv: &qkv, known: 0 }], shape, chunks);
     let (first, second) = (&qkv[..8 * 24], &qkv[4 * 24..]);
-    let pieces = [Utterance { qkv: first, known: 0 }, Utterance { qkv: second, known: 4 }];
+    let pieces = [AttentionInput { qkv: first, known: 0 }, AttentionInput { qkv: second, known: 4 }];
     let pieces = forward(&pieces, shape, chunks);
     assert_eq!(pieces, whole);
 }

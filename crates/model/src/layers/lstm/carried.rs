@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::LstmWeights;
 use super::direction::{each_row, tasks};
-use super::layout::{self, Layout};
+use super::layout::{self, TapeLayout};
 use super::steps;
 use crate::layers::linear::packed;
 use crate::tensors::to_vec;
@@ -102,7 +102,7 @@ impl CarriedLstm {
             expect("states: width of h", h, state.h.len())?;
             expect("states: width of c", h, state.c.len())?;
         }
-        let layout = Layout::new(lengths, layout::cut(lengths.len(), 1, h), false);
+        let layout = TapeLayout::new(lengths, layout::cut(lengths.len(), 1, h), false);
         let firsts: Vec<usize> = lengths
             .iter()
             .scan(0, |next, length| {

@@ -17,12 +17,12 @@ use kernels::{
     parts_mut,
 };
 
-use super::layout::{Layout, ROWS, Sizes};
-use super::steps::{self, Rows};
+use super::layout::{LayerSizes, ROWS, TapeLayout};
+use super::steps::{self, StepRows};
 
 /// W_ih *4H x D*, W_hh *4H x H* and b *4H*.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Weights<'a, F> {
+pub(super) struct DirectionWeights<'a, F> {
     pub input: &'a [F],
     pub recurrent: &'a [F],
     pub bias: &'a [F],
@@ -30,13 +30,13 @@ pub(super) struct Weights<'a, F> {
 
 /// A direction over a batch, and where its buffers lie between calls.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a, F> {
-    pub layout: &'a Layout,
-    pub sizes: Sizes,
+pub(super) struct DirectionPlace<'a, F> {
+    pub layout: &'a TapeLayout,
+    pub sizes: LayerSizes,
     pub pool: Option<&'a BufferPool<F>>,
 }
 
-impl<F: Real> Place<'_, F> {
+impl<F: Real> DirectionPlace<'_, F> {
     /// Packed rows, whatever is in them.
     fn rows(self, role: &'static str, width: usize) -> PooledBuffer<F> {
         acquire(self.pool, role, self.layout.rows() * width)
@@ -55,11 +55,11 @@ pub(super) struct Tape<F> {
 /// Runs a direction, whose input at a frame of the tensor is `x(utterance, frame)`; returns the tape and the packed states,
 /// *rows x H*.
 pub(super) fn forward<'a, F: Real>(
-    place: Place<F>,
+    place: DirectionPlace<F>,
     x: impl Fn(usize, usize) -> &'a [F] + Sync,
-    weights: Weights<F>,
+    weights: DirectionWeights<F>,
 ) -> (Tape<F>, PooledBuffer<F>) {
-    let Place { layout, sizes: Sizes { input: d, hidden: h, .. }, pool } = place;
+    let DirectionPlace { layout, sizes: LayerSizes { input: d, hidden: h, .. }, pool } = place;
     let mut gates = place.rows("gates of frames", 4 * h);
     let packed = pack(place, d, |row| Some(layout.frame(row)), x);
     Affine::new(View::new(weights.input, 4 * h, d).transposed(), Some(weights.bias))
@@ -83,20 +83,20 @@ pub(super) struct Wanted {
 }
 
 /// Gradients that were asked for: of the packed inputs, and of W_ih, W_hh and b.
-pub(super) struct Gradients<F> {
+pub(super) struct DirectionGradients<F> {
     pub input: Option<PooledBuffer<F>>,
     pub weights: Option<[Vec<F>; 3]>,
 }
 
 /// Backward of [`forward`], with rows of the input, of the output and of the gradient that comes from above it.
 pub(super) fn backward<'a, F: Real>(
-    place: Place<F>,
+    place: DirectionPlace<F>,
     tape: Tape<F>,
-    weights: Weights<F>,
+    weights: DirectionWeights<F>,
     wanted: Wanted,
     [x, out, above]: [&(dyn Fn(usize, usize) -> &'a [F] + Sync); 3],
-) -> Gradients<F> {
-    let Place { layout, sizes: Sizes { input: d, hidden: h, .. }, pool } = place;
+) -> DirectionGradients<F> {
+    let DirectionPlace { layout, sizes: LayerSizes { input: d, hidden: h, .. }, pool } = place;
     let Tape { gates: mut da, mut cell } = tape;
     let here = |row: usize| Some(layout.frame(row));
     {
@@ -130,12 +130,12 @@ pub(super) fn backward<'a, F: Real>(
         );
         [input, recurrent, bias]
     });
-    Gradients { input, weights }
+    DirectionGradients { input, weights }
 }
 
 /// Packed rows from those of a tensor: for each the one of the utterance and frame that it comes from, 0 where there is none.
 fn pack<'a, F: Real>(
-    place: Place<F>,
+    place: DirectionPlace<F>,
     width: usize,
     from: impl Fn(usize) -> Option<(usize, usize)> + Sync,
     of: impl Fn(usize, usize) -> &'a [F] + Sync,
@@ -157,10 +157,10 @@ pub(super) fn each_row<F: Send>(rows: &mut [F], width: usize, write: impl Fn(usi
 
 /// The rows of each group, out of gates, c and states of all.
 pub(super) fn tasks<'a, F: Real>(
-    layout: &Layout,
+    layout: &TapeLayout,
     h: usize,
     [gates, cell, state]: [&'a mut [F]; 3],
-) -> Vec<Rows<'a, F>> {
+) -> Vec<StepRows<'a, F>> {
     let cut = layout.cut(gates, 4 * h).into_iter().zip(layout.cut(cell, h)).zip(layout.cut(state, h));
-    cut.map(|((gates, cell), state)| Rows { gates, cell, state }).collect()
+    cut.map(|((gates, cell), state)| StepRows { gates, cell, state }).collect()
 }

@@ -28,7 +28,7 @@ pub struct Lstm {
 impl Lstm {
     /// Layer number `layer` from rows of width `input` to states of width `hidden`, with a second direction or without.
     ///
-    /// Weights start uniform in ±1/√H, biases at 0; see [`Parameters::start`](crate::Parameters::start).
+    /// DirectionWeights start uniform in ±1/√H, biases at 0; see [`Parameters::start`](crate::Parameters::start).
     ///
     /// # Errors
     /// Those of the builder.

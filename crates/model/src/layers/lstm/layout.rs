@@ -27,7 +27,7 @@ pub(super) const ROWS: usize = 8;
 
 /// Sizes of a layer: frames of the padded tensor, input width D, state width H.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sizes {
+pub(super) struct LayerSizes {
     pub frames: usize,
     pub input: usize,
     pub hidden: usize,
@@ -40,7 +40,7 @@ pub(super) fn group_size(batch: usize, directions: usize) -> usize {
 
 /// How the recurrent steps of a layer are cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cut {
+pub(super) enum LayerBlocking {
     /// Into groups of so many utterances, each with steps of its own.
     Groups(usize),
     /// Each frame into strips of units, for all utterances of a direction.
@@ -48,17 +48,17 @@ pub(super) enum Cut {
 }
 
 /// The cut of a layer, by its shape alone: strips where groups would be few and a frame is worth a fork and a join.
-pub(super) fn cut(batch: usize, directions: usize, hidden: usize) -> Cut {
+pub(super) fn cut(batch: usize, directions: usize, hidden: usize) -> LayerBlocking {
     let size = group_size(batch, directions);
     let groups = batch.div_ceil(size) * directions;
     let work = batch.max(LEAST).saturating_mul(4 * hidden).saturating_mul(hidden);
     let strips = batch > 0 && hidden.div_ceil(UNITS) >= STRIPS && work >= FRAME;
-    if groups < TASKS && strips { Cut::Strips } else { Cut::Groups(size) }
+    if groups < TASKS && strips { LayerBlocking::Strips } else { LayerBlocking::Groups(size) }
 }
 
 /// One group, whose frames are the packed rows `rows` of its direction.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct RowGroup {
     /// Batch index of each utterance, longest first.
     utterances: Vec<usize>,
     lengths: Vec<usize>,
@@ -66,7 +66,7 @@ pub(super) struct Group {
     offsets: Vec<usize>,
 }
 
-impl Group {
+impl RowGroup {
     /// `utterances` must be ordered by falling length.
     fn new(utterances: Vec<usize>, lengths: &[usize]) -> Self {
         let lengths: Vec<usize> = utterances.iter().map(|&b| lengths[b]).collect();
@@ -75,7 +75,7 @@ impl Group {
         for t in 0..lengths.first().copied().unwrap_or(0) {
             offsets.push(offsets[t] + lengths.partition_point(|&length| length > t));
         }
-        Group { utterances, lengths, offsets }
+        RowGroup { utterances, lengths, offsets }
     }
 
     /// Batch index and length of each utterance, longest first.
@@ -121,9 +121,9 @@ impl Group {
 
 /// The packed rows of one direction.
 #[derive(Debug)]
-pub(super) struct Layout {
-    pub groups: Vec<Group>,
-    cut: Cut,
+pub(super) struct TapeLayout {
+    pub groups: Vec<RowGroup>,
+    cut: LayerBlocking,
     /// Runs from each utterance's own end to its start.
     reverse: bool,
     /// First packed row of each group.
@@ -132,16 +132,16 @@ pub(super) struct Layout {
     places: Vec<(usize, usize, usize)>,
 }
 
-impl Layout {
-    pub fn new(lengths: &[usize], cut: Cut, reverse: bool) -> Self {
+impl TapeLayout {
+    pub fn new(lengths: &[usize], cut: LayerBlocking, reverse: bool) -> Self {
         let mut order: Vec<usize> = (0..lengths.len()).collect();
         order.sort_by_key(|&b| (std::cmp::Reverse(lengths[b]), b));
         let size = match cut {
-            Cut::Groups(size) => size,
-            Cut::Strips => lengths.len(),
+            LayerBlocking::Groups(size) => size,
+            LayerBlocking::Strips => lengths.len(),
         };
-        let groups: Vec<Group> =
-            order.chunks(size.max(1)).map(|group| Group::new(group.to_vec(), lengths)).collect();
+        let groups: Vec<RowGroup> =
+            order.chunks(size.max(1)).map(|group| RowGroup::new(group.to_vec(), lengths)).collect();
         let mut places = vec![(0, 0, 0); lengths.len()];
         let (mut firsts, mut first) = (Vec::with_capacity(groups.len()), 0);
         for (g, group) in groups.iter().enumerate() {
@@ -149,17 +149,17 @@ impl Layout {
             group.utterances.iter().enumerate().for_each(|(j, &b)| places[b] = (g, j, first));
             first += group.rows();
         }
-        Layout { groups, cut, reverse, firsts, places }
+        TapeLayout { groups, cut, reverse, firsts, places }
     }
 
     /// Whether threads share the frames of the direction's one group.
     pub fn shared(&self) -> bool {
-        self.cut == Cut::Strips
+        self.cut == LayerBlocking::Strips
     }
 
     /// Packed rows of the direction.
     pub fn rows(&self) -> usize {
-        self.groups.iter().map(Group::rows).sum()
+        self.groups.iter().map(RowGroup::rows).sum()
     }
 
     /// The packed row of a frame of the tensor, unless it is padding.
@@ -189,7 +189,7 @@ impl Layout {
     /// Cuts packed rows of `width` values into those of each group.
     pub fn cut<'a, F>(&self, rows: &'a mut [F], width: usize) -> Vec<&'a mut [F]> {
         let mut rest = rows;
-        let next = |group: &Group| rest.split_off_mut(..group.rows() * width).expect("groups lie inside");
+        let next = |group: &RowGroup| rest.split_off_mut(..group.rows() * width).expect("groups lie inside");
         self.groups.iter().map(next).collect()
     }
 }

@@ -13,10 +13,10 @@ use kernels::{
     for_each_sequential, par_for, tiles_mut, transpose,
 };
 
-use super::layout::Group;
+use super::layout::RowGroup;
 
 /// Packed rows of one group; `gates` *rows x 4H* in candle's order i, f, g, o, the others *rows x H*.
-pub(super) struct Rows<'a, F> {
+pub(super) struct StepRows<'a, F> {
     /// In: the input's part. Out of [`forward`]: after the nonlinearities. Out of [`backward`]: da.
     pub gates: &'a mut [F],
     pub cell: &'a mut [F],
@@ -26,15 +26,15 @@ pub(super) struct Rows<'a, F> {
 
 /// How a frame of a group is cut.
 #[derive(Clone, Copy)]
-struct Frame {
+struct StepFrame {
     hidden: usize,
     /// Utterances of a band.
     band: usize,
 }
 
-impl Frame {
-    fn of(group: &Group, hidden: usize) -> Self {
-        Frame { hidden, band: group.band() }
+impl StepFrame {
+    fn of(group: &RowGroup, hidden: usize) -> Self {
+        StepFrame { hidden, band: group.band() }
     }
 
     /// Bands of so many utterances.
@@ -61,14 +61,14 @@ impl Frame {
 /// `recurrent` is W_hh, packed once for all steps and groups; `carried` h and c of each utterance of the group before the first
 /// frame, which are 0 without. `shared` says whether threads share a frame.
 pub(super) fn forward<F: Real>(
-    (group, h, pool): (&Group, usize, Option<&BufferPool<F>>),
+    (group, h, pool): (&RowGroup, usize, Option<&BufferPool<F>>),
     recurrent: &PackedGates<F>,
     carried: Option<[&[F]; 2]>,
-    rows: &mut Rows<F>,
+    rows: &mut StepRows<F>,
     shared: bool,
 ) {
-    let Rows { gates, cell, state } = rows;
-    let cut = Frame::of(group, h);
+    let StepRows { gates, cell, state } = rows;
+    let cut = StepFrame::of(group, h);
     let all = cut.bands(group.size()) * cut.turned(1);
     let [mut last, mut next] = [(); 2].map(|()| acquire(pool, "turned states", all));
     last.clear();
@@ -125,14 +125,14 @@ pub(super) fn forward<F: Real>(
 
 /// Backward of [`forward`], with W_hh packed for it and the cells that [`forward`] left.
 pub(super) fn backward<F: Real>(
-    (group, h, pool): (&Group, usize, Option<&BufferPool<F>>),
+    (group, h, pool): (&RowGroup, usize, Option<&BufferPool<F>>),
     recurrent: &PackedGates<F>,
-    rows: &mut Rows<F>,
+    rows: &mut StepRows<F>,
     shared: bool,
 ) {
-    let Rows { gates, cell, state: above } = rows;
+    let StepRows { gates, cell, state: above } = rows;
     let (cell, above) = (&**cell, &**above);
-    let cut = Frame::of(group, h);
+    let cut = StepFrame::of(group, h);
     let bands = cut.bands(group.size());
     let [mut last, mut next] = [(); 2].map(|()| acquire(pool, "turned gates", bands * cut.turned(4)));
     last.clear();

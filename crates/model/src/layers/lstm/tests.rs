@@ -5,7 +5,7 @@ use rand_chacha::ChaCha8Rng;
 
 use kernels::{Affine, PackedGates, PackedRight, UNITS, View};
 
-use super::layout::{self, Cut, Layout, ROWS, Sizes, group_size};
+use super::layout::{self, LayerBlocking, LayerSizes, ROWS, TapeLayout, group_size};
 use super::{LstmContext, LstmWeights, Shelves, apply_cut, lstm};
 
 fn random(shape: &[usize], seed: u64, scale: f64) -> Tensor {
@@ -141,7 +141,7 @@ fn the_bits_do_not_depend_on_the_number_of_threads() {
 
 /// Output and gradients of a layer of either precision, cut in a way.
 fn cut_values<F: kernels::Real + WithDType>(
-    cut: Cut,
+    cut: LayerBlocking,
     lengths: &[usize],
     hidden: usize,
     directions: usize,
@@ -154,7 +154,7 @@ fn cut_values<F: kernels::Real + WithDType>(
 /// Output and gradients for inputs of a scale, with buffers from shelves or without.
 fn step<F: kernels::Real + WithDType>(
     shelves: Option<&Shelves>,
-    (lengths, cut): (&[usize], Cut),
+    (lengths, cut): (&[usize], LayerBlocking),
     [input, hidden]: [usize; 2],
     directions: usize,
     scale: f64,
@@ -164,7 +164,7 @@ fn step<F: kernels::Real + WithDType>(
     let x = Var::from_tensor(&random(&shape, 3, scale).to_dtype(F::DTYPE).unwrap()).unwrap();
     let (variables, weights): (Vec<_>, Vec<_>) =
         (0..directions).map(|k| direction(input, hidden, 4 + k as u64, 0.3, F::DTYPE)).unzip();
-    let sizes = Sizes { frames, input, hidden };
+    let sizes = LayerSizes { frames, input, hidden };
     let out =
         apply_cut::<F>(LstmContext { shelves, hooks: None }, &x, (lengths, cut), sizes, &weights).unwrap();
     let grads = out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
@@ -183,7 +183,7 @@ fn check_used_buffers<F: kernels::Real + WithDType>() {
         (ragged, [30, 40], 1),
         (vec![70, 69], [300, 37], 1),
     ] {
-        for cut in [Cut::Groups(8), Cut::Strips] {
+        for cut in [LayerBlocking::Groups(8), LayerBlocking::Strips] {
             let step = |shelves, scale| step::<F>(shelves, (&lengths, cut), widths, directions, scale);
             let fresh = step(None, 1.0);
             let poisoned = step(Some(&shelves), f64::NAN);
@@ -205,7 +205,7 @@ fn a_shelf_holds_what_the_largest_step_took() {
     let shelves = Shelves::default();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
     let step = |lengths: &[usize]| {
-        let cut = Cut::Groups(8);
+        let cut = LayerBlocking::Groups(8);
         pool.install(|| step::<f32>(Some(&shelves), (lengths, cut), [24, 40], 2, 1.0));
         shelves.of::<f32>().bytes()
     };
@@ -227,20 +227,20 @@ fn strips_give_the_bits_of_groups_for_any_number_of_threads() {
         (vec![3; 17], 37, 1),
         (vec![0, 1, 2, 1, 0, 9], 150, 2),
     ] {
-        let one = Cut::Groups(lengths.len());
+        let one = LayerBlocking::Groups(lengths.len());
         let groups = cut_values::<f32>(one, &lengths, hidden, directions, 2);
         for threads in [1, 2, 3, 8] {
-            let strips = cut_values::<f32>(Cut::Strips, &lengths, hidden, directions, threads);
+            let strips = cut_values::<f32>(LayerBlocking::Strips, &lengths, hidden, directions, threads);
             assert!(groups == strips, "{lengths:?}, H = {hidden}, {threads} threads");
         }
         let [groups, strips] =
-            [one, Cut::Strips].map(|cut| cut_values::<f64>(cut, &lengths, hidden, directions, 2));
+            [one, LayerBlocking::Strips].map(|cut| cut_values::<f64>(cut, &lengths, hidden, directions, 2));
         assert!(groups == strips, "{lengths:?}, H = {hidden}");
     }
 }
 
 /// Output and gradient of the input of each utterance, as far as it goes.
-fn each_utterance(cut: Cut, lengths: &[usize], of: &[usize]) -> Vec<[Vec<f64>; 2]> {
+fn each_utterance(cut: LayerBlocking, lengths: &[usize], of: &[usize]) -> Vec<[Vec<f64>; 2]> {
     let (input, hidden, frames) = (20, 40, 9);
     let whole = random(&[lengths.len(), frames, input], 3, 1.0).to_dtype(DType::F32).unwrap();
     let chosen: Vec<Tensor> = of.iter().map(|&b| whole.get(b).unwrap()).collect();
@@ -251,7 +251,7 @@ fn each_utterance(cut: Cut, lengths: &[usize], of: &[usize]) -> Vec<[Vec<f64>; 2
         LstmContext::default(),
         &x,
         (&lengths, cut),
-        Sizes { frames, input, hidden },
+        LayerSizes { frames, input, hidden },
         &[weights],
     )
     .unwrap();
@@ -269,7 +269,7 @@ fn each_utterance(cut: Cut, lengths: &[usize], of: &[usize]) -> Vec<[Vec<f64>; 2
 fn the_bits_of_an_utterance_do_not_depend_on_who_is_beside_it() {
     let lengths: Vec<usize> = (0..17).map(|b| (b * 5) % 10).collect();
     let all: Vec<usize> = (0..17).collect();
-    for cut in [Cut::Strips, Cut::Groups(8)] {
+    for cut in [LayerBlocking::Strips, LayerBlocking::Groups(8)] {
         let together = each_utterance(cut, &lengths, &all);
         for of in [&all[..1], &all[3..7], &all[9..]] {
             assert!(each_utterance(cut, &lengths, of) == together[of[0]..][..of.len()], "{cut:?}, {of:?}");
@@ -397,7 +397,7 @@ fn a_batch_is_cut_into_groups_by_its_shape() {
     assert_eq!(sizes([1, 4, 16, 32, 1024, 4096], 2), [1, 4, 8, 8, 16, 16]);
     for (batch, directions) in [(32, 1), (32, 2), (5, 1), (1, 2), (0, 1)] {
         let lengths: Vec<usize> = (0..batch).map(|b| 100 + b % 7).collect();
-        let layout = Layout::new(&lengths, Cut::Groups(group_size(batch, directions)), false);
+        let layout = TapeLayout::new(&lengths, LayerBlocking::Groups(group_size(batch, directions)), false);
         assert_eq!(layout.groups.len(), batch.div_ceil(group_size(batch, directions)));
         assert_eq!(layout.rows(), lengths.iter().sum::<usize>());
         // Every row belongs to one frame of one utterance.
@@ -415,7 +415,7 @@ fn a_batch_is_cut_into_groups_by_its_shape() {
 
 /// Parts of each parallel step of a layer of one direction, as wide in as out, so that both weights are cut alike.
 fn tasks(batch: usize, frames: usize, hidden: usize) -> Vec<(&'static str, usize)> {
-    let layout = Layout::new(&vec![frames; batch], layout::cut(batch, 1, hidden), false);
+    let layout = TapeLayout::new(&vec![frames; batch], layout::cut(batch, 1, hidden), false);
     let (rows, width) = (layout.rows(), 4 * hidden);
     let weight = vec![0.0f32; width * hidden];
     let layer = Affine::new(View::new(&weight, width, hidden).transposed(), None).tasks(rows);
@@ -464,8 +464,8 @@ fn every_parallel_step_has_two_tasks_for_each_of_64_threads() {
 #[test]
 fn wide_layers_of_few_utterances_are_cut_into_strips() {
     let cut = |batch, hidden| layout::cut(batch, 1, hidden);
-    assert_eq!([cut(16, 1024), cut(1, 1024), cut(4, 1028), cut(512, 1024)], [Cut::Strips; 4]);
+    assert_eq!([cut(16, 1024), cut(1, 1024), cut(4, 1028), cut(512, 1024)], [LayerBlocking::Strips; 4]);
     // Few strips; groups enough.
-    assert_eq!([cut(64, 512), cut(1024, 1024)], [Cut::Groups(8); 2]);
-    assert_eq!(layout::cut(0, 2, 1 << 20), Cut::Groups(1));
+    assert_eq!([cut(64, 512), cut(1024, 1024)], [LayerBlocking::Groups(8); 2]);
+    assert_eq!(layout::cut(0, 2, 1 << 20), LayerBlocking::Groups(1));
 }

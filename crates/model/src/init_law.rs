@@ -1,8 +1,8 @@
 //! What a configuration adds to the first values that layers ask for.
 use candle_core::{Device, Tensor, Var};
 
-use super::{uniform, values};
 use crate::config::InitConfig;
+use crate::init::{uniform, values};
 use crate::tensors::to_vec;
 use crate::{Parameters, Result};
 

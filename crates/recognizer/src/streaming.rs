@@ -1,17 +1,19 @@
 //! Recognition while sound arrives: words as soon as they are complete, and what seems to come.
+pub(crate) mod chunked;
+pub(crate) mod encoder;
 mod search;
 mod speech_gate;
 
 use decoding::Emitted;
 use speech::Tokenizer;
 
-use crate::listener::{Listener, StreamId};
 use crate::recognizer::Recognizer;
+use crate::streaming::chunked::{ChunkedEncoder, WindowConfig};
+use crate::streaming::encoder::{StreamId, StreamingEncoder};
 use crate::transcription::{Transcription, Writer};
-use crate::windows::{WindowConfig, Windows};
 use crate::words::groups;
 use crate::{Error, Result};
-use search::Carried;
+use search::StreamingSearch;
 use speech_gate::SpeechGate;
 
 /// Most labels that wait for the silence filter or for the end of their word.
@@ -37,7 +39,7 @@ impl Default for Endpoint {
 
 /// What is new after a piece of sound.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Update {
+pub struct StreamingUpdate {
     /// Words that are complete, with their tokens; they do not change any more.
     pub new: Transcription,
     /// The last word so far, which may go on, words that are not believed yet, and those of a beam's best hypothesis that others
@@ -49,10 +51,10 @@ pub struct Update {
     pub endpoint: bool,
 }
 
-impl Update {
+impl StreamingUpdate {
     /// Successive updates as one.
-    fn join(updates: Vec<Update>) -> Update {
-        let mut all = Update::default();
+    fn join(updates: Vec<StreamingUpdate>) -> StreamingUpdate {
+        let mut all = StreamingUpdate::default();
         for update in updates {
             all.new.append(update.new);
             all.endpoint |= update.endpoint;
@@ -65,20 +67,20 @@ impl Update {
 /// A recording that is recognised while it is being heard, in memory that does not grow with its length.
 ///
 /// The words do not depend on how the recording is cut into pieces: all decisions are made after frames, not at the ends of pieces.
-/// Without endpoints and [`LiveOptions::latest`], the words of a one-way model are those of the whole recording; a two-way model
-/// reads overlapping windows ([`Windows`]), and its words come as much later. The recognizer's search keeps its state between
+/// Without endpoints and [`StreamingOptions::latest`], the words of a one-way model are those of the whole recording; a two-way model
+/// reads overlapping windows ([`ChunkedEncoder`]), and its words come as much later. The recognizer's search keeps its state between
 /// pieces: a greedy one, or a beam (modified or mAES). A beam's words are complete when all of its hypotheses share them; at a pause,
-/// after [`LiveOptions::latest`], and where a thousand labels are open, the best hypothesis is chosen.
+/// after [`StreamingOptions::latest`], and where a thousand labels are open, the best hypothesis is chosen.
 ///
 /// Words are held until one of them reaches the least posterior of [`Recognizer::with_silence`]; after it, all are passed on. Held
 /// words are discarded at a pause, at the end, and when there are a thousand labels of them. A word of more than a thousand
 /// labels is cut.
 ///
 /// ```no_run
-/// use recognizer::{LiveOptions, Recognizer};
+/// use recognizer::{StreamingOptions, Recognizer};
 ///
 /// let recognizer = Recognizer::load("streaming.safetensors".as_ref())?;
-/// let mut live = recognizer.live(&LiveOptions::default())?;
+/// let mut live = recognizer.live(&StreamingOptions::default())?;
 /// let mut source = speech::PcmReader::new(std::io::stdin());
 /// while let Some(samples) = source.piece()? {
 ///     for word in live.push(&samples)?.new.words {
@@ -88,9 +90,9 @@ impl Update {
 /// let rest = live.finish()?;
 /// # Ok::<(), recognizer::Error>(())
 /// ```
-pub struct Live {
-    ears: Ears,
-    search: Carried,
+pub struct StreamingRecognizer {
+    ears: EncoderInput,
+    search: StreamingSearch,
     tokenizer: Tokenizer,
     writer: Writer,
     endpoint: Option<Endpoint>,
@@ -105,14 +107,14 @@ pub struct Live {
 }
 
 /// What makes rows of samples.
-enum Ears {
-    OneWay(Box<Listener>, StreamId),
-    Windows(Box<Windows>),
+enum EncoderInput {
+    OneWay(Box<StreamingEncoder>, StreamId),
+    ChunkedEncoder(Box<ChunkedEncoder>),
 }
 
 /// Options of [`Recognizer::live`].
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct LiveOptions {
+pub struct StreamingOptions {
     /// How sound is cut for models that hear both ways.
     pub window: WindowConfig,
     /// When an utterance is over; none: never. The search goes on as if nothing had happened, only its words are complete then.
@@ -128,23 +130,23 @@ impl Recognizer {
     /// # Errors
     /// [`Error::Shape`] for another search than a greedy one or a beam by the joint network alone, windows that are too short, or a time
     /// that is none; [`Error::Decoding`] for a kind of beam search that knows no streams; those of the front end.
-    pub fn live(&self, options: &LiveOptions) -> Result<Live> {
+    pub fn live(&self, options: &StreamingOptions) -> Result<StreamingRecognizer> {
         if options.latest.is_some_and(|latest| latest.is_nan() || latest < 0.0) {
             let expected = "a number of seconds from 0 on, or none";
             return Err(Error::shape("latest", expected, "another"));
         }
-        let search = Carried::new(self, options.latest)?;
-        let ears = match Listener::new(self.model()) {
+        let search = StreamingSearch::new(self, options.latest)?;
+        let ears = match StreamingEncoder::new(self.model()) {
             Ok(mut listener) => {
                 let stream = listener.open();
-                Ears::OneWay(Box::new(listener), stream)
+                EncoderInput::OneWay(Box::new(listener), stream)
             }
             Err(Error::NotStreaming { .. }) => {
-                Ears::Windows(Box::new(Windows::new(self.model(), options.window)?))
+                EncoderInput::ChunkedEncoder(Box::new(ChunkedEncoder::new(self.model(), options.window)?))
             }
             Err(error) => return Err(error),
         };
-        Ok(Live {
+        Ok(StreamingRecognizer {
             ears,
             search,
             tokenizer: self.tokenizer().clone(),
@@ -163,13 +165,13 @@ impl Recognizer {
     /// before the end.
     ///
     /// # Errors
-    /// Those of [`Recognizer::live`], of the pieces, and of [`Live::push`].
+    /// Those of [`Recognizer::live`], of the pieces, and of [`StreamingRecognizer::push`].
     pub fn transcribe_pieces(
         &self,
         pieces: impl IntoIterator<Item = speech::Result<Vec<f32>>>,
         window: WindowConfig,
     ) -> Result<Transcription> {
-        let mut live = self.live(&LiveOptions { window, ..LiveOptions::default() })?;
+        let mut live = self.live(&StreamingOptions { window, ..StreamingOptions::default() })?;
         let mut all = Transcription::default();
         for piece in pieces {
             all.append(live.push(&piece?)?.new);
@@ -181,18 +183,18 @@ impl Recognizer {
     }
 }
 
-impl Live {
+impl StreamingRecognizer {
     /// Samples per second that it listens to.
     pub fn sample_rate(&self) -> u32 {
         match &self.ears {
-            Ears::OneWay(listener, _) => listener.sample_rate(),
-            Ears::Windows(windows) => windows.sample_rate(),
+            EncoderInput::OneWay(listener, _) => listener.sample_rate(),
+            EncoderInput::ChunkedEncoder(windows) => windows.sample_rate(),
         }
     }
 
     /// Whether the model hears one way, so that words come at once; otherwise they come window by window.
     pub fn is_immediate(&self) -> bool {
-        matches!(self.ears, Ears::OneWay(..))
+        matches!(self.ears, EncoderInput::OneWay(..))
     }
 
     /// Takes the next samples, any number of them.
@@ -201,8 +203,8 @@ impl Live {
     /// [`Error::Speech`] for a sample that is no number, [`Error::Decoding`] if the model yields scores that are none.
     ///
     /// Cost: that of features, encoder and search for as many rows as are complete with them.
-    pub fn push(&mut self, samples: &[f32]) -> Result<Update> {
-        Ok(Update::join(self.push_split(samples)?))
+    pub fn push(&mut self, samples: &[f32]) -> Result<StreamingUpdate> {
+        Ok(StreamingUpdate::join(self.push_split(samples)?))
     }
 
     /// Takes the next samples as [`Self::push`] does, and returns an update for each endpoint among them.
@@ -211,17 +213,17 @@ impl Live {
     ///
     /// # Errors
     /// As [`Self::push`].
-    pub fn push_split(&mut self, samples: &[f32]) -> Result<Vec<Update>> {
+    pub fn push_split(&mut self, samples: &[f32]) -> Result<Vec<StreamingUpdate>> {
         if samples.is_empty() {
             return self.decode(false);
         }
         self.gate.push_samples(samples);
         match &mut self.ears {
-            Ears::OneWay(listener, stream) => {
+            EncoderInput::OneWay(listener, stream) => {
                 listener.push(*stream, samples)?;
                 listener.encode()?.into_iter().for_each(|heard| self.rows.extend(heard.rows));
             }
-            Ears::Windows(windows) => windows.push(samples, &mut self.rows).map(drop)?,
+            EncoderInput::ChunkedEncoder(windows) => windows.push(samples, &mut self.rows).map(drop)?,
         }
         self.decode(false)
     }
@@ -230,30 +232,30 @@ impl Live {
     ///
     /// # Errors
     /// As [`Self::push`].
-    pub fn finish(self) -> Result<Update> {
-        Ok(Update::join(self.finish_split()?))
+    pub fn finish(self) -> Result<StreamingUpdate> {
+        Ok(StreamingUpdate::join(self.finish_split()?))
     }
 
     /// Ends the recording as [`Self::finish`] does, and returns an update for each endpoint in its rest, and a last one.
     ///
     /// # Errors
     /// As [`Self::push`].
-    pub fn finish_split(mut self) -> Result<Vec<Update>> {
+    pub fn finish_split(mut self) -> Result<Vec<StreamingUpdate>> {
         match &mut self.ears {
-            Ears::OneWay(listener, stream) => {
+            EncoderInput::OneWay(listener, stream) => {
                 // No sound at all has no rows either.
                 if self.gate.has_samples() {
                     listener.finish(*stream)?;
                 }
                 listener.encode()?.into_iter().for_each(|heard| self.rows.extend(heard.rows));
             }
-            Ears::Windows(windows) => windows.finish(&mut self.rows).map(drop)?,
+            EncoderInput::ChunkedEncoder(windows) => windows.finish(&mut self.rows).map(drop)?,
         }
         self.decode(true)
     }
 
     /// Decodes the rows that wait: an update for each endpoint, and one for the rest.
-    fn decode(&mut self, last: bool) -> Result<Vec<Update>> {
+    fn decode(&mut self, last: bool) -> Result<Vec<StreamingUpdate>> {
         let rows = std::mem::take(&mut self.rows);
         let (mut updates, mut new, mut at) = (Vec::new(), Transcription::default(), 0);
         while at < rows.len() {
@@ -299,9 +301,9 @@ impl Live {
         Ok(endpoint)
     }
 
-    fn update(&self, new: Transcription, endpoint: bool) -> Result<Update> {
+    fn update(&self, new: Transcription, endpoint: bool) -> Result<StreamingUpdate> {
         let rest: Vec<u32> = self.held.iter().chain(self.search.open()).map(|label| label.label).collect();
-        Ok(Update {
+        Ok(StreamingUpdate {
             new,
             partial: self.writer.text(&self.tokenizer, &rest)?,
             left_out: self.left_out,

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use kernels::{par_for, parts, parts_mut};
 
-use super::Optimiser;
+use super::Optimizer;
 use super::moments::{BLOCK, Moments};
 use crate::Result;
-use crate::optimiser::OptimiserConfig;
+use crate::optimizer::OptimizerConfig;
 use model::checkpoint::Values;
 use model::{Gradients, Parameters, tensors};
 
@@ -20,26 +20,26 @@ use model::{Gradients, Parameters, tensors};
 /// Parameters of one axis, which are biases and scales, do not decay.
 #[derive(Debug, Clone)]
 pub struct AdamW {
-    config: OptimiserConfig,
+    config: OptimizerConfig,
     moments: Moments,
     steps: u64,
 }
 
 impl AdamW {
     /// Zero moments for these parameters.
-    pub fn new(parameters: &Parameters, config: &OptimiserConfig) -> Self {
+    pub fn new(parameters: &Parameters, config: &OptimizerConfig) -> Self {
         AdamW { config: config.clone(), moments: Moments::new(parameters), steps: 0 }
     }
 }
 
-impl Optimiser for AdamW {
+impl Optimizer for AdamW {
     fn step(&mut self, parameters: &Parameters, gradients: &Gradients, rate: f64) -> Result<f64> {
         let norm = gradients.norm()?;
         if !norm.is_finite() {
             return Ok(norm);
         }
         self.steps += 1;
-        let OptimiserConfig { clip_norm, betas: [beta1, beta2], eps, weight_decay, .. } = self.config;
+        let OptimizerConfig { clip_norm, betas: [beta1, beta2], eps, weight_decay, .. } = self.config;
         let clip = if clip_norm > 0.0 && norm > clip_norm { clip_norm / norm } else { 1.0 };
         let steps = i32::try_from(self.steps).unwrap_or(i32::MAX);
         let rates = Rates {
@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    fn config(weight_decay: f64, clip_norm: f64) -> OptimiserConfig {
+    fn config(weight_decay: f64, clip_norm: f64) -> OptimizerConfig {
         let text = format!(
             "learning_rate = 0.1\nbetas = [0.5, 0.75]\neps = 1e-8\nweight_decay = {weight_decay}\nclip_norm = {clip_norm}"
         );
@@ -149,13 +149,13 @@ mod tests {
         let parameters = parameters(&[("w", &[2, 1])]);
         let w = parameters.get("w").unwrap();
         set(w, &[1.0, -2.0]);
-        let mut optimiser = AdamW::new(&parameters, &config(0.5, 0.0));
-        let norm = optimiser.step(&parameters, &gradients(&parameters, &[(w, &[3.0, 4.0])]), 0.1).unwrap();
+        let mut optimizer = AdamW::new(&parameters, &config(0.5, 0.0));
+        let norm = optimizer.step(&parameters, &gradients(&parameters, &[(w, &[3.0, 4.0])]), 0.1).unwrap();
         assert_relative_eq!(norm, 5.0, max_relative = 1e-12);
         // The first step is the sign of the gradient: m/(1-β₁) = g, √(v/(1-β₂)) = |g|. Decay takes 0.1·0.5 of the weight.
         assert_relative_eq!(get(w)[..], [0.95 - 0.1, -1.9 - 0.1], max_relative = 1e-6);
 
-        optimiser.step(&parameters, &gradients(&parameters, &[(w, &[-1.0, 0.0])]), 0.2).unwrap();
+        optimizer.step(&parameters, &gradients(&parameters, &[(w, &[-1.0, 0.0])]), 0.2).unwrap();
         // m = 0.5·(0.5·3) + 0.5·(-1) = 0.25, v = 0.75·(0.25·9) + 0.25·1 = 1.9375; corrections 1-0.25 and 1-0.5625.
         let first = 0.25 / 0.75 / (1.9375f32 / 0.4375).sqrt();
         let second = 1.0 / 0.75 / (0.75 * 0.25 * 16.0 / 0.4375f32).sqrt();
@@ -168,9 +168,9 @@ mod tests {
         let run = |gradient: &[f32], clip| {
             let parameters = parameters(&[("w", &[2, 1])]);
             let w = parameters.get("w").unwrap();
-            let mut optimiser = AdamW::new(&parameters, &config(0.0, clip));
-            let norm = optimiser.step(&parameters, &gradients(&parameters, &[(w, gradient)]), 0.1).unwrap();
-            (norm, optimiser.moments.first["w"].clone())
+            let mut optimizer = AdamW::new(&parameters, &config(0.0, clip));
+            let norm = optimizer.step(&parameters, &gradients(&parameters, &[(w, gradient)]), 0.1).unwrap();
+            (norm, optimizer.moments.first["w"].clone())
         };
         let (norm, moments) = run(&[30.0, 40.0], 5.0);
         assert_relative_eq!(norm, 50.0, max_relative = 1e-12);
@@ -196,21 +196,21 @@ mod tests {
         let run = |restore: bool| {
             let parameters = parameters(&[("w", &[2, 1])]);
             let w = parameters.get("w").unwrap();
-            let mut optimiser = AdamW::new(&parameters, &config(0.5, 0.0));
-            optimiser.step(&parameters, &gradients(&parameters, &[(w, &[3.0, 4.0])]), 0.1).unwrap();
+            let mut optimizer = AdamW::new(&parameters, &config(0.5, 0.0));
+            optimizer.step(&parameters, &gradients(&parameters, &[(w, &[3.0, 4.0])]), 0.1).unwrap();
             if restore {
-                let memory = optimiser
+                let memory = optimizer
                     .memory()
                     .into_iter()
                     .map(|(kind, values)| (kind, values.into_owned()))
                     .collect();
-                optimiser = AdamW::new(&parameters, &config(0.5, 0.0));
-                optimiser.restore(&memory, 1).unwrap();
+                optimizer = AdamW::new(&parameters, &config(0.5, 0.0));
+                optimizer.restore(&memory, 1).unwrap();
                 assert!(
-                    optimiser.restore(&BTreeMap::new(), 1).unwrap_err().to_string().starts_with("first: ")
+                    optimizer.restore(&BTreeMap::new(), 1).unwrap_err().to_string().starts_with("first: ")
                 );
             }
-            optimiser.step(&parameters, &gradients(&parameters, &[(w, &[-1.0, 2.0])]), 0.1).unwrap();
+            optimizer.step(&parameters, &gradients(&parameters, &[(w, &[-1.0, 2.0])]), 0.1).unwrap();
             get(w)
         };
         assert_eq!(run(true), run(false));
@@ -220,11 +220,11 @@ mod tests {
     fn a_gradient_that_is_no_number_changes_nothing() {
         let parameters = parameters(&[("w", &[2, 1])]);
         let w = parameters.get("w").unwrap();
-        let (before, mut optimiser) = (get(w), AdamW::new(&parameters, &config(0.5, 1.0)));
+        let (before, mut optimizer) = (get(w), AdamW::new(&parameters, &config(0.5, 1.0)));
         let gradients = gradients(&parameters, &[(w, &[f32::NAN, 1.0])]);
-        assert!(optimiser.step(&parameters, &gradients, 0.1).unwrap().is_nan());
+        assert!(optimizer.step(&parameters, &gradients, 0.1).unwrap().is_nan());
         assert_eq!(
-            (get(w), optimiser.steps, optimiser.moments.first["w"].clone()),
+            (get(w), optimizer.steps, optimizer.moments.first["w"].clone()),
             (before, 0, vec![0.0; 2])
         );
     }

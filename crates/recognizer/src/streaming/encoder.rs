@@ -8,7 +8,7 @@ use speech::{FeatureStream, FrontEnd, Normalise, StackStream};
 
 use crate::{Error, Result};
 use model::Model;
-use model::encoders::{EncoderState, EncoderStream, Piece};
+use model::encoders::{EncoderPiece, EncoderState, EncoderStream};
 
 /// Front end, frame stacking, encoder and projection of a model, for any number of utterances that are still being said.
 ///
@@ -21,14 +21,14 @@ use model::encoders::{EncoderState, EncoderStream, Piece};
 /// A row comes with the last sample of its last frame: `(stack - 1) hop + window` after it begins (with a time reduction, that of the
 /// last row of its group).
 ///
-/// Memory: what waits for the next [`Listener::encode`], and for each stream less than a window and a hop of samples, `stack` frames
+/// Memory: what waits for the next [`StreamingEncoder::encode`], and for each stream less than a window and a hop of samples, `stack` frames
 /// and the state of the encoder, however long the sound is.
 ///
 /// ```no_run
-/// use recognizer::{Listener, Recognizer};
+/// use recognizer::{StreamingEncoder, Recognizer};
 ///
 /// let recognizer = Recognizer::load("streaming.safetensors".as_ref())?;
-/// let mut listener = Listener::new(recognizer.model())?;
+/// let mut listener = StreamingEncoder::new(recognizer.model())?;
 /// let stream = listener.open();
 /// for samples in speech::AudioPieces::open("long.flac".as_ref(), 16_000, &speech::Conversion::default())? {
 ///     listener.push(stream, &samples?)?;
@@ -40,7 +40,7 @@ use model::encoders::{EncoderState, EncoderStream, Piece};
 /// let rest = listener.encode()?; // the last rows; the stream is closed
 /// # Ok::<(), recognizer::Error>(())
 /// ```
-pub struct Listener {
+pub struct StreamingEncoder {
     front_end: FrontEnd,
     /// The stacking of a stream that has not begun.
     stack: StackStream,
@@ -48,18 +48,18 @@ pub struct Listener {
     projection: AffineLayer,
     /// Checksum of weights and features.
     model: u32,
-    streams: BTreeMap<u64, Stream>,
+    streams: BTreeMap<u64, OpenStream>,
     next: u64,
 }
 
-struct Stream {
+struct OpenStream {
     state: StreamState,
     /// Stacked rows that are not yet encoded.
     waiting: Vec<f32>,
     last: bool,
 }
 
-/// Names an open stream of a [`Listener`].
+/// Names an open stream of a [`StreamingEncoder`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(u64);
 
@@ -82,7 +82,7 @@ impl StreamState {
 
 /// New rows of a stream.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Heard {
+pub struct EncodedChunk {
     /// Which.
     pub stream: StreamId,
     /// Projected encoder rows `[n, H]`, n may be 0.
@@ -91,7 +91,7 @@ pub struct Heard {
     pub last: bool,
 }
 
-impl Listener {
+impl StreamingEncoder {
     /// Copies and packs the current weights of a model's encoder.
     ///
     /// # Errors
@@ -110,7 +110,7 @@ impl Listener {
                 Normalise::Running | Normalise::None => "features that need the whole utterance",
             }));
         }
-        Ok(Listener {
+        Ok(StreamingEncoder {
             stack: StackStream::new(input.rows.stack, input.rows.stride, input.features.mels)
                 .with_channels(input.rows.channels),
             front_end,
@@ -170,7 +170,7 @@ impl Listener {
     fn insert(&mut self, state: StreamState) -> StreamId {
         let id = self.next;
         self.next += 1;
-        self.streams.insert(id, Stream { state, waiting: Vec::new(), last: false });
+        self.streams.insert(id, OpenStream { state, waiting: Vec::new(), last: false });
         StreamId(id)
     }
 
@@ -188,20 +188,20 @@ impl Listener {
     /// Cost: that of [`FrontEnd::push`].
     pub fn push(&mut self, stream: StreamId, samples: &[f32]) -> Result<()> {
         let Self { front_end, streams, .. } = self;
-        let Stream { state, waiting, .. } = Self::open_one(streams, stream)?;
+        let OpenStream { state, waiting, .. } = Self::open_one(streams, stream)?;
         let mut frames = Vec::new();
         front_end.push(&mut state.features, samples, &mut frames)?;
         state.stack.push(&frames, waiting);
         Ok(())
     }
 
-    /// Ends a stream: the next [`Listener::encode`] gives the last of its rows and closes it.
+    /// Ends a stream: the next [`StreamingEncoder::encode`] gives the last of its rows and closes it.
     ///
     /// # Errors
-    /// [`Error::NoStream`] as in [`Listener::push`].
+    /// [`Error::NoStream`] as in [`StreamingEncoder::push`].
     pub fn finish(&mut self, stream: StreamId) -> Result<()> {
         let Self { front_end, streams, .. } = self;
-        let Stream { state, waiting, last } = Self::open_one(streams, stream)?;
+        let OpenStream { state, waiting, last } = Self::open_one(streams, stream)?;
         let mut frames = Vec::new();
         front_end.finish(&mut state.features, &mut frames)?;
         state.stack.push(&frames, waiting);
@@ -222,7 +222,7 @@ impl Listener {
     /// How far a stream has come; rows that wait are encoded first, and given with it.
     ///
     /// # Errors
-    /// [`Error::NoStream`] as in [`Listener::push`]; those of the encoder.
+    /// [`Error::NoStream`] as in [`StreamingEncoder::push`]; those of the encoder.
     pub fn state(&mut self, stream: StreamId) -> Result<(StreamState, Vec<f32>)> {
         let Self { encoder, projection, streams, .. } = self;
         let one = Self::open_one(streams, stream)?;
@@ -236,9 +236,9 @@ impl Listener {
     /// Those of the encoder.
     ///
     /// Cost: that of the encoder for as many rows; memory for them.
-    pub fn encode(&mut self) -> Result<Vec<Heard>> {
-        let ready = |stream: &Stream| stream.last || !stream.waiting.is_empty();
-        let (ids, mut streams): (Vec<u64>, Vec<&mut Stream>) =
+    pub fn encode(&mut self) -> Result<Vec<EncodedChunk>> {
+        let ready = |stream: &OpenStream| stream.last || !stream.waiting.is_empty();
+        let (ids, mut streams): (Vec<u64>, Vec<&mut OpenStream>) =
             self.streams.iter_mut().filter(|(_, stream)| ready(stream)).map(|(&id, s)| (id, s)).unzip();
         if ids.is_empty() {
             return Ok(Vec::new());
@@ -247,11 +247,11 @@ impl Listener {
         let last: Vec<bool> = streams.iter().map(|stream| stream.last).collect();
         self.streams.retain(|_, stream| !stream.last);
         let heard = ids.into_iter().zip(rows).zip(last);
-        Ok(heard.map(|((id, rows), last)| Heard { stream: StreamId(id), rows, last }).collect())
+        Ok(heard.map(|((id, rows), last)| EncodedChunk { stream: StreamId(id), rows, last }).collect())
     }
 
     /// A stream that takes more sound.
-    fn open_one(streams: &mut BTreeMap<u64, Stream>, stream: StreamId) -> Result<&mut Stream> {
+    fn open_one(streams: &mut BTreeMap<u64, OpenStream>, stream: StreamId) -> Result<&mut OpenStream> {
         let (id, open) = (stream.0, streams.values().filter(|stream| !stream.last).count());
         streams.get_mut(&id).filter(|stream| !stream.last).ok_or(Error::NoStream { id, open })
     }
@@ -261,9 +261,9 @@ impl Listener {
 fn step(
     encoder: &dyn EncoderStream,
     projection: &AffineLayer,
-    streams: &mut [&mut Stream],
+    streams: &mut [&mut OpenStream],
 ) -> Result<Vec<Vec<f32>>> {
-    let pieces = streams.iter_mut().map(|Stream { state, waiting, last }| Piece {
+    let pieces = streams.iter_mut().map(|OpenStream { state, waiting, last }| EncoderPiece {
         state: &mut state.encoder,
         rows: waiting,
         last: *last,

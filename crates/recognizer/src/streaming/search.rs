@@ -2,15 +2,15 @@
 use decoding::{Beam, BeamSearch, BeamStream, Emitted, GreedySearch, Stream};
 
 use crate::recognizer::Recognizer;
-use crate::search::{Search, posteriors};
+use crate::search::{SearchConfig, posteriors};
 use crate::{Error, Result};
 
 /// Labels that a beam leaves open, at most.
 const OPEN: usize = 1000;
 
 /// A search and what it knows of the recording so far.
-pub(super) struct Carried {
-    search: Kind,
+pub(super) struct StreamingSearch {
+    search: StreamKind,
     /// Frame of the newest label that is final.
     newest: Option<usize>,
     /// What seems to come behind the labels that are final.
@@ -21,32 +21,32 @@ pub(super) struct Carried {
     row_width: usize,
 }
 
-enum Kind {
+enum StreamKind {
     Greedy(Box<(GreedySearch, Stream)>),
     Beam(Box<(BeamSearch, BeamStream)>),
 }
 
-impl Carried {
+impl StreamingSearch {
     /// # Errors
     /// [`Error::Shape`] for a search that knows no pieces; [`Error::Decoding`] for a kind of beam search that knows none.
     pub fn new(recognizer: &Recognizer, latest: Option<f64>) -> Result<Self> {
         let decoder = || recognizer.decoder().cloned().map_or_else(|| recognizer.model().decoder(), Ok);
         let search = match recognizer.search() {
-            Search::Greedy(options) => {
+            SearchConfig::Greedy(options) => {
                 let search = GreedySearch::new(decoder()?, options.clone())?;
                 let stream = search.stream();
-                Kind::Greedy(Box::new((search, stream)))
+                StreamKind::Greedy(Box::new((search, stream)))
             }
-            Search::Beam(Beam { nbest: 2.., .. }) => {
+            SearchConfig::Beam(Beam { nbest: 2.., .. }) => {
                 let expected = "1 for sound that is still arriving, whose words are told once";
                 return Err(Error::shape("search.nbest", expected, "several"));
             }
-            Search::Beam(options) => {
+            SearchConfig::Beam(options) => {
                 let search = BeamSearch::new(decoder()?, options.clone())?;
                 let stream = search.stream()?;
-                Kind::Beam(Box::new((search, stream)))
+                StreamKind::Beam(Box::new((search, stream)))
             }
-            Search::BeamWithCtc { .. } | Search::Ctc(_) | Search::Lattice(_) => {
+            SearchConfig::BeamWithCtc { .. } | SearchConfig::Ctc(_) | SearchConfig::Lattice(_) => {
                 let expected =
                     "a greedy one or a beam by the joint network alone for sound that is still arriving";
                 return Err(Error::shape("search", expected, "another"));
@@ -61,11 +61,11 @@ impl Carried {
     /// Searches on through some rows: the labels that are final since.
     pub fn advance(&mut self, rows: &[f32]) -> Result<Vec<Emitted>> {
         let found = match &mut self.search {
-            Kind::Greedy(greedy) => {
+            StreamKind::Greedy(greedy) => {
                 let (search, stream) = &mut **greedy;
                 search.advance(&mut [stream], &[rows])?.labels(0).to_vec()
             }
-            Kind::Beam(beam) => {
+            StreamKind::Beam(beam) => {
                 let (search, stream) = &mut **beam;
                 let best = search.advance(&mut [stream], &[rows])?[0].best();
                 self.open = best.map_or_else(Vec::new, |best| best.labels.clone());
@@ -84,7 +84,7 @@ impl Carried {
 
     /// Decides for what the best hypothesis has; at the end of the recording, what language models say of ends counts.
     pub fn settle(&mut self, last: bool) -> Result<Vec<Emitted>> {
-        let Kind::Beam(beam) = &mut self.search else { return Ok(Vec::new()) };
+        let StreamKind::Beam(beam) = &mut self.search else { return Ok(Vec::new()) };
         let (search, stream) = &mut **beam;
         let found = if last {
             let best = search.finish(&mut [stream])?[0].best();
@@ -113,14 +113,14 @@ impl Carried {
 
     /// Whether the search is a beam, whose labels depend on when they are decided.
     pub fn is_beam(&self) -> bool {
-        matches!(self.search, Kind::Beam(_))
+        matches!(self.search, StreamKind::Beam(_))
     }
 
     /// Frames so far.
     pub fn frames(&self) -> usize {
         match &self.search {
-            Kind::Greedy(greedy) => greedy.1.frames(),
-            Kind::Beam(beam) => beam.1.frames(),
+            StreamKind::Greedy(greedy) => greedy.1.frames(),
+            StreamKind::Beam(beam) => beam.1.frames(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! What the optimisers of Adam's family remember: two moments of each parameter's gradient.
+//! What the optimizers of Adam's family remember: two moments of each parameter's gradient.
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ impl Moments {
     /// Takes over what [`Self::memory`] gave.
     ///
     /// # Errors
-    /// [`Error::Shape`] if one of the two is missing, or there is another: the memory of another optimiser.
+    /// [`Error::Shape`] if one of the two is missing, or there is another: the memory of another optimizer.
     pub fn restore(&mut self, memory: &BTreeMap<String, Values>) -> Result<()> {
         if let Some(other) = memory.keys().find(|kind| !["first", "second"].contains(&kind.as_str())) {
             return Err(Error::shape("memory", "first and second", other.clone()));

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Error;
-use crate::optimiser::moments::BLOCK;
+use crate::optimizer::moments::BLOCK;
 
 const CONFIG: LambConfig =
     LambConfig { betas: [0.5, 0.75], eps: 0.0, weight_decay: 0.5, bias_correction: true };

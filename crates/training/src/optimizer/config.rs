@@ -1,4 +1,4 @@
-//! Which optimiser, and which keys of `[optimiser]` belong to which choice.
+//! Which optimizer, and which keys of `[optimiser]` belong to which choice.
 use model::Result;
 use model::config::values::{at_least_zero, expect, positive};
 use serde::{Deserialize, Serialize};
@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 use super::clip::Clip;
 use super::lamb::LambConfig;
 
-/// `[optimiser]`: the optimiser and its schedule.
+/// `[optimiser]`: the optimizer and its schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct OptimiserConfig {
-    /// The optimiser.
+pub struct OptimizerConfig {
+    /// The optimizer.
     #[serde(default)]
-    pub kind: OptimiserKind,
+    pub kind: OptimizerKind,
     /// Largest step size; with `decay = "noam"` its scale.
     pub learning_rate: f64,
     /// Steps of linear growth at the start.
@@ -65,11 +65,11 @@ pub struct OptimiserConfig {
     pub ema_warmup: bool,
 }
 
-impl OptimiserConfig {
+impl OptimizerConfig {
     /// AdamW with a largest step size, and all else by default.
     pub fn new(learning_rate: f64) -> Self {
-        OptimiserConfig {
-            kind: OptimiserKind::default(),
+        OptimizerConfig {
+            kind: OptimizerKind::default(),
             learning_rate,
             warmup_steps: 0,
             decay: Decay::default(),
@@ -91,14 +91,14 @@ impl OptimiserConfig {
     }
 }
 
-/// The optimiser.
+/// The optimizer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum OptimiserKind {
-    /// [`crate::optimiser::AdamW`]
+pub enum OptimizerKind {
+    /// [`crate::optimizer::AdamW`]
     #[default]
     AdamW,
-    /// [`crate::optimiser::Lamb`]
+    /// [`crate::optimizer::Lamb`]
     Lamb,
 }
 
@@ -145,10 +145,10 @@ impl Decay {
 /// Last step size of `decay = "mlperf"` where the recipe does not say.
 pub(crate) const MIN_RATE: f64 = 1e-5;
 
-impl OptimiserConfig {
+impl OptimizerConfig {
     /// LAMB's part of it.
     pub(crate) fn lamb(&self) -> LambConfig {
-        let OptimiserConfig { betas, eps, weight_decay, bias_correction, .. } = *self;
+        let OptimizerConfig { betas, eps, weight_decay, bias_correction, .. } = *self;
         LambConfig { betas, eps, weight_decay, bias_correction }
     }
 
@@ -163,7 +163,7 @@ impl OptimiserConfig {
 
     /// Checks that keys are there where their choice needs them, and nowhere else.
     pub(crate) fn check_choices(&self) -> Result<()> {
-        if self.kind == OptimiserKind::AdamW {
+        if self.kind == OptimizerKind::AdamW {
             let single = self.clip == ClipKind::Single;
             expect("optimiser.clip", "\"single\" where the kind is not \"lamb\"", single, "distributed")?;
             let expected = "true where the kind is not \"lamb\"";

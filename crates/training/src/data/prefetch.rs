@@ -7,17 +7,17 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Scope;
 
 /// Batches that are made or wait ready while one is computed.
-pub(crate) const AHEAD: usize = 3;
+pub(crate) const PREFETCHED_BATCHES: usize = 3;
 
 /// What makers and the consumer share.
-pub(crate) struct Ahead<T> {
-    state: Mutex<State<T>>,
+pub(crate) struct Prefetcher<T> {
+    state: Mutex<PrefetchState<T>>,
     changed: Condvar,
     count: usize,
     room: usize,
 }
 
-struct State<T> {
+struct PrefetchState<T> {
     /// The next to be made.
     next: usize,
     /// Those that are ready.
@@ -32,12 +32,18 @@ struct State<T> {
     panicked: bool,
 }
 
-impl<T: Send> Ahead<T> {
+impl<T: Send> Prefetcher<T> {
     /// Things 0 to `count`, of which at most `room` are there before their use.
     pub fn new(count: usize, room: usize) -> Self {
-        let state =
-            State { next: 0, ready: BTreeMap::new(), used: 0, closed: false, makers: 0, panicked: false };
-        Ahead { state: Mutex::new(state), changed: Condvar::new(), count, room: room.max(1) }
+        let state = PrefetchState {
+            next: 0,
+            ready: BTreeMap::new(),
+            used: 0,
+            closed: false,
+            makers: 0,
+            panicked: false,
+        };
+        Prefetcher { state: Mutex::new(state), changed: Condvar::new(), count, room: room.max(1) }
     }
 
     /// Starts threads that make them, and gives them in order. The threads end with the last thing, or when the consumer is dropped.
@@ -46,12 +52,12 @@ impl<T: Send> Ahead<T> {
         scope: &'scope Scope<'scope, '_>,
         workers: usize,
         make: &'scope (impl Fn(usize) -> T + Sync),
-    ) -> Consumer<'scope, T> {
+    ) -> PrefetchedItems<'scope, T> {
         let workers = workers.clamp(1, self.room);
         self.lock().makers = workers;
         for _ in 0..workers {
             scope.spawn(move || {
-                let _gone = Gone(self);
+                let _gone = WorkerGuard(self);
                 while let Some(index) = self.take() {
                     let made = make(index);
                     self.lock().ready.insert(index, made);
@@ -59,10 +65,10 @@ impl<T: Send> Ahead<T> {
                 }
             });
         }
-        Consumer(self)
+        PrefetchedItems(self)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, PrefetchState<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -83,9 +89,9 @@ impl<T: Send> Ahead<T> {
 }
 
 /// Says that a maker has ended, also where it panicked: the consumer would wait for ever, or take it for the end.
-struct Gone<'a, T: Send>(&'a Ahead<T>);
+struct WorkerGuard<'a, T: Send>(&'a Prefetcher<T>);
 
-impl<T: Send> Drop for Gone<'_, T> {
+impl<T: Send> Drop for WorkerGuard<'_, T> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.makers -= 1;
@@ -96,9 +102,9 @@ impl<T: Send> Drop for Gone<'_, T> {
 }
 
 /// Takes things in order.
-pub(crate) struct Consumer<'a, T: Send>(&'a Ahead<T>);
+pub(crate) struct PrefetchedItems<'a, T: Send>(&'a Prefetcher<T>);
 
-impl<T: Send> Iterator for Consumer<'_, T> {
+impl<T: Send> Iterator for PrefetchedItems<'_, T> {
     type Item = T;
 
     fn next(&mut self) -> Option<T> {
@@ -123,7 +129,7 @@ impl<T: Send> Iterator for Consumer<'_, T> {
     }
 }
 
-impl<T: Send> Drop for Consumer<'_, T> {
+impl<T: Send> Drop for PrefetchedItems<'_, T> {
     fn drop(&mut self) {
         self.0.lock().closed = true;
         self.0.changed.notify_all();
@@ -149,7 +155,7 @@ mod tests {
                 std::thread::sleep(Duration::from_micros(if index.is_multiple_of(3) { 300 } else { 10 }));
                 index * index
             };
-            let ahead = Ahead::new(count, room);
+            let ahead = Prefetcher::new(count, room);
             let found: Vec<usize> = std::thread::scope(|scope| {
                 ahead
                     .run(scope, workers, &make)
@@ -164,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_consumer_that_goes_away_ends_the_makers() {
-        let ahead = Ahead::new(1_000_000, 4);
+        let ahead = Prefetcher::new(1_000_000, 4);
         std::thread::scope(|scope| {
             let mut things = ahead.run(scope, 3, &|index| index);
             assert_eq!(things.by_ref().take(5).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
@@ -174,7 +180,7 @@ mod tests {
     #[test]
     fn a_maker_that_panics_ends_consumer_and_makers_for_any_number_of_them() {
         for workers in 1..4 {
-            let (ahead, used) = (Ahead::new(9, 3), AtomicUsize::new(0));
+            let (ahead, used) = (Prefetcher::new(9, 3), AtomicUsize::new(0));
             let make = |index: usize| assert!(index != 3);
             let run = || {
                 std::thread::scope(|scope| {

@@ -33,10 +33,10 @@ impl Default for WindowConfig {
 /// [`Model::encode`], if nothing of it would be.
 ///
 /// ```no_run
-/// use recognizer::{Recognizer, WindowConfig, Windows};
+/// use recognizer::{Recognizer, WindowConfig, ChunkedEncoder};
 ///
 /// let recognizer = Recognizer::load("model.safetensors".as_ref())?;
-/// let mut windows = Windows::new(recognizer.model(), WindowConfig::default())?;
+/// let mut windows = ChunkedEncoder::new(recognizer.model(), WindowConfig::default())?;
 /// let mut rows = Vec::new();
 /// for samples in speech::AudioPieces::open("hour.flac".as_ref(), 16_000, &speech::Conversion::default())? {
 ///     windows.push(&samples?, &mut rows)?;
@@ -45,7 +45,7 @@ impl Default for WindowConfig {
 /// windows.finish(&mut rows)?;
 /// # Ok::<(), recognizer::Error>(())
 /// ```
-pub struct Windows {
+pub struct ChunkedEncoder {
     model: Model,
     front_end: FrontEnd,
     /// Samples of an encoder row.
@@ -66,7 +66,7 @@ pub struct Windows {
     skip: usize,
 }
 
-impl Windows {
+impl ChunkedEncoder {
     /// Windows for a model. Lengths are those of encoder rows: a window is no shorter than asked for, the overlap is rounded.
     ///
     /// # Errors
@@ -94,7 +94,7 @@ impl Windows {
             );
             return Err(Error::shape("overlap", expected, Brief(overlap).to_string()));
         }
-        Ok(Windows {
+        Ok(ChunkedEncoder {
             window: front_end.samples(rows * frames),
             rows,
             stride: rows - shared,

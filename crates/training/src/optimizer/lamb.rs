@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub use step::{LambConfig, LambStep, Number};
 
 use super::moments::Moments;
-use super::{Clip, Optimiser};
+use super::{Clip, Optimizer};
 use crate::Result;
 use model::checkpoint::Values;
 use model::{Gradients, Parameters, tensors};
@@ -30,7 +30,7 @@ impl Lamb {
     }
 }
 
-impl Optimiser for Lamb {
+impl Optimizer for Lamb {
     fn step(&mut self, parameters: &Parameters, gradients: &Gradients, rate: f64) -> Result<f64> {
         let norm = gradients.norm()?;
         if !norm.is_finite() {

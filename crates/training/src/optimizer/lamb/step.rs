@@ -53,7 +53,7 @@ pub struct LambConfig {
 /// You, Li, Reddi and others: "Large batch optimization for deep learning", arXiv 1904.00962, in the form of MLPerf's RNN-T.
 ///
 /// ```
-/// use training::optimiser::{LambConfig, LambStep};
+/// use training::optimizer::{LambConfig, LambStep};
 ///
 /// let config = LambConfig { betas: [0.9, 0.999], eps: 1e-9, weight_decay: 1e-3, bias_correction: true };
 /// let (mut w, mut m, mut v) = ([3.0f64, 4.0], [0.0; 2], [0.0; 2]);
