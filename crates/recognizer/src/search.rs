@@ -213,7 +213,7 @@ impl Searcher {
                 of_rows(&frames, &lengths, |rows, _| {
                     let found = search.decode_with(rows, lists)?;
                     let found = found.iter().map(|found| SearchResult::of(found.clone(), *nbest)).collect();
-                    with_evidence(found, unfused.as_deref_mut(), rows)
+                    with_evidence(found, unfused, rows)
                 })?
             }
             SearchKind::Ctc(options) => of_rows(&ctc_head(model, &encoded)?, &lengths, |rows, classes| {
