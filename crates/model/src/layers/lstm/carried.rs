@@ -80,7 +80,7 @@ impl CarriedLstm {
         self.hidden
     }
 
-    /// [`lstm()`](crate::layers::lstm()) of the next rows of each utterance, from the state of each, which becomes that after its last row.
+    /// [`lstm()`](crate::lstm()) of the next rows of each utterance, from the state of each, which becomes that after its last row.
     ///
     /// # Shapes
     /// `x [Σ n, D]`, utterance after utterance without padding, `n` of `lengths` each, 0 included; as many states. Returns `[Σ n, H]`.
