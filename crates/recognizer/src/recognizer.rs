@@ -120,7 +120,7 @@ impl Recognizer {
     /// or less than a window of sound, has no text. [`SILENCE`] by default; 0 keeps every text.
     ///
     /// # Errors
-    /// [`Error::Shape`] if it is not from 0 to 1.
+    /// [`Error::Shape`](model::Error::Shape) if it is not from 0 to 1.
     pub fn with_silence(mut self, posterior: f64) -> Result<Self> {
         if !(0.0..=1.0).contains(&posterior) {
             return Err(Error::shape("silence", "a posterior from 0 to 1", Brief(posterior).to_string()));
@@ -133,7 +133,7 @@ impl Recognizer {
     /// how it is rounded.
     ///
     /// # Errors
-    /// [`Error::Shape`] if it is not from 0 to 1.
+    /// [`Error::Shape`](model::Error::Shape) if it is not from 0 to 1.
     pub fn with_max_bad(mut self, share: f64) -> Result<Self> {
         if !(0.0..=1.0).contains(&share) {
             return Err(Error::shape("max_bad", "a share from 0 to 1", Brief(share).to_string()));
@@ -161,7 +161,7 @@ impl Recognizer {
     /// Reads a recording, converted as it may be, and says what was done to it.
     ///
     /// # Errors
-    /// [`Error::Speech`], which names the file.
+    /// [`Error::Speech`](model::Error::Speech), which names the file.
     pub fn read(&self, path: &Path) -> Result<(Audio, Vec<Change>)> {
         Ok(speech::read_audio_as(path, self.front_end.config().sample_rate, &self.conversion)?)
     }
@@ -194,7 +194,7 @@ impl Recognizer {
     /// What the loss of some utterances is computed from, all in one padded batch.
     ///
     /// # Errors
-    /// [`Error::Empty`] for an empty list; [`Error::Speech`] for audio or text that the model cannot read.
+    /// [`Error::Empty`] for an empty list; [`Error::Speech`](model::Error::Speech) for audio or text that the model cannot read.
     pub fn joint_rows(&self, utterances: &[Utterance]) -> Result<JointRows> {
         if utterances.is_empty() {
             return Err(Error::Empty { what: "batch".into() });
@@ -228,7 +228,7 @@ impl Recognizer {
     /// From now on, texts are looked for in this way; as [`SearchConfig::of`] says by default.
     ///
     /// # Errors
-    /// [`Error::Decoding`] for an option outside its range; [`Error::Shape`] for a search by CTC in a model that has no head for it,
+    /// [`Error::Decoding`](model::Error::Decoding) for an option outside its range; [`Error::Shape`](model::Error::Shape) for a search by CTC in a model that has no head for it,
     /// or one by a joint network or a lattice in a model that has none.
     pub fn with_search(mut self, search: SearchConfig) -> Result<Self> {
         self.searcher = Mutex::new(Searcher::new(&self.model, self.decoder.as_ref(), &search)?);
@@ -245,7 +245,7 @@ impl Recognizer {
     /// Recognises one recording.
     ///
     /// # Errors
-    /// [`Error::Speech`] if the audio has another sample rate than the model or is too short.
+    /// [`Error::Speech`](model::Error::Speech) if the audio has another sample rate than the model or is too short.
     pub fn transcribe(&self, audio: &Audio) -> Result<Transcription> {
         let mut found = self.transcribe_all(std::slice::from_ref(audio));
         found.pop().unwrap_or_else(|| Err(Error::Empty { what: "recordings".into() }))

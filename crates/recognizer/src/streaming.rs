@@ -128,8 +128,8 @@ impl Recognizer {
     /// Listens to a recording that is still arriving.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another search than a greedy one or a beam by the joint network alone, windows that are too short, or a time
-    /// that is none; [`Error::Decoding`] for a kind of beam search that knows no streams; those of the front end.
+    /// [`Error::Shape`](model::Error::Shape) for another search than a greedy one or a beam by the joint network alone, windows that are too short, or a time
+    /// that is none; [`Error::Decoding`](model::Error::Decoding) for a kind of beam search that knows no streams; those of the front end.
     pub fn live(&self, options: &StreamingOptions) -> Result<StreamingRecognizer> {
         if options.latest.is_some_and(|latest| latest.is_nan() || latest < 0.0) {
             let expected = "a number of seconds from 0 on, or none";
@@ -200,7 +200,7 @@ impl StreamingRecognizer {
     /// Takes the next samples, any number of them.
     ///
     /// # Errors
-    /// [`Error::Speech`] for a sample that is no number, [`Error::Decoding`] if the model yields scores that are none.
+    /// [`Error::Speech`](model::Error::Speech) for a sample that is no number, [`Error::Decoding`](model::Error::Decoding) if the model yields scores that are none.
     ///
     /// Cost: that of features, encoder and search for as many rows as are complete with them.
     pub fn push(&mut self, samples: &[f32]) -> Result<StreamingUpdate> {

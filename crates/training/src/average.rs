@@ -28,8 +28,8 @@ pub struct Averaged {
 /// Recipes may differ in `[data]` only. Cost: the weights once in f64, and one checkpoint at a time.
 ///
 /// # Errors
-/// [`Error::NoCheckpoints`]; [`Error::Checkpoint`] naming the first one of another recipe, tokenizer or shape, or with
-/// a moving average where others have none; [`Error::OutputIsInput`]; whatever [`Checkpoint::read`] and [`Error::Io`] say.
+/// [`Error::NoCheckpoints`]; [`Error::Checkpoint`](model::Error::Checkpoint) naming the first one of another recipe, tokenizer or shape, or with
+/// a moving average where others have none; [`Error::OutputIsInput`]; whatever [`Checkpoint::read`] and [`Error::Io`](model::Error::Io) say.
 pub fn average(checkpoints: &[PathBuf], output: &Path) -> Result<Averaged> {
     let inputs: Vec<&Path> = checkpoints.iter().map(PathBuf::as_path).collect();
     let Some((first, others)) = inputs.split_first() else {
@@ -75,7 +75,7 @@ pub fn average(checkpoints: &[PathBuf], output: &Path) -> Result<Averaged> {
 /// words or of characters as the run's own recipe says, later ones first where that is equal; in the order of the epochs.
 ///
 /// # Errors
-/// [`Error::NoCheckpoints`] for a `count` of 0; [`Error::Kept`] if there are fewer; [`Error::Io`] if the folder or its metrics cannot be read.
+/// [`Error::NoCheckpoints`] for a `count` of 0; [`Error::Kept`] if there are fewer; [`Error::Io`](model::Error::Io) if the folder or its metrics cannot be read.
 pub fn choose(folder: &Path, count: usize, best: bool) -> Result<Vec<PathBuf>> {
     let mut epochs = kept(folder)?;
     if best {

@@ -31,7 +31,7 @@ impl Ema {
     /// Takes in the weights after step `step`, from 0.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a parameter that was not there at the start; candle's own errors.
+    /// [`Error::Shape`](model::Error::Shape) for a parameter that was not there at the start; candle's own errors.
     pub fn update(&mut self, step: u64, parameters: &Parameters) -> Result<()> {
         let least = (1.0 + step as f64) / (10.0 + step as f64);
         let decay = if self.warmup { self.decay.min(least) } else { self.decay };

@@ -32,7 +32,7 @@ impl Output {
     ///
     /// # Errors
     /// [`Error::OutputIsInput`] if it is the same file as one of the inputs; [`Error::OutputOfRun`] for a name that a run uses in the
-    /// folder; [`Error::Io`] if it cannot be written.
+    /// folder; [`Error::Io`](model::Error::Io) if it cannot be written.
     pub fn new(path: &Path, inputs: &[&Path]) -> Result<Self> {
         let path = if path == Path::new("-") { Path::new("/dev/stdout") } else { path };
         if let Some(input) = inputs.iter().find(|input| is_same_file(path, input)) {
@@ -64,7 +64,7 @@ impl Output {
     /// Writes everything.
     ///
     /// # Errors
-    /// [`Error::Io`]; an old file is then as it was, and nothing half-written stays behind.
+    /// [`Error::Io`](model::Error::Io); an old file is then as it was, and nothing half-written stays behind.
     pub fn write(self, bytes: &[u8]) -> Result<()> {
         self.destination.write(bytes).map_err(Error::io(&self.path, "write"))
     }

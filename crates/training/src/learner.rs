@@ -56,7 +56,7 @@ impl Learner {
     /// A model that has not learnt yet.
     ///
     /// # Errors
-    /// [`Error::Loss`] for options that the loss refuses; candle's own errors.
+    /// [`Error::Loss`](model::Error::Loss) for options that the loss refuses; candle's own errors.
     pub fn new(model: Model, config: &OptimizerConfig) -> Result<Self> {
         let optimizer = optimizer::build(config, model.parameters());
         Self::with(model, config, optimizer)
@@ -119,7 +119,7 @@ impl Learner {
     /// Goes on where another was after so many steps.
     ///
     /// # Errors
-    /// [`Error::Shape`] if a parameter, its average or a memory is missing, or has another number of values.
+    /// [`Error::Shape`](model::Error::Shape) if a parameter, its average or a memory is missing, or has another number of values.
     pub fn restore(
         &mut self,
         weights: &Values,

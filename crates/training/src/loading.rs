@@ -227,7 +227,7 @@ fn is_encodable(recipe: &Recipe, text: &str) -> bool {
 /// Texts that no tokenizer of this kind can encode are left out, unless all are.
 ///
 /// # Errors
-/// [`Error::RecipeValue`] for a size that does not fit the texts; the errors of [`Tokenizer::train_with`].
+/// [`Error::RecipeValue`](model::Error::RecipeValue) for a size that does not fit the texts; the errors of [`Tokenizer::train_with`].
 pub fn train_tokenizer(recipe: &Recipe, texts: &[String], observer: &mut dyn Observer) -> Result<Tokenizer> {
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let options = recipe.tokens.options();

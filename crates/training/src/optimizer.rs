@@ -27,7 +27,7 @@ pub trait Optimizer: Send {
     /// Parameters without a gradient keep their weights. If the norm is not finite, nothing is changed.
     ///
     /// # Errors
-    /// Candle's own errors; [`crate::Error::Shape`] for a parameter that the optimizer does not know.
+    /// Candle's own errors; [`crate::Error::Shape`](model::Error::Shape) for a parameter that the optimizer does not know.
     fn step(&mut self, parameters: &Parameters, gradients: &Gradients, rate: f64) -> Result<f64>;
 
     /// What it remembers of each parameter, by the names `first` and `second`.
@@ -36,7 +36,7 @@ pub trait Optimizer: Send {
     /// Goes on with the memory of a run of so many steps.
     ///
     /// # Errors
-    /// [`crate::Error::Shape`] if a memory is missing.
+    /// [`crate::Error::Shape`](model::Error::Shape) if a memory is missing.
     fn restore(&mut self, memory: &BTreeMap<String, Values>, steps: u64) -> Result<()>;
 }
 

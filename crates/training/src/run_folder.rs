@@ -73,7 +73,7 @@ impl RunFolder {
     /// Makes the folder, locks it, and looks at what is in it.
     ///
     /// # Errors
-    /// [`Error::Io`] if it cannot be made or written; [`Error::RunLocked`] while another process trains in it;
+    /// [`Error::Io`](model::Error::Io) if it cannot be made or written; [`Error::RunLocked`] while another process trains in it;
     /// [`Error::RunExists`] if a fresh start is asked for in a folder that holds a run; [`Error::ForeignRecipe`] for a folder with a
     /// recipe that no run has written; [`Error::NoCheckpoint`] if a run is to go
     /// on of which the checkpoint is gone. It is then as it was.
@@ -152,7 +152,7 @@ impl RunFolder {
     /// the event files of what is going to happen once more.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// [`Error::Io`](model::Error::Io).
     pub fn clear(&self, resumed: Option<&Progress>) -> Result<()> {
         let epochs = epochs(&self.path, |name| {
             // Also those of which there is no more than a temporary file.
@@ -221,7 +221,7 @@ impl RunFolder {
     /// whoever put an older checkpoint in the place of the last one, has undone.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// [`Error::Io`](model::Error::Io).
     pub fn keep(&self, epoch: u64, keep: u64) -> Result<()> {
         for (_, path) in kept(&self.path)?.iter().filter(|(n, _)| *n > epoch || epoch - n >= keep) {
             std::fs::remove_file(path).map_err(Error::io(path, "remove the checkpoint of an old epoch"))?;
@@ -232,7 +232,7 @@ impl RunFolder {
     /// Writes what the run is made by: the recipe's text, and where it was.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// [`Error::Io`](model::Error::Io).
     pub fn write_recipe(&self, text: &str, path: &Path) -> Result<()> {
         let [recipe, place] = RECIPE;
         let path = std::path::absolute(path).map_err(Error::io(path, "find the place of the recipe"))?;
@@ -243,7 +243,7 @@ impl RunFolder {
     /// Writes a file as a whole.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// [`Error::Io`](model::Error::Io).
     pub fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let path = self.file(name);
         write_atomically(&path, bytes).map_err(Error::io(&path, "write"))
@@ -252,7 +252,7 @@ impl RunFolder {
     /// Reads the rows of the first epochs; those beyond belong to work that a kill has undone.
     ///
     /// # Errors
-    /// [`Error::Io`] if the file is there but unreadable.
+    /// [`Error::Io`](model::Error::Io) if the file is there but unreadable.
     pub fn read_metrics(&self, epochs: u64) -> Result<Vec<Metrics>> {
         Self::read_metrics_in(&self.path, epochs)
     }
@@ -274,7 +274,7 @@ impl RunFolder {
     /// Writes `metrics.csv`.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// [`Error::Io`](model::Error::Io).
     pub fn write_metrics(&self, rows: &[Metrics]) -> Result<()> {
         let path = self.file("metrics.csv");
         let broken = |error: std::io::Error| Error::io(&path, "write the metrics")(error);
@@ -289,7 +289,7 @@ impl RunFolder {
     /// Writes `bad_items.json`.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// [`Error::Io`](model::Error::Io).
     pub fn write_bad_items(&self, sets: &BTreeMap<String, BadItems>) -> Result<()> {
         let broken = |error: serde_json::Error| Error::io(&self.file(BAD_ITEMS), "write")(error.into());
         let mut json = serde_json::to_vec_pretty(sets).map_err(broken)?;
@@ -305,7 +305,7 @@ impl RunFolder {
     /// Writes `evaluation.json`, with the bad items of the training set if there are some, and a hypotheses file for each named set.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// [`Error::Io`](model::Error::Io).
     pub fn write_evaluations(&self, sets: &[(&str, &Evaluation)], train: &BadItems) -> Result<()> {
         let path = self.file("evaluation.json");
         let broken = |error: serde_json::Error| Error::io(&path, "write the report")(error.into());
@@ -366,7 +366,7 @@ pub fn read_bad_items(folder: &Path) -> BTreeMap<String, BadItems> {
 /// Epochs, from 1, of which a folder has a checkpoint, in order.
 ///
 /// # Errors
-/// [`Error::Io`] if the folder cannot be read.
+/// [`Error::Io`](model::Error::Io) if the folder cannot be read.
 pub fn kept(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
     epochs(folder, number)
 }

@@ -40,7 +40,7 @@ pub struct Outcome {
 /// returns; while it loads or evaluates what it has learnt, it returns at once, and what is saved is there to go on from.
 ///
 /// # Errors
-/// Anything that the recipe, the data or a checkpoint may have wrong, before anything is written; [`Error::Io`] if the folder
+/// Anything that the recipe, the data or a checkpoint may have wrong, before anything is written; [`Error::Io`](model::Error::Io) if the folder
 /// refuses; [`Error::Diverged`] if a score, a loss or a gradient is no number: the last checkpoint is then still there.
 pub fn train(
     recipe: &Path,

@@ -67,7 +67,7 @@ impl<'a> Trainer<'a> {
     /// A run that has not begun, or, with a checkpoint, goes on from there; `accumulate` batches make a step.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] or [`Error::Shape`] if the checkpoint does not fit the model, [`Error::Io`] if the folder refuses.
+    /// [`Error::Checkpoint`](model::Error::Checkpoint) or [`Error::Shape`](model::Error::Shape) if the checkpoint does not fit the model, [`Error::Io`](model::Error::Io) if the folder refuses.
     pub fn new(
         mut learner: Learner,
         (run, accumulate): (&RunConfig, usize),
@@ -147,7 +147,7 @@ impl<'a> Trainer<'a> {
     ///
     /// # Errors
     /// Those of the source; [`Error::Diverged`] if a score, a loss or a gradient is no number: the last checkpoint is then still
-    /// there; [`Error::Io`] if the folder refuses.
+    /// there; [`Error::Io`](model::Error::Io) if the folder refuses.
     pub fn fit(
         &mut self,
         source: &dyn BatchSource,

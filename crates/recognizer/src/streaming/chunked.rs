@@ -70,7 +70,7 @@ impl ChunkedEncoder {
     /// Windows for a model. Lengths are those of encoder rows: a window is no shorter than asked for, the overlap is rounded.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the overlap is less than two encoder rows or not less than the window, or the window is longer than an
+    /// [`Error::Shape`](model::Error::Shape) if the overlap is less than two encoder rows or not less than the window, or the window is longer than an
     /// hour.
     pub fn new(model: &Model, config: WindowConfig) -> Result<Self> {
         let features = model.config().input.features.clone();
@@ -124,7 +124,7 @@ impl ChunkedEncoder {
     /// Appends `[n, H]` and returns n.
     ///
     /// # Errors
-    /// [`Error::Speech`] for a sample that is no number; nothing of these samples was taken then. [`Error::Shape`] if an encoder of
+    /// [`Error::Speech`](model::Error::Speech) for a sample that is no number; nothing of these samples was taken then. [`Error::Shape`](model::Error::Shape) if an encoder of
     /// one's own shortens time in another way than the recipe says.
     ///
     /// Cost: [`Model::encode`] of a window for every `seconds - overlap` of sound; memory for a window, its features and its rows.

@@ -182,7 +182,7 @@ impl StreamingEncoder {
     /// Takes the next samples of a stream, any number of them.
     ///
     /// # Errors
-    /// [`Error::Speech`] for a sample that is no number, with the stream as it was before; [`Error::NoStream`] for one that is not
+    /// [`Error::Speech`](model::Error::Speech) for a sample that is no number, with the stream as it was before; [`Error::NoStream`] for one that is not
     /// open or was finished.
     ///
     /// Cost: that of [`FrontEnd::push`].

@@ -102,7 +102,7 @@ impl LambStep {
     /// and are added in the order of the blocks, so that the result does not depend on the number of threads.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the slices are not of one length.
+    /// [`Error::Shape`](model::Error::Shape) if the slices are not of one length.
     pub fn tensor<F: Number>(
         &self,
         decays: bool,
