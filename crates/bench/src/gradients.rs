@@ -60,7 +60,7 @@ fn write_numbers<const W: usize>(
     write().map_err(Error::file(&path, "write a gradient"))
 }
 
-/// `max over tensors of |found - expected|_2 / |expected|_2`, from two folders of [`write`].
+/// `max over tensors of |found - expected|_2 / |expected|_2`, from two folders of [`write()`].
 ///
 /// # Errors
 /// [`Error::File`] and [`Error::Gradients`].

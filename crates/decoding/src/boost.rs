@@ -45,7 +45,7 @@ impl Phrase {
 /// A phrase matches whole words: it occurs at positions i..j of a sequence if its tokens are there, and word boundaries precede i and
 /// follow j ([`Boundaries`]).
 ///
-/// **The sum over a path from start to [`finish`](Automaton::finish) is the sum, over all positions of the path, of the bonus of the
+/// **The sum over a path from start to [`finish`](crate::Scorer::finish) is the sum, over all positions of the path, of the bonus of the
 /// longest phrase that occurs there.** Phrases may overlap and lie within one another: both count. A phrase that begins another one at the
 /// same position adds nothing to it. Of equal phrases the highest score counts.
 ///

@@ -13,7 +13,7 @@ use crate::{
     step::{FrameStep, StepScratch},
 };
 
-/// Best paths of a stream, which end as [`best_paths`](crate::Session::best_paths) of the whole: always with an infinite margin, with
+/// Best paths of a stream, which end as [`best_paths`](crate::LatticeSession::best_paths) of the whole: always with an infinite margin, with
 /// another one if no path wins in the end that had fallen behind by more.
 ///
 /// ```

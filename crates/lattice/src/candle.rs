@@ -1,6 +1,6 @@
 //! The tensor face: losses and best paths of recognition lattices over candle tensors, with autograd.
 //!
-//! A [`Gnat`] is a lattice over the last labels with the weights of a [`JointWeightFn`](crate::Joint), and the session that its buffers live
+//! A [`Gnat`] is a lattice over the last labels with the weights of a [`JointWeightFn`](crate::JointWeightFn), and the session that its buffers live
 //! in. [`Gnat::losses`] gives losses *B..* (`f64`), differentiable in frames and all parameters; [`Gnat::loss_sum`] does forward and
 //! backward at once, where the weights of the utterances are known beforehand: what training wants. Gradients have the types of
 //! their tensors. Nothing is copied but tensors with gaps.

@@ -45,7 +45,7 @@ pub struct Expected {
 }
 
 /// What an arc costs that differs from a reference: 1 if the label that it takes from its alignment state is another one. The
-/// reference has an entry for each frame and alignment state, *T x A*, as a [`LatticePath`](crate::Path) has; 0 where it ends.
+/// reference has an entry for each frame and alignment state, *T x A*, as a [`LatticePath`](crate::LatticePath) has; 0 where it ends.
 ///
 /// ```
 /// use lattice::{AlignmentLattice, FullNGram, Arcs, expectation::{differs, expected, Quantity}};

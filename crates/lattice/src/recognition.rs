@@ -9,7 +9,7 @@ use crate::{
 ///
 /// States are `(t, a, p)`, `0 <= t < N`, and the final ones `(N, 0, p)`, all of weight 1̄; paths start in `(0, 0, start)`. A blank
 /// arc keeps the context state p and weighs `b_t[p]`, an arc with label y leads to `δ(p, y)` and weighs `l_t[p, y]`; the
-/// [`AlignmentLattice`] says how t and a go on. The lattice is never materialised. [`LatticeSession`](crate::Session) sums over its paths, with
+/// [`AlignmentLattice`] says how t and a go on. The lattice is never materialised. [`LatticeSession`](crate::LatticeSession) sums over its paths, with
 /// gradients, and finds the best ones.
 ///
 /// (Variani et al., arXiv 2205.13674; Wu et al., arXiv 2304.13134, section 2.)

@@ -221,7 +221,7 @@ impl<F: Real> LatticeSession<F> {
     ///
     /// # Cost
     /// Arc weights of all frames once; backpointers of a group, 4 bytes for each frame, state and label of a frame. In `f32`, on a
-    /// machine that adds up products of 16-bit pairs (AVX-512 VNNI), the weights of a [`JointWeightFn`](crate::Joint) network are only
+    /// machine that adds up products of 16-bit pairs (AVX-512 VNNI), the weights of a [`JointWeightFn`](crate::JointWeightFn) network are only
     /// estimated where a frame has at most one label and many states lead to the same ones, and computed where an estimate and its
     /// error do not exclude that an arc is the best: about two thirds of the time. The paths and their weights are the same, bit for
     /// bit.

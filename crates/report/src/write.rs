@@ -19,7 +19,7 @@ impl Run {
     /// The page. Recordings in it are at the model's sample rate, as WAV of 16 bits.
     ///
     /// # Errors
-    /// [`Error::Picture`](crate::Error::Picture).
+    /// [`Error::Plot`](crate::Error::Plot).
     pub fn page(&self, options: &Options) -> Result<String> {
         let title = escape(&self.name);
         let body = [

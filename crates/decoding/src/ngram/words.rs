@@ -37,7 +37,7 @@ impl Default for WordOptions {
 /// many are left; exactly when few are left). The sum over a word is its log p(w | h), whatever way it was cut.
 ///
 /// A word outside of the lexicon costs `<unk>` once and [`WordOptions::unknown_character`] for each of its characters, from the token on that
-/// leaves the trie. [`finish`](Automaton::finish) closes the last word and adds `</s>`. Spaces one after another count as one.
+/// leaves the trie. [`finish`](crate::Scorer::finish) closes the last word and adds `</s>`. Spaces one after another count as one.
 ///
 /// A special word such as `<unk>` or `[noise]` is one label and one word: with the probability of its name, or that of `<unk>` if the
 /// table does not list it, without a penalty for its characters.

@@ -16,7 +16,7 @@ const DEFAULT: usize = 32 << 20;
 
 /// Another weight function, normalised at each state, so that `exp b' + Σ exp l' = 1` (LAST's `LocallyNormalizedWeightFn`).
 ///
-/// The loss of such a model needs the weights along its labels alone. Where the inner function is a [`JointWeightFn`](super::Joint),
+/// The loss of such a model needs the weights along its labels alone. Where the inner function is a [`JointWeightFn`](super::JointWeightFn),
 /// they come from the selected normaliser of panda-core, so that nothing of the size of sites x V exists; for any other, the
 /// V weights of a site are asked for, a few sites at a time.
 ///

@@ -19,7 +19,7 @@ use kernels::{
 
 use crate::weight_fn::Workload;
 
-/// Sizes of a [`JointWeightFn`](super::Joint): a weight function that can be planned but not evaluated.
+/// Sizes of a [`JointWeightFn`](super::JointWeightFn): a weight function that can be planned but not evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JointSizes {
     /// C
