@@ -7,7 +7,6 @@ mod loss_options;
 mod objective;
 mod presets;
 mod recipe;
-pub mod syntax;
 pub mod table;
 mod terms;
 pub mod values;

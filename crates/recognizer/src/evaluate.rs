@@ -1,12 +1,16 @@
 //! What a model makes of a set of utterances.
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
-use speech::{Change, word_errors};
+use speech::{Change, Utterance, word_errors};
 
 use crate::bad_items::{BadItems, LeftOut};
+use crate::examples::{self, Example};
+use crate::recognizer::Recognizer;
 use crate::score::{Score, Transcript};
 use crate::transcription::Transcription;
+use crate::{Error, Result};
 
 /// The outcome of an evaluation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -111,4 +115,75 @@ struct LeftOutLine {
 
 fn line(of: &impl Serialize) -> String {
     serde_json::to_string(of).expect("numbers and texts have a place in JSON") + "\n"
+}
+
+impl Recognizer {
+    /// Cuts examples into batches in the order of their lengths; `fits` may refuse so many utterances of so many rows.
+    pub fn plan(&self, examples: &[Example], fits: &dyn Fn(usize, usize) -> bool) -> Vec<Vec<usize>> {
+        examples::plan(examples, &self.model().config().input.rows, self.batch_size(), fits)
+    }
+
+    /// The texts of some batches of examples, by the numbers of the examples.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] if the flag becomes true; errors of the model or the search.
+    pub fn recognize_examples(
+        &self,
+        examples: &[Example],
+        batches: impl IntoIterator<Item = Vec<usize>>,
+        stop: &AtomicBool,
+    ) -> Result<Vec<(usize, Transcription)>> {
+        let mut texts = Vec::new();
+        for batch in batches {
+            if stop.load(Ordering::Relaxed) {
+                return Err(Error::Stopped);
+            }
+            let features: Vec<_> = batch.iter().map(|&index| &examples[index].features).collect();
+            let found = self.recognize(&features)?;
+            for ((index, features), found) in batch.into_iter().zip(features).zip(found) {
+                texts.push((index, self.written(features, &found)?.after(examples[index].lead)));
+            }
+        }
+        Ok(texts)
+    }
+
+    /// Scores the texts of examples against their references.
+    pub fn score(
+        &self,
+        examples: &[Example],
+        texts: impl IntoIterator<Item = (usize, Transcription)>,
+    ) -> Evaluation {
+        let mut all = vec![Transcription::default(); examples.len()];
+        texts.into_iter().for_each(|(index, text)| all[index] = text);
+        let transcript = |(example, heard): (&Example, Transcription)| {
+            let Example { id, subset, speaker, text, .. } = example;
+            let reference = self.tokenizer().normalize(text);
+            let reference = match self.omits_special() {
+                true => self.tokenizer().without_special(&reference),
+                false => reference.into_owned(),
+            };
+            Transcript::new(id.clone(), subset.clone(), speaker.clone(), reference, heard)
+        };
+        let mut evaluation = Evaluation::of(examples.iter().zip(all).map(transcript).collect());
+        examples::count_changes(&mut evaluation.changes, examples);
+        evaluation
+    }
+}
+
+/// Recognizes every utterance of a list and counts errors, for each subset and each speaker apart and overall.
+///
+/// References are converted as training texts were ([`Tokenizer::normalize`]).
+///
+/// # Errors
+/// [`Error::Empty`] for an empty list; [`Error::TooManyBad`], before anything is recognized, if more than
+/// [`Recognizer::with_max_bad`] allows cannot be used. Others are left out and listed in [`Evaluation::bad`].
+pub fn evaluate(recognizer: &Recognizer, utterances: &[Utterance]) -> Result<Evaluation> {
+    let (examples, bad) = recognizer.examples(utterances, None)?;
+    bad.check("evaluation", utterances.len(), recognizer.max_bad())?;
+    if examples.is_empty() {
+        return Err(Error::Empty { what: "evaluation".into() });
+    }
+    let batches = recognizer.plan(&examples, &|_, _| true);
+    let texts = recognizer.recognize_examples(&examples, batches, &AtomicBool::new(false))?;
+    Ok(Evaluation { bad, ..recognizer.score(&examples, texts) })
 }

@@ -33,15 +33,16 @@ mod silence;
 mod streaming;
 mod text_warnings;
 mod transcription;
+mod unfused;
 mod words;
 
 pub use align::{AlignedUtterance, AlignedWord, Alignments, TokenAlignment, Unit};
 pub use bad_items::{BadItems, LeftOut, LengthMismatch, MAX_BAD, allowed, unusable_texts};
 pub use error::{Error, Result};
-pub use evaluate::Evaluation;
+pub use evaluate::{Evaluation, evaluate};
 pub use examples::{BatchSize, Example};
 pub use output_ids::OutputIds;
-pub use recognizer::{Recognizer, evaluate};
+pub use recognizer::Recognizer;
 pub use score::{Metric, OverSpeakers, Score, Transcript};
 pub use search::{LatticeSearch, SearchConfig};
 pub use silence::SILENCE;

@@ -1,6 +1,6 @@
 //! A trained model that turns sound into text.
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 
 use decoding::{Aggregate, Boundaries};
@@ -11,17 +11,15 @@ use speech::{Audio, Change, Conversion, Features, FrontEnd, Tokenizer, Utterance
 
 use crate::align::Alignments;
 use crate::bad_items::{BadItems, MAX_BAD};
-use crate::evaluate::Evaluation;
 use crate::examples::{self, BatchSize, Example};
-use crate::score::Transcript;
-use crate::search::unfused::UnfusedSearch;
 use crate::search::{SearchConfig, SearchResult, Searcher};
 use crate::silence;
 use crate::silence::SILENCE;
 use crate::transcription::{Transcription, Writer};
+use crate::unfused::UnfusedSearch;
 use crate::{Error, Result};
 use model::checkpoint::{Checkpoint, RECIPE_PLACE, UNSUMMED};
-use model::config::syntax::syntax_error;
+use model::config::table::syntax_error;
 use model::memory;
 use model::{JointRows, Model};
 
@@ -176,13 +174,23 @@ impl Recognizer {
         self.ignores_special
     }
 
+    /// Limits of what it encodes at once.
+    pub fn batch_size(&self) -> BatchSize {
+        self.batches
+    }
+
+    /// Whether special words are left out of texts.
+    pub fn omits_special(&self) -> bool {
+        self.omits_special
+    }
+
     /// The tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
     }
 
     /// Utterances, read and converted as they may be, and those that cannot be used.
-    fn examples(
+    pub(crate) fn examples(
         &self,
         utterances: &[Utterance],
         tokenizer: Option<&Tokenizer>,
@@ -304,7 +312,7 @@ impl Recognizer {
         Ok(memory::expect(|| format!("features and encoding of {seconds:.0} s of audio"), bytes)?)
     }
 
-    fn recognize(&self, planes: &[&Features]) -> Result<Vec<SearchResult>> {
+    pub(crate) fn recognize(&self, planes: &[&Features]) -> Result<Vec<SearchResult>> {
         if planes.is_empty() {
             return Ok(Vec::new());
         }
@@ -313,59 +321,8 @@ impl Recognizer {
         searcher.recognize(&self.model, planes, self.silence > 0.0)
     }
 
-    /// Cuts examples into batches in the order of their lengths; `fits` may refuse so many utterances of so many rows.
-    pub fn plan(&self, examples: &[Example], fits: &dyn Fn(usize, usize) -> bool) -> Vec<Vec<usize>> {
-        examples::plan(examples, &self.model.config().input.rows, self.batches, fits)
-    }
-
-    /// The texts of some batches of examples, by the numbers of the examples.
-    ///
-    /// # Errors
-    /// [`Error::Stopped`] if the flag becomes true; errors of the model or the search.
-    pub fn recognize_examples(
-        &self,
-        examples: &[Example],
-        batches: impl IntoIterator<Item = Vec<usize>>,
-        stop: &AtomicBool,
-    ) -> Result<Vec<(usize, Transcription)>> {
-        let mut texts = Vec::new();
-        for batch in batches {
-            if stop.load(Ordering::Relaxed) {
-                return Err(Error::Stopped);
-            }
-            let features: Vec<_> = batch.iter().map(|&index| &examples[index].features).collect();
-            let found = self.recognize(&features)?;
-            for ((index, features), found) in batch.into_iter().zip(features).zip(found) {
-                texts.push((index, self.written(features, &found)?.after(examples[index].lead)));
-            }
-        }
-        Ok(texts)
-    }
-
-    /// Scores the texts of examples against their references.
-    pub fn score(
-        &self,
-        examples: &[Example],
-        texts: impl IntoIterator<Item = (usize, Transcription)>,
-    ) -> Evaluation {
-        let mut all = vec![Transcription::default(); examples.len()];
-        texts.into_iter().for_each(|(index, text)| all[index] = text);
-        let transcript = |(example, heard): (&Example, Transcription)| {
-            let Example { id, subset, speaker, text, .. } = example;
-            let reference = self.tokenizer.normalize(text);
-            let reference = match self.omits_special {
-                true => self.tokenizer.without_special(&reference),
-                false => reference.into_owned(),
-            };
-            Transcript::new(id.clone(), subset.clone(), speaker.clone(), reference, heard)
-        };
-        let mut evaluation = Evaluation::of(examples.iter().zip(all).map(transcript).collect());
-        examples::count_changes(&mut evaluation.changes, examples);
-        evaluation
-    }
-
     /// What was found as text, or as silence.
-    fn written(&self, plane: &Features, found: &SearchResult) -> Result<Transcription> {
+    pub(crate) fn written(&self, plane: &Features, found: &SearchResult) -> Result<Transcription> {
         if silence::is_silence(plane, &self.tokenizer, found, self.silence) {
             return Ok(Transcription { silence: true, ..Transcription::default() });
         }
@@ -418,24 +375,6 @@ impl Recognizer {
     pub fn decoder(&self) -> Option<&decoding::Model> {
         self.decoder.as_ref()
     }
-}
-
-/// Recognizes every utterance of a list and counts errors, for each subset and each speaker apart and overall.
-///
-/// References are converted as training texts were ([`Tokenizer::normalize`]).
-///
-/// # Errors
-/// [`Error::Empty`] for an empty list; [`Error::TooManyBad`], before anything is recognized, if more than
-/// [`Recognizer::with_max_bad`] allows cannot be used. Others are left out and listed in [`Evaluation::bad`].
-pub fn evaluate(recognizer: &Recognizer, utterances: &[Utterance]) -> Result<Evaluation> {
-    let (examples, bad) = recognizer.examples(utterances, None)?;
-    bad.check("evaluation", utterances.len(), recognizer.max_bad)?;
-    if examples.is_empty() {
-        return Err(Error::Empty { what: "evaluation".into() });
-    }
-    let batches = recognizer.plan(&examples, &|_, _| true);
-    let texts = recognizer.recognize_examples(&examples, batches, &AtomicBool::new(false))?;
-    Ok(Evaluation { bad, ..recognizer.score(&examples, texts) })
 }
 
 /// The keys of a recipe that recognition follows; all others are ignored.

@@ -1,6 +1,4 @@
 //! How texts are looked for: a decoder with its options, over the model's own frames.
-pub(crate) mod unfused;
-
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -11,7 +9,7 @@ use decoding::{
 use rayon::prelude::*;
 use speech::Features;
 
-use crate::search::unfused::{Unfused, UnfusedSearch};
+use crate::unfused::{Unfused, UnfusedSearch};
 use crate::{Error, Result};
 use model::Model;
 use model::ModelConfig;

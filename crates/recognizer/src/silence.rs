@@ -3,7 +3,7 @@ use decoding::Emitted;
 use speech::{Features, Tokenizer};
 
 use crate::search::SearchResult;
-use crate::search::unfused::Unfused;
+use crate::unfused::Unfused;
 use crate::words::groups;
 
 /// Least posterior that the surest word of a text has, by default.

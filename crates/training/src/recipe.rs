@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use model::bytes;
 use model::checkpoint::RECIPE_PLACE;
-use model::config::syntax::syntax_error;
-use model::config::table::{self, first_difference};
+
+use model::config::table::{self, first_difference, syntax_error};
 use model::config::{EncoderConfig, Initialization, JointConfig, Loss, ModelConfig, Terms};
 use model::predictors::PredictorKind;
 use model::{Checkpoint, InputConfig};

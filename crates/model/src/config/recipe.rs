@@ -7,7 +7,7 @@ use speech::FeatureConfig;
 use super::init::{InitConfig, Initialization};
 use super::loss_options::Loss;
 use super::terms::Terms;
-use super::{JointConfig, ModelConfig, syntax, table};
+use super::{JointConfig, ModelConfig, table};
 use crate::Result;
 use crate::encoders::EncoderKind;
 use crate::input::{InputConfig, RowsConfig};
@@ -67,7 +67,7 @@ impl ModelConfig {
     /// [`crate::Error::RecipeSyntax`] for bad TOML or a missing key, and those of [`ModelConfig::check`].
     pub fn from_recipe(text: &str, path: &Path) -> Result<Self> {
         let recipe: ModelRecipe =
-            toml::from_str(text).map_err(|error| syntax::syntax_error(path, text, &error))?;
+            toml::from_str(text).map_err(|error| table::syntax_error(path, text, &error))?;
         let ModelRecipe { seed, features, encoder, predictor, joint, init, loss, training } = recipe;
         let input = InputConfig { features, rows: encoder.rows };
         let (terms, init): (Terms, InitConfig) = (training.0, init.law);

@@ -1,5 +1,8 @@
-//! Tables whose keys belong to two types: what all kinds share, and what one kind has of its own.
-use serde::de::{DeserializeOwned, Error};
+//! TOML: errors in one line, differences, and tables whose keys belong to two types: what all kinds share, and what one kind has of its own.
+use std::path::Path;
+
+use kernels::Excerpt;
+use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 
 /// Reads a table as its `shared` keys and the rest; `kind` is what the rest is called if it does not say so itself.
@@ -61,4 +64,30 @@ pub fn first_differing_key(
             }
         }
     })
+}
+
+/// Returns the error of a recipe's text: line and column, the message, and the line itself.
+pub fn syntax_error(path: &Path, text: &str, error: &toml::de::Error) -> crate::Error {
+    let message = Excerpt(error.message());
+    let Some(span) = error.span().filter(|span| text.is_char_boundary(span.start)) else {
+        // Without a place, toml names the key in a second line.
+        let text = error.to_string();
+        let key = text.strip_prefix(error.message()).unwrap_or_default().trim();
+        let space = if key.is_empty() { "" } else { " " };
+        let message = format!("{message}{space}{}", Excerpt(key));
+        return crate::Error::RecipeSyntax { path: path.to_owned(), place: String::new(), message };
+    };
+    let before = &text[..span.start];
+    let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+    let place = format!(
+        "line {}, column {}: ",
+        1 + before.matches('\n').count(),
+        1 + before[line_start..].chars().count()
+    );
+    let line = text[line_start..].lines().next().unwrap_or_default().trim();
+    let message = match line {
+        "" => message.to_string(),
+        line => format!("{message}, in the line `{}`", Excerpt(line)),
+    };
+    crate::Error::RecipeSyntax { path: path.to_owned(), place, message }
 }

@@ -6,8 +6,8 @@ use speech::Tokenizer;
 
 use super::MAX_HELD;
 use crate::Result;
-use crate::search::unfused::{Unfused, UnfusedSearch};
 use crate::silence;
+use crate::unfused::{Unfused, UnfusedSearch};
 use crate::words::groups;
 
 /// Decides whether the words of a stream are speech; once open, it stays open.

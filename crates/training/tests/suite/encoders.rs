@@ -1,90 +1,15 @@
-//! Conformers, and convolutions in front of an encoder.
+//! Encoders of recipes, and their gradients in training.
 use std::collections::BTreeMap;
 
 use candle_core::{Device, Tensor};
-use model::encoders::{
-    AttentionKind, BuildEncoder, ChunkedAttention, ConformerEncoderConfig, EncoderKind, EncoderPiece,
-    EncoderState, LstmEncoderConfig, SubsamplingConfig,
-};
-use model::{DropoutMasks, Model, ModelConfig};
-use proptest::prelude::*;
+use model::encoders::{AttentionKind, EncoderKind};
+use model::{Model, ModelConfig};
 use training::data::Batch;
 use training::optimizer::OptimizerConfig;
 use training::{Error, Learner, Moment, Recipe};
 
-use super::streaming::{
-    FEATURES, bits, builder, encode, in_pieces, model_of, padded, random, unpadded, values,
-};
+use super::rows::{BINS, chunks, conformer, every_kind, padded, utterances, values};
 use super::toy::RECIPE;
-
-/// Values of an input row.
-const BINS: usize = 7;
-
-fn subsampling(factor: usize) -> Option<SubsamplingConfig> {
-    Some(SubsamplingConfig { channels: 3, factor })
-}
-
-fn conformer(attention: AttentionKind, kernel: usize, factor: usize) -> ConformerEncoderConfig {
-    ConformerEncoderConfig {
-        layers: 2,
-        width: 12,
-        heads: 3,
-        feed_forward: 20,
-        kernel,
-        dropout: 0.2,
-        attention,
-        subsampling: if factor > 1 { subsampling(factor) } else { None },
-    }
-}
-
-fn chunks(chunk: usize, left: usize) -> AttentionKind {
-    AttentionKind::Chunked(ChunkedAttention { chunk, left })
-}
-
-fn lstm(bidirectional: bool, factor: usize) -> LstmEncoderConfig {
-    let subsampling = subsampling(factor);
-    LstmEncoderConfig { layers: 2, hidden: 9, bidirectional, subsampling, ..LstmEncoderConfig::default() }
-}
-
-fn every_kind() -> Vec<EncoderKind> {
-    vec![
-        EncoderKind::Conformer(conformer(AttentionKind::Full, 5, 4)),
-        EncoderKind::Conformer(conformer(AttentionKind::Full, 3, 1)),
-        EncoderKind::Conformer(conformer(chunks(3, 2), 4, 2)),
-        EncoderKind::Lstm(lstm(true, 4)),
-        EncoderKind::Lstm(lstm(false, 2)),
-    ]
-}
-
-const LENGTHS: [usize; 5] = [23, 0, 1, 40, 18];
-
-fn utterances() -> Vec<Vec<f32>> {
-    LENGTHS.iter().enumerate().map(|(b, n)| random(n * BINS, b as u64, 1.0)).collect()
-}
-
-#[test]
-fn rows_of_an_utterance_depend_neither_on_its_mates_nor_on_padding() {
-    for kind in every_kind() {
-        kind.check().unwrap();
-        let encoder = kind.build(BINS, &builder()).unwrap();
-        let (x, lengths) = padded(&utterances(), BINS);
-        let together = unpadded(encoder.forward(&x, &lengths, None).unwrap());
-        let mut poisoned: Vec<Vec<Vec<f32>>> = x.to_vec3().unwrap();
-        for (rows, &length) in poisoned.iter_mut().zip(&lengths) {
-            rows[length..].iter_mut().for_each(|row| row.fill(f32::NAN));
-        }
-        let poisoned = Tensor::new(poisoned, &Device::Cpu).unwrap();
-        assert_eq!(unpadded(encoder.forward(&poisoned, &lengths, None).unwrap()), together, "{kind:?}");
-        for (rows, together) in utterances().iter().zip(&together) {
-            let (x, lengths) = padded(std::slice::from_ref(rows), BINS);
-            let alone = unpadded(encoder.forward(&x, &lengths, None).unwrap());
-            assert_eq!(bits(&alone[0]), bits(together), "{kind:?}");
-            let steps = rows.len() / BINS;
-            assert_eq!(alone[0].len() / encoder.width(), steps.div_ceil(kind.reduction()));
-        }
-        assert!(together.concat().iter().all(|x| x.is_finite()));
-    }
-}
 
 fn model(kind: EncoderKind) -> Model {
     let recipe = RECIPE.replace("stack = 4\nstride = 4", "stack = 1\nstride = 1");
@@ -126,98 +51,6 @@ fn gradients_reach_every_parameter_with_the_same_bits_for_any_number_of_threads(
             assert!(gradients(&kind, threads) == one, "{kind:?}: {threads} threads");
         }
     }
-}
-
-#[test]
-fn dropout_is_on_with_masks_alone() {
-    for kind in every_kind().into_iter().take(3) {
-        let encoder = kind.build(BINS, &builder()).unwrap();
-        let (x, lengths) = padded(&utterances(), BINS);
-        let run = |masks: Option<u64>| {
-            let numbers: Vec<u64> = (0..lengths.len() as u64).collect();
-            let mut masks = masks.map(|epoch| DropoutMasks::new(1, epoch, &numbers));
-            values(&encoder.forward(&x, &lengths, masks.as_mut()).unwrap().0)
-        };
-        assert_eq!(run(Some(1)), run(Some(1)));
-        assert!(run(Some(1)) != run(Some(2)) && run(Some(1)) != run(None));
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
-
-    #[test]
-    fn conformers_and_subsampling_in_pieces_have_the_bits_of_the_whole(
-        lengths in prop::collection::vec(0usize..30, 1..5),
-        cuts in prop::collection::vec(prop::collection::vec(0usize..30, 0..6), 4),
-        chunk in 1usize..5,
-        left in 0usize..3,
-        kernel in 1usize..6,
-        factor in prop::sample::select(vec![1usize, 2, 4]),
-        order in any::<u64>(),
-    ) {
-        let encoder = conformer(chunks(chunk, left), kernel, factor).build(BINS, &builder()).unwrap();
-        let stream = encoder.stream().unwrap().unwrap();
-        in_pieces(encoder.as_ref(), stream.as_ref(), &lengths, &cuts, order);
-        if factor > 1 {
-            let encoder = lstm(false, factor).build(BINS, &builder()).unwrap();
-            let stream = encoder.stream().unwrap().unwrap();
-            in_pieces(encoder.as_ref(), stream.as_ref(), &lengths, &cuts, order);
-        }
-    }
-}
-
-#[test]
-fn only_chunks_are_a_stream_and_its_states_are_plain_values_that_are_checked() {
-    let full = conformer(AttentionKind::Full, 3, 4).build(BINS, &builder()).unwrap();
-    assert!(full.stream().unwrap().is_none());
-    let encoder = conformer(chunks(2, 1), 3, 4).build(BINS, &builder()).unwrap();
-    let stream = encoder.stream().unwrap().unwrap();
-    let mut state = stream.start();
-    let names: Vec<&str> = state.values.keys().map(String::as_str).collect();
-    assert_eq!(names[..4], ["layers.0.keys", "layers.0.tail", "layers.1.keys", "layers.1.tail"]);
-    assert_eq!(names[4..], ["subsampling.0", "subsampling.1", "waiting"]);
-    let rows = random(30 * BINS, 1, 1.0);
-    // 7 rows are complete, of which 6 are chunks.
-    let out = stream.step(&mut [EncoderPiece { state: &mut state, rows: &rows, last: false }]).unwrap();
-    assert_eq!(out[0].len(), 6 * 12);
-    assert_eq!((state.values["layers.1.keys"].len(), state.values["layers.1.tail"].len()), (48, 24));
-    assert_eq!(state.values["waiting"].len(), 12);
-    let text = serde_json::to_string(&state).unwrap();
-    assert_eq!(serde_json::from_str::<EncoderState>(&text).unwrap(), state);
-    for (name, count, message) in [
-        ("layers.1.keys", 24, "state layers.1.keys: expected [0, 48] values, found 24"),
-        ("layers.0.tail", 7, "state layers.0.tail: expected [0, 12, 24] values, found 7"),
-        ("subsampling.1", 0, "state subsampling.1: expected [12, 24] values, found 0"),
-        ("waiting", 24, "state waiting: expected [0, 12] values, found 24"),
-    ] {
-        let mut damaged = state.clone();
-        damaged.values.get_mut(name).unwrap().resize(count, 0.0);
-        let error =
-            stream.step(&mut [EncoderPiece { state: &mut damaged, rows: &rows, last: true }]).unwrap_err();
-        assert_eq!(error.to_string(), message);
-    }
-}
-
-#[test]
-fn sound_in_pieces_has_the_rows_of_the_whole() {
-    let attention = "attention = { chunk = 3, left = 2 }, subsampling = { channels = 4 }";
-    let sizes = "layers = 2, width = 8, heads = 2, feed_forward = 16, kernel = 4";
-    let encoder = format!("{{ kind = \"conformer\", stack = 1, stride = 1, {sizes}, {attention} }}");
-    let model = model_of(FEATURES, &encoder, 1);
-    let samples = random(9_000, 5, 0.3);
-    let whole = encode(&model, FEATURES, (1, 1), &samples);
-    let mut listener = recognizer::StreamingEncoder::new(&model).unwrap();
-    let stream = listener.open();
-    let mut found = Vec::new();
-    for piece in samples.chunks(1234) {
-        listener.push(stream, piece).unwrap();
-        listener.encode().unwrap().into_iter().for_each(|heard| found.extend(heard.rows));
-    }
-    listener.finish(stream).unwrap();
-    listener.encode().unwrap().into_iter().for_each(|heard| found.extend(heard.rows));
-    assert_eq!(bits(&found), bits(&whole));
-    assert!(found.len() / 7 > 20);
 }
 
 #[test]

@@ -20,11 +20,13 @@ mod pretrained;
 mod rank_differences;
 mod rank_runs;
 mod recipes;
+#[allow(dead_code)]
+#[path = "../../../model/tests/suite/rows.rs"]
+mod rows;
 mod runs;
 mod shards;
 mod silence;
 mod steps;
 mod streamed;
-mod streaming;
 mod tfevents;
 mod toy;

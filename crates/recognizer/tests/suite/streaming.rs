@@ -2,242 +2,18 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
-use model::encoders::{
-    BuildEncoder, Encoder, EncoderPiece, EncoderState, EncoderStream, LstmEncoder, LstmEncoderConfig,
-    ModuleEncoder, TimeReduction,
-};
-use model::{Lstm, LstmState, Model};
+use model::encoders::{Encoder, ModuleEncoder};
+use model::{Model, ModelConfig};
 use proptest::prelude::*;
-use rand::RngExt;
-use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
-use recognizer::Error;
-use recognizer::{ChunkedEncoder, StreamState, StreamingEncoder, WindowConfig};
+use recognizer::{ChunkedEncoder, Error, StreamState, StreamingEncoder, WindowConfig};
 use speech::{Audio, FrontEnd};
-use training::{Recipe, Result};
 
-pub fn random(count: usize, seed: u64, scale: f32) -> Vec<f32> {
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    (0..count).map(|_| scale * (2.0 * rng.random::<f32>() - 1.0)).collect()
-}
+use crate::rows::{bits, builder, cut, random, tensor, values};
 
-pub fn tensor(values: &[f32], shape: &[usize]) -> Tensor {
-    Tensor::from_slice(values, shape, &Device::Cpu).unwrap()
-}
+const FEATURES: &str = r#"{ sample_rate = 8000, mels = 6, normalise = "running", floor_db = 90.0 }"#;
 
-pub fn values(x: &Tensor) -> Vec<f32> {
-    x.flatten_all().unwrap().to_vec1().unwrap()
-}
-
-pub fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|x| x.to_bits()).collect()
-}
-
-/// Sorted ends of pieces of something so long, empty pieces included.
-fn cut(length: usize, cuts: &[usize]) -> Vec<usize> {
-    let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (length + 1)).chain([0, length]).collect();
-    cuts.sort_unstable();
-    cuts
-}
-
-pub fn builder() -> VarBuilder<'static> {
-    VarBuilder::from_varmap(&candle_nn::VarMap::new(), DType::F32, &Device::Cpu)
-}
-
-/// A padded batch of utterances.
-pub fn padded(utterances: &[Vec<f32>], width: usize) -> (Tensor, Vec<usize>) {
-    let lengths: Vec<usize> = utterances.iter().map(|rows| rows.len() / width).collect();
-    let frames = lengths.iter().copied().max().unwrap_or(0);
-    let mut all = vec![0.0; utterances.len() * frames * width];
-    for (to, rows) in all.chunks_mut((frames * width).max(1)).zip(utterances) {
-        to[..rows.len()].copy_from_slice(rows);
-    }
-    (tensor(&all, &[utterances.len(), frames, width]), lengths)
-}
-
-/// The rows of each utterance out of a padded batch.
-pub fn unpadded((x, lengths): (Tensor, Vec<usize>)) -> Vec<Vec<f32>> {
-    let (_, frames, width) = x.dims3().unwrap();
-    let all = values(&x);
-    let rows = |(b, &length): (usize, &usize)| all[b * frames * width..][..length * width].to_vec();
-    lengths.iter().enumerate().map(rows).collect()
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
-
-    #[test]
-    fn an_lstm_that_goes_on_has_the_bits_of_the_whole(
-        lengths in prop::collection::vec(0usize..14, 1..19),
-        cuts in prop::collection::vec(0usize..14, 0..4),
-        d in 1usize..20,
-        h in prop::sample::select(vec![1usize, 5, 16, 33]),
-        seed in any::<u64>(),
-    ) {
-        let weights = [
-            ("weight_ih_l0", tensor(&random(4 * h * d, seed, 0.5), &[4 * h, d])),
-            ("weight_hh_l0", tensor(&random(4 * h * h, seed ^ 1, 0.5), &[4 * h, h])),
-            ("bias_ih_l0", tensor(&random(4 * h, seed ^ 2, 0.5), &[4 * h])),
-        ];
-        let weights = weights.map(|(name, weight)| (name.to_owned(), weight)).into();
-        let vb = VarBuilder::from_tensors(weights, DType::F32, &Device::Cpu);
-        let layer = Lstm::new(d, h, 0, false, &vb).unwrap();
-        let utterances: Vec<Vec<f32>> =
-            lengths.iter().enumerate().map(|(b, n)| random(n * d, seed ^ (b as u64 + 3), 1.0)).collect();
-        let (x, lengths) = padded(&utterances, d);
-        let whole = unpadded((layer.forward(&x, &lengths).unwrap(), lengths.clone()));
-
-        // All utterances are cut at the same times, so that short ones have empty pieces.
-        let carried = layer.carried().unwrap().unwrap();
-        let mut states = vec![LstmState::new(h); lengths.len()];
-        let mut found = vec![Vec::new(); lengths.len()];
-        for ends in cut(14, &cuts).windows(2) {
-            let part = |b: usize| {
-                let [from, to] = [ends[0], ends[1]].map(|end| end.min(lengths[b]) * d);
-                &utterances[b][from..to]
-            };
-            let parts: Vec<&[f32]> = (0..lengths.len()).map(part).collect();
-            let counts: Vec<usize> = parts.iter().map(|part| part.len() / d).collect();
-            let mut rows = &carried.forward(&parts.concat(), &counts, &mut states).unwrap()[..];
-            for (found, count) in found.iter_mut().zip(counts) {
-                found.extend_from_slice(&rows[..count * h]);
-                rows = &rows[count * h..];
-            }
-        }
-        for (found, whole) in found.iter().zip(&whole) {
-            prop_assert_eq!(bits(found), bits(whole));
-        }
-    }
-
-    #[test]
-    fn an_encoder_in_pieces_has_the_bits_of_the_whole(
-        lengths in prop::collection::vec(0usize..17, 1..5),
-        cuts in prop::collection::vec(prop::collection::vec(0usize..17, 0..5), 4),
-        layers in 1usize..4,
-        after in 0usize..3,
-        factor in 1usize..4,
-        order in any::<u64>(),
-    ) {
-        let (encoder, stream) = encoder(layers, Some(TimeReduction { after_layer: after % layers, factor }));
-        in_pieces(&encoder, stream.as_ref(), &lengths, &cuts, order);
-    }
-}
-
-/// Asserts that utterances of such lengths, cut in this way and encoded with whom the seed says, have the bits of the whole.
-pub fn in_pieces(
-    encoder: &dyn Encoder,
-    stream: &dyn EncoderStream,
-    lengths: &[usize],
-    cuts: &[Vec<usize>],
-    order: u64,
-) {
-    let d = stream.input();
-    let utterances: Vec<Vec<f32>> =
-        lengths.iter().enumerate().map(|(b, n)| random(n * d, order ^ b as u64, 1.0)).collect();
-    let (x, all) = padded(&utterances, d);
-    let whole = unpadded(encoder.forward(&x, &all, None).unwrap());
-
-    // Pieces of each utterance, of which some, chosen at random, are encoded together.
-    let mut rng = ChaCha8Rng::seed_from_u64(order);
-    let mut left: Vec<Vec<usize>> = lengths.iter().zip(cuts).map(|(&n, cuts)| cut(n, cuts)).collect();
-    let mut states = vec![stream.start(); lengths.len()];
-    let mut found = vec![Vec::new(); lengths.len()];
-    while left.iter().any(|ends| ends.len() > 1) {
-        let now: Vec<usize> =
-            (0..left.len()).filter(|&b| left[b].len() > 1 && rng.random::<bool>()).collect();
-        let mut taken: Vec<(usize, EncoderState)> =
-            now.iter().map(|&b| (b, std::mem::take(&mut states[b]))).collect();
-        let mut pieces: Vec<EncoderPiece> = taken
-            .iter_mut()
-            .map(|(b, state)| {
-                let ends = &left[*b];
-                EncoderPiece { state, rows: &utterances[*b][ends[0] * d..ends[1] * d], last: ends.len() == 2 }
-            })
-            .collect();
-        let rows = stream.step(&mut pieces).unwrap();
-        for ((b, state), rows) in taken.into_iter().zip(rows) {
-            found[b].extend(rows);
-            states[b] = state;
-            left[b].remove(0);
-        }
-    }
-    for (found, whole) in found.iter().zip(&whole) {
-        assert_eq!(bits(found), bits(whole));
-    }
-    assert!(states.iter().all(|state| *state == stream.start()));
-}
-
-fn encoder(layers: usize, reduction: Option<TimeReduction>) -> (LstmEncoder, Arc<dyn EncoderStream>) {
-    let config = LstmEncoderConfig {
-        layers,
-        hidden: 9,
-        bidirectional: false,
-        dropout: 0.2,
-        time_reduction: reduction,
-        ..LstmEncoderConfig::default()
-    };
-    config.check().unwrap();
-    let encoder = LstmEncoder::new(&config, 4, &builder()).unwrap();
-    let stream = encoder.stream().unwrap().unwrap();
-    (encoder, stream)
-}
-
-#[test]
-fn states_are_plain_values_that_are_checked() {
-    let (_, stream) = encoder(2, Some(TimeReduction { after_layer: 1, factor: 3 }));
-    let mut state = stream.start();
-    let names: Vec<&str> = state.values.keys().map(String::as_str).collect();
-    assert_eq!(names, ["layers.0.c", "layers.0.h", "layers.1.c", "layers.1.h", "reduction.rows"]);
-    stream.step(&mut [EncoderPiece { state: &mut state, rows: &random(16, 1, 1.0), last: false }]).unwrap();
-    assert_eq!(state.values["reduction.rows"].len(), 9);
-    let text = serde_json::to_string(&state).unwrap();
-    assert_eq!(serde_json::from_str::<EncoderState>(&text).unwrap(), state);
-
-    type Damage = fn(&mut EncoderState);
-    let damages: [(Damage, &str); 5] = [
-        (|s| drop(s.values.remove("layers.0.h")), "state layers.0.h: expected [9] values, found none"),
-        (
-            |s| s.values.get_mut("layers.1.c").unwrap().truncate(8),
-            "state layers.1.c: expected [9] values, found 8",
-        ),
-        (
-            |s| s.values.get_mut("layers.0.c").unwrap()[3] = f32::NAN,
-            "state layers.0.c: expected finite values",
-        ),
-        (
-            |s| s.values.get_mut("reduction.rows").unwrap().truncate(5),
-            "state reduction.rows: expected [0, 9, 18] values",
-        ),
-        (
-            |s| drop(s.values.insert("more".into(), vec![])),
-            "state: expected the encoder's own values only, found more",
-        ),
-    ];
-    for (damage, message) in damages {
-        let (mut damaged, mut fine) = (state.clone(), state.clone());
-        damage(&mut damaged);
-        let rows = random(4, 2, 1.0);
-        let pieces = &mut [
-            EncoderPiece { state: &mut fine, rows: &rows, last: false },
-            EncoderPiece { state: &mut damaged, rows: &rows, last: false },
-        ];
-        let error = stream.step(pieces).unwrap_err().to_string();
-        assert!(error.starts_with(message), "{error}");
-        assert_eq!(fine, state, "a mate changes although the batch is refused");
-    }
-    for rows in [&[1.0, 2.0, 3.0][..], &[1.0, f32::NAN, 0.0, 0.0]] {
-        let before = state.clone();
-        let error = stream.step(&mut [EncoderPiece { state: &mut state, rows, last: true }]).unwrap_err();
-        assert!(error.to_string().starts_with("rows: expected"), "{error}");
-        assert_eq!(state, before);
-    }
-}
-
-pub const FEATURES: &str = r#"{ sample_rate = 8000, mels = 6, normalise = "running", floor_db = 90.0 }"#;
-
-fn recipe_of(features: &str, encoder: &str, seed: u64) -> Recipe {
+fn config_of(features: &str, encoder: &str, seed: u64) -> ModelConfig {
     let recipe = format!(
         r#"
         seed = {seed}
@@ -252,11 +28,11 @@ fn recipe_of(features: &str, encoder: &str, seed: u64) -> Recipe {
         training = {{ epochs = 1 }}
         "#
     );
-    Recipe::parse(&recipe, Path::new("test.toml")).unwrap()
+    ModelConfig::from_recipe(&recipe, Path::new("test.toml")).unwrap()
 }
 
-pub fn model_of(features: &str, encoder: &str, seed: u64) -> Model {
-    Model::new(&recipe_of(features, encoder, seed).model(), 4).unwrap()
+fn model_of(features: &str, encoder: &str, seed: u64) -> Model {
+    Model::new(&config_of(features, encoder, seed), 4).unwrap()
 }
 
 fn one_way(stack: usize, stride: usize, factor: usize) -> Model {
@@ -266,7 +42,7 @@ fn one_way(stack: usize, stride: usize, factor: usize) -> Model {
 }
 
 /// [`Model::encode`] on whole sound.
-pub fn encode(model: &Model, features: &str, rows: (usize, usize), samples: &[f32]) -> Vec<f32> {
+fn encode(model: &Model, features: &str, rows: (usize, usize), samples: &[f32]) -> Vec<f32> {
     let config = toml::from_str(features.trim_matches(['{', '}', ' ']).replace(", ", "\n").as_str()).unwrap();
     let audio = Audio { samples: samples.to_vec(), sample_rate: 8000 };
     let plane = FrontEnd::new(&config).unwrap().log_mel(&audio).unwrap().stack(rows.0, rows.1);
@@ -354,15 +130,15 @@ fn rows_do_not_depend_on_the_number_of_threads() {
 
 #[test]
 fn rows_of_more_channels_stream_too() {
-    let recipe = recipe_of(FEATURES, "{ stack = 3, stride = 2, channels = 32, layers = 1, hidden = 4 }", 1);
-    let model = Model::new(&recipe.model(), 4).unwrap();
+    let config = config_of(FEATURES, "{ stack = 3, stride = 2, channels = 32, layers = 1, hidden = 4 }", 1);
+    let model = Model::new(&config, 4).unwrap();
     let samples = random(5000, 3, 0.3);
     let mut listener = StreamingEncoder::new(&model).unwrap();
     let id = listener.open();
     listener.push(id, &samples).unwrap();
     listener.finish(id).unwrap();
     let found: Vec<f32> = listener.encode().unwrap().into_iter().flat_map(|heard| heard.rows).collect();
-    let plane = FrontEnd::new(&recipe.features).unwrap();
+    let plane = FrontEnd::new(&config.input.features).unwrap();
     let plane = plane.log_mel(&Audio { samples, sample_rate: 8000 }).unwrap().stack_into(3, 2, 32);
     let x = tensor(&plane.data, &[1, plane.frames, 32]);
     assert_eq!(bits(&found), bits(&values(&model.encode(&x, &[plane.frames]).unwrap().0)));
@@ -384,7 +160,7 @@ fn a_model_that_needs_the_whole_is_refused_with_what_to_do() {
         let message = error.to_string();
         assert!(message.contains(found) && message.contains("overlapping windows"), "{message}");
     }
-    let identity = |vb: &VarBuilder| -> Result<Arc<dyn Encoder>> {
+    let identity = |vb: &VarBuilder| -> model::Result<Arc<dyn Encoder>> {
         Ok(Arc::new(ModuleEncoder::new(candle_nn::linear(18, 5, vb.clone())?, 5, 1)?))
     };
     assert!(identity(&builder()).unwrap().stream().unwrap().is_none());
@@ -492,11 +268,11 @@ proptest! {
 /// An encoder that knows one row at a time says where a row came from; each window has statistics of its own.
 #[test]
 fn rows_of_windows_are_those_of_the_same_time() {
-    let recipe = recipe_of(WHOLE, "{ stack = 3, stride = 3, layers = 1, hidden = 4 }", 3);
+    let config = config_of(WHOLE, "{ stack = 3, stride = 3, layers = 1, hidden = 4 }", 3);
     let make = |factor| {
-        Model::with(&recipe.model(), 4, |encoder, predictor| {
+        Model::with(&config, 4, |encoder, predictor| {
             let encoder = ModuleEncoder::new(candle_nn::linear(18, 5, encoder)?, 5, factor)?;
-            let predictor = recipe.predictor.as_ref().unwrap().build(5, 4, &predictor)?;
+            let predictor = config.predictor.as_ref().unwrap().build(5, 4, &predictor)?;
             Ok((Arc::new(encoder), predictor))
         })
     };
@@ -552,4 +328,25 @@ fn sound_as_long_as_a_window_is_one() {
         let whole = encode(&model, WHOLE, (4, 3), &samples[..n]);
         assert_eq!(bits(&in_windows(&model, config, &samples[..n], &[])), bits(&whole), "{n}");
     }
+}
+
+#[test]
+fn sound_in_pieces_has_the_rows_of_the_whole() {
+    let attention = "attention = { chunk = 3, left = 2 }, subsampling = { channels = 4 }";
+    let sizes = "layers = 2, width = 8, heads = 2, feed_forward = 16, kernel = 4";
+    let encoder = format!("{{ kind = \"conformer\", stack = 1, stride = 1, {sizes}, {attention} }}");
+    let model = model_of(FEATURES, &encoder, 1);
+    let samples = random(9_000, 5, 0.3);
+    let whole = encode(&model, FEATURES, (1, 1), &samples);
+    let mut listener = recognizer::StreamingEncoder::new(&model).unwrap();
+    let stream = listener.open();
+    let mut found = Vec::new();
+    for piece in samples.chunks(1234) {
+        listener.push(stream, piece).unwrap();
+        listener.encode().unwrap().into_iter().for_each(|heard| found.extend(heard.rows));
+    }
+    listener.finish(stream).unwrap();
+    listener.encode().unwrap().into_iter().for_each(|heard| found.extend(heard.rows));
+    assert_eq!(bits(&found), bits(&whole));
+    assert!(found.len() / 7 > 20);
 }

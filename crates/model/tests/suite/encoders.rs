@@ -1,0 +1,283 @@
+//! Encoders: padding, dropout, and rows that arrive in pieces.
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use candle_nn::VarBuilder;
+use model::encoders::{
+    AttentionKind, BuildEncoder, Encoder, EncoderPiece, EncoderState, EncoderStream, LstmEncoder,
+    LstmEncoderConfig, TimeReduction,
+};
+use model::{DropoutMasks, Lstm, LstmState};
+use proptest::prelude::*;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::rows::{
+    BINS, bits, builder, chunks, conformer, cut, every_kind, lstm, padded, random, tensor, unpadded,
+    utterances, values,
+};
+
+#[test]
+fn rows_of_an_utterance_depend_neither_on_its_mates_nor_on_padding() {
+    for kind in every_kind() {
+        kind.check().unwrap();
+        let encoder = kind.build(BINS, &builder()).unwrap();
+        let (x, lengths) = padded(&utterances(), BINS);
+        let together = unpadded(encoder.forward(&x, &lengths, None).unwrap());
+        let mut poisoned: Vec<Vec<Vec<f32>>> = x.to_vec3().unwrap();
+        for (rows, &length) in poisoned.iter_mut().zip(&lengths) {
+            rows[length..].iter_mut().for_each(|row| row.fill(f32::NAN));
+        }
+        let poisoned = Tensor::new(poisoned, &Device::Cpu).unwrap();
+        assert_eq!(unpadded(encoder.forward(&poisoned, &lengths, None).unwrap()), together, "{kind:?}");
+        for (rows, together) in utterances().iter().zip(&together) {
+            let (x, lengths) = padded(std::slice::from_ref(rows), BINS);
+            let alone = unpadded(encoder.forward(&x, &lengths, None).unwrap());
+            assert_eq!(bits(&alone[0]), bits(together), "{kind:?}");
+            let steps = rows.len() / BINS;
+            assert_eq!(alone[0].len() / encoder.width(), steps.div_ceil(kind.reduction()));
+        }
+        assert!(together.concat().iter().all(|x| x.is_finite()));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn an_lstm_that_goes_on_has_the_bits_of_the_whole(
+        lengths in prop::collection::vec(0usize..14, 1..19),
+        cuts in prop::collection::vec(0usize..14, 0..4),
+        d in 1usize..20,
+        h in prop::sample::select(vec![1usize, 5, 16, 33]),
+        seed in any::<u64>(),
+    ) {
+        let weights = [
+            ("weight_ih_l0", tensor(&random(4 * h * d, seed, 0.5), &[4 * h, d])),
+            ("weight_hh_l0", tensor(&random(4 * h * h, seed ^ 1, 0.5), &[4 * h, h])),
+            ("bias_ih_l0", tensor(&random(4 * h, seed ^ 2, 0.5), &[4 * h])),
+        ];
+        let weights = weights.map(|(name, weight)| (name.to_owned(), weight)).into();
+        let vb = VarBuilder::from_tensors(weights, DType::F32, &Device::Cpu);
+        let layer = Lstm::new(d, h, 0, false, &vb).unwrap();
+        let utterances: Vec<Vec<f32>> =
+            lengths.iter().enumerate().map(|(b, n)| random(n * d, seed ^ (b as u64 + 3), 1.0)).collect();
+        let (x, lengths) = padded(&utterances, d);
+        let whole = unpadded((layer.forward(&x, &lengths).unwrap(), lengths.clone()));
+
+        // All utterances are cut at the same times, so that short ones have empty pieces.
+        let carried = layer.carried().unwrap().unwrap();
+        let mut states = vec![LstmState::new(h); lengths.len()];
+        let mut found = vec![Vec::new(); lengths.len()];
+        for ends in cut(14, &cuts).windows(2) {
+            let part = |b: usize| {
+                let [from, to] = [ends[0], ends[1]].map(|end| end.min(lengths[b]) * d);
+                &utterances[b][from..to]
+            };
+            let parts: Vec<&[f32]> = (0..lengths.len()).map(part).collect();
+            let counts: Vec<usize> = parts.iter().map(|part| part.len() / d).collect();
+            let mut rows = &carried.forward(&parts.concat(), &counts, &mut states).unwrap()[..];
+            for (found, count) in found.iter_mut().zip(counts) {
+                found.extend_from_slice(&rows[..count * h]);
+                rows = &rows[count * h..];
+            }
+        }
+        for (found, whole) in found.iter().zip(&whole) {
+            prop_assert_eq!(bits(found), bits(whole));
+        }
+    }
+
+    #[test]
+    fn an_encoder_in_pieces_has_the_bits_of_the_whole(
+        lengths in prop::collection::vec(0usize..17, 1..5),
+        cuts in prop::collection::vec(prop::collection::vec(0usize..17, 0..5), 4),
+        layers in 1usize..4,
+        after in 0usize..3,
+        factor in 1usize..4,
+        order in any::<u64>(),
+    ) {
+        let (encoder, stream) = encoder(layers, Some(TimeReduction { after_layer: after % layers, factor }));
+        in_pieces(&encoder, stream.as_ref(), &lengths, &cuts, order);
+    }
+}
+
+/// Asserts that utterances of such lengths, cut in this way and encoded with whom the seed says, have the bits of the whole.
+fn in_pieces(
+    encoder: &dyn Encoder,
+    stream: &dyn EncoderStream,
+    lengths: &[usize],
+    cuts: &[Vec<usize>],
+    order: u64,
+) {
+    let d = stream.input();
+    let utterances: Vec<Vec<f32>> =
+        lengths.iter().enumerate().map(|(b, n)| random(n * d, order ^ b as u64, 1.0)).collect();
+    let (x, all) = padded(&utterances, d);
+    let whole = unpadded(encoder.forward(&x, &all, None).unwrap());
+
+    // Pieces of each utterance, of which some, chosen at random, are encoded together.
+    let mut rng = ChaCha8Rng::seed_from_u64(order);
+    let mut left: Vec<Vec<usize>> = lengths.iter().zip(cuts).map(|(&n, cuts)| cut(n, cuts)).collect();
+    let mut states = vec![stream.start(); lengths.len()];
+    let mut found = vec![Vec::new(); lengths.len()];
+    while left.iter().any(|ends| ends.len() > 1) {
+        let now: Vec<usize> =
+            (0..left.len()).filter(|&b| left[b].len() > 1 && rng.random::<bool>()).collect();
+        let mut taken: Vec<(usize, EncoderState)> =
+            now.iter().map(|&b| (b, std::mem::take(&mut states[b]))).collect();
+        let mut pieces: Vec<EncoderPiece> = taken
+            .iter_mut()
+            .map(|(b, state)| {
+                let ends = &left[*b];
+                EncoderPiece { state, rows: &utterances[*b][ends[0] * d..ends[1] * d], last: ends.len() == 2 }
+            })
+            .collect();
+        let rows = stream.step(&mut pieces).unwrap();
+        for ((b, state), rows) in taken.into_iter().zip(rows) {
+            found[b].extend(rows);
+            states[b] = state;
+            left[b].remove(0);
+        }
+    }
+    for (found, whole) in found.iter().zip(&whole) {
+        assert_eq!(bits(found), bits(whole));
+    }
+    assert!(states.iter().all(|state| *state == stream.start()));
+}
+
+fn encoder(layers: usize, reduction: Option<TimeReduction>) -> (LstmEncoder, Arc<dyn EncoderStream>) {
+    let config = LstmEncoderConfig {
+        layers,
+        hidden: 9,
+        bidirectional: false,
+        dropout: 0.2,
+        time_reduction: reduction,
+        ..LstmEncoderConfig::default()
+    };
+    config.check().unwrap();
+    let encoder = LstmEncoder::new(&config, 4, &builder()).unwrap();
+    let stream = encoder.stream().unwrap().unwrap();
+    (encoder, stream)
+}
+
+#[test]
+fn states_are_plain_values_that_are_checked() {
+    let (_, stream) = encoder(2, Some(TimeReduction { after_layer: 1, factor: 3 }));
+    let mut state = stream.start();
+    let names: Vec<&str> = state.values.keys().map(String::as_str).collect();
+    assert_eq!(names, ["layers.0.c", "layers.0.h", "layers.1.c", "layers.1.h", "reduction.rows"]);
+    stream.step(&mut [EncoderPiece { state: &mut state, rows: &random(16, 1, 1.0), last: false }]).unwrap();
+    assert_eq!(state.values["reduction.rows"].len(), 9);
+    let text = serde_json::to_string(&state).unwrap();
+    assert_eq!(serde_json::from_str::<EncoderState>(&text).unwrap(), state);
+
+    type Damage = fn(&mut EncoderState);
+    let damages: [(Damage, &str); 5] = [
+        (|s| drop(s.values.remove("layers.0.h")), "state layers.0.h: expected [9] values, found none"),
+        (
+            |s| s.values.get_mut("layers.1.c").unwrap().truncate(8),
+            "state layers.1.c: expected [9] values, found 8",
+        ),
+        (
+            |s| s.values.get_mut("layers.0.c").unwrap()[3] = f32::NAN,
+            "state layers.0.c: expected finite values",
+        ),
+        (
+            |s| s.values.get_mut("reduction.rows").unwrap().truncate(5),
+            "state reduction.rows: expected [0, 9, 18] values",
+        ),
+        (
+            |s| drop(s.values.insert("more".into(), vec![])),
+            "state: expected the encoder's own values only, found more",
+        ),
+    ];
+    for (damage, message) in damages {
+        let (mut damaged, mut fine) = (state.clone(), state.clone());
+        damage(&mut damaged);
+        let rows = random(4, 2, 1.0);
+        let pieces = &mut [
+            EncoderPiece { state: &mut fine, rows: &rows, last: false },
+            EncoderPiece { state: &mut damaged, rows: &rows, last: false },
+        ];
+        let error = stream.step(pieces).unwrap_err().to_string();
+        assert!(error.starts_with(message), "{error}");
+        assert_eq!(fine, state, "a mate changes although the batch is refused");
+    }
+    for rows in [&[1.0, 2.0, 3.0][..], &[1.0, f32::NAN, 0.0, 0.0]] {
+        let before = state.clone();
+        let error = stream.step(&mut [EncoderPiece { state: &mut state, rows, last: true }]).unwrap_err();
+        assert!(error.to_string().starts_with("rows: expected"), "{error}");
+        assert_eq!(state, before);
+    }
+}
+
+#[test]
+fn dropout_is_on_with_masks_alone() {
+    for kind in every_kind().into_iter().take(3) {
+        let encoder = kind.build(BINS, &builder()).unwrap();
+        let (x, lengths) = padded(&utterances(), BINS);
+        let run = |masks: Option<u64>| {
+            let numbers: Vec<u64> = (0..lengths.len() as u64).collect();
+            let mut masks = masks.map(|epoch| DropoutMasks::new(1, epoch, &numbers));
+            values(&encoder.forward(&x, &lengths, masks.as_mut()).unwrap().0)
+        };
+        assert_eq!(run(Some(1)), run(Some(1)));
+        assert!(run(Some(1)) != run(Some(2)) && run(Some(1)) != run(None));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn conformers_and_subsampling_in_pieces_have_the_bits_of_the_whole(
+        lengths in prop::collection::vec(0usize..30, 1..5),
+        cuts in prop::collection::vec(prop::collection::vec(0usize..30, 0..6), 4),
+        chunk in 1usize..5,
+        left in 0usize..3,
+        kernel in 1usize..6,
+        factor in prop::sample::select(vec![1usize, 2, 4]),
+        order in any::<u64>(),
+    ) {
+        let encoder = conformer(chunks(chunk, left), kernel, factor).build(BINS, &builder()).unwrap();
+        let stream = encoder.stream().unwrap().unwrap();
+        in_pieces(encoder.as_ref(), stream.as_ref(), &lengths, &cuts, order);
+        if factor > 1 {
+            let encoder = lstm(false, factor).build(BINS, &builder()).unwrap();
+            let stream = encoder.stream().unwrap().unwrap();
+            in_pieces(encoder.as_ref(), stream.as_ref(), &lengths, &cuts, order);
+        }
+    }
+}
+
+#[test]
+fn only_chunks_are_a_stream_and_its_states_are_plain_values_that_are_checked() {
+    let full = conformer(AttentionKind::Full, 3, 4).build(BINS, &builder()).unwrap();
+    assert!(full.stream().unwrap().is_none());
+    let encoder = conformer(chunks(2, 1), 3, 4).build(BINS, &builder()).unwrap();
+    let stream = encoder.stream().unwrap().unwrap();
+    let mut state = stream.start();
+    let names: Vec<&str> = state.values.keys().map(String::as_str).collect();
+    assert_eq!(names[..4], ["layers.0.keys", "layers.0.tail", "layers.1.keys", "layers.1.tail"]);
+    assert_eq!(names[4..], ["subsampling.0", "subsampling.1", "waiting"]);
+    let rows = random(30 * BINS, 1, 1.0);
+    // 7 rows are complete, of which 6 are chunks.
+    let out = stream.step(&mut [EncoderPiece { state: &mut state, rows: &rows, last: false }]).unwrap();
+    assert_eq!(out[0].len(), 6 * 12);
+    assert_eq!((state.values["layers.1.keys"].len(), state.values["layers.1.tail"].len()), (48, 24));
+    assert_eq!(state.values["waiting"].len(), 12);
+    let text = serde_json::to_string(&state).unwrap();
+    assert_eq!(serde_json::from_str::<EncoderState>(&text).unwrap(), state);
+    for (name, count, message) in [
+        ("layers.1.keys", 24, "state layers.1.keys: expected [0, 48] values, found 24"),
+        ("layers.0.tail", 7, "state layers.0.tail: expected [0, 12, 24] values, found 7"),
+        ("subsampling.1", 0, "state subsampling.1: expected [12, 24] values, found 0"),
+        ("waiting", 24, "state waiting: expected [0, 12] values, found 24"),
+    ] {
+        let mut damaged = state.clone();
+        damaged.values.get_mut(name).unwrap().resize(count, 0.0);
+        let error =
+            stream.step(&mut [EncoderPiece { state: &mut damaged, rows: &rows, last: true }]).unwrap_err();
+        assert_eq!(error.to_string(), message);
+    }
+}

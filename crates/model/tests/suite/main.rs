@@ -1,0 +1,4 @@
+//! The tests of models as a user sees them.
+
+mod encoders;
+mod rows;

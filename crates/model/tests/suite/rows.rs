@@ -1,0 +1,101 @@
+//! Rows and encoders for tests.
+use candle_core::{DType, Device, Tensor};
+use candle_nn::VarBuilder;
+use model::encoders::{
+    AttentionKind, ChunkedAttention, ConformerEncoderConfig, EncoderKind, LstmEncoderConfig,
+    SubsamplingConfig,
+};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+pub fn random(count: usize, seed: u64, scale: f32) -> Vec<f32> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    (0..count).map(|_| scale * (2.0 * rng.random::<f32>() - 1.0)).collect()
+}
+
+pub fn tensor(values: &[f32], shape: &[usize]) -> Tensor {
+    Tensor::from_slice(values, shape, &Device::Cpu).unwrap()
+}
+
+pub fn values(x: &Tensor) -> Vec<f32> {
+    x.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+pub fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|x| x.to_bits()).collect()
+}
+
+/// Sorted ends of pieces of something so long, empty pieces included.
+pub fn cut(length: usize, cuts: &[usize]) -> Vec<usize> {
+    let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (length + 1)).chain([0, length]).collect();
+    cuts.sort_unstable();
+    cuts
+}
+
+pub fn builder() -> VarBuilder<'static> {
+    VarBuilder::from_varmap(&candle_nn::VarMap::new(), DType::F32, &Device::Cpu)
+}
+
+/// A padded batch of utterances.
+pub fn padded(utterances: &[Vec<f32>], width: usize) -> (Tensor, Vec<usize>) {
+    let lengths: Vec<usize> = utterances.iter().map(|rows| rows.len() / width).collect();
+    let frames = lengths.iter().copied().max().unwrap_or(0);
+    let mut all = vec![0.0; utterances.len() * frames * width];
+    for (to, rows) in all.chunks_mut((frames * width).max(1)).zip(utterances) {
+        to[..rows.len()].copy_from_slice(rows);
+    }
+    (tensor(&all, &[utterances.len(), frames, width]), lengths)
+}
+
+/// The rows of each utterance out of a padded batch.
+pub fn unpadded((x, lengths): (Tensor, Vec<usize>)) -> Vec<Vec<f32>> {
+    let (_, frames, width) = x.dims3().unwrap();
+    let all = values(&x);
+    let rows = |(b, &length): (usize, &usize)| all[b * frames * width..][..length * width].to_vec();
+    lengths.iter().enumerate().map(rows).collect()
+}
+
+/// Values of an input row.
+pub const BINS: usize = 7;
+
+pub fn subsampling(factor: usize) -> Option<SubsamplingConfig> {
+    Some(SubsamplingConfig { channels: 3, factor })
+}
+
+pub fn conformer(attention: AttentionKind, kernel: usize, factor: usize) -> ConformerEncoderConfig {
+    ConformerEncoderConfig {
+        layers: 2,
+        width: 12,
+        heads: 3,
+        feed_forward: 20,
+        kernel,
+        dropout: 0.2,
+        attention,
+        subsampling: if factor > 1 { subsampling(factor) } else { None },
+    }
+}
+
+pub fn chunks(chunk: usize, left: usize) -> AttentionKind {
+    AttentionKind::Chunked(ChunkedAttention { chunk, left })
+}
+
+pub fn lstm(bidirectional: bool, factor: usize) -> LstmEncoderConfig {
+    let subsampling = subsampling(factor);
+    LstmEncoderConfig { layers: 2, hidden: 9, bidirectional, subsampling, ..LstmEncoderConfig::default() }
+}
+
+pub fn every_kind() -> Vec<EncoderKind> {
+    vec![
+        EncoderKind::Conformer(conformer(AttentionKind::Full, 5, 4)),
+        EncoderKind::Conformer(conformer(AttentionKind::Full, 3, 1)),
+        EncoderKind::Conformer(conformer(chunks(3, 2), 4, 2)),
+        EncoderKind::Lstm(lstm(true, 4)),
+        EncoderKind::Lstm(lstm(false, 2)),
+    ]
+}
+
+pub const LENGTHS: [usize; 5] = [23, 0, 1, 40, 18];
+
+pub fn utterances() -> Vec<Vec<f32>> {
+    LENGTHS.iter().enumerate().map(|(b, n)| random(n * BINS, b as u64, 1.0)).collect()
+}
