@@ -8,7 +8,7 @@ use candle_core::Tensor;
 use oracle::dense::{joint_logits, lean_transducer_loss};
 use panda::distributed::ProcessGroup;
 use panda::model::memory::peak_resident;
-use panda::model::{DropoutMasks, Losses, Model, linear};
+use panda::model::{Losses, Model, TrainingPass, linear};
 use panda::recognizer::examples::load;
 use panda::rnnt_loss::candle::{HeadTensors, LossSession, LossSum, RowTensors};
 use panda::rnnt_loss::{Activation, Loss, Options, Targets};
@@ -31,7 +31,7 @@ impl TrainingObjective for Dense {
         batch: &Batch,
         of: usize,
         _: u64,
-        mut masks: Option<&mut DropoutMasks>,
+        mut pass: Option<&mut TrainingPass>,
     ) -> Result<Losses> {
         let layer = |name: &str| {
             let part = |what: &str| {
@@ -43,10 +43,9 @@ impl TrainingObjective for Dense {
             let [weight, bias] = layer(name);
             linear(x, weight, bias)
         };
-        let (encoded, lengths) =
-            model.encoder().forward(&batch.rows, &batch.lengths, masks.as_deref_mut())?;
+        let (encoded, lengths) = model.encoder().forward(&batch.rows, &batch.lengths, pass.as_deref_mut())?;
         let predictor = model.predictor().expect("a transducer");
-        let predicted = predictor.forward(&batch.labels, masks)?;
+        let predicted = predictor.forward(&batch.labels, pass)?;
         let [frames, rows] = [apply("joint.encoder", &encoded)?, apply("joint.predictor", &predicted)?];
         let [weight, bias] = layer("joint.head");
         let foreign = |error: oracle::Error| candle_core::Error::wrap(error);

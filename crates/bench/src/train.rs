@@ -2,7 +2,7 @@
 use std::time::{Duration, Instant};
 
 use candle_core::{Device, Tensor};
-use model::{DropoutMasks, LossSessions, Model, ModelConfig};
+use model::{LossSessions, Model, ModelConfig, TrainingPass};
 use training::data::Batch;
 use training::optimizer::{OptimizerConfig, OptimizerKind};
 use training::{Learner, Moment};
@@ -79,27 +79,26 @@ impl Train {
     }
 
     /// Dropout, the same in every step.
-    fn masks(&self) -> DropoutMasks {
-        DropoutMasks::new(0, 0, &self.batch().numbers)
+    fn pass(&self) -> TrainingPass {
+        TrainingPass::new(0, 0, &self.batch().numbers)
     }
 
     /// Milliseconds of encoder, predictor and everything up to the loss, forward, each done once.
     fn forward(&self) -> Result<[f64; 3]> {
         let model = self.learner.model();
         let sessions = LossSessions::new(model.config())?;
-        let mut masks = self.masks();
+        let mut pass = self.pass();
         let start = Instant::now();
-        let encoded = model.encoder().forward(&self.rows, &self.lengths, Some(&mut masks))?;
+        let encoded = model.encoder().forward(&self.rows, &self.lengths, Some(&mut pass))?;
         let encoder = milliseconds(start.elapsed());
         drop(encoded);
         let start = Instant::now();
-        let predicted = model.predictor().map(|of| of.forward(&self.labels, Some(&mut masks))).transpose()?;
+        let predicted = model.predictor().map(|of| of.forward(&self.labels, Some(&mut pass))).transpose()?;
         let predictor = milliseconds(start.elapsed());
         drop(predicted);
-        let (batch, mut masks) = (self.batch(), self.masks());
+        let (batch, mut pass) = (self.batch(), self.pass());
         let start = Instant::now();
-        let losses =
-            model.losses(&sessions, batch.labeled(), self.work.batch, self.step, Some(&mut masks))?;
+        let losses = model.losses(&sessions, batch.labeled(), self.work.batch, self.step, Some(&mut pass))?;
         let all = milliseconds(start.elapsed());
         drop(losses);
         Ok([encoder, predictor, all])

@@ -24,8 +24,6 @@
 #![warn(missing_docs)]
 
 mod agreement;
-mod all_reduce;
-mod comm_thread;
 mod communicator;
 #[cfg(feature = "mpi")]
 mod mpi;
@@ -37,11 +35,10 @@ mod unresponsive;
 mod watch;
 
 pub use agreement::{SharedError, first_error};
-pub use comm_thread::Pending;
 pub use communicator::{Communicator, ReduceBuffers, Transfer};
 #[cfg(feature = "mpi")]
 pub use mpi::{MpiCommunicator, MpiLauncher, launcher};
-pub use process_group::ProcessGroup;
+pub use process_group::{Pending, ProcessGroup};
 pub use threads::ThreadCommunicator;
 #[cfg(feature = "mpi")]
 pub use unresponsive::Unresponsive;

@@ -1,13 +1,22 @@
-//! The ranks of a run, over a communicator.
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+//! The ranks of a run: a communicator in a thread of its own, and sums that run while this thread computes.
+//!
+//! ```text
+//! begin_all_reduce   terms arrive in any order, each with its position
+//! BucketedSum        a bucket is sent as soon as its last term is there
+//! Pending::wait      the sums
+//! ```
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::all_reduce::{BUCKET_VALUES, Buckets};
-use crate::comm_thread::CommThread;
-use crate::{Communicator, Error, Result, ThreadCommunicator, Transfer};
+use crate::{Communicator, Error, ReduceBuffers, Result, ThreadCommunicator, Transfer};
+
+/// Values of a bucket, 25 MB: long enough that latency does not count, and short enough to stay in a cache.
+const BUCKET_VALUES: usize = 25_000_000 / size_of::<f32>();
 
 /// This process as one of the ranks of a run.
 ///
@@ -15,9 +24,9 @@ use crate::{Communicator, Error, Result, ThreadCommunicator, Transfer};
 /// that an all-reduce runs while this thread computes.
 pub struct ProcessGroup {
     pub(crate) thread: CommThread,
-    pub(crate) transfer: Transfer,
-    pub(crate) bucket_values: usize,
-    pub(crate) buckets: Arc<Mutex<Buckets>>,
+    transfer: Transfer,
+    bucket_values: usize,
+    buckets: Arc<Mutex<Buckets>>,
     step: Arc<AtomicU64>,
 }
 
@@ -92,6 +101,36 @@ impl ProcessGroup {
         all.into_iter().enumerate().map(read).collect()
     }
 
+    /// Begins the sums over all ranks of terms of so many values, which are the same numbers on all ranks; sums have the same bits on
+    /// all ranks.
+    ///
+    /// Terms arrive with their positions in the list, in any order; `read` passes a term's values on. No other call may begin before
+    /// the sums are there.
+    ///
+    /// # Errors
+    /// [`Error::MissingTerms`]; those of `read`, for which other ranks receive NaN.
+    pub fn begin_all_reduce<T, E>(
+        &mut self,
+        lengths: Vec<usize>,
+        terms: Receiver<(usize, T)>,
+        read: impl Fn(&T, &mut dyn FnMut(&[f32])) -> std::result::Result<(), E> + Send + 'static,
+    ) -> Pending<Result<Vec<Vec<f32>>>>
+    where
+        T: Send + 'static,
+        E: std::error::Error + Send + Sync + 'static,
+    {
+        let (transfer, bucket_values, buckets) = (self.transfer, self.bucket_values, self.buckets.clone());
+        self.thread.begin(move |communicator| {
+            let buckets = &mut *buckets.lock().unwrap_or_else(PoisonError::into_inner);
+            buckets.values.clear();
+            let sums = lengths.iter().map(|&length| Vec::with_capacity(length)).collect();
+            let lengths = &lengths;
+            let sum =
+                BucketedSum { communicator, transfer, buckets, bucket_values, lengths, sums, filled: 0 };
+            sum.run(terms, read)
+        })
+    }
+
     /// Waits until all ranks have called it.
     pub fn barrier(&mut self) {
         self.thread.begin(|communicator| communicator.barrier()).wait();
@@ -100,5 +139,165 @@ impl ProcessGroup {
     /// Ends all processes.
     pub fn abort(&mut self) {
         self.thread.begin(|communicator| communicator.abort()).wait();
+    }
+}
+
+/// Buffers that are kept between sums.
+#[derive(Default)]
+struct Buckets {
+    reduce: ReduceBuffers,
+    values: Vec<f32>,
+}
+
+/// Sums of a list of terms, in the order of the list.
+struct BucketedSum<'a> {
+    communicator: &'a mut dyn Communicator,
+    transfer: Transfer,
+    buckets: &'a mut Buckets,
+    bucket_values: usize,
+    lengths: &'a [usize],
+    sums: Vec<Vec<f32>>,
+    /// Sums that are complete.
+    filled: usize,
+}
+
+impl BucketedSum<'_> {
+    /// Adds terms up, each as soon as it and all before it are there.
+    fn run<T, E: std::error::Error + Send + Sync + 'static>(
+        mut self,
+        terms: Receiver<(usize, T)>,
+        read: impl Fn(&T, &mut dyn FnMut(&[f32])) -> std::result::Result<(), E>,
+    ) -> Result<Vec<Vec<f32>>> {
+        let expected = self.lengths.len();
+        let mut waiting: Vec<Option<T>> = (0..expected).map(|_| None).collect();
+        let (mut next, mut outcome) = (0, Ok(()));
+        for (position, term) in terms {
+            waiting[position] = Some(term);
+            while let Some(term) = waiting.get_mut(next).and_then(Option::take) {
+                if let Err(error) = read(&term, &mut |values| self.add(values)) {
+                    // The other ranks wait for as many values.
+                    self.add(&vec![f32::NAN; self.lengths[next]]);
+                    outcome = Err(Error::Term(error.into()));
+                }
+                next += 1;
+            }
+        }
+        if next < expected {
+            // This rank ends; buckets of other lengths than those of other ranks would be of no use.
+            return Err(Error::MissingTerms { expected, found: next });
+        }
+        self.flush();
+        outcome.map(|()| self.sums)
+    }
+
+    fn add(&mut self, mut values: &[f32]) {
+        while !values.is_empty() {
+            let room = self.bucket_values - self.buckets.values.len();
+            let (now, later) = values.split_at(values.len().min(room));
+            self.buckets.values.extend_from_slice(now);
+            if self.buckets.values.len() == self.bucket_values {
+                self.flush();
+            }
+            values = later;
+        }
+    }
+
+    /// Reduces the bucket, and appends its values to the sums that they belong to.
+    fn flush(&mut self) {
+        let Buckets { reduce, values } = &mut *self.buckets;
+        self.communicator.all_reduce(values, self.transfer, reduce);
+        let mut rest = &values[..];
+        while !rest.is_empty() {
+            let (sums, length) = (&mut self.sums[self.filled], self.lengths[self.filled]);
+            let (now, later) = rest.split_at(rest.len().min(length - sums.len()));
+            sums.extend_from_slice(now);
+            self.filled += usize::from(sums.len() == length);
+            rest = later;
+        }
+        values.clear();
+    }
+}
+
+type CommJob = Box<dyn FnOnce(&mut dyn Communicator) + Send>;
+
+/// A communicator in a thread of its own, which runs one job after another.
+///
+/// MPI libraries expect all calls from one thread; here it is this one. A panic of the owner aborts the communicator, so that other
+/// ranks do not wait.
+pub(crate) struct CommThread {
+    jobs: Option<Sender<CommJob>>,
+    thread: Option<JoinHandle<()>>,
+    is_waiting: Arc<AtomicBool>,
+    pub rank: usize,
+    pub size: usize,
+}
+
+/// The result of a collective call that may still run.
+#[must_use]
+pub struct Pending<T> {
+    result: Receiver<T>,
+    is_waiting: Arc<AtomicBool>,
+}
+
+impl<T> Pending<T> {
+    /// Waits for the end of the call.
+    ///
+    /// # Panics
+    /// If the communicator has panicked.
+    pub fn wait(self) -> T {
+        self.is_waiting.store(true, Ordering::SeqCst);
+        let result = self.result.recv().expect("the communication thread is alive");
+        self.is_waiting.store(false, Ordering::SeqCst);
+        result
+    }
+}
+
+impl CommThread {
+    /// Starts the thread, which makes the communicator; none if it cannot.
+    pub fn start<C: Communicator>(connect: impl FnOnce() -> Option<C> + Send + 'static) -> Option<Self> {
+        let (jobs, queue) = channel::<CommJob>();
+        let (sender, connected) = channel();
+        let is_waiting = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&is_waiting);
+        let thread = thread::Builder::new().name("communication".into()).spawn(move || {
+            let Some(mut communicator) = connect() else { return };
+            communicator.set_waiting_flag(flag);
+            if sender.send((communicator.rank(), communicator.size())).is_ok() {
+                queue.into_iter().for_each(|job| job(&mut communicator));
+            }
+        });
+        let thread = thread.ok()?;
+        let (rank, size) = connected.recv().ok()?;
+        Some(CommThread { jobs: Some(jobs), thread: Some(thread), is_waiting, rank, size })
+    }
+
+    /// Begins a job.
+    pub fn begin<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut dyn Communicator) -> T + Send + 'static,
+    ) -> Pending<T> {
+        let (sender, result) = channel();
+        let job = move |communicator: &mut dyn Communicator| {
+            // Fails if the caller has dropped its Pending.
+            let _ = sender.send(job(communicator));
+        };
+        if let Some(jobs) = &self.jobs {
+            // Fails if the thread has panicked, which Pending::wait reports.
+            let _ = jobs.send(Box::new(job));
+        }
+        Pending { result, is_waiting: Arc::clone(&self.is_waiting) }
+    }
+}
+
+impl Drop for CommThread {
+    fn drop(&mut self) {
+        if let (true, Some(jobs)) = (thread::panicking(), &self.jobs) {
+            let _ = jobs.send(Box::new(|communicator| communicator.abort()));
+        }
+        drop(self.jobs.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been reported where its result was awaited.
+            let _ = thread.join();
+        }
     }
 }

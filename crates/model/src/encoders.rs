@@ -23,14 +23,14 @@ pub use stream::{EncoderPiece, EncoderState, EncoderStream};
 pub use subsampling::SubsamplingConfig;
 
 use crate::Result;
-use crate::layers::dropout::DropoutMasks;
+use crate::training_pass::TrainingPass;
 
 /// Encodes padded batches of rows.
 pub trait Encoder: Send + Sync {
     /// Width W of the output rows.
     fn width(&self) -> usize;
 
-    /// Encodes a padded batch. With masks, dropout is on.
+    /// Encodes a padded batch. With a training pass, dropout is on.
     ///
     /// # Shapes
     /// `x [B, T, D]`; `lengths` has B entries of at most T. Returns `[B, T', W]` and B lengths of at most T'. What is in the rows
@@ -42,7 +42,7 @@ pub trait Encoder: Send + Sync {
         &self,
         x: &Tensor,
         lengths: &[usize],
-        masks: Option<&mut DropoutMasks>,
+        pass: Option<&mut TrainingPass>,
     ) -> Result<(Tensor, Vec<usize>)>;
 
     /// Most bytes that the forward and backward passes of a padded batch `[batch, rows, width]` hold beside input, weights and the

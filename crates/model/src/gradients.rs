@@ -1,93 +1,327 @@
-//! Gradients by the names of the parameters, summed over batches.
-use std::collections::BTreeMap;
+//! Gradients of a step: backward passes, their sum, and how it becomes the terms of an all-reduce.
+//!
+//! ```text
+//! hooks      for the last forward pass of the step
+//! backward   runs a backward pass and adds its gradients; nodes send those that are final during the pass
+//! send       sends the rest
+//! ```
+//! Candle returns gradients when the pass has ended. Those of an LSTM's weights, nearly all of a recognizer's, are final as soon as
+//! their node has run (`lstm/direction.rs`), and an all-reduce can begin with them.
+use std::collections::{BTreeMap, HashMap};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::Tensor;
 use candle_core::backprop::GradStore;
-use kernels::{items_mut, par_for, parts};
+use candle_core::{Tensor, TensorId, Var};
 
 use crate::tensors::with_slice;
 use crate::{Parameters, Result};
 
-/// What a step moves along: the sum of the gradients of some batches.
+/// Contiguous gradients by the names of their parameters.
 ///
-/// Each batch brings its share of the mean over all utterances of the step, so that a sum is all that is left to do, here and
-/// between processes.
-#[derive(Debug, Clone, Default)]
-pub struct Gradients {
-    values: BTreeMap<String, Tensor>,
+/// A parameter that no backward pass has reached has none.
+pub type Gradients = BTreeMap<String, Tensor>;
+
+/// The sum of the gradients of some batches.
+///
+/// Each batch adds its share of the mean over all utterances of the step, so that a sum is all that is left to do, here and between
+/// processes.
+#[derive(Debug)]
+pub struct GradientSum<'a> {
+    parameters: &'a Parameters,
+    values: Gradients,
+    sent: SentGradients,
 }
 
-impl Gradients {
-    /// Adds what a backward pass found; parameters that it did not reach have no gradient.
+/// The gradients that a backward pass has sent.
+#[derive(Debug, Default)]
+pub struct SentGradients {
+    /// Positions of the gradients, in the order in which they were sent.
+    pub positions: Vec<usize>,
+    /// True if a gradient was sent before it was final, as that of a parameter that several nodes use.
+    pub is_incomplete: bool,
+}
+
+/// The terms of an all-reduce of all gradients, each with its position.
+#[derive(Debug)]
+pub struct GradientTerms {
+    /// Numbers of the parameters, by name, in the order of the terms.
+    order: Vec<usize>,
+    /// Whether terms may be sent during the last backward pass.
+    is_early: bool,
+    sender: Sender<(usize, Tensor)>,
+}
+
+impl GradientTerms {
+    /// Terms in the order of these numbers of the parameters, and where they arrive.
+    pub fn new(order: &[usize], is_early: bool) -> (Self, Receiver<(usize, Tensor)>) {
+        let (sender, receiver) = channel();
+        (GradientTerms { order: order.to_vec(), is_early, sender }, receiver)
+    }
+
+    /// Passes the values of a term on.
     ///
     /// # Errors
     /// Candle's own errors.
-    pub fn add(&mut self, parameters: &Parameters, mut found: GradStore) -> Result<()> {
-        for (name, variable) in parameters.iter() {
-            let Some(new) = found.remove(variable) else { continue };
-            let new = match self.values.remove(name) {
+    pub fn read(term: &Tensor, add: &mut dyn FnMut(&[f32])) -> candle_core::Result<()> {
+        with_slice(term, |values: &[f32]| {
+            add(values);
+            Ok(())
+        })
+    }
+}
+
+impl<'a> GradientSum<'a> {
+    /// No gradients yet.
+    pub fn new(parameters: &'a Parameters) -> Self {
+        GradientSum { parameters, values: Gradients::new(), sent: SentGradients::default() }
+    }
+
+    /// Returns hooks for the last pass of a step, if its backward pass may send gradients.
+    pub fn hooks(&self, terms: &GradientTerms) -> Option<GradientHooks> {
+        if !terms.is_early {
+            return None;
+        }
+        let ids: Vec<TensorId> = self.parameters.iter().map(|(_, parameter)| parameter.id()).collect();
+        let positions = terms.order.iter().enumerate().map(|(position, &number)| (ids[number], position));
+        let earlier =
+            |(name, parameter): (&str, &Var)| Some((parameter.id(), self.values.get(name)?.clone()));
+        let state = HookState {
+            positions: positions.collect(),
+            earlier: self.parameters.iter().filter_map(earlier).collect(),
+            terms: terms.sender.clone(),
+            sent: Vec::new(),
+            is_incomplete: false,
+        };
+        Some(GradientHooks(Arc::new(Mutex::new(Some(state)))))
+    }
+
+    /// Runs the backward pass of a loss, and adds its gradients. `hooks` are those of its forward pass.
+    ///
+    /// # Errors
+    /// Candle's own errors.
+    pub fn backward(&mut self, loss: &Tensor, hooks: Option<GradientHooks>) -> Result<()> {
+        let mut returned = loss.backward()?;
+        if let Some(hooks) = hooks {
+            self.sent = hooks.finish(&returned)?;
+        }
+        for (name, variable) in self.parameters.iter() {
+            let Some(new) = returned.remove(variable) else { continue };
+            let sum = match self.values.remove(name) {
                 Some(old) => (old + new)?,
                 None => new.contiguous()?,
             };
-            self.values.insert(name.to_owned(), new);
+            self.values.insert(name.to_owned(), sum);
         }
         Ok(())
     }
 
-    /// The gradient of a parameter, contiguous.
-    pub fn get(&self, name: &str) -> Option<&Tensor> {
-        self.values.get(name)
-    }
-
-    /// Sets the gradient of a parameter.
-    pub fn insert(&mut self, name: &str, gradient: Tensor) {
-        self.values.insert(name.to_owned(), gradient);
-    }
-
-    /// Names and gradients, in alphabetical order.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
-        self.values.iter().map(|(name, gradient)| (name.as_str(), gradient))
-    }
-
-    /// Names and gradients, for sums with those of other processes.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&str, &mut Tensor)> {
-        self.values.iter_mut().map(|(name, gradient)| (name.as_str(), gradient))
-    }
-
-    /// Multiplies all of them.
+    /// Sends the gradients that the last backward pass has not sent, zeros where there is none, and ends the terms.
     ///
     /// # Errors
     /// Candle's own errors.
-    pub fn scale(&mut self, factor: f64) -> Result<()> {
-        for gradient in self.values.values_mut() {
-            *gradient = (&*gradient * factor)?;
+    pub fn send(&self, terms: GradientTerms) -> Result<()> {
+        let GradientTerms { order, is_early, sender } = terms;
+        let sent = if is_early { &self.sent.positions[..] } else { &[] };
+        let named: Vec<(&str, &Var)> = self.parameters.iter().collect();
+        for (position, &number) in order.iter().enumerate().filter(|(position, _)| !sent.contains(position)) {
+            let (name, parameter) = named[number];
+            let gradient = match self.values.get(name) {
+                Some(gradient) => gradient.clone(),
+                None => parameter.zeros_like()?,
+            };
+            // Fails if the all-reduce has failed, which its result reports.
+            let _ = sender.send((position, gradient));
         }
         Ok(())
     }
 
-    /// ‖g‖ over all parameters, with sums in f64: a task for each of them, and their sums in the order of the names.
-    ///
-    /// # Errors
-    /// Candle's own errors.
-    pub fn norm(&self) -> Result<f64> {
-        let present: Vec<&Tensor> = self.values.values().collect();
-        let mut sums: Vec<candle_core::Result<f64>> = present.iter().map(|_| Ok(0.0)).collect();
-        par_for((items_mut(&mut sums), parts(&present, 1)), |_, (sum, gradient)| {
-            *sum = with_slice(gradient[0], |g: &[f32]| Ok(sum_of_squares(g)));
-        });
-        Ok(sums.into_iter().sum::<candle_core::Result<f64>>()?.sqrt())
+    /// The parameters.
+    pub fn parameters(&self) -> &'a Parameters {
+        self.parameters
+    }
+
+    /// Returns the gradients that the last backward pass has sent.
+    pub fn sent(&self) -> &SentGradients {
+        &self.sent
+    }
+
+    /// Returns whether each parameter has a gradient, in the order of their names.
+    pub fn present(&self) -> Vec<bool> {
+        self.parameters.iter().map(|(name, _)| self.values.contains_key(name)).collect()
+    }
+
+    /// Returns the sum.
+    pub fn into_gradients(self) -> Gradients {
+        self.values
     }
 }
 
-/// Σ x² in f64 with eight interleaved sums: fast and always in the same order.
-fn sum_of_squares(values: &[f32]) -> f64 {
-    let mut sums = [0.0; 8];
-    let chunks = values.chunks_exact(8);
-    let rest: f64 = chunks.remainder().iter().map(|&x| f64::from(x) * f64::from(x)).sum();
-    for chunk in chunks {
-        for k in 0..8 {
-            sums[k] += f64::from(chunk[k]) * f64::from(chunk[k]);
+/// Sends gradients of one backward pass to the all-reduce of their step.
+///
+/// A forward pass passes a clone on to the operations whose backward sends gradients.
+#[derive(Debug, Clone)]
+pub struct GradientHooks(Arc<Mutex<Option<HookState>>>);
+
+#[derive(Debug)]
+struct HookState {
+    /// Positions of the parameters among the terms.
+    positions: HashMap<TensorId, usize>,
+    /// Gradients of the passes of the step before this one.
+    earlier: HashMap<TensorId, Tensor>,
+    terms: Sender<(usize, Tensor)>,
+    /// Position, parameter, and [`checksum`] of this pass's gradient, in the order in which they were sent.
+    sent: Vec<(usize, TensorId, u64)>,
+    is_incomplete: bool,
+}
+
+impl GradientHooks {
+    /// Sends gradients that are final as far as one node of the graph can tell.
+    pub(crate) fn send(&self, parameters: [TensorId; 3], gradients: [&Tensor; 3]) {
+        if let Some(state) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            let gradients = parameters.into_iter().zip(gradients);
+            gradients.for_each(|(parameter, gradient)| state.send(parameter, gradient));
         }
     }
-    rest + sums.iter().sum::<f64>()
+
+    /// Ends the pass, and compares the gradients that were sent with those that it returned.
+    ///
+    /// # Errors
+    /// Candle's own errors.
+    fn finish(self, returned: &GradStore) -> candle_core::Result<SentGradients> {
+        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(HookState { sent, mut is_incomplete, .. }) = state else {
+            return Ok(SentGradients::default());
+        };
+        for (_, parameter, of_node) in &sent {
+            // The gradient of a parameter that several nodes use is the sum of theirs.
+            is_incomplete |= returned.get_id(*parameter).map(checksum).transpose()? != Some(*of_node);
+        }
+        Ok(SentGradients { positions: sent.iter().map(|(position, ..)| *position).collect(), is_incomplete })
+    }
+}
+
+impl HookState {
+    fn send(&mut self, parameter: TensorId, gradient: &Tensor) {
+        let Some(&position) = self.positions.get(&parameter) else { return };
+        let sum = match self.earlier.get(&parameter) {
+            Some(earlier) => earlier + gradient,
+            None => gradient.contiguous(),
+        };
+        let is_repeated = self.sent.iter().any(|(other, ..)| *other == position);
+        match sum.and_then(|sum| Ok((sum, checksum(gradient)?))) {
+            Ok((sum, checksum)) if !is_repeated => {
+                self.sent.push((position, parameter, checksum));
+                // Fails if the all-reduce has failed, which its result reports.
+                let _ = self.terms.send((position, sum));
+            }
+            _ => self.is_incomplete = true,
+        }
+    }
+}
+
+/// Returns a number that differs where a value does; zeros of either sign are the same.
+fn checksum(gradient: &Tensor) -> candle_core::Result<u64> {
+    let sum = |values: &[f32]| {
+        values.iter().fold(0u64, |sum, x| sum.wrapping_mul(3).wrapping_add((x + 0.0).to_bits().into()))
+    };
+    with_slice(&gradient.contiguous()?, |values: &[f32]| Ok(sum(values)))
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+    use crate::Lstm;
+
+    /// An LSTM layer that runs so many times over its rows: parameters, and the loss of a pass.
+    fn network(times: usize) -> Result<(Parameters, impl Fn(Option<&GradientHooks>) -> Result<Tensor>)> {
+        let (parameters, layer) = Parameters::build(3, |vb| {
+            vb.pp("other").get_with_hints(4, "weight", candle_nn::Init::Const(0.5))?;
+            Lstm::new(4, 4, 0, false, &vb.pp("layer"))
+        })?;
+        let x: Vec<f32> = (0..2 * 5 * 4).map(|at| (at as f32 * 0.7).sin()).collect();
+        let x = Tensor::from_vec(x, (2, 5, 4), &Device::Cpu)?;
+        let other = parameters.get("other.weight").unwrap().as_tensor().clone();
+        let loss = move |hooks: Option<&GradientHooks>| -> Result<Tensor> {
+            let mut x = x.clone();
+            for _ in 0..times {
+                x = layer.forward_with_hooks(&x, &[5, 3], hooks)?.broadcast_mul(&other)?;
+            }
+            Ok(x.sqr()?.sum_all()?)
+        };
+        Ok((parameters, loss))
+    }
+
+    #[test]
+    fn gradients_of_lstms_are_sent_during_the_pass_and_are_final() -> Result<()> {
+        for earlier in [false, true] {
+            let (parameters, loss) = network(1)?;
+            let mut sum = GradientSum::new(&parameters);
+            if earlier {
+                sum.backward(&loss(None)?, None)?;
+            }
+            let (terms, receiver) = GradientTerms::new(&[0, 1, 2, 3], true);
+            let hooks = sum.hooks(&terms);
+            sum.backward(&loss(hooks.as_ref())?, hooks)?;
+            assert!(!sum.sent().is_incomplete);
+            let early: Vec<(usize, Tensor)> = receiver.try_iter().collect();
+            let names: Vec<&str> = parameters.iter().map(|(name, _)| name).collect();
+            let positions: Vec<usize> = early.iter().map(|(position, _)| *position).collect();
+            assert_eq!(sum.sent().positions, positions);
+            let mut of_layer: Vec<&str> = positions.iter().map(|&position| names[position]).collect();
+            of_layer.sort_unstable();
+            assert_eq!(of_layer, ["layer.bias_ih_l0", "layer.weight_hh_l0", "layer.weight_ih_l0"]);
+            sum.send(terms)?;
+            let rest: Vec<(usize, Tensor)> = receiver.iter().collect();
+            assert_eq!((rest.len(), names[rest[0].0]), (1, "other.weight"));
+            let gradients = sum.into_gradients();
+            for (position, term) in early.into_iter().chain(rest) {
+                let all = &gradients[names[position]];
+                assert_eq!(term.flatten_all()?.to_vec1::<f32>()?, all.flatten_all()?.to_vec1::<f32>()?);
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_layer_that_runs_twice_is_incomplete() -> Result<()> {
+        let (parameters, loss) = network(2)?;
+        let mut sum = GradientSum::new(&parameters);
+        let (terms, receiver) = GradientTerms::new(&[0, 1, 2, 3], true);
+        let hooks = sum.hooks(&terms);
+        sum.backward(&loss(hooks.as_ref())?, hooks)?;
+        assert!(sum.sent().is_incomplete);
+        assert_eq!(receiver.try_iter().count(), 3);
+        Ok(())
+    }
+
+    #[test]
+    fn nothing_is_sent_after_the_pass_and_a_panic_ends_the_terms() -> Result<()> {
+        let (parameters, loss) = network(1)?;
+        let start = || {
+            let (sum, (terms, receiver)) =
+                (GradientSum::new(&parameters), GradientTerms::new(&[0, 1, 2, 3], true));
+            let hooks = sum.hooks(&terms);
+            let loss = loss(hooks.as_ref()).unwrap();
+            (sum, hooks, receiver, loss)
+        };
+        let (mut sum, hooks, receiver, loss) = start();
+        sum.backward(&loss, hooks.clone())?;
+        assert_eq!(receiver.try_iter().count(), 3);
+        loss.backward()?;
+        assert!(receiver.recv().is_err());
+        sum.backward(&loss, hooks)?;
+        assert!(sum.sent().positions.is_empty());
+
+        let (_, hooks, receiver, loss) = start();
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+            let _hooks = hooks;
+            drop(loss);
+            panic!("in the backward pass")
+        }));
+        assert!(panicked.is_err() && receiver.recv().is_err());
+        Ok(())
+    }
 }

@@ -2,7 +2,6 @@
 pub(crate) mod attention;
 pub(crate) mod convolution;
 pub(crate) mod depthwise;
-pub(crate) mod dropout;
 pub(crate) mod feed_forward;
 pub(crate) mod footprint;
 pub(crate) mod gates;

@@ -7,8 +7,8 @@ use rnnt_loss::{
 };
 
 use crate::heads::{JointLayers, LatticeBatch, OutputModel, TransducerNetwork};
-use crate::layers::dropout::DropoutMasks;
 use crate::model::{Model, Network};
+use crate::training_pass::TrainingPass;
 use crate::{Error, Linear, ModelConfig, Parameters, Result};
 
 /// The losses of a run: their options, and buffers that stay from step to step and share `loss.budget`.
@@ -124,7 +124,7 @@ impl Model {
         batch: LabeledRows,
         of: usize,
         step: u64,
-        mut masks: Option<&mut DropoutMasks>,
+        mut masks: Option<&mut TrainingPass>,
     ) -> Result<Losses> {
         let LabeledRows { rows, lengths, labels } = batch;
         let (encoded, lengths) = self.encoder.forward(rows, lengths, masks.as_deref_mut())?;
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     /// Losses of one utterance under the recipe of the digits without any dropout but the joint's.
-    fn losses(kind: &str, dropout: f32, masks: Option<&mut DropoutMasks>) -> Vec<f64> {
+    fn losses(kind: &str, dropout: f32, masks: Option<&mut TrainingPass>) -> Vec<f64> {
         let text = std::fs::read_to_string(
             Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../recipes/{kind}.toml")),
         );
@@ -211,12 +211,12 @@ mod tests {
     #[test]
     fn dropout_of_the_joint_has_the_name_of_its_utterance() {
         for kind in ["digits", "digits-tdt", "digits-pruned"] {
-            let dropped = |utterance| losses(kind, 0.5, Some(&mut DropoutMasks::new(7, 1, &[utterance])));
+            let dropped = |utterance| losses(kind, 0.5, Some(&mut TrainingPass::new(7, 1, &[utterance])));
             assert_eq!(dropped(3), dropped(3));
             assert_ne!(dropped(3), dropped(4));
             let none = losses(kind, 0.5, None);
             assert_ne!(dropped(3), none);
-            assert_eq!(losses(kind, 0.0, Some(&mut DropoutMasks::new(7, 1, &[3]))), none);
+            assert_eq!(losses(kind, 0.0, Some(&mut TrainingPass::new(7, 1, &[3]))), none);
         }
     }
 }

@@ -16,14 +16,14 @@ pub use lstm::{LstmPredictor, LstmPredictorConfig};
 pub use stateless::{StatelessPredictor, StatelessPredictorConfig};
 
 use crate::Result;
-use crate::layers::dropout::DropoutMasks;
+use crate::training_pass::TrainingPass;
 
 /// Looks at whole label sequences in training; its [`decoder`](Predictor::decoder) goes label by label.
 pub trait Predictor: Send + Sync {
     /// Width P of the output rows.
     fn width(&self) -> usize;
 
-    /// Rows for the label sequences, row u having seen the first u labels. With masks, dropout is on.
+    /// Rows for the label sequences, row u having seen the first u labels. With a training pass, dropout is on.
     ///
     /// # Shapes
     /// B label sequences, U the length of the longest; returns `[B, U+1, P]`. What is in the rows beyond an utterance's last label
@@ -31,7 +31,7 @@ pub trait Predictor: Send + Sync {
     ///
     /// # Errors
     /// Candle's own errors.
-    fn forward(&self, labels: &[Vec<u32>], masks: Option<&mut DropoutMasks>) -> Result<Tensor>;
+    fn forward(&self, labels: &[Vec<u32>], pass: Option<&mut TrainingPass>) -> Result<Tensor>;
 
     /// Most bytes that the forward and backward passes of `batch` label sequences with so many rows hold beside weights and the
     /// gradients of these; `None`, as by default, if that is not known.

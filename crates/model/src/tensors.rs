@@ -1,7 +1,5 @@
 //! Slices in and out of candle tensors; the only place that touches storages.
-use std::cell::Cell;
-
-use candle_core::{CpuStorage, Device, InplaceOp2, Layout, Shape, Storage, Tensor, Var, WithDType};
+use candle_core::{CpuStorage, Device, Layout, Shape, Storage, Tensor, WithDType};
 
 /// The elements of a contiguous tensor inside an operation.
 ///
@@ -67,76 +65,4 @@ pub fn from_vec<F: WithDType>(values: Vec<F>, shape: impl Into<Shape>) -> candle
 /// Candle's own errors.
 pub fn counts(lengths: &[usize]) -> candle_core::Result<Tensor> {
     Tensor::from_iter(lengths.iter().map(|&length| length as i64), &Device::Cpu)
-}
-
-/// Lends the values of a variable, to be written where they are, together with those of its contiguous gradient.
-///
-/// # Errors
-/// Values that are not contiguous `f32` on the CPU; a gradient that is the variable itself.
-pub fn update<R>(
-    variable: &Var,
-    gradient: &Tensor,
-    write: impl FnOnce(&mut [f32], &[f32]) -> R,
-) -> candle_core::Result<R> {
-    let operation = UpdateOperation { write: Cell::new(Some(write)), result: Cell::new(None) };
-    variable.inplace_op2(gradient, &operation)?;
-    match operation.result.into_inner() {
-        Some(result) => Ok(result),
-        None => candle_core::bail!("model: expected a tensor on the CPU"),
-    }
-}
-
-/// A closure as an operation of candle's, which takes operations by reference.
-struct UpdateOperation<W, R> {
-    write: Cell<Option<W>>,
-    result: Cell<Option<R>>,
-}
-
-impl<R, W: FnOnce(&mut [f32], &[f32]) -> R> InplaceOp2 for UpdateOperation<W, R> {
-    fn name(&self) -> &'static str {
-        "update"
-    }
-
-    fn cpu_fwd(
-        &self,
-        weights: &mut CpuStorage,
-        weights_layout: &Layout,
-        gradient: &CpuStorage,
-        gradient_layout: &Layout,
-    ) -> candle_core::Result<()> {
-        let (CpuStorage::F32(weights), Some((start, end))) = (weights, weights_layout.contiguous_offsets())
-        else {
-            candle_core::bail!("model: expected contiguous weights of f32");
-        };
-        let gradient = slice(gradient, gradient_layout)?;
-        if let Some(write) = self.write.take() {
-            self.result.set(Some(write(&mut weights[start..end], gradient)));
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn weights_are_written_where_they_are() {
-        let device = Device::Cpu;
-        let w = Var::from_vec(vec![1.0f32, 2.0, 3.0, 4.0], (2, 2), &device).unwrap();
-        let seen_by_the_model = w.as_tensor().clone();
-        let g = Tensor::from_vec(vec![1.0f32, 0.0, 0.5, 0.25], (2, 2), &device).unwrap();
-        let add = |w: &mut [f32], g: &[f32]| {
-            w.iter_mut().zip(g).for_each(|(w, g)| *w += g);
-            w.len()
-        };
-        assert_eq!(update(&w, &g, add).unwrap(), 4);
-        assert_eq!(seen_by_the_model.to_vec2::<f32>().unwrap(), [[2.0, 2.0], [3.5, 4.25]]);
-        // A transposed gradient has no slice in the weights' order, one that is the variable cannot be lent beside it, and whole
-        // numbers are no gradient.
-        assert!(update(&w, &g.t().unwrap(), add).is_err());
-        assert!(update(&w, w.as_tensor(), add).is_err());
-        assert!(update(&w, &g.to_dtype(candle_core::DType::U32).unwrap(), add).is_err());
-        assert_eq!(seen_by_the_model.to_vec2::<f32>().unwrap(), [[2.0, 2.0], [3.5, 4.25]]);
-    }
 }

@@ -22,14 +22,12 @@ use crate::objective::TrainingObjective;
 use crate::optimizer;
 use crate::optimizer::Optimizer;
 use crate::optimizer::OptimizerConfig;
-use crate::reduction::{GradientReduction, StepReduction, StepTotals};
+use crate::reduction::{GradientReduction, StepTotals};
 use crate::run_plan::MemoryLimit;
 use crate::schedule::{Moment, learning_rate};
 use crate::{Error, Result};
-use model::DropoutMasks;
-use model::Gradients;
 use model::checkpoint::Values;
-use model::{LossSessions, Model};
+use model::{GradientSum, GradientTerms, Gradients, LossSessions, Model, TrainingPass};
 use recognizer::bad_items::BadItems;
 
 /// A model in training.
@@ -154,7 +152,9 @@ impl Learner {
         of: usize,
         moment: &Moment,
     ) -> Result<(Gradients, Tally)> {
-        self.gradients_with(batches, of, moment, None)
+        let mut gradients = GradientSum::new(self.model.parameters());
+        let tally = self.add_batches(&mut gradients, batches, (of, moment), None)?;
+        Ok((gradients.into_gradients(), tally))
     }
 
     /// One step of all ranks, of `of` utterances in all.
@@ -177,30 +177,33 @@ impl Learner {
         });
         group.set_step(moment.step);
         let started = Instant::now();
-        let mut begun = self.reduction.begin(group, self.model.parameters());
-        let own = self.gradients_with(&mut batches, of, moment, begun.as_mut());
+        let begun = self.reduction.begin(group, self.model.parameters());
+        let mut own = GradientSum::new(self.model.parameters());
+        let terms = begun.as_ref().map(|begun| &begun.terms);
+        let tally = self.add_batches(&mut own, &mut batches, (of, moment), terms);
         let seconds = started.elapsed().as_secs_f64();
-        let parameters = self.model.parameters();
-        let (mut gradients, totals) = self.reduction.finish(group, parameters, begun, own, bad, seconds)?;
+        let (mut gradients, totals) = self.reduction.finish(group, begun, own, tally, bad, seconds)?;
         // The mean is over the utterances that are there.
         let StepTotals { tally, bad, .. } = &totals;
         let counted = tally.utterances > 0 && tally.utterances < of as u64;
         if counted && !bad.left_out.is_empty() {
-            gradients.scale(of as f64 / tally.utterances as f64)?;
+            for gradient in gradients.values_mut() {
+                *gradient = (&*gradient * (of as f64 / tally.utterances as f64))?;
+            }
         }
         let norm = self.apply(&gradients, moment)?;
         Ok(FinishedStep { totals, norm, ids })
     }
 
-    /// [`gradients`](Self::gradients), of which the last backward pass sends those that are final.
-    fn gradients_with(
+    /// Adds the gradients of some batches, of which the last backward pass sends those that are final.
+    fn add_batches(
         &self,
+        gradients: &mut GradientSum,
         batches: &mut dyn Iterator<Item = Result<Batch>>,
-        of: usize,
-        moment: &Moment,
-        mut reduction: Option<&mut StepReduction>,
-    ) -> Result<(Gradients, Tally)> {
-        let (mut gradients, mut tally) = (Gradients::default(), Tally::default());
+        (of, moment): (usize, &Moment),
+        terms: Option<&GradientTerms>,
+    ) -> Result<Tally> {
+        let mut tally = Tally::default();
         while let Some(batch) = batches.next() {
             let batch = batch?;
             if batch.labels.is_empty() {
@@ -212,29 +215,28 @@ impl Learner {
             };
             let (last, count) = (batches.size_hint() == (0, Some(0)), parts.len());
             for (at, part) in parts.into_iter().enumerate() {
-                let reduction = reduction.as_deref_mut().filter(|_| last && at + 1 == count);
-                tally += self.add_gradients(&mut gradients, &part, (of, moment), reduction)?;
+                let terms = terms.filter(|_| last && at + 1 == count);
+                tally += self.add_batch(gradients, &part, (of, moment), terms)?;
             }
         }
-        Ok((gradients, tally))
+        Ok(tally)
     }
 
     /// Adds those of one batch.
-    fn add_gradients(
+    fn add_batch(
         &self,
-        gradients: &mut Gradients,
+        gradients: &mut GradientSum,
         batch: &Batch,
         (of, moment): (usize, &Moment),
-        reduction: Option<&mut StepReduction>,
+        terms: Option<&GradientTerms>,
     ) -> Result<Tally> {
         let Moment { step, progress, .. } = *moment;
         let config = self.model.config();
         let utterances = || batch.ids.clone();
-        let parameters = self.model.parameters();
-        let hooks = reduction.as_ref().and_then(|reduction| reduction.hooks(parameters, gradients));
-        let masks = DropoutMasks::new(config.seed, moment.epoch, &batch.numbers);
-        let mut masks = masks.with_gradient_hooks(hooks.clone());
-        let losses = self.objective.losses(&self.model, batch, of, step, Some(&mut masks));
+        let hooks = terms.and_then(|terms| gradients.hooks(terms));
+        let pass = TrainingPass::new(config.seed, moment.epoch, &batch.numbers);
+        let mut pass = pass.with_gradient_hooks(hooks.clone());
+        let losses = self.objective.losses(&self.model, batch, of, step, Some(&mut pass));
         let losses = losses.map_err(|error| match (divergence::of(&error), error) {
             (Some(Divergence { what, found }), error) => {
                 let what = what.into();
@@ -263,11 +265,7 @@ impl Learner {
             let (what, found, source) = ("loss".into(), Some(found), None);
             return Err(Error::Diverged { step, what, found, utterances: utterances(), source });
         }
-        let found = total.backward()?;
-        if let Some((reduction, hooks)) = reduction.zip(hooks) {
-            reduction.sent = hooks.finish(&found)?;
-        }
-        gradients.add(parameters, found)?;
+        gradients.backward(&total, hooks)?;
         let (utterances, audio_seconds) = (batch.labels.len() as u64, batch.seconds);
         Ok(Tally { utterances, skipped, loss, ctc_loss, simple_loss, audio_seconds })
     }

@@ -1,12 +1,12 @@
 //! What a step minimizes.
-use model::{DropoutMasks, LossSessions, Losses, Model};
+use model::{LossSessions, Losses, Model, TrainingPass};
 
 use crate::Result;
 use crate::data::Batch;
 
 /// What is minimised, from batches of rows and labels.
 pub trait TrainingObjective: Send + Sync {
-    /// Losses of a batch that is all or a part of the `of` utterances of an optimizer step; see [`Losses::mean`]. With masks, dropout
+    /// Losses of a batch that is all or a part of the `of` utterances of an optimizer step; see [`Losses::mean`]. With a training pass, dropout
     /// is on.
     ///
     /// # Errors
@@ -17,7 +17,7 @@ pub trait TrainingObjective: Send + Sync {
         batch: &Batch,
         of: usize,
         step: u64,
-        masks: Option<&mut DropoutMasks>,
+        pass: Option<&mut TrainingPass>,
     ) -> Result<Losses>;
 }
 
@@ -29,8 +29,8 @@ impl TrainingObjective for LossSessions {
         batch: &Batch,
         of: usize,
         step: u64,
-        masks: Option<&mut DropoutMasks>,
+        pass: Option<&mut TrainingPass>,
     ) -> Result<Losses> {
-        Ok(model.losses(self, batch.labeled(), of, step, masks)?)
+        Ok(model.losses(self, batch.labeled(), of, step, pass)?)
     }
 }

@@ -10,17 +10,14 @@
 //! evaluation              each rank recognizes some batches; all receive the transcripts
 //! ```
 //! What a step computes for an utterance depends on no other, so the sums are those of one process but for the order of their terms.
-use std::sync::mpsc::{Sender, channel};
-
-use candle_core::{Tensor, TensorId, Var};
+use candle_core::{Tensor, Var};
 use distributed::{Pending, ProcessGroup, SharedError, first_error};
 use serde::{Deserialize, Serialize};
 
 use crate::error_report::ErrorReport;
 use crate::metrics::Tally;
 use crate::{Error, Result};
-use model::tensors::with_slice;
-use model::{GradientHooks, Gradients, Parameters, SentGradients};
+use model::{GradientSum, GradientTerms, Gradients, Parameters, SentGradients};
 use recognizer::bad_items::BadItems;
 
 /// Returns the batches of a step that a rank computes: whole batches where each rank has as many of them; else some utterances of each
@@ -83,22 +80,9 @@ pub(crate) struct GradientReduction {
 
 /// Sums of a step that have begun.
 pub(crate) struct StepReduction {
-    /// Parameters in the order of their sums, if gradients may be sent during the backward pass.
-    early: Option<Vec<TensorId>>,
-    terms: Sender<(usize, Tensor)>,
+    /// The terms of this rank, which its gradients become.
+    pub terms: GradientTerms,
     sums: Pending<distributed::Result<Vec<Vec<f32>>>>,
-    /// What the backward pass has sent.
-    pub sent: SentGradients,
-}
-
-impl StepReduction {
-    /// Returns hooks for the last backward pass of the step, which adds its gradients to `earlier` ones.
-    pub fn hooks(&self, parameters: &Parameters, earlier: &Gradients) -> Option<GradientHooks> {
-        let order = self.early.as_ref()?;
-        let earlier = |(name, variable): (&str, &Var)| Some((variable.id(), earlier.get(name)?.clone()));
-        let earlier = parameters.iter().filter_map(earlier).collect();
-        Some(GradientHooks::new(order, earlier, self.terms.clone()))
-    }
 }
 
 impl GradientReduction {
@@ -113,19 +97,11 @@ impl GradientReduction {
         Some(self.begin_sums(group, parameters, !self.is_late))
     }
 
-    fn begin_sums(&self, group: &mut ProcessGroup, parameters: &Parameters, early: bool) -> StepReduction {
-        let all: Vec<&Tensor> = parameters.iter().map(|(_, parameter)| parameter.as_tensor()).collect();
-        let ordered = || self.order.iter().map(|&number| all[number]);
-        let lengths = ordered().map(Tensor::elem_count).collect();
-        let (terms, receiver) = channel();
-        let sums = group.begin_all_reduce(lengths, receiver, |term: &Tensor, add| {
-            with_slice(term, |values: &[f32]| {
-                add(values);
-                Ok(())
-            })
-        });
-        let early = early.then(|| ordered().map(Tensor::id).collect());
-        StepReduction { early, terms, sums, sent: SentGradients::default() }
+    fn begin_sums(&self, group: &mut ProcessGroup, parameters: &Parameters, is_early: bool) -> StepReduction {
+        let all: Vec<usize> = parameters.iter().map(|(_, parameter)| parameter.elem_count()).collect();
+        let lengths = self.order.iter().map(|&number| all[number]).collect();
+        let (terms, receiver) = GradientTerms::new(&self.order, is_early);
+        StepReduction { terms, sums: group.begin_all_reduce(lengths, receiver, GradientTerms::read) }
     }
 
     /// Returns the whole step from this rank's gradients.
@@ -135,23 +111,23 @@ impl GradientReduction {
     pub fn finish(
         &mut self,
         group: &mut ProcessGroup,
-        parameters: &Parameters,
         begun: Option<StepReduction>,
-        own: Result<(Gradients, Tally)>,
+        gradients: GradientSum,
+        tally: Result<Tally>,
         bad: BadItems,
         seconds: f64,
     ) -> Result<(Gradients, StepTotals)> {
-        let Some(StepReduction { terms, sums, sent, .. }) = begun else {
-            let (gradients, tally) = own?;
-            return Ok((gradients, StepTotals { tally, bad, seconds: vec![seconds] }));
+        let Some(StepReduction { terms, sums }) = begun else {
+            let totals = StepTotals { tally: tally?, bad, seconds: vec![seconds] };
+            return Ok((gradients.into_gradients(), totals));
         };
-        let (gradients, tally, mut problem) = match own {
-            Ok((gradients, tally)) => (gradients, tally, None),
-            // The other ranks wait for sums, whose values are of no use.
-            Err(error) => (Gradients::default(), Tally::default(), Some(error)),
+        let (tally, mut problem) = match tally {
+            Ok(tally) => (tally, None),
+            Err(error) => (Tally::default(), Some(error)),
         };
-        let SentGradients { positions, is_incomplete } = sent;
-        self.send_rest(parameters, &gradients, &positions, terms)?;
+        // After an error too: the other ranks wait for sums, whose values are then of no use.
+        gradients.send(terms)?;
+        let SentGradients { positions, is_incomplete } = gradients.sent();
         let mut sums = sums.wait().unwrap_or_else(|error| {
             problem.get_or_insert(error.into());
             Vec::new()
@@ -160,7 +136,7 @@ impl GradientReduction {
             true => Vec::new(),
             false => positions.iter().map(|&position| self.order[position]).collect(),
         };
-        let has_gradient = parameters.iter().map(|(name, _)| gradients.get(name).is_some()).collect();
+        let (has_gradient, is_incomplete) = (gradients.present(), *is_incomplete);
         let report = problem.as_ref().map(Error::to_report);
         let part = RankStep { problem: report, has_gradient, tally, bad, seconds, early, is_incomplete };
         let parts = group.all_gather(&part)?;
@@ -168,17 +144,17 @@ impl GradientReduction {
         first_error(group.rank(), reports, problem.map_or(Ok(()), Err))?;
         if parts.iter().any(|part| part.is_incomplete) {
             self.is_late = true;
-            let StepReduction { terms, sums: again, .. } = self.begin_sums(group, parameters, false);
-            self.send_rest(parameters, &gradients, &[], terms)?;
+            let StepReduction { terms, sums: again } = self.begin_sums(group, gradients.parameters(), false);
+            gradients.send(terms)?;
             sums = group.agree(again.wait().map_err(Error::from))?;
         }
-        let mut all = Gradients::default();
-        let named: Vec<(&str, &Var)> = parameters.iter().collect();
+        let mut all = Gradients::new();
+        let named: Vec<(&str, &Var)> = gradients.parameters().iter().collect();
         for (&number, sum) in self.order.iter().zip(sums) {
             // A parameter that no rank has reached has no gradient, as in one process.
             if parts.iter().any(|part| part.has_gradient[number]) {
                 let (name, parameter) = named[number];
-                all.insert(name, Tensor::from_vec(sum, parameter.shape(), parameter.device())?);
+                all.insert(name.to_owned(), Tensor::from_vec(sum, parameter.shape(), parameter.device())?);
             }
         }
         self.learn_order(&parts);
@@ -187,29 +163,6 @@ impl GradientReduction {
         let seconds = parts.iter().map(|part| part.seconds).collect();
         parts.into_iter().for_each(|part| bad.extend(part.bad));
         Ok((all, StepTotals { tally, bad, seconds }))
-    }
-
-    /// Sends the gradients whose positions were not sent yet; 0 where there is none.
-    fn send_rest(
-        &self,
-        parameters: &Parameters,
-        gradients: &Gradients,
-        sent: &[usize],
-        terms: Sender<(usize, Tensor)>,
-    ) -> Result<()> {
-        let named: Vec<(&str, &Var)> = parameters.iter().collect();
-        for (position, &number) in
-            self.order.iter().enumerate().filter(|(position, _)| !sent.contains(position))
-        {
-            let (name, parameter) = named[number];
-            let gradient = match gradients.get(name) {
-                Some(gradient) => gradient.clone(),
-                None => Tensor::zeros_like(parameter.as_tensor())?,
-            };
-            // Fails if the all-reduce has failed, which its result reports.
-            let _ = terms.send((position, gradient));
-        }
-        Ok(())
     }
 
     /// Puts the parameters first whose gradients were sent early, in the order of the first rank that sent any.

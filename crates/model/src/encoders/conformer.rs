@@ -14,9 +14,9 @@ use stream::ConformerStream;
 
 use super::subsampling::Subsampling;
 use super::{Encoder, EncoderStream};
-use crate::layers::dropout::DropoutMasks;
 use crate::layers::footprint::Footprint;
 use crate::layers::ragged::Ragged;
+use crate::training_pass::TrainingPass;
 use crate::{Linear, Result};
 
 /// The Conformer (Gulati et al., arXiv 2005.08100), without padding inside.
@@ -89,7 +89,7 @@ impl Encoder for ConformerEncoder {
         &self,
         x: &Tensor,
         lengths: &[usize],
-        mut masks: Option<&mut DropoutMasks>,
+        mut pass: Option<&mut TrainingPass>,
     ) -> Result<(Tensor, Vec<usize>)> {
         let (mut x, ragged) = match &self.front {
             Front::Subsampling(front) => front.forward(x, lengths)?,
@@ -98,11 +98,11 @@ impl Encoder for ConformerEncoder {
                 (front.apply(&ragged.pack(x)?)?, ragged)
             }
         };
-        if let Some(masks) = masks.as_deref_mut() {
-            x = masks.apply_ragged(&x, &ragged, self.config.dropout)?;
+        if let Some(pass) = pass.as_deref_mut() {
+            x = pass.apply_ragged(&x, &ragged, self.config.dropout)?;
         }
         for layer in &self.layers {
-            x = layer.forward(&x, &ragged, masks.as_deref_mut())?;
+            x = layer.forward(&x, &ragged, pass.as_deref_mut())?;
         }
         Ok((ragged.unpack(&x)?, ragged.lengths()))
     }

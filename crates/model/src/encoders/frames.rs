@@ -3,7 +3,7 @@ use candle_core::Tensor;
 use candle_nn::ModuleT;
 
 use super::Encoder;
-use crate::layers::dropout::DropoutMasks;
+use crate::training_pass::TrainingPass;
 use crate::{Error, Result};
 
 /// A candle module as an encoder.
@@ -40,9 +40,9 @@ impl<M: ModuleT + Send + Sync> Encoder for ModuleEncoder<M> {
         &self,
         x: &Tensor,
         lengths: &[usize],
-        masks: Option<&mut DropoutMasks>,
+        pass: Option<&mut TrainingPass>,
     ) -> Result<(Tensor, Vec<usize>)> {
-        let out = self.module.forward_t(x, masks.is_some())?;
+        let out = self.module.forward_t(x, pass.is_some())?;
         let batch = lengths.len();
         let expected = || format!("[{batch}, T', {}] from the module", self.width);
         let Ok((found, frames, width)) = out.dims3() else {

@@ -10,9 +10,9 @@ use super::subsampling::Subsampling;
 use super::{BuildEncoder, Encoder, EncoderStream, SubsamplingConfig};
 use crate::config::values as check;
 use crate::config::values::{MANY, WIDEST};
-use crate::layers::dropout::DropoutMasks;
 use crate::layers::footprint;
 use crate::layers::footprint::Footprint;
+use crate::training_pass::TrainingPass;
 use crate::{Lstm, Result};
 
 /// `[encoder]`, kind `lstm`.
@@ -120,7 +120,7 @@ impl Encoder for LstmEncoder {
         &self,
         x: &Tensor,
         lengths: &[usize],
-        mut masks: Option<&mut DropoutMasks>,
+        mut pass: Option<&mut TrainingPass>,
     ) -> Result<(Tensor, Vec<usize>)> {
         let (mut x, mut lengths) = match &self.subsampling {
             None => (x.clone(), lengths.to_vec()),
@@ -134,10 +134,10 @@ impl Encoder for LstmEncoder {
                 x = reduce(&x, reduction.factor)?;
                 lengths.iter_mut().for_each(|length| *length = length.div_ceil(reduction.factor));
             }
-            let hooks = masks.as_deref().and_then(DropoutMasks::gradient_hooks);
+            let hooks = pass.as_deref().and_then(TrainingPass::gradient_hooks);
             x = lstm.forward_with_hooks(&x, &lengths, hooks)?;
-            if let Some(masks) = masks.as_deref_mut() {
-                x = masks.apply(&x, self.config.dropout)?;
+            if let Some(pass) = pass.as_deref_mut() {
+                x = pass.apply(&x, self.config.dropout)?;
             }
         }
         Ok((x, lengths))

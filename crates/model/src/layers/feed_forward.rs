@@ -7,10 +7,10 @@ use kernels::{
     Accumulate, Affine, PackedRight, Real, View, ViewMut, alloc, par_for, parts, parts_mut, product_packed,
 };
 
-use crate::layers::dropout::DropoutMask;
 use crate::layers::gates::{silu_back, silu_in_place};
 use crate::layers::layer_norm;
 use crate::layers::layer_norm::LayerNorm;
+use crate::training_pass::DropoutMask;
 use crate::{Linear, Result};
 
 use crate::layers::operation::{Slices, apply3, total};
@@ -186,15 +186,15 @@ mod tests {
     use candle_core::Var;
 
     use super::*;
-    use crate::DropoutMasks;
+    use crate::TrainingPass;
     use crate::layers::gates::silu;
     use crate::layers::linear::linear;
     use crate::layers::operation::tests::{check_gradients, values, wave};
 
     /// Masks for so many rows; the same for the same number of them.
     fn masks(rows: usize, rate: f32) -> [Option<DropoutMask>; 2] {
-        let mut masks = DropoutMasks::new(1, 2, &[3]);
-        [masks.mask(&[rows * 5], rate), masks.mask(&[rows * 3], rate)]
+        let mut pass = TrainingPass::new(1, 2, &[3]);
+        [pass.mask(&[rows * 5], rate), pass.mask(&[rows * 3], rate)]
     }
 
     fn run(a: &[Var], rate: f32) -> Tensor {

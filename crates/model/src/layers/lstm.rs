@@ -24,7 +24,7 @@ pub use layer::Lstm;
 use layout::{LayerBlocking, LayerSizes, TapeLayout};
 use rayon::prelude::*;
 
-use crate::gradient_hooks::GradientHooks;
+use crate::gradients::GradientHooks;
 use crate::tensors;
 use crate::{Error, Result};
 

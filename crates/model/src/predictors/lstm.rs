@@ -10,10 +10,10 @@ use super::embedding::{Embedding, Start};
 use super::{BuildPredictor, Predictor};
 use crate::config::values as check;
 use crate::config::values::{MANY, WIDEST};
-use crate::layers::dropout::DropoutMasks;
 use crate::layers::footprint;
 use crate::layers::footprint::Footprint;
 use crate::tensors::to_vec;
+use crate::training_pass::TrainingPass;
 use crate::{Lstm, LstmWeights, Result};
 
 /// `[predictor]`, kind `lstm`.
@@ -87,10 +87,10 @@ impl Predictor for LstmPredictor {
         self.config.hidden
     }
 
-    fn forward(&self, labels: &[Vec<u32>], mut masks: Option<&mut DropoutMasks>) -> Result<Tensor> {
-        let hooks = masks.as_deref().and_then(DropoutMasks::gradient_hooks).cloned();
-        let mut drop = |x: Tensor, share: f32| match masks.as_deref_mut() {
-            Some(masks) => masks.apply(&x, share),
+    fn forward(&self, labels: &[Vec<u32>], mut pass: Option<&mut TrainingPass>) -> Result<Tensor> {
+        let hooks = pass.as_deref().and_then(TrainingPass::gradient_hooks).cloned();
+        let mut drop = |x: Tensor, share: f32| match pass.as_deref_mut() {
+            Some(pass) => pass.apply(&x, share),
             None => Ok(x),
         };
         let LstmPredictorConfig { dropout, embedding_dropout, .. } = self.config;

@@ -10,8 +10,8 @@ use super::embedding::{Embedding, Start};
 use super::{BuildPredictor, Predictor};
 use crate::config::values as check;
 use crate::config::values::{MANY, WIDEST};
-use crate::layers::dropout::DropoutMasks;
 use crate::tensors::to_vec;
+use crate::training_pass::TrainingPass;
 use crate::{Linear, Result};
 
 /// `[predictor]`, kind `stateless`.
@@ -71,13 +71,13 @@ impl Predictor for StatelessPredictor {
         self.config.embedding
     }
 
-    fn forward(&self, labels: &[Vec<u32>], masks: Option<&mut DropoutMasks>) -> Result<Tensor> {
+    fn forward(&self, labels: &[Vec<u32>], pass: Option<&mut TrainingPass>) -> Result<Tensor> {
         let places = (1..=self.config.context).rev();
         let embeddings =
             places.map(|back| self.embedding.before(labels, back)).collect::<Result<Vec<_>>>()?;
         let mut x = Tensor::cat(&embeddings, 2)?;
-        if let Some(masks) = masks {
-            x = masks.apply(&x, self.config.dropout)?;
+        if let Some(pass) = pass {
+            x = pass.apply(&x, self.config.dropout)?;
         }
         Ok(self.context.apply(&x)?.tanh()?)
     }

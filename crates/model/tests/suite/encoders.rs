@@ -7,7 +7,7 @@ use model::encoders::{
     AttentionKind, BuildEncoder, Encoder, EncoderPiece, EncoderState, EncoderStream, LstmEncoder,
     LstmEncoderConfig, TimeReduction,
 };
-use model::{DropoutMasks, Lstm, LstmState};
+use model::{Lstm, LstmState, TrainingPass};
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -216,10 +216,10 @@ fn dropout_is_on_with_masks_alone() {
     for kind in every_kind().into_iter().take(3) {
         let encoder = kind.build(BINS, &builder()).unwrap();
         let (x, lengths) = padded(&utterances(), BINS);
-        let run = |masks: Option<u64>| {
+        let run = |epoch: Option<u64>| {
             let numbers: Vec<u64> = (0..lengths.len() as u64).collect();
-            let mut masks = masks.map(|epoch| DropoutMasks::new(1, epoch, &numbers));
-            values(&encoder.forward(&x, &lengths, masks.as_mut()).unwrap().0)
+            let mut pass = epoch.map(|epoch| TrainingPass::new(1, epoch, &numbers));
+            values(&encoder.forward(&x, &lengths, pass.as_mut()).unwrap().0)
         };
         assert_eq!(run(Some(1)), run(Some(1)));
         assert!(run(Some(1)) != run(Some(2)) && run(Some(1)) != run(None));

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use kernels::{par_for, parts, parts_mut};
 
-use super::Optimizer;
 use super::moments::{BLOCK, Moments};
+use super::{Optimizer, norm};
 use crate::Result;
 use crate::optimizer::OptimizerConfig;
 use model::checkpoint::Values;
-use model::{Gradients, Parameters, tensors};
+use model::{Gradients, Parameters};
 
 /// AdamW (Loshchilov and Hutter, arXiv 1711.05101).
 ///
@@ -34,7 +34,7 @@ impl AdamW {
 
 impl Optimizer for AdamW {
     fn step(&mut self, parameters: &Parameters, gradients: &Gradients, rate: f64) -> Result<f64> {
-        let norm = gradients.norm()?;
+        let norm = norm(gradients)?;
         if !norm.is_finite() {
             return Ok(norm);
         }
@@ -56,7 +56,7 @@ impl Optimizer for AdamW {
             let (m, v) = self.moments.get_mut(name, variable.elem_count())?;
             let decay = if variable.rank() > 1 { weight_decay } else { 0.0 };
             let rates = Rates { keep: (1.0 - rate * decay) as f32, ..rates };
-            tensors::update(variable, gradient, |w, g| {
+            super::update(variable, gradient, |w, g| {
                 let blocks = (parts_mut(w, BLOCK), parts(g, BLOCK), parts_mut(m, BLOCK), parts_mut(v, BLOCK));
                 par_for(blocks, |_, (w, g, m, v)| update(w, g, m, v, rates));
             })?;
@@ -102,6 +102,7 @@ mod tests {
     use approx::assert_relative_eq;
     use candle_core::{Device, Tensor, Var};
     use candle_nn::Init;
+    use model::GradientSum;
 
     use super::*;
 
@@ -139,9 +140,9 @@ mod tests {
             .map(|product| product.sum_all().unwrap())
             .collect();
         let sum = Tensor::stack(&terms, 0).unwrap().sum_all().unwrap();
-        let mut gradients = Gradients::default();
-        gradients.add(parameters, sum.backward().unwrap()).unwrap();
-        gradients
+        let mut gradients = GradientSum::new(parameters);
+        gradients.backward(&sum, None).unwrap();
+        gradients.into_gradients()
     }
 
     #[test]

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 pub use step::{LambConfig, LambStep, Number};
 
 use super::moments::Moments;
-use super::{Clip, Optimizer};
+use super::{Clip, Optimizer, norm};
 use crate::Result;
 use model::checkpoint::Values;
-use model::{Gradients, Parameters, tensors};
+use model::{Gradients, Parameters};
 
 /// LAMB over all parameters; [`LambStep`] has the formula. All tensors decay, biases too.
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ impl Lamb {
 
 impl Optimizer for Lamb {
     fn step(&mut self, parameters: &Parameters, gradients: &Gradients, rate: f64) -> Result<f64> {
-        let norm = gradients.norm()?;
+        let norm = norm(gradients)?;
         if !norm.is_finite() {
             return Ok(norm);
         }
@@ -41,7 +41,7 @@ impl Optimizer for Lamb {
         for (name, variable) in parameters.iter() {
             let Some(gradient) = gradients.get(name) else { continue };
             let (m, v) = self.moments.get_mut(name, variable.elem_count())?;
-            tensors::update(variable, gradient, |w, g| step.tensor(true, w, g, m, v))??;
+            super::update(variable, gradient, |w, g| step.tensor(true, w, g, m, v))??;
         }
         Ok(norm)
     }

@@ -8,7 +8,7 @@ use decoding::{NetworkScratch, States};
 use model::Result;
 use model::encoders::{Encoder, ModuleEncoder};
 use model::predictors::Predictor;
-use model::{DropoutMasks, Gradients, LossSessions, Model};
+use model::{GradientSum, LossSessions, Model, TrainingPass};
 use training::Recipe;
 use training::data::Batch;
 use training::optimizer::{AdamW, Optimizer};
@@ -53,7 +53,7 @@ impl Predictor for LastLabel {
         4
     }
 
-    fn forward(&self, labels: &[Vec<u32>], masks: Option<&mut DropoutMasks>) -> Result<Tensor> {
+    fn forward(&self, labels: &[Vec<u32>], pass: Option<&mut TrainingPass>) -> Result<Tensor> {
         let rows = labels.iter().map(Vec::len).max().unwrap_or(0) + 1;
         let last = |labels: &Vec<u32>| -> Vec<u32> {
             (0..rows)
@@ -62,8 +62,8 @@ impl Predictor for LastLabel {
         };
         let ids = Tensor::new(labels.iter().map(last).collect::<Vec<_>>(), &Device::Cpu)?;
         let x = self.table.forward(&ids)?;
-        match masks {
-            Some(masks) => masks.apply(&x, 0.1),
+        match pass {
+            Some(pass) => pass.apply(&x, 0.1),
             None => Ok(x),
         }
     }
@@ -126,10 +126,11 @@ fn they_are_named_trained_and_searched_like_ours() {
     let mut optimizer = AdamW::new(model.parameters(), &recipe.optimizer);
     let (sessions, mut losses) = (LossSessions::new(&recipe.model()).unwrap(), Vec::new());
     for step in 0..40 {
-        let mut masks = DropoutMasks::new(1, step, &batch.numbers);
-        let out = model.losses(&sessions, batch.labeled(), 2, step, Some(&mut masks)).unwrap();
-        let mut gradients = Gradients::default();
-        gradients.add(model.parameters(), out.mean.backward().unwrap()).unwrap();
+        let mut pass = TrainingPass::new(1, step, &batch.numbers);
+        let out = model.losses(&sessions, batch.labeled(), 2, step, Some(&mut pass)).unwrap();
+        let mut gradients = GradientSum::new(model.parameters());
+        gradients.backward(&out.mean, None).unwrap();
+        let gradients = gradients.into_gradients();
         for (name, _) in model.parameters().iter().filter(|(name, _)| !name.starts_with("ctc")) {
             assert!(gradients.get(name).is_some(), "{name} has no gradient");
         }

@@ -8,13 +8,13 @@ use super::ConformerEncoderConfig;
 use crate::layers::attention;
 use crate::layers::attention::{Chunks, attention};
 use crate::layers::depthwise::depthwise;
-use crate::layers::dropout::{DropoutMask, DropoutMasks};
 use crate::layers::feed_forward::feed_forward;
 use crate::layers::footprint::Footprint;
 use crate::layers::gates::{glu, silu};
 use crate::layers::layer_norm::LayerNorm;
 use crate::layers::linear::linear;
 use crate::layers::ragged::Ragged;
+use crate::training_pass::{DropoutMask, TrainingPass};
 use crate::{Linear, Result, init};
 
 #[derive(Debug, Clone)]
@@ -58,15 +58,15 @@ pub(super) struct Convolution {
 
 /// Dropout of ragged rows, if it is on.
 struct RowDropout<'a> {
-    masks: Option<&'a mut DropoutMasks>,
+    pass: Option<&'a mut TrainingPass>,
     ragged: &'a Ragged,
     rate: f32,
 }
 
 impl RowDropout<'_> {
     fn apply(&mut self, x: Tensor) -> Result<Tensor> {
-        match self.masks.as_deref_mut() {
-            Some(masks) => masks.apply_ragged(&x, self.ragged, self.rate),
+        match self.pass.as_deref_mut() {
+            Some(pass) => pass.apply_ragged(&x, self.ragged, self.rate),
             None => Ok(x),
         }
     }
@@ -74,7 +74,7 @@ impl RowDropout<'_> {
     /// A mask of rows of so many values.
     fn mask(&mut self, width: usize) -> Option<DropoutMask> {
         let values = || self.ragged.lengths().iter().map(|rows| rows * width).collect::<Vec<_>>();
-        self.masks.as_deref_mut().and_then(|masks| masks.mask(&values(), self.rate))
+        self.pass.as_deref_mut().and_then(|pass| pass.mask(&values(), self.rate))
     }
 }
 
@@ -129,9 +129,9 @@ impl ConformerLayer {
         &self,
         x: &Tensor,
         ragged: &Arc<Ragged>,
-        masks: Option<&mut DropoutMasks>,
+        pass: Option<&mut TrainingPass>,
     ) -> Result<Tensor> {
-        let mut drop = RowDropout { masks, ragged, rate: self.dropout };
+        let mut drop = RowDropout { pass, ragged, rate: self.dropout };
         let x = self.feed_forward1.forward(x, &mut drop)?;
         let x = (&x + drop.apply(self.attention.forward(&x, ragged)?)?)?;
         let x = (&x + drop.apply(self.convolution.forward(&x, ragged)?)?)?;

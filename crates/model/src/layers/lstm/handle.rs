@@ -10,7 +10,7 @@ use std::thread::{self, ThreadId};
 use candle_core::{CpuStorage, CustomOp3, Layout, Shape, Tensor, TensorId};
 
 use super::LstmWeights;
-use crate::gradient_hooks::GradientHooks;
+use crate::gradients::GradientHooks;
 use crate::tensors;
 
 /// Gradients that have been left, by the thread whose backward pass it is.

@@ -5,7 +5,7 @@ use candle_core::Tensor;
 use candle_nn::{Init, VarBuilder};
 
 use super::{CarriedLstm, LstmContext, LstmWeights, Shelves, lstm_on};
-use crate::gradient_hooks::GradientHooks;
+use crate::gradients::GradientHooks;
 use crate::{Result, init};
 
 /// An LSTM layer of one direction or two, its parameters named and laid out as those of [`candle_nn::LSTM`].

@@ -118,8 +118,9 @@ fn model(g: [f32; 3]) -> (Parameters, Gradients) {
         (w.as_tensor() * Tensor::from_slice(g, w.shape(), &Device::Cpu).unwrap()).unwrap().sum_all().unwrap()
     };
     let loss = (of("w", &g[..2]) + of("some.bias", &g[2..])).unwrap();
-    let mut gradients = Gradients::default();
-    gradients.add(&parameters, loss.backward().unwrap()).unwrap();
+    let mut gradients = model::GradientSum::new(&parameters);
+    gradients.backward(&loss, None).unwrap();
+    let gradients = gradients.into_gradients();
     (parameters, gradients)
 }
 

@@ -1,20 +1,21 @@
-//! Dropout with masks that depend on nothing but their names.
+//! A forward pass of training: dropout masks, and hooks for gradients.
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 use kernels::{Real, items_mut, par_for};
 use rand::Rng;
 
-use crate::gradient_hooks::GradientHooks;
+use crate::gradients::GradientHooks;
 use crate::layers::ragged::Ragged;
 use crate::random::{Purpose, stream};
 use crate::tensors;
 use crate::tensors::with_slice;
 use crate::{Error, Result};
 
-/// Where the masks of a batch come from: each use takes, for each utterance, the next stream of `(seed, epoch, utterance)`.
+/// The state of a forward pass that trains: its dropout masks, and hooks for gradients.
 ///
-/// What is dropped of an utterance depends neither on its place in the batch nor on who else is there.
+/// Each use of dropout takes, for each utterance, the next stream of `(seed, epoch, utterance)`. What is dropped of an utterance
+/// depends neither on its place in the batch nor on the other utterances.
 #[derive(Debug, Clone)]
-pub struct DropoutMasks {
+pub struct TrainingPass {
     seed: u64,
     epoch: u64,
     utterances: Vec<u64>,
@@ -22,13 +23,13 @@ pub struct DropoutMasks {
     hooks: Option<GradientHooks>,
 }
 
-impl DropoutMasks {
-    /// The masks of a batch of these utterances, by their numbers in the training set, in one epoch.
+impl TrainingPass {
+    /// A pass over a batch of these utterances, by their numbers in the training set, in one epoch.
     pub fn new(seed: u64, epoch: u64, utterances: &[u64]) -> Self {
-        DropoutMasks { seed, epoch, utterances: utterances.to_vec(), used: 0, hooks: None }
+        TrainingPass { seed, epoch, utterances: utterances.to_vec(), used: 0, hooks: None }
     }
 
-    /// The same for a pass whose backward sends gradients as soon as they are final.
+    /// The same with hooks to which its backward pass sends gradients as soon as they are final.
     #[must_use]
     pub fn with_gradient_hooks(mut self, hooks: Option<GradientHooks>) -> Self {
         self.hooks = hooks;
@@ -151,7 +152,7 @@ mod tests {
     fn the_gradient_is_the_mask_and_a_name_gives_the_same_mask_again() {
         let x = Var::ones((1, 10_000), DType::F32, &Device::Cpu).unwrap();
         let mask = |utterance| {
-            let out = DropoutMasks::new(7, 1, &[utterance]).apply(&x, 0.25).unwrap();
+            let out = TrainingPass::new(7, 1, &[utterance]).apply(&x, 0.25).unwrap();
             let grads = out.sum_all().unwrap().backward().unwrap();
             let [out, grad] = [&out, grads.get(&x).unwrap()].map(|x| x.to_vec2::<f32>().unwrap().concat());
             assert_eq!(out, grad);
@@ -168,10 +169,10 @@ mod tests {
     fn what_is_dropped_of_an_utterance_does_not_depend_on_its_batch() {
         let ones = |rows| Tensor::ones((rows, 50, 4), DType::F32, &Device::Cpu).unwrap();
         let of = |utterances: &[u64]| {
-            let mut masks = DropoutMasks::new(7, 1, utterances);
+            let mut pass = TrainingPass::new(7, 1, utterances);
             let [first, second] = [0.5, 0.25]
-                .map(|rate| masks.apply(&ones(utterances.len()), rate).unwrap().to_vec3::<f32>().unwrap());
-            (first, second, masks.seed())
+                .map(|rate| pass.apply(&ones(utterances.len()), rate).unwrap().to_vec3::<f32>().unwrap());
+            (first, second, pass.seed())
         };
         let (all, again, seed) = of(&[3, 9, 4]);
         let (one, two, same) = of(&[9]);
@@ -179,29 +180,29 @@ mod tests {
         assert!(all[0] != all[1] && all[0] != all[2]);
         // Padding is behind: shorter rows lose what the first of longer ones do.
         let short = Tensor::ones((1, 20, 4), DType::F32, &Device::Cpu).unwrap();
-        let short = DropoutMasks::new(7, 1, &[9]).apply(&short, 0.5).unwrap().to_vec3::<f32>().unwrap();
+        let short = TrainingPass::new(7, 1, &[9]).apply(&short, 0.5).unwrap().to_vec3::<f32>().unwrap();
         assert_eq!(short[0], all[1][..20]);
         let ragged = Ragged::new(&[20, 0, 50]);
         let rows = Tensor::ones((70, 4), DType::F32, &Device::Cpu).unwrap();
-        let rows = DropoutMasks::new(7, 1, &[9, 2, 4]).apply_ragged(&rows, &ragged, 0.5).unwrap();
+        let rows = TrainingPass::new(7, 1, &[9, 2, 4]).apply_ragged(&rows, &ragged, 0.5).unwrap();
         assert_eq!(rows.to_vec2::<f32>().unwrap(), [&all[1][..20], &all[2]].concat());
-        let error = DropoutMasks::new(7, 1, &[1, 2]).apply(&ones(3), 0.5).unwrap_err().to_string();
+        let error = TrainingPass::new(7, 1, &[1, 2]).apply(&ones(3), 0.5).unwrap_err().to_string();
         assert!(error.contains("2 utterances in front") && error.contains('3'), "{error}");
     }
 
     #[test]
     fn seeds_are_those_of_their_place() {
-        let mut masks = DropoutMasks::new(7, 1, &[3]);
-        let [a, b] = [masks.seed(), masks.seed()];
-        let mut masks = DropoutMasks::new(7, 1, &[3]);
-        masks.apply(&Tensor::zeros((1, 4), DType::F32, &Device::Cpu).unwrap(), 0.5).unwrap();
-        assert!(masks.seed() == b && a != b && DropoutMasks::new(7, 2, &[3]).seed() != a);
+        let mut pass = TrainingPass::new(7, 1, &[3]);
+        let [a, b] = [pass.seed(), pass.seed()];
+        let mut pass = TrainingPass::new(7, 1, &[3]);
+        pass.apply(&Tensor::zeros((1, 4), DType::F32, &Device::Cpu).unwrap(), 0.5).unwrap();
+        assert!(pass.seed() == b && a != b && TrainingPass::new(7, 2, &[3]).seed() != a);
     }
 
     #[test]
     fn rate_zero_leaves_the_tensor_alone() {
         let x = Tensor::arange(0f32, 5.0, &Device::Cpu).unwrap();
-        let out = DropoutMasks::new(1, 1, &[0, 1, 2, 3, 4]).apply(&x, 0.0).unwrap();
+        let out = TrainingPass::new(1, 1, &[0, 1, 2, 3, 4]).apply(&x, 0.0).unwrap();
         assert_eq!(out.to_vec1::<f32>().unwrap(), x.to_vec1::<f32>().unwrap());
     }
 }
