@@ -7,7 +7,6 @@ use std::sync::atomic::AtomicBool;
 use candle_core::Tensor;
 use oracle::dense::{joint_logits, lean_transducer_loss};
 use panda::distributed::ProcessGroup;
-use panda::model::memory::peak_resident;
 use panda::model::{Losses, Model, TrainingPass, linear};
 use panda::recognizer::examples::load;
 use panda::rnnt_loss::candle::{HeadTensors, LossSession, LossSum, RowTensors};
@@ -17,6 +16,7 @@ use panda::training::data::{Batch, TrainingSet, UtteranceStore};
 use panda::training::run_folder::RunFolder;
 use panda::training::{
     CheckpointMetadata, EpochReport, Learner, Observer, Recipe, Result, Start, Trainer, TrainingObjective,
+    peak_resident,
 };
 
 /// Regular transducer losses by candle's own operations on B x T x (U + 1) x C scores.
@@ -103,7 +103,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let model = Model::new(&recipe.model(), tokenizer.size())?;
     println!("{} parameters, {} classes", model.parameters().count(), model.classes());
     let ctc = LossSession::new(&Options::of(Loss::Ctc))?;
-    let learner = Learner::new(model, &recipe.optimizer)?.minimising(Box::new(Dense { ctc }));
+    let learner = Learner::new(model, &recipe.optimizer)?.with_objective(Box::new(Dense { ctc }));
     let folder = RunFolder::new(folder, Start::Fresh)?;
     let about = CheckpointMetadata { recipe: text, tokenizer: tokenizer.to_json()?, data: None };
     let run = (&recipe.training.run, recipe.batch.accumulate);

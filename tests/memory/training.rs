@@ -2,7 +2,7 @@
 use candle_core::{Device, Tensor};
 use panda::model::Model;
 use panda::training::data::Batch;
-use panda::training::{BatchShape, Learner, Moment, Recipe, StepPlan};
+use panda::training::{BatchShape, Learner, Moment, Recipe, step_bytes};
 
 use crate::counting::{alive, measure, turn};
 
@@ -109,8 +109,7 @@ fn a_step_takes_what_was_planned() {
     ] {
         let recipe = recipe(encoder, predictor, more);
         let model = Model::new(&recipe.model(), classes).unwrap();
-        let plan = StepPlan::new(&model).unwrap();
-        let mut learner = Learner::new(model, &recipe.optimizer).unwrap();
+        let mut learner = Learner::new(model.clone(), &recipe.optimizer).unwrap();
         let parameters = learner.model().parameters().count();
         // What lies on shelves from the steps before counts, as they have been planned for too.
         let (mut base, mut largest) = (None, 0);
@@ -130,16 +129,16 @@ fn a_step_takes_what_was_planned() {
                 measured
             };
             // Behind others, where gradients of the weights are planned apart.
-            largest = plan.step(shape).max(largest);
+            largest = step_bytes(&model, shape).max(largest);
             let (measured, planned) = (held + step(&mut learner), largest + 4 * parameters);
             assert!(measured <= planned, "{encoder}, {more}, {lengths:?}: {measured} of {planned}");
             // The first has made the moments, which are planned apart, and next to nothing else.
             base.get_or_insert_with(alive);
 
             // By itself, with shelves that are empty.
-            let model = Model::new(&recipe.model(), classes).unwrap();
-            let mut fresh = Learner::new(model, &recipe.optimizer).unwrap();
-            let (measured, planned) = (step(&mut fresh), plan.step(shape) + 4 * parameters);
+            let other = Model::new(&recipe.model(), classes).unwrap();
+            let mut fresh = Learner::new(other, &recipe.optimizer).unwrap();
+            let (measured, planned) = (step(&mut fresh), step_bytes(&model, shape) + 4 * parameters);
             drop(fresh);
             assert!(measured <= planned, "{encoder}, {more}, {lengths:?}: {measured} of {planned} alone");
             let share = measured as f64 / planned as f64;

@@ -8,8 +8,6 @@
 //!
 //! The file's metadata has one key, `panda`: JSON with format, version, recipe, tokenizer, [`Progress`], [`Fingerprint`] of the data,
 //! and the CRC-32 of each tensor and of what else is in the metadata.
-mod write;
-
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
@@ -21,12 +19,11 @@ use speech::files::{open_regular, read_given};
 
 use crate::parameters::Shapes;
 use crate::{Error, ModelConfig, Result};
-pub use write::{Contents, MetadataRef};
 
 /// What the metadata's `format` field says.
-const FORMAT: &str = "panda checkpoint";
+pub(crate) const FORMAT: &str = "panda checkpoint";
 /// Raised whenever an old reader would misread a new file.
-const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 3;
 /// The first version that can still be read.
 const OLDEST: u32 = 2;
 /// Weights, their average, and what our optimisers remember of each of them.
@@ -107,24 +104,25 @@ pub struct Checkpoint {
     pub summed: bool,
 }
 
+/// What the metadata says.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Header {
-    format: String,
-    version: u32,
-    recipe: String,
-    tokenizer: String,
-    progress: Progress,
+pub(crate) struct Header {
+    pub format: String,
+    pub version: u32,
+    pub recipe: String,
+    pub tokenizer: String,
+    pub progress: Progress,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    data: Option<Fingerprint>,
+    pub data: Option<Fingerprint>,
     /// Eight hexadecimal digits of each tensor under its name, and of all else here under none.
     #[serde(default)]
-    checksums: BTreeMap<String, String>,
+    pub checksums: BTreeMap<String, String>,
 }
 
 impl Header {
     /// The checksum of everything but the checksums.
-    fn own_checksum(&self) -> serde_json::Result<String> {
+    pub fn own_checksum(&self) -> serde_json::Result<String> {
         let Self { format, version, recipe, tokenizer, progress, data, .. } = self;
         let said = serde_json::to_vec(&(format, version, recipe, tokenizer, progress, data))?;
         Ok(checksum(&said))
@@ -174,31 +172,6 @@ fn read_head(path: &Path) -> Result<BTreeMap<String, serde_json::Value>> {
 }
 
 impl Checkpoint {
-    /// Writes the checkpoint; the file appears whole or not at all.
-    ///
-    /// # Errors
-    /// [`Error::Io`] if the disk refuses.
-    pub fn write(&self, path: &Path) -> Result<()> {
-        self.contents().write(path)
-    }
-
-    /// The bytes of the file.
-    ///
-    /// # Errors
-    /// [`Error::Checkpoint`] if the header cannot be written.
-    pub fn to_bytes(&self, path: &Path) -> Result<Vec<u8>> {
-        self.contents().to_bytes(path)
-    }
-
-    fn contents(&self) -> Contents<'_> {
-        let Checkpoint { recipe, tokenizer, progress, data, .. } = self;
-        let mut contents = Contents::new(MetadataRef { recipe, tokenizer, progress, data: data.as_ref() });
-        for (kind, values) in self.kinds() {
-            contents.values(kind, values, &self.shapes);
-        }
-        contents
-    }
-
     /// Reads and checks a checkpoint: format, version, checksums, dtypes, finite values.
     ///
     /// # Errors
@@ -292,7 +265,7 @@ impl Checkpoint {
     }
 
     /// Each kind of values under its name in the file.
-    fn kinds(&self) -> impl Iterator<Item = (&str, &Values)> {
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = (&str, &Values)> {
         let average = self.average.as_ref().map(|average| ("average", average));
         let memory = self.memory.iter().map(|(kind, values)| (kind.as_str(), values));
         std::iter::once(("weight", &self.weights)).chain(average).chain(memory)

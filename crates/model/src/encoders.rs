@@ -1,7 +1,7 @@
 //! Encoders: what turns rows of sound into rows that the joint network can use.
 //!
-//! A new kind of encoder is a file beside `lstm.rs` with its configuration ([`BuildEncoder`]) and its [`Encoder`], and a line in
-//! [`EncoderKind`].
+//! A new kind of encoder is a file next to `lstm.rs` with its configuration ([`BuildEncoder`]) and its [`Encoder`], and two lines
+//! here: its `mod`, and its entry in [`EncoderKind`].
 mod conformer;
 mod frames;
 mod lstm;
@@ -14,15 +14,15 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
-use serde::{Deserialize, Serialize};
 
-pub use conformer::{AttentionKind, ChunkedAttention, ConformerEncoder, ConformerEncoderConfig};
+pub use conformer::{AttentionKind, ChunkedAttention, ConformerEncoder};
 pub use frames::ModuleEncoder;
-pub use lstm::{LstmEncoder, LstmEncoderConfig, TimeReduction};
+pub use lstm::{LstmEncoder, TimeReduction};
 pub use stream::{EncoderPiece, EncoderState, EncoderStream};
 pub use subsampling::SubsamplingConfig;
 
 use crate::Result;
+use crate::config::table::part_kinds;
 use crate::training_pass::TrainingPass;
 
 /// Encodes padded batches of rows.
@@ -86,23 +86,10 @@ pub trait BuildEncoder {
     fn build(&self, input: usize, vb: &VarBuilder) -> Result<Arc<dyn Encoder>>;
 }
 
-/// The encoders that a recipe can name, by `encoder.kind`; without it, the LSTM.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
-pub enum EncoderKind {
-    /// LSTM layers.
-    Lstm(LstmEncoderConfig),
-    /// Conformer layers.
-    Conformer(ConformerEncoderConfig),
-}
-
-impl std::ops::Deref for EncoderKind {
-    type Target = dyn BuildEncoder;
-
-    fn deref(&self) -> &Self::Target {
-        match self {
-            EncoderKind::Lstm(config) => config,
-            EncoderKind::Conformer(config) => config,
-        }
+part_kinds! {
+    /// The encoders that a recipe can name, by `encoder.kind`; without it, the LSTM.
+    EncoderKind: dyn BuildEncoder {
+        Lstm: lstm::LstmEncoderConfig,
+        Conformer: conformer::ConformerEncoderConfig,
     }
 }

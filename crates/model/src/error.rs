@@ -141,4 +141,42 @@ impl Error {
     pub fn checkpoint(path: &Path, expected: impl Into<String>, found: impl Into<String>) -> Self {
         Error::Checkpoint { path: path.to_owned(), expected: expected.into(), found: found.into() }
     }
+
+    /// Fails if the system has fewer bytes available.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub fn expect_memory(what: impl FnOnce() -> String, bytes: usize) -> Result<()> {
+        match memory::available() {
+            Some(available) if bytes > available => Err(Error::Memory { what: what(), bytes, available }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Converts the errors that [`Error`] wraps into another crate's error with a variant for [`Error`].
+#[macro_export]
+macro_rules! convert_model_errors {
+    ($error:ty: $($wrapped:ty),+) => {$(
+        impl From<$wrapped> for $error {
+            fn from(error: $wrapped) -> Self {
+                $crate::Error::from(error).into()
+            }
+        }
+    )+};
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_is_refused_with_both_numbers() {
+        Error::expect_memory(|| unreachable!(), 0).unwrap();
+        let Some(available) = memory::available() else { return };
+        assert!(available > 1 << 20, "{available}");
+        let error = Error::expect_memory(|| "the model".to_owned(), usize::MAX).unwrap_err().to_string();
+        assert!(error.starts_with("the model: expected at most "), "{error}");
+        assert!(error.ends_with("found 17179869184.0 GiB"), "{error}");
+    }
 }

@@ -13,6 +13,7 @@
 
 pub mod bytes;
 pub mod checkpoint;
+mod checkpoint_writer;
 pub mod config;
 mod decoder;
 pub mod encoders;
@@ -24,7 +25,6 @@ mod init_law;
 mod input;
 mod layers;
 mod losses;
-pub mod memory;
 mod model;
 mod parameters;
 pub mod predictors;
@@ -34,6 +34,7 @@ pub mod tensors;
 mod training_pass;
 
 pub use checkpoint::{Checkpoint, Fingerprint, Progress};
+pub use checkpoint_writer::{CheckpointWriter, MetadataRef};
 pub use config::ModelConfig;
 pub use error::{Error, Result};
 pub use gradients::{GradientHooks, GradientSum, GradientTerms, Gradients, SentGradients};

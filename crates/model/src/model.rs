@@ -11,7 +11,7 @@ use crate::heads;
 use crate::heads::{JointLayers, OutputModel, TransducerNetwork};
 use crate::parameters::Shapes;
 use crate::predictors::Predictor;
-use crate::{Error, Linear, Parameters, Result, memory};
+use crate::{Error, Linear, Parameters, Result};
 
 /// Bytes that encoding takes whatever the shape: stacks and blocks of threads.
 const CONSTANT_BYTES: usize = 4 << 20;
@@ -160,7 +160,7 @@ impl Model {
                  {shape:?}"
             )
         };
-        memory::expect(what, bytes)
+        Error::expect_memory(what, bytes)
     }
 
     /// A new model around an encoder and a predictor of one's own, which `parts` makes with a builder for each; the rest is as
@@ -280,28 +280,13 @@ impl Model {
         self.ctc.is_some()
     }
 
-    /// [`Self::ctc_log_probs`] of encoder rows `[B, T', W]`.
+    /// Log-probabilities `[B, T', L + 1]` of the CTC head from encoder rows `[B, T', W]`; none without that head. The blank is class L.
     ///
     /// # Errors
     /// Candle's own errors.
     pub fn ctc_of(&self, encoded: &Tensor) -> Result<Option<Tensor>> {
         let Some(head) = &self.ctc else { return Ok(None) };
         Ok(Some(candle_nn::ops::log_softmax(&head.apply(encoded)?, 2)?))
-    }
-
-    /// Log-probabilities of the CTC head, for decoding; none without that head.
-    ///
-    /// # Shapes
-    /// As [`Self::encode`], but `[B, T', L + 1]`; the blank is class L.
-    ///
-    /// # Errors
-    /// [`crate::Error::Shape`] if the input does not fit.
-    pub fn ctc_log_probs(&self, x: &Tensor, lengths: &[usize]) -> Result<Option<(Tensor, Vec<usize>)>> {
-        if self.ctc.is_none() {
-            return Ok(None);
-        }
-        let (encoded, lengths) = self.encoder.forward(x, lengths, None)?;
-        Ok(self.ctc_of(&encoded)?.map(|log_probs| (log_probs, lengths)))
     }
 
     /// What the joint adds, and the head, on a padded batch of utterances, for a look at the loss from outside.

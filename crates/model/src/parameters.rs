@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device, Result as TensorResult, Shape, Tensor, Var};
 use candle_nn::var_builder::SimpleBackend;
-use candle_nn::{Init, VarBuilder, VarMap};
+use candle_nn::{Init, VarBuilder};
 
 use crate::init;
 use crate::tensors::{to_vec, with_slice};
@@ -55,18 +55,6 @@ impl Parameters {
         let made = make(builder)?;
         let shapes = names.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Ok((shapes, made))
-    }
-
-    /// The parameters of a model that was made from a [`VarMap`]; they stay shared with it.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] for one that is not `f32`.
-    pub fn from_map(map: &VarMap) -> Result<Self> {
-        let variables = map.data().lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((name, other)) = variables.iter().find(|(_, variable)| variable.dtype() != DType::F32) {
-            return Err(Error::shape(name, "f32", format!("{:?}", other.dtype())));
-        }
-        Ok(Parameters { variables: variables.iter().map(|(name, v)| (name.clone(), v.clone())).collect() })
     }
 
     /// Names and variables, in alphabetical order.
@@ -246,11 +234,8 @@ mod tests {
     }
 
     #[test]
-    fn parameters_of_a_map_stay_shared() {
-        let map = VarMap::new();
-        let builder = VarBuilder::from_varmap(&map, DType::F32, &Device::Cpu);
-        let layer = candle_nn::linear(2, 1, builder).unwrap();
-        let parameters = Parameters::from_map(&map).unwrap();
+    fn parameters_stay_shared_with_their_layers() {
+        let (parameters, layer) = Parameters::build(1, |vb| Ok(candle_nn::linear(2, 1, vb)?)).unwrap();
         let set = |bias| {
             let values = [("weight", vec![3.0, 4.0]), ("bias", vec![bias])];
             parameters.set(&values.map(|(name, values)| (name.to_owned(), values)).into()).unwrap();

@@ -1,6 +1,7 @@
 //! Predictors: what the labels so far say about the next one.
 //!
-//! A new kind of predictor is a file beside `lstm.rs` with its configuration and its [`Predictor`], and a line in [`PredictorKind`].
+//! A new kind of predictor is a file next to `lstm.rs` with its configuration ([`BuildPredictor`]) and its [`Predictor`], and two
+//! lines here: its `mod`, and its entry in [`PredictorKind`].
 mod embedding;
 mod lstm;
 mod stateless;
@@ -9,13 +10,13 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
-use serde::{Deserialize, Serialize};
 
 pub use embedding::{Embedding, Start};
-pub use lstm::{LstmPredictor, LstmPredictorConfig};
-pub use stateless::{StatelessPredictor, StatelessPredictorConfig};
+pub use lstm::LstmPredictor;
+pub use stateless::StatelessPredictor;
 
 use crate::Result;
+use crate::config::table::part_kinds;
 use crate::training_pass::TrainingPass;
 
 /// Looks at whole label sequences in training; its [`decoder`](Predictor::decoder) goes label by label.
@@ -62,23 +63,10 @@ pub trait BuildPredictor {
     fn build(&self, tokens: usize, blank: u32, vb: &VarBuilder) -> Result<Arc<dyn Predictor>>;
 }
 
-/// The predictors that a recipe can name, by `predictor.kind`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
-pub enum PredictorKind {
-    /// Remembers all labels.
-    Lstm(LstmPredictorConfig),
-    /// Sees the last few labels only.
-    Stateless(StatelessPredictorConfig),
-}
-
-impl std::ops::Deref for PredictorKind {
-    type Target = dyn BuildPredictor;
-
-    fn deref(&self) -> &Self::Target {
-        match self {
-            PredictorKind::Lstm(config) => config,
-            PredictorKind::Stateless(config) => config,
-        }
+part_kinds! {
+    /// The predictors that a recipe can name, by `predictor.kind`.
+    PredictorKind: dyn BuildPredictor {
+        Lstm: lstm::LstmPredictorConfig,
+        Stateless: stateless::StatelessPredictorConfig,
     }
 }

@@ -11,7 +11,6 @@ use crate::Result;
 use crate::bad_items::BadItems;
 use crate::examples::{self, BatchSize, Example};
 use model::ModelConfig;
-use model::memory;
 use model::tensors::with_slices;
 use model::{JointRows, Model};
 
@@ -271,7 +270,7 @@ fn align(model: &Model, examples: &[Example], batch: &[usize]) -> Result<Vec<Opt
         let of = longest.map_or("", |&index| &examples[index].id);
         format!("alignment of {of}: {sites} sites, which are encoder frames times label positions")
     };
-    memory::expect(what, plan.transient.saturating_add(sites.saturating_mul(OF_PATH)))?;
+    model::Error::expect_memory(what, plan.transient.saturating_add(sites.saturating_mul(OF_PATH)))?;
     let layout = Layout::Padded { frames: padded, positions };
     let session = Session::new(&model.config().loss_options()?)?;
     let run = |rows: &[&[f32]], tokens: &[&[f32]], durations: Option<&[&[f32]]>| -> rnnt_loss::Result<_> {

@@ -2,6 +2,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use model::JointRows;
 use serde::{Deserialize, Serialize};
 use speech::{Change, Utterance, word_errors};
 
@@ -145,6 +146,22 @@ impl Recognizer {
             }
         }
         Ok(texts)
+    }
+
+    /// What the loss of some utterances is computed from, all in one padded batch.
+    ///
+    /// # Errors
+    /// [`Error::Empty`] for an empty list; [`Error::Speech`](model::Error::Speech) for audio or text that the model cannot read.
+    pub fn joint_rows(&self, utterances: &[Utterance]) -> Result<JointRows> {
+        if utterances.is_empty() {
+            return Err(Error::Empty { what: "batch".into() });
+        }
+        let (tokenizer, stop) = (Some(self.tokenizer()), AtomicBool::new(false));
+        let examples = examples::load_as(utterances, &self.front_end, tokenizer, self.conversion(), &stop)?;
+        let planes: Vec<_> = examples.iter().map(|example| &example.features).collect();
+        let (rows, lengths) = model::collate(&planes, &self.model().config().input.rows)?;
+        let labels: Vec<Vec<u32>> = examples.iter().map(|example| example.labels.clone()).collect();
+        Ok(self.model().joint_rows(&rows, &lengths, &labels)?)
     }
 
     /// Scores the texts of examples against their references.

@@ -18,10 +18,9 @@ use crate::silence::SILENCE;
 use crate::transcription::{Transcription, Writer};
 use crate::unfused::UnfusedSearch;
 use crate::{Error, Result};
+use model::Model;
 use model::checkpoint::{Checkpoint, RECIPE_PLACE, UNSUMMED};
 use model::config::table::syntax_error;
-use model::memory;
-use model::{JointRows, Model};
 
 /// Utterances that are aligned before the next ones are read: enough for a choice of batches of similar length.
 const AT_ONCE: usize = 64;
@@ -40,7 +39,7 @@ pub struct Recognizer {
     searcher: Mutex<Searcher>,
     aggregate: Aggregate,
     tokenizer: Tokenizer,
-    front_end: FrontEnd,
+    pub(crate) front_end: FrontEnd,
     conversion: Conversion,
     silence: f64,
     max_bad: f64,
@@ -199,22 +198,6 @@ impl Recognizer {
         examples::load_usable(utterances, &self.front_end, tokenizer, &self.conversion, &stop)
     }
 
-    /// What the loss of some utterances is computed from, all in one padded batch.
-    ///
-    /// # Errors
-    /// [`Error::Empty`] for an empty list; [`Error::Speech`](model::Error::Speech) for audio or text that the model cannot read.
-    pub fn joint_rows(&self, utterances: &[Utterance]) -> Result<JointRows> {
-        if utterances.is_empty() {
-            return Err(Error::Empty { what: "batch".into() });
-        }
-        let (tokenizer, stop) = (Some(&self.tokenizer), AtomicBool::new(false));
-        let examples = examples::load_as(utterances, &self.front_end, tokenizer, &self.conversion, &stop)?;
-        let planes: Vec<_> = examples.iter().map(|example| &example.features).collect();
-        let (rows, lengths) = model::collate(&planes, &self.model.config().input.rows)?;
-        let labels: Vec<Vec<u32>> = examples.iter().map(|example| example.labels.clone()).collect();
-        Ok(self.model.joint_rows(&rows, &lengths, &labels)?)
-    }
-
     /// When the words of the transcripts were said: the best path of each utterance, and what all paths say about it.
     ///
     /// An utterance without a path is no error; the result names it. An utterance that cannot be used, such as a recording that cannot
@@ -309,7 +292,10 @@ impl Recognizer {
             return Ok(());
         }
         let seconds = longest as f64 / f64::from(input.features.sample_rate);
-        Ok(memory::expect(|| format!("features and encoding of {seconds:.0} s of audio"), bytes)?)
+        Ok(model::Error::expect_memory(
+            || format!("features and encoding of {seconds:.0} s of audio"),
+            bytes,
+        )?)
     }
 
     pub(crate) fn recognize(&self, planes: &[&Features]) -> Result<Vec<SearchResult>> {

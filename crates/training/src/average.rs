@@ -3,7 +3,8 @@ use std::path::{Path, PathBuf};
 
 use crate::files::Output;
 use crate::metrics::Metrics;
-use crate::run_folder::{RunFolder, kept};
+use crate::run_files::kept;
+use crate::run_folder::RunFolder;
 use crate::{Error, Recipe, Result};
 use model::checkpoint::{Checkpoint, Progress, Values};
 use recognizer::Metric;

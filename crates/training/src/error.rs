@@ -180,35 +180,7 @@ pub enum Error {
     Recognizer(recognizer::Error),
 }
 
-impl From<candle_core::Error> for Error {
-    fn from(error: candle_core::Error) -> Self {
-        Error::Model(error.into())
-    }
-}
-
-impl From<rnnt_loss::Error> for Error {
-    fn from(error: rnnt_loss::Error) -> Self {
-        Error::Model(error.into())
-    }
-}
-
-impl From<lattice::Error> for Error {
-    fn from(error: lattice::Error) -> Self {
-        Error::Model(error.into())
-    }
-}
-
-impl From<speech::Error> for Error {
-    fn from(error: speech::Error) -> Self {
-        Error::Model(error.into())
-    }
-}
-
-impl From<decoding::Error> for Error {
-    fn from(error: decoding::Error) -> Self {
-        Error::Model(error.into())
-    }
-}
+model::convert_model_errors!(Error: candle_core::Error, rnnt_loss::Error, lattice::Error, speech::Error, decoding::Error);
 
 impl From<recognizer::Error> for Error {
     fn from(error: recognizer::Error) -> Self {

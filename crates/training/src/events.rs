@@ -4,13 +4,20 @@
 //! kill tears no record, a reader that looks on while the run goes (some keep a file open, so that nothing may take its place) finds
 //! what is new in a new file, and no cost grows with the run. The name says from which state on, so that a run that goes on from a
 //! checkpoint removes the files that began there or later: nothing is told twice.
-mod record;
-
+//!
+//! Records are messages of protocol buffers in TFRecord frames:
+//!
+//! ```text
+//! frame   length: u64 | masked CRC-32C of the length: u32 | message | masked CRC-32C of the message: u32      (little-endian)
+//! Event   1: wall time (f64), 2: step (i64), 3: file version (text) or 5: Summary
+//! Summary 1: Value, again and again;     Value   1: tag (text), 2: value (f32)
+//! ```
+//! From TensorFlow's `tfrecord` guide and `event.proto`, `summary.proto`.
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::metrics::Metrics;
 use crate::observer::StepReport;
-use crate::run_folder::EVENT_PREFIX;
+use crate::run_files::EVENT_PREFIX;
 use model::checkpoint::Progress;
 
 /// Steps between two that are told.
@@ -61,9 +68,9 @@ impl Events {
 
     fn tell(&mut self, step: u64, values: impl Iterator<Item = (String, f64)>) {
         if self.records.is_empty() {
-            self.records = record::version(now());
+            self.records = version(now());
         }
-        self.records.extend(record::scalars(now(), step, values));
+        self.records.extend(scalars(now(), step, values));
     }
 
     /// Name and bytes of the file to be written before a checkpoint of this state; none if nothing happened.
@@ -83,10 +90,67 @@ fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
+/// The first record of a file.
+fn version(wall_time: f64) -> Vec<u8> {
+    let mut event = double(1, wall_time);
+    event.extend(bytes(3, b"brain.Event:2"));
+    frame(&event)
+}
+
+/// A record of named numbers at a step.
+fn scalars(wall_time: f64, step: u64, values: impl Iterator<Item = (String, f64)>) -> Vec<u8> {
+    let summary: Vec<u8> = values
+        .flat_map(|(tag, value)| bytes(1, &[bytes(1, tag.as_bytes()), float(2, value as f32)].concat()))
+        .collect();
+    frame(&[double(1, wall_time), number(2, step), bytes(5, &summary)].concat())
+}
+
+fn frame(message: &[u8]) -> Vec<u8> {
+    let length = (message.len() as u64).to_le_bytes();
+    [&length[..], &masked(&length), message, &masked(message)].concat()
+}
+
+/// A checksum of what itself holds checksums would be weak; so they are turned and moved.
+fn masked(bytes: &[u8]) -> [u8; 4] {
+    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
+}
+
+/// A number in groups of seven bits, the lowest first.
+fn varint(mut value: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while value >= 0x80 {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+    bytes
+}
+
+/// What begins a field: its number and the kind of its value.
+fn key(field: u64, kind: u64) -> Vec<u8> {
+    varint(field << 3 | kind)
+}
+
+fn number(field: u64, value: u64) -> Vec<u8> {
+    [key(field, 0), varint(value)].concat()
+}
+
+fn double(field: u64, value: f64) -> Vec<u8> {
+    [&key(field, 1)[..], &value.to_le_bytes()].concat()
+}
+
+fn bytes(field: u64, value: &[u8]) -> Vec<u8> {
+    [&key(field, 2)[..], &varint(value.len() as u64), value].concat()
+}
+
+fn float(field: u64, value: f32) -> Vec<u8> {
+    [&key(field, 5)[..], &value.to_le_bytes()].concat()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run_folder::is_undone;
+    use crate::run_files::is_undone;
 
     #[test]
     fn files_that_began_at_the_checkpoint_or_later_are_undone() {
@@ -107,5 +171,22 @@ mod tests {
         for name in ["events.out.tfevents.1700000000.host", "metrics.csv"] {
             assert!(!is_undone(name, None) && !is_undone(name, Some(&at(0, 0))));
         }
+    }
+
+    #[test]
+    fn bytes_by_hand() {
+        assert_eq!(varint(0), [0]);
+        assert_eq!(varint(300), [0xac, 0x02]);
+        let record = scalars(1.0, 300, [("a".to_owned(), 0.5)].into_iter());
+        let message = [
+            &[0x09, 0, 0, 0, 0, 0, 0, 0xf0, 0x3f, 0x10, 0xac, 0x02, 0x2a, 0x0a][..],
+            &[0x0a, 0x08, 0x0a, 0x01, b'a', 0x15, 0, 0, 0, 0x3f],
+        ]
+        .concat();
+        assert_eq!(record[..8], (message.len() as u64).to_le_bytes());
+        assert_eq!(record[12..12 + message.len()], message);
+        assert_eq!(record.len(), 16 + message.len());
+        // The check value of CRC-32C, e3069283, turned and moved.
+        assert_eq!(masked(b"123456789"), (0x2507_c60d_u32.wrapping_add(0xa282_ead8)).to_le_bytes());
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use speech::files::{Destination, is_same_file};
 
-use crate::run_folder::is_file_of_run;
+use crate::run_files::is_file_of_run;
 use crate::{Error, Result};
 
 /// A place for a result, known to be writable before the work is done that it is the result of.

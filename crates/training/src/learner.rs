@@ -18,16 +18,15 @@ use crate::divergence;
 use crate::divergence::Divergence;
 use crate::ema::Ema;
 use crate::metrics::Tally;
-use crate::objective::TrainingObjective;
 use crate::optimizer;
 use crate::optimizer::Optimizer;
 use crate::optimizer::OptimizerConfig;
 use crate::reduction::{GradientReduction, StepTotals};
-use crate::run_plan::MemoryLimit;
+use crate::run_plan::RunPlan;
 use crate::schedule::{Moment, learning_rate};
 use crate::{Error, Result};
 use model::checkpoint::Values;
-use model::{GradientSum, GradientTerms, Gradients, LossSessions, Model, TrainingPass};
+use model::{GradientSum, GradientTerms, Gradients, LossSessions, Losses, Model, TrainingPass};
 use recognizer::bad_items::BadItems;
 
 /// A model in training.
@@ -37,7 +36,7 @@ pub struct Learner {
     optimizer: Box<dyn Optimizer>,
     ema: Option<Ema>,
     config: OptimizerConfig,
-    limit: Option<MemoryLimit>,
+    plan: Option<RunPlan>,
     reduction: GradientReduction,
 }
 
@@ -71,19 +70,19 @@ impl Learner {
         };
         let objective = Box::new(LossSessions::new(model.config())?);
         let (config, reduction) = (config.clone(), GradientReduction::default());
-        Ok(Learner { model, objective, optimizer, ema, config, limit: None, reduction })
+        Ok(Learner { model, objective, optimizer, ema, config, plan: None, reduction })
     }
 
-    /// The same with another objective than the one that the model's configuration names.
+    /// Replaces the objective that the model's configuration names.
     #[must_use]
-    pub fn minimising(mut self, objective: Box<dyn TrainingObjective>) -> Self {
+    pub fn with_objective(mut self, objective: Box<dyn TrainingObjective>) -> Self {
         self.objective = objective;
         self
     }
 
     /// From now on, batches that would take more are computed in parts.
-    pub(crate) fn within(mut self, limit: Option<MemoryLimit>) -> Self {
-        self.limit = limit;
+    pub(crate) fn with_plan(mut self, plan: Option<RunPlan>) -> Self {
+        self.plan = plan;
         self
     }
 
@@ -209,8 +208,8 @@ impl Learner {
             if batch.labels.is_empty() {
                 continue;
             }
-            let parts = match &self.limit {
-                Some(limit) => limit.parts(batch)?,
+            let parts = match &self.plan {
+                Some(plan) => plan.parts(&self.model, batch)?,
                 None => vec![batch],
             };
             let (last, count) = (batches.size_hint() == (0, Some(0)), parts.len());
@@ -282,6 +281,37 @@ impl Learner {
             ema.update(moment.step, self.model.parameters())?;
         }
         Ok(norm)
+    }
+}
+
+/// The objective of a step, from batches of rows and labels.
+pub trait TrainingObjective: Send + Sync {
+    /// Losses of a batch that is all or a part of the `of` utterances of an optimizer step; see [`Losses::mean`]. With a training pass, dropout
+    /// is on.
+    ///
+    /// # Errors
+    /// [`model::Error::Shape`] or [`model::Error::Loss`] if the batch does not fit the model.
+    fn losses(
+        &self,
+        model: &Model,
+        batch: &Batch,
+        of: usize,
+        step: u64,
+        pass: Option<&mut TrainingPass>,
+    ) -> Result<Losses>;
+}
+
+/// What the model's own configuration says.
+impl TrainingObjective for LossSessions {
+    fn losses(
+        &self,
+        model: &Model,
+        batch: &Batch,
+        of: usize,
+        step: u64,
+        pass: Option<&mut TrainingPass>,
+    ) -> Result<Losses> {
+        Ok(model.losses(self, batch.labeled(), of, step, pass)?)
     }
 }
 

@@ -23,7 +23,7 @@
 //! | [`data`] | training sets in memory or on disk, augmented batches |
 //! | [`optimizer`], [`schedule`], [`ema`] | the optimizer, its learning rate, the moving average of the weights |
 //! | [`train`] | the loop; [`Observer`] receives its reports, [`Learner`] is a step of it, a [`ProcessGroup`](distributed::ProcessGroup) the processes that share the steps |
-//! | [`run_folder`], [`files`] | what is on disk |
+//! | [`run_folder`], [`run_files`], [`files`] | what is on disk |
 //! | [`average`](average()), [`choose`] | one checkpoint out of several |
 //!
 //! # Repeatable
@@ -48,12 +48,12 @@ mod learner;
 mod loading;
 mod metrics;
 mod non_finite;
-mod objective;
 mod observer;
 pub mod optimizer;
 mod rank_differences;
 pub mod recipe;
 mod reduction;
+pub mod run_files;
 pub mod run_folder;
 mod run_plan;
 pub mod schedule;
@@ -63,14 +63,13 @@ mod trainer;
 pub use average::{Averaged, average, choose};
 pub use error::{Error, Result};
 pub use fingerprint::DataSets;
-pub use learner::Learner;
+pub use learner::{Learner, TrainingObjective};
 pub use loading::train_tokenizer;
-pub use metrics::{Metrics, Tally};
-pub use objective::TrainingObjective;
+pub use metrics::{Metrics, Tally, peak_resident};
 pub use observer::{EpochReport, Observer, RunReport, StepReport};
 pub use recipe::Recipe;
 pub use run_folder::Start;
-pub use run_plan::{BatchShape, RunPlan, StepPlan};
+pub use run_plan::{BatchShape, RunPlan, check_step_bytes, step_bytes};
 pub use schedule::Moment;
 pub use train::{Outcome, train, train_with};
 pub use trainer::{CheckpointMetadata, Trainer, Validator};

@@ -16,11 +16,11 @@ use crate::observer::Observer;
 use crate::recipe::Recipe;
 use crate::run_folder::{RunFolder, Start};
 use crate::{DataSets, Error, Result, data_warnings};
+use model::Fingerprint;
 use model::Model;
 use model::checkpoint;
 use model::checkpoint::{Checkpoint, Progress};
 use model::config::values::setting;
-use model::{Fingerprint, memory};
 use model::{Message, Pretrained};
 use recognizer::MARK;
 use recognizer::bad_items::BadItems;
@@ -326,7 +326,7 @@ fn expect_room(
     let frames = seconds * 1000.0 / f64::from(recipe.features.hop_ms);
     let bytes = frames * (recipe.features.mels * size_of::<f32>()) as f64;
     let what = || format!("features of {:.1} hours of audio in [data]", seconds / 3600.0);
-    memory::expect(what, bytes as usize)?;
+    model::Error::expect_memory(what, bytes as usize)?;
     let config = recipe.model();
     Ok(Model::fits(&config, &Model::shapes(&config, labels)?, COPIES)?)
 }

@@ -69,3 +69,10 @@ impl std::ops::AddAssign for Tally {
         self.audio_seconds += other.audio_seconds;
     }
 }
+
+/// Returns the most bytes that this process has held in memory so far; none where the system does not report it.
+pub fn peak_resident() -> Option<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
+}

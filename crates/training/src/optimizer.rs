@@ -1,6 +1,7 @@
 //! Optimizers: from gradients to new weights.
 //!
-//! A new one is a file beside `adamw.rs` with its [`Optimizer`], and a line in `build`.
+//! A new one is a file next to `adamw.rs` with its [`Optimizer`], `check` and `build`, and two lines here: its `mod`, and its entry in
+//! [`OptimizerKind`].
 mod adamw;
 mod clip;
 mod config;
@@ -13,12 +14,12 @@ use std::collections::BTreeMap;
 
 use candle_core::{CpuStorage, InplaceOp2, Layout, Storage, Tensor, Var};
 use kernels::{items_mut, par_for, parts};
+use serde::{Deserialize, Serialize};
 
-pub use adamw::AdamW;
 pub use clip::Clip;
 pub(crate) use config::MIN_RATE;
-pub use config::{ClipKind, Decay, OptimizerConfig, OptimizerKind};
-pub use lamb::{Lamb, LambConfig, LambStep, Number};
+pub use config::{ClipKind, Decay, OptimizerConfig};
+pub use lamb::{LambConfig, LambStep, Number};
 
 use crate::Result;
 use model::checkpoint::Values;
@@ -44,12 +45,39 @@ pub trait Optimizer: Send {
     fn restore(&mut self, memory: &BTreeMap<String, Values>, steps: u64) -> Result<()>;
 }
 
-/// The optimizer that a recipe asks for.
-pub(crate) fn build(config: &OptimizerConfig, parameters: &Parameters) -> Box<dyn Optimizer> {
-    match config.kind {
-        OptimizerKind::AdamW => Box::new(AdamW::new(parameters, config)),
-        OptimizerKind::Lamb => Box::new(Lamb::new(parameters, config.lamb(), config.clip())),
-    }
+/// Defines the optimizers that a recipe can name; each module has functions `check` and `build` of its part of `[optimiser]`.
+macro_rules! optimizer_kinds {
+    ($($(#[$default:ident])? $module:ident::$kind:ident,)+) => {
+        $(pub use $module::$kind;)+
+
+        /// The optimizers that a recipe can name, by `optimiser.kind`.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        pub enum OptimizerKind {
+            $(#[doc = concat!("See [`struct@", stringify!($kind), "`].")] $(#[$default])? $kind,)+
+        }
+
+        impl OptimizerKind {
+            /// Checks the keys whose values depend on the optimizer.
+            fn check(self, config: &OptimizerConfig) -> model::Result<()> {
+                match self {
+                    $(OptimizerKind::$kind => $module::check(config),)+
+                }
+            }
+        }
+
+        /// The optimizer that a recipe names.
+        pub(crate) fn build(config: &OptimizerConfig, parameters: &Parameters) -> Box<dyn Optimizer> {
+            match config.kind {
+                $(OptimizerKind::$kind => Box::new($module::build(config, parameters)),)+
+            }
+        }
+    };
+}
+
+optimizer_kinds! {
+    #[default] adamw::AdamW,
+    lamb::Lamb,
 }
 
 /// Returns ‖g‖ over all gradients, with sums in `f64`: a task for each of them, and their sums in the order of the names.

@@ -18,32 +18,11 @@ use std::path::{Path, PathBuf};
 use speech::files::{self, FileLock, remove_leftovers, write_atomically};
 
 use crate::metrics::Metrics;
+use crate::run_files::{BAD_ITEMS, EPOCH, FILES, LAST, LOCK, RECIPE, epochs, is_undone, kept, number};
 use crate::{Error, Result};
 use model::checkpoint::{Checkpoint, Progress};
 use recognizer::Evaluation;
 use recognizer::bad_items::BadItems;
-
-/// The checkpoint that a run goes on from.
-pub const LAST: &str = "last.safetensors";
-/// What a run writes before it has learnt anything.
-const RECIPE: [&str; 2] = ["recipe.toml", "recipe.path"];
-/// Everything else that a run writes, which it does once there is a checkpoint to go on from.
-const FILES: [&str; 8] = [
-    LAST,
-    BAD_ITEMS,
-    "best.safetensors",
-    "metrics.csv",
-    "curve.svg",
-    "evaluation.json",
-    "dev.hypotheses.jsonl",
-    "test.hypotheses.jsonl",
-];
-/// The utterances that cannot be used, by set.
-const BAD_ITEMS: &str = "bad_items.json";
-/// How the checkpoints of epochs begin and end; their number is between.
-const EPOCH: [&str; 2] = ["epoch-", ".safetensors"];
-/// Whose lock a run holds.
-const LOCK: &str = ".lock";
 
 /// How a run begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -321,34 +300,6 @@ impl RunFolder {
     }
 }
 
-/// Whether a file has a name that a run uses for its own, in a folder that holds a run.
-pub(crate) fn is_file_of_run(file: &Path) -> bool {
-    let (Some(folder), Some(name)) = (file.parent(), file.file_name()) else { return false };
-    let name = name.to_string_lossy();
-    let is_own = FILES.iter().chain(&RECIPE).chain(&[LOCK]).any(|own| *own == name)
-        || number(&name).is_some()
-        || is_event_file(&name);
-    is_own && [LOCK, RECIPE[1]].iter().any(|mark| folder.join(mark).symlink_metadata().is_ok())
-}
-
-/// How names of event files begin; readers know them by `tfevents`.
-pub(crate) const EVENT_PREFIX: &str = "events.out.tfevents.";
-/// Whether a file is named as event files are.
-pub(crate) fn is_event_file(name: &str) -> bool {
-    name.starts_with(EVENT_PREFIX)
-}
-
-/// Whether a file is an event file that a run which goes on from there, or begins anew, will write again.
-pub(crate) fn is_undone(name: &str, resumed: Option<&Progress>) -> bool {
-    let Some(rest) = name.strip_prefix(EVENT_PREFIX) else { return false };
-    let mut numbers = rest.split('.').map(str::parse);
-    match (numbers.next(), numbers.next(), resumed) {
-        (Some(Ok(epoch)), Some(Ok(step)), Some(progress)) => (epoch, step) >= (progress.epoch, progress.step),
-        (Some(Ok(_)), Some(Ok(_)), None) => true,
-        _ => false,
-    }
-}
-
 /// An entry of `evaluation.json`.
 #[derive(serde::Serialize)]
 #[serde(untagged)]
@@ -361,35 +312,6 @@ enum Section<'a> {
 pub fn read_bad_items(folder: &Path) -> BTreeMap<String, BadItems> {
     let text = files::read_given_text(&folder.join(BAD_ITEMS)).unwrap_or_default();
     serde_json::from_str(&text).unwrap_or_default()
-}
-
-/// Epochs, from 1, of which a folder has a checkpoint, in order.
-///
-/// # Errors
-/// [`Error::Io`](model::Error::Io) if the folder cannot be read.
-pub fn kept(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
-    epochs(folder, number)
-}
-
-/// Epochs of the files in a folder, as their names say.
-fn epochs(folder: &Path, of: impl Fn(&str) -> Option<u64>) -> Result<Vec<(u64, PathBuf)>> {
-    let broken = |error| Error::io(folder, "look into the run folder")(error);
-    let mut epochs = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(broken)? {
-        let path = entry.map_err(broken)?.path();
-        if let Some(epoch) = of(&path.file_name().unwrap_or_default().to_string_lossy()) {
-            epochs.push((epoch, path));
-        }
-    }
-    epochs.sort_unstable();
-    Ok(epochs)
-}
-
-/// The epoch of a checkpoint's name, written as we write it.
-fn number(name: &str) -> Option<u64> {
-    let [start, end] = EPOCH;
-    let epoch = name.strip_prefix(start)?.strip_suffix(end)?.parse().ok()?;
-    (format!("{start}{epoch}{end}") == name).then_some(epoch)
 }
 
 #[cfg(test)]

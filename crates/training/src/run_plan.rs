@@ -44,167 +44,74 @@ impl BatchShape {
     }
 }
 
-/// What a model's steps take.
-#[derive(Clone)]
-pub struct StepPlan {
-    model: Model,
-    /// Values of an input row.
-    width: usize,
+/// Fails if the memory of a model's steps is not known.
+///
+/// # Errors
+/// [`Error::NoPlan`] if the encoder, the predictor or the loss does not report what it takes.
+pub fn check_step_bytes(model: &Model) -> Result<()> {
+    let none = |what: &str| Error::NoPlan { what: what.to_owned() };
+    let config = model.config();
+    if model.encoder().bytes(1, 1, config.input.width()).is_none() {
+        return Err(none("the encoder"));
+    }
+    if model.predictor().ok_or_else(|| none("a recognition lattice"))?.bytes(1, 1).is_none() {
+        return Err(none("the predictor"));
+    }
+    // One takes all there is, the other what lattices and sites take beside it.
+    let budget = config.loss.options.budget;
+    if budget.bytes == usize::MAX {
+        return Err(none(&format!("loss.budget = \"{budget}\"")));
+    }
+    Ok(())
 }
 
-impl StepPlan {
-    /// The plan of a model.
-    ///
-    /// # Errors
-    /// [`Error::NoPlan`] if the encoder, the predictor or the loss does not say what it takes.
-    pub fn new(model: &Model) -> Result<Self> {
-        let none = |what: &str| Error::NoPlan { what: what.to_owned() };
-        let config = model.config();
-        if model.encoder().bytes(1, 1, config.input.width()).is_none() {
-            return Err(none("the encoder"));
-        }
-        if model.predictor().ok_or_else(|| none("a recognition lattice"))?.bytes(1, 1).is_none() {
-            return Err(none("the predictor"));
-        }
-        // One takes all there is, the other what lattices and sites take beside it.
-        let budget = config.loss.options.budget;
-        if budget.bytes == usize::MAX {
-            return Err(none(&format!("loss.budget = \"{budget}\"")));
-        }
-        Ok(StepPlan { model: model.clone(), width: config.input.width() })
-    }
-
-    /// Bytes that are there from the first step to the last.
-    pub fn fixed(&self) -> usize {
-        (NUMBERS + 2) * F * self.model.parameters().count()
-    }
-
-    /// Bytes of a batch that waits, and of what it is made from.
-    pub fn waiting(&self, shape: BatchShape) -> usize {
-        // Rows, stacked planes, planes before and after masks, and the sound with its copies.
-        let rows = shape.utterances * shape.rows;
-        5 * F * rows * self.width + shape.utterances * (shape.labels * F + 4096)
-    }
-
-    /// Most bytes that an utterance of so many input rows takes while it is heard.
-    pub(crate) fn hearing(&self, rows: usize) -> usize {
-        self.model.encoding_bytes(1, rows).unwrap_or(usize::MAX)
-    }
-
-    /// Most bytes that forward and backward of a batch hold beside weights, their gradients and the input rows.
-    pub fn step(&self, shape: BatchShape) -> usize {
-        let BatchShape { utterances, rows, labels } = shape;
-        let (model, config) = (&self.model, self.model.config());
-        let encoder = model.encoder().bytes(utterances, rows, self.width).unwrap_or(usize::MAX);
-        let predictor = model.predictor().and_then(|part| part.bytes(utterances, labels + 1));
-        let frames = utterances * rows.div_ceil(config.encoder.reduction());
-        let positions = utterances * (labels + 1);
-        let (w, p) = (model.encoder().width(), model.predictor().map_or(0, |part| part.width()));
-        // Projected rows and their gradients, and gradients of what was projected, twice where they are added up.
-        let joint = F * (4 * (frames + positions) * model.width() + 3 * (frames * w + positions * p));
-        let pruned = match config.loss.kind {
-            LossConfig::Pruned { .. } => 2 * F * (frames * w + positions * p),
-            _ => 0,
-        };
-        let ctc = if Terms::has_ctc(&config.terms) { 2 * F * frames * w } else { 0 };
-        // An auxiliary CTC loss shares the budget.
-        let losses = config.loss.options.budget.bytes;
-        // Losses keep their gradients of heads as long as the graph lives.
-        let heads = ["joint.head", "joint.durations", "ctc", "simple"];
-        let heads = self
-            .model
-            .parameters()
-            .iter()
-            .filter(|(name, _)| heads.iter().any(|head| name.starts_with(head)));
-        let heads = F * heads.map(|(_, head)| head.elem_count()).sum::<usize>();
-        [encoder, predictor.unwrap_or(usize::MAX), joint, pruned, ctc, losses, heads, ALWAYS]
-            .into_iter()
-            .fold(0, usize::saturating_add)
-    }
+/// Bytes that are there from the first step to the last.
+fn fixed_bytes(model: &Model) -> usize {
+    (NUMBERS + 2) * F * model.parameters().count()
 }
 
-/// What a batch may take.
-#[derive(Clone)]
-pub(crate) struct MemoryLimit {
-    plan: StepPlan,
-    /// For a step and the batches that wait.
-    room: usize,
+/// Bytes of the batches that wait, and of what they are made from.
+fn waiting_bytes(model: &Model, shape: BatchShape) -> usize {
+    // Rows, stacked planes, planes before and after masks, and the sound with its copies.
+    let rows = shape.utterances * shape.rows;
+    let batch = 5 * F * rows * model.config().input.width() + shape.utterances * (shape.labels * F + 4096);
+    WAITING.saturating_mul(batch)
+}
+
+/// Most bytes that forward and backward of a batch hold beside weights, their gradients and the input rows.
+pub fn step_bytes(model: &Model, shape: BatchShape) -> usize {
+    let BatchShape { utterances, rows, labels } = shape;
+    let config = model.config();
+    let encoder = model.encoder().bytes(utterances, rows, config.input.width()).unwrap_or(usize::MAX);
+    let predictor = model.predictor().and_then(|part| part.bytes(utterances, labels + 1));
+    let frames = utterances * rows.div_ceil(config.encoder.reduction());
+    let positions = utterances * (labels + 1);
+    let (w, p) = (model.encoder().width(), model.predictor().map_or(0, |part| part.width()));
+    // Projected rows and their gradients, and gradients of what was projected, twice where they are added up.
+    let joint = F * (4 * (frames + positions) * model.width() + 3 * (frames * w + positions * p));
+    let pruned = match config.loss.kind {
+        LossConfig::Pruned { .. } => 2 * F * (frames * w + positions * p),
+        _ => 0,
+    };
+    let ctc = if Terms::has_ctc(&config.terms) { 2 * F * frames * w } else { 0 };
+    // An auxiliary CTC loss shares the budget.
+    let losses = config.loss.options.budget.bytes;
+    // Losses keep their gradients of heads as long as the graph lives.
+    let heads = ["joint.head", "joint.durations", "ctc", "simple"];
+    let heads = model.parameters().iter().filter(|(name, _)| heads.iter().any(|head| name.starts_with(head)));
+    let heads = F * heads.map(|(_, head)| head.elem_count()).sum::<usize>();
+    [encoder, predictor.unwrap_or(usize::MAX), joint, pruned, ctc, losses, heads, ALWAYS]
+        .into_iter()
+        .fold(0, usize::saturating_add)
+}
+
+/// The shape of utterances whose labels are not known: as many as encoder frames.
+fn shape_of_rows(model: &Model, utterances: usize, rows: usize) -> BatchShape {
+    BatchShape { utterances, rows, labels: rows.div_ceil(model.config().encoder.reduction()) }
 }
 
 /// Batches that are made, wait or are computed.
 const WAITING: usize = crate::data::PREFETCHED_BATCHES + 1;
-
-impl MemoryLimit {
-    /// What is left of a budget beside what the process holds already, and what the plan then is, with `longest` the input rows of the
-    /// longest utterance that is trained on, `judged` those of the longest that it is judged by, and `together` the utterances that
-    /// batches have however long they are.
-    ///
-    /// # Errors
-    /// [`Error::Budget`] if the longest utterance does not fit alone, beside such batches that wait.
-    pub fn new(
-        plan: StepPlan,
-        budget: usize,
-        before: usize,
-        (longest, judged, together): (usize, usize, usize),
-    ) -> Result<(Self, RunPlan)> {
-        let fixed = plan.fixed();
-        let own = budget.saturating_sub(before) / 17 * 16;
-        let limit = MemoryLimit { room: own.saturating_sub(fixed), plan };
-        let (alone, waiting) = (limit.shape(1, longest), limit.waiting(limit.shape(together, longest)));
-        // Nothing waits while a model is judged.
-        let step = limit.plan.step(alone).max(limit.plan.hearing(judged).saturating_sub(waiting));
-        let reading = 3 * NUMBERS * F * limit.plan.model.parameters().count();
-        RunPlan { budget, before, fixed, waiting, step, reading }.check()?;
-        // All of the room may be used by one batch or another.
-        let step = limit.room.saturating_sub(waiting);
-        let run = RunPlan { budget, before, fixed, waiting, step, reading };
-        Ok((limit, run))
-    }
-
-    /// As long as labels are not known, there are as many as encoder frames.
-    fn shape(&self, utterances: usize, rows: usize) -> BatchShape {
-        let labels = rows.div_ceil(self.plan.model.config().encoder.reduction());
-        BatchShape { utterances, rows, labels }
-    }
-
-    fn waiting(&self, shape: BatchShape) -> usize {
-        WAITING.saturating_mul(self.plan.waiting(shape))
-    }
-
-    /// Whether so many utterances of at most so many rows fit.
-    pub fn holds(&self, utterances: usize, rows: usize) -> bool {
-        let shape = self.shape(utterances, rows);
-        self.plan.step(shape).saturating_add(self.waiting(shape)) <= self.room
-    }
-
-    /// Cuts a batch into parts that fit, as changes to sound or many labels can make it larger than was planned.
-    ///
-    /// # Errors
-    /// [`Error::Memory`] for an utterance that does not fit alone.
-    pub fn parts(&self, batch: Batch) -> Result<Vec<Batch>> {
-        // The whole batch, and those behind it, are there until the last of its parts.
-        let waiting = self.waiting(BatchShape::of(&batch));
-        self.parts_beside(batch, waiting)
-    }
-
-    fn parts_beside(&self, batch: Batch, waiting: usize) -> Result<Vec<Batch>> {
-        let shape = BatchShape::of(&batch);
-        let bytes = self.plan.step(shape).saturating_add(waiting);
-        if bytes <= self.room {
-            return Ok(vec![batch]);
-        }
-        if shape.utterances < 2 {
-            let of = batch.ids.first().map_or("", String::as_str);
-            let what = format!("a step of utterance {of}: {} rows and {} labels", shape.rows, shape.labels);
-            return Err(model::Error::Memory { what, bytes, available: self.room }.into());
-        }
-        let [first, second] = batch.split(shape.utterances / 2)?;
-        drop(batch);
-        let mut parts = self.parts_beside(first, waiting)?;
-        parts.extend(self.parts_beside(second, waiting)?);
-        Ok(parts)
-    }
-}
 
 /// What the program itself holds: its code and libraries, stacks and small things.
 const PROGRAM: usize = 48 << 20;
@@ -232,6 +139,70 @@ pub struct RunPlan {
 }
 
 impl RunPlan {
+    /// The plan of a run whose longest training utterance has `longest` input rows, and the longest that is evaluated `evaluated`;
+    /// `together` is the number of utterances that batches have however long they are.
+    ///
+    /// # Errors
+    /// [`Error::NoPlan`], see [`check_step_bytes`]; [`Error::Budget`] if the longest utterance does not fit alone, beside such batches
+    /// that wait.
+    pub(crate) fn new(
+        model: &Model,
+        budget: usize,
+        before: usize,
+        (longest, evaluated, together): (usize, usize, usize),
+    ) -> Result<Self> {
+        check_step_bytes(model)?;
+        let alone = step_bytes(model, shape_of_rows(model, 1, longest));
+        let waiting = waiting_bytes(model, shape_of_rows(model, together, longest));
+        // Nothing waits during an evaluation.
+        let evaluation = model.encoding_bytes(1, evaluated).unwrap_or(usize::MAX);
+        let step = alone.max(evaluation.saturating_sub(waiting));
+        let reading = 3 * NUMBERS * F * model.parameters().count();
+        let plan = RunPlan { budget, before, fixed: fixed_bytes(model), waiting, step, reading };
+        plan.check()?;
+        // All that is left may be used by one batch or another.
+        Ok(RunPlan { step: plan.available().saturating_sub(waiting), ..plan })
+    }
+
+    /// Bytes for a step and the batches that wait.
+    fn available(&self) -> usize {
+        (self.budget.saturating_sub(self.before) / 17 * 16).saturating_sub(self.fixed)
+    }
+
+    /// Whether a step of so many utterances of at most so many rows fits.
+    pub(crate) fn holds(&self, model: &Model, utterances: usize, rows: usize) -> bool {
+        let shape = shape_of_rows(model, utterances, rows);
+        step_bytes(model, shape).saturating_add(waiting_bytes(model, shape)) <= self.available()
+    }
+
+    /// Cuts a batch into parts that fit, as changes to sound or many labels can make it larger than was planned.
+    ///
+    /// # Errors
+    /// [`Error::Memory`](model::Error::Memory) for an utterance that does not fit alone.
+    pub(crate) fn parts(&self, model: &Model, batch: Batch) -> Result<Vec<Batch>> {
+        // The whole batch, and those behind it, are there until the last of its parts.
+        let waiting = waiting_bytes(model, BatchShape::of(&batch));
+        self.parts_beside(model, batch, waiting)
+    }
+
+    fn parts_beside(&self, model: &Model, batch: Batch, waiting: usize) -> Result<Vec<Batch>> {
+        let shape = BatchShape::of(&batch);
+        let (bytes, available) = (step_bytes(model, shape).saturating_add(waiting), self.available());
+        if bytes <= available {
+            return Ok(vec![batch]);
+        }
+        if shape.utterances < 2 {
+            let of = batch.ids.first().map_or("", String::as_str);
+            let what = format!("a step of utterance {of}: {} rows and {} labels", shape.rows, shape.labels);
+            return Err(model::Error::Memory { what, bytes, available }.into());
+        }
+        let [first, second] = batch.split(shape.utterances / 2)?;
+        drop(batch);
+        let mut parts = self.parts_beside(model, first, waiting)?;
+        parts.extend(self.parts_beside(model, second, waiting)?);
+        Ok(parts)
+    }
+
     /// The planned peak.
     pub fn peak(&self) -> usize {
         let Self { before, fixed, waiting, step, reading, .. } = *self;
@@ -251,7 +222,7 @@ impl RunPlan {
     ///
     /// # Errors
     /// [`Error::Budget`]
-    pub fn check(&self) -> Result<()> {
+    fn check(&self) -> Result<()> {
         let (budget, smallest) = (self.budget, self.peak());
         if smallest <= budget { Ok(()) } else { Err(Error::Budget { budget, smallest }) }
     }

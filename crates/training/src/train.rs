@@ -12,8 +12,7 @@ use crate::observer::{Observer, RunReport};
 use crate::rank_differences as differences;
 use crate::recipe::{Changes, Data, Recipe, Select};
 use crate::run_folder::{RunFolder, Start};
-use crate::run_plan;
-use crate::run_plan::{MemoryLimit, StepPlan};
+use crate::run_plan::{self, RunPlan};
 use crate::trainer::{CheckpointMetadata, Trainer};
 use crate::{Error, Result};
 use model::Model;
@@ -118,23 +117,23 @@ pub fn train_with(
         if let Some(pretrained) = pretrained {
             pretrained.apply(model.parameters())?;
         }
-        let limits = recipe.batch.memory.map(|budget| {
+        let plan = recipe.batch.memory.map(|budget| {
             let others: usize = dev.iter().chain(&test).map(Example::bytes).sum();
             let before = run_plan::before(train.bytes() + others);
             let longest = (source.longest() as f64 * recipe.augment.stretch()).ceil() as usize;
             let together =
                 if recipe.batch.buckets > 0 { recipe.batch.max_utterances.min(train.count()) } else { 1 };
-            let judged = examples::rows(dev.iter().chain(&test), &recipe.encoder.rows).max().unwrap_or(0);
-            MemoryLimit::new(StepPlan::new(&model)?, budget, before, (longest, judged, together))
+            let evaluated = examples::rows(dev.iter().chain(&test), &recipe.encoder.rows).max().unwrap_or(0);
+            RunPlan::new(&model, budget, before, (longest, evaluated, together))
         });
-        let (limit, plan) = limits.transpose()?.unzip();
-        let source = source.within(limit.clone());
+        let plan = plan.transpose()?;
+        let source = source.with_plan(plan.map(|plan| (plan, model.clone())));
         // What no epoch can be cut into is said now, and what no loss can keep to its budget with.
         source.plan(0)?;
         for Largest { id, rows, labels } in source.largest()? {
             model.check_budget(&id, rows, labels)?;
         }
-        Ok((model, source, limit, plan))
+        Ok((model, source, plan))
     };
     let goes_on = resumed.as_ref().map(|checkpoint| &checkpoint.progress);
     let tokenizer_json = tokenizer.to_json()?;
@@ -142,7 +141,7 @@ pub fn train_with(
     let planned = differences::expect_equal_data(group, &data)
         .and_then(|()| differences::expect_equal(group, &state))
         .and_then(|()| planned());
-    let (model, source, limit, plan) = match group.agree(planned) {
+    let (model, source, plan) = match group.agree(planned) {
         Ok(planned) => planned,
         Err(error) => {
             folder.leave();
@@ -155,7 +154,7 @@ pub fn train_with(
     }
     let about = CheckpointMetadata { recipe: text.clone(), tokenizer: tokenizer_json, data: Some(data) };
     let run = (&recipe.training.run, recipe.batch.accumulate);
-    let learner = Learner::new(model, &recipe.optimizer)?.within(limit.clone());
+    let learner = Learner::new(model, &recipe.optimizer)?.with_plan(plan);
     let of_sets = |name: &str| bad.get(&format!("data.{name}")).cloned().unwrap_or_default();
     let (dev_bad, test_bad) = (of_sets("dev"), of_sets("test"));
     let of = match &train {
@@ -193,8 +192,7 @@ pub fn train_with(
                 let recognizer = Recognizer::new(model.clone(), tokenizer.clone(), recipe.batch.size())?;
                 let recognizer =
                     recognizer.with_silence(0.0)?.with_special_omitted(recipe.tokens.ignore_special);
-                let fits =
-                    |count: usize, rows: usize| limit.as_ref().is_none_or(|limit| limit.holds(count, rows));
+                let fits = |count, rows| plan.is_none_or(|plan| plan.holds(model, count, rows));
                 let (rank, count) = (group.rank(), group.size());
                 let batches = recognizer.plan(examples, &fits);
                 // Each process recognizes some batches, and all receive all texts.

@@ -31,13 +31,6 @@ impl ModelConfig {
         Self::mlperf_of(1024, 512, 512)
     }
 
-    /// The same with 16 dead channels at the input, as NVIDIA's submissions have it: 256 values, 49,071,616 parameters.
-    pub fn mlperf_padded() -> Self {
-        let mut config = Self::mlperf();
-        config.input.rows.channels = 256;
-        config
-    }
-
     /// The same shape with other widths of encoder, predictor (and its embedding), and joint.
     pub fn mlperf_of(encoder: usize, predictor: usize, joint: usize) -> Self {
         let lstm = LstmEncoderConfig {

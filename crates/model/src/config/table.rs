@@ -5,6 +5,32 @@ use kernels::Excerpt;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 
+/// Defines the parts that a recipe can name by the key `kind`: each module has the configuration of one, and the enum derefs to the
+/// trait that builds a part from it.
+macro_rules! part_kinds {
+    ($(#[$doc:meta])* $name:ident: dyn $build:ident { $($kind:ident: $module:ident::$config:ident,)+ }) => {
+        $(pub use $module::$config;)+
+
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+        #[serde(tag = "kind", rename_all = "lowercase")]
+        pub enum $name {
+            $(#[doc = concat!("See [`", stringify!($config), "`].")] $kind($config),)+
+        }
+
+        impl std::ops::Deref for $name {
+            type Target = dyn $build;
+
+            fn deref(&self) -> &Self::Target {
+                match self {
+                    $($name::$kind(config) => config,)+
+                }
+            }
+        }
+    };
+}
+pub(crate) use part_kinds;
+
 /// Reads a table as its `shared` keys and the rest; `kind` is what the rest is called if it does not say so itself.
 ///
 /// Both parts may refuse keys that they do not know, which serde's own flattening cannot.

@@ -6,7 +6,8 @@ use super::streamed::{Streamed, StreamedUtterance};
 use super::{Batch, BatchSource, batch};
 use crate::Result;
 use crate::recipe::{Augment, Recipe};
-use crate::run_plan::MemoryLimit;
+use crate::run_plan::RunPlan;
+use model::Model;
 use model::random::{Purpose, stream};
 use recognizer::Example;
 use recognizer::bad_items::{BadItems, LeftOut};
@@ -18,7 +19,8 @@ pub struct TrainingSet<'a> {
     front_end: &'a FrontEnd,
     /// Input rows of each utterance, as they are planned.
     rows: Vec<usize>,
-    limit: Option<MemoryLimit>,
+    /// The plan that batches keep to, and the model that it is for.
+    plan: Option<(RunPlan, Model)>,
 }
 
 /// An utterance as large as few others.
@@ -79,13 +81,18 @@ impl<'a> TrainingSet<'a> {
         };
         let stride = recipe.encoder.rows.stride;
         let rows = (0..store.count()).map(|index| frames(index).div_ceil(stride)).collect();
-        TrainingSet { store, recipe, front_end, rows, limit: None }
+        TrainingSet { store, recipe, front_end, rows, plan: None }
     }
 
-    /// From now on, batches are cut by what they take.
-    pub(crate) fn within(mut self, limit: Option<MemoryLimit>) -> Self {
-        self.limit = limit;
+    /// From now on, batches keep to the plan of a run.
+    pub(crate) fn with_plan(mut self, plan: Option<(RunPlan, Model)>) -> Self {
+        self.plan = plan;
         self
+    }
+
+    /// Whether a step of so many utterances of at most so many rows fits.
+    fn fits(&self, utterances: usize, rows: usize) -> bool {
+        self.plan.as_ref().is_none_or(|(plan, model)| plan.holds(model, utterances, rows))
     }
 
     /// Input rows of the longest utterance.
@@ -127,7 +134,7 @@ impl<'a> TrainingSet<'a> {
     fn is_too_large(&self, index: usize, plane: &Features) -> bool {
         let rows = plane.frames.div_ceil(self.recipe.encoder.rows.stride);
         let planned = (self.rows[index] as f64 * self.recipe.augment.stretch()).ceil() as usize;
-        rows > planned && self.limit.as_ref().is_some_and(|limit| !limit.holds(1, rows))
+        rows > planned && !self.fits(1, rows)
     }
 
     fn augmented(&self, epoch: u64, index: usize, plane: &Features) -> Features {
@@ -144,8 +151,7 @@ impl BatchSource for TrainingSet<'_> {
     fn plan(&self, epoch: u64) -> Result<Vec<Vec<usize>>> {
         let mut rng = stream(self.recipe.seed, Purpose::Order, epoch, 0);
         let seconds: Vec<f64> = (0..self.store.count()).map(|index| self.store.seconds(index)).collect();
-        let fits =
-            |count: usize, rows: usize| self.limit.as_ref().is_none_or(|limit| limit.holds(count, rows));
+        let fits = |utterances, rows| self.fits(utterances, rows);
         batch::train_plan(&self.rows, &seconds, &self.recipe.batch, &fits, &mut rng)
     }
 

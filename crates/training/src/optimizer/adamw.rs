@@ -7,8 +7,9 @@ use kernels::{par_for, parts, parts_mut};
 use super::moments::{BLOCK, Moments};
 use super::{Optimizer, norm};
 use crate::Result;
-use crate::optimizer::OptimizerConfig;
+use crate::optimizer::{ClipKind, OptimizerConfig};
 use model::checkpoint::Values;
+use model::config::values::expect;
 use model::{Gradients, Parameters};
 
 /// AdamW (Loshchilov and Hutter, arXiv 1711.05101).
@@ -30,6 +31,19 @@ impl AdamW {
     pub fn new(parameters: &Parameters, config: &OptimizerConfig) -> Self {
         AdamW { config: config.clone(), moments: Moments::new(parameters), steps: 0 }
     }
+}
+
+/// Checks the keys of `[optimiser]` that AdamW does not support.
+pub(super) fn check(config: &OptimizerConfig) -> model::Result<()> {
+    let single = config.clip == ClipKind::Single;
+    expect("optimiser.clip", "\"single\" where the kind is not \"lamb\"", single, "distributed")?;
+    let expected = "true where the kind is not \"lamb\"";
+    expect("optimiser.bias_correction", expected, config.bias_correction, false)
+}
+
+/// The optimizer of a recipe.
+pub(super) fn build(config: &OptimizerConfig, parameters: &Parameters) -> AdamW {
+    AdamW::new(parameters, config)
 }
 
 impl Optimizer for AdamW {

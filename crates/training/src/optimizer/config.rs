@@ -3,8 +3,8 @@ use model::Result;
 use model::config::values::{at_least_zero, expect, positive};
 use serde::{Deserialize, Serialize};
 
+use super::OptimizerKind;
 use super::clip::Clip;
-use super::lamb::LambConfig;
 
 /// `[optimiser]`: the optimizer and its schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -91,17 +91,6 @@ impl OptimizerConfig {
     }
 }
 
-/// The optimizer.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OptimizerKind {
-    /// [`crate::optimizer::AdamW`]
-    #[default]
-    AdamW,
-    /// [`crate::optimizer::Lamb`]
-    Lamb,
-}
-
 /// How `clip_norm` limits the norm of the gradient; see [`Clip`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -146,12 +135,6 @@ impl Decay {
 pub(crate) const MIN_RATE: f64 = 1e-5;
 
 impl OptimizerConfig {
-    /// LAMB's part of it.
-    pub(crate) fn lamb(&self) -> LambConfig {
-        let OptimizerConfig { betas, eps, weight_decay, bias_correction, .. } = *self;
-        LambConfig { betas, eps, weight_decay, bias_correction }
-    }
-
     /// The limit of the gradient's norm.
     pub(crate) fn clip(&self) -> Clip {
         match (self.clip_norm, self.clip) {
@@ -161,14 +144,27 @@ impl OptimizerConfig {
         }
     }
 
-    /// Checks that keys are there where their choice needs them, and nowhere else.
-    pub(crate) fn check_choices(&self) -> Result<()> {
-        if self.kind == OptimizerKind::AdamW {
-            let single = self.clip == ClipKind::Single;
-            expect("optimiser.clip", "\"single\" where the kind is not \"lamb\"", single, "distributed")?;
-            let expected = "true where the kind is not \"lamb\"";
-            expect("optimiser.bias_correction", expected, self.bias_correction, false)?;
+    /// Checks every value.
+    ///
+    /// # Errors
+    /// [`model::Error::RecipeValue`] for the first one outside its range.
+    pub(crate) fn check(&self) -> Result<()> {
+        let OptimizerConfig { learning_rate: rate, floor, eps, ema, .. } = *self;
+        positive("optimiser.learning_rate", rate)?;
+        expect("optimiser.floor", "a share above 0, at most 1", floor > 0.0 && floor <= 1.0, floor)?;
+        positive("optimiser.eps", eps)?;
+        at_least_zero("optimiser.weight_decay", self.weight_decay)?;
+        at_least_zero("optimiser.clip_norm", self.clip_norm)?;
+        for beta in self.betas {
+            expect("optimiser.betas", "shares of at least 0, below 1", (0.0..1.0).contains(&beta), beta)?;
         }
+        self.check_choices()?;
+        expect("optimiser.ema", "a share of at least 0, below 1", (0.0..1.0).contains(&ema), ema)
+    }
+
+    /// Checks that keys are there where their choice needs them, and nowhere else.
+    fn check_choices(&self) -> Result<()> {
+        self.kind.check(self)?;
         let (mlperf, noam) = (self.decay == Decay::MlPerf, self.decay == Decay::Noam);
         belongs("warmup_epochs", self.warmup_epochs, mlperf, self.decay)?;
         belongs("hold_epochs", self.hold_epochs, mlperf, self.decay)?;
@@ -199,8 +195,7 @@ impl OptimizerConfig {
             let expected = "none with decay = \"mlperf\", which has warmup_epochs";
             expect("optimiser.warmup_steps", expected, steps == 0, steps)?;
         }
-        expect("optimiser.warmup_steps", "at least 1 with decay = \"noam\"", !noam || steps > 0, steps)?;
-        positive("optimiser.learning_rate", self.learning_rate)
+        expect("optimiser.warmup_steps", "at least 1 with decay = \"noam\"", !noam || steps > 0, steps)
     }
 }
 

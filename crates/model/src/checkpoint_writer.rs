@@ -1,4 +1,4 @@
-//! Checkpoints into files, without a copy of what they hold.
+//! Checkpoints into files, without a copy of their values.
 //!
 //! ```text
 //! length of the header: u64    header in JSON, with shapes, places and the metadata    values, one tensor after another
@@ -12,7 +12,7 @@ use candle_core::Var;
 use serde_json::{Map, Value, json};
 use speech::files::Destination;
 
-use super::{FORMAT, Header, Progress, VERSION, Values};
+use crate::checkpoint::{Checkpoint, FORMAT, Header, Progress, VERSION, Values};
 use crate::parameters::Shapes;
 use crate::tensors::with_slice;
 use crate::{Error, Fingerprint, Parameters, Result};
@@ -46,16 +46,16 @@ impl Numbers<'_> {
     }
 }
 
-/// Everything that a checkpoint holds, where it is.
-pub struct Contents<'a> {
+/// Writes a checkpoint from values that stay where they are.
+pub struct CheckpointWriter<'a> {
     said: MetadataRef<'a>,
     tensors: BTreeMap<String, (Vec<usize>, Numbers<'a>)>,
 }
 
-impl<'a> Contents<'a> {
+impl<'a> CheckpointWriter<'a> {
     /// A checkpoint without tensors.
     pub fn new(said: MetadataRef<'a>) -> Self {
-        Contents { said, tensors: BTreeMap::new() }
+        CheckpointWriter { said, tensors: BTreeMap::new() }
     }
 
     /// Adds the weights as they are now.
@@ -142,6 +142,34 @@ impl<'a> Contents<'a> {
         let mut start = (text.len() as u64).to_le_bytes().to_vec();
         start.extend(text);
         Ok(start)
+    }
+}
+
+impl Checkpoint {
+    /// Writes the checkpoint; the file appears whole or not at all.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the disk refuses.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        self.writer().write(path)
+    }
+
+    /// The bytes of the file.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] if the header cannot be written.
+    pub fn to_bytes(&self, path: &Path) -> Result<Vec<u8>> {
+        self.writer().to_bytes(path)
+    }
+
+    fn writer(&self) -> CheckpointWriter<'_> {
+        let Checkpoint { recipe, tokenizer, progress, data, .. } = self;
+        let mut writer =
+            CheckpointWriter::new(MetadataRef { recipe, tokenizer, progress, data: data.as_ref() });
+        for (kind, values) in self.kinds() {
+            writer.values(kind, values, &self.shapes);
+        }
+        writer
     }
 }
 

@@ -1,0 +1,112 @@
+//! The end of an epoch: evaluation on the dev set, metrics, checkpoints.
+use std::time::Instant;
+
+use model::checkpoint::Progress;
+use recognizer::Evaluation;
+
+use super::{Trainer, Validator};
+use crate::Result;
+use crate::metrics::{Metrics, peak_resident};
+use crate::observer::{EpochReport, Observer};
+use crate::reduction::slow_rank;
+use crate::schedule::Moment;
+
+impl Trainer<'_> {
+    /// Closes the epoch: evaluation on the dev set, metrics, checkpoints.
+    pub(super) fn finish_epoch(
+        &mut self,
+        judge: &mut Validator,
+        started: Instant,
+        observer: &mut dyn Observer,
+    ) -> Result<()> {
+        let seconds = started.elapsed().as_secs_f64();
+        if let Some((rank, times)) = slow_rank(&std::mem::take(&mut self.seconds)) {
+            observer.on_warning(&format!(
+                "rank {rank} took {times:.1} times as long for its gradients as the others"
+            ));
+        }
+        self.bad.count().iter().for_each(|count| observer.on_warning(count));
+        let run = self.run.clone();
+        let Progress { batch: batches, step, best, skipped, nonfinite, in_a_row, .. } = self.progress;
+        let steps = batches.div_ceil(self.accumulate as u64);
+        let [loss, ctc, norm, count] = self.progress.sums.map(f64::from_bits);
+        let simple = f64::from_bits(self.progress.simple);
+        if skipped > 0 && loss == 0.0 && ctc == 0.0 {
+            observer.on_warning(&format!(
+                "epoch {}: no training utterance has a path, as where there are more labels than frames can say: nothing is learnt",
+                self.progress.epoch + 1
+            ));
+        }
+        let last = (steps.saturating_sub(1) * self.accumulate as u64) as f64 / batches as f64;
+        let last = Moment {
+            epoch: self.progress.epoch,
+            step: step.saturating_sub(1),
+            steps_per_epoch: steps,
+            progress: (self.progress.epoch as f64 + last) / run.epochs as f64,
+        };
+        // Whatever else is in the folder, there is a checkpoint to go on from.
+        let saved = if self.folder.last().exists() { Ok(()) } else { self.save_last() };
+        self.agree(saved)?;
+        let epoch = self.progress.epoch + 1;
+        self.progress = Progress { epoch, step, best, in_a_row, ..Progress::default() };
+        let due = epoch.is_multiple_of(run.evaluate_every) || epoch == run.epochs;
+        let evaluation = if due { self.evaluate(judge)? } else { None };
+        let score = evaluation.as_ref().map(|evaluation| &evaluation.overall);
+        let rate = score.map(|score| score.rate(run.metric));
+        let metrics = Metrics {
+            epoch,
+            step,
+            loss: loss / count,
+            ctc_loss: ctc / count,
+            simple_loss: simple / count,
+            learning_rate: self.learner.learning_rate(&last),
+            gradient_norm: norm / (steps - nonfinite) as f64,
+            skipped,
+            nonfinite,
+            padding: self.padding,
+            planned_bytes: self.planned,
+            resident_bytes: peak_resident().unwrap_or(0) as u64,
+            seconds,
+            dev_wer: score.map(|score| score.wer),
+            dev_cer: score.map(|score| score.cer),
+        };
+        let rate = rate.filter(|&rate| best.is_none_or(|best| rate < f64::from_bits(best)));
+        if let Some(rate) = rate {
+            self.progress.best = Some(rate.to_bits());
+        }
+        self.metrics.push(metrics.clone());
+        let written =
+            if self.writes() { self.write_epoch(&metrics, rate.is_some(), observer) } else { Ok(()) };
+        self.agree(written)?;
+        observer.on_epoch(&EpochReport { metrics, epochs: self.run.epochs, evaluation });
+        Ok(())
+    }
+
+    /// What is written of an epoch, which may be the best so far.
+    fn write_epoch(&mut self, metrics: &Metrics, best: bool, observer: &mut dyn Observer) -> Result<()> {
+        self.events.epoch(metrics);
+        if best {
+            self.save(&self.folder.best())?;
+        }
+        self.folder.write_metrics(&self.metrics)?;
+        observer.write_epoch(self.folder, &self.metrics)?;
+        if self.run.keep > 0 {
+            self.save(&self.folder.epoch(metrics.epoch))?;
+            self.folder.keep(metrics.epoch, self.run.keep)?;
+        }
+        // The last write of the epoch: a kill before it redoes the epoch's end from the checkpoint before.
+        self.save_last()
+    }
+
+    /// Judges the averaged weights if there are any, and puts the others back.
+    fn evaluate(&mut self, judge: &mut Validator) -> Result<Option<Evaluation>> {
+        let parameters = self.learner.model().parameters();
+        let weights = parameters.values()?;
+        if let Some(average) = self.learner.average() {
+            parameters.set(average)?;
+        }
+        let evaluation = judge(self.learner.model(), self.group);
+        parameters.set(&weights)?;
+        evaluation
+    }
+}
