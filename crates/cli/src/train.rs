@@ -77,7 +77,10 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     let mut train = |group: &mut ProcessGroup| -> Result<training::Outcome> {
         let says = "stopping as soon as the run can go on from there; Ctrl-C once more leaves at once";
         let stop = signals::watch(if group.rank() == 0 { says } else { "" })?;
-        if arguments.resume && group.rank() == 0 && !folder.join(training::run_files::LAST).exists() {
+        if arguments.resume
+            && group.rank() == 0
+            && !folder.join(training::run_files::LAST_CHECKPOINT).exists()
+        {
             warnln!("note: {} holds no run: it begins anew", folder.display());
         }
         let Args { epochs, memory, max_bad, .. } = *arguments;

@@ -6,7 +6,7 @@
 //! send       sends the rest
 //! ```
 //! Candle returns gradients when the pass has ended. Those of an LSTM's weights, nearly all of a recognizer's, are final as soon as
-//! their node has run (`lstm/direction.rs`), and an all-reduce can begin with them.
+//! their node has run (`lstm/handle.rs`), and an all-reduce can begin with them.
 use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -2,7 +2,7 @@
 use candle_core::{Device, Tensor, Var};
 
 use crate::config::InitConfig;
-use crate::init::{uniform, values};
+use crate::random::{first_values, uniform};
 use crate::tensors::to_vec;
 use crate::{Parameters, Result};
 
@@ -51,7 +51,7 @@ impl Parameters {
             let weight = name.strip_suffix("bias").and_then(|path| self.get(&format!("{path}weight")));
             let Some(&[outputs, inputs]) = weight.map(|weight| weight.dims()) else { continue };
             if variable.dims() == [outputs] {
-                let new = values(uniform(inputs), seed, name, variable.shape());
+                let new = first_values(uniform(inputs), seed, name, variable.shape());
                 change(variable, |values| values.copy_from_slice(&new))?;
             }
         }
@@ -61,7 +61,7 @@ impl Parameters {
     fn start_lstms(&self, seed: u64, scale: f64, hidden_bias_scale: f64) -> Result<()> {
         for (name, variable) in self.iter() {
             let Some((hidden, kind)) = self.of_lstm(name) else { continue };
-            let drawn = values(uniform(hidden), seed, name, variable.shape());
+            let drawn = first_values(uniform(hidden), seed, name, variable.shape());
             let forget = hidden..2 * hidden;
             change(variable, |values| {
                 match kind {

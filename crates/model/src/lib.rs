@@ -8,7 +8,7 @@
 //! | [`LossSessions`], [`Losses`] | the loss that a model is trained with, as [`config::LossConfig`] selects it |
 //! | [`Model::decoder`] | the same network for the searches of [`decoding`] |
 //! | [`checkpoint`], [`Pretrained`] | weights in files |
-//! | [`bytes`], [`memory`] | memory budgets as text, and the memory that is available |
+//! | [`bytes`] | memory budgets as text |
 #![warn(missing_docs)]
 
 pub mod bytes;
@@ -20,7 +20,6 @@ pub mod encoders;
 mod error;
 mod gradients;
 mod heads;
-mod init;
 mod init_law;
 mod input;
 mod layers;

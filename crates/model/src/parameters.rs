@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Result as TensorResult, Shape, Tensor, Var};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 
-use crate::init;
+use crate::random;
 use crate::tensors::{to_vec, with_slice};
 use crate::{Error, Result};
 
@@ -178,7 +178,7 @@ impl SimpleBackend for ParameterStore {
             }
             return Ok(known.as_tensor().clone());
         }
-        let values = init::values(init, self.seed, name, &shape);
+        let values = random::first_values(init, self.seed, name, &shape);
         let variable = Var::from_tensor(&Tensor::from_vec(values, shape, device)?)?;
         let tensor = variable.as_tensor().clone();
         variables.insert(name.to_owned(), variable);

@@ -1,5 +1,10 @@
 //! Random streams that are found by name, not by order: a run can start anywhere and see the same numbers.
-use rand::SeedableRng;
+//!
+//! The first values of a parameter have a stream of their own, so that adding a parameter leaves the others as they are.
+use candle_core::Shape;
+use candle_nn::Init;
+use candle_nn::init::NormalOrUniform;
+use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 /// What a stream of random numbers is for; streams of different purposes are independent.
@@ -37,4 +42,68 @@ pub fn stream(seed: u64, purpose: Purpose, a: u64, b: u64) -> ChaCha8Rng {
 pub fn hash(name: &str) -> u64 {
     name.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Uniform in ±1/√inputs, as usual for a linear layer and, with the state width, for an LSTM.
+pub(crate) fn uniform(inputs: usize) -> Init {
+    let limit = 1.0 / (inputs as f64).sqrt();
+    Init::Uniform { lo: -limit, up: limit }
+}
+
+/// The values of the parameter `name` with this shape.
+pub(crate) fn first_values(init: Init, seed: u64, name: &str, shape: &Shape) -> Vec<f32> {
+    let mut rng = stream(seed, Purpose::Weights, hash(name), 0);
+    let count = shape.elem_count();
+    let mut between = |lo: f64, up: f64| -> Vec<f32> {
+        (0..count).map(|_| (lo + (up - lo) * f64::from(rng.random::<f32>())) as f32).collect()
+    };
+    match init {
+        Init::Const(value) => vec![value as f32; count],
+        Init::Uniform { lo, up } => between(lo, up),
+        Init::Randn { mean, stdev } => (0..count).map(|_| (mean + stdev * normal(&mut rng)) as f32).collect(),
+        Init::Kaiming { dist, fan, non_linearity } => {
+            let stdev = non_linearity.gain() / (fan.for_shape(shape) as f64).sqrt();
+            match dist {
+                NormalOrUniform::Normal => (0..count).map(|_| (stdev * normal(&mut rng)) as f32).collect(),
+                NormalOrUniform::Uniform => between(-3f64.sqrt() * stdev, 3f64.sqrt() * stdev),
+            }
+        }
+    }
+}
+
+/// One standard normal number (Box and Muller's transform).
+fn normal(rng: &mut impl rand::Rng) -> f64 {
+    let (a, b) = (rng.random::<f64>(), rng.random::<f64>());
+    (-2.0 * (1.0 - a).ln()).sqrt() * (std::f64::consts::TAU * b).cos()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_have_their_distribution_and_their_own_stream() {
+        let shape = Shape::from((100, 100));
+        let draw = |init, name: &str| first_values(init, 7, name, &shape);
+        let moments = |values: &[f32]| {
+            let mean = values.iter().map(|&x| f64::from(x)).sum::<f64>() / values.len() as f64;
+            let square = values.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / values.len() as f64;
+            (mean, (square - mean * mean).sqrt())
+        };
+        // Deviations: (up - lo)/√12, as given, gain/√fan twice.
+        for (init, mean, deviation) in [
+            (Init::Uniform { lo: 1.0, up: 3.0 }, 2.0, 2.0 / 12f64.sqrt()),
+            (Init::Randn { mean: -1.0, stdev: 0.5 }, -1.0, 0.5),
+            (candle_nn::init::DEFAULT_KAIMING_UNIFORM, 0.0, 2f64.sqrt() / 10.0),
+            (candle_nn::init::DEFAULT_KAIMING_NORMAL, 0.0, 2f64.sqrt() / 10.0),
+            (uniform(100), 0.0, 0.2 / 12f64.sqrt()),
+        ] {
+            let (found_mean, found_deviation) = moments(&draw(init, "w"));
+            assert!((found_mean - mean).abs() < 0.03 * (1.0 + mean.abs()), "{init:?}: {found_mean}");
+            assert!((found_deviation / deviation - 1.0).abs() < 0.03, "{init:?}: {found_deviation}");
+            assert_eq!(draw(init, "w"), draw(init, "w"));
+            assert_ne!(draw(init, "w"), draw(init, "v"));
+        }
+        assert!(draw(Init::Const(1.5), "b").iter().all(|&x| x == 1.5));
+    }
 }

@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 
 use crate::files::Output;
 use crate::metrics::Metrics;
-use crate::run_files::kept;
+use crate::run_files::epoch_checkpoints;
 use crate::run_folder::RunFolder;
 use crate::{Error, Recipe, Result};
 use model::checkpoint::{Checkpoint, Progress, Values};
@@ -78,7 +78,7 @@ pub fn average(checkpoints: &[PathBuf], output: &Path) -> Result<Averaged> {
 /// # Errors
 /// [`Error::NoCheckpoints`] for a `count` of 0; [`Error::Kept`] if there are fewer; [`Error::Io`](model::Error::Io) if the folder or its metrics cannot be read.
 pub fn choose(folder: &Path, count: usize, best: bool) -> Result<Vec<PathBuf>> {
-    let mut epochs = kept(folder)?;
+    let mut epochs = epoch_checkpoints(folder)?;
     if best {
         let rows = RunFolder::read_metrics_in(folder, u64::MAX)?;
         // A folder without a recipe has been made by hand.

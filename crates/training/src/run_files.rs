@@ -6,12 +6,12 @@ use model::checkpoint::Progress;
 use crate::{Error, Result};
 
 /// The checkpoint that a run goes on from.
-pub const LAST: &str = "last.safetensors";
+pub const LAST_CHECKPOINT: &str = "last.safetensors";
 /// What a run writes before it has learnt anything.
 pub(crate) const RECIPE: [&str; 2] = ["recipe.toml", "recipe.path"];
 /// Everything else that a run writes, which it does once there is a checkpoint to go on from.
 pub(crate) const FILES: [&str; 8] = [
-    LAST,
+    LAST_CHECKPOINT,
     BAD_ITEMS,
     "best.safetensors",
     "metrics.csv",
@@ -32,7 +32,7 @@ pub(crate) fn is_file_of_run(file: &Path) -> bool {
     let (Some(folder), Some(name)) = (file.parent(), file.file_name()) else { return false };
     let name = name.to_string_lossy();
     let is_own = FILES.iter().chain(&RECIPE).chain(&[LOCK]).any(|own| *own == name)
-        || number(&name).is_some()
+        || checkpoint_epoch(&name).is_some()
         || is_event_file(&name);
     is_own && [LOCK, RECIPE[1]].iter().any(|mark| folder.join(mark).symlink_metadata().is_ok())
 }
@@ -59,8 +59,8 @@ pub(crate) fn is_undone(name: &str, resumed: Option<&Progress>) -> bool {
 ///
 /// # Errors
 /// [`Error::Io`](model::Error::Io) if the folder cannot be read.
-pub(crate) fn kept(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
-    epochs(folder, number)
+pub(crate) fn epoch_checkpoints(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
+    epochs(folder, checkpoint_epoch)
 }
 
 /// Epochs of the files in a folder, as their names say.
@@ -78,7 +78,7 @@ pub(crate) fn epochs(folder: &Path, of: impl Fn(&str) -> Option<u64>) -> Result<
 }
 
 /// The epoch of a checkpoint's name, written as we write it.
-pub(crate) fn number(name: &str) -> Option<u64> {
+pub(crate) fn checkpoint_epoch(name: &str) -> Option<u64> {
     let [start, end] = EPOCH;
     let epoch = name.strip_prefix(start)?.strip_suffix(end)?.parse().ok()?;
     (format!("{start}{epoch}{end}") == name).then_some(epoch)

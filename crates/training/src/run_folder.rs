@@ -18,7 +18,10 @@ use std::path::{Path, PathBuf};
 use speech::files::{self, FileLock, remove_leftovers, write_atomically};
 
 use crate::metrics::Metrics;
-use crate::run_files::{BAD_ITEMS, EPOCH, FILES, LAST, LOCK, RECIPE, epochs, is_undone, kept, number};
+use crate::run_files::{
+    BAD_ITEMS, EPOCH, FILES, LAST_CHECKPOINT, LOCK, RECIPE, checkpoint_epoch, epoch_checkpoints, epochs,
+    is_undone,
+};
 use crate::{Error, Result};
 use model::checkpoint::{Checkpoint, Progress};
 use recognizer::Evaluation;
@@ -68,7 +71,7 @@ impl RunFolder {
             folder.leave();
             return Err(error);
         }
-        let epochs = kept(path)?;
+        let epochs = epoch_checkpoints(path)?;
         let files = FILES.iter().map(|name| folder.file(name)).chain(epochs.into_iter().map(|of| of.1));
         // A run writes where its recipe was before the recipe: without that, it is somebody's own.
         let [recipe, place] = RECIPE.map(|name| folder.file(name));
@@ -89,7 +92,7 @@ impl RunFolder {
 
     /// Fails if a file that a run reads or writes is a pipe, a folder or the like.
     fn expect_regular_files(&self) -> Result<()> {
-        let epochs = kept(&self.path)?.into_iter().map(|(_, path)| path);
+        let epochs = epoch_checkpoints(&self.path)?.into_iter().map(|(_, path)| path);
         for file in FILES.iter().chain(&RECIPE).map(|name| self.file(name)).chain(epochs) {
             files::expect_regular(&file).map_err(Error::io(&file, "use this name in the run folder"))?;
         }
@@ -101,7 +104,7 @@ impl RunFolder {
     /// # Errors
     /// [`Error::OutputIsInput`].
     pub(crate) fn spare<'a>(&self, inputs: impl IntoIterator<Item = &'a Path>) -> Result<()> {
-        let epochs: Vec<PathBuf> = kept(&self.path)?.into_iter().map(|(_, path)| path).collect();
+        let epochs: Vec<PathBuf> = epoch_checkpoints(&self.path)?.into_iter().map(|(_, path)| path).collect();
         for input in inputs {
             let own = FILES.iter().chain(&RECIPE).map(|name| self.file(name));
             for output in own.chain(epochs.iter().cloned()) {
@@ -136,7 +139,7 @@ impl RunFolder {
         let epochs = epochs(&self.path, |name| {
             // Also those of which there is no more than a temporary file.
             let left = name.strip_prefix('.').and_then(|name| name.split_once(EPOCH[1]));
-            number(name).or_else(|| number(&format!("{}{}", left?.0, EPOCH[1])))
+            checkpoint_epoch(name).or_else(|| checkpoint_epoch(&format!("{}{}", left?.0, EPOCH[1])))
         })?;
         let files = || {
             let epochs = epochs.iter().map(|&(epoch, _)| self.epoch(epoch));
@@ -171,7 +174,7 @@ impl RunFolder {
 
     /// The checkpoint to resume from.
     pub fn last(&self) -> PathBuf {
-        self.file(LAST)
+        self.file(LAST_CHECKPOINT)
     }
 
     /// Reads the checkpoint to resume from.
@@ -202,7 +205,9 @@ impl RunFolder {
     /// # Errors
     /// [`Error::Io`](model::Error::Io).
     pub fn keep(&self, epoch: u64, keep: u64) -> Result<()> {
-        for (_, path) in kept(&self.path)?.iter().filter(|(n, _)| *n > epoch || epoch - n >= keep) {
+        for (_, path) in
+            epoch_checkpoints(&self.path)?.iter().filter(|(n, _)| *n > epoch || epoch - n >= keep)
+        {
             std::fs::remove_file(path).map_err(Error::io(path, "remove the checkpoint of an old epoch"))?;
         }
         Ok(())
@@ -334,7 +339,8 @@ mod tests {
         ] {
             std::fs::write(folder.path().join(name), "").unwrap();
         }
-        let numbers = || kept(folder.path()).unwrap().into_iter().map(|(n, _)| n).collect::<Vec<_>>();
+        let numbers =
+            || epoch_checkpoints(folder.path()).unwrap().into_iter().map(|(n, _)| n).collect::<Vec<_>>();
         assert_eq!(numbers(), [2, 10]);
         let run = RunFolder::new(folder.path(), Start::Force).unwrap();
         run.keep(10, 9).unwrap();

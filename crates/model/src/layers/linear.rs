@@ -4,7 +4,7 @@ use candle_nn::{Init, Module, VarBuilder};
 use kernels::{Accumulate, Affine, Real, View};
 
 use crate::layers::operation::{Slices, apply3};
-use crate::{Error, Result, init, tensors};
+use crate::{Error, Result, random, tensors};
 
 /// A linear layer with candle's names and layout: `weight [O, D]` and `bias [O]`.
 ///
@@ -21,7 +21,7 @@ impl Linear {
     /// # Errors
     /// Those of the builder.
     pub fn new(inputs: usize, outputs: usize, vb: &VarBuilder) -> Result<Self> {
-        let weight = vb.get_with_hints((outputs, inputs), "weight", init::uniform(inputs))?;
+        let weight = vb.get_with_hints((outputs, inputs), "weight", random::uniform(inputs))?;
         Ok(Linear { weight, bias: vb.get_with_hints(outputs, "bias", Init::Const(0.0))? })
     }
 

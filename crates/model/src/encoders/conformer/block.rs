@@ -15,7 +15,7 @@ use crate::layers::layer_norm::LayerNorm;
 use crate::layers::linear::linear;
 use crate::layers::ragged::Ragged;
 use crate::training_pass::{DropoutMask, TrainingPass};
-use crate::{Linear, Result, init};
+use crate::{Linear, Result, random};
 
 #[derive(Debug, Clone)]
 pub(super) struct ConformerLayer {
@@ -110,7 +110,7 @@ impl ConformerLayer {
                     depthwise.get_with_hints(
                         (width, config.kernel),
                         "weight",
-                        init::uniform(config.kernel),
+                        random::uniform(config.kernel),
                     )?,
                     depthwise.get_with_hints(width, "bias", Init::Const(0.0))?,
                 ],

@@ -6,7 +6,7 @@ use candle_nn::{Init, VarBuilder};
 
 use super::{CarriedLstm, LstmContext, LstmWeights, Shelves, lstm_on};
 use crate::gradients::GradientHooks;
-use crate::{Result, init};
+use crate::{Result, random};
 
 /// An LSTM layer of one direction or two, its parameters named and laid out as those of [`candle_nn::LSTM`].
 ///
@@ -40,7 +40,7 @@ impl Lstm {
         vb: &VarBuilder,
     ) -> Result<Self> {
         let suffixes: &[&str] = if bidirectional { &["", "_reverse"] } else { &[""] };
-        let start = init::uniform(hidden);
+        let start = random::uniform(hidden);
         let direction = |suffix: &&str| -> Result<LstmWeights> {
             let name = |what: &str| format!("{what}_l{layer}{suffix}");
             Ok(LstmWeights {
