@@ -235,36 +235,46 @@ mod tests {
     use super::*;
     use crate::Lstm;
 
-    /// An LSTM layer that runs so many times over its rows: parameters, and the loss of a pass.
-    fn network(times: usize) -> Result<(Parameters, impl Fn(Option<&GradientHooks>) -> Result<Tensor>)> {
-        let (parameters, layer) = Parameters::build(3, |vb| {
-            vb.pp("other").get_with_hints(4, "weight", candle_nn::Init::Const(0.5))?;
-            Lstm::new(4, 4, 0, false, &vb.pp("layer"))
-        })?;
-        let x: Vec<f32> = (0..2 * 5 * 4).map(|at| (at as f32 * 0.7).sin()).collect();
-        let x = Tensor::from_vec(x, (2, 5, 4), &Device::Cpu)?;
-        let other = parameters.get("other.weight").unwrap().as_tensor().clone();
-        let loss = move |hooks: Option<&GradientHooks>| -> Result<Tensor> {
-            let mut x = x.clone();
-            for _ in 0..times {
-                x = layer.forward_with_hooks(&x, &[5, 3], hooks)?.broadcast_mul(&other)?;
+    /// An LSTM layer that runs so many times over its rows.
+    struct Network {
+        layer: Lstm,
+        rows: Tensor,
+        factors: Tensor,
+        times: usize,
+    }
+
+    impl Network {
+        fn new(times: usize) -> Result<(Parameters, Self)> {
+            let (parameters, layer) = Parameters::build(3, |vb| {
+                vb.pp("other").get_with_hints(4, "weight", candle_nn::Init::Const(0.5))?;
+                Lstm::new(4, 4, 0, false, &vb.pp("layer"))
+            })?;
+            let rows: Vec<f32> = (0..2 * 5 * 4).map(|at| (at as f32 * 0.7).sin()).collect();
+            let rows = Tensor::from_vec(rows, (2, 5, 4), &Device::Cpu)?;
+            let factors = parameters.get("other.weight").unwrap().as_tensor().clone();
+            Ok((parameters, Network { layer, rows, factors, times }))
+        }
+
+        fn loss(&self, hooks: Option<&GradientHooks>) -> Result<Tensor> {
+            let mut x = self.rows.clone();
+            for _ in 0..self.times {
+                x = self.layer.forward_with_hooks(&x, &[5, 3], hooks)?.broadcast_mul(&self.factors)?;
             }
             Ok(x.sqr()?.sum_all()?)
-        };
-        Ok((parameters, loss))
+        }
     }
 
     #[test]
     fn gradients_of_lstms_are_sent_during_the_pass_and_are_final() -> Result<()> {
         for earlier in [false, true] {
-            let (parameters, loss) = network(1)?;
+            let (parameters, network) = Network::new(1)?;
             let mut sum = GradientSum::new(&parameters);
             if earlier {
-                sum.backward(&loss(None)?, None)?;
+                sum.backward(&network.loss(None)?, None)?;
             }
             let (terms, receiver) = GradientTerms::new(&[0, 1, 2, 3], true);
             let hooks = sum.hooks(&terms);
-            sum.backward(&loss(hooks.as_ref())?, hooks)?;
+            sum.backward(&network.loss(hooks.as_ref())?, hooks)?;
             assert!(!sum.sent().is_incomplete);
             let early: Vec<(usize, Tensor)> = receiver.try_iter().collect();
             let names: Vec<&str> = parameters.iter().map(|(name, _)| name).collect();
@@ -287,11 +297,11 @@ mod tests {
 
     #[test]
     fn a_layer_that_runs_twice_is_incomplete() -> Result<()> {
-        let (parameters, loss) = network(2)?;
+        let (parameters, network) = Network::new(2)?;
         let mut sum = GradientSum::new(&parameters);
         let (terms, receiver) = GradientTerms::new(&[0, 1, 2, 3], true);
         let hooks = sum.hooks(&terms);
-        sum.backward(&loss(hooks.as_ref())?, hooks)?;
+        sum.backward(&network.loss(hooks.as_ref())?, hooks)?;
         assert!(sum.sent().is_incomplete);
         assert_eq!(receiver.try_iter().count(), 3);
         Ok(())
@@ -299,12 +309,12 @@ mod tests {
 
     #[test]
     fn nothing_is_sent_after_the_pass_and_a_panic_ends_the_terms() -> Result<()> {
-        let (parameters, loss) = network(1)?;
+        let (parameters, network) = Network::new(1)?;
         let start = || {
             let (sum, (terms, receiver)) =
                 (GradientSum::new(&parameters), GradientTerms::new(&[0, 1, 2, 3], true));
             let hooks = sum.hooks(&terms);
-            let loss = loss(hooks.as_ref()).unwrap();
+            let loss = network.loss(hooks.as_ref()).unwrap();
             (sum, hooks, receiver, loss)
         };
         let (mut sum, hooks, receiver, loss) = start();

@@ -189,7 +189,7 @@ impl Recognizer {
 
 /// Recognizes every utterance of a list and counts errors, for each subset and each speaker apart and overall.
 ///
-/// References are converted as training texts were ([`Tokenizer::normalize`]).
+/// References are converted as training texts were ([`normalize`](speech::Tokenizer::normalize)).
 ///
 /// # Errors
 /// [`Error::Empty`] for an empty list; [`Error::TooManyBad`], before anything is recognized, if more than

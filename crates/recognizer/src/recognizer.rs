@@ -139,7 +139,7 @@ impl Recognizer {
         Ok(self)
     }
 
-    /// Leaves special words, such as `<unk>`, out of texts; [`evaluate`] leaves them out of references too.
+    /// Leaves special words, such as `<unk>`, out of texts; [`evaluate`](crate::evaluate()) leaves them out of references too.
     pub fn with_special_omitted(mut self, omits_special: bool) -> Self {
         self.omits_special = omits_special;
         self

@@ -132,7 +132,7 @@ fn they_are_named_trained_and_searched_like_ours() {
         gradients.backward(&out.mean, None).unwrap();
         let gradients = gradients.into_gradients();
         for (name, _) in model.parameters().iter().filter(|(name, _)| !name.starts_with("ctc")) {
-            assert!(gradients.get(name).is_some(), "{name} has no gradient");
+            assert!(gradients.contains_key(name), "{name} has no gradient");
         }
         optimizer.step(model.parameters(), &gradients, 0.02).unwrap();
         losses.push(out.mean.to_scalar::<f64>().unwrap());
