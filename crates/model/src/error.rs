@@ -142,6 +142,18 @@ impl Error {
         Error::Checkpoint { path: path.to_owned(), expected: expected.into(), found: found.into() }
     }
 
+    /// Adds the utterances to the error of a loss whose budget is too small for them; other errors stay as they are.
+    #[must_use]
+    pub fn with_utterances(self, utterances: impl FnOnce() -> Vec<String>) -> Self {
+        match self {
+            Error::Loss(rnnt_loss::Error::Budget { smallest, found })
+            | Error::Lattice(lattice::Error::Budget { smallest, found }) => {
+                Error::LossBudget { smallest, found, utterances: utterances() }
+            }
+            error => error,
+        }
+    }
+
     /// Fails if the system has fewer bytes available.
     ///
     /// # Errors

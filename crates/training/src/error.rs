@@ -180,7 +180,7 @@ pub enum Error {
     Recognizer(recognizer::Error),
 }
 
-model::convert_model_errors!(Error: candle_core::Error, rnnt_loss::Error, lattice::Error, speech::Error, decoding::Error);
+model::convert_model_errors!(Error: candle_core::Error, rnnt_loss::Error, speech::Error);
 
 impl From<recognizer::Error> for Error {
     fn from(error: recognizer::Error) -> Self {

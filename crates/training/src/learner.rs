@@ -14,8 +14,6 @@ use std::time::Instant;
 use distributed::ProcessGroup;
 
 use crate::data::Batch;
-use crate::divergence;
-use crate::divergence::Divergence;
 use crate::ema::Ema;
 use crate::metrics::Tally;
 use crate::optimizer;
@@ -26,7 +24,7 @@ use crate::run_plan::RunPlan;
 use crate::schedule::{Moment, learning_rate};
 use crate::{Error, Result};
 use model::checkpoint::Values;
-use model::{GradientSum, GradientTerms, Gradients, LossSessions, Losses, Model, TrainingPass};
+use model::{Divergence, GradientSum, GradientTerms, Gradients, LossSessions, Losses, Model, TrainingPass};
 use recognizer::bad_items::BadItems;
 
 /// A model in training.
@@ -236,19 +234,15 @@ impl Learner {
         let pass = TrainingPass::new(config.seed, moment.epoch, &batch.numbers);
         let mut pass = pass.with_gradient_hooks(hooks.clone());
         let losses = self.objective.losses(&self.model, batch, of, step, Some(&mut pass));
-        let losses = losses.map_err(|error| match (divergence::of(&error), error) {
-            (Some(Divergence { what, found }), error) => {
-                let what = what.into();
-                Error::Diverged { step, what, found, utterances: utterances(), source: Some(error.into()) }
-            }
-            (
-                None,
-                Error::Model(
-                    model::Error::Loss(rnnt_loss::Error::Budget { smallest, found })
-                    | model::Error::Lattice(lattice::Error::Budget { smallest, found }),
-                ),
-            ) => model::Error::LossBudget { smallest, found, utterances: utterances() }.into(),
-            (None, error) => error,
+        let losses = losses.map_err(|error| match error {
+            Error::Model(error) => match error.divergence() {
+                Some(Divergence { what, found }) => {
+                    let (what, source) = (what.into(), Some(Box::new(error.into())));
+                    Error::Diverged { step, what, found, utterances: utterances(), source }
+                }
+                None => error.with_utterances(utterances).into(),
+            },
+            error => error,
         })?;
         let (loss, mut skipped) = sum(&losses.transducer);
         let (simple_loss, _) = sum(losses.simple.as_deref().unwrap_or_default());

@@ -37,7 +37,6 @@ mod average;
 mod bad_item_log;
 pub mod data;
 mod data_warnings;
-mod divergence;
 pub mod ema;
 mod error;
 mod error_report;
