@@ -6,6 +6,7 @@
 //! | [`encoders`], [`predictors`], [`Model`] | the network, with a user's own parts or ours; [`lstm()`] and [`linear()`] are custom candle operations |
 //! | [`Parameters`] | its weights, made through candle's `VarBuilder` and named as candle models name theirs |
 //! | [`LossSessions`], [`Losses`] | the loss that a model is trained with, as [`config::LossConfig`] selects it |
+//! | [`TrainingPass`], [`GradientSum`] | a forward pass that trains; the gradients of a step, and how an all-reduce receives them |
 //! | [`Model::decoder`] | the same network for the searches of [`decoding`] |
 //! | [`checkpoint`], [`Pretrained`] | weights in files |
 //! | [`bytes`] | memory budgets as text |

@@ -14,7 +14,7 @@ use stream::ConformerStream;
 
 use super::subsampling::Subsampling;
 use super::{Encoder, EncoderStream};
-use crate::layers::footprint::Footprint;
+use crate::layers::footprint;
 use crate::layers::ragged::Ragged;
 use crate::training_pass::TrainingPass;
 use crate::{Linear, Result};
@@ -108,25 +108,23 @@ impl Encoder for ConformerEncoder {
     }
 
     fn bytes(&self, batch: usize, rows: usize, width: usize) -> Option<usize> {
-        let (mut held, mut rows) = (Footprint::default(), rows);
-        match &self.front {
+        let mut rows = rows;
+        let mut held = match &self.front {
             Front::Subsampling(front) => {
-                held = front.held(batch, rows);
+                let held = front.held(batch, rows);
                 rows = rows.div_ceil(front.factor());
+                held
             }
             Front::Linear(_) => {
                 let (all, own) = (batch * rows, self.config.width);
-                held = held.then(Footprint::numbers(
-                    all * (width + own),
-                    all * (2 * width + 3 * own) + 3 * width * own,
-                ));
+                footprint::numbers(all * (width + own), all * (2 * width + 3 * own) + 3 * width * own)
             }
-        }
+        };
         let all = batch * rows * self.config.width;
         // Dropout in front, and padding behind.
-        held = held.then(Footprint::numbers(3 * all, 2 * all));
-        held = self.layers.iter().fold(held, |held, layer| held.then(layer.held(batch, rows)));
-        Some(held.peak())
+        held = footprint::then(held, footprint::numbers(3 * all, 2 * all));
+        held = self.layers.iter().map(|layer| layer.held(batch, rows)).fold(held, footprint::then);
+        Some(footprint::peak(held))
     }
 
     fn stream(&self) -> Result<Option<Arc<dyn EncoderStream>>> {

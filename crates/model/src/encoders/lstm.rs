@@ -10,8 +10,7 @@ use super::subsampling::Subsampling;
 use super::{BuildEncoder, Encoder, EncoderStream, SubsamplingConfig};
 use crate::config::values as check;
 use crate::config::values::{MANY, WIDEST};
-use crate::layers::footprint;
-use crate::layers::footprint::Footprint;
+use crate::layers::footprint::{self, Footprint};
 use crate::training_pass::TrainingPass;
 use crate::{Lstm, Result};
 
@@ -149,19 +148,22 @@ impl Encoder for LstmEncoder {
         if let Some(subsampling) = &self.subsampling {
             held = subsampling.held(batch, rows);
             (rows, width) = (rows.div_ceil(subsampling.factor()), *hidden);
-            held = held.then(Footprint::numbers(batch * rows * width, 2 * batch * rows * width)); // padding
+            let padding = footprint::numbers(batch * rows * width, 2 * batch * rows * width);
+            held = footprint::then(held, padding);
         }
         for (layer, lstm) in self.layers.iter().enumerate() {
             if let Some(reduction) = time_reduction.as_ref().filter(|r| r.after_layer == layer) {
                 (rows, width) = (rows.div_ceil(reduction.factor), width * reduction.factor);
                 // Padding and joining copy.
-                held.kept += 4 * batch * rows * self.width().max(width) * size_of::<f32>();
+                let copies = footprint::numbers(4 * batch * rows * self.width().max(width), 0);
+                held = footprint::then(held, copies);
             }
             let directions = lstm.width() / hidden;
-            held = held.then(footprint::lstm(batch * rows, width, *hidden, directions, *dropout > 0.0));
+            let layer = footprint::lstm(batch * rows, width, *hidden, directions, *dropout > 0.0);
+            held = footprint::then(held, layer);
             width = lstm.width();
         }
-        Some(held.peak())
+        Some(footprint::peak(held))
     }
 
     fn stream(&self) -> Result<Option<Arc<dyn EncoderStream>>> {

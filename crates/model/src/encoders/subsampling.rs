@@ -9,7 +9,7 @@ use super::subsampling_stream::SubsamplingStream;
 use crate::config::values as check;
 use crate::config::values::WIDEST;
 use crate::layers::convolution::{Plane, convolution};
-use crate::layers::footprint::Footprint;
+use crate::layers::footprint::{self, Footprint};
 use crate::layers::layer_norm::LayerNorm;
 use crate::layers::ragged::Ragged;
 use crate::{Linear, Result};
@@ -108,17 +108,17 @@ impl Subsampling {
     pub fn held(&self, batch: usize, frames: usize) -> Footprint {
         let width = self.out.bias().elem_count();
         let mut rows = frames;
-        let mut held = Footprint::numbers(batch * frames * self.planes[0].width(), 0);
+        let mut held = footprint::numbers(batch * frames * self.planes[0].width(), 0);
         for plane in &self.planes {
             let before = rows;
             rows = rows.div_ceil(plane.stride);
-            held = held.then(plane.held(batch, [before, rows]));
+            held = footprint::then(held, plane.held(batch, [before, rows]));
         }
         let (inner, rows) = (self.planes[1].width_out(), batch * rows);
         // The norm's rows and those of the layer; both gradients of both, packed operands.
         let after =
-            Footprint::numbers(rows * (inner + width), rows * (4 * inner + 3 * width) + 3 * inner * width);
-        held.then(after)
+            footprint::numbers(rows * (inner + width), rows * (4 * inner + 3 * width) + 3 * inner * width);
+        footprint::then(held, after)
     }
 
     /// The same for frames that arrive in pieces, with a copy of the weights.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use candle_core::{Shape, Tensor};
 use kernels::{Accumulate, PackedRight, Real, View, ViewMut, items_mut, par_for, product, product_packed};
 
-use crate::layers::footprint::{Footprint, threads};
+use crate::layers::footprint::{self, Footprint, threads};
 use crate::layers::operation::{Slices, apply3, total};
 use crate::layers::ragged::Ragged;
 use crate::{Error, Result};
@@ -182,7 +182,7 @@ impl Plane {
         // Both gradients; sums of the weight's by utterance.
         let passing =
             before * self.width() + 2 * after * self.width_out() + gathered + (utterances + 3) * weight;
-        Footprint::numbers(after * self.width_out() + weight, passing)
+        footprint::numbers(after * self.width_out() + weight, passing)
     }
 
     /// The weight as [`Self::forward`] takes it, from that of [`flat`].

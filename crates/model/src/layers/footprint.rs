@@ -1,4 +1,5 @@
 //! Bytes that layers hold during the forward and backward passes.
+use kernels::ScratchReq;
 
 /// Bytes of a number.
 const F: usize = size_of::<f32>();
@@ -8,30 +9,23 @@ pub(crate) fn threads() -> usize {
     rayon::current_num_threads().max(64)
 }
 
-/// Bytes of parts that follow each other.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Footprint {
-    /// What all of them keep for the backward pass.
-    pub kept: usize,
-    /// The most that one of them takes on its way, forward or backward.
-    pub passing: usize,
+/// What layers that follow each other need: the bytes that all of them save for the backward pass, and the scratch memory that one
+/// of them needs at a time, forward or backward.
+pub(crate) type Footprint = [ScratchReq; 2];
+
+/// The footprint of a layer with so many numbers.
+pub(crate) fn numbers(saved: usize, scratch: usize) -> Footprint {
+    [saved, scratch].map(ScratchReq::new::<f32>)
 }
 
-impl Footprint {
-    /// That of a part with so many numbers.
-    pub fn numbers(kept: usize, passing: usize) -> Self {
-        Footprint { kept: kept.saturating_mul(F), passing: passing.saturating_mul(F) }
-    }
+/// The footprint of layers and of another one behind them.
+pub(crate) fn then([saved, scratch]: Footprint, [more, other]: Footprint) -> Footprint {
+    [saved.and(more), scratch.or(other)]
+}
 
-    /// With another part behind it.
-    pub fn then(self, other: Footprint) -> Self {
-        Footprint { kept: self.kept.saturating_add(other.kept), passing: self.passing.max(other.passing) }
-    }
-
-    /// Most bytes at any time.
-    pub fn peak(self) -> usize {
-        self.kept.saturating_add(self.passing)
-    }
+/// Most bytes at any time.
+pub(crate) fn peak([saved, scratch]: Footprint) -> usize {
+    saved.and(scratch).bytes()
 }
 
 /// An LSTM layer over some rows, from rows of width `input` to `directions` states of `hidden`.
@@ -42,5 +36,5 @@ pub(crate) fn lstm(rows: usize, input: usize, hidden: usize, directions: usize, 
     // Packed rows and gradients: above, of gates, of inputs by direction and added up; packed operands of the products.
     let by_row = 4 * out + 8 * out + 3 * directions * input + 2 * input;
     let packed = 3 * directions * 4 * hidden * (input + hidden);
-    Footprint { kept, passing: F * (rows * by_row + packed) }
+    [kept, F * (rows * by_row + packed)].map(ScratchReq::from_bytes)
 }

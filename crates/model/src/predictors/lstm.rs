@@ -10,8 +10,7 @@ use super::embedding::{Embedding, Start};
 use super::{BuildPredictor, Predictor};
 use crate::config::values as check;
 use crate::config::values::{MANY, WIDEST};
-use crate::layers::footprint;
-use crate::layers::footprint::Footprint;
+use crate::layers::footprint::{self, Footprint};
 use crate::tensors::to_vec;
 use crate::training_pass::TrainingPass;
 use crate::{Lstm, LstmWeights, Result};
@@ -110,7 +109,8 @@ impl Predictor for LstmPredictor {
         };
         // The embeddings, dropped out or not, their gradient, and that of the whole table beside its sum.
         let embedded = size_of::<f32>() * (4 * rows * embedding + 3 * self.embedding.numbers());
-        Some((0..layers).map(layer).fold(Footprint::default(), Footprint::then).peak() + embedded)
+        let held = (0..layers).map(layer).fold(Footprint::default(), footprint::then);
+        Some(footprint::peak(held) + embedded)
     }
 
     fn decoder(&self) -> Result<Arc<dyn decoding::Predictor>> {

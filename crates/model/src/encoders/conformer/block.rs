@@ -9,7 +9,7 @@ use crate::layers::attention;
 use crate::layers::attention::{Chunks, attention};
 use crate::layers::depthwise::depthwise;
 use crate::layers::feed_forward::feed_forward;
-use crate::layers::footprint::Footprint;
+use crate::layers::footprint::{self, Footprint};
 use crate::layers::gates::{glu, silu};
 use crate::layers::layer_norm::LayerNorm;
 use crate::layers::linear::linear;
@@ -152,7 +152,7 @@ impl ConformerLayer {
         let joined = 4 * width * inner + 3 * width * width + 4 * inner + 16 * width;
         let scores = 3 * attention::scores(batch * self.attention.heads, rows, self.attention.chunks);
         let passing = all * (20 * width + 4 * inner) + 7 * width * inner + 12 * width * width + scores;
-        Footprint::numbers(all * (22 * width + inner.div_ceil(2)) + joined, passing)
+        footprint::numbers(all * (22 * width + inner.div_ceil(2)) + joined, passing)
     }
 }
 
