@@ -5,7 +5,7 @@ use std::error::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, CommandFactory, FromArgMatches};
 use kernels::Excerpt;
-use model::bytes::LossBudget;
+use model::config::LossBudget;
 use speech::Channel;
 
 use crate::{Args, out};

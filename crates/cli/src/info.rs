@@ -2,8 +2,8 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use lattice::{Context, Plan};
-use model::bytes::LossBudget;
 use model::config::GnatConfig;
+use model::config::LossBudget;
 use model::{Checkpoint, Model, ModelConfig};
 use recognizer::unusable_texts;
 use rnnt_loss::{MemoryPlan, Options, Precision};

@@ -4,7 +4,6 @@ mod gnat;
 mod init;
 mod loss;
 mod loss_options;
-mod objective;
 mod presets;
 mod recipe;
 pub mod table;
@@ -21,7 +20,7 @@ pub use gnat::{AlignmentKind, GnatConfig, LatticeNormalization};
 pub(crate) use init::covers;
 pub use init::{InitConfig, Initialization, PretrainedConfig};
 pub use loss::LossConfig;
-pub use loss_options::{ActivationKind, Loss, LossOptions};
+pub use loss_options::{ActivationKind, Loss, LossBudget, LossOptions};
 pub use recipe::EncoderConfig;
 pub use terms::{PrecisionKind, Terms};
 

@@ -6,7 +6,7 @@ use candle_nn::VarBuilder;
 use lattice::Context;
 use lattice::candle::{BatchTensors, EmbeddingConfig, Gnat, JointConfig, JointWeights};
 
-use crate::bytes::LossBudget;
+use crate::config::LossBudget;
 use crate::config::{GnatConfig, LossConfig};
 use crate::predictors::Predictor;
 use crate::tensors::counts;

@@ -11,7 +11,7 @@ use crate::{
     Adjoints, Head, Normalized, Plan, Precision, Real, Result, Selection, Sites, Workspace,
     blocking::{Blocking, ROWS_PER_TASK, SITES_PER_TASK, backward_waves, count_active, ensure_slots},
     error::expect_len,
-    panels::{PackedOperands, fill, pack_for_gradient, pack_for_scores, pack_right, scores},
+    head::{PackedOperands, fill, pack_for_gradient, pack_for_scores, pack_right, scores},
     scores::{ScoreGradient, ScoreSource},
     sites::DynSites,
 };

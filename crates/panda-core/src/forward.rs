@@ -10,7 +10,7 @@ use kernels::{
 use crate::{
     Head, Normalized, Plan, Precision, Real, Result, Selection, Sites, Workspace,
     blocking::{Blocking, ROWS_PER_TASK, ensure_slots, forward_waves},
-    panels::{PackedOperands, fill, pack_for_scores, scores},
+    head::{PackedOperands, fill, pack_for_scores, scores},
     saved::SavedHidden,
     sites::DynSites,
 };

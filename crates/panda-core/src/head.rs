@@ -1,10 +1,27 @@
-//! The last linear layer.
-use kernels::{par_find, parts};
+//! The head, and the packed factors of a wave's three products: one engine for all kernels.
+//!
+//! ```text
+//! Z = h Wᵀ      dW += Gᵀ h      dh += G W
+//! ```
+//!
+//! Sites are divided into blocks and classes into tiles as the [`Plan`] says. Either side of a product wants its own order,
+//! so that each of the six factors is packed for itself, and once; scores and their gradients exist for a few rows of a
+//! tile at a time, in the nearest cache. A task owns what it writes, and every sum has one order: blocks and tiles by
+//! number, whoever computes them. Where tasks share a packed block, each has steps of its own in every micro-panel, and a
+//! lock stands for what cannot be said in slices.
+use std::{ops::Range, sync::Mutex};
+
+use kernels::{
+    Accumulate, AlignedVec, ReusableBuffer, ScratchReq, View, ViewMut, items_mut, lock,
+    packed::{Operand, OperandFormat},
+    par_find, par_for, parts, parts_mut, runs,
+};
 
 use crate::{
-    Error, Precision, Real, Result,
+    Error, Plan, Precision, Real, Result,
+    blocking::{Blocking, ROWS_PER_TASK},
     error::expect_len,
-    sites::{has_infinite_or_nan, largest},
+    sites::{DynSites, has_infinite_or_nan, largest},
 };
 
 /// Weight *C x H* and bias *C* of the head, borrowed.
@@ -78,4 +95,199 @@ impl<'a, F: Real> Head<'a, F> {
     pub fn hidden(&self) -> usize {
         self.hidden
     }
+}
+
+/// Packed factors of the wave and the group at hand, each part with room for a whole block or tile.
+#[derive(Debug)]
+pub(crate) struct PackedOperands<W> {
+    /// `h` on the left and on the right, block after block.
+    pub h_left: AlignedVec<W>,
+    pub h_right: AlignedVec<W>,
+    /// `Wᵀ` and `W` on the right, tile after tile.
+    pub wt_right: AlignedVec<W>,
+    pub w_right: AlignedVec<W>,
+    /// `Gᵀ` and `G` on the left, tile after tile, in each block after block.
+    pub gt_left: AlignedVec<W>,
+    pub g_left: AlignedVec<W>,
+}
+
+impl<W> Default for PackedOperands<W> {
+    fn default() -> Self {
+        let [h_left, h_right, wt_right, w_right, gt_left, g_left] =
+            std::array::from_fn(|_| AlignedVec::default());
+        Self { h_left, h_right, wt_right, w_right, gt_left, g_left }
+    }
+}
+
+/// Requirements of the panels, in the order of [`PackedOperands::all`].
+pub(crate) fn panel_requirements<F: Real, N: OperandFormat<F>>(plan: &Plan<F>, h: usize) -> [ScratchReq; 6] {
+    let Blocking { h_left, h_right, wt_right, w_right, gt_left, g_left, .. } = Blocking::new::<F, N>(plan, h);
+    let (tiles, blocks) = (plan.tiles, plan.wave.div_ceil(plan.block));
+    let of_both = tiles.saturating_mul(blocks);
+    [
+        (blocks, h_left),
+        (blocks, h_right),
+        (tiles, wt_right),
+        (tiles, w_right),
+        (of_both, gt_left),
+        (of_both, g_left),
+    ]
+    .map(|(count, words)| ScratchReq::aligned::<N::Word>(count.saturating_mul(words)))
+}
+
+impl<W> PackedOperands<W> {
+    /// All panels.
+    pub fn all(&mut self) -> [&mut dyn ReusableBuffer; 6] {
+        let Self { h_left, h_right, wt_right, w_right, gt_left, g_left } = self;
+        [h_left, h_right, wt_right, w_right, gt_left, g_left]
+    }
+}
+
+/// Makes the hidden rows of a wave and packs them: on the left for their scores and on the right for the gradient of the
+/// head, unless somebody has done it or nobody will need it.
+///
+/// ```text
+/// par for each block, par for each strip of it:
+///     par for a few rows each:  h = φ(x)
+///     pack h on the left;  pack h on the right, as these steps of the block's sum
+/// ```
+pub(crate) fn fill<F: Real, N: OperandFormat<F>>(
+    plan: &Plan<F>,
+    sites: &dyn DynSites<F>,
+    wave: &[usize],
+    hidden: &mut [F],
+    [left, right]: [Option<&mut [N::Word]>; 2],
+) {
+    let h = sites.columns();
+    let Blocking { strip, h_left, h_right, .. } = Blocking::new::<F, N>(plan, h);
+    let left = left.map(|left| parts_mut(left, h_left));
+    let right = right.map(|right| parts_mut(right, h_right));
+    let blocks = (parts_mut(hidden, plan.block * h), parts(wave, plan.block), left, right);
+    par_for(blocks, |_, (hidden, wave, left, right)| {
+        let (depth, right) = (wave.len(), right.map(Mutex::new));
+        let left = left.map(|left| parts_mut(left, N::words(Operand::Left, strip, h)));
+        par_for((parts_mut(hidden, strip * h), parts(wave, strip), left), |at, (hidden, wave, left)| {
+            let rows = (parts_mut(hidden, ROWS_PER_TASK * h), parts(wave, ROWS_PER_TASK));
+            par_for(rows, |_, (hidden, wave)| sites.fill_rows(wave, hidden));
+            let view = View::new(hidden, wave.len(), h);
+            if let Some(left) = left {
+                N::pack(view, Operand::Left, left, 0, h);
+            }
+            if let Some(right) = &right {
+                N::pack(view, Operand::Right, &mut lock(right), at * strip, depth);
+            }
+        });
+    });
+}
+
+/// Packs the rows of a wave on the right.
+///
+/// ```text
+/// par for each block, par for each strip of it:  pack h, as these steps of the block's sum
+/// ```
+pub(crate) fn pack_right<F: Real, N: OperandFormat<F>>(
+    plan: &Plan<F>,
+    hidden: &[F],
+    h: usize,
+    right: &mut [N::Word],
+) {
+    let Blocking { strip, h_right, .. } = Blocking::new::<F, N>(plan, h);
+    par_for((parts(hidden, plan.block * h), parts_mut(right, h_right)), |_, (hidden, right)| {
+        let (depth, right) = (hidden.len() / h, Mutex::new(right));
+        par_for(parts(hidden, strip * h), |at, hidden| {
+            let view = View::new(hidden, hidden.len() / h, h);
+            N::pack(view, Operand::Right, &mut lock(&right), at * strip, depth);
+        });
+    });
+}
+
+/// Packs the weights of a group for its scores, `Wᵀ` on the right.
+///
+/// ```text
+/// par for each tile, par for each NR classes of it, par for some steps of H each:  pack W
+/// ```
+pub(crate) fn pack_for_scores<F: Real, N: OperandFormat<F>>(
+    plan: &Plan<F>,
+    head: &Head<F>,
+    group: &Range<usize>,
+    into: &mut AlignedVec<N::Word>,
+) {
+    let h = head.hidden;
+    let blocking = Blocking::new::<F, N>(plan, h);
+    let packed = into.ensure_len(group.len().div_ceil(plan.tile_classes) * blocking.wt_right, N::ZERO);
+    let tiles = parts(&head.weight[group.start * h..group.end * h], plan.tile_classes * h);
+    par_for((parts_mut(packed, blocking.wt_right), tiles), |_, (packed, weight)| {
+        let panels = parts_mut(packed, N::words(Operand::Right, blocking.nr, h));
+        par_for((panels, parts(weight, blocking.nr * h)), |_, (packed, weight)| {
+            let some = |steps: Range<usize>| {
+                View::with_stride(&weight[steps.start..], weight.len() / h, steps.len(), h).transposed()
+            };
+            pack_panels::<F, N>(&blocking, packed, h, some);
+        });
+    });
+}
+
+/// Packs the weights of a group for the gradient of the rows, `W` on the right.
+///
+/// ```text
+/// par for each tile, par for each NR of H, par for some classes of the tile each:  pack W
+/// ```
+pub(crate) fn pack_for_gradient<F: Real, N: OperandFormat<F>>(
+    plan: &Plan<F>,
+    head: &Head<F>,
+    group: &Range<usize>,
+    into: &mut AlignedVec<N::Word>,
+) {
+    let h = head.hidden;
+    let blocking = Blocking::new::<F, N>(plan, h);
+    let packed = into.ensure_len(group.len().div_ceil(plan.tile_classes) * blocking.w_right, N::ZERO);
+    let tiles = parts(&head.weight[group.start * h..group.end * h], plan.tile_classes * h);
+    par_for((parts_mut(packed, blocking.w_right), tiles), |_, (packed, weight)| {
+        let width = weight.len() / h;
+        let panels = parts_mut(packed, N::words(Operand::Right, blocking.nr, width));
+        par_for((panels, runs(h, blocking.nr)), |_, (packed, cols)| {
+            let some = |steps: Range<usize>| {
+                View::with_stride(&weight[steps.start * h + cols.start..], steps.len(), cols.len(), h)
+            };
+            pack_panels::<F, N>(&blocking, packed, width, some);
+        });
+    });
+}
+
+/// Packs NR columns on the right, some steps of a sum of `depth` at a time.
+fn pack_panels<'a, F: Real, N: OperandFormat<F>>(
+    blocking: &Blocking,
+    packed: &mut [N::Word],
+    depth: usize,
+    some: impl Fn(Range<usize>) -> View<'a, F> + Sync,
+) {
+    let pack = |piece: usize, packed: &mut [N::Word]| {
+        let steps = piece * blocking.steps..depth.min((piece + 1) * blocking.steps);
+        let count = steps.len();
+        N::pack(some(steps), Operand::Right, packed, 0, count);
+    };
+    if N::STEPWISE {
+        par_for(parts_mut(packed, N::words(Operand::Right, blocking.nr, blocking.steps)), pack);
+    } else {
+        // Two micro-panels, a word of each for so many steps: the words of the same steps do not lie side by side.
+        let (low, high) = packed.split_at_mut(packed.len() / 2);
+        par_for((items_mut(low), items_mut(high)), |piece, (low, high)| {
+            let mut words = [N::ZERO; 2];
+            pack(piece, &mut words);
+            [*low, *high] = words;
+        });
+    }
+}
+
+/// Scores, without the bias, of a strip of a block from its row `first` on in a tile.
+pub(crate) fn scores<F: Real, N: OperandFormat<F>>(
+    blocking: &Blocking,
+    h: usize,
+    (block, first): (usize, usize),
+    tile: usize,
+    PackedOperands { h_left, wt_right, .. }: &PackedOperands<N::Word>,
+    z: ViewMut<F>,
+) {
+    let left = &h_left[block * blocking.h_left + N::words(Operand::Left, first, h)..];
+    N::multiply(z, left, &wt_right[tile * blocking.wt_right..], h, Accumulate::Replace);
 }

@@ -51,7 +51,6 @@ mod forward;
 mod head;
 mod normalized;
 mod numbers;
-mod panels;
 mod plan;
 mod saved;
 pub mod scores;

@@ -14,7 +14,7 @@ use crate::{
     DEFAULT_BUDGET, Head, Normalized, Plan, Precision, Real, Result, Selection, Shape,
     blocking::Blocking,
     error::expect_len,
-    panels::{PackedOperands, panel_requirements},
+    head::{PackedOperands, panel_requirements},
     saved::{SavedHidden, SavedScores},
     sites::DynSites,
 };

@@ -6,7 +6,7 @@ use panda_core::{DEFAULT_BUDGET, Plan};
 use rnnt_dp::{Topology, best_path, confidences, expected_emission_frames};
 
 use crate::{
-    Error, Inputs, Joint, Loss, Options, Result, Targets, buffers::SessionBuffers, head_call::HeadCall,
+    Error, Inputs, Joint, Loss, Options, Result, Targets, budget::SessionBuffers, head_call::HeadCall,
     inputs::InputValues, pruned::second_loss,
 };
 
@@ -43,8 +43,9 @@ pub(crate) fn alignments<F: Real>(
     targets: &Targets,
 ) -> Result<Vec<Option<Alignment>>> {
     // The model's own probabilities, and no backward pass to keep scores for.
+    let (loss, topology) = plain(&of.loss)?;
     let options = Options {
-        loss: plain(&of.loss),
+        loss,
         activation: of.activation,
         precision: of.precision,
         budget: if of.budget < DEFAULT_BUDGET { of.budget } else { usize::MAX },
@@ -56,13 +57,12 @@ pub(crate) fn alignments<F: Real>(
     let joint = Joint { dropout: None, ..*joint };
     let (loss, values) = (Cow::Borrowed(&options.loss), Inputs::from(joint).values());
     let call = HeadCall::joint(&joint, loss, Cow::Borrowed(&targets), &options)?;
-    let Some(topology) = options.loss.topology() else { unreachable!("a joint has arcs") };
     let plan = call.sizes(&options, 0).in_groups::<F>()?;
     buffers.apply_plan(&plan, call.heads(&options), &options)?;
     let mut found = Vec::with_capacity(targets.batch());
     for group in plan.groups {
         let first = group.start;
-        let of_group = align_group(&call, &values, (topology, &options), group, &mut buffers);
+        let of_group = align_group(&call, &values, (&topology, &options), group, &mut buffers);
         found.extend(of_group.map_err(|error: Error| error.in_group(first))?);
     }
     Ok(found)
@@ -102,11 +102,15 @@ fn align_group<F: Real>(
 }
 
 /// The same arcs without what training alone wants.
-fn plain(loss: &Loss) -> Loss {
+fn plain(loss: &Loss) -> Result<(Loss, Topology)> {
     match second_loss(loss) {
-        Loss::Transducer { topology, tokens, .. } => Loss::Transducer { topology, tokens, sigma: 0.0 },
-        Loss::Tdt { topology, .. } => Loss::Tdt { topology, sigma: 0.0, omega: 0.0 },
-        other => other,
+        Loss::Transducer { topology, tokens, .. } => {
+            Ok((Loss::Transducer { topology: topology.clone(), tokens, sigma: 0.0 }, topology))
+        }
+        Loss::Tdt { topology, .. } => {
+            Ok((Loss::Tdt { topology: topology.clone(), sigma: 0.0, omega: 0.0 }, topology))
+        }
+        Loss::Pruned { .. } | Loss::Ctc => Err(Error::joint_under_ctc()),
     }
 }
 

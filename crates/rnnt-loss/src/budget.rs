@@ -1,4 +1,4 @@
-//! How a call is cut into groups of utterances, and how many bytes each part of a session may hold meanwhile.
+//! How a call is cut into groups of utterances, and how many bytes each of the session's buffers may hold meanwhile.
 //!
 //! ```text
 //! budget >= call + max over groups (sites' lists, emissions, adjoints) + lattices + Σ_heads plan of the normaliser
@@ -7,15 +7,16 @@
 //! What cannot be cut is one utterance: its sites' compact numbers, one lane of its lattice, and the smallest cut of each head.
 use std::ops::Range;
 
+use kernels::ScratchReq;
 use panda_core::Real;
-use panda_core::{DEFAULT_BUDGET, Plan, Shape};
+use panda_core::{DEFAULT_BUDGET, Plan, Shape, Workspace};
 use rnnt_dp::Topology;
 
 use crate::{
-    Error, Layout, Options, Result, columns,
+    Error, Options, Result, columns,
     heads::{HeadSet, Role},
-    objective::LatticeObjective,
-    site_buffers::SiteBytes,
+    objective::{LatticeObjective, LatticeWorkspace},
+    site_buffers::SiteBuffers,
 };
 
 /// CallSizes that decide what a call takes.
@@ -30,27 +31,8 @@ pub(crate) struct CallSizes<'a> {
     pub indices: [usize; 3],
     /// Bytes that the caller of the call holds on its behalf: projections, copies, a first pass.
     pub held: usize,
-    /// Where there are scores in the place of heads.
-    pub scores: Option<OfScores>,
-}
-
-/// What ready-made scores take beside themselves.
-pub(crate) struct OfScores {
-    pub layout: Layout,
-    /// Bytes of a row of them, padding or not.
-    pub row: usize,
-    /// Bytes of a site.
-    pub site: usize,
-}
-
-impl OfScores {
-    fn bytes(&self, utterances: usize, sites: usize) -> usize {
-        let rows = match self.layout {
-            Layout::Packed => sites,
-            Layout::Padded { frames, positions } => utterances * frames * positions,
-        };
-        self.row.saturating_mul(rows).saturating_add(self.site.saturating_mul(sites))
-    }
+    /// Scratch of ready-made scores in the place of heads, for so many utterances and sites.
+    pub scores: Option<Box<dyn Fn(usize, usize) -> ScratchReq + 'a>>,
 }
 
 /// The cut of a call.
@@ -62,8 +44,8 @@ pub(crate) struct CallPlan {
     pub lattices: usize,
     /// Budgets of the heads, the tokens' first.
     pub heads: Vec<usize>,
-    /// Bytes of the numbers of each site.
-    pub sites: SiteBytes,
+    /// Scratch of the numbers of all sites, in the order of [`SiteBuffers::held`].
+    pub sites: [ScratchReq; 6],
     /// Bytes that the caller holds, such as those of a first pass.
     pub held: usize,
     /// Bytes of the budget that nobody has a use for.
@@ -78,7 +60,7 @@ impl CallPlan {
     /// A single head without a lattice.
     pub fn of_one(budget: usize) -> Self {
         let (groups, heads) = (Vec::new(), vec![budget]);
-        let (sites, bytes) = (SiteBytes::default(), budget);
+        let (sites, bytes) = ([ScratchReq::EMPTY; 6], budget);
         Self { groups, lattices: 0, heads, sites, held: 0, left: 0, kept: false, bytes }
     }
 }
@@ -189,7 +171,7 @@ impl CallSizes<'_> {
             let heads: usize =
                 shapes.iter().map(|&(_, shape)| self.bytes_of::<F>(plan.to::<F>(), shape)).sum();
             let bytes = own.saturating_add(lanes).saturating_add(heads);
-            let (heads, sites, held) = (Vec::new(), self.site_bytes(most), self.held);
+            let (heads, sites, held) = (Vec::new(), self.site_scratch(most), self.held);
             let (left, kept) = (usize::MAX, plan.kept >= most / 4 * 3);
             return Ok(CallPlan { groups, lattices: lanes, heads, sites, held, left, kept, bytes });
         }
@@ -222,7 +204,7 @@ impl CallSizes<'_> {
             bytes = bytes.saturating_add(self.bytes_of(plan, shape));
             kept &= plan.kept >= shape.sites / 4 * 3;
         }
-        let (sites, held, left) = (self.site_bytes(most), self.held, limit.saturating_sub(bytes));
+        let (sites, held, left) = (self.site_scratch(most), self.held, limit.saturating_sub(bytes));
         Ok(CallPlan { groups, lattices, heads, sites, held, left, kept, bytes })
     }
 
@@ -239,29 +221,27 @@ impl CallSizes<'_> {
         HeadSet::<f32>::roles(self.classes, self.options).into_iter().map(shape).collect()
     }
 
-    /// Bytes of a site in each of the session's compact vectors.
-    fn bytes_per_site(&self) -> SiteBytes {
+    /// Scratch of some sites in each of the session's compact vectors, in the order of [`SiteBuffers::held`].
+    fn site_scratch(&self, sites: usize) -> [ScratchReq; 6] {
         let selected: usize = self.shapes(0).iter().map(|(_, shape)| shape.selected).sum();
         let [first, second, keys] = self.indices;
         let (columns, _) = self.objective.width();
-        [8 * columns::numbers_per_site(columns, self.options), 4 * selected, selected, first, second, keys]
-    }
-
-    fn site_bytes(&self, sites: usize) -> SiteBytes {
-        self.bytes_per_site().map(|bytes| bytes.saturating_mul(sites))
+        let numbers = 8 * columns::numbers_per_site(columns, self.options);
+        [numbers, 4 * selected, selected, first, second, keys]
+            .map(|bytes| ScratchReq::from_bytes(bytes).times(sites))
     }
 
     /// Bytes of a site beside the normaliser's.
     fn of_site(&self) -> usize {
         // Those of a bucket of little occupancy.
         let skipped = if self.options.skip > 0.0 { 16 } else { 0 };
-        self.bytes_per_site().iter().sum::<usize>() + skipped
+        ScratchReq::all_of(self.site_scratch(1)).bytes() + skipped
     }
 
     /// Bytes of a group beside the numbers of each site, lattices and normaliser.
     fn beside(&self, group: &Range<usize>, sites: usize) -> usize {
         let of_utterances: usize = group.clone().map(|b| self.objective.bytes_of(b)).sum();
-        let of_scores = self.scores.as_ref().map_or(0, |scores| scores.bytes(group.len(), sites));
+        let of_scores = self.scores.as_ref().map_or(0, |scores| scores(group.len(), sites).bytes());
         of_utterances.saturating_add(of_scores)
     }
 
@@ -288,6 +268,53 @@ impl CallSizes<'_> {
             .iter()
             .flat_map(|group| topologies.iter().map(|&topology| (all.part(group.clone()), topology)));
         rnnt_dp::Workspace::scratch_of_all(calls, &self.options.regularisers(), lanes).bytes()
+    }
+}
+
+/// Buffers that all calls of a session share; they stay from step to step.
+#[derive(Debug)]
+pub struct SessionBuffers<F> {
+    /// One for each head.
+    pub(crate) normalizers: Vec<Workspace<F>>,
+    pub(crate) lattices: LatticeWorkspace,
+    pub(crate) sites: SiteBuffers,
+    /// Of the first pass of pruned training.
+    pub(crate) pruning: ::pruned::Workspace<F>,
+}
+
+impl<F: Real> Default for SessionBuffers<F> {
+    fn default() -> Self {
+        Self {
+            normalizers: Vec::new(),
+            lattices: LatticeWorkspace::default(),
+            sites: SiteBuffers::default(),
+            pruning: ::pruned::Workspace::default(),
+        }
+    }
+}
+
+impl<F: Real> SessionBuffers<F> {
+    /// Frees buffers that a plan leaves no memory for, and sets the budgets of the others.
+    pub(crate) fn apply_plan(&mut self, plan: &CallPlan, heads: usize, options: &Options) -> Result<()> {
+        if plan.held == 0 {
+            // There is no first pass.
+            self.pruning.keep_within(&::pruned::PassScratch::default(), plan.left);
+        }
+        let left = plan.left.saturating_sub(self.pruning.excess());
+        let left = self.lattices.keep_within(plan.lattices, &options.loss, left);
+        self.sites.keep_within(plan.sites, left);
+        self.normalizers.truncate(heads);
+        while self.normalizers.len() < heads {
+            let workspace = match options.plan {
+                None => Workspace::new(options.budget, options.keep_scores),
+                Some(plan) => Workspace::with_plan(plan.to::<F>())?,
+            };
+            self.normalizers.push(workspace.with_precision(options.precision));
+        }
+        for (head, (workspace, &budget)) in self.normalizers.iter_mut().zip(&plan.heads).enumerate() {
+            workspace.set_budget(budget, options.keeps_scores(head));
+        }
+        Ok(())
     }
 }
 

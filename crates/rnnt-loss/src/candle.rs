@@ -8,16 +8,14 @@
 //! Gradients have the types of their tensors. Nothing is copied but tensors with gaps.
 //!
 //! [`transducer_loss`], [`transducer_loss_sum`], [`scores_loss`] and [`ctc_loss`] are sessions of one call.
-mod functional;
 mod inputs;
 mod session;
 
 use candle_core::{DType, Tensor};
-pub use functional::{ctc_loss, scores_loss, transducer_loss, transducer_loss_sum};
 pub use inputs::{
     HeadTensors, JointTensors, PrunedTensors, RowTensors, ScoreTensors, TensorInputs, TrivialJoiner,
 };
-pub use session::{LossSession, LossSum};
+pub use session::{LossSession, LossSum, ctc_loss, scores_loss, transducer_loss, transducer_loss_sum};
 
 use crate::{Error, Result};
 

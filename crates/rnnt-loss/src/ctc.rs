@@ -81,20 +81,18 @@ pub(crate) struct CtcLane {
     sums: CtcWorkspace,
 }
 
-/// Memory of each part of a lane: emissions and adjoints by label, both recursions, lists of one utterance.
-type LaneParts = [ScratchReq; 3];
-
 /// Each part grows to what the utterance needs that needs the most of it.
-fn largest(a: LaneParts, b: LaneParts) -> LaneParts {
+fn largest(a: [ScratchReq; 3], b: [ScratchReq; 3]) -> [ScratchReq; 3] {
     [a[0].or(b[0]), a[1].or(b[1]), a[2].or(b[2])]
 }
 
 impl CtcLane {
     pub fn bytes(&self) -> usize {
-        ScratchReq::all_of(self.parts()).bytes()
+        ScratchReq::all_of(self.held()).bytes()
     }
 
-    fn parts(&self) -> LaneParts {
+    /// What it holds: emissions and adjoints by label, both recursions, lists of one utterance.
+    fn held(&self) -> [ScratchReq; 3] {
         let by_label = self.emissions.capacity().max(self.adjoints.capacity());
         let sums = ScratchReq::from_bytes(self.sums.held());
         [ScratchReq::new::<f64>(by_label).times(2), sums, ScratchReq::EMPTY]
@@ -152,7 +150,8 @@ impl Ctc {
         ScratchReq::all_of(self.lane_parts(utterances))
     }
 
-    fn lane_parts(&self, utterances: Range<usize>) -> LaneParts {
+    /// Of each part of it, in the order of [`CtcLane::held`].
+    fn lane_parts(&self, utterances: Range<usize>) -> [ScratchReq; 3] {
         let parts = utterances.map(|b| {
             let (frames, labels) = (self.frames.frames(b), self.utterances[b].labels.len());
             let by_label = ScratchReq::new::<f64>(frames * (labels + 1)).times(2);
@@ -199,7 +198,7 @@ impl Ctc {
         let count = (bytes / lane.max(1)).clamp(1, self.utterances.len().min(LANES));
         lanes.truncate(count);
         let held: usize =
-            lanes.iter().map(|held| ScratchReq::all_of(largest(held.parts(), parts)).bytes()).sum();
+            lanes.iter().map(|lane| ScratchReq::all_of(largest(lane.held(), parts)).bytes()).sum();
         if held.saturating_add((count - lanes.len()) * lane) > bytes {
             *lanes = Vec::new();
         }

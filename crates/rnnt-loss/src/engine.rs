@@ -1,14 +1,19 @@
-//! The engine of a session, compiled once for each type of numbers.
+//! Checked calls over any inputs, the state between their directions, and the engine that runs them.
 use std::borrow::Cow;
 
 use panda_core::{Head, Real};
 
 use crate::{
-    Alignment, Inputs, Joint, Layout, Options, Output, Result, Scores, Targets, align,
-    buffers::SessionBuffers,
+    Alignment, Error, Inputs, Joint, Layout, Loss, Options, Output, PruningOutput, Result, Scores, Targets,
+    align,
+    budget::{CallSizes, SessionBuffers},
     error::expect_len,
+    first_pass::pull_back,
+    head_call::HeadCall,
+    inputs::InputValues,
     internal,
-    loss_call::{ForwardState, LossCall, expect_unpruned},
+    lattice_state::Built,
+    pruned::{PrunedCall, PruningState, scaled},
     score_call::ScoreCall,
 };
 
@@ -169,5 +174,174 @@ impl<F: Real> SessionEngine<F> for SessionBuffers<F> {
         options: &Options,
     ) -> Result<Vec<Vec<f64>>> {
         internal::label_side(self, predicted, head, layout, targets, options)
+    }
+}
+
+/// A checked call; the values of its inputs come with each direction.
+pub(crate) enum LossCall<'t, F: Real> {
+    /// Joint rows or hidden rows under heads.
+    Heads(HeadCall<'t, F>),
+    Scores(ScoreCall<'t>),
+    Pruned(Box<PrunedCall<'t, F>>),
+}
+
+impl<'t, F: Real> LossCall<'t, F> {
+    /// # Errors
+    /// Inputs of a kind that the loss does not take; shapes, classes, options or targets that do not fit together.
+    pub fn new(
+        inputs: &Inputs<F>,
+        loss: Cow<'t, Loss>,
+        targets: Cow<'t, Targets>,
+        options: &Options,
+    ) -> Result<Self> {
+        if !matches!(inputs, Inputs::Pruned(_)) {
+            expect_unpruned(&loss)?;
+        }
+        Ok(match inputs {
+            Inputs::Joint(joint) => Self::Heads(HeadCall::joint(joint, loss, targets, options)?),
+            Inputs::Rows(rows) => Self::Heads(HeadCall::rows(rows, loss, targets, options)?),
+            Inputs::Scores(scores) => Self::Scores(ScoreCall::new(scores, loss, targets, options)?),
+            Inputs::Pruned(pruned) => {
+                Self::Pruned(Box::new(PrunedCall::new(pruned, loss, targets, options)?))
+            }
+        })
+    }
+
+    /// Bytes of the call: of all utterances at once, or in groups.
+    pub fn plan(&self, values: &InputValues<F>, options: &Options, whole: bool) -> Result<usize> {
+        let bytes =
+            |sizes: CallSizes| Ok(if whole { sizes.whole::<F>()? } else { sizes.in_groups::<F>()? }.bytes);
+        match self {
+            Self::Heads(call) => bytes(call.sizes(options, 0)),
+            Self::Scores(call) => bytes(call.sizes::<F>(options)),
+            Self::Pruned(call) => Ok(call.plan(values, options, whole)?.1.bytes),
+        }
+    }
+
+    /// Losses and gradients, group after group.
+    pub fn sum(
+        self,
+        values: &InputValues<F>,
+        weights: &[f64],
+        options: &Options,
+        buffers: &mut SessionBuffers<F>,
+    ) -> Result<Output<F>> {
+        let outcome = match self {
+            Self::Heads(call) => call.sum(values, weights, options, 0, buffers),
+            Self::Scores(call) => call.sum(values.scores, weights, options, buffers),
+            Self::Pruned(call) => call.sum(values, weights, options, buffers),
+        };
+        outcome.map_err(|error| error.of(&options.loss))
+    }
+}
+
+/// Fails where sites would have to be chosen first.
+pub(crate) fn expect_unpruned(loss: &Loss) -> Result<()> {
+    match loss {
+        Loss::Pruned { .. } => {
+            let expected = "a trivial joiner and a joint network";
+            Err(Error::Inputs { expected, found: "no trivial joiner" })
+        }
+        _ => Ok(()),
+    }
+}
+
+impl<F: Real> LossCall<'static, F> {
+    /// Losses of all utterances at once.
+    pub fn forward(
+        self,
+        values: &InputValues<F>,
+        options: &Options,
+        buffers: &mut SessionBuffers<F>,
+    ) -> Result<ForwardState<F>> {
+        let run = || {
+            let (call, built, pruning) = match self {
+                Self::Heads(call) => {
+                    let built = call.forward(values, options, 0, buffers)?;
+                    (ForwardCall::Heads(call), built, None)
+                }
+                Self::Scores(call) => {
+                    let built = call.forward(values.scores, options, buffers)?;
+                    (ForwardCall::Scores(call), built, None)
+                }
+                Self::Pruned(call) => {
+                    let (call, built, pruning) = call.forward(values, options, buffers)?;
+                    (ForwardCall::Heads(call), built, Some(pruning))
+                }
+            };
+            Ok(ForwardState { call, built, pruning })
+        };
+        run().map_err(|error: Error| error.of(&options.loss))
+    }
+}
+
+/// Everything that a forward pass of a whole batch leaves for the backward pass.
+pub struct ForwardState<F> {
+    call: ForwardCall<F>,
+    built: Built<F>,
+    pruning: Option<PruningState<F>>,
+}
+
+enum ForwardCall<F> {
+    Heads(HeadCall<'static, F>),
+    Scores(ScoreCall<'static>),
+}
+
+impl<F: Real> ForwardState<F> {
+    /// Runs the forward pass over all utterances at once.
+    pub(crate) fn new(
+        inputs: &Inputs<F>,
+        targets: &Targets,
+        options: &Options,
+        buffers: &mut SessionBuffers<F>,
+    ) -> Result<Self> {
+        let (loss, targets) = (Cow::Owned(options.loss.clone()), Cow::Owned(targets.clone()));
+        LossCall::new(inputs, loss, targets, options)?.forward(&inputs.values(), options, buffers)
+    }
+
+    /// Loss of each utterance.
+    pub fn losses(&self) -> &[f64] {
+        self.built.1.losses()
+    }
+
+    /// Losses and ranges of the first pass, with pruning only.
+    pub fn first_pass(&self) -> Option<&PruningOutput> {
+        self.pruning.as_ref().map(|pruning| &pruning.output)
+    }
+
+    /// Emissions of all sites, before smoothing.
+    pub fn emissions(&self) -> Cow<'_, [f64]> {
+        self.built.1.emissions()
+    }
+
+    /// Adjoints of the emissions.
+    pub fn adjoints(&self) -> &[f64] {
+        self.built.1.adjoints()
+    }
+
+    /// Gradients under weights of the utterances, from the values of the forward pass.
+    pub(crate) fn backward(
+        self,
+        values: &InputValues<F>,
+        weights: &[f64],
+        options: &Options,
+        buffers: &mut SessionBuffers<F>,
+    ) -> Result<Output<F>> {
+        let Self { call, built, pruning } = self;
+        let of_loss = match &pruning {
+            Some(pruning) => Cow::Owned(scaled(weights, pruning.scales.pruned)),
+            None => Cow::Borrowed(weights),
+        };
+        let outcome = match call {
+            ForwardCall::Heads(call) => call.backward(built, values, &of_loss, options, buffers),
+            ForwardCall::Scores(call) => call.backward(built, values.scores, &of_loss, options, buffers),
+        };
+        let mut out = outcome.map_err(|error| error.of(&options.loss))?;
+        if let (Some(PruningState { pass, output, scales }), Some(simple)) = (pruning, &values.simple) {
+            let of_first = scaled(weights, scales.simple);
+            out.gradients.simple = Some(pull_back(pass, simple, &of_first, &mut buffers.pruning)?);
+            out.first_pass = Some(output);
+        }
+        Ok(out)
     }
 }

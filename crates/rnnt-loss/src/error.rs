@@ -251,6 +251,11 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
+    /// A joint network's rows for a loss without arcs.
+    pub(crate) fn joint_under_ctc() -> Self {
+        Self::Inputs { expected: "rows or scores for CTC", found: "those of a joint network" }
+    }
+
     pub(crate) fn misplaced(argument: &'static str, place: &'static str, found: impl ToString) -> Self {
         Self::Misplaced { argument, place, found: found.to_string() }
     }

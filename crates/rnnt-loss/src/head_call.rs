@@ -11,8 +11,7 @@ use panda_core::{Backward, Head, Sites};
 
 use crate::{
     Error, Gradients, Joint, Layout, Loss, Options, Output, Result, Rows, Skipped, Targets,
-    budget::CallSizes,
-    buffers::SessionBuffers,
+    budget::{CallSizes, SessionBuffers},
     ctc::Ctc,
     error::expect_rows,
     heads::{HeadGradients, HeadOutput, HeadSet, Role},
@@ -56,10 +55,7 @@ impl<F: Real> HeadModel<F> {
     pub fn joint(joint: &Joint<F>, targets: &Targets, options: &Options) -> Result<Self> {
         let Joint { encoded, predicted, head, durations, dropout, layout } = *joint;
         if options.loss == Loss::Ctc {
-            return Err(Error::Inputs {
-                expected: "rows or scores for CTC",
-                found: "those of a joint network",
-            });
+            return Err(Error::joint_under_ctc());
         }
         options.check()?;
         targets.check_classes(head.classes())?;

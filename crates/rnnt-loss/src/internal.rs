@@ -4,8 +4,7 @@ use panda_core::{Head, Selection};
 
 use crate::{
     Error, Layout, Options, Result, Targets,
-    budget::CallPlan,
-    buffers::SessionBuffers,
+    budget::{CallPlan, SessionBuffers},
     error::expect_rows,
     heads::without_blank,
     inputs::InputValues,

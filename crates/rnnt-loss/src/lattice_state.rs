@@ -7,7 +7,7 @@ use rnnt_dp::Lattices;
 
 use crate::{
     Error, Options, Result,
-    buffers::SessionBuffers,
+    budget::SessionBuffers,
     columns::{self, HeadAdjoints},
     error::expect_len,
     heads::HeadOutput,

@@ -31,10 +31,8 @@
 //! ```
 #![warn(missing_docs)]
 
-mod add_rows;
 mod align;
 mod budget;
-mod buffers;
 #[cfg(feature = "candle")]
 pub mod candle;
 mod columns;
@@ -50,15 +48,11 @@ mod internal;
 mod joint_sites;
 mod lattice_state;
 mod loss;
-mod loss_call;
 mod memory_plan;
 mod network;
 mod objective;
 mod options;
-mod output;
-mod pending;
 mod pruned;
-mod reduction;
 mod score_call;
 mod session;
 mod site_buffers;
@@ -71,18 +65,18 @@ pub use align::{AlignedToken, Alignment};
 pub use dropout::Dropout;
 pub use engine::Element;
 pub use error::{Error, Result};
-pub use inputs::{Inputs, Joint, PrunedJoint, Rows, Scales, Scores, Simple};
+pub use inputs::{
+    Gradients, HeadGradient, Inputs, Joint, Output, PrunedJoint, PruningOutput, Rows, Scales, Scores, Simple,
+    SimpleGradient,
+};
 pub use kernels::Activation;
-pub use loss::{Loss, Tokens};
+pub use loss::{Loss, Reduction, Tokens};
 pub use memory_plan::MemoryPlan;
 pub use network::{Encodings, JointNetwork, NetworkOutput};
 pub use options::Options;
-pub use output::{Gradients, HeadGradient, Output, PruningOutput, SimpleGradient};
 pub use panda_core::{DEFAULT_BUDGET, Head, Plan, Precision, Real};
-pub use pending::Pending;
 pub use pruned::Pruning;
-pub use reduction::Reduction;
 pub use rnnt_dp::Topology;
-pub use session::Session;
+pub use session::{Pending, Session};
 pub use skip::Skipped;
 pub use targets::{Layout, Targets};

@@ -6,8 +6,7 @@ use panda_core::Real;
 
 use crate::{
     Error, Loss, Options, Output, PrunedJoint, PruningOutput, Result, Scales, Simple, Targets,
-    budget::CallPlan,
-    buffers::SessionBuffers,
+    budget::{CallPlan, SessionBuffers},
     first_pass::{FirstPlan, PruningPass, retained},
     head_call::{HeadCall, HeadModel},
     inputs::InputValues,
@@ -85,13 +84,6 @@ pub(crate) struct PrunedCall<'t, F> {
     scales: Scales,
 }
 
-/// Both passes, planned.
-pub(crate) struct BothPlans {
-    pub first: FirstPlan,
-    /// Of the second, the first's bytes included.
-    pub second: CallPlan,
-}
-
 /// The first pass of pruned training.
 pub(crate) struct PruningState<F> {
     pub pass: FirstPass<F>,
@@ -118,25 +110,33 @@ impl<'t, F: Real> PrunedCall<'t, F> {
         Ok(Self { first, second, loss: second_loss(&loss), targets, scales: inputs.scales })
     }
 
+    /// The plans of both passes; that of the second includes the bytes of the first.
+    ///
     /// Half of the budget at most for the first pass, unless its smallest cut needs more; a quarter where the second cannot keep most of
     /// its scores beside half, if the first still takes utterances together then: one alone leaves threads without work.
     ///
     /// # Errors
     /// As the passes, as far as shapes tell; [`Error::Budget`] with the bytes of the smallest cuts of both.
-    pub fn plan(&self, values: &InputValues<F>, options: &Options, whole: bool) -> Result<BothPlans> {
+    pub fn plan(
+        &self,
+        values: &InputValues<F>,
+        options: &Options,
+        whole: bool,
+    ) -> Result<(FirstPlan, CallPlan)> {
         let (simple, shapes) = (simple(values)?, self.first.shapes(&self.targets)?);
         let objective = LatticeObjective::new(Cow::Borrowed(&self.loss), Cow::Owned(shapes))?;
         let with = |bytes: usize| {
             let first = self.first.plan(simple, bytes, whole);
             let sizes = self.second.sizes(&objective, options, first.bytes);
             let second = if whole { sizes.whole::<F>() } else { sizes.in_groups::<F>() };
-            second.map(|second| BothPlans { first, second })
+            second.map(|second| (first, second))
         };
         let limit = options.working_bytes();
         match with(limit / 2) {
-            Ok(half) if !half.second.kept => {
-                let together =
-                    |plans: &BothPlans| plans.first.groups.len() <= self.targets.batch().div_ceil(2);
+            Ok(half) if !half.1.kept => {
+                let together = |(first, _): &(FirstPlan, CallPlan)| {
+                    first.groups.len() <= self.targets.batch().div_ceil(2)
+                };
                 Ok(with(limit / 4).ok().filter(together).unwrap_or(half))
             }
             Err(Error::Budget { .. }) => with(0),
@@ -152,7 +152,7 @@ impl<'t, F: Real> PrunedCall<'t, F> {
         whole: bool,
         buffers: &mut SessionBuffers<F>,
     ) -> Result<FirstPlan> {
-        let BothPlans { first, second } = self.plan(values, options, whole)?;
+        let (first, second) = self.plan(values, options, whole)?;
         buffers.pruning.keep_within(&first.of_group, second.left);
         buffers.apply_plan(&second, self.second.heads(options), options)?;
         Ok(first)

@@ -3,13 +3,13 @@
 //! Utterances lie one behind the other in either layout, so that a group is a run of rows.
 use std::{borrow::Cow, ops::Range};
 
+use kernels::ScratchReq;
 use panda_core::Real;
 use panda_core::scores;
 
 use crate::{
     Error, Gradients, Layout, Loss, Options, Output, Result, Scores, Skipped, Targets,
-    budget::{CallSizes, OfScores},
-    buffers::SessionBuffers,
+    budget::{CallSizes, SessionBuffers},
     ctc::Ctc,
     error::expect_rows,
     heads::{HeadOutput, Role},
@@ -56,7 +56,15 @@ impl<'t> ScoreCall<'t> {
         let of_role = |role| float + 8 + 8 * self.objective.selected(role);
         let site = 8 + self.roles().map(of_role).sum::<usize>();
         let apart = if self.durations > 0 { float * self.classes.max(self.durations) } else { 0 };
-        let scores = Some(OfScores { layout: self.layout, row: 4 + apart, site });
+        let scratch = move |utterances: usize, sites: usize| {
+            let rows = match self.layout {
+                Layout::Packed => sites,
+                Layout::Padded { frames, positions } => utterances * frames * positions,
+            };
+            let of_rows = ScratchReq::from_bytes(4 + apart).times(rows);
+            of_rows.and(ScratchReq::from_bytes(site).times(sites))
+        };
+        let scores: Option<Box<dyn Fn(usize, usize) -> ScratchReq>> = Some(Box::new(scratch));
         CallSizes {
             objective: &self.objective,
             options,

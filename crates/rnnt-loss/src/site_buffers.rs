@@ -1,4 +1,5 @@
 //! Numbers of every site of a group, in vectors that stay in the session from group to group and from step to step.
+use kernels::{ReusableBuffer, ScratchReq};
 use panda_core::Selection;
 
 /// Vectors that no call uses at the moment.
@@ -19,27 +20,25 @@ pub(crate) struct SiteIndices {
     pub keys: Vec<u64>,
 }
 
-/// Bytes of each of the vectors: numbers; ids and marks of the selections; indices.
-pub(crate) type SiteBytes = [usize; 6];
-
 impl SiteBuffers {
-    fn bytes(&self) -> SiteBytes {
+    /// What the vectors hold: numbers; ids and marks of the selections; indices.
+    fn held(&self) -> [ScratchReq; 6] {
         let Self { numbers, selections, indices: SiteIndices { first, second, keys } } = self;
         let selected: usize = selections.iter().map(Selection::capacity).sum();
         [
-            8 * numbers.capacity(),
-            4 * selected,
-            selected,
-            4 * first.capacity(),
-            4 * second.capacity(),
-            8 * keys.capacity(),
+            numbers.requirement(),
+            ScratchReq::new::<u32>(selected),
+            ScratchReq::new::<bool>(selected),
+            first.requirement(),
+            second.requirement(),
+            keys.requirement(),
         ]
     }
 
     /// Frees everything if it exceeds what a call needs by more than `left` bytes.
-    pub fn keep_within(&mut self, needed: SiteBytes, left: usize) {
-        let pairs = self.bytes().into_iter().zip(needed);
-        let excess: usize = pairs.map(|(held, needed)| held.saturating_sub(needed)).sum();
+    pub fn keep_within(&mut self, needed: [ScratchReq; 6], left: usize) {
+        let pairs = self.held().into_iter().zip(needed);
+        let excess: usize = pairs.map(|(held, needed)| held.bytes().saturating_sub(needed.bytes())).sum();
         if excess > left {
             *self = Self::default();
         }

@@ -6,8 +6,7 @@ use panda_core::Sites;
 
 use crate::{
     Layout, Targets,
-    add_rows::add_rows,
-    joint_sites::{JointSites, SiteGradients},
+    joint_sites::{JointSites, SiteGradients, add_rows},
     site_buffers::{SiteIndices, clear_with_capacity},
 };
 

@@ -1,11 +1,13 @@
-//! What every kind of loss can be told.
-use rnnt_loss::{Activation, Options};
+//! Options of the losses of a model: from `[loss]` to lattice, loss and search.
+use std::{fmt, str::FromStr};
+
+use rnnt_loss::{Activation, Options, Pruning, Scales, Tokens, Topology};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::loss::LossConfig;
-use super::table;
-use crate::bytes::LossBudget;
+use super::{ModelConfig, Terms, table};
+use crate::{Error as ModelError, Result as ModelResult, bytes};
 
 /// `[loss]`
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -56,6 +58,51 @@ impl LossOptions {
     }
 }
 
+/// Memory of a loss: `budget` of `[loss]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LossBudget {
+    /// [`Options::budget`](rnnt_loss::Options::budget)
+    pub bytes: usize,
+    /// [`Options::keep_scores`](rnnt_loss::Options::keep_scores)
+    pub keep_scores: bool,
+}
+
+impl LossBudget {
+    const RECOMPUTE: Self = Self { bytes: usize::MAX, keep_scores: false };
+    const UNLIMITED: Self = Self { bytes: usize::MAX, keep_scores: true };
+}
+
+impl Default for LossBudget {
+    fn default() -> Self {
+        Self { bytes: rnnt_loss::DEFAULT_BUDGET, keep_scores: true }
+    }
+}
+
+impl FromStr for LossBudget {
+    type Err = String;
+
+    /// Reads `recompute`, `unlimited`, or what [`bytes::parse`] reads.
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "recompute" => Ok(Self::RECOMPUTE),
+            "unlimited" => Ok(Self::UNLIMITED),
+            text => bytes::parse(text)
+                .map(|bytes| Self { bytes, keep_scores: true })
+                .map_err(|error| error + ", or recompute, or unlimited"),
+        }
+    }
+}
+
+impl fmt::Display for LossBudget {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match *self {
+            Self::RECOMPUTE => f.write_str("recompute"),
+            Self::UNLIMITED => f.write_str("unlimited"),
+            Self { bytes, .. } => bytes.fmt(f),
+        }
+    }
+}
+
 /// Nonlinearity of the joint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -84,4 +131,97 @@ fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LossBudget, D::Err
 
 fn write<S: Serializer>(budget: &LossBudget, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(budget)
+}
+
+impl ModelConfig {
+    /// The moves of the lattice and of the search: those of blank and label, and what the loss adds to them.
+    ///
+    /// # Errors
+    /// Durations that no topology has; [`ModelConfig::check`] finds them first. [`crate::Error::RecipeValue`] for a recognition lattice.
+    pub fn topology(&self) -> ModelResult<Topology> {
+        let topology = match &self.loss.kind {
+            LossConfig::Tdt { durations, .. } => Topology::tdt(durations),
+            LossConfig::MultiBlank { durations, .. } => {
+                self.terms.topology.clone().with_big_blanks(durations)
+            }
+            LossConfig::Rnnt { .. } | LossConfig::Pruned { .. } => Ok(self.terms.topology.clone()),
+            LossConfig::Gnat(_) => return Err(not_a_transducer()),
+        };
+        Ok(topology.map_err(rnnt_loss::Error::from)?)
+    }
+
+    /// Options of the loss.
+    ///
+    /// # Errors
+    /// As [`ModelConfig::topology`].
+    pub fn loss_options(&self) -> ModelResult<Options> {
+        let Terms { fastemit, delay_penalty, label_smoothing, z_loss, .. } = self.terms;
+        let loss = self.kind()?;
+        Ok(Options {
+            loss,
+            fastemit,
+            delay_penalty,
+            label_smoothing,
+            z_loss,
+            ..self.loss.options.options(self.ctc_options())
+        })
+    }
+
+    fn kind(&self) -> ModelResult<rnnt_loss::Loss> {
+        let topology = self.topology()?;
+        Ok(match self.loss.kind {
+            LossConfig::Rnnt { factored_blank } => {
+                let tokens = if factored_blank { Tokens::FactoredBlank } else { Tokens::Softmax };
+                rnnt_loss::Loss::Transducer { topology, tokens, sigma: 0.0 }
+            }
+            LossConfig::Tdt { sigma, omega, .. } => rnnt_loss::Loss::Tdt { topology, sigma, omega },
+            LossConfig::MultiBlank { sigma, .. } => {
+                rnnt_loss::Loss::Transducer { topology, tokens: Tokens::Softmax, sigma }
+            }
+            LossConfig::Gnat(_) => return Err(not_a_transducer()),
+            LossConfig::Pruned { s_range, lm_only_scale, am_only_scale, .. } => {
+                let pruning = Pruning { s_range, lm_only_scale, am_only_scale, ..Pruning::default() };
+                rnnt_loss::Loss::Pruned { topology, tokens: Tokens::Softmax, pruning }
+            }
+        })
+    }
+
+    /// Options of the auxiliary CTC loss, which is not regularised.
+    pub(crate) fn ctc_options(&self) -> Options {
+        let (precision, budget) = (self.terms.precision.precision(), self.loss.options.budget);
+        Options {
+            precision,
+            budget: budget.bytes,
+            keep_scores: budget.keep_scores,
+            ..Options::of(rnnt_loss::Loss::Ctc)
+        }
+    }
+
+    /// Factors of both losses of pruned training at a step of the run.
+    pub(crate) fn scales(&self, step: u64) -> Scales {
+        let LossConfig::Pruned { simple_scale, warm_steps, .. } = self.loss.kind else {
+            return Scales::default();
+        };
+        let scales = Scales { simple: simple_scale, ..Scales::default() };
+        scales.warm_up(step as usize, warm_steps as usize)
+    }
+}
+
+fn not_a_transducer() -> ModelError {
+    let (expected, found) = ("a transducer".into(), "gnat".into());
+    ModelError::RecipeValue { key: "loss.kind".into(), expected, found }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_read_as_it_is_written() {
+        assert_eq!("56MiB".parse(), Ok(LossBudget::default()));
+        for text in ["recompute", "unlimited", "58720256", "0"] {
+            assert_eq!(text.parse::<LossBudget>().unwrap().to_string(), text);
+        }
+        assert!("much".parse::<LossBudget>().unwrap_err().contains("unlimited"));
+    }
 }
