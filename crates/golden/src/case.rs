@@ -50,8 +50,10 @@ pub(super) struct Options {
 
 /// A stored tensor; every type is widened to f64, which holds each of them exactly.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Stored {
+pub struct Stored {
+    /// Its dimensions.
     pub shape: Vec<usize>,
+    /// Its elements, row-major.
     pub values: Vec<f64>,
     /// Stored as f32, so that an expected value is only good to half a unit of its last place.
     pub single: bool,
@@ -59,7 +61,7 @@ pub(super) struct Stored {
 
 /// How far the best f32 peer was from the stored answer.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Peers {
+pub struct Peers {
     /// Smallest `|loss - stored| / max(1, |stored|)`.
     pub loss: f64,
     /// Smallest of the peers' largest absolute gradient errors.

@@ -9,8 +9,6 @@ mod paths;
 mod semirings;
 mod steps;
 mod sums;
-#[cfg(test)]
-mod tests;
 mod weight_fns;
 
 use std::collections::BTreeMap;

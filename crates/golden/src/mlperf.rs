@@ -4,8 +4,6 @@ mod check;
 mod decode;
 mod ema;
 mod features;
-#[cfg(test)]
-mod features_tests;
 mod file;
 mod initialisation;
 mod lamb;
@@ -13,13 +11,12 @@ mod model;
 mod network;
 mod schedule;
 mod specaugment;
-#[cfg(test)]
-mod tests;
 
 use std::io::Write;
 
 use crate::error::Stop;
 use check::Check;
+pub use check::{Bar, share};
 pub(super) use file::File;
 
 use super::error::Result;

@@ -7,17 +7,21 @@ use super::error::Error;
 
 /// Found and stored values of one quantity.
 #[derive(Debug)]
-pub(super) struct Comparison {
+pub struct Comparison {
+    /// Name of the quantity.
     pub what: &'static str,
+    /// What this workspace computes.
     pub found: Vec<f64>,
+    /// What the file holds.
     pub stored: Stored,
 }
 
 /// Everything of a case that can be compared.
 #[derive(Debug, Default)]
-pub(super) struct LossOutcome {
+pub struct LossOutcome {
     /// Log-probabilities: losses, reductions, forward and backward sums.
     pub losses: Vec<Comparison>,
+    /// Gradients of inputs and parameters.
     pub gradients: Vec<Comparison>,
     /// Gradients that are not exactly zero in padding.
     pub leaks: Vec<&'static str>,

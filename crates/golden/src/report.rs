@@ -1,7 +1,10 @@
 //! The report on a folder of golden vectors: a line a case, and a summary.
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Arguments;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+
+use kernels::Printable;
 
 use crate::bars::{self, Verdict, Width};
 use crate::case::LossCase;
@@ -182,4 +185,25 @@ fn stems(dir: &Path) -> Result<Vec<PathBuf>> {
         return Err(Error::NoCases { path: dir.into() });
     }
     Ok(stems)
+}
+
+/// A writer in which each `writeln!` is one line with control characters escaped: names of cases come from files.
+pub struct PrintableLines<W>(pub W);
+
+impl<W: Write> Write for PrintableLines<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+
+    fn write_fmt(&mut self, text: Arguments) -> std::io::Result<()> {
+        let text = text.to_string();
+        match text.strip_suffix('\n') {
+            Some(line) => writeln!(self.0, "{}", Printable(line)),
+            None => write!(self.0, "{}", Printable(text)),
+        }
+    }
 }

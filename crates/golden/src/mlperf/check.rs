@@ -125,7 +125,7 @@ impl<'a> Check<'a> {
 }
 
 /// How much of its bar an error takes; infinite for what is no number.
-fn share(found: f64, stored: f64, largest: f64, bar: Bar) -> f64 {
+pub fn share(found: f64, stored: f64, largest: f64, bar: Bar) -> f64 {
     if found == stored {
         return 0.0;
     }
@@ -137,23 +137,4 @@ fn share(found: f64, stored: f64, largest: f64, bar: Bar) -> f64 {
     };
     let share = (found - stored).abs() / bar;
     if share.is_nan() { f64::INFINITY } else { share }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn errors_are_shares_of_their_bars() {
-        assert_eq!(share(1.5, 1.0, 4.0, Bar::Absolute(0.25)), 2.0);
-        assert_eq!(share(2.5, 2.0, 4.0, Bar::Relative(0.25)), 1.0);
-        assert_eq!(share(1.5, 1.0, 4.0, Bar::OfLargest(0.25)), 0.5);
-        assert_eq!(share(1.0, 1.0, 1.0, Bar::Same), 0.0);
-        assert_eq!(share(1.0 + 1e-15, 1.0, 1.0, Bar::Same), f64::INFINITY);
-        for bar in [Bar::Absolute(1.0), Bar::Relative(1.0), Bar::OfLargest(1.0), Bar::Same] {
-            assert_eq!(share(f64::NAN, 1.0, 1.0, bar), f64::INFINITY);
-            assert_eq!(share(1.0, f64::NAN, 1.0, bar), f64::INFINITY);
-        }
-        assert_eq!(share(1e-30, 0.0, 0.0, Bar::OfLargest(1e-5)), f64::INFINITY);
-    }
 }

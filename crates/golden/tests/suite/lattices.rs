@@ -3,9 +3,8 @@ use std::path::Path;
 
 use oracle::golden;
 
-use crate::error::Error;
-use crate::report::report;
-use crate::tests::mutants;
+use crate::mutants;
+use ::golden::{Error, report};
 
 fn text(dir: &Path) -> (bool, String) {
     let mut out = Vec::new();

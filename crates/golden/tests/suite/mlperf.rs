@@ -3,8 +3,7 @@ use std::path::Path;
 
 use oracle::golden;
 
-use crate::error::Error;
-use crate::report::report;
+use ::golden::{Error, report};
 
 fn text(dir: &Path) -> (bool, String) {
     let mut out = Vec::new();

@@ -1,7 +1,9 @@
 //! The program as a user runs it: exit status and what it prints.
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use ::golden::PrintableLines;
 use oracle::golden;
 
 fn verify(dir: &Path) -> Output {
@@ -92,4 +94,14 @@ fn a_closed_or_full_output_is_no_success() {
     let (code, _, err) = shell("\"$P\" \"$DIR\" > /dev/full");
     assert_eq!(code, Some(2), "{err}");
     assert!(err.starts_with("error: standard output: could not write: "), "{err}");
+}
+
+#[test]
+fn a_name_is_no_line() {
+    let mut out = Vec::new();
+    let mut lines = PrintableLines(&mut out);
+    let name = "a\nb\u{1b}[2J";
+    writeln!(lines, "{name}  pass").unwrap();
+    writeln!(lines, "{} done", 3).unwrap();
+    assert_eq!(String::from_utf8(out).unwrap(), "a\\nb\\u{1b}[2J  pass\n3 done\n");
 }

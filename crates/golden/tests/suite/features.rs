@@ -3,9 +3,8 @@ use std::path::Path;
 
 use oracle::golden;
 
-use crate::error::Error;
-use crate::report::report;
-use crate::tests::mutants;
+use crate::mutants;
+use ::golden::{Error, report};
 
 const CASES: [&str; 11] = [
     "features_an4_edges",
