@@ -3,6 +3,7 @@ use std::path::Path;
 
 use oracle::golden;
 
+use crate::mutants;
 use ::golden::{Error, report};
 
 fn text(dir: &Path) -> (bool, String) {
