@@ -350,7 +350,7 @@ impl BeamSearch {
             counts.push(whole_rows(chunk, model).map_err(|error| error.of(b))?);
         }
         let task = BeamTask { model, options, chunks };
-        rayon::scope(|_| {
+        kernels::install(|| {
             work.begin(task, streams, &counts)?;
             match options.kind {
                 BeamKind::Modified => work.modified(task),

@@ -1,16 +1,34 @@
-//! Best paths of all groups of a call, from all arc weights.
+//! Best paths of all groups of a call: the choice of a search, and the one that computes all arc weights.
 use kernels::Real;
 
 use crate::{
-    LatticePath, Result,
+    Frames, LatticePath, RecognitionLattice, Result,
     denominator::two,
     execution::{CallBuffers, Execution, check_sums},
     group::{UtteranceGroup, Wave},
-    plan::Plan,
+    plan::{LatticeOperation, Options, Plan},
+    screened,
 };
 
+/// A search for the best paths of a call, and the plan of its memory.
+pub struct PathSearch<F: Real> {
+    pub plan: Plan,
+    pub run: SearchFn<F>,
+}
+
+type SearchFn<F> = fn(&mut Execution<F>, &Plan, &mut CallBuffers<F>) -> Result<Vec<LatticePath>>;
+
+impl<F: Real> PathSearch<F> {
+    /// The fastest search that the budget has memory for. All find the same paths.
+    pub fn new(lattice: &RecognitionLattice<F>, frames: &Frames<F>, options: Options) -> Result<Self> {
+        let plan = Plan::new(lattice, frames, None, (LatticeOperation::sum(true).best(), options))?;
+        let all_arcs = Self { plan, run: best_paths };
+        Ok(screened::search(lattice, &plan).unwrap_or(all_arcs))
+    }
+}
+
 /// Finds the best paths of a call from all arc weights, wave by wave.
-pub fn best_paths<F: Real>(
+fn best_paths<F: Real>(
     execution: &mut Execution<F>,
     plan: &Plan,
     buffers: &mut CallBuffers<F>,

@@ -6,7 +6,6 @@ use crate::{
     Error, Frames, Labels, RecognitionLattice, Result,
     group::UtteranceGroup,
     reach::Reach,
-    screened::screening,
     step::{StepScratch, backpointers},
     weight_fn::Workload,
 };
@@ -66,6 +65,8 @@ pub struct Plan {
     /// Bytes that the call allocates at most, in addition to arguments, results, and the packing buffers of threads
     /// ([`kernels::packing_bytes`]).
     pub bytes: usize,
+    /// Bytes of the budget that are left for a faster search; 0 if the waves are narrower than [`ARCS_PER_WAVE`].
+    pub(crate) spare: usize,
     /// Memory of the buffers that stay in a session: α or backpointers, arc weights of waves, arc weights along strings, steps of
     /// utterances, bound weights.
     pub(crate) buffers: [ScratchReq; BUFFERS],
@@ -159,17 +160,8 @@ impl Plan {
             {
                 return Ok(plan);
             }
-            if let Some(mut plan) = fits(wide, false) {
-                if operation.all_paths
-                    && operation.best
-                    && let Some(more) = screening::scratch(lattice, utterances, limit - plan.bytes)
-                {
-                    plan.screened = true;
-                    plan.bytes += more.bytes();
-                    let weights = &mut plan.buffers[BUFFERS - 1];
-                    *weights = weights.and(more);
-                }
-                return Ok(plan);
+            if let Some(plan) = fits(wide, false) {
+                return Ok(Self { spare: limit - plan.bytes, ..plan });
             }
             let narrower = std::iter::successors(Some(wide / 2), |&window| Some(window / 2));
             if let Some(plan) =
@@ -183,6 +175,14 @@ impl Plan {
             }
             utterances = (utterances / 2).max(least);
         }
+    }
+
+    /// The plan of a search that screens arcs, whose weights take so much more memory; none if that exceeds the budget.
+    pub(crate) fn with_screening(self, more: ScratchReq) -> Option<Self> {
+        let spare = self.spare.checked_sub(more.bytes())?;
+        let mut buffers = self.buffers;
+        buffers[BUFFERS - 1] = buffers[BUFFERS - 1].and(more);
+        Some(Self { screened: true, bytes: self.bytes + more.bytes(), spare, buffers, ..self })
     }
 
     pub(crate) fn groups<F: Real>(&self, frames: &Frames<F>) -> Vec<UtteranceGroup> {
@@ -218,7 +218,7 @@ impl<F: Real> CallShape<'_, F> {
         // Lists of the context, the list of gradients, and small allocations of the call.
         let fixed = Reach::scratch(self.lattice.context().states()).and(ScratchReq::from_bytes(8192));
         let bytes = ScratchReq::all_of(buffers).and(others).and(fixed).bytes();
-        Plan { utterances, window, kept, screened: false, bytes, buffers }
+        Plan { utterances, window, kept, screened: false, bytes, spare: 0, buffers }
     }
 
     /// Memory of the buffers that stay after a group, and of those that do not.

@@ -4,20 +4,20 @@
 //! for each frame:  par for each few runs of states, for each utterance:  best arcs into them, from states in panels and in none; blanks
 //!                  par for each utterance:                               the blank where it is no worse
 //! ```
-//! Weights and backpointers are those of [`FrameStep::best`](crate::step::Step::best), bit for bit. The session calls
-//! [`best_paths`] where a plan has memory for it ([`screening::scratch`]); nothing else depends on this module.
+//! Weights and backpointers are those of [`FrameStep::best`](crate::step::Step::best), bit for bit. [`search`] is the only item that
+//! other modules use.
 mod panels;
-pub mod screening;
+mod screening;
 
 use std::ops::Range;
 
 use kernels::{Fan, PANEL, Real, Sources, Winners, items_mut, par_for, parts, parts_mut};
 
 use crate::{
-    LatticePath, Result,
+    LatticePath, RecognitionLattice, Result,
     execution::{CallBuffers, Execution},
     group::UtteranceGroup,
-    path_search::{search_groups, search_waves},
+    path_search::{PathSearch, search_groups, search_waves},
     plan::Plan,
     step::take,
 };
@@ -30,8 +30,14 @@ const PANELS_PER_TASK: usize = 2;
 /// Frames of a task that does not wait for `α`.
 const FRAMES_PER_TASK: usize = 8;
 
+/// The search with screening within the budget of `plan`; none if it is of no use, or the budget has no memory for it.
+pub fn search<F: Real>(lattice: &RecognitionLattice<F>, plan: &Plan) -> Option<PathSearch<F>> {
+    let more = screening::scratch(lattice, plan.utterances, plan.spare)?;
+    Some(PathSearch { plan: plan.with_screening(more)?, run: best_paths })
+}
+
 /// Finds the best paths of a call with screening, and from all arc weights where parameters or frames exclude it.
-pub fn best_paths<'a, F: Real>(
+fn best_paths<'a, F: Real>(
     execution: &mut Execution<'a, F>,
     plan: &Plan,
     buffers: &mut CallBuffers<F>,

@@ -5,9 +5,8 @@ use crate::{
     Frames, Labels, LatticePath, Parameters, RecognitionLattice, Result,
     execution::{CallBuffers, Execution, GroupSums, Request, Sum, check_weights},
     group::UtteranceGroup,
-    path_search,
+    path_search::PathSearch,
     plan::{LatticeOperation, Options, Plan},
-    screened,
 };
 
 /// Owns the options and the buffers of calls, for the length of a training run.
@@ -90,7 +89,7 @@ impl<F: Real> LatticeSession<F> {
     /// [`Error::Budget`](crate::Error::Budget), which names the smallest plan, for a budget below it.
     pub fn plan_best_paths(&self, lattice: &RecognitionLattice<F>, frames: &Frames<F>) -> Result<Plan> {
         Request::new(lattice, frames, None, Sum::Denominator)?;
-        Plan::new(lattice, frames, None, (LatticeOperation::sum(true).best(), self.options))
+        Ok(PathSearch::new(lattice, frames, self.options)?.plan)
     }
 
     /// Plans a call and then binds its weights: planning comes before all allocations.
@@ -101,8 +100,13 @@ impl<F: Real> LatticeSession<F> {
     ) -> Result<(Execution<'a, F>, Plan)> {
         let operation = operation(request.needs_all_paths());
         let plan = Plan::new(&request.lattice, request.frames, request.labels, (operation, self.options))?;
-        self.buffers.fit(&plan, self.options.limit(0));
-        Ok((Execution::new(request, &mut self.buffers.weights)?, plan))
+        Ok((self.bind(request, &plan)?, plan))
+    }
+
+    /// Binds the weights of a planned call.
+    fn bind<'a>(&mut self, request: Request<'a, F>, plan: &Plan) -> Result<Execution<'a, F>> {
+        self.buffers.fit(plan, self.options.limit(0));
+        Execution::new(request, &mut self.buffers.weights)
     }
 
     /// Losses now, gradients when the weights of the utterances are known.
@@ -166,7 +170,7 @@ impl<F: Real> LatticeSession<F> {
     ) -> Result<LatticeOutput<F>> {
         let request = Request::new(lattice, frames, labels, sum)?;
         check_weights(frames, weights)?;
-        rayon::scope(|_| self.sum_request(request, weights))
+        kernels::install(|| self.sum_request(request, weights))
     }
 
     fn sum_request(&mut self, request: Request<F>, weights: &[f64]) -> Result<LatticeOutput<F>> {
@@ -200,7 +204,7 @@ impl<F: Real> LatticeSession<F> {
         labels: Option<&Labels>,
     ) -> Result<Vec<f64>> {
         let request = Request::new(lattice, frames, labels, sum)?;
-        rayon::scope(|_| self.distances_request(request))
+        kernels::install(|| self.distances_request(request))
     }
 
     fn distances_request(&mut self, request: Request<F>) -> Result<Vec<f64>> {
@@ -231,11 +235,10 @@ impl<F: Real> LatticeSession<F> {
         frames: &Frames<F>,
     ) -> Result<Vec<LatticePath>> {
         let request = Request::new(lattice, frames, None, Sum::Denominator)?;
-        rayon::scope(|_| {
-            let (mut execution, plan) =
-                self.start(request, |all_paths| LatticeOperation::sum(all_paths).best())?;
-            let search = if plan.screened { screened::best_paths } else { path_search::best_paths };
-            let paths = search(&mut execution, &plan, &mut self.buffers)?;
+        kernels::install(|| {
+            let PathSearch { plan, run } = PathSearch::new(lattice, frames, self.options)?;
+            let mut execution = self.bind(request, &plan)?;
+            let paths = run(&mut execution, &plan, &mut self.buffers)?;
             self.buffers.weights = execution.weights.take_buffers();
             Ok(paths)
         })

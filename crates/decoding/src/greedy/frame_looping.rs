@@ -45,7 +45,7 @@ pub fn frame_looping(model: &Model, frames: &[&[f32]], options: &Greedy) -> Resu
     // An empty utterance has no frame to ride along with.
     let longest = counts.iter().copied().max().unwrap_or(0);
     let asked: Vec<usize> = (0..batch).filter(|&b| counts[b] > 0).collect();
-    rayon::scope(|_| {
+    kernels::install(|| {
         for t in 0..longest {
             let mut symbols = 0;
             let mut active: Vec<usize> =

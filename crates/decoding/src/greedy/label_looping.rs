@@ -165,7 +165,7 @@ impl GreedySearch {
         }
         let Self { model, options, found, work, .. } = self;
         found.reset(chunks.len(), options.steps);
-        rayon::scope(|_| {
+        kernels::install(|| {
             work.begin(model, streams, &counts);
             work.search(model, options, streams, chunks, found)
         })?;
