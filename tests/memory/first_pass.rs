@@ -14,7 +14,7 @@ fn numbers(count: usize, scale: f32) -> Vec<f32> {
 /// Plans from the best to the smallest.
 fn plans<S: Source<f32>>(source: &S, batch: &Batch, options: &Options) -> Vec<Plan> {
     let most = |plan: Plan| plan.scratch(source, batch, options).total().bytes();
-    let (least, best) = (most(Plan::smallest()), most(Plan::default()));
+    let (least, best) = (most(Plan::minimal()), most(Plan::default()));
     let error = Plan::within(source, batch, options, least - 1);
     assert_eq!(error, Err(Error::Memory { needed: least, found: least - 1 }));
     let within = |bytes: usize| {
@@ -124,7 +124,7 @@ fn threads_change_no_bit_of_the_smallest_cut() {
                 &source,
                 &batch,
                 &Options::default(),
-                Plan::smallest(),
+                Plan::minimal(),
                 &mut Workspace::default(),
             );
             let pass = pass.unwrap();

@@ -22,11 +22,11 @@ const OPEN_LABELS: usize = 200_000;
 
 /// A model whose head prefers one class by far, without training.
 fn recogniser(kind: &str, preferred: Option<&str>, bidirectional: bool) -> Recognizer {
-    let normalise = if bidirectional { "utterance" } else { "running" };
+    let normalize = if bidirectional { "utterance" } else { "running" };
     let text = format!(
         r#"
         data = {{ train = ["none.jsonl"] }}
-        features = {{ sample_rate = 8000, mels = 8, normalise = "{normalise}" }}
+        features = {{ sample_rate = 8000, mels = 8, normalize = "{normalize}" }}
         tokens = {{ kind = "{kind}" }}
         encoder = {{ stack = 1, stride = 1, layers = 1, hidden = 8, bidirectional = {bidirectional} }}
         predictor = {{ kind = "stateless", embedding = 3, context = 1 }}

@@ -1,4 +1,4 @@
-//! Locally normalised weights along a chain: what they allocate does not grow with sites x V.
+//! Locally normalized weights along a chain: what they allocate does not grow with sites x V.
 use lattice::{
     Arcs, ArcsMut, Embeddings, JointWeightFn, LabelChain, LocallyNormalized, Normalize, TableWeightFn,
     WeightFn, Workload,
@@ -64,7 +64,7 @@ fn those_of_a_joint_network_stay_within_their_budget_for_any_number_of_frames() 
         lexical,
         lexical_bias,
     };
-    // The normaliser's gradients of its head and the joint's.
+    // The normalizer's gradients of its head and the joint's.
     let heads = 2 * (1 + VOCABULARY) * (HIDDEN * 4 + 8);
     for normalize in [Normalize::Hat, Normalize::LogSoftmax] {
         let weight_fn = LocallyNormalized { inner: joint, normalize, budget: BUDGET };

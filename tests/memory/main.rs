@@ -17,7 +17,7 @@ mod local_weights;
 mod loss;
 #[path = "../../crates/speech/tests/suite/mutants.rs"]
 mod mutants;
-mod normaliser;
+mod normalizer;
 mod recognition;
 mod sessions;
 mod sound_files;

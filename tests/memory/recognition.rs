@@ -276,7 +276,7 @@ fn best_paths_keep_to_their_plans() {
                 }
             }
         }
-        assert_eq!(screened > 4, kernels::Screen::<f32>::suits(64, 32));
+        assert_eq!(screened > 4, kernels::QuantizedArgmax::<f32>::is_profitable(64, 32));
     };
     rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap().install(check);
 }

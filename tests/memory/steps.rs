@@ -2,7 +2,8 @@
 use candle_core::{Device, Var};
 use panda::{
     panda_core::{
-        Adjoints, Backward, Gradients, Head, Precision, Rows, Selection, Sites, Workspace, backward, forward,
+        Adjoints, BackwardInputs, Gradients, Head, Precision, Rows, Selection, Sites, Workspace, backward,
+        forward,
     },
     rnnt_loss::{
         DEFAULT_BUDGET, Dropout, Loss, Options, Pruning, Scales, Targets, Tokens, Topology,
@@ -155,7 +156,7 @@ fn a_second_call_of_the_normaliser_allocates_nothing_large() {
                     let normalized = forward(rows, head, selection, &mut workspace).unwrap();
                     let adjoints = &Adjoints::new(emissions);
                     let arguments =
-                        Backward { sites: rows, head, selection, normalized: &normalized, adjoints };
+                        BackwardInputs { sites: rows, head, selection, normalized: &normalized, adjoints };
                     let counted = backward(arguments, &mut workspace, &mut into).unwrap();
                     assert!(counted >= sites / 2);
                     workspace.recycle(normalized);

@@ -41,7 +41,7 @@ fn peaks(run: impl Fn(usize)) -> [usize; 2] {
 #[test]
 fn a_listener_forgets_what_it_has_given() {
     let _alone = turn();
-    let model = model("normalise = \"running\"", false);
+    let model = model("normalize = \"running\"", false);
     let [short, long] = peaks(|pieces| {
         let mut listener = StreamingEncoder::new(&model).unwrap();
         let (id, mut rows) = (listener.open(), 0);

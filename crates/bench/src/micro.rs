@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 
 use kernels::{Accumulate, PackedRight, View, ViewMut, product, product_packed};
 use panda_core::{
-    Adjoints, Backward, Gradients, Head, Plan, Precision, Rows, Selection, Shape, Workspace, backward,
+    Adjoints, BackwardInputs, Gradients, Head, Plan, Precision, Rows, Selection, Shape, Workspace, backward,
     forward,
 };
 
@@ -113,7 +113,7 @@ fn tiles() {
         measure(&name, planned.operations(SHAPE), || {
             let normalized = &forward(&rows, &head, &selection, &mut workspace).expect("finite scores");
             let (sites, head, selection, adjoints) = (&rows, &head, &selection, &Adjoints::new(&adjoints));
-            let arguments = Backward { sites, head, selection, normalized, adjoints };
+            let arguments = BackwardInputs { sites, head, selection, normalized, adjoints };
             backward(arguments, &mut workspace, &mut into).expect("as forward");
         });
     }

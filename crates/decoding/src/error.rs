@@ -1,5 +1,5 @@
 //! What can go wrong while decoding.
-use kernels::Brief;
+use kernels::ShortFloat;
 use rnnt_dp::Topology;
 
 /// The crate's result type.
@@ -48,7 +48,7 @@ pub enum Error {
         found: Topology,
     },
     /// An option has a value outside its range.
-    #[error("{option}: expected {expected}, found {found}", found = Brief(*found))]
+    #[error("{option}: expected {expected}, found {found}", found = ShortFloat(*found))]
     Option {
         /// Name of the option.
         option: &'static str,
@@ -106,7 +106,7 @@ pub enum Error {
     /// The joint network gave a score that is NaN or +inf, or -inf for every class.
     #[error(
         "score of class {class} at frame {frame}: expected a number below +inf, and one above -inf at least, found {found}",
-        found = Brief(f64::from(*found))
+        found = ShortFloat(f64::from(*found))
     )]
     Score {
         /// Frame index t.
@@ -125,7 +125,7 @@ pub enum Error {
         found: &'static str,
     },
     /// Language models, lists and the internal language model add NaN or +inf to a label.
-    #[error("fused score of class {class}: expected a number below +inf, found {found}", found = Brief(f64::from(*found)))]
+    #[error("fused score of class {class}: expected a number below +inf, found {found}", found = ShortFloat(f64::from(*found)))]
     Fused {
         /// The label.
         class: usize,
@@ -133,7 +133,7 @@ pub enum Error {
         found: f32,
     },
     /// Language models and lists score the end of an utterance with NaN or +inf.
-    #[error("score of an end: expected a number below +inf, found {found}", found = Brief(*found))]
+    #[error("score of an end: expected a number below +inf, found {found}", found = ShortFloat(*found))]
     End {
         /// The offending score.
         found: f64,

@@ -1,4 +1,4 @@
-//! The nonlinearity of joint networks: a new one is a variant here and a name in recipes.
+//! The nonlinearity of joint networks; a new one is a variant here and a name in recipes.
 use crate::Real;
 
 /// The function `act` of a hidden row `h = act(encoded + predicted)`.
@@ -12,7 +12,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Writes `out = act(a + b)`; NaN stays NaN.
+    /// Computes `out = act(a + b)`; NaN stays NaN.
     ///
     /// # Shapes
     /// Three slices of equal length.
@@ -43,9 +43,9 @@ impl Activation {
         }
     }
 
-    /// Returns a bound on `|act(x)|` where `|x| <= largest()`, evaluated if the bound needs it.
+    /// Returns a bound on `|act(x)|` for `|x| <= largest()`.
     ///
-    /// Every slope is at most 1.
+    /// `largest` is called only if the bound depends on it. All slopes are at most 1.
     pub fn bound(self, largest: impl FnOnce() -> f64) -> f64 {
         match self {
             Self::Tanh => 1.0,

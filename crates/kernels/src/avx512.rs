@@ -1,49 +1,52 @@
-//! The functions that every score goes through, by hand for AVX-512: the compiler's own version of [`super::math`] keeps
-//! to half registers and takes three times as long.
+//! AVX-512 versions of the vector functions.
+//!
+//! The compiler vectorizes [`super::math`] with half registers, which takes three times as long.
 //!
 //! ```text
-//! exp x = 2^k · p(r)      k = round(x / ln 2), r = x - k ln 2, p(r) = Σ_{j<=7} r^j / j!    as in `math`
+//! exp x = 2^k · p(r)    k = round(x / ln 2), r = x - k ln 2, p(r) = Σ_{j<=7} r^j / j!
 //! ```
 #![allow(unsafe_code)]
-mod fans;
-pub(super) mod screen;
+mod arc_scatter;
+pub(super) mod quantized_argmax;
 pub(super) mod tanh;
 
 use std::arch::x86_64::*;
 
-pub(super) use fans::{fan_back, fan_best, fan_max, fan_stay, fan_sum};
+pub(super) use arc_scatter::{gather_exp, merge_self_loops, scatter_argmax, scatter_exp_sum, scatter_max};
 pub(super) use tanh::{tanh_pairs, tanh_panel};
 
-use super::math::{LN2_HIGH, LN2_LOW, SMALLEST, TINY};
+use super::math::{FLUSH_THRESHOLD, LN2_HIGH, LN2_LOW, SMALLEST};
 
 /// Elements of a register.
 pub(super) const LANES: usize = 16;
 /// Beyond this `exp` is infinite, and so is `2^k`.
 const LARGEST: f32 = 89.0;
 
-/// The lanes that `len` elements fill.
+/// Returns the mask of the lanes that `len` elements fill.
 #[inline(always)]
-pub(super) fn filled(len: usize) -> __mmask16 {
+pub(super) fn lane_mask(len: usize) -> __mmask16 {
     if len >= LANES { !0 } else { (1 << len) - 1 }
 }
 
-/// 16 values from `row[at..]`, `fill` in the lanes beyond its end.
+/// Loads 16 values from `row[at..]`, with `fill` beyond its end.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 fn load(row: &[f32], at: usize, fill: f32) -> __m512 {
     let row = &row[at..];
     // SAFETY: only as many lanes are read as there are elements.
-    unsafe { _mm512_mask_loadu_ps(_mm512_set1_ps(fill), filled(row.len()), row.as_ptr()) }
+    unsafe { _mm512_mask_loadu_ps(_mm512_set1_ps(fill), lane_mask(row.len()), row.as_ptr()) }
 }
 
-/// Writes to `row[at..]` as many of the 16 values as it has room for.
+/// Stores values to `row[at..]`, up to its end.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 fn store(row: &mut [f32], at: usize, values: __m512) {
     let row = &mut row[at..];
     // SAFETY: only as many lanes are written as there are elements.
-    unsafe { _mm512_mask_storeu_ps(row.as_mut_ptr(), filled(row.len()), values) }
+    unsafe { _mm512_mask_storeu_ps(row.as_mut_ptr(), lane_mask(row.len()), values) }
 }
 
-/// Runs a body for each register of so many elements: `FULL` in it says whether all lanes are there.
+/// Runs a body for each register of `$len` elements.
+///
+/// The constant `FULL` in the body is true if all lanes have elements.
 macro_rules! lanes {
     ($len:expr, |$at:ident| $body:block) => {{
         let (len, mut $at) = ($len, 0);
@@ -60,34 +63,34 @@ macro_rules! lanes {
 }
 pub(super) use lanes;
 
-/// [`load`] of a register that may be known to be full.
+/// Loads a register that is full if `FULL` is true.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 fn load_from<const FULL: bool>(row: &[f32], at: usize, fill: f32) -> __m512 {
     if !FULL {
         return load(row, at, fill);
     }
-    whole(row[at..].first_chunk().expect("the register is full"))
+    load_full(row[at..].first_chunk().expect("the register is full"))
 }
 
 #[target_feature(enable = "avx512f")]
-fn whole(row: &[f32; LANES]) -> __m512 {
-    // SAFETY: there are as many elements.
+fn load_full(row: &[f32; LANES]) -> __m512 {
+    // SAFETY: the array has as many elements as the register.
     unsafe { _mm512_loadu_ps(row.as_ptr()) }
 }
 
 #[target_feature(enable = "avx512f")]
-fn whole_to(row: &mut [f32; LANES], values: __m512) {
-    // SAFETY: there are as many elements.
+fn store_full(row: &mut [f32; LANES], values: __m512) {
+    // SAFETY: the array has as many elements as the register.
     unsafe { _mm512_storeu_ps(row.as_mut_ptr(), values) }
 }
 
-/// [`store`] of a register that may be known to be full.
+/// Stores a register that is full if `FULL` is true.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 fn store_to<const FULL: bool>(row: &mut [f32], at: usize, values: __m512) {
     if !FULL {
         return store(row, at, values);
     }
-    whole_to(row[at..].first_chunk_mut().expect("the register is full"), values);
+    store_full(row[at..].first_chunk_mut().expect("the register is full"), values);
 }
 
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
@@ -113,10 +116,10 @@ pub(super) fn exp(values: &mut [f32]) {
     }
 }
 
-/// `tanh x = e / (e + 2)` with `e = exp(2|x|) - 1` as in `math`, and the sign of x.
+/// Computes `tanh x = e / (e + 2)` with `e = exp(2|x|) - 1`, and the sign of x.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 fn tanh_lanes(x: __m512) -> __m512 {
-    let one = _mm512_set1_ps(1.0);
+    let unit = _mm512_set1_ps(1.0);
     // tanh(10) rounds to 1. The minimum returns its second argument where one is NaN.
     let a = _mm512_min_ps(_mm512_set1_ps(10.0), _mm512_abs_ps(x));
     let a = _mm512_add_ps(a, a);
@@ -128,12 +131,12 @@ fn tanh_lanes(x: __m512) -> __m512 {
         p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(coefficient));
     }
     let p = _mm512_fmadd_ps(_mm512_mul_ps(p, r), r, r); // exp r - 1
-    let power = _mm512_scalef_ps(one, k);
-    let e = _mm512_fmadd_ps(power, p, _mm512_sub_ps(power, one));
+    let power = _mm512_scalef_ps(unit, k);
+    let e = _mm512_fmadd_ps(power, p, _mm512_sub_ps(power, unit));
     // Two Newton steps instead of a division, the second on the quotient.
     let below = _mm512_add_ps(e, _mm512_set1_ps(2.0));
     let inverse = _mm512_rcp14_ps(below);
-    let inverse = _mm512_fmadd_ps(_mm512_fnmadd_ps(below, inverse, one), inverse, inverse);
+    let inverse = _mm512_fmadd_ps(_mm512_fnmadd_ps(below, inverse, unit), inverse, inverse);
     let y = _mm512_mul_ps(e, inverse);
     let y = _mm512_fmadd_ps(_mm512_fnmadd_ps(y, below, e), inverse, y);
     let sign = _mm512_and_ps(x, _mm512_set1_ps(-0.0));
@@ -204,7 +207,7 @@ fn add_max(row: &mut [f32], bias: &[f32]) -> f32 {
     _mm512_reduce_max_ps(best)
 }
 
-/// The largest element that is not NaN.
+/// Returns the largest element that is not NaN.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 fn row_max(row: &[f32]) -> f32 {
     let mut best = _mm512_set1_ps(f32::NEG_INFINITY);
@@ -214,7 +217,7 @@ fn row_max(row: &[f32]) -> f32 {
     _mm512_reduce_max_ps(best)
 }
 
-/// `Σ exp(z - max)`, terms in `f32`, sum in `f64`; 0 for a row of -inf.
+/// Returns `Σ exp(z - max)`, with an `f64` sum; 0 for a row of -inf.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 fn exp_sum(row: &[f32], max: f32) -> f64 {
     if max == f32::NEG_INFINITY && !row.iter().any(|z| z.is_nan()) {
@@ -232,20 +235,20 @@ fn exp_sum(row: &[f32], max: f32) -> f64 {
 /// As [`super::math::row_softmax`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 pub(super) fn row_softmax(out: &mut [f32], z: Option<&[f32]>, bias: Option<&[f32]>, max: f32, factor: f32) {
-    // factor · e is tiny where e is below this; with a tiny factor everywhere.
-    let least = _mm512_set1_ps(TINY / factor.abs());
+    // factor · e is flushed to 0 for e below this threshold.
+    let threshold = _mm512_set1_ps(FLUSH_THRESHOLD / factor.abs());
     let (max, factor) = (_mm512_set1_ps(max), _mm512_set1_ps(factor));
     for at in (0..out.len()).step_by(LANES) {
-        let here = load(out, at, 0.0);
+        let old = load(out, at, 0.0);
         let score = match (z, bias) {
             (Some(z), _) => load(z, at, 0.0),
-            (None, Some(bias)) => _mm512_add_ps(here, load(bias, at, 0.0)),
-            (None, None) => here,
+            (None, Some(bias)) => _mm512_add_ps(old, load(bias, at, 0.0)),
+            (None, None) => old,
         };
         let e = exp_lanes(_mm512_sub_ps(score, max));
         // Not less, so that NaN passes.
-        let counts = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(e, least);
-        store(out, at, _mm512_maskz_mul_ps(counts, factor, e));
+        let mask = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(e, threshold);
+        store(out, at, _mm512_maskz_mul_ps(mask, factor, e));
     }
 }
 
@@ -256,53 +259,53 @@ pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let ((a, last_a), (b, last_b)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
     let mut sums = [_mm512_setzero_ps(); 4];
     for (at, (a, b)) in a.iter().zip(b).enumerate() {
-        sums[at % 4] = _mm512_fmadd_ps(whole(a), whole(b), sums[at % 4]);
+        sums[at % 4] = _mm512_fmadd_ps(load_full(a), load_full(b), sums[at % 4]);
     }
     sums[0] = _mm512_fmadd_ps(load(last_a, 0, 0.0), load(last_b, 0, 0.0), sums[0]);
     let [first, second, third, fourth] = sums;
     _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(first, second), _mm512_add_ps(third, fourth)))
 }
 
-/// `1 / (1 + exp(-x))`
+/// Computes `1 / (1 + exp(-x))`.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 fn sigmoid_lanes(x: __m512) -> __m512 {
-    let one = _mm512_set1_ps(1.0);
+    let unit = _mm512_set1_ps(1.0);
     let e = exp_lanes(_mm512_sub_ps(_mm512_setzero_ps(), x));
-    _mm512_div_ps(one, _mm512_add_ps(one, e))
+    _mm512_div_ps(unit, _mm512_add_ps(unit, e))
 }
 
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-pub(crate) fn cell_forward(gates: &mut [f32], cell: &mut [f32], state: &mut [f32]) {
+pub(crate) fn lstm_cell_forward(gates: &mut [f32], cell: &mut [f32], state: &mut [f32]) {
     let cells = cell.as_chunks_mut::<LANES>().0.iter_mut().zip(state.as_chunks_mut::<LANES>().0);
     let (gates, _) = gates.as_chunks_mut::<LANES>();
     for ([i, f, g, o], (cell, state)) in gates.as_chunks_mut::<4>().0.iter_mut().zip(cells) {
-        let (input, forget) = (sigmoid_lanes(whole(i)), sigmoid_lanes(whole(f)));
-        let (new, output) = (tanh_lanes(whole(g)), sigmoid_lanes(whole(o)));
-        let c = _mm512_add_ps(_mm512_mul_ps(forget, whole(cell)), _mm512_mul_ps(input, new));
-        whole_to(state, _mm512_mul_ps(tanh_lanes(c), output));
-        whole_to(cell, c);
+        let (input, forget) = (sigmoid_lanes(load_full(i)), sigmoid_lanes(load_full(f)));
+        let (new, output) = (tanh_lanes(load_full(g)), sigmoid_lanes(load_full(o)));
+        let c = _mm512_add_ps(_mm512_mul_ps(forget, load_full(cell)), _mm512_mul_ps(input, new));
+        store_full(state, _mm512_mul_ps(tanh_lanes(c), output));
+        store_full(cell, c);
         for (to, values) in [(i, input), (f, forget), (g, new), (o, output)] {
-            whole_to(to, values);
+            store_full(to, values);
         }
     }
 }
 
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-pub(crate) fn cell_backward(gates: &mut [f32], [cell, old, dh]: [&[f32]; 3], carry: &mut [f32]) {
-    let one = _mm512_set1_ps(1.0);
-    let [cell, old, dh] = [cell, old, dh].map(|of| of.as_chunks::<LANES>().0);
-    let others = cell.iter().zip(old).zip(dh).zip(carry.as_chunks_mut::<LANES>().0);
+pub(crate) fn lstm_cell_backward(gates: &mut [f32], [cell, old, dh]: [&[f32]; 3], carry: &mut [f32]) {
+    let unit = _mm512_set1_ps(1.0);
+    let [cell, old, dh] = [cell, old, dh].map(|row| row.as_chunks::<LANES>().0);
+    let units = cell.iter().zip(old).zip(dh).zip(carry.as_chunks_mut::<LANES>().0);
     let (gates, _) = gates.as_chunks_mut::<LANES>();
-    for ([i, f, g, o], (((cell, old), dh), carry)) in gates.as_chunks_mut::<4>().0.iter_mut().zip(others) {
-        let [input, forget, new, output] = [&*i, f, g, o].map(|gate| whole(gate));
-        let (tanh_c, dh) = (tanh_lanes(whole(cell)), whole(dh));
-        let slope = _mm512_fnmadd_ps(tanh_c, tanh_c, one);
-        let dc = _mm512_fmadd_ps(_mm512_mul_ps(dh, output), slope, whole(carry));
-        whole_to(carry, _mm512_mul_ps(dc, forget));
-        let of_sigmoid = |y| _mm512_mul_ps(y, _mm512_sub_ps(one, y));
-        whole_to(i, _mm512_mul_ps(_mm512_mul_ps(dc, new), of_sigmoid(input)));
-        whole_to(f, _mm512_mul_ps(_mm512_mul_ps(dc, whole(old)), of_sigmoid(forget)));
-        whole_to(g, _mm512_mul_ps(_mm512_mul_ps(dc, input), _mm512_fnmadd_ps(new, new, one)));
-        whole_to(o, _mm512_mul_ps(_mm512_mul_ps(dh, tanh_c), of_sigmoid(output)));
+    for ([i, f, g, o], (((cell, old), dh), carry)) in gates.as_chunks_mut::<4>().0.iter_mut().zip(units) {
+        let [input, forget, new, output] = [&*i, f, g, o].map(|gate| load_full(gate));
+        let (tanh_c, dh) = (tanh_lanes(load_full(cell)), load_full(dh));
+        let slope = _mm512_fnmadd_ps(tanh_c, tanh_c, unit);
+        let dc = _mm512_fmadd_ps(_mm512_mul_ps(dh, output), slope, load_full(carry));
+        store_full(carry, _mm512_mul_ps(dc, forget));
+        let sigmoid_slope = |y| _mm512_mul_ps(y, _mm512_sub_ps(unit, y));
+        store_full(i, _mm512_mul_ps(_mm512_mul_ps(dc, new), sigmoid_slope(input)));
+        store_full(f, _mm512_mul_ps(_mm512_mul_ps(dc, load_full(old)), sigmoid_slope(forget)));
+        store_full(g, _mm512_mul_ps(_mm512_mul_ps(dc, input), _mm512_fnmadd_ps(new, new, unit)));
+        store_full(o, _mm512_mul_ps(_mm512_mul_ps(dh, tanh_c), sigmoid_slope(output)));
     }
 }

@@ -1,18 +1,18 @@
-//! Buffers that stay from step to step.
+//! Buffers that are reused from step to step.
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex};
 
 use crate::{AlignedVec, Real, lock};
 
-/// Unused buffers, each with its role.
+/// Unused buffers with their roles.
 type Free<F> = Mutex<Vec<(&'static str, AlignedVec<F>)>>;
 
-/// A pool of buffers that steps share; clones are the same pool.
+/// A pool of buffers that steps share; clones refer to the same pool.
 ///
-/// A buffer is acquired for a role, and is one that had this role before: the smallest that is large enough. Where all are
-/// too small, the largest of them is freed for a new one. So a pool holds as many buffers of a role as were ever in use at
-/// once, none larger than was ever requested, and steps whose sizes have been seen allocate nothing.
-/// [`ScratchReq::aligned`](crate::ScratchReq::aligned) is the size of a buffer.
+/// A buffer is acquired for a role and reuses the smallest sufficient buffer of that role. If all
+/// are too small, the largest is freed and replaced. A pool therefore holds as many buffers of a
+/// role as were in use at once, none larger than requested, and steps with known sizes allocate
+/// nothing. The size of a buffer is [`ScratchReq::aligned`](crate::ScratchReq::aligned).
 ///
 /// ```
 /// let pool = kernels::BufferPool::new();
@@ -20,7 +20,7 @@ type Free<F> = Mutex<Vec<(&'static str, AlignedVec<F>)>>;
 /// gates.fill(1.0f32);
 /// drop(gates);
 /// let bytes = pool.bytes();
-/// assert_eq!(pool.acquire("gates", 600).len(), 600); // the same buffer, whatever is in it
+/// assert_eq!(pool.acquire("gates", 600).len(), 600); // the same buffer, with old contents
 /// assert_eq!(pool.acquire("cells", 10).len(), 10); // another
 /// assert!(pool.bytes() > bytes);
 /// ```
@@ -40,52 +40,52 @@ impl<F> Default for BufferPool<F> {
 }
 
 impl<F> BufferPool<F> {
-    /// An empty pool.
+    /// Creates an empty pool.
     pub fn new() -> Self {
         Self(Arc::default())
     }
 
-    /// Bytes of the buffers that are not in use.
+    /// Returns the bytes of the unused buffers.
     pub fn bytes(&self) -> usize {
         lock(&self.0).iter().map(|(_, buffer)| buffer.bytes()).sum()
     }
 }
 
 impl<F: Real> BufferPool<F> {
-    /// Acquires a buffer of `len` elements, with whatever an earlier user left in them, until it is dropped.
+    /// Acquires a buffer of `len` elements with unspecified contents; dropping returns it.
     pub fn acquire(&self, role: &'static str, len: usize) -> PooledBuffer<F> {
         let mut buffer = self.remove(role, len).unwrap_or_default();
         buffer.ensure_len(len, F::ZERO);
         PooledBuffer { buffer, len, pool: Some((role, self.clone())) }
     }
 
-    /// Removes the unused buffer of a role that suits best.
+    /// Removes the unused buffer of a role that fits best.
     fn remove(&self, role: &'static str, len: usize) -> Option<AlignedVec<F>> {
         let mut free = lock(&self.0);
-        // Those that are large enough, smaller ones first; then the others, larger ones first.
+        // Sufficient buffers first, in ascending size; then the others, in descending size.
         let order = |(_, (_, buffer)): &(usize, &(_, AlignedVec<F>))| match buffer.fits(len) {
             true => (false, buffer.bytes()),
             false => (true, usize::MAX - buffer.bytes()),
         };
-        let of_role = free.iter().enumerate().filter(|(_, (its, _))| *its == role);
-        let (best, _) = of_role.min_by_key(order)?;
+        let candidates = free.iter().enumerate().filter(|(_, (free_role, _))| *free_role == role);
+        let (best, _) = candidates.min_by_key(order)?;
         Some(free.swap_remove(best).1)
     }
 }
 
-/// Acquires a buffer from a pool, or without one allocates a buffer that is freed after its use.
+/// Acquires a buffer from a pool, or allocates it without a pool.
 pub fn acquire<F: Real>(pool: Option<&BufferPool<F>>, role: &'static str, len: usize) -> PooledBuffer<F> {
     match pool {
         Some(pool) => pool.acquire(role, len),
         None => {
-            let mut own = PooledBuffer::default();
-            own.resize(len);
-            own
+            let mut buffer = PooledBuffer::default();
+            buffer.resize(len);
+            buffer
         }
     }
 }
 
-/// A buffer that begins with a cache line, and returns to its pool, if it is from one, when it is dropped.
+/// A cache-aligned buffer that returns to its pool, if any, when dropped.
 #[derive(Debug)]
 pub struct PooledBuffer<F> {
     buffer: AlignedVec<F>,
@@ -94,20 +94,20 @@ pub struct PooledBuffer<F> {
 }
 
 impl<F> Default for PooledBuffer<F> {
-    /// An empty buffer of no pool.
+    /// Creates an empty buffer without a pool.
     fn default() -> Self {
         Self { buffer: AlignedVec::default(), len: 0, pool: None }
     }
 }
 
 impl<F: Real> PooledBuffer<F> {
-    /// Changes the length to `len`, whatever is in the elements.
+    /// Changes the length to `len`; contents are unspecified.
     pub fn resize(&mut self, len: usize) -> &mut [F] {
         self.len = len;
         self.buffer.ensure_len(len, F::ZERO)
     }
 
-    /// Removes all elements; the memory stays.
+    /// Removes all elements but keeps the memory.
     pub fn clear(&mut self) {
         self.len = 0;
     }
@@ -139,19 +139,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_smallest_buffer_that_is_large_enough_is_acquired() {
+    fn the_smallest_sufficient_buffer_is_acquired() {
         let pool = BufferPool::<f32>::new();
         drop([30, 100, 50].map(|len| pool.acquire("row", 10 * len)));
         let held = pool.bytes();
         let (first, second) = (pool.acquire("row", 400), pool.acquire("row", 400));
         assert!(first.as_ptr() != second.as_ptr());
-        assert_eq!(pool.bytes(), 4 * (300 + 16), "that of 300 is left");
+        assert_eq!(pool.bytes(), 4 * (300 + 16), "the buffer of 300 is unused");
         drop((first, second));
         assert_eq!(pool.bytes(), held);
     }
 
     #[test]
-    fn the_largest_buffer_is_replaced_where_all_are_too_small() {
+    fn the_largest_buffer_is_replaced_if_all_are_too_small() {
         let pool = BufferPool::<f64>::new();
         drop([10, 20].map(|len| pool.acquire("row", len)));
         drop(pool.acquire("other", 5));

@@ -1,19 +1,19 @@
-//! Buffers that are allocated once: aligned, on large pages, kept from call to call.
+//! Buffers that are allocated once and reused: aligned, and on large pages where possible.
 //!
-//! Fresh memory comes in pages, each at its first touch, for 0.2 to 1 µs: tens of milliseconds where all scores of a
-//! batch are kept. Pages of 2 MiB are requested, which the system may refuse.
+//! The first touch of each fresh page takes 0.2 to 1 µs, which adds up to tens of milliseconds for
+//! the scores of a whole batch. Large buffers therefore request 2 MiB pages (`MADV_HUGEPAGE`).
 #![allow(unsafe_code)]
 
 use crate::{Real, ScratchReq, par_for, parts_mut};
 
-/// Bytes from which on large pages are requested.
+/// Smallest buffer, in bytes, for which large pages are requested.
 const LARGE_PAGE_BYTES: usize = 4 << 20;
 /// Elements that a task of [`zeros`] writes.
 const ELEMENTS_PER_TASK: usize = 1 << 18;
-/// Bytes of a cache line.
+/// Bytes in a cache line.
 pub(crate) const CACHE_LINE: usize = 64;
 
-/// Allocates `len` times `value`; zeros are first written by their user.
+/// Allocates `len` copies of `value`; zeros are not touched yet.
 pub fn alloc<T: Clone>(len: usize, value: T) -> Vec<T> {
     let buffer = vec![value; len];
     if size_of_val(&*buffer) >= LARGE_PAGE_BYTES {
@@ -22,17 +22,18 @@ pub fn alloc<T: Clone>(len: usize, value: T) -> Vec<T> {
     buffer
 }
 
-/// Allocates `len` zeros and writes them at once.
+/// Allocates `len` zeros and writes them at once, in parallel.
 ///
-/// For results, whose size is then known from the start, and which are often read first, as sums are. A fresh page that is
-/// read first gets its own place later, and then interrupts all threads.
+/// Use it for results of known size that are read before they are written, such as sums. The
+/// system maps a fresh page that is read first to the shared zero page, and the later remapping
+/// interrupts all threads.
 pub fn zeros<F: Real>(len: usize) -> Vec<F> {
     let mut buffer = alloc(len, F::ZERO);
     par_for(parts_mut(&mut buffer, ELEMENTS_PER_TASK), |_, part| part.fill(F::ZERO));
     buffer
 }
 
-/// Makes a buffer at least `len` elements long; a longer one is a new one without the old elements.
+/// Makes a buffer at least `len` elements long; growing discards the old elements.
 pub fn ensure_len<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) {
     if buffer.len() < len {
         *buffer = Vec::new();
@@ -40,9 +41,9 @@ pub fn ensure_len<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) {
     }
 }
 
-/// Makes room for at least `count` elements; the old ones are lost where there was too little.
+/// Reserves capacity for `count` elements; growing discards the old elements.
 ///
-/// So the old and the new memory never exist at the same time.
+/// The old memory is freed first, so that both never exist at the same time.
 pub fn ensure_capacity<T>(list: &mut Vec<T>, count: usize) {
     if list.capacity() < count {
         *list = Vec::new();
@@ -50,7 +51,7 @@ pub fn ensure_capacity<T>(list: &mut Vec<T>, count: usize) {
     }
 }
 
-/// Returns `len` times `value` in the memory of a list, or in new memory if that is too small.
+/// Returns `len` copies of `value`, reusing the memory of `list`.
 pub fn reset<T: Clone>(mut list: Vec<T>, len: usize, value: T) -> Vec<T> {
     ensure_capacity(&mut list, len);
     list.clear();
@@ -58,9 +59,11 @@ pub fn reset<T: Clone>(mut list: Vec<T>, len: usize, value: T) -> Vec<T> {
     list
 }
 
-/// A buffer that begins with a cache line, so that no register of a kernel lies in two.
+/// A vector that starts at a cache line.
 ///
-/// [`ScratchReq::aligned`](crate::ScratchReq::aligned) is its size.
+/// Loads of whole registers therefore never cross two lines.
+///
+/// Its size is [`ScratchReq::aligned`](crate::ScratchReq::aligned).
 #[derive(Debug)]
 pub struct AlignedVec<T> {
     all: Vec<T>,
@@ -74,13 +77,13 @@ impl<T> Default for AlignedVec<T> {
 }
 
 impl<T: Clone> AlignedVec<T> {
-    /// Returns `len` elements, with whatever an earlier call left in them.
+    /// Returns `len` elements with unspecified contents.
     pub fn ensure_len(&mut self, len: usize, value: T) -> &mut [T] {
         self.ensure_bytes((len + CACHE_LINE / size_of::<T>()) * size_of::<T>(), value);
         &mut self.all[self.first..][..len]
     }
 
-    /// Allocates at least so many bytes, as [`AlignedVec::bytes`] counts them.
+    /// Allocates at least `bytes` bytes, as counted by [`AlignedVec::bytes`].
     pub fn ensure_bytes(&mut self, bytes: usize, value: T) {
         ensure_len(&mut self.all, bytes / size_of::<T>(), value);
         self.first = self.all.as_ptr().align_offset(CACHE_LINE);
@@ -88,23 +91,23 @@ impl<T: Clone> AlignedVec<T> {
 }
 
 impl<T> AlignedVec<T> {
-    /// Aligns a list.
+    /// Aligns the elements of a vector.
     pub fn from_vec(all: Vec<T>) -> Self {
         let first = all.as_ptr().align_offset(CACHE_LINE).min(all.len());
         Self { all, first }
     }
 
-    /// Returns the list that holds the memory.
+    /// Returns the underlying vector.
     pub fn into_vec(self) -> Vec<T> {
         self.all
     }
 
-    /// Whether `len` elements fit without an allocation.
+    /// Returns whether `len` elements fit without an allocation.
     pub fn fits(&self, len: usize) -> bool {
         len + CACHE_LINE / size_of::<T>() <= self.all.len()
     }
 
-    /// Allocated bytes.
+    /// Returns the allocated bytes.
     pub fn bytes(&self) -> usize {
         self.all.capacity() * size_of::<T>()
     }
@@ -123,11 +126,11 @@ impl<T> std::ops::Deref for AlignedVec<T> {
     }
 }
 
-/// Memory that a workspace keeps from call to call.
+/// Memory that a workspace reuses from call to call.
 pub trait ReusableBuffer {
-    /// What it holds.
+    /// Returns the bytes that are held.
     fn requirement(&self) -> ScratchReq;
-    /// Frees its memory.
+    /// Frees the memory.
     fn release(&mut self);
 }
 
@@ -149,9 +152,9 @@ impl<T> ReusableBuffer for AlignedVec<T> {
     }
 }
 
-/// Frees buffers that exceed their requirements, if a workspace would exceed a limit because of them.
+/// Frees buffers that exceed their requirements, if the total would exceed `limit`.
 ///
-/// `others` is what the next call requires besides the buffers.
+/// `others` is what the next call requires in addition to the buffers.
 pub fn release_excess(
     limit: usize,
     others: ScratchReq,
@@ -164,13 +167,13 @@ pub fn release_excess(
     }
 }
 
-/// Returns freed memory to the system, now and at once from now on.
+/// Returns freed memory to the system, now and in future.
 ///
-/// A process then holds little more than it uses, and requests pages again and again. Does nothing where the C library is
-/// not glibc.
+/// The process then holds little more than it uses, at the cost of page faults later. Does nothing
+/// unless the C library is glibc.
 pub fn release_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: both only change how the allocator trades with the system; they may be called at any time, by any thread.
+    // SAFETY: both only change how the allocator returns memory; any thread may call them.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 18);
         libc::mallopt(libc::M_TRIM_THRESHOLD, 1 << 18);
@@ -184,7 +187,7 @@ fn request_large_pages<T>(buffer: &[T]) {
     let start = buffer.as_ptr().cast::<u8>();
     let skip = start.align_offset(PAGE);
     let Some(len) = size_of_val(buffer).checked_sub(skip) else { return };
-    // SAFETY: the range is inside of `buffer`; the advice changes neither contents nor access, and failure does no harm.
+    // SAFETY: the range is inside `buffer`; the advice changes neither contents nor access.
     unsafe {
         libc::madvise(start.add(skip).cast_mut().cast(), len, libc::MADV_HUGEPAGE);
     }

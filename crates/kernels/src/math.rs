@@ -1,35 +1,38 @@
-//! Vector mathematics for `f32`, written so that the compiler turns each loop into vector instructions.
+//! Vector mathematics for `f32`, in loops that the compiler vectorizes.
 //!
 //! ```text
 //! exp x   = 2^k · p(r)          k = round(x / ln 2), r = x - k ln 2, |r| <= ln 2 / 2
-//! p(r)    = Σ_{j<=7} r^j / j!   truncation below 5.3e-9 relative, a twelfth of an f32 ULP
-//! tanh x  = e / (e + 2)         e = exp(2x) - 1 = 2^k (p(r) - 1) + (2^k - 1): no cancellation near 0
+//! p(r)    = Σ_{j<=7} r^j / j!   error below 5.3e-9 relative, a twelfth of an f32 ULP
+//! tanh x  = e / (e + 2)         e = exp(2x) - 1 = 2^k (p(r) - 1) + (2^k - 1)
 //! ```
+//! The form of e has no cancellation near 0.
 //!
-//! `FUSED` says whether the copy is compiled for a machine with fused multiply-add; elsewhere `mul_add` would
-//! be a library call, so the portable copy multiplies and adds.
+//! `FUSED` is true where the code is compiled for fused multiply-add. Elsewhere `mul_add` would be
+//! a library call, so the portable version multiplies and adds.
 
-use crate::fan::{self, Fan};
+use crate::arc_scatter::{self, ArcScatter};
 
 /// Accumulators of a reduction; one AVX-512 register of `f32`.
 const LANES: usize = 16;
 
 pub(super) const LN2_HIGH: f32 = 0.693_359_4; // 355 / 512: k times this is exact for |k| < 2^14
 pub(super) const LN2_LOW: f32 = -2.121_944_4e-4;
-/// Adding and subtracting 1.5 · 2^23 rounds to the nearest integer, which stays in the low bits in between.
+/// Adding and subtracting 1.5 · 2^23 rounds to the nearest integer.
+///
+/// The integer is in the low bits in between.
 const ROUND: f32 = 12_582_912.0;
-/// Arguments of `exp` beyond these give 0 and +inf.
+/// Arguments of `exp` beyond these limits give 0 and +inf.
 pub(super) const SMALLEST: f32 = -86.6;
 const LARGEST: f32 = 88.722_83;
-/// See [`super::Real::TINY`]; 2^-100.
-pub(super) const TINY: f32 = 7.888_609e-31;
+/// See [`super::Real::FLUSH_THRESHOLD`]; 2^-100.
+pub(super) const FLUSH_THRESHOLD: f32 = 7.888_609e-31;
 
 #[inline(always)]
 fn fma<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FUSED { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// `(2^(k - DOWN), p(r) - 1)`
+/// Returns `(2^(k - DOWN), p(r) - 1)`.
 #[inline(always)]
 fn reduce<const FUSED: bool, const DOWN: u32>(x: f32) -> (f32, f32) {
     let shifted = fma::<FUSED>(x, std::f32::consts::LOG2_E, ROUND);
@@ -49,7 +52,7 @@ fn reduce<const FUSED: bool, const DOWN: u32>(x: f32) -> (f32, f32) {
 
 #[inline(always)]
 fn exp_one<const FUSED: bool>(x: f32) -> f32 {
-    // e^88.7 is 2^127.99, whose 2^k would not fit: take 2^(k-1) twice. At the other end 2^-125 is the limit.
+    // e^88.7 is 2^127.99, whose 2^k overflows: take 2^(k-1) twice. The lower limit is 2^-125.
     let inside = if x > LARGEST { LARGEST } else { x };
     let inside = if inside < SMALLEST { SMALLEST } else { inside };
     let (power, p) = reduce::<FUSED, 1>(inside);
@@ -79,7 +82,9 @@ pub(super) fn exp<const FUSED: bool>(values: &mut [f32]) {
     values.iter_mut().for_each(|x| *x = exp_one::<FUSED>(*x));
 }
 
-/// `ln x = e ln 2 + p(m - 1)` with `x = 2^e m`, `√½ <= m < √2`; the polynomial is that of Cephes' `logf`.
+/// Computes `ln x = e ln 2 + p(m - 1)` with `x = 2^e m`, `√½ <= m < √2`.
+///
+/// The polynomial is that of Cephes' `logf`.
 #[inline(always)]
 fn ln_one<const FUSED: bool>(x: f32) -> f32 {
     let bits = x.to_bits().wrapping_sub(0x3f35_04f3); // √½
@@ -115,40 +120,40 @@ pub(super) fn ln<const FUSED: bool>(values: &mut [f32]) {
 }
 
 #[inline(always)]
-pub(super) fn fan_max<const FUSED: bool>(out: &mut [f32], fan: Fan<f32>) {
-    fan::max(out, fan);
+pub(super) fn scatter_max<const FUSED: bool>(out: &mut [f32], arcs: ArcScatter<f32>) {
+    arc_scatter::max(out, arcs);
 }
 
 #[inline(always)]
-pub(super) fn fan_sum<const FUSED: bool>(sums: &mut [f32], max: &[f32], fan: Fan<f32>) {
-    fan::sum(sums, max, fan, exp_one::<FUSED>);
+pub(super) fn scatter_exp_sum<const FUSED: bool>(sums: &mut [f32], max: &[f32], arcs: ArcScatter<f32>) {
+    arc_scatter::sum(sums, max, arcs, exp_one::<FUSED>);
 }
 
 #[inline(always)]
-pub(super) fn fan_best<const FUSED: bool>(best: &mut [f32], from: &mut [u32], fan: Fan<f32>) {
-    fan::best(best, from, fan);
+pub(super) fn scatter_argmax<const FUSED: bool>(best: &mut [f32], from: &mut [u32], arcs: ArcScatter<f32>) {
+    arc_scatter::best(best, from, arcs);
 }
 
 #[inline(always)]
-pub(super) fn fan_stay<const FUSED: bool>(
+pub(super) fn merge_self_loops<const FUSED: bool>(
     best: &mut [f32],
     from: &mut [u32],
     alpha: &[f32],
     blank: &[f32],
-    places: &[u32],
+    positions: &[u32],
 ) -> f32 {
-    fan::stay(best, from, alpha, blank, places)
+    arc_scatter::stay(best, from, alpha, blank, positions)
 }
 
 #[inline(always)]
-pub(super) fn fan_back<const FUSED: bool>(
+pub(super) fn gather_exp<const FUSED: bool>(
     rows: &mut [f32],
     shifts: &[f32],
     starts: &[u32],
     next: &[f32],
     sums: &mut [f32],
 ) {
-    fan::back(rows, shifts, starts, next, sums, exp_one::<FUSED>);
+    arc_scatter::back(rows, shifts, starts, next, sums, exp_one::<FUSED>);
 }
 
 #[inline(always)]
@@ -156,20 +161,24 @@ pub(super) fn tanh<const FUSED: bool>(values: &mut [f32]) {
     values.iter_mut().for_each(|x| *x = tanh_one::<FUSED>(*x));
 }
 
-/// `out = tanh(a + b)`
+/// Computes `out = tanh(a + b)`.
 #[inline(always)]
 pub(super) fn tanh_sum<const FUSED: bool>(out: &mut [f32], a: &[f32], b: &[f32]) {
     out.iter_mut().zip(a.iter().zip(b)).for_each(|(o, (a, b))| *o = tanh_one::<FUSED>(a + b));
 }
 
-/// `out = 1 - 2 / (1 + a b)`, which is `tanh(x + y)` for `a = exp(2x)` and `b = exp(2y)`.
+/// Computes `out = 1 - 2 / (1 + a b)`: `tanh(x + y)` of prepared addends.
+///
+/// `a = exp(2x)` and `b = exp(2y)`.
 #[inline(always)]
 pub(super) fn tanh_pairs<const FUSED: bool>(out: &mut [f32], a: &[f32], b: &[f32]) {
-    let one = |a: f32, b: f32| 1.0 - 2.0 / fma::<FUSED>(a, b, 1.0);
-    out.iter_mut().zip(a.iter().zip(b)).for_each(|(o, (&a, &b))| *o = one(a, b));
+    let pair = |a: f32, b: f32| 1.0 - 2.0 / fma::<FUSED>(a, b, 1.0);
+    out.iter_mut().zip(a.iter().zip(b)).for_each(|(o, (&a, &b))| *o = pair(a, b));
 }
 
-/// The same for columns *k x width* and one factor for each row.
+/// Computes [`tanh_pairs`] of a panel, with a factor for each row.
+///
+/// The panel is *k x width*.
 #[inline(always)]
 pub(super) fn tanh_panel<const FUSED: bool>(out: &mut [f32], panel: &[f32], rows: &[f32]) {
     let width = (panel.len() / rows.len().max(1)).max(1);
@@ -188,7 +197,7 @@ pub(super) fn add<const FUSED: bool>(out: &mut [f32], row: &[f32]) {
     out.iter_mut().zip(row).for_each(|(o, x)| *o += x);
 }
 
-/// `Σ a b`, in lanes that are folded in one order.
+/// Returns `Σ a b`, in lanes that are added in a fixed order.
 #[inline(always)]
 pub(super) fn dot<const FUSED: bool>(a: &[f32], b: &[f32]) -> f32 {
     let mut sums = [0.0; LANES];
@@ -200,19 +209,19 @@ pub(super) fn dot<const FUSED: bool>(a: &[f32], b: &[f32]) -> f32 {
     fold(sums, |a, b| a + b) + tail
 }
 
-/// `out += factor · row`
+/// Computes `out += factor · row`.
 #[inline(always)]
 pub(super) fn add_scaled<const FUSED: bool>(out: &mut [f32], factor: f32, row: &[f32]) {
     out.iter_mut().zip(row).for_each(|(o, &x)| *o = fma::<FUSED>(factor, x, *o));
 }
 
-/// `out += Σ rows`, the rows in their order.
+/// Computes `out += Σ rows`, in the order of the rows.
 #[inline(always)]
 pub(super) fn add_rows<const FUSED: bool>(out: &mut [f32], rows: &[f32]) {
     rows.chunks_exact(out.len().max(1)).for_each(|row| add::<FUSED>(out, row));
 }
 
-/// Folds the lanes of an accumulator, halves onto each other.
+/// Reduces the lanes of an accumulator by halving.
 #[inline(always)]
 fn fold<T: Copy>(mut lanes: [T; LANES], join: impl Fn(T, T) -> T) -> T {
     for half in [8, 4, 2, 1] {
@@ -223,13 +232,13 @@ fn fold<T: Copy>(mut lanes: [T; LANES], join: impl Fn(T, T) -> T) -> T {
     lanes[0]
 }
 
-/// The larger one; the first if the second is NaN.
+/// Returns the larger number, or the first if the second is NaN.
 #[inline(always)]
 fn larger(a: f32, b: f32) -> f32 {
     if b > a { b } else { a }
 }
 
-/// The largest element that is not NaN; -inf for an empty row.
+/// Returns the largest element that is not NaN; -inf for an empty row.
 #[inline(always)]
 fn row_max(row: &[f32]) -> f32 {
     let mut best = [f32::NEG_INFINITY; LANES];
@@ -261,7 +270,7 @@ fn row_add_max(row: &mut [f32], bias: &[f32]) -> f32 {
     max
 }
 
-/// `Σ exp(z - max)`, terms in `f32`, sum in `f64`; 0 for a row of -inf.
+/// Returns `Σ exp(z - max)`, with an `f64` sum; 0 for a row of -inf.
 #[inline(always)]
 fn row_exp_sum<const FUSED: bool>(row: &[f32], max: f32) -> f64 {
     if max == f32::NEG_INFINITY && !row.iter().any(|z| z.is_nan()) {
@@ -278,8 +287,10 @@ fn row_exp_sum<const FUSED: bool>(row: &[f32], max: f32) -> f64 {
     fold(sums, |a, b| a + b) + tail
 }
 
-/// Adds the bias, if any, to the rows of a tile and says, for each row, its `max` and `Σ exp(z - max)`: 0 for a row of
-/// -inf, NaN for one with a NaN or +inf.
+/// Adds the bias to rows of a tile and returns their statistics.
+///
+/// For each row these are `max` and `Σ exp(z - max)`: 0 for a row of -inf, NaN for a row with NaN
+/// or +inf.
 #[inline(always)]
 pub(super) fn tile_statistics<const FUSED: bool>(
     tile: &mut [f32],
@@ -296,14 +307,16 @@ pub(super) fn tile_statistics<const FUSED: bool>(
     }
 }
 
-/// The same for one row that is complete.
+/// Returns the statistics of a single row.
 #[inline(always)]
 pub(super) fn row_statistics<const FUSED: bool>(row: &[f32]) -> (f32, f64) {
     let max = row_max(row);
     (max, row_exp_sum::<FUSED>(row, max))
 }
 
-/// `out = factor · exp(z - max)`, 0 below [`TINY`]; without `z` it is `out` plus the bias, if any.
+/// Computes `out = factor · exp(z - max)`, 0 below [`FLUSH_THRESHOLD`].
+///
+/// Without `z`, it is `out` plus the bias, if any.
 #[inline(always)]
 pub(super) fn row_softmax<const FUSED: bool>(
     out: &mut [f32],
@@ -312,18 +325,18 @@ pub(super) fn row_softmax<const FUSED: bool>(
     max: f32,
     factor: f32,
 ) {
-    let one = |z: f32| {
+    let softmax = |z: f32| {
         let g = factor * exp_one::<FUSED>(z - max);
-        if g.abs() < TINY { 0.0 } else { g }
+        if g.abs() < FLUSH_THRESHOLD { 0.0 } else { g }
     };
     match (z, bias) {
-        (Some(z), _) => out.iter_mut().zip(z).for_each(|(o, z)| *o = one(*z)),
-        (None, Some(bias)) => out.iter_mut().zip(bias).for_each(|(o, b)| *o = one(*o + b)),
-        (None, None) => out.iter_mut().for_each(|o| *o = one(*o)),
+        (Some(z), _) => out.iter_mut().zip(z).for_each(|(o, z)| *o = softmax(*z)),
+        (None, Some(bias)) => out.iter_mut().zip(bias).for_each(|(o, b)| *o = softmax(*o + b)),
+        (None, None) => out.iter_mut().for_each(|o| *o = softmax(*o)),
     }
 }
 
-/// `gradient *= 1 - hidden²`, the slope of tanh.
+/// Computes `gradient *= 1 - hidden²`, the slope of tanh.
 #[inline(always)]
 pub(super) fn tanh_slope<const FUSED: bool>(gradient: &mut [f32], hidden: &[f32]) {
     gradient.iter_mut().zip(hidden).for_each(|(g, &h)| *g *= 1.0 - h * h);

@@ -1,39 +1,41 @@
-//! Slices cut into parts, a task a part: the parallel loop of the house.
+//! The parallel loop of all crates: slices divided into parts, one task for each.
 //!
 //! ```text
 //! par for each part:  run(number, part)
 //! ```
-//! It stands on rayon, whose own adaptors are compiled anew for every loop and every type in it: three quarters of the
-//! normaliser's code were theirs. Here a loop costs its body.
+//! It uses rayon, but one compiled loop. rayon's adaptors are compiled for every loop and type, and
+//! took three quarters of the compiled normalizer.
 #![allow(unsafe_code)]
 
 use std::{marker::PhantomData, ops::Range, sync::Mutex};
 
 use rayon::prelude::*;
 
-/// Things that can be had one by one, each by a task of its own. Several side by side are a tuple of them, as long as the
-/// shortest; what may be missing is an [`Option`], of as many parts as asked for.
+/// A sequence of parts that tasks can take, each part once.
+///
+/// A tuple yields tuples of parts and is as long as its shortest element. An [`Option`] may be
+/// part of a tuple: `None` yields `None` for every part.
 ///
 /// # Safety
-/// Parts of different numbers must not overlap where one of them can be written.
+/// Parts of different numbers must not overlap, unless they are read-only.
 pub unsafe trait Parts: Sync {
-    /// What a task gets.
+    /// The argument of a task.
     type Part;
 
-    /// How many.
+    /// Returns the number of parts.
     fn count(&self) -> usize;
 
-    /// Part number `at`.
+    /// Returns part number `at`.
     ///
     /// # Safety
-    /// `at < self.count()`, and no number twice.
+    /// `at < self.count()`, and each number is used only once.
     unsafe fn part(&self, at: usize) -> Self::Part;
 }
 
 /// Calls `run(number, part)` for every part, in parallel.
 ///
 /// # Panics
-/// If all that is side by side is missing, so that nothing says how many.
+/// If no argument determines the number of parts, because all are `None`.
 ///
 /// ```
 /// use kernels::{par_for, parts, parts_mut};
@@ -45,62 +47,66 @@ pub unsafe trait Parts: Sync {
 /// assert_eq!(y, [1, 2, 13, 14, 25]);
 /// ```
 pub fn par_for<P: Parts>(parts: P, run: impl Fn(usize, P::Part) + Sync) {
-    assert!(parts.count() < usize::MAX, "parts: none of them is there");
-    // SAFETY: `numbers` calls with each number below the count once, and `parts`, which is ours, ends here.
-    numbers(parts.count(), &|at| run(at, unsafe { parts.part(at) }));
+    assert!(parts.count() < usize::MAX, "parts: expected at least one list, found only None");
+    // SAFETY: `for_each_number` uses each number below the count once, and `parts` is dropped here.
+    for_each_number(parts.count(), &|at| run(at, unsafe { parts.part(at) }));
 }
 
-/// Runs `work` inside the rayon pool, so that nested parallel loops avoid a cross-thread wake-up.
+/// Runs `work` inside the rayon pool.
+///
+/// Nested parallel loops then avoid a wake-up of another thread.
 pub fn install<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     rayon::scope(|_| work())
 }
 
-/// [`par_for`] on the thread that calls, in order: for a task that is large enough.
+/// Calls `run(number, part)` in order on the calling thread; see [`par_for`].
 ///
 /// # Panics
 /// As [`par_for`].
 pub fn for_each_sequential<P: Parts>(parts: P, mut run: impl FnMut(usize, P::Part)) {
-    assert!(parts.count() < usize::MAX, "parts: none of them is there");
-    // SAFETY: each number below the count once, and `parts`, which is ours, ends here.
+    assert!(parts.count() < usize::MAX, "parts: expected at least one list, found only None");
+    // SAFETY: each number below the count is used once, and `parts` is dropped here.
     (0..parts.count()).for_each(|at| run(at, unsafe { parts.part(at) }));
 }
 
-/// What `find(number, part)` finds in the first of the parts where it finds anything; all are looked at, in parallel.
+/// Returns `find(number, part)` of the first part where it is `Some`.
+///
+/// All parts are searched, in parallel.
 pub fn par_find<P: Parts, T: Send>(parts: P, find: impl Fn(usize, P::Part) -> Option<T> + Sync) -> Option<T> {
     let first = Mutex::new(None);
     par_for(parts, |at, part| {
-        if let Some(found) = find(at, part) {
+        if let Some(value) = find(at, part) {
             let mut first = first.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            if first.as_ref().is_none_or(|&(before, _)| at < before) {
-                *first = Some((at, found));
+            if first.as_ref().is_none_or(|&(number, _)| at < number) {
+                *first = Some((at, value));
             }
         }
     });
-    first.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).map(|(_, found)| found)
+    first.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).map(|(_, value)| value)
 }
 
-/// The one loop that is compiled.
-fn numbers(count: usize, run: &(dyn Fn(usize) + Sync)) {
+/// Calls `run` for all numbers in parallel; the only compiled rayon loop.
+fn for_each_number(count: usize, run: &(dyn Fn(usize) + Sync)) {
     (0..count).into_par_iter().for_each(run);
 }
 
-/// See [`parts`].
+/// Parts of a slice; see [`parts`].
 #[derive(Debug, Clone, Copy)]
 pub struct SliceParts<'a, T> {
     slice: &'a [T],
     size: usize,
 }
 
-/// Parts of so many elements; the last one may be shorter.
+/// Divides a slice into parts of `size` elements; the last may be shorter.
 ///
 /// # Panics
-/// Here and below: if the size is 0.
+/// If `size` is 0, as for the functions below.
 pub fn parts<T: Sync>(slice: &[T], size: usize) -> SliceParts<'_, T> {
-    assert!(size > 0, "parts: a size of 0");
+    assert!(size > 0, "parts: expected a size of at least 1");
     SliceParts { slice, size }
 }
 
-// SAFETY: nothing can be written.
+// SAFETY: parts are read-only.
 unsafe impl<'a, T: Sync> Parts for SliceParts<'a, T> {
     type Part = &'a [T];
     fn count(&self) -> usize {
@@ -111,7 +117,7 @@ unsafe impl<'a, T: Sync> Parts for SliceParts<'a, T> {
     }
 }
 
-/// See [`parts_mut`].
+/// Mutable parts of a slice; see [`parts_mut`].
 #[derive(Debug)]
 pub struct SlicePartsMut<'a, T> {
     first: *mut T,
@@ -120,13 +126,13 @@ pub struct SlicePartsMut<'a, T> {
     slice: PhantomData<&'a mut [T]>,
 }
 
-/// Parts of so many elements, to be written; the last one may be shorter.
+/// Divides a slice into mutable parts of `size` elements; the last may be shorter.
 pub fn parts_mut<T: Send>(slice: &mut [T], size: usize) -> SlicePartsMut<'_, T> {
-    assert!(size > 0, "parts: a size of 0");
+    assert!(size > 0, "parts: expected a size of at least 1");
     SlicePartsMut { first: slice.as_mut_ptr(), len: slice.len(), size, slice: PhantomData }
 }
 
-// SAFETY: all that a shared one does is to hand its elements out, once each.
+// SAFETY: sharing only allows each part to be taken once.
 unsafe impl<T: Send> Sync for SlicePartsMut<'_, T> {}
 
 // SAFETY: chunks of a slice do not overlap.
@@ -137,16 +143,16 @@ unsafe impl<'a, T: Send> Parts for SlicePartsMut<'a, T> {
     }
     unsafe fn part(&self, at: usize) -> &'a mut [T] {
         let Range { start, end } = bounds(at, self.size, self.len);
-        // SAFETY: inside of a slice that was lent to us alone for 'a, and nobody else has this part of it.
+        // SAFETY: inside a slice borrowed for 'a; no other part has these elements.
         unsafe { std::slice::from_raw_parts_mut(self.first.add(start), end - start) }
     }
 }
 
-/// See [`items_mut`].
+/// Mutable elements of a slice; see [`items_mut`].
 #[derive(Debug)]
 pub struct ItemsMut<'a, T>(SlicePartsMut<'a, T>);
 
-/// One element a part, to be written.
+/// Divides a slice into its elements, as mutable references.
 pub fn items_mut<T: Send>(slice: &mut [T]) -> ItemsMut<'_, T> {
     ItemsMut(parts_mut(slice, 1))
 }
@@ -164,20 +170,20 @@ unsafe impl<'a, T: Send> Parts for ItemsMut<'a, T> {
     }
 }
 
-/// See [`runs`].
+/// Parts of a range; see [`range_parts`].
 #[derive(Debug, Clone, Copy)]
 pub struct RangeParts {
     count: usize,
     size: usize,
 }
 
-/// Numbers from 0 to below `count`, in runs of `size`; the last one may be shorter.
-pub fn runs(count: usize, size: usize) -> RangeParts {
-    assert!(size > 0, "runs: a size of 0");
+/// Divides `0..count` into ranges of `size` numbers; the last may be shorter.
+pub fn range_parts(count: usize, size: usize) -> RangeParts {
+    assert!(size > 0, "range_parts: expected a size of at least 1");
     RangeParts { count, size }
 }
 
-// SAFETY: nothing can be written.
+// SAFETY: ranges are values.
 unsafe impl Parts for RangeParts {
     type Part = Range<usize>;
     fn count(&self) -> usize {
@@ -190,55 +196,55 @@ unsafe impl Parts for RangeParts {
 
 fn bounds(at: usize, size: usize, len: usize) -> Range<usize> {
     let start = at * size;
-    assert!(start < len, "parts: number {at} of {}", len.div_ceil(size));
+    assert!(start < len, "parts: no part {at} of {}", len.div_ceil(size));
     start..len.min(start + size)
 }
 
-// SAFETY: as for what is in it.
+// SAFETY: as for the inner parts.
 unsafe impl<P: Parts> Parts for Option<P> {
     type Part = Option<P::Part>;
     fn count(&self) -> usize {
         self.as_ref().map_or(usize::MAX, P::count)
     }
     unsafe fn part(&self, at: usize) -> Self::Part {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         self.as_ref().map(|parts| unsafe { parts.part(at) })
     }
 }
 
-macro_rules! side_by_side {
+macro_rules! tuple_parts {
     ($($name:ident $at:tt),*) => {
-        // SAFETY: as for each of them.
+        // SAFETY: as for each element.
         unsafe impl<$($name: Parts),*> Parts for ($($name,)*) {
             type Part = ($($name::Part,)*);
             fn count(&self) -> usize {
                 usize::MAX$(.min(self.$at.count()))*
             }
             unsafe fn part(&self, at: usize) -> Self::Part {
-                // SAFETY: the count is the smallest; the rest is the caller's promise.
+                // SAFETY: the count is the smallest; the rest is guaranteed by the caller.
                 unsafe { ($(self.$at.part(at),)*) }
             }
         }
     };
 }
-side_by_side!(A 0, B 1);
-side_by_side!(A 0, B 1, C 2);
-side_by_side!(A 0, B 1, C 2, D 3);
-side_by_side!(A 0, B 1, C 2, D 3, E 4);
+tuple_parts!(A 0, B 1);
+tuple_parts!(A 0, B 1, C 2);
+tuple_parts!(A 0, B 1, C 2, D 3);
+tuple_parts!(A 0, B 1, C 2, D 3, E 4);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn every_part_comes_once_with_its_number_whatever_stands_beside_it() {
+    fn every_part_is_taken_once_with_its_number() {
         for len in [0, 1, 5, 6, 7, 1000] {
             for size in [1, 2, 6, 2000] {
                 let x: Vec<usize> = (0..len).collect();
                 let (mut y, mut items) = (vec![0; len], vec![0; len.div_ceil(size)]);
-                let sides =
-                    (parts_mut(&mut y, size), parts(&x, size), items_mut(&mut items), runs(len, size));
-                par_for(sides, |at, (y, x, item, run)| {
+                let tuple =
+                    (parts_mut(&mut y, size), parts(&x, size), items_mut(&mut items), range_parts(len, size));
+                par_for(tuple, |at, (y, x, item, run)| {
                     assert_eq!((run.len(), run.start), (x.len(), at * size));
                     y.iter_mut().zip(x).for_each(|(y, x)| *y += x + 1);
                     *item += at + 1;
@@ -250,38 +256,38 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_counts_and_what_is_missing_does_not() {
+    fn the_shortest_element_determines_the_count_and_none_is_ignored() {
         let mut y = [0; 7];
         let missing: Option<SliceParts<u8>> = None;
-        par_for((parts_mut(&mut y, 2), missing, runs(3, 1)), |_, (y, missing, _)| {
+        par_for((parts_mut(&mut y, 2), missing, range_parts(3, 1)), |_, (y, missing, _)| {
             assert!(missing.is_none());
             y.fill(1);
         });
         assert_eq!(y, [1, 1, 1, 1, 1, 1, 0]);
-        let some = Some(parts_mut(&mut y, 4));
-        par_for((some, runs(9, 1)), |at, (y, _)| y.expect("it is there").fill(at + 5));
+        let optional = Some(parts_mut(&mut y, 4));
+        par_for((optional, range_parts(9, 1)), |at, (y, _)| y.expect("it was Some").fill(at + 5));
         assert_eq!(y, [5, 5, 5, 5, 6, 6, 6]);
     }
 
     #[test]
-    fn the_first_that_is_found_is_that_of_the_lowest_number() {
+    fn the_lowest_number_is_found() {
         for _ in 0..20 {
-            let found = par_find(runs(10_000, 3), |_, mut run| run.find(|i| i % 1000 == 777));
-            assert_eq!(found, Some(777));
+            let value = par_find(range_parts(10_000, 3), |_, mut run| run.find(|i| i % 1000 == 777));
+            assert_eq!(value, Some(777));
         }
-        assert_eq!(par_find(runs(100, 7), |_, mut run| run.find(|&i| i > 99)), None);
+        assert_eq!(par_find(range_parts(100, 7), |_, mut run| run.find(|&i| i > 99)), None);
     }
 
     #[test]
-    #[should_panic(expected = "none of them is there")]
-    fn nothing_beside_nothing_is_refused() {
+    #[should_panic(expected = "found only None")]
+    fn tuples_of_none_are_refused() {
         let missing: Option<SliceParts<u8>> = None;
         par_for((missing, missing), |_, _| {});
     }
 
     #[test]
-    #[should_panic(expected = "a size of 0")]
-    fn parts_of_nothing_are_refused() {
+    #[should_panic(expected = "expected a size of at least 1")]
+    fn a_size_of_zero_is_refused() {
         parts(&[1], 0);
     }
 }

@@ -1,8 +1,8 @@
-//! Matrix products: `out (=|+=) alpha · a · b`, sequential, over borrowed row-major views.
+//! Matrix products `out (=|+=) alpha · a · b` over borrowed row-major views.
 //!
-//! Parallelism lives above, in tasks that own their tiles; a product never spawns, so its bits depend on its
-//! arguments alone. More than that: those of an element depend on its row and its column alone, so that rows may be
-//! multiplied together or apart.
+//! A product runs on the calling thread; parallelism is in callers, whose tasks own their output.
+//! The bits of an element depend only on its row and its column, not on other rows and columns, so
+//! rows may be multiplied together or separately.
 mod blocked;
 pub(crate) mod gates;
 #[cfg(target_arch = "x86_64")]
@@ -14,13 +14,13 @@ mod packed_right;
 
 use blocked::{LeftOperand, RightOperand};
 pub use blocked::{packing_bytes, packing_bytes_for};
-pub use gates::{PackedGates, ROWS, UNITS};
+pub use gates::{MAX_GATE_ROWS, PackedGates, UNITS_PER_STRIP};
 pub use packed_left::PackedLeft;
-pub use packed_right::{COLUMNS, PackedRight};
+pub use packed_right::{COLUMN_MULTIPLE, PackedRight};
 
 use crate::{AlignedVec, Real, simd::SimdLevel};
 
-/// A borrowed matrix: row-major with a row stride, or the transpose of such a one.
+/// A borrowed row-major matrix with a row stride, possibly transposed.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a, F> {
     pub(crate) data: &'a [F],
@@ -31,7 +31,7 @@ pub struct View<'a, F> {
 }
 
 impl<'a, F> View<'a, F> {
-    /// A dense *rows x cols* matrix.
+    /// Borrows a dense *rows x cols* matrix.
     ///
     /// # Panics
     /// If `data` is shorter than the shape needs.
@@ -39,7 +39,7 @@ impl<'a, F> View<'a, F> {
         Self::with_stride(data, rows, cols, cols)
     }
 
-    /// A *rows x cols* matrix whose rows start `stride` elements apart.
+    /// Borrows a *rows x cols* matrix whose rows start `stride` elements apart.
     ///
     /// # Panics
     /// If `stride < cols` or `data` is shorter than the shape needs.
@@ -48,7 +48,7 @@ impl<'a, F> View<'a, F> {
         Self { data, rows, cols, stride, transposed: false }
     }
 
-    /// The same matrix with rows and columns exchanged; nothing is moved.
+    /// Returns the transpose; no data is moved.
     pub fn transposed(self) -> Self {
         Self { transposed: !self.transposed, ..self }
     }
@@ -68,7 +68,7 @@ pub struct ViewMut<'a, F> {
 }
 
 impl<'a, F> ViewMut<'a, F> {
-    /// A dense *rows x cols* matrix.
+    /// Borrows a dense *rows x cols* matrix.
     ///
     /// # Panics
     /// If `data` is shorter than the shape needs.
@@ -76,7 +76,7 @@ impl<'a, F> ViewMut<'a, F> {
         Self::with_stride(data, rows, cols, cols)
     }
 
-    /// A *rows x cols* matrix whose rows start `stride` elements apart.
+    /// Borrows a *rows x cols* matrix whose rows start `stride` elements apart.
     ///
     /// # Panics
     /// If `stride < cols` or `data` is shorter than the shape needs.
@@ -96,7 +96,7 @@ fn check(len: usize, rows: usize, cols: usize, stride: usize) {
     );
 }
 
-/// What happens to the old contents of the output.
+/// Whether a product replaces the output or is added to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accumulate {
     /// `out = alpha · a · b`
@@ -105,26 +105,28 @@ pub enum Accumulate {
     Add,
 }
 
-/// `out (=|+=) alpha · a · b`, one thread.
+/// Computes `out (=|+=) alpha · a · b` on the calling thread.
 ///
 /// # Shapes
 /// `a` *m x k*, `b` *k x n*, `out` *m x n*; any of them may be empty.
 ///
 /// # Panics
-/// If the shapes do not fit: that is a broken invariant of the caller, never user input.
-pub fn product<F: Real>(out: ViewMut<F>, a: View<F>, b: View<F>, alpha: F, how: Accumulate) {
+/// If the shapes do not match: a bug of the caller, never a user error.
+pub fn product<F: Real>(out: ViewMut<F>, a: View<F>, b: View<F>, alpha: F, accumulate: Accumulate) {
     multiply(
         SimdLevel::best(),
         out,
         (LeftOperand::View(a), a.shape()),
         (RightOperand::View(b), b.shape()),
         alpha,
-        how,
+        accumulate,
     );
 }
 
-/// [`product`] that packs into memory of the caller's, [`packing_bytes_for`] bytes of it, in place of its thread's; the bits are
-/// the same.
+/// Computes a [`product`] with packing memory of the caller.
+///
+/// Packs into up to [`packing_bytes_for`] bytes of `packing` rather than thread-local memory. The
+/// bits are the same.
 ///
 /// # Panics
 /// As [`product`].
@@ -133,68 +135,71 @@ pub fn product_in<F: Real>(
     out: ViewMut<F>,
     a: View<F>,
     b: View<F>,
-    how: Accumulate,
+    accumulate: Accumulate,
 ) {
     let (a, b) = ((LeftOperand::View(a), a.shape()), (RightOperand::View(b), b.shape()));
-    multiply_in(packing, SimdLevel::best(), out, a, b, F::ONE, how);
+    multiply_in(packing, SimdLevel::best(), out, a, b, F::ONE, accumulate);
 }
 
-/// [`product`] with a right side that was packed before; the bits are the same.
+/// Computes a [`product`] with a packed right side; the bits are the same.
 ///
 /// # Shapes
 /// `a` *m x k*, `b` *k x n*, `out` *m x n*; any of them may be empty.
 ///
 /// # Panics
 /// As [`product`].
-pub fn product_packed<F: Real>(out: ViewMut<F>, a: View<F>, b: &PackedRight<F>, how: Accumulate) {
+pub fn product_packed<F: Real>(out: ViewMut<F>, a: View<F>, b: &PackedRight<F>, accumulate: Accumulate) {
     multiply(
         SimdLevel::best(),
         out,
         (LeftOperand::View(a), a.shape()),
         (b.columns(), b.shape()),
         F::ONE,
-        how,
+        accumulate,
     );
 }
 
-/// [`product`] of one part of a left side and some columns of a right side that were both packed before; the bits are the same.
+/// Computes a [`product`] of packed parts of both sides.
+///
+/// The bits are the same.
 ///
 /// # Shapes
-/// part `at` of `a` *m x k*, `out` *m x n*, *n* columns of `b` from `first` on, which is a multiple of [`COLUMNS`].
+/// Part `at` of `a` *m x k*, columns of `b` from `first` on *k x n*, `out` *m x n*; `first` must be
+/// a multiple of [`COLUMN_MULTIPLE`].
 ///
 /// # Panics
-/// As [`product`], and if there is no such part or column.
+/// As [`product`], and if the part or columns do not exist.
 pub fn product_of_parts<F: Real>(
     out: ViewMut<F>,
     (a, at): (&PackedLeft<F>, usize),
     (b, first): (&PackedRight<F>, usize),
-    how: Accumulate,
+    accumulate: Accumulate,
 ) {
-    assert!(first.is_multiple_of(COLUMNS), "product: columns from {first} on");
+    assert!(first.is_multiple_of(COLUMN_MULTIPLE), "product: columns from {first} on");
     let ((part, shape), k) = (a.part(at), b.rows);
-    let columns = (RightOperand::Packed(&b.panels[first * k..b.whole() * k], k), (k, out.cols));
-    multiply(SimdLevel::best(), out, (LeftOperand::Packed(part), shape), columns, F::ONE, how);
+    let columns = (RightOperand::Packed(&b.panels[first * k..b.padded_cols() * k], k), (k, out.cols));
+    multiply(SimdLevel::best(), out, (LeftOperand::Packed(part), shape), columns, F::ONE, accumulate);
 }
 
 fn multiply<F: Real>(
-    machine: SimdLevel,
+    level: SimdLevel,
     out: ViewMut<F>,
     a: (LeftOperand<F>, (usize, usize)),
     b: (RightOperand<F>, (usize, usize)),
     alpha: F,
-    how: Accumulate,
+    accumulate: Accumulate,
 ) {
-    F::with_scratch(|packing| multiply_in(packing, machine, out, a, b, alpha, how));
+    F::with_scratch(|packing| multiply_in(packing, level, out, a, b, alpha, accumulate));
 }
 
 fn multiply_in<F: Real>(
     packing: &mut AlignedVec<F>,
-    machine: SimdLevel,
+    level: SimdLevel,
     out: ViewMut<F>,
     (a, (m, k)): (LeftOperand<F>, (usize, usize)),
     (b, (k2, n)): (RightOperand<F>, (usize, usize)),
     alpha: F,
-    how: Accumulate,
+    accumulate: Accumulate,
 ) {
     assert!(
         k == k2 && out.rows == m && out.cols == n,
@@ -206,12 +211,12 @@ fn multiply_in<F: Real>(
         return;
     }
     if k == 0 {
-        if how == Accumulate::Replace {
+        if accumulate == Accumulate::Replace {
             out.data.chunks_mut(out.stride).take(m).for_each(|row| row[..n].fill(F::ZERO));
         }
         return;
     }
-    blocked::product(machine, out, a, (b, k), alpha, how, packing);
+    blocked::product(level, out, a, (b, k), alpha, accumulate, packing);
 }
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
-//! The two floating-point types that the rows may have.
+//! The floating-point types of rows: `f32` and `f64`.
 use std::cell::RefCell;
 
 use crate::{
-    Accumulate, AlignedVec, Fan, Following, PackedLeft, Screen, Sources, ViewMut, Winners, cell, dispatch,
-    fan,
+    Accumulate, AlignedVec, ArcScatter, BestArcs, PackedLeft, PanelArcs, QuantizedArgmax, ViewMut,
+    arc_scatter, dispatch, lstm_cell,
     packed::{
         Operand, OperandSource, OutputTile, Right,
-        half::{self, Tile},
+        bf16::{self, Tile},
         micro,
     },
-    product::gates::{self, Streams},
+    product::gates::{self, GatePanels},
     simd::{Bf16, SimdLevel},
-    tanh_product,
+    tanh_product::{self, NextTanh},
 };
 #[cfg(target_arch = "x86_64")]
 use crate::{
@@ -27,7 +27,7 @@ mod sealed {
     impl Sealed for f64 {}
 }
 
-/// `f32` (vectorised) or `f64` (plain, for references and checks); sealed.
+/// `f32` (vectorized) or `f64` (plain, for references and checks); sealed.
 pub trait Real:
     sealed::Sealed
     + Copy
@@ -51,13 +51,15 @@ pub trait Real:
     /// -inf
     const NEG_INFINITY: Self;
     /// The largest finite number.
-    const LARGEST: Self;
-    /// Gradients of scores below this count as 0. `f32` (2^-100): their products would be denormal numbers, which
-    /// cost a hundred times as much as others and add nothing. `f64`, for references: none do.
-    const TINY: Self;
-    /// The nearest value of this type.
+    const MAX: Self;
+    /// Gradients of scores below this are flushed to 0.
+    ///
+    /// `f32` (2^-100): their products would be denormal numbers, which take about 100 times as long
+    /// and contribute nothing. `f64`: 0, so that references flush nothing.
+    const FLUSH_THRESHOLD: Self;
+    /// Returns the nearest value of this type.
     fn from_f64(value: f64) -> Self;
-    /// The same value, wider.
+    /// Returns the same value as `f64`.
     fn to_f64(self) -> f64;
     /// See [`super::exp`].
     #[doc(hidden)]
@@ -77,14 +79,16 @@ pub trait Real:
     /// See [`super::add_scaled`].
     #[doc(hidden)]
     fn add_scaled(out: &mut [Self], factor: Self, row: &[Self]);
-    /// `out = tanh(a + b)`
+    /// Computes `out = tanh(a + b)`.
     #[doc(hidden)]
     fn tanh_sum(out: &mut [Self], a: &[Self], b: &[Self]);
-    /// `out += Σ rows`, row-major rows as long as `out`, in their order.
+    /// Computes `out += Σ rows`, row-major rows as long as `out`, in their order.
     #[doc(hidden)]
     fn add_rows(out: &mut [Self], rows: &[Self]);
-    /// Adds the bias, if any, to the rows of a tile and says, for each row, its largest element that is not NaN and
-    /// `Σ exp(z - max)`: 0 for a row of -inf, NaN for one with a NaN or +inf.
+    /// Adds the bias to rows of a tile and returns their statistics.
+    ///
+    /// For each row these are its largest element that is not NaN and `Σ exp(z - max)`: 0 for a row
+    /// of -inf, NaN for a row with NaN or +inf.
     #[doc(hidden)]
     fn tile_statistics(
         tile: &mut [Self],
@@ -92,104 +96,116 @@ pub trait Real:
         bias: Option<&[Self]>,
         statistics: &mut [(Self, f64)],
     );
-    /// The same for one row that is complete.
+    /// Returns the statistics of a single row.
     #[doc(hidden)]
     fn row_statistics(row: &[Self]) -> (Self, f64);
-    /// `out = factor · exp(z - max)`, 0 below [`Self::TINY`]; without `z` it is `out` plus the bias, if any.
+    /// Computes `out = factor · exp(z - max)`, 0 below [`Self::FLUSH_THRESHOLD`].
+    ///
+    /// Without `z`, it is `out` plus the bias, if any.
     #[doc(hidden)]
     fn row_softmax(out: &mut [Self], z: Option<&[Self]>, bias: Option<&[Self]>, max: Self, factor: Self);
-    /// Magnitude of what [`Self::prepare_tanh`] may be given: beyond, products of two would leave the numbers.
+    /// Largest magnitude of tanh addends; beyond it, prepared products would overflow.
     #[doc(hidden)]
-    const PREPARED: f64;
+    const MAX_TANH_ADDEND: f64;
     /// Prepares addends for [`Self::tanh_pairs`]. `f32`: `x = exp(2x)`.
     #[doc(hidden)]
-    fn prepare_tanh(values: &mut [Self]);
-    /// Back from what [`Self::prepare_tanh`] made, to some roundings.
+    fn prepare_tanh_addends(values: &mut [Self]);
+    /// Inverts [`Self::prepare_tanh_addends`], up to rounding.
     #[doc(hidden)]
-    fn unprepare_tanh(values: &mut [Self]);
-    /// `out = tanh(a + b)` of prepared addends; `f32`: `1 - 2 / (1 + a b)`, to 3e-7 absolute.
+    fn restore_tanh_addends(values: &mut [Self]);
+    /// Computes `out = tanh(a + b)` of prepared addends.
+    ///
+    /// `f32`: `1 - 2 / (1 + a b)`, with an absolute error of up to 3e-7.
     #[doc(hidden)]
     fn tanh_pairs(out: &mut [Self], a: &[Self], b: &[Self]);
-    /// The same for a panel of columns, *k x width*, and one addend for each row of it.
+    /// Computes [`Self::tanh_pairs`] of a panel and an addend for each row.
+    ///
+    /// The panel is *k x width*.
     #[doc(hidden)]
     fn tanh_panel(out: &mut [Self], panel: &[Self], rows: &[Self]);
     /// See [`super::TanhProducts`].
     #[doc(hidden)]
-    fn tanh_product(out: &mut [Self], left: &PackedLeft<Self>, hidden: &[Self], following: Following<Self>);
-    /// Bytes that panels go through a [`Screen`] in, if there is one.
+    fn tanh_product(out: &mut [Self], left: &PackedLeft<Self>, hidden: &[Self], next: NextTanh<Self>);
+    /// Returns the scratch bytes of a [`QuantizedArgmax`], if it is available.
     #[doc(hidden)]
-    fn screen_bytes(depth: usize, blocks: usize) -> Option<usize>;
-    /// See [`Screen::best`].
+    fn quantized_argmax_bytes(depth: usize, blocks: usize) -> Option<usize>;
+    /// See [`QuantizedArgmax::update`].
     #[cfg(target_arch = "x86_64")]
     #[doc(hidden)]
-    fn screened(
-        proof: Avx512Vnni,
-        screen: &Screen<Self>,
-        sources: &mut [Sources<Self>],
-        winners: &mut [Winners<Self>],
+    fn quantized_argmax(
+        token: Avx512Vnni,
+        argmax: &QuantizedArgmax<Self>,
+        panel_arcs: &mut [PanelArcs<Self>],
+        best_arcs: &mut [BestArcs<Self>],
     );
-    /// `gradient *= 1 - hidden²`
+    /// Computes `gradient *= 1 - hidden²`.
     #[doc(hidden)]
     fn tanh_slope(gradient: &mut [Self], hidden: &[Self]);
-    /// See `fan.rs`.
+    /// See `arc_scatter.rs`.
     #[doc(hidden)]
-    fn fan_max(out: &mut [Self], fan: Fan<Self>);
-    /// See `fan.rs`.
+    fn scatter_max(out: &mut [Self], arcs: ArcScatter<Self>);
+    /// See `arc_scatter.rs`.
     #[doc(hidden)]
-    fn fan_sum(sums: &mut [Self], max: &[Self], fan: Fan<Self>);
-    /// See `fan.rs`.
+    fn scatter_exp_sum(sums: &mut [Self], max: &[Self], arcs: ArcScatter<Self>);
+    /// See `arc_scatter.rs`.
     #[doc(hidden)]
-    fn fan_best(best: &mut [Self], from: &mut [u32], fan: Fan<Self>);
-    /// See `fan.rs`.
+    fn scatter_argmax(best: &mut [Self], from: &mut [u32], arcs: ArcScatter<Self>);
+    /// See `arc_scatter.rs`.
     #[doc(hidden)]
-    fn fan_stay(best: &mut [Self], from: &mut [u32], alpha: &[Self], blank: &[Self], places: &[u32]) -> Self;
-    /// See `fan.rs`.
+    fn merge_self_loops(
+        best: &mut [Self],
+        from: &mut [u32],
+        alpha: &[Self],
+        blank: &[Self],
+        positions: &[u32],
+    ) -> Self;
+    /// See `arc_scatter.rs`.
     #[doc(hidden)]
-    fn fan_back(rows: &mut [Self], shifts: &[Self], starts: &[u32], next: &[Self], sums: &mut [Self]);
+    fn gather_exp(rows: &mut [Self], shifts: &[Self], starts: &[u32], next: &[Self], sums: &mut [Self]);
     /// See [`super::ln`].
     #[doc(hidden)]
     fn ln_slice(values: &mut [Self]);
-    /// `self · a + b`, rounded once.
+    /// Returns `self · a + b`, rounded once.
     #[doc(hidden)]
     fn mul_add(self, a: Self, b: Self) -> Self;
-    /// Rows and columns of the micro-kernel's tile: MR, NR.
+    /// Returns rows and columns of the micro-kernel's tile: MR, NR.
     #[doc(hidden)]
-    fn sides(machine: SimdLevel) -> [usize; 2];
-    /// Right micro-panels that a tile of so many rows takes at once.
+    fn tile_shape(level: SimdLevel) -> [usize; 2];
+    /// Returns the right micro-panels that a tile of `rows` rows covers.
     #[doc(hidden)]
-    fn panels(machine: SimdLevel, rows: usize) -> usize;
-    /// Packs a micro-panel from a row or column and a step on; see [`micro::pack`].
+    fn panels(level: SimdLevel, rows: usize) -> usize;
+    /// Packs a micro-panel, from a row or column and a step on; see [`micro::pack`].
     #[doc(hidden)]
     fn pack_panel(
-        machine: SimdLevel,
+        level: SimdLevel,
         source: &OperandSource<Self>,
         at: (usize, usize),
         side: usize,
         out: &mut [Self],
     );
-    /// A tile of a product; see [`micro`].
+    /// Computes a tile of a product; see [`micro`].
     #[doc(hidden)]
     fn micro_kernel(
-        machine: SimdLevel,
+        level: SimdLevel,
         rows: usize,
         left: &[Self],
         right: Right<Self>,
         place: OutputTile<Self>,
-        ahead: &[Self],
+        prefetch: &[Self],
     );
-    /// Some panels of a strip of gates; see [`gates`].
+    /// Multiplies panels of a strip of gates; see [`gates`].
     #[doc(hidden)]
-    fn streams(machine: SimdLevel, rows: usize, panels: usize, streams: Streams<Self>);
-    /// See [`super::cell_forward`].
+    fn multiply_panels(level: SimdLevel, rows: usize, panels: usize, streams: GatePanels<Self>);
+    /// See [`super::lstm_cell_forward`].
     #[doc(hidden)]
-    fn cell_forward(gates: &mut [Self], cell: &mut [Self], state: &mut [Self]);
-    /// See [`super::cell_backward`].
+    fn lstm_cell_forward(gates: &mut [Self], cell: &mut [Self], state: &mut [Self]);
+    /// See [`super::lstm_cell_backward`].
     #[doc(hidden)]
-    fn cell_backward(gates: &mut [Self], units: [&[Self]; 3], carry: &mut [Self]);
-    /// Lends what this thread packs blocks of products into.
+    fn lstm_cell_backward(gates: &mut [Self], units: [&[Self]; 3], carry: &mut [Self]);
+    /// Calls `work` with the packing memory of this thread.
     #[doc(hidden)]
     fn with_scratch<R>(work: impl FnOnce(&mut AlignedVec<Self>) -> R) -> R;
-    /// A tile of an operand of a bf16 product, from a row and column of its source on.
+    /// Packs a tile of a bf16 operand, from a position on.
     #[doc(hidden)]
     fn pack_tile(
         unit: Bf16,
@@ -198,14 +214,14 @@ pub trait Real:
         operand: Operand,
         tile: &mut Tile,
     );
-    /// `out (=|+=) left · right` over `depth` tiles of the sum.
+    /// Computes `out (=|+=) left · right` over `depth` tiles of the sum.
     #[doc(hidden)]
-    fn half_product(
+    fn bf16_product(
         unit: Bf16,
         out: ViewMut<Self>,
         operands: (&[Tile], &[Tile]),
         depth: usize,
-        how: Accumulate,
+        accumulate: Accumulate,
     );
 }
 
@@ -213,8 +229,8 @@ impl Real for f32 {
     const ZERO: f32 = 0.0;
     const ONE: f32 = 1.0;
     const NEG_INFINITY: f32 = f32::NEG_INFINITY;
-    const LARGEST: f32 = f32::MAX;
-    const TINY: f32 = super::math::TINY;
+    const MAX: f32 = f32::MAX;
+    const FLUSH_THRESHOLD: f32 = super::math::FLUSH_THRESHOLD;
     fn from_f64(value: f64) -> f32 {
         value as f32
     }
@@ -254,12 +270,12 @@ impl Real for f32 {
     fn row_softmax(out: &mut [f32], z: Option<&[f32]>, bias: Option<&[f32]>, max: f32, factor: f32) {
         dispatch::row_softmax(SimdLevel::best(), out, z, bias, max, factor);
     }
-    const PREPARED: f64 = 21.0;
-    fn prepare_tanh(values: &mut [f32]) {
+    const MAX_TANH_ADDEND: f64 = 21.0;
+    fn prepare_tanh_addends(values: &mut [f32]) {
         values.iter_mut().for_each(|x| *x += *x);
         dispatch::exp(SimdLevel::best(), values);
     }
-    fn unprepare_tanh(values: &mut [f32]) {
+    fn restore_tanh_addends(values: &mut [f32]) {
         dispatch::ln(SimdLevel::best(), values);
         values.iter_mut().for_each(|x| *x *= 0.5);
     }
@@ -269,41 +285,49 @@ impl Real for f32 {
     fn tanh_panel(out: &mut [f32], panel: &[f32], rows: &[f32]) {
         dispatch::tanh_panel(SimdLevel::best(), out, panel, rows);
     }
-    fn tanh_product(out: &mut [f32], left: &PackedLeft<f32>, hidden: &[f32], following: Following<f32>) {
-        tanh_product::of_f32(SimdLevel::best(), out, left, hidden, following);
+    fn tanh_product(out: &mut [f32], left: &PackedLeft<f32>, hidden: &[f32], next: NextTanh<f32>) {
+        tanh_product::product_f32(SimdLevel::best(), out, left, hidden, next);
     }
-    fn screen_bytes(depth: usize, blocks: usize) -> Option<usize> {
+    fn quantized_argmax_bytes(depth: usize, blocks: usize) -> Option<usize> {
         #[cfg(target_arch = "x86_64")]
-        return Avx512Vnni::found().map(|_| avx512::screen::room(depth, blocks));
+        return Avx512Vnni::detect().map(|_| avx512::quantized_argmax::scratch_bytes(depth, blocks));
         #[cfg(not(target_arch = "x86_64"))]
         None
     }
     #[cfg(target_arch = "x86_64")]
-    fn screened(
-        proof: Avx512Vnni,
-        screen: &Screen<f32>,
-        sources: &mut [Sources<f32>],
-        winners: &mut [Winners<f32>],
+    fn quantized_argmax(
+        token: Avx512Vnni,
+        argmax: &QuantizedArgmax<f32>,
+        panel_arcs: &mut [PanelArcs<f32>],
+        best_arcs: &mut [BestArcs<f32>],
     ) {
-        Self::with_scratch(|room| avx512::screen::best(proof, room, screen, sources, winners));
+        Self::with_scratch(|scratch| {
+            avx512::quantized_argmax::update(token, scratch, argmax, panel_arcs, best_arcs)
+        });
     }
     fn tanh_slope(gradient: &mut [f32], hidden: &[f32]) {
         dispatch::tanh_slope(SimdLevel::best(), gradient, hidden);
     }
-    fn fan_max(out: &mut [f32], fan: Fan<f32>) {
-        dispatch::fan_max(SimdLevel::best(), out, fan);
+    fn scatter_max(out: &mut [f32], arcs: ArcScatter<f32>) {
+        dispatch::scatter_max(SimdLevel::best(), out, arcs);
     }
-    fn fan_sum(sums: &mut [f32], max: &[f32], fan: Fan<f32>) {
-        dispatch::fan_sum(SimdLevel::best(), sums, max, fan);
+    fn scatter_exp_sum(sums: &mut [f32], max: &[f32], arcs: ArcScatter<f32>) {
+        dispatch::scatter_exp_sum(SimdLevel::best(), sums, max, arcs);
     }
-    fn fan_best(best: &mut [f32], from: &mut [u32], fan: Fan<f32>) {
-        dispatch::fan_best(SimdLevel::best(), best, from, fan);
+    fn scatter_argmax(best: &mut [f32], from: &mut [u32], arcs: ArcScatter<f32>) {
+        dispatch::scatter_argmax(SimdLevel::best(), best, from, arcs);
     }
-    fn fan_stay(best: &mut [f32], from: &mut [u32], alpha: &[f32], blank: &[f32], places: &[u32]) -> f32 {
-        dispatch::fan_stay(SimdLevel::best(), best, from, alpha, blank, places)
+    fn merge_self_loops(
+        best: &mut [f32],
+        from: &mut [u32],
+        alpha: &[f32],
+        blank: &[f32],
+        positions: &[u32],
+    ) -> f32 {
+        dispatch::merge_self_loops(SimdLevel::best(), best, from, alpha, blank, positions)
     }
-    fn fan_back(rows: &mut [f32], shifts: &[f32], starts: &[u32], next: &[f32], sums: &mut [f32]) {
-        dispatch::fan_back(SimdLevel::best(), rows, shifts, starts, next, sums);
+    fn gather_exp(rows: &mut [f32], shifts: &[f32], starts: &[u32], next: &[f32], sums: &mut [f32]) {
+        dispatch::gather_exp(SimdLevel::best(), rows, shifts, starts, next, sums);
     }
     fn ln_slice(values: &mut [f32]) {
         dispatch::ln(SimdLevel::best(), values);
@@ -312,8 +336,8 @@ impl Real for f32 {
     fn mul_add(self, a: f32, b: f32) -> f32 {
         self.mul_add(a, b)
     }
-    fn sides(machine: SimdLevel) -> [usize; 2] {
-        match machine {
+    fn tile_shape(level: SimdLevel) -> [usize; 2] {
+        match level {
             SimdLevel::Portable => micro::PORTABLE,
             #[cfg(target_arch = "x86_64")]
             SimdLevel::Avx2(_) => [micro_avx2::MR, 16],
@@ -321,8 +345,8 @@ impl Real for f32 {
             SimdLevel::Avx512(_) => [micro_avx512::MR, 32],
         }
     }
-    fn panels(machine: SimdLevel, rows: usize) -> usize {
-        match machine {
+    fn panels(level: SimdLevel, rows: usize) -> usize {
+        match level {
             #[cfg(target_arch = "x86_64")]
             SimdLevel::Avx512(_) => micro_avx512::panels(rows),
             #[cfg(target_arch = "x86_64")]
@@ -331,50 +355,50 @@ impl Real for f32 {
         }
     }
     fn pack_panel(
-        machine: SimdLevel,
+        level: SimdLevel,
         source: &OperandSource<f32>,
         at: (usize, usize),
         side: usize,
         out: &mut [f32],
     ) {
-        match machine {
+        match level {
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Avx512(proof) => pack_avx512::pack(proof, source, at, side, out),
+            SimdLevel::Avx512(token) => pack_avx512::pack(token, source, at, side, out),
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Avx2(proof) => pack_avx2::pack(proof, source, at, side, out),
+            SimdLevel::Avx2(token) => pack_avx2::pack(token, source, at, side, out),
             _ => micro::pack(source, at, side, out),
         }
     }
     fn micro_kernel(
-        machine: SimdLevel,
+        level: SimdLevel,
         rows: usize,
         left: &[f32],
         right: Right<f32>,
         place: OutputTile<f32>,
-        ahead: &[f32],
+        prefetch: &[f32],
     ) {
-        match machine {
+        match level {
             SimdLevel::Portable => micro::portable(rows, left, right, place),
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Avx2(proof) => micro_avx2::of_f32(proof, rows, left, right, place),
+            SimdLevel::Avx2(token) => micro_avx2::kernel_f32(token, rows, left, right, place),
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Avx512(proof) => micro_avx512::of_f32(proof, rows, left, right, place, ahead),
+            SimdLevel::Avx512(token) => micro_avx512::kernel_f32(token, rows, left, right, place, prefetch),
         }
     }
-    fn streams(machine: SimdLevel, rows: usize, panels: usize, streams: Streams<f32>) {
-        match machine {
-            SimdLevel::Portable => gates::streams::<f32, false>(rows, panels, streams),
+    fn multiply_panels(level: SimdLevel, rows: usize, panels: usize, streams: GatePanels<f32>) {
+        match level {
+            SimdLevel::Portable => gates::multiply_panels::<f32, false>(rows, panels, streams),
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Avx2(proof) => gates_avx2::streams(proof, rows, panels, streams),
+            SimdLevel::Avx2(token) => gates_avx2::multiply_panels(token, rows, panels, streams),
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Avx512(proof) => gates_avx512::streams(proof, rows, panels, streams),
+            SimdLevel::Avx512(token) => gates_avx512::multiply_panels(token, rows, panels, streams),
         }
     }
-    fn cell_forward(gates: &mut [f32], cell: &mut [f32], state: &mut [f32]) {
-        dispatch::cell_forward(SimdLevel::best(), gates, cell, state);
+    fn lstm_cell_forward(gates: &mut [f32], cell: &mut [f32], state: &mut [f32]) {
+        dispatch::lstm_cell_forward(SimdLevel::best(), gates, cell, state);
     }
-    fn cell_backward(gates: &mut [f32], units: [&[f32]; 3], carry: &mut [f32]) {
-        dispatch::cell_backward(SimdLevel::best(), gates, units, carry);
+    fn lstm_cell_backward(gates: &mut [f32], units: [&[f32]; 3], carry: &mut [f32]) {
+        dispatch::lstm_cell_backward(SimdLevel::best(), gates, units, carry);
     }
     fn with_scratch<R>(work: impl FnOnce(&mut AlignedVec<f32>) -> R) -> R {
         thread_local!(static SCRATCH: RefCell<AlignedVec<f32>> = RefCell::default());
@@ -387,16 +411,16 @@ impl Real for f32 {
         operand: Operand,
         tile: &mut Tile,
     ) {
-        half::pack_tile_f32(unit, source, at, operand, tile);
+        bf16::pack_tile_f32(unit, source, at, operand, tile);
     }
-    fn half_product(
+    fn bf16_product(
         unit: Bf16,
         out: ViewMut<f32>,
         operands: (&[Tile], &[Tile]),
         depth: usize,
-        how: Accumulate,
+        accumulate: Accumulate,
     ) {
-        half::product_f32(unit, out, operands, depth, how);
+        bf16::product_f32(unit, out, operands, depth, accumulate);
     }
 }
 
@@ -404,8 +428,8 @@ impl Real for f64 {
     const ZERO: f64 = 0.0;
     const ONE: f64 = 1.0;
     const NEG_INFINITY: f64 = f64::NEG_INFINITY;
-    const LARGEST: f64 = f64::MAX;
-    const TINY: f64 = 0.0;
+    const MAX: f64 = f64::MAX;
+    const FLUSH_THRESHOLD: f64 = 0.0;
     fn from_f64(value: f64) -> f64 {
         value
     }
@@ -453,9 +477,9 @@ impl Real for f64 {
             *out = factor * (z - max).exp();
         }
     }
-    const PREPARED: f64 = f64::INFINITY;
-    fn prepare_tanh(_: &mut [f64]) {}
-    fn unprepare_tanh(_: &mut [f64]) {}
+    const MAX_TANH_ADDEND: f64 = f64::INFINITY;
+    fn prepare_tanh_addends(_: &mut [f64]) {}
+    fn restore_tanh_addends(_: &mut [f64]) {}
     fn tanh_pairs(out: &mut [f64], a: &[f64], b: &[f64]) {
         Self::tanh_sum(out, a, b);
     }
@@ -466,33 +490,44 @@ impl Real for f64 {
             out.iter_mut().zip(panel).for_each(|(out, a)| *out = (a + b).tanh());
         }
     }
-    fn tanh_product(out: &mut [f64], left: &PackedLeft<f64>, hidden: &[f64], following: Following<f64>) {
-        tanh_product::plain(SimdLevel::best(), out, left, hidden, following);
+    fn tanh_product(out: &mut [f64], left: &PackedLeft<f64>, hidden: &[f64], next: NextTanh<f64>) {
+        tanh_product::plain(SimdLevel::best(), out, left, hidden, next);
     }
-    fn screen_bytes(_: usize, _: usize) -> Option<usize> {
+    fn quantized_argmax_bytes(_: usize, _: usize) -> Option<usize> {
         None
     }
     #[cfg(target_arch = "x86_64")]
-    fn screened(_: Avx512Vnni, _: &Screen<f64>, _: &mut [Sources<f64>], _: &mut [Winners<f64>]) {
-        unreachable!("there is no screen of f64");
+    fn quantized_argmax(
+        _: Avx512Vnni,
+        _: &QuantizedArgmax<f64>,
+        _: &mut [PanelArcs<f64>],
+        _: &mut [BestArcs<f64>],
+    ) {
+        unreachable!("no quantized search exists for f64");
     }
     fn tanh_slope(gradient: &mut [f64], hidden: &[f64]) {
         gradient.iter_mut().zip(hidden).for_each(|(g, &h)| *g *= 1.0 - h * h);
     }
-    fn fan_max(out: &mut [f64], fan: Fan<f64>) {
-        fan::max(out, fan);
+    fn scatter_max(out: &mut [f64], arcs: ArcScatter<f64>) {
+        arc_scatter::max(out, arcs);
     }
-    fn fan_sum(sums: &mut [f64], max: &[f64], fan: Fan<f64>) {
-        fan::sum(sums, max, fan, f64::exp);
+    fn scatter_exp_sum(sums: &mut [f64], max: &[f64], arcs: ArcScatter<f64>) {
+        arc_scatter::sum(sums, max, arcs, f64::exp);
     }
-    fn fan_best(best: &mut [f64], from: &mut [u32], fan: Fan<f64>) {
-        fan::best(best, from, fan);
+    fn scatter_argmax(best: &mut [f64], from: &mut [u32], arcs: ArcScatter<f64>) {
+        arc_scatter::best(best, from, arcs);
     }
-    fn fan_stay(best: &mut [f64], from: &mut [u32], alpha: &[f64], blank: &[f64], places: &[u32]) -> f64 {
-        fan::stay(best, from, alpha, blank, places)
+    fn merge_self_loops(
+        best: &mut [f64],
+        from: &mut [u32],
+        alpha: &[f64],
+        blank: &[f64],
+        positions: &[u32],
+    ) -> f64 {
+        arc_scatter::stay(best, from, alpha, blank, positions)
     }
-    fn fan_back(rows: &mut [f64], shifts: &[f64], starts: &[u32], next: &[f64], sums: &mut [f64]) {
-        fan::back(rows, shifts, starts, next, sums, f64::exp);
+    fn gather_exp(rows: &mut [f64], shifts: &[f64], starts: &[u32], next: &[f64], sums: &mut [f64]) {
+        arc_scatter::back(rows, shifts, starts, next, sums, f64::exp);
     }
     fn ln_slice(values: &mut [f64]) {
         values.iter_mut().for_each(|x| *x = x.ln());
@@ -501,8 +536,8 @@ impl Real for f64 {
     fn mul_add(self, a: f64, b: f64) -> f64 {
         self.mul_add(a, b)
     }
-    fn sides(machine: SimdLevel) -> [usize; 2] {
-        match machine {
+    fn tile_shape(level: SimdLevel) -> [usize; 2] {
+        match level {
             SimdLevel::Portable => micro::PORTABLE,
             #[cfg(target_arch = "x86_64")]
             SimdLevel::Avx2(_) => [micro_avx2::MR, 8],
@@ -510,8 +545,8 @@ impl Real for f64 {
             SimdLevel::Avx512(_) => [micro_avx512::MR, 16],
         }
     }
-    fn panels(machine: SimdLevel, rows: usize) -> usize {
-        match machine {
+    fn panels(level: SimdLevel, rows: usize) -> usize {
+        match level {
             #[cfg(target_arch = "x86_64")]
             SimdLevel::Avx512(_) => micro_avx512::panels(rows),
             #[cfg(target_arch = "x86_64")]
@@ -520,39 +555,39 @@ impl Real for f64 {
         }
     }
     fn pack_panel(
-        machine: SimdLevel,
+        level: SimdLevel,
         source: &OperandSource<f64>,
         at: (usize, usize),
         side: usize,
         out: &mut [f64],
     ) {
-        let _ = machine;
+        let _ = level;
         micro::pack(source, at, side, out);
     }
     fn micro_kernel(
-        machine: SimdLevel,
+        level: SimdLevel,
         rows: usize,
         left: &[f64],
         right: Right<f64>,
         place: OutputTile<f64>,
-        ahead: &[f64],
+        prefetch: &[f64],
     ) {
-        match machine {
+        match level {
             SimdLevel::Portable => micro::portable(rows, left, right, place),
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Avx2(proof) => micro_avx2::of_f64(proof, rows, left, right, place),
+            SimdLevel::Avx2(token) => micro_avx2::kernel_f64(token, rows, left, right, place),
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Avx512(proof) => micro_avx512::of_f64(proof, rows, left, right, place, ahead),
+            SimdLevel::Avx512(token) => micro_avx512::kernel_f64(token, rows, left, right, place, prefetch),
         }
     }
-    fn streams(_: SimdLevel, rows: usize, panels: usize, streams: Streams<f64>) {
-        gates::streams::<f64, false>(rows, panels, streams);
+    fn multiply_panels(_: SimdLevel, rows: usize, panels: usize, streams: GatePanels<f64>) {
+        gates::multiply_panels::<f64, false>(rows, panels, streams);
     }
-    fn cell_forward(gates: &mut [f64], cell: &mut [f64], state: &mut [f64]) {
-        cell::forward(gates, cell, state);
+    fn lstm_cell_forward(gates: &mut [f64], cell: &mut [f64], state: &mut [f64]) {
+        lstm_cell::forward(gates, cell, state);
     }
-    fn cell_backward(gates: &mut [f64], units: [&[f64]; 3], carry: &mut [f64]) {
-        cell::backward(gates, units, carry);
+    fn lstm_cell_backward(gates: &mut [f64], units: [&[f64]; 3], carry: &mut [f64]) {
+        lstm_cell::backward(gates, units, carry);
     }
     fn with_scratch<R>(work: impl FnOnce(&mut AlignedVec<f64>) -> R) -> R {
         thread_local!(static SCRATCH: RefCell<AlignedVec<f64>> = RefCell::default());
@@ -565,9 +600,15 @@ impl Real for f64 {
         operand: Operand,
         tile: &mut Tile,
     ) {
-        half::pack_tile(source, at, operand, tile);
+        bf16::pack_tile(source, at, operand, tile);
     }
-    fn half_product(_: Bf16, out: ViewMut<f64>, operands: (&[Tile], &[Tile]), depth: usize, how: Accumulate) {
-        half::product_plain(out, operands, depth, how);
+    fn bf16_product(
+        _: Bf16,
+        out: ViewMut<f64>,
+        operands: (&[Tile], &[Tile]),
+        depth: usize,
+        accumulate: Accumulate,
+    ) {
+        bf16::product_plain(out, operands, depth, accumulate);
     }
 }

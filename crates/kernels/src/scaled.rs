@@ -1,7 +1,8 @@
-//! Rows of scaled numbers, several at a time: what lattices are summed with.
+//! Rows of scaled numbers, for sums over lattices.
 //!
-//! What a scaled number is, is said in `number.rs`. The row functions are one portable source, compiled several times
-//! and chosen at run time (`dispatch.rs`). Between rows and row-major memory, `diagonals.rs` and `avx512.rs` translate.
+//! [`Scaled`] explains the numbers. The row functions are one portable source that is compiled for
+//! each instruction set and selected at run time (`dispatch.rs`). `diagonals.rs` and `avx512.rs`
+//! convert between rows and row-major matrices.
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod diagonals;
@@ -14,144 +15,145 @@ use crate::simd::SimdLevel;
 pub use diagonals::{Diagonals, gather};
 pub use number::Scaled;
 
-/// Numbers of an AVX-512 register. Rows are whole multiples of it, so that no loop has a slow end.
+/// `f64` numbers in an AVX-512 register; rows are padded to multiples of it.
 pub const LANES: usize = 8;
 
-/// An emission that stands for -inf: adding up millions of it stays finite, and no log-probability comes near.
+/// The emission that represents -inf: millions of them have a finite sum.
 pub const LOG_ZERO: f64 = -1e290;
 
-/// Scaled numbers, read.
+/// A row of scaled numbers.
 #[derive(Debug, Clone, Copy)]
 pub struct ScaledRow<'a> {
-    /// x of each.
+    /// Mantissas x.
     pub mantissa: &'a [f64],
-    /// k of each.
+    /// Exponents k.
     pub exponent: &'a [f64],
 }
 
-/// Scaled numbers, written.
+/// A mutable row of scaled numbers.
 #[derive(Debug)]
 pub struct ScaledRowMut<'a> {
-    /// x of each.
+    /// Mantissas x.
     pub mantissa: &'a mut [f64],
-    /// k of each.
+    /// Exponents k.
     pub exponent: &'a mut [f64],
 }
 
 impl ScaledRow<'_> {
-    /// One of the numbers.
+    /// Returns one number.
     pub fn get(&self, i: usize) -> Scaled {
         Scaled { mantissa: self.mantissa[i], exponent: self.exponent[i] }
     }
 }
 
 impl<'a> ScaledRowMut<'a> {
-    /// All of them, for a while.
-    fn all(&mut self) -> ScaledRowMut<'_> {
+    /// Reborrows the row.
+    fn reborrow(&mut self) -> ScaledRowMut<'_> {
         ScaledRowMut { mantissa: self.mantissa, exponent: self.exponent }
     }
 
-    /// Some of the numbers.
-    pub fn part(&mut self, from: usize, width: usize) -> ScaledRowMut<'_> {
+    /// Borrows `width` numbers from index `from` on.
+    pub fn slice(&mut self, from: usize, width: usize) -> ScaledRowMut<'_> {
         ScaledRowMut {
             mantissa: &mut self.mantissa[from..from + width],
             exponent: &mut self.exponent[from..from + width],
         }
     }
 
-    /// Those before a place, and the others.
+    /// Splits the row at an index.
     pub fn split_at(self, at: usize) -> (ScaledRowMut<'a>, ScaledRowMut<'a>) {
         let (left, right) = self.mantissa.split_at_mut(at);
         let (lower, upper) = self.exponent.split_at_mut(at);
         (ScaledRowMut { mantissa: left, exponent: lower }, ScaledRowMut { mantissa: right, exponent: upper })
     }
 
-    /// To be read.
+    /// Borrows the row for reading.
     pub fn as_row(&self) -> ScaledRow<'_> {
         ScaledRow { mantissa: self.mantissa, exponent: self.exponent }
     }
 
     /// Writes one number.
-    pub fn set(&mut self, i: usize, to: Scaled) {
-        (self.mantissa[i], self.exponent[i]) = (to.mantissa, to.exponent);
+    pub fn set(&mut self, i: usize, number: Scaled) {
+        (self.mantissa[i], self.exponent[i]) = (number.mantissa, number.exponent);
     }
 
-    /// Writes one number everywhere.
-    pub fn fill(&mut self, with: Scaled) {
-        self.mantissa.fill(with.mantissa);
-        self.exponent.fill(with.exponent);
+    /// Writes one number to all places.
+    pub fn fill(&mut self, number: Scaled) {
+        self.mantissa.fill(number.mantissa);
+        self.exponent.fill(number.exponent);
     }
 
-    /// Copies all numbers of a row of the same length.
+    /// Copies a row of the same length.
     pub fn copy_from(&mut self, row: ScaledRow<'_>) {
         self.mantissa.copy_from_slice(row.mantissa);
         self.exponent.copy_from_slice(row.exponent);
     }
 }
 
-/// `out = exp(emissions) · weights`, emissions at least [`LOG_ZERO`]
+/// Computes `out = exp(emissions) · weights`, with emissions of at least [`LOG_ZERO`].
 ///
-/// Here and below all rows are as long as the one that is written.
-// Inlined, as all that follow: references that were copied on the way by wide registers are slow to be read one by one.
+/// All rows have the length of the output, here and in the functions below.
+// All of these are inlined: references copied through wide registers would be slow to read again.
 #[inline(always)]
-pub fn weigh(emissions: &[f64], weights: ScaledRow<'_>, out: ScaledRowMut<'_>) {
-    dispatch::weigh(SimdLevel::best(), emissions, weights, out);
+pub fn mul_exp(emissions: &[f64], weights: ScaledRow<'_>, out: ScaledRowMut<'_>) {
+    dispatch::mul_exp(SimdLevel::best(), emissions, weights, out);
 }
 
-/// `sum = a + b`, `out = exp(emissions) · sum`, of two arcs
+/// Computes `sum = a + b` and `out = exp(emissions) · sum` for two arcs.
 #[inline(always)]
-pub fn sum_and_weigh(
+pub fn add_then_mul_exp(
     emissions: (&[f64], &[f64]),
     a: ScaledRow<'_>,
     b: ScaledRow<'_>,
     sum: &mut ScaledRowMut<'_>,
     outs: [ScaledRowMut<'_>; 2],
 ) {
-    dispatch::sum_and_weigh(SimdLevel::best(), emissions, [a, b], sum.all(), outs);
+    dispatch::add_then_mul_exp(SimdLevel::best(), emissions, [a, b], sum.reborrow(), outs);
 }
 
-/// `out = exp(emissions) · (a, b)`, `sum` of both, of two arcs
+/// Computes `out = exp(emissions) · (a, b)` and the `sum` of both, for two arcs.
 #[inline(always)]
-pub fn weigh_and_sum(
+pub fn mul_exp_then_add(
     emissions: (&[f64], &[f64]),
     a: ScaledRow<'_>,
     b: ScaledRow<'_>,
     outs: [ScaledRowMut<'_>; 2],
     sum: &mut ScaledRowMut<'_>,
 ) {
-    dispatch::weigh_and_sum(SimdLevel::best(), emissions, [a, b], outs, sum.all());
+    dispatch::mul_exp_then_add(SimdLevel::best(), emissions, [a, b], outs, sum.reborrow());
 }
 
-/// `total += term`
+/// Computes `total += term`.
 #[inline(always)]
 pub fn add(total: &mut ScaledRowMut<'_>, term: ScaledRow<'_>) {
-    dispatch::add(SimdLevel::best(), term, total.all());
+    dispatch::add(SimdLevel::best(), term, total.reborrow());
 }
 
-/// `out = a · b · factor · 2^-shift`
+/// Computes `out = a · b · factor · 2^-shift`.
 #[inline(always)]
 pub fn posterior(a: ScaledRow<'_>, b: ScaledRow<'_>, factor: f64, shift: f64, out: &mut [f64]) {
     dispatch::posterior(SimdLevel::best(), [a, b], factor, shift, out);
 }
 
-/// `total + Σ_i a_i b_i`
+/// Returns `total + Σ_i a_i b_i`.
 pub fn dot(total: Scaled, a: ScaledRow<'_>, b: ScaledRow<'_>) -> Scaled {
     (0..a.mantissa.len()).fold(total, |total, i| {
         let product = number::product::<false>(a.get(i), b.get(i));
-        number::normalise::<false>(number::sum::<false>(total, product))
+        number::normalize::<false>(number::sum::<false>(total, product))
     })
 }
-/// Where the sites of a diagonal are in a row-major matrix: at `first`, `first - back`, `first - 2 back`, ...
+
+/// The sites of a diagonal in a row-major matrix: `first`, `first - back`, `first - 2 back`, ...
 #[derive(Debug, Clone, Copy)]
 pub struct Stride {
-    /// Place of the first one.
+    /// Index of the first site.
     pub first: usize,
-    /// From one to the next.
+    /// Distance between neighbors.
     pub back: usize,
 }
 
 impl Stride {
-    /// Whether `sites` sites of `arcs` numbers are among the first `len` numbers.
+    /// Returns whether `sites` sites of `arcs` numbers lie within `len` numbers.
     fn inside(self, arcs: usize, sites: usize, len: usize) -> bool {
         let reach = sites.saturating_sub(1).checked_mul(self.back);
         reach.is_some_and(|reach| reach <= self.first)
@@ -159,7 +161,7 @@ impl Stride {
     }
 }
 
-/// The sites of diagonal d from the label `low` on.
+/// Returns the sites of diagonal d, from label `low` on.
 pub fn stride(d: usize, low: usize, labels: usize, arcs: usize) -> Stride {
     Stride { first: ((d - low) * (labels + 1) + low) * arcs, back: labels * arcs }
 }

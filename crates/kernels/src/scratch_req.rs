@@ -1,12 +1,13 @@
-//! Scratch requirements: how many bytes an operation needs besides its arguments and results.
+//! Scratch requirements: the bytes of an operation in addition to arguments and results.
 use crate::buffers::CACHE_LINE;
 
 /// Bytes of scratch memory that an operation needs.
 ///
-/// Each operation states its requirement next to the code that allocates; plans of calls, steps and runs are
-/// composed of them, as with `StackReq` of faer's `dyn-stack`. Two requirements hold at the same time
-/// ([`and`](Self::and), a sum) or one after the other in the same memory ([`or`](Self::or), the larger one).
-/// All arithmetic saturates: what does not fit into `usize` is [`usize::MAX`] bytes, which no budget allows.
+/// Each operation defines its requirement next to the code that allocates. Plans of calls, steps
+/// and runs compose them, as with `StackReq` of faer's `dyn-stack`. Two requirements apply at the
+/// same time ([`and`](Self::and), a sum) or one after the other in the same memory
+/// ([`or`](Self::or), the maximum). Arithmetic saturates at [`usize::MAX`], which exceeds any
+/// budget.
 ///
 /// ```
 /// use kernels::ScratchReq;
@@ -22,36 +23,40 @@ pub struct ScratchReq {
 }
 
 impl ScratchReq {
-    /// Needs no memory.
+    /// No memory.
     pub const EMPTY: Self = Self { bytes: 0 };
 
-    /// A list of exactly `len` elements, as [`alloc`](crate::alloc) and [`ensure_len`](crate::ensure_len) allocate it.
+    /// A vector of `len` elements.
+    ///
+    /// [`alloc`](crate::alloc) and [`ensure_len`](crate::ensure_len) allocate such vectors.
     pub const fn new<T>(len: usize) -> Self {
         Self { bytes: len.saturating_mul(size_of::<T>()) }
     }
 
-    /// An [`AlignedVec`](crate::AlignedVec) or [`PooledBuffer`](crate::PooledBuffer) of `len` elements.
+    /// An [`AlignedVec`](crate::AlignedVec) of `len` elements.
+    ///
+    /// A [`PooledBuffer`](crate::PooledBuffer) has the same size.
     pub const fn aligned<T>(len: usize) -> Self {
         Self::new::<T>(len.saturating_add(CACHE_LINE / size_of::<T>()))
     }
 
-    /// A number of bytes that is known otherwise.
+    /// A given number of bytes.
     pub const fn from_bytes(bytes: usize) -> Self {
         Self { bytes }
     }
 
-    /// The bytes; [`usize::MAX`] if they do not fit.
+    /// Returns the bytes, at most [`usize::MAX`].
     pub const fn bytes(self) -> usize {
         self.bytes
     }
 
-    /// Both at the same time.
+    /// Both at the same time: the sum.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self { bytes: self.bytes.saturating_add(other.bytes) }
     }
 
-    /// One after the other in the same memory.
+    /// One after the other in the same memory: the maximum.
     #[must_use]
     pub const fn or(self, other: Self) -> Self {
         Self { bytes: if self.bytes > other.bytes { self.bytes } else { other.bytes } }
@@ -63,12 +68,12 @@ impl ScratchReq {
         Self { bytes: self.bytes.saturating_mul(count) }
     }
 
-    /// All of them at the same time.
+    /// All of them at the same time: the sum.
     pub fn all_of(requirements: impl IntoIterator<Item = Self>) -> Self {
         requirements.into_iter().fold(Self::EMPTY, Self::and)
     }
 
-    /// One of them at a time: the largest.
+    /// One of them at a time: the maximum.
     pub fn any_of(requirements: impl IntoIterator<Item = Self>) -> Self {
         requirements.into_iter().fold(Self::EMPTY, Self::or)
     }
@@ -85,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_do_not_fit_are_the_largest() {
+    fn sizes_saturate() {
         assert_eq!(ScratchReq::new::<u64>(usize::MAX / 4).bytes(), usize::MAX);
         assert_eq!(ScratchReq::aligned::<u8>(usize::MAX).bytes(), usize::MAX);
         assert_eq!(ScratchReq::new::<u64>(usize::MAX).times(0), ScratchReq::EMPTY);
@@ -96,7 +101,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn requirements_are_those_of_the_buffers(len in 0..5000usize) {
+        fn requirements_equal_the_sizes_of_buffers(len in 0..5000usize) {
             prop_assert_eq!(ScratchReq::new::<f32>(len).bytes(), 4 * alloc(len, 0f32).capacity());
             prop_assert_eq!(ScratchReq::new::<(f32, f64)>(len).bytes(), 16 * alloc(len, (0f32, 0f64)).capacity());
             let mut buffer = AlignedVec::default();

@@ -1,41 +1,42 @@
-//! Instruction sets of the processor, detected once a process, and proofs of them.
+//! Instruction sets of the CPU, with tokens that prove their detection.
 //!
-//! Only detection creates a token such as [`Avx512`]. Every safe function that enters code compiled for an instruction set
-//! takes the token of that set, so that the processor has it by type.
+//! Only detection creates a token such as [`Avx512`]. A safe function that calls code compiled for
+//! an instruction set takes the token of that set, so its availability is guaranteed by type.
 //!
-//! `PANDA_MACHINE=portable` or `avx2` in the environment disables wider instructions, to compute as another machine does.
+//! `PANDA_MACHINE=portable` or `avx2` in the environment disables wider instructions, to reproduce
+//! the results of another machine.
 #![allow(unsafe_code)]
 use std::{env, sync::OnceLock};
 
-/// Proof of 256-bit vectors and fused multiply-add: `avx2,fma`.
+/// Token for 256-bit vectors and fused multiply-add: `avx2,fma`.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]
 pub struct Avx2Fma(());
 
-/// Proof of 512-bit vectors: `avx512f,avx512vl,avx512dq,avx512bw,fma`.
+/// Token for 512-bit vectors: `avx512f,avx512vl,avx512dq,avx512bw,fma`.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]
 pub struct Avx512(());
 
-/// Proof of [`Avx512`] and of products of bf16 pairs: `avx512bf16`.
+/// Token for [`Avx512`] and dot products of bf16 pairs: `avx512bf16`.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]
 pub struct Avx512Bf16(());
 
-/// Proof of [`Avx512`] and of sums of products of 16-bit pairs: `avx512vnni`.
+/// Token for [`Avx512`] and 16-bit integer dot products: `avx512vnni`.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]
 pub struct Avx512Vnni(());
 
-/// Proof of [`Avx512Bf16`] and of bf16 tile registers that the system lets this process use.
+/// Token for [`Avx512Bf16`] and bf16 tile registers that this process may use.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[derive(Clone, Copy, Debug)]
 pub struct Amx(());
 
-/// Instructions for numbers in the type of the rows, with their proof.
+/// Instructions for `f32` and `f64`, with their token.
 #[derive(Clone, Copy, Debug)]
 pub enum SimdLevel {
-    /// Loops that any processor runs.
+    /// Plain loops for any CPU.
     Portable,
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2Fma),
@@ -43,10 +44,10 @@ pub enum SimdLevel {
     Avx512(Avx512),
 }
 
-/// Instructions for products of numbers rounded to bf16, with their proof.
+/// Instructions for products of bf16 numbers, with their token.
 #[derive(Clone, Copy, Debug)]
 pub enum Bf16 {
-    /// Loops that any processor runs.
+    /// Plain loops for any CPU.
     Portable,
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512Bf16),
@@ -54,7 +55,7 @@ pub enum Bf16 {
     Amx(Amx, Avx512Bf16),
 }
 
-/// All detected instruction sets.
+/// Tokens of all detected instruction sets.
 #[derive(Clone, Copy, Debug, Default)]
 struct CpuFeatures {
     #[cfg(target_arch = "x86_64")]
@@ -69,22 +70,22 @@ struct CpuFeatures {
     amx: Option<Amx>,
 }
 
-/// Detected once: rows are short, and five queries a row would be slow.
+/// Returns the detected features; cached, as detection for every short row would be slow.
 #[inline]
 fn features() -> &'static CpuFeatures {
     static FEATURES: OnceLock<CpuFeatures> = OnceLock::new();
     FEATURES.get_or_init(detect)
 }
 
-/// The value of `PANDA_MACHINE`, which [`check_simd_override`] accepts or not.
+/// Returns the value of `PANDA_MACHINE`, if it is set.
 fn simd_override() -> Option<String> {
     env::var("PANDA_MACHINE").ok().filter(|limit| !limit.is_empty())
 }
 
-/// Fails for an unknown value of `PANDA_MACHINE`.
+/// Checks the value of `PANDA_MACHINE`.
 ///
 /// # Errors
-/// The expected values and the one that was found.
+/// An unknown value.
 pub fn check_simd_override() -> Result<(), String> {
     match simd_override().as_deref() {
         None | Some("portable" | "avx2") => Ok(()),
@@ -119,7 +120,9 @@ fn detect() -> CpuFeatures {
     }
 }
 
-/// Whether the processor has bf16 tiles and the system permits this process to use them.
+/// Returns whether this process may use bf16 tiles.
+///
+/// The CPU must have them, and the system must permit their larger register state.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn request_amx() -> bool {
     const BF16_AND_TILE: u32 = 1 << 22 | 1 << 24;
@@ -131,7 +134,7 @@ fn request_amx() -> bool {
         return false;
     }
     let status: i64;
-    // SAFETY: the call requests a larger register state and touches no memory; an older kernel returns an error.
+    // SAFETY: the call requests a larger register state; older kernels return an error.
     unsafe {
         std::arch::asm!("syscall", inlateout("rax") SYSTEM_CALL_ARCH_PRCTL => status, in("rdi") ARCH_REQ_XCOMP_PERM,
             in("rsi") TILE_DATA, out("rcx") _, out("r11") _, options(nostack));
@@ -140,7 +143,7 @@ fn request_amx() -> bool {
 }
 
 impl SimdLevel {
-    /// The widest instructions of this machine.
+    /// Returns the widest instructions of this machine.
     #[inline]
     pub fn best() -> Self {
         #[cfg(target_arch = "x86_64")]
@@ -152,7 +155,7 @@ impl SimdLevel {
         Self::Portable
     }
 
-    /// All instructions of this machine; prints which are missing.
+    /// Returns all instructions of this machine; prints which are missing.
     #[cfg(test)]
     pub fn all() -> Vec<Self> {
         let mut all = vec![Self::Portable];
@@ -162,7 +165,7 @@ impl SimdLevel {
             all.extend(features().avx512.map(Self::Avx512));
         }
         if all.len() < 3 {
-            println!("skipped: this machine has no AVX2 or no AVX-512; tested are {all:?}");
+            println!("skipped: no AVX2 or AVX-512 on this machine; tested: {all:?}");
         }
         all
     }
@@ -170,15 +173,15 @@ impl SimdLevel {
 
 #[cfg(target_arch = "x86_64")]
 impl Avx512Vnni {
-    /// The proof, on a machine with these instructions.
+    /// Returns the token, if the CPU has these instructions.
     #[inline]
-    pub fn found() -> Option<Self> {
+    pub fn detect() -> Option<Self> {
         features().vnni
     }
 }
 
 impl Bf16 {
-    /// The widest instructions of this machine.
+    /// Returns the widest instructions of this machine.
     #[inline]
     pub fn best() -> Self {
         #[cfg(target_arch = "x86_64")]
@@ -192,7 +195,7 @@ impl Bf16 {
         Self::Portable
     }
 
-    /// All instructions of this machine; prints which are missing.
+    /// Returns all instructions of this machine; prints which are missing.
     #[cfg(test)]
     pub fn all() -> Vec<Self> {
         let mut all = vec![Self::Portable];
@@ -203,7 +206,7 @@ impl Bf16 {
             all.extend(features().amx.zip(features().bf16).map(|(tiles, wide)| Self::Amx(tiles, wide)));
         }
         if all.len() < 3 {
-            println!("skipped: this machine has no AVX-512 BF16 or no AMX; tested are {all:?}");
+            println!("skipped: no AVX-512 BF16 or AMX on this machine; tested: {all:?}");
         }
         all
     }
@@ -214,10 +217,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_widest_instructions_are_the_last_of_all() {
+    fn the_widest_instructions_are_the_last_of_the_list() {
         assert_eq!(format!("{:?}", SimdLevel::best()), format!("{:?}", SimdLevel::all().last().unwrap()));
         assert_eq!(format!("{:?}", Bf16::best()), format!("{:?}", Bf16::all().last().unwrap()));
-        // One byte is the choice; the proofs have no size.
+        // A level takes one byte; tokens have no size.
         assert_eq!([size_of::<SimdLevel>(), size_of::<Bf16>()], [1, 1]);
     }
 }

@@ -1,17 +1,18 @@
-//! Numbers and text of others in messages.
+//! Display of foreign text and of numbers in messages.
 use std::fmt::{self, Display, LowerExp, Write};
 
-/// Characters of an [`Excerpt`], at most.
+/// Maximum characters of an [`Excerpt`].
 const MAX_EXCERPT: usize = 200;
 /// Characters that an excerpt keeps of the end of a text.
 const EXCERPT_END: usize = 49;
-/// What serde's messages write between a value of the input and their own text.
-const OWN_TEXT: &str = ", expected ";
+/// Text that serde writes between the input and the expected values.
+const SERDE_EXPECTED: &str = ", expected ";
 
-/// What a value displays, with control characters escaped.
+/// Displays a value with control characters escaped.
 ///
-/// These are C0, DEL, C1, the separators of lines and paragraphs, and everything that changes the direction of text: a name
-/// in a message cannot begin a line of its own, nor send an escape sequence to a terminal.
+/// Escaped are C0, DEL, C1, line and paragraph separators, and characters that change the direction
+/// of text. A file name in a message can therefore neither start a new line nor send an escape
+/// sequence to a terminal.
 ///
 /// ```
 /// use kernels::Printable;
@@ -21,9 +22,9 @@ const OWN_TEXT: &str = ", expected ";
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Printable<T>(pub T);
 
-/// What a value displays, as [`Printable`], in at most 200 characters: the middle of a longer text is cut.
+/// Displays a value as [`Printable`], shortened in the middle to 200 characters.
 ///
-/// Of a message of serde (`unknown field ..., expected one of ...`), only the part with the input is cut.
+/// In messages of serde (`unknown field ..., expected one of ...`), only the input is shortened.
 ///
 /// ```
 /// use kernels::Excerpt;
@@ -46,14 +47,14 @@ impl<T: Display> Display for Excerpt<T> {
         if text.chars().nth(MAX_EXCERPT).is_none() {
             return out.write_str(&text);
         }
-        let (input, own) = text.split_at(text.rfind(OWN_TEXT).unwrap_or(text.len()));
+        let (input, expected) = text.split_at(text.rfind(SERDE_EXPECTED).unwrap_or(text.len()));
         if input.chars().nth(MAX_EXCERPT).is_none() {
             return out.write_str(&text);
         }
-        let place = |count: usize| input.char_indices().nth(count).map_or(input.len(), |(at, _)| at);
-        let end = place(input.chars().count() - EXCERPT_END);
-        let start = place(MAX_EXCERPT - EXCERPT_END - 1);
-        write!(out, "{}…{}{own}", &input[..start], &input[end..])
+        let byte_at = |count: usize| input.char_indices().nth(count).map_or(input.len(), |(at, _)| at);
+        let end = byte_at(input.chars().count() - EXCERPT_END);
+        let start = byte_at(MAX_EXCERPT - EXCERPT_END - 1);
+        write!(out, "{}…{}{expected}", &input[..start], &input[end..])
     }
 }
 
@@ -76,27 +77,29 @@ fn is_unprintable(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A number in at most 12 characters: as it is if that is short enough, and else with five digits and an exponent.
+/// Displays a number in at most 12 characters.
+///
+/// Longer numbers are rounded to five digits and an exponent.
 ///
 /// ```
-/// use kernels::Brief;
+/// use kernels::ShortFloat;
 ///
-/// assert_eq!(Brief(0.25).to_string(), "0.25");
-/// assert_eq!(Brief(-1e300).to_string(), "-1.0000e300");
+/// assert_eq!(ShortFloat(0.25).to_string(), "0.25");
+/// assert_eq!(ShortFloat(-1e300).to_string(), "-1.0000e300");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Brief<T>(pub T);
+pub struct ShortFloat<T>(pub T);
 
-impl<T: Display + LowerExp> Display for Brief<T> {
+impl<T: Display + LowerExp> Display for ShortFloat<T> {
     fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
-        const MOST: usize = 12;
+        const MAX_WIDTH: usize = 12;
         let plain = self.0.to_string();
-        if plain.len() <= MOST {
+        if plain.len() <= MAX_WIDTH {
             return out.write_str(&plain);
         }
-        // As `f32`, if it was one: no digits that nobody wrote.
+        // A rounded `f32` has fewer digits than its `f64` value.
         match plain.parse().map(|wide: f64| (wide, wide as f32)) {
-            Ok((wide, narrow)) if f64::from(narrow) == wide && narrow.to_string().len() <= MOST => {
+            Ok((wide, narrow)) if f64::from(narrow) == wide && narrow.to_string().len() <= MAX_WIDTH => {
                 write!(out, "{narrow}")
             }
             _ => write!(out, "{:.4e}", self.0),
@@ -113,9 +116,9 @@ mod tests {
         for c in (0..=u32::from(char::MAX)).filter_map(char::from_u32) {
             let text = Printable(format_args!("a{c}b")).to_string();
             let is_changed = text != format!("a{c}b");
-            let of_lines = matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}');
-            let of_direction = matches!(c as u32, 0x202a..=0x202e | 0x2066..=0x2069);
-            assert_eq!(is_changed, c.is_control() || of_lines || of_direction, "{:x}", c as u32);
+            let ends_line = matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}');
+            let changes_direction = matches!(c as u32, 0x202a..=0x202e | 0x2066..=0x2069);
+            assert_eq!(is_changed, c.is_control() || ends_line || changes_direction, "{:x}", c as u32);
             assert!(!is_changed || text[1..text.len() - 1].chars().all(|c| c.is_ascii_graphic()), "{text}");
         }
     }
@@ -136,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_serde_expects_is_not_cut() {
+    fn expected_values_of_serde_are_not_shortened() {
         let keys = "`batch`, ".repeat(100);
         let short = format!("unknown field `a`, expected one of {keys}");
         assert_eq!(Excerpt(&short).to_string(), short);
@@ -151,7 +154,7 @@ mod tests {
         let mut x = 4.9e-324f64;
         while x < 1.7e308 {
             for x in [x, -x, x.round(), 1.0 / x] {
-                assert!(Brief(x).to_string().len() <= 12, "{}", Brief(x));
+                assert!(ShortFloat(x).to_string().len() <= 12, "{}", ShortFloat(x));
             }
             x *= 3.7;
         }
@@ -164,10 +167,10 @@ mod tests {
             (1.0 / 3.0, "3.3333e-1"),
             (123_456_789.0, "123456789"),
         ] {
-            assert_eq!(Brief(x).to_string(), text);
+            assert_eq!(ShortFloat(x).to_string(), text);
         }
         assert_eq!(
-            (Brief(f32::MAX).to_string(), Brief(u64::MAX).to_string()),
+            (ShortFloat(f32::MAX).to_string(), ShortFloat(u64::MAX).to_string()),
             ("3.4028e38".into(), "1.8447e19".into())
         );
     }

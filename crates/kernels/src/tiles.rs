@@ -1,20 +1,21 @@
-//! Rows cut into tiles, a task a tile: parts for [`par_for`](crate::par_for) that do not lie together.
+//! Tiles of row-major rows, as parts for [`par_for`](crate::par_for).
 #![allow(unsafe_code)]
 use std::marker::PhantomData;
 
 use crate::Parts;
 
-/// How rows are cut: into bands of some rows, and their columns into strips.
+/// How rows are divided: into bands of rows, and their columns into strips.
 ///
 /// ```text
-/// a row:   planes 0 .. planes, one after another;  a plane:  strips of `width` elements, of which the last may be narrower
-/// tile number  strip * bands + band:  the rows of a band, in each of them the strip of every plane
+/// row:   `planes` planes, one after another
+/// plane: strips of `width` elements; the last may be narrower
+/// tile   strip * bands + band: the rows of a band, in each the strip of every plane
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tiling {
-    /// Rows of a band; the last one may have fewer.
+    /// Rows of a band; the last may have fewer.
     pub rows: usize,
-    /// Equal parts that each row has.
+    /// Number of equal parts of each row.
     pub planes: usize,
     /// Elements of a plane.
     pub columns: usize,
@@ -28,20 +29,20 @@ impl Tiling {
     }
 }
 
-/// See [`tiles_mut`].
+/// Tiles of mutable rows; see [`tiles_mut`].
 #[derive(Debug)]
 pub struct TilesMut<'a, T> {
     first: *mut T,
-    /// Rows in all.
+    /// Total number of rows.
     rows: usize,
     tiling: Tiling,
     slice: PhantomData<&'a mut [T]>,
 }
 
-/// Tiles of row-major rows, to be written.
+/// Divides row-major rows into mutable tiles.
 ///
 /// # Panics
-/// If a number of the tiling is 0 or the rows are not whole.
+/// If a size of the tiling is 0, or the slice is not a whole number of rows.
 ///
 /// ```
 /// use kernels::{Tiling, par_for, tiles_mut};
@@ -60,10 +61,10 @@ pub fn tiles_mut<T: Send>(slice: &mut [T], tiling: Tiling) -> TilesMut<'_, T> {
     TilesMut { first: slice.as_mut_ptr(), rows, tiling, slice: PhantomData }
 }
 
-// SAFETY: all that a shared one does is to hand its elements out, once each.
+// SAFETY: sharing only allows each tile to be taken once.
 unsafe impl<T: Send> Sync for TilesMut<'_, T> {}
 
-// SAFETY: tiles of different numbers are of different bands or strips, and have no element in common.
+// SAFETY: different tiles have different bands or strips, hence no common element.
 unsafe impl<'a, T: Send> Parts for TilesMut<'a, T> {
     type Part = TileMut<'a, T>;
     fn count(&self) -> usize {
@@ -84,7 +85,7 @@ unsafe impl<'a, T: Send> Parts for TilesMut<'a, T> {
     }
 }
 
-/// A tile that is a task's own; see [`tiles_mut`].
+/// A tile that one task owns; see [`tiles_mut`].
 #[derive(Debug)]
 pub struct TileMut<'a, T> {
     first: *mut T,
@@ -97,19 +98,19 @@ pub struct TileMut<'a, T> {
 }
 
 impl<T> TileMut<'_, T> {
-    /// How many rows.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The tile's part of a plane of a row.
+    /// Returns the tile's part of a plane of a row.
     ///
     /// # Panics
     /// If there is no such row or plane.
     pub fn row(&mut self, row: usize, plane: usize) -> &mut [T] {
         assert!(row < self.rows && plane < self.tiling.planes, "tiles: row {row}, plane {plane}");
         let at = (self.row + row) * self.tiling.stride() + plane * self.tiling.columns + self.column;
-        // SAFETY: inside of rows that were lent to us for this lifetime, and no other tile has these elements.
+        // SAFETY: inside rows borrowed for this lifetime; no other tile has these elements.
         unsafe { std::slice::from_raw_parts_mut(self.first.add(at), self.width) }
     }
 }
@@ -120,7 +121,7 @@ mod tests {
     use crate::par_for;
 
     #[test]
-    fn every_element_is_in_one_tile_which_knows_its_place() {
+    fn every_element_is_in_one_tile() {
         for (rows, each, planes, columns, width) in
             [(5, 2, 4, 7, 3), (1, 8, 1, 16, 16), (16, 8, 4, 32, 16), (3, 1, 2, 5, 9), (0, 3, 1, 4, 2)]
         {
@@ -141,7 +142,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "row 1, plane 0")]
-    fn a_row_that_is_not_there_is_refused() {
+    fn rows_out_of_range_are_refused() {
         par_for(
             tiles_mut(&mut [0; 4], Tiling { rows: 3, planes: 1, columns: 4, width: 2 }),
             |_, mut tile| {

@@ -1,11 +1,11 @@
-//! Scratch memory of tasks: as many slots as a plan allows, whatever the number of threads.
+//! Scratch memory of tasks, in a planned number of slots.
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::{ReusableBuffer, ScratchReq};
 
-/// Scratch memory of tasks; each thread has a slot of its own, if there are enough.
+/// Scratch memory of tasks: one slot for each thread, up to a planned number.
 ///
-/// A task that holds a slot neither locks another nor waits for tasks of its own.
+/// While a task holds a slot, it must not lock another slot nor wait for subtasks.
 #[derive(Debug)]
 pub struct WorkerSlots<T>(Vec<Mutex<T>>);
 
@@ -16,7 +16,7 @@ impl<T> Default for WorkerSlots<T> {
 }
 
 impl<T: Default> WorkerSlots<T> {
-    /// Changes the number of slots, at least one; slots that remain keep their memory.
+    /// Changes the number of slots, at least 1; remaining slots keep their memory.
     pub fn resize(&mut self, count: usize) {
         let count = count.max(1);
         self.0.reserve_exact(count.saturating_sub(self.0.len()));
@@ -25,17 +25,17 @@ impl<T: Default> WorkerSlots<T> {
 }
 
 impl<T> WorkerSlots<T> {
-    /// Number of slots.
+    /// Returns the number of slots.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is no slot.
+    /// Returns whether there is no slot.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Locks the slot of the calling thread, which other threads may share.
+    /// Locks the slot of the calling thread; other threads may share it.
     ///
     /// # Panics
     /// If there is no slot.
@@ -43,12 +43,12 @@ impl<T> WorkerSlots<T> {
         lock(&self.0[rayon::current_thread_index().unwrap_or(0) % self.0.len()])
     }
 
-    /// All slots.
+    /// Iterates over all slots.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.0.iter_mut().map(|slot| slot.get_mut().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The requirement of a slot around `content`.
+    /// Returns the requirement of a slot with the given contents.
     pub fn requirement_of(content: ScratchReq) -> ScratchReq {
         ScratchReq::new::<Mutex<T>>(1).and(content)
     }
@@ -64,7 +64,7 @@ impl<T: ReusableBuffer> ReusableBuffer for WorkerSlots<T> {
     }
 }
 
-/// Locks also after a panic: whatever it left behind is only ever overwritten.
+/// Locks a mutex, also after a panic: the contents are only ever overwritten.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

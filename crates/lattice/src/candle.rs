@@ -13,7 +13,7 @@ mod weights;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::{DType, Storage, Tensor};
-use panda_core::candle::{Element, function_of, values};
+use panda_core::candle::{Element, values, with_custom_grad};
 
 pub use batch::BatchTensors;
 use batch::{FrameBatch, LabelBatch};
@@ -336,7 +336,7 @@ impl TensorCall {
             *lock(&done) = CallGradients(weights, all);
             Ok(own)
         };
-        Ok(function_of(NAME, &tensors, losses, shape, slope)?)
+        Ok(with_custom_grad(NAME, &tensors, losses, shape, slope)?)
     }
 
     fn sum<F: GnatDtype>(self, weights: &[f64]) -> Result<GnatLossSum> {
@@ -355,7 +355,7 @@ impl TensorCall {
             1.0 => Ok(gradients[tensor].clone()),
             factor => gradients[tensor].affine(factor, 0.0),
         };
-        let sum = function_of(NAME, &self.tensors()?, vec![value], (), slope)?;
+        let sum = with_custom_grad(NAME, &self.tensors()?, vec![value], (), slope)?;
         Ok(GnatLossSum { sum, losses })
     }
 

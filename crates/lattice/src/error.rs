@@ -1,5 +1,5 @@
 //! What can go wrong with a recognition lattice.
-use kernels::{Brief, par_find, parts};
+use kernels::{ShortFloat, par_find, parts};
 
 /// The crate's result type.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -55,7 +55,7 @@ pub enum Error {
         found: i64,
     },
     /// A frame inside an utterance's length with a value that is NaN or infinite.
-    #[error("frames: expected finite values in frame {frame} of utterance {utterance}, found {value}", value = Brief(*value))]
+    #[error("frames: expected finite values in frame {frame} of utterance {utterance}, found {value}", value = ShortFloat(*value))]
     Frame {
         /// Index of the utterance.
         utterance: usize,
@@ -65,7 +65,7 @@ pub enum Error {
         value: f64,
     },
     /// A parameter with a value that it must not have.
-    #[error("{argument}: expected {expected} at index {index}, found {value}", value = Brief(*value))]
+    #[error("{argument}: expected {expected} at index {index}, found {value}", value = ShortFloat(*value))]
     Parameter {
         /// Name of the parameter.
         argument: String,
@@ -77,7 +77,7 @@ pub enum Error {
         value: f64,
     },
     /// Sums over paths that left the numbers.
-    #[error("weights: expected arc weights whose sums are finite or -inf, found {value} in utterance {utterance}", value = Brief(*value))]
+    #[error("weights: expected arc weights whose sums are finite or -inf, found {value} in utterance {utterance}", value = ShortFloat(*value))]
     Overflow {
         /// Index of the utterance.
         utterance: usize,
@@ -85,7 +85,7 @@ pub enum Error {
         value: f64,
     },
     /// Arc weights too large for their precision: differences of 1 are lost beside them.
-    #[error("weights: expected arc weights small enough for posteriors that add up to 1, found {sum} in frame {frame} of utterance {utterance}", sum = Brief(*sum))]
+    #[error("weights: expected arc weights small enough for posteriors that add up to 1, found {sum} in frame {frame} of utterance {utterance}", sum = ShortFloat(*sum))]
     Precision {
         /// Index of the utterance.
         utterance: usize,
@@ -117,7 +117,7 @@ pub enum Error {
         limit: usize,
     },
     /// A score of a label that is none.
-    #[error("fusion: expected a finite score or -inf for label {label}, found {value}", value = Brief(*value))]
+    #[error("fusion: expected a finite score or -inf for label {label}, found {value}", value = ShortFloat(*value))]
     Fusion {
         /// The label.
         label: u32,

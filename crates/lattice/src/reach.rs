@@ -5,7 +5,7 @@
 //! sources, so that blocks change no bit.
 use std::ops::Range;
 
-use kernels::{Fan, Real, ScratchReq, items_mut, par_for, parts, parts_mut};
+use kernels::{ArcScatter, Real, ScratchReq, items_mut, par_for, parts, parts_mut};
 
 use crate::{Context, context::NextStates};
 
@@ -66,7 +66,7 @@ impl<'a> Reach<'a> {
         match &self.runs {
             None => self.each(lexical, shifts, |_, to, w| max[to] = if w > max[to] { w } else { max[to] }),
             Some(runs) => runs.in_blocks(max, &mut [], |block, max, _| {
-                runs.fans(block, lexical, shifts, |fan| F::fan_max(max, fan));
+                runs.fans(block, lexical, shifts, |fan| F::scatter_max(max, fan));
             }),
         }
     }
@@ -79,7 +79,7 @@ impl<'a> Reach<'a> {
             }),
             Some(runs) => runs.in_blocks(sums, &mut [], |block, sums, _| {
                 let max = block.map_or(max, |block| &max[block.states.clone()]);
-                runs.fans(block, lexical, shifts, |fan| F::fan_sum(sums, max, fan));
+                runs.fans(block, lexical, shifts, |fan| F::scatter_exp_sum(sums, max, fan));
             }),
         }
     }
@@ -93,7 +93,7 @@ impl<'a> Reach<'a> {
                 }
             }),
             Some(runs) => runs.in_blocks(best, from, |block, best, from| {
-                runs.fans(block, lexical, shifts, |fan| F::fan_best(best, from, fan));
+                runs.fans(block, lexical, shifts, |fan| F::scatter_argmax(best, from, fan));
             }),
         }
     }
@@ -103,14 +103,14 @@ impl<'a> Reach<'a> {
         let vocabulary = self.context.vocabulary();
         if let Some(StateRuns { starts, blocks, .. }) = &self.runs {
             if blocks.is_empty() {
-                return F::fan_back(lexical, shifts, starts, next, sums);
+                return F::gather_exp(lexical, shifts, starts, next, sums);
             }
             let rows = starts.len().div_ceil(BLOCKS);
             let own = (parts_mut(lexical, rows * vocabulary), parts_mut(sums, rows));
             par_for(
                 (own, parts(shifts, rows), parts(starts, rows)),
                 |_, ((lexical, sums), shifts, starts)| {
-                    F::fan_back(lexical, shifts, starts, next, sums);
+                    F::gather_exp(lexical, shifts, starts, next, sums);
                 },
             );
             return;
@@ -193,18 +193,18 @@ impl StateRuns {
         block: Option<&StateBlock>,
         lexical: &[F],
         shifts: &[F],
-        mut visit: impl FnMut(Fan<F>),
+        mut visit: impl FnMut(ArcScatter<F>),
     ) {
         let Some(block) = block else {
-            return visit(Fan { rows: lexical, shifts, starts: &self.starts, first: 0 });
+            return visit(ArcScatter { rows: lexical, shifts, starts: &self.starts, first_row: 0 });
         };
         let vocabulary = lexical.len() / self.starts.len();
         for sources in &block.sources {
-            visit(Fan {
+            visit(ArcScatter {
                 rows: &lexical[sources.start * vocabulary..sources.end * vocabulary],
                 shifts: &shifts[sources.clone()],
                 starts: &self.inside[sources.clone()],
-                first: sources.start,
+                first_row: sources.start,
             });
         }
     }

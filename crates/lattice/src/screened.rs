@@ -11,7 +11,7 @@ mod screening;
 
 use std::ops::Range;
 
-use kernels::{Fan, PANEL, Real, Sources, Winners, items_mut, par_for, parts, parts_mut};
+use kernels::{ArcScatter, BestArcs, PANEL_COLUMNS, PanelArcs, Real, items_mut, par_for, parts, parts_mut};
 
 use crate::{
     LatticePath, RecognitionLattice, Result,
@@ -107,9 +107,9 @@ struct UtteranceScratch<F> {
     next: Vec<F>,
     /// Weights of blanks, by place.
     blank: Vec<F>,
-    /// Arcs from states in no panel in a few frames, *rest x PANEL x (1 + V)*.
+    /// Arcs from states in no panel in a few frames, *rest x PANEL_COLUMNS x (1 + V)*.
     rest: Vec<F>,
-    /// These frames in the middle of all states, *PANEL x H*.
+    /// These frames in the middle of all states, *PANEL_COLUMNS x H*.
     middles: Vec<F>,
 }
 
@@ -131,7 +131,7 @@ struct FrameSlice<'a, F> {
     next: &'a mut [F],
     from: &'a mut [u32],
     /// By columns of panels.
-    blank: &'a mut [[F; PANEL]],
+    blank: &'a mut [[F; PANEL_COLUMNS]],
 }
 
 /// Searches all frames of some utterances.
@@ -143,7 +143,7 @@ fn search_chunk<F: Real>(screened: ScreenedFrames<F>, utterances: &mut [Screened
     let tasks = PanelTask::all(&panels.runs, c);
     let longest = utterances.iter().map(|utterance| utterance.frames.len()).max().unwrap_or(0);
     for t in 0..longest {
-        if t % PANEL == 0 {
+        if t % PANEL_COLUMNS == 0 {
             let active = utterances.iter().zip(&mut scratch).filter(|(it, _)| t < it.frames.len());
             for (utterance, scratch) in active {
                 scratch.prepare(screened, utterance.frames.clone().skip(t));
@@ -178,12 +178,12 @@ impl<'a, F: Real> FrameSlice<'a, F> {
         t: usize,
     ) -> Self {
         let (c, h, panels) = (utterance.state.len(), screened.hidden(), screened.panels());
-        let arcs = scratch.rest.len() / (PANEL * panels.rest.len()).max(1);
+        let arcs = scratch.rest.len() / (PANEL_COLUMNS * panels.rest.len()).max(1);
         Self {
             frame: utterance.frames.start + t,
-            middle: &scratch.middles[t % PANEL * h..][..h],
+            middle: &scratch.middles[t % PANEL_COLUMNS * h..][..h],
             alpha: utterance.state,
-            rest: &scratch.rest[t % PANEL * arcs..],
+            rest: &scratch.rest[t % PANEL_COLUMNS * arcs..],
             next: &mut scratch.next,
             from: &mut utterance.from[t * c..][..c],
             blank: &mut scratch.blank.as_chunks_mut().0[..panels.states.len()],
@@ -230,7 +230,7 @@ impl<'a> PanelTask<'a> {
     /// Finds the best lexical arcs into the states of the task, and the scores of their blanks by column.
     fn best_arcs<F: Real>(&self, screened: ScreenedFrames<F>, slices: &mut [FrameSlice<F>]) {
         let (panels, vocabulary) = (screened.panels(), screened.vocabulary());
-        let arcs = PANEL * (1 + vocabulary);
+        let arcs = PANEL_COLUMNS * (1 + vocabulary);
         let mut sources = Vec::with_capacity(self.panels().len() * slices.len());
         let mut winners = Vec::with_capacity(self.runs.len() * slices.len());
         for FrameSlice { frame, middle, alpha, rest, next, from, blank } in slices {
@@ -246,24 +246,24 @@ impl<'a> PanelTask<'a> {
                 skipped = run.start + vocabulary;
                 for (at, &state) in run.rest.clone().zip(&panels.rest[run.rest.clone()]) {
                     let rows = &rest[at * arcs + 1..][..vocabulary];
-                    F::fan_best(
+                    F::scatter_argmax(
                         best,
                         from,
-                        Fan { rows, shifts: &[alpha[state]], starts: &[0], first: state },
+                        ArcScatter { rows, shifts: &[alpha[state]], starts: &[0], first_row: state },
                     );
                 }
-                sources.extend(run.panels.clone().zip(&mut blank).map(|(panel, blank)| Sources {
+                sources.extend(run.panels.clone().zip(&mut blank).map(|(panel, blank)| PanelArcs {
                     addends: screened.addends(panel, *frame),
-                    middle,
+                    center: middle,
                     shifts: screened.shifts(panel, alpha),
-                    arcs: screened.arcs(panel),
-                    to: winners.len(),
+                    first_arcs: screened.arcs(panel),
+                    target: winners.len(),
                     blank,
                 }));
-                winners.push(Winners { best, from });
+                winners.push(BestArcs { weights: best, arcs: from });
             }
         }
-        screened.screen().best(&mut sources, &mut winners);
+        screened.screen().update(&mut sources, &mut winners);
     }
 }
 
@@ -279,14 +279,14 @@ impl<F: Real> UtteranceScratch<F> {
         Self {
             next: vec![F::ZERO; states],
             blank: vec![F::ZERO; panels.count()],
-            rest: vec![F::ZERO; panels.rest.len() * PANEL * (1 + screened.vocabulary())],
-            middles: vec![F::ZERO; PANEL * screened.hidden()],
+            rest: vec![F::ZERO; panels.rest.len() * PANEL_COLUMNS * (1 + screened.vocabulary())],
+            middles: vec![F::ZERO; PANEL_COLUMNS * screened.hidden()],
         }
     }
 
     /// Computes all that does not depend on `α` for the next few frames.
     fn prepare(&mut self, screened: ScreenedFrames<F>, frames: impl Iterator<Item = usize>) {
-        let frames: Vec<usize> = frames.take(PANEL).collect();
+        let frames: Vec<usize> = frames.take(PANEL_COLUMNS).collect();
         screened.forward_rest(&frames, &mut self.rest);
         let h = screened.hidden();
         par_for(
@@ -306,10 +306,14 @@ impl<F: Real> ScreenedUtterance<'_, F> {
     fn finish_frame(&mut self, scratch: &mut UtteranceScratch<F>, screened: ScreenedFrames<F>, t: usize) {
         let (panels, vocabulary) = (screened.panels(), screened.vocabulary());
         let UtteranceScratch { next, blank, rest, .. } = scratch;
-        let of_rest = rest.iter().skip(t % PANEL * (1 + vocabulary)).step_by(PANEL * (1 + vocabulary));
-        blank[panels.states.len() * PANEL..].iter_mut().zip(of_rest).for_each(|(blank, &w)| *blank = w);
+        let of_rest =
+            rest.iter().skip(t % PANEL_COLUMNS * (1 + vocabulary)).step_by(PANEL_COLUMNS * (1 + vocabulary));
+        blank[panels.states.len() * PANEL_COLUMNS..]
+            .iter_mut()
+            .zip(of_rest)
+            .for_each(|(blank, &w)| *blank = w);
         let from = &mut self.from[t * next.len()..][..next.len()];
-        let top = F::fan_stay(next, from, self.state, blank, &panels.places);
+        let top = F::merge_self_loops(next, from, self.state, blank, &panels.places);
         *self.offset += take(next, top).to_f64();
         self.state.copy_from_slice(next);
     }

@@ -66,8 +66,8 @@ fn center<F: Real>(values: &mut [F]) -> F {
 
 /// The same where the largest value is known.
 pub fn take<F: Real>(values: &mut [F], top: F) -> F {
-    if top == F::NEG_INFINITY || top > F::LARGEST {
-        return if top > F::LARGEST { top } else { F::ZERO };
+    if top == F::NEG_INFINITY || top > F::MAX {
+        return if top > F::MAX { top } else { F::ZERO };
     }
     values.iter_mut().for_each(|x| *x = *x - top);
     top

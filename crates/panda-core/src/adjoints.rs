@@ -1,35 +1,35 @@
-//! What a lattice sends back for each site.
-use kernels::{par_find, runs};
+//! Gradients of the loss with respect to the emissions.
+use kernels::{par_find, range_parts};
 
 use crate::{Error, Real, Result, Selection, blocking::SITES_PER_TASK, error::expect_len};
 
-/// What the lattice sends back.
+/// Gradients of the loss that [`backward`](crate::backward()) starts from.
 #[derive(Debug, Clone, Copy)]
 pub struct Adjoints<'a> {
     /// `dL/dr`, *N x S*; inactive entries are not read.
     pub emissions: &'a [f64],
-    /// `dL/dlogZ`, *N*, beyond what the emissions imply (z-loss).
+    /// `dL/dlogZ`, *N*, in addition to what the emissions imply (z-loss).
     pub log_z: Option<&'a [f64]>,
-    /// Clamp on the gradient of the scores.
+    /// Optional clamp on the gradient of the scores.
     pub clamp: Option<Clamp<'a>>,
 }
 
-/// Clamps each element of the gradient of the scores: `g = weight · clip(g, -limit, limit)`.
+/// Clamp of the score gradient: `g = weight · clip(g, -limit, limit)`.
 #[derive(Debug, Clone, Copy)]
 pub struct Clamp<'a> {
-    /// The largest magnitude before weighting, at least 0.
+    /// Largest magnitude before weighting, at least 0.
     pub limit: f64,
-    /// Applied after clipping, *N*; adjoints must not contain it.
+    /// Weight of each site, *N*, applied after clipping; adjoints must not contain it.
     pub weights: &'a [f64],
 }
 
 impl<'a> Adjoints<'a> {
-    /// Adjoints of the emissions alone.
+    /// Creates adjoints of the emissions, without z-loss and clamp.
     pub fn new(emissions: &'a [f64]) -> Self {
         Self { emissions, log_z: None, clamp: None }
     }
 
-    /// Fails unless everything that a gradient is made of is finite in the type of the rows.
+    /// Fails unless all values are finite in the type of the rows.
     pub(crate) fn check<F: Real>(&self, sites: usize, selection: &Selection) -> Result<()> {
         let per_site = selection.per_site();
         expect_len("adjoints.emissions", sites.saturating_mul(per_site), self.emissions.len())?;
@@ -37,12 +37,12 @@ impl<'a> Adjoints<'a> {
         for (argument, values) in [("adjoints.log_z", self.log_z), ("adjoints.clamp.weights", weights)] {
             let Some(values) = values else { continue };
             expect_len(argument, sites, values.len())?;
-            first_error(sites, |site| finite::<F>(argument, site, values[site]))?;
+            first_error(sites, |site| check_finite::<F>(argument, site, values[site]))?;
         }
         first_error(sites, |site| {
             let entries = selection.active(site).map(|(slot, _)| self.emissions[site * per_site + slot]);
-            let mut all = entries.chain([self.total(site, selection)]);
-            all.try_for_each(|value| finite::<F>("adjoints.emissions", site, value))
+            let mut values = entries.chain([self.total(site, selection)]);
+            values.try_for_each(|value| check_finite::<F>("adjoints.emissions", site, value))
         })?;
         match self.clamp {
             Some(Clamp { limit, .. }) if limit.is_nan() || limit < 0.0 => Err(Error::Clamp { limit }),
@@ -50,28 +50,28 @@ impl<'a> Adjoints<'a> {
         }
     }
 
-    /// Whether a site has an adjoint that is not zero, or close to zero.
+    /// Returns whether a site has an adjoint that is not negligible.
     pub(crate) fn is_active<F: Real>(&self, site: usize, selection: &Selection) -> bool {
-        let is_nonzero = |adjoint: f64| adjoint.abs() > F::TINY.to_f64();
+        let is_nonzero = |adjoint: f64| adjoint.abs() > F::FLUSH_THRESHOLD.to_f64();
         let row = &self.emissions[site * selection.per_site()..];
         self.log_z.is_some_and(|a| is_nonzero(a[site]))
             || selection.active(site).any(|(slot, _)| is_nonzero(row[slot]))
     }
 
-    /// `A = Σ_s a_s - dL/dlogZ`
+    /// Returns `A = Σ_s a_s - dL/dlogZ` of a site.
     pub(crate) fn total(&self, site: usize, selection: &Selection) -> f64 {
         let row = &self.emissions[site * selection.per_site()..];
         selection.active(site).map(|(slot, _)| row[slot]).sum::<f64>() - self.log_z.map_or(0.0, |a| a[site])
     }
 }
 
-/// What is wrong with the first site with which anything is.
+/// Checks all sites in parallel; returns the error of the first bad site.
 fn first_error(sites: usize, check: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
     let error = |site| check(site).err();
-    par_find(runs(sites, SITES_PER_TASK), |_, mut sites| sites.find_map(error)).map_or(Ok(()), Err)
+    par_find(range_parts(sites, SITES_PER_TASK), |_, mut sites| sites.find_map(error)).map_or(Ok(()), Err)
 }
 
-fn finite<F: Real>(argument: &'static str, site: usize, value: f64) -> Result<()> {
+fn check_finite<F: Real>(argument: &'static str, site: usize, value: f64) -> Result<()> {
     if F::from_f64(value).to_f64().is_finite() {
         Ok(())
     } else {

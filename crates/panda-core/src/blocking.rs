@@ -1,50 +1,50 @@
-//! Sizes of the parts that a plan's waves and tiles are divided into, for a kernel, and which sites form a wave.
+//! Task and operand sizes for a kernel, and waves of sites.
 use std::ops::Range;
 
 use kernels::{
     ReusableBuffer, WorkerSlots,
     packed::{
-        Full, Operand, OperandFormat,
-        half::{DEPTH, Half},
+        FullFormat, Operand, OperandFormat,
+        bf16::{Bf16Format, DEPTH},
     },
 };
 
 use crate::{Normalized, Plan, Precision, Real};
 
-/// Rows of a task that makes hidden rows, pulls gradients back or merges statistics.
+/// Rows of a task that computes hidden rows, their gradients or statistics.
 pub(crate) const ROWS_PER_TASK: usize = 4;
-/// Sites of a task that looks at a few numbers of each.
+/// Sites of a task that reads a few numbers of each.
 pub(crate) const SITES_PER_TASK: usize = 1 << 10;
-/// Steps of a sum that a task packs of a weight: the less for more tasks where a group has few.
-const STEPS: [usize; 2] = [64, 32];
-/// Tasks of a step that are enough: two for each of 64 threads.
-pub(crate) const TASKS: usize = 128;
-/// Scores that pass have room for so many threads at once; more wait for each other.
+/// Steps of a weight that a task packs; the smaller number is for groups with few tasks.
+const PACKED_STEPS: [usize; 2] = [64, 32];
+/// Targeted number of tasks in a step: two for each of 64 threads.
+pub(crate) const MIN_TASKS: usize = 128;
+/// Maximum number of threads that compute unsaved scores at once; further threads wait.
 const MAX_SLOTS: usize = 64;
 
-/// How the engine cuts a wave for a kernel, and words of the parts of its panels.
+/// Task sizes of a wave, and words of its packed operands.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Blocking {
-    /// Rows of a left micro-panel, columns of a right one.
+    /// Rows of a left micro-panel, and columns of a right one.
     pub mr: usize,
     pub nr: usize,
-    /// Rows of a task's scores.
+    /// Rows of a task that computes scores.
     pub strip: usize,
-    /// Rows or classes of a task's products.
-    pub leaf: usize,
-    /// Rows or classes whose products read the same operand one after the other.
-    pub piece: usize,
+    /// Rows or classes of a task that computes a product.
+    pub task_rows: usize,
+    /// Rows or classes of consecutive products that read the same operand.
+    pub shared_rows: usize,
     /// Steps of a weight's micro-panel that a task packs.
     pub steps: usize,
-    /// Strips of a block.
+    /// Strips in a block.
     pub strips: usize,
-    /// Of a block.
+    /// Words of a block of hidden rows.
     pub h_left: usize,
     pub h_right: usize,
-    /// Of a tile.
+    /// Words of a tile of weights.
     pub wt_right: usize,
     pub w_right: usize,
-    /// Of a block in a tile.
+    /// Words of score gradients of a block in a tile.
     pub gt_left: usize,
     pub g_left: usize,
 }
@@ -55,15 +55,15 @@ impl Blocking {
         let (mr, nr) = (N::side(Operand::Left), N::side(Operand::Right));
         let strip = mr;
         let weights = plan.tiles.saturating_mul(tile).saturating_mul(h);
-        // The average group is shorter than the longest.
-        let few = weights / (nr * STEPS[0]) < 3 * TASKS / 2;
+        // The average group is smaller than the largest.
+        let has_few_tasks = weights / (nr * PACKED_STEPS[0]) < 3 * MIN_TASKS / 2;
         Self {
             mr,
             nr,
             strip,
-            leaf: mr,
-            piece: 8 * N::strip(),
-            steps: if N::STEPWISE { STEPS[usize::from(few)] } else { DEPTH },
+            task_rows: mr,
+            shared_rows: 8 * N::strip(),
+            steps: if N::STEPWISE { PACKED_STEPS[usize::from(has_few_tasks)] } else { DEPTH },
             strips: block.div_ceil(strip),
             h_left: N::words(Operand::Left, block, h),
             h_right: N::words(Operand::Right, h, block),
@@ -74,21 +74,21 @@ impl Blocking {
         }
     }
 
-    /// The same for a precision.
-    pub fn of<F: Real>(plan: &Plan<F>, h: usize, precision: Precision) -> Self {
+    /// Selects the sizes for a precision.
+    pub fn for_precision<F: Real>(plan: &Plan<F>, h: usize, precision: Precision) -> Self {
         match precision {
-            Precision::Full => Self::new::<F, Full>(plan, h),
-            Precision::Bf16 => Self::new::<F, Half>(plan, h),
+            Precision::Full => Self::new::<F, FullFormat>(plan, h),
+            Precision::Bf16 => Self::new::<F, Bf16Format>(plan, h),
         }
     }
 
-    /// Slots for scores that are not kept.
+    /// Returns the number of slots for unsaved scores.
     pub fn slots<F>(&self, plan: &Plan<F>) -> usize {
         plan.tiles.saturating_mul(plan.wave.div_ceil(plan.block)).saturating_mul(self.strips).min(MAX_SLOTS)
     }
 }
 
-/// Makes at least so many slots for scores that are not kept.
+/// Ensures `count` slots for unsaved scores.
 pub(crate) fn ensure_slots<F: Real>(slots: &mut WorkerSlots<Vec<F>>, count: usize) {
     if slots.len() < count {
         slots.release();
@@ -96,55 +96,60 @@ pub(crate) fn ensure_slots<F: Real>(slots: &mut WorkerSlots<Vec<F>>, count: usiz
     }
 }
 
-/// Waves of forward: sites whose scores are kept, then the others.
+/// Returns the waves of forward: sites with saved scores, then the others.
 pub(crate) fn forward_waves<F: Real>(
     plan: &Plan<F>,
     sites: usize,
     strip: usize,
 ) -> impl Iterator<Item = Range<usize>> {
-    [0..plan.kept, plan.kept..sites].into_iter().flat_map(move |part| {
-        let step = plan.step(part.len(), strip);
+    [0..plan.saved_scores, plan.saved_scores..sites].into_iter().flat_map(move |part| {
+        let step = plan.wave_sites(part.len(), strip);
         part.clone().step_by(step).map(move |from| from..(from + step).min(part.end))
     })
 }
 
-/// Waves of backward, over the active sites: first those whose hidden rows are saved, then other sites whose scores were
-/// kept, `kept` from the first on, then the rest. Calls `each` with a wave and whether its hidden rows are saved.
+/// Calls `visit` with each wave of active sites.
+///
+/// The second argument is true if the hidden rows of the wave are saved.
+///
+/// Waves with saved hidden rows come first, then other sites with saved scores (the first
+/// `score_sites`), then the rest.
 pub(crate) fn backward_waves<F: Real>(
     plan: &Plan<F>,
     strip: usize,
     normalized: &Normalized<F>,
-    kept: usize,
+    score_sites: usize,
     active: &[bool],
-    list: &mut Vec<usize>,
-    mut each: impl FnMut(&[usize], bool),
+    wave_sites: &mut Vec<usize>,
+    mut visit: impl FnMut(&[usize], bool),
 ) {
-    // Saved rows are contiguous, so that a few inactive ones are included: their gradients are zero.
-    let whole = |wave: &Range<usize>| 8 * count_active(&active[wave.clone()]) >= 7 * wave.len();
+    // Saved rows are contiguous, so that a few inactive ones are included: their gradients are
+    // zero.
+    let is_dense = |wave: &Range<usize>| 8 * count_active(&active[wave.clone()]) >= 7 * wave.len();
     let is_active = |site: &usize| active[*site];
-    let held = normalized.hidden.waves(plan, kept);
-    for wave in held.clone().filter(whole) {
-        list.clear();
-        list.extend(wave);
-        each(list, true);
+    let saved_waves = normalized.hidden.waves(plan, score_sites);
+    for wave in saved_waves.clone().filter(is_dense) {
+        wave_sites.clear();
+        wave_sites.extend(wave);
+        visit(wave_sites, true);
     }
-    let first = held.clone().last().map_or(0, |wave| wave.end);
-    let partly = || held.clone().filter(|wave| !whole(wave)).flatten();
-    let kept_sites = || partly().chain(first..kept).filter(is_active);
-    let rest = || (kept..normalized.max.len()).filter(is_active);
+    let first = saved_waves.clone().last().map_or(0, |wave| wave.end);
+    let sparse_sites = || saved_waves.clone().filter(|wave| !is_dense(wave)).flatten();
+    let score_wave_sites = || sparse_sites().chain(first..score_sites).filter(is_active);
+    let other_sites = || (score_sites..normalized.max.len()).filter(is_active);
     let streams: [(&mut dyn Iterator<Item = usize>, usize); 2] =
-        [(&mut kept_sites(), kept_sites().count()), (&mut rest(), rest().count())];
+        [(&mut score_wave_sites(), score_wave_sites().count()), (&mut other_sites(), other_sites().count())];
     for (sites, count) in streams {
-        let step = plan.step(count, strip);
+        let step = plan.wave_sites(count, strip);
         for _ in 0..count.div_ceil(step) {
-            list.clear();
-            list.extend((&mut *sites).take(step));
-            each(list, false);
+            wave_sites.clear();
+            wave_sites.extend((&mut *sites).take(step));
+            visit(wave_sites, false);
         }
     }
 }
 
-/// Number of active sites.
+/// Counts the active sites.
 pub(crate) fn count_active(active: &[bool]) -> usize {
     active.iter().filter(|active| **active).count()
 }

@@ -1,7 +1,7 @@
-//! The tensor face: the selected normaliser as a candle operation with autograd.
+//! candle operations of the selected normalizer, with autograd.
 //!
-//! Emissions come out as `f64` whatever the type of the rows, see the top of the crate; gradients have the types
-//! of their arguments.
+//! Emissions are `f64` for rows of any type, as explained in the crate documentation. Gradients
+//! have the types of their arguments.
 use std::sync::{Arc, Mutex};
 
 use kernels::lock;
@@ -11,19 +11,19 @@ use candle_core::{
 };
 
 use crate::{
-    Adjoints, Backward, DEFAULT_BUDGET, Gradients, Head, Normalized, Real, Rows, Selection, Sites, Workspace,
-    backward, forward,
+    Adjoints, BackwardInputs, DEFAULT_BUDGET, Gradients, Head, Normalized, Real, Rows, Selection, Sites,
+    Workspace, backward, forward,
 };
 
-/// A float type that both candle and the kernels know: `f32` and `f64`.
+/// A float type of both candle and the kernels: `f32` or `f64`.
 pub trait Element: Real + WithDType {}
 impl Element for f32 {}
 impl Element for f64 {}
 
-/// The contiguous values of an operation's argument.
+/// Returns the contiguous values of an operation's argument.
 ///
 /// # Errors
-/// Another type, or a layout with holes.
+/// Another type, or a layout that is not contiguous.
 pub fn values<'a, F: Element>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [F]> {
     match layout.contiguous_offsets() {
         Some((from, to)) => Ok(&F::cpu_storage_as_slice(storage)?[from..to]),
@@ -31,13 +31,13 @@ pub fn values<'a, F: Element>(storage: &'a CpuStorage, layout: &Layout) -> Resul
     }
 }
 
-/// Lends the values of contiguous tensors on the CPU to a function, without a copy.
+/// Calls a function with the values of CPU tensors, without a copy.
 ///
 /// # Errors
-/// A tensor on another device, of another type, or with holes.
-pub fn with_values<F: Element, T, E: From<Error>, const K: usize>(
+/// A tensor on another device, of another type, or not contiguous.
+fn with_values<F: Element, T, E: From<Error>, const K: usize>(
     tensors: [&Tensor; K],
-    use_them: impl FnOnce([&[F]; K]) -> std::result::Result<T, E>,
+    work: impl FnOnce([&[F]; K]) -> std::result::Result<T, E>,
 ) -> std::result::Result<T, E> {
     let guards = tensors.map(|tensor| tensor.storage_and_layout());
     let mut slices: [&[F]; K] = [&[]; K];
@@ -47,16 +47,17 @@ pub fn with_values<F: Element, T, E: From<Error>, const K: usize>(
         };
         *slice = values(storage, layout)?;
     }
-    use_them(slices)
+    work(slices)
 }
 
-/// `values` of a shape (`f64`) as a function of all tensors that a graph leads to, however many they are.
+/// Returns a tensor (`f64`) of given values with a custom gradient.
 ///
-/// `grad_fn` gives the gradient for one of them, by its number, given the derivative of whatever follows by the values.
+/// It is a function of any number of tensors. `grad_fn(i, upstream)` returns the gradient of tensor
+/// `i`, given the derivative with respect to the values.
 ///
 /// # Errors
-/// Values that do not fit the shape.
-pub fn function_of(
+/// Values that do not match the shape.
+pub fn with_custom_grad(
     name: &'static str,
     tensors: &[Tensor],
     values: Vec<f64>,
@@ -77,11 +78,14 @@ pub fn function_of(
     sum.map_or_else(|| Tensor::from_vec(values, shape, &Device::Cpu), Ok)
 }
 
-/// Gradient for one of some tensors, given the derivative of whatever follows by the value.
+/// Computes the gradient of a tensor, given the upstream derivative.
 type GradFn = dyn Fn(usize, &Tensor) -> Result<Tensor> + Send + Sync;
 
-/// An operation of candle has at most three differentiable arguments. So a value is a sum of nodes, one for each tensor, of
-/// which the first is the value and the others are 0; a node knows the gradient for its own tensor.
+/// A term of the result, for one of its tensors.
+///
+/// candle operations have at most three differentiable arguments, so the result is a sum of one
+/// node for each tensor. The first node has the values and the others are 0; each has the gradient
+/// of its tensor.
 struct GradientNode {
     name: &'static str,
     values: Vec<f64>,
@@ -104,19 +108,19 @@ impl CustomOp1 for GradientNode {
     }
 }
 
-struct SelectedNormaliser<F> {
+struct SelectedNormalizer<F> {
     selection: Selection,
     workspace: Mutex<Workspace<F>>,
     normalized: Mutex<Option<Normalized<F>>>,
 }
 
-impl<F: Element> SelectedNormaliser<F> {
+impl<F: Element> SelectedNormalizer<F> {
     fn forward(&self, rows: &[F], weight: &[F], bias: &[F], width: usize) -> crate::Result<Normalized<F>> {
         let head = Head::new(weight, Some(bias), width)?;
         forward(&Rows::new(rows, width)?, &head, &self.selection, &mut lock(&self.workspace))
     }
 
-    /// Gradients of rows, weight and bias.
+    /// Computes the gradients of rows, weight and bias.
     fn backward(
         &self,
         [rows, weight, bias]: [&[F]; 3],
@@ -130,14 +134,14 @@ impl<F: Element> SelectedNormaliser<F> {
         let workspace = &mut lock(&self.workspace);
         let sites = &Rows::new(rows, width)?;
         let mut g = Gradients::zero(sites.zero_gradient(), head);
-        backward(Backward { sites, head, selection, normalized, adjoints }, workspace, &mut g)?;
+        backward(BackwardInputs { sites, head, selection, normalized, adjoints }, workspace, &mut g)?;
         Ok([g.sites, g.weight, g.bias.into_iter().map(kernels::Real::from_f64).collect()])
     }
 }
 
-impl<F: Element> CustomOp3 for SelectedNormaliser<F> {
+impl<F: Element> CustomOp3 for SelectedNormalizer<F> {
     fn name(&self) -> &'static str {
-        "selected-normaliser"
+        "selected-normalizer"
     }
 
     fn cpu_fwd(
@@ -175,12 +179,12 @@ impl<F: Element> CustomOp3 for SelectedNormaliser<F> {
     }
 }
 
-fn operation<F: Element>(selection: Selection) -> SelectedNormaliser<F> {
+fn operation<F: Element>(selection: Selection) -> SelectedNormalizer<F> {
     let workspace = Mutex::new(Workspace::new(DEFAULT_BUDGET, true));
-    SelectedNormaliser { selection, workspace, normalized: Mutex::new(None) }
+    SelectedNormalizer { selection, workspace, normalized: Mutex::new(None) }
 }
 
-/// Fails unless a tensor has a shape.
+/// Fails unless a tensor has the expected shape.
 fn expect_dims(argument: &'static str, tensor: &Tensor, expected: &[usize]) -> Result<()> {
     if tensor.dims() == expected {
         return Ok(());
@@ -189,7 +193,9 @@ fn expect_dims(argument: &'static str, tensor: &Tensor, expected: &[usize]) -> R
     Err(Error::wrap(crate::Error::Shape { argument, expected, found }))
 }
 
-/// Emissions *N x S* (`f64`) of hidden rows; differentiable in all three tensors.
+/// Computes emissions *N x S* (`f64`) of hidden rows.
+///
+/// The result is differentiable in all three tensors.
 ///
 /// # Shapes
 /// `hidden` *N x H*, `weight` *C x H*, `bias` *C*; `f32` or `f64`, on the CPU.
@@ -199,17 +205,17 @@ fn expect_dims(argument: &'static str, tensor: &Tensor, expected: &[usize]) -> R
 ///
 /// ```
 /// use candle_core::{Device, Tensor, Var};
-/// use panda_core::{candle::normalise_rows, Selection};
+/// use panda_core::{candle::normalize_rows, Selection};
 /// let hidden = Var::from_slice(&[0.5f32, -1.0], (1, 2), &Device::Cpu)?;
 /// let weight = Tensor::new(&[[1.0f32, 0.0], [0.0, 1.0], [1.0, 1.0]], &Device::Cpu)?;
 /// let bias = Tensor::zeros(3, candle_core::DType::F32, &Device::Cpu)?;
 /// let selection = Selection::new(vec![0, 2], vec![true, true], 2).unwrap();
-/// let emissions = normalise_rows(&hidden, &weight, &bias, selection)?;
+/// let emissions = normalize_rows(&hidden, &weight, &bias, selection)?;
 /// let gradients = emissions.sum_all()?.backward()?;
 /// assert_eq!(gradients.get(&hidden).unwrap().dims(), [1, 2]);
 /// # Ok::<(), candle_core::Error>(())
 /// ```
-pub fn normalise_rows(
+pub fn normalize_rows(
     hidden: &Tensor,
     weight: &Tensor,
     bias: &Tensor,
@@ -224,6 +230,6 @@ pub fn normalise_rows(
     match hidden.dtype() {
         DType::F32 => hidden.apply_op3(&weight, &bias, operation::<f32>(selection)),
         DType::F64 => hidden.apply_op3(&weight, &bias, operation::<f64>(selection)),
-        dtype => Err(Error::UnsupportedDTypeForOp(dtype, "selected-normaliser").bt()),
+        dtype => Err(Error::UnsupportedDTypeForOp(dtype, "selected-normalizer").bt()),
     }
 }

@@ -1,8 +1,8 @@
-//! The one error type of the crate.
+//! The error type of the crate.
 
-use kernels::Brief;
+use kernels::ShortFloat;
 
-/// What can be wrong with a call.
+/// An invalid argument of a call.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -22,28 +22,28 @@ pub enum Error {
         /// Name of the dimension.
         argument: &'static str,
     },
-    /// A budget is below the smallest cut of a call.
+    /// The budget is below the smallest plan of a call.
     #[error("budget: expected at least {smallest} bytes, found {found}")]
     Budget {
-        /// Bytes of the smallest cut ([`Plan::smallest`](crate::Plan::smallest)).
+        /// Bytes of the smallest plan ([`Plan::minimal_scratch`](crate::Plan::minimal_scratch)).
         smallest: usize,
         /// Bytes given.
         found: usize,
     },
     /// An active selected class lies outside the head.
-    #[error("selection: site {site}, slot {slot} asks for class {class}, but there are {classes} classes")]
+    #[error("selection: site {site}, slot {slot}: expected a class below {classes}, found {class}")]
     ClassOutOfRange {
         /// Row of the selection.
         site: usize,
         /// Column of the selection.
         slot: usize,
-        /// The class asked for.
+        /// The selected class.
         class: u32,
         /// Number of classes of the head.
         classes: usize,
     },
-    /// A site selects the same class twice, so that its adjoint would be ambiguous.
-    #[error("selection: site {site} selects class {class} more than once")]
+    /// A site selects the same class twice, which makes its adjoint ambiguous.
+    #[error("selection: site {site}: expected distinct classes, found class {class} twice")]
     DuplicateClass {
         /// Row of the selection.
         site: usize,
@@ -60,9 +60,9 @@ pub enum Error {
         /// The shape given.
         found: Vec<usize>,
     },
-    /// A row of ready-made scores belongs to no site, or to one that has a row already.
+    /// A row of scores names no site, or a duplicate one.
     #[error(
-        "`site_of_row`: row {row} names site {site}; expected each of the {sites} sites once, or PADDING"
+        "`site_of_row`: row {row}: expected each of the {sites} sites once, or PADDING, found site {site}"
     )]
     SiteOfRow {
         /// The row of the scores.
@@ -75,7 +75,7 @@ pub enum Error {
     /// A weight of the head is infinite.
     #[error(
         "`head.weight`: class {class}: expected finite weights, found {value}; a class is masked by a bias of -inf",
-        value = Brief(*value)
+        value = ShortFloat(*value)
     )]
     InfiniteWeight {
         /// The first such class.
@@ -83,7 +83,7 @@ pub enum Error {
         /// The value found.
         value: f64,
     },
-    /// A site's scores hold a NaN or +inf.
+    /// The scores of a site contain NaN or +inf.
     #[error("site {site}: expected scores that are finite or -inf, found NaN or +inf")]
     NotFinite {
         /// The first such site.
@@ -96,7 +96,7 @@ pub enum Error {
         site: usize,
     },
     /// An adjoint is NaN or infinite.
-    #[error("`{argument}`: expected finite values, found {value} at site {site}", value = Brief(*value))]
+    #[error("`{argument}`: expected finite values, found {value} at site {site}", value = ShortFloat(*value))]
     Adjoint {
         /// Name of the argument.
         argument: &'static str,
@@ -106,7 +106,7 @@ pub enum Error {
         value: f64,
     },
     /// A gradient clamp is NaN or negative.
-    #[error("clamp: expected a limit of at least 0, found {limit}", limit = Brief(*limit))]
+    #[error("clamp: expected a limit of at least 0, found {limit}", limit = ShortFloat(*limit))]
     Clamp {
         /// The limit given.
         limit: f64,
@@ -116,7 +116,7 @@ pub enum Error {
 /// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Checks a slice length against what the shapes imply.
+/// Checks the length of an argument.
 pub(crate) fn expect_len(argument: &'static str, expected: usize, found: usize) -> Result<()> {
     if expected == found { Ok(()) } else { Err(Error::Length { argument, expected, found }) }
 }

@@ -1,9 +1,9 @@
-//! Forward: emissions and the two halves of logZ, one wave of sites at a time, tile by tile.
+//! Forward: emissions and logZ, wave by wave and tile by tile.
 use std::ops::Range;
 
 use kernels::{
     ViewMut, WorkerSlots, ensure_capacity, ensure_len, install,
-    packed::{Full, OperandFormat, half::Half},
+    packed::{FullFormat, OperandFormat, bf16::Bf16Format},
     par_for, parts, parts_mut,
 };
 
@@ -15,7 +15,7 @@ use crate::{
     sites::DynSites,
 };
 
-/// Emissions of the selected classes, exact over all classes.
+/// Computes emissions of the selected classes, exact over all classes.
 ///
 /// ```text
 /// for each wave of sites, for each group of tiles, in parallel over tiles:
@@ -25,14 +25,18 @@ use crate::{
 /// ```
 ///
 /// # Shapes
-/// `sites` N rows of width H, `head` *C x H*, `selection` *N x S*. N = 0, S = 0 and C = 1 are legal.
+/// `sites` N rows of width H, `head` *C x H*, `selection` *N x S*. N = 0, S = 0 and C = 1 are
+/// legal.
 ///
 /// # Errors
-/// Shapes that do not fit, a budget below the smallest plan, a selected class out of range, an infinite weight, a site whose scores hold NaN or +inf
-/// ([`Error::NotFinite`](crate::Error::NotFinite)) or are all -inf ([`Error::AllMasked`](crate::Error::AllMasked)).
+/// Shapes that do not match; a budget below the smallest plan; a selected class out of range; an
+/// infinite weight; a site whose scores contain NaN or +inf
+/// ([`Error::NotFinite`](crate::Error::NotFinite)) or are all -inf
+/// ([`Error::AllMasked`](crate::Error::AllMasked)).
 ///
 /// # Cost
-/// 2 N H C floating-point operations and N C exponentials; memory as [`Plan::scratch`](crate::Plan::scratch) says. `f32`
+/// 2 N H C floating-point operations and N C exponentials; memory as planned by
+/// [`Plan::scratch`](crate::Plan::scratch). `f32`
 /// products accumulate in `f32`, sums of exponentials in `f64`.
 pub fn forward<F: Real, S: Sites<F>>(
     sites: &S,
@@ -43,7 +47,7 @@ pub fn forward<F: Real, S: Sites<F>>(
     F::forward_impl(sites, head, selection, workspace)
 }
 
-/// [`forward`] of any sites.
+/// [`forward`] with type-erased sites.
 pub(crate) fn forward_impl<F: Real>(
     sites: &dyn DynSites<F>,
     head: &Head<F>,
@@ -53,18 +57,18 @@ pub(crate) fn forward_impl<F: Real>(
     install(|| {
         let plan = workspace.prepare(sites, head, selection)?;
         let mut out = workspace.take_buffers(&plan, [sites.count(), selection.per_site()], head);
-        let blocking = Blocking::of(&plan, head.hidden, workspace.precision);
+        let blocking = Blocking::for_precision(&plan, head.hidden, workspace.precision);
         let pass = Pass { plan, blocking, head, selection };
         match workspace.precision {
             Precision::Full => {
-                let mut panels = std::mem::take(&mut workspace.full);
-                pass.run::<Full>(sites, workspace, &mut panels, &mut out);
-                workspace.full = panels;
+                let mut operands = std::mem::take(&mut workspace.full);
+                pass.run::<FullFormat>(sites, workspace, &mut operands, &mut out);
+                workspace.full = operands;
             }
             Precision::Bf16 => {
-                let mut panels = std::mem::take(&mut workspace.half);
-                pass.run::<Half>(sites, workspace, &mut panels, &mut out);
-                workspace.half = panels;
+                let mut operands = std::mem::take(&mut workspace.bf16);
+                pass.run::<Bf16Format>(sites, workspace, &mut operands, &mut out);
+                workspace.bf16 = operands;
             }
         }
         match out.finish(selection) {
@@ -77,7 +81,7 @@ pub(crate) fn forward_impl<F: Real>(
     })
 }
 
-/// What all waves of a forward have in common.
+/// Arguments shared by all waves of a forward pass.
 struct Pass<'a, F> {
     plan: Plan<F>,
     blocking: Blocking,
@@ -86,58 +90,59 @@ struct Pass<'a, F> {
 }
 
 impl<F: Real> Pass<'_, F> {
-    /// All waves.
+    /// Runs all waves.
     fn run<N: OperandFormat<F>>(
         &self,
         sites: &dyn DynSites<F>,
         workspace: &mut Workspace<F>,
-        panels: &mut PackedOperands<N::Word>,
+        operands: &mut PackedOperands<N::Word>,
         out: &mut Normalized<F>,
     ) {
         let Self { ref plan, ref blocking, head, selection } = *self;
         let (h, per_site) = (head.hidden, selection.per_site().max(1));
-        let most = plan.wave.div_ceil(plan.block);
-        let Workspace { list, hidden, z, statistics, picked, .. } = workspace;
-        ensure_capacity(list, plan.wave);
+        let max_blocks = plan.wave.div_ceil(plan.block);
+        let Workspace { wave_sites, hidden, z, statistics, selected_scores, .. } = workspace;
+        ensure_capacity(wave_sites, plan.wave);
         ensure_slots(z, blocking.slots(plan));
-        ensure_len(picked, plan.wave * plan.tiles * per_site, F::ZERO);
+        ensure_len(selected_scores, plan.wave * plan.tiles * per_site, F::ZERO);
         ensure_len(statistics, plan.wave * plan.tiles, (F::ZERO, 0.0));
         let Normalized { max, log_sum, emissions, scores, hidden: saved } = out;
         let SavedHidden { rows: saved_rows, sites: saved, .. } = saved;
-        let (mut saved_rows, mut kept) = (saved_rows.as_mut_slice(), scores.scores.as_mut_slice());
+        let (mut saved_rows, mut saved_scores) = (saved_rows.as_mut_slice(), scores.scores.as_mut_slice());
         for wave in forward_waves(plan, sites.count(), blocking.strip) {
             let rows = wave.len();
-            list.clear();
-            list.extend(wave.clone());
+            wave_sites.clear();
+            wave_sites.extend(wave.clone());
             let hidden = match wave.end <= *saved {
-                true => saved_rows.split_off_mut(..rows * h).expect("there is room for all saved rows"),
+                true => saved_rows.split_off_mut(..rows * h).expect("the buffer has all saved rows"),
                 false => {
                     ensure_len(hidden, plan.wave * h, F::ZERO);
                     &mut hidden[..rows * h]
                 }
             };
-            let left = &mut panels.h_left.ensure_len(most * blocking.h_left, N::ZERO)
+            let left = &mut operands.h_left.ensure_len(max_blocks * blocking.h_left, N::ZERO)
                 [..rows.div_ceil(plan.block) * blocking.h_left];
-            fill::<F, N>(plan, sites, list, hidden, [Some(left), None]);
+            fill::<F, N>(plan, sites, wave_sites, hidden, [Some(left), None]);
             for group in plan.tile_groups(head.classes) {
                 let tiles = group.len().div_ceil(plan.tile_classes);
-                let keep = (wave.start < plan.kept).then(|| {
-                    let keep = kept.split_off_mut(..rows * group.len());
-                    keep.expect("there is room for the scores of all kept sites")
+                let keep = (wave.start < plan.saved_scores).then(|| {
+                    let keep = saved_scores.split_off_mut(..rows * group.len());
+                    keep.expect("the buffer has the scores of all saved sites")
                 });
                 let statistics = &mut statistics[..rows * tiles];
-                let picked = &mut picked[..rows * tiles * per_site];
-                pack_for_scores::<F, N>(plan, head, &group, &mut panels.wt_right);
-                self.scores::<N>(list, &group, panels, (keep, z), (statistics, picked));
+                let selected_scores = &mut selected_scores[..rows * tiles * per_site];
+                pack_for_scores::<F, N>(plan, head, &group, &mut operands.wt_right);
+                self.scores::<N>(wave_sites, &group, operands, (keep, z), (statistics, selected_scores));
                 merge(statistics, &mut max[wave.clone()], &mut log_sum[wave.clone()]);
-                self.select(list, &group, picked, emissions);
+                self.select(wave_sites, &group, selected_scores, emissions);
             }
         }
     }
 
-    /// Scores of a wave and a group, all of them `kept` or a few rows of each task `passing`; and what is to be known of
-    /// them: largest score and sum of exponentials of each row of each tile, and selected scores where the class is one of
-    /// the tile's.
+    /// Computes scores, statistics and selected scores of a wave and group.
+    ///
+    /// All scores are saved, or exist for a few rows of each task. Statistics are the largest score
+    /// and the sum of exponentials of each row of each tile.
     ///
     /// ```text
     /// par for each tile, par for each block, par for each strip:
@@ -147,67 +152,73 @@ impl<F: Real> Pass<'_, F> {
         &self,
         wave: &[usize],
         group: &Range<usize>,
-        panels: &PackedOperands<N::Word>,
-        (kept, passing): (Option<&mut [F]>, &WorkerSlots<Vec<F>>),
-        (statistics, picked): (&mut [(F, f64)], &mut [F]),
+        operands: &PackedOperands<N::Word>,
+        (saved_scores, slots): (Option<&mut [F]>, &WorkerSlots<Vec<F>>),
+        (statistics, selected_scores): (&mut [(F, f64)], &mut [F]),
     ) {
         let Self { ref plan, ref blocking, head, selection } = *self;
         let (rows, per_site, strip) = (wave.len(), selection.per_site().max(1), blocking.strip);
-        let found = (parts_mut(statistics, rows), parts_mut(picked, rows * per_site));
-        let kept = kept.map(|kept| parts_mut(kept, rows * plan.tile_classes));
-        par_for((kept, found), |tile, (kept, (statistics, picked))| {
+        let outputs = (parts_mut(statistics, rows), parts_mut(selected_scores, rows * per_site));
+        let saved_scores = saved_scores.map(|saved_scores| parts_mut(saved_scores, rows * plan.tile_classes));
+        par_for((saved_scores, outputs), |tile, (saved_scores, (statistics, selected_scores))| {
             let from = group.start + tile * plan.tile_classes;
             let width = plan.tile_classes.min(group.end - from);
             let bias = head.bias.map(|bias| &bias[from..from + width]);
-            let score = |at, z: &mut [F], wave: &[usize], statistics: &mut [_], picked: &mut [F]| {
-                scores::<F, N>(blocking, head.hidden, at, tile, panels, ViewMut::new(z, wave.len(), width));
+            let score = |at, z: &mut [F], wave: &[usize], statistics: &mut [_], selected_scores: &mut [F]| {
+                scores::<F, N>(blocking, head.hidden, at, tile, operands, ViewMut::new(z, wave.len(), width));
                 F::tile_statistics(z, width, bias, statistics);
-                for ((z, picked), &site) in z.chunks(width).zip(picked.chunks_mut(per_site)).zip(wave) {
+                for ((z, selected_scores), &site) in
+                    z.chunks(width).zip(selected_scores.chunks_mut(per_site)).zip(wave)
+                {
                     for (slot, class) in selection.active(site) {
                         if let Some(z) = (class as usize).checked_sub(from).and_then(|class| z.get(class)) {
-                            picked[slot] = *z;
+                            selected_scores[slot] = *z;
                         }
                     }
                 }
             };
-            let found = (parts_mut(statistics, plan.block), parts_mut(picked, plan.block * per_site));
-            let kept = kept.map(|kept| parts_mut(kept, plan.block * width));
-            let blocks = (kept, found, parts(wave, plan.block));
-            par_for(blocks, |block, (kept, (statistics, picked), wave)| {
-                let found = (parts_mut(statistics, strip), parts_mut(picked, strip * per_site));
-                let kept = kept.map(|kept| parts_mut(kept, strip * width));
-                par_for((kept, found, parts(wave, strip)), |at, (kept, (statistics, picked), wave)| {
-                    let at = (block, at * strip);
-                    match kept {
-                        Some(z) => score(at, z, wave, statistics, picked),
-                        None => {
-                            let z = &mut *passing.lock();
-                            ensure_len(z, wave.len() * width, F::ZERO);
-                            score(at, &mut z[..wave.len() * width], wave, statistics, picked);
+            let outputs =
+                (parts_mut(statistics, plan.block), parts_mut(selected_scores, plan.block * per_site));
+            let saved_scores = saved_scores.map(|saved_scores| parts_mut(saved_scores, plan.block * width));
+            let blocks = (saved_scores, outputs, parts(wave, plan.block));
+            par_for(blocks, |block, (saved_scores, (statistics, selected_scores), wave)| {
+                let outputs = (parts_mut(statistics, strip), parts_mut(selected_scores, strip * per_site));
+                let saved_scores = saved_scores.map(|saved_scores| parts_mut(saved_scores, strip * width));
+                par_for(
+                    (saved_scores, outputs, parts(wave, strip)),
+                    |at, (saved_scores, (statistics, selected_scores), wave)| {
+                        let at = (block, at * strip);
+                        match saved_scores {
+                            Some(z) => score(at, z, wave, statistics, selected_scores),
+                            None => {
+                                let z = &mut *slots.lock();
+                                ensure_len(z, wave.len() * width, F::ZERO);
+                                score(at, &mut z[..wave.len() * width], wave, statistics, selected_scores);
+                            }
                         }
-                    }
-                });
+                    },
+                );
             });
         });
     }
 
-    /// Remembers the scores of the selected classes of a group.
-    fn select(&self, wave: &[usize], group: &Range<usize>, picked: &[F], emissions: &mut [f64]) {
+    /// Writes the scores of the selected classes of a group.
+    fn select(&self, wave: &[usize], group: &Range<usize>, selected_scores: &[F], emissions: &mut [f64]) {
         let (per_site, rows) = (self.selection.per_site(), wave.len());
         if per_site == 0 {
             return;
         }
-        let of_wave = &mut emissions[wave[0] * per_site..][..rows * per_site];
+        let wave_emissions = &mut emissions[wave[0] * per_site..][..rows * per_site];
         par_for(
-            (parts_mut(of_wave, ROWS_PER_TASK * per_site), parts(wave, ROWS_PER_TASK)),
-            |few, (emissions, sites)| {
+            (parts_mut(wave_emissions, ROWS_PER_TASK * per_site), parts(wave, ROWS_PER_TASK)),
+            |task, (emissions, sites)| {
                 for (at, (emissions, &site)) in emissions.chunks_exact_mut(per_site).zip(sites).enumerate() {
                     for (slot, class) in self.selection.active(site) {
                         let class = class as usize;
                         if group.contains(&class) {
                             let tile = (class - group.start) / self.plan.tile_classes;
-                            let row = tile * rows + few * ROWS_PER_TASK + at;
-                            emissions[slot] = picked[row * per_site + slot].to_f64();
+                            let row = tile * rows + task * ROWS_PER_TASK + at;
+                            emissions[slot] = selected_scores[row * per_site + slot].to_f64();
                         }
                     }
                 }
@@ -216,14 +227,14 @@ impl<F: Real> Pass<'_, F> {
     }
 }
 
-/// Folds the statistics of a group's tiles into those of its sites, in tile order.
+/// Merges the statistics of tiles into those of sites, in tile order.
 fn merge<F: Real>(statistics: &[(F, f64)], max: &mut [F], sum: &mut [f64]) {
     let rows = max.len();
-    par_for((parts_mut(max, ROWS_PER_TASK), parts_mut(sum, ROWS_PER_TASK)), |few, (max, sum)| {
+    par_for((parts_mut(max, ROWS_PER_TASK), parts_mut(sum, ROWS_PER_TASK)), |task, (max, sum)| {
         for (at, (max, sum)) in max.iter_mut().zip(sum).enumerate() {
-            for &(tile_max, tile_sum) in statistics[few * ROWS_PER_TASK + at..].iter().step_by(rows) {
+            for &(tile_max, tile_sum) in statistics[task * ROWS_PER_TASK + at..].iter().step_by(rows) {
                 let (low, high) = if tile_max > *max { (*max, tile_max) } else { (tile_max, *max) };
-                // exp(-inf + inf) would be NaN; without a path below, the other side alone remains.
+                // exp(-inf + inf) would be NaN; if both are -inf, the sums are added as they are.
                 let factor = if low == high { 1.0 } else { (low.to_f64() - high.to_f64()).exp() };
                 *sum = if tile_max > *max { *sum * factor + tile_sum } else { *sum + tile_sum * factor };
                 *max = high;

@@ -1,30 +1,31 @@
-//! The head, and the packed factors of a wave's three products: one engine for all kernels.
+//! The head, and the packed operands of its three products.
 //!
 //! ```text
 //! Z = h Wᵀ      dW += Gᵀ h      dh += G W
 //! ```
 //!
-//! Sites are divided into blocks and classes into tiles as the [`Plan`] says. Either side of a product wants its own order,
-//! so that each of the six factors is packed for itself, and once; scores and their gradients exist for a few rows of a
-//! tile at a time, in the nearest cache. A task owns what it writes, and every sum has one order: blocks and tiles by
-//! number, whoever computes them. Where tasks share a packed block, each has steps of its own in every micro-panel, and a
-//! lock stands for what cannot be said in slices.
+//! Sites are divided into blocks and classes into tiles, as planned by [`Plan`]. Each side of a
+//! product needs its own order, so each of the six operands is packed once. Scores and their
+//! gradients exist for a few rows of a tile at a time, in the nearest cache. A task owns what it
+//! writes, and each sum has a fixed order over blocks and tiles for any schedule. Tasks that share
+//! a packed block write disjoint steps of its micro-panels; a lock protects what slices cannot
+//! express.
 use std::{ops::Range, sync::Mutex};
 
 use kernels::{
     Accumulate, AlignedVec, ReusableBuffer, ScratchReq, View, ViewMut, items_mut, lock,
     packed::{Operand, OperandFormat},
-    par_find, par_for, parts, parts_mut, runs,
+    par_find, par_for, parts, parts_mut, range_parts,
 };
 
 use crate::{
     Error, Plan, Precision, Real, Result,
     blocking::{Blocking, ROWS_PER_TASK},
     error::expect_len,
-    sites::{DynSites, has_infinite_or_nan, largest},
+    sites::{DynSites, has_infinite_or_nan, max_abs},
 };
 
-/// Weight *C x H* and bias *C* of the head, borrowed.
+/// Borrowed weight *C x H* and bias *C* of the head.
 #[derive(Debug, Clone, Copy)]
 pub struct Head<'a, F> {
     pub(crate) weight: &'a [F],
@@ -34,10 +35,10 @@ pub struct Head<'a, F> {
 }
 
 impl<'a, F: Real> Head<'a, F> {
-    /// Borrows a row-major weight and, if there is one, a bias. A bias of -inf masks its class.
+    /// Borrows a row-major weight and an optional bias; a bias of -inf masks its class.
     ///
     /// # Errors
-    /// `hidden` or the number of classes is zero; lengths that do not fit.
+    /// `hidden` or the number of classes is zero; lengths that do not match.
     pub fn new(weight: &'a [F], bias: Option<&'a [F]>, hidden: usize) -> Result<Self> {
         let classes = weight.len().checked_div(hidden).ok_or(Error::Zero { argument: "hidden" })?;
         if classes == 0 {
@@ -50,16 +51,18 @@ impl<'a, F: Real> Head<'a, F> {
         Ok(Self { weight, bias, hidden, classes })
     }
 
-    /// An infinite weight would pass forward as a masked class and turn `0 · inf` into NaN in backward. (A NaN makes
-    /// the scores NaN, which forward reports with its site.) So would one that bf16 has no number for.
-    pub(crate) fn reject_infinite_weights(&self, precision: Precision) -> Result<()> {
-        // Overflows where the precision does.
+    /// Fails for a weight that is infinite in the precision.
+    ///
+    /// Forward would treat it as a masked class, and backward would compute `0 · inf` = NaN. NaN
+    /// weights make scores NaN, which forward reports with the site.
+    pub(crate) fn check_weights(&self, precision: Precision) -> Result<()> {
+        // The scaled weight overflows where the precision does.
         let scale = match precision {
             Precision::Full => F::ONE,
-            Precision::Bf16 => F::from_f64(F::LARGEST.to_f64() / Precision::BF16_LIMIT),
+            Precision::Bf16 => F::from_f64(F::MAX.to_f64() / Precision::BF16_LIMIT),
         };
-        let odd = |_, weight: &[F]| has_infinite_or_nan(weight, scale).then_some(());
-        if par_find(parts(self.weight, 1 << 16), odd).is_none() {
+        let has_bad = |_, weight: &[F]| has_infinite_or_nan(weight, scale).then_some(());
+        if par_find(parts(self.weight, 1 << 16), has_bad).is_none() {
             return Ok(());
         }
         match self.weight.iter().position(|w| (*w * scale).to_f64().is_infinite()) {
@@ -71,33 +74,33 @@ impl<'a, F: Real> Head<'a, F> {
         }
     }
 
-    /// The largest magnitude of a weight.
+    /// Returns the largest magnitude of a weight.
     pub fn largest_weight(&self) -> f64 {
-        largest(self.weight)
+        max_abs(self.weight)
     }
 
-    /// *C x H*
+    /// Returns the weight, *C x H*.
     pub fn weight(&self) -> &'a [F] {
         self.weight
     }
 
-    /// *C*, if there is one.
+    /// Returns the bias, *C*, if there is one.
     pub fn bias(&self) -> Option<&'a [F]> {
         self.bias
     }
 
-    /// C
+    /// Returns the number of classes C.
     pub fn classes(&self) -> usize {
         self.classes
     }
 
-    /// H
+    /// Returns the width H of hidden rows.
     pub fn hidden(&self) -> usize {
         self.hidden
     }
 }
 
-/// Packed factors of the wave and the group at hand, each part with room for a whole block or tile.
+/// Packed operands of the current wave and group.
 #[derive(Debug)]
 pub(crate) struct PackedOperands<W> {
     /// `h` on the left and on the right, block after block.
@@ -106,7 +109,7 @@ pub(crate) struct PackedOperands<W> {
     /// `Wᵀ` and `W` on the right, tile after tile.
     pub wt_right: AlignedVec<W>,
     pub w_right: AlignedVec<W>,
-    /// `Gᵀ` and `G` on the left, tile after tile, in each block after block.
+    /// `Gᵀ` and `G` on the left, by tile and block.
     pub gt_left: AlignedVec<W>,
     pub g_left: AlignedVec<W>,
 }
@@ -119,37 +122,42 @@ impl<W> Default for PackedOperands<W> {
     }
 }
 
-/// Requirements of the panels, in the order of [`PackedOperands::all`].
-pub(crate) fn panel_requirements<F: Real, N: OperandFormat<F>>(plan: &Plan<F>, h: usize) -> [ScratchReq; 6] {
+/// Returns the requirements of [`PackedOperands::buffers_mut`].
+pub(crate) fn operand_requirements<F: Real, N: OperandFormat<F>>(
+    plan: &Plan<F>,
+    h: usize,
+) -> [ScratchReq; 6] {
     let Blocking { h_left, h_right, wt_right, w_right, gt_left, g_left, .. } = Blocking::new::<F, N>(plan, h);
     let (tiles, blocks) = (plan.tiles, plan.wave.div_ceil(plan.block));
-    let of_both = tiles.saturating_mul(blocks);
+    let tile_blocks = tiles.saturating_mul(blocks);
     [
         (blocks, h_left),
         (blocks, h_right),
         (tiles, wt_right),
         (tiles, w_right),
-        (of_both, gt_left),
-        (of_both, g_left),
+        (tile_blocks, gt_left),
+        (tile_blocks, g_left),
     ]
     .map(|(count, words)| ScratchReq::aligned::<N::Word>(count.saturating_mul(words)))
 }
 
 impl<W> PackedOperands<W> {
-    /// All panels.
-    pub fn all(&mut self) -> [&mut dyn ReusableBuffer; 6] {
+    /// Returns all buffers.
+    pub fn buffers_mut(&mut self) -> [&mut dyn ReusableBuffer; 6] {
         let Self { h_left, h_right, wt_right, w_right, gt_left, g_left } = self;
         [h_left, h_right, wt_right, w_right, gt_left, g_left]
     }
 }
 
-/// Makes the hidden rows of a wave and packs them: on the left for their scores and on the right for the gradient of the
-/// head, unless somebody has done it or nobody will need it.
+/// Computes and packs the hidden rows of a wave.
+///
+/// They are packed on the left for scores and on the right for the gradient of the head, as
+/// required.
 ///
 /// ```text
 /// par for each block, par for each strip of it:
 ///     par for a few rows each:  h = φ(x)
-///     pack h on the left;  pack h on the right, as these steps of the block's sum
+///     pack h on the left;  pack h on the right, as steps of the block's sum
 /// ```
 pub(crate) fn fill<F: Real, N: OperandFormat<F>>(
     plan: &Plan<F>,
@@ -180,10 +188,10 @@ pub(crate) fn fill<F: Real, N: OperandFormat<F>>(
     });
 }
 
-/// Packs the rows of a wave on the right.
+/// Packs saved rows of a wave on the right.
 ///
 /// ```text
-/// par for each block, par for each strip of it:  pack h, as these steps of the block's sum
+/// par for each block, par for each strip of it:  pack h, as steps of the block's sum
 /// ```
 pub(crate) fn pack_right<F: Real, N: OperandFormat<F>>(
     plan: &Plan<F>,
@@ -201,7 +209,7 @@ pub(crate) fn pack_right<F: Real, N: OperandFormat<F>>(
     });
 }
 
-/// Packs the weights of a group for its scores, `Wᵀ` on the right.
+/// Packs the weights of a group for scores: `Wᵀ` on the right.
 ///
 /// ```text
 /// par for each tile, par for each NR classes of it, par for some steps of H each:  pack W
@@ -219,15 +227,15 @@ pub(crate) fn pack_for_scores<F: Real, N: OperandFormat<F>>(
     par_for((parts_mut(packed, blocking.wt_right), tiles), |_, (packed, weight)| {
         let panels = parts_mut(packed, N::words(Operand::Right, blocking.nr, h));
         par_for((panels, parts(weight, blocking.nr * h)), |_, (packed, weight)| {
-            let some = |steps: Range<usize>| {
+            let view = |steps: Range<usize>| {
                 View::with_stride(&weight[steps.start..], weight.len() / h, steps.len(), h).transposed()
             };
-            pack_panels::<F, N>(&blocking, packed, h, some);
+            pack_panels::<F, N>(&blocking, packed, h, view);
         });
     });
 }
 
-/// Packs the weights of a group for the gradient of the rows, `W` on the right.
+/// Packs the weights of a group for the gradient of the rows: `W` on the right.
 ///
 /// ```text
 /// par for each tile, par for each NR of H, par for some classes of the tile each:  pack W
@@ -245,31 +253,32 @@ pub(crate) fn pack_for_gradient<F: Real, N: OperandFormat<F>>(
     par_for((parts_mut(packed, blocking.w_right), tiles), |_, (packed, weight)| {
         let width = weight.len() / h;
         let panels = parts_mut(packed, N::words(Operand::Right, blocking.nr, width));
-        par_for((panels, runs(h, blocking.nr)), |_, (packed, cols)| {
-            let some = |steps: Range<usize>| {
+        par_for((panels, range_parts(h, blocking.nr)), |_, (packed, cols)| {
+            let view = |steps: Range<usize>| {
                 View::with_stride(&weight[steps.start * h + cols.start..], steps.len(), cols.len(), h)
             };
-            pack_panels::<F, N>(&blocking, packed, width, some);
+            pack_panels::<F, N>(&blocking, packed, width, view);
         });
     });
 }
 
-/// Packs NR columns on the right, some steps of a sum of `depth` at a time.
+/// Packs NR columns on the right, `blocking.steps` steps at a time.
 fn pack_panels<'a, F: Real, N: OperandFormat<F>>(
     blocking: &Blocking,
     packed: &mut [N::Word],
     depth: usize,
-    some: impl Fn(Range<usize>) -> View<'a, F> + Sync,
+    view: impl Fn(Range<usize>) -> View<'a, F> + Sync,
 ) {
     let pack = |piece: usize, packed: &mut [N::Word]| {
         let steps = piece * blocking.steps..depth.min((piece + 1) * blocking.steps);
         let count = steps.len();
-        N::pack(some(steps), Operand::Right, packed, 0, count);
+        N::pack(view(steps), Operand::Right, packed, 0, count);
     };
     if N::STEPWISE {
         par_for(parts_mut(packed, N::words(Operand::Right, blocking.nr, blocking.steps)), pack);
     } else {
-        // Two micro-panels, a word of each for so many steps: the words of the same steps do not lie side by side.
+        // Two micro-panels with one word each for these steps; words of equal steps are not
+        // adjacent.
         let (low, high) = packed.split_at_mut(packed.len() / 2);
         par_for((items_mut(low), items_mut(high)), |piece, (low, high)| {
             let mut words = [N::ZERO; 2];
@@ -279,7 +288,7 @@ fn pack_panels<'a, F: Real, N: OperandFormat<F>>(
     }
 }
 
-/// Scores, without the bias, of a strip of a block from its row `first` on in a tile.
+/// Computes scores of a strip in a tile, without the bias.
 pub(crate) fn scores<F: Real, N: OperandFormat<F>>(
     blocking: &Blocking,
     h: usize,

@@ -1,7 +1,8 @@
-//! The exact selected normaliser: a few log-probabilities a row out of a very large softmax.
+//! The exact selected normalizer: a few log-probabilities of a very large softmax.
 //!
-//! A transducer lattice asks each site for two log-probabilities, but their denominator needs every class.
-//! With hidden rows `h` *N x H*, a head `W` *C x H*, `b` *C* and selected classes `id` *N x S*,
+//! A transducer lattice needs two log-probabilities at each site, but their denominator covers
+//! every class. For hidden rows `h` *N x H*, a head `W` *C x H*, `b` *C* and selected classes `id`
+//! *N x S*,
 //!
 //! ```text
 //! z[i,c] = Σ_k h[i,k] W[c,k] + b[c]        logZ[i] = log Σ_c exp z[i,c]
@@ -15,17 +16,23 @@
 //! dh = g W        dW = gᵀ h        db = Σ_i g[i]
 //! ```
 //!
-//! Neither `z` nor `g` ever exists as a whole: both directions go through waves of sites and tiles of classes ([`Plan`]), and
-//! keep `N (S + 2)` numbers between them, and as many scores and hidden rows as the budget has room for. [`forward`] and
-//! [`backward`] work on slices; [`candle`] has the same as autograd operations; [`scores`] has the case where somebody else
-//! computed `z` already. [`Precision`] says in which numbers the large products are done.
+//! Neither `z` nor `g` is ever stored as a whole: both passes process waves of sites and tiles of
+//! classes ([`Plan`]). Between them, `N (S + 2)` numbers are stored, and as many scores and hidden
+//! rows as the budget allows.
 //!
-//! Compact values (emissions, adjoints, log sums) are `f64` whatever the type of the rows: they are few, and
-//! a log-probability near zero keeps its digits only there.
+//! [`forward`] and [`backward`] work on slices. The main types are [`Head`], [`Selection`] and
+//! [`Workspace`], which holds budget and buffers; [`Sites`] are the hidden rows, given or computed
+//! on the fly. [`candle`] has autograd operations, [`scores`] the case of given scores `z`, and
+//! [`Precision`] the number types of the large products.
+//!
+//! Compact values (emissions, adjoints, log-sums) are `f64` for rows of any type: they are few, and
+//! a log-probability near zero keeps its digits only in `f64`.
 //!
 //! ```
-//! use panda_core::{backward, forward, Adjoints, Backward, Gradients, Head, Rows, Selection, Sites, Workspace, DEFAULT_BUDGET};
-//! let (hidden, weight) = ([0.5f32, -1.0], [1.0f32, 0.0, 0.0, 1.0, 1.0, 1.0]); // N = 1, H = 2, C = 3
+//! use panda_core::{backward, forward, Adjoints, BackwardInputs, Gradients, Head, Rows, Selection};
+//! use panda_core::{Sites, Workspace, DEFAULT_BUDGET};
+//! // N = 1, H = 2, C = 3
+//! let (hidden, weight) = ([0.5f32, -1.0], [1.0f32, 0.0, 0.0, 1.0, 1.0, 1.0]);
 //! let rows = Rows::new(&hidden, 2)?;
 //! let head = Head::new(&weight, None, 2)?;
 //! let selection = Selection::new(vec![0, 2], vec![true, true], 2)?;
@@ -34,8 +41,9 @@
 //! assert!((out.emissions[0] - (0.5 - out.log_z(0))).abs() < 1e-6);
 //! let mut grads = Gradients::zero(rows.zero_gradient(), &head);
 //! let adjoints = &Adjoints::new(&[-1.0, 0.0]);
-//! let arguments = Backward { sites: &rows, head: &head, selection: &selection, normalized: &out, adjoints };
-//! backward(arguments, &mut workspace, &mut grads)?;
+//! let (sites, selection) = (&rows, &selection);
+//! let inputs = BackwardInputs { sites, head: &head, selection, normalized: &out, adjoints };
+//! backward(inputs, &mut workspace, &mut grads)?;
 //! assert_eq!(grads.weight.len(), 6);
 //! # Ok::<(), panda_core::Error>(())
 //! ```
@@ -59,7 +67,7 @@ mod sites;
 mod workspace;
 
 pub use adjoints::{Adjoints, Clamp};
-pub use backward::{Backward, Gradients, backward};
+pub use backward::{BackwardInputs, Gradients, backward};
 pub use error::{Error, Result};
 pub use forward::forward;
 pub use head::Head;

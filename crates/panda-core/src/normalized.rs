@@ -1,5 +1,5 @@
-//! What forward finds: the emissions and the two halves of logZ of every site.
-use kernels::{par_find, par_for, parts_mut, runs};
+//! The result of forward: emissions and logZ of each site.
+use kernels::{par_find, par_for, parts_mut, range_parts};
 
 use crate::{
     Error, Real, Result, Selection,
@@ -8,11 +8,13 @@ use crate::{
     saved::{SavedHidden, SavedScores},
 };
 
-/// What forward returns and backward needs: `N (S + 2)` numbers, and the scores and hidden rows that the budget had room
-/// for. A clone has no hidden rows.
+/// The result of forward, which backward needs.
 ///
-/// `log Σ exp z` is kept as `max` and `log_sum` = `log Σ exp(z - max)`, because `(z - max) - log_sum` keeps
-/// digits that `z - logZ` loses when all scores share a large offset.
+/// It has `N (S + 2)` numbers, and the scores and hidden rows that the budget allowed. A clone has
+/// no hidden rows.
+///
+/// `log Σ exp z` is stored as `max` and `log_sum` = `log Σ exp(z - max)`: `(z - max) - log_sum`
+/// keeps digits that `z - logZ` loses if all scores share a large offset.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Normalized<F> {
     /// Largest score of each site, *N*.
@@ -26,7 +28,7 @@ pub struct Normalized<F> {
 }
 
 impl<F: Real> Normalized<F> {
-    /// `logZ[i]`
+    /// Returns `logZ` of a site.
     ///
     /// # Panics
     /// If there is no such site.
@@ -34,12 +36,12 @@ impl<F: Real> Normalized<F> {
         self.max[site].to_f64() + self.log_sum[site]
     }
 
-    /// Of no site.
-    pub(crate) fn none() -> Self {
+    /// Creates the result for no site.
+    pub(crate) fn empty() -> Self {
         Self::new(0, 0)
     }
 
-    /// Nothing found yet and nothing kept.
+    /// Creates initial values, without saved scores and rows.
     pub(crate) fn new(sites: usize, per_site: usize) -> Self {
         Self {
             max: vec![F::NEG_INFINITY; sites],
@@ -58,21 +60,22 @@ impl<F: Real> Normalized<F> {
 
     /// Turns sums into logs and selected scores into emissions.
     ///
-    /// The first site whose denominator is no positive number, if any, is an error.
+    /// # Errors
+    /// The first site whose denominator is not positive and finite.
     pub(crate) fn finish(&mut self, selection: &Selection) -> Result<()> {
         let Self { max, log_sum, emissions, .. } = self;
         par_for(parts_mut(log_sum, ROWS_PER_TASK), |_, log_sum| log_sum.iter_mut().for_each(|s| *s = s.ln()));
         let (max, log_sum, per_site) = (&*max, &*log_sum, selection.per_site().max(1));
-        par_for(parts_mut(emissions, ROWS_PER_TASK * per_site), |some, emissions| {
+        par_for(parts_mut(emissions, ROWS_PER_TASK * per_site), |task, emissions| {
             for (at, emissions) in emissions.chunks_exact_mut(per_site).enumerate() {
-                let site = some * ROWS_PER_TASK + at;
+                let site = task * ROWS_PER_TASK + at;
                 for (slot, _) in selection.active(site) {
                     emissions[slot] = (emissions[slot] - max[site].to_f64()) - log_sum[site];
                 }
             }
         });
-        let bad = |&site: &usize| !log_sum[site].is_finite() || !max[site].to_f64().is_finite();
-        match par_find(runs(max.len(), SITES_PER_TASK), |_, mut sites| sites.find(bad)) {
+        let is_bad = |&site: &usize| !log_sum[site].is_finite() || !max[site].to_f64().is_finite();
+        match par_find(range_parts(max.len(), SITES_PER_TASK), |_, mut sites| sites.find(is_bad)) {
             None => Ok(()),
             Some(site) if max[site] == F::NEG_INFINITY && log_sum[site] == f64::NEG_INFINITY => {
                 Err(Error::AllMasked { site })

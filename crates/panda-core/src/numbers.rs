@@ -1,6 +1,6 @@
-//! The types of rows, and the numbers of the large products.
+//! The types of rows, and the precision of the large products.
 use crate::{
-    Backward, Head, Normalized, Result, Selection, Workspace,
+    BackwardInputs, Head, Normalized, Result, Selection, Workspace,
     backward::{GradientSink, backward_impl},
     forward::forward_impl,
     sites::DynSites,
@@ -8,7 +8,7 @@ use crate::{
 
 /// `f32` or `f64`; sealed by [`kernels::Real`].
 ///
-/// The engine is compiled in this crate, once for each type and precision, and not again in every crate that uses it.
+/// The engine is compiled in this crate, once for each type and precision, not in each user crate.
 pub trait Real: kernels::Real {
     #[doc(hidden)]
     fn forward_impl(
@@ -19,7 +19,7 @@ pub trait Real: kernels::Real {
     ) -> Result<Normalized<Self>>;
     #[doc(hidden)]
     fn backward_impl(
-        arguments: Backward<Self, dyn DynSites<Self> + '_>,
+        arguments: BackwardInputs<Self, dyn DynSites<Self> + '_>,
         workspace: &mut Workspace<Self>,
         into: GradientSink<Self>,
     ) -> Result<usize>;
@@ -39,7 +39,7 @@ macro_rules! compiled {
             }
             #[inline(never)]
             fn backward_impl(
-                arguments: Backward<Self, dyn DynSites<Self> + '_>,
+                arguments: BackwardInputs<Self, dyn DynSites<Self> + '_>,
                 workspace: &mut Workspace<Self>,
                 into: GradientSink<Self>,
             ) -> Result<usize> {
@@ -51,32 +51,33 @@ macro_rules! compiled {
 
 compiled!(f32, f64);
 
-/// What the factors of the three large products (scores, both gradients) are rounded to.
+/// Precision of the operands of the three large products (scores, two gradients).
 ///
-/// Everything else stays as it is: inputs, gradients and sums of products in the type of the rows, the softmax in
-/// that type, emissions and adjoints in `f64`.
+/// Nothing else is rounded: inputs, gradients, sums of products and the softmax have the type of
+/// the rows, emissions and adjoints are `f64`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Precision {
-    /// Not at all.
+    /// The type of the rows.
     #[default]
     Full,
-    /// bf16, 8 bits of precision: each factor is off by up to 2^-8 of itself, and sums are `f32`.
+    /// bf16 with 8 bits of precision: operands have errors of up to 2^-8 relative; sums are `f32`.
     ///
-    /// A score is off by at most `2^-7 Σ_k |h_k W_ck|` (and a few 1e-7 of that sum from adding up), commonly by far
-    /// less, since errors of either sign meet; an emission by twice the largest error of a score at most. The
-    /// gradients of head and hidden rows are those of the rounded scores, each term off by 2^-7 of itself at most.
-    /// Magnitudes from 3.396e38 on would be infinite: such weights are refused.
+    /// The error of a score is at most `2^-7 Σ_k |h_k W_ck|` (and a few 1e-7 of that sum from
+    /// accumulation), and commonly far less, since errors have both signs. The error of an emission
+    /// is at most twice the largest error of a score. The gradients of head and hidden rows are
+    /// those of the rounded scores, each term with a relative error of up to 2^-7. Magnitudes of
+    /// 3.396e38 or more would be infinite: such weights are refused.
     ///
-    /// Fast where the processor has AMX tiles or AVX-512 BF16 ([`Precision::is_native`]); elsewhere slow, with the same
-    /// results to the rounding of `f32` sums.
+    /// Fast with AMX tiles or AVX-512 BF16 ([`Precision::is_native`]); elsewhere slow, with the
+    /// same results up to the rounding of `f32` sums.
     Bf16,
 }
 
 impl Precision {
-    /// From here on bf16 is infinite: halfway between its largest number and the next power of two.
+    /// Smallest number that overflows: halfway from the largest bf16 to the next power of two.
     pub(crate) const BF16_LIMIT: f64 = 3.396_177_5e38;
 
-    /// Bytes of a packed number, for rows whose elements have so many.
+    /// Returns the bytes of a packed number, for elements of `element` bytes.
     pub(crate) fn bytes(self, element: usize) -> usize {
         match self {
             Self::Full => element,
@@ -84,11 +85,11 @@ impl Precision {
         }
     }
 
-    /// Whether this machine has instructions for it.
+    /// Returns whether the CPU has instructions for it.
     pub fn is_native(self) -> bool {
         match self {
             Self::Full => true,
-            Self::Bf16 => kernels::packed::half::is_native(),
+            Self::Bf16 => kernels::packed::bf16::is_native(),
         }
     }
 }

@@ -1,13 +1,13 @@
-//! What stays from forward to backward, and where it lies: scores and hidden rows.
+//! Scores and hidden rows saved from forward to backward, and their layout.
 use std::ops::Range;
 
 use crate::Plan;
 
-/// Scores of the first sites: a wave after the other, in each wave tile after tile, each tile row-major.
+/// Scores of the first sites: wave after wave, in each tile after tile, row-major.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct SavedScores<F> {
     pub scores: Vec<F>,
-    /// How many sites have theirs here.
+    /// Number of sites whose scores are saved.
     pub sites: usize,
     wave: usize,
     tile: usize,
@@ -15,18 +15,21 @@ pub(crate) struct SavedScores<F> {
 }
 
 impl<F> SavedScores<F> {
-    /// `scores` has room for the sites that the plan keeps, in waves of so many.
+    /// Takes a buffer for a plan's scores, in waves of `wave` sites.
     pub fn new(scores: Vec<F>, plan: &Plan<F>, wave: usize, classes: usize) -> Self {
-        Self { scores, sites: plan.kept, wave, tile: plan.tile_classes, classes }
+        Self { scores, sites: plan.saved_scores, wave, tile: plan.tile_classes, classes }
     }
 
-    /// How many sites a backward of another plan may take from here: all, or none if its tiles or classes are others.
+    /// Returns the number of sites whose scores another plan may use.
+    ///
+    /// It is 0 for other tiles or classes.
     pub fn sites_for(&self, plan: &Plan<F>, classes: usize) -> usize {
-        let same = self.tile == plan.tile_classes && self.classes == classes && !self.scores.is_empty();
-        if same { self.sites } else { 0 }
+        let is_compatible =
+            self.tile == plan.tile_classes && self.classes == classes && !self.scores.is_empty();
+        if is_compatible { self.sites } else { 0 }
     }
 
-    /// A site's scores of a tile.
+    /// Returns the scores of a site in a tile.
     pub fn row(&self, site: usize, tile: &Range<usize>) -> &[F] {
         let first = site / self.wave * self.wave;
         let rows = self.wave.min(self.sites - first);
@@ -34,11 +37,11 @@ impl<F> SavedScores<F> {
     }
 }
 
-/// Hidden rows of the first sites, a wave after the other.
+/// Hidden rows of the first sites, wave after wave.
 #[derive(Debug)]
 pub(crate) struct SavedHidden<F> {
     pub rows: Vec<F>,
-    /// How many sites have theirs here, in waves of so many.
+    /// Number of sites whose rows are saved.
     pub sites: usize,
     pub wave: usize,
 }
@@ -49,14 +52,14 @@ impl<F> Default for SavedHidden<F> {
     }
 }
 
-/// A copy holds no rows: a backward makes them again.
+/// A clone has no rows; backward computes them again.
 impl<F> Clone for SavedHidden<F> {
     fn clone(&self) -> Self {
         Self::default()
     }
 }
 
-/// What is held never reaches a result.
+/// Saved rows do not affect results, so they are not compared.
 impl<F> PartialEq for SavedHidden<F> {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -64,9 +67,15 @@ impl<F> PartialEq for SavedHidden<F> {
 }
 
 impl<F> SavedHidden<F> {
-    /// Ranges of sites of the waves that a backward of another plan may take from here: all, or none if its waves are shorter.
-    pub fn waves(&self, plan: &Plan<F>, kept: usize) -> impl Iterator<Item = Range<usize>> + Clone + use<F> {
-        let fits = self.wave <= plan.wave && self.sites <= kept && !self.rows.is_empty();
+    /// Returns the waves of saved rows that another plan may use.
+    ///
+    /// There are none if the waves of the plan are shorter.
+    pub fn waves(
+        &self,
+        plan: &Plan<F>,
+        score_sites: usize,
+    ) -> impl Iterator<Item = Range<usize>> + Clone + use<F> {
+        let fits = self.wave <= plan.wave && self.sites <= score_sites && !self.rows.is_empty();
         let (sites, wave) = (if fits { self.sites } else { 0 }, self.wave);
         (0..sites).step_by(wave).map(move |from| from..(from + wave).min(sites))
     }

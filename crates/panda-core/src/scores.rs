@@ -1,6 +1,8 @@
-//! The same two directions for scores that exist already, *rows x C*, as other toolkits' losses take them.
+//! Forward and backward for given scores, as in losses of other toolkits.
 //!
-//! A site is a row of the matrix; `site_of_row` says which, or [`PADDING`] for rows that no site uses. Those are
+//! The scores are a matrix *rows x C*.
+//!
+//! `site_of_row` maps each row to a site, or to [`PADDING`] for rows without a site. These are
 //! never read, and their gradient is exactly 0.
 use kernels::{par_for, parts, parts_mut};
 
@@ -8,12 +10,12 @@ use crate::{Adjoints, Clamp, Error, Normalized, Real, Result, Selection, error::
 
 /// Marks a row without a site.
 pub const PADDING: u32 = u32::MAX;
-/// Sites a task; any value gives the same bits, because rows do not mix.
-const BLOCK: usize = 64;
+/// Rows of a task; any value gives the same bits, because rows are independent.
+const SCORE_ROWS_PER_TASK: usize = 64;
 
 fn rows_of_sites(site_of_row: &[u32], sites: usize) -> Result<Vec<usize>> {
-    let found = site_of_row.iter().filter(|site| **site != PADDING).count();
-    expect_len("site_of_row", sites, found)?;
+    let count = site_of_row.iter().filter(|site| **site != PADDING).count();
+    expect_len("site_of_row", sites, count)?;
     let mut rows = vec![usize::MAX; sites];
     for (row, &site) in site_of_row.iter().enumerate().filter(|(_, site)| **site != PADDING) {
         match rows.get_mut(site as usize) {
@@ -24,13 +26,13 @@ fn rows_of_sites(site_of_row: &[u32], sites: usize) -> Result<Vec<usize>> {
     Ok(rows)
 }
 
-/// Emissions of the selected classes from ready-made scores.
+/// Computes emissions of the selected classes from given scores.
 ///
 /// # Shapes
 /// `scores` *rows x C*, `site_of_row` *rows*, `selection` *N x S*.
 ///
 /// # Errors
-/// As [`crate::forward()`]; also a `site_of_row` that is not one row for each site.
+/// As [`crate::forward()`]; also a `site_of_row` that does not name each site once.
 pub fn forward<F: Real>(
     scores: &[F],
     classes: usize,
@@ -46,7 +48,11 @@ pub fn forward<F: Real>(
     selection.check(sites, classes)?;
     let per_site = selection.per_site();
     let mut out = Normalized::new(sites, per_site);
-    let blocks = (parts_mut(&mut out.max, BLOCK), parts_mut(&mut out.log_sum, BLOCK), parts(&rows, BLOCK));
+    let blocks = (
+        parts_mut(&mut out.max, SCORE_ROWS_PER_TASK),
+        parts_mut(&mut out.log_sum, SCORE_ROWS_PER_TASK),
+        parts(&rows, SCORE_ROWS_PER_TASK),
+    );
     par_for(blocks, |_, (max, sum, rows)| {
         for ((max, sum), row) in max.iter_mut().zip(sum).zip(rows) {
             (*max, *sum) = F::row_statistics(&scores[row * classes..][..classes]);
@@ -61,16 +67,16 @@ pub fn forward<F: Real>(
     Ok(out)
 }
 
-/// Writes the gradient of the scores over the scores.
+/// Overwrites the scores by their gradient.
 ///
 /// # Shapes
 /// As [`forward`]; `normalized` is its result.
 ///
 /// # Errors
-/// Shapes that do not fit; adjoints that are not finite.
+/// Shapes that do not match; adjoints that are not finite.
 ///
 /// # Cost
-/// N C exponentials; N row numbers of memory.
+/// N C exponentials; N row indices of memory.
 pub fn backward_in_place<F: Real>(
     scores: &mut [F],
     classes: usize,
@@ -88,19 +94,22 @@ pub fn backward_in_place<F: Real>(
     normalized.check(sites, selection.per_site())?;
     adjoints.check::<F>(sites, selection)?;
     rows_of_sites(site_of_row, sites)?;
-    let step = ScoreGradient { selection, normalized, adjoints };
-    par_for((parts_mut(scores, BLOCK * classes), parts(site_of_row, BLOCK)), |_, (scores, sites)| {
-        for (z, &site) in scores.chunks_exact_mut(classes).zip(sites) {
-            match site {
-                PADDING => z.fill(F::ZERO),
-                site => step.apply(site as usize, 0, ScoreSource::InPlace(None), z),
+    let gradient = ScoreGradient { selection, normalized, adjoints };
+    par_for(
+        (parts_mut(scores, SCORE_ROWS_PER_TASK * classes), parts(site_of_row, SCORE_ROWS_PER_TASK)),
+        |_, (scores, sites)| {
+            for (z, &site) in scores.chunks_exact_mut(classes).zip(sites) {
+                match site {
+                    PADDING => z.fill(F::ZERO),
+                    site => gradient.apply(site as usize, 0, ScoreSource::InPlace(None), z),
+                }
             }
-        }
-    });
+        },
+    );
     Ok(())
 }
 
-/// Where a row of scores is.
+/// Location of a row of scores.
 pub(crate) enum ScoreSource<'a, F> {
     /// In the memory of the gradient, without the bias.
     InPlace(Option<&'a [F]>),
@@ -108,7 +117,7 @@ pub(crate) enum ScoreSource<'a, F> {
     Saved(&'a [F]),
 }
 
-/// The gradient of a row of scores, written over the scores.
+/// Computes the gradient of a row of scores.
 #[derive(Clone, Copy)]
 pub(crate) struct ScoreGradient<'a, F> {
     pub selection: &'a Selection,
@@ -117,13 +126,15 @@ pub(crate) struct ScoreGradient<'a, F> {
 }
 
 impl<F: Real> ScoreGradient<'_, F> {
-    /// `g` is to hold the gradient `a - A p` of the classes from `from` on of a site.
+    /// Writes the gradient `a - A p` of a site for some classes.
+    ///
+    /// The classes of `g` start at `from`.
     pub(crate) fn apply(&self, site: usize, from: usize, z: ScoreSource<F>, g: &mut [F]) {
         let per_site = self.selection.per_site();
         let adjoint = |slot: usize| self.adjoints.emissions[site * per_site + slot];
         let total = self.adjoints.total(site, self.selection);
         if total == 0.0 {
-            // Also when p would be 0 · anything.
+            // Also avoids NaN from 0 · p.
             g.fill(F::ZERO);
         } else {
             let factor = F::from_f64(-total * (-self.normalized.log_sum[site]).exp());
@@ -137,8 +148,8 @@ impl<F: Real> ScoreGradient<'_, F> {
             if (from..from + g.len()).contains(&(class as usize)) {
                 let p = self.normalized.emissions[site * per_site + slot].exp();
                 let exact = adjoint(slot) - total * p;
-                let counts = exact.abs() >= F::TINY.to_f64();
-                g[class as usize - from] = if counts { F::from_f64(exact) } else { F::ZERO };
+                let is_kept = exact.abs() >= F::FLUSH_THRESHOLD.to_f64();
+                g[class as usize - from] = if is_kept { F::from_f64(exact) } else { F::ZERO };
             }
         }
         if let Some(Clamp { limit, weights }) = self.adjoints.clamp {

@@ -1,33 +1,33 @@
-//! Where hidden rows come from: given as a matrix, or made on the fly by whoever knows how.
+//! Hidden rows of sites: given as a matrix, or computed on the fly.
 use crate::{Error, Real, Result, error::expect_len};
 
-/// A packed list of N sites that can produce its hidden rows block by block and take their gradient back.
+/// N sites that compute hidden rows in blocks and propagate gradients.
 ///
-/// `fill`, `pull_back` and `scatter` stand for `h = φ(x)`, `dx = φ'(h) dh` and `dX += dx`.
+/// `fill` computes `h = φ(x)`, `pull_back` `dx = φ'(h) dh`, and `scatter` `dX += dx`.
 pub trait Sites<F: Real>: Sync {
-    /// What `scatter` sums into.
+    /// The gradient that `scatter` adds to.
     type Gradient: Default + Send;
-    /// N
+    /// Returns the number of sites N.
     fn len(&self) -> usize;
-    /// Whether there is no site at all.
+    /// Returns whether there is no site.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// H
+    /// Returns the width H of hidden rows.
     fn width(&self) -> usize;
-    /// A bound on the magnitude of every element of a hidden row.
-    fn largest(&self) -> f64;
+    /// Returns a bound on the magnitude of all elements of hidden rows.
+    fn max_abs(&self) -> f64;
     /// Writes the hidden rows of some sites, *rows x H*.
     fn fill(&self, sites: &[usize], hidden: &mut [F]);
-    /// Turns the gradient of the hidden rows of some sites into the gradient of what made them, in place.
+    /// Propagates the gradient of some hidden rows to their inputs, in place.
     fn pull_back(&self, sites: &[usize], hidden: &[F], gradient: &mut [F]);
-    /// A zero gradient.
+    /// Creates a zero gradient.
     fn zero_gradient(&self) -> Self::Gradient;
-    /// Adds the pulled-back gradient of some sites, in their order.
+    /// Adds the gradient of the inputs of some sites, in their order.
     fn scatter(&self, sites: &[usize], gradient: &[F], into: &mut Self::Gradient);
 }
 
-/// Sites of any kind, as the engine sees them.
+/// Type-erased [`Sites`], for which the engine is compiled once.
 pub trait DynSites<F>: Sync {
     #[doc(hidden)]
     fn count(&self) -> usize;
@@ -54,7 +54,7 @@ impl<F: Real, S: Sites<F>> DynSites<F> for S {
     }
 }
 
-/// Hidden rows *N x H* that exist already.
+/// Hidden rows *N x H* as a borrowed matrix.
 #[derive(Debug, Clone, Copy)]
 pub struct Rows<'a, F> {
     hidden: &'a [F],
@@ -81,8 +81,8 @@ impl<F: Real> Sites<F> for Rows<'_, F> {
     fn width(&self) -> usize {
         self.width
     }
-    fn largest(&self) -> f64 {
-        largest(self.hidden)
+    fn max_abs(&self) -> f64 {
+        max_abs(self.hidden)
     }
     fn fill(&self, sites: &[usize], hidden: &mut [F]) {
         for (&site, out) in sites.iter().zip(hidden.chunks_exact_mut(self.width)) {
@@ -100,12 +100,14 @@ impl<F: Real> Sites<F> for Rows<'_, F> {
     }
 }
 
-/// Without a way out of the loop it is fast. A product with 0 is NaN for infinities and NaN alone.
+/// Returns whether a scaled value is infinite or NaN.
+///
+/// Only these give NaN when multiplied by 0. The loop has no early exit, so that it is vectorized.
 pub(crate) fn has_infinite_or_nan<F: Real>(values: &[F], scale: F) -> bool {
-    values.iter().fold(false, |bad, value| bad | (*value * scale * F::ZERO != F::ZERO))
+    values.iter().fold(false, |is_bad, value| is_bad | (*value * scale * F::ZERO != F::ZERO))
 }
 
-/// The largest magnitude of some values.
-pub(crate) fn largest<F: Real>(values: &[F]) -> f64 {
+/// Returns the largest magnitude of some values.
+pub(crate) fn max_abs<F: Real>(values: &[F]) -> f64 {
     values.iter().map(|value| value.to_f64().abs()).fold(0.0, f64::max)
 }

@@ -1,11 +1,11 @@
-//! Buffers that calls of like shape share, so that only the first of them allocates, and what they require.
+//! Buffers that calls reuse, and their requirements.
 use std::sync::Mutex;
 
 use kernels::{
     ReusableBuffer, ScratchReq, WorkerSlots, ensure_len,
     packed::{
-        Full,
-        half::{Half, Tile},
+        FullFormat,
+        bf16::{Bf16Format, Tile},
     },
     reset,
 };
@@ -14,112 +14,113 @@ use crate::{
     DEFAULT_BUDGET, Head, Normalized, Plan, Precision, Real, Result, Selection, Shape,
     blocking::Blocking,
     error::expect_len,
-    head::{PackedOperands, panel_requirements},
+    head::{PackedOperands, operand_requirements},
     saved::{SavedHidden, SavedScores},
     sites::DynSites,
 };
 
-/// Bytes that the queues of the thread pool take meanwhile, however large the call.
+/// Maximum bytes of the thread pool's queues during a call.
 const QUEUE_BYTES: usize = 16 << 10;
 
-/// Plans calls and keeps the buffers of their waves.
+/// Plans calls and reuses their buffers.
 ///
-/// One workspace serves any number of calls, one after the other; what it holds never reaches a result. With a budget it
-/// never holds more than that, whatever the shapes of its calls: where buffers of an earlier one would be too much, they go.
+/// A workspace serves any number of calls, one after the other; its contents never affect results.
+/// With a budget it never holds more bytes than that for calls of any shape: buffers of earlier
+/// calls are freed if they would exceed it.
 #[derive(Debug)]
 pub struct Workspace<F> {
-    plan: PlanFrom<F>,
+    plan: PlanSource<F>,
     pub(crate) precision: Precision,
-    /// Sites of a wave.
-    pub(crate) list: Vec<usize>,
+    /// Sites of the current wave.
+    pub(crate) wave_sites: Vec<usize>,
     /// Whether each site is active.
     pub(crate) active: Vec<bool>,
     /// Hidden rows of a wave and their gradient.
     pub(crate) hidden: Vec<F>,
     pub(crate) gradient: Vec<F>,
-    /// Scores that pass.
+    /// Scores that are not saved.
     pub(crate) z: WorkerSlots<Vec<F>>,
     /// Column sums of each tile's strips.
     pub(crate) sums: Vec<F>,
     /// Largest score and sum of exponentials of each row of each tile.
     pub(crate) statistics: Vec<(F, f64)>,
     /// Selected scores of each row of each tile.
-    pub(crate) picked: Vec<F>,
-    /// Packed factors, in the type of the rows or in bf16.
+    pub(crate) selected_scores: Vec<F>,
+    /// Packed operands, in the type of the rows or in bf16.
     pub(crate) full: PackedOperands<F>,
-    pub(crate) half: PackedOperands<Tile>,
-    /// What an earlier call kept and nobody needs any more.
-    spare: Normalized<F>,
+    pub(crate) bf16: PackedOperands<Tile>,
+    /// Buffers of a recycled result.
+    recycled: Normalized<F>,
 }
 
-/// Where a call's plan comes from.
+/// Source of a call's plan.
 #[derive(Debug, Clone, Copy)]
-enum PlanFrom<F> {
+enum PlanSource<F> {
     Budget { bytes: usize, keep_scores: bool },
     Caller(Plan<F>),
 }
 
 impl<F: Real> Workspace<F> {
-    /// Plans each call by its shape and a budget in bytes, see [`Plan::new`].
+    /// Plans each call by its shape and a budget in bytes; see [`Plan::new`].
     pub fn new(budget: usize, keep_scores: bool) -> Self {
-        Self::from(PlanFrom::Budget { bytes: budget, keep_scores })
+        Self::with_plan_source(PlanSource::Budget { bytes: budget, keep_scores })
     }
 
-    /// Divides each call the same way.
+    /// Uses the same plan for all calls.
     ///
     /// # Errors
     /// A size of zero.
     pub fn with_plan(plan: Plan<F>) -> Result<Self> {
         plan.check()?;
-        Ok(Self::from(PlanFrom::Caller(plan)))
+        Ok(Self::with_plan_source(PlanSource::Caller(plan)))
     }
 
-    /// The same with products in other numbers.
+    /// Sets the precision of products.
     pub fn with_precision(self, precision: Precision) -> Self {
         Self {
             precision,
             full: PackedOperands::default(),
-            half: PackedOperands::default(),
-            spare: Normalized::none(),
+            bf16: PackedOperands::default(),
+            recycled: Normalized::empty(),
             ..self
         }
     }
 
-    /// Plans further calls by another budget, which holds for the buffers that are there as well.
+    /// Changes the budget of further calls, which also limits existing buffers.
     pub fn set_budget(&mut self, budget: usize, keep_scores: bool) {
-        self.plan = PlanFrom::Budget { bytes: budget, keep_scores };
+        self.plan = PlanSource::Budget { bytes: budget, keep_scores };
     }
 
-    fn from(plan: PlanFrom<F>) -> Self {
+    fn with_plan_source(plan: PlanSource<F>) -> Self {
         Self {
             plan,
             precision: Precision::Full,
-            list: Vec::new(),
+            wave_sites: Vec::new(),
             active: Vec::new(),
             hidden: Vec::new(),
             gradient: Vec::new(),
             z: WorkerSlots::default(),
             sums: Vec::new(),
             statistics: Vec::new(),
-            picked: Vec::new(),
+            selected_scores: Vec::new(),
             full: PackedOperands::default(),
-            half: PackedOperands::default(),
-            spare: Normalized::none(),
+            bf16: PackedOperands::default(),
+            recycled: Normalized::empty(),
         }
     }
 
-    /// The plan of a call.
+    /// Returns the plan of a call.
     ///
     /// # Errors
     /// [`Error::Budget`](crate::Error::Budget) for a budget below the smallest one.
     pub fn plan(&self, shape: Shape) -> Result<Plan<F>> {
         match self.plan {
-            PlanFrom::Budget { bytes, keep_scores } => Plan::new(shape, self.precision, bytes, keep_scores),
-            PlanFrom::Caller(plan) => Ok(plan.fitted(shape.sites, shape.classes)),
+            PlanSource::Budget { bytes, keep_scores } => Plan::new(shape, self.precision, bytes, keep_scores),
+            PlanSource::Caller(plan) => Ok(plan.fitted(shape.sites, shape.classes)),
         }
     }
 
-    /// Fails unless the arguments fit together; frees buffers that the budget has no room for besides the plan.
+    /// Checks and plans a call, and frees buffers beyond the budget.
     pub(crate) fn prepare(
         &mut self,
         sites: &dyn DynSites<F>,
@@ -128,7 +129,7 @@ impl<F: Real> Workspace<F> {
     ) -> Result<Plan<F>> {
         expect_len("head.hidden", sites.columns(), head.hidden)?;
         selection.check(sites.count(), head.classes)?;
-        head.reject_infinite_weights(self.precision)?;
+        head.check_weights(self.precision)?;
         let shape = Shape {
             sites: sites.count(),
             hidden: head.hidden,
@@ -136,103 +137,122 @@ impl<F: Real> Workspace<F> {
             selected: selection.per_site(),
         };
         let plan = self.plan(shape)?;
-        if let PlanFrom::Budget { bytes, keep_scores } = self.plan {
+        if let PlanSource::Budget { bytes, keep_scores } = self.plan {
             let limit = if keep_scores { bytes } else { bytes.min(DEFAULT_BUDGET) };
             self.release_excess(limit, &plan, shape);
         }
         Ok(plan)
     }
 
-    /// Frees buffers that are larger than their part of the plan, if all of them together exceed a limit.
+    /// Frees buffers beyond the plan, if the total exceeds a limit.
     fn release_excess(&mut self, limit: usize, plan: &Plan<F>, shape: Shape) {
         let required = requirements(plan, shape, self.precision);
-        let Self { precision, list, active, hidden, gradient, z, sums, statistics, picked, spare, .. } = self;
-        let Normalized { max, log_sum, emissions, scores, hidden: saved } = spare;
-        let of_wave: [&mut dyn ReusableBuffer; _] =
-            [list, active, hidden, gradient, z, sums, statistics, picked];
-        // The panels of the other precision are empty.
-        let panels = match precision {
-            Precision::Full => self.full.all(),
-            Precision::Bf16 => self.half.all(),
+        let Self {
+            precision,
+            wave_sites,
+            active,
+            hidden,
+            gradient,
+            z,
+            sums,
+            statistics,
+            selected_scores,
+            recycled,
+            ..
+        } = self;
+        let Normalized { max, log_sum, emissions, scores, hidden: saved } = recycled;
+        let wave_buffers: [&mut dyn ReusableBuffer; _] =
+            [wave_sites, active, hidden, gradient, z, sums, statistics, selected_scores];
+        // The operands of the other precision are empty.
+        let operands = match precision {
+            Precision::Full => self.full.buffers_mut(),
+            Precision::Bf16 => self.bf16.buffers_mut(),
         };
         let saved: [&mut dyn ReusableBuffer; _] =
             [&mut scores.scores, &mut saved.rows, max, log_sum, emissions];
-        let buffers = of_wave.into_iter().chain(panels).chain(saved);
+        let buffers = wave_buffers.into_iter().chain(operands).chain(saved);
         let mut buffers: Vec<_> = buffers.zip(required).collect();
         kernels::release_excess(limit, task_scratch(plan), &mut buffers);
     }
 
-    /// Takes back what a forward found, once nobody needs it: the next call of its shape allocates nothing for it.
+    /// Takes back a result, so that the next call reuses its memory.
     pub fn recycle(&mut self, normalized: Normalized<F>) {
         let Normalized { max, log_sum, emissions, scores, hidden } = normalized;
-        keep_larger(&mut self.spare.max, max);
-        keep_larger(&mut self.spare.log_sum, log_sum);
-        keep_larger(&mut self.spare.emissions, emissions);
-        keep_larger(&mut self.spare.scores.scores, scores.scores);
-        keep_larger(&mut self.spare.hidden.rows, hidden.rows);
+        keep_larger(&mut self.recycled.max, max);
+        keep_larger(&mut self.recycled.log_sum, log_sum);
+        keep_larger(&mut self.recycled.emissions, emissions);
+        keep_larger(&mut self.recycled.scores.scores, scores.scores);
+        keep_larger(&mut self.recycled.hidden.rows, hidden.rows);
     }
 
-    /// Buffers of what outlives a forward, without results yet.
+    /// Takes recycled buffers for the result of a forward.
     pub(crate) fn take_buffers(
         &mut self,
         plan: &Plan<F>,
         [sites, per_site]: [usize; 2],
         head: &Head<F>,
     ) -> Normalized<F> {
-        let strip = Blocking::of(plan, head.hidden, self.precision).strip;
-        let spare = std::mem::replace(&mut self.spare, Normalized::none());
-        let (held, wave) = plan.held(strip);
-        let saved_scores = exactly(spare.scores.scores, plan.kept * head.classes);
-        let rows = exactly(spare.hidden.rows, held * head.hidden);
+        let strip = Blocking::for_precision(plan, head.hidden, self.precision).strip;
+        let recycled = std::mem::replace(&mut self.recycled, Normalized::empty());
+        let (hidden_sites, wave) = plan.hidden_waves(strip);
+        let saved_scores = resize_exact(recycled.scores.scores, plan.saved_scores * head.classes);
+        let rows = resize_exact(recycled.hidden.rows, hidden_sites * head.hidden);
         Normalized {
-            max: reset(spare.max, sites, F::NEG_INFINITY),
-            log_sum: reset(spare.log_sum, sites, 0.0),
-            emissions: reset(spare.emissions, sites * per_site, 0.0),
-            scores: SavedScores::new(saved_scores, plan, plan.step(plan.kept, strip), head.classes),
-            hidden: SavedHidden { rows, sites: held, wave },
+            max: reset(recycled.max, sites, F::NEG_INFINITY),
+            log_sum: reset(recycled.log_sum, sites, 0.0),
+            emissions: reset(recycled.emissions, sites * per_site, 0.0),
+            scores: SavedScores::new(
+                saved_scores,
+                plan,
+                plan.wave_sites(plan.saved_scores, strip),
+                head.classes,
+            ),
+            hidden: SavedHidden { rows, sites: hidden_sites, wave },
         }
     }
 }
 
-fn keep_larger<T>(spare: &mut Vec<T>, other: Vec<T>) {
-    if other.capacity() > spare.capacity() {
-        *spare = other;
+fn keep_larger<T>(recycled: &mut Vec<T>, other: Vec<T>) {
+    if other.capacity() > recycled.capacity() {
+        *recycled = other;
     }
 }
 
-/// A buffer of so many elements, whatever is in them, and room for no fewer.
-fn exactly<F: Real>(mut buffer: Vec<F>, len: usize) -> Vec<F> {
+/// Resizes a buffer to `len` unspecified elements, without excess capacity.
+fn resize_exact<F: Real>(mut buffer: Vec<F>, len: usize) -> Vec<F> {
     ensure_len(&mut buffer, len, F::ZERO);
     buffer.truncate(len);
     buffer
 }
 
-/// Scratch of a call with a plan that fits the shape.
+/// Returns the scratch of a call; the plan must match its shape.
 pub(crate) fn scratch<F: Real>(plan: &Plan<F>, shape: Shape, precision: Precision) -> ScratchReq {
     ScratchReq::all_of(requirements(plan, shape, precision)).and(task_scratch(plan))
 }
 
-/// Scratch of the sites, whatever the plan: largest score, log-sum and emissions of each, and whether it is active.
+/// Returns the scratch of the sites, for any plan.
+///
+/// It is the largest score, log-sum, emissions and activity of each site.
 pub(crate) fn site_scratch<F>(shape: Shape) -> [ScratchReq; 4] {
     let Shape { sites, selected, .. } = shape;
     let emissions = ScratchReq::new::<f64>(selected).times(sites);
     [ScratchReq::new::<F>(sites), ScratchReq::new::<f64>(sites), emissions, ScratchReq::new::<bool>(sites)]
 }
 
-/// Requirements of all buffers, in the order of [`Workspace::release_excess`].
+/// Returns the requirements of all buffers, in the order of [`Workspace::release_excess`].
 fn requirements<F: Real>(plan: &Plan<F>, shape: Shape, precision: Precision) -> [ScratchReq; 19] {
     let Shape { hidden: h, classes, selected, .. } = shape;
-    let Plan { wave, block, tile_classes: tile, tiles, kept, .. } = *plan;
-    let blocking = Blocking::of(plan, h, precision);
+    let Plan { wave, block, tile_classes: tile, tiles, saved_scores, .. } = *plan;
+    let blocking = Blocking::for_precision(plan, h, precision);
     let [max, log_sum, emissions, active] = site_scratch::<F>(shape);
     let rows = ScratchReq::new::<F>(h).times(wave);
     let slot =
         WorkerSlots::<Vec<F>>::requirement_of(ScratchReq::new::<F>(tile).times(blocking.strip.min(wave)));
     let strips = tiles.saturating_mul(wave.div_ceil(block)).saturating_mul(blocking.strips);
-    let picked = ScratchReq::new::<F>(selected.max(1)).times(wave).times(tiles);
+    let selected_scores = ScratchReq::new::<F>(selected.max(1)).times(wave).times(tiles);
     let [h_left, h_right, wt_right, w_right, gt_left, g_left] = match precision {
-        Precision::Full => panel_requirements::<F, Full>(plan, h),
-        Precision::Bf16 => panel_requirements::<F, Half>(plan, h),
+        Precision::Full => operand_requirements::<F, FullFormat>(plan, h),
+        Precision::Bf16 => operand_requirements::<F, Bf16Format>(plan, h),
     };
     [
         ScratchReq::new::<usize>(wave),
@@ -242,22 +262,22 @@ fn requirements<F: Real>(plan: &Plan<F>, shape: Shape, precision: Precision) -> 
         slot.times(blocking.slots(plan)),
         ScratchReq::new::<F>(tile).times(strips),
         ScratchReq::new::<(F, f64)>(wave).times(tiles),
-        picked,
+        selected_scores,
         h_left,
         h_right,
         wt_right,
         w_right,
         gt_left,
         g_left,
-        ScratchReq::new::<F>(classes).times(kept),
-        ScratchReq::new::<F>(h).times(plan.held(blocking.strip).0),
+        ScratchReq::new::<F>(classes).times(saved_scores),
+        ScratchReq::new::<F>(h).times(plan.hidden_waves(blocking.strip).0),
         max,
         log_sum,
         emissions,
     ]
 }
 
-/// Scratch that lives inside of a step: a lock of each block, of a tile of gradients or of rows, and queues.
+/// Returns the scratch of tasks: a lock for each block of gradients or rows, and queues.
 fn task_scratch<F>(plan: &Plan<F>) -> ScratchReq {
     let locks = plan.tiles.max(1).saturating_mul(plan.wave.div_ceil(plan.block));
     ScratchReq::new::<Mutex<&mut [F]>>(locks).and(ScratchReq::from_bytes(QUEUE_BYTES))

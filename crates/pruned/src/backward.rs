@@ -1,45 +1,50 @@
-//! Gradients of the scores, tile by tile, from the slopes of the normalisers.
+//! Gradients of the scores by tile, from derivatives of the normalizers.
 //!
 //! ```text
 //! G[t,u] = dL/dlogZ[t,u] / Σ_c A[t,c] L[u,c]
-//! dL/dam[t,c] = A[t,c] Σ_u G[t,u] L[u,c] + selected      dL/dlm[u,c] = L[u,c] Σ_t G[t,u] A[t,c] + selected
+//! dL/dam[t,c] = A[t,c] Σ_u G[t,u] L[u,c] + selected
+//! dL/dlm[u,c] = L[u,c] Σ_t G[t,u] A[t,c] + selected
 //! ```
 use std::ops::Range;
 
 use kernels::{Accumulate, Real, View, ViewMut, WorkerSlots, par_for, parts, parts_mut, product_in};
 
 use crate::{
-    Source, TaskScratch, emissions::Slopes, rare, sums::UtteranceSums, tiles, utterance::UtteranceScores,
+    Source, TaskScratch, emissions::Derivatives, sums::UtteranceSums, tiles, underflow,
+    utterance::UtteranceScores,
 };
 
-/// Writes the gradient of a tile of classes: *T x tile*, *(U+1) x tile*, and the unigram's probabilities, *tile*
-/// (nothing where there is no unigram). In twice a tile for all contexts.
-pub(crate) fn tile<F: Real, S: Source<F>>(
+/// Writes the gradient of a tile of classes.
+///
+/// It is *T x tile*, *(U+1) x tile*, and *tile* for the probabilities of the unigram, if there is
+/// one. The buffer has two tiles for all contexts.
+pub(crate) fn tile_gradient<F: Real, S: Source<F>>(
     (utterance, sums): (&UtteranceScores<F, S>, &UtteranceSums<F>),
-    slopes: &Slopes<F>,
+    derivatives: &Derivatives<F>,
     classes: &Range<usize>,
     (frames, labels, unigram): (&mut [F], &mut [F], &mut [f64]),
-    room: &mut [F],
+    buffer: &mut [F],
     slots: &WorkerSlots<TaskScratch<F>>,
 ) {
     let (count, width) = (utterance.frames.len(), classes.len());
     let (positions, contexts) = (utterance.labels.len(), utterance.contexts());
-    let block = tiles::block(count);
-    let (contexts_tile, found) = room[..2 * contexts * width].split_at_mut(contexts * width);
+    let block = tiles::block_rows(count);
+    let (contexts_tile, context_sums) = buffer[..2 * contexts * width].split_at_mut(contexts * width);
     utterance.context_probabilities(sums.label_max, classes, contexts_tile, slots);
     par_for((parts_mut(frames, block * width), parts(sums.frame_max, block)), |i, (out, max)| {
         let frames = i * block..i * block + max.len();
         utterance.frame_scores(frames, classes, out, &mut slots.lock().packing);
-        out.chunks_exact_mut(width).zip(max).for_each(|(row, &max)| tiles::subtract(row, max));
+        out.chunks_exact_mut(width).zip(max).for_each(|(row, &max)| tiles::subtract_max(row, max));
         kernels::exp(out);
     });
 
-    // Of the contexts first, as the gradient of the frames takes the place of their exponentials.
-    let transposed = View::new(slopes.pairs, count, contexts).transposed();
-    let (target, all) = (ViewMut::new(&mut *found, contexts, width), View::new(frames, count, width));
-    product_in(&mut slots.lock().packing, target, transposed, all, Accumulate::Replace);
+    // Contexts come first, as the gradient of the frames overwrites their exponentials.
+    let transposed = View::new(derivatives.pairs, count, contexts).transposed();
+    let target = ViewMut::new(&mut *context_sums, contexts, width);
+    let frame_tile = View::new(frames, count, width);
+    product_in(&mut slots.lock().packing, target, transposed, frame_tile, Accumulate::Replace);
     let tile = View::new(contexts_tile, contexts, width);
-    let blocks = (parts_mut(frames, block * width), parts(slopes.pairs, block * contexts));
+    let blocks = (parts_mut(frames, block * width), parts(derivatives.pairs, block * contexts));
     par_for(blocks, |i, (out, pairs)| {
         let count = out.len() / width;
         let mut scratch = slots.lock();
@@ -50,35 +55,35 @@ pub(crate) fn tile<F: Real, S: Source<F>>(
         for (t, row) in out.chunks_exact_mut(width).enumerate() {
             let t = i * block + t;
             if let Some(blank) = utterance.blank_in(classes) {
-                row[blank] += slopes.frame_blank[t];
+                row[blank] += derivatives.frame_blank[t];
             }
             let next = utterance.next_in(classes);
-            next.for_each(|(class, u)| row[class] += slopes.frame_next[t * positions + u]);
+            next.for_each(|(class, u)| row[class] += derivatives.frame_next[t * positions + u]);
         }
     });
 
-    let (of_labels, of_unigram) = found.split_at(positions * width);
-    let rows = labels.chunks_exact_mut(width).zip(of_labels.chunks_exact(width)).enumerate();
-    for (u, (out, found)) in rows {
-        let (row, sum) = (&contexts_tile[u * width..][..width], slopes.label_sums[u]);
-        out.iter_mut().zip(found).zip(row).for_each(|((out, &found), &p)| *out = p * (found + sum));
+    let (label_sums, unigram_sums) = context_sums.split_at(positions * width);
+    let rows = labels.chunks_exact_mut(width).zip(label_sums.chunks_exact(width)).enumerate();
+    for (u, (out, sums)) in rows {
+        let (row, sum) = (&contexts_tile[u * width..][..width], derivatives.label_sums[u]);
+        out.iter_mut().zip(sums).zip(row).for_each(|((out, &class_sum), &p)| *out = p * (class_sum + sum));
         if let Some(blank) = utterance.blank_in(classes) {
-            out[blank] += slopes.label_blank[u];
+            out[blank] += derivatives.label_blank[u];
         }
     }
-    utterance.next_in(classes).for_each(|(class, u)| labels[u * width + class] += slopes.label_next[u]);
+    utterance.next_in(classes).for_each(|(class, u)| labels[u * width + class] += derivatives.label_next[u]);
     if let Some(row) = utterance.unigram {
-        unigram.iter_mut().zip(of_unigram).for_each(|(out, found)| *out = found.to_f64() / row.largest);
-        let of = |class: usize| row.probability(classes.start + class);
+        unigram.iter_mut().zip(unigram_sums).for_each(|(out, sum)| *out = sum.to_f64() / row.max_probability);
+        let probability = |class: usize| row.probability(classes.start + class);
         if let Some(blank) = utterance.blank_in(classes) {
-            unigram[blank] += slopes.unigram_blank / of(blank);
+            unigram[blank] += derivatives.unigram_blank / probability(blank);
         }
         utterance
             .next_in(classes)
-            .for_each(|(class, u)| unigram[class] += slopes.unigram_next[u] / of(class));
+            .for_each(|(class, u)| unigram[class] += derivatives.unigram_next[u] / probability(class));
     }
-    if !slopes.rare.is_empty() {
+    if !derivatives.underflow.is_empty() {
         let into = (frames, labels, unigram);
-        rare::pull_back((utterance, sums), slopes.rare, classes, contexts_tile, into, slots);
+        underflow::pull_back((utterance, sums), derivatives.underflow, classes, contexts_tile, into, slots);
     }
 }

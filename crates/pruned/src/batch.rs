@@ -1,11 +1,11 @@
-//! What the lattices are asked to explain, and where their rows lie.
+//! Labels and shapes of a batch, and the rows of its scores.
 use std::ops::Range;
 
 use rnnt_dp::Lattices;
 
 use crate::{Error, Result, Side};
 
-/// Blank, label sequences, shapes and rows of a batch.
+/// Blank, label sequences, shapes and score rows of a batch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
     blank: u32,
@@ -13,16 +13,18 @@ pub struct Batch {
     lattices: Lattices,
     frame_starts: Vec<usize>,
     label_starts: Vec<usize>,
-    /// One list an utterance, or none if all are 1.
+    /// Weights for each utterance, or empty if all are 1.
     token_weights: Vec<Vec<f64>>,
 }
 
 impl Batch {
-    /// Utterances whose T frame rows and U + 1 label rows begin anywhere, in the order of the batch.
+    /// Creates a batch with explicit start rows, ascending in both matrices.
+    ///
+    /// An utterance has T frame rows and U + 1 label rows.
     ///
     /// # Errors
-    /// No utterance, lists of different lengths, an utterance without frames, a label equal to blank, rows that two
-    /// utterances share.
+    /// No utterance, lists of different lengths, an utterance without frames, a label equal to
+    /// blank, overlapping rows.
     pub fn new(
         blank: u32,
         frames: Vec<usize>,
@@ -43,27 +45,29 @@ impl Batch {
         for side in [Side::Frames, Side::Labels] {
             let mut expected = 0;
             for utterance in 0..batch.len() {
-                let found = batch.starts(side)[utterance];
-                if found < expected {
-                    return Err(Error::Overlap { side, utterance, expected, found });
+                let start = batch.starts(side)[utterance];
+                if start < expected {
+                    return Err(Error::Overlap { side, utterance, expected, found: start });
                 }
-                expected = found.saturating_add(batch.count(side, utterance));
+                expected = start.saturating_add(batch.count(side, utterance));
             }
         }
         Ok(batch)
     }
 
-    /// Rows of utterance after utterance, without padding.
+    /// Creates a batch of rows without padding.
     ///
     /// # Errors
     /// As [`Batch::new`].
     pub fn packed(blank: u32, frames: Vec<usize>, labels: Vec<Vec<u32>>) -> Result<Self> {
-        let frame_starts = running(frames.iter().copied());
-        let label_starts = running(labels.iter().map(|labels| labels.len() + 1));
+        let frame_starts = prefix_sums(frames.iter().copied());
+        let label_starts = prefix_sums(labels.iter().map(|labels| labels.len() + 1));
         Self::new(blank, frames, labels, frame_starts, label_starts)
     }
 
-    /// Room for `most_frames` frame rows and `positions` label rows for each utterance; what is behind its own is
+    /// Creates a padded batch.
+    ///
+    /// Each utterance has `max_frames` frame rows and `positions` label rows; excess rows are
     /// padding.
     ///
     /// # Errors
@@ -72,28 +76,29 @@ impl Batch {
         blank: u32,
         frames: Vec<usize>,
         labels: Vec<Vec<u32>>,
-        most_frames: usize,
+        max_frames: usize,
         positions: usize,
     ) -> Result<Self> {
-        let every = |step: usize| (0..labels.len()).map(|b| b.saturating_mul(step)).collect();
-        let (frame_starts, label_starts) = (every(most_frames), every(positions));
+        let starts = |step: usize| (0..labels.len()).map(|b| b.saturating_mul(step)).collect();
+        let (frame_starts, label_starts) = (starts(max_frames), starts(positions));
         Self::new(blank, frames, labels, frame_starts, label_starts)
     }
 
-    /// The same with a weight for each label of each utterance: the gradient of its log-probability is multiplied by it, and the
-    /// loss is left as it is.
+    /// Sets a weight for each label of each utterance.
+    ///
+    /// It multiplies the gradient of the label's log-probability; the loss does not change.
     ///
     /// # Errors
-    /// Not one finite weight for each label.
+    /// A wrong number of weights, or a weight that is not finite.
     pub fn with_token_weights(self, token_weights: Vec<Vec<f64>>) -> Result<Self> {
         self.lattices.check_token_weights(&token_weights)?;
         Ok(Self { token_weights, ..self })
     }
 
-    /// Some utterances, as a batch of their own over the same rows.
+    /// Returns some utterances as a batch over the same rows.
     ///
     /// # Panics
-    /// If there are none, or no such ones.
+    /// If the range is empty or out of bounds.
     pub fn part(&self, utterances: Range<usize>) -> Self {
         let token_weights = match self.token_weights.is_empty() {
             true => Vec::new(),
@@ -109,27 +114,27 @@ impl Batch {
         }
     }
 
-    /// The weights of an utterance's labels, or none if all are 1.
+    /// Returns the label weights of an utterance; empty if all are 1.
     pub(crate) fn token_weights(&self, utterance: usize) -> &[f64] {
         self.token_weights.get(utterance).map_or(&[], Vec::as_slice)
     }
 
-    /// B
+    /// Returns the number of utterances B.
     pub fn len(&self) -> usize {
         self.labels.len()
     }
 
-    /// Never: there is at least one utterance.
+    /// Returns false: there is at least one utterance.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
 
-    /// The blank id.
+    /// Returns the blank id.
     pub fn blank(&self) -> u32 {
         self.blank
     }
 
-    /// The labels of an utterance.
+    /// Returns the labels of an utterance.
     ///
     /// # Panics
     /// If there is no such utterance.
@@ -137,18 +142,18 @@ impl Batch {
         &self.labels[utterance]
     }
 
-    /// The shapes alone.
+    /// Returns the shapes of the lattices.
     pub fn lattices(&self) -> &Lattices {
         &self.lattices
     }
 
-    /// The rows of an utterance.
+    /// Returns the rows of an utterance.
     pub(crate) fn rows(&self, side: Side, utterance: usize) -> Range<usize> {
         let first = self.starts(side)[utterance];
         first..first + self.count(side, utterance)
     }
 
-    /// Fails unless there are rows and classes for everything.
+    /// Fails unless all rows, labels and the blank exist.
     ///
     /// # Errors
     /// Too few rows, blank or labels outside the classes.
@@ -187,8 +192,8 @@ impl Batch {
     }
 }
 
-/// ClassSums of all counts before each.
-pub(crate) fn running(counts: impl Iterator<Item = usize>) -> Vec<usize> {
+/// Returns the exclusive prefix sums of counts.
+pub(crate) fn prefix_sums(counts: impl Iterator<Item = usize>) -> Vec<usize> {
     counts
         .scan(0usize, |total, count| {
             let first = *total;

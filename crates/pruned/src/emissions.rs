@@ -1,4 +1,4 @@
-//! Log-probabilities of the arcs, and the way back from their adjoints.
+//! Log-probabilities of the arcs, and derivatives of the loss.
 //!
 //! With λ = `lm_only_scale`, μ = `am_only_scale`, w = 1 - λ - μ, for a class c,
 //!
@@ -12,40 +12,42 @@ use rnnt_dp::delay;
 
 use crate::{
     Options, Source,
-    normaliser::Picks,
+    normalizer::SelectedScores,
     sums::{self, UtteranceSums},
-    tiles::part,
+    tiles::split_front,
     utterance::UtteranceScores,
 };
 
-/// `scale · value`, and 0 rather than NaN for nothing of -inf.
-fn share(scale: f64, value: f64) -> f64 {
+/// Returns `scale · value`, and 0 for a scale of 0.
+fn scale_or_zero(scale: f64, value: f64) -> f64 {
     if scale == 0.0 { 0.0 } else { scale * value }
 }
 
-/// Writes blank and next label of each site, *T x (U+1) x 2*; the label at u = U is 0. With the blank of its own frame, which
-/// follows a label, where it is `forced`.
-pub(crate) fn write<F: Real, S: Source<F>>(
+/// Writes the emissions of blank and next label, *T x (U+1) x 2*.
+///
+/// The label at u = U is 0. If `forces_blank`, the label includes the blank that follows in its
+/// frame.
+pub(crate) fn write_emissions<F: Real, S: Source<F>>(
     utterance: &UtteranceScores<F, S>,
     sums: &UtteranceSums<F>,
-    picks: &Picks<F>,
+    selected: &SelectedScores<F>,
     options: &Options,
-    forced: bool,
+    forces_blank: bool,
     out: &mut [f64],
 ) {
     let (positions, contexts) = (utterance.labels.len(), utterance.contexts());
     let (joint, lm_only, am_only) = (options.joint_scale(), options.lm_only_scale, options.am_only_scale);
     let relative = |score: F, max: F| score.to_f64() - max.to_f64();
-    // What depends on the position alone: [score less largest, share of the label scores alone], and of the unigram.
-    let alone = |scores: &[F]| -> Vec<[f64; 2]> {
+    // Terms of a position: the score less the largest, and the lm-only term.
+    let label_terms = |scores: &[F]| -> Vec<[f64; 2]> {
         let rows = scores.iter().zip(sums.label_max).zip(sums.label_sums);
         rows.map(|((&score, &max), sum)| {
             let score = relative(score, max);
-            [score, share(lm_only, score - sum.ln())]
+            [score, scale_or_zero(lm_only, score - sum.ln())]
         })
         .collect()
     };
-    let (blanks, nexts) = (alone(picks.label_blank), alone(picks.label_next));
+    let (blanks, nexts) = (label_terms(selected.label_blank), label_terms(selected.label_next));
     let unigram = |class: usize| utterance.unigram.map_or(0.0, |row| row.mass[class].to_f64().ln());
     let blank_unigram = unigram(utterance.blank);
     let next_unigram: Vec<f64> = utterance.next.iter().map(|&class| unigram(class as usize)).collect();
@@ -55,38 +57,42 @@ pub(crate) fn write<F: Real, S: Source<F>>(
     for (t, (row, pairs)) in rows.enumerate() {
         logs.iter_mut().zip(pairs).for_each(|(log, &pair)| *log = sums::log(pair));
         let max = sums.frame_max[t];
-        let alone = |score: f64, unigram: f64| share(am_only, score + unigram - logs[contexts - 1]);
-        let blank = relative(picks.frame_blank[t], max);
-        let blank_alone = alone(blank, blank_unigram);
-        let early = delay(options.delay_penalty, t, utterance.frames.len());
+        let am_only_term =
+            |score: f64, unigram: f64| scale_or_zero(am_only, score + unigram - logs[contexts - 1]);
+        let blank = relative(selected.frame_blank[t], max);
+        let blank_am_only = am_only_term(blank, blank_unigram);
+        let delay_term = delay(options.delay_penalty, t, utterance.frames.len());
         for (u, out) in row.chunks_exact_mut(2).enumerate() {
-            let [score, alone_here] = blanks[u];
-            out[0] = share(joint, blank + score - logs[u]) + alone_here + blank_alone;
+            let [score, lm_only_term] = blanks[u];
+            out[0] = scale_or_zero(joint, blank + score - logs[u]) + lm_only_term + blank_am_only;
             out[1] = 0.0;
             if u + 1 < positions {
-                let next = relative(picks.frame_next[t * positions + u], max);
-                let [score, alone_here] = nexts[u];
-                let next_alone = alone(next, next_unigram[u]);
-                out[1] = share(joint, next + score - logs[u]) + alone_here + next_alone + early;
+                let next = relative(selected.frame_next[t * positions + u], max);
+                let [score, lm_only_term] = nexts[u];
+                let next_am_only = am_only_term(next, next_unigram[u]);
+                out[1] =
+                    scale_or_zero(joint, next + score - logs[u]) + lm_only_term + next_am_only + delay_term;
             }
         }
-        if forced {
+        if forces_blank {
             (0..positions - 1).for_each(|u| row[2 * u + 1] += row[2 * u + 2]);
         }
     }
 }
 
-/// Slopes so small that products with them would be denormal numbers, which take a hundred times as long, are 0.
-fn narrow<F: Real>(slope: f64) -> F {
-    if slope.abs() < F::TINY.to_f64() { F::ZERO } else { F::from_f64(slope) }
+/// Flushes tiny derivatives to 0.
+///
+/// Their products would be denormal numbers, which take about 100 times as long.
+fn flush<F: Real>(derivative: f64) -> F {
+    if derivative.abs() < F::FLUSH_THRESHOLD.to_f64() { F::ZERO } else { F::from_f64(derivative) }
 }
 
-/// Slopes of the loss of an utterance by what emissions are made of.
-pub(crate) struct Slopes<'a, F> {
-    /// By the log-normalisers, divided by their sums of products, *T x K*; 0 where it is rare.
+/// Derivatives of an utterance's loss with respect to the terms of emissions.
+pub(crate) struct Derivatives<'a, F> {
+    /// By log-normalizers, divided by their sums of products, *T x K*; 0 for underflowed pairs.
     pub pairs: &'a mut [F],
-    /// By the log-normalisers of rare pairs, in their order.
-    pub rare: &'a mut [f64],
+    /// By log-normalizers of underflowed pairs, in their order.
+    pub underflow: &'a mut [f64],
     /// By `am[t, blank]`, *T*.
     pub frame_blank: &'a mut [F],
     /// By `am[t, next(u)]`, *T x (U+1)*.
@@ -95,7 +101,7 @@ pub(crate) struct Slopes<'a, F> {
     pub label_blank: &'a mut [F],
     /// By `lm[u, next(u)]`, *U+1*.
     pub label_next: &'a mut [F],
-    /// By `Σ_c L[u,c]` of the label scores alone, *U+1*.
+    /// By `Σ_c L[u,c]` of the lm-only term, *U+1*.
     pub label_sums: &'a mut [F],
     /// By `log unigram[blank]`.
     pub unigram_blank: f64,
@@ -103,39 +109,42 @@ pub(crate) struct Slopes<'a, F> {
     pub unigram_next: Vec<f64>,
 }
 
-impl<'a, F: Real> Slopes<'a, F> {
-    /// Numbers of an utterance, rare pairs left out.
+impl<'a, F: Real> Derivatives<'a, F> {
+    /// Returns the buffer elements of an utterance, without underflowed pairs.
     pub fn count([t, p, k]: [usize; 3]) -> usize {
         t * k + t + t * p + 3 * p
     }
 
-    /// Rare pairs.
-    pub fn rare(sums: &UtteranceSums<F>) -> usize {
-        sums.pairs.iter().filter(|&&pair| sums::rare(pair)).count()
+    /// Counts the underflowed pairs.
+    pub fn underflow_count(sums: &UtteranceSums<F>) -> usize {
+        sums.pairs.iter().filter(|&&pair| sums::is_underflow(pair)).count()
     }
 
-    /// From the occupancies of the arcs, *T x (U+1) x 2*, of a loss with this weight.
+    /// Computes the derivatives from arc occupancies and a loss weight.
+    ///
+    /// Occupancies are *T x (U+1) x 2*.
     pub fn new<S: Source<F>>(
         utterance: &UtteranceScores<F, S>,
         sums: &UtteranceSums<F>,
-        (options, forced): (&Options, bool),
+        (options, forces_blank): (&Options, bool),
         (occupancies, weight): (&[f64], f64),
-        (room, of_rare): (&mut &'a mut [F], &'a mut [f64]),
+        (buffer, underflow_buffer): (&mut &'a mut [F], &'a mut [f64]),
     ) -> Self {
         let (frames, positions, contexts) =
             (utterance.frames.len(), utterance.labels.len(), utterance.contexts());
         let (joint, lm_only, am_only) = (options.joint_scale(), options.lm_only_scale, options.am_only_scale);
-        let own = utterance.token_weights;
-        let label_weights: Vec<f64> =
-            (0..positions).map(|u| -weight * (1.0 + options.fastemit) * own.get(u).unwrap_or(&1.0)).collect();
+        let token_weights = utterance.token_weights;
+        let label_weights: Vec<f64> = (0..positions)
+            .map(|u| -weight * (1.0 + options.fastemit) * token_weights.get(u).unwrap_or(&1.0))
+            .collect();
         let mut zeros = |count| {
-            let part = part(room, count);
-            part.fill(F::ZERO);
-            part
+            let values = split_front(buffer, count);
+            values.fill(F::ZERO);
+            values
         };
         let mut out = Self {
             pairs: zeros(frames * contexts),
-            rare: of_rare,
+            underflow: underflow_buffer,
             frame_blank: zeros(frames),
             frame_next: zeros(frames * positions),
             label_blank: zeros(positions),
@@ -144,46 +153,46 @@ impl<'a, F: Real> Slopes<'a, F> {
             unigram_blank: 0.0,
             unigram_next: vec![0.0; positions],
         };
-        let mut rare = 0;
-        // Of blank and next label, over all frames.
+        let mut underflow_count = 0;
+        // Sums of blank and next label over all frames.
         let mut totals = vec![[0.0; 2]; positions];
-        let mut slopes = vec![0.0; contexts];
+        let mut derivatives = vec![0.0; contexts];
         for (t, row) in occupancies.chunks_exact(2 * positions).enumerate() {
             let mut blanks = 0.0;
             for u in 0..positions {
                 let label = label_weights[u] * row[2 * u + 1];
                 let mut blank = -weight * row[2 * u];
-                if forced && u > 0 {
+                if forces_blank && u > 0 {
                     blank -= weight * row[2 * u - 1];
                 }
                 blanks += blank;
                 totals[u][0] += blank;
                 totals[u][1] += label;
-                slopes[u] = -joint * (blank + label);
-                out.frame_next[t * positions + u] = narrow((joint + am_only) * label);
+                derivatives[u] = -joint * (blank + label);
+                out.frame_next[t * positions + u] = flush((joint + am_only) * label);
             }
-            out.frame_blank[t] = narrow((joint + am_only) * blanks);
+            out.frame_blank[t] = flush((joint + am_only) * blanks);
             if contexts > positions {
                 let labels: f64 =
                     label_weights.iter().zip(row.chunks_exact(2)).map(|(weight, o)| weight * o[1]).sum();
-                slopes[positions] = -am_only * (blanks + labels);
+                derivatives[positions] = -am_only * (blanks + labels);
                 out.unigram_blank += am_only * blanks;
             }
             let pairs = out.pairs[t * contexts..].iter_mut().zip(&sums.pairs[t * contexts..]);
-            for ((into, &sum), &slope) in pairs.zip(&slopes) {
-                match sums::rare(sum) {
+            for ((into, &sum), &derivative) in pairs.zip(&derivatives) {
+                match sums::is_underflow(sum) {
                     true => {
-                        out.rare[rare] = slope;
-                        rare += 1;
+                        out.underflow[underflow_count] = derivative;
+                        underflow_count += 1;
                     }
-                    false => *into = narrow(slope / sum),
+                    false => *into = flush(derivative / sum),
                 }
             }
         }
         for (u, [blank, label]) in totals.into_iter().enumerate() {
-            out.label_blank[u] = narrow((joint + lm_only) * blank);
-            out.label_next[u] = narrow((joint + lm_only) * label);
-            out.label_sums[u] = narrow(-lm_only * (blank + label) / sums.label_sums[u]);
+            out.label_blank[u] = flush((joint + lm_only) * blank);
+            out.label_next[u] = flush((joint + lm_only) * label);
+            out.label_sums[u] = flush(-lm_only * (blank + label) / sums.label_sums[u]);
             out.unigram_next[u] = am_only * label;
         }
         out

@@ -1,10 +1,10 @@
-//! The one error type of the crate.
-use kernels::Brief;
+//! The error type of the crate.
+use kernels::ShortFloat;
 use rnnt_dp::Topology;
 
 use crate::Side;
 
-/// What can be wrong with a call.
+/// An invalid argument of a call.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -24,8 +24,8 @@ pub enum Error {
         /// Name of the dimension.
         argument: &'static str,
     },
-    /// Two parts of a source have different numbers of classes.
-    #[error("classes: expected as many for the labels as for the frames ({frames}), found {labels}")]
+    /// The frames and labels of a source have different numbers of classes.
+    #[error("classes: expected {frames} for the labels, as for the frames, found {labels}")]
     Classes {
         /// Classes of the frames' scores.
         frames: usize,
@@ -66,44 +66,44 @@ pub enum Error {
         /// C
         classes: usize,
     },
-    /// The rows of an utterance begin before those of the one before end.
+    /// The rows of an utterance overlap those of the previous one.
     #[error("{side} rows: utterance {utterance}: expected a first row of at least {expected}, found {found}")]
     Overlap {
         /// Which rows.
         side: Side,
         /// Index in the batch.
         utterance: usize,
-        /// The row behind the last one of the utterance before.
+        /// The first row after the previous utterance.
         expected: usize,
         /// The first row given.
         found: usize,
     },
-    /// The rows of an utterance reach beyond those that there are.
-    #[error("{side} rows: utterance {utterance} needs rows up to {needed}, but there are {found}")]
+    /// The rows of an utterance exceed the matrix.
+    #[error("{side} rows: utterance {utterance}: expected at least {needed} rows, found {found}")]
     TooFewRows {
         /// Which rows.
         side: Side,
         /// Index in the batch.
         utterance: usize,
-        /// The row behind the last one that the utterance needs.
+        /// Number of rows that the utterance requires.
         needed: usize,
-        /// Rows that there are.
+        /// Number of rows of the matrix.
         found: usize,
     },
-    /// A scale, penalty or other option has a value that makes no sense.
-    #[error("`{argument}`: expected {expected}, found {found}", found = Brief(*found))]
+    /// An option is out of range.
+    #[error("`{argument}`: expected {expected}, found {found}", found = ShortFloat(*found))]
     Option {
         /// Name of the option.
         argument: &'static str,
-        /// What would make sense.
+        /// Description of valid values.
         expected: &'static str,
         /// The value given.
         found: f64,
     },
-    /// A score of a row that is read is NaN or +inf.
+    /// A score is NaN or +inf.
     #[error(
         "utterance {utterance}, {side} row {row}, class {class}: expected a finite score or -inf, found {value}",
-        value = Brief(*value)
+        value = ShortFloat(*value)
     )]
     Score {
         /// Which rows.
@@ -117,17 +117,22 @@ pub enum Error {
         /// The value found.
         value: f64,
     },
-    /// A padding row that the average of [`Unigram::AllRows`](crate::Unigram::AllRows) takes in has no finite
-    /// average.
+    /// A padding row has no finite average.
+    ///
+    /// [`Unigram::AllRows`](crate::Unigram::AllRows) includes padding.
     #[error(
-        "label row {row}: a unigram over all rows needs finite scores or -inf, at least one finite, in padding too"
+        "label row {row}: expected finite scores or -inf, at least one finite: \
+        a unigram over all rows includes padding"
     )]
     Padding {
         /// Index among all label rows.
         row: usize,
     },
     /// No class has a finite score in both rows of a site.
-    #[error("utterance {utterance}, frame {frame}, label position {position}: found -inf for every class")]
+    #[error(
+        "utterance {utterance}, frame {frame}, label position {position}: \
+        expected a class with a finite score, found -inf for all"
+    )]
     AllMasked {
         /// Index in the batch.
         utterance: usize,
@@ -137,7 +142,7 @@ pub enum Error {
         position: usize,
     },
     /// A weight of a linear layer is NaN or infinite.
-    #[error("`{argument}`: class {class}: expected finite weights, found {value}", value = Brief(*value))]
+    #[error("`{argument}`: class {class}: expected finite weights, found {value}", value = ShortFloat(*value))]
     Weight {
         /// Name of the argument.
         argument: &'static str,
@@ -146,57 +151,59 @@ pub enum Error {
         /// The value found.
         value: f64,
     },
-    /// Bands are to be found in lattices of which only bands are left.
-    #[error("`lattices`: expected whole ones, found bands of them")]
+    /// Bands are requested for lattices that are bands already.
+    #[error("`lattices`: expected complete lattices, found bands")]
     Banded,
     /// The weight of an utterance is not finite.
-    #[error("weights: utterance {utterance}: expected a finite number, found {found}", found = Brief(*found))]
+    #[error("weights: utterance {utterance}: expected a finite number, found {found}", found = ShortFloat(*found))]
     UtteranceWeight {
         /// Index in the batch.
         utterance: usize,
         /// The weight given.
         found: f64,
     },
-    /// The topology has moves that the first pass does not know.
+    /// The first pass does not support the topology.
     #[error("topology: expected a blank of one frame and a label of none or one, found {found}")]
     Topology {
         /// The topology given.
         found: Box<Topology>,
     },
-    /// Bands of so few label positions could keep no path.
+    /// Bands of this width contain no path.
     #[error("s_range: expected at least {needed} for the {topology} topology, found {found}")]
     Range {
-        /// Which arcs there are.
+        /// The topology.
         topology: Box<Topology>,
-        /// The least width for them.
+        /// Minimum width for the topology.
         needed: usize,
         /// The width given.
         found: usize,
     },
     /// An occupancy is NaN or infinite.
-    #[error("occupancies: utterance {utterance}: expected finite numbers, found {found}", found = Brief(*found))]
+    #[error("occupancies: utterance {utterance}: expected finite numbers, found {found}", found = ShortFloat(*found))]
     Occupancy {
         /// Index in the batch.
         utterance: usize,
         /// The value found.
         found: f64,
     },
-    /// Fewer bytes than the smallest cut of a batch takes.
+    /// The memory is below the smallest plan of a batch.
     #[error("memory: expected at least {needed} bytes, found {found}")]
     Memory {
-        /// Bytes of the smallest cut.
+        /// Bytes of the smallest plan.
         needed: usize,
         /// Bytes given.
         found: usize,
     },
-    /// The lattice refused its arguments.
+    /// An error of the lattice.
     #[error(transparent)]
     Lattice(#[from] rnnt_dp::Error),
 }
 
 impl Error {
-    /// Counts utterances from the start of the batch, where a [part](crate::Batch::part) of it started with utterance `first`.
-    pub fn in_part(mut self, first: usize) -> Self {
+    /// Adds `first` to utterance numbers.
+    ///
+    /// It converts an error of a [part](crate::Batch::part) of a batch that starts at `first`.
+    pub fn with_utterance_offset(mut self, first: usize) -> Self {
         match &mut self {
             Self::Score { utterance, .. }
             | Self::AllMasked { utterance, .. }
@@ -214,7 +221,7 @@ impl Error {
 /// A result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Compares a length with what the other arguments imply.
+/// Checks the length of an argument.
 pub(crate) fn expect(argument: &'static str, expected: usize, found: usize) -> Result<()> {
     if expected == found { Ok(()) } else { Err(Error::Length { argument, expected, found }) }
 }

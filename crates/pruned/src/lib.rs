@@ -1,20 +1,25 @@
-//! The first pass of the pruned transducer: a joiner so simple that the whole lattice is affordable, and what it says
-//! about which sites are worth a real one.
+//! The first pass of the pruned transducer: a simple joiner over the whole lattice.
 //!
-//! The *trivial joiner* adds scores of a frame and of a label position. Its normalisers need no tensor of sites x
-//! classes but one matrix product of exponentials (Kuang et al. 2022, arXiv 2206.13236):
+//! It is cheap enough to visit all sites, and its posteriors select the sites of the second pass.
+//!
+//! The *simple joiner* (in k2's terms) adds scores of a frame and of a label position. Its
+//! normalizers need no tensor of sites x classes but one matrix product of exponentials (Kuang et
+//! al. 2022, arXiv 2206.13236):
 //!
 //! ```text
 //! log p(c | t,u) = am[t,c] + lm[u,c] - logZ[t,u]
 //! logZ[t,u] = max am[t] + max lm[u] + log Σ_c exp(am[t,c] - max am[t]) exp(lm[u,c] - max lm[u])
 //! ```
 //!
-//! *Smoothing* mixes in log-probabilities of the label scores alone and of the frame scores with a unigram alone
-//! ([`Options`]). [`first_pass`] gives losses and the posterior of every arc, its `backward` the gradients, and
-//! [`Ranges`] the bands of label positions that the second pass keeps. Semantics are those of k2's fast_rnnt.
+//! *Smoothing* adds log-probabilities of the label scores only, and of the frame scores with a
+//! unigram only ([`Options`]). [`first_pass`] returns losses and the posterior of every arc, its
+//! `backward` the gradients, and [`Ranges`] the bands of label positions that the second pass
+//! keeps. Semantics are those of k2's fast_rnnt.
 //!
-//! Scores come from a [`Source`]: [`Matrices`] that exist, or [`Heads`], linear layers over hidden rows whose scores
-//! are made a tile of classes at a time, twice, and never kept, so that memory does not grow with the vocabulary.
+//! Scores come from a [`Source`]: given [`Matrices`], or [`Heads`], which are linear layers over
+//! hidden rows. Their scores are computed a tile of classes at a time, twice, and never stored, so
+//! that memory does not grow with the vocabulary. Start with [`Batch`], [`Source`] and
+//! [`FirstPass`].
 //!
 //! ```
 //! use pruned::{first_pass, Batch, Matrices, Options};
@@ -31,6 +36,7 @@
 //! ```
 #![warn(missing_docs)]
 
+mod arc_shape;
 mod backward;
 mod batch;
 mod emissions;
@@ -39,15 +45,14 @@ mod first_pass;
 mod forward;
 mod linear;
 mod matrices;
-mod moves;
-mod normaliser;
+mod normalizer;
 mod options;
 mod plan;
 mod ranges;
-mod rare;
 mod source;
 mod sums;
 mod tiles;
+mod underflow;
 mod unigram;
 mod utterance;
 mod workspace;

@@ -1,4 +1,4 @@
-//! Scores that two linear layers make from hidden rows, never kept as rows x classes.
+//! Scores of two linear layers over hidden rows, computed by tiles.
 use std::ops::Range;
 
 use kernels::{
@@ -12,7 +12,9 @@ use crate::{
     source::{blocks, blocks_mut},
 };
 
-/// Hidden rows *rows x H*, weight *C x H* and bias *C* of one linear layer, borrowed.
+/// A linear layer over hidden rows, borrowed.
+///
+/// Hidden rows *rows x H*, weight *C x H* and bias *C*.
 #[derive(Debug, Clone, Copy)]
 pub struct Linear<'a, F> {
     rows: &'a [F],
@@ -22,14 +24,14 @@ pub struct Linear<'a, F> {
     classes: usize,
 }
 
-/// Gradient of one [`Linear`].
+/// Gradient of a [`Linear`] layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LinearGradient<F> {
     /// Gradient of the hidden rows, *rows x H*; 0 in padding.
     pub rows: Vec<F>,
     /// Gradient of the weight, *C x H*.
     pub weight: Vec<F>,
-    /// Gradient of the bias, *C*; also there for a layer without one.
+    /// Gradient of the bias, *C*, also for a layer without one.
     pub bias: Vec<F>,
 }
 
@@ -37,7 +39,7 @@ impl<'a, F: Real> Linear<'a, F> {
     /// Borrows row-major matrices. A bias of -inf masks its class.
     ///
     /// # Errors
-    /// `hidden` is zero, there is no class, lengths do not fit, a weight is not finite.
+    /// `hidden` is zero; there is no class; lengths do not match; a weight is not finite.
     pub fn new(rows: &'a [F], weight: &'a [F], bias: Option<&'a [F]>, hidden: usize) -> Result<Self> {
         let count = rows.len().checked_div(hidden).ok_or(Error::Zero { argument: "hidden" })?;
         let classes = weight.len() / hidden;
@@ -49,9 +51,11 @@ impl<'a, F: Real> Linear<'a, F> {
         if let Some(bias) = bias {
             expect("bias", classes, bias.len())?;
         }
-        // Times 0 only what is not finite stays different from 0; without a way out of the loop it is fast.
-        let odd = |weights: &[F]| weights.iter().fold(false, |odd, &w| odd | (w * F::ZERO != F::ZERO));
-        if par_find(parts(weight, 1 << 16), |_, weights| odd(weights).then_some(())).is_some()
+        // Only infinities and NaN give NaN when multiplied by 0; without an early exit it is
+        // vectorized.
+        let has_bad =
+            |weights: &[F]| weights.iter().fold(false, |has_bad, &w| has_bad | (w * F::ZERO != F::ZERO));
+        if par_find(parts(weight, 1 << 16), |_, weights| has_bad(weights).then_some(())).is_some()
             && let Some(at) = weight.iter().position(|w| !w.to_f64().is_finite())
         {
             let (class, value) = (at / hidden, weight[at].to_f64());
@@ -60,8 +64,8 @@ impl<'a, F: Real> Linear<'a, F> {
         Ok(Self { rows, weight, bias, hidden, classes })
     }
 
-    /// The weight of some classes.
-    fn of(&self, classes: &Range<usize>) -> View<'a, F> {
+    /// Returns the weight rows of some classes.
+    fn class_weights(&self, classes: &Range<usize>) -> View<'a, F> {
         View::new(&self.weight[classes.start * self.hidden..], classes.len(), self.hidden)
     }
 
@@ -69,16 +73,22 @@ impl<'a, F: Real> Linear<'a, F> {
         View::new(&self.rows[rows.start * self.hidden..], rows.len(), self.hidden)
     }
 
-    fn packing(&self, rows: usize, classes: usize) -> usize {
-        let block = rows.min(ROWS);
-        let sums = size_of::<f64>() * CLASSES.min(classes);
-        let products = [(block, self.hidden), (block, classes), (CLASSES.min(classes), rows)];
+    fn packing_bytes(&self, rows: usize, classes: usize) -> usize {
+        let block = rows.min(ROWS_PER_TASK);
+        let sums = size_of::<f64>() * CLASSES_PER_TASK.min(classes);
+        let products = [(block, self.hidden), (block, classes), (CLASSES_PER_TASK.min(classes), rows)];
         sums + products.map(|(m, k)| packing_bytes_for::<F>(m, k)).into_iter().max().unwrap_or(0)
     }
 
     fn fill(&self, rows: Range<usize>, classes: Range<usize>, out: &mut [F], packing: &mut AlignedVec<F>) {
         let target = ViewMut::new(&mut *out, rows.len(), classes.len());
-        product_in(packing, target, self.rows(&rows), self.of(&classes).transposed(), Accumulate::Replace);
+        product_in(
+            packing,
+            target,
+            self.rows(&rows),
+            self.class_weights(&classes).transposed(),
+            Accumulate::Replace,
+        );
         if let Some(bias) = self.bias {
             out.chunks_exact_mut(classes.len()).for_each(|row| add(row, &bias[classes.clone()]));
         }
@@ -92,7 +102,7 @@ impl<'a, F: Real> Linear<'a, F> {
         }
     }
 
-    /// `dx += g W`, `dW += gᵀ x`, `db += Σ g`.
+    /// Adds `dx += g W`, `dW += gᵀ x`, `db += Σ g`.
     fn pull_back(
         &self,
         runs: &[Range<usize>],
@@ -101,19 +111,19 @@ impl<'a, F: Real> Linear<'a, F> {
         into: &mut LinearGradient<F>,
         slots: &WorkerSlots<TaskScratch<F>>,
     ) {
-        let (h, width, weight) = (self.hidden, classes.len(), self.of(&classes));
-        let mut dx = blocks_mut(&mut into.rows, h, runs, ROWS);
-        let blocks = blocks(gradient, width, runs, ROWS);
+        let (h, width, weight) = (self.hidden, classes.len(), self.class_weights(&classes));
+        let mut dx = blocks_mut(&mut into.rows, h, runs, ROWS_PER_TASK);
+        let blocks = blocks(gradient, width, runs, ROWS_PER_TASK);
         par_for(items_mut(&mut dx), |at, dx| {
             let g = blocks[at];
             let count = g.len() / width;
             let (target, g) = (ViewMut::new(dx, count, h), View::new(g, count, width));
             product_in(&mut slots.lock().packing, target, g, weight, Accumulate::Add);
         });
-        let dw = parts_mut(&mut into.weight[classes.start * h..classes.end * h], CLASSES * h);
-        par_for((dw, parts_mut(&mut into.bias[classes], CLASSES)), |task, (dw, db)| {
+        let dw = parts_mut(&mut into.weight[classes.start * h..classes.end * h], CLASSES_PER_TASK * h);
+        par_for((dw, parts_mut(&mut into.bias[classes], CLASSES_PER_TASK)), |task, (dw, db)| {
             let (mut scratch, mut tiles) = (slots.lock(), gradient);
-            let (first, count) = (task * CLASSES, db.len());
+            let (first, count) = (task * CLASSES_PER_TASK, db.len());
             let mut sums = vec![0.0; count];
             for run in runs {
                 let (tile, rest) = tiles.split_at(run.len() * width);
@@ -130,14 +140,14 @@ impl<'a, F: Real> Linear<'a, F> {
     }
 }
 
-/// Rows a task.
-const ROWS: usize = 128;
-/// Classes a task of the parameters' gradient.
-const CLASSES: usize = 28;
+/// Rows of a task.
+const ROWS_PER_TASK: usize = 128;
+/// Classes of a task of the parameters' gradient.
+const CLASSES_PER_TASK: usize = 28;
 
-/// Scores `am = x W_amᵀ + b_am` and `lm = y W_lmᵀ + b_lm`.
+/// Scores `am = x W_amᵀ + b_am` and `lm = y W_lmᵀ + b_lm` of two layers.
 ///
-/// Each tile of classes is computed when it is needed, in forward and again in backward.
+/// Each tile of classes is computed on demand, in forward and again in backward.
 #[derive(Debug, Clone, Copy)]
 pub struct Heads<'a, F> {
     am: Linear<'a, F>,
@@ -147,14 +157,14 @@ pub struct Heads<'a, F> {
 /// Gradient of [`Heads`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeadsGradient<F> {
-    /// Of the layer of the frames.
+    /// Gradient of the layer of the frames.
     pub am: LinearGradient<F>,
-    /// Of the layer of the labels.
+    /// Gradient of the layer of the labels.
     pub lm: LinearGradient<F>,
 }
 
 impl<'a, F: Real> Heads<'a, F> {
-    /// The layers of the frames and of the labels; their widths may differ, their classes may not.
+    /// Combines two layers; their widths may differ, their classes may not.
     ///
     /// # Errors
     /// Different numbers of classes.
@@ -185,8 +195,8 @@ impl<F: Real> Source<F> for Heads<'_, F> {
         layer.rows.len() / layer.hidden
     }
 
-    fn packing(&self, rows: usize, classes: usize) -> usize {
-        self.am.packing(rows, classes).max(self.lm.packing(rows, classes))
+    fn packing_bytes(&self, rows: usize, classes: usize) -> usize {
+        self.am.packing_bytes(rows, classes).max(self.lm.packing_bytes(rows, classes))
     }
 
     fn fill(

@@ -1,4 +1,4 @@
-//! Scores that exist already.
+//! Scores given as matrices.
 use std::ops::Range;
 
 use kernels::{AlignedVec, Real, WorkerSlots, add, items_mut, par_for};
@@ -9,7 +9,7 @@ use crate::{
     source::{blocks, blocks_mut},
 };
 
-/// Scores `am` *rows x C* and `lm` *rows x C* as matrices.
+/// Borrowed scores `am` *rows x C* and `lm` *rows x C*.
 #[derive(Debug, Clone, Copy)]
 pub struct Matrices<'a, F> {
     am: &'a [F],
@@ -17,7 +17,7 @@ pub struct Matrices<'a, F> {
     classes: usize,
 }
 
-/// Gradient of [`Matrices`], shaped like them; 0 in padding.
+/// Gradient of [`Matrices`], of the same shape; 0 in padding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MatrixGradient<F> {
     /// Gradient of the frames' scores.
@@ -47,8 +47,8 @@ impl<'a, F: Real> Matrices<'a, F> {
     }
 }
 
-/// Rows a task.
-const ROWS: usize = 64;
+/// Rows of a task.
+const ROWS_PER_TASK: usize = 64;
 
 impl<F: Real> Source<F> for Matrices<'_, F> {
     type Gradient = MatrixGradient<F>;
@@ -61,7 +61,7 @@ impl<F: Real> Source<F> for Matrices<'_, F> {
         self.side(side).len() / self.classes
     }
 
-    fn packing(&self, _: usize, _: usize) -> usize {
+    fn packing_bytes(&self, _: usize, _: usize) -> usize {
         0
     }
 
@@ -96,15 +96,15 @@ impl<F: Real> Source<F> for Matrices<'_, F> {
             Side::Frames => &mut into.am,
             Side::Labels => &mut into.lm,
         };
-        let mut into = blocks_mut(into, self.classes, runs, ROWS);
-        let gradient = blocks(gradient, classes.len(), runs, ROWS);
+        let mut into = blocks_mut(into, self.classes, runs, ROWS_PER_TASK);
+        let gradient = blocks(gradient, classes.len(), runs, ROWS_PER_TASK);
         par_for(items_mut(&mut into), |at, into| {
             let rows = into.chunks_exact_mut(self.classes).zip(gradient[at].chunks_exact(classes.len()));
             rows.for_each(|(into, gradient)| add(&mut into[classes.clone()], gradient));
         });
     }
 
-    fn whole(into: &mut MatrixGradient<F>) -> Option<[&mut [F]; 2]> {
+    fn dense_gradients(into: &mut MatrixGradient<F>) -> Option<[&mut [F]; 2]> {
         Some([&mut into.am, &mut into.lm])
     }
 }

@@ -1,50 +1,52 @@
-//! What a caller may choose.
+//! Options of the first pass.
 use rnnt_dp::Topology;
 
-use crate::{Error, Result, moves::Moves};
+use crate::{Error, Result, arc_shape::ArcShape};
 
-/// Which label rows the unigram of the am-only term is averaged over.
+/// Label rows over which the unigram of the am-only term is averaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Unigram {
-    /// The U + 1 rows of the utterance itself, so that no other utterance changes its loss.
+    /// The U + 1 rows of the utterance; other utterances do not change its loss.
     #[default]
     Utterance,
-    /// Every label row there is, padding included: what fast_rnnt does.
+    /// All label rows, including padding, as in fast_rnnt.
     AllRows,
 }
 
-/// Options of the first pass; the default is the plain trivial joiner, without smoothing.
+/// Options of the first pass; the default is the simple joiner without smoothing.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Options {
-    /// Which arcs leave a site: those of a blank and a label, each of one frame at most.
+    /// Arcs of a site: a blank and a label, each of at most one frame.
     pub topology: Topology,
-    /// Share of the log-probabilities that the label scores have alone.
+    /// Weight of the log-probabilities of the label scores only.
     pub lm_only_scale: f64,
-    /// Share of the log-probabilities that the frame scores and the unigram have alone.
+    /// Weight of the log-probabilities of the frame scores with the unigram only.
     pub am_only_scale: f64,
-    /// What the unigram is averaged over; nothing asks for it where `am_only_scale` is 0.
+    /// Rows of the unigram; unused if `am_only_scale` is 0.
     pub unigram: Unigram,
-    /// λ of `e(label at t) += λ ((T-1)/2 - t)`: favours early labels where positive (Kang et al. 2023); see
-    /// [`delay`](rnnt_dp::delay).
+    /// λ of `e(label at t) += λ ((T-1)/2 - t)`; positive values favor early labels.
+    ///
+    /// Kang et al. 2023; see [`delay`](rnnt_dp::delay).
     pub delay_penalty: f64,
-    /// FastEmit λ: adjoints of the labels' log-probabilities are multiplied by `1 + λ` (not those of the blanks that constrained
-    /// labels force); losses and occupancies stay as they are.
+    /// FastEmit λ: label adjoints are multiplied by `1 + λ`.
+    ///
+    /// Blanks that constrained labels force are not scaled. Losses and occupancies do not change.
     pub fastemit: f64,
 }
 
 impl Options {
-    /// Share of the joint log-probabilities.
+    /// Returns the weight of the joint log-probabilities.
     pub(crate) fn joint_scale(&self) -> f64 {
         1.0 - self.lm_only_scale - self.am_only_scale
     }
 
-    /// Whether a unigram is there that all utterances have in common.
+    /// Returns whether all utterances share a unigram.
     pub(crate) fn shares_unigram(&self) -> bool {
         self.am_only_scale != 0.0 && self.unigram == Unigram::AllRows
     }
 
-    /// What the first pass does with the topology.
-    pub(crate) fn check(&self) -> Result<Moves> {
+    /// Checks the options; returns the arcs of the topology.
+    pub(crate) fn check(&self) -> Result<ArcShape> {
         for (argument, found) in [
             ("lm_only_scale", self.lm_only_scale),
             ("am_only_scale", self.am_only_scale),
@@ -62,6 +64,6 @@ impl Options {
                 return Err(Error::Option { argument, expected, found });
             }
         }
-        Moves::new(&self.topology)
+        ArcShape::new(&self.topology)
     }
 }

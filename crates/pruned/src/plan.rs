@@ -1,57 +1,61 @@
-//! How a first pass is cut, and how many bytes that takes: known from shapes, whatever the number of threads.
+//! How a first pass is divided, and its memory: determined by shapes only.
 use std::ops::Range;
 
 use kernels::{Real, ScratchReq, packing_bytes_for};
 use rnnt_dp::{Regularisers, Workspace};
 
 use crate::{
-    Batch, Error, Options, Result, Side, Source, emissions::Slopes, normaliser::Picks, sums::BatchSums,
-    tiles, unigram::UnigramRow,
+    Batch, Error, Options, Result, Side, Source, emissions::Derivatives, normalizer::SelectedScores,
+    sums::BatchSums, tiles, unigram::UnigramRow,
 };
 
-/// The cut of a first pass. Results are the same to rounding whatever it is; the default is the fastest.
+/// How a first pass is divided; the default is the fastest.
+///
+/// Results are equal up to rounding for all plans.
 ///
 /// ```text
 /// pass       numbers of sites, frames and label positions, and the unigrams
-/// workspace  lattices, scratch of tasks, and buffers as large as forward or backward needs for a group:
+/// workspace  lattices, scratch of tasks, and buffers for forward or backward of a group:
 ///     forward    emissions of all sites, label tiles and selected scores of a group
-///     backward   its slopes and gradients of a tile
+///     backward   derivatives and gradients of a tile
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Plan {
-    /// Classes of a tile, at most.
+    /// Maximum classes of a tile.
     pub classes: usize,
-    /// Rows of utterances whose gradient of a tile exists at once, unless a single utterance has more; forward, which keeps no
-    /// gradient, takes four times as many.
+    /// Maximum rows of a group of utterances.
+    ///
+    /// Their gradients of a tile exist at once. A single utterance may have more rows. Forward, which
+    /// has no gradient, uses four times as many.
     pub rows: usize,
-    /// Tasks that work on blocks of rows at once, at most.
+    /// Maximum concurrent tasks on blocks of rows.
     pub tasks: usize,
 }
 
-/// Scratch of first passes, forward and backward: all buffers of a [`Workspace`](crate::Workspace) and of the passes.
+/// Scratch of first passes: all buffers of a [`Workspace`](crate::Workspace) and of results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PassScratch {
     pub(crate) tasks: usize,
-    /// Of a task, see [`TaskScratch::requirements`](crate::TaskScratch).
-    pub(crate) of_task: [ScratchReq; 3],
-    /// In the order of [`Workspace::held`](crate::Workspace).
+    /// Scratch of a task; see [`TaskScratch::requirements`](crate::TaskScratch).
+    pub(crate) task_scratch: [ScratchReq; 3],
+    /// In the order of [`Workspace::requirements`](crate::Workspace).
     pub(crate) buffers: [ScratchReq; 9],
     lists: ScratchReq,
 }
 
 impl PassScratch {
-    /// All of it.
+    /// Returns the total.
     pub fn total(&self) -> ScratchReq {
-        let of_tasks = ScratchReq::all_of(self.of_task).times(self.tasks);
-        ScratchReq::all_of(self.buffers).and(of_tasks).and(self.lists)
+        let task_bytes = ScratchReq::all_of(self.task_scratch).times(self.tasks);
+        ScratchReq::all_of(self.buffers).and(task_bytes).and(self.lists)
     }
 
-    /// The scratch of two passes, one after the other in the same workspace.
+    /// Returns the scratch of two consecutive passes with one workspace.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
             tasks: self.tasks.max(other.tasks),
-            of_task: std::array::from_fn(|i| self.of_task[i].or(other.of_task[i])),
+            task_scratch: std::array::from_fn(|i| self.task_scratch[i].or(other.task_scratch[i])),
             buffers: std::array::from_fn(|i| self.buffers[i].or(other.buffers[i])),
             lists: self.lists.or(other.lists),
         }
@@ -60,18 +64,18 @@ impl PassScratch {
 
 impl Default for Plan {
     fn default() -> Self {
-        Self::CUTS[0]
+        Self::CANDIDATES[0]
     }
 }
 
-/// Lists of lists, and what queues of the thread pool grow by.
+/// Bytes of small lists, and of growing queues of the thread pool.
 const SLACK_BYTES: usize = 16 << 10;
-/// Lists of an utterance, and its place in those of the batch.
+/// Bytes of small lists of an utterance.
 const UTTERANCE_BYTES: usize = 1024;
 
 impl Plan {
-    /// From the best to the smallest.
-    const CUTS: [Self; 9] = [
+    /// From the fastest to the smallest.
+    const CANDIDATES: [Self; 9] = [
         Self { classes: 1024, rows: 4096, tasks: 64 },
         Self { classes: 1024, rows: 4096, tasks: 32 },
         Self { classes: 1024, rows: 2048, tasks: 16 },
@@ -83,27 +87,27 @@ impl Plan {
         Self { classes: 64, rows: 0, tasks: 1 },
     ];
 
-    /// The best cut of so many bytes.
+    /// Returns the fastest plan within `bytes` bytes.
     ///
     /// # Errors
-    /// [`Error::Memory`] with the bytes of the smallest cut.
+    /// [`Error::Memory`] if the smallest plan needs more.
     pub fn within<F: Real, S: Source<F>>(
         source: &S,
         batch: &Batch,
         options: &Options,
         bytes: usize,
     ) -> Result<Self> {
-        let most = |plan: &Self| plan.scratch(source, batch, options).total().bytes();
-        let fitting = Self::CUTS.iter().find(|plan| most(plan) <= bytes);
-        fitting.copied().ok_or_else(|| Error::Memory { needed: most(&Self::smallest()), found: bytes })
+        let bytes_of = |plan: &Self| plan.scratch(source, batch, options).total().bytes();
+        let fitting = Self::CANDIDATES.iter().find(|plan| bytes_of(plan) <= bytes);
+        fitting.copied().ok_or_else(|| Error::Memory { needed: bytes_of(&Self::minimal()), found: bytes })
     }
 
-    /// The cut that takes the least.
-    pub fn smallest() -> Self {
-        Self::CUTS[Self::CUTS.len() - 1]
+    /// Returns the smallest plan.
+    pub fn minimal() -> Self {
+        Self::CANDIDATES[Self::CANDIDATES.len() - 1]
     }
 
-    /// Scratch of a batch.
+    /// Returns the scratch of a batch.
     pub fn scratch<F: Real, S: Source<F>>(
         &self,
         source: &S,
@@ -113,32 +117,33 @@ impl Plan {
         let (classes, lattices) = (source.classes(), batch.lattices());
         let sizes = GroupSizes::new(classes, batch, options, *self);
         let (shared, rows) = (options.shares_unigram(), source.rows(Side::Labels));
-        let forward = sizes.most(&groups(batch, self.forward_rows()), |b| sizes.forward::<F>(b));
-        let all_rare = |b: usize| {
-            let [t, _, k] = sizes.of_utterances[b];
+        let forward =
+            sizes.max_over(&utterance_groups(batch, self.forward_rows()), |b| sizes.forward::<F>(b));
+        let all_underflow = |b: usize| {
+            let [t, _, k] = sizes.utterances[b];
             sizes.backward::<F>(b, t * k)
         };
-        let of_groups = groups(batch, self.rows);
-        let backward = sizes.most(&of_groups, all_rare);
-        let of_total = if shared { classes } else { 0 };
-        let narrow =
-            forward[0].max(backward[0]).max(if sizes.unigram { tiles::ROWS * sizes.width } else { 0 });
-        let wide = (2 * lattices.sites() + forward[1].max(of_total)).max(of_total + backward[1]);
-        let sums = BatchSums::<F>::scratch(&sizes.of_utterances);
-        let positions: usize = sizes.of_utterances.iter().map(|[_, p, _]| p).sum();
-        let own = |[_, p, _]: &[usize; 3]| UnigramRow::<F>::scratch(*p, classes);
+        let backward_groups = utterance_groups(batch, self.rows);
+        let backward = sizes.max_over(&backward_groups, all_underflow);
+        let total_len = if shared { classes } else { 0 };
+        let scratch =
+            forward[0].max(backward[0]).max(if sizes.unigram { tiles::BLOCK_ROWS * sizes.width } else { 0 });
+        let scratch_f64 = (2 * lattices.sites() + forward[1].max(total_len)).max(total_len + backward[1]);
+        let sums = BatchSums::<F>::scratch(&sizes.utterances);
+        let positions: usize = sizes.utterances.iter().map(|[_, p, _]| p).sum();
+        let own_unigram = |[_, p, _]: &[usize; 3]| UnigramRow::<F>::scratch(*p, classes);
         let unigrams = match (sizes.unigram, shared) {
             (false, _) => ScratchReq::EMPTY,
             (true, true) => UnigramRow::<F>::scratch(rows, classes),
-            (true, false) => ScratchReq::all_of(sizes.of_utterances.iter().map(own)),
+            (true, false) => ScratchReq::all_of(sizes.utterances.iter().map(own_unigram)),
         };
         let lanes = self.lanes(batch);
         let recursions = Workspace::scratch(lattices, &options.topology, &Regularisers::default(), lanes);
         let [frame_max, label_max, label_sums, pairs] = sums;
         let buffers = [
             recursions,
-            ScratchReq::new::<F>(narrow),
-            ScratchReq::new::<f64>(wide),
+            ScratchReq::new::<F>(scratch),
+            ScratchReq::new::<f64>(scratch_f64),
             frame_max,
             label_max,
             label_sums,
@@ -146,28 +151,29 @@ impl Plan {
             ScratchReq::new::<f64>(2).times(lattices.sites()),
             unigrams,
         ];
-        // Of the batch, and of the utterances of a group; means of a unigram's rows, and vectors of the unigrams of other utterances.
-        let of_unigrams = match sizes.unigram {
+        // Lists of the batch and of a group; means of a unigram's rows, and recycled unigrams.
+        let unigram_lists = match sizes.unigram {
             true => ScratchReq::new::<f64>(rows).and(UnigramRow::<F>::scratch(positions, 0)),
             false => ScratchReq::EMPTY,
         };
-        let of_batch: usize = sizes.of_utterances.iter().map(|[_, p, _]| 12 * p + UTTERANCE_BYTES).sum();
+        let batch_lists: usize = sizes.utterances.iter().map(|[_, p, _]| 12 * p + UTTERANCE_BYTES).sum();
         let lists = |[t, p, k]: [usize; 3]| UTTERANCE_BYTES + 3 * t + 96 * p + 32 * k;
-        let most = |rows: usize| {
-            let of = |group: Range<usize>| group.map(|b| lists(sizes.of_utterances[b])).sum();
-            groups(batch, rows).into_iter().map(of).max().unwrap_or(0)
+        let max_lists = |rows: usize| {
+            let group_sum = |group: Range<usize>| group.map(|b| lists(sizes.utterances[b])).sum();
+            utterance_groups(batch, rows).into_iter().map(group_sum).max().unwrap_or(0)
         };
-        let of_group: usize = most(self.forward_rows()).max(most(self.rows));
-        let of_tasks = self.tasks * (8 * tiles::ROWS + 64);
+        let group_lists: usize = max_lists(self.forward_rows()).max(max_lists(self.rows));
+        let task_bytes = self.tasks * (8 * tiles::BLOCK_ROWS + 64);
         PassScratch {
             tasks: self.tasks,
-            of_task: sizes.of_task::<F, S>(source),
+            task_scratch: sizes.task_scratch::<F, S>(source),
             buffers,
-            lists: ScratchReq::from_bytes(2 * SLACK_BYTES + of_batch + of_group + of_tasks).and(of_unigrams),
+            lists: ScratchReq::from_bytes(2 * SLACK_BYTES + batch_lists + group_lists + task_bytes)
+                .and(unigram_lists),
         }
     }
 
-    /// Utterances that are summed over at once.
+    /// Returns the number of lattices that are summed concurrently.
     pub(crate) fn lanes(&self, batch: &Batch) -> usize {
         self.tasks.min(batch.len())
     }
@@ -177,31 +183,32 @@ impl Plan {
     }
 }
 
-/// Runs of utterances of not too many rows.
-pub(crate) fn groups(batch: &Batch, most: usize) -> Vec<Range<usize>> {
+/// Divides a batch into groups of utterances with at most `max_rows` rows.
+pub(crate) fn utterance_groups(batch: &Batch, max_rows: usize) -> Vec<Range<usize>> {
     let mut groups: Vec<Range<usize>> = Vec::with_capacity(batch.len());
     let mut rows = 0;
     for b in 0..batch.len() {
-        let own: usize = [Side::Frames, Side::Labels].map(|side| batch.rows(side, b).len()).iter().sum();
-        match groups.last_mut().filter(|_| rows + own <= most) {
-            Some(group) => (group.end, rows) = (b + 1, rows + own),
+        let utterance_rows: usize =
+            [Side::Frames, Side::Labels].map(|side| batch.rows(side, b).len()).iter().sum();
+        match groups.last_mut().filter(|_| rows + utterance_rows <= max_rows) {
+            Some(group) => (group.end, rows) = (b + 1, rows + utterance_rows),
             None => {
                 groups.push(b..b + 1);
-                rows = own;
+                rows = utterance_rows;
             }
         }
     }
     groups
 }
 
-/// Sizes of the parts of buffers that the utterances of a group work in.
+/// Buffer sizes of the utterances of a group.
 pub(crate) struct GroupSizes {
     /// T, U + 1, K of each utterance.
-    pub of_utterances: Vec<[usize; 3]>,
+    pub utterances: Vec<[usize; 3]>,
     /// Classes of the widest tile.
     width: usize,
     classes: usize,
-    /// Whether there is a unigram, and whether it is one for all.
+    /// Whether there is a unigram, and whether all utterances share it.
     unigram: bool,
     shared: bool,
 }
@@ -213,52 +220,57 @@ impl GroupSizes {
             let positions = lattices.labels(b) + 1;
             [lattices.frames(b), positions, positions + usize::from(unigram)]
         };
-        let of_utterances = (0..batch.len()).map(size).collect();
-        let (width, shared) = (tiles::even(classes, plan.classes), options.shares_unigram());
-        Self { of_utterances, width, classes, unigram, shared }
+        let utterances = (0..batch.len()).map(size).collect();
+        let (width, shared) = (tiles::even_size(classes, plan.classes), options.shares_unigram());
+        Self { utterances, width, classes, unigram, shared }
     }
 
-    fn of_unigram(&self) -> usize {
+    fn unigram_len(&self) -> usize {
         if self.unigram { self.classes } else { 0 }
     }
 
-    /// Numbers of either type for an utterance going forward: what is picked and a tile for all contexts; a unigram.
+    /// Returns the `F` and `f64` elements of an utterance in forward.
+    ///
+    /// They are selected scores, a tile for all contexts, and a unigram.
     pub fn forward<F: Real>(&self, b: usize) -> [usize; 2] {
-        let [_, _, k] = self.of_utterances[b];
-        [Picks::<F>::count(self.of_utterances[b]) + k * self.width, self.of_unigram()]
+        let [_, _, k] = self.utterances[b];
+        [SelectedScores::<F>::count(self.utterances[b]) + k * self.width, self.unigram_len()]
     }
 
-    /// The same going backward, with so many rare pairs: slopes, tiles for all contexts, gradients of a tile.
-    pub fn backward<F: Real>(&self, b: usize, rare: usize) -> [usize; 2] {
-        let [t, p, _] = self.of_utterances[b];
-        let narrow = Slopes::<F>::count(self.of_utterances[b]) + self.contexts(b) + (t + p) * self.width;
-        [narrow, rare + self.of_unigram()]
+    /// Returns the `F` and `f64` elements of an utterance in backward.
+    ///
+    /// They are derivatives, also of underflowed pairs, tiles for all contexts, gradients of a
+    /// tile, and a unigram.
+    pub fn backward<F: Real>(&self, b: usize, underflow_count: usize) -> [usize; 2] {
+        let [t, p, _] = self.utterances[b];
+        let scratch = Derivatives::<F>::count(self.utterances[b]) + self.contexts(b) + (t + p) * self.width;
+        [scratch, underflow_count + self.unigram_len()]
     }
 
-    /// Numbers of two tiles for all contexts.
+    /// Returns the elements of two tiles for all contexts.
     pub fn contexts(&self, b: usize) -> usize {
-        let [_, _, k] = self.of_utterances[b];
+        let [_, _, k] = self.utterances[b];
         2 * k * self.width
     }
 
-    /// What the largest group needs of either.
-    pub fn most(&self, groups: &[Range<usize>], of: impl Fn(usize) -> [usize; 2]) -> [usize; 2] {
-        groups.iter().fold([0; 2], |[narrow, wide], group| {
-            let sum = group.clone().map(&of).fold([0; 2], |[a, b], [c, d]| [a + c, b + d]);
-            [narrow.max(sum[0]), wide.max(sum[1])]
+    /// Returns the maximum of both types over groups.
+    pub fn max_over(&self, groups: &[Range<usize>], size: impl Fn(usize) -> [usize; 2]) -> [usize; 2] {
+        groups.iter().fold([0; 2], |[scratch, scratch_f64], group| {
+            let sum = group.clone().map(&size).fold([0; 2], |[a, b], [c, d]| [a + c, b + d]);
+            [scratch.max(sum[0]), scratch_f64.max(sum[1])]
         })
     }
 
-    /// Scratch of a task: packing, scores, sums.
-    pub fn of_task<F: Real, S: Source<F>>(&self, source: &S) -> [ScratchReq; 3] {
-        let sizes = self.of_utterances.iter();
+    /// Returns the scratch of a task: packing, scores, sums.
+    pub fn task_scratch<F: Real, S: Source<F>>(&self, source: &S) -> [ScratchReq; 3] {
+        let sizes = self.utterances.iter();
         let shared = if self.shared { source.rows(Side::Labels) } else { 0 };
-        let [t, p, k] = sizes.fold([0, shared, 0], |most, of| [0, 1, 2].map(|i| most[i].max(of[i])));
-        let (rows, frames) = (t.max(p), t.min(tiles::ROWS));
-        let block = rows.min(tiles::ROWS);
+        let [t, p, k] = sizes.fold([0, shared, 0], |max, size| [0, 1, 2].map(|i| max[i].max(size[i])));
+        let (rows, frames) = (t.max(p), t.min(tiles::BLOCK_ROWS));
+        let block = rows.min(tiles::BLOCK_ROWS);
         let products = [(frames, self.width), (k, t), (frames, k)];
         let packing = products.map(|(m, k)| packing_bytes_for::<F>(m, k)).into_iter().max().unwrap_or(0);
-        let packing = packing.max(source.packing(rows, self.width));
+        let packing = packing.max(source.packing_bytes(rows, self.width));
         [
             ScratchReq::from_bytes(packing),
             ScratchReq::new::<F>(self.width).times(block),

@@ -1,16 +1,16 @@
-//! Where the scores of frames and labels come from.
+//! Sources of the scores of frames and labels.
 use std::{fmt, ops::Range};
 
 use kernels::{AlignedVec, Real, WorkerSlots};
 
 use crate::TaskScratch;
 
-/// The two terms of the trivial joiner.
+/// The two terms of the simple joiner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// `am`, one row a frame.
+    /// `am`, a row for each frame.
     Frames,
-    /// `lm`, one row a label position.
+    /// `lm`, a row for each label position.
     Labels,
 }
 
@@ -23,19 +23,19 @@ impl fmt::Display for Side {
     }
 }
 
-/// Rows of scores `am` and `lm` that can be had a few classes at a time, and that take their gradient back likewise.
+/// Scores `am` and `lm`, computed by tiles of classes, and their gradients.
 ///
-/// A tile of rows x classes lies row-major, without gaps. Rows that nobody asks for (padding) are never looked at.
+/// A tile is row-major, rows x classes, without gaps. Padding rows are never read.
 pub trait Source<F: Real>: Sync {
-    /// What [`Source::pull_back`] sums into.
+    /// The gradient that [`Source::pull_back`] adds to.
     type Gradient: Send;
-    /// C
+    /// Returns the number of classes C.
     fn classes(&self) -> usize;
-    /// Rows there are, padding included.
+    /// Returns the number of rows, including padding.
     fn rows(&self, side: Side) -> usize;
-    /// Bytes that either direction packs of so many rows of so many classes for a product, at most.
-    fn packing(&self, rows: usize, classes: usize) -> usize;
-    /// Writes the scores of some classes in some rows; one task.
+    /// Returns the maximum packing memory of a product, in bytes.
+    fn packing_bytes(&self, rows: usize, classes: usize) -> usize;
+    /// Writes the scores of some classes and rows, on the calling thread.
     fn fill(
         &self,
         side: Side,
@@ -44,10 +44,11 @@ pub trait Source<F: Real>: Sync {
         out: &mut [F],
         packing: &mut AlignedVec<F>,
     );
-    /// A zero gradient.
+    /// Creates a zero gradient.
     fn zero_gradient(&self) -> Self::Gradient;
-    /// Adds the gradient of the scores of some classes in some runs of rows; the runs ascend and share nothing, their
-    /// tiles lie one behind the other. Its tasks work in the slots.
+    /// Adds the gradient of a tile of scores, for runs of rows.
+    ///
+    /// The runs ascend without overlap; their tiles follow one another. Tasks use the slots.
     fn pull_back(
         &self,
         side: Side,
@@ -57,14 +58,15 @@ pub trait Source<F: Real>: Sync {
         into: &mut Self::Gradient,
         slots: &WorkerSlots<TaskScratch<F>>,
     );
-    /// The gradients of `am` and `lm`, *rows x C*, if they are kept as such: they may then be written without
-    /// [`Source::pull_back`].
-    fn whole(_: &mut Self::Gradient) -> Option<[&mut [F]; 2]> {
+    /// Returns the gradients of `am` and `lm`, if they are dense matrices.
+    ///
+    /// They may then be written without [`Source::pull_back`].
+    fn dense_gradients(_: &mut Self::Gradient) -> Option<[&mut [F]; 2]> {
         None
     }
 }
 
-/// Cuts some rows of a row-major matrix into one slice a run, and blocks of at most `block` rows.
+/// Splits runs of matrix rows into blocks of at most `block` rows.
 pub(crate) fn blocks_mut<'a, F>(
     mut matrix: &'a mut [F],
     width: usize,
@@ -81,7 +83,7 @@ pub(crate) fn blocks_mut<'a, F>(
     parts
 }
 
-/// The same cut for tiles that lie one behind the other.
+/// Splits consecutive tiles of runs into blocks of at most `block` rows.
 pub(crate) fn blocks<'a, F>(
     mut tiles: &'a [F],
     width: usize,

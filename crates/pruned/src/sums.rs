@@ -1,9 +1,9 @@
-//! What the normaliser leaves behind.
+//! Sums of the normalizer, which backward needs.
 use kernels::{Real, ScratchReq, reset};
 
-use crate::tiles::part;
+use crate::tiles::split_front;
 
-/// ClassSums over the classes, with K contexts; what backward needs. Of a batch in vectors, of an utterance in slices of them.
+/// Sums over the classes, with K contexts: vectors of a batch, or slices of an utterance.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct ClassSums<N, W> {
     /// Largest score of each frame.
@@ -12,97 +12,99 @@ pub(crate) struct ClassSums<N, W> {
     pub label_max: N,
     /// `Σ_c L[u,c]`
     pub label_sums: W,
-    /// `Σ_c A[t,c] L[k,c]`, *T x K*. Where it would be too small to have all its digits, the pair is *rare*: its logarithm, which is
-    /// negative.
+    /// `Σ_c A[t,c] L[k,c]`, *T x K*.
+    ///
+    /// Sums too small to have all their digits are *underflowed* pairs: their logarithm is stored,
+    /// which is negative.
     pub pairs: W,
 }
 
-/// Of all utterances, one behind the other.
+/// Sums of all utterances, one after the other.
 pub(crate) type BatchSums<F> = ClassSums<Vec<F>, Vec<f64>>;
-/// Of one of them.
+/// Sums of one utterance.
 pub(crate) type UtteranceSums<'a, F> = ClassSums<&'a [F], &'a [f64]>;
-/// Of one that is being looked at.
+/// Mutable sums of one utterance.
 pub(crate) type UtteranceSumsMut<'a, F> = ClassSums<&'a mut [F], &'a mut [f64]>;
 
 impl<F: Real> BatchSums<F> {
-    /// Nothing found yet of utterances of T, U + 1 and K, in the vectors of another batch.
-    pub fn new(spare: Self, sizes: &[[usize; 3]]) -> Self {
-        let sum = |of: fn(&[usize; 3]) -> usize| sizes.iter().map(of).sum();
+    /// Creates initial sums for utterances of given sizes, in recycled vectors.
+    pub fn new(recycled: Self, sizes: &[[usize; 3]]) -> Self {
+        let sum_of = |size: fn(&[usize; 3]) -> usize| sizes.iter().map(size).sum();
         Self {
-            frame_max: reset(spare.frame_max, sum(|[t, ..]| *t), F::NEG_INFINITY),
-            label_max: reset(spare.label_max, sum(|[_, p, _]| *p), F::NEG_INFINITY),
-            label_sums: reset(spare.label_sums, sum(|[_, p, _]| *p), 0.0),
-            pairs: reset(spare.pairs, sum(|[t, _, k]| t * k), 0.0),
+            frame_max: reset(recycled.frame_max, sum_of(|[t, ..]| *t), F::NEG_INFINITY),
+            label_max: reset(recycled.label_max, sum_of(|[_, p, _]| *p), F::NEG_INFINITY),
+            label_sums: reset(recycled.label_sums, sum_of(|[_, p, _]| *p), 0.0),
+            pairs: reset(recycled.pairs, sum_of(|[t, _, k]| t * k), 0.0),
         }
     }
 
-    /// Scratch of each vector.
+    /// Returns the scratch of each vector.
     pub fn scratch(sizes: &[[usize; 3]]) -> [ScratchReq; 4] {
-        let sum = |of: fn(&[usize; 3]) -> usize| sizes.iter().map(of).sum();
+        let sum_of = |size: fn(&[usize; 3]) -> usize| sizes.iter().map(size).sum();
         [
-            ScratchReq::new::<F>(sum(|[t, ..]| *t)),
-            ScratchReq::new::<F>(sum(|[_, p, _]| *p)),
-            ScratchReq::new::<f64>(sum(|[_, p, _]| *p)),
-            ScratchReq::new::<f64>(sum(|[t, _, k]| t * k)),
+            ScratchReq::new::<F>(sum_of(|[t, ..]| *t)),
+            ScratchReq::new::<F>(sum_of(|[_, p, _]| *p)),
+            ScratchReq::new::<f64>(sum_of(|[_, p, _]| *p)),
+            ScratchReq::new::<f64>(sum_of(|[t, _, k]| t * k)),
         ]
     }
 
-    pub fn cut(&self, sizes: &[[usize; 3]]) -> Vec<UtteranceSums<'_, F>> {
-        let mut rest = UtteranceSums {
+    pub fn split(&self, sizes: &[[usize; 3]]) -> Vec<UtteranceSums<'_, F>> {
+        let mut remaining = UtteranceSums {
             frame_max: &self.frame_max,
             label_max: &self.label_max,
             label_sums: &self.label_sums,
             pairs: &self.pairs,
         };
-        let cut = |[t, p, k]: &[usize; 3]| {
-            let ClassSums { frame_max, label_max, label_sums, pairs } = &mut rest;
+        let split = |[t, p, k]: &[usize; 3]| {
+            let ClassSums { frame_max, label_max, label_sums, pairs } = &mut remaining;
             UtteranceSums {
-                frame_max: shared(frame_max, *t),
-                label_max: shared(label_max, *p),
-                label_sums: shared(label_sums, *p),
-                pairs: shared(pairs, t * k),
+                frame_max: split_shared(frame_max, *t),
+                label_max: split_shared(label_max, *p),
+                label_sums: split_shared(label_sums, *p),
+                pairs: split_shared(pairs, t * k),
             }
         };
-        sizes.iter().map(cut).collect()
+        sizes.iter().map(split).collect()
     }
 
-    pub fn cut_mut(&mut self, sizes: &[[usize; 3]]) -> Vec<UtteranceSumsMut<'_, F>> {
-        let mut rest = UtteranceSumsMut {
+    pub fn split_mut(&mut self, sizes: &[[usize; 3]]) -> Vec<UtteranceSumsMut<'_, F>> {
+        let mut remaining = UtteranceSumsMut {
             frame_max: &mut self.frame_max,
             label_max: &mut self.label_max,
             label_sums: &mut self.label_sums,
             pairs: &mut self.pairs,
         };
-        let cut = |[t, p, k]: &[usize; 3]| {
-            let ClassSums { frame_max, label_max, label_sums, pairs } = &mut rest;
+        let split = |[t, p, k]: &[usize; 3]| {
+            let ClassSums { frame_max, label_max, label_sums, pairs } = &mut remaining;
             UtteranceSumsMut {
-                frame_max: part(frame_max, *t),
-                label_max: part(label_max, *p),
-                label_sums: part(label_sums, *p),
-                pairs: part(pairs, t * k),
+                frame_max: split_front(frame_max, *t),
+                label_max: split_front(label_max, *p),
+                label_sums: split_front(label_sums, *p),
+                pairs: split_front(pairs, t * k),
             }
         };
-        sizes.iter().map(cut).collect()
+        sizes.iter().map(split).collect()
     }
 }
 
 impl<F> UtteranceSumsMut<'_, F> {
-    pub fn found(&self) -> UtteranceSums<'_, F> {
+    pub fn as_sums(&self) -> UtteranceSums<'_, F> {
         let Self { frame_max, label_max, label_sums, pairs } = self;
         UtteranceSums { frame_max, label_max, label_sums, pairs }
     }
 }
 
-fn shared<'a, T>(rest: &mut &'a [T], count: usize) -> &'a [T] {
-    rest.split_off(..count).expect("sums were counted")
+fn split_shared<'a, T>(remaining: &mut &'a [T], count: usize) -> &'a [T] {
+    remaining.split_off(..count).expect("the vectors have the sums of all utterances")
 }
 
-/// Whether a number of [`ClassSums::pairs`] is a logarithm.
-pub(crate) fn rare(pair: f64) -> bool {
+/// Returns whether an element of [`ClassSums::pairs`] is a logarithm.
+pub(crate) fn is_underflow(pair: f64) -> bool {
     pair < 0.0
 }
 
-/// `log Σ_c A[t,c] L[k,c]`
+/// Returns `log Σ_c A[t,c] L[k,c]`.
 pub(crate) fn log(pair: f64) -> f64 {
-    if rare(pair) { pair } else { pair.ln() }
+    if is_underflow(pair) { pair } else { pair.ln() }
 }

@@ -1,29 +1,32 @@
-//! How the work is cut, by the shape of an utterance alone, and arithmetic on rows of a tile.
+//! Task sizes by shape, and arithmetic on rows of a tile.
 use std::ops::Range;
 
 use kernels::Real;
 
 /// Rows of a block.
-pub(crate) const ROWS: usize = 128;
+pub(crate) const BLOCK_ROWS: usize = 128;
 
-/// Parts of at most `most` that are as even as can be: the length of each but the last.
-pub(crate) fn even(count: usize, most: usize) -> usize {
-    count.div_ceil(count.div_ceil(most).max(1)).max(1)
+/// Returns the size of nearly even parts of at most `max_size`; the last may be smaller.
+pub(crate) fn even_size(count: usize, max_size: usize) -> usize {
+    count.div_ceil(count.div_ceil(max_size).max(1)).max(1)
 }
 
-/// Class ranges of the tiles, each of at most `most`.
-pub(crate) fn tiles(classes: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
-    let width = even(classes, most);
+/// Returns the class ranges of tiles of at most `max_size`.
+pub(crate) fn tiles(classes: usize, max_size: usize) -> impl Iterator<Item = Range<usize>> {
+    let width = even_size(classes, max_size);
     (0..classes).step_by(width).map(move |first| first..(first + width).min(classes))
 }
 
-/// Rows of a block of an utterance.
-pub(crate) fn block(rows: usize) -> usize {
-    even(rows, ROWS)
+/// Returns the rows of a block of an utterance.
+pub(crate) fn block_rows(rows: usize) -> usize {
+    even_size(rows, BLOCK_ROWS)
 }
 
-/// Cuts a slice into parts of given lengths.
-pub(crate) fn cut<T>(mut values: &mut [T], counts: impl IntoIterator<Item = usize>) -> Vec<&mut [T]> {
+/// Splits a slice into parts of given lengths.
+pub(crate) fn split_lengths<T>(
+    mut values: &mut [T],
+    counts: impl IntoIterator<Item = usize>,
+) -> Vec<&mut [T]> {
     let mut parts = Vec::new();
     for count in counts {
         let (part, rest) = values.split_at_mut(count);
@@ -33,53 +36,57 @@ pub(crate) fn cut<T>(mut values: &mut [T], counts: impl IntoIterator<Item = usiz
     parts
 }
 
-/// Cuts the first so many elements off a room.
-pub(crate) fn part<'a, T>(room: &mut &'a mut [T], count: usize) -> &'a mut [T] {
-    room.split_off_mut(..count).expect("what a room is for was counted")
+/// Splits off the first `count` elements of a buffer.
+pub(crate) fn split_front<'a, T>(buffer: &mut &'a mut [T], count: usize) -> &'a mut [T] {
+    buffer.split_off_mut(..count).expect("the buffer has all planned parts")
 }
 
-/// The largest element that is not NaN; -inf for nothing.
-pub(crate) fn largest<F: Real>(row: &[F]) -> F {
-    // Lanes, so that it is vectorised.
+/// Returns the largest element that is not NaN; -inf for an empty row.
+pub(crate) fn max_score<F: Real>(row: &[F]) -> F {
+    // In lanes, so that the loop is vectorized.
     let mut lanes = [F::NEG_INFINITY; 16];
-    let (wide, rest) = row.as_chunks::<16>();
-    for chunk in wide {
+    let (chunks, rest) = row.as_chunks::<16>();
+    for chunk in chunks {
         lanes.iter_mut().zip(chunk).for_each(|(lane, &x)| *lane = if x > *lane { x } else { *lane });
     }
-    lanes.iter().chain(rest).fold(F::NEG_INFINITY, |most, &x| if x > most { x } else { most })
+    lanes.iter().chain(rest).fold(F::NEG_INFINITY, |max, &x| if x > max { x } else { max })
 }
 
-/// Subtracts the largest score of a row, which is -inf where all are.
-pub(crate) fn subtract<F: Real>(row: &mut [F], max: F) {
+/// Subtracts the largest score of a row; -inf is not subtracted.
+pub(crate) fn subtract_max<F: Real>(row: &mut [F], max: F) {
     let shift = if max == F::NEG_INFINITY { F::ZERO } else { max };
     row.iter_mut().for_each(|x| *x = *x - shift);
 }
 
-/// Raises the largest score so far to that of a row and subtracts it there. Returns by what sums of
-/// `exp(score - max)` so far must be multiplied (Milakov and Gimelshein 2018).
-pub(crate) fn raise<F: Real>(row: &mut [F], max: &mut F) -> f64 {
-    let (old, new) = (*max, largest(row));
+/// Raises the running maximum to that of a row, and subtracts it.
+///
+/// Returns the factor for earlier sums of `exp(score - max)` (Milakov and Gimelshein 2018).
+pub(crate) fn raise_max<F: Real>(row: &mut [F], max: &mut F) -> f64 {
+    let (old, new) = (*max, max_score(row));
     if new > old {
         *max = new;
     }
-    subtract(row, *max);
+    subtract_max(row, *max);
     if new > old { (old.to_f64() - new.to_f64()).exp() } else { 1.0 }
 }
 
-/// Sum in f64.
+/// Returns the sum in `f64`.
 pub(crate) fn sum<F: Real>(row: &[F]) -> f64 {
     let mut lanes = [0.0; 8];
-    let (wide, rest) = row.as_chunks::<8>();
-    for chunk in wide {
+    let (chunks, rest) = row.as_chunks::<8>();
+    for chunk in chunks {
         lanes.iter_mut().zip(chunk).for_each(|(lane, x)| *lane += x.to_f64());
     }
     lanes.iter().sum::<f64>() + rest.iter().map(|x| x.to_f64()).sum::<f64>()
 }
 
-/// Below it, a sum of products of two exponentials over so many classes has lost digits, as exponentials below the
-/// smallest normal number count as 0.
-pub(crate) fn trusted<F: Real>(classes: usize) -> f64 {
-    let smallest = if F::LARGEST.to_f64() < 1e100 { 5e-30 } else { 1e-290 };
+/// Returns the smallest reliable sum of products of two exponentials.
+///
+/// Smaller sums have lost digits.
+///
+/// Exponentials below the smallest normal number count as 0.
+pub(crate) fn min_reliable_sum<F: Real>(classes: usize) -> f64 {
+    let smallest = if F::MAX.to_f64() < 1e100 { 5e-30 } else { 1e-290 };
     classes as f64 * smallest
 }
 
@@ -98,27 +105,27 @@ mod tests {
     }
 
     #[test]
-    fn raising_keeps_the_sum() {
+    fn raising_the_maximum_keeps_the_sum() {
         let rows = [[1.0, -2.0, f64::NEG_INFINITY], [f64::NEG_INFINITY; 3], [700.0, 3.0, 2.0]];
         let (mut max, mut total) = (f64::NEG_INFINITY, 0.0);
         for mut row in rows {
-            total *= raise(&mut row, &mut max);
+            total *= raise_max(&mut row, &mut max);
             total += row.iter().map(|x| x.exp()).sum::<f64>();
         }
         assert_eq!(max, 700.0);
-        let want: f64 = rows.iter().flatten().map(|x| (x - 700.0).exp()).sum();
-        assert!((total - want).abs() < 1e-15);
+        let expected: f64 = rows.iter().flatten().map(|x| (x - 700.0).exp()).sum();
+        assert!((total - expected).abs() < 1e-15);
     }
 
     #[test]
-    fn largest_looks_everywhere_and_over_nan() {
+    fn the_maximum_covers_all_elements_and_ignores_nan() {
         for at in 0..40 {
             let mut row = vec![-1.0f32; 40];
             row[at] = 5.0;
             row[(at + 1) % 40] = f32::NAN;
-            assert_eq!(largest(&row), 5.0);
+            assert_eq!(max_score(&row), 5.0);
             assert_eq!(sum(&vec![1.0f32; at]), at as f64);
         }
-        assert_eq!(largest::<f64>(&[]), f64::NEG_INFINITY);
+        assert_eq!(max_score::<f64>(&[]), f64::NEG_INFINITY);
     }
 }

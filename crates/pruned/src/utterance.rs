@@ -1,11 +1,13 @@
-//! One utterance of a batch together with its scores.
+//! An utterance of a batch and its scores.
 use std::ops::Range;
 
 use kernels::{AlignedVec, Real, WorkerSlots, par_for, parts_mut};
 
 use crate::{Batch, Side, Source, TaskScratch, tiles, unigram::UnigramRow};
 
-/// The *contexts* of an utterance are its U + 1 label rows and, where the am-only term wants it, the unigram.
+/// Scores of an utterance.
+///
+/// Its *contexts* are its U + 1 label rows and, if there is an am-only term, the unigram.
 pub(crate) struct UtteranceScores<'a, F, S> {
     pub source: &'a S,
     pub index: usize,
@@ -15,9 +17,9 @@ pub(crate) struct UtteranceScores<'a, F, S> {
     pub unigram: Option<&'a UnigramRow<F>>,
     /// Next label of each position but the last.
     pub next: &'a [u32],
-    /// Of each label, or none if all are 1.
+    /// Weight of each label, or empty if all are 1.
     pub token_weights: &'a [f64],
-    /// Label positions by their next label, ascending.
+    /// Next label and position, in ascending order.
     by_class: Vec<(usize, usize)>,
 }
 
@@ -39,12 +41,14 @@ impl<'a, F: Real, S: Source<F>> UtteranceScores<'a, F, S> {
         }
     }
 
-    /// U + 1, and one more with the unigram.
+    /// Returns the number of contexts: U + 1, and one more with the unigram.
     pub fn contexts(&self) -> usize {
         self.labels.len() + usize::from(self.unigram.is_some())
     }
 
-    /// Label positions whose next label is one of some classes, with its place among them.
+    /// Iterates over label positions whose next label is in `classes`.
+    ///
+    /// Items are the offset of the label in `classes`, and the position.
     pub fn next_in(&self, classes: &Range<usize>) -> impl Iterator<Item = (usize, usize)> + Clone + '_ {
         let from = self.by_class.partition_point(|&(class, _)| class < classes.start);
         let to = self.by_class.partition_point(|&(class, _)| class < classes.end);
@@ -52,12 +56,12 @@ impl<'a, F: Real, S: Source<F>> UtteranceScores<'a, F, S> {
         self.by_class[from..to].iter().map(move |&(class, u)| (class - first, u))
     }
 
-    /// The place of the blank among some classes.
+    /// Returns the offset of the blank in `classes`.
     pub fn blank_in(&self, classes: &Range<usize>) -> Option<usize> {
         classes.contains(&self.blank).then(|| self.blank - classes.start)
     }
 
-    /// Scores of some of the frames.
+    /// Computes the scores of some frames.
     pub fn frame_scores(
         &self,
         frames: Range<usize>,
@@ -70,9 +74,9 @@ impl<'a, F: Real, S: Source<F>> UtteranceScores<'a, F, S> {
         self.source.fill(Side::Frames, frames, classes.clone(), out, packing);
     }
 
-    /// Scores of all label positions.
+    /// Computes the scores of all label positions.
     pub fn label_scores(&self, classes: &Range<usize>, out: &mut [F], slots: &WorkerSlots<TaskScratch<F>>) {
-        let block = tiles::block(self.labels.len());
+        let block = tiles::block_rows(self.labels.len());
         par_for(parts_mut(out, block * classes.len()), |i, out| {
             let first = self.labels.start + i * block;
             let rows = first..first + out.len() / classes.len();
@@ -80,7 +84,7 @@ impl<'a, F: Real, S: Source<F>> UtteranceScores<'a, F, S> {
         });
     }
 
-    /// `exp(score - max)` of all contexts, once the largest scores are known.
+    /// Computes `exp(score - max)` of all contexts, for known largest scores.
     pub fn context_probabilities(
         &self,
         max: &[F],
@@ -91,7 +95,7 @@ impl<'a, F: Real, S: Source<F>> UtteranceScores<'a, F, S> {
         let (labels, unigram) = out.split_at_mut(self.labels.len() * classes.len());
         self.label_scores(classes, labels, slots);
         let rows = labels.chunks_exact_mut(classes.len()).zip(max);
-        rows.for_each(|(row, &max)| tiles::subtract(row, max));
+        rows.for_each(|(row, &max)| tiles::subtract_max(row, max));
         kernels::exp(labels);
         if let Some(row) = self.unigram {
             unigram.copy_from_slice(&row.mass[classes.clone()]);

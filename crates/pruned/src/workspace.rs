@@ -1,32 +1,32 @@
-//! Buffers of first passes, which stay from call to call.
+//! Buffers that first passes reuse.
 use kernels::{AlignedVec, Real, ReusableBuffer, ScratchReq, WorkerSlots, ensure_len};
 
 use crate::{FirstPass, PassScratch, sums::BatchSums, unigram::UnigramRow};
 
-/// Buffers of first passes, and vectors of earlier ones: the second pass of a shape allocates lists only.
+/// Buffers of first passes; repeated passes of a shape allocate only small lists.
 ///
-/// One workspace serves any number of passes, one after the other; what it holds never reaches a result.
+/// A workspace serves any number of passes, one after the other; its contents never affect results.
 #[derive(Debug)]
 pub struct Workspace<F> {
     pub(crate) slots: WorkerSlots<TaskScratch<F>>,
     pub(crate) lattices: rnnt_dp::Workspace,
-    /// What the utterances of a group work in, cut up by their shapes.
-    pub(crate) narrow: Vec<F>,
-    pub(crate) wide: Vec<f64>,
-    pub(crate) spare: Spare<F>,
-    /// Bytes that are held above what was needed last.
+    /// Scratch of the utterances of a group, divided by their shapes.
+    pub(crate) scratch: Vec<F>,
+    pub(crate) scratch_f64: Vec<f64>,
+    pub(crate) recycled: RecycledBuffers<F>,
+    /// Bytes held in excess of the last requirement.
     excess: usize,
 }
 
-/// Vectors of a pass.
+/// Buffers of a recycled pass.
 #[derive(Debug)]
-pub(crate) struct Spare<F> {
+pub(crate) struct RecycledBuffers<F> {
     pub sums: BatchSums<F>,
     pub occupancies: Vec<f64>,
     pub unigrams: Vec<UnigramRow<F>>,
 }
 
-impl<F> Default for Spare<F> {
+impl<F> Default for RecycledBuffers<F> {
     fn default() -> Self {
         let sums = BatchSums {
             frame_max: Vec::new(),
@@ -43,18 +43,18 @@ impl<F> Default for Workspace<F> {
         Self {
             slots: WorkerSlots::default(),
             lattices: rnnt_dp::Workspace::within(0),
-            narrow: Vec::new(),
-            wide: Vec::new(),
-            spare: Spare::default(),
+            scratch: Vec::new(),
+            scratch_f64: Vec::new(),
+            recycled: RecycledBuffers::default(),
             excess: 0,
         }
     }
 }
 
-/// Scratch of one task at a time.
+/// Scratch memory of a task.
 #[derive(Debug)]
 pub struct TaskScratch<F> {
-    /// What products pack into.
+    /// Packing memory of products.
     pub packing: AlignedVec<F>,
     scores: Vec<F>,
     sums: Vec<F>,
@@ -67,27 +67,27 @@ impl<F> Default for TaskScratch<F> {
 }
 
 impl<F: Real> TaskScratch<F> {
-    /// Memory for packing, and as many scores and sums, with whatever an earlier task left in them.
+    /// Returns packing memory, scores and sums; contents are unspecified.
     pub(crate) fn split(&mut self, scores: usize, sums: usize) -> (&mut AlignedVec<F>, &mut [F], &mut [F]) {
         ensure_len(&mut self.scores, scores, F::ZERO);
         ensure_len(&mut self.sums, sums, F::ZERO);
         (&mut self.packing, &mut self.scores[..scores], &mut self.sums[..sums])
     }
 
-    /// What it holds: packing, scores, sums.
+    /// Returns the bytes held: packing, scores, sums.
     fn requirements(&self) -> [ScratchReq; 3] {
         [self.packing.requirement(), self.scores.requirement(), self.sums.requirement()]
     }
 }
 
-/// Makes `count` slots, and reserves the scratch of a task for all threads: any of them may need it.
+/// Creates `count` slots, and reserves scratch for each thread.
 pub(crate) fn reserve_slots<F: Real>(
     slots: &mut WorkerSlots<TaskScratch<F>>,
     count: usize,
-    of_task: [ScratchReq; 3],
+    task_scratch: [ScratchReq; 3],
 ) {
     slots.resize(count);
-    let [packing, scores, sums] = of_task.map(ScratchReq::bytes);
+    let [packing, scores, sums] = task_scratch.map(ScratchReq::bytes);
     for scratch in slots.iter_mut().take(rayon::current_num_threads()) {
         scratch.packing.ensure_bytes(packing, F::ZERO);
         scratch.split(scores / size_of::<F>(), sums / size_of::<F>());
@@ -95,37 +95,48 @@ pub(crate) fn reserve_slots<F: Real>(
 }
 
 impl<F: Real> Workspace<F> {
-    /// Frees everything if it holds more bytes above what the next passes need than are left to them.
+    /// Frees all buffers if they exceed `needed` by more than `left`.
     pub fn keep_within(&mut self, needed: &PassScratch, left: usize) {
         self.slots.resize(needed.tasks);
-        let above = |held: &[ScratchReq], needed: &[ScratchReq]| -> usize {
-            held.iter().zip(needed).map(|(held, needed)| held.bytes().saturating_sub(needed.bytes())).sum()
+        let bytes_above = |requirements: &[ScratchReq], needed: &[ScratchReq]| -> usize {
+            requirements
+                .iter()
+                .zip(needed)
+                .map(|(requirements, needed)| requirements.bytes().saturating_sub(needed.bytes()))
+                .sum()
         };
-        let of_slots = self.slots.iter_mut().map(|slot| above(&slot.requirements(), &needed.of_task));
-        self.excess = of_slots.sum::<usize>() + above(&self.held(), &needed.buffers);
+        let slot_bytes =
+            self.slots.iter_mut().map(|slot| bytes_above(&slot.requirements(), &needed.task_scratch));
+        self.excess = slot_bytes.sum::<usize>() + bytes_above(&self.requirements(), &needed.buffers);
         if self.excess > left {
             *self = Self::default();
         }
     }
 
-    /// Bytes that are held above what was needed last.
+    /// Returns the bytes held in excess of the last requirement.
     pub fn excess(&self) -> usize {
         self.excess
     }
 
-    /// Takes back a pass that is not needed any more.
+    /// Takes back a pass, to reuse its memory.
     pub fn recycle(&mut self, pass: FirstPass<F>) {
         let FirstPass { sums, occupancies, unigrams, .. } = pass;
-        self.spare = Spare { sums, occupancies, unigrams };
+        self.recycled = RecycledBuffers { sums, occupancies, unigrams };
     }
 
-    /// What the buffers hold, in the order of [`PassScratch::buffers`].
-    fn held(&self) -> [ScratchReq; 9] {
-        let Self { lattices, narrow, wide, spare: Spare { sums, occupancies, unigrams }, .. } = self;
+    /// Returns the bytes of the buffers, in the order of [`PassScratch::buffers`].
+    fn requirements(&self) -> [ScratchReq; 9] {
+        let Self {
+            lattices,
+            scratch,
+            scratch_f64,
+            recycled: RecycledBuffers { sums, occupancies, unigrams },
+            ..
+        } = self;
         [
             ScratchReq::from_bytes(lattices.held()),
-            narrow.requirement(),
-            wide.requirement(),
+            scratch.requirement(),
+            scratch_f64.requirement(),
             sums.frame_max.requirement(),
             sums.label_max.requirement(),
             sums.label_sums.requirement(),

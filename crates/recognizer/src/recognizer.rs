@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 
 use decoding::{Aggregate, Boundaries};
-use kernels::Brief;
+use kernels::ShortFloat;
 use rayon::prelude::*;
 use serde::Deserialize;
 use speech::{Audio, Change, Conversion, Features, FrontEnd, Tokenizer, Utterance};
@@ -120,7 +120,11 @@ impl Recognizer {
     /// [`Error::Shape`](model::Error::Shape) if it is not from 0 to 1.
     pub fn with_silence(mut self, posterior: f64) -> Result<Self> {
         if !(0.0..=1.0).contains(&posterior) {
-            return Err(Error::shape("silence", "a posterior from 0 to 1", Brief(posterior).to_string()));
+            return Err(Error::shape(
+                "silence",
+                "a posterior from 0 to 1",
+                ShortFloat(posterior).to_string(),
+            ));
         }
         self.silence = posterior;
         Ok(self)
@@ -133,7 +137,7 @@ impl Recognizer {
     /// [`Error::Shape`](model::Error::Shape) if it is not from 0 to 1.
     pub fn with_max_bad(mut self, share: f64) -> Result<Self> {
         if !(0.0..=1.0).contains(&share) {
-            return Err(Error::shape("max_bad", "a share from 0 to 1", Brief(share).to_string()));
+            return Err(Error::shape("max_bad", "a share from 0 to 1", ShortFloat(share).to_string()));
         }
         self.max_bad = share;
         Ok(self)

@@ -1,6 +1,6 @@
 //! The one error type of the crate.
 use crate::Topology;
-use kernels::Brief;
+use kernels::ShortFloat;
 
 /// What can be wrong with a call.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -41,7 +41,7 @@ pub enum Error {
     /// An emission is NaN or +inf.
     #[error(
         "utterance {utterance}, frame {frame}, label position {label}, arc {arc}: expected an emission that is finite or -inf, found {value}",
-        value = Brief(*value)
+        value = ShortFloat(*value)
     )]
     Emission {
         /// Index in the batch.
@@ -82,7 +82,7 @@ pub enum Error {
     /// Emissions of an utterance are so large that their sums overflow.
     #[error(
         "utterance {utterance}: expected log-probabilities, found emissions whose sum overflows to a loss of {loss}",
-        loss = Brief(*loss)
+        loss = ShortFloat(*loss)
     )]
     Overflow {
         /// Index in the batch.
@@ -126,7 +126,7 @@ pub enum Error {
         found: usize,
     },
     /// The weight of a label is not finite.
-    #[error("token_weights: utterance {utterance}, label {label}: expected a finite number, found {found}", found = Brief(*found))]
+    #[error("token_weights: utterance {utterance}, label {label}: expected a finite number, found {found}", found = ShortFloat(*found))]
     TokenWeight {
         /// Index in the batch.
         utterance: usize,
@@ -180,7 +180,7 @@ pub enum Error {
     #[error("`durations`: expected one of at least 1, with which a path may end, found none")]
     NoEnd,
     /// A regulariser has a value that makes no sense.
-    #[error("`{argument}`: expected a number of {expected}, found {found}", found = Brief(*found))]
+    #[error("`{argument}`: expected a number of {expected}, found {found}", found = ShortFloat(*found))]
     Regulariser {
         /// Name of the option.
         argument: &'static str,

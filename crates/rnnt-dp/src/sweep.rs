@@ -105,7 +105,7 @@ impl ForwardSweep {
         };
         if let (2, Some(first), Some(second)) = (arcs.len(), arriving(0), arriving(arcs.len() - 1)) {
             let at = [self.passed.place(0, low), self.passed.place(1, low)];
-            scaled::sum_and_weigh(
+            scaled::add_then_mul_exp(
                 emissions_of.split_at(width),
                 first,
                 second,
@@ -120,7 +120,7 @@ impl ForwardSweep {
             }
             for s in 0..arcs.len() {
                 let out = passed.row_mut(self.passed.place(s, low), width);
-                scaled::weigh(&emissions_of[s * width..][..width], alpha.as_row(), out);
+                scaled::mul_exp(&emissions_of[s * width..][..width], alpha.as_row(), out);
             }
         }
         self.passed.put(d, passed);
@@ -176,13 +176,13 @@ impl BackwardSweep {
         };
         if let (2, Some(first), Some(second)) = (arcs.len(), landing(0), landing(1)) {
             let ahead = self.ahead.two_mut([0, width], width);
-            scaled::weigh_and_sum(emissions_of.split_at(width), first, second, ahead, &mut out);
+            scaled::mul_exp_then_add(emissions_of.split_at(width), first, second, ahead, &mut out);
         } else {
             out.fill(Scaled::ZERO);
             for s in 0..arcs.len() {
                 if let Some(beta) = landing(s) {
                     let emissions = &emissions_of[s * width..][..width];
-                    scaled::weigh(emissions, beta, self.ahead.row_mut(s * width, width));
+                    scaled::mul_exp(emissions, beta, self.ahead.row_mut(s * width, width));
                     scaled::add(&mut out, self.ahead.row(s * width, width));
                 }
             }

@@ -103,7 +103,7 @@ impl LaneScratch {
         let up = || {
             let mut sound = true;
             for d in 0..middle {
-                let mut alpha = alpha.part(skew.offset(d), skew.width(d));
+                let mut alpha = alpha.slice(skew.offset(d), skew.width(d));
                 sound &= forward.step(skew, d, emissions, &mut alpha);
             }
             sound
@@ -115,7 +115,7 @@ impl LaneScratch {
                     sound &= backward.step(skew, d, emissions);
                 }
                 let at = skew.offset(d) - skew.offset(middle);
-                beta.part(at, skew.width(d)).copy_from(backward.beta(skew, d));
+                beta.slice(at, skew.width(d)).copy_from(backward.beta(skew, d));
             }
             sound
         };

@@ -50,7 +50,7 @@ pub(crate) fn alignments<F: Real>(
         precision: of.precision,
         budget: if of.budget < DEFAULT_BUDGET { of.budget } else { usize::MAX },
         keep_scores: false,
-        plan: of.plan.map(|plan| Plan { kept: 0, ..plan }),
+        plan: of.plan.map(|plan| Plan { saved_scores: 0, ..plan }),
         ..Options::default()
     };
     let (mut buffers, targets) = (SessionBuffers::default(), targets.unweighted());

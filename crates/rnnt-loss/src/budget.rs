@@ -172,11 +172,11 @@ impl CallSizes<'_> {
                 shapes.iter().map(|&(_, shape)| self.bytes_of::<F>(plan.to::<F>(), shape)).sum();
             let bytes = own.saturating_add(lanes).saturating_add(heads);
             let (heads, sites, held) = (Vec::new(), self.site_scratch(most), self.held);
-            let (left, kept) = (usize::MAX, plan.kept >= most / 4 * 3);
+            let (left, kept) = (usize::MAX, plan.saved_scores >= most / 4 * 3);
             return Ok(CallPlan { groups, lattices: lanes, heads, sites, held, left, kept, bytes });
         }
         let smallest =
-            |&(_, shape): &(Role, Shape)| Plan::<F>::smallest(shape, self.options.precision).bytes();
+            |&(_, shape): &(Role, Shape)| Plan::<F>::minimal_scratch(shape, self.options.precision).bytes();
         let smallest: Vec<usize> = shapes.iter().map(smallest).collect();
         let needed = smallest.iter().fold(own.saturating_add(lane), |sum, &bytes| sum.saturating_add(bytes));
         let Some(rest) = limit.checked_sub(needed) else {
@@ -202,7 +202,7 @@ impl CallSizes<'_> {
             let keep_scores = self.options.keeps_scores(head);
             let plan = Plan::<F>::new(shape, self.options.precision, budget, keep_scores)?;
             bytes = bytes.saturating_add(self.bytes_of(plan, shape));
-            kept &= plan.kept >= shape.sites / 4 * 3;
+            kept &= plan.saved_scores >= shape.sites / 4 * 3;
         }
         let (sites, held, left) = (self.site_scratch(most), self.held, limit.saturating_sub(bytes));
         Ok(CallPlan { groups, lattices, heads, sites, held, left, kept, bytes })

@@ -1,5 +1,5 @@
 //! The one error type of the crate.
-use kernels::Brief;
+use kernels::ShortFloat;
 use rnnt_dp::{Lattices, Site};
 
 /// What can be wrong with a call.
@@ -65,7 +65,7 @@ pub enum Error {
         found: usize,
     },
     /// A share of units to be dropped is no such share.
-    #[error("dropout.rate: expected a number from 0 to below 1, found {found}", found = Brief(*found))]
+    #[error("dropout.rate: expected a number from 0 to below 1, found {found}", found = ShortFloat(*found))]
     Dropout {
         /// The value given.
         found: f64,
@@ -141,7 +141,7 @@ pub enum Error {
         positions: usize,
     },
     /// The weight of an utterance is not finite.
-    #[error("weights: utterance {utterance}: expected a finite number, found {found}", found = Brief(*found))]
+    #[error("weights: utterance {utterance}: expected a finite number, found {found}", found = ShortFloat(*found))]
     Weight {
         /// Index in the batch.
         utterance: usize,
@@ -149,13 +149,13 @@ pub enum Error {
         found: f64,
     },
     /// The share of the occupancy that may be left out is no such share.
-    #[error("skip: expected a number from 0 to below 1, found {found}", found = Brief(*found))]
+    #[error("skip: expected a number from 0 to below 1, found {found}", found = ShortFloat(*found))]
     Skip {
         /// The value given.
         found: f64,
     },
     /// The factor of a regulariser makes no sense.
-    #[error("`{argument}`: expected a number from 0 to {most}, found {found}", most = Brief(*most), found = Brief(*found))]
+    #[error("`{argument}`: expected a number from 0 to {most}, found {found}", most = ShortFloat(*most), found = ShortFloat(*found))]
     Regulariser {
         /// Name of the option.
         argument: &'static str,
@@ -193,13 +193,13 @@ pub enum Error {
         found: usize,
     },
     /// The share of the plain loss is no share.
-    #[error("omega: expected a number from 0 to 1, found {found}", found = Brief(*found))]
+    #[error("omega: expected a number from 0 to 1, found {found}", found = ShortFloat(*found))]
     Omega {
         /// The value given.
         found: f64,
     },
     /// A loss that is to be reduced is NaN or -inf.
-    #[error("losses: utterance {utterance}: expected a number or +inf, found {found}", found = Brief(*found))]
+    #[error("losses: utterance {utterance}: expected a number or +inf, found {found}", found = ShortFloat(*found))]
     Loss {
         /// Index in the batch.
         utterance: usize,

@@ -77,8 +77,8 @@ impl PruningPass {
     }
 
     /// As many sites as will be retained, before it is known which.
-    pub fn shapes(&self, targets: &Targets) -> Result<Targets> {
-        let ranges = Ranges::shapes(targets.lattices(), &self.options.topology, self.s_range)?;
+    pub fn with_zero_starts(&self, targets: &Targets) -> Result<Targets> {
+        let ranges = Ranges::with_zero_starts(targets.lattices(), &self.options.topology, self.s_range)?;
         retained(targets, &ranges)
     }
 
@@ -96,7 +96,7 @@ impl PruningPass {
         let lists: usize = (0..count).map(lists).sum();
         let room = bytes.saturating_sub(lists);
         let within = |batch: &Batch| {
-            Plan::within(source, batch, &self.options, room).unwrap_or_else(|_| Plan::smallest())
+            Plan::within(source, batch, &self.options, room).unwrap_or_else(|_| Plan::minimal())
         };
         // A unigram of all rows is one for all utterances.
         let mixed = self.options.am_only_scale != 0.0 && self.options.unigram == Unigram::AllRows;
@@ -113,7 +113,7 @@ impl PruningPass {
             };
         }
         let alone = (0..count).map(|b| within(&self.batch.part(b..b + 1)));
-        let plan = alone.min().unwrap_or_else(Plan::smallest);
+        let plan = alone.min().unwrap_or_else(Plan::minimal);
         let (mut groups, mut of_group): (Vec<Range<usize>>, _) =
             (Vec::with_capacity(count), PassScratch::default());
         for b in 0..count {
@@ -187,7 +187,7 @@ impl PruningPass {
                 workspace.recycle(pass);
                 Ok(())
             };
-            of_group().map_err(|error: ::pruned::Error| named(error.in_part(group.start)))?;
+            of_group().map_err(|error: ::pruned::Error| named(error.with_utterance_offset(group.start)))?;
         }
         Ok((gradient, PruningOutput { losses, ranges: Ranges::concat(&ranges) }))
     }

@@ -7,7 +7,7 @@
 use std::{borrow::Cow, ops::Range};
 
 use panda_core::Real;
-use panda_core::{Backward, Head, Sites};
+use panda_core::{BackwardInputs, Head, Sites};
 
 use crate::{
     Error, Gradients, Joint, Layout, Loss, Options, Output, Result, Rows, Skipped, Targets,
@@ -300,14 +300,14 @@ impl<F: Real> SiteGroup<'_, F> {
             let HeadOutput { selection, normalized, .. } = output;
             into[index].sites = std::mem::take(&mut into[0].sites);
             let arguments =
-                Backward { sites, head: &heads[index].1, selection, normalized, adjoints: &adjoints };
+                BackwardInputs { sites, head: &heads[index].1, selection, normalized, adjoints: &adjoints };
             let outcome = panda_core::backward(arguments, &mut buffers.normalizers[index], &mut into[index]);
             into[0].sites = std::mem::take(&mut into[index].sites);
             active = active.max(outcome.map_err(|error| Error::at_site(error, lattices))?);
         }
         let skipped = state.lost(weights).map_or_else(Skipped::default, |lost| {
-            let largest = heads.iter().map(|(_, head)| head.largest_weight()).fold(0.0, f64::max);
-            Skipped::new(lost, state.gradient_bound(), sites.largest(), sites.max_slope() * largest)
+            let largest = heads.iter().map(|(_, head)| head.max_abs_weight()).fold(0.0, f64::max);
+            Skipped::new(lost, state.gradient_bound(), sites.max_abs(), sites.max_slope() * largest)
         });
         let skipped = Skipped { zeros: sites.len() - active - skipped.sites, ..skipped };
         let losses = state.release(buffers);

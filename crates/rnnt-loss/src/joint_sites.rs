@@ -152,7 +152,7 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
         self.width
     }
 
-    fn largest(&self) -> f64 {
+    fn max_abs(&self) -> f64 {
         let largest = |rows: &[F], of: &[u32]| {
             let row = |&row: &u32| &rows[self.row(row)];
             of.iter().flat_map(row).map(|value| value.to_f64().abs()).fold(0.0, f64::max)

@@ -96,7 +96,7 @@ impl MemoryPlan {
             (None, Some(&budget)) => {
                 Ok(Plan::<F>::new(shape, options.precision, budget, options.keep_scores)?.to::<f32>())
             }
-            (plan, _) => Ok(plan.unwrap_or_else(|| Plan::least(shape, options.precision))),
+            (plan, _) => Ok(plan.unwrap_or_else(|| Plan::minimal(shape, options.precision))),
         };
         let (mut operations, mut group_sites) = (0u64, 0);
         for group in &call.groups {
@@ -133,7 +133,7 @@ impl MemoryPlan {
 impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let mb = |bytes: usize| bytes as f64 / 1e6;
-        let Plan { wave, block, tile_classes, tiles, kept, .. } = self.plan;
+        let Plan { wave, block, tile_classes, tiles, saved_scores, .. } = self.plan;
         let Shape { sites, hidden, classes: all, .. } = self.shape;
         writeln!(f, "loss of {} utterances: N = {sites}, H = {hidden}, C = {all}", self.batch)?;
         writeln!(
@@ -144,7 +144,7 @@ impl fmt::Display for MemoryPlan {
         writeln!(
             f,
             "  scores of {} sites of a group are kept, the others recomputed",
-            kept.min(self.group_sites)
+            saved_scores.min(self.group_sites)
         )?;
         writeln!(f, "  arguments {:>12.1} MB (frame rows, label rows, head)", mb(self.arguments))?;
         writeln!(f, "  gradients {:>12.1} MB", mb(self.arguments))?;

@@ -51,8 +51,8 @@ impl<F: Real> Sites<F> for GroupSites<'_, F> {
         each!(self, sites => sites.width())
     }
 
-    fn largest(&self) -> f64 {
-        each!(self, sites => sites.largest())
+    fn max_abs(&self) -> f64 {
+        each!(self, sites => sites.max_abs())
     }
 
     fn fill(&self, sites: &[usize], hidden: &mut [F]) {
@@ -146,7 +146,7 @@ impl<F: Real> Sites<F> for RowSites<'_, F> {
         self.width
     }
 
-    fn largest(&self) -> f64 {
+    fn max_abs(&self) -> f64 {
         (0..self.count)
             .flat_map(|site| self.hidden(site))
             .map(|value| value.to_f64().abs())

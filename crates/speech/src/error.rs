@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use kernels::{Brief, Excerpt};
+use kernels::{Excerpt, ShortFloat};
 
 use crate::memory;
 
@@ -139,7 +139,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// A segment reaches outside its file.
-    #[error("{}: segment of {} samples from sample {} on: expected at least one sample and an end within the file's {found} samples", path.display(), Brief(*count), Brief(*start))]
+    #[error("{}: segment of {} samples from sample {} on: expected at least one sample and an end within the file's {found} samples", path.display(), ShortFloat(*count), ShortFloat(*start))]
     Segment {
         /// The file.
         path: PathBuf,
@@ -371,7 +371,7 @@ pub enum Error {
     #[error("front end: expected at least one sample, found none")]
     EmptySignal,
     /// A sample is NaN, infinite, or so large that it cannot be sound.
-    #[error("audio: expected samples that are numbers of at most 2^31, found {} at sample {index}", Brief(*found))]
+    #[error("audio: expected samples that are numbers of at most 2^31, found {} at sample {index}", ShortFloat(*found))]
     NotFinite {
         /// Index of the first such sample.
         index: usize,

@@ -46,7 +46,7 @@ mod trim;
 
 use std::fmt::{Display, LowerExp};
 
-use kernels::Brief;
+use kernels::ShortFloat;
 
 use crate::Error;
 
@@ -63,5 +63,5 @@ pub use stream::FeatureStream;
 pub use trim::trim;
 
 pub(crate) fn setting(field: &'static str, expected: &str, found: impl Display + LowerExp) -> Error {
-    Error::Setting { field, expected: expected.into(), found: Brief(found).to_string() }
+    Error::Setting { field, expected: expected.into(), found: ShortFloat(found).to_string() }
 }

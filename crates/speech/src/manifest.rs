@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use kernels::Brief;
+use kernels::ShortFloat;
 use serde::Deserialize;
 
 use crate::files::read_given;
@@ -269,7 +269,7 @@ fn utterance(
         [("offset_samples", line.offset_samples), ("num_samples", line.num_samples.map(|n| n as u64))];
     for (field, count) in counts {
         if let Some(count) = count.filter(|&n| n > MOST_SAMPLES) {
-            return Err(place.value(field, format!("at most {MOST_SAMPLES} samples"), Brief(count)));
+            return Err(place.value(field, format!("at most {MOST_SAMPLES} samples"), ShortFloat(count)));
         }
     }
     Ok(Utterance {
@@ -297,7 +297,7 @@ fn seconds(place: &LinePlace, line: &ManifestLine) -> Result<f64> {
     if seconds > 0.0 && seconds <= MOST_SECONDS {
         Ok(seconds)
     } else {
-        Err(place.value(field, "a length above 0 and of at most 1e9 seconds", Brief(seconds)))
+        Err(place.value(field, "a length above 0 and of at most 1e9 seconds", ShortFloat(seconds)))
     }
 }
 
@@ -329,11 +329,11 @@ fn pieces(
             let length = line.duration.ok_or_else(|| place.missing("duration"))?;
             let seconds = |start: f64| {
                 if !(0.0..=MOST_SECONDS).contains(&start) {
-                    return Err(place.value("offset", "0 to 1e9 seconds", Brief(start)));
+                    return Err(place.value("offset", "0 to 1e9 seconds", ShortFloat(start)));
                 }
                 if !(length > 0.0 && length <= MOST_SECONDS) {
                     let expected = "a length above 0 and of at most 1e9 seconds";
-                    return Err(place.value("duration", expected, Brief(length)));
+                    return Err(place.value("duration", expected, ShortFloat(length)));
                 }
                 Ok(Span::Seconds { start, length })
             };
@@ -363,7 +363,7 @@ fn joined(
     let silence: u64 = gaps.iter().chain([&lead, &tail]).map(|&ms| u64::from(ms)).sum();
     if silence > MOST_SILENCE_MS {
         let expected = format!("at most {MOST_SILENCE_MS} ms of silence, lead and tail included");
-        return Err(place.value("gaps_ms", expected, format!("{} ms", Brief(silence))));
+        return Err(place.value("gaps_ms", expected, format!("{} ms", ShortFloat(silence))));
     }
     let mut pieces = vec![Piece::Silence { ms: lead }];
     for (id, &gap) in ids.iter().zip(gaps.iter().chain([&tail])) {

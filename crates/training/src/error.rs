@@ -2,7 +2,7 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use kernels::{Brief, Excerpt};
+use kernels::{Excerpt, ShortFloat};
 
 use speech::memory;
 
@@ -200,7 +200,7 @@ fn names(utterances: &[String]) -> String {
 }
 
 fn value(found: Option<f64>) -> String {
-    found.map_or(String::new(), |found| format!(", found {}", Brief(found)))
+    found.map_or(String::new(), |found| format!(", found {}", ShortFloat(found)))
 }
 
 impl Error {

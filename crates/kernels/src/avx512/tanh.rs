@@ -1,14 +1,14 @@
-//! Hyperbolic tangents of sums whose addends were prepared, alone and overlapped with a product.
+//! tanh of sums of prepared addends, also overlapped with a product.
 //!
-//! The divider works on the tangents of the next product while this one is summed up.
+//! When overlapped, the divider computes tanh of the next product during the sums of this one.
 use std::arch::x86_64::*;
 
-use super::{LANES, lanes, load, load_from, store, store_to, whole, whole_to};
+use super::{LANES, lanes, load, load_from, load_full, store, store_full, store_to};
 use crate::simd::Avx512;
 
 /// Columns of a panel.
 const WIDE: usize = 2 * LANES;
-const _: () = assert!(WIDE == crate::PANEL);
+const _: () = assert!(WIDE == crate::PANEL_COLUMNS);
 
 /// `1 - 2 / (1 + a b)`
 #[inline]
@@ -23,7 +23,7 @@ pub(super) fn pair_lanes(a: __m512, b: __m512) -> __m512 {
 pub fn tanh_pairs(out: &mut [f32], a: &[f32], b: &[f32]) {
     let ((out, last), (a, last_a), (b, last_b)) = (out.as_chunks_mut(), a.as_chunks(), b.as_chunks());
     for (out, (a, b)) in out.iter_mut().zip(a.iter().zip(b)) {
-        whole_to(out, pair_lanes(whole(a), whole(b)));
+        store_full(out, pair_lanes(load_full(a), load_full(b)));
     }
     if !last.is_empty() {
         store(last, 0, pair_lanes(load(last_a, 0, 1.0), load(last_b, 0, 1.0)));
@@ -39,8 +39,8 @@ pub fn tanh_panel(out: &mut [f32], panel: &[f32], rows: &[f32]) {
         let steps = steps.zip(panel.as_chunks::<LANES>().0.as_chunks::<2>().0);
         for (([first, second], [a, c]), &b) in steps.zip(rows) {
             let b = _mm512_set1_ps(b);
-            whole_to(first, pair_lanes(whole(a), b));
-            whole_to(second, pair_lanes(whole(c), b));
+            store_full(first, pair_lanes(load_full(a), b));
+            store_full(second, pair_lanes(load_full(c), b));
         }
         return;
     }
@@ -52,24 +52,26 @@ pub fn tanh_panel(out: &mut [f32], panel: &[f32], rows: &[f32]) {
     }
 }
 
-/// Tangents to be made: `out = 1 - 2 / (1 + panel row)`, register by register, two of them for each row.
+/// A tanh job: `out = 1 - 2 / (1 + panel row)`, register by register, two registers for each row.
 pub struct TanhJob<'a> {
     pub out: &'a mut [[f32; LANES]],
     pub panel: &'a [[f32; LANES]],
     pub rows: &'a [f32],
-    /// Which register the first is.
+    /// Index of the first register.
     pub first: usize,
 }
 
-/// `out += left · hidden`, and a job of as many registers as there are steps, or twice as many.
+/// Computes `out += left · hidden` and a tanh job meanwhile.
+///
+/// The job has one or two registers for each step.
 ///
 /// # Shapes
 /// `left` *k x rows* as packed, `hidden` *k x 32*, `out` *rows x 32*.
 ///
 /// # Panics
-/// If there are no rows or more than 12, or a job of another size.
+/// If the number of rows is not between 1 and 12, or the job has another size.
 pub fn tile_and_job(
-    _proof: Avx512,
+    _token: Avx512,
     rows: usize,
     left: &[f32],
     hidden: &[f32],
@@ -88,7 +90,7 @@ pub fn tile_and_job(
             match (rows, twice) {
                 // SAFETY: the token proves the features.
                 $(($M, false) => unsafe { tile::<$M, 1>(left, hidden, out, job) },)*
-                // SAFETY: the same.
+                // SAFETY: as above.
                 $(($M, true) => unsafe { tile::<$M, 2>(left, hidden, out, job) },)*
                 (rows, _) => unreachable!("no tile has {rows} rows"),
             }
@@ -105,10 +107,10 @@ fn tile<const M: usize, const JOBS: usize>(left: &[f32], hidden: &[f32], out: &m
     for (step, ((left, hidden), (to, from))) in steps.zip(jobs).enumerate() {
         for (at, (to, from)) in to.iter_mut().zip(from).enumerate() {
             let row = _mm512_set1_ps(job.rows[(job.first + step * JOBS + at) / 2]);
-            whole_to(to, pair_lanes(whole(from), row));
+            store_full(to, pair_lanes(load_full(from), row));
         }
         let [a, b] = hidden.as_chunks::<LANES>().0 else { unreachable!("a step has two registers") };
-        let (a, b) = (whole(a), whole(b));
+        let (a, b) = (load_full(a), load_full(b));
         for (sums, &left) in sums.iter_mut().zip(left) {
             let left = _mm512_set1_ps(left);
             sums[0] = _mm512_fmadd_ps(left, a, sums[0]);
@@ -117,7 +119,7 @@ fn tile<const M: usize, const JOBS: usize>(left: &[f32], hidden: &[f32], out: &m
     }
     for (out, sums) in out.as_chunks_mut::<WIDE>().0.iter_mut().zip(sums) {
         for (out, sum) in out.as_chunks_mut::<LANES>().0.iter_mut().zip(sums) {
-            whole_to(out, _mm512_add_ps(whole(out), sum));
+            store_full(out, _mm512_add_ps(load_full(out), sum));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Operands in the type of the rows.
+//! The format of operands in the type of the rows.
 //!
 //! ```text
 //! micro-panel of the left   [k][MR]    MR rows, step by step
@@ -7,11 +7,10 @@
 use super::{Operand, OperandFormat, panels};
 use crate::{Accumulate, Real, View, ViewMut, simd::SimdLevel};
 
-/// The type of the rows.
 #[derive(Debug)]
-pub struct Full;
+pub struct FullFormat;
 
-impl<F: Real> OperandFormat<F> for Full {
+impl<F: Real> OperandFormat<F> for FullFormat {
     type Word = F;
     const ZERO: F = F::ZERO;
     const STEPWISE: bool = true;
@@ -21,7 +20,7 @@ impl<F: Real> OperandFormat<F> for Full {
     }
 
     fn strip() -> usize {
-        2 * F::sides(SimdLevel::best())[0]
+        2 * F::tile_shape(SimdLevel::best())[0]
     }
 
     fn words(operand: Operand, side: usize, depth: usize) -> usize {
@@ -32,8 +31,8 @@ impl<F: Real> OperandFormat<F> for Full {
         panels::pack(SimdLevel::best(), (view, operand), out, (skip, depth));
     }
 
-    fn multiply(out: ViewMut<F>, left: &[F], right: &[F], depth: usize, how: Accumulate) {
-        panels::multiply(SimdLevel::best(), out, (left, right), depth, how);
+    fn multiply(out: ViewMut<F>, left: &[F], right: &[F], depth: usize, accumulate: Accumulate) {
+        panels::multiply(SimdLevel::best(), out, (left, right), depth, accumulate);
     }
 }
 
@@ -42,18 +41,18 @@ mod tests {
     use super::*;
     use crate::packed::check::equals_plain_loops;
 
-    fn every_copy_is_right<F: Real>(bar: f64) {
-        for machine in SimdLevel::all() {
+    fn equals_plain_loops_at_every_level<F: Real>(bar: f64) {
+        for level in SimdLevel::all() {
             equals_plain_loops(
-                F::sides(machine),
+                F::tile_shape(level),
                 |value: F| value.to_f64(),
                 |view, operand, side, depth| {
-                    let mut out = vec![F::ONE; panels::words::<F>(machine, operand, side, depth)];
-                    panels::pack(machine, (view, operand), &mut out, (0, depth));
+                    let mut out = vec![F::ONE; panels::words::<F>(level, operand, side, depth)];
+                    panels::pack(level, (view, operand), &mut out, (0, depth));
                     out
                 },
-                |out, left: &Vec<F>, right, depth, how| {
-                    panels::multiply(machine, out, (left, right), depth, how)
+                |out, left: &Vec<F>, right, depth, accumulate| {
+                    panels::multiply(level, out, (left, right), depth, accumulate)
                 },
                 bar,
             );
@@ -61,8 +60,8 @@ mod tests {
     }
 
     #[test]
-    fn every_copy_equals_plain_loops() {
-        every_copy_is_right::<f32>(1e-4);
-        every_copy_is_right::<f64>(1e-12);
+    fn every_level_equals_plain_loops() {
+        equals_plain_loops_at_every_level::<f32>(1e-4);
+        equals_plain_loops_at_every_level::<f64>(1e-12);
     }
 }

@@ -1,20 +1,22 @@
-//! Micro-kernels in the type of the rows: a tile of M x N sums in registers, over all steps at hand.
+//! Micro-kernels in the type of the rows: M x N sums in registers, over all steps.
 //!
 //! ```text
 //! sums = 0
 //! for each step:  sums[i][j] += left[step][i] · right[step][j]      i < M, j < N
-//! out[i][j] = sums[i][j], or += where it accumulates                 as far as there is a place
+//! out[i][j] = sums[i][j], or += when accumulating        inside the output
 //! ```
-//! Written by hand for AVX-512 (`micro_avx512.rs`) and AVX2 (`micro_avx2.rs`). Here are plain loops, which the compiler turns into
-//! registers.
-//! Every element is one chain of sums in the order of the steps, whatever tile it is in.
+//! AVX-512 (`micro_avx512.rs`) and AVX2 (`micro_avx2.rs`) versions are hand-written; here are plain
+//! loops that the compiler vectorizes. Each element is one chain of sums in the order of the steps,
+//! whichever tile contains it.
 use super::{
     OperandSource,
     panels::{OutputTile, Right},
 };
 use crate::{Accumulate, Real};
 
-/// Packs `side` rows or columns from `from` on, `out.len() / side` steps from `step` on; 0 where there are none.
+/// Packs a micro-panel of `side` rows or columns from `from` on.
+///
+/// It has `out.len() / side` steps from `step` on; padding is 0.
 pub(crate) fn pack<F: Real>(
     source: &OperandSource<F>,
     (from, step): (usize, usize),
@@ -32,14 +34,16 @@ pub(crate) fn pack<F: Real>(
     }
 }
 
-/// A tile of `M` rows, as wide as the left micro-panel, and at most `N` columns.
+/// Computes a tile of `M` rows and at most `N` columns.
+///
+/// The left micro-panel has `M` rows.
 #[inline(always)]
 pub(crate) fn tile<F: Real, const M: usize, const N: usize, const FUSED: bool>(
     left: &[F],
     right: Right<F>,
     place: OutputTile<F>,
 ) {
-    let OutputTile { out, rows, cols, stride, how } = place;
+    let OutputTile { out, rows, cols, stride, accumulate } = place;
     let mut sums = [[F::ZERO; N]; M];
     for (left, right) in left.as_chunks::<M>().0.iter().zip(right.data.chunks(right.step)) {
         let right = right.first_chunk::<N>().expect("a step has a whole panel of columns");
@@ -51,7 +55,7 @@ pub(crate) fn tile<F: Real, const M: usize, const N: usize, const FUSED: bool>(
     }
     for (row, sums) in sums.iter().enumerate().take(rows) {
         for (out, &sum) in out[row * stride..][..cols].iter_mut().zip(sums) {
-            *out = if how == Accumulate::Add { *out + sum } else { sum };
+            *out = if accumulate == Accumulate::Add { *out + sum } else { sum };
         }
     }
 }
@@ -66,10 +70,12 @@ macro_rules! tile_of {
     };
 }
 
-/// MR and NR of [`portable`]. Every 64-bit ARM multiplies and adds at once, and has registers for twice as many sums.
+/// MR and NR of [`portable`].
+///
+/// 64-bit ARM has fused multiply-add and enough registers for twice as many sums.
 pub(crate) const PORTABLE: [usize; 2] = if cfg!(target_arch = "aarch64") { [8, 8] } else { [4, 8] };
 
-/// For any machine; at most [`PORTABLE`] rows and columns.
+/// Computes a tile of at most [`PORTABLE`] rows and columns.
 pub(crate) fn portable<F: Real>(rows: usize, left: &[F], right: Right<F>, place: OutputTile<F>) {
     match cfg!(target_arch = "aarch64") {
         true => tile_of!(rows, F, 8, true, (left, right, place), 1 2 3 4 5 6 7 8),

@@ -1,5 +1,8 @@
-//! Micro-kernels by hand for AVX2: up to 6 rows by two registers of columns in 12 registers of sums, two of the right side, and a row
-//! of the left one everywhere in another. Fewer rows take more columns at once, so that as many sums are under way.
+//! AVX2 micro-kernels.
+//!
+//! Up to 6 rows by two registers of columns use 12 registers of sums, two of the right side, and
+//! one for a broadcast element of the left side. Fewer rows use more columns at once, for as many
+//! independent sums.
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 
@@ -11,7 +14,7 @@ pub(crate) const MR: usize = 6;
 /// Registers of a right micro-panel.
 const WIDE: usize = 2;
 
-/// Right micro-panels that a tile of so many rows takes at once.
+/// Returns the right micro-panels that a tile of `rows` rows covers.
 pub(crate) fn panels(rows: usize) -> usize {
     match rows {
         0..=1 => 4,
@@ -31,13 +34,15 @@ macro_rules! tile_of {
     };
 }
 
-/// Writes the micro-kernel of a type: `$enter` chooses the registers for the place, `$tile` computes.
+/// Defines the micro-kernel of a type: `$kernel` selects the registers, `$tile` computes.
 macro_rules! micro_kernel {
-    ($enter:ident, $tile:ident, $F:ty, $lanes:literal,
+    ($kernel:ident, $tile:ident, $F:ty, $lanes:literal,
         [$zero:ident $set1:ident $load:ident $fma:ident $add:ident $store:ident]) => {
-        /// A tile of `rows` rows, as wide as the left micro-panel, and at most [`panels`] right micro-panels.
-        pub(crate) fn $enter(
-            _proof: Avx2Fma,
+        /// Computes a tile of `rows` rows and at most [`panels`] right micro-panels.
+        ///
+        /// The left micro-panel has `rows` rows.
+        pub(crate) fn $kernel(
+            _token: Avx2Fma,
             rows: usize,
             left: &[$F],
             right: Right<$F>,
@@ -51,11 +56,11 @@ macro_rules! micro_kernel {
             }
         }
 
-        /// M rows by R registers of columns.
+        /// Computes M rows by R registers of columns.
         #[target_feature(enable = "avx2,fma")]
         fn $tile<const M: usize, const R: usize>(left: &[$F], right: Right<$F>, place: OutputTile<$F>) {
             let Right { data, step, panel } = right;
-            let OutputTile { out, rows, cols, stride, how } = place;
+            let OutputTile { out, rows, cols, stride, accumulate } = place;
             let left = left.as_chunks::<M>().0;
             let at: [usize; R] = std::array::from_fn(|part| part / WIDE * panel + part % WIDE * $lanes);
             let last = left.len().saturating_sub(1) * step;
@@ -63,7 +68,7 @@ macro_rules! micro_kernel {
             let mut sums = [[$zero(); R]; M];
             let mut right = data.as_ptr();
             for left in left {
-                // SAFETY: inside of `data` at each step, as checked.
+                // SAFETY: inside `data` at each step, as checked.
                 let columns: [_; R] = std::array::from_fn(|part| unsafe { $load(right.wrapping_add(at[part])) });
                 right = right.wrapping_add(step);
                 for (sums, &left) in sums.iter_mut().zip(left) {
@@ -76,9 +81,9 @@ macro_rules! micro_kernel {
             for (row, sums) in sums.into_iter().enumerate().take(rows) {
                 let to = &mut out[row * stride..][..cols];
                 for (to, sum) in to.chunks_mut($lanes).zip(sums) {
-                    // SAFETY: as many elements as lanes, in both directions.
+                    // SAFETY: the array has as many elements as a register.
                     let write = |to: &mut [$F; $lanes]| unsafe {
-                        let old = match how {
+                        let old = match accumulate {
                             Accumulate::Add => $load(to.as_ptr()),
                             Accumulate::Replace => $zero(),
                         };
@@ -98,7 +103,7 @@ macro_rules! micro_kernel {
     };
 }
 
-micro_kernel!(of_f32, tile_f32, f32, 8,
+micro_kernel!(kernel_f32, tile_f32, f32, 8,
     [_mm256_setzero_ps _mm256_set1_ps _mm256_loadu_ps _mm256_fmadd_ps _mm256_add_ps _mm256_storeu_ps]);
-micro_kernel!(of_f64, tile_f64, f64, 4,
+micro_kernel!(kernel_f64, tile_f64, f64, 4,
     [_mm256_setzero_pd _mm256_set1_pd _mm256_loadu_pd _mm256_fmadd_pd _mm256_add_pd _mm256_storeu_pd]);

@@ -1,4 +1,4 @@
-//! Packs micro-panels of `f32` by hand for AVX2: whole registers, and 8 x 8 transposed in registers.
+//! AVX2 packing of `f32` micro-panels, with 8 x 8 transposes in registers.
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 
@@ -10,7 +10,7 @@ const LANES: usize = 8;
 
 /// As [`super::micro::pack`].
 pub(crate) fn pack(
-    _proof: Avx2Fma,
+    _token: Avx2Fma,
     source: &OperandSource<f32>,
     (from, step): (usize, usize),
     side: usize,
@@ -30,7 +30,7 @@ pub(crate) fn pack(
     }
 }
 
-/// Packs columns that are all there.
+/// Packs columns that all exist.
 fn across_whole<const SIDE: usize>(source: &OperandSource<f32>, from: usize, step: usize, out: &mut [f32]) {
     for (step, out) in (step..).zip(out.as_chunks_mut::<SIDE>().0) {
         let row = &source.data[step * source.stride + from..];
@@ -38,22 +38,22 @@ fn across_whole<const SIDE: usize>(source: &OperandSource<f32>, from: usize, ste
     }
 }
 
-/// Packs rows, 0 where there are none.
+/// Packs rows; padding is 0.
 ///
 /// ```text
-/// for 8 of the rows:
-///   for 8 of the steps:  read a register a row, transpose, write a register a step
+/// for each 8 rows:
+///   for each 8 steps:  load a register for each row, transpose, store a register for each step
 /// ```
 #[target_feature(enable = "avx2,fma")]
 fn along(source: &OperandSource<f32>, from: usize, first: usize, (side, out): (usize, &mut [f32])) {
     let steps = out.len() / side;
     for part in (0..side).step_by(LANES) {
         let (from, width) = (from + part, LANES.min(side - part));
-        let there = width.min(source.rows.saturating_sub(from));
+        let present = width.min(source.rows.saturating_sub(from));
         for step in (0..steps).step_by(LANES) {
             let count = LANES.min(steps - step);
             let mut block: [__m256; LANES] = std::array::from_fn(|i| {
-                if i >= there {
+                if i >= present {
                     return _mm256_setzero_ps();
                 }
                 let row = &source.data[(from + i) * source.stride + first + step..][..count];
@@ -68,7 +68,7 @@ fn along(source: &OperandSource<f32>, from: usize, first: usize, (side, out): (u
             transpose(&mut block);
             for (i, values) in block.into_iter().enumerate().take(count) {
                 let to = &mut out[(step + i) * side + part..];
-                // A narrow step also writes where the next one will.
+                // A narrow step also writes to the next one, which is written later.
                 match to.first_chunk_mut::<LANES>() {
                     // SAFETY: as many elements as lanes.
                     Some(to) if width == LANES || side < LANES => unsafe {
@@ -86,10 +86,10 @@ fn along(source: &OperandSource<f32>, from: usize, first: usize, (side, out): (u
     }
 }
 
-/// Exchanges rows and columns of 8 x 8.
+/// Transposes 8 x 8 numbers.
 #[target_feature(enable = "avx2,fma")]
 fn transpose(rows: &mut [__m256; LANES]) {
-    // Pairs of rows, then of pairs, inside halves of registers; then the halves.
+    // Interleave rows, then pairs of rows, within 128-bit halves; then exchange the halves.
     let mut pairs = *rows;
     for i in (0..LANES).step_by(2) {
         pairs[i] = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
@@ -112,37 +112,38 @@ fn transpose(rows: &mut [__m256; LANES]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::packed::{Operand, check::made_up};
+    use crate::packed::{Operand, check::synthetic};
     use crate::simd::SimdLevel;
     use crate::{Real, View};
 
     #[test]
-    fn panels_are_those_of_plain_loops() {
-        let Some(proof) = SimdLevel::all().into_iter().find_map(|machine| match machine {
-            SimdLevel::Avx2(proof) => Some(proof),
+    fn panels_equal_plain_loops() {
+        let Some(token) = SimdLevel::all().into_iter().find_map(|level| match level {
+            SimdLevel::Avx2(token) => Some(token),
             _ => None,
         }) else {
-            println!("skipped: no AVX2 here");
+            println!("skipped: no AVX2 on this machine");
             return;
         };
         for (rows, cols) in [(1, 1), (3, 20), (6, 8), (7, 9), (16, 16), (20, 33), (33, 5)] {
             let stride = cols + 3;
-            let matrix: Vec<f32> = made_up(rows * stride, 5);
+            let matrix: Vec<f32> = synthetic(rows * stride, 5);
             let view = View::with_stride(&matrix, rows, cols, stride);
             for operand in [Operand::Left, Operand::Right] {
                 let source = OperandSource::new(view, operand);
                 let (sides, steps) = source.sizes();
                 for side in [1, 2, 4, 5, 6, 7, 8, 11, 16, sides] {
                     for (from, first) in [(0, 0), (sides / 2, steps / 3), (sides - 1, steps - 1)] {
-                        let mut found = vec![f32::NAN; side * (steps - first)];
-                        let mut expected = found.clone();
-                        pack(proof, &source, (from, first), side, &mut found);
+                        let mut actual = vec![f32::NAN; side * (steps - first)];
+                        let mut expected = actual.clone();
+                        pack(token, &source, (from, first), side, &mut actual);
                         micro::pack(&source, (from, first), side, &mut expected);
-                        assert_eq!(found, expected, "{rows} x {cols} {operand:?} {side} {from} {first}");
+                        assert_eq!(actual, expected, "{rows} x {cols} {operand:?} {side} {from} {first}");
                     }
                 }
             }
         }
-        assert_eq!(<f32 as Real>::sides(SimdLevel::Avx2(proof)), [6, 16], "sides with a way of their own");
+        let shape = <f32 as Real>::tile_shape(SimdLevel::Avx2(token));
+        assert_eq!(shape, [6, 16], "the specialized sizes");
     }
 }

@@ -1,18 +1,18 @@
-//! Packs micro-panels of `f32` by hand for AVX-512: whole registers, and 16 x 16 transposed in registers.
+//! AVX-512 packing of `f32` micro-panels, with 16 x 16 transposes in registers.
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 
 use super::OperandSource;
-use crate::{avx512::filled, simd::Avx512};
+use crate::{avx512::lane_mask, simd::Avx512};
 
 /// Elements of a register.
 const LANES: usize = 16;
-/// Elements that a row is called for in advance.
+/// Prefetch distance within a row, in elements.
 const PREFETCH_DISTANCE: usize = 128;
 
 /// As [`super::micro::pack`].
 pub(crate) fn pack(
-    _proof: Avx512,
+    _token: Avx512,
     source: &OperandSource<f32>,
     (from, step): (usize, usize),
     side: usize,
@@ -32,7 +32,7 @@ pub(crate) fn pack(
     }
 }
 
-/// Packs columns that are all there.
+/// Packs columns that all exist.
 #[target_feature(enable = "avx512f")]
 fn across_whole<const SIDE: usize>(source: &OperandSource<f32>, from: usize, step: usize, out: &mut [f32]) {
     for (step, out) in (step..).zip(out.as_chunks_mut::<SIDE>().0) {
@@ -41,57 +41,58 @@ fn across_whole<const SIDE: usize>(source: &OperandSource<f32>, from: usize, ste
     }
 }
 
-/// Packs columns, 0 where there are none.
+/// Packs columns; padding is 0.
 #[target_feature(enable = "avx512f")]
 fn across(source: &OperandSource<f32>, from: usize, step: usize, (side, out): (usize, &mut [f32])) {
     for (step, out) in (step..).zip(out.chunks_exact_mut(side)) {
         let row = &source.data[step * source.stride..][from..source.cols.min(from + side)];
         for part in (0..side).step_by(LANES) {
             let (from, to) = (&row[part.min(row.len())..], &mut out[part..]);
-            // SAFETY: only as many lanes are read as there are elements, and written as there is room.
+            // SAFETY: the masks contain only lanes that have elements.
             unsafe {
-                let values = _mm512_maskz_loadu_ps(filled(from.len()), from.as_ptr());
-                _mm512_mask_storeu_ps(to.as_mut_ptr(), filled(to.len()), values);
+                let values = _mm512_maskz_loadu_ps(lane_mask(from.len()), from.as_ptr());
+                _mm512_mask_storeu_ps(to.as_mut_ptr(), lane_mask(to.len()), values);
             }
         }
     }
 }
 
-/// Packs rows, 0 where there are none.
+/// Packs rows; padding is 0.
 ///
 /// ```text
-/// for 16 of the rows:
-///   for 16 of the steps:  read a register a row, transpose, write a register a step
+/// for each 16 rows:
+///   for each 16 steps:  load a register for each row, transpose, store a register for each step
 /// ```
 #[target_feature(enable = "avx512f")]
 fn along(source: &OperandSource<f32>, from: usize, first: usize, (side, out): (usize, &mut [f32])) {
-    let (steps, room) = (out.len() / side, out.len());
+    let (steps, len) = (out.len() / side, out.len());
     assert!(out.len() == steps * side);
     for part in (0..side).step_by(LANES) {
-        let (from, lanes) = (from + part, filled(side - part));
-        let there = LANES.min(side - part).min(source.rows.saturating_sub(from));
-        let last = (from + there.max(1) - 1) * source.stride + first + steps;
-        assert!(there == 0 || first + steps <= source.cols && last <= source.data.len());
+        let (from, lanes) = (from + part, lane_mask(side - part));
+        let present = LANES.min(side - part).min(source.rows.saturating_sub(from));
+        let last = (from + present.max(1) - 1) * source.stride + first + steps;
+        assert!(present == 0 || first + steps <= source.cols && last <= source.data.len());
         let rows = source.data.as_ptr().wrapping_add(from * source.stride + first);
         for step in (0..steps).step_by(LANES) {
-            let columns = filled(steps - step);
-            let ahead = PREFETCH_DISTANCE.min(steps - step - 1);
+            let columns = lane_mask(steps - step);
+            let prefetch = PREFETCH_DISTANCE.min(steps - step - 1);
             let mut block: [__m512i; LANES] = std::array::from_fn(|i| {
-                let row = rows.wrapping_add(i.min(there.saturating_sub(1)) * source.stride + step);
-                _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(ahead).cast());
-                let mask = if i < there { columns } else { 0 };
-                // SAFETY: no lane is read but those of steps of rows that are there, as checked.
+                let row = rows.wrapping_add(i.min(present.saturating_sub(1)) * source.stride + step);
+                _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(prefetch).cast());
+                let mask = if i < present { columns } else { 0 };
+                // SAFETY: only lanes of existing rows and steps are read, as checked.
                 unsafe { _mm512_maskz_loadu_epi32(mask, row.cast()) }
             });
             transpose(&mut block);
             for (i, values) in block.into_iter().enumerate() {
                 let at = (step + i) * side + part;
                 let to = out.as_mut_ptr().wrapping_add(at).cast();
-                // SAFETY: what is written is inside of `out`. A narrow step also writes where the next one will.
+                // SAFETY: all writes are inside `out`. A narrow step also writes to the next one,
+                // which is written later.
                 unsafe {
-                    if side - part >= LANES && at < room || side < LANES && at + LANES <= room {
+                    if side - part >= LANES && at < len || side < LANES && at + LANES <= len {
                         _mm512_storeu_epi32(to, values);
-                    } else if at < room {
+                    } else if at < len {
                         _mm512_mask_storeu_epi32(to, lanes, values);
                     }
                 }
@@ -100,10 +101,10 @@ fn along(source: &OperandSource<f32>, from: usize, first: usize, (side, out): (u
     }
 }
 
-/// Exchanges rows and columns of 16 x 16 double words.
+/// Transposes 16 x 16 double words.
 #[target_feature(enable = "avx512f")]
 pub(super) fn transpose(rows: &mut [__m512i; LANES]) {
-    // Pairs of rows, then of pairs, inside quarters of registers.
+    // Interleave rows, then pairs of rows, within 128-bit quarters of registers.
     let mut t = *rows;
     for i in (0..LANES).step_by(2) {
         t[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);

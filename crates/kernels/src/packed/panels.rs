@@ -1,9 +1,10 @@
-//! The way through a product of packed operands, and what a micro-kernel gets to see.
+//! Products of packed operands, and the arguments of micro-kernels.
 use super::{Operand, OperandSource};
 use crate::{Accumulate, Real, View, ViewMut, simd::SimdLevel};
 
-/// The right side of a micro-kernel: the columns of a panel lie together, panels `panel` elements apart, and steps of the
-/// sum `step` apart.
+/// The right side of a micro-kernel.
+///
+/// Columns of a panel are contiguous; panels are `panel` elements apart and steps `step` apart.
 #[derive(Clone, Copy)]
 pub struct Right<'a, F> {
     pub(crate) data: &'a [F],
@@ -11,63 +12,63 @@ pub struct Right<'a, F> {
     pub(crate) panel: usize,
 }
 
-/// Where sums go.
+/// The output of a micro-kernel.
 pub struct OutputTile<'a, F> {
     pub(crate) out: &'a mut [F],
     pub(crate) rows: usize,
     pub(crate) cols: usize,
     pub(crate) stride: usize,
-    pub(crate) how: Accumulate,
+    pub(crate) accumulate: Accumulate,
 }
 
 impl<'a, F> Right<'a, F> {
-    /// A packed micro-panel of so many columns.
+    /// Borrows a packed micro-panel of `columns` columns.
     pub fn packed(data: &'a [F], columns: usize) -> Self {
         Self { data, step: columns, panel: 0 }
     }
 }
 
-/// Sides of the micro-kernel: rows of a left micro-panel (MR), columns of a right one (NR).
-pub(super) fn side<F: Real>(machine: SimdLevel, operand: Operand) -> usize {
-    F::sides(machine)[if operand == Operand::Left { 0 } else { 1 }]
+/// Returns MR for a left operand or NR for a right one.
+pub(super) fn side<F: Real>(level: SimdLevel, operand: Operand) -> usize {
+    F::tile_shape(level)[if operand == Operand::Left { 0 } else { 1 }]
 }
 
-/// Words of a packed operand.
-pub(super) fn words<F: Real>(machine: SimdLevel, operand: Operand, count: usize, depth: usize) -> usize {
-    // Planning asks for sizes that nobody could hold.
-    count.checked_next_multiple_of(side::<F>(machine, operand)).unwrap_or(usize::MAX).saturating_mul(depth)
+/// Returns the words of a packed operand.
+pub(super) fn words<F: Real>(level: SimdLevel, operand: Operand, count: usize, depth: usize) -> usize {
+    // Plans also evaluate sizes that do not fit the address space.
+    count.checked_next_multiple_of(side::<F>(level, operand)).unwrap_or(usize::MAX).saturating_mul(depth)
 }
 
-/// Packs the steps from `skip` on of an operand of `depth` steps.
+/// Packs steps of an operand of `depth` steps, from `skip` on.
 pub(super) fn pack<F: Real>(
-    machine: SimdLevel,
+    level: SimdLevel,
     (view, operand): (View<F>, Operand),
     out: &mut [F],
     (skip, depth): (usize, usize),
 ) {
     let source = OperandSource::new(view, operand);
-    let (width, (sides, steps)) = (side::<F>(machine, operand), source.sizes());
+    let (width, (sides, steps)) = (side::<F>(level, operand), source.sizes());
     for (from, out) in (0..sides).step_by(width).zip(out.chunks_mut(width * depth)) {
-        F::pack_panel(machine, &source, (from, 0), width, &mut out[skip * width..][..steps * width]);
+        F::pack_panel(level, &source, (from, 0), width, &mut out[skip * width..][..steps * width]);
     }
 }
 
-/// `out (=|+=) left · right`, both packed.
+/// Computes `out (=|+=) left · right` of packed operands.
 ///
 /// ```text
 /// for rows I of 2 MR:
-///   for columns j of NR:               this right micro-panel stays in the first cache
-///     for rows i of MR in I:           meanwhile the left's next two are called for, in as many parts
+///   for columns j of NR:               the right micro-panel stays in the first-level cache
+///     for rows i of MR in I:           the next two left micro-panels are prefetched meanwhile
 ///       micro-kernel: out[i, j] (=|+=) left[i] · right[j]
 /// ```
 pub(super) fn multiply<F: Real>(
-    machine: SimdLevel,
+    level: SimdLevel,
     out: ViewMut<F>,
     (left, right): (&[F], &[F]),
     depth: usize,
-    how: Accumulate,
+    accumulate: Accumulate,
 ) {
-    let [m, n] = F::sides(machine);
+    let [m, n] = F::tile_shape(level);
     let ViewMut { data, rows, cols, stride } = out;
     let part = (m * depth).div_ceil(cols.div_ceil(n).max(1));
     for top in (0..rows).step_by(2 * m) {
@@ -75,11 +76,18 @@ pub(super) fn multiply<F: Real>(
             let right = Right::packed(&right[col * depth..][..n * depth], n);
             for row in (top..rows.min(top + 2 * m)).step_by(m) {
                 let next = (row + 2 * m) * depth + col / n * part;
-                let ahead = left.get(next..next + part).unwrap_or_default();
+                let prefetch = left.get(next..next + part).unwrap_or_default();
                 let left = &left[row * depth..][..m * depth];
                 let (rows, cols) = (m.min(rows - row), n.min(cols - col));
                 let out = &mut data[row * stride + col..];
-                F::micro_kernel(machine, m, left, right, OutputTile { out, rows, cols, stride, how }, ahead);
+                F::micro_kernel(
+                    level,
+                    m,
+                    left,
+                    right,
+                    OutputTile { out, rows, cols, stride, accumulate },
+                    prefetch,
+                );
             }
         }
     }

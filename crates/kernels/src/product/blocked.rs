@@ -1,4 +1,4 @@
-//! The loops around the micro-kernel (BLIS): blocks that fit the caches, packed where that pays.
+//! The loops around the micro-kernel (BLIS), over cache-sized blocks.
 use std::ops::Range;
 
 use crate::{
@@ -7,36 +7,39 @@ use crate::{
     simd::SimdLevel,
 };
 
-/// Steps of a block of the sum (KC): a left micro-panel of them stays in the first cache.
+/// Steps of a block of the sum (KC); a left micro-panel of them stays in the first-level cache.
 const STEPS: usize = 512;
 /// Bytes of a block of left micro-panels (MC x KC): half of a second-level cache of 1 MiB.
 const BLOCK_BYTES: usize = 512 << 10;
-/// Left micro-panels up to which rows of the right side are read where they are: packing would cost more than it gives.
-const IN_PLACE: usize = 2;
+/// Maximum left micro-panels for which the right side is read without packing.
+const MAX_UNPACKED_PANELS: usize = 2;
 
-/// Bytes that a thread keeps for packing, at most: below 0.5 MiB for `f32`, 1 MiB for `f64`.
+/// Returns the maximum packing memory of a thread in bytes.
 ///
-/// They are made by the first product that wants them, as large as it wants them, and stay until the thread ends.
+/// It is below 0.5 MiB for `f32` and 1 MiB for `f64`. A thread allocates what its products need and
+/// keeps it until it ends.
 pub fn packing_bytes<F: Real>() -> usize {
-    let [mr, nr] = F::sides(SimdLevel::best());
+    let [mr, nr] = F::tile_shape(SimdLevel::best());
     BLOCK_BYTES.next_multiple_of(mr * STEPS * size_of::<F>()) + nr * STEPS * size_of::<F>() + 64
 }
 
-/// Bytes that [`product_in`](super::product_in) packs into, at most, for *m* rows and sums of *k*.
+/// Returns the maximum packing memory of [`product_in`](super::product_in), in bytes.
+///
+/// The product has *m* rows and sums of *k* steps.
 pub fn packing_bytes_for<F: Real>(m: usize, k: usize) -> usize {
-    let [most, nr] = F::sides(SimdLevel::best());
-    let panels = m.div_ceil(most).min(BLOCK_BYTES.div_ceil(most * STEPS * size_of::<F>()));
-    (panels * most + nr) * k.min(STEPS) * size_of::<F>() + 64
+    let [max_rows, nr] = F::tile_shape(SimdLevel::best());
+    let panels = m.div_ceil(max_rows).min(BLOCK_BYTES.div_ceil(max_rows * STEPS * size_of::<F>()));
+    (panels * max_rows + nr) * k.min(STEPS) * size_of::<F>() + 64
 }
 
-/// RightOperand whose registers are read whole by every micro-kernel.
-pub(super) const WHOLE: usize = 16;
+/// Columns whose registers every micro-kernel reads as a whole.
+pub(super) const REGISTER_COLUMNS: usize = 16;
 
 /// The left side of a product.
 #[derive(Clone, Copy)]
 pub(super) enum LeftOperand<'a, F> {
     View(View<'a, F>),
-    /// Micro-panels as even as can be, each with all steps.
+    /// Micro-panels of nearly equal size, each with all steps.
     Packed(&'a [F]),
 }
 
@@ -44,71 +47,72 @@ pub(super) enum LeftOperand<'a, F> {
 #[derive(Clone, Copy)]
 pub(super) enum RightOperand<'a, F> {
     View(View<'a, F>),
-    /// Micro-panels, and the steps that each has.
+    /// Micro-panels, and their number of steps.
     Packed(&'a [F], usize),
 }
 
-/// `out (=|+=) alpha · a · b` where no side is empty.
+/// Computes `out (=|+=) alpha · a · b` for non-empty sides.
 ///
 /// ```text
 /// for steps P of KC:
 ///   for rows I of MC:
 ///     pack alpha · a[I, P]                  unless it is packed
 ///     for columns j of NR:
-///       pack b[P, j]                        unless it is packed, or few rows read it where it is
+///       pack b[P, j]                        unless it is packed, or a few rows read it in place
 ///       for rows i of MR in I:  micro-kernel: out[i, j] (=|+=) a[i, P] · b[P, j]
 /// ```
-/// MR and MC are made smaller where rows would be left over, and several NR are taken at once where there are few rows.
-/// Each element is summed in the same order whatever rows and columns are computed with it.
+/// MR and MC are reduced to avoid remainders, and several NR are processed at once for few rows.
+/// Each element is summed in the same order in any combination with other rows and columns.
 pub(super) fn product<F: Real>(
-    machine: SimdLevel,
+    level: SimdLevel,
     out: ViewMut<F>,
     a: LeftOperand<F>,
     (b, k): (RightOperand<F>, usize),
     alpha: F,
-    how: Accumulate,
+    accumulate: Accumulate,
     scratch: &mut AlignedVec<F>,
 ) {
-    let [most, nr] = F::sides(machine);
+    let [max_rows, nr] = F::tile_shape(level);
     let (m, n) = (out.rows, out.cols);
-    let panels = m.div_ceil(most);
-    let together = panels.div_ceil(panels.div_ceil(BLOCK_BYTES.div_ceil(most * STEPS * size_of::<F>())));
+    let panels = m.div_ceil(max_rows);
+    let block_panels =
+        panels.div_ceil(panels.div_ceil(BLOCK_BYTES.div_ceil(max_rows * STEPS * size_of::<F>())));
     let steps = k.div_ceil(k.div_ceil(STEPS)).next_multiple_of(16).min(k);
-    let in_place = match b {
+    let unpacked_columns = match b {
         RightOperand::View(b)
-            if (panels <= IN_PLACE || matches!(a, LeftOperand::Packed(_))) && !b.transposed =>
+            if (panels <= MAX_UNPACKED_PANELS || matches!(a, LeftOperand::Packed(_))) && !b.transposed =>
         {
-            // What is left over of whole micro-panels is packed, unless there is something to read behind each row.
-            let whole = n.next_multiple_of(WHOLE);
-            let padded = whole <= b.stride && (k - 1) * b.stride + whole <= b.data.len();
-            if padded { n } else { n / nr * nr }
+            // Remaining columns are packed, unless elements follow each row that may be read.
+            let padded_columns = n.next_multiple_of(REGISTER_COLUMNS);
+            let is_padded = padded_columns <= b.stride && (k - 1) * b.stride + padded_columns <= b.data.len();
+            if is_padded { n } else { n / nr * nr }
         }
         _ => 0,
     };
     let mr = m.div_ceil(panels);
-    let room = if let LeftOperand::View(_) = a { together * mr * steps } else { 0 };
-    let mut loops = Loops { machine, mr, nr, panels, in_place, out, a, alpha, b, k };
-    // The right side first, as whole lines of the cache.
-    let (right, left) = scratch.ensure_len(nr * steps + room, F::ZERO).split_at_mut(nr * steps);
+    let left_len = if let LeftOperand::View(_) = a { block_panels * mr * steps } else { 0 };
+    let mut loops = Loops { level, mr, nr, panels, unpacked_columns, out, a, alpha, b, k };
+    // The right side comes first, so that it is aligned to cache lines.
+    let (right, left) = scratch.ensure_len(nr * steps + left_len, F::ZERO).split_at_mut(nr * steps);
     for step in (0..k).step_by(steps) {
-        let how = if step == 0 { how } else { Accumulate::Add };
-        for first in (0..panels).step_by(together) {
-            let block = first..panels.min(first + together);
-            loops.block(block, step..k.min(step + steps), (left, right), how);
+        let accumulate = if step == 0 { accumulate } else { Accumulate::Add };
+        for first in (0..panels).step_by(block_panels) {
+            let block = first..panels.min(first + block_panels);
+            loops.block(block, step..k.min(step + steps), (left, right), accumulate);
         }
     }
 }
 
-/// A product and how it is cut.
+/// A product and its block sizes.
 struct Loops<'a, F> {
-    machine: SimdLevel,
-    /// LeftOperand of the largest left micro-panel.
+    level: SimdLevel,
+    /// Rows of the largest left micro-panel.
     mr: usize,
     nr: usize,
-    /// Left micro-panels, as even as can be.
+    /// Number of left micro-panels, of nearly equal size.
     panels: usize,
-    /// RightOperand that are read in place.
-    in_place: usize,
+    /// Columns of the right side that are read without packing.
+    unpacked_columns: usize,
     out: ViewMut<'a, F>,
     a: LeftOperand<'a, F>,
     alpha: F,
@@ -118,28 +122,28 @@ struct Loops<'a, F> {
 }
 
 impl<'a, F: Real> Loops<'a, F> {
-    /// First row of a left micro-panel, and how many.
+    /// Returns first row and row count of a left micro-panel.
     fn rows(&self, panel: usize) -> (usize, usize) {
         let first = panel * self.out.rows / self.panels;
         (first, (panel + 1) * self.out.rows / self.panels - first)
     }
 
-    /// The loops over j and i for some left micro-panels.
+    /// Runs the loops over j and i for some left micro-panels.
     fn block(
         &mut self,
         block: Range<usize>,
         steps: Range<usize>,
         (left, right): (&mut [F], &mut [F]),
-        how: Accumulate,
+        accumulate: Accumulate,
     ) {
-        let Self { machine, mr, alpha, .. } = *self;
+        let Self { level, mr, alpha, .. } = *self;
         let depth = steps.len();
         if let LeftOperand::View(a) = self.a {
             let source = OperandSource::new(a, Operand::Left);
             for (panel, left) in block.clone().zip(left.chunks_exact_mut(mr * depth)) {
                 let (row, rows) = self.rows(panel);
                 let left = &mut left[..rows * depth];
-                F::pack_panel(machine, &source, (row, steps.start), rows, left);
+                F::pack_panel(level, &source, (row, steps.start), rows, left);
                 if alpha != F::ONE {
                     left.iter_mut().for_each(|a| *a *= alpha);
                 }
@@ -151,8 +155,8 @@ impl<'a, F: Real> Loops<'a, F> {
             let (cols, right) = self.right(col, &steps, right);
             for panel in block.clone() {
                 let (row, rows) = self.rows(panel);
-                // A packed side comes from far: what follows is called for.
-                let (left, ahead) = match self.a {
+                // A packed left side is not in the cache: the following panel is prefetched.
+                let (left, prefetch) = match self.a {
                     LeftOperand::View(_) => {
                         (&left[(panel - block.start) * mr * depth..][..rows * depth], &[][..])
                     }
@@ -162,30 +166,30 @@ impl<'a, F: Real> Loops<'a, F> {
                     }
                 };
                 let out = &mut self.out.data[row * stride + col..];
-                let place = OutputTile { out, rows, cols, stride, how };
-                F::micro_kernel(machine, rows, left, right, place, ahead);
+                let place = OutputTile { out, rows, cols, stride, accumulate };
+                F::micro_kernel(level, rows, left, right, place, prefetch);
             }
             col += cols;
         }
     }
 
-    /// RightOperand from one on, as many as the micro-kernel takes, and their number.
-    fn right<'r>(&self, col: usize, steps: &Range<usize>, room: &'r mut [F]) -> (usize, Right<'r, F>)
+    /// Returns columns of the right side, as many as the kernel takes.
+    fn right<'r>(&self, col: usize, steps: &Range<usize>, scratch: &'r mut [F]) -> (usize, Right<'r, F>)
     where
         'a: 'r,
     {
-        let Self { machine, mr, nr, in_place, .. } = *self;
-        let (n, wide) = (self.out.cols, nr * F::panels(machine, mr));
+        let Self { level, mr, nr, unpacked_columns, .. } = *self;
+        let (n, wide) = (self.out.cols, nr * F::panels(level, mr));
         match self.b {
-            RightOperand::View(b) if col < in_place => {
+            RightOperand::View(b) if col < unpacked_columns => {
                 let data = &b.data[steps.start * b.stride + col..];
-                let cols = if in_place - col < wide { nr.min(in_place - col) } else { wide };
+                let cols = if unpacked_columns - col < wide { nr.min(unpacked_columns - col) } else { wide };
                 (cols, Right { data, step: b.stride, panel: nr })
             }
             RightOperand::View(b) => {
-                let panel = &mut room[..nr * steps.len()];
+                let panel = &mut scratch[..nr * steps.len()];
                 let source = OperandSource::new(b, Operand::Right);
-                F::pack_panel(machine, &source, (col, steps.start), nr, panel);
+                F::pack_panel(level, &source, (col, steps.start), nr, panel);
                 (nr.min(n - col), Right::packed(panel, nr))
             }
             RightOperand::Packed(b, k) => {

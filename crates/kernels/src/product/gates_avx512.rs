@@ -1,11 +1,11 @@
-//! [`Streams`] by hand for AVX-512: a register of sums for every row and panel, at most 24 of them.
+//! AVX-512 version of [`GatePanels`]: a register of sums for each row and panel, at most 24.
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 
-use super::gates::{Streams, UNITS};
+use super::gates::{GatePanels, UNITS_PER_STRIP};
 use crate::simd::Avx512;
 
-/// Steps that panels are called for in advance, from another core's cache or from memory.
+/// Prefetch distance of the panels in steps; they come from another core's cache or from memory.
 const PREFETCH_DISTANCE: usize = 24;
 
 /// Calls the kernel for a number of rows.
@@ -19,8 +19,8 @@ macro_rules! kernel_of {
     };
 }
 
-/// `panels` is 1, 2 or 4, and 4 for at most 6 rows.
-pub(crate) fn streams(_proof: Avx512, rows: usize, panels: usize, streams: Streams<f32>) {
+/// Multiplies `panels` = 1, 2 or 4 panels; 4 require at most 6 rows.
+pub(crate) fn multiply_panels(_token: Avx512, rows: usize, panels: usize, streams: GatePanels<f32>) {
     match (panels, streams.left_apart == 0) {
         (4, true) => kernel_of!(rows, 4, true, streams, 1 2 3 4 5 6),
         (2, true) => kernel_of!(rows, 2, true, streams, 7 8),
@@ -30,19 +30,19 @@ pub(crate) fn streams(_proof: Avx512, rows: usize, panels: usize, streams: Strea
     }
 }
 
-/// M rows by P panels; with `SAME` rows for all of them.
+/// Multiplies M rows with P panels; with `SAME`, all panels share the rows.
 #[target_feature(enable = "avx512f,fma")]
-fn kernel<const M: usize, const P: usize, const SAME: bool>(streams: Streams<f32>) {
-    let Streams { left, width, left_apart, right, right_apart, steps, out, stride, out_apart } = streams;
+fn kernel<const M: usize, const P: usize, const SAME: bool>(streams: GatePanels<f32>) {
+    let GatePanels { left, width, left_apart, right, right_apart, steps, out, stride, out_apart } = streams;
     let last = steps.saturating_sub(1);
     assert!((P - 1) * left_apart + last * width + M <= left.len(), "the rows have all steps");
-    assert!((P - 1) * right_apart + steps * UNITS <= right.len(), "the panels have all steps");
+    assert!((P - 1) * right_apart + steps * UNITS_PER_STRIP <= right.len(), "the panels have all steps");
     let mut sums = [[_mm512_setzero_ps(); P]; M];
     let (mut rows, mut lanes) = (left.as_ptr(), right.as_ptr());
-    // A call for what nobody owns would take as long as a walk through all pages.
-    let end = lanes.wrapping_add(right.len() - (P - 1) * right_apart - UNITS);
+    // Prefetching an unmapped address would cost a page walk.
+    let end = lanes.wrapping_add(right.len() - (P - 1) * right_apart - UNITS_PER_STRIP);
     for _ in 0..steps {
-        let soon = lanes.wrapping_add(PREFETCH_DISTANCE * UNITS).min(end);
+        let soon = lanes.wrapping_add(PREFETCH_DISTANCE * UNITS_PER_STRIP).min(end);
         let columns: [_; P] = std::array::from_fn(|panel| {
             _mm_prefetch::<_MM_HINT_T0>(soon.wrapping_add(panel * right_apart).cast());
             // SAFETY: inside of `right` at each step, as checked.
@@ -55,13 +55,13 @@ fn kernel<const M: usize, const P: usize, const SAME: bool>(streams: Streams<f32
                 *sum = _mm512_fmadd_ps(_mm512_set1_ps(unsafe { *value }), column, *sum);
             }
         }
-        (rows, lanes) = (rows.wrapping_add(width), lanes.wrapping_add(UNITS));
+        (rows, lanes) = (rows.wrapping_add(width), lanes.wrapping_add(UNITS_PER_STRIP));
     }
     for (row, sums) in sums.into_iter().enumerate() {
         for (panel, sum) in sums.into_iter().enumerate() {
-            let out: &mut [f32; UNITS] =
+            let out: &mut [f32; UNITS_PER_STRIP] =
                 out[row * stride + panel * out_apart..].first_chunk_mut().expect("a place for all lanes");
-            // SAFETY: as many elements as lanes.
+            // SAFETY: the array has as many elements as a register.
             unsafe { _mm512_storeu_ps(out.as_mut_ptr(), _mm512_add_ps(_mm512_loadu_ps(out.as_ptr()), sum)) };
         }
     }

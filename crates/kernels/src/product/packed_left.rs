@@ -1,4 +1,4 @@
-//! A left operand that is packed once, in parts, each of which is multiplied many times.
+//! A left operand, packed once in parts that are multiplied many times.
 use crate::{
     BufferPool, PooledBuffer, Real, View, acquire,
     packed::{Operand, OperandSource},
@@ -6,8 +6,7 @@ use crate::{
     simd::SimdLevel,
 };
 
-/// A matrix *m x k*, packed to stand on the left side of products, some rows at a time: rows that meet a weight in tasks of their
-/// own.
+/// A matrix *m x k*, packed in parts as a left side.
 ///
 /// ```
 /// use kernels::{Accumulate, PackedLeft, PackedRight, View, ViewMut, product_of_parts};
@@ -20,79 +19,83 @@ use crate::{
 /// ```
 #[derive(Debug)]
 pub struct PackedLeft<F> {
-    /// Part by part; in each, micro-panels as even as can be, with all k steps.
+    /// Part by part: micro-panels of nearly equal size, with all k steps.
     panels: PooledBuffer<F>,
     rows: usize,
     steps: usize,
-    /// LeftOperand of a part.
-    each: usize,
+    /// Rows of a part.
+    rows_per_part: usize,
 }
 
 impl<F: Real> PackedLeft<F> {
-    /// Packs a matrix, transposed or not, in parts of `each` rows; the last part may have fewer. The parts are packed side by
-    /// side.
+    /// Packs a matrix in parts of `each` rows, in parallel; the last part may have fewer.
     ///
     /// Cost: `O(m k)` time and as much memory.
     ///
     /// # Panics
     /// If `each` is 0.
-    pub fn new(view: View<F>, each: usize) -> Self {
-        Self::with_pool(None, view, each)
+    pub fn new(view: View<F>, rows_per_part: usize) -> Self {
+        Self::with_pool(None, view, rows_per_part)
     }
 
-    /// The same in memory from a pool, if there is one.
+    /// Packs a matrix in memory of a pool, if there is one.
     ///
     /// # Panics
     /// As [`Self::new`].
-    pub fn with_pool(pool: Option<&BufferPool<F>>, view: View<F>, each: usize) -> Self {
+    pub fn with_pool(pool: Option<&BufferPool<F>>, view: View<F>, rows_per_part: usize) -> Self {
         let (rows, steps) = view.shape();
-        Self::packed_for(SimdLevel::best(), view, each, acquire(pool, "left operand", rows * steps))
+        Self::packed_for(SimdLevel::best(), view, rows_per_part, acquire(pool, "left operand", rows * steps))
     }
 
     #[cfg(test)]
-    pub(crate) fn new_for(machine: SimdLevel, view: View<F>, each: usize) -> Self {
+    pub(crate) fn new_for(level: SimdLevel, view: View<F>, rows_per_part: usize) -> Self {
         let (rows, steps) = view.shape();
-        Self::packed_for(machine, view, each, acquire(None, "left operand", rows * steps))
+        Self::packed_for(level, view, rows_per_part, acquire(None, "left operand", rows * steps))
     }
 
-    fn packed_for(machine: SimdLevel, view: View<F>, each: usize, mut panels: PooledBuffer<F>) -> Self {
+    fn packed_for(
+        level: SimdLevel,
+        view: View<F>,
+        rows_per_part: usize,
+        mut panels: PooledBuffer<F>,
+    ) -> Self {
         let source = OperandSource::new(view, Operand::Left);
-        let ((rows, steps), [most, _]) = (source.sizes(), F::sides(machine));
-        par_for(parts_mut(&mut panels, (each * steps).max(1)), |at, part| {
+        let ((rows, steps), [mr, _]) = (source.sizes(), F::tile_shape(level));
+        par_for(parts_mut(&mut panels, (rows_per_part * steps).max(1)), |at, part| {
             let count = part.len() / steps;
-            let panels = count.div_ceil(most);
+            let panels = count.div_ceil(mr);
             for panel in 0..panels {
                 let [first, end] = [panel, panel + 1].map(|panel| panel * count / panels);
                 let out = &mut part[first * steps..end * steps];
-                F::pack_panel(machine, &source, (at * each + first, 0), end - first, out);
+                F::pack_panel(level, &source, (at * rows_per_part + first, 0), end - first, out);
             }
         });
-        Self { panels, rows, steps, each }
+        Self { panels, rows, steps, rows_per_part }
     }
 
-    /// Into how many independent parts the packing of *m* rows is cut, whatever the number of threads.
-    pub fn tasks_for(rows: usize, each: usize) -> usize {
-        rows.div_ceil(each)
+    /// Returns the number of packing tasks for *m* rows.
+    pub fn tasks_for(rows: usize, rows_per_part: usize) -> usize {
+        rows.div_ceil(rows_per_part)
     }
 
-    /// *m*, *k*
+    /// Returns *m* and *k*.
     pub fn shape(&self) -> (usize, usize) {
         (self.rows, self.steps)
     }
 
-    /// Number of parts.
+    /// Returns the number of parts.
     pub(crate) fn parts(&self) -> usize {
-        Self::tasks_for(self.rows, self.each)
+        Self::tasks_for(self.rows, self.rows_per_part)
     }
 
-    /// First row of a part.
+    /// Returns the first row of a part.
     pub(crate) fn first_row(&self, at: usize) -> usize {
-        at * self.each
+        at * self.rows_per_part
     }
 
-    /// One part with all that follows it, and its shape.
+    /// Returns the panels from a part on, and the part's shape.
     pub(crate) fn part(&self, at: usize) -> (&[F], (usize, usize)) {
-        let rows = self.rows.min((at + 1) * self.each) - at * self.each;
-        (&self.panels[at * self.each * self.steps..], (rows, self.steps))
+        let rows = self.rows.min((at + 1) * self.rows_per_part) - at * self.rows_per_part;
+        (&self.panels[at * self.rows_per_part * self.steps..], (rows, self.steps))
     }
 }

@@ -7,23 +7,25 @@ use crate::{
     simd::SimdLevel,
 };
 
-/// What columns may be taken apart at a multiple of, whatever the machine.
-pub const COLUMNS: usize = 32;
+/// Columns may be split at multiples of this, on any machine.
+pub const COLUMN_MULTIPLE: usize = 32;
 
-/// LeftOperand of micro-panels up to which packing is one task.
-const FEW: usize = 256;
-/// Tasks that are aimed for where micro-panels are longer, two for each of 64 threads.
-const TASKS: usize = 128;
+/// Minimum steps of a piece of a micro-panel and of a task.
+const STEPS_PER_PIECE: usize = 256;
+/// Minimum tasks for long micro-panels: two for each of 64 threads.
+const MIN_TASKS: usize = 128;
 
-/// A matrix *k x n*, packed to stand on the right side of products: a recurrent weight, or that of a head which rows come to
-/// one at a time.
+/// A matrix *k x n*, packed as a right side.
+///
+/// Examples are a recurrent weight and the weight of a head that scores rows one at a time.
 ///
 /// ```
 /// use kernels::{Accumulate, PackedRight, View, ViewMut, product_packed};
 ///
 /// let weight = PackedRight::new(View::new(&[1.0f32, 2.0, 3.0, 4.0], 2, 2));
 /// let mut y = [10.0f32, 10.0];
-/// product_packed(ViewMut::new(&mut y, 1, 2), View::new(&[1.0, 1.0], 1, 2), &weight, Accumulate::Add);
+/// let row = View::new(&[1.0, 1.0], 1, 2);
+/// product_packed(ViewMut::new(&mut y, 1, 2), row, &weight, Accumulate::Add);
 /// assert_eq!(y, [14.0, 16.0]);
 /// ```
 #[derive(Debug)]
@@ -35,7 +37,7 @@ pub struct PackedRight<F> {
 }
 
 impl<F: Real> Default for PackedRight<F> {
-    /// An empty matrix, to be [packed](PackedRight::pack) into.
+    /// Creates an empty matrix for [`pack`](PackedRight::pack).
     fn default() -> Self {
         Self { panels: PooledBuffer::default(), rows: 0, cols: 0 }
     }
@@ -49,49 +51,49 @@ impl<F: Real> PackedRight<F> {
         Self::with_pool(None, view)
     }
 
-    /// The same in memory from a pool, if there is one.
+    /// Packs a matrix in memory of a pool, if there is one.
     pub fn with_pool(pool: Option<&BufferPool<F>>, view: View<F>) -> Self {
         let (rows, cols) = view.shape();
-        let [_, nr] = F::sides(SimdLevel::best());
+        let [_, nr] = F::tile_shape(SimdLevel::best());
         let panels = acquire(pool, "right operand", cols.next_multiple_of(nr) * rows);
         let mut packed = Self { panels, rows, cols };
         packed.pack(view);
         packed
     }
 
-    /// Packs another matrix in the place of this one; memory that is large enough stays.
+    /// Replaces the matrix by another one; sufficient memory is reused.
     pub fn pack(&mut self, view: View<F>) {
         self.pack_for(SimdLevel::best(), view);
     }
 
-    pub(super) fn pack_for(&mut self, machine: SimdLevel, view: View<F>) {
+    pub(super) fn pack_for(&mut self, level: SimdLevel, view: View<F>) {
         let source = OperandSource::new(view, Operand::Right);
         let (cols, rows) = source.sizes();
-        let [_, nr] = F::sides(machine);
+        let [_, nr] = F::tile_shape(level);
         (self.rows, self.cols) = (rows, cols);
         let panels = self.panels.resize(cols.next_multiple_of(nr) * rows);
         let pieces = pieces(rows, cols.div_ceil(nr));
         let steps = rows / pieces;
-        // All tasks of a product wait for this.
-        let (piece, some) = ((nr * steps).max(1), FEW.div_ceil(rows.max(1)));
-        par_for(parts_mut(panels, some * piece), |task, panels| {
-            for (at, panel) in (task * some..).zip(panels.chunks_mut(piece)) {
+        // All tasks of a product wait for the packing.
+        let (piece, pieces_per_task) = ((nr * steps).max(1), STEPS_PER_PIECE.div_ceil(rows.max(1)));
+        par_for(parts_mut(panels, pieces_per_task * piece), |task, panels| {
+            for (at, panel) in (task * pieces_per_task..).zip(panels.chunks_mut(piece)) {
                 let place = (at / pieces * nr, at % pieces * steps);
-                F::pack_panel(machine, &source, place, nr, panel);
+                F::pack_panel(level, &source, place, nr, panel);
             }
         });
     }
 
-    /// Into how many independent parts the packing of a *k x n* matrix is cut, whatever the number of threads.
+    /// Returns the number of packing tasks for a *k x n* matrix.
     pub fn tasks_for(rows: usize, cols: usize) -> usize {
-        let [_, nr] = F::sides(SimdLevel::best());
+        let [_, nr] = F::tile_shape(SimdLevel::best());
         let panels = cols.div_ceil(nr);
-        (panels * pieces(rows, panels)).div_ceil(FEW.div_ceil(rows.max(1)))
+        (panels * pieces(rows, panels)).div_ceil(STEPS_PER_PIECE.div_ceil(rows.max(1)))
     }
 
-    /// RightOperand with those that fill the last micro-panel.
-    pub(super) fn whole(&self) -> usize {
-        let [_, nr] = F::sides(SimdLevel::best());
+    /// Returns the columns including those that pad the last micro-panel.
+    pub(super) fn padded_cols(&self) -> usize {
+        let [_, nr] = F::tile_shape(SimdLevel::best());
         self.cols.next_multiple_of(nr)
     }
 
@@ -99,14 +101,16 @@ impl<F: Real> PackedRight<F> {
         RightOperand::Packed(&self.panels, self.rows)
     }
 
-    /// *k*, *n*
+    /// Returns *k* and *n*.
     pub fn shape(&self) -> (usize, usize) {
         (self.rows, self.cols)
     }
 
-    /// Bytes of a packed *k x n* matrix, a cache line at its start included.
+    /// Returns the bytes of a packed *k x n* matrix.
+    ///
+    /// They include the alignment to a cache line.
     pub fn bytes_for(rows: usize, cols: usize) -> usize {
-        let [_, nr] = F::sides(SimdLevel::best());
+        let [_, nr] = F::tile_shape(SimdLevel::best());
         let elements = cols.checked_next_multiple_of(nr).and_then(|cols| cols.checked_mul(rows));
         elements
             .and_then(|all| all.checked_mul(size_of::<F>()))
@@ -114,8 +118,10 @@ impl<F: Real> PackedRight<F> {
     }
 }
 
-/// Equal pieces of each of so many micro-panels: more than one where there would be too few tasks.
+/// Returns the number of equal pieces of a micro-panel.
+///
+/// It is more than 1 where there would be too few tasks.
 fn pieces(rows: usize, panels: usize) -> usize {
-    let enough = |pieces: &usize| rows.is_multiple_of(*pieces) && panels * pieces >= TASKS;
-    (1..=rows / FEW).find(enough).unwrap_or(1)
+    let is_enough = |pieces: &usize| rows.is_multiple_of(*pieces) && panels * pieces >= MIN_TASKS;
+    (1..=rows / STEPS_PER_PIECE).find(is_enough).unwrap_or(1)
 }

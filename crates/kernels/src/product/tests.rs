@@ -1,8 +1,8 @@
 use super::*;
-use crate::packed::check::made_up;
+use crate::packed::check::synthetic;
 
 #[test]
-fn an_empty_sum_stays_inside_its_view() {
+fn an_empty_sum_writes_only_its_view() {
     let mut out = [1.0f32; 7];
     let (a, b) = (View::new(&[], 1, 0), View::new(&[], 0, 3));
     product(ViewMut::new(&mut out, 1, 3), a, b, 1.0, Accumulate::Replace);
@@ -12,16 +12,16 @@ fn an_empty_sum_stays_inside_its_view() {
 }
 
 #[test]
-fn every_copy_of_either_type_equals_plain_loops() {
-    for machine in SimdLevel::all() {
-        equals_plain_loops::<f64>(machine, 1e-11);
-        equals_plain_loops::<f32>(machine, 2e-3);
+fn every_level_of_either_type_equals_plain_loops() {
+    for level in SimdLevel::all() {
+        equals_plain_loops::<f64>(level, 1e-11);
+        equals_plain_loops::<f32>(level, 2e-3);
     }
 }
 
-/// One, two and three tiles of the micro-kernel and what is around them, and sums of more than one block.
-fn shapes<F: Real>(machine: SimdLevel) -> Vec<[usize; 3]> {
-    let [mr, nr] = F::sides(machine);
+/// Returns shapes around 1 to 3 tiles, and sums of several blocks.
+fn shapes<F: Real>(level: SimdLevel) -> Vec<[usize; 3]> {
+    let [mr, nr] = F::tile_shape(level);
     let mut shapes =
         vec![[2, 0, 3], [0, 2, 3], [3, 2, 0], [70, 40, 90], [130, 20, 50], [30, 600, 2 * nr + 1]];
     for m in (1..=mr + 1).chain([2 * mr, 2 * mr + 1, 3 * mr]) {
@@ -32,30 +32,29 @@ fn shapes<F: Real>(machine: SimdLevel) -> Vec<[usize; 3]> {
     shapes
 }
 
-/// Every combination of transposes and strides against three plain loops.
-fn equals_plain_loops<F: Real>(machine: SimdLevel, bar: f64) {
-    for ([m, k, n], case) in
-        shapes::<F>(machine).into_iter().flat_map(|shape| (0..16).map(move |i| (shape, i)))
+/// Compares all combinations of transposes and strides with plain loops.
+fn equals_plain_loops<F: Real>(level: SimdLevel, bar: f64) {
+    for ([m, k, n], case) in shapes::<F>(level).into_iter().flat_map(|shape| (0..16).map(move |i| (shape, i)))
     {
         let (ta, tb, wide, add) = (case & 1 != 0, case & 2 != 0, case & 4 != 0, case & 8 != 0);
         let pad = if wide { 3 } else { 0 };
         let shape = |t: bool, r: usize, c: usize| if t { (c, r) } else { (r, c) };
         let ((ar, ac), (br, bc)) = (shape(ta, m, k), shape(tb, k, n));
-        let a: Vec<F> = made_up(ar * (ac + pad), 5);
-        let b: Vec<F> = made_up(br * (bc + pad), 6);
-        let old: Vec<F> = made_up(m * (n + pad), 7);
+        let a: Vec<F> = synthetic(ar * (ac + pad), 5);
+        let b: Vec<F> = synthetic(br * (bc + pad), 6);
+        let old: Vec<F> = synthetic(m * (n + pad), 7);
         let at = |i: usize, j: usize| if ta { a[j * (ac + pad) + i] } else { a[i * (ac + pad) + j] };
         let bt = |i: usize, j: usize| if tb { b[j * (bc + pad) + i] } else { b[i * (bc + pad) + j] };
         let view_a = View::with_stride(&a, ar, ac, ac + pad);
         let view_b = View::with_stride(&b, br, bc, bc + pad);
         let view_a = if ta { view_a.transposed() } else { view_a };
         let view_b = if tb { view_b.transposed() } else { view_b };
-        let how = if add { Accumulate::Add } else { Accumulate::Replace };
+        let accumulate = if add { Accumulate::Add } else { Accumulate::Replace };
         let run = |columns, alpha: f64| {
             let mut out = old.clone();
             let view = ViewMut::with_stride(&mut out, m, n, n + pad);
             let a = (LeftOperand::View(view_a), view_a.shape());
-            multiply(machine, view, a, (columns, view_b.shape()), F::from_f64(alpha), how);
+            multiply(level, view, a, (columns, view_b.shape()), F::from_f64(alpha), accumulate);
             out
         };
         let check = |out: &[F], alpha: f64| {
@@ -66,42 +65,42 @@ fn equals_plain_loops<F: Real>(machine: SimdLevel, bar: f64) {
                         (0..k).map(|l| if j < n { at(i, l).to_f64() * bt(l, j).to_f64() } else { 0.0 }).sum();
                     let kept = if add || j >= n { old[index].to_f64() } else { 0.0 };
                     let error = (out[index].to_f64() - kept - alpha * sum).abs();
-                    assert!(error < bar, "{machine:?}, {m}x{k}x{n}, case {case}: {error}");
+                    assert!(error < bar, "{level:?}, {m}x{k}x{n}, case {case}: {error}");
                 }
             }
         };
-        let whole = run(RightOperand::View(view_b), 1.0);
-        check(&whole, 1.0);
+        let joint = run(RightOperand::View(view_b), 1.0);
+        check(&joint, 1.0);
         check(&run(RightOperand::View(view_b), 0.5), 0.5);
-        // Packed before, the bits are the same.
+        // A packed right side gives the same bits.
         let mut packed = PackedRight::default();
-        packed.pack_for(machine, view_b);
-        assert_eq!(run(packed.columns(), 1.0), whole, "{machine:?}, {m}x{k}x{n}, case {case}");
-        // So they are part by part, whether there is something behind each row of the right side or not.
+        packed.pack_for(level, view_b);
+        assert_eq!(run(packed.columns(), 1.0), joint, "{level:?}, {m}x{k}x{n}, case {case}");
+        // So do parts of the left side, with or without padding of the right side's rows.
         let whole_lines = n.next_multiple_of(16);
         let mut padded = vec![F::from_f64(f64::NAN); k * whole_lines];
         (0..k).for_each(|l| (0..n).for_each(|j| padded[l * whole_lines + j] = bt(l, j)));
-        let parts = PackedLeft::new_for(machine, view_a, 8);
+        let parts = PackedLeft::new_for(level, view_a, 8);
         for view_b in [view_b, View::with_stride(&padded, k, n, whole_lines)] {
             let mut out = old.clone();
             for (at, out) in out.chunks_mut((8 * (n + pad)).max(1)).enumerate() {
                 let (part, shape) = parts.part(at);
                 let view = ViewMut::with_stride(out, shape.0, n, n + pad);
                 let right = (RightOperand::View(view_b), view_b.shape());
-                multiply(machine, view, (LeftOperand::Packed(part), shape), right, F::ONE, how);
+                multiply(level, view, (LeftOperand::Packed(part), shape), right, F::ONE, accumulate);
             }
-            assert_eq!(out, whole, "{machine:?}, {m}x{k}x{n}, case {case}");
+            assert_eq!(out, joint, "{level:?}, {m}x{k}x{n}, case {case}");
         }
     }
 }
 
 #[test]
-fn rows_and_columns_have_the_same_bits_together_and_apart() {
+fn rows_and_columns_have_the_same_bits_together_and_separately() {
     let (m, k, n) = (45, 700, 150);
-    let (a, b): (Vec<f32>, Vec<f32>) = (made_up(m * k, 1), made_up(k * n, 2));
-    let mut whole = vec![0.0; m * n];
+    let (a, b): (Vec<f32>, Vec<f32>) = (synthetic(m * k, 1), synthetic(k * n, 2));
+    let mut joint = vec![0.0; m * n];
     product(
-        ViewMut::new(&mut whole, m, n),
+        ViewMut::new(&mut joint, m, n),
         View::new(&a, m, k),
         View::new(&b, k, n),
         1.0,
@@ -117,7 +116,7 @@ fn rows_and_columns_have_the_same_bits_together_and_apart() {
             Accumulate::Replace,
         );
         for (i, part) in part.chunks(cols).enumerate() {
-            assert_eq!(part, &whole[(row + i) * n + col..][..cols], "row {row}, column {col}");
+            assert_eq!(part, &joint[(row + i) * n + col..][..cols], "row {row}, column {col}");
         }
     }
 }
@@ -125,10 +124,10 @@ fn rows_and_columns_have_the_same_bits_together_and_apart() {
 #[test]
 fn packing_stays_within_its_bytes() {
     let side = 1500;
-    let a: Vec<f64> = made_up(side * side, 1);
+    let a: Vec<f64> = synthetic(side * side, 1);
     let mut out = vec![0.0; side * side];
     let view = View::new(&a, side, side);
     product(ViewMut::new(&mut out, side, side), view, view.transposed(), 1.0, Accumulate::Replace);
     let kept = f64::with_scratch(|scratch| scratch.bytes());
-    assert!(kept > 0 && kept <= packing_bytes::<f64>(), "{kept} bytes, said {}", packing_bytes::<f64>());
+    assert!(kept > 0 && kept <= packing_bytes::<f64>(), "{kept} bytes, planned {}", packing_bytes::<f64>());
 }

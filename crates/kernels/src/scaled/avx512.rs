@@ -1,25 +1,25 @@
-//! Sites of two arcs between row-major and skewed order, by hand for AVX-512: both numbers of a site in one go.
+//! AVX-512 versions of gather and scatter for two arcs.
 #![allow(unsafe_code)]
 use std::{arch::x86_64::*, ops::Range};
 
 use super::{LANES, LOG_ZERO, Stride};
 use crate::simd::Avx512;
 
-/// Four pairs.
+/// Loads four pairs.
 ///
 /// # Safety
-/// They are inside the memory that the pointers belong to.
+/// The pairs must be inside the memory of the pointers.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq")]
 unsafe fn load_four(at: [*const f64; 4]) -> __m512d {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let [a, b, c, d] = at.map(|at| unsafe { _mm_loadu_pd(at) });
     let low = _mm256_insertf64x2::<1>(_mm256_castpd128_pd256(a), b);
     let high = _mm256_insertf64x2::<1>(_mm256_castpd128_pd256(c), d);
     _mm512_insertf64x4::<1>(_mm512_castpd256_pd512(low), high)
 }
 
-/// Brings the two cache lines from number `at` on closer, if there are such numbers.
+/// Prefetches the two cache lines from index `at` on; any index is allowed.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq")]
 fn fetch(values: *const f64, at: usize) {
@@ -27,7 +27,7 @@ fn fetch(values: *const f64, at: usize) {
     _mm_prefetch::<_MM_HINT_T1>(values.wrapping_add(at + LANES).cast());
 }
 
-/// The lanes that are in the range.
+/// Returns the mask of the lanes inside a range.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq")]
 fn lanes(range: &Range<usize>, lane: __m512i) -> __mmask8 {
@@ -35,14 +35,14 @@ fn lanes(range: &Range<usize>, lane: __m512i) -> __mmask8 {
     _mm512_mask_cmplt_epi64_mask(from, lane, _mm512_set1_epi64(range.end as i64))
 }
 
-/// The opposite of [`load_four`].
+/// Stores four pairs; the opposite of [`load_four`].
 ///
 /// # Safety
-/// As there.
+/// As [`load_four`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq")]
 unsafe fn store_four(at: *mut f64, back: usize, pairs: __m512d) {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         _mm_storeu_pd(at, _mm512_castpd512_pd128(pairs));
         _mm_storeu_pd(at.sub(back), _mm512_extractf64x2_pd::<1>(pairs));
@@ -53,97 +53,103 @@ unsafe fn store_four(at: *mut f64, back: usize, pairs: __m512d) {
 
 /// As [`super::diagonals::gather`] for two arcs.
 pub(super) fn gather(
-    _proof: Avx512,
+    _token: Avx512,
     values: &[f64],
     stride: Stride,
     sites: usize,
-    soon: usize,
+    prefetch: usize,
     exists: [Range<usize>; 2],
     rows: &mut [f64],
 ) -> bool {
     // SAFETY: the token proves the features.
-    unsafe { gather_wide(values, stride, sites, soon, exists, rows) }
+    unsafe { gather_wide(values, stride, sites, prefetch, exists, rows) }
 }
 
 /// ```text
-/// for eight sites:  load their pairs, part the arcs, LOG_ZERO where there is no arc, write a register an arc
+/// for eight sites:  load pairs, separate the arcs, mask by LOG_ZERO, write a register for each arc
 /// ```
 #[target_feature(enable = "avx512f,avx512vl,avx512dq")]
 fn gather_wide(
     values: &[f64],
     stride: Stride,
     sites: usize,
-    soon: usize,
+    prefetch: usize,
     exists: [Range<usize>; 2],
     rows: &mut [f64],
 ) -> bool {
-    // So there is a site in each register.
+    // Hence each register has a site.
     assert!(sites > 0 && rows.len() == 2 * sites.next_multiple_of(LANES));
     assert!(stride.inside(2, sites, values.len()));
     let (first, second) = rows.split_at_mut(rows.len() / 2);
-    let (never, infinite) = (_mm512_set1_pd(LOG_ZERO), _mm512_set1_pd(f64::INFINITY));
-    let mut unsound = 0;
+    let (log_zero, infinite) = (_mm512_set1_pd(LOG_ZERO), _mm512_set1_pd(f64::INFINITY));
+    let mut invalid = 0;
     let mut lane = _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0);
     for (i, (first, second)) in first.chunks_exact_mut(LANES).zip(second.chunks_exact_mut(LANES)).enumerate()
     {
-        // SAFETY: there is a site here, inside as just checked.
+        // SAFETY: this site exists and is inside, as checked above.
         let at = unsafe { values.as_ptr().add(stride.first - i * LANES * stride.back) };
         let left = sites - i * LANES;
-        fetch(values.as_ptr(), soon + 2 * i * LANES);
-        // SAFETY: as above; behind the last site, the last is read again.
+        fetch(values.as_ptr(), prefetch + 2 * i * LANES);
+        // SAFETY: as above; lanes beyond the last site read the last site again.
         let four = |site: [usize; 4]| unsafe {
             load_four(site.map(|site| at.sub(site.min(left - 1) * stride.back)))
         };
         let (even, odd) = if left >= LANES {
-            // The same, but the compiler sees that no minimum is to be taken.
+            // The same code, but without a minimum after inlining.
             (four([0, 2, 4, 6]), four([1, 3, 5, 7]))
         } else {
             (four([0, 2, 4, 6]), four([1, 3, 5, 7]))
         };
         let (a, b) = (_mm512_unpacklo_pd(even, odd), _mm512_unpackhi_pd(even, odd));
-        unsound |= _mm512_cmp_pd_mask::<_CMP_NLT_UQ>(a, infinite);
-        unsound |= _mm512_cmp_pd_mask::<_CMP_NLT_UQ>(b, infinite);
-        // A maximum with NaN is its second argument.
-        let a = _mm512_mask_max_pd(never, lanes(&exists[0], lane), a, never);
-        let b = _mm512_mask_max_pd(never, lanes(&exists[1], lane), b, never);
+        invalid |= _mm512_cmp_pd_mask::<_CMP_NLT_UQ>(a, infinite);
+        invalid |= _mm512_cmp_pd_mask::<_CMP_NLT_UQ>(b, infinite);
+        // A maximum with NaN returns its second argument.
+        let a = _mm512_mask_max_pd(log_zero, lanes(&exists[0], lane), a, log_zero);
+        let b = _mm512_mask_max_pd(log_zero, lanes(&exists[1], lane), b, log_zero);
         lane = _mm512_add_epi64(lane, _mm512_set1_epi64(LANES as i64));
-        // SAFETY: there are eight numbers in each chunk.
+        // SAFETY: each chunk has eight numbers.
         unsafe {
             _mm512_storeu_pd(first.as_mut_ptr(), a);
             _mm512_storeu_pd(second.as_mut_ptr(), b);
         }
     }
-    unsound == 0
+    invalid == 0
 }
 
-/// As [`super::diagonals::scatter`] for whole registers of sites of two arcs; returns how many sites.
+/// As [`super::diagonals::scatter`] for whole registers of two arcs; returns the number of sites.
 ///
 /// # Safety
-/// As there.
+/// As for the portable loop.
 pub(super) unsafe fn scatter(
-    _proof: Avx512,
+    _token: Avx512,
     rows: &[f64],
     stride: Stride,
     sites: usize,
-    soon: usize,
+    prefetch: usize,
     values: *mut f64,
 ) -> usize {
-    // SAFETY: the token proves the features; the rest is the caller's promise.
-    unsafe { scatter_wide(rows, stride, sites, soon, values) }
+    // SAFETY: the token proves the features; the rest is guaranteed by the caller.
+    unsafe { scatter_wide(rows, stride, sites, prefetch, values) }
 }
 
 /// # Safety
 /// As [`scatter`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq")]
-unsafe fn scatter_wide(rows: &[f64], stride: Stride, sites: usize, soon: usize, values: *mut f64) -> usize {
+unsafe fn scatter_wide(
+    rows: &[f64],
+    stride: Stride,
+    sites: usize,
+    prefetch: usize,
+    values: *mut f64,
+) -> usize {
     let (first, second) = rows.split_at(rows.len() / 2);
     let registers = first.chunks_exact(LANES).zip(second.chunks_exact(LANES)).take(sites / LANES);
     for (i, (first, second)) in registers.enumerate() {
-        // SAFETY: there are eight sites from here on, inside as the caller promises, and eight numbers in each chunk.
+        // SAFETY: eight sites follow, as the caller guarantees; each chunk has eight numbers.
         unsafe {
             let (a, b) = (_mm512_loadu_pd(first.as_ptr()), _mm512_loadu_pd(second.as_ptr()));
             let at = values.add(stride.first - i * LANES * stride.back);
-            fetch(values, soon + 2 * i * LANES);
+            fetch(values, prefetch + 2 * i * LANES);
             store_four(at, 2 * stride.back, _mm512_unpacklo_pd(a, b));
             store_four(at.sub(stride.back), 2 * stride.back, _mm512_unpackhi_pd(a, b));
         }

@@ -1,4 +1,4 @@
-//! Diagonals of a row-major matrix: neighbours on a diagonal, (t, u) and (t - 1, u + 1), are equally far apart.
+//! Diagonals of a row-major matrix: (t, u) and (t - 1, u + 1) have a fixed distance.
 #![allow(unsafe_code)]
 use std::{marker::PhantomData, ops::Range};
 
@@ -8,22 +8,24 @@ use crate::simd::SimdLevel;
 #[cfg(target_arch = "x86_64")]
 use super::avx512;
 
-/// Brings the sites of a diagonal into `rows`, one of each arc, with [`LOG_ZERO`] for NaN, -inf and all but the sites at which
-/// the arc `exists`. Returns whether all numbers are below +inf. A row of the matrix that is needed `soon` starts there.
+/// Gathers the sites of a diagonal into `rows`, one for each arc.
+///
+/// NaN, -inf, and sites at which the arc does not exist become [`LOG_ZERO`]. Returns whether all
+/// numbers are below +inf. The matrix from index `prefetch` on is prefetched.
 pub fn gather(
     values: &[f64],
     stride: Stride,
     sites: usize,
-    soon: usize,
+    prefetch: usize,
     exists: impl Fn(usize) -> Range<usize>,
     arcs: usize,
     rows: &mut [f64],
 ) -> bool {
     #[cfg(target_arch = "x86_64")]
-    if let (2, SimdLevel::Avx512(proof)) = (arcs, SimdLevel::best()) {
-        return avx512::gather(proof, values, stride, sites, soon, [exists(0), exists(1)], rows);
+    if let (2, SimdLevel::Avx512(token)) = (arcs, SimdLevel::best()) {
+        return avx512::gather(token, values, stride, sites, prefetch, [exists(0), exists(1)], rows);
     }
-    let _ = (sites, soon);
+    let _ = (sites, prefetch);
     gather_plain(values, stride, exists, arcs, rows)
 }
 
@@ -37,35 +39,37 @@ fn gather_plain(
     arcs: usize,
     rows: &mut [f64],
 ) -> bool {
-    let mut sound = true;
+    let mut is_valid = true;
     for (s, row) in rows.chunks_exact_mut(rows.len() / arcs).enumerate() {
         row.fill(LOG_ZERO);
         for i in exists(s) {
             let value = values[stride.first - i * stride.back + s];
-            sound &= value < f64::INFINITY;
+            is_valid &= value < f64::INFINITY;
             row[i] = if value > LOG_ZERO { value } else { LOG_ZERO };
         }
     }
-    sound
+    is_valid
 }
 
-/// Some diagonals of a row-major matrix, to be written. Others may be written elsewhere at the same time.
+/// Mutable diagonals of a row-major matrix; other diagonals may be written at the same time.
 #[derive(Debug)]
 pub struct Diagonals<'a> {
     values: *mut f64,
     len: usize,
     labels: usize,
     arcs: usize,
-    mine: Range<usize>,
-    machine: SimdLevel,
+    owned: Range<usize>,
+    level: SimdLevel,
     matrix: PhantomData<&'a mut [f64]>,
 }
 
-// SAFETY: it stands for unique references to the sites of its diagonals.
+// SAFETY: it represents unique references to the sites of its diagonals.
 unsafe impl Send for Diagonals<'_> {}
 
 impl<'a> Diagonals<'a> {
-    /// All of them, and how many numbers a site has.
+    /// Borrows all diagonals of a matrix.
+    ///
+    /// Each frame of it has *(labels + 1) x arcs* numbers.
     pub fn new(values: &'a mut [f64], labels: usize, arcs: usize) -> Self {
         let (len, values) = (values.len(), values.as_mut_ptr());
         Self {
@@ -73,33 +77,38 @@ impl<'a> Diagonals<'a> {
             len,
             labels,
             arcs,
-            mine: 0..usize::MAX,
-            machine: SimdLevel::best(),
+            owned: 0..usize::MAX,
+            level: SimdLevel::best(),
             matrix: PhantomData,
         }
     }
 
-    /// Those before diagonal `d`, and the others.
+    /// Splits the diagonals at diagonal `d`.
     pub fn split_at(self, d: usize) -> (Self, Self) {
-        // Nobody writes what was given away before.
-        let d = d.clamp(self.mine.start, self.mine.end);
-        let early = Self { mine: self.mine.start..d, ..self };
-        (early, Self { mine: d..self.mine.end, ..self })
+        // Diagonals of the other half stay out of reach.
+        let d = d.clamp(self.owned.start, self.owned.end);
+        let early = Self { owned: self.owned.start..d, ..self };
+        (early, Self { owned: d..self.owned.end, ..self })
     }
 
-    /// Writes `rows`, one of each arc, to diagonal d, whose sites have the labels from `low` on. A row that is written `soon` starts
-    /// there.
-    pub fn scatter(&mut self, rows: &[f64], d: usize, low: usize, sites: usize, soon: usize) {
+    /// Writes `rows`, one for each arc, to diagonal d.
+    ///
+    /// The sites of the diagonal start at label `low`.
+    ///
+    /// The matrix from index `prefetch` on is prefetched.
+    pub fn scatter(&mut self, rows: &[f64], d: usize, low: usize, sites: usize, prefetch: usize) {
         let width = rows.len() / self.arcs;
-        // Then what is written are sites of this diagonal, and no others.
-        assert!(self.mine.contains(&d) && low + sites <= self.labels + 1 && low + sites <= d + 1 && low <= d);
+        // Hence all written sites belong to this diagonal.
+        assert!(
+            self.owned.contains(&d) && low + sites <= self.labels + 1 && low + sites <= d + 1 && low <= d
+        );
         let stride = stride(d, low, self.labels, self.arcs);
         assert!(stride.inside(self.arcs, sites, self.len) && sites <= width);
-        let done = match (self.arcs, self.machine) {
+        let done = match (self.arcs, self.level) {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the sites are inside, as just checked.
-            (2, SimdLevel::Avx512(proof)) => unsafe {
-                avx512::scatter(proof, rows, stride, sites, soon, self.values)
+            // SAFETY: the sites are inside, as checked above.
+            (2, SimdLevel::Avx512(token)) => unsafe {
+                avx512::scatter(token, rows, stride, sites, prefetch, self.values)
             },
             _ => 0,
         };
@@ -116,24 +125,24 @@ impl<'a> Diagonals<'a> {
 mod tests {
     use super::{super::LANES, *};
 
-    /// Where the arc `s` exists among so many sites, all over the place.
+    /// Returns varied ranges of sites at which the arc `s` exists.
     fn range(sites: usize, s: usize, case: usize) -> Range<usize> {
         let from = [0, 1, sites / 2, sites][(case + s) % 4].min(sites);
         from..[sites, sites.saturating_sub(1), sites / 2][(case + 2 * s) % 3].max(from)
     }
 
     #[test]
-    #[should_panic(expected = "mine.contains")]
-    fn what_was_given_away_is_not_given_again() {
+    #[should_panic(expected = "owned.contains")]
+    fn diagonals_are_split_only_once() {
         let mut values = vec![0.0; 2 * 12 * 4];
         let (early, _late) = Diagonals::new(&mut values, 3, 2).split_at(5);
         let (mut again, _) = early.split_at(10);
         again.scatter(&[1.0; 16], 7, 0, 1, 0);
     }
 
-    /// Diagonals of up to three registers of sites, read and written by every copy, against one site after another.
+    /// Compares diagonals of up to three registers with single sites.
     #[test]
-    fn every_copy_moves_the_sites_of_a_diagonal() {
+    fn every_level_moves_the_sites_of_a_diagonal() {
         let frames: usize = 30;
         for labels in [0usize, 1, 6, 7, 8, 15, 16, 23, 24] {
             for d in 0..frames + labels {
@@ -143,11 +152,11 @@ mod tests {
                 let mut values: Vec<f64> =
                     (0..2 * frames * (labels + 1)).map(|i| -((i * 37 % 101) as f64)).collect();
                 values[d % (2 * labels + 2)] = f64::NEG_INFINITY;
-                let place = stride(d, low, labels, 2);
+                let stride = stride(d, low, labels, 2);
                 for bad in [None, Some(f64::NAN), Some(f64::INFINITY)] {
                     let mut values = values.clone();
                     if let Some(bad) = bad {
-                        values[place.first - sites / 2 * place.back + d % 2] = bad;
+                        values[stride.first - sites / 2 * stride.back + d % 2] = bad;
                     }
                     let mut expected = vec![LOG_ZERO; 2 * width];
                     for s in 0..2 {
@@ -157,30 +166,30 @@ mod tests {
                         }
                     }
                     let exists = |s| range(sites, s, d);
-                    let mut found = vec![f64::NAN; 2 * width];
-                    let sound = gather_plain(&values, place, exists, 2, &mut found);
-                    assert_eq!(found, expected, "U {labels}, d {d}");
-                    let asked = expected.contains(&f64::INFINITY);
-                    assert!(sound || bad.is_some() && (asked || values.iter().any(|v| v.is_nan())));
-                    for machine in SimdLevel::all() {
+                    let mut actual = vec![f64::NAN; 2 * width];
+                    let is_valid = gather_plain(&values, stride, exists, 2, &mut actual);
+                    assert_eq!(actual, expected, "U {labels}, d {d}");
+                    let has_infinity = expected.contains(&f64::INFINITY);
+                    assert!(is_valid || bad.is_some() && (has_infinity || values.iter().any(|v| v.is_nan())));
+                    for level in SimdLevel::all() {
                         #[cfg(target_arch = "x86_64")]
-                        if let SimdLevel::Avx512(proof) = machine {
-                            found.fill(f64::NAN);
+                        if let SimdLevel::Avx512(token) = level {
+                            actual.fill(f64::NAN);
                             let exists = [exists(0), exists(1)];
-                            let all = avx512::gather(proof, &values, place, sites, 0, exists, &mut found);
-                            assert_eq!(found, expected, "{machine:?}, U {labels}, d {d}");
-                            // It asks all sites of the diagonal.
+                            let all = avx512::gather(token, &values, stride, sites, 0, exists, &mut actual);
+                            assert_eq!(actual, expected, "{level:?}, U {labels}, d {d}");
+                            // This version checks all sites of the diagonal.
                             assert_eq!(all, bad.is_none());
                         }
                         let mut back = vec![7.0; values.len()];
                         let rows: Vec<f64> = (0..2 * width).map(|i| i as f64).collect();
                         let mut all = Diagonals::new(&mut back, labels, 2);
-                        all.machine = machine;
+                        all.level = level;
                         all.scatter(&rows, d, low, sites, 0);
-                        for (at, &found) in back.iter().enumerate() {
+                        for (at, &actual) in back.iter().enumerate() {
                             let (t, u, s) = (at / 2 / (labels + 1), at / 2 % (labels + 1), at % 2);
                             let expected = if t + u == d { (s * width + u - low) as f64 } else { 7.0 };
-                            assert_eq!(found, expected, "{machine:?}, U {labels}, d {d}, ({t}, {u}, {s})");
+                            assert_eq!(actual, expected, "{level:?}, U {labels}, d {d}, ({t}, {u}, {s})");
                         }
                     }
                 }

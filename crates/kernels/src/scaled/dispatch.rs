@@ -1,4 +1,4 @@
-//! Chooses, at run time, the copy of a row function that fits the machine.
+//! Run-time selection of the row functions.
 #![allow(unsafe_code)]
 use super::{
     ScaledRow, ScaledRowMut,
@@ -6,11 +6,11 @@ use super::{
 };
 use crate::simd::SimdLevel;
 
-/// `NAME` calls the copy for a machine: `rows::NAME` compiled for AVX-512, for AVX2 or portably.
+/// Defines `NAME`, which calls `rows::NAME` compiled for AVX-512, for AVX2 or portably.
 macro_rules! dispatched {
     ($(fn $name:ident($($arg:ident: $kind:ty),*);)*) => {$(
         #[inline(always)]
-        pub(super) fn $name(machine: SimdLevel, $($arg: $kind),*) {
+        pub(super) fn $name(level: SimdLevel, $($arg: $kind),*) {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
@@ -21,7 +21,7 @@ macro_rules! dispatched {
                 fn v3($($arg: $kind),*) {
                     rows::$name::<true>($($arg),*)
                 }
-                match machine {
+                match level {
                     // SAFETY: the token proves the features.
                     SimdLevel::Avx512(_) => return unsafe { v4($($arg),*) },
                     // SAFETY: the same for `v3`.
@@ -29,16 +29,16 @@ macro_rules! dispatched {
                     SimdLevel::Portable => {}
                 }
             }
-            let _ = machine;
+            let _ = level;
             rows::$name::<false>($($arg),*)
         }
     )*};
 }
 
 dispatched! {
-    fn weigh(emissions: &[f64], weights: ScaledRow<'_>, out: ScaledRowMut<'_>);
-    fn sum_and_weigh(emissions: RowPair<'_>, terms: [ScaledRow<'_>; 2], sum: ScaledRowMut<'_>, out: [ScaledRowMut<'_>; 2]);
-    fn weigh_and_sum(emissions: RowPair<'_>, weights: [ScaledRow<'_>; 2], out: [ScaledRowMut<'_>; 2], sum: ScaledRowMut<'_>);
+    fn mul_exp(emissions: &[f64], weights: ScaledRow<'_>, out: ScaledRowMut<'_>);
+    fn add_then_mul_exp(emissions: RowPair<'_>, terms: [ScaledRow<'_>; 2], sum: ScaledRowMut<'_>, out: [ScaledRowMut<'_>; 2]);
+    fn mul_exp_then_add(emissions: RowPair<'_>, weights: [ScaledRow<'_>; 2], out: [ScaledRowMut<'_>; 2], sum: ScaledRowMut<'_>);
     fn add(term: ScaledRow<'_>, total: ScaledRowMut<'_>);
     fn posterior(factors: [ScaledRow<'_>; 2], factor: f64, shift: f64, out: &mut [f64]);
 }
@@ -59,12 +59,12 @@ mod tests {
     fn close(
         name: impl std::fmt::Display,
         input: impl std::fmt::Debug,
-        found: f64,
-        want: f64,
+        actual: f64,
+        expected: f64,
         relative: f64,
     ) {
-        let error = (found - want).abs();
-        assert!(error <= relative * want.abs(), "{name} at {input:?}: {found:e}, exact {want:e}");
+        let error = (actual - expected).abs();
+        assert!(error <= relative * expected.abs(), "{name} at {input:?}: {actual:e}, exact {expected:e}");
     }
 
     #[test]
@@ -76,14 +76,14 @@ mod tests {
         inputs.extend([0.0, -0.0, LOG_ZERO]);
         inputs.resize(inputs.len().next_multiple_of(LANES), 0.0);
         let n = inputs.len();
-        for machine in SimdLevel::all() {
-            let name = format!("{machine:?}");
+        for level in SimdLevel::all() {
+            let name = format!("{level:?}");
             let (mut x, mut k) = (vec![f64::NAN; n], vec![f64::NAN; n]);
-            weigh(machine, &inputs, row(&vec![0.0; n], &vec![0.0; n]), row_mut(&mut x, &mut k));
+            mul_exp(level, &inputs, row(&vec![0.0; n], &vec![0.0; n]), row_mut(&mut x, &mut k));
             for (i, &e) in inputs.iter().enumerate() {
-                let found = Scaled { mantissa: x[i], exponent: k[i] };
+                let actual = Scaled { mantissa: x[i], exponent: k[i] };
                 if e < LOG_ZERO / 2.0 {
-                    assert_eq!(found.ln(), f64::NEG_INFINITY, "{name} at {e}");
+                    assert_eq!(actual.ln(), f64::NEG_INFINITY, "{name} at {e}");
                     continue;
                 }
                 assert!(k[i] == k[i].round() || k[i].abs() > 1e15, "{name} at {e}: exponent {}", k[i]);
@@ -95,7 +95,7 @@ mod tests {
                 } else if e.abs() < 700.0 {
                     close(&name, e, (1.0 + x[i]) * k[i].exp2(), e.exp(), 6e-16);
                 } else {
-                    close(&name, e, found.ln(), e, 1e-14);
+                    close(&name, e, actual.ln(), e, 1e-14);
                 }
             }
         }
@@ -119,32 +119,32 @@ mod tests {
         let column = |f: fn(&(Scaled, Scaled)) -> f64| inputs.iter().map(f).collect::<Vec<f64>>();
         let (ax, ak) = (column(|p| p.0.mantissa), column(|p| p.0.exponent));
         let (bx, bk) = (column(|p| p.1.mantissa), column(|p| p.1.exponent));
-        for machine in SimdLevel::all() {
-            let name = format!("{machine:?}");
+        for level in SimdLevel::all() {
+            let name = format!("{level:?}");
             for swapped in [false, true] {
                 let (mut x, mut k) =
                     if swapped { (ax.clone(), ak.clone()) } else { (bx.clone(), bk.clone()) };
                 let (term_x, term_k) = if swapped { (&bx, &bk) } else { (&ax, &ak) };
-                add(machine, row(term_x, term_k), row_mut(&mut x, &mut k));
+                add(level, row(term_x, term_k), row_mut(&mut x, &mut k));
                 for (i, &(a, b)) in inputs.iter().enumerate() {
                     assert!((-0.25..0.5).contains(&x[i]), "{name} at {a:?} + {b:?}: mantissa {}", x[i]);
                     let (large, small) = if a.exponent > b.exponent { (a, b) } else { (b, a) };
                     let scale = (small.exponent - large.exponent).exp2();
                     let up = (k[i] - large.exponent).exp2();
                     if (-1074.0..=-1022.0).contains(&(small.exponent - large.exponent)) {
-                        continue; // flushed to zero or not, it is nothing
+                        continue; // negligible, whether flushed to zero or not
                     }
                     if up == 1.0 {
-                        // No digit of a small mantissa is lost to the 1 it belongs to.
-                        let want = large.mantissa + (1.0 + small.mantissa) * scale;
-                        let error = (x[i] - want).abs();
+                        // A small mantissa loses no digit when added to 1.
+                        let expected = large.mantissa + (1.0 + small.mantissa) * scale;
+                        let error = (x[i] - expected).abs();
                         assert!(
                             error <= 3e-16 * (large.mantissa.abs() + 2.0 * scale) + f64::MIN_POSITIVE,
                             "{name} at {a:?} + {b:?}"
                         );
                     } else {
-                        let want = 1.0 + large.mantissa + (1.0 + small.mantissa) * scale;
-                        close(&name, (a, b), (1.0 + x[i]) * up, want, 1e-15);
+                        let expected = 1.0 + large.mantissa + (1.0 + small.mantissa) * scale;
+                        close(&name, (a, b), (1.0 + x[i]) * up, expected, 1e-15);
                     }
                 }
             }
@@ -156,26 +156,26 @@ mod tests {
         let exponents: Vec<f64> = (-1104..=3).map(f64::from).collect();
         let n = exponents.len() / LANES * LANES;
         let exponents = &exponents[exponents.len() - n..];
-        for machine in SimdLevel::all() {
-            let name = format!("{machine:?}");
+        for level in SimdLevel::all() {
+            let name = format!("{level:?}");
             for (shift, factor) in [(0.0, -1.0), (-123_456.0, -0.7), (1e9, -1.5)] {
                 let a: Vec<f64> = exponents.iter().map(|k| k + shift + 37.0).collect();
                 let mut out = vec![f64::NAN; n];
                 let (x, y, l) = (vec![0.25; n], vec![-0.125; n], vec![-37.0; n]);
-                posterior(machine, [row(&x, &a), row(&y, &l)], factor, shift, &mut out);
-                for (&k, &found) in exponents.iter().zip(&out) {
+                posterior(level, [row(&x, &a), row(&y, &l)], factor, shift, &mut out);
+                for (&k, &actual) in exponents.iter().zip(&out) {
                     if k < -1022.0 {
-                        assert_eq!(found, 0.0, "{name} at 2^{k}");
+                        assert_eq!(actual, 0.0, "{name} at 2^{k}");
                     } else if k > -1000.0 {
-                        close(&name, k, found, 1.25 * 0.875 * factor * k.exp2(), 4e-16);
+                        close(&name, k, actual, 1.25 * 0.875 * factor * k.exp2(), 4e-16);
                     }
                 }
             }
         }
     }
 
-    /// Scaled numbers of all sizes, 0 among them, and emissions, with some that are never made.
-    fn made_up(n: usize, salt: usize) -> (Vec<f64>, Vec<f64>, Vec<f64>) {
+    /// Scaled numbers of all sizes including 0, and emissions including [`LOG_ZERO`].
+    fn synthetic(n: usize, salt: usize) -> (Vec<f64>, Vec<f64>, Vec<f64>) {
         let hash = |i: usize| (i + 77 * salt).wrapping_mul(0x9e37_79b9) >> 7;
         let unit = |i: usize| (hash(i) % 10_007) as f64 / 10_007.0;
         let zero = |i: usize| hash(i).is_multiple_of(11);
@@ -185,47 +185,47 @@ mod tests {
         (mantissa, exponent.collect(), emissions.collect())
     }
 
-    /// Both fused kernels on one, two and three registers, against their parts and against plain logarithms.
+    /// Compares fused kernels with their parts and with logarithms.
     #[test]
-    fn fused_rows_are_the_sums_and_products_that_they_say() {
-        for machine in SimdLevel::all() {
+    fn fused_rows_equal_their_parts_and_logarithms() {
+        for level in SimdLevel::all() {
             for n in [0, LANES, 2 * LANES, 3 * LANES, 25 * LANES] {
-                let (ax, ak, e) = made_up(n, 1);
-                let (bx, bk, f) = made_up(n, 2);
+                let (ax, ak, e) = synthetic(n, 1);
+                let (bx, bk, f) = synthetic(n, 2);
                 let fresh = || (vec![f64::NAN; n], vec![f64::NAN; n]);
                 let (a, b) = (row(&ax, &ak), row(&bx, &bk));
                 let at = |r: &(Vec<f64>, Vec<f64>), i: usize| Scaled { mantissa: r.0[i], exponent: r.1[i] };
                 let parts = |emissions: &[f64], weights: ScaledRow| {
                     let mut out = fresh();
-                    weigh(machine, emissions, weights, row_mut(&mut out.0, &mut out.1));
+                    mul_exp(level, emissions, weights, row_mut(&mut out.0, &mut out.1));
                     out
                 };
 
                 let (mut sum, mut p, mut q) = (fresh(), fresh(), fresh());
                 let out = [row_mut(&mut p.0, &mut p.1), row_mut(&mut q.0, &mut q.1)];
-                sum_and_weigh(machine, (&e, &f), [a, b], row_mut(&mut sum.0, &mut sum.1), out);
+                add_then_mul_exp(level, (&e, &f), [a, b], row_mut(&mut sum.0, &mut sum.1), out);
                 let mut expected = (ax.clone(), ak.clone());
-                add(machine, b, row_mut(&mut expected.0, &mut expected.1));
-                assert_eq!(sum, expected, "{machine:?}, {n}");
-                assert_eq!(p, parts(&e, row(&sum.0, &sum.1)), "{machine:?}, {n}");
-                assert_eq!(q, parts(&f, row(&sum.0, &sum.1)), "{machine:?}, {n}");
+                add(level, b, row_mut(&mut expected.0, &mut expected.1));
+                assert_eq!(sum, expected, "{level:?}, {n}");
+                assert_eq!(p, parts(&e, row(&sum.0, &sum.1)), "{level:?}, {n}");
+                assert_eq!(q, parts(&f, row(&sum.0, &sum.1)), "{level:?}, {n}");
                 for i in 0..n {
                     let exact = log_sum(a.get(i).ln(), b.get(i).ln());
-                    is_log(machine, at(&sum, i), exact);
-                    is_log(machine, at(&p, i), exact + log_of(e[i]));
-                    is_log(machine, at(&q, i), exact + log_of(f[i]));
+                    is_log(level, at(&sum, i), exact);
+                    is_log(level, at(&p, i), exact + log_of(e[i]));
+                    is_log(level, at(&q, i), exact + log_of(f[i]));
                 }
 
                 let (mut sum, mut p, mut q) = (fresh(), fresh(), fresh());
                 let out = [row_mut(&mut p.0, &mut p.1), row_mut(&mut q.0, &mut q.1)];
-                weigh_and_sum(machine, (&e, &f), [a, b], out, row_mut(&mut sum.0, &mut sum.1));
-                assert_eq!((&p, &q), (&parts(&e, a), &parts(&f, b)), "{machine:?}, {n}");
+                mul_exp_then_add(level, (&e, &f), [a, b], out, row_mut(&mut sum.0, &mut sum.1));
+                assert_eq!((&p, &q), (&parts(&e, a), &parts(&f, b)), "{level:?}, {n}");
                 let mut expected = p.clone();
-                add(machine, row(&q.0, &q.1), row_mut(&mut expected.0, &mut expected.1));
-                assert_eq!(sum, expected, "{machine:?}, {n}");
+                add(level, row(&q.0, &q.1), row_mut(&mut expected.0, &mut expected.1));
+                assert_eq!(sum, expected, "{level:?}, {n}");
                 for i in 0..n {
                     let (p, q) = (a.get(i).ln() + log_of(e[i]), b.get(i).ln() + log_of(f[i]));
-                    is_log(machine, at(&sum, i), log_sum(p, q));
+                    is_log(level, at(&sum, i), log_sum(p, q));
                 }
             }
         }
@@ -236,13 +236,13 @@ mod tests {
     }
 
     fn log_sum(a: f64, b: f64) -> f64 {
-        let (most, least) = (a.max(b), a.min(b));
-        if most == f64::NEG_INFINITY { most } else { most + (least - most).exp().ln_1p() }
+        let (max, min) = (a.max(b), a.min(b));
+        if max == f64::NEG_INFINITY { max } else { max + (min - max).exp().ln_1p() }
     }
 
-    fn is_log(machine: SimdLevel, found: Scaled, exact: f64) {
-        let found = found.ln();
-        let close = (found - exact).abs() <= 2e-14 * (1.0 + exact.abs());
-        assert!(found == exact || close, "{machine:?}: {found}, exact {exact}");
+    fn is_log(level: SimdLevel, actual: Scaled, exact: f64) {
+        let actual = actual.ln();
+        let close = (actual - exact).abs() <= 2e-14 * (1.0 + exact.abs());
+        assert!(actual == exact || close, "{level:?}: {actual}, exact {exact}");
     }
 }

@@ -1,35 +1,40 @@
-//! Positive numbers of any size, with full relative accuracy in how much they differ from a power of two.
+//! Positive numbers of any size, accurate near powers of two.
 //!
 //! ```text
-//! value            (1 + x) · 2^k                        x the mantissa, k the exponent, a whole number
+//! value            (1 + x) · 2^k            x the mantissa, k the exponent, an integer
 //! exp e            k = round(e / ln 2), 1 + x = exp(e - k ln 2)
 //! product          (1 + x)(1 + y) · 2^(k + l)           mantissa x + y + x y
 //! sum, k >= l      (1 + x + (1 + y) 2^(l - k)) · 2^k    mantissa x + (2^(l - k) + y 2^(l - k))
 //! ```
 //!
-//! A recursion over products and sums takes no logarithm and no exponential but those of its inputs, and neither over-
-//! nor underflows. Each step rounds by about 1e-16 of the value, however long the lattice. That the mantissa is kept, not
-//! the mantissa `1 + x`, matters where probabilities are close to 1: a loss is `-k ln 2 - log(1 + x)`, and one of 1e-12
-//! keeps all of its digits, as it would in a recursion over logarithms.
+//! A recursion over products and sums computes exponentials only of its inputs and logarithms only
+//! of its result, and neither over- nor underflows. Each step rounds by about 1e-16 of the value,
+//! for lattices of any length. Storing x rather than `1 + x` matters for probabilities
+//! close to 1: a loss is `-k ln 2 - log(1 + x)`, and a loss of 1e-12 keeps all its digits, as in a
+//! recursion over logarithms.
 //!
-//! Zero is `2^LOG_ZERO`: small enough to vanish next to any other number, and finite, so that no `inf - inf` arises.
+//! Zero is `2^LOG_ZERO`: negligible next to any other number, and finite, which avoids `inf - inf`.
 //!
-//! Everything is written without branches, so that the compiler turns loops into vector instructions. `FUSED` says
-//! whether the copy is compiled for a machine with fused multiply-add; elsewhere `mul_add` would be a library call.
+//! All functions are branch-free, so that the compiler vectorizes loops. `FUSED` is true where the
+//! code is compiled for fused multiply-add; elsewhere `mul_add` would be a library call.
 use super::LOG_ZERO;
 
-/// Adding and subtracting 1.5 · 2^52 rounds to the nearest whole number, which stays in the low bits in between.
+/// Adding and subtracting 1.5 · 2^52 rounds to the nearest integer.
+///
+/// The integer is in the low bits in between.
 const ROUND: f64 = 6_755_399_441_055_744.0;
 const TWO_52: f64 = 4_503_599_627_370_496.0;
 const TWO_46: f64 = 70_368_744_177_664.0;
-/// Of the exponent in the bits of an `f64`.
+/// Exponent bias of `f64`.
 const BIAS: f64 = 1023.0;
 const EXPONENT_BITS: u64 = 0x7ff << 52;
 const LN2_HIGH: f64 = 6.931_471_803_691_238e-1; // 33 bits: k times this is exact for |k| < 2^20
 const LN2_LOW: f64 = 1.908_214_929_270_587_7e-10;
 
-/// `(exp(r) - 1 - r) / r²` for `|r| <= ln 2 / 2`, off by less than 4e-17 / r: the polynomial through its values at ten
-/// Chebyshev nodes. Close to the `1 / (j + 2)!` of the power series, which would take two terms more.
+/// Coefficients of `(exp(r) - 1 - r) / r²` for `|r| <= ln 2 / 2`, with error below 4e-17 / r.
+///
+/// They interpolate at ten Chebyshev nodes, close to the `1 / (j + 2)!` of the power series, which
+/// would need two more terms.
 const SERIES: [f64; 10] = [
     0.500_000_000_000_000_1,
     0.166_666_666_666_666_69,
@@ -43,7 +48,7 @@ const SERIES: [f64; 10] = [
     2.510_038_319_586_702e-8,
 ];
 
-/// `(1 + mantissa) · 2^exponent`
+/// The number `(1 + mantissa) · 2^exponent`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scaled {
     /// x
@@ -58,7 +63,7 @@ impl Scaled {
     /// 1
     pub const ONE: Self = Self { mantissa: 0.0, exponent: 0.0 };
 
-    /// `log` of the number; -inf for zero, whatever it has been multiplied with.
+    /// Returns the logarithm; -inf for zero, also after multiplications.
     pub fn ln(self) -> f64 {
         if self.exponent < LOG_ZERO / 2.0 {
             return f64::NEG_INFINITY;
@@ -72,19 +77,19 @@ fn fma<const FUSED: bool>(a: f64, b: f64, c: f64) -> f64 {
     if FUSED { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// `2^k` for a whole number `k <= 1023`, exactly 0 below `2^-1022`.
+/// Returns `2^k` for an integer `k <= 1023`; exactly 0 below `2^-1022`.
 #[inline(always)]
 fn power(k: f64) -> f64 {
     let k = if k > -BIAS { k } else { -BIAS };
     f64::from_bits((k + (ROUND + BIAS)).to_bits() << 52)
 }
 
-/// `exp e` for a finite e.
+/// Returns `exp e` for finite e.
 #[inline(always)]
 pub(super) fn exp<const FUSED: bool>(e: f64) -> Scaled {
     let k = fma::<FUSED>(e, std::f64::consts::LOG2_E, ROUND) - ROUND;
     let r = fma::<FUSED>(k, -LN2_LOW, fma::<FUSED>(k, -LN2_HIGH, e));
-    // Beyond 2^46 k has all the digits that matter, and r is at last nothing but rounding.
+    // Beyond 2^46, k has all digits that matter and r is only rounding.
     let r = if e.abs() < TWO_46 { r } else { 0.0 };
     let mut p = SERIES[9];
     p = fma::<FUSED>(p, r, SERIES[8]);
@@ -99,14 +104,14 @@ pub(super) fn exp<const FUSED: bool>(e: f64) -> Scaled {
     Scaled { mantissa: fma::<FUSED>(p * r, r, r), exponent: k }
 }
 
-/// `a · b`
+/// Returns `a · b`.
 #[inline(always)]
 pub(super) fn product<const FUSED: bool>(a: Scaled, b: Scaled) -> Scaled {
     let mantissa = fma::<FUSED>(a.mantissa, b.mantissa, a.mantissa) + b.mantissa;
     Scaled { mantissa, exponent: a.exponent + b.exponent }
 }
 
-/// `a + b`
+/// Returns `a + b`.
 #[inline(always)]
 pub(super) fn sum<const FUSED: bool>(a: Scaled, b: Scaled) -> Scaled {
     let apart = a.exponent - b.exponent;
@@ -115,16 +120,16 @@ pub(super) fn sum<const FUSED: bool>(a: Scaled, b: Scaled) -> Scaled {
     Scaled { mantissa: large.mantissa + fma::<FUSED>(small.mantissa, scale, scale), exponent: large.exponent }
 }
 
-/// The same number with `1 + x` in [3/4, 3/2), so that numbers close to 1 have a small mantissa.
+/// Returns the same number with `1 + x` in [3/4, 3/2): numbers close to 1 have a small mantissa.
 #[inline(always)]
-pub(super) fn normalise<const FUSED: bool>(a: Scaled) -> Scaled {
+pub(super) fn normalize<const FUSED: bool>(a: Scaled) -> Scaled {
     let bits = fma::<FUSED>(a.mantissa, 4.0 / 3.0, 4.0 / 3.0).to_bits();
     let down = f64::from_bits((2046 << 52) - (bits & EXPONENT_BITS));
     let up = f64::from_bits((bits >> 52) | TWO_52.to_bits()) - (TWO_52 + BIAS);
     Scaled { mantissa: fma::<FUSED>(a.mantissa, down, down - 1.0), exponent: a.exponent + up }
 }
 
-/// `a · b · factor · 2^-shift`, exactly 0 if `factor` would be scaled by less than `2^-1022`.
+/// Returns `a · b · factor · 2^-shift`; exactly 0 if the scale of `factor` is below `2^-1022`.
 #[inline(always)]
 pub(super) fn value<const FUSED: bool>(a: Scaled, b: Scaled, factor: f64, shift: f64) -> f64 {
     let scale = power(a.exponent + b.exponent - shift) * factor;

@@ -1,10 +1,11 @@
-//! Loops over rows: excesses `x` and exponents `k` of scaled numbers.
+//! Loops over rows of mantissas `x` and exponents `k` of scaled numbers.
 //!
 //! ```text
-//! for each place i:  read what is needed there, compute, write
+//! for each index i:  read the inputs, compute, write
 //! ```
-//! The slices of a loop are arguments of one function: as such the compiler knows that none overlaps another, and makes
-//! vector instructions of the loop. Kernels of two arcs are several loops over a row, which stays in the first cache.
+//! The slices of a loop are separate arguments of one function, so that the compiler can assume
+//! that they do not overlap, and vectorizes. Kernels of two arcs are several loops over a row,
+//! which stays in the first-level cache.
 use super::{
     ScaledRow, ScaledRowMut,
     number::{self, Scaled},
@@ -13,19 +14,19 @@ use super::{
 /// Emissions of two arcs.
 pub(super) type RowPair<'a> = (&'a [f64], &'a [f64]);
 
-/// `out = exp(e) · w`
+/// Computes `out = exp(e) · w`.
 #[inline(always)]
 fn products<const FUSED: bool>(e: &[f64], w_x: &[f64], w_k: &[f64], out_x: &mut [f64], out_k: &mut [f64]) {
     let n = out_x.len();
     let (e, w_x, w_k, out_k) = (&e[..n], &w_x[..n], &w_k[..n], &mut out_k[..n]);
     for i in 0..n {
         let weight = Scaled { mantissa: w_x[i], exponent: w_k[i] };
-        let found = number::product::<FUSED>(number::exp::<FUSED>(e[i]), weight);
-        (out_x[i], out_k[i]) = (found.mantissa, found.exponent);
+        let result = number::product::<FUSED>(number::exp::<FUSED>(e[i]), weight);
+        (out_x[i], out_k[i]) = (result.mantissa, result.exponent);
     }
 }
 
-/// `out = a + b`
+/// Computes `out = a + b`.
 #[inline(always)]
 fn sums<const FUSED: bool>(
     a_x: &[f64],
@@ -40,13 +41,13 @@ fn sums<const FUSED: bool>(
     for i in 0..n {
         let a = Scaled { mantissa: a_x[i], exponent: a_k[i] };
         let b = Scaled { mantissa: b_x[i], exponent: b_k[i] };
-        let found = number::normalise::<FUSED>(number::sum::<FUSED>(a, b));
-        (out_x[i], out_k[i]) = (found.mantissa, found.exponent);
+        let result = number::normalize::<FUSED>(number::sum::<FUSED>(a, b));
+        (out_x[i], out_k[i]) = (result.mantissa, result.exponent);
     }
 }
 
 #[inline(always)]
-pub(super) fn weigh<const FUSED: bool>(emissions: &[f64], weights: ScaledRow<'_>, out: ScaledRowMut<'_>) {
+pub(super) fn mul_exp<const FUSED: bool>(emissions: &[f64], weights: ScaledRow<'_>, out: ScaledRowMut<'_>) {
     products::<FUSED>(emissions, weights.mantissa, weights.exponent, out.mantissa, out.exponent);
 }
 
@@ -55,29 +56,29 @@ fn sum<const FUSED: bool>([a, b]: [ScaledRow<'_>; 2], out: ScaledRowMut<'_>) {
     sums::<FUSED>(a.mantissa, a.exponent, b.mantissa, b.exponent, out.mantissa, out.exponent);
 }
 
-/// The sum of a and b, and that times either exponential.
+/// Computes `a + b`, and its products with both exponentials.
 #[inline(always)]
-pub(super) fn sum_and_weigh<const FUSED: bool>(
+pub(super) fn add_then_mul_exp<const FUSED: bool>(
     (e, f): RowPair<'_>,
     terms: [ScaledRow<'_>; 2],
     mut total: ScaledRowMut<'_>,
     [p, q]: [ScaledRowMut<'_>; 2],
 ) {
-    sum::<FUSED>(terms, total.all());
-    weigh::<FUSED>(e, total.as_row(), p);
-    weigh::<FUSED>(f, total.as_row(), q);
+    sum::<FUSED>(terms, total.reborrow());
+    mul_exp::<FUSED>(e, total.as_row(), p);
+    mul_exp::<FUSED>(f, total.as_row(), q);
 }
 
-/// The exponentials times a and b, and the sum of both.
+/// Computes the products of exponentials and weights, and their sum.
 #[inline(always)]
-pub(super) fn weigh_and_sum<const FUSED: bool>(
+pub(super) fn mul_exp_then_add<const FUSED: bool>(
     (e, f): RowPair<'_>,
     [a, b]: [ScaledRow<'_>; 2],
     [mut p, mut q]: [ScaledRowMut<'_>; 2],
     total: ScaledRowMut<'_>,
 ) {
-    weigh::<FUSED>(e, a, p.all());
-    weigh::<FUSED>(f, b, q.all());
+    mul_exp::<FUSED>(e, a, p.reborrow());
+    mul_exp::<FUSED>(f, b, q.reborrow());
     sum::<FUSED>([p.as_row(), q.as_row()], total);
 }
 
@@ -93,8 +94,8 @@ fn sums_in_place<const FUSED: bool>(
     for i in 0..n {
         let term = Scaled { mantissa: term_x[i], exponent: term_k[i] };
         let total = Scaled { mantissa: total_x[i], exponent: total_k[i] };
-        let found = number::normalise::<FUSED>(number::sum::<FUSED>(total, term));
-        (total_x[i], total_k[i]) = (found.mantissa, found.exponent);
+        let result = number::normalize::<FUSED>(number::sum::<FUSED>(total, term));
+        (total_x[i], total_k[i]) = (result.mantissa, result.exponent);
     }
 }
 

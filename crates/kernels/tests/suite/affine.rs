@@ -1,9 +1,9 @@
-//! The layer against plain loops, and the same bits for every number of threads.
+//! The affine layer: plain loops, and independence of thread counts.
 use kernels::{Accumulate, Affine, Real, View};
 
-use super::common::{close, made_up, plain, transpose};
+use super::common::{close, plain, synthetic, transpose};
 
-/// Rows around the cuts of the work, and widths around those of the kernels.
+/// Rows around the task sizes, and widths around those of the kernels.
 const SHAPES: [[usize; 3]; 9] = [
     [0, 3, 2],
     [1, 1, 1],
@@ -18,19 +18,19 @@ const SHAPES: [[usize; 3]; 9] = [
 
 fn equals_plain_loops<F: Real>(bar: f64) {
     for ([n, d, o], transposed) in SHAPES.into_iter().flat_map(|shape| [(shape, false), (shape, true)]) {
-        let (x, dy): (Vec<F>, Vec<F>) = (made_up(n * d, 1), made_up(n * o, 2));
-        let (weight, bias): (Vec<F>, Vec<F>) = (made_up(d * o, 3), made_up(o, 4));
-        let kept = if transposed { transpose(&weight, d, o) } else { weight.clone() };
-        let view = if transposed { View::new(&kept, o, d).transposed() } else { View::new(&kept, d, o) };
-        let what = format!("{n} rows, {d} x {o}, transposed {transposed}");
+        let (x, dy): (Vec<F>, Vec<F>) = (synthetic(n * d, 1), synthetic(n * o, 2));
+        let (weight, bias): (Vec<F>, Vec<F>) = (synthetic(d * o, 3), synthetic(o, 4));
+        let stored = if transposed { transpose(&weight, d, o) } else { weight.clone() };
+        let view = if transposed { View::new(&stored, o, d).transposed() } else { View::new(&stored, d, o) };
+        let case = format!("{n} rows, {d} x {o}, transposed {transposed}");
 
         for bias in [None, Some(&bias[..])] {
             let mut y = vec![F::from_f64(9.0); n * o];
             Affine::new(view, bias).forward(&x, &mut y);
             let mut expected = plain(&x, &weight, [n, d, o]);
-            let of = |i: usize| bias.map_or(0.0, |bias| bias[i % o].to_f64());
-            expected.iter_mut().enumerate().for_each(|(i, y)| *y += of(i));
-            close(&y, &expected, bar, &what);
+            let bias_at = |i: usize| bias.map_or(0.0, |bias| bias[i % o].to_f64());
+            expected.iter_mut().enumerate().for_each(|(i, y)| *y += bias_at(i));
+            close(&y, &expected, bar, &case);
         }
 
         let layer = Affine::new(view, None);
@@ -38,9 +38,9 @@ fn equals_plain_loops<F: Real>(bar: f64) {
         layer.backward_rows(&dy, &mut dx, Accumulate::Add);
         let mut expected = plain(&dy, &transpose(&weight, d, o), [n, o, d]);
         expected.iter_mut().for_each(|dx| *dx += 1.0);
-        close(&dx, &expected, bar, &what);
+        close(&dx, &expected, bar, &case);
 
-        // In two runs, the second a third of the rows.
+        // Two runs; the second has a third of the rows.
         let cut = n - n / 3;
         let runs = [(&x[..cut * d], &dy[..cut * o]), (&x[cut * d..], &dy[cut * o..])];
         let (mut dw, mut db) = (vec![F::ONE; d * o], vec![F::ONE; o]);
@@ -48,10 +48,10 @@ fn equals_plain_loops<F: Real>(bar: f64) {
         let expected: Vec<f64> =
             plain(&transpose(&x, n, d), &dy, [d, n, o]).iter().map(|dw| dw + 1.0).collect();
         let dw = if transposed { transpose(&dw, o, d) } else { dw };
-        close(&dw, &expected, 4.0 * bar, &what);
+        close(&dw, &expected, 4.0 * bar, &case);
         let sums: Vec<f64> =
             (0..o).map(|j| 1.0 + dy.iter().skip(j).step_by(o).map(|g| g.to_f64()).sum::<f64>()).collect();
-        close(&db, &sums, bar, &what);
+        close(&db, &sums, bar, &case);
     }
 }
 
@@ -64,13 +64,13 @@ fn forward_and_backward_equal_plain_loops() {
 #[test]
 fn the_number_of_threads_changes_no_bit() {
     for shape in [[700, 130, 301], [100, 400, 401]] {
-        changes_no_bit(shape);
+        check_threads(shape);
     }
 }
 
-fn changes_no_bit([n, d, o]: [usize; 3]) {
-    let (x, dy): (Vec<f32>, Vec<f32>) = (made_up(n * d, 1), made_up(n * o, 2));
-    let (weight, bias): (Vec<f32>, Vec<f32>) = (made_up(d * o, 3), made_up(o, 4));
+fn check_threads([n, d, o]: [usize; 3]) {
+    let (x, dy): (Vec<f32>, Vec<f32>) = (synthetic(n * d, 1), synthetic(n * o, 2));
+    let (weight, bias): (Vec<f32>, Vec<f32>) = (synthetic(d * o, 3), synthetic(o, 4));
     let run = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
@@ -83,13 +83,13 @@ fn changes_no_bit([n, d, o]: [usize; 3]) {
             [y, dx, dw, db]
         })
     };
-    let alone = run(1);
-    assert!(alone == run(2) && alone == run(7));
+    let expected = run(1);
+    assert!(expected == run(2) && expected == run(7));
 }
 
 #[test]
 #[should_panic(expected = "affine: 6 elements times 3 x 2 into 5")]
-fn rows_that_do_not_fit_are_refused() {
+fn rows_of_a_wrong_length_are_refused() {
     let layer = Affine::new(View::new(&[0.0f32; 6], 3, 2), None);
     layer.forward(&[0.0; 6], &mut [0.0; 5]);
 }

@@ -1,13 +1,15 @@
-//! Made-up numbers and plain loops.
+//! Synthetic numbers, and reference implementations in plain loops.
 use kernels::Real;
 
-/// OperandFormat in -2 .. 2 that use all their digits.
-pub fn made_up<F: Real>(count: usize, seed: u32) -> Vec<F> {
+/// Returns numbers between -2 and 2 that use all their digits.
+pub fn synthetic<F: Real>(count: usize, seed: u32) -> Vec<F> {
     let hash = |i: u32| (i ^ seed).wrapping_mul(0x9e37_79b9).rotate_left(13).wrapping_mul(0x85eb_ca6b);
     (0..count as u32).map(|i| F::from_f64((f64::from(hash(i)) / f64::from(u32::MAX) - 0.5) * 4.0)).collect()
 }
 
-/// `a b` by plain loops, *m x k* times *k x n*, both dense.
+/// Returns `a b` in plain loops.
+///
+/// `a` is *m x k*, `b` *k x n*, both dense.
 pub fn plain<F: Real>(a: &[F], b: &[F], [m, k, n]: [usize; 3]) -> Vec<f64> {
     let at = |i: usize| {
         let (row, col) = (i / n, i % n);
@@ -16,16 +18,16 @@ pub fn plain<F: Real>(a: &[F], b: &[F], [m, k, n]: [usize; 3]) -> Vec<f64> {
     (0..m * n).map(at).collect()
 }
 
-/// The transpose of a dense *rows x cols* matrix.
+/// Returns the transpose of a dense *rows x cols* matrix.
 pub fn transpose<F: Copy>(matrix: &[F], rows: usize, cols: usize) -> Vec<F> {
     (0..rows * cols).map(|i| matrix[i % rows * cols + i / rows]).collect()
 }
 
-/// Every element, within a bar.
-pub fn close<F: Real>(found: &[F], expected: &[f64], bar: f64, what: &str) {
-    assert_eq!(found.len(), expected.len(), "{what}");
-    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
-        let error = (found.to_f64() - expected).abs();
-        assert!(error <= bar, "{what}, element {i}: {found:?}, expected {expected}");
+/// Asserts that every element is within `bar` of the expected one.
+pub fn close<F: Real>(actual: &[F], expected: &[f64], bar: f64, what: &str) {
+    assert_eq!(actual.len(), expected.len(), "{what}");
+    for (i, (actual, expected)) in actual.iter().zip(expected).enumerate() {
+        let error = (actual.to_f64() - expected).abs();
+        assert!(error <= bar, "{what}, element {i}: {actual:?}, expected {expected}");
     }
 }

@@ -1,4 +1,4 @@
-//! The tests of the numeric floor as its users see it: the layer, products packed and not, packed operands in parts.
+//! Tests of the public API: the affine layer, products, and packed operands.
 
 mod affine;
 mod common;

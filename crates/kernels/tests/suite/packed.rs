@@ -1,17 +1,17 @@
-//! Packed operands as the normaliser uses them: packed in parts, taken apart at multiples of a strip.
+//! Packed operands as the normalizer uses them: in strips of steps and of rows.
 use kernels::{
     Accumulate, View, ViewMut,
-    packed::{Full, Operand, OperandFormat, half::Half},
+    packed::{FullFormat, Operand, OperandFormat, bf16::Bf16Format},
 };
 
-use super::common::{made_up, plain};
+use super::common::{plain, synthetic};
 
-/// A product whose left rows are multiplied a strip at a time, and whose steps were packed a strip at a time.
-fn parts_equal_the_whole<N: OperandFormat<f32>>(bar: f64) {
+/// Packs and multiplies a left side in strips.
+fn strips_equal_plain_loops<N: OperandFormat<f32>>(bar: f64) {
     let strip = N::strip();
     for m in [1, strip - 1, strip, strip + 1, 2 * strip + 5, 3 * strip] {
         let (k, n) = (2 * strip + 7, 75);
-        let (a, b): (Vec<f32>, Vec<f32>) = (made_up(m * k, 1), made_up(k * n, 2));
+        let (a, b): (Vec<f32>, Vec<f32>) = (synthetic(m * k, 1), synthetic(k * n, 2));
         let mut left = vec![N::ZERO; N::words(Operand::Left, m, k)];
         for first in (0..k).step_by(strip) {
             let steps = strip.min(k - first);
@@ -26,15 +26,15 @@ fn parts_equal_the_whole<N: OperandFormat<f32>>(bar: f64) {
             let left = &left[N::words(Operand::Left, i * strip, k)..];
             N::multiply(ViewMut::new(out, rows, n), left, &right, k, Accumulate::Replace);
         }
-        for (found, expected) in out.iter().zip(plain(&a, &b, [m, k, n])) {
-            assert!((f64::from(*found) - expected).abs() <= bar, "{m} rows: {found}, expected {expected}");
+        for (actual, expected) in out.iter().zip(plain(&a, &b, [m, k, n])) {
+            assert!((f64::from(*actual) - expected).abs() <= bar, "{m} rows: {actual}, expected {expected}");
         }
     }
 }
 
 #[test]
-fn strips_of_either_kind_of_numbers_equal_plain_loops() {
-    parts_equal_the_whole::<Full>(1e-4);
-    // 8 bits of a number: 2^-8 of each of some 70 products of up to 4.
-    parts_equal_the_whole::<Half>(0.5);
+fn strips_of_both_formats_equal_plain_loops() {
+    strips_equal_plain_loops::<FullFormat>(1e-4);
+    // bf16 has 8 bits: errors of 2^-8 of some 70 products of up to 4.
+    strips_equal_plain_loops::<Bf16Format>(0.5);
 }

@@ -1,8 +1,8 @@
-//! Properties of products: any shape and stride, packed or not, alone or together.
+//! Properties of products: all shapes and strides, packed or not.
 use kernels::{Accumulate, PackedRight, View, ViewMut, packing_bytes, product, product_packed};
 use proptest::prelude::*;
 
-use super::common::{close, made_up, plain, transpose};
+use super::common::{close, plain, synthetic, transpose};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
@@ -11,54 +11,54 @@ proptest! {
     fn any_shape_equals_plain_loops(
         m in 0usize..90, k in 0usize..90, n in 0usize..150, pad in 0usize..3, tb in any::<bool>(), add in any::<bool>(),
     ) {
-        let (a, b): (Vec<f64>, Vec<f64>) = (made_up(m * k, 1), made_up(k * n, 2));
+        let (a, b): (Vec<f64>, Vec<f64>) = (synthetic(m * k, 1), synthetic(k * n, 2));
         let stored = if tb { transpose(&b, k, n) } else { b.clone() };
         let right = if tb { View::new(&stored, n, k).transposed() } else { View::new(&stored, k, n) };
         let mut out = vec![3.0; m * (n + pad)];
-        let how = if add { Accumulate::Add } else { Accumulate::Replace };
-        product(ViewMut::with_stride(&mut out, m, n, n + pad), View::new(&a, m, k), right, 2.0, how);
+        let accumulate = if add { Accumulate::Add } else { Accumulate::Replace };
+        product(ViewMut::with_stride(&mut out, m, n, n + pad), View::new(&a, m, k), right, 2.0, accumulate);
         let sums = plain(&a, &b, [m, k, n]);
-        for (i, found) in out.iter().enumerate() {
+        for (i, actual) in out.iter().enumerate() {
             let (row, col) = (i / (n + pad), i % (n + pad));
             let sum = if col < n { 2.0 * sums[row * n + col] } else { 0.0 };
             let expected = sum + if add || col >= n { 3.0 } else { 0.0 };
-            prop_assert!((found - expected).abs() < 1e-11, "{m}x{k}x{n} [{row},{col}]: {found} {expected}");
+            prop_assert!((actual - expected).abs() < 1e-11, "{m}x{k}x{n} [{row},{col}]: {actual} {expected}");
         }
     }
 
     #[test]
     fn a_packed_right_side_changes_no_bit(m in 1usize..40, k in 1usize..700, n in 1usize..150, ta in any::<bool>()) {
-        let (a, b): (Vec<f32>, Vec<f32>) = (made_up(m * k, 1), made_up(k * n, 2));
+        let (a, b): (Vec<f32>, Vec<f32>) = (synthetic(m * k, 1), synthetic(k * n, 2));
         let left = if ta { View::new(&a, k, m).transposed() } else { View::new(&a, m, k) };
         let right = View::new(&b, k, n);
-        let (mut whole, mut packed) = (vec![1.0f32; m * n], vec![1.0f32; m * n]);
-        product(ViewMut::new(&mut whole, m, n), left, right, 1.0, Accumulate::Add);
+        let (mut joint, mut packed) = (vec![1.0f32; m * n], vec![1.0f32; m * n]);
+        product(ViewMut::new(&mut joint, m, n), left, right, 1.0, Accumulate::Add);
         let right = PackedRight::new(right);
         product_packed(ViewMut::new(&mut packed, m, n), left, &right, Accumulate::Add);
-        prop_assert!(whole == packed);
+        prop_assert!(joint == packed);
     }
 }
 
 #[test]
-fn what_was_packed_before_leaves_nothing_behind() {
-    let (large, small): (Vec<f32>, Vec<f32>) = (made_up(50 * 70, 1), made_up(3 * 5, 2));
+fn packing_another_matrix_leaves_no_old_elements() {
+    let (large, small): (Vec<f32>, Vec<f32>) = (synthetic(50 * 70, 1), synthetic(3 * 5, 2));
     let mut packed = PackedRight::new(View::new(&large, 50, 70));
     packed.pack(View::new(&small, 3, 5));
     assert_eq!(packed.shape(), (3, 5));
-    let (row, mut out) = (made_up::<f32>(3, 3), vec![0.0f32; 5]);
+    let (row, mut out) = (synthetic::<f32>(3, 3), vec![0.0f32; 5]);
     product_packed(ViewMut::new(&mut out, 1, 5), View::new(&row, 1, 3), &packed, Accumulate::Replace);
     close(&out, &plain(&row, &small, [1, 3, 5]), 1e-5, "after another matrix");
 }
 
 #[test]
-fn scratch_has_small_bounds() {
+fn packing_memory_is_bounded() {
     assert!(packing_bytes::<f32>() <= 640 << 10 && packing_bytes::<f64>() <= 768 << 10);
     assert_eq!(PackedRight::<f32>::bytes_for(usize::MAX, 2), usize::MAX);
 }
 
 #[test]
 #[should_panic(expected = "product: shapes 2x3, 2x2, 2x2")]
-fn shapes_that_do_not_fit_are_refused() {
+fn wrong_shapes_are_refused() {
     let (a, b) = ([0.0f32; 6], [0.0f32; 4]);
     product(
         ViewMut::new(&mut [0.0; 4], 2, 2),

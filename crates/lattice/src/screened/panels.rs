@@ -1,10 +1,10 @@
 //! The states of a context in panels: up to 32 states whose arcs lead to the same run of states.
 use std::ops::Range;
 
-use kernels::{PANEL, ScratchReq};
+use kernels::{PANEL_COLUMNS, ScratchReq};
 
 /// States from which on a panel that is not full pays off.
-const MIN_PANEL_STATES: usize = 3 * PANEL / 4;
+const MIN_PANEL_STATES: usize = 3 * PANEL_COLUMNS / 4;
 
 /// The states of a context in panels.
 pub struct StatePanels {
@@ -40,11 +40,11 @@ impl StatePanels {
             if runs.last().is_some_and(|before| before.start + vocabulary > start) {
                 return None;
             }
-            let over = run.len() % PANEL;
+            let over = run.len() % PANEL_COLUMNS;
             let (few, many) = run.split_at(if over < MIN_PANEL_STATES { over } else { 0 });
             let first = (states.len(), rest.len());
             rest.extend_from_slice(few);
-            states.extend(many.chunks(PANEL).map(<[usize]>::to_vec));
+            states.extend(many.chunks(PANEL_COLUMNS).map(<[usize]>::to_vec));
             runs.push(StateRun { start, panels: first.0..states.len(), rest: first.1..rest.len() });
         }
         if 4 * rest.len() > starts.len() {
@@ -52,9 +52,9 @@ impl StatePanels {
         }
         let mut places = vec![0; starts.len()];
         for (panel, states) in states.iter().enumerate() {
-            (panel * PANEL..).zip(states).for_each(|(place, &state)| places[state] = place as u32);
+            (panel * PANEL_COLUMNS..).zip(states).for_each(|(place, &state)| places[state] = place as u32);
         }
-        (states.len() * PANEL..).zip(&rest).for_each(|(place, &state)| places[state] = place as u32);
+        (states.len() * PANEL_COLUMNS..).zip(&rest).for_each(|(place, &state)| places[state] = place as u32);
         Some(Self { runs, states, rest, places })
     }
 
@@ -65,6 +65,6 @@ impl StatePanels {
 
     /// Columns of all states, those of panels that are not full included.
     pub fn count(&self) -> usize {
-        self.states.len() * PANEL + self.rest.len()
+        self.states.len() * PANEL_COLUMNS + self.rest.len()
     }
 }

@@ -1,11 +1,11 @@
-//! Best arcs of a frame of a joint network: states that lead to one run of states are panels of a [`Screen`].
+//! Best arcs of a frame of a joint network: states that lead to one run of states are panels of a [`QuantizedArgmax`].
 //!
 //! States that fill no panel are scored exactly, with frames as columns.
 use std::sync::{Mutex, PoisonError};
 
 use kernels::{
-    AlignedVec, PANEL, Real, ScratchReq, Screen, Spread, TanhAddends, TanhProducts, View, par_for, parts,
-    parts_mut, transpose,
+    AlignedVec, PANEL_COLUMNS, QuantizedArgmax, Real, ScratchReq, StateDeviation, TanhAddends, TanhProducts,
+    View, par_for, parts, parts_mut, transpose,
 };
 
 use super::panels::StatePanels;
@@ -26,12 +26,12 @@ const STATES_PER_TASK: usize = 8;
 
 /// The screen of a joint network and its panels.
 pub struct Screening<F> {
-    screen: Screen<F>,
+    screen: QuantizedArgmax<F>,
     panels: StatePanels,
-    /// Prepared contexts of each panel, *H x PANEL*.
+    /// Prepared contexts of each panel, *H x PANEL_COLUMNS*.
     addends: AlignedVec<F>,
     /// The arc before the first of each state.
-    arcs: Vec<[u32; PANEL]>,
+    arcs: Vec<[u32; PANEL_COLUMNS]>,
 }
 
 impl<F: Real> Screening<F> {
@@ -43,17 +43,17 @@ impl<F: Real> Screening<F> {
             return None;
         }
         let (middle, spread) = spread(projections);
-        let screen = Screen::new(&projections.head, &projections.bias, middle, spread)?;
+        let screen = QuantizedArgmax::new(&projections.head, &projections.bias, middle, spread)?;
         let mut addends = AlignedVec::from_vec(std::mem::take(&mut projections.column_buffer));
         let projections = &*projections;
-        let columns = addends.ensure_len(panels.states.len() * PANEL * h, F::ONE);
-        par_for((parts_mut(columns, PANEL * h), parts(&panels.states, 1)), |_, (panel, states)| {
-            let mut rows = projections.pool.acquire("task", PANEL * h);
+        let columns = addends.ensure_len(panels.states.len() * PANEL_COLUMNS * h, F::ONE);
+        par_for((parts_mut(columns, PANEL_COLUMNS * h), parts(&panels.states, 1)), |_, (panel, states)| {
+            let mut rows = projections.pool.acquire("task", PANEL_COLUMNS * h);
             rows.fill(F::ONE);
             for (row, &state) in rows.chunks_exact_mut(h).zip(&states[0]) {
                 row.copy_from_slice(&projections.contexts.rows[state * h..][..h]);
             }
-            transpose(panel, View::new(&rows, PANEL, h));
+            transpose(panel, View::new(&rows, PANEL_COLUMNS, h));
         });
         let before = |states: &Vec<usize>| {
             std::array::from_fn(|column| states.get(column).map_or(0, |state| (state * v) as u32))
@@ -72,7 +72,8 @@ impl<F: Real> Screening<F> {
 pub fn panels<F: Real>(sizes: &JointSizes, step: &FrameStep, utterances: usize) -> Option<StatePanels> {
     let panels = StatePanels::new(step.runs()?, sizes.vocabulary)?;
     let count = panels.states.len().saturating_mul(utterances);
-    (Screen::<F>::suits(sizes.hidden, sizes.vocabulary) && count >= MIN_PANELS).then_some(panels)
+    (QuantizedArgmax::<F>::is_profitable(sizes.hidden, sizes.vocabulary) && count >= MIN_PANELS)
+        .then_some(panels)
 }
 
 /// Memory of a search that screens arcs, in addition to one that does not; none if it is of no use, or needs more than `available`
@@ -86,7 +87,7 @@ pub fn scratch<F: Real>(
     let JointSizes { states: c, hidden: h, vocabulary: v, .. } = sizes;
     let lists = StatePanels::scratch(c);
     // The lists take memory before their number is known.
-    if h == 0 || !Screen::<F>::suits(h, v) || lists.bytes() > available {
+    if h == 0 || !QuantizedArgmax::<F>::is_profitable(h, v) || lists.bytes() > available {
         return None;
     }
     let step = FrameStep::new(lattice.context(), lattice.alignment());
@@ -94,18 +95,18 @@ pub fn scratch<F: Real>(
     let (count, rest) = (panels.states.len(), panels.rest.len());
     let elements = ScratchReq::new::<F>;
     // Columns and numbers of arcs; the screen.
-    let columns = elements(h).and(ScratchReq::from_bytes(16)).times(PANEL).times(count);
-    let screen = ScratchReq::from_bytes(Screen::<F>::bytes(h, v) + 4096);
+    let columns = elements(h).and(ScratchReq::from_bytes(16)).times(PANEL_COLUMNS).times(count);
+    let screen = ScratchReq::from_bytes(QuantizedArgmax::<F>::bytes(h, v) + 4096);
     // Arcs of the rest and middles of some frames, blanks, α', frame slices and sources of tasks.
-    let of_rest = elements(PANEL * (1 + v) + 1).times(rest);
-    let of_panels = elements(PANEL).and(ScratchReq::from_bytes(512)).times(count);
+    let of_rest = elements(PANEL_COLUMNS * (1 + v) + 1).times(rest);
+    let of_panels = elements(PANEL_COLUMNS).and(ScratchReq::from_bytes(512)).times(count);
     let of_states = elements(1).and(ScratchReq::from_bytes(16)).times(c);
-    let utterance = ScratchReq::all_of([of_rest, of_panels, of_states, elements(PANEL * h)]);
+    let utterance = ScratchReq::all_of([of_rest, of_panels, of_states, elements(PANEL_COLUMNS * h)]);
     // Buffers of tasks, in addition to those of waves.
     let tasks = utterances.div_ceil(2).saturating_mul(rest.div_ceil(STATES_PER_TASK));
-    let tasks = tasks.max(count).max(c.div_ceil(PANEL));
-    let of_waves = utterances.saturating_mul(c.div_ceil(PANEL)).min(2 * frames::MIN_TASKS);
-    let task = ScratchReq::aligned::<F>(TanhProducts::<F>::room(h) + PANEL * (h + 1 + v));
+    let tasks = tasks.max(count).max(c.div_ceil(PANEL_COLUMNS));
+    let of_waves = utterances.saturating_mul(c.div_ceil(PANEL_COLUMNS)).min(2 * frames::MIN_TASKS);
+    let task = ScratchReq::aligned::<F>(TanhProducts::<F>::scratch_len(h) + PANEL_COLUMNS * (h + 1 + v));
     let all = ScratchReq::all_of([
         lists,
         columns,
@@ -117,25 +118,25 @@ pub fn scratch<F: Real>(
 }
 
 /// Some middle of prepared rows, as it is, and how far they are from it.
-fn spread<F: Real>(projections: &Projections<F>) -> (Vec<F>, Spread) {
+fn spread<F: Real>(projections: &Projections<F>) -> (Vec<F>, StateDeviation) {
     let (rows, h) = (&projections.contexts.rows, projections.hidden);
     let count = rows.len() / h;
     let sample: Vec<usize> = (0..count).step_by(count.div_ceil(SAMPLED_STATES).max(1)).collect();
     let (mut middle, mut row) = (vec![F::ZERO; h], vec![F::ZERO; h]);
     for &at in &sample {
         row.copy_from_slice(&rows[at * h..][..h]);
-        F::unprepare_tanh(&mut row);
+        F::restore_tanh_addends(&mut row);
         kernels::add(&mut middle, &row);
     }
     let share = F::from_f64(1.0 / sample.len() as f64);
     middle.iter_mut().for_each(|m| *m *= share);
-    let spread = Mutex::new(Spread { most: 0.0, norm: 0.0 });
-    par_for(parts(rows, PANEL * h), |_, rows| {
+    let spread = Mutex::new(StateDeviation { max_abs: 0.0, max_norm: 0.0 });
+    par_for(parts(rows, PANEL_COLUMNS * h), |_, rows| {
         let (mut most, mut squares) = (F::ZERO, F::ZERO);
         let mut row = projections.pool.acquire("task", h);
         for prepared in rows.chunks_exact(h) {
             row.copy_from_slice(prepared);
-            F::unprepare_tanh(&mut row);
+            F::restore_tanh_addends(&mut row);
             for (x, &m) in row.iter_mut().zip(&middle) {
                 // No two tangents are further apart than their addends, nor than 2.
                 let far = *x - m;
@@ -149,9 +150,9 @@ fn spread<F: Real>(projections: &Projections<F>) -> (Vec<F>, Spread) {
         let (most, norm) = (most.to_f64(), squares.to_f64().sqrt());
         // Rounded up, for what `ln` and the sums are off by.
         let mut spread = spread.lock().unwrap_or_else(PoisonError::into_inner);
-        *spread = Spread {
-            most: spread.most.max(most * 1.001 + 1e-5),
-            norm: spread.norm.max(norm * 1.001 + 1e-5 * (h as f64).sqrt()),
+        *spread = StateDeviation {
+            max_abs: spread.max_abs.max(most * 1.001 + 1e-5),
+            max_norm: spread.max_norm.max(norm * 1.001 + 1e-5 * (h as f64).sqrt()),
         };
     });
     (middle, spread.into_inner().unwrap_or_else(PoisonError::into_inner))
@@ -202,43 +203,43 @@ impl<'a, F: Real> ScreenedFrames<'a, F> {
 
     /// Computes the middle of all states at a frame, for the screen.
     pub fn middle(&self, frame: usize, middle: &mut [F]) {
-        self.screening.screen.enter(self.frame(frame), middle);
+        self.screening.screen.prepare_frame(self.frame(frame), middle);
     }
 
     /// `α` of each state of a panel.
-    pub fn shifts(&self, panel: usize, alpha: &[F]) -> [F; PANEL] {
+    pub fn shifts(&self, panel: usize, alpha: &[F]) -> [F; PANEL_COLUMNS] {
         let states = &self.panels().states[panel];
         std::array::from_fn(|at| states.get(at).map_or(F::NEG_INFINITY, |&state| alpha[state]))
     }
 
     /// Addends of a panel at a frame.
     pub fn addends(&self, panel: usize, frame: usize) -> TanhAddends<'a, F> {
-        let size = PANEL * self.hidden();
+        let size = PANEL_COLUMNS * self.hidden();
         (&self.screening.addends[panel * size..][..size], self.frame(frame))
     }
 
     /// Number of the arc before the first of each state of a panel.
-    pub fn arcs(&self, panel: usize) -> &'a [u32; PANEL] {
+    pub fn arcs(&self, panel: usize) -> &'a [u32; PANEL_COLUMNS] {
         &self.screening.arcs[panel]
     }
 
-    pub fn screen(&self) -> &'a Screen<F> {
+    pub fn screen(&self) -> &'a QuantizedArgmax<F> {
         &self.screening.screen
     }
 
-    /// Computes the weights of the arcs from the states in no panel in up to [`PANEL`] frames, *rest x PANEL x (1 + V)*.
+    /// Computes the weights of the arcs from the states in no panel in up to [`PANEL_COLUMNS`] frames, *rest x PANEL_COLUMNS x (1 + V)*.
     pub fn forward_rest(&self, frames: &[usize], out: &mut [F]) {
         let (h, arcs, rest) = (self.hidden(), 1 + self.vocabulary(), &self.panels().rest);
-        let room = TanhProducts::<F>::room(h);
+        let room = TanhProducts::<F>::scratch_len(h);
         par_for(
-            (parts_mut(out, STATES_PER_TASK * PANEL * arcs), parts(rest, STATES_PER_TASK)),
+            (parts_mut(out, STATES_PER_TASK * PANEL_COLUMNS * arcs), parts(rest, STATES_PER_TASK)),
             |_, (out, states)| {
-                let mut all = self.projections.pool.acquire("task", room + PANEL * (h + arcs));
-                let (panel, all) = all.split_at_mut(PANEL * h);
+                let mut all = self.projections.pool.acquire("task", room + PANEL_COLUMNS * (h + arcs));
+                let (panel, all) = all.split_at_mut(PANEL_COLUMNS * h);
                 let (room, tile) = all.split_at_mut(room);
-                self.projections.panel_of_frames(frames, &mut room[..PANEL * h], panel);
+                self.projections.panel_of_frames(frames, &mut room[..PANEL_COLUMNS * h], panel);
                 let mut products = TanhProducts::new(&self.projections.head_left, room);
-                let mut out = out.chunks_exact_mut(PANEL * arcs);
+                let mut out = out.chunks_exact_mut(PANEL_COLUMNS * arcs);
                 self.projections.score_frames(
                     (frames, Some(&*panel)),
                     states,
@@ -246,7 +247,7 @@ impl<'a, F: Real> ScreenedFrames<'a, F> {
                     tile,
                     |_, tile| {
                         let out = out.next().expect("each state has a part of the output");
-                        transpose(out, View::new(tile, arcs, PANEL));
+                        transpose(out, View::new(tile, arcs, PANEL_COLUMNS));
                     },
                 );
             },

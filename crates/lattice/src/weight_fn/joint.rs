@@ -117,7 +117,7 @@ impl<'a, F: Real> JointWeightFn<'a, F> {
         let largest = |values: &[F]| values.iter().map(|w| w.to_f64().abs()).fold(0.0, f64::max);
         let most = largest(self.lexical).max(largest(self.blank)) * h as f64
             + largest(self.lexical_bias).max(largest(self.blank_bias));
-        if most > F::LARGEST.to_f64() {
+        if most > F::MAX.to_f64() {
             return Err(Error::shape("weight_fn/Dense", "weights whose sums are finite", most));
         }
         match &self.embeddings {

@@ -116,7 +116,7 @@ impl<F: Real> SharedRnn<'_, F> {
         let most = re as f64 * largest(self.embedding) * of_all(self.input)
             + r as f64 * of_all(self.recurrent)
             + of_all(self.bias);
-        if most > F::LARGEST.to_f64() {
+        if most > F::MAX.to_f64() {
             return Err(Error::shape("weight_fn_cacher/rnn_cell", "weights whose sums are finite", most));
         }
         Ok(())

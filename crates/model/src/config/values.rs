@@ -1,7 +1,7 @@
 //! Which values a recipe may hold.
 use std::fmt::Display;
 
-use kernels::Brief;
+use kernels::ShortFloat;
 
 use crate::{Error, Result};
 
@@ -21,7 +21,7 @@ pub fn expect(key: &str, expected: &str, fine: bool, found: impl Display) -> Res
         return Ok(());
     }
     let found = found.to_string();
-    let found = found.parse().map_or(found, |number: f64| Brief(number).to_string());
+    let found = found.parse().map_or(found, |number: f64| ShortFloat(number).to_string());
     Err(Error::RecipeValue { key: key.into(), expected: expected.into(), found })
 }
 

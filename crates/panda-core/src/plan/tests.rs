@@ -1,87 +1,93 @@
-//! Planning for any sizes, and how many tasks the parallel steps of a plan have.
+//! Plans for all sizes, and the tasks of their parallel steps.
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::{
-    Adjoints, Backward, DEFAULT_BUDGET, Error, Gradients, Head, Plan, Precision, Real, Selection, Shape,
-    Sites, Workspace, backward,
+    Adjoints, BackwardInputs, DEFAULT_BUDGET, Error, Gradients, Head, Plan, Precision, Real, Selection,
+    Shape, Sites, Workspace, backward,
     blocking::{Blocking, ROWS_PER_TASK},
     forward,
 };
 
-/// Tasks of each parallel step of a full wave: what threads can do at the same time. Where a step is one of a group of
-/// tiles, of the average group of a call.
+/// Tasks of each parallel step of a full wave: the available parallelism.
 ///
-/// The gradients of head, hidden rows and bias are one step: their tasks run beside each other.
+/// For steps of a group of tiles, it is the average over the groups of a call. The gradients of
+/// head, hidden rows and bias are one step: their tasks run concurrently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Tasks {
-    /// Makes a few hidden rows.
+    /// Computes some hidden rows.
     rows: usize,
-    /// Packs some steps of a micro-panel of weights, for scores.
+    /// Packs steps of a micro-panel of weights, for scores.
     weights_for_scores: usize,
-    /// The same for the gradient of the rows.
+    /// Packs steps of a micro-panel of weights, for the hidden gradient.
     weights_for_gradient: usize,
-    /// Scores of a strip of sites in a tile.
+    /// Computes scores of a strip of sites in a tile.
     scores: usize,
-    /// Gradients of these.
+    /// Computes the gradients of these scores.
     score_gradients: usize,
-    /// Gradient of the weights of a micro-panel of classes, over a block of sites; the blocks follow one another.
+    /// Computes the weight gradient of a micro-panel of classes over a block; blocks are
+    /// sequential.
     head: usize,
-    /// Gradient of a micro-panel of hidden rows, over a tile; the tiles follow one another.
+    /// Computes the gradient of a micro-panel of hidden rows over a tile; tiles are sequential.
     hidden: usize,
-    /// Gradient of the bias of a micro-panel of classes.
+    /// Computes the bias gradient of a micro-panel of classes.
     bias: usize,
-    /// Pulls the gradient of a few rows back.
+    /// Propagates the gradient of some rows to their inputs.
     pull_back: usize,
 }
 
-/// Tasks that pack a weight on the right, NR columns and some steps of the sum each.
+/// Returns the tasks that pack a weight on the right: NR columns and some steps each.
 fn packing(blocking: &Blocking, columns: usize, depth: usize) -> usize {
     columns.div_ceil(blocking.nr).saturating_mul(depth.div_ceil(blocking.steps))
 }
 
 impl<F: Real> Plan<F> {
-    /// How many tasks there are in the parallel steps of a call.
+    /// Returns the number of tasks in the parallel steps of a call.
     fn tasks(&self, shape: Shape, precision: Precision) -> Tasks {
         let Shape { sites, hidden: h, classes, .. } = shape;
         let plan = self.fitted(sites, classes);
-        let blocking = Blocking::of(&plan, h, precision);
-        let wave =
-            [plan.kept, sites - plan.kept].map(|part| plan.step(part, blocking.strip)).into_iter().max();
+        let blocking = Blocking::for_precision(&plan, h, precision);
+        let wave = [plan.saved_scores, sites - plan.saved_scores]
+            .map(|sites| plan.wave_sites(sites, blocking.strip))
+            .into_iter()
+            .max();
         let wave = wave.unwrap_or(1).min(sites);
         let tiles = classes.div_ceil(plan.tile_classes);
         let tile_groups = tiles.div_ceil(plan.tiles).max(1);
-        let of_tiles = |tasks: &dyn Fn(usize) -> usize| over(classes, plan.tile_classes, tasks) / tile_groups;
-        let strips = over(wave, plan.block, |rows| rows.div_ceil(blocking.strip));
-        let scores = of_tiles(&|_| strips);
+        let per_group =
+            |tasks: &dyn Fn(usize) -> usize| sum_tasks(classes, plan.tile_classes, tasks) / tile_groups;
+        let strips = sum_tasks(wave, plan.block, |rows| rows.div_ceil(blocking.strip));
+        let scores = per_group(&|_| strips);
         Tasks {
-            rows: over(wave, plan.block, |rows| {
-                over(rows, blocking.strip, |rows| rows.div_ceil(ROWS_PER_TASK))
+            rows: sum_tasks(wave, plan.block, |rows| {
+                sum_tasks(rows, blocking.strip, |rows| rows.div_ceil(ROWS_PER_TASK))
             }),
-            weights_for_scores: of_tiles(&|width| packing(&blocking, width, h)),
-            weights_for_gradient: of_tiles(&|width| packing(&blocking, h, width)),
+            weights_for_scores: per_group(&|width| packing(&blocking, width, h)),
+            weights_for_gradient: per_group(&|width| packing(&blocking, h, width)),
             scores,
             score_gradients: scores,
-            head: of_tiles(&|width| over(width, blocking.piece, |classes| classes.div_ceil(blocking.leaf))),
-            hidden: over(wave, plan.block, |rows| rows.div_ceil(blocking.leaf)),
-            bias: of_tiles(&|width| width.div_ceil(blocking.nr)),
+            head: per_group(&|width| {
+                sum_tasks(width, blocking.shared_rows, |classes| classes.div_ceil(blocking.task_rows))
+            }),
+            hidden: sum_tasks(wave, plan.block, |rows| rows.div_ceil(blocking.task_rows)),
+            bias: per_group(&|width| width.div_ceil(blocking.nr)),
             pull_back: wave.div_ceil(ROWS_PER_TASK),
         }
     }
 }
 
-/// Tasks of all parts of a size into which something is divided, the last of them shorter.
-fn over(all: usize, size: usize, tasks: impl Fn(usize) -> usize) -> usize {
+/// Sums the tasks of parts of `size`; the last may be smaller.
+fn sum_tasks(all: usize, size: usize, tasks: impl Fn(usize) -> usize) -> usize {
     let last = all % size;
     (all / size).saturating_mul(tasks(size)).saturating_add(if last > 0 { tasks(last) } else { 0 })
 }
 
 #[test]
-fn sizes_that_nobody_has_are_planned() {
-    are_planned::<f32>();
-    are_planned::<f64>();
+fn extreme_sizes_are_planned() {
+    check_extreme_sizes::<f32>();
+    check_extreme_sizes::<f64>();
 }
 
-fn are_planned<F: Real>() {
+fn check_extreme_sizes<F: Real>() {
     let sizes = [0, 1, 1000, 1 << 40, usize::MAX];
     let budgets = [(0, true), (0, false), (DEFAULT_BUDGET, true), (usize::MAX, false), (usize::MAX, true)];
     for sites in sizes {
@@ -93,7 +99,7 @@ fn are_planned<F: Real>() {
                         let plan = match Plan::<F>::new(shape, precision, budget, keep_scores) {
                             Ok(plan) => plan,
                             Err(error) => {
-                                let smallest = Plan::<F>::smallest(shape, precision).bytes();
+                                let smallest = Plan::<F>::minimal_scratch(shape, precision).bytes();
                                 assert_eq!(error, Error::Budget { smallest, found: budget }, "{shape:?}");
                                 assert!(smallest > budget, "{shape:?}: {smallest} {budget}");
                                 continue;
@@ -110,13 +116,13 @@ fn are_planned<F: Real>() {
                             sites == 0 || classes == 0 || hidden == 0 || tasks.scores > 0,
                             "{shape:?}: {tasks:?}"
                         );
-                        // Two hidden rows at least.
+                        // At least two hidden rows.
                         assert!(
                             bytes / 8 >= hidden.min(1 << 40) / 4 * usize::from(sites > 0),
                             "{shape:?}: {bytes}"
                         );
-                        let huge = [sites, hidden, classes].into_iter().all(|size| size > 1 << 30);
-                        assert!(!huge || (bytes == usize::MAX || bytes > 1 << 40) && operations > 1 << 60);
+                        let is_huge = [sites, hidden, classes].into_iter().all(|size| size > 1 << 30);
+                        assert!(!is_huge || (bytes == usize::MAX || bytes > 1 << 40) && operations > 1 << 60);
                     }
                 }
             }
@@ -125,7 +131,7 @@ fn are_planned<F: Real>() {
 }
 
 #[test]
-fn what_is_planned_stays_within_the_budget() {
+fn plans_stay_within_the_budget() {
     for (sites, hidden, classes) in
         [(2600, 512, 8192), (6662, 1024, 4096), (50_500, 1024, 4096), (600_000, 1706, 8192)]
     {
@@ -136,13 +142,13 @@ fn what_is_planned_stays_within_the_budget() {
                 let plan = Plan::<f32>::new(shape, Precision::Full, budget, keep_scores).unwrap();
                 let bytes = plan.scratch(shape, Precision::Full).bytes();
                 assert!(bytes <= budget, "{shape:?}: {bytes} of {budget}");
-                assert!(keep_scores || plan.kept == 0, "{shape:?}: {} kept", plan.kept);
+                assert!(keep_scores || plan.saved_scores == 0, "{shape:?}: {} kept", plan.saved_scores);
             }
         }
     }
 }
 
-/// Two tasks each for 64 threads.
+/// Each of 64 threads has two tasks.
 #[test]
 fn each_step_has_tasks_for_many_threads() {
     for sites in [2600, 10_000, 50_000] {
@@ -164,13 +170,13 @@ fn each_step_has_tasks_for_many_threads() {
                             tasks.head + tasks.hidden + tasks.bias,
                             tasks.pull_back,
                         ];
-                        // A longer wave would take more memory than must be, or the room of scores that are kept.
+                        // A longer wave would exceed the budget or displace saved scores.
                         let tight = precision == Precision::Bf16
                             && (sites, classes) == (2600, 1024)
                             && (!keep_scores || budget == DEFAULT_BUDGET && hidden == 1024);
-                        let enough = if tight { 105 } else { 128 };
-                        let what = format!("{shape:?} {precision:?} {budget} {keep_scores} {plan:?}");
-                        assert!(steps.iter().all(|step| *step >= enough), "{what}: {tasks:?}");
+                        let min_tasks = if tight { 105 } else { 128 };
+                        let case = format!("{shape:?} {precision:?} {budget} {keep_scores} {plan:?}");
+                        assert!(steps.iter().all(|step| *step >= min_tasks), "{case}: {tasks:?}");
                     }
                 }
             }
@@ -178,7 +184,7 @@ fn each_step_has_tasks_for_many_threads() {
     }
 }
 
-/// Rows of ones that count who asks.
+/// Rows of ones that count calls.
 struct Counting {
     sites: usize,
     calls: [AtomicUsize; 2],
@@ -192,7 +198,7 @@ impl Sites<f32> for Counting {
     fn width(&self) -> usize {
         3
     }
-    fn largest(&self) -> f64 {
+    fn max_abs(&self) -> f64 {
         1.0
     }
     fn fill(&self, _sites: &[usize], hidden: &mut [f32]) {
@@ -221,8 +227,12 @@ fn tasks_are_as_many_as_calls() {
             let mut workspace = Workspace::with_plan(plan).unwrap().with_precision(precision);
             let normalized = &forward(sites, head, selection, &mut workspace).unwrap();
             let mut into = Gradients::zero((), head);
-            backward(Backward { sites, head, selection, normalized, adjoints }, &mut workspace, &mut into)
-                .unwrap();
+            backward(
+                BackwardInputs { sites, head, selection, normalized, adjoints },
+                &mut workspace,
+                &mut into,
+            )
+            .unwrap();
             let shape = Shape { sites: n, hidden: 3, classes, selected: 1 };
             let (tasks, waves) = (plan.tasks(shape, precision), n / wave);
             let calls = sites.calls.each_ref().map(|calls| calls.load(Relaxed));

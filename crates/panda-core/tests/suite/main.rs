@@ -1,4 +1,4 @@
-//! The tests of this crate: the normaliser itself, its plan, its products in bf16.
+//! Tests of the normalizer, and of its products in bf16.
 
-mod normaliser;
+mod normalizer;
 mod precision;

@@ -1,7 +1,7 @@
-//! Products in bf16 against products in full, and their own invariants.
+//! Products in bf16 against full precision, and their invariants.
 use panda_core::{
-    Adjoints, Backward, Gradients, Head, Normalized, Plan, Precision, Rows, Selection, Sites, Workspace,
-    backward, forward,
+    Adjoints, BackwardInputs, Gradients, Head, Normalized, Plan, Precision, Rows, Selection, Sites,
+    Workspace, backward, forward,
 };
 
 const N: usize = 300;
@@ -16,7 +16,7 @@ struct Problem {
     adjoints: Vec<f64>,
 }
 
-fn made_up(count: usize, seed: u32, scale: f64) -> Vec<f32> {
+fn synthetic(count: usize, seed: u32, scale: f64) -> Vec<f32> {
     let hash = |i: u32| (i ^ seed).wrapping_mul(0x9e37_79b9).rotate_left(13).wrapping_mul(0x85eb_ca6b);
     (0..count as u32).map(|i| ((f64::from(hash(i)) / f64::from(u32::MAX) - 0.5) * scale) as f32).collect()
 }
@@ -25,15 +25,15 @@ impl Problem {
     fn new() -> Self {
         let classes = (0..N as u32).flat_map(|i| [0, 1 + i * 7 % (C as u32 - 1)]).collect();
         Self {
-            hidden: made_up(N * H, 11, 2.0),
-            weight: made_up(C * H, 12, 0.6),
-            bias: made_up(C, 13, 1.0),
+            hidden: synthetic(N * H, 11, 2.0),
+            weight: synthetic(C * H, 12, 0.6),
+            bias: synthetic(C, 13, 1.0),
             selection: Selection::new(classes, vec![true; 2 * N], 2).unwrap(),
-            adjoints: made_up(2 * N, 14, 2.0).iter().map(|&a| f64::from(a)).collect(),
+            adjoints: synthetic(2 * N, 14, 2.0).iter().map(|&a| f64::from(a)).collect(),
         }
     }
 
-    /// The same with everything that is multiplied exact in bf16, but for the gradients of scores.
+    /// Rounds hidden rows and weights to bf16, but not the score gradients.
     fn rounded(mut self) -> Self {
         let round = |x: &mut f32| *x = f32::from_bits(x.to_bits() & 0xffff_0000);
         self.hidden.iter_mut().for_each(round);
@@ -49,8 +49,12 @@ impl Problem {
         let mut into = Gradients::zero(rows.zero_gradient(), &head);
         let (sites, head, selection) = (&rows, &head, &self.selection);
         let adjoints = &Adjoints::new(&self.adjoints);
-        backward(Backward { sites, head, selection, normalized: &out, adjoints }, &mut workspace, &mut into)
-            .unwrap();
+        backward(
+            BackwardInputs { sites, head, selection, normalized: &out, adjoints },
+            &mut workspace,
+            &mut into,
+        )
+        .unwrap();
         (out, into)
     }
 
@@ -61,7 +65,7 @@ impl Problem {
 
 fn relative(found: &[f32], expected: &[f32]) -> f64 {
     let square = |x: f64| x * x;
-    let error: f64 = found.iter().zip(expected).map(|(f, e)| square(f64::from(f - e))).sum();
+    let error: f64 = actual.iter().zip(expected).map(|(f, e)| square(f64::from(f - e))).sum();
     (error / expected.iter().map(|&e| square(f64::from(e))).sum::<f64>()).sqrt()
 }
 
@@ -85,15 +89,15 @@ fn emissions_stay_within_the_documented_bound() {
         }
     }
     assert!(largest > 1e-5, "bf16 was not used: {largest}");
-    for (found, expected) in [(&half.1.weight, &full.1.weight), (&half.1.sites, &full.1.sites)] {
-        let error = relative(found, expected);
+    for (actual, expected) in [(&half.1.weight, &full.1.weight), (&half.1.sites, &full.1.sites)] {
+        let error = relative(actual, expected);
         assert!((1e-5..1e-2).contains(&error), "{error}");
     }
 }
 
 #[test]
-fn the_worst_case_is_within_the_bound() {
-    const WORST: f32 = 1.0 + 1.0 / 256.0; // halfway between two numbers, and rounded to 1
+fn the_worst_case_is_within_the_documented_bound() {
+    const WORST: f32 = 1.0 + 1.0 / 256.0; // halfway between two bf16 numbers; rounds to 1
     let (hidden, weight) = ([WORST; 32], [[WORST; 32], [-WORST; 32]].concat());
     let emission = |precision| {
         let mut workspace = Workspace::new(usize::MAX, false).with_precision(precision);
@@ -122,7 +126,7 @@ fn weights_beyond_bf16_are_refused() {
 }
 
 #[test]
-fn masked_classes_and_bad_rows_are_what_they_are_in_full() {
+fn masked_classes_and_bad_rows_behave_as_in_full_precision() {
     let problem = Problem { bias: vec![f32::NEG_INFINITY; C], ..Problem::new() };
     let rows = Rows::new(&problem.hidden, H).unwrap();
     let run = |bias: &[f32]| {
@@ -139,7 +143,7 @@ fn masked_classes_and_bad_rows_are_what_they_are_in_full() {
 }
 
 #[test]
-fn references_in_f64_take_the_same_rounding() {
+fn f64_references_are_rounded_equally() {
     let problem = Problem::new();
     let wide = |values: &[f32]| values.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
     let (hidden, weight, bias) = (wide(&problem.hidden), wide(&problem.weight), wide(&problem.bias));
@@ -153,13 +157,13 @@ fn references_in_f64_take_the_same_rounding() {
 }
 
 #[test]
-fn factors_that_are_exact_give_exact_emissions() {
+fn operands_exact_in_bf16_give_exact_emissions() {
     let problem = Problem::new().rounded();
     let (full, half) = (problem.with(Precision::Full), problem.with(Precision::Bf16));
     for (half, full) in half.0.emissions.iter().zip(&full.0.emissions) {
         assert!((half - full).abs() < 1e-5, "{half} {full}");
     }
-    // Bias gradients are summed before anything is rounded.
+    // Bias gradients are summed before rounding.
     for (half, full) in half.1.bias.iter().zip(&full.1.bias) {
         assert!((half - full).abs() < 1e-5, "{half} {full}");
     }
@@ -168,10 +172,10 @@ fn factors_that_are_exact_give_exact_emissions() {
 }
 
 #[test]
-fn cuts_and_kept_scores_change_only_rounding() {
+fn plans_and_saved_scores_change_only_rounding() {
     let problem = Problem::new();
     let expected = problem.with(Precision::Bf16);
-    for (wave, block, classes, tiles, kept, held) in [
+    for (wave, block, classes, tiles, saved_scores, saved_hidden) in [
         (300, 256, 448, 2, 0, 0),
         (300, 256, 448, 2, 300, 0),
         (300, 256, 448, 2, 300, 300),
@@ -179,10 +183,10 @@ fn cuts_and_kept_scores_change_only_rounding() {
         (7, 3, 5, 2, 20, 14),
         (40, 50, 33, 1, 0, 0),
     ] {
-        let plan = Plan { held, ..Plan::custom(wave, block, classes, tiles, kept) };
+        let plan = Plan { saved_hidden, ..Plan::custom(wave, block, classes, tiles, saved_scores) };
         let (out, grads) = problem.run(Workspace::with_plan(plan).unwrap().with_precision(Precision::Bf16));
-        for (found, expected) in out.emissions.iter().zip(&expected.0.emissions) {
-            assert!((found - expected).abs() < 1e-5, "{plan:?}");
+        for (actual, expected) in out.emissions.iter().zip(&expected.0.emissions) {
+            assert!((actual - expected).abs() < 1e-5, "{plan:?}");
         }
         assert!(relative(&grads.weight, &expected.1.weight) < 1e-5, "{plan:?}");
         assert!(relative(&grads.sites, &expected.1.sites) < 1e-5, "{plan:?}");

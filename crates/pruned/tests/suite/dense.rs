@@ -1,4 +1,4 @@
-//! Losses, occupancies and gradients against plain loops, sums over all paths, and central differences.
+//! The first pass against plain loops, sums over paths, and central differences.
 use oracle::{compare::assert_close, differences::central, noise, paths::sum_over_paths};
 use proptest::prelude::*;
 use pruned::{FirstPass, Matrices, Options, Unigram, first_pass};
@@ -17,7 +17,7 @@ fn gradient(problem: &Problem, weights: &[f64]) -> Vec<f64> {
     [gradient.am, gradient.lm].concat()
 }
 
-/// Central differences around `base`, with steps that do not grow with it.
+/// Returns central differences around `base`, with steps of fixed size.
 fn differences(base: &[f64], mut function: impl FnMut(&[f64]) -> f64) -> Vec<f64> {
     let moved = |by: &[f64]| base.iter().zip(by).map(|(base, by)| base + by).collect::<Vec<_>>();
     central(|by| Ok(function(&moved(by))), &vec![0.0; base.len()]).unwrap()
@@ -55,21 +55,21 @@ proptest! {
         let batch = problem.batch();
         for b in 0..problem.frames.len() {
             let emissions = problem.emissions(&problem.am, &problem.lm, b);
-            let want =
+            let expected =
                 sum_over_paths(&emissions, problem.frames[b], problem.labels[b].len(), 2, &problem.arcs()).unwrap();
-            let (found, loss) = (pass.losses[b], -want.log_likelihood);
-            prop_assert!(found == loss || (found - loss).abs() < 1e-11 * (1.0 + loss.abs()), "{found} {loss}");
+            let (actual, loss) = (pass.losses[b], -expected.log_likelihood);
+            prop_assert!(actual == loss || (actual - loss).abs() < 1e-11 * (1.0 + loss.abs()), "{actual} {loss}");
             prop_assert!(loss.is_infinite() || (problem.loss(&problem.am, &problem.lm, b) - loss).abs() < 1e-10);
             let sites = batch.lattices().range(b);
-            let found = &pass.occupancies[2 * sites.start..2 * sites.end];
-            assert_close("occupancies", found, &want.occupancies, 1e-10);
+            let actual = &pass.occupancies[2 * sites.start..2 * sites.end];
+            assert_close("occupancies", actual, &expected.occupancies, 1e-10);
         }
     }
 
     #[test]
     fn gradients_are_central_differences(problem in problems(), weights in prop::collection::vec(-2.0..2.0f64, 3)) {
         let weights = &weights[..problem.frames.len()];
-        let found = gradient(&problem, weights);
+        let actual = gradient(&problem, weights);
         let losses = run(&problem).losses;
         let split = problem.am.len();
         let total = |at: &[f64]| {
@@ -77,13 +77,13 @@ proptest! {
             let possible = (0..losses.len()).filter(|&b| losses[b].is_finite());
             possible.map(|b| weights[b] * problem.loss(am, lm, b)).sum()
         };
-        let want = differences(&[problem.am.as_slice(), &problem.lm].concat(), total);
-        assert_close("gradient", &found, &want, 1e-8);
+        let expected = differences(&[problem.am.as_slice(), &problem.lm].concat(), total);
+        assert_close("gradient", &actual, &expected, 1e-8);
     }
 
-    /// The log-probability of a label, and not that of the blank that a constrained label forces.
+    /// Label adjoints are scaled, but not the blanks that they force.
     #[test]
-    fn fastemit_and_token_weights_scale_labels_alone(problem in problems(), lambda in 0.1..1.0f64) {
+    fn fastemit_and_token_weights_scale_only_labels(problem in problems(), lambda in 0.1..1.0f64) {
         let plain = run(&problem);
         let scaled = Problem { options: Options { fastemit: lambda, ..problem.options.clone() }, ..problem.clone() };
         let weight = |b: usize, u: usize| 0.5 + ((b + 3 * u) % 5) as f64 / 4.0;
@@ -95,7 +95,7 @@ proptest! {
         prop_assert_eq!(&plain.losses, &pass.losses);
         prop_assert_eq!(&plain.occupancies, &pass.occupancies);
         let constrained = problem.options.topology == Topology::constrained();
-        // Adjoints of blank and label as columns of their own.
+        // Adjoints of blank and label in separate columns.
         let mut adjoints = Vec::new();
         for b in 0..batch.len() {
             for (site, at) in batch.lattices().range(b).zip(batch.lattices().sites_of(b)) {
@@ -109,28 +109,28 @@ proptest! {
         let split = problem.am.len();
         let total = |at: &[f64]| {
             let (am, lm) = at.split_at(split);
-            let of = |b: usize| {
+            let utterance_sum = |b: usize| {
                 let sites = batch.lattices().range(b);
                 columns.surrogate(am, lm, b, &adjoints[2 * sites.start..2 * sites.end])
             };
-            (0..batch.len()).map(of).sum()
+            (0..batch.len()).map(utterance_sum).sum()
         };
-        let want = differences(&[problem.am.as_slice(), &problem.lm].concat(), total);
+        let expected = differences(&[problem.am.as_slice(), &problem.lm].concat(), total);
         let gradient = pass.backward(&source, &vec![1.0; batch.len()]).unwrap();
-        assert_close("gradient", &[gradient.am, gradient.lm].concat(), &want, 1e-8);
+        assert_close("gradient", &[gradient.am, gradient.lm].concat(), &expected, 1e-8);
     }
 }
 
-/// Several tiles of classes, several blocks of frames.
+/// Several tiles and blocks give the same sums as one.
 #[test]
-fn tiles_and_blocks_are_one_sum() {
+fn tiles_and_blocks_do_not_change_sums() {
     for (seed, am_only_scale) in [(1, 0.0), (2, 0.2)] {
         let options = Options { lm_only_scale: 0.1, am_only_scale, ..Options::default() };
         let problem = Problem::random(seed, &[(150, 4), (3, 7)], 2500, 3.0, options);
-        let found = run(&problem).losses;
-        for (b, found) in found.iter().enumerate() {
-            let want = problem.loss(&problem.am, &problem.lm, b);
-            assert!((found - want).abs() < 1e-11 * want, "{found} {want}");
+        let actual = run(&problem).losses;
+        for (b, actual) in actual.iter().enumerate() {
+            let expected = problem.loss(&problem.am, &problem.lm, b);
+            assert!((actual - expected).abs() < 1e-11 * expected, "{actual} {expected}");
         }
         let all = gradient(&problem, &[1.0, 0.5]);
         let picked: Vec<usize> = (noise::below(seed, 20, 6, problem.am.len() as u32).into_iter())
@@ -150,16 +150,16 @@ fn tiles_and_blocks_are_one_sum() {
             let (am, lm) = scores.split_at(problem.am.len());
             problem.loss(am, lm, 0) + 0.5 * problem.loss(am, lm, 1)
         };
-        let want = differences(&at, total);
-        let found: Vec<f64> = picked.iter().map(|&i| all[i]).collect();
-        assert_close("gradient", &found, &want, 1e-8);
-        assert!(found.iter().any(|g| g.abs() > 1e-3));
+        let expected = differences(&at, total);
+        let actual: Vec<f64> = picked.iter().map(|&i| all[i]).collect();
+        assert_close("gradient", &actual, &expected, 1e-8);
+        assert!(actual.iter().any(|g| g.abs() > 1e-3));
     }
 }
 
-/// Largest score of a frame where labels have nothing, and the other way round: no product of exponentials is left.
+/// Scores of frames and labels peak at different classes: products underflow.
 #[test]
-fn underflow_is_computed_again() {
+fn underflowed_sums_are_recomputed() {
     for options in [
         Options::default(),
         Options { lm_only_scale: 0.2, am_only_scale: 0.3, ..Options::default() },
@@ -168,10 +168,13 @@ fn underflow_is_computed_again() {
     ] {
         let mut problem = Problem::random(3, &[(4, 2), (3, 3)], 5, 300.0, options.clone());
         problem.am[0] += 3000.0;
-        let found = run(&problem).losses;
-        for (b, found) in found.iter().enumerate() {
-            let want = problem.loss(&problem.am, &problem.lm, b);
-            assert!(want.is_finite() && (found - want).abs() < 1e-12 * want.abs(), "{found} {want}");
+        let actual = run(&problem).losses;
+        for (b, actual) in actual.iter().enumerate() {
+            let expected = problem.loss(&problem.am, &problem.lm, b);
+            assert!(
+                expected.is_finite() && (actual - expected).abs() < 1e-12 * expected.abs(),
+                "{actual} {expected}"
+            );
         }
         let split = problem.am.len();
         let total = |at: &[f64]| {
@@ -179,20 +182,20 @@ fn underflow_is_computed_again() {
             problem.loss(am, lm, 0) + problem.loss(am, lm, 1)
         };
         let base = [problem.am.as_slice(), &problem.lm].concat();
-        // Rounding of losses near 1e4.
-        let want = differences(&base, total);
-        assert_close("gradient", &gradient(&problem, &[1.0, 1.0]), &want, 1e-6);
+        // The tolerance allows for the rounding of losses near 1e4.
+        let expected = differences(&base, total);
+        assert_close("gradient", &gradient(&problem, &[1.0, 1.0]), &expected, 1e-6);
         let single = |v: &[f64]| v.iter().map(|&v| v as f32).collect::<Vec<_>>();
         let (am, lm) = (single(&problem.am), single(&problem.lm));
         let source = Matrices::new(&am, &lm, 5).unwrap();
         if options.am_only_scale == 0.0 {
             let pass = first_pass(&source, &problem.batch(), &options).unwrap();
-            for (found, want) in pass.losses.iter().zip(&run(&problem).losses) {
-                assert!((found - want).abs() < 1e-6 * want.abs(), "{found} {want}");
+            for (actual, expected) in pass.losses.iter().zip(&run(&problem).losses) {
+                assert!((actual - expected).abs() < 1e-6 * expected.abs(), "{actual} {expected}");
             }
             let gradient = pass.backward(&source, &[1.0, 1.0]).unwrap();
-            let found: Vec<f64> = [gradient.am, gradient.lm].concat().into_iter().map(f64::from).collect();
-            assert_close("f32", &found, &want, 1e-4);
+            let actual: Vec<f64> = [gradient.am, gradient.lm].concat().into_iter().map(f64::from).collect();
+            assert_close("f32", &actual, &expected, 1e-4);
         }
     }
 }

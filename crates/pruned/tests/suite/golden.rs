@@ -1,4 +1,4 @@
-//! The golden vectors that fast_rnnt made in f64.
+//! Golden vectors of fast_rnnt, computed in f64.
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -22,10 +22,10 @@ fn cases() -> Vec<Case> {
     let Some(folder) = golden::folder() else { return Vec::new() };
     let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let name = |path: &Path| path.file_stem().unwrap().to_string_lossy().into_owned();
-    let wanted = |path: &PathBuf| {
+    let is_case = |path: &PathBuf| {
         path.extension().is_some_and(|ending| ending == "json") && name(path).starts_with("pruned_")
     };
-    let cases: Vec<Case> = files.filter(wanted).map(|path| read(name(&path), &path)).collect();
+    let cases: Vec<Case> = files.filter(is_case).map(|path| read(name(&path), &path)).collect();
     assert_eq!(cases.len(), 8, "golden cases of pruning");
     cases
 }
@@ -59,16 +59,16 @@ fn read(name: String, json: &Path) -> Case {
         delay_penalty: number("delay_penalty"),
         fastemit: 0.0,
     };
-    let whole = |name: &str| tensors[name].1.iter().map(|&v| v as usize).collect::<Vec<_>>();
-    let (frames, counts, ids) = (whole("logit_lens"), whole("target_lens"), whole("targets"));
+    let to_usize = |name: &str| tensors[name].1.iter().map(|&v| v as usize).collect::<Vec<_>>();
+    let (frames, counts, ids) = (to_usize("logit_lens"), to_usize("target_lens"), to_usize("targets"));
     let width = tensors["targets"].0[1];
     let labels: Vec<Vec<u32>> = counts
         .iter()
         .enumerate()
         .map(|(b, &count)| ids[b * width..b * width + count].iter().map(|&id| id as u32).collect())
         .collect();
-    let (most_frames, positions) = (tensors["am"].0[1], tensors["lm"].0[1]);
-    let batch = Batch::padded(number("blank") as u32, frames, labels, most_frames, positions).unwrap();
+    let (max_frames, positions) = (tensors["am"].0[1], tensors["lm"].0[1]);
+    let batch = Batch::padded(number("blank") as u32, frames, labels, max_frames, positions).unwrap();
     Case { name, options, s_range: number("s_range_requested") as usize, batch, tensors }
 }
 
@@ -102,12 +102,16 @@ impl Case {
     fn check<F: Real>(&self, loss_bar: f64, bar: f64) {
         let (pass, am, lm) = self.run::<F>();
         let expect = |name: &str| &self.tensors[name].1;
-        for (found, want) in pass.losses.iter().zip(expect("simple_loss")) {
-            assert!((found - want).abs() <= loss_bar * want.abs().max(1.0), "{}: {found} {want}", self.name);
+        for (actual, expected) in pass.losses.iter().zip(expect("simple_loss")) {
+            assert!(
+                (actual - expected).abs() <= loss_bar * expected.abs().max(1.0),
+                "{}: {actual} {expected}",
+                self.name
+            );
         }
         let (px, py) = self.padded(&pass.occupancies);
-        for (what, found) in [("px_grad", &px), ("py_grad", &py), ("grad_am", &am), ("grad_lm", &lm)] {
-            assert_close(&format!("{} {what}", self.name), found, expect(what), bar);
+        for (what, actual) in [("px_grad", &px), ("py_grad", &py), ("grad_am", &am), ("grad_lm", &lm)] {
+            assert_close(&format!("{} {what}", self.name), actual, expect(what), bar);
         }
     }
 }
@@ -125,7 +129,9 @@ fn f32_equals_fast_rnnt() {
     cases().iter().for_each(|case| case.check::<f32>(2e-6, 2e-5));
 }
 
-/// fast_rnnt has one width for the batch and lets windows reach into padding; bands for each utterance are the same.
+/// Ranges equal those of fast_rnnt, which has one width for the batch.
+///
+/// Its windows may extend into padding.
 #[test]
 fn ranges_are_identical() {
     for case in cases() {
@@ -143,8 +149,8 @@ fn ranges_are_identical() {
                     case.name
                 );
                 for (t, &start) in ranges.starts(b).iter().enumerate() {
-                    let want = golden[(b * shape[1] + t) * shape[2]] as usize;
-                    assert_eq!(start, want, "{}, utterance {b}, frame {t}", case.name);
+                    let expected = golden[(b * shape[1] + t) * shape[2]] as usize;
+                    assert_eq!(start, expected, "{}, utterance {b}, frame {t}", case.name);
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Linear heads against the matrices that they make, with the chain rule in plain loops.
+//! Linear heads against matrices, with the chain rule in plain loops.
 use kernels::Real;
 use oracle::{compare::assert_close, noise};
 use pruned::{Batch, Error, Heads, HeadsGradient, Linear, Matrices, Options, Unigram, first_pass};
@@ -19,13 +19,13 @@ struct Layers {
 fn layers(seed: u64, classes: usize, options: Options, bias: bool) -> Layers {
     let shapes = [(6, 3), (140, 5), (1, 0)];
     let problem = Problem::random(seed, &shapes, classes, 1.0, options.clone());
-    let rows = [shapes.len() * problem.most_frames, shapes.len() * problem.positions];
+    let rows = [shapes.len() * problem.max_frames, shapes.len() * problem.positions];
     let side = |i: usize, hidden: usize| {
-        let of = |purpose: u64, count: usize, scale: f64| {
+        let value = |purpose: u64, count: usize, scale: f64| {
             noise::normal(seed, 100 + 10 * i as u64 + purpose, count, scale)
         };
-        let bias = bias.then(|| of(3, classes, 0.5));
-        (of(1, rows[i] * hidden, 1.0), of(2, classes * hidden, 1.5), bias, hidden)
+        let bias = bias.then(|| value(3, classes, 0.5));
+        (value(1, rows[i] * hidden, 1.0), value(2, classes * hidden, 1.5), bias, hidden)
     };
     Layers { sides: [side(0, 5), side(1, 3)], classes, batch: problem.batch(), options }
 }
@@ -46,14 +46,16 @@ impl Layers {
     }
 
     /// Losses and, for each side, gradients of rows, weight and bias.
-    fn want(&self) -> (Vec<f64>, [[Vec<f64>; 3]; 2]) {
+    fn expected(&self) -> (Vec<f64>, [[Vec<f64>; 3]; 2]) {
         let classes = self.classes;
         let scores = self.sides.each_ref().map(|(rows, weight, bias, hidden)| {
-            let of = |row: &[f64], c: usize| {
+            let value = |row: &[f64], c: usize| {
                 let product: f64 = row.iter().zip(&weight[c * hidden..]).map(|(x, w)| x * w).sum();
                 product + bias.as_ref().map_or(0.0, |bias| bias[c])
             };
-            rows.chunks(*hidden).flat_map(|row| (0..classes).map(move |c| of(row, c))).collect::<Vec<f64>>()
+            rows.chunks(*hidden)
+                .flat_map(|row| (0..classes).map(move |c| value(row, c)))
+                .collect::<Vec<f64>>()
         });
         let source = Matrices::new(&scores[0], &scores[1], classes).unwrap();
         let pass = first_pass(&source, &self.batch, &self.options).unwrap();
@@ -76,22 +78,23 @@ impl Layers {
     }
 
     fn check<F: Real>(&self, bar: f64) {
-        let ((losses, found), (want_losses, want)) = (self.run::<F>(), self.want());
-        for (found, want) in losses.iter().zip(&want_losses) {
-            assert!((found - want).abs() <= bar * (1.0 + want.abs()), "{found} {want}");
+        let ((losses, actual), (expected_losses, expected)) = (self.run::<F>(), self.expected());
+        for (actual, expected) in losses.iter().zip(&expected_losses) {
+            assert!((actual - expected).abs() <= bar * (1.0 + expected.abs()), "{actual} {expected}");
         }
-        for (side, (found, want)) in [found.am, found.lm].into_iter().zip(want).enumerate() {
-            for (i, (found, want)) in [found.rows, found.weight, found.bias].into_iter().zip(want).enumerate()
+        for (side, (actual, expected)) in [actual.am, actual.lm].into_iter().zip(expected).enumerate() {
+            for (i, (actual, expected)) in
+                [actual.rows, actual.weight, actual.bias].into_iter().zip(expected).enumerate()
             {
-                let found: Vec<f64> = found.into_iter().map(F::to_f64).collect();
-                assert_close(&format!("side {side}, gradient {i}"), &found, &want, bar * 10.0);
+                let actual: Vec<f64> = actual.into_iter().map(F::to_f64).collect();
+                assert_close(&format!("side {side}, gradient {i}"), &actual, &expected, bar * 10.0);
             }
         }
     }
 }
 
 #[test]
-fn heads_equal_the_matrices_they_make() {
+fn heads_equal_matrices_of_their_scores() {
     let plain = Options::default();
     let smooth = Options { lm_only_scale: 0.2, am_only_scale: 0.1, ..plain.clone() };
     for (seed, classes, options, bias) in [

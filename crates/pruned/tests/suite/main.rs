@@ -1,4 +1,4 @@
-//! The tests of this crate, a file for a question; `plain` is the first pass in plain loops.
+//! Tests of this crate; `plain` is the first pass in plain loops.
 
 mod dense;
 mod golden;

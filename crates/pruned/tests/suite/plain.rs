@@ -1,17 +1,19 @@
-//! The first pass with plain loops over all classes at every site, in f64.
+//! The first pass in plain `f64` loops over all classes and sites.
 
 use oracle::{noise, paths::Arc};
 use pruned::{Batch, Options, Unigram};
 use rnnt_dp::{Kind, Topology};
 
-/// Padded scores *B x T x C* and *B x (U+1) x C*, and everything else.
+/// A batch with padded scores.
+///
+/// `am` is *B x T x C*, `lm` *B x (U+1) x C*.
 #[derive(Clone, Debug)]
 pub struct Problem {
     pub frames: Vec<usize>,
     pub labels: Vec<Vec<u32>>,
     pub blank: u32,
     pub classes: usize,
-    pub most_frames: usize,
+    pub max_frames: usize,
     pub positions: usize,
     pub am: Vec<f64>,
     pub lm: Vec<f64>,
@@ -23,12 +25,12 @@ fn log_sum(values: impl Iterator<Item = f64> + Clone) -> f64 {
     if top == f64::NEG_INFINITY { top } else { top + values.map(|v| (v - top).exp()).sum::<f64>().ln() }
 }
 
-fn share(scale: f64, value: f64) -> f64 {
+fn scale_or_zero(scale: f64, value: f64) -> f64 {
     if scale == 0.0 { 0.0 } else { scale * value }
 }
 
 impl Problem {
-    /// Normal scores, with one row of padding on either side more than the longest utterance needs.
+    /// Creates normally distributed scores, with additional padding on both sides.
     pub fn random(
         seed: u64,
         shapes: &[(usize, usize)],
@@ -37,7 +39,7 @@ impl Problem {
         options: Options,
     ) -> Self {
         let blank = (seed % classes as u64) as u32;
-        let most_frames = shapes.iter().map(|s| s.0).max().unwrap() + 1;
+        let max_frames = shapes.iter().map(|s| s.0).max().unwrap() + 1;
         let positions = shapes.iter().map(|s| s.1).max().unwrap() + 2;
         let labels = shapes.iter().enumerate();
         let labels = labels.map(|(b, s)| noise::labels(seed, 10 + b as u64, s.1, classes as u32, blank));
@@ -47,9 +49,9 @@ impl Problem {
             labels: labels.collect(),
             blank,
             classes,
-            most_frames,
+            max_frames,
             positions,
-            am: single(noise::normal(seed, 1, shapes.len() * most_frames * classes, scale)),
+            am: single(noise::normal(seed, 1, shapes.len() * max_frames * classes, scale)),
             lm: single(noise::normal(seed, 2, shapes.len() * positions * classes, scale)),
             options,
         }
@@ -57,11 +59,11 @@ impl Problem {
 
     pub fn batch(&self) -> Batch {
         let (frames, labels) = (self.frames.clone(), self.labels.clone());
-        Batch::padded(self.blank, frames, labels, self.most_frames, self.positions).unwrap()
+        Batch::padded(self.blank, frames, labels, self.max_frames, self.positions).unwrap()
     }
 
     pub fn frame(&self, am: &[f64], b: usize, t: usize) -> std::ops::Range<usize> {
-        let row = b * self.most_frames + t;
+        let row = b * self.max_frames + t;
         assert!(row * self.classes < am.len());
         row * self.classes..(row + 1) * self.classes
     }
@@ -70,7 +72,7 @@ impl Problem {
         &lm[row * self.classes..][..self.classes]
     }
 
-    /// `[T, U+1, 2]` of one utterance.
+    /// Returns the emissions `[T, U+1, 2]` of an utterance.
     pub fn emissions(&self, am: &[f64], lm: &[f64], b: usize) -> Vec<f64> {
         let (frames, labels, options) = (self.frames[b], &self.labels[b], &self.options);
         let first = b * self.positions;
@@ -90,20 +92,20 @@ impl Problem {
         let mut out = Vec::new();
         for t in 0..frames {
             let a = &am[self.frame(am, b, t)];
-            let alone = log_sum(a.iter().zip(&unigram).map(|(a, u)| a + u.ln()));
+            let am_only = log_sum(a.iter().zip(&unigram).map(|(a, u)| a + u.ln()));
             for u in 0..=labels.len() {
                 let l = self.label_row(lm, first + u);
                 let joint = log_sum(a.iter().zip(l).map(|(a, l)| a + l));
-                let lm_alone = log_sum(l.iter().copied());
-                let of = |class: u32| {
+                let lm_only = log_sum(l.iter().copied());
+                let emission = |class: u32| {
                     let c = class as usize;
-                    share(joint_scale, a[c] + l[c] - joint)
-                        + share(options.lm_only_scale, l[c] - lm_alone)
-                        + share(options.am_only_scale, a[c] + unigram[c].ln() - alone)
+                    scale_or_zero(joint_scale, a[c] + l[c] - joint)
+                        + scale_or_zero(options.lm_only_scale, l[c] - lm_only)
+                        + scale_or_zero(options.am_only_scale, a[c] + unigram[c].ln() - am_only)
                 };
-                out.push(of(self.blank));
-                let early = rnnt_dp::delay(options.delay_penalty, t, frames);
-                out.push(labels.get(u).map_or(0.0, |&label| of(label) + early));
+                out.push(emission(self.blank));
+                let delay = rnnt_dp::delay(options.delay_penalty, t, frames);
+                out.push(labels.get(u).map_or(0.0, |&label| emission(label) + delay));
             }
         }
         if options.topology == Topology::constrained() {
@@ -124,12 +126,12 @@ impl Problem {
         }
     }
 
-    /// Loss of one utterance by the textbook recursion.
+    /// Returns the loss of an utterance by the textbook recursion.
     pub fn loss(&self, am: &[f64], lm: &[f64], b: usize) -> f64 {
         let emissions = self.emissions(am, lm, b);
         let (frames, labels) = (self.frames[b], self.labels[b].len());
         let regular = self.options.topology == Topology::rnnt();
-        // alpha[t][u], with one more frame for the end.
+        // alpha[t][u], with an additional frame for the end.
         let mut alpha = vec![f64::NEG_INFINITY; (frames + 1) * (labels + 1)];
         alpha[0] = 0.0;
         let at = |t: usize, u: usize| t * (labels + 1) + u;
@@ -137,19 +139,19 @@ impl Problem {
             for u in 0..=labels {
                 let from = alpha[at(t, u)];
                 let [blank, label] = [0, 1].map(|column| from + emissions[2 * at(t, u) + column]);
-                let mut reach = |to: usize, score: f64| {
+                let mut add = |to: usize, score: f64| {
                     alpha[to] = oracle::reference::log_add(alpha[to], score);
                 };
-                reach(at(t + 1, u), blank);
+                add(at(t + 1, u), blank);
                 if u < labels {
-                    reach(if regular { at(t, u + 1) } else { at(t + 1, u + 1) }, label);
+                    add(if regular { at(t, u + 1) } else { at(t + 1, u + 1) }, label);
                 }
             }
         }
         -alpha[at(frames, labels)]
     }
 
-    /// `Σ_arcs adjoint · emission`, whose gradient is that of any loss with these adjoints.
+    /// Returns `Σ_arcs adjoint · emission`, which has the gradient of the loss.
     pub fn surrogate(&self, am: &[f64], lm: &[f64], b: usize, adjoints: &[f64]) -> f64 {
         let emissions = self.emissions(am, lm, b);
         let used = adjoints.iter().zip(&emissions).filter(|(a, _)| **a != 0.0);

@@ -1,4 +1,4 @@
-//! Pruning ranges: what must hold of any, and that they keep a path.
+//! Invariants of pruning ranges, and that they contain a path.
 use oracle::noise;
 use proptest::prelude::*;
 use pruned::{Error, Ranges};
@@ -8,7 +8,7 @@ fn all() -> [Topology; 3] {
     [Topology::rnnt(), Topology::modified(), Topology::constrained()]
 }
 
-/// Whether some path has all of its sites inside of the bands, by plain search.
+/// Searches for a path with all sites inside the bands.
 fn keeps_a_path(ranges: &Ranges, frames: usize, labels: usize, kind: Kind) -> bool {
     let inside = |t: usize, u: usize| t == frames || ranges.band(0, t).contains(&u);
     let mut reached = vec![vec![false; labels + 1]; frames + 1];
@@ -18,7 +18,7 @@ fn keeps_a_path(ranges: &Ranges, frames: usize, labels: usize, kind: Kind) -> bo
             if !reached[t][u] {
                 continue;
             }
-            // The end is (T, U) alone.
+            // The end is only (T, U).
             reached[t + 1][u] |= inside(t + 1, u) && (t + 1 < frames || u == labels);
             if u < labels {
                 match kind {
@@ -33,7 +33,7 @@ fn keeps_a_path(ranges: &Ranges, frames: usize, labels: usize, kind: Kind) -> bo
     reached[frames][labels]
 }
 
-/// Any numbers, not only posteriors: every frame asks for whatever it likes.
+/// Returns arbitrary numbers rather than posteriors.
 fn random(seed: u64, frames: usize, labels: usize, levels: u32) -> Vec<f64> {
     let values = noise::below(seed, 7, 2 * frames * (labels + 1), levels);
     values.into_iter().map(|v| f64::from(v) / f64::from(levels)).collect()
@@ -70,7 +70,7 @@ proptest! {
         }
     }
 
-    /// Where U + 1 fits, everything is kept.
+    /// Bands of U + 1 positions keep everything.
     #[test]
     fn wide_bands_keep_all(seed in 0u64..1000, frames in 1usize..6, labels in 0usize..6, more in 1usize..4) {
         let lattices = Lattices::new(vec![frames], vec![labels]).unwrap();
@@ -85,23 +85,24 @@ proptest! {
     }
 
     #[test]
-    fn utterances_do_not_see_each_other(seed in 0u64..1000,
+    fn utterances_are_independent(seed in 0u64..1000,
         shapes in prop::collection::vec((1usize..8, 0usize..8), 1..4)) {
         let (frames, labels): (Vec<_>, Vec<_>) = shapes.iter().copied().unzip();
         let lattices = Lattices::new(frames, labels).unwrap();
-        let each: Vec<_> = shapes.iter().enumerate().map(|(b, s)| random(seed + b as u64, s.0, s.1, 9)).collect();
-        let ranges = Ranges::new(&each.concat(), &lattices, &Topology::rnnt(), 3).unwrap();
+        let occupancies: Vec<_> =
+            shapes.iter().enumerate().map(|(b, s)| random(seed + b as u64, s.0, s.1, 9)).collect();
+        let ranges = Ranges::new(&occupancies.concat(), &lattices, &Topology::rnnt(), 3).unwrap();
         prop_assert_eq!(ranges.batch(), shapes.len());
         for (b, &(t, u)) in shapes.iter().enumerate() {
             let alone = Lattices::new(vec![t], vec![u]).unwrap();
-            let alone = Ranges::new(&each[b], &alone, &Topology::rnnt(), 3).unwrap();
+            let alone = Ranges::new(&occupancies[b], &alone, &Topology::rnnt(), 3).unwrap();
             prop_assert_eq!(alone.starts(0), ranges.starts(b));
             prop_assert_eq!(alone.width(0), ranges.width(b));
         }
     }
 }
 
-/// The first of equal windows; a window pays for the label that leads into it.
+/// The first of equal windows is selected; the label before a window is subtracted.
 #[test]
 fn ties_go_to_the_first() {
     let lattices = Lattices::new(vec![2], vec![3]).unwrap();
@@ -110,10 +111,10 @@ fn ties_go_to_the_first() {
         Ranges::new(occupancies, &lattices, &Topology::rnnt(), s_range).unwrap().starts(0).to_vec()
     };
     assert_eq!(starts(&occupancies, 3), [0, 1]);
-    // Frame 0 wants the end, but the first band begins at 0.
+    // Frame 0 prefers the end, but the first band starts at 0.
     occupancies[6] = 9.0;
     assert_eq!(starts(&occupancies, 3), [0, 1]);
-    // Three frames: the middle one is free.
+    // With three frames, the middle one is not constrained.
     let lattices = Lattices::new(vec![3], vec![3]).unwrap();
     let mut occupancies = vec![0.0; 24];
     let middle = |occupancies: &[f64]| {
@@ -126,7 +127,7 @@ fn ties_go_to_the_first() {
 
 #[test]
 fn many_labels_widen_regular_bands() {
-    // fast_rnnt: s_range 2 would move on by one a frame, and never get to the end.
+    // In fast_rnnt, s_range 2 would advance by one position in a frame and never reach the end.
     let lattices = Lattices::new(vec![2, 1], vec![7, 5]).unwrap();
     let ranges = Ranges::new(&[0.1; 44], &lattices, &Topology::rnnt(), 2).unwrap();
     assert_eq!((ranges.width(0), ranges.width(1)), (5, 6));
@@ -140,14 +141,14 @@ fn mistakes_are_named() {
         Ranges::new(occupancies, &lattices, &topology, s_range).unwrap_err()
     };
     for topology in [Topology::rnnt(), Topology::constrained()] {
-        let want = Error::Range { topology: Box::new(topology.clone()), needed: 2, found: 1 };
-        assert_eq!(new(&[0.0; 12], topology, 1), want);
+        let expected = Error::Range { topology: Box::new(topology.clone()), needed: 2, found: 1 };
+        assert_eq!(new(&[0.0; 12], topology, 1), expected);
     }
     let topology = Topology::modified();
-    let want = Error::Range { topology: Box::new(topology.clone()), needed: 1, found: 0 };
-    assert_eq!(new(&[0.0; 12], topology.clone(), 0), want);
-    for found in [Topology::tdt(&[1]).unwrap(), topology.clone().with_big_blanks(&[2]).unwrap()] {
-        assert_eq!(new(&[0.0; 12], found.clone(), 2), Error::Topology { found: Box::new(found) });
+    let expected = Error::Range { topology: Box::new(topology.clone()), needed: 1, found: 0 };
+    assert_eq!(new(&[0.0; 12], topology.clone(), 0), expected);
+    for actual in [Topology::tdt(&[1]).unwrap(), topology.clone().with_big_blanks(&[2]).unwrap()] {
+        assert_eq!(new(&[0.0; 12], actual.clone(), 2), Error::Topology { found: Box::new(actual) });
     }
     let short = Error::Length { argument: "occupancies", expected: 12, found: 11 };
     assert_eq!(new(&[0.0; 11], topology.clone(), 2), short);

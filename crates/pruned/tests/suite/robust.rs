@@ -1,4 +1,4 @@
-//! Padding, batch mates, threads, odd scores, and mistakes.
+//! Padding, other utterances, threads, invalid scores, and invalid arguments.
 use pruned::{Batch, Error, Matrices, MatrixGradient, Options, Side, Unigram, first_pass};
 use rnnt_dp::Topology;
 
@@ -8,9 +8,9 @@ fn smooth() -> Options {
     Options { lm_only_scale: 0.2, am_only_scale: 0.1, delay_penalty: 0.1, ..Options::default() }
 }
 
-type Answer = (Vec<f64>, Vec<f64>, MatrixGradient<f32>);
+type Output = (Vec<f64>, Vec<f64>, MatrixGradient<f32>);
 
-fn run(am: &[f64], lm: &[f64], classes: usize, batch: &Batch, options: &Options) -> Answer {
+fn run(am: &[f64], lm: &[f64], classes: usize, batch: &Batch, options: &Options) -> Output {
     let single = |v: &[f64]| v.iter().map(|&v| v as f32).collect::<Vec<_>>();
     let (am, lm) = (single(am), single(lm));
     let source = Matrices::new(&am, &lm, classes).unwrap();
@@ -19,12 +19,12 @@ fn run(am: &[f64], lm: &[f64], classes: usize, batch: &Batch, options: &Options)
     (pass.losses, pass.occupancies, gradient)
 }
 
-/// Real rows alone, packed.
+/// Returns the rows of utterances without padding.
 fn pack(problem: &Problem, utterances: std::ops::Range<usize>) -> (Vec<f64>, Vec<f64>, Batch) {
     let (mut am, mut lm, c) = (Vec::new(), Vec::new(), problem.classes);
     for b in utterances.clone() {
         let (t, u) = (problem.frames[b], problem.labels[b].len() + 1);
-        am.extend(&problem.am[b * problem.most_frames * c..][..t * c]);
+        am.extend(&problem.am[b * problem.max_frames * c..][..t * c]);
         lm.extend(&problem.lm[b * problem.positions * c..][..u * c]);
     }
     let (frames, labels) = (&problem.frames[utterances.clone()], &problem.labels[utterances]);
@@ -32,15 +32,15 @@ fn pack(problem: &Problem, utterances: std::ops::Range<usize>) -> (Vec<f64>, Vec
 }
 
 #[test]
-fn batch_mates_padding_and_threads_change_no_bit() {
+fn other_utterances_padding_and_threads_change_no_bit() {
     for options in [Options::default(), smooth(), Options { topology: Topology::constrained(), ..smooth() }] {
         let mut problem =
             Problem::random(5, &[(200, 9), (3, 2), (40, 30), (7, 0)], 1300, 4.0, options.clone());
-        let (c, together) =
+        let (c, reference) =
             (problem.classes, run(&problem.am, &problem.lm, 1300, &problem.batch(), &options));
-        // Poison in all padding.
+        // NaN and infinity in all padding.
         for b in 0..4 {
-            let rows = b * problem.most_frames + problem.frames[b]..(b + 1) * problem.most_frames;
+            let rows = b * problem.max_frames + problem.frames[b]..(b + 1) * problem.max_frames;
             problem.am[rows.start * c..rows.end * c].fill(f64::NAN);
             let rows = b * problem.positions + problem.labels[b].len() + 1..(b + 1) * problem.positions;
             problem.lm[rows.start * c..rows.end * c].fill(f64::INFINITY);
@@ -48,27 +48,27 @@ fn batch_mates_padding_and_threads_change_no_bit() {
         for threads in [1, 3] {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             let poisoned = pool.install(|| run(&problem.am, &problem.lm, c, &problem.batch(), &options));
-            assert!(poisoned == together, "padding or threads");
+            assert!(poisoned == reference, "padding or threads");
         }
         let batch = problem.batch();
         for b in 0..4 {
             let (am, lm, alone) = pack(&problem, b..b + 1);
             let (losses, occupancies, gradient) = run(&am, &lm, c, &alone, &options);
             let sites = batch.lattices().range(b);
-            assert_eq!(losses[0], together.0[b]);
-            assert!(occupancies == together.1[2 * sites.start..2 * sites.end]);
-            let (first, count) = (b * problem.most_frames * c, problem.frames[b] * c);
-            assert!(gradient.am == together.2.am[first..first + count], "am of utterance {b}");
+            assert_eq!(losses[0], reference.0[b]);
+            assert!(occupancies == reference.1[2 * sites.start..2 * sites.end]);
+            let (first, count) = (b * problem.max_frames * c, problem.frames[b] * c);
+            assert!(gradient.am == reference.2.am[first..first + count], "am of utterance {b}");
             assert!(
-                together.2.am[first + count..(b + 1) * problem.most_frames * c].iter().all(|g| *g == 0.0)
+                reference.2.am[first + count..(b + 1) * problem.max_frames * c].iter().all(|g| *g == 0.0)
             );
             let (first, count) = (b * problem.positions * c, (problem.labels[b].len() + 1) * c);
-            assert!(gradient.lm == together.2.lm[first..first + count], "lm of utterance {b}");
+            assert!(gradient.lm == reference.2.lm[first..first + count], "lm of utterance {b}");
         }
     }
 }
 
-/// The average over padding mixes utterances, which is why it is not the default.
+/// The average over all rows mixes utterances.
 #[test]
 fn the_average_over_all_rows_depends_on_padding() {
     let options = Options { unigram: Unigram::AllRows, ..smooth() };
@@ -93,8 +93,8 @@ fn impossible_utterances_are_values() {
         let (losses, occupancies, gradient) = run(&problem.am, &problem.lm, 6, &problem.batch(), &options);
         assert!(losses[0] == f64::INFINITY && losses[1].is_finite());
         assert!(occupancies[..2 * 2 * 4].iter().all(|o| *o == 0.0));
-        assert!(gradient.am[..problem.most_frames * 6].iter().all(|g| *g == 0.0));
-        assert!(gradient.am[problem.most_frames * 6..].iter().any(|g| *g != 0.0));
+        assert!(gradient.am[..problem.max_frames * 6].iter().all(|g| *g == 0.0));
+        assert!(gradient.am[problem.max_frames * 6..].iter().any(|g| *g != 0.0));
         assert!(gradient.am.iter().chain(&gradient.lm).all(|g| g.is_finite()));
     }
     // A label that is masked everywhere.
@@ -107,7 +107,7 @@ fn impossible_utterances_are_values() {
 }
 
 #[test]
-fn odd_scores_are_named() {
+fn invalid_scores_are_named() {
     for options in [Options::default(), smooth(), Options { unigram: Unigram::AllRows, ..smooth() }] {
         let sound = Problem::random(6, &[(5, 2), (4, 3)], 1100, 1.0, options.clone());
         let refuse = |problem: &Problem| {
@@ -116,27 +116,27 @@ fn odd_scores_are_named() {
         };
         for value in [f64::NAN, f64::INFINITY] {
             let mut problem = sound.clone();
-            let at = (problem.most_frames + 3) * 1100 + 1050;
+            let at = (problem.max_frames + 3) * 1100 + 1050;
             problem.am[at] = value;
-            let want = |side, row| {
+            let expected = |side, row| {
                 move |error: &Error| {
                     matches!(error, Error::Score { side: s, utterance: 1, row: r, class: 1050, value: v }
                     if *s == side && *r == row && (*v == value || v.is_nan()))
                 }
             };
             let error = refuse(&problem);
-            assert!(want(Side::Frames, 3)(&error), "{error}");
+            assert!(expected(Side::Frames, 3)(&error), "{error}");
             let mut problem = sound.clone();
             let at = (problem.positions + 2) * 1100 + 1050;
             problem.lm[at] = value;
             let error = refuse(&problem);
-            assert!(want(Side::Labels, 2)(&error), "{error}");
+            assert!(expected(Side::Labels, 2)(&error), "{error}");
         }
         let mut problem = sound.clone();
-        let first = problem.most_frames * 1100;
+        let first = problem.max_frames * 1100;
         problem.am[first + 1100..first + 2200].fill(f64::NEG_INFINITY);
         assert_eq!(refuse(&problem), Error::AllMasked { utterance: 1, frame: 1, position: 0 });
-        // Each row has a finite score, but no class has one in both.
+        // Each row has a finite score, but no class has one in both rows.
         let mut problem = sound.clone();
         problem.am[..600].fill(f64::NEG_INFINITY);
         problem.lm[2 * 1100 + 600..3 * 1100].fill(f64::NEG_INFINITY);
@@ -155,10 +155,10 @@ fn mistakes_are_named() {
         first_pass(&source, &batch, &options).unwrap_err()
     };
     let plain = Options::default();
-    let few = Error::TooFewRows { side: Side::Frames, utterance: 1, needed: 5, found: 4 };
-    assert_eq!(refuse([4, 6], 4, plain.clone()), few);
-    let few = Error::TooFewRows { side: Side::Labels, utterance: 1, needed: 5, found: 4 };
-    assert_eq!(refuse([6, 4], 4, plain.clone()), few);
+    let expected = Error::TooFewRows { side: Side::Frames, utterance: 1, needed: 5, found: 4 };
+    assert_eq!(refuse([4, 6], 4, plain.clone()), expected);
+    let expected = Error::TooFewRows { side: Side::Labels, utterance: 1, needed: 5, found: 4 };
+    assert_eq!(refuse([6, 4], 4, plain.clone()), expected);
     let beyond = Error::LabelOutOfRange { utterance: 1, position: 0, label: 3, classes: 3 };
     assert_eq!(refuse([6, 6], 3, plain.clone()), beyond);
     for (options, name) in [
@@ -187,19 +187,19 @@ fn mistakes_are_named() {
     let source = Matrices::new(&scores[..24], &scores[..24], 4).unwrap();
     let pass = first_pass(&source, &batch, &plain).unwrap();
     assert!(matches!(pass.backward(&source, &[1.0]), Err(Error::Length { argument: "weights", .. })));
-    let odd = pass.backward(&source, &[1.0, f64::NAN]).unwrap_err();
-    assert!(matches!(odd, Error::UtteranceWeight { utterance: 1, .. }));
-    let more = Matrices::new(&scores[..36], &scores[..36], 6).unwrap();
-    let found = pass.backward(&more, &[1.0; 2]).unwrap_err();
-    assert_eq!(found, Error::Length { argument: "source.classes", expected: 4, found: 6 });
+    let invalid = pass.backward(&source, &[1.0, f64::NAN]).unwrap_err();
+    assert!(matches!(invalid, Error::UtteranceWeight { utterance: 1, .. }));
+    let wider = Matrices::new(&scores[..36], &scores[..36], 6).unwrap();
+    let actual = pass.backward(&wider, &[1.0; 2]).unwrap_err();
+    assert_eq!(actual, Error::Length { argument: "source.classes", expected: 4, found: 6 });
     let weights = |own| batch.clone().with_token_weights(vec![own, vec![1.0]]).unwrap_err();
-    let few = rnnt_dp::Error::TokenWeights { utterance: 0, expected: 2, found: 1 };
-    assert_eq!(weights(vec![1.0]), Error::Lattice(few));
+    let missing = rnnt_dp::Error::TokenWeights { utterance: 0, expected: 2, found: 1 };
+    assert_eq!(weights(vec![1.0]), Error::Lattice(missing));
     let infinite = rnnt_dp::Error::TokenWeight { utterance: 0, label: 1, found: f64::INFINITY };
     assert_eq!(weights(vec![1.0, f64::INFINITY]), Error::Lattice(infinite));
-    let odd = weights(vec![1.0, f64::NAN]);
-    assert!(matches!(odd, Error::Lattice(rnnt_dp::Error::TokenWeight { label: 1, .. })));
-    // Of an utterance without a path no weight matters.
+    let invalid = weights(vec![1.0, f64::NAN]);
+    assert!(matches!(invalid, Error::Lattice(rnnt_dp::Error::TokenWeight { label: 1, .. })));
+    // The weight of an utterance without a path is not checked.
     let modified = Options { topology: Topology::modified(), ..plain.clone() };
     let short = Batch::packed(0, vec![1, 2], labels()).unwrap();
     let pass = first_pass(&source, &short, &modified).unwrap();

@@ -1,5 +1,5 @@
 //! Long sound in overlapping windows, for models that hear both ways.
-use kernels::Brief;
+use kernels::ShortFloat;
 use speech::{Audio, FeatureConfig, FrontEnd};
 
 use crate::{Error, Result};
@@ -84,15 +84,15 @@ impl ChunkedEncoder {
         let rows = (seconds * rate / step as f64 - 1e-6).ceil() as usize;
         let shared = (overlap * rate / step as f64).round() as usize;
         if !(0.0..=3600.0).contains(&seconds) {
-            return Err(Error::shape("seconds", "a window of at most 3600", Brief(seconds).to_string()));
+            return Err(Error::shape("seconds", "a window of at most 3600", ShortFloat(seconds).to_string()));
         }
         if !(0.0..seconds).contains(&overlap) || shared < 2 || shared >= rows {
             let expected = format!(
                 "two encoder rows ({:.3} s) at least, and less than the window's {} s",
                 2.0 * step as f64 / rate,
-                Brief(seconds)
+                ShortFloat(seconds)
             );
-            return Err(Error::shape("overlap", expected, Brief(overlap).to_string()));
+            return Err(Error::shape("overlap", expected, ShortFloat(overlap).to_string()));
         }
         Ok(ChunkedEncoder {
             window: front_end.samples(rows * frames),

@@ -2,7 +2,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::{DType, Tensor};
-use panda_core::candle::{Element as CandleElement, function_of};
+use panda_core::candle::{Element as CandleElement, with_custom_grad};
 
 use super::inputs::{HeadTensors, JointTensors, NamedTensors, ScoreTensors, TensorInputs};
 use crate::{
@@ -182,7 +182,7 @@ impl LossSession {
         let batch = targets.batch();
         let gradients = Deferred { buffers, options, arguments, targets, possible, progress };
         let grad_fn = move |tensor, upstream: &Tensor| gradients.gradient(tensor, upstream);
-        Ok(function_of(NAME, &tensors, losses, batch, grad_fn)?)
+        Ok(with_custom_grad(NAME, &tensors, losses, batch, grad_fn)?)
     }
 
     fn sum_of<F: SessionDtype>(
@@ -207,7 +207,7 @@ impl LossSession {
             1.0 => Ok(gradients[tensor].clone()),
             factor => gradients[tensor].affine(factor, 0.0),
         };
-        let sum = function_of(NAME, &tensors, vec![value], (), grad_fn)?;
+        let sum = with_custom_grad(NAME, &tensors, vec![value], (), grad_fn)?;
         Ok(LossSum { sum, losses, first_pass, skipped })
     }
 }

@@ -173,7 +173,11 @@ fn batch_mates_groups_padding_and_threads_change_nothing() {
 }
 
 fn options_plan() -> Plan<f32> {
-    Plan { kept: 0, held: 0, ..rnnt_loss::MemoryPlan::new::<f64>(&targets(), H, C, &options()).unwrap().plan }
+    Plan {
+        saved_scores: 0,
+        saved_hidden: 0,
+        ..rnnt_loss::MemoryPlan::new::<f64>(&targets(), H, C, &options()).unwrap().plan
+    }
 }
 
 /// The operation over scores, the one over rows and the function agree.

@@ -1,6 +1,6 @@
 //! The doors agree with each other, and mistakes at each of them are named.
 use candle_core::{DType, Device, Tensor, Var};
-use panda_core::{Selection, candle::normalise_rows};
+use panda_core::{Selection, candle::normalize_rows};
 use rnnt_dp::{Lattices, Regularisers, Topology, candle::lattice_loss};
 use rnnt_loss::{
     Activation, Encodings, Error, Head, JointNetwork, Layout, Options, Reduction, Rows, Scores, Session,
@@ -60,7 +60,7 @@ fn one_operation_equals_two_in_a_row() {
             Activation::Tanh => sum.tanh(),
             Activation::Relu => sum.relu(),
         };
-        let emissions = normalise_rows(&hidden.unwrap(), &weight, &bias, selection.clone()).unwrap();
+        let emissions = normalize_rows(&hidden.unwrap(), &weight, &bias, selection.clone()).unwrap();
         let lattices = Lattices::new(vec![4, 2], vec![2, 1]).unwrap();
         let two = lattice_loss(
             &emissions,
@@ -290,7 +290,7 @@ fn weights_that_are_not_finite_are_named() {
     };
     assert_eq!(targets.lattices().sites(), 16);
     assert!(matches!(run(&[1.0, f64::NAN]), Err(Error::Weight { utterance: 1, .. })));
-    assert!(matches!(run(&[1e39, 1.0]), Err(Error::Normaliser(panda_core::Error::Adjoint { .. }))));
+    assert!(matches!(run(&[1e39, 1.0]), Err(Error::Normalizer(panda_core::Error::Adjoint { .. }))));
     assert!(run(&[1.0, 1.0]).is_ok());
 }
 

@@ -1,7 +1,7 @@
 //! A joint network bound to its parameters: projections at the bottom, one algorithm for each kind of call on top.
 use std::borrow::Cow;
 
-use kernels::{Accumulate, Affine, PANEL, PackedRight, Real, ScratchReq, View};
+use kernels::{Accumulate, Affine, PANEL_COLUMNS, PackedRight, Real, ScratchReq, View};
 
 use super::{
     JointWeightFn, NAMES, chain, frames,
@@ -41,7 +41,7 @@ fn scratch<F: Real>(sizes: &JointSizes, workload: Workload) -> ScratchReq {
             ])
         }
     };
-    let packed_layers = embedding.max(features) * h.next_multiple_of(PANEL);
+    let packed_layers = embedding.max(features) * h.next_multiple_of(PANEL_COLUMNS);
     // Lists of tasks.
     let lists = c + workload.frames + 4096;
     ScratchReq::all_of([
@@ -68,7 +68,7 @@ impl<'a, F: Real> BoundJoint<'a, F> {
             let found = format!("{value} for state {state}");
             return Err(Error::shape(NAMES[0], "finite projections of embeddings", found));
         }
-        let columns = reuse(buffers, c.next_multiple_of(PANEL) * h);
+        let columns = reuse(buffers, c.next_multiple_of(PANEL_COLUMNS) * h);
         let mut head = joint.blank.to_vec();
         head.resize((1 + v) * h, F::ZERO);
         kernels::transpose(&mut head[h..], View::new(joint.lexical, h, v));

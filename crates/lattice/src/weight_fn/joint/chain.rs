@@ -6,7 +6,7 @@
 //!             dw0 += Σ gB h      dw_y += Σ gL h
 //! ```
 //! Backward iterates over frames for `dQ` and over positions for the rest and recomputes `h` for each: no partial sums.
-use kernels::{Real, ScratchReq, add, add_scaled, dot, par_for, parts, parts_mut, runs};
+use kernels::{Real, ScratchReq, add, add_scaled, dot, par_for, parts, parts_mut, range_parts};
 
 use super::projections::{ProjectionGradients, Projections};
 use crate::{Arcs, ArcsMut, weight_fn::LabelChain};
@@ -92,17 +92,20 @@ pub fn backward<F: Real>(
     let none = (F::ZERO, F::ZERO);
 
     let of_frames = &mut gradients.frames[first * h..][..frames * h];
-    par_for((parts_mut(of_frames, FRAMES_PER_TASK * h), runs(frames, FRAMES_PER_TASK)), |_, (out, run)| {
-        let mut rows = projections.pool.acquire("task", 2 * h);
-        let (hidden, slope) = rows.split_at_mut(h);
-        for (t, out) in run.zip(out.chunks_exact_mut(h)) {
-            for (u, &state) in chain.states.iter().enumerate().filter(|&(u, _)| adjoint(t, u) != none) {
-                projections.hidden_row(first + t, state, hidden);
-                site(projections, hidden, adjoint(t, u), chain.labels.get(u).copied(), slope);
-                add(out, slope);
+    par_for(
+        (parts_mut(of_frames, FRAMES_PER_TASK * h), range_parts(frames, FRAMES_PER_TASK)),
+        |_, (out, run)| {
+            let mut rows = projections.pool.acquire("task", 2 * h);
+            let (hidden, slope) = rows.split_at_mut(h);
+            for (t, out) in run.zip(out.chunks_exact_mut(h)) {
+                for (u, &state) in chain.states.iter().enumerate().filter(|&(u, _)| adjoint(t, u) != none) {
+                    projections.hidden_row(first + t, state, hidden);
+                    site(projections, hidden, adjoint(t, u), chain.labels.get(u).copied(), slope);
+                    add(out, slope);
+                }
             }
-        }
-    });
+        },
+    );
 
     // Of each position: its context, the blank and its label.
     let mut rows = vec![F::ZERO; positions * 3 * h];

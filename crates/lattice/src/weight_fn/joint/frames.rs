@@ -9,8 +9,8 @@
 use std::ops::Range;
 
 use kernels::{
-    Accumulate, PANEL, PackedRight, Real, ScratchReq, TanhProducts, View, ViewMut, add, items_mut, par_for,
-    parts, parts_mut, product, product_packed, transpose,
+    Accumulate, PANEL_COLUMNS, PackedRight, Real, ScratchReq, TanhProducts, View, ViewMut, add, items_mut,
+    par_for, parts, parts_mut, product, product_packed, transpose,
 };
 
 use super::projections::{JointSizes, Projections};
@@ -43,9 +43,9 @@ struct TaskSplit {
 
 impl TaskSplit {
     fn new(states: usize, frames: usize) -> Self {
-        let rest = states % PANEL;
-        let whole = if rest * frames.div_ceil(PANEL) < frames { states - rest } else { states };
-        let (panels, blocks) = (whole.div_ceil(PANEL).max(1), states.div_ceil(MAX_BLOCK_STATES));
+        let rest = states % PANEL_COLUMNS;
+        let whole = if rest * frames.div_ceil(PANEL_COLUMNS) < frames { states - rest } else { states };
+        let (panels, blocks) = (whole.div_ceil(PANEL_COLUMNS).max(1), states.div_ceil(MAX_BLOCK_STATES));
         let pieces = MIN_TASKS.div_ceil(frames.max(1)).min(panels);
         Self {
             whole,
@@ -65,8 +65,10 @@ pub fn scratch<F: Real>(sizes: &JointSizes, workload: Workload) -> ScratchReq {
     let Workload { wave, gradients, .. } = workload;
     let split = TaskSplit::new(c, wave);
     // For waves of any length: n frames, each in enough runs of panels for so many tasks.
-    let forward = (2 * MIN_TASKS).min(wave.saturating_mul(c.div_ceil(PANEL))).max(wave.div_ceil(PANEL));
-    let of_forward = ScratchReq::aligned::<F>(TanhProducts::<F>::room(h) + PANEL * (h + 1 + v));
+    let forward =
+        (2 * MIN_TASKS).min(wave.saturating_mul(c.div_ceil(PANEL_COLUMNS))).max(wave.div_ceil(PANEL_COLUMNS));
+    let of_forward =
+        ScratchReq::aligned::<F>(TanhProducts::<F>::scratch_len(h) + PANEL_COLUMNS * (h + 1 + v));
     if !gradients {
         return of_forward.times(forward);
     }
@@ -92,24 +94,25 @@ pub fn scratch<F: Real>(sizes: &JointSizes, workload: Workload) -> ScratchReq {
 /// The bits of an arc do not depend on what is a column beside it.
 pub fn forward<F: Real>(projections: &Projections<F>, frames: &[usize], arcs: ArcsMut<F>) {
     let &Projections { hidden: h, states: c, vocabulary: v, .. } = projections;
-    let (split, room) = (TaskSplit::new(c, frames.len()), TanhProducts::<F>::room(h) + PANEL * (1 + v));
+    let (split, room) =
+        (TaskSplit::new(c, frames.len()), TanhProducts::<F>::scratch_len(h) + PANEL_COLUMNS * (1 + v));
     let ArcsMut { blank, lexical } = arcs;
     // Panels of some frames; arcs of a frame begin `c` states behind those of the one before.
     let score = |frames: &[usize], panels: Range<usize>, blank: &mut [F], lexical: &mut [F]| {
         let mut buffer = projections.pool.acquire("task", room);
-        let (room, tile) = buffer.split_at_mut(TanhProducts::<F>::room(h));
+        let (room, tile) = buffer.split_at_mut(TanhProducts::<F>::scratch_len(h));
         let mut products = TanhProducts::new(&projections.head_left, room);
         let first = panels.start;
         projections.score_states(frames, panels, &mut products, tile, |at, panel, tile| {
-            let states = PANEL.min(split.whole - panel * PANEL);
-            let from = at * c + (panel - first) * PANEL;
-            let (of_blank, of_labels) = tile.split_at(PANEL);
+            let states = PANEL_COLUMNS.min(split.whole - panel * PANEL_COLUMNS);
+            let from = at * c + (panel - first) * PANEL_COLUMNS;
+            let (of_blank, of_labels) = tile.split_at(PANEL_COLUMNS);
             blank[from..from + states].copy_from_slice(&of_blank[..states]);
             let lexical = &mut lexical[from * v..][..states * v];
-            transpose(lexical, View::with_stride(of_labels, v, states, PANEL));
+            transpose(lexical, View::with_stride(of_labels, v, states, PANEL_COLUMNS));
         });
     };
-    let all = split.whole.div_ceil(PANEL);
+    let all = split.whole.div_ceil(PANEL_COLUMNS);
     let of_frames =
         (parts_mut(blank, split.few * c), parts_mut(lexical, split.few * c * v), parts(frames, split.few));
     par_for(of_frames, |_, (blank, lexical, frames)| {
@@ -117,30 +120,32 @@ pub fn forward<F: Real>(projections: &Projections<F>, frames: &[usize], arcs: Ar
             return score(frames, 0..all, blank, lexical);
         }
         let (blank, lexical) = (&mut blank[..split.whole], &mut lexical[..split.whole * v]);
-        let of_panels =
-            (parts_mut(blank, split.panels * PANEL), parts_mut(lexical, split.panels * PANEL * v));
+        let of_panels = (
+            parts_mut(blank, split.panels * PANEL_COLUMNS),
+            parts_mut(lexical, split.panels * PANEL_COLUMNS * v),
+        );
         par_for(of_panels, |run, (blank, lexical)| {
             let first = run * split.panels;
-            score(frames, first..first + blank.len().div_ceil(PANEL), blank, lexical);
+            score(frames, first..first + blank.len().div_ceil(PANEL_COLUMNS), blank, lexical);
         });
     });
     if split.whole == c {
         return;
     }
     let rest: Vec<usize> = (split.whole..c).collect();
-    let of_panels = (parts_mut(blank, PANEL * c), parts_mut(lexical, PANEL * c * v));
-    par_for((of_panels, parts(frames, PANEL)), |_, ((blank, lexical), frames)| {
-        let mut buffer = projections.pool.acquire("task", room + PANEL * h);
-        let (panel, room) = buffer.split_at_mut(PANEL * h);
-        let (room, tile) = room.split_at_mut(TanhProducts::<F>::room(h));
-        let in_range = projections.panel_of_frames(frames, &mut room[..PANEL * h], panel);
+    let of_panels = (parts_mut(blank, PANEL_COLUMNS * c), parts_mut(lexical, PANEL_COLUMNS * c * v));
+    par_for((of_panels, parts(frames, PANEL_COLUMNS)), |_, ((blank, lexical), frames)| {
+        let mut buffer = projections.pool.acquire("task", room + PANEL_COLUMNS * h);
+        let (panel, room) = buffer.split_at_mut(PANEL_COLUMNS * h);
+        let (room, tile) = room.split_at_mut(TanhProducts::<F>::scratch_len(h));
+        let in_range = projections.panel_of_frames(frames, &mut room[..PANEL_COLUMNS * h], panel);
         let mut products = TanhProducts::new(&projections.head_left, room);
         let panel = (frames, in_range.then_some(&*panel));
         projections.score_frames(panel, &rest, &mut products, tile, |state, tile| {
             let of_frames = blank.chunks_exact_mut(c).zip(lexical.chunks_exact_mut(c * v));
             for (at, (blank, lexical)) in of_frames.enumerate() {
                 blank[state] = tile[at];
-                let scores = tile[PANEL + at..].iter().step_by(PANEL);
+                let scores = tile[PANEL_COLUMNS + at..].iter().step_by(PANEL_COLUMNS);
                 lexical[state * v..][..v].iter_mut().zip(scores).for_each(|(l, &score)| *l = score);
             }
         });

@@ -13,7 +13,7 @@ use std::{
 };
 
 use kernels::{
-    BufferPool, PANEL, PackedLeft, Real, ScratchReq, TanhAddends, TanhProducts, View, par_for, parts,
+    BufferPool, PANEL_COLUMNS, PackedLeft, Real, ScratchReq, TanhAddends, TanhProducts, View, par_for, parts,
     parts_mut, transpose,
 };
 
@@ -69,7 +69,7 @@ impl<F: Real> PreparedRows<F> {
                     out_of_range.lock().unwrap_or_else(PoisonError::into_inner).insert(row, values.to_vec());
                 }
             }
-            F::prepare_tanh(rows);
+            F::prepare_tanh_addends(rows);
         });
         Self { rows, out_of_range: out_of_range.into_inner().unwrap_or_else(PoisonError::into_inner) }
     }
@@ -93,7 +93,7 @@ impl<F: Real> PreparedRows<F> {
 const ROWS_PER_TASK: usize = 16;
 
 fn is_out_of_range<F: Real>(row: &[F]) -> bool {
-    let limit = F::from_f64(F::PREPARED);
+    let limit = F::from_f64(F::MAX_TANH_ADDEND);
     // NaN is out of range, too.
     let far = |x: F| if (x <= limit) & (-x <= limit) { F::ZERO } else { F::ONE };
     // In lanes, so that the loop is vectorized.
@@ -103,19 +103,25 @@ fn is_out_of_range<F: Real>(row: &[F]) -> bool {
     lanes.into_iter().chain(rest.iter().map(|&x| far(x))).any(|far| far > F::ZERO)
 }
 
-/// Prepared contexts as columns, panels of *H x PANEL*, in a buffer.
+/// Prepared contexts as columns, panels of *H x PANEL_COLUMNS*, in a buffer.
 fn columns<F: Real>(contexts: &[F], h: usize, mut out: Vec<F>) -> Vec<F> {
-    out.resize((contexts.len() / h.max(1)).next_multiple_of(PANEL) * h, F::ONE);
-    par_for((parts_mut(&mut out, PANEL * h), parts(contexts, PANEL * h)), |_, (panel, contexts)| {
-        if contexts.len() == PANEL * h {
-            return transpose(panel, View::new(contexts, PANEL, h));
-        }
-        // Columns behind the last context are computed and not used.
-        panel.fill(F::ONE);
-        for (column, row) in contexts.chunks_exact(h).enumerate() {
-            panel.chunks_exact_mut(PANEL).zip(row).for_each(|(step, &value)| step[column] = value);
-        }
-    });
+    out.resize((contexts.len() / h.max(1)).next_multiple_of(PANEL_COLUMNS) * h, F::ONE);
+    par_for(
+        (parts_mut(&mut out, PANEL_COLUMNS * h), parts(contexts, PANEL_COLUMNS * h)),
+        |_, (panel, contexts)| {
+            if contexts.len() == PANEL_COLUMNS * h {
+                return transpose(panel, View::new(contexts, PANEL_COLUMNS, h));
+            }
+            // Columns behind the last context are computed and not used.
+            panel.fill(F::ONE);
+            for (column, row) in contexts.chunks_exact(h).enumerate() {
+                panel
+                    .chunks_exact_mut(PANEL_COLUMNS)
+                    .zip(row)
+                    .for_each(|(step, &value)| step[column] = value);
+            }
+        },
+    );
     out
 }
 
@@ -151,8 +157,8 @@ impl<F: Real> Projections<F> {
     /// Memory for `frames` frames; the head is kept as rows and packed twice.
     pub fn scratch(sizes: &JointSizes, frames: usize) -> ScratchReq {
         let JointSizes { states: c, vocabulary: v, hidden: h, .. } = *sizes;
-        let columns = c.next_multiple_of(PANEL) * h;
-        let head = 2 * (1 + v) * h + (1 + v) * h.next_multiple_of(PANEL);
+        let columns = c.next_multiple_of(PANEL_COLUMNS) * h;
+        let head = 2 * (1 + v) * h + (1 + v) * h.next_multiple_of(PANEL_COLUMNS);
         ScratchReq::all_of([
             PreparedRows::<F>::scratch(c, h),
             PreparedRows::<F>::scratch(frames, h),
@@ -211,7 +217,7 @@ impl<F: Real> Projections<F> {
             Some(raw) => raw.clone(),
             None => {
                 let mut raw = prepared.to_vec();
-                F::unprepare_tanh(&mut raw);
+                F::restore_tanh_addends(&mut raw);
                 raw
             }
         };
@@ -225,16 +231,16 @@ impl<F: Real> Projections<F> {
     }
 
     fn states_of(&self, panel: usize) -> Range<usize> {
-        panel * PANEL..self.states.min((panel + 1) * PANEL)
+        panel * PANEL_COLUMNS..self.states.min((panel + 1) * PANEL_COLUMNS)
     }
 
     /// Addends of a panel of states at a frame.
     fn addends(&self, frame: usize, panel: usize) -> TanhAddends<'_, F> {
         let h = self.hidden;
-        (&self.columns[panel * PANEL * h..][..PANEL * h], &self.frames.rows[frame * h..][..h])
+        (&self.columns[panel * PANEL_COLUMNS * h..][..PANEL_COLUMNS * h], &self.frames.rows[frame * h..][..h])
     }
 
-    /// Scores of some panels of states at some frames, *(1 + V) x PANEL* each on top of the biases, given to `take` with the frame's
+    /// Scores of some panels of states at some frames, *(1 + V) x PANEL_COLUMNS* each on top of the biases, given to `take` with the frame's
     /// place among these and the panel.
     pub fn score_states(
         &self,
@@ -254,7 +260,7 @@ impl<F: Real> Projections<F> {
             let (at, panel) = site(number);
             self.begin(tile);
             match addends(number) {
-                Some(this) => products.next(tile, this, addends(number + 1)),
+                Some(this) => products.multiply(tile, this, addends(number + 1)),
                 None => {
                     let sites = self.states_of(panel).map(|state| (frames[at], state));
                     self.score_sites(sites, products, tile);
@@ -266,10 +272,10 @@ impl<F: Real> Projections<F> {
 
     /// Biases in all columns.
     fn begin(&self, tile: &mut [F]) {
-        tile.chunks_exact_mut(PANEL).zip(&self.bias).for_each(|(row, &bias)| row.fill(bias));
+        tile.chunks_exact_mut(PANEL_COLUMNS).zip(&self.bias).for_each(|(row, &bias)| row.fill(bias));
     }
 
-    /// Writes some frames as a panel; true if all of them are in range. `rows` *PANEL x H* is scratch memory.
+    /// Writes some frames as a panel; true if all of them are in range. `rows` *PANEL_COLUMNS x H* is scratch memory.
     pub fn panel_of_frames(&self, frames: &[usize], rows: &mut [F], panel: &mut [F]) -> bool {
         let h = self.hidden;
         for (row, &frame) in rows.chunks_exact_mut(h).zip(frames) {
@@ -277,7 +283,7 @@ impl<F: Real> Projections<F> {
         }
         // Columns behind the last frame are computed and not used.
         rows[frames.len() * h..].fill(F::ONE);
-        transpose(panel, View::new(rows, PANEL, h));
+        transpose(panel, View::new(rows, PANEL_COLUMNS, h));
         !frames.iter().any(|&frame| self.frames.is_out_of_range(frame))
     }
 
@@ -299,7 +305,7 @@ impl<F: Real> Projections<F> {
         for (at, &state) in states.iter().enumerate() {
             self.begin(tile);
             match addends(at) {
-                Some(this) => products.next(tile, this, addends(at + 1)),
+                Some(this) => products.multiply(tile, this, addends(at + 1)),
                 None => self.score_sites(frames.iter().map(|&frame| (frame, state)), products, tile),
             }
             take(state, tile);
@@ -314,10 +320,13 @@ impl<F: Real> Projections<F> {
         tile: &mut [F],
     ) {
         let mut row = vec![F::ZERO; self.hidden];
-        products.with(tile, |hidden| {
+        products.multiply_filled(tile, |hidden| {
             for (column, (frame, state)) in sites.enumerate() {
                 self.hidden_row(frame, state, &mut row);
-                hidden.chunks_exact_mut(PANEL).zip(&row).for_each(|(step, &value)| step[column] = value);
+                hidden
+                    .chunks_exact_mut(PANEL_COLUMNS)
+                    .zip(&row)
+                    .for_each(|(step, &value)| step[column] = value);
             }
         });
     }

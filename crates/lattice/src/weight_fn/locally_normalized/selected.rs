@@ -11,7 +11,8 @@ use std::sync::Mutex;
 
 use kernels::{Real, ScratchReq};
 use panda_core::{
-    Adjoints, Backward, Gradients, Head, Plan, Precision, Selection, Sites, Workspace, backward, forward,
+    Adjoints, BackwardInputs, Gradients, Head, Plan, Precision, Selection, Sites, Workspace, backward,
+    forward,
 };
 
 use super::log_probabilities::{Normalize, log_sigmoid, sigmoid};
@@ -58,7 +59,7 @@ pub fn scratch<F: panda_core::Real>(sizes: &JointSizes, normalize: Normalize, bu
     let sites = group::<F>(classes, budget);
     let shape = panda_core::Shape { sites, hidden: sizes.hidden, classes, selected };
     let plan = Plan::<F>::new(shape, Precision::Full, budget, true);
-    let plan = plan.unwrap_or_else(|_| Plan::least(shape, Precision::Full)).scratch(shape, Precision::Full);
+    let plan = plan.unwrap_or_else(|_| Plan::minimal(shape, Precision::Full)).scratch(shape, Precision::Full);
     // Class, activity and adjoint of each selected class; hat scores its blanks before the labels.
     let selections = ScratchReq::new::<u32>(selected)
         .and(ScratchReq::new::<bool>(selected))
@@ -214,7 +215,8 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
                 }
                 let (adjoints, sites) = (&Adjoints::new(&emissions), &self.sites(first, chain, sites));
                 let normalized = forward(sites, &head, selection, workspace)?;
-                let arguments = Backward { sites, head: &head, selection, normalized: &normalized, adjoints };
+                let arguments =
+                    BackwardInputs { sites, head: &head, selection, normalized: &normalized, adjoints };
                 backward(arguments, workspace, &mut sums)?;
                 workspace.recycle(normalized);
                 Ok(())
@@ -301,7 +303,7 @@ impl<F: panda_core::Real> Sites<F> for ChainSites<'_, F> {
         self.projections.hidden
     }
 
-    fn largest(&self) -> f64 {
+    fn max_abs(&self) -> f64 {
         1.0
     }
 

@@ -65,7 +65,7 @@ impl CarriedLstm {
         let (_, hidden) = weights.recurrent.dims2()?;
         Ok(CarriedLstm {
             input: packed("weight_ih", &weights.input, &weights.bias)?,
-            recurrent: PackedGates::forth(None, &to_vec::<f32>(&weights.recurrent)?, hidden),
+            recurrent: PackedGates::for_forward(None, &to_vec::<f32>(&weights.recurrent)?, hidden),
             hidden,
         })
     }

@@ -17,7 +17,7 @@ use kernels::{
     parts_mut,
 };
 
-use super::layout::{LayerSizes, ROWS, TapeLayout};
+use super::layout::{LayerSizes, MAX_GATE_ROWS, TapeLayout};
 use super::steps::{self, StepRows};
 
 /// W_ih *4H x D*, W_hh *4H x H* and b *4H*.
@@ -67,7 +67,7 @@ pub(super) fn forward<'a, F: Real>(
         .forward(&packed, &mut gates);
     drop(packed);
     let (mut cell, mut state) = (place.rows("cells", h), place.rows("states", h));
-    let recurrent = PackedGates::forth(pool, weights.recurrent, h);
+    let recurrent = PackedGates::for_forward(pool, weights.recurrent, h);
     let mut tasks = tasks(layout, h, [&mut gates, &mut cell, &mut state]);
     par_for(items_mut(&mut tasks), |at, rows| {
         steps::forward((&layout.groups[at], h, pool), &recurrent, None, rows, layout.shared());
@@ -101,7 +101,7 @@ pub(super) fn backward<'a, F: Real>(
     let here = |row: usize| Some(layout.frame(row));
     {
         let mut above = pack(place, h, here, above);
-        let recurrent = PackedGates::back(pool, weights.recurrent, h);
+        let recurrent = PackedGates::for_backward(pool, weights.recurrent, h);
         let mut tasks = tasks(layout, h, [&mut da, &mut cell, &mut above]);
         par_for(items_mut(&mut tasks), |at, rows| {
             steps::backward((&layout.groups[at], h, pool), &recurrent, rows, layout.shared());
@@ -148,10 +148,10 @@ fn pack<'a, F: Real>(
     rows
 }
 
-/// Calls `write(index, row)` for every row, in blocks of [`ROWS`].
+/// Calls `write(index, row)` for every row, in blocks of [`MAX_GATE_ROWS`].
 pub(super) fn each_row<F: Send>(rows: &mut [F], width: usize, write: impl Fn(usize, &mut [F]) + Sync) {
-    par_for(parts_mut(rows, (ROWS * width).max(1)), |block, rows| {
-        rows.chunks_exact_mut(width).enumerate().for_each(|(at, row)| write(block * ROWS + at, row));
+    par_for(parts_mut(rows, (MAX_GATE_ROWS * width).max(1)), |block, rows| {
+        rows.chunks_exact_mut(width).enumerate().for_each(|(at, row)| write(block * MAX_GATE_ROWS + at, row));
     });
 }
 

@@ -6,7 +6,7 @@
 //! ```
 use std::ops::Range;
 
-use kernels::UNITS;
+use kernels::UNITS_PER_STRIP;
 
 /// Most utterances of a group: more would not make the products of a step faster.
 const GROUP: usize = 16;
@@ -23,7 +23,7 @@ const FRAME: usize = 1 << 24;
 const LEAST: usize = 4;
 
 /// Rows of a task that only copies.
-pub(super) const ROWS: usize = 8;
+pub(super) const MAX_GATE_ROWS: usize = 8;
 
 /// Sizes of a layer: frames of the padded tensor, input width D, state width H.
 #[derive(Debug, Clone, Copy)]
@@ -52,7 +52,7 @@ pub(super) fn cut(batch: usize, directions: usize, hidden: usize) -> LayerBlocki
     let size = group_size(batch, directions);
     let groups = batch.div_ceil(size) * directions;
     let work = batch.max(LEAST).saturating_mul(4 * hidden).saturating_mul(hidden);
-    let strips = batch > 0 && hidden.div_ceil(UNITS) >= STRIPS && work >= FRAME;
+    let strips = batch > 0 && hidden.div_ceil(UNITS_PER_STRIP) >= STRIPS && work >= FRAME;
     if groups < TASKS && strips { LayerBlocking::Strips } else { LayerBlocking::Groups(size) }
 }
 
@@ -90,7 +90,7 @@ impl RowGroup {
 
     /// Most utterances that a product takes at once: bands as even as can be.
     pub fn band(&self) -> usize {
-        self.size().div_ceil(self.size().div_ceil(kernels::ROWS).max(1)).max(1)
+        self.size().div_ceil(self.size().div_ceil(kernels::MAX_GATE_ROWS).max(1)).max(1)
     }
 
     /// Packed rows in all.

@@ -9,8 +9,8 @@
 //! What the next frame's products begin with is kept as their rows lie: *[steps][utterances]*, a band of utterances after another.
 //! The tasks of a frame are shared where a layer is wide, and done one by one where groups are tasks: the sums are the same.
 use kernels::{
-    BufferPool, PackedGates, Parts, ROWS, Real, Tiling, UNITS, View, acquire, cell_backward, cell_forward,
-    for_each_sequential, par_for, tiles_mut, transpose,
+    BufferPool, MAX_GATE_ROWS, PackedGates, Parts, Real, Tiling, UNITS_PER_STRIP, View, acquire,
+    for_each_sequential, lstm_cell_backward, lstm_cell_forward, par_for, tiles_mut, transpose,
 };
 
 use super::layout::RowGroup;
@@ -44,17 +44,17 @@ impl StepFrame {
 
     /// Elements of a band of what products begin with, for so many numbers a unit.
     fn turned(self, each: usize) -> usize {
-        self.hidden.next_multiple_of(UNITS) * each * self.band
+        self.hidden.next_multiple_of(UNITS_PER_STRIP) * each * self.band
     }
 
     /// Tiles of rows of some planes a unit.
     fn rows(self, planes: usize) -> Tiling {
-        Tiling { rows: self.band, planes, columns: self.hidden, width: UNITS }
+        Tiling { rows: self.band, planes, columns: self.hidden, width: UNITS_PER_STRIP }
     }
 
     /// Tiles of what is kept band by band.
     fn bands_of(self, each: usize) -> Tiling {
-        Tiling { rows: 1, planes: 1, columns: self.turned(each), width: UNITS * each * self.band }
+        Tiling { rows: 1, planes: 1, columns: self.turned(each), width: UNITS_PER_STRIP * each * self.band }
     }
 }
 
@@ -96,28 +96,33 @@ pub(super) fn forward<F: Real>(
         let turned = &last[..];
         each(shared, tiles, |task, (mut gates, mut cell, mut state, mut next)| {
             let (strip, band, n) = (task / bands, task % bands, gates.rows());
-            let (mut a, mut c) = ([F::ZERO; 4 * UNITS * ROWS], [F::ZERO; UNITS * ROWS]);
+            let (mut a, mut c) =
+                ([F::ZERO; 4 * UNITS_PER_STRIP * MAX_GATE_ROWS], [F::ZERO; UNITS_PER_STRIP * MAX_GATE_ROWS]);
             let (mut s, width) = (c, gates.row(0, 0).len());
             for (j, gate) in (0..n).flat_map(|j| (0..4).map(move |gate| (j, gate))) {
-                copy(&mut a[(4 * j + gate) * UNITS..], gates.row(j, gate));
+                copy(&mut a[(4 * j + gate) * UNITS_PER_STRIP..], gates.row(j, gate));
             }
             if !turned.is_empty() {
                 let turned = &turned[band * cut.turned(1)..][..cut.turned(1)];
                 recurrent.multiply(strip, (turned, cut.band), n, &mut a);
             }
             if !old.is_empty() {
-                let from = |j: usize| &old[(band * cut.band + j) * h + strip * UNITS..][..width];
-                (0..n).for_each(|j| copy(&mut c[j * UNITS..], from(j)));
+                let from = |j: usize| &old[(band * cut.band + j) * h + strip * UNITS_PER_STRIP..][..width];
+                (0..n).for_each(|j| copy(&mut c[j * UNITS_PER_STRIP..], from(j)));
             }
-            cell_forward(&mut a[..4 * UNITS * n], &mut c[..UNITS * n], &mut s[..UNITS * n]);
+            lstm_cell_forward(
+                &mut a[..4 * UNITS_PER_STRIP * n],
+                &mut c[..UNITS_PER_STRIP * n],
+                &mut s[..UNITS_PER_STRIP * n],
+            );
             for j in 0..n {
                 for gate in 0..4 {
-                    gates.row(j, gate).copy_from_slice(&a[(4 * j + gate) * UNITS..][..width]);
+                    gates.row(j, gate).copy_from_slice(&a[(4 * j + gate) * UNITS_PER_STRIP..][..width]);
                 }
-                cell.row(j, 0).copy_from_slice(&c[j * UNITS..][..width]);
-                state.row(j, 0).copy_from_slice(&s[j * UNITS..][..width]);
+                cell.row(j, 0).copy_from_slice(&c[j * UNITS_PER_STRIP..][..width]);
+                state.row(j, 0).copy_from_slice(&s[j * UNITS_PER_STRIP..][..width]);
             }
-            transpose(next.row(0, 0), View::new(&s, cut.band, UNITS));
+            transpose(next.row(0, 0), View::new(&s, cut.band, UNITS_PER_STRIP));
         });
         std::mem::swap(&mut last, &mut next);
     }
@@ -150,15 +155,16 @@ pub(super) fn backward<F: Real>(
         each(shared, tiles, |task, (mut gates, mut carry, mut next)| {
             let (strip, band, n) = (task / bands, task % bands, gates.rows());
             let width = gates.row(0, 0).len();
-            let (mut a, mut c) = ([F::ZERO; 4 * UNITS * ROWS], [F::ZERO; UNITS * ROWS]);
+            let (mut a, mut c) =
+                ([F::ZERO; 4 * UNITS_PER_STRIP * MAX_GATE_ROWS], [F::ZERO; UNITS_PER_STRIP * MAX_GATE_ROWS]);
             let (mut old, mut dh) = (c, c);
             for j in 0..n {
-                let unit = (band * cut.band + j) * h + strip * UNITS;
-                (0..4).for_each(|gate| copy(&mut a[(4 * j + gate) * UNITS..], gates.row(j, gate)));
-                copy(&mut c[j * UNITS..], &cell[at.start * h + unit..][..width]);
-                copy(&mut dh[j * UNITS..], &above[at.start * h + unit..][..width]);
+                let unit = (band * cut.band + j) * h + strip * UNITS_PER_STRIP;
+                (0..4).for_each(|gate| copy(&mut a[(4 * j + gate) * UNITS_PER_STRIP..], gates.row(j, gate)));
+                copy(&mut c[j * UNITS_PER_STRIP..], &cell[at.start * h + unit..][..width]);
+                copy(&mut dh[j * UNITS_PER_STRIP..], &above[at.start * h + unit..][..width]);
                 if t > 0 {
-                    copy(&mut old[j * UNITS..], &cell[earlier.start * h + unit..][..width]);
+                    copy(&mut old[j * UNITS_PER_STRIP..], &cell[earlier.start * h + unit..][..width]);
                 }
             }
             let later = later.saturating_sub(band * cut.band).min(n);
@@ -166,12 +172,16 @@ pub(super) fn backward<F: Real>(
                 let turned = &turned[band * cut.turned(4)..][..cut.turned(4)];
                 recurrent.multiply(strip, (turned, cut.band), later, &mut dh);
             }
-            let units = [&c, &old, &dh].map(|of| &of[..UNITS * n]);
-            cell_backward(&mut a[..4 * UNITS * n], units, &mut carry.row(0, 0)[..UNITS * n]);
+            let units = [&c, &old, &dh].map(|of| &of[..UNITS_PER_STRIP * n]);
+            lstm_cell_backward(
+                &mut a[..4 * UNITS_PER_STRIP * n],
+                units,
+                &mut carry.row(0, 0)[..UNITS_PER_STRIP * n],
+            );
             for (j, gate) in (0..n).flat_map(|j| (0..4).map(move |gate| (j, gate))) {
-                gates.row(j, gate).copy_from_slice(&a[(4 * j + gate) * UNITS..][..width]);
+                gates.row(j, gate).copy_from_slice(&a[(4 * j + gate) * UNITS_PER_STRIP..][..width]);
             }
-            transpose(next.row(0, 0), View::new(&a, cut.band, 4 * UNITS));
+            transpose(next.row(0, 0), View::new(&a, cut.band, 4 * UNITS_PER_STRIP));
         });
         std::mem::swap(&mut last, &mut next);
     }

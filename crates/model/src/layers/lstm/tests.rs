@@ -3,9 +3,9 @@ use candle_core::{DType, Device, Tensor, Var, WithDType};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use kernels::{Affine, PackedGates, PackedRight, UNITS, View};
+use kernels::{Affine, PackedGates, PackedRight, UNITS_PER_STRIP, View};
 
-use super::layout::{self, LayerBlocking, LayerSizes, ROWS, TapeLayout, group_size};
+use super::layout::{self, LayerBlocking, LayerSizes, MAX_GATE_ROWS, TapeLayout, group_size};
 use super::{LstmContext, LstmWeights, Shelves, apply_cut, lstm};
 
 fn random(shape: &[usize], seed: u64, scale: f64) -> Tensor {
@@ -419,10 +419,10 @@ fn tasks(batch: usize, frames: usize, hidden: usize) -> Vec<(&'static str, usize
     let (rows, width) = (layout.rows(), 4 * hidden);
     let weight = vec![0.0f32; width * hidden];
     let layer = Affine::new(View::new(&weight, width, hidden).transposed(), None).tasks(rows);
-    let strips = hidden.div_ceil(UNITS);
+    let strips = hidden.div_ceil(UNITS_PER_STRIP);
     let [forth, back] = PackedGates::<f32>::tasks_for(hidden);
     vec![
-        ("rows that are packed", rows.div_ceil(ROWS)),
+        ("rows that are packed", rows.div_ceil(MAX_GATE_ROWS)),
         ("packing W_ihᵀ", PackedRight::<f32>::tasks_for(hidden, width)),
         ("x W_ihᵀ", layer.rows),
         (
@@ -433,7 +433,7 @@ fn tasks(batch: usize, frames: usize, hidden: usize) -> Vec<(&'static str, usize
                 layout.groups.len()
             },
         ),
-        ("rows that are unpacked", (batch * frames).div_ceil(ROWS)),
+        ("rows that are unpacked", (batch * frames).div_ceil(MAX_GATE_ROWS)),
         ("packing W_ih", PackedRight::<f32>::tasks_for(width, hidden)),
         ("dx, dW and db", layer.rows + 2 * layer.parameters),
         ("dW and db, of an input that needs no gradient", 2 * layer.parameters),

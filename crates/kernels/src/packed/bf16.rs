@@ -1,16 +1,16 @@
-//! Products of operands rounded to bf16, with sums in `f32`: what the matrix units of recent processors compute.
+//! Products of operands rounded to bf16, with sums in `f32`.
 //!
-//! An operand is packed into [`Tile`]s of 1 KiB, 16 rows (of the left factor) or columns (of the right one) by 32 steps
-//! of the sum. Both sides keep the two steps that meet in one instruction beside each other:
+//! An operand is packed into [`Tile`]s of 1 KiB: 16 rows (left) or columns (right) by 32 steps of
+//! the sum. Two steps that one instruction combines are adjacent on both sides:
 //!
 //! ```text
-//! left   tile[i][d] = bf16(a[16 s + i, 32 t + d])                    i < 16, d < 32
-//! right  tile[p][j][e] = bf16(b[32 t + 2 p + e, 16 s + j])           p < 16, j < 16, e < 2
+//! left   tile[i][d] = bf16(a[16 s + i, 32 t + d])           i < 16, d < 32
+//! right  tile[p][j][e] = bf16(b[32 t + 2 p + e, 16 s + j])  p < 16, j < 16, e < 2
 //! ```
 //!
-//! Micro-panel s of all t comes before s + 1; there is an even number of them, and what lies outside is 0. The
-//! product takes AMX tiles where there are some, AVX-512 BF16 where not, and plain loops elsewhere; they differ in the
-//! rounding of `f32` sums. Denormal numbers are 0 on both sides everywhere.
+//! The tiles of micro-panel s are followed by those of s + 1; the number of micro-panels is even,
+//! and padding is 0. Products use AMX tiles or AVX-512 BF16 if available, and plain loops
+//! elsewhere; they differ in the rounding of `f32` sums. Denormal numbers are 0 everywhere.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
 #[cfg(target_arch = "x86_64")]
@@ -20,22 +20,22 @@ use super::{Operand, OperandFormat, OperandSource, OutputTile};
 use crate::{Accumulate, Real, View, ViewMut, simd::Bf16};
 
 /// Rows of a left tile, columns of a right one.
-pub const SIDE: usize = 16;
+pub(crate) const SIDE: usize = 16;
 /// Steps of the sum in a tile.
 pub const DEPTH: usize = 32;
-/// Rows and columns of the block that a kernel computes at once.
-pub const BLOCK: usize = 2 * SIDE;
+/// Rows and columns of the block that a kernel computes.
+pub(crate) const BLOCK: usize = 2 * SIDE;
 
-/// 16 x 32 numbers in bf16, as their bits.
+/// 16 x 32 bf16 numbers, as bits.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct Tile(pub [u16; SIDE * DEPTH]);
 
-/// Factors rounded to bf16.
+/// The format of operands rounded to bf16.
 #[derive(Debug)]
-pub struct Half;
+pub struct Bf16Format;
 
-impl<F: Real> OperandFormat<F> for Half {
+impl<F: Real> OperandFormat<F> for Bf16Format {
     type Word = Tile;
     const ZERO: Tile = Tile([0; SIDE * DEPTH]);
     const STEPWISE: bool = false;
@@ -56,12 +56,12 @@ impl<F: Real> OperandFormat<F> for Half {
         pack(Bf16::best(), (view, operand), out, (skip, depth));
     }
 
-    fn multiply(out: ViewMut<F>, left: &[Tile], right: &[Tile], depth: usize, how: Accumulate) {
-        F::half_product(Bf16::best(), out, (left, right), depth.div_ceil(DEPTH), how);
+    fn multiply(out: ViewMut<F>, left: &[Tile], right: &[Tile], depth: usize, accumulate: Accumulate) {
+        F::bf16_product(Bf16::best(), out, (left, right), depth.div_ceil(DEPTH), accumulate);
     }
 }
 
-/// Packs an operand, or the steps from `skip` on of one that has `depth` in all.
+/// Packs steps of an operand, from step `skip` on.
 ///
 /// ```text
 /// for micro-panels of 16 rows or columns, an even number of them:
@@ -75,7 +75,7 @@ fn pack<F: Real>(
 ) {
     let source = OperandSource::new(view, operand);
     let (side, steps) = source.sizes();
-    debug_assert!(skip.is_multiple_of(DEPTH), "a tile of {DEPTH} steps is packed at once");
+    debug_assert!(skip.is_multiple_of(DEPTH), "the steps of a tile are packed at once");
     let (first, depth) = (skip / DEPTH, depth.div_ceil(DEPTH));
     for panel in 0..2 * side.div_ceil(BLOCK) {
         for step in 0..steps.div_ceil(DEPTH) {
@@ -86,7 +86,7 @@ fn pack<F: Real>(
     }
 }
 
-/// Whether the processor multiplies bf16 numbers by itself; elsewhere the products are right, and slow.
+/// Returns whether the CPU has bf16 products; elsewhere they are correct but slow.
 pub fn is_native() -> bool {
     !matches!(Bf16::best(), Bf16::Portable)
 }
@@ -101,9 +101,9 @@ pub(crate) fn pack_tile_f32(
     match unit {
         Bf16::Portable => pack_tile(source, at, operand, tile),
         #[cfg(target_arch = "x86_64")]
-        Bf16::Avx512(proof) => avx512::pack_tile(proof, source, at, operand, tile),
+        Bf16::Avx512(token) => avx512::pack_tile(token, source, at, operand, tile),
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        Bf16::Amx(_, proof) => avx512::pack_tile(proof, source, at, operand, tile),
+        Bf16::Amx(_, token) => avx512::pack_tile(token, source, at, operand, tile),
     }
 }
 
@@ -112,20 +112,22 @@ pub(crate) fn product_f32(
     out: ViewMut<f32>,
     (left, right): (&[Tile], &[Tile]),
     depth: usize,
-    how: Accumulate,
+    accumulate: Accumulate,
 ) {
     match unit {
-        Bf16::Portable => product_plain(out, (left, right), depth, how),
+        Bf16::Portable => product_plain(out, (left, right), depth, accumulate),
         #[cfg(target_arch = "x86_64")]
-        Bf16::Avx512(proof) => {
-            blocks(out, (left, right), depth, how, |left, right| avx512::block(proof, left, right, depth));
+        Bf16::Avx512(token) => {
+            blocks(out, (left, right), depth, accumulate, |left, right| {
+                avx512::block(token, left, right, depth)
+            });
         }
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        Bf16::Amx(proof, _) => amx::product(proof, out, (left, right), depth, how),
+        Bf16::Amx(token, _) => amx::product(token, out, (left, right), depth, accumulate),
     }
 }
 
-/// A tile of an operand, from a row and column of its source on.
+/// Packs a tile of an operand, from a row and column on.
 pub(crate) fn pack_tile<F: Real>(
     source: &OperandSource<F>,
     (row, col): (usize, usize),
@@ -147,12 +149,12 @@ pub(crate) fn pack_tile<F: Real>(
     }
 }
 
-/// Whether sides and pairs of steps are exchanged on the way: rows of the source that are sides become columns of tiles.
+/// Returns whether rows of the source become columns of tiles.
 fn is_transposed<F>(source: &OperandSource<F>, operand: Operand) -> bool {
     source.across == (operand == Operand::Left)
 }
 
-/// The nearest bf16 number, ties to even; denormal numbers become 0.
+/// Rounds to bf16, ties to even; denormal numbers become 0.
 fn to_bf16<F: Real>(value: F) -> u16 {
     let bits = (value.to_f64() as f32).to_bits();
     let (sign, magnitude) = (bits & 0x8000_0000, bits & 0x7fff_ffff);
@@ -164,14 +166,14 @@ fn to_bf16<F: Real>(value: F) -> u16 {
     ((sign | rounded) >> 16) as u16
 }
 
-/// Plain loops.
+/// Portable product in plain loops.
 pub(crate) fn product_plain<F: Real>(
     out: ViewMut<F>,
     operands: (&[Tile], &[Tile]),
     depth: usize,
-    how: Accumulate,
+    accumulate: Accumulate,
 ) {
-    blocks(out, operands, depth, how, |left, right| {
+    blocks(out, operands, depth, accumulate, |left, right| {
         let value = |bits: u16| f32::from_bits(u32::from(bits) << 16);
         let mut block = [0.0; BLOCK * BLOCK];
         for (at, sum) in block.iter_mut().enumerate() {
@@ -188,7 +190,7 @@ pub(crate) fn product_plain<F: Real>(
     });
 }
 
-/// Calls the kernel for each block and puts what it returns in its place, as far as there is one.
+/// Calls the kernel for each block and writes the results.
 ///
 /// ```text
 /// for rows I of 32, for columns J of 32:  out[I, J] (=|+=) kernel(left[I], right[J])
@@ -197,7 +199,7 @@ fn blocks<F: Real>(
     out: ViewMut<F>,
     (left, right): (&[Tile], &[Tile]),
     depth: usize,
-    how: Accumulate,
+    accumulate: Accumulate,
     kernel: impl Fn(&[Tile], &[Tile]) -> [f32; BLOCK * BLOCK],
 ) {
     let ViewMut { data, rows, cols, stride } = out;
@@ -206,19 +208,19 @@ fn blocks<F: Real>(
             let left = &left[row / SIDE * depth..][..2 * depth];
             let block = kernel(left, &right[col / SIDE * depth..][..2 * depth]);
             let out = &mut data[row * stride + col..];
-            place(&block, OutputTile { out, rows: rows - row, cols: cols - col, stride, how });
+            place(&block, OutputTile { out, rows: rows - row, cols: cols - col, stride, accumulate });
         }
     }
 }
 
-/// Writes or adds the part of a block that has a place.
+/// Writes or adds the part of a block inside the output.
 fn place<F: Real>(block: &[f32; BLOCK * BLOCK], place: OutputTile<F>) {
-    let OutputTile { out, rows, cols, stride, how } = place;
+    let OutputTile { out, rows, cols, stride, accumulate } = place;
     for (row, from) in block.chunks_exact(BLOCK).enumerate().take(rows) {
         let to = &mut out[row * stride..][..cols.min(BLOCK)];
         for (to, from) in to.iter_mut().zip(from) {
             let from = F::from_f64(f64::from(*from));
-            *to = if how == Accumulate::Add { *to + from } else { from };
+            *to = if accumulate == Accumulate::Add { *to + from } else { from };
         }
     }
 }
@@ -226,22 +228,22 @@ fn place<F: Real>(block: &[f32; BLOCK * BLOCK], place: OutputTile<F>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::packed::check::{equals_plain_loops, made_up};
+    use crate::packed::check::{equals_plain_loops, synthetic};
 
     #[test]
-    fn every_copy_equals_plain_loops() {
+    fn every_level_equals_plain_loops() {
         for unit in Bf16::all() {
             equals_plain_loops(
                 [BLOCK, BLOCK],
                 |value: f32| f64::from(f32::from_bits(u32::from(to_bf16(value)) << 16)),
                 |view, operand, side, depth| {
-                    let count = <Half as OperandFormat<f32>>::words(operand, side, depth);
-                    let mut out = vec![<Half as OperandFormat<f32>>::ZERO; count];
+                    let count = <Bf16Format as OperandFormat<f32>>::words(operand, side, depth);
+                    let mut out = vec![<Bf16Format as OperandFormat<f32>>::ZERO; count];
                     pack::<f32>(unit, (view, operand), &mut out, (0, depth));
                     out
                 },
-                |out, left: &Vec<Tile>, right, depth, how| {
-                    product_f32(unit, out, (left, right), depth.div_ceil(DEPTH), how)
+                |out, left: &Vec<Tile>, right, depth, accumulate| {
+                    product_f32(unit, out, (left, right), depth.div_ceil(DEPTH), accumulate)
                 },
                 1e-4,
             );
@@ -249,13 +251,13 @@ mod tests {
     }
 
     #[test]
-    fn every_way_to_pack_gives_the_same_bits() {
+    fn every_level_packs_the_same_bits() {
         let (rows, cols) = (50, 45);
-        let mut data: Vec<f32> = made_up(rows * cols, 3);
+        let mut data: Vec<f32> = synthetic(rows * cols, 3);
         let special =
             [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, -f32::MAX, 1e-40, -1e-40, -0.0, 0.0];
         data[100..][..special.len()].copy_from_slice(&special);
-        // Halfway between two numbers: to the even one.
+        // Halfway between two bf16 numbers; rounded to even.
         data[200] = f32::from_bits(0x3f80_8000);
         data[201] = f32::from_bits(0x3f81_8000);
         for unit in Bf16::all() {

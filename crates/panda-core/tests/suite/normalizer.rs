@@ -1,11 +1,11 @@
-//! The selected normaliser against a dense f64 computation, and its invariants.
+//! The selected normalizer against a dense f64 computation, and its invariants.
 use panda_core::{
-    Adjoints, Backward, Clamp, DEFAULT_BUDGET, Error, Gradients, Head, Normalized, Plan, Precision, Real,
-    Rows, Selection, Shape, Sites, Workspace, scores,
+    Adjoints, BackwardInputs, Clamp, DEFAULT_BUDGET, Error, Gradients, Head, Normalized, Plan, Precision,
+    Real, Rows, Selection, Shape, Sites, Workspace, scores,
 };
 use proptest::prelude::*;
 
-/// [`panda_core::forward()`] with a workspace of its own.
+/// [`panda_core::forward()`] with a new workspace.
 fn forward<F: Real, S: Sites<F>>(
     sites: &S,
     head: &Head<F>,
@@ -15,7 +15,7 @@ fn forward<F: Real, S: Sites<F>>(
     panda_core::forward(sites, head, selection, &mut Workspace::with_plan(*plan)?)
 }
 
-/// [`panda_core::backward()`] from zero, with a workspace of its own.
+/// [`panda_core::backward()`] from zero, with a new workspace.
 fn backward<F: Real, S: Sites<F>>(
     sites: &S,
     head: &Head<F>,
@@ -26,18 +26,18 @@ fn backward<F: Real, S: Sites<F>>(
 ) -> panda_core::Result<Gradients<F, S::Gradient>> {
     let mut into = Gradients::zero(sites.zero_gradient(), head);
     let workspace = &mut Workspace::with_plan(*plan)?;
-    let arguments = Backward { sites, head, selection, normalized, adjoints };
+    let arguments = BackwardInputs { sites, head, selection, normalized, adjoints };
     panda_core::backward(arguments, workspace, &mut into)?;
     Ok(into)
 }
 
-/// The cut of the default budget.
+/// Returns the plan of the default budget.
 fn planned(sites: usize, hidden: usize, classes: usize) -> Plan<f32> {
     let shape = Shape { sites, hidden, classes, selected: 2 };
     Plan::new(shape, Precision::Full, DEFAULT_BUDGET, true).unwrap()
 }
 
-/// A drawn problem: hidden rows, head, selection, adjoints.
+/// A random problem: hidden rows, head, selection, adjoints.
 #[derive(Debug, Clone)]
 struct Case {
     n: usize,
@@ -67,7 +67,7 @@ impl Case {
         (0..self.n * self.c).map(|x| z(x / self.c, x % self.c)).collect()
     }
 
-    /// `g[i,c]`, straight from the formula.
+    /// Returns `g[i,c]` from the formula.
     fn score_gradient(&self) -> Vec<f64> {
         let mut g = self.scores();
         for (i, row) in g.chunks_exact_mut(self.c).enumerate() {
@@ -85,42 +85,44 @@ impl Case {
 fn cases() -> impl Strategy<Value = Case> {
     let shape = (0usize..40, 1usize..9, 1usize..70, 0usize..6, any::<u64>());
     let plan = (1usize..20, 1usize..20, 1usize..30, 1usize..4, 0usize..50, 0usize..50);
-    (shape, plan).prop_map(|((n, h, c, s, seed), (wave, block, classes, tiles, kept, held))| {
-        let mut state = seed | 1;
-        let mut uniform = move || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            ((state >> 33) as f64) / f64::from(1u32 << 31)
-        };
-        let mut values =
-            |len: usize, scale: f64| (0..len).map(|_| (uniform() - 0.5) * scale).collect::<Vec<f64>>();
-        let (hidden, weight, bias) = (values(n * h, 4.0), values(c * h, 4.0), values(c, 2.0));
-        let (adjoints, log_z) = (values(n * s, 2.0), values(n, 1.0));
-        let draws = values(n * s * 2, 1.0);
-        let (mut ids, mut active) = (vec![0u32; n * s], vec![false; n * s]);
-        for i in 0..n {
-            for slot in 0..s {
-                let at = i * s + slot;
-                ids[at] = ((draws[at] + 0.5) * c as f64) as u32;
-                let taken = (0..slot).any(|o| active[i * s + o] && ids[i * s + o] == ids[at]);
-                active[at] = !taken && draws[n * s + at] > -0.3;
-                if !active[at] {
-                    ids[at] = u32::MAX; // never read
+    (shape, plan).prop_map(
+        |((n, h, c, s, seed), (wave, block, classes, tiles, saved_scores, saved_hidden))| {
+            let mut state = seed | 1;
+            let mut uniform = move || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                ((state >> 33) as f64) / f64::from(1u32 << 31)
+            };
+            let mut values =
+                |len: usize, scale: f64| (0..len).map(|_| (uniform() - 0.5) * scale).collect::<Vec<f64>>();
+            let (hidden, weight, bias) = (values(n * h, 4.0), values(c * h, 4.0), values(c, 2.0));
+            let (adjoints, log_z) = (values(n * s, 2.0), values(n, 1.0));
+            let draws = values(n * s * 2, 1.0);
+            let (mut ids, mut active) = (vec![0u32; n * s], vec![false; n * s]);
+            for i in 0..n {
+                for slot in 0..s {
+                    let at = i * s + slot;
+                    ids[at] = ((draws[at] + 0.5) * c as f64) as u32;
+                    let taken = (0..slot).any(|o| active[i * s + o] && ids[i * s + o] == ids[at]);
+                    active[at] = !taken && draws[n * s + at] > -0.3;
+                    if !active[at] {
+                        ids[at] = u32::MAX; // never read
+                    }
                 }
             }
-        }
-        let plan = Plan { held, ..Plan::custom(wave, block, classes, tiles, kept) };
-        Case { n, h, c, s, hidden, weight, bias, ids, active, adjoints, log_z, plan }
-    })
+            let plan = Plan { saved_hidden, ..Plan::custom(wave, block, classes, tiles, saved_scores) };
+            Case { n, h, c, s, hidden, weight, bias, ids, active, adjoints, log_z, plan }
+        },
+    )
 }
 
-fn close(found: &[f64], want: &[f64], tolerance: f64) {
-    assert_eq!(found.len(), want.len());
-    for (i, (f, w)) in found.iter().zip(want).enumerate() {
+fn close(found: &[f64], expected: &[f64], tolerance: f64) {
+    assert_eq!(actual.len(), expected.len());
+    for (i, (f, w)) in actual.iter().zip(expected).enumerate() {
         assert!((f - w).abs() <= tolerance * (1.0 + w.abs()), "element {i}: found {f}, expected {w}");
     }
 }
 
-fn narrow(values: &[f64]) -> Vec<f32> {
+fn to_f32(values: &[f64]) -> Vec<f32> {
     values.iter().map(|v| *v as f32).collect()
 }
 
@@ -138,8 +140,8 @@ proptest! {
             prop_assert!((out.log_z(i) - log_z).abs() < 1e-12 * (1.0 + log_z.abs()));
             for s in 0..case.s {
                 let at = i * case.s + s;
-                let want = if case.active[at] { row[case.ids[at] as usize] - log_z } else { 0.0 };
-                prop_assert!((out.emissions[at] - want).abs() < 1e-11);
+                let expected = if case.active[at] { row[case.ids[at] as usize] - log_z } else { 0.0 };
+                prop_assert!((out.emissions[at] - expected).abs() < 1e-11);
                 prop_assert!(out.emissions[at].exp() <= 1.0 + 1e-15);
             }
         }
@@ -159,7 +161,7 @@ proptest! {
     #[test]
     fn single_precision_follows(case in cases()) {
         let selection = case.selection();
-        let (hidden, weight, bias) = (narrow(&case.hidden), narrow(&case.weight), narrow(&case.bias));
+        let (hidden, weight, bias) = (to_f32(&case.hidden), to_f32(&case.weight), to_f32(&case.bias));
         let head = Head::new(&weight, Some(&bias), case.h).unwrap();
         let rows = Rows::new(&hidden, case.h).unwrap();
         let out = forward(&rows, &head, &selection, &case.plan.to()).unwrap();
@@ -174,19 +176,19 @@ proptest! {
         let rows = Rows::new(&wide.hidden, case.h).unwrap();
         let exact = forward(&rows, &head, &selection, &case.plan).unwrap();
         close(&out.emissions, &exact.emissions, 2e-5);
-        let want = backward(&rows, &head, &selection, &exact, &adjoints, &case.plan).unwrap();
+        let expected = backward(&rows, &head, &selection, &exact, &adjoints, &case.plan).unwrap();
         let wide = |values: &[f32]| values.iter().map(|v| f64::from(*v)).collect::<Vec<_>>();
-        let found = [wide(&grads.weight), grads.bias, wide(&grads.sites)];
-        for (found, want) in found.iter().zip([&want.weight, &want.bias, &want.sites]) {
-            let error: f64 = found.iter().zip(want).map(|(f, w)| (f - w).powi(2)).sum();
-            let norm: f64 = want.iter().map(|w| w * w).sum();
+        let actual = [wide(&grads.weight), grads.bias, wide(&grads.sites)];
+        for (actual, expected) in actual.iter().zip([&expected.weight, &expected.bias, &expected.sites]) {
+            let error: f64 = actual.iter().zip(expected).map(|(f, w)| (f - w).powi(2)).sum();
+            let norm: f64 = expected.iter().map(|w| w * w).sum();
             prop_assert!(error.sqrt() <= 2e-5 * norm.sqrt() + 1e-6, "{} of {}", error.sqrt(), norm.sqrt());
         }
     }
 
     #[test]
-    fn tiles_change_nothing(case in cases()) {
-        let (weight, hidden) = (narrow(&case.weight), narrow(&case.hidden));
+    fn plans_change_only_rounding(case in cases()) {
+        let (weight, hidden) = (to_f32(&case.weight), to_f32(&case.hidden));
         let head = Head::new(&weight, None, case.h).unwrap();
         let rows = Rows::new(&hidden, case.h).unwrap();
         let (selection, adjoints) = (case.selection(), Adjoints::new(&case.adjoints));
@@ -204,9 +206,9 @@ proptest! {
     }
 
     #[test]
-    fn ready_made_scores_agree_and_padding_is_inert(case in cases()) {
+    fn given_scores_agree_and_padding_has_no_effect(case in cases()) {
         let selection = case.selection();
-        // Site i in row 2 i; odd rows are padding full of NaN.
+        // Site i is in row 2 i; odd rows are padding full of NaN.
         let mut z = vec![f64::NAN; 2 * case.n * case.c];
         for (i, row) in case.scores().chunks_exact(case.c).enumerate() {
             z[2 * i * case.c..][..case.c].copy_from_slice(row);
@@ -217,18 +219,18 @@ proptest! {
         let mut adjoints = Adjoints::new(&case.adjoints);
         adjoints.log_z = Some(&case.log_z);
         scores::backward_in_place(&mut z, case.c, &site_of_row, &selection, &out, &adjoints).unwrap();
-        let want = case.score_gradient();
+        let expected = case.score_gradient();
         for (row, g) in z.chunks_exact(case.c).enumerate() {
             match site_of_row[row] {
                 scores::PADDING => prop_assert!(g.iter().all(|g| *g == 0.0)),
-                site => close(g, &want[site as usize * case.c..][..case.c], 1e-11),
+                site => close(g, &expected[site as usize * case.c..][..case.c], 1e-11),
             }
         }
     }
 
     #[test]
     fn threads_change_no_bit(case in cases()) {
-        let (hidden, weight) = (narrow(&case.hidden), narrow(&case.weight));
+        let (hidden, weight) = (to_f32(&case.hidden), to_f32(&case.weight));
         let (selection, adjoints) = (case.selection(), Adjoints::new(&case.adjoints));
         let run = |threads: usize| {
             rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(|| {
@@ -245,13 +247,13 @@ proptest! {
             let doubles = [&out.emissions, &out.log_sum, &grads.bias];
             singles.chain(doubles.into_iter().flatten().map(|x| x.to_bits())).collect()
         };
-        let one = bits(run(1));
-        prop_assert_eq!(&one, &bits(run(2)));
-        prop_assert_eq!(&one, &bits(run(5)));
+        let expected = bits(run(1));
+        prop_assert_eq!(&expected, &bits(run(2)));
+        prop_assert_eq!(&expected, &bits(run(5)));
     }
 }
 
-/// `h[i] = tanh(frames[i / labels] + labels[i % labels])`, made where it is needed.
+/// `h[i] = tanh(frames[i / labels] + labels[i % labels])`, computed on the fly.
 struct Sums<'a> {
     frames: &'a [f64],
     labels: &'a [f64],
@@ -259,7 +261,7 @@ struct Sums<'a> {
 }
 
 impl Sums<'_> {
-    /// The rows that a site adds.
+    /// Returns the rows that a site adds.
     fn rows(&self, site: usize) -> [usize; 2] {
         let labels = self.labels.len() / self.width;
         [site / labels * self.width, site % labels * self.width]
@@ -274,7 +276,7 @@ impl Sites<f64> for Sums<'_> {
     fn width(&self) -> usize {
         self.width
     }
-    fn largest(&self) -> f64 {
+    fn max_abs(&self) -> f64 {
         1.0
     }
     fn fill(&self, sites: &[usize], hidden: &mut [f64]) {
@@ -300,7 +302,7 @@ impl Sites<f64> for Sums<'_> {
     }
 }
 
-/// Sites that make their rows are the same as the rows, and what made them gets its gradient.
+/// Sites that compute their rows equal given rows, and propagate gradients.
 #[test]
 fn sites_equal_their_rows() {
     let (h, c, frames, labels) = (3, 11, 4, 3);
@@ -312,7 +314,7 @@ fn sites_equal_their_rows() {
     let selection =
         Selection::new((0..2 * n).map(|i| (i % c) as u32).collect(), vec![true; 2 * n], 2).unwrap();
     let adjoints: Vec<f64> = (0..2 * n).map(|i| value(i + 7)).collect();
-    let plan = Plan { held: 5, ..Plan::custom(5, 3, 4, 2, 7) };
+    let plan = Plan { saved_hidden: 5, ..Plan::custom(5, 3, 4, 2, 7) };
     let head = Head::new(&weight, None, h).unwrap();
     let sums = Sums { frames: &f, labels: &g, width: h };
     let mut hidden = vec![0.0; n * h];
@@ -349,9 +351,9 @@ fn one_site(
 }
 
 #[test]
-fn masked_classes_are_legal_and_bad_rows_are_named() {
+fn masked_classes_are_valid_and_bad_rows_are_named() {
     let masked = f32::NEG_INFINITY;
-    // Masked classes fill whole tiles, before and after the live one.
+    // Masked classes fill whole tiles before and after the unmasked one.
     let out = one_site(&[0.0; 5], &[masked, masked, 0.5, masked, masked], vec![2, 0], 2).unwrap();
     assert_eq!((out.emissions[0], out.emissions[1]), (0.0, f64::NEG_INFINITY));
     let all = one_site(&[0.0; 3], &[masked; 3], vec![0], 2);
@@ -440,7 +442,7 @@ fn mistakes_are_named() {
     assert!(scores::forward(&[0.0f32], usize::MAX, &[0, 0], 2, &none).is_err());
 }
 
-/// What forward would let pass and backward would turn into NaN.
+/// Forward would accept these, and backward would compute NaN.
 #[test]
 fn infinite_weights_and_adjoints_are_refused() {
     let out = one_site(&[0.3, f32::NEG_INFINITY], &[0.0; 2], vec![0], 2);
@@ -457,7 +459,7 @@ fn infinite_weights_and_adjoints_are_refused() {
     }
 }
 
-/// However many tasks look, the first site is named.
+/// The first bad site is named, for any number of tasks.
 #[test]
 fn the_first_bad_site_is_named() {
     let n = 20_000;
@@ -475,18 +477,18 @@ fn the_first_bad_site_is_named() {
     };
     let back = |adjoints: &Adjoints| backward(&rows, &head, &selection, &out, adjoints, &plan).unwrap_err();
     let (good, bad) = (with(&[]), with(&[15_000, 6500, 18_000]));
-    let named = |argument, error| {
+    let check = |argument, error| {
         assert_eq!(error, Error::Adjoint { argument, site: 6500, value: 6500.0 * 1e300 });
     };
-    named("adjoints.emissions", back(&Adjoints::new(&bad)));
-    named("adjoints.log_z", back(&Adjoints { log_z: Some(&bad), ..Adjoints::new(&good) }));
+    check("adjoints.emissions", back(&Adjoints::new(&bad)));
+    check("adjoints.log_z", back(&Adjoints { log_z: Some(&bad), ..Adjoints::new(&good) }));
     let clamp = Some(Clamp { limit: 1.0, weights: &bad });
-    named("adjoints.clamp.weights", back(&Adjoints { clamp, ..Adjoints::new(&good) }));
+    check("adjoints.clamp.weights", back(&Adjoints { clamp, ..Adjoints::new(&good) }));
 }
 
-/// What a call finds does not depend on what an earlier one left in its buffers.
+/// Buffers of earlier calls do not affect results.
 #[test]
-fn what_is_taken_back_reaches_no_result() {
+fn recycled_buffers_do_not_affect_results() {
     let weight: Vec<f32> = (0..37).map(|i| (i * 5 % 17) as f32 / 9.0 - 1.0).collect();
     let head = Head::new(&weight, None, 1).unwrap();
     let mut workspace = Workspace::new(DEFAULT_BUDGET, true);
@@ -500,50 +502,55 @@ fn what_is_taken_back_reaches_no_result() {
             let adjoints: Vec<_> = (0..3 * n).map(|i| if i % 5 < 3 { 0.0 } else { 0.3 }).collect();
             let adjoints = &Adjoints::new(&adjoints);
             let mut into = Gradients::zero(rows.zero_gradient(), &head);
-            let arguments =
-                Backward { sites: &rows, head: &head, selection: &selection, normalized: &out, adjoints };
-            let counted = panda_core::backward(arguments, workspace, &mut into).unwrap();
-            (out, into, counted)
+            let arguments = BackwardInputs {
+                sites: &rows,
+                head: &head,
+                selection: &selection,
+                normalized: &out,
+                adjoints,
+            };
+            let active = panda_core::backward(arguments, workspace, &mut into).unwrap();
+            (out, into, active)
         };
-        let found = run(&mut workspace);
-        assert_eq!(found, run(&mut Workspace::new(DEFAULT_BUDGET, true)), "{n} sites");
-        assert_eq!((found.0.max.len(), found.0.log_sum.len(), found.0.emissions.len()), (n, n, 3 * n));
-        workspace.recycle(found.0);
+        let actual = run(&mut workspace);
+        assert_eq!(actual, run(&mut Workspace::new(DEFAULT_BUDGET, true)), "{n} sites");
+        assert_eq!((actual.0.max.len(), actual.0.log_sum.len(), actual.0.emissions.len()), (n, n, 3 * n));
+        workspace.recycle(actual.0);
     }
 }
 
 #[test]
-fn a_cut_larger_than_the_problem_is_as_good_as_one_that_fits() {
+fn a_plan_larger_than_the_problem_equals_one_that_fits() {
     let (hidden, weight) = ([0.1f32, 0.2, 0.3, 0.4], [0.5f32, 0.6, 0.7]);
     let (rows, head) = (Rows::new(&hidden, 1).unwrap(), Head::new(&weight, None, 1).unwrap());
     let selection = Selection::new(vec![0; 4], vec![true; 4], 1).unwrap();
     let run = |size: usize| {
-        let plan = Plan { held: size, ..Plan::custom(size, size, size, size, size) };
+        let plan = Plan { saved_hidden: size, ..Plan::custom(size, size, size, size, size) };
         let out = forward(&rows, &head, &selection, &plan).unwrap();
         backward(&rows, &head, &selection, &out, &Adjoints::new(&[1.0; 4]), &plan).unwrap()
     };
     assert_eq!(run(4), run(usize::MAX));
 }
 
-/// When the model is sure, `a - A p` is a difference of nearly equal numbers.
+/// For a confident model, `a - A p` is a difference of nearly equal numbers.
 #[test]
-fn a_sure_model_keeps_its_gradient_in_single_precision() {
+fn a_confident_model_keeps_its_gradient_in_single_precision() {
     let (mut z, mut wide) = ([20.0f32, 0.0, -3.0], [20.0f64, 0.0, -3.0]);
     let selection = Selection::new(vec![0], vec![true], 1).unwrap();
     let out = scores::forward(&z, 3, &[0], 1, &selection).unwrap();
     scores::backward_in_place(&mut z, 3, &[0], &selection, &out, &Adjoints::new(&[-1.0])).unwrap();
     let out = scores::forward(&wide, 3, &[0], 1, &selection).unwrap();
     scores::backward_in_place(&mut wide, 3, &[0], &selection, &out, &Adjoints::new(&[-1.0])).unwrap();
-    for (found, want) in z.iter().zip(wide) {
-        assert!((f64::from(*found) - want).abs() <= 3e-7 * want.abs(), "{found} {want}");
+    for (actual, expected) in z.iter().zip(wide) {
+        assert!((f64::from(*actual) - expected).abs() <= 3e-7 * expected.abs(), "{actual} {expected}");
     }
 }
 
-/// The tensor face: gradients by central differences, and shapes that do not fit.
+/// Tensor gradients equal central differences; wrong shapes are refused.
 #[test]
 fn tensors_have_gradients_and_checked_shapes() {
     use candle_core::{Device, Tensor, Var};
-    use panda_core::candle::normalise_rows;
+    use panda_core::candle::normalize_rows;
     let tensor = |shape: &[usize], salt: usize| -> Tensor {
         let values: Vec<f64> =
             (0..shape.iter().product()).map(|i: usize| ((i * 7 + salt) % 13) as f64 / 9.0 - 0.6).collect();
@@ -554,15 +561,15 @@ fn tensors_have_gradients_and_checked_shapes() {
     let arguments = [tensor(&[3, 2], 1), tensor(&[5, 2], 2), tensor(&[5], 3)];
     let factors = tensor(&[3, 2], 4);
     let loss = |a: &[Tensor]| {
-        let emissions = normalise_rows(&a[0], &a[1], &a[2], selection()).unwrap();
+        let emissions = normalize_rows(&a[0], &a[1], &a[2], selection()).unwrap();
         (emissions * &factors).unwrap().sum_all().unwrap()
     };
     let vars: Vec<Var> = arguments.iter().map(|t| Var::from_tensor(t).unwrap()).collect();
     let tracked: Vec<Tensor> = vars.iter().map(|v| v.as_tensor().clone()).collect();
     let gradients = loss(&tracked).backward().unwrap();
     for (which, var) in vars.iter().enumerate() {
-        let found = gradients.get(var).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap();
-        for (i, found) in found.iter().enumerate() {
+        let actual = gradients.get(var).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap();
+        for (i, actual) in actual.iter().enumerate() {
             let shifted = |d: f64| {
                 let mut a = arguments.to_vec();
                 let mut values = a[which].flatten_all().unwrap().to_vec1::<f64>().unwrap();
@@ -570,17 +577,17 @@ fn tensors_have_gradients_and_checked_shapes() {
                 a[which] = Tensor::from_vec(values, a[which].shape(), &Device::Cpu).unwrap();
                 loss(&a).to_scalar::<f64>().unwrap()
             };
-            let want = (shifted(1e-5) - shifted(-1e-5)) / 2e-5;
-            assert!((found - want).abs() < 1e-9, "argument {which}, element {i}: {found} {want}");
+            let expected = (shifted(1e-5) - shifted(-1e-5)) / 2e-5;
+            assert!((actual - expected).abs() < 1e-9, "argument {which}, element {i}: {actual} {expected}");
         }
     }
 
     let [hidden, weight, bias] = &arguments;
-    let says = |result: candle_core::Result<Tensor>, name: &str| {
+    let check = |result: candle_core::Result<Tensor>, name: &str| {
         let message = result.unwrap_err().to_string();
         assert!(message.contains(name) && message.contains("expected shape"), "{message}");
     };
-    says(normalise_rows(&tensor(&[3, 4], 1), weight, bias, selection()), "hidden");
-    says(normalise_rows(hidden, weight, &tensor(&[1, 5], 1), selection()), "bias");
-    assert!(normalise_rows(hidden, weight, bias, selection()).is_ok());
+    check(normalize_rows(&tensor(&[3, 4], 1), weight, bias, selection()), "hidden");
+    check(normalize_rows(hidden, weight, &tensor(&[1, 5], 1), selection()), "bias");
+    assert!(normalize_rows(hidden, weight, bias, selection()).is_ok());
 }

@@ -1,7 +1,7 @@
-//! Products with the tile registers of AMX: 32 x 32 sums live in four of them, two hold the left rows, two the right
-//! columns.
+//! Products with the tile registers of AMX.
 //!
-//! The instructions are written out, because the language has no stable names for them yet.
+//! Four registers hold 32 x 32 sums, two the left rows and two the right columns. The instructions
+//! are inline assembly, as Rust has no stable intrinsics for them.
 #![allow(unsafe_code)]
 use std::arch::asm;
 
@@ -24,20 +24,20 @@ const TILE_CONFIG: TileConfig = {
     TileConfig(shapes)
 };
 
-/// `out (=|+=) left · right` over `depth` tiles of the sum.
+/// Computes `out (=|+=) left · right` over `depth` tiles of the sum.
 ///
 /// ```text
 /// for rows I of 32, for columns J of 32:
-///   out[I, J] (=|+=) left[I] · right[J]      by way of a block of its own where there are fewer
+///   out[I, J] (=|+=) left[I] · right[J]      through a temporary block if it is smaller
 /// ```
-/// Nothing that is called in here uses the tile registers; a panic would leave them configured, which the next call does
-/// again.
+/// No called function uses the tile registers. After a panic they stay configured, and the next
+/// call configures them again.
 pub(super) fn product(
-    _proof: Amx,
+    _token: Amx,
     out: ViewMut<f32>,
     (left, right): (&[Tile], &[Tile]),
     depth: usize,
-    how: Accumulate,
+    accumulate: Accumulate,
 ) {
     let ViewMut { data, rows, cols, stride } = out;
     // SAFETY: the token proves that the registers are there; the shapes are legal.
@@ -50,27 +50,36 @@ pub(super) fn product(
             if rows - row >= BLOCK && cols - col >= BLOCK {
                 assert!(to.len() >= (BLOCK - 1) * stride + BLOCK);
                 // SAFETY: `to` has 32 rows of 32 elements at this stride.
-                unsafe { block(left, right, depth, to.as_mut_ptr(), stride, how) };
+                unsafe { block(left, right, depth, to.as_mut_ptr(), stride, accumulate) };
             } else {
                 let mut part = [0.0; BLOCK * BLOCK];
-                // SAFETY: the array is such a block.
+                // SAFETY: the array has 32 rows of 32 elements.
                 unsafe { block(left, right, depth, part.as_mut_ptr(), BLOCK, Accumulate::Replace) };
-                place(&part, OutputTile { out: to, rows: rows - row, cols: cols - col, stride, how });
+                place(&part, OutputTile { out: to, rows: rows - row, cols: cols - col, stride, accumulate });
             }
         }
     }
-    // SAFETY: gives the registers back; nothing in them is needed any more.
+    // SAFETY: releases the registers; their contents are not needed any more.
     unsafe { asm!("tilerelease", options(nostack, nomem)) };
 }
 
-/// 32 x 32 sums over two micro-panels of `depth` tiles on either side.
+/// Computes 32 x 32 sums over two micro-panels of `depth` tiles on either side.
 ///
 /// # Safety
-/// The tile registers must have the shapes above, and `out` 32 rows of 32 elements, `stride` apart.
-unsafe fn block(left: &[Tile], right: &[Tile], depth: usize, out: *mut f32, stride: usize, how: Accumulate) {
+/// The tile registers must be configured as above, and `out` must have 32 rows of 32 elements,
+/// `stride` apart.
+unsafe fn block(
+    left: &[Tile],
+    right: &[Tile],
+    depth: usize,
+    out: *mut f32,
+    stride: usize,
+    accumulate: Accumulate,
+) {
     assert!(depth > 0 && left.len() == 2 * depth && right.len() == 2 * depth);
     let bytes = stride * size_of::<f32>();
-    // SAFETY: the loop reads `depth` tiles of each micro-panel, and writes what the caller promises is there.
+    // SAFETY: the loop reads `depth` tiles of each micro-panel, and writes memory that the caller
+    // guarantees.
     unsafe {
         asm!(
             "test {add:e}, {add:e}",
@@ -104,7 +113,7 @@ unsafe fn block(left: &[Tile], right: &[Tile], depth: usize, out: *mut f32, stri
             "tilestored [{out} + {bytes}*1 + 64], tmm1",
             "tilestored [{below} + {bytes}*1], tmm2",
             "tilestored [{below} + {bytes}*1 + 64], tmm3",
-            add = in(reg) i32::from(how == Accumulate::Add),
+            add = in(reg) i32::from(accumulate == Accumulate::Add),
             out = in(reg) out,
             below = in(reg) out.add(SIDE * stride),
             bytes = in(reg) bytes,

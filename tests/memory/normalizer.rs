@@ -1,8 +1,8 @@
-//! The budget is a promise: what a call of the normaliser allocates is never more than was planned, and that never more
+//! The budget is a promise: what a call of the normalizer allocates is never more than was planned, and that never more
 //! than the budget.
 use panda::panda_core::{
-    Adjoints, Backward, Error, Gradients, Head, Normalized, Plan, Precision, Real, Rows, Selection, Shape,
-    Sites, Workspace, backward, forward,
+    Adjoints, BackwardInputs, Error, Gradients, Head, Normalized, Plan, Precision, Real, Rows, Selection,
+    Shape, Sites, Workspace, backward, forward,
 };
 
 use crate::counting::{alive, turn};
@@ -54,7 +54,7 @@ impl<F: Real> Problem<F> {
         let mut into = Gradients::zero(sites.zero_gradient(), head);
         let (measured, out) = measure(|| {
             let normalized = forward(sites, head, selection, workspace)?;
-            let arguments = Backward { sites, head, selection, normalized: &normalized, adjoints };
+            let arguments = BackwardInputs { sites, head, selection, normalized: &normalized, adjoints };
             backward(arguments, workspace, &mut into)?;
             Ok(normalized)
         });
@@ -63,7 +63,7 @@ impl<F: Real> Problem<F> {
 
     /// Runs with budgets from the smallest cut on; returns how many calls there were.
     fn keeps_its_promise(&self, precision: Precision) -> usize {
-        let smallest = Plan::<F>::smallest(self.shape, precision).bytes();
+        let smallest = Plan::<F>::minimal_scratch(self.shape, precision).bytes();
         let whole = Plan::<F>::new(self.shape, precision, usize::MAX, true).unwrap();
         let whole = whole.scratch(self.shape, precision).bytes();
         let part = |eighths: usize| smallest + whole.saturating_sub(smallest) / 8 * eighths;

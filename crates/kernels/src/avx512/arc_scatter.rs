@@ -1,13 +1,13 @@
-//! Rows of weights that fan out over states.
+//! AVX-512 versions of the functions of [`ArcScatter`].
 use std::arch::x86_64::*;
 
-use super::{LANES, exp_lanes, filled, lanes, load_from, store_to};
-use crate::fan::{Fan, width};
+use super::{LANES, exp_lanes, lane_mask, lanes, load_from, store_to};
+use crate::arc_scatter::{ArcScatter, width};
 
-/// As [`crate::fan::max`].
+/// As [`crate::arc_scatter::max`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-pub fn fan_max(out: &mut [f32], fan: Fan<f32>) {
-    for (_, row, shift, start) in fan.each() {
+pub fn scatter_max(out: &mut [f32], arcs: ArcScatter<f32>) {
+    for (_, row, shift, start) in arcs.reachable() {
         let (out, shift) = (&mut out[start..][..row.len()], _mm512_set1_ps(shift));
         lanes!(row.len(), |at| {
             let old = load_from::<FULL>(out, at, f32::NEG_INFINITY);
@@ -17,10 +17,10 @@ pub fn fan_max(out: &mut [f32], fan: Fan<f32>) {
     }
 }
 
-/// As [`crate::fan::sum`].
+/// As [`crate::arc_scatter::sum`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-pub fn fan_sum(sums: &mut [f32], max: &[f32], fan: Fan<f32>) {
-    for (_, row, shift, start) in fan.each() {
+pub fn scatter_exp_sum(sums: &mut [f32], max: &[f32], arcs: ArcScatter<f32>) {
+    for (_, row, shift, start) in arcs.reachable() {
         let (sums, max) = (&mut sums[start..][..row.len()], &max[start..][..row.len()]);
         let shift = _mm512_set1_ps(shift);
         lanes!(row.len(), |at| {
@@ -31,23 +31,23 @@ pub fn fan_sum(sums: &mut [f32], max: &[f32], fan: Fan<f32>) {
     }
 }
 
-/// As [`crate::fan::best`].
+/// As [`crate::arc_scatter::best`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-pub fn fan_best(best: &mut [f32], from: &mut [u32], fan: Fan<f32>) {
+pub fn scatter_argmax(best: &mut [f32], from: &mut [u32], arcs: ArcScatter<f32>) {
     let lane = _mm512_set_epi32(16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1);
-    for (state, row, shift, start) in fan.each() {
+    for (state, row, shift, start) in arcs.reachable() {
         let (best, from) = (&mut best[start..][..row.len()], &mut from[start..][..row.len()]);
         let shift = _mm512_set1_ps(shift);
         lanes!(row.len(), |at| {
             let old = load_from::<FULL>(best, at, f32::NEG_INFINITY);
             let w = _mm512_add_ps(load_from::<FULL>(row, at, f32::NEG_INFINITY), shift);
             let better = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(w, old);
-            let better = if FULL { better } else { better & filled(row.len() - at) };
+            let better = if FULL { better } else { better & lane_mask(row.len() - at) };
             let arc =
-                _mm512_add_epi32(lane, _mm512_set1_epi32(((fan.first + state) * row.len() + at) as i32));
+                _mm512_add_epi32(lane, _mm512_set1_epi32(((arcs.first_row + state) * row.len() + at) as i32));
             let (best, from) = (&mut best[at..], &mut from[at..]);
             debug_assert!(!FULL || best.len() >= LANES);
-            // SAFETY: the mask has only lanes that there are elements for.
+            // SAFETY: the mask contains only lanes that have elements.
             unsafe {
                 _mm512_mask_storeu_ps(best.as_mut_ptr(), better, w);
                 _mm512_mask_storeu_epi32(from.as_mut_ptr().cast(), better, arc);
@@ -56,38 +56,48 @@ pub fn fan_best(best: &mut [f32], from: &mut [u32], fan: Fan<f32>) {
     }
 }
 
-/// As [`crate::fan::stay`].
+/// As [`crate::arc_scatter::stay`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-pub fn fan_stay(best: &mut [f32], from: &mut [u32], alpha: &[f32], blank: &[f32], places: &[u32]) -> f32 {
+pub fn merge_self_loops(
+    best: &mut [f32],
+    from: &mut [u32],
+    alpha: &[f32],
+    blank: &[f32],
+    positions: &[u32],
+) -> f32 {
     let c = best.len();
-    assert!(from.len() == c && alpha.len() == c && places.len() == c, "fan: one of each for {c} states");
-    let end = i32::try_from(blank.len()).expect("as many blanks as a gather can tell apart");
+    assert!(
+        from.len() == c && alpha.len() == c && positions.len() == c,
+        "arc scatter: expected slices of {c} states"
+    );
+    let end = i32::try_from(blank.len()).expect("the number of blanks fits the index of a gather");
     let mut tops = _mm512_set1_ps(f32::NEG_INFINITY);
     for at in (0..c).step_by(LANES) {
-        let (best, from, alpha, places) = (&mut best[at..], &mut from[at..], &alpha[at..], &places[at..]);
-        let here = filled(best.len());
-        // SAFETY: the mask has only lanes that there are elements for in each of the four, and places within `blank`.
+        let (best, from, alpha, positions) =
+            (&mut best[at..], &mut from[at..], &alpha[at..], &positions[at..]);
+        let mask = lane_mask(best.len());
+        // SAFETY: the mask contains only lanes that have elements, and positions within `blank`.
         unsafe {
-            let places = _mm512_maskz_loadu_epi32(here, places.as_ptr().cast());
-            let within = _mm512_mask_cmplt_epu32_mask(here, places, _mm512_set1_epi32(end));
-            assert_eq!(within, here, "fan: places beyond {end} blanks");
+            let positions = _mm512_maskz_loadu_epi32(mask, positions.as_ptr().cast());
+            let within = _mm512_mask_cmplt_epu32_mask(mask, positions, _mm512_set1_epi32(end));
+            assert_eq!(within, mask, "arc scatter: expected positions below {end}");
             let blank =
-                _mm512_mask_i32gather_ps::<4>(_mm512_setzero_ps(), within, places, blank.as_ptr().cast());
-            let w = _mm512_add_ps(_mm512_maskz_loadu_ps(here, alpha.as_ptr()), blank);
-            let known = _mm512_maskz_loadu_ps(here, best.as_ptr());
-            // Not greater, so that NaN is seen.
-            let stays = _mm512_mask_cmp_ps_mask::<_CMP_NGT_UQ>(here, known, w);
+                _mm512_mask_i32gather_ps::<4>(_mm512_setzero_ps(), within, positions, blank.as_ptr().cast());
+            let w = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, alpha.as_ptr()), blank);
+            let old = _mm512_maskz_loadu_ps(mask, best.as_ptr());
+            // Not greater, so that NaN propagates.
+            let stays = _mm512_mask_cmp_ps_mask::<_CMP_NGT_UQ>(mask, old, w);
             _mm512_mask_storeu_ps(best.as_mut_ptr(), stays, w);
             _mm512_mask_storeu_epi32(from.as_mut_ptr().cast(), stays, _mm512_setzero_si512());
-            tops = _mm512_mask_max_ps(tops, here, _mm512_mask_mov_ps(known, stays, w), tops);
+            tops = _mm512_mask_max_ps(tops, mask, _mm512_mask_mov_ps(old, stays, w), tops);
         }
     }
     _mm512_reduce_max_ps(tops)
 }
 
-/// As [`crate::fan::back`].
+/// As [`crate::arc_scatter::back`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-pub fn fan_back(rows: &mut [f32], shifts: &[f32], starts: &[u32], next: &[f32], sums: &mut [f32]) {
+pub fn gather_exp(rows: &mut [f32], shifts: &[f32], starts: &[u32], next: &[f32], sums: &mut [f32]) {
     let width = width(rows, starts).max(1);
     let states = rows.chunks_exact_mut(width).zip(sums).zip(shifts.iter().zip(starts));
     for ((row, sum), (&shift, &start)) in states {

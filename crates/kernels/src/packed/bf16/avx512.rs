@@ -1,11 +1,11 @@
-//! Packing and products with the instructions of AVX-512 BF16.
+//! AVX-512 BF16 versions of packing and products.
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 
 use super::{BLOCK, Operand, OperandSource, SIDE, Tile, is_transposed};
-use crate::{avx512::filled, packed::pack_avx512::transpose, simd::Avx512Bf16};
+use crate::{avx512::lane_mask, packed::pack_avx512::transpose, simd::Avx512Bf16};
 
-/// 16 elements of a row from a column on, 0 where the matrix ends.
+/// Loads 16 elements of a row from a column on, 0 beyond the matrix.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 fn load(source: &OperandSource<f32>, row: usize, col: usize) -> __m512 {
     if row >= source.rows || col >= source.cols {
@@ -13,12 +13,12 @@ fn load(source: &OperandSource<f32>, row: usize, col: usize) -> __m512 {
     }
     let row = &source.data[row * source.stride..][col..source.cols];
     // SAFETY: only as many lanes are read as there are elements.
-    unsafe { _mm512_maskz_loadu_ps(filled(row.len()), row.as_ptr()) }
+    unsafe { _mm512_maskz_loadu_ps(lane_mask(row.len()), row.as_ptr()) }
 }
 
 /// As [`super::pack_tile`].
 pub(super) fn pack_tile(
-    _proof: Avx512Bf16,
+    _token: Avx512Bf16,
     source: &OperandSource<f32>,
     at: (usize, usize),
     operand: Operand,
@@ -36,8 +36,8 @@ fn pack_tile_wide(
     tile: &mut Tile,
 ) {
     let mut pairs = [_mm512_setzero_si512(); SIDE];
-    // Words of two registers in turn.
-    let both = _mm512_set_epi16(
+    // Interleaves the 16-bit words of two registers.
+    let interleaved = _mm512_set_epi16(
         31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18,
         2, 17, 1, 16, 0,
     );
@@ -48,7 +48,7 @@ fn pack_tile_wide(
         };
         // SAFETY: both types are 64 bytes without any invariant.
         let halves: __m512i = unsafe { std::mem::transmute(_mm512_cvtne2ps_pbh(high, low)) };
-        *pairs = if source.across { _mm512_permutexvar_epi16(both, halves) } else { halves };
+        *pairs = if source.across { _mm512_permutexvar_epi16(interleaved, halves) } else { halves };
     }
     if is_transposed(source, operand) {
         transpose(&mut pairs);
@@ -59,8 +59,8 @@ fn pack_tile_wide(
     }
 }
 
-/// A block of `left · right`, two micro-panels of `depth` tiles each.
-pub(super) fn block(_proof: Avx512Bf16, left: &[Tile], right: &[Tile], depth: usize) -> [f32; BLOCK * BLOCK] {
+/// Computes a block of `left · right` from two micro-panels of `depth` tiles each.
+pub(super) fn block(_token: Avx512Bf16, left: &[Tile], right: &[Tile], depth: usize) -> [f32; BLOCK * BLOCK] {
     // SAFETY: the token proves the features.
     unsafe { block_wide(left, right, depth) }
 }
@@ -73,7 +73,7 @@ fn block_wide(left: &[Tile], right: &[Tile], depth: usize) -> [f32; BLOCK * BLOC
             let mut sums = [_mm512_setzero_ps(); SIDE];
             for (left, right) in left.iter().zip(right) {
                 for pair in 0..SIDE {
-                    // SAFETY: a row of a tile has 64 bytes, and its four bytes at twice `pair` are inside.
+                    // SAFETY: a row of a tile has 64 bytes, four of them at `2 * pair`.
                     unsafe {
                         let r = _mm512_load_si512(right.0.as_ptr().add(pair * 2 * SIDE).cast());
                         let r: __m512bh = std::mem::transmute(r);

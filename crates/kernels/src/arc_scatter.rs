@@ -1,42 +1,43 @@
-//! Rows of weights that fan out from states to runs of successive states: a frame of a lattice over label contexts.
+//! Arc weights from states to runs of consecutive states: a frame over label contexts.
 //!
 //! ```text
-//! row p of width V meets the states  d = starts[p] .. starts[p] + V        w = rows[p, i] + shifts[p]
-//! max     out[d + i] = max(out[d + i], w)
-//! sum     sums[d + i] += exp(w - max[d + i])
-//! best    w > best[d + i]:  best[d + i] = w, from[d + i] = (first + p) V + i + 1      the first of equals stays
-//! back    rows[p, i] = exp(w + next[d + i]), sums[p] = sum of that row
-//! stay    w = alpha[q] + blank[places[q]] >= best[q]:  best[q] = w, from[q] = 0                the last arc, which ends where it begins
+//! row p of width V leads to states  d = starts[p] .. starts[p] + V      w = rows[p, i] + shifts[p]
+//! scatter_max       out[d + i] = max(out[d + i], w)
+//! scatter_exp_sum   sums[d + i] += exp(w - max[d + i])
+//! scatter_argmax    if w > best[d + i]:  best[d + i] = w, from[d + i] = (first_row + p) V + i + 1
+//! gather_exp        rows[p, i] = exp(w + next[d + i]), sums[p] = Σ_i rows[p, i]
+//! merge_self_loops  w = alpha[q] + blank[positions[q]]; if w >= best[q]: best[q] = w, from[q] = 0
 //! ```
-//! Shifts of -inf are rows that nobody reaches: they add nothing, and `back` makes them 0.
+//! The first of equal arcs wins, except for self-loops. A shift of -inf marks an unreachable state:
+//! its row is skipped, and `gather_exp` sets it to 0.
 use crate::Real;
 
-/// Rows, what is added to each, and where each begins among the states.
+/// Rows of arc weights, with shifts and first destination states.
 #[derive(Debug, Clone, Copy)]
-pub struct Fan<'a, F> {
+pub struct ArcScatter<'a, F> {
     /// *C x V*
     pub rows: &'a [F],
     /// *C*
     pub shifts: &'a [F],
     /// *C*
     pub starts: &'a [u32],
-    /// What the first row is called.
-    pub first: usize,
+    /// Index of the first row.
+    pub first_row: usize,
 }
 
-impl<'a, F: Real> Fan<'a, F> {
+impl<'a, F: Real> ArcScatter<'a, F> {
     /// V
     pub(crate) fn width(&self) -> usize {
         width(self.rows, self.starts)
     }
 
-    /// Number, row, shift and start of each row that somebody reaches.
+    /// Iterates over index, row, shift and start of the reachable rows.
     #[inline(always)]
-    pub(crate) fn each(&self) -> impl Iterator<Item = (usize, &'a [F], F, usize)> + use<'a, F> {
+    pub(crate) fn reachable(&self) -> impl Iterator<Item = (usize, &'a [F], F, usize)> + use<'a, F> {
         let Self { rows, shifts, starts, .. } = *self;
         let rows = rows.chunks_exact(self.width().max(1)).zip(shifts.iter().zip(starts));
-        let each = rows.enumerate().map(|(at, (row, (&shift, &start)))| (at, row, shift, start as usize));
-        each.filter(|&(_, _, shift, _)| shift != F::NEG_INFINITY)
+        let rows = rows.enumerate().map(|(at, (row, (&shift, &start)))| (at, row, shift, start as usize));
+        rows.filter(|&(_, _, shift, _)| shift != F::NEG_INFINITY)
     }
 }
 
@@ -45,8 +46,8 @@ pub(crate) fn width<F>(rows: &[F], starts: &[u32]) -> usize {
 }
 
 #[inline(always)]
-pub(crate) fn max<F: Real>(out: &mut [F], fan: Fan<F>) {
-    for (_, row, shift, start) in fan.each() {
+pub(crate) fn max<F: Real>(out: &mut [F], arcs: ArcScatter<F>) {
+    for (_, row, shift, start) in arcs.reachable() {
         for (out, &w) in out[start..][..row.len()].iter_mut().zip(row) {
             let w = w + shift;
             *out = if w > *out { w } else { *out };
@@ -55,8 +56,8 @@ pub(crate) fn max<F: Real>(out: &mut [F], fan: Fan<F>) {
 }
 
 #[inline(always)]
-pub(crate) fn sum<F: Real>(sums: &mut [F], max: &[F], fan: Fan<F>, exp: impl Fn(F) -> F) {
-    for (_, row, shift, start) in fan.each() {
+pub(crate) fn sum<F: Real>(sums: &mut [F], max: &[F], arcs: ArcScatter<F>, exp: impl Fn(F) -> F) {
+    for (_, row, shift, start) in arcs.reachable() {
         let states = sums[start..][..row.len()].iter_mut().zip(&max[start..]);
         for ((sum, &max), &w) in states.zip(row) {
             *sum += exp(w + shift - max);
@@ -65,9 +66,9 @@ pub(crate) fn sum<F: Real>(sums: &mut [F], max: &[F], fan: Fan<F>, exp: impl Fn(
 }
 
 #[inline(always)]
-pub(crate) fn best<F: Real>(best: &mut [F], from: &mut [u32], fan: Fan<F>) {
-    for (at, row, shift, start) in fan.each() {
-        let at = fan.first + at;
+pub(crate) fn best<F: Real>(best: &mut [F], from: &mut [u32], arcs: ArcScatter<F>) {
+    for (at, row, shift, start) in arcs.reachable() {
+        let at = arcs.first_row + at;
         let states = best[start..][..row.len()].iter_mut().zip(&mut from[start..]);
         for (i, ((best, from), &w)) in states.zip(row).enumerate() {
             let w = w + shift;
@@ -102,16 +103,22 @@ pub(crate) fn back<F: Real>(
     }
 }
 
-/// Returns the best of all.
+/// Merges the self-loop of each state; returns the largest result.
 ///
 /// # Panics
-/// If there is not one of each for all states, or a place beyond `blank`.
+/// If a slice is shorter than the states, or a position is beyond `blank`.
 #[inline(always)]
-pub(crate) fn stay<F: Real>(best: &mut [F], from: &mut [u32], alpha: &[F], blank: &[F], places: &[u32]) -> F {
+pub(crate) fn stay<F: Real>(
+    best: &mut [F],
+    from: &mut [u32],
+    alpha: &[F],
+    blank: &[F],
+    positions: &[u32],
+) -> F {
     let mut top = F::NEG_INFINITY;
-    let states = best.iter_mut().zip(from).zip(alpha.iter().zip(places));
-    for ((best, from), (&alpha, &place)) in states {
-        let w = alpha + blank[place as usize];
+    let states = best.iter_mut().zip(from).zip(alpha.iter().zip(positions));
+    for ((best, from), (&alpha, &position)) in states {
+        let w = alpha + blank[position as usize];
         let label = *best > w;
         *best = if label { *best } else { w };
         *from = if label { *from } else { 0 };

@@ -1,0 +1,120 @@
+//! The LSTM cell for rows of a strip of units.
+//!
+//! ```text
+//! i, f, o = σ(..)   g = tanh(..)       c = f c' + i g       h = o tanh(c)
+//! backward, given dh and the dc of the next frame:
+//!   dc += dh o (1 - tanh²c)    dc' = dc f
+//!   da = [dc g i(1-i), dc c' f(1-f), dc i (1-g²), dh tanh(c) o(1-o)]
+//! ```
+//! c' is the cell of the previous frame.
+use crate::{Real, product::UNITS_PER_STRIP};
+
+/// Gates of a row of a strip.
+const GATES: usize = 4 * UNITS_PER_STRIP;
+
+/// Computes gates, cell and state of a frame in place.
+///
+/// # Shapes
+/// `gates` *rows x (i, f, g, o) x 16*: inputs of the nonlinearities, overwritten by their values;
+/// `cell` *rows x 16*: c', overwritten by c; `state` *rows x 16*: output h.
+///
+/// # Panics
+/// If the lengths do not match.
+pub fn lstm_cell_forward<F: Real>(gates: &mut [F], cell: &mut [F], state: &mut [F]) {
+    check(gates.len(), &[cell.len(), state.len()]);
+    F::lstm_cell_forward(gates, cell, state);
+}
+
+/// Backward of [`lstm_cell_forward`], in place.
+///
+/// # Shapes
+/// `gates`: values from forward, overwritten by da; `cell` c; `previous` c'; `dh`; `carry`: dc of
+/// next frame, overwritten by dc'.
+///
+/// # Panics
+/// If the lengths do not match.
+pub fn lstm_cell_backward<F: Real>(gates: &mut [F], [cell, old, dh]: [&[F]; 3], carry: &mut [F]) {
+    check(gates.len(), &[cell.len(), old.len(), dh.len(), carry.len()]);
+    F::lstm_cell_backward(gates, [cell, old, dh], carry);
+}
+
+fn check(gates: usize, others: &[usize]) {
+    let fits = gates.is_multiple_of(GATES) && others.iter().all(|len| len * 4 == gates);
+    assert!(fits, "LSTM cell: {gates} gates do not match units of {others:?}");
+}
+
+/// Portable version of [`lstm_cell_forward`].
+pub(crate) fn forward<F: Real>(gates: &mut [F], cell: &mut [F], state: &mut [F]) {
+    let rows = gates.chunks_exact_mut(GATES).zip(cell.chunks_exact_mut(UNITS_PER_STRIP));
+    for ((gates, cell), state) in rows.zip(state.chunks_exact_mut(UNITS_PER_STRIP)) {
+        let (input_and_forget, rest) = gates.split_at_mut(2 * UNITS_PER_STRIP);
+        let (g, o) = rest.split_at_mut(UNITS_PER_STRIP);
+        F::sigmoid_slice(input_and_forget);
+        F::tanh_slice(g);
+        F::sigmoid_slice(o);
+        let (i, f) = input_and_forget.split_at(UNITS_PER_STRIP);
+        for k in 0..UNITS_PER_STRIP {
+            cell[k] = f[k] * cell[k] + i[k] * g[k];
+        }
+        state.copy_from_slice(cell);
+        F::tanh_slice(state);
+        state.iter_mut().zip(o).for_each(|(state, o)| *state *= *o);
+    }
+}
+
+/// Portable version of [`lstm_cell_backward`].
+pub(crate) fn backward<F: Real>(gates: &mut [F], [cell, old, dh]: [&[F]; 3], carry: &mut [F]) {
+    let rows = gates
+        .chunks_exact_mut(GATES)
+        .zip(cell.chunks_exact(UNITS_PER_STRIP))
+        .zip(old.chunks_exact(UNITS_PER_STRIP));
+    for (((gates, cell), old), (dh, carry)) in
+        rows.zip(dh.chunks_exact(UNITS_PER_STRIP).zip(carry.chunks_exact_mut(UNITS_PER_STRIP)))
+    {
+        let mut tanh_c = [F::ZERO; UNITS_PER_STRIP];
+        tanh_c.copy_from_slice(cell);
+        F::tanh_slice(&mut tanh_c);
+        for k in 0..UNITS_PER_STRIP {
+            let [i, f, g, o] = [0, 1, 2, 3].map(|gate| gates[gate * UNITS_PER_STRIP + k]);
+            let dc = carry[k] + dh[k] * o * (F::ONE - tanh_c[k] * tanh_c[k]);
+            carry[k] = dc * f;
+            gates[k] = dc * g * i * (F::ONE - i);
+            gates[UNITS_PER_STRIP + k] = dc * (f * (F::ONE - f)) * old[k];
+            gates[2 * UNITS_PER_STRIP + k] = dc * i * (F::ONE - g * g);
+            gates[3 * UNITS_PER_STRIP + k] = dh[k] * tanh_c[k] * o * (F::ONE - o);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{dispatch, packed::check::synthetic, simd::SimdLevel};
+
+    #[test]
+    fn every_level_is_close_to_f64() {
+        let rows = 3;
+        let wide = |values: &[f32]| values.iter().map(|&value| f64::from(value)).collect::<Vec<_>>();
+        let [gates, old, dh, dc] =
+            [4, 1, 1, 1].map(|each| synthetic::<f32>(each * rows * UNITS_PER_STRIP, each as u32));
+        for level in SimdLevel::all() {
+            let (mut a, mut c, mut h, mut carry) = (gates.clone(), old.clone(), old.clone(), dc.clone());
+            let (mut wide_a, mut wide_c, mut wide_h, mut wide_carry) =
+                (wide(&a), wide(&c), wide(&h), wide(&carry));
+            let close = |actual: &[f32], exact: &[f64], what: &str| {
+                for (&actual, exact) in actual.iter().zip(exact) {
+                    assert!((f64::from(actual) - exact).abs() < 2e-6, "{level:?}, {what}: {actual}, {exact}");
+                }
+            };
+            dispatch::lstm_cell_forward(level, &mut a, &mut c, &mut h);
+            lstm_cell_forward(&mut wide_a, &mut wide_c, &mut wide_h);
+            close(&a, &wide_a, "gates");
+            close(&c, &wide_c, "c");
+            close(&h, &wide_h, "h");
+            dispatch::lstm_cell_backward(level, &mut a, [&c, &old, &dh], &mut carry);
+            lstm_cell_backward(&mut wide_a, [&wide_c, &wide(&old), &wide(&dh)], &mut wide_carry);
+            close(&a, &wide_a, "da");
+            close(&carry, &wide_carry, "dc");
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The arcs of topologies that the first pass supports.
+use rnnt_dp::{Arc, Part, Topology};
+
+use crate::{Error, Result};
+
+/// Arcs of blank and label in a supported topology.
+///
+/// The blank leads to `(t+1, u)`, the label to `(t, u+1)` or `(t+1, u+1)`, possibly with the blank
+/// of its new context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ArcShape {
+    /// Frames that a label advances: 0 or 1.
+    label_frames: usize,
+    /// Whether a label forces the blank of its frame.
+    ///
+    /// Then `e(label at (t,u)) += e(blank at (t,u+1))`.
+    pub forces_blank: bool,
+}
+
+impl ArcShape {
+    /// Fails for unsupported topologies.
+    pub fn new(topology: &Topology) -> Result<Self> {
+        let part = |column, labels| Part { column, labels };
+        let blank = Arc { frames: 1, labels: 0, may_end: true };
+        let arc_shape = || {
+            let [first, label] = topology.arcs() else { return None };
+            let has_standard_blank =
+                topology.columns() == 2 && *first == blank && topology.parts(0) == [part(0, 0)];
+            let forces_blank = match topology.parts(1) {
+                [label] if *label == part(1, 0) => false,
+                [label, blank] if [*label, *blank] == [part(1, 0), part(0, 1)] => true,
+                _ => return None,
+            };
+            let is_supported = has_standard_blank
+                && label.labels == 1
+                && label.frames <= 1
+                && label.may_end == (label.frames == 1);
+            is_supported.then_some(Self { label_frames: label.frames, forces_blank })
+        };
+        arc_shape().ok_or_else(|| Error::Topology { found: Box::new(topology.clone()) })
+    }
+
+    /// Returns the minimum width of a band: the positions that the arcs of a frame use.
+    pub fn min_width(self) -> usize {
+        1 + usize::from(self.label_frames == 0 || self.forces_blank)
+    }
+
+    /// Returns the maximum distance between the starts of consecutive bands.
+    pub fn max_start_step(self, width: usize) -> usize {
+        if self.label_frames == 0 { width.max(2) - 1 } else { 1 }
+    }
+
+    /// Returns the minimum width of bands that can emit all labels.
+    pub fn feasible_width(self, frames: usize, labels: usize) -> usize {
+        if self.label_frames == 0 { labels.div_ceil(frames) + 1 } else { 0 }
+    }
+}
