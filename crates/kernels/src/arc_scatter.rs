@@ -15,18 +15,18 @@ use crate::Real;
 /// Rows of arc weights, with shifts and first destination states.
 #[derive(Debug, Clone, Copy)]
 pub struct ArcScatter<'a, F> {
-    /// *C x V*
+    /// Weights, *C x V*, a row for each of C states.
     pub rows: &'a [F],
-    /// *C*
+    /// Added to the weights of a row, *C*; -inf for unreachable states.
     pub shifts: &'a [F],
-    /// *C*
+    /// First destination state of each row, *C*.
     pub starts: &'a [u32],
     /// Index of the first row.
     pub first_row: usize,
 }
 
 impl<'a, F: Real> ArcScatter<'a, F> {
-    /// V
+    /// Returns the row width V.
     pub(crate) fn width(&self) -> usize {
         width(self.rows, self.starts)
     }
@@ -46,7 +46,7 @@ pub(crate) fn width<F>(rows: &[F], starts: &[u32]) -> usize {
 }
 
 #[inline(always)]
-pub(crate) fn max<F: Real>(out: &mut [F], arcs: ArcScatter<F>) {
+pub(crate) fn scatter_max<F: Real>(out: &mut [F], arcs: ArcScatter<F>) {
     for (_, row, shift, start) in arcs.reachable() {
         for (out, &w) in out[start..][..row.len()].iter_mut().zip(row) {
             let w = w + shift;
@@ -56,7 +56,7 @@ pub(crate) fn max<F: Real>(out: &mut [F], arcs: ArcScatter<F>) {
 }
 
 #[inline(always)]
-pub(crate) fn sum<F: Real>(sums: &mut [F], max: &[F], arcs: ArcScatter<F>, exp: impl Fn(F) -> F) {
+pub(crate) fn scatter_exp_sum<F: Real>(sums: &mut [F], max: &[F], arcs: ArcScatter<F>, exp: impl Fn(F) -> F) {
     for (_, row, shift, start) in arcs.reachable() {
         let states = sums[start..][..row.len()].iter_mut().zip(&max[start..]);
         for ((sum, &max), &w) in states.zip(row) {
@@ -66,7 +66,7 @@ pub(crate) fn sum<F: Real>(sums: &mut [F], max: &[F], arcs: ArcScatter<F>, exp: 
 }
 
 #[inline(always)]
-pub(crate) fn best<F: Real>(best: &mut [F], from: &mut [u32], arcs: ArcScatter<F>) {
+pub(crate) fn scatter_argmax<F: Real>(best: &mut [F], from: &mut [u32], arcs: ArcScatter<F>) {
     for (at, row, shift, start) in arcs.reachable() {
         let at = arcs.first_row + at;
         let states = best[start..][..row.len()].iter_mut().zip(&mut from[start..]);
@@ -80,7 +80,7 @@ pub(crate) fn best<F: Real>(best: &mut [F], from: &mut [u32], arcs: ArcScatter<F
 }
 
 #[inline(always)]
-pub(crate) fn back<F: Real>(
+pub(crate) fn gather_exp<F: Real>(
     rows: &mut [F],
     shifts: &[F],
     starts: &[u32],
@@ -108,7 +108,7 @@ pub(crate) fn back<F: Real>(
 /// # Panics
 /// If a slice is shorter than the states, or a position is beyond `blank`.
 #[inline(always)]
-pub(crate) fn stay<F: Real>(
+pub(crate) fn merge_self_loops<F: Real>(
     best: &mut [F],
     from: &mut [u32],
     alpha: &[F],
@@ -119,9 +119,9 @@ pub(crate) fn stay<F: Real>(
     let states = best.iter_mut().zip(from).zip(alpha.iter().zip(positions));
     for ((best, from), (&alpha, &position)) in states {
         let w = alpha + blank[position as usize];
-        let label = *best > w;
-        *best = if label { *best } else { w };
-        *from = if label { *from } else { 0 };
+        let keeps_label = *best > w;
+        *best = if keeps_label { *best } else { w };
+        *from = if keeps_label { *from } else { 0 };
         top = if *best > top { *best } else { top };
     }
     top

@@ -121,17 +121,17 @@ pub(super) fn ln<const FUSED: bool>(values: &mut [f32]) {
 
 #[inline(always)]
 pub(super) fn scatter_max<const FUSED: bool>(out: &mut [f32], arcs: ArcScatter<f32>) {
-    arc_scatter::max(out, arcs);
+    arc_scatter::scatter_max(out, arcs);
 }
 
 #[inline(always)]
 pub(super) fn scatter_exp_sum<const FUSED: bool>(sums: &mut [f32], max: &[f32], arcs: ArcScatter<f32>) {
-    arc_scatter::sum(sums, max, arcs, exp_one::<FUSED>);
+    arc_scatter::scatter_exp_sum(sums, max, arcs, exp_one::<FUSED>);
 }
 
 #[inline(always)]
 pub(super) fn scatter_argmax<const FUSED: bool>(best: &mut [f32], from: &mut [u32], arcs: ArcScatter<f32>) {
-    arc_scatter::best(best, from, arcs);
+    arc_scatter::scatter_argmax(best, from, arcs);
 }
 
 #[inline(always)]
@@ -142,7 +142,7 @@ pub(super) fn merge_self_loops<const FUSED: bool>(
     blank: &[f32],
     positions: &[u32],
 ) -> f32 {
-    arc_scatter::stay(best, from, alpha, blank, positions)
+    arc_scatter::merge_self_loops(best, from, alpha, blank, positions)
 }
 
 #[inline(always)]
@@ -153,7 +153,7 @@ pub(super) fn gather_exp<const FUSED: bool>(
     next: &[f32],
     sums: &mut [f32],
 ) {
-    arc_scatter::back(rows, shifts, starts, next, sums, exp_one::<FUSED>);
+    arc_scatter::gather_exp(rows, shifts, starts, next, sums, exp_one::<FUSED>);
 }
 
 #[inline(always)]

@@ -20,7 +20,7 @@ pub(crate) mod pack_avx512;
 mod panels;
 
 pub use full::FullFormat;
-pub(crate) use panels::{OutputTile, Right};
+pub(crate) use panels::{OutputTile, RightPanels};
 
 use crate::{Accumulate, Real, View, ViewMut, simd::SimdLevel};
 

@@ -5,7 +5,7 @@ use crate::{
     Accumulate, AlignedVec, ArcScatter, BestArcs, PackedLeft, PanelArcs, QuantizedArgmax, ViewMut,
     arc_scatter, dispatch, lstm_cell,
     packed::{
-        Operand, OperandSource, OutputTile, Right,
+        Operand, OperandSource, OutputTile, RightPanels,
         bf16::{self, Tile},
         micro,
     },
@@ -189,8 +189,8 @@ pub trait Real:
         level: SimdLevel,
         rows: usize,
         left: &[Self],
-        right: Right<Self>,
-        place: OutputTile<Self>,
+        right: RightPanels<Self>,
+        output: OutputTile<Self>,
         prefetch: &[Self],
     );
     /// Multiplies panels of a strip of gates; see [`gates`].
@@ -373,16 +373,16 @@ impl Real for f32 {
         level: SimdLevel,
         rows: usize,
         left: &[f32],
-        right: Right<f32>,
-        place: OutputTile<f32>,
+        right: RightPanels<f32>,
+        output: OutputTile<f32>,
         prefetch: &[f32],
     ) {
         match level {
-            SimdLevel::Portable => micro::portable(rows, left, right, place),
+            SimdLevel::Portable => micro::portable(rows, left, right, output),
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Avx2(token) => micro_avx2::kernel_f32(token, rows, left, right, place),
+            SimdLevel::Avx2(token) => micro_avx2::kernel_f32(token, rows, left, right, output),
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Avx512(token) => micro_avx512::kernel_f32(token, rows, left, right, place, prefetch),
+            SimdLevel::Avx512(token) => micro_avx512::kernel_f32(token, rows, left, right, output, prefetch),
         }
     }
     fn multiply_panels(level: SimdLevel, rows: usize, panels: usize, streams: GatePanels<f32>) {
@@ -509,13 +509,13 @@ impl Real for f64 {
         gradient.iter_mut().zip(hidden).for_each(|(g, &h)| *g *= 1.0 - h * h);
     }
     fn scatter_max(out: &mut [f64], arcs: ArcScatter<f64>) {
-        arc_scatter::max(out, arcs);
+        arc_scatter::scatter_max(out, arcs);
     }
     fn scatter_exp_sum(sums: &mut [f64], max: &[f64], arcs: ArcScatter<f64>) {
-        arc_scatter::sum(sums, max, arcs, f64::exp);
+        arc_scatter::scatter_exp_sum(sums, max, arcs, f64::exp);
     }
     fn scatter_argmax(best: &mut [f64], from: &mut [u32], arcs: ArcScatter<f64>) {
-        arc_scatter::best(best, from, arcs);
+        arc_scatter::scatter_argmax(best, from, arcs);
     }
     fn merge_self_loops(
         best: &mut [f64],
@@ -524,10 +524,10 @@ impl Real for f64 {
         blank: &[f64],
         positions: &[u32],
     ) -> f64 {
-        arc_scatter::stay(best, from, alpha, blank, positions)
+        arc_scatter::merge_self_loops(best, from, alpha, blank, positions)
     }
     fn gather_exp(rows: &mut [f64], shifts: &[f64], starts: &[u32], next: &[f64], sums: &mut [f64]) {
-        arc_scatter::back(rows, shifts, starts, next, sums, f64::exp);
+        arc_scatter::gather_exp(rows, shifts, starts, next, sums, f64::exp);
     }
     fn ln_slice(values: &mut [f64]) {
         values.iter_mut().for_each(|x| *x = x.ln());
@@ -568,16 +568,16 @@ impl Real for f64 {
         level: SimdLevel,
         rows: usize,
         left: &[f64],
-        right: Right<f64>,
-        place: OutputTile<f64>,
+        right: RightPanels<f64>,
+        output: OutputTile<f64>,
         prefetch: &[f64],
     ) {
         match level {
-            SimdLevel::Portable => micro::portable(rows, left, right, place),
+            SimdLevel::Portable => micro::portable(rows, left, right, output),
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Avx2(token) => micro_avx2::kernel_f64(token, rows, left, right, place),
+            SimdLevel::Avx2(token) => micro_avx2::kernel_f64(token, rows, left, right, output),
             #[cfg(target_arch = "x86_64")]
-            SimdLevel::Avx512(token) => micro_avx512::kernel_f64(token, rows, left, right, place, prefetch),
+            SimdLevel::Avx512(token) => micro_avx512::kernel_f64(token, rows, left, right, output, prefetch),
         }
     }
     fn multiply_panels(_: SimdLevel, rows: usize, panels: usize, streams: GatePanels<f64>) {

@@ -1,7 +1,7 @@
 //! Products of a packed left side with tanh of sums.
 use crate::{
     Accumulate, PackedLeft, Real, View,
-    packed::{OutputTile, Right},
+    packed::{OutputTile, RightPanels},
     simd::SimdLevel,
 };
 #[cfg(target_arch = "x86_64")]
@@ -120,15 +120,15 @@ fn product<F: Real>(level: SimdLevel, out: &mut [F], left: &PackedLeft<F>, part:
         let [first, end] = [panel, panel + 1].map(|panel| panel * rows / panels);
         for col in (0..PANEL_COLUMNS).step_by(nr) {
             let out = &mut out[(from + first) * PANEL_COLUMNS + col..(from + end) * PANEL_COLUMNS];
-            let place = OutputTile {
+            let output = OutputTile {
                 out,
                 rows: end - first,
                 cols: nr,
                 stride: PANEL_COLUMNS,
                 accumulate: Accumulate::Add,
             };
-            let right = Right { data: &hidden[col..], step: PANEL_COLUMNS, panel: nr };
-            F::micro_kernel(level, end - first, &packed[first * k..end * k], right, place, &[]);
+            let right = RightPanels { data: &hidden[col..], step: PANEL_COLUMNS, panel: nr };
+            F::micro_kernel(level, end - first, &packed[first * k..end * k], right, output, &[]);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 use super::{LANES, exp_lanes, lane_mask, lanes, load_from, store_to};
 use crate::arc_scatter::{ArcScatter, width};
 
-/// As [`crate::arc_scatter::max`].
+/// As [`crate::arc_scatter::scatter_max`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 pub fn scatter_max(out: &mut [f32], arcs: ArcScatter<f32>) {
     for (_, row, shift, start) in arcs.reachable() {
@@ -17,7 +17,7 @@ pub fn scatter_max(out: &mut [f32], arcs: ArcScatter<f32>) {
     }
 }
 
-/// As [`crate::arc_scatter::sum`].
+/// As [`crate::arc_scatter::scatter_exp_sum`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 pub fn scatter_exp_sum(sums: &mut [f32], max: &[f32], arcs: ArcScatter<f32>) {
     for (_, row, shift, start) in arcs.reachable() {
@@ -31,7 +31,7 @@ pub fn scatter_exp_sum(sums: &mut [f32], max: &[f32], arcs: ArcScatter<f32>) {
     }
 }
 
-/// As [`crate::arc_scatter::best`].
+/// As [`crate::arc_scatter::scatter_argmax`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 pub fn scatter_argmax(best: &mut [f32], from: &mut [u32], arcs: ArcScatter<f32>) {
     let lane = _mm512_set_epi32(16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1);
@@ -56,7 +56,7 @@ pub fn scatter_argmax(best: &mut [f32], from: &mut [u32], arcs: ArcScatter<f32>)
     }
 }
 
-/// As [`crate::arc_scatter::stay`].
+/// As [`crate::arc_scatter::merge_self_loops`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 pub fn merge_self_loops(
     best: &mut [f32],
@@ -95,7 +95,7 @@ pub fn merge_self_loops(
     _mm512_reduce_max_ps(tops)
 }
 
-/// As [`crate::arc_scatter::back`].
+/// As [`crate::arc_scatter::gather_exp`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 pub fn gather_exp(rows: &mut [f32], shifts: &[f32], starts: &[u32], next: &[f32], sums: &mut [f32]) {
     let width = width(rows, starts).max(1);

@@ -208,14 +208,14 @@ fn blocks<F: Real>(
             let left = &left[row / SIDE * depth..][..2 * depth];
             let block = kernel(left, &right[col / SIDE * depth..][..2 * depth]);
             let out = &mut data[row * stride + col..];
-            place(&block, OutputTile { out, rows: rows - row, cols: cols - col, stride, accumulate });
+            write_block(&block, OutputTile { out, rows: rows - row, cols: cols - col, stride, accumulate });
         }
     }
 }
 
 /// Writes or adds the part of a block inside the output.
-fn place<F: Real>(block: &[f32; BLOCK * BLOCK], place: OutputTile<F>) {
-    let OutputTile { out, rows, cols, stride, accumulate } = place;
+fn write_block<F: Real>(block: &[f32; BLOCK * BLOCK], output: OutputTile<F>) {
+    let OutputTile { out, rows, cols, stride, accumulate } = output;
     for (row, from) in block.chunks_exact(BLOCK).enumerate().take(rows) {
         let to = &mut out[row * stride..][..cols.min(BLOCK)];
         for (to, from) in to.iter_mut().zip(from) {

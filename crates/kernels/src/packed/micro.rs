@@ -10,7 +10,7 @@
 //! whichever tile contains it.
 use super::{
     OperandSource,
-    panels::{OutputTile, Right},
+    panels::{OutputTile, RightPanels},
 };
 use crate::{Accumulate, Real};
 
@@ -40,10 +40,10 @@ pub(crate) fn pack<F: Real>(
 #[inline(always)]
 pub(crate) fn tile<F: Real, const M: usize, const N: usize, const FUSED: bool>(
     left: &[F],
-    right: Right<F>,
-    place: OutputTile<F>,
+    right: RightPanels<F>,
+    output: OutputTile<F>,
 ) {
-    let OutputTile { out, rows, cols, stride, accumulate } = place;
+    let OutputTile { out, rows, cols, stride, accumulate } = output;
     let mut sums = [[F::ZERO; N]; M];
     for (left, right) in left.as_chunks::<M>().0.iter().zip(right.data.chunks(right.step)) {
         let right = right.first_chunk::<N>().expect("a step has a whole panel of columns");
@@ -76,9 +76,9 @@ macro_rules! tile_of {
 pub(crate) const PORTABLE: [usize; 2] = if cfg!(target_arch = "aarch64") { [8, 8] } else { [4, 8] };
 
 /// Computes a tile of at most [`PORTABLE`] rows and columns.
-pub(crate) fn portable<F: Real>(rows: usize, left: &[F], right: Right<F>, place: OutputTile<F>) {
+pub(crate) fn portable<F: Real>(rows: usize, left: &[F], right: RightPanels<F>, output: OutputTile<F>) {
     match cfg!(target_arch = "aarch64") {
-        true => tile_of!(rows, F, 8, true, (left, right, place), 1 2 3 4 5 6 7 8),
-        false => tile_of!(rows, F, 8, false, (left, right, place), 1 2 3 4),
+        true => tile_of!(rows, F, 8, true, (left, right, output), 1 2 3 4 5 6 7 8),
+        false => tile_of!(rows, F, 8, false, (left, right, output), 1 2 3 4),
     }
 }

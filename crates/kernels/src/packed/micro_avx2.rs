@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 
-use super::panels::{OutputTile, Right};
+use super::panels::{OutputTile, RightPanels};
 use crate::{Accumulate, simd::Avx2Fma};
 
 /// Rows of a tile.
@@ -45,22 +45,22 @@ macro_rules! micro_kernel {
             _token: Avx2Fma,
             rows: usize,
             left: &[$F],
-            right: Right<$F>,
-            place: OutputTile<$F>,
+            right: RightPanels<$F>,
+            output: OutputTile<$F>,
         ) {
-            match place.cols.div_ceil($lanes) {
-                0..=1 => tile_of!(rows, $tile, 1, (left, right, place), 1 2 3 4 5 6),
-                2 => tile_of!(rows, $tile, 2, (left, right, place), 1 2 3 4 5 6),
-                3..=4 => tile_of!(rows, $tile, 4, (left, right, place), 1 2 3),
-                _ => tile_of!(rows, $tile, 8, (left, right, place), 1),
+            match output.cols.div_ceil($lanes) {
+                0..=1 => tile_of!(rows, $tile, 1, (left, right, output), 1 2 3 4 5 6),
+                2 => tile_of!(rows, $tile, 2, (left, right, output), 1 2 3 4 5 6),
+                3..=4 => tile_of!(rows, $tile, 4, (left, right, output), 1 2 3),
+                _ => tile_of!(rows, $tile, 8, (left, right, output), 1),
             }
         }
 
         /// Computes M rows by R registers of columns.
         #[target_feature(enable = "avx2,fma")]
-        fn $tile<const M: usize, const R: usize>(left: &[$F], right: Right<$F>, place: OutputTile<$F>) {
-            let Right { data, step, panel } = right;
-            let OutputTile { out, rows, cols, stride, accumulate } = place;
+        fn $tile<const M: usize, const R: usize>(left: &[$F], right: RightPanels<$F>, output: OutputTile<$F>) {
+            let RightPanels { data, step, panel } = right;
+            let OutputTile { out, rows, cols, stride, accumulate } = output;
             let left = left.as_chunks::<M>().0;
             let at: [usize; R] = std::array::from_fn(|part| part / WIDE * panel + part % WIDE * $lanes);
             let last = left.len().saturating_sub(1) * step;

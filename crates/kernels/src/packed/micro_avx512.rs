@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 
-use super::panels::{OutputTile, Right};
+use super::panels::{OutputTile, RightPanels};
 use crate::{Accumulate, avx512::lane_mask, simd::Avx512};
 
 /// Rows of a tile.
@@ -47,15 +47,15 @@ macro_rules! micro_kernel {
             _token: Avx512,
             rows: usize,
             left: &[$F],
-            right: Right<$F>,
-            place: OutputTile<$F>,
+            right: RightPanels<$F>,
+            output: OutputTile<$F>,
             prefetch: &[$F],
         ) {
-            match place.cols.div_ceil($lanes) {
-                0..=1 => tile_of!(rows, $tile, 1, (left, right, place, prefetch), 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
-                2 => tile_of!(rows, $tile, 2, (left, right, place, prefetch), 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
-                3..=4 => tile_of!(rows, $tile, 4, (left, right, place, prefetch), 1 2 3 4 5),
-                _ => tile_of!(rows, $tile, 8, (left, right, place, prefetch), 1 2),
+            match output.cols.div_ceil($lanes) {
+                0..=1 => tile_of!(rows, $tile, 1, (left, right, output, prefetch), 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
+                2 => tile_of!(rows, $tile, 2, (left, right, output, prefetch), 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
+                3..=4 => tile_of!(rows, $tile, 4, (left, right, output, prefetch), 1 2 3 4 5),
+                _ => tile_of!(rows, $tile, 8, (left, right, output, prefetch), 1 2),
             }
         }
 
@@ -63,12 +63,12 @@ macro_rules! micro_kernel {
         #[target_feature(enable = "avx512f,fma")]
         fn $tile<const M: usize, const R: usize>(
             left: &[$F],
-            right: Right<$F>,
-            place: OutputTile<$F>,
+            right: RightPanels<$F>,
+            output: OutputTile<$F>,
             prefetch: &[$F],
         ) {
-            let Right { data, step, panel } = right;
-            let OutputTile { out, rows, cols, stride, accumulate } = place;
+            let RightPanels { data, step, panel } = right;
+            let OutputTile { out, rows, cols, stride, accumulate } = output;
             let left = left.as_chunks::<M>().0;
             let at: [usize; R] = std::array::from_fn(|part| part / WIDE * panel + part % WIDE * $lanes);
             let last = left.len().saturating_sub(1) * step;

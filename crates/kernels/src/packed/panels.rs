@@ -6,7 +6,7 @@ use crate::{Accumulate, Real, View, ViewMut, simd::SimdLevel};
 ///
 /// Columns of a panel are contiguous; panels are `panel` elements apart and steps `step` apart.
 #[derive(Clone, Copy)]
-pub struct Right<'a, F> {
+pub struct RightPanels<'a, F> {
     pub(crate) data: &'a [F],
     pub(crate) step: usize,
     pub(crate) panel: usize,
@@ -21,7 +21,7 @@ pub struct OutputTile<'a, F> {
     pub(crate) accumulate: Accumulate,
 }
 
-impl<'a, F> Right<'a, F> {
+impl<'a, F> RightPanels<'a, F> {
     /// Borrows a packed micro-panel of `columns` columns.
     pub fn packed(data: &'a [F], columns: usize) -> Self {
         Self { data, step: columns, panel: 0 }
@@ -73,7 +73,7 @@ pub(super) fn multiply<F: Real>(
     let part = (m * depth).div_ceil(cols.div_ceil(n).max(1));
     for top in (0..rows).step_by(2 * m) {
         for col in (0..cols).step_by(n) {
-            let right = Right::packed(&right[col * depth..][..n * depth], n);
+            let right = RightPanels::packed(&right[col * depth..][..n * depth], n);
             for row in (top..rows.min(top + 2 * m)).step_by(m) {
                 let next = (row + 2 * m) * depth + col / n * part;
                 let prefetch = left.get(next..next + part).unwrap_or_default();

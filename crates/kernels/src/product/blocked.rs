@@ -3,7 +3,7 @@ use std::ops::Range;
 
 use crate::{
     Accumulate, AlignedVec, Real, View, ViewMut,
-    packed::{Operand, OperandSource, OutputTile, Right},
+    packed::{Operand, OperandSource, OutputTile, RightPanels},
     simd::SimdLevel,
 };
 
@@ -166,15 +166,15 @@ impl<'a, F: Real> Loops<'a, F> {
                     }
                 };
                 let out = &mut self.out.data[row * stride + col..];
-                let place = OutputTile { out, rows, cols, stride, accumulate };
-                F::micro_kernel(level, rows, left, right, place, prefetch);
+                let output = OutputTile { out, rows, cols, stride, accumulate };
+                F::micro_kernel(level, rows, left, right, output, prefetch);
             }
             col += cols;
         }
     }
 
     /// Returns columns of the right side, as many as the kernel takes.
-    fn right<'r>(&self, col: usize, steps: &Range<usize>, scratch: &'r mut [F]) -> (usize, Right<'r, F>)
+    fn right<'r>(&self, col: usize, steps: &Range<usize>, scratch: &'r mut [F]) -> (usize, RightPanels<'r, F>)
     where
         'a: 'r,
     {
@@ -184,18 +184,18 @@ impl<'a, F: Real> Loops<'a, F> {
             RightOperand::View(b) if col < unpacked_columns => {
                 let data = &b.data[steps.start * b.stride + col..];
                 let cols = if unpacked_columns - col < wide { nr.min(unpacked_columns - col) } else { wide };
-                (cols, Right { data, step: b.stride, panel: nr })
+                (cols, RightPanels { data, step: b.stride, panel: nr })
             }
             RightOperand::View(b) => {
                 let panel = &mut scratch[..nr * steps.len()];
                 let source = OperandSource::new(b, Operand::Right);
                 F::pack_panel(level, &source, (col, steps.start), nr, panel);
-                (nr.min(n - col), Right::packed(panel, nr))
+                (nr.min(n - col), RightPanels::packed(panel, nr))
             }
             RightOperand::Packed(b, k) => {
                 let data = &b[col * k + steps.start * nr..];
                 let cols = if n - col < wide { nr.min(n - col) } else { wide };
-                (cols, Right { data, step: nr, panel: nr * k })
+                (cols, RightPanels { data, step: nr, panel: nr * k })
             }
         }
     }

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 use std::arch::asm;
 
-use super::{BLOCK, SIDE, Tile, place};
+use super::{BLOCK, SIDE, Tile, write_block};
 use crate::{Accumulate, ViewMut, packed::OutputTile, simd::Amx};
 
 /// Palette 1: eight tiles of 16 rows and 64 bytes.
@@ -55,7 +55,10 @@ pub(super) fn product(
                 let mut part = [0.0; BLOCK * BLOCK];
                 // SAFETY: the array has 32 rows of 32 elements.
                 unsafe { block(left, right, depth, part.as_mut_ptr(), BLOCK, Accumulate::Replace) };
-                place(&part, OutputTile { out: to, rows: rows - row, cols: cols - col, stride, accumulate });
+                write_block(
+                    &part,
+                    OutputTile { out: to, rows: rows - row, cols: cols - col, stride, accumulate },
+                );
             }
         }
     }
