@@ -41,7 +41,7 @@ impl<'a, F: Real> TanhProducts<'a, F> {
     }
 
     /// Returns the scratch elements for a depth of *k*.
-    pub const fn scratch(depth: usize) -> usize {
+    pub const fn scratch_len(depth: usize) -> usize {
         2 * depth * PANEL_COLUMNS
     }
 

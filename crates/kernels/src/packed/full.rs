@@ -7,6 +7,7 @@
 use super::{Operand, OperandFormat, panels};
 use crate::{Accumulate, Real, View, ViewMut, simd::SimdLevel};
 
+/// Operands without rounding.
 #[derive(Debug)]
 pub struct FullFormat;
 

@@ -64,7 +64,7 @@ impl<F: Real> PackedGates<F> {
     /// If the weight has another length.
     ///
     /// Cost: `O(H²)` time and memory.
-    pub fn forth(pool: Option<&BufferPool<F>>, weight: &[F], hidden: usize) -> Self {
+    pub fn for_forward(pool: Option<&BufferPool<F>>, weight: &[F], hidden: usize) -> Self {
         Self::packed(pool, weight, hidden, [GATES, hidden], hidden, |at, panel| {
             let (strip, gate) = (at / GATES, at % GATES);
             let rows = View::new(&weight[gate * hidden * hidden..], hidden, hidden);
@@ -77,7 +77,7 @@ impl<F: Real> PackedGates<F> {
     ///
     /// # Panics
     /// As [`Self::for_forward`].
-    pub fn back(pool: Option<&BufferPool<F>>, weight: &[F], hidden: usize) -> Self {
+    pub fn for_backward(pool: Option<&BufferPool<F>>, weight: &[F], hidden: usize) -> Self {
         let (strips, piece) = (hidden.div_ceil(UNITS_PER_STRIP), GATES * UNITS_PER_STRIP);
         Self::packed(pool, weight, hidden, [1, strips * piece], piece, |at, panel| {
             let (strip, first) = (at / strips, at % strips * UNITS_PER_STRIP);

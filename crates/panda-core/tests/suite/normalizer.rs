@@ -115,7 +115,7 @@ fn cases() -> impl Strategy<Value = Case> {
     )
 }
 
-fn close(found: &[f64], expected: &[f64], tolerance: f64) {
+fn close(actual: &[f64], expected: &[f64], tolerance: f64) {
     assert_eq!(actual.len(), expected.len());
     for (i, (f, w)) in actual.iter().zip(expected).enumerate() {
         assert!((f - w).abs() <= tolerance * (1.0 + w.abs()), "element {i}: found {f}, expected {w}");

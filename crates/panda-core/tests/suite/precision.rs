@@ -63,7 +63,7 @@ impl Problem {
     }
 }
 
-fn relative(found: &[f32], expected: &[f32]) -> f64 {
+fn relative(actual: &[f32], expected: &[f32]) -> f64 {
     let square = |x: f64| x * x;
     let error: f64 = actual.iter().zip(expected).map(|(f, e)| square(f64::from(f - e))).sum();
     (error / expected.iter().map(|&e| square(f64::from(e))).sum::<f64>()).sqrt()
