@@ -184,7 +184,7 @@ pub fn plans() -> impl Strategy<Value = Plan<f32>> {
     (1_usize..20, 1_usize..9, 1_usize..17, 1_usize..5, 0_usize..60).prop_map(
         |(wave, block, classes, tiles, kept)| {
             // Rows of some are kept as well.
-            Plan { held: kept / 2, ..Plan::custom(wave, block, classes, tiles, kept) }
+            Plan { saved_hidden: kept / 2, ..Plan::custom(wave, block, classes, tiles, kept) }
         },
     )
 }

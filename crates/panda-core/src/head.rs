@@ -75,7 +75,7 @@ impl<'a, F: Real> Head<'a, F> {
     }
 
     /// Returns the largest magnitude of a weight.
-    pub fn largest_weight(&self) -> f64 {
+    pub fn max_abs_weight(&self) -> f64 {
         max_abs(self.weight)
     }
 

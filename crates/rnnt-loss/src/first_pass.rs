@@ -77,7 +77,7 @@ impl PruningPass {
     }
 
     /// As many sites as will be retained, before it is known which.
-    pub fn with_zero_starts(&self, targets: &Targets) -> Result<Targets> {
+    pub fn shapes(&self, targets: &Targets) -> Result<Targets> {
         let ranges = Ranges::with_zero_starts(targets.lattices(), &self.options.topology, self.s_range)?;
         retained(targets, &ranges)
     }

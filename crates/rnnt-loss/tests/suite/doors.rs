@@ -290,7 +290,7 @@ fn weights_that_are_not_finite_are_named() {
     };
     assert_eq!(targets.lattices().sites(), 16);
     assert!(matches!(run(&[1.0, f64::NAN]), Err(Error::Weight { utterance: 1, .. })));
-    assert!(matches!(run(&[1e39, 1.0]), Err(Error::Normalizer(panda_core::Error::Adjoint { .. }))));
+    assert!(matches!(run(&[1e39, 1.0]), Err(Error::Normaliser(panda_core::Error::Adjoint { .. }))));
     assert!(run(&[1.0, 1.0]).is_ok());
 }
 
