@@ -76,7 +76,7 @@ pub trait Communicator {
     ///
     /// # Shapes
     /// `values` has the same length on all ranks.
-    fn all_reduce(&mut self, values: &mut Vec<f32>, transfer: Transfer, buffers: &mut ReduceBuffers) {
+    fn all_reduce(&mut self, values: &mut Vec<f32>, transfer: TransferFormat, buffers: &mut ReduceBuffers) {
         let (size, length) = (self.size(), values.len());
         let block = length.div_ceil(size);
         if block == 0 {
@@ -85,7 +85,7 @@ pub trait Communicator {
         values.resize(size * block, 0.0);
         let ReduceBuffers { received, sent_bf16, received_bf16 } = buffers;
         match transfer {
-            Transfer::F32 => {
+            TransferFormat::F32 => {
                 received.resize(size * block, 0.0);
                 self.all_to_all(bytemuck::cast_slice(values), bytemuck::cast_slice_mut(received));
                 let (sums, others) = received.split_at_mut(block);
@@ -94,7 +94,7 @@ pub trait Communicator {
                 }
                 self.all_gather(bytemuck::cast_slice(sums), bytemuck::cast_slice_mut(values));
             }
-            Transfer::Bf16 => {
+            TransferFormat::Bf16 => {
                 round_to_bf16(sent_bf16, values);
                 received_bf16.resize(size * block, 0);
                 self.all_to_all(bytemuck::cast_slice(sent_bf16), bytemuck::cast_slice_mut(received_bf16));
@@ -132,7 +132,7 @@ fn round_to_bf16(buffer: &mut Vec<u16>, values: &[f32]) {
 
 /// The number format in which terms and sums are sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Transfer {
+pub enum TransferFormat {
     /// As they are.
     #[default]
     F32,
@@ -143,22 +143,22 @@ pub enum Transfer {
     Bf16,
 }
 
-impl fmt::Display for Transfer {
+impl fmt::Display for TransferFormat {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
-            Transfer::F32 => "f32",
-            Transfer::Bf16 => "bf16",
+            TransferFormat::F32 => "f32",
+            TransferFormat::Bf16 => "bf16",
         })
     }
 }
 
-impl FromStr for Transfer {
+impl FromStr for TransferFormat {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
-            "f32" => Ok(Transfer::F32),
-            "bf16" => Ok(Transfer::Bf16),
+            "f32" => Ok(TransferFormat::F32),
+            "bf16" => Ok(TransferFormat::Bf16),
             other => Err(format!("expected f32 or bf16, found {other:?}")),
         }
     }

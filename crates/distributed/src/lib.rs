@@ -5,14 +5,14 @@
 //! | [`Communicator`] | all-gather, all-to-all, all-reduce and barrier: [`ThreadCommunicator`], or MPI's (feature `mpi`) |
 //! | [`ProcessGroup`] | a communicator in a thread of its own: values of any type, agreement on errors, all-reduce during computation |
 //! | [`SharedError`] | an error that every rank reports |
-//! | [`Transfer`] | the number format of an all-reduce: `f32`, or bf16 with half the bytes |
+//! | [`TransferFormat`] | the number format of an all-reduce: `f32`, or bf16 with half the bytes |
 //!
 //! ```
-//! use distributed::{ProcessGroup, ThreadCommunicator, Transfer};
+//! use distributed::{ProcessGroup, ThreadCommunicator, TransferFormat};
 //!
 //! // Two ranks, here as threads: each receives the values of both, in the order of their ranks.
 //! let gathered = ThreadCommunicator::run(2, |communicator| {
-//!     let mut group = ProcessGroup::new(communicator, Transfer::F32);
+//!     let mut group = ProcessGroup::new(communicator, TransferFormat::F32);
 //!     let rank = group.rank();
 //!     group.all_gather(&vec![rank; 1 + rank])
 //! });
@@ -35,15 +35,15 @@ mod unresponsive;
 mod watch;
 
 pub use agreement::{SharedError, first_error};
-pub use communicator::{Communicator, ReduceBuffers, Transfer};
+pub use communicator::{Communicator, ReduceBuffers, TransferFormat};
 #[cfg(feature = "mpi")]
-pub use mpi::{MpiCommunicator, MpiLauncher, launcher};
+pub use mpi::{MpiCommunicator, MpiLauncher};
 pub use process_group::{Pending, ProcessGroup};
 pub use threads::ThreadCommunicator;
 #[cfg(feature = "mpi")]
-pub use unresponsive::Unresponsive;
+pub use unresponsive::UnresponsiveRanks;
 #[cfg(feature = "mpi")]
-pub use watch::Watch;
+pub use watch::ProcessWatch;
 
 /// The crate's result type.
 pub type Result<T> = std::result::Result<T, Error>;

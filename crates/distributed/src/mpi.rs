@@ -13,7 +13,7 @@ use ::mpi::topology::SimpleCommunicator;
 use ::mpi::traits::{Communicator as _, CommunicatorCollectives};
 
 use crate::unresponsive::Monitor;
-use crate::{Communicator, Unresponsive, Watch, watch};
+use crate::{Communicator, ProcessWatch, UnresponsiveRanks, watch};
 
 /// Time between two progress calls while no thread waits for the result.
 const IDLE_POLL_INTERVAL: Duration = Duration::from_micros(100);
@@ -52,7 +52,7 @@ impl MpiCommunicator {
     pub fn report_unresponsive(
         &mut self,
         limit: Duration,
-        report: impl FnMut(Unresponsive) + Send + 'static,
+        report: impl FnMut(UnresponsiveRanks) + Send + 'static,
     ) {
         self.monitor = Some(Monitor::new(limit, report));
     }
@@ -68,13 +68,13 @@ impl MpiCommunicator {
     ///
     /// An MPI library ends the job when a process is lost, but seldom says which. Processes that cannot see each other, as those of
     /// other machines, are not watched.
-    pub fn watch(&mut self, lost: impl FnMut(usize, bool) + Send + 'static) -> Watch {
+    pub fn watch(&mut self, lost: impl FnMut(usize, bool) + Send + 'static) -> ProcessWatch {
         let (rank, machine) = (self.rank(), watch::machine());
         let all = self.gather_pairs([machine.unwrap_or(0), u64::from(process::id())]);
         let visible = |(other, [at, process]): (usize, [u64; 2])| {
             (other != rank && Some(at) == machine).then_some((other, process))
         };
-        Watch::start(rank, all.into_iter().enumerate().filter_map(visible).collect(), lost)
+        ProcessWatch::start(rank, all.into_iter().enumerate().filter_map(visible).collect(), lost)
     }
 
     fn gather_pairs(&mut self, own: [u64; 2]) -> Vec<[u64; 2]> {
@@ -155,9 +155,13 @@ pub struct MpiLauncher {
     pub size: Option<usize>,
 }
 
-/// Returns the launcher, if there is one: OpenMPI's, one of MPICH's family, or a queue's own.
-pub fn launcher() -> Option<MpiLauncher> {
-    let number = |name: &str| std::env::var(name).ok()?.parse().ok();
-    let size = number("OMPI_COMM_WORLD_SIZE").or_else(|| number("PMI_SIZE"));
-    (size.is_some() || std::env::var_os("PMIX_RANK").is_some()).then_some(MpiLauncher { size })
+impl MpiLauncher {
+    /// Detects the launcher from its environment variables; none if there is none.
+    ///
+    /// Known are those of OpenMPI, of the MPICH family, and of PMIx (queue systems).
+    pub fn detect() -> Option<Self> {
+        let number = |name: &str| std::env::var(name).ok()?.parse().ok();
+        let size = number("OMPI_COMM_WORLD_SIZE").or_else(|| number("PMI_SIZE"));
+        (size.is_some() || std::env::var_os("PMIX_RANK").is_some()).then_some(Self { size })
+    }
 }

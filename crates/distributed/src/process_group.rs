@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::{Communicator, Error, ReduceBuffers, Result, ThreadCommunicator, Transfer};
+use crate::{Communicator, Error, ReduceBuffers, Result, ThreadCommunicator, TransferFormat};
 
 /// Values of a bucket, 25 MB: long enough that latency does not count, and short enough to stay in a cache.
 const BUCKET_VALUES: usize = 25_000_000 / size_of::<f32>();
@@ -24,7 +24,7 @@ const BUCKET_VALUES: usize = 25_000_000 / size_of::<f32>();
 /// that an all-reduce runs while this thread computes.
 pub struct ProcessGroup {
     pub(crate) thread: CommThread,
-    transfer: Transfer,
+    transfer: TransferFormat,
     bucket_values: usize,
     buckets: Arc<Mutex<Buckets>>,
     step: Arc<AtomicU64>,
@@ -32,22 +32,22 @@ pub struct ProcessGroup {
 
 impl ProcessGroup {
     /// A run in one process.
-    pub fn alone() -> Self {
-        Self::new(ThreadCommunicator::alone(), Transfer::F32)
+    pub fn single() -> Self {
+        Self::new(ThreadCommunicator::single(), TransferFormat::F32)
     }
 
     /// A group over a communicator, whose all-reduces send numbers in the given format.
     ///
     /// # Panics
     /// If no thread can be started.
-    pub fn new(communicator: impl Communicator + Send + 'static, transfer: Transfer) -> Self {
+    pub fn new(communicator: impl Communicator + Send + 'static, transfer: TransferFormat) -> Self {
         Self::connect(|| Some(communicator), transfer).expect("a thread can be started")
     }
 
     /// A group over the communicator that `connect` makes in the thread that uses it; none if it makes none.
     pub fn connect<C: Communicator>(
         connect: impl FnOnce() -> Option<C> + Send + 'static,
-        transfer: Transfer,
+        transfer: TransferFormat,
     ) -> Option<Self> {
         let thread = CommThread::start(connect)?;
         let (buckets, step) = (Arc::default(), Arc::default());
@@ -79,7 +79,7 @@ impl ProcessGroup {
     }
 
     /// Returns the number format of all-reduces.
-    pub fn transfer(&self) -> Transfer {
+    pub fn transfer(&self) -> TransferFormat {
         self.transfer
     }
 
@@ -152,7 +152,7 @@ struct Buckets {
 /// Sums of a list of terms, in the order of the list.
 struct BucketedSum<'a> {
     communicator: &'a mut dyn Communicator,
-    transfer: Transfer,
+    transfer: TransferFormat,
     buckets: &'a mut Buckets,
     bucket_values: usize,
     lengths: &'a [usize],

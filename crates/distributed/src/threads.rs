@@ -17,7 +17,7 @@ struct Shared {
 
 impl ThreadCommunicator {
     /// The only rank of a group.
-    pub fn alone() -> Self {
+    pub fn single() -> Self {
         ThreadCommunicator { rank: 0, shared: Arc::new(Shared::new(1)) }
     }
 

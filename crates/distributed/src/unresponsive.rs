@@ -24,11 +24,11 @@ const REPLY: i32 = 2;
 
 /// Ranks that do not take part in a call that this rank waits in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unresponsive {
+pub struct UnresponsiveRanks {
     /// Their numbers.
     pub ranks: Vec<usize>,
     /// How long this rank has waited.
-    pub waited: Duration,
+    pub wait_time: Duration,
     /// True if the limit is reached, so that the job must end.
     pub is_final: bool,
 }
@@ -36,7 +36,7 @@ pub struct Unresponsive {
 /// Monitors the calls of one rank.
 pub(crate) struct Monitor {
     limit: Duration,
-    report: Box<dyn FnMut(Unresponsive) + Send>,
+    report: Box<dyn FnMut(UnresponsiveRanks) + Send>,
     /// Number of the latest query, which a reply repeats.
     query_number: u64,
 }
@@ -56,7 +56,7 @@ struct Query {
 }
 
 impl Monitor {
-    pub fn new(limit: Duration, report: impl FnMut(Unresponsive) + Send + 'static) -> Self {
+    pub fn new(limit: Duration, report: impl FnMut(UnresponsiveRanks) + Send + 'static) -> Self {
         Self { limit, report: Box::new(report), query_number: 0 }
     }
 
@@ -105,7 +105,7 @@ impl Monitor {
         let silent = query.replied.iter().enumerate().filter(|(_, replied)| !**replied);
         let ranks: Vec<usize> = silent.map(|(rank, _)| rank).collect();
         if is_reporter && !ranks.is_empty() {
-            (self.report)(Unresponsive { ranks, waited: now - wait.started, is_final });
+            (self.report)(UnresponsiveRanks { ranks, wait_time: now - wait.started, is_final });
         }
     }
 }

@@ -11,11 +11,11 @@ use std::time::Duration;
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Checks the other processes until it is stopped.
-pub struct Watch {
+pub struct ProcessWatch {
     is_on: Arc<AtomicBool>,
 }
 
-impl Watch {
+impl ProcessWatch {
     /// Starts a thread that calls `lost(rank, is_first)` for the first other process that has ended; `is_first` is true on the lowest
     /// of the ranks that are left.
     pub(crate) fn start(
@@ -23,7 +23,7 @@ impl Watch {
         others: Vec<(usize, u64)>,
         mut lost: impl FnMut(usize, bool) + Send + 'static,
     ) -> Self {
-        let watch = Watch { is_on: Arc::new(AtomicBool::new(true)) };
+        let watch = ProcessWatch { is_on: Arc::new(AtomicBool::new(true)) };
         let is_on = Arc::clone(&watch.is_on);
         thread::spawn(move || {
             let first_gone = || others.iter().find(|(_, process)| is_gone(*process)).map(|(rank, _)| *rank);

@@ -6,7 +6,7 @@
 //! | `average/NAME` | their moving average, if the recipe has one |
 //! | `first/NAME`, `second/NAME` | the optimiser's moments; one of a user's own has names of its own |
 //!
-//! The file's metadata has one key, `panda`: JSON with format, version, recipe, tokenizer, [`Progress`], [`Fingerprint`] of the data,
+//! The file's metadata has one key, `panda`: JSON with format, version, recipe, tokenizer, [`Progress`], [`DataFingerprint`] of the data,
 //! and the CRC-32 of each tensor and of what else is in the metadata.
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -30,10 +30,10 @@ const OLDEST: u32 = 2;
 const KINDS: [&str; 4] = ["weight", "average", "first", "second"];
 
 /// The place that errors of a checkpoint's recipe name.
-pub const RECIPE_PLACE: &str = "in the checkpoint";
+pub const RECIPE_LOCATION: &str = "in the checkpoint";
 
 /// What cannot be told of a file without checksums.
-pub const UNSUMMED: &str = "it has no checksums, and damage in it or other data may pass unnoticed";
+pub const NO_CHECKSUMS: &str = "it has no checksums, and damage in it or other data may pass unnoticed";
 
 /// Values of all parameters by name.
 pub type Values = BTreeMap<String, Vec<f32>>;
@@ -68,7 +68,7 @@ pub struct Progress {
 /// Which data a run is trained on: eight hexadecimal digits for each utterance of a set, in their order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Fingerprint {
+pub struct DataFingerprint {
     /// The training set.
     pub train: String,
     /// The utterances that choose the best checkpoint.
@@ -97,11 +97,11 @@ pub struct Checkpoint {
     /// Their moving average.
     pub average: Option<Values>,
     /// What the optimiser remembers of each parameter, such as its `first` and `second` moments.
-    pub memory: BTreeMap<String, Values>,
+    pub optimizer_state: BTreeMap<String, Values>,
     /// The data that it was trained on; older files do not say.
-    pub data: Option<Fingerprint>,
+    pub data: Option<DataFingerprint>,
     /// Whether the file had checksums, which were right; older files have none.
-    pub summed: bool,
+    pub has_checksums: bool,
 }
 
 /// What the metadata says.
@@ -114,7 +114,7 @@ pub(crate) struct Header {
     pub tokenizer: String,
     pub progress: Progress,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub data: Option<Fingerprint>,
+    pub data: Option<DataFingerprint>,
     /// Eight hexadecimal digits of each tensor under its name, and of all else here under none.
     #[serde(default)]
     pub checksums: BTreeMap<String, String>,
@@ -122,7 +122,7 @@ pub(crate) struct Header {
 
 impl Header {
     /// The checksum of everything but the checksums.
-    pub fn own_checksum(&self) -> serde_json::Result<String> {
+    pub fn header_checksum(&self) -> serde_json::Result<String> {
         let Self { format, version, recipe, tokenizer, progress, data, .. } = self;
         let said = serde_json::to_vec(&(format, version, recipe, tokenizer, progress, data))?;
         Ok(checksum(&said))
@@ -179,10 +179,10 @@ impl Checkpoint {
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = read_given(path).map_err(Error::io(path, "read the checkpoint"))?;
         let wrong = |expected: &str, found: String| Error::checkpoint(path, expected, found);
-        let whole = "a whole safetensors file";
+        let full = "a whole safetensors file";
         let (_, metadata) =
-            SafeTensors::read_metadata(&bytes).map_err(|error| wrong(whole, error.to_string()))?;
-        let tensors = SafeTensors::deserialize(&bytes).map_err(|error| wrong(whole, error.to_string()))?;
+            SafeTensors::read_metadata(&bytes).map_err(|error| wrong(full, error.to_string()))?;
+        let tensors = SafeTensors::deserialize(&bytes).map_err(|error| wrong(full, error.to_string()))?;
         let header = metadata.metadata().as_ref().and_then(|map| map.get("panda"));
         let header =
             header.ok_or_else(|| wrong("metadata with the key panda", "none: a foreign file".into()))?;
@@ -210,13 +210,13 @@ impl Checkpoint {
             }
             _ => Ok(()),
         };
-        sum("", header.own_checksum().map_err(|error| wrong("metadata in JSON", error.to_string()))?)?;
+        sum("", header.header_checksum().map_err(|error| wrong("metadata in JSON", error.to_string()))?)?;
         let mut shapes = BTreeMap::new();
         let mut values: BTreeMap<String, Values> = BTreeMap::new();
         let mut names = tensors.names();
         names.sort_unstable();
         for full in names {
-            let view = tensors.tensor(full).map_err(|error| wrong(whole, error.to_string()))?;
+            let view = tensors.tensor(full).map_err(|error| wrong(full, error.to_string()))?;
             let Some((kind, name)) =
                 full.split_once('/').filter(|(kind, name)| !(kind.is_empty() || name.is_empty()))
             else {
@@ -257,7 +257,7 @@ impl Checkpoint {
             progress: header.progress.clone(),
             weights: weights.ok_or_else(|| wrong("tensors named weight/", "none".into()))?,
             average: values.remove("average"),
-            memory: values,
+            optimizer_state: values,
             data: header.data.clone(),
             summed,
             shapes,
@@ -267,8 +267,8 @@ impl Checkpoint {
     /// Each kind of values under its name in the file.
     pub(crate) fn kinds(&self) -> impl Iterator<Item = (&str, &Values)> {
         let average = self.average.as_ref().map(|average| ("average", average));
-        let memory = self.memory.iter().map(|(kind, values)| (kind.as_str(), values));
-        std::iter::once(("weight", &self.weights)).chain(average).chain(memory)
+        let optimizer_state = self.optimizer_state.iter().map(|(kind, values)| (kind.as_str(), values));
+        std::iter::once(("weight", &self.weights)).chain(average).chain(optimizer_state)
     }
 
     /// The configuration of its model.
@@ -276,7 +276,7 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Inside`] the file if its recipe does not describe a model.
     pub fn model_config(&self, path: &Path) -> Result<ModelConfig> {
-        ModelConfig::from_recipe(&self.recipe, Path::new(RECIPE_PLACE))
+        ModelConfig::from_recipe(&self.recipe, Path::new(RECIPE_LOCATION))
             .map_err(|source| Error::Inside { path: path.to_owned(), source: Box::new(source) })
     }
 

@@ -15,7 +15,7 @@ use speech::files::Destination;
 use crate::checkpoint::{Checkpoint, FORMAT, Header, Progress, VERSION, Values};
 use crate::parameters::Shapes;
 use crate::tensors::with_slice;
-use crate::{Error, Fingerprint, Parameters, Result};
+use crate::{DataFingerprint, Error, Parameters, Result};
 
 /// What is said beside the tensors.
 #[derive(Debug, Clone, Copy)]
@@ -27,7 +27,7 @@ pub struct MetadataRef<'a> {
     /// Counters of the run.
     pub progress: &'a Progress,
     /// The data that it was trained on.
-    pub data: Option<&'a Fingerprint>,
+    pub data: Option<&'a DataFingerprint>,
 }
 
 /// Where the values of a tensor are.
@@ -132,7 +132,7 @@ impl<'a> CheckpointWriter<'a> {
             end += bytes;
             places.insert(name.clone(), json!({ "dtype": "F32", "shape": shape, "data_offsets": offsets }));
         }
-        let own = header.own_checksum().map_err(|error| broken(&error))?;
+        let own = header.header_checksum().map_err(|error| broken(&error))?;
         header.checksums.insert(String::new(), own);
         let about = serde_json::to_string(&header).map_err(|error| broken(&error))?;
         places.insert("__metadata__".into(), json!({ "panda": about }));

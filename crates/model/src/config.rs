@@ -18,11 +18,11 @@ use crate::predictors::PredictorKind;
 
 pub use gnat::{AlignmentKind, GnatConfig, LatticeNormalization};
 pub(crate) use init::covers;
-pub use init::{InitConfig, Initialization, PretrainedConfig};
-pub use loss::LossConfig;
-pub use loss_options::{ActivationKind, Loss, LossBudget, LossOptions};
+pub use init::{InitConfig, InitKind, PretrainedConfig};
+pub use loss::LossKind;
+pub use loss_options::{ActivationKind, LossBudget, LossConfig, LossOptions};
 pub use recipe::EncoderConfig;
-pub use terms::{PrecisionKind, Terms};
+pub use terms::{LossTerms, PrecisionKind};
 
 /// Everything that decides a [`Model`](crate::Model): its parts, its first weights and its loss.
 ///
@@ -57,11 +57,11 @@ pub struct ModelConfig {
     /// Where both meet.
     pub joint: JointConfig,
     /// Kind of the loss, and what all kinds can say.
-    pub loss: Loss,
+    pub loss: LossConfig,
     /// What else is minimised, and how exactly.
-    pub terms: Terms,
+    pub terms: LossTerms,
     /// How first weights are drawn.
-    pub init: InitConfig,
+    pub init: InitKind,
 }
 
 /// `[joint]`
@@ -84,9 +84,9 @@ impl ModelConfig {
             encoder,
             predictor: None,
             joint,
-            loss: Loss::default(),
-            terms: Terms::default(),
-            init: InitConfig::default(),
+            loss: LossConfig::default(),
+            terms: LossTerms::default(),
+            init: InitKind::default(),
         }
     }
 

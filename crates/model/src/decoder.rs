@@ -4,7 +4,7 @@ use std::sync::Arc;
 use decoding::{AffineLayer, Network};
 
 use crate::Result;
-use crate::config::LossConfig;
+use crate::config::LossKind;
 use crate::heads::TransducerNetwork;
 use crate::model::Model;
 use crate::tensors::to_vec;
@@ -15,7 +15,7 @@ impl Model {
     /// # Errors
     /// [`crate::Error::Shape`] for a recognition lattice; candle's own errors.
     pub fn packed_projection(&self) -> Result<AffineLayer> {
-        self.label_side.transducer()?.heads.encoder.packed("joint.encoder")
+        self.output.transducer()?.heads.encoder.packed("joint.encoder")
     }
 
     /// Predictor, joint and head with their current weights, for the searches of [`decoding`]; frames come projected, as
@@ -24,7 +24,7 @@ impl Model {
     /// # Errors
     /// [`crate::Error::Shape`] for a recognition lattice; candle's own errors.
     pub fn decoder(&self) -> Result<decoding::Model> {
-        let TransducerNetwork { predictor, heads } = self.label_side.transducer()?;
+        let TransducerNetwork { predictor, heads } = self.output.transducer()?;
         let (mut weight, mut bias) = (to_vec(heads.head.weight())?, to_vec(heads.head.bias())?);
         if let Some(durations) = &heads.durations {
             weight.extend(to_vec::<f32>(durations.weight())?);
@@ -34,7 +34,7 @@ impl Model {
         let projection = heads.predictor.packed("joint.predictor")?;
         let activation = self.config().loss.options.activation.activation();
         let mut network = Network::new(activation, None, projection, head, self.durations().len())?;
-        if self.config().loss.kind == (LossConfig::Rnnt { factored_blank: true }) {
+        if self.config().loss.kind == (LossKind::Rnnt { factored_blank: true }) {
             network = network.with_factored_blank(self.blank())?;
         }
         let big_blanks: Vec<u32> = self.big_blanks().into_iter().map(|(class, _)| class).collect();
@@ -67,7 +67,7 @@ mod tests {
         let config =
             ModelConfig::from_recipe(&format!("{RECIPE}\n{predictor}"), Path::new("test.toml")).unwrap();
         let model = Model::new(&config, 4).unwrap();
-        let predictor = &model.label_side.transducer().unwrap().predictor;
+        let predictor = &model.output.transducer().unwrap().predictor;
         let decoder = predictor.decoder().unwrap();
         let labels = [vec![3, 0, 0, 2, 1], vec![1]];
         let rows: Vec<Vec<Vec<f32>>> = predictor.forward(&labels, None).unwrap().to_vec3().unwrap();

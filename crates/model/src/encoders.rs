@@ -18,7 +18,7 @@ use candle_nn::VarBuilder;
 pub use conformer::{AttentionKind, ChunkedAttention, ConformerEncoder};
 pub use frames::ModuleEncoder;
 pub use lstm::{LstmEncoder, TimeReduction};
-pub use stream::{EncoderPiece, EncoderState, EncoderStream};
+pub use stream::{EncoderChunk, EncoderState, EncoderStream};
 pub use subsampling::SubsamplingConfig;
 
 use crate::Result;

@@ -7,7 +7,7 @@ use lattice::Context;
 use lattice::candle::{BatchTensors, EmbeddingConfig, Gnat, JointConfig, JointWeights};
 
 use crate::config::LossBudget;
-use crate::config::{GnatConfig, LossConfig};
+use crate::config::{GnatConfig, LossKind};
 use crate::predictors::Predictor;
 use crate::tensors::counts;
 use crate::{Error, Linear, ModelConfig, Result};
@@ -45,7 +45,7 @@ impl JointLayers {
         let layer = |wanted: bool, name: &str, inputs: usize, outputs: usize| -> Result<Option<Linear>> {
             wanted.then(|| Linear::new(inputs, outputs, &vb.pp(name))).transpose()
         };
-        let pruned = matches!(config.loss.kind, LossConfig::Pruned { .. });
+        let pruned = matches!(config.loss.kind, LossKind::Pruned { .. });
         Ok(JointLayers {
             encoder: Linear::new(widths.0, width, &vb.pp("joint.encoder"))?,
             predictor: Linear::new(widths.1, width, &vb.pp("joint.predictor"))?,

@@ -71,7 +71,7 @@ impl Model {
     pub fn check_budget(&self, utterance: &str, rows: usize, labels: usize) -> Result<()> {
         let config = self.config();
         let shape = [1, rows.div_ceil(config.encoder.reduction()), labels];
-        let plan = match self.label_side {
+        let plan = match self.output {
             OutputModel::Lattice(_) => self.lattice_plan(shape).map(drop),
             OutputModel::TransducerNetwork(_) => {
                 let (options, masked) = (config.loss_options()?, config.joint.dropout > 0.0);
@@ -111,7 +111,7 @@ impl Model {
     ) -> Result<Option<lattice::Plan>> {
         let (_, parts) = Parameters::plan(|vb| Network::new(config, labels, &vb))?;
         let plan = |gnat: &Gnat| Ok(gnat.plan_for_shape(shape)?);
-        parts.label_side.lattice().map(plan).transpose()
+        parts.output.lattice().map(plan).transpose()
     }
 
     /// Losses of a batch that is all or a part of the `of` utterances of an optimiser step. With masks, dropout is on.
@@ -138,7 +138,7 @@ impl Model {
             }
             None => None,
         };
-        let TransducerNetwork { predictor, heads } = match &self.label_side {
+        let TransducerNetwork { predictor, heads } = match &self.output {
             OutputModel::TransducerNetwork(transducer) => transducer,
             OutputModel::Lattice(gnat) => {
                 let batch = LatticeBatch::new(&lengths, labels)?;

@@ -40,7 +40,7 @@ pub struct Model {
     config: ModelConfig,
     parameters: Parameters,
     pub(crate) encoder: Arc<dyn Encoder>,
-    pub(crate) label_side: OutputModel,
+    pub(crate) output: OutputModel,
     pub(crate) ctc: Option<Linear>,
     labels: usize,
 }
@@ -48,7 +48,7 @@ pub struct Model {
 /// The network in parts.
 pub(crate) struct Network {
     encoder: Arc<dyn Encoder>,
-    pub label_side: OutputModel,
+    pub output: OutputModel,
     ctc: Option<Linear>,
 }
 
@@ -57,8 +57,8 @@ impl Network {
     pub fn new(config: &ModelConfig, labels: usize, vb: &VarBuilder) -> Result<Self> {
         let encoder = config.encoder.build(config.input.width(), &vb.pp("encoder"))?;
         if let Some(gnat) = config.loss.kind.gnat() {
-            let label_side = heads::lattice(gnat, config, labels, encoder.width(), &vb.pp("lattice"))?;
-            return Self::with(config, labels, encoder, label_side, vb);
+            let output = heads::lattice(gnat, config, labels, encoder.width(), &vb.pp("lattice"))?;
+            return Self::with_parts(config, labels, encoder, output, vb);
         }
         let predictor = config.predictor.as_ref().ok_or_else(|| Error::RecipeValue {
             key: "predictor".into(),
@@ -77,7 +77,7 @@ impl Network {
         vb: &VarBuilder,
     ) -> Result<Self> {
         let heads = JointLayers::new(config, labels, (encoder.width(), predictor.width()), vb)?;
-        Self::with(
+        Self::with_parts(
             config,
             labels,
             encoder,
@@ -90,13 +90,13 @@ impl Network {
         config: &ModelConfig,
         labels: usize,
         encoder: Arc<dyn Encoder>,
-        label_side: OutputModel,
+        output: OutputModel,
         vb: &VarBuilder,
     ) -> Result<Self> {
         // CTC knows no big blanks: they say nothing that the blank does not.
         let ctc = config.terms.has_ctc();
         let ctc = ctc.then(|| Linear::new(encoder.width(), labels + 1, &vb.pp("ctc"))).transpose()?;
-        Ok(Self { encoder, label_side, ctc })
+        Ok(Self { encoder, output, ctc })
     }
 }
 
@@ -144,19 +144,19 @@ impl Model {
     ///
     /// # Errors
     /// [`Error::Memory`](crate::Error::Memory).
-    pub fn fits(config: &ModelConfig, shapes: &Shapes, each: usize) -> Result<()> {
+    pub fn check_memory(config: &ModelConfig, shapes: &Shapes, each: usize) -> Result<()> {
         let size = |shape: &Vec<usize>| shape.iter().fold(size_of::<f32>(), |p, &n| p.saturating_mul(n));
         let bytes = shapes.values().map(size).fold(0, usize::saturating_add).saturating_mul(each);
         let what = || {
             let largest = shapes.iter().max_by_key(|(_, shape)| size(shape));
             let (name, shape) = largest.map_or(("none", &[][..]), |(name, shape)| (name, shape));
             let (count, width) = (shapes.len(), config.joint.width);
-            let label_side = match config.loss.kind.gnat() {
+            let output = match config.loss.kind.gnat() {
                 Some(gnat) => format!("loss.context = {}", gnat.context),
                 None => "[predictor]".into(),
             };
             format!(
-                "the recipe's [encoder], {label_side} and joint.width = {width}: {count} parameters, the largest of them {name} \
+                "the recipe's [encoder], {output} and joint.width = {width}: {count} parameters, the largest of them {name} \
                  {shape:?}"
             )
         };
@@ -170,7 +170,7 @@ impl Model {
     ///
     /// # Errors
     /// Whatever `parts` says; candle's own errors.
-    pub fn with(
+    pub fn with_parts(
         config: &ModelConfig,
         labels: usize,
         parts: impl FnOnce(VarBuilder, VarBuilder) -> Result<(Arc<dyn Encoder>, Arc<dyn Predictor>)>,
@@ -186,9 +186,9 @@ impl Model {
         parts: impl FnOnce(VarBuilder<'static>) -> Result<Network>,
     ) -> Result<Self> {
         let (parameters, parts) = Parameters::build(config.seed, parts)?;
-        let Network { encoder, label_side, ctc } = parts;
-        parameters.start(&config.init, config.seed)?;
-        Ok(Model { config: config.clone(), parameters, encoder, label_side, ctc, labels })
+        let Network { encoder, output, ctc } = parts;
+        parameters.initialize(&config.init, config.seed)?;
+        Ok(Model { config: config.clone(), parameters, encoder, output, ctc, labels })
     }
 
     /// What it was made from.
@@ -203,7 +203,7 @@ impl Model {
 
     /// The predictor; none of a recognition lattice.
     pub fn predictor(&self) -> Option<&dyn Predictor> {
-        self.label_side.transducer().ok().map(|transducer| &*transducer.predictor)
+        self.output.transducer().ok().map(|transducer| &*transducer.predictor)
     }
 
     /// The weights.
@@ -245,7 +245,7 @@ impl Model {
 
     /// The recognition lattice, if the model has one.
     pub fn lattice(&self) -> Option<&lattice::candle::Gnat> {
-        self.label_side.lattice()
+        self.output.lattice()
     }
 
     /// Frames and their lengths, for decoding: projected to the joint width, but for a recognition lattice, which takes them as they
@@ -259,15 +259,15 @@ impl Model {
     /// [`crate::Error::Shape`] if the input does not fit.
     pub fn encode(&self, x: &Tensor, lengths: &[usize]) -> Result<(Tensor, Vec<usize>)> {
         let (encoded, lengths) = self.encoder.forward(x, lengths, None)?;
-        Ok((self.frames_of(encoded)?, lengths))
+        Ok((self.project_frames(encoded)?, lengths))
     }
 
     /// [`Self::encode`] of encoder rows `[B, T', W]`.
     ///
     /// # Errors
     /// Candle's own errors.
-    pub fn frames_of(&self, encoded: Tensor) -> Result<Tensor> {
-        Ok(match &self.label_side {
+    pub fn project_frames(&self, encoded: Tensor) -> Result<Tensor> {
+        Ok(match &self.output {
             OutputModel::TransducerNetwork(TransducerNetwork { heads, .. }) => {
                 heads.encoder.apply(&encoded)?
             }
@@ -284,7 +284,7 @@ impl Model {
     ///
     /// # Errors
     /// Candle's own errors.
-    pub fn ctc_of(&self, encoded: &Tensor) -> Result<Option<Tensor>> {
+    pub fn ctc_logits(&self, encoded: &Tensor) -> Result<Option<Tensor>> {
         let Some(head) = &self.ctc else { return Ok(None) };
         Ok(Some(candle_nn::ops::log_softmax(&head.apply(encoded)?, 2)?))
     }
@@ -297,7 +297,7 @@ impl Model {
     /// # Errors
     /// [`crate::Error::Shape`] or [`crate::Error::Loss`] if the input does not fit, or the model is a recognition lattice.
     pub fn joint_rows(&self, x: &Tensor, lengths: &[usize], labels: &[Vec<u32>]) -> Result<JointRows> {
-        let TransducerNetwork { predictor: network, heads } = self.label_side.transducer()?;
+        let TransducerNetwork { predictor: network, heads } = self.output.transducer()?;
         let (frames, lengths) = self.encode(x, lengths)?;
         let JointLayers { predictor, head, durations, .. } = heads;
         Ok(JointRows {

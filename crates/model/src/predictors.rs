@@ -11,7 +11,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
 
-pub use embedding::{Embedding, Start};
+pub use embedding::{Embedding, StartEmbedding};
 pub use lstm::LstmPredictor;
 pub use stateless::StatelessPredictor;
 

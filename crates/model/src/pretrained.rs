@@ -15,7 +15,7 @@ use speech::Tokenizer;
 use speech::files::read_given;
 
 use crate::checkpoint;
-use crate::checkpoint::{Checkpoint, UNSUMMED, Values};
+use crate::checkpoint::{Checkpoint, NO_CHECKSUMS, Values};
 use crate::config::table::first_difference;
 use crate::config::{ModelConfig, PretrainedConfig, covers};
 use crate::model::Model;
@@ -28,7 +28,7 @@ const NAMED_TOKENS: usize = 3;
 
 /// A line about pretrained weights for the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Message {
+pub enum LoadMessage {
     /// For information.
     Note(String),
     /// A likely mistake.
@@ -59,7 +59,7 @@ impl Pretrained {
         config: &PretrainedConfig,
         model: &ModelConfig,
         tokenizer: &Tokenizer,
-        report: &mut dyn FnMut(Message),
+        report: &mut dyn FnMut(LoadMessage),
     ) -> Result<Option<Self>> {
         let Some(path) = &config.weights else { return Ok(None) };
         let weights = match checkpoint::is_checkpoint(path)? {
@@ -70,11 +70,11 @@ impl Pretrained {
         let names = NameMatches::compare(path, config, &wanted, &weights.shapes)?;
         let (taken, all) = (names.matched.len(), wanted.len());
         let kind = weights.kind;
-        report(Message::Note(format!(
+        report(LoadMessage::Note(format!(
             "init.weights: {}: {taken} of {all} parameters start from its {kind}",
             path.display()
         )));
-        names.lines().into_iter().for_each(|line| report(Message::Note(line)));
+        names.lines().into_iter().for_each(|line| report(LoadMessage::Note(line)));
         let mut values = weights.values;
         values.retain(|name, _| names.matched.contains(name));
         Ok(Some(Pretrained { values }))
@@ -164,14 +164,14 @@ fn from_checkpoint(
     path: &Path,
     model: &ModelConfig,
     tokenizer: &Tokenizer,
-    report: &mut dyn FnMut(Message),
+    report: &mut dyn FnMut(LoadMessage),
 ) -> Result<WeightFile> {
     let Checkpoint { weights, average, shapes, tokenizer: tokens, recipe: text, summed, .. } =
         Checkpoint::read(path)?;
     let mut warn =
-        |warning: String| report(Message::Warning(format!("init.weights {}: {warning}", path.display())));
+        |warning: String| report(LoadMessage::Warning(format!("init.weights {}: {warning}", path.display())));
     if !summed {
-        warn(format!("an older file: {UNSUMMED}"));
+        warn(format!("an older file: {NO_CHECKSUMS}"));
     }
     // A tokenizer or recipe that cannot be read is as good as another one: the weights are what is asked for.
     match Tokenizer::from_json(&tokens) {

@@ -1,7 +1,7 @@
 //! One checkpoint out of several of a run: the mean of their weights.
 use std::path::{Path, PathBuf};
 
-use crate::files::Output;
+use crate::files::OutputFile;
 use crate::metrics::Metrics;
 use crate::run_files::epoch_checkpoints;
 use crate::run_folder::RunFolder;
@@ -11,7 +11,7 @@ use recognizer::Metric;
 
 /// What an averaged checkpoint was made from.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Averaged {
+pub struct AverageReport {
     /// The checkpoints, in the order in which they were added up.
     pub from: Vec<PathBuf>,
     /// Numbers in the result.
@@ -31,15 +31,15 @@ pub struct Averaged {
 /// # Errors
 /// [`Error::NoCheckpoints`]; [`Error::Checkpoint`](model::Error::Checkpoint) naming the first one of another recipe, tokenizer or shape, or with
 /// a moving average where others have none; [`Error::OutputIsInput`]; whatever [`Checkpoint::read`] and [`Error::Io`](model::Error::Io) say.
-pub fn average(checkpoints: &[PathBuf], output: &Path) -> Result<Averaged> {
+pub fn average(checkpoints: &[PathBuf], output: &Path) -> Result<AverageReport> {
     let inputs: Vec<&Path> = checkpoints.iter().map(PathBuf::as_path).collect();
     let Some((first, others)) = inputs.split_first() else {
         return Err(Error::NoCheckpoints);
     };
-    let place = Output::new(output, &inputs)?;
+    let place = OutputFile::new(output, &inputs)?;
     let mut whole = Checkpoint::read(first)?;
     whole.check(first, &whole.shapes)?;
-    let recipe = Recipe::of_checkpoint(&whole, first)?;
+    let recipe = Recipe::from_checkpoint(&whole, first)?;
     let mut weights = WeightSums::new(&whole.weights);
     let mut moving = whole.average.as_ref().map(WeightSums::new);
     let mut progress = whole.progress.clone();
@@ -59,13 +59,13 @@ pub fn average(checkpoints: &[PathBuf], output: &Path) -> Result<Averaged> {
     }
     let count = inputs.len();
     whole.progress = Progress { epoch: progress.epoch, step: progress.step, ..Progress::default() };
-    whole.memory.clear();
+    whole.optimizer_state.clear();
     weights.mean(count, &mut whole.weights);
     if let (Some(sums), Some(average)) = (moving, &mut whole.average) {
         sums.mean(count, average);
     }
     place.write(&whole.to_bytes(output)?)?;
-    Ok(Averaged {
+    Ok(AverageReport {
         from: checkpoints.to_vec(),
         parameters: whole.weights.values().map(Vec::len).sum(),
         moving: whole.average.is_some(),
@@ -77,7 +77,7 @@ pub fn average(checkpoints: &[PathBuf], output: &Path) -> Result<Averaged> {
 ///
 /// # Errors
 /// [`Error::NoCheckpoints`] for a `count` of 0; [`Error::Kept`] if there are fewer; [`Error::Io`](model::Error::Io) if the folder or its metrics cannot be read.
-pub fn choose(folder: &Path, count: usize, best: bool) -> Result<Vec<PathBuf>> {
+pub fn select_checkpoints(folder: &Path, count: usize, best: bool) -> Result<Vec<PathBuf>> {
     let mut epochs = epoch_checkpoints(folder)?;
     if best {
         let rows = RunFolder::read_metrics_in(folder, u64::MAX)?;
@@ -112,7 +112,7 @@ pub fn choose(folder: &Path, count: usize, best: bool) -> Result<Vec<PathBuf>> {
 
 /// Fails where two checkpoints are not of one model.
 fn expect_alike(path: &Path, other: &Checkpoint, first: &Checkpoint, recipe: &Recipe) -> Result<()> {
-    if let Some(difference) = recipe.difference(&Recipe::of_checkpoint(other, path)?) {
+    if let Some(difference) = recipe.difference(&Recipe::from_checkpoint(other, path)?) {
         return Err(Error::checkpoint(path, "the recipe of the first checkpoint", difference));
     }
     if other.tokenizer != first.tokenizer {

@@ -1,7 +1,7 @@
 //! What a run learns from and is judged by.
 mod batch;
+mod feature_cache;
 mod joined;
-mod plane_cache;
 mod prefetch;
 mod source;
 mod streamed;
@@ -16,16 +16,16 @@ pub(crate) use joined::joined;
 pub(crate) use prefetch::{PREFETCHED_BATCHES, Prefetcher};
 pub(crate) use source::each;
 pub use source::{BatchSource, UtteranceSource};
-pub use streamed::Streamed;
+pub use streamed::StreamedSet;
 pub(crate) use streamed::{all_too_long, index_folder};
-pub use training_set::{Largest, TrainingSet, UtteranceStore};
+pub use training_set::{LargestUtterance, TrainingSet, UtteranceStore};
 
 use crate::Result;
 use recognizer::bad_items::{BadItems, LeftOut, LengthMismatch};
 
 /// The utterances of some manifests or tar shards, and what of these is not used.
 #[derive(Debug, Default)]
-pub struct Listed {
+pub struct UtteranceList {
     /// The utterances.
     pub utterances: Vec<Utterance>,
     /// Samples of shards that cannot be used, which are not among the utterances, and those of another length.
@@ -38,13 +38,13 @@ pub struct Listed {
 ///
 /// # Errors
 /// Those of [`Corpus::open`], and [`recognizer::Error::Empty`] if there is none at all.
-pub fn read_manifests(what: &str, paths: &[PathBuf]) -> Result<Listed> {
+pub fn read_manifests(what: &str, paths: &[PathBuf]) -> Result<UtteranceList> {
     let corpus = Corpus::open(paths, None)?;
     let utterances = corpus.utterances().collect::<speech::Result<Vec<_>>>()?;
     if utterances.is_empty() {
         return Err(recognizer::Error::Empty { what: what.to_owned() }.into());
     }
-    Ok(Listed { utterances, bad: bad_samples(&corpus), warnings: corpus.warnings().to_vec() })
+    Ok(UtteranceList { utterances, bad: bad_samples(&corpus), warnings: corpus.warnings().to_vec() })
 }
 
 /// The bad items of a corpus that are known from its shards.

@@ -40,7 +40,7 @@ impl Ema {
                 return Err(Error::shape(name, "a parameter known to the average", "a new one"));
             };
             with_slice(variable, |weights: &[f32]| {
-                average_in(average, weights, decay);
+                update_average(average, weights, decay);
                 Ok(())
             })?;
         }
@@ -54,10 +54,10 @@ impl Ema {
 ///
 /// ```
 /// let mut a = [1.0f64, 0.0];
-/// training::ema::average_in(&mut a, &[3.0, 1.0], 0.75);
+/// training::ema::update_average(&mut a, &[3.0, 1.0], 0.75);
 /// assert_eq!(a, [1.5, 0.25]);
 /// ```
-pub fn average_in<F: Real>(average: &mut [F], weights: &[F], decay: f64) {
+pub fn update_average<F: Real>(average: &mut [F], weights: &[F], decay: f64) {
     let share = F::from_f64(1.0 - decay);
     par_for((parts_mut(average, BLOCK), parts(weights, BLOCK)), |_, (average, weights)| {
         average.iter_mut().zip(weights).for_each(|(a, &w)| *a += share * (w - *a));
@@ -96,9 +96,9 @@ mod tests {
     fn weights_that_do_not_change_are_their_own_average_in_every_block() {
         let weights: Vec<f32> = (0..3 * BLOCK + 7).map(|at| (at as f32).sin()).collect();
         let mut average = weights.clone();
-        average_in(&mut average, &weights, 0.9);
+        update_average(&mut average, &weights, 0.9);
         assert_eq!(average, weights);
-        average_in(&mut average, &vec![0.0; weights.len()], 0.0);
+        update_average(&mut average, &vec![0.0; weights.len()], 0.0);
         assert!(average.iter().all(|&a| a == 0.0));
     }
 }

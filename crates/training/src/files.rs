@@ -14,19 +14,19 @@ use crate::{Error, Result};
 /// ```
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("words.ctm");
-/// let output = training::files::Output::new(&path, &[])?;
+/// let output = training::files::OutputFile::new(&path, &[])?;
 /// // Long work.
 /// output.write(b"utterance 1 0.00 0.30 yes 0.99\n")?;
 /// assert!(path.exists());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Output {
+pub struct OutputFile {
     path: PathBuf,
     destination: Destination,
 }
 
-impl Output {
+impl OutputFile {
     /// Follows links and makes sure that what is there can be written: a file can be made in the folder, a pipe is open. `-` is
     /// standard output.
     ///
@@ -91,10 +91,10 @@ mod tests {
             names.extend(["link", "x/second"]);
         }
         for output in names {
-            let error = Output::new(&at(output), &inputs).unwrap_err();
+            let error = OutputFile::new(&at(output), &inputs).unwrap_err();
             assert!(matches!(error, Error::OutputIsInput { .. }), "{error}");
         }
-        Output::new(&at("new"), &inputs).unwrap();
+        OutputFile::new(&at("new"), &inputs).unwrap();
         assert!(!at("new").exists());
         assert_eq!(fs::read(at("input")).unwrap(), b"data");
     }
@@ -119,7 +119,7 @@ mod tests {
         ];
         let others =
             ["report.html", "average.safetensors", "epoch-x.safetensors", "metrics.csv.old", "test.ctm"];
-        let outcome = |name: &str| Output::new(&at(name), &[]).map(drop);
+        let outcome = |name: &str| OutputFile::new(&at(name), &[]).map(drop);
         // Such names are free where no run is.
         own.iter().for_each(|name| outcome(name).unwrap());
         for mark in [".lock", "recipe.path"] {
@@ -138,7 +138,7 @@ mod tests {
             let elsewhere = tempfile::tempdir().unwrap();
             let link = elsewhere.path().join("mean.safetensors");
             std::os::unix::fs::symlink(at("last.safetensors"), &link).unwrap();
-            assert!(matches!(Output::new(&link, &[]), Err(Error::OutputOfRun { .. })));
+            assert!(matches!(OutputFile::new(&link, &[]), Err(Error::OutputOfRun { .. })));
         }
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }

@@ -1,5 +1,5 @@
 //! Which data a run is trained on, so that it does not go on with others unnoticed.
-use model::Fingerprint;
+use model::DataFingerprint;
 use speech::{Piece, Utterance};
 
 use crate::data::{UtteranceSource, each};
@@ -24,16 +24,16 @@ impl DataSets<'_> {
     ///
     /// # Errors
     /// Those of reading the lists.
-    pub fn fingerprint(self) -> Result<Fingerprint> {
+    pub fn fingerprint(self) -> Result<DataFingerprint> {
         let of = |list| each(list).map(|one| Ok(digits(&*one?))).collect::<Result<String>>();
-        Ok(Fingerprint { train: of(self.train)?, dev: of(self.dev)?, test: of(self.test)? })
+        Ok(DataFingerprint { train: of(self.train)?, dev: of(self.dev)?, test: of(self.test)? })
     }
 
     /// Compares the sets with those of a fingerprint.
     ///
     /// # Errors
     /// [`Error::DataChanged`] with the first difference; those of reading the lists.
-    pub fn check(self, fingerprint: &Fingerprint) -> Result<()> {
+    pub fn check(self, fingerprint: &DataFingerprint) -> Result<()> {
         let found = self.fingerprint()?;
         let each = [
             ("data.train", &fingerprint.train, &found.train, self.train),

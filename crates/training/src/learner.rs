@@ -15,13 +15,13 @@ use distributed::ProcessGroup;
 
 use crate::data::Batch;
 use crate::ema::Ema;
-use crate::metrics::Tally;
+use crate::metrics::LossSums;
 use crate::optimizer;
 use crate::optimizer::Optimizer;
 use crate::optimizer::OptimizerConfig;
 use crate::reduction::{GradientReduction, StepTotals};
 use crate::run_plan::RunPlan;
-use crate::schedule::{Moment, learning_rate};
+use crate::schedule::{StepPosition, learning_rate};
 use crate::{Error, Result};
 use model::checkpoint::Values;
 use model::{Divergence, GradientSum, GradientTerms, Gradients, LossSessions, Losses, Model, TrainingPass};
@@ -54,14 +54,18 @@ impl Learner {
     /// [`Error::Loss`](model::Error::Loss) for options that the loss refuses; candle's own errors.
     pub fn new(model: Model, config: &OptimizerConfig) -> Result<Self> {
         let optimizer = optimizer::build(config, model.parameters());
-        Self::with(model, config, optimizer)
+        Self::with_optimizer(model, config, optimizer)
     }
 
     /// [`Learner::new`], with an optimizer of one's own.
     ///
     /// # Errors
     /// As [`Learner::new`].
-    pub fn with(model: Model, config: &OptimizerConfig, optimizer: Box<dyn Optimizer>) -> Result<Self> {
+    pub fn with_optimizer(
+        model: Model,
+        config: &OptimizerConfig,
+        optimizer: Box<dyn Optimizer>,
+    ) -> Result<Self> {
         let ema = match config.ema > 0.0 {
             true => Some(Ema::new(config.ema, config.ema_warmup, model.parameters())?),
             false => None,
@@ -95,8 +99,8 @@ impl Learner {
     }
 
     /// What the optimizer remembers.
-    pub fn memory(&self) -> BTreeMap<String, Cow<'_, Values>> {
-        self.optimizer.memory()
+    pub fn optimizer_state(&self) -> BTreeMap<String, Cow<'_, Values>> {
+        self.optimizer.state()
     }
 
     /// What has values that are no finite numbers, if anything has.
@@ -107,7 +111,10 @@ impl Learner {
         } else if !self.average().is_none_or(finite) {
             Some("moving average of a weight")
         } else {
-            self.memory().values().any(|values| !finite(values)).then_some("optimiser's memory of a weight")
+            self.optimizer_state()
+                .values()
+                .any(|values| !finite(values))
+                .then_some("optimiser's memory of a weight")
         })
     }
 
@@ -135,7 +142,7 @@ impl Learner {
     }
 
     /// Step size at a moment.
-    pub fn learning_rate(&self, moment: &Moment) -> f64 {
+    pub fn learning_rate(&self, moment: &StepPosition) -> f64 {
         learning_rate(&self.config, *moment)
     }
 
@@ -147,8 +154,8 @@ impl Learner {
         &self,
         batches: &mut dyn Iterator<Item = Result<Batch>>,
         of: usize,
-        moment: &Moment,
-    ) -> Result<(Gradients, Tally)> {
+        moment: &StepPosition,
+    ) -> Result<(Gradients, LossSums)> {
         let mut gradients = GradientSum::new(self.model.parameters());
         let tally = self.add_batches(&mut gradients, batches, (of, moment), None)?;
         Ok((gradients.into_gradients(), tally))
@@ -163,7 +170,7 @@ impl Learner {
         group: &mut ProcessGroup,
         batches: &mut dyn Iterator<Item = Result<Batch>>,
         of: usize,
-        moment: &Moment,
+        moment: &StepPosition,
     ) -> Result<FinishedStep> {
         let (mut ids, mut bad) = (Vec::new(), BadItems::default());
         let mut batches = batches.inspect(|batch| {
@@ -197,10 +204,10 @@ impl Learner {
         &self,
         gradients: &mut GradientSum,
         batches: &mut dyn Iterator<Item = Result<Batch>>,
-        (of, moment): (usize, &Moment),
+        (of, moment): (usize, &StepPosition),
         terms: Option<&GradientTerms>,
-    ) -> Result<Tally> {
-        let mut tally = Tally::default();
+    ) -> Result<LossSums> {
+        let mut tally = LossSums::default();
         while let Some(batch) = batches.next() {
             let batch = batch?;
             if batch.labels.is_empty() {
@@ -224,10 +231,10 @@ impl Learner {
         &self,
         gradients: &mut GradientSum,
         batch: &Batch,
-        (of, moment): (usize, &Moment),
+        (of, moment): (usize, &StepPosition),
         terms: Option<&GradientTerms>,
-    ) -> Result<Tally> {
-        let Moment { step, progress, .. } = *moment;
+    ) -> Result<LossSums> {
+        let StepPosition { step, progress, .. } = *moment;
         let config = self.model.config();
         let utterances = || batch.ids.clone();
         let hooks = terms.and_then(|terms| gradients.hooks(terms));
@@ -260,7 +267,7 @@ impl Learner {
         }
         gradients.backward(&total, hooks)?;
         let (utterances, audio_seconds) = (batch.labels.len() as u64, batch.seconds);
-        Ok(Tally { utterances, skipped, loss, ctc_loss, simple_loss, audio_seconds })
+        Ok(LossSums { utterances, skipped, loss, ctc_loss, simple_loss, audio_seconds })
     }
 
     /// Moves the weights, and then their average; returns the norm of the gradient, before any clipping. If it is not finite, nothing
@@ -268,7 +275,7 @@ impl Learner {
     ///
     /// # Errors
     /// Those of the optimizer.
-    pub fn apply(&mut self, gradients: &Gradients, moment: &Moment) -> Result<f64> {
+    pub fn apply(&mut self, gradients: &Gradients, moment: &StepPosition) -> Result<f64> {
         let rate = self.learning_rate(moment);
         let norm = self.optimizer.step(self.model.parameters(), gradients, rate)?;
         if let Some(ema) = self.ema.as_mut().filter(|_| norm.is_finite()) {

@@ -5,11 +5,11 @@
 //! ```no_run
 //! use std::{path::Path, sync::atomic::AtomicBool};
 //! use recognizer::Recognizer;
-//! use training::{Start, train};
+//! use training::{StartMode, train};
 //!
 //! let stop = AtomicBool::new(false); // set it from elsewhere, and the run saves and returns
 //! let (recipe, folder) = (Path::new("recipes/digits.toml"), Path::new("runs/digits"));
-//! let outcome = train(recipe, None, folder, Start::Resume, &mut (), &stop)?;
+//! let outcome = train(recipe, None, folder, StartMode::Resume, &mut (), &stop)?;
 //! println!("word error rate on the test set: {:?}", outcome.test.map(|test| test.overall.wer));
 //!
 //! let recognizer = Recognizer::load(&folder.join("best.safetensors"))?;
@@ -24,7 +24,7 @@
 //! | [`optimizer`], [`schedule`], [`ema`] | the optimizer, its learning rate, the moving average of the weights |
 //! | [`train`] | the loop; [`Observer`] receives its reports, [`Learner`] is a step of it, a [`ProcessGroup`](distributed::ProcessGroup) the processes that share the steps |
 //! | [`run_folder`], [`run_files`], [`files`] | what is on disk |
-//! | [`average`](average()), [`choose`] | one checkpoint out of several |
+//! | [`average`](average()), [`select_checkpoints`] | one checkpoint out of several |
 //!
 //! # Repeatable
 //!
@@ -59,16 +59,16 @@ pub mod schedule;
 mod train;
 mod trainer;
 
-pub use average::{Averaged, average, choose};
+pub use average::{AverageReport, average, select_checkpoints};
 pub use error::{Error, Result};
 pub use fingerprint::DataSets;
 pub use learner::{Learner, TrainingObjective};
 pub use loading::train_tokenizer;
-pub use metrics::{Metrics, Tally, peak_resident};
+pub use metrics::{LossSums, Metrics, peak_resident_bytes};
 pub use observer::{EpochReport, Observer, RunReport, StepReport};
 pub use recipe::Recipe;
-pub use run_folder::Start;
+pub use run_folder::StartMode;
 pub use run_plan::{BatchShape, RunPlan, check_step_bytes, step_bytes};
-pub use schedule::Moment;
-pub use train::{Outcome, train, train_with};
+pub use schedule::StepPosition;
+pub use train::{RunOutcome, train, train_with};
 pub use trainer::{CheckpointMetadata, Trainer, Validator};

@@ -10,18 +10,18 @@ use speech::{
 
 use crate::bad_item_log::TRAIN;
 use crate::data;
-use crate::data::{Listed, Streamed, UtteranceStore};
+use crate::data::{StreamedSet, UtteranceList, UtteranceStore};
 use crate::data_warnings::floor_warning;
 use crate::observer::Observer;
 use crate::recipe::Recipe;
-use crate::run_folder::{RunFolder, Start};
+use crate::run_folder::{RunFolder, StartMode};
 use crate::{DataSets, Error, Result, data_warnings};
-use model::Fingerprint;
+use model::DataFingerprint;
 use model::Model;
 use model::checkpoint;
 use model::checkpoint::{Checkpoint, Progress};
-use model::config::values::setting;
-use model::{Message, Pretrained};
+use model::config::values::setting_error;
+use model::{LoadMessage, Pretrained};
 use recognizer::MARK;
 use recognizer::bad_items::BadItems;
 use recognizer::examples::{self, Example};
@@ -35,7 +35,7 @@ const COPIES: usize = 13;
 #[derive(Clone, Copy)]
 pub(crate) struct Origin<'a> {
     pub folder: &'a RunFolder,
-    pub start: Start,
+    pub start: StartMode,
     /// Whether the number of epochs was given beside the recipe, so that a run that goes on takes it.
     pub epochs_given: bool,
 }
@@ -50,7 +50,7 @@ pub(crate) struct Loaded {
     pub train: UtteranceStore,
     pub dev: Vec<Example>,
     pub test: Vec<Example>,
-    pub data: Fingerprint,
+    pub data: DataFingerprint,
     /// Utterances that cannot be used, by set.
     pub bad: BTreeMap<String, BadItems>,
 }
@@ -75,18 +75,19 @@ impl Loaded {
         stop: &AtomicBool,
     ) -> std::result::Result<Self, Stopped> {
         let read = |set, manifests: &[PathBuf]| match manifests.is_empty() {
-            true => Ok(Listed::default()),
+            true => Ok(UtteranceList::default()),
             false => data::read_manifests(set, manifests),
         };
-        let Listed { utterances: dev, bad: dev_bad, warnings } = read("data.dev", &recipe.data.dev)?;
+        let UtteranceList { utterances: dev, bad: dev_bad, warnings } = read("data.dev", &recipe.data.dev)?;
         warnings.iter().for_each(|warning| observer.on_warning(warning));
-        let Listed { utterances: test, bad: test_bad, warnings } = read("data.test", &recipe.data.test)?;
+        let UtteranceList { utterances: test, bad: test_bad, warnings } =
+            read("data.test", &recipe.data.test)?;
         warnings.iter().for_each(|warning| observer.on_warning(warning));
         let mut notes = Vec::new();
         let loaded = match recipe.data.stream {
             false => {
                 let listed = data::read_manifests("data.train", &recipe.data.train)?;
-                let Listed { utterances: train, bad, warnings } = listed;
+                let UtteranceList { utterances: train, bad, warnings } = listed;
                 warnings.iter().for_each(|warning| observer.on_warning(warning));
                 let sets = DataSets { train: &train, dev: &dev, test: &test };
                 let known = RunContext::new(recipe, sets, origin, observer)?;
@@ -107,7 +108,7 @@ impl Loaded {
                 let sets = DataSets { train: &corpus, dev: &dev, test: &test };
                 let known = RunContext::new(recipe, sets, origin, observer)?;
                 let (tokenizer, all) = (known.tokenizer.clone(), corpus.len());
-                let streamed = Streamed::new(corpus, tokenizer, recipe)?;
+                let streamed = StreamedSet::new(corpus, tokenizer, recipe)?;
                 notes.extend(streamed.left_out(all));
                 (known, UnreadSet::Disk(Box::new(streamed)))
             }
@@ -125,9 +126,9 @@ impl Loaded {
         let pretrained = match &resumed {
             Some(_) => None,
             None => {
-                let mut report = |message: Message| match message {
-                    Message::Note(note) => observer.on_note(&note),
-                    Message::Warning(warning) => observer.on_warning(&warning),
+                let mut report = |message: LoadMessage| match message {
+                    LoadMessage::Note(note) => observer.on_note(&note),
+                    LoadMessage::Warning(warning) => observer.on_warning(&warning),
                 };
                 let config = &recipe.init.pretrained;
                 Pretrained::read(config, &recipe.model(), &tokenizer, &mut report)?
@@ -190,14 +191,14 @@ impl Loaded {
 /// A training set of which nothing was read but what is said about it.
 enum UnreadSet {
     Memory(Vec<Utterance>, BadItems),
-    Disk(Box<Streamed>),
+    Disk(Box<StreamedSet>),
 }
 
 /// What the data and an earlier run decide together.
 struct RunContext {
     resumed: Option<Checkpoint>,
     tokenizer: Tokenizer,
-    data: Fingerprint,
+    data: DataFingerprint,
 }
 
 impl RunContext {
@@ -240,7 +241,7 @@ pub fn train_tokenizer(recipe: &Recipe, texts: &[String], observer: &mut dyn Obs
         let others: Vec<&str> = texts.iter().copied().filter(|text| is_encodable(recipe, text)).collect();
         if others.is_empty() { Err(error) } else { Tokenizer::train_with(&options, &others) }
     });
-    let tokenizer = trained.map_err(|error| setting("tokens", error))?;
+    let tokenizer = trained.map_err(|error| setting_error("tokens", error))?;
     for warning in conversion_warnings(TRAIN, texts.iter().copied(), &tokenizer) {
         observer.on_warning(&warning);
     }
@@ -269,11 +270,11 @@ fn resume(
 ) -> Result<Option<Checkpoint>> {
     let Origin { folder, start, epochs_given } = origin;
     let last = folder.last();
-    if !(matches!(start, Start::Resume | Start::ResumeChanged) && last.exists()) {
+    if !(matches!(start, StartMode::Resume | StartMode::ResumeChanged) && last.exists()) {
         return Ok(None);
     }
     let checkpoint = folder.read_last()?;
-    let mut before = Recipe::of_checkpoint(&checkpoint, &last)?;
+    let mut before = Recipe::from_checkpoint(&checkpoint, &last)?;
     let epochs = recipe.training.run.epochs;
     let old_epochs = std::mem::replace(&mut before.training.run.epochs, epochs);
     if let Some(difference) = recipe.difference(&before) {
@@ -288,10 +289,10 @@ fn resume(
         ));
     }
     match &checkpoint.data {
-        Some(data) if start == Start::Resume => sets.check(data)?,
+        Some(data) if start == StartMode::Resume => sets.check(data)?,
         Some(_) => {}
         None => {
-            observer.on_warning(&format!("{}: an older file: {}", last.display(), checkpoint::UNSUMMED));
+            observer.on_warning(&format!("{}: an older file: {}", last.display(), checkpoint::NO_CHECKSUMS));
         }
     }
     Ok(Some(checkpoint))
@@ -328,5 +329,5 @@ fn expect_room(
     let what = || format!("features of {:.1} hours of audio in [data]", seconds / 3600.0);
     model::Error::expect_memory(what, bytes as usize)?;
     let config = recipe.model();
-    Ok(Model::fits(&config, &Model::shapes(&config, labels)?, COPIES)?)
+    Ok(Model::check_memory(&config, &Model::shapes(&config, labels)?, COPIES)?)
 }

@@ -44,7 +44,7 @@ pub struct Metrics {
 
 /// Sums over the utterances of a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Tally {
+pub struct LossSums {
     /// Utterances.
     pub utterances: u64,
     /// Those that were left out since no path explains them.
@@ -59,7 +59,7 @@ pub struct Tally {
     pub audio_seconds: f64,
 }
 
-impl std::ops::AddAssign for Tally {
+impl std::ops::AddAssign for LossSums {
     fn add_assign(&mut self, other: Self) {
         self.utterances += other.utterances;
         self.skipped += other.skipped;
@@ -71,7 +71,7 @@ impl std::ops::AddAssign for Tally {
 }
 
 /// Returns the most bytes that this process has held in memory so far; none where the system does not report it.
-pub fn peak_resident() -> Option<usize> {
+pub fn peak_resident_bytes() -> Option<usize> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)

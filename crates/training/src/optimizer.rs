@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 pub use clip::Clip;
 pub(crate) use config::MIN_RATE;
 pub use config::{ClipKind, Decay, OptimizerConfig};
-pub use lamb::{LambConfig, LambStep, Number};
+pub use lamb::{LambConfig, LambFloat, LambStep};
 
 use crate::Result;
 use model::checkpoint::Values;
@@ -36,13 +36,13 @@ pub trait Optimizer: Send {
     fn step(&mut self, parameters: &Parameters, gradients: &Gradients, rate: f64) -> Result<f64>;
 
     /// What it remembers of each parameter, by the names `first` and `second`.
-    fn memory(&self) -> BTreeMap<String, Cow<'_, Values>>;
+    fn state(&self) -> BTreeMap<String, Cow<'_, Values>>;
 
     /// Goes on with the memory of a run of so many steps.
     ///
     /// # Errors
     /// [`crate::Error::Shape`](model::Error::Shape) if a memory is missing.
-    fn restore(&mut self, memory: &BTreeMap<String, Values>, steps: u64) -> Result<()>;
+    fn restore(&mut self, state: &BTreeMap<String, Values>, steps: u64) -> Result<()>;
 }
 
 /// Defines the optimizers that a recipe can name; each module has functions `check` and `build` of its part of `[optimiser]`.

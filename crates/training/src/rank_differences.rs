@@ -2,14 +2,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use distributed::{ProcessGroup, Transfer};
+use distributed::{ProcessGroup, TransferFormat};
 use serde::{Deserialize, Serialize};
 
 use crate::fingerprint::DIGITS;
-use crate::run_folder::Start;
+use crate::run_folder::StartMode;
 use crate::{Error, Result};
 use model::checkpoint::Progress;
-use model::{Fingerprint, random};
+use model::{DataFingerprint, random};
 use recognizer::bad_items::BadItems;
 
 /// Characters of a value in a message.
@@ -40,12 +40,16 @@ pub(crate) fn expect_equal(group: &mut ProcessGroup, settings: &[SharedSetting])
 }
 
 /// How a run starts, which the arguments of each process state.
-pub(crate) fn start(start: Start, folder: &Path, transfer: Transfer) -> [SharedSetting<'static>; 4] {
+pub(crate) fn start(
+    start: StartMode,
+    folder: &Path,
+    transfer: TransferFormat,
+) -> [SharedSetting<'static>; 4] {
     let mode = match start {
-        Start::Fresh => "a new run",
-        Start::Resume => "--resume",
-        Start::ResumeChanged => "--resume --changed-data",
-        Start::Force => "--force",
+        StartMode::Fresh => "a new run",
+        StartMode::Resume => "--resume",
+        StartMode::ResumeChanged => "--resume --changed-data",
+        StartMode::Force => "--force",
     };
     // A relative folder is another one in another working directory.
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
@@ -92,7 +96,7 @@ struct SetSummary {
 ///
 /// # Errors
 /// The same in all processes: [`Error::Rank`] with the set and the first place that differ.
-pub(crate) fn expect_equal_data(group: &mut ProcessGroup, data: &Fingerprint) -> Result<()> {
+pub(crate) fn expect_equal_data(group: &mut ProcessGroup, data: &DataFingerprint) -> Result<()> {
     if group.size() == 1 {
         return Ok(());
     }

@@ -4,10 +4,10 @@ mod run;
 
 use std::path::{Path, PathBuf};
 
-use model::checkpoint::RECIPE_PLACE;
+use model::checkpoint::RECIPE_LOCATION;
 use model::config::table::{first_difference, syntax_error};
-use model::config::values::setting;
-use model::config::{EncoderConfig, Initialization, JointConfig, Loss, ModelConfig};
+use model::config::values::setting_error;
+use model::config::{EncoderConfig, InitConfig, JointConfig, LossConfig, ModelConfig};
 use model::predictors::PredictorKind;
 use model::{Checkpoint, InputConfig};
 use serde::{Deserialize, Serialize};
@@ -15,8 +15,8 @@ use speech::FeatureConfig;
 
 use crate::optimizer::OptimizerConfig;
 use crate::{Error, Result};
-pub use data::{Augment, Data, TokenConfig};
-pub use run::{BatchConfig, RunConfig, Select, TrainingConfig};
+pub use data::{AugmentConfig, DataConfig, TokenConfig};
+pub use run::{BatchConfig, CheckpointSelection, RunConfig, TrainingConfig};
 
 /// A recipe as read from its file.
 ///
@@ -28,13 +28,13 @@ pub struct Recipe {
     #[serde(default)]
     pub seed: u64,
     /// Which utterances.
-    pub data: Data,
+    pub data: DataConfig,
     /// From samples to log-mel frames.
     #[serde(default)]
     pub features: FeatureConfig,
     /// What training does to the frames.
     #[serde(default)]
-    pub augment: Augment,
+    pub augment: AugmentConfig,
     /// From text to labels.
     pub tokens: TokenConfig,
     /// The acoustic side.
@@ -46,7 +46,7 @@ pub struct Recipe {
     pub joint: JointConfig,
     /// First weights.
     #[serde(default, skip_serializing_if = "Initialization::is_default")]
-    pub init: Initialization,
+    pub init: InitConfig,
     /// Steps and step sizes.
     #[serde(rename = "optimiser")]
     pub optimizer: OptimizerConfig,
@@ -54,14 +54,14 @@ pub struct Recipe {
     pub batch: BatchConfig,
     /// Kind of the loss, and what all kinds can say.
     #[serde(default)]
-    pub loss: Loss,
+    pub loss: LossConfig,
     /// Length and objective of the run.
     pub training: TrainingConfig,
 }
 
 /// Values of a command line that replace those of the recipe.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Changes {
+pub struct RecipeOverrides {
     /// Passes over the training set.
     pub epochs: Option<u64>,
     /// What the run may take in memory, in bytes.
@@ -70,9 +70,9 @@ pub struct Changes {
     pub max_bad: Option<f64>,
 }
 
-impl From<Option<u64>> for Changes {
+impl From<Option<u64>> for RecipeOverrides {
     fn from(epochs: Option<u64>) -> Self {
-        Changes { epochs, ..Changes::default() }
+        RecipeOverrides { epochs, ..RecipeOverrides::default() }
     }
 }
 
@@ -81,8 +81,8 @@ impl Recipe {
     ///
     /// # Errors
     /// [`model::Error::Inside`] the file if it is no sound recipe.
-    pub fn of_checkpoint(checkpoint: &Checkpoint, path: &Path) -> Result<Recipe> {
-        Self::parse_text(&checkpoint.recipe, Path::new(RECIPE_PLACE))
+    pub fn from_checkpoint(checkpoint: &Checkpoint, path: &Path) -> Result<Recipe> {
+        Self::parse_text(&checkpoint.recipe, Path::new(RECIPE_LOCATION))
             .map_err(|source| model::Error::Inside { path: path.to_owned(), source: Box::new(source) }.into())
     }
 
@@ -94,16 +94,16 @@ impl Recipe {
     /// # Errors
     /// [`Error::Io`](model::Error::Io) if the file cannot be read, [`Error::RecipeSyntax`](model::Error::RecipeSyntax) for bad TOML, an unknown or a missing key, and
     /// [`Error::RecipeValue`](model::Error::RecipeValue) for a value outside its range.
-    pub fn read(path: &Path, changes: impl Into<Changes>) -> Result<(Recipe, String)> {
+    pub fn read(path: &Path, changes: impl Into<RecipeOverrides>) -> Result<(Recipe, String)> {
         let text = speech::files::read_given_text(path).map_err(Error::io(path, "read the recipe"))?;
         Self::changed(text.strip_prefix('\u{feff}').unwrap_or(&text), path, changes.into())
     }
 
-    fn changed(text: &str, path: &Path, changes: Changes) -> Result<(Recipe, String)> {
+    fn changed(text: &str, path: &Path, changes: RecipeOverrides) -> Result<(Recipe, String)> {
         let mut text = text.to_owned();
         let mut recipe = Self::parse(&text, path)?;
-        if changes != Changes::default() {
-            let Changes { epochs, memory, max_bad } = changes;
+        if changes != RecipeOverrides::default() {
+            let RecipeOverrides { epochs, memory, max_bad } = changes;
             recipe.training.run.epochs = epochs.unwrap_or(recipe.training.run.epochs);
             recipe.batch.memory = memory.or(recipe.batch.memory);
             recipe.data.max_bad = max_bad.unwrap_or(recipe.data.max_bad);
@@ -112,7 +112,7 @@ impl Recipe {
                 .map_err(|error| syntax_error(path, "", &serde::de::Error::custom(error)))?;
         }
         let base = path.parent().unwrap_or(Path::new(""));
-        let Data { train, dev, test, cache, .. } = &mut recipe.data;
+        let DataConfig { train, dev, test, cache, .. } = &mut recipe.data;
         let sounds = recipe.augment.manifests();
         let weights = &mut recipe.init.pretrained.weights;
         for path in train.iter_mut().chain(dev).chain(test).chain(cache).chain(sounds).chain(weights) {
@@ -171,7 +171,7 @@ impl Recipe {
     fn check(&self) -> model::Result<()> {
         self.data.check()?;
         self.augment.check(self.data.stream)?;
-        self.tokens.options().check().map_err(|error| setting("tokens", error))?;
+        self.tokens.options().check().map_err(|error| setting_error("tokens", error))?;
         self.init.check()?;
         self.model().check()?;
         self.optimizer.check()?;
@@ -189,7 +189,7 @@ impl Recipe {
             joint: self.joint.clone(),
             loss: self.loss.clone(),
             terms: self.training.terms.clone(),
-            init: self.init.law,
+            init: self.init.kind,
         }
     }
 }

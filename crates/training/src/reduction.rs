@@ -15,7 +15,7 @@ use distributed::{Pending, ProcessGroup, SharedError, first_error};
 use serde::{Deserialize, Serialize};
 
 use crate::error_report::ErrorReport;
-use crate::metrics::Tally;
+use crate::metrics::LossSums;
 use crate::{Error, Result};
 use model::{GradientSum, GradientTerms, Gradients, Parameters, SentGradients};
 use recognizer::bad_items::BadItems;
@@ -46,7 +46,7 @@ pub(crate) fn slow_rank(seconds: &[f64]) -> Option<(usize, f64)> {
 
 /// What a step has apart from gradients, of all ranks.
 pub(crate) struct StepTotals {
-    pub tally: Tally,
+    pub tally: LossSums,
     pub bad: BadItems,
     /// Seconds that each rank took for its gradients.
     pub seconds: Vec<f64>,
@@ -58,7 +58,7 @@ struct RankStep {
     problem: Option<ErrorReport>,
     /// Which parameters have a gradient, in the order of their names.
     has_gradient: Vec<bool>,
-    tally: Tally,
+    tally: LossSums,
     /// Items of its shard that cannot be used, and recordings that are not as long as their lines.
     bad: BadItems,
     seconds: f64,
@@ -113,7 +113,7 @@ impl GradientReduction {
         group: &mut ProcessGroup,
         begun: Option<StepReduction>,
         gradients: GradientSum,
-        tally: Result<Tally>,
+        tally: Result<LossSums>,
         bad: BadItems,
         seconds: f64,
     ) -> Result<(Gradients, StepTotals)> {
@@ -123,7 +123,7 @@ impl GradientReduction {
         };
         let (tally, mut problem) = match tally {
             Ok(tally) => (tally, None),
-            Err(error) => (Tally::default(), Some(error)),
+            Err(error) => (LossSums::default(), Some(error)),
         };
         // After an error too: the other ranks wait for sums, whose values are then of no use.
         gradients.send(terms)?;
@@ -158,7 +158,7 @@ impl GradientReduction {
             }
         }
         self.learn_order(&parts);
-        let (mut tally, mut bad) = (Tally::default(), BadItems::default());
+        let (mut tally, mut bad) = (LossSums::default(), BadItems::default());
         parts.iter().for_each(|part| tally += part.tally);
         let seconds = parts.iter().map(|part| part.seconds).collect();
         parts.into_iter().for_each(|part| bad.extend(part.bad));

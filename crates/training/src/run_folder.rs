@@ -29,11 +29,11 @@ use recognizer::bad_items::BadItems;
 
 /// How a run begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Start {
+pub enum StartMode {
     /// In a new folder; a folder that holds a run is an error, unless that run ended before its first checkpoint, and so is one with a
     /// `recipe.toml` that no run has written.
     Fresh,
-    /// From the last checkpoint in the folder, or as [`Start::Fresh`] if the folder holds no run.
+    /// From the last checkpoint in the folder, or as [`StartMode::Fresh`] if the folder holds no run.
     Resume,
     /// The same, also where the data are not those of the checkpoint any more.
     ResumeChanged,
@@ -59,7 +59,7 @@ impl RunFolder {
     /// [`Error::RunExists`] if a fresh start is asked for in a folder that holds a run; [`Error::ForeignRecipe`] for a folder with a
     /// recipe that no run has written; [`Error::NoCheckpoint`] if a run is to go
     /// on of which the checkpoint is gone. It is then as it was.
-    pub fn new(path: &Path, start: Start) -> Result<Self> {
+    pub fn new(path: &Path, start: StartMode) -> Result<Self> {
         let new = path.ancestors().filter(|folder| *folder != Path::new(""));
         let new = new.take_while(|folder| !folder.exists()).map(Path::to_owned).collect();
         std::fs::create_dir_all(path).map_err(Error::io(path, "make the run folder"))?;
@@ -78,10 +78,10 @@ impl RunFolder {
         let foreign = recipe.exists() && !place.exists();
         let found = files.into_iter().find(|file| file.exists());
         let error = match (start, found) {
-            (Start::Force, _) => return Ok(folder),
+            (StartMode::Force, _) => return Ok(folder),
             (_, None) if foreign => Error::ForeignRecipe { path: recipe },
-            (Start::Fresh, Some(_)) => Error::RunExists { path: path.to_owned() },
-            (Start::Resume | Start::ResumeChanged, Some(found)) if found != folder.last() => {
+            (StartMode::Fresh, Some(_)) => Error::RunExists { path: path.to_owned() },
+            (StartMode::Resume | StartMode::ResumeChanged, Some(found)) if found != folder.last() => {
                 Error::NoCheckpoint { path: folder.last(), found }
             }
             _ => return Ok(folder),
@@ -342,7 +342,7 @@ mod tests {
         let numbers =
             || epoch_checkpoints(folder.path()).unwrap().into_iter().map(|(n, _)| n).collect::<Vec<_>>();
         assert_eq!(numbers(), [2, 10]);
-        let run = RunFolder::new(folder.path(), Start::Force).unwrap();
+        let run = RunFolder::new(folder.path(), StartMode::Force).unwrap();
         run.keep(10, 9).unwrap();
         assert_eq!(numbers(), [2, 10]);
         run.keep(3, 9).unwrap();

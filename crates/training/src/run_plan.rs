@@ -12,7 +12,7 @@ use std::fmt;
 use crate::data::Batch;
 use crate::{Error, Result};
 use model::Model;
-use model::config::{LossConfig, Terms};
+use model::config::{LossKind, LossTerms};
 use speech::memory::amount;
 
 /// Bytes of a number.
@@ -90,10 +90,10 @@ pub fn step_bytes(model: &Model, shape: BatchShape) -> usize {
     // Projected rows and their gradients, and gradients of what was projected, twice where they are added up.
     let joint = F * (4 * (frames + positions) * model.width() + 3 * (frames * w + positions * p));
     let pruned = match config.loss.kind {
-        LossConfig::Pruned { .. } => 2 * F * (frames * w + positions * p),
+        LossKind::Pruned { .. } => 2 * F * (frames * w + positions * p),
         _ => 0,
     };
-    let ctc = if Terms::has_ctc(&config.terms) { 2 * F * frames * w } else { 0 };
+    let ctc = if LossTerms::has_ctc(&config.terms) { 2 * F * frames * w } else { 0 };
     // An auxiliary CTC loss shares the budget.
     let losses = config.loss.options.budget.bytes;
     // Losses keep their gradients of heads as long as the graph lives.
@@ -181,12 +181,12 @@ impl RunPlan {
     /// [`Error::Memory`](model::Error::Memory) for an utterance that does not fit alone.
     pub(crate) fn parts(&self, model: &Model, batch: Batch) -> Result<Vec<Batch>> {
         // The whole batch, and those behind it, are there until the last of its parts.
-        let waiting = waiting_bytes(model, BatchShape::of(&batch));
+        let waiting = waiting_bytes(model, BatchShape::from_batch(&batch));
         self.parts_beside(model, batch, waiting)
     }
 
     fn parts_beside(&self, model: &Model, batch: Batch, waiting: usize) -> Result<Vec<Batch>> {
-        let shape = BatchShape::of(&batch);
+        let shape = BatchShape::from_batch(&batch);
         let (bytes, available) = (step_bytes(model, shape).saturating_add(waiting), self.available());
         if bytes <= available {
             return Ok(vec![batch]);

@@ -18,7 +18,7 @@ use crate::optimizer::{Decay, OptimizerConfig};
 
 /// Where a run is.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Moment {
+pub struct StepPosition {
     /// Optimiser step, from 0.
     pub step: u64,
     /// Epoch, from 0.
@@ -30,8 +30,8 @@ pub struct Moment {
 }
 
 /// Step size of an optimizer step.
-pub fn learning_rate(config: &OptimizerConfig, moment: Moment) -> f64 {
-    let Moment { step, progress, .. } = moment;
+pub fn learning_rate(config: &OptimizerConfig, moment: StepPosition) -> f64 {
+    let StepPosition { step, progress, .. } = moment;
     let OptimizerConfig { learning_rate: rate, floor, .. } = *config;
     let warm = match config.warmup_steps {
         0 => 1.0,
@@ -56,7 +56,7 @@ fn noam(config: &OptimizerConfig, step: u64) -> f64 {
 }
 
 /// MLPerf's factor, which is at most 1.
-fn mlperf(config: &OptimizerConfig, moment: Moment) -> f64 {
+fn mlperf(config: &OptimizerConfig, moment: StepPosition) -> f64 {
     let (warm, hold) = (config.warmup_epochs.unwrap_or(0), config.hold_epochs.unwrap_or(0));
     let in_steps = |epochs: u64| epochs.saturating_mul(moment.steps_per_epoch);
     let (step, epoch) = (moment.step + 1, moment.epoch + 1);
@@ -82,8 +82,8 @@ mod tests {
         toml::from_str(&format!("learning_rate = 2.0\ndecay = \"{decay}\"\n{more}")).unwrap()
     }
 
-    fn at(step: u64, progress: f64) -> Moment {
-        Moment { step, epoch: 0, steps_per_epoch: 1000, progress }
+    fn at(step: u64, progress: f64) -> StepPosition {
+        StepPosition { step, epoch: 0, steps_per_epoch: 1000, progress }
     }
 
     #[test]
@@ -115,7 +115,7 @@ mod tests {
     fn mlperf_by_hand() {
         let config = config("mlperf", "warmup_epochs = 2\nhold_epochs = 1\ngamma = 0.5\nmin_rate = 0.3");
         let rate = |step: u64| {
-            let moment = Moment { step, epoch: step / 2, steps_per_epoch: 2, progress: 0.0 };
+            let moment = StepPosition { step, epoch: step / 2, steps_per_epoch: 2, progress: 0.0 };
             learning_rate(&config, moment)
         };
         // W = 4, H = 2: 2/5, 3/5, 4/5, then 1 in steps 4 to 6, 1/2 in 7 and 8, 1/4 in 9 and 10, and then the least.
@@ -131,7 +131,7 @@ mod tests {
             step in any::<u32>(), epoch in 0u64..100, per in 0u64..50,
         ) {
             let more = format!("warmup_epochs = {warm}\nhold_epochs = {hold}\ngamma = {gamma}\nmin_rate = 0.001");
-            let moment = Moment { step: step.into(), epoch, steps_per_epoch: per, progress: 0.5 };
+            let moment = StepPosition { step: step.into(), epoch, steps_per_epoch: per, progress: 0.5 };
             let rate = learning_rate(&config("mlperf", &more), moment);
             prop_assert!((0.001..=2.0).contains(&rate), "{rate}");
         }

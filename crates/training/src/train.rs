@@ -5,13 +5,13 @@ use std::sync::atomic::AtomicBool;
 use distributed::ProcessGroup;
 
 use crate::bad_item_log::BadItemLog;
-use crate::data::{BatchSource, Largest, TrainingSet, UtteranceStore};
+use crate::data::{BatchSource, LargestUtterance, TrainingSet, UtteranceStore};
 use crate::learner::Learner;
 use crate::loading::{Loaded, Origin, Stopped};
 use crate::observer::{Observer, RunReport};
 use crate::rank_differences as differences;
-use crate::recipe::{Changes, Data, Recipe, Select};
-use crate::run_folder::{RunFolder, Start};
+use crate::recipe::{CheckpointSelection, DataConfig, Recipe, RecipeOverrides};
+use crate::run_folder::{RunFolder, StartMode};
 use crate::run_plan::{self, RunPlan};
 use crate::trainer::{CheckpointMetadata, Trainer};
 use crate::{Error, Result};
@@ -22,7 +22,7 @@ use recognizer::{Evaluation, Recognizer};
 
 /// How a run ended.
 #[derive(Debug, Clone)]
-pub struct Outcome {
+pub struct RunOutcome {
     /// Whether the stop flag ended it early; the checkpoint is there to resume from.
     pub stopped: bool,
     /// Optimiser steps done in all.
@@ -45,11 +45,11 @@ pub fn train(
     recipe: &Path,
     epochs: Option<u64>,
     folder: &Path,
-    start: Start,
+    start: StartMode,
     observer: &mut dyn Observer,
     stop: &AtomicBool,
-) -> Result<Outcome> {
-    train_with(recipe, epochs.into(), (folder, start), &mut ProcessGroup::alone(), observer, stop)
+) -> Result<RunOutcome> {
+    train_with(recipe, epochs.into(), (folder, start), &mut ProcessGroup::single(), observer, stop)
 }
 
 /// [`train`], with more that is said otherwise than in the recipe, and alone or as one of several processes ([`ProcessGroup`]), each of which
@@ -63,12 +63,12 @@ pub fn train(
 /// that do not say what they take; [`Error::Rank`] for what went wrong in another process.
 pub fn train_with(
     recipe_path: &Path,
-    changes: Changes,
-    (folder, start): (&Path, Start),
+    changes: RecipeOverrides,
+    (folder, start): (&Path, StartMode),
     group: &mut ProcessGroup,
     observer: &mut dyn Observer,
     stop: &AtomicBool,
-) -> Result<Outcome> {
+) -> Result<RunOutcome> {
     let writes = group.rank() == 0;
     let (recipe, text) = group.agree(Recipe::read(recipe_path, changes))?;
     let settings = differences::start(start, folder, group.transfer());
@@ -76,8 +76,8 @@ pub fn train_with(
     differences::expect_equal_recipe(group, &text)?;
     let made = if writes { RunFolder::new(folder, start) } else { Ok(RunFolder::read_only(folder)) };
     let folder = group.agree(made)?;
-    let resumes = matches!(start, Start::Resume | Start::ResumeChanged);
-    let Data { train, dev, test, .. } = &recipe.data;
+    let resumes = matches!(start, StartMode::Resume | StartMode::ResumeChanged);
+    let DataConfig { train, dev, test, .. } = &recipe.data;
     let weights = &recipe.init.pretrained.weights;
     let read = train.iter().chain(dev).chain(test).map(|path| path.as_path());
     // The recipe of a run that goes on may be the one in its folder.
@@ -90,7 +90,7 @@ pub fn train_with(
     }
     let observer: &mut dyn Observer = if writes { observer } else { &mut () };
 
-    let stopped = |steps| Ok(Outcome { stopped: true, steps, dev: None, test: None });
+    let stopped = |steps| Ok(RunOutcome { stopped: true, steps, dev: None, test: None });
     let mut steps = 0;
     let origin = Origin { folder: &folder, start, epochs_given: changes.epochs.is_some() };
     let loaded = Loaded::new(&recipe, origin, observer, stop).map_err(|error| match error {
@@ -130,7 +130,7 @@ pub fn train_with(
         let source = source.with_plan(plan.map(|plan| (plan, model.clone())));
         // What no epoch can be cut into is said now, and what no loss can keep to its budget with.
         source.plan(0)?;
-        for Largest { id, rows, labels } in source.largest()? {
+        for LargestUtterance { id, rows, labels } in source.largest()? {
             model.check_budget(&id, rows, labels)?;
         }
         Ok((model, source, plan))
@@ -217,7 +217,7 @@ pub fn train_with(
     group.agree::<(), Error>(Ok(()))?;
 
     let model = learner.model();
-    if recipe.training.run.select == Select::Best && progress.best.is_some() {
+    if recipe.training.run.select == CheckpointSelection::Best && progress.best.is_some() {
         let best = Checkpoint::read(&folder.best())?;
         best.check(&folder.best(), &model.parameters().shapes())?;
         model.parameters().set(best.average.as_ref().unwrap_or(&best.weights))?;
@@ -232,7 +232,7 @@ pub fn train_with(
     };
     let with = |found: Option<Evaluation>, bad| found.map(|found| Evaluation { bad, ..found });
     let (dev, test) = (with(dev, dev_bad), with(test, test_bad));
-    let outcome = Outcome { stopped: false, steps, dev, test };
+    let outcome = RunOutcome { stopped: false, steps, dev, test };
     let sets = [("dev", &outcome.dev), ("test", &outcome.test)];
     let sets: Vec<_> = sets.iter().filter_map(|(name, set)| Some((*name, set.as_ref()?))).collect();
     group.agree(if writes { folder.write_evaluations(&sets, &train_bad) } else { Ok(()) })?;

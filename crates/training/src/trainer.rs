@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use distributed::ProcessGroup;
 use model::checkpoint::{Checkpoint, Progress};
-use model::{CheckpointWriter, Fingerprint, MetadataRef, Model};
+use model::{CheckpointWriter, DataFingerprint, MetadataRef, Model};
 use recognizer::Evaluation;
 
 use crate::bad_item_log::BadItemLog;
@@ -33,7 +33,7 @@ pub struct CheckpointMetadata {
     /// The tokenizer's JSON.
     pub tokenizer: String,
     /// The data that is learnt from.
-    pub data: Option<Fingerprint>,
+    pub data: Option<DataFingerprint>,
 }
 
 /// How the model does on what it does not learn from.
@@ -77,9 +77,9 @@ impl<'a> Trainer<'a> {
             let path = folder.last();
             checkpoint.check(&path, &learner.model().parameters().shapes())?;
             progress = checkpoint.progress.clone();
-            let Checkpoint { weights, average, memory, .. } = checkpoint;
+            let Checkpoint { weights, average, optimizer_state, .. } = checkpoint;
             learner
-                .restore(weights, average.as_ref(), memory, progress.step)
+                .restore(weights, average.as_ref(), optimizer_state, progress.step)
                 .map_err(|source| Error::Inside { path, source: Box::new(source) })?;
             metrics = folder.read_metrics(progress.epoch)?;
         }
@@ -196,7 +196,7 @@ impl<'a> Trainer<'a> {
     /// [`Error::Diverged`] for values that are no numbers: a checkpoint that is there stays.
     fn save(&self, path: &Path) -> Result<()> {
         let parameters = self.learner.model().parameters();
-        let (average, memory) = (self.learner.average(), self.learner.memory());
+        let (average, optimizer_state) = (self.learner.average(), self.learner.optimizer_state());
         if let Some(what) = self.learner.unsound()? {
             let (step, what) = (self.progress.step, what.into());
             return Err(Error::Diverged { step, what, found: None, utterances: Vec::new(), source: None });
@@ -209,7 +209,7 @@ impl<'a> Trainer<'a> {
         if let Some(average) = average {
             writer.values("average", average, &shapes);
         }
-        for (kind, values) in &memory {
+        for (kind, values) in &optimizer_state {
             writer.values(kind, values, &shapes);
         }
         Ok(writer.write(path)?)

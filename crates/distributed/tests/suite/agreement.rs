@@ -1,5 +1,5 @@
 //! One error on all ranks.
-use distributed::{Error, ProcessGroup, SharedError, ThreadCommunicator, Transfer, first_error};
+use distributed::{Error, ProcessGroup, SharedError, ThreadCommunicator, TransferFormat, first_error};
 use proptest::prelude::*;
 
 /// An error, and the rank that it comes from if that is another one.
@@ -37,7 +37,7 @@ impl SharedError for Failure {
 fn all_ranks_return_the_error_of_lowest_order() {
     let agree = |results: [Option<usize>; 3]| {
         ThreadCommunicator::run(3, |communicator| {
-            let mut group = ProcessGroup::new(communicator, Transfer::F32);
+            let mut group = ProcessGroup::new(communicator, TransferFormat::F32);
             let result = results[group.rank()].map_or(Ok(group.rank()), |order| Err(Failure::Own(order)));
             group.agree(result)
         })
@@ -51,7 +51,7 @@ fn all_ranks_return_the_error_of_lowest_order() {
 
 #[test]
 fn one_rank_keeps_its_result() {
-    let mut group = ProcessGroup::alone();
+    let mut group = ProcessGroup::single();
     assert_eq!((group.rank(), group.size()), (0, 1));
     assert_eq!(group.agree(Err::<(), _>(Failure::Own(3))), Err(Failure::Own(3)));
     assert_eq!(first_error(0, vec![None], Ok::<_, Failure>(5)), Ok(5));
@@ -64,7 +64,7 @@ fn one_rank_keeps_its_result() {
 fn a_flag_of_one_rank_is_that_of_all() {
     let any = |on: Option<usize>| {
         ThreadCommunicator::run(3, |communicator| {
-            let mut group = ProcessGroup::new(communicator, Transfer::F32);
+            let mut group = ProcessGroup::new(communicator, TransferFormat::F32);
             group.barrier();
             group.any(on == Some(group.rank())).unwrap()
         })
@@ -76,7 +76,7 @@ fn a_flag_of_one_rank_is_that_of_all() {
 #[test]
 fn a_value_of_another_type_is_an_error_with_its_rank() {
     let errors = ThreadCommunicator::run(2, |communicator| {
-        let mut group = ProcessGroup::new(communicator, Transfer::F32);
+        let mut group = ProcessGroup::new(communicator, TransferFormat::F32);
         match group.rank() {
             0 => group.all_gather(&1).map(drop),
             _ => group.all_gather(&"one".to_owned()).map(drop),
@@ -94,7 +94,7 @@ proptest! {
         values in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..9), 1..6),
     ) {
         let all = ThreadCommunicator::run(values.len(), |communicator| {
-            let mut group = ProcessGroup::new(communicator, Transfer::F32);
+            let mut group = ProcessGroup::new(communicator, TransferFormat::F32);
             group.all_gather(&values[group.rank()]).unwrap()
         });
         prop_assert!(all.iter().all(|gathered| *gathered == values));

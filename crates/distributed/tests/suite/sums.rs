@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use distributed::{Communicator, Error, Pending, ProcessGroup, Result, ThreadCommunicator, Transfer};
+use distributed::{Communicator, Error, Pending, ProcessGroup, Result, ThreadCommunicator, TransferFormat};
 use proptest::prelude::*;
 
 /// Numbers without a pattern, of many sizes, which differ from rank to rank.
@@ -30,7 +30,7 @@ fn begin(
     })
 }
 
-fn summed(size: usize, lengths: &[usize], bucket_values: usize, transfer: Transfer) -> Vec<f32> {
+fn summed(size: usize, lengths: &[usize], bucket_values: usize, transfer: TransferFormat) -> Vec<f32> {
     let all = ThreadCommunicator::run(size, |communicator| {
         let mut group = ProcessGroup::new(communicator, transfer).with_bucket_values(bucket_values);
         let (sender, receiver) = channel();
@@ -62,7 +62,7 @@ proptest! {
         let parts: Vec<_> = (0..size).map(|rank| terms(rank, &lengths).concat()).collect();
         let sum = |at: usize| parts[1..].iter().fold(parts[0][at], |sum, part| sum + part[at]);
         let expected: Vec<f32> = (0..parts[0].len()).map(sum).collect();
-        prop_assert_eq!(summed(size, &lengths, bucket_values, Transfer::F32), expected);
+        prop_assert_eq!(summed(size, &lengths, bucket_values, TransferFormat::F32), expected);
     }
 
     #[test]
@@ -72,7 +72,7 @@ proptest! {
         bucket_values in 1usize..50,
     ) {
         let parts: Vec<_> = (0..size).map(|rank| terms(rank, &lengths).concat()).collect();
-        let found = summed(size, &lengths, bucket_values, Transfer::Bf16);
+        let found = summed(size, &lengths, bucket_values, TransferFormat::Bf16);
         for (at, found) in found.into_iter().enumerate() {
             let exact: f64 = parts.iter().map(|part| f64::from(part[at])).sum();
             let magnitude: f64 = parts.iter().map(|part| f64::from(part[at]).abs()).sum();
@@ -108,8 +108,8 @@ impl Communicator for Counted {
 fn a_bucket_is_sent_while_others_are_computed() {
     let all = ThreadCommunicator::run(2, |communicator| {
         let calls = Arc::new(AtomicUsize::new(0));
-        let mut group =
-            ProcessGroup::new(Counted(communicator, calls.clone()), Transfer::F32).with_bucket_values(4);
+        let mut group = ProcessGroup::new(Counted(communicator, calls.clone()), TransferFormat::F32)
+            .with_bucket_values(4);
         let (sender, receiver) = channel();
         let sums = begin(&mut group, &[8, 3], receiver);
         sender.send((0, vec![1.0; 8])).unwrap();
@@ -128,7 +128,7 @@ fn a_bucket_is_sent_while_others_are_computed() {
 #[test]
 fn missing_and_unreadable_terms_are_errors() {
     let all = ThreadCommunicator::run(2, |communicator| {
-        let mut group = ProcessGroup::new(communicator, Transfer::F32);
+        let mut group = ProcessGroup::new(communicator, TransferFormat::F32);
         let (sender, receiver) = channel();
         sender.send((1, vec![1.0])).unwrap();
         drop(sender);
@@ -153,12 +153,13 @@ fn missing_and_unreadable_terms_are_errors() {
 
 #[test]
 fn transfers_have_names() {
-    assert_eq!(["f32", "bf16"].map(|name| name.parse()), [Ok(Transfer::F32), Ok(Transfer::Bf16)]);
-    assert!("f16".parse::<Transfer>().unwrap_err().contains("expected f32 or bf16"));
+    assert_eq!(["f32", "bf16"].map(|name| name.parse()), [Ok(TransferFormat::F32), Ok(TransferFormat::Bf16)]);
+    assert!("f16".parse::<TransferFormat>().unwrap_err().contains("expected f32 or bf16"));
 }
 
 #[test]
 fn bf16_loses_digits() {
-    let [exact, rounded] = [Transfer::F32, Transfer::Bf16].map(|transfer| summed(2, &[100], 30, transfer));
+    let [exact, rounded] =
+        [TransferFormat::F32, TransferFormat::Bf16].map(|transfer| summed(2, &[100], 30, transfer));
     assert!(exact.iter().zip(rounded).any(|(a, b)| (a - b).abs() > 1e-3 * a.abs()));
 }

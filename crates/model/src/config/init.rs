@@ -4,15 +4,15 @@ use std::path::PathBuf;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::table;
-use super::values::{at_least_zero, expect};
+use super::values::{check_non_negative, ensure};
 use crate::Result;
 
 /// `[init]`: the first weights of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Initialization {
+pub struct InitConfig {
     /// The law that weights are drawn by.
     #[serde(flatten)]
-    pub law: InitConfig,
+    pub kind: InitKind,
     /// The file that weights are then taken from.
     #[serde(flatten)]
     pub pretrained: PretrainedConfig,
@@ -42,14 +42,14 @@ pub(crate) fn covers(name: &str, parameter: &str) -> bool {
     parameter.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-impl<'de> Deserialize<'de> for Initialization {
+impl<'de> Deserialize<'de> for InitConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        let (pretrained, law) = table::split(deserializer, &["weights", "skip"], Some("plain"))?;
-        Ok(Initialization { law, pretrained })
+        let (pretrained, kind) = table::split(deserializer, &["weights", "skip"], Some("plain"))?;
+        Ok(InitConfig { kind, pretrained })
     }
 }
 
-impl Initialization {
+impl InitConfig {
     /// Whether no key is set.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
@@ -61,8 +61,8 @@ impl Initialization {
     /// [`crate::Error::RecipeValue`].
     pub fn check(&self) -> Result<()> {
         let PretrainedConfig { weights, skip } = &self.pretrained;
-        expect("init.skip", "none without init.weights", skip.is_empty() || weights.is_some(), "some")?;
-        self.law.check()
+        ensure("init.skip", "none without init.weights", skip.is_empty() || weights.is_some(), "some")?;
+        self.kind.check()
     }
 }
 
@@ -71,7 +71,7 @@ impl Initialization {
 /// A matrix of D inputs starts uniform in ±1/√D, those of an LSTM of width H in ±1/√H, embeddings normal with deviation 1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, tag = "kind", rename_all = "lowercase")]
-pub enum InitConfig {
+pub enum InitKind {
     /// Biases start at 0, those of forget gates at 1.
     Plain {},
     /// As MLPerf Training's RNN-T: biases start as their matrices do; then forget gates' input biases are set to 1 and their hidden
@@ -90,17 +90,17 @@ fn half() -> f64 {
     0.5
 }
 
-impl Default for InitConfig {
+impl Default for InitKind {
     fn default() -> Self {
         Self::Plain {}
     }
 }
 
-impl InitConfig {
+impl InitKind {
     /// Checks every value.
     pub(crate) fn check(&self) -> Result<()> {
         let &Self::Mlperf { scale, hidden_bias_scale } = self else { return Ok(()) };
-        at_least_zero("init.scale", scale)?;
-        at_least_zero("init.hidden_bias_scale", hidden_bias_scale)
+        check_non_negative("init.scale", scale)?;
+        check_non_negative("init.hidden_bias_scale", hidden_bias_scale)
     }
 }

@@ -6,7 +6,7 @@ use super::gnat::GnatConfig;
 /// `[loss]`: the kind of transducer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, tag = "kind", rename_all = "kebab-case")]
-pub enum LossConfig {
+pub enum LossKind {
     /// The transducer loss over the whole lattice.
     Rnnt {
         /// Whether the blank is a sigmoid of its own score and the labels share what it leaves (HAT).
@@ -61,13 +61,13 @@ fn half() -> f64 {
     0.5
 }
 
-impl Default for LossConfig {
+impl Default for LossKind {
     fn default() -> Self {
-        LossConfig::Rnnt { factored_blank: false }
+        LossKind::Rnnt { factored_blank: false }
     }
 }
 
-impl LossConfig {
+impl LossKind {
     /// Frames of the big blanks.
     pub fn big_blanks(&self) -> &[usize] {
         match self {

@@ -5,25 +5,25 @@ use rnnt_loss::{Activation, Options, Pruning, Scales, Tokens, Topology};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::loss::LossConfig;
-use super::{ModelConfig, Terms, table};
+use super::loss::LossKind;
+use super::{LossTerms, ModelConfig, table};
 use crate::{Error as ModelError, Result as ModelResult, bytes};
 
 /// `[loss]`
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Loss {
+pub struct LossConfig {
     /// The keys that all kinds share.
     #[serde(flatten)]
     pub options: LossOptions,
     /// The kind of transducer.
     #[serde(flatten)]
-    pub kind: LossConfig,
+    pub kind: LossKind,
 }
 
-impl<'de> Deserialize<'de> for Loss {
+impl<'de> Deserialize<'de> for LossConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let (options, kind) = table::split(deserializer, &["budget", "skip", "clamp", "activation"], None)?;
-        Ok(Loss { options, kind })
+        Ok(LossConfig { options, kind })
     }
 }
 
@@ -140,12 +140,10 @@ impl ModelConfig {
     /// Durations that no topology has; [`ModelConfig::check`] finds them first. [`crate::Error::RecipeValue`] for a recognition lattice.
     pub fn topology(&self) -> ModelResult<Topology> {
         let topology = match &self.loss.kind {
-            LossConfig::Tdt { durations, .. } => Topology::tdt(durations),
-            LossConfig::MultiBlank { durations, .. } => {
-                self.terms.topology.clone().with_big_blanks(durations)
-            }
-            LossConfig::Rnnt { .. } | LossConfig::Pruned { .. } => Ok(self.terms.topology.clone()),
-            LossConfig::Gnat(_) => return Err(not_a_transducer()),
+            LossKind::Tdt { durations, .. } => Topology::tdt(durations),
+            LossKind::MultiBlank { durations, .. } => self.terms.topology.clone().with_big_blanks(durations),
+            LossKind::Rnnt { .. } | LossKind::Pruned { .. } => Ok(self.terms.topology.clone()),
+            LossKind::Gnat(_) => return Err(not_a_transducer()),
         };
         Ok(topology.map_err(rnnt_loss::Error::from)?)
     }
@@ -155,7 +153,7 @@ impl ModelConfig {
     /// # Errors
     /// As [`ModelConfig::topology`].
     pub fn loss_options(&self) -> ModelResult<Options> {
-        let Terms { fastemit, delay_penalty, label_smoothing, z_loss, .. } = self.terms;
+        let LossTerms { fastemit, delay_penalty, label_smoothing, z_loss, .. } = self.terms;
         let loss = self.kind()?;
         Ok(Options {
             loss,
@@ -170,16 +168,16 @@ impl ModelConfig {
     fn kind(&self) -> ModelResult<rnnt_loss::Loss> {
         let topology = self.topology()?;
         Ok(match self.loss.kind {
-            LossConfig::Rnnt { factored_blank } => {
+            LossKind::Rnnt { factored_blank } => {
                 let tokens = if factored_blank { Tokens::FactoredBlank } else { Tokens::Softmax };
                 rnnt_loss::Loss::Transducer { topology, tokens, sigma: 0.0 }
             }
-            LossConfig::Tdt { sigma, omega, .. } => rnnt_loss::Loss::Tdt { topology, sigma, omega },
-            LossConfig::MultiBlank { sigma, .. } => {
+            LossKind::Tdt { sigma, omega, .. } => rnnt_loss::Loss::Tdt { topology, sigma, omega },
+            LossKind::MultiBlank { sigma, .. } => {
                 rnnt_loss::Loss::Transducer { topology, tokens: Tokens::Softmax, sigma }
             }
-            LossConfig::Gnat(_) => return Err(not_a_transducer()),
-            LossConfig::Pruned { s_range, lm_only_scale, am_only_scale, .. } => {
+            LossKind::Gnat(_) => return Err(not_a_transducer()),
+            LossKind::Pruned { s_range, lm_only_scale, am_only_scale, .. } => {
                 let pruning = Pruning { s_range, lm_only_scale, am_only_scale, ..Pruning::default() };
                 rnnt_loss::Loss::Pruned { topology, tokens: Tokens::Softmax, pruning }
             }
@@ -199,7 +197,7 @@ impl ModelConfig {
 
     /// Factors of both losses of pruned training at a step of the run.
     pub(crate) fn scales(&self, step: u64) -> Scales {
-        let LossConfig::Pruned { simple_scale, warm_steps, .. } = self.loss.kind else {
+        let LossKind::Pruned { simple_scale, warm_steps, .. } = self.loss.kind else {
             return Scales::default();
         };
         let scales = Scales { simple: simple_scale, ..Scales::default() };

@@ -1,9 +1,9 @@
 //! Models that others have published.
 use super::ModelConfig;
-use crate::config::{ActivationKind, InitConfig, JointConfig};
+use crate::config::{ActivationKind, InitKind, JointConfig};
 use crate::encoders::{EncoderKind, LstmEncoderConfig, TimeReduction};
 use crate::input::{InputConfig, RowsConfig};
-use crate::predictors::{LstmPredictorConfig, PredictorKind, Start};
+use crate::predictors::{LstmPredictorConfig, PredictorKind, StartEmbedding};
 
 impl ModelConfig {
     /// The RNN-T of MLPerf Training v1.0 to v3.1, of 49,006,080 parameters with 1,023 labels.
@@ -15,7 +15,7 @@ impl ModelConfig {
     /// | predictor | embedding of 512 without a row for the blank, zeros at the start; 2 LSTM layers of 512; dropout 0.3 after both |
     /// | joint | 512, ReLU, dropout 0.3 |
     ///
-    /// LSTMs have two biases; first weights are drawn as [`InitConfig::Mlperf`] says.
+    /// LSTMs have two biases; first weights are drawn as [`InitKind::Mlperf`] says.
     ///
     /// ```
     /// use model::{Model, ModelConfig};
@@ -28,11 +28,11 @@ impl ModelConfig {
     /// # Ok::<(), model::Error>(())
     /// ```
     pub fn mlperf() -> Self {
-        Self::mlperf_of(1024, 512, 512)
+        Self::mlperf_with_widths(1024, 512, 512)
     }
 
     /// The same shape with other widths of encoder, predictor (and its embedding), and joint.
-    pub fn mlperf_of(encoder: usize, predictor: usize, joint: usize) -> Self {
+    pub fn mlperf_with_widths(encoder: usize, predictor: usize, joint: usize) -> Self {
         let lstm = LstmEncoderConfig {
             layers: 5,
             hidden: encoder,
@@ -48,7 +48,7 @@ impl ModelConfig {
             layers: 2,
             dropout: 0.3,
             embedding_dropout: Some(0.0),
-            start: Start::Zero,
+            start: StartEmbedding::Zero,
             two_biases: true,
         };
         let mut config = ModelConfig {
@@ -57,7 +57,7 @@ impl ModelConfig {
                 rows: RowsConfig { stack: 3, stride: 3, channels: 0 },
             },
             predictor: Some(PredictorKind::Lstm(labels)),
-            init: InitConfig::Mlperf { scale: 0.5, hidden_bias_scale: 0.0 },
+            init: InitKind::Mlperf { scale: 0.5, hidden_bias_scale: 0.0 },
             ..ModelConfig::new(EncoderKind::Lstm(lstm), JointConfig { width: joint, dropout: 0.3 })
         };
         config.loss.options.activation = ActivationKind::Relu;

@@ -4,9 +4,9 @@ use std::path::Path;
 use serde::{Deserialize, Deserializer, Serialize};
 use speech::FeatureConfig;
 
-use super::init::{InitConfig, Initialization};
+use super::init::{InitConfig, InitKind};
 use super::loss_options::Loss;
-use super::terms::Terms;
+use super::terms::LossTerms;
 use super::{JointConfig, ModelConfig, table};
 use crate::Result;
 use crate::encoders::EncoderKind;
@@ -43,19 +43,19 @@ struct ModelRecipe {
     predictor: Option<PredictorKind>,
     joint: JointConfig,
     #[serde(default)]
-    init: Initialization,
+    init: InitConfig,
     #[serde(default)]
-    loss: Loss,
+    loss: LossConfig,
     training: ObjectiveTerms,
 }
 
 /// The keys of `[training]` that belong to the objective.
-struct ObjectiveTerms(Terms);
+struct ObjectiveTerms(LossTerms);
 
 impl<'de> Deserialize<'de> for ObjectiveTerms {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         let mut table = toml::Table::deserialize(deserializer)?;
-        table.retain(|key, _| Terms::KEYS.contains(&key));
+        table.retain(|key, _| LossTerms::KEYS.contains(&key));
         table.try_into().map(ObjectiveTerms).map_err(serde::de::Error::custom)
     }
 }
@@ -70,7 +70,7 @@ impl ModelConfig {
             toml::from_str(text).map_err(|error| table::syntax_error(path, text, &error))?;
         let ModelRecipe { seed, features, encoder, predictor, joint, init, loss, training } = recipe;
         let input = InputConfig { features, rows: encoder.rows };
-        let (terms, init): (Terms, InitConfig) = (training.0, init.law);
+        let (terms, init): (LossTerms, InitKind) = (training.0, init.kind);
         let config = ModelConfig { seed, input, encoder: encoder.kind, predictor, joint, loss, terms, init };
         config.check()?;
         Ok(config)

@@ -7,7 +7,7 @@ use super::loss;
 /// The keys of `[training]` that belong to the objective.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Terms {
+pub struct LossTerms {
     /// The name of a [`Topology`] of blank and label, which says whether a frame may emit several labels or one at most; durations
     /// need the regular one, big blanks do not know the constrained one.
     #[serde(with = "loss::name")]
@@ -29,7 +29,7 @@ pub struct Terms {
     pub z_loss: f64,
 }
 
-impl Terms {
+impl LossTerms {
     /// The keys.
     pub(super) const KEYS: [&str; 8] = [
         "topology",

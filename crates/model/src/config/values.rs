@@ -6,9 +6,9 @@ use kernels::Brief;
 use crate::{Error, Result};
 
 /// Largest width of a layer: wide enough for anything that a CPU can train, and small enough that shapes cannot overflow.
-pub const WIDEST: usize = 8192;
+pub const MAX_WIDTH: usize = 8192;
 /// Largest number of things that are counted in handfuls: layers, stacked frames, labels of context.
-pub const MANY: usize = 100;
+pub const MAX_SMALL_COUNT: usize = 100;
 /// Larger numbers are infinite, or nearly so, for `f32`.
 const LARGEST: f64 = 1e38;
 
@@ -16,7 +16,7 @@ const LARGEST: f64 = 1e38;
 ///
 /// # Errors
 /// [`Error::RecipeValue`] unless it is `fine`.
-pub fn expect(key: &str, expected: &str, fine: bool, found: impl Display) -> Result<()> {
+pub fn ensure(key: &str, expected: &str, fine: bool, found: impl Display) -> Result<()> {
     if fine {
         return Ok(());
     }
@@ -29,51 +29,51 @@ pub fn expect(key: &str, expected: &str, fine: bool, found: impl Display) -> Res
 ///
 /// # Errors
 /// [`Error::RecipeValue`].
-pub fn whole(key: &str, value: usize, most: usize) -> Result<()> {
+pub fn check_count(key: &str, value: usize, most: usize) -> Result<()> {
     let expected = if most == usize::MAX { "at least 1".into() } else { format!("1 to {most}") };
-    expect(key, &expected, (1..=most).contains(&value), value)
+    ensure(key, &expected, (1..=most).contains(&value), value)
 }
 
 /// Checks a dropout rate.
 ///
 /// # Errors
 /// [`Error::RecipeValue`].
-pub fn dropout(key: &str, rate: f32) -> Result<()> {
-    expect(key, "a share of 0 to 0.9", (0.0..=0.9).contains(&rate), rate)
+pub fn check_dropout(key: &str, rate: f32) -> Result<()> {
+    ensure(key, "a share of 0 to 0.9", (0.0..=0.9).contains(&rate), rate)
 }
 
 /// Checks a share from 0 to 1.
 ///
 /// # Errors
 /// [`Error::RecipeValue`].
-pub fn share(key: &str, value: f64) -> Result<()> {
-    expect(key, "a share of 0 to 1", (0.0..=1.0).contains(&value), value)
+pub fn check_fraction(key: &str, value: f64) -> Result<()> {
+    ensure(key, "a share of 0 to 1", (0.0..=1.0).contains(&value), value)
 }
 
 /// Checks a positive number.
 ///
 /// # Errors
 /// [`Error::RecipeValue`].
-pub fn positive(key: &str, value: f64) -> Result<()> {
+pub fn check_positive(key: &str, value: f64) -> Result<()> {
     let fine = value > 0.0 && (value as f32) > 0.0 && value <= LARGEST;
-    expect(key, "a positive number of at most 1e38", fine, value)
+    ensure(key, "a positive number of at most 1e38", fine, value)
 }
 
 /// Checks a number that is not negative.
 ///
 /// # Errors
 /// [`Error::RecipeValue`].
-pub fn at_least_zero(key: &str, value: f64) -> Result<()> {
-    expect(key, "a number of at least 0, at most 1e38", (0.0..=LARGEST).contains(&value), value)
+pub fn check_non_negative(key: &str, value: f64) -> Result<()> {
+    ensure(key, "a number of at least 0, at most 1e38", (0.0..=LARGEST).contains(&value), value)
 }
 
 /// Checks the factor of a term of the loss.
 pub(crate) fn factor(key: &str, value: f64) -> Result<()> {
-    expect(key, "a number of at least 0, at most 1e30", (0.0..=1e30).contains(&value), value)
+    ensure(key, "a number of at least 0, at most 1e30", (0.0..=1e30).contains(&value), value)
 }
 
 /// Returns an invalid setting as an error of the recipe key.
-pub fn setting(table: &str, error: speech::Error) -> Error {
+pub fn setting_error(table: &str, error: speech::Error) -> Error {
     match error {
         speech::Error::Setting { field, expected, found } => {
             Error::RecipeValue { key: format!("{table}.{field}"), expected, found }

@@ -9,7 +9,7 @@ use super::lstm_stream::LstmStream;
 use super::subsampling::Subsampling;
 use super::{BuildEncoder, Encoder, EncoderStream, SubsamplingConfig};
 use crate::config::values as check;
-use crate::config::values::{MANY, WIDEST};
+use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH};
 use crate::layers::footprint::{self, Footprint};
 use crate::training_pass::TrainingPass;
 use crate::{Lstm, Result};
@@ -51,13 +51,13 @@ pub struct TimeReduction {
 
 impl BuildEncoder for LstmEncoderConfig {
     fn check(&self) -> Result<()> {
-        check::whole("encoder.layers", self.layers, MANY)?;
-        check::whole("encoder.hidden", self.hidden, WIDEST)?;
-        check::dropout("encoder.dropout", self.dropout)?;
+        check::check_count("encoder.layers", self.layers, MAX_SMALL_COUNT)?;
+        check::check_count("encoder.hidden", self.hidden, MAX_WIDTH)?;
+        check::check_dropout("encoder.dropout", self.dropout)?;
         if let Some(reduction) = &self.time_reduction {
-            check::whole("encoder.time_reduction.factor", reduction.factor, MANY)?;
+            check::check_count("encoder.time_reduction.factor", reduction.factor, MAX_SMALL_COUNT)?;
             let (key, after) = ("encoder.time_reduction.after_layer", reduction.after_layer);
-            check::expect(key, "a number below encoder.layers", after < self.layers, after)?;
+            check::ensure(key, "a number below encoder.layers", after < self.layers, after)?;
         }
         self.subsampling.as_ref().map_or(Ok(()), SubsamplingConfig::check)
     }
@@ -106,7 +106,7 @@ impl LstmEncoder {
             layers.push(if config.two_biases { lstm.with_two_biases(0, &vb)? } else { lstm });
             width = layers[layer].width();
         }
-        Ok(LstmEncoder { config: config.clone(), subsampling, layers: Lstm::with_common_buffers(layers) })
+        Ok(LstmEncoder { config: config.clone(), subsampling, layers: Lstm::with_shared_buffers(layers) })
     }
 }
 

@@ -2,9 +2,9 @@
 use std::collections::BTreeMap;
 
 use super::subsampling_stream::SubsamplingStream;
-use super::{EncoderPiece, EncoderState, EncoderStream, TimeReduction, stream};
+use super::{EncoderChunk, EncoderState, EncoderStream, TimeReduction, stream};
 use crate::Result;
-use crate::layers::lstm::{CarriedLstm, LstmState};
+use crate::layers::lstm::{LstmState, StreamingLstm};
 
 /// [`super::LstmEncoder`] with its weights packed and its states outside.
 ///
@@ -15,7 +15,7 @@ use crate::layers::lstm::{CarriedLstm, LstmState};
 /// | those of the subsampling | |
 pub(super) struct LstmStream {
     subsampling: Option<SubsamplingStream>,
-    layers: Vec<CarriedLstm>,
+    layers: Vec<StreamingLstm>,
     reduction: Option<TimeReduction>,
     /// Names of h and c of each layer.
     names: Vec<[String; 2]>,
@@ -29,7 +29,7 @@ impl LstmStream {
     /// There is at least one layer.
     pub fn new(
         subsampling: Option<SubsamplingStream>,
-        layers: Vec<CarriedLstm>,
+        layers: Vec<StreamingLstm>,
         reduction: Option<TimeReduction>,
     ) -> Self {
         let names: Vec<[String; 2]> =
@@ -53,10 +53,10 @@ impl LstmStream {
     }
 
     /// One layer of all pieces, from their rows to their rows.
-    fn layer(&self, layer: usize, pieces: &mut [EncoderPiece], rows: Vec<Vec<f32>>) -> Result<Vec<Vec<f32>>> {
+    fn layer(&self, layer: usize, pieces: &mut [EncoderChunk], rows: Vec<Vec<f32>>) -> Result<Vec<Vec<f32>>> {
         let (lstm, names) = (&self.layers[layer], &self.names[layer]);
         let lengths: Vec<usize> = rows.iter().map(|rows| rows.len() / lstm.input()).collect();
-        let values = |piece: &mut EncoderPiece, part: usize| {
+        let values = |piece: &mut EncoderChunk, part: usize| {
             piece.state.values.get_mut(&names[part]).map(std::mem::take).unwrap_or_default()
         };
         let mut states: Vec<LstmState> =
@@ -86,7 +86,7 @@ impl EncoderStream for LstmStream {
     }
 
     fn width(&self) -> usize {
-        self.layers.last().map_or(0, CarriedLstm::width)
+        self.layers.last().map_or(0, StreamingLstm::width)
     }
 
     fn start(&self) -> EncoderState {
@@ -97,7 +97,7 @@ impl EncoderStream for LstmStream {
         state.check(&self.sizes)
     }
 
-    fn step(&self, pieces: &mut [EncoderPiece]) -> Result<Vec<Vec<f32>>> {
+    fn step(&self, pieces: &mut [EncoderChunk]) -> Result<Vec<Vec<f32>>> {
         stream::check(self, pieces)?;
         let mut rows: Vec<Vec<f32>> = match &self.subsampling {
             Some(subsampling) => subsampling.step(pieces),

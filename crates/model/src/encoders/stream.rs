@@ -30,12 +30,12 @@ pub trait EncoderStream: Send + Sync {
     ///
     /// # Errors
     /// Those of [`EncoderStream::check`]; [`Error::Shape`] for rows that are no multiple of D or not finite. No state has changed then.
-    fn step(&self, pieces: &mut [EncoderPiece]) -> Result<Vec<Vec<f32>>>;
+    fn step(&self, pieces: &mut [EncoderChunk]) -> Result<Vec<Vec<f32>>>;
 }
 
 /// The next rows of an utterance.
 #[derive(Debug)]
-pub struct EncoderPiece<'a> {
+pub struct EncoderChunk<'a> {
     /// How far it came.
     pub state: &'a mut EncoderState,
     /// `[n, D]`, n may be 0.
@@ -58,7 +58,7 @@ pub struct EncoderState {
 ///
 /// # Errors
 /// As there.
-pub(super) fn check(stream: &impl EncoderStream, pieces: &[EncoderPiece]) -> Result<()> {
+pub(super) fn check(stream: &impl EncoderStream, pieces: &[EncoderChunk]) -> Result<()> {
     let width = stream.input();
     for piece in pieces {
         stream.check(piece.state)?;

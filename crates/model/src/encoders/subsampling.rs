@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::subsampling_stream::SubsamplingStream;
 use crate::config::values as check;
-use crate::config::values::WIDEST;
+use crate::config::values::MAX_WIDTH;
 use crate::layers::convolution::{Plane, convolution};
 use crate::layers::footprint::{self, Footprint};
 use crate::layers::layer_norm::LayerNorm;
@@ -31,8 +31,8 @@ fn four() -> usize {
 
 impl SubsamplingConfig {
     pub(super) fn check(&self) -> Result<()> {
-        check::whole("encoder.subsampling.channels", self.channels, WIDEST)?;
-        check::expect("encoder.subsampling.factor", "2 or 4", [2, 4].contains(&self.factor), self.factor)
+        check::check_count("encoder.subsampling.channels", self.channels, MAX_WIDTH)?;
+        check::ensure("encoder.subsampling.factor", "2 or 4", [2, 4].contains(&self.factor), self.factor)
     }
 
     /// Both convolutions, for frames of `bins` values.

@@ -5,7 +5,7 @@ use candle_core::Tensor;
 use decoding::AffineLayer;
 use kernels::PackedRight;
 
-use super::EncoderPiece;
+use super::EncoderChunk;
 use crate::Result;
 use crate::layers::convolution::{Plane, PlanePosition, flat};
 use crate::layers::layer_norm::FixedNorm;
@@ -58,7 +58,7 @@ impl SubsamplingStream {
     }
 
     /// The next rows of each utterance.
-    pub fn step(&self, pieces: &mut [EncoderPiece]) -> Vec<Vec<f32>> {
+    pub fn step(&self, pieces: &mut [EncoderChunk]) -> Vec<Vec<f32>> {
         let rows = pieces.iter_mut().map(|piece| {
             let mut rows = piece.rows.to_vec();
             for layer in &self.layers {

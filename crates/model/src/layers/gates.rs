@@ -123,8 +123,8 @@ impl Slices<1> for Glu {
     fn backward<F: Real>(&self, [x]: [&[F]; 1], _: &[F], above: &[F], _: bool) -> [Vec<F>; 1] {
         let width = self.width;
         let mut dx = alloc(x.len(), F::ZERO);
-        let (whole, half) = (2 * ROWS * width, ROWS * width);
-        par_for((parts_mut(&mut dx, whole), parts(x, whole), parts(above, half)), |_, (dx, x, above)| {
+        let (full, half) = (2 * ROWS * width, ROWS * width);
+        par_for((parts_mut(&mut dx, full), parts(x, full), parts(above, half)), |_, (dx, x, above)| {
             let rows = x.chunks_exact(2 * width).zip(above.chunks_exact(width));
             for (dx, (x, above)) in dx.chunks_exact_mut(2 * width).zip(rows) {
                 let ((a, b), (da, db)) = (x.split_at(width), dx.split_at_mut(width));

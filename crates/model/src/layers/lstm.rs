@@ -5,24 +5,24 @@
 //! (`direction.rs`), and only the recurrent product is left to the steps (`steps.rs`): a task is a group of utterances or, where a
 //! layer is wide and groups are few, a strip of units of one frame. The cut depends on shapes only, and so the bits are the same for
 //! every number of threads. The weights come in through `handle.rs`.
-mod carried;
 mod direction;
 mod handle;
 mod layer;
 mod layout;
 mod steps;
+mod streaming;
 
 use std::any::Any;
 use std::sync::Mutex;
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout as TensorLayout, Shape, Tensor, WithDType};
-pub use carried::{CarriedLstm, LstmState};
 use direction::{DirectionGradients, DirectionPlace, DirectionWeights, Tape, Wanted};
 use handle::Handle;
 use kernels::{BufferPool, PooledBuffer, Real};
 pub use layer::Lstm;
 use layout::{LayerBlocking, LayerSizes, TapeLayout};
 use rayon::prelude::*;
+pub use streaming::{LstmState, StreamingLstm};
 
 use crate::gradients::GradientHooks;
 use crate::tensors;

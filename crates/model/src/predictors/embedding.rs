@@ -9,7 +9,7 @@ use crate::tensors::to_vec;
 /// What stands for "no label yet".
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Start {
+pub enum StartEmbedding {
     /// An embedding of its own, the blank's.
     #[default]
     Blank,
@@ -17,7 +17,7 @@ pub enum Start {
     Zero,
 }
 
-impl Start {
+impl StartEmbedding {
     pub(super) fn is_blank(&self) -> bool {
         *self == Self::Blank
     }
@@ -28,7 +28,7 @@ impl Start {
 pub struct Embedding {
     weight: Tensor,
     blank: u32,
-    start: Start,
+    start: StartEmbedding,
 }
 
 impl Embedding {
@@ -38,11 +38,11 @@ impl Embedding {
     /// Those of the builder.
     pub fn new(
         (tokens, width): (usize, usize),
-        (blank, start): (u32, Start),
+        (blank, start): (u32, StartEmbedding),
         vb: &VarBuilder,
     ) -> Result<Self> {
         let init = Init::Randn { mean: 0.0, stdev: 1.0 };
-        let rows = if start == Start::Zero { tokens - 1 } else { tokens };
+        let rows = if start == StartEmbedding::Zero { tokens - 1 } else { tokens };
         Ok(Embedding { weight: vb.get_with_hints((rows, width), "weight", init)?, blank, start })
     }
 
@@ -71,8 +71,8 @@ impl Embedding {
     /// The table, with that row.
     fn rows(&self) -> Result<Tensor> {
         Ok(match self.start {
-            Start::Blank => self.weight.clone(),
-            Start::Zero => {
+            StartEmbedding::Blank => self.weight.clone(),
+            StartEmbedding::Zero => {
                 let zeros = Tensor::zeros((1, self.weight.dim(1)?), DType::F32, &Device::Cpu)?;
                 Tensor::cat(&[&self.weight, &zeros], 0)?
             }

@@ -6,10 +6,10 @@ use candle_nn::VarBuilder;
 use decoding::LstmLayer;
 use serde::{Deserialize, Serialize};
 
-use super::embedding::{Embedding, Start};
+use super::embedding::{Embedding, StartEmbedding};
 use super::{BuildPredictor, Predictor};
 use crate::config::values as check;
-use crate::config::values::{MANY, WIDEST};
+use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH};
 use crate::layers::footprint::{self, Footprint};
 use crate::tensors::to_vec;
 use crate::training_pass::TrainingPass;
@@ -33,7 +33,7 @@ pub struct LstmPredictorConfig {
     pub embedding_dropout: Option<f32>,
     /// What stands for "no label yet".
     #[serde(default, skip_serializing_if = "Start::is_blank")]
-    pub start: Start,
+    pub start: StartEmbedding,
     /// Whether each layer has a second bias, as in other toolkits.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub two_biases: bool,
@@ -41,11 +41,11 @@ pub struct LstmPredictorConfig {
 
 impl BuildPredictor for LstmPredictorConfig {
     fn check(&self) -> Result<()> {
-        check::whole("predictor.embedding", self.embedding, WIDEST)?;
-        check::whole("predictor.hidden", self.hidden, WIDEST)?;
-        check::whole("predictor.layers", self.layers, MANY)?;
-        check::dropout("predictor.embedding_dropout", self.embedding_dropout.unwrap_or_default())?;
-        check::dropout("predictor.dropout", self.dropout)
+        check::check_count("predictor.embedding", self.embedding, MAX_WIDTH)?;
+        check::check_count("predictor.hidden", self.hidden, MAX_WIDTH)?;
+        check::check_count("predictor.layers", self.layers, MAX_SMALL_COUNT)?;
+        check::check_dropout("predictor.embedding_dropout", self.embedding_dropout.unwrap_or_default())?;
+        check::check_dropout("predictor.dropout", self.dropout)
     }
 
     fn build(&self, tokens: usize, blank: u32, vb: &VarBuilder) -> Result<Arc<dyn Predictor>> {
@@ -76,7 +76,7 @@ impl LstmPredictor {
         };
         let embedding = Embedding::new((tokens, width), (blank, start), &vb.pp("embedding"))?;
         let layers = (0..layers).map(layer).collect::<Result<_>>()?;
-        let layers = Lstm::with_common_buffers(layers);
+        let layers = Lstm::with_shared_buffers(layers);
         Ok(LstmPredictor { embedding, layers, config: config.clone() })
     }
 }

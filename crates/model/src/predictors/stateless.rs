@@ -6,10 +6,10 @@ use candle_nn::VarBuilder;
 use decoding::Finish;
 use serde::{Deserialize, Serialize};
 
-use super::embedding::{Embedding, Start};
+use super::embedding::{Embedding, StartEmbedding};
 use super::{BuildPredictor, Predictor};
 use crate::config::values as check;
-use crate::config::values::{MANY, WIDEST};
+use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH};
 use crate::tensors::to_vec;
 use crate::training_pass::TrainingPass;
 use crate::{Linear, Result};
@@ -29,9 +29,9 @@ pub struct StatelessPredictorConfig {
 
 impl BuildPredictor for StatelessPredictorConfig {
     fn check(&self) -> Result<()> {
-        check::whole("predictor.embedding", self.embedding, WIDEST)?;
-        check::whole("predictor.context", self.context, MANY)?;
-        check::dropout("predictor.dropout", self.dropout)
+        check::check_count("predictor.embedding", self.embedding, MAX_WIDTH)?;
+        check::check_count("predictor.context", self.context, MAX_SMALL_COUNT)?;
+        check::check_dropout("predictor.dropout", self.dropout)
     }
 
     fn build(&self, tokens: usize, blank: u32, vb: &VarBuilder) -> Result<Arc<dyn Predictor>> {
@@ -60,7 +60,7 @@ impl StatelessPredictor {
         vb: &VarBuilder,
     ) -> Result<Self> {
         let width = config.embedding;
-        let embedding = Embedding::new((tokens, width), (blank, Start::Blank), &vb.pp("embedding"))?;
+        let embedding = Embedding::new((tokens, width), (blank, StartEmbedding::Blank), &vb.pp("embedding"))?;
         let context = Linear::new(config.context * width, width, &vb.pp("context"))?;
         Ok(StatelessPredictor { embedding, context, config: config.clone(), blank })
     }

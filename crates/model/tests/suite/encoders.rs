@@ -4,7 +4,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use model::encoders::{
-    AttentionKind, BuildEncoder, Encoder, EncoderPiece, EncoderState, EncoderStream, LstmEncoder,
+    AttentionKind, BuildEncoder, Encoder, EncoderChunk, EncoderState, EncoderStream, LstmEncoder,
     LstmEncoderConfig, TimeReduction,
 };
 use model::{Lstm, LstmState, TrainingPass};
@@ -63,10 +63,10 @@ proptest! {
         let utterances: Vec<Vec<f32>> =
             lengths.iter().enumerate().map(|(b, n)| random(n * d, seed ^ (b as u64 + 3), 1.0)).collect();
         let (x, lengths) = padded(&utterances, d);
-        let whole = unpadded((layer.forward(&x, &lengths).unwrap(), lengths.clone()));
+        let full = unpadded((layer.forward(&x, &lengths).unwrap(), lengths.clone()));
 
         // All utterances are cut at the same times, so that short ones have empty pieces.
-        let carried = layer.carried().unwrap().unwrap();
+        let carried = layer.streaming().unwrap().unwrap();
         let mut states = vec![LstmState::new(h); lengths.len()];
         let mut found = vec![Vec::new(); lengths.len()];
         for ends in cut(14, &cuts).windows(2) {
@@ -82,8 +82,8 @@ proptest! {
                 rows = &rows[count * h..];
             }
         }
-        for (found, whole) in found.iter().zip(&whole) {
-            prop_assert_eq!(bits(found), bits(whole));
+        for (found, full) in found.iter().zip(&full) {
+            prop_assert_eq!(bits(found), bits(full));
         }
     }
 
@@ -113,7 +113,7 @@ fn in_pieces(
     let utterances: Vec<Vec<f32>> =
         lengths.iter().enumerate().map(|(b, n)| random(n * d, order ^ b as u64, 1.0)).collect();
     let (x, all) = padded(&utterances, d);
-    let whole = unpadded(encoder.forward(&x, &all, None).unwrap());
+    let full = unpadded(encoder.forward(&x, &all, None).unwrap());
 
     // Pieces of each utterance, of which some, chosen at random, are encoded together.
     let mut rng = ChaCha8Rng::seed_from_u64(order);
@@ -125,11 +125,11 @@ fn in_pieces(
             (0..left.len()).filter(|&b| left[b].len() > 1 && rng.random::<bool>()).collect();
         let mut taken: Vec<(usize, EncoderState)> =
             now.iter().map(|&b| (b, std::mem::take(&mut states[b]))).collect();
-        let mut pieces: Vec<EncoderPiece> = taken
+        let mut pieces: Vec<EncoderChunk> = taken
             .iter_mut()
             .map(|(b, state)| {
                 let ends = &left[*b];
-                EncoderPiece { state, rows: &utterances[*b][ends[0] * d..ends[1] * d], last: ends.len() == 2 }
+                EncoderChunk { state, rows: &utterances[*b][ends[0] * d..ends[1] * d], last: ends.len() == 2 }
             })
             .collect();
         let rows = stream.step(&mut pieces).unwrap();
@@ -139,8 +139,8 @@ fn in_pieces(
             left[b].remove(0);
         }
     }
-    for (found, whole) in found.iter().zip(&whole) {
-        assert_eq!(bits(found), bits(whole));
+    for (found, full) in found.iter().zip(&full) {
+        assert_eq!(bits(found), bits(full));
     }
     assert!(states.iter().all(|state| *state == stream.start()));
 }
@@ -166,7 +166,7 @@ fn states_are_plain_values_that_are_checked() {
     let mut state = stream.start();
     let names: Vec<&str> = state.values.keys().map(String::as_str).collect();
     assert_eq!(names, ["layers.0.c", "layers.0.h", "layers.1.c", "layers.1.h", "reduction.rows"]);
-    stream.step(&mut [EncoderPiece { state: &mut state, rows: &random(16, 1, 1.0), last: false }]).unwrap();
+    stream.step(&mut [EncoderChunk { state: &mut state, rows: &random(16, 1, 1.0), last: false }]).unwrap();
     assert_eq!(state.values["reduction.rows"].len(), 9);
     let text = serde_json::to_string(&state).unwrap();
     assert_eq!(serde_json::from_str::<EncoderState>(&text).unwrap(), state);
@@ -196,8 +196,8 @@ fn states_are_plain_values_that_are_checked() {
         damage(&mut damaged);
         let rows = random(4, 2, 1.0);
         let pieces = &mut [
-            EncoderPiece { state: &mut fine, rows: &rows, last: false },
-            EncoderPiece { state: &mut damaged, rows: &rows, last: false },
+            EncoderChunk { state: &mut fine, rows: &rows, last: false },
+            EncoderChunk { state: &mut damaged, rows: &rows, last: false },
         ];
         let error = stream.step(pieces).unwrap_err().to_string();
         assert!(error.starts_with(message), "{error}");
@@ -205,7 +205,7 @@ fn states_are_plain_values_that_are_checked() {
     }
     for rows in [&[1.0, 2.0, 3.0][..], &[1.0, f32::NAN, 0.0, 0.0]] {
         let before = state.clone();
-        let error = stream.step(&mut [EncoderPiece { state: &mut state, rows, last: true }]).unwrap_err();
+        let error = stream.step(&mut [EncoderChunk { state: &mut state, rows, last: true }]).unwrap_err();
         assert!(error.to_string().starts_with("rows: expected"), "{error}");
         assert_eq!(state, before);
     }
@@ -262,7 +262,7 @@ fn only_chunks_are_a_stream_and_its_states_are_plain_values_that_are_checked() {
     assert_eq!(names[4..], ["subsampling.0", "subsampling.1", "waiting"]);
     let rows = random(30 * BINS, 1, 1.0);
     // 7 rows are complete, of which 6 are chunks.
-    let out = stream.step(&mut [EncoderPiece { state: &mut state, rows: &rows, last: false }]).unwrap();
+    let out = stream.step(&mut [EncoderChunk { state: &mut state, rows: &rows, last: false }]).unwrap();
     assert_eq!(out[0].len(), 6 * 12);
     assert_eq!((state.values["layers.1.keys"].len(), state.values["layers.1.tail"].len()), (48, 24));
     assert_eq!(state.values["waiting"].len(), 12);
@@ -277,7 +277,7 @@ fn only_chunks_are_a_stream_and_its_states_are_plain_values_that_are_checked() {
         let mut damaged = state.clone();
         damaged.values.get_mut(name).unwrap().resize(count, 0.0);
         let error =
-            stream.step(&mut [EncoderPiece { state: &mut damaged, rows: &rows, last: true }]).unwrap_err();
+            stream.step(&mut [EncoderChunk { state: &mut damaged, rows: &rows, last: true }]).unwrap_err();
         assert_eq!(error.to_string(), message);
     }
 }

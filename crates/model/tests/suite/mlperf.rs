@@ -1,5 +1,5 @@
 //! The model of MLPerf Training's RNN-T: sizes, names and first weights.
-use model::config::InitConfig;
+use model::config::InitKind;
 use model::{Model, ModelConfig};
 
 #[test]
@@ -17,8 +17,8 @@ fn both_presets_have_the_published_number_of_parameters() {
 #[test]
 fn first_weights_have_their_laws() {
     for (scale, hidden_bias_scale) in [(0.5, 0.0), (0.35, 0.25)] {
-        let mut config = ModelConfig::mlperf_of(64, 48, 40);
-        config.init = InitConfig::Mlperf { scale, hidden_bias_scale };
+        let mut config = ModelConfig::mlperf_with_widths(64, 48, 40);
+        config.init = InitKind::Mlperf { scale, hidden_bias_scale };
         let model = Model::new(&config, 30).unwrap();
         let within = |values: &[f32], limit: f64, name: &str| {
             let largest = values.iter().fold(0f64, |m, &x| m.max(f64::from(x).abs()));

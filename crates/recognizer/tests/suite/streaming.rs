@@ -270,7 +270,7 @@ proptest! {
 fn rows_of_windows_are_those_of_the_same_time() {
     let config = config_of(WHOLE, "{ stack = 3, stride = 3, layers = 1, hidden = 4 }", 3);
     let make = |factor| {
-        Model::with(&config, 4, |encoder, predictor| {
+        Model::with_parts(&config, 4, |encoder, predictor| {
             let encoder = ModuleEncoder::new(candle_nn::linear(18, 5, encoder)?, 5, factor)?;
             let predictor = config.predictor.as_ref().unwrap().build(5, 4, &predictor)?;
             Ok((Arc::new(encoder), predictor))

@@ -5,8 +5,8 @@ use rayon::prelude::*;
 use speech::{Audio, Conversion, Corpus, Features, FrontEnd, Tokenizer, Utterance, WaveAugment};
 
 use super::bad_samples;
+use super::feature_cache::FeatureCache;
 use super::joined::{groups, join};
-use super::plane_cache::PlaneCache;
 use crate::recipe::Recipe;
 use model::random::{Purpose, stream};
 use recognizer::bad_items;
@@ -15,7 +15,7 @@ use recognizer::{Error, Result};
 
 /// Utterances of a [`Corpus`], each alone and, where a recipe joins them, once more in strings.
 #[derive(Debug)]
-pub struct Streamed {
+pub struct StreamedSet {
     corpus: Corpus,
     /// Those that are not too long.
     kept: Vec<u32>,
@@ -24,7 +24,7 @@ pub struct Streamed {
     tokenizer: Tokenizer,
     wave: WaveAugment,
     conversion: Conversion,
-    cache: Option<PlaneCache>,
+    cache: Option<FeatureCache>,
     seed: u64,
     /// Those whose recording is missing or whose text cannot be encoded. They stay in the plan of an epoch, so that a run that is
     /// resumed has the same batches when a file is there again.
@@ -39,7 +39,7 @@ pub(super) struct StreamedUtterance {
     pub features: Features,
 }
 
-impl Streamed {
+impl StreamedSet {
     /// The training set of a recipe, without what is longer than its batches allow.
     ///
     /// # Errors
@@ -55,9 +55,9 @@ impl Streamed {
         let features = &recipe.features;
         let wave = WaveAugment::new(&recipe.augment.wave(), features.sample_rate, features.resample)?;
         let cache = recipe.data.cache.as_ref().filter(|_| wave.is_none() && features.dither == 0.0);
-        let mut streamed = Streamed {
+        let mut streamed = StreamedSet {
             strings: groups(kept.len(), recipe.augment.join, recipe.seed),
-            cache: cache.map(|folder| PlaneCache::new(folder, features)).transpose()?,
+            cache: cache.map(|folder| FeatureCache::new(folder, features)).transpose()?,
             conversion: Conversion { resample: features.resample, ..Conversion::default() },
             seed: recipe.seed,
             corpus,

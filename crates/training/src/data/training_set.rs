@@ -2,10 +2,10 @@
 use speech::batching::Padding;
 use speech::{Features, FrontEnd};
 
-use super::streamed::{Streamed, StreamedUtterance};
+use super::streamed::{StreamedSet, StreamedUtterance};
 use super::{Batch, BatchSource, batch};
 use crate::Result;
-use crate::recipe::{Augment, Recipe};
+use crate::recipe::{AugmentConfig, Recipe};
 use crate::run_plan::RunPlan;
 use model::Model;
 use model::random::{Purpose, stream};
@@ -25,7 +25,7 @@ pub struct TrainingSet<'a> {
 
 /// An utterance as large as few others.
 #[derive(Debug)]
-pub struct Largest {
+pub struct LargestUtterance {
     /// Its name.
     pub id: String,
     /// Its input rows, as they are planned.
@@ -40,7 +40,7 @@ pub enum UtteranceStore {
     /// Their features are in memory.
     Memory(Vec<Example>),
     /// They are read when they are wanted.
-    Disk(Box<Streamed>),
+    Disk(Box<StreamedSet>),
 }
 
 impl UtteranceStore {
@@ -105,7 +105,7 @@ impl<'a> TrainingSet<'a> {
     ///
     /// # Errors
     /// Those of reading an entry of those that are read when they are wanted.
-    pub fn largest(&self) -> Result<Vec<Largest>> {
+    pub fn largest(&self) -> Result<Vec<LargestUtterance>> {
         let rows = || self.rows.iter().copied().enumerate();
         match self.store {
             UtteranceStore::Memory(examples) => {
@@ -113,7 +113,7 @@ impl<'a> TrainingSet<'a> {
                 let pairs = |(at, rows): (usize, usize)| (rows * (examples[at].labels.len() + 1), at);
                 let of = |(_, at): (usize, usize)| {
                     let Example { id, labels, .. } = &examples[at];
-                    Largest { id: id.clone(), rows: self.rows[at], labels: labels.len() }
+                    LargestUtterance { id: id.clone(), rows: self.rows[at], labels: labels.len() }
                 };
                 Ok(longest.into_iter().chain(rows().map(pairs).max()).map(of).collect())
             }
@@ -122,7 +122,7 @@ impl<'a> TrainingSet<'a> {
                 order.sort_unstable();
                 for (rows, at) in order.into_iter().rev() {
                     if let Some((id, labels)) = streamed.said(at)? {
-                        return Ok(vec![Largest { id, rows, labels: labels.len() }]);
+                        return Ok(vec![LargestUtterance { id, rows, labels: labels.len() }]);
                     }
                 }
                 Ok(Vec::new())
@@ -138,7 +138,7 @@ impl<'a> TrainingSet<'a> {
     }
 
     fn augmented(&self, epoch: u64, index: usize, plane: &Features) -> Features {
-        let Augment { perturb, mask, .. } = &self.recipe.augment;
+        let AugmentConfig { perturb, mask, .. } = &self.recipe.augment;
         let mut rng = stream(self.recipe.seed, Purpose::Augment, epoch, index as u64);
         let normalise = self.recipe.features.normalise;
         let mut plane = perturb.apply(plane, &self.front_end.mel_scale(), normalise, &mut rng);

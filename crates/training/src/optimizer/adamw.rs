@@ -9,7 +9,7 @@ use super::{Optimizer, norm};
 use crate::Result;
 use crate::optimizer::{ClipKind, OptimizerConfig};
 use model::checkpoint::Values;
-use model::config::values::expect;
+use model::config::values::ensure;
 use model::{Gradients, Parameters};
 
 /// AdamW (Loshchilov and Hutter, arXiv 1711.05101).
@@ -36,9 +36,9 @@ impl AdamW {
 /// Checks the keys of `[optimiser]` that AdamW does not support.
 pub(super) fn check(config: &OptimizerConfig) -> model::Result<()> {
     let single = config.clip == ClipKind::Single;
-    expect("optimiser.clip", "\"single\" where the kind is not \"lamb\"", single, "distributed")?;
+    ensure("optimiser.clip", "\"single\" where the kind is not \"lamb\"", single, "distributed")?;
     let expected = "true where the kind is not \"lamb\"";
-    expect("optimiser.bias_correction", expected, config.bias_correction, false)
+    ensure("optimiser.bias_correction", expected, config.bias_correction, false)
 }
 
 /// The optimizer of a recipe.
@@ -78,12 +78,12 @@ impl Optimizer for AdamW {
         Ok(norm)
     }
 
-    fn memory(&self) -> BTreeMap<String, Cow<'_, Values>> {
-        self.moments.memory()
+    fn state(&self) -> BTreeMap<String, Cow<'_, Values>> {
+        self.moments.state()
     }
 
-    fn restore(&mut self, memory: &BTreeMap<String, Values>, steps: u64) -> Result<()> {
-        self.moments.restore(memory)?;
+    fn restore(&mut self, state: &BTreeMap<String, Values>, steps: u64) -> Result<()> {
+        self.moments.restore(state)?;
         self.steps = steps;
         Ok(())
     }
@@ -214,13 +214,10 @@ mod tests {
             let mut optimizer = AdamW::new(&parameters, &config(0.5, 0.0));
             optimizer.step(&parameters, &gradients(&parameters, &[(w, &[3.0, 4.0])]), 0.1).unwrap();
             if restore {
-                let memory = optimizer
-                    .memory()
-                    .into_iter()
-                    .map(|(kind, values)| (kind, values.into_owned()))
-                    .collect();
+                let state =
+                    optimizer.state().into_iter().map(|(kind, values)| (kind, values.into_owned())).collect();
                 optimizer = AdamW::new(&parameters, &config(0.5, 0.0));
-                optimizer.restore(&memory, 1).unwrap();
+                optimizer.restore(&state, 1).unwrap();
                 assert!(
                     optimizer.restore(&BTreeMap::new(), 1).unwrap_err().to_string().starts_with("first: ")
                 );

@@ -1,6 +1,6 @@
 //! Which optimizer, and which keys of `[optimiser]` belong to which choice.
 use model::Result;
-use model::config::values::{at_least_zero, expect, positive};
+use model::config::values::{check_non_negative, check_positive, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::OptimizerKind;
@@ -150,16 +150,16 @@ impl OptimizerConfig {
     /// [`model::Error::RecipeValue`] for the first one outside its range.
     pub(crate) fn check(&self) -> Result<()> {
         let OptimizerConfig { learning_rate: rate, floor, eps, ema, .. } = *self;
-        positive("optimiser.learning_rate", rate)?;
-        expect("optimiser.floor", "a share above 0, at most 1", floor > 0.0 && floor <= 1.0, floor)?;
-        positive("optimiser.eps", eps)?;
-        at_least_zero("optimiser.weight_decay", self.weight_decay)?;
-        at_least_zero("optimiser.clip_norm", self.clip_norm)?;
+        check_positive("optimiser.learning_rate", rate)?;
+        ensure("optimiser.floor", "a share above 0, at most 1", floor > 0.0 && floor <= 1.0, floor)?;
+        check_positive("optimiser.eps", eps)?;
+        check_non_negative("optimiser.weight_decay", self.weight_decay)?;
+        check_non_negative("optimiser.clip_norm", self.clip_norm)?;
         for beta in self.betas {
-            expect("optimiser.betas", "shares of at least 0, below 1", (0.0..1.0).contains(&beta), beta)?;
+            ensure("optimiser.betas", "shares of at least 0, below 1", (0.0..1.0).contains(&beta), beta)?;
         }
         self.check_choices()?;
-        expect("optimiser.ema", "a share of at least 0, below 1", (0.0..1.0).contains(&ema), ema)
+        ensure("optimiser.ema", "a share of at least 0, below 1", (0.0..1.0).contains(&ema), ema)
     }
 
     /// Checks that keys are there where their choice needs them, and nowhere else.
@@ -171,31 +171,31 @@ impl OptimizerConfig {
         belongs("gamma", self.gamma, mlperf, self.decay)?;
         belongs("model_width", self.model_width, noam, self.decay)?;
         if let Some(gamma) = self.gamma {
-            expect("optimiser.gamma", "a share above 0, at most 1", gamma > 0.0 && gamma <= 1.0, gamma)?;
+            ensure("optimiser.gamma", "a share above 0, at most 1", gamma > 0.0 && gamma <= 1.0, gamma)?;
         }
         if let Some(width) = self.model_width {
-            expect("optimiser.model_width", "at least 1", width >= 1, width)?;
+            ensure("optimiser.model_width", "at least 1", width >= 1, width)?;
         }
         if let Some(rate) = self.min_rate {
             let key = "optimiser.min_rate";
-            expect(key, &format!("none with decay = \"{}\"", self.decay.name()), mlperf, rate)?;
-            at_least_zero(key, rate)?;
+            ensure(key, &format!("none with decay = \"{}\"", self.decay.name()), mlperf, rate)?;
+            check_non_negative(key, rate)?;
             let most = self.learning_rate;
-            expect(key, &format!("at most the learning rate, {most}"), rate <= most, rate)?;
+            ensure(key, &format!("at most the learning rate, {most}"), rate <= most, rate)?;
         } else if mlperf {
             let expected = format!("at least {MIN_RATE}, which min_rate is if it is not given");
-            expect("optimiser.learning_rate", &expected, self.learning_rate >= MIN_RATE, self.learning_rate)?;
+            ensure("optimiser.learning_rate", &expected, self.learning_rate >= MIN_RATE, self.learning_rate)?;
         }
         if mlperf || noam {
             let (floor, expected) = (self.floor, format!("none with decay = \"{}\"", self.decay.name()));
-            expect("optimiser.floor", &expected, floor == one_percent(), floor)?;
+            ensure("optimiser.floor", &expected, floor == one_percent(), floor)?;
         }
         let steps = self.warmup_steps;
         if mlperf {
             let expected = "none with decay = \"mlperf\", which has warmup_epochs";
-            expect("optimiser.warmup_steps", expected, steps == 0, steps)?;
+            ensure("optimiser.warmup_steps", expected, steps == 0, steps)?;
         }
-        expect("optimiser.warmup_steps", "at least 1 with decay = \"noam\"", !noam || steps > 0, steps)
+        ensure("optimiser.warmup_steps", "at least 1 with decay = \"noam\"", !noam || steps > 0, steps)
     }
 }
 
@@ -205,8 +205,8 @@ fn belongs<T: ToString>(key: &str, value: Option<T>, wanted: bool, decay: Decay)
         (format!("optimiser.{key}"), value.map_or("none".to_owned(), |value| value.to_string()));
     let decay = decay.name();
     match wanted {
-        true => expect(&key, &format!("a value with decay = \"{decay}\""), found != "none", found),
-        false => expect(&key, &format!("none with decay = \"{decay}\""), found == "none", &found),
+        true => ensure(&key, &format!("a value with decay = \"{decay}\""), found != "none", found),
+        false => ensure(&key, &format!("none with decay = \"{decay}\""), found == "none", &found),
     }
 }
 

@@ -52,17 +52,17 @@ impl Optimizer for Lamb {
         for (name, variable) in parameters.iter() {
             let Some(gradient) = gradients.get(name) else { continue };
             let (m, v) = self.moments.get_mut(name, variable.elem_count())?;
-            super::update(variable, gradient, |w, g| step.tensor(true, w, g, m, v))??;
+            super::update(variable, gradient, |w, g| step.update_tensor(true, w, g, m, v))??;
         }
         Ok(norm)
     }
 
-    fn memory(&self) -> BTreeMap<String, Cow<'_, Values>> {
-        self.moments.memory()
+    fn state(&self) -> BTreeMap<String, Cow<'_, Values>> {
+        self.moments.state()
     }
 
-    fn restore(&mut self, memory: &BTreeMap<String, Values>, steps: u64) -> Result<()> {
-        self.moments.restore(memory)?;
+    fn restore(&mut self, state: &BTreeMap<String, Values>, steps: u64) -> Result<()> {
+        self.moments.restore(state)?;
         self.steps = steps;
         Ok(())
     }
@@ -74,18 +74,18 @@ const LANES: usize = 8;
 const ROW: usize = 512;
 
 /// A number that LAMB can be computed in.
-pub trait Number: Real + Div<Output = Self> {
+pub trait LambFloat: Real + Div<Output = Self> {
     /// √x
     fn root(self) -> Self;
 }
 
-impl Number for f32 {
+impl LambFloat for f32 {
     fn root(self) -> Self {
         self.sqrt()
     }
 }
 
-impl Number for f64 {
+impl LambFloat for f64 {
     fn root(self) -> Self {
         self.sqrt()
     }
@@ -119,7 +119,7 @@ pub struct LambConfig {
 ///
 /// let config = LambConfig { betas: [0.9, 0.999], eps: 1e-9, weight_decay: 1e-3, bias_correction: true };
 /// let (mut w, mut m, mut v) = ([3.0f64, 4.0], [0.0; 2], [0.0; 2]);
-/// let trust = LambStep::new(&config, 1, 0.1, 1.0).tensor(true, &mut w, &[1.0, -2.0], &mut m, &mut v)?;
+/// let trust = LambStep::new(&config, 1, 0.1, 1.0).update_tensor(true, &mut w, &[1.0, -2.0], &mut m, &mut v)?;
 /// // In the first step m / √v is the sign of the gradient: ‖w‖ = 5, ‖u‖ = ‖(1.003, -0.996)‖.
 /// assert!((trust - 5.0 / 1.003f64.hypot(0.996)).abs() < 1e-7);
 /// # Ok::<(), training::Error>(())
@@ -165,7 +165,7 @@ impl LambStep {
     ///
     /// # Errors
     /// [`Error::Shape`](model::Error::Shape) if the slices are not of one length.
-    pub fn tensor<F: Number>(
+    pub fn update_tensor<F: LambFloat>(
         &self,
         decays: bool,
         weights: &mut [F],
@@ -200,7 +200,7 @@ impl LambStep {
         Ok(trust)
     }
 
-    fn factors<F: Number>(&self, decay: f64) -> Factors<F> {
+    fn factors<F: LambFloat>(&self, decay: f64) -> Factors<F> {
         let LambConfig { betas: [beta1, beta2], eps, .. } = self.config;
         Factors {
             scale: F::from_f64(self.scale),
@@ -216,7 +216,7 @@ impl LambStep {
     }
 }
 
-impl<F: Number> Factors<F> {
+impl<F: LambFloat> Factors<F> {
     /// u
     #[inline(always)]
     fn update(&self, w: F, m: F, v: F) -> F {
@@ -225,7 +225,7 @@ impl<F: Number> Factors<F> {
 }
 
 /// New moments of a block; `[Σ w², Σ u²]`.
-fn moments<F: Number>(w: &[F], g: &[F], m: &mut [F], v: &mut [F], factors: &Factors<F>) -> [f64; 2] {
+fn moments<F: LambFloat>(w: &[F], g: &[F], m: &mut [F], v: &mut [F], factors: &Factors<F>) -> [f64; 2] {
     let (mut weights, mut updates) = ([0.0; LANES], [0.0; LANES]);
     let mut row = [F::ZERO; ROW];
     let parts = w.chunks(ROW).zip(g.chunks(ROW)).zip(m.chunks_mut(ROW)).zip(v.chunks_mut(ROW));
@@ -245,7 +245,7 @@ fn moments<F: Number>(w: &[F], g: &[F], m: &mut [F], v: &mut [F], factors: &Fact
 
 /// Adds each square to the sum of its lane.
 #[inline(always)]
-fn add_squares<F: Number>(sums: &mut [f64; LANES], values: &[F]) {
+fn add_squares<F: LambFloat>(sums: &mut [f64; LANES], values: &[F]) {
     let (lanes, rest) = values.as_chunks::<LANES>();
     for values in lanes {
         for (sum, value) in sums.iter_mut().zip(values) {

@@ -42,22 +42,22 @@ impl Moments {
     }
 
     /// Both, for a checkpoint.
-    pub fn memory(&self) -> BTreeMap<String, Cow<'_, Values>> {
+    pub fn state(&self) -> BTreeMap<String, Cow<'_, Values>> {
         [("first", &self.first), ("second", &self.second)]
             .map(|(kind, values)| (kind.to_owned(), Cow::Borrowed(values)))
             .into()
     }
 
-    /// Takes over what [`Self::memory`] gave.
+    /// Takes over what [`Self::state`] gave.
     ///
     /// # Errors
     /// [`Error::Shape`] if one of the two is missing, or there is another: the memory of another optimizer.
-    pub fn restore(&mut self, memory: &BTreeMap<String, Values>) -> Result<()> {
-        if let Some(other) = memory.keys().find(|kind| !["first", "second"].contains(&kind.as_str())) {
+    pub fn restore(&mut self, state: &BTreeMap<String, Values>) -> Result<()> {
+        if let Some(other) = state.keys().find(|kind| !["first", "second"].contains(&kind.as_str())) {
             return Err(Error::shape("memory", "first and second", other.clone()));
         }
         for (kind, values) in [("first", &mut self.first), ("second", &mut self.second)] {
-            let Some(found) = memory.get(kind) else {
+            let Some(found) = state.get(kind) else {
                 return Err(Error::shape(kind, "moments of every parameter", "none"));
             };
             values.clone_from(found);
@@ -73,10 +73,10 @@ mod tests {
     #[test]
     fn memories_of_other_optimisers_are_refused() {
         let moments = || Moments { first: Values::new(), second: Values::new() };
-        let memory = |kinds: &[&str]| kinds.iter().map(|kind| ((*kind).to_owned(), Values::new())).collect();
-        assert!(moments().restore(&memory(&["first", "second"])).is_ok());
+        let state = |kinds: &[&str]| kinds.iter().map(|kind| ((*kind).to_owned(), Values::new())).collect();
+        assert!(moments().restore(&state(&["first", "second"])).is_ok());
         for (kinds, named) in [(&["first"][..], "second"), (&["first", "second", "third"], "third")] {
-            let error = moments().restore(&memory(kinds)).unwrap_err().to_string();
+            let error = moments().restore(&state(kinds)).unwrap_err().to_string();
             assert!(error.contains(named), "{error}");
         }
     }

@@ -2,7 +2,7 @@
 use std::path::PathBuf;
 
 use model::Result;
-use model::config::values::{MANY, expect, setting, whole};
+use model::config::values::{MAX_SMALL_COUNT, check_count, ensure, setting_error};
 use recognizer::MAX_BAD;
 use serde::{Deserialize, Serialize};
 use speech::wave::{NoiseConfig, ReverbConfig, SpeedConfig};
@@ -11,7 +11,7 @@ use speech::{Perturb, SpecAugment, TokenizerKind, TokenizerOptions, UnicodeForm,
 /// `[data]`: manifests, relative to the recipe's folder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Data {
+pub struct DataConfig {
     /// Utterances to learn from.
     pub train: Vec<PathBuf>,
     /// Utterances that choose the best checkpoint.
@@ -36,23 +36,23 @@ pub struct Data {
     pub cache: Option<PathBuf>,
 }
 
-impl Data {
+impl DataConfig {
     /// Checks every value.
     ///
     /// # Errors
     /// [`model::Error::RecipeValue`] for the first one outside its range.
     pub(super) fn check(&self) -> Result<()> {
-        expect("data.train", "at least one manifest", !self.train.is_empty(), "none")?;
-        whole("data.workers", self.workers, MANY)?;
-        expect("data.max_bad", "a share of 0 to 1", (0.0..=1.0).contains(&self.max_bad), self.max_bad)?;
-        expect("data.cache", "none without data.stream", self.cache.is_none() || self.stream, "a folder")
+        ensure("data.train", "at least one manifest", !self.train.is_empty(), "none")?;
+        check_count("data.workers", self.workers, MAX_SMALL_COUNT)?;
+        ensure("data.max_bad", "a share of 0 to 1", (0.0..=1.0).contains(&self.max_bad), self.max_bad)?;
+        ensure("data.cache", "none without data.stream", self.cache.is_none() || self.stream, "a folder")
     }
 }
 
 /// `[augment]`: changes to training utterances, those to their frames new in each epoch; none by default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Augment {
+pub struct AugmentConfig {
     /// Beside each utterance alone, all of them are heard once an epoch in strings of so many, in an order that the seed decides:
     /// for models that listen on after the end of an utterance. None below 2.
     #[serde(skip_serializing_if = "is_zero")]
@@ -72,19 +72,19 @@ pub struct Augment {
     pub mask: SpecAugment,
 }
 
-impl Augment {
+impl AugmentConfig {
     /// Checks every value; `stream` is that of the data.
     ///
     /// # Errors
     /// [`model::Error::RecipeValue`] for the first one outside its range.
     pub(super) fn check(&self, stream: bool) -> Result<()> {
-        expect("augment.join", &format!("0 to {MANY}"), self.join <= MANY, self.join)?;
+        ensure("augment.join", &format!("0 to {MAX_SMALL_COUNT}"), self.join <= MAX_SMALL_COUNT, self.join)?;
         let wave = self.wave();
-        wave.check().map_err(|error| setting("augment", error))?;
+        wave.check().map_err(|error| setting_error("augment", error))?;
         let sound = stream || wave == WaveConfig::default();
-        expect("augment", "no speed, reverb or noise without data.stream", sound, "some")?;
-        self.perturb.check().map_err(|error| setting("augment.perturb", error))?;
-        self.mask.check().map_err(|error| setting("augment.mask", error))
+        ensure("augment", "no speed, reverb or noise without data.stream", sound, "some")?;
+        self.perturb.check().map_err(|error| setting_error("augment.perturb", error))?;
+        self.mask.check().map_err(|error| setting_error("augment.mask", error))
     }
 
     /// What is done to waveforms.

@@ -1,7 +1,7 @@
 //! The sections of a recipe about the run: `[batch]` and `[training]`.
-use model::config::Terms;
+use model::config::LossTerms;
 use model::config::table;
-use model::config::values::{positive, whole};
+use model::config::values::{check_count, check_positive};
 use model::{Result, bytes};
 use recognizer::{BatchSize, Metric};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -37,10 +37,10 @@ impl BatchConfig {
     /// # Errors
     /// [`model::Error::RecipeValue`] for the first one outside its range.
     pub(super) fn check(&self) -> Result<()> {
-        whole("batch.max_frames", self.max_frames, usize::MAX)?;
-        whole("batch.max_utterances", self.max_utterances, usize::MAX)?;
-        whole("batch.accumulate", self.accumulate, usize::MAX)?;
-        positive("batch.max_seconds", self.max_seconds.unwrap_or(1.0))
+        check_count("batch.max_frames", self.max_frames, usize::MAX)?;
+        check_count("batch.max_utterances", self.max_utterances, usize::MAX)?;
+        check_count("batch.accumulate", self.accumulate, usize::MAX)?;
+        check_positive("batch.max_seconds", self.max_seconds.unwrap_or(1.0))
     }
 
     /// The limits of a batch.
@@ -55,7 +55,7 @@ impl BatchConfig {
 pub struct TrainingConfig {
     /// What is minimised.
     #[serde(flatten)]
-    pub terms: Terms,
+    pub terms: LossTerms,
     /// How long, and what is written when.
     #[serde(flatten)]
     pub run: RunConfig,
@@ -88,7 +88,7 @@ pub struct RunConfig {
     pub skip_nonfinite: u64,
     /// Which weights the final report is about.
     #[serde(default)]
-    pub select: Select,
+    pub select: CheckpointSelection,
     /// What the best checkpoint is best at.
     #[serde(default, skip_serializing_if = "Metric::is_default")]
     pub metric: Metric,
@@ -103,7 +103,7 @@ impl RunConfig {
             checkpoint_every: 0,
             keep: 0,
             skip_nonfinite: 0,
-            select: Select::default(),
+            select: CheckpointSelection::default(),
             metric: Metric::default(),
         }
     }
@@ -113,8 +113,8 @@ impl RunConfig {
     /// # Errors
     /// [`model::Error::RecipeValue`] for the first one outside its range.
     pub(super) fn check(&self) -> Result<()> {
-        whole("training.epochs", self.epochs as usize, usize::MAX)?;
-        whole("training.evaluate_every", self.evaluate_every as usize, usize::MAX)
+        check_count("training.epochs", self.epochs as usize, usize::MAX)?;
+        check_count("training.evaluate_every", self.evaluate_every as usize, usize::MAX)
     }
 
     /// Their names.
@@ -125,7 +125,7 @@ impl RunConfig {
 /// Which checkpoint the run ends with.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Select {
+pub enum CheckpointSelection {
     /// The one with the lowest error rate on the dev set, by [`RunConfig::metric`].
     #[default]
     Best,

@@ -6,10 +6,10 @@ use recognizer::Evaluation;
 
 use super::{Trainer, Validator};
 use crate::Result;
-use crate::metrics::{Metrics, peak_resident};
+use crate::metrics::{Metrics, peak_resident_bytes};
 use crate::observer::{EpochReport, Observer};
 use crate::reduction::slow_rank;
-use crate::schedule::Moment;
+use crate::schedule::StepPosition;
 
 impl Trainer<'_> {
     /// Closes the epoch: evaluation on the dev set, metrics, checkpoints.
@@ -38,7 +38,7 @@ impl Trainer<'_> {
             ));
         }
         let last = (steps.saturating_sub(1) * self.accumulate as u64) as f64 / batches as f64;
-        let last = Moment {
+        let last = StepPosition {
             epoch: self.progress.epoch,
             step: step.saturating_sub(1),
             steps_per_epoch: steps,
@@ -65,7 +65,7 @@ impl Trainer<'_> {
             nonfinite,
             padding: self.padding,
             planned_bytes: self.planned,
-            resident_bytes: peak_resident().unwrap_or(0) as u64,
+            resident_bytes: peak_resident_bytes().unwrap_or(0) as u64,
             seconds,
             dev_wer: score.map(|score| score.wer),
             dev_cer: score.map(|score| score.cer),

@@ -8,12 +8,12 @@ use recognizer::bad_items::BadItems;
 use super::Trainer;
 use crate::data::{Batch, BatchSource, PREFETCHED_BATCHES, Prefetcher};
 use crate::learner::FinishedStep;
-use crate::metrics::Tally;
+use crate::metrics::LossSums;
 use crate::non_finite::NonFinitePolicy;
 use crate::observer::{Observer, StepReport};
 use crate::rank_differences::expect_same;
 use crate::reduction::{StepTotals, shard_step};
-use crate::schedule::Moment;
+use crate::schedule::StepPosition;
 use crate::{Error, Result};
 
 impl Trainer<'_> {
@@ -163,15 +163,15 @@ impl Trainer<'_> {
     }
 
     /// Now, in an epoch of so many batches.
-    fn moment(&self, batches: u64) -> Moment {
+    fn moment(&self, batches: u64) -> StepPosition {
         let Progress { epoch, batch, step, .. } = self.progress;
         let progress = (epoch as f64 + batch as f64 / batches as f64) / self.run.epochs as f64;
-        Moment { epoch, step, steps_per_epoch: batches.div_ceil(self.accumulate as u64), progress }
+        StepPosition { epoch, step, steps_per_epoch: batches.div_ceil(self.accumulate as u64), progress }
     }
 }
 
 /// Adds a step of so many batches to the progress of a run.
-fn count(progress: &mut Progress, tally: &Tally, norm: f64, batches: u64) {
+fn count(progress: &mut Progress, tally: &LossSums, norm: f64, batches: u64) {
     let sums = [tally.loss, tally.ctc_loss, norm, tally.utterances as f64];
     for (sum, value) in progress.sums.iter_mut().zip(sums) {
         *sum = (f64::from_bits(*sum) + value).to_bits();

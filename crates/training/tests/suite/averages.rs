@@ -4,13 +4,13 @@ use std::sync::atomic::AtomicBool;
 
 use model::Checkpoint;
 use recognizer::Recognizer;
-use training::{Error, Start, average, choose, train};
+use training::{Error, StartMode, average, select_checkpoints, train};
 
 use super::toy::{Toy, leftovers};
 
 fn run(toy: &Toy, name: &str, changes: &[(&str, &str)]) -> PathBuf {
     let folder = toy.path(name);
-    train(&toy.recipe(changes), None, &folder, Start::Force, &mut (), &AtomicBool::new(false)).unwrap();
+    train(&toy.recipe(changes), None, &folder, StartMode::Force, &mut (), &AtomicBool::new(false)).unwrap();
     folder
 }
 
@@ -42,9 +42,9 @@ fn the_average_is_the_mean_and_can_be_evaluated() {
     let toy = Toy::new();
     let folder = run(&toy, "run", &[("epochs = 3", "epochs = 4\nkeep = 3")]);
     let out = toy.path("average.safetensors");
-    let from = choose(&folder, 3, false).unwrap();
+    let from = select_checkpoints(&folder, 3, false).unwrap();
     let averaged = average(&from, &out).unwrap();
-    assert!(averaged.moving && averaged.from.len() == 3);
+    assert!(averaged.has_moving_average && averaged.inputs.len() == 3);
     let found = Checkpoint::read(&out).unwrap();
     let parts: Vec<Checkpoint> = from.iter().map(|path| Checkpoint::read(path).unwrap()).collect();
     let (mut compared, mut moved) = (0, 0);
@@ -60,7 +60,7 @@ fn the_average_is_the_mean_and_can_be_evaluated() {
         }
     }
     assert!(compared == averaged.parameters && moved > compared / 2);
-    assert!(found.memory.is_empty() && found.data == parts[0].data);
+    assert!(found.optimizer_state.is_empty() && found.data == parts[0].data);
     assert_eq!((found.progress.epoch, found.progress.step), (4, parts[2].progress.step));
     let recogniser = Recognizer::load(&out).unwrap();
     let utterances = speech::read_manifest(&toy.path("train.jsonl")).unwrap();
@@ -71,7 +71,7 @@ fn the_average_is_the_mean_and_can_be_evaluated() {
     assert_eq!(Checkpoint::read(&out).unwrap().weights, parts[0].weights);
     std::fs::copy(&out, folder.join("last.safetensors")).unwrap();
     let recipe = toy.path("recipe.toml");
-    let error = train(&recipe, None, &folder, Start::Resume, &mut (), &AtomicBool::new(false));
+    let error = train(&recipe, None, &folder, StartMode::Resume, &mut (), &AtomicBool::new(false));
     assert!(error.unwrap_err().to_string().contains("moments"));
 }
 
@@ -92,7 +92,7 @@ fn the_best_are_chosen_by_their_error_rates() {
     };
     write(rates.map(Some));
     let chosen = |count, best| {
-        choose(&folder, count, best).map(|paths| {
+        select_checkpoints(&folder, count, best).map(|paths| {
             let name = |path: &PathBuf| path.file_stem().unwrap().to_string_lossy().into_owned();
             paths.iter().map(name).collect::<Vec<_>>()
         })
@@ -110,7 +110,10 @@ fn the_best_are_chosen_by_their_error_rates() {
     assert!(matches!(chosen(0, false), Err(Error::NoCheckpoints)));
     write([Some(0.1), None, Some(0.3), None, None]);
     assert!(matches!(chosen(2, true), Err(Error::Kept { found: 1, .. })));
-    assert!(matches!(choose(&toy.path("none"), 1, false), Err(Error::Model(model::Error::Io { .. }))));
+    assert!(matches!(
+        select_checkpoints(&toy.path("none"), 1, false),
+        Err(Error::Model(model::Error::Io { .. }))
+    ));
 }
 
 #[test]

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use model::checkpoint::Checkpoint;
 use recognizer::{BadItems, Recognizer, evaluate};
 use training::run_folder::read_bad_items;
-use training::{Error, Observer, Result, RunReport, Start, StepReport, train};
+use training::{Error, Observer, Result, RunReport, StartMode, StepReport, train};
 
 use crate::toy::{RATE, Toy, write_wav};
 
 /// Collects warnings, counts steps, and sets the flag after some of them.
 #[derive(Default)]
-struct Watch {
+struct RunObserver {
     warnings: Vec<String>,
     steps: u64,
     started: bool,
@@ -19,7 +19,7 @@ struct Watch {
     stop: AtomicBool,
 }
 
-impl Observer for &mut Watch {
+impl Observer for &mut RunObserver {
     fn on_warning(&mut self, warning: &str) {
         self.warnings.push(warning.to_owned());
     }
@@ -37,7 +37,7 @@ fn run(
     data: &str,
     changes: &[(&str, &str)],
     folder: &str,
-    watch: &mut Watch,
+    watch: &mut RunObserver,
 ) -> Result<Checkpoint> {
     let data = format!("[data]\n{data}\ntrain = [\"train.jsonl\"]");
     let first = ("[data]\ntrain = [\"train.jsonl\"]", data.as_str());
@@ -45,12 +45,12 @@ fn run(
     let folder = toy.path(folder);
     let stop = AtomicBool::new(false);
     let mut outer = StopWith { watch, stop: &stop };
-    train(&recipe, None, &folder, Start::Resume, &mut outer, &stop)?;
+    train(&recipe, None, &folder, StartMode::Resume, &mut outer, &stop)?;
     Ok(Checkpoint::read(&folder.join("last.safetensors"))?)
 }
 
 struct StopWith<'a> {
-    watch: &'a mut Watch,
+    watch: &'a mut RunObserver,
     stop: &'a AtomicBool,
 }
 
@@ -132,7 +132,7 @@ fn one_bad_recording_is_left_out_by_name_and_the_run_goes_on() {
         for data in ["stream = false", "stream = true\nworkers = 2", "stream = true\ncache = \"cache\""] {
             let toy = Toy::new();
             let part = spoil(&toy, way);
-            let mut watch = Watch::default();
+            let mut watch = RunObserver::default();
             // A batch each, so that one of them has nothing in it; and strings of two.
             let changes =
                 [("max_utterances = 2", "max_utterances = 1"), ("[augment]", "[augment]\njoin = 2")];
@@ -174,7 +174,7 @@ fn a_recording_of_another_length_is_used_as_it_is() {
             _ => line.to_owned() + "\n",
         });
         toy.write("train.jsonl", &lines.collect::<String>());
-        let mut watch = Watch::default();
+        let mut watch = RunObserver::default();
         run(&toy, data, &[("max_frames = 200", "max_frames = 2000")], "run", &mut watch).unwrap();
         let of_train = watch.warnings.iter().filter(|warning| warning.starts_with("data.train"));
         let of_train: Vec<&String> = of_train.collect();
@@ -201,7 +201,7 @@ fn too_many_end_a_run_before_its_first_step_or_behind_a_checkpoint() {
             spoil(&toy, way);
             let without = [("dev = [\"train.jsonl\"]\ntest = [\"train.jsonl\"]\n", "")];
             let keys = format!("max_bad = 0.0\nstream = {stream}");
-            let mut watch = Watch::default();
+            let mut watch = RunObserver::default();
             let error = run(&toy, &keys, &without, "run", &mut watch).unwrap_err();
             assert!(
                 matches!(
@@ -220,9 +220,9 @@ fn too_many_end_a_run_before_its_first_step_or_behind_a_checkpoint() {
             assert!(last.exists() && read_bad_items(&toy.path("run"))["data.train"].left_out.len() == 1);
             // A larger share goes on from there, to what would have come out of it at once.
             let keys = "max_bad = 0.1\nstream = true";
-            let resumed = run(&toy, keys, &without, "run", &mut Watch::default()).unwrap();
-            let whole = run(&toy, keys, &without, "whole", &mut Watch::default()).unwrap();
-            assert!(resumed.weights == whole.weights && resumed.memory == whole.memory);
+            let resumed = run(&toy, keys, &without, "run", &mut RunObserver::default()).unwrap();
+            let whole = run(&toy, keys, &without, "whole", &mut RunObserver::default()).unwrap();
+            assert!(resumed.weights == whole.weights && resumed.optimizer_state == whole.optimizer_state);
         }
     }
 }
@@ -233,14 +233,14 @@ fn a_run_with_bad_items_goes_on_bit_for_bit() {
         let toy = Toy::new();
         spoil(&toy, "noise");
         let keys = format!("stream = {stream}\nworkers = 2");
-        let whole = run(&toy, &keys, &[], "whole", &mut Watch::default()).unwrap();
+        let whole = run(&toy, &keys, &[], "whole", &mut RunObserver::default()).unwrap();
         for steps in [1, 2, 1, 3] {
-            let mut watch = Watch { stop_after: Some(steps), ..Watch::default() };
+            let mut watch = RunObserver { stop_after: Some(steps), ..RunObserver::default() };
             run(&toy, &keys, &[], "parts", &mut watch).unwrap();
             assert_eq!(watch.steps, steps);
         }
-        let parts = run(&toy, &keys, &[], "parts", &mut Watch::default()).unwrap();
-        assert!(parts.weights == whole.weights && parts.memory == whole.memory, "{stream}");
+        let parts = run(&toy, &keys, &[], "parts", &mut RunObserver::default()).unwrap();
+        assert!(parts.weights == whole.weights && parts.optimizer_state == whole.optimizer_state, "{stream}");
         assert_eq!(read_bad_items(&toy.path("parts"))["data.train"].left_out.len(), 1);
     }
 }
@@ -249,7 +249,7 @@ fn a_run_with_bad_items_goes_on_bit_for_bit() {
 fn an_evaluation_and_an_alignment_leave_out_what_cannot_be_used() {
     let toy = Toy::new();
     let keys = "stream = false";
-    run(&toy, keys, &[], "run", &mut Watch::default()).unwrap();
+    run(&toy, keys, &[], "run", &mut RunObserver::default()).unwrap();
     let recogniser = |share: f64| {
         Recognizer::load(Path::new(&toy.path("run/last.safetensors"))).unwrap().with_max_bad(share).unwrap()
     };

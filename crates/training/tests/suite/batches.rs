@@ -3,7 +3,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use model::Checkpoint;
-use training::{EpochReport, Error, Observer, Outcome, Result, RunReport, Start, StepReport, train};
+use training::{EpochReport, Error, Observer, Result, RunOutcome, RunReport, StartMode, StepReport, train};
 
 use super::toy::Toy;
 
@@ -34,9 +34,9 @@ impl Observer for Diary {
     }
 }
 
-fn run(recipe: &Path, folder: &Path) -> (Result<Outcome>, Diary) {
+fn run(recipe: &Path, folder: &Path) -> (Result<RunOutcome>, Diary) {
     let mut diary = Diary::default();
-    let outcome = train(recipe, None, folder, Start::Force, &mut diary, &AtomicBool::new(false));
+    let outcome = train(recipe, None, folder, StartMode::Force, &mut diary, &AtomicBool::new(false));
     (outcome, diary)
 }
 
@@ -166,13 +166,14 @@ fn lamb_in_buckets_goes_on_bit_for_bit() {
         ("learning_rate = 1e-2", "kind = \"lamb\"\nclip = \"distributed\"\nlearning_rate = 1e-2\ndecay = \"noam\"\nwarmup_steps = 3\nmodel_width = 2"),
     ]);
     let (whole, parts) = (toy.path("whole"), toy.path("parts"));
-    train(&recipe, None, &whole, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
+    train(&recipe, None, &whole, StartMode::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
     for steps in [2, 2, 1] {
         let stop = AtomicBool::new(false);
-        let part = train(&recipe, None, &parts, Start::Resume, &mut StopAfter(steps, &stop), &stop).unwrap();
+        let part =
+            train(&recipe, None, &parts, StartMode::Resume, &mut StopAfter(steps, &stop), &stop).unwrap();
         assert!(part.stopped);
     }
-    train(&recipe, None, &parts, Start::Resume, &mut (), &AtomicBool::new(false)).unwrap();
+    train(&recipe, None, &parts, StartMode::Resume, &mut (), &AtomicBool::new(false)).unwrap();
     for name in ["last.safetensors", "epoch-3.safetensors", "epoch-4.safetensors", "evaluation.json"] {
         assert!(
             std::fs::read(whole.join(name)).unwrap() == std::fs::read(parts.join(name)).unwrap(),

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use model::Checkpoint;
 use recognizer::Recognizer;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
-use training::{Error, Observer, Start, train};
+use training::{Error, Observer, StartMode, train};
 
 use super::toy::{Toy, leftovers};
 
@@ -14,7 +14,7 @@ use super::toy::{Toy, leftovers};
 fn good() -> (Toy, PathBuf) {
     let toy = Toy::new();
     let (recipe, folder) = (toy.recipe(&[("epochs = 3", "epochs = 1")]), toy.path("run"));
-    train(&recipe, None, &folder, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
+    train(&recipe, None, &folder, StartMode::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
     (toy, folder.join("last.safetensors"))
 }
 
@@ -52,7 +52,7 @@ fn with_loss(loss: &str) -> (Toy, PathBuf, Vec<(String, Vec<usize>)>) {
     let loss = format!("ctc_weight = 0.3\n[loss]\n{loss}");
     let recipe = toy.recipe(&[("epochs = 3", "epochs = 1"), ("ctc_weight = 0.3", &loss)]);
     let folder = toy.path("run");
-    train(&recipe, None, &folder, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
+    train(&recipe, None, &folder, StartMode::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
     let path = folder.join("last.safetensors");
     let (_plain_toy, plain) = good();
     let plain = Checkpoint::read(&plain).unwrap();
@@ -190,10 +190,10 @@ fn every_flipped_bit_is_noticed() {
         assert!(Checkpoint::read(&damaged).is_err(), "bit {bit} of {bits}");
     }
     let mut swapped = Checkpoint::read(&path).unwrap();
-    assert!(swapped.summed);
+    assert!(swapped.has_checksums);
     swapped.weights.values_mut().next().unwrap()[0] += 1.0;
     swapped.write(&damaged).unwrap();
-    assert!(Checkpoint::read(&damaged).unwrap().summed);
+    assert!(Checkpoint::read(&damaged).unwrap().has_checksums);
 }
 
 #[test]
@@ -202,11 +202,11 @@ fn files_without_checksums_are_read_and_named() {
     let bytes = std::fs::read(&path).unwrap();
     std::fs::write(&path, with_metadata(&bytes, unsummed)).unwrap();
     let old = Checkpoint::read(&path).unwrap();
-    assert!(!old.summed && old.data.is_none());
+    assert!(!old.has_checksums && old.data.is_none());
     assert!(Recognizer::load(&path).unwrap().warning().unwrap().contains("no checksums"));
     let recipe = toy.recipe(&[("epochs = 3", "epochs = 1")]);
     let mut heard = Heard::default();
-    train(&recipe, None, &toy.path("run"), Start::Resume, &mut heard, &AtomicBool::new(false)).unwrap();
+    train(&recipe, None, &toy.path("run"), StartMode::Resume, &mut heard, &AtomicBool::new(false)).unwrap();
     assert!(heard.0.iter().any(|warning| warning.contains("no checksums")), "{:?}", heard.0);
 }
 
@@ -257,12 +257,14 @@ fn values_that_do_not_fit_the_recipe_are_named() {
     };
     with(&|c| c.weights.get_mut("joint.head.weight").unwrap()[5] = f32::NAN);
     refused(&bad, "finite values in weight/joint.head.weight", "NaN at 5");
-    with(&|c| c.memory.get_mut("second").unwrap().get_mut("joint.head.weight").unwrap()[0] = f32::INFINITY);
+    with(&|c| {
+        c.optimizer_state.get_mut("second").unwrap().get_mut("joint.head.weight").unwrap()[0] = f32::INFINITY
+    });
     refused(&bad, "finite values in second/joint.head.weight", "inf at 0");
     with(&|c| c.shapes.get_mut("joint.head.weight").unwrap().reverse());
     refused(&bad, "joint.head.weight of shape [4, 16]", "[16, 4]");
     with(&|c| {
-        c.memory.get_mut("first").unwrap().remove("joint.head.weight");
+        c.optimizer_state.get_mut("first").unwrap().remove("joint.head.weight");
     });
     refused(&bad, "first/joint.head.weight of shape [4, 16]", "none");
     with(&|c| c.weights.clear());
@@ -284,7 +286,7 @@ fn a_run_goes_on_from_its_own_checkpoint_only() {
     let (toy, path) = good();
     let folder = path.parent().unwrap();
     let resume = |recipe: &Path, epochs| {
-        train(recipe, epochs, folder, Start::Resume, &mut (), &AtomicBool::new(false))
+        train(recipe, epochs, folder, StartMode::Resume, &mut (), &AtomicBool::new(false))
             .map(|outcome| outcome.steps)
     };
     let recipe = toy.recipe(&[("epochs = 3", "epochs = 1")]);

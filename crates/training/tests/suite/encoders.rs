@@ -6,7 +6,7 @@ use model::encoders::{AttentionKind, EncoderKind};
 use model::{Model, ModelConfig};
 use training::data::Batch;
 use training::optimizer::OptimizerConfig;
-use training::{Error, Learner, Moment, Recipe};
+use training::{Error, Learner, Recipe, StepPosition};
 
 use super::rows::{BINS, chunks, conformer, every_kind, padded, utterances, values};
 use super::toy::RECIPE;
@@ -29,7 +29,7 @@ fn gradients(kind: &EncoderKind, threads: usize) -> BTreeMap<String, Vec<f32>> {
         let x = x.index_select(&Tensor::new(&[0u32, 3, 4], &Device::Cpu).unwrap(), 0).unwrap();
         let lengths = keep.map(|b| lengths[b]).to_vec();
         let batch = Batch::new(x, lengths, vec![vec![0, 4], vec![1, 3, 2], vec![2]]);
-        let moment = Moment { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
+        let moment = StepPosition { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
         let mut parts = std::iter::once(Ok(batch));
         let (gradients, _) = learner.gradients(&mut parts, 3, &moment).unwrap();
         gradients.iter().map(|(name, gradient)| (name.to_owned(), values(gradient))).collect()

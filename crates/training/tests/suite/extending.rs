@@ -3,18 +3,18 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use model::Checkpoint;
-use training::{Error, Observer, Outcome, Result, Start, StepReport, train};
+use training::{Error, Observer, Result, RunOutcome, StartMode, StepReport, train};
 
 use super::toy::Toy;
 
 /// Stops after some steps, and collects notes.
-struct Watch<'a> {
+struct RunObserver<'a> {
     steps: u64,
     stop: &'a AtomicBool,
     notes: Vec<String>,
 }
 
-impl Observer for Watch<'_> {
+impl Observer for RunObserver<'_> {
     fn on_note(&mut self, note: &str) {
         self.notes.push(note.to_owned());
     }
@@ -26,14 +26,19 @@ impl Observer for Watch<'_> {
 }
 
 /// Trains for so many steps at most; returns what the observer was told too.
-fn run_for(steps: u64, recipe: &Path, epochs: Option<u64>, folder: &Path) -> (Result<Outcome>, Vec<String>) {
+fn run_for(
+    steps: u64,
+    recipe: &Path,
+    epochs: Option<u64>,
+    folder: &Path,
+) -> (Result<RunOutcome>, Vec<String>) {
     let stop = AtomicBool::new(false);
-    let mut watch = Watch { steps, stop: &stop, notes: Vec::new() };
-    let outcome = train(recipe, epochs, folder, Start::Resume, &mut watch, &stop);
+    let mut watch = RunObserver { steps, stop: &stop, notes: Vec::new() };
+    let outcome = train(recipe, epochs, folder, StartMode::Resume, &mut watch, &stop);
     (outcome, watch.notes)
 }
 
-fn run(recipe: &Path, epochs: Option<u64>, folder: &Path) -> (Result<Outcome>, Vec<String>) {
+fn run(recipe: &Path, epochs: Option<u64>, folder: &Path) -> (Result<RunOutcome>, Vec<String>) {
     run_for(u64::MAX, recipe, epochs, folder)
 }
 

@@ -6,7 +6,7 @@ use decoding::Beam;
 use model::config::{AlignmentKind, LatticeNormalization};
 use model::{Checkpoint, Model};
 use recognizer::{LatticeSearch, Recognizer, SearchConfig, StreamingOptions, evaluate};
-use training::{Error, Recipe, Start, train};
+use training::{Error, Recipe, StartMode, train};
 
 use super::toy::{RECIPE, Toy};
 
@@ -32,7 +32,8 @@ fn a_budget_that_no_lattice_can_keep_is_found_before_the_first_step() {
     let all = changes("context = 1\nbudget = \"1KiB\"\n");
     let recipe = toy.recipe(&all.each_ref().map(|(old, new)| (*old, new.as_str())));
     let folder = toy.path("run");
-    let error = train(&recipe, Some(1), &folder, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap_err();
+    let error =
+        train(&recipe, Some(1), &folder, StartMode::Fresh, &mut (), &AtomicBool::new(false)).unwrap_err();
     let Error::Model(model::Error::LossBudget { smallest, found, utterances }) = error else {
         panic!("{error:?}")
     };
@@ -53,7 +54,8 @@ fn learns(loss: &str) {
     let all: Vec<_> = changes(loss).into_iter().chain(more).collect();
     let all: Vec<_> = all.iter().map(|(old, new)| (*old, new.as_str())).collect();
     let (recipe, folder) = (toy.recipe(&all), toy.path("run"));
-    let outcome = train(&recipe, Some(24), &folder, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
+    let outcome =
+        train(&recipe, Some(24), &folder, StartMode::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
     let test = outcome.test.unwrap();
     assert_eq!(test.overall.wer, 0.0, "{loss}: {:?}", test.transcripts);
 
@@ -99,7 +101,7 @@ fn a_run_that_was_stopped_goes_on_bit_for_bit_and_the_file_has_the_names_of_last
     let run = |folder: &str, start, stop: &AtomicBool| {
         train(&recipe, None, &toy.path(folder), start, &mut (), stop).unwrap()
     };
-    run("whole", Start::Fresh, &AtomicBool::new(false));
+    run("whole", StartMode::Fresh, &AtomicBool::new(false));
     struct StopAfter<'a>(u64, &'a AtomicBool);
     impl training::Observer for StopAfter<'_> {
         fn on_step(&mut self, report: &training::StepReport) {
@@ -108,9 +110,9 @@ fn a_run_that_was_stopped_goes_on_bit_for_bit_and_the_file_has_the_names_of_last
     }
     let stop = AtomicBool::new(false);
     let half =
-        train(&recipe, None, &toy.path("half"), Start::Fresh, &mut StopAfter(3, &stop), &stop).unwrap();
+        train(&recipe, None, &toy.path("half"), StartMode::Fresh, &mut StopAfter(3, &stop), &stop).unwrap();
     assert!(half.stopped);
-    run("half", Start::Resume, &AtomicBool::new(false));
+    run("half", StartMode::Resume, &AtomicBool::new(false));
     let [whole, half] =
         ["whole", "half"].map(|folder| std::fs::read(toy.path(folder).join("last.safetensors")).unwrap());
     assert!(whole == half);
@@ -211,7 +213,7 @@ fn what_only_transducers_can_is_refused() {
     let toy = Toy::new();
     let of = changes("context = 1");
     let recipe = toy.recipe(&of.iter().map(|(old, new)| (*old, new.as_str())).collect::<Vec<_>>());
-    train(&recipe, Some(1), &toy.path("run"), Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
+    train(&recipe, Some(1), &toy.path("run"), StartMode::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
     let load = || Recognizer::load(&toy.path("run").join("last.safetensors")).unwrap();
     let refused = |error: Option<recognizer::Error>, part: &str| {
         let error = error.unwrap().to_string();
@@ -231,7 +233,7 @@ fn what_only_transducers_can_is_refused() {
     assert!(load().decoder().is_none());
 
     let recipe = toy.write("transducer.toml", RECIPE);
-    train(&recipe, Some(1), &toy.path("other"), Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
+    train(&recipe, Some(1), &toy.path("other"), StartMode::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
     let transducer = Recognizer::load(&toy.path("other").join("last.safetensors")).unwrap();
     refused(
         transducer.with_search(SearchConfig::Lattice(LatticeSearch::BestPath)).err(),

@@ -3,7 +3,7 @@ use std::{collections::HashMap, sync::atomic::AtomicBool};
 
 use decoding::{Beam, BeamKind, CtcBeam};
 use recognizer::{Recognizer, SearchConfig, evaluate};
-use training::{Start, train};
+use training::{StartMode, train};
 
 use super::toy::{RECIPE, Toy};
 
@@ -22,7 +22,8 @@ fn learns(changes: &[(&str, &str)]) -> HashMap<String, String> {
     ];
     all.extend(changes);
     let (recipe, folder) = (toy.recipe(&all), toy.path("run"));
-    let outcome = train(&recipe, Some(24), &folder, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
+    let outcome =
+        train(&recipe, Some(24), &folder, StartMode::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
     let test = outcome.test.unwrap();
     assert_eq!(test.overall.wer, 0.0, "{:?}", test.transcripts);
     assert_eq!(outcome.dev.unwrap().overall.wer, 0.0);
@@ -122,7 +123,7 @@ fn a_factored_blank_and_the_constrained_topology() {
 fn what_cannot_be_evaluated_or_transcribed_is_named() {
     let toy = Toy::new();
     let (recipe, folder) = (toy.recipe(&[("epochs = 3", "epochs = 1")]), toy.path("run"));
-    train(&recipe, None, &folder, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
+    train(&recipe, None, &folder, StartMode::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
     let recogniser = Recognizer::load(&folder.join("last.safetensors")).unwrap();
     assert!(matches!(evaluate(&recogniser, &[]), Err(recognizer::Error::Empty { .. })));
     let transcribe = |samples: Vec<f32>, sample_rate| {
@@ -137,7 +138,7 @@ fn what_cannot_be_evaluated_or_transcribed_is_named() {
 fn a_ctc_head_that_outweighs_the_joint_finds_what_it_finds_alone() {
     let toy = Toy::new();
     let (recipe, folder) = (toy.recipe(&[]), toy.path("run"));
-    train(&recipe, Some(6), &folder, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
+    train(&recipe, Some(6), &folder, StartMode::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
     let utterances = speech::read_manifest(&toy.path("train.jsonl")).unwrap();
     let recogniser = |search| {
         // A joint that is not sure of its words would call them silence.
@@ -178,7 +179,7 @@ fn a_ctc_head_that_outweighs_the_joint_finds_what_it_finds_alone() {
     }
 
     let recipe = toy.write("alone.toml", &RECIPE.replace("ctc_weight = 0.3", ""));
-    train(&recipe, Some(1), &toy.path("alone"), Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
+    train(&recipe, Some(1), &toy.path("alone"), StartMode::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
     let headless = Recognizer::load(&toy.path("alone").join("last.safetensors")).unwrap();
     let error = headless.with_search(with_ctc(0.5)).err().unwrap().to_string();
     assert!(error.contains("expected a model with training.ctc_weight"), "{error}");

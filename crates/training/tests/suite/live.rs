@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use decoding::{Beam, BeamKind};
 use recognizer::Error;
 use recognizer::{Endpoint, Recognizer, SearchConfig, StreamingOptions, Transcription, WindowConfig};
-use training::{Start, train};
+use training::{StartMode, train};
 
 use super::toy::{RATE, Toy};
 
@@ -56,7 +56,7 @@ pub(super) fn trained(one_way: bool) -> &'static Learnt {
             changes.push(("mels = 12", "mels = 12\nnormalise = \"running\"\nfloor_db = 100.0"));
         }
         let (recipe, folder) = (toy.recipe(&changes), toy.path("run"));
-        train(&recipe, Some(24), &folder, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
+        train(&recipe, Some(24), &folder, StartMode::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
         let checkpoint = folder.join("best.safetensors");
         let recogniser = Recognizer::load(&checkpoint).unwrap();
         let utterances = speech::read_manifest(&toy.path("train.jsonl")).unwrap();

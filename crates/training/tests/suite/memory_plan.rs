@@ -2,9 +2,10 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use training::recipe::Changes;
+use training::recipe::RecipeOverrides;
 use training::{
-    Error, Observer, Outcome, Result, RunPlan, RunReport, Start, StepReport, check_step_bytes, train_with,
+    Error, Observer, Result, RunOutcome, RunPlan, RunReport, StartMode, StepReport, check_step_bytes,
+    train_with,
 };
 
 use crate::toy::{RATE, Toy, write_wav};
@@ -23,14 +24,14 @@ impl Observer for Diary {
     }
 }
 
-fn run(recipe: &Path, memory: Option<usize>, folder: &Path) -> (Result<Outcome>, Diary) {
+fn run(recipe: &Path, memory: Option<usize>, folder: &Path) -> (Result<RunOutcome>, Diary) {
     let (mut diary, stop) = (Diary::default(), AtomicBool::new(false));
-    let changes = Changes { epochs: Some(1), memory, ..Changes::default() };
+    let changes = RecipeOverrides { epochs: Some(1), memory, ..RecipeOverrides::default() };
     let outcome = train_with(
         recipe,
         changes,
-        (folder, Start::Fresh),
-        &mut distributed::ProcessGroup::alone(),
+        (folder, StartMode::Fresh),
+        &mut distributed::ProcessGroup::single(),
         &mut diary,
         &stop,
     );

@@ -5,10 +5,10 @@ use candle_core::{Device, Tensor};
 use model::{Model, ModelConfig};
 use training::data::Batch;
 use training::optimizer::OptimizerConfig;
-use training::{Learner, Moment, Recipe};
+use training::{Learner, Recipe, StepPosition};
 
 fn small() -> ModelConfig {
-    let mut config = ModelConfig::mlperf_of(12, 8, 10);
+    let mut config = ModelConfig::mlperf_with_widths(12, 8, 10);
     config.input.features.mels = 3;
     config
 }
@@ -21,7 +21,7 @@ fn two_biases_have_the_same_gradient_and_zeros_stand_for_no_label() {
     let rows = Tensor::from_vec(rows, (2, 9, 9), &Device::Cpu).unwrap();
     let batch = Batch::new(rows, vec![9, 6], vec![vec![0, 4, 1], vec![]]);
     let learner = Learner::new(model, &OptimizerConfig::new(1e-3)).unwrap();
-    let moment = Moment { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
+    let moment = StepPosition { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
     let mut parts = std::iter::once(Ok(batch));
     let (gradients, _) = learner.gradients(&mut parts, 2, &moment).unwrap();
     let values = |name: &str| -> Vec<f32> { gradients.get(name).unwrap().to_vec1().unwrap() };

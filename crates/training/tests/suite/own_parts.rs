@@ -99,7 +99,7 @@ impl decoding::Predictor for Rows {
 
 fn model() -> (Recipe, Model) {
     let recipe = Recipe::parse(RECIPE, Path::new("own.toml")).unwrap();
-    let model = Model::with(&recipe.model(), 3, |encoder, predictor| {
+    let model = Model::with_parts(&recipe.model(), 3, |encoder, predictor| {
         let table = candle_nn::embedding(4, 4, predictor.pp("table"))?;
         let encoder: Arc<dyn Encoder> = Arc::new(ModuleEncoder::new(convolution(&encoder)?, 6, 2)?);
         Ok((encoder, Arc::new(LastLabel { table, blank: 3 })))

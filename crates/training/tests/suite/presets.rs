@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use model::Model;
 use recognizer::Recognizer;
 use speech::{Audio, Preset};
-use training::{Error, Recipe, Start, train};
+use training::{Error, Recipe, StartMode, train};
 
 use super::toy::{RATE, Toy, write_wav};
 
@@ -47,7 +47,7 @@ fn times_count_what_was_trimmed() {
         ("max_frames = 200", "max_frames = 400"),
     ]);
     let folder = toy.path("run");
-    train(&recipe, Some(24), &folder, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
+    train(&recipe, Some(24), &folder, StartMode::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
     let recogniser = Recognizer::load(&folder.join("best.safetensors")).unwrap();
     let plain = &speech::read_manifest(&toy.path("train.jsonl")).unwrap()[..1];
     let audio = plain[0].audio(RATE).unwrap();
@@ -74,7 +74,8 @@ fn changes_to_waveforms_are_not_ignored() {
     let run = |data: &str, augment: &str| {
         let changes = [("[data]", format!("[data]\n{data}")), ("[augment]", format!("[augment]\n{augment}"))];
         let recipe = toy.recipe(&changes.each_ref().map(|(old, new)| (*old, new.as_str())));
-        train(&recipe, None, &toy.path("run"), Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap_err()
+        train(&recipe, None, &toy.path("run"), StartMode::Fresh, &mut (), &AtomicBool::new(false))
+            .unwrap_err()
     };
     let error = run("", "speed = {}");
     assert!(

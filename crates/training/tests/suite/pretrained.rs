@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use model::Checkpoint;
-use training::{Error, Observer, Result, Start, train};
+use training::{Error, Observer, Result, StartMode, train};
 
 use super::toy::Toy;
 
@@ -24,7 +24,7 @@ impl Observer for Messages {
     }
 }
 
-fn run(recipe: &Path, folder: &Path, start: Start) -> Result<Messages> {
+fn run(recipe: &Path, folder: &Path, start: StartMode) -> Result<Messages> {
     let mut messages = Messages::default();
     train(recipe, None, folder, start, &mut messages, &AtomicBool::new(false))?;
     Ok(messages)
@@ -47,7 +47,7 @@ fn beginning(toy: &Toy, init: &str, changes: &[(&str, &str)]) -> std::path::Path
 /// A toy with a trained model in `first`.
 fn trained() -> (Toy, Checkpoint) {
     let toy = Toy::new();
-    run(&toy.recipe(&[ONE]), &toy.path("first"), Start::Fresh).unwrap();
+    run(&toy.recipe(&[ONE]), &toy.path("first"), StartMode::Fresh).unwrap();
     let checkpoint = read(&toy.path("first"));
     (toy, checkpoint)
 }
@@ -60,7 +60,7 @@ fn a_run_begins_with_the_averaged_weights_of_a_checkpoint_and_goes_on_without_it
     let average = first.average.clone().unwrap();
     assert_ne!(average, first.weights);
     let (recipe, folder) = (beginning(&toy, INIT, &[]), toy.path("second"));
-    let messages = run(&recipe, &folder, Start::Fresh).unwrap();
+    let messages = run(&recipe, &folder, StartMode::Fresh).unwrap();
     let (count, note) = (first.weights.len(), &messages.notes[0]);
     assert!(
         note.ends_with(&format!("{count} of {count} parameters start from its averaged weights")),
@@ -82,10 +82,10 @@ fn a_run_begins_with_the_averaged_weights_of_a_checkpoint_and_goes_on_without_it
     // What goes on neither reads the file nor minds another place of it.
     std::fs::rename(toy.path("first"), toy.path("elsewhere")).unwrap();
     let moved = beginning(&toy, "[init]\nweights = \"no/such/file\"", &[]);
-    assert!(run(&moved, &folder, Start::Resume).unwrap().notes.is_empty());
+    assert!(run(&moved, &folder, StartMode::Resume).unwrap().notes.is_empty());
     assert_eq!(read(&folder).weights, average);
     // A new run does, before it has written anything.
-    let error = run(&moved, &toy.path("third"), Start::Fresh).unwrap_err();
+    let error = run(&moved, &toy.path("third"), StartMode::Fresh).unwrap_err();
     assert!(
         matches!(&error, Error::Model(model::Error::Io { path, .. }) if path.ends_with("no/such/file")),
         "{error}"
@@ -97,7 +97,7 @@ fn a_run_begins_with_the_averaged_weights_of_a_checkpoint_and_goes_on_without_it
 fn every_name_is_listed_and_no_shape_is_guessed() {
     let (toy, first) = trained();
     let refused = |init: &str, changes: &[(&str, &str)], parts: &[&str]| {
-        let error = run(&beginning(&toy, init, changes), &toy.path("second"), Start::Fresh).unwrap_err();
+        let error = run(&beginning(&toy, init, changes), &toy.path("second"), StartMode::Fresh).unwrap_err();
         assert!(matches!(error, Error::Model(model::Error::Pretrained { .. })), "{error}");
         let text = error.to_string();
         assert!(parts.iter().all(|part| text.contains(part)), "{text}");
@@ -118,7 +118,7 @@ fn every_name_is_listed_and_no_shape_is_guessed() {
     let none = run(
         &toy.recipe(&[("[optimiser]", "[init]\nskip = [\"ctc\"]\n[optimiser]")]),
         &toy.path("x"),
-        Start::Fresh,
+        StartMode::Fresh,
     );
     assert!(none.err().unwrap().to_string().contains("init.skip"));
 
@@ -131,7 +131,7 @@ fn every_name_is_listed_and_no_shape_is_guessed() {
     let folder = toy.path("second");
     let recipe =
         beginning(&toy, &skip("\"predictor.embedding\", \"predictor.layers.0.weight_ih_l0\""), &other);
-    let messages = run(&recipe, &folder, Start::Fresh).unwrap();
+    let messages = run(&recipe, &folder, StartMode::Fresh).unwrap();
     let second = read(&folder);
     let lines: BTreeMap<&str, Vec<&str>> = messages.notes[1..]
         .iter()
@@ -148,7 +148,7 @@ fn every_name_is_listed_and_no_shape_is_guessed() {
     assert_eq!(listed, second.weights.len() + 2);
     // What was not taken is what a run without the file begins with.
     let drawn = toy.recipe(&[&other[..], &[ONE, STILL]].concat());
-    run(&drawn, &toy.path("drawn"), Start::Fresh).unwrap();
+    run(&drawn, &toy.path("drawn"), StartMode::Fresh).unwrap();
     let drawn = read(&toy.path("drawn"));
     for (name, values) in &second.weights {
         let own =
@@ -164,14 +164,15 @@ fn other_tokens_and_other_features_are_warned_of() {
     let manifest = std::fs::read_to_string(toy.path("train.jsonl")).unwrap();
     toy.write("train.jsonl", &manifest.replace("high", "alto"));
     let recipe = beginning(&toy, INIT, &[("mels = 12", "mels = 12\nlow_hz = 50.0")]);
-    let warnings = run(&recipe, &toy.path("second"), Start::Fresh).unwrap().warnings;
+    let warnings = run(&recipe, &toy.path("second"), StartMode::Fresh).unwrap().warnings;
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     let tokens = "another token list (3 tokens here, 3 there; labels that differ: 1, first label 0 is \"alto\" here and \"high\" there)";
     assert!(warnings[0].contains(tokens), "{}", warnings[0]);
     assert!(warnings[1].contains("features.low_hz = 0.0 where this has 50.0"), "{}", warnings[1]);
     // Fewer tokens are another shape.
     toy.write("train.jsonl", &manifest.replace("high", "low"));
-    let error = run(&beginning(&toy, INIT, &[]), &toy.path("third"), Start::Fresh).unwrap_err().to_string();
+    let error =
+        run(&beginning(&toy, INIT, &[]), &toy.path("third"), StartMode::Fresh).unwrap_err().to_string();
     assert!(error.contains("ctc.bias of shape [3], found [4]"), "{error}");
 }
 
@@ -205,7 +206,7 @@ fn tensors_of_other_programs_are_taken_by_their_names() {
     write_tensors(&path, &tensors);
     let init = "[init]\nkind = \"plain\"\nweights = \"other.safetensors\"";
     let recipe = beginning(&toy, init, &[]);
-    let notes = run(&recipe, &toy.path("run"), Start::Fresh).unwrap().notes;
+    let notes = run(&recipe, &toy.path("run"), StartMode::Fresh).unwrap().notes;
     assert!(
         notes[0].contains(": 2 of ") && notes[0].ends_with("parameters start from its tensors"),
         "{notes:?}"
@@ -217,7 +218,7 @@ fn tensors_of_other_programs_are_taken_by_their_names() {
     assert!(weights["ctc.bias"].iter().zip([1.0, 0.0, 0.0, -2.0]).all(near), "{:?}", weights["ctc.bias"]);
 
     let refused = |part: &str| {
-        let error = run(&recipe, &toy.path("none"), Start::Fresh).unwrap_err().to_string();
+        let error = run(&recipe, &toy.path("none"), StartMode::Fresh).unwrap_err().to_string();
         assert!(error.contains("other.safetensors") && error.contains(part), "{error}");
     };
     write_tensors(&path, &[head, ("ctc.bias", F32, vec![4], bytes(&[0.0, f32::NAN, 0.0, 0.0]))]);
@@ -238,13 +239,13 @@ fn a_run_does_not_overwrite_the_weights_that_it_begins_with() {
     let (toy, _) = trained();
     for name in ["last", "best"] {
         let recipe = beginning(&toy, &format!("[init]\nweights = \"first/{name}.safetensors\""), &[]);
-        let error = run(&recipe, &toy.path("first"), Start::Force).unwrap_err();
+        let error = run(&recipe, &toy.path("first"), StartMode::Force).unwrap_err();
         assert!(matches!(error, Error::OutputIsInput { .. }), "{error}");
     }
     let kept = toy.recipe(&[ONE, STILL, ("ctc_weight = 0.3", "ctc_weight = 0.3\nkeep = 1")]);
-    run(&kept, &toy.path("kept"), Start::Fresh).unwrap();
+    run(&kept, &toy.path("kept"), StartMode::Fresh).unwrap();
     let recipe = beginning(&toy, "[init]\nweights = \"kept/epoch-1.safetensors\"", &[]);
-    let error = run(&recipe, &toy.path("kept"), Start::Force).unwrap_err();
+    let error = run(&recipe, &toy.path("kept"), StartMode::Force).unwrap_err();
     assert!(matches!(error, Error::OutputIsInput { .. }), "{error}");
     assert!(toy.path("kept/epoch-1.safetensors").exists());
 }

@@ -3,9 +3,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use distributed::{Communicator, ProcessGroup, ThreadCommunicator, Transfer};
-use training::recipe::Changes;
-use training::{Error, Start, train_with};
+use distributed::{Communicator, ProcessGroup, ThreadCommunicator, TransferFormat};
+use training::recipe::RecipeOverrides;
+use training::{Error, StartMode, train_with};
 
 const DIGITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/digits");
 
@@ -14,8 +14,8 @@ const DIGITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/digits");
 struct Arguments {
     recipe: PathBuf,
     run: PathBuf,
-    start: Start,
-    transfer: Transfer,
+    start: StartMode,
+    transfer: TransferFormat,
     epochs: u64,
 }
 
@@ -41,12 +41,12 @@ fn recipe(folder: &Path, name: &str, set: &str, change: impl Fn(&mut Vec<String>
 }
 
 /// What two ranks return, of which the second has other arguments.
-fn train(one: &Arguments, other: &Arguments) -> Vec<training::Result<training::Outcome>> {
+fn train(one: &Arguments, other: &Arguments) -> Vec<training::Result<training::RunOutcome>> {
     ThreadCommunicator::run(2, |communicator| {
         let rank = communicator.rank();
         let Arguments { recipe, run, start, transfer, epochs } = [one, other][rank];
         let mut group = ProcessGroup::new(communicator, *transfer);
-        let changes = Changes { epochs: Some(*epochs), ..Changes::default() };
+        let changes = RecipeOverrides { epochs: Some(*epochs), ..RecipeOverrides::default() };
         let stop = AtomicBool::new(false);
         train_with(recipe, changes, (run, *start), &mut group, &mut (), &stop)
     })
@@ -68,7 +68,8 @@ fn data_arguments_and_recipes_that_differ_are_named_in_all_ranks() {
     let folder = folder.path();
     let same = recipe(folder, "same", "none", |_| {});
     let run = folder.join("run");
-    let base = Arguments { recipe: same, run, start: Start::Fresh, transfer: Transfer::F32, epochs: 1 };
+    let base =
+        Arguments { recipe: same, run, start: StartMode::Fresh, transfer: TransferFormat::F32, epochs: 1 };
     let with = |name: &str, set: &str, change: &dyn Fn(&mut Vec<String>)| Arguments {
         recipe: recipe(folder, name, set, change),
         ..base.clone()
@@ -99,11 +100,11 @@ fn data_arguments_and_recipes_that_differ_are_named_in_all_ranks() {
         &["utterances left out: expected none", "data.test: digits-test-0001"],
     );
 
-    expect_difference(&base, &Arguments { start: Start::Resume, ..base.clone() }, &["start", "--resume"]);
-    expect_difference(&base, &Arguments { start: Start::Force, ..base.clone() }, &["start", "--force"]);
+    expect_difference(&base, &Arguments { start: StartMode::Resume, ..base.clone() }, &["start", "--resume"]);
+    expect_difference(&base, &Arguments { start: StartMode::Force, ..base.clone() }, &["start", "--force"]);
     let elsewhere = Arguments { run: folder.join("elsewhere"), ..base.clone() };
     expect_difference(&base, &elsewhere, &["--run", "elsewhere"]);
-    let bf16 = Arguments { transfer: Transfer::Bf16, ..base.clone() };
+    let bf16 = Arguments { transfer: TransferFormat::Bf16, ..base.clone() };
     expect_difference(&base, &bf16, &["--transfer: expected f32", "bf16"]);
     let longer = Arguments { epochs: 2, ..base.clone() };
     expect_difference(&base, &longer, &["training.epochs = 1", "training.epochs = 2"]);
@@ -126,7 +127,8 @@ fn ranks_leave_out_bad_recordings_of_their_shares() {
         let text = fs::read_to_string(&recipe).unwrap();
         fs::write(&recipe, text.replace("[data]", &format!("[data]\n{keys}"))).unwrap();
         let run = folder.join(name).join("run");
-        let arguments = Arguments { recipe, run, start: Start::Fresh, transfer: Transfer::F32, epochs: 1 };
+        let arguments =
+            Arguments { recipe, run, start: StartMode::Fresh, transfer: TransferFormat::F32, epochs: 1 };
         for outcome in train(&arguments, &arguments) {
             outcome.unwrap();
         }

@@ -2,10 +2,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use distributed::{ProcessGroup, ThreadCommunicator, Transfer};
+use distributed::{ProcessGroup, ThreadCommunicator, TransferFormat};
 use model::Checkpoint;
-use training::recipe::Changes;
-use training::{Error, Observer, Outcome, Result, Start, StepReport, train_with};
+use training::recipe::RecipeOverrides;
+use training::{Error, Observer, Result, RunOutcome, StartMode, StepReport, train_with};
 
 fn recipe(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes").join(name)
@@ -33,11 +33,11 @@ impl Observer for StopAt<'_> {
 }
 
 /// Trains on so many ranks, of which the first ends after `steps`, if they are that many.
-fn train(recipe: &Path, run: &Path, count: usize, start: Start, steps: u64) -> Vec<Result<Outcome>> {
+fn train(recipe: &Path, run: &Path, count: usize, start: StartMode, steps: u64) -> Vec<Result<RunOutcome>> {
     ThreadCommunicator::run(count, |communicator| {
         let stop = AtomicBool::new(false);
-        let mut group = ProcessGroup::new(communicator, Transfer::F32).with_bucket_values(10_000);
-        let changes = Changes { epochs: Some(2), ..Changes::default() };
+        let mut group = ProcessGroup::new(communicator, TransferFormat::F32).with_bucket_values(10_000);
+        let changes = RecipeOverrides { epochs: Some(2), ..RecipeOverrides::default() };
         train_with(recipe, changes, (run, start), &mut group, &mut StopAt(steps, &stop), &stop)
     })
 }
@@ -68,7 +68,7 @@ fn losses_and_weights_are_those_of_one_rank_to_rounding_and_the_same_again_to_th
     let recipe = short(folder.path(), |text| text);
     let run = |name: &str, count| {
         let run = folder.path().join(name);
-        for outcome in train(&recipe, &run, count, Start::Fresh, u64::MAX) {
+        for outcome in train(&recipe, &run, count, StartMode::Fresh, u64::MAX) {
             let outcome = outcome.unwrap();
             assert!(!outcome.stopped && outcome.steps > 10 && outcome.dev.is_some());
         }
@@ -102,16 +102,16 @@ fn a_run_goes_on_with_another_number_of_ranks_and_with_the_same_to_the_bit() {
     let folder = tempfile::tempdir().unwrap();
     let recipe = short(folder.path(), |text| text);
     let whole = folder.path().join("whole");
-    train(&recipe, &whole, 2, Start::Fresh, u64::MAX)
+    train(&recipe, &whole, 2, StartMode::Fresh, u64::MAX)
         .into_iter()
         .for_each(|outcome| assert!(!outcome.unwrap().stopped));
     for (count, far) in [(2, 0.0), (4, 1e-3), (1, 1e-3)] {
         let run = folder.path().join(format!("to {count}"));
-        for outcome in train(&recipe, &run, 2, Start::Fresh, 17) {
+        for outcome in train(&recipe, &run, 2, StartMode::Fresh, 17) {
             let outcome = outcome.unwrap();
             assert!(outcome.stopped && outcome.steps == 17, "{outcome:?}");
         }
-        train(&recipe, &run, count, Start::Resume, u64::MAX)
+        train(&recipe, &run, count, StartMode::Resume, u64::MAX)
             .into_iter()
             .for_each(|outcome| assert!(!outcome.unwrap().stopped));
         let found = distance(&weights(&run), &weights(&whole));
@@ -125,7 +125,7 @@ fn accumulated_batches_are_dealt_out_whole() {
     let recipe = short(folder.path(), |text| text.replace("[batch]", "[batch]\naccumulate = 2"));
     let [one, two] = [1, 2].map(|count| {
         let run = folder.path().join(format!("{count}"));
-        train(&recipe, &run, count, Start::Fresh, u64::MAX)
+        train(&recipe, &run, count, StartMode::Fresh, u64::MAX)
             .into_iter()
             .for_each(|outcome| drop(outcome.unwrap()));
         weights(&run)
@@ -143,11 +143,18 @@ fn what_goes_wrong_in_one_rank_is_known_to_all() {
     let run = folder.path().join("run");
     let with = |recipes: [&Path; 2]| {
         ThreadCommunicator::run(2, |communicator| {
-            let mut group = ProcessGroup::new(communicator, Transfer::F32);
+            let mut group = ProcessGroup::new(communicator, TransferFormat::F32);
             let recipe = recipes[group.rank()];
             let stop = AtomicBool::new(false);
-            train_with(recipe, Changes::default(), (&run, Start::Fresh), &mut group, &mut (), &stop)
-                .unwrap_err()
+            train_with(
+                recipe,
+                RecipeOverrides::default(),
+                (&run, StartMode::Fresh),
+                &mut group,
+                &mut (),
+                &stop,
+            )
+            .unwrap_err()
         })
     };
     for error in with([&recipe, &other]) {

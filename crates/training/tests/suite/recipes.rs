@@ -2,7 +2,7 @@
 use std::path::Path;
 
 use model::Model;
-use model::config::{ActivationKind, Loss, LossConfig, LossOptions};
+use model::config::{ActivationKind, LossConfig, LossKind, LossOptions};
 use training::{Error, Recipe};
 
 use super::toy::Toy;
@@ -268,7 +268,7 @@ fn values_out_of_range_are_named() {
 
 #[test]
 fn a_recipe_without_a_loss_is_the_plain_one_and_all_kinds_survive_writing() {
-    assert_eq!(parse(&toy(&[])).unwrap().loss.kind, LossConfig::Rnnt { factored_blank: false });
+    assert_eq!(parse(&toy(&[])).unwrap().loss.kind, LossKind::Rnnt { factored_blank: false });
     for loss in [
         "kind = \"rnnt\"\nfactored_blank = true",
         "kind = \"tdt\"\ndurations = [0, 1, 2]\nsigma = 0.05\nomega = 0.1",
@@ -283,7 +283,7 @@ fn a_recipe_without_a_loss_is_the_plain_one_and_all_kinds_survive_writing() {
         let path = corpus.recipe(&[("ctc_weight = 0.3", &loss)]);
         let (recipe, text) = Recipe::read(&path, Some(9)).unwrap();
         assert_eq!(parse(&text).unwrap().loss, recipe.loss);
-        assert_ne!(recipe.loss, Loss::default());
+        assert_ne!(recipe.loss, LossConfig::default());
     }
 }
 

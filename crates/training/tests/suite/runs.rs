@@ -3,12 +3,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use model::Checkpoint;
-use training::{EpochReport, Error, Metrics, Observer, Outcome, Result, RunReport, Start, StepReport, train};
+use training::{
+    EpochReport, Error, Metrics, Observer, Result, RunOutcome, RunReport, StartMode, StepReport, train,
+};
 
 use super::tfevents;
 use super::toy::{RATE, Toy, leftovers, write_wav};
 
-fn run(recipe: &Path, folder: &Path, start: Start) -> Result<Outcome> {
+fn run(recipe: &Path, folder: &Path, start: StartMode) -> Result<RunOutcome> {
     train(recipe, None, folder, start, &mut (), &AtomicBool::new(false))
 }
 
@@ -56,18 +58,18 @@ fn stops_and_goes_on(loss: &str, changes: &[(&str, &str)]) {
     let basic = [("epochs = 3", "epochs = 4\nevaluate_every = 2"), ("ctc_weight = 0.3", loss.as_str())];
     let recipe = toy.recipe(&[&basic, changes].concat());
     let (whole, parts) = (toy.path("whole"), toy.path("parts"));
-    let outcome = run(&recipe, &whole, Start::Fresh).unwrap();
+    let outcome = run(&recipe, &whole, StartMode::Fresh).unwrap();
     // In the middle of an epoch, at its end, at once again: six utterances make at least three batches an epoch.
     let mut done = 0;
     for steps in [2, 2, 1, 3] {
         let stop = AtomicBool::new(false);
         let mut observer = StopAfter(steps, &stop);
-        let part = train(&recipe, None, &parts, Start::Resume, &mut observer, &stop).unwrap();
+        let part = train(&recipe, None, &parts, StartMode::Resume, &mut observer, &stop).unwrap();
         done += steps;
         assert!(part.stopped && part.dev.is_none() && part.steps == done, "{part:?}");
         assert!(!parts.join("evaluation.json").exists());
     }
-    let last = run(&recipe, &parts, Start::Resume).unwrap();
+    let last = run(&recipe, &parts, StartMode::Resume).unwrap();
     assert!(!last.stopped && last.steps == outcome.steps && last.steps > done);
     for name in [
         "recipe.toml",
@@ -96,7 +98,8 @@ fn event_files_say_what_the_metrics_say() {
     let recipe = toy.recipe(&[("epochs = 3", "epochs = 6\nevaluate_every = 2\ncheckpoint_every = 2")]);
     let folder = toy.path("run");
     let mut diary = Diary::default();
-    let outcome = train(&recipe, None, &folder, Start::Fresh, &mut diary, &AtomicBool::new(false)).unwrap();
+    let outcome =
+        train(&recipe, None, &folder, StartMode::Fresh, &mut diary, &AtomicBool::new(false)).unwrap();
     let events = tfevents::scalars(&folder);
     let told = |name: &str| -> Vec<(u64, f32)> {
         events.iter().filter(|event| event.1 == name).map(|event| (event.0, event.2)).collect()
@@ -114,7 +117,7 @@ fn event_files_say_what_the_metrics_say() {
     assert!(told("step/ctc_loss").len() == losses.len() && told("step/simple_loss").is_empty());
     // A run in its place leaves nothing of it.
     let recipe = toy.recipe(&[("epochs = 3", "epochs = 1")]);
-    run(&recipe, &folder, Start::Force).unwrap();
+    run(&recipe, &folder, StartMode::Force).unwrap();
     assert_eq!(tfevents::scalars(&folder).iter().filter(|event| event.1 == "epoch/loss").count(), 1);
 }
 
@@ -123,7 +126,7 @@ fn the_best_checkpoint_is_best_at_what_the_recipe_says() {
     let toy = Toy::new();
     for metric in ["wer", "cer"] {
         let recipe = toy.recipe(&[("epochs = 3", &format!("epochs = 30\nmetric = \"{metric}\""))]);
-        run(&recipe, &toy.path(metric), Start::Fresh).unwrap();
+        run(&recipe, &toy.path(metric), StartMode::Fresh).unwrap();
         let checkpoint = Checkpoint::read(&toy.path(metric).join("best.safetensors")).unwrap();
         let rows = metrics(&toy.path(metric));
         let rates = rows.iter().map(|row| if metric == "wer" { row.dev_wer } else { row.dev_cer });
@@ -143,7 +146,7 @@ fn two_runs_of_a_seed_agree_and_another_seed_differs() {
     let mut weights = Vec::new();
     for (name, seed) in [("a", "seed = 7"), ("b", "seed = 7"), ("c", "seed = 8")] {
         let recipe = toy.recipe(&[("seed = 7", seed), ("epochs = 3", "epochs = 1")]);
-        run(&recipe, &toy.path(name), Start::Fresh).unwrap();
+        run(&recipe, &toy.path(name), StartMode::Fresh).unwrap();
         weights.push(std::fs::read(toy.path(name).join("last.safetensors")).unwrap());
     }
     assert!(weights[0] == weights[1] && weights[0] != weights[2]);
@@ -174,7 +177,8 @@ fn an_observer_hears_of_every_step_and_epoch() {
     let recipe = toy.recipe(&[("epochs = 3", "epochs = 3\nevaluate_every = 2\nselect = \"last\"")]);
     let mut diary = Diary::default();
     let folder = toy.path("run");
-    let outcome = train(&recipe, None, &folder, Start::Fresh, &mut diary, &AtomicBool::new(false)).unwrap();
+    let outcome =
+        train(&recipe, None, &folder, StartMode::Fresh, &mut diary, &AtomicBool::new(false)).unwrap();
     let started = diary.started.unwrap();
     assert_eq!((started.classes, started.utterances, started.epochs, started.first_epoch), (4, 6, 3, 0));
     assert_eq!(diary.steps.len() as u64, outcome.steps);
@@ -212,13 +216,13 @@ fn an_observer_hears_of_every_step_and_epoch() {
 fn an_old_run_is_not_overwritten_by_accident() {
     let toy = Toy::new();
     let (recipe, folder) = (toy.recipe(&[("epochs = 3", "epochs = 1")]), toy.path("run"));
-    run(&recipe, &folder, Start::Fresh).unwrap();
+    run(&recipe, &folder, StartMode::Fresh).unwrap();
     let before = std::fs::read(folder.join("last.safetensors")).unwrap();
-    let error = run(&recipe, &folder, Start::Fresh).unwrap_err();
+    let error = run(&recipe, &folder, StartMode::Fresh).unwrap_err();
     assert!(matches!(&error, Error::RunExists { path } if *path == folder), "{error}");
     // A forced start whose data is broken has not touched anything either.
     let broken = toy.recipe(&[("train = [\"train.jsonl\"]", "train = [\"none.jsonl\"]")]);
-    assert!(run(&broken, &folder, Start::Force).is_err());
+    assert!(run(&broken, &folder, StartMode::Force).is_err());
     assert!(std::fs::read(folder.join("last.safetensors")).unwrap() == before);
 
     std::fs::write(folder.join("notes.txt"), "mine").unwrap();
@@ -227,7 +231,7 @@ fn an_old_run_is_not_overwritten_by_accident() {
         ("seed = 7", "seed = 8"),
         ("dev = [\"train.jsonl\"]", ""),
     ]);
-    run(&recipe, &folder, Start::Force).unwrap();
+    run(&recipe, &folder, StartMode::Force).unwrap();
     assert!(std::fs::read(folder.join("last.safetensors")).unwrap() != before);
     // The old run had a dev set, the new one has not; what is not the run's stays.
     assert!(!folder.join("best.safetensors").exists() && !folder.join("dev.hypotheses.jsonl").exists());
@@ -238,15 +242,15 @@ fn an_old_run_is_not_overwritten_by_accident() {
 fn a_run_without_its_checkpoint_is_not_overwritten_either() {
     let toy = Toy::new();
     let (recipe, folder) = (toy.recipe(&[("epochs = 3", "epochs = 1")]), toy.path("run"));
-    run(&recipe, &folder, Start::Fresh).unwrap();
+    run(&recipe, &folder, StartMode::Fresh).unwrap();
     std::fs::remove_file(folder.join("last.safetensors")).unwrap();
     let before = std::fs::read(folder.join("best.safetensors")).unwrap();
     for name in ["best.safetensors", "metrics.csv", "evaluation.json", "test.hypotheses.jsonl"] {
-        let error = run(&recipe, &folder, Start::Resume).unwrap_err();
+        let error = run(&recipe, &folder, StartMode::Resume).unwrap_err();
         assert!(matches!(&error, Error::NoCheckpoint { .. }), "{name}: {error}");
         let text = error.to_string();
         assert!(text.contains("last.safetensors: expected") && text.contains("--force"), "{name}: {text}");
-        assert!(matches!(run(&recipe, &folder, Start::Fresh), Err(Error::RunExists { .. })), "{name}");
+        assert!(matches!(run(&recipe, &folder, StartMode::Fresh), Err(Error::RunExists { .. })), "{name}");
         if name == "best.safetensors" {
             assert!(std::fs::read(folder.join(name)).unwrap() == before);
         }
@@ -255,7 +259,7 @@ fn a_run_without_its_checkpoint_is_not_overwritten_either() {
     // What is left is what a run writes before it has learnt anything.
     std::fs::remove_file(folder.join("dev.hypotheses.jsonl")).unwrap();
     assert!(folder.join("recipe.toml").exists());
-    run(&recipe, &folder, Start::Resume).unwrap();
+    run(&recipe, &folder, StartMode::Resume).unwrap();
 }
 
 #[test]
@@ -263,7 +267,7 @@ fn a_run_that_failed_early_can_be_started_again() {
     let toy = Toy::new();
     let folder = toy.path("run");
     let bad = toy.recipe(&[("learning_rate = 1e-2", "learning_rate = 1e5"), ("epochs = 3", "epochs = 9")]);
-    assert!(matches!(run(&bad, &folder, Start::Fresh), Err(Error::Diverged { .. }) | Ok(_)));
+    assert!(matches!(run(&bad, &folder, StartMode::Fresh), Err(Error::Diverged { .. }) | Ok(_)));
     if folder.join("last.safetensors").exists() {
         // It did not fail soon enough; as if it had: of what it wrote, the recipe and where that was come first.
         let files = std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path());
@@ -273,7 +277,7 @@ fn a_run_that_failed_early_can_be_started_again() {
         others.iter().for_each(|path| std::fs::remove_file(path).unwrap());
     }
     let good = toy.recipe(&[("epochs = 3", "epochs = 1")]);
-    run(&good, &folder, Start::Fresh).unwrap();
+    run(&good, &folder, StartMode::Fresh).unwrap();
     assert!(folder.join("last.safetensors").exists());
 }
 
@@ -283,7 +287,7 @@ struct Intruder<'a>(&'a Path, &'a Path, usize);
 impl Observer for Intruder<'_> {
     fn on_step(&mut self, _: &StepReport) {
         if self.2 == 0 {
-            for start in [Start::Resume, Start::Force, Start::Fresh] {
+            for start in [StartMode::Resume, StartMode::Force, StartMode::Fresh] {
                 let error = run(self.0, self.1, start).unwrap_err();
                 assert!(matches!(&error, Error::RunLocked { path } if path == self.1), "{error}");
             }
@@ -297,10 +301,10 @@ fn two_runs_do_not_share_a_folder() {
     let toy = Toy::new();
     let (recipe, folder) = (toy.recipe(&[("epochs = 3", "epochs = 1")]), toy.path("run"));
     let mut intruder = Intruder(&recipe, &folder, 0);
-    train(&recipe, None, &folder, Start::Fresh, &mut intruder, &AtomicBool::new(false)).unwrap();
+    train(&recipe, None, &folder, StartMode::Fresh, &mut intruder, &AtomicBool::new(false)).unwrap();
     assert!(intruder.2 > 0 && folder.join("evaluation.json").exists());
     // The lock has ended with the run.
-    run(&recipe, &folder, Start::Resume).unwrap();
+    run(&recipe, &folder, StartMode::Resume).unwrap();
 }
 
 #[test]
@@ -308,28 +312,28 @@ fn a_run_goes_on_with_its_own_data_only() {
     let toy = Toy::new();
     let (recipe, folder) = (toy.recipe(&[]), toy.path("run"));
     let stop = AtomicBool::new(false);
-    train(&recipe, None, &folder, Start::Fresh, &mut StopAfter(4, &stop), &stop).unwrap();
+    train(&recipe, None, &folder, StartMode::Fresh, &mut StopAfter(4, &stop), &stop).unwrap();
     let manifest = std::fs::read_to_string(toy.path("train.jsonl")).unwrap();
     toy.write("train.jsonl", &manifest.replace("\"text\": \"middle\"", "\"text\": \"low\""));
-    let error = run(&recipe, &folder, Start::Resume).unwrap_err();
+    let error = run(&recipe, &folder, StartMode::Resume).unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, Error::DataChanged { set: "data.train", .. }), "{text}");
     assert!(text.contains("at place 5: toy-4") && text.contains("--changed-data"), "{text}");
     toy.write("train.jsonl", manifest.lines().next().unwrap());
-    assert!(matches!(run(&recipe, &folder, Start::Resume), Err(Error::DataChanged { .. })));
+    assert!(matches!(run(&recipe, &folder, StartMode::Resume), Err(Error::DataChanged { .. })));
     toy.write("train.jsonl", &manifest.replace("\"text\": \"middle\"", "\"text\": \"low\""));
 
     // A comment is no change, a value is one, and is named.
     let text = std::fs::read_to_string(&recipe).unwrap();
     toy.write("recipe.toml", &text.replace("width = 16", "width = 16.").replace("16.", "24"));
-    let error = run(&recipe, &folder, Start::ResumeChanged).unwrap_err().to_string();
+    let error = run(&recipe, &folder, StartMode::ResumeChanged).unwrap_err().to_string();
     assert!(error.contains("joint.width = 16 where this has 24"), "{error}");
     toy.write("recipe.toml", &format!("# A remark.\n{text}"));
-    let outcome = run(&recipe, &folder, Start::ResumeChanged).unwrap();
+    let outcome = run(&recipe, &folder, StartMode::ResumeChanged).unwrap();
     assert!(!outcome.stopped);
     assert!(std::fs::read_to_string(folder.join("recipe.toml")).unwrap().starts_with("# A remark."));
     // Now these are its data.
-    run(&recipe, &folder, Start::Resume).unwrap();
+    run(&recipe, &folder, StartMode::Resume).unwrap();
 }
 
 #[test]
@@ -345,7 +349,8 @@ fn what_is_hardly_meant_is_said() {
     let warnings = |changes: &[(&str, &str)]| {
         let recipe = toy.recipe(&[&[("epochs = 3", "epochs = 1")], changes].concat());
         let mut heard = Heard::default();
-        train(&recipe, None, &toy.path("run"), Start::Force, &mut heard, &AtomicBool::new(false)).unwrap();
+        train(&recipe, None, &toy.path("run"), StartMode::Force, &mut heard, &AtomicBool::new(false))
+            .unwrap();
         heard.0
     };
     assert_eq!(warnings(&[]), [""; 0]);
@@ -372,14 +377,14 @@ fn the_folder_is_tried_before_the_data_are_read() {
     let toy = Toy::new();
     let recipe = toy.recipe(&[("train = [\"train.jsonl\"]", "train = [\"none.jsonl\"]")]);
     let file = toy.write("file", "");
-    let error = run(&recipe, &file.join("run"), Start::Fresh).unwrap_err();
+    let error = run(&recipe, &file.join("run"), StartMode::Fresh).unwrap_err();
     assert!(
         matches!(&error, Error::Model(model::Error::Io { action: "make the run folder", .. })),
         "{error}"
     );
     // What was made for a run that did not begin is gone again, and nothing else.
     std::fs::create_dir(toy.path("there")).unwrap();
-    let error = run(&recipe, &toy.path("there/a/b"), Start::Fresh).unwrap_err();
+    let error = run(&recipe, &toy.path("there/a/b"), StartMode::Fresh).unwrap_err();
     assert!(matches!(error, Error::Model(model::Error::Speech(_))), "{error}");
     assert!(toy.path("there").exists() && !toy.path("there/a").exists());
 }
@@ -398,7 +403,7 @@ fn diverges(toy: &Toy, loss: &str) {
         ("ctc_weight = 0.3", &format!("checkpoint_every = 1\n{loss}")),
     ]);
     let folder = toy.path("run");
-    let error = run(&recipe, &folder, Start::Force).unwrap_err();
+    let error = run(&recipe, &folder, StartMode::Force).unwrap_err();
     let Error::Diverged { step, utterances, what, found, source } = &error else { panic!("{error}") };
     // What the loop sees itself has a value; what the loss sees, the loss's own error with the place.
     let own = ["loss", "gradient norm"].contains(&&**what) && source.is_none();
@@ -422,7 +427,7 @@ fn bad_data_is_named_before_anything_is_written() {
     let folder = toy.path("run");
     let good = std::fs::read_to_string(toy.path("train.jsonl")).unwrap();
     let check = |parts: &[&str]| {
-        let error = run(&recipe, &folder, Start::Fresh).unwrap_err();
+        let error = run(&recipe, &folder, StartMode::Fresh).unwrap_err();
         assert!(
             matches!(
                 error,
@@ -460,7 +465,7 @@ fn bad_data_is_named_before_anything_is_written() {
 fn a_folder_that_cannot_be_made_is_named() {
     let toy = Toy::new();
     let (recipe, file) = (toy.recipe(&[]), toy.write("file", ""));
-    let error = run(&recipe, &file.join("run"), Start::Fresh).unwrap_err();
+    let error = run(&recipe, &file.join("run"), StartMode::Fresh).unwrap_err();
     assert!(
         matches!(&error, Error::Model(model::Error::Io { action: "make the run folder", .. })),
         "{error}"
@@ -478,7 +483,7 @@ fn utterances_without_a_path_are_counted_and_harmless() {
     let manifest = std::fs::read_to_string(toy.path("train.jsonl")).unwrap();
     toy.write("train.jsonl", &(manifest + &line));
     let recipe = toy.recipe(&[("epochs = 3", "epochs = 2\ntopology = \"modified\"")]);
-    run(&recipe, &toy.path("run"), Start::Fresh).unwrap();
+    run(&recipe, &toy.path("run"), StartMode::Fresh).unwrap();
     let rows = metrics(&toy.path("run"));
     assert!(rows.iter().all(|row| row.skipped == 1 && row.loss.is_finite()), "{rows:?}");
 }
@@ -496,12 +501,12 @@ impl Observer for StopAtTheEnd<'_> {
 fn a_stop_is_heard_in_the_final_evaluation() {
     let toy = Toy::new();
     let (recipe, whole, parts) = (toy.recipe(&[]), toy.path("whole"), toy.path("parts"));
-    let outcome = run(&recipe, &whole, Start::Fresh).unwrap();
+    let outcome = run(&recipe, &whole, StartMode::Fresh).unwrap();
     let stop = AtomicBool::new(false);
-    let part = train(&recipe, None, &parts, Start::Fresh, &mut StopAtTheEnd(&stop), &stop).unwrap();
+    let part = train(&recipe, None, &parts, StartMode::Fresh, &mut StopAtTheEnd(&stop), &stop).unwrap();
     assert!(part.stopped && part.test.is_none() && part.steps == outcome.steps, "{part:?}");
     assert!(!parts.join("evaluation.json").exists());
-    let rest = run(&recipe, &parts, Start::Resume).unwrap();
+    let rest = run(&recipe, &parts, StartMode::Resume).unwrap();
     assert_eq!((rest.stopped, rest.test), (false, outcome.test));
     for name in ["last.safetensors", "evaluation.json", "test.hypotheses.jsonl"] {
         assert!(

@@ -3,7 +3,7 @@ use std::sync::atomic::AtomicBool;
 
 use model::checkpoint::Checkpoint;
 use training::run_folder::read_bad_items;
-use training::{Error, Observer, Result, Start, train};
+use training::{Error, Observer, Result, StartMode, train};
 
 use crate::toy::Toy;
 
@@ -33,13 +33,13 @@ fn shard(toy: &Toy, name: &str, more: &[(&str, &[u8])]) {
     std::fs::write(toy.path(name), archive.into_inner().unwrap()).unwrap();
 }
 
-fn run(toy: &Toy, keys: &str, folder: &str) -> (Result<training::Outcome>, Vec<String>) {
+fn run(toy: &Toy, keys: &str, folder: &str) -> (Result<training::RunOutcome>, Vec<String>) {
     let sets = "train = [\"t.tar\"]\ndev = [\"t.tar\"]\ntest = [\"t.tar\"]\n";
     let old = "train = [\"train.jsonl\"]\ndev = [\"train.jsonl\"]\ntest = [\"train.jsonl\"]\n";
     let recipe = toy.recipe(&[(old, &format!("{sets}{keys}\n"))]);
     let mut warnings = Warnings::default();
     let stop = AtomicBool::new(false);
-    let outcome = train(&recipe, None, &toy.path(folder), Start::Force, &mut warnings, &stop);
+    let outcome = train(&recipe, None, &toy.path(folder), StartMode::Force, &mut warnings, &stop);
     (outcome, warnings.0)
 }
 

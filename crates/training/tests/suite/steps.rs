@@ -14,7 +14,7 @@ use training::optimizer::OptimizerConfig;
 use training::optimizer::{AdamW, Optimizer, norm};
 use training::recipe::RunConfig;
 use training::run_folder::RunFolder;
-use training::{CheckpointMetadata, Error, Learner, Moment, Result, Start, Tally, Trainer};
+use training::{CheckpointMetadata, Error, Learner, LossSums, Result, StartMode, StepPosition, Trainer};
 
 fn config() -> ModelConfig {
     let encoder = LstmEncoderConfig { layers: 1, hidden: 8, dropout: 0.2, ..LstmEncoderConfig::default() };
@@ -50,9 +50,9 @@ fn batch(which: std::ops::Range<usize>) -> Batch {
     Batch { numbers: which.map(|b| b as u64).collect(), ..Batch::new(rows, lengths, labels) }
 }
 
-const START: Moment = Moment { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
+const START: StepPosition = StepPosition { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
 
-fn gradients(learner: &Learner, cuts: &[usize]) -> (Gradients, Tally) {
+fn gradients(learner: &Learner, cuts: &[usize]) -> (Gradients, LossSums) {
     let mut batches = cuts.windows(2).map(|cut| Ok(batch(cut[0]..cut[1])));
     learner.gradients(&mut batches, 4, &START).unwrap()
 }
@@ -113,7 +113,7 @@ fn applying_moves_the_weights_and_their_average() {
 
 /// What the optimiser remembers, as a checkpoint would hold it.
 fn owned(learner: &Learner) -> Memory {
-    learner.memory().into_iter().map(|(kind, values)| (kind, values.into_owned())).collect()
+    learner.optimizer_state().into_iter().map(|(kind, values)| (kind, values.into_owned())).collect()
 }
 
 type Memory = BTreeMap<String, Values>;
@@ -130,7 +130,7 @@ fn a_restored_learner_goes_on_as_if_nothing_had_happened() {
                 learner = other;
             }
             let (step_gradients, _) = gradients(&learner, &[0, 4]);
-            learner.apply(&step_gradients, &Moment { step, ..START }).unwrap();
+            learner.apply(&step_gradients, &StepPosition { step, ..START }).unwrap();
         }
         (learner.model().parameters().values().unwrap(), learner.average().cloned())
     };
@@ -155,7 +155,7 @@ impl Optimizer for Descent {
         norm(gradients)
     }
 
-    fn memory(&self) -> BTreeMap<String, Cow<'_, Values>> {
+    fn state(&self) -> BTreeMap<String, Cow<'_, Values>> {
         let count: Values = [("count".to_owned(), vec![self.0])].into();
         [("steps".to_owned(), Cow::Owned(count))].into()
     }
@@ -169,7 +169,7 @@ impl Optimizer for Descent {
 #[test]
 fn an_optimiser_of_ones_own_takes_the_place_of_ours() {
     let model = || Model::new(&config(), 4).unwrap();
-    let mut own = Learner::with(model(), &optimizer(), Box::new(Descent(0.0))).unwrap();
+    let mut own = Learner::with_optimizer(model(), &optimizer(), Box::new(Descent(0.0))).unwrap();
     let (before, _) = gradients(&own, &[0, 4]);
     let weights = own.model().parameters().values().unwrap();
     own.apply(&before, &START).unwrap();
@@ -179,10 +179,10 @@ fn an_optimiser_of_ones_own_takes_the_place_of_ours() {
     for ((new, old), g) in after.iter().zip(&weights[name]).zip(&gradient) {
         assert!((new - (old - 1e-2 * g)).abs() < 1e-6);
     }
-    assert_eq!(own.memory()["steps"]["count"], [1.0]);
+    assert_eq!(own.optimizer_state()["steps"]["count"], [1.0]);
     // Ours is one such object.
     let ours: Box<dyn Optimizer> = Box::new(AdamW::new(model().parameters(), &optimizer()));
-    assert!(Learner::with(model(), &optimizer(), ours).is_ok());
+    assert!(Learner::with_optimizer(model(), &optimizer(), ours).is_ok());
 }
 
 #[test]
@@ -201,11 +201,11 @@ fn what_an_optimiser_of_ones_own_remembers_is_in_the_checkpoint() {
     }
     let run = |epochs: u64, name: &str| {
         let path = place.path().join(name);
-        let folder = RunFolder::new(&path, Start::Resume).unwrap();
+        let folder = RunFolder::new(&path, StartMode::Resume).unwrap();
         let resumed = folder.last().exists().then(|| Checkpoint::read(&folder.last()).unwrap());
         let model = Model::new(&config(), 4).unwrap();
-        let learner = Learner::with(model, &optimizer(), Box::new(Descent(0.0))).unwrap();
-        let (mut group, run) = (distributed::ProcessGroup::alone(), RunConfig::new(epochs));
+        let learner = Learner::with_optimizer(model, &optimizer(), Box::new(Descent(0.0))).unwrap();
+        let (mut group, run) = (distributed::ProcessGroup::single(), RunConfig::new(epochs));
         let place = (&folder, resumed.as_ref());
         let mut trainer =
             Trainer::new(learner, (&run, 1), CheckpointMetadata::default(), place, &mut group).unwrap();
@@ -214,7 +214,7 @@ fn what_an_optimiser_of_ones_own_remembers_is_in_the_checkpoint() {
         Checkpoint::read(&folder.last()).unwrap()
     };
     let whole = run(2, "whole");
-    assert_eq!(whole.memory["steps"]["count"], [4.0]);
+    assert_eq!(whole.optimizer_state["steps"]["count"], [4.0]);
     assert_eq!(run(1, "parts").memory["steps"]["count"], [2.0]);
     assert!(run(2, "parts").weights == whole.weights);
 }

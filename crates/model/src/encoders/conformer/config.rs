@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::ConformerEncoder;
 use crate::Result;
 use crate::config::values as check;
-use crate::config::values::{MANY, WIDEST};
+use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH};
 use crate::encoders::{BuildEncoder, Encoder, SubsamplingConfig};
 use crate::layers::attention::Chunks;
 
@@ -110,24 +110,24 @@ impl<'de> Deserialize<'de> for AttentionKind {
 
 impl BuildEncoder for ConformerEncoderConfig {
     fn check(&self) -> Result<()> {
-        check::whole("encoder.layers", self.layers, MANY)?;
-        check::whole("encoder.width", self.width, WIDEST)?;
-        check::whole("encoder.heads", self.heads, WIDEST)?;
+        check::check_count("encoder.layers", self.layers, MAX_SMALL_COUNT)?;
+        check::check_count("encoder.width", self.width, MAX_WIDTH)?;
+        check::check_count("encoder.heads", self.heads, MAX_WIDTH)?;
         let expected = format!("a multiple of 2 · heads = {}", 2 * self.heads);
-        check::expect("encoder.width", &expected, self.width.is_multiple_of(2 * self.heads), self.width)?;
-        check::whole("encoder.feed_forward", self.feed_forward, WIDEST)?;
-        check::whole("encoder.kernel", self.kernel, MANY)?;
-        check::dropout("encoder.dropout", self.dropout)?;
+        check::ensure("encoder.width", &expected, self.width.is_multiple_of(2 * self.heads), self.width)?;
+        check::check_count("encoder.feed_forward", self.feed_forward, MAX_WIDTH)?;
+        check::check_count("encoder.kernel", self.kernel, MAX_SMALL_COUNT)?;
+        check::check_dropout("encoder.dropout", self.dropout)?;
         match self.attention {
             AttentionKind::Full => {
                 let odd = self.kernel % 2 == 1;
-                check::expect("encoder.kernel", "an odd number without chunks", odd, self.kernel)?;
+                check::ensure("encoder.kernel", "an odd number without chunks", odd, self.kernel)?;
             }
             AttentionKind::Chunked(ChunkedAttention { chunk, left }) => {
-                check::whole("encoder.attention.chunk", chunk, FARTHEST)?;
+                check::check_count("encoder.attention.chunk", chunk, FARTHEST)?;
                 let rows = left.saturating_mul(chunk);
                 let expected = format!("at most {FARTHEST} rows in {left} chunks of {chunk}");
-                check::expect("encoder.attention.left", &expected, rows <= FARTHEST, rows)?;
+                check::ensure("encoder.attention.left", &expected, rows <= FARTHEST, rows)?;
             }
         }
         self.subsampling.as_ref().map_or(Ok(()), SubsamplingConfig::check)

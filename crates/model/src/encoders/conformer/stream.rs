@@ -8,7 +8,7 @@ use super::fixed::{FixedBlock, Memory};
 use super::{ChunkedAttention, Front};
 use crate::Result;
 use crate::encoders::subsampling_stream::SubsamplingStream;
-use crate::encoders::{EncoderPiece, EncoderState, EncoderStream, stream};
+use crate::encoders::{EncoderChunk, EncoderState, EncoderStream, stream};
 
 /// [`super::ConformerEncoder`] with its weights packed and its states outside.
 ///
@@ -86,7 +86,7 @@ impl EncoderStream for ConformerStream {
         state.check(&self.sizes)
     }
 
-    fn step(&self, pieces: &mut [EncoderPiece]) -> Result<Vec<Vec<f32>>> {
+    fn step(&self, pieces: &mut [EncoderChunk]) -> Result<Vec<Vec<f32>>> {
         stream::check(self, pieces)?;
         let mut rows = match &self.front {
             FixedFront::Linear(front) => pieces.iter().map(|piece| front.rows(piece.rows)).collect(),

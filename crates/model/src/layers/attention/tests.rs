@@ -85,10 +85,10 @@ fn gradients_are_those_of_differences() {
 fn scores_depend_on_distances() {
     let qkv = wave(&[6, 12], 0.9);
     let chunks = Some(Chunks { chunk: 2, left: 1 });
-    let whole = values(&attention(&qkv, &Ragged::new(&[6]), 1, chunks).unwrap());
+    let full = values(&attention(&qkv, &Ragged::new(&[6]), 1, chunks).unwrap());
     let rest = qkv.narrow(0, 2, 4).unwrap();
     let rest = values(&attention(&rest, &Ragged::new(&[4]), 1, chunks).unwrap());
-    assert_eq!(whole[16..], rest[8..]);
+    assert_eq!(full[16..], rest[8..]);
 }
 
 #[test]
@@ -96,11 +96,11 @@ fn known_rows_are_keys_alone_and_the_bits_are_those_of_the_whole() {
     let shape = HeadCount { count: 2, width: 8 };
     let qkv: Vec<f32> = values(&wave(&[14, 24], 0.9)).into_iter().map(|x| x as f32).collect();
     let chunks = Some(Chunks { chunk: 4, left: 1 });
-    let whole = forward(&[AttentionInput { qkv: &qkv, known: 0 }], shape, chunks);
+    let full = forward(&[AttentionInput { qkv: &qkv, known: 0 }], shape, chunks);
     let (first, second) = (&qkv[..8 * 24], &qkv[4 * 24..]);
     let pieces = [AttentionInput { qkv: first, known: 0 }, AttentionInput { qkv: second, known: 4 }];
     let pieces = forward(&pieces, shape, chunks);
-    assert_eq!(pieces, whole);
+    assert_eq!(pieces, full);
 }
 
 #[test]

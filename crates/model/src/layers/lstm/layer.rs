@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use candle_core::Tensor;
 use candle_nn::{Init, VarBuilder};
 
-use super::{CarriedLstm, LstmContext, LstmWeights, Shelves, lstm_on};
+use super::{LstmContext, LstmWeights, Shelves, StreamingLstm, lstm_on};
 use crate::gradients::GradientHooks;
 use crate::{Result, random};
 
@@ -70,7 +70,7 @@ impl Lstm {
     ///
     /// Buffers stay from call to call: a step of training whose shapes, or larger ones, have been seen asks for no memory but that of
     /// its results. They are freed with the last of the layers and of the graphs that they made.
-    pub fn with_common_buffers(mut layers: Vec<Lstm>) -> Vec<Lstm> {
+    pub fn with_shared_buffers(mut layers: Vec<Lstm>) -> Vec<Lstm> {
         let shelves = Shelves::default();
         layers.iter_mut().for_each(|layer| layer.shelves = shelves.clone());
         layers
@@ -120,9 +120,9 @@ impl Lstm {
     ///
     /// # Errors
     /// Candle's own errors.
-    pub fn carried(&self) -> Result<Option<CarriedLstm>> {
+    pub fn streaming(&self) -> Result<Option<StreamingLstm>> {
         match &self.directions()?[..] {
-            [only] => CarriedLstm::new(only).map(Some),
+            [only] => StreamingLstm::new(only).map(Some),
             _ => Ok(None),
         }
     }

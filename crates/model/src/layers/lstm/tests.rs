@@ -242,8 +242,8 @@ fn strips_give_the_bits_of_groups_for_any_number_of_threads() {
 /// Output and gradient of the input of each utterance, as far as it goes.
 fn each_utterance(cut: LayerBlocking, lengths: &[usize], of: &[usize]) -> Vec<[Vec<f64>; 2]> {
     let (input, hidden, frames) = (20, 40, 9);
-    let whole = random(&[lengths.len(), frames, input], 3, 1.0).to_dtype(DType::F32).unwrap();
-    let chosen: Vec<Tensor> = of.iter().map(|&b| whole.get(b).unwrap()).collect();
+    let full = random(&[lengths.len(), frames, input], 3, 1.0).to_dtype(DType::F32).unwrap();
+    let chosen: Vec<Tensor> = of.iter().map(|&b| full.get(b).unwrap()).collect();
     let x = Var::from_tensor(&Tensor::stack(&chosen, 0).unwrap()).unwrap();
     let (_, weights) = direction(input, hidden, 4, 0.3, DType::F32);
     let lengths: Vec<usize> = of.iter().map(|&b| lengths[b]).collect();

@@ -15,15 +15,16 @@ fn two_steps_by_hand() {
     let (mut w, mut m, mut v) = ([1.0, -2.0], [0.0; 2], [0.0; 2]);
     // The divisor 2 makes (3, 4) of the gradient. First step: m/(1-β₁) = g and √(v/(1-β₂)) = |g|, so u = (1 + 0.5, 1 - 1).
     let first = LambStep::new(&CONFIG, 1, 0.1, 2.0);
-    let trust = first.tensor(true, &mut w, &[6.0, 8.0], &mut m, &mut v).unwrap();
+    let trust = first.update_tensor(true, &mut w, &[6.0, 8.0], &mut m, &mut v).unwrap();
     assert_relative_eq!(trust, 5f64.sqrt() / 1.5, max_relative = 1e-12);
     assert_relative_eq!(w[..], [1.0 - 0.1 * trust * 1.5, -2.0], max_relative = 1e-12);
     assert_eq!((m, v), ([1.5, 2.0], [2.25, 4.0]));
 
     // m = 0.5·1.5 - 0.5 and 1, v = 0.75·2.25 + 0.25 and 3; corrections 1 - 0.25 and 1 - 0.5625.
     let before = w;
-    let trust =
-        LambStep::new(&CONFIG, 2, 0.2, 1.0).tensor(true, &mut w, &[-1.0, 0.0], &mut m, &mut v).unwrap();
+    let trust = LambStep::new(&CONFIG, 2, 0.2, 1.0)
+        .update_tensor(true, &mut w, &[-1.0, 0.0], &mut m, &mut v)
+        .unwrap();
     let u = [
         0.25 / 0.75 / (1.9375f64 / 0.4375).sqrt() + 0.5 * before[0],
         1.0 / 0.75 / (3.0f64 / 0.4375).sqrt() + 0.5 * before[1],
@@ -37,7 +38,8 @@ fn two_steps_by_hand() {
 fn the_ratio_is_1_where_there_is_nothing_to_trust() {
     let trust = |config: &LambConfig, decays, mut w: [f64; 2], g: [f64; 2]| {
         let (mut m, mut v) = ([0.0; 2], [0.0; 2]);
-        let trust = LambStep::new(config, 1, 0.1, 1.0).tensor(decays, &mut w, &g, &mut m, &mut v).unwrap();
+        let trust =
+            LambStep::new(config, 1, 0.1, 1.0).update_tensor(decays, &mut w, &g, &mut m, &mut v).unwrap();
         assert!(w.iter().all(|w| w.is_finite()));
         trust
     };
@@ -56,7 +58,7 @@ fn slices_of_different_lengths_are_refused() {
     let step = LambStep::new(&CONFIG, 1, 0.1, 1.0);
     for (g, m, v) in [(2, 3, 3), (3, 4, 3), (3, 3, 0)] {
         let (g, mut m, mut v) = (vec![0f32; g], vec![0.0; m], vec![0.0; v]);
-        let error = step.tensor(true, &mut [0.0; 3], &g, &mut m, &mut v).unwrap_err();
+        let error = step.update_tensor(true, &mut [0.0; 3], &g, &mut m, &mut v).unwrap_err();
         assert!(matches!(error, Error::Model(model::Error::Shape { .. })), "{error}");
     }
     assert_eq!(step.tensor::<f32>(true, &mut [], &[], &mut [], &mut []).unwrap(), 1.0);
@@ -70,7 +72,7 @@ fn three_steps(count: usize) -> (Vec<f32>, Vec<f32>, Vec<f32>, Vec<f64>) {
     let steps = (1..4).map(|step| {
         let g: Vec<f32> = (0..count).map(|at| wave(at, 0.11 * step as f32)).collect();
         let config = LambConfig { eps: 1e-9, ..CONFIG };
-        LambStep::new(&config, step, 0.01, 1.5).tensor(true, &mut w, &g, &mut m, &mut v).unwrap()
+        LambStep::new(&config, step, 0.01, 1.5).update_tensor(true, &mut w, &g, &mut m, &mut v).unwrap()
     });
     let trusts = steps.collect();
     (w, m, v, trusts)
@@ -95,7 +97,7 @@ proptest! {
     ) {
         let g: Vec<f64> = (0..w.len()).map(|at| 2f64.powi(scale) * ((at as f64) + f64::from(seed)).sin()).collect();
         let (mut new, mut m, mut v) = (w.clone(), vec![0.0; w.len()], vec![0.0; w.len()]);
-        let trust = LambStep::new(&CONFIG, 1, 0.1, 1.0).tensor(true, &mut new, &g, &mut m, &mut v).unwrap();
+        let trust = LambStep::new(&CONFIG, 1, 0.1, 1.0).update_tensor(true, &mut new, &g, &mut m, &mut v).unwrap();
         let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
         let (size, step) = (norm(&mut w.iter().copied()), norm(&mut w.iter().zip(&new).map(|(a, b)| a - b)));
         prop_assert!(trust > 0.0);
@@ -145,10 +147,9 @@ fn a_restored_optimiser_goes_on_as_if_nothing_had_happened() {
         let mut lamb = new();
         lamb.step(&parameters, &gradients, 0.1).unwrap();
         if restore {
-            let memory =
-                lamb.memory().into_iter().map(|(kind, values)| (kind, values.into_owned())).collect();
+            let state = lamb.state().into_iter().map(|(kind, values)| (kind, values.into_owned())).collect();
             lamb = new();
-            lamb.restore(&memory, 1).unwrap();
+            lamb.restore(&state, 1).unwrap();
             assert!(lamb.restore(&BTreeMap::new(), 1).unwrap_err().to_string().starts_with("first: "));
         }
         lamb.step(&parameters, &gradients, 0.1).unwrap();

@@ -1,23 +1,23 @@
 //! What a configuration adds to the first values that layers ask for.
 use candle_core::{Device, Tensor, Var};
 
-use crate::config::InitConfig;
+use crate::config::InitKind;
 use crate::random::{first_values, uniform};
 use crate::tensors::to_vec;
 use crate::{Parameters, Result};
 
 impl Parameters {
-    /// Gives biases, and all of LSTMs, their first values; see [`InitConfig`].
+    /// Gives biases, and all of LSTMs, their first values; see [`InitKind`].
     ///
     /// An LSTM is known by a `weight_hh_l*` `[4H, H]`, its gates in the order i, f, g, o; a linear layer by a `weight [O, D]` beside a
     /// `bias [O]`.
     ///
     /// # Errors
     /// Candle's own errors.
-    pub fn start(&self, init: &InitConfig, seed: u64) -> Result<()> {
+    pub fn initialize(&self, init: &InitKind, seed: u64) -> Result<()> {
         match *init {
-            InitConfig::Plain {} => self.open_forget_gates(),
-            InitConfig::Mlperf { scale, hidden_bias_scale } => {
+            InitKind::Plain {} => self.open_forget_gates(),
+            InitKind::Mlperf { scale, hidden_bias_scale } => {
                 self.start_linear_biases(seed)?;
                 self.start_lstms(seed, scale, hidden_bias_scale)
             }
@@ -104,7 +104,7 @@ mod tests {
             Ok(())
         };
         let (parameters, ()) = Parameters::build(1, make).unwrap();
-        parameters.start(&InitConfig::Plain {}, 1).unwrap();
+        parameters.initialize(&InitKind::Plain {}, 1).unwrap();
         let values = parameters.values().unwrap();
         assert_eq!(values["lstm.bias_ih_l0"], [0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
         assert!(values["lstm.bias_hh_l0"].iter().chain(&values["gru.bias_ih_l0"]).all(|&b| b == 0.0));

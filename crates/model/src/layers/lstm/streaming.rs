@@ -26,17 +26,17 @@ use crate::{Error, Result};
 /// let vb = candle_nn::VarBuilder::from_varmap(&candle_nn::VarMap::new(), DType::F32, &Device::Cpu);
 /// let layer = Lstm::new(3, 4, 0, false, &vb)?;
 /// let x: Vec<f32> = (0..15).map(|i| (i as f32).sin()).collect();
-/// let whole = layer.forward(&Tensor::from_slice(&x, (1, 5, 3), &Device::Cpu)?, &[5])?;
+/// let full = layer.forward(&Tensor::from_slice(&x, (1, 5, 3), &Device::Cpu)?, &[5])?;
 ///
-/// let carried = layer.carried()?.expect("one direction");
+/// let carried = layer.streaming()?.expect("one direction");
 /// let mut states = [LstmState::new(4)];
 /// let mut rows = carried.forward(&x[..6], &[2], &mut states)?;
 /// rows.extend(carried.forward(&x[6..], &[3], &mut states)?);
-/// assert_eq!(rows, whole.flatten_all()?.to_vec1::<f32>()?);
+/// assert_eq!(rows, full.flatten_all()?.to_vec1::<f32>()?);
 /// # Ok::<(), model::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct CarriedLstm {
+pub struct StreamingLstm {
     input: AffineLayer,
     recurrent: PackedGates<f32>,
     hidden: usize,
@@ -59,11 +59,11 @@ impl LstmState {
     }
 }
 
-impl CarriedLstm {
+impl StreamingLstm {
     /// Copies and packs the weights, which are `f32`.
     pub(super) fn new(weights: &LstmWeights) -> Result<Self> {
         let (_, hidden) = weights.recurrent.dims2()?;
-        Ok(CarriedLstm {
+        Ok(StreamingLstm {
             input: packed("weight_ih", &weights.input, &weights.bias)?,
             recurrent: PackedGates::forth(None, &to_vec::<f32>(&weights.recurrent)?, hidden),
             hidden,

@@ -21,7 +21,7 @@ use recognizer::Result;
 const MAGIC: &[u8] = b"panda plane 1\n";
 
 #[derive(Debug)]
-pub(super) struct PlaneCache {
+pub(super) struct FeatureCache {
     folder: PathBuf,
     /// True once the disk has refused a plane: none is kept any more.
     off: AtomicBool,
@@ -29,7 +29,7 @@ pub(super) struct PlaneCache {
     refused: Mutex<Option<String>>,
 }
 
-impl PlaneCache {
+impl FeatureCache {
     /// A cache of planes with these settings.
     ///
     /// # Errors
@@ -39,7 +39,7 @@ impl PlaneCache {
             .map_err(|error| Error::shape("features", "to be serialisable", error.to_string()))?;
         let name = format!("{:08x}", crc32fast::hash(&settings));
         let folder = folder.join("planes").join(name);
-        Ok(PlaneCache { folder, off: AtomicBool::new(false), refused: Mutex::new(None) })
+        Ok(FeatureCache { folder, off: AtomicBool::new(false), refused: Mutex::new(None) })
     }
 
     /// The plane of an utterance, or what `make` makes, which is then kept.
@@ -116,7 +116,7 @@ mod tests {
         let list = place.path().join("list.jsonl");
         std::fs::write(&list, r#"{"id": "a", "file": "a.wav", "text": "b", "seconds": 1.0}"#).unwrap();
         let one = &speech::read_manifest(&list).unwrap()[0];
-        let cache = PlaneCache::new(place.path(), &FeatureConfig::default()).unwrap();
+        let cache = FeatureCache::new(place.path(), &FeatureConfig::default()).unwrap();
         let plane = Features { frames: 3, dim: 2, data: (0..6).map(|i| (i as f32).exp()).collect() };
         let mut made = 0;
         let mut read = || {
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(read().unwrap(), plane);
         assert_eq!(made, 3);
         let other = FeatureConfig { mels: 3, ..FeatureConfig::default() };
-        assert_ne!(PlaneCache::new(place.path(), &other).unwrap().folder, cache.folder);
+        assert_ne!(FeatureCache::new(place.path(), &other).unwrap().folder, cache.folder);
     }
 
     #[test]
@@ -147,7 +147,7 @@ mod tests {
         let (list, sound) = (place.path().join("list.jsonl"), place.path().join("a.wav"));
         std::fs::write(&list, r#"{"id": "a", "file": "a.wav", "text": "b", "seconds": 1.0}"#).unwrap();
         let one = speech::read_manifest(&list).unwrap().remove(0);
-        let cache = PlaneCache::new(place.path(), &FeatureConfig::default()).unwrap();
+        let cache = FeatureCache::new(place.path(), &FeatureConfig::default()).unwrap();
         for (value, content) in [(1.0, "sound"), (2.0, "other sound")] {
             std::fs::write(&sound, content).unwrap();
             let plane = Features { frames: 1, dim: 1, data: vec![value] };
@@ -179,7 +179,7 @@ mod tests {
             speech::read_manifest(&list).unwrap().remove(0)
         };
         let moved = moved(&a.id);
-        let cache = PlaneCache::new(place.path(), &FeatureConfig::default()).unwrap();
+        let cache = FeatureCache::new(place.path(), &FeatureConfig::default()).unwrap();
         for _ in 0..2 {
             for (value, one) in [(1.0, &a), (2.0, &b), (3.0, &moved)] {
                 let plane = Features { frames: 1, dim: 1, data: vec![value] };
