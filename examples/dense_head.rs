@@ -106,9 +106,9 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let learner = Learner::new(model, &recipe.optimizer)?.with_objective(Box::new(Dense { ctc }));
     let folder = RunFolder::new(folder, StartMode::Fresh)?;
     let about = CheckpointMetadata { recipe: text, tokenizer: tokenizer.to_json()?, data: None };
-    let run = (&recipe.training.run, recipe.batch.accumulate);
+    let (run, accumulate) = (&recipe.training.run, recipe.batch.accumulate);
     let mut group = ProcessGroup::single();
-    let mut trainer = Trainer::new(learner, run, about, (&folder, None), &mut group)?;
+    let mut trainer = Trainer::new(learner, run, accumulate, about, &folder, None, &mut group)?;
     trainer.fit(&source, &mut |_: &Model, _: &mut ProcessGroup| Ok(None), &mut Print, &stop)?;
     Ok(())
 }

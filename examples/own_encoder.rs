@@ -95,7 +95,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let mut group = ProcessGroup::single();
     let run = RunConfig::new(20);
     let mut trainer =
-        Trainer::new(learner, (&run, 1), CheckpointMetadata::default(), (&folder, None), &mut group)?;
+        Trainer::new(learner, &run, 1, CheckpointMetadata::default(), &folder, None, &mut group)?;
     let mut judge = |_: &Model, _: &mut ProcessGroup| Ok(None);
     trainer.fit(&Bumps, &mut judge, &mut Print, &AtomicBool::new(false))?;
 

@@ -84,9 +84,9 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
             warnln!("note: {} holds no run: it begins anew", folder.display());
         }
         let Args { epochs, memory, max_bad, .. } = *arguments;
-        let changes = RecipeOverrides { epochs, memory, max_bad };
-        let place = (&*folder, start);
-        let outcome = training::train_with(&arguments.recipe, changes, place, group, &mut terminal, &stop);
+        let overrides = RecipeOverrides { epochs, memory, max_bad };
+        let recipe = &arguments.recipe;
+        let outcome = training::train_with(recipe, overrides, &folder, start, group, &mut terminal, &stop);
         terminal.finish();
         Ok(outcome?)
     };

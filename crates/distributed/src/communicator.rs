@@ -1,14 +1,16 @@
-//! Collective calls on bytes, and sums whose terms are added in the order of the ranks.
+//! The communicator interface, with an all-reduce that adds terms in the order of the ranks.
 //!
 //! ```text
-//! values     cut into R blocks                                             on rank r
-//! all-to-all block r of every rank                                         x_0, x_1, ... x_{R-1}
-//! add        ((x_0 + x_1) + x_2) + ...                                     the sum of block r
-//! all-gather the sums of all blocks                                        everywhere
+//! values     cut into R blocks                              on rank r
+//! all-to-all block r of every rank                          x_0, x_1, ... x_{R-1}
+//! add        ((x_0 + x_1) + x_2) + ...                      the sum of block r
+//! all-gather the sums of all blocks                         on all ranks
 //! ```
-//! A ring or a tree adds in an order of its own, and an MPI library may choose another algorithm for another length: here a sum has
-//! the same bits whatever else is summed, and however values are cut. Each rank sends and receives `2 (R - 1) / R` times its values,
-//! as a ring does; no all-reduce sends less (Patarasuk and Yuan 2009, *Bandwidth optimal all-reduce algorithms*).
+//! A ring or a tree adds in its own order, and an MPI library may choose another algorithm for
+//! another length. Here a sum has the same bits whatever else is summed, and however values are
+//! divided into blocks. Each rank sends and receives `2 (R - 1) / R` times its values, as in a
+//! ring; no all-reduce sends less (Patarasuk and Yuan 2009, *Bandwidth optimal all-reduce
+//! algorithms*).
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -16,9 +18,10 @@ use std::sync::atomic::AtomicBool;
 
 use half::bf16;
 
-/// Collective calls: all ranks make the same calls in the same order, and each call waits for all ranks.
+/// Collective calls between the processes of a group.
 ///
-/// A failed connection ends all processes, as MPI does by default.
+/// All ranks make the same calls in the same order, and each call waits for all ranks. A failed
+/// connection ends all processes, as MPI does by default.
 pub trait Communicator {
     /// Returns the number of this process, from 0.
     fn rank(&self) -> usize;
@@ -26,7 +29,9 @@ pub trait Communicator {
     /// Returns the number of processes.
     fn size(&self) -> usize;
 
-    /// Sends block `r` of `send` to rank `r`; block `r` of `receive` is the block that rank `r` sent here.
+    /// Sends block `r` of `send` to rank `r`, and receives one block from each rank.
+    ///
+    /// Block `r` of `receive` is the block that rank `r` sent to this rank.
     ///
     /// # Shapes
     /// Both are `size` blocks of the same length, which is the same on all ranks.
@@ -38,7 +43,9 @@ pub trait Communicator {
     /// `receive` is `size` times as long as `send`, which has the same length on all ranks.
     fn all_gather(&mut self, send: &[u8], receive: &mut [u8]);
 
-    /// Shares a flag that is true while a thread waits for a call; while it is false, a call may leave its core to other threads.
+    /// Shares a flag that is true while a thread waits for a call.
+    ///
+    /// While it is false, a call may leave its core to other threads.
     fn set_waiting_flag(&mut self, _is_waiting: Arc<AtomicBool>) {}
 
     /// Ends all processes.
@@ -50,7 +57,7 @@ pub trait Communicator {
         self.all_gather(&[0], &mut vec![0; size]);
     }
 
-    /// Receives the bytes of all ranks, whatever their lengths, in the order of the ranks.
+    /// Receives the bytes of all ranks, of any lengths, in the order of the ranks.
     fn all_gather_bytes(&mut self, mut bytes: Vec<u8>) -> Vec<Vec<u8>> {
         let size = self.size();
         let mut lengths = vec![0; size * size_of::<u64>()];
@@ -133,13 +140,14 @@ fn round_to_bf16(buffer: &mut Vec<u16>, values: &[f32]) {
 /// The number format in which terms and sums are sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TransferFormat {
-    /// As they are.
+    /// 32-bit floating point, without rounding.
     #[default]
     F32,
-    /// Half the bytes: terms and sums are rounded to 8 bits of mantissa, and added in f32.
+    /// bf16: half the bytes, with terms and sums rounded to 8 bits of mantissa.
     ///
-    /// A sum `s` of terms `x` has an error of at most about `2⁻⁸ (|s| + Σ |x|)`, as rounding changes each term and the sum by at most
-    /// 2⁻⁸ of its value. The sums are the same on all ranks.
+    /// Terms are added in f32. A sum `s` of terms `x` has an error of at most about
+    /// `2⁻⁸ (|s| + Σ |x|)`, as rounding changes each term and the sum by at most 2⁻⁸ of its value.
+    /// The sums are the same on all ranks.
     Bf16,
 }
 

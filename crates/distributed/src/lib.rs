@@ -1,11 +1,12 @@
 //! Collective communication between the processes of a run.
 //!
-//! | item | what it is |
+//! The three types to know:
+//!
+//! | item | contents |
 //! |---|---|
-//! | [`Communicator`] | all-gather, all-to-all, all-reduce and barrier: [`ThreadCommunicator`], or MPI's (feature `mpi`) |
-//! | [`ProcessGroup`] | a communicator in a thread of its own: values of any type, agreement on errors, all-reduce during computation |
-//! | [`SharedError`] | an error that every rank reports |
-//! | [`TransferFormat`] | the number format of an all-reduce: `f32`, or bf16 with half the bytes |
+//! | [`Communicator`] | all-gather, all-to-all, all-reduce, barrier: [`ThreadCommunicator`], MPI (feature `mpi`) |
+//! | [`ProcessGroup`] | a communicator in its own thread: typed values, all-reduce during computation |
+//! | [`SharedError`] | an error that every rank reports; see [`ProcessGroup::agree`] |
 //!
 //! ```
 //! use distributed::{ProcessGroup, ThreadCommunicator, TransferFormat};
@@ -21,6 +22,9 @@
 //! }
 //! # Ok::<(), distributed::Error>(())
 //! ```
+//!
+//! Another transport is one implementation of [`Communicator`]; `docs/scaling.md` describes
+//! training with several processes.
 #![warn(missing_docs)]
 
 mod agreement;
@@ -48,11 +52,11 @@ pub use watch::ProcessWatch;
 /// The crate's result type.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error of a collective call.
+/// The error of a collective call.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A rank sent a value of another type, as another version of the program does.
+    /// A rank sent a value of another type; its version of the program may differ.
     #[error("rank {rank}: {message}")]
     Rank {
         /// The rank.
@@ -68,7 +72,7 @@ pub enum Error {
         /// Terms that were sent.
         found: usize,
     },
-    /// A term of a sum whose values cannot be read.
+    /// The values of a term of a sum cannot be read.
     #[error(transparent)]
     Term(Box<dyn std::error::Error + Send + Sync>),
 }

@@ -6,8 +6,9 @@
 //! | `average/NAME` | their moving average, if the recipe has one |
 //! | `first/NAME`, `second/NAME` | the optimiser's moments; one of a user's own has names of its own |
 //!
-//! The file's metadata has one key, `panda`: JSON with format, version, recipe, tokenizer, [`Progress`], [`DataFingerprint`] of the data,
-//! and the CRC-32 of each tensor and of what else is in the metadata.
+//! The file's metadata has one key, `panda`: JSON with format, version, recipe, tokenizer,
+//! [`Progress`], [`DataFingerprint`] of the data, and the CRC-32 of each tensor and of what else is
+//! in the metadata.
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
@@ -50,14 +51,16 @@ pub struct Progress {
     pub step: u64,
     /// Best dev error rate so far, as bits so that nothing is rounded on the way.
     pub best: Option<u64>,
-    /// Sums over the epoch's batches so far, as bits: losses, CTC losses, gradient norms, utterances.
+    /// Sums over the epoch's batches so far, as bits: losses, CTC losses, gradient norms,
+    /// utterances.
     pub sums: [u64; 4],
     /// The same of the trivial joiner's losses.
     #[serde(default)]
     pub simple: u64,
     /// Utterances of the epoch that were left out since no path explains them.
     pub skipped: u64,
-    /// Batches of the epoch that were skipped since their loss or gradient was no number; they are no optimiser steps.
+    /// Batches of the epoch that were skipped since their loss or gradient was no number; they are
+    /// no optimiser steps.
     #[serde(default, skip_serializing_if = "none")]
     pub nonfinite: u64,
     /// How many of these came just before, one after the other.
@@ -65,7 +68,8 @@ pub struct Progress {
     pub in_a_row: u64,
 }
 
-/// Which data a run is trained on: eight hexadecimal digits for each utterance of a set, in their order.
+/// Which data a run is trained on: eight hexadecimal digits for each utterance of a set, in their
+/// order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataFingerprint {
@@ -136,7 +140,8 @@ fn checksum(bytes: &[u8]) -> String {
 /// Names and shapes of a checkpoint's weights, from the head of the file alone.
 ///
 /// # Errors
-/// [`Error::Io`] if the file cannot be read, [`Error::Checkpoint`] if it does not begin as a safetensors file does.
+/// [`Error::Io`] if the file cannot be read, [`Error::Checkpoint`] if it does not begin as a
+/// safetensors file does.
 pub fn shapes(path: &Path) -> Result<Shapes> {
     let wrong = |found: String| Error::checkpoint(path, "the head of a safetensors file", found);
     let weights = read_head(path)?.into_iter().filter_map(|(name, about)| {
@@ -175,7 +180,8 @@ impl Checkpoint {
     /// Reads and checks a checkpoint: format, version, checksums, dtypes, finite values.
     ///
     /// # Errors
-    /// [`Error::Io`] if the file cannot be read, [`Error::Checkpoint`] if it is corrupt, truncated or foreign.
+    /// [`Error::Io`] if the file cannot be read, [`Error::Checkpoint`] if it is corrupt, truncated
+    /// or foreign.
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = read_given(path).map_err(Error::io(path, "read the checkpoint"))?;
         let wrong = |expected: &str, found: String| Error::checkpoint(path, expected, found);
@@ -292,7 +298,8 @@ impl Checkpoint {
     /// Checks that names and shapes are exactly those of a model's parameters.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] naming the first parameter that is missing, left over or of another shape.
+    /// [`Error::Checkpoint`] naming the first parameter that is missing, left over or of another
+    /// shape.
     pub fn check(&self, path: &Path, known: &Shapes) -> Result<()> {
         for (kind, values) in self.kinds().filter(|(kind, _)| KINDS.contains(kind)) {
             for (name, shape) in known {

@@ -3,7 +3,8 @@
 //! ```text
 //! length of the header: u64    header in JSON, with shapes, places and the metadata    values, one tensor after another
 //! ```
-//! which is the layout of safetensors, little-endian. Values are read twice: for their checksums, and to be written.
+//! which is the layout of safetensors, little-endian. Values are read twice: for their checksums,
+//! and to be written.
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;

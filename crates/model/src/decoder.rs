@@ -18,8 +18,8 @@ impl Model {
         self.output.transducer()?.heads.encoder.packed("joint.encoder")
     }
 
-    /// Predictor, joint and head with their current weights, for the searches of [`decoding`]; frames come projected, as
-    /// [`Model::encode`] gives them.
+    /// Predictor, joint and head with their current weights, for the searches of [`decoding`];
+    /// frames come projected, as [`Model::encode`] gives them.
     ///
     /// # Errors
     /// [`crate::Error::Shape`] for a recognition lattice; candle's own errors.
@@ -105,7 +105,8 @@ mod tests {
         found
     }
 
-    /// Scores of a model of four labels at one site, and `z = act(h) Wᵀ + b` of some of its parameters.
+    /// Scores of a model of four labels at one site, and `z = act(h) Wᵀ + b` of some of its
+    /// parameters.
     fn scores(loss: &str, parameters: &[&str]) -> (decoding::Model, Vec<f32>, Vec<f32>) {
         let text = format!("{RECIPE}\n{LSTM}\nloss = {loss}");
         let model = Model::new(&ModelConfig::from_recipe(&text, Path::new("test.toml")).unwrap(), 4).unwrap();

@@ -13,7 +13,8 @@ pub struct Divergence {
 impl Error {
     /// Returns the divergence behind an error; none for any other mistake.
     ///
-    /// Recipes do not mask classes, so that a site where all are at -inf has lost its numbers as well.
+    /// Recipes do not mask classes, so that a site where all are at -inf has lost its numbers as
+    /// well.
     pub fn divergence(&self) -> Option<Divergence> {
         let error = match self {
             Error::Loss(error) => error,

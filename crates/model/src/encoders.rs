@@ -1,7 +1,7 @@
 //! Encoders: what turns rows of sound into rows that the joint network can use.
 //!
-//! A new kind of encoder is a file next to `lstm.rs` with its configuration ([`BuildEncoder`]) and its [`Encoder`], and two lines
-//! here: its `mod`, and its entry in [`EncoderKind`].
+//! A new kind of encoder is a file next to `lstm.rs` with its configuration ([`BuildEncoder`]) and
+//! its [`Encoder`], and two lines here: its `mod`, and its entry in [`EncoderKind`].
 mod conformer;
 mod frames;
 mod lstm;
@@ -33,8 +33,9 @@ pub trait Encoder: Send + Sync {
     /// Encodes a padded batch. With a training pass, dropout is on.
     ///
     /// # Shapes
-    /// `x [B, T, D]`; `lengths` has B entries of at most T. Returns `[B, T', W]` and B lengths of at most T'. What is in the rows
-    /// beyond an utterance's end does not matter, but it must be finite.
+    /// `x [B, T, D]`; `lengths` has B entries of at most T. Returns `[B, T', W]` and B lengths of
+    /// at most T'. What is in the rows beyond an utterance's end does not matter, but it must be
+    /// finite.
     ///
     /// # Errors
     /// [`crate::Error::Shape`] if the input does not fit.
@@ -45,14 +46,15 @@ pub trait Encoder: Send + Sync {
         pass: Option<&mut TrainingPass>,
     ) -> Result<(Tensor, Vec<usize>)>;
 
-    /// Most bytes that the forward and backward passes of a padded batch `[batch, rows, width]` hold beside input, weights and the
-    /// gradients of these; `None`, as by default, if that is not known.
+    /// Most bytes that the forward and backward passes of a padded batch `[batch, rows, width]`
+    /// hold beside input, weights and the gradients of these; `None`, as by default, if that is not
+    /// known.
     fn bytes(&self, _batch: usize, _rows: usize, _width: usize) -> Option<usize> {
         None
     }
 
-    /// The same encoder for sound that arrives in pieces, with a copy of the current weights; `None`, as by default, if it needs the
-    /// whole utterance.
+    /// The same encoder for sound that arrives in pieces, with a copy of the current weights;
+    /// `None`, as by default, if it needs the whole utterance.
     ///
     /// # Errors
     /// Candle's own errors.

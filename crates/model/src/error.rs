@@ -7,7 +7,8 @@ use speech::memory;
 /// The crate's result type.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error of a model; the message names the argument or file, what was expected and what was found.
+/// An error of a model; the message names the argument or file, what was expected and what was
+/// found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -142,7 +143,8 @@ impl Error {
         Error::Checkpoint { path: path.to_owned(), expected: expected.into(), found: found.into() }
     }
 
-    /// Adds the utterances to the error of a loss whose budget is too small for them; other errors stay as they are.
+    /// Adds the utterances to the error of a loss whose budget is too small for them; other errors
+    /// stay as they are.
     #[must_use]
     pub fn with_utterances(self, utterances: impl FnOnce() -> Vec<String>) -> Self {
         match self {
@@ -166,7 +168,8 @@ impl Error {
     }
 }
 
-/// Converts the errors that [`Error`] wraps into another crate's error with a variant for [`Error`].
+/// Converts the errors that [`Error`] wraps into another crate's error with a variant for
+/// [`Error`].
 #[macro_export]
 macro_rules! convert_model_errors {
     ($error:ty: $($wrapped:ty),+) => {$(

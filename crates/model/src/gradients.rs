@@ -5,8 +5,9 @@
 //! backward   runs a backward pass and adds its gradients; nodes send those that are final during the pass
 //! send       sends the rest
 //! ```
-//! Candle returns gradients when the pass has ended. Those of an LSTM's weights, nearly all of a recognizer's, are final as soon as
-//! their node has run (`lstm/handle.rs`), and an all-reduce can begin with them.
+//! Candle returns gradients when the pass has ended. Those of an LSTM's weights, nearly all of a
+//! recognizer's, are final as soon as their node has run (`lstm/handle.rs`), and an all-reduce can
+//! begin with them.
 use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,8 +25,8 @@ pub type Gradients = BTreeMap<String, Tensor>;
 
 /// The sum of the gradients of some batches.
 ///
-/// Each batch adds its share of the mean over all utterances of the step, so that a sum is all that is left to do, here and between
-/// processes.
+/// Each batch adds its share of the mean over all utterances of the step, so that a sum is all that
+/// is left to do, here and between processes.
 #[derive(Debug)]
 pub struct GradientSum<'a> {
     parameters: &'a Parameters,
@@ -38,7 +39,8 @@ pub struct GradientSum<'a> {
 pub struct SentGradients {
     /// Positions of the gradients, in the order in which they were sent.
     pub positions: Vec<usize>,
-    /// True if a gradient was sent before it was final, as that of a parameter that several nodes use.
+    /// True if a gradient was sent before it was final, as that of a parameter that several nodes
+    /// use.
     pub is_incomplete: bool,
 }
 
@@ -96,7 +98,8 @@ impl<'a> GradientSum<'a> {
         Some(GradientHooks(Arc::new(Mutex::new(Some(state)))))
     }
 
-    /// Runs the backward pass of a loss, and adds its gradients. `hooks` are those of its forward pass.
+    /// Runs the backward pass of a loss, and adds its gradients. `hooks` are those of its forward
+    /// pass.
     ///
     /// # Errors
     /// Candle's own errors.
@@ -116,7 +119,8 @@ impl<'a> GradientSum<'a> {
         Ok(())
     }
 
-    /// Sends the gradients that the last backward pass has not sent, zeros where there is none, and ends the terms.
+    /// Sends the gradients that the last backward pass has not sent, zeros where there is none, and
+    /// ends the terms.
     ///
     /// # Errors
     /// Candle's own errors.
@@ -170,7 +174,8 @@ struct HookState {
     /// Gradients of the passes of the step before this one.
     earlier: HashMap<TensorId, Tensor>,
     terms: Sender<(usize, Tensor)>,
-    /// Position, parameter, and [`checksum`] of this pass's gradient, in the order in which they were sent.
+    /// Position, parameter, and [`checksum`] of this pass's gradient, in the order in which they
+    /// were sent.
     sent: Vec<(usize, TensorId, u64)>,
     is_incomplete: bool,
 }

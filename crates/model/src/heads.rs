@@ -1,4 +1,5 @@
-//! What scores labels behind the encoder: a transducer's predictor and joint network, or a recognition lattice.
+//! What scores labels behind the encoder: a transducer's predictor and joint network, or a
+//! recognition lattice.
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
@@ -61,7 +62,8 @@ impl JointLayers {
     }
 }
 
-/// The recognition lattice of a model over encoder rows of a width; the parameters have LAST's names.
+/// The recognition lattice of a model over encoder rows of a width; the parameters have LAST's
+/// names.
 pub(crate) fn lattice(
     gnat: &GnatConfig,
     config: &ModelConfig,
@@ -84,7 +86,8 @@ pub(crate) fn lattice(
     Ok(OutputModel::Lattice(Box::new(Gnat::new(Arc::new(context), gnat.alignment()?, weights, options)?)))
 }
 
-/// Labels 0 .. L of a tokenizer as a lattice's 1 .. V, padded, with their lengths and those of the frames.
+/// Labels 0 .. L of a tokenizer as a lattice's 1 .. V, padded, with their lengths and those of the
+/// frames.
 pub(crate) struct LatticeBatch {
     num_frames: Tensor,
     labels: Tensor,

@@ -9,8 +9,8 @@ use crate::{Parameters, Result};
 impl Parameters {
     /// Gives biases, and all of LSTMs, their first values; see [`InitKind`].
     ///
-    /// An LSTM is known by a `weight_hh_l*` `[4H, H]`, its gates in the order i, f, g, o; a linear layer by a `weight [O, D]` beside a
-    /// `bias [O]`.
+    /// An LSTM is known by a `weight_hh_l*` `[4H, H]`, its gates in the order i, f, g, o; a linear
+    /// layer by a `weight [O, D]` beside a `bias [O]`.
     ///
     /// # Errors
     /// Candle's own errors.
@@ -24,7 +24,8 @@ impl Parameters {
         }
     }
 
-    /// The hidden width of the LSTM that `name` is a parameter of, and what it is there, such as `bias_ih`.
+    /// The hidden width of the LSTM that `name` is a parameter of, and what it is there, such as
+    /// `bias_ih`.
     fn of_lstm<'a>(&self, name: &'a str) -> Option<(usize, &'a str)> {
         let (path, own) = name.rsplit_once('.').map_or(("", name), |(path, own)| (path, own));
         let (kind, layer) = own.split_once("_l")?;

@@ -29,7 +29,8 @@ pub struct RowsConfig {
     pub stack: usize,
     /// Frames from one input row to the next.
     pub stride: usize,
-    /// Fewest values of an input row, zeros behind those of its frames: 256 makes MLPerf's rows of 240 a multiple of 32. 0 = none.
+    /// Fewest values of an input row, zeros behind those of its frames: 256 makes MLPerf's rows of
+    /// 240 a multiple of 32. 0 = none.
     #[serde(skip_serializing_if = "is_zero")]
     pub channels: usize,
 }
@@ -51,7 +52,8 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-/// Stacks frames and pads with zeros: rows `[B, T, stack · D]`, or of more channels, and their lengths.
+/// Stacks frames and pads with zeros: rows `[B, T, stack · D]`, or of more channels, and their
+/// lengths.
 pub fn collate(planes: &[&Features], config: &RowsConfig) -> Result<(Tensor, Vec<usize>)> {
     let stacked: Vec<Features> =
         planes.iter().map(|plane| plane.stack_into(config.stack, config.stride, config.channels)).collect();

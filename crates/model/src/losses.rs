@@ -11,7 +11,8 @@ use crate::model::{Model, Network};
 use crate::training_pass::TrainingPass;
 use crate::{Error, Linear, ModelConfig, Parameters, Result};
 
-/// The losses of a run: their options, and buffers that stay from step to step and share `loss.budget`.
+/// The losses of a run: their options, and buffers that stay from step to step and share
+/// `loss.budget`.
 #[derive(Debug, Clone)]
 pub struct LossSessions {
     /// None for a recognition lattice, which keeps its own.
@@ -23,7 +24,8 @@ impl LossSessions {
     /// Sessions without buffers yet.
     ///
     /// # Errors
-    /// [`crate::Error::Loss`] for options that the loss refuses; [`ModelConfig::check`] finds them first.
+    /// [`crate::Error::Loss`] for options that the loss refuses; [`ModelConfig::check`] finds them
+    /// first.
     pub fn new(config: &ModelConfig) -> Result<Self> {
         let transducer = match config.loss.kind.gnat() {
             Some(_) => None,
@@ -51,20 +53,24 @@ pub struct LabeledRows<'a> {
 /// Losses of a batch.
 #[derive(Debug)]
 pub struct Losses {
-    /// Loss of each utterance, *B*, +inf without a path; in pruned training that of the joint network.
+    /// Loss of each utterance, *B*, +inf without a path; in pruned training that of the joint
+    /// network.
     pub transducer: Vec<f64>,
     /// That of the trivial joiner in pruned training, *B*.
     pub simple: Option<Vec<f64>>,
-    /// The batch's share of the mean over all utterances of the step, a scalar (`f64`) and part of the graph; an utterance without a
-    /// path adds nothing. In pruned training the sum of both losses in their proportions at that step.
+    /// The batch's share of the mean over all utterances of the step, a scalar (`f64`) and part of
+    /// the graph; an utterance without a path adds nothing. In pruned training the sum of both
+    /// losses in their proportions at that step.
     pub mean: Tensor,
-    /// CTC loss of the encoder, if the model has that head: each value, *B*, and the share of the mean.
+    /// CTC loss of the encoder, if the model has that head: each value, *B*, and the share of the
+    /// mean.
     pub ctc: Option<(Vec<f64>, Tensor)>,
 }
 
 impl Model {
-    /// Fails if the loss cannot keep to its budget with an utterance of so many input rows and labels. It is asked for less than what a
-    /// step takes: a first pass and the CTC head, and what is listed of the other utterances of a batch, come on top.
+    /// Fails if the loss cannot keep to its budget with an utterance of so many input rows and
+    /// labels. It is asked for less than what a step takes: a first pass and the CTC head, and what
+    /// is listed of the other utterances of a batch, come on top.
     ///
     /// # Errors
     /// [`Error::LossBudget`], which names `utterance`.
@@ -90,11 +96,12 @@ impl Model {
         }
     }
 
-    /// How a step of training cuts its recognition lattice for some utterances of so many encoder frames and labels; none for a
-    /// transducer.
+    /// How a step of training cuts its recognition lattice for some utterances of so many encoder
+    /// frames and labels; none for a transducer.
     ///
     /// # Errors
-    /// Those of [`Gnat::plan_for_shape`](lattice::candle::Gnat::plan_for_shape): a budget that is too small.
+    /// Those of [`Gnat::plan_for_shape`](lattice::candle::Gnat::plan_for_shape): a budget that is
+    /// too small.
     pub fn lattice_plan(&self, [batch, frames, labels]: [usize; 3]) -> Result<Option<lattice::Plan>> {
         let Some(gnat) = self.lattice() else { return Ok(None) };
         Ok(Some(gnat.plan_for_shape([batch, frames, labels])?))
@@ -114,7 +121,8 @@ impl Model {
         parts.output.lattice().map(plan).transpose()
     }
 
-    /// Losses of a batch that is all or a part of the `of` utterances of an optimiser step. With masks, dropout is on.
+    /// Losses of a batch that is all or a part of the `of` utterances of an optimiser step. With
+    /// masks, dropout is on.
     ///
     /// # Errors
     /// [`crate::Error::Shape`] or [`crate::Error::Loss`] if the batch does not fit.

@@ -33,8 +33,9 @@ const CONSTANT_BYTES: usize = 4 << 20;
 /// | `ctc.weight`: the head of the auxiliary loss | `[L + 1, W]` |
 /// | `simple.encoder.weight`, `simple.predictor.weight`: the trivial joiner of pruned training | `[C, W]`, `[C, P]` |
 ///
-/// A recognition lattice has `encoder.*`, `ctc.*` and, in place of predictor and joint, the parameters of a
-/// [`Gnat`](lattice::candle::Gnat) under `lattice.*`, such as `lattice.weight_fn.project_frame.kernel` `[W, H]`.
+/// A recognition lattice has `encoder.*`, `ctc.*` and, in place of predictor and joint, the
+/// parameters of a [`Gnat`](lattice::candle::Gnat) under `lattice.*`, such as
+/// `lattice.weight_fn.project_frame.kernel` `[W, H]`.
 #[derive(Clone)]
 pub struct Model {
     config: ModelConfig,
@@ -120,11 +121,12 @@ pub struct JointRows {
 impl Model {
     /// A new model with first weights from the configuration's seed.
     ///
-    /// `labels` is the number of labels without the blank; rows of the input have `mels · stack` values.
+    /// `labels` is the number of labels without the blank; rows of the input have `mels · stack`
+    /// values.
     ///
     /// # Errors
-    /// Those of [`ModelConfig::check`]; [`Error::Memory`](crate::Error::Memory) if the machine has not enough for its parameters;
-    /// candle's own errors.
+    /// Those of [`ModelConfig::check`]; [`Error::Memory`](crate::Error::Memory) if the machine has
+    /// not enough for its parameters; candle's own errors.
     pub fn new(config: &ModelConfig, labels: usize) -> Result<Self> {
         config.check()?;
         Self::fits(config, &Self::shapes(config, labels)?, 1)?;
@@ -163,10 +165,11 @@ impl Model {
         Error::expect_memory(what, bytes)
     }
 
-    /// A new model around an encoder and a predictor of one's own, which `parts` makes with a builder for each; the rest is as
-    /// the configuration says.
+    /// A new model around an encoder and a predictor of one's own, which `parts` makes with a
+    /// builder for each; the rest is as the configuration says.
     ///
-    /// The loss is that of a transducer. Labels are 0 .. `labels`, and the blank is `labels`; the encoder is given rows of `mels · stack` values.
+    /// The loss is that of a transducer. Labels are 0 .. `labels`, and the blank is `labels`; the
+    /// encoder is given rows of `mels · stack` values.
     ///
     /// # Errors
     /// Whatever `parts` says; candle's own errors.
@@ -248,12 +251,12 @@ impl Model {
         self.output.lattice()
     }
 
-    /// Frames and their lengths, for decoding: projected to the joint width, but for a recognition lattice, which takes them as they
-    /// are.
+    /// Frames and their lengths, for decoding: projected to the joint width, but for a recognition
+    /// lattice, which takes them as they are.
     ///
     /// # Shapes
-    /// `x [B, T, D]`, D = mels · stack; `lengths` has B entries of at most T. Returns `[B, T', H]`, T' = T but for a time reduction,
-    /// and B lengths.
+    /// `x [B, T, D]`, D = mels · stack; `lengths` has B entries of at most T. Returns `[B, T', H]`,
+    /// T' = T but for a time reduction, and B lengths.
     ///
     /// # Errors
     /// [`crate::Error::Shape`] if the input does not fit.
@@ -280,7 +283,8 @@ impl Model {
         self.ctc.is_some()
     }
 
-    /// Log-probabilities `[B, T', L + 1]` of the CTC head from encoder rows `[B, T', W]`; none without that head. The blank is class L.
+    /// Log-probabilities `[B, T', L + 1]` of the CTC head from encoder rows `[B, T', W]`; none
+    /// without that head. The blank is class L.
     ///
     /// # Errors
     /// Candle's own errors.
@@ -289,13 +293,16 @@ impl Model {
         Ok(Some(candle_nn::ops::log_softmax(&head.apply(encoded)?, 2)?))
     }
 
-    /// What the joint adds, and the head, on a padded batch of utterances, for a look at the loss from outside.
+    /// What the joint adds, and the head, on a padded batch of utterances, for a look at the loss
+    /// from outside.
     ///
     /// # Shapes
-    /// `x [B, T, D]`, D = mels · stack; `lengths` has B entries of at most T; `labels` has B sequences.
+    /// `x [B, T, D]`, D = mels · stack; `lengths` has B entries of at most T; `labels` has B
+    /// sequences.
     ///
     /// # Errors
-    /// [`crate::Error::Shape`] or [`crate::Error::Loss`] if the input does not fit, or the model is a recognition lattice.
+    /// [`crate::Error::Shape`] or [`crate::Error::Loss`] if the input does not fit, or the model is
+    /// a recognition lattice.
     pub fn joint_rows(&self, x: &Tensor, lengths: &[usize], labels: &[Vec<u32>]) -> Result<JointRows> {
         let TransducerNetwork { predictor: network, heads } = self.output.transducer()?;
         let (frames, lengths) = self.encode(x, lengths)?;
@@ -310,7 +317,8 @@ impl Model {
         })
     }
 
-    /// Upper bound of the bytes that encoding a padded batch takes, from its input rows to its projected rows.
+    /// Upper bound of the bytes that encoding a padded batch takes, from its input rows to its
+    /// projected rows.
     ///
     /// `None` if the encoder does not report what it takes.
     pub fn encoding_bytes(&self, utterances: usize, rows: usize) -> Option<usize> {

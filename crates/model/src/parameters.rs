@@ -12,7 +12,8 @@ use crate::{Error, Result};
 
 /// The weights of a model by name, in alphabetical order.
 ///
-/// All are `f32` on the CPU. They are made through candle's [`VarBuilder`], and named as candle models name theirs.
+/// All are `f32` on the CPU. They are made through candle's [`VarBuilder`], and named as candle
+/// models name theirs.
 ///
 /// ```
 /// use candle_nn::Module;
@@ -32,11 +33,13 @@ pub struct Parameters {
 impl Parameters {
     /// Makes a model and keeps the parameters that it asked for.
     ///
-    /// First values come from a stream of their own for each name: the same seed gives the same values again, and adding a
-    /// parameter leaves the others as they are. A name that is asked for twice is one shared parameter.
+    /// First values come from a stream of their own for each name: the same seed gives the same
+    /// values again, and adding a parameter leaves the others as they are. A name that is asked for
+    /// twice is one shared parameter.
     ///
     /// # Errors
-    /// Whatever `make` says; candle's error for a shared name with two shapes, or a type other than `f32`.
+    /// Whatever `make` says; candle's error for a shared name with two shapes, or a type other than
+    /// `f32`.
     pub fn build<T>(seed: u64, make: impl FnOnce(VarBuilder<'static>) -> Result<T>) -> Result<(Self, T)> {
         let store = ParameterStore { seed, variables: Arc::default() };
         let builder = VarBuilder::from_backend(Box::new(store.clone()), DType::F32, Device::Cpu);
@@ -86,7 +89,7 @@ impl Parameters {
     }
 
     /// The sum of the bits of all values, which differs where a bit does.
-    pub fn bits(&self) -> Result<u64> {
+    pub fn checksum(&self) -> Result<u64> {
         let sum = |values: &[f32]| values.iter().fold(0, |sum: u64, x| sum.wrapping_add(x.to_bits().into()));
         let of = |variable: &Var| Ok(with_slice(variable, |values: &[f32]| Ok(sum(values)))?);
         self.variables.values().map(of).try_fold(0, |all: u64, sum: Result<u64>| Ok(all.wrapping_add(sum?)))
@@ -108,7 +111,8 @@ impl Parameters {
     /// Replaces all values.
     ///
     /// # Errors
-    /// [`Error::Shape`] if a name is missing or has another number of values; nothing is changed then.
+    /// [`Error::Shape`] if a name is missing or has another number of values; nothing is changed
+    /// then.
     pub fn set(&self, values: &BTreeMap<String, Vec<f32>>) -> Result<()> {
         for (name, variable) in &self.variables {
             let found = values.get(name).map(Vec::len);

@@ -53,8 +53,9 @@ impl Pretrained {
     /// Reads the weights that a configuration names, if it names any, and reports what matches.
     ///
     /// # Errors
-    /// [`Error::Pretrained`] for a shape that does not fit, a name in `init.skip` that no parameter has, values that are not finite, or
-    /// if nothing matches; whatever [`Checkpoint::read`] returns.
+    /// [`Error::Pretrained`] for a shape that does not fit, a name in `init.skip` that no parameter
+    /// has, values that are not finite, or if nothing matches; whatever [`Checkpoint::read`]
+    /// returns.
     pub fn read(
         config: &PretrainedConfig,
         model: &ModelConfig,
@@ -173,7 +174,8 @@ fn from_checkpoint(
     if !summed {
         warn(format!("an older file: {NO_CHECKSUMS}"));
     }
-    // A tokenizer or recipe that cannot be read is as good as another one: the weights are what is asked for.
+    // A tokenizer or recipe that cannot be read is as good as another one: the weights are what is
+    // asked for.
     match Tokenizer::from_json(&tokens) {
         Ok(theirs) => tokens_differ(tokenizer.tokens(), theirs.tokens()).into_iter().for_each(&mut warn),
         Err(error) => warn(format!("its tokens cannot be compared: {error}")),

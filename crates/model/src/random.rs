@@ -1,6 +1,8 @@
-//! Random streams that are found by name, not by order: a run can start anywhere and see the same numbers.
+//! Random streams that are found by name, not by order: a run can start anywhere and see the same
+//! numbers.
 //!
-//! The first values of a parameter have a stream of their own, so that adding a parameter leaves the others as they are.
+//! The first values of a parameter have a stream of their own, so that adding a parameter leaves
+//! the others as they are.
 use candle_core::Shape;
 use candle_nn::Init;
 use candle_nn::init::NormalOrUniform;

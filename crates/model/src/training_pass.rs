@@ -12,8 +12,9 @@ use crate::{Error, Result};
 
 /// The state of a forward pass that trains: its dropout masks, and hooks for gradients.
 ///
-/// Each use of dropout takes, for each utterance, the next stream of `(seed, epoch, utterance)`. What is dropped of an utterance
-/// depends neither on its place in the batch nor on the other utterances.
+/// Each use of dropout takes, for each utterance, the next stream of `(seed, epoch, utterance)`.
+/// What is dropped of an utterance depends neither on its place in the batch nor on the other
+/// utterances.
 #[derive(Debug, Clone)]
 pub struct TrainingPass {
     seed: u64,
@@ -60,7 +61,8 @@ impl TrainingPass {
     /// `x [B, ...]`
     ///
     /// # Errors
-    /// [`Error::Shape`] if B is not the number of the utterances; candle's own errors, for instance for a tensor that is not f32.
+    /// [`Error::Shape`] if B is not the number of the utterances; candle's own errors, for instance
+    /// for a tensor that is not f32.
     pub fn apply(&mut self, x: &Tensor, rate: f32) -> Result<Tensor> {
         let (expected, found) = (self.utterances.len(), x.dims().first().copied().unwrap_or(0));
         if found != expected {
@@ -82,8 +84,8 @@ impl TrainingPass {
         }
     }
 
-    /// The mask of so many values of each utterance, one after another, for operations that have one inside; none where nothing is
-    /// dropped.
+    /// The mask of so many values of each utterance, one after another, for operations that have
+    /// one inside; none where nothing is dropped.
     pub(crate) fn mask(&mut self, values: &[usize], rate: f32) -> Option<DropoutMask> {
         let threshold = (rate * 256.0).round().min(256.0) as u16;
         if threshold == 0 {

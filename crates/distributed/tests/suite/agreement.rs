@@ -2,11 +2,11 @@
 use distributed::{Error, ProcessGroup, SharedError, ThreadCommunicator, TransferFormat, first_error};
 use proptest::prelude::*;
 
-/// An error, and the rank that it comes from if that is another one.
+/// An error, of this rank or received from another.
 #[derive(Debug, PartialEq)]
 enum Failure {
     Own(usize),
-    Of(usize, usize),
+    Received(usize, usize),
     Call(String),
 }
 
@@ -20,7 +20,7 @@ impl SharedError for Failure {
     type Report = usize;
 
     fn to_report(&self) -> usize {
-        let (Failure::Own(order) | Failure::Of(_, order)) = self else { panic!("{self:?}") };
+        let (Failure::Own(order) | Failure::Received(_, order)) = self else { panic!("{self:?}") };
         *order
     }
 
@@ -29,7 +29,7 @@ impl SharedError for Failure {
     }
 
     fn from_report(rank: usize, report: usize) -> Self {
-        Failure::Of(rank, report)
+        Failure::Received(rank, report)
     }
 }
 
@@ -43,9 +43,9 @@ fn all_ranks_return_the_error_of_lowest_order() {
         })
     };
     assert_eq!(agree([None; 3]), [Ok(0), Ok(1), Ok(2)]);
-    let expected = [Failure::Of(1, 2), Failure::Own(2), Failure::Of(1, 2)];
+    let expected = [Failure::Received(1, 2), Failure::Own(2), Failure::Received(1, 2)];
     assert_eq!(agree([None, Some(2), None]), expected.map(Err));
-    let expected = [Failure::Own(1), Failure::Of(0, 1), Failure::Of(0, 1)];
+    let expected = [Failure::Own(1), Failure::Received(0, 1), Failure::Received(0, 1)];
     assert_eq!(agree([Some(1), Some(2), Some(1)]), expected.map(Err));
 }
 
@@ -61,7 +61,7 @@ fn one_rank_keeps_its_result() {
 }
 
 #[test]
-fn a_flag_of_one_rank_is_that_of_all() {
+fn a_flag_of_one_rank_is_true_on_all() {
     let any = |on: Option<usize>| {
         ThreadCommunicator::run(3, |communicator| {
             let mut group = ProcessGroup::new(communicator, TransferFormat::F32);

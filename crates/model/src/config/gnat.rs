@@ -76,7 +76,8 @@ impl GnatConfig {
     /// The alignment lattice.
     ///
     /// # Errors
-    /// More labels a frame than a lattice has states for; [`ModelConfig::check`](crate::ModelConfig::check) finds them first.
+    /// More labels a frame than a lattice has states for;
+    /// [`ModelConfig::check`](crate::ModelConfig::check) finds them first.
     pub fn alignment(&self) -> Result<AlignmentLattice> {
         Ok(match self.alignment {
             AlignmentKind::FrameDependent => AlignmentLattice::FrameDependent,

@@ -68,14 +68,16 @@ impl InitConfig {
 
 /// The law of the first weights, each from its own stream.
 ///
-/// A matrix of D inputs starts uniform in ±1/√D, those of an LSTM of width H in ±1/√H, embeddings normal with deviation 1.
+/// A matrix of D inputs starts uniform in ±1/√D, those of an LSTM of width H in ±1/√H, embeddings
+/// normal with deviation 1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, tag = "kind", rename_all = "lowercase")]
 pub enum InitKind {
     /// Biases start at 0, those of forget gates at 1.
     Plain {},
-    /// As MLPerf Training's RNN-T: biases start as their matrices do; then forget gates' input biases are set to 1 and their hidden
-    /// biases multiplied by `hidden_bias_scale`; then all weights and biases of LSTMs by `scale`.
+    /// As MLPerf Training's RNN-T: biases start as their matrices do; then forget gates' input
+    /// biases are set to 1 and their hidden biases multiplied by `hidden_bias_scale`; then all
+    /// weights and biases of LSTMs by `scale`.
     Mlperf {
         /// Factor of everything in LSTMs.
         #[serde(default = "half")]

@@ -1,4 +1,5 @@
-//! Which loss a model is trained with, and what it means for the lattice, the classes and the search.
+//! Which loss a model is trained with, and what it means for the lattice, the classes and the
+//! search.
 use serde::{Deserialize, Serialize};
 
 use super::gnat::GnatConfig;
@@ -9,7 +10,8 @@ use super::gnat::GnatConfig;
 pub enum LossKind {
     /// The transducer loss over the whole lattice.
     Rnnt {
-        /// Whether the blank is a sigmoid of its own score and the labels share what it leaves (HAT).
+        /// Whether the blank is a sigmoid of its own score and the labels share what it leaves
+        /// (HAT).
         #[serde(default)]
         factored_blank: bool,
     },
@@ -24,7 +26,8 @@ pub enum LossKind {
         #[serde(default)]
         omega: f64,
     },
-    /// Multi-blank transducer: blanks that move on several encoder frames, the last classes of the model in this order.
+    /// Multi-blank transducer: blanks that move on several encoder frames, the last classes of the
+    /// model in this order.
     MultiBlank {
         /// Frames of each, at least 2, none twice.
         durations: Vec<usize>,
@@ -32,7 +35,8 @@ pub enum LossKind {
         #[serde(default)]
         sigma: f64,
     },
-    /// A trivial joiner over the whole lattice, and the joint network at the sites that it finds worth it.
+    /// A trivial joiner over the whole lattice, and the joint network at the sites that it finds
+    /// worth it.
     Pruned {
         /// Label positions that a frame keeps, at least 2.
         #[serde(default = "five")]

@@ -31,7 +31,8 @@ impl<'de> Deserialize<'de> for LossConfig {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LossOptions {
-    /// What the loss may hold beside its arguments and results: bytes such as `"64MiB"`, `"recompute"` or `"unlimited"`.
+    /// What the loss may hold beside its arguments and results: bytes such as `"64MiB"`,
+    /// `"recompute"` or `"unlimited"`.
     #[serde(deserialize_with = "read", serialize_with = "write")]
     pub budget: LossBudget,
     /// Share of each utterance's occupancy whose sites are left out of the gradient; 0 = exact.
@@ -134,10 +135,12 @@ fn write<S: Serializer>(budget: &LossBudget, serializer: S) -> Result<S::Ok, S::
 }
 
 impl ModelConfig {
-    /// The moves of the lattice and of the search: those of blank and label, and what the loss adds to them.
+    /// The moves of the lattice and of the search: those of blank and label, and what the loss adds
+    /// to them.
     ///
     /// # Errors
-    /// Durations that no topology has; [`ModelConfig::check`] finds them first. [`crate::Error::RecipeValue`] for a recognition lattice.
+    /// Durations that no topology has; [`ModelConfig::check`] finds them first.
+    /// [`crate::Error::RecipeValue`] for a recognition lattice.
     pub fn topology(&self) -> ModelResult<Topology> {
         let topology = match &self.loss.kind {
             LossKind::Tdt { durations, .. } => Topology::tdt(durations),

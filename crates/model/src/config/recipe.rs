@@ -61,10 +61,12 @@ impl<'de> Deserialize<'de> for ObjectiveTerms {
 }
 
 impl ModelConfig {
-    /// Reads the model of a recipe's text; `path` is for messages only. Keys that do not describe a model are ignored.
+    /// Reads the model of a recipe's text; `path` is for messages only. Keys that do not describe a
+    /// model are ignored.
     ///
     /// # Errors
-    /// [`crate::Error::RecipeSyntax`] for bad TOML or a missing key, and those of [`ModelConfig::check`].
+    /// [`crate::Error::RecipeSyntax`] for bad TOML or a missing key, and those of
+    /// [`ModelConfig::check`].
     pub fn from_recipe(text: &str, path: &Path) -> Result<Self> {
         let recipe: ModelRecipe =
             toml::from_str(text).map_err(|error| table::syntax_error(path, text, &error))?;

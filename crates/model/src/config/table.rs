@@ -1,12 +1,13 @@
-//! TOML: errors in one line, differences, and tables whose keys belong to two types: what all kinds share, and what one kind has of its own.
+//! TOML: errors in one line, differences, and tables whose keys belong to two types: what all kinds
+//! share, and what one kind has of its own.
 use std::path::Path;
 
 use kernels::Excerpt;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 
-/// Defines the parts that a recipe can name by the key `kind`: each module has the configuration of one, and the enum derefs to the
-/// trait that builds a part from it.
+/// Defines the parts that a recipe can name by the key `kind`: each module has the configuration of
+/// one, and the enum derefs to the trait that builds a part from it.
 macro_rules! part_kinds {
     ($(#[$doc:meta])* $name:ident: dyn $build:ident { $($kind:ident: $module:ident::$config:ident,)+ }) => {
         $(pub use $module::$config;)+
@@ -31,7 +32,8 @@ macro_rules! part_kinds {
 }
 pub(crate) use part_kinds;
 
-/// Reads a table as its `shared` keys and the rest; `kind` is what the rest is called if it does not say so itself.
+/// Reads a table as its `shared` keys and the rest; `kind` is what the rest is called if it does
+/// not say so itself.
 ///
 /// Both parts may refuse keys that they do not know, which serde's own flattening cannot.
 pub fn split<'de, D, A, B>(deserializer: D, shared: &[&str], kind: Option<&str>) -> Result<(A, B), D::Error>

@@ -8,14 +8,16 @@ use super::loss;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LossTerms {
-    /// The name of a [`Topology`] of blank and label, which says whether a frame may emit several labels or one at most; durations
-    /// need the regular one, big blanks do not know the constrained one.
+    /// The name of a [`Topology`] of blank and label, which says whether a frame may emit several
+    /// labels or one at most; durations need the regular one, big blanks do not know the
+    /// constrained one.
     #[serde(with = "loss::name")]
     pub topology: Topology,
-    /// What the factors of the head's products are rounded to: `bf16` is several times as fast where the processor has
-    /// instructions for it and the vocabulary is large.
+    /// What the factors of the head's products are rounded to: `bf16` is several times as fast
+    /// where the processor has instructions for it and the vocabulary is large.
     pub precision: PrecisionKind,
-    /// Weight of the auxiliary CTC loss at the start; without a weight at start and end there is no CTC head.
+    /// Weight of the auxiliary CTC loss at the start; without a weight at start and end there is no
+    /// CTC head.
     pub ctc_weight: f64,
     /// Its weight at the end, reached linearly; the same as at the start if missing.
     pub ctc_weight_end: Option<f64>,
@@ -23,7 +25,8 @@ pub struct LossTerms {
     pub fastemit: f64,
     /// What a frame of delay costs a label, in log-probability.
     pub delay_penalty: f64,
-    /// Share of the mean over all classes in each token's log-probability; not with a factored blank.
+    /// Share of the mean over all classes in each token's log-probability; not with a factored
+    /// blank.
     pub label_smoothing: f64,
     /// Factor of the mean square of logZ over an utterance's sites.
     pub z_loss: f64,

@@ -5,9 +5,11 @@ use kernels::Brief;
 
 use crate::{Error, Result};
 
-/// Largest width of a layer: wide enough for anything that a CPU can train, and small enough that shapes cannot overflow.
+/// Largest width of a layer: wide enough for anything that a CPU can train, and small enough that
+/// shapes cannot overflow.
 pub const MAX_WIDTH: usize = 8192;
-/// Largest number of things that are counted in handfuls: layers, stacked frames, labels of context.
+/// Largest number of things that are counted in handfuls: layers, stacked frames, labels of
+/// context.
 pub const MAX_SMALL_COUNT: usize = 100;
 /// Larger numbers are infinite, or nearly so, for `f32`.
 const LARGEST: f64 = 1e38;

@@ -28,13 +28,16 @@ use crate::{Linear, Result};
 /// x ← x + ½ feed_forward(x)
 /// x ← layer_norm(x)              and one in front of each module
 /// ```
-/// Two things differ from the paper. Positions are rotary. And the convolution module has a layer norm in place of the batch norm, as
-/// a row must not depend on the other utterances of its batch, nor training differ from evaluation.
+/// Two things differ from the paper. Positions are rotary. And the convolution module has a layer
+/// norm in place of the batch norm, as a row must not depend on the other utterances of its batch,
+/// nor training differ from evaluation.
 ///
-/// Dropout comes after the first linear layer of a feed-forward module and after each module, not on attention's weights.
+/// Dropout comes after the first linear layer of a feed-forward module and after each module, not
+/// on attention's weights.
 ///
-/// With chunks, attention sees the frame's own chunk and some before it, and the depthwise convolution looks back only: rows of a
-/// chunk depend on nothing later, and [`Encoder::stream`] gives them as soon as it is complete.
+/// With chunks, attention sees the frame's own chunk and some before it, and the depthwise
+/// convolution looks back only: rows of a chunk depend on nothing later, and [`Encoder::stream`]
+/// gives them as soon as it is complete.
 ///
 /// | parameter | shape |
 /// |---|---|
@@ -46,10 +49,11 @@ use crate::{Linear, Result};
 /// | `layers.N.self_attn.linear_q`, `linear_k`, `linear_v`, `linear_out` | `[W, W]` |
 /// | `layers.N.conv.pointwise_conv1`, `depthwise_conv`, `pointwise_conv2` | `[2W, W]`, `[W, k]`, `[W, W]` |
 ///
-/// Each has a `weight` of this shape and a `bias`; names are those of NeMo, whose batch norm is `conv.batch_norm`.
+/// Each has a `weight` of this shape and a `bias`; names are those of NeMo, whose batch norm is
+/// `conv.batch_norm`.
 ///
-/// Cost for a row: `8 W F + 14 W² + 4 W K + 2 W k` multiply-adds and so many more, K the rows that attention sees; twice that
-/// backward.
+/// Cost for a row: `8 W F + 14 W² + 4 W K + 2 W k` multiply-adds and so many more, K the rows that
+/// attention sees; twice that backward.
 #[derive(Debug, Clone)]
 pub struct ConformerEncoder {
     config: ConformerEncoderConfig,

@@ -8,9 +8,10 @@ use crate::{Error, Result};
 
 /// A candle module as an encoder.
 ///
-/// The module maps `[B, T, D]` to `[B, T', W]`, and may shorten time: an utterance of `l` rows keeps `⌈l / factor⌉` of them, at
-/// most T'. Whatever is a [`candle_nn::Module`] is a [`ModuleT`] as well; dropout in it follows candle's own generator, so that
-/// runs with it do not repeat bit for bit.
+/// The module maps `[B, T, D]` to `[B, T', W]`, and may shorten time: an utterance of `l` rows
+/// keeps `⌈l / factor⌉` of them, at most T'. Whatever is a [`candle_nn::Module`] is a [`ModuleT`]
+/// as well; dropout in it follows candle's own generator, so that runs with it do not repeat bit
+/// for bit.
 #[derive(Debug, Clone)]
 pub struct ModuleEncoder<M> {
     module: M,

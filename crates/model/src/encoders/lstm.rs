@@ -76,7 +76,8 @@ impl BuildEncoder for LstmEncoderConfig {
     }
 }
 
-/// LSTM layers, one or two directions each, with dropout after each and an optional time reduction between two.
+/// LSTM layers, one or two directions each, with dropout after each and an optional time reduction
+/// between two.
 #[derive(Debug, Clone)]
 pub struct LstmEncoder {
     config: LstmEncoderConfig,
@@ -85,8 +86,9 @@ pub struct LstmEncoder {
 }
 
 impl LstmEncoder {
-    /// Makes the layers for rows of width `input`, with the parameters of [`Lstm`] under `layers.N` and, with subsampling, those
-    /// of [`ConformerEncoder`](super::ConformerEncoder)'s under `pre_encode`.
+    /// Makes the layers for rows of width `input`, with the parameters of [`Lstm`] under `layers.N`
+    /// and, with subsampling, those of [`ConformerEncoder`](super::ConformerEncoder)'s under
+    /// `pre_encode`.
     ///
     /// # Errors
     /// Those of the builder.
@@ -176,7 +178,8 @@ impl Encoder for LstmEncoder {
     }
 }
 
-/// Concatenates `factor` neighbouring rows: `[B, T, D]` to `[B, ⌈T/factor⌉, factor·D]`, zeros after the end.
+/// Concatenates `factor` neighbouring rows: `[B, T, D]` to `[B, ⌈T/factor⌉, factor·D]`, zeros after
+/// the end.
 fn reduce(x: &Tensor, factor: usize) -> Result<Tensor> {
     let (batch, frames, width) = x.dims3()?;
     let rows = frames.div_ceil(factor);

@@ -120,8 +120,8 @@ impl EncoderStream for LstmStream {
     }
 }
 
-/// Rows of `width` values from those that waited and new ones, which are a part of a row each; the rest waits, or, at the end, is
-/// filled up with zeros.
+/// Rows of `width` values from those that waited and new ones, which are a part of a row each; the
+/// rest waits, or, at the end, is filled up with zeros.
 fn whole_groups(waiting: &mut Vec<f32>, rows: &[f32], width: usize, last: bool) -> Vec<f32> {
     let mut all = std::mem::take(waiting);
     all.extend_from_slice(rows);

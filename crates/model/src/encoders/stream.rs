@@ -1,4 +1,5 @@
-//! Encoders for sound that is still arriving: rows go in piece by piece, and the state is a plain value.
+//! Encoders for sound that is still arriving: rows go in piece by piece, and the state is a plain
+//! value.
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -7,8 +8,9 @@ use crate::{Error, Result};
 
 /// An encoder that looks back only, with the state of each utterance in the caller's hands.
 ///
-/// Pieces of several utterances are encoded together. However an utterance is cut, and whoever else is in the batch, all of its rows
-/// together have the bits that [`Encoder::forward`](super::Encoder::forward) gives for the whole.
+/// Pieces of several utterances are encoded together. However an utterance is cut, and whoever else
+/// is in the batch, all of its rows together have the bits that
+/// [`Encoder::forward`](super::Encoder::forward) gives for the whole.
 pub trait EncoderStream: Send + Sync {
     /// Width D of the input rows.
     fn input(&self) -> usize;
@@ -22,14 +24,16 @@ pub trait EncoderStream: Send + Sync {
     /// Whether a state can be one of this encoder's.
     ///
     /// # Errors
-    /// [`Error::Shape`] that names the first part that is missing, left over, of another size or not finite.
+    /// [`Error::Shape`] that names the first part that is missing, left over, of another size or
+    /// not finite.
     fn check(&self, state: &EncoderState) -> Result<()>;
 
-    /// Encodes the next rows of each utterance; rows `[n, W]` of each come back. The state becomes that after its last row, or, after
-    /// the end of an utterance, that of one that has not begun.
+    /// Encodes the next rows of each utterance; rows `[n, W]` of each come back. The state becomes
+    /// that after its last row, or, after the end of an utterance, that of one that has not begun.
     ///
     /// # Errors
-    /// Those of [`EncoderStream::check`]; [`Error::Shape`] for rows that are no multiple of D or not finite. No state has changed then.
+    /// Those of [`EncoderStream::check`]; [`Error::Shape`] for rows that are no multiple of D or
+    /// not finite. No state has changed then.
     fn step(&self, pieces: &mut [EncoderChunk]) -> Result<Vec<Vec<f32>>>;
 }
 
@@ -44,9 +48,11 @@ pub struct EncoderChunk<'a> {
     pub last: bool,
 }
 
-/// What an encoder remembers of an utterance: numbers by name, of a size that does not depend on how long the utterance is.
+/// What an encoder remembers of an utterance: numbers by name, of a size that does not depend on
+/// how long the utterance is.
 ///
-/// States belong to their utterances, not to a batch: they can be cloned, compared, kept, and step in any batch again.
+/// States belong to their utterances, not to a batch: they can be cloned, compared, kept, and step
+/// in any batch again.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EncoderState {
@@ -80,7 +86,8 @@ impl EncoderState {
         EncoderState { values: sizes.iter().map(empty).collect() }
     }
 
-    /// Checks that there are values of exactly these names, as many as `sizes` allows, all of them finite.
+    /// Checks that there are values of exactly these names, as many as `sizes` allows, all of them
+    /// finite.
     ///
     /// # Errors
     /// [`Error::Shape`] for the first that is not so.

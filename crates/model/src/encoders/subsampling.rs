@@ -50,7 +50,8 @@ impl SubsamplingConfig {
 /// norm    over the ⌈⌈F/2⌉/2⌉ · C values of a row, channels innermost
 /// out     to W values
 /// ```
-/// The norm is there as what comes out of ReLU is positive: without it a step of the optimiser moves all of a row's values together.
+/// The norm is there as what comes out of ReLU is positive: without it a step of the optimiser
+/// moves all of a row's values together.
 ///
 /// A row has seen seven frames, up to the third after its own first.
 ///
@@ -74,7 +75,8 @@ impl Subsampling {
         let planes = config.planes(bins);
         let make = |plane: &Plane, vb: VarBuilder| -> Result<[Tensor; 2]> {
             let shape = (plane.outputs, plane.inputs, 3, 3);
-            // Rows keep their scale through ReLU: with the usual ±1/√inputs they would be a tenth of the frames.
+            // Rows keep their scale through ReLU: with the usual ±1/√inputs they would be a tenth
+            // of the frames.
             let weight = vb.get_with_hints(shape, "weight", candle_nn::init::DEFAULT_KAIMING_UNIFORM)?;
             Ok([weight, vb.get_with_hints(plane.outputs, "bias", Init::Const(0.0))?])
         };

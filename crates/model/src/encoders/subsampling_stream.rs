@@ -72,12 +72,14 @@ impl SubsamplingStream {
 }
 
 impl PlaneLayer {
-    /// Output frames of frames that waited and new ones: as many as have all of their input, or, at the end, all.
+    /// Output frames of frames that waited and new ones: as many as have all of their input, or, at
+    /// the end, all.
     fn step(&self, before: &mut Vec<f32>, rows: &[f32], last: bool) -> Vec<f32> {
         let Plane { stride, .. } = self.plane;
         let width = self.plane.width();
         before.extend_from_slice(rows);
-        // Output frame t sees the frames s t .. s t + 2 of these, and is there if the middle one is.
+        // Output frame t sees the frames s t .. s t + 2 of these, and is there if the middle one
+        // is.
         let count = before.len() / width;
         let frames =
             if last { (count - 1).div_ceil(stride) } else { (count + stride).saturating_sub(3) / stride };

@@ -5,12 +5,14 @@
 //! s          q̃ k̃ᵀ / √d, of the keys that a query sees       ~: rotated by the place in the window
 //! out        softmax(s) v
 //! ```
-//! Keys are seen through windows: one of the whole utterance, or one for each chunk, of the chunk and those before it. Scores live
-//! for a block of queries at a time and are computed again by the backward pass, so that memory grows with the rows alone.
+//! Keys are seen through windows: one of the whole utterance, or one for each chunk, of the chunk
+//! and those before it. Scores live for a block of queries at a time and are computed again by the
+//! backward pass, so that memory grows with the rows alone.
 //!
-//! Positions are rotary (Su et al., arXiv 2104.09864): a score depends on the distance of key and query alone, as with the relative
-//! positions of Transformer-XL, but there is neither a table of distances to multiply with nor a parameter. Where there are chunks,
-//! places count from the start of the window: what arrives in pieces needs no clock.
+//! Positions are rotary (Su et al., arXiv 2104.09864): a score depends on the distance of key and
+//! query alone, as with the relative positions of Transformer-XL, but there is neither a table of
+//! distances to multiply with nor a parameter. Where there are chunks, places count from the start
+//! of the window: what arrives in pieces needs no clock.
 mod head;
 mod rotary;
 
@@ -45,8 +47,8 @@ pub(crate) struct Chunks {
 /// # Errors
 /// [`Error::Shape`] if shapes or dtypes do not fit.
 ///
-/// Cost: `O(Σ T_b · K · W)` time, K the keys that a query sees; nothing kept beside `qkv` and the result; while it runs, 64 scores
-/// a key of each thread.
+/// Cost: `O(Σ T_b · K · W)` time, K the keys that a query sees; nothing kept beside `qkv` and the
+/// result; while it runs, 64 scores a key of each thread.
 pub(crate) fn attention(
     qkv: &Tensor,
     ragged: &Arc<Ragged>,
@@ -143,7 +145,8 @@ impl HeadCount {
         self.width / self.count
     }
 
-    /// A part of `rows`, `[d·parts]` a row, for each head of each utterance: its number, that of the head, and the part.
+    /// A part of `rows`, `[d·parts]` a row, for each head of each utterance: its number, that of
+    /// the head, and the part.
     fn tasks<'a, F>(
         &self,
         ragged: &Ragged,

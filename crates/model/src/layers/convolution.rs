@@ -30,7 +30,8 @@ pub(crate) struct Plane {
 pub(crate) struct PlanePosition {
     /// The first of them.
     pub first: usize,
-    /// Frames that output frame 0 sees before the first input frame: 1, or 0 where that is given too.
+    /// Frames that output frame 0 sees before the first input frame: 1, or 0 where that is given
+    /// too.
     pub outside: usize,
 }
 
@@ -40,16 +41,18 @@ impl PlanePosition {
     }
 }
 
-/// `y[t, f, o] = max(0, b_o + Σ w[o, c, i, j] x[st + i - 1, 2f + j - 1, c])`, zeros outside of the utterance.
+/// `y[t, f, o] = max(0, b_o + Σ w[o, c, i, j] x[st + i - 1, 2f + j - 1, c])`, zeros outside of the
+/// utterance.
 ///
 /// # Shapes
-/// `x [Σ T_b, F·C]`, channels innermost; `weight [O, C, 3, 3]`; `bias [O]`. Returns `[Σ ⌈T_b/s⌉, ⌈F/2⌉·O]`.
+/// `x [Σ T_b, F·C]`, channels innermost; `weight [O, C, 3, 3]`; `bias [O]`. Returns
+/// `[Σ ⌈T_b/s⌉, ⌈F/2⌉·O]`.
 ///
 /// # Errors
 /// [`Error::Shape`] if shapes or dtypes do not fit.
 ///
-/// Cost: `O(Σ ⌈T_b/s⌉ · F · C · O)` time; nothing kept beside `x` and the result: patches are gathered for 16 frames at a time, and
-/// again by the backward pass.
+/// Cost: `O(Σ ⌈T_b/s⌉ · F · C · O)` time; nothing kept beside `x` and the result: patches are
+/// gathered for 16 frames at a time, and again by the backward pass.
 pub(crate) fn convolution(
     x: &Tensor,
     (from, to): (&Arc<Ragged>, &Arc<Ragged>),
@@ -104,7 +107,8 @@ impl Plane {
         TAPS * TAPS * self.inputs
     }
 
-    /// For each output bin and tap over time: the frame of an utterance of `count` that it sees, the bin, and where in the patches.
+    /// For each output bin and tap over time: the frame of an utterance of `count` that it sees,
+    /// the bin, and where in the patches.
     fn spans(
         &self,
         place: PlanePosition,
@@ -122,7 +126,8 @@ impl Plane {
         }
     }
 
-    /// The columns of an input frame that output bin `f` sees, and where they begin in a side of its patch.
+    /// The columns of an input frame that output bin `f` sees, and where they begin in a side of
+    /// its patch.
     fn columns(&self, f: usize) -> (std::ops::Range<usize>, usize) {
         let (from, to) = ((2 * f).saturating_sub(1), self.bins.min(2 * f + 2));
         (from * self.inputs..to * self.inputs, if f == 0 { self.inputs } else { 0 })

@@ -13,7 +13,8 @@ const ROWS: usize = 64;
 /// Channels whose sums are kept in registers.
 const LANES: usize = 16;
 
-/// `y[t] = b + Σ_j w[:, j] ∘ x[t + j - before]`, each channel for itself, zeros outside of the utterance.
+/// `y[t] = b + Σ_j w[:, j] ∘ x[t + j - before]`, each channel for itself, zeros outside of the
+/// utterance.
 ///
 /// # Shapes
 /// `x [Σ T_b, W]`, `weight [W, k]`, `bias [W]`; returns `[Σ T_b, W]`.

@@ -1,7 +1,8 @@
 //! Half a feed-forward module and what it is added to, as one operation.
 //!
-//! A graph of single operations keeps three buffers of the inner width for each gradient. Here a task takes some rows all the way,
-//! so that inner rows stay in its cache, and the backward pass computes them again.
+//! A graph of single operations keeps three buffers of the inner width for each gradient. Here a
+//! task takes some rows all the way, so that inner rows stay in its cache, and the backward pass
+//! computes them again.
 use candle_core::{Shape, Tensor};
 use kernels::{
     Accumulate, Affine, PackedRight, Real, View, ViewMut, alloc, par_for, parts, parts_mut, product_packed,
@@ -15,19 +16,21 @@ use crate::{Linear, Result};
 
 use crate::layers::operation::{Slices, apply3, total};
 
-/// Rows of a task: a multiple of those of a micro-kernel whose inner rows fit in the second-level cache.
+/// Rows of a task: a multiple of those of a micro-kernel whose inner rows fit in the second-level
+/// cache.
 const ROWS: usize = 56;
 
 /// `y = x + ½ m₂ ∘ (W₂ (m₁ ∘ silu(W₁ n + b₁)) + b₂)`, `n = layer_norm(x)`, with dropout masks m.
 ///
 /// # Shapes
-/// `x [N, W]`, the layers `[F, W]` and `[W, F]`; masks of `N·F` and `N·W` elements. Returns `[N, W]`.
+/// `x [N, W]`, the layers `[F, W]` and `[W, F]`; masks of `N·F` and `N·W` elements. Returns
+/// `[N, W]`.
 ///
 /// # Errors
 /// [`crate::Error::Shape`] for types that differ.
 ///
-/// Cost: `O(N · W · F)` time, a seventh of it for what the backward pass computes again; nothing kept beside `x` and the masks, and
-/// `2N·F` numbers while the backward pass runs.
+/// Cost: `O(N · W · F)` time, a seventh of it for what the backward pass computes again; nothing
+/// kept beside `x` and the masks, and `2N·F` numbers while the backward pass runs.
 pub(crate) fn feed_forward(
     x: &Tensor,
     norm: &LayerNorm,

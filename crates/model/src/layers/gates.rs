@@ -23,7 +23,8 @@ pub(crate) fn silu(x: &Tensor) -> Result<Tensor> {
 /// `y = a ∘ σ(b)` of rows `[a b]`: `[N, 2W]` to `[N, W]` (Dauphin et al., arXiv 1612.08083).
 ///
 /// # Errors
-/// Candle's own for a tensor without two axes; [`crate::Error::Shape`] for a type other than `f32` and `f64`.
+/// Candle's own for a tensor without two axes; [`crate::Error::Shape`] for a type other than `f32`
+/// and `f64`.
 pub(crate) fn glu(x: &Tensor) -> Result<Tensor> {
     let (rows, both) = x.dims2()?;
     apply1(Glu { rows, width: both / 2 }, x)
@@ -62,7 +63,8 @@ pub(crate) fn silu_in_place<F: Real>(x: &mut [F]) {
     with_sigmoids(x, |x, s| x.iter_mut().zip(s).for_each(|(x, &s)| *x *= s));
 }
 
-/// The gradient of [`silu`]'s argument in its place, within a task: `dx = dy σ(x) (1 + x (1 - σ(x)))`.
+/// The gradient of [`silu`]'s argument in its place, within a task:
+/// `dx = dy σ(x) (1 + x (1 - σ(x)))`.
 pub(crate) fn silu_back<F: Real>(x: &mut [F], above: &[F]) {
     let mut above = above.chunks(LINE);
     with_sigmoids(x, |x, s| {

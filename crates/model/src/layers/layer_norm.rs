@@ -51,7 +51,8 @@ impl FixedNorm {
     }
 }
 
-/// `y = (x - μ) / √(σ² + 1e-5) ∘ weight + bias`, with mean and variance of each row (Ba et al., arXiv 1607.06450).
+/// `y = (x - μ) / √(σ² + 1e-5) ∘ weight + bias`, with mean and variance of each row (Ba et al.,
+/// arXiv 1607.06450).
 ///
 /// # Shapes
 /// `x [..., W]`, `weight [W]`, `bias [W]`; returns `[..., W]`.

@@ -1,10 +1,12 @@
-//! The LSTM layer as one candle operation: ragged batches, one or two directions, hand-written backward.
+//! The LSTM layer as one candle operation: ragged batches, one or two directions, hand-written
+//! backward.
 //!
-//! A framework that records every gate of every step pays for ten small tensors a frame. Here a layer is a single node of the
-//! graph: inside, frames are packed without padding (`layout.rs`), products run over all frames at once, in blocks of rows
-//! (`direction.rs`), and only the recurrent product is left to the steps (`steps.rs`): a task is a group of utterances or, where a
-//! layer is wide and groups are few, a strip of units of one frame. The cut depends on shapes only, and so the bits are the same for
-//! every number of threads. The weights come in through `handle.rs`.
+//! A framework that records every gate of every step pays for ten small tensors a frame. Here a
+//! layer is a single node of the graph: inside, frames are packed without padding (`layout.rs`),
+//! products run over all frames at once, in blocks of rows (`direction.rs`), and only the recurrent
+//! product is left to the steps (`steps.rs`): a task is a group of utterances or, where a layer is
+//! wide and groups are few, a strip of units of one frame. The cut depends on shapes only, and so
+//! the bits are the same for every number of threads. The weights come in through `handle.rs`.
 mod direction;
 mod handle;
 mod layer;
@@ -30,7 +32,8 @@ use crate::{Error, Result};
 
 /// The weights of one direction of an LSTM layer, in candle's layout.
 ///
-/// Gates are in the order i, f, g, o. There is one bias: of the two that other toolkits add up, `bias_ih` plus `bias_hh`.
+/// Gates are in the order i, f, g, o. There is one bias: of the two that other toolkits add up,
+/// `bias_ih` plus `bias_hh`.
 #[derive(Debug, Clone)]
 pub struct LstmWeights {
     /// `weight_ih` `[4H, D]`
@@ -60,16 +63,18 @@ impl Shelves {
 /// ```text
 /// [i f g o] = x_t W_ihᵀ + h_{t-1} W_hhᵀ + b     c_t = σ(f) c_{t-1} + σ(i) tanh(g)     h_t = σ(o) tanh(c_t)
 /// ```
-/// The second direction starts at each utterance's own last frame. Padding is neither read nor computed: the output there is 0.
+/// The second direction starts at each utterance's own last frame. Padding is neither read nor
+/// computed: the output there is 0.
 ///
 /// # Shapes
-/// `x [B, T, D]`; `lengths` has B entries of at most T; the weights of each direction as [`LstmWeights`] says. Returns `[B, T, H]`
-/// for one direction and `[B, T, 2H]` for two.
+/// `x [B, T, D]`; `lengths` has B entries of at most T; the weights of each direction as
+/// [`LstmWeights`] says. Returns `[B, T, H]` for one direction and `[B, T, 2H]` for two.
 ///
 /// # Errors
 /// [`Error::Shape`] if shapes, lengths or dtypes do not fit; candle's own errors are passed on.
 ///
-/// Cost: `O(Σ T_b · (D + H) · H)` time, and `Σ T_b · 5H` numbers a direction that are kept for the backward pass.
+/// Cost: `O(Σ T_b · (D + H) · H)` time, and `Σ T_b · 5H` numbers a direction that are kept for the
+/// backward pass.
 pub fn lstm(x: &Tensor, lengths: &[usize], directions: &[LstmWeights]) -> Result<Tensor> {
     lstm_on(LstmContext::default(), x, lengths, directions)
 }
@@ -166,7 +171,8 @@ fn apply_cut<F: Real + WithDType>(
     })
 }
 
-/// The graph node. The tape lives here between forward and backward; a second backward pass recomputes it.
+/// The graph node. The tape lives here between forward and backward; a second backward pass
+/// recomputes it.
 struct Operation<F> {
     batch: usize,
     sizes: LayerSizes,
@@ -196,8 +202,8 @@ impl<F: Real + WithDType> Operation<F> {
         })
     }
 
-    /// Runs all directions: side by side, or one after the other where threads share its frames, as then every frame reads a
-    /// recurrent weight, and the caches hold one better than two.
+    /// Runs all directions: side by side, or one after the other where threads share its frames, as
+    /// then every frame reads a recurrent weight, and the caches hold one better than two.
     fn each<T: Send, R: Send>(&self, directions: Vec<T>, run: impl Fn(T) -> R + Send + Sync) -> Vec<R> {
         if self.layouts.iter().any(TapeLayout::shared) {
             return directions.into_iter().map(run).collect();
@@ -234,7 +240,8 @@ impl<F: Real + WithDType> Operation<F> {
         Ok((F::to_cpu_storage_owned(out), Shape::from((self.batch, self.sizes.frames, width))))
     }
 
-    /// Gradients of the input and of the argument for each direction's weights, as far as they are part of the graph.
+    /// Gradients of the input and of the argument for each direction's weights, as far as they are
+    /// part of the graph.
     fn backward(
         &self,
         x: &Tensor,

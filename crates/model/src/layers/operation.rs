@@ -1,4 +1,5 @@
-//! Operations over slices as nodes of candle's graph: forward and hand-written backward, in `f32` and `f64`.
+//! Operations over slices as nodes of candle's graph: forward and hand-written backward, in `f32`
+//! and `f64`.
 use std::marker::PhantomData;
 
 use candle_core::{CpuStorage, CustomOp1, CustomOp3, DType, Layout, Shape, Tensor, WithDType};
@@ -19,7 +20,8 @@ pub(crate) trait Slices<const N: usize>: Send + Sync + 'static {
     /// The elements of the result.
     fn forward<F: Real>(&self, arguments: [&[F]; N]) -> Vec<F>;
 
-    /// The gradients of the arguments from the result and its gradient; that of the first may be left out unless it is wanted.
+    /// The gradients of the arguments from the result and its gradient; that of the first may be
+    /// left out unless it is wanted.
     fn backward<F: Real>(
         &self,
         arguments: [&[F]; N],

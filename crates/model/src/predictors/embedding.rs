@@ -23,7 +23,8 @@ impl StartEmbedding {
     }
 }
 
-/// A table of label embeddings, `weight [L + 1, E]`, of which the blank's stands for "no label yet", or `[L, E]` where zeros do.
+/// A table of label embeddings, `weight [L + 1, E]`, of which the blank's stands for "no label
+/// yet", or `[L, E]` where zeros do.
 #[derive(Debug, Clone)]
 pub struct Embedding {
     weight: Tensor,
@@ -32,7 +33,8 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    /// Embeddings of `tokens`, the blank the last of them, of a width; they start normal with deviation 1.
+    /// Embeddings of `tokens`, the blank the last of them, of a width; they start normal with
+    /// deviation 1.
     ///
     /// # Errors
     /// Those of the builder.

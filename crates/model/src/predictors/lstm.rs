@@ -107,7 +107,8 @@ impl Predictor for LstmPredictor {
         let layer = |layer: usize| {
             footprint::lstm(rows, if layer == 0 { embedding } else { hidden }, hidden, 1, dropout > 0.0)
         };
-        // The embeddings, dropped out or not, their gradient, and that of the whole table beside its sum.
+        // The embeddings, dropped out or not, their gradient, and that of the whole table beside
+        // its sum.
         let embedded = size_of::<f32>() * (4 * rows * embedding + 3 * self.embedding.numbers());
         let held = (0..layers).map(layer).fold(Footprint::default(), footprint::then);
         Some(footprint::peak(held) + embedded)

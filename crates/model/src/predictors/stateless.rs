@@ -49,7 +49,8 @@ pub struct StatelessPredictor {
 }
 
 impl StatelessPredictor {
-    /// Makes the parameters `embedding.weight`, `context.weight` `[E, context · E]` and `context.bias`.
+    /// Makes the parameters `embedding.weight`, `context.weight` `[E, context · E]` and
+    /// `context.bias`.
     ///
     /// # Errors
     /// Those of the builder.
@@ -84,7 +85,8 @@ impl Predictor for StatelessPredictor {
 
     fn bytes(&self, batch: usize, rows: usize) -> Option<usize> {
         let StatelessPredictorConfig { embedding, context, .. } = self.config;
-        // Embeddings of each place, joined, dropped out, and the gradients of these; the sum, its tanh and theirs.
+        // Embeddings of each place, joined, dropped out, and the gradients of these; the sum, its
+        // tanh and theirs.
         let numbers = batch * rows * embedding * (6 * context + 6) + (2 + context) * self.embedding.numbers();
         Some(size_of::<f32>() * numbers)
     }

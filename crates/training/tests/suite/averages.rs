@@ -102,14 +102,14 @@ fn the_best_are_chosen_by_their_error_rates() {
     assert_eq!(chosen(2, true).unwrap(), ["epoch-3", "epoch-4"]);
     assert_eq!(chosen(2, false).unwrap(), ["epoch-4", "epoch-5"]);
     let error = chosen(5, false).unwrap_err();
-    assert!(matches!(error, Error::Kept { found: 4, .. }), "{error}");
+    assert!(matches!(error, Error::TooFewCheckpoints { found: 4, .. }), "{error}");
     assert!(
         error.to_string().contains("expected 5 epochs with a checkpoint, found 4; training.keep"),
         "{error}"
     );
     assert!(matches!(chosen(0, false), Err(Error::NoCheckpoints)));
     write([Some(0.1), None, Some(0.3), None, None]);
-    assert!(matches!(chosen(2, true), Err(Error::Kept { found: 1, .. })));
+    assert!(matches!(chosen(2, true), Err(Error::TooFewCheckpoints { found: 1, .. })));
     assert!(matches!(
         select_checkpoints(&toy.path("none"), 1, false),
         Err(Error::Model(model::Error::Io { .. }))

@@ -129,7 +129,7 @@ fn nothing_but_the_given_number_of_epochs_may_differ() {
         [("seed = 7", "seed = 8"), ("ctc_weight = 0.3", "ctc_weight = 0.2"), ("width = 16", "width = 17")]
     {
         let error = run(&toy.recipe(&[change]), Some(2), &folder).0.unwrap_err().to_string();
-        assert!(error.contains("expected a run of this very recipe"), "{error}");
+        assert!(error.contains("expected a run with the same recipe"), "{error}");
     }
     assert!(std::fs::read(folder.join("last.safetensors")).unwrap() == before);
 }

@@ -30,7 +30,8 @@ fn run(recipe: &Path, memory: Option<usize>, folder: &Path) -> (Result<RunOutcom
     let outcome = train_with(
         recipe,
         changes,
-        (folder, StartMode::Fresh),
+        folder,
+        StartMode::Fresh,
         &mut distributed::ProcessGroup::single(),
         &mut diary,
         &stop,
@@ -57,7 +58,7 @@ fn a_budget_that_is_too_small_names_the_smallest_that_would_do() {
     let (least, tight) = run(&recipe, Some(smallest + (64 << 10)), &toy.path("least"));
     least.unwrap();
     let plan = tight.1.unwrap();
-    assert!(plan.peak() <= plan.budget && plan.before > 0 && plan.step > 0, "{plan:?}");
+    assert!(plan.peak() <= plan.budget && plan.baseline > 0 && plan.step > 0, "{plan:?}");
     // What fits alone only is computed alone.
     assert!(tight.0 > free.0, "{} steps, {} without a budget", tight.0, free.0);
     let (wide, loose) = run(&recipe, Some(1 << 30), &toy.path("wide"));

@@ -48,7 +48,7 @@ fn train(one: &Arguments, other: &Arguments) -> Vec<training::Result<training::R
         let mut group = ProcessGroup::new(communicator, *transfer);
         let changes = RecipeOverrides { epochs: Some(*epochs), ..RecipeOverrides::default() };
         let stop = AtomicBool::new(false);
-        train_with(recipe, changes, (run, *start), &mut group, &mut (), &stop)
+        train_with(recipe, changes, run, *start, &mut group, &mut (), &stop)
     })
 }
 

@@ -38,7 +38,7 @@ fn train(recipe: &Path, run: &Path, count: usize, start: StartMode, steps: u64) 
         let stop = AtomicBool::new(false);
         let mut group = ProcessGroup::new(communicator, TransferFormat::F32).with_bucket_values(10_000);
         let changes = RecipeOverrides { epochs: Some(2), ..RecipeOverrides::default() };
-        train_with(recipe, changes, (run, start), &mut group, &mut StopAt(steps, &stop), &stop)
+        train_with(recipe, changes, run, start, &mut group, &mut StopAt(steps, &stop), &stop)
     })
 }
 
@@ -146,15 +146,8 @@ fn what_goes_wrong_in_one_rank_is_known_to_all() {
             let mut group = ProcessGroup::new(communicator, TransferFormat::F32);
             let recipe = recipes[group.rank()];
             let stop = AtomicBool::new(false);
-            train_with(
-                recipe,
-                RecipeOverrides::default(),
-                (&run, StartMode::Fresh),
-                &mut group,
-                &mut (),
-                &stop,
-            )
-            .unwrap_err()
+            train_with(recipe, RecipeOverrides::default(), &run, StartMode::Fresh, &mut group, &mut (), &stop)
+                .unwrap_err()
         })
     };
     for error in with([&recipe, &other]) {

@@ -206,15 +206,14 @@ fn what_an_optimiser_of_ones_own_remembers_is_in_the_checkpoint() {
         let model = Model::new(&config(), 4).unwrap();
         let learner = Learner::with_optimizer(model, &optimizer(), Box::new(Descent(0.0))).unwrap();
         let (mut group, run) = (distributed::ProcessGroup::single(), RunConfig::new(epochs));
-        let place = (&folder, resumed.as_ref());
-        let mut trainer =
-            Trainer::new(learner, (&run, 1), CheckpointMetadata::default(), place, &mut group).unwrap();
+        let (resumed, metadata) = (resumed.as_ref(), CheckpointMetadata::default());
+        let mut trainer = Trainer::new(learner, &run, 1, metadata, &folder, resumed, &mut group).unwrap();
         let stop = AtomicBool::new(false);
         assert!(trainer.fit(&Same(source), &mut |_, _| Ok(None), &mut (), &stop).unwrap());
         Checkpoint::read(&folder.last()).unwrap()
     };
     let whole = run(2, "whole");
     assert_eq!(whole.optimizer_state["steps"]["count"], [4.0]);
-    assert_eq!(run(1, "parts").memory["steps"]["count"], [2.0]);
+    assert_eq!(run(1, "parts").optimizer_state["steps"]["count"], [2.0]);
     assert!(run(2, "parts").weights == whole.weights);
 }

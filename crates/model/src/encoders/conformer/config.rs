@@ -29,7 +29,8 @@ pub struct ConformerEncoderConfig {
     pub heads: usize,
     /// Width F inside of the feed-forward modules; often 4 W.
     pub feed_forward: usize,
-    /// Frames k that the depthwise convolution sees: an odd number around its own, or, with chunks, its own and those before.
+    /// Frames k that the depthwise convolution sees: an odd number around its own, or, with chunks,
+    /// its own and those before.
     pub kernel: usize,
     /// Share of values dropped in and after each module.
     #[serde(default)]

@@ -1,4 +1,5 @@
-//! One layer of a Conformer with chunks, its weights packed, whose utterances go on where they stopped.
+//! One layer of a Conformer with chunks, its weights packed, whose utterances go on where they
+//! stopped.
 use decoding::AffineLayer;
 
 use super::block::{ConformerLayer, Convolution, FeedForward, SelfAttention};
@@ -70,7 +71,8 @@ impl FixedBlock {
         })
     }
 
-    /// The next rows of each utterance, one utterance after another, `lengths` each: whole chunks, or the end.
+    /// The next rows of each utterance, one utterance after another, `lengths` each: whole chunks,
+    /// or the end.
     pub fn step(&self, x: Vec<f32>, lengths: &[usize], memories: &mut [Memory]) -> Vec<f32> {
         let y = self.feed_forward1.rows(&x);
         let x = add(x, 0.5, &y);

@@ -85,7 +85,8 @@ impl<'a, F: Real> AttentionHead<'a, F> {
         });
     }
 
-    /// Adds to the gradients of q|k|v of this head, `[T, 3d]`, from all heads' results and their gradients, `[T, W]`.
+    /// Adds to the gradients of q|k|v of this head, `[T, 3d]`, from all heads' results and their
+    /// gradients, `[T, W]`.
     ///
     /// ```text
     /// dv += pᵀ do      dp = do vᵀ      ds = p ∘ (dp - Σ do ∘ o)      dq̃ = ds k̃      dk̃ += dsᵀ q̃

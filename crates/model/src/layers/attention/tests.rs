@@ -3,7 +3,8 @@ use candle_core::{D, DType, Device, Var};
 use super::*;
 use crate::layers::operation::tests::{check_gradients, values, wave};
 
-/// One head of one utterance by plain operations: q, k and v `[T, d]`, places of all rows, and which keys a query sees.
+/// One head of one utterance by plain operations: q, k and v `[T, d]`, places of all rows, and
+/// which keys a query sees.
 fn plain(q: &Tensor, k: &Tensor, v: &Tensor, sees: impl Fn(usize, usize) -> bool) -> Tensor {
     let (rows, width) = q.dims2().unwrap();
     let half = width / 2;

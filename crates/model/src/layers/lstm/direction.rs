@@ -10,8 +10,8 @@
 //!            dW_ih = daᵀ x, db = Σ da      blocks of its rows
 //!            dW_hh = daᵀ h[t-1]            blocks of its rows
 //! ```
-//! x and h are the graph's own, and read again: the tape has only what cannot be had otherwise. Buffers come from a pool, if there
-//! is one, and go back to it.
+//! x and h are the graph's own, and read again: the tape has only what cannot be had otherwise.
+//! Buffers come from a pool, if there is one, and go back to it.
 use kernels::{
     Accumulate, Affine, BufferPool, PackedGates, PooledBuffer, Real, View, acquire, items_mut, par_for,
     parts_mut,
@@ -52,8 +52,8 @@ pub(super) struct Tape<F> {
     cell: PooledBuffer<F>,
 }
 
-/// Runs a direction, whose input at a frame of the tensor is `x(utterance, frame)`; returns the tape and the packed states,
-/// *rows x H*.
+/// Runs a direction, whose input at a frame of the tensor is `x(utterance, frame)`; returns the
+/// tape and the packed states, *rows x H*.
 pub(super) fn forward<'a, F: Real>(
     place: DirectionPlace<F>,
     x: impl Fn(usize, usize) -> &'a [F] + Sync,
@@ -88,7 +88,8 @@ pub(super) struct DirectionGradients<F> {
     pub weights: Option<[Vec<F>; 3]>,
 }
 
-/// Backward of [`forward`], with rows of the input, of the output and of the gradient that comes from above it.
+/// Backward of [`forward`], with rows of the input, of the output and of the gradient that comes
+/// from above it.
 pub(super) fn backward<'a, F: Real>(
     place: DirectionPlace<F>,
     tape: Tape<F>,
@@ -133,7 +134,8 @@ pub(super) fn backward<'a, F: Real>(
     DirectionGradients { input, weights }
 }
 
-/// Packed rows from those of a tensor: for each the one of the utterance and frame that it comes from, 0 where there is none.
+/// Packed rows from those of a tensor: for each the one of the utterance and frame that it comes
+/// from, 0 where there is none.
 fn pack<'a, F: Real>(
     place: DirectionPlace<F>,
     width: usize,

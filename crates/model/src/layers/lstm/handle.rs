@@ -1,9 +1,10 @@
 //! The weights of a direction as one argument of the operation.
 //!
-//! A candle operation has at most three arguments, and a layer has up to seven. Laid one after another in one tensor, weights would
-//! be copied at every step, and their gradients three times more. Here the argument is a tensor of one number that stands for
-//! them: the operation reads the weights themselves, leaves their gradients with the node of that tensor, and this node, whose turn
-//! comes later in the same backward pass, hands them on.
+//! A candle operation has at most three arguments, and a layer has up to seven. Laid one after
+//! another in one tensor, weights would be copied at every step, and their gradients three times
+//! more. Here the argument is a tensor of one number that stands for them: the operation reads the
+//! weights themselves, leaves their gradients with the node of that tensor, and this node, whose
+//! turn comes later in the same backward pass, hands them on.
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 

@@ -8,7 +8,8 @@ use super::{LstmContext, LstmWeights, Shelves, StreamingLstm, lstm_on};
 use crate::gradients::GradientHooks;
 use crate::{Result, random};
 
-/// An LSTM layer of one direction or two, its parameters named and laid out as those of [`candle_nn::LSTM`].
+/// An LSTM layer of one direction or two, its parameters named and laid out as those of
+/// [`candle_nn::LSTM`].
 ///
 /// | parameter of layer N | shape |
 /// |---|---|
@@ -26,9 +27,11 @@ pub struct Lstm {
 }
 
 impl Lstm {
-    /// Layer number `layer` from rows of width `input` to states of width `hidden`, with a second direction or without.
+    /// Layer number `layer` from rows of width `input` to states of width `hidden`, with a second
+    /// direction or without.
     ///
-    /// DirectionWeights start uniform in ±1/√H, biases at 0; see [`Parameters::start`](crate::Parameters::start).
+    /// DirectionWeights start uniform in ±1/√H, biases at 0; see
+    /// [`Parameters::start`](crate::Parameters::start).
     ///
     /// # Errors
     /// Those of the builder.
@@ -53,7 +56,8 @@ impl Lstm {
         Ok(Lstm { directions, hidden_biases: Vec::new(), hidden, shelves: Shelves::default() })
     }
 
-    /// The same with a second bias, as other toolkits have: as a function the layer is no richer, but both are trained.
+    /// The same with a second bias, as other toolkits have: as a function the layer is no richer,
+    /// but both are trained.
     ///
     /// # Errors
     /// Those of the builder.
@@ -66,10 +70,12 @@ impl Lstm {
         Ok(self)
     }
 
-    /// Layers that run one after another, with one set of buffers for all of them in place of one for each.
+    /// Layers that run one after another, with one set of buffers for all of them in place of one
+    /// for each.
     ///
-    /// Buffers stay from call to call: a step of training whose shapes, or larger ones, have been seen asks for no memory but that of
-    /// its results. They are freed with the last of the layers and of the graphs that they made.
+    /// Buffers stay from call to call: a step of training whose shapes, or larger ones, have been
+    /// seen asks for no memory but that of its results. They are freed with the last of the layers
+    /// and of the graphs that they made.
     pub fn with_shared_buffers(mut layers: Vec<Lstm>) -> Vec<Lstm> {
         let shelves = Shelves::default();
         layers.iter_mut().for_each(|layer| layer.shelves = shelves.clone());
@@ -103,7 +109,8 @@ impl Lstm {
         self.forward_with_hooks(x, lengths, None)
     }
 
-    /// [`forward`](Self::forward), whose backward sends the gradients of the weights as soon as they are final.
+    /// [`forward`](Self::forward), whose backward sends the gradients of the weights as soon as
+    /// they are final.
     ///
     /// # Errors
     /// Those of [`lstm()`](super::lstm()).
@@ -116,7 +123,8 @@ impl Lstm {
         lstm_on(LstmContext { shelves: Some(&self.shelves), hooks }, x, lengths, &self.directions()?)
     }
 
-    /// The same layer with its state in the caller's hands, if it has one direction; a copy of the weights.
+    /// The same layer with its state in the caller's hands, if it has one direction; a copy of the
+    /// weights.
     ///
     /// # Errors
     /// Candle's own errors.

@@ -47,7 +47,8 @@ pub(super) enum LayerBlocking {
     Strips,
 }
 
-/// The cut of a layer, by its shape alone: strips where groups would be few and a frame is worth a fork and a join.
+/// The cut of a layer, by its shape alone: strips where groups would be few and a frame is worth a
+/// fork and a join.
 pub(super) fn cut(batch: usize, directions: usize, hidden: usize) -> LayerBlocking {
     let size = group_size(batch, directions);
     let groups = batch.div_ceil(size) * directions;

@@ -6,8 +6,9 @@
 //! backward, t from the last frame down:
 //!   dh[t] += da[t+1] W_hh     then the cell: da  dh[t] holds what comes from above
 //! ```
-//! What the next frame's products begin with is kept as their rows lie: *[steps][utterances]*, a band of utterances after another.
-//! The tasks of a frame are shared where a layer is wide, and done one by one where groups are tasks: the sums are the same.
+//! What the next frame's products begin with is kept as their rows lie: *[steps][utterances]*, a
+//! band of utterances after another. The tasks of a frame are shared where a layer is wide, and
+//! done one by one where groups are tasks: the sums are the same.
 use kernels::{
     BufferPool, PackedGates, Parts, ROWS, Real, Tiling, UNITS, View, acquire, cell_backward, cell_forward,
     for_each_sequential, par_for, tiles_mut, transpose,
@@ -15,7 +16,8 @@ use kernels::{
 
 use super::layout::RowGroup;
 
-/// Packed rows of one group; `gates` *rows x 4H* in candle's order i, f, g, o, the others *rows x H*.
+/// Packed rows of one group; `gates` *rows x 4H* in candle's order i, f, g, o, the others *rows x
+/// H*.
 pub(super) struct StepRows<'a, F> {
     /// In: the input's part. Out of [`forward`]: after the nonlinearities. Out of [`backward`]: da.
     pub gates: &'a mut [F],
@@ -58,8 +60,9 @@ impl StepFrame {
     }
 }
 
-/// `recurrent` is W_hh, packed once for all steps and groups; `carried` h and c of each utterance of the group before the first
-/// frame, which are 0 without. `shared` says whether threads share a frame.
+/// `recurrent` is W_hh, packed once for all steps and groups; `carried` h and c of each utterance
+/// of the group before the first frame, which are 0 without. `shared` says whether threads share a
+/// frame.
 pub(super) fn forward<F: Real>(
     (group, h, pool): (&RowGroup, usize, Option<&BufferPool<F>>),
     recurrent: &PackedGates<F>,

@@ -4,7 +4,8 @@
 //! a = x W_ihᵀ + b       blocks of rows
 //! steps                 a task a group, from h and c of each utterance to h and c of each
 //! ```
-//! The sums are those of `direction.rs`, in the same order, whoever else is in the batch: pieces have the bits of the whole.
+//! The sums are those of `direction.rs`, in the same order, whoever else is in the batch: pieces
+//! have the bits of the whole.
 use decoding::AffineLayer;
 use kernels::{PackedGates, items_mut, par_for};
 use serde::{Deserialize, Serialize};
@@ -80,10 +81,12 @@ impl StreamingLstm {
         self.hidden
     }
 
-    /// [`lstm()`](crate::lstm()) of the next rows of each utterance, from the state of each, which becomes that after its last row.
+    /// [`lstm()`](crate::lstm()) of the next rows of each utterance, from the state of each, which
+    /// becomes that after its last row.
     ///
     /// # Shapes
-    /// `x [Σ n, D]`, utterance after utterance without padding, `n` of `lengths` each, 0 included; as many states. Returns `[Σ n, H]`.
+    /// `x [Σ n, D]`, utterance after utterance without padding, `n` of `lengths` each, 0 included;
+    /// as many states. Returns `[Σ n, H]`.
     ///
     /// # Errors
     /// [`Error::Shape`] if lengths, states and rows do not fit; no state has changed then.

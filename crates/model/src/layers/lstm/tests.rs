@@ -172,7 +172,8 @@ fn step<F: kernels::Real + WithDType>(
     [out].into_iter().chain(gradients).map(|t| values(&t.to_dtype(DType::F64).unwrap())).collect()
 }
 
-/// Steps of many shapes, one after another with the same buffers, all of them full of NaN before each.
+/// Steps of many shapes, one after another with the same buffers, all of them full of NaN before
+/// each.
 fn check_used_buffers<F: kernels::Real + WithDType>() {
     let shelves = Shelves::default();
     let ragged: Vec<usize> = (0..37).map(|b| (b * 7) % 12).collect();
@@ -391,7 +392,8 @@ fn weights_can_be_exchanged_with_candle() {
 
 #[test]
 fn a_batch_is_cut_into_groups_by_its_shape() {
-    // Groups of 8 for as long as 64 threads would not have two of 16 each; two at least, so that a direction can use two cores.
+    // Groups of 8 for as long as 64 threads would not have two of 16 each; two at least, so that a
+    // direction can use two cores.
     let sizes = |batches: [usize; 6], directions| batches.map(|batch| group_size(batch, directions));
     assert_eq!(sizes([1, 4, 16, 32, 1024, 4096], 1), [1, 2, 8, 8, 8, 16]);
     assert_eq!(sizes([1, 4, 16, 32, 1024, 4096], 2), [1, 4, 8, 8, 16, 16]);
@@ -413,7 +415,8 @@ fn a_batch_is_cut_into_groups_by_its_shape() {
     }
 }
 
-/// Parts of each parallel step of a layer of one direction, as wide in as out, so that both weights are cut alike.
+/// Parts of each parallel step of a layer of one direction, as wide in as out, so that both weights
+/// are cut alike.
 fn tasks(batch: usize, frames: usize, hidden: usize) -> Vec<(&'static str, usize)> {
     let layout = TapeLayout::new(&vec![frames; batch], layout::cut(batch, 1, hidden), false);
     let (rows, width) = (layout.rows(), 4 * hidden);
@@ -448,8 +451,9 @@ fn every_parallel_step_has_two_tasks_for_each_of_64_threads() {
     for (batch, frames, hidden) in shapes.chain([(16, 100, 1024)]) {
         for (step, found) in tasks(batch, frames, hidden) {
             match step {
-                // Frames follow each other: what is independent are units and utterances. Fewer than 8 utterances at once
-                // would read the recurrent weight too often, and fewer than 8 units would not fill a micro-kernel.
+                // Frames follow each other: what is independent are units and utterances. Fewer
+                // than 8 utterances at once would read the recurrent weight too often, and fewer
+                // than 8 units would not fill a micro-kernel.
                 "steps" if hidden < 1024 => assert_eq!(found, batch / 8),
                 // A task where there is little to pack.
                 "packing W_ihᵀ" | "packing W_ih" if hidden < 1024 => {
