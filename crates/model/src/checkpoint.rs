@@ -1,14 +1,14 @@
-//! Checkpoints: everything a run needs to go on, in one safetensors file.
+//! Checkpoints: the whole state of a run in one safetensors file.
 //!
-//! | tensors | what |
+//! | tensors | contents |
 //! |---|---|
 //! | `weight/NAME` | the weights after the last step |
 //! | `average/NAME` | their moving average, if the recipe has one |
-//! | `first/NAME`, `second/NAME` | the optimiser's moments; one of a user's own has names of its own |
+//! | `first/NAME`, `second/NAME` | the optimizer's moments; a custom optimizer has other kinds |
 //!
 //! The file's metadata has one key, `panda`: JSON with format, version, recipe, tokenizer,
-//! [`Progress`], [`DataFingerprint`] of the data, and the CRC-32 of each tensor and of what else is
-//! in the metadata.
+//! [`Progress`], [`DataFingerprint`] of the data, and the CRC-32 of each tensor and of the rest of
+//! the metadata.
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
@@ -21,67 +21,71 @@ use speech::files::{open_regular, read_given};
 use crate::parameters::Shapes;
 use crate::{Error, ModelConfig, Result};
 
-/// What the metadata's `format` field says.
+/// The `format` field of the metadata.
 pub(crate) const FORMAT: &str = "panda checkpoint";
 /// Raised whenever an old reader would misread a new file.
 pub(crate) const VERSION: u32 = 3;
 /// The first version that can still be read.
-const OLDEST: u32 = 2;
-/// Weights, their average, and what our optimisers remember of each of them.
+const OLDEST_VERSION: u32 = 2;
+/// Weights, their average, and the moments of the built-in optimizers.
 const KINDS: [&str; 4] = ["weight", "average", "first", "second"];
 
-/// The place that errors of a checkpoint's recipe name.
+/// The location of a recipe in errors about a checkpoint.
 pub const RECIPE_LOCATION: &str = "in the checkpoint";
 
-/// What cannot be told of a file without checksums.
-pub const NO_CHECKSUMS: &str = "it has no checksums, and damage in it or other data may pass unnoticed";
+/// The warning about a file without checksums.
+pub const NO_CHECKSUMS: &str =
+    "it has no checksums, so that damage, or a change of the data, may not be detected";
 
 /// Values of all parameters by name.
 pub type Values = BTreeMap<String, Vec<f32>>;
 
-/// How far a run has come.
+/// The progress of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
     /// Current epoch, from 0.
     pub epoch: u64,
-    /// Batches of it that are done.
+    /// Finished batches of the epoch.
     pub batch: u64,
-    /// Optimiser steps of the whole run.
+    /// Optimizer steps of the whole run.
     pub step: u64,
-    /// Best dev error rate so far, as bits so that nothing is rounded on the way.
+    /// Best dev error rate so far, as bits, so that it is not rounded.
     pub best: Option<u64>,
-    /// Sums over the epoch's batches so far, as bits: losses, CTC losses, gradient norms,
-    /// utterances.
+    /// Sums over the finished batches of the epoch, as bits.
+    ///
+    /// These are losses, CTC losses, gradient norms and utterances.
     pub sums: [u64; 4],
-    /// The same of the trivial joiner's losses.
+    /// The same sum of the losses of the simple joiner.
     #[serde(default)]
     pub simple: u64,
-    /// Utterances of the epoch that were left out since no path explains them.
+    /// Utterances of the epoch without a path, which are omitted.
     pub skipped: u64,
-    /// Batches of the epoch that were skipped since their loss or gradient was no number; they are
-    /// no optimiser steps.
-    #[serde(default, skip_serializing_if = "none")]
+    /// Batches of the epoch that were skipped because their loss or gradient was not finite.
+    ///
+    /// They do not count as optimizer steps.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub nonfinite: u64,
-    /// How many of these came just before, one after the other.
-    #[serde(default, skip_serializing_if = "none")]
+    /// The number of these just before the next batch, in a row.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub in_a_row: u64,
 }
 
-/// Which data a run is trained on: eight hexadecimal digits for each utterance of a set, in their
-/// order.
+/// A fingerprint of the data of a run.
+///
+/// Eight hexadecimal digits for each utterance of a set, in their order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataFingerprint {
     /// The training set.
     pub train: String,
-    /// The utterances that choose the best checkpoint.
+    /// The dev set.
     pub dev: String,
-    /// The utterances of the final report.
+    /// The test set.
     pub test: String,
 }
 
-fn none(count: &u64) -> bool {
+fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
@@ -92,7 +96,7 @@ pub struct Checkpoint {
     pub recipe: String,
     /// The tokenizer's JSON.
     pub tokenizer: String,
-    /// Counters.
+    /// The progress of the run.
     pub progress: Progress,
     /// Shapes of the parameters.
     pub shapes: Shapes,
@@ -100,15 +104,15 @@ pub struct Checkpoint {
     pub weights: Values,
     /// Their moving average.
     pub average: Option<Values>,
-    /// What the optimiser remembers of each parameter, such as its `first` and `second` moments.
+    /// The optimizer's state of each parameter, such as its `first` and `second` moments.
     pub optimizer_state: BTreeMap<String, Values>,
-    /// The data that it was trained on; older files do not say.
+    /// The fingerprint of the data; none in older files.
     pub data: Option<DataFingerprint>,
-    /// Whether the file had checksums, which were right; older files have none.
+    /// True if the file has checksums, which are then correct; older files have none.
     pub has_checksums: bool,
 }
 
-/// What the metadata says.
+/// The metadata of a checkpoint file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Header {
@@ -119,17 +123,17 @@ pub(crate) struct Header {
     pub progress: Progress,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<DataFingerprint>,
-    /// Eight hexadecimal digits of each tensor under its name, and of all else here under none.
+    /// Eight hexadecimal digits for each tensor by name, and for the other fields under "".
     #[serde(default)]
     pub checksums: BTreeMap<String, String>,
 }
 
 impl Header {
-    /// The checksum of everything but the checksums.
+    /// Returns the checksum of all fields except the checksums.
     pub fn header_checksum(&self) -> serde_json::Result<String> {
         let Self { format, version, recipe, tokenizer, progress, data, .. } = self;
-        let said = serde_json::to_vec(&(format, version, recipe, tokenizer, progress, data))?;
-        Ok(checksum(&said))
+        let fields = serde_json::to_vec(&(format, version, recipe, tokenizer, progress, data))?;
+        Ok(checksum(&fields))
     }
 }
 
@@ -137,22 +141,22 @@ fn checksum(bytes: &[u8]) -> String {
     format!("{:08x}", crc32fast::hash(bytes))
 }
 
-/// Names and shapes of a checkpoint's weights, from the head of the file alone.
+/// Reads names and shapes of a checkpoint's weights, without their values.
 ///
 /// # Errors
 /// [`Error::Io`] if the file cannot be read, [`Error::Checkpoint`] if it does not begin as a
 /// safetensors file does.
 pub fn shapes(path: &Path) -> Result<Shapes> {
     let wrong = |found: String| Error::checkpoint(path, "the head of a safetensors file", found);
-    let weights = read_head(path)?.into_iter().filter_map(|(name, about)| {
-        let shape = about.get("shape")?.clone();
+    let weights = read_head(path)?.into_iter().filter_map(|(name, entry)| {
+        let shape = entry.get("shape")?.clone();
         Some((name.strip_prefix("weight/")?.to_owned(), shape))
     });
     let shape = |(name, shape)| Ok((name, serde_json::from_value(shape).map_err(|e| wrong(e.to_string()))?));
     weights.map(shape).collect()
 }
 
-/// Whether a safetensors file is a checkpoint of a run, from its head alone.
+/// Returns true if a safetensors file is a checkpoint of a run.
 ///
 /// # Errors
 /// As [`shapes`].
@@ -160,7 +164,7 @@ pub(crate) fn is_checkpoint(path: &Path) -> Result<bool> {
     Ok(read_head(path)?.get("__metadata__").is_some_and(|metadata| metadata.get("panda").is_some()))
 }
 
-/// The head of a safetensors file: entries by name.
+/// Reads the header of a safetensors file: its entries by name.
 fn read_head(path: &Path) -> Result<BTreeMap<String, serde_json::Value>> {
     let io = |error| Error::io(path, "read the checkpoint")(error);
     let wrong = |found: String| Error::checkpoint(path, "the head of a safetensors file", found);
@@ -195,28 +199,30 @@ impl Checkpoint {
         let fields: serde_json::Value =
             serde_json::from_str(header).map_err(|error| wrong("metadata in JSON", error.to_string()))?;
         let version = fields["version"].as_u64().filter(|_| fields["format"] == FORMAT);
-        if !version.is_some_and(|version| (u64::from(OLDEST)..=u64::from(VERSION)).contains(&version)) {
+        if !version.is_some_and(|version| (u64::from(OLDEST_VERSION)..=u64::from(VERSION)).contains(&version))
+        {
             let found = format!("format {}, version {}", fields["format"], fields["version"]);
-            let older = version.is_some_and(|version| version < u64::from(OLDEST));
-            let hint = if older { ", whose parameters have other names: train it again" } else { "" };
+            let older = version.is_some_and(|version| version < u64::from(OLDEST_VERSION));
+            let hint = if older { ", whose parameters have other names; train the model again" } else { "" };
             return Err(wrong(&format!("format \"{FORMAT}\", version {VERSION}"), found + hint));
         }
         let header: Header = serde_json::from_value(fields)
             .map_err(|error| wrong("metadata with recipe, tokenizer and progress", error.to_string()))?;
-        let summed = header.version > OLDEST;
+        let has_checksums = header.version > OLDEST_VERSION;
         let mut sums = header.checksums.clone();
-        // Tensors that nobody knows have none; they are named when the model looks for its own.
-        let mut sum = |name: &str, found: String| match sums.remove(name) {
-            Some(expected) if summed && found != expected => {
-                let what = if name.is_empty() { "the metadata" } else { name };
-                Err(wrong(&format!("{what} with the checksum {expected}"), format!("{found}: damaged")))
+        // Unknown tensors have no checksum; the model reports them by name.
+        let mut check_sum = |name: &str, found: String| match sums.remove(name) {
+            Some(expected) if has_checksums && found != expected => {
+                let part = if name.is_empty() { "the metadata" } else { name };
+                Err(wrong(&format!("{part} with the checksum {expected}"), format!("{found}: damaged")))
             }
-            None if summed && name.is_empty() => {
+            None if has_checksums && name.is_empty() => {
                 Err(wrong("checksums", "none, in a version that has them".to_owned()))
             }
             _ => Ok(()),
         };
-        sum("", header.header_checksum().map_err(|error| wrong("metadata in JSON", error.to_string()))?)?;
+        let checksum_found = header.header_checksum();
+        check_sum("", checksum_found.map_err(|error| wrong("metadata in JSON", error.to_string()))?)?;
         let mut shapes = BTreeMap::new();
         let mut values: BTreeMap<String, Values> = BTreeMap::new();
         let mut names = tensors.names();
@@ -227,14 +233,14 @@ impl Checkpoint {
                 full.split_once('/').filter(|(kind, name)| !(kind.is_empty() || name.is_empty()))
             else {
                 return Err(wrong(
-                    "tensors named weight/, average/, first/ or second/, or KIND/ of an optimiser of one's own",
+                    "tensors named weight/, average/, first/ or second/, or KIND/ of an custom optimizer",
                     format!("{full:?}"),
                 ));
             };
             if view.dtype() != Dtype::F32 {
                 return Err(wrong(&format!("{full} of F32"), format!("{:?}", view.dtype())));
             }
-            // What an optimiser of one's own remembers need not be of a parameter.
+            // The state of a custom optimizer need not belong to a parameter.
             let shape = match KINDS.contains(&kind) {
                 true => shapes.entry(name.to_owned()).or_insert_with(|| view.shape().to_vec()),
                 false => &mut view.shape().to_vec(),
@@ -242,7 +248,7 @@ impl Checkpoint {
             if shape != view.shape() {
                 return Err(wrong(&format!("{full} of shape {shape:?}"), format!("{:?}", view.shape())));
             }
-            sum(full, checksum(view.data()))?;
+            check_sum(full, checksum(view.data()))?;
             let bytes = view.data().chunks_exact(4);
             let numbers: Vec<f32> = bytes.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
             if let Some(index) = numbers.iter().position(|x| !x.is_finite()) {
@@ -253,8 +259,8 @@ impl Checkpoint {
             }
             values.entry(kind.to_owned()).or_default().insert(name.to_owned(), numbers);
         }
-        if let Some(name) = sums.keys().next().filter(|_| summed) {
-            return Err(wrong(&format!("{name}, of which there is a checksum"), "none".into()));
+        if let Some(name) = sums.keys().next().filter(|_| has_checksums) {
+            return Err(wrong(&format!("{name}, which has a checksum"), "none".into()));
         }
         let weights = values.remove("weight");
         Ok(Checkpoint {
@@ -265,19 +271,19 @@ impl Checkpoint {
             average: values.remove("average"),
             optimizer_state: values,
             data: header.data.clone(),
-            summed,
+            has_checksums,
             shapes,
         })
     }
 
-    /// Each kind of values under its name in the file.
+    /// Iterates over the kinds of values with their names in the file.
     pub(crate) fn kinds(&self) -> impl Iterator<Item = (&str, &Values)> {
         let average = self.average.as_ref().map(|average| ("average", average));
         let optimizer_state = self.optimizer_state.iter().map(|(kind, values)| (kind.as_str(), values));
         std::iter::once(("weight", &self.weights)).chain(average).chain(optimizer_state)
     }
 
-    /// The configuration of its model.
+    /// Returns the configuration of the model.
     ///
     /// # Errors
     /// [`Error::Inside`] the file if its recipe does not describe a model.
@@ -286,7 +292,7 @@ impl Checkpoint {
             .map_err(|source| Error::Inside { path: path.to_owned(), source: Box::new(source) })
     }
 
-    /// The tokenizer that the labels are from.
+    /// Returns the tokenizer.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] if its JSON is damaged.
@@ -295,19 +301,18 @@ impl Checkpoint {
             .map_err(|error| Error::checkpoint(path, "a tokenizer", error.to_string()))
     }
 
-    /// Checks that names and shapes are exactly those of a model's parameters.
+    /// Checks that names and shapes are those of a model's parameters.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] naming the first parameter that is missing, left over or of another
-    /// shape.
-    pub fn check(&self, path: &Path, known: &Shapes) -> Result<()> {
+    /// [`Error::Checkpoint`] for the first parameter that is missing, unknown or of another shape.
+    pub fn check(&self, path: &Path, expected: &Shapes) -> Result<()> {
         for (kind, values) in self.kinds().filter(|(kind, _)| KINDS.contains(kind)) {
-            for (name, shape) in known {
+            for (name, shape) in expected {
                 if !values.contains_key(name) {
                     return Err(Error::checkpoint(path, format!("{kind}/{name} of shape {shape:?}"), "none"));
                 }
             }
-            if let Some(name) = values.keys().find(|name| !known.contains_key(*name)) {
+            if let Some(name) = values.keys().find(|name| !expected.contains_key(*name)) {
                 return Err(Error::checkpoint(
                     path,
                     "the recipe's parameters only",
@@ -315,7 +320,7 @@ impl Checkpoint {
                 ));
             }
         }
-        for (name, shape) in known {
+        for (name, shape) in expected {
             if self.shapes[name] != *shape {
                 let found = format!("{:?}", self.shapes[name]);
                 return Err(Error::checkpoint(path, format!("{name} of shape {shape:?}"), found));

@@ -1,19 +1,19 @@
-//! Which errors of a loss mean that the numbers of a run have diverged.
+//! Errors of a loss that mean that the numbers of a run have diverged.
 use crate::Error;
 
-/// A quantity that is no longer finite, and its value where it is known.
+/// A quantity that is no longer finite.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Divergence {
     /// The quantity.
     pub what: &'static str,
-    /// Its value.
+    /// Its value, if known.
     pub found: Option<f64>,
 }
 
 impl Error {
-    /// Returns the divergence behind an error; none for any other mistake.
+    /// Returns the divergence that has caused an error; none for any other error.
     ///
-    /// Recipes do not mask classes, so that a site where all are at -inf has lost its numbers as
+    /// Recipes do not mask classes, so that a site where all classes are at -inf has diverged as
     /// well.
     pub fn divergence(&self) -> Option<Divergence> {
         let error = match self {
@@ -41,7 +41,7 @@ impl Error {
             rnnt_loss::Error::FirstPass(error) => match error {
                 pruned::Error::Score { value, .. } => (SCORE, Some(*value)),
                 pruned::Error::Padding { .. } | pruned::Error::AllMasked { .. } => (SCORE, None),
-                pruned::Error::Weight { value, .. } => ("weight of the trivial joiner", Some(*value)),
+                pruned::Error::Weight { value, .. } => ("weight of the simple joiner", Some(*value)),
                 _ => return None,
             },
             rnnt_loss::Error::Lattice(error) => match error {
@@ -80,13 +80,13 @@ mod tests {
             (LossError::Lattice(overflow), infinite("loss", f64::NEG_INFINITY)),
             (LossError::Loss { utterance: 0, found: f64::NEG_INFINITY }, infinite("loss", f64::NEG_INFINITY)),
         ] {
-            let found = Error::from(error).divergence().map(|found| (found.what, found.found));
+            let found = Error::from(error).divergence().map(|divergence| (divergence.what, divergence.found));
             assert_eq!(found, expected);
         }
     }
 
     #[test]
-    fn every_other_mistake_keeps_its_own_name() {
+    fn other_errors_keep_their_messages() {
         type LossError = rnnt_loss::Error;
         for (error, part) in [
             (LossError::Normaliser(panda_core::Error::Zero { argument: "classes" }), "`classes`"),

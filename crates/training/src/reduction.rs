@@ -146,7 +146,7 @@ impl GradientReduction {
             true => Vec::new(),
             false => positions.iter().map(|&position| self.order[position]).collect(),
         };
-        let (has_gradient, is_incomplete) = (gradients.present(), *is_incomplete);
+        let (has_gradient, is_incomplete) = (gradients.has_gradient(), *is_incomplete);
         let report = error.as_ref().map(Error::to_report);
         let part = RankStep { error: report, has_gradient, loss_sums, bad, seconds, early, is_incomplete };
         let parts = group.all_gather(&part)?;

@@ -1,4 +1,4 @@
-//! Which values a model's configuration may hold.
+//! Checks of a model's configuration.
 use rnnt_loss::Topology;
 use speech::FrontEnd;
 
@@ -12,18 +12,18 @@ use crate::config::{
     ActivationKind, AlignmentKind, GnatConfig, LossKind, LossOptions, LossTerms, PrecisionKind,
 };
 
-/// Most encoder frames that a token or a blank moves on: minutes, at any frame rate.
-const LONGEST: usize = 1000;
+/// Largest number of encoder frames of a token or a blank: minutes at any frame rate.
+const MAX_DURATION: usize = 1000;
 
 impl ModelConfig {
-    /// Checks every value; keys are those of a recipe.
+    /// Checks every value, under its key in a recipe.
     ///
     /// # Errors
     /// [`crate::Error::RecipeValue`] for the first one outside its range.
     pub fn check(&self) -> Result<()> {
         FrontEnd::new(&self.input.features).map_err(|error| setting_error("features", error))?;
         self.check_parts()?;
-        // Each range before what goes with what, so that a message names the key that is wrong.
+        // Ranges are checked before combinations, so that a message names the invalid key.
         self.check_terms()?;
         self.check_loss()?;
         self.init.check()
@@ -58,12 +58,12 @@ impl ModelConfig {
         }
         let durations = [self.loss.kind.durations(), self.loss.kind.big_blanks()].concat();
         for (at, &frames) in durations.iter().enumerate() {
-            ensure("loss.durations", &format!("at most {LONGEST}"), frames <= LONGEST, frames)?;
+            ensure("loss.durations", &format!("at most {MAX_DURATION}"), frames <= MAX_DURATION, frames)?;
             ensure("loss.durations", "each once", !durations[..at].contains(&frames), frames)?;
         }
         let topology = &self.terms.topology;
         let (expected, fine) = match self.loss.kind {
-            LossKind::Tdt { .. } => ("regular, as durations say the rest", *topology == Topology::rnnt()),
+            LossKind::Tdt { .. } => ("regular, with durations", *topology == Topology::rnnt()),
             _ => ("regular or modified, with big blanks", topology.is_plain()),
         };
         ensure("training.topology", expected, fine, topology)
@@ -72,12 +72,12 @@ impl ModelConfig {
     fn check_loss_options(&self) -> Result<()> {
         let LossOptions { skip, clamp, .. } = self.loss.options;
         let terms = &self.terms;
-        ensure("loss.skip", "a share of at least 0, below 1", (0.0..1.0).contains(&skip), skip)?;
-        let alone = skip == 0.0 || terms.z_loss == 0.0;
-        ensure("loss.skip", "0 with a z_loss, which reaches every site", alone, skip)?;
+        ensure("loss.skip", "a number of at least 0, below 1", (0.0..1.0).contains(&skip), skip)?;
+        let is_valid = skip == 0.0 || terms.z_loss == 0.0;
+        ensure("loss.skip", "0 with a z_loss, which applies to all sites", is_valid, skip)?;
         let Some(clamp) = clamp else { return Ok(()) };
         check_non_negative("loss.clamp", clamp)?;
-        ensure("loss.clamp", "none where labels are smoothed", terms.label_smoothing == 0.0, clamp)
+        ensure("loss.clamp", "none with label smoothing", terms.label_smoothing == 0.0, clamp)
     }
 
     fn check_parts(&self) -> Result<()> {
@@ -110,35 +110,36 @@ impl ModelConfig {
         check_non_negative("training.z_loss", terms.z_loss)?;
         let smoothing = terms.label_smoothing;
         check_fraction("training.label_smoothing", smoothing)?;
-        let factored = matches!(self.loss.kind, LossKind::Rnnt { factored_blank: true });
-        let expected = "0 where the blank is factored";
-        ensure("training.label_smoothing", expected, smoothing == 0.0 || !factored, smoothing)
+        let is_factored = matches!(self.loss.kind, LossKind::Rnnt { factored_blank: true });
+        let expected = "0 with a factored blank";
+        ensure("training.label_smoothing", expected, smoothing == 0.0 || !is_factored, smoothing)
     }
 
-    /// Checks every value, and that nothing is asked for that belongs to other losses.
+    /// Checks the keys of a lattice, and that no keys of other losses are set.
     fn check_gnat(&self, gnat: &GnatConfig) -> Result<()> {
-        let most = format!("0 to {MAX_SMALL_COUNT}");
-        ensure("loss.context", &most, gnat.context <= MAX_SMALL_COUNT, gnat.context)?;
+        let range = format!("0 to {MAX_SMALL_COUNT}");
+        ensure("loss.context", &range, gnat.context <= MAX_SMALL_COUNT, gnat.context)?;
         check_count("loss.embedding", gnat.embedding, MAX_WIDTH)?;
         if let AlignmentKind::LabelsPerFrame(labels) = gnat.alignment {
             check_count("loss.alignment.labels_per_frame", labels, MAX_SMALL_COUNT)?;
         }
-        let without =
-            |key: &str, fine: bool, found: String| ensure(key, "none with loss.kind = \"gnat\"", fine, found);
-        let found = if self.predictor.is_some() { "a predictor" } else { "none" };
-        without("predictor", self.predictor.is_none(), found.into())?;
+        let expect_none = |key: &str, is_none: bool, found: String| {
+            ensure(key, "none with loss.kind = \"gnat\"", is_none, found)
+        };
+        let predictor = if self.predictor.is_some() { "a predictor" } else { "none" };
+        expect_none("predictor", self.predictor.is_none(), predictor.into())?;
         let LossOptions { skip, clamp, activation, .. } = self.loss.options;
         let LossTerms { topology, precision, fastemit, delay_penalty, label_smoothing, z_loss, .. } =
             &self.terms;
-        without("joint.dropout", self.joint.dropout == 0.0, self.joint.dropout.to_string())?;
-        without("loss.skip", skip == 0.0, skip.to_string())?;
-        without("loss.clamp", clamp.is_none(), format!("{clamp:?}"))?;
-        without("loss.activation", activation == ActivationKind::Tanh, "another than tanh".into())?;
-        without("training.topology", *topology == Topology::rnnt(), topology.to_string())?;
-        without("training.precision", *precision == PrecisionKind::Full, "bf16".into())?;
-        without("training.fastemit", *fastemit == 0.0, fastemit.to_string())?;
-        without("training.delay_penalty", *delay_penalty == 0.0, delay_penalty.to_string())?;
-        without("training.label_smoothing", *label_smoothing == 0.0, label_smoothing.to_string())?;
-        without("training.z_loss", *z_loss == 0.0, z_loss.to_string())
+        expect_none("joint.dropout", self.joint.dropout == 0.0, self.joint.dropout.to_string())?;
+        expect_none("loss.skip", skip == 0.0, skip.to_string())?;
+        expect_none("loss.clamp", clamp.is_none(), format!("{clamp:?}"))?;
+        expect_none("loss.activation", activation == ActivationKind::Tanh, "another than tanh".into())?;
+        expect_none("training.topology", *topology == Topology::rnnt(), topology.to_string())?;
+        expect_none("training.precision", *precision == PrecisionKind::Full, "bf16".into())?;
+        expect_none("training.fastemit", *fastemit == 0.0, fastemit.to_string())?;
+        expect_none("training.delay_penalty", *delay_penalty == 0.0, delay_penalty.to_string())?;
+        expect_none("training.label_smoothing", *label_smoothing == 0.0, label_smoothing.to_string())?;
+        expect_none("training.z_loss", *z_loss == 0.0, z_loss.to_string())
     }
 }

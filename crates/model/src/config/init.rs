@@ -1,4 +1,4 @@
-//! How first weights are drawn, and which file they come from.
+//! Initialization of weights: at random, and from a file.
 use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -7,37 +7,37 @@ use super::table;
 use super::values::{check_non_negative, ensure};
 use crate::Result;
 
-/// `[init]`: the first weights of a run.
+/// `[init]`: the initial weights of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct InitConfig {
-    /// The law that weights are drawn by.
+    /// The kind of random initialization.
     #[serde(flatten)]
     pub kind: InitKind,
-    /// The file that weights are then taken from.
+    /// A file whose weights replace them.
     #[serde(flatten)]
     pub pretrained: PretrainedConfig,
 }
 
-/// The keys of `[init]` that name the weights of another model.
+/// The keys of `[init]` for the weights of another model.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PretrainedConfig {
-    /// A checkpoint, or another safetensors file whose tensors have the names of parameters.
+    /// A checkpoint, or another safetensors file whose tensors are named like parameters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weights: Option<PathBuf>,
-    /// Names of parameters, or of the modules that they belong to, which are not taken from it.
+    /// Names of parameters, or of modules with them, that are not read from the file.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skip: Vec<String>,
 }
 
 impl PretrainedConfig {
-    /// Whether a parameter keeps its drawn values: its name, or a module of it, is in `skip`.
+    /// Returns true if a parameter, or a module with it, is in `skip`.
     pub fn is_skipped(&self, parameter: &str) -> bool {
         self.skip.iter().any(|name| covers(name, parameter))
     }
 }
 
-/// Whether `name` is a parameter's, or that of a module around it.
+/// Returns true if `name` is the parameter or a module that contains it.
 pub(crate) fn covers(name: &str, parameter: &str) -> bool {
     parameter.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
@@ -50,7 +50,7 @@ impl<'de> Deserialize<'de> for InitConfig {
 }
 
 impl InitConfig {
-    /// Whether no key is set.
+    /// Returns true if no key is set.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
@@ -66,20 +66,22 @@ impl InitConfig {
     }
 }
 
-/// The law of the first weights, each from its own stream.
+/// The kind of random initialization, with a separate random stream for each parameter.
 ///
-/// A matrix of D inputs starts uniform in ±1/√D, those of an LSTM of width H in ±1/√H, embeddings
-/// normal with deviation 1.
+/// A matrix with D inputs is uniform within ±1/√D, those of an LSTM of width H within ±1/√H,
+/// embeddings are normal with standard deviation 1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, tag = "kind", rename_all = "lowercase")]
 pub enum InitKind {
-    /// Biases start at 0, those of forget gates at 1.
+    /// Biases are 0, those of forget gates 1.
     Plain {},
-    /// As MLPerf Training's RNN-T: biases start as their matrices do; then forget gates' input
-    /// biases are set to 1 and their hidden biases multiplied by `hidden_bias_scale`; then all
-    /// weights and biases of LSTMs by `scale`.
+    /// The initialization of MLPerf Training's RNN-T.
+    ///
+    /// Biases are drawn like their matrices; then forget gates' input biases are set to 1 and their
+    /// hidden biases multiplied by `hidden_bias_scale`; then all weights and biases of LSTMs by
+    /// `scale`.
     Mlperf {
-        /// Factor of everything in LSTMs.
+        /// Factor of all weights and biases of LSTMs.
         #[serde(default = "half")]
         scale: f64,
         /// Factor of the forget gates' hidden biases.

@@ -1,4 +1,4 @@
-//! Options of the losses of a model: from `[loss]` to lattice, loss and search.
+//! Options of a model's losses: the keys of `[loss]` for all kinds.
 use std::{fmt, str::FromStr};
 
 use rnnt_loss::{Activation, Options, Pruning, Scales, Tokens, Topology};
@@ -9,13 +9,13 @@ use super::loss::LossKind;
 use super::{LossTerms, ModelConfig, table};
 use crate::{Error as ModelError, Result as ModelResult, bytes};
 
-/// `[loss]`
+/// `[loss]`: the loss.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct LossConfig {
     /// The keys that all kinds share.
     #[serde(flatten)]
     pub options: LossOptions,
-    /// The kind of transducer.
+    /// The kind of loss.
     #[serde(flatten)]
     pub kind: LossKind,
 }
@@ -31,22 +31,21 @@ impl<'de> Deserialize<'de> for LossConfig {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LossOptions {
-    /// What the loss may hold beside its arguments and results: bytes such as `"64MiB"`,
-    /// `"recompute"` or `"unlimited"`.
+    /// Memory budget of the loss: bytes such as `"64MiB"`, `"recompute"` or `"unlimited"`.
     #[serde(deserialize_with = "read", serialize_with = "write")]
     pub budget: LossBudget,
-    /// Share of each utterance's occupancy whose sites are left out of the gradient; 0 = exact.
+    /// Fraction of each utterance's occupancy whose sites are skipped in the gradient; 0 is exact.
     pub skip: f64,
-    /// Largest element of the gradient of one utterance's scores, either way.
+    /// Largest absolute value of the gradient of one utterance's scores.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clamp: Option<f64>,
-    /// What the joint network does to its sum, in training and in decoding.
+    /// The nonlinearity of the joint network, in training and in decoding.
     pub activation: ActivationKind,
 }
 
 impl LossOptions {
-    /// For the loss; what these keys do not say is as in `others`.
-    pub(crate) fn options(self, others: Options) -> Options {
+    /// Returns options of the loss, with all other values from `base`.
+    pub(crate) fn options(self, base: Options) -> Options {
         let LossOptions { budget, skip, clamp, activation } = self;
         Options {
             budget: budget.bytes,
@@ -54,12 +53,12 @@ impl LossOptions {
             skip,
             clamp,
             activation: activation.activation(),
-            ..others
+            ..base
         }
     }
 }
 
-/// Memory of a loss: `budget` of `[loss]`.
+/// The memory budget of a loss: `budget` of `[loss]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LossBudget {
     /// [`Options::budget`](rnnt_loss::Options::budget)
@@ -82,7 +81,7 @@ impl Default for LossBudget {
 impl FromStr for LossBudget {
     type Err = String;
 
-    /// Reads `recompute`, `unlimited`, or what [`bytes::parse`] reads.
+    /// Parses `recompute`, `unlimited`, or a byte count as [`bytes::parse`] does.
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "recompute" => Ok(Self::RECOMPUTE),
@@ -104,19 +103,19 @@ impl fmt::Display for LossBudget {
     }
 }
 
-/// Nonlinearity of the joint.
+/// The nonlinearity of the joint network.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ActivationKind {
-    /// Hyperbolic tangent.
+    /// tanh
     #[default]
     Tanh,
-    /// Positive part.
+    /// ReLU
     Relu,
 }
 
 impl ActivationKind {
-    /// For the loss and the search.
+    /// Returns the option of the loss and the search.
     pub(crate) fn activation(self) -> Activation {
         match self {
             Self::Tanh => Activation::Tanh,
@@ -135,11 +134,10 @@ fn write<S: Serializer>(budget: &LossBudget, serializer: S) -> Result<S::Ok, S::
 }
 
 impl ModelConfig {
-    /// The moves of the lattice and of the search: those of blank and label, and what the loss adds
-    /// to them.
+    /// Returns the arcs of lattice and search: those of blank and label, and of the loss.
     ///
     /// # Errors
-    /// Durations that no topology has; [`ModelConfig::check`] finds them first.
+    /// Durations that the topology does not support, which [`ModelConfig::check`] reports first;
     /// [`crate::Error::RecipeValue`] for a recognition lattice.
     pub fn topology(&self) -> ModelResult<Topology> {
         let topology = match &self.loss.kind {
@@ -151,13 +149,13 @@ impl ModelConfig {
         Ok(topology.map_err(rnnt_loss::Error::from)?)
     }
 
-    /// Options of the loss.
+    /// Returns the options of the loss.
     ///
     /// # Errors
     /// As [`ModelConfig::topology`].
     pub fn loss_options(&self) -> ModelResult<Options> {
         let LossTerms { fastemit, delay_penalty, label_smoothing, z_loss, .. } = self.terms;
-        let loss = self.kind()?;
+        let loss = self.loss_kind()?;
         Ok(Options {
             loss,
             fastemit,
@@ -168,7 +166,7 @@ impl ModelConfig {
         })
     }
 
-    fn kind(&self) -> ModelResult<rnnt_loss::Loss> {
+    fn loss_kind(&self) -> ModelResult<rnnt_loss::Loss> {
         let topology = self.topology()?;
         Ok(match self.loss.kind {
             LossKind::Rnnt { factored_blank } => {
@@ -187,7 +185,7 @@ impl ModelConfig {
         })
     }
 
-    /// Options of the auxiliary CTC loss, which is not regularised.
+    /// Returns the options of the auxiliary CTC loss, which is not regularized.
     pub(crate) fn ctc_options(&self) -> Options {
         let (precision, budget) = (self.terms.precision.precision(), self.loss.options.budget);
         Options {
@@ -198,7 +196,7 @@ impl ModelConfig {
         }
     }
 
-    /// Factors of both losses of pruned training at a step of the run.
+    /// Returns the factors of both losses of pruned training at a step of the run.
     pub(crate) fn scales(&self, step: u64) -> Scales {
         let LossKind::Pruned { simple_scale, warm_steps, .. } = self.loss.kind else {
             return Scales::default();

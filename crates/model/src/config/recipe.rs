@@ -1,11 +1,11 @@
-//! The parts of a recipe that describe a model.
+//! The sections of a recipe that describe a model.
 use std::path::Path;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use speech::FeatureConfig;
 
 use super::init::{InitConfig, InitKind};
-use super::loss_options::Loss;
+use super::loss_options::LossConfig;
 use super::terms::LossTerms;
 use super::{JointConfig, ModelConfig, table};
 use crate::Result;
@@ -13,10 +13,10 @@ use crate::encoders::EncoderKind;
 use crate::input::{InputConfig, RowsConfig};
 use crate::predictors::PredictorKind;
 
-/// `[encoder]`: how rows are made, and what encodes them.
+/// `[encoder]`: the encoder and its input rows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EncoderConfig {
-    /// Neighbouring frames that become one input row, and frames from one input row to the next.
+    /// The input rows, from one or more frames each.
     #[serde(flatten)]
     pub rows: RowsConfig,
     /// The encoder.
@@ -49,7 +49,7 @@ struct ModelRecipe {
     training: ObjectiveTerms,
 }
 
-/// The keys of `[training]` that belong to the objective.
+/// The keys of `[training]` for the objective.
 struct ObjectiveTerms(LossTerms);
 
 impl<'de> Deserialize<'de> for ObjectiveTerms {
@@ -61,11 +61,12 @@ impl<'de> Deserialize<'de> for ObjectiveTerms {
 }
 
 impl ModelConfig {
-    /// Reads the model of a recipe's text; `path` is for messages only. Keys that do not describe a
-    /// model are ignored.
+    /// Reads the model of a recipe's text; `path` is used in messages only.
+    ///
+    /// Keys that do not describe a model are ignored.
     ///
     /// # Errors
-    /// [`crate::Error::RecipeSyntax`] for bad TOML or a missing key, and those of
+    /// [`crate::Error::RecipeSyntax`] for invalid TOML or a missing key, and those of
     /// [`ModelConfig::check`].
     pub fn from_recipe(text: &str, path: &Path) -> Result<Self> {
         let recipe: ModelRecipe =

@@ -101,7 +101,8 @@ proptest! {
     }
 }
 
-/// Asserts that utterances of such lengths, cut in this way and encoded with whom the seed says, have the bits of the whole.
+/// Asserts that utterances of such lengths, cut in this way and encoded with whom the seed says,
+/// have the bits of the whole.
 fn in_pieces(
     encoder: &dyn Encoder,
     stream: &dyn EncoderStream,
@@ -129,7 +130,11 @@ fn in_pieces(
             .iter_mut()
             .map(|(b, state)| {
                 let ends = &left[*b];
-                EncoderChunk { state, rows: &utterances[*b][ends[0] * d..ends[1] * d], last: ends.len() == 2 }
+                EncoderChunk {
+                    state,
+                    rows: &utterances[*b][ends[0] * d..ends[1] * d],
+                    is_last: ends.len() == 2,
+                }
             })
             .collect();
         let rows = stream.step(&mut pieces).unwrap();
@@ -166,7 +171,9 @@ fn states_are_plain_values_that_are_checked() {
     let mut state = stream.start();
     let names: Vec<&str> = state.values.keys().map(String::as_str).collect();
     assert_eq!(names, ["layers.0.c", "layers.0.h", "layers.1.c", "layers.1.h", "reduction.rows"]);
-    stream.step(&mut [EncoderChunk { state: &mut state, rows: &random(16, 1, 1.0), last: false }]).unwrap();
+    stream
+        .step(&mut [EncoderChunk { state: &mut state, rows: &random(16, 1, 1.0), is_last: false }])
+        .unwrap();
     assert_eq!(state.values["reduction.rows"].len(), 9);
     let text = serde_json::to_string(&state).unwrap();
     assert_eq!(serde_json::from_str::<EncoderState>(&text).unwrap(), state);
@@ -196,8 +203,8 @@ fn states_are_plain_values_that_are_checked() {
         damage(&mut damaged);
         let rows = random(4, 2, 1.0);
         let pieces = &mut [
-            EncoderChunk { state: &mut fine, rows: &rows, last: false },
-            EncoderChunk { state: &mut damaged, rows: &rows, last: false },
+            EncoderChunk { state: &mut fine, rows: &rows, is_last: false },
+            EncoderChunk { state: &mut damaged, rows: &rows, is_last: false },
         ];
         let error = stream.step(pieces).unwrap_err().to_string();
         assert!(error.starts_with(message), "{error}");
@@ -205,7 +212,7 @@ fn states_are_plain_values_that_are_checked() {
     }
     for rows in [&[1.0, 2.0, 3.0][..], &[1.0, f32::NAN, 0.0, 0.0]] {
         let before = state.clone();
-        let error = stream.step(&mut [EncoderChunk { state: &mut state, rows, last: true }]).unwrap_err();
+        let error = stream.step(&mut [EncoderChunk { state: &mut state, rows, is_last: true }]).unwrap_err();
         assert!(error.to_string().starts_with("rows: expected"), "{error}");
         assert_eq!(state, before);
     }
@@ -262,7 +269,7 @@ fn only_chunks_are_a_stream_and_its_states_are_plain_values_that_are_checked() {
     assert_eq!(names[4..], ["subsampling.0", "subsampling.1", "waiting"]);
     let rows = random(30 * BINS, 1, 1.0);
     // 7 rows are complete, of which 6 are chunks.
-    let out = stream.step(&mut [EncoderChunk { state: &mut state, rows: &rows, last: false }]).unwrap();
+    let out = stream.step(&mut [EncoderChunk { state: &mut state, rows: &rows, is_last: false }]).unwrap();
     assert_eq!(out[0].len(), 6 * 12);
     assert_eq!((state.values["layers.1.keys"].len(), state.values["layers.1.tail"].len()), (48, 24));
     assert_eq!(state.values["waiting"].len(), 12);
@@ -277,7 +284,7 @@ fn only_chunks_are_a_stream_and_its_states_are_plain_values_that_are_checked() {
         let mut damaged = state.clone();
         damaged.values.get_mut(name).unwrap().resize(count, 0.0);
         let error =
-            stream.step(&mut [EncoderChunk { state: &mut damaged, rows: &rows, last: true }]).unwrap_err();
+            stream.step(&mut [EncoderChunk { state: &mut damaged, rows: &rows, is_last: true }]).unwrap_err();
         assert_eq!(error.to_string(), message);
     }
 }
