@@ -45,7 +45,7 @@ impl ProcessGroup {
     }
 }
 
-/// Selects the error that all ranks return from the reports of all ranks.
+/// Selects the error that all ranks return from their reports.
 ///
 /// Returns this rank's result if no rank has sent a report.
 ///

@@ -1,4 +1,4 @@
-//! The communicator interface, with an all-reduce that adds terms in the order of the ranks.
+//! The communicator interface, with an all-reduce in a fixed order.
 //!
 //! ```text
 //! values     cut into R blocks                              on rank r
@@ -7,10 +7,10 @@
 //! all-gather the sums of all blocks                         on all ranks
 //! ```
 //! A ring or a tree adds in its own order, and an MPI library may choose another algorithm for
-//! another length. Here a sum has the same bits whatever else is summed, and however values are
-//! divided into blocks. Each rank sends and receives `2 (R - 1) / R` times its values, as in a
-//! ring; no all-reduce sends less (Patarasuk and Yuan 2009, *Bandwidth optimal all-reduce
-//! algorithms*).
+//! another length. Here a sum has the same bits for any division into
+//! blocks, and with any other values in them. Each rank sends and receives `2 (R - 1) / R` times
+//! its values, as in a ring; no all-reduce sends less (Patarasuk and Yuan 2009, *Bandwidth optimal
+//! all-reduce algorithms*).
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -29,7 +29,9 @@ pub trait Communicator {
     /// Returns the number of processes.
     fn size(&self) -> usize;
 
-    /// Sends block `r` of `send` to rank `r`, and receives one block from each rank.
+    /// Sends one block to each rank, and receives one from each.
+    ///
+    /// Block `r` of `send` is sent to rank `r`.
     ///
     /// Block `r` of `receive` is the block that rank `r` sent to this rank.
     ///
@@ -43,7 +45,7 @@ pub trait Communicator {
     /// `receive` is `size` times as long as `send`, which has the same length on all ranks.
     fn all_gather(&mut self, send: &[u8], receive: &mut [u8]);
 
-    /// Shares a flag that is true while a thread waits for a call.
+    /// Shares a flag that is true while a thread waits.
     ///
     /// While it is false, a call may leave its core to other threads.
     fn set_waiting_flag(&mut self, _is_waiting: Arc<AtomicBool>) {}
@@ -57,7 +59,7 @@ pub trait Communicator {
         self.all_gather(&[0], &mut vec![0; size]);
     }
 
-    /// Receives the bytes of all ranks, of any lengths, in the order of the ranks.
+    /// Receives bytes of any lengths from all ranks, in their order.
     fn all_gather_bytes(&mut self, mut bytes: Vec<u8>) -> Vec<Vec<u8>> {
         let size = self.size();
         let mut lengths = vec![0; size * size_of::<u64>()];
@@ -77,7 +79,7 @@ pub trait Communicator {
             .collect()
     }
 
-    /// Replaces values by their sums over all ranks, added in the order of the ranks.
+    /// Adds values over all ranks, in the order of the ranks.
     ///
     /// The vector grows for the call to a multiple of the number of ranks.
     ///

@@ -64,7 +64,7 @@ pub enum Error {
         /// What is wrong with its value.
         message: String,
     },
-    /// The sender of the terms of a sum ended before the last term.
+    /// The sender of a sum's terms ended before the last term.
     #[error("all-reduce: expected {expected} terms, found {found}")]
     MissingTerms {
         /// Terms of the sum.

@@ -48,7 +48,7 @@ impl MpiCommunicator {
         (granted >= Threading::Funneled).then(start)
     }
 
-    /// Reports ranks that do not take part in a call that this rank waits in.
+    /// Reports ranks that do not take part in this rank's call.
     ///
     /// Reports follow after a minute, two, four, and after `limit`. All ranks must call this
     /// method, as each replies to the queries of the others. The time starts anew with each
@@ -61,7 +61,7 @@ impl MpiCommunicator {
         self.monitor = Some(Monitor::new(limit, report));
     }
 
-    /// Returns the number of processes on the cores of this one, itself included.
+    /// Returns the number of processes on the cores of this process.
     pub fn processes_on_same_cores(&mut self) -> usize {
         let own = [watch::machine().unwrap_or(0), watch::allowed_cores()];
         self.gather_pairs(own).into_iter().filter(|other| *other == own).count()

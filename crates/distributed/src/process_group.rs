@@ -36,7 +36,9 @@ impl ProcessGroup {
         Self::new(ThreadCommunicator::single(), TransferFormat::F32)
     }
 
-    /// Creates a group over a communicator, with the number format of its all-reduces.
+    /// Creates a group over a communicator.
+    ///
+    /// `transfer` is the number format of its all-reduces.
     ///
     /// # Panics
     /// If no thread can be started.
@@ -44,7 +46,9 @@ impl ProcessGroup {
         Self::connect(|| Some(communicator), transfer).expect("a thread can be started")
     }
 
-    /// Creates a group over the communicator that `connect` creates in its own thread.
+    /// Creates a group over the communicator that `connect` creates.
+    ///
+    /// `connect` runs in the communicator's own thread.
     ///
     /// Returns none if `connect` does.
     pub fn connect<C: Communicator>(
@@ -164,7 +168,7 @@ struct BucketedSum<'a> {
 }
 
 impl BucketedSum<'_> {
-    /// Adds each term as soon as it and all terms before it have arrived.
+    /// Adds each term once all terms before it have arrived.
     fn run<T, E: std::error::Error + Send + Sync + 'static>(
         mut self,
         terms: Receiver<(usize, T)>,

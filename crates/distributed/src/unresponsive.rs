@@ -23,7 +23,7 @@ const FIRST_REPORT: Duration = Duration::from_secs(60);
 const QUERY: i32 = 1;
 const REPLY: i32 = 2;
 
-/// Ranks that do not take part in a call that this rank waits in.
+/// Ranks that do not take part in a call of this rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnresponsiveRanks {
     /// Their ranks.

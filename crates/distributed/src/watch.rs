@@ -10,13 +10,15 @@ use std::time::Duration;
 /// Time between two checks of the other processes.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// A thread that checks whether other processes still run, until it is stopped.
+/// A thread that checks other processes until it is stopped.
 pub struct ProcessWatch {
     is_running: Arc<AtomicBool>,
 }
 
 impl ProcessWatch {
-    /// Starts a thread that calls `lost(rank, is_first)` for the first process that has ended.
+    /// Starts a thread that reports the first process that has ended.
+    ///
+    /// The report is a call of `lost(rank, is_first)`.
     ///
     /// `is_first` is true on the lowest of the remaining ranks.
     pub(crate) fn start(
@@ -68,7 +70,7 @@ fn hash(text: &str) -> u64 {
     hasher.finish()
 }
 
-/// Returns true if a process does not exist, or has ended and was not waited for.
+/// Returns true if a process does not exist or is a zombie.
 fn is_gone(process: u64) -> bool {
     match fs::read_to_string(format!("/proc/{process}/stat")) {
         Err(error) => error.kind() == ErrorKind::NotFound,

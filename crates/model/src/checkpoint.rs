@@ -50,7 +50,7 @@ pub struct Progress {
     pub batch: u64,
     /// Optimizer steps of the whole run.
     pub step: u64,
-    /// Best dev error rate so far, as bits, so that it is not rounded.
+    /// Best dev error rate so far, as bits, without rounding.
     pub best: Option<u64>,
     /// Sums over the finished batches of the epoch, as bits.
     ///
@@ -61,7 +61,7 @@ pub struct Progress {
     pub simple: u64,
     /// Utterances of the epoch without a path, which are omitted.
     pub skipped: u64,
-    /// Batches of the epoch that were skipped because their loss or gradient was not finite.
+    /// Batches of the epoch that were skipped as not finite.
     ///
     /// They do not count as optimizer steps.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -104,7 +104,7 @@ pub struct Checkpoint {
     pub weights: Values,
     /// Their moving average.
     pub average: Option<Values>,
-    /// The optimizer's state of each parameter, such as its `first` and `second` moments.
+    /// The optimizer's state of each parameter, such as `first` moments.
     pub optimizer_state: BTreeMap<String, Values>,
     /// The fingerprint of the data; none in older files.
     pub data: Option<DataFingerprint>,
@@ -123,7 +123,9 @@ pub(crate) struct Header {
     pub progress: Progress,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<DataFingerprint>,
-    /// Eight hexadecimal digits for each tensor by name, and for the other fields under "".
+    /// The CRC-32 of each tensor by name.
+    ///
+    /// That of the other fields has the name "".
     #[serde(default)]
     pub checksums: BTreeMap<String, String>,
 }
@@ -201,10 +203,10 @@ impl Checkpoint {
         let version = fields["version"].as_u64().filter(|_| fields["format"] == FORMAT);
         if !version.is_some_and(|version| (u64::from(OLDEST_VERSION)..=u64::from(VERSION)).contains(&version))
         {
-            let found = format!("format {}, version {}", fields["format"], fields["version"]);
+            let formats = format!("format {}, version {}", fields["format"], fields["version"]);
             let older = version.is_some_and(|version| version < u64::from(OLDEST_VERSION));
             let hint = if older { ", whose parameters have other names; train the model again" } else { "" };
-            return Err(wrong(&format!("format \"{FORMAT}\", version {VERSION}"), found + hint));
+            return Err(wrong(&format!("format \"{FORMAT}\", version {VERSION}"), formats + hint));
         }
         let header: Header = serde_json::from_value(fields)
             .map_err(|error| wrong("metadata with recipe, tokenizer and progress", error.to_string()))?;
@@ -321,9 +323,10 @@ impl Checkpoint {
             }
         }
         for (name, shape) in expected {
-            if self.shapes[name] != *shape {
-                let found = format!("{:?}", self.shapes[name]);
-                return Err(Error::checkpoint(path, format!("{name} of shape {shape:?}"), found));
+            let actual = &self.shapes[name];
+            if actual != shape {
+                let expected = format!("{name} of shape {shape:?}");
+                return Err(Error::checkpoint(path, expected, format!("{actual:?}")));
             }
         }
         Ok(())

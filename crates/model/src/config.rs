@@ -35,7 +35,7 @@ pub use terms::{LossTerms, PrecisionKind};
 /// use model::{Model, ModelConfig};
 ///
 /// let encoder = LstmEncoderConfig { layers: 2, hidden: 32, ..LstmEncoderConfig::default() };
-/// let predictor = StatelessPredictorConfig { embedding: 16, context: 2, ..StatelessPredictorConfig::default() };
+/// let predictor = StatelessPredictorConfig { embedding: 16, context: 2, dropout: 0.0 };
 /// let config = ModelConfig {
 ///     predictor: Some(PredictorKind::Stateless(predictor)),
 ///     ..ModelConfig::new(EncoderKind::Lstm(encoder), JointConfig { width: 48, dropout: 0.0 })

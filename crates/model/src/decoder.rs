@@ -18,8 +18,7 @@ impl Model {
         self.output.transducer()?.layers.encoder.packed("joint.encoder")
     }
 
-    /// Copies predictor, joint and head with their current weights, for the searches of
-    /// [`decoding`].
+    /// Copies predictor and joint network for the searches of [`decoding`].
     ///
     /// Searches take projected frames, as [`Model::encode`] returns.
     ///

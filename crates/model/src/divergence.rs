@@ -1,4 +1,4 @@
-//! Errors of a loss that mean that the numbers of a run have diverged.
+//! Errors of a loss that mean divergence.
 use crate::Error;
 
 /// A quantity that is no longer finite.
@@ -80,8 +80,8 @@ mod tests {
             (LossError::Lattice(overflow), infinite("loss", f64::NEG_INFINITY)),
             (LossError::Loss { utterance: 0, found: f64::NEG_INFINITY }, infinite("loss", f64::NEG_INFINITY)),
         ] {
-            let found = Error::from(error).divergence().map(|divergence| (divergence.what, divergence.found));
-            assert_eq!(found, expected);
+            let divergence = Error::from(error).divergence().map(|d| (d.what, d.found));
+            assert_eq!(divergence, expected);
         }
     }
 

@@ -45,7 +45,7 @@ pub trait Encoder: Send + Sync {
         pass: Option<&mut TrainingPass>,
     ) -> Result<(Tensor, Vec<usize>)>;
 
-    /// Returns an upper bound of the bytes of forward and backward pass of a padded batch.
+    /// Returns an upper bound of the bytes of a batch's passes.
     ///
     /// The batch is `[batch, rows, width]`; input, weights and the gradients of these are not
     /// included. None, the default, if the bytes are not known.

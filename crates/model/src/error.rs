@@ -71,7 +71,7 @@ pub enum Error {
         /// What was found.
         found: String,
     },
-    /// A budget of the loss that is too small for an utterance or a batch.
+    /// A budget that is too small for the loss of an utterance.
     #[error(
         "recipe key loss.budget: expected at least {smallest} bytes, the smallest budget for utterances {}, found {found}",
         format_names(utterances)
@@ -87,7 +87,7 @@ pub enum Error {
     /// Something that needs more memory than is available.
     #[error("{what}: expected at most {}, the available memory, found {}", memory::amount(*available), memory::amount(*bytes))]
     Memory {
-        /// What needs the memory, with the keys or the utterance that determine its size.
+        /// What needs the memory, with the responsible keys or utterance.
         what: String,
         /// Bytes that it needs.
         bytes: usize,

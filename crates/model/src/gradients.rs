@@ -56,7 +56,7 @@ pub struct GradientTerms {
 }
 
 impl GradientTerms {
-    /// Creates the sender and the receiver of terms, in the order of these parameters.
+    /// Creates sender and receiver of terms, in this order of parameters.
     pub fn new(order: &[usize], is_early: bool) -> (Self, Receiver<(usize, Tensor)>) {
         let (sender, receiver) = channel();
         (GradientTerms { order: order.to_vec(), is_early, sender }, receiver)
@@ -80,7 +80,7 @@ impl<'a> GradientSum<'a> {
         GradientSum { parameters, values: Gradients::new(), sent: SentGradients::default() }
     }
 
-    /// Returns hooks for the last pass of a step, if gradients may be sent early.
+    /// Returns hooks for the last pass of a step, if allowed.
     pub fn hooks(&self, terms: &GradientTerms) -> Option<GradientHooks> {
         if !terms.is_early {
             return None;
@@ -153,7 +153,9 @@ impl<'a> GradientSum<'a> {
         &self.sent
     }
 
-    /// Returns true for each parameter with a gradient, in the order of their names.
+    /// Returns true for each parameter with a gradient.
+    ///
+    /// Parameters are in the order of their names.
     pub fn has_gradient(&self) -> Vec<bool> {
         self.parameters.iter().map(|(name, _)| self.values.contains_key(name)).collect()
     }
@@ -178,13 +180,15 @@ struct HookState {
     /// Gradients of the earlier passes of the step.
     earlier: HashMap<TensorId, Tensor>,
     terms: Sender<(usize, Tensor)>,
-    /// Position, parameter, and [`checksum`] of each gradient that was sent, in this order.
+    /// Position, parameter and [`checksum`] of each sent gradient.
     sent: Vec<(usize, TensorId, u64)>,
     is_incomplete: bool,
 }
 
 impl GradientHooks {
-    /// Sends the gradients of one node, which are final if no other node uses the parameters.
+    /// Sends the gradients of one node.
+    ///
+    /// They are final if no other node uses the parameters.
     pub(crate) fn send(&self, parameters: [TensorId; 3], gradients: [&Tensor; 3]) {
         if let Some(state) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             let gradients = parameters.into_iter().zip(gradients);
@@ -192,7 +196,7 @@ impl GradientHooks {
         }
     }
 
-    /// Ends the pass, and compares the gradients that were sent with the final ones.
+    /// Ends the pass, and compares sent with final gradients.
     ///
     /// # Errors
     /// Candle's own errors.

@@ -24,7 +24,9 @@ impl Parameters {
         }
     }
 
-    /// Returns the width of the LSTM of a parameter, and its kind such as `bias_ih`.
+    /// Returns the width of a parameter's LSTM, and its kind.
+    ///
+    /// The kind is, for instance, `bias_ih`.
     fn lstm_parameter<'a>(&self, name: &'a str) -> Option<(usize, &'a str)> {
         let (path, own) = name.rsplit_once('.').map_or(("", name), |(path, own)| (path, own));
         let (kind, layer) = own.split_once("_l")?;

@@ -21,7 +21,7 @@ impl InputConfig {
     }
 }
 
-/// The keys of `[encoder]` for input rows, which all kinds of encoder share.
+/// The keys of `[encoder]` for the input rows of all kinds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RowsConfig {

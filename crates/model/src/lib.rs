@@ -10,7 +10,7 @@
 //! use model::{Model, ModelConfig};
 //!
 //! let encoder = LstmEncoderConfig { layers: 1, hidden: 8, ..LstmEncoderConfig::default() };
-//! let predictor = StatelessPredictorConfig { embedding: 4, context: 2, ..StatelessPredictorConfig::default() };
+//! let predictor = StatelessPredictorConfig { embedding: 4, context: 2, dropout: 0.0 };
 //! let config = ModelConfig {
 //!     predictor: Some(PredictorKind::Stateless(predictor)),
 //!     ..ModelConfig::new(EncoderKind::Lstm(encoder), JointConfig { width: 8, dropout: 0.0 })

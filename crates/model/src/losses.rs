@@ -68,7 +68,7 @@ pub struct Losses {
 }
 
 impl Model {
-    /// Checks that the budget of the loss is large enough for an utterance.
+    /// Checks that the budget of the loss allows an utterance.
     ///
     /// This is less than a step needs: the first pass, the CTC head, and the lists of the other
     /// utterances of a batch are not included.

@@ -108,7 +108,7 @@ pub struct JointRows {
     pub weight: Tensor,
     /// The head's bias `[C]`.
     pub bias: Tensor,
-    /// Weight `[D, H]` and bias `[D]` of the duration head, if the model has one.
+    /// Weight `[D, H]` and bias `[D]` of the duration head.
     pub durations: Option<(Tensor, Tensor)>,
     /// Blanks, lengths and labels.
     pub targets: Targets,
@@ -144,7 +144,7 @@ impl Model {
     pub fn check_memory(config: &ModelConfig, shapes: &Shapes, each: usize) -> Result<()> {
         let size = |shape: &Vec<usize>| shape.iter().fold(size_of::<f32>(), |p, &n| p.saturating_mul(n));
         let bytes = shapes.values().map(size).fold(0, usize::saturating_add).saturating_mul(each);
-        let what = || {
+        let describe = || {
             let largest = shapes.iter().max_by_key(|(_, shape)| size(shape));
             let (name, shape) = largest.map_or(("none", &[][..]), |(name, shape)| (name, shape));
             let (count, width) = (shapes.len(), config.joint.width);
@@ -157,7 +157,7 @@ impl Model {
                  {shape:?}"
             )
         };
-        Error::expect_memory(what, bytes)
+        Error::expect_memory(describe, bytes)
     }
 
     /// Creates a model with a custom encoder and predictor.
@@ -220,7 +220,7 @@ impl Model {
         self.labels as u32
     }
 
-    /// Returns the class ids of the big blanks, and the frames that each advances.
+    /// Returns class ids and numbers of frames of the big blanks.
     pub fn big_blanks(&self) -> Vec<(u32, usize)> {
         (self.blank() + 1..).zip(self.config.loss.kind.big_blanks().iter().copied()).collect()
     }
@@ -273,12 +273,14 @@ impl Model {
         })
     }
 
-    /// Returns true if the model has the head of the auxiliary CTC loss.
+    /// Returns true if the model has a CTC head.
     pub fn has_ctc_head(&self) -> bool {
         self.ctc.is_some()
     }
 
-    /// Computes the log-probabilities `[B, T', L + 1]` of the CTC head, if the model has one.
+    /// Computes the log-probabilities `[B, T', L + 1]` of the CTC head.
+    ///
+    /// None if the model has no such head.
     ///
     /// `encoded` has encoder rows `[B, T', W]`; the blank is class L.
     ///
@@ -289,7 +291,7 @@ impl Model {
         Ok(Some(candle_nn::ops::log_softmax(&head.apply(encoded)?, 2)?))
     }
 
-    /// Computes the inputs of the loss for a padded batch, for external losses.
+    /// Computes the inputs of the loss, for external losses.
     ///
     /// # Shapes
     /// `x [B, T, D]`, D = mels · stack; `lengths` has B entries of at most T; `labels` has B

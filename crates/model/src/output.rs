@@ -89,7 +89,9 @@ pub(crate) fn lattice(
     Ok(OutputModel::Lattice(Box::new(Gnat::new(Arc::new(context), gnat.alignment()?, weights, options)?)))
 }
 
-/// Padded labels and lengths of a batch for a lattice, whose labels are 1 .. V.
+/// Padded labels and lengths of a batch for a lattice.
+///
+/// Labels are 1 .. V.
 pub(crate) struct LatticeBatch {
     num_frames: Tensor,
     labels: Tensor,

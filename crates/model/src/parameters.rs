@@ -116,10 +116,10 @@ impl Parameters {
     /// then.
     pub fn set(&self, values: &BTreeMap<String, Vec<f32>>) -> Result<()> {
         for (name, variable) in &self.variables {
-            let found = values.get(name).map(Vec::len);
-            if found != Some(variable.elem_count()) {
-                let found = found.map_or("none".into(), |count| format!("{count} values"));
-                return Err(Error::shape(name, format!("{} values", variable.elem_count()), found));
+            let count = values.get(name).map(Vec::len);
+            if count != Some(variable.elem_count()) {
+                let found_count = count.map_or("none".into(), |count| format!("{count} values"));
+                return Err(Error::shape(name, format!("{} values", variable.elem_count()), found_count));
             }
         }
         for (name, variable) in &self.variables {

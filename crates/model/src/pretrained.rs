@@ -50,7 +50,9 @@ struct WeightFile {
 }
 
 impl Pretrained {
-    /// Reads the weights of a configuration, if it names a file, and reports which match.
+    /// Reads a configuration's weights, and reports which match.
+    ///
+    /// None if it names no file.
     ///
     /// # Errors
     /// [`Error::Pretrained`] for a shape that does not match, an unknown name in `init.skip`,
@@ -143,9 +145,9 @@ impl NameMatches {
         }
         if names.matched.is_empty() {
             let example = names.missing.first().or(names.skipped.first()).map_or("", String::as_str);
-            let found =
+            let unused =
                 names.unused.first().map_or("none".to_owned(), |name| format!("names such as {name:?}"));
-            return Err(wrong(format!("at least one parameter of this model, such as {example:?}"), found));
+            return Err(wrong(format!("at least one parameter of this model, such as {example:?}"), unused));
         }
         Ok(names)
     }
@@ -163,7 +165,9 @@ impl NameMatches {
     }
 }
 
-/// Reads the weights of a checkpoint, and compares its tokens and features with the model's.
+/// Reads the weights of a checkpoint.
+///
+/// Its tokens and features are compared with the model's.
 fn from_checkpoint(
     path: &Path,
     model: &ModelConfig,
@@ -226,7 +230,7 @@ fn input_warning(model: &ModelConfig, other: &ModelConfig) -> Option<String> {
     Some(format!("other input features: found {difference}"))
 }
 
-/// Reads the tensors of a file that is not a checkpoint, by their names.
+/// Reads the tensors of another safetensors file, by name.
 fn from_tensors(path: &Path) -> Result<WeightFile> {
     let wrong =
         |expected: String, found: String| Error::Pretrained { path: path.to_owned(), expected, found };

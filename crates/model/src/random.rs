@@ -1,4 +1,4 @@
-//! Random streams by name, which do not depend on the order of their use.
+//! Random streams by name, in any order.
 //!
 //! A run can start anywhere with the same numbers. Each parameter has a separate stream, so that a
 //! new parameter does not change the others.
@@ -39,7 +39,7 @@ pub fn stream(seed: u64, purpose: Purpose, a: u64, b: u64) -> ChaCha8Rng {
     ChaCha8Rng::from_seed(key)
 }
 
-/// Computes FNV-1a over the bytes of a name, which is the same on all platforms.
+/// Computes FNV-1a of a name, the same on all platforms.
 pub fn hash(name: &str) -> u64 {
     name.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))

@@ -25,7 +25,7 @@ pub struct TrainingPass {
 }
 
 impl TrainingPass {
-    /// Creates a pass over utterances, given by their indices in the training set.
+    /// Creates a pass over utterances, by index in the training set.
     pub fn new(seed: u64, epoch: u64, utterances: &[u64]) -> Self {
         TrainingPass { seed, epoch, utterances: utterances.to_vec(), used: 0, hooks: None }
     }
@@ -99,12 +99,12 @@ impl TrainingPass {
         debug_assert_eq!(values.len(), self.utterances.len());
         let mut bytes = vec![0; values.iter().sum()];
         let mut rest = &mut bytes[..];
-        let mut each: Vec<(u64, &mut [u8])> = (self.utterances.iter().zip(values))
+        let mut parts: Vec<(u64, &mut [u8])> = (self.utterances.iter().zip(values))
             .map(|(&utterance, &count)| {
                 (utterance, rest.split_off_mut(..count).expect("values of all utterances"))
             })
             .collect();
-        par_for(items_mut(&mut each), |_, (utterance, bytes)| {
+        par_for(items_mut(&mut parts), |_, (utterance, bytes)| {
             let counter = (*utterance << 16) | self.used;
             stream(self.seed, Purpose::Dropout, self.epoch, counter).fill_bytes(bytes);
         });
@@ -113,7 +113,7 @@ impl TrainingPass {
     }
 }
 
-/// A dropout mask, which keeps elements whose byte is at least the threshold.
+/// A dropout mask, which keeps bytes of at least the threshold.
 pub(crate) struct DropoutMask {
     bytes: Vec<u8>,
     threshold: u16,
@@ -176,11 +176,11 @@ mod tests {
 
     #[test]
     fn the_mask_of_an_utterance_does_not_depend_on_its_batch() {
-        let ones = |rows| Tensor::ones((rows, 50, 4), DType::F32, &Device::Cpu).unwrap();
+        let tensor = |rows| Tensor::ones((rows, 50, 4), DType::F32, &Device::Cpu).unwrap();
         let masks = |utterances: &[u64]| {
             let mut pass = TrainingPass::new(7, 1, utterances);
             let [first, second] = [0.5, 0.25]
-                .map(|rate| pass.apply(&ones(utterances.len()), rate).unwrap().to_vec3::<f32>().unwrap());
+                .map(|rate| pass.apply(&tensor(utterances.len()), rate).unwrap().to_vec3::<f32>().unwrap());
             (first, second, pass.seed())
         };
         let (all, all_second, seed) = masks(&[3, 9, 4]);
@@ -195,7 +195,7 @@ mod tests {
         let rows = Tensor::ones((70, 4), DType::F32, &Device::Cpu).unwrap();
         let rows = TrainingPass::new(7, 1, &[9, 2, 4]).apply_ragged(&rows, &ragged, 0.5).unwrap();
         assert_eq!(rows.to_vec2::<f32>().unwrap(), [&all[1][..20], &all[2]].concat());
-        let error = TrainingPass::new(7, 1, &[1, 2]).apply(&ones(3), 0.5).unwrap_err().to_string();
+        let error = TrainingPass::new(7, 1, &[1, 2]).apply(&tensor(3), 0.5).unwrap_err().to_string();
         assert!(error.contains("a first axis of 2 utterances") && error.contains('3'), "{error}");
     }
 

@@ -48,16 +48,16 @@ pub fn average(checkpoints: &[PathBuf], output: &Path) -> Result<AverageReport> 
     let mut average = mean.average.as_ref().map(WeightSums::new);
     let mut progress = mean.progress.clone();
     for path in others {
-        let other = Checkpoint::read(path)?;
-        expect_same_model(path, &other, &mean, &recipe)?;
-        weights.add(&other.weights);
-        if let (Some(sums), Some(values)) = (&mut average, &other.average) {
+        let checkpoint = Checkpoint::read(path)?;
+        expect_same_model(path, &checkpoint, &mean, &recipe)?;
+        weights.add(&checkpoint.weights);
+        if let (Some(sums), Some(values)) = (&mut average, &checkpoint.average) {
             sums.add(values);
         }
-        if other.progress.step > progress.step {
-            progress = other.progress.clone();
+        if checkpoint.progress.step > progress.step {
+            progress = checkpoint.progress.clone();
         }
-        if other.data != mean.data {
+        if checkpoint.data != mean.data {
             mean.data = None;
         }
     }
@@ -76,7 +76,7 @@ pub fn average(checkpoints: &[PathBuf], output: &Path) -> Result<AverageReport> 
     })
 }
 
-/// Selects `count` epoch checkpoints of a run, in the order of the epochs.
+/// Selects `count` epoch checkpoints of a run, in their order.
 ///
 /// These are the last ones, or with `best` those with the lowest error rate on the dev set, by the
 /// metric of the run's recipe; at equal rates, later ones are preferred.
@@ -138,7 +138,7 @@ fn expect_same_model(path: &Path, other: &Checkpoint, first: &Checkpoint, recipe
     }
 }
 
-/// Sums of the values of each parameter, in the order of their names.
+/// Sums of the values of each parameter, in order of names.
 struct WeightSums(Vec<Vec<f64>>);
 
 impl WeightSums {

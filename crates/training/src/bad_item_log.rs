@@ -7,7 +7,7 @@ use recognizer::bad_items::{BadItems, NAMED};
 /// Name of the training set in files and messages.
 pub(crate) const TRAIN: &str = "data.train";
 
-/// The bad items of a run, by set, which are the same in all processes.
+/// The bad items of a run, by set, equal in all processes.
 #[derive(Debug, Default)]
 pub(crate) struct BadItemLog {
     /// All of them, including those of earlier processes of the run.
@@ -28,7 +28,7 @@ pub(crate) struct BadItemLog {
 }
 
 impl BadItemLog {
-    /// Creates the log of a run with the bad items that are already reported.
+    /// Creates the log of a run with bad items already reported.
     pub fn new(sets: BTreeMap<String, BadItems>, utterances: usize, max_bad: f64) -> Self {
         let sets = sets.into_iter().filter(|(_, items)| !items.is_empty()).collect();
         let mut log = BadItemLog { sets, utterances, max_bad, ..BadItemLog::default() };
@@ -38,7 +38,7 @@ impl BadItemLog {
         log
     }
 
-    /// Adds the items of an earlier process of the run to the list only.
+    /// Adds the items of an earlier process to the list only.
     pub fn resume(&mut self, earlier: BTreeMap<String, BadItems>) {
         if let Some(train) = earlier.into_iter().find_map(|(set, items)| (set == TRAIN).then_some(items)) {
             self.list(&train);

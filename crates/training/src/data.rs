@@ -28,10 +28,11 @@ use recognizer::bad_items::{BadItems, LeftOut, LengthMismatch};
 pub struct UtteranceList {
     /// The utterances.
     pub utterances: Vec<Utterance>,
-    /// Samples of shards that cannot be used, which `utterances` does not contain, and recordings
-    /// of another length than in their manifest.
+    /// Unusable samples of shards, and recordings of another length.
+    ///
+    /// `utterances` does not contain the samples.
     pub bad: BadItems,
-    /// One warning for each source with members or lines that are not used.
+    /// One warning for each source that is not used completely.
     pub warnings: Vec<String>,
 }
 
@@ -48,7 +49,7 @@ pub fn read_manifests(set: &str, paths: &[PathBuf]) -> Result<UtteranceList> {
     Ok(UtteranceList { utterances, bad: bad_samples(&corpus), warnings: corpus.warnings().to_vec() })
 }
 
-/// Returns the bad items of a corpus that are known from its shards.
+/// Returns the bad items that are known from a corpus's shards.
 pub(crate) fn bad_samples(corpus: &Corpus) -> BadItems {
     let left_out = |sample: &speech::corpus::BadSample| LeftOut {
         id: sample.key.clone(),

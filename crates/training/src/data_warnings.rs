@@ -46,7 +46,7 @@ pub fn remove_long(
     )
 }
 
-/// Returns a warning about texts without a word that the tokens can spell.
+/// Returns a warning about texts without a word of these tokens.
 pub fn unknown_words(set: &str, utterances: &[Utterance], tokenizer: &Tokenizer) -> Option<String> {
     let is_unknown = |utterance: &&Utterance| {
         let mut words = utterance.text.split_whitespace().peekable();
@@ -66,7 +66,7 @@ const EXAMINED_UTTERANCES: usize = 20;
 /// Largest fraction of values at the floor without a warning.
 const MAX_FLOOR_FRACTION: f64 = 0.5;
 
-/// Returns a warning if most values of a training set are at the floor.
+/// Returns a warning if most values of a set are floored.
 ///
 /// The floor is `floor_db` below a full-scale sine; a value is at the floor if its power is at most
 /// that. Twenty utterances, evenly spread over the list, are examined; recordings that cannot be

@@ -155,7 +155,7 @@ pub enum Error {
         /// The smallest budget of this run in bytes.
         smallest: usize,
     },
-    /// A custom part without a memory plan, in a run with a memory budget.
+    /// A custom part without a memory plan, with a memory budget.
     #[error(
         "memory: expected parts with a memory plan, found {what}, which has none; leave out batch.memory, or implement the plan"
     )]
@@ -214,7 +214,7 @@ impl Error {
         model::Error::shape(argument, expected, found).into()
     }
 
-    /// Returns a closure for `map_err` that adds file and action to a system error.
+    /// Returns a closure for `map_err` that adds file and action.
     pub(crate) fn io(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         move |source| model::Error::io(path, action)(source).into()
     }

@@ -43,7 +43,7 @@ impl SharedError for Error {
         }
     }
 
-    /// Orders errors that end the run before a stop, and a stop before a step that may be skipped.
+    /// Orders fatal errors before a stop, and a stop before skipped steps.
     fn order(report: &ErrorReport) -> usize {
         match report {
             ErrorReport::Other(_) | ErrorReport::Rank { .. } => 0,
@@ -56,8 +56,8 @@ impl SharedError for Error {
         match report {
             ErrorReport::Stopped => Error::Stopped,
             ErrorReport::Diverged { step, what, utterances } => {
-                let what = format!("{what} in rank {rank}").into();
-                Error::Diverged { step, what, found: None, utterances, source: None }
+                let quantity = format!("{what} in rank {rank}").into();
+                Error::Diverged { step, what: quantity, found: None, utterances, source: None }
             }
             ErrorReport::Rank { rank, message } => Error::Rank { rank, message },
             ErrorReport::Other(message) => Error::Rank { rank, message },

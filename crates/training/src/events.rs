@@ -35,7 +35,7 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// Creates the log of a run at a checkpoint, or at its start.
+    /// Creates the log of a run at a checkpoint or its start.
     pub(crate) fn new(progress: &Progress) -> Self {
         Events { since: state(progress), records: Vec::new() }
     }
@@ -112,7 +112,9 @@ fn frame(message: &[u8]) -> Vec<u8> {
     [&length[..], &masked(&length), message, &masked(message)].concat()
 }
 
-/// Computes a masked checksum, as a checksum of data with checksums would be weak.
+/// Computes a masked CRC.
+///
+/// A checksum of data with checksums would be weak.
 fn masked(bytes: &[u8]) -> [u8; 4] {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
 }

@@ -9,7 +9,7 @@ use speech::files::{Destination, is_same_file};
 use crate::run_files::is_file_of_run;
 use crate::{Error, Result};
 
-/// The file of a result, checked to be writable before the result is computed.
+/// The file of a result, checked before the result is computed.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
@@ -119,7 +119,7 @@ mod tests {
             "dev.hypotheses.jsonl",
             "events.out.tfevents.1.x",
         ];
-        let others =
+        let other_names =
             ["report.html", "average.safetensors", "epoch-x.safetensors", "metrics.csv.old", "test.ctm"];
         let outcome = |name: &str| OutputFile::new(&at(name), &[]).map(drop);
         // Such names are valid in a folder without a run.
@@ -130,7 +130,7 @@ mod tests {
                 let error = outcome(name).unwrap_err();
                 assert!(matches!(error, Error::OutputOfRun { .. }), "{name}: {error}");
             }
-            others.iter().for_each(|name| outcome(name).unwrap());
+            other_names.iter().for_each(|name| outcome(name).unwrap());
             fs::remove_file(at(marker)).unwrap();
         }
         fs::write(at("recipe.path"), b"").unwrap();

@@ -50,14 +50,14 @@ impl DataSets<'_> {
             if let Some(at) = (0..old_count.max(utterances.count())).find(differs) {
                 let count = utterances.count();
                 let id = if at < count { Some(utterances.get(at)?.id.clone()) } else { None };
-                let found = match id {
+                let difference = match id {
                     Some(id) if at < old_count => {
                         format!("another utterance, or another text or length, at position {}: {id}", at + 1)
                     }
                     Some(id) => format!("more than its {old_count} utterances: {id}"),
                     None => format!("{count} of its {old_count} utterances"),
                 };
-                return Err(Error::DataChanged { set, found });
+                return Err(Error::DataChanged { set, found: difference });
             }
         }
         Ok(())
@@ -86,7 +86,7 @@ pub(crate) fn describe(utterance: &Utterance) -> String {
 mod tests {
     use super::*;
 
-    /// Reads a manifest in a folder with these ids, after a replacement in its text.
+    /// Reads a manifest with these ids, after a change of its text.
     fn read(folder: &str, ids: &[&str], change: (&str, &str)) -> Vec<Utterance> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("manifest.jsonl");
@@ -115,8 +115,8 @@ mod tests {
             let error = sets.check(&fingerprint).unwrap_err().to_string();
             assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         };
-        let other = read("here", &["a", "b"], ("say b", "no"));
-        expect_error(DataSets { train: &other, ..sets }, ["data.train", "at place 2: b"]);
+        let changed = read("here", &["a", "b"], ("say b", "no"));
+        expect_error(DataSets { train: &changed, ..sets }, ["data.train", "at position 2: b"]);
         let longer = read("here", &["a", "b"], ("1.5", "1.6"));
         expect_error(DataSets { train: &longer, ..sets }, ["data.train", "at position 1: a"]);
         expect_error(DataSets { train: &one, ..sets }, ["data.train", "1 of its 2 utterances"]);

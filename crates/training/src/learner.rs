@@ -3,7 +3,7 @@
 //! A step is three functions, and other ranks take part in the second:
 //!
 //! ```text
-//! gradients   Σ over the batches of the step, weighted as in the mean over all utterances of the step
+//! gradients   Σ over the batches of the step, weighted as in the mean over its utterances
 //! reduce      Σ over ranks, see `reduction.rs`
 //! apply       the optimizer, then the moving average
 //! ```
@@ -27,7 +27,7 @@ use model::checkpoint::Values;
 use model::{Divergence, GradientSum, GradientTerms, Gradients, LossSessions, Losses, Model, TrainingPass};
 use recognizer::bad_items::BadItems;
 
-/// A model with its objective, its optimizer and the average of its weights.
+/// A model, its objective, its optimizer and its moving average.
 pub struct Learner {
     model: Model,
     objective: Box<dyn TrainingObjective>,
@@ -134,8 +134,12 @@ impl Learner {
             (Some(ema), Some(average)) => ema.values.clone_from(average),
             (None, None) => {}
             (_, average) => {
-                let found = if average.is_some() { "one" } else { "none" };
-                return Err(Error::shape("average", "an average exactly if optimiser.ema is above 0", found));
+                let presence = if average.is_some() { "one" } else { "none" };
+                return Err(Error::shape(
+                    "average",
+                    "an average exactly if optimiser.ema is above 0",
+                    presence,
+                ));
             }
         }
         self.model.parameters().set(weights)?;
@@ -293,7 +297,7 @@ impl Learner {
     }
 }
 
-/// The loss that a step minimizes, computed from batches of rows and labels.
+/// The loss that a step minimizes.
 pub trait TrainingObjective: Send + Sync {
     /// Computes the losses of a batch; see [`Losses::mean`].
     ///

@@ -33,13 +33,14 @@ use recognizer::{conversion_warnings, mark_warnings};
 /// that is being written, once as values and once as bytes.
 const COPIES_PER_PARAMETER: usize = 13;
 
-/// The folder of a run, and how the run may start in it.
+/// The folder of a run, and how the run starts in it.
 #[derive(Clone, Copy)]
 pub(crate) struct Origin<'a> {
     pub folder: &'a RunFolder,
     pub start: StartMode,
-    /// True if the number of epochs was given outside of the recipe, and a resumed run may change
-    /// it.
+    /// True if a resumed run may change its number of epochs.
+    ///
+    /// The number was then given outside of the recipe.
     pub has_new_epochs: bool,
 }
 
@@ -221,7 +222,7 @@ impl RunContext {
     }
 }
 
-/// Returns true if a tokenizer of the recipe's kind can encode a text of its training set.
+/// Returns true if the recipe's kind of tokenizer can encode a text.
 fn is_encodable(recipe: &Recipe, text: &str) -> bool {
     let allows_mark = matches!(recipe.tokens.kind, TokenizerKind::Words | TokenizerKind::Characters);
     (allows_mark || !text.contains(MARK)) && find_sentence_mark(strip_sentence_marks(text)).is_none()
@@ -243,8 +244,8 @@ pub fn train_tokenizer(recipe: &Recipe, texts: &[String], observer: &mut dyn Obs
             return Err(error);
         }
         // The utterance of such a text is omitted when its text is encoded.
-        let others: Vec<&str> = texts.iter().copied().filter(|text| is_encodable(recipe, text)).collect();
-        if others.is_empty() { Err(error) } else { Tokenizer::train_with(&options, &others) }
+        let encodable: Vec<&str> = texts.iter().copied().filter(|text| is_encodable(recipe, text)).collect();
+        if encodable.is_empty() { Err(error) } else { Tokenizer::train_with(&options, &encodable) }
     });
     let tokenizer = trained.map_err(|error| setting_error("tokens", error))?;
     for warning in conversion_warnings(TRAIN, texts.iter().copied(), &tokenizer) {
@@ -255,16 +256,18 @@ pub fn train_tokenizer(recipe: &Recipe, texts: &[String], observer: &mut dyn Obs
     }
     if recipe.tokens.special.is_none() && !tokenizer.special().is_empty() {
         let words = tokenizer.special().iter().take(5).map(|word| format!("`{word}`")).collect::<Vec<_>>();
-        let more = if tokenizer.special().len() > words.len() { ", ..." } else { "" };
+        let ellipsis = if tokenizer.special().len() > words.len() { ", ..." } else { "" };
         observer.on_note(&format!(
-            "{TRAIN}: words of the form <...> are one label each: {}{more}; set tokens.special to change this",
+            "{TRAIN}: words of the form <...> are one label each: {}{ellipsis}; set tokens.special to change this",
             words.join(", ")
         ));
     }
     Ok(tokenizer)
 }
 
-/// Reads the checkpoint of a resumed run, which must have the same recipe and the same data.
+/// Reads the checkpoint of a resumed run.
+///
+/// Recipe and data must be the same.
 ///
 /// Only the number of epochs may differ, if it was given outside of the recipe.
 fn resume(
@@ -315,7 +318,7 @@ fn check_epochs(old: u64, epochs: u64, progress: &Progress, has_new_epochs: bool
     Ok(())
 }
 
-/// Checks that the features of all sets and the model in training fit into memory.
+/// Checks that all features and the model fit into memory.
 fn check_memory(
     recipe: &Recipe,
     train: &UnreadSet,
@@ -331,8 +334,8 @@ fn check_memory(
     let seconds = train + others.iter().map(|set| duration(set)).sum::<f64>();
     let frames = seconds * 1000.0 / f64::from(recipe.features.hop_ms);
     let bytes = frames * (recipe.features.mels * size_of::<f32>()) as f64;
-    let what = || format!("features of {:.1} hours of audio in [data]", seconds / 3600.0);
-    model::Error::expect_memory(what, bytes as usize)?;
+    let purpose = || format!("features of {:.1} hours of audio in [data]", seconds / 3600.0);
+    model::Error::expect_memory(purpose, bytes as usize)?;
     let config = recipe.model();
     Ok(Model::check_memory(&config, &Model::shapes(&config, labels)?, COPIES_PER_PARAMETER)?)
 }

@@ -70,7 +70,7 @@ impl std::ops::AddAssign for LossSums {
     }
 }
 
-/// Returns the peak bytes in memory of this process, if the system reports them.
+/// Returns the peak memory of this process in bytes, if available.
 pub fn peak_resident_bytes() -> Option<usize> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

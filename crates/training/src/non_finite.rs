@@ -1,4 +1,4 @@
-//! Steps whose loss or gradient is not finite, and how many of them a run may skip.
+//! Skipping of steps whose loss or gradient is not finite.
 use crate::Error;
 
 /// The policy of `training.skip_nonfinite`.

@@ -37,7 +37,7 @@ pub trait Optimizer: Send {
     /// optimizer does not have.
     fn step(&mut self, parameters: &Parameters, gradients: &Gradients, rate: f64) -> Result<f64>;
 
-    /// Returns the state of all parameters by kind, such as `first` and `second` moments.
+    /// Returns the state of all parameters by kind, such as `first`.
     fn state(&self) -> BTreeMap<String, Cow<'_, Values>>;
 
     /// Restores the state after `steps` steps.
@@ -103,7 +103,7 @@ pub fn norm(gradients: &Gradients) -> Result<f64> {
     Ok(sums.into_iter().sum::<candle_core::Result<f64>>()?.sqrt())
 }
 
-/// Computes Σ x² in f64 with eight interleaved sums, fast and always in the same order.
+/// Computes Σ x² in f64, in a fixed order.
 fn sum_of_squares(values: &[f32]) -> f64 {
     let mut sums = [0.0; 8];
     let chunks = values.chunks_exact(8);
@@ -116,7 +116,9 @@ fn sum_of_squares(values: &[f32]) -> f64 {
     rest + sums.iter().sum::<f64>()
 }
 
-/// Calls `write` with the values of a variable, to update them in place, and of its gradient.
+/// Updates the values of a variable in place.
+///
+/// `write` receives them and those of the gradient.
 ///
 /// # Errors
 /// Values that are not contiguous `f32` on the CPU; a gradient that is the variable itself.

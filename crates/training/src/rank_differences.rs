@@ -15,7 +15,7 @@ use recognizer::bad_items::BadItems;
 /// Characters of a value that a message shows.
 const MAX_SHOWN_CHARACTERS: usize = 100;
 
-/// Name and value of a setting that must be equal in all processes.
+/// Name and value of a setting that all processes must share.
 pub(crate) type SharedSetting<'a> = (&'a str, String);
 
 /// Compares settings with those of rank 0.
@@ -120,8 +120,8 @@ pub(crate) fn expect_equal_data(group: &mut ProcessGroup, data: &DataFingerprint
                 let lists: Vec<String> = group.all_gather(&(*checksums).to_owned())?;
                 let [first, other] = [0, rank].map(|rank| lists[rank].as_bytes().chunks(DIGITS));
                 let position = first.zip(other).position(|(first, other)| first != other).unwrap_or(0) + 1;
-                let found = format!("another utterance, text or length at position {position}");
-                return Err(difference(rank, format!("{set}: expected the utterances"), found));
+                let place = format!("another utterance, text or length at position {position}");
+                return Err(difference(rank, format!("{set}: expected the utterances"), place));
             }
         }
     }

@@ -86,7 +86,9 @@ impl Recipe {
             .map_err(|source| model::Error::Inside { path: path.to_owned(), source: Box::new(source) }.into())
     }
 
-    /// Reads and checks a recipe, with its manifests relative to the current folder.
+    /// Reads and checks a recipe.
+    ///
+    /// Its manifests become relative to the current folder.
     ///
     /// Returns the text as well, for run folders and checkpoints: that of the file or, with
     /// overrides, the resulting recipe without comments.
@@ -123,7 +125,7 @@ impl Recipe {
         Ok((recipe, text))
     }
 
-    /// Returns the first key with another value in another recipe, with both values.
+    /// Returns the first key that differs, with both values.
     ///
     /// Paths of the data, of noise and impulse responses, and of pretrained weights are ignored;
     /// checkpoints have a fingerprint of the data.
@@ -202,12 +204,12 @@ mod tests {
     fn paths_of_the_data_are_ignored_even_if_they_are_not_text() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes/digits.toml");
         let recipe = Recipe::read(&path, None).unwrap().0;
-        let mut other = recipe.clone();
+        let mut changed = recipe.clone();
         let folder = Path::new(OsStr::from_bytes(b"/data/\xff"));
-        other.data.train = vec![folder.join("train.jsonl")];
-        other.data.cache = Some(folder.to_owned());
-        assert_eq!(recipe.difference(&other), None);
-        other.seed += 1;
-        assert!(recipe.difference(&other).unwrap().starts_with("one with seed = "));
+        changed.data.train = vec![folder.join("train.jsonl")];
+        changed.data.cache = Some(folder.to_owned());
+        assert_eq!(recipe.difference(&changed), None);
+        changed.seed += 1;
+        assert!(recipe.difference(&changed).unwrap().starts_with("one with seed = "));
     }
 }

@@ -1,4 +1,4 @@
-//! All-reduce of a step's gradients and losses over the ranks of a run.
+//! All-reduce of a step's gradients and losses.
 //!
 //! ```text
 //! plan of the epoch       the same on all ranks: a function of the seed
@@ -41,7 +41,9 @@ pub(crate) fn shard_step(step: &[Vec<usize>], rank: usize, ranks: usize) -> Vec<
     step.iter().enumerate().map(shard).filter(|shard: &Vec<usize>| !shard.is_empty()).collect()
 }
 
-/// Returns the rank that is much slower than the others, and the ratio of the times.
+/// Returns a rank that is much slower than the others.
+///
+/// The ratio of the times is returned as well.
 ///
 /// It takes 1.5 times the mean of the others, and a second more.
 pub(crate) fn slow_rank(seconds: &[f64]) -> Option<(usize, f64)> {
@@ -62,7 +64,7 @@ pub(crate) struct StepTotals {
 #[derive(Serialize, Deserialize)]
 struct RankStep {
     error: Option<ErrorReport>,
-    /// For each parameter, in the order of their names, true if it has a gradient.
+    /// True for each parameter with a gradient, in order of names.
     has_gradient: Vec<bool>,
     loss_sums: LossSums,
     /// The bad items of its shard.
@@ -84,7 +86,9 @@ pub(crate) struct GradientReduction {
     /// Once a step has shown which gradients are final first, these come first.
     order: Vec<usize>,
     is_order_known: bool,
-    /// True if gradients are sent after the backward pass only, as some were incomplete before.
+    /// True if gradients are sent after the backward pass only.
+    ///
+    /// This is the case once some were incomplete before.
     is_late: bool,
 }
 

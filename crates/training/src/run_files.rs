@@ -9,7 +9,7 @@ use crate::{Error, Result};
 pub const LAST_CHECKPOINT: &str = "last.safetensors";
 /// Files that a run writes before its first step.
 pub(crate) const RECIPE: [&str; 2] = ["recipe.toml", "recipe.path"];
-/// All other files of a run, which it writes once there is a checkpoint.
+/// All other files of a run, written after its first checkpoint.
 pub(crate) const FILES: [&str; 8] = [
     LAST_CHECKPOINT,
     BAD_ITEMS,
@@ -27,7 +27,7 @@ pub(crate) const EPOCH: [&str; 2] = ["epoch-", ".safetensors"];
 /// The file that a training process locks.
 pub(crate) const LOCK: &str = ".lock";
 
-/// Returns true for a file in the folder of a run with a name that the run uses.
+/// Returns true for a file that a run in the folder uses.
 pub(crate) fn is_file_of_run(file: &Path) -> bool {
     let (Some(folder), Some(name)) = (file.parent(), file.file_name()) else { return false };
     let name = name.to_string_lossy();
@@ -57,7 +57,9 @@ pub(crate) fn is_repeated(name: &str, resumed: Option<&Progress>) -> bool {
     }
 }
 
-/// Returns epochs, from 1, and paths of the epoch checkpoints in a folder, in order.
+/// Returns epochs and paths of the epoch checkpoints, in order.
+///
+/// Epochs count from 1.
 ///
 /// # Errors
 /// [`Error::Io`](model::Error::Io) if the folder cannot be read.
@@ -65,7 +67,7 @@ pub(crate) fn epoch_checkpoints(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
     epochs(folder, checkpoint_epoch)
 }
 
-/// Returns epochs and paths of the files in a folder whose names have an epoch.
+/// Returns epochs and paths of files with an epoch in their names.
 pub(crate) fn epochs(folder: &Path, parse_name: impl Fn(&str) -> Option<u64>) -> Result<Vec<(u64, PathBuf)>> {
     let io_error = |error| Error::io(folder, "list the run folder")(error);
     let mut epochs = Vec::new();

@@ -35,7 +35,7 @@ pub enum StartMode {
     /// A folder with a run is an error, unless that run ended before its first checkpoint, and so
     /// is one with a `recipe.toml` that no run has written.
     Fresh,
-    /// From the last checkpoint in the folder, or as [`StartMode::Fresh`] without a run.
+    /// From the last checkpoint, or as [`StartMode::Fresh`] without a run.
     Resume,
     /// As [`StartMode::Resume`], also with other data than those of the checkpoint.
     ResumeChanged,
@@ -93,7 +93,7 @@ impl RunFolder {
         Err(error)
     }
 
-    /// Checks that the files that a run reads or writes are regular files.
+    /// Checks that all files of a run are regular files.
     fn expect_regular_files(&self) -> Result<()> {
         let epochs = epoch_checkpoints(&self.path)?.into_iter().map(|(_, path)| path);
         for file in FILES.iter().chain(&RECIPE).map(|name| self.file(name)).chain(epochs) {
@@ -119,12 +119,12 @@ impl RunFolder {
         Ok(())
     }
 
-    /// Opens the folder for a process that only reads, while another process writes.
+    /// Opens the folder for reading while another process writes.
     pub(crate) fn read_only(path: &Path) -> Self {
         RunFolder { path: path.to_owned(), lock: None, created: Vec::new() }
     }
 
-    /// Removes a folder in which nothing was written, as far as [`Self::new`] has created it.
+    /// Removes what [`Self::new`] has created, in an unused folder.
     pub fn discard(self) {
         if let Some(lock) = self.lock.filter(FileLock::is_new) {
             lock.remove();
@@ -194,7 +194,7 @@ impl RunFolder {
         })
     }
 
-    /// Returns the path of the checkpoint with the best error rate on the dev set.
+    /// Returns the path of the best checkpoint on the dev set.
     pub fn best(&self) -> PathBuf {
         self.file("best.safetensors")
     }
@@ -205,7 +205,7 @@ impl RunFolder {
         self.file(&format!("{start}{epoch}{end}"))
     }
 
-    /// Removes the checkpoints of all epochs but the last `keep` up to this one.
+    /// Removes all but the last `keep` epoch checkpoints up to `epoch`.
     ///
     /// Later ones remain from a killed run, or from before an older checkpoint was restored.
     ///

@@ -1,10 +1,10 @@
-//! Memory plan of a step and of a run, known before the first step.
+//! Memory plan of a run, known before its first step.
 //!
 //! ```text
 //! planned = baseline + (fixed + prefetched + step) · 17/16
-//! fixed   = weights, two moments, average: 4 numbers a weight; two more for gradients: the sum of a
-//!           step, and those of a part of it
-//! step    = upper bound of encoder, predictor, projections and losses of a batch, forward and backward
+//! fixed   = weights, two moments, average: 4 numbers a weight; two more for gradients: the sum of
+//!           a step, and those of a part of it
+//! step    = upper bound of encoder, predictor, projections and losses of a batch, in both passes
 //! ```
 //! The sums are upper bounds by shape only, so that a recipe has the same batches on every machine;
 //! the sixteenth is what an allocator loses between its blocks.
@@ -66,7 +66,7 @@ pub fn check_step_bytes(model: &Model) -> Result<()> {
     Ok(())
 }
 
-/// Returns the bytes that are in use from the first step to the last.
+/// Returns the bytes in use from the first to the last step.
 fn fixed_bytes(model: &Model) -> usize {
     (NUMBERS_PER_WEIGHT + 2) * F * model.parameters().count()
 }
@@ -79,7 +79,7 @@ fn prefetched_bytes(model: &Model, shape: BatchShape) -> usize {
     BATCHES_IN_MEMORY.saturating_mul(batch)
 }
 
-/// Returns an upper bound of the bytes of forward and backward pass of a batch.
+/// Returns an upper bound of the bytes of a batch's passes.
 ///
 /// Not included are weights, their gradients and the input rows.
 pub fn step_bytes(model: &Model, shape: BatchShape) -> usize {
@@ -108,7 +108,9 @@ pub fn step_bytes(model: &Model, shape: BatchShape) -> usize {
         .fold(0, usize::saturating_add)
 }
 
-/// Returns the shape of utterances of unknown text, with as many labels as encoder frames.
+/// Returns the shape of utterances of unknown text.
+///
+/// They have as many labels as encoder frames.
 fn shape_of_rows(model: &Model, utterances: usize, rows: usize) -> BatchShape {
     BatchShape { utterances, rows, labels: rows.div_ceil(model.config().encoder.reduction()) }
 }
@@ -119,8 +121,9 @@ const BATCHES_IN_MEMORY: usize = crate::data::PREFETCHED_BATCHES + 1;
 /// Bytes of the program itself: code, libraries, stacks and small allocations.
 const PROGRAM_BYTES: usize = 48 << 20;
 
-/// Returns the bytes of a process before a model is created, with `data` bytes of features and
-/// lists.
+/// Returns the bytes of a process before a model is created.
+///
+/// `data` is the size of features and lists.
 pub(crate) fn baseline_bytes(data: usize) -> usize {
     PROGRAM_BYTES + data + data / 16
 }
@@ -139,8 +142,9 @@ pub struct RunPlan {
     pub prefetched: usize,
     /// The largest step.
     pub step: usize,
-    /// A checkpoint that is being read, as bytes and as numbers, next to a model; no step runs
-    /// then.
+    /// A model next to a checkpoint that is being read.
+    ///
+    /// The checkpoint is in memory as bytes and as numbers; no step runs then.
     pub reading: usize,
 }
 
@@ -180,7 +184,7 @@ impl RunPlan {
         (self.budget.saturating_sub(self.baseline) / 17 * 16).saturating_sub(self.fixed)
     }
 
-    /// Returns true if a step of `utterances` of at most `rows` rows fits.
+    /// Returns true if a step of these utterances fits.
     pub(crate) fn fits(&self, model: &Model, utterances: usize, rows: usize) -> bool {
         let shape = shape_of_rows(model, utterances, rows);
         step_bytes(model, shape).saturating_add(prefetched_bytes(model, shape)) <= self.available()
@@ -206,8 +210,8 @@ impl RunPlan {
         }
         if shape.utterances < 2 {
             let id = batch.ids.first().map_or("", String::as_str);
-            let what = format!("a step of utterance {id}: {} rows and {} labels", shape.rows, shape.labels);
-            return Err(model::Error::Memory { what, bytes, available }.into());
+            let step = format!("a step of utterance {id}: {} rows and {} labels", shape.rows, shape.labels);
+            return Err(model::Error::Memory { what: step, bytes, available }.into());
         }
         let [first, second] = batch.split(shape.utterances / 2)?;
         drop(batch);

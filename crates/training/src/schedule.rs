@@ -132,9 +132,9 @@ mod tests {
             warm in 0u64..5, hold in 0u64..5, gamma in 0.01f64..1.0,
             step in any::<u32>(), epoch in 0u64..100, per in 0u64..50,
         ) {
-            let more = format!("warmup_epochs = {warm}\nhold_epochs = {hold}\ngamma = {gamma}\nmin_rate = 0.001");
+            let keys = format!("warmup_epochs = {warm}\nhold_epochs = {hold}\ngamma = {gamma}\nmin_rate = 0.001");
             let position = StepPosition { step: step.into(), epoch, steps_per_epoch: per, progress: 0.5 };
-            let rate = learning_rate(&config("mlperf", &more), position);
+            let rate = learning_rate(&config("mlperf", &keys), position);
             prop_assert!((0.001..=2.0).contains(&rate), "{rate}");
         }
     }

@@ -33,7 +33,7 @@ pub struct RunOutcome {
     pub test: Option<Evaluation>,
 }
 
-/// Trains a model by a recipe in a run folder, then evaluates it.
+/// Trains a model by a recipe, then evaluates it.
 ///
 /// `epochs` replaces the recipe's number; see [`train_with`]. When `stop` becomes true, the run
 /// writes a checkpoint after the current step and returns; while it loads or evaluates, it returns

@@ -53,7 +53,7 @@ pub struct Trainer<'a> {
     metrics: Vec<Metrics>,
     /// Fraction of the current epoch's rows that is padding.
     padding: f64,
-    /// Seconds of each process for its gradients in this epoch, in this process's steps.
+    /// Seconds of each process for its gradients in this epoch.
     seconds: Vec<f64>,
     /// Peak bytes of the plan, or 0.
     planned_bytes: u64,
@@ -62,7 +62,7 @@ pub struct Trainer<'a> {
 }
 
 impl<'a> Trainer<'a> {
-    /// Creates a trainer of a new run or, with a checkpoint, of a resumed one.
+    /// Creates a trainer of a new or a resumed run.
     ///
     /// A step has `accumulate` batches.
     ///

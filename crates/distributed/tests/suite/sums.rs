@@ -1,4 +1,4 @@
-//! Sums have the same bits on all ranks, whatever the size of the buckets.
+//! Sums have the same bits on all ranks, for any bucket size.
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -72,12 +72,12 @@ proptest! {
         bucket_values in 1usize..50,
     ) {
         let parts: Vec<_> = (0..size).map(|rank| terms(rank, &lengths).concat()).collect();
-        let found = all_reduce(size, &lengths, bucket_values, TransferFormat::Bf16);
-        for (at, found) in found.into_iter().enumerate() {
+        let sums = all_reduce(size, &lengths, bucket_values, TransferFormat::Bf16);
+        for (at, sum) in sums.into_iter().enumerate() {
             let exact: f64 = parts.iter().map(|part| f64::from(part[at])).sum();
             let magnitude: f64 = parts.iter().map(|part| f64::from(part[at]).abs()).sum();
             let bound = (exact.abs() + magnitude) / 256.0;
-            prop_assert!((f64::from(found) - exact).abs() <= bound, "{found} instead of {exact}");
+            prop_assert!((f64::from(sum) - exact).abs() <= bound, "{sum} instead of {exact}");
         }
     }
 }

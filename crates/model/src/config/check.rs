@@ -115,7 +115,7 @@ impl ModelConfig {
         ensure("training.label_smoothing", expected, smoothing == 0.0 || !is_factored, smoothing)
     }
 
-    /// Checks the keys of a lattice, and that no keys of other losses are set.
+    /// Checks the keys of a lattice, and those it excludes.
     fn check_gnat(&self, gnat: &GnatConfig) -> Result<()> {
         let range = format!("0 to {MAX_SMALL_COUNT}");
         ensure("loss.context", &range, gnat.context <= MAX_SMALL_COUNT, gnat.context)?;

@@ -25,19 +25,19 @@ pub struct PretrainedConfig {
     /// A checkpoint, or another safetensors file whose tensors are named like parameters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weights: Option<PathBuf>,
-    /// Names of parameters, or of modules with them, that are not read from the file.
+    /// Names of parameters or modules that are not read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skip: Vec<String>,
 }
 
 impl PretrainedConfig {
-    /// Returns true if a parameter, or a module with it, is in `skip`.
+    /// Returns true if `skip` covers a parameter.
     pub fn is_skipped(&self, parameter: &str) -> bool {
         self.skip.iter().any(|name| covers(name, parameter))
     }
 }
 
-/// Returns true if `name` is the parameter or a module that contains it.
+/// Returns true if `name` is a parameter or a module around it.
 pub(crate) fn covers(name: &str, parameter: &str) -> bool {
     parameter.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
@@ -66,7 +66,9 @@ impl InitConfig {
     }
 }
 
-/// The kind of random initialization, with a separate random stream for each parameter.
+/// The kind of random initialization.
+///
+/// Each parameter has a separate random stream.
 ///
 /// A matrix with D inputs is uniform within ±1/√D, those of an LSTM of width H within ±1/√H,
 /// embeddings are normal with standard deviation 1.

@@ -49,7 +49,9 @@ pub enum LossKind {
         /// Weight of the frame scores only.
         #[serde(default)]
         am_only_scale: f64,
-        /// Steps in which the scales of both losses change from 1 and 0.1 to `simple_scale` and 1.
+        /// Number of steps until both scales have their final values.
+        ///
+        /// They change from 1 and 0.1 to `simple_scale` and 1.
         #[serde(default)]
         warm_steps: u64,
     },

@@ -196,7 +196,7 @@ impl ModelConfig {
         }
     }
 
-    /// Returns the factors of both losses of pruned training at a step of the run.
+    /// Returns the scales of the losses of pruned training.
     pub(crate) fn scales(&self, step: u64) -> Scales {
         let LossKind::Pruned { simple_scale, warm_steps, .. } = self.loss.kind else {
             return Scales::default();

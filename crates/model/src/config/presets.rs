@@ -33,7 +33,9 @@ impl ModelConfig {
         Self::mlperf_with_widths(1024, 512, 512)
     }
 
-    /// Returns the same model with other widths of encoder, predictor with embedding, and joint.
+    /// Returns the same model with other widths.
+    ///
+    /// `predictor` is the width of its embedding as well.
     pub fn mlperf_with_widths(encoder: usize, predictor: usize, joint: usize) -> Self {
         let lstm = LstmEncoderConfig {
             layers: 5,

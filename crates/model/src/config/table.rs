@@ -33,7 +33,7 @@ macro_rules! part_kinds {
 }
 pub(crate) use part_kinds;
 
-/// Splits a table into its `shared` keys and the keys of one kind.
+/// Splits a table into `shared` keys and those of one kind.
 ///
 /// `kind` is the default of the key of this name. Both parts may reject unknown keys, which serde's
 /// own flattening cannot.

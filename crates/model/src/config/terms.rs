@@ -54,7 +54,7 @@ impl LossTerms {
         self.ctc_weight > 0.0 || self.ctc_weight_end.is_some_and(|end| end > 0.0)
     }
 
-    /// Returns the weight of the CTC loss after the fraction `progress` of the run.
+    /// Returns the weight of the CTC loss at a progress, 0 to 1.
     pub fn ctc_weight(&self, progress: f64) -> f64 {
         let end = self.ctc_weight_end.unwrap_or(self.ctc_weight);
         self.ctc_weight + (end - self.ctc_weight) * progress

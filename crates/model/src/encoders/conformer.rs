@@ -128,8 +128,8 @@ impl Encoder for ConformerEncoder {
         };
         let all = batch * rows * self.config.width;
         // Dropout before the layers, and padding after them.
-        total = footprint::then(total, footprint::numbers(3 * all, 2 * all));
-        total = self.layers.iter().map(|layer| layer.footprint(batch, rows)).fold(total, footprint::then);
+        total = footprint::chain(total, footprint::numbers(3 * all, 2 * all));
+        total = self.layers.iter().map(|layer| layer.footprint(batch, rows)).fold(total, footprint::chain);
         Some(footprint::peak(total))
     }
 

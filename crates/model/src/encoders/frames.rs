@@ -19,7 +19,9 @@ pub struct ModuleEncoder<M> {
 }
 
 impl<M: ModuleT + Send + Sync> ModuleEncoder<M> {
-    /// Creates an encoder with rows of `width` values, each from `factor` input rows.
+    /// Creates an encoder with rows of `width` values.
+    ///
+    /// Each is computed from `factor` input rows.
     ///
     /// # Errors
     /// [`Error::Shape`] if the factor is 0.

@@ -153,18 +153,18 @@ impl Encoder for LstmEncoder {
             total = subsampling.footprint(batch, rows);
             (rows, width) = (rows.div_ceil(subsampling.factor()), *hidden);
             let padding = footprint::numbers(batch * rows * width, 2 * batch * rows * width);
-            total = footprint::then(total, padding);
+            total = footprint::chain(total, padding);
         }
         for (layer, lstm) in self.layers.iter().enumerate() {
             if let Some(reduction) = time_reduction.as_ref().filter(|r| r.after_layer == layer) {
                 (rows, width) = (rows.div_ceil(reduction.factor), width * reduction.factor);
                 // Copies for padding and for concatenation.
                 let copies = footprint::numbers(4 * batch * rows * self.width().max(width), 0);
-                total = footprint::then(total, copies);
+                total = footprint::chain(total, copies);
             }
             let directions = lstm.width() / hidden;
             let layer = footprint::lstm(batch * rows, width, *hidden, directions, *dropout > 0.0);
-            total = footprint::then(total, layer);
+            total = footprint::chain(total, layer);
             width = lstm.width();
         }
         Some(footprint::peak(total))

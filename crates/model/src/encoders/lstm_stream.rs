@@ -23,7 +23,7 @@ pub(super) struct LstmStream {
     sizes: BTreeMap<String, Vec<usize>>,
 }
 
-/// Name of the part of a state with the rows of an incomplete group.
+/// The part of a state with the rows of an incomplete group.
 const ROWS: &str = "reduction.rows";
 
 impl LstmStream {

@@ -84,7 +84,9 @@ impl EncoderState {
         EncoderState { values: sizes.iter().map(empty).collect() }
     }
 
-    /// Checks that values have exactly these names, one of these sizes each, and are finite.
+    /// Checks names, sizes and finiteness of the values.
+    ///
+    /// Each part must have one of its `sizes`.
     ///
     /// # Errors
     /// [`Error::Shape`] for the first part that does not.

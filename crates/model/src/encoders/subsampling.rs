@@ -114,13 +114,13 @@ impl Subsampling {
         for shape in &self.shapes {
             let before = rows;
             rows = rows.div_ceil(shape.stride);
-            total = footprint::then(total, shape.footprint(batch, [before, rows]));
+            total = footprint::chain(total, shape.footprint(batch, [before, rows]));
         }
         let (inner, rows) = (self.shapes[1].width_out(), batch * rows);
         // The rows of norm and linear layer, gradients of both, packed operands.
         let linear =
             footprint::numbers(rows * (inner + width), rows * (4 * inner + 3 * width) + 3 * inner * width);
-        footprint::then(total, linear)
+        footprint::chain(total, linear)
     }
 
     /// Creates the layers for streaming, with a copy of the weights.

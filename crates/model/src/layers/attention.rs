@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! q, k, v    rows of q|k|v; each head has its columns of each
-//! s          q̃ k̃ᵀ / √d, for the keys in the window of a query       ~: rotated by the position in the window
+//! s          q̃ k̃ᵀ / √d, for the keys in the window of a query
+//!            ~: rotated by the position in the window
 //! out        softmax(s) v
 //! ```
 //! A window is the whole utterance, or a chunk and those before it. Scores are computed for a block
@@ -86,7 +87,7 @@ struct Attention {
     chunks: Option<Chunks>,
 }
 
-/// Queries, the keys of their window, and the position of the first key.
+/// Queries, their keys, and the position of the first key.
 #[derive(Debug, Clone, PartialEq)]
 struct ChunkWindow {
     queries: Range<usize>,
@@ -110,7 +111,9 @@ fn positions(longest: usize, chunks: Option<Chunks>) -> usize {
     chunks.map_or(longest, |Chunks { chunk, left }| (left + 1) * chunk)
 }
 
-/// Rows of q|k|v of an utterance, of which the first `context` are keys only.
+/// Queries, keys and values of an utterance.
+///
+/// The first `context` rows are keys only.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttentionInput<'a, F> {
     pub qkv: &'a [F],
@@ -127,13 +130,15 @@ pub(crate) fn forward<F: Real>(
     let count = |utterance: &AttentionInput<F>| utterance.qkv.len() / (3 * shape.width);
     let lengths: Vec<usize> = utterances.iter().map(|input| count(input) - input.context).collect();
     let longest = utterances.iter().map(count).max().unwrap_or(0);
-    let (ragged, rotary) = (Ragged::new(&lengths), Rotary::new(positions(longest, chunks), shape.each()));
+    let (ragged, rotary) =
+        (Ragged::new(&lengths), Rotary::new(positions(longest, chunks), shape.head_width()));
     let mut by_heads = kernels::alloc(ragged.rows() * shape.width, F::ZERO);
     par_for(items_mut(&mut shape.tasks(&ragged, &mut by_heads, 1)), |_, (b, at, out)| {
         let AttentionInput { qkv, context } = utterances[*b];
         let head = AttentionHead::new(qkv, shape, *at, &rotary);
         for window in windows(count(&utterances[*b]), context, chunks) {
-            let [from, to] = [window.queries.start, window.queries.end].map(|t| (t - context) * shape.each());
+            let [from, to] =
+                [window.queries.start, window.queries.end].map(|t| (t - context) * shape.head_width());
             head.forward(&window, &mut out[from..to]);
         }
     });
@@ -142,11 +147,13 @@ pub(crate) fn forward<F: Real>(
 
 impl HeadCount {
     /// Returns the width d of one head.
-    fn each(&self) -> usize {
+    fn head_width(&self) -> usize {
         self.width / self.count
     }
 
-    /// Divides `rows` of width `parts · W` into one part for each head of each utterance.
+    /// Divides `rows` into one part for each head and utterance.
+    ///
+    /// Rows have a width of `parts · W`.
     ///
     /// Returns the index of the utterance, that of the head, and the part.
     fn tasks<'a, F>(
@@ -158,15 +165,15 @@ impl HeadCount {
         let width = parts * self.width;
         let utterances = ragged.split_mut(rows, width).into_iter().enumerate();
         let heads = |(b, rows): (usize, &'a mut [F])| {
-            let each = (rows.len() / self.count).max(1);
-            rows.chunks_mut(each).enumerate().map(move |(at, rows)| (b, at, rows))
+            let len = (rows.len() / self.count).max(1);
+            rows.chunks_mut(len).enumerate().map(move |(at, rows)| (b, at, rows))
         };
         utterances.flat_map(heads).collect()
     }
 
     /// Reorders the parts of [`Self::tasks`] to rows with all heads.
     fn merge_heads<F: Real>(&self, ragged: &Ragged, by_heads: &[F], parts: usize) -> Vec<F> {
-        let (width, each) = (parts * self.width, self.each());
+        let (width, each) = (parts * self.width, self.head_width());
         let mut out = kernels::alloc(by_heads.len(), F::ZERO);
         par_for(items_mut(&mut ragged.blocks(&mut out, width, ROWS_PER_TASK)), |_, block| {
             let rows = ragged.utterance(by_heads, width, block.utterance);
@@ -202,7 +209,7 @@ impl SliceOperation<1> for Attention {
     fn backward<F: Real>(&self, [qkv]: [&[F]; 1], out: &[F], above: &[F], _: bool) -> [Vec<F>; 1] {
         let Attention { ragged, shape, chunks } = self;
         let longest = ragged.lengths().into_iter().max().unwrap_or(0);
-        let rotary = Rotary::new(positions(longest, *chunks), shape.each());
+        let rotary = Rotary::new(positions(longest, *chunks), shape.head_width());
         let mut by_heads = kernels::alloc(qkv.len(), F::ZERO);
         par_for(items_mut(&mut shape.tasks(ragged, &mut by_heads, 3)), |_, (b, at, gradient)| {
             let head = AttentionHead::new(ragged.utterance(qkv, 3 * shape.width, *b), *shape, *at, &rotary);

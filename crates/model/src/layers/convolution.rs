@@ -1,4 +1,4 @@
-//! A 3 x 3 convolution over (time, mel) with ReLU, as one operation on ragged rows.
+//! A 3 x 3 convolution over time and mel bands with ReLU.
 use std::sync::Arc;
 
 use candle_core::{Shape, Tensor};
@@ -109,7 +109,7 @@ impl ConvolutionShape {
         TAPS * TAPS * self.inputs
     }
 
-    /// Calls `each` for every output bin and tap over time within the utterance.
+    /// Calls `each` for every output bin and tap over time.
     ///
     /// Its arguments are the input frame, of `count`, the output bin, and the offset in the
     /// patches.
@@ -130,13 +130,15 @@ impl ConvolutionShape {
         }
     }
 
-    /// Returns the input columns of output bin `f`, and their offset in one tap of its patch.
+    /// Returns the input columns of output bin `f`.
+    ///
+    /// Their offset in one tap of the patch is returned as well.
     fn columns(&self, f: usize) -> (std::ops::Range<usize>, usize) {
         let (from, to) = ((2 * f).saturating_sub(1), self.bins.min(2 * f + 2));
         (from * self.inputs..to * self.inputs, if f == 0 { self.inputs } else { 0 })
     }
 
-    /// Gathers the patches of `frames` output frames of an utterance `x`, with zero padding.
+    /// Gathers the patches of `frames` output frames of an utterance.
     fn gather<F: Real>(&self, x: &[F], position: WindowPosition, frames: usize, patches: &mut [F]) {
         patches.fill(F::ZERO);
         self.spans(position, frames, x.len() / self.width(), |t, f, to| {
@@ -179,7 +181,9 @@ impl ConvolutionShape {
         }
     }
 
-    /// Returns the memory of the operation, for utterances of `before` frames that become `after`.
+    /// Returns the memory of the operation.
+    ///
+    /// Utterances of `before` frames become `after` frames.
     pub fn footprint(&self, utterances: usize, [before, after]: [usize; 2]) -> Footprint {
         let [before, after] = [before, after].map(|frames| utterances * frames);
         let weight = self.outputs * (self.patch() + 1);
@@ -220,8 +224,11 @@ impl SliceOperation<3> for Convolution {
         out
     }
 
+    /// Computes the gradients.
+    ///
     /// ```text
-    /// dz = dy where y > 0      dW = Σ dzᵀ patches      db = Σ dz      dx: patches of dz W, scattered
+    /// dz = dy where y > 0      dW = Σ dzᵀ patches      db = Σ dz
+    /// dx: patches of dz W, scattered
     /// ```
     fn backward<F: Real>(
         &self,
@@ -232,12 +239,12 @@ impl SliceOperation<3> for Convolution {
     ) -> [Vec<F>; 3] {
         let (shape, patch, outputs) = (self.shape, self.shape.patch(), bias.len());
         let mut dx = kernels::alloc(if is_input_needed { x.len() } else { 0 }, F::ZERO);
-        let each = outputs * (patch + 1);
-        let mut partial = vec![F::ZERO; self.from.utterances() * each];
+        let len = outputs * (patch + 1);
+        let mut partial = vec![F::ZERO; self.from.utterances() * len];
         let mut dx_parts =
             if is_input_needed { self.from.split_mut(&mut dx, shape.width()) } else { Vec::new() };
         let dx_parts = is_input_needed.then(|| items_mut(&mut dx_parts));
-        par_for((kernels::parts_mut(&mut partial, each), dx_parts), |b, (sums, mut dx)| {
+        par_for((kernels::parts_mut(&mut partial, len), dx_parts), |b, (sums, mut dx)| {
             let (dw, db) = sums.split_at_mut(outputs * patch);
             let x = self.from.utterance(x, shape.width(), b);
             let [out, above] = [out, above].map(|rows| self.to.utterance(rows, shape.width_out(), b));
@@ -268,7 +275,7 @@ impl SliceOperation<3> for Convolution {
                 shape.scatter(patches, position, frames, dx);
             }
         });
-        let mut dw = sum_parts(&partial, each);
+        let mut dw = sum_parts(&partial, len);
         let db = dw.split_off(outputs * patch);
         [dx, dw, db]
     }
@@ -286,7 +293,9 @@ mod tests {
         (Ragged::new(lengths), Ragged::new(&to))
     }
 
-    /// Computes the convolution with candle, whose stride is the same for both axes.
+    /// Computes the convolution with candle's operations.
+    ///
+    /// Candle's stride is the same for both axes.
     ///
     /// Frames and bins between the strides are computed and discarded.
     fn plain(x: &Tensor, lengths: &[usize], shape: ConvolutionShape, w: &Tensor, b: &Tensor) -> Tensor {

@@ -13,7 +13,9 @@ const ROWS_PER_TASK: usize = 64;
 /// Channels whose sums are in registers.
 const LANES: usize = 16;
 
-/// Convolves each channel over time, with zero padding at the ends of an utterance.
+/// Convolves each channel of an utterance over time.
+///
+/// There is zero padding at the ends.
 ///
 /// `y[t] = b + Σ_j w[:, j] ∘ x[t + j - before]`
 ///
@@ -35,8 +37,8 @@ pub(crate) fn depthwise(
     let is_valid = matches!(weight.dims(), &[w, k] if w == width && k > before) && bias.dims() == [width];
     if !is_valid || x.dims()[0] != ragged.rows() {
         let expected = format!("[{width}, more than {before}], a bias and {} rows", ragged.rows());
-        let found = format!("{:?}, {:?} and {} rows", weight.dims(), bias.dims(), x.dims()[0]);
-        return Err(Error::shape("weight", expected, found));
+        let actual = format!("{:?}, {:?} and {} rows", weight.dims(), bias.dims(), x.dims()[0]);
+        return Err(Error::shape("weight", expected, actual));
     }
     let operation = Depthwise { ragged: ragged.clone(), width, taps: weight.dim(1)?, before };
     apply3(operation, x, weight, bias)
@@ -107,17 +109,20 @@ impl SliceOperation<3> for Depthwise {
         self.run(x, &by_taps(weight, self.taps), bias, self.before)
     }
 
+    /// Computes the gradients.
+    ///
     /// ```text
-    /// dx[s] = Σ_j w[:, j] ∘ dy[s - j + before]      dw[:, j] = Σ_t dy[t] ∘ x[t + j - before]      db = Σ dy
+    /// dx[s] = Σ_j w[:, j] ∘ dy[s - j + before]      dw[:, j] = Σ_t dy[t] ∘ x[t + j - before]
+    /// db = Σ dy
     /// ```
     fn backward<F: Real>(&self, [x, weight, _]: [&[F]; 3], _: &[F], above: &[F], _: bool) -> [Vec<F>; 3] {
         let (width, taps, before) = (self.width, self.taps, self.before);
         let reversed: Vec<F> = weight.chunks_exact(taps).flat_map(|w| w.iter().rev().copied()).collect();
         let zeros = vec![F::ZERO; width];
         let dx = self.run(above, &by_taps(&reversed, taps), &zeros, taps - 1 - before);
-        let each = (taps + 1) * width;
-        let mut partial = vec![F::ZERO; self.ragged.utterances() * each];
-        par_for(kernels::parts_mut(&mut partial, each), |b, sums| {
+        let len = (taps + 1) * width;
+        let mut partial = vec![F::ZERO; self.ragged.utterances() * len];
+        par_for(kernels::parts_mut(&mut partial, len), |b, sums| {
             let [x, above] = [x, above].map(|rows| self.ragged.utterance(rows, width, b));
             let (dw, db) = sums.split_at_mut(taps * width);
             for (t, dy) in above.chunks_exact(width).enumerate() {
@@ -130,7 +135,7 @@ impl SliceOperation<3> for Depthwise {
                 }
             }
         });
-        let mut dw = sum_parts(&partial, each);
+        let mut dw = sum_parts(&partial, len);
         let db = dw.split_off(taps * width);
         [dx, by_taps(&dw, width), db]
     }

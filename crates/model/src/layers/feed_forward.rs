@@ -128,6 +128,8 @@ impl SliceOperation<3> for FeedForward {
         out
     }
 
+    /// Computes the gradients.
+    ///
     /// ```text
     /// tasks of rows      h = W₁ n + b₁     a = m₁ ∘ silu(h)     du = ½ m₂ ∘ dy
     ///                    dh = silu'(h) ∘ m₁ ∘ (du W₂)
@@ -214,9 +216,9 @@ mod tests {
     fn plain(a: &[Var], rate: f32) -> Tensor {
         let rows = a[0].dims()[0];
         let factors = |index: usize, width: usize| {
-            let mut ones = vec![1.0; rows * width];
-            apply_mask(&masks(rows, rate)[index], 0, &mut ones);
-            Tensor::from_vec(ones, (rows, width), &candle_core::Device::Cpu).unwrap()
+            let mut values = vec![1.0; rows * width];
+            apply_mask(&masks(rows, rate)[index], 0, &mut values);
+            Tensor::from_vec(values, (rows, width), &candle_core::Device::Cpu).unwrap()
         };
         let n = layer_norm::layer_norm(&a[0], &a[5], &a[6]).unwrap();
         let inner = (silu(&linear(&n, &a[1], &a[2]).unwrap()).unwrap() * factors(0, 5)).unwrap();

@@ -20,7 +20,7 @@ pub(crate) fn numbers(saved: usize, scratch: usize) -> Footprint {
 }
 
 /// Returns the footprint of two layers, one after the other.
-pub(crate) fn then([saved, scratch]: Footprint, [next_saved, next_scratch]: Footprint) -> Footprint {
+pub(crate) fn chain([saved, scratch]: Footprint, [next_saved, next_scratch]: Footprint) -> Footprint {
     [saved.and(next_saved), scratch.or(next_scratch)]
 }
 
@@ -29,7 +29,9 @@ pub(crate) fn peak([saved, scratch]: Footprint) -> usize {
     saved.and(scratch).bytes()
 }
 
-/// Returns the footprint of an LSTM layer of `directions` with states of width `hidden`.
+/// Returns the footprint of an LSTM layer.
+///
+/// It has `directions` directions with states of width `hidden`.
 pub(crate) fn lstm(rows: usize, input: usize, hidden: usize, directions: usize, dropout: bool) -> Footprint {
     let out = hidden * directions;
     // The output, the tape, the output after dropout, and a byte of mask for each value.

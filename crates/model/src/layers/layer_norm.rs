@@ -65,8 +65,8 @@ impl InferenceNorm {
 pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     let width = x.dims().last().copied().unwrap_or(0);
     if width == 0 || weight.dims() != [width] || bias.dims() != [width] {
-        let found = format!("{:?} and bias {:?}", weight.dims(), bias.dims());
-        return Err(Error::shape("weight", format!("[{width}] and bias [{width}]"), found));
+        let shapes = format!("{:?} and bias {:?}", weight.dims(), bias.dims());
+        return Err(Error::shape("weight", format!("[{width}] and bias [{width}]"), shapes));
     }
     apply3(Norm(x.shape().clone()), x, weight, bias)
 }
@@ -134,7 +134,9 @@ fn backward<F: Real>(x: &[F], weight: &[F], above: &[F]) -> [Vec<F>; 3] {
     [dx, dw, db]
 }
 
-/// [`backward`] within a task, which adds to the gradients of weight and bias, `[2W]`.
+/// Computes [`backward`] within a task.
+///
+/// The gradients of weight and bias, `[2W]`, are added to `sums`.
 ///
 /// ```text
 /// n = (x - μ) / √(σ² + ε)      g = dy ∘ w

@@ -1,4 +1,6 @@
-//! A linear layer as one candle operation whose bits do not depend on the number of threads.
+//! A linear layer as one candle operation.
+//!
+//! Its bits do not depend on the number of threads.
 use candle_core::{Shape, Tensor};
 use candle_nn::{Init, Module, VarBuilder};
 use kernels::{Accumulate, Affine, Real, View};
@@ -79,8 +81,8 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     let input = x.dims().last().copied().unwrap_or(0);
     let is_valid = input > 0 && matches!(weight.dims(), &[o, d] if o > 0 && d == input && bias.dims() == [o]);
     if !is_valid {
-        let found = format!("{:?} and bias {:?}", weight.dims(), bias.dims());
-        return Err(Error::shape("weight", format!("[O, {input}] and bias [O]"), found));
+        let shapes = format!("{:?} and bias {:?}", weight.dims(), bias.dims());
+        return Err(Error::shape("weight", format!("[O, {input}] and bias [O]"), shapes));
     }
     let mut shape = x.dims().to_vec();
     shape.pop();

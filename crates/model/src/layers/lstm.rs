@@ -1,4 +1,4 @@
-//! The LSTM layer as one candle operation, for ragged batches and one or two directions.
+//! The LSTM layer as one candle operation, for ragged batches.
 //!
 //! A framework that records every gate of every step needs ten small tensors for each frame. Here a
 //! layer is a single node of the graph: frames are packed without padding (`layout.rs`), products
@@ -57,10 +57,11 @@ impl BufferPools {
     }
 }
 
-/// Runs an LSTM layer over a ragged batch, in one direction or two.
+/// Applies an LSTM layer to a ragged batch.
 ///
 /// ```text
-/// [i f g o] = x_t W_ihᵀ + h_{t-1} W_hhᵀ + b     c_t = σ(f) c_{t-1} + σ(i) tanh(g)     h_t = σ(o) tanh(c_t)
+/// [i f g o] = x_t W_ihᵀ + h_{t-1} W_hhᵀ + b
+/// c_t = σ(f) c_{t-1} + σ(i) tanh(g)     h_t = σ(o) tanh(c_t)
 /// ```
 /// The second direction starts at each utterance's own last frame. Padding is neither read nor
 /// computed: the output there is 0.
@@ -171,7 +172,7 @@ fn apply_with_blocking<F: Real + WithDType>(
     })
 }
 
-/// The node of the graph, which owns the tape between forward and backward pass.
+/// The node of the graph, which owns the tape.
 ///
 /// A second backward pass computes the tape again.
 struct Operation<F> {

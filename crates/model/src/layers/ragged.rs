@@ -11,7 +11,7 @@ use crate::{Error, Result};
 /// The rows of each utterance in a ragged batch.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Ragged {
-    /// First row of each utterance, and the number of rows at the end.
+    /// First row of each utterance, and the number of rows.
     starts: Vec<usize>,
 }
 
@@ -64,7 +64,9 @@ impl Ragged {
         (0..self.utterances()).map(next).collect()
     }
 
-    /// Divides rows of `width` values into blocks of at most `max` rows of one utterance.
+    /// Divides rows into blocks of at most `max` rows.
+    ///
+    /// A block belongs to one utterance; rows have `width` values.
     pub fn blocks<'a, F>(&self, rows: &'a mut [F], width: usize, max: usize) -> Vec<RaggedBlock<'a, F>> {
         let utterances = self.split_mut(rows, width).into_iter().enumerate();
         let divide = |(utterance, rows): (usize, &'a mut [F])| {
@@ -86,8 +88,8 @@ impl Ragged {
             return Err(Error::shape("lengths", format!("{batch} entries"), lengths.len().to_string()));
         }
         if let Some((b, length)) = lengths.iter().enumerate().find(|&(_, &length)| length > frames) {
-            let found = format!("{length} for utterance {b}");
-            return Err(Error::shape("lengths", format!("at most {frames} frames"), found));
+            let actual = format!("{length} for utterance {b}");
+            return Err(Error::shape("lengths", format!("at most {frames} frames"), actual));
         }
         apply1(Pack(RowSizes { ragged: self.clone(), frames, width }), x)
     }
@@ -116,9 +118,9 @@ impl RowSizes {
     }
 
     fn unpack<F: Real>(&self, rows: &[F]) -> Vec<F> {
-        let each = self.frames * self.width;
-        let mut out = vec![F::ZERO; self.ragged.utterances() * each];
-        par_for(kernels::parts_mut(&mut out, each.max(1)), |b, out| {
+        let len = self.frames * self.width;
+        let mut out = vec![F::ZERO; self.ragged.utterances() * len];
+        par_for(kernels::parts_mut(&mut out, len.max(1)), |b, out| {
             let rows = self.ragged.utterance(rows, self.width, b);
             out[..rows.len()].copy_from_slice(rows);
         });

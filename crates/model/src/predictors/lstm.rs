@@ -110,7 +110,7 @@ impl Predictor for LstmPredictor {
         // The embeddings before and after dropout, their gradient, and the gradient of the table
         // and its sum.
         let embedded = size_of::<f32>() * (4 * rows * embedding + 3 * self.embedding.count());
-        let layers = (0..layers).map(layer).fold(Footprint::default(), footprint::then);
+        let layers = (0..layers).map(layer).fold(Footprint::default(), footprint::chain);
         Some(footprint::peak(layers) + embedded)
     }
 

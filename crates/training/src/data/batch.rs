@@ -36,7 +36,9 @@ impl Batch {
         LabeledRows { rows: &self.rows, lengths: &self.lengths, labels: &self.labels }
     }
 
-    /// Splits the batch after `first` utterances, and removes padding that is not needed any more.
+    /// Splits the batch after `first` utterances.
+    ///
+    /// Padding that is not needed any more is removed.
     ///
     /// # Errors
     /// Candle's own errors.

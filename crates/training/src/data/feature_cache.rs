@@ -1,4 +1,6 @@
-//! A cache of features on disk, which saves decoding the audio in each epoch.
+//! A cache of features on disk.
+//!
+//! It saves decoding the audio in each epoch.
 //!
 //! ```text
 //! FOLDER/planes/SETTINGS/ab/ab...32 digits.plane
@@ -144,8 +146,8 @@ mod tests {
         std::fs::write(&path, &bytes[..20]).unwrap();
         assert_eq!(read().unwrap(), features);
         assert_eq!(computed, 3);
-        let other = FeatureConfig { mels: 3, ..FeatureConfig::default() };
-        assert_ne!(FeatureCache::new(folder.path(), &other).unwrap().folder, cache.folder);
+        let changed = FeatureConfig { mels: 3, ..FeatureConfig::default() };
+        assert_ne!(FeatureCache::new(folder.path(), &changed).unwrap().folder, cache.folder);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Scope;
 
-/// Batches that are computed or ready in addition to the one in use.
+/// Batches that are computed or ready next to the current one.
 pub(crate) const PREFETCHED_BATCHES: usize = 3;
 
 /// Shared state of the worker threads and the consumer.
@@ -33,7 +33,9 @@ struct PrefetchState<T> {
 }
 
 impl<T: Send> Prefetcher<T> {
-    /// Creates a prefetcher of items 0 to `count`, of which `capacity` may wait for their use.
+    /// Creates a prefetcher of items 0 to `count`.
+    ///
+    /// At most `capacity` items wait for their use.
     pub fn new(count: usize, capacity: usize) -> Self {
         let state = PrefetchState {
             next: 0,
@@ -90,7 +92,7 @@ impl<T: Send> Prefetcher<T> {
     }
 }
 
-/// Counts a worker as ended when it is dropped, also in a panic.
+/// Counts a worker as ended on drop, also in a panic.
 ///
 /// The consumer would otherwise wait for ever, or mistake the panic for the end.
 struct WorkerGuard<'a, T: Send>(&'a Prefetcher<T>);

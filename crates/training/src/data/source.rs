@@ -17,7 +17,7 @@ pub trait BatchSource: Sync {
     /// If the utterances cannot be divided into batches.
     fn plan(&self, epoch: u64) -> Result<Vec<Vec<usize>>>;
 
-    /// Returns the fraction of a plan's rows that is padding, as far as known.
+    /// Returns the fraction of padding in a plan's rows, if known.
     fn padding(&self, _plan: &[Vec<usize>]) -> f64 {
         0.0
     }

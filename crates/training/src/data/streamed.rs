@@ -42,7 +42,7 @@ pub(super) struct StreamedUtterance {
 }
 
 impl StreamedSet {
-    /// Creates the training set of a recipe, without utterances longer than its limit.
+    /// Creates the training set of a recipe, without long utterances.
     ///
     /// # Errors
     /// [`Error::Empty`] if no utterance remains; those of [`WaveAugment::new`].
@@ -160,7 +160,7 @@ impl StreamedSet {
         }
     }
 
-    /// Reads an utterance, augments its audio for an epoch, and computes its features.
+    /// Reads an utterance, augments its audio, and computes its features.
     ///
     /// None if it cannot be used; the reason is then added to `bad`.
     pub(super) fn read(
@@ -201,7 +201,7 @@ impl StreamedSet {
             None => compute()?,
             Some(cache) => cache.get_or_compute(&utterance, compute)?,
         };
-        let found = match audio_seconds {
+        let actual_seconds = match audio_seconds {
             // The length of cached features is that of their frames, and unknown if they were
             // trimmed.
             None if front_end.config().trim_db == 0.0 => {
@@ -213,7 +213,7 @@ impl StreamedSet {
         let Utterance { id, seconds, .. } = utterance;
         // The parts of a concatenation are reported one by one.
         let is_single = index < self.kept.len();
-        let other_length = LengthMismatch::new(&id, seconds, found).filter(|_| is_single);
+        let other_length = LengthMismatch::new(&id, seconds, actual_seconds).filter(|_| is_single);
         Ok((StreamedUtterance { id, seconds, labels, features }, other_length))
     }
 

@@ -90,7 +90,7 @@ impl<'a> TrainingSet<'a> {
         self
     }
 
-    /// Returns true if a step of `utterances` of at most `rows` rows fits into memory.
+    /// Returns true if a step of these utterances fits into memory.
     fn fits(&self, utterances: usize, rows: usize) -> bool {
         self.plan.as_ref().is_none_or(|(plan, model)| plan.fits(model, utterances, rows))
     }
@@ -132,7 +132,7 @@ impl<'a> TrainingSet<'a> {
         }
     }
 
-    /// Returns true if an utterance is longer than planned and does not fit into a step.
+    /// Returns true if an utterance is too long for a step.
     fn is_too_large(&self, index: usize, features: &Features) -> bool {
         let rows = features.frames.div_ceil(self.recipe.encoder.rows.stride);
         let planned = (self.rows[index] as f64 * self.recipe.augment.stretch()).ceil() as usize;

@@ -48,8 +48,8 @@ mod tests {
             (Clip::Single(1.0), 0.0, 1.0),
             (Clip::Distributed(1.0), 0.0, 1.0),
         ] {
-            let found = clip.divisor(norm);
-            assert!((found - expected).abs() < 1e-15 * expected, "{clip:?} of {norm}: {found}");
+            let divisor = clip.divisor(norm);
+            assert!((divisor - expected).abs() < 1e-15 * expected, "{clip:?} of {norm}: {divisor}");
         }
         assert!(Clip::Single(1.0).divisor(f64::NAN).is_nan());
         assert!(Clip::Distributed(1.0).divisor(f64::NAN).is_nan());

@@ -1,4 +1,4 @@
-//! The section `[optimiser]` of a recipe, and which of its keys belong together.
+//! The section `[optimiser]` of a recipe.
 use model::Result;
 use model::config::values::{check_non_negative, check_positive, ensure};
 use serde::{Deserialize, Serialize};
@@ -54,13 +54,17 @@ pub struct OptimizerConfig {
     /// How the norm is limited; AdamW supports [`ClipKind::Single`] only.
     #[serde(default)]
     pub clip: ClipKind,
-    /// True if moments are corrected for their start at 0, as AdamW always does.
+    /// True if moments are corrected for their start at 0.
+    ///
+    /// AdamW always corrects them.
     #[serde(default = "yes")]
     pub bias_correction: bool,
     /// Decay of the moving average of the weights, used for evaluation; 0 disables it.
     #[serde(default)]
     pub ema: f64,
-    /// True if that decay grows from 1/10 in the first steps, to forget the initial weights.
+    /// True if that decay grows from 1/10 in the first steps.
+    ///
+    /// The average then forgets the initial weights.
     #[serde(default = "yes")]
     pub ema_warmup: bool,
 }
@@ -117,7 +121,7 @@ pub enum Decay {
     ///
     /// Requires `warmup_steps` and `model_width`.
     Noam,
-    /// A constant factor in each epoch, after epochs of growth and of a constant rate.
+    /// A constant factor in each epoch, after growth and hold.
     ///
     /// Requires `warmup_epochs`, `hold_epochs` and `gamma`.
     MlPerf,
@@ -166,7 +170,7 @@ impl OptimizerConfig {
         ensure("optimiser.ema", "a number of at least 0, below 1", (0.0..1.0).contains(&ema), ema)
     }
 
-    /// Checks that keys are present exactly where the values of others require them.
+    /// Checks keys that depend on other keys.
     fn check_choices(&self) -> Result<()> {
         self.kind.check(self)?;
         let (mlperf, noam) = (self.decay == Decay::MlPerf, self.decay == Decay::Noam);

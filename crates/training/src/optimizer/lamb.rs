@@ -121,9 +121,11 @@ pub struct LambConfig {
 /// ```
 /// use training::optimizer::{LambConfig, LambStep};
 ///
-/// let config = LambConfig { betas: [0.9, 0.999], eps: 1e-9, weight_decay: 1e-3, bias_correction: true };
+/// let (betas, weight_decay) = ([0.9, 0.999], 1e-3);
+/// let config = LambConfig { betas, eps: 1e-9, weight_decay, bias_correction: true };
 /// let (mut w, mut m, mut v) = ([3.0f64, 4.0], [0.0; 2], [0.0; 2]);
-/// let trust = LambStep::new(&config, 1, 0.1, 1.0).update_tensor(true, &mut w, &[1.0, -2.0], &mut m, &mut v)?;
+/// let step = LambStep::new(&config, 1, 0.1, 1.0);
+/// let trust = step.update_tensor(true, &mut w, &[1.0, -2.0], &mut m, &mut v)?;
 /// // In the first step m / √v is the sign of the gradient: ‖w‖ = 5, ‖u‖ = ‖(1.003, -0.996)‖.
 /// assert!((trust - 5.0 / 1.003f64.hypot(0.996)).abs() < 1e-7);
 /// # Ok::<(), training::Error>(())
@@ -180,9 +182,9 @@ impl LambStep {
     ) -> Result<f64> {
         let lengths = [gradient.len(), first.len(), second.len()];
         if lengths.iter().any(|&length| length != weights.len()) {
-            let found = format!("{lengths:?}");
+            let lengths = format!("{lengths:?}");
             let expected = format!("{} numbers in each, as in the weights", weights.len());
-            return Err(Error::shape("gradient and moments", expected, found));
+            return Err(Error::shape("gradient and moments", expected, lengths));
         }
         let factors = self.factors::<F>(if decays { self.config.weight_decay } else { 0.0 });
         let mut squares = vec![[0.0; 2]; weights.len().div_ceil(BLOCK)];

@@ -35,8 +35,8 @@ impl Moments {
             (Some(m), Some(v)) if m.len() == count && v.len() == count => Ok((m, v)),
             (None, _) | (_, None) => Err(Error::shape(name, "a parameter of the optimizer", "a new one")),
             (Some(m), Some(v)) => {
-                let found = format!("{} and {}", m.len(), v.len());
-                Err(Error::shape(name, format!("{count} numbers in both moments"), found))
+                let sizes = format!("{} and {}", m.len(), v.len());
+                Err(Error::shape(name, format!("{count} numbers in both moments"), sizes))
             }
         }
     }

@@ -20,15 +20,19 @@ pub struct DataConfig {
     /// Test set, for the final evaluation.
     #[serde(default)]
     pub test: Vec<PathBuf>,
-    /// True to read training utterances again in each epoch, instead of storing their features.
+    /// True to read training utterances again in each epoch.
+    ///
+    /// Their features are then not kept in memory.
     ///
     /// For training sets that do not fit into memory, and for augmentation of the audio.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stream: bool,
     /// Threads that load batches ahead of their use.
-    #[serde(default = "one", skip_serializing_if = "is_one")]
+    #[serde(default = "default_workers", skip_serializing_if = "is_one")]
     pub workers: usize,
-    /// Fraction of the utterances of a set that may be bad, rounded up to whole utterances.
+    /// Largest fraction of bad utterances in a set.
+    ///
+    /// Rounded up to whole utterances.
     #[serde(default = "max_bad", skip_serializing_if = "is_max_bad")]
     pub max_bad: f64,
     /// Folder of a cache for streaming: the index and, without audio augmentation, the features.
@@ -64,7 +68,7 @@ pub struct AugmentConfig {
     /// Speed perturbation of the waveform, before all other augmentation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speed: Option<SpeedConfig>,
-    /// Room impulse responses, from a manifest.
+    /// Reverberation by impulse responses, from a manifest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reverb: Option<ReverbConfig>,
     /// Additive noise, from a manifest.
@@ -155,7 +159,7 @@ fn is_max_bad(fraction: &f64) -> bool {
     *fraction == max_bad()
 }
 
-pub(super) fn one() -> usize {
+pub(super) fn default_workers() -> usize {
     1
 }
 

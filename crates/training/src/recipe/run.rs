@@ -6,7 +6,7 @@ use model::{Result, bytes};
 use recognizer::{BatchSize, Metric};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::data::{is_one, one};
+use super::data::is_one;
 
 /// `[batch]`: sizes of batches.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -20,7 +20,7 @@ pub struct BatchConfig {
     #[serde(default, with = "bytes::optional", skip_serializing_if = "Option::is_none")]
     pub memory: Option<usize>,
     /// Batches of an optimizer step; gradients are divided by the utterances of all of them.
-    #[serde(default = "one", skip_serializing_if = "is_one")]
+    #[serde(default = "default_accumulate", skip_serializing_if = "is_one")]
     pub accumulate: usize,
     /// Training utterances that are longer in their manifest, in seconds, are omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,7 +85,9 @@ pub struct RunConfig {
     /// Number of last epochs with a separate checkpoint.
     #[serde(default)]
     pub keep: u64,
-    /// Steps in a row with a loss or gradient that is not finite, which may be skipped.
+    /// Largest number of steps that are skipped in a row.
+    ///
+    /// Steps are skipped if their loss or gradient is not finite.
     #[serde(default)]
     pub skip_nonfinite: u64,
     /// The weights of the final evaluation.
@@ -128,11 +130,15 @@ impl RunConfig {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckpointSelection {
-    /// The one with the lowest error rate on the dev set, by [`RunConfig::metric`].
+    /// The checkpoint with the best [`RunConfig::metric`] on the dev set.
     #[default]
     Best,
     /// The last one.
     Last,
+}
+
+fn default_accumulate() -> usize {
+    1
 }
 
 fn every_epoch() -> u64 {

@@ -90,9 +90,9 @@ impl Trainer<'_> {
                     return Err(error);
                 }
                 // The end of the epoch writes its own checkpoint.
-                let every = self.run.checkpoint_every;
+                let interval = self.run.checkpoint_every;
                 let is_last = self.progress.batch == epoch_batches;
-                if every > 0 && !is_last && self.progress.step.is_multiple_of(every) {
+                if interval > 0 && !is_last && self.progress.step.is_multiple_of(interval) {
                     let saved = self.save_last();
                     match self.agree(saved) {
                         // The next step reports the error with its utterances.
@@ -174,7 +174,9 @@ impl Trainer<'_> {
         Ok((report, bad))
     }
 
-    /// Returns the position of the next step, in an epoch of `batches` batches.
+    /// Returns the position of the next step.
+    ///
+    /// `batches` is the number of batches of the epoch.
     fn position(&self, batches: u64) -> StepPosition {
         let Progress { epoch, batch, step, .. } = self.progress;
         let progress = (epoch as f64 + batch as f64 / batches as f64) / self.run.epochs as f64;

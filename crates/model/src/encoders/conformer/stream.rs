@@ -36,7 +36,7 @@ enum StreamingInputLayer {
     Subsampling(Box<SubsamplingStream>),
 }
 
-/// Name of the part of a state with the rows of an incomplete chunk.
+/// The part of a state with the rows of an incomplete chunk.
 const WAITING: &str = "waiting";
 
 impl ConformerStream {

@@ -44,9 +44,11 @@ struct StreamingConvolution {
 
 /// The state of an utterance in one layer.
 pub(super) struct LayerState<'a> {
-    /// Keys and values k|v of the chunks before the next one, `[m, 2W]`.
+    /// Keys and values of the chunks before the next one, `[m, 2W]`.
     pub keys: &'a mut Vec<f32>,
-    /// Rows before the next one in the window of the depthwise convolution, `[at most k - 1, W]`.
+    /// Rows before the next one in the depthwise window.
+    ///
+    /// `[at most k - 1, W]`
     pub tail: &'a mut Vec<f32>,
 }
 

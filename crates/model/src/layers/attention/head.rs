@@ -1,4 +1,4 @@
-//! Forward and backward pass of one head in one utterance, window by window.
+//! Forward and backward pass of one attention head.
 use std::ops::Range;
 
 use kernels::{Accumulate, Real, View, ViewMut, product};
@@ -29,8 +29,8 @@ pub(super) struct AttentionHead<'a, F> {
 
 impl<'a, F: Real> AttentionHead<'a, F> {
     pub fn new(qkv: &'a [F], heads: HeadCount, at: usize, rotary: &'a Rotary<F>) -> Self {
-        let scale = F::from_f64(1.0 / (heads.each() as f64).sqrt());
-        AttentionHead { qkv, heads, column: at * heads.each(), rotary, scale }
+        let scale = F::from_f64(1.0 / (heads.head_width() as f64).sqrt());
+        AttentionHead { qkv, heads, column: at * heads.head_width(), rotary, scale }
     }
 
     /// Returns the values of a row from the head's first column on.
@@ -40,14 +40,14 @@ impl<'a, F: Real> AttentionHead<'a, F> {
 
     fn values(&self, rows: &Range<usize>) -> View<'a, F> {
         let (first, width) = (self.row(HeadPart::Value, rows.start), 3 * self.heads.width);
-        View::with_stride(first, rows.len(), self.heads.each(), width)
+        View::with_stride(first, rows.len(), self.heads.head_width(), width)
     }
 
-    /// Rotates queries or keys by their positions from `position` on, and scales them.
+    /// Rotates and scales queries or keys, from `position` on.
     fn rotated(&self, part: HeadPart, rows: &Range<usize>, position: usize, factor: F) -> Vec<F> {
-        let each = self.heads.each();
-        let mut out = vec![F::ZERO; rows.len() * each];
-        for ((t, position), out) in rows.clone().zip(position..).zip(out.chunks_exact_mut(each)) {
+        let width = self.heads.head_width();
+        let mut out = vec![F::ZERO; rows.len() * width];
+        for ((t, position), out) in rows.clone().zip(position..).zip(out.chunks_exact_mut(width)) {
             self.rotary.rotate(position, &self.row(part, t)[..each], factor, out);
         }
         out
@@ -60,7 +60,7 @@ impl<'a, F: Real> AttentionHead<'a, F> {
         keys: &[F],
         mut process: impl FnMut(Range<usize>, &[F], &mut [F]),
     ) {
-        let (each, count) = (self.heads.each(), window.keys.len());
+        let (each, count) = (self.heads.head_width(), window.keys.len());
         let keys = View::new(keys, count, each).transposed();
         let mut scores = vec![F::ZERO; QUERIES_PER_BLOCK.min(window.queries.len()) * count];
         for start in window.queries.clone().step_by(QUERIES_PER_BLOCK) {
@@ -80,7 +80,7 @@ impl<'a, F: Real> AttentionHead<'a, F> {
 
     /// Computes `out = softmax(q̃ k̃ᵀ) v`, `[queries, d]`.
     pub fn forward(&self, window: &ChunkWindow, out: &mut [F]) {
-        let (each, count) = (self.heads.each(), window.keys.len());
+        let (each, count) = (self.heads.head_width(), window.keys.len());
         let keys = self.rotated(HeadPart::Key, &window.keys, window.position, F::ONE);
         let values = self.values(&window.keys);
         self.blocks(window, &keys, |queries, _, p| {
@@ -95,10 +95,11 @@ impl<'a, F: Real> AttentionHead<'a, F> {
     /// `out` and `above` are the results of all heads and their gradients, `[T, W]`.
     ///
     /// ```text
-    /// dv += pᵀ do      dp = do vᵀ      ds = p ∘ (dp - Σ do ∘ o)      dq̃ = ds k̃      dk̃ += dsᵀ q̃
+    /// dv += pᵀ do      dp = do vᵀ      ds = p ∘ (dp - Σ do ∘ o)
+    /// dq̃ = ds k̃       dk̃ += dsᵀ q̃
     /// ```
     pub fn backward(&self, window: &ChunkWindow, out: &[F], above: &[F], gradient: &mut [F]) {
-        let (width, each, count) = (self.heads.width, self.heads.each(), window.keys.len());
+        let (width, each, count) = (self.heads.width, self.heads.head_width(), window.keys.len());
         let keys = self.rotated(HeadPart::Key, &window.keys, window.position, F::ONE);
         let values = self.values(&window.keys);
         let mut d_keys = vec![F::ZERO; keys.len()];

@@ -13,7 +13,9 @@ pub(super) struct Rotary<F> {
 }
 
 impl<F: Real> Rotary<F> {
-    /// Creates tables for `positions` positions and rows of `width` values, an even number.
+    /// Creates tables for a number of positions.
+    ///
+    /// Rows have `width` values, an even number.
     pub fn new(positions: usize, width: usize) -> Self {
         let half = width / 2;
         let angle = |at: usize| (at / half) as f64 / BASE.powf((at % half) as f64 / half as f64);

@@ -3,7 +3,9 @@ use candle_core::{D, DType, Device, Var};
 use super::*;
 use crate::layers::operation::tests::{check_gradients, values, wave};
 
-/// Computes one head of one utterance with candle's operations, from q, k and v `[T, d]`.
+/// Computes one head of one utterance with candle's operations.
+///
+/// q, k and v are `[T, d]`.
 ///
 /// `in_window(query, key)` is true for keys in the window of a query.
 fn plain(q: &Tensor, k: &Tensor, v: &Tensor, in_window: impl Fn(usize, usize) -> bool) -> Tensor {
@@ -32,11 +34,11 @@ fn plain(q: &Tensor, k: &Tensor, v: &Tensor, in_window: impl Fn(usize, usize) ->
 
 fn plain_all(qkv: &Tensor, ragged: &Ragged, heads: usize, chunks: Option<Chunks>) -> Tensor {
     let width = qkv.dims()[1] / 3;
-    let each = width / heads;
+    let head_width = width / heads;
     let utterance = |b: usize| {
         let range = ragged.range(b);
         let rows = qkv.narrow(0, range.start, range.len()).unwrap();
-        let part = |p: usize, h: usize| rows.narrow(1, p * width + h * each, each).unwrap();
+        let part = |p: usize, h: usize| rows.narrow(1, p * width + h * head_width, head_width).unwrap();
         let in_window = |q: usize, k: usize| {
             chunks.is_none_or(|c| k / c.chunk <= q / c.chunk && k / c.chunk + c.left >= q / c.chunk)
         };

@@ -3,7 +3,7 @@
 //! ```text
 //! forward    pack x                        blocks of rows
 //!            a = x W_ihᵀ + b               blocks of rows
-//!            steps                         a task for each group, or for each frame and strip of units
+//!            steps                         a task for each group, or for each frame and strip
 //! backward   pack dh                       blocks of rows
 //!            steps: da                     as in the forward pass
 //!            dx = da W_ih                  blocks of rows and columns
@@ -20,7 +20,7 @@ use kernels::{
 use super::layout::{LayerSizes, ROWS_PER_BLOCK, TapeLayout};
 use super::steps::{self, StepRows};
 
-/// The weights W_ih *4H x D*, W_hh *4H x H* and b *4H*.
+/// The weights W_ih `[4H, D]`, W_hh `[4H, H]` and b `[4H]`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DirectionWeights<'a, F> {
     pub input: &'a [F],
@@ -28,7 +28,7 @@ pub(super) struct DirectionWeights<'a, F> {
     pub bias: &'a [F],
 }
 
-/// The shapes of a direction over a batch, and the pool of its buffers.
+/// The shapes of a direction, and the pool of its buffers.
 #[derive(Clone, Copy)]
 pub(super) struct DirectionContext<'a, F> {
     pub layout: &'a TapeLayout,
@@ -43,7 +43,7 @@ impl<F: Real> DirectionContext<'_, F> {
     }
 }
 
-/// Values that the forward pass saves for the backward pass, in packed rows.
+/// Packed rows that are saved for the backward pass.
 #[derive(Debug)]
 pub(super) struct Tape<F> {
     /// Gates after their nonlinearity, 4H.
@@ -83,7 +83,9 @@ pub(super) struct GradientMask {
     pub weights: bool,
 }
 
-/// The gradients of the packed inputs, and of W_ih, W_hh and b, if they are needed.
+/// The gradients of inputs and weights, if they are needed.
+///
+/// Inputs are packed; weights are W_ih, W_hh and b.
 pub(super) struct DirectionGradients<F> {
     pub input: Option<PooledBuffer<F>>,
     pub weights: Option<[Vec<F>; 3]>,

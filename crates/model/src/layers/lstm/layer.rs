@@ -28,7 +28,9 @@ pub struct Lstm {
 }
 
 impl Lstm {
-    /// Creates layer number `layer`, from rows of width `input` to states of width `hidden`.
+    /// Creates layer number `layer`.
+    ///
+    /// Input rows have width `input`, states width `hidden`.
     ///
     /// Weights are uniform within ±1/√H, biases 0; see
     /// [`Parameters::initialize`](crate::Parameters::initialize).
@@ -94,10 +96,10 @@ impl Lstm {
         if self.hidden_biases.is_empty() {
             return Ok(Cow::Borrowed(&self.directions));
         }
-        let both = self.directions.iter().zip(&self.hidden_biases);
-        let both =
-            both.map(|(weights, bias)| Ok(LstmWeights { bias: (&weights.bias + bias)?, ..weights.clone() }));
-        Ok(Cow::Owned(both.collect::<Result<_>>()?))
+        let weights = self.directions.iter().zip(&self.hidden_biases);
+        let weights = weights
+            .map(|(weights, bias)| Ok(LstmWeights { bias: (&weights.bias + bias)?, ..weights.clone() }));
+        Ok(Cow::Owned(weights.collect::<Result<_>>()?))
     }
 
     /// Applies the layer; see [`lstm()`](super::lstm()).
@@ -108,7 +110,7 @@ impl Lstm {
         self.forward_with_hooks(x, lengths, None)
     }
 
-    /// Applies the layer, with hooks that send the gradients of the weights early.
+    /// Applies the layer, with hooks for the gradients of the weights.
     ///
     /// # Errors
     /// Those of [`lstm()`](super::lstm()).

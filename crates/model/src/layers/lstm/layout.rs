@@ -17,7 +17,7 @@ const TARGET_GROUPS: usize = 128;
 
 /// Smallest number of strips of a frame, if strips are tasks.
 const MIN_STRIPS: usize = 64;
-/// Smallest number of multiply-adds of a frame's recurrent product, if strips are tasks.
+/// Smallest number of multiply-adds of a frame with strips.
 const MIN_STRIP_OPERATIONS: usize = 1 << 24;
 /// Smallest number of utterances that a frame counts as: fewer take as long to read the weight.
 const MIN_COUNTED_UTTERANCES: usize = 4;
@@ -67,7 +67,9 @@ pub(super) struct RowGroup {
     /// Batch index of each utterance, longest first.
     utterances: Vec<usize>,
     lengths: Vec<usize>,
-    /// First row of each frame, relative to that of the group, and the number of rows at the end.
+    /// First row of each frame, relative to the group.
+    ///
+    /// The last entry is the number of rows.
     offsets: Vec<usize>,
 }
 
@@ -133,7 +135,7 @@ pub(super) struct TapeLayout {
     is_reverse: bool,
     /// First packed row of each group.
     firsts: Vec<usize>,
-    /// Group, index in it, and first packed row of the group, of each utterance of the batch.
+    /// Group, index in it and the group's first row, by utterance.
     positions: Vec<(usize, usize, usize)>,
 }
 

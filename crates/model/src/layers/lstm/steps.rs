@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! frame t, a task for each strip of 16 units and up to 8 utterances:
-//!   a[t] += h[t-1] W_hhᵀ      then the cell      a[t] is x[t] W_ihᵀ + b before; h[-1] is 0 or given
+//!   a[t] += h[t-1] W_hhᵀ      then the cell      a[t] is x[t] W_ihᵀ + b before; h[-1] 0 or given
 //! backward, t from the last frame down:
 //!   dh[t] += da[t+1] W_hh     then the cell: da  dh[t] is the gradient of the output before
 //! ```
@@ -45,7 +45,9 @@ impl FrameTiling {
         utterances.div_ceil(self.band)
     }
 
-    /// Returns the length of a transposed band, with `each` numbers for each unit.
+    /// Returns the length of a transposed band.
+    ///
+    /// Each unit has `each` numbers.
     fn transposed_len(self, each: usize) -> usize {
         self.hidden.next_multiple_of(UNITS) * each * self.band
     }
@@ -193,7 +195,7 @@ pub(super) fn backward<F: Real>(
     }
 }
 
-/// Runs the tasks of a frame, on all threads or on this one.
+/// Runs the tasks of a frame, in parallel or not.
 fn for_each_task<P: Parts>(is_shared: bool, parts: P, run: impl Fn(usize, P::Part) + Sync) {
     if is_shared { par_for(parts, run) } else { for_each_sequential(parts, run) }
 }

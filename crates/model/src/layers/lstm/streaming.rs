@@ -18,13 +18,14 @@ use crate::layers::linear::packed;
 use crate::tensors::to_vec;
 use crate::{Error, Result};
 
-/// An LSTM layer of one direction with packed weights, which continues from given states.
+/// A streaming LSTM layer of one direction, with packed weights.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
 /// use model::{Lstm, LstmState};
 ///
-/// let vb = candle_nn::VarBuilder::from_varmap(&candle_nn::VarMap::new(), DType::F32, &Device::Cpu);
+/// let map = candle_nn::VarMap::new();
+/// let vb = candle_nn::VarBuilder::from_varmap(&map, DType::F32, &Device::Cpu);
 /// let layer = Lstm::new(3, 4, 0, false, &vb)?;
 /// let x: Vec<f32> = (0..15).map(|i| (i as f32).sin()).collect();
 /// let full = layer.forward(&Tensor::from_slice(&x, (1, 5, 3), &Device::Cpu)?, &[5])?;
@@ -81,7 +82,9 @@ impl StreamingLstm {
         self.hidden
     }
 
-    /// Applies the layer to the next rows of each utterance, and updates their states.
+    /// Applies the layer to each utterance's next rows.
+    ///
+    /// States are updated.
     ///
     /// # Shapes
     /// `x [Σ n, D]`, one utterance after another without padding, `n` of `lengths` each, which may

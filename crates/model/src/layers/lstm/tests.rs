@@ -65,7 +65,7 @@ fn direction(input: usize, hidden: usize, seed: u64, scale: f64, dtype: DType) -
     (variables, LstmWeights { input, recurrent, bias })
 }
 
-/// Returns input, variables and weights of every direction, and the gradient of the output.
+/// Returns input, variables, weights and the gradient of the output.
 fn case(directions: usize) -> (Var, Vec<Var>, Vec<LstmWeights>, Tensor) {
     let hidden = 4;
     let x = Var::from_tensor(&random(&SHAPE, 1, 1.0)).unwrap();
@@ -89,9 +89,9 @@ fn check_against_plain(directions: usize) {
             continue;
         }
         let utterance = x.get(b).unwrap().narrow(0, 0, length).unwrap();
-        let both: Vec<Tensor> =
+        let directions: Vec<Tensor> =
             weights.iter().enumerate().map(|(k, w)| plain(&utterance, w, k == 1)).collect();
-        let full = Tensor::cat(&both, 1).unwrap();
+        let full = Tensor::cat(&directions, 1).unwrap();
         rows.push(if length < SHAPE[1] { Tensor::cat(&[full, padding], 0).unwrap() } else { full });
     }
     let expected = Tensor::stack(&rows, 0).unwrap();
@@ -140,7 +140,7 @@ fn the_bits_do_not_depend_on_the_number_of_threads() {
     assert!(single == bits(2) && single == bits(5));
 }
 
-/// Returns output and gradients of a layer with a blocking and a number of threads.
+/// Returns output and gradients of a layer with a blocking.
 fn values_with_blocking<F: kernels::Real + WithDType>(
     blocking: LayerBlocking,
     lengths: &[usize],
@@ -152,7 +152,7 @@ fn values_with_blocking<F: kernels::Real + WithDType>(
     pool.install(|| step::<F>(None, lengths, blocking, [20, hidden], directions, 1.0))
 }
 
-/// Returns output and gradients for inputs of a scale, with or without pooled buffers.
+/// Returns output and gradients for inputs of a scale.
 fn step<F: kernels::Real + WithDType>(
     pools: Option<&BufferPools>,
     lengths: &[usize],
@@ -174,7 +174,7 @@ fn step<F: kernels::Real + WithDType>(
     [out].into_iter().chain(gradients).map(|t| values(&t.to_dtype(DType::F64).unwrap())).collect()
 }
 
-/// Compares steps of many shapes with buffers that are full of NaN before each.
+/// Compares steps with used buffers, which are full of NaN.
 fn check_used_buffers<F: kernels::Real + WithDType>() {
     let pools = BufferPools::default();
     let ragged: Vec<usize> = (0..37).map(|b| (b * 7) % 12).collect();
@@ -242,7 +242,7 @@ fn strips_have_the_bits_of_groups_for_any_number_of_threads() {
     }
 }
 
-/// Returns output and input gradient of some utterances of a batch, without padding.
+/// Returns output and input gradient of some utterances.
 fn each_utterance(blocking: LayerBlocking, lengths: &[usize], selected: &[usize]) -> Vec<[Vec<f64>; 2]> {
     let (input, hidden, frames) = (20, 40, 9);
     let full = random(&[lengths.len(), frames, input], 3, 1.0).to_dtype(DType::F32).unwrap();
@@ -254,13 +254,13 @@ fn each_utterance(blocking: LayerBlocking, lengths: &[usize], selected: &[usize]
     let context = LstmContext::default();
     let out = apply_with_blocking::<f32>(context, &x, &lengths, blocking, sizes, &[weights]).unwrap();
     let grads = out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
-    let each = lengths.iter().enumerate().map(|(b, &length)| {
+    let utterances = lengths.iter().enumerate().map(|(b, &length)| {
         [&out, grads.get(&x).unwrap()].map(|t| {
             let rows = t.get(b).unwrap().narrow(0, 0, length.max(1)).unwrap();
             values(&rows.to_dtype(DType::F64).unwrap())
         })
     });
-    each.collect()
+    utterances.collect()
 }
 
 #[test]
@@ -413,7 +413,7 @@ fn the_shape_of_a_batch_determines_its_groups() {
     }
 }
 
-/// Returns the number of tasks of each parallel step of a layer of one direction.
+/// Returns the number of tasks of each parallel step.
 ///
 /// Input and output have the same width, so that both weights are divided equally.
 fn tasks(batch: usize, frames: usize, hidden: usize) -> Vec<(&'static str, usize)> {

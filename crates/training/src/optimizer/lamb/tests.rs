@@ -86,8 +86,8 @@ fn the_bits_do_not_depend_on_the_number_of_threads() {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| three_steps(count))
         };
-        let one = on(1);
-        assert!(one == on(2) && one == on(3), "{count}");
+        let single = on(1);
+        assert!(single == on(2) && single == on(3), "{count}");
     }
 }
 
