@@ -196,8 +196,8 @@ impl Checkpoint {
             SafeTensors::read_metadata(&bytes).map_err(|error| wrong(full, error.to_string()))?;
         let tensors = SafeTensors::deserialize(&bytes).map_err(|error| wrong(full, error.to_string()))?;
         let header = metadata.metadata().as_ref().and_then(|map| map.get("panda"));
-        let header =
-            header.ok_or_else(|| wrong("metadata with the key panda", "none: a foreign file".into()))?;
+        let header = header
+            .ok_or_else(|| wrong("metadata with the key panda", "none: a file of another program".into()))?;
         let fields: serde_json::Value =
             serde_json::from_str(header).map_err(|error| wrong("metadata in JSON", error.to_string()))?;
         let version = fields["version"].as_u64().filter(|_| fields["format"] == FORMAT);

@@ -185,9 +185,9 @@ mod tests {
     #[test]
     fn values_equal_those_of_plain_operations_and_gradients_finite_differences() {
         let (x, w, b) = (wave(&[2, 70, 21], 0.7), wave(&[21], 1.9), wave(&[21], 0.4));
-        let centred = x.broadcast_sub(&x.mean_keepdim(D::Minus1).unwrap()).unwrap();
-        let variance = centred.sqr().unwrap().mean_keepdim(D::Minus1).unwrap();
-        let plain = centred.broadcast_div(&(variance + EPSILON).unwrap().sqrt().unwrap()).unwrap();
+        let centered = x.broadcast_sub(&x.mean_keepdim(D::Minus1).unwrap()).unwrap();
+        let variance = centered.sqr().unwrap().mean_keepdim(D::Minus1).unwrap();
+        let plain = centered.broadcast_div(&(variance + EPSILON).unwrap().sqrt().unwrap()).unwrap();
         let plain = plain.broadcast_mul(&w).unwrap().broadcast_add(&b).unwrap();
         let fused = values(&layer_norm(&x, &w, &b).unwrap());
         assert!(fused.iter().zip(values(&plain)).all(|(a, b)| (a - b).abs() < 1e-13));
@@ -199,9 +199,9 @@ mod tests {
     fn gradients_of_many_rows_equal_those_of_plain_operations() {
         let (x, w, b) = (wave(&[150, 5], 0.7), wave(&[5], 1.9), wave(&[5], 0.4));
         let plain = |x: &Tensor| -> Tensor {
-            let centred = x.broadcast_sub(&x.mean_keepdim(D::Minus1).unwrap()).unwrap();
-            let variance = centred.sqr().unwrap().mean_keepdim(D::Minus1).unwrap();
-            let scaled = centred.broadcast_div(&(variance + EPSILON).unwrap().sqrt().unwrap()).unwrap();
+            let centered = x.broadcast_sub(&x.mean_keepdim(D::Minus1).unwrap()).unwrap();
+            let variance = centered.sqr().unwrap().mean_keepdim(D::Minus1).unwrap();
+            let scaled = centered.broadcast_div(&(variance + EPSILON).unwrap().sqrt().unwrap()).unwrap();
             scaled.broadcast_mul(&w).unwrap().broadcast_add(&b).unwrap()
         };
         let gradients = |y: Tensor| y.sqr().unwrap().sum_all().unwrap().backward().unwrap();

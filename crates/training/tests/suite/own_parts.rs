@@ -1,4 +1,4 @@
-//! An encoder and a predictor of a user's own, in place of ours.
+//! Models with a custom encoder and predictor.
 use std::path::Path;
 use std::sync::Arc;
 
@@ -113,7 +113,7 @@ fn wave(shape: &[usize]) -> Tensor {
 }
 
 #[test]
-fn they_are_named_trained_and_searched_like_ours() {
+fn custom_parts_are_named_trained_and_decoded_like_built_in_ones() {
     let (recipe, model) = model();
     let names: Vec<&str> = model.parameters().iter().map(|(name, _)| name).collect();
     for name in ["encoder.conv.weight", "encoder.out.bias", "predictor.table.weight", "joint.head.weight"] {
@@ -155,7 +155,7 @@ fn they_are_named_trained_and_searched_like_ours() {
 }
 
 #[test]
-fn a_module_that_gives_other_shapes_than_it_promised_is_named() {
+fn a_module_with_other_output_shapes_than_declared_is_an_error() {
     let vb = VarBuilder::from_varmap(&candle_nn::VarMap::new(), candle_core::DType::F32, &Device::Cpu);
     let error = |width, factor| {
         let frames = ModuleEncoder::new(convolution(&vb).unwrap(), width, factor)?;

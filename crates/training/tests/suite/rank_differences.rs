@@ -1,4 +1,4 @@
-//! Ranks that differ: the same line in all of them, before the first step, with the rank and the difference.
+//! Differences between ranks are errors in all ranks.
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -19,7 +19,7 @@ struct Arguments {
     epochs: u64,
 }
 
-/// A recipe over eight utterances to train on and two to test with; `change` edits the lines of one of these sets.
+/// A recipe for eight utterances of training data; `change` edits the lines of the set `set`.
 fn recipe(folder: &Path, name: &str, set: &str, change: impl Fn(&mut Vec<String>)) -> PathBuf {
     let digits = Path::new(DIGITS).canonicalize().unwrap();
     let folder = folder.join(name);
@@ -40,30 +40,30 @@ fn recipe(folder: &Path, name: &str, set: &str, change: impl Fn(&mut Vec<String>
     path
 }
 
-/// What two ranks return, of which the second has other arguments.
-fn train(one: &Arguments, other: &Arguments) -> Vec<training::Result<training::RunOutcome>> {
+/// The results of two ranks, of which the second has other arguments.
+fn train(first: &Arguments, second: &Arguments) -> Vec<training::Result<training::RunOutcome>> {
     ThreadCommunicator::run(2, |communicator| {
         let rank = communicator.rank();
-        let Arguments { recipe, run, start, transfer, epochs } = [one, other][rank];
+        let Arguments { recipe, run, start, transfer, epochs } = [first, second][rank];
         let mut group = ProcessGroup::new(communicator, *transfer);
-        let changes = RecipeOverrides { epochs: Some(*epochs), ..RecipeOverrides::default() };
+        let overrides = RecipeOverrides { epochs: Some(*epochs), ..RecipeOverrides::default() };
         let stop = AtomicBool::new(false);
-        train_with(recipe, changes, run, *start, &mut group, &mut (), &stop)
+        train_with(recipe, overrides, run, *start, &mut group, &mut (), &stop)
     })
 }
 
-fn expect_difference(one: &Arguments, other: &Arguments, parts: &[&str]) {
-    for outcome in train(one, other) {
+fn expect_difference(first: &Arguments, second: &Arguments, parts: &[&str]) {
+    for outcome in train(first, second) {
         let error = outcome.unwrap_err();
         let Error::Rank { rank: 1, message } = &error else { panic!("{error}") };
         assert!(message.contains("as in rank 0, found"), "{message}");
         assert!(parts.iter().all(|part| message.contains(part)), "{message}");
     }
-    assert!(!one.run.join("metrics.csv").exists());
+    assert!(!first.run.join("metrics.csv").exists());
 }
 
 #[test]
-fn data_arguments_and_recipes_that_differ_are_named_in_all_ranks() {
+fn differences_of_data_arguments_and_recipes_are_errors_in_all_ranks() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let same = recipe(folder, "same", "none", |_| {});
@@ -78,14 +78,14 @@ fn data_arguments_and_recipes_that_differ_are_named_in_all_ranks() {
     expect_difference(&base, &fewer, &["data.train", "expected 8 utterances", "found 7"]);
     expect_difference(&fewer, &base, &["data.train", "expected 7 utterances", "found 8"]);
     let order = with("order", "train", &|lines| lines.swap(2, 3));
-    expect_difference(&base, &order, &["data.train", "place 3"]);
+    expect_difference(&base, &order, &["data.train", "position 3"]);
     let text = with("text", "train", &|lines| {
         lines[4] = lines[4].replace("\"text\": \"", "\"text\": \"two ");
     });
-    expect_difference(&base, &text, &["data.train", "place 5"]);
+    expect_difference(&base, &text, &["data.train", "position 5"]);
     for set in ["dev", "test"] {
-        let other = with(set, set, &|lines| drop(lines.pop()));
-        expect_difference(&base, &other, &[&format!("data.{set}"), "expected 2", "found 1"]);
+        let fewer = with(set, set, &|lines| drop(lines.pop()));
+        expect_difference(&base, &fewer, &[&format!("data.{set}"), "expected 2", "found 1"]);
     }
     let missing = with("missing", "test", &|lines| lines[1] = lines[1].replace("audio/", "none/"));
     let allowed = |arguments: &Arguments| {
@@ -93,7 +93,7 @@ fn data_arguments_and_recipes_that_differ_are_named_in_all_ranks() {
         fs::write(&arguments.recipe, text.replace("[data]", "[data]\nmax_bad = 0.5")).unwrap();
     };
     [&base, &missing].into_iter().for_each(allowed);
-    // The fingerprint has the names of files but not of folders.
+    // The fingerprint contains the names of files, without their folders.
     expect_difference(
         &base,
         &missing,
@@ -110,7 +110,7 @@ fn data_arguments_and_recipes_that_differ_are_named_in_all_ranks() {
     expect_difference(&base, &longer, &["training.epochs = 1", "training.epochs = 2"]);
     assert!(!base.run.exists() && !elsewhere.run.exists());
 
-    // Without a difference, the same two ranks train.
+    // Without a difference the two ranks train.
     for outcome in train(&base, &base) {
         outcome.unwrap();
     }
