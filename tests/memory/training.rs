@@ -16,7 +16,7 @@ fn recipe(encoder: &str, predictor: &str, more: &str) -> Recipe {
         encoder = {{ {encoder} }}
         predictor = {{ {predictor} }}
         joint = {{ width = 24, dropout = 0.1 }}
-        optimiser = {{ learning_rate = 1e-3, ema = 0.9 }}
+        optimizer = {{ learning_rate = 1e-3, ema = 0.9 }}
         batch = {{ max_frames = 100, max_utterances = 4 }}
         {more}
         "#
@@ -45,7 +45,7 @@ fn the_plan_of_a_recognition_lattice_allocates_no_model() {
             encoder = {{ kind = "lstm", layers = 1, hidden = 16 }}
             joint = {{ width = 96 }}
             loss = {{ kind = "gnat", context = {context}, embedding = 64 }}
-            optimiser = {{ learning_rate = 1e-3 }}
+            optimizer = {{ learning_rate = 1e-3 }}
             batch = {{ max_frames = 100, max_utterances = 4 }}
             training = {{ epochs = 1 }}
             "#

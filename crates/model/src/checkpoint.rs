@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use speech::Tokenizer;
 use speech::files::{open_regular, read_given};
 
+use crate::config::old_names;
 use crate::parameters::Shapes;
 use crate::{Error, ModelConfig, Result};
 
@@ -92,7 +93,7 @@ fn is_zero(count: &u64) -> bool {
 /// The contents of a checkpoint file.
 #[derive(Debug, Clone)]
 pub struct Checkpoint {
-    /// The recipe's text.
+    /// The recipe's text; names of earlier versions are translated.
     pub recipe: String,
     /// The tokenizer's JSON.
     pub tokenizer: String,
@@ -266,7 +267,7 @@ impl Checkpoint {
         }
         let weights = values.remove("weight");
         Ok(Checkpoint {
-            recipe: header.recipe.clone(),
+            recipe: old_names::translate(&header.recipe).into_owned(),
             tokenizer: header.tokenizer.clone(),
             progress: header.progress.clone(),
             weights: weights.ok_or_else(|| wrong("tensors named weight/", "none".into()))?,

@@ -4,6 +4,7 @@ mod gnat;
 mod init;
 mod loss;
 mod loss_options;
+pub mod old_names;
 mod presets;
 mod recipe;
 pub mod table;

@@ -59,7 +59,7 @@ mod tests {
         tokens = { kind = "words" }
         encoder = { stack = 2, stride = 2, layers = 1, hidden = 6, bidirectional = true }
         joint = { width = 7 }
-        optimiser = { learning_rate = 1e-3 }
+        optimizer = { learning_rate = 1e-3 }
         batch = { max_frames = 100, max_utterances = 4 }
         training = { epochs = 1 }
     "#;

@@ -81,7 +81,7 @@ pub(crate) fn lattice(
         frame: width,
         hidden: config.joint.width,
         embeddings: EmbeddingConfig::Table { width: gnat.embedding },
-        normalize: gnat.normalise.normalize(),
+        normalize: gnat.normalize.normalize(),
     };
     let weights = JointWeights::new(sizes, vb)?;
     let LossBudget { bytes, keep_scores } = config.loss.options.budget;

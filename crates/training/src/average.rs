@@ -8,6 +8,7 @@ use crate::run_folder::RunFolder;
 use crate::{Error, Recipe, Result};
 use model::checkpoint::{Checkpoint, Progress, Values};
 use recognizer::Metric;
+use speech::files::read_given_text;
 
 /// The inputs and the size of an averaged checkpoint.
 #[derive(Debug, Clone, PartialEq)]
@@ -91,7 +92,10 @@ pub fn select_checkpoints(folder: &Path, count: usize, best: bool) -> Result<Vec
         // A folder without a recipe was not made by a run.
         let recipe = folder.join("recipe.toml");
         let metric = match recipe.exists() {
-            true => Recipe::read(&recipe, None)?.0.training.run.metric,
+            true => {
+                let text = read_given_text(&recipe).map_err(Error::io(&recipe, "read the recipe"))?;
+                Recipe::parse_of_run(&text, &recipe)?.training.run.metric
+            }
             false => Metric::default(),
         };
         let rate = |row: &Metrics| match metric {

@@ -137,7 +137,7 @@ impl Learner {
                 let presence = if average.is_some() { "one" } else { "none" };
                 return Err(Error::shape(
                     "average",
-                    "an average exactly if optimiser.ema is above 0",
+                    "an average exactly if optimizer.ema is above 0",
                     presence,
                 ));
             }

@@ -49,12 +49,12 @@ pub trait Optimizer: Send {
 
 /// Defines [`OptimizerKind`] and `build`.
 ///
-/// Each module has functions `check` and `build` for its keys of `[optimiser]`.
+/// Each module has functions `check` and `build` for its keys of `[optimizer]`.
 macro_rules! optimizer_kinds {
     ($($(#[$default:ident])? $module:ident::$kind:ident,)+) => {
         $(pub use $module::$kind;)+
 
-        /// The optimizers that a recipe can select with `optimiser.kind`.
+        /// The optimizers that a recipe can select with `optimizer.kind`.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(rename_all = "lowercase")]
         pub enum OptimizerKind {

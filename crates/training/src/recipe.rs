@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use model::checkpoint::RECIPE_LOCATION;
 use model::config::table::{first_difference, syntax_error};
 use model::config::values::setting_error;
-use model::config::{EncoderConfig, InitConfig, JointConfig, LossConfig, ModelConfig};
+use model::config::{EncoderConfig, InitConfig, JointConfig, LossConfig, ModelConfig, old_names};
 use model::predictors::PredictorKind;
 use model::{Checkpoint, InputConfig};
 use serde::{Deserialize, Serialize};
@@ -48,7 +48,6 @@ pub struct Recipe {
     #[serde(default, skip_serializing_if = "InitConfig::is_default")]
     pub init: InitConfig,
     /// Optimizer and learning rate.
-    #[serde(rename = "optimiser")]
     pub optimizer: OptimizerConfig,
     /// Sizes of batches.
     pub batch: BatchConfig,
@@ -97,7 +96,7 @@ impl Recipe {
     /// [`Error::Io`](model::Error::Io) if the file cannot be read;
     /// [`Error::RecipeSyntax`](model::Error::RecipeSyntax) for invalid TOML, an unknown or a
     /// missing key; [`Error::RecipeValue`](model::Error::RecipeValue) for a value outside its
-    /// range.
+    /// range, or a name of an earlier version.
     pub fn read(path: &Path, overrides: impl Into<RecipeOverrides>) -> Result<(Recipe, String)> {
         let text = speech::files::read_given_text(path).map_err(Error::io(path, "read the recipe"))?;
         Self::with_overrides(text.strip_prefix('\u{feff}').unwrap_or(&text), path, overrides.into())
@@ -158,7 +157,16 @@ impl Recipe {
         Ok(Self::parse_text(text, path)?)
     }
 
+    /// Parses the recipe of a run folder, which an earlier version may have written.
+    ///
+    /// # Errors
+    /// As [`Recipe::parse`], but old names of keys and values are accepted.
+    pub fn parse_of_run(text: &str, path: &Path) -> Result<Recipe> {
+        Ok(Self::parse_text(&old_names::translate(text), path)?)
+    }
+
     fn parse_text(text: &str, path: &Path) -> model::Result<Recipe> {
+        old_names::reject(text)?;
         let recipe: Recipe = toml::from_str(text).map_err(|error| syntax_error(path, text, &error))?;
         recipe.check()?;
         Ok(recipe)

@@ -15,7 +15,7 @@ pub struct GnatConfig {
     pub alignment: AlignmentKind,
     /// Normalization of the weights of paths.
     #[serde(default)]
-    pub normalise: LatticeNormalization,
+    pub normalize: LatticeNormalization,
     /// Width of the embedding of a context state.
     pub embedding: usize,
 }

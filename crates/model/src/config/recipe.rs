@@ -7,7 +7,7 @@ use speech::FeatureConfig;
 use super::init::{InitConfig, InitKind};
 use super::loss_options::LossConfig;
 use super::terms::LossTerms;
-use super::{JointConfig, ModelConfig, table};
+use super::{JointConfig, ModelConfig, old_names, table};
 use crate::Result;
 use crate::encoders::EncoderKind;
 use crate::input::{InputConfig, RowsConfig};
@@ -67,8 +67,9 @@ impl ModelConfig {
     ///
     /// # Errors
     /// [`crate::Error::RecipeSyntax`] for invalid TOML or a missing key, and those of
-    /// [`ModelConfig::check`].
+    /// [`ModelConfig::check`] and [`old_names::reject`].
     pub fn from_recipe(text: &str, path: &Path) -> Result<Self> {
+        old_names::reject(text)?;
         let recipe: ModelRecipe =
             toml::from_str(text).map_err(|error| table::syntax_error(path, text, &error))?;
         let ModelRecipe { seed, features, encoder, predictor, joint, init, loss, training } = recipe;

@@ -23,7 +23,7 @@ fn config_of(features: &str, encoder: &str, seed: u64) -> ModelConfig {
         encoder = {encoder}
         predictor = {{ kind = "stateless", embedding = 3, context = 1 }}
         joint = {{ width = 7 }}
-        optimiser = {{ learning_rate = 1e-3 }}
+        optimizer = {{ learning_rate = 1e-3 }}
         batch = {{ max_frames = 100, max_utterances = 4 }}
         training = {{ epochs = 1 }}
         "#

@@ -33,12 +33,12 @@ impl AdamW {
     }
 }
 
-/// Checks the keys of `[optimiser]` that AdamW does not support.
+/// Checks the keys of `[optimizer]` that AdamW does not support.
 pub(super) fn check(config: &OptimizerConfig) -> model::Result<()> {
     let single = config.clip == ClipKind::Single;
-    ensure("optimiser.clip", "\"single\" where the kind is not \"lamb\"", single, "distributed")?;
+    ensure("optimizer.clip", "\"single\" where the kind is not \"lamb\"", single, "distributed")?;
     let expected = "true where the kind is not \"lamb\"";
-    ensure("optimiser.bias_correction", expected, config.bias_correction, false)
+    ensure("optimizer.bias_correction", expected, config.bias_correction, false)
 }
 
 /// Creates the optimizer of a recipe.

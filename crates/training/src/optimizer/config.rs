@@ -1,4 +1,4 @@
-//! The section `[optimiser]` of a recipe.
+//! The section `[optimizer]` of a recipe.
 use model::Result;
 use model::config::values::{check_non_negative, check_positive, ensure};
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::OptimizerKind;
 use super::clip::Clip;
 
-/// `[optimiser]`: the optimizer and its learning rate schedule.
+/// `[optimizer]`: the optimizer and its learning rate schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OptimizerConfig {
@@ -158,16 +158,16 @@ impl OptimizerConfig {
     /// [`model::Error::RecipeValue`] for the first one outside its range.
     pub(crate) fn check(&self) -> Result<()> {
         let OptimizerConfig { learning_rate: rate, floor, eps, ema, .. } = *self;
-        check_positive("optimiser.learning_rate", rate)?;
-        ensure("optimiser.floor", "a number above 0, at most 1", floor > 0.0 && floor <= 1.0, floor)?;
-        check_positive("optimiser.eps", eps)?;
-        check_non_negative("optimiser.weight_decay", self.weight_decay)?;
-        check_non_negative("optimiser.clip_norm", self.clip_norm)?;
+        check_positive("optimizer.learning_rate", rate)?;
+        ensure("optimizer.floor", "a number above 0, at most 1", floor > 0.0 && floor <= 1.0, floor)?;
+        check_positive("optimizer.eps", eps)?;
+        check_non_negative("optimizer.weight_decay", self.weight_decay)?;
+        check_non_negative("optimizer.clip_norm", self.clip_norm)?;
         for beta in self.betas {
-            ensure("optimiser.betas", "numbers of at least 0, below 1", (0.0..1.0).contains(&beta), beta)?;
+            ensure("optimizer.betas", "numbers of at least 0, below 1", (0.0..1.0).contains(&beta), beta)?;
         }
         self.check_choices()?;
-        ensure("optimiser.ema", "a number of at least 0, below 1", (0.0..1.0).contains(&ema), ema)
+        ensure("optimizer.ema", "a number of at least 0, below 1", (0.0..1.0).contains(&ema), ema)
     }
 
     /// Checks keys that depend on other keys.
@@ -179,38 +179,38 @@ impl OptimizerConfig {
         check_presence("gamma", self.gamma, mlperf, self.decay)?;
         check_presence("model_width", self.model_width, noam, self.decay)?;
         if let Some(gamma) = self.gamma {
-            ensure("optimiser.gamma", "a number above 0, at most 1", gamma > 0.0 && gamma <= 1.0, gamma)?;
+            ensure("optimizer.gamma", "a number above 0, at most 1", gamma > 0.0 && gamma <= 1.0, gamma)?;
         }
         if let Some(width) = self.model_width {
-            ensure("optimiser.model_width", "at least 1", width >= 1, width)?;
+            ensure("optimizer.model_width", "at least 1", width >= 1, width)?;
         }
         if let Some(rate) = self.min_rate {
-            let key = "optimiser.min_rate";
+            let key = "optimizer.min_rate";
             ensure(key, &format!("none with decay = \"{}\"", self.decay.name()), mlperf, rate)?;
             check_non_negative(key, rate)?;
             let max = self.learning_rate;
             ensure(key, &format!("at most the learning rate, {max}"), rate <= max, rate)?;
         } else if mlperf {
             let expected = format!("at least {MIN_RATE}, the default of min_rate");
-            ensure("optimiser.learning_rate", &expected, self.learning_rate >= MIN_RATE, self.learning_rate)?;
+            ensure("optimizer.learning_rate", &expected, self.learning_rate >= MIN_RATE, self.learning_rate)?;
         }
         if mlperf || noam {
             let (floor, expected) = (self.floor, format!("none with decay = \"{}\"", self.decay.name()));
-            ensure("optimiser.floor", &expected, floor == one_percent(), floor)?;
+            ensure("optimizer.floor", &expected, floor == one_percent(), floor)?;
         }
         let steps = self.warmup_steps;
         if mlperf {
             let expected = "none with decay = \"mlperf\", which has warmup_epochs";
-            ensure("optimiser.warmup_steps", expected, steps == 0, steps)?;
+            ensure("optimizer.warmup_steps", expected, steps == 0, steps)?;
         }
-        ensure("optimiser.warmup_steps", "at least 1 with decay = \"noam\"", !noam || steps > 0, steps)
+        ensure("optimizer.warmup_steps", "at least 1 with decay = \"noam\"", !noam || steps > 0, steps)
     }
 }
 
 /// Checks that a key is present exactly if the decay requires it.
 fn check_presence<T: ToString>(key: &str, value: Option<T>, is_required: bool, decay: Decay) -> Result<()> {
     let (key, found) =
-        (format!("optimiser.{key}"), value.map_or("none".to_owned(), |value| value.to_string()));
+        (format!("optimizer.{key}"), value.map_or("none".to_owned(), |value| value.to_string()));
     let decay = decay.name();
     match is_required {
         true => ensure(&key, &format!("a value with decay = \"{decay}\""), found != "none", found),

@@ -32,7 +32,7 @@ impl Lamb {
     }
 }
 
-/// Checks nothing: LAMB supports all keys of `[optimiser]`.
+/// Checks nothing: LAMB supports all keys of `[optimizer]`.
 pub(super) fn check(_: &OptimizerConfig) -> model::Result<()> {
     Ok(())
 }

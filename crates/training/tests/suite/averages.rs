@@ -137,7 +137,7 @@ fn checkpoints_that_do_not_match_are_errors() {
         matches!(&error, Error::Model(model::Error::Checkpoint { path, .. }) if *path == wide),
         "{error}"
     );
-    expect_error(&[first.clone(), without_average.join("last.safetensors")], "optimiser.ema");
+    expect_error(&[first.clone(), without_average.join("last.safetensors")], "optimizer.ema");
     expect_error(&[first.clone(), toy.path("none.safetensors")], "none.safetensors");
     expect_error(&[first.clone(), toy.path("recipe.toml")], "recipe.toml");
     let before = std::fs::read(&first).unwrap();

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use model::Checkpoint;
 use recognizer::Recognizer;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
-use training::{Error, Observer, StartMode, train};
+use training::{Error, Observer, Recipe, StartMode, train};
 
 use super::toy::{Toy, leftovers};
 
@@ -214,6 +214,29 @@ fn files_without_checksums_are_read_with_a_warning() {
         .unwrap();
     let warnings = collector.0;
     assert!(warnings.iter().any(|warning| warning.contains("no checksums")), "{warnings:?}");
+}
+
+#[test]
+fn checkpoints_with_old_names_of_recipe_keys_are_read() {
+    let toy = Toy::new();
+    let (recipe, folder) = (toy.recipe(&[("epochs = 3", "epochs = 1")]), toy.path("run"));
+    train(&recipe, None, &folder, StartMode::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
+    let path = folder.join("last.safetensors");
+    let expected = Checkpoint::read(&path).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let with_old_names = |fields: &mut serde_json::Value| {
+        let text = fields["recipe"].as_str().unwrap().replace("optimizer", "optimiser");
+        assert!(Recipe::parse(&text, &path).is_err());
+        fields["recipe"] = text.into();
+    };
+    let bytes = with_metadata(&bytes, |header| changed(&without_checksums(header), with_old_names));
+    std::fs::write(&path, bytes).unwrap();
+    let old = Checkpoint::read(&path).unwrap();
+    let recipes = [&old, &expected].map(|checkpoint| Recipe::from_checkpoint(checkpoint, &path).unwrap());
+    assert_eq!(recipes[0], recipes[1]);
+    assert_eq!(old.model_config(&path).unwrap(), expected.model_config(&path).unwrap());
+    assert!(Recognizer::load(&path).is_ok());
+    train(&recipe, None, &folder, StartMode::Resume, &mut (), &AtomicBool::new(false)).unwrap();
 }
 
 /// Collects warnings.

@@ -89,8 +89,8 @@ fn a_lattice_with_several_labels_a_frame_and_a_context_of_two_learns() {
 
 #[test]
 fn locally_normalized_lattices_learn() {
-    expect_learning("context = 2\nnormalise = \"hat\"");
-    expect_learning("context = 2\nnormalise = \"log-softmax\"");
+    expect_learning("context = 2\nnormalize = \"hat\"");
+    expect_learning("context = 2\nnormalize = \"log-softmax\"");
 }
 
 #[test]
@@ -141,17 +141,17 @@ fn a_stopped_lattice_run_resumes_to_the_same_bits_with_names_of_last() {
 #[test]
 fn recipes_configure_lattices() {
     let recipe =
-        parse(&text("context = 2\nalignment = { labels_per_frame = 3 }\nnormalise = \"hat\"")).unwrap();
+        parse(&text("context = 2\nalignment = { labels_per_frame = 3 }\nnormalize = \"hat\"")).unwrap();
     let config = recipe.loss.kind.gnat().unwrap().clone();
     assert_eq!((config.context, config.embedding), (2, 8));
     assert_eq!(
-        (config.alignment, config.normalise),
+        (config.alignment, config.normalize),
         (AlignmentKind::LabelsPerFrame(3), LatticeNormalization::Hat)
     );
     let plain = parse(&text("context = 0")).unwrap();
     let plain = plain.loss.kind.gnat().unwrap();
     assert_eq!(
-        (plain.alignment, plain.normalise),
+        (plain.alignment, plain.normalize),
         (AlignmentKind::FrameDependent, LatticeNormalization::Global)
     );
 

@@ -20,7 +20,7 @@ const RECIPE: &str = r#"
     encoder = { stack = 2, stride = 2, layers = 1, hidden = 6 }
     predictor = { kind = "lstm", embedding = 3, hidden = 5, layers = 1 }
     joint = { width = 7 }
-    optimiser = { learning_rate = 1e-2 }
+    optimizer = { learning_rate = 1e-2 }
     batch = { max_frames = 100, max_utterances = 4 }
     training = { epochs = 1, ctc_weight = 0.2 }
 "#;

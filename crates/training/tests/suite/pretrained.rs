@@ -40,8 +40,8 @@ const ONE_EPOCH: (&str, &str) = ("epochs = 3", "epochs = 1");
 
 /// A recipe with this `[init]` table.
 fn recipe_with_init(toy: &Toy, init: &str, changes: &[(&str, &str)]) -> std::path::PathBuf {
-    let init = format!("[optimiser]\n{init}").replace("[optimiser]\n[init]", "[init]") + "\n[optimiser]";
-    toy.recipe(&[&[("[optimiser]", init.as_str()), ONE_EPOCH, CONSTANT_WEIGHTS], changes].concat())
+    let init = format!("[optimizer]\n{init}").replace("[optimizer]\n[init]", "[init]") + "\n[optimizer]";
+    toy.recipe(&[&[("[optimizer]", init.as_str()), ONE_EPOCH, CONSTANT_WEIGHTS], changes].concat())
 }
 
 /// A toy corpus with a trained model in `first`.
@@ -121,7 +121,7 @@ fn all_parameters_are_listed_and_shapes_must_match() {
     expect_error(&skip("\"joint.hea\""), &[], &["init.skip", "\"joint.hea\""]);
     expect_error(&skip("\"encoder\", \"predictor\", \"joint\", \"ctc\""), &[], &["at least one parameter"]);
     let none = run(
-        &toy.recipe(&[("[optimiser]", "[init]\nskip = [\"ctc\"]\n[optimiser]")]),
+        &toy.recipe(&[("[optimizer]", "[init]\nskip = [\"ctc\"]\n[optimizer]")]),
         &toy.path("x"),
         StartMode::Fresh,
     );

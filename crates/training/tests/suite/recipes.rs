@@ -129,6 +129,19 @@ fn every_schedule_and_optimizer_has_its_keys() {
 }
 
 #[test]
+fn old_names_are_errors_with_the_new_names() {
+    let gnat = "[loss]\nkind = \"gnat\"\ncontext = 1\nembedding = 8\nnormalise = \"hat\"";
+    for (old, new, name, replacement) in [
+        ("[optimizer]", "[optimiser]", "optimiser", "optimizer"),
+        ("ctc_weight = 0.3", gnat, "loss.normalise", "normalize"),
+    ] {
+        let error = parse(&toy(&[(old, new)])).unwrap_err();
+        let Error::Model(model::Error::RecipeValue { key, expected, .. }) = &error else { panic!("{error}") };
+        assert_eq!((key.as_str(), expected.as_str()), (name, &*format!("the new name {replacement}")));
+    }
+}
+
+#[test]
 fn values_out_of_range_are_errors_with_the_key() {
     for (old, new, name) in [
         ("train = [\"train.jsonl\"]", "train = []", "data.train"),
@@ -165,39 +178,39 @@ fn values_out_of_range_are_errors_with_the_key() {
         ("embedding = 8", "embedding = 8\ndropout = -0.1", "predictor.dropout"),
         ("width = 16", "width = 0", "joint.width"),
         ("width = 16", "width = 16\ndropout = nan", "joint.dropout"),
-        ("learning_rate = 1e-2", "learning_rate = 0.0", "optimiser.learning_rate"),
-        ("learning_rate = 1e-2", "learning_rate = inf", "optimiser.learning_rate"),
-        ("weight_decay = 0.01", "weight_decay = -1.0", "optimiser.weight_decay"),
-        ("weight_decay = 0.01", "clip_norm = nan", "optimiser.clip_norm"),
-        ("weight_decay = 0.01", "floor = 0.0", "optimiser.floor"),
-        ("weight_decay = 0.01", "betas = [0.9, 1.0]", "optimiser.betas"),
-        ("weight_decay = 0.01", "eps = 0.0", "optimiser.eps"),
-        ("ema = 0.9", "ema = 1.0", "optimiser.ema"),
-        ("ema = 0.9", "clip = \"distributed\"", "optimiser.clip"),
-        ("ema = 0.9", "bias_correction = false", "optimiser.bias_correction"),
-        ("ema = 0.9", "gamma = 0.9", "optimiser.gamma"),
-        ("ema = 0.9", "warmup_epochs = 2", "optimiser.warmup_epochs"),
-        ("ema = 0.9", "hold_epochs = 2", "optimiser.hold_epochs"),
-        ("ema = 0.9", "min_rate = 1e-4", "optimiser.min_rate"),
-        ("ema = 0.9", "model_width = 64", "optimiser.model_width"),
-        ("ema = 0.9", "decay = \"mlperf\"\nhold_epochs = 2\ngamma = 0.9", "optimiser.warmup_epochs"),
-        ("ema = 0.9", "decay = \"mlperf\"\nwarmup_epochs = 2\ngamma = 0.9", "optimiser.hold_epochs"),
-        ("ema = 0.9", "decay = \"mlperf\"\nwarmup_epochs = 2\nhold_epochs = 0", "optimiser.gamma"),
-        ("ema = 0.9", &mlperf("gamma = 0.0"), "optimiser.gamma"),
-        ("ema = 0.9", &mlperf("gamma = nan"), "optimiser.gamma"),
-        ("ema = 0.9", &mlperf("gamma = 0.9\nmin_rate = 0.1"), "optimiser.min_rate"),
-        ("ema = 0.9", &mlperf("gamma = 0.9\nmin_rate = nan"), "optimiser.min_rate"),
-        ("ema = 0.9", &mlperf("gamma = 0.9\nwarmup_steps = 7"), "optimiser.warmup_steps"),
-        ("ema = 0.9", &mlperf("gamma = 0.9\nfloor = 0.5"), "optimiser.floor"),
-        ("ema = 0.9", &mlperf("gamma = 0.9\nmodel_width = 64"), "optimiser.model_width"),
+        ("learning_rate = 1e-2", "learning_rate = 0.0", "optimizer.learning_rate"),
+        ("learning_rate = 1e-2", "learning_rate = inf", "optimizer.learning_rate"),
+        ("weight_decay = 0.01", "weight_decay = -1.0", "optimizer.weight_decay"),
+        ("weight_decay = 0.01", "clip_norm = nan", "optimizer.clip_norm"),
+        ("weight_decay = 0.01", "floor = 0.0", "optimizer.floor"),
+        ("weight_decay = 0.01", "betas = [0.9, 1.0]", "optimizer.betas"),
+        ("weight_decay = 0.01", "eps = 0.0", "optimizer.eps"),
+        ("ema = 0.9", "ema = 1.0", "optimizer.ema"),
+        ("ema = 0.9", "clip = \"distributed\"", "optimizer.clip"),
+        ("ema = 0.9", "bias_correction = false", "optimizer.bias_correction"),
+        ("ema = 0.9", "gamma = 0.9", "optimizer.gamma"),
+        ("ema = 0.9", "warmup_epochs = 2", "optimizer.warmup_epochs"),
+        ("ema = 0.9", "hold_epochs = 2", "optimizer.hold_epochs"),
+        ("ema = 0.9", "min_rate = 1e-4", "optimizer.min_rate"),
+        ("ema = 0.9", "model_width = 64", "optimizer.model_width"),
+        ("ema = 0.9", "decay = \"mlperf\"\nhold_epochs = 2\ngamma = 0.9", "optimizer.warmup_epochs"),
+        ("ema = 0.9", "decay = \"mlperf\"\nwarmup_epochs = 2\ngamma = 0.9", "optimizer.hold_epochs"),
+        ("ema = 0.9", "decay = \"mlperf\"\nwarmup_epochs = 2\nhold_epochs = 0", "optimizer.gamma"),
+        ("ema = 0.9", &mlperf("gamma = 0.0"), "optimizer.gamma"),
+        ("ema = 0.9", &mlperf("gamma = nan"), "optimizer.gamma"),
+        ("ema = 0.9", &mlperf("gamma = 0.9\nmin_rate = 0.1"), "optimizer.min_rate"),
+        ("ema = 0.9", &mlperf("gamma = 0.9\nmin_rate = nan"), "optimizer.min_rate"),
+        ("ema = 0.9", &mlperf("gamma = 0.9\nwarmup_steps = 7"), "optimizer.warmup_steps"),
+        ("ema = 0.9", &mlperf("gamma = 0.9\nfloor = 0.5"), "optimizer.floor"),
+        ("ema = 0.9", &mlperf("gamma = 0.9\nmodel_width = 64"), "optimizer.model_width"),
         (
             "learning_rate = 1e-2",
             &("learning_rate = 1e-6\n".to_owned() + &mlperf("gamma = 1.0")),
-            "optimiser.learning_rate",
+            "optimizer.learning_rate",
         ),
-        ("ema = 0.9", "decay = \"noam\"\nwarmup_steps = 10", "optimiser.model_width"),
-        ("ema = 0.9", "decay = \"noam\"\nmodel_width = 64", "optimiser.warmup_steps"),
-        ("ema = 0.9", "decay = \"noam\"\nmodel_width = 0\nwarmup_steps = 10", "optimiser.model_width"),
+        ("ema = 0.9", "decay = \"noam\"\nwarmup_steps = 10", "optimizer.model_width"),
+        ("ema = 0.9", "decay = \"noam\"\nmodel_width = 64", "optimizer.warmup_steps"),
+        ("ema = 0.9", "decay = \"noam\"\nmodel_width = 0\nwarmup_steps = 10", "optimizer.model_width"),
         ("max_frames = 200", "max_frames = 200\nmax_seconds = 0.0", "batch.max_seconds"),
         ("max_frames = 200", "max_frames = 200\nmax_seconds = nan", "batch.max_seconds"),
         ("max_frames = 200", "max_frames = 0", "batch.max_frames"),

@@ -39,7 +39,7 @@ hidden = 16
 layers = 1
 [joint]
 width = 16
-[optimiser]
+[optimizer]
 learning_rate = 1e-2
 weight_decay = 0.01
 ema = 0.9
