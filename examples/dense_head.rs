@@ -15,8 +15,8 @@ use panda::speech::{FrontEnd, Tokenizer, read_manifest};
 use panda::training::data::{Batch, TrainingSet, UtteranceStore};
 use panda::training::run_folder::RunFolder;
 use panda::training::{
-    CheckpointMetadata, EpochReport, Learner, Observer, Recipe, Result, Start, Trainer, TrainingObjective,
-    peak_resident,
+    CheckpointMetadata, EpochReport, Learner, Observer, Recipe, Result, StartMode, Trainer,
+    TrainingObjective, peak_resident_bytes,
 };
 
 /// Regular transducer losses by candle's own operations on B x T x (U + 1) x C scores.
@@ -76,7 +76,7 @@ impl Observer for Print {
             metrics.epoch,
             metrics.loss,
             metrics.seconds,
-            peak_resident().map_or(0, |bytes| bytes >> 20)
+            peak_resident_bytes().map_or(0, |bytes| bytes >> 20)
         );
     }
 }
@@ -104,11 +104,11 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     println!("{} parameters, {} classes", model.parameters().count(), model.classes());
     let ctc = LossSession::new(&Options::of(Loss::Ctc))?;
     let learner = Learner::new(model, &recipe.optimizer)?.with_objective(Box::new(Dense { ctc }));
-    let folder = RunFolder::new(folder, Start::Fresh)?;
+    let folder = RunFolder::new(folder, StartMode::Fresh)?;
     let about = CheckpointMetadata { recipe: text, tokenizer: tokenizer.to_json()?, data: None };
-    let run = (&recipe.training.run, recipe.batch.accumulate);
-    let mut group = ProcessGroup::alone();
-    let mut trainer = Trainer::new(learner, run, about, (&folder, None), &mut group)?;
+    let (run, accumulate) = (&recipe.training.run, recipe.batch.accumulate);
+    let mut group = ProcessGroup::single();
+    let mut trainer = Trainer::new(learner, run, accumulate, about, &folder, None, &mut group)?;
     trainer.fit(&source, &mut |_: &Model, _: &mut ProcessGroup| Ok(None), &mut Print, &stop)?;
     Ok(())
 }

@@ -15,7 +15,7 @@ use panda::training::data::{Batch, BatchSource};
 use panda::training::optimizer::OptimizerConfig;
 use panda::training::recipe::RunConfig;
 use panda::training::run_folder::RunFolder;
-use panda::training::{CheckpointMetadata, EpochReport, Learner, Observer, Result, Start, Trainer};
+use panda::training::{CheckpointMetadata, EpochReport, Learner, Observer, Result, StartMode, Trainer};
 
 const LABELS: usize = 3;
 const INPUT: usize = 4;
@@ -83,7 +83,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         predictor: Some(PredictorKind::Stateless(predictor.clone())),
         ..ModelConfig::new(encoder, JointConfig { width: 16, dropout: 0.0 })
     };
-    let model = Model::with(&config, LABELS, |encoder, vb| {
+    let model = Model::with_parts(&config, LABELS, |encoder, vb| {
         let encoder = ModuleEncoder::new(Convolution::new(&encoder)?, 16, 2)?;
         Ok((Arc::new(encoder), predictor.build(LABELS + 1, LABELS as u32, &vb)?))
     })?;
@@ -91,11 +91,11 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
 
     let learner = Learner::new(model, &OptimizerConfig { ema: 0.9, ..OptimizerConfig::new(2e-2) })?;
     let place = tempfile::tempdir()?;
-    let folder = RunFolder::new(place.path(), Start::Fresh)?;
-    let mut group = ProcessGroup::alone();
+    let folder = RunFolder::new(place.path(), StartMode::Fresh)?;
+    let mut group = ProcessGroup::single();
     let run = RunConfig::new(20);
     let mut trainer =
-        Trainer::new(learner, (&run, 1), CheckpointMetadata::default(), (&folder, None), &mut group)?;
+        Trainer::new(learner, &run, 1, CheckpointMetadata::default(), &folder, None, &mut group)?;
     let mut judge = |_: &Model, _: &mut ProcessGroup| Ok(None);
     trainer.fit(&Bumps, &mut judge, &mut Print, &AtomicBool::new(false))?;
 

@@ -31,7 +31,7 @@ fn recogniser(kind: &str, preferred: Option<&str>, bidirectional: bool) -> Recog
         encoder = {{ stack = 1, stride = 1, layers = 1, hidden = 8, bidirectional = {bidirectional} }}
         predictor = {{ kind = "stateless", embedding = 3, context = 1 }}
         joint = {{ width = 7 }}
-        optimiser = {{ learning_rate = 1e-3 }}
+        optimizer = {{ learning_rate = 1e-3 }}
         batch = {{ max_frames = 100, max_utterances = 4 }}
         training = {{ epochs = 1 }}
         "#

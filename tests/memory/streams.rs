@@ -19,7 +19,7 @@ fn model(features: &str, bidirectional: bool) -> Model {
         encoder = {{ layers = 2, hidden = 16, bidirectional = {bidirectional} }}
         predictor = {{ kind = "stateless", embedding = 3, context = 1 }}
         joint = {{ width = 7 }}
-        optimiser = {{ learning_rate = 1e-3 }}
+        optimizer = {{ learning_rate = 1e-3 }}
         batch = {{ max_frames = 100, max_utterances = 4 }}
         training = {{ epochs = 1 }}
         "#

@@ -2,7 +2,7 @@
 use candle_core::{Device, Tensor};
 use panda::model::Model;
 use panda::training::data::Batch;
-use panda::training::{BatchShape, Learner, Moment, Recipe, step_bytes};
+use panda::training::{BatchShape, Learner, Recipe, StepPosition, step_bytes};
 
 use crate::counting::{alive, measure, turn};
 
@@ -16,7 +16,7 @@ fn recipe(encoder: &str, predictor: &str, more: &str) -> Recipe {
         encoder = {{ {encoder} }}
         predictor = {{ {predictor} }}
         joint = {{ width = 24, dropout = 0.1 }}
-        optimiser = {{ learning_rate = 1e-3, ema = 0.9 }}
+        optimizer = {{ learning_rate = 1e-3, ema = 0.9 }}
         batch = {{ max_frames = 100, max_utterances = 4 }}
         {more}
         "#
@@ -45,7 +45,7 @@ fn the_plan_of_a_recognition_lattice_allocates_no_model() {
             encoder = {{ kind = "lstm", layers = 1, hidden = 16 }}
             joint = {{ width = 96 }}
             loss = {{ kind = "gnat", context = {context}, embedding = 64 }}
-            optimiser = {{ learning_rate = 1e-3 }}
+            optimizer = {{ learning_rate = 1e-3 }}
             batch = {{ max_frames = 100, max_utterances = 4 }}
             training = {{ epochs = 1 }}
             "#
@@ -118,8 +118,8 @@ fn a_step_takes_what_was_planned() {
         {
             let held = base.map_or(0, |base| alive().saturating_sub(base));
             let made = || batch(recipe.model().input.width(), lengths, labels, classes);
-            let shape = BatchShape::of(&made());
-            let moment = Moment { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
+            let shape = BatchShape::from_batch(&made());
+            let moment = StepPosition { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
             let step = |learner: &mut Learner| {
                 let mut batches = std::iter::once(Ok(made()));
                 let (_, measured, ()) = measure(|| {

@@ -42,7 +42,7 @@ use clap::{Parser, value_parser};
 use indicatif::{ProgressBar, ProgressStyle};
 use kernels::Printable;
 use model::bytes;
-use training::files::Output;
+use training::files::OutputFile;
 
 use error::{Error, Result};
 use runner::RunSettings;
@@ -129,7 +129,7 @@ fn run(arguments: &BenchArgs) -> Result<()> {
     // Before the work: a file that cannot be written is an error at once.
     let inputs: Vec<_> =
         [&arguments.checkpoint, &arguments.manifest].into_iter().flatten().map(PathBuf::as_path).collect();
-    let open = |path: &Option<PathBuf>| path.as_ref().map(|path| Output::new(path, &inputs)).transpose();
+    let open = |path: &Option<PathBuf>| path.as_ref().map(|path| OutputFile::new(path, &inputs)).transpose();
     let (json, svg) = (open(&arguments.json)?, open(&arguments.svg)?);
     let plan = arguments.suite.plan(&choice)?;
     let repeats = arguments.repeats.unwrap_or(repeats).into();

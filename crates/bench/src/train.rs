@@ -5,7 +5,7 @@ use candle_core::{Device, Tensor};
 use model::{LossSessions, Model, ModelConfig, TrainingPass};
 use training::data::Batch;
 use training::optimizer::{OptimizerConfig, OptimizerKind};
-use training::{Learner, Moment};
+use training::{Learner, StepPosition};
 
 use super::answer::Workload;
 use super::answer::median;
@@ -45,7 +45,7 @@ struct Train {
 /// Sizes that the model refuses.
 pub fn prepare(work: &TrainWork, method: &Method) -> Result<Box<dyn Workload>> {
     let [encoder, predictor, joint] = work.widths;
-    let model = Model::new(&ModelConfig::mlperf_of(encoder, predictor, joint), work.tokens)?;
+    let model = Model::new(&ModelConfig::mlperf_with_widths(encoder, predictor, joint), work.tokens)?;
     let ema = matches!(method, Method::Train { ema: true });
     let optimizer = OptimizerConfig {
         kind: OptimizerKind::Lamb,
@@ -124,7 +124,7 @@ impl Workload for Train {
 
     /// Gradients, then the optimiser, as in training; both are gone before the next step.
     fn step(&mut self) -> Result<NamedGradients> {
-        let moment = Moment { step: self.step, epoch: 0, steps_per_epoch: 1 << 20, progress: 0.0 };
+        let moment = StepPosition { step: self.step, epoch: 0, steps_per_epoch: 1 << 20, progress: 0.0 };
         let start = Instant::now();
         let (gradients, tally) =
             self.learner.gradients(&mut std::iter::once(Ok(self.batch())), self.work.batch, &moment)?;

@@ -3,7 +3,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use kernels::Excerpt;
 use recognizer::{Alignments, OutputIds, Unit};
-use training::files::Output;
+use training::files::OutputFile;
 
 use crate::{
     audio::{AudioArguments, note},
@@ -75,11 +75,11 @@ fn write(
     arguments: &Args,
     found: &Alignments,
     ids: &OutputIds,
-    ctm: Option<Output>,
-    json: Option<Output>,
+    ctm: Option<OutputFile>,
+    json: Option<OutputFile>,
 ) -> Result<ExitCode> {
     let unit = if arguments.tokens { Unit::Tokens } else { Unit::Words };
-    let standard = [&ctm, &json].into_iter().flatten().any(Output::is_standard);
+    let standard = [&ctm, &json].into_iter().flatten().any(OutputFile::is_standard);
     if ctm.is_none() && json.is_none() {
         formatted(&found.ctm(unit, ids))?;
         return Ok(ExitCode::SUCCESS);

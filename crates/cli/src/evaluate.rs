@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use recognizer::{Evaluation, OutputIds, TranscriptFormat, TranscriptionWriter, evaluate};
 use speech::Utterance;
-use training::files::Output;
+use training::files::OutputFile;
 
 use crate::audio::{AudioArguments, SilenceArguments, note};
 use crate::bad_items::{self, BadItemArguments};
@@ -103,7 +103,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         let lines = evaluation.transcripts.iter().map(|one| writer.write(&one.id, &one.heard));
         output.write(lines.collect::<String>().as_bytes())?;
     }
-    let mut captions: HashMap<&str, Output> =
+    let mut captions: HashMap<&str, OutputFile> =
         utterances.iter().map(|one| one.id.as_str()).zip(captions).collect();
     for one in &evaluation.transcripts {
         let Some(output) = captions.remove(one.id.as_str()) else { continue };
@@ -119,7 +119,7 @@ fn captions(
     inputs: &[&PathBuf],
     utterances: &[Utterance],
     names: &OutputIds,
-) -> Result<Vec<Output>> {
+) -> Result<Vec<OutputFile>> {
     let (Some(format), Some(folder)) = (arguments.format.filter(|format| !format.joins()), &arguments.output)
     else {
         return Ok(Vec::new());

@@ -59,7 +59,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     // Everything that can fail comes before the file is written.
     let ngram = Ngram::new(&found.table, &units.names, Foreign::Ignore)?;
     let test = test.map(|test| units.encode(&test.sentences)).transpose()?;
-    let standard = output.as_ref().is_some_and(training::files::Output::is_standard);
+    let standard = output.as_ref().is_some_and(training::files::OutputFile::is_standard);
     output.map_or(Ok(()), |output| output.write(found.table.write().as_bytes()))?;
     if standard {
         return Ok(ExitCode::SUCCESS);

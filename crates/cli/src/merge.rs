@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use recognizer::{Alignments, Evaluation};
 use speech::files::is_same_file;
-use training::files::Output;
+use training::files::OutputFile;
 
 use crate::error::{Error, Result};
 use crate::out::outln;
@@ -35,7 +35,7 @@ pub struct Args {
 pub fn run(arguments: &Args) -> Result<ExitCode> {
     let inputs: Vec<&Path> =
         arguments.parts.iter().chain(&arguments.manifest).map(PathBuf::as_path).collect();
-    let output = Output::new(&arguments.out, &inputs)?;
+    let output = OutputFile::new(&arguments.out, &inputs)?;
     let read = |path: &PathBuf| {
         speech::files::read_given_text(path).map_err(|source| model::Error::Io {
             path: path.clone(),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use recognizer::TranscriptFormat;
 use speech::Utterance;
-use training::files::Output;
+use training::files::OutputFile;
 
 use crate::error::{Error, Result};
 
@@ -13,13 +13,13 @@ pub fn open<const N: usize>(
     wanted: [&Option<PathBuf>; N],
     inputs: &[&PathBuf],
     utterances: &[Utterance],
-) -> Result<[Option<Output>; N]> {
+) -> Result<[Option<OutputFile>; N]> {
     let recordings = utterances.iter().flat_map(Utterance::files);
     let inputs: Vec<&Path> = inputs.iter().map(|path| path.as_path()).chain(recordings).collect();
     let mut outputs = [const { None }; N];
     for at in 0..N {
         let Some(path) = wanted[at] else { continue };
-        let output = Output::new(path, &inputs)?;
+        let output = OutputFile::new(path, &inputs)?;
         outputs[..at].iter().flatten().try_for_each(|other| expect_apart(&output, other))?;
         outputs[at] = Some(output);
     }
@@ -27,13 +27,13 @@ pub fn open<const N: usize>(
 }
 
 /// A file for each recording in a folder, which is made if need be.
-pub fn in_folder(folder: &Path, places: &[TranscriptPath], inputs: &[&Path]) -> Result<Vec<Output>> {
+pub fn in_folder(folder: &Path, places: &[TranscriptPath], inputs: &[&Path]) -> Result<Vec<OutputFile>> {
     let io = |source| model::Error::Io { path: folder.to_owned(), action: "make the folder", source };
     std::fs::create_dir_all(folder).map_err(io)?;
-    let mut outputs: Vec<Output> = Vec::with_capacity(places.len());
+    let mut outputs: Vec<OutputFile> = Vec::with_capacity(places.len());
     let mut taken = HashMap::new();
     for TranscriptPath { recording, output } in places {
-        let output = Output::new(output, inputs)?;
+        let output = OutputFile::new(output, inputs)?;
         // What leads nowhere else is a place of its own.
         let place = output.place().unwrap_or_else(|| output.path().to_owned());
         if let Some(other) = taken.insert(place, recording) {
@@ -82,7 +82,7 @@ fn same_name(output: &Path, file: &Path, other: &Path) -> Error {
 }
 
 /// Fails where two outputs are going to be one file.
-pub fn expect_apart(output: &Output, other: &Output) -> Result<()> {
+pub fn expect_apart(output: &OutputFile, other: &OutputFile) -> Result<()> {
     if output.place().is_none() || output.place() != other.place() {
         return Ok(());
     }

@@ -3,7 +3,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use model::bytes;
 use report::Options;
-use training::files::Output;
+use training::files::OutputFile;
 
 use crate::error::Result;
 use crate::numbers;
@@ -35,7 +35,7 @@ pub struct Args {
 pub fn run(arguments: &Args) -> Result<ExitCode> {
     let path = arguments.output.clone().unwrap_or_else(|| arguments.run.join("report.html"));
     let run = report::Run::read(&arguments.run, arguments.recipe.as_deref())?;
-    let output = Output::new(&path, &run.inputs().collect::<Vec<_>>())?;
+    let output = OutputFile::new(&path, &run.inputs().collect::<Vec<_>>())?;
     let options =
         Options { worst: arguments.worst, audio: if arguments.no_audio { 0 } else { arguments.audio } };
     let page = run.page(&options)?;

@@ -7,9 +7,9 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 use distributed::ProcessGroup;
 use indicatif::{ProgressBar, ProgressStyle};
 use model::bytes;
-use training::recipe::Changes;
+use training::recipe::RecipeOverrides;
 use training::run_folder::RunFolder;
-use training::{EpochReport, Metrics, Observer, RunReport, Start, StepReport};
+use training::{EpochReport, Metrics, Observer, RunReport, StartMode, StepReport};
 
 use crate::{
     error::{Error, Result},
@@ -51,7 +51,7 @@ pub struct Args {
     /// In which numbers gradients travel between processes: bf16 has half the bytes, and rounds to 8 bits
     #[cfg(feature = "mpi")]
     #[arg(long, default_value = "f32", value_name = "f32|bf16")]
-    transfer: distributed::Transfer,
+    transfer: distributed::TransferFormat,
     /// End the job with an error if a process does not respond for this time, in seconds; 0 waits forever
     #[cfg(feature = "mpi")]
     #[arg(
@@ -68,13 +68,13 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     let name = arguments.recipe.file_stem().unwrap_or_default();
     let folder = arguments.run.clone().unwrap_or_else(|| PathBuf::from("runs").join(name));
     let start = match (arguments.resume, arguments.force) {
-        (true, _) if arguments.changed_data => Start::ResumeChanged,
-        (true, _) => Start::Resume,
-        (_, true) => Start::Force,
-        _ => Start::Fresh,
+        (true, _) if arguments.changed_data => StartMode::ResumeChanged,
+        (true, _) => StartMode::Resume,
+        (_, true) => StartMode::Force,
+        _ => StartMode::Fresh,
     };
     let mut terminal = Terminal::default();
-    let mut train = |group: &mut ProcessGroup| -> Result<training::Outcome> {
+    let mut train = |group: &mut ProcessGroup| -> Result<training::RunOutcome> {
         let says = "stopping as soon as the run can go on from there; Ctrl-C once more leaves at once";
         let stop = signals::watch(if group.rank() == 0 { says } else { "" })?;
         if arguments.resume
@@ -84,9 +84,9 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
             warnln!("note: {} holds no run: it begins anew", folder.display());
         }
         let Args { epochs, memory, max_bad, .. } = *arguments;
-        let changes = Changes { epochs, memory, max_bad };
-        let place = (&*folder, start);
-        let outcome = training::train_with(&arguments.recipe, changes, place, group, &mut terminal, &stop);
+        let overrides = RecipeOverrides { epochs, memory, max_bad };
+        let recipe = &arguments.recipe;
+        let outcome = training::train_with(recipe, overrides, &folder, start, group, &mut terminal, &stop);
         terminal.finish();
         Ok(outcome?)
     };
@@ -97,7 +97,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         None => return Ok(ExitCode::SUCCESS),
     };
     #[cfg(not(feature = "mpi"))]
-    let outcome = train(&mut ProcessGroup::alone())?;
+    let outcome = train(&mut ProcessGroup::single())?;
     if outcome.stopped {
         let (steps, run) = (outcome.steps, folder.display());
         terminal.print(&match steps {

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use indicatif::{ProgressBar, ProgressStyle};
 use recognizer::{OutputIds, Recognizer, TranscriptFormat, Transcription, TranscriptionWriter, WindowConfig};
 use speech::{Audio, AudioPieces, Change};
-use training::files::Output;
+use training::files::OutputFile;
 
 use crate::audio::{AudioArguments, SilenceArguments};
 use crate::captions::CaptionArguments;
@@ -148,7 +148,7 @@ fn recording_id(path: &Path) -> String {
 /// Where texts go.
 struct OutputFiles {
     /// Files that are known to be writable, by recording.
-    files: HashMap<usize, Output>,
+    files: HashMap<usize, OutputFile>,
 }
 
 impl OutputFiles {

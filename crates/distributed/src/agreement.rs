@@ -1,4 +1,4 @@
-//! One error on all ranks.
+//! Agreement on one error on all ranks.
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -12,7 +12,7 @@ pub trait SharedError: Sized + From<Error> {
     /// Returns what other ranks receive.
     fn to_report(&self) -> Self::Report;
 
-    /// Returns the order of a report among those of several ranks, of which all ranks return the lowest.
+    /// Returns the priority of a report: all ranks return the error of lowest order.
     fn order(report: &Self::Report) -> usize;
 
     /// Returns the error of another rank.
@@ -23,7 +23,8 @@ impl ProcessGroup {
     /// Returns this rank's result if no rank has failed.
     ///
     /// # Errors
-    /// The same problem on all ranks: of those of lowest [`SharedError::order`] that of the first rank.
+    /// The same error on all ranks: the one of lowest [`SharedError::order`], and of those the one
+    /// of the lowest rank.
     pub fn agree<T, E: SharedError>(
         &mut self,
         result: std::result::Result<T, E>,
@@ -44,7 +45,9 @@ impl ProcessGroup {
     }
 }
 
-/// Returns this rank's result if no rank has sent a report; else the error that [`ProcessGroup::agree`] returns.
+/// Selects the error that all ranks return from their reports.
+///
+/// Returns this rank's result if no rank has sent a report.
 ///
 /// # Errors
 /// Those of [`ProcessGroup::agree`].

@@ -1,14 +1,16 @@
-//! Collective calls on bytes, and sums whose terms are added in the order of the ranks.
+//! The communicator interface, with an all-reduce in a fixed order.
 //!
 //! ```text
-//! values     cut into R blocks                                             on rank r
-//! all-to-all block r of every rank                                         x_0, x_1, ... x_{R-1}
-//! add        ((x_0 + x_1) + x_2) + ...                                     the sum of block r
-//! all-gather the sums of all blocks                                        everywhere
+//! values     cut into R blocks                              on rank r
+//! all-to-all block r of every rank                          x_0, x_1, ... x_{R-1}
+//! add        ((x_0 + x_1) + x_2) + ...                      the sum of block r
+//! all-gather the sums of all blocks                         on all ranks
 //! ```
-//! A ring or a tree adds in an order of its own, and an MPI library may choose another algorithm for another length: here a sum has
-//! the same bits whatever else is summed, and however values are cut. Each rank sends and receives `2 (R - 1) / R` times its values,
-//! as a ring does; no all-reduce sends less (Patarasuk and Yuan 2009, *Bandwidth optimal all-reduce algorithms*).
+//! A ring or a tree adds in its own order, and an MPI library may choose another algorithm for
+//! another length. Here a sum has the same bits for any division into
+//! blocks, and with any other values in them. Each rank sends and receives `2 (R - 1) / R` times
+//! its values, as in a ring; no all-reduce sends less (Patarasuk and Yuan 2009, *Bandwidth optimal
+//! all-reduce algorithms*).
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -16,9 +18,10 @@ use std::sync::atomic::AtomicBool;
 
 use half::bf16;
 
-/// Collective calls: all ranks make the same calls in the same order, and each call waits for all ranks.
+/// Collective calls between the processes of a group.
 ///
-/// A failed connection ends all processes, as MPI does by default.
+/// All ranks make the same calls in the same order, and each call waits for all ranks. A failed
+/// connection ends all processes, as MPI does by default.
 pub trait Communicator {
     /// Returns the number of this process, from 0.
     fn rank(&self) -> usize;
@@ -26,7 +29,11 @@ pub trait Communicator {
     /// Returns the number of processes.
     fn size(&self) -> usize;
 
-    /// Sends block `r` of `send` to rank `r`; block `r` of `receive` is the block that rank `r` sent here.
+    /// Sends one block to each rank, and receives one from each.
+    ///
+    /// Block `r` of `send` is sent to rank `r`.
+    ///
+    /// Block `r` of `receive` is the block that rank `r` sent to this rank.
     ///
     /// # Shapes
     /// Both are `size` blocks of the same length, which is the same on all ranks.
@@ -38,7 +45,9 @@ pub trait Communicator {
     /// `receive` is `size` times as long as `send`, which has the same length on all ranks.
     fn all_gather(&mut self, send: &[u8], receive: &mut [u8]);
 
-    /// Shares a flag that is true while a thread waits for a call; while it is false, a call may leave its core to other threads.
+    /// Shares a flag that is true while a thread waits.
+    ///
+    /// While it is false, a call may leave its core to other threads.
     fn set_waiting_flag(&mut self, _is_waiting: Arc<AtomicBool>) {}
 
     /// Ends all processes.
@@ -50,7 +59,7 @@ pub trait Communicator {
         self.all_gather(&[0], &mut vec![0; size]);
     }
 
-    /// Receives the bytes of all ranks, whatever their lengths, in the order of the ranks.
+    /// Receives bytes of any lengths from all ranks, in their order.
     fn all_gather_bytes(&mut self, mut bytes: Vec<u8>) -> Vec<Vec<u8>> {
         let size = self.size();
         let mut lengths = vec![0; size * size_of::<u64>()];
@@ -70,13 +79,13 @@ pub trait Communicator {
             .collect()
     }
 
-    /// Replaces values by their sums over all ranks, added in the order of the ranks.
+    /// Adds values over all ranks, in the order of the ranks.
     ///
     /// The vector grows for the call to a multiple of the number of ranks.
     ///
     /// # Shapes
     /// `values` has the same length on all ranks.
-    fn all_reduce(&mut self, values: &mut Vec<f32>, transfer: Transfer, buffers: &mut ReduceBuffers) {
+    fn all_reduce(&mut self, values: &mut Vec<f32>, transfer: TransferFormat, buffers: &mut ReduceBuffers) {
         let (size, length) = (self.size(), values.len());
         let block = length.div_ceil(size);
         if block == 0 {
@@ -85,7 +94,7 @@ pub trait Communicator {
         values.resize(size * block, 0.0);
         let ReduceBuffers { received, sent_bf16, received_bf16 } = buffers;
         match transfer {
-            Transfer::F32 => {
+            TransferFormat::F32 => {
                 received.resize(size * block, 0.0);
                 self.all_to_all(bytemuck::cast_slice(values), bytemuck::cast_slice_mut(received));
                 let (sums, others) = received.split_at_mut(block);
@@ -94,7 +103,7 @@ pub trait Communicator {
                 }
                 self.all_gather(bytemuck::cast_slice(sums), bytemuck::cast_slice_mut(values));
             }
-            Transfer::Bf16 => {
+            TransferFormat::Bf16 => {
                 round_to_bf16(sent_bf16, values);
                 received_bf16.resize(size * block, 0);
                 self.all_to_all(bytemuck::cast_slice(sent_bf16), bytemuck::cast_slice_mut(received_bf16));
@@ -132,33 +141,34 @@ fn round_to_bf16(buffer: &mut Vec<u16>, values: &[f32]) {
 
 /// The number format in which terms and sums are sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Transfer {
-    /// As they are.
+pub enum TransferFormat {
+    /// 32-bit floating point, without rounding.
     #[default]
     F32,
-    /// Half the bytes: terms and sums are rounded to 8 bits of mantissa, and added in f32.
+    /// bf16: half the bytes, with terms and sums rounded to 8 bits of mantissa.
     ///
-    /// A sum `s` of terms `x` has an error of at most about `2⁻⁸ (|s| + Σ |x|)`, as rounding changes each term and the sum by at most
-    /// 2⁻⁸ of its value. The sums are the same on all ranks.
+    /// Terms are added in f32. A sum `s` of terms `x` has an error of at most about
+    /// `2⁻⁸ (|s| + Σ |x|)`, as rounding changes each term and the sum by at most 2⁻⁸ of its value.
+    /// The sums are the same on all ranks.
     Bf16,
 }
 
-impl fmt::Display for Transfer {
+impl fmt::Display for TransferFormat {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
-            Transfer::F32 => "f32",
-            Transfer::Bf16 => "bf16",
+            TransferFormat::F32 => "f32",
+            TransferFormat::Bf16 => "bf16",
         })
     }
 }
 
-impl FromStr for Transfer {
+impl FromStr for TransferFormat {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
-            "f32" => Ok(Transfer::F32),
-            "bf16" => Ok(Transfer::Bf16),
+            "f32" => Ok(TransferFormat::F32),
+            "bf16" => Ok(TransferFormat::Bf16),
             other => Err(format!("expected f32 or bf16, found {other:?}")),
         }
     }

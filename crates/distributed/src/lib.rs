@@ -1,18 +1,19 @@
 //! Collective communication between the processes of a run.
 //!
-//! | item | what it is |
+//! The three types to know:
+//!
+//! | item | contents |
 //! |---|---|
-//! | [`Communicator`] | all-gather, all-to-all, all-reduce and barrier: [`ThreadCommunicator`], or MPI's (feature `mpi`) |
-//! | [`ProcessGroup`] | a communicator in a thread of its own: values of any type, agreement on errors, all-reduce during computation |
-//! | [`SharedError`] | an error that every rank reports |
-//! | [`Transfer`] | the number format of an all-reduce: `f32`, or bf16 with half the bytes |
+//! | [`Communicator`] | all-gather, all-to-all, all-reduce, barrier: [`ThreadCommunicator`], MPI (feature `mpi`) |
+//! | [`ProcessGroup`] | a communicator in its own thread: typed values, all-reduce during computation |
+//! | [`SharedError`] | an error that every rank reports; see [`ProcessGroup::agree`] |
 //!
 //! ```
-//! use distributed::{ProcessGroup, ThreadCommunicator, Transfer};
+//! use distributed::{ProcessGroup, ThreadCommunicator, TransferFormat};
 //!
 //! // Two ranks, here as threads: each receives the values of both, in the order of their ranks.
 //! let gathered = ThreadCommunicator::run(2, |communicator| {
-//!     let mut group = ProcessGroup::new(communicator, Transfer::F32);
+//!     let mut group = ProcessGroup::new(communicator, TransferFormat::F32);
 //!     let rank = group.rank();
 //!     group.all_gather(&vec![rank; 1 + rank])
 //! });
@@ -21,6 +22,9 @@
 //! }
 //! # Ok::<(), distributed::Error>(())
 //! ```
+//!
+//! Another transport is one implementation of [`Communicator`]; `docs/scaling.md` describes
+//! training with several processes.
 #![warn(missing_docs)]
 
 mod agreement;
@@ -35,24 +39,24 @@ mod unresponsive;
 mod watch;
 
 pub use agreement::{SharedError, first_error};
-pub use communicator::{Communicator, ReduceBuffers, Transfer};
+pub use communicator::{Communicator, ReduceBuffers, TransferFormat};
 #[cfg(feature = "mpi")]
-pub use mpi::{MpiCommunicator, MpiLauncher, launcher};
+pub use mpi::{MpiCommunicator, MpiLauncher};
 pub use process_group::{Pending, ProcessGroup};
 pub use threads::ThreadCommunicator;
 #[cfg(feature = "mpi")]
-pub use unresponsive::Unresponsive;
+pub use unresponsive::UnresponsiveRanks;
 #[cfg(feature = "mpi")]
-pub use watch::Watch;
+pub use watch::ProcessWatch;
 
 /// The crate's result type.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error of a collective call.
+/// The error of a collective call.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A rank sent a value of another type, as another version of the program does.
+    /// A rank sent a value of another type; its version of the program may differ.
     #[error("rank {rank}: {message}")]
     Rank {
         /// The rank.
@@ -60,7 +64,7 @@ pub enum Error {
         /// What is wrong with its value.
         message: String,
     },
-    /// The sender of the terms of a sum ended before the last term.
+    /// The sender of a sum's terms ended before the last term.
     #[error("all-reduce: expected {expected} terms, found {found}")]
     MissingTerms {
         /// Terms of the sum.
@@ -68,7 +72,7 @@ pub enum Error {
         /// Terms that were sent.
         found: usize,
     },
-    /// A term of a sum whose values cannot be read.
+    /// The values of a term of a sum cannot be read.
     #[error(transparent)]
     Term(Box<dyn std::error::Error + Send + Sync>),
 }

@@ -13,15 +13,15 @@ use ::mpi::topology::SimpleCommunicator;
 use ::mpi::traits::{Communicator as _, CommunicatorCollectives};
 
 use crate::unresponsive::Monitor;
-use crate::{Communicator, Unresponsive, Watch, watch};
+use crate::{Communicator, ProcessWatch, UnresponsiveRanks, watch};
 
 /// Time between two progress calls while no thread waits for the result.
 const IDLE_POLL_INTERVAL: Duration = Duration::from_micros(100);
 
-/// A process that `mpirun` has started.
+/// The communicator of a process that `mpirun` has started.
 ///
-/// All calls come from the thread that made it. Dropping it takes part in `MPI_Finalize`, which waits for the other ranks; in a panic
-/// it ends all of them instead.
+/// All calls come from the thread that made it. Dropping it takes part in `MPI_Finalize`, which
+/// waits for the other ranks; in a panic it ends all of them instead.
 pub struct MpiCommunicator {
     is_waiting: Option<Arc<AtomicBool>>,
     monitor: Option<Monitor>,
@@ -33,7 +33,9 @@ pub struct MpiCommunicator {
 }
 
 impl MpiCommunicator {
-    /// Initializes MPI; none if this process has done so before, or if the library does not support threads.
+    /// Initializes MPI.
+    ///
+    /// Returns none if this process has done so before, or if the library does not support threads.
     pub fn start() -> Option<Self> {
         let (universe, granted) = ::mpi::initialize_with_threading(Threading::Funneled)?;
         let start = || MpiCommunicator {
@@ -46,35 +48,37 @@ impl MpiCommunicator {
         (granted >= Threading::Funneled).then(start)
     }
 
-    /// Reports ranks that do not take part in a call that this one waits in: after a minute, two, four, and after `limit`.
+    /// Reports ranks that do not take part in this rank's call.
     ///
-    /// All ranks must call it, as each replies to the queries of the others. The time starts anew with each collective call.
+    /// Reports follow after a minute, two, four, and after `limit`. All ranks must call this
+    /// method, as each replies to the queries of the others. The time starts anew with each
+    /// collective call.
     pub fn report_unresponsive(
         &mut self,
         limit: Duration,
-        report: impl FnMut(Unresponsive) + Send + 'static,
+        report: impl FnMut(UnresponsiveRanks) + Send + 'static,
     ) {
         self.monitor = Some(Monitor::new(limit, report));
     }
 
-    /// Returns the number of processes, this one included, that may use the same cores of the same machine.
+    /// Returns the number of processes on the cores of this process.
     pub fn processes_on_same_cores(&mut self) -> usize {
         let own = [watch::machine().unwrap_or(0), watch::allowed_cores()];
         self.gather_pairs(own).into_iter().filter(|other| *other == own).count()
     }
 
-    /// Calls `lost(rank, is_first)` when another process of this machine ends; `is_first` is true on the lowest of the ranks that are
-    /// left.
+    /// Calls `lost(rank, is_first)` when another process of this machine ends.
     ///
-    /// An MPI library ends the job when a process is lost, but seldom says which. Processes that cannot see each other, as those of
-    /// other machines, are not watched.
-    pub fn watch(&mut self, lost: impl FnMut(usize, bool) + Send + 'static) -> Watch {
+    /// `is_first` is true on the lowest of the remaining ranks. An MPI library ends the job when a
+    /// process is lost, but seldom reports which. Processes that cannot see each other, such as
+    /// those of other machines, are not watched.
+    pub fn watch(&mut self, lost: impl FnMut(usize, bool) + Send + 'static) -> ProcessWatch {
         let (rank, machine) = (self.rank(), watch::machine());
         let all = self.gather_pairs([machine.unwrap_or(0), u64::from(process::id())]);
         let visible = |(other, [at, process]): (usize, [u64; 2])| {
             (other != rank && Some(at) == machine).then_some((other, process))
         };
-        Watch::start(rank, all.into_iter().enumerate().filter_map(visible).collect(), lost)
+        ProcessWatch::start(rank, all.into_iter().enumerate().filter_map(visible).collect(), lost)
     }
 
     fn gather_pairs(&mut self, own: [u64; 2]) -> Vec<[u64; 2]> {
@@ -93,7 +97,10 @@ impl Drop for MpiCommunicator {
     }
 }
 
-/// Waits for the end of a call. The library makes progress only when it is polled: at full speed if a thread waits for the result.
+/// Waits for the end of a call.
+///
+/// The library makes progress only when it is polled: at full speed if a thread waits for the
+/// result.
 fn wait<'a, D: ?Sized, S: Scope<'a>>(
     is_waiting: Option<&AtomicBool>,
     world: &SimpleCommunicator,
@@ -155,9 +162,13 @@ pub struct MpiLauncher {
     pub size: Option<usize>,
 }
 
-/// Returns the launcher, if there is one: OpenMPI's, one of MPICH's family, or a queue's own.
-pub fn launcher() -> Option<MpiLauncher> {
-    let number = |name: &str| std::env::var(name).ok()?.parse().ok();
-    let size = number("OMPI_COMM_WORLD_SIZE").or_else(|| number("PMI_SIZE"));
-    (size.is_some() || std::env::var_os("PMIX_RANK").is_some()).then_some(MpiLauncher { size })
+impl MpiLauncher {
+    /// Detects the launcher from its environment variables; none if there is none.
+    ///
+    /// Known are those of OpenMPI, of the MPICH family, and of PMIx (queue systems).
+    pub fn detect() -> Option<Self> {
+        let number = |name: &str| std::env::var(name).ok()?.parse().ok();
+        let size = number("OMPI_COMM_WORLD_SIZE").or_else(|| number("PMI_SIZE"));
+        (size.is_some() || std::env::var_os("PMIX_RANK").is_some()).then_some(Self { size })
+    }
 }

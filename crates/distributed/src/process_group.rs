@@ -1,8 +1,8 @@
-//! The ranks of a run: a communicator in a thread of its own, and sums that run while this thread computes.
+//! A group of ranks: a communicator in its own thread, and sums that run during computation.
 //!
 //! ```text
 //! begin_all_reduce   terms arrive in any order, each with its position
-//! BucketedSum        a bucket is sent as soon as its last term is there
+//! BucketedSum        a bucket is sent as soon as its last term has arrived
 //! Pending::wait      the sums
 //! ```
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,55 +13,61 @@ use std::thread::{self, JoinHandle};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::{Communicator, Error, ReduceBuffers, Result, ThreadCommunicator, Transfer};
+use crate::{Communicator, Error, ReduceBuffers, Result, ThreadCommunicator, TransferFormat};
 
-/// Values of a bucket, 25 MB: long enough that latency does not count, and short enough to stay in a cache.
+/// Values of a bucket of 25 MB: latency is negligible, and it still fits into a cache.
 const BUCKET_VALUES: usize = 25_000_000 / size_of::<f32>();
 
 /// This process as one of the ranks of a run.
 ///
-/// All ranks call the same methods in the same order, and each call waits for all ranks. The communicator has a thread of its own, so
-/// that an all-reduce runs while this thread computes.
+/// All ranks call the same methods in the same order, and each call waits for all ranks. The
+/// communicator has its own thread, so that an all-reduce runs while this thread computes.
 pub struct ProcessGroup {
     pub(crate) thread: CommThread,
-    transfer: Transfer,
+    transfer: TransferFormat,
     bucket_values: usize,
     buckets: Arc<Mutex<Buckets>>,
     step: Arc<AtomicU64>,
 }
 
 impl ProcessGroup {
-    /// A run in one process.
-    pub fn alone() -> Self {
-        Self::new(ThreadCommunicator::alone(), Transfer::F32)
+    /// Creates the group of a run in one process.
+    pub fn single() -> Self {
+        Self::new(ThreadCommunicator::single(), TransferFormat::F32)
     }
 
-    /// A group over a communicator, whose all-reduces send numbers in the given format.
+    /// Creates a group over a communicator.
+    ///
+    /// `transfer` is the number format of its all-reduces.
     ///
     /// # Panics
     /// If no thread can be started.
-    pub fn new(communicator: impl Communicator + Send + 'static, transfer: Transfer) -> Self {
+    pub fn new(communicator: impl Communicator + Send + 'static, transfer: TransferFormat) -> Self {
         Self::connect(|| Some(communicator), transfer).expect("a thread can be started")
     }
 
-    /// A group over the communicator that `connect` makes in the thread that uses it; none if it makes none.
+    /// Creates a group over the communicator that `connect` creates.
+    ///
+    /// `connect` runs in the communicator's own thread.
+    ///
+    /// Returns none if `connect` does.
     pub fn connect<C: Communicator>(
         connect: impl FnOnce() -> Option<C> + Send + 'static,
-        transfer: Transfer,
+        transfer: TransferFormat,
     ) -> Option<Self> {
         let thread = CommThread::start(connect)?;
         let (buckets, step) = (Arc::default(), Arc::default());
         Some(ProcessGroup { thread, transfer, bucket_values: BUCKET_VALUES, buckets, step })
     }
 
-    /// The same with buckets of so many values; sums are the same.
+    /// Sets the number of values of a bucket; sums are the same for each.
     #[must_use]
     pub fn with_bucket_values(mut self, values: usize) -> Self {
         self.bucket_values = values.max(1);
         self
     }
 
-    /// The same, with [`set_step`](Self::set_step) writing to this counter.
+    /// Sets the counter that [`set_step`](Self::set_step) writes to.
     #[must_use]
     pub fn with_step_counter(mut self, step: Arc<AtomicU64>) -> Self {
         self.step = step;
@@ -79,7 +85,7 @@ impl ProcessGroup {
     }
 
     /// Returns the number format of all-reduces.
-    pub fn transfer(&self) -> Transfer {
+    pub fn transfer(&self) -> TransferFormat {
         self.transfer
     }
 
@@ -101,11 +107,11 @@ impl ProcessGroup {
         all.into_iter().enumerate().map(read).collect()
     }
 
-    /// Begins the sums over all ranks of terms of so many values, which are the same numbers on all ranks; sums have the same bits on
-    /// all ranks.
+    /// Begins to sum terms over all ranks.
     ///
-    /// Terms arrive with their positions in the list, in any order; `read` passes a term's values on. No other call may begin before
-    /// the sums are there.
+    /// Term `i` has `lengths[i]` values, the same on all ranks; sums have the same bits on all
+    /// ranks. Terms arrive with their positions in the list, in any order; `read` passes a term's
+    /// values to its argument. No other call may begin before the sums are complete.
     ///
     /// # Errors
     /// [`Error::MissingTerms`]; those of `read`, for which other ranks receive NaN.
@@ -152,7 +158,7 @@ struct Buckets {
 /// Sums of a list of terms, in the order of the list.
 struct BucketedSum<'a> {
     communicator: &'a mut dyn Communicator,
-    transfer: Transfer,
+    transfer: TransferFormat,
     buckets: &'a mut Buckets,
     bucket_values: usize,
     lengths: &'a [usize],
@@ -162,7 +168,7 @@ struct BucketedSum<'a> {
 }
 
 impl BucketedSum<'_> {
-    /// Adds terms up, each as soon as it and all before it are there.
+    /// Adds each term once all terms before it have arrived.
     fn run<T, E: std::error::Error + Send + Sync + 'static>(
         mut self,
         terms: Receiver<(usize, T)>,
@@ -183,7 +189,7 @@ impl BucketedSum<'_> {
             }
         }
         if next < expected {
-            // This rank ends; buckets of other lengths than those of other ranks would be of no use.
+            // This rank ends; buckets of different lengths on different ranks would be useless.
             return Err(Error::MissingTerms { expected, found: next });
         }
         self.flush();
@@ -192,8 +198,8 @@ impl BucketedSum<'_> {
 
     fn add(&mut self, mut values: &[f32]) {
         while !values.is_empty() {
-            let room = self.bucket_values - self.buckets.values.len();
-            let (now, later) = values.split_at(values.len().min(room));
+            let free = self.bucket_values - self.buckets.values.len();
+            let (now, later) = values.split_at(values.len().min(free));
             self.buckets.values.extend_from_slice(now);
             if self.buckets.values.len() == self.bucket_values {
                 self.flush();
@@ -202,7 +208,7 @@ impl BucketedSum<'_> {
         }
     }
 
-    /// Reduces the bucket, and appends its values to the sums that they belong to.
+    /// Reduces the bucket, and appends its values to their sums.
     fn flush(&mut self) {
         let Buckets { reduce, values } = &mut *self.buckets;
         self.communicator.all_reduce(values, self.transfer, reduce);
@@ -220,10 +226,10 @@ impl BucketedSum<'_> {
 
 type CommJob = Box<dyn FnOnce(&mut dyn Communicator) + Send>;
 
-/// A communicator in a thread of its own, which runs one job after another.
+/// A communicator in its own thread, which runs one job after another.
 ///
-/// MPI libraries expect all calls from one thread; here it is this one. A panic of the owner aborts the communicator, so that other
-/// ranks do not wait.
+/// MPI libraries expect all calls from one thread; here it is this one. A panic of the owner aborts
+/// the communicator, so that other ranks do not wait.
 pub(crate) struct CommThread {
     jobs: Option<Sender<CommJob>>,
     thread: Option<JoinHandle<()>>,
@@ -253,7 +259,7 @@ impl<T> Pending<T> {
 }
 
 impl CommThread {
-    /// Starts the thread, which makes the communicator; none if it cannot.
+    /// Starts the thread, which creates the communicator; none if it cannot.
     pub fn start<C: Communicator>(connect: impl FnOnce() -> Option<C> + Send + 'static) -> Option<Self> {
         let (jobs, queue) = channel::<CommJob>();
         let (sender, connected) = channel();
@@ -296,7 +302,7 @@ impl Drop for CommThread {
         }
         drop(self.jobs.take());
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been reported where its result was awaited.
+            // The caller that waited for a result has reported a panic of the thread.
             let _ = thread.join();
         }
     }

@@ -3,28 +3,30 @@ use std::sync::{Arc, Barrier, Mutex, PoisonError};
 
 use crate::Communicator;
 
-/// One of some threads that share memory.
+/// A communicator between threads that share memory.
 pub struct ThreadCommunicator {
     rank: usize,
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// What each rank has sent.
+    /// The latest bytes of each rank.
     sent: Vec<Mutex<Vec<u8>>>,
     barrier: Barrier,
 }
 
 impl ThreadCommunicator {
-    /// The only rank of a group.
-    pub fn alone() -> Self {
+    /// Creates the only rank of a group.
+    pub fn single() -> Self {
         ThreadCommunicator { rank: 0, shared: Arc::new(Shared::new(1)) }
     }
 
-    /// Runs `work` in `size` threads, each with its own rank; returns their results, in the order of the ranks.
+    /// Runs `work` in `size` threads, each with its own rank.
+    ///
+    /// Returns their results in the order of the ranks.
     ///
     /// # Panics
-    /// If one of them panics and the others do not wait for it.
+    /// If one of the threads panics and the others do not wait for it.
     pub fn run<T: Send>(size: usize, work: impl Fn(ThreadCommunicator) -> T + Sync) -> Vec<T> {
         let shared = Arc::new(Shared::new(size));
         std::thread::scope(|scope| {
@@ -37,7 +39,7 @@ impl ThreadCommunicator {
         })
     }
 
-    /// Shows all ranks what this one sends, and reads what each has sent.
+    /// Publishes the bytes of this rank, and reads those of each rank.
     fn exchange(&self, send: &[u8], mut read: impl FnMut(usize, &[u8])) {
         let lock = |rank: usize| self.shared.sent[rank].lock().unwrap_or_else(PoisonError::into_inner);
         lock(self.rank).clone_from(&send.to_vec());

@@ -1,11 +1,12 @@
-//! Names ranks that do not take part in a collective call.
+//! Detection of ranks that do not take part in a collective call.
 //!
 //! ```text
 //! rank 0 has waited for the limit   sends a query to all other ranks
 //! ranks that wait in the same call  reply, as they poll for queries while they wait
 //! rank 0, REPLY_TIME later          reports the ranks without a reply
 //! ```
-//! The lowest rank of those that wait reports. Ranks that do not wait compute, are stopped, or are lost.
+//! The lowest of the waiting ranks reports. Ranks that do not wait compute, are stopped, or are
+//! lost.
 use std::time::{Duration, Instant};
 
 use ::mpi::topology::SimpleCommunicator;
@@ -15,20 +16,20 @@ use ::mpi::traits::{Communicator, Destination, Source};
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Time that a rank has to reply.
 const REPLY_TIME: Duration = Duration::from_secs(2);
-/// Time after which a rank is reported for the first time; then again after twice the time.
+/// Time until a rank is reported for the first time; later times are doubled.
 const FIRST_REPORT: Duration = Duration::from_secs(60);
 
-/// Tags of messages; collective calls have a space of their own.
+/// Tags of messages; collective calls have separate tags.
 const QUERY: i32 = 1;
 const REPLY: i32 = 2;
 
-/// Ranks that do not take part in a call that this rank waits in.
+/// Ranks that do not take part in a call of this rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unresponsive {
-    /// Their numbers.
+pub struct UnresponsiveRanks {
+    /// Their ranks.
     pub ranks: Vec<usize>,
-    /// How long this rank has waited.
-    pub waited: Duration,
+    /// Time that this rank has waited.
+    pub wait_time: Duration,
     /// True if the limit is reached, so that the job must end.
     pub is_final: bool,
 }
@@ -36,7 +37,7 @@ pub struct Unresponsive {
 /// Monitors the calls of one rank.
 pub(crate) struct Monitor {
     limit: Duration,
-    report: Box<dyn FnMut(Unresponsive) + Send>,
+    report: Box<dyn FnMut(UnresponsiveRanks) + Send>,
     /// Number of the latest query, which a reply repeats.
     query_number: u64,
 }
@@ -49,14 +50,14 @@ pub(crate) struct Wait {
     query: Option<Query>,
 }
 
-/// A query whose replies are awaited.
+/// A query that waits for its replies.
 struct Query {
     at: Instant,
     replied: Vec<bool>,
 }
 
 impl Monitor {
-    pub fn new(limit: Duration, report: impl FnMut(Unresponsive) + Send + 'static) -> Self {
+    pub fn new(limit: Duration, report: impl FnMut(UnresponsiveRanks) + Send + 'static) -> Self {
         Self { limit, report: Box::new(report), query_number: 0 }
     }
 
@@ -67,7 +68,9 @@ impl Monitor {
         Wait { started, next_poll: started + POLL_INTERVAL, next_query, query: None }
     }
 
-    /// Replies to queries, and sends or evaluates one of its own, at most once per [`POLL_INTERVAL`].
+    /// Replies to queries, and sends or evaluates a query of this rank.
+    ///
+    /// Does so at most once in [`POLL_INTERVAL`].
     pub fn poll(&mut self, world: &SimpleCommunicator, wait: &mut Wait) {
         let now = Instant::now();
         if now < wait.next_poll {
@@ -102,15 +105,15 @@ impl Monitor {
         wait.next_query =
             if is_final { wait.next_query + FIRST_REPORT } else { (2 * wait.next_query).min(self.limit) };
         let is_reporter = query.replied.iter().position(|&replied| replied) == Some(world.rank() as usize);
-        let silent = query.replied.iter().enumerate().filter(|(_, replied)| !**replied);
-        let ranks: Vec<usize> = silent.map(|(rank, _)| rank).collect();
+        let missing = query.replied.iter().enumerate().filter(|(_, replied)| !**replied);
+        let ranks: Vec<usize> = missing.map(|(rank, _)| rank).collect();
         if is_reporter && !ranks.is_empty() {
-            (self.report)(Unresponsive { ranks, waited: now - wait.started, is_final });
+            (self.report)(UnresponsiveRanks { ranks, wait_time: now - wait.started, is_final });
         }
     }
 }
 
-/// The sender and the number of a message that has arrived, if one has.
+/// Returns the sender and the number of a message that has arrived.
 fn receive(world: &SimpleCommunicator, tag: i32) -> Option<(i32, u64)> {
     let (message, _) = world.any_process().immediate_matched_probe_with_tag(tag)?;
     let (query, status) = message.matched_receive::<u64>();

@@ -1,4 +1,4 @@
-//! Notices that another process of the same machine has ended.
+//! Detection of other processes of the same machine that have ended.
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::ErrorKind;
@@ -10,29 +10,33 @@ use std::time::Duration;
 /// Time between two checks of the other processes.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Checks the other processes until it is stopped.
-pub struct Watch {
-    is_on: Arc<AtomicBool>,
+/// A thread that checks other processes until it is stopped.
+pub struct ProcessWatch {
+    is_running: Arc<AtomicBool>,
 }
 
-impl Watch {
-    /// Starts a thread that calls `lost(rank, is_first)` for the first other process that has ended; `is_first` is true on the lowest
-    /// of the ranks that are left.
+impl ProcessWatch {
+    /// Starts a thread that reports the first process that has ended.
+    ///
+    /// The report is a call of `lost(rank, is_first)`.
+    ///
+    /// `is_first` is true on the lowest of the remaining ranks.
     pub(crate) fn start(
         own_rank: usize,
         others: Vec<(usize, u64)>,
         mut lost: impl FnMut(usize, bool) + Send + 'static,
     ) -> Self {
-        let watch = Watch { is_on: Arc::new(AtomicBool::new(true)) };
-        let is_on = Arc::clone(&watch.is_on);
+        let watch = ProcessWatch { is_running: Arc::new(AtomicBool::new(true)) };
+        let is_running = Arc::clone(&watch.is_running);
         thread::spawn(move || {
             let first_gone = || others.iter().find(|(_, process)| is_gone(*process)).map(|(rank, _)| *rank);
-            while is_on.load(Ordering::SeqCst) {
+            while is_running.load(Ordering::SeqCst) {
                 thread::sleep(CHECK_INTERVAL);
                 let Some(gone) = first_gone() else { continue };
-                // A process that ends in good order stops all watches first, but this one may not have received that yet.
+                // A process that ends regularly stops all watches first; its message may be under
+                // way.
                 thread::sleep(CHECK_INTERVAL);
-                if is_on.load(Ordering::SeqCst) {
+                if is_running.load(Ordering::SeqCst) {
                     let is_first = others.iter().all(|(rank, process)| *rank > own_rank || is_gone(*process));
                     return lost(gone, is_first);
                 }
@@ -43,7 +47,7 @@ impl Watch {
 
     /// Stops the checks: from now on other processes may end.
     pub fn stop(self) {
-        self.is_on.store(false, Ordering::SeqCst);
+        self.is_running.store(false, Ordering::SeqCst);
     }
 }
 
@@ -54,7 +58,7 @@ pub(crate) fn machine() -> Option<u64> {
     Some(hash(&format!("{boot}{}", namespace.display())).max(1))
 }
 
-/// Identifies the cores that this process may use; the same number in all processes of this program.
+/// Identifies the cores that this process may use, equally in all processes.
 pub(crate) fn allowed_cores() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     hash(status.lines().find(|line| line.starts_with("Cpus_allowed:")).unwrap_or_default())
@@ -66,7 +70,7 @@ fn hash(text: &str) -> u64 {
     hasher.finish()
 }
 
-/// Returns true for a process that does not exist, or has ended and was not waited for.
+/// Returns true if a process does not exist or is a zombie.
 fn is_gone(process: u64) -> bool {
     match fs::read_to_string(format!("/proc/{process}/stat")) {
         Err(error) => error.kind() == ErrorKind::NotFound,

@@ -1,10 +1,11 @@
-//! Times forward and backward of an encoder on made-up rows.
+//! Times the forward and backward pass of an encoder on synthetic rows.
 //!
 //! ```text
 //! cargo run --release -p model --example encoder_step -- LAYERS WIDTH HEADS [REPETITIONS]
 //! ```
-//! A batch of 16 utterances of 12 s, 80 mels every 10 ms, subsampled to a row every 40 ms; the feed-forward width is four times the
-//! width, the kernel has 31 taps. The median and the fastest are printed, in milliseconds, with and without the convolutions in front.
+//! The batch has 16 utterances of 12 s, 80 mels every 10 ms, subsampled to a row every 40 ms; the
+//! feed-forward width is four times the width, the kernel has 31 taps. Prints the median and the
+//! fastest time in milliseconds, with and without the convolutions in front.
 use std::time::Instant;
 
 use candle_core::{Device, Tensor};

@@ -1,7 +1,7 @@
 //! Counts of bytes in recipes and on the command line.
 pub use speech::memory::parse_bytes as parse;
 
-/// Counts of bytes in recipes that need not be there.
+/// Optional byte counts in recipes.
 pub mod optional {
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
@@ -16,7 +16,7 @@ pub mod optional {
     /// Reads a count such as `"6GiB"`.
     ///
     /// # Errors
-    /// Text that is no count.
+    /// Text that is not a byte count.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<usize>, D::Error> {
         let text = String::deserialize(deserializer)?;
         super::parse(&text).map(Some).map_err(D::Error::custom)

@@ -1,13 +1,14 @@
-//! Checkpoints: everything a run needs to go on, in one safetensors file.
+//! Checkpoints: the whole state of a run in one safetensors file.
 //!
-//! | tensors | what |
+//! | tensors | contents |
 //! |---|---|
 //! | `weight/NAME` | the weights after the last step |
 //! | `average/NAME` | their moving average, if the recipe has one |
-//! | `first/NAME`, `second/NAME` | the optimiser's moments; one of a user's own has names of its own |
+//! | `first/NAME`, `second/NAME` | the optimizer's moments; a custom optimizer has other kinds |
 //!
-//! The file's metadata has one key, `panda`: JSON with format, version, recipe, tokenizer, [`Progress`], [`Fingerprint`] of the data,
-//! and the CRC-32 of each tensor and of what else is in the metadata.
+//! The file's metadata has one key, `panda`: JSON with format, version, recipe, tokenizer,
+//! [`Progress`], [`DataFingerprint`] of the data, and the CRC-32 of each tensor and of the rest of
+//! the metadata.
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
@@ -17,78 +18,86 @@ use serde::{Deserialize, Serialize};
 use speech::Tokenizer;
 use speech::files::{open_regular, read_given};
 
+use crate::config::old_names;
 use crate::parameters::Shapes;
 use crate::{Error, ModelConfig, Result};
 
-/// What the metadata's `format` field says.
+/// The `format` field of the metadata.
 pub(crate) const FORMAT: &str = "panda checkpoint";
 /// Raised whenever an old reader would misread a new file.
 pub(crate) const VERSION: u32 = 3;
 /// The first version that can still be read.
-const OLDEST: u32 = 2;
-/// Weights, their average, and what our optimisers remember of each of them.
+const OLDEST_VERSION: u32 = 2;
+/// Weights, their average, and the moments of the built-in optimizers.
 const KINDS: [&str; 4] = ["weight", "average", "first", "second"];
 
-/// The place that errors of a checkpoint's recipe name.
-pub const RECIPE_PLACE: &str = "in the checkpoint";
+/// The location of a recipe in errors about a checkpoint.
+pub const RECIPE_LOCATION: &str = "in the checkpoint";
 
-/// What cannot be told of a file without checksums.
-pub const UNSUMMED: &str = "it has no checksums, and damage in it or other data may pass unnoticed";
+/// The warning about a file without checksums.
+pub const NO_CHECKSUMS: &str =
+    "it has no checksums, so that damage, or a change of the data, may not be detected";
 
 /// Values of all parameters by name.
 pub type Values = BTreeMap<String, Vec<f32>>;
 
-/// How far a run has come.
+/// The progress of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
     /// Current epoch, from 0.
     pub epoch: u64,
-    /// Batches of it that are done.
+    /// Finished batches of the epoch.
     pub batch: u64,
-    /// Optimiser steps of the whole run.
+    /// Optimizer steps of the whole run.
     pub step: u64,
-    /// Best dev error rate so far, as bits so that nothing is rounded on the way.
+    /// Best dev error rate so far, as bits, without rounding.
     pub best: Option<u64>,
-    /// Sums over the epoch's batches so far, as bits: losses, CTC losses, gradient norms, utterances.
+    /// Sums over the finished batches of the epoch, as bits.
+    ///
+    /// These are losses, CTC losses, gradient norms and utterances.
     pub sums: [u64; 4],
-    /// The same of the trivial joiner's losses.
+    /// The same sum of the losses of the simple joiner.
     #[serde(default)]
     pub simple: u64,
-    /// Utterances of the epoch that were left out since no path explains them.
+    /// Utterances of the epoch without a path, which are omitted.
     pub skipped: u64,
-    /// Batches of the epoch that were skipped since their loss or gradient was no number; they are no optimiser steps.
-    #[serde(default, skip_serializing_if = "none")]
+    /// Batches of the epoch that were skipped as not finite.
+    ///
+    /// They do not count as optimizer steps.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub nonfinite: u64,
-    /// How many of these came just before, one after the other.
-    #[serde(default, skip_serializing_if = "none")]
+    /// The number of these just before the next batch, in a row.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub in_a_row: u64,
 }
 
-/// Which data a run is trained on: eight hexadecimal digits for each utterance of a set, in their order.
+/// A fingerprint of the data of a run.
+///
+/// Eight hexadecimal digits for each utterance of a set, in their order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Fingerprint {
+pub struct DataFingerprint {
     /// The training set.
     pub train: String,
-    /// The utterances that choose the best checkpoint.
+    /// The dev set.
     pub dev: String,
-    /// The utterances of the final report.
+    /// The test set.
     pub test: String,
 }
 
-fn none(count: &u64) -> bool {
+fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
 /// The contents of a checkpoint file.
 #[derive(Debug, Clone)]
 pub struct Checkpoint {
-    /// The recipe's text.
+    /// The recipe's text; names of earlier versions are translated.
     pub recipe: String,
     /// The tokenizer's JSON.
     pub tokenizer: String,
-    /// Counters.
+    /// The progress of the run.
     pub progress: Progress,
     /// Shapes of the parameters.
     pub shapes: Shapes,
@@ -96,15 +105,15 @@ pub struct Checkpoint {
     pub weights: Values,
     /// Their moving average.
     pub average: Option<Values>,
-    /// What the optimiser remembers of each parameter, such as its `first` and `second` moments.
-    pub memory: BTreeMap<String, Values>,
-    /// The data that it was trained on; older files do not say.
-    pub data: Option<Fingerprint>,
-    /// Whether the file had checksums, which were right; older files have none.
-    pub summed: bool,
+    /// The optimizer's state of each parameter, such as `first` moments.
+    pub optimizer_state: BTreeMap<String, Values>,
+    /// The fingerprint of the data; none in older files.
+    pub data: Option<DataFingerprint>,
+    /// True if the file has checksums, which are then correct; older files have none.
+    pub has_checksums: bool,
 }
 
-/// What the metadata says.
+/// The metadata of a checkpoint file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Header {
@@ -114,18 +123,20 @@ pub(crate) struct Header {
     pub tokenizer: String,
     pub progress: Progress,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub data: Option<Fingerprint>,
-    /// Eight hexadecimal digits of each tensor under its name, and of all else here under none.
+    pub data: Option<DataFingerprint>,
+    /// The CRC-32 of each tensor by name.
+    ///
+    /// That of the other fields has the name "".
     #[serde(default)]
     pub checksums: BTreeMap<String, String>,
 }
 
 impl Header {
-    /// The checksum of everything but the checksums.
-    pub fn own_checksum(&self) -> serde_json::Result<String> {
+    /// Returns the checksum of all fields except the checksums.
+    pub fn header_checksum(&self) -> serde_json::Result<String> {
         let Self { format, version, recipe, tokenizer, progress, data, .. } = self;
-        let said = serde_json::to_vec(&(format, version, recipe, tokenizer, progress, data))?;
-        Ok(checksum(&said))
+        let fields = serde_json::to_vec(&(format, version, recipe, tokenizer, progress, data))?;
+        Ok(checksum(&fields))
     }
 }
 
@@ -133,21 +144,22 @@ fn checksum(bytes: &[u8]) -> String {
     format!("{:08x}", crc32fast::hash(bytes))
 }
 
-/// Names and shapes of a checkpoint's weights, from the head of the file alone.
+/// Reads names and shapes of a checkpoint's weights, without their values.
 ///
 /// # Errors
-/// [`Error::Io`] if the file cannot be read, [`Error::Checkpoint`] if it does not begin as a safetensors file does.
+/// [`Error::Io`] if the file cannot be read, [`Error::Checkpoint`] if it does not begin as a
+/// safetensors file does.
 pub fn shapes(path: &Path) -> Result<Shapes> {
     let wrong = |found: String| Error::checkpoint(path, "the head of a safetensors file", found);
-    let weights = read_head(path)?.into_iter().filter_map(|(name, about)| {
-        let shape = about.get("shape")?.clone();
+    let weights = read_head(path)?.into_iter().filter_map(|(name, entry)| {
+        let shape = entry.get("shape")?.clone();
         Some((name.strip_prefix("weight/")?.to_owned(), shape))
     });
     let shape = |(name, shape)| Ok((name, serde_json::from_value(shape).map_err(|e| wrong(e.to_string()))?));
     weights.map(shape).collect()
 }
 
-/// Whether a safetensors file is a checkpoint of a run, from its head alone.
+/// Returns true if a safetensors file is a checkpoint of a run.
 ///
 /// # Errors
 /// As [`shapes`].
@@ -155,7 +167,7 @@ pub(crate) fn is_checkpoint(path: &Path) -> Result<bool> {
     Ok(read_head(path)?.get("__metadata__").is_some_and(|metadata| metadata.get("panda").is_some()))
 }
 
-/// The head of a safetensors file: entries by name.
+/// Reads the header of a safetensors file: its entries by name.
 fn read_head(path: &Path) -> Result<BTreeMap<String, serde_json::Value>> {
     let io = |error| Error::io(path, "read the checkpoint")(error);
     let wrong = |found: String| Error::checkpoint(path, "the head of a safetensors file", found);
@@ -175,60 +187,63 @@ impl Checkpoint {
     /// Reads and checks a checkpoint: format, version, checksums, dtypes, finite values.
     ///
     /// # Errors
-    /// [`Error::Io`] if the file cannot be read, [`Error::Checkpoint`] if it is corrupt, truncated or foreign.
+    /// [`Error::Io`] if the file cannot be read, [`Error::Checkpoint`] if it is corrupt, truncated
+    /// or foreign.
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = read_given(path).map_err(Error::io(path, "read the checkpoint"))?;
         let wrong = |expected: &str, found: String| Error::checkpoint(path, expected, found);
-        let whole = "a whole safetensors file";
+        let full = "a whole safetensors file";
         let (_, metadata) =
-            SafeTensors::read_metadata(&bytes).map_err(|error| wrong(whole, error.to_string()))?;
-        let tensors = SafeTensors::deserialize(&bytes).map_err(|error| wrong(whole, error.to_string()))?;
+            SafeTensors::read_metadata(&bytes).map_err(|error| wrong(full, error.to_string()))?;
+        let tensors = SafeTensors::deserialize(&bytes).map_err(|error| wrong(full, error.to_string()))?;
         let header = metadata.metadata().as_ref().and_then(|map| map.get("panda"));
-        let header =
-            header.ok_or_else(|| wrong("metadata with the key panda", "none: a foreign file".into()))?;
+        let header = header
+            .ok_or_else(|| wrong("metadata with the key panda", "none: a file of another program".into()))?;
         let fields: serde_json::Value =
             serde_json::from_str(header).map_err(|error| wrong("metadata in JSON", error.to_string()))?;
         let version = fields["version"].as_u64().filter(|_| fields["format"] == FORMAT);
-        if !version.is_some_and(|version| (u64::from(OLDEST)..=u64::from(VERSION)).contains(&version)) {
-            let found = format!("format {}, version {}", fields["format"], fields["version"]);
-            let older = version.is_some_and(|version| version < u64::from(OLDEST));
-            let hint = if older { ", whose parameters have other names: train it again" } else { "" };
-            return Err(wrong(&format!("format \"{FORMAT}\", version {VERSION}"), found + hint));
+        if !version.is_some_and(|version| (u64::from(OLDEST_VERSION)..=u64::from(VERSION)).contains(&version))
+        {
+            let formats = format!("format {}, version {}", fields["format"], fields["version"]);
+            let older = version.is_some_and(|version| version < u64::from(OLDEST_VERSION));
+            let hint = if older { ", whose parameters have other names; train the model again" } else { "" };
+            return Err(wrong(&format!("format \"{FORMAT}\", version {VERSION}"), formats + hint));
         }
         let header: Header = serde_json::from_value(fields)
             .map_err(|error| wrong("metadata with recipe, tokenizer and progress", error.to_string()))?;
-        let summed = header.version > OLDEST;
+        let has_checksums = header.version > OLDEST_VERSION;
         let mut sums = header.checksums.clone();
-        // Tensors that nobody knows have none; they are named when the model looks for its own.
-        let mut sum = |name: &str, found: String| match sums.remove(name) {
-            Some(expected) if summed && found != expected => {
-                let what = if name.is_empty() { "the metadata" } else { name };
-                Err(wrong(&format!("{what} with the checksum {expected}"), format!("{found}: damaged")))
+        // Unknown tensors have no checksum; the model reports them by name.
+        let mut check_sum = |name: &str, found: String| match sums.remove(name) {
+            Some(expected) if has_checksums && found != expected => {
+                let part = if name.is_empty() { "the metadata" } else { name };
+                Err(wrong(&format!("{part} with the checksum {expected}"), format!("{found}: damaged")))
             }
-            None if summed && name.is_empty() => {
+            None if has_checksums && name.is_empty() => {
                 Err(wrong("checksums", "none, in a version that has them".to_owned()))
             }
             _ => Ok(()),
         };
-        sum("", header.own_checksum().map_err(|error| wrong("metadata in JSON", error.to_string()))?)?;
+        let checksum_found = header.header_checksum();
+        check_sum("", checksum_found.map_err(|error| wrong("metadata in JSON", error.to_string()))?)?;
         let mut shapes = BTreeMap::new();
         let mut values: BTreeMap<String, Values> = BTreeMap::new();
         let mut names = tensors.names();
         names.sort_unstable();
         for full in names {
-            let view = tensors.tensor(full).map_err(|error| wrong(whole, error.to_string()))?;
+            let view = tensors.tensor(full).map_err(|error| wrong(full, error.to_string()))?;
             let Some((kind, name)) =
                 full.split_once('/').filter(|(kind, name)| !(kind.is_empty() || name.is_empty()))
             else {
                 return Err(wrong(
-                    "tensors named weight/, average/, first/ or second/, or KIND/ of an optimiser of one's own",
+                    "tensors named weight/, average/, first/ or second/, or KIND/ of an custom optimizer",
                     format!("{full:?}"),
                 ));
             };
             if view.dtype() != Dtype::F32 {
                 return Err(wrong(&format!("{full} of F32"), format!("{:?}", view.dtype())));
             }
-            // What an optimiser of one's own remembers need not be of a parameter.
+            // The state of a custom optimizer need not belong to a parameter.
             let shape = match KINDS.contains(&kind) {
                 true => shapes.entry(name.to_owned()).or_insert_with(|| view.shape().to_vec()),
                 false => &mut view.shape().to_vec(),
@@ -236,7 +251,7 @@ impl Checkpoint {
             if shape != view.shape() {
                 return Err(wrong(&format!("{full} of shape {shape:?}"), format!("{:?}", view.shape())));
             }
-            sum(full, checksum(view.data()))?;
+            check_sum(full, checksum(view.data()))?;
             let bytes = view.data().chunks_exact(4);
             let numbers: Vec<f32> = bytes.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
             if let Some(index) = numbers.iter().position(|x| !x.is_finite()) {
@@ -247,40 +262,40 @@ impl Checkpoint {
             }
             values.entry(kind.to_owned()).or_default().insert(name.to_owned(), numbers);
         }
-        if let Some(name) = sums.keys().next().filter(|_| summed) {
-            return Err(wrong(&format!("{name}, of which there is a checksum"), "none".into()));
+        if let Some(name) = sums.keys().next().filter(|_| has_checksums) {
+            return Err(wrong(&format!("{name}, which has a checksum"), "none".into()));
         }
         let weights = values.remove("weight");
         Ok(Checkpoint {
-            recipe: header.recipe.clone(),
+            recipe: old_names::translate(&header.recipe).into_owned(),
             tokenizer: header.tokenizer.clone(),
             progress: header.progress.clone(),
             weights: weights.ok_or_else(|| wrong("tensors named weight/", "none".into()))?,
             average: values.remove("average"),
-            memory: values,
+            optimizer_state: values,
             data: header.data.clone(),
-            summed,
+            has_checksums,
             shapes,
         })
     }
 
-    /// Each kind of values under its name in the file.
+    /// Iterates over the kinds of values with their names in the file.
     pub(crate) fn kinds(&self) -> impl Iterator<Item = (&str, &Values)> {
         let average = self.average.as_ref().map(|average| ("average", average));
-        let memory = self.memory.iter().map(|(kind, values)| (kind.as_str(), values));
-        std::iter::once(("weight", &self.weights)).chain(average).chain(memory)
+        let optimizer_state = self.optimizer_state.iter().map(|(kind, values)| (kind.as_str(), values));
+        std::iter::once(("weight", &self.weights)).chain(average).chain(optimizer_state)
     }
 
-    /// The configuration of its model.
+    /// Returns the configuration of the model.
     ///
     /// # Errors
     /// [`Error::Inside`] the file if its recipe does not describe a model.
     pub fn model_config(&self, path: &Path) -> Result<ModelConfig> {
-        ModelConfig::from_recipe(&self.recipe, Path::new(RECIPE_PLACE))
+        ModelConfig::from_recipe(&self.recipe, Path::new(RECIPE_LOCATION))
             .map_err(|source| Error::Inside { path: path.to_owned(), source: Box::new(source) })
     }
 
-    /// The tokenizer that the labels are from.
+    /// Returns the tokenizer.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] if its JSON is damaged.
@@ -289,18 +304,18 @@ impl Checkpoint {
             .map_err(|error| Error::checkpoint(path, "a tokenizer", error.to_string()))
     }
 
-    /// Checks that names and shapes are exactly those of a model's parameters.
+    /// Checks that names and shapes are those of a model's parameters.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] naming the first parameter that is missing, left over or of another shape.
-    pub fn check(&self, path: &Path, known: &Shapes) -> Result<()> {
+    /// [`Error::Checkpoint`] for the first parameter that is missing, unknown or of another shape.
+    pub fn check(&self, path: &Path, expected: &Shapes) -> Result<()> {
         for (kind, values) in self.kinds().filter(|(kind, _)| KINDS.contains(kind)) {
-            for (name, shape) in known {
+            for (name, shape) in expected {
                 if !values.contains_key(name) {
                     return Err(Error::checkpoint(path, format!("{kind}/{name} of shape {shape:?}"), "none"));
                 }
             }
-            if let Some(name) = values.keys().find(|name| !known.contains_key(*name)) {
+            if let Some(name) = values.keys().find(|name| !expected.contains_key(*name)) {
                 return Err(Error::checkpoint(
                     path,
                     "the recipe's parameters only",
@@ -308,10 +323,11 @@ impl Checkpoint {
                 ));
             }
         }
-        for (name, shape) in known {
-            if self.shapes[name] != *shape {
-                let found = format!("{:?}", self.shapes[name]);
-                return Err(Error::checkpoint(path, format!("{name} of shape {shape:?}"), found));
+        for (name, shape) in expected {
+            let actual = &self.shapes[name];
+            if actual != shape {
+                let expected = format!("{name} of shape {shape:?}");
+                return Err(Error::checkpoint(path, expected, format!("{actual:?}")));
             }
         }
         Ok(())

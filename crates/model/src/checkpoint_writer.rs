@@ -1,9 +1,10 @@
-//! Checkpoints into files, without a copy of their values.
+//! Writing of checkpoints without a copy of their values.
 //!
 //! ```text
-//! length of the header: u64    header in JSON, with shapes, places and the metadata    values, one tensor after another
+//! length of the header: u64    header in JSON: shapes, offsets, metadata    values of each tensor
 //! ```
-//! which is the layout of safetensors, little-endian. Values are read twice: for their checksums, and to be written.
+//! This is the layout of safetensors, little-endian. Values are read twice: for their checksums,
+//! and for writing.
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
@@ -15,105 +16,106 @@ use speech::files::Destination;
 use crate::checkpoint::{Checkpoint, FORMAT, Header, Progress, VERSION, Values};
 use crate::parameters::Shapes;
 use crate::tensors::with_slice;
-use crate::{Error, Fingerprint, Parameters, Result};
+use crate::{DataFingerprint, Error, Parameters, Result};
 
-/// What is said beside the tensors.
+/// The metadata of a checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub struct MetadataRef<'a> {
     /// Text of the recipe.
     pub recipe: &'a str,
     /// JSON of the tokenizer.
     pub tokenizer: &'a str,
-    /// Counters of the run.
+    /// The progress of the run.
     pub progress: &'a Progress,
-    /// The data that it was trained on.
-    pub data: Option<&'a Fingerprint>,
+    /// The fingerprint of the data.
+    pub data: Option<&'a DataFingerprint>,
 }
 
-/// Where the values of a tensor are.
+/// The values of a tensor.
 #[derive(Clone, Copy)]
-enum Numbers<'a> {
-    Here(&'a [f32]),
+enum TensorValues<'a> {
+    Slice(&'a [f32]),
     Variable(&'a Var),
 }
 
-impl Numbers<'_> {
-    fn each<R>(&self, use_it: impl FnOnce(&[f32]) -> R) -> candle_core::Result<R> {
+impl TensorValues<'_> {
+    fn with<R>(&self, read: impl FnOnce(&[f32]) -> R) -> candle_core::Result<R> {
         match self {
-            Self::Here(values) => Ok(use_it(values)),
-            Self::Variable(variable) => with_slice(variable, |values| Ok(use_it(values))),
+            Self::Slice(values) => Ok(read(values)),
+            Self::Variable(variable) => with_slice(variable, |values| Ok(read(values))),
         }
     }
 }
 
-/// Writes a checkpoint from values that stay where they are.
+/// Writes a checkpoint from borrowed values.
 pub struct CheckpointWriter<'a> {
-    said: MetadataRef<'a>,
-    tensors: BTreeMap<String, (Vec<usize>, Numbers<'a>)>,
+    metadata: MetadataRef<'a>,
+    tensors: BTreeMap<String, (Vec<usize>, TensorValues<'a>)>,
 }
 
 impl<'a> CheckpointWriter<'a> {
-    /// A checkpoint without tensors.
-    pub fn new(said: MetadataRef<'a>) -> Self {
-        CheckpointWriter { said, tensors: BTreeMap::new() }
+    /// Creates a checkpoint without tensors.
+    pub fn new(metadata: MetadataRef<'a>) -> Self {
+        CheckpointWriter { metadata, tensors: BTreeMap::new() }
     }
 
-    /// Adds the weights as they are now.
+    /// Adds the current weights.
     pub fn parameters(&mut self, parameters: &'a Parameters) {
         for (name, variable) in parameters.iter() {
-            self.tensors
-                .insert(format!("weight/{name}"), (variable.dims().to_vec(), Numbers::Variable(variable)));
+            let values = TensorValues::Variable(variable);
+            self.tensors.insert(format!("weight/{name}"), (variable.dims().to_vec(), values));
         }
     }
 
-    /// Adds values of a kind; those that are of no parameter are a row.
+    /// Adds values of a kind; those without a parameter of the same size have one axis.
     pub fn values(&mut self, kind: &str, values: &'a Values, shapes: &Shapes) {
         for (name, values) in values {
             let fits = |shape: &&Vec<usize>| shape.iter().product::<usize>() == values.len();
             let shape = shapes.get(name).filter(fits).cloned().unwrap_or_else(|| vec![values.len()]);
-            self.tensors.insert(format!("{kind}/{name}"), (shape, Numbers::Here(values)));
+            self.tensors.insert(format!("{kind}/{name}"), (shape, TensorValues::Slice(values)));
         }
     }
 
-    /// Writes the file whole or not at all.
+    /// Writes the file, completely or not at all.
     ///
     /// # Errors
-    /// [`Error::Io`] if the disk refuses.
+    /// [`Error::Io`] if the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let start = self.start(path)?;
+        let header = self.header(path)?;
         Destination::open(path)
-            .and_then(|file| file.write_with(&mut |file| self.put(&start, file)))
+            .and_then(|file| file.write_with(&mut |file| self.write_to(&header, file)))
             .map_err(Error::io(path, "write"))
     }
 
-    /// The file's bytes.
+    /// Returns the bytes of the file.
     pub fn to_bytes(&self, path: &Path) -> Result<Vec<u8>> {
-        let (start, mut bytes) = (self.start(path)?, Vec::new());
-        self.put(&start, &mut bytes).map_err(Error::io(path, "write"))?;
+        let (header, mut bytes) = (self.header(path)?, Vec::new());
+        self.write_to(&header, &mut bytes).map_err(Error::io(path, "write"))?;
         Ok(bytes)
     }
 
-    fn put(&self, start: &[u8], file: &mut dyn Write) -> io::Result<()> {
-        file.write_all(start)?;
-        let mut block = Vec::with_capacity(BLOCK * size_of::<f32>());
-        for (_, numbers) in self.tensors.values() {
+    fn write_to(&self, header: &[u8], file: &mut dyn Write) -> io::Result<()> {
+        file.write_all(header)?;
+        let mut block = Vec::with_capacity(VALUES_PER_BLOCK * size_of::<f32>());
+        for (_, tensor) in self.tensors.values() {
             let mut write = |values: &[f32]| {
-                values.chunks(BLOCK).try_for_each(|some| {
+                values.chunks(VALUES_PER_BLOCK).try_for_each(|chunk| {
                     block.clear();
-                    some.iter().for_each(|value| block.extend(value.to_le_bytes()));
+                    chunk.iter().for_each(|value| block.extend(value.to_le_bytes()));
                     file.write_all(&block)
                 })
             };
-            numbers.each(&mut write).map_err(io::Error::other)??;
+            tensor.with(&mut write).map_err(io::Error::other)??;
         }
         Ok(())
     }
 
-    /// What comes before the values.
-    fn start(&self, path: &Path) -> Result<Vec<u8>> {
-        let broken =
-            |error: &dyn std::fmt::Display| Error::checkpoint(path, "to be serialisable", error.to_string());
-        let MetadataRef { recipe, tokenizer, progress, data } = self.said;
+    /// Returns all bytes before the values.
+    fn header(&self, path: &Path) -> Result<Vec<u8>> {
+        let error = |error: &dyn std::fmt::Display| {
+            Error::checkpoint(path, "serializable metadata", error.to_string())
+        };
+        let MetadataRef { recipe, tokenizer, progress, data } = self.metadata;
         let mut header = Header {
             format: FORMAT.into(),
             version: VERSION,
@@ -123,41 +125,41 @@ impl<'a> CheckpointWriter<'a> {
             data: data.cloned(),
             checksums: BTreeMap::new(),
         };
-        let (mut places, mut end) = (Map::new(), 0usize);
-        for (name, (shape, numbers)) in &self.tensors {
-            let sum = numbers.each(|values| (checksum(values), size_of_val(values)));
-            let (sum, bytes) = sum.map_err(|error| broken(&error))?;
+        let (mut entries, mut end) = (Map::new(), 0usize);
+        for (name, (shape, tensor)) in &self.tensors {
+            let sum = tensor.with(|values| (checksum(values), size_of_val(values)));
+            let (sum, bytes) = sum.map_err(|e| error(&e))?;
             header.checksums.insert(name.clone(), sum);
             let offsets = [end, end + bytes];
             end += bytes;
-            places.insert(name.clone(), json!({ "dtype": "F32", "shape": shape, "data_offsets": offsets }));
+            entries.insert(name.clone(), json!({ "dtype": "F32", "shape": shape, "data_offsets": offsets }));
         }
-        let own = header.own_checksum().map_err(|error| broken(&error))?;
+        let own = header.header_checksum().map_err(|e| error(&e))?;
         header.checksums.insert(String::new(), own);
-        let about = serde_json::to_string(&header).map_err(|error| broken(&error))?;
-        places.insert("__metadata__".into(), json!({ "panda": about }));
-        let mut text = serde_json::to_vec(&Value::Object(places)).map_err(|error| broken(&error))?;
+        let metadata = serde_json::to_string(&header).map_err(|e| error(&e))?;
+        entries.insert("__metadata__".into(), json!({ "panda": metadata }));
+        let mut text = serde_json::to_vec(&Value::Object(entries)).map_err(|e| error(&e))?;
         // Values begin at a multiple of eight.
         text.resize(text.len().next_multiple_of(8), b' ');
-        let mut start = (text.len() as u64).to_le_bytes().to_vec();
-        start.extend(text);
-        Ok(start)
+        let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(text);
+        Ok(bytes)
     }
 }
 
 impl Checkpoint {
-    /// Writes the checkpoint; the file appears whole or not at all.
+    /// Writes the file, completely or not at all.
     ///
     /// # Errors
-    /// [`Error::Io`] if the disk refuses.
+    /// [`Error::Io`] if the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         self.writer().write(path)
     }
 
-    /// The bytes of the file.
+    /// Returns the bytes of the file.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] if the header cannot be written.
+    /// [`Error::Checkpoint`] if the metadata cannot be serialized.
     pub fn to_bytes(&self, path: &Path) -> Result<Vec<u8>> {
         self.writer().to_bytes(path)
     }
@@ -173,16 +175,16 @@ impl Checkpoint {
     }
 }
 
-/// Numbers that are written at once.
-const BLOCK: usize = 1 << 14;
+/// Values that are converted and written at once.
+const VALUES_PER_BLOCK: usize = 1 << 14;
 
-/// Eight hexadecimal digits of some numbers.
+/// Returns the checksum of values as eight hexadecimal digits.
 fn checksum(values: &[f32]) -> String {
     let mut sum = crc32fast::Hasher::new();
-    let mut block = Vec::with_capacity(BLOCK * size_of::<f32>());
-    for some in values.chunks(BLOCK) {
+    let mut block = Vec::with_capacity(VALUES_PER_BLOCK * size_of::<f32>());
+    for chunk in values.chunks(VALUES_PER_BLOCK) {
         block.clear();
-        some.iter().for_each(|value| block.extend(value.to_le_bytes()));
+        chunk.iter().for_each(|value| block.extend(value.to_le_bytes()));
         sum.update(&block);
     }
     format!("{:08x}", sum.finalize())

@@ -1,9 +1,10 @@
-//! What a model is, apart from the data that it learns from and how.
+//! The configuration of a model.
 mod check;
 mod gnat;
 mod init;
 mod loss;
 mod loss_options;
+pub mod old_names;
 mod presets;
 mod recipe;
 pub mod table;
@@ -18,15 +19,15 @@ use crate::predictors::PredictorKind;
 
 pub use gnat::{AlignmentKind, GnatConfig, LatticeNormalization};
 pub(crate) use init::covers;
-pub use init::{InitConfig, Initialization, PretrainedConfig};
-pub use loss::LossConfig;
-pub use loss_options::{ActivationKind, Loss, LossBudget, LossOptions};
+pub use init::{InitConfig, InitKind, PretrainedConfig};
+pub use loss::LossKind;
+pub use loss_options::{ActivationKind, LossBudget, LossConfig, LossOptions};
 pub use recipe::EncoderConfig;
-pub use terms::{PrecisionKind, Terms};
+pub use terms::{LossTerms, PrecisionKind};
 
-/// Everything that decides a [`Model`](crate::Model): its parts, its first weights and its loss.
+/// The configuration of a [`Model`](crate::Model): its parts, initial weights and loss.
 ///
-/// A recipe holds one ([`ModelConfig::from_recipe`]); without a recipe it is filled in directly.
+/// A recipe contains one ([`ModelConfig::from_recipe`]); programs can also fill it in directly.
 ///
 /// ```
 /// use model::encoders::{EncoderKind, LstmEncoderConfig};
@@ -35,7 +36,7 @@ pub use terms::{PrecisionKind, Terms};
 /// use model::{Model, ModelConfig};
 ///
 /// let encoder = LstmEncoderConfig { layers: 2, hidden: 32, ..LstmEncoderConfig::default() };
-/// let predictor = StatelessPredictorConfig { embedding: 16, context: 2, ..StatelessPredictorConfig::default() };
+/// let predictor = StatelessPredictorConfig { embedding: 16, context: 2, dropout: 0.0 };
 /// let config = ModelConfig {
 ///     predictor: Some(PredictorKind::Stateless(predictor)),
 ///     ..ModelConfig::new(EncoderKind::Lstm(encoder), JointConfig { width: 48, dropout: 0.0 })
@@ -46,37 +47,37 @@ pub use terms::{PrecisionKind, Terms};
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelConfig {
-    /// Decides first weights.
+    /// Seed of the initial weights.
     pub seed: u64,
-    /// From samples to the encoder's rows.
+    /// The input: log-mel features, and the encoder's input rows.
     pub input: InputConfig,
-    /// The acoustic side.
+    /// The encoder.
     pub encoder: EncoderKind,
-    /// The label side; none where the loss brings its own.
+    /// The predictor; none for losses that have none.
     pub predictor: Option<PredictorKind>,
-    /// Where both meet.
+    /// The joint network.
     pub joint: JointConfig,
-    /// Kind of the loss, and what all kinds can say.
-    pub loss: Loss,
-    /// What else is minimised, and how exactly.
-    pub terms: Terms,
-    /// How first weights are drawn.
-    pub init: InitConfig,
+    /// The loss.
+    pub loss: LossConfig,
+    /// Terms of the objective, and its precision.
+    pub terms: LossTerms,
+    /// Initialization of the weights.
+    pub init: InitKind,
 }
 
-/// `[joint]`
+/// `[joint]`: the joint network.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JointConfig {
-    /// Width H.
+    /// Width of the hidden vector, H.
     pub width: usize,
-    /// Share of values dropped after the activation.
+    /// Dropout rate after the activation.
     #[serde(default)]
     pub dropout: f32,
 }
 
 impl ModelConfig {
-    /// An encoder and a joint, all else by default; a predictor is still to be given.
+    /// Creates a configuration with defaults, and without a predictor.
     pub fn new(encoder: EncoderKind, joint: JointConfig) -> Self {
         ModelConfig {
             seed: 0,
@@ -84,18 +85,18 @@ impl ModelConfig {
             encoder,
             predictor: None,
             joint,
-            loss: Loss::default(),
-            terms: Terms::default(),
-            init: InitConfig::default(),
+            loss: LossConfig::default(),
+            terms: LossTerms::default(),
+            init: InitKind::default(),
         }
     }
 
-    /// Number of classes with so many labels, blanks included.
+    /// Returns the number of classes, blanks included.
     pub fn classes(&self, labels: usize) -> usize {
         labels + 1 + self.loss.kind.big_blanks().len()
     }
 
-    /// Milliseconds from one encoder row to the next: hop · stride · time reduction.
+    /// Returns the milliseconds between encoder rows: hop · stride · time reduction.
     pub fn frame_ms(&self) -> f64 {
         f64::from(self.input.features.hop_ms) * (self.input.rows.stride * self.encoder.reduction()) as f64
     }

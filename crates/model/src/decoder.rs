@@ -1,40 +1,41 @@
-//! The model as a decoder sees it.
+//! The decoder of a model: its predictor and joint network in the form that searches need.
 use std::sync::Arc;
 
 use decoding::{AffineLayer, Network};
 
 use crate::Result;
-use crate::config::LossConfig;
-use crate::heads::TransducerNetwork;
+use crate::config::LossKind;
 use crate::model::Model;
+use crate::output::TransducerNetwork;
 use crate::tensors::to_vec;
 
 impl Model {
-    /// The projection of encoder rows to the joint width, packed.
+    /// Returns the projection of encoder rows to the joint width, packed.
     ///
     /// # Errors
     /// [`crate::Error::Shape`] for a recognition lattice; candle's own errors.
     pub fn packed_projection(&self) -> Result<AffineLayer> {
-        self.label_side.transducer()?.heads.encoder.packed("joint.encoder")
+        self.output.transducer()?.layers.encoder.packed("joint.encoder")
     }
 
-    /// Predictor, joint and head with their current weights, for the searches of [`decoding`]; frames come projected, as
-    /// [`Model::encode`] gives them.
+    /// Copies predictor and joint network for the searches of [`decoding`].
+    ///
+    /// Searches take projected frames, as [`Model::encode`] returns.
     ///
     /// # Errors
     /// [`crate::Error::Shape`] for a recognition lattice; candle's own errors.
     pub fn decoder(&self) -> Result<decoding::Model> {
-        let TransducerNetwork { predictor, heads } = self.label_side.transducer()?;
-        let (mut weight, mut bias) = (to_vec(heads.head.weight())?, to_vec(heads.head.bias())?);
-        if let Some(durations) = &heads.durations {
+        let TransducerNetwork { predictor, layers } = self.output.transducer()?;
+        let (mut weight, mut bias) = (to_vec(layers.head.weight())?, to_vec(layers.head.bias())?);
+        if let Some(durations) = &layers.durations {
             weight.extend(to_vec::<f32>(durations.weight())?);
             bias.extend(to_vec::<f32>(durations.bias())?);
         }
         let head = AffineLayer::new("joint.head", &weight, self.width(), Some(&bias))?;
-        let projection = heads.predictor.packed("joint.predictor")?;
+        let projection = layers.predictor.packed("joint.predictor")?;
         let activation = self.config().loss.options.activation.activation();
         let mut network = Network::new(activation, None, projection, head, self.durations().len())?;
-        if self.config().loss.kind == (LossConfig::Rnnt { factored_blank: true }) {
+        if self.config().loss.kind == (LossKind::Rnnt { factored_blank: true }) {
             network = network.with_factored_blank(self.blank())?;
         }
         let big_blanks: Vec<u32> = self.big_blanks().into_iter().map(|(class, _)| class).collect();
@@ -58,16 +59,16 @@ mod tests {
         tokens = { kind = "words" }
         encoder = { stack = 2, stride = 2, layers = 1, hidden = 6, bidirectional = true }
         joint = { width = 7 }
-        optimiser = { learning_rate = 1e-3 }
+        optimizer = { learning_rate = 1e-3 }
         batch = { max_frames = 100, max_utterances = 4 }
         training = { epochs = 1 }
     "#;
 
-    fn rows_agree(predictor: &str) {
+    fn expect_same_rows(predictor: &str) {
         let config =
             ModelConfig::from_recipe(&format!("{RECIPE}\n{predictor}"), Path::new("test.toml")).unwrap();
         let model = Model::new(&config, 4).unwrap();
-        let predictor = &model.label_side.transducer().unwrap().predictor;
+        let predictor = &model.output.transducer().unwrap().predictor;
         let decoder = predictor.decoder().unwrap();
         let labels = [vec![3, 0, 0, 2, 1], vec![1]];
         let rows: Vec<Vec<Vec<f32>>> = predictor.forward(&labels, None).unwrap().to_vec3().unwrap();
@@ -85,71 +86,73 @@ mod tests {
     }
 
     #[test]
-    fn an_lstm_goes_label_by_label_where_it_goes_in_a_batch() {
-        rows_agree("predictor = { kind = \"lstm\", embedding = 3, hidden = 5, layers = 2 }");
+    fn an_lstm_predictor_has_the_same_rows_label_by_label_and_in_a_batch() {
+        expect_same_rows("predictor = { kind = \"lstm\", embedding = 3, hidden = 5, layers = 2 }");
     }
 
     #[test]
-    fn a_stateless_predictor_goes_label_by_label_where_it_goes_in_a_batch() {
-        rows_agree("predictor = { kind = \"stateless\", embedding = 3, context = 2 }");
+    fn a_stateless_predictor_has_the_same_rows_label_by_label_and_in_a_batch() {
+        expect_same_rows("predictor = { kind = \"stateless\", embedding = 3, context = 2 }");
     }
 
     const LSTM: &str = "predictor = { kind = \"lstm\", embedding = 3, hidden = 5, layers = 1 }";
 
-    /// Scores of rows that meet at one site.
+    /// Computes the scores of one site.
     fn joint(decoder: &decoding::Model, frame: &[f32], row: &[f32]) -> Vec<f32> {
         let at = [SiteIndex { utterance: 0, frame: 0, row: 0 }];
-        let mut found = vec![0.0; decoder.rules().classes() + decoder.rules().durations()];
+        let mut scores = vec![0.0; decoder.rules().classes() + decoder.rules().durations()];
         let sites = SiteBatch { frames: &[frame], rows: row, at: &at };
-        decoder.joint().scores(&sites, &mut found, &mut NetworkScratch::default());
-        found
+        decoder.joint().scores(&sites, &mut scores, &mut NetworkScratch::default());
+        scores
     }
 
-    /// Scores of a model of four labels at one site, and `z = act(h) Wᵀ + b` of some of its parameters.
+    /// Returns the scores of a site, and the expected ones.
+    ///
+    /// The model has four labels; expected are `z = act(h) Wᵀ + b` for these parameters.
     fn scores(loss: &str, parameters: &[&str]) -> (decoding::Model, Vec<f32>, Vec<f32>) {
         let text = format!("{RECIPE}\n{LSTM}\nloss = {loss}");
         let model = Model::new(&ModelConfig::from_recipe(&text, Path::new("test.toml")).unwrap(), 4).unwrap();
         let decoder = model.decoder().unwrap();
         let (frame, row) = ([0.3, -0.2, 0.9, 0.0, -1.0, 0.5, 0.1], decoder.start().1);
-        let found = joint(&decoder, &frame, row);
+        let scores = joint(&decoder, &frame, row);
         let act = |x: f64| if loss.contains("relu") { x.max(0.0) } else { x.tanh() };
         let hidden: Vec<f64> = frame.iter().zip(row).map(|(f, g)| act(f64::from(f + g))).collect();
         let values = model.parameters().values().unwrap();
-        let raw = parameters
+        let expected = parameters
             .iter()
             .flat_map(|name| values[*name].chunks_exact(7))
             .map(|weight| weight.iter().zip(&hidden).map(|(&w, h)| f64::from(w) * h).sum::<f64>() as f32);
-        let raw = raw.collect();
-        (decoder, found, raw)
+        let expected = expected.collect();
+        (decoder, scores, expected)
     }
 
-    fn close(found: &[f32], expected: &[f32]) {
+    fn assert_close(found: &[f32], expected: &[f32]) {
         assert_eq!(found.len(), expected.len());
         assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-5), "{found:?} {expected:?}");
     }
 
     #[test]
-    fn durations_and_big_blanks_have_scores_of_their_own() {
+    fn durations_and_big_blanks_have_separate_scores() {
         let heads = ["joint.head.weight", "joint.durations.weight"];
-        let (tdt, found, raw) = scores("{ kind = \"tdt\", durations = [0, 1, 3] }", &heads);
-        close(&found, &raw);
+        let (tdt, found, expected) = scores("{ kind = \"tdt\", durations = [0, 1, 3] }", &heads);
+        assert_close(&found, &expected);
         let rules = tdt.rules();
         assert_eq!((rules.classes(), rules.blank(), rules.durations(), rules.duration(2)), (5, 4, 3, 3));
 
-        let (big, found, raw) = scores("{ kind = \"multi-blank\", durations = [2, 4] }", &heads[..1]);
-        close(&found, &raw);
+        let (big, found, expected) = scores("{ kind = \"multi-blank\", durations = [2, 4] }", &heads[..1]);
+        assert_close(&found, &expected);
         let rules = big.rules();
         assert_eq!((rules.classes(), rules.blank(), rules.frames(6, 0)), (7, 4, 4));
         assert!(rules.is_blank(5) && rules.is_blank(6) && !rules.is_blank(3));
     }
 
     #[test]
-    fn the_search_knows_the_activation_that_the_model_was_trained_with() {
+    fn the_search_uses_the_activation_of_the_model() {
         let heads = ["joint.head.weight"];
-        let (_, tanh, raw) = scores("{ kind = \"rnnt\", activation = \"tanh\" }", &heads);
-        close(&tanh, &raw);
-        let (relu, found, raw) = scores("{ kind = \"rnnt\", activation = \"relu\" }", &heads);
-        close(&found, &raw);
+        let (_, tanh, expected) = scores("{ kind = \"rnnt\", activation = \"tanh\" }", &heads);
+        assert_close(&tanh, &expected);
+        let (relu, found, expected) = scores("{ kind = \"rnnt\", activation = \"relu\" }", &heads);
+        assert_close(&found, &expected);
         assert_ne!(found, tanh);
         let scores = joint(&relu, &[f32::NAN; 7], &[0.0; 7]);
         assert!(scores.iter().all(|score| score.is_nan()));
@@ -157,10 +160,10 @@ mod tests {
 
     #[test]
     fn scores_of_a_factored_blank_are_probabilities() {
-        let (hat, found, mut raw) =
+        let (hat, found, mut expected) =
             scores("{ kind = \"rnnt\", factored_blank = true }", &["joint.head.weight"]);
-        factor_blank(&mut raw, hat.rules().blank());
-        close(&found, &raw);
+        factor_blank(&mut expected, hat.rules().blank());
+        assert_close(&found, &expected);
         let sum: f32 = found.iter().map(|score| score.exp()).sum();
         assert!((sum - 1.0).abs() < 1e-5 && found[4] < -0.1, "{found:?}");
     }

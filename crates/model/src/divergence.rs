@@ -1,19 +1,20 @@
-//! Which errors of a loss mean that the numbers of a run have diverged.
+//! Errors of a loss that mean divergence.
 use crate::Error;
 
-/// A quantity that is no longer finite, and its value where it is known.
+/// A quantity that is no longer finite.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Divergence {
     /// The quantity.
     pub what: &'static str,
-    /// Its value.
+    /// Its value, if known.
     pub found: Option<f64>,
 }
 
 impl Error {
-    /// Returns the divergence behind an error; none for any other mistake.
+    /// Returns the divergence that has caused an error; none for any other error.
     ///
-    /// Recipes do not mask classes, so that a site where all are at -inf has lost its numbers as well.
+    /// Recipes do not mask classes, so that a site where all classes are at -inf has diverged as
+    /// well.
     pub fn divergence(&self) -> Option<Divergence> {
         let error = match self {
             Error::Loss(error) => error,
@@ -40,7 +41,7 @@ impl Error {
             rnnt_loss::Error::FirstPass(error) => match error {
                 pruned::Error::Score { value, .. } => (SCORE, Some(*value)),
                 pruned::Error::Padding { .. } | pruned::Error::AllMasked { .. } => (SCORE, None),
-                pruned::Error::Weight { value, .. } => ("weight of the trivial joiner", Some(*value)),
+                pruned::Error::Weight { value, .. } => ("weight of the simple joiner", Some(*value)),
                 _ => return None,
             },
             rnnt_loss::Error::Lattice(error) => match error {
@@ -62,9 +63,9 @@ mod tests {
 
     #[test]
     fn only_numbers_that_are_not_finite_are_divergence() {
-        type Loss = rnnt_loss::Error;
-        let scores = Loss::Scores { utterance: 1, frame: 2, label: 3, found: "NaN or +inf" };
-        let frame = Loss::Frame { utterance: 1, frame: 2, found: "NaN or +inf" };
+        type LossError = rnnt_loss::Error;
+        let scores = LossError::Scores { utterance: 1, frame: 2, label: 3, found: "NaN or +inf" };
+        let frame = LossError::Frame { utterance: 1, frame: 2, found: "NaN or +inf" };
         let weight = panda_core::Error::InfiniteWeight { class: 3, value: f64::INFINITY };
         let adjoint = panda_core::Error::Adjoint { argument: "adjoints", site: 3, value: f64::INFINITY };
         let first = pruned::Error::AllMasked { utterance: 0, frame: 1, position: 2 };
@@ -73,28 +74,28 @@ mod tests {
         for (error, expected) in [
             (scores, Some((SCORE, None))),
             (frame, Some((SCORE, None))),
-            (Loss::Normaliser(weight), infinite("weight of the head", f64::INFINITY)),
-            (Loss::Normaliser(adjoint), infinite("gradient of the scores", f64::INFINITY)),
-            (Loss::FirstPass(first), Some((SCORE, None))),
-            (Loss::Lattice(overflow), infinite("loss", f64::NEG_INFINITY)),
-            (Loss::Loss { utterance: 0, found: f64::NEG_INFINITY }, infinite("loss", f64::NEG_INFINITY)),
+            (LossError::Normaliser(weight), infinite("weight of the head", f64::INFINITY)),
+            (LossError::Normaliser(adjoint), infinite("gradient of the scores", f64::INFINITY)),
+            (LossError::FirstPass(first), Some((SCORE, None))),
+            (LossError::Lattice(overflow), infinite("loss", f64::NEG_INFINITY)),
+            (LossError::Loss { utterance: 0, found: f64::NEG_INFINITY }, infinite("loss", f64::NEG_INFINITY)),
         ] {
-            let found = Error::from(error).divergence().map(|found| (found.what, found.found));
-            assert_eq!(found, expected);
+            let divergence = Error::from(error).divergence().map(|d| (d.what, d.found));
+            assert_eq!(divergence, expected);
         }
     }
 
     #[test]
-    fn every_other_mistake_keeps_its_own_name() {
-        type Loss = rnnt_loss::Error;
+    fn other_errors_keep_their_messages() {
+        type LossError = rnnt_loss::Error;
         for (error, part) in [
-            (Loss::Normaliser(panda_core::Error::Zero { argument: "classes" }), "`classes`"),
-            (Loss::Normaliser(panda_core::Error::Clamp { limit: -1.0 }), "clamp"),
-            (Loss::FirstPass(pruned::Error::Zero { argument: "s_range" }), "`s_range`"),
-            (Loss::FirstPass(pruned::Error::BlankOutOfRange { blank: 9, classes: 3 }), "blank"),
-            (Loss::Lattice(rnnt_dp::Error::NoArcs), "topology"),
-            (Loss::Batch { expected: 2, found: 1 }, "labels"),
-            (Loss::Skip { found: 2.0 }, "skip"),
+            (LossError::Normaliser(panda_core::Error::Zero { argument: "classes" }), "`classes`"),
+            (LossError::Normaliser(panda_core::Error::Clamp { limit: -1.0 }), "clamp"),
+            (LossError::FirstPass(pruned::Error::Zero { argument: "s_range" }), "`s_range`"),
+            (LossError::FirstPass(pruned::Error::BlankOutOfRange { blank: 9, classes: 3 }), "blank"),
+            (LossError::Lattice(rnnt_dp::Error::NoArcs), "topology"),
+            (LossError::Batch { expected: 2, found: 1 }, "labels"),
+            (LossError::Skip { found: 2.0 }, "skip"),
         ] {
             let error = Error::from(error);
             assert_eq!(error.divergence(), None, "{error}");

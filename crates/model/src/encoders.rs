@@ -1,7 +1,7 @@
-//! Encoders: what turns rows of sound into rows that the joint network can use.
+//! Encoders, which turn input rows into encoder rows.
 //!
-//! A new kind of encoder is a file next to `lstm.rs` with its configuration ([`BuildEncoder`]) and its [`Encoder`], and two lines
-//! here: its `mod`, and its entry in [`EncoderKind`].
+//! A new kind of encoder is a file next to `lstm.rs` with its configuration ([`BuildEncoder`]) and
+//! its [`Encoder`], and two lines here: its `mod`, and its entry in [`EncoderKind`].
 mod conformer;
 mod frames;
 mod lstm;
@@ -18,26 +18,26 @@ use candle_nn::VarBuilder;
 pub use conformer::{AttentionKind, ChunkedAttention, ConformerEncoder};
 pub use frames::ModuleEncoder;
 pub use lstm::{LstmEncoder, TimeReduction};
-pub use stream::{EncoderPiece, EncoderState, EncoderStream};
+pub use stream::{EncoderChunk, EncoderState, EncoderStream};
 pub use subsampling::SubsamplingConfig;
 
 use crate::Result;
 use crate::config::table::part_kinds;
 use crate::training_pass::TrainingPass;
 
-/// Encodes padded batches of rows.
+/// An encoder of padded batches of input rows.
 pub trait Encoder: Send + Sync {
-    /// Width W of the output rows.
+    /// Returns the width W of encoder rows.
     fn width(&self) -> usize;
 
     /// Encodes a padded batch. With a training pass, dropout is on.
     ///
     /// # Shapes
-    /// `x [B, T, D]`; `lengths` has B entries of at most T. Returns `[B, T', W]` and B lengths of at most T'. What is in the rows
-    /// beyond an utterance's end does not matter, but it must be finite.
+    /// `x [B, T, D]`; `lengths` has B entries of at most T. Returns `[B, T', W]` and B lengths of
+    /// at most T'. Rows beyond the end of an utterance are ignored, but must be finite.
     ///
     /// # Errors
-    /// [`crate::Error::Shape`] if the input does not fit.
+    /// [`crate::Error::Shape`] if the shapes do not match.
     fn forward(
         &self,
         x: &Tensor,
@@ -45,14 +45,17 @@ pub trait Encoder: Send + Sync {
         pass: Option<&mut TrainingPass>,
     ) -> Result<(Tensor, Vec<usize>)>;
 
-    /// Most bytes that the forward and backward passes of a padded batch `[batch, rows, width]` hold beside input, weights and the
-    /// gradients of these; `None`, as by default, if that is not known.
+    /// Returns an upper bound of the bytes of a batch's passes.
+    ///
+    /// The batch is `[batch, rows, width]`; input, weights and the gradients of these are not
+    /// included. None, the default, if the bytes are not known.
     fn bytes(&self, _batch: usize, _rows: usize, _width: usize) -> Option<usize> {
         None
     }
 
-    /// The same encoder for sound that arrives in pieces, with a copy of the current weights; `None`, as by default, if it needs the
-    /// whole utterance.
+    /// Returns a streaming encoder with a copy of the current weights.
+    ///
+    /// None, the default, if the encoder needs whole utterances.
     ///
     /// # Errors
     /// Candle's own errors.
@@ -61,7 +64,7 @@ pub trait Encoder: Send + Sync {
     }
 }
 
-/// The configuration of an encoder, as a recipe has it.
+/// The configuration of an encoder in a recipe.
 pub trait BuildEncoder {
     /// Checks every value; keys begin with `encoder.`.
     ///
@@ -69,17 +72,17 @@ pub trait BuildEncoder {
     /// [`crate::Error::RecipeValue`] for the first one outside its range.
     fn check(&self) -> Result<()>;
 
-    /// How many input rows become one output row.
+    /// Returns the number of input rows for each encoder row.
     fn reduction(&self) -> usize {
         1
     }
 
-    /// Whether rows must be single frames, since convolutions over time and mel make rows of them.
+    /// Returns true if the encoder subsamples single frames by convolutions.
     fn subsamples(&self) -> bool {
         false
     }
 
-    /// Makes the encoder for rows of width `input`.
+    /// Creates the encoder for input rows of width `input`.
     ///
     /// # Errors
     /// Those of the builder.
@@ -87,7 +90,7 @@ pub trait BuildEncoder {
 }
 
 part_kinds! {
-    /// The encoders that a recipe can name, by `encoder.kind`; without it, the LSTM.
+    /// The encoders that a recipe can select with `encoder.kind`; the default is the LSTM.
     EncoderKind: dyn BuildEncoder {
         Lstm: lstm::LstmEncoderConfig,
         Conformer: conformer::ConformerEncoderConfig,

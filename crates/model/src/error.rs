@@ -7,27 +7,27 @@ use speech::memory;
 /// The crate's result type.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error of a model; the message names the argument or file, what was expected and what was found.
+/// An error of a model, which names the argument or the file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Shapes, lengths or dtypes that do not fit together.
+    /// Shapes, lengths or dtypes that do not match.
     #[error("{argument}: expected {expected}, found {}", Excerpt(found))]
     Shape {
         /// Name of the argument.
         argument: String,
-        /// What would have fitted.
+        /// What is expected.
         expected: String,
-        /// What was given.
+        /// What was found.
         found: String,
     },
-    /// A recipe that is no valid TOML, has an unknown key or misses one.
-    #[error("recipe {}: {place}{message}", path.display())]
+    /// A recipe with invalid TOML, or with an unknown or missing key.
+    #[error("recipe {}: {position}{message}", path.display())]
     RecipeSyntax {
         /// The recipe file.
         path: PathBuf,
         /// Line and column; empty if they are unknown.
-        place: String,
+        position: String,
         /// Key, what was expected, and the line.
         message: String,
     },
@@ -36,9 +36,9 @@ pub enum Error {
     RecipeValue {
         /// Dotted name of the key.
         key: String,
-        /// The allowed values.
+        /// The valid values.
         expected: String,
-        /// The value.
+        /// The value that was found.
         found: String,
     },
     /// A file that could not be read or written.
@@ -46,55 +46,55 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
         /// The system's reason.
         source: std::io::Error,
     },
-    /// A checkpoint that is corrupt, truncated, or made by something else.
+    /// A checkpoint that is corrupt, truncated, or of another program.
     #[error("checkpoint {}: expected {expected}, found {}", path.display(), Excerpt(found))]
     Checkpoint {
         /// The checkpoint file.
         path: PathBuf,
-        /// What a good one has.
+        /// What is expected.
         expected: String,
-        /// What this one has.
+        /// What was found.
         found: String,
     },
-    /// Pretrained weights that do not fit the model.
+    /// Pretrained weights that do not match the model.
     #[error("init.weights {}: expected {expected}, found {}", path.display(), Excerpt(found))]
     Pretrained {
         /// The file.
         path: PathBuf,
-        /// What would have fitted.
+        /// What is expected.
         expected: String,
-        /// What it has.
+        /// What was found.
         found: String,
     },
-    /// A budget of the loss below what an utterance takes, or some together.
+    /// A budget that is too small for the loss of an utterance.
     #[error(
-        "recipe key loss.budget: expected at least {smallest} bytes, the smallest cut of utterances {}, found {found}",
-        names(utterances)
+        "recipe key loss.budget: expected at least {smallest} bytes, the smallest budget for utterances {}, found {found}",
+        format_names(utterances)
     )]
     LossBudget {
-        /// Bytes of the smallest cut.
+        /// The smallest budget in bytes.
         smallest: usize,
         /// The budget.
         found: usize,
         /// Ids of the utterances.
         utterances: Vec<String>,
     },
-    /// Something that takes more memory than there is.
-    #[error("{what}: expected at most {}, which is what is available, found {}", memory::amount(*available), memory::amount(*bytes))]
+    /// Something that needs more memory than is available.
+    #[error("{what}: expected at most {}, the available memory, found {}", memory::amount(*available), memory::amount(*bytes))]
     Memory {
-        /// What asks for it, with the keys or the utterance that decide its size.
+        /// What needs the memory, with the responsible keys or utterance.
         what: String,
-        /// What it takes.
+        /// Bytes that it needs.
         bytes: usize,
-        /// What there is.
+        /// Bytes that are available.
         available: usize,
     },
-    /// Something wrong with what is inside of a file.
+    /// An error in the contents of a file.
     #[error("{}: {source}", path.display())]
     Inside {
         /// The file.
@@ -119,30 +119,30 @@ pub enum Error {
     Decoding(#[from] decoding::Error),
 }
 
-/// Names in quotes, each cut if it is long.
-fn names(utterances: &[String]) -> String {
+/// Formats names in quotes, each abbreviated if it is long.
+fn format_names(utterances: &[String]) -> String {
     let quoted: Vec<String> =
         utterances.iter().map(|id| Excerpt(format_args!("{id:?}")).to_string()).collect();
     format!("[{}]", quoted.join(", "))
 }
 
 impl Error {
-    /// An argument that does not fit.
+    /// Creates the error of an argument that does not match.
     pub fn shape(argument: impl Into<String>, expected: impl Into<String>, found: impl Into<String>) -> Self {
         Error::Shape { argument: argument.into(), expected: expected.into(), found: found.into() }
     }
 
-    /// For `map_err`: attaches file and action to a system error.
+    /// Returns a closure for `map_err` that adds file and action.
     pub fn io(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         move |source| Error::Io { path: path.to_owned(), action, source }
     }
 
-    /// A checkpoint that does not fit.
+    /// Creates the error of an invalid checkpoint.
     pub fn checkpoint(path: &Path, expected: impl Into<String>, found: impl Into<String>) -> Self {
         Error::Checkpoint { path: path.to_owned(), expected: expected.into(), found: found.into() }
     }
 
-    /// Adds the utterances to the error of a loss whose budget is too small for them; other errors stay as they are.
+    /// Adds the utterances to an error about a budget; other errors are unchanged.
     #[must_use]
     pub fn with_utterances(self, utterances: impl FnOnce() -> Vec<String>) -> Self {
         match self {
@@ -154,7 +154,7 @@ impl Error {
         }
     }
 
-    /// Fails if the system has fewer bytes available.
+    /// Checks that the system has this many bytes available.
     ///
     /// # Errors
     /// [`Error::Memory`].
@@ -166,7 +166,9 @@ impl Error {
     }
 }
 
-/// Converts the errors that [`Error`] wraps into another crate's error with a variant for [`Error`].
+/// Implements `From` for another crate's error that has a variant for [`Error`].
+///
+/// The conversions are from the errors that [`Error`] wraps.
 #[macro_export]
 macro_rules! convert_model_errors {
     ($error:ty: $($wrapped:ty),+) => {$(
@@ -183,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_there_is_refused_with_both_numbers() {
+    fn more_memory_than_is_available_is_an_error_with_both_sizes() {
         Error::expect_memory(|| unreachable!(), 0).unwrap();
         let Some(available) = memory::available() else { return };
         assert!(available > 1 << 20, "{available}");

@@ -1,12 +1,13 @@
-//! Gradients of a step: backward passes, their sum, and how it becomes the terms of an all-reduce.
+//! Gradients of a step: backward passes, their sum, and the terms of an all-reduce.
 //!
 //! ```text
 //! hooks      for the last forward pass of the step
-//! backward   runs a backward pass and adds its gradients; nodes send those that are final during the pass
-//! send       sends the rest
+//! backward   runs a backward pass and adds its gradients; nodes send final ones during the pass
+//! send       sends the other gradients
 //! ```
-//! Candle returns gradients when the pass has ended. Those of an LSTM's weights, nearly all of a recognizer's, are final as soon as
-//! their node has run (`lstm/handle.rs`), and an all-reduce can begin with them.
+//! Candle returns gradients when the pass has ended. Those of an LSTM's weights, which are nearly
+//! all of a recognizer's, are final as soon as their node has run (`lstm/handle.rs`), and an
+//! all-reduce can begin with them.
 use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,13 +20,13 @@ use crate::{Parameters, Result};
 
 /// Contiguous gradients by the names of their parameters.
 ///
-/// A parameter that no backward pass has reached has none.
+/// A parameter without a gradient in any backward pass has none.
 pub type Gradients = BTreeMap<String, Tensor>;
 
-/// The sum of the gradients of some batches.
+/// The sum of the gradients of several batches.
 ///
-/// Each batch adds its share of the mean over all utterances of the step, so that a sum is all that is left to do, here and between
-/// processes.
+/// Each batch is weighted as in the mean over all utterances of the step, so that gradients are
+/// only added, here and between processes.
 #[derive(Debug)]
 pub struct GradientSum<'a> {
     parameters: &'a Parameters,
@@ -38,28 +39,30 @@ pub struct GradientSum<'a> {
 pub struct SentGradients {
     /// Positions of the gradients, in the order in which they were sent.
     pub positions: Vec<usize>,
-    /// True if a gradient was sent before it was final, as that of a parameter that several nodes use.
+    /// True if a gradient was sent before it was final.
+    ///
+    /// This is the case if several nodes use a parameter.
     pub is_incomplete: bool,
 }
 
 /// The terms of an all-reduce of all gradients, each with its position.
 #[derive(Debug)]
 pub struct GradientTerms {
-    /// Numbers of the parameters, by name, in the order of the terms.
+    /// Indices of the parameters, by name, in the order of the terms.
     order: Vec<usize>,
-    /// Whether terms may be sent during the last backward pass.
+    /// True if terms may be sent during the last backward pass.
     is_early: bool,
     sender: Sender<(usize, Tensor)>,
 }
 
 impl GradientTerms {
-    /// Terms in the order of these numbers of the parameters, and where they arrive.
+    /// Creates sender and receiver of terms, in this order of parameters.
     pub fn new(order: &[usize], is_early: bool) -> (Self, Receiver<(usize, Tensor)>) {
         let (sender, receiver) = channel();
         (GradientTerms { order: order.to_vec(), is_early, sender }, receiver)
     }
 
-    /// Passes the values of a term on.
+    /// Calls `add` with the values of a term.
     ///
     /// # Errors
     /// Candle's own errors.
@@ -72,18 +75,18 @@ impl GradientTerms {
 }
 
 impl<'a> GradientSum<'a> {
-    /// No gradients yet.
+    /// Creates a sum of no gradients.
     pub fn new(parameters: &'a Parameters) -> Self {
         GradientSum { parameters, values: Gradients::new(), sent: SentGradients::default() }
     }
 
-    /// Returns hooks for the last pass of a step, if its backward pass may send gradients.
+    /// Returns hooks for the last pass of a step, if allowed.
     pub fn hooks(&self, terms: &GradientTerms) -> Option<GradientHooks> {
         if !terms.is_early {
             return None;
         }
         let ids: Vec<TensorId> = self.parameters.iter().map(|(_, parameter)| parameter.id()).collect();
-        let positions = terms.order.iter().enumerate().map(|(position, &number)| (ids[number], position));
+        let positions = terms.order.iter().enumerate().map(|(position, &index)| (ids[index], position));
         let earlier =
             |(name, parameter): (&str, &Var)| Some((parameter.id(), self.values.get(name)?.clone()));
         let state = HookState {
@@ -96,7 +99,9 @@ impl<'a> GradientSum<'a> {
         Some(GradientHooks(Arc::new(Mutex::new(Some(state)))))
     }
 
-    /// Runs the backward pass of a loss, and adds its gradients. `hooks` are those of its forward pass.
+    /// Runs the backward pass of a loss, and adds its gradients.
+    ///
+    /// `hooks` are those of its forward pass.
     ///
     /// # Errors
     /// Candle's own errors.
@@ -116,16 +121,18 @@ impl<'a> GradientSum<'a> {
         Ok(())
     }
 
-    /// Sends the gradients that the last backward pass has not sent, zeros where there is none, and ends the terms.
+    /// Sends all gradients that the last backward pass has not sent.
+    ///
+    /// A parameter without a gradient sends zeros.
     ///
     /// # Errors
     /// Candle's own errors.
     pub fn send(&self, terms: GradientTerms) -> Result<()> {
         let GradientTerms { order, is_early, sender } = terms;
         let sent = if is_early { &self.sent.positions[..] } else { &[] };
-        let named: Vec<(&str, &Var)> = self.parameters.iter().collect();
-        for (position, &number) in order.iter().enumerate().filter(|(position, _)| !sent.contains(position)) {
-            let (name, parameter) = named[number];
+        let parameters: Vec<(&str, &Var)> = self.parameters.iter().collect();
+        for (position, &index) in order.iter().enumerate().filter(|(position, _)| !sent.contains(position)) {
+            let (name, parameter) = parameters[index];
             let gradient = match self.values.get(name) {
                 Some(gradient) => gradient.clone(),
                 None => parameter.zeros_like()?,
@@ -136,7 +143,7 @@ impl<'a> GradientSum<'a> {
         Ok(())
     }
 
-    /// The parameters.
+    /// Returns the parameters.
     pub fn parameters(&self) -> &'a Parameters {
         self.parameters
     }
@@ -146,8 +153,10 @@ impl<'a> GradientSum<'a> {
         &self.sent
     }
 
-    /// Returns whether each parameter has a gradient, in the order of their names.
-    pub fn present(&self) -> Vec<bool> {
+    /// Returns true for each parameter with a gradient.
+    ///
+    /// Parameters are in the order of their names.
+    pub fn has_gradient(&self) -> Vec<bool> {
         self.parameters.iter().map(|(name, _)| self.values.contains_key(name)).collect()
     }
 
@@ -159,24 +168,27 @@ impl<'a> GradientSum<'a> {
 
 /// Sends gradients of one backward pass to the all-reduce of their step.
 ///
-/// A forward pass passes a clone on to the operations whose backward sends gradients.
+/// A forward pass stores clones in the operations that send gradients in their backward pass.
 #[derive(Debug, Clone)]
 pub struct GradientHooks(Arc<Mutex<Option<HookState>>>);
 
 #[derive(Debug)]
 struct HookState {
     /// Positions of the parameters among the terms.
+    /// Positions of the parameters in the terms.
     positions: HashMap<TensorId, usize>,
-    /// Gradients of the passes of the step before this one.
+    /// Gradients of the earlier passes of the step.
     earlier: HashMap<TensorId, Tensor>,
     terms: Sender<(usize, Tensor)>,
-    /// Position, parameter, and [`checksum`] of this pass's gradient, in the order in which they were sent.
+    /// Position, parameter and [`checksum`] of each sent gradient.
     sent: Vec<(usize, TensorId, u64)>,
     is_incomplete: bool,
 }
 
 impl GradientHooks {
-    /// Sends gradients that are final as far as one node of the graph can tell.
+    /// Sends the gradients of one node.
+    ///
+    /// They are final if no other node uses the parameters.
     pub(crate) fn send(&self, parameters: [TensorId; 3], gradients: [&Tensor; 3]) {
         if let Some(state) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             let gradients = parameters.into_iter().zip(gradients);
@@ -184,7 +196,7 @@ impl GradientHooks {
         }
     }
 
-    /// Ends the pass, and compares the gradients that were sent with those that it returned.
+    /// Ends the pass, and compares sent with final gradients.
     ///
     /// # Errors
     /// Candle's own errors.
@@ -193,9 +205,9 @@ impl GradientHooks {
         let Some(HookState { sent, mut is_incomplete, .. }) = state else {
             return Ok(SentGradients::default());
         };
-        for (_, parameter, of_node) in &sent {
+        for (_, parameter, sent_checksum) in &sent {
             // The gradient of a parameter that several nodes use is the sum of theirs.
-            is_incomplete |= returned.get_id(*parameter).map(checksum).transpose()? != Some(*of_node);
+            is_incomplete |= returned.get_id(*parameter).map(checksum).transpose()? != Some(*sent_checksum);
         }
         Ok(SentGradients { positions: sent.iter().map(|(position, ..)| *position).collect(), is_incomplete })
     }
@@ -220,7 +232,7 @@ impl HookState {
     }
 }
 
-/// Returns a number that differs where a value does; zeros of either sign are the same.
+/// Returns a number that differs if a value does; zeros of both signs are equal.
 fn checksum(gradient: &Tensor) -> candle_core::Result<u64> {
     let sum = |values: &[f32]| {
         values.iter().fold(0u64, |sum, x| sum.wrapping_mul(3).wrapping_add((x + 0.0).to_bits().into()))
@@ -235,7 +247,7 @@ mod tests {
     use super::*;
     use crate::Lstm;
 
-    /// An LSTM layer that runs so many times over its rows.
+    /// An LSTM layer that is applied several times.
     struct Network {
         layer: Lstm,
         rows: Tensor,
@@ -280,23 +292,23 @@ mod tests {
             let names: Vec<&str> = parameters.iter().map(|(name, _)| name).collect();
             let positions: Vec<usize> = early.iter().map(|(position, _)| *position).collect();
             assert_eq!(sum.sent().positions, positions);
-            let mut of_layer: Vec<&str> = positions.iter().map(|&position| names[position]).collect();
-            of_layer.sort_unstable();
-            assert_eq!(of_layer, ["layer.bias_ih_l0", "layer.weight_hh_l0", "layer.weight_ih_l0"]);
+            let mut early_names: Vec<&str> = positions.iter().map(|&position| names[position]).collect();
+            early_names.sort_unstable();
+            assert_eq!(early_names, ["layer.bias_ih_l0", "layer.weight_hh_l0", "layer.weight_ih_l0"]);
             sum.send(terms)?;
             let rest: Vec<(usize, Tensor)> = receiver.iter().collect();
             assert_eq!((rest.len(), names[rest[0].0]), (1, "other.weight"));
             let gradients = sum.into_gradients();
             for (position, term) in early.into_iter().chain(rest) {
-                let all = &gradients[names[position]];
-                assert_eq!(term.flatten_all()?.to_vec1::<f32>()?, all.flatten_all()?.to_vec1::<f32>()?);
+                let expected = &gradients[names[position]];
+                assert_eq!(term.flatten_all()?.to_vec1::<f32>()?, expected.flatten_all()?.to_vec1::<f32>()?);
             }
         }
         Ok(())
     }
 
     #[test]
-    fn a_layer_that_runs_twice_is_incomplete() -> Result<()> {
+    fn gradients_of_a_layer_that_is_applied_twice_are_incomplete() -> Result<()> {
         let (parameters, network) = Network::new(2)?;
         let mut sum = GradientSum::new(&parameters);
         let (terms, receiver) = GradientTerms::new(&[0, 1, 2, 3], true);
@@ -308,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_sent_after_the_pass_and_a_panic_ends_the_terms() -> Result<()> {
+    fn nothing_is_sent_after_the_pass_and_a_panic_closes_the_channel() -> Result<()> {
         let (parameters, network) = Network::new(1)?;
         let start = || {
             let (sum, (terms, receiver)) =

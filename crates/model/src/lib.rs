@@ -1,15 +1,36 @@
-//! Models of speech recognition: transducers and recognition lattices.
+//! Models for speech recognition: transducers and recognition lattices.
+//!
+//! The three types to know: [`ModelConfig`] describes a model, [`Model`] is its network, and
+//! [`Checkpoint`] stores it in a file.
+//!
+//! ```
+//! use model::config::JointConfig;
+//! use model::encoders::{EncoderKind, LstmEncoderConfig};
+//! use model::predictors::{PredictorKind, StatelessPredictorConfig};
+//! use model::{Model, ModelConfig};
+//!
+//! let encoder = LstmEncoderConfig { layers: 1, hidden: 8, ..LstmEncoderConfig::default() };
+//! let predictor = StatelessPredictorConfig { embedding: 4, context: 2, dropout: 0.0 };
+//! let config = ModelConfig {
+//!     predictor: Some(PredictorKind::Stateless(predictor)),
+//!     ..ModelConfig::new(EncoderKind::Lstm(encoder), JointConfig { width: 8, dropout: 0.0 })
+//! };
+//! let model = Model::new(&config, 10)?;
+//! let decoder = model.decoder()?; // for greedy and beam search
+//! # Ok::<(), model::Error>(())
+//! ```
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`ModelConfig`], [`config`] | what a model is built from, as the parts of a recipe that describe it |
-//! | [`encoders`], [`predictors`], [`Model`] | the network, with a user's own parts or ours; [`lstm()`] and [`linear()`] are custom candle operations |
-//! | [`Parameters`] | its weights, made through candle's `VarBuilder` and named as candle models name theirs |
-//! | [`LossSessions`], [`Losses`] | the loss that a model is trained with, as [`config::LossConfig`] selects it |
-//! | [`TrainingPass`], [`GradientSum`] | a forward pass that trains; the gradients of a step, and how an all-reduce receives them |
-//! | [`Model::decoder`] | the same network for the searches of [`decoding`] |
+//! | [`config`] | the configuration of a model, as sections of a recipe |
+//! | [`encoders`], [`predictors`] | parts of the network, also custom ones; [`lstm()`] and [`linear()`] are custom candle operations |
+//! | [`Parameters`] | the weights, created by candle's `VarBuilder` and named as in candle |
+//! | [`LossSessions`], [`Losses`] | the loss of a model, as [`config::LossKind`] selects it |
+//! | [`TrainingPass`], [`GradientSum`] | a forward pass with dropout; the gradients of a step, and the terms of an all-reduce |
 //! | [`checkpoint`], [`Pretrained`] | weights in files |
 //! | [`bytes`] | memory budgets as text |
+//!
+//! `docs/own-encoder.md` describes custom encoders and predictors.
 #![warn(missing_docs)]
 
 pub mod bytes;
@@ -21,12 +42,12 @@ mod divergence;
 pub mod encoders;
 mod error;
 mod gradients;
-mod heads;
-mod init_law;
+mod initializer;
 mod input;
 mod layers;
 mod losses;
 mod model;
+mod output;
 mod parameters;
 pub mod predictors;
 mod pretrained;
@@ -34,7 +55,7 @@ pub mod random;
 pub mod tensors;
 mod training_pass;
 
-pub use checkpoint::{Checkpoint, Fingerprint, Progress};
+pub use checkpoint::{Checkpoint, DataFingerprint, Progress};
 pub use checkpoint_writer::{CheckpointWriter, MetadataRef};
 pub use config::ModelConfig;
 pub use divergence::Divergence;
@@ -42,9 +63,9 @@ pub use error::{Error, Result};
 pub use gradients::{GradientHooks, GradientSum, GradientTerms, Gradients, SentGradients};
 pub use input::{InputConfig, RowsConfig, collate};
 pub use layers::linear::{Linear, linear};
-pub use layers::lstm::{CarriedLstm, Lstm, LstmState, LstmWeights, lstm};
+pub use layers::lstm::{Lstm, LstmState, LstmWeights, StreamingLstm, lstm};
 pub use losses::{LabeledRows, LossSessions, Losses};
 pub use model::{JointRows, Model};
 pub use parameters::{Parameters, Shapes};
-pub use pretrained::{Message, Pretrained};
+pub use pretrained::{LoadMessage, Pretrained};
 pub use training_pass::TrainingPass;

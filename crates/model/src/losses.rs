@@ -1,4 +1,4 @@
-//! The losses of a batch, as the model's configuration wants them.
+//! The losses of a batch, as the model's configuration selects them.
 use candle_core::Tensor;
 use lattice::candle::Gnat;
 use rnnt_loss::{
@@ -6,24 +6,25 @@ use rnnt_loss::{
     candle::{HeadTensors, JointTensors, LossSession, LossSum, PrunedTensors, RowTensors, TrivialJoiner},
 };
 
-use crate::heads::{JointLayers, LatticeBatch, OutputModel, TransducerNetwork};
 use crate::model::{Model, Network};
+use crate::output::{JointLayers, LatticeBatch, OutputModel, TransducerNetwork};
 use crate::training_pass::TrainingPass;
 use crate::{Error, Linear, ModelConfig, Parameters, Result};
 
-/// The losses of a run: their options, and buffers that stay from step to step and share `loss.budget`.
+/// The sessions of a run's losses: options and buffers, which share `loss.budget`.
 #[derive(Debug, Clone)]
 pub struct LossSessions {
-    /// None for a recognition lattice, which keeps its own.
+    /// None for a recognition lattice, which has its own session.
     transducer: Option<LossSession>,
     ctc: LossSession,
 }
 
 impl LossSessions {
-    /// Sessions without buffers yet.
+    /// Creates sessions without buffers.
     ///
     /// # Errors
-    /// [`crate::Error::Loss`] for options that the loss refuses; [`ModelConfig::check`] finds them first.
+    /// [`crate::Error::Loss`] for options that the loss rejects, which [`ModelConfig::check`]
+    /// reports first.
     pub fn new(config: &ModelConfig) -> Result<Self> {
         let transducer = match config.loss.kind.gnat() {
             Some(_) => None,
@@ -37,7 +38,7 @@ impl LossSessions {
     }
 }
 
-/// Utterances of a padded batch: input rows and labels.
+/// Input rows and labels of a padded batch.
 #[derive(Debug, Clone, Copy)]
 pub struct LabeledRows<'a> {
     /// Input rows `[B, T, D]`.
@@ -48,34 +49,40 @@ pub struct LabeledRows<'a> {
     pub labels: &'a [Vec<u32>],
 }
 
-/// Losses of a batch.
+/// The losses of a batch.
 #[derive(Debug)]
 pub struct Losses {
-    /// Loss of each utterance, *B*, +inf without a path; in pruned training that of the joint network.
+    /// Loss of each utterance, *B*, +inf without a path.
+    ///
+    /// In pruned training that of the joint network.
     pub transducer: Vec<f64>,
-    /// That of the trivial joiner in pruned training, *B*.
+    /// Loss of the simple joiner in pruned training, *B*.
     pub simple: Option<Vec<f64>>,
-    /// The batch's share of the mean over all utterances of the step, a scalar (`f64`) and part of the graph; an utterance without a
-    /// path adds nothing. In pruned training the sum of both losses in their proportions at that step.
+    /// The batch's part of the mean over all utterances of the step.
+    ///
+    /// A scalar (`f64`) in the graph; an utterance without a path adds nothing. In pruned training
+    /// it is the sum of both losses with their scales at that step.
     pub mean: Tensor,
-    /// CTC loss of the encoder, if the model has that head: each value, *B*, and the share of the mean.
+    /// CTC loss of the encoder, if the model has that head: all values, *B*, and the mean's part.
     pub ctc: Option<(Vec<f64>, Tensor)>,
 }
 
 impl Model {
-    /// Fails if the loss cannot keep to its budget with an utterance of so many input rows and labels. It is asked for less than what a
-    /// step takes: a first pass and the CTC head, and what is listed of the other utterances of a batch, come on top.
+    /// Checks that the budget of the loss allows an utterance.
+    ///
+    /// This is less than a step needs: the first pass, the CTC head, and the lists of the other
+    /// utterances of a batch are not included.
     ///
     /// # Errors
-    /// [`Error::LossBudget`], which names `utterance`.
+    /// [`Error::LossBudget`] with `utterance`.
     pub fn check_budget(&self, utterance: &str, rows: usize, labels: usize) -> Result<()> {
         let config = self.config();
         let shape = [1, rows.div_ceil(config.encoder.reduction()), labels];
-        let plan = match self.label_side {
+        let plan = match self.output {
             OutputModel::Lattice(_) => self.lattice_plan(shape).map(drop),
-            OutputModel::TransducerNetwork(_) => {
-                let (options, masked) = (config.loss_options()?, config.joint.dropout > 0.0);
-                MemoryPlan::for_shape::<f32>(shape, self.width(), self.classes(), &options, masked)
+            OutputModel::Transducer(_) => {
+                let (options, has_dropout) = (config.loss_options()?, config.joint.dropout > 0.0);
+                MemoryPlan::for_shape::<f32>(shape, self.width(), self.classes(), &options, has_dropout)
                     .map(drop)
                     .map_err(Error::from)
             }
@@ -85,25 +92,24 @@ impl Model {
                 Error::Loss(rnnt_loss::Error::Budget { smallest, found })
                 | Error::Lattice(lattice::Error::Budget { smallest, found }),
             ) => Err(Error::LossBudget { smallest, found, utterances: vec![utterance.to_owned()] }),
-            // What else may be wrong is said where it is done.
+            // Other errors are reported by the loss itself.
             _ => Ok(()),
         }
     }
 
-    /// How a step of training cuts its recognition lattice for some utterances of so many encoder frames and labels; none for a
-    /// transducer.
+    /// Plans the recognition lattice of a batch; none for a transducer.
     ///
-    /// # Errors
-    /// Those of [`Gnat::plan_for_shape`](lattice::candle::Gnat::plan_for_shape): a budget that is too small.
+    /// Those of [`Gnat::plan_for_shape`](lattice::candle::Gnat::plan_for_shape): a budget that is
+    /// too small.
     pub fn lattice_plan(&self, [batch, frames, labels]: [usize; 3]) -> Result<Option<lattice::Plan>> {
         let Some(gnat) = self.lattice() else { return Ok(None) };
         Ok(Some(gnat.plan_for_shape([batch, frames, labels])?))
     }
 
-    /// [`Self::lattice_plan`] of a model that is not allocated.
+    /// Plans the recognition lattice of a batch, without allocating a model.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Self::lattice_plan`].
     pub fn lattice_plan_for(
         config: &ModelConfig,
         labels: usize,
@@ -111,73 +117,75 @@ impl Model {
     ) -> Result<Option<lattice::Plan>> {
         let (_, parts) = Parameters::plan(|vb| Network::new(config, labels, &vb))?;
         let plan = |gnat: &Gnat| Ok(gnat.plan_for_shape(shape)?);
-        parts.label_side.lattice().map(plan).transpose()
+        parts.output.lattice().map(plan).transpose()
     }
 
-    /// Losses of a batch that is all or a part of the `of` utterances of an optimiser step. With masks, dropout is on.
+    /// Computes the losses of a batch.
+    ///
+    /// The batch is a part of the `step_utterances` utterances of an optimizer step, or all of
+    /// them. With a training pass, dropout is on.
     ///
     /// # Errors
-    /// [`crate::Error::Shape`] or [`crate::Error::Loss`] if the batch does not fit.
+    /// [`crate::Error::Shape`] or [`crate::Error::Loss`] if the batch does not match the model.
     pub fn losses(
         &self,
         sessions: &LossSessions,
         batch: LabeledRows,
-        of: usize,
+        step_utterances: usize,
         step: u64,
-        mut masks: Option<&mut TrainingPass>,
+        mut pass: Option<&mut TrainingPass>,
     ) -> Result<Losses> {
         let LabeledRows { rows, lengths, labels } = batch;
-        let (encoded, lengths) = self.encoder.forward(rows, lengths, masks.as_deref_mut())?;
-        let shares = vec![1.0 / of as f64; labels.len()];
+        let (encoded, lengths) = self.encoder.forward(rows, lengths, pass.as_deref_mut())?;
+        let weights = vec![1.0 / step_utterances as f64; labels.len()];
         let ctc = match &self.ctc {
             Some(ctc) => {
                 let plain = Targets::new(self.blank(), lengths.clone(), labels.to_vec())?;
                 let rows = RowTensors { hidden: &encoded, head: head(ctc) };
-                let LossSum { sum, losses, .. } = sessions.ctc.sum(rows, &plain, &shares)?;
+                let LossSum { sum, losses, .. } = sessions.ctc.sum(rows, &plain, &weights)?;
                 Some((losses, sum))
             }
             None => None,
         };
-        let TransducerNetwork { predictor, heads } = match &self.label_side {
-            OutputModel::TransducerNetwork(transducer) => transducer,
+        let TransducerNetwork { predictor, layers } = match &self.output {
+            OutputModel::Transducer(transducer) => transducer,
             OutputModel::Lattice(gnat) => {
                 let batch = LatticeBatch::new(&lengths, labels)?;
-                let found = gnat.loss_sum(batch.with(&encoded), &shares)?;
-                return Ok(Losses { transducer: found.losses, simple: None, mean: found.sum, ctc });
+                let loss = gnat.loss_sum(batch.with_frames(&encoded), &weights)?;
+                return Ok(Losses { transducer: loss.losses, simple: None, mean: loss.sum, ctc });
             }
         };
         let session = sessions.transducer.as_ref();
-        let session =
-            session.ok_or_else(|| Error::shape("sessions", "those of a transducer's recipe", "none"))?;
-        let predicted = predictor.forward(labels, masks.as_deref_mut())?;
-        let (frames, rows) = (heads.encoder.apply(&encoded)?, heads.predictor.apply(&predicted)?);
+        let session = session.ok_or_else(|| Error::shape("sessions", "those of a transducer", "none"))?;
+        let predicted = predictor.forward(labels, pass.as_deref_mut())?;
+        let (frames, rows) = (layers.encoder.apply(&encoded)?, layers.predictor.apply(&predicted)?);
         let mut targets = self.targets(lengths, labels)?;
-        let JointLayers { trivial, .. } = heads;
+        let JointLayers { simple, .. } = layers;
         let rate = f64::from(self.config().joint.dropout);
-        let dropout = match masks.filter(|_| rate > 0.0) {
-            Some(masks) => {
-                targets = targets.with_names(masks.utterances().to_vec())?;
-                Some(Dropout { rate, seed: masks.seed() })
+        let dropout = match pass.filter(|_| rate > 0.0) {
+            Some(pass) => {
+                targets = targets.with_names(pass.utterances().to_vec())?;
+                Some(Dropout { rate, seed: pass.seed() })
             }
             None => None,
         };
         let joint = JointTensors {
             encoded: &frames,
             predicted: &rows,
-            head: head(&heads.head),
-            durations: heads.durations.as_ref().map(head),
+            head: head(&layers.head),
+            durations: layers.durations.as_ref().map(head),
             dropout,
         };
-        let LossSum { sum: mean, losses: transducer, first_pass, .. } = match trivial {
-            None => session.sum(joint, &targets, &shares)?,
+        let LossSum { sum: mean, losses: transducer, first_pass, .. } = match simple {
+            None => session.sum(joint, &targets, &weights)?,
             Some((am, lm)) => {
                 let simple =
                     TrivialJoiner { frames: &encoded, labels: &predicted, am: head(am), lm: head(lm) };
                 let pruned = PrunedTensors { simple, joint, scales: self.config().scales(step) };
-                session.sum(pruned, &targets, &shares)?
+                session.sum(pruned, &targets, &weights)?
             }
         };
-        Ok(Losses { transducer, simple: first_pass.map(|found| found.losses), mean, ctc })
+        Ok(Losses { transducer, simple: first_pass.map(|first_pass| first_pass.losses), mean, ctc })
     }
 }
 
@@ -193,8 +201,10 @@ mod tests {
 
     use super::*;
 
-    /// Losses of one utterance under the recipe of the digits without any dropout but the joint's.
-    fn losses(kind: &str, dropout: f32, masks: Option<&mut TrainingPass>) -> Vec<f64> {
+    /// Computes the loss of one utterance with the recipe of the digits.
+    ///
+    /// The only dropout is that of the joint network.
+    fn losses(kind: &str, dropout: f32, pass: Option<&mut TrainingPass>) -> Vec<f64> {
         let text = std::fs::read_to_string(
             Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../recipes/{kind}.toml")),
         );
@@ -205,11 +215,11 @@ mod tests {
         let x = Tensor::full(0.3f32, (1, 12, config.input.width()), &Device::Cpu).unwrap();
         let sessions = LossSessions::new(&config).unwrap();
         let batch = LabeledRows { rows: &x, lengths: &[12], labels: &[vec![3, 1, 4]] };
-        model.losses(&sessions, batch, 1, 0, masks).unwrap().transducer
+        model.losses(&sessions, batch, 1, 0, pass).unwrap().transducer
     }
 
     #[test]
-    fn dropout_of_the_joint_has_the_name_of_its_utterance() {
+    fn dropout_of_the_joint_network_is_a_function_of_the_utterance() {
         for kind in ["digits", "digits-tdt", "digits-pruned"] {
             let dropped = |utterance| losses(kind, 0.5, Some(&mut TrainingPass::new(7, 1, &[utterance])));
             assert_eq!(dropped(3), dropped(3));

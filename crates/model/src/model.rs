@@ -1,4 +1,4 @@
-//! The whole transducer: encoder, predictor, joint, and an optional CTC head on the encoder.
+//! A model: encoder, predictor, joint network, and an optional CTC head on the encoder.
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -7,58 +7,59 @@ use rnnt_loss::Targets;
 
 use crate::config::ModelConfig;
 use crate::encoders::Encoder;
-use crate::heads;
-use crate::heads::{JointLayers, OutputModel, TransducerNetwork};
+use crate::output;
+use crate::output::{JointLayers, OutputModel, TransducerNetwork};
 use crate::parameters::Shapes;
 use crate::predictors::Predictor;
 use crate::{Error, Linear, Parameters, Result};
 
-/// Bytes that encoding takes whatever the shape: stacks and blocks of threads.
+/// Bytes that encoding needs for any shape: stacks and blocks of threads.
 const CONSTANT_BYTES: usize = 4 << 20;
 
-/// A transducer and its parameters.
+/// A model and its parameters.
 ///
-/// | class | what |
+/// | class | contents |
 /// |---|---|
-/// | 0 .. L | labels, by their number in the tokenizer |
+/// | 0 .. L | labels, in the order of the tokenizer |
 /// | L | the blank |
 /// | L + 1 .. | big blanks, in the order of the recipe |
 ///
-/// | parameters | weight; each has a bias beside it |
+/// | parameters | weight; each has a bias as well |
 /// |---|---|
 /// | `encoder.*`, `predictor.*` | see [`LstmEncoder`](crate::encoders::LstmEncoder), [`LstmPredictor`](crate::predictors::LstmPredictor) |
 /// | `joint.encoder.weight`, `joint.predictor.weight`: projections to the joint width | `[H, W]`, `[H, P]` |
 /// | `joint.head.weight` | `[C, H]` |
 /// | `joint.durations.weight`: the duration head of a token-and-duration transducer | `[D, H]` |
 /// | `ctc.weight`: the head of the auxiliary loss | `[L + 1, W]` |
-/// | `simple.encoder.weight`, `simple.predictor.weight`: the trivial joiner of pruned training | `[C, W]`, `[C, P]` |
+/// | `simple.encoder.weight`, `simple.predictor.weight`: the simple joiner of pruned training | `[C, W]`, `[C, P]` |
 ///
-/// A recognition lattice has `encoder.*`, `ctc.*` and, in place of predictor and joint, the parameters of a
-/// [`Gnat`](lattice::candle::Gnat) under `lattice.*`, such as `lattice.weight_fn.project_frame.kernel` `[W, H]`.
+/// A recognition lattice has `encoder.*`, `ctc.*` and, instead of predictor and joint network, the
+/// parameters of a [`Gnat`](lattice::candle::Gnat) under `lattice.*`, such as
+/// `lattice.weight_fn.project_frame.kernel` `[W, H]`.
 #[derive(Clone)]
 pub struct Model {
     config: ModelConfig,
     parameters: Parameters,
     pub(crate) encoder: Arc<dyn Encoder>,
-    pub(crate) label_side: OutputModel,
+    pub(crate) output: OutputModel,
     pub(crate) ctc: Option<Linear>,
     labels: usize,
 }
 
-/// The network in parts.
+/// The parts of the network.
 pub(crate) struct Network {
     encoder: Arc<dyn Encoder>,
-    pub label_side: OutputModel,
+    pub output: OutputModel,
     ctc: Option<Linear>,
 }
 
 impl Network {
-    /// What the configuration says.
+    /// Creates the network of a configuration.
     pub fn new(config: &ModelConfig, labels: usize, vb: &VarBuilder) -> Result<Self> {
         let encoder = config.encoder.build(config.input.width(), &vb.pp("encoder"))?;
         if let Some(gnat) = config.loss.kind.gnat() {
-            let label_side = heads::lattice(gnat, config, labels, encoder.width(), &vb.pp("lattice"))?;
-            return Self::with(config, labels, encoder, label_side, vb);
+            let output = output::lattice(gnat, config, labels, encoder.width(), &vb.pp("lattice"))?;
+            return Self::with_output(config, labels, encoder, output, vb);
         }
         let predictor = config.predictor.as_ref().ok_or_else(|| Error::RecipeValue {
             key: "predictor".into(),
@@ -66,41 +67,37 @@ impl Network {
             found: "none".into(),
         })?;
         let predictor = predictor.build(labels + 1, labels as u32, &vb.pp("predictor"))?;
-        Self::around(config, labels, (encoder, predictor), vb)
+        Self::transducer(config, labels, encoder, predictor, vb)
     }
 
-    /// A transducer around an encoder and a predictor.
-    fn around(
-        config: &ModelConfig,
-        labels: usize,
-        (encoder, predictor): (Arc<dyn Encoder>, Arc<dyn Predictor>),
-        vb: &VarBuilder,
-    ) -> Result<Self> {
-        let heads = JointLayers::new(config, labels, (encoder.width(), predictor.width()), vb)?;
-        Self::with(
-            config,
-            labels,
-            encoder,
-            OutputModel::TransducerNetwork(TransducerNetwork { predictor, heads }),
-            vb,
-        )
-    }
-
-    fn with(
+    /// Creates a transducer from an encoder and a predictor.
+    fn transducer(
         config: &ModelConfig,
         labels: usize,
         encoder: Arc<dyn Encoder>,
-        label_side: OutputModel,
+        predictor: Arc<dyn Predictor>,
         vb: &VarBuilder,
     ) -> Result<Self> {
-        // CTC knows no big blanks: they say nothing that the blank does not.
+        let layers = JointLayers::new(config, labels, [encoder.width(), predictor.width()], vb)?;
+        let output = OutputModel::Transducer(TransducerNetwork { predictor, layers });
+        Self::with_output(config, labels, encoder, output, vb)
+    }
+
+    fn with_output(
+        config: &ModelConfig,
+        labels: usize,
+        encoder: Arc<dyn Encoder>,
+        output: OutputModel,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
+        // The CTC head has no big blanks, which are equivalent to several blanks.
         let ctc = config.terms.has_ctc();
         let ctc = ctc.then(|| Linear::new(encoder.width(), labels + 1, &vb.pp("ctc"))).transpose()?;
-        Ok(Self { encoder, label_side, ctc })
+        Ok(Self { encoder, output, ctc })
     }
 }
 
-/// What the loss of a batch is computed from.
+/// The inputs of the loss of a batch.
 #[derive(Debug, Clone)]
 pub struct JointRows {
     /// Projected frames `[B, T, H]`.
@@ -111,27 +108,27 @@ pub struct JointRows {
     pub weight: Tensor,
     /// The head's bias `[C]`.
     pub bias: Tensor,
-    /// Weight `[D, H]` and bias `[D]` of the duration head, if the model has one.
+    /// Weight `[D, H]` and bias `[D]` of the duration head.
     pub durations: Option<(Tensor, Tensor)>,
     /// Blanks, lengths and labels.
     pub targets: Targets,
 }
 
 impl Model {
-    /// A new model with first weights from the configuration's seed.
+    /// Creates a model with random weights from the configuration's seed.
     ///
-    /// `labels` is the number of labels without the blank; rows of the input have `mels · stack` values.
+    /// `labels` is the number of labels without the blank; input rows have `mels · stack` values.
     ///
     /// # Errors
-    /// Those of [`ModelConfig::check`]; [`Error::Memory`](crate::Error::Memory) if the machine has not enough for its parameters;
-    /// candle's own errors.
+    /// Those of [`ModelConfig::check`]; [`Error::Memory`](crate::Error::Memory) if the parameters
+    /// do not fit into memory; candle's own errors.
     pub fn new(config: &ModelConfig, labels: usize) -> Result<Self> {
         config.check()?;
-        Self::fits(config, &Self::shapes(config, labels)?, 1)?;
+        Self::check_memory(config, &Self::shapes(config, labels)?, 1)?;
         Self::build(config, labels, |vb| Network::new(config, labels, &vb))
     }
 
-    /// Names and shapes of the parameters that [`Self::new`] makes, without making them.
+    /// Returns names and shapes of a model's parameters without allocating them.
     ///
     /// # Errors
     /// Candle's own errors.
@@ -140,43 +137,45 @@ impl Model {
         Ok(shapes)
     }
 
-    /// Fails if the machine has no memory for so many numbers a parameter.
+    /// Checks that `each` numbers for each parameter fit into memory.
     ///
     /// # Errors
     /// [`Error::Memory`](crate::Error::Memory).
-    pub fn fits(config: &ModelConfig, shapes: &Shapes, each: usize) -> Result<()> {
+    pub fn check_memory(config: &ModelConfig, shapes: &Shapes, each: usize) -> Result<()> {
         let size = |shape: &Vec<usize>| shape.iter().fold(size_of::<f32>(), |p, &n| p.saturating_mul(n));
         let bytes = shapes.values().map(size).fold(0, usize::saturating_add).saturating_mul(each);
-        let what = || {
+        let describe = || {
             let largest = shapes.iter().max_by_key(|(_, shape)| size(shape));
             let (name, shape) = largest.map_or(("none", &[][..]), |(name, shape)| (name, shape));
             let (count, width) = (shapes.len(), config.joint.width);
-            let label_side = match config.loss.kind.gnat() {
+            let output = match config.loss.kind.gnat() {
                 Some(gnat) => format!("loss.context = {}", gnat.context),
                 None => "[predictor]".into(),
             };
             format!(
-                "the recipe's [encoder], {label_side} and joint.width = {width}: {count} parameters, the largest of them {name} \
+                "the recipe's [encoder], {output} and joint.width = {width}: {count} parameters, the largest is {name} \
                  {shape:?}"
             )
         };
-        Error::expect_memory(what, bytes)
+        Error::expect_memory(describe, bytes)
     }
 
-    /// A new model around an encoder and a predictor of one's own, which `parts` makes with a builder for each; the rest is as
-    /// the configuration says.
+    /// Creates a model with a custom encoder and predictor.
     ///
-    /// The loss is that of a transducer. Labels are 0 .. `labels`, and the blank is `labels`; the encoder is given rows of `mels · stack` values.
+    /// `parts` creates them with a builder for each; the configuration determines the rest. The
+    /// loss is that of a transducer. Labels are 0 .. `labels`, and the blank is `labels`; the
+    /// encoder receives rows of `mels · stack` values.
     ///
     /// # Errors
-    /// Whatever `parts` says; candle's own errors.
-    pub fn with(
+    /// Those of `parts`; candle's own errors.
+    pub fn with_parts(
         config: &ModelConfig,
         labels: usize,
         parts: impl FnOnce(VarBuilder, VarBuilder) -> Result<(Arc<dyn Encoder>, Arc<dyn Predictor>)>,
     ) -> Result<Self> {
         Self::build(config, labels, |vb| {
-            Network::around(config, labels, parts(vb.pp("encoder"), vb.pp("predictor"))?, &vb)
+            let (encoder, predictor) = parts(vb.pp("encoder"), vb.pp("predictor"))?;
+            Network::transducer(config, labels, encoder, predictor, &vb)
         })
     }
 
@@ -186,120 +185,125 @@ impl Model {
         parts: impl FnOnce(VarBuilder<'static>) -> Result<Network>,
     ) -> Result<Self> {
         let (parameters, parts) = Parameters::build(config.seed, parts)?;
-        let Network { encoder, label_side, ctc } = parts;
-        parameters.start(&config.init, config.seed)?;
-        Ok(Model { config: config.clone(), parameters, encoder, label_side, ctc, labels })
+        let Network { encoder, output, ctc } = parts;
+        parameters.initialize(&config.init, config.seed)?;
+        Ok(Model { config: config.clone(), parameters, encoder, output, ctc, labels })
     }
 
-    /// What it was made from.
+    /// Returns the configuration.
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
-    /// The encoder.
+    /// Returns the encoder.
     pub fn encoder(&self) -> &dyn Encoder {
         &*self.encoder
     }
 
-    /// The predictor; none of a recognition lattice.
+    /// Returns the predictor; none for a recognition lattice.
     pub fn predictor(&self) -> Option<&dyn Predictor> {
-        self.label_side.transducer().ok().map(|transducer| &*transducer.predictor)
+        self.output.transducer().ok().map(|transducer| &*transducer.predictor)
     }
 
-    /// The weights.
+    /// Returns the weights.
     pub fn parameters(&self) -> &Parameters {
         &self.parameters
     }
 
-    /// Number of classes C, blanks included.
+    /// Returns the number of classes C, blanks included.
     pub fn classes(&self) -> usize {
         self.config.classes(self.labels)
     }
 
-    /// Class id of the blank.
+    /// Returns the class id of the blank.
     pub fn blank(&self) -> u32 {
         self.labels as u32
     }
 
-    /// Class ids of the big blanks, and how many encoder frames each moves on.
+    /// Returns class ids and numbers of frames of the big blanks.
     pub fn big_blanks(&self) -> Vec<(u32, usize)> {
         (self.blank() + 1..).zip(self.config.loss.kind.big_blanks().iter().copied()).collect()
     }
 
-    /// Encoder frames that the duration head chooses from.
+    /// Returns the durations of the duration head.
     pub fn durations(&self) -> &[usize] {
         self.config.loss.kind.durations()
     }
 
-    /// Joint width H.
+    /// Returns the joint width H.
     pub fn width(&self) -> usize {
         self.config.joint.width
     }
 
-    /// Blanks, lengths and labels for the loss.
+    /// Returns blanks, lengths and labels for the loss.
     pub(crate) fn targets(&self, lengths: Vec<usize>, labels: &[Vec<u32>]) -> Result<Targets> {
         let big_blanks = self.big_blanks().into_iter().map(|(class, _)| class).collect();
         let targets = Targets::new(self.blank(), lengths, labels.to_vec())?;
         Ok(targets.with_big_blanks(big_blanks)?)
     }
 
-    /// The recognition lattice, if the model has one.
+    /// Returns the recognition lattice, if the model has one.
     pub fn lattice(&self) -> Option<&lattice::candle::Gnat> {
-        self.label_side.lattice()
+        self.output.lattice()
     }
 
-    /// Frames and their lengths, for decoding: projected to the joint width, but for a recognition lattice, which takes them as they
-    /// are.
+    /// Returns encoder frames for decoding, and their lengths.
+    ///
+    /// Frames are projected to the joint width, except for a recognition lattice.
     ///
     /// # Shapes
-    /// `x [B, T, D]`, D = mels · stack; `lengths` has B entries of at most T. Returns `[B, T', H]`, T' = T but for a time reduction,
-    /// and B lengths.
+    /// `x [B, T, D]`, D = mels · stack; `lengths` has B entries of at most T. Returns `[B, T', H]`,
+    /// with T' < T only for a time reduction, and B lengths.
     ///
     /// # Errors
-    /// [`crate::Error::Shape`] if the input does not fit.
+    /// [`crate::Error::Shape`] if the input does not match the model.
     pub fn encode(&self, x: &Tensor, lengths: &[usize]) -> Result<(Tensor, Vec<usize>)> {
         let (encoded, lengths) = self.encoder.forward(x, lengths, None)?;
-        Ok((self.frames_of(encoded)?, lengths))
+        Ok((self.project_frames(encoded)?, lengths))
     }
 
-    /// [`Self::encode`] of encoder rows `[B, T', W]`.
+    /// Projects encoder rows `[B, T', W]` as in [`Self::encode`].
     ///
     /// # Errors
     /// Candle's own errors.
-    pub fn frames_of(&self, encoded: Tensor) -> Result<Tensor> {
-        Ok(match &self.label_side {
-            OutputModel::TransducerNetwork(TransducerNetwork { heads, .. }) => {
-                heads.encoder.apply(&encoded)?
-            }
+    pub fn project_frames(&self, encoded: Tensor) -> Result<Tensor> {
+        Ok(match &self.output {
+            OutputModel::Transducer(TransducerNetwork { layers, .. }) => layers.encoder.apply(&encoded)?,
             OutputModel::Lattice(_) => encoded,
         })
     }
 
-    /// Whether the model has the head of the auxiliary CTC loss.
+    /// Returns true if the model has a CTC head.
     pub fn has_ctc_head(&self) -> bool {
         self.ctc.is_some()
     }
 
-    /// Log-probabilities `[B, T', L + 1]` of the CTC head from encoder rows `[B, T', W]`; none without that head. The blank is class L.
+    /// Computes the log-probabilities `[B, T', L + 1]` of the CTC head.
+    ///
+    /// None if the model has no such head.
+    ///
+    /// `encoded` has encoder rows `[B, T', W]`; the blank is class L.
     ///
     /// # Errors
     /// Candle's own errors.
-    pub fn ctc_of(&self, encoded: &Tensor) -> Result<Option<Tensor>> {
+    pub fn ctc_logits(&self, encoded: &Tensor) -> Result<Option<Tensor>> {
         let Some(head) = &self.ctc else { return Ok(None) };
         Ok(Some(candle_nn::ops::log_softmax(&head.apply(encoded)?, 2)?))
     }
 
-    /// What the joint adds, and the head, on a padded batch of utterances, for a look at the loss from outside.
+    /// Computes the inputs of the loss, for external losses.
     ///
     /// # Shapes
-    /// `x [B, T, D]`, D = mels · stack; `lengths` has B entries of at most T; `labels` has B sequences.
+    /// `x [B, T, D]`, D = mels · stack; `lengths` has B entries of at most T; `labels` has B
+    /// sequences.
     ///
     /// # Errors
-    /// [`crate::Error::Shape`] or [`crate::Error::Loss`] if the input does not fit, or the model is a recognition lattice.
+    /// [`crate::Error::Shape`] or [`crate::Error::Loss`] if the input does not match the model, or
+    /// the model is a recognition lattice.
     pub fn joint_rows(&self, x: &Tensor, lengths: &[usize], labels: &[Vec<u32>]) -> Result<JointRows> {
-        let TransducerNetwork { predictor: network, heads } = self.label_side.transducer()?;
+        let TransducerNetwork { predictor: network, layers } = self.output.transducer()?;
         let (frames, lengths) = self.encode(x, lengths)?;
-        let JointLayers { predictor, head, durations, .. } = heads;
+        let JointLayers { predictor, head, durations, .. } = layers;
         Ok(JointRows {
             frames,
             labels: predictor.apply(&network.forward(labels, None)?)?,
@@ -310,15 +314,15 @@ impl Model {
         })
     }
 
-    /// Upper bound of the bytes that encoding a padded batch takes, from its input rows to its projected rows.
+    /// Returns an upper bound of the bytes for encoding a padded batch.
     ///
-    /// `None` if the encoder does not report what it takes.
+    /// None if the encoder does not report its memory.
     pub fn encoding_bytes(&self, utterances: usize, rows: usize) -> Option<usize> {
         let config = self.config();
         let width = config.input.width();
         let encoder = self.encoder().bytes(utterances, rows, width)?;
         let frames = rows.div_ceil(config.encoder.reduction());
-        // Rows before and behind the projection, in tensors and in vectors, and the input.
+        // Rows before and after the projection, in tensors and in vectors, and the input.
         let values = 2 * frames * (self.encoder().width() + self.width()) + 2 * rows * width;
         Some(
             encoder

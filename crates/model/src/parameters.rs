@@ -1,4 +1,4 @@
-//! Named weights.
+//! Named weights of a model.
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,7 +12,8 @@ use crate::{Error, Result};
 
 /// The weights of a model by name, in alphabetical order.
 ///
-/// All are `f32` on the CPU. They are made through candle's [`VarBuilder`], and named as candle models name theirs.
+/// All are `f32` on the CPU. They are created by candle's [`VarBuilder`], with the names of
+/// candle's models.
 ///
 /// ```
 /// use candle_nn::Module;
@@ -30,54 +31,56 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// Makes a model and keeps the parameters that it asked for.
+    /// Creates a model and its parameters.
     ///
-    /// First values come from a stream of their own for each name: the same seed gives the same values again, and adding a
-    /// parameter leaves the others as they are. A name that is asked for twice is one shared parameter.
+    /// Each name has a separate random stream: the same seed gives the same initial values, and a
+    /// new parameter does not change the others. A name that is requested twice is one shared
+    /// parameter.
     ///
     /// # Errors
-    /// Whatever `make` says; candle's error for a shared name with two shapes, or a type other than `f32`.
+    /// Those of `make`; candle's error for a shared name with two shapes, or a dtype other than
+    /// `f32`.
     pub fn build<T>(seed: u64, make: impl FnOnce(VarBuilder<'static>) -> Result<T>) -> Result<(Self, T)> {
         let store = ParameterStore { seed, variables: Arc::default() };
         let builder = VarBuilder::from_backend(Box::new(store.clone()), DType::F32, Device::Cpu);
-        let made = make(builder)?;
+        let model = make(builder)?;
         let variables = store.variables.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Ok((Parameters { variables }, made))
+        Ok((Parameters { variables }, model))
     }
 
-    /// Names and shapes of the parameters that a model would ask for; nothing is allocated.
+    /// Returns names and shapes of a model's parameters without allocating them.
     ///
     /// # Errors
-    /// Whatever `make` says.
+    /// Those of `make`.
     pub fn plan<T>(make: impl FnOnce(VarBuilder<'static>) -> Result<T>) -> Result<(Shapes, T)> {
         let names = NameRecorder::default();
         let builder = VarBuilder::from_backend(Box::new(names.clone()), DType::F32, Device::Cpu);
-        let made = make(builder)?;
+        let model = make(builder)?;
         let shapes = names.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Ok((shapes, made))
+        Ok((shapes, model))
     }
 
-    /// Names and variables, in alphabetical order.
+    /// Iterates over names and variables, in alphabetical order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Var)> {
         self.variables.iter().map(|(name, variable)| (name.as_str(), variable))
     }
 
-    /// The variable of this name.
+    /// Returns the variable of a name.
     pub fn get(&self, name: &str) -> Option<&Var> {
         self.variables.get(name)
     }
 
-    /// Names and shapes.
+    /// Returns names and shapes.
     pub fn shapes(&self) -> Shapes {
         self.variables.iter().map(|(name, variable)| (name.clone(), variable.dims().to_vec())).collect()
     }
 
-    /// Number of weights in all.
+    /// Returns the number of weights.
     pub fn count(&self) -> usize {
         self.variables.values().map(|v| v.elem_count()).sum()
     }
 
-    /// Copies all values out, by name.
+    /// Copies all values, by name.
     ///
     /// # Errors
     /// Candle's own errors.
@@ -85,14 +88,15 @@ impl Parameters {
         self.variables.iter().map(|(name, variable)| Ok((name.clone(), to_vec(variable)?))).collect()
     }
 
-    /// The sum of the bits of all values, which differs where a bit does.
-    pub fn bits(&self) -> Result<u64> {
+    /// Returns the sum of the bits of all values.
+    pub fn checksum(&self) -> Result<u64> {
         let sum = |values: &[f32]| values.iter().fold(0, |sum: u64, x| sum.wrapping_add(x.to_bits().into()));
-        let of = |variable: &Var| Ok(with_slice(variable, |values: &[f32]| Ok(sum(values)))?);
-        self.variables.values().map(of).try_fold(0, |all: u64, sum: Result<u64>| Ok(all.wrapping_add(sum?)))
+        let sum_of = |variable: &Var| Ok(with_slice(variable, |values: &[f32]| Ok(sum(values)))?);
+        let sums = self.variables.values().map(sum_of);
+        sums.into_iter().try_fold(0, |total: u64, sum: Result<u64>| Ok(total.wrapping_add(sum?)))
     }
 
-    /// Whether all values are numbers.
+    /// Returns true if all values are finite.
     ///
     /// # Errors
     /// Candle's own errors.
@@ -108,13 +112,14 @@ impl Parameters {
     /// Replaces all values.
     ///
     /// # Errors
-    /// [`Error::Shape`] if a name is missing or has another number of values; nothing is changed then.
+    /// [`Error::Shape`] if a name is missing or has another number of values; nothing is changed
+    /// then.
     pub fn set(&self, values: &BTreeMap<String, Vec<f32>>) -> Result<()> {
         for (name, variable) in &self.variables {
-            let found = values.get(name).map(Vec::len);
-            if found != Some(variable.elem_count()) {
-                let found = found.map_or("none".into(), |count| format!("{count} values"));
-                return Err(Error::shape(name, format!("{} values", variable.elem_count()), found));
+            let count = values.get(name).map(Vec::len);
+            if count != Some(variable.elem_count()) {
+                let found_count = count.map_or("none".into(), |count| format!("{count} values"));
+                return Err(Error::shape(name, format!("{} values", variable.elem_count()), found_count));
             }
         }
         for (name, variable) in &self.variables {
@@ -127,7 +132,7 @@ impl Parameters {
 /// Shapes of parameters by name.
 pub type Shapes = BTreeMap<String, Vec<usize>>;
 
-/// Writes down what a [`VarBuilder`] is asked for, and gives one zero in place of each tensor.
+/// A backend that records names and shapes; all elements of its tensors are one shared zero.
 #[derive(Clone, Default)]
 struct NameRecorder(Arc<Mutex<Shapes>>);
 
@@ -135,7 +140,7 @@ impl SimpleBackend for NameRecorder {
     fn get(&self, shape: Shape, name: &str, _: Init, dtype: DType, device: &Device) -> TensorResult<Tensor> {
         let mut shapes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         shapes.insert(name.to_owned(), shape.dims().to_vec());
-        // The same zero everywhere: all strides are 0.
+        // One zero for all elements: all strides are 0.
         Tensor::zeros((), dtype, device)?.broadcast_as(shape)
     }
 
@@ -152,7 +157,7 @@ impl SimpleBackend for NameRecorder {
     }
 }
 
-/// Where a [`VarBuilder`] puts what it is asked for.
+/// A backend that creates and stores parameters.
 #[derive(Clone)]
 struct ParameterStore {
     seed: u64,
@@ -172,13 +177,16 @@ impl SimpleBackend for ParameterStore {
             candle_core::bail!("{name}: expected f32 on the CPU, found {dtype:?} on {device:?}");
         }
         let mut variables = self.variables.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = variables.get(name) {
-            if known.shape() != &shape {
-                candle_core::bail!("{name}: expected shape {:?} as before, found {shape:?}", known.shape());
+        if let Some(variable) = variables.get(name) {
+            if variable.shape() != &shape {
+                candle_core::bail!(
+                    "{name}: expected shape {:?} as before, found {shape:?}",
+                    variable.shape()
+                );
             }
-            return Ok(known.as_tensor().clone());
+            return Ok(variable.as_tensor().clone());
         }
-        let values = random::first_values(init, self.seed, name, &shape);
+        let values = random::initial_values(init, self.seed, name, &shape);
         let variable = Var::from_tensor(&Tensor::from_vec(values, shape, device)?)?;
         let tensor = variable.as_tensor().clone();
         variables.insert(name.to_owned(), variable);
@@ -203,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_parameter_leaves_the_others_as_they_are() {
+    fn a_new_parameter_does_not_change_the_others() {
         let values = |names: &[&str]| {
             let make = |vb: VarBuilder| {
                 names
@@ -212,14 +220,14 @@ mod tests {
             };
             Parameters::build(7, make).unwrap().0.values().unwrap()
         };
-        let (one, two) = (values(&["b"]), values(&["a", "b", "c"]));
-        assert_eq!((one.len(), two.len()), (2, 6));
-        assert!(one.iter().all(|(name, values)| two[name] == *values));
-        assert_ne!(two["a.weight"], two["b.weight"]);
+        let (few, more) = (values(&["b"]), values(&["a", "b", "c"]));
+        assert_eq!((few.len(), more.len()), (2, 6));
+        assert!(few.iter().all(|(name, values)| more[name] == *values));
+        assert_ne!(more["a.weight"], more["b.weight"]);
     }
 
     #[test]
-    fn a_name_with_two_shapes_and_other_types_are_refused() {
+    fn a_name_with_two_shapes_and_other_dtypes_are_rejected() {
         let error = Parameters::build(1, |vb| {
             vb.get(3, "w")?;
             Ok(vb.get(4, "w").map(drop)?)
@@ -234,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_stay_shared_with_their_layers() {
+    fn parameters_share_their_values_with_layers() {
         let (parameters, layer) = Parameters::build(1, |vb| Ok(candle_nn::linear(2, 1, vb)?)).unwrap();
         let set = |bias| {
             let values = [("weight", vec![3.0, 4.0]), ("bias", vec![bias])];

@@ -1,7 +1,7 @@
-//! Predictors: what the labels so far say about the next one.
+//! Predictors, which compute a row from the previous labels.
 //!
-//! A new kind of predictor is a file next to `lstm.rs` with its configuration ([`BuildPredictor`]) and its [`Predictor`], and two
-//! lines here: its `mod`, and its entry in [`PredictorKind`].
+//! A new kind of predictor is a file next to `lstm.rs` with its configuration ([`BuildPredictor`])
+//! and its [`Predictor`], and two lines here: its `mod`, and its entry in [`PredictorKind`].
 mod embedding;
 mod lstm;
 mod stateless;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
 
-pub use embedding::{Embedding, Start};
+pub use embedding::{Embedding, StartEmbedding};
 pub use lstm::LstmPredictor;
 pub use stateless::StatelessPredictor;
 
@@ -19,36 +19,41 @@ use crate::Result;
 use crate::config::table::part_kinds;
 use crate::training_pass::TrainingPass;
 
-/// Looks at whole label sequences in training; its [`decoder`](Predictor::decoder) goes label by label.
+/// A predictor of whole label sequences; see [`decoder`](Predictor::decoder) for single labels.
 pub trait Predictor: Send + Sync {
-    /// Width P of the output rows.
+    /// Returns the width P of the output rows.
     fn width(&self) -> usize;
 
-    /// Rows for the label sequences, row u having seen the first u labels. With a training pass, dropout is on.
+    /// Computes rows for label sequences; row u depends on the first u labels.
+    ///
+    /// With a training pass, dropout is on.
     ///
     /// # Shapes
-    /// B label sequences, U the length of the longest; returns `[B, U+1, P]`. What is in the rows beyond an utterance's last label
-    /// does not matter, but it must be finite.
+    /// B label sequences, U the length of the longest; returns `[B, U+1, P]`. Rows after the last
+    /// label of a sequence are ignored, but must be finite.
     ///
     /// # Errors
     /// Candle's own errors.
     fn forward(&self, labels: &[Vec<u32>], pass: Option<&mut TrainingPass>) -> Result<Tensor>;
 
-    /// Most bytes that the forward and backward passes of `batch` label sequences with so many rows hold beside weights and the
-    /// gradients of these; `None`, as by default, if that is not known.
+    /// Returns an upper bound of the bytes of forward and backward pass.
+    ///
+    /// For `batch` label sequences with `rows` rows each; weights and their gradients are not
+    /// included. None, the default, if the bytes are not known.
     fn bytes(&self, _batch: usize, _rows: usize) -> Option<usize> {
         None
     }
 
-    /// The same network with its current weights, label by label for many hypotheses: after the same labels, the same row as
-    /// [`Predictor::forward`] has without dropout.
+    /// Copies the network with its current weights, for label by label decoding.
+    ///
+    /// Its rows are those of [`Predictor::forward`] without dropout.
     ///
     /// # Errors
     /// Candle's own errors.
     fn decoder(&self) -> Result<Arc<dyn decoding::Predictor>>;
 }
 
-/// The configuration of a predictor, as a recipe has it.
+/// The configuration of a predictor in a recipe.
 pub trait BuildPredictor {
     /// Checks every value; keys begin with `predictor.`.
     ///
@@ -56,7 +61,7 @@ pub trait BuildPredictor {
     /// [`crate::Error::RecipeValue`] for the first one outside its range.
     fn check(&self) -> Result<()>;
 
-    /// Makes the predictor for tokens 0 .. `tokens`, of which `blank` stands for "no label yet".
+    /// Creates the predictor for tokens 0 .. `tokens`, of which `blank` is the start.
     ///
     /// # Errors
     /// Those of the builder.
@@ -64,7 +69,7 @@ pub trait BuildPredictor {
 }
 
 part_kinds! {
-    /// The predictors that a recipe can name, by `predictor.kind`.
+    /// The predictors that a recipe can select with `predictor.kind`.
     PredictorKind: dyn BuildPredictor {
         Lstm: lstm::LstmPredictorConfig,
         Stateless: stateless::StatelessPredictorConfig,

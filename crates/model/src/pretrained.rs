@@ -1,12 +1,12 @@
-//! First weights from the file of another model: `[init] weights`.
+//! Initial weights from the file of another model: `[init] weights`.
 //!
-//! | parameter of the model | what it starts from |
+//! | parameter of the model | initial value |
 //! |---|---|
 //! | in the file, of the same shape | the file: the moving average if a checkpoint has one, else its weights |
-//! | in the file, of another shape | an error, unless `init.skip` covers its name |
-//! | covered by `init.skip`, or not in the file | its drawn values |
+//! | in the file, of another shape | an error, unless it is in `init.skip` |
+//! | in `init.skip`, or not in the file | random |
 //!
-//! Every name of the model and of the file is in exactly one line of the printed list.
+//! Every name of the model and of the file is in one line of the printed list.
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use speech::Tokenizer;
 use speech::files::read_given;
 
 use crate::checkpoint;
-use crate::checkpoint::{Checkpoint, UNSUMMED, Values};
+use crate::checkpoint::{Checkpoint, NO_CHECKSUMS, Values};
 use crate::config::table::first_difference;
 use crate::config::{ModelConfig, PretrainedConfig, covers};
 use crate::model::Model;
@@ -23,19 +23,19 @@ use crate::parameters::Shapes;
 use crate::tensors::to_vec;
 use crate::{Error, Parameters, Result};
 
-/// Tokens of another list that a warning names.
-const NAMED_TOKENS: usize = 3;
+/// Number of differing tokens that a warning names.
+const MAX_NAMED_TOKENS: usize = 3;
 
-/// A line about pretrained weights for the user.
+/// A message about pretrained weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Message {
-    /// For information.
+pub enum LoadMessage {
+    /// Information.
     Note(String),
-    /// A likely mistake.
+    /// A probable mistake.
     Warning(String),
 }
 
-/// Values for some parameters of a model.
+/// Pretrained values of some parameters of a model.
 #[derive(Debug)]
 pub struct Pretrained {
     values: Values,
@@ -45,36 +45,38 @@ pub struct Pretrained {
 struct WeightFile {
     values: Values,
     shapes: Shapes,
-    /// What they are called in the printed list.
+    /// Their name in the printed list.
     kind: &'static str,
 }
 
 impl Pretrained {
-    /// Reads the weights that a configuration names, if it names any, and reports what matches.
+    /// Reads a configuration's weights, and reports which match.
+    ///
+    /// None if it names no file.
     ///
     /// # Errors
-    /// [`Error::Pretrained`] for a shape that does not fit, a name in `init.skip` that no parameter has, values that are not finite, or
-    /// if nothing matches; whatever [`Checkpoint::read`] returns.
+    /// [`Error::Pretrained`] for a shape that does not match, an unknown name in `init.skip`,
+    /// values that are not finite, or if nothing matches; those of [`Checkpoint::read`].
     pub fn read(
         config: &PretrainedConfig,
         model: &ModelConfig,
         tokenizer: &Tokenizer,
-        report: &mut dyn FnMut(Message),
+        report: &mut dyn FnMut(LoadMessage),
     ) -> Result<Option<Self>> {
         let Some(path) = &config.weights else { return Ok(None) };
         let weights = match checkpoint::is_checkpoint(path)? {
             true => from_checkpoint(path, model, tokenizer, report)?,
             false => from_tensors(path)?,
         };
-        let wanted = Model::shapes(model, tokenizer.size())?;
-        let names = NameMatches::compare(path, config, &wanted, &weights.shapes)?;
-        let (taken, all) = (names.matched.len(), wanted.len());
+        let expected = Model::shapes(model, tokenizer.size())?;
+        let names = NameMatches::compare(path, config, &expected, &weights.shapes)?;
+        let (matched, all) = (names.matched.len(), expected.len());
         let kind = weights.kind;
-        report(Message::Note(format!(
-            "init.weights: {}: {taken} of {all} parameters start from its {kind}",
+        report(LoadMessage::Note(format!(
+            "init.weights: {}: {matched} of {all} parameters are initialized with its {kind}",
             path.display()
         )));
-        names.lines().into_iter().for_each(|line| report(Message::Note(line)));
+        names.lines().into_iter().for_each(|line| report(LoadMessage::Note(line)));
         let mut values = weights.values;
         values.retain(|name, _| names.matched.contains(name));
         Ok(Some(Pretrained { values }))
@@ -91,7 +93,7 @@ impl Pretrained {
     }
 }
 
-/// Parameters by what becomes of them.
+/// The names of parameters, by how they are initialized.
 #[derive(Debug, Default, PartialEq)]
 struct NameMatches {
     matched: Vec<String>,
@@ -101,11 +103,16 @@ struct NameMatches {
 }
 
 impl NameMatches {
-    fn compare(path: &Path, config: &PretrainedConfig, wanted: &Shapes, found: &Shapes) -> Result<Self> {
+    fn compare(
+        path: &Path,
+        config: &PretrainedConfig,
+        expected_shapes: &Shapes,
+        found: &Shapes,
+    ) -> Result<Self> {
         let wrong =
             |expected: String, found: String| Error::Pretrained { path: path.to_owned(), expected, found };
-        if let Some(name) = config.skip.iter().find(|name| !wanted.keys().any(|wanted| covers(name, wanted)))
-        {
+        let is_unknown = |skipped: &&String| !expected_shapes.keys().any(|name| covers(skipped, name));
+        if let Some(name) = config.skip.iter().find(is_unknown) {
             return Err(wrong(
                 "names of this model's parameters or modules in init.skip (`panda info RECIPE` lists them)"
                     .into(),
@@ -113,8 +120,8 @@ impl NameMatches {
             ));
         }
         let (mut names, mut mismatched) = (NameMatches::default(), Vec::new());
-        for (name, shape) in wanted {
-            let place = match found.get(name) {
+        for (name, shape) in expected_shapes {
+            let list = match found.get(name) {
                 _ if config.is_skipped(name) => &mut names.skipped,
                 None => &mut names.missing,
                 Some(other) if other == shape => &mut names.matched,
@@ -123,35 +130,34 @@ impl NameMatches {
                     continue;
                 }
             };
-            place.push(name.clone());
+            list.push(name.clone());
         }
-        names.unused = found.keys().filter(|name| !wanted.contains_key(*name)).cloned().collect();
+        names.unused = found.keys().filter(|name| !expected_shapes.contains_key(*name)).cloned().collect();
         if let Some((name, shape, other)) = mismatched.first() {
-            let others: Vec<&str> = mismatched[1..].iter().map(|(name, ..)| name.as_str()).collect();
-            let also =
-                if others.is_empty() { String::new() } else { format!(" (also {})", others.join(", ")) };
+            let rest: Vec<&str> = mismatched[1..].iter().map(|(name, ..)| name.as_str()).collect();
+            let also = if rest.is_empty() { String::new() } else { format!(" (also {})", rest.join(", ")) };
             return Err(wrong(
                 format!("{name} of shape {shape:?}"),
                 format!(
-                    "{other:?}{also}; init.skip = [\"{name}\"] keeps its first values, and takes modules such as \"joint.head\" too"
+                    "{other:?}{also}; init.skip = [\"{name}\"] keeps its random values, and accepts modules such as \"joint.head\" as well"
                 ),
             ));
         }
         if names.matched.is_empty() {
             let example = names.missing.first().or(names.skipped.first()).map_or("", String::as_str);
-            let other =
+            let unused =
                 names.unused.first().map_or("none".to_owned(), |name| format!("names such as {name:?}"));
-            return Err(wrong(format!("at least one parameter of this model, such as {example:?}"), other));
+            return Err(wrong(format!("at least one parameter of this model, such as {example:?}"), unused));
         }
         Ok(names)
     }
 
-    /// A line for each kind that has names.
+    /// Returns a line for each list that is not empty.
     fn lines(&self) -> Vec<String> {
         let kinds = [
-            ("taken", &self.matched),
-            ("not in the file, first values drawn", &self.missing),
-            ("skipped (init.skip), first values drawn", &self.skipped),
+            ("read from the file", &self.matched),
+            ("not in the file, initialized at random", &self.missing),
+            ("skipped (init.skip), initialized at random", &self.skipped),
             ("in the file only, not used", &self.unused),
         ];
         let line = |(kind, names): &(&str, &Vec<String>)| format!("  {kind}: {}", names.join(", "));
@@ -159,27 +165,29 @@ impl NameMatches {
     }
 }
 
-/// The weights of a checkpoint, after a look at what it was trained with.
+/// Reads the weights of a checkpoint.
+///
+/// Its tokens and features are compared with the model's.
 fn from_checkpoint(
     path: &Path,
     model: &ModelConfig,
     tokenizer: &Tokenizer,
-    report: &mut dyn FnMut(Message),
+    report: &mut dyn FnMut(LoadMessage),
 ) -> Result<WeightFile> {
-    let Checkpoint { weights, average, shapes, tokenizer: tokens, recipe: text, summed, .. } =
+    let Checkpoint { weights, average, shapes, tokenizer: tokens, recipe: text, has_checksums, .. } =
         Checkpoint::read(path)?;
     let mut warn =
-        |warning: String| report(Message::Warning(format!("init.weights {}: {warning}", path.display())));
-    if !summed {
-        warn(format!("an older file: {UNSUMMED}"));
+        |warning: String| report(LoadMessage::Warning(format!("init.weights {}: {warning}", path.display())));
+    if !has_checksums {
+        warn(format!("an older file: {NO_CHECKSUMS}"));
     }
-    // A tokenizer or recipe that cannot be read is as good as another one: the weights are what is asked for.
+    // A tokenizer or recipe that cannot be read is a warning only, as the weights can be used.
     match Tokenizer::from_json(&tokens) {
-        Ok(theirs) => tokens_differ(tokenizer.tokens(), theirs.tokens()).into_iter().for_each(&mut warn),
+        Ok(other) => token_warning(tokenizer.tokens(), other.tokens()).into_iter().for_each(&mut warn),
         Err(error) => warn(format!("its tokens cannot be compared: {error}")),
     }
     match ModelConfig::from_recipe(&text, path) {
-        Ok(theirs) => input_differs(model, &theirs).into_iter().for_each(&mut warn),
+        Ok(other) => input_warning(model, &other).into_iter().for_each(&mut warn),
         Err(error) => warn(format!("its features cannot be compared: {error}")),
     }
     let kind = if average.is_some() { "averaged weights" } else { "weights" };
@@ -188,36 +196,41 @@ fn from_checkpoint(
     Ok(WeightFile { values, shapes, kind })
 }
 
-/// What a user must know where labels stand for other tokens.
-fn tokens_differ(ours: &[String], theirs: &[String]) -> Option<String> {
-    if ours == theirs {
+/// Returns a warning if labels are other tokens in the file.
+fn token_warning(tokens: &[String], file_tokens: &[String]) -> Option<String> {
+    if tokens == file_tokens {
         return None;
     }
-    let places = (0..ours.len().max(theirs.len())).filter(|&at| ours.get(at) != theirs.get(at));
-    let name =
-        |tokens: &[String], at: usize| tokens.get(at).map_or("none".to_owned(), |token| format!("{token:?}"));
-    let some = places.clone().take(NAMED_TOKENS);
-    let named: Vec<String> = some
-        .map(|at| format!("label {at} is {} here and {} there", name(ours, at), name(theirs, at)))
+    let count = tokens.len().max(file_tokens.len());
+    let differing = (0..count).filter(|&label| tokens.get(label) != file_tokens.get(label));
+    let name = |tokens: &[String], label: usize| {
+        tokens.get(label).map_or("none".to_owned(), |token| format!("{token:?}"))
+    };
+    let named: Vec<String> = differing
+        .clone()
+        .take(MAX_NAMED_TOKENS)
+        .map(|label| {
+            format!("label {label} is {} here and {} there", name(tokens, label), name(file_tokens, label))
+        })
         .collect();
     Some(format!(
         "another token list ({} tokens here, {} there; labels that differ: {}, first {}): rows of the head and of embeddings belong to other \
-         labels; init.skip leaves them out",
-        ours.len(),
-        theirs.len(),
-        places.count(),
+         labels; init.skip omits them",
+        tokens.len(),
+        file_tokens.len(),
+        differing.count(),
         named.join(", ")
     ))
 }
 
-/// What a user must know where the model reads other rows.
-fn input_differs(ours: &ModelConfig, theirs: &ModelConfig) -> Option<String> {
+/// Returns a warning if the input rows of the file's model differ.
+fn input_warning(model: &ModelConfig, other: &ModelConfig) -> Option<String> {
     let table = |config: &ModelConfig| toml::Table::try_from(&config.input).ok();
-    let difference = first_difference("", &table(ours)?, &table(theirs)?)?;
+    let difference = first_difference("", &table(model)?, &table(other)?)?;
     Some(format!("other input features: found {difference}"))
 }
 
-/// The tensors of a file that is no checkpoint of ours, by their own names.
+/// Reads the tensors of another safetensors file, by name.
 fn from_tensors(path: &Path) -> Result<WeightFile> {
     let wrong =
         |expected: String, found: String| Error::Pretrained { path: path.to_owned(), expected, found };
@@ -228,7 +241,7 @@ fn from_tensors(path: &Path) -> Result<WeightFile> {
     for (name, tensor) in tensors {
         let (shape, dtype) = (tensor.dims().to_vec(), tensor.dtype());
         if !matches!(dtype, DType::F32 | DType::F64 | DType::F16 | DType::BF16) {
-            // Integers are counters, never weights: they are listed as not used.
+            // Integers are counters, never weights, and are listed as unused.
             shapes.insert(format!("{name} ({dtype:?})"), shape);
             continue;
         }

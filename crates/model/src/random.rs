@@ -1,17 +1,18 @@
-//! Random streams that are found by name, not by order: a run can start anywhere and see the same numbers.
+//! Random streams by name, in any order.
 //!
-//! The first values of a parameter have a stream of their own, so that adding a parameter leaves the others as they are.
+//! A run can start anywhere with the same numbers. Each parameter has a separate stream, so that a
+//! new parameter does not change the others.
 use candle_core::Shape;
 use candle_nn::Init;
 use candle_nn::init::NormalOrUniform;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// What a stream of random numbers is for; streams of different purposes are independent.
+/// The purpose of a random stream; streams of different purposes are independent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Purpose {
-    /// First weights; the counter is a hash of the parameter's name.
+    /// Initial weights; the counter is a hash of the parameter's name.
     Weights = 1,
     /// Order of the batches of an epoch.
     Order = 2,
@@ -19,17 +20,17 @@ pub enum Purpose {
     Augment = 3,
     /// Dropout masks of an utterance in an epoch.
     Dropout = 4,
-    /// Which utterances are joined.
+    /// Selection of the utterances that are concatenated.
     Join = 5,
-    /// Changes to the sound of an utterance in an epoch.
+    /// Augmentation of the audio of an utterance in an epoch.
     Wave = 6,
     /// Dither of an utterance in an epoch.
     Dither = 7,
-    /// Seeds of dropout in the joint in an epoch.
+    /// Seeds of dropout in the joint network in an epoch.
     Joint = 8,
 }
 
-/// The stream of `(seed, purpose, a, b)`; each quadruple has its own.
+/// Returns the random stream of `(seed, purpose, a, b)`.
 pub fn stream(seed: u64, purpose: Purpose, a: u64, b: u64) -> ChaCha8Rng {
     let mut key = [0; 32];
     for (bytes, word) in key.chunks_exact_mut(8).zip([seed, purpose as u64, a, b]) {
@@ -38,40 +39,42 @@ pub fn stream(seed: u64, purpose: Purpose, a: u64, b: u64) -> ChaCha8Rng {
     ChaCha8Rng::from_seed(key)
 }
 
-/// FNV-1a over the bytes of a name: stable over platforms and versions.
+/// Computes FNV-1a of a name, the same on all platforms.
 pub fn hash(name: &str) -> u64 {
     name.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Uniform in ±1/√inputs, as usual for a linear layer and, with the state width, for an LSTM.
+/// Returns the uniform distribution within ±1/√inputs.
+///
+/// This is the usual one for a linear layer and, with the state width, for an LSTM.
 pub(crate) fn uniform(inputs: usize) -> Init {
     let limit = 1.0 / (inputs as f64).sqrt();
     Init::Uniform { lo: -limit, up: limit }
 }
 
-/// The values of the parameter `name` with this shape.
-pub(crate) fn first_values(init: Init, seed: u64, name: &str, shape: &Shape) -> Vec<f32> {
+/// Returns the initial values of the parameter `name` with this shape.
+pub(crate) fn initial_values(init: Init, seed: u64, name: &str, shape: &Shape) -> Vec<f32> {
     let mut rng = stream(seed, Purpose::Weights, hash(name), 0);
     let count = shape.elem_count();
-    let mut between = |lo: f64, up: f64| -> Vec<f32> {
+    let mut uniform = |lo: f64, up: f64| -> Vec<f32> {
         (0..count).map(|_| (lo + (up - lo) * f64::from(rng.random::<f32>())) as f32).collect()
     };
     match init {
         Init::Const(value) => vec![value as f32; count],
-        Init::Uniform { lo, up } => between(lo, up),
+        Init::Uniform { lo, up } => uniform(lo, up),
         Init::Randn { mean, stdev } => (0..count).map(|_| (mean + stdev * normal(&mut rng)) as f32).collect(),
         Init::Kaiming { dist, fan, non_linearity } => {
             let stdev = non_linearity.gain() / (fan.for_shape(shape) as f64).sqrt();
             match dist {
                 NormalOrUniform::Normal => (0..count).map(|_| (stdev * normal(&mut rng)) as f32).collect(),
-                NormalOrUniform::Uniform => between(-3f64.sqrt() * stdev, 3f64.sqrt() * stdev),
+                NormalOrUniform::Uniform => uniform(-3f64.sqrt() * stdev, 3f64.sqrt() * stdev),
             }
         }
     }
 }
 
-/// One standard normal number (Box and Muller's transform).
+/// Returns one standard normal number, by Box and Muller's transform.
 fn normal(rng: &mut impl rand::Rng) -> f64 {
     let (a, b) = (rng.random::<f64>(), rng.random::<f64>());
     (-2.0 * (1.0 - a).ln()).sqrt() * (std::f64::consts::TAU * b).cos()
@@ -82,9 +85,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_have_their_distribution_and_their_own_stream() {
+    fn values_have_their_distribution_and_separate_streams() {
         let shape = Shape::from((100, 100));
-        let draw = |init, name: &str| first_values(init, 7, name, &shape);
+        let draw = |init, name: &str| initial_values(init, 7, name, &shape);
         let moments = |values: &[f32]| {
             let mean = values.iter().map(|&x| f64::from(x)).sum::<f64>() / values.len() as f64;
             let square = values.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / values.len() as f64;

@@ -1,10 +1,10 @@
-//! Slices in and out of candle tensors; the only place that touches storages.
+//! Slices of candle tensors; the only module with access to storages.
 use candle_core::{CpuStorage, Device, Layout, Shape, Storage, Tensor, WithDType};
 
-/// The elements of a contiguous tensor inside an operation.
+/// Returns the elements of a contiguous tensor inside an operation.
 ///
 /// # Errors
-/// Tensors that are not contiguous, or of another type.
+/// Tensors that are not contiguous, or of another dtype.
 pub fn slice<'a, F: WithDType>(storage: &'a CpuStorage, layout: &Layout) -> candle_core::Result<&'a [F]> {
     match layout.contiguous_offsets() {
         Some((start, end)) => Ok(&F::cpu_storage_as_slice(storage)?[start..end]),
@@ -12,22 +12,22 @@ pub fn slice<'a, F: WithDType>(storage: &'a CpuStorage, layout: &Layout) -> cand
     }
 }
 
-/// Calls `use_it` with the elements of a contiguous tensor on the CPU.
+/// Calls `read` with the elements of a contiguous tensor on the CPU.
 ///
 /// # Errors
-/// Tensors that are not contiguous, or of another type; those of `use_it`.
+/// Tensors that are not contiguous, or of another dtype; those of `read`.
 pub fn with_slice<F: WithDType, R>(
     tensor: &Tensor,
-    use_it: impl FnOnce(&[F]) -> candle_core::Result<R>,
+    read: impl FnOnce(&[F]) -> candle_core::Result<R>,
 ) -> candle_core::Result<R> {
     let (storage, layout) = tensor.storage_and_layout();
     match &*storage {
-        Storage::Cpu(storage) => use_it(slice(storage, layout)?),
+        Storage::Cpu(storage) => read(slice(storage, layout)?),
         _ => candle_core::bail!("model: expected a tensor on the CPU"),
     }
 }
 
-/// A copy of the elements of a contiguous tensor on the CPU.
+/// Copies the elements of a contiguous tensor on the CPU.
 ///
 /// # Errors
 /// As [`with_slice`].
@@ -35,23 +35,23 @@ pub fn to_vec<F: WithDType>(tensor: &Tensor) -> candle_core::Result<Vec<F>> {
     with_slice(tensor, |values: &[F]| Ok(values.to_vec()))
 }
 
-/// [`with_slice`] for several tensors at once.
+/// Calls `read` with the elements of several tensors.
 ///
 /// # Errors
 /// As [`with_slice`].
 pub fn with_slices<F: WithDType, R>(
     tensors: &[&Tensor],
-    use_them: impl FnOnce(&[&[F]]) -> candle_core::Result<R>,
+    read: impl FnOnce(&[&[F]]) -> candle_core::Result<R>,
 ) -> candle_core::Result<R> {
     let guards: Vec<_> = tensors.iter().map(|tensor| tensor.storage_and_layout()).collect();
     let slices = guards.iter().map(|(storage, layout)| match &**storage {
         Storage::Cpu(storage) => slice(storage, layout),
         _ => candle_core::bail!("model: expected tensors on the CPU"),
     });
-    use_them(&slices.collect::<candle_core::Result<Vec<_>>>()?)
+    read(&slices.collect::<candle_core::Result<Vec<_>>>()?)
 }
 
-/// A CPU tensor that takes over `values`.
+/// Creates a CPU tensor from values.
 ///
 /// # Errors
 /// Candle's own errors.
@@ -59,7 +59,7 @@ pub fn from_vec<F: WithDType>(values: Vec<F>, shape: impl Into<Shape>) -> candle
     Tensor::from_vec(values, shape.into(), &Device::Cpu)
 }
 
-/// Lengths or counts as a tensor of `i64`.
+/// Creates a tensor of `i64` from lengths or counts.
 ///
 /// # Errors
 /// Candle's own errors.

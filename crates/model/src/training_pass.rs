@@ -1,4 +1,4 @@
-//! A forward pass of training: dropout masks, and hooks for gradients.
+//! A forward pass in training: dropout masks, and hooks for gradients.
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 use kernels::{Real, items_mut, par_for};
 use rand::Rng;
@@ -10,10 +10,11 @@ use crate::tensors;
 use crate::tensors::with_slice;
 use crate::{Error, Result};
 
-/// The state of a forward pass that trains: its dropout masks, and hooks for gradients.
+/// The state of a forward pass in training: its dropout masks, and hooks for gradients.
 ///
-/// Each use of dropout takes, for each utterance, the next stream of `(seed, epoch, utterance)`. What is dropped of an utterance
-/// depends neither on its place in the batch nor on the other utterances.
+/// Each use of dropout takes, for each utterance, the next stream of `(seed, epoch, utterance)`.
+/// The mask of an utterance depends neither on its position in the batch nor on the other
+/// utterances.
 #[derive(Debug, Clone)]
 pub struct TrainingPass {
     seed: u64,
@@ -24,29 +25,29 @@ pub struct TrainingPass {
 }
 
 impl TrainingPass {
-    /// A pass over a batch of these utterances, by their numbers in the training set, in one epoch.
+    /// Creates a pass over utterances, by index in the training set.
     pub fn new(seed: u64, epoch: u64, utterances: &[u64]) -> Self {
         TrainingPass { seed, epoch, utterances: utterances.to_vec(), used: 0, hooks: None }
     }
 
-    /// The same with hooks to which its backward pass sends gradients as soon as they are final.
+    /// Sets hooks, to which the backward pass sends final gradients.
     #[must_use]
     pub fn with_gradient_hooks(mut self, hooks: Option<GradientHooks>) -> Self {
         self.hooks = hooks;
         self
     }
 
-    /// The hooks of the pass, for operations whose backward sends gradients.
+    /// Returns the hooks, for operations that send gradients in their backward pass.
     pub fn gradient_hooks(&self) -> Option<&GradientHooks> {
         self.hooks.as_ref()
     }
 
-    /// The numbers of the utterances.
+    /// Returns the indices of the utterances.
     pub fn utterances(&self) -> &[u64] {
         &self.utterances
     }
 
-    /// A seed for masks that are made elsewhere, with names of the utterances in them.
+    /// Returns a seed for masks that another crate computes by utterance.
     pub fn seed(&mut self) -> u64 {
         self.used += 1;
         stream(self.seed, Purpose::Joint, self.epoch, self.used).next_u64()
@@ -60,16 +61,21 @@ impl TrainingPass {
     /// `x [B, ...]`
     ///
     /// # Errors
-    /// [`Error::Shape`] if B is not the number of the utterances; candle's own errors, for instance for a tensor that is not f32.
+    /// [`Error::Shape`] if B is not the number of the utterances; candle's own errors, for instance
+    /// for a tensor that is not f32.
     pub fn apply(&mut self, x: &Tensor, rate: f32) -> Result<Tensor> {
         let (expected, found) = (self.utterances.len(), x.dims().first().copied().unwrap_or(0));
         if found != expected {
-            return Err(Error::shape("x", format!("{expected} utterances in front"), found.to_string()));
+            return Err(Error::shape(
+                "x",
+                format!("a first axis of {expected} utterances"),
+                found.to_string(),
+            ));
         }
         self.apply_to(x, &vec![x.elem_count() / expected.max(1); expected], rate)
     }
 
-    /// The same to ragged rows `[Σ T_b, W]`.
+    /// Applies dropout to ragged rows `[Σ T_b, W]`.
     pub(crate) fn apply_ragged(&mut self, x: &Tensor, ragged: &Ragged, rate: f32) -> Result<Tensor> {
         let width = x.elem_count() / ragged.rows().max(1);
         self.apply_to(x, &ragged.lengths().iter().map(|rows| rows * width).collect::<Vec<_>>(), rate)
@@ -82,8 +88,9 @@ impl TrainingPass {
         }
     }
 
-    /// The mask of so many values of each utterance, one after another, for operations that have one inside; none where nothing is
-    /// dropped.
+    /// Returns a mask with `values[b]` values for utterance b; none if nothing is dropped.
+    ///
+    /// It is for operations that apply dropout themselves.
     pub(crate) fn mask(&mut self, values: &[usize], rate: f32) -> Option<DropoutMask> {
         let threshold = (rate * 256.0).round().min(256.0) as u16;
         if threshold == 0 {
@@ -92,19 +99,21 @@ impl TrainingPass {
         debug_assert_eq!(values.len(), self.utterances.len());
         let mut bytes = vec![0; values.iter().sum()];
         let mut rest = &mut bytes[..];
-        let mut each: Vec<(u64, &mut [u8])> = (self.utterances.iter().zip(values))
-            .map(|(&utterance, &count)| (utterance, rest.split_off_mut(..count).expect("their sum")))
+        let mut parts: Vec<(u64, &mut [u8])> = (self.utterances.iter().zip(values))
+            .map(|(&utterance, &count)| {
+                (utterance, rest.split_off_mut(..count).expect("values of all utterances"))
+            })
             .collect();
-        par_for(items_mut(&mut each), |_, (utterance, bytes)| {
-            let place = (*utterance << 16) | self.used;
-            stream(self.seed, Purpose::Dropout, self.epoch, place).fill_bytes(bytes);
+        par_for(items_mut(&mut parts), |_, (utterance, bytes)| {
+            let counter = (*utterance << 16) | self.used;
+            stream(self.seed, Purpose::Dropout, self.epoch, counter).fill_bytes(bytes);
         });
         self.used += 1;
         Some(DropoutMask { bytes, threshold, scale: 256.0 / f32::from((256 - threshold).max(1)) })
     }
 }
 
-/// Which elements survive: those whose byte is at least the threshold.
+/// A dropout mask, which keeps bytes of at least the threshold.
 pub(crate) struct DropoutMask {
     bytes: Vec<u8>,
     threshold: u16,
@@ -118,7 +127,7 @@ impl DropoutMask {
         out
     }
 
-    /// Multiplies elements, of which the first has the number `first`, by 0 or the scale.
+    /// Multiplies elements from index `first` on by 0 or the scale.
     pub fn multiply<F: Real>(&self, first: usize, values: &mut [F]) {
         let scale = F::from_f64(f64::from(self.scale));
         for (x, &byte) in values.iter_mut().zip(&self.bytes[first..]) {
@@ -149,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_gradient_is_the_mask_and_a_name_gives_the_same_mask_again() {
+    fn the_gradient_is_the_mask_and_masks_are_reproducible() {
         let x = Var::ones((1, 10_000), DType::F32, &Device::Cpu).unwrap();
         let mask = |utterance| {
             let out = TrainingPass::new(7, 1, &[utterance]).apply(&x, 0.25).unwrap();
@@ -166,19 +175,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_of_an_utterance_does_not_depend_on_its_batch() {
-        let ones = |rows| Tensor::ones((rows, 50, 4), DType::F32, &Device::Cpu).unwrap();
-        let of = |utterances: &[u64]| {
+    fn the_mask_of_an_utterance_does_not_depend_on_its_batch() {
+        let tensor = |rows| Tensor::ones((rows, 50, 4), DType::F32, &Device::Cpu).unwrap();
+        let masks = |utterances: &[u64]| {
             let mut pass = TrainingPass::new(7, 1, utterances);
             let [first, second] = [0.5, 0.25]
-                .map(|rate| pass.apply(&ones(utterances.len()), rate).unwrap().to_vec3::<f32>().unwrap());
+                .map(|rate| pass.apply(&tensor(utterances.len()), rate).unwrap().to_vec3::<f32>().unwrap());
             (first, second, pass.seed())
         };
-        let (all, again, seed) = of(&[3, 9, 4]);
-        let (one, two, same) = of(&[9]);
-        assert!(one[0] == all[1] && two[0] == again[1] && seed == same);
+        let (all, all_second, seed) = masks(&[3, 9, 4]);
+        let (single, single_second, same) = masks(&[9]);
+        assert!(single[0] == all[1] && single_second[0] == all_second[1] && seed == same);
         assert!(all[0] != all[1] && all[0] != all[2]);
-        // Padding is behind: shorter rows lose what the first of longer ones do.
+        // Shorter rows have the beginning of the mask of longer rows, as padding is at the end.
         let short = Tensor::ones((1, 20, 4), DType::F32, &Device::Cpu).unwrap();
         let short = TrainingPass::new(7, 1, &[9]).apply(&short, 0.5).unwrap().to_vec3::<f32>().unwrap();
         assert_eq!(short[0], all[1][..20]);
@@ -186,12 +195,12 @@ mod tests {
         let rows = Tensor::ones((70, 4), DType::F32, &Device::Cpu).unwrap();
         let rows = TrainingPass::new(7, 1, &[9, 2, 4]).apply_ragged(&rows, &ragged, 0.5).unwrap();
         assert_eq!(rows.to_vec2::<f32>().unwrap(), [&all[1][..20], &all[2]].concat());
-        let error = TrainingPass::new(7, 1, &[1, 2]).apply(&ones(3), 0.5).unwrap_err().to_string();
-        assert!(error.contains("2 utterances in front") && error.contains('3'), "{error}");
+        let error = TrainingPass::new(7, 1, &[1, 2]).apply(&tensor(3), 0.5).unwrap_err().to_string();
+        assert!(error.contains("a first axis of 2 utterances") && error.contains('3'), "{error}");
     }
 
     #[test]
-    fn seeds_are_those_of_their_place() {
+    fn seeds_depend_on_the_number_of_earlier_uses() {
         let mut pass = TrainingPass::new(7, 1, &[3]);
         let [a, b] = [pass.seed(), pass.seed()];
         let mut pass = TrainingPass::new(7, 1, &[3]);
@@ -200,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_zero_leaves_the_tensor_alone() {
+    fn a_rate_of_0_does_not_change_the_tensor() {
         let x = Tensor::arange(0f32, 5.0, &Device::Cpu).unwrap();
         let out = TrainingPass::new(1, 1, &[0, 1, 2, 3, 4]).apply(&x, 0.0).unwrap();
         assert_eq!(out.to_vec1::<f32>().unwrap(), x.to_vec1::<f32>().unwrap());

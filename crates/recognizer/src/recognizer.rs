@@ -19,7 +19,7 @@ use crate::transcription::{Transcription, Writer};
 use crate::unfused::UnfusedSearch;
 use crate::{Error, Result};
 use model::Model;
-use model::checkpoint::{Checkpoint, RECIPE_PLACE, UNSUMMED};
+use model::checkpoint::{Checkpoint, NO_CHECKSUMS, RECIPE_LOCATION};
 use model::config::table::syntax_error;
 
 /// Utterances that are aligned before the next ones are read: enough for a choice of batches of similar length.
@@ -91,8 +91,8 @@ impl Recognizer {
         model.parameters().set(checkpoint.average.as_ref().unwrap_or(&checkpoint.weights))?;
         let mut recognizer = Self::new(model, tokenizer, batch)?;
         recognizer.ignores_special = tokens.ignore_special;
-        recognizer.warning =
-            (!checkpoint.summed).then(|| format!("{}: an older file: {}", path.display(), UNSUMMED));
+        recognizer.warning = (!checkpoint.has_checksums)
+            .then(|| format!("{}: an older file: {}", path.display(), NO_CHECKSUMS));
         Ok(recognizer)
     }
 
@@ -382,7 +382,7 @@ struct TokenSettings {
 
 impl RecipeSettings {
     fn from_recipe(text: &str, path: &Path) -> Result<Self> {
-        let place = Path::new(RECIPE_PLACE);
+        let place = Path::new(RECIPE_LOCATION);
         toml::from_str(text).map_err(|error| {
             let source = Box::new(syntax_error(place, text, &error));
             model::Error::Inside { path: path.to_owned(), source }.into()

@@ -191,7 +191,7 @@ impl Searcher {
         let mut unfused = unfused.as_mut().filter(|_| evidence);
         Ok(match kind {
             SearchKind::Greedy(search) => {
-                let frames = model.frames_of(encoded)?;
+                let frames = model.project_frames(encoded)?;
                 of_rows(&frames, &lengths, |rows, _| {
                     with_evidence(
                         search.decode(rows)?.iter().map(SearchResult::from).collect(),
@@ -207,7 +207,7 @@ impl Searcher {
                     })?,
                     None => vec![Vec::new(); lengths.len()],
                 };
-                let frames = model.frames_of(encoded)?;
+                let frames = model.project_frames(encoded)?;
                 of_rows(&frames, &lengths, |rows, _| {
                     let found = search.decode_with(rows, lists)?;
                     let found = found.iter().map(|found| SearchResult::of(found.clone(), *nbest)).collect();
@@ -285,7 +285,7 @@ fn of_rows<T>(
 
 /// Log-probabilities of the head of the auxiliary CTC loss.
 fn ctc_head(model: &Model, encoded: &Tensor) -> Result<Tensor> {
-    model.ctc_of(encoded)?.ok_or_else(no_ctc_head)
+    model.ctc_logits(encoded)?.ok_or_else(no_ctc_head)
 }
 
 /// What that head says of utterances, for a search by another network.

@@ -24,7 +24,7 @@ embedding = 8
 context = 1
 [joint]
 width = 16
-[optimiser]
+[optimizer]
 learning_rate = 1e-2
 [batch]
 max_frames = 200

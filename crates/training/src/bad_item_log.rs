@@ -1,124 +1,129 @@
-//! Bad items of a run: which are known, what is warned about, and when there are too many.
+//! The bad items of a run: their list, the warnings about them, and their limit.
 use std::collections::{BTreeMap, HashSet};
 
 use crate::Result;
 use recognizer::bad_items::{BadItems, NAMED};
 
-/// Name of the training set in lists and messages.
+/// Name of the training set in files and messages.
 pub(crate) const TRAIN: &str = "data.train";
 
-/// The bad items of a run, by set. Every process of a run has the same.
+/// The bad items of a run, by set, equal in all processes.
 #[derive(Debug, Default)]
 pub(crate) struct BadItemLog {
-    /// All that are known, those of earlier processes of the run included.
+    /// All of them, including those of earlier processes of the run.
     sets: BTreeMap<String, BadItems>,
-    /// Those of the training set that this process has met: a file that is there again does not count.
-    met: BadItems,
-    /// Ids of these, left out or of another length.
-    seen: [HashSet<String>; 2],
-    /// Ids of all in `sets`, of the training set.
-    listed: [HashSet<String>; 2],
-    /// Items in `met` when they were last counted in a warning.
-    counted: usize,
-    /// Items of the training set, and the share that may be left out.
-    of: usize,
+    /// Those of the training set in this process; files that were restored since are not among
+    /// them.
+    current: BadItems,
+    /// Ids of `current`: omitted, and of another length.
+    current_ids: [HashSet<String>; 2],
+    /// Ids of the training set in `sets`: omitted, and of another length.
+    listed_ids: [HashSet<String>; 2],
+    /// Number of items in the latest warning that counts them.
+    last_count: usize,
+    /// Number of items of the training set.
+    utterances: usize,
+    /// Largest fraction of them that may be omitted.
     max_bad: f64,
 }
 
 impl BadItemLog {
-    /// A log of a run whose sets have these bad items, which were warned about.
-    pub fn new(sets: BTreeMap<String, BadItems>, of: usize, max_bad: f64) -> Self {
+    /// Creates the log of a run with bad items already reported.
+    pub fn new(sets: BTreeMap<String, BadItems>, utterances: usize, max_bad: f64) -> Self {
         let sets = sets.into_iter().filter(|(_, items)| !items.is_empty()).collect();
-        let mut log = BadItemLog { sets, of, max_bad, ..BadItemLog::default() };
-        log.met = log.sets.get(TRAIN).cloned().unwrap_or_default();
-        log.seen = ids(&log.met);
-        log.listed = log.seen.clone();
+        let mut log = BadItemLog { sets, utterances, max_bad, ..BadItemLog::default() };
+        log.current = log.sets.get(TRAIN).cloned().unwrap_or_default();
+        log.current_ids = ids(&log.current);
+        log.listed_ids = log.current_ids.clone();
         log
     }
 
-    /// Adds what an earlier process of the run has met, for the list only.
+    /// Adds the items of an earlier process to the list only.
     pub fn resume(&mut self, earlier: BTreeMap<String, BadItems>) {
         if let Some(train) = earlier.into_iter().find_map(|(set, items)| (set == TRAIN).then_some(items)) {
             self.list(&train);
         }
     }
 
-    fn list(&mut self, found: &BadItems) {
-        if found.is_empty() {
+    fn list(&mut self, items: &BadItems) {
+        if items.is_empty() {
             return;
         }
-        let [left_out, other_length] = &mut self.listed;
+        let [left_out, other_length] = &mut self.listed_ids;
         let set = self.sets.entry(TRAIN.to_owned()).or_default();
-        let new = found.left_out.iter().filter(|one| left_out.insert(one.id.clone()));
+        let new = items.left_out.iter().filter(|item| left_out.insert(item.id.clone()));
         set.left_out.extend(new.cloned());
-        let new = found.other_length.iter().filter(|one| other_length.insert(one.id.clone()));
+        let new = items.other_length.iter().filter(|item| other_length.insert(item.id.clone()));
         set.other_length.extend(new.cloned());
     }
 
-    /// Takes in what a step has met; returns the warnings about what is new.
-    pub fn record(&mut self, found: BadItems) -> Vec<String> {
-        let [left_out, other_length] = &mut self.seen;
+    /// Adds the items of a step; returns warnings about the new ones.
+    pub fn record(&mut self, items: BadItems) -> Vec<String> {
+        let [left_out, other_length] = &mut self.current_ids;
         let new = BadItems {
-            left_out: found.left_out.into_iter().filter(|one| left_out.insert(one.id.clone())).collect(),
-            other_length: found
+            left_out: items.left_out.into_iter().filter(|item| left_out.insert(item.id.clone())).collect(),
+            other_length: items
                 .other_length
                 .into_iter()
-                .filter(|one| other_length.insert(one.id.clone()))
+                .filter(|item| other_length.insert(item.id.clone()))
                 .collect(),
         };
         let mut warnings = Vec::new();
-        for (at, one) in (self.met.left_out.len()..).zip(&new.left_out).take_while(|(at, _)| *at <= NAMED) {
-            warnings.push(match at < NAMED {
-                true => format!("{TRAIN}: {}: {}; left out", one.id, one.reason),
+        let omitted = (self.current.left_out.len()..).zip(&new.left_out);
+        for (position, item) in omitted.take_while(|(position, _)| *position <= NAMED) {
+            warnings.push(match position < NAMED {
+                true => format!("{TRAIN}: {}: {}; left out", item.id, item.reason),
                 false => format!("{TRAIN}: more utterances cannot be used; left out"),
             });
         }
-        let lengths = (self.met.other_length.len()..).zip(&new.other_length);
-        for (at, one) in lengths.take_while(|(at, _)| *at <= NAMED) {
-            let (found, expected) = (one.found_seconds, one.expected_seconds);
-            warnings.push(match at < NAMED {
+        let lengths = (self.current.other_length.len()..).zip(&new.other_length);
+        for (position, item) in lengths.take_while(|(position, _)| *position <= NAMED) {
+            let (found, expected) = (item.found_seconds, item.expected_seconds);
+            warnings.push(match position < NAMED {
                 true => format!(
-                    "{TRAIN}: {}: {found:.2} s instead of {expected:.2} s, as the manifest says; used as it is",
-                    one.id
+                    "{TRAIN}: {}: the recording has {found:.2} s, and its manifest {expected:.2} s; used as it is",
+                    item.id
                 ),
-                false => format!("{TRAIN}: more recordings are not as long as the manifest says; used as they are"),
+                false => format!("{TRAIN}: more recordings have another length than in the manifest; used as they are"),
             });
         }
         self.list(&new);
-        self.met.extend(new);
+        self.current.extend(new);
         warnings
     }
 
-    /// Counts the items of which not all were warned about by name; none if the count was reported before.
+    /// Returns a warning with the number of items, if it has changed.
+    ///
+    /// None while all items were named in warnings.
     pub fn count(&mut self) -> Option<String> {
-        let BadItems { left_out, other_length } = &self.met;
+        let BadItems { left_out, other_length } = &self.current;
         let all = left_out.len().max(other_length.len());
-        if all <= NAMED || all == self.counted {
+        if all <= NAMED || all == self.last_count {
             return None;
         }
-        self.counted = all;
+        self.last_count = all;
         Some(format!(
-            "{TRAIN}: {} utterances so far cannot be used and are left out, {} recordings are not as long as the manifest says; \
-             bad_items.json in the run folder has all of them",
+            "{TRAIN}: {} utterances so far cannot be used and are left out, {} recordings have another length than in the \
+             manifest; bad_items.json in the run folder lists all of them",
             left_out.len(),
             other_length.len()
         ))
     }
 
-    /// Checks that no more items are left out than are allowed.
+    /// Checks that the number of omitted items is within the limit.
     ///
     /// # Errors
     /// [`recognizer::Error::TooManyBad`].
     pub fn check(&self) -> Result<()> {
-        Ok(self.met.check(TRAIN, self.of, self.max_bad)?)
+        Ok(self.current.check(TRAIN, self.utterances, self.max_bad)?)
     }
 
-    /// All bad items by set; none if there is none.
+    /// Returns all bad items by set; none if there are none.
     pub fn sets(&self) -> Option<&BTreeMap<String, BadItems>> {
         Some(&self.sets).filter(|sets| !sets.is_empty())
     }
 
-    /// Those of the training set.
+    /// Returns the bad items of the training set.
     pub fn train(&self) -> BadItems {
         self.sets.get(TRAIN).cloned().unwrap_or_default()
     }
@@ -126,8 +131,8 @@ impl BadItemLog {
 
 fn ids(items: &BadItems) -> [HashSet<String>; 2] {
     [
-        items.left_out.iter().map(|one| one.id.clone()).collect(),
-        items.other_length.iter().map(|one| one.id.clone()).collect(),
+        items.left_out.iter().map(|item| item.id.clone()).collect(),
+        items.other_length.iter().map(|item| item.id.clone()).collect(),
     ]
 }
 
@@ -143,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn items_are_warned_about_once_and_the_lines_have_an_end() {
+    fn items_are_warned_about_once_and_the_number_of_lines_is_limited() {
         let mut log = BadItemLog::new(BTreeMap::from([(TRAIN.to_owned(), items(0..2))]), 1000, 0.01);
         assert!(log.record(items(0..2)).is_empty() && log.check().is_ok());
         assert_eq!(log.record(items(1..4)).len(), 4);

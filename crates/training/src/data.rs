@@ -1,7 +1,7 @@
-//! What a run learns from and is judged by.
+//! Training data: utterances in memory or on disk, and padded batches.
 mod batch;
+mod feature_cache;
 mod joined;
-mod plane_cache;
 mod prefetch;
 mod source;
 mod streamed;
@@ -12,52 +12,54 @@ use std::path::PathBuf;
 use speech::{Corpus, Utterance};
 
 pub use batch::Batch;
-pub(crate) use joined::joined;
+pub(crate) use joined::joined_utterances;
 pub(crate) use prefetch::{PREFETCHED_BATCHES, Prefetcher};
-pub(crate) use source::each;
+pub(crate) use source::iter_utterances;
 pub use source::{BatchSource, UtteranceSource};
-pub use streamed::Streamed;
+pub use streamed::StreamedSet;
 pub(crate) use streamed::{all_too_long, index_folder};
-pub use training_set::{Largest, TrainingSet, UtteranceStore};
+pub use training_set::{LargestUtterance, TrainingSet, UtteranceStore};
 
 use crate::Result;
 use recognizer::bad_items::{BadItems, LeftOut, LengthMismatch};
 
-/// The utterances of some manifests or tar shards, and what of these is not used.
+/// The utterances of manifests or tar shards, and what they omit.
 #[derive(Debug, Default)]
-pub struct Listed {
+pub struct UtteranceList {
     /// The utterances.
     pub utterances: Vec<Utterance>,
-    /// Samples of shards that cannot be used, which are not among the utterances, and those of another length.
+    /// Unusable samples of shards, and recordings of another length.
+    ///
+    /// `utterances` does not contain the samples.
     pub bad: BadItems,
-    /// Members of shards and lines of manifests that are not used, a line a source.
+    /// One warning for each source that is not used completely.
     pub warnings: Vec<String>,
 }
 
-/// Reads all utterances of some manifests or tar shards.
+/// Reads all utterances of manifests or tar shards.
 ///
 /// # Errors
-/// Those of [`Corpus::open`], and [`recognizer::Error::Empty`] if there is none at all.
-pub fn read_manifests(what: &str, paths: &[PathBuf]) -> Result<Listed> {
+/// Those of [`Corpus::open`]; [`recognizer::Error::Empty`] if there is no utterance.
+pub fn read_manifests(set: &str, paths: &[PathBuf]) -> Result<UtteranceList> {
     let corpus = Corpus::open(paths, None)?;
     let utterances = corpus.utterances().collect::<speech::Result<Vec<_>>>()?;
     if utterances.is_empty() {
-        return Err(recognizer::Error::Empty { what: what.to_owned() }.into());
+        return Err(recognizer::Error::Empty { what: set.to_owned() }.into());
     }
-    Ok(Listed { utterances, bad: bad_samples(&corpus), warnings: corpus.warnings().to_vec() })
+    Ok(UtteranceList { utterances, bad: bad_samples(&corpus), warnings: corpus.warnings().to_vec() })
 }
 
-/// The bad items of a corpus that are known from its shards.
+/// Returns the bad items that are known from a corpus's shards.
 pub(crate) fn bad_samples(corpus: &Corpus) -> BadItems {
-    let left_out = |one: &speech::corpus::BadSample| LeftOut {
-        id: one.key.clone(),
-        reason: one.reason.clone(),
+    let left_out = |sample: &speech::corpus::BadSample| LeftOut {
+        id: sample.key.clone(),
+        reason: sample.reason.clone(),
         other_rate: false,
     };
-    let other_length = |one: &speech::corpus::OtherLength| LengthMismatch {
-        id: one.id.clone(),
-        expected_seconds: one.expected_seconds,
-        found_seconds: one.found_seconds,
+    let other_length = |recording: &speech::corpus::OtherLength| LengthMismatch {
+        id: recording.id.clone(),
+        expected_seconds: recording.expected_seconds,
+        found_seconds: recording.found_seconds,
     };
     BadItems {
         left_out: corpus.bad_samples().iter().map(left_out).collect(),

@@ -1,4 +1,4 @@
-//! What in the data of a run is no error, but hardly meant, or worth a word.
+//! Warnings about data that is valid but probably not intended.
 use std::collections::HashSet;
 
 use crate::Result;
@@ -8,65 +8,69 @@ use speech::batching::no_longer_than;
 use speech::{Conversion, FeatureConfig, FrontEnd, Normalise};
 use speech::{Tokenizer, Utterance};
 
-/// Utterances that are there more than once: they count that often.
-pub fn repeated(set: &str, utterances: &[Utterance]) -> Option<String> {
+/// Returns a warning about utterances that a set contains more than once.
+pub fn duplicates(set: &str, utterances: &[Utterance]) -> Option<String> {
     let mut seen = HashSet::new();
     let again: Vec<&Utterance> =
-        utterances.iter().filter(|of| !seen.insert((&of.id, &of.text, format!("{:?}", of.pieces)))).collect();
+        utterances.iter().filter(|u| !seen.insert((&u.id, &u.text, format!("{:?}", u.pieces)))).collect();
     let first = again.first()?;
     Some(format!(
-        "{set}: {} of {} utterances are there already, the first of them {}",
+        "{set}: {} of {} utterances are repetitions of others, the first of them {}",
         again.len(),
         utterances.len(),
         Excerpt(&first.id)
     ))
 }
 
-/// Utterances without those that are longer than a recipe allows, and a word about these.
-pub fn short_enough(
+/// Removes utterances longer than `max` seconds; returns a note about them.
+pub fn remove_long(
     set: &str,
     utterances: Vec<Utterance>,
     max: Option<f64>,
 ) -> (Vec<Utterance>, Option<String>) {
     let Some(max) = max else { return (utterances, None) };
     let seconds: Vec<f64> = utterances.iter().map(|utterance| utterance.seconds).collect();
-    let found = no_longer_than(&seconds, max);
+    let selection = no_longer_than(&seconds, max);
     let note = format!(
         "{set}: {} of {} utterances, {:.2} of {:.2} hours, are longer than batch.max_seconds = {max} and left out",
-        found.left_out,
+        selection.left_out,
         seconds.len(),
-        found.seconds_left_out / 3600.0,
+        selection.seconds_left_out / 3600.0,
         seconds.iter().sum::<f64>() / 3600.0,
     );
-    let mut kept = found.kept.into_iter().peekable();
+    let mut kept = selection.kept.into_iter().peekable();
     let all = utterances.into_iter().enumerate();
-    (all.filter(|(at, _)| kept.next_if_eq(at).is_some()).map(|(_, one)| one).collect(), Some(note))
+    (
+        all.filter(|(at, _)| kept.next_if_eq(at).is_some()).map(|(_, utterance)| utterance).collect(),
+        Some(note),
+    )
 }
 
-/// Texts in which there is no word that the model can write.
-pub fn unknown(set: &str, utterances: &[Utterance], tokenizer: &Tokenizer) -> Option<String> {
-    let unknown = |of: &&Utterance| {
-        let mut words = of.text.split_whitespace().peekable();
+/// Returns a warning about texts without a word of these tokens.
+pub fn unknown_words(set: &str, utterances: &[Utterance], tokenizer: &Tokenizer) -> Option<String> {
+    let is_unknown = |utterance: &&Utterance| {
+        let mut words = utterance.text.split_whitespace().peekable();
         words.peek().is_some() && words.all(|word| tokenizer.encode(word).is_err())
     };
-    let unknown: Vec<&Utterance> = utterances.iter().filter(unknown).collect();
+    let unknown: Vec<&Utterance> = utterances.iter().filter(is_unknown).collect();
     let first = unknown.first()?;
     Some(format!(
-        "{set}: {} texts hold only words that the tokens cannot write, the first of them {}",
+        "{set}: {} texts contain only words that the tokens cannot spell, the first of them {}",
         unknown.len(),
         Excerpt(&first.id)
     ))
 }
 
-/// Utterances that are examined.
-const UTTERANCES: usize = 20;
-/// Largest share of values at the floor without a warning.
-const MAX_SHARE: f64 = 0.5;
+/// Number of utterances that are examined.
+const EXAMINED_UTTERANCES: usize = 20;
+/// Largest fraction of values at the floor without a warning.
+const MAX_FLOOR_FRACTION: f64 = 0.5;
 
-/// Returns a warning if most values of a training set are at the floor of `floor_db` below a full sine.
+/// Returns a warning if most values of a set are floored.
 ///
-/// A value is at the floor if its power is at most that of the floor. Twenty utterances that are evenly spread over the list
-/// are examined; recordings that cannot be read are passed over. Only where whole utterances are not normalized.
+/// The floor is `floor_db` below a full-scale sine; a value is at the floor if its power is at most
+/// that. Twenty utterances, evenly spread over the list, are examined; recordings that cannot be
+/// read are skipped. None if whole utterances are normalized.
 pub(crate) fn floor_warning(
     set: &str,
     list: &dyn UtteranceSource,
@@ -81,20 +85,20 @@ pub(crate) fn floor_warning(
     // ln(p / full + floor) with p / full = floor.
     let limit = std::f64::consts::LN_2 - f64::from(config.floor_db) * std::f64::consts::LN_10 / 10.0;
     let (mut at_floor, mut all) = (0, 0);
-    let count = list.count().min(UTTERANCES);
+    let count = list.count().min(EXAMINED_UTTERANCES);
     for index in 0..count {
-        let Ok(one) = list.get(index * list.count() / count) else { continue };
-        let Ok((audio, _)) = one.audio_as(config.sample_rate, &conversion) else { continue };
+        let Ok(utterance) = list.get(index * list.count() / count) else { continue };
+        let Ok((audio, _)) = utterance.audio_as(config.sample_rate, &conversion) else { continue };
         let Ok(stages) = front_end.stages(&audio) else { continue };
         at_floor += stages.log.iter().filter(|&&value| value <= limit).count();
         all += stages.log.len();
     }
-    let share = at_floor as f64 / (all as f64).max(1.0);
-    Ok((share > MAX_SHARE).then(|| {
+    let fraction = at_floor as f64 / (all as f64).max(1.0);
+    Ok((fraction > MAX_FLOOR_FRACTION).then(|| {
         format!(
             "{set}: {:.0} % of the features of {count} utterances are at the floor, {} dB below a full sine; features.floor_db = 100 \
              suits normalise = \"running\" and \"none\"",
-            100.0 * share,
+            100.0 * fraction,
             config.floor_db
         )
     }))

@@ -1,4 +1,4 @@
-//! An exponential moving average of the weights, which evaluation uses instead of the last step's.
+//! Exponential moving average of the weights, for evaluation.
 use std::collections::BTreeMap;
 
 use kernels::{Real, par_for, parts, parts_mut};
@@ -7,11 +7,13 @@ use crate::{Error, Result};
 use model::Parameters;
 use model::tensors::with_slice;
 
-/// Elements that a task takes.
+/// Elements of one task.
 const BLOCK: usize = 1 << 15;
 
-/// `a ← d a + (1 - d) w` after every step, in `f32`. With a warm-up, `d = min(decay, (1 + step) / (10 + step))`, so that the start is
-/// forgotten; without, `d = decay`, as MLPerf's RNN-T has it.
+/// The moving average `a ← d a + (1 - d) w`, updated after every step in `f32`.
+///
+/// With a warm-up, `d = min(decay, (1 + step) / (10 + step))`, so that the initial weights are
+/// forgotten; without, `d = decay`, as in MLPerf's RNN-T.
 #[derive(Debug, Clone)]
 pub struct Ema {
     decay: f64,
@@ -28,19 +30,20 @@ impl Ema {
         Ok(Ema { decay, warmup, values: parameters.values()? })
     }
 
-    /// Takes in the weights after step `step`, from 0.
+    /// Adds the weights after step `step`, counted from 0.
     ///
     /// # Errors
-    /// [`Error::Shape`](model::Error::Shape) for a parameter that was not there at the start; candle's own errors.
+    /// [`Error::Shape`](model::Error::Shape) for a parameter that the average does not contain;
+    /// candle's own errors.
     pub fn update(&mut self, step: u64, parameters: &Parameters) -> Result<()> {
-        let least = (1.0 + step as f64) / (10.0 + step as f64);
-        let decay = if self.warmup { self.decay.min(least) } else { self.decay };
+        let limit = (1.0 + step as f64) / (10.0 + step as f64);
+        let decay = if self.warmup { self.decay.min(limit) } else { self.decay };
         for (name, variable) in parameters.iter() {
             let Some(average) = self.values.get_mut(name) else {
-                return Err(Error::shape(name, "a parameter known to the average", "a new one"));
+                return Err(Error::shape(name, "a parameter of the average", "a new one"));
             };
             with_slice(variable, |weights: &[f32]| {
-                average_in(average, weights, decay);
+                update_average(average, weights, decay);
                 Ok(())
             })?;
         }
@@ -48,19 +51,19 @@ impl Ema {
     }
 }
 
-/// `a ← a + (1 - decay) (w - a)`, element by element, in parallel.
+/// Updates an average, `a ← a + (1 - decay) (w - a)`, element by element, in parallel.
 ///
 /// Cost: 12 bytes a weight in `f32`.
 ///
 /// ```
 /// let mut a = [1.0f64, 0.0];
-/// training::ema::average_in(&mut a, &[3.0, 1.0], 0.75);
+/// training::ema::update_average(&mut a, &[3.0, 1.0], 0.75);
 /// assert_eq!(a, [1.5, 0.25]);
 /// ```
-pub fn average_in<F: Real>(average: &mut [F], weights: &[F], decay: f64) {
-    let share = F::from_f64(1.0 - decay);
+pub fn update_average<F: Real>(average: &mut [F], weights: &[F], decay: f64) {
+    let rate = F::from_f64(1.0 - decay);
     par_for((parts_mut(average, BLOCK), parts(weights, BLOCK)), |_, (average, weights)| {
-        average.iter_mut().zip(weights).for_each(|(a, &w)| *a += share * (w - *a));
+        average.iter_mut().zip(weights).for_each(|(a, &w)| *a += rate * (w - *a));
     });
 }
 
@@ -71,7 +74,7 @@ mod tests {
 
     use super::*;
 
-    fn follows(warmup: bool, steps: &[(u64, f32)]) {
+    fn expect_updates(warmup: bool, steps: &[(u64, f32)]) {
         let (parameters, ()) = Parameters::build(0, |vb| Ok(vb.get(1, "w").map(drop)?)).unwrap();
         let w = parameters.get("w").unwrap();
         let mut ema = Ema::new(0.5, warmup, &parameters).unwrap();
@@ -86,19 +89,20 @@ mod tests {
     }
 
     #[test]
-    fn the_average_follows_the_weights_by_hand() {
-        // The warm-up's decays are 1/10, 2/11, ... until (1 + step) / (10 + step) passes 0.5 at step 8.
-        follows(true, &[(0, 0.1), (1, 2.0 / 11.0), (7, 8.0 / 17.0), (8, 0.5), (1000, 0.5)]);
-        follows(false, &[(0, 0.5), (1, 0.5), (7, 0.5), (1000, 0.5)]);
+    fn updates_have_the_values_computed_by_hand() {
+        // The warm-up's decays are 1/10, 2/11, ... until (1 + step) / (10 + step) passes 0.5 at
+        // step 8.
+        expect_updates(true, &[(0, 0.1), (1, 2.0 / 11.0), (7, 8.0 / 17.0), (8, 0.5), (1000, 0.5)]);
+        expect_updates(false, &[(0, 0.5), (1, 0.5), (7, 0.5), (1000, 0.5)]);
     }
 
     #[test]
-    fn weights_that_do_not_change_are_their_own_average_in_every_block() {
+    fn constant_weights_are_their_own_average_in_every_block() {
         let weights: Vec<f32> = (0..3 * BLOCK + 7).map(|at| (at as f32).sin()).collect();
         let mut average = weights.clone();
-        average_in(&mut average, &weights, 0.9);
+        update_average(&mut average, &weights, 0.9);
         assert_eq!(average, weights);
-        average_in(&mut average, &vec![0.0; weights.len()], 0.0);
+        update_average(&mut average, &vec![0.0; weights.len()], 0.0);
         assert!(average.iter().all(|&a| a == 0.0));
     }
 }

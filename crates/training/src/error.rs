@@ -9,54 +9,54 @@ use speech::memory;
 /// The crate's result type.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error of training; the message names the argument or file, what was expected and what was found.
+/// An error of training, which names the argument or the file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A result that would take the place of what it is made from.
-    #[error("{}: expected another file to write to, found the input {}", output.display(), input.display())]
+    /// An output that would overwrite one of its inputs.
+    #[error("{}: expected an output other than the inputs, found the input {}", output.display(), input.display())]
     OutputIsInput {
-        /// Where it should go.
+        /// The output.
         output: PathBuf,
         /// The input.
         input: PathBuf,
     },
-    /// A result that would take the place of a file of a run.
-    #[error("{}: expected another name or folder, found one that a run in this folder uses for its own file", output.display())]
+    /// An output that would overwrite a file of a run.
+    #[error("{}: expected another name or folder, found a name that the run in this folder uses for a file", output.display())]
     OutputOfRun {
-        /// Where it should go.
+        /// The output.
         output: PathBuf,
     },
-    /// Two results in one place.
-    #[error("{}: expected a place of its own for each output, found the other one, {}", output.display(), other.display())]
+    /// Two outputs with the same file.
+    #[error("{}: expected a separate file for each output, found that of the other output, {}", output.display(), other.display())]
     OutputTwice {
-        /// Where one of them should go.
+        /// The output.
         output: PathBuf,
-        /// Where the other one goes.
+        /// The other output.
         other: PathBuf,
     },
-    /// A run folder that already holds a run.
-    #[error("{}: expected a new folder, found a run; --resume goes on with it, --force begins anew in its place", path.display())]
+    /// A run folder that contains a run.
+    #[error("{}: expected a new folder, found a run; --resume continues it, --force replaces it", path.display())]
     RunExists {
         /// The run folder.
         path: PathBuf,
     },
-    /// A folder with a recipe that no run has put there, and whose place that of a run would take.
-    #[error("{}: expected none, or one that a run has written, found somebody's own; name another folder by --run", path.display())]
+    /// A recipe in the run folder that no run has written.
+    #[error("{}: expected no such file, or one written by a run, found another; select another folder with --run", path.display())]
     ForeignRecipe {
         /// The recipe.
         path: PathBuf,
     },
-    /// A run folder in which another process trains.
-    #[error("{}: expected a folder of our own, found another process that trains in it", path.display())]
+    /// A run folder that another process uses.
+    #[error("{}: expected a folder that no other process uses, found another process that trains in it", path.display())]
     RunLocked {
         /// The run folder.
         path: PathBuf,
     },
-    /// A run that cannot go on, as its checkpoint is gone while other files of it are there.
+    /// A run without its checkpoint `last.safetensors`.
     #[error(
-        "{}: expected the checkpoint of the run, found only {}; put it back, copy a checkpoint such as best.safetensors in its place, \
-         or begin anew with --force",
+        "{}: expected the checkpoint of the run, found only {}; restore it, copy a checkpoint such as best.safetensors to its name, \
+         or start again with --force",
         path.display(),
         found.display()
     )]
@@ -66,34 +66,34 @@ pub enum Error {
         /// Another file of the run.
         found: PathBuf,
     },
-    /// An average of nothing.
+    /// An average of no checkpoints.
     #[error("average: expected at least one checkpoint, found none")]
     NoCheckpoints,
-    /// A run that has kept fewer checkpoints of epochs than are asked for.
-    #[error("{}: expected {expected}, found {found}; training.keep says how many a run keeps", path.display())]
-    Kept {
+    /// A run with fewer epoch checkpoints than requested.
+    #[error("{}: expected {expected}, found {found}; training.keep sets how many a run keeps", path.display())]
+    TooFewCheckpoints {
         /// The run folder.
         path: PathBuf,
-        /// What was asked for.
+        /// What was requested.
         expected: String,
-        /// How many there are.
+        /// Number of such epochs.
         found: usize,
     },
-    /// A run that cannot go on, as its checkpoint cannot be read.
-    #[error("{source}; to go on from an earlier state, {}begin anew with --force", if *best {
-        "copy best.safetensors in its place, or "
+    /// A run whose checkpoint cannot be read.
+    #[error("{source}; to resume from an earlier state, {}start again with --force", if *best {
+        "copy best.safetensors to its name, or "
     } else {
         ""
     })]
     Resume {
-        /// What is wrong with it.
+        /// What is wrong with the checkpoint.
         source: Box<Error>,
-        /// Whether there is a sound `best.safetensors`.
+        /// True if `best.safetensors` is valid.
         best: bool,
     },
-    /// A run that goes on with another number of epochs, which only the recipe says.
+    /// A resumed run whose recipe has another number of epochs.
     #[error(
-        "training.epochs: expected {old}, as the checkpoint has, found {epochs} in the recipe; --epochs {epochs} goes on to so many"
+        "training.epochs: expected {old}, as in the checkpoint, found {epochs} in the recipe; add --epochs {epochs} to change the number"
     )]
     Epochs {
         /// Epochs of the checkpoint's recipe.
@@ -101,19 +101,19 @@ pub enum Error {
         /// Epochs of the recipe.
         epochs: u64,
     },
-    /// A run of fewer epochs than are done.
+    /// A run of fewer epochs than it has begun.
     #[error(
-        "--epochs: expected at least {begun}, the epochs that the run has begun, found {epochs}; epoch checkpoints (training.keep) hold earlier weights"
+        "--epochs: expected at least {begun}, the number of epochs that the run has begun, found {epochs}; epoch checkpoints (training.keep) have earlier weights"
     )]
     EpochsDone {
-        /// Epochs that are done or begun.
+        /// Number of epochs that are complete or begun.
         begun: u64,
-        /// Epochs that were asked for.
+        /// Requested number of epochs.
         epochs: u64,
     },
-    /// A run that goes on with data that are not those of its checkpoint.
+    /// A resumed run whose data differs from that of its checkpoint.
     #[error(
-        "{set}: expected the data of the checkpoint, found {}; --changed-data goes on with it",
+        "{set}: expected the data of the checkpoint, found {}; --changed-data continues with it",
         Excerpt(found)
     )]
     DataChanged {
@@ -123,45 +123,47 @@ pub enum Error {
         found: String,
     },
     /// A score, loss, gradient or weight that is no longer finite.
-    #[error("step {step}: expected a finite {what}{}; utterances {}", value(*found), names(utterances))]
+    #[error("step {step}: expected a finite {what}{}; utterances {}", format_value(*found), format_names(utterances))]
     Diverged {
-        /// Optimiser step.
+        /// Optimizer step.
         step: u64,
-        /// What went wrong first.
+        /// The first value that is not finite.
         what: Cow<'static, str>,
-        /// Its value, where it is known.
+        /// The value, if known.
         found: Option<f64>,
         /// Ids of the batch.
         utterances: Vec<String>,
-        /// The error of the loss that noticed it, with the place; none for what the loop itself looks at.
+        /// The error of the loss, with the position; none for values that the training loop checks.
         source: Option<Box<Error>>,
     },
-    /// What another process of a run says.
+    /// An error in another process of a run.
     #[error("rank {rank}: {message}")]
     Rank {
-        /// Which one.
+        /// The rank of the process.
         rank: usize,
-        /// What it says.
+        /// Its message.
         message: String,
     },
     /// An all-reduce that failed.
     #[error(transparent)]
     Distributed(distributed::Error),
-    /// A budget that is too small for a run.
+    /// A memory budget that is too small for a run.
     #[error("memory: expected at least {} ({smallest} bytes), the smallest budget of this run, found {} ({budget} bytes)", memory::amount(*smallest), memory::amount(*budget))]
     Budget {
-        /// What the run may take.
+        /// The budget in bytes.
         budget: usize,
-        /// The least that would do.
+        /// The smallest budget of this run in bytes.
         smallest: usize,
     },
-    /// A part of a run that does not say what memory it takes.
-    #[error("memory: expected parts that say what they take, found {what}, which does not")]
+    /// A custom part without a memory plan, with a memory budget.
+    #[error(
+        "memory: expected parts with a memory plan, found {what}, which has none; leave out batch.memory, or implement the plan"
+    )]
     NoPlan {
         /// The part.
         what: String,
     },
-    /// Something wrong with what is inside of a file.
+    /// An error in the contents of a file.
     #[error("{}: {source}", path.display())]
     Inside {
         /// The file.
@@ -169,7 +171,7 @@ pub enum Error {
         /// What is wrong.
         source: Box<Error>,
     },
-    /// The stop flag became true before there was anything to save.
+    /// The stop flag was set before there was anything to save.
     #[error("stopped")]
     Stopped,
     /// An error of the model, its files or its input.
@@ -192,15 +194,15 @@ impl From<recognizer::Error> for Error {
     }
 }
 
-/// Names in quotes, each cut if it is long.
-fn names(utterances: &[String]) -> String {
+/// Formats names in quotes, each abbreviated if it is long.
+fn format_names(utterances: &[String]) -> String {
     let quoted: Vec<String> =
         utterances.iter().map(|id| Excerpt(format_args!("{id:?}")).to_string()).collect();
     format!("[{}]", quoted.join(", "))
 }
 
-fn value(found: Option<f64>) -> String {
-    found.map_or(String::new(), |found| format!(", found {}", ShortFloat(found)))
+fn format_value(found: Option<f64>) -> String {
+    found.map_or(String::new(), |found| format!(", found {}", Brief(found)))
 }
 
 impl Error {
@@ -212,7 +214,7 @@ impl Error {
         model::Error::shape(argument, expected, found).into()
     }
 
-    /// For `map_err`: attaches file and action to a system error.
+    /// Returns a closure for `map_err` that adds file and action.
     pub(crate) fn io(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         move |source| model::Error::io(path, action)(source).into()
     }

@@ -1,4 +1,4 @@
-//! Errors of training as other ranks receive them.
+//! Errors of training in the form that other ranks receive.
 use distributed::SharedError;
 use serde::{Deserialize, Serialize};
 
@@ -18,11 +18,11 @@ pub enum ErrorReport {
         /// Ids of the utterances of the rank.
         utterances: Vec<String>,
     },
-    /// A problem of a named rank, which all ranks have found together.
+    /// [`Error::Rank`], which all ranks have found together
     Rank {
         /// The rank.
         rank: usize,
-        /// The problem.
+        /// The message.
         message: String,
     },
     /// Any other error.
@@ -43,7 +43,7 @@ impl SharedError for Error {
         }
     }
 
-    /// A run that ends comes before a stop, and a stop before a step that may be skipped.
+    /// Orders fatal errors before a stop, and a stop before skipped steps.
     fn order(report: &ErrorReport) -> usize {
         match report {
             ErrorReport::Other(_) | ErrorReport::Rank { .. } => 0,
@@ -56,8 +56,8 @@ impl SharedError for Error {
         match report {
             ErrorReport::Stopped => Error::Stopped,
             ErrorReport::Diverged { step, what, utterances } => {
-                let what = format!("{what} in rank {rank}").into();
-                Error::Diverged { step, what, found: None, utterances, source: None }
+                let quantity = format!("{what} in rank {rank}").into();
+                Error::Diverged { step, what: quantity, found: None, utterances, source: None }
             }
             ErrorReport::Rank { rank, message } => Error::Rank { rank, message },
             ErrorReport::Other(message) => Error::Rank { rank, message },
@@ -81,8 +81,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_ranks_return_the_same_problem() {
-        let problem = |which: usize| match which {
+    fn all_ranks_return_the_same_error() {
+        let error = |kind: usize| match kind {
             0 => None,
             1 => {
                 let (what, utterances) = ("loss".into(), vec!["a".to_owned()]);
@@ -91,18 +91,18 @@ mod tests {
             2 => Some(Error::Stopped),
             _ => Some(recognizer::Error::Empty { what: "here".to_owned() }.into()),
         };
-        let agree = |which: [usize; 3]| {
+        let agree = |kinds: [usize; 3]| {
             [0, 1, 2].map(|rank| {
-                let reports = which.iter().map(|&at| problem(at).as_ref().map(Error::to_report)).collect();
-                first_error(rank, reports, problem(which[rank]).map_or(Ok(rank), Err))
+                let reports = kinds.iter().map(|&kind| error(kind).as_ref().map(Error::to_report)).collect();
+                first_error(rank, reports, error(kinds[rank]).map_or(Ok(rank), Err))
             })
         };
-        assert!(agree([0, 0, 0]).into_iter().enumerate().all(|(rank, found)| found.unwrap() == rank));
-        for found in agree([0, 1, 0]) {
-            let Err(Error::Diverged { step: 3, utterances, .. }) = found else { panic!("{found:?}") };
+        assert!(agree([0, 0, 0]).into_iter().enumerate().all(|(rank, result)| result.unwrap() == rank));
+        for result in agree([0, 1, 0]) {
+            let Err(Error::Diverged { step: 3, utterances, .. }) = result else { panic!("{result:?}") };
             assert_eq!(utterances, ["a"]);
         }
-        assert!(agree([1, 0, 2]).iter().all(|found| matches!(found, Err(Error::Stopped))));
+        assert!(agree([1, 0, 2]).iter().all(|result| matches!(result, Err(Error::Stopped))));
         let [first, second, third] = agree([1, 3, 3]);
         assert!(matches!(first, Err(Error::Rank { rank: 1, .. })), "{first:?}");
         assert!(matches!(second, Err(Error::Recognizer(recognizer::Error::Empty { .. }))), "{second:?}");

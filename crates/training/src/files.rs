@@ -1,7 +1,7 @@
-//! Where a command writes a result.
+//! Output files of commands.
 //!
-//! Results are written as [`speech::files`] says: whole or not at all, links followed, pipes written through. A result takes the place
-//! neither of an input nor of a file that a run keeps in its folder.
+//! Outputs are written as in [`speech::files`]: completely or not at all, links are followed, pipes
+//! are supported. An output overwrites neither an input nor a file that a run keeps in its folder.
 use std::path::{Path, PathBuf};
 
 use speech::files::{Destination, is_same_file};
@@ -9,30 +9,32 @@ use speech::files::{Destination, is_same_file};
 use crate::run_files::is_file_of_run;
 use crate::{Error, Result};
 
-/// A place for a result, known to be writable before the work is done that it is the result of.
+/// The file of a result, checked before the result is computed.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("words.ctm");
-/// let output = training::files::Output::new(&path, &[])?;
-/// // Long work.
+/// let output = training::files::OutputFile::new(&path, &[])?;
+/// // A long computation.
 /// output.write(b"utterance 1 0.00 0.30 yes 0.99\n")?;
 /// assert!(path.exists());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Output {
+pub struct OutputFile {
     path: PathBuf,
     destination: Destination,
 }
 
-impl Output {
-    /// Follows links and makes sure that what is there can be written: a file can be made in the folder, a pipe is open. `-` is
-    /// standard output.
+impl OutputFile {
+    /// Opens an output; `-` is standard output.
+    ///
+    /// Links are followed. A file must be in a folder that can be written to, a pipe must be open.
     ///
     /// # Errors
-    /// [`Error::OutputIsInput`] if it is the same file as one of the inputs; [`Error::OutputOfRun`] for a name that a run uses in the
-    /// folder; [`Error::Io`](model::Error::Io) if it cannot be written.
+    /// [`Error::OutputIsInput`] if it is the same file as one of the inputs; [`Error::OutputOfRun`]
+    /// for a name that a run uses in the folder; [`Error::Io`](model::Error::Io) if it cannot be
+    /// written.
     pub fn new(path: &Path, inputs: &[&Path]) -> Result<Self> {
         let path = if path == Path::new("-") { Path::new("/dev/stdout") } else { path };
         if let Some(input) = inputs.iter().find(|input| is_same_file(path, input)) {
@@ -46,25 +48,25 @@ impl Output {
         Ok(Self { path: path.to_owned(), destination })
     }
 
-    /// Where it was asked for.
+    /// Returns the path as given to [`OutputFile::new`].
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The regular file that it is going to be, behind all links; none for pipes and the standard output.
+    /// Returns the regular file behind all links; none for pipes and standard output.
     pub fn place(&self) -> Option<PathBuf> {
         self.destination.place()
     }
 
-    /// Whether it is the process's standard output.
+    /// Returns true for standard output.
     pub fn is_standard(&self) -> bool {
         self.destination.is_standard()
     }
 
-    /// Writes everything.
+    /// Writes all bytes.
     ///
     /// # Errors
-    /// [`Error::Io`](model::Error::Io); an old file is then as it was, and nothing half-written stays behind.
+    /// [`Error::Io`](model::Error::Io); an old file is then unchanged, and no partial file remains.
     pub fn write(self, bytes: &[u8]) -> Result<()> {
         self.destination.write(bytes).map_err(Error::io(&self.path, "write"))
     }
@@ -77,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn inputs_are_no_outputs_by_whatever_name() {
+    fn an_input_is_rejected_as_output_under_all_its_names() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::write(at("input"), b"data").unwrap();
@@ -91,16 +93,16 @@ mod tests {
             names.extend(["link", "x/second"]);
         }
         for output in names {
-            let error = Output::new(&at(output), &inputs).unwrap_err();
+            let error = OutputFile::new(&at(output), &inputs).unwrap_err();
             assert!(matches!(error, Error::OutputIsInput { .. }), "{error}");
         }
-        Output::new(&at("new"), &inputs).unwrap();
+        OutputFile::new(&at("new"), &inputs).unwrap();
         assert!(!at("new").exists());
         assert_eq!(fs::read(at("input")).unwrap(), b"data");
     }
 
     #[test]
-    fn files_of_a_run_are_no_outputs() {
+    fn files_of_a_run_are_rejected_as_outputs() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let own = [
@@ -117,28 +119,28 @@ mod tests {
             "dev.hypotheses.jsonl",
             "events.out.tfevents.1.x",
         ];
-        let others =
+        let other_names =
             ["report.html", "average.safetensors", "epoch-x.safetensors", "metrics.csv.old", "test.ctm"];
-        let outcome = |name: &str| Output::new(&at(name), &[]).map(drop);
-        // Such names are free where no run is.
+        let outcome = |name: &str| OutputFile::new(&at(name), &[]).map(drop);
+        // Such names are valid in a folder without a run.
         own.iter().for_each(|name| outcome(name).unwrap());
-        for mark in [".lock", "recipe.path"] {
-            fs::write(at(mark), b"").unwrap();
+        for marker in [".lock", "recipe.path"] {
+            fs::write(at(marker), b"").unwrap();
             for name in own {
                 let error = outcome(name).unwrap_err();
                 assert!(matches!(error, Error::OutputOfRun { .. }), "{name}: {error}");
             }
-            others.iter().for_each(|name| outcome(name).unwrap());
-            fs::remove_file(at(mark)).unwrap();
+            other_names.iter().for_each(|name| outcome(name).unwrap());
+            fs::remove_file(at(marker)).unwrap();
         }
         fs::write(at("recipe.path"), b"").unwrap();
         #[cfg(unix)]
         {
-            // By another name too.
+            // Also through a link.
             let elsewhere = tempfile::tempdir().unwrap();
             let link = elsewhere.path().join("mean.safetensors");
             std::os::unix::fs::symlink(at("last.safetensors"), &link).unwrap();
-            assert!(matches!(Output::new(&link, &[]), Err(Error::OutputOfRun { .. })));
+            assert!(matches!(OutputFile::new(&link, &[]), Err(Error::OutputOfRun { .. })));
         }
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }

@@ -1,73 +1,76 @@
-//! Which data a run is trained on, so that it does not go on with others unnoticed.
-use model::Fingerprint;
+//! Fingerprints of data, which detect that a run resumes with other data.
+use model::DataFingerprint;
 use speech::{Piece, Utterance};
 
-use crate::data::{UtteranceSource, each};
+use crate::data::{UtteranceSource, iter_utterances};
 use crate::{Error, Result};
 
 /// The utterances of the three sets.
 #[derive(Clone, Copy)]
 pub struct DataSets<'a> {
-    /// To learn from.
+    /// The training set.
     pub train: &'a dyn UtteranceSource,
-    /// That choose the best checkpoint.
+    /// The dev set, which selects the best checkpoint.
     pub dev: &'a dyn UtteranceSource,
-    /// Of the final report.
+    /// The test set, for the final evaluation.
     pub test: &'a dyn UtteranceSource,
 }
 
-/// Digits of an utterance: the CRC-32 of all that its manifest says about it, but for the folder that it is in.
+/// Digits of one utterance: the CRC-32 of its manifest entry without the folder.
 pub(crate) const DIGITS: usize = 8;
 
 impl DataSets<'_> {
-    /// The fingerprint of the sets.
+    /// Computes the fingerprint of the sets.
     ///
     /// # Errors
     /// Those of reading the lists.
-    pub fn fingerprint(self) -> Result<Fingerprint> {
-        let of = |list| each(list).map(|one| Ok(digits(&*one?))).collect::<Result<String>>();
-        Ok(Fingerprint { train: of(self.train)?, dev: of(self.dev)?, test: of(self.test)? })
+    pub fn fingerprint(self) -> Result<DataFingerprint> {
+        let digits = |list| {
+            iter_utterances(list).map(|utterance| Ok(digits(&*utterance?))).collect::<Result<String>>()
+        };
+        Ok(DataFingerprint { train: digits(self.train)?, dev: digits(self.dev)?, test: digits(self.test)? })
     }
 
     /// Compares the sets with those of a fingerprint.
     ///
     /// # Errors
     /// [`Error::DataChanged`] with the first difference; those of reading the lists.
-    pub fn check(self, fingerprint: &Fingerprint) -> Result<()> {
-        let found = self.fingerprint()?;
-        let each = [
-            ("data.train", &fingerprint.train, &found.train, self.train),
-            ("data.dev", &fingerprint.dev, &found.dev, self.dev),
-            ("data.test", &fingerprint.test, &found.test, self.test),
+    pub fn check(self, fingerprint: &DataFingerprint) -> Result<()> {
+        let fingerprint_now = self.fingerprint()?;
+        let sets = [
+            ("data.train", &fingerprint.train, &fingerprint_now.train, self.train),
+            ("data.dev", &fingerprint.dev, &fingerprint_now.dev, self.dev),
+            ("data.test", &fingerprint.test, &fingerprint_now.test, self.test),
         ];
-        for (set, expected, found, utterances) in each {
-            let of = |digits: &str, at: usize| digits.get(at * DIGITS..(at + 1) * DIGITS).map(str::to_owned);
-            let there = expected.len() / DIGITS;
-            if let Some(at) = (0..there.max(utterances.count())).find(|&at| of(expected, at) != of(found, at))
-            {
+        for (set, expected, found, utterances) in sets {
+            let entry =
+                |digits: &str, at: usize| digits.get(at * DIGITS..(at + 1) * DIGITS).map(str::to_owned);
+            let old_count = expected.len() / DIGITS;
+            let differs = |&at: &usize| entry(expected, at) != entry(found, at);
+            if let Some(at) = (0..old_count.max(utterances.count())).find(differs) {
                 let count = utterances.count();
                 let id = if at < count { Some(utterances.get(at)?.id.clone()) } else { None };
-                let found = match id {
-                    Some(id) if at < there => {
-                        format!("another utterance, or another text or length, at place {}: {id}", at + 1)
+                let difference = match id {
+                    Some(id) if at < old_count => {
+                        format!("another utterance, or another text or length, at position {}: {id}", at + 1)
                     }
-                    Some(id) => format!("one more than the {there} there were: {id}"),
-                    None => format!("{count} utterances of {there}"),
+                    Some(id) => format!("more than its {old_count} utterances: {id}"),
+                    None => format!("{count} of its {old_count} utterances"),
                 };
-                return Err(Error::DataChanged { set, found });
+                return Err(Error::DataChanged { set, found: difference });
             }
         }
         Ok(())
     }
 }
 
-/// Those of an utterance.
+/// Returns the digits of an utterance.
 fn digits(utterance: &Utterance) -> String {
-    format!("{:08x}", crc32fast::hash(said(utterance).as_bytes()))
+    format!("{:08x}", crc32fast::hash(describe(utterance).as_bytes()))
 }
 
-/// All that a manifest says about an utterance, but for folders.
-pub(crate) fn said(utterance: &Utterance) -> String {
+/// Formats the manifest entry of an utterance, without folders.
+pub(crate) fn describe(utterance: &Utterance) -> String {
     let Utterance { id, text, subset, seconds, sample_rate, num_samples, crc32, pieces, .. } = utterance;
     let pieces: Vec<_> = pieces
         .iter()
@@ -83,10 +86,10 @@ pub(crate) fn said(utterance: &Utterance) -> String {
 mod tests {
     use super::*;
 
-    /// What a manifest in a folder says of these ids, with a change.
+    /// Reads a manifest with these ids, after a change of its text.
     fn read(folder: &str, ids: &[&str], change: (&str, &str)) -> Vec<Utterance> {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("manifest.jsonl");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("manifest.jsonl");
         let line = |id: &&str| {
             format!(
                 "{{\"id\": \"{id}\", \"file\": \"{folder}/{id}.wav\", \"text\": \"say {id}\", \"seconds\": 1.5}}\n"
@@ -108,16 +111,16 @@ mod tests {
         DataSets { train: &moved, ..sets }.check(&fingerprint).unwrap();
 
         let (one, none) = (train[..1].to_vec(), Vec::new());
-        let refused = |sets: DataSets, parts: [&str; 2]| {
+        let expect_error = |sets: DataSets, parts: [&str; 2]| {
             let error = sets.check(&fingerprint).unwrap_err().to_string();
             assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         };
-        let other = read("here", &["a", "b"], ("say b", "no"));
-        refused(DataSets { train: &other, ..sets }, ["data.train", "at place 2: b"]);
+        let changed = read("here", &["a", "b"], ("say b", "no"));
+        expect_error(DataSets { train: &changed, ..sets }, ["data.train", "at position 2: b"]);
         let longer = read("here", &["a", "b"], ("1.5", "1.6"));
-        refused(DataSets { train: &longer, ..sets }, ["data.train", "at place 1: a"]);
-        refused(DataSets { train: &one, ..sets }, ["data.train", "1 utterances of 2"]);
-        refused(DataSets { dev: &none, ..sets }, ["data.dev", "0 utterances of 1"]);
-        refused(DataSets { test: &dev, ..sets }, ["data.test", "one more than the 0 there were: c"]);
+        expect_error(DataSets { train: &longer, ..sets }, ["data.train", "at position 1: a"]);
+        expect_error(DataSets { train: &one, ..sets }, ["data.train", "1 of its 2 utterances"]);
+        expect_error(DataSets { dev: &none, ..sets }, ["data.dev", "0 of its 1 utterances"]);
+        expect_error(DataSets { test: &dev, ..sets }, ["data.test", "more than its 0 utterances: c"]);
     }
 }

@@ -1,9 +1,9 @@
-//! What learns: a model, its optimizer and the average of its weights.
+//! A step of training: a model, its optimizer and the average of its weights.
 //!
-//! A step is three functions, of which other ranks take part in the second:
+//! A step is three functions, and other ranks take part in the second:
 //!
 //! ```text
-//! gradients   Σ over the batches of the step, each with its share of the mean over all utterances of the step
+//! gradients   Σ over the batches of the step, weighted as in the mean over its utterances
 //! reduce      Σ over ranks, see `reduction.rs`
 //! apply       the optimizer, then the moving average
 //! ```
@@ -15,19 +15,19 @@ use distributed::ProcessGroup;
 
 use crate::data::Batch;
 use crate::ema::Ema;
-use crate::metrics::Tally;
+use crate::metrics::LossSums;
 use crate::optimizer;
 use crate::optimizer::Optimizer;
 use crate::optimizer::OptimizerConfig;
 use crate::reduction::{GradientReduction, StepTotals};
 use crate::run_plan::RunPlan;
-use crate::schedule::{Moment, learning_rate};
+use crate::schedule::{StepPosition, learning_rate};
 use crate::{Error, Result};
 use model::checkpoint::Values;
 use model::{Divergence, GradientSum, GradientTerms, Gradients, LossSessions, Losses, Model, TrainingPass};
 use recognizer::bad_items::BadItems;
 
-/// A model in training.
+/// A model, its objective, its optimizer and its moving average.
 pub struct Learner {
     model: Model,
     objective: Box<dyn TrainingObjective>,
@@ -38,30 +38,34 @@ pub struct Learner {
     reduction: GradientReduction,
 }
 
-/// A step of all ranks.
+/// The result of a step of all ranks.
 pub(crate) struct FinishedStep {
     pub totals: StepTotals,
-    /// Norm of the gradient before any clipping; if it is not finite, nothing has changed.
+    /// Norm of the gradient before clipping; if it is not finite, nothing has changed.
     pub norm: f64,
     /// Ids of the utterances of this rank.
     pub ids: Vec<String>,
 }
 
 impl Learner {
-    /// A model that has not learnt yet.
+    /// Creates a learner for a model at its initial weights.
     ///
     /// # Errors
-    /// [`Error::Loss`](model::Error::Loss) for options that the loss refuses; candle's own errors.
+    /// [`Error::Loss`](model::Error::Loss) for options that the loss rejects; candle's own errors.
     pub fn new(model: Model, config: &OptimizerConfig) -> Result<Self> {
         let optimizer = optimizer::build(config, model.parameters());
-        Self::with(model, config, optimizer)
+        Self::with_optimizer(model, config, optimizer)
     }
 
-    /// [`Learner::new`], with an optimizer of one's own.
+    /// Creates a learner with a custom optimizer.
     ///
     /// # Errors
     /// As [`Learner::new`].
-    pub fn with(model: Model, config: &OptimizerConfig, optimizer: Box<dyn Optimizer>) -> Result<Self> {
+    pub fn with_optimizer(
+        model: Model,
+        config: &OptimizerConfig,
+        optimizer: Box<dyn Optimizer>,
+    ) -> Result<Self> {
         let ema = match config.ema > 0.0 {
             true => Some(Ema::new(config.ema, config.ema_warmup, model.parameters())?),
             false => None,
@@ -78,92 +82,103 @@ impl Learner {
         self
     }
 
-    /// From now on, batches that would take more are computed in parts.
+    /// Sets a memory plan: batches that exceed it are computed in parts.
     pub(crate) fn with_plan(mut self, plan: Option<RunPlan>) -> Self {
         self.plan = plan;
         self
     }
 
-    /// The model.
+    /// Returns the model.
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// The moving average of the weights, if there is one.
+    /// Returns the moving average of the weights, if there is one.
     pub fn average(&self) -> Option<&Values> {
         self.ema.as_ref().map(|ema| &ema.values)
     }
 
-    /// What the optimizer remembers.
-    pub fn memory(&self) -> BTreeMap<String, Cow<'_, Values>> {
-        self.optimizer.memory()
+    /// Returns the state of the optimizer.
+    pub fn optimizer_state(&self) -> BTreeMap<String, Cow<'_, Values>> {
+        self.optimizer.state()
     }
 
-    /// What has values that are no finite numbers, if anything has.
-    pub(crate) fn unsound(&self) -> Result<Option<&'static str>> {
+    /// Returns which values are not finite, if any are not.
+    pub(crate) fn first_non_finite(&self) -> Result<Option<&'static str>> {
         let finite = |values: &Values| values.values().flatten().all(|value| value.is_finite());
         Ok(if !self.model.parameters().are_finite()? {
             Some("weight")
         } else if !self.average().is_none_or(finite) {
             Some("moving average of a weight")
         } else {
-            self.memory().values().any(|values| !finite(values)).then_some("optimiser's memory of a weight")
+            self.optimizer_state()
+                .values()
+                .any(|values| !finite(values))
+                .then_some("optimizer state of a weight")
         })
     }
 
-    /// Goes on where another was after so many steps.
+    /// Restores the state after `steps` optimizer steps.
     ///
     /// # Errors
-    /// [`Error::Shape`](model::Error::Shape) if a parameter, its average or a memory is missing, or has another number of values.
+    /// [`Error::Shape`](model::Error::Shape) if a parameter, its average or its optimizer state is
+    /// missing, or has another number of values.
     pub fn restore(
         &mut self,
         weights: &Values,
         average: Option<&Values>,
-        memory: &BTreeMap<String, Values>,
+        optimizer_state: &BTreeMap<String, Values>,
         steps: u64,
     ) -> Result<()> {
         match (&mut self.ema, average) {
             (Some(ema), Some(average)) => ema.values.clone_from(average),
             (None, None) => {}
             (_, average) => {
-                let found = if average.is_some() { "one" } else { "none" };
-                return Err(Error::shape("average", "an average exactly if optimiser.ema is above 0", found));
+                let presence = if average.is_some() { "one" } else { "none" };
+                return Err(Error::shape(
+                    "average",
+                    "an average exactly if optimizer.ema is above 0",
+                    presence,
+                ));
             }
         }
         self.model.parameters().set(weights)?;
-        self.optimizer.restore(memory, steps)
+        self.optimizer.restore(optimizer_state, steps)
     }
 
-    /// Step size at a moment.
-    pub fn learning_rate(&self, moment: &Moment) -> f64 {
-        learning_rate(&self.config, *moment)
+    /// Returns the learning rate at a position of the run.
+    pub fn learning_rate(&self, position: &StepPosition) -> f64 {
+        learning_rate(&self.config, *position)
     }
 
-    /// The gradients of some batches of a step of `of` utterances in all processes.
+    /// Computes the gradients of some batches of a step.
+    ///
+    /// The step has `step_utterances` utterances in all processes together.
     ///
     /// # Errors
-    /// Those of reading the batches; [`Error::Diverged`] if a score or a loss is no number; errors of the model.
+    /// Those of reading the batches; [`Error::Diverged`] if a score or a loss is not finite; errors
+    /// of the model.
     pub fn gradients(
         &self,
         batches: &mut dyn Iterator<Item = Result<Batch>>,
-        of: usize,
-        moment: &Moment,
-    ) -> Result<(Gradients, Tally)> {
+        step_utterances: usize,
+        position: &StepPosition,
+    ) -> Result<(Gradients, LossSums)> {
         let mut gradients = GradientSum::new(self.model.parameters());
-        let tally = self.add_batches(&mut gradients, batches, (of, moment), None)?;
-        Ok((gradients.into_gradients(), tally))
+        let loss_sums = self.add_batches(&mut gradients, batches, step_utterances, position, None)?;
+        Ok((gradients.into_gradients(), loss_sums))
     }
 
-    /// One step of all ranks, of `of` utterances in all.
+    /// Makes one step of all ranks, with `step_utterances` utterances in all.
     ///
     /// # Errors
-    /// The same problem on all ranks: those of [`gradients`](Self::gradients) and [`apply`](Self::apply).
+    /// The same on all ranks: those of [`gradients`](Self::gradients) and [`apply`](Self::apply).
     pub(crate) fn step(
         &mut self,
         group: &mut ProcessGroup,
         batches: &mut dyn Iterator<Item = Result<Batch>>,
-        of: usize,
-        moment: &Moment,
+        step_utterances: usize,
+        position: &StepPosition,
     ) -> Result<FinishedStep> {
         let (mut ids, mut bad) = (Vec::new(), BadItems::default());
         let mut batches = batches.inspect(|batch| {
@@ -172,68 +187,71 @@ impl Learner {
                 bad.extend(batch.bad.clone());
             }
         });
-        group.set_step(moment.step);
+        group.set_step(position.step);
         let started = Instant::now();
-        let begun = self.reduction.begin(group, self.model.parameters());
+        let reduction = self.reduction.begin(group, self.model.parameters());
         let mut own = GradientSum::new(self.model.parameters());
-        let terms = begun.as_ref().map(|begun| &begun.terms);
-        let tally = self.add_batches(&mut own, &mut batches, (of, moment), terms);
+        let terms = reduction.as_ref().map(|reduction| &reduction.terms);
+        let loss_sums = self.add_batches(&mut own, &mut batches, step_utterances, position, terms);
         let seconds = started.elapsed().as_secs_f64();
-        let (mut gradients, totals) = self.reduction.finish(group, begun, own, tally, bad, seconds)?;
-        // The mean is over the utterances that are there.
-        let StepTotals { tally, bad, .. } = &totals;
-        let counted = tally.utterances > 0 && tally.utterances < of as u64;
-        if counted && !bad.left_out.is_empty() {
+        let (mut gradients, totals) =
+            self.reduction.finish(group, reduction, own, loss_sums, bad, seconds)?;
+        // The mean is over the utterances that can be used.
+        let StepTotals { loss_sums, bad, .. } = &totals;
+        let is_partial = loss_sums.utterances > 0 && loss_sums.utterances < step_utterances as u64;
+        if is_partial && !bad.left_out.is_empty() {
             for gradient in gradients.values_mut() {
-                *gradient = (&*gradient * (of as f64 / tally.utterances as f64))?;
+                *gradient = (&*gradient * (step_utterances as f64 / loss_sums.utterances as f64))?;
             }
         }
-        let norm = self.apply(&gradients, moment)?;
+        let norm = self.apply(&gradients, position)?;
         Ok(FinishedStep { totals, norm, ids })
     }
 
-    /// Adds the gradients of some batches, of which the last backward pass sends those that are final.
+    /// Adds the gradients of batches; the last backward pass sends those that are final.
     fn add_batches(
         &self,
         gradients: &mut GradientSum,
         batches: &mut dyn Iterator<Item = Result<Batch>>,
-        (of, moment): (usize, &Moment),
+        step_utterances: usize,
+        position: &StepPosition,
         terms: Option<&GradientTerms>,
-    ) -> Result<Tally> {
-        let mut tally = Tally::default();
+    ) -> Result<LossSums> {
+        let mut loss_sums = LossSums::default();
         while let Some(batch) = batches.next() {
             let batch = batch?;
             if batch.labels.is_empty() {
                 continue;
             }
             let parts = match &self.plan {
-                Some(plan) => plan.parts(&self.model, batch)?,
+                Some(plan) => plan.split(&self.model, batch)?,
                 None => vec![batch],
             };
             let (last, count) = (batches.size_hint() == (0, Some(0)), parts.len());
             for (at, part) in parts.into_iter().enumerate() {
                 let terms = terms.filter(|_| last && at + 1 == count);
-                tally += self.add_batch(gradients, &part, (of, moment), terms)?;
+                loss_sums += self.add_batch(gradients, &part, step_utterances, position, terms)?;
             }
         }
-        Ok(tally)
+        Ok(loss_sums)
     }
 
-    /// Adds those of one batch.
+    /// Adds the gradients of one batch.
     fn add_batch(
         &self,
         gradients: &mut GradientSum,
         batch: &Batch,
-        (of, moment): (usize, &Moment),
+        step_utterances: usize,
+        position: &StepPosition,
         terms: Option<&GradientTerms>,
-    ) -> Result<Tally> {
-        let Moment { step, progress, .. } = *moment;
+    ) -> Result<LossSums> {
+        let StepPosition { step, progress, .. } = *position;
         let config = self.model.config();
         let utterances = || batch.ids.clone();
         let hooks = terms.and_then(|terms| gradients.hooks(terms));
-        let pass = TrainingPass::new(config.seed, moment.epoch, &batch.numbers);
+        let pass = TrainingPass::new(config.seed, position.epoch, &batch.numbers);
         let mut pass = pass.with_gradient_hooks(hooks.clone());
-        let losses = self.objective.losses(&self.model, batch, of, step, Some(&mut pass));
+        let losses = self.objective.losses(&self.model, batch, step_utterances, step, Some(&mut pass));
         let losses = losses.map_err(|error| match error {
             Error::Model(error) => match error.divergence() {
                 Some(Divergence { what, found }) => {
@@ -244,44 +262,47 @@ impl Learner {
             },
             error => error,
         })?;
-        let (loss, mut skipped) = sum(&losses.transducer);
-        let (simple_loss, _) = sum(losses.simple.as_deref().unwrap_or_default());
-        let (mut total, mut ctc_loss) = (losses.mean, 0.0);
+        let (loss, mut skipped) = sum_finite(&losses.transducer);
+        let (simple_loss, _) = sum_finite(losses.simple.as_deref().unwrap_or_default());
+        let (mut objective, mut ctc_loss) = (losses.mean, 0.0);
         if let Some((values, tensor)) = losses.ctc {
-            let (value, without) = sum(&values);
+            let (value, without_path) = sum_finite(&values);
             ctc_loss = value;
-            skipped = skipped.max(without);
-            total = (total + (tensor * config.terms.ctc_weight(progress))?)?;
+            skipped = skipped.max(without_path);
+            objective = (objective + (tensor * config.terms.ctc_weight(progress))?)?;
         }
-        let found = loss + simple_loss + ctc_loss;
-        if !found.is_finite() {
-            let (what, found, source) = ("loss".into(), Some(found), None);
+        let total = loss + simple_loss + ctc_loss;
+        if !total.is_finite() {
+            let (what, found, source) = ("loss".into(), Some(total), None);
             return Err(Error::Diverged { step, what, found, utterances: utterances(), source });
         }
-        gradients.backward(&total, hooks)?;
+        gradients.backward(&objective, hooks)?;
         let (utterances, audio_seconds) = (batch.labels.len() as u64, batch.seconds);
-        Ok(Tally { utterances, skipped, loss, ctc_loss, simple_loss, audio_seconds })
+        Ok(LossSums { utterances, skipped, loss, ctc_loss, simple_loss, audio_seconds })
     }
 
-    /// Moves the weights, and then their average; returns the norm of the gradient, before any clipping. If it is not finite, nothing
-    /// is changed.
+    /// Updates the weights and their average; returns the norm of the gradient before clipping.
+    ///
+    /// If the norm is not finite, nothing is changed.
     ///
     /// # Errors
     /// Those of the optimizer.
-    pub fn apply(&mut self, gradients: &Gradients, moment: &Moment) -> Result<f64> {
-        let rate = self.learning_rate(moment);
+    pub fn apply(&mut self, gradients: &Gradients, position: &StepPosition) -> Result<f64> {
+        let rate = self.learning_rate(position);
         let norm = self.optimizer.step(self.model.parameters(), gradients, rate)?;
         if let Some(ema) = self.ema.as_mut().filter(|_| norm.is_finite()) {
-            ema.update(moment.step, self.model.parameters())?;
+            ema.update(position.step, self.model.parameters())?;
         }
         Ok(norm)
     }
 }
 
-/// The objective of a step, from batches of rows and labels.
+/// The loss that a step minimizes.
 pub trait TrainingObjective: Send + Sync {
-    /// Losses of a batch that is all or a part of the `of` utterances of an optimizer step; see [`Losses::mean`]. With a training pass, dropout
-    /// is on.
+    /// Computes the losses of a batch; see [`Losses::mean`].
+    ///
+    /// The batch is a part of the `step_utterances` utterances of an optimizer step, or all of
+    /// them. With a training pass, dropout is on.
     ///
     /// # Errors
     /// [`model::Error::Shape`] or [`model::Error::Loss`] if the batch does not fit the model.
@@ -289,29 +310,29 @@ pub trait TrainingObjective: Send + Sync {
         &self,
         model: &Model,
         batch: &Batch,
-        of: usize,
+        step_utterances: usize,
         step: u64,
         pass: Option<&mut TrainingPass>,
     ) -> Result<Losses>;
 }
 
-/// What the model's own configuration says.
+/// The loss of the model's configuration.
 impl TrainingObjective for LossSessions {
     fn losses(
         &self,
         model: &Model,
         batch: &Batch,
-        of: usize,
+        step_utterances: usize,
         step: u64,
         pass: Option<&mut TrainingPass>,
     ) -> Result<Losses> {
-        Ok(model.losses(self, batch.labeled(), of, step, pass)?)
+        Ok(model.losses(self, batch.labeled(), step_utterances, step, pass)?)
     }
 }
 
-/// Sum over the utterances that have a path, and how many have none.
-fn sum(losses: &[f64]) -> (f64, u64) {
-    let possible = losses.iter().filter(|&&loss| loss != f64::INFINITY);
-    let without = losses.len() - possible.clone().count();
-    (possible.sum(), without as u64)
+/// Sums the losses of the utterances that have a path; returns the number of the others as well.
+fn sum_finite(losses: &[f64]) -> (f64, u64) {
+    let finite = losses.iter().filter(|&&loss| loss != f64::INFINITY);
+    let without_path = losses.len() - finite.clone().count();
+    (finite.sum(), without_path as u64)
 }

@@ -1,15 +1,17 @@
 //! Training of transducers, from a recipe to a checkpoint.
 //!
-//! [`train`] reads a [`recipe`], trains in a [`run_folder`] and evaluates; [`recognizer::Recognizer`] loads the checkpoint.
+//! The three types to know: a [`Recipe`] describes a run, [`train`] trains it in a run folder and
+//! evaluates it, and a [`Learner`] makes single steps for custom loops.
+//! [`recognizer::Recognizer`] loads the resulting checkpoint.
 //!
 //! ```no_run
 //! use std::{path::Path, sync::atomic::AtomicBool};
 //! use recognizer::Recognizer;
-//! use training::{Start, train};
+//! use training::{StartMode, train};
 //!
-//! let stop = AtomicBool::new(false); // set it from elsewhere, and the run saves and returns
+//! let stop = AtomicBool::new(false); // another thread may set it: the run then saves and returns
 //! let (recipe, folder) = (Path::new("recipes/digits.toml"), Path::new("runs/digits"));
-//! let outcome = train(recipe, None, folder, Start::Resume, &mut (), &stop)?;
+//! let outcome = train(recipe, None, folder, StartMode::Resume, &mut (), &stop)?;
 //! println!("word error rate on the test set: {:?}", outcome.test.map(|test| test.overall.wer));
 //!
 //! let recognizer = Recognizer::load(&folder.join("best.safetensors"))?;
@@ -19,18 +21,22 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`recipe`] | everything that decides a run, as one TOML file |
+//! | [`recipe`] | all settings of a run, as one TOML file |
 //! | [`data`] | training sets in memory or on disk, augmented batches |
-//! | [`optimizer`], [`schedule`], [`ema`] | the optimizer, its learning rate, the moving average of the weights |
-//! | [`train`] | the loop; [`Observer`] receives its reports, [`Learner`] is a step of it, a [`ProcessGroup`](distributed::ProcessGroup) the processes that share the steps |
-//! | [`run_folder`], [`run_files`], [`files`] | what is on disk |
-//! | [`average`](average()), [`choose`] | one checkpoint out of several |
+//! | [`optimizer`], [`schedule`], [`ema`] | optimizers, the learning rate, the moving average of the weights |
+//! | [`Trainer`], [`Observer`] | the training loop, and what it reports |
+//! | [`run_folder`], [`run_files`], [`files`] | files on disk |
+//! | [`average`](average()), [`select_checkpoints`] | one checkpoint out of several |
 //!
-//! # Repeatable
+//! `docs/recipes.md` describes recipes, `docs/own-encoder.md` custom models, `docs/scaling.md`
+//! training in several processes.
 //!
-//! Every random stream is named by (seed, purpose, epoch, utterance), so that it does not depend on the other utterances of a batch,
-//! and every operation gives the same bits for every number of threads. A checkpoint is therefore the whole state of a run: the
-//! steps after it are the same whether the process continued, was stopped, or was killed and started again.
+//! # Determinism
+//!
+//! Every random stream is named by (seed, purpose, epoch, utterance), so that it does not depend on
+//! the other utterances of a batch, and every operation gives the same bits for every number of
+//! threads. A checkpoint is therefore the whole state of a run: the steps after it are the same
+//! whether the process continued, was stopped, or was killed and started again.
 #![warn(missing_docs)]
 
 mod average;
@@ -59,16 +65,16 @@ pub mod schedule;
 mod train;
 mod trainer;
 
-pub use average::{Averaged, average, choose};
+pub use average::{AverageReport, average, select_checkpoints};
 pub use error::{Error, Result};
 pub use fingerprint::DataSets;
 pub use learner::{Learner, TrainingObjective};
 pub use loading::train_tokenizer;
-pub use metrics::{Metrics, Tally, peak_resident};
+pub use metrics::{LossSums, Metrics, peak_resident_bytes};
 pub use observer::{EpochReport, Observer, RunReport, StepReport};
 pub use recipe::Recipe;
-pub use run_folder::Start;
+pub use run_folder::StartMode;
 pub use run_plan::{BatchShape, RunPlan, check_step_bytes, step_bytes};
-pub use schedule::Moment;
-pub use train::{Outcome, train, train_with};
+pub use schedule::StepPosition;
+pub use train::{RunOutcome, train, train_with};
 pub use trainer::{CheckpointMetadata, Trainer, Validator};

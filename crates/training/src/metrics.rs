@@ -1,39 +1,39 @@
-//! What a run writes down about an epoch.
+//! Metrics of an epoch and loss sums of a step.
 use serde::{Deserialize, Serialize};
 
-/// One epoch in `metrics.csv`.
+/// A row of `metrics.csv`: one epoch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Metrics {
-    /// Epochs done.
+    /// Number of complete epochs.
     pub epoch: u64,
-    /// Optimiser steps done.
+    /// Number of optimizer steps.
     pub step: u64,
     /// Mean transducer loss of an utterance; in pruned training that of the joint network.
     pub loss: f64,
     /// Mean CTC loss of an utterance; 0 without that head.
     pub ctc_loss: f64,
-    /// Mean loss of an utterance under the trivial joiner; 0 without pruning.
+    /// Mean loss of an utterance with the simple joiner; 0 without pruning.
     #[serde(default)]
     pub simple_loss: f64,
-    /// Step size of the last step.
+    /// Learning rate of the last step.
     pub learning_rate: f64,
     /// Mean norm of the gradient before clipping.
     pub gradient_norm: f64,
-    /// Utterances that no path explains, for one of the losses.
+    /// Utterances without a path, for one of the losses.
     pub skipped: u64,
-    /// Batches that were skipped since their loss or gradient was no number.
+    /// Batches that were skipped because their loss or gradient was not finite.
     #[serde(default)]
     pub nonfinite: u64,
-    /// Share of the rows of the epoch's batches that are padding.
+    /// Fraction of the rows of the epoch's batches that is padding.
     #[serde(default)]
     pub padding: f64,
-    /// Bytes that the run may take at most, as it was planned; 0 without a plan.
+    /// Bytes of the memory plan; 0 without a plan.
     #[serde(default)]
     pub planned_bytes: u64,
-    /// Most bytes of memory that the process has held so far; 0 where the system does not say.
+    /// Peak bytes in memory of the process so far; 0 where the system does not report it.
     #[serde(default)]
     pub resident_bytes: u64,
-    /// Wall time of the epoch's training in seconds; after a resumption, of the part that was left.
+    /// Wall time of the epoch's training in seconds; after a resumption, of its remaining part.
     pub seconds: f64,
     /// Word error rate on the dev set, where it was evaluated.
     pub dev_wer: Option<f64>,
@@ -44,22 +44,22 @@ pub struct Metrics {
 
 /// Sums over the utterances of a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Tally {
+pub struct LossSums {
     /// Utterances.
     pub utterances: u64,
-    /// Those that were left out since no path explains them.
+    /// Utterances without a path, which are omitted.
     pub skipped: u64,
     /// Transducer losses; in pruned training those of the joint network.
     pub loss: f64,
     /// CTC losses.
     pub ctc_loss: f64,
-    /// Losses under the trivial joiner.
+    /// Losses with the simple joiner.
     pub simple_loss: f64,
     /// Length of the audio in seconds.
     pub audio_seconds: f64,
 }
 
-impl std::ops::AddAssign for Tally {
+impl std::ops::AddAssign for LossSums {
     fn add_assign(&mut self, other: Self) {
         self.utterances += other.utterances;
         self.skipped += other.skipped;
@@ -70,8 +70,8 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
-/// Returns the most bytes that this process has held in memory so far; none where the system does not report it.
-pub fn peak_resident() -> Option<usize> {
+/// Returns the peak memory of this process in bytes, if available.
+pub fn peak_resident_bytes() -> Option<usize> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)

@@ -1,11 +1,11 @@
-//! What a run tells whoever watches it.
+//! Reports of a run to its observer.
 use crate::Result;
 use crate::metrics::Metrics;
 use crate::run_folder::RunFolder;
 use crate::run_plan::RunPlan;
 use recognizer::Evaluation;
 
-/// Facts at the start of a run.
+/// The facts at the start of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunReport {
     /// Number of weights.
@@ -14,13 +14,13 @@ pub struct RunReport {
     pub classes: usize,
     /// Training utterances.
     pub utterances: usize,
-    /// Their length in all.
+    /// Total length of the audio in seconds.
     pub audio_seconds: f64,
     /// Epochs of the whole run.
     pub epochs: u64,
-    /// The epoch it goes on with; not 0 after a resumption.
+    /// The epoch of the first step; not 0 after a resumption.
     pub first_epoch: u64,
-    /// What the run takes in memory, if it may not take whatever it wants.
+    /// The memory plan, if the run has a memory budget.
     pub plan: Option<RunPlan>,
 }
 
@@ -35,22 +35,23 @@ pub struct StepReport {
     pub batches: u64,
     /// Step of the run, from 0.
     pub step: u64,
-    /// Steps of the whole run, counting the epochs to come like this one: an estimate until the last epoch, as the order of an
-    /// epoch decides into how many batches it is cut.
+    /// Steps of the whole run, an estimate until the last epoch.
+    ///
+    /// Later epochs count like this one; the order of an epoch determines its number of batches.
     pub steps: u64,
     /// Mean transducer loss of the batch.
     pub loss: f64,
     /// Mean CTC loss of the batch.
     pub ctc_loss: f64,
-    /// Mean loss of the batch under the trivial joiner; 0 without pruning.
+    /// Mean loss of the batch with the simple joiner; 0 without pruning.
     pub simple_loss: f64,
-    /// Step size.
+    /// Learning rate.
     pub learning_rate: f64,
     /// Norm of the gradient before clipping.
     pub gradient_norm: f64,
-    /// Length of the audio in the batch.
+    /// Length of the audio of the batch in seconds.
     pub audio_seconds: f64,
-    /// Wall time of the step.
+    /// Wall time of the step in seconds.
     pub seconds: f64,
 }
 
@@ -61,32 +62,33 @@ pub struct EpochReport {
     pub metrics: Metrics,
     /// Epochs of the whole run.
     pub epochs: u64,
-    /// Evaluation on the dev set, where it was due.
+    /// Evaluation on the dev set, if it was due.
     pub evaluation: Option<Evaluation>,
 }
 
-/// Watches a run; every method does nothing unless overridden.
+/// An observer of a run; every method does nothing unless overridden.
 pub trait Observer {
-    /// Something that is no error, but hardly meant.
+    /// Receives a warning: something that is valid but probably not intended.
     fn on_warning(&mut self, _warning: &str) {}
-    /// Something that was asked for, and what it led to.
+    /// Receives a note about the effect of a setting.
     fn on_note(&mut self, _note: &str) {}
-    /// Before the first step.
+    /// Receives the facts of the run before the first step.
     fn on_start(&mut self, _report: &RunReport) {}
-    /// After each step.
+    /// Receives the report of a step.
     fn on_step(&mut self, _report: &StepReport) {}
-    /// Writes further files of an epoch, of which `rows` has the metrics from the first epoch on.
+    /// Writes further files of an epoch; `rows` are the metrics from the first epoch on.
     ///
-    /// Called on rank 0 before the checkpoint that ends the epoch: a killed run repeats the epoch and writes them again.
+    /// Called on rank 0 before the checkpoint that ends the epoch: a killed run repeats the epoch
+    /// and writes the files again.
     ///
     /// # Errors
-    /// Errors of the files; they end the run.
+    /// Errors of the files, which end the run.
     fn write_epoch(&mut self, _folder: &RunFolder, _rows: &[Metrics]) -> Result<()> {
         Ok(())
     }
-    /// After each epoch.
+    /// Receives the report of an epoch.
     fn on_epoch(&mut self, _report: &EpochReport) {}
 }
 
-/// Watches nothing.
+/// An observer that ignores all reports.
 impl Observer for () {}

@@ -1,7 +1,7 @@
-//! Optimizers: from gradients to new weights.
+//! Optimizers, which compute new weights from gradients.
 //!
-//! A new one is a file next to `adamw.rs` with its [`Optimizer`], `check` and `build`, and two lines here: its `mod`, and its entry in
-//! [`OptimizerKind`].
+//! A new optimizer is a file next to `adamw.rs` with its [`Optimizer`], `check` and `build`, and
+//! two lines here: its `mod`, and its entry in [`OptimizerKind`].
 mod adamw;
 mod clip;
 mod config;
@@ -19,38 +19,42 @@ use serde::{Deserialize, Serialize};
 pub use clip::Clip;
 pub(crate) use config::MIN_RATE;
 pub use config::{ClipKind, Decay, OptimizerConfig};
-pub use lamb::{LambConfig, LambStep, Number};
+pub use lamb::{LambConfig, LambFloat, LambStep};
 
 use crate::Result;
 use model::checkpoint::Values;
 use model::{Gradients, Parameters};
 
-/// Steps along gradients, with a memory that a checkpoint can hold.
+/// An optimizer, whose state a checkpoint can store.
 pub trait Optimizer: Send {
-    /// One step; returns the norm of the gradient, before any clipping.
+    /// Makes one step; returns the norm of the gradient before clipping.
     ///
-    /// Parameters without a gradient keep their weights. If the norm is not finite, nothing is changed.
+    /// Parameters without a gradient keep their weights. If the norm is not finite, nothing is
+    /// changed.
     ///
     /// # Errors
-    /// Candle's own errors; [`crate::Error::Shape`](model::Error::Shape) for a parameter that the optimizer does not know.
+    /// Candle's own errors; [`crate::Error::Shape`](model::Error::Shape) for a parameter that the
+    /// optimizer does not have.
     fn step(&mut self, parameters: &Parameters, gradients: &Gradients, rate: f64) -> Result<f64>;
 
-    /// What it remembers of each parameter, by the names `first` and `second`.
-    fn memory(&self) -> BTreeMap<String, Cow<'_, Values>>;
+    /// Returns the state of all parameters by kind, such as `first`.
+    fn state(&self) -> BTreeMap<String, Cow<'_, Values>>;
 
-    /// Goes on with the memory of a run of so many steps.
+    /// Restores the state after `steps` steps.
     ///
     /// # Errors
-    /// [`crate::Error::Shape`](model::Error::Shape) if a memory is missing.
-    fn restore(&mut self, memory: &BTreeMap<String, Values>, steps: u64) -> Result<()>;
+    /// [`crate::Error::Shape`](model::Error::Shape) if a kind of state is missing.
+    fn restore(&mut self, state: &BTreeMap<String, Values>, steps: u64) -> Result<()>;
 }
 
-/// Defines the optimizers that a recipe can name; each module has functions `check` and `build` of its part of `[optimiser]`.
+/// Defines [`OptimizerKind`] and `build`.
+///
+/// Each module has functions `check` and `build` for its keys of `[optimizer]`.
 macro_rules! optimizer_kinds {
     ($($(#[$default:ident])? $module:ident::$kind:ident,)+) => {
         $(pub use $module::$kind;)+
 
-        /// The optimizers that a recipe can name, by `optimiser.kind`.
+        /// The optimizers that a recipe can select with `optimizer.kind`.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(rename_all = "lowercase")]
         pub enum OptimizerKind {
@@ -66,7 +70,7 @@ macro_rules! optimizer_kinds {
             }
         }
 
-        /// The optimizer that a recipe names.
+        /// Creates the optimizer that a recipe selects.
         pub(crate) fn build(config: &OptimizerConfig, parameters: &Parameters) -> Box<dyn Optimizer> {
             match config.kind {
                 $(OptimizerKind::$kind => Box::new($module::build(config, parameters)),)+
@@ -80,14 +84,16 @@ optimizer_kinds! {
     lamb::Lamb,
 }
 
-/// Returns ‖g‖ over all gradients, with sums in `f64`: a task for each of them, and their sums in the order of the names.
+/// Returns the norm ‖g‖ of all gradients together, with sums in `f64`.
+///
+/// Each gradient is one task; their sums are added in the order of the names.
 ///
 /// # Errors
 /// Candle's own errors.
 pub fn norm(gradients: &Gradients) -> Result<f64> {
-    let present: Vec<&Tensor> = gradients.values().collect();
-    let mut sums: Vec<candle_core::Result<f64>> = present.iter().map(|_| Ok(0.0)).collect();
-    par_for((items_mut(&mut sums), parts(&present, 1)), |_, (sum, gradient)| {
+    let tensors: Vec<&Tensor> = gradients.values().collect();
+    let mut sums: Vec<candle_core::Result<f64>> = tensors.iter().map(|_| Ok(0.0)).collect();
+    par_for((items_mut(&mut sums), parts(&tensors, 1)), |_, (sum, gradient)| {
         let (storage, layout) = gradient[0].storage_and_layout();
         *sum = match &*storage {
             Storage::Cpu(storage) => values(storage, layout).map(sum_of_squares),
@@ -97,7 +103,7 @@ pub fn norm(gradients: &Gradients) -> Result<f64> {
     Ok(sums.into_iter().sum::<candle_core::Result<f64>>()?.sqrt())
 }
 
-/// Σ x² in f64 with eight interleaved sums: fast and always in the same order.
+/// Computes Σ x² in f64, in a fixed order.
 fn sum_of_squares(values: &[f32]) -> f64 {
     let mut sums = [0.0; 8];
     let chunks = values.chunks_exact(8);
@@ -110,7 +116,9 @@ fn sum_of_squares(values: &[f32]) -> f64 {
     rest + sums.iter().sum::<f64>()
 }
 
-/// Passes the values of a variable on, to be written in place, with those of its gradient.
+/// Updates the values of a variable in place.
+///
+/// `write` receives them and those of the gradient.
 ///
 /// # Errors
 /// Values that are not contiguous `f32` on the CPU; a gradient that is the variable itself.
@@ -124,7 +132,7 @@ fn update<R>(
     operation.result.into_inner().ok_or_else(not_on_the_cpu)
 }
 
-/// A closure as an operation of candle's, which takes operations by reference.
+/// A closure as a candle operation, as candle takes operations by reference.
 struct UpdateOperation<W, R> {
     write: Cell<Option<W>>,
     result: Cell<Option<R>>,
@@ -154,7 +162,7 @@ impl<R, W: FnOnce(&mut [f32], &[f32]) -> R> InplaceOp2 for UpdateOperation<W, R>
     }
 }
 
-/// The values of a gradient.
+/// Returns the values of a gradient.
 fn values<'a>(gradient: &'a CpuStorage, layout: &Layout) -> candle_core::Result<&'a [f32]> {
     match (gradient, layout.contiguous_offsets()) {
         (CpuStorage::F32(values), Some((start, end))) => Ok(&values[start..end]),
@@ -173,22 +181,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weights_are_written_where_they_are() {
+    fn weights_are_updated_in_place() {
         let device = Device::Cpu;
         let w = Var::from_vec(vec![1.0f32, 2.0, 3.0, 4.0], (2, 2), &device).unwrap();
-        let seen_by_the_model = w.as_tensor().clone();
+        let shared = w.as_tensor().clone();
         let g = Tensor::from_vec(vec![1.0f32, 0.0, 0.5, 0.25], (2, 2), &device).unwrap();
         let add = |w: &mut [f32], g: &[f32]| {
             w.iter_mut().zip(g).for_each(|(w, g)| *w += g);
             w.len()
         };
         assert_eq!(update(&w, &g, add).unwrap(), 4);
-        assert_eq!(seen_by_the_model.to_vec2::<f32>().unwrap(), [[2.0, 2.0], [3.5, 4.25]]);
-        // A transposed gradient has no slice in the weights' order, one that is the variable cannot be lent beside it, and whole
-        // numbers are no gradient.
+        assert_eq!(shared.to_vec2::<f32>().unwrap(), [[2.0, 2.0], [3.5, 4.25]]);
+        // Rejected are a transposed gradient, whose order is not that of the weights; a gradient
+        // that is the variable itself; and integers.
         assert!(update(&w, &g.t().unwrap(), add).is_err());
         assert!(update(&w, w.as_tensor(), add).is_err());
         assert!(update(&w, &g.to_dtype(candle_core::DType::U32).unwrap(), add).is_err());
-        assert_eq!(seen_by_the_model.to_vec2::<f32>().unwrap(), [[2.0, 2.0], [3.5, 4.25]]);
+        assert_eq!(shared.to_vec2::<f32>().unwrap(), [[2.0, 2.0], [3.5, 4.25]]);
     }
 }

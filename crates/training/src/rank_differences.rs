@@ -1,27 +1,28 @@
-//! Differences between the processes of a run, found before its first step.
+//! Comparison of the processes of a run before its first step.
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use distributed::{ProcessGroup, Transfer};
+use distributed::{ProcessGroup, TransferFormat};
 use serde::{Deserialize, Serialize};
 
 use crate::fingerprint::DIGITS;
-use crate::run_folder::Start;
+use crate::run_folder::StartMode;
 use crate::{Error, Result};
 use model::checkpoint::Progress;
-use model::{Fingerprint, random};
+use model::{DataFingerprint, random};
 use recognizer::bad_items::BadItems;
 
-/// Characters of a value in a message.
-const SHOWN_CHARACTERS: usize = 100;
+/// Characters of a value that a message shows.
+const MAX_SHOWN_CHARACTERS: usize = 100;
 
-/// Something that must be equal in all processes, with its value here.
+/// Name and value of a setting that all processes must share.
 pub(crate) type SharedSetting<'a> = (&'a str, String);
 
 /// Compares settings with those of rank 0.
 ///
 /// # Errors
-/// The same in all processes: [`Error::Rank`] with the first rank and its first setting that differ.
+/// The same in all processes: [`Error::Rank`] with the first rank and its first setting that
+/// differ.
 pub(crate) fn expect_equal(group: &mut ProcessGroup, settings: &[SharedSetting]) -> Result<()> {
     if group.size() == 1 {
         return Ok(());
@@ -31,7 +32,7 @@ pub(crate) fn expect_equal(group: &mut ProcessGroup, settings: &[SharedSetting])
     for (rank, found) in all.iter().enumerate() {
         for ((name, _), (expected, found)) in settings.iter().zip(all[0].iter().zip(found)) {
             if expected != found {
-                let [expected, found] = [expected, found].map(|text| shown(text));
+                let [expected, found] = [expected, found].map(|text| abbreviate(text));
                 return Err(difference(rank, format!("{name}: expected {expected}"), found));
             }
         }
@@ -39,15 +40,19 @@ pub(crate) fn expect_equal(group: &mut ProcessGroup, settings: &[SharedSetting])
     Ok(())
 }
 
-/// How a run starts, which the arguments of each process state.
-pub(crate) fn start(start: Start, folder: &Path, transfer: Transfer) -> [SharedSetting<'static>; 4] {
+/// Returns the settings of how a run starts.
+pub(crate) fn start_settings(
+    start: StartMode,
+    folder: &Path,
+    transfer: TransferFormat,
+) -> [SharedSetting<'static>; 4] {
     let mode = match start {
-        Start::Fresh => "a new run",
-        Start::Resume => "--resume",
-        Start::ResumeChanged => "--resume --changed-data",
-        Start::Force => "--force",
+        StartMode::Fresh => "a new run",
+        StartMode::Resume => "--resume",
+        StartMode::ResumeChanged => "--resume --changed-data",
+        StartMode::Force => "--force",
     };
-    // A relative folder is another one in another working directory.
+    // A relative folder depends on the working directory.
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     [
         ("--transfer", transfer.to_string()),
@@ -57,7 +62,7 @@ pub(crate) fn start(start: Start, folder: &Path, transfer: Transfer) -> [SharedS
     ]
 }
 
-/// Compares the recipe's text, with the changes of the command line, with that of rank 0.
+/// Compares the recipe's text, with command line overrides, with that of rank 0.
 ///
 /// # Errors
 /// The same in all processes: [`Error::Rank`] with the first key that differs.
@@ -74,14 +79,14 @@ pub(crate) fn expect_equal_recipe(group: &mut ProcessGroup, text: &str) -> Resul
     Err(match model::config::table::first_differing_key("", &found, &expected) {
         Some((key, found, expected)) => difference(
             rank,
-            format!("recipe: expected {key} = {}", shown(&expected)),
-            format!("{key} = {}", shown(&found)),
+            format!("recipe: expected {key} = {}", abbreviate(&expected)),
+            format!("{key} = {}", abbreviate(&found)),
         ),
         None => difference(rank, "recipe: expected the text".to_owned(), "other comments or spaces".into()),
     })
 }
 
-/// The utterances of a set, in a few bytes.
+/// A summary of the utterances of a set.
 #[derive(PartialEq, Serialize, Deserialize)]
 struct SetSummary {
     utterances: usize,
@@ -91,8 +96,8 @@ struct SetSummary {
 /// Compares the utterances of the sets with those of rank 0: order, texts, lengths.
 ///
 /// # Errors
-/// The same in all processes: [`Error::Rank`] with the set and the first place that differ.
-pub(crate) fn expect_equal_data(group: &mut ProcessGroup, data: &Fingerprint) -> Result<()> {
+/// The same in all processes: [`Error::Rank`] with the first set and position that differ.
+pub(crate) fn expect_equal_data(group: &mut ProcessGroup, data: &DataFingerprint) -> Result<()> {
     if group.size() == 1 {
         return Ok(());
     }
@@ -114,23 +119,23 @@ pub(crate) fn expect_equal_data(group: &mut ProcessGroup, data: &Fingerprint) ->
                 // All processes take this branch together.
                 let lists: Vec<String> = group.all_gather(&(*checksums).to_owned())?;
                 let [first, other] = [0, rank].map(|rank| lists[rank].as_bytes().chunks(DIGITS));
-                let place = first.zip(other).position(|(first, other)| first != other).unwrap_or(0) + 1;
-                let found = format!("another utterance, text or length at place {place}");
-                return Err(difference(rank, format!("{set}: expected the utterances"), found));
+                let position = first.zip(other).position(|(first, other)| first != other).unwrap_or(0) + 1;
+                let place = format!("another utterance, text or length at position {position}");
+                return Err(difference(rank, format!("{set}: expected the utterances"), place));
             }
         }
     }
     Ok(())
 }
 
-/// The state that a run starts from, apart from its data.
-pub(crate) fn state(
+/// Returns the state that a run starts from, apart from its data.
+pub(crate) fn state_settings(
     tokenizer: &str,
     progress: Option<&Progress>,
     bad: &BTreeMap<String, BadItems>,
 ) -> Vec<SharedSetting<'static>> {
-    let resumed = progress.map_or_else(|| "none".to_owned(), |at| format!("{at:?}"));
-    let step = progress.map_or_else(String::new, |at| format!("step {}, ", at.step));
+    let resumed = progress.map_or_else(|| "none".to_owned(), |progress| format!("{progress:?}"));
+    let step = progress.map_or_else(String::new, |progress| format!("step {}, ", progress.step));
     let left_out: Vec<String> = bad
         .iter()
         .flat_map(|(set, items)| items.left_out.iter().map(move |item| format!("{set}: {}", item.id)))
@@ -144,11 +149,11 @@ pub(crate) fn state(
         ("checkpoint", format!("{step}checksum {:016x}", random::hash(&resumed))),
         ("tokenizer", format!("checksum {:016x}", random::hash(tokenizer))),
         ("utterances left out", list(left_out)),
-        ("recordings not as long as their lines", list(other_length)),
+        ("recordings of another length than in their manifest", list(other_length)),
     ]
 }
 
-/// Fails unless a text is the same on all ranks.
+/// Checks that a text is the same on all ranks.
 ///
 /// # Errors
 /// [`Error::Rank`] for the first rank that differs from rank 0.
@@ -169,7 +174,7 @@ fn difference(rank: usize, expected: String, found: String) -> Error {
     Error::Rank { rank, message: format!("{expected}, as in rank 0, found {found}") }
 }
 
-fn shown(text: &str) -> String {
-    let end = text.char_indices().nth(SHOWN_CHARACTERS).map(|(end, _)| end);
+fn abbreviate(text: &str) -> String {
+    let end = text.char_indices().nth(MAX_SHOWN_CHARACTERS).map(|(end, _)| end);
     end.map_or_else(|| text.to_owned(), |end| format!("{}...", &text[..end]))
 }

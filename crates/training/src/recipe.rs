@@ -1,13 +1,13 @@
-//! A training recipe: one TOML file says everything that decides a run.
+//! Training recipes: all settings of a run in one TOML file.
 mod data;
 mod run;
 
 use std::path::{Path, PathBuf};
 
-use model::checkpoint::RECIPE_PLACE;
+use model::checkpoint::RECIPE_LOCATION;
 use model::config::table::{first_difference, syntax_error};
-use model::config::values::setting;
-use model::config::{EncoderConfig, Initialization, JointConfig, Loss, ModelConfig};
+use model::config::values::setting_error;
+use model::config::{EncoderConfig, InitConfig, JointConfig, LossConfig, ModelConfig, old_names};
 use model::predictors::PredictorKind;
 use model::{Checkpoint, InputConfig};
 use serde::{Deserialize, Serialize};
@@ -15,95 +15,98 @@ use speech::FeatureConfig;
 
 use crate::optimizer::OptimizerConfig;
 use crate::{Error, Result};
-pub use data::{Augment, Data, TokenConfig};
-pub use run::{BatchConfig, RunConfig, Select, TrainingConfig};
+pub use data::{AugmentConfig, DataConfig, TokenConfig};
+pub use run::{BatchConfig, CheckpointSelection, RunConfig, TrainingConfig};
 
 /// A recipe as read from its file.
 ///
-/// Unknown keys are errors everywhere, so that a misspelt one cannot silently fall back to a default.
+/// Unknown keys are errors in all sections, so that a misspelled key cannot fall back to a default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
-    /// Decides first weights, order, augmentation and dropout.
+    /// Seed of initial weights, order, augmentation and dropout.
     #[serde(default)]
     pub seed: u64,
-    /// Which utterances.
-    pub data: Data,
-    /// From samples to log-mel frames.
+    /// The manifests.
+    pub data: DataConfig,
+    /// Computation of log-mel features from audio.
     #[serde(default)]
     pub features: FeatureConfig,
-    /// What training does to the frames.
+    /// Augmentation.
     #[serde(default)]
-    pub augment: Augment,
-    /// From text to labels.
+    pub augment: AugmentConfig,
+    /// The tokenizer.
     pub tokens: TokenConfig,
-    /// The acoustic side.
+    /// The encoder.
     pub encoder: EncoderConfig,
-    /// The label side; none where the loss brings its own.
+    /// The predictor; none for losses that have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predictor: Option<PredictorKind>,
-    /// Where both meet.
+    /// The joint network.
     pub joint: JointConfig,
-    /// First weights.
-    #[serde(default, skip_serializing_if = "Initialization::is_default")]
-    pub init: Initialization,
-    /// Steps and step sizes.
-    #[serde(rename = "optimiser")]
+    /// Initialization of the weights.
+    #[serde(default, skip_serializing_if = "InitConfig::is_default")]
+    pub init: InitConfig,
+    /// Optimizer and learning rate.
     pub optimizer: OptimizerConfig,
     /// Sizes of batches.
     pub batch: BatchConfig,
-    /// Kind of the loss, and what all kinds can say.
+    /// The loss.
     #[serde(default)]
-    pub loss: Loss,
-    /// Length and objective of the run.
+    pub loss: LossConfig,
+    /// Length of the run, and terms of its objective.
     pub training: TrainingConfig,
 }
 
-/// Values of a command line that replace those of the recipe.
+/// Command line values that replace those of the recipe.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Changes {
-    /// Passes over the training set.
+pub struct RecipeOverrides {
+    /// Number of epochs.
     pub epochs: Option<u64>,
-    /// What the run may take in memory, in bytes.
+    /// Memory budget of the run in bytes.
     pub memory: Option<usize>,
-    /// Share of a set that may be left out (`data.max_bad`).
+    /// Fraction of a set that may be omitted (`data.max_bad`).
     pub max_bad: Option<f64>,
 }
 
-impl From<Option<u64>> for Changes {
+impl From<Option<u64>> for RecipeOverrides {
     fn from(epochs: Option<u64>) -> Self {
-        Changes { epochs, ..Changes::default() }
+        RecipeOverrides { epochs, ..RecipeOverrides::default() }
     }
 }
 
 impl Recipe {
-    /// The recipe of a checkpoint.
+    /// Parses the recipe of a checkpoint.
     ///
     /// # Errors
-    /// [`model::Error::Inside`] the file if it is no sound recipe.
-    pub fn of_checkpoint(checkpoint: &Checkpoint, path: &Path) -> Result<Recipe> {
-        Self::parse_text(&checkpoint.recipe, Path::new(RECIPE_PLACE))
+    /// [`model::Error::Inside`] the file if it is not a valid recipe.
+    pub fn from_checkpoint(checkpoint: &Checkpoint, path: &Path) -> Result<Recipe> {
+        Self::parse_text(&checkpoint.recipe, Path::new(RECIPE_LOCATION))
             .map_err(|source| model::Error::Inside { path: path.to_owned(), source: Box::new(source) }.into())
     }
 
-    /// Reads and checks a recipe; its manifests become relative to the current folder.
+    /// Reads and checks a recipe.
     ///
-    /// `changes` replace the recipe's own values. The text that comes back is that of the file, or, with changes, the changed
-    /// recipe written anew (without the comments): what a run folder and a checkpoint hold.
+    /// Its manifests become relative to the current folder.
+    ///
+    /// Returns the text as well, for run folders and checkpoints: that of the file or, with
+    /// overrides, the resulting recipe without comments.
     ///
     /// # Errors
-    /// [`Error::Io`](model::Error::Io) if the file cannot be read, [`Error::RecipeSyntax`](model::Error::RecipeSyntax) for bad TOML, an unknown or a missing key, and
-    /// [`Error::RecipeValue`](model::Error::RecipeValue) for a value outside its range.
-    pub fn read(path: &Path, changes: impl Into<Changes>) -> Result<(Recipe, String)> {
+    /// [`Error::Io`](model::Error::Io) if the file cannot be read;
+    /// [`Error::RecipeSyntax`](model::Error::RecipeSyntax) for invalid TOML, an unknown or a
+    /// missing key; [`Error::RecipeValue`](model::Error::RecipeValue) for a value outside its
+    /// range, or a name of an earlier version.
+    pub fn read(path: &Path, overrides: impl Into<RecipeOverrides>) -> Result<(Recipe, String)> {
         let text = speech::files::read_given_text(path).map_err(Error::io(path, "read the recipe"))?;
-        Self::changed(text.strip_prefix('\u{feff}').unwrap_or(&text), path, changes.into())
+        Self::with_overrides(text.strip_prefix('\u{feff}').unwrap_or(&text), path, overrides.into())
     }
 
-    fn changed(text: &str, path: &Path, changes: Changes) -> Result<(Recipe, String)> {
+    fn with_overrides(text: &str, path: &Path, overrides: RecipeOverrides) -> Result<(Recipe, String)> {
         let mut text = text.to_owned();
         let mut recipe = Self::parse(&text, path)?;
-        if changes != Changes::default() {
-            let Changes { epochs, memory, max_bad } = changes;
+        if overrides != RecipeOverrides::default() {
+            let RecipeOverrides { epochs, memory, max_bad } = overrides;
             recipe.training.run.epochs = epochs.unwrap_or(recipe.training.run.epochs);
             recipe.batch.memory = memory.or(recipe.batch.memory);
             recipe.data.max_bad = max_bad.unwrap_or(recipe.data.max_bad);
@@ -112,45 +115,41 @@ impl Recipe {
                 .map_err(|error| syntax_error(path, "", &serde::de::Error::custom(error)))?;
         }
         let base = path.parent().unwrap_or(Path::new(""));
-        let Data { train, dev, test, cache, .. } = &mut recipe.data;
-        let sounds = recipe.augment.manifests();
+        let DataConfig { train, dev, test, cache, .. } = &mut recipe.data;
+        let audio = recipe.augment.manifests();
         let weights = &mut recipe.init.pretrained.weights;
-        for path in train.iter_mut().chain(dev).chain(test).chain(cache).chain(sounds).chain(weights) {
+        for path in train.iter_mut().chain(dev).chain(test).chain(cache).chain(audio).chain(weights) {
             *path = base.join(&path);
         }
         Ok((recipe, text))
     }
 
-    /// The first key that another recipe has another value for, with both; but for the places of the data, of which checkpoints
-    /// have a fingerprint, of noise and impulse responses, and of pretrained weights.
+    /// Returns the first key that differs, with both values.
+    ///
+    /// Paths of the data, of noise and impulse responses, and of pretrained weights are ignored;
+    /// checkpoints have a fingerprint of the data.
     pub(crate) fn difference(&self, other: &Recipe) -> Option<String> {
-        let [mut here, mut there] = [self, other].map(Recipe::clone);
-        [&mut here, &mut there]
-            .into_iter()
-            .flat_map(|recipe| recipe.augment.manifests())
-            .for_each(PathBuf::clear);
-        // A run that goes on does not read them again, so that they may lie elsewhere.
-        for weights in
-            [&mut here, &mut there].into_iter().filter_map(|one| one.init.pretrained.weights.as_mut())
-        {
-            *weights = "FILE".into();
-        }
-        // Not every path can be written down.
-        for data in [&mut here.data, &mut there.data] {
+        let mut recipes = [self, other].map(Recipe::clone);
+        for recipe in &mut recipes {
+            recipe.augment.manifests().for_each(PathBuf::clear);
+            // A resumed run does not read the weights again, so that they may be moved.
+            if let Some(weights) = &mut recipe.init.pretrained.weights {
+                *weights = "FILE".into();
+            }
+            // Paths that are not valid text cannot be serialized.
+            let data = &mut recipe.data;
             (data.train, data.dev, data.test, data.cache) = Default::default();
         }
         let table = |recipe: Recipe| toml::to_string(&recipe).ok()?.parse::<toml::Table>().ok();
-        let (Some(here), Some(there)) = (table(here), table(there)) else {
-            return Some("one that cannot be written down".to_owned());
+        let [Some(mut left), Some(mut right)] = recipes.map(table) else {
+            return Some("one that cannot be serialized".to_owned());
         };
-        let [here, there] = [here, there].map(|mut table| {
-            table.remove("data");
-            table
-        });
-        first_difference("", &here, &there)
+        left.remove("data");
+        right.remove("data");
+        first_difference("", &left, &right)
     }
 
-    /// Parses and checks a recipe's text; `path` is for messages only.
+    /// Parses and checks the text of a recipe; `path` is used in messages only.
     ///
     /// # Errors
     /// As [`Recipe::read`], without the file.
@@ -158,7 +157,16 @@ impl Recipe {
         Ok(Self::parse_text(text, path)?)
     }
 
+    /// Parses the recipe of a run folder, which an earlier version may have written.
+    ///
+    /// # Errors
+    /// As [`Recipe::parse`], but old names of keys and values are accepted.
+    pub fn parse_of_run(text: &str, path: &Path) -> Result<Recipe> {
+        Ok(Self::parse_text(&old_names::translate(text), path)?)
+    }
+
     fn parse_text(text: &str, path: &Path) -> model::Result<Recipe> {
+        old_names::reject(text)?;
         let recipe: Recipe = toml::from_str(text).map_err(|error| syntax_error(path, text, &error))?;
         recipe.check()?;
         Ok(recipe)
@@ -171,7 +179,7 @@ impl Recipe {
     fn check(&self) -> model::Result<()> {
         self.data.check()?;
         self.augment.check(self.data.stream)?;
-        self.tokens.options().check().map_err(|error| setting("tokens", error))?;
+        self.tokens.options().check().map_err(|error| setting_error("tokens", error))?;
         self.init.check()?;
         self.model().check()?;
         self.optimizer.check()?;
@@ -179,7 +187,7 @@ impl Recipe {
         self.training.run.check()
     }
 
-    /// The model, apart from everything else.
+    /// Returns the configuration of the model.
     pub fn model(&self) -> ModelConfig {
         ModelConfig {
             seed: self.seed,
@@ -189,7 +197,7 @@ impl Recipe {
             joint: self.joint.clone(),
             loss: self.loss.clone(),
             terms: self.training.terms.clone(),
-            init: self.init.law,
+            init: self.init.kind,
         }
     }
 }
@@ -201,15 +209,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_of_the_data_make_no_difference_even_where_they_are_no_text() {
+    fn paths_of_the_data_are_ignored_even_if_they_are_not_text() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes/digits.toml");
         let recipe = Recipe::read(&path, None).unwrap().0;
-        let mut elsewhere = recipe.clone();
-        let place = Path::new(OsStr::from_bytes(b"/data/\xff"));
-        elsewhere.data.train = vec![place.join("train.jsonl")];
-        elsewhere.data.cache = Some(place.to_owned());
-        assert_eq!(recipe.difference(&elsewhere), None);
-        elsewhere.seed += 1;
-        assert!(recipe.difference(&elsewhere).unwrap().starts_with("one with seed = "));
+        let mut changed = recipe.clone();
+        let folder = Path::new(OsStr::from_bytes(b"/data/\xff"));
+        changed.data.train = vec![folder.join("train.jsonl")];
+        changed.data.cache = Some(folder.to_owned());
+        assert_eq!(recipe.difference(&changed), None);
+        changed.seed += 1;
+        assert!(recipe.difference(&changed).unwrap().starts_with("one with seed = "));
     }
 }

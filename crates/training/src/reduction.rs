@@ -1,27 +1,31 @@
-//! Sums of a step's gradients and losses over the ranks of a run.
+//! All-reduce of a step's gradients and losses.
 //!
 //! ```text
 //! plan of the epoch       the same on all ranks: a function of the seed
 //! shard_step              each rank computes some utterances of every step
-//! begin                   sums wait for gradients
-//!                         a backward pass sends those that are final: their sums run next to it
-//! finish                  the rest is sent; losses, problems and bad items are gathered
+//! begin                   an all-reduce waits for gradients
+//!                         a backward pass sends those that are final: they are summed meanwhile
+//! finish                  the other gradients are sent; losses, errors and bad items are gathered
 //! checkpoints, logs       written by rank 0
 //! evaluation              each rank recognizes some batches; all receive the transcripts
 //! ```
-//! What a step computes for an utterance depends on no other, so the sums are those of one process but for the order of their terms.
+//! The gradient of an utterance depends on no other utterance, so the sums are those of one process
+//! except for the order of their terms.
 use candle_core::{Tensor, Var};
 use distributed::{Pending, ProcessGroup, SharedError, first_error};
 use serde::{Deserialize, Serialize};
 
 use crate::error_report::ErrorReport;
-use crate::metrics::Tally;
+use crate::metrics::LossSums;
 use crate::{Error, Result};
 use model::{GradientSum, GradientTerms, Gradients, Parameters, SentGradients};
 use recognizer::bad_items::BadItems;
 
-/// Returns the batches of a step that a rank computes: whole batches where each rank has as many of them; else some utterances of each
-/// batch, dealt out back and forth, since neighbors are of similar length, starting with another rank in each batch.
+/// Returns the batches of a step that a rank computes.
+///
+/// These are whole batches if each rank has the same number of them; else some utterances of each
+/// batch, assigned back and forth, since adjacent ones have similar lengths, starting with another
+/// rank in each batch.
 pub(crate) fn shard_step(step: &[Vec<usize>], rank: usize, ranks: usize) -> Vec<Vec<usize>> {
     if step.len().is_multiple_of(ranks) {
         return step.iter().skip(rank).step_by(ranks).cloned().collect();
@@ -37,56 +41,66 @@ pub(crate) fn shard_step(step: &[Vec<usize>], rank: usize, ranks: usize) -> Vec<
     step.iter().enumerate().map(shard).filter(|shard: &Vec<usize>| !shard.is_empty()).collect()
 }
 
-/// Returns the rank that took 1.5 times the mean of the others and a second more, if there is one, and the ratio.
+/// Returns a rank that is much slower than the others.
+///
+/// The ratio of the times is returned as well.
+///
+/// It takes 1.5 times the mean of the others, and a second more.
 pub(crate) fn slow_rank(seconds: &[f64]) -> Option<(usize, f64)> {
-    let (rank, most) = seconds.iter().copied().enumerate().max_by(|a, b| a.1.total_cmp(&b.1))?;
-    let mean = (seconds.iter().sum::<f64>() - most) / (seconds.len() - 1) as f64;
-    (most > 1.5 * mean && most > 1.0 + mean).then(|| (rank, most / mean))
+    let (rank, longest) = seconds.iter().copied().enumerate().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let mean = (seconds.iter().sum::<f64>() - longest) / (seconds.len() - 1) as f64;
+    (longest > 1.5 * mean && longest > 1.0 + mean).then(|| (rank, longest / mean))
 }
 
-/// What a step has apart from gradients, of all ranks.
+/// The results of a step of all ranks, apart from gradients.
 pub(crate) struct StepTotals {
-    pub tally: Tally,
+    pub loss_sums: LossSums,
     pub bad: BadItems,
-    /// Seconds that each rank took for its gradients.
+    /// Seconds of each rank for its gradients.
     pub seconds: Vec<f64>,
 }
 
-/// What a rank has of a step apart from gradients.
+/// The results of a step of one rank, apart from gradients.
 #[derive(Serialize, Deserialize)]
 struct RankStep {
-    problem: Option<ErrorReport>,
-    /// Which parameters have a gradient, in the order of their names.
+    error: Option<ErrorReport>,
+    /// True for each parameter with a gradient, in order of names.
     has_gradient: Vec<bool>,
-    tally: Tally,
-    /// Items of its shard that cannot be used, and recordings that are not as long as their lines.
+    loss_sums: LossSums,
+    /// The bad items of its shard.
     bad: BadItems,
     seconds: f64,
-    /// Parameters whose gradients were sent during the backward pass, in this order, unless an order is known.
+    /// Parameters whose gradients were sent during the backward pass, in this order.
+    ///
+    /// Empty once the order is known.
     early: Vec<usize>,
-    /// Whether a gradient was sent before it was final.
+    /// True if a gradient was sent before it was final.
     is_incomplete: bool,
 }
 
-/// How the gradients of a run's steps become sums over its ranks.
+/// The all-reduce of the gradients of a run's steps.
 #[derive(Default)]
 pub(crate) struct GradientReduction {
-    /// Numbers of the parameters in the order of their sums: those that are final first come first, once a step has shown which.
+    /// Indices of the parameters in the order of their sums.
+    ///
+    /// Once a step has shown which gradients are final first, these come first.
     order: Vec<usize>,
     is_order_known: bool,
-    /// Whether gradients are sent after the backward pass only, as some were sent before they were final.
+    /// True if gradients are sent after the backward pass only.
+    ///
+    /// This is the case once some were incomplete before.
     is_late: bool,
 }
 
-/// Sums of a step that have begun.
+/// An all-reduce of a step that has begun.
 pub(crate) struct StepReduction {
-    /// The terms of this rank, which its gradients become.
+    /// The terms of this rank.
     pub terms: GradientTerms,
     sums: Pending<distributed::Result<Vec<Vec<f32>>>>,
 }
 
 impl GradientReduction {
-    /// Begins a step; none if there is one rank.
+    /// Begins a step; none if there is only one rank.
     pub fn begin(&mut self, group: &mut ProcessGroup, parameters: &Parameters) -> Option<StepReduction> {
         if group.size() == 1 {
             return None;
@@ -98,79 +112,83 @@ impl GradientReduction {
     }
 
     fn begin_sums(&self, group: &mut ProcessGroup, parameters: &Parameters, is_early: bool) -> StepReduction {
-        let all: Vec<usize> = parameters.iter().map(|(_, parameter)| parameter.elem_count()).collect();
-        let lengths = self.order.iter().map(|&number| all[number]).collect();
+        let counts: Vec<usize> = parameters.iter().map(|(_, parameter)| parameter.elem_count()).collect();
+        let lengths = self.order.iter().map(|&parameter| counts[parameter]).collect();
         let (terms, receiver) = GradientTerms::new(&self.order, is_early);
         StepReduction { terms, sums: group.begin_all_reduce(lengths, receiver, GradientTerms::read) }
     }
 
-    /// Returns the whole step from this rank's gradients.
+    /// Sums the gradients and the losses of a step over all ranks.
     ///
     /// # Errors
     /// As [`ProcessGroup::agree`].
     pub fn finish(
         &mut self,
         group: &mut ProcessGroup,
-        begun: Option<StepReduction>,
+        reduction: Option<StepReduction>,
         gradients: GradientSum,
-        tally: Result<Tally>,
+        loss_sums: Result<LossSums>,
         bad: BadItems,
         seconds: f64,
     ) -> Result<(Gradients, StepTotals)> {
-        let Some(StepReduction { terms, sums }) = begun else {
-            let totals = StepTotals { tally: tally?, bad, seconds: vec![seconds] };
+        let Some(StepReduction { terms, sums }) = reduction else {
+            let totals = StepTotals { loss_sums: loss_sums?, bad, seconds: vec![seconds] };
             return Ok((gradients.into_gradients(), totals));
         };
-        let (tally, mut problem) = match tally {
-            Ok(tally) => (tally, None),
-            Err(error) => (Tally::default(), Some(error)),
+        let (loss_sums, mut error) = match loss_sums {
+            Ok(loss_sums) => (loss_sums, None),
+            Err(error) => (LossSums::default(), Some(error)),
         };
-        // After an error too: the other ranks wait for sums, whose values are then of no use.
+        // Also after an error: the other ranks wait for sums, whose values are then not used.
         gradients.send(terms)?;
         let SentGradients { positions, is_incomplete } = gradients.sent();
-        let mut sums = sums.wait().unwrap_or_else(|error| {
-            problem.get_or_insert(error.into());
+        let mut sums = sums.wait().unwrap_or_else(|failure| {
+            error.get_or_insert(failure.into());
             Vec::new()
         });
         let early = match self.is_order_known {
             true => Vec::new(),
             false => positions.iter().map(|&position| self.order[position]).collect(),
         };
-        let (has_gradient, is_incomplete) = (gradients.present(), *is_incomplete);
-        let report = problem.as_ref().map(Error::to_report);
-        let part = RankStep { problem: report, has_gradient, tally, bad, seconds, early, is_incomplete };
+        let (has_gradient, is_incomplete) = (gradients.has_gradient(), *is_incomplete);
+        let report = error.as_ref().map(Error::to_report);
+        let part = RankStep { error: report, has_gradient, loss_sums, bad, seconds, early, is_incomplete };
         let parts = group.all_gather(&part)?;
-        let reports = parts.iter().map(|part| part.problem.clone()).collect();
-        first_error(group.rank(), reports, problem.map_or(Ok(()), Err))?;
+        let reports = parts.iter().map(|part| part.error.clone()).collect();
+        first_error(group.rank(), reports, error.map_or(Ok(()), Err))?;
         if parts.iter().any(|part| part.is_incomplete) {
             self.is_late = true;
-            let StepReduction { terms, sums: again } = self.begin_sums(group, gradients.parameters(), false);
+            let StepReduction { terms, sums: late_sums } =
+                self.begin_sums(group, gradients.parameters(), false);
             gradients.send(terms)?;
-            sums = group.agree(again.wait().map_err(Error::from))?;
+            sums = group.agree(late_sums.wait().map_err(Error::from))?;
         }
-        let mut all = Gradients::new();
-        let named: Vec<(&str, &Var)> = gradients.parameters().iter().collect();
-        for (&number, sum) in self.order.iter().zip(sums) {
-            // A parameter that no rank has reached has no gradient, as in one process.
-            if parts.iter().any(|part| part.has_gradient[number]) {
-                let (name, parameter) = named[number];
-                all.insert(name.to_owned(), Tensor::from_vec(sum, parameter.shape(), parameter.device())?);
+        let mut reduced = Gradients::new();
+        let parameters: Vec<(&str, &Var)> = gradients.parameters().iter().collect();
+        for (&index, sum) in self.order.iter().zip(sums) {
+            // A parameter without a gradient on all ranks has none, as in one process.
+            if parts.iter().any(|part| part.has_gradient[index]) {
+                let (name, parameter) = parameters[index];
+                let sum = Tensor::from_vec(sum, parameter.shape(), parameter.device())?;
+                reduced.insert(name.to_owned(), sum);
             }
         }
-        self.learn_order(&parts);
-        let (mut tally, mut bad) = (Tally::default(), BadItems::default());
-        parts.iter().for_each(|part| tally += part.tally);
+        self.update_order(&parts);
+        let (mut loss_sums, mut bad) = (LossSums::default(), BadItems::default());
+        parts.iter().for_each(|part| loss_sums += part.loss_sums);
         let seconds = parts.iter().map(|part| part.seconds).collect();
         parts.into_iter().for_each(|part| bad.extend(part.bad));
-        Ok((all, StepTotals { tally, bad, seconds }))
+        Ok((reduced, StepTotals { loss_sums, bad, seconds }))
     }
 
-    /// Puts the parameters first whose gradients were sent early, in the order of the first rank that sent any.
-    fn learn_order(&mut self, parts: &[RankStep]) {
+    /// Moves the parameters to the front whose gradients were sent early.
+    ///
+    /// Their order is that of the first rank that has sent any.
+    fn update_order(&mut self, parts: &[RankStep]) {
         let Some(early) = parts.iter().map(|part| &part.early).find(|early| !early.is_empty()) else {
             return;
         };
-        let rest = self.order.iter().filter(|number| !early.contains(number));
+        let rest = self.order.iter().filter(|index| !early.contains(number));
         self.order = early.iter().chain(rest).copied().collect();
         self.is_order_known = true;
     }
@@ -181,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shards_are_the_step() {
+    fn the_shards_of_all_ranks_are_the_step() {
         let batches: Vec<Vec<usize>> = vec![vec![5, 1, 9], vec![2], vec![7, 3, 8, 4], vec![6]];
         for steps in 1..=4 {
             let step = &batches[..steps];
@@ -189,9 +207,9 @@ mod tests {
             all.sort_unstable();
             for ranks in 1..=5 {
                 let shards: Vec<_> = (0..ranks).map(|rank| shard_step(step, rank, ranks)).collect();
-                let mut dealt = shards.concat().concat();
-                dealt.sort_unstable();
-                assert_eq!(dealt, all, "{steps} batches, {ranks} ranks");
+                let mut sharded = shards.concat().concat();
+                sharded.sort_unstable();
+                assert_eq!(sharded, all, "{steps} batches, {ranks} ranks");
                 assert!(shards.concat().iter().all(|batch| !batch.is_empty()));
             }
         }
@@ -205,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_rank_is_named() {
+    fn the_slowest_rank_is_returned_if_it_is_much_slower() {
         assert_eq!(slow_rank(&[1.0]), None);
         assert_eq!(slow_rank(&[10.0, 12.0, 11.0]), None);
         assert_eq!(slow_rank(&[0.1, 0.1, 0.9]), None);

@@ -5,11 +5,11 @@ use model::checkpoint::Progress;
 
 use crate::{Error, Result};
 
-/// The checkpoint that a run goes on from.
+/// The checkpoint that a run resumes from.
 pub const LAST_CHECKPOINT: &str = "last.safetensors";
-/// What a run writes before it has learnt anything.
+/// Files that a run writes before its first step.
 pub(crate) const RECIPE: [&str; 2] = ["recipe.toml", "recipe.path"];
-/// Everything else that a run writes, which it does once there is a checkpoint to go on from.
+/// All other files of a run, written after its first checkpoint.
 pub(crate) const FILES: [&str; 8] = [
     LAST_CHECKPOINT,
     BAD_ITEMS,
@@ -20,32 +20,34 @@ pub(crate) const FILES: [&str; 8] = [
     "dev.hypotheses.jsonl",
     "test.hypotheses.jsonl",
 ];
-/// The utterances that cannot be used, by set.
+/// The bad items, by set.
 pub(crate) const BAD_ITEMS: &str = "bad_items.json";
-/// How the checkpoints of epochs begin and end; their number is between.
+/// Prefix and suffix of the epoch checkpoints, with the epoch between them.
 pub(crate) const EPOCH: [&str; 2] = ["epoch-", ".safetensors"];
-/// Whose lock a run holds.
+/// The file that a training process locks.
 pub(crate) const LOCK: &str = ".lock";
 
-/// Whether a file has a name that a run uses for its own, in a folder that holds a run.
+/// Returns true for a file that a run in the folder uses.
 pub(crate) fn is_file_of_run(file: &Path) -> bool {
     let (Some(folder), Some(name)) = (file.parent(), file.file_name()) else { return false };
     let name = name.to_string_lossy();
     let is_own = FILES.iter().chain(&RECIPE).chain(&[LOCK]).any(|own| *own == name)
         || checkpoint_epoch(&name).is_some()
         || is_event_file(&name);
-    is_own && [LOCK, RECIPE[1]].iter().any(|mark| folder.join(mark).symlink_metadata().is_ok())
+    is_own && [LOCK, RECIPE[1]].iter().any(|marker| folder.join(mark).symlink_metadata().is_ok())
 }
 
-/// How names of event files begin; readers know them by `tfevents`.
+/// Prefix of event files; TensorBoard recognizes them by `tfevents`.
 pub(crate) const EVENT_PREFIX: &str = "events.out.tfevents.";
-/// Whether a file is named as event files are.
+/// Returns true for names of event files.
 pub(crate) fn is_event_file(name: &str) -> bool {
     name.starts_with(EVENT_PREFIX)
 }
 
-/// Whether a file is an event file that a run which goes on from there, or begins anew, will write again.
-pub(crate) fn is_undone(name: &str, resumed: Option<&Progress>) -> bool {
+/// Returns true for an event file that a run will write again.
+///
+/// The run resumes from `resumed`, or starts anew.
+pub(crate) fn is_repeated(name: &str, resumed: Option<&Progress>) -> bool {
     let Some(rest) = name.strip_prefix(EVENT_PREFIX) else { return false };
     let mut numbers = rest.split('.').map(str::parse);
     match (numbers.next(), numbers.next(), resumed) {
@@ -55,7 +57,9 @@ pub(crate) fn is_undone(name: &str, resumed: Option<&Progress>) -> bool {
     }
 }
 
-/// Epochs, from 1, of which a folder has a checkpoint, in order.
+/// Returns epochs and paths of the epoch checkpoints, in order.
+///
+/// Epochs count from 1.
 ///
 /// # Errors
 /// [`Error::Io`](model::Error::Io) if the folder cannot be read.
@@ -63,13 +67,13 @@ pub(crate) fn epoch_checkpoints(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
     epochs(folder, checkpoint_epoch)
 }
 
-/// Epochs of the files in a folder, as their names say.
-pub(crate) fn epochs(folder: &Path, of: impl Fn(&str) -> Option<u64>) -> Result<Vec<(u64, PathBuf)>> {
-    let broken = |error| Error::io(folder, "look into the run folder")(error);
+/// Returns epochs and paths of files with an epoch in their names.
+pub(crate) fn epochs(folder: &Path, parse_name: impl Fn(&str) -> Option<u64>) -> Result<Vec<(u64, PathBuf)>> {
+    let io_error = |error| Error::io(folder, "list the run folder")(error);
     let mut epochs = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(broken)? {
-        let path = entry.map_err(broken)?.path();
-        if let Some(epoch) = of(&path.file_name().unwrap_or_default().to_string_lossy()) {
+    for entry in std::fs::read_dir(folder).map_err(io_error)? {
+        let path = entry.map_err(io_error)?.path();
+        if let Some(epoch) = parse_name(&path.file_name().unwrap_or_default().to_string_lossy()) {
             epochs.push((epoch, path));
         }
     }
@@ -77,7 +81,7 @@ pub(crate) fn epochs(folder: &Path, of: impl Fn(&str) -> Option<u64>) -> Result<
     Ok(epochs)
 }
 
-/// The epoch of a checkpoint's name, written as we write it.
+/// Parses the name of an epoch checkpoint, exactly as it is written.
 pub(crate) fn checkpoint_epoch(name: &str) -> Option<u64> {
     let [start, end] = EPOCH;
     let epoch = name.strip_prefix(start)?.strip_suffix(end)?.parse().ok()?;

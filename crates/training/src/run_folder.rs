@@ -1,17 +1,17 @@
 //! The folder of one run and the files in it.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `recipe.toml` | the recipe as it was |
-//! | `recipe.path` | where it was: its manifests are found from there |
-//! | `metrics.csv` | one row an epoch |
+//! | `recipe.toml` | the recipe of the run |
+//! | `recipe.path` | the path of the recipe, to which its manifests are relative |
+//! | `metrics.csv` | one row for each epoch |
 //! | `curve.svg` | loss and error rates over the epochs; written by `panda train` |
-//! | `events.out.tfevents.*` | the same and every tenth step for TensorBoard, a file from each checkpoint to the next |
+//! | `events.out.tfevents.*` | the same and every tenth step for TensorBoard, one file for each checkpoint |
 //! | `last.safetensors`, `best.safetensors` | checkpoints |
-//! | `epoch-N.safetensors` | those of the last epochs, as many as `training.keep` says |
+//! | `epoch-N.safetensors` | checkpoints of the last `training.keep` epochs |
 //! | `.lock` | empty; locked while a process trains |
-//! | `bad_items.json` | utterances that are left out, and recordings of another length than their lines; not there without any |
-//! | `evaluation.json`, `SET.hypotheses.jsonl` | the final report and what was heard |
+//! | `bad_items.json` | bad utterances, and recordings of another length than in their manifest; only if there are any |
+//! | `evaluation.json`, `SET.hypotheses.jsonl` | the final evaluation and its transcripts |
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -20,77 +20,80 @@ use speech::files::{self, FileLock, remove_leftovers, write_atomically};
 use crate::metrics::Metrics;
 use crate::run_files::{
     BAD_ITEMS, EPOCH, FILES, LAST_CHECKPOINT, LOCK, RECIPE, checkpoint_epoch, epoch_checkpoints, epochs,
-    is_undone,
+    is_repeated,
 };
 use crate::{Error, Result};
 use model::checkpoint::{Checkpoint, Progress};
 use recognizer::Evaluation;
 use recognizer::bad_items::BadItems;
 
-/// How a run begins.
+/// How a run starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Start {
-    /// In a new folder; a folder that holds a run is an error, unless that run ended before its first checkpoint, and so is one with a
-    /// `recipe.toml` that no run has written.
+pub enum StartMode {
+    /// In a new folder.
+    ///
+    /// A folder with a run is an error, unless that run ended before its first checkpoint, and so
+    /// is one with a `recipe.toml` that no run has written.
     Fresh,
-    /// From the last checkpoint in the folder, or as [`Start::Fresh`] if the folder holds no run.
+    /// From the last checkpoint, or as [`StartMode::Fresh`] without a run.
     Resume,
-    /// The same, also where the data are not those of the checkpoint any more.
+    /// As [`StartMode::Resume`], also with other data than those of the checkpoint.
     ResumeChanged,
-    /// In any folder; an old run in it is overwritten.
+    /// In any folder; a run in it is overwritten.
     Force,
 }
 
-/// A run's folder, for one process alone.
+/// The folder of a run, used by one process.
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
-    /// Locked until the process ends, however it does; none in a process that only reads.
+    /// Locked until the process ends in any way; none in a process that only reads.
     lock: Option<FileLock>,
-    /// Folders that were not there before, the outermost last.
-    new: Vec<PathBuf>,
+    /// Folders that were created, the outermost last.
+    created: Vec<PathBuf>,
 }
 
 impl RunFolder {
-    /// Makes the folder, locks it, and looks at what is in it.
+    /// Creates and locks the folder, and checks its contents.
     ///
     /// # Errors
-    /// [`Error::Io`](model::Error::Io) if it cannot be made or written; [`Error::RunLocked`] while another process trains in it;
-    /// [`Error::RunExists`] if a fresh start is asked for in a folder that holds a run; [`Error::ForeignRecipe`] for a folder with a
-    /// recipe that no run has written; [`Error::NoCheckpoint`] if a run is to go
-    /// on of which the checkpoint is gone. It is then as it was.
-    pub fn new(path: &Path, start: Start) -> Result<Self> {
-        let new = path.ancestors().filter(|folder| *folder != Path::new(""));
-        let new = new.take_while(|folder| !folder.exists()).map(Path::to_owned).collect();
+    /// The folder is then unchanged. [`Error::Io`](model::Error::Io) if it cannot be created or
+    /// written; [`Error::RunLocked`] while another process trains in it; [`Error::RunExists`] for a
+    /// fresh start in a folder with a run; [`Error::ForeignRecipe`] for a folder with a recipe that
+    /// no run has written; [`Error::NoCheckpoint`] if a resumed run has no checkpoint.
+    pub fn new(path: &Path, start: StartMode) -> Result<Self> {
+        let created = path.ancestors().filter(|folder| *folder != Path::new(""));
+        let created = created.take_while(|folder| !folder.exists()).map(Path::to_owned).collect();
         std::fs::create_dir_all(path).map_err(Error::io(path, "make the run folder"))?;
         let name = path.join(LOCK);
         let lock = FileLock::acquire(&name).map_err(Error::io(&name, "lock the run folder"))?;
         let Some(lock) = lock else { return Err(Error::RunLocked { path: path.to_owned() }) };
-        let folder = RunFolder { path: path.to_owned(), lock: Some(lock), new };
+        let folder = RunFolder { path: path.to_owned(), lock: Some(lock), created };
         if let Err(error) = folder.expect_regular_files() {
-            folder.leave();
+            folder.discard();
             return Err(error);
         }
         let epochs = epoch_checkpoints(path)?;
-        let files = FILES.iter().map(|name| folder.file(name)).chain(epochs.into_iter().map(|of| of.1));
-        // A run writes where its recipe was before the recipe: without that, it is somebody's own.
-        let [recipe, place] = RECIPE.map(|name| folder.file(name));
-        let foreign = recipe.exists() && !place.exists();
-        let found = files.into_iter().find(|file| file.exists());
-        let error = match (start, found) {
-            (Start::Force, _) => return Ok(folder),
-            (_, None) if foreign => Error::ForeignRecipe { path: recipe },
-            (Start::Fresh, Some(_)) => Error::RunExists { path: path.to_owned() },
-            (Start::Resume | Start::ResumeChanged, Some(found)) if found != folder.last() => {
+        let epochs = epochs.into_iter().map(|(_, path)| path);
+        let files = FILES.iter().map(|name| folder.file(name)).chain(epochs);
+        // A run writes recipe.path before recipe.toml: without it, no run has written the recipe.
+        let [recipe, recipe_path] = RECIPE.map(|name| folder.file(name));
+        let is_foreign = recipe.exists() && !recipe_path.exists();
+        let old_file = files.into_iter().find(|file| file.exists());
+        let error = match (start, old_file) {
+            (StartMode::Force, _) => return Ok(folder),
+            (_, None) if is_foreign => Error::ForeignRecipe { path: recipe },
+            (StartMode::Fresh, Some(_)) => Error::RunExists { path: path.to_owned() },
+            (StartMode::Resume | StartMode::ResumeChanged, Some(found)) if found != folder.last() => {
                 Error::NoCheckpoint { path: folder.last(), found }
             }
             _ => return Ok(folder),
         };
-        folder.leave();
+        folder.discard();
         Err(error)
     }
 
-    /// Fails if a file that a run reads or writes is a pipe, a folder or the like.
+    /// Checks that all files of a run are regular files.
     fn expect_regular_files(&self) -> Result<()> {
         let epochs = epoch_checkpoints(&self.path)?.into_iter().map(|(_, path)| path);
         for file in FILES.iter().chain(&RECIPE).map(|name| self.file(name)).chain(epochs) {
@@ -99,11 +102,11 @@ impl RunFolder {
         Ok(())
     }
 
-    /// Fails if something that a run writes is what it reads.
+    /// Checks that no input is a file that the run writes.
     ///
     /// # Errors
     /// [`Error::OutputIsInput`].
-    pub(crate) fn spare<'a>(&self, inputs: impl IntoIterator<Item = &'a Path>) -> Result<()> {
+    pub(crate) fn expect_no_input<'a>(&self, inputs: impl IntoIterator<Item = &'a Path>) -> Result<()> {
         let epochs: Vec<PathBuf> = epoch_checkpoints(&self.path)?.into_iter().map(|(_, path)| path).collect();
         for input in inputs {
             let own = FILES.iter().chain(&RECIPE).map(|name| self.file(name));
@@ -116,63 +119,66 @@ impl RunFolder {
         Ok(())
     }
 
-    /// The folder of a run for a process that reads in it what another one writes.
+    /// Opens the folder for reading while another process writes.
     pub(crate) fn read_only(path: &Path) -> Self {
-        RunFolder { path: path.to_owned(), lock: None, new: Vec::new() }
+        RunFolder { path: path.to_owned(), lock: None, created: Vec::new() }
     }
 
-    /// Gives up a folder in which nothing was written: what [`Self::new`] made is removed.
-    pub fn leave(self) {
+    /// Removes what [`Self::new`] has created, in an unused folder.
+    pub fn discard(self) {
         if let Some(lock) = self.lock.filter(FileLock::is_new) {
             lock.remove();
         }
-        // Not those in which somebody has put something.
-        let _ = self.new.iter().try_for_each(std::fs::remove_dir);
+        // Folders with other files remain.
+        let _ = self.created.iter().try_for_each(std::fs::remove_dir);
     }
 
-    /// Makes room for a run: what a killed process left is removed and, unless the run goes on, the files of an old one; if it does,
-    /// the event files of what is going to happen once more.
+    /// Removes files that the run does not continue with.
+    ///
+    /// These are temporary files of a killed process; without `resumed` all files of an old run,
+    /// else the event files of the steps to be repeated.
     ///
     /// # Errors
     /// [`Error::Io`](model::Error::Io).
     pub fn clear(&self, resumed: Option<&Progress>) -> Result<()> {
         let epochs = epochs(&self.path, |name| {
-            // Also those of which there is no more than a temporary file.
-            let left = name.strip_prefix('.').and_then(|name| name.split_once(EPOCH[1]));
-            checkpoint_epoch(name).or_else(|| checkpoint_epoch(&format!("{}{}", left?.0, EPOCH[1])))
+            // Also epochs with a temporary file only.
+            let stem = name.strip_prefix('.').and_then(|name| name.split_once(EPOCH[1]));
+            checkpoint_epoch(name).or_else(|| checkpoint_epoch(&format!("{}{}", stem?.0, EPOCH[1])))
         })?;
         let files = || {
             let epochs = epochs.iter().map(|&(epoch, _)| self.epoch(epoch));
             FILES.iter().chain(&RECIPE).map(|name| self.file(name)).chain(epochs)
         };
         for file in files() {
-            remove_leftovers(&file).map_err(Error::io(&file, "remove what a killed run left beside"))?;
+            remove_leftovers(&file)
+                .map_err(Error::io(&file, "remove temporary files of a killed run next to it"))?;
         }
         for old in files().filter(|_| resumed.is_none()) {
             if old.exists() {
                 std::fs::remove_file(&old).map_err(Error::io(&old, "remove the old run's file"))?;
             }
         }
-        let unread = |error| Error::io(&self.path, "look into the run folder")(error);
-        for entry in std::fs::read_dir(&self.path).map_err(unread)? {
-            let entry = entry.map_err(unread)?;
+        let io_error = |error| Error::io(&self.path, "list the run folder")(error);
+        for entry in std::fs::read_dir(&self.path).map_err(io_error)? {
+            let entry = entry.map_err(io_error)?;
             let (name, old) = (entry.file_name(), entry.path());
-            // A dot and an ending of its own: one that a killed process had not written to the end.
+            // A dot and a suffix: a killed process has not written the file completely.
             let name = name.to_string_lossy();
-            let unfinished = name.strip_prefix('.').filter(|_| name.ends_with(".tmp"));
-            if is_undone(unfinished.unwrap_or(&name), resumed.filter(|_| unfinished.is_none())) {
+            let partial = name.strip_prefix('.').filter(|_| name.ends_with(".tmp"));
+            if is_repeated(partial.unwrap_or(&name), resumed.filter(|_| partial.is_none())) {
                 std::fs::remove_file(&old).map_err(Error::io(&old, "remove the old run's file"))?;
             }
         }
         Ok(())
     }
 
-    /// A file in the folder.
+    /// Returns the path of a file in the folder.
     pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// The checkpoint to resume from.
+    /// Returns the path of the checkpoint to resume from.
     pub fn last(&self) -> PathBuf {
         self.file(LAST_CHECKPOINT)
     }
@@ -180,7 +186,7 @@ impl RunFolder {
     /// Reads the checkpoint to resume from.
     ///
     /// # Errors
-    /// [`Error::Resume`], which says what can be done.
+    /// [`Error::Resume`], which suggests how to continue.
     pub fn read_last(&self) -> Result<Checkpoint> {
         Checkpoint::read(&self.last()).map_err(|source| Error::Resume {
             source: Box::new(source.into()),
@@ -188,23 +194,24 @@ impl RunFolder {
         })
     }
 
-    /// The checkpoint with the best dev error rate.
+    /// Returns the path of the best checkpoint on the dev set.
     pub fn best(&self) -> PathBuf {
         self.file("best.safetensors")
     }
 
-    /// The checkpoint of an epoch, from 1.
+    /// Returns the path of the checkpoint of an epoch, from 1.
     pub fn epoch(&self, epoch: u64) -> PathBuf {
         let [start, end] = EPOCH;
         self.file(&format!("{start}{epoch}{end}"))
     }
 
-    /// Removes the checkpoints of all epochs but those of the last `keep` up to this one. Later ones belong to work that a kill, or
-    /// whoever put an older checkpoint in the place of the last one, has undone.
+    /// Removes all but the last `keep` epoch checkpoints up to `epoch`.
+    ///
+    /// Later ones remain from a killed run, or from before an older checkpoint was restored.
     ///
     /// # Errors
     /// [`Error::Io`](model::Error::Io).
-    pub fn keep(&self, epoch: u64, keep: u64) -> Result<()> {
+    pub fn remove_old_checkpoints(&self, epoch: u64, keep: u64) -> Result<()> {
         for (_, path) in
             epoch_checkpoints(&self.path)?.iter().filter(|(n, _)| *n > epoch || epoch - n >= keep)
         {
@@ -213,18 +220,18 @@ impl RunFolder {
         Ok(())
     }
 
-    /// Writes what the run is made by: the recipe's text, and where it was.
+    /// Writes the text of the recipe, and its path.
     ///
     /// # Errors
     /// [`Error::Io`](model::Error::Io).
     pub fn write_recipe(&self, text: &str, path: &Path) -> Result<()> {
-        let [recipe, place] = RECIPE;
-        let path = std::path::absolute(path).map_err(Error::io(path, "find the place of the recipe"))?;
-        self.write(place, path.as_os_str().as_encoded_bytes())?;
+        let [recipe, recipe_path] = RECIPE;
+        let path = std::path::absolute(path).map_err(Error::io(path, "find the path of the recipe"))?;
+        self.write(recipe_path, path.as_os_str().as_encoded_bytes())?;
         self.write(recipe, text.as_bytes())
     }
 
-    /// Writes a file as a whole.
+    /// Writes a file atomically.
     ///
     /// # Errors
     /// [`Error::Io`](model::Error::Io).
@@ -233,25 +240,25 @@ impl RunFolder {
         write_atomically(&path, bytes).map_err(Error::io(&path, "write"))
     }
 
-    /// Reads the rows of the first epochs; those beyond belong to work that a kill has undone.
+    /// Reads the rows of the first epochs; later ones remain from a killed run.
     ///
     /// # Errors
-    /// [`Error::Io`](model::Error::Io) if the file is there but unreadable.
+    /// [`Error::Io`](model::Error::Io) if the file exists but is unreadable.
     pub fn read_metrics(&self, epochs: u64) -> Result<Vec<Metrics>> {
         Self::read_metrics_in(&self.path, epochs)
     }
 
-    /// The same for a folder that is only looked at.
+    /// Reads the rows of the first epochs in another folder.
     pub(crate) fn read_metrics_in(folder: &Path, epochs: u64) -> Result<Vec<Metrics>> {
         let path = folder.join("metrics.csv");
         if !path.exists() {
             return Ok(Vec::new());
         }
-        let broken = |error: csv::Error| Error::io(&path, "read the metrics")(std::io::Error::other(error));
+        let io_error = |error: csv::Error| Error::io(&path, "read the metrics")(std::io::Error::other(error));
         let file = files::open_regular(&path).map_err(Error::io(&path, "read the metrics"))?;
         let mut reader = csv::Reader::from_reader(file);
         let rows: Vec<Metrics> =
-            reader.deserialize().collect::<std::result::Result<_, _>>().map_err(broken)?;
+            reader.deserialize().collect::<std::result::Result<_, _>>().map_err(io_error)?;
         Ok(rows.into_iter().filter(|row| row.epoch <= epochs).collect())
     }
 
@@ -261,12 +268,13 @@ impl RunFolder {
     /// [`Error::Io`](model::Error::Io).
     pub fn write_metrics(&self, rows: &[Metrics]) -> Result<()> {
         let path = self.file("metrics.csv");
-        let broken = |error: std::io::Error| Error::io(&path, "write the metrics")(error);
+        let io_error = |error: std::io::Error| Error::io(&path, "write the metrics")(error);
         let mut writer = csv::Writer::from_writer(Vec::new());
         for row in rows {
-            writer.serialize(row).map_err(|error| broken(std::io::Error::other(error)))?;
+            writer.serialize(row).map_err(|error| io_error(std::io::Error::other(error)))?;
         }
-        let bytes = writer.into_inner().map_err(|error| broken(std::io::Error::other(error.to_string())))?;
+        let bytes =
+            writer.into_inner().map_err(|error| io_error(std::io::Error::other(error.to_string())))?;
         self.write("metrics.csv", &bytes)
     }
 
@@ -275,31 +283,33 @@ impl RunFolder {
     /// # Errors
     /// [`Error::Io`](model::Error::Io).
     pub fn write_bad_items(&self, sets: &BTreeMap<String, BadItems>) -> Result<()> {
-        let broken = |error: serde_json::Error| Error::io(&self.file(BAD_ITEMS), "write")(error.into());
-        let mut json = serde_json::to_vec_pretty(sets).map_err(broken)?;
+        let io_error = |error: serde_json::Error| Error::io(&self.file(BAD_ITEMS), "write")(error.into());
+        let mut json = serde_json::to_vec_pretty(sets).map_err(io_error)?;
         json.push(b'\n');
         self.write(BAD_ITEMS, &json)
     }
 
-    /// Reads `bad_items.json`; nothing if there is none, or another file.
+    /// Reads `bad_items.json`; nothing if it does not exist or is invalid.
     pub fn read_bad_items(&self) -> BTreeMap<String, BadItems> {
         read_bad_items(&self.path)
     }
 
-    /// Writes `evaluation.json`, with the bad items of the training set if there are some, and a hypotheses file for each named set.
+    /// Writes `evaluation.json`, and a file of transcripts for each set.
+    ///
+    /// The report contains the bad items of the training set, if there are any.
     ///
     /// # Errors
     /// [`Error::Io`](model::Error::Io).
     pub fn write_evaluations(&self, sets: &[(&str, &Evaluation)], train: &BadItems) -> Result<()> {
         let path = self.file("evaluation.json");
-        let broken = |error: serde_json::Error| Error::io(&path, "write the report")(error.into());
+        let io_error = |error: serde_json::Error| Error::io(&path, "write the report")(error.into());
         for (name, evaluation) in sets {
             self.write(&format!("{name}.hypotheses.jsonl"), evaluation.hypotheses().as_bytes())?;
         }
         let sets = sets.iter().map(|&(name, evaluation)| (name, Section::Evaluation(evaluation)));
         let train = Some(("train", Section::Training(train))).filter(|_| !train.is_empty());
         let report: BTreeMap<_, _> = sets.chain(train).collect();
-        let mut json = serde_json::to_vec_pretty(&report).map_err(broken)?;
+        let mut json = serde_json::to_vec_pretty(&report).map_err(io_error)?;
         json.push(b'\n');
         self.write("evaluation.json", &json)
     }
@@ -313,7 +323,7 @@ enum Section<'a> {
     Training(&'a BadItems),
 }
 
-/// The utterances of a run that cannot be used, by set; nothing if its folder does not say.
+/// Reads the bad items of a run, by set; nothing if the file does not exist or is invalid.
 pub fn read_bad_items(folder: &Path) -> BTreeMap<String, BadItems> {
     let text = files::read_given_text(&folder.join(BAD_ITEMS)).unwrap_or_default();
     serde_json::from_str(&text).unwrap_or_default()
@@ -324,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_our_own_names_are_epochs() {
+    fn names_are_epoch_checkpoints_only_as_they_are_written() {
         let folder = tempfile::tempdir().unwrap();
         for name in [
             "epoch-2.safetensors",
@@ -342,12 +352,12 @@ mod tests {
         let numbers =
             || epoch_checkpoints(folder.path()).unwrap().into_iter().map(|(n, _)| n).collect::<Vec<_>>();
         assert_eq!(numbers(), [2, 10]);
-        let run = RunFolder::new(folder.path(), Start::Force).unwrap();
-        run.keep(10, 9).unwrap();
+        let run = RunFolder::new(folder.path(), StartMode::Force).unwrap();
+        run.remove_old_checkpoints(10, 9).unwrap();
         assert_eq!(numbers(), [2, 10]);
-        run.keep(3, 9).unwrap();
+        run.remove_old_checkpoints(3, 9).unwrap();
         assert_eq!(numbers(), [2]);
-        run.keep(3, 1).unwrap();
+        run.remove_old_checkpoints(3, 1).unwrap();
         assert_eq!(numbers(), [0; 0]);
         run.clear(Some(&Progress::default())).unwrap();
         assert!(!folder.path().join(".epoch-7.safetensors.abc.tmp").exists());

@@ -1,8 +1,8 @@
-//! The step size over a run.
+//! The learning rate schedule of a run.
 //!
-//! With step s from 0, the share p of the run that is over, and for the last two S = s + 1:
+//! With step s from 0, the fraction p of the run that is over, and for the last two S = s + 1:
 //!
-//! | `decay` | step size |
+//! | `decay` | learning rate |
 //! |---|---|
 //! | `cosine` | rate · min(1, (s+1)/warmup) · (floor + (1 - floor) (1 + cos πp) / 2) |
 //! | `exponential` | rate · min(1, (s+1)/warmup) · floor^p |
@@ -10,28 +10,29 @@
 //! | `noam` | rate · width^-½ · min(S^-½, S · warmup^-1½) |
 //! | `mlperf` | max(rate · f, min_rate) with f = (S+1)/(W+1) for S < W, then 1 for S < W + H, then gamma^(e - warm - hold) |
 //!
-//! Noam: Vaswani and others, "Attention is all you need", arXiv 1706.03762, section 5.3; its largest value, at the end of the
-//! warm-up, is rate / √(width · warmup). MLPerf: e is the epoch from 1, warm and hold are epochs, W and H the same in steps of this
-//! epoch's number. Step W is already at 1, and in steps W + H and before nothing has fallen yet.
+//! Noam: Vaswani and others, "Attention is all you need", arXiv 1706.03762, section 5.3; its
+//! largest value, at the end of the warm-up, is rate / √(width · warmup). MLPerf: e is the epoch
+//! from 1, warm and hold are epochs, W and H the same in steps, with as many steps in an epoch as
+//! in this one. The rate is at its largest from step W to step W + H.
 use crate::optimizer::MIN_RATE;
 use crate::optimizer::{Decay, OptimizerConfig};
 
-/// Where a run is.
+/// The position of a step in its run.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Moment {
-    /// Optimiser step, from 0.
+pub struct StepPosition {
+    /// Optimizer step, from 0.
     pub step: u64,
     /// Epoch, from 0.
     pub epoch: u64,
     /// Steps of this epoch.
     pub steps_per_epoch: u64,
-    /// Share of the run that is over.
+    /// Fraction of the run that is over.
     pub progress: f64,
 }
 
-/// Step size of an optimizer step.
-pub fn learning_rate(config: &OptimizerConfig, moment: Moment) -> f64 {
-    let Moment { step, progress, .. } = moment;
+/// Returns the learning rate of an optimizer step.
+pub fn learning_rate(config: &OptimizerConfig, position: StepPosition) -> f64 {
+    let StepPosition { step, progress, .. } = position;
     let OptimizerConfig { learning_rate: rate, floor, .. } = *config;
     let warm = match config.warmup_steps {
         0 => 1.0,
@@ -45,7 +46,7 @@ pub fn learning_rate(config: &OptimizerConfig, moment: Moment) -> f64 {
         Decay::Exponential => rate * warm * floor.powf(progress),
         Decay::Hold => rate * warm,
         Decay::Noam => noam(config, step + 1),
-        Decay::MlPerf => (rate * mlperf(config, moment)).max(config.min_rate.unwrap_or(MIN_RATE)),
+        Decay::MlPerf => (rate * mlperf(config, position)).max(config.min_rate.unwrap_or(MIN_RATE)),
     }
 }
 
@@ -55,19 +56,19 @@ fn noam(config: &OptimizerConfig, step: u64) -> f64 {
     config.learning_rate / width.sqrt() * (1.0 / step.sqrt()).min(step / (warm * warm.sqrt()))
 }
 
-/// MLPerf's factor, which is at most 1.
-fn mlperf(config: &OptimizerConfig, moment: Moment) -> f64 {
+/// Returns MLPerf's factor, which is at most 1.
+fn mlperf(config: &OptimizerConfig, position: StepPosition) -> f64 {
     let (warm, hold) = (config.warmup_epochs.unwrap_or(0), config.hold_epochs.unwrap_or(0));
-    let in_steps = |epochs: u64| epochs.saturating_mul(moment.steps_per_epoch);
-    let (step, epoch) = (moment.step + 1, moment.epoch + 1);
-    if step < in_steps(warm) {
-        (step + 1) as f64 / (in_steps(warm) as f64 + 1.0)
-    } else if step < in_steps(warm.saturating_add(hold)) {
+    let steps = |epochs: u64| epochs.saturating_mul(position.steps_per_epoch);
+    let (step, epoch) = (position.step + 1, position.epoch + 1);
+    if step < steps(warm) {
+        (step + 1) as f64 / (steps(warm) as f64 + 1.0)
+    } else if step < steps(warm.saturating_add(hold)) {
         1.0
     } else {
-        // Not negative where epochs differ in length, so that the step count is ahead of them.
-        let fallen = epoch.saturating_sub(warm.saturating_add(hold));
-        config.gamma.unwrap_or(1.0).powf(fallen as f64)
+        // Not negative if earlier epochs had more steps than this one.
+        let decayed = epoch.saturating_sub(warm.saturating_add(hold));
+        config.gamma.unwrap_or(1.0).powf(decayed as f64)
     }
 }
 
@@ -82,19 +83,19 @@ mod tests {
         toml::from_str(&format!("learning_rate = 2.0\ndecay = \"{decay}\"\n{more}")).unwrap()
     }
 
-    fn at(step: u64, progress: f64) -> Moment {
-        Moment { step, epoch: 0, steps_per_epoch: 1000, progress }
+    fn at(step: u64, progress: f64) -> StepPosition {
+        StepPosition { step, epoch: 0, steps_per_epoch: 1000, progress }
     }
 
     #[test]
     fn the_rate_grows_linearly_and_then_follows_its_shape() {
-        let old = "warmup_steps = 4\nfloor = 0.01";
+        let common = "warmup_steps = 4\nfloor = 0.01";
         for decay in ["cosine", "exponential", "hold"] {
-            let config = config(decay, old);
+            let config = config(decay, common);
             let rates = [0, 1, 2, 3, 4, 100].map(|step| learning_rate(&config, at(step, 0.0)));
             assert_eq!(rates, [0.5, 1.0, 1.5, 2.0, 2.0, 2.0], "{decay}");
         }
-        let late = |decay, progress| learning_rate(&config(decay, old), at(100, progress));
+        let late = |decay, progress| learning_rate(&config(decay, common), at(100, progress));
         assert_relative_eq!(late("cosine", 0.5), 2.0 * 0.505, max_relative = 1e-12);
         assert_relative_eq!(late("cosine", 1.0), 2.0 * 0.01, max_relative = 1e-12);
         assert_relative_eq!(late("exponential", 0.5), 2.0 * 0.1, max_relative = 1e-12);
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn noam_by_hand() {
+    fn noam_has_the_values_computed_by_hand() {
         let config = config("noam", "warmup_steps = 16\nmodel_width = 4");
         // 2 / √4 = 1: steps 1, 4 and 8 of 16 · √16 = 64, then 1/√16, 1/√64 and 1/√100.
         let rates = [0, 3, 7, 15, 63, 99].map(|step| learning_rate(&config, at(step, 0.0)));
@@ -112,27 +113,28 @@ mod tests {
     }
 
     #[test]
-    fn mlperf_by_hand() {
+    fn mlperf_has_the_values_computed_by_hand() {
         let config = config("mlperf", "warmup_epochs = 2\nhold_epochs = 1\ngamma = 0.5\nmin_rate = 0.3");
         let rate = |step: u64| {
-            let moment = Moment { step, epoch: step / 2, steps_per_epoch: 2, progress: 0.0 };
-            learning_rate(&config, moment)
+            let position = StepPosition { step, epoch: step / 2, steps_per_epoch: 2, progress: 0.0 };
+            learning_rate(&config, position)
         };
-        // W = 4, H = 2: 2/5, 3/5, 4/5, then 1 in steps 4 to 6, 1/2 in 7 and 8, 1/4 in 9 and 10, and then the least.
+        // W = 4, H = 2: 2/5, 3/5, 4/5, then 1 in steps 4 to 6, 1/2 in 7 and 8, 1/4 in 9 and 10, and
+        // then the smallest rate.
         let expected = [0.8, 1.2, 1.6, 2.0, 2.0, 2.0, 1.0, 1.0, 0.5, 0.5, 0.3, 0.3];
-        let found: Vec<f64> = (0..12).map(rate).collect();
-        assert_relative_eq!(found[..], expected[..], max_relative = 1e-12);
+        let rates: Vec<f64> = (0..12).map(rate).collect();
+        assert_relative_eq!(rates[..], expected[..], max_relative = 1e-12);
     }
 
     proptest! {
         #[test]
-        fn mlperf_stays_within_its_ends(
+        fn mlperf_is_between_its_smallest_and_its_largest_rate(
             warm in 0u64..5, hold in 0u64..5, gamma in 0.01f64..1.0,
             step in any::<u32>(), epoch in 0u64..100, per in 0u64..50,
         ) {
-            let more = format!("warmup_epochs = {warm}\nhold_epochs = {hold}\ngamma = {gamma}\nmin_rate = 0.001");
-            let moment = Moment { step: step.into(), epoch, steps_per_epoch: per, progress: 0.5 };
-            let rate = learning_rate(&config("mlperf", &more), moment);
+            let keys = format!("warmup_epochs = {warm}\nhold_epochs = {hold}\ngamma = {gamma}\nmin_rate = 0.001");
+            let position = StepPosition { step: step.into(), epoch, steps_per_epoch: per, progress: 0.5 };
+            let rate = learning_rate(&config("mlperf", &keys), position);
             prop_assert!((0.001..=2.0).contains(&rate), "{rate}");
         }
     }

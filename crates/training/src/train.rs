@@ -1,17 +1,17 @@
-//! From a recipe to a trained and judged model.
+//! Training and evaluation of a model from a recipe.
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use distributed::ProcessGroup;
 
 use crate::bad_item_log::BadItemLog;
-use crate::data::{BatchSource, Largest, TrainingSet, UtteranceStore};
+use crate::data::{BatchSource, LargestUtterance, TrainingSet, UtteranceStore};
 use crate::learner::Learner;
-use crate::loading::{Loaded, Origin, Stopped};
+use crate::loading::{LoadError, Origin, RunInputs};
 use crate::observer::{Observer, RunReport};
 use crate::rank_differences as differences;
-use crate::recipe::{Changes, Data, Recipe, Select};
-use crate::run_folder::{RunFolder, Start};
+use crate::recipe::{CheckpointSelection, DataConfig, Recipe, RecipeOverrides};
+use crate::run_folder::{RunFolder, StartMode};
 use crate::run_plan::{self, RunPlan};
 use crate::trainer::{CheckpointMetadata, Trainer};
 use crate::{Error, Result};
@@ -20,131 +20,136 @@ use model::checkpoint::Checkpoint;
 use recognizer::examples::{self, Example};
 use recognizer::{Evaluation, Recognizer};
 
-/// How a run ended.
+/// The result of a run.
 #[derive(Debug, Clone)]
-pub struct Outcome {
-    /// Whether the stop flag ended it early; the checkpoint is there to resume from.
+pub struct RunOutcome {
+    /// True if the stop flag ended the run early; it can be resumed from its checkpoint.
     pub stopped: bool,
-    /// Optimiser steps done in all.
+    /// Total number of optimizer steps.
     pub steps: u64,
-    /// Report on the dev set, if the run finished and has one.
+    /// Evaluation on the dev set, if the run finished and has one.
     pub dev: Option<Evaluation>,
-    /// Report on the test set, if the run finished and has one.
+    /// Evaluation on the test set, if the run finished and has one.
     pub test: Option<Evaluation>,
 }
 
-/// Trains by a recipe in a run folder, then evaluates.
+/// Trains a model by a recipe, then evaluates it.
 ///
-/// `epochs` replaces the recipe's number; see [`train_with`]. When `stop` becomes true, the run writes a checkpoint after the current step and
-/// returns; while it loads or evaluates what it has learnt, it returns at once, and what is saved is there to go on from.
+/// `epochs` replaces the recipe's number; see [`train_with`]. When `stop` becomes true, the run
+/// writes a checkpoint after the current step and returns; while it loads or evaluates, it returns
+/// at once, and can be resumed from what is saved.
 ///
 /// # Errors
-/// Anything that the recipe, the data or a checkpoint may have wrong, before anything is written; [`Error::Io`](model::Error::Io) if the folder
-/// refuses; [`Error::Diverged`] if a score, a loss or a gradient is no number: the last checkpoint is then still there.
+/// All errors of the recipe, the data or a checkpoint, before anything is written;
+/// [`Error::Io`](model::Error::Io) if the folder cannot be written; [`Error::Diverged`] if a score,
+/// a loss or a gradient is not finite: the last checkpoint is then unchanged.
 pub fn train(
     recipe: &Path,
     epochs: Option<u64>,
     folder: &Path,
-    start: Start,
+    start: StartMode,
     observer: &mut dyn Observer,
     stop: &AtomicBool,
-) -> Result<Outcome> {
-    train_with(recipe, epochs.into(), (folder, start), &mut ProcessGroup::alone(), observer, stop)
+) -> Result<RunOutcome> {
+    train_with(recipe, epochs.into(), folder, start, &mut ProcessGroup::single(), observer, stop)
 }
 
-/// [`train`], with more that is said otherwise than in the recipe, and alone or as one of several processes ([`ProcessGroup`]), each of which
-/// calls this with the same recipe and folder: rank 0 writes, and tells its observer.
+/// Trains as [`train`], with recipe overrides and in one or several processes.
 ///
-/// With `batch.memory`, what the run takes is known before its first step ([`RunReport::plan`]), and batches are cut so that it keeps
-/// to it.
+/// Each process of a [`ProcessGroup`] calls this function with the same recipe and folder; rank 0
+/// writes, and reports to its observer. With `batch.memory`, the memory of the run is planned
+/// before its first step ([`RunReport::plan`]), and batches are limited accordingly.
 ///
 /// # Errors
-/// Those of [`train`]; [`Error::Budget`] for a budget that is too small, with the smallest that would do; [`Error::NoPlan`] for parts
-/// that do not say what they take; [`Error::Rank`] for what went wrong in another process.
+/// Those of [`train`]; [`Error::Budget`] for a budget that is too small, with the smallest one;
+/// [`Error::NoPlan`] for parts that do not report their memory; [`Error::Rank`] for an error in
+/// another process.
 pub fn train_with(
     recipe_path: &Path,
-    changes: Changes,
-    (folder, start): (&Path, Start),
+    overrides: RecipeOverrides,
+    folder: &Path,
+    start: StartMode,
     group: &mut ProcessGroup,
     observer: &mut dyn Observer,
     stop: &AtomicBool,
-) -> Result<Outcome> {
+) -> Result<RunOutcome> {
     let writes = group.rank() == 0;
-    let (recipe, text) = group.agree(Recipe::read(recipe_path, changes))?;
-    let settings = differences::start(start, folder, group.transfer());
+    let (recipe, text) = group.agree(Recipe::read(recipe_path, overrides))?;
+    let settings = differences::start_settings(start, folder, group.transfer());
     differences::expect_equal(group, &settings)?;
     differences::expect_equal_recipe(group, &text)?;
-    let made = if writes { RunFolder::new(folder, start) } else { Ok(RunFolder::read_only(folder)) };
-    let folder = group.agree(made)?;
-    let resumes = matches!(start, Start::Resume | Start::ResumeChanged);
-    let Data { train, dev, test, .. } = &recipe.data;
+    let opened = if writes { RunFolder::new(folder, start) } else { Ok(RunFolder::read_only(folder)) };
+    let folder = group.agree(opened)?;
+    let resumes = matches!(start, StartMode::Resume | StartMode::ResumeChanged);
+    let DataConfig { train, dev, test, .. } = &recipe.data;
     let weights = &recipe.init.pretrained.weights;
-    let read = train.iter().chain(dev).chain(test).map(|path| path.as_path());
-    // The recipe of a run that goes on may be the one in its folder.
-    let own = resumes && folder.last().exists();
-    let first = [Some(recipe_path), weights.as_deref()].into_iter().flatten().filter(|_| !own);
-    let spared = folder.spare(read.chain(first));
-    if let Err(error) = group.agree(spared) {
-        folder.leave();
+    let inputs = train.iter().chain(dev).chain(test).map(|path| path.as_path());
+    // A resumed run may use the recipe in its folder.
+    let is_resumed = resumes && folder.last().exists();
+    let new_inputs = [Some(recipe_path), weights.as_deref()].into_iter().flatten().filter(|_| !is_resumed);
+    let checked = folder.expect_no_input(inputs.chain(new_inputs));
+    if let Err(error) = group.agree(checked) {
+        folder.discard();
         return Err(error);
     }
     let observer: &mut dyn Observer = if writes { observer } else { &mut () };
 
-    let stopped = |steps| Ok(Outcome { stopped: true, steps, dev: None, test: None });
+    let stopped = |steps| Ok(RunOutcome { stopped: true, steps, dev: None, test: None });
     let mut steps = 0;
-    let origin = Origin { folder: &folder, start, epochs_given: changes.epochs.is_some() };
-    let loaded = Loaded::new(&recipe, origin, observer, stop).map_err(|error| match error {
-        Stopped::By(error) => error,
-        Stopped::At(so_far) => {
-            steps = so_far;
+    let origin = Origin { folder: &folder, start, has_new_epochs: overrides.epochs.is_some() };
+    let inputs = RunInputs::new(&recipe, origin, observer, stop).map_err(|error| match error {
+        LoadError::Failed(error) => error,
+        LoadError::Stopped(steps_so_far) => {
+            steps = steps_so_far;
             Error::Stopped
         }
     });
-    if let Ok(Loaded { resumed: Some(resumed), .. }) = &loaded {
+    if let Ok(RunInputs { resumed: Some(resumed), .. }) = &inputs {
         steps = resumed.progress.step;
     }
-    let loaded = match group.agree(loaded) {
-        Ok(loaded) => loaded,
+    let inputs = match group.agree(inputs) {
+        Ok(inputs) => inputs,
         Err(error) => {
-            folder.leave();
+            folder.discard();
             return if let Error::Stopped = error { stopped(steps) } else { Err(error) };
         }
     };
-    let Loaded { resumed, pretrained, tokenizer, front_end, train, dev, test, data, bad } = loaded;
+    let RunInputs { resumed, pretrained, tokenizer, front_end, train, dev, test, data, bad } = inputs;
     let source = TrainingSet::new(&train, &recipe, &front_end);
-    let planned = || -> Result<_> {
+    let build = || -> Result<_> {
         let model = Model::new(&recipe.model(), tokenizer.size())?;
         if let Some(pretrained) = pretrained {
             pretrained.apply(model.parameters())?;
         }
         let plan = recipe.batch.memory.map(|budget| {
-            let others: usize = dev.iter().chain(&test).map(Example::bytes).sum();
-            let before = run_plan::before(train.bytes() + others);
+            let evaluated: usize = dev.iter().chain(&test).map(Example::bytes).sum();
+            let baseline = run_plan::baseline_bytes(train.bytes() + evaluated);
             let longest = (source.longest() as f64 * recipe.augment.stretch()).ceil() as usize;
-            let together =
+            let min_utterances =
                 if recipe.batch.buckets > 0 { recipe.batch.max_utterances.min(train.count()) } else { 1 };
-            let evaluated = examples::rows(dev.iter().chain(&test), &recipe.encoder.rows).max().unwrap_or(0);
-            RunPlan::new(&model, budget, before, (longest, evaluated, together))
+            let rows = examples::rows(dev.iter().chain(&test), &recipe.encoder.rows);
+            RunPlan::new(&model, budget, baseline, longest, rows.max().unwrap_or(0), min_utterances)
         });
         let plan = plan.transpose()?;
         let source = source.with_plan(plan.map(|plan| (plan, model.clone())));
-        // What no epoch can be cut into is said now, and what no loss can keep to its budget with.
+        // Fails now if an epoch cannot be divided into batches, or the budget of a loss is too
+        // small.
         source.plan(0)?;
-        for Largest { id, rows, labels } in source.largest()? {
+        for LargestUtterance { id, rows, labels } in source.largest()? {
             model.check_budget(&id, rows, labels)?;
         }
         Ok((model, source, plan))
     };
-    let goes_on = resumed.as_ref().map(|checkpoint| &checkpoint.progress);
+    let progress = resumed.as_ref().map(|checkpoint| &checkpoint.progress);
     let tokenizer_json = tokenizer.to_json()?;
-    let state = differences::state(&tokenizer_json, goes_on, &bad);
-    let planned = differences::expect_equal_data(group, &data)
+    let state = differences::state_settings(&tokenizer_json, progress, &bad);
+    let built = differences::expect_equal_data(group, &data)
         .and_then(|()| differences::expect_equal(group, &state))
-        .and_then(|()| planned());
-    let (model, source, plan) = match group.agree(planned) {
-        Ok(planned) => planned,
+        .and_then(|()| build());
+    let (model, source, plan) = match group.agree(built) {
+        Ok(built) => built,
         Err(error) => {
-            folder.leave();
+            folder.discard();
             return Err(error);
         }
     };
@@ -152,17 +157,17 @@ pub fn train_with(
     if plan.is_some() {
         kernels::release_freed_memory();
     }
-    let about = CheckpointMetadata { recipe: text.clone(), tokenizer: tokenizer_json, data: Some(data) };
-    let run = (&recipe.training.run, recipe.batch.accumulate);
+    let metadata = CheckpointMetadata { recipe: text.clone(), tokenizer: tokenizer_json, data: Some(data) };
     let learner = Learner::new(model, &recipe.optimizer)?.with_plan(plan);
-    let of_sets = |name: &str| bad.get(&format!("data.{name}")).cloned().unwrap_or_default();
-    let (dev_bad, test_bad) = (of_sets("dev"), of_sets("test"));
-    let of = match &train {
+    let bad_of = |name: &str| bad.get(&format!("data.{name}")).cloned().unwrap_or_default();
+    let (dev_bad, test_bad) = (bad_of("dev"), bad_of("test"));
+    let utterances = match &train {
         UtteranceStore::Memory(_) => usize::MAX,
-        UtteranceStore::Disk(streamed) => streamed.utterances(),
+        UtteranceStore::Disk(set) => set.utterances(),
     };
-    let bad = BadItemLog::new(bad, of, recipe.data.max_bad);
-    let trainer = Trainer::new(learner, run, about, (&folder, resumed.as_ref()), &mut *group)?;
+    let bad = BadItemLog::new(bad, utterances, recipe.data.max_bad);
+    let (run, accumulate) = (&recipe.training.run, recipe.batch.accumulate);
+    let trainer = Trainer::new(learner, run, accumulate, metadata, &folder, resumed.as_ref(), &mut *group)?;
     let mut trainer = trainer.with_bad_items(bad)?;
     let cleared = match writes {
         true => folder
@@ -172,7 +177,7 @@ pub fn train_with(
     };
     trainer.agree(cleared)?;
     drop(resumed);
-    trainer.planned(plan);
+    trainer.set_plan(plan);
     observer.on_start(&RunReport {
         parameters: trainer.learner().model().parameters().count(),
         classes: trainer.learner().model().classes(),
@@ -183,7 +188,7 @@ pub fn train_with(
         plan,
     });
 
-    let report =
+    let evaluate =
         |model: &Model, examples: &[Example], group: &mut ProcessGroup, stop: &AtomicBool| match examples
             .is_empty()
         {
@@ -192,7 +197,7 @@ pub fn train_with(
                 let recognizer = Recognizer::new(model.clone(), tokenizer.clone(), recipe.batch.size())?;
                 let recognizer =
                     recognizer.with_silence(0.0)?.with_special_omitted(recipe.tokens.ignore_special);
-                let fits = |count, rows| plan.is_none_or(|plan| plan.holds(model, count, rows));
+                let fits = |count, rows| plan.is_none_or(|plan| plan.fits(model, count, rows));
                 let (rank, count) = (group.rank(), group.size());
                 let batches = recognizer.plan(examples, &fits);
                 // Each process recognizes some batches, and all receive all texts.
@@ -203,36 +208,39 @@ pub fn train_with(
                 Ok(Some(recognizer.score(examples, all.into_iter().flatten())))
             }
         };
-    // A run that stops in the middle of an epoch's report could not go on from there.
-    let mut judge =
-        |model: &Model, group: &mut ProcessGroup| report(model, &dev, group, &AtomicBool::new(false));
-    let finished = trainer.fit(&source, &mut judge, observer, stop)?;
+    // The evaluation of an epoch is not stopped: the run could not be resumed from the middle of
+    // it.
+    let mut validate =
+        |model: &Model, group: &mut ProcessGroup| evaluate(model, &dev, group, &AtomicBool::new(false));
+    let is_finished = trainer.fit(&source, &mut validate, observer, stop)?;
     let train_bad = trainer.bad_items().train();
     let (learner, progress) = trainer.into_parts();
     let steps = progress.step;
-    if !finished {
+    if !is_finished {
         return stopped(steps);
     }
-    // What rank 0 has written is there from here on.
+    // Waits until rank 0 has written its files.
     group.agree::<(), Error>(Ok(()))?;
 
     let model = learner.model();
-    if recipe.training.run.select == Select::Best && progress.best.is_some() {
+    if recipe.training.run.select == CheckpointSelection::Best && progress.best.is_some() {
         let best = Checkpoint::read(&folder.best())?;
         best.check(&folder.best(), &model.parameters().shapes())?;
         model.parameters().set(best.average.as_ref().unwrap_or(&best.weights))?;
     } else if let Some(average) = learner.average() {
         model.parameters().set(average)?;
     }
-    let mut both = || Ok((report(model, &dev, group, stop)?, report(model, &test, group, stop)?));
-    let (dev, test) = match both() {
-        // All of the training is saved; a run that goes on from there has only this left to do.
+    let mut evaluate_both =
+        || Ok((evaluate(model, &dev, group, stop)?, evaluate(model, &test, group, stop)?));
+    let (dev, test) = match evaluate_both() {
+        // The training is saved; a resumed run has only the evaluation left.
         Err(Error::Stopped) => return stopped(steps),
-        reports => reports?,
+        evaluations => evaluations?,
     };
-    let with = |found: Option<Evaluation>, bad| found.map(|found| Evaluation { bad, ..found });
-    let (dev, test) = (with(dev, dev_bad), with(test, test_bad));
-    let outcome = Outcome { stopped: false, steps, dev, test };
+    let with_bad =
+        |evaluation: Option<Evaluation>, bad| evaluation.map(|evaluation| Evaluation { bad, ..evaluation });
+    let (dev, test) = (with_bad(dev, dev_bad), with_bad(test, test_bad));
+    let outcome = RunOutcome { stopped: false, steps, dev, test };
     let sets = [("dev", &outcome.dev), ("test", &outcome.test)];
     let sets: Vec<_> = sets.iter().filter_map(|(name, set)| Some((*name, set.as_ref()?))).collect();
     group.agree(if writes { folder.write_evaluations(&sets, &train_bad) } else { Ok(()) })?;

@@ -1,7 +1,8 @@
 //! The training loop.
 //!
-//! Everything random is a function of (seed, epoch, batch or utterance), so a run is its checkpoint: what follows from there is the
-//! same bit for bit whether the process went on, was stopped, or was killed and started again.
+//! Everything random is a function of (seed, epoch, batch or utterance), so the checkpoint is the
+//! whole state of a run: the steps after it have the same bits whether the process continued, was
+//! stopped, or was killed and started again.
 mod epoch_end;
 mod steps;
 
@@ -11,7 +12,7 @@ use std::time::Instant;
 
 use distributed::ProcessGroup;
 use model::checkpoint::{Checkpoint, Progress};
-use model::{CheckpointWriter, Fingerprint, MetadataRef, Model};
+use model::{CheckpointWriter, DataFingerprint, MetadataRef, Model};
 use recognizer::Evaluation;
 
 use crate::bad_item_log::BadItemLog;
@@ -25,51 +26,57 @@ use crate::run_folder::RunFolder;
 use crate::run_plan::RunPlan;
 use crate::{Error, Result};
 
-/// What a checkpoint says beside weights and progress.
+/// The metadata of a checkpoint, apart from its progress.
 #[derive(Debug, Clone, Default)]
 pub struct CheckpointMetadata {
     /// The recipe's text.
     pub recipe: String,
     /// The tokenizer's JSON.
     pub tokenizer: String,
-    /// The data that is learnt from.
-    pub data: Option<Fingerprint>,
+    /// The fingerprint of the data.
+    pub data: Option<DataFingerprint>,
 }
 
-/// How the model does on what it does not learn from.
+/// The evaluation of a model on the dev set; all ranks take part.
 pub type Validator<'a> = dyn FnMut(&Model, &mut ProcessGroup) -> Result<Option<Evaluation>> + 'a;
 
-/// Trains a model, epoch after epoch, in a run folder, in which rank 0 writes.
+/// The training loop over epochs in a run folder; rank 0 writes.
 pub struct Trainer<'a> {
     learner: Learner,
     run: RunConfig,
     /// Batches of a step.
     accumulate: usize,
-    about: CheckpointMetadata,
+    metadata: CheckpointMetadata,
     folder: &'a RunFolder,
     group: &'a mut ProcessGroup,
     progress: Progress,
     metrics: Vec<Metrics>,
-    /// Share of the current epoch's rows that is padding.
+    /// Fraction of the current epoch's rows that is padding.
     padding: f64,
-    /// Seconds that each process took for its gradients in this epoch, as far as it was seen.
+    /// Seconds of each process for its gradients in this epoch.
     seconds: Vec<f64>,
-    /// Bytes of the plan, or 0.
-    planned: u64,
+    /// Peak bytes of the plan, or 0.
+    planned_bytes: u64,
     events: Events,
     bad: BadItemLog,
 }
 
 impl<'a> Trainer<'a> {
-    /// A run that has not begun, or, with a checkpoint, goes on from there; `accumulate` batches make a step.
+    /// Creates a trainer of a new or a resumed run.
+    ///
+    /// A step has `accumulate` batches.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`](model::Error::Checkpoint) or [`Error::Shape`](model::Error::Shape) if the checkpoint does not fit the model, [`Error::Io`](model::Error::Io) if the folder refuses.
+    /// [`Error::Checkpoint`](model::Error::Checkpoint) or [`Error::Shape`](model::Error::Shape) if
+    /// the checkpoint does not match the model; [`Error::Io`](model::Error::Io) if the metrics
+    /// cannot be read.
     pub fn new(
         mut learner: Learner,
-        (run, accumulate): (&RunConfig, usize),
-        about: CheckpointMetadata,
-        (folder, resumed): (&'a RunFolder, Option<&Checkpoint>),
+        run: &RunConfig,
+        accumulate: usize,
+        metadata: CheckpointMetadata,
+        folder: &'a RunFolder,
+        resumed: Option<&Checkpoint>,
         group: &'a mut ProcessGroup,
     ) -> Result<Self> {
         let (mut progress, mut metrics) = (Progress::default(), Vec::new());
@@ -77,9 +84,9 @@ impl<'a> Trainer<'a> {
             let path = folder.last();
             checkpoint.check(&path, &learner.model().parameters().shapes())?;
             progress = checkpoint.progress.clone();
-            let Checkpoint { weights, average, memory, .. } = checkpoint;
+            let Checkpoint { weights, average, optimizer_state, .. } = checkpoint;
             learner
-                .restore(weights, average.as_ref(), memory, progress.step)
+                .restore(weights, average.as_ref(), optimizer_state, progress.step)
                 .map_err(|source| Error::Inside { path, source: Box::new(source) })?;
             metrics = folder.read_metrics(progress.epoch)?;
         }
@@ -89,23 +96,23 @@ impl<'a> Trainer<'a> {
             learner,
             run,
             accumulate,
-            about,
+            metadata,
             folder,
             group,
             progress,
             metrics,
             padding: 0.0,
             seconds: Vec::new(),
-            planned: 0,
+            planned_bytes: 0,
             events,
             bad: BadItemLog::default(),
         })
     }
 
-    /// Starts with the bad items that are known before the first step.
+    /// Sets the bad items that are known before the first step.
     ///
     /// # Errors
-    /// [`Error::TooManyBad`].
+    /// [`recognizer::Error::TooManyBad`].
     pub(crate) fn with_bad_items(mut self, mut bad: BadItemLog) -> Result<Self> {
         if self.progress != Progress::default() {
             bad.resume(self.folder.read_bad_items());
@@ -115,40 +122,41 @@ impl<'a> Trainer<'a> {
         Ok(self)
     }
 
-    /// The bad items of all sets; none if there is none.
+    /// Returns the bad items of all sets.
     pub(crate) fn bad_items(&self) -> &BadItemLog {
         &self.bad
     }
 
-    /// What the run takes in memory, to be written down beside what it took.
-    pub(crate) fn planned(&mut self, plan: Option<RunPlan>) {
-        self.planned = plan.map_or(0, |plan| plan.peak() as u64);
+    /// Sets the plan of memory, for the metrics.
+    pub(crate) fn set_plan(&mut self, plan: Option<RunPlan>) {
+        self.planned_bytes = plan.map_or(0, |plan| plan.peak() as u64);
     }
 
-    /// The model and its optimizer.
+    /// Returns the learner.
     pub fn learner(&self) -> &Learner {
         &self.learner
     }
 
-    /// How far it has come.
+    /// Returns the progress of the run.
     pub fn progress(&self) -> &Progress {
         &self.progress
     }
 
-    /// What has learnt, and how far it has come.
+    /// Returns the learner and the progress of the run.
     pub fn into_parts(self) -> (Learner, Progress) {
         (self.learner, self.progress)
     }
 
-    /// Trains to the end; false if the stop flag ended it earlier, with a checkpoint to go on from.
+    /// Trains to the end; false if the stop flag ended it earlier, with a checkpoint.
     ///
     /// # Errors
-    /// Those of the source; [`Error::Diverged`] if a score, a loss or a gradient is no number: the last checkpoint is then still
-    /// there; [`Error::Io`](model::Error::Io) if the folder refuses.
+    /// Those of the source; [`Error::Diverged`] if a score, a loss or a gradient is not finite: the
+    /// last checkpoint is then unchanged; [`Error::Io`](model::Error::Io) if the folder cannot be
+    /// written.
     pub fn fit(
         &mut self,
         source: &dyn BatchSource,
-        judge: &mut Validator,
+        validate: &mut Validator,
         observer: &mut dyn Observer,
         stop: &AtomicBool,
     ) -> Result<bool> {
@@ -159,17 +167,17 @@ impl<'a> Trainer<'a> {
                 self.agree(saved)?;
                 return Ok(false);
             }
-            self.finish_epoch(judge, started, observer)?;
+            self.finish_epoch(validate, started, observer)?;
         }
         Ok(true)
     }
 
-    /// Whether this process writes what all have learnt.
+    /// Returns true if this process writes files.
     fn writes(&self) -> bool {
         self.group.rank() == 0
     }
 
-    /// Writes the state as it is now to go on from; what happened since the one before comes first.
+    /// Writes events and the checkpoint to resume from.
     fn save_last(&mut self) -> Result<()> {
         if !self.writes() {
             return Ok(());
@@ -178,38 +186,39 @@ impl<'a> Trainer<'a> {
             self.folder.write(&name, &records)?;
         }
         self.save(&self.folder.last())?;
-        // Behind the checkpoint, without which a folder with other files of a run is none to go on in.
+        // After the checkpoint: without it, other files would make the folder invalid.
         self.bad.sets().map_or(Ok(()), |sets| self.folder.write_bad_items(sets))
     }
 
-    /// What this process wants to have done, if no process has failed.
+    /// Returns an error if any process has failed.
     ///
     /// # Errors
-    /// That of this process or of another: see [`ProcessGroup::agree`].
-    pub(crate) fn agree(&mut self, mine: Result<()>) -> Result<()> {
-        self.group.agree(mine)
+    /// That of this process or of another; see [`ProcessGroup::agree`].
+    pub(crate) fn agree(&mut self, result: Result<()>) -> Result<()> {
+        self.group.agree(result)
     }
 
-    /// Writes the state as it is now.
+    /// Writes a checkpoint of the current state.
     ///
     /// # Errors
-    /// [`Error::Diverged`] for values that are no numbers: a checkpoint that is there stays.
+    /// [`Error::Diverged`] for values that are not finite: an existing checkpoint is then
+    /// unchanged.
     fn save(&self, path: &Path) -> Result<()> {
         let parameters = self.learner.model().parameters();
-        let (average, memory) = (self.learner.average(), self.learner.memory());
-        if let Some(what) = self.learner.unsound()? {
+        let (average, optimizer_state) = (self.learner.average(), self.learner.optimizer_state());
+        if let Some(what) = self.learner.first_non_finite()? {
             let (step, what) = (self.progress.step, what.into());
             return Err(Error::Diverged { step, what, found: None, utterances: Vec::new(), source: None });
         }
-        let CheckpointMetadata { recipe, tokenizer, data } = &self.about;
-        let said = MetadataRef { recipe, tokenizer, progress: &self.progress, data: data.as_ref() };
+        let CheckpointMetadata { recipe, tokenizer, data } = &self.metadata;
+        let metadata = MetadataRef { recipe, tokenizer, progress: &self.progress, data: data.as_ref() };
         let shapes = parameters.shapes();
-        let mut writer = CheckpointWriter::new(said);
+        let mut writer = CheckpointWriter::new(metadata);
         writer.parameters(parameters);
         if let Some(average) = average {
             writer.values("average", average, &shapes);
         }
-        for (kind, values) in &memory {
+        for (kind, values) in &optimizer_state {
             writer.values(kind, values, &shapes);
         }
         Ok(writer.write(path)?)

@@ -5,8 +5,8 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 use std::{process, thread};
 
-use distributed::{MpiCommunicator, ProcessGroup, Transfer, Unresponsive};
-use training::Outcome;
+use distributed::{MpiCommunicator, ProcessGroup, TransferFormat, UnresponsiveRanks};
+use training::RunOutcome;
 
 use crate::error::{Error, Result, chain};
 use crate::out::warnln;
@@ -19,12 +19,12 @@ const LOST: i32 = 3;
 
 /// Trains in this process, or as one rank of several if a launcher has started it; none on ranks that have no outcome to print.
 pub fn run(
-    transfer: Transfer,
+    transfer: TransferFormat,
     timeout_seconds: u64,
-    train: &mut dyn FnMut(&mut ProcessGroup) -> Result<Outcome>,
-) -> Result<Option<Outcome>> {
-    let Some(launcher) = distributed::launcher() else {
-        return train(&mut ProcessGroup::alone()).map(Some);
+    train: &mut dyn FnMut(&mut ProcessGroup) -> Result<RunOutcome>,
+) -> Result<Option<RunOutcome>> {
+    let Some(launcher) = distributed::MpiLauncher::detect() else {
+        return train(&mut ProcessGroup::single()).map(Some);
     };
     let step = Arc::new(AtomicU64::new(0));
     let limit = if timeout_seconds == 0 { Duration::MAX } else { Duration::from_secs(timeout_seconds) };
@@ -87,10 +87,10 @@ pub fn run(
 }
 
 /// Prints which processes do not respond, and ends this one, and with it the job, at the limit.
-fn report_unresponsive(found: &Unresponsive, step: u64) {
+fn report_unresponsive(found: &UnresponsiveRanks, step: u64) {
     let names: Vec<String> = found.ranks.iter().map(ToString::to_string).collect();
     let ranks = if names.len() == 1 { "rank" } else { "ranks" };
-    let seconds = found.waited.as_secs();
+    let seconds = found.wait_time.as_secs();
     let text = format!("{ranks} {}: no response for {seconds} s in step {step}", names.join(", "));
     if found.is_final {
         warnln!("error: {text}; --resume goes on from the last checkpoint");

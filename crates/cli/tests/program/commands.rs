@@ -146,7 +146,7 @@ fn inputs_are_never_overwritten() {
         let (code, out, err) = finish(panda(&folder, arguments));
         assert!(code == Some(2) && err.contains(part), "{arguments:?}: {out}{err}");
     };
-    refused(&["train", "recipe.toml", "--run", "."], "somebody's own");
+    refused(&["train", "recipe.toml", "--run", "."], "expected no such file");
     refused(&["train", "recipe.toml", "--run", ".", "--force"], "recipe.toml");
     assert_eq!(std::fs::read_to_string(toy.path("recipe.toml")).unwrap(), recipe);
     // Somebody's own, by the name that runs have for theirs.

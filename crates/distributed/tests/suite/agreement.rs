@@ -1,12 +1,12 @@
 //! One error on all ranks.
-use distributed::{Error, ProcessGroup, SharedError, ThreadCommunicator, Transfer, first_error};
+use distributed::{Error, ProcessGroup, SharedError, ThreadCommunicator, TransferFormat, first_error};
 use proptest::prelude::*;
 
-/// An error, and the rank that it comes from if that is another one.
+/// An error, of this rank or received from another.
 #[derive(Debug, PartialEq)]
 enum Failure {
     Own(usize),
-    Of(usize, usize),
+    Received(usize, usize),
     Call(String),
 }
 
@@ -20,7 +20,7 @@ impl SharedError for Failure {
     type Report = usize;
 
     fn to_report(&self) -> usize {
-        let (Failure::Own(order) | Failure::Of(_, order)) = self else { panic!("{self:?}") };
+        let (Failure::Own(order) | Failure::Received(_, order)) = self else { panic!("{self:?}") };
         *order
     }
 
@@ -29,7 +29,7 @@ impl SharedError for Failure {
     }
 
     fn from_report(rank: usize, report: usize) -> Self {
-        Failure::Of(rank, report)
+        Failure::Received(rank, report)
     }
 }
 
@@ -37,21 +37,21 @@ impl SharedError for Failure {
 fn all_ranks_return_the_error_of_lowest_order() {
     let agree = |results: [Option<usize>; 3]| {
         ThreadCommunicator::run(3, |communicator| {
-            let mut group = ProcessGroup::new(communicator, Transfer::F32);
+            let mut group = ProcessGroup::new(communicator, TransferFormat::F32);
             let result = results[group.rank()].map_or(Ok(group.rank()), |order| Err(Failure::Own(order)));
             group.agree(result)
         })
     };
     assert_eq!(agree([None; 3]), [Ok(0), Ok(1), Ok(2)]);
-    let expected = [Failure::Of(1, 2), Failure::Own(2), Failure::Of(1, 2)];
+    let expected = [Failure::Received(1, 2), Failure::Own(2), Failure::Received(1, 2)];
     assert_eq!(agree([None, Some(2), None]), expected.map(Err));
-    let expected = [Failure::Own(1), Failure::Of(0, 1), Failure::Of(0, 1)];
+    let expected = [Failure::Own(1), Failure::Received(0, 1), Failure::Received(0, 1)];
     assert_eq!(agree([Some(1), Some(2), Some(1)]), expected.map(Err));
 }
 
 #[test]
 fn one_rank_keeps_its_result() {
-    let mut group = ProcessGroup::alone();
+    let mut group = ProcessGroup::single();
     assert_eq!((group.rank(), group.size()), (0, 1));
     assert_eq!(group.agree(Err::<(), _>(Failure::Own(3))), Err(Failure::Own(3)));
     assert_eq!(first_error(0, vec![None], Ok::<_, Failure>(5)), Ok(5));
@@ -61,10 +61,10 @@ fn one_rank_keeps_its_result() {
 }
 
 #[test]
-fn a_flag_of_one_rank_is_that_of_all() {
+fn a_flag_of_one_rank_is_true_on_all() {
     let any = |on: Option<usize>| {
         ThreadCommunicator::run(3, |communicator| {
-            let mut group = ProcessGroup::new(communicator, Transfer::F32);
+            let mut group = ProcessGroup::new(communicator, TransferFormat::F32);
             group.barrier();
             group.any(on == Some(group.rank())).unwrap()
         })
@@ -76,7 +76,7 @@ fn a_flag_of_one_rank_is_that_of_all() {
 #[test]
 fn a_value_of_another_type_is_an_error_with_its_rank() {
     let errors = ThreadCommunicator::run(2, |communicator| {
-        let mut group = ProcessGroup::new(communicator, Transfer::F32);
+        let mut group = ProcessGroup::new(communicator, TransferFormat::F32);
         match group.rank() {
             0 => group.all_gather(&1).map(drop),
             _ => group.all_gather(&"one".to_owned()).map(drop),
@@ -94,7 +94,7 @@ proptest! {
         values in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..9), 1..6),
     ) {
         let all = ThreadCommunicator::run(values.len(), |communicator| {
-            let mut group = ProcessGroup::new(communicator, Transfer::F32);
+            let mut group = ProcessGroup::new(communicator, TransferFormat::F32);
             group.all_gather(&values[group.rank()]).unwrap()
         });
         prop_assert!(all.iter().all(|gathered| *gathered == values));

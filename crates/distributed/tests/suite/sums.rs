@@ -1,14 +1,14 @@
-//! Sums have the same bits on all ranks, whatever the size of the buckets.
+//! Sums have the same bits on all ranks, for any bucket size.
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use distributed::{Communicator, Error, Pending, ProcessGroup, Result, ThreadCommunicator, Transfer};
+use distributed::{Communicator, Error, Pending, ProcessGroup, Result, ThreadCommunicator, TransferFormat};
 use proptest::prelude::*;
 
-/// Numbers without a pattern, of many sizes, which differ from rank to rank.
+/// Returns pseudorandom numbers of many magnitudes, which differ between ranks.
 fn value(rank: usize, tensor: usize, at: usize) -> f32 {
     let x = (1 + rank * 7919 + tensor * 104_729 + at * 31) as f32;
     (x * 0.37).sin() * (0.001f32 + (x * 0.11).cos().abs() * 100.0)
@@ -30,7 +30,7 @@ fn begin(
     })
 }
 
-fn summed(size: usize, lengths: &[usize], bucket_values: usize, transfer: Transfer) -> Vec<f32> {
+fn all_reduce(size: usize, lengths: &[usize], bucket_values: usize, transfer: TransferFormat) -> Vec<f32> {
     let all = ThreadCommunicator::run(size, |communicator| {
         let mut group = ProcessGroup::new(communicator, transfer).with_bucket_values(bucket_values);
         let (sender, receiver) = channel();
@@ -62,7 +62,7 @@ proptest! {
         let parts: Vec<_> = (0..size).map(|rank| terms(rank, &lengths).concat()).collect();
         let sum = |at: usize| parts[1..].iter().fold(parts[0][at], |sum, part| sum + part[at]);
         let expected: Vec<f32> = (0..parts[0].len()).map(sum).collect();
-        prop_assert_eq!(summed(size, &lengths, bucket_values, Transfer::F32), expected);
+        prop_assert_eq!(all_reduce(size, &lengths, bucket_values, TransferFormat::F32), expected);
     }
 
     #[test]
@@ -72,20 +72,20 @@ proptest! {
         bucket_values in 1usize..50,
     ) {
         let parts: Vec<_> = (0..size).map(|rank| terms(rank, &lengths).concat()).collect();
-        let found = summed(size, &lengths, bucket_values, Transfer::Bf16);
-        for (at, found) in found.into_iter().enumerate() {
+        let sums = all_reduce(size, &lengths, bucket_values, TransferFormat::Bf16);
+        for (at, sum) in sums.into_iter().enumerate() {
             let exact: f64 = parts.iter().map(|part| f64::from(part[at])).sum();
             let magnitude: f64 = parts.iter().map(|part| f64::from(part[at]).abs()).sum();
             let bound = (exact.abs() + magnitude) / 256.0;
-            prop_assert!((f64::from(found) - exact).abs() <= bound, "{found} instead of {exact}");
+            prop_assert!((f64::from(sum) - exact).abs() <= bound, "{sum} instead of {exact}");
         }
     }
 }
 
-/// A communicator that counts its calls of all-to-all.
-struct Counted(ThreadCommunicator, Arc<AtomicUsize>);
+/// A communicator that counts its all-to-all calls.
+struct CountingCommunicator(ThreadCommunicator, Arc<AtomicUsize>);
 
-impl Communicator for Counted {
+impl Communicator for CountingCommunicator {
     fn rank(&self) -> usize {
         self.0.rank()
     }
@@ -109,7 +109,8 @@ fn a_bucket_is_sent_while_others_are_computed() {
     let all = ThreadCommunicator::run(2, |communicator| {
         let calls = Arc::new(AtomicUsize::new(0));
         let mut group =
-            ProcessGroup::new(Counted(communicator, calls.clone()), Transfer::F32).with_bucket_values(4);
+            ProcessGroup::new(CountingCommunicator(communicator, calls.clone()), TransferFormat::F32)
+                .with_bucket_values(4);
         let (sender, receiver) = channel();
         let sums = begin(&mut group, &[8, 3], receiver);
         sender.send((0, vec![1.0; 8])).unwrap();
@@ -128,7 +129,7 @@ fn a_bucket_is_sent_while_others_are_computed() {
 #[test]
 fn missing_and_unreadable_terms_are_errors() {
     let all = ThreadCommunicator::run(2, |communicator| {
-        let mut group = ProcessGroup::new(communicator, Transfer::F32);
+        let mut group = ProcessGroup::new(communicator, TransferFormat::F32);
         let (sender, receiver) = channel();
         sender.send((1, vec![1.0])).unwrap();
         drop(sender);
@@ -152,13 +153,14 @@ fn missing_and_unreadable_terms_are_errors() {
 }
 
 #[test]
-fn transfers_have_names() {
-    assert_eq!(["f32", "bf16"].map(|name| name.parse()), [Ok(Transfer::F32), Ok(Transfer::Bf16)]);
-    assert!("f16".parse::<Transfer>().unwrap_err().contains("expected f32 or bf16"));
+fn transfer_formats_have_names() {
+    assert_eq!(["f32", "bf16"].map(|name| name.parse()), [Ok(TransferFormat::F32), Ok(TransferFormat::Bf16)]);
+    assert!("f16".parse::<TransferFormat>().unwrap_err().contains("expected f32 or bf16"));
 }
 
 #[test]
 fn bf16_loses_digits() {
-    let [exact, rounded] = [Transfer::F32, Transfer::Bf16].map(|transfer| summed(2, &[100], 30, transfer));
+    let [exact, rounded] =
+        [TransferFormat::F32, TransferFormat::Bf16].map(|transfer| all_reduce(2, &[100], 30, transfer));
     assert!(exact.iter().zip(rounded).any(|(a, b)| (a - b).abs() > 1e-3 * a.abs()));
 }

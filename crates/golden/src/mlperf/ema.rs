@@ -1,7 +1,7 @@
 //! Moving averages of weights over a run, of numbers in f32 and of the same rounded to f16.
 use rnnt_loss::Element;
 use serde::Deserialize;
-use training::ema::average_in;
+use training::ema::update_average;
 
 use super::check::{Bar, Check};
 use crate::error::Stop;
@@ -27,7 +27,7 @@ pub fn run<F: Element>(check: &mut Check) -> Result<(), Stop> {
             // Both begin with the weights that nothing has rounded.
             let (mut average, mut all) = (weights[0].clone(), weights[0].clone());
             for row in &rows[1..] {
-                average_in(&mut average, row, decay);
+                update_average(&mut average, row, decay);
                 all.extend_from_slice(&average);
             }
             all

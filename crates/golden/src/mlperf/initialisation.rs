@@ -1,7 +1,7 @@
 //! Sizes of the full model, and the laws of its first weights.
 use std::collections::BTreeMap;
 
-use model::config::InitConfig;
+use model::config::InitKind;
 use model::{Model, ModelConfig};
 use serde::Deserialize;
 
@@ -69,7 +69,7 @@ pub fn run(check: &mut Check) -> Result<(), Stop> {
         let &[scale, hidden_bias_scale] = &numbers[..] else {
             return Err(check.file.wrong(&setting, "two numbers", &format!("{numbers:?}")).into());
         };
-        let init = InitConfig::Mlperf { scale, hidden_bias_scale };
+        let init = InitKind::Mlperf { scale, hidden_bias_scale };
         let model = Model::new(&ModelConfig { init, seed: 7, ..sizes.config() }, sizes.n_classes - 1)?;
         let values = model.parameters().values()?;
         let mut parts = 0;

@@ -84,7 +84,7 @@ pub fn run<F: Element + Number>(check: &mut Check) -> Result<(), Stop> {
         divisors.push(divisor);
         let step = LambStep::new(&config, at as u64 + 1, rate, divisor);
         for Tensor { decays, gradients, weights, first, second, .. } in &mut tensors {
-            trusts.push(step.tensor(*decays, weights, &gradients[at], first, second)?);
+            trusts.push(step.update_tensor(*decays, weights, &gradients[at], first, second)?);
         }
         if options.kept_steps.contains(&(at + 1)) {
             for tensor in &tensors {

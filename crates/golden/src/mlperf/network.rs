@@ -26,7 +26,7 @@ pub struct NetworkSizes {
 impl NetworkSizes {
     /// The model's configuration, without dropout.
     pub fn config(&self) -> ModelConfig {
-        let mut config = ModelConfig::mlperf_of(self.enc_n_hid, self.pred_n_hid, self.joint_n_hid);
+        let mut config = ModelConfig::mlperf_with_widths(self.enc_n_hid, self.pred_n_hid, self.joint_n_hid);
         config.encoder = EncoderKind::Lstm(LstmEncoderConfig {
             layers: self.enc_pre_rnn_layers + self.enc_post_rnn_layers,
             hidden: self.enc_n_hid,

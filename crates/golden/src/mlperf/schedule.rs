@@ -5,7 +5,7 @@ use rnnt_loss::Element;
 use serde::Deserialize;
 use serde_json::json;
 use training::optimizer::OptimizerConfig;
-use training::schedule::{Moment, learning_rate};
+use training::schedule::{StepPosition, learning_rate};
 
 use super::check::{Bar, Check};
 use crate::error::Stop;
@@ -43,7 +43,7 @@ pub fn run<F: Element>(check: &mut Check) -> Result<(), Stop> {
                 let found = format!("step {step} of epoch {epoch}");
                 return Err(check.file.wrong(name, "steps from 1 in epochs from 1", &found).into());
             }
-            let moment = Moment {
+            let moment = StepPosition {
                 step: step as u64 - 1,
                 epoch: epoch as u64 - 1,
                 steps_per_epoch: setting.steps_per_epoch,

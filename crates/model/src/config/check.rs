@@ -1,26 +1,29 @@
-//! Which values a model's configuration may hold.
+//! Checks of a model's configuration.
 use rnnt_loss::Topology;
 use speech::FrontEnd;
 
 use super::ModelConfig;
 use crate::Result;
-use crate::config::values::{MANY, WIDEST, at_least_zero, dropout, expect, factor, setting, share, whole};
+use crate::config::values::{
+    MAX_SMALL_COUNT, MAX_WIDTH, check_count, check_dropout, check_fraction, check_non_negative, ensure,
+    factor, setting_error,
+};
 use crate::config::{
-    ActivationKind, AlignmentKind, GnatConfig, LossConfig, LossOptions, PrecisionKind, Terms,
+    ActivationKind, AlignmentKind, GnatConfig, LossKind, LossOptions, LossTerms, PrecisionKind,
 };
 
-/// Most encoder frames that a token or a blank moves on: minutes, at any frame rate.
-const LONGEST: usize = 1000;
+/// Largest number of encoder frames of a token or a blank: minutes at any frame rate.
+const MAX_DURATION: usize = 1000;
 
 impl ModelConfig {
-    /// Checks every value; keys are those of a recipe.
+    /// Checks every value, under its key in a recipe.
     ///
     /// # Errors
     /// [`crate::Error::RecipeValue`] for the first one outside its range.
     pub fn check(&self) -> Result<()> {
-        FrontEnd::new(&self.input.features).map_err(|error| setting("features", error))?;
+        FrontEnd::new(&self.input.features).map_err(|error| setting_error("features", error))?;
         self.check_parts()?;
-        // Each range before what goes with what, so that a message names the key that is wrong.
+        // Ranges are checked before combinations, so that a message names the invalid key.
         self.check_terms()?;
         self.check_loss()?;
         self.init.check()
@@ -29,112 +32,114 @@ impl ModelConfig {
     fn check_loss(&self) -> Result<()> {
         let topology = &self.terms.topology;
         let names = || Topology::names().collect::<Vec<_>>().join(", ");
-        expect("training.topology", &format!("one of {}", names()), topology.columns() == 2, topology)?;
+        ensure("training.topology", &format!("one of {}", names()), topology.columns() == 2, topology)?;
         self.check_loss_options()?;
         match &self.loss.kind {
-            LossConfig::Rnnt { .. } => return Ok(()),
-            LossConfig::Gnat(config) => return self.check_gnat(config),
-            &LossConfig::Pruned { s_range, simple_scale, lm_only_scale, am_only_scale, .. } => {
-                expect("loss.s_range", "at least 2", s_range >= 2, s_range)?;
-                at_least_zero("loss.simple_scale", simple_scale)?;
-                share("loss.lm_only_scale", lm_only_scale)?;
-                share("loss.am_only_scale", am_only_scale)?;
-                return share("loss.lm_only_scale + am_only_scale", lm_only_scale + am_only_scale);
+            LossKind::Rnnt { .. } => return Ok(()),
+            LossKind::Gnat(config) => return self.check_gnat(config),
+            &LossKind::Pruned { s_range, simple_scale, lm_only_scale, am_only_scale, .. } => {
+                ensure("loss.s_range", "at least 2", s_range >= 2, s_range)?;
+                check_non_negative("loss.simple_scale", simple_scale)?;
+                check_fraction("loss.lm_only_scale", lm_only_scale)?;
+                check_fraction("loss.am_only_scale", am_only_scale)?;
+                return check_fraction("loss.lm_only_scale + am_only_scale", lm_only_scale + am_only_scale);
             }
-            LossConfig::Tdt { durations, sigma, omega } => {
-                share("loss.omega", *omega)?;
+            LossKind::Tdt { durations, sigma, omega } => {
+                check_fraction("loss.omega", *omega)?;
                 factor("loss.sigma", *sigma)?;
                 let fine = durations.iter().any(|&frames| frames > 0);
-                expect("loss.durations", "one of at least 1", fine, format!("{durations:?}"))?;
+                ensure("loss.durations", "one of at least 1", fine, format!("{durations:?}"))?;
             }
-            LossConfig::MultiBlank { durations, sigma } => {
+            LossKind::MultiBlank { durations, sigma } => {
                 factor("loss.sigma", *sigma)?;
                 let fine = !durations.is_empty() && durations.iter().all(|&frames| frames >= 2);
-                expect("loss.durations", "one or more of at least 2", fine, format!("{durations:?}"))?;
+                ensure("loss.durations", "one or more of at least 2", fine, format!("{durations:?}"))?;
             }
         }
         let durations = [self.loss.kind.durations(), self.loss.kind.big_blanks()].concat();
         for (at, &frames) in durations.iter().enumerate() {
-            expect("loss.durations", &format!("at most {LONGEST}"), frames <= LONGEST, frames)?;
-            expect("loss.durations", "each once", !durations[..at].contains(&frames), frames)?;
+            ensure("loss.durations", &format!("at most {MAX_DURATION}"), frames <= MAX_DURATION, frames)?;
+            ensure("loss.durations", "each once", !durations[..at].contains(&frames), frames)?;
         }
         let topology = &self.terms.topology;
         let (expected, fine) = match self.loss.kind {
-            LossConfig::Tdt { .. } => ("regular, as durations say the rest", *topology == Topology::rnnt()),
+            LossKind::Tdt { .. } => ("regular, with durations", *topology == Topology::rnnt()),
             _ => ("regular or modified, with big blanks", topology.is_plain()),
         };
-        expect("training.topology", expected, fine, topology)
+        ensure("training.topology", expected, fine, topology)
     }
 
     fn check_loss_options(&self) -> Result<()> {
         let LossOptions { skip, clamp, .. } = self.loss.options;
         let terms = &self.terms;
-        expect("loss.skip", "a share of at least 0, below 1", (0.0..1.0).contains(&skip), skip)?;
-        let alone = skip == 0.0 || terms.z_loss == 0.0;
-        expect("loss.skip", "0 with a z_loss, which reaches every site", alone, skip)?;
+        ensure("loss.skip", "a number of at least 0, below 1", (0.0..1.0).contains(&skip), skip)?;
+        let is_valid = skip == 0.0 || terms.z_loss == 0.0;
+        ensure("loss.skip", "0 with a z_loss, which applies to all sites", is_valid, skip)?;
         let Some(clamp) = clamp else { return Ok(()) };
-        at_least_zero("loss.clamp", clamp)?;
-        expect("loss.clamp", "none where labels are smoothed", terms.label_smoothing == 0.0, clamp)
+        check_non_negative("loss.clamp", clamp)?;
+        ensure("loss.clamp", "none with label smoothing", terms.label_smoothing == 0.0, clamp)
     }
 
     fn check_parts(&self) -> Result<()> {
         let ModelConfig { input, encoder, joint, .. } = self;
-        whole("encoder.stack", input.rows.stack, MANY)?;
-        whole("encoder.stride", input.rows.stride, MANY)?;
+        check_count("encoder.stack", input.rows.stack, MAX_SMALL_COUNT)?;
+        check_count("encoder.stride", input.rows.stride, MAX_SMALL_COUNT)?;
         let channels = input.rows.channels;
-        expect("encoder.channels", &format!("0 to {WIDEST}"), channels <= WIDEST, channels)?;
+        ensure("encoder.channels", &format!("0 to {MAX_WIDTH}"), channels <= MAX_WIDTH, channels)?;
         encoder.check()?;
         if encoder.subsamples() {
             let expected = "1, given in the recipe, with encoder.subsampling";
-            expect("encoder.stack", expected, input.rows.stack == 1, input.rows.stack)?;
-            expect("encoder.stride", expected, input.rows.stride == 1, input.rows.stride)?;
+            ensure("encoder.stack", expected, input.rows.stack == 1, input.rows.stack)?;
+            ensure("encoder.stride", expected, input.rows.stride == 1, input.rows.stride)?;
         }
         match &self.predictor {
             Some(predictor) => predictor.check()?,
             None if self.loss.kind.gnat().is_some() => {}
-            None => expect("predictor", "a table, with a kind", false, "none")?,
+            None => ensure("predictor", "a table, with a kind", false, "none")?,
         }
-        whole("joint.width", joint.width, WIDEST)?;
-        dropout("joint.dropout", joint.dropout)
+        check_count("joint.width", joint.width, MAX_WIDTH)?;
+        check_dropout("joint.dropout", joint.dropout)
     }
 
     fn check_terms(&self) -> Result<()> {
         let terms = &self.terms;
-        at_least_zero("training.ctc_weight", terms.ctc_weight)?;
-        at_least_zero("training.ctc_weight_end", terms.ctc_weight_end.unwrap_or(0.0))?;
+        check_non_negative("training.ctc_weight", terms.ctc_weight)?;
+        check_non_negative("training.ctc_weight_end", terms.ctc_weight_end.unwrap_or(0.0))?;
         factor("training.fastemit", terms.fastemit)?;
         factor("training.delay_penalty", terms.delay_penalty)?;
-        at_least_zero("training.z_loss", terms.z_loss)?;
+        check_non_negative("training.z_loss", terms.z_loss)?;
         let smoothing = terms.label_smoothing;
-        share("training.label_smoothing", smoothing)?;
-        let factored = matches!(self.loss.kind, LossConfig::Rnnt { factored_blank: true });
-        let expected = "0 where the blank is factored";
-        expect("training.label_smoothing", expected, smoothing == 0.0 || !factored, smoothing)
+        check_fraction("training.label_smoothing", smoothing)?;
+        let is_factored = matches!(self.loss.kind, LossKind::Rnnt { factored_blank: true });
+        let expected = "0 with a factored blank";
+        ensure("training.label_smoothing", expected, smoothing == 0.0 || !is_factored, smoothing)
     }
 
-    /// Checks every value, and that nothing is asked for that belongs to other losses.
+    /// Checks the keys of a lattice, and those it excludes.
     fn check_gnat(&self, gnat: &GnatConfig) -> Result<()> {
-        let most = format!("0 to {MANY}");
-        expect("loss.context", &most, gnat.context <= MANY, gnat.context)?;
-        whole("loss.embedding", gnat.embedding, WIDEST)?;
+        let range = format!("0 to {MAX_SMALL_COUNT}");
+        ensure("loss.context", &range, gnat.context <= MAX_SMALL_COUNT, gnat.context)?;
+        check_count("loss.embedding", gnat.embedding, MAX_WIDTH)?;
         if let AlignmentKind::LabelsPerFrame(labels) = gnat.alignment {
-            whole("loss.alignment.labels_per_frame", labels, MANY)?;
+            check_count("loss.alignment.labels_per_frame", labels, MAX_SMALL_COUNT)?;
         }
-        let without =
-            |key: &str, fine: bool, found: String| expect(key, "none with loss.kind = \"gnat\"", fine, found);
-        let found = if self.predictor.is_some() { "a predictor" } else { "none" };
-        without("predictor", self.predictor.is_none(), found.into())?;
+        let expect_none = |key: &str, is_none: bool, found: String| {
+            ensure(key, "none with loss.kind = \"gnat\"", is_none, found)
+        };
+        let predictor = if self.predictor.is_some() { "a predictor" } else { "none" };
+        expect_none("predictor", self.predictor.is_none(), predictor.into())?;
         let LossOptions { skip, clamp, activation, .. } = self.loss.options;
-        let Terms { topology, precision, fastemit, delay_penalty, label_smoothing, z_loss, .. } = &self.terms;
-        without("joint.dropout", self.joint.dropout == 0.0, self.joint.dropout.to_string())?;
-        without("loss.skip", skip == 0.0, skip.to_string())?;
-        without("loss.clamp", clamp.is_none(), format!("{clamp:?}"))?;
-        without("loss.activation", activation == ActivationKind::Tanh, "another than tanh".into())?;
-        without("training.topology", *topology == Topology::rnnt(), topology.to_string())?;
-        without("training.precision", *precision == PrecisionKind::Full, "bf16".into())?;
-        without("training.fastemit", *fastemit == 0.0, fastemit.to_string())?;
-        without("training.delay_penalty", *delay_penalty == 0.0, delay_penalty.to_string())?;
-        without("training.label_smoothing", *label_smoothing == 0.0, label_smoothing.to_string())?;
-        without("training.z_loss", *z_loss == 0.0, z_loss.to_string())
+        let LossTerms { topology, precision, fastemit, delay_penalty, label_smoothing, z_loss, .. } =
+            &self.terms;
+        expect_none("joint.dropout", self.joint.dropout == 0.0, self.joint.dropout.to_string())?;
+        expect_none("loss.skip", skip == 0.0, skip.to_string())?;
+        expect_none("loss.clamp", clamp.is_none(), format!("{clamp:?}"))?;
+        expect_none("loss.activation", activation == ActivationKind::Tanh, "another than tanh".into())?;
+        expect_none("training.topology", *topology == Topology::rnnt(), topology.to_string())?;
+        expect_none("training.precision", *precision == PrecisionKind::Full, "bf16".into())?;
+        expect_none("training.fastemit", *fastemit == 0.0, fastemit.to_string())?;
+        expect_none("training.delay_penalty", *delay_penalty == 0.0, delay_penalty.to_string())?;
+        expect_none("training.label_smoothing", *label_smoothing == 0.0, label_smoothing.to_string())?;
+        expect_none("training.z_loss", *z_loss == 0.0, z_loss.to_string())
     }
 }

@@ -4,49 +4,49 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
 
-/// What a lattice is made of; its joint network is as wide as `joint.width` says.
+/// The keys of a recognition lattice; `joint.width` is the width of its joint network.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GnatConfig {
-    /// Labels that a context state remembers, n; there are `Σ V^i` states for i = 0 to n.
+    /// Number n of labels in a context state; there are `Σ V^i` states for i = 0 to n.
     pub context: usize,
-    /// How many labels a frame may emit.
+    /// Number of labels that a frame may emit.
     #[serde(default)]
     pub alignment: AlignmentKind,
-    /// What the weights of paths are divided by.
+    /// Normalization of the weights of paths.
     #[serde(default)]
-    pub normalise: LatticeNormalization,
+    pub normalize: LatticeNormalization,
     /// Width of the embedding of a context state.
     pub embedding: usize,
 }
 
-/// How many labels an encoder frame may emit.
+/// The number of labels that an encoder frame may emit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AlignmentKind {
-    /// A blank or exactly one label.
+    /// One label or a blank.
     #[default]
     #[serde(rename = "frame-dependent")]
     FrameDependent,
-    /// At most so many labels, and then a blank.
+    /// At most this number of labels, and then a blank.
     #[serde(rename = "labels_per_frame")]
     LabelsPerFrame(usize),
 }
 
-/// What makes probabilities of the weights of paths.
+/// The normalization that makes probabilities of the weights of paths.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LatticeNormalization {
     /// The sum over all paths.
     #[default]
     Global,
-    /// At each frame and context state: blank or not first, and then a label.
+    /// Per frame and context state: a sigmoid for the blank, a softmax over the labels.
     Hat,
-    /// At each frame and context state: one softmax over blank and labels.
+    /// Per frame and context state: one softmax over blank and labels.
     LogSoftmax,
 }
 
 impl LatticeNormalization {
-    /// For the lattice.
+    /// Returns the option of the lattice.
     pub fn normalize(self) -> Option<Normalize> {
         match self {
             Self::Global => None,
@@ -57,26 +57,27 @@ impl LatticeNormalization {
 }
 
 impl GnatConfig {
-    /// The automaton of the last labels.
+    /// Builds the context: an automaton of the last labels.
     ///
     /// # Errors
-    /// [`Error::RecipeValue`] for more states than can be numbered.
+    /// [`Error::RecipeValue`] for more states than can be indexed.
     pub fn ngram(&self, labels: usize) -> Result<FullNGram> {
         FullNGram::new(labels, self.context).map_err(|error| match error {
             lattice::Error::States { limit, .. } => {
                 let states: f64 = (0..=self.context as i32).map(|i| (labels as f64).powi(i)).sum();
-                let found = format!("{}, which makes {states:.1e} of {labels} labels", self.context);
-                let expected = format!("a context of at most {limit} states");
-                Error::RecipeValue { key: "loss.context".into(), expected, found }
+                let states = format!("{}, or {states:.1e} states with {labels} labels", self.context);
+                let expected = format!("a context with at most {limit} states");
+                Error::RecipeValue { key: "loss.context".into(), expected, found: states }
             }
             error => error.into(),
         })
     }
 
-    /// The alignment lattice.
+    /// Builds the alignment lattice.
     ///
     /// # Errors
-    /// More labels a frame than a lattice has states for; [`ModelConfig::check`](crate::ModelConfig::check) finds them first.
+    /// More labels per frame than the lattice supports, which
+    /// [`ModelConfig::check`](crate::ModelConfig::check) reports first.
     pub fn alignment(&self) -> Result<AlignmentLattice> {
         Ok(match self.alignment {
             AlignmentKind::FrameDependent => AlignmentLattice::FrameDependent,

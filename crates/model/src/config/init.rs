@@ -1,56 +1,56 @@
-//! How first weights are drawn, and which file they come from.
+//! Initialization of weights: at random, and from a file.
 use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::table;
-use super::values::{at_least_zero, expect};
+use super::values::{check_non_negative, ensure};
 use crate::Result;
 
-/// `[init]`: the first weights of a run.
+/// `[init]`: the initial weights of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Initialization {
-    /// The law that weights are drawn by.
+pub struct InitConfig {
+    /// The kind of random initialization.
     #[serde(flatten)]
-    pub law: InitConfig,
-    /// The file that weights are then taken from.
+    pub kind: InitKind,
+    /// A file whose weights replace them.
     #[serde(flatten)]
     pub pretrained: PretrainedConfig,
 }
 
-/// The keys of `[init]` that name the weights of another model.
+/// The keys of `[init]` for the weights of another model.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PretrainedConfig {
-    /// A checkpoint, or another safetensors file whose tensors have the names of parameters.
+    /// A checkpoint, or another safetensors file whose tensors are named like parameters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weights: Option<PathBuf>,
-    /// Names of parameters, or of the modules that they belong to, which are not taken from it.
+    /// Names of parameters or modules that are not read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skip: Vec<String>,
 }
 
 impl PretrainedConfig {
-    /// Whether a parameter keeps its drawn values: its name, or a module of it, is in `skip`.
+    /// Returns true if `skip` covers a parameter.
     pub fn is_skipped(&self, parameter: &str) -> bool {
         self.skip.iter().any(|name| covers(name, parameter))
     }
 }
 
-/// Whether `name` is a parameter's, or that of a module around it.
+/// Returns true if `name` is a parameter or a module around it.
 pub(crate) fn covers(name: &str, parameter: &str) -> bool {
     parameter.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-impl<'de> Deserialize<'de> for Initialization {
+impl<'de> Deserialize<'de> for InitConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        let (pretrained, law) = table::split(deserializer, &["weights", "skip"], Some("plain"))?;
-        Ok(Initialization { law, pretrained })
+        let (pretrained, kind) = table::split(deserializer, &["weights", "skip"], Some("plain"))?;
+        Ok(InitConfig { kind, pretrained })
     }
 }
 
-impl Initialization {
-    /// Whether no key is set.
+impl InitConfig {
+    /// Returns true if no key is set.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
@@ -61,23 +61,29 @@ impl Initialization {
     /// [`crate::Error::RecipeValue`].
     pub fn check(&self) -> Result<()> {
         let PretrainedConfig { weights, skip } = &self.pretrained;
-        expect("init.skip", "none without init.weights", skip.is_empty() || weights.is_some(), "some")?;
-        self.law.check()
+        ensure("init.skip", "none without init.weights", skip.is_empty() || weights.is_some(), "some")?;
+        self.kind.check()
     }
 }
 
-/// The law of the first weights, each from its own stream.
+/// The kind of random initialization.
 ///
-/// A matrix of D inputs starts uniform in ±1/√D, those of an LSTM of width H in ±1/√H, embeddings normal with deviation 1.
+/// Each parameter has a separate random stream.
+///
+/// A matrix with D inputs is uniform within ±1/√D, those of an LSTM of width H within ±1/√H,
+/// embeddings are normal with standard deviation 1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, tag = "kind", rename_all = "lowercase")]
-pub enum InitConfig {
-    /// Biases start at 0, those of forget gates at 1.
+pub enum InitKind {
+    /// Biases are 0, those of forget gates 1.
     Plain {},
-    /// As MLPerf Training's RNN-T: biases start as their matrices do; then forget gates' input biases are set to 1 and their hidden
-    /// biases multiplied by `hidden_bias_scale`; then all weights and biases of LSTMs by `scale`.
+    /// The initialization of MLPerf Training's RNN-T.
+    ///
+    /// Biases are drawn like their matrices; then forget gates' input biases are set to 1 and their
+    /// hidden biases multiplied by `hidden_bias_scale`; then all weights and biases of LSTMs by
+    /// `scale`.
     Mlperf {
-        /// Factor of everything in LSTMs.
+        /// Factor of all weights and biases of LSTMs.
         #[serde(default = "half")]
         scale: f64,
         /// Factor of the forget gates' hidden biases.
@@ -90,17 +96,17 @@ fn half() -> f64 {
     0.5
 }
 
-impl Default for InitConfig {
+impl Default for InitKind {
     fn default() -> Self {
         Self::Plain {}
     }
 }
 
-impl InitConfig {
+impl InitKind {
     /// Checks every value.
     pub(crate) fn check(&self) -> Result<()> {
         let &Self::Mlperf { scale, hidden_bias_scale } = self else { return Ok(()) };
-        at_least_zero("init.scale", scale)?;
-        at_least_zero("init.hidden_bias_scale", hidden_bias_scale)
+        check_non_negative("init.scale", scale)?;
+        check_non_negative("init.hidden_bias_scale", hidden_bias_scale)
     }
 }

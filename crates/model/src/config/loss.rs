@@ -1,56 +1,61 @@
-//! Which loss a model is trained with, and what it means for the lattice, the classes and the search.
+//! The kinds of loss: their keys, and their classes.
 use serde::{Deserialize, Serialize};
 
 use super::gnat::GnatConfig;
 
-/// `[loss]`: the kind of transducer.
+/// `[loss]`: the kind of loss.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, tag = "kind", rename_all = "kebab-case")]
-pub enum LossConfig {
+pub enum LossKind {
     /// The transducer loss over the whole lattice.
     Rnnt {
-        /// Whether the blank is a sigmoid of its own score and the labels share what it leaves (HAT).
+        /// True to factor the blank: a sigmoid of its score, and a softmax over the labels (HAT).
         #[serde(default)]
         factored_blank: bool,
     },
-    /// Token-and-duration transducer: a second head says how many encoder frames a token moves on.
+    /// Token-and-duration transducer: a second head selects the frames that a token advances.
     Tdt {
-        /// What that head chooses from; one of at least 1, none twice.
+        /// The durations of that head; at least one above 0, none twice.
         durations: Vec<usize>,
-        /// Logit under-normalisation σ, subtracted from the log-probability of each token.
+        /// Logit under-normalization σ, subtracted from the log-probability of each token.
         #[serde(default)]
         sigma: f64,
-        /// Share of the plain transducer loss, from 0 to 1.
+        /// Weight of the transducer loss without durations, from 0 to 1.
         #[serde(default)]
         omega: f64,
     },
-    /// Multi-blank transducer: blanks that move on several encoder frames, the last classes of the model in this order.
+    /// Multi-blank transducer: blanks that advance several encoder frames.
+    ///
+    /// They are the last classes of the model, in this order.
     MultiBlank {
-        /// Frames of each, at least 2, none twice.
+        /// Frames of each blank, at least 2, none twice.
         durations: Vec<usize>,
-        /// Logit under-normalisation σ, subtracted from the log-probability of each token.
+        /// Logit under-normalization σ, subtracted from the log-probability of each token.
         #[serde(default)]
         sigma: f64,
     },
-    /// A trivial joiner over the whole lattice, and the joint network at the sites that it finds worth it.
+    /// Pruned transducer: a simple joiner over the whole lattice selects sites for the joint
+    /// network.
     Pruned {
-        /// Label positions that a frame keeps, at least 2.
+        /// Label positions retained for each frame, at least 2.
         #[serde(default = "five")]
         s_range: usize,
-        /// Factor of the trivial joiner's loss.
+        /// Factor of the simple joiner's loss.
         #[serde(default = "half")]
         simple_scale: f64,
-        /// Share of the label scores alone in the trivial joiner's log-probabilities.
+        /// Weight of the label scores only in the simple joiner's log-probabilities.
         #[serde(default)]
         lm_only_scale: f64,
-        /// Share of the frame scores alone.
+        /// Weight of the frame scores only.
         #[serde(default)]
         am_only_scale: f64,
-        /// Steps over which the scales of both losses go from 1 and 0.1 to `simple_scale` and 1.
+        /// Number of steps until both scales have their final values.
+        ///
+        /// They change from 1 and 0.1 to `simple_scale` and 1.
         #[serde(default)]
         warm_steps: u64,
     },
-    /// A recognition lattice over the last labels, normalised over whole paths (GNAT).
+    /// A recognition lattice over the last labels, with globally normalized paths (GNAT).
     Gnat(GnatConfig),
 }
 
@@ -61,14 +66,14 @@ fn half() -> f64 {
     0.5
 }
 
-impl Default for LossConfig {
+impl Default for LossKind {
     fn default() -> Self {
-        LossConfig::Rnnt { factored_blank: false }
+        LossKind::Rnnt { factored_blank: false }
     }
 }
 
-impl LossConfig {
-    /// Frames of the big blanks.
+impl LossKind {
+    /// Returns the frames of the big blanks.
     pub fn big_blanks(&self) -> &[usize] {
         match self {
             Self::MultiBlank { durations, .. } => durations,
@@ -76,7 +81,7 @@ impl LossConfig {
         }
     }
 
-    /// The recognition lattice, if it is one.
+    /// Returns the keys of the recognition lattice, if it is one.
     pub fn gnat(&self) -> Option<&GnatConfig> {
         match self {
             Self::Gnat(config) => Some(config),
@@ -84,7 +89,7 @@ impl LossConfig {
         }
     }
 
-    /// Frames that the duration head chooses from.
+    /// Returns the durations of the duration head.
     pub fn durations(&self) -> &[usize] {
         match self {
             Self::Tdt { durations, .. } => durations,
@@ -93,7 +98,7 @@ impl LossConfig {
     }
 }
 
-/// Topologies by their names.
+/// Serialization of topologies by name.
 pub(super) mod name {
     use rnnt_loss::Topology;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};

@@ -1,29 +1,29 @@
-//! Options of the losses of a model: from `[loss]` to lattice, loss and search.
+//! Options of a model's losses: the keys of `[loss]` for all kinds.
 use std::{fmt, str::FromStr};
 
 use rnnt_loss::{Activation, Options, Pruning, Scales, Tokens, Topology};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::loss::LossConfig;
-use super::{ModelConfig, Terms, table};
+use super::loss::LossKind;
+use super::{LossTerms, ModelConfig, table};
 use crate::{Error as ModelError, Result as ModelResult, bytes};
 
-/// `[loss]`
+/// `[loss]`: the loss.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Loss {
+pub struct LossConfig {
     /// The keys that all kinds share.
     #[serde(flatten)]
     pub options: LossOptions,
-    /// The kind of transducer.
+    /// The kind of loss.
     #[serde(flatten)]
-    pub kind: LossConfig,
+    pub kind: LossKind,
 }
 
-impl<'de> Deserialize<'de> for Loss {
+impl<'de> Deserialize<'de> for LossConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let (options, kind) = table::split(deserializer, &["budget", "skip", "clamp", "activation"], None)?;
-        Ok(Loss { options, kind })
+        Ok(LossConfig { options, kind })
     }
 }
 
@@ -31,21 +31,21 @@ impl<'de> Deserialize<'de> for Loss {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LossOptions {
-    /// What the loss may hold beside its arguments and results: bytes such as `"64MiB"`, `"recompute"` or `"unlimited"`.
+    /// Memory budget of the loss: bytes such as `"64MiB"`, `"recompute"` or `"unlimited"`.
     #[serde(deserialize_with = "read", serialize_with = "write")]
     pub budget: LossBudget,
-    /// Share of each utterance's occupancy whose sites are left out of the gradient; 0 = exact.
+    /// Fraction of each utterance's occupancy whose sites are skipped in the gradient; 0 is exact.
     pub skip: f64,
-    /// Largest element of the gradient of one utterance's scores, either way.
+    /// Largest absolute value of the gradient of one utterance's scores.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clamp: Option<f64>,
-    /// What the joint network does to its sum, in training and in decoding.
+    /// The nonlinearity of the joint network, in training and in decoding.
     pub activation: ActivationKind,
 }
 
 impl LossOptions {
-    /// For the loss; what these keys do not say is as in `others`.
-    pub(crate) fn options(self, others: Options) -> Options {
+    /// Returns options of the loss, with all other values from `base`.
+    pub(crate) fn options(self, base: Options) -> Options {
         let LossOptions { budget, skip, clamp, activation } = self;
         Options {
             budget: budget.bytes,
@@ -53,12 +53,12 @@ impl LossOptions {
             skip,
             clamp,
             activation: activation.activation(),
-            ..others
+            ..base
         }
     }
 }
 
-/// Memory of a loss: `budget` of `[loss]`.
+/// The memory budget of a loss: `budget` of `[loss]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LossBudget {
     /// [`Options::budget`](rnnt_loss::Options::budget)
@@ -81,7 +81,7 @@ impl Default for LossBudget {
 impl FromStr for LossBudget {
     type Err = String;
 
-    /// Reads `recompute`, `unlimited`, or what [`bytes::parse`] reads.
+    /// Parses `recompute`, `unlimited`, or a byte count as [`bytes::parse`] does.
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "recompute" => Ok(Self::RECOMPUTE),
@@ -103,19 +103,19 @@ impl fmt::Display for LossBudget {
     }
 }
 
-/// Nonlinearity of the joint.
+/// The nonlinearity of the joint network.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ActivationKind {
-    /// Hyperbolic tangent.
+    /// tanh
     #[default]
     Tanh,
-    /// Positive part.
+    /// ReLU
     Relu,
 }
 
 impl ActivationKind {
-    /// For the loss and the search.
+    /// Returns the option of the loss and the search.
     pub(crate) fn activation(self) -> Activation {
         match self {
             Self::Tanh => Activation::Tanh,
@@ -134,29 +134,28 @@ fn write<S: Serializer>(budget: &LossBudget, serializer: S) -> Result<S::Ok, S::
 }
 
 impl ModelConfig {
-    /// The moves of the lattice and of the search: those of blank and label, and what the loss adds to them.
+    /// Returns the arcs of lattice and search: those of blank and label, and of the loss.
     ///
     /// # Errors
-    /// Durations that no topology has; [`ModelConfig::check`] finds them first. [`crate::Error::RecipeValue`] for a recognition lattice.
+    /// Durations that the topology does not support, which [`ModelConfig::check`] reports first;
+    /// [`crate::Error::RecipeValue`] for a recognition lattice.
     pub fn topology(&self) -> ModelResult<Topology> {
         let topology = match &self.loss.kind {
-            LossConfig::Tdt { durations, .. } => Topology::tdt(durations),
-            LossConfig::MultiBlank { durations, .. } => {
-                self.terms.topology.clone().with_big_blanks(durations)
-            }
-            LossConfig::Rnnt { .. } | LossConfig::Pruned { .. } => Ok(self.terms.topology.clone()),
-            LossConfig::Gnat(_) => return Err(not_a_transducer()),
+            LossKind::Tdt { durations, .. } => Topology::tdt(durations),
+            LossKind::MultiBlank { durations, .. } => self.terms.topology.clone().with_big_blanks(durations),
+            LossKind::Rnnt { .. } | LossKind::Pruned { .. } => Ok(self.terms.topology.clone()),
+            LossKind::Gnat(_) => return Err(not_a_transducer()),
         };
         Ok(topology.map_err(rnnt_loss::Error::from)?)
     }
 
-    /// Options of the loss.
+    /// Returns the options of the loss.
     ///
     /// # Errors
     /// As [`ModelConfig::topology`].
     pub fn loss_options(&self) -> ModelResult<Options> {
-        let Terms { fastemit, delay_penalty, label_smoothing, z_loss, .. } = self.terms;
-        let loss = self.kind()?;
+        let LossTerms { fastemit, delay_penalty, label_smoothing, z_loss, .. } = self.terms;
+        let loss = self.loss_kind()?;
         Ok(Options {
             loss,
             fastemit,
@@ -167,26 +166,26 @@ impl ModelConfig {
         })
     }
 
-    fn kind(&self) -> ModelResult<rnnt_loss::Loss> {
+    fn loss_kind(&self) -> ModelResult<rnnt_loss::Loss> {
         let topology = self.topology()?;
         Ok(match self.loss.kind {
-            LossConfig::Rnnt { factored_blank } => {
+            LossKind::Rnnt { factored_blank } => {
                 let tokens = if factored_blank { Tokens::FactoredBlank } else { Tokens::Softmax };
                 rnnt_loss::Loss::Transducer { topology, tokens, sigma: 0.0 }
             }
-            LossConfig::Tdt { sigma, omega, .. } => rnnt_loss::Loss::Tdt { topology, sigma, omega },
-            LossConfig::MultiBlank { sigma, .. } => {
+            LossKind::Tdt { sigma, omega, .. } => rnnt_loss::Loss::Tdt { topology, sigma, omega },
+            LossKind::MultiBlank { sigma, .. } => {
                 rnnt_loss::Loss::Transducer { topology, tokens: Tokens::Softmax, sigma }
             }
-            LossConfig::Gnat(_) => return Err(not_a_transducer()),
-            LossConfig::Pruned { s_range, lm_only_scale, am_only_scale, .. } => {
+            LossKind::Gnat(_) => return Err(not_a_transducer()),
+            LossKind::Pruned { s_range, lm_only_scale, am_only_scale, .. } => {
                 let pruning = Pruning { s_range, lm_only_scale, am_only_scale, ..Pruning::default() };
                 rnnt_loss::Loss::Pruned { topology, tokens: Tokens::Softmax, pruning }
             }
         })
     }
 
-    /// Options of the auxiliary CTC loss, which is not regularised.
+    /// Returns the options of the auxiliary CTC loss, which is not regularized.
     pub(crate) fn ctc_options(&self) -> Options {
         let (precision, budget) = (self.terms.precision.precision(), self.loss.options.budget);
         Options {
@@ -197,9 +196,9 @@ impl ModelConfig {
         }
     }
 
-    /// Factors of both losses of pruned training at a step of the run.
+    /// Returns the scales of the losses of pruned training.
     pub(crate) fn scales(&self, step: u64) -> Scales {
-        let LossConfig::Pruned { simple_scale, warm_steps, .. } = self.loss.kind else {
+        let LossKind::Pruned { simple_scale, warm_steps, .. } = self.loss.kind else {
             return Scales::default();
         };
         let scales = Scales { simple: simple_scale, ..Scales::default() };

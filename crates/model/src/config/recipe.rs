@@ -1,22 +1,22 @@
-//! The parts of a recipe that describe a model.
+//! The sections of a recipe that describe a model.
 use std::path::Path;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use speech::FeatureConfig;
 
-use super::init::{InitConfig, Initialization};
-use super::loss_options::Loss;
-use super::terms::Terms;
-use super::{JointConfig, ModelConfig, table};
+use super::init::{InitConfig, InitKind};
+use super::loss_options::LossConfig;
+use super::terms::LossTerms;
+use super::{JointConfig, ModelConfig, old_names, table};
 use crate::Result;
 use crate::encoders::EncoderKind;
 use crate::input::{InputConfig, RowsConfig};
 use crate::predictors::PredictorKind;
 
-/// `[encoder]`: how rows are made, and what encodes them.
+/// `[encoder]`: the encoder and its input rows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EncoderConfig {
-    /// Neighbouring frames that become one input row, and frames from one input row to the next.
+    /// The input rows, from one or more frames each.
     #[serde(flatten)]
     pub rows: RowsConfig,
     /// The encoder.
@@ -43,34 +43,38 @@ struct ModelRecipe {
     predictor: Option<PredictorKind>,
     joint: JointConfig,
     #[serde(default)]
-    init: Initialization,
+    init: InitConfig,
     #[serde(default)]
-    loss: Loss,
+    loss: LossConfig,
     training: ObjectiveTerms,
 }
 
-/// The keys of `[training]` that belong to the objective.
-struct ObjectiveTerms(Terms);
+/// The keys of `[training]` for the objective.
+struct ObjectiveTerms(LossTerms);
 
 impl<'de> Deserialize<'de> for ObjectiveTerms {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         let mut table = toml::Table::deserialize(deserializer)?;
-        table.retain(|key, _| Terms::KEYS.contains(&key));
+        table.retain(|key, _| LossTerms::KEYS.contains(&key));
         table.try_into().map(ObjectiveTerms).map_err(serde::de::Error::custom)
     }
 }
 
 impl ModelConfig {
-    /// Reads the model of a recipe's text; `path` is for messages only. Keys that do not describe a model are ignored.
+    /// Reads the model of a recipe's text; `path` is used in messages only.
+    ///
+    /// Keys that do not describe a model are ignored.
     ///
     /// # Errors
-    /// [`crate::Error::RecipeSyntax`] for bad TOML or a missing key, and those of [`ModelConfig::check`].
+    /// [`crate::Error::RecipeSyntax`] for invalid TOML or a missing key, and those of
+    /// [`ModelConfig::check`] and [`old_names::reject`].
     pub fn from_recipe(text: &str, path: &Path) -> Result<Self> {
+        old_names::reject(text)?;
         let recipe: ModelRecipe =
             toml::from_str(text).map_err(|error| table::syntax_error(path, text, &error))?;
         let ModelRecipe { seed, features, encoder, predictor, joint, init, loss, training } = recipe;
         let input = InputConfig { features, rows: encoder.rows };
-        let (terms, init): (Terms, InitConfig) = (training.0, init.law);
+        let (terms, init): (LossTerms, InitKind) = (training.0, init.kind);
         let config = ModelConfig { seed, input, encoder: encoder.kind, predictor, joint, loss, terms, init };
         config.check()?;
         Ok(config)

@@ -1,12 +1,14 @@
-//! TOML: errors in one line, differences, and tables whose keys belong to two types: what all kinds share, and what one kind has of its own.
+//! TOML tables: error messages, differences, and tables whose keys belong to two types.
 use std::path::Path;
 
 use kernels::Excerpt;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 
-/// Defines the parts that a recipe can name by the key `kind`: each module has the configuration of one, and the enum derefs to the
-/// trait that builds a part from it.
+/// Defines the parts that a recipe can select with the key `kind`.
+///
+/// Each module has the configuration of one kind; the enum derefs to the trait that builds the
+/// part.
 macro_rules! part_kinds {
     ($(#[$doc:meta])* $name:ident: dyn $build:ident { $($kind:ident: $module:ident::$config:ident,)+ }) => {
         $(pub use $module::$config;)+
@@ -31,9 +33,10 @@ macro_rules! part_kinds {
 }
 pub(crate) use part_kinds;
 
-/// Reads a table as its `shared` keys and the rest; `kind` is what the rest is called if it does not say so itself.
+/// Splits a table into `shared` keys and those of one kind.
 ///
-/// Both parts may refuse keys that they do not know, which serde's own flattening cannot.
+/// `kind` is the default of the key of this name. Both parts may reject unknown keys, which serde's
+/// own flattening cannot.
 pub fn split<'de, D, A, B>(deserializer: D, shared: &[&str], kind: Option<&str>) -> Result<(A, B), D::Error>
 where
     D: Deserializer<'de>,
@@ -52,7 +55,7 @@ where
     Ok((common.try_into().map_err(part)?, rest.try_into().map_err(part)?))
 }
 
-/// What serde says of a key that the rest does not know, with the keys that it knows nothing of.
+/// Adds the shared keys to serde's message about an unknown key.
 fn with_all_keys(message: &str, shared: &[&str]) -> String {
     let Some((unknown, rest)) =
         message.strip_prefix("unknown field `").and_then(|message| message.split_once('`'))
@@ -64,48 +67,48 @@ fn with_all_keys(message: &str, shared: &[&str]) -> String {
     format!("unknown field `{unknown}`, expected one of {}", keys.join(", "))
 }
 
-/// The first key that two tables have different values for, with both.
-pub fn first_difference(table: &str, here: &toml::Table, there: &toml::Table) -> Option<String> {
-    first_differing_key(table, here, there)
-        .map(|(name, here, there)| format!("one with {name} = {there} where this has {here}"))
+/// Describes the first key whose values in two tables differ.
+pub fn first_difference(table: &str, left: &toml::Table, right: &toml::Table) -> Option<String> {
+    first_differing_key(table, left, right)
+        .map(|(name, left, right)| format!("one with {name} = {right} where this has {left}"))
 }
 
-/// Name, value here and value there of the first key that differs.
+/// Returns the first key that differs, and its values in both tables.
 pub fn first_differing_key(
     table: &str,
-    here: &toml::Table,
-    there: &toml::Table,
+    left: &toml::Table,
+    right: &toml::Table,
 ) -> Option<(String, String, String)> {
-    let keys: std::collections::BTreeSet<&String> = here.keys().chain(there.keys()).collect();
+    let keys: std::collections::BTreeSet<&String> = left.keys().chain(right.keys()).collect();
     keys.into_iter().find_map(|key| {
         let name = if table.is_empty() { key.clone() } else { format!("{table}.{key}") };
-        match (here.get(key), there.get(key)) {
-            (here, there) if here == there => None,
-            (Some(toml::Value::Table(here)), Some(toml::Value::Table(there))) => {
-                first_differing_key(&name, here, there)
+        match (left.get(key), right.get(key)) {
+            (left, right) if left == right => None,
+            (Some(toml::Value::Table(left)), Some(toml::Value::Table(right))) => {
+                first_differing_key(&name, left, right)
             }
-            (here, there) => {
+            (left, right) => {
                 let text = |value: Option<&toml::Value>| value.map_or("none".to_owned(), ToString::to_string);
-                Some((name, text(here), text(there)))
+                Some((name, text(left), text(right)))
             }
         }
     })
 }
 
-/// Returns the error of a recipe's text: line and column, the message, and the line itself.
+/// Returns the error of a recipe's text: position, message, and the line itself.
 pub fn syntax_error(path: &Path, text: &str, error: &toml::de::Error) -> crate::Error {
     let message = Excerpt(error.message());
     let Some(span) = error.span().filter(|span| text.is_char_boundary(span.start)) else {
-        // Without a place, toml names the key in a second line.
+        // Without a position, toml names the key in a second line.
         let text = error.to_string();
         let key = text.strip_prefix(error.message()).unwrap_or_default().trim();
         let space = if key.is_empty() { "" } else { " " };
         let message = format!("{message}{space}{}", Excerpt(key));
-        return crate::Error::RecipeSyntax { path: path.to_owned(), place: String::new(), message };
+        return crate::Error::RecipeSyntax { path: path.to_owned(), position: String::new(), message };
     };
     let before = &text[..span.start];
     let line_start = before.rfind('\n').map_or(0, |at| at + 1);
-    let place = format!(
+    let position = format!(
         "line {}, column {}: ",
         1 + before.matches('\n').count(),
         1 + before[line_start..].chars().count()
@@ -115,5 +118,5 @@ pub fn syntax_error(path: &Path, text: &str, error: &toml::de::Error) -> crate::
         "" => message.to_string(),
         line => format!("{message}, in the line `{}`", Excerpt(line)),
     };
-    crate::Error::RecipeSyntax { path: path.to_owned(), place, message }
+    crate::Error::RecipeSyntax { path: path.to_owned(), position, message }
 }

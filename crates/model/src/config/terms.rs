@@ -1,36 +1,43 @@
-//! What training minimises, and how exactly.
+//! The terms of the objective, and its precision.
 use rnnt_loss::{Precision, Topology};
 use serde::{Deserialize, Serialize};
 
 use super::loss;
 
-/// The keys of `[training]` that belong to the objective.
+/// The keys of `[training]` for the objective.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Terms {
-    /// The name of a [`Topology`] of blank and label, which says whether a frame may emit several labels or one at most; durations
-    /// need the regular one, big blanks do not know the constrained one.
+pub struct LossTerms {
+    /// The [`Topology`] of blank and label: how many labels a frame may emit.
+    ///
+    /// Durations require the regular topology; big blanks do not support the constrained one.
     #[serde(with = "loss::name")]
     pub topology: Topology,
-    /// What the factors of the head's products are rounded to: `bf16` is several times as fast where the processor has
-    /// instructions for it and the vocabulary is large.
+    /// The number format of the factors of the head's products.
+    ///
+    /// `bf16` is several times as fast if the processor has instructions for it and the vocabulary
+    /// is large.
     pub precision: PrecisionKind,
-    /// Weight of the auxiliary CTC loss at the start; without a weight at start and end there is no CTC head.
+    /// Weight of the auxiliary CTC loss at the start.
+    ///
+    /// If it is 0 at the start and the end, the model has no CTC head.
     pub ctc_weight: f64,
-    /// Its weight at the end, reached linearly; the same as at the start if missing.
+    /// The weight at the end, reached linearly; by default that at the start.
     pub ctc_weight_end: Option<f64>,
     /// FastEmit's λ.
     pub fastemit: f64,
-    /// What a frame of delay costs a label, in log-probability.
+    /// Penalty of each frame of delay of a label, in log-probability.
     pub delay_penalty: f64,
-    /// Share of the mean over all classes in each token's log-probability; not with a factored blank.
+    /// Weight of the mean over all classes in each token's log-probability.
+    ///
+    /// Not defined for a factored blank.
     pub label_smoothing: f64,
     /// Factor of the mean square of logZ over an utterance's sites.
     pub z_loss: f64,
 }
 
-impl Terms {
-    /// The keys.
+impl LossTerms {
+    /// The names of the keys.
     pub(super) const KEYS: [&str; 8] = [
         "topology",
         "precision",
@@ -42,19 +49,19 @@ impl Terms {
         "z_loss",
     ];
 
-    /// Whether the CTC loss has a weight at any time.
+    /// Returns true if the CTC loss has a weight at any time.
     pub fn has_ctc(&self) -> bool {
         self.ctc_weight > 0.0 || self.ctc_weight_end.is_some_and(|end| end > 0.0)
     }
 
-    /// Weight of the CTC loss when the share `progress` of the run is over.
+    /// Returns the weight of the CTC loss at a progress, 0 to 1.
     pub fn ctc_weight(&self, progress: f64) -> f64 {
         let end = self.ctc_weight_end.unwrap_or(self.ctc_weight);
         self.ctc_weight + (end - self.ctc_weight) * progress
     }
 }
 
-/// Numbers of the head's products.
+/// The number format of the head's products.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PrecisionKind {
@@ -66,7 +73,7 @@ pub enum PrecisionKind {
 }
 
 impl PrecisionKind {
-    /// For the loss.
+    /// Returns the option of the loss.
     pub(crate) fn precision(self) -> Precision {
         match self {
             Self::Full => Precision::Full,

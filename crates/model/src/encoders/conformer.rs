@@ -1,15 +1,15 @@
-//! Conformer layers over a ragged batch of rows.
-mod block;
+//! The Conformer encoder, over ragged batches.
 mod config;
-mod fixed;
+mod layer;
 mod stream;
+mod streaming_layer;
 
 use std::sync::Arc;
 
-use block::ConformerLayer;
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
 pub use config::{AttentionKind, ChunkedAttention, ConformerEncoderConfig};
+use layer::ConformerLayer;
 use stream::ConformerStream;
 
 use super::subsampling::Subsampling;
@@ -19,7 +19,7 @@ use crate::layers::ragged::Ragged;
 use crate::training_pass::TrainingPass;
 use crate::{Linear, Result};
 
-/// The Conformer (Gulati et al., arXiv 2005.08100), without padding inside.
+/// The Conformer encoder (Gulati et al., arXiv 2005.08100), without inner padding.
 ///
 /// ```text
 /// x ← x + ½ feed_forward(x)      linear, SiLU, linear
@@ -28,13 +28,16 @@ use crate::{Linear, Result};
 /// x ← x + ½ feed_forward(x)
 /// x ← layer_norm(x)              and one in front of each module
 /// ```
-/// Two things differ from the paper. Positions are rotary. And the convolution module has a layer norm in place of the batch norm, as
-/// a row must not depend on the other utterances of its batch, nor training differ from evaluation.
+/// There are two differences to the paper: positions are rotary, and the convolution module has a
+/// layer norm instead of the batch norm, as a row must not depend on the other utterances of its
+/// batch, nor training differ from evaluation.
 ///
-/// Dropout comes after the first linear layer of a feed-forward module and after each module, not on attention's weights.
+/// Dropout follows the first linear layer of a feed-forward module and each module; there is none
+/// on attention weights.
 ///
-/// With chunks, attention sees the frame's own chunk and some before it, and the depthwise convolution looks back only: rows of a
-/// chunk depend on nothing later, and [`Encoder::stream`] gives them as soon as it is complete.
+/// With chunks, attention is limited to the frame's own chunk and some before it, and the depthwise
+/// convolution to earlier frames: rows of a chunk depend on no later rows, and [`Encoder::stream`]
+/// returns them as soon as the chunk is complete.
 ///
 /// | parameter | shape |
 /// |---|---|
@@ -46,37 +49,40 @@ use crate::{Linear, Result};
 /// | `layers.N.self_attn.linear_q`, `linear_k`, `linear_v`, `linear_out` | `[W, W]` |
 /// | `layers.N.conv.pointwise_conv1`, `depthwise_conv`, `pointwise_conv2` | `[2W, W]`, `[W, k]`, `[W, W]` |
 ///
-/// Each has a `weight` of this shape and a `bias`; names are those of NeMo, whose batch norm is `conv.batch_norm`.
+/// Each has a `weight` of this shape and a `bias`; names are those of NeMo, whose batch norm is
+/// `conv.batch_norm`.
 ///
-/// Cost for a row: `8 W F + 14 W² + 4 W K + 2 W k` multiply-adds and so many more, K the rows that attention sees; twice that
-/// backward.
+/// Cost per row: `8 W F + 14 W² + 4 W K + 2 W k` multiply-adds, K the rows in attention; twice that
+/// in the backward pass.
 #[derive(Debug, Clone)]
 pub struct ConformerEncoder {
     config: ConformerEncoderConfig,
-    front: Front,
+    input: InputLayer,
     layers: Vec<ConformerLayer>,
 }
 
 #[derive(Debug, Clone)]
-enum Front {
+enum InputLayer {
     Linear(Linear),
     Subsampling(Box<Subsampling>),
 }
 
 impl ConformerEncoder {
-    /// Makes the layers for rows of width `input`.
+    /// Creates the layers for input rows of width `input`.
     ///
     /// # Errors
     /// Those of the builder.
     pub fn new(config: &ConformerEncoderConfig, input: usize, vb: &VarBuilder) -> Result<Self> {
         let pre = vb.pp("pre_encode");
-        let front = match &config.subsampling {
-            None => Front::Linear(Linear::new(input, config.width, &pre.pp("out"))?),
-            Some(sizes) => Front::Subsampling(Box::new(Subsampling::new(sizes, input, config.width, &pre)?)),
+        let input_layer = match &config.subsampling {
+            None => InputLayer::Linear(Linear::new(input, config.width, &pre.pp("out"))?),
+            Some(sizes) => {
+                InputLayer::Subsampling(Box::new(Subsampling::new(sizes, input, config.width, &pre)?))
+            }
         };
         let layer = |at: usize| ConformerLayer::new(config, &vb.pp("layers").pp(at));
         let layers = (0..config.layers).map(layer).collect::<Result<_>>()?;
-        Ok(ConformerEncoder { config: config.clone(), front, layers })
+        Ok(ConformerEncoder { config: config.clone(), input: input_layer, layers })
     }
 }
 
@@ -91,11 +97,11 @@ impl Encoder for ConformerEncoder {
         lengths: &[usize],
         mut pass: Option<&mut TrainingPass>,
     ) -> Result<(Tensor, Vec<usize>)> {
-        let (mut x, ragged) = match &self.front {
-            Front::Subsampling(front) => front.forward(x, lengths)?,
-            Front::Linear(front) => {
+        let (mut x, ragged) = match &self.input {
+            InputLayer::Subsampling(input) => input.forward(x, lengths)?,
+            InputLayer::Linear(input) => {
                 let ragged = Ragged::new(lengths);
-                (front.apply(&ragged.pack(x)?)?, ragged)
+                (input.apply(&ragged.pack(x)?)?, ragged)
             }
         };
         if let Some(pass) = pass.as_deref_mut() {
@@ -109,27 +115,27 @@ impl Encoder for ConformerEncoder {
 
     fn bytes(&self, batch: usize, rows: usize, width: usize) -> Option<usize> {
         let mut rows = rows;
-        let mut held = match &self.front {
-            Front::Subsampling(front) => {
-                let held = front.held(batch, rows);
-                rows = rows.div_ceil(front.factor());
-                held
+        let mut total = match &self.input {
+            InputLayer::Subsampling(input) => {
+                let total = input.footprint(batch, rows);
+                rows = rows.div_ceil(input.factor());
+                total
             }
-            Front::Linear(_) => {
+            InputLayer::Linear(_) => {
                 let (all, own) = (batch * rows, self.config.width);
                 footprint::numbers(all * (width + own), all * (2 * width + 3 * own) + 3 * width * own)
             }
         };
         let all = batch * rows * self.config.width;
-        // Dropout in front, and padding behind.
-        held = footprint::then(held, footprint::numbers(3 * all, 2 * all));
-        held = self.layers.iter().map(|layer| layer.held(batch, rows)).fold(held, footprint::then);
-        Some(footprint::peak(held))
+        // Dropout before the layers, and padding after them.
+        total = footprint::chain(total, footprint::numbers(3 * all, 2 * all));
+        total = self.layers.iter().map(|layer| layer.footprint(batch, rows)).fold(total, footprint::chain);
+        Some(footprint::peak(total))
     }
 
     fn stream(&self) -> Result<Option<Arc<dyn EncoderStream>>> {
         let AttentionKind::Chunked(chunks) = &self.config.attention else { return Ok(None) };
-        let stream = ConformerStream::new(&self.front, &self.layers, self.config.width, chunks)?;
+        let stream = ConformerStream::new(&self.input, &self.layers, self.config.width, chunks)?;
         Ok(Some(Arc::new(stream)))
     }
 }

@@ -8,9 +8,9 @@ use crate::{Error, Result};
 
 /// A candle module as an encoder.
 ///
-/// The module maps `[B, T, D]` to `[B, T', W]`, and may shorten time: an utterance of `l` rows keeps `⌈l / factor⌉` of them, at
-/// most T'. Whatever is a [`candle_nn::Module`] is a [`ModuleT`] as well; dropout in it follows candle's own generator, so that
-/// runs with it do not repeat bit for bit.
+/// The module maps `[B, T, D]` to `[B, T', W]`, and may shorten time: an utterance of `l` rows has
+/// `⌈l / factor⌉` encoder rows, at most T'. Every [`candle_nn::Module`] is a [`ModuleT`] as well.
+/// Dropout in a module uses candle's own generator, so that runs with it are not reproducible.
 #[derive(Debug, Clone)]
 pub struct ModuleEncoder<M> {
     module: M,
@@ -19,7 +19,9 @@ pub struct ModuleEncoder<M> {
 }
 
 impl<M: ModuleT + Send + Sync> ModuleEncoder<M> {
-    /// Output rows have `width` values, and `factor` input rows become one.
+    /// Creates an encoder with rows of `width` values.
+    ///
+    /// Each is computed from `factor` input rows.
     ///
     /// # Errors
     /// [`Error::Shape`] if the factor is 0.
@@ -45,17 +47,17 @@ impl<M: ModuleT + Send + Sync> Encoder for ModuleEncoder<M> {
         let out = self.module.forward_t(x, pass.is_some())?;
         let batch = lengths.len();
         let expected = || format!("[{batch}, T', {}] from the module", self.width);
-        let Ok((found, frames, width)) = out.dims3() else {
+        let Ok((found_batch, frames, width)) = out.dims3() else {
             return Err(Error::shape("encoder", expected(), format!("{:?}", out.dims())));
         };
-        if (found, width) != (batch, self.width) {
+        if (found_batch, width) != (batch, self.width) {
             return Err(Error::shape("encoder", expected(), format!("{:?}", out.dims())));
         }
         let lengths: Vec<usize> = lengths.iter().map(|length| length.div_ceil(self.factor)).collect();
-        if let Some(most) = lengths.iter().max().filter(|&&most| most > frames) {
+        if let Some(longest) = lengths.iter().max().filter(|&&longest| longest > frames) {
             return Err(Error::shape(
                 "encoder",
-                format!("at least {most} rows from the module"),
+                format!("at least {longest} rows from the module"),
                 frames.to_string(),
             ));
         }

@@ -1,4 +1,4 @@
-//! LSTM layers over a ragged batch of rows.
+//! The LSTM encoder, over ragged batches.
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -9,55 +9,55 @@ use super::lstm_stream::LstmStream;
 use super::subsampling::Subsampling;
 use super::{BuildEncoder, Encoder, EncoderStream, SubsamplingConfig};
 use crate::config::values as check;
-use crate::config::values::{MANY, WIDEST};
+use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH};
 use crate::layers::footprint::{self, Footprint};
 use crate::training_pass::TrainingPass;
 use crate::{Lstm, Result};
 
-/// `[encoder]`, kind `lstm`.
+/// `[encoder]` with `kind = "lstm"`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LstmEncoderConfig {
     /// Number of LSTM layers.
     pub layers: usize,
-    /// State width of each direction.
+    /// Width of the state of each direction.
     pub hidden: usize,
-    /// Whether each layer also reads backwards.
+    /// True if each layer has a backward direction as well.
     #[serde(default)]
     pub bidirectional: bool,
-    /// Share of values dropped after each layer.
+    /// Dropout rate after each layer.
     #[serde(default)]
     pub dropout: f32,
-    /// Whether each direction has a second bias, as in other toolkits.
+    /// True if each direction has a second bias, as in other toolkits.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub two_biases: bool,
-    /// Optional shortening between two layers.
+    /// Optional time reduction between two layers.
     #[serde(default)]
     pub time_reduction: Option<TimeReduction>,
-    /// Optional convolutions in front, to rows of the state width.
+    /// Optional convolutions before the layers, to rows of width `hidden`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subsampling: Option<SubsamplingConfig>,
 }
 
-/// `[encoder.time_reduction]`: neighbouring rows are concatenated after a layer.
+/// `[encoder.time_reduction]`: adjacent rows are concatenated after a layer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimeReduction {
-    /// Number of layers below.
+    /// Number of layers before the reduction.
     pub after_layer: usize,
-    /// How many rows become one.
+    /// Number of rows that are concatenated.
     pub factor: usize,
 }
 
 impl BuildEncoder for LstmEncoderConfig {
     fn check(&self) -> Result<()> {
-        check::whole("encoder.layers", self.layers, MANY)?;
-        check::whole("encoder.hidden", self.hidden, WIDEST)?;
-        check::dropout("encoder.dropout", self.dropout)?;
+        check::check_count("encoder.layers", self.layers, MAX_SMALL_COUNT)?;
+        check::check_count("encoder.hidden", self.hidden, MAX_WIDTH)?;
+        check::check_dropout("encoder.dropout", self.dropout)?;
         if let Some(reduction) = &self.time_reduction {
-            check::whole("encoder.time_reduction.factor", reduction.factor, MANY)?;
+            check::check_count("encoder.time_reduction.factor", reduction.factor, MAX_SMALL_COUNT)?;
             let (key, after) = ("encoder.time_reduction.after_layer", reduction.after_layer);
-            check::expect(key, "a number below encoder.layers", after < self.layers, after)?;
+            check::ensure(key, "a number below encoder.layers", after < self.layers, after)?;
         }
         self.subsampling.as_ref().map_or(Ok(()), SubsamplingConfig::check)
     }
@@ -76,7 +76,9 @@ impl BuildEncoder for LstmEncoderConfig {
     }
 }
 
-/// LSTM layers, one or two directions each, with dropout after each and an optional time reduction between two.
+/// The LSTM encoder: layers of one or two directions, with dropout after each.
+///
+/// There may be a time reduction between two layers.
 #[derive(Debug, Clone)]
 pub struct LstmEncoder {
     config: LstmEncoderConfig,
@@ -85,8 +87,10 @@ pub struct LstmEncoder {
 }
 
 impl LstmEncoder {
-    /// Makes the layers for rows of width `input`, with the parameters of [`Lstm`] under `layers.N` and, with subsampling, those
-    /// of [`ConformerEncoder`](super::ConformerEncoder)'s under `pre_encode`.
+    /// Creates the layers for input rows of width `input`.
+    ///
+    /// Parameters are those of [`Lstm`] under `layers.N` and, with subsampling, those of
+    /// [`ConformerEncoder`](super::ConformerEncoder) under `pre_encode`.
     ///
     /// # Errors
     /// Those of the builder.
@@ -106,7 +110,7 @@ impl LstmEncoder {
             layers.push(if config.two_biases { lstm.with_two_biases(0, &vb)? } else { lstm });
             width = layers[layer].width();
         }
-        Ok(LstmEncoder { config: config.clone(), subsampling, layers: Lstm::with_common_buffers(layers) })
+        Ok(LstmEncoder { config: config.clone(), subsampling, layers: Lstm::with_shared_buffers(layers) })
     }
 }
 
@@ -144,30 +148,30 @@ impl Encoder for LstmEncoder {
 
     fn bytes(&self, batch: usize, rows: usize, width: usize) -> Option<usize> {
         let LstmEncoderConfig { hidden, dropout, time_reduction, .. } = &self.config;
-        let (mut rows, mut width, mut held) = (rows, width, Footprint::default());
+        let (mut rows, mut width, mut total) = (rows, width, Footprint::default());
         if let Some(subsampling) = &self.subsampling {
-            held = subsampling.held(batch, rows);
+            total = subsampling.footprint(batch, rows);
             (rows, width) = (rows.div_ceil(subsampling.factor()), *hidden);
             let padding = footprint::numbers(batch * rows * width, 2 * batch * rows * width);
-            held = footprint::then(held, padding);
+            total = footprint::chain(total, padding);
         }
         for (layer, lstm) in self.layers.iter().enumerate() {
             if let Some(reduction) = time_reduction.as_ref().filter(|r| r.after_layer == layer) {
                 (rows, width) = (rows.div_ceil(reduction.factor), width * reduction.factor);
-                // Padding and joining copy.
+                // Copies for padding and for concatenation.
                 let copies = footprint::numbers(4 * batch * rows * self.width().max(width), 0);
-                held = footprint::then(held, copies);
+                total = footprint::chain(total, copies);
             }
             let directions = lstm.width() / hidden;
             let layer = footprint::lstm(batch * rows, width, *hidden, directions, *dropout > 0.0);
-            held = footprint::then(held, layer);
+            total = footprint::chain(total, layer);
             width = lstm.width();
         }
-        Some(footprint::peak(held))
+        Some(footprint::peak(total))
     }
 
     fn stream(&self) -> Result<Option<Arc<dyn EncoderStream>>> {
-        let layers: Option<Vec<_>> = self.layers.iter().map(Lstm::carried).collect::<Result<_>>()?;
+        let layers: Option<Vec<_>> = self.layers.iter().map(Lstm::streaming).collect::<Result<_>>()?;
         let layers = layers.filter(|layers| !layers.is_empty());
         let Some(layers) = layers else { return Ok(None) };
         let subsampling = self.subsampling.as_ref().map(Subsampling::stream).transpose()?;
@@ -176,7 +180,9 @@ impl Encoder for LstmEncoder {
     }
 }
 
-/// Concatenates `factor` neighbouring rows: `[B, T, D]` to `[B, ⌈T/factor⌉, factor·D]`, zeros after the end.
+/// Concatenates `factor` adjacent rows: `[B, T, D]` to `[B, ⌈T/factor⌉, factor·D]`.
+///
+/// Zeros follow the last row.
 fn reduce(x: &Tensor, factor: usize) -> Result<Tensor> {
     let (batch, frames, width) = x.dims3()?;
     let rows = frames.div_ceil(factor);

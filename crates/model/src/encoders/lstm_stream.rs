@@ -1,35 +1,36 @@
-//! LSTM layers of one direction, piece by piece.
+//! The streaming LSTM encoder, of one direction.
 use std::collections::BTreeMap;
 
 use super::subsampling_stream::SubsamplingStream;
-use super::{EncoderPiece, EncoderState, EncoderStream, TimeReduction, stream};
+use super::{EncoderChunk, EncoderState, EncoderStream, TimeReduction, stream};
 use crate::Result;
-use crate::layers::lstm::{CarriedLstm, LstmState};
+use crate::layers::lstm::{LstmState, StreamingLstm};
 
-/// [`super::LstmEncoder`] with its weights packed and its states outside.
+/// [`super::LstmEncoder`] for streaming: packed weights, and states that callers own.
 ///
 /// | state | size |
 /// |---|---|
 /// | `layers.N.h`, `layers.N.c` | `[H]` |
-/// | `reduction.rows`: rows that wait for the others of their group | fewer than the factor |
-/// | those of the subsampling | |
+/// | `reduction.rows`: rows of an incomplete group | fewer than the factor |
+/// | the states of the subsampling | |
 pub(super) struct LstmStream {
     subsampling: Option<SubsamplingStream>,
-    layers: Vec<CarriedLstm>,
+    layers: Vec<StreamingLstm>,
     reduction: Option<TimeReduction>,
     /// Names of h and c of each layer.
     names: Vec<[String; 2]>,
-    /// How many values each part of a state may have.
+    /// The valid sizes of each part of a state.
     sizes: BTreeMap<String, Vec<usize>>,
 }
 
+/// The part of a state with the rows of an incomplete group.
 const ROWS: &str = "reduction.rows";
 
 impl LstmStream {
-    /// There is at least one layer.
+    /// Creates the encoder; `layers` must not be empty.
     pub fn new(
         subsampling: Option<SubsamplingStream>,
-        layers: Vec<CarriedLstm>,
+        layers: Vec<StreamingLstm>,
         reduction: Option<TimeReduction>,
     ) -> Self {
         let names: Vec<[String; 2]> =
@@ -52,18 +53,18 @@ impl LstmStream {
         self.reduction.as_ref().filter(|reduction| reduction.after_layer == layer)
     }
 
-    /// One layer of all pieces, from their rows to their rows.
-    fn layer(&self, layer: usize, pieces: &mut [EncoderPiece], rows: Vec<Vec<f32>>) -> Result<Vec<Vec<f32>>> {
+    /// Applies one layer to the rows of all utterances.
+    fn layer(&self, layer: usize, chunks: &mut [EncoderChunk], rows: Vec<Vec<f32>>) -> Result<Vec<Vec<f32>>> {
         let (lstm, names) = (&self.layers[layer], &self.names[layer]);
         let lengths: Vec<usize> = rows.iter().map(|rows| rows.len() / lstm.input()).collect();
-        let values = |piece: &mut EncoderPiece, part: usize| {
-            piece.state.values.get_mut(&names[part]).map(std::mem::take).unwrap_or_default()
+        let values = |chunk: &mut EncoderChunk, part: usize| {
+            chunk.state.values.get_mut(&names[part]).map(std::mem::take).unwrap_or_default()
         };
         let mut states: Vec<LstmState> =
-            pieces.iter_mut().map(|piece| LstmState { h: values(piece, 0), c: values(piece, 1) }).collect();
+            chunks.iter_mut().map(|chunk| LstmState { h: values(chunk, 0), c: values(chunk, 1) }).collect();
         let out = lstm.forward(&rows.concat(), &lengths, &mut states);
-        for (piece, LstmState { h, c }) in pieces.iter_mut().zip(states) {
-            piece.state.values.extend([(names[0].clone(), h), (names[1].clone(), c)]);
+        for (chunk, LstmState { h, c }) in chunks.iter_mut().zip(states) {
+            chunk.state.values.extend([(names[0].clone(), h), (names[1].clone(), c)]);
         }
         let out = out?;
         let mut rest = &out[..];
@@ -86,7 +87,7 @@ impl EncoderStream for LstmStream {
     }
 
     fn width(&self) -> usize {
-        self.layers.last().map_or(0, CarriedLstm::width)
+        self.layers.last().map_or(0, StreamingLstm::width)
     }
 
     fn start(&self) -> EncoderState {
@@ -97,35 +98,36 @@ impl EncoderStream for LstmStream {
         state.check(&self.sizes)
     }
 
-    fn step(&self, pieces: &mut [EncoderPiece]) -> Result<Vec<Vec<f32>>> {
-        stream::check(self, pieces)?;
+    fn step(&self, chunks: &mut [EncoderChunk]) -> Result<Vec<Vec<f32>>> {
+        stream::check(self, chunks)?;
         let mut rows: Vec<Vec<f32>> = match &self.subsampling {
-            Some(subsampling) => subsampling.step(pieces),
-            None => pieces.iter().map(|piece| piece.rows.to_vec()).collect(),
+            Some(subsampling) => subsampling.step(chunks),
+            None => chunks.iter().map(|chunk| chunk.rows.to_vec()).collect(),
         };
         for layer in 0..self.layers.len() {
             if self.reduction(layer).is_some() {
                 let width = self.layers[layer].input();
-                for (piece, rows) in pieces.iter_mut().zip(&mut rows) {
-                    let Some(waiting) = piece.state.values.get_mut(ROWS) else { continue };
-                    *rows = whole_groups(waiting, rows, width, piece.last);
+                for (chunk, rows) in chunks.iter_mut().zip(&mut rows) {
+                    let Some(waiting) = chunk.state.values.get_mut(ROWS) else { continue };
+                    *rows = take_complete_rows(waiting, rows, width, chunk.is_last);
                 }
             }
-            rows = self.layer(layer, pieces, rows)?;
+            rows = self.layer(layer, chunks, rows)?;
         }
-        for piece in pieces.iter_mut().filter(|piece| piece.last) {
-            *piece.state = self.start();
+        for chunk in chunks.iter_mut().filter(|chunk| chunk.is_last) {
+            *chunk.state = self.start();
         }
         Ok(rows)
     }
 }
 
-/// Rows of `width` values from those that waited and new ones, which are a part of a row each; the rest waits, or, at the end, is
-/// filled up with zeros.
-fn whole_groups(waiting: &mut Vec<f32>, rows: &[f32], width: usize, last: bool) -> Vec<f32> {
+/// Returns complete rows of `width` values from waiting and new values.
+///
+/// The rest continues to wait; at the end, it is padded with zeros.
+fn take_complete_rows(waiting: &mut Vec<f32>, rows: &[f32], width: usize, is_last: bool) -> Vec<f32> {
     let mut all = std::mem::take(waiting);
     all.extend_from_slice(rows);
-    if last {
+    if is_last {
         all.resize(all.len().next_multiple_of(width), 0.0);
     }
     *waiting = all.split_off(all.len() / width * width);

@@ -1,52 +1,56 @@
-//! Encoders for sound that is still arriving: rows go in piece by piece, and the state is a plain value.
+//! Streaming encoders: rows arrive in chunks, and states are plain values.
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
 
-/// An encoder that looks back only, with the state of each utterance in the caller's hands.
+/// A streaming encoder, which depends on earlier rows only.
 ///
-/// Pieces of several utterances are encoded together. However an utterance is cut, and whoever else is in the batch, all of its rows
-/// together have the bits that [`Encoder::forward`](super::Encoder::forward) gives for the whole.
+/// Callers own the state of each utterance, and chunks of several utterances are encoded together.
+/// The encoder rows of an utterance have the bits of [`Encoder::forward`](super::Encoder::forward),
+/// however it is divided into chunks, and with any other utterances in the batch.
 pub trait EncoderStream: Send + Sync {
-    /// Width D of the input rows.
+    /// Returns the width D of input rows.
     fn input(&self) -> usize;
 
-    /// Width W of the output rows.
+    /// Returns the width W of encoder rows.
     fn width(&self) -> usize;
 
-    /// The state of an utterance that has not begun.
+    /// Returns the state at the start of an utterance.
     fn start(&self) -> EncoderState;
 
-    /// Whether a state can be one of this encoder's.
+    /// Checks that a state is valid for this encoder.
     ///
     /// # Errors
-    /// [`Error::Shape`] that names the first part that is missing, left over, of another size or not finite.
+    /// [`Error::Shape`] for the first part that is missing, unknown, of another size or not finite.
     fn check(&self, state: &EncoderState) -> Result<()>;
 
-    /// Encodes the next rows of each utterance; rows `[n, W]` of each come back. The state becomes that after its last row, or, after
-    /// the end of an utterance, that of one that has not begun.
+    /// Encodes the next rows of each utterance; returns rows `[n, W]` for each.
+    ///
+    /// Each state is updated; after the end of an utterance, it is that of a new one.
     ///
     /// # Errors
-    /// Those of [`EncoderStream::check`]; [`Error::Shape`] for rows that are no multiple of D or not finite. No state has changed then.
-    fn step(&self, pieces: &mut [EncoderPiece]) -> Result<Vec<Vec<f32>>>;
+    /// Those of [`EncoderStream::check`]; [`Error::Shape`] for rows that are not finite or not a
+    /// multiple of D. No state has changed then.
+    fn step(&self, chunks: &mut [EncoderChunk]) -> Result<Vec<Vec<f32>>>;
 }
 
-/// The next rows of an utterance.
+/// The next input rows of an utterance.
 #[derive(Debug)]
-pub struct EncoderPiece<'a> {
-    /// How far it came.
+pub struct EncoderChunk<'a> {
+    /// The state of the utterance.
     pub state: &'a mut EncoderState,
-    /// `[n, D]`, n may be 0.
+    /// Rows `[n, D]`; n may be 0.
     pub rows: &'a [f32],
-    /// Whether it ends with them.
-    pub last: bool,
+    /// True if the utterance ends with these rows.
+    pub is_last: bool,
 }
 
-/// What an encoder remembers of an utterance: numbers by name, of a size that does not depend on how long the utterance is.
+/// The state of an utterance in a streaming encoder: values by name.
 ///
-/// States belong to their utterances, not to a batch: they can be cloned, compared, kept, and step in any batch again.
+/// Its size does not depend on the length of the utterance. States can be cloned, compared and
+/// stored, and continue in any batch.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EncoderState {
@@ -54,19 +58,19 @@ pub struct EncoderState {
     pub values: BTreeMap<String, Vec<f32>>,
 }
 
-/// What [`EncoderStream::step`] asks of its pieces.
+/// Checks the arguments of [`EncoderStream::step`].
 ///
 /// # Errors
-/// As there.
-pub(super) fn check(stream: &impl EncoderStream, pieces: &[EncoderPiece]) -> Result<()> {
+/// Those of [`EncoderStream::step`].
+pub(super) fn check(stream: &impl EncoderStream, chunks: &[EncoderChunk]) -> Result<()> {
     let width = stream.input();
-    for piece in pieces {
-        stream.check(piece.state)?;
-        if !piece.rows.len().is_multiple_of(width) {
+    for chunk in chunks {
+        stream.check(chunk.state)?;
+        if !chunk.rows.len().is_multiple_of(width) {
             let expected = format!("rows of {width} values");
-            return Err(Error::shape("rows", expected, format!("{} values", piece.rows.len())));
+            return Err(Error::shape("rows", expected, format!("{} values", chunk.rows.len())));
         }
-        if let Some(value) = piece.rows.iter().find(|value| !value.is_finite()) {
+        if let Some(value) = chunk.rows.iter().find(|value| !value.is_finite()) {
             return Err(Error::shape("rows", "finite values", value.to_string()));
         }
     }
@@ -74,16 +78,18 @@ pub(super) fn check(stream: &impl EncoderStream, pieces: &[EncoderPiece]) -> Res
 }
 
 impl EncoderState {
-    /// Zeros, as many as the first of the sizes of each part.
+    /// Creates a state of zeros; each part has the first of its sizes.
     pub(super) fn empty(sizes: &BTreeMap<String, Vec<usize>>) -> Self {
         let empty = |(name, sizes): (&String, &Vec<usize>)| (name.clone(), vec![0.0; sizes[0]]);
         EncoderState { values: sizes.iter().map(empty).collect() }
     }
 
-    /// Checks that there are values of exactly these names, as many as `sizes` allows, all of them finite.
+    /// Checks names, sizes and finiteness of the values.
+    ///
+    /// Each part must have one of its `sizes`.
     ///
     /// # Errors
-    /// [`Error::Shape`] for the first that is not so.
+    /// [`Error::Shape`] for the first part that does not.
     pub fn check(&self, sizes: &BTreeMap<String, Vec<usize>>) -> Result<()> {
         for (name, sizes) in sizes {
             let expected = || format!("{sizes:?} values");

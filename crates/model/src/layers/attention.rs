@@ -1,16 +1,18 @@
 //! Self-attention with rotary positions, as one operation on ragged rows.
 //!
 //! ```text
-//! q, k, v    rows of q|k|v, a head its own columns of each
-//! s          q̃ k̃ᵀ / √d, of the keys that a query sees       ~: rotated by the place in the window
+//! q, k, v    rows of q|k|v; each head has its columns of each
+//! s          q̃ k̃ᵀ / √d, for the keys in the window of a query
+//!            ~: rotated by the position in the window
 //! out        softmax(s) v
 //! ```
-//! Keys are seen through windows: one of the whole utterance, or one for each chunk, of the chunk and those before it. Scores live
-//! for a block of queries at a time and are computed again by the backward pass, so that memory grows with the rows alone.
+//! A window is the whole utterance, or a chunk and those before it. Scores are computed for a block
+//! of queries at a time, and again in the backward pass, so that memory grows with the rows only.
 //!
-//! Positions are rotary (Su et al., arXiv 2104.09864): a score depends on the distance of key and query alone, as with the relative
-//! positions of Transformer-XL, but there is neither a table of distances to multiply with nor a parameter. Where there are chunks,
-//! places count from the start of the window: what arrives in pieces needs no clock.
+//! Positions are rotary (Su et al., arXiv 2104.09864): a score depends on the distance of key and
+//! query only, as with the relative positions of Transformer-XL, but without a table of distances
+//! and without parameters. With chunks, positions count from the start of the window, so that
+//! streaming does not depend on the position in the utterance.
 mod head;
 mod rotary;
 
@@ -23,30 +25,30 @@ use kernels::{Real, items_mut, par_for};
 use rotary::Rotary;
 
 use crate::layers::footprint::threads;
-use crate::layers::operation::{Slices, apply1};
+use crate::layers::operation::{SliceOperation, apply1};
 use crate::layers::ragged::Ragged;
 use crate::{Error, Result};
 
 /// Rows of a task that only copies.
-const ROWS: usize = 64;
+const ROWS_PER_TASK: usize = 64;
 
-/// Frames that see each other: `chunk` of them and, of what was before, `left` chunks.
+/// Chunked attention: a window is a chunk and the `left` chunks before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Chunks {
     pub chunk: usize,
     pub left: usize,
 }
 
-/// Attention of H heads over each utterance's own rows.
+/// Computes attention with several heads in each utterance.
 ///
 /// # Shapes
 /// `qkv [Σ T_b, 3W]`, rows of q, k and v, each of W = H·d values; d is even. Returns `[Σ T_b, W]`.
 ///
 /// # Errors
-/// [`Error::Shape`] if shapes or dtypes do not fit.
+/// [`Error::Shape`] if shapes or dtypes do not match.
 ///
-/// Cost: `O(Σ T_b · K · W)` time, K the keys that a query sees; nothing kept beside `qkv` and the result; while it runs, 64 scores
-/// a key of each thread.
+/// Cost: `O(Σ T_b · K · W)` time, K the keys in a window; only `qkv` and the result are saved;
+/// temporary memory is 64 scores for each key in each thread.
 pub(crate) fn attention(
     qkv: &Tensor,
     ragged: &Arc<Ragged>,
@@ -54,8 +56,8 @@ pub(crate) fn attention(
     chunks: Option<Chunks>,
 ) -> Result<Tensor> {
     let (rows, all) = qkv.dims2()?;
-    let fits = heads > 0 && all > 0 && all.is_multiple_of(6 * heads);
-    if !fits || rows != ragged.rows() {
+    let is_valid = heads > 0 && all > 0 && all.is_multiple_of(6 * heads);
+    if !is_valid || rows != ragged.rows() {
         let expected = format!("[{}, a multiple of 6 for each of {heads} heads]", ragged.rows());
         return Err(Error::shape("qkv", expected, format!("{:?}", qkv.dims())));
     }
@@ -65,16 +67,18 @@ pub(crate) fn attention(
     )
 }
 
-/// Number of heads and width of all of them.
+/// The number of heads, and the width of all of them together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HeadCount {
     pub count: usize,
     pub width: usize,
 }
 
-/// Most scores that live at a time, for so many heads of all utterances and rows of the longest.
+/// Returns the largest number of scores in memory at a time.
+///
+/// `heads` are those of all utterances, `rows` those of the longest utterance.
 pub(crate) fn scores(heads: usize, rows: usize, chunks: Option<Chunks>) -> usize {
-    heads.min(threads()) * head::BLOCK * rows.min(places(rows, chunks))
+    heads.min(threads()) * head::QUERIES_PER_BLOCK * rows.min(positions(rows, chunks))
 }
 
 struct Attention {
@@ -83,67 +87,75 @@ struct Attention {
     chunks: Option<Chunks>,
 }
 
-/// Queries, the keys that they see, and the place of the first key.
+/// Queries, their keys, and the position of the first key.
 #[derive(Debug, Clone, PartialEq)]
 struct ChunkWindow {
     queries: Range<usize>,
     keys: Range<usize>,
-    place: usize,
+    position: usize,
 }
 
-/// Windows of the queries `first .. count`; those before are known as keys alone.
+/// Iterates over the windows of the queries `first .. count`; earlier rows are keys only.
 fn windows(count: usize, first: usize, chunks: Option<Chunks>) -> impl Iterator<Item = ChunkWindow> {
     let size = chunks.map_or(count - first, |chunks| chunks.chunk).max(1);
     (first..count).step_by(size).map(move |start| {
         let end = count.min(start + size);
         let reach = chunks.map_or(start, |chunks| chunks.left * chunks.chunk);
         let from = start.saturating_sub(reach);
-        ChunkWindow { queries: start..end, keys: from..end, place: from + reach - start }
+        ChunkWindow { queries: start..end, keys: from..end, position: from + reach - start }
     })
 }
 
-/// Places that windows of at most so many rows have.
-fn places(longest: usize, chunks: Option<Chunks>) -> usize {
+/// Returns the number of positions in windows of at most `longest` rows.
+fn positions(longest: usize, chunks: Option<Chunks>) -> usize {
     chunks.map_or(longest, |Chunks { chunk, left }| (left + 1) * chunk)
 }
 
-/// Rows of q|k|v of an utterance, the first `known` of them as keys alone.
+/// Queries, keys and values of an utterance.
+///
+/// The first `context` rows are keys only.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttentionInput<'a, F> {
     pub qkv: &'a [F],
     /// A multiple of the chunk, and 0 without chunks.
-    pub known: usize,
+    pub context: usize,
 }
 
-/// The results of the rows that are not known, utterance after utterance.
+/// Computes the results of all queries, one utterance after another.
 pub(crate) fn forward<F: Real>(
     utterances: &[AttentionInput<F>],
     shape: HeadCount,
     chunks: Option<Chunks>,
 ) -> Vec<F> {
     let count = |utterance: &AttentionInput<F>| utterance.qkv.len() / (3 * shape.width);
-    let lengths: Vec<usize> = utterances.iter().map(|one| count(one) - one.known).collect();
+    let lengths: Vec<usize> = utterances.iter().map(|input| count(input) - input.context).collect();
     let longest = utterances.iter().map(count).max().unwrap_or(0);
-    let (ragged, rotary) = (Ragged::new(&lengths), Rotary::new(places(longest, chunks), shape.each()));
+    let (ragged, rotary) =
+        (Ragged::new(&lengths), Rotary::new(positions(longest, chunks), shape.head_width()));
     let mut by_heads = kernels::alloc(ragged.rows() * shape.width, F::ZERO);
     par_for(items_mut(&mut shape.tasks(&ragged, &mut by_heads, 1)), |_, (b, at, out)| {
-        let AttentionInput { qkv, known } = utterances[*b];
+        let AttentionInput { qkv, context } = utterances[*b];
         let head = AttentionHead::new(qkv, shape, *at, &rotary);
-        for window in windows(count(&utterances[*b]), known, chunks) {
-            let [from, to] = [window.queries.start, window.queries.end].map(|t| (t - known) * shape.each());
+        for window in windows(count(&utterances[*b]), context, chunks) {
+            let [from, to] =
+                [window.queries.start, window.queries.end].map(|t| (t - context) * shape.head_width());
             head.forward(&window, &mut out[from..to]);
         }
     });
-    shape.beside(&ragged, &by_heads, 1)
+    shape.merge_heads(&ragged, &by_heads, 1)
 }
 
 impl HeadCount {
-    /// Width d of a head.
-    fn each(&self) -> usize {
+    /// Returns the width d of one head.
+    fn head_width(&self) -> usize {
         self.width / self.count
     }
 
-    /// A part of `rows`, `[d·parts]` a row, for each head of each utterance: its number, that of the head, and the part.
+    /// Divides `rows` into one part for each head and utterance.
+    ///
+    /// Rows have a width of `parts · W`.
+    ///
+    /// Returns the index of the utterance, that of the head, and the part.
     fn tasks<'a, F>(
         &self,
         ragged: &Ragged,
@@ -151,20 +163,20 @@ impl HeadCount {
         parts: usize,
     ) -> Vec<(usize, usize, &'a mut [F])> {
         let width = parts * self.width;
-        let utterances = ragged.cut(rows, width).into_iter().enumerate();
+        let utterances = ragged.split_mut(rows, width).into_iter().enumerate();
         let heads = |(b, rows): (usize, &'a mut [F])| {
-            let each = (rows.len() / self.count).max(1);
-            rows.chunks_mut(each).enumerate().map(move |(at, rows)| (b, at, rows))
+            let len = (rows.len() / self.count).max(1);
+            rows.chunks_mut(len).enumerate().map(move |(at, rows)| (b, at, rows))
         };
         utterances.flat_map(heads).collect()
     }
 
-    /// From what [`Self::tasks`] cuts to rows with the heads beside each other.
-    fn beside<F: Real>(&self, ragged: &Ragged, by_heads: &[F], parts: usize) -> Vec<F> {
-        let (width, each) = (parts * self.width, self.each());
+    /// Reorders the parts of [`Self::tasks`] to rows with all heads.
+    fn merge_heads<F: Real>(&self, ragged: &Ragged, by_heads: &[F], parts: usize) -> Vec<F> {
+        let (width, each) = (parts * self.width, self.head_width());
         let mut out = kernels::alloc(by_heads.len(), F::ZERO);
-        par_for(items_mut(&mut ragged.blocks(&mut out, width, ROWS)), |_, block| {
-            let rows = ragged.of(by_heads, width, block.utterance);
+        par_for(items_mut(&mut ragged.blocks(&mut out, width, ROWS_PER_TASK)), |_, block| {
+            let rows = ragged.utterance(by_heads, width, block.utterance);
             for (at, head) in rows.chunks_exact(rows.len() / self.count).enumerate() {
                 let head = &head[block.first * parts * each..];
                 for (out, row) in block.rows.chunks_exact_mut(width).zip(head.chunks_exact(parts * each)) {
@@ -178,7 +190,7 @@ impl HeadCount {
     }
 }
 
-impl Slices<1> for Attention {
+impl SliceOperation<1> for Attention {
     const NAME: &'static str = "attention";
 
     fn shape(&self) -> Shape {
@@ -186,7 +198,10 @@ impl Slices<1> for Attention {
     }
 
     fn forward<F: Real>(&self, [qkv]: [&[F]; 1]) -> Vec<F> {
-        let utterance = |b| AttentionInput { qkv: self.ragged.of(qkv, 3 * self.shape.width, b), known: 0 };
+        let utterance = |b| {
+            let qkv = self.ragged.utterance(qkv, 3 * self.shape.width, b);
+            AttentionInput { qkv, context: 0 }
+        };
         let utterances: Vec<_> = (0..self.ragged.utterances()).map(utterance).collect();
         forward(&utterances, self.shape, self.chunks)
     }
@@ -194,16 +209,16 @@ impl Slices<1> for Attention {
     fn backward<F: Real>(&self, [qkv]: [&[F]; 1], out: &[F], above: &[F], _: bool) -> [Vec<F>; 1] {
         let Attention { ragged, shape, chunks } = self;
         let longest = ragged.lengths().into_iter().max().unwrap_or(0);
-        let rotary = Rotary::new(places(longest, *chunks), shape.each());
+        let rotary = Rotary::new(positions(longest, *chunks), shape.head_width());
         let mut by_heads = kernels::alloc(qkv.len(), F::ZERO);
         par_for(items_mut(&mut shape.tasks(ragged, &mut by_heads, 3)), |_, (b, at, gradient)| {
-            let head = AttentionHead::new(ragged.of(qkv, 3 * shape.width, *b), *shape, *at, &rotary);
-            let [out, above] = [out, above].map(|rows| ragged.of(rows, shape.width, *b));
+            let head = AttentionHead::new(ragged.utterance(qkv, 3 * shape.width, *b), *shape, *at, &rotary);
+            let [out, above] = [out, above].map(|rows| ragged.utterance(rows, shape.width, *b));
             for window in windows(ragged.range(*b).len(), 0, *chunks) {
                 head.backward(&window, out, above, gradient);
             }
         });
-        [shape.beside(ragged, &by_heads, 3)]
+        [shape.merge_heads(ragged, &by_heads, 3)]
     }
 }
 

@@ -4,24 +4,28 @@ use std::sync::Arc;
 use candle_core::{Shape, Tensor};
 use kernels::{Real, items_mut, par_for};
 
-use crate::layers::operation::{Slices, apply3, total};
+use crate::layers::operation::{SliceOperation, apply3, sum_parts};
 use crate::layers::ragged::Ragged;
 use crate::{Error, Result};
 
 /// Rows of a task.
-const ROWS: usize = 64;
-/// Channels whose sums are kept in registers.
+const ROWS_PER_TASK: usize = 64;
+/// Channels whose sums are in registers.
 const LANES: usize = 16;
 
-/// `y[t] = b + Σ_j w[:, j] ∘ x[t + j - before]`, each channel for itself, zeros outside of the utterance.
+/// Convolves each channel of an utterance over time.
+///
+/// There is zero padding at the ends.
+///
+/// `y[t] = b + Σ_j w[:, j] ∘ x[t + j - before]`
 ///
 /// # Shapes
 /// `x [Σ T_b, W]`, `weight [W, k]`, `bias [W]`; returns `[Σ T_b, W]`.
 ///
 /// # Errors
-/// [`Error::Shape`] if shapes or dtypes do not fit.
+/// [`Error::Shape`] if shapes or dtypes do not match.
 ///
-/// Cost: `O(Σ T_b · W · k)` time, nothing kept beside `x`.
+/// Cost: `O(Σ T_b · W · k)` time; only `x` is saved.
 pub(crate) fn depthwise(
     x: &Tensor,
     ragged: &Arc<Ragged>,
@@ -30,11 +34,11 @@ pub(crate) fn depthwise(
     before: usize,
 ) -> Result<Tensor> {
     let (_, width) = x.dims2()?;
-    let fits = matches!(weight.dims(), &[w, k] if w == width && k > before) && bias.dims() == [width];
-    if !fits || x.dims()[0] != ragged.rows() {
+    let is_valid = matches!(weight.dims(), &[w, k] if w == width && k > before) && bias.dims() == [width];
+    if !is_valid || x.dims()[0] != ragged.rows() {
         let expected = format!("[{width}, more than {before}], a bias and {} rows", ragged.rows());
-        let found = format!("{:?}, {:?} and {} rows", weight.dims(), bias.dims(), x.dims()[0]);
-        return Err(Error::shape("weight", expected, found));
+        let actual = format!("{:?}, {:?} and {} rows", weight.dims(), bias.dims(), x.dims()[0]);
+        return Err(Error::shape("weight", expected, actual));
     }
     let operation = Depthwise { ragged: ragged.clone(), width, taps: weight.dim(1)?, before };
     apply3(operation, x, weight, bias)
@@ -47,13 +51,13 @@ struct Depthwise {
     before: usize,
 }
 
-/// `[W, k]` to `[k, W]`.
+/// Transposes a weight `[W, k]` to `[k, W]`.
 pub(crate) fn by_taps<F: Real>(weight: &[F], taps: usize) -> Vec<F> {
     let width = weight.len() / taps;
     (0..taps * width).map(|i| weight[i % width * taps + i / width]).collect()
 }
 
-/// Outputs `first ..` of an utterance `x`, with a weight `[k, W]`.
+/// Computes the outputs `first ..` of an utterance `x`, with a weight `[k, W]`.
 pub(crate) fn rows<F: Real>(x: &[F], first: usize, weight: &[F], bias: &[F], before: usize, out: &mut [F]) {
     let width = bias.len();
     let (taps, count) = (weight.len() / width, x.len() / width);
@@ -64,7 +68,7 @@ pub(crate) fn rows<F: Real>(x: &[F], first: usize, weight: &[F], bias: &[F], bef
             let lanes = out.len();
             if let Ok(out) = <&mut [F; LANES]>::try_from(&mut *out) {
                 // One sum for each channel, in registers.
-                let mut sums: [F; LANES] = bias[at..at + LANES].try_into().expect("as many");
+                let mut sums: [F; LANES] = bias[at..at + LANES].try_into().expect("LANES values");
                 for j in from..to {
                     let x = &x[(t + j - before) * width + at..][..LANES];
                     let w = &weight[j * width + at..][..LANES];
@@ -86,15 +90,15 @@ pub(crate) fn rows<F: Real>(x: &[F], first: usize, weight: &[F], bias: &[F], bef
 impl Depthwise {
     fn run<F: Real>(&self, x: &[F], weight: &[F], bias: &[F], before: usize) -> Vec<F> {
         let mut out = kernels::alloc(x.len(), F::ZERO);
-        par_for(items_mut(&mut self.ragged.blocks(&mut out, self.width, ROWS)), |_, block| {
-            let x = self.ragged.of(x, self.width, block.utterance);
+        par_for(items_mut(&mut self.ragged.blocks(&mut out, self.width, ROWS_PER_TASK)), |_, block| {
+            let x = self.ragged.utterance(x, self.width, block.utterance);
             rows(x, block.first, weight, bias, before, block.rows);
         });
         out
     }
 }
 
-impl Slices<3> for Depthwise {
+impl SliceOperation<3> for Depthwise {
     const NAME: &'static str = "depthwise convolution";
 
     fn shape(&self) -> Shape {
@@ -105,18 +109,21 @@ impl Slices<3> for Depthwise {
         self.run(x, &by_taps(weight, self.taps), bias, self.before)
     }
 
+    /// Computes the gradients.
+    ///
     /// ```text
-    /// dx[s] = Σ_j w[:, j] ∘ dy[s - j + before]      dw[:, j] = Σ_t dy[t] ∘ x[t + j - before]      db = Σ dy
+    /// dx[s] = Σ_j w[:, j] ∘ dy[s - j + before]      dw[:, j] = Σ_t dy[t] ∘ x[t + j - before]
+    /// db = Σ dy
     /// ```
     fn backward<F: Real>(&self, [x, weight, _]: [&[F]; 3], _: &[F], above: &[F], _: bool) -> [Vec<F>; 3] {
         let (width, taps, before) = (self.width, self.taps, self.before);
-        let turned: Vec<F> = weight.chunks_exact(taps).flat_map(|w| w.iter().rev().copied()).collect();
+        let reversed: Vec<F> = weight.chunks_exact(taps).flat_map(|w| w.iter().rev().copied()).collect();
         let zeros = vec![F::ZERO; width];
-        let dx = self.run(above, &by_taps(&turned, taps), &zeros, taps - 1 - before);
-        let each = (taps + 1) * width;
-        let mut partial = vec![F::ZERO; self.ragged.utterances() * each];
-        par_for(kernels::parts_mut(&mut partial, each), |b, sums| {
-            let [x, above] = [x, above].map(|rows| self.ragged.of(rows, width, b));
+        let dx = self.run(above, &by_taps(&reversed, taps), &zeros, taps - 1 - before);
+        let len = (taps + 1) * width;
+        let mut partial = vec![F::ZERO; self.ragged.utterances() * len];
+        par_for(kernels::parts_mut(&mut partial, len), |b, sums| {
+            let [x, above] = [x, above].map(|rows| self.ragged.utterance(rows, width, b));
             let (dw, db) = sums.split_at_mut(taps * width);
             for (t, dy) in above.chunks_exact(width).enumerate() {
                 db.iter_mut().zip(dy).for_each(|(db, &dy)| *db += dy);
@@ -128,7 +135,7 @@ impl Slices<3> for Depthwise {
                 }
             }
         });
-        let mut dw = total(&partial, each);
+        let mut dw = sum_parts(&partial, len);
         let db = dw.split_off(taps * width);
         [dx, by_taps(&dw, width), db]
     }
@@ -140,7 +147,7 @@ mod tests {
     use crate::layers::operation::tests::{check_gradients, values, wave};
 
     #[test]
-    fn values_are_plain_sums_and_gradients_those_of_differences() {
+    fn values_are_plain_sums_and_gradients_equal_finite_differences() {
         for (lengths, width, taps, before) in [
             (&[3, 0, 7][..], 3, 5, 2),
             (&[4, 1], 3, 4, 3),
@@ -152,7 +159,7 @@ mod tests {
             let [x, w, b] =
                 [wave(&[ragged.rows(), width], 0.7), wave(&[width, taps], 1.1), wave(&[width], 0.9)];
             let run = |a: &[candle_core::Var]| depthwise(&a[0], &ragged, &a[1], &a[2], before).unwrap();
-            let found = values(&run(&[x.clone(), w.clone(), b.clone()]));
+            let y = values(&run(&[x.clone(), w.clone(), b.clone()]));
             let [rows, weight, bias] = [&x, &w, &b].map(|v| values(v));
             for (u, &length) in lengths.iter().enumerate() {
                 let first = ragged.range(u).start;
@@ -162,7 +169,7 @@ mod tests {
                         _ => 0.0,
                     };
                     let expected = bias[c] + (0..taps).map(tap).sum::<f64>();
-                    assert!((found[(first + t) * width + c] - expected).abs() < 1e-13);
+                    assert!((y[(first + t) * width + c] - expected).abs() < 1e-13);
                 }
             }
             if ragged.rows() < 20 {
@@ -172,14 +179,14 @@ mod tests {
     }
 
     #[test]
-    fn misfitting_shapes_are_named() {
+    fn errors_of_shapes_name_the_argument() {
         let (x, ragged) = (wave(&[5, 3], 1.0), Ragged::new(&[5]));
-        let refused = |weight: &[usize], bias: &[usize], before| {
+        let expect_error = |weight: &[usize], bias: &[usize], before| {
             let error = depthwise(&x, &ragged, &wave(weight, 1.0), &wave(bias, 1.0), before).unwrap_err();
             assert!(error.to_string().starts_with("weight: expected [3, more than"), "{error}");
         };
-        refused(&[4, 3], &[3], 1);
-        refused(&[3, 3], &[4], 1);
-        refused(&[3, 3], &[3], 3);
+        expect_error(&[4, 3], &[3], 1);
+        expect_error(&[3, 3], &[4], 1);
+        expect_error(&[3, 3], &[3], 3);
     }
 }

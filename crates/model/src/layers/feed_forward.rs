@@ -1,33 +1,36 @@
-//! Half a feed-forward module and what it is added to, as one operation.
+//! Half a feed-forward module, added to its input, as one operation.
 //!
-//! A graph of single operations keeps three buffers of the inner width for each gradient. Here a task takes some rows all the way,
-//! so that inner rows stay in its cache, and the backward pass computes them again.
+//! A graph of single operations saves three buffers of the inner width for each gradient. Here a
+//! task computes all layers for some rows, so that inner rows stay in its cache, and the backward
+//! pass computes them again.
 use candle_core::{Shape, Tensor};
 use kernels::{
     Accumulate, Affine, PackedRight, Real, View, ViewMut, alloc, par_for, parts, parts_mut, product_packed,
 };
 
-use crate::layers::gates::{silu_back, silu_in_place};
+use crate::layers::gates::{silu_backward, silu_in_place};
 use crate::layers::layer_norm;
 use crate::layers::layer_norm::LayerNorm;
 use crate::training_pass::DropoutMask;
 use crate::{Linear, Result};
 
-use crate::layers::operation::{Slices, apply3, total};
+use crate::layers::operation::{SliceOperation, apply3, sum_parts};
 
-/// Rows of a task: a multiple of those of a micro-kernel whose inner rows fit in the second-level cache.
-const ROWS: usize = 56;
+/// Rows of a task: a multiple of a micro-kernel's; the inner rows fit into the second cache.
+const ROWS_PER_TASK: usize = 56;
 
-/// `y = x + ½ m₂ ∘ (W₂ (m₁ ∘ silu(W₁ n + b₁)) + b₂)`, `n = layer_norm(x)`, with dropout masks m.
+/// Adds half a feed-forward module with dropout masks m to its input.
 ///
+/// `y = x + ½ m₂ ∘ (W₂ (m₁ ∘ silu(W₁ n + b₁)) + b₂)`, `n = layer_norm(x)`.
 /// # Shapes
-/// `x [N, W]`, the layers `[F, W]` and `[W, F]`; masks of `N·F` and `N·W` elements. Returns `[N, W]`.
+/// `x [N, W]`, the layers `[F, W]` and `[W, F]`; masks of `N·F` and `N·W` elements. Returns
+/// `[N, W]`.
 ///
 /// # Errors
-/// [`crate::Error::Shape`] for types that differ.
+/// [`crate::Error::Shape`] for dtypes that differ.
 ///
-/// Cost: `O(N · W · F)` time, a seventh of it for what the backward pass computes again; nothing kept beside `x` and the masks, and
-/// `2N·F` numbers while the backward pass runs.
+/// Cost: `O(N · W · F)` time, a seventh of it for recomputation in the backward pass; only `x` and
+/// the masks are saved, and the backward pass needs `2N·F` numbers of temporary memory.
 pub(crate) fn feed_forward(
     x: &Tensor,
     norm: &LayerNorm,
@@ -56,15 +59,15 @@ struct FeedForwardWeights<'a, F> {
     norm: [&'a [F]; 2],
 }
 
-/// Multiplies values, of which the first has the number `first`.
-fn drop<F: Real>(mask: &Option<DropoutMask>, first: usize, values: &mut [F]) {
+/// Multiplies values from index `first` on with a dropout mask.
+fn apply_mask<F: Real>(mask: &Option<DropoutMask>, first: usize, values: &mut [F]) {
     if let Some(mask) = mask {
         mask.multiply(first, values);
     }
 }
 
-/// `out = rows · matrix + bias`
-fn times<F: Real>(rows: &[F], matrix: &PackedRight<F>, bias: Option<&[F]>, out: &mut [F]) {
+/// Computes `out = rows · matrix + bias`.
+fn multiply<F: Real>(rows: &[F], matrix: &PackedRight<F>, bias: Option<&[F]>, out: &mut [F]) {
     let (inputs, outputs) = matrix.shape();
     let count = rows.len() / inputs;
     let target = ViewMut::new(&mut *out, count, outputs);
@@ -86,14 +89,14 @@ impl FeedForward {
         }
     }
 
-    /// Both weights `[O, D]`.
+    /// Returns views of both weights, `[O, D]`.
     fn views<'a, F: Real>(&self, parameters: &FeedForwardWeights<'a, F>) -> [View<'a, F>; 2] {
         let [first, second] = parameters.weights;
         [View::new(first, self.inner, self.width), View::new(second, self.width, self.inner)]
     }
 }
 
-impl Slices<3> for FeedForward {
+impl SliceOperation<3> for FeedForward {
     const NAME: &'static str = "feed forward";
 
     fn shape(&self) -> Shape {
@@ -106,24 +109,30 @@ impl Slices<3> for FeedForward {
         let [first, second] = self.views(&parameters).map(|weight| PackedRight::new(weight.transposed()));
         let FeedForwardWeights { biases, norm, .. } = parameters;
         let mut out = alloc(x.len(), F::ZERO);
-        par_for((parts_mut(&mut out, ROWS * width), parts(x, ROWS * width)), |at, (out, x)| {
-            let count = x.len() / width;
-            let (mut n, mut h) = (vec![F::ZERO; x.len()], vec![F::ZERO; count * inner]);
-            layer_norm::forward_rows(x, norm[0], norm[1], &mut n);
-            times(&n, &first, Some(biases[0]), &mut h);
-            silu_in_place(&mut h);
-            drop(&self.masks[0], at * ROWS * inner, &mut h);
-            let y = &mut n;
-            times(&h, &second, Some(biases[1]), y);
-            drop(&self.masks[1], at * ROWS * width, y);
-            out.copy_from_slice(x);
-            kernels::add_scaled(out, F::from_f64(0.5), y);
-        });
+        par_for(
+            (parts_mut(&mut out, ROWS_PER_TASK * width), parts(x, ROWS_PER_TASK * width)),
+            |at, (out, x)| {
+                let count = x.len() / width;
+                let (mut n, mut h) = (vec![F::ZERO; x.len()], vec![F::ZERO; count * inner]);
+                layer_norm::forward_rows(x, norm[0], norm[1], &mut n);
+                multiply(&n, &first, Some(biases[0]), &mut h);
+                silu_in_place(&mut h);
+                apply_mask(&self.masks[0], at * ROWS_PER_TASK * inner, &mut h);
+                let y = &mut n;
+                multiply(&h, &second, Some(biases[1]), y);
+                apply_mask(&self.masks[1], at * ROWS_PER_TASK * width, y);
+                out.copy_from_slice(x);
+                kernels::add_scaled(out, F::from_f64(0.5), y);
+            },
+        );
         out
     }
 
+    /// Computes the gradients.
+    ///
     /// ```text
-    /// tasks of rows      h = W₁ n + b₁     a = m₁ ∘ silu(h)     du = ½ m₂ ∘ dy     dh = silu'(h) ∘ m₁ ∘ (du W₂)
+    /// tasks of rows      h = W₁ n + b₁     a = m₁ ∘ silu(h)     du = ½ m₂ ∘ dy
+    ///                    dh = silu'(h) ∘ m₁ ∘ (du W₂)
     ///                    dx = dy + that of the layer norm from dh W₁
     /// all rows at once   dW₂ = duᵀ a     db₂ = Σ du     dW₁ = dhᵀ n     db₁ = Σ dh
     /// ```
@@ -138,35 +147,35 @@ impl Slices<3> for FeedForward {
         let parameters = self.parameters(weights, biases);
         let views = self.views(&parameters);
         let first = PackedRight::new(views[0].transposed());
-        let [first_back, second_back] = views.map(PackedRight::new);
+        let [first_transposed, second_transposed] = views.map(PackedRight::new);
         let FeedForwardWeights { biases: [first_bias, _], norm, .. } = parameters;
 
         let [mut dx, mut n, mut du] = [0; 3].map(|_| alloc(x.len(), F::ZERO));
         let [mut a, mut dh] = [0; 2].map(|_| alloc(self.rows * inner, F::ZERO));
-        let mut partial = vec![F::ZERO; self.rows.div_ceil(ROWS) * 2 * width];
+        let mut partial = vec![F::ZERO; self.rows.div_ceil(ROWS_PER_TASK) * 2 * width];
         let narrow = (
-            parts_mut(&mut dx, ROWS * width),
-            parts_mut(&mut n, ROWS * width),
-            parts_mut(&mut du, ROWS * width),
+            parts_mut(&mut dx, ROWS_PER_TASK * width),
+            parts_mut(&mut n, ROWS_PER_TASK * width),
+            parts_mut(&mut du, ROWS_PER_TASK * width),
         );
-        let wide = (parts_mut(&mut a, ROWS * inner), parts_mut(&mut dh, ROWS * inner));
-        let given = (parts(x, ROWS * width), parts(above, ROWS * width));
-        let all = (narrow, wide, given, parts_mut(&mut partial, 2 * width));
+        let wide = (parts_mut(&mut a, ROWS_PER_TASK * inner), parts_mut(&mut dh, ROWS_PER_TASK * inner));
+        let inputs = (parts(x, ROWS_PER_TASK * width), parts(above, ROWS_PER_TASK * width));
+        let all = (narrow, wide, inputs, parts_mut(&mut partial, 2 * width));
         par_for(all, |at, ((dx, n, du), (a, dh), (x, above), sums)| {
             layer_norm::forward_rows(x, norm[0], norm[1], n);
-            times(n, &first, Some(first_bias), dh);
+            multiply(n, &first, Some(first_bias), dh);
             a.copy_from_slice(dh);
             silu_in_place(a);
-            drop(&self.masks[0], at * ROWS * inner, a);
+            apply_mask(&self.masks[0], at * ROWS_PER_TASK * inner, a);
             du.copy_from_slice(above);
             du.iter_mut().for_each(|du| *du *= F::from_f64(0.5));
-            drop(&self.masks[1], at * ROWS * width, du);
+            apply_mask(&self.masks[1], at * ROWS_PER_TASK * width, du);
             let mut da = vec![F::ZERO; dh.len()];
-            times(du, &second_back, None, &mut da);
-            drop(&self.masks[0], at * ROWS * inner, &mut da);
-            silu_back(dh, &da);
+            multiply(du, &second_transposed, None, &mut da);
+            apply_mask(&self.masks[0], at * ROWS_PER_TASK * inner, &mut da);
+            silu_backward(dh, &da);
             let mut dn = vec![F::ZERO; dx.len()];
-            times(dh, &first_back, None, &mut dn);
+            multiply(dh, &first_transposed, None, &mut dn);
             layer_norm::backward_rows(x, norm[0], &dn, dx, sums);
             kernels::add(dx, above);
         });
@@ -176,7 +185,7 @@ impl Slices<3> for FeedForward {
         for (view, runs, dw, db) in [(views[0], (&n, &dh), dw1, db1), (views[1], (&a, &du), dw2, db2)] {
             Affine::new(view.transposed(), None).backward_parameters(&[(runs.0, runs.1)], dw, db);
         }
-        db.extend(total(&partial, 2 * width));
+        db.extend(sum_parts(&partial, 2 * width));
         [dx, dw, db]
     }
 }
@@ -191,7 +200,7 @@ mod tests {
     use crate::layers::linear::linear;
     use crate::layers::operation::tests::{check_gradients, values, wave};
 
-    /// Masks for so many rows; the same for the same number of them.
+    /// Creates masks, equal ones for the same number of rows.
     fn masks(rows: usize, rate: f32) -> [Option<DropoutMask>; 2] {
         let mut pass = TrainingPass::new(1, 2, &[3]);
         [pass.mask(&[rows * 5], rate), pass.mask(&[rows * 3], rate)]
@@ -203,13 +212,13 @@ mod tests {
         feed_forward(&a[0], &norm, [&layer(1), &layer(3)], masks(a[0].dims()[0], rate)).unwrap()
     }
 
-    /// The same from its parts.
+    /// Computes the same from separate operations.
     fn plain(a: &[Var], rate: f32) -> Tensor {
         let rows = a[0].dims()[0];
-        let factors = |which: usize, width: usize| {
-            let mut ones = vec![1.0; rows * width];
-            drop(&masks(rows, rate)[which], 0, &mut ones);
-            Tensor::from_vec(ones, (rows, width), &candle_core::Device::Cpu).unwrap()
+        let factors = |index: usize, width: usize| {
+            let mut values = vec![1.0; rows * width];
+            apply_mask(&masks(rows, rate)[index], 0, &mut values);
+            Tensor::from_vec(values, (rows, width), &candle_core::Device::Cpu).unwrap()
         };
         let n = layer_norm::layer_norm(&a[0], &a[5], &a[6]).unwrap();
         let inner = (silu(&linear(&n, &a[1], &a[2]).unwrap()).unwrap() * factors(0, 5)).unwrap();
@@ -223,26 +232,26 @@ mod tests {
     }
 
     #[test]
-    fn gradients_are_those_of_differences() {
+    fn gradients_equal_finite_differences() {
         for rate in [0.0, 0.4] {
             check_gradients(|a| run(a, rate), &arguments(4));
         }
     }
 
-    /// More rows than a task has.
+    /// The number of rows needs several tasks.
     #[test]
-    fn values_and_gradients_are_those_of_its_parts() {
+    fn values_and_gradients_equal_those_of_separate_operations() {
         for rate in [0.0, 0.4] {
             let all = arguments(150);
-            let close = |a: &Tensor, b: &Tensor| {
+            let assert_close = |a: &Tensor, b: &Tensor| {
                 let pairs = values(a).into_iter().zip(values(b));
                 pairs.for_each(|(a, b)| assert!((a - b).abs() < 1e-11 * (1.0 + b.abs()), "{a} {b}"));
             };
-            let (ours, plain) = (run(&all, rate), plain(&all, rate));
-            close(&ours, &plain);
+            let (fused, plain) = (run(&all, rate), plain(&all, rate));
+            assert_close(&fused, &plain);
             let gradients = |y: Tensor| y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
-            let (ours, plain) = (gradients(ours), gradients(plain));
-            all.iter().for_each(|v| close(ours.get(v).unwrap(), plain.get(v).unwrap()));
+            let (fused, plain) = (gradients(fused), gradients(plain));
+            all.iter().for_each(|v| assert_close(fused.get(v).unwrap(), plain.get(v).unwrap()));
         }
     }
 }

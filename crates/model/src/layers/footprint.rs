@@ -1,40 +1,44 @@
-//! Bytes that layers hold during the forward and backward passes.
+//! Memory of layers in forward and backward pass.
 use kernels::ScratchReq;
 
 /// Bytes of a number.
 const F: usize = size_of::<f32>();
 
-/// Threads that have something of their own in hand, at most: 64, so that plans are the same everywhere, or as many as there are.
+/// Returns the number of threads with separate buffers that a plan assumes.
+///
+/// At least 64, so that plans are the same on most machines.
 pub(crate) fn threads() -> usize {
     rayon::current_num_threads().max(64)
 }
 
-/// What layers that follow each other need: the bytes that all of them save for the backward pass, and the scratch memory that one
-/// of them needs at a time, forward or backward.
+/// The memory of layers: saved for the backward pass by all, and temporary for one at a time.
 pub(crate) type Footprint = [ScratchReq; 2];
 
-/// The footprint of a layer with so many numbers.
+/// Returns the footprint of a layer, in numbers.
 pub(crate) fn numbers(saved: usize, scratch: usize) -> Footprint {
     [saved, scratch].map(ScratchReq::new::<f32>)
 }
 
-/// The footprint of layers and of another one behind them.
-pub(crate) fn then([saved, scratch]: Footprint, [more, other]: Footprint) -> Footprint {
-    [saved.and(more), scratch.or(other)]
+/// Returns the footprint of two layers, one after the other.
+pub(crate) fn chain([saved, scratch]: Footprint, [next_saved, next_scratch]: Footprint) -> Footprint {
+    [saved.and(next_saved), scratch.or(next_scratch)]
 }
 
-/// Most bytes at any time.
+/// Returns the peak in bytes.
 pub(crate) fn peak([saved, scratch]: Footprint) -> usize {
     saved.and(scratch).bytes()
 }
 
-/// An LSTM layer over some rows, from rows of width `input` to `directions` states of `hidden`.
+/// Returns the footprint of an LSTM layer.
+///
+/// It has `directions` directions with states of width `hidden`.
 pub(crate) fn lstm(rows: usize, input: usize, hidden: usize, directions: usize, dropout: bool) -> Footprint {
     let out = hidden * directions;
-    // The output, the tape, and what dropout makes of the output with a byte of mask.
-    let kept = F * rows * (out + 5 * out) + if dropout { (F + 1) * rows * out } else { 0 };
-    // Packed rows and gradients: above, of gates, of inputs by direction and added up; packed operands of the products.
+    // The output, the tape, the output after dropout, and a byte of mask for each value.
+    let saved = F * rows * (out + 5 * out) + if dropout { (F + 1) * rows * out } else { 0 };
+    // Packed rows and gradients: of the output, of gates, of inputs by direction and added; packed
+    // operands of the products.
     let by_row = 4 * out + 8 * out + 3 * directions * input + 2 * input;
     let packed = 3 * directions * 4 * hidden * (input + hidden);
-    [kept, F * (rows * by_row + packed)].map(ScratchReq::from_bytes)
+    [saved, F * (rows * by_row + packed)].map(ScratchReq::from_bytes)
 }

@@ -3,27 +3,30 @@ use candle_core::{Shape, Tensor};
 use kernels::{Real, alloc, par_for, parts, parts_mut, sigmoid};
 
 use crate::Result;
-use crate::layers::operation::{Slices, apply1};
+use crate::layers::operation::{SliceOperation, apply1};
 
 /// Elements of a task.
-const SOME: usize = 1 << 14;
-/// Elements whose sigmoids are kept on the stack.
-const LINE: usize = 512;
+const ELEMENTS_PER_TASK: usize = 1 << 14;
+/// Elements whose sigmoids are on the stack.
+const ELEMENTS_PER_CHUNK: usize = 512;
 /// Rows of a task.
-const ROWS: usize = 32;
+const ROWS_PER_TASK: usize = 32;
 
-/// `y = x σ(x)`, also called swish.
+/// Computes `y = x σ(x)`, also called swish.
 ///
 /// # Errors
-/// [`crate::Error::Shape`] for a type other than `f32` and `f64`.
+/// [`crate::Error::Shape`] for a dtype other than `f32` and `f64`.
 pub(crate) fn silu(x: &Tensor) -> Result<Tensor> {
     apply1(Silu(x.shape().clone()), x)
 }
 
-/// `y = a ∘ σ(b)` of rows `[a b]`: `[N, 2W]` to `[N, W]` (Dauphin et al., arXiv 1612.08083).
+/// Computes `y = a ∘ σ(b)` of rows `[a b]`: `[N, 2W]` to `[N, W]`.
+///
+/// Dauphin et al., arXiv 1612.08083.
 ///
 /// # Errors
-/// Candle's own for a tensor without two axes; [`crate::Error::Shape`] for a type other than `f32` and `f64`.
+/// Candle's own for a tensor without two axes; [`crate::Error::Shape`] for a dtype other than `f32`
+/// and `f64`.
 pub(crate) fn glu(x: &Tensor) -> Result<Tensor> {
     let (rows, both) = x.dims2()?;
     apply1(Glu { rows, width: both / 2 }, x)
@@ -39,17 +42,17 @@ struct Glu {
 /// [`silu`] of slices.
 pub(crate) fn silu_rows<F: Real>(x: &[F]) -> Vec<F> {
     let mut y = alloc(x.len(), F::ZERO);
-    par_for((parts_mut(&mut y, SOME), parts(x, SOME)), |_, (y, x)| {
+    par_for((parts_mut(&mut y, ELEMENTS_PER_TASK), parts(x, ELEMENTS_PER_TASK)), |_, (y, x)| {
         y.copy_from_slice(x);
         silu_in_place(y);
     });
     y
 }
 
-/// Calls `each(x, σ(x))` for some elements at a time.
+/// Calls `each(x, σ(x))` for a chunk at a time.
 fn with_sigmoids<F: Real>(x: &mut [F], mut each: impl FnMut(&mut [F], &[F])) {
-    let mut s = [F::ZERO; LINE];
-    for x in x.chunks_mut(LINE) {
+    let mut s = [F::ZERO; ELEMENTS_PER_CHUNK];
+    for x in x.chunks_mut(ELEMENTS_PER_CHUNK) {
         let s = &mut s[..x.len()];
         s.copy_from_slice(x);
         sigmoid(s);
@@ -62,9 +65,11 @@ pub(crate) fn silu_in_place<F: Real>(x: &mut [F]) {
     with_sigmoids(x, |x, s| x.iter_mut().zip(s).for_each(|(x, &s)| *x *= s));
 }
 
-/// The gradient of [`silu`]'s argument in its place, within a task: `dx = dy σ(x) (1 + x (1 - σ(x)))`.
-pub(crate) fn silu_back<F: Real>(x: &mut [F], above: &[F]) {
-    let mut above = above.chunks(LINE);
+/// Replaces the argument of [`silu`] by its gradient, within a task.
+///
+/// `dx = dy σ(x) (1 + x (1 - σ(x)))`
+pub(crate) fn silu_backward<F: Real>(x: &mut [F], above: &[F]) {
+    let mut above = above.chunks(ELEMENTS_PER_CHUNK);
     with_sigmoids(x, |x, s| {
         let above = above.next().unwrap_or_default();
         for ((x, &s), &dy) in x.iter_mut().zip(s).zip(above) {
@@ -76,7 +81,7 @@ pub(crate) fn silu_back<F: Real>(x: &mut [F], above: &[F]) {
 /// [`glu`] of slices.
 pub(crate) fn glu_rows<F: Real>(x: &[F], width: usize) -> Vec<F> {
     let mut y = alloc(x.len() / 2, F::ZERO);
-    par_for((parts_mut(&mut y, ROWS * width), parts(x, 2 * ROWS * width)), |_, (y, x)| {
+    par_for((parts_mut(&mut y, ROWS_PER_TASK * width), parts(x, 2 * ROWS_PER_TASK * width)), |_, (y, x)| {
         for (y, x) in y.chunks_exact_mut(width).zip(x.chunks_exact(2 * width)) {
             let (a, b) = x.split_at(width);
             y.copy_from_slice(b);
@@ -87,7 +92,7 @@ pub(crate) fn glu_rows<F: Real>(x: &[F], width: usize) -> Vec<F> {
     y
 }
 
-impl Slices<1> for Silu {
+impl SliceOperation<1> for Silu {
     const NAME: &'static str = "silu";
 
     fn shape(&self) -> Shape {
@@ -100,15 +105,22 @@ impl Slices<1> for Silu {
 
     fn backward<F: Real>(&self, [x]: [&[F]; 1], _: &[F], above: &[F], _: bool) -> [Vec<F>; 1] {
         let mut dx = alloc(x.len(), F::ZERO);
-        par_for((parts_mut(&mut dx, SOME), parts(x, SOME), parts(above, SOME)), |_, (dx, x, above)| {
-            dx.copy_from_slice(x);
-            silu_back(dx, above);
-        });
+        par_for(
+            (
+                parts_mut(&mut dx, ELEMENTS_PER_TASK),
+                parts(x, ELEMENTS_PER_TASK),
+                parts(above, ELEMENTS_PER_TASK),
+            ),
+            |_, (dx, x, above)| {
+                dx.copy_from_slice(x);
+                silu_backward(dx, above);
+            },
+        );
         [dx]
     }
 }
 
-impl Slices<1> for Glu {
+impl SliceOperation<1> for Glu {
     const NAME: &'static str = "glu";
 
     fn shape(&self) -> Shape {
@@ -123,8 +135,8 @@ impl Slices<1> for Glu {
     fn backward<F: Real>(&self, [x]: [&[F]; 1], _: &[F], above: &[F], _: bool) -> [Vec<F>; 1] {
         let width = self.width;
         let mut dx = alloc(x.len(), F::ZERO);
-        let (whole, half) = (2 * ROWS * width, ROWS * width);
-        par_for((parts_mut(&mut dx, whole), parts(x, whole), parts(above, half)), |_, (dx, x, above)| {
+        let (full, half) = (2 * ROWS_PER_TASK * width, ROWS_PER_TASK * width);
+        par_for((parts_mut(&mut dx, full), parts(x, full), parts(above, half)), |_, (dx, x, above)| {
             let rows = x.chunks_exact(2 * width).zip(above.chunks_exact(width));
             for (dx, (x, above)) in dx.chunks_exact_mut(2 * width).zip(rows) {
                 let ((a, b), (da, db)) = (x.split_at(width), dx.split_at_mut(width));
@@ -146,7 +158,7 @@ mod tests {
     use crate::layers::operation::tests::{check_gradients, values, wave};
 
     #[test]
-    fn values_are_those_of_the_formulas_and_gradients_those_of_differences() {
+    fn values_equal_the_formulas_and_gradients_finite_differences() {
         let x = wave(&[40, 6], 1.3);
         let s = |x: f64| 1.0 / (1.0 + (-x).exp());
         let (all, out) = (values(&x), values(&silu(&x).unwrap()));

@@ -1,19 +1,19 @@
-//! Layer normalisation over rows, as one operation.
+//! Layer normalization over rows, as one operation.
 use candle_core::{Shape, Tensor};
 use candle_nn::{Init, VarBuilder};
 use kernels::{Real, alloc, par_for, parts, parts_mut};
 
-use crate::layers::operation::{Slices, apply3, total};
+use crate::layers::operation::{SliceOperation, apply3, sum_parts};
 use crate::{Error, Result};
 
-/// Added to the variance.
+/// Term that is added to the variance.
 const EPSILON: f64 = 1e-5;
 /// Rows of a task.
-const ROWS: usize = 64;
-/// Accumulators of a sum.
+const ROWS_PER_TASK: usize = 64;
+/// Interleaved accumulators of a sum.
 const LANES: usize = 16;
 
-/// Layer normalisation with its parameters, `weight [W]` and `bias [W]`.
+/// Layer normalization with its parameters, `weight [W]` and `bias [W]`.
 #[derive(Debug, Clone)]
 pub(crate) struct LayerNorm {
     pub weight: Tensor,
@@ -21,7 +21,7 @@ pub(crate) struct LayerNorm {
 }
 
 impl LayerNorm {
-    /// The weight starts at 1, the bias at 0.
+    /// Creates the parameters: weights of 1, biases of 0.
     pub fn new(width: usize, vb: &VarBuilder) -> Result<Self> {
         let weight = vb.get_with_hints(width, "weight", Init::Const(1.0))?;
         Ok(LayerNorm { weight, bias: vb.get_with_hints(width, "bias", Init::Const(0.0))? })
@@ -31,47 +31,49 @@ impl LayerNorm {
         layer_norm(x, &self.weight, &self.bias)
     }
 
-    /// A copy of the weights for inference.
-    pub fn fixed(&self) -> Result<FixedNorm> {
+    /// Copies the parameters for inference.
+    pub fn for_inference(&self) -> Result<InferenceNorm> {
         let [weight, bias] = [&self.weight, &self.bias].map(crate::tensors::to_vec);
-        Ok(FixedNorm { weight: weight?, bias: bias? })
+        Ok(InferenceNorm { weight: weight?, bias: bias? })
     }
 }
 
 /// [`LayerNorm`] over slices.
 #[derive(Debug)]
-pub(crate) struct FixedNorm {
+pub(crate) struct InferenceNorm {
     weight: Vec<f32>,
     bias: Vec<f32>,
 }
 
-impl FixedNorm {
+impl InferenceNorm {
     pub fn rows(&self, x: &[f32]) -> Vec<f32> {
         forward(x, &self.weight, &self.bias)
     }
 }
 
-/// `y = (x - μ) / √(σ² + 1e-5) ∘ weight + bias`, with mean and variance of each row (Ba et al., arXiv 1607.06450).
+/// Normalizes each row to mean 0 and variance 1, then scales and shifts it.
+///
+/// `y = (x - μ) / √(σ² + 1e-5) ∘ weight + bias` (Ba et al., arXiv 1607.06450).
 ///
 /// # Shapes
 /// `x [..., W]`, `weight [W]`, `bias [W]`; returns `[..., W]`.
 ///
 /// # Errors
-/// [`Error::Shape`] if shapes or dtypes do not fit.
+/// [`Error::Shape`] if shapes or dtypes do not match.
 ///
-/// Cost: `O(rows · W)` time, nothing kept beside `x`.
+/// Cost: `O(rows · W)` time; only `x` is saved.
 pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     let width = x.dims().last().copied().unwrap_or(0);
     if width == 0 || weight.dims() != [width] || bias.dims() != [width] {
-        let found = format!("{:?} and bias {:?}", weight.dims(), bias.dims());
-        return Err(Error::shape("weight", format!("[{width}] and bias [{width}]"), found));
+        let shapes = format!("{:?} and bias {:?}", weight.dims(), bias.dims());
+        return Err(Error::shape("weight", format!("[{width}] and bias [{width}]"), shapes));
     }
     apply3(Norm(x.shape().clone()), x, weight, bias)
 }
 
 struct Norm(Shape);
 
-/// Σ f(a, b), in one order.
+/// Computes Σ f(a, b) in a fixed order.
 #[inline(always)]
 fn sum<F: Real>(a: &[F], b: &[F], f: impl Fn(F, F) -> F) -> F {
     let mut lanes = [F::ZERO; LANES];
@@ -84,11 +86,11 @@ fn sum<F: Real>(a: &[F], b: &[F], f: impl Fn(F, F) -> F) -> F {
     lanes.into_iter().fold(F::ZERO, |sum, lane| sum + lane)
 }
 
-/// μ and 1 / √(σ² + ε).
+/// Computes μ and 1 / √(σ² + ε) of a row.
 fn moments<F: Real>(x: &[F]) -> (F, F) {
-    let share = F::from_f64(1.0 / x.len() as f64);
-    let mean = sum(x, x, |a, _| a) * share;
-    let variance = sum(x, x, |a, _| (a - mean) * (a - mean)) * share;
+    let factor = F::from_f64(1.0 / x.len() as f64);
+    let mean = sum(x, x, |a, _| a) * factor;
+    let variance = sum(x, x, |a, _| (a - mean) * (a - mean)) * factor;
     (mean, F::from_f64(1.0 / (variance.to_f64() + EPSILON).sqrt()))
 }
 
@@ -96,7 +98,7 @@ fn moments<F: Real>(x: &[F]) -> (F, F) {
 pub(crate) fn forward<F: Real>(x: &[F], weight: &[F], bias: &[F]) -> Vec<F> {
     let width = weight.len();
     let mut y = alloc(x.len(), F::ZERO);
-    par_for((parts_mut(&mut y, ROWS * width), parts(x, ROWS * width)), |_, (y, x)| {
+    par_for((parts_mut(&mut y, ROWS_PER_TASK * width), parts(x, ROWS_PER_TASK * width)), |_, (y, x)| {
         forward_rows(x, weight, bias, y);
     });
     y
@@ -113,22 +115,28 @@ pub(crate) fn forward_rows<F: Real>(x: &[F], weight: &[F], bias: &[F], y: &mut [
     }
 }
 
-/// The gradients of rows, weight and bias.
+/// Computes the gradients of rows, weight and bias.
 fn backward<F: Real>(x: &[F], weight: &[F], above: &[F]) -> [Vec<F>; 3] {
     let width = weight.len();
     let mut dx = alloc(x.len(), F::ZERO);
-    let tasks = x.len().div_ceil(ROWS * width);
+    let tasks = x.len().div_ceil(ROWS_PER_TASK * width);
     let mut partial = vec![F::ZERO; 2 * tasks * width];
-    let rows = (parts_mut(&mut dx, ROWS * width), parts(x, ROWS * width), parts(above, ROWS * width));
+    let rows = (
+        parts_mut(&mut dx, ROWS_PER_TASK * width),
+        parts(x, ROWS_PER_TASK * width),
+        parts(above, ROWS_PER_TASK * width),
+    );
     par_for((rows.0, rows.1, rows.2, parts_mut(&mut partial, 2 * width)), |_, (dx, x, above, sums)| {
         backward_rows(x, weight, above, dx, sums);
     });
-    let mut dw = total(&partial, 2 * width);
+    let mut dw = sum_parts(&partial, 2 * width);
     let db = dw.split_off(width);
     [dx, dw, db]
 }
 
-/// [`backward`] within a task; the gradients of weight and bias, `[2W]`, are added to.
+/// Computes [`backward`] within a task.
+///
+/// The gradients of weight and bias, `[2W]`, are added to `sums`.
 ///
 /// ```text
 /// n = (x - μ) / √(σ² + ε)      g = dy ∘ w
@@ -136,7 +144,7 @@ fn backward<F: Real>(x: &[F], weight: &[F], above: &[F]) -> [Vec<F>; 3] {
 /// ```
 pub(crate) fn backward_rows<F: Real>(x: &[F], weight: &[F], above: &[F], dx: &mut [F], sums: &mut [F]) {
     let width = weight.len();
-    let share = F::from_f64(1.0 / width as f64);
+    let factor = F::from_f64(1.0 / width as f64);
     let (dw, db) = sums.split_at_mut(width);
     let mut n = vec![F::ZERO; width];
     let rows = x.chunks_exact(width).zip(above.chunks_exact(width));
@@ -146,12 +154,12 @@ pub(crate) fn backward_rows<F: Real>(x: &[F], weight: &[F], above: &[F], dx: &mu
         dx.iter_mut().zip(above.iter().zip(weight)).for_each(|(g, (&dy, &w))| *g = dy * w);
         dw.iter_mut().zip(above.iter().zip(&n)).for_each(|(dw, (&dy, &n))| *dw += dy * n);
         db.iter_mut().zip(above).for_each(|(db, &dy)| *db += dy);
-        let (mean, along) = (sum(dx, dx, |g, _| g) * share, sum(dx, &n, |g, n| g * n) * share);
-        dx.iter_mut().zip(&n).for_each(|(g, &n)| *g = (*g - mean - n * along) * scale);
+        let (mean, slope) = (sum(dx, dx, |g, _| g) * factor, sum(dx, &n, |g, n| g * n) * factor);
+        dx.iter_mut().zip(&n).for_each(|(g, &n)| *g = (*g - mean - n * slope) * scale);
     }
 }
 
-impl Slices<3> for Norm {
+impl SliceOperation<3> for Norm {
     const NAME: &'static str = "layer norm";
 
     fn shape(&self) -> Shape {
@@ -175,37 +183,37 @@ mod tests {
     use crate::layers::operation::tests::{check_gradients, values, wave};
 
     #[test]
-    fn values_are_those_of_plain_operations_and_gradients_those_of_differences() {
+    fn values_equal_those_of_plain_operations_and_gradients_finite_differences() {
         let (x, w, b) = (wave(&[2, 70, 21], 0.7), wave(&[21], 1.9), wave(&[21], 0.4));
-        let centred = x.broadcast_sub(&x.mean_keepdim(D::Minus1).unwrap()).unwrap();
-        let variance = centred.sqr().unwrap().mean_keepdim(D::Minus1).unwrap();
-        let plain = centred.broadcast_div(&(variance + EPSILON).unwrap().sqrt().unwrap()).unwrap();
+        let centered = x.broadcast_sub(&x.mean_keepdim(D::Minus1).unwrap()).unwrap();
+        let variance = centered.sqr().unwrap().mean_keepdim(D::Minus1).unwrap();
+        let plain = centered.broadcast_div(&(variance + EPSILON).unwrap().sqrt().unwrap()).unwrap();
         let plain = plain.broadcast_mul(&w).unwrap().broadcast_add(&b).unwrap();
-        let ours = values(&layer_norm(&x, &w, &b).unwrap());
-        assert!(ours.iter().zip(values(&plain)).all(|(a, b)| (a - b).abs() < 1e-13));
+        let fused = values(&layer_norm(&x, &w, &b).unwrap());
+        assert!(fused.iter().zip(values(&plain)).all(|(a, b)| (a - b).abs() < 1e-13));
         check_gradients(|a| layer_norm(&a[0], &a[1], &a[2]).unwrap(), &[wave(&[2, 3, 21], 0.7), w, b]);
     }
 
-    /// More rows than a task has: sums over several of them.
+    /// The number of rows needs several tasks.
     #[test]
-    fn gradients_of_many_rows_are_those_of_plain_operations() {
+    fn gradients_of_many_rows_equal_those_of_plain_operations() {
         let (x, w, b) = (wave(&[150, 5], 0.7), wave(&[5], 1.9), wave(&[5], 0.4));
         let plain = |x: &Tensor| -> Tensor {
-            let centred = x.broadcast_sub(&x.mean_keepdim(D::Minus1).unwrap()).unwrap();
-            let variance = centred.sqr().unwrap().mean_keepdim(D::Minus1).unwrap();
-            let scaled = centred.broadcast_div(&(variance + EPSILON).unwrap().sqrt().unwrap()).unwrap();
+            let centered = x.broadcast_sub(&x.mean_keepdim(D::Minus1).unwrap()).unwrap();
+            let variance = centered.sqr().unwrap().mean_keepdim(D::Minus1).unwrap();
+            let scaled = centered.broadcast_div(&(variance + EPSILON).unwrap().sqrt().unwrap()).unwrap();
             scaled.broadcast_mul(&w).unwrap().broadcast_add(&b).unwrap()
         };
         let gradients = |y: Tensor| y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
-        let (ours, plain) = (gradients(layer_norm(&x, &w, &b).unwrap()), gradients(plain(&x)));
+        let (fused, plain) = (gradients(layer_norm(&x, &w, &b).unwrap()), gradients(plain(&x)));
         for v in [&x, &w, &b] {
-            let pairs = values(ours.get(v).unwrap()).into_iter().zip(values(plain.get(v).unwrap()));
+            let pairs = values(fused.get(v).unwrap()).into_iter().zip(values(plain.get(v).unwrap()));
             pairs.for_each(|(a, b)| assert!((a - b).abs() < 1e-10 * (1.0 + b.abs()), "{a} {b}"));
         }
     }
 
     #[test]
-    fn misfitting_shapes_are_named_and_equal_values_give_the_bias() {
+    fn errors_of_shapes_name_the_argument_and_constant_rows_become_the_bias() {
         let (x, w) = (wave(&[2, 3], 1.0), wave(&[4], 1.0));
         let error = layer_norm(&x, &w, &w).unwrap_err();
         assert!(error.to_string().starts_with("weight: expected [3]"), "{error}");

@@ -1,9 +1,11 @@
-//! A linear layer as one candle operation whose bits do not depend on the number of threads.
+//! A linear layer as one candle operation.
+//!
+//! Its bits do not depend on the number of threads.
 use candle_core::{Shape, Tensor};
 use candle_nn::{Init, Module, VarBuilder};
 use kernels::{Accumulate, Affine, Real, View};
 
-use crate::layers::operation::{Slices, apply3};
+use crate::layers::operation::{SliceOperation, apply3};
 use crate::{Error, Result, random, tensors};
 
 /// A linear layer with candle's names and layout: `weight [O, D]` and `bias [O]`.
@@ -16,7 +18,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// A layer of D inputs and O outputs; its weights start uniform in ±1/√D, its biases at 0.
+    /// Creates a layer: weights uniform within ±1/√D, biases 0.
     ///
     /// # Errors
     /// Those of the builder.
@@ -30,22 +32,22 @@ impl Linear {
         Linear { weight, bias }
     }
 
-    /// `[O, D]`
+    /// Returns the weight, `[O, D]`.
     pub fn weight(&self) -> &Tensor {
         &self.weight
     }
 
-    /// `[O]`
+    /// Returns the bias, `[O]`.
     pub fn bias(&self) -> &Tensor {
         &self.bias
     }
 
-    /// A packed copy of the layer for inference; the bits are the same.
+    /// Packs a copy of the layer for inference, with the same bits.
     pub(crate) fn packed(&self, name: &str) -> Result<decoding::AffineLayer> {
         packed(name, &self.weight, &self.bias)
     }
 
-    /// `y = x Wᵀ + b` over the last axis.
+    /// Computes `y = x Wᵀ + b` over the last axis.
     ///
     /// # Errors
     /// Those of [`linear()`].
@@ -66,21 +68,21 @@ pub(crate) fn packed(name: &str, weight: &Tensor, bias: &Tensor) -> Result<decod
     Ok(decoding::AffineLayer::new(name, &values, weight.dim(1)?, Some(&bias))?)
 }
 
-/// `y = x Wᵀ + b` over the last axis.
+/// Computes `y = x Wᵀ + b` over the last axis.
 ///
 /// # Shapes
 /// `x [..., D]`, `weight [O, D]`, `bias [O]`; returns `[..., O]`.
 ///
 /// # Errors
-/// [`Error::Shape`] if shapes or dtypes do not fit, or D or O is 0.
+/// [`Error::Shape`] if shapes or dtypes do not match, or D or O is 0.
 ///
-/// Cost: `O(rows · D · O)` time, no memory beside the results.
+/// Cost: `O(rows · D · O)` time, no memory except the results.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     let input = x.dims().last().copied().unwrap_or(0);
-    let fits = input > 0 && matches!(weight.dims(), &[o, d] if o > 0 && d == input && bias.dims() == [o]);
-    if !fits {
-        let found = format!("{:?} and bias {:?}", weight.dims(), bias.dims());
-        return Err(Error::shape("weight", format!("[O, {input}] and bias [O]"), found));
+    let is_valid = input > 0 && matches!(weight.dims(), &[o, d] if o > 0 && d == input && bias.dims() == [o]);
+    if !is_valid {
+        let shapes = format!("{:?} and bias {:?}", weight.dims(), bias.dims());
+        return Err(Error::shape("weight", format!("[O, {input}] and bias [O]"), shapes));
     }
     let mut shape = x.dims().to_vec();
     shape.pop();
@@ -88,16 +90,16 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     apply3(Operation(Shape::from(shape)), x, weight, bias)
 }
 
-/// With the shape of its result.
+/// The operation, with the shape of its result.
 struct Operation(Shape);
 
-/// W and b, borrowed, from `[O, D]` and `[O]`.
+/// Returns the layer of a weight `[O, D]` and a bias `[O]`, borrowed.
 fn layer<'a, F: Real>(weight: &'a [F], bias: &'a [F]) -> Affine<'a, F> {
     let (outputs, inputs) = (bias.len(), weight.len() / bias.len());
     Affine::new(View::new(weight, outputs, inputs).transposed(), Some(bias))
 }
 
-impl Slices<3> for Operation {
+impl SliceOperation<3> for Operation {
     const NAME: &'static str = "linear";
 
     fn shape(&self) -> Shape {
@@ -116,13 +118,13 @@ impl Slices<3> for Operation {
         [x, weight, bias]: [&[F]; 3],
         _: &[F],
         above: &[F],
-        wanted: bool,
+        is_input_needed: bool,
     ) -> [Vec<F>; 3] {
         let zeros = |count: usize| kernels::alloc(count, F::ZERO);
         let (mut dx, mut dw, mut db) =
-            (zeros(if wanted { x.len() } else { 0 }), zeros(weight.len()), zeros(bias.len()));
+            (zeros(if is_input_needed { x.len() } else { 0 }), zeros(weight.len()), zeros(bias.len()));
         let layer = layer(weight, bias);
-        if wanted {
+        if is_input_needed {
             layer.backward_rows(above, &mut dx, Accumulate::Replace);
         }
         layer.backward_parameters(&[(x, above)], &mut dw, &mut db);
@@ -137,30 +139,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_and_gradients_agree_with_plain_operations() {
+    fn values_and_gradients_equal_those_of_plain_operations() {
         let wave = |shape: &[usize], k: f64| {
             let values: Vec<f64> = (0..shape.iter().product()).map(|i: usize| (k * i as f64).sin()).collect();
             Var::from_tensor(&Tensor::from_vec(values, shape, &Device::Cpu).unwrap()).unwrap()
         };
         let (x, w, b) = (wave(&[3, 101, 50], 1.3), wave(&[7, 50], 0.7), wave(&[7], 2.1));
-        let ours = linear(&x, &w, &b).unwrap();
+        let fused = linear(&x, &w, &b).unwrap();
         // candle's own layer has the same layout.
-        let theirs = candle_nn::Linear::new(w.as_tensor().clone(), Some(b.as_tensor().clone()));
-        let plain = theirs.forward(&x).unwrap();
-        let close = |a: &Tensor, b: &Tensor| {
+        let layer = candle_nn::Linear::new(w.as_tensor().clone(), Some(b.as_tensor().clone()));
+        let plain = layer.forward(&x).unwrap();
+        let assert_close = |a: &Tensor, b: &Tensor| {
             let worst = (a - b).unwrap().abs().unwrap().flatten_all().unwrap().max(0).unwrap();
             assert!(worst.to_scalar::<f64>().unwrap() < 1e-10);
         };
-        close(&ours, &plain);
-        let ours = ours.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+        assert_close(&fused, &plain);
+        let fused = fused.sqr().unwrap().sum_all().unwrap().backward().unwrap();
         let plain = plain.sqr().unwrap().sum_all().unwrap().backward().unwrap();
         for v in [&x, &w, &b] {
-            close(ours.get(v).unwrap(), plain.get(v).unwrap());
+            assert_close(fused.get(v).unwrap(), plain.get(v).unwrap());
         }
     }
 
     #[test]
-    fn misfitting_shapes_are_named() {
+    fn errors_of_shapes_name_the_argument() {
         let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap();
         let error = linear(&zeros(&[2, 3]), &zeros(&[5, 4]), &zeros(&[5])).unwrap_err();
         assert!(error.to_string().starts_with("weight: expected [O, 3]"), "{error}");

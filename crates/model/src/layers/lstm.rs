@@ -1,28 +1,29 @@
-//! The LSTM layer as one candle operation: ragged batches, one or two directions, hand-written backward.
+//! The LSTM layer as one candle operation, for ragged batches.
 //!
-//! A framework that records every gate of every step pays for ten small tensors a frame. Here a layer is a single node of the
-//! graph: inside, frames are packed without padding (`layout.rs`), products run over all frames at once, in blocks of rows
-//! (`direction.rs`), and only the recurrent product is left to the steps (`steps.rs`): a task is a group of utterances or, where a
-//! layer is wide and groups are few, a strip of units of one frame. The cut depends on shapes only, and so the bits are the same for
-//! every number of threads. The weights come in through `handle.rs`.
-mod carried;
+//! A framework that records every gate of every step needs ten small tensors for each frame. Here a
+//! layer is a single node of the graph: frames are packed without padding (`layout.rs`), products
+//! run over all frames at once, in blocks of rows (`direction.rs`), and only the recurrent product
+//! remains for the steps (`steps.rs`): a task is a group of utterances or, if a layer is wide and
+//! groups are few, a strip of units of one frame. The blocking depends on shapes only, so that the
+//! bits are the same for every number of threads. `handle.rs` passes the weights to the operation.
 mod direction;
 mod handle;
 mod layer;
 mod layout;
 mod steps;
+mod streaming;
 
 use std::any::Any;
 use std::sync::Mutex;
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout as TensorLayout, Shape, Tensor, WithDType};
-pub use carried::{CarriedLstm, LstmState};
-use direction::{DirectionGradients, DirectionPlace, DirectionWeights, Tape, Wanted};
-use handle::Handle;
+use direction::{DirectionContext, DirectionGradients, DirectionWeights, GradientMask, Tape};
+use handle::WeightsHandle;
 use kernels::{BufferPool, PooledBuffer, Real};
 pub use layer::Lstm;
 use layout::{LayerBlocking, LayerSizes, TapeLayout};
 use rayon::prelude::*;
+pub use streaming::{LstmState, StreamingLstm};
 
 use crate::gradients::GradientHooks;
 use crate::tensors;
@@ -30,7 +31,8 @@ use crate::{Error, Result};
 
 /// The weights of one direction of an LSTM layer, in candle's layout.
 ///
-/// Gates are in the order i, f, g, o. There is one bias: of the two that other toolkits add up, `bias_ih` plus `bias_hh`.
+/// Gates are in the order i, f, g, o. The one bias is the sum of `bias_ih` and `bias_hh` of
+/// toolkits with two.
 #[derive(Debug, Clone)]
 pub struct LstmWeights {
     /// `weight_ih` `[4H, D]`
@@ -41,50 +43,53 @@ pub struct LstmWeights {
     pub bias: Tensor,
 }
 
-/// Where the buffers of layers lie between calls.
+/// The buffers of layers between calls.
 #[derive(Debug, Clone, Default)]
-struct Shelves {
+struct BufferPools {
     single: BufferPool<f32>,
     double: BufferPool<f64>,
 }
 
-impl Shelves {
-    fn of<F: Real>(&self) -> &BufferPool<F> {
+impl BufferPools {
+    fn get<F: Real>(&self) -> &BufferPool<F> {
         let kinds: [&dyn Any; 2] = [&self.single, &self.double];
         kinds.into_iter().find_map(|pool| pool.downcast_ref()).expect("f32 or f64")
     }
 }
 
-/// Runs an LSTM layer over a ragged batch, in one direction or two.
+/// Applies an LSTM layer to a ragged batch.
 ///
 /// ```text
-/// [i f g o] = x_t W_ihᵀ + h_{t-1} W_hhᵀ + b     c_t = σ(f) c_{t-1} + σ(i) tanh(g)     h_t = σ(o) tanh(c_t)
+/// [i f g o] = x_t W_ihᵀ + h_{t-1} W_hhᵀ + b
+/// c_t = σ(f) c_{t-1} + σ(i) tanh(g)     h_t = σ(o) tanh(c_t)
 /// ```
-/// The second direction starts at each utterance's own last frame. Padding is neither read nor computed: the output there is 0.
+/// The second direction starts at each utterance's own last frame. Padding is neither read nor
+/// computed: the output there is 0.
 ///
 /// # Shapes
-/// `x [B, T, D]`; `lengths` has B entries of at most T; the weights of each direction as [`LstmWeights`] says. Returns `[B, T, H]`
-/// for one direction and `[B, T, 2H]` for two.
+/// `x [B, T, D]`; `lengths` has B entries of at most T; the weights of each direction have the
+/// shapes of [`LstmWeights`]. Returns `[B, T, H]` for one direction and `[B, T, 2H]` for two.
 ///
 /// # Errors
-/// [`Error::Shape`] if shapes, lengths or dtypes do not fit; candle's own errors are passed on.
+/// [`Error::Shape`] if shapes, lengths or dtypes do not match; candle's own errors.
 ///
-/// Cost: `O(Σ T_b · (D + H) · H)` time, and `Σ T_b · 5H` numbers a direction that are kept for the backward pass.
+/// Cost: `O(Σ T_b · (D + H) · H)` time, and `Σ T_b · 5H` numbers for each direction, which are
+/// saved for the backward pass.
 pub fn lstm(x: &Tensor, lengths: &[usize], directions: &[LstmWeights]) -> Result<Tensor> {
-    lstm_on(LstmContext::default(), x, lengths, directions)
+    lstm_in_context(LstmContext::default(), x, lengths, directions)
 }
 
-/// What a call takes over from its layer and its training pass.
+/// The context of a call: the buffers of its layer, and the hooks of its training pass.
 #[derive(Debug, Clone, Copy, Default)]
 struct LstmContext<'a> {
-    /// Where buffers stay between calls.
-    shelves: Option<&'a Shelves>,
-    /// Where backward sends the gradients of the weights.
+    /// Buffers between calls.
+    pools: Option<&'a BufferPools>,
+    /// Hooks that send the gradients of the weights in the backward pass.
     hooks: Option<&'a GradientHooks>,
 }
 
 /// [`lstm`] in a context.
-fn lstm_on(
+fn lstm_in_context(
     context: LstmContext,
     x: &Tensor,
     lengths: &[usize],
@@ -138,84 +143,88 @@ fn apply<F: Real + WithDType>(
     sizes: LayerSizes,
     directions: &[LstmWeights],
 ) -> Result<Tensor> {
-    let cut = layout::cut(lengths.len(), directions.len(), sizes.hidden);
-    apply_cut::<F>(context, x, (lengths, cut), sizes, directions)
+    let blocking = layout::blocking(lengths.len(), directions.len(), sizes.hidden);
+    apply_with_blocking::<F>(context, x, lengths, blocking, sizes, directions)
 }
 
-fn apply_cut<F: Real + WithDType>(
+fn apply_with_blocking<F: Real + WithDType>(
     context: LstmContext,
     x: &Tensor,
-    (lengths, cut): (&[usize], LayerBlocking),
+    lengths: &[usize],
+    blocking: LayerBlocking,
     sizes: LayerSizes,
     directions: &[LstmWeights],
 ) -> Result<Tensor> {
     let count = directions.len();
-    let layouts = (0..count).map(|direction| TapeLayout::new(lengths, cut, direction == 1)).collect();
-    let handles: Vec<(Handle, Tensor)> = directions
+    let layouts = (0..count).map(|direction| TapeLayout::new(lengths, blocking, direction == 1)).collect();
+    let handles: Vec<(WeightsHandle, Tensor)> = directions
         .iter()
-        .map(|weights| Handle::new(weights, context.hooks))
+        .map(|weights| WeightsHandle::new(weights, context.hooks))
         .collect::<candle_core::Result<_>>()?;
     let (handles, arguments): (Vec<_>, Vec<_>) = handles.into_iter().unzip();
     let (batch, pool, tape) =
-        (lengths.len(), context.shelves.map(|shelves| shelves.of().clone()), Mutex::new(None));
+        (lengths.len(), context.pools.map(|pools| pools.get().clone()), Mutex::new(None));
     let op = Operation::<F> { batch, sizes, layouts, handles, pool, tape };
     Ok(match &arguments[..] {
-        [only] => x.apply_op2(only, op)?,
-        [forth, back] => x.apply_op3(forth, back, op)?,
+        [argument] => x.apply_op2(argument, op)?,
+        [first, second] => x.apply_op3(first, second, op)?,
         _ => unreachable!("checked by the caller"),
     })
 }
 
-/// The graph node. The tape lives here between forward and backward; a second backward pass recomputes it.
+/// The node of the graph, which owns the tape.
+///
+/// A second backward pass computes the tape again.
 struct Operation<F> {
     batch: usize,
     sizes: LayerSizes,
     /// Packed rows of each direction.
     layouts: Vec<TapeLayout>,
     /// Weights of each direction.
-    handles: Vec<Handle>,
+    handles: Vec<WeightsHandle>,
     pool: Option<BufferPool<F>>,
     tape: Mutex<Option<Vec<Tape<F>>>>,
 }
 
 impl<F: Real + WithDType> Operation<F> {
-    /// Calls `use_them` with the weights of all directions.
+    /// Calls `read` with the weights of all directions.
     fn with_weights<R>(
         &self,
-        use_them: impl FnOnce(&[DirectionWeights<F>]) -> candle_core::Result<R>,
+        read: impl FnOnce(&[DirectionWeights<F>]) -> candle_core::Result<R>,
     ) -> candle_core::Result<R> {
         let weights = self.handles.iter().map(|handle| &handle.weights);
         let tensors: Vec<&Tensor> =
             weights.flat_map(|LstmWeights { input, recurrent, bias }| [input, recurrent, bias]).collect();
         tensors::with_slices(&tensors, |slices: &[&[F]]| {
             let all = slices.as_chunks().0.iter();
-            use_them(
+            read(
                 &all.map(|&[input, recurrent, bias]| DirectionWeights { input, recurrent, bias })
                     .collect::<Vec<_>>(),
             )
         })
     }
 
-    /// Runs all directions: side by side, or one after the other where threads share its frames, as then every frame reads a
-    /// recurrent weight, and the caches hold one better than two.
-    fn each<T: Send, R: Send>(&self, directions: Vec<T>, run: impl Fn(T) -> R + Send + Sync) -> Vec<R> {
-        if self.layouts.iter().any(TapeLayout::shared) {
+    /// Runs all directions, in parallel unless threads share the frames of each.
+    ///
+    /// In that case every frame reads a recurrent weight, and caches store one better than two.
+    fn run_each<T: Send, R: Send>(&self, directions: Vec<T>, run: impl Fn(T) -> R + Send + Sync) -> Vec<R> {
+        if self.layouts.iter().any(TapeLayout::shares_frames) {
             return directions.into_iter().map(run).collect();
         }
         directions.into_par_iter().map(run).collect()
     }
 
-    fn place<'a>(&'a self, layout: &'a TapeLayout) -> DirectionPlace<'a, F> {
-        DirectionPlace { layout, sizes: self.sizes, pool: self.pool.as_ref() }
+    fn context<'a>(&'a self, layout: &'a TapeLayout) -> DirectionContext<'a, F> {
+        DirectionContext { layout, sizes: self.sizes, pool: self.pool.as_ref() }
     }
 
     fn forward(&self, x: &[F], weights: &[DirectionWeights<F>]) -> (Vec<Tape<F>>, Vec<F>) {
         let LayerSizes { frames, input, hidden } = self.sizes;
         let width = hidden * weights.len();
         let x = |b: usize, t: usize| &x[(b * frames + t) * input..][..input];
-        let run = |(layout, &weights)| direction::forward(self.place(layout), x, weights);
+        let run = |(layout, &weights)| direction::forward(self.context(layout), x, weights);
         let (tapes, states): (Vec<_>, Vec<_>) =
-            self.each(self.layouts.iter().zip(weights).collect(), run).into_iter().unzip();
+            self.run_each(self.layouts.iter().zip(weights).collect(), run).into_iter().unzip();
         let mut out = kernels::alloc(self.batch * frames * width, F::ZERO);
         direction::each_row(&mut out, width, |at, out| {
             for ((layout, states), out) in self.layouts.iter().zip(&states).zip(out.chunks_exact_mut(hidden))
@@ -234,7 +243,9 @@ impl<F: Real + WithDType> Operation<F> {
         Ok((F::to_cpu_storage_owned(out), Shape::from((self.batch, self.sizes.frames, width))))
     }
 
-    /// Gradients of the input and of the argument for each direction's weights, as far as they are part of the graph.
+    /// Computes the gradients of the input and of each direction's weights.
+    ///
+    /// None for those that are not part of the graph.
     fn backward(
         &self,
         x: &Tensor,
@@ -242,14 +253,14 @@ impl<F: Real + WithDType> Operation<F> {
         out: &Tensor,
         above: &Tensor,
     ) -> candle_core::Result<(Option<Tensor>, Vec<Option<Tensor>>)> {
-        let input_wanted = x.track_op();
+        let is_input_needed = x.track_op();
         let tapes = self.tape.lock().expect("no panic while locked").take();
         let gradients: Vec<DirectionGradients<F>> = self.with_weights(|weights| {
             tensors::with_slices(&[x, out, &above.contiguous()?], |tensors: &[&[F]]| {
-                let &[x, out, above] = tensors else { unreachable!("three were given") };
+                let &[x, out, above] = tensors else { unreachable!("three tensors") };
                 let tapes = tapes.unwrap_or_else(|| self.forward(x, weights).0);
                 let all = self.layouts.iter().zip(weights).zip(tapes).enumerate().collect();
-                Ok(self.each(all, |(direction, ((layout, &weights), tape))| {
+                Ok(self.run_each(all, |(direction, ((layout, &weights), tape))| {
                     let LayerSizes { frames, input, hidden } = self.sizes;
                     let x = |b: usize, t: usize| &x[(b * frames + t) * input..][..input];
                     let [out, above] = [out, above].map(|rows| {
@@ -257,14 +268,15 @@ impl<F: Real + WithDType> Operation<F> {
                             &rows[((b * frames + t) * arguments.len() + direction) * hidden..][..hidden]
                         }
                     });
-                    let wanted = Wanted { input: input_wanted, weights: arguments[direction].track_op() };
-                    direction::backward(self.place(layout), tape, weights, wanted, [&x, &out, &above])
+                    let mask =
+                        GradientMask { input: is_input_needed, weights: arguments[direction].track_op() };
+                    direction::backward(self.context(layout), tape, weights, mask, [&x, &out, &above])
                 }))
             })
         })?;
         let (inputs, weights): (Vec<_>, Vec<_>) =
             gradients.into_iter().map(|DirectionGradients { input, weights }| (input, weights)).unzip();
-        let dx = if input_wanted { Some(self.unpacked(inputs)?) } else { None };
+        let dx = if is_input_needed { Some(self.unpack_sum(inputs)?) } else { None };
         let LayerSizes { input, hidden, .. } = self.sizes;
         let weights = self.handles.iter().zip(weights).map(|(handle, gradients)| {
             let Some([d_input, d_recurrent, d_bias]) = gradients else { return Ok(None) };
@@ -273,13 +285,13 @@ impl<F: Real + WithDType> Operation<F> {
                 tensors::from_vec(d_recurrent, (4 * hidden, hidden))?,
                 tensors::from_vec(d_bias, 4 * hidden)?,
             ];
-            handle.leave(gradients).map(Some)
+            handle.store(gradients).map(Some)
         });
         Ok((dx, weights.collect::<candle_core::Result<_>>()?))
     }
 
-    /// The sum of the directions' packed gradients of the input, as a tensor.
-    fn unpacked(&self, gradients: Vec<Option<PooledBuffer<F>>>) -> candle_core::Result<Tensor> {
+    /// Adds the directions' packed gradients of the input, as a padded tensor.
+    fn unpack_sum(&self, gradients: Vec<Option<PooledBuffer<F>>>) -> candle_core::Result<Tensor> {
         let LayerSizes { frames, input, .. } = self.sizes;
         let mut dx = kernels::alloc(self.batch * frames * input, <F as Real>::ZERO);
         direction::each_row(&mut dx, input, |at, dx| {
@@ -339,14 +351,14 @@ impl<F: Real + WithDType> CustomOp3 for Operation<F> {
     fn bwd(
         &self,
         x: &Tensor,
-        forth: &Tensor,
-        back: &Tensor,
+        first: &Tensor,
+        second: &Tensor,
         out: &Tensor,
         above: &Tensor,
     ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let (dx, mut weights) = self.backward(x, &[forth, back], out, above)?;
-        let back = weights.pop().flatten();
-        Ok((dx, weights.pop().flatten(), back))
+        let (dx, mut weights) = self.backward(x, &[first, second], out, above)?;
+        let second = weights.pop().flatten();
+        Ok((dx, weights.pop().flatten(), second))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Operations over slices as nodes of candle's graph: forward and hand-written backward, in `f32` and `f64`.
+//! Operations over slices as nodes of candle's graph, in `f32` and `f64`.
 use std::marker::PhantomData;
 
 use candle_core::{CpuStorage, CustomOp1, CustomOp3, DType, Layout, Shape, Tensor, WithDType};
@@ -8,29 +8,31 @@ use crate::tensors;
 use crate::tensors::with_slice;
 use crate::{Error, Result};
 
-/// A function of N slices.
-pub(crate) trait Slices<const N: usize>: Send + Sync + 'static {
-    /// What candle calls it.
+/// A function of N slices with a hand-written backward pass.
+pub(crate) trait SliceOperation<const N: usize>: Send + Sync + 'static {
+    /// The name of the operation in candle's messages.
     const NAME: &'static str;
 
-    /// Shape of the result.
+    /// Returns the shape of the result.
     fn shape(&self) -> Shape;
 
-    /// The elements of the result.
+    /// Computes the elements of the result.
     fn forward<F: Real>(&self, arguments: [&[F]; N]) -> Vec<F>;
 
-    /// The gradients of the arguments from the result and its gradient; that of the first may be left out unless it is wanted.
+    /// Computes the gradients of the arguments from the result and its gradient.
+    ///
+    /// That of the first may be empty unless `is_input_needed`.
     fn backward<F: Real>(
         &self,
         arguments: [&[F]; N],
         out: &[F],
         above: &[F],
-        first_wanted: bool,
+        is_input_needed: bool,
     ) -> [Vec<F>; N];
 }
 
-/// A node with one argument.
-pub(crate) fn apply1(operation: impl Slices<1>, x: &Tensor) -> Result<Tensor> {
+/// Applies an operation with one argument.
+pub(crate) fn apply1(operation: impl SliceOperation<1>, x: &Tensor) -> Result<Tensor> {
     let x = x.contiguous()?;
     Ok(match x.dtype() {
         DType::F32 => x.apply_op1(OperationNode::<_, f32>(operation, PhantomData))?,
@@ -39,9 +41,9 @@ pub(crate) fn apply1(operation: impl Slices<1>, x: &Tensor) -> Result<Tensor> {
     })
 }
 
-/// A node with three arguments: rows, a weight and a bias.
+/// Applies an operation with three arguments: rows, a weight and a bias.
 pub(crate) fn apply3(
-    operation: impl Slices<3>,
+    operation: impl SliceOperation<3>,
     x: &Tensor,
     weight: &Tensor,
     bias: &Tensor,
@@ -54,13 +56,19 @@ pub(crate) fn apply3(
         [DType::F64, DType::F64, DType::F64] => {
             x.apply_op3(&weight, &bias, OperationNode::<_, f64>(operation, PhantomData))?
         }
-        other => return Err(Error::shape("x, weight, bias", "f32 or f64, all alike", format!("{other:?}"))),
+        other => {
+            return Err(Error::shape(
+                "x, weight, bias",
+                "f32 or f64, the same for all",
+                format!("{other:?}"),
+            ));
+        }
     })
 }
 
 struct OperationNode<K, F>(K, PhantomData<F>);
 
-impl<K: Slices<1>, F: Real + WithDType> CustomOp1 for OperationNode<K, F> {
+impl<K: SliceOperation<1>, F: Real + WithDType> CustomOp1 for OperationNode<K, F> {
     fn name(&self) -> &'static str {
         K::NAME
     }
@@ -79,7 +87,7 @@ impl<K: Slices<1>, F: Real + WithDType> CustomOp1 for OperationNode<K, F> {
     }
 }
 
-impl<K: Slices<3>, F: Real + WithDType> CustomOp3 for OperationNode<K, F> {
+impl<K: SliceOperation<3>, F: Real + WithDType> CustomOp3 for OperationNode<K, F> {
     fn name(&self) -> &'static str {
         K::NAME
     }
@@ -106,28 +114,28 @@ impl<K: Slices<3>, F: Real + WithDType> CustomOp3 for OperationNode<K, F> {
         out: &Tensor,
         above: &Tensor,
     ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let (above, wanted) = (above.contiguous()?, x.track_op());
+        let (above, is_input_needed) = (above.contiguous()?, x.track_op());
         let [dx, dw, db] = tensors::with_slices(&[weight, bias], |parameters: &[&[F]]| {
             with_slice(x, |x| {
                 with_slice(out, |out| {
                     with_slice(&above, |above| {
-                        Ok(self.0.backward([x, parameters[0], parameters[1]], out, above, wanted))
+                        Ok(self.0.backward([x, parameters[0], parameters[1]], out, above, is_input_needed))
                     })
                 })
             })
         })?;
-        let dx = wanted.then(|| tensors::from_vec(dx, x.shape().clone())).transpose()?;
+        let dx = is_input_needed.then(|| tensors::from_vec(dx, x.shape().clone())).transpose()?;
         let (dw, db) =
             (tensors::from_vec(dw, weight.shape().clone())?, tensors::from_vec(db, bias.shape().clone())?);
         Ok((dx, Some(dw), Some(db)))
     }
 }
 
-/// Adds up partial sums of `width` values each, in their order.
-pub(crate) fn total<F: Real>(partial: &[F], width: usize) -> Vec<F> {
-    let mut all = vec![F::ZERO; width];
-    partial.chunks_exact(width.max(1)).for_each(|partial| kernels::add(&mut all, partial));
-    all
+/// Adds partial sums of `width` values each, in their order.
+pub(crate) fn sum_parts<F: Real>(partial: &[F], width: usize) -> Vec<F> {
+    let mut sum = vec![F::ZERO; width];
+    partial.chunks_exact(width.max(1)).for_each(|partial| kernels::add(&mut sum, partial));
+    sum
 }
 
 #[cfg(test)]
@@ -136,7 +144,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Numbers without a pattern, in ±1.
+    /// Returns pseudorandom numbers in ±1.
     pub fn wave(shape: &[usize], k: f64) -> Var {
         let value = |i: usize| (k * (1 + i) as f64 + 0.3 * ((i * i) as f64).sin()).sin();
         let values: Vec<f64> = (0..shape.iter().product()).map(value).collect();
@@ -153,21 +161,21 @@ pub(crate) mod tests {
         let loss = |arguments: &[Var]| (f(arguments) * weights.as_tensor()).unwrap().sum_all().unwrap();
         let gradients = loss(arguments).backward().unwrap();
         let step = 1e-5;
-        for (which, argument) in arguments.iter().enumerate() {
-            let found = values(gradients.get(argument).unwrap());
-            let here = values(argument);
-            for (i, found) in found.iter().enumerate() {
-                let moved = |by: f64| {
-                    let mut values = here.clone();
+        for (index, argument) in arguments.iter().enumerate() {
+            let gradient = values(gradients.get(argument).unwrap());
+            let original = values(argument);
+            for (i, gradient) in gradient.iter().enumerate() {
+                let shifted_loss = |by: f64| {
+                    let mut values = original.clone();
                     values[i] += by;
                     let mut arguments = arguments.to_vec();
                     let tensor = Tensor::from_vec(values, argument.shape(), &Device::Cpu).unwrap();
-                    arguments[which] = Var::from_tensor(&tensor).unwrap();
+                    arguments[index] = Var::from_tensor(&tensor).unwrap();
                     loss(&arguments).to_scalar::<f64>().unwrap()
                 };
-                let expected = (moved(step) - moved(-step)) / (2.0 * step);
-                let fine = (found - expected).abs() <= 1e-8 * (1.0 + expected.abs());
-                assert!(fine, "argument {which}, element {i}: {found}, by differences {expected}");
+                let expected = (shifted_loss(step) - shifted_loss(-step)) / (2.0 * step);
+                let is_close = (gradient - expected).abs() <= 1e-8 * (1.0 + expected.abs());
+                assert!(is_close, "argument {index}, element {i}: {gradient}, by differences {expected}");
             }
         }
     }

@@ -5,21 +5,21 @@ use std::sync::Arc;
 use candle_core::{Shape, Tensor};
 use kernels::{Real, items_mut, par_for};
 
-use crate::layers::operation::{Slices, apply1};
+use crate::layers::operation::{SliceOperation, apply1};
 use crate::{Error, Result};
 
-/// Where the rows of each utterance lie.
+/// The rows of each utterance in a ragged batch.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Ragged {
-    /// First row of each utterance, and the number of rows in all at the end.
+    /// First row of each utterance, and the number of rows.
     starts: Vec<usize>,
 }
 
-/// Some rows of an utterance, and their place in a buffer.
+/// Some rows of an utterance in a buffer.
 #[derive(Debug)]
 pub(crate) struct RaggedBlock<'a, F> {
     pub utterance: usize,
-    /// Counted from the utterance's own first.
+    /// The first of them, relative to the utterance.
     pub first: usize,
     pub rows: &'a mut [F],
 }
@@ -34,7 +34,7 @@ impl Ragged {
         Arc::new(Ragged { starts })
     }
 
-    /// Rows in all.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.starts.last().copied().unwrap_or(0)
     }
@@ -43,7 +43,7 @@ impl Ragged {
         self.starts.len() - 1
     }
 
-    /// Rows of an utterance.
+    /// Returns the rows of an utterance.
     pub fn range(&self, utterance: usize) -> Range<usize> {
         self.starts[utterance]..self.starts[utterance + 1]
     }
@@ -52,32 +52,34 @@ impl Ragged {
         self.starts.windows(2).map(|ends| ends[1] - ends[0]).collect()
     }
 
-    /// The rows of an utterance out of those of all.
-    pub fn of<'a, F>(&self, rows: &'a [F], width: usize, utterance: usize) -> &'a [F] {
+    /// Returns the values of an utterance's rows of `width`.
+    pub fn utterance<'a, F>(&self, rows: &'a [F], width: usize, utterance: usize) -> &'a [F] {
         let Range { start, end } = self.range(utterance);
         &rows[start * width..end * width]
     }
 
-    /// Cuts rows of `width` values into those of each utterance.
-    pub fn cut<'a, F>(&self, mut rows: &'a mut [F], width: usize) -> Vec<&'a mut [F]> {
-        let next = |b| rows.split_off_mut(..self.range(b).len() * width).expect("as many rows");
+    /// Divides rows of `width` values into those of each utterance.
+    pub fn split_mut<'a, F>(&self, mut rows: &'a mut [F], width: usize) -> Vec<&'a mut [F]> {
+        let next = |b| rows.split_off_mut(..self.range(b).len() * width).expect("rows of all utterances");
         (0..self.utterances()).map(next).collect()
     }
 
-    /// Cuts them further, into blocks of at most `most` rows.
-    pub fn blocks<'a, F>(&self, rows: &'a mut [F], width: usize, most: usize) -> Vec<RaggedBlock<'a, F>> {
-        let utterances = self.cut(rows, width).into_iter().enumerate();
-        let cut = |(utterance, rows): (usize, &'a mut [F])| {
-            let blocks = rows.chunks_mut((most * width).max(1)).enumerate();
-            blocks.map(move |(at, rows)| RaggedBlock { utterance, first: at * most, rows })
+    /// Divides rows into blocks of at most `max` rows.
+    ///
+    /// A block belongs to one utterance; rows have `width` values.
+    pub fn blocks<'a, F>(&self, rows: &'a mut [F], width: usize, max: usize) -> Vec<RaggedBlock<'a, F>> {
+        let utterances = self.split_mut(rows, width).into_iter().enumerate();
+        let divide = |(utterance, rows): (usize, &'a mut [F])| {
+            let blocks = rows.chunks_mut((max * width).max(1)).enumerate();
+            blocks.map(move |(at, rows)| RaggedBlock { utterance, first: at * max, rows })
         };
-        utterances.flat_map(cut).collect()
+        utterances.flat_map(divide).collect()
     }
 
-    /// `[B, T, D]` without its padding: `[Σ T_b, D]`.
+    /// Removes padding: `[B, T, D]` to `[Σ T_b, D]`.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the lengths do not fit.
+    /// [`Error::Shape`] if the lengths do not match.
     pub fn pack(self: &Arc<Self>, x: &Tensor) -> Result<Tensor> {
         let (batch, frames, width) =
             x.dims3().map_err(|_| Error::shape("x", "three axes [B, T, D]", format!("{:?}", x.dims())))?;
@@ -86,13 +88,13 @@ impl Ragged {
             return Err(Error::shape("lengths", format!("{batch} entries"), lengths.len().to_string()));
         }
         if let Some((b, length)) = lengths.iter().enumerate().find(|&(_, &length)| length > frames) {
-            let found = format!("{length} for utterance {b}");
-            return Err(Error::shape("lengths", format!("at most {frames} frames"), found));
+            let actual = format!("{length} for utterance {b}");
+            return Err(Error::shape("lengths", format!("at most {frames} frames"), actual));
         }
         apply1(Pack(RowSizes { ragged: self.clone(), frames, width }), x)
     }
 
-    /// `[Σ T_b, D]` with padding of zeros: `[B, T, D]`, T the longest.
+    /// Pads with zeros: `[Σ T_b, D]` to `[B, T, D]`, T the longest.
     pub fn unpack(self: &Arc<Self>, x: &Tensor) -> Result<Tensor> {
         let (_, width) = x.dims2()?;
         let frames = self.lengths().into_iter().max().unwrap_or(0);
@@ -109,17 +111,17 @@ struct RowSizes {
 impl RowSizes {
     fn pack<F: Real>(&self, x: &[F]) -> Vec<F> {
         let mut out = vec![F::ZERO; self.ragged.rows() * self.width];
-        par_for(items_mut(&mut self.ragged.cut(&mut out, self.width)), |b, out| {
+        par_for(items_mut(&mut self.ragged.split_mut(&mut out, self.width)), |b, out| {
             out.copy_from_slice(&x[b * self.frames * self.width..][..out.len()]);
         });
         out
     }
 
     fn unpack<F: Real>(&self, rows: &[F]) -> Vec<F> {
-        let each = self.frames * self.width;
-        let mut out = vec![F::ZERO; self.ragged.utterances() * each];
-        par_for(kernels::parts_mut(&mut out, each.max(1)), |b, out| {
-            let rows = self.ragged.of(rows, self.width, b);
+        let len = self.frames * self.width;
+        let mut out = vec![F::ZERO; self.ragged.utterances() * len];
+        par_for(kernels::parts_mut(&mut out, len.max(1)), |b, out| {
+            let rows = self.ragged.utterance(rows, self.width, b);
             out[..rows.len()].copy_from_slice(rows);
         });
         out
@@ -129,7 +131,7 @@ impl RowSizes {
 struct Pack(RowSizes);
 struct Unpack(RowSizes);
 
-impl Slices<1> for Pack {
+impl SliceOperation<1> for Pack {
     const NAME: &'static str = "pack";
 
     fn shape(&self) -> Shape {
@@ -145,7 +147,7 @@ impl Slices<1> for Pack {
     }
 }
 
-impl Slices<1> for Unpack {
+impl SliceOperation<1> for Unpack {
     const NAME: &'static str = "unpack";
 
     fn shape(&self) -> Shape {
@@ -167,15 +169,15 @@ mod tests {
     use crate::layers::operation::tests::{check_gradients, values, wave};
 
     #[test]
-    fn rows_go_in_and_out_and_padding_is_not_read() {
+    fn rows_are_packed_and_unpacked_without_reading_padding() {
         let ragged = Ragged::new(&[2, 0, 3]);
         let x = wave(&[3, 4, 2], 1.1);
         let packed = ragged.pack(&x).unwrap();
         let (all, rows) = (values(&x), values(&packed));
         assert_eq!(rows, [&all[..4], &all[16..22]].concat());
-        let back = ragged.unpack(&packed).unwrap();
-        assert_eq!(back.dims(), [3, 3, 2]);
-        assert_eq!(values(&back)[..6], [&all[..4], &[0.0; 2]].concat());
+        let unpacked = ragged.unpack(&packed).unwrap();
+        assert_eq!(unpacked.dims(), [3, 3, 2]);
+        assert_eq!(values(&unpacked)[..6], [&all[..4], &[0.0; 2]].concat());
         check_gradients(|x| ragged.unpack(&ragged.pack(&x[0]).unwrap()).unwrap(), std::slice::from_ref(&x));
         for lengths in [&[2, 0][..], &[2, 0, 5]] {
             assert!(matches!(Ragged::new(lengths).pack(&x), Err(Error::Shape { .. })));

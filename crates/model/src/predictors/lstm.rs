@@ -1,4 +1,4 @@
-//! An LSTM over label embeddings.
+//! A predictor of LSTM layers over label embeddings.
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -6,46 +6,46 @@ use candle_nn::VarBuilder;
 use decoding::LstmLayer;
 use serde::{Deserialize, Serialize};
 
-use super::embedding::{Embedding, Start};
+use super::embedding::{Embedding, StartEmbedding};
 use super::{BuildPredictor, Predictor};
 use crate::config::values as check;
-use crate::config::values::{MANY, WIDEST};
+use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH};
 use crate::layers::footprint::{self, Footprint};
 use crate::tensors::to_vec;
 use crate::training_pass::TrainingPass;
 use crate::{Lstm, LstmWeights, Result};
 
-/// `[predictor]`, kind `lstm`.
+/// `[predictor]` with `kind = "lstm"`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LstmPredictorConfig {
     /// Width of a label's embedding.
     pub embedding: usize,
-    /// State width.
+    /// Width of the states.
     pub hidden: usize,
     /// Number of layers.
     pub layers: usize,
-    /// Share of values dropped after each layer and, unless said otherwise, after the embedding.
+    /// Dropout rate after each layer, and by default after the embedding.
     #[serde(default)]
     pub dropout: f32,
-    /// Share of values dropped after the embedding.
+    /// Dropout rate after the embedding.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embedding_dropout: Option<f32>,
-    /// What stands for "no label yet".
-    #[serde(default, skip_serializing_if = "Start::is_blank")]
-    pub start: Start,
-    /// Whether each layer has a second bias, as in other toolkits.
+    /// The embedding before the first label.
+    #[serde(default, skip_serializing_if = "StartEmbedding::is_blank")]
+    pub start: StartEmbedding,
+    /// True if each layer has a second bias, as in other toolkits.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub two_biases: bool,
 }
 
 impl BuildPredictor for LstmPredictorConfig {
     fn check(&self) -> Result<()> {
-        check::whole("predictor.embedding", self.embedding, WIDEST)?;
-        check::whole("predictor.hidden", self.hidden, WIDEST)?;
-        check::whole("predictor.layers", self.layers, MANY)?;
-        check::dropout("predictor.embedding_dropout", self.embedding_dropout.unwrap_or_default())?;
-        check::dropout("predictor.dropout", self.dropout)
+        check::check_count("predictor.embedding", self.embedding, MAX_WIDTH)?;
+        check::check_count("predictor.hidden", self.hidden, MAX_WIDTH)?;
+        check::check_count("predictor.layers", self.layers, MAX_SMALL_COUNT)?;
+        check::check_dropout("predictor.embedding_dropout", self.embedding_dropout.unwrap_or_default())?;
+        check::check_dropout("predictor.dropout", self.dropout)
     }
 
     fn build(&self, tokens: usize, blank: u32, vb: &VarBuilder) -> Result<Arc<dyn Predictor>> {
@@ -53,7 +53,7 @@ impl BuildPredictor for LstmPredictorConfig {
     }
 }
 
-/// LSTM layers over label embeddings, with dropout after each.
+/// A predictor of LSTM layers over label embeddings, with dropout after each.
 #[derive(Debug, Clone)]
 pub struct LstmPredictor {
     embedding: Embedding,
@@ -62,7 +62,7 @@ pub struct LstmPredictor {
 }
 
 impl LstmPredictor {
-    /// Makes the parameters `embedding.weight` and those of [`Lstm`] under `layers.N`.
+    /// Creates the parameters `embedding.weight` and those of [`Lstm`] under `layers.N`.
     ///
     /// # Errors
     /// Those of the builder.
@@ -74,9 +74,9 @@ impl LstmPredictor {
             let layer = Lstm::new(input, hidden, 0, false, &vb)?;
             if two_biases { layer.with_two_biases(0, &vb) } else { Ok(layer) }
         };
-        let embedding = Embedding::new((tokens, width), (blank, start), &vb.pp("embedding"))?;
+        let embedding = Embedding::new(tokens, width, blank, start, &vb.pp("embedding"))?;
         let layers = (0..layers).map(layer).collect::<Result<_>>()?;
-        let layers = Lstm::with_common_buffers(layers);
+        let layers = Lstm::with_shared_buffers(layers);
         Ok(LstmPredictor { embedding, layers, config: config.clone() })
     }
 }
@@ -88,13 +88,13 @@ impl Predictor for LstmPredictor {
 
     fn forward(&self, labels: &[Vec<u32>], mut pass: Option<&mut TrainingPass>) -> Result<Tensor> {
         let hooks = pass.as_deref().and_then(TrainingPass::gradient_hooks).cloned();
-        let mut drop = |x: Tensor, share: f32| match pass.as_deref_mut() {
-            Some(pass) => pass.apply(&x, share),
+        let mut drop = |x: Tensor, rate: f32| match pass.as_deref_mut() {
+            Some(pass) => pass.apply(&x, rate),
             None => Ok(x),
         };
         let LstmPredictorConfig { dropout, embedding_dropout, .. } = self.config;
         let lengths: Vec<usize> = labels.iter().map(|labels| labels.len() + 1).collect();
-        let mut x = drop(self.embedding.before(labels, 1)?, embedding_dropout.unwrap_or(dropout))?;
+        let mut x = drop(self.embedding.preceding(labels, 1)?, embedding_dropout.unwrap_or(dropout))?;
         for layer in &self.layers {
             x = drop(layer.forward_with_hooks(&x, &lengths, hooks.as_ref())?, dropout)?;
         }
@@ -107,10 +107,11 @@ impl Predictor for LstmPredictor {
         let layer = |layer: usize| {
             footprint::lstm(rows, if layer == 0 { embedding } else { hidden }, hidden, 1, dropout > 0.0)
         };
-        // The embeddings, dropped out or not, their gradient, and that of the whole table beside its sum.
-        let embedded = size_of::<f32>() * (4 * rows * embedding + 3 * self.embedding.numbers());
-        let held = (0..layers).map(layer).fold(Footprint::default(), footprint::then);
-        Some(footprint::peak(held) + embedded)
+        // The embeddings before and after dropout, their gradient, and the gradient of the table
+        // and its sum.
+        let embedded = size_of::<f32>() * (4 * rows * embedding + 3 * self.embedding.count());
+        let layers = (0..layers).map(layer).fold(Footprint::default(), footprint::chain);
+        Some(footprint::peak(layers) + embedded)
     }
 
     fn decoder(&self) -> Result<Arc<dyn decoding::Predictor>> {

@@ -1,4 +1,4 @@
-//! A look at the last few labels.
+//! A predictor that depends on the last few labels only.
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -6,32 +6,32 @@ use candle_nn::VarBuilder;
 use decoding::Finish;
 use serde::{Deserialize, Serialize};
 
-use super::embedding::{Embedding, Start};
+use super::embedding::{Embedding, StartEmbedding};
 use super::{BuildPredictor, Predictor};
 use crate::config::values as check;
-use crate::config::values::{MANY, WIDEST};
+use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH};
 use crate::tensors::to_vec;
 use crate::training_pass::TrainingPass;
 use crate::{Linear, Result};
 
-/// `[predictor]`, kind `stateless`.
+/// `[predictor]` with `kind = "stateless"`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StatelessPredictorConfig {
     /// Width of a label's embedding.
     pub embedding: usize,
-    /// How many labels it sees.
+    /// Number of labels that a row depends on.
     pub context: usize,
-    /// Share of values dropped after the embedding.
+    /// Dropout rate after the embedding.
     #[serde(default)]
     pub dropout: f32,
 }
 
 impl BuildPredictor for StatelessPredictorConfig {
     fn check(&self) -> Result<()> {
-        check::whole("predictor.embedding", self.embedding, WIDEST)?;
-        check::whole("predictor.context", self.context, MANY)?;
-        check::dropout("predictor.dropout", self.dropout)
+        check::check_count("predictor.embedding", self.embedding, MAX_WIDTH)?;
+        check::check_count("predictor.context", self.context, MAX_SMALL_COUNT)?;
+        check::check_dropout("predictor.dropout", self.dropout)
     }
 
     fn build(&self, tokens: usize, blank: u32, vb: &VarBuilder) -> Result<Arc<dyn Predictor>> {
@@ -39,7 +39,7 @@ impl BuildPredictor for StatelessPredictorConfig {
     }
 }
 
-/// `tanh(W [e(y_{u-context}), .., e(y_{u-1})] + b)`, labels oldest first.
+/// A predictor `tanh(W [e(y_{u-context}), .., e(y_{u-1})] + b)`, labels oldest first.
 #[derive(Debug, Clone)]
 pub struct StatelessPredictor {
     embedding: Embedding,
@@ -49,7 +49,9 @@ pub struct StatelessPredictor {
 }
 
 impl StatelessPredictor {
-    /// Makes the parameters `embedding.weight`, `context.weight` `[E, context · E]` and `context.bias`.
+    /// Creates the parameters `embedding.weight`, `context.weight` and `context.bias`.
+    ///
+    /// `context.weight` is `[E, context · E]`.
     ///
     /// # Errors
     /// Those of the builder.
@@ -60,7 +62,8 @@ impl StatelessPredictor {
         vb: &VarBuilder,
     ) -> Result<Self> {
         let width = config.embedding;
-        let embedding = Embedding::new((tokens, width), (blank, Start::Blank), &vb.pp("embedding"))?;
+        let start = StartEmbedding::Blank;
+        let embedding = Embedding::new(tokens, width, blank, start, &vb.pp("embedding"))?;
         let context = Linear::new(config.context * width, width, &vb.pp("context"))?;
         Ok(StatelessPredictor { embedding, context, config: config.clone(), blank })
     }
@@ -72,9 +75,10 @@ impl Predictor for StatelessPredictor {
     }
 
     fn forward(&self, labels: &[Vec<u32>], pass: Option<&mut TrainingPass>) -> Result<Tensor> {
-        let places = (1..=self.config.context).rev();
-        let embeddings =
-            places.map(|back| self.embedding.before(labels, back)).collect::<Result<Vec<_>>>()?;
+        let distances = (1..=self.config.context).rev();
+        let embeddings = distances
+            .map(|distance| self.embedding.preceding(labels, distance))
+            .collect::<Result<Vec<_>>>()?;
         let mut x = Tensor::cat(&embeddings, 2)?;
         if let Some(pass) = pass {
             x = pass.apply(&x, self.config.dropout)?;
@@ -84,8 +88,9 @@ impl Predictor for StatelessPredictor {
 
     fn bytes(&self, batch: usize, rows: usize) -> Option<usize> {
         let StatelessPredictorConfig { embedding, context, .. } = self.config;
-        // Embeddings of each place, joined, dropped out, and the gradients of these; the sum, its tanh and theirs.
-        let numbers = batch * rows * embedding * (6 * context + 6) + (2 + context) * self.embedding.numbers();
+        // Embeddings of each distance, concatenated, after dropout, and the gradients of these; the
+        // sum, its tanh and their gradients.
+        let numbers = batch * rows * embedding * (6 * context + 6) + (2 + context) * self.embedding.count();
         Some(size_of::<f32>() * numbers)
     }
 

@@ -1,10 +1,10 @@
-//! Encoders: padding, dropout, and rows that arrive in pieces.
+//! Encoders: padding, dropout, and rows that arrive in chunks.
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use model::encoders::{
-    AttentionKind, BuildEncoder, Encoder, EncoderPiece, EncoderState, EncoderStream, LstmEncoder,
+    AttentionKind, BuildEncoder, Encoder, EncoderChunk, EncoderState, EncoderStream, LstmEncoder,
     LstmEncoderConfig, TimeReduction,
 };
 use model::{Lstm, LstmState, TrainingPass};
@@ -18,26 +18,27 @@ use crate::rows::{
 };
 
 #[test]
-fn rows_of_an_utterance_depend_neither_on_its_mates_nor_on_padding() {
+fn rows_of_an_utterance_depend_neither_on_other_utterances_nor_on_padding() {
     for kind in every_kind() {
         kind.check().unwrap();
         let encoder = kind.build(BINS, &builder()).unwrap();
         let (x, lengths) = padded(&utterances(), BINS);
-        let together = unpadded(encoder.forward(&x, &lengths, None).unwrap());
-        let mut poisoned: Vec<Vec<Vec<f32>>> = x.to_vec3().unwrap();
-        for (rows, &length) in poisoned.iter_mut().zip(&lengths) {
+        let batched = unpadded(encoder.forward(&x, &lengths, None).unwrap());
+        let mut padded_with_nan: Vec<Vec<Vec<f32>>> = x.to_vec3().unwrap();
+        for (rows, &length) in padded_with_nan.iter_mut().zip(&lengths) {
             rows[length..].iter_mut().for_each(|row| row.fill(f32::NAN));
         }
-        let poisoned = Tensor::new(poisoned, &Device::Cpu).unwrap();
-        assert_eq!(unpadded(encoder.forward(&poisoned, &lengths, None).unwrap()), together, "{kind:?}");
-        for (rows, together) in utterances().iter().zip(&together) {
+        let padded_with_nan = Tensor::new(padded_with_nan, &Device::Cpu).unwrap();
+        let rows_with_nan = unpadded(encoder.forward(&padded_with_nan, &lengths, None).unwrap());
+        assert_eq!(rows_with_nan, batched, "{kind:?}");
+        for (rows, batched) in utterances().iter().zip(&batched) {
             let (x, lengths) = padded(std::slice::from_ref(rows), BINS);
-            let alone = unpadded(encoder.forward(&x, &lengths, None).unwrap());
-            assert_eq!(bits(&alone[0]), bits(together), "{kind:?}");
+            let single = unpadded(encoder.forward(&x, &lengths, None).unwrap());
+            assert_eq!(bits(&single[0]), bits(batched), "{kind:?}");
             let steps = rows.len() / BINS;
-            assert_eq!(alone[0].len() / encoder.width(), steps.div_ceil(kind.reduction()));
+            assert_eq!(single[0].len() / encoder.width(), steps.div_ceil(kind.reduction()));
         }
-        assert!(together.concat().iter().all(|x| x.is_finite()));
+        assert!(batched.concat().iter().all(|x| x.is_finite()));
     }
 }
 
@@ -45,7 +46,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn an_lstm_that_goes_on_has_the_bits_of_the_whole(
+    fn an_lstm_in_chunks_has_the_bits_of_one_call(
         lengths in prop::collection::vec(0usize..14, 1..19),
         cuts in prop::collection::vec(0usize..14, 0..4),
         d in 1usize..20,
@@ -63,32 +64,32 @@ proptest! {
         let utterances: Vec<Vec<f32>> =
             lengths.iter().enumerate().map(|(b, n)| random(n * d, seed ^ (b as u64 + 3), 1.0)).collect();
         let (x, lengths) = padded(&utterances, d);
-        let whole = unpadded((layer.forward(&x, &lengths).unwrap(), lengths.clone()));
+        let full = unpadded((layer.forward(&x, &lengths).unwrap(), lengths.clone()));
 
-        // All utterances are cut at the same times, so that short ones have empty pieces.
-        let carried = layer.carried().unwrap().unwrap();
+        // All utterances are cut at the same times, so that short ones have empty chunks.
+        let streaming = layer.streaming().unwrap().unwrap();
         let mut states = vec![LstmState::new(h); lengths.len()];
-        let mut found = vec![Vec::new(); lengths.len()];
+        let mut streamed = vec![Vec::new(); lengths.len()];
         for ends in cut(14, &cuts).windows(2) {
-            let part = |b: usize| {
+            let chunk = |b: usize| {
                 let [from, to] = [ends[0], ends[1]].map(|end| end.min(lengths[b]) * d);
                 &utterances[b][from..to]
             };
-            let parts: Vec<&[f32]> = (0..lengths.len()).map(part).collect();
-            let counts: Vec<usize> = parts.iter().map(|part| part.len() / d).collect();
-            let mut rows = &carried.forward(&parts.concat(), &counts, &mut states).unwrap()[..];
-            for (found, count) in found.iter_mut().zip(counts) {
-                found.extend_from_slice(&rows[..count * h]);
+            let chunks: Vec<&[f32]> = (0..lengths.len()).map(chunk).collect();
+            let counts: Vec<usize> = chunks.iter().map(|chunk| chunk.len() / d).collect();
+            let mut rows = &streaming.forward(&chunks.concat(), &counts, &mut states).unwrap()[..];
+            for (streamed, count) in streamed.iter_mut().zip(counts) {
+                streamed.extend_from_slice(&rows[..count * h]);
                 rows = &rows[count * h..];
             }
         }
-        for (found, whole) in found.iter().zip(&whole) {
-            prop_assert_eq!(bits(found), bits(whole));
+        for (streamed, full) in streamed.iter().zip(&full) {
+            prop_assert_eq!(bits(streamed), bits(full));
         }
     }
 
     #[test]
-    fn an_encoder_in_pieces_has_the_bits_of_the_whole(
+    fn an_encoder_in_chunks_has_the_bits_of_one_call(
         lengths in prop::collection::vec(0usize..17, 1..5),
         cuts in prop::collection::vec(prop::collection::vec(0usize..17, 0..5), 4),
         layers in 1usize..4,
@@ -97,50 +98,56 @@ proptest! {
         order in any::<u64>(),
     ) {
         let (encoder, stream) = encoder(layers, Some(TimeReduction { after_layer: after % layers, factor }));
-        in_pieces(&encoder, stream.as_ref(), &lengths, &cuts, order);
+        expect_same_bits_in_chunks(&encoder, stream.as_ref(), &lengths, &cuts, order);
     }
 }
 
-/// Asserts that utterances of such lengths, cut in this way and encoded with whom the seed says, have the bits of the whole.
-fn in_pieces(
+/// Asserts that chunks of utterances have the bits of one call.
+///
+/// `seed` selects the values, and which utterances are encoded in one call.
+fn expect_same_bits_in_chunks(
     encoder: &dyn Encoder,
     stream: &dyn EncoderStream,
     lengths: &[usize],
     cuts: &[Vec<usize>],
-    order: u64,
+    seed: u64,
 ) {
     let d = stream.input();
     let utterances: Vec<Vec<f32>> =
-        lengths.iter().enumerate().map(|(b, n)| random(n * d, order ^ b as u64, 1.0)).collect();
+        lengths.iter().enumerate().map(|(b, n)| random(n * d, seed ^ b as u64, 1.0)).collect();
     let (x, all) = padded(&utterances, d);
-    let whole = unpadded(encoder.forward(&x, &all, None).unwrap());
+    let full = unpadded(encoder.forward(&x, &all, None).unwrap());
 
-    // Pieces of each utterance, of which some, chosen at random, are encoded together.
-    let mut rng = ChaCha8Rng::seed_from_u64(order);
-    let mut left: Vec<Vec<usize>> = lengths.iter().zip(cuts).map(|(&n, cuts)| cut(n, cuts)).collect();
+    // Random chunks of the utterances, of which some are encoded in one call.
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut remaining: Vec<Vec<usize>> = lengths.iter().zip(cuts).map(|(&n, cuts)| cut(n, cuts)).collect();
     let mut states = vec![stream.start(); lengths.len()];
-    let mut found = vec![Vec::new(); lengths.len()];
-    while left.iter().any(|ends| ends.len() > 1) {
-        let now: Vec<usize> =
-            (0..left.len()).filter(|&b| left[b].len() > 1 && rng.random::<bool>()).collect();
-        let mut taken: Vec<(usize, EncoderState)> =
-            now.iter().map(|&b| (b, std::mem::take(&mut states[b]))).collect();
-        let mut pieces: Vec<EncoderPiece> = taken
+    let mut streamed = vec![Vec::new(); lengths.len()];
+    while remaining.iter().any(|ends| ends.len() > 1) {
+        let selected: Vec<usize> =
+            (0..remaining.len()).filter(|&b| remaining[b].len() > 1 && rng.random::<bool>()).collect();
+        let mut selected_states: Vec<(usize, EncoderState)> =
+            selected.iter().map(|&b| (b, std::mem::take(&mut states[b]))).collect();
+        let mut chunks: Vec<EncoderChunk> = selected_states
             .iter_mut()
             .map(|(b, state)| {
-                let ends = &left[*b];
-                EncoderPiece { state, rows: &utterances[*b][ends[0] * d..ends[1] * d], last: ends.len() == 2 }
+                let ends = &remaining[*b];
+                EncoderChunk {
+                    state,
+                    rows: &utterances[*b][ends[0] * d..ends[1] * d],
+                    is_last: ends.len() == 2,
+                }
             })
             .collect();
-        let rows = stream.step(&mut pieces).unwrap();
-        for ((b, state), rows) in taken.into_iter().zip(rows) {
-            found[b].extend(rows);
+        let rows = stream.step(&mut chunks).unwrap();
+        for ((b, state), rows) in selected_states.into_iter().zip(rows) {
+            streamed[b].extend(rows);
             states[b] = state;
-            left[b].remove(0);
+            remaining[b].remove(0);
         }
     }
-    for (found, whole) in found.iter().zip(&whole) {
-        assert_eq!(bits(found), bits(whole));
+    for (streamed, full) in streamed.iter().zip(&full) {
+        assert_eq!(bits(streamed), bits(full));
     }
     assert!(states.iter().all(|state| *state == stream.start()));
 }
@@ -161,12 +168,14 @@ fn encoder(layers: usize, reduction: Option<TimeReduction>) -> (LstmEncoder, Arc
 }
 
 #[test]
-fn states_are_plain_values_that_are_checked() {
+fn states_are_serializable_and_checked() {
     let (_, stream) = encoder(2, Some(TimeReduction { after_layer: 1, factor: 3 }));
     let mut state = stream.start();
     let names: Vec<&str> = state.values.keys().map(String::as_str).collect();
     assert_eq!(names, ["layers.0.c", "layers.0.h", "layers.1.c", "layers.1.h", "reduction.rows"]);
-    stream.step(&mut [EncoderPiece { state: &mut state, rows: &random(16, 1, 1.0), last: false }]).unwrap();
+    stream
+        .step(&mut [EncoderChunk { state: &mut state, rows: &random(16, 1, 1.0), is_last: false }])
+        .unwrap();
     assert_eq!(state.values["reduction.rows"].len(), 9);
     let text = serde_json::to_string(&state).unwrap();
     assert_eq!(serde_json::from_str::<EncoderState>(&text).unwrap(), state);
@@ -192,27 +201,27 @@ fn states_are_plain_values_that_are_checked() {
         ),
     ];
     for (damage, message) in damages {
-        let (mut damaged, mut fine) = (state.clone(), state.clone());
+        let (mut damaged, mut valid) = (state.clone(), state.clone());
         damage(&mut damaged);
         let rows = random(4, 2, 1.0);
-        let pieces = &mut [
-            EncoderPiece { state: &mut fine, rows: &rows, last: false },
-            EncoderPiece { state: &mut damaged, rows: &rows, last: false },
+        let chunks = &mut [
+            EncoderChunk { state: &mut valid, rows: &rows, is_last: false },
+            EncoderChunk { state: &mut damaged, rows: &rows, is_last: false },
         ];
-        let error = stream.step(pieces).unwrap_err().to_string();
+        let error = stream.step(chunks).unwrap_err().to_string();
         assert!(error.starts_with(message), "{error}");
-        assert_eq!(fine, state, "a mate changes although the batch is refused");
+        assert_eq!(valid, state, "the state of another utterance changes although the call is an error");
     }
     for rows in [&[1.0, 2.0, 3.0][..], &[1.0, f32::NAN, 0.0, 0.0]] {
         let before = state.clone();
-        let error = stream.step(&mut [EncoderPiece { state: &mut state, rows, last: true }]).unwrap_err();
+        let error = stream.step(&mut [EncoderChunk { state: &mut state, rows, is_last: true }]).unwrap_err();
         assert!(error.to_string().starts_with("rows: expected"), "{error}");
         assert_eq!(state, before);
     }
 }
 
 #[test]
-fn dropout_is_on_with_masks_alone() {
+fn dropout_is_only_active_in_a_training_pass() {
     for kind in every_kind().into_iter().take(3) {
         let encoder = kind.build(BINS, &builder()).unwrap();
         let (x, lengths) = padded(&utterances(), BINS);
@@ -230,7 +239,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn conformers_and_subsampling_in_pieces_have_the_bits_of_the_whole(
+    fn conformers_and_subsampling_in_chunks_have_the_bits_of_one_call(
         lengths in prop::collection::vec(0usize..30, 1..5),
         cuts in prop::collection::vec(prop::collection::vec(0usize..30, 0..6), 4),
         chunk in 1usize..5,
@@ -241,17 +250,17 @@ proptest! {
     ) {
         let encoder = conformer(chunks(chunk, left), kernel, factor).build(BINS, &builder()).unwrap();
         let stream = encoder.stream().unwrap().unwrap();
-        in_pieces(encoder.as_ref(), stream.as_ref(), &lengths, &cuts, order);
+        expect_same_bits_in_chunks(encoder.as_ref(), stream.as_ref(), &lengths, &cuts, order);
         if factor > 1 {
             let encoder = lstm(false, factor).build(BINS, &builder()).unwrap();
             let stream = encoder.stream().unwrap().unwrap();
-            in_pieces(encoder.as_ref(), stream.as_ref(), &lengths, &cuts, order);
+            expect_same_bits_in_chunks(encoder.as_ref(), stream.as_ref(), &lengths, &cuts, order);
         }
     }
 }
 
 #[test]
-fn only_chunks_are_a_stream_and_its_states_are_plain_values_that_are_checked() {
+fn only_chunked_attention_streams_with_serializable_checked_states() {
     let full = conformer(AttentionKind::Full, 3, 4).build(BINS, &builder()).unwrap();
     assert!(full.stream().unwrap().is_none());
     let encoder = conformer(chunks(2, 1), 3, 4).build(BINS, &builder()).unwrap();
@@ -261,8 +270,8 @@ fn only_chunks_are_a_stream_and_its_states_are_plain_values_that_are_checked() {
     assert_eq!(names[..4], ["layers.0.keys", "layers.0.tail", "layers.1.keys", "layers.1.tail"]);
     assert_eq!(names[4..], ["subsampling.0", "subsampling.1", "waiting"]);
     let rows = random(30 * BINS, 1, 1.0);
-    // 7 rows are complete, of which 6 are chunks.
-    let out = stream.step(&mut [EncoderPiece { state: &mut state, rows: &rows, last: false }]).unwrap();
+    // 7 rows are complete, of which 6 are full chunks.
+    let out = stream.step(&mut [EncoderChunk { state: &mut state, rows: &rows, is_last: false }]).unwrap();
     assert_eq!(out[0].len(), 6 * 12);
     assert_eq!((state.values["layers.1.keys"].len(), state.values["layers.1.tail"].len()), (48, 24));
     assert_eq!(state.values["waiting"].len(), 12);
@@ -277,7 +286,7 @@ fn only_chunks_are_a_stream_and_its_states_are_plain_values_that_are_checked() {
         let mut damaged = state.clone();
         damaged.values.get_mut(name).unwrap().resize(count, 0.0);
         let error =
-            stream.step(&mut [EncoderPiece { state: &mut damaged, rows: &rows, last: true }]).unwrap_err();
+            stream.step(&mut [EncoderChunk { state: &mut damaged, rows: &rows, is_last: true }]).unwrap_err();
         assert_eq!(error.to_string(), message);
     }
 }

@@ -1,4 +1,4 @@
-//! The tests of models as a user sees them.
+//! Tests of models through their public interface.
 
 mod encoders;
 mod mlperf;

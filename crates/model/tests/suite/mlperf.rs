@@ -1,5 +1,5 @@
-//! The model of MLPerf Training's RNN-T: sizes, names and first weights.
-use model::config::InitConfig;
+//! The model of MLPerf Training's RNN-T: sizes, names and initial weights.
+use model::config::InitKind;
 use model::{Model, ModelConfig};
 
 #[test]
@@ -8,19 +8,19 @@ fn both_presets_have_the_published_number_of_parameters() {
         Model::shapes(config, 1023).unwrap().values().map(|shape| shape.iter().product::<usize>()).sum()
     };
     assert_eq!(count(&ModelConfig::mlperf()), 49_006_080);
-    // NVIDIA's submissions have 16 dead channels at the input.
+    // NVIDIA's submissions have 16 unused channels at the input.
     let mut padded = ModelConfig::mlperf();
     padded.input.rows.channels = 256;
     assert_eq!(count(&padded), 49_071_616);
 }
 
 #[test]
-fn first_weights_have_their_laws() {
+fn initial_weights_have_their_distributions() {
     for (scale, hidden_bias_scale) in [(0.5, 0.0), (0.35, 0.25)] {
-        let mut config = ModelConfig::mlperf_of(64, 48, 40);
-        config.init = InitConfig::Mlperf { scale, hidden_bias_scale };
+        let mut config = ModelConfig::mlperf_with_widths(64, 48, 40);
+        config.init = InitKind::Mlperf { scale, hidden_bias_scale };
         let model = Model::new(&config, 30).unwrap();
-        let within = |values: &[f32], limit: f64, name: &str| {
+        let expect_largest = |values: &[f32], limit: f64, name: &str| {
             let largest = values.iter().fold(0f64, |m, &x| m.max(f64::from(x).abs()));
             assert!(largest <= limit * (1.0 + 1e-6) && largest > 0.9 * limit, "{name}: {largest} of {limit}");
         };
@@ -29,19 +29,19 @@ fn first_weights_have_their_laws() {
             let limit = scale / f64::from(hidden as u32).sqrt();
             let forget = hidden..2 * hidden;
             match name.rsplit('.').next().unwrap() {
-                "weight_ih_l0" | "weight_hh_l0" => within(&values, limit, &name),
+                "weight_ih_l0" | "weight_hh_l0" => expect_largest(&values, limit, &name),
                 "bias_ih_l0" => {
                     assert!(values[forget.clone()].iter().all(|&b| b == scale as f32), "{name}");
-                    within(&values[..hidden], limit, &name);
-                    within(&values[2 * hidden..], limit, &name);
+                    expect_largest(&values[..hidden], limit, &name);
+                    expect_largest(&values[2 * hidden..], limit, &name);
                 }
                 "bias_hh_l0" => {
                     let forgets = &values[forget];
                     match hidden_bias_scale {
                         0.0 => assert!(forgets.iter().all(|&b| b == 0.0), "{name}"),
-                        share => within(forgets, share * limit, &name),
+                        ratio => expect_largest(forgets, ratio * limit, &name),
                     }
-                    within(&values[..hidden], limit, &name);
+                    expect_largest(&values[..hidden], limit, &name);
                 }
                 "bias" => {
                     let inputs = match name.as_str() {
@@ -49,7 +49,7 @@ fn first_weights_have_their_laws() {
                         "joint.predictor.bias" => 48.0,
                         _ => 40.0,
                     };
-                    within(&values, 1.0 / f64::sqrt(inputs), &name);
+                    expect_largest(&values, 1.0 / f64::sqrt(inputs), &name);
                 }
                 _ => {}
             }

@@ -25,7 +25,7 @@ pub fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Sorted ends of pieces of something so long, empty pieces included.
+/// Sorted ends of chunks of `length` elements, with empty chunks.
 pub fn cut(length: usize, cuts: &[usize]) -> Vec<usize> {
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (length + 1)).chain([0, length]).collect();
     cuts.sort_unstable();
@@ -41,13 +41,13 @@ pub fn padded(utterances: &[Vec<f32>], width: usize) -> (Tensor, Vec<usize>) {
     let lengths: Vec<usize> = utterances.iter().map(|rows| rows.len() / width).collect();
     let frames = lengths.iter().copied().max().unwrap_or(0);
     let mut all = vec![0.0; utterances.len() * frames * width];
-    for (to, rows) in all.chunks_mut((frames * width).max(1)).zip(utterances) {
-        to[..rows.len()].copy_from_slice(rows);
+    for (target, rows) in all.chunks_mut((frames * width).max(1)).zip(utterances) {
+        target[..rows.len()].copy_from_slice(rows);
     }
     (tensor(&all, &[utterances.len(), frames, width]), lengths)
 }
 
-/// The rows of each utterance out of a padded batch.
+/// The rows of each utterance of a padded batch.
 pub fn unpadded((x, lengths): (Tensor, Vec<usize>)) -> Vec<Vec<f32>> {
     let (_, frames, width) = x.dims3().unwrap();
     let all = values(&x);
@@ -55,7 +55,7 @@ pub fn unpadded((x, lengths): (Tensor, Vec<usize>)) -> Vec<Vec<f32>> {
     lengths.iter().enumerate().map(rows).collect()
 }
 
-/// Values of an input row.
+/// Width of an input row.
 pub const BINS: usize = 7;
 
 pub fn subsampling(factor: usize) -> Option<SubsamplingConfig> {

@@ -8,7 +8,7 @@ use speech::{FeatureStream, FrontEnd, Normalise, StackStream};
 
 use crate::{Error, Result};
 use model::Model;
-use model::encoders::{EncoderPiece, EncoderState, EncoderStream};
+use model::encoders::{EncoderChunk, EncoderState, EncoderStream};
 
 /// Front end, frame stacking, encoder and projection of a model, for any number of utterances that are still being said.
 ///
@@ -263,7 +263,7 @@ fn step(
     projection: &AffineLayer,
     streams: &mut [&mut OpenStream],
 ) -> Result<Vec<Vec<f32>>> {
-    let pieces = streams.iter_mut().map(|OpenStream { state, waiting, last }| EncoderPiece {
+    let pieces = streams.iter_mut().map(|OpenStream { state, waiting, last }| EncoderChunk {
         state: &mut state.encoder,
         rows: waiting,
         last: *last,

@@ -23,7 +23,7 @@ fn config_of(features: &str, encoder: &str, seed: u64) -> ModelConfig {
         encoder = {encoder}
         predictor = {{ kind = "stateless", embedding = 3, context = 1 }}
         joint = {{ width = 7 }}
-        optimiser = {{ learning_rate = 1e-3 }}
+        optimizer = {{ learning_rate = 1e-3 }}
         batch = {{ max_frames = 100, max_utterances = 4 }}
         training = {{ epochs = 1 }}
         "#
@@ -270,7 +270,7 @@ proptest! {
 fn rows_of_windows_are_those_of_the_same_time() {
     let config = config_of(WHOLE, "{ stack = 3, stride = 3, layers = 1, hidden = 4 }", 3);
     let make = |factor| {
-        Model::with(&config, 4, |encoder, predictor| {
+        Model::with_parts(&config, 4, |encoder, predictor| {
             let encoder = ModuleEncoder::new(candle_nn::linear(18, 5, encoder)?, 5, factor)?;
             let predictor = config.predictor.as_ref().unwrap().build(5, 4, &predictor)?;
             Ok((Arc::new(encoder), predictor))

@@ -1,4 +1,4 @@
-//! Padded batches, and which utterances meet in them.
+//! Padded batches, and the assignment of utterances to them.
 use candle_core::Tensor;
 use model::LabeledRows;
 use rand_chacha::ChaCha8Rng;
@@ -12,9 +12,11 @@ use recognizer::bad_items::BadItems;
 pub struct Batch {
     /// Names of the utterances.
     pub ids: Vec<String>,
-    /// Their numbers, by which dropout knows them: from 0, or those of the training set, which the trainer puts here.
+    /// Their indices, which select their dropout masks.
+    ///
+    /// From 0, or those of the training set, which the trainer writes here.
     pub numbers: Vec<u64>,
-    /// Their length in all.
+    /// Their total length.
     pub seconds: f64,
     /// Input rows `[B, T, D]`.
     pub rows: Tensor,
@@ -22,19 +24,21 @@ pub struct Batch {
     pub lengths: Vec<usize>,
     /// Labels of each utterance.
     pub labels: Vec<Vec<u32>>,
-    /// Numbers of the utterances that were asked for and cannot be used.
+    /// Indices of requested utterances that cannot be used.
     pub absent: Vec<usize>,
-    /// Why, and which recordings are not as long as their manifest says.
+    /// The reasons, and recordings of another length than in their manifest.
     pub bad: BadItems,
 }
 
 impl Batch {
-    /// Rows and labels, for the losses of a model.
+    /// Returns rows and labels, for the losses of a model.
     pub fn labeled(&self) -> LabeledRows<'_> {
         LabeledRows { rows: &self.rows, lengths: &self.lengths, labels: &self.labels }
     }
 
-    /// The first utterances, and the others, without the padding that they no longer need.
+    /// Splits the batch after `first` utterances.
+    ///
+    /// Padding that is not needed any more is removed.
     ///
     /// # Errors
     /// Candle's own errors.
@@ -44,19 +48,20 @@ impl Batch {
             let lengths = self.lengths[from..to].to_vec();
             let longest = lengths.iter().copied().max().unwrap_or(0);
             let rows = self.rows.narrow(0, from, to - from)?.narrow(1, 0, longest)?.contiguous()?;
-            let share = (to - from) as f64 / all as f64;
+            let fraction = (to - from) as f64 / all as f64;
             let ids = self.ids.get(from..to).map(<[String]>::to_vec).unwrap_or_default();
             let (numbers, labels) = (self.numbers[from..to].to_vec(), self.labels[from..to].to_vec());
-            let seconds = share * self.seconds;
+            let seconds = fraction * self.seconds;
             Ok(Batch { ids, seconds, numbers, ..Batch::new(rows, lengths, labels) })
         };
         Ok([part(0, first)?, part(first, all)?])
     }
 
-    /// Utterances without names, numbered from 0.
+    /// Creates a batch of utterances without names, numbered from 0.
     ///
     /// # Shapes
-    /// `rows [B, T, D]`, D = mels · stack; `lengths` has B entries of at most T; `labels` has B sequences.
+    /// `rows [B, T, D]`, D = mels · stack; `lengths` has B entries of at most T; `labels` has B
+    /// sequences.
     pub fn new(rows: Tensor, lengths: Vec<usize>, labels: Vec<Vec<u32>>) -> Self {
         let numbers = (0..labels.len() as u64).collect();
         let (ids, absent, bad) = (Vec::new(), Vec::new(), BadItems::default());
@@ -64,7 +69,10 @@ impl Batch {
     }
 }
 
-/// Which of so many utterances of some lengths, in rows and in seconds, meet in which batch of an epoch of training.
+/// Assigns utterances to the batches of an epoch of training.
+///
+/// `rows` and `seconds` are the lengths of each utterance; `fits(count, longest)` is true if a
+/// batch of `count` utterances of at most `longest` rows may be made.
 pub(super) fn train_plan(
     rows: &[usize],
     seconds: &[f64],
@@ -78,8 +86,9 @@ pub(super) fn train_plan(
         return Ok(speech::batching::batches_that(rows, &fits, Some(rng)));
     }
     let buckets = speech::batching::buckets(seconds, batches.buckets)?;
-    // The utterances of a step are of one bucket, or of two neighbours, and all steps have as many.
-    let of_step = batches.max_utterances.saturating_mul(batches.accumulate);
-    let steps = speech::batching::bucketed(&buckets, of_step, rng)?;
+    // The utterances of a step are of one bucket, or of two adjacent ones, and all steps have as
+    // many.
+    let step_utterances = batches.max_utterances.saturating_mul(batches.accumulate);
+    let steps = speech::batching::bucketed(&buckets, step_utterances, rng)?;
     Ok(steps.iter().flat_map(|step| step.chunks(batches.max_utterances)).map(<[usize]>::to_vec).collect())
 }

@@ -1,34 +1,36 @@
-//! Utterances that are heard one after another.
+//! Concatenations of several utterances, the augmentation `augment.join`.
 use rand::seq::SliceRandom;
 use speech::Utterance;
 
 use model::random::{Purpose, stream};
 
-/// Numbers of the parts of each string, `count` of them, in an order that the seed decides; what is left over is one of two at
-/// least, or none.
+/// Divides utterances into groups of `count` in a random order.
+///
+/// The last group has what remains, if that is at least two utterances.
 pub(super) fn groups(utterances: usize, count: usize, seed: u64) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..utterances).collect();
     order.shuffle(&mut stream(seed, Purpose::Join, 0, 0));
-    order.chunks(count.max(1)).filter(|some| some.len() > 1).map(<[usize]>::to_vec).collect()
+    order.chunks(count.max(1)).filter(|group| group.len() > 1).map(<[usize]>::to_vec).collect()
 }
 
-/// Some utterances as one.
-pub(super) fn join(some: &[&Utterance]) -> Utterance {
-    let mut one = some[0].clone();
-    let texts: Vec<&str> = some.iter().map(|u| u.text.as_str()).filter(|text| !text.is_empty()).collect();
-    one.text = texts.join(" ");
-    one.id = some.iter().map(|u| u.id.as_str()).collect::<Vec<_>>().join("+");
-    one.pieces = some.iter().flat_map(|u| u.pieces.iter().cloned()).collect();
-    one.sample_rate = one.sample_rate.filter(|&rate| some.iter().all(|u| u.sample_rate == Some(rate)));
-    one.seconds = some.iter().map(|u| u.seconds).sum();
-    (one.num_samples, one.crc32, one.subset, one.speaker) = (None, None, None, None);
-    one
+/// Concatenates utterances.
+pub(super) fn concatenate(parts: &[&Utterance]) -> Utterance {
+    let mut joined = parts[0].clone();
+    let texts: Vec<&str> = parts.iter().map(|u| u.text.as_str()).filter(|text| !text.is_empty()).collect();
+    joined.text = texts.join(" ");
+    joined.id = parts.iter().map(|u| u.id.as_str()).collect::<Vec<_>>().join("+");
+    joined.pieces = parts.iter().flat_map(|u| u.pieces.iter().cloned()).collect();
+    joined.sample_rate = joined.sample_rate.filter(|&rate| parts.iter().all(|u| u.sample_rate == Some(rate)));
+    joined.seconds = parts.iter().map(|u| u.seconds).sum();
+    (joined.num_samples, joined.crc32, joined.subset, joined.speaker) = (None, None, None, None);
+    joined
 }
 
-/// Strings of `count` utterances each; see [`groups`].
-pub(crate) fn joined(utterances: &[Utterance], count: usize, seed: u64) -> Vec<Utterance> {
-    let of = |parts: Vec<usize>| join(&parts.iter().map(|&at| &utterances[at]).collect::<Vec<_>>());
-    groups(utterances.len(), count, seed).into_iter().map(of).collect()
+/// Returns concatenations of `count` utterances each; see [`groups`].
+pub(crate) fn joined_utterances(utterances: &[Utterance], count: usize, seed: u64) -> Vec<Utterance> {
+    let join =
+        |parts: Vec<usize>| concatenate(&parts.iter().map(|&index| &utterances[index]).collect::<Vec<_>>());
+    groups(utterances.len(), count, seed).into_iter().map(join).collect()
 }
 
 #[cfg(test)]
@@ -38,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strings_hold_every_utterance_once() {
+    fn concatenations_contain_every_utterance_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("list.jsonl");
         let line = |n: usize| {
@@ -49,30 +51,31 @@ mod tests {
         };
         std::fs::write(&path, (0..7).map(line).collect::<Vec<_>>().join("\n")).unwrap();
         let list = read_manifest(&path).unwrap();
-        for (count, strings) in [(0, 0), (1, 0), (2, 3), (3, 2), (5, 2), (9, 1)] {
-            let joined = joined(&list, count, 1);
-            assert_eq!(joined.len(), strings, "{count}");
-            for one in &joined {
-                assert!(one.pieces.len() <= count && one.pieces.len() > 1 && one.num_samples.is_none());
-                assert_eq!(one.seconds, 0.5 * one.pieces.len() as f64);
-                assert_eq!(one.id.split('+').count(), one.pieces.len());
-                let words = 2 * one.pieces.len() - 2 * usize::from(one.id.contains("u3"));
-                assert_eq!(one.text.split(' ').count(), words, "{:?}", one.text);
+        for (count, expected) in [(0, 0), (1, 0), (2, 3), (3, 2), (5, 2), (9, 1)] {
+            let joined = joined_utterances(&list, count, 1);
+            assert_eq!(joined.len(), expected, "{count}");
+            for utterance in &joined {
+                let pieces = utterance.pieces.len();
+                assert!(pieces <= count && pieces > 1 && utterance.num_samples.is_none());
+                assert_eq!(utterance.seconds, 0.5 * pieces as f64);
+                assert_eq!(utterance.id.split('+').count(), pieces);
+                let words = 2 * pieces - 2 * usize::from(utterance.id.contains("u3"));
+                assert_eq!(utterance.text.split(' ').count(), words, "{:?}", utterance.text);
             }
-            let mut files: Vec<_> = joined.iter().flat_map(|one| one.files()).collect();
+            let mut files: Vec<_> = joined.iter().flat_map(|utterance| utterance.files()).collect();
             files.sort_unstable();
             files.dedup();
-            assert_eq!(files.len(), joined.iter().map(|one| one.pieces.len()).sum::<usize>());
+            assert_eq!(files.len(), joined.iter().map(|utterance| utterance.pieces.len()).sum::<usize>());
         }
-        assert_ne!(joined(&list, 7, 1), joined(&list, 7, 2));
+        assert_ne!(joined_utterances(&list, 7, 1), joined_utterances(&list, 7, 2));
         let with = |rates: [u32; 2]| {
             rates.map(|rate| {
-                let mut one = list[0].clone();
-                one.sample_rate = Some(rate);
-                one
+                let mut utterance = list[0].clone();
+                utterance.sample_rate = Some(rate);
+                utterance
             })
         };
-        let rate = |rates| join(&with(rates).iter().collect::<Vec<_>>()).sample_rate;
+        let rate = |rates| concatenate(&with(rates).iter().collect::<Vec<_>>()).sample_rate;
         assert_eq!((rate([8000, 8000]), rate([8000, 16_000])), (Some(8000), None));
     }
 }

@@ -1,66 +1,70 @@
-//! Things that are made ahead of their use, by some threads, and used in order.
+//! Prefetch: items that threads compute ahead of their use, and that are used in order.
 //!
-//! At most `room` are made or waiting at a time, so that memory is bounded whatever the consumer does. What is made does not depend
-//! on who makes it.
+//! At most `capacity` items are computed or waiting at a time, so that memory is bounded for any
+//! consumer. An item does not depend on the thread that computes it.
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Scope;
 
-/// Batches that are made or wait ready while one is computed.
+/// Batches that are computed or ready next to the current one.
 pub(crate) const PREFETCHED_BATCHES: usize = 3;
 
-/// What makers and the consumer share.
+/// Shared state of the worker threads and the consumer.
 pub(crate) struct Prefetcher<T> {
     state: Mutex<PrefetchState<T>>,
     changed: Condvar,
     count: usize,
-    room: usize,
+    capacity: usize,
 }
 
 struct PrefetchState<T> {
-    /// The next to be made.
+    /// Index of the next item to compute.
     next: usize,
-    /// Those that are ready.
+    /// Items that are ready, by index.
     ready: BTreeMap<usize, T>,
-    /// Those that were used.
+    /// Number of items that were used.
     used: usize,
-    /// Whether nobody wants any more.
-    closed: bool,
-    /// Makers at work.
-    makers: usize,
-    /// Whether one of them panicked.
-    panicked: bool,
+    /// True once the consumer is dropped.
+    is_closed: bool,
+    /// Number of running workers.
+    workers: usize,
+    /// True once a worker has panicked.
+    has_panicked: bool,
 }
 
 impl<T: Send> Prefetcher<T> {
-    /// Things 0 to `count`, of which at most `room` are there before their use.
-    pub fn new(count: usize, room: usize) -> Self {
+    /// Creates a prefetcher of items 0 to `count`.
+    ///
+    /// At most `capacity` items wait for their use.
+    pub fn new(count: usize, capacity: usize) -> Self {
         let state = PrefetchState {
             next: 0,
             ready: BTreeMap::new(),
             used: 0,
-            closed: false,
-            makers: 0,
-            panicked: false,
+            is_closed: false,
+            workers: 0,
+            has_panicked: false,
         };
-        Prefetcher { state: Mutex::new(state), changed: Condvar::new(), count, room: room.max(1) }
+        Prefetcher { state: Mutex::new(state), changed: Condvar::new(), count, capacity: capacity.max(1) }
     }
 
-    /// Starts threads that make them, and gives them in order. The threads end with the last thing, or when the consumer is dropped.
+    /// Starts the workers; returns the items in order.
+    ///
+    /// The workers end with the last item, or when the consumer is dropped.
     pub fn run<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
         workers: usize,
-        make: &'scope (impl Fn(usize) -> T + Sync),
+        compute: &'scope (impl Fn(usize) -> T + Sync),
     ) -> PrefetchedItems<'scope, T> {
-        let workers = workers.clamp(1, self.room);
-        self.lock().makers = workers;
+        let workers = workers.clamp(1, self.capacity);
+        self.lock().workers = workers;
         for _ in 0..workers {
             scope.spawn(move || {
-                let _gone = WorkerGuard(self);
-                while let Some(index) = self.take() {
-                    let made = make(index);
-                    self.lock().ready.insert(index, made);
+                let _guard = WorkerGuard(self);
+                while let Some(index) = self.next_index() {
+                    let item = compute(index);
+                    self.lock().ready.insert(index, item);
                     self.changed.notify_all();
                 }
             });
@@ -72,14 +76,14 @@ impl<T: Send> Prefetcher<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next thing to be made, as soon as there is room for it; none if there is nothing left to do.
-    fn take(&self) -> Option<usize> {
+    /// Waits for free capacity; returns the next index, or none at the end.
+    fn next_index(&self) -> Option<usize> {
         let mut state = self.lock();
         loop {
-            if state.closed || state.panicked || state.next == self.count {
+            if state.is_closed || state.has_panicked || state.next == self.count {
                 return None;
             }
-            if state.next < state.used + self.room {
+            if state.next < state.used + self.capacity {
                 state.next += 1;
                 return Some(state.next - 1);
             }
@@ -88,20 +92,22 @@ impl<T: Send> Prefetcher<T> {
     }
 }
 
-/// Says that a maker has ended, also where it panicked: the consumer would wait for ever, or take it for the end.
+/// Counts a worker as ended on drop, also in a panic.
+///
+/// The consumer would otherwise wait for ever, or mistake the panic for the end.
 struct WorkerGuard<'a, T: Send>(&'a Prefetcher<T>);
 
 impl<T: Send> Drop for WorkerGuard<'_, T> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
-        state.makers -= 1;
-        state.panicked |= std::thread::panicking();
+        state.workers -= 1;
+        state.has_panicked |= std::thread::panicking();
         drop(state);
         self.0.changed.notify_all();
     }
 }
 
-/// Takes things in order.
+/// The items in order.
 pub(crate) struct PrefetchedItems<'a, T: Send>(&'a Prefetcher<T>);
 
 impl<T: Send> Iterator for PrefetchedItems<'_, T> {
@@ -110,19 +116,19 @@ impl<T: Send> Iterator for PrefetchedItems<'_, T> {
     fn next(&mut self) -> Option<T> {
         let mut state = self.0.lock();
         loop {
-            let at = state.used;
-            if let Some(thing) = state.ready.remove(&at) {
+            let index = state.used;
+            if let Some(item) = state.ready.remove(&index) {
                 state.used += 1;
                 drop(state);
                 self.0.changed.notify_all();
-                return Some(thing);
+                return Some(item);
             }
-            if at == self.0.count {
+            if index == self.0.count {
                 return None;
             }
-            if state.panicked || state.makers == 0 {
+            if state.has_panicked || state.workers == 0 {
                 drop(state);
-                panic!("a thread that makes batches has panicked");
+                panic!("a thread that loads batches has panicked");
             }
             state = self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -131,7 +137,7 @@ impl<T: Send> Iterator for PrefetchedItems<'_, T> {
 
 impl<T: Send> Drop for PrefetchedItems<'_, T> {
     fn drop(&mut self) {
-        self.0.lock().closed = true;
+        self.0.lock().is_closed = true;
         self.0.changed.notify_all();
     }
 }
@@ -144,53 +150,54 @@ mod tests {
     use super::*;
 
     #[test]
-    fn things_come_in_order_and_never_more_than_there_is_room_for() {
-        for (count, room, workers) in [(0, 3, 2), (1, 1, 4), (50, 1, 3), (50, 4, 2), (50, 9, 9), (3, 100, 5)]
+    fn items_arrive_in_order_and_within_the_capacity() {
+        for (count, capacity, workers) in
+            [(0, 3, 2), (1, 1, 4), (50, 1, 3), (50, 4, 2), (50, 9, 9), (3, 100, 5)]
         {
-            let (made, used) = (AtomicUsize::new(0), AtomicUsize::new(0));
-            let make = |index: usize| {
-                let ahead = made.fetch_add(1, Ordering::SeqCst) + 1;
-                assert!(ahead <= used.load(Ordering::SeqCst) + room.max(1) + 1);
+            let (computed, used) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            let compute = |index: usize| {
+                let count = computed.fetch_add(1, Ordering::SeqCst) + 1;
+                assert!(count <= used.load(Ordering::SeqCst) + capacity.max(1) + 1);
                 // Later ones are often ready first.
                 std::thread::sleep(Duration::from_micros(if index.is_multiple_of(3) { 300 } else { 10 }));
                 index * index
             };
-            let ahead = Prefetcher::new(count, room);
-            let found: Vec<usize> = std::thread::scope(|scope| {
-                ahead
-                    .run(scope, workers, &make)
+            let prefetcher = Prefetcher::new(count, capacity);
+            let items: Vec<usize> = std::thread::scope(|scope| {
+                prefetcher
+                    .run(scope, workers, &compute)
                     .inspect(|_| {
                         used.fetch_add(1, Ordering::SeqCst);
                     })
                     .collect()
             });
-            assert_eq!(found, (0..count).map(|index| index * index).collect::<Vec<_>>());
+            assert_eq!(items, (0..count).map(|index| index * index).collect::<Vec<_>>());
         }
     }
 
     #[test]
-    fn a_consumer_that_goes_away_ends_the_makers() {
-        let ahead = Prefetcher::new(1_000_000, 4);
+    fn dropping_the_consumer_ends_the_workers() {
+        let prefetcher = Prefetcher::new(1_000_000, 4);
         std::thread::scope(|scope| {
-            let mut things = ahead.run(scope, 3, &|index| index);
-            assert_eq!(things.by_ref().take(5).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+            let mut items = prefetcher.run(scope, 3, &|index| index);
+            assert_eq!(items.by_ref().take(5).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
         });
     }
 
     #[test]
-    fn a_maker_that_panics_ends_consumer_and_makers_for_any_number_of_them() {
+    fn a_panic_of_one_of_any_number_of_workers_ends_the_consumer_and_the_workers() {
         for workers in 1..4 {
-            let (ahead, used) = (Prefetcher::new(9, 3), AtomicUsize::new(0));
-            let make = |index: usize| assert!(index != 3);
+            let (prefetcher, used) = (Prefetcher::new(9, 3), AtomicUsize::new(0));
+            let compute = |index: usize| assert!(index != 3);
             let run = || {
                 std::thread::scope(|scope| {
-                    ahead.run(scope, workers, &make).for_each(|()| {
+                    prefetcher.run(scope, workers, &compute).for_each(|()| {
                         used.fetch_add(1, Ordering::SeqCst);
                     });
                 });
             };
             assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
-            assert!(used.load(Ordering::SeqCst) <= 3, "what comes after the lost one is not used");
+            assert!(used.load(Ordering::SeqCst) <= 3, "items after the missing one must not be used");
         }
     }
 }

@@ -8,31 +8,33 @@ use crate::Result;
 
 /// The batches of a training set.
 ///
-/// Plans and batches are functions of their arguments alone, whoever calls them in whatever order: a run that is resumed, or shared
-/// among processes, sees the same batches.
+/// Plans and batches depend on their arguments only, in any order of calls: a run that is resumed,
+/// or distributed over processes, uses the same batches.
 pub trait BatchSource: Sync {
-    /// The utterances, by number, of each batch of an epoch.
+    /// Returns the indices of the utterances of each batch of an epoch.
     ///
     /// # Errors
-    /// What no epoch can be cut into.
+    /// If the utterances cannot be divided into batches.
     fn plan(&self, epoch: u64) -> Result<Vec<Vec<usize>>>;
 
-    /// Share of a plan's rows that is padding, as far as it is known.
+    /// Returns the fraction of padding in a plan's rows, if known.
     fn padding(&self, _plan: &[Vec<usize>]) -> f64 {
         0.0
     }
 
-    /// Threads that make batches ahead of their use.
+    /// Returns the number of threads that load batches ahead of their use.
     fn workers(&self) -> usize {
         1
     }
 
-    /// Warnings since the last call.
+    /// Returns the warnings since the last call.
     fn warnings(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// A batch of these utterances as that epoch hears them. Those that cannot be used are in [`Batch::absent`] in place of the batch.
+    /// Returns a batch of these utterances, augmented for an epoch.
+    ///
+    /// Utterances that cannot be used are in [`Batch::absent`] instead.
     ///
     /// # Errors
     /// Those of reading them.
@@ -41,13 +43,13 @@ pub trait BatchSource: Sync {
 
 /// A list of utterances, in memory or not.
 pub trait UtteranceSource {
-    /// How many there are.
+    /// Returns the number of utterances.
     fn count(&self) -> usize;
 
-    /// One of them.
+    /// Returns one utterance.
     ///
     /// # Errors
-    /// Those of reading what is said about it.
+    /// Those of reading its entry.
     fn get(&self, index: usize) -> Result<Cow<'_, Utterance>>;
 }
 
@@ -71,7 +73,9 @@ impl UtteranceSource for Corpus {
     }
 }
 
-/// All of them, one after another.
-pub(crate) fn each(list: &dyn UtteranceSource) -> impl Iterator<Item = Result<Cow<'_, Utterance>>> {
+/// Iterates over all utterances.
+pub(crate) fn iter_utterances(
+    list: &dyn UtteranceSource,
+) -> impl Iterator<Item = Result<Cow<'_, Utterance>>> {
     (0..list.count()).map(|index| list.get(index))
 }

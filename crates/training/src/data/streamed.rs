@@ -1,37 +1,39 @@
-//! A training set that stays on disk: utterances are read, changed and made into features when a batch wants them.
+//! A training set on disk: utterances are read and augmented when a batch needs them.
 use std::path::PathBuf;
 
 use rayon::prelude::*;
 use speech::{Audio, Conversion, Corpus, Features, FrontEnd, Tokenizer, Utterance, WaveAugment};
 
 use super::bad_samples;
-use super::joined::{groups, join};
-use super::plane_cache::PlaneCache;
+use super::feature_cache::FeatureCache;
+use super::joined::{concatenate, groups};
 use crate::recipe::Recipe;
 use model::random::{Purpose, stream};
 use recognizer::bad_items;
 use recognizer::bad_items::{BadItems, LeftOut, LengthMismatch};
 use recognizer::{Error, Result};
 
-/// Utterances of a [`Corpus`], each alone and, where a recipe joins them, once more in strings.
+/// The utterances of a [`Corpus`], and concatenations of them (`augment.join`).
 #[derive(Debug)]
-pub struct Streamed {
+pub struct StreamedSet {
     corpus: Corpus,
-    /// Those that are not too long.
+    /// Indices in the corpus of the utterances that are not too long.
     kept: Vec<u32>,
-    /// Numbers in `kept` of the parts of each string.
-    strings: Vec<Vec<usize>>,
+    /// Indices in `kept` of the parts of each concatenation.
+    joined: Vec<Vec<usize>>,
     tokenizer: Tokenizer,
     wave: WaveAugment,
     conversion: Conversion,
-    cache: Option<PlaneCache>,
+    cache: Option<FeatureCache>,
     seed: u64,
-    /// Those whose recording is missing or whose text cannot be encoded. They stay in the plan of an epoch, so that a run that is
-    /// resumed has the same batches when a file is there again.
+    /// Utterances whose recording is missing or whose text cannot be encoded.
+    ///
+    /// They stay in the plan of an epoch, so that a resumed run has the same batches when a file
+    /// is restored.
     bad: BadItems,
 }
 
-/// An utterance as an epoch hears it, before masks.
+/// An utterance as augmented for an epoch, before masks.
 pub(super) struct StreamedUtterance {
     pub id: String,
     pub seconds: f64,
@@ -39,14 +41,14 @@ pub(super) struct StreamedUtterance {
     pub features: Features,
 }
 
-impl Streamed {
-    /// The training set of a recipe, without what is longer than its batches allow.
+impl StreamedSet {
+    /// Creates the training set of a recipe, without long utterances.
     ///
     /// # Errors
-    /// [`Error::Empty`] if nothing is left; those of [`WaveAugment::new`].
+    /// [`Error::Empty`] if no utterance remains; those of [`WaveAugment::new`].
     pub fn new(corpus: Corpus, tokenizer: Tokenizer, recipe: &Recipe) -> Result<Self> {
-        let most = recipe.batch.max_seconds.unwrap_or(f64::INFINITY);
-        let kept = (0..corpus.len()).filter(|&index| corpus.seconds(index) <= most);
+        let max_seconds = recipe.batch.max_seconds.unwrap_or(f64::INFINITY);
+        let kept = (0..corpus.len()).filter(|&index| corpus.seconds(index) <= max_seconds);
         let mut kept: Vec<u32> = kept.map(|index| index as u32).collect();
         kept.shrink_to_fit();
         if kept.is_empty() {
@@ -55,9 +57,9 @@ impl Streamed {
         let features = &recipe.features;
         let wave = WaveAugment::new(&recipe.augment.wave(), features.sample_rate, features.resample)?;
         let cache = recipe.data.cache.as_ref().filter(|_| wave.is_none() && features.dither == 0.0);
-        let mut streamed = Streamed {
-            strings: groups(kept.len(), recipe.augment.join, recipe.seed),
-            cache: cache.map(|folder| PlaneCache::new(folder, features)).transpose()?,
+        let mut set = StreamedSet {
+            joined: groups(kept.len(), recipe.augment.join, recipe.seed),
+            cache: cache.map(|folder| FeatureCache::new(folder, features)).transpose()?,
             conversion: Conversion { resample: features.resample, ..Conversion::default() },
             seed: recipe.seed,
             corpus,
@@ -66,96 +68,101 @@ impl Streamed {
             wave,
             bad: BadItems::default(),
         };
-        streamed.bad = bad_samples(&streamed.corpus);
-        let found = streamed.find_bad()?;
-        streamed.bad.extend(found);
-        Ok(streamed)
+        set.bad = bad_samples(&set.corpus);
+        let unusable = set.find_bad()?;
+        set.bad.extend(unusable);
+        Ok(set)
     }
 
-    /// The utterances that are known not to be usable without reading sound.
+    /// Finds the utterances that cannot be used, without reading audio.
     fn find_bad(&self) -> Result<BadItems> {
         let check = |at: usize| -> Result<(String, Result<()>)> {
-            let one = match self.utterance(at) {
+            let utterance = match self.utterance(at) {
                 Err(error) if bad_items::is_of_one_item(&error) => return Ok((self.name(at), Err(error))),
-                one => one?,
+                utterance => utterance?,
             };
-            let missing = one.files().find_map(|path| Some((path, std::fs::metadata(path).err()?)));
-            let found = match missing {
+            let missing = utterance.files().find_map(|path| Some((path, std::fs::metadata(path).err()?)));
+            let result = match missing {
                 Some((path, source)) => Err(speech::Error::Io { path: path.to_owned(), source }.into()),
-                None => self.labels(&one).map(drop),
+                None => self.labels(&utterance).map(drop),
             };
-            Ok((one.id, found))
+            Ok((utterance.id, result))
         };
         let checked: Vec<_> = (0..self.kept.len()).into_par_iter().map(check).collect();
         let mut bad = BadItems::default();
-        for one in checked {
-            let (id, found) = one?;
-            bad_items::sort(&id, found, &mut bad)?;
+        for checked in checked {
+            let (id, result) = checked?;
+            bad_items::sort(&id, result, &mut bad)?;
         }
         Ok(bad)
     }
 
-    /// The bad items that are known before sound is read.
+    /// Returns the bad items that are known before audio is read.
     pub(crate) fn bad(&self) -> &BadItems {
         &self.bad
     }
 
-    /// Utterances without the strings of them, samples of shards that cannot be used included.
+    /// Returns the number of utterances without concatenations, with unusable samples of shards.
     pub(crate) fn utterances(&self) -> usize {
         self.kept.len() + self.corpus.bad_samples().len()
     }
 
-    /// What happened to the cache since the last call.
-    pub(super) fn warning(&self) -> Option<String> {
-        self.cache.as_ref()?.warning()
+    /// Returns the warning of the cache since the last call.
+    pub(super) fn take_warning(&self) -> Option<String> {
+        self.cache.as_ref()?.take_warning()
     }
 
-    /// A name for an utterance whose line cannot be read.
+    /// Returns a name for an utterance whose entry cannot be read.
     fn name(&self, index: usize) -> String {
         format!("utterance {}", self.kept.get(index).map_or(index, |&at| at as usize) + 1)
     }
 
-    /// Utterances, and strings of them.
+    /// Returns the number of utterances and of concatenations.
     pub fn count(&self) -> usize {
-        self.kept.len() + self.strings.len()
+        self.kept.len() + self.joined.len()
     }
 
-    /// What is to be said of the utterances, `all` of them, that are too long.
-    pub(crate) fn left_out(&self, all: usize) -> Option<String> {
-        let without = all - self.kept.len();
-        let note = || format!("data.train: {without} of {all} utterances are longer than batch.max_seconds");
-        (without > 0).then(note)
+    /// Returns a note about the utterances that are too long, of `all`.
+    pub(crate) fn length_note(&self, all: usize) -> Option<String> {
+        let omitted = all - self.kept.len();
+        let note = || {
+            format!(
+                "data.train: {omitted} of {all} utterances are longer than batch.max_seconds and left out"
+            )
+        };
+        (omitted > 0).then(note)
     }
 
-    /// Length of one, as is known without reading it.
+    /// Returns the length of an utterance, known without reading it.
     pub fn seconds(&self, index: usize) -> f64 {
-        let of = |at: usize| self.corpus.seconds(self.kept[at] as usize);
+        let seconds = |at: usize| self.corpus.seconds(self.kept[at] as usize);
         match index.checked_sub(self.kept.len()) {
-            None => of(index),
-            Some(string) => self.strings[string].iter().map(|&at| of(at)).sum(),
+            None => seconds(index),
+            Some(joined) => self.joined[joined].iter().map(|&at| seconds(at)).sum(),
         }
     }
 
-    /// Bytes of what is known about all of them.
+    /// Returns the bytes of memory of the list.
     pub fn bytes(&self) -> usize {
-        let strings: usize = self.strings.iter().map(|parts| parts.capacity() * size_of::<usize>()).sum();
-        self.corpus.bytes() + self.kept.capacity() * size_of::<u32>() + strings
+        let joined: usize = self.joined.iter().map(|parts| parts.capacity() * size_of::<usize>()).sum();
+        self.corpus.bytes() + self.kept.capacity() * size_of::<u32>() + joined
     }
 
     fn utterance(&self, index: usize) -> Result<Utterance> {
-        let of = |at: usize| Ok(self.corpus.utterance(self.kept[at] as usize)?);
+        let read = |at: usize| Ok(self.corpus.utterance(self.kept[at] as usize)?);
         match index.checked_sub(self.kept.len()) {
-            None => of(index),
-            Some(string) => {
+            None => read(index),
+            Some(joined) => {
                 let parts: Vec<Utterance> =
-                    self.strings[string].iter().map(|&at| of(at)).collect::<Result<_>>()?;
-                Ok(join(&parts.iter().collect::<Vec<_>>()))
+                    self.joined[joined].iter().map(|&at| read(at)).collect::<Result<_>>()?;
+                Ok(concatenate(&parts.iter().collect::<Vec<_>>()))
             }
         }
     }
 
-    /// Reads an utterance, changes its sound as that epoch wants it, and takes its features; none if it cannot be used, for the
-    /// reason that is then in `bad`.
+    /// Reads an utterance, augments its audio, and computes its features.
+    ///
+    /// None if it cannot be used; the reason is then added to `bad`.
     pub(super) fn read(
         &self,
         epoch: u64,
@@ -164,12 +171,12 @@ impl Streamed {
         bad: &mut BadItems,
     ) -> Result<Option<StreamedUtterance>> {
         match self.read_usable(epoch, index, front_end) {
-            Ok((heard, other_length)) => {
+            Ok((utterance, other_length)) => {
                 bad.other_length.extend(other_length);
-                Ok(Some(heard))
+                Ok(Some(utterance))
             }
             Err(error) if bad_items::is_of_one_item(&error) => {
-                self.blame(index, &error, front_end, bad)?;
+                self.add_bad_parts(index, &error, front_end, bad)?;
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -182,97 +189,110 @@ impl Streamed {
         index: usize,
         front_end: &FrontEnd,
     ) -> Result<(StreamedUtterance, Option<LengthMismatch>)> {
-        let one = self.utterance(index)?;
-        let labels = self.labels(&one)?;
-        let mut found = None;
-        let mut make = || {
-            let (features, seconds) = self.features(&one, epoch, index, front_end)?;
-            found = Some(seconds);
+        let utterance = self.utterance(index)?;
+        let labels = self.labels(&utterance)?;
+        let mut audio_seconds = None;
+        let mut compute = || {
+            let (features, seconds) = self.features(&utterance, epoch, index, front_end)?;
+            audio_seconds = Some(seconds);
             Ok(features)
         };
         let features = match &self.cache {
-            None => make()?,
-            Some(cache) => cache.read_or(&one, make)?,
+            None => compute()?,
+            Some(cache) => cache.get_or_compute(&utterance, compute)?,
         };
-        let found = match found {
-            // Of features that were kept, the length is that of their frames; nothing is known of what was trimmed.
+        let actual_seconds = match audio_seconds {
+            // The length of cached features is that of their frames, and unknown if they were
+            // trimmed.
             None if front_end.config().trim_db == 0.0 => {
                 let config = front_end.config();
                 front_end.samples(features.frames) as f64 / f64::from(config.sample_rate)
             }
-            found => found.unwrap_or(one.seconds),
+            seconds => seconds.unwrap_or(utterance.seconds),
         };
-        // The parts of a string are reported one by one.
-        let alone = index < self.kept.len();
-        let other_length = LengthMismatch::new(&one.id, one.seconds, found).filter(|_| alone);
-        Ok((StreamedUtterance { id: one.id, seconds: one.seconds, labels, features }, other_length))
+        let Utterance { id, seconds, .. } = utterance;
+        // The parts of a concatenation are reported one by one.
+        let is_single = index < self.kept.len();
+        let other_length = LengthMismatch::new(&id, seconds, actual_seconds).filter(|_| is_single);
+        Ok((StreamedUtterance { id, seconds, labels, features }, other_length))
     }
 
-    /// Names the utterances that keep another, which may be a string of several, from being used.
-    fn blame(&self, index: usize, error: &Error, front_end: &FrontEnd, bad: &mut BadItems) -> Result<()> {
-        let before = bad.left_out.len();
-        let parts = index.checked_sub(self.kept.len()).map(|string| self.strings[string].as_slice());
+    /// Adds the utterances that cause an error to `bad`; a concatenation may have several.
+    fn add_bad_parts(
+        &self,
+        index: usize,
+        error: &Error,
+        front_end: &FrontEnd,
+        bad: &mut BadItems,
+    ) -> Result<()> {
+        let count_before = bad.left_out.len();
+        let parts = index.checked_sub(self.kept.len()).map(|joined| self.joined[joined].as_slice());
         for &part in parts.unwrap_or_default() {
-            let found = self.utterance(part).and_then(|one| {
-                self.labels(&one)?;
-                self.sound(&one, front_end)
+            let result = self.utterance(part).and_then(|utterance| {
+                self.labels(&utterance)?;
+                self.audio(&utterance, front_end)
             });
-            let id = self.utterance(part).map_or_else(|_| self.name(part), |one| one.id);
-            bad_items::sort(&id, found.map(drop), bad)?;
+            let id = self.utterance(part).map_or_else(|_| self.name(part), |utterance| utterance.id);
+            bad_items::sort(&id, result.map(drop), bad)?;
         }
-        if bad.left_out.len() == before {
-            let id = self.utterance(index).map_or_else(|_| self.name(index), |one| one.id);
+        if bad.left_out.len() == count_before {
+            let id = self.utterance(index).map_or_else(|_| self.name(index), |utterance| utterance.id);
             bad.left_out.push(LeftOut::new(&id, error));
         }
         Ok(())
     }
 
-    /// Name and labels of an utterance, whose sound is not read; none if it cannot be used.
-    pub(super) fn said(&self, index: usize) -> Result<Option<(String, Vec<u32>)>> {
-        let one = self.utterance(index);
-        match one.and_then(|one| Ok((self.labels(&one)?, one.id))) {
+    /// Returns name and labels of an utterance without reading its audio; none if it is bad.
+    pub(super) fn id_and_labels(&self, index: usize) -> Result<Option<(String, Vec<u32>)>> {
+        let utterance = self.utterance(index);
+        match utterance.and_then(|utterance| Ok((self.labels(&utterance)?, utterance.id))) {
             Ok((labels, id)) => Ok(Some((id, labels))),
             Err(error) if bad_items::is_of_one_item(&error) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    fn labels(&self, one: &Utterance) -> Result<Vec<u32>> {
-        let named = |error| speech::Error::Utterance { utterance: one.id.clone(), source: Box::new(error) };
-        Ok(self.tokenizer.encode(&one.text).map_err(named)?)
+    fn labels(&self, utterance: &Utterance) -> Result<Vec<u32>> {
+        Ok(self.tokenizer.encode(&utterance.text).map_err(of_utterance(utterance))?)
     }
 
-    fn sound(&self, one: &Utterance, front_end: &FrontEnd) -> Result<Audio> {
-        Ok(one.audio_as(front_end.config().sample_rate, &self.conversion)?.0)
+    fn audio(&self, utterance: &Utterance, front_end: &FrontEnd) -> Result<Audio> {
+        Ok(utterance.audio_as(front_end.config().sample_rate, &self.conversion)?.0)
     }
 
-    /// Features, and the length of the sound before it was changed.
+    /// Returns features, and the length of the audio before augmentation.
     fn features(
         &self,
-        one: &Utterance,
+        utterance: &Utterance,
         epoch: u64,
         index: usize,
         front_end: &FrontEnd,
     ) -> Result<(Features, f64)> {
         let rng = |purpose| stream(self.seed, purpose, epoch, index as u64);
-        let mut audio = self.sound(one, front_end)?;
-        let found = audio.seconds();
-        let named = |error| speech::Error::Utterance { utterance: one.id.clone(), source: Box::new(error) };
+        let mut audio = self.audio(utterance, front_end)?;
+        let seconds = audio.seconds();
         if !self.wave.is_none() {
             let Audio { samples, sample_rate } = audio;
-            let samples = self.wave.apply(samples, &mut rng(Purpose::Wave)).map_err(named)?;
+            let samples =
+                self.wave.apply(samples, &mut rng(Purpose::Wave)).map_err(of_utterance(utterance))?;
             audio = Audio { samples, sample_rate };
         }
-        Ok((front_end.log_mel_with(&audio, &mut rng(Purpose::Dither)).map_err(named)?, found))
+        let features = front_end.log_mel_with(&audio, &mut rng(Purpose::Dither));
+        Ok((features.map_err(of_utterance(utterance))?, seconds))
     }
 }
 
-/// Nothing is left to learn from.
-pub(crate) fn all_too_long() -> Error {
-    Error::Empty { what: "data.train without what is longer than batch.max_seconds".into() }
+/// Adds the name of the utterance to an error.
+fn of_utterance(utterance: &Utterance) -> impl FnOnce(speech::Error) -> speech::Error {
+    move |error| speech::Error::Utterance { utterance: utterance.id.clone(), source: Box::new(error) }
 }
 
-/// Where the index of a recipe's training set is kept, if anywhere.
+/// The error of a training set whose utterances are all too long.
+pub(crate) fn all_too_long() -> Error {
+    Error::Empty { what: "data.train without utterances longer than batch.max_seconds".into() }
+}
+
+/// Returns the folder of the index of a recipe's training set.
 pub(crate) fn index_folder(recipe: &Recipe) -> Option<PathBuf> {
     recipe.data.cache.as_ref().map(|folder| folder.join("index"))
 }

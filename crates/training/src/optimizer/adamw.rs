@@ -9,7 +9,7 @@ use super::{Optimizer, norm};
 use crate::Result;
 use crate::optimizer::{ClipKind, OptimizerConfig};
 use model::checkpoint::Values;
-use model::config::values::expect;
+use model::config::values::ensure;
 use model::{Gradients, Parameters};
 
 /// AdamW (Loshchilov and Hutter, arXiv 1711.05101).
@@ -18,7 +18,7 @@ use model::{Gradients, Parameters};
 /// g ← g · min(1, clip / ‖g‖)      m ← β₁m + (1-β₁)g      v ← β₂v + (1-β₂)g²
 /// w ← w - rate · (m / (1-β₁ᵗ) / (√(v / (1-β₂ᵗ)) + ε) + decay · w)
 /// ```
-/// Parameters of one axis, which are biases and scales, do not decay.
+/// Parameters with one axis, which are biases and scales, do not decay.
 #[derive(Debug, Clone)]
 pub struct AdamW {
     config: OptimizerConfig,
@@ -27,21 +27,21 @@ pub struct AdamW {
 }
 
 impl AdamW {
-    /// Zero moments for these parameters.
+    /// Creates the optimizer with zero moments.
     pub fn new(parameters: &Parameters, config: &OptimizerConfig) -> Self {
         AdamW { config: config.clone(), moments: Moments::new(parameters), steps: 0 }
     }
 }
 
-/// Checks the keys of `[optimiser]` that AdamW does not support.
+/// Checks the keys of `[optimizer]` that AdamW does not support.
 pub(super) fn check(config: &OptimizerConfig) -> model::Result<()> {
     let single = config.clip == ClipKind::Single;
-    expect("optimiser.clip", "\"single\" where the kind is not \"lamb\"", single, "distributed")?;
+    ensure("optimizer.clip", "\"single\" where the kind is not \"lamb\"", single, "distributed")?;
     let expected = "true where the kind is not \"lamb\"";
-    expect("optimiser.bias_correction", expected, config.bias_correction, false)
+    ensure("optimizer.bias_correction", expected, config.bias_correction, false)
 }
 
-/// The optimizer of a recipe.
+/// Creates the optimizer of a recipe.
 pub(super) fn build(config: &OptimizerConfig, parameters: &Parameters) -> AdamW {
     AdamW::new(parameters, config)
 }
@@ -60,16 +60,16 @@ impl Optimizer for AdamW {
             clip: clip as f32,
             beta1: beta1 as f32,
             beta2: beta2 as f32,
-            step: (rate / (1.0 - beta1.powi(steps))) as f32,
-            second: (1.0 / (1.0 - beta2.powi(steps))) as f32,
+            rate: (rate / (1.0 - beta1.powi(steps))) as f32,
+            correction2: (1.0 / (1.0 - beta2.powi(steps))) as f32,
             eps: eps as f32,
-            keep: 1.0,
+            retention: 1.0,
         };
         for (name, variable) in parameters.iter() {
             let Some(gradient) = gradients.get(name) else { continue };
             let (m, v) = self.moments.get_mut(name, variable.elem_count())?;
             let decay = if variable.rank() > 1 { weight_decay } else { 0.0 };
-            let rates = Rates { keep: (1.0 - rate * decay) as f32, ..rates };
+            let rates = Rates { retention: (1.0 - rate * decay) as f32, ..rates };
             super::update(variable, gradient, |w, g| {
                 let blocks = (parts_mut(w, BLOCK), parts(g, BLOCK), parts_mut(m, BLOCK), parts_mut(v, BLOCK));
                 par_for(blocks, |_, (w, g, m, v)| update(w, g, m, v, rates));
@@ -78,27 +78,27 @@ impl Optimizer for AdamW {
         Ok(norm)
     }
 
-    fn memory(&self) -> BTreeMap<String, Cow<'_, Values>> {
-        self.moments.memory()
+    fn state(&self) -> BTreeMap<String, Cow<'_, Values>> {
+        self.moments.state()
     }
 
-    fn restore(&mut self, memory: &BTreeMap<String, Values>, steps: u64) -> Result<()> {
-        self.moments.restore(memory)?;
+    fn restore(&mut self, state: &BTreeMap<String, Values>, steps: u64) -> Result<()> {
+        self.moments.restore(state)?;
         self.steps = steps;
         Ok(())
     }
 }
 
-/// The step's factors; `keep` is what decay leaves of a weight.
+/// The factors of a step; `retention` is the fraction of a weight that decay keeps.
 #[derive(Clone, Copy)]
 struct Rates {
     clip: f32,
     beta1: f32,
     beta2: f32,
-    step: f32,
-    second: f32,
+    rate: f32,
+    correction2: f32,
     eps: f32,
-    keep: f32,
+    retention: f32,
 }
 
 fn update(weights: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut [f32], r: Rates) {
@@ -107,7 +107,7 @@ fn update(weights: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut
         let g = g * r.clip;
         *m = r.beta1 * *m + (1.0 - r.beta1) * g;
         *v = r.beta2 * *v + (1.0 - r.beta2) * g * g;
-        *w = r.keep * *w - r.step * *m / ((*v * r.second).sqrt() + r.eps);
+        *w = r.retention * *w - r.rate * *m / ((*v * r.correction2).sqrt() + r.eps);
     }
 }
 
@@ -135,7 +135,7 @@ mod tests {
         variable.flatten_all().unwrap().to_vec1().unwrap()
     }
 
-    /// Parameters that start uniform in ±1.
+    /// Creates parameters with uniform values within ±1.
     fn parameters(shapes: &[(&str, &[usize])]) -> Parameters {
         let start = Init::Uniform { lo: -1.0, up: 1.0 };
         let make = |vb: candle_nn::VarBuilder| {
@@ -146,7 +146,7 @@ mod tests {
         Parameters::build(3, make).unwrap().0
     }
 
-    /// Gradients g of a loss Σ g·w.
+    /// Computes the gradients g of a loss Σ g·w.
     fn gradients(parameters: &Parameters, parts: &[(&Var, &[f32])]) -> Gradients {
         let terms: Vec<Tensor> = parts
             .iter()
@@ -160,18 +160,20 @@ mod tests {
     }
 
     #[test]
-    fn two_steps_by_hand() {
+    fn two_steps_have_the_values_computed_by_hand() {
         let parameters = parameters(&[("w", &[2, 1])]);
         let w = parameters.get("w").unwrap();
         set(w, &[1.0, -2.0]);
         let mut optimizer = AdamW::new(&parameters, &config(0.5, 0.0));
         let norm = optimizer.step(&parameters, &gradients(&parameters, &[(w, &[3.0, 4.0])]), 0.1).unwrap();
         assert_relative_eq!(norm, 5.0, max_relative = 1e-12);
-        // The first step is the sign of the gradient: m/(1-β₁) = g, √(v/(1-β₂)) = |g|. Decay takes 0.1·0.5 of the weight.
+        // The first step is the sign of the gradient: m/(1-β₁) = g, √(v/(1-β₂)) = |g|. Decay takes
+        // 0.1·0.5 of the weight.
         assert_relative_eq!(get(w)[..], [0.95 - 0.1, -1.9 - 0.1], max_relative = 1e-6);
 
         optimizer.step(&parameters, &gradients(&parameters, &[(w, &[-1.0, 0.0])]), 0.2).unwrap();
-        // m = 0.5·(0.5·3) + 0.5·(-1) = 0.25, v = 0.75·(0.25·9) + 0.25·1 = 1.9375; corrections 1-0.25 and 1-0.5625.
+        // m = 0.5·(0.5·3) + 0.5·(-1) = 0.25, v = 0.75·(0.25·9) + 0.25·1 = 1.9375; corrections
+        // 1-0.25 and 1-0.5625.
         let first = 0.25 / 0.75 / (1.9375f32 / 0.4375).sqrt();
         let second = 1.0 / 0.75 / (0.75 * 0.25 * 16.0 / 0.4375f32).sqrt();
         let expected = [0.9 * 0.85 - 0.2 * first, 0.9 * -2.0 - 0.2 * second];
@@ -207,20 +209,17 @@ mod tests {
     }
 
     #[test]
-    fn a_restored_optimiser_goes_on_as_if_nothing_had_happened() {
+    fn a_restored_optimizer_continues_with_the_same_bits() {
         let run = |restore: bool| {
             let parameters = parameters(&[("w", &[2, 1])]);
             let w = parameters.get("w").unwrap();
             let mut optimizer = AdamW::new(&parameters, &config(0.5, 0.0));
             optimizer.step(&parameters, &gradients(&parameters, &[(w, &[3.0, 4.0])]), 0.1).unwrap();
             if restore {
-                let memory = optimizer
-                    .memory()
-                    .into_iter()
-                    .map(|(kind, values)| (kind, values.into_owned()))
-                    .collect();
+                let state =
+                    optimizer.state().into_iter().map(|(kind, values)| (kind, values.into_owned())).collect();
                 optimizer = AdamW::new(&parameters, &config(0.5, 0.0));
-                optimizer.restore(&memory, 1).unwrap();
+                optimizer.restore(&state, 1).unwrap();
                 assert!(
                     optimizer.restore(&BTreeMap::new(), 1).unwrap_err().to_string().starts_with("first: ")
                 );
@@ -232,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gradient_that_is_no_number_changes_nothing() {
+    fn a_gradient_that_is_not_finite_changes_nothing() {
         let parameters = parameters(&[("w", &[2, 1])]);
         let w = parameters.get("w").unwrap();
         let (before, mut optimizer) = (get(w), AdamW::new(&parameters, &config(0.5, 1.0)));

@@ -1,6 +1,6 @@
-//! What gradients are divided by, so that their norm has a limit.
+//! Clipping of the norm of gradients.
 
-/// The largest norm of all gradients together, and how it is kept.
+/// The largest norm of all gradients together, and how it is limited.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub enum Clip {
     /// No limit.
@@ -13,9 +13,9 @@ pub enum Clip {
 }
 
 impl Clip {
-    /// What every gradient is divided by, given their norm; at least 1.
+    /// Returns the divisor of every gradient for a norm; at least 1.
     ///
-    /// A norm that is no number gives one that is none; 0 gives 1.
+    /// NaN gives NaN; 0 gives 1.
     pub fn divisor(self, norm: f64) -> f64 {
         match self {
             Clip::None => 1.0,
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_forms_by_hand() {
+    fn both_kinds_have_the_values_computed_by_hand() {
         for (clip, norm, expected) in [
             (Clip::None, 1e30, 1.0),
             (Clip::Single(1.0), 1.0, 1.0),
@@ -48,8 +48,8 @@ mod tests {
             (Clip::Single(1.0), 0.0, 1.0),
             (Clip::Distributed(1.0), 0.0, 1.0),
         ] {
-            let found = clip.divisor(norm);
-            assert!((found - expected).abs() < 1e-15 * expected, "{clip:?} of {norm}: {found}");
+            let divisor = clip.divisor(norm);
+            assert!((divisor - expected).abs() < 1e-15 * expected, "{clip:?} of {norm}: {divisor}");
         }
         assert!(Clip::Single(1.0).divisor(f64::NAN).is_nan());
         assert!(Clip::Distributed(1.0).divisor(f64::NAN).is_nan());

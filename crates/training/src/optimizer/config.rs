@@ -1,39 +1,39 @@
-//! Which optimizer, and which keys of `[optimiser]` belong to which choice.
+//! The section `[optimizer]` of a recipe.
 use model::Result;
-use model::config::values::{at_least_zero, expect, positive};
+use model::config::values::{check_non_negative, check_positive, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::OptimizerKind;
 use super::clip::Clip;
 
-/// `[optimiser]`: the optimizer and its schedule.
+/// `[optimizer]`: the optimizer and its learning rate schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OptimizerConfig {
     /// The optimizer.
     #[serde(default)]
     pub kind: OptimizerKind,
-    /// Largest step size; with `decay = "noam"` its scale.
+    /// Largest learning rate; with `decay = "noam"` its scale.
     pub learning_rate: f64,
     /// Steps of linear growth at the start.
     #[serde(default)]
     pub warmup_steps: u64,
-    /// How the step size falls over the run.
+    /// How the learning rate decays over the run.
     #[serde(default)]
     pub decay: Decay,
-    /// Last step size as a share of the largest.
+    /// Last learning rate as a fraction of the largest.
     #[serde(default = "one_percent")]
     pub floor: f64,
     /// With `decay = "mlperf"`: epochs of linear growth at the start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warmup_epochs: Option<u64>,
-    /// With `decay = "mlperf"`: epochs at the largest step size after them.
+    /// With `decay = "mlperf"`: epochs at the largest learning rate after them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_epochs: Option<u64>,
-    /// With `decay = "mlperf"`: what each later epoch multiplies the step size by.
+    /// With `decay = "mlperf"`: factor of the learning rate in each later epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gamma: Option<f64>,
-    /// With `decay = "mlperf"`: the smallest step size; 1e-5 if missing.
+    /// With `decay = "mlperf"`: the smallest learning rate; 1e-5 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_rate: Option<f64>,
     /// With `decay = "noam"`: the model's width.
@@ -42,31 +42,35 @@ pub struct OptimizerConfig {
     /// Decoupled weight decay.
     #[serde(default)]
     pub weight_decay: f64,
-    /// Decay of both moments.
+    /// Decay rates of both moments.
     #[serde(default = "betas")]
     pub betas: [f64; 2],
-    /// Added to the root of the second moment.
+    /// Term that is added to the root of the second moment.
     #[serde(default = "epsilon")]
     pub eps: f64,
-    /// Largest norm of the gradient; 0 = no limit.
+    /// Largest norm of the gradient; 0 sets no limit.
     #[serde(default = "five")]
     pub clip_norm: f64,
-    /// How the norm is limited; AdamW knows the first way only.
+    /// How the norm is limited; AdamW supports [`ClipKind::Single`] only.
     #[serde(default)]
     pub clip: ClipKind,
-    /// Whether moments are freed of their start at 0, as AdamW's always are.
+    /// True if moments are corrected for their start at 0.
+    ///
+    /// AdamW always corrects them.
     #[serde(default = "yes")]
     pub bias_correction: bool,
-    /// Decay of the moving average of the weights that evaluation uses; 0 = off.
+    /// Decay of the moving average of the weights, used for evaluation; 0 disables it.
     #[serde(default)]
     pub ema: f64,
-    /// Whether that decay grows from 1/10 in the first steps, so that the first weights are forgotten.
+    /// True if that decay grows from 1/10 in the first steps.
+    ///
+    /// The average then forgets the initial weights.
     #[serde(default = "yes")]
     pub ema_warmup: bool,
 }
 
 impl OptimizerConfig {
-    /// AdamW with a largest step size, and all else by default.
+    /// Returns AdamW with a learning rate, and defaults for all other values.
     pub fn new(learning_rate: f64) -> Self {
         OptimizerConfig {
             kind: OptimizerKind::default(),
@@ -102,20 +106,24 @@ pub enum ClipKind {
     Distributed,
 }
 
-/// Shape of the step size over the run; [`crate::schedule`] has the formulas.
+/// Decay of the learning rate over the run; [`crate::schedule`] has the formulas.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Decay {
-    /// Half a cosine down to the floor.
+    /// Half a cosine, down to the floor.
     #[default]
     Cosine,
-    /// The same factor each step, down to the floor.
+    /// A constant factor in each step, down to the floor.
     Exponential,
-    /// None.
+    /// No decay.
     Hold,
-    /// With the inverse root of the step, as for the first transformers; needs `warmup_steps` and `model_width`.
+    /// The inverse root of the step, as in the first transformers.
+    ///
+    /// Requires `warmup_steps` and `model_width`.
     Noam,
-    /// The same factor each epoch after `warmup_epochs` of growth and `hold_epochs` of rest; needs these and `gamma`.
+    /// A constant factor in each epoch, after growth and hold.
+    ///
+    /// Requires `warmup_epochs`, `hold_epochs` and `gamma`.
     MlPerf,
 }
 
@@ -131,11 +139,11 @@ impl Decay {
     }
 }
 
-/// Last step size of `decay = "mlperf"` where the recipe does not say.
+/// Default of the last learning rate with `decay = "mlperf"`.
 pub(crate) const MIN_RATE: f64 = 1e-5;
 
 impl OptimizerConfig {
-    /// The limit of the gradient's norm.
+    /// Returns the limit of the gradient's norm.
     pub(crate) fn clip(&self) -> Clip {
         match (self.clip_norm, self.clip) {
             (0.0, _) => Clip::None,
@@ -150,63 +158,63 @@ impl OptimizerConfig {
     /// [`model::Error::RecipeValue`] for the first one outside its range.
     pub(crate) fn check(&self) -> Result<()> {
         let OptimizerConfig { learning_rate: rate, floor, eps, ema, .. } = *self;
-        positive("optimiser.learning_rate", rate)?;
-        expect("optimiser.floor", "a share above 0, at most 1", floor > 0.0 && floor <= 1.0, floor)?;
-        positive("optimiser.eps", eps)?;
-        at_least_zero("optimiser.weight_decay", self.weight_decay)?;
-        at_least_zero("optimiser.clip_norm", self.clip_norm)?;
+        check_positive("optimizer.learning_rate", rate)?;
+        ensure("optimizer.floor", "a number above 0, at most 1", floor > 0.0 && floor <= 1.0, floor)?;
+        check_positive("optimizer.eps", eps)?;
+        check_non_negative("optimizer.weight_decay", self.weight_decay)?;
+        check_non_negative("optimizer.clip_norm", self.clip_norm)?;
         for beta in self.betas {
-            expect("optimiser.betas", "shares of at least 0, below 1", (0.0..1.0).contains(&beta), beta)?;
+            ensure("optimizer.betas", "numbers of at least 0, below 1", (0.0..1.0).contains(&beta), beta)?;
         }
         self.check_choices()?;
-        expect("optimiser.ema", "a share of at least 0, below 1", (0.0..1.0).contains(&ema), ema)
+        ensure("optimizer.ema", "a number of at least 0, below 1", (0.0..1.0).contains(&ema), ema)
     }
 
-    /// Checks that keys are there where their choice needs them, and nowhere else.
+    /// Checks keys that depend on other keys.
     fn check_choices(&self) -> Result<()> {
         self.kind.check(self)?;
         let (mlperf, noam) = (self.decay == Decay::MlPerf, self.decay == Decay::Noam);
-        belongs("warmup_epochs", self.warmup_epochs, mlperf, self.decay)?;
-        belongs("hold_epochs", self.hold_epochs, mlperf, self.decay)?;
-        belongs("gamma", self.gamma, mlperf, self.decay)?;
-        belongs("model_width", self.model_width, noam, self.decay)?;
+        check_presence("warmup_epochs", self.warmup_epochs, mlperf, self.decay)?;
+        check_presence("hold_epochs", self.hold_epochs, mlperf, self.decay)?;
+        check_presence("gamma", self.gamma, mlperf, self.decay)?;
+        check_presence("model_width", self.model_width, noam, self.decay)?;
         if let Some(gamma) = self.gamma {
-            expect("optimiser.gamma", "a share above 0, at most 1", gamma > 0.0 && gamma <= 1.0, gamma)?;
+            ensure("optimizer.gamma", "a number above 0, at most 1", gamma > 0.0 && gamma <= 1.0, gamma)?;
         }
         if let Some(width) = self.model_width {
-            expect("optimiser.model_width", "at least 1", width >= 1, width)?;
+            ensure("optimizer.model_width", "at least 1", width >= 1, width)?;
         }
         if let Some(rate) = self.min_rate {
-            let key = "optimiser.min_rate";
-            expect(key, &format!("none with decay = \"{}\"", self.decay.name()), mlperf, rate)?;
-            at_least_zero(key, rate)?;
-            let most = self.learning_rate;
-            expect(key, &format!("at most the learning rate, {most}"), rate <= most, rate)?;
+            let key = "optimizer.min_rate";
+            ensure(key, &format!("none with decay = \"{}\"", self.decay.name()), mlperf, rate)?;
+            check_non_negative(key, rate)?;
+            let max = self.learning_rate;
+            ensure(key, &format!("at most the learning rate, {max}"), rate <= max, rate)?;
         } else if mlperf {
-            let expected = format!("at least {MIN_RATE}, which min_rate is if it is not given");
-            expect("optimiser.learning_rate", &expected, self.learning_rate >= MIN_RATE, self.learning_rate)?;
+            let expected = format!("at least {MIN_RATE}, the default of min_rate");
+            ensure("optimizer.learning_rate", &expected, self.learning_rate >= MIN_RATE, self.learning_rate)?;
         }
         if mlperf || noam {
             let (floor, expected) = (self.floor, format!("none with decay = \"{}\"", self.decay.name()));
-            expect("optimiser.floor", &expected, floor == one_percent(), floor)?;
+            ensure("optimizer.floor", &expected, floor == one_percent(), floor)?;
         }
         let steps = self.warmup_steps;
         if mlperf {
             let expected = "none with decay = \"mlperf\", which has warmup_epochs";
-            expect("optimiser.warmup_steps", expected, steps == 0, steps)?;
+            ensure("optimizer.warmup_steps", expected, steps == 0, steps)?;
         }
-        expect("optimiser.warmup_steps", "at least 1 with decay = \"noam\"", !noam || steps > 0, steps)
+        ensure("optimizer.warmup_steps", "at least 1 with decay = \"noam\"", !noam || steps > 0, steps)
     }
 }
 
-/// A key that one decay needs and no other knows.
-fn belongs<T: ToString>(key: &str, value: Option<T>, wanted: bool, decay: Decay) -> Result<()> {
+/// Checks that a key is present exactly if the decay requires it.
+fn check_presence<T: ToString>(key: &str, value: Option<T>, is_required: bool, decay: Decay) -> Result<()> {
     let (key, found) =
-        (format!("optimiser.{key}"), value.map_or("none".to_owned(), |value| value.to_string()));
+        (format!("optimizer.{key}"), value.map_or("none".to_owned(), |value| value.to_string()));
     let decay = decay.name();
-    match wanted {
-        true => expect(&key, &format!("a value with decay = \"{decay}\""), found != "none", found),
-        false => expect(&key, &format!("none with decay = \"{decay}\""), found == "none", &found),
+    match is_required {
+        true => ensure(&key, &format!("a value with decay = \"{decay}\""), found != "none", found),
+        false => ensure(&key, &format!("none with decay = \"{decay}\""), found == "none", &found),
     }
 }
 

@@ -1,4 +1,4 @@
-//! LAMB: Adam's direction with a step of each tensor's own size, for large batches.
+//! LAMB: Adam with a layer-wise adapted learning rate, for large batches.
 #[cfg(test)]
 mod tests;
 
@@ -14,7 +14,9 @@ use crate::{Error, Result};
 use model::checkpoint::Values;
 use model::{Gradients, Parameters};
 
-/// LAMB over all parameters; [`LambStep`] has the formula. All tensors decay, biases too.
+/// LAMB over all parameters; [`LambStep`] has the formula.
+///
+/// All tensors decay, including biases.
 #[derive(Debug, Clone)]
 pub struct Lamb {
     config: LambConfig,
@@ -24,18 +26,18 @@ pub struct Lamb {
 }
 
 impl Lamb {
-    /// Zero moments for these parameters.
+    /// Creates the optimizer with zero moments.
     pub fn new(parameters: &Parameters, config: LambConfig, clip: Clip) -> Self {
         Lamb { config, clip, moments: Moments::new(parameters), steps: 0 }
     }
 }
 
-/// LAMB supports all keys of `[optimiser]`.
+/// Checks nothing: LAMB supports all keys of `[optimizer]`.
 pub(super) fn check(_: &OptimizerConfig) -> model::Result<()> {
     Ok(())
 }
 
-/// The optimizer of a recipe.
+/// Creates the optimizer of a recipe.
 pub(super) fn build(config: &OptimizerConfig, parameters: &Parameters) -> Lamb {
     let OptimizerConfig { betas, eps, weight_decay, bias_correction, .. } = *config;
     Lamb::new(parameters, LambConfig { betas, eps, weight_decay, bias_correction }, config.clip())
@@ -52,74 +54,78 @@ impl Optimizer for Lamb {
         for (name, variable) in parameters.iter() {
             let Some(gradient) = gradients.get(name) else { continue };
             let (m, v) = self.moments.get_mut(name, variable.elem_count())?;
-            super::update(variable, gradient, |w, g| step.tensor(true, w, g, m, v))??;
+            super::update(variable, gradient, |w, g| step.update_tensor(true, w, g, m, v))??;
         }
         Ok(norm)
     }
 
-    fn memory(&self) -> BTreeMap<String, Cow<'_, Values>> {
-        self.moments.memory()
+    fn state(&self) -> BTreeMap<String, Cow<'_, Values>> {
+        self.moments.state()
     }
 
-    fn restore(&mut self, memory: &BTreeMap<String, Values>, steps: u64) -> Result<()> {
-        self.moments.restore(memory)?;
+    fn restore(&mut self, state: &BTreeMap<String, Values>, steps: u64) -> Result<()> {
+        self.moments.restore(state)?;
         self.steps = steps;
         Ok(())
     }
 }
 
-/// Squares that are added side by side, so that they can be in one instruction and always meet in the same order.
+/// Number of interleaved sums of squares: one vector instruction, and a fixed order.
 const LANES: usize = 8;
-/// Updates that are held until their squares are added: short enough for the first cache.
-const ROW: usize = 512;
+/// Updates that are stored until their squares are added; they fit into the first cache.
+const UPDATES_PER_ROW: usize = 512;
 
-/// A number that LAMB can be computed in.
-pub trait Number: Real + Div<Output = Self> {
+/// A number type that LAMB can be computed in.
+pub trait LambFloat: Real + Div<Output = Self> {
     /// √x
     fn root(self) -> Self;
 }
 
-impl Number for f32 {
+impl LambFloat for f32 {
     fn root(self) -> Self {
         self.sqrt()
     }
 }
 
-impl Number for f64 {
+impl LambFloat for f64 {
     fn root(self) -> Self {
         self.sqrt()
     }
 }
 
-/// What LAMB is told once.
+/// The options of LAMB.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LambConfig {
-    /// Decay β₁, β₂ of the moments.
+    /// Decay rates β₁, β₂ of the moments.
     pub betas: [f64; 2],
     /// ε
     pub eps: f64,
     /// λ, the decoupled weight decay.
     pub weight_decay: f64,
-    /// Whether moments are divided by `1 - βˢ`, which undoes that they began at 0.
+    /// True if moments are divided by `1 - βˢ`, which corrects their start at 0.
     pub bias_correction: bool,
 }
 
-/// Everything of one step that all tensors share.
+/// One step of LAMB: the factors that all tensors share.
 ///
 /// ```text
 /// g ← g / divisor      m ← β₁m + (1-β₁)g      v ← β₂v + (1-β₂)g²
 /// u = (m / (1-β₁ˢ)) / (√(v / (1-β₂ˢ)) + ε) + λw      r = ‖w‖ / ‖u‖      w ← w - rate · r · u
 /// ```
-/// The norms are those of one tensor; r is 1 where one of them is 0, and where λ is 0. It has no other bound.
+/// The norms are those of one tensor; r is 1 if one of them is 0, or if λ is 0. It has no other
+/// bound.
 ///
-/// You, Li, Reddi and others: "Large batch optimization for deep learning", arXiv 1904.00962, in the form of MLPerf's RNN-T.
+/// You, Li, Reddi and others: "Large batch optimization for deep learning", arXiv 1904.00962, in
+/// the form of MLPerf's RNN-T.
 ///
 /// ```
 /// use training::optimizer::{LambConfig, LambStep};
 ///
-/// let config = LambConfig { betas: [0.9, 0.999], eps: 1e-9, weight_decay: 1e-3, bias_correction: true };
+/// let (betas, weight_decay) = ([0.9, 0.999], 1e-3);
+/// let config = LambConfig { betas, eps: 1e-9, weight_decay, bias_correction: true };
 /// let (mut w, mut m, mut v) = ([3.0f64, 4.0], [0.0; 2], [0.0; 2]);
-/// let trust = LambStep::new(&config, 1, 0.1, 1.0).tensor(true, &mut w, &[1.0, -2.0], &mut m, &mut v)?;
+/// let step = LambStep::new(&config, 1, 0.1, 1.0);
+/// let trust = step.update_tensor(true, &mut w, &[1.0, -2.0], &mut m, &mut v)?;
 /// // In the first step m / √v is the sign of the gradient: ‖w‖ = 5, ‖u‖ = ‖(1.003, -0.996)‖.
 /// assert!((trust - 5.0 / 1.003f64.hypot(0.996)).abs() < 1e-7);
 /// # Ok::<(), training::Error>(())
@@ -134,14 +140,14 @@ pub struct LambStep {
     rate: f64,
 }
 
-/// The same in the numbers of the tensors.
+/// The same factors in the number type of the tensors.
 #[derive(Clone, Copy)]
 struct Factors<F> {
     scale: F,
     beta1: F,
-    share1: F,
+    one_minus_beta1: F,
     beta2: F,
-    share2: F,
+    one_minus_beta2: F,
     correction1: F,
     correction2: F,
     eps: F,
@@ -149,7 +155,7 @@ struct Factors<F> {
 }
 
 impl LambStep {
-    /// Step `step` of a run, from 1, at a rate; gradients are divided by `divisor`.
+    /// Creates step `step` of a run, counted from 1; gradients are divided by `divisor`.
     pub fn new(config: &LambConfig, step: u64, rate: f64, divisor: f64) -> Self {
         let steps = i32::try_from(step.max(1)).unwrap_or(i32::MAX);
         let correction =
@@ -158,14 +164,15 @@ impl LambStep {
         LambStep { config: *config, scale: 1.0 / divisor, corrections, rate }
     }
 
-    /// The step of one tensor; returns its trust ratio r. A tensor that `decays` not has λ = 0.
+    /// Updates one tensor; returns its trust ratio r. Without `decays`, λ is 0.
     ///
-    /// Cost: two passes, of 24 and 16 bytes a weight in `f32`, in parallel over blocks of fixed size; the sums of squares are `f64`
-    /// and are added in the order of the blocks, so that the result does not depend on the number of threads.
+    /// Cost: two passes, of 24 and 16 bytes per weight in `f32`, in parallel over blocks of fixed
+    /// size. Sums of squares are in `f64` and are added in the order of the blocks, so that the
+    /// result does not depend on the number of threads.
     ///
     /// # Errors
-    /// [`Error::Shape`](model::Error::Shape) if the slices are not of one length.
-    pub fn tensor<F: Number>(
+    /// [`Error::Shape`](model::Error::Shape) if the slices have different lengths.
+    pub fn update_tensor<F: LambFloat>(
         &self,
         decays: bool,
         weights: &mut [F],
@@ -175,9 +182,9 @@ impl LambStep {
     ) -> Result<f64> {
         let lengths = [gradient.len(), first.len(), second.len()];
         if lengths.iter().any(|&length| length != weights.len()) {
-            let found = format!("{lengths:?}");
-            let expected = format!("{} numbers in each, as of weights", weights.len());
-            return Err(Error::shape("gradient and moments", expected, found));
+            let lengths = format!("{lengths:?}");
+            let expected = format!("{} numbers in each, as in the weights", weights.len());
+            return Err(Error::shape("gradient and moments", expected, lengths));
         }
         let factors = self.factors::<F>(if decays { self.config.weight_decay } else { 0.0 });
         let mut squares = vec![[0.0; 2]; weights.len().div_ceil(BLOCK)];
@@ -188,8 +195,8 @@ impl LambStep {
             parts_mut(first, BLOCK),
             parts_mut(second, BLOCK),
         );
-        par_for(blocks, |_, (squares, w, g, m, v)| *squares = moments(w, g, m, v, &factors));
-        let [w, u] = squares.iter().fold([0.0; 2], |sum, of| [sum[0] + of[0], sum[1] + of[1]]);
+        par_for(blocks, |_, (squares, w, g, m, v)| *squares = update_moments(w, g, m, v, &factors));
+        let [w, u] = squares.iter().fold([0.0; 2], |sum, block| [sum[0] + block[0], sum[1] + block[1]]);
         let trust = if w > 0.0 && u > 0.0 && factors.decay > F::ZERO { (w / u).sqrt() } else { 1.0 };
         let rate = F::from_f64(self.rate * trust);
         par_for((parts_mut(weights, BLOCK), parts(first, BLOCK), parts(second, BLOCK)), |_, (w, m, v)| {
@@ -200,14 +207,14 @@ impl LambStep {
         Ok(trust)
     }
 
-    fn factors<F: Number>(&self, decay: f64) -> Factors<F> {
+    fn factors<F: LambFloat>(&self, decay: f64) -> Factors<F> {
         let LambConfig { betas: [beta1, beta2], eps, .. } = self.config;
         Factors {
             scale: F::from_f64(self.scale),
             beta1: F::from_f64(beta1),
-            share1: F::from_f64(1.0 - beta1),
+            one_minus_beta1: F::from_f64(1.0 - beta1),
             beta2: F::from_f64(beta2),
-            share2: F::from_f64(1.0 - beta2),
+            one_minus_beta2: F::from_f64(1.0 - beta2),
             correction1: F::from_f64(self.corrections[0]),
             correction2: F::from_f64(self.corrections[1]),
             eps: F::from_f64(eps),
@@ -216,16 +223,23 @@ impl LambStep {
     }
 }
 
-impl<F: Number> Factors<F> {
-    /// u
+impl<F: LambFloat> Factors<F> {
+    /// Returns u for one weight.
     #[inline(always)]
     fn update(&self, w: F, m: F, v: F) -> F {
         m * self.correction1 / ((v * self.correction2).root() + self.eps) + self.decay * w
     }
 }
 
-/// New moments of a block; `[Σ w², Σ u²]`.
-fn moments<F: Number>(w: &[F], g: &[F], m: &mut [F], v: &mut [F], factors: &Factors<F>) -> [f64; 2] {
+/// Updates the moments of a block; returns `[Σ w², Σ u²]`.
+fn update_moments<F: LambFloat>(
+    w: &[F],
+    g: &[F],
+    m: &mut [F],
+    v: &mut [F],
+    factors: &Factors<F>,
+) -> [f64; 2] {
+    const ROW: usize = UPDATES_PER_ROW;
     let (mut weights, mut updates) = ([0.0; LANES], [0.0; LANES]);
     let mut row = [F::ZERO; ROW];
     let parts = w.chunks(ROW).zip(g.chunks(ROW)).zip(m.chunks_mut(ROW)).zip(v.chunks_mut(ROW));
@@ -233,8 +247,8 @@ fn moments<F: Number>(w: &[F], g: &[F], m: &mut [F], v: &mut [F], factors: &Fact
         let u = &mut row[..w.len()];
         for ((((u, &w), &g), m), v) in u.iter_mut().zip(w).zip(g).zip(m).zip(v) {
             let g = g * factors.scale;
-            *m = factors.beta1 * *m + factors.share1 * g;
-            *v = factors.beta2 * *v + factors.share2 * g * g;
+            *m = factors.beta1 * *m + factors.one_minus_beta1 * g;
+            *v = factors.beta2 * *v + factors.one_minus_beta2 * g * g;
             *u = factors.update(w, *m, *v);
         }
         add_squares(&mut weights, w);
@@ -245,7 +259,7 @@ fn moments<F: Number>(w: &[F], g: &[F], m: &mut [F], v: &mut [F], factors: &Fact
 
 /// Adds each square to the sum of its lane.
 #[inline(always)]
-fn add_squares<F: Number>(sums: &mut [f64; LANES], values: &[F]) {
+fn add_squares<F: LambFloat>(sums: &mut [f64; LANES], values: &[F]) {
     let (lanes, rest) = values.as_chunks::<LANES>();
     for values in lanes {
         for (sum, value) in sums.iter_mut().zip(values) {

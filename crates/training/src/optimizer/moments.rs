@@ -1,4 +1,4 @@
-//! What the optimizers of Adam's family remember: two moments of each parameter's gradient.
+//! The state of Adam-like optimizers: two moments of the gradient of each parameter.
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -6,7 +6,9 @@ use crate::{Error, Result};
 use model::Parameters;
 use model::checkpoint::Values;
 
-/// Elements that a task takes: weight, gradient and moments fit the second cache. Work is cut by this, never by threads.
+/// Elements of one task: weight, gradient and moments fit into the second cache.
+///
+/// Work is divided by this number, never by the number of threads.
 pub(crate) const BLOCK: usize = 1 << 14;
 
 /// First and second moment of each parameter, by name.
@@ -17,50 +19,49 @@ pub(crate) struct Moments {
 }
 
 impl Moments {
-    /// Zeros.
+    /// Creates moments of 0.
     pub fn new(parameters: &Parameters) -> Self {
         let zeros: Values =
             parameters.iter().map(|(name, v)| (name.to_owned(), vec![0.0; v.elem_count()])).collect();
         Moments { first: zeros.clone(), second: zeros }
     }
 
-    /// Both of one parameter of so many elements, to be written.
+    /// Returns both moments of a parameter with `count` elements, for an update.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a parameter that was not there in the beginning, or had another size.
+    /// [`Error::Shape`] for a parameter that is new, or had another size.
     pub fn get_mut(&mut self, name: &str, count: usize) -> Result<(&mut [f32], &mut [f32])> {
         match (self.first.get_mut(name), self.second.get_mut(name)) {
             (Some(m), Some(v)) if m.len() == count && v.len() == count => Ok((m, v)),
-            (None, _) | (_, None) => {
-                Err(Error::shape(name, "a parameter known to the optimiser", "a new one"))
-            }
+            (None, _) | (_, None) => Err(Error::shape(name, "a parameter of the optimizer", "a new one")),
             (Some(m), Some(v)) => {
-                let found = format!("{} and {}", m.len(), v.len());
-                Err(Error::shape(name, format!("{count} numbers in both moments"), found))
+                let sizes = format!("{} and {}", m.len(), v.len());
+                Err(Error::shape(name, format!("{count} numbers in both moments"), sizes))
             }
         }
     }
 
-    /// Both, for a checkpoint.
-    pub fn memory(&self) -> BTreeMap<String, Cow<'_, Values>> {
+    /// Returns both moments, for a checkpoint.
+    pub fn state(&self) -> BTreeMap<String, Cow<'_, Values>> {
         [("first", &self.first), ("second", &self.second)]
             .map(|(kind, values)| (kind.to_owned(), Cow::Borrowed(values)))
             .into()
     }
 
-    /// Takes over what [`Self::memory`] gave.
+    /// Restores what [`Self::state`] returned.
     ///
     /// # Errors
-    /// [`Error::Shape`] if one of the two is missing, or there is another: the memory of another optimizer.
-    pub fn restore(&mut self, memory: &BTreeMap<String, Values>) -> Result<()> {
-        if let Some(other) = memory.keys().find(|kind| !["first", "second"].contains(&kind.as_str())) {
-            return Err(Error::shape("memory", "first and second", other.clone()));
+    /// [`Error::Shape`] if one kind is missing, or there is another: the state of another
+    /// optimizer.
+    pub fn restore(&mut self, state: &BTreeMap<String, Values>) -> Result<()> {
+        if let Some(other) = state.keys().find(|kind| !["first", "second"].contains(&kind.as_str())) {
+            return Err(Error::shape("optimizer state", "first and second", other.clone()));
         }
         for (kind, values) in [("first", &mut self.first), ("second", &mut self.second)] {
-            let Some(found) = memory.get(kind) else {
+            let Some(moments) = state.get(kind) else {
                 return Err(Error::shape(kind, "moments of every parameter", "none"));
             };
-            values.clone_from(found);
+            values.clone_from(moments);
         }
         Ok(())
     }
@@ -71,12 +72,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memories_of_other_optimisers_are_refused() {
+    fn states_of_other_optimizers_are_rejected() {
         let moments = || Moments { first: Values::new(), second: Values::new() };
-        let memory = |kinds: &[&str]| kinds.iter().map(|kind| ((*kind).to_owned(), Values::new())).collect();
-        assert!(moments().restore(&memory(&["first", "second"])).is_ok());
+        let state = |kinds: &[&str]| kinds.iter().map(|kind| ((*kind).to_owned(), Values::new())).collect();
+        assert!(moments().restore(&state(&["first", "second"])).is_ok());
         for (kinds, named) in [(&["first"][..], "second"), (&["first", "second", "third"], "third")] {
-            let error = moments().restore(&memory(kinds)).unwrap_err().to_string();
+            let error = moments().restore(&state(kinds)).unwrap_err().to_string();
             assert!(error.contains(named), "{error}");
         }
     }

@@ -1,8 +1,8 @@
-//! The sections of a recipe about its data: `[data]`, `[augment]` and `[tokens]`.
+//! The sections of a recipe for its data: `[data]`, `[augment]` and `[tokens]`.
 use std::path::PathBuf;
 
 use model::Result;
-use model::config::values::{MANY, expect, setting, whole};
+use model::config::values::{MAX_SMALL_COUNT, check_count, ensure, setting_error};
 use recognizer::MAX_BAD;
 use serde::{Deserialize, Serialize};
 use speech::wave::{NoiseConfig, ReverbConfig, SpeedConfig};
@@ -11,95 +11,103 @@ use speech::{Perturb, SpecAugment, TokenizerKind, TokenizerOptions, UnicodeForm,
 /// `[data]`: manifests, relative to the recipe's folder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Data {
-    /// Utterances to learn from.
+pub struct DataConfig {
+    /// Training set.
     pub train: Vec<PathBuf>,
-    /// Utterances that choose the best checkpoint.
+    /// Dev set, which selects the best checkpoint.
     #[serde(default)]
     pub dev: Vec<PathBuf>,
-    /// Utterances of the final report.
+    /// Test set, for the final evaluation.
     #[serde(default)]
     pub test: Vec<PathBuf>,
-    /// Whether training utterances are read anew in each epoch, in place of having all their features in memory: for training sets
-    /// that memory does not hold, and for changes to their sound.
+    /// True to read training utterances again in each epoch.
+    ///
+    /// Their features are then not kept in memory.
+    ///
+    /// For training sets that do not fit into memory, and for augmentation of the audio.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stream: bool,
-    /// Threads that make batches ahead of their use.
-    #[serde(default = "once", skip_serializing_if = "is_once")]
+    /// Threads that load batches ahead of their use.
+    #[serde(default = "default_workers", skip_serializing_if = "is_one")]
     pub workers: usize,
-    /// Share of the utterances of a set that may be left out since they cannot be used; rounded up to whole utterances.
+    /// Largest fraction of bad utterances in a set.
+    ///
+    /// Rounded up to whole utterances.
     #[serde(default = "max_bad", skip_serializing_if = "is_max_bad")]
     pub max_bad: f64,
-    /// A folder for what streaming would find out again and again: where utterances are, and, if their sound is not changed, their
-    /// features.
+    /// Folder of a cache for streaming: the index and, without audio augmentation, the features.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<PathBuf>,
 }
 
-impl Data {
+impl DataConfig {
     /// Checks every value.
     ///
     /// # Errors
     /// [`model::Error::RecipeValue`] for the first one outside its range.
     pub(super) fn check(&self) -> Result<()> {
-        expect("data.train", "at least one manifest", !self.train.is_empty(), "none")?;
-        whole("data.workers", self.workers, MANY)?;
-        expect("data.max_bad", "a share of 0 to 1", (0.0..=1.0).contains(&self.max_bad), self.max_bad)?;
-        expect("data.cache", "none without data.stream", self.cache.is_none() || self.stream, "a folder")
+        ensure("data.train", "at least one manifest", !self.train.is_empty(), "none")?;
+        check_count("data.workers", self.workers, MAX_SMALL_COUNT)?;
+        ensure("data.max_bad", "a number from 0 to 1", (0.0..=1.0).contains(&self.max_bad), self.max_bad)?;
+        ensure("data.cache", "none without data.stream", self.cache.is_none() || self.stream, "a folder")
     }
 }
 
-/// `[augment]`: changes to training utterances, those to their frames new in each epoch; none by default.
+/// `[augment]`: augmentation of training utterances; none by default.
+///
+/// Features are augmented anew in each epoch.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Augment {
-    /// Beside each utterance alone, all of them are heard once an epoch in strings of so many, in an order that the seed decides:
-    /// for models that listen on after the end of an utterance. None below 2.
+pub struct AugmentConfig {
+    /// Number of utterances in each concatenation; none below 2.
+    ///
+    /// In addition to each single utterance, every epoch contains all of them once in
+    /// concatenations, for models that continue after the end of an utterance.
     #[serde(skip_serializing_if = "is_zero")]
     pub join: usize,
-    /// Other speeds, as waveforms; before everything that follows.
+    /// Speed perturbation of the waveform, before all other augmentation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speed: Option<SpeedConfig>,
-    /// Impulse responses of rooms, from a manifest.
+    /// Reverberation by impulse responses, from a manifest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reverb: Option<ReverbConfig>,
-    /// Noise, from a manifest.
+    /// Additive noise, from a manifest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub noise: Option<NoiseConfig>,
-    /// Speed, tempo and frequency-axis changes of the frames, first.
+    /// Changes of speed, tempo and frequency axis of the features.
     pub perturb: Perturb,
-    /// Masks over time and frequency, second.
+    /// Masks over time and frequency, after `perturb`.
     pub mask: SpecAugment,
 }
 
-impl Augment {
-    /// Checks every value; `stream` is that of the data.
+impl AugmentConfig {
+    /// Checks every value; `stream` is `data.stream`.
     ///
     /// # Errors
     /// [`model::Error::RecipeValue`] for the first one outside its range.
     pub(super) fn check(&self, stream: bool) -> Result<()> {
-        expect("augment.join", &format!("0 to {MANY}"), self.join <= MANY, self.join)?;
+        ensure("augment.join", &format!("0 to {MAX_SMALL_COUNT}"), self.join <= MAX_SMALL_COUNT, self.join)?;
         let wave = self.wave();
-        wave.check().map_err(|error| setting("augment", error))?;
-        let sound = stream || wave == WaveConfig::default();
-        expect("augment", "no speed, reverb or noise without data.stream", sound, "some")?;
-        self.perturb.check().map_err(|error| setting("augment.perturb", error))?;
-        self.mask.check().map_err(|error| setting("augment.mask", error))
+        wave.check().map_err(|error| setting_error("augment", error))?;
+        let is_supported = stream || wave == WaveConfig::default();
+        ensure("augment", "no speed, reverb or noise without data.stream", is_supported, "some")?;
+        self.perturb.check().map_err(|error| setting_error("augment.perturb", error))?;
+        self.mask.check().map_err(|error| setting_error("augment.mask", error))
     }
 
-    /// What is done to waveforms.
+    /// Returns the augmentation of waveforms.
     pub fn wave(&self) -> WaveConfig {
         WaveConfig { speed: self.speed.clone(), reverb: self.reverb.clone(), noise: self.noise.clone() }
     }
 
-    /// How much longer than it is an utterance may become.
+    /// Returns the largest factor of the length of an utterance.
     pub fn stretch(&self) -> f64 {
         let waves = self.speed.as_ref().map_or(1.0, |speed| speed.rates[1].max(1.0));
         let Perturb { speed, tempo, .. } = self.perturb;
         waves / ((1.0 - f64::from(speed)) * (1.0 - f64::from(tempo)))
     }
 
-    /// Manifests of sounds.
+    /// Iterates over the manifests of noise and impulse responses.
     pub(super) fn manifests(&mut self) -> impl Iterator<Item = &mut PathBuf> {
         let reverb = self.reverb.as_mut().map(|reverb| &mut reverb.manifest);
         reverb.into_iter().chain(self.noise.as_mut().map(|noise| &mut noise.manifest))
@@ -114,30 +122,30 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// `[tokens]`
+/// `[tokens]`: the tokenizer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenConfig {
-    /// Kind of the labels.
+    /// Kind of the tokens.
     pub kind: TokenizerKind,
-    /// Unicode form of all texts.
+    /// Unicode normalization of all texts.
     #[serde(default, skip_serializing_if = "is_default")]
     pub normalize: UnicodeForm,
-    /// Words that are one label each; without the key, all words of the form `<...>` in the training texts.
+    /// Words that are one token each; by default all words `<...>` in the training texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub special: Option<Vec<String>>,
-    /// Whether error rates ignore special words, in references and hypotheses.
+    /// True if error rates ignore special words, in references and hypotheses.
     #[serde(default, skip_serializing_if = "is_default")]
     pub ignore_special: bool,
 }
 
 impl TokenConfig {
-    /// Tokens of a kind, everything else by default.
+    /// Returns tokens of a kind, with defaults for all other values.
     pub fn new(kind: TokenizerKind) -> Self {
         Self { kind, normalize: UnicodeForm::default(), special: None, ignore_special: false }
     }
 
-    /// Options of the tokenizer.
+    /// Returns the options of the tokenizer.
     pub fn options(&self) -> TokenizerOptions {
         TokenizerOptions { kind: self.kind, normalize: self.normalize, special: self.special.clone() }
     }
@@ -147,14 +155,14 @@ fn max_bad() -> f64 {
     MAX_BAD
 }
 
-fn is_max_bad(share: &f64) -> bool {
-    *share == max_bad()
+fn is_max_bad(fraction: &f64) -> bool {
+    *fraction == max_bad()
 }
 
-pub(super) fn once() -> usize {
+pub(super) fn default_workers() -> usize {
     1
 }
 
-pub(super) fn is_once(count: &usize) -> bool {
+pub(super) fn is_one(count: &usize) -> bool {
     *count == 1
 }

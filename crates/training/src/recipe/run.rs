@@ -1,32 +1,34 @@
-//! The sections of a recipe about the run: `[batch]` and `[training]`.
-use model::config::Terms;
+//! The sections of a recipe for the run: `[batch]` and `[training]`.
+use model::config::LossTerms;
 use model::config::table;
-use model::config::values::{positive, whole};
+use model::config::values::{check_count, check_positive};
 use model::{Result, bytes};
 use recognizer::{BatchSize, Metric};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::data::{is_once, once};
+use super::data::is_one;
 
-/// `[batch]`
+/// `[batch]`: sizes of batches.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BatchConfig {
-    /// Most rows of a batch, padding included.
+    /// Largest number of rows of a batch, padding included.
     pub max_frames: usize,
-    /// Most utterances of a batch.
+    /// Largest number of utterances of a batch.
     pub max_utterances: usize,
-    /// What the whole run may take, such as `"6GiB"`: batches are then also cut so that their steps fit.
+    /// Memory budget of the whole run, such as `"6GiB"`: batches are also limited by their steps.
     #[serde(default, with = "bytes::optional", skip_serializing_if = "Option::is_none")]
     pub memory: Option<usize>,
     /// Batches of an optimizer step; gradients are divided by the utterances of all of them.
-    #[serde(default = "once", skip_serializing_if = "is_once")]
+    #[serde(default = "default_accumulate", skip_serializing_if = "is_one")]
     pub accumulate: usize,
-    /// Training utterances that their manifest says are longer, in seconds, are left out.
+    /// Training utterances that are longer in their manifest, in seconds, are omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_seconds: Option<f64>,
-    /// Number of buckets of similar lengths from which batches of exactly `max_utterances` are drawn, whatever is left over being
-    /// dropped anew in each epoch; see [`speech::batching::bucketed`]. 0 = batches of up to `max_frames` of all utterances.
+    /// Number of buckets of similar lengths; 0 makes batches of up to `max_frames`.
+    ///
+    /// Batches of exactly `max_utterances` are drawn from the buckets, and what remains is dropped,
+    /// anew in each epoch; see [`speech::batching::bucketed`].
     #[serde(default)]
     pub buckets: usize,
 }
@@ -37,26 +39,26 @@ impl BatchConfig {
     /// # Errors
     /// [`model::Error::RecipeValue`] for the first one outside its range.
     pub(super) fn check(&self) -> Result<()> {
-        whole("batch.max_frames", self.max_frames, usize::MAX)?;
-        whole("batch.max_utterances", self.max_utterances, usize::MAX)?;
-        whole("batch.accumulate", self.accumulate, usize::MAX)?;
-        positive("batch.max_seconds", self.max_seconds.unwrap_or(1.0))
+        check_count("batch.max_frames", self.max_frames, usize::MAX)?;
+        check_count("batch.max_utterances", self.max_utterances, usize::MAX)?;
+        check_count("batch.accumulate", self.accumulate, usize::MAX)?;
+        check_positive("batch.max_seconds", self.max_seconds.unwrap_or(1.0))
     }
 
-    /// The limits of a batch.
+    /// Returns the limits of a batch.
     pub fn size(&self) -> BatchSize {
         let BatchConfig { max_frames, max_utterances, .. } = *self;
         BatchSize { max_frames, max_utterances }
     }
 }
 
-/// `[training]`
+/// `[training]`: the objective, and the length of the run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TrainingConfig {
-    /// What is minimised.
+    /// The objective.
     #[serde(flatten)]
-    pub terms: Terms,
-    /// How long, and what is written when.
+    pub terms: LossTerms,
+    /// Length, evaluations and checkpoints.
     #[serde(flatten)]
     pub run: RunConfig,
 }
@@ -68,42 +70,44 @@ impl<'de> Deserialize<'de> for TrainingConfig {
     }
 }
 
-/// The keys of `[training]` that say how long it lasts, and what is written when.
+/// The keys of `[training]` about length, evaluations and checkpoints.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunConfig {
-    /// Passes over the training set.
+    /// Number of epochs.
     pub epochs: u64,
     /// Epochs between two evaluations on the dev set.
-    #[serde(default = "one")]
+    #[serde(default = "every_epoch")]
     pub evaluate_every: u64,
-    /// Steps between two checkpoints; 0 = at the end of an epoch only.
+    /// Steps between two checkpoints; 0 writes one at the end of each epoch only.
     #[serde(default)]
     pub checkpoint_every: u64,
-    /// How many epochs, the last ones, keep a checkpoint of their own.
+    /// Number of last epochs with a separate checkpoint.
     #[serde(default)]
     pub keep: u64,
-    /// How many steps in a row may be skipped whose loss or gradient is no number, before that ends the run.
+    /// Largest number of steps that are skipped in a row.
+    ///
+    /// Steps are skipped if their loss or gradient is not finite.
     #[serde(default)]
     pub skip_nonfinite: u64,
-    /// Which weights the final report is about.
+    /// The weights of the final evaluation.
     #[serde(default)]
-    pub select: Select,
-    /// What the best checkpoint is best at.
+    pub select: CheckpointSelection,
+    /// The metric of the best checkpoint.
     #[serde(default, skip_serializing_if = "Metric::is_default")]
     pub metric: Metric,
 }
 
 impl RunConfig {
-    /// So many passes, and all else by default.
+    /// Returns a run of `epochs` epochs, with defaults for all other values.
     pub fn new(epochs: u64) -> Self {
         RunConfig {
             epochs,
-            evaluate_every: one(),
+            evaluate_every: every_epoch(),
             checkpoint_every: 0,
             keep: 0,
             skip_nonfinite: 0,
-            select: Select::default(),
+            select: CheckpointSelection::default(),
             metric: Metric::default(),
         }
     }
@@ -113,26 +117,30 @@ impl RunConfig {
     /// # Errors
     /// [`model::Error::RecipeValue`] for the first one outside its range.
     pub(super) fn check(&self) -> Result<()> {
-        whole("training.epochs", self.epochs as usize, usize::MAX)?;
-        whole("training.evaluate_every", self.evaluate_every as usize, usize::MAX)
+        check_count("training.epochs", self.epochs as usize, usize::MAX)?;
+        check_count("training.evaluate_every", self.evaluate_every as usize, usize::MAX)
     }
 
-    /// Their names.
+    /// The names of the keys.
     const KEYS: [&str; 7] =
         ["epochs", "evaluate_every", "checkpoint_every", "keep", "skip_nonfinite", "select", "metric"];
 }
 
-/// Which checkpoint the run ends with.
+/// The checkpoint that the final evaluation uses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Select {
-    /// The one with the lowest error rate on the dev set, by [`RunConfig::metric`].
+pub enum CheckpointSelection {
+    /// The checkpoint with the best [`RunConfig::metric`] on the dev set.
     #[default]
     Best,
     /// The last one.
     Last,
 }
 
-fn one() -> u64 {
+fn default_accumulate() -> usize {
+    1
+}
+
+fn every_epoch() -> u64 {
     1
 }

@@ -6,23 +6,23 @@ use recognizer::Evaluation;
 
 use super::{Trainer, Validator};
 use crate::Result;
-use crate::metrics::{Metrics, peak_resident};
+use crate::metrics::{Metrics, peak_resident_bytes};
 use crate::observer::{EpochReport, Observer};
 use crate::reduction::slow_rank;
-use crate::schedule::Moment;
+use crate::schedule::StepPosition;
 
 impl Trainer<'_> {
-    /// Closes the epoch: evaluation on the dev set, metrics, checkpoints.
+    /// Finishes an epoch: evaluation on the dev set, metrics, checkpoints.
     pub(super) fn finish_epoch(
         &mut self,
-        judge: &mut Validator,
+        validate: &mut Validator,
         started: Instant,
         observer: &mut dyn Observer,
     ) -> Result<()> {
         let seconds = started.elapsed().as_secs_f64();
-        if let Some((rank, times)) = slow_rank(&std::mem::take(&mut self.seconds)) {
+        if let Some((rank, ratio)) = slow_rank(&std::mem::take(&mut self.seconds)) {
             observer.on_warning(&format!(
-                "rank {rank} took {times:.1} times as long for its gradients as the others"
+                "rank {rank} took {ratio:.1} times as long for its gradients as the others"
             ));
         }
         self.bad.count().iter().for_each(|count| observer.on_warning(count));
@@ -33,24 +33,24 @@ impl Trainer<'_> {
         let simple = f64::from_bits(self.progress.simple);
         if skipped > 0 && loss == 0.0 && ctc == 0.0 {
             observer.on_warning(&format!(
-                "epoch {}: no training utterance has a path, as where there are more labels than frames can say: nothing is learnt",
+                "epoch {}: no training utterance has a path, so that nothing is trained; are there more labels than encoder frames?",
                 self.progress.epoch + 1
             ));
         }
-        let last = (steps.saturating_sub(1) * self.accumulate as u64) as f64 / batches as f64;
-        let last = Moment {
+        let done = (steps.saturating_sub(1) * self.accumulate as u64) as f64 / batches as f64;
+        let last = StepPosition {
             epoch: self.progress.epoch,
             step: step.saturating_sub(1),
             steps_per_epoch: steps,
-            progress: (self.progress.epoch as f64 + last) / run.epochs as f64,
+            progress: (self.progress.epoch as f64 + done) / run.epochs as f64,
         };
-        // Whatever else is in the folder, there is a checkpoint to go on from.
+        // Other files in the folder require a checkpoint to resume from.
         let saved = if self.folder.last().exists() { Ok(()) } else { self.save_last() };
         self.agree(saved)?;
         let epoch = self.progress.epoch + 1;
         self.progress = Progress { epoch, step, best, in_a_row, ..Progress::default() };
-        let due = epoch.is_multiple_of(run.evaluate_every) || epoch == run.epochs;
-        let evaluation = if due { self.evaluate(judge)? } else { None };
+        let is_due = epoch.is_multiple_of(run.evaluate_every) || epoch == run.epochs;
+        let evaluation = if is_due { self.evaluate(validate)? } else { None };
         let score = evaluation.as_ref().map(|evaluation| &evaluation.overall);
         let rate = score.map(|score| score.rate(run.metric));
         let metrics = Metrics {
@@ -64,8 +64,8 @@ impl Trainer<'_> {
             skipped,
             nonfinite,
             padding: self.padding,
-            planned_bytes: self.planned,
-            resident_bytes: peak_resident().unwrap_or(0) as u64,
+            planned_bytes: self.planned_bytes,
+            resident_bytes: peak_resident_bytes().unwrap_or(0) as u64,
             seconds,
             dev_wer: score.map(|score| score.wer),
             dev_cer: score.map(|score| score.cer),
@@ -82,30 +82,30 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// What is written of an epoch, which may be the best so far.
-    fn write_epoch(&mut self, metrics: &Metrics, best: bool, observer: &mut dyn Observer) -> Result<()> {
+    /// Writes the files of an epoch.
+    fn write_epoch(&mut self, metrics: &Metrics, is_best: bool, observer: &mut dyn Observer) -> Result<()> {
         self.events.epoch(metrics);
-        if best {
+        if is_best {
             self.save(&self.folder.best())?;
         }
         self.folder.write_metrics(&self.metrics)?;
         observer.write_epoch(self.folder, &self.metrics)?;
         if self.run.keep > 0 {
             self.save(&self.folder.epoch(metrics.epoch))?;
-            self.folder.keep(metrics.epoch, self.run.keep)?;
+            self.folder.remove_old_checkpoints(metrics.epoch, self.run.keep)?;
         }
-        // The last write of the epoch: a kill before it redoes the epoch's end from the checkpoint before.
+        // The last write of the epoch: a run killed before repeats the end of the epoch.
         self.save_last()
     }
 
-    /// Judges the averaged weights if there are any, and puts the others back.
-    fn evaluate(&mut self, judge: &mut Validator) -> Result<Option<Evaluation>> {
+    /// Evaluates the moving average of the weights, if there is one; the weights are then restored.
+    fn evaluate(&mut self, validate: &mut Validator) -> Result<Option<Evaluation>> {
         let parameters = self.learner.model().parameters();
         let weights = parameters.values()?;
         if let Some(average) = self.learner.average() {
             parameters.set(average)?;
         }
-        let evaluation = judge(self.learner.model(), self.group);
+        let evaluation = validate(self.learner.model(), self.group);
         parameters.set(&weights)?;
         evaluation
     }

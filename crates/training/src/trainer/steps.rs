@@ -8,16 +8,16 @@ use recognizer::bad_items::BadItems;
 use super::Trainer;
 use crate::data::{Batch, BatchSource, PREFETCHED_BATCHES, Prefetcher};
 use crate::learner::FinishedStep;
-use crate::metrics::Tally;
+use crate::metrics::LossSums;
 use crate::non_finite::NonFinitePolicy;
 use crate::observer::{Observer, StepReport};
 use crate::rank_differences::expect_same;
 use crate::reduction::{StepTotals, shard_step};
-use crate::schedule::Moment;
+use crate::schedule::StepPosition;
 use crate::{Error, Result};
 
 impl Trainer<'_> {
-    /// The rest of the current epoch; false if the stop flag ended it.
+    /// Trains the rest of the current epoch; false if the stop flag ended it.
     pub(super) fn epoch(
         &mut self,
         source: &dyn BatchSource,
@@ -27,35 +27,38 @@ impl Trainer<'_> {
         let epoch = self.progress.epoch;
         let plan = source.plan(epoch)?;
         let (progress, parameters) = (&self.progress, self.learner.model().parameters());
-        let state = || format!("{progress:?} {plan:?} {:?}", parameters.bits());
+        let state = || format!("{progress:?} {plan:?} {:?}", parameters.checksum());
         expect_same(self.group, "plan and weights", state)?;
         self.padding = source.padding(&plan);
         let first = self.progress.batch as usize;
-        let Some(todo) = plan.get(first..) else {
-            let expected = format!("at most {} batches of epoch {epoch} done, as the data has", plan.len());
+        let Some(remaining) = plan.get(first..) else {
+            let expected =
+                format!("at most {} finished batches of epoch {epoch}, as the data has", plan.len());
             return Err(Error::checkpoint(&self.folder.last(), expected, self.progress.batch.to_string()));
         };
         let (rank, count) = (self.group.rank(), self.group.size());
-        let steps = || todo.chunks(self.accumulate).map(|step| (step, shard_step(step, rank, count)));
-        let mine: Vec<Vec<usize>> = steps().flat_map(|(_, share)| share).collect();
-        let cuts: Vec<(&[Vec<usize>], usize)> = steps().map(|(step, share)| (step, share.len())).collect();
-        let (ahead, make) = (Prefetcher::new(mine.len(), PREFETCHED_BATCHES), |index: usize| {
-            // Whoever makes it, dropout knows its utterances by their numbers.
-            source.batch(epoch, &mine[index]).map(|batch| {
-                let here = mine[index].iter().filter(|number| !batch.absent.contains(number));
-                Batch { numbers: here.map(|&number| number as u64).collect(), ..batch }
+        let steps = || remaining.chunks(self.accumulate).map(|step| (step, shard_step(step, rank, count)));
+        let own: Vec<Vec<usize>> = steps().flat_map(|(_, shard)| shard).collect();
+        let sizes: Vec<(&[Vec<usize>], usize)> = steps().map(|(step, shard)| (step, shard.len())).collect();
+        let prefetcher = Prefetcher::new(own.len(), PREFETCHED_BATCHES);
+        let load = |index: usize| {
+            // Dropout is selected by the index of an utterance, in whichever process it is
+            // computed.
+            source.batch(epoch, &own[index]).map(|batch| {
+                let present = own[index].iter().filter(|number| !batch.absent.contains(number));
+                Batch { numbers: present.map(|&number| number as u64).collect(), ..batch }
             })
-        });
+        };
         std::thread::scope(|scope| {
-            let mut batches = ahead.run(scope, source.workers(), &make);
-            for (utterances, share) in cuts {
+            let mut batches = prefetcher.run(scope, source.workers(), &load);
+            for (step, own_batches) in sizes {
                 if self.group.any(stop.load(Ordering::Relaxed))? {
                     return Ok(false);
                 }
                 let started = Instant::now();
-                let cut = (utterances, plan.len() as u64);
-                let mut these = batches.by_ref().take(share);
-                match self.step(&mut these, cut) {
+                let epoch_batches = plan.len() as u64;
+                let mut shard = batches.by_ref().take(own_batches);
+                match self.step(&mut shard, step, epoch_batches) {
                     Ok((report, bad)) => {
                         let warnings = [source.warnings(), self.bad.record(bad)].concat();
                         warnings.iter().for_each(|warning| observer.on_warning(warning));
@@ -66,33 +69,33 @@ impl Trainer<'_> {
                         observer.on_step(&StepReport { seconds, ..report });
                     }
                     Err(error) => {
-                        let unread = matches!(
+                        let is_input_error = matches!(
                             error,
                             Error::Model(model::Error::Speech(_) | model::Error::Io { .. })
                                 | Error::Rank { .. }
                         );
-                        if let Err(error) = self.skip(error, cut, observer) {
-                            // The step has changed nothing: the steps before it are not lost.
-                            if unread {
+                        if let Err(error) = self.skip(error, step, epoch_batches, observer) {
+                            // The step has changed nothing, and the steps before it are saved.
+                            if is_input_error {
                                 let _ = self.save_last();
                             }
                             return Err(error);
                         }
                     }
                 }
-                these.for_each(drop);
+                shard.for_each(drop);
                 if let Err(error) = self.bad.check() {
                     let saved = self.save_last();
                     self.agree(saved)?;
                     return Err(error);
                 }
-                // The end of the epoch writes its own.
-                let every = self.run.checkpoint_every;
-                let done = self.progress.batch == plan.len() as u64;
-                if every > 0 && !done && self.progress.step.is_multiple_of(every) {
+                // The end of the epoch writes its own checkpoint.
+                let interval = self.run.checkpoint_every;
+                let is_last = self.progress.batch == epoch_batches;
+                if interval > 0 && !is_last && self.progress.step.is_multiple_of(interval) {
                     let saved = self.save_last();
                     match self.agree(saved) {
-                        // The next step says with which utterances.
+                        // The next step reports the error with its utterances.
                         Err(Error::Diverged { .. }) => {}
                         saved => saved?,
                     }
@@ -102,83 +105,94 @@ impl Trainer<'_> {
         })
     }
 
-    /// Goes on without the step that went wrong, if the recipe forgives it: nothing has changed in it.
-    fn skip(&mut self, error: Error, cut: (&[Vec<usize>], u64), observer: &mut dyn Observer) -> Result<()> {
-        let (skips, progress) = (NonFinitePolicy { most: self.run.skip_nonfinite }, &mut self.progress);
-        let (of_step, batches) = (cut.0.len() as u64, cut.1);
-        let forgiven = skips.skips(
+    /// Skips a step that has failed, if the recipe allows it; the step has changed nothing.
+    fn skip(
+        &mut self,
+        error: Error,
+        step: &[Vec<usize>],
+        epoch_batches: u64,
+        observer: &mut dyn Observer,
+    ) -> Result<()> {
+        let policy = NonFinitePolicy { max_in_a_row: self.run.skip_nonfinite };
+        let progress = &mut self.progress;
+        let is_skipped = policy.skips(
             &error,
             progress.in_a_row,
             progress.nonfinite,
-            batches.div_ceil(self.accumulate as u64),
+            epoch_batches.div_ceil(self.accumulate as u64),
         );
-        // No step mends weights that are no numbers themselves.
-        if !forgiven || !self.learner.model().parameters().are_finite()? {
+        // Weights that are not finite stay so in all later steps.
+        if !is_skipped || !self.learner.model().parameters().are_finite()? {
             return Err(error);
         }
-        observer.on_warning(&skips.warning(&error, progress.in_a_row));
-        progress.batch += of_step;
+        observer.on_warning(&policy.warning(&error, progress.in_a_row));
+        progress.batch += step.len() as u64;
         progress.nonfinite += 1;
         progress.in_a_row += 1;
         Ok(())
     }
 
-    /// One optimizer step over these utterances in an epoch of so many batches; the report's `seconds` are left to the caller.
+    /// Makes one optimizer step in an epoch of `epoch_batches` batches.
+    ///
+    /// The caller sets the `seconds` of the report.
     fn step(
         &mut self,
-        batches_of_it: &mut dyn Iterator<Item = Result<Batch>>,
-        (utterances, batches): (&[Vec<usize>], u64),
+        batches: &mut dyn Iterator<Item = Result<Batch>>,
+        utterances: &[Vec<usize>],
+        epoch_batches: u64,
     ) -> Result<(StepReport, BadItems)> {
-        let moment = self.moment(batches);
+        let position = self.position(epoch_batches);
         let Progress { epoch, batch, step, nonfinite, .. } = self.progress;
-        let of: usize = utterances.iter().map(Vec::len).sum();
-        let finished = self.learner.step(self.group, batches_of_it, of, &moment)?;
-        let FinishedStep { totals: StepTotals { tally, bad, seconds }, norm, ids } = finished;
+        let step_utterances: usize = utterances.iter().map(Vec::len).sum();
+        let finished = self.learner.step(self.group, batches, step_utterances, &position)?;
+        let FinishedStep { totals: StepTotals { loss_sums, bad, seconds }, norm, ids } = finished;
         self.seconds.resize(seconds.len(), 0.0);
         self.seconds.iter_mut().zip(seconds).for_each(|(sum, seconds)| *sum += seconds);
         if !norm.is_finite() {
             let (what, found, source) = ("gradient norm".into(), Some(norm), None);
             return Err(Error::Diverged { step, what, found, utterances: ids, source });
         }
-        count(&mut self.progress, &tally, norm, utterances.len() as u64);
-        let mean = |sum: f64| sum / tally.utterances.max(1) as f64;
-        let in_epoch = |batches: u64| batches.div_ceil(self.accumulate as u64);
-        let steps = step + nonfinite - in_epoch(batch);
-        let steps = steps.saturating_add(in_epoch(batches).saturating_mul(self.run.epochs - epoch));
+        add_step(&mut self.progress, &loss_sums, norm, utterances.len() as u64);
+        let mean = |sum: f64| sum / loss_sums.utterances.max(1) as f64;
+        let steps_of = |batches: u64| batches.div_ceil(self.accumulate as u64);
+        let steps = step + nonfinite - steps_of(batch);
+        let steps = steps.saturating_add(steps_of(epoch_batches).saturating_mul(self.run.epochs - epoch));
         let report = StepReport {
             epoch,
             batch: self.progress.batch - 1,
-            batches,
+            batches: epoch_batches,
             step,
             steps,
-            loss: mean(tally.loss),
-            ctc_loss: mean(tally.ctc_loss),
-            simple_loss: mean(tally.simple_loss),
-            learning_rate: self.learner.learning_rate(&moment),
+            loss: mean(loss_sums.loss),
+            ctc_loss: mean(loss_sums.ctc_loss),
+            simple_loss: mean(loss_sums.simple_loss),
+            learning_rate: self.learner.learning_rate(&position),
             gradient_norm: norm,
-            audio_seconds: tally.audio_seconds,
+            audio_seconds: loss_sums.audio_seconds,
             seconds: 0.0,
         };
         Ok((report, bad))
     }
 
-    /// Now, in an epoch of so many batches.
-    fn moment(&self, batches: u64) -> Moment {
+    /// Returns the position of the next step.
+    ///
+    /// `batches` is the number of batches of the epoch.
+    fn position(&self, batches: u64) -> StepPosition {
         let Progress { epoch, batch, step, .. } = self.progress;
         let progress = (epoch as f64 + batch as f64 / batches as f64) / self.run.epochs as f64;
-        Moment { epoch, step, steps_per_epoch: batches.div_ceil(self.accumulate as u64), progress }
+        StepPosition { epoch, step, steps_per_epoch: batches.div_ceil(self.accumulate as u64), progress }
     }
 }
 
-/// Adds a step of so many batches to the progress of a run.
-fn count(progress: &mut Progress, tally: &Tally, norm: f64, batches: u64) {
-    let sums = [tally.loss, tally.ctc_loss, norm, tally.utterances as f64];
+/// Adds a step of `batches` batches to the progress of a run.
+fn add_step(progress: &mut Progress, loss_sums: &LossSums, norm: f64, batches: u64) {
+    let sums = [loss_sums.loss, loss_sums.ctc_loss, norm, loss_sums.utterances as f64];
     for (sum, value) in progress.sums.iter_mut().zip(sums) {
         *sum = (f64::from_bits(*sum) + value).to_bits();
     }
-    progress.simple = (f64::from_bits(progress.simple) + tally.simple_loss).to_bits();
+    progress.simple = (f64::from_bits(progress.simple) + loss_sums.simple_loss).to_bits();
     progress.batch += batches;
     progress.step += 1;
-    progress.skipped += tally.skipped;
+    progress.skipped += loss_sums.skipped;
     progress.in_a_row = 0;
 }

@@ -1,20 +1,20 @@
-//! Checkpoints of epochs, and one out of several.
+//! Checkpoints of epochs, and their average.
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use model::Checkpoint;
 use recognizer::Recognizer;
-use training::{Error, Start, average, choose, train};
+use training::{Error, StartMode, average, select_checkpoints, train};
 
 use super::toy::{Toy, leftovers};
 
 fn run(toy: &Toy, name: &str, changes: &[(&str, &str)]) -> PathBuf {
     let folder = toy.path(name);
-    train(&toy.recipe(changes), None, &folder, Start::Force, &mut (), &AtomicBool::new(false)).unwrap();
+    train(&toy.recipe(changes), None, &folder, StartMode::Force, &mut (), &AtomicBool::new(false)).unwrap();
     folder
 }
 
-fn names(folder: &Path) -> Vec<String> {
+fn epoch_files(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
     let mut names: Vec<String> = entries.map(|name| name.to_string_lossy().into_owned()).collect();
     names.retain(|name| name.starts_with("epoch-"));
@@ -23,18 +23,18 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_run_keeps_the_last_epochs_and_no_more() {
+fn a_run_keeps_only_the_last_epochs() {
     let toy = Toy::new();
     let folder = run(&toy, "run", &[("epochs = 3", "epochs = 4\nkeep = 2")]);
-    assert_eq!(names(&folder), ["epoch-3.safetensors", "epoch-4.safetensors"]);
+    assert_eq!(epoch_files(&folder), ["epoch-3.safetensors", "epoch-4.safetensors"]);
     let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
     assert!(read("epoch-4.safetensors") == read("last.safetensors"));
-    // A run of fewer epochs in its place leaves none of the old ones.
+    // A new run of fewer epochs in the same folder deletes the old epochs' files.
     run(&toy, "run", &[("epochs = 3", "epochs = 1\nkeep = 2")]);
-    assert_eq!(names(&folder), ["epoch-1.safetensors"]);
+    assert_eq!(epoch_files(&folder), ["epoch-1.safetensors"]);
     assert_eq!(leftovers(&folder), [] as [PathBuf; 0]);
     run(&toy, "run", &[("epochs = 3", "epochs = 1")]);
-    assert_eq!(names(&folder), [] as [&str; 0]);
+    assert_eq!(epoch_files(&folder), [] as [&str; 0]);
 }
 
 #[test]
@@ -42,41 +42,41 @@ fn the_average_is_the_mean_and_can_be_evaluated() {
     let toy = Toy::new();
     let folder = run(&toy, "run", &[("epochs = 3", "epochs = 4\nkeep = 3")]);
     let out = toy.path("average.safetensors");
-    let from = choose(&folder, 3, false).unwrap();
+    let from = select_checkpoints(&folder, 3, false).unwrap();
     let averaged = average(&from, &out).unwrap();
-    assert!(averaged.moving && averaged.from.len() == 3);
-    let found = Checkpoint::read(&out).unwrap();
-    let parts: Vec<Checkpoint> = from.iter().map(|path| Checkpoint::read(path).unwrap()).collect();
-    let (mut compared, mut moved) = (0, 0);
-    for (name, values) in &found.weights {
-        for (at, &value) in values.iter().enumerate() {
-            let sum: f64 = parts.iter().map(|part| f64::from(part.weights[name][at])).sum();
-            assert_eq!(value, (sum / 3.0) as f32, "{name}[{at}]");
-            let of = |part: &Checkpoint| f64::from(part.average.as_ref().unwrap()[name][at]);
-            let mean = (parts.iter().map(of).sum::<f64>() / 3.0) as f32;
-            assert_eq!(found.average.as_ref().unwrap()[name][at], mean, "{name}[{at}]");
-            moved += usize::from(value != parts[0].weights[name][at]);
+    assert!(averaged.has_moving_average && averaged.inputs.len() == 3);
+    let output = Checkpoint::read(&out).unwrap();
+    let inputs: Vec<Checkpoint> = from.iter().map(|path| Checkpoint::read(path).unwrap()).collect();
+    let (mut compared, mut changed) = (0, 0);
+    for (name, values) in &output.weights {
+        for (i, &value) in values.iter().enumerate() {
+            let sum: f64 = inputs.iter().map(|input| f64::from(input.weights[name][i])).sum();
+            assert_eq!(value, (sum / 3.0) as f32, "{name}[{i}]");
+            let moving_average = |input: &Checkpoint| f64::from(input.average.as_ref().unwrap()[name][i]);
+            let mean = (inputs.iter().map(moving_average).sum::<f64>() / 3.0) as f32;
+            assert_eq!(output.average.as_ref().unwrap()[name][i], mean, "{name}[{i}]");
+            changed += usize::from(value != inputs[0].weights[name][i]);
             compared += 1;
         }
     }
-    assert!(compared == averaged.parameters && moved > compared / 2);
-    assert!(found.memory.is_empty() && found.data == parts[0].data);
-    assert_eq!((found.progress.epoch, found.progress.step), (4, parts[2].progress.step));
-    let recogniser = Recognizer::load(&out).unwrap();
+    assert!(compared == averaged.parameters && changed > compared / 2);
+    assert!(output.optimizer_state.is_empty() && output.data == inputs[0].data);
+    assert_eq!((output.progress.epoch, output.progress.step), (4, inputs[2].progress.step));
+    let recognizer = Recognizer::load(&out).unwrap();
     let utterances = speech::read_manifest(&toy.path("train.jsonl")).unwrap();
-    assert_eq!(recognizer::evaluate(&recogniser, &utterances).unwrap().overall.utterances, 6);
+    assert_eq!(recognizer::evaluate(&recognizer, &utterances).unwrap().overall.utterances, 6);
 
-    // One alone is itself, but for what a run needs to go on.
+    // The average of one checkpoint has its weights, and no state of the optimizer.
     average(&from[..1], &out).unwrap();
-    assert_eq!(Checkpoint::read(&out).unwrap().weights, parts[0].weights);
+    assert_eq!(Checkpoint::read(&out).unwrap().weights, inputs[0].weights);
     std::fs::copy(&out, folder.join("last.safetensors")).unwrap();
     let recipe = toy.path("recipe.toml");
-    let error = train(&recipe, None, &folder, Start::Resume, &mut (), &AtomicBool::new(false));
+    let error = train(&recipe, None, &folder, StartMode::Resume, &mut (), &AtomicBool::new(false));
     assert!(error.unwrap_err().to_string().contains("moments"));
 }
 
 #[test]
-fn the_best_are_chosen_by_their_error_rates() {
+fn the_best_epochs_are_selected_by_error_rate() {
     let toy = Toy::new();
     let folder = run(&toy, "run", &[("epochs = 3", "epochs = 5\nkeep = 4")]);
     let path = folder.join("metrics.csv");
@@ -91,66 +91,73 @@ fn the_best_are_chosen_by_their_error_rates() {
         writer.flush().unwrap();
     };
     write(rates.map(Some));
-    let chosen = |count, best| {
-        choose(&folder, count, best).map(|paths| {
+    let selected = |count, best| {
+        select_checkpoints(&folder, count, best).map(|paths| {
             let name = |path: &PathBuf| path.file_stem().unwrap().to_string_lossy().into_owned();
             paths.iter().map(name).collect::<Vec<_>>()
         })
     };
-    // Epoch 1 is the best of all, and gone. Of two as good the later one.
-    assert_eq!(chosen(1, true).unwrap(), ["epoch-3"]);
-    assert_eq!(chosen(2, true).unwrap(), ["epoch-3", "epoch-4"]);
-    assert_eq!(chosen(2, false).unwrap(), ["epoch-4", "epoch-5"]);
-    let error = chosen(5, false).unwrap_err();
-    assert!(matches!(error, Error::Kept { found: 4, .. }), "{error}");
+    // Epoch 1 is the best, but its file is deleted. Of two equal epochs the later one is taken.
+    assert_eq!(selected(1, true).unwrap(), ["epoch-3"]);
+    assert_eq!(selected(2, true).unwrap(), ["epoch-3", "epoch-4"]);
+    assert_eq!(selected(2, false).unwrap(), ["epoch-4", "epoch-5"]);
+    let error = selected(5, false).unwrap_err();
+    assert!(matches!(error, Error::TooFewCheckpoints { found: 4, .. }), "{error}");
     assert!(
         error.to_string().contains("expected 5 epochs with a checkpoint, found 4; training.keep"),
         "{error}"
     );
-    assert!(matches!(chosen(0, false), Err(Error::NoCheckpoints)));
+    assert!(matches!(selected(0, false), Err(Error::NoCheckpoints)));
     write([Some(0.1), None, Some(0.3), None, None]);
-    assert!(matches!(chosen(2, true), Err(Error::Kept { found: 1, .. })));
-    assert!(matches!(choose(&toy.path("none"), 1, false), Err(Error::Model(model::Error::Io { .. }))));
+    assert!(matches!(selected(2, true), Err(Error::TooFewCheckpoints { found: 1, .. })));
+    assert!(matches!(
+        select_checkpoints(&toy.path("none"), 1, false),
+        Err(Error::Model(model::Error::Io { .. }))
+    ));
 }
 
 #[test]
-fn what_does_not_belong_together_is_named() {
+fn checkpoints_that_do_not_match_are_errors() {
     let toy = Toy::new();
-    let one = run(&toy, "one", &[("epochs = 3", "epochs = 1")]).join("last.safetensors");
+    let first = run(&toy, "one", &[("epochs = 3", "epochs = 1")]).join("last.safetensors");
     let wide =
         run(&toy, "wide", &[("epochs = 3", "epochs = 1"), ("[joint]\nwidth = 16", "[joint]\nwidth = 24")]);
-    let still = run(&toy, "still", &[("epochs = 3", "epochs = 1"), ("ema = 0.9", "")]);
+    let without_average = run(&toy, "without_average", &[("epochs = 3", "epochs = 1"), ("ema = 0.9", "")]);
     let out = toy.path("out.safetensors");
-    let fails = |paths: &[PathBuf], part: &str| {
+    let expect_error = |paths: &[PathBuf], expected: &str| {
         let error = average(paths, &out).unwrap_err();
-        assert!(error.to_string().contains(part), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
         assert!(!out.exists());
         error
     };
-    assert!(matches!(fails(&[], "expected at least one checkpoint"), Error::NoCheckpoints));
+    assert!(matches!(expect_error(&[], "expected at least one checkpoint"), Error::NoCheckpoints));
     let wide = wide.join("last.safetensors");
-    let error = fails(&[one.clone(), wide.clone()], "joint.width = 24");
+    let error = expect_error(&[first.clone(), wide.clone()], "joint.width = 24");
     assert!(
         matches!(&error, Error::Model(model::Error::Checkpoint { path, .. }) if *path == wide),
         "{error}"
     );
-    fails(&[one.clone(), still.join("last.safetensors")], "optimiser.ema");
-    fails(&[one.clone(), toy.path("none.safetensors")], "none.safetensors");
-    fails(&[one.clone(), toy.path("recipe.toml")], "recipe.toml");
-    let before = std::fs::read(&one).unwrap();
-    assert!(matches!(average(&[one.clone(), one.clone()], &one), Err(Error::OutputIsInput { .. })));
-    assert!(std::fs::read(&one).unwrap() == before);
+    expect_error(&[first.clone(), without_average.join("last.safetensors")], "optimizer.ema");
+    expect_error(&[first.clone(), toy.path("none.safetensors")], "none.safetensors");
+    expect_error(&[first.clone(), toy.path("recipe.toml")], "recipe.toml");
+    let before = std::fs::read(&first).unwrap();
+    assert!(matches!(average(&[first.clone(), first.clone()], &first), Err(Error::OutputIsInput { .. })));
+    assert!(std::fs::read(&first).unwrap() == before);
     assert_eq!(leftovers(&toy.path("")), [] as [PathBuf; 0]);
 
-    // The same recipe says the same, and the file has something else.
-    let mut odd = Checkpoint::read(&one).unwrap();
-    odd.average = None;
-    let path = toy.path("odd.safetensors");
-    odd.write(&path).unwrap();
-    fails(&[one.clone(), path.clone()], "expected a moving average, as the first checkpoint has");
-    let mut odd = Checkpoint::read(&one).unwrap();
-    odd.weights.remove("joint.weight").or_else(|| odd.weights.pop_first().map(|(_, values)| values)).unwrap();
-    odd.write(&path).unwrap();
-    fails(&[one.clone(), path.clone()], "expected weight/");
-    fails(&[path, one], "weight/");
+    // The recipes are equal, and the second file lacks something.
+    let mut changed = Checkpoint::read(&first).unwrap();
+    changed.average = None;
+    let path = toy.path("other.safetensors");
+    changed.write(&path).unwrap();
+    expect_error(&[first.clone(), path.clone()], "expected a moving average, as the first checkpoint has");
+    let mut changed = Checkpoint::read(&first).unwrap();
+    changed
+        .weights
+        .remove("joint.weight")
+        .or_else(|| changed.weights.pop_first().map(|(_, values)| values))
+        .unwrap();
+    changed.write(&path).unwrap();
+    expect_error(&[first.clone(), path.clone()], "expected weight/");
+    expect_error(&[path, first], "weight/");
 }

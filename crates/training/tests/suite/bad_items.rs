@@ -1,17 +1,17 @@
-//! Utterances that cannot be used: they are left out by name, and too many of them end a run that can go on.
+//! Utterances that cannot be used: left out by name; too many of them end a run.
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use model::checkpoint::Checkpoint;
 use recognizer::{BadItems, Recognizer, evaluate};
 use training::run_folder::read_bad_items;
-use training::{Error, Observer, Result, RunReport, Start, StepReport, train};
+use training::{Error, Observer, Result, RunReport, StartMode, StepReport, train};
 
 use crate::toy::{RATE, Toy, write_wav};
 
-/// Collects warnings, counts steps, and sets the flag after some of them.
+/// Collects warnings, counts steps, and sets the flag after some steps.
 #[derive(Default)]
-struct Watch {
+struct RunObserver {
     warnings: Vec<String>,
     steps: u64,
     started: bool,
@@ -19,7 +19,7 @@ struct Watch {
     stop: AtomicBool,
 }
 
-impl Observer for &mut Watch {
+impl Observer for &mut RunObserver {
     fn on_warning(&mut self, warning: &str) {
         self.warnings.push(warning.to_owned());
     }
@@ -37,40 +37,41 @@ fn run(
     data: &str,
     changes: &[(&str, &str)],
     folder: &str,
-    watch: &mut Watch,
+    observer: &mut RunObserver,
 ) -> Result<Checkpoint> {
     let data = format!("[data]\n{data}\ntrain = [\"train.jsonl\"]");
     let first = ("[data]\ntrain = [\"train.jsonl\"]", data.as_str());
     let recipe = toy.recipe(&[&[first], changes].concat());
     let folder = toy.path(folder);
     let stop = AtomicBool::new(false);
-    let mut outer = StopWith { watch, stop: &stop };
-    train(&recipe, None, &folder, Start::Resume, &mut outer, &stop)?;
+    let mut observer = ForwardStop { observer, stop: &stop };
+    train(&recipe, None, &folder, StartMode::Resume, &mut observer, &stop)?;
     Ok(Checkpoint::read(&folder.join("last.safetensors"))?)
 }
 
-struct StopWith<'a> {
-    watch: &'a mut Watch,
+/// Passes all events to another observer, and copies its flag.
+struct ForwardStop<'a> {
+    observer: &'a mut RunObserver,
     stop: &'a AtomicBool,
 }
 
-impl Observer for StopWith<'_> {
+impl Observer for ForwardStop<'_> {
     fn on_warning(&mut self, warning: &str) {
-        (&mut *self.watch).on_warning(warning);
+        (&mut *self.observer).on_warning(warning);
     }
     fn on_start(&mut self, report: &RunReport) {
-        (&mut *self.watch).on_start(report);
+        (&mut *self.observer).on_start(report);
     }
     fn on_step(&mut self, report: &StepReport) {
-        (&mut *self.watch).on_step(report);
-        self.stop.store(self.watch.stop.load(Ordering::Relaxed), Ordering::Relaxed);
+        (&mut *self.observer).on_step(report);
+        self.stop.store(self.observer.stop.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 
-/// Takes the recording of the second utterance apart, in one of many ways; returns a part of the reason.
-fn spoil(toy: &Toy, way: &str) -> &'static str {
+/// Damages the recording of the second utterance; returns a part of the expected reason.
+fn damage(toy: &Toy, kind: &str) -> &'static str {
     let (file, manifest) = (toy.path("1.wav"), toy.path("train.jsonl"));
-    let whole = std::fs::read(&file).unwrap();
+    let bytes = std::fs::read(&file).unwrap();
     let change = |old: &str, new: &str| {
         let text = std::fs::read_to_string(&manifest).unwrap();
         let lines = text.lines().map(|line| match line.contains("toy-1") {
@@ -79,7 +80,7 @@ fn spoil(toy: &Toy, way: &str) -> &'static str {
         });
         std::fs::write(&manifest, lines.collect::<String>()).unwrap();
     };
-    match way {
+    match kind {
         "missing" => {
             std::fs::remove_file(&file).unwrap();
             "No such file"
@@ -89,8 +90,8 @@ fn spoil(toy: &Toy, way: &str) -> &'static str {
             std::fs::create_dir(&file).unwrap();
             "1.wav"
         }
-        "cut" => {
-            std::fs::write(&file, &whole[..whole.len() * 2 / 3]).unwrap();
+        "truncated" => {
+            std::fs::write(&file, &bytes[..bytes.len() * 2 / 3]).unwrap();
             "5000 samples"
         }
         "noise" => {
@@ -117,39 +118,41 @@ fn spoil(toy: &Toy, way: &str) -> &'static str {
     }
 }
 
-const WAYS: [&str; 8] =
-    ["missing", "folder", "cut", "noise", "no sample", "other rate", "other samples", "beyond the end"];
+const DAMAGES: [&str; 8] =
+    ["missing", "folder", "truncated", "noise", "no sample", "other rate", "other samples", "beyond the end"];
 
-fn only(items: &BadItems, id: &str, part: &str) {
+/// Asserts that only this utterance is left out, for this reason.
+fn expect_left_out(items: &BadItems, id: &str, reason: &str) {
     assert_eq!(items.left_out.len(), 1, "{items:?}");
-    let one = &items.left_out[0];
-    assert!(one.id == id && one.reason.contains(part), "{one:?}: {part}");
+    let item = &items.left_out[0];
+    assert!(item.id == id && item.reason.contains(reason), "{item:?}: {reason}");
 }
 
 #[test]
-fn one_bad_recording_is_left_out_by_name_and_the_run_goes_on() {
-    for way in WAYS {
+fn a_run_leaves_out_one_bad_recording_and_names_it() {
+    for kind in DAMAGES {
         for data in ["stream = false", "stream = true\nworkers = 2", "stream = true\ncache = \"cache\""] {
             let toy = Toy::new();
-            let part = spoil(&toy, way);
-            let mut watch = Watch::default();
-            // A batch each, so that one of them has nothing in it; and strings of two.
+            let reason = damage(&toy, kind);
+            let mut observer = RunObserver::default();
+            // One utterance a batch, so that one batch is empty; and pairs of utterances.
             let changes =
                 [("max_utterances = 2", "max_utterances = 1"), ("[augment]", "[augment]\njoin = 2")];
-            run(&toy, data, &changes, "run", &mut watch).unwrap();
-            let found = watch.warnings.iter().filter(|warning| warning.contains("toy-1: "));
-            let found: Vec<&String> = found.collect();
-            assert!(found[0].contains(part) && found[0].contains("left out"), "{way} {data}: {found:?}");
+            run(&toy, data, &changes, "run", &mut observer).unwrap();
+            let warnings = observer.warnings.iter().filter(|warning| warning.contains("toy-1: "));
+            let warnings: Vec<&String> = warnings.collect();
+            let first = warnings[0];
+            assert!(first.contains(reason) && first.contains("left out"), "{kind} {data}: {warnings:?}");
             // One for each of the three sets that it is in.
-            assert_eq!(found.len(), 3, "{way} {data}: {found:?}");
+            assert_eq!(warnings.len(), 3, "{kind} {data}: {warnings:?}");
             let bad = read_bad_items(&toy.path("run"));
             for set in ["data.train", "data.dev", "data.test"] {
-                only(&bad[set], "toy-1", part);
+                expect_left_out(&bad[set], "toy-1", reason);
             }
             let report = std::fs::read_to_string(toy.path("run/evaluation.json")).unwrap();
             let report: serde_json::Value = serde_json::from_str(&report).unwrap();
             for set in ["train", "dev", "test"] {
-                assert_eq!(report[set]["left_out"][0]["id"], "toy-1", "{way} {data}");
+                assert_eq!(report[set]["left_out"][0]["id"], "toy-1", "{kind} {data}");
             }
             assert_eq!(report["test"]["overall"]["utterances"], 5);
             let lines = std::fs::read_to_string(toy.path("run/test.hypotheses.jsonl")).unwrap();
@@ -159,8 +162,8 @@ fn one_bad_recording_is_left_out_by_name_and_the_run_goes_on() {
 }
 
 #[test]
-fn a_recording_of_another_length_is_used_as_it_is() {
-    let mut outcomes = Vec::new();
+fn a_recording_with_another_length_than_in_the_manifest_is_used() {
+    let mut steps = Vec::new();
     for data in [
         "stream = false",
         "stream = true",
@@ -174,35 +177,36 @@ fn a_recording_of_another_length_is_used_as_it_is() {
             _ => line.to_owned() + "\n",
         });
         toy.write("train.jsonl", &lines.collect::<String>());
-        let mut watch = Watch::default();
-        run(&toy, data, &[("max_frames = 200", "max_frames = 2000")], "run", &mut watch).unwrap();
-        let of_train = watch.warnings.iter().filter(|warning| warning.starts_with("data.train"));
-        let of_train: Vec<&String> = of_train.collect();
+        let mut observer = RunObserver::default();
+        run(&toy, data, &[("max_frames = 200", "max_frames = 2000")], "run", &mut observer).unwrap();
+        let warnings = observer.warnings.iter().filter(|warning| warning.starts_with("data.train"));
+        let warnings: Vec<&String> = warnings.collect();
         assert!(
-            of_train.len() == 1 && of_train[0].contains("toy-1: 0.62 s instead of 0.80 s"),
-            "{of_train:?}"
+            warnings.len() == 1
+                && warnings[0].contains("toy-1: the recording has 0.62 s, and its manifest 0.80 s"),
+            "{warnings:?}"
         );
-        let found = &read_bad_items(&toy.path("run"))["data.train"];
-        assert_eq!((found.left_out.len(), found.other_length.len()), (0, 1));
+        let items = &read_bad_items(&toy.path("run"))["data.train"];
+        assert_eq!((items.left_out.len(), items.other_length.len()), (0, 1));
         assert_eq!(
-            (found.other_length[0].expected_seconds, found.other_length[0].id.as_str()),
+            (items.other_length[0].expected_seconds, items.other_length[0].id.as_str()),
             (0.8, "toy-1")
         );
-        outcomes.push(watch.steps);
+        steps.push(observer.steps);
     }
-    assert_eq!(outcomes, [outcomes[0]; 4]);
+    assert_eq!(steps, [steps[0]; 4]);
 }
 
 #[test]
-fn too_many_end_a_run_before_its_first_step_or_behind_a_checkpoint() {
-    for (way, early) in [("missing", true), ("noise", false)] {
+fn too_many_bad_items_end_a_run_before_its_first_step_or_after_a_checkpoint() {
+    for (kind, at_start) in [("missing", true), ("noise", false)] {
         for stream in [false, true] {
             let toy = Toy::new();
-            spoil(&toy, way);
-            let without = [("dev = [\"train.jsonl\"]\ntest = [\"train.jsonl\"]\n", "")];
+            damage(&toy, kind);
+            let no_evaluation = [("dev = [\"train.jsonl\"]\ntest = [\"train.jsonl\"]\n", "")];
             let keys = format!("max_bad = 0.0\nstream = {stream}");
-            let mut watch = Watch::default();
-            let error = run(&toy, &keys, &without, "run", &mut watch).unwrap_err();
+            let mut observer = RunObserver::default();
+            let error = run(&toy, &keys, &no_evaluation, "run", &mut observer).unwrap_err();
             assert!(
                 matches!(
                     &error,
@@ -213,70 +217,78 @@ fn too_many_end_a_run_before_its_first_step_or_behind_a_checkpoint() {
             let text = error.to_string();
             assert!(text.contains("toy-1") && text.contains("max_bad"), "{text}");
             let last = toy.path("run/last.safetensors");
-            if early || !stream {
-                assert!(!watch.started && !last.exists(), "{way} {stream}");
+            if at_start || !stream {
+                assert!(!observer.started && !last.exists(), "{kind} {stream}");
                 continue;
             }
             assert!(last.exists() && read_bad_items(&toy.path("run"))["data.train"].left_out.len() == 1);
-            // A larger share goes on from there, to what would have come out of it at once.
+            // With a larger limit the run continues, to the result of a run without the stop.
             let keys = "max_bad = 0.1\nstream = true";
-            let resumed = run(&toy, keys, &without, "run", &mut Watch::default()).unwrap();
-            let whole = run(&toy, keys, &without, "whole", &mut Watch::default()).unwrap();
-            assert!(resumed.weights == whole.weights && resumed.memory == whole.memory);
+            let resumed = run(&toy, keys, &no_evaluation, "run", &mut RunObserver::default()).unwrap();
+            let uninterrupted =
+                run(&toy, keys, &no_evaluation, "whole", &mut RunObserver::default()).unwrap();
+            assert!(
+                resumed.weights == uninterrupted.weights
+                    && resumed.optimizer_state == uninterrupted.optimizer_state
+            );
         }
     }
 }
 
 #[test]
-fn a_run_with_bad_items_goes_on_bit_for_bit() {
+fn a_run_with_bad_items_resumes_to_the_same_bits() {
     for stream in ["false", "true"] {
         let toy = Toy::new();
-        spoil(&toy, "noise");
+        damage(&toy, "noise");
         let keys = format!("stream = {stream}\nworkers = 2");
-        let whole = run(&toy, &keys, &[], "whole", &mut Watch::default()).unwrap();
+        let uninterrupted = run(&toy, &keys, &[], "whole", &mut RunObserver::default()).unwrap();
         for steps in [1, 2, 1, 3] {
-            let mut watch = Watch { stop_after: Some(steps), ..Watch::default() };
-            run(&toy, &keys, &[], "parts", &mut watch).unwrap();
-            assert_eq!(watch.steps, steps);
+            let mut observer = RunObserver { stop_after: Some(steps), ..RunObserver::default() };
+            run(&toy, &keys, &[], "parts", &mut observer).unwrap();
+            assert_eq!(observer.steps, steps);
         }
-        let parts = run(&toy, &keys, &[], "parts", &mut Watch::default()).unwrap();
-        assert!(parts.weights == whole.weights && parts.memory == whole.memory, "{stream}");
+        let parts = run(&toy, &keys, &[], "parts", &mut RunObserver::default()).unwrap();
+        assert!(
+            parts.weights == uninterrupted.weights && parts.optimizer_state == uninterrupted.optimizer_state,
+            "{stream}"
+        );
         assert_eq!(read_bad_items(&toy.path("parts"))["data.train"].left_out.len(), 1);
     }
 }
 
 #[test]
-fn an_evaluation_and_an_alignment_leave_out_what_cannot_be_used() {
+fn an_evaluation_and_an_alignment_leave_out_unusable_utterances() {
     let toy = Toy::new();
     let keys = "stream = false";
-    run(&toy, keys, &[], "run", &mut Watch::default()).unwrap();
-    let recogniser = |share: f64| {
-        Recognizer::load(Path::new(&toy.path("run/last.safetensors"))).unwrap().with_max_bad(share).unwrap()
+    run(&toy, keys, &[], "run", &mut RunObserver::default()).unwrap();
+    let recognizer = |max_bad: f64| {
+        let path = toy.path("run/last.safetensors");
+        Recognizer::load(Path::new(&path)).unwrap().with_max_bad(max_bad).unwrap()
     };
     let mut utterances = speech::read_manifest(&toy.path("train.jsonl")).unwrap();
-    let all = evaluate(&recogniser(0.01), &utterances).unwrap();
-    let part = spoil(&toy, "cut");
-    let found = evaluate(&recogniser(0.01), &utterances).unwrap();
-    only(&found.bad, "toy-1", part);
-    let others = |list: &[recognizer::Transcript]| -> Vec<_> {
-        list.iter().filter(|one| one.id != "toy-1").cloned().collect()
+    let all = evaluate(&recognizer(0.01), &utterances).unwrap();
+    let reason = damage(&toy, "truncated");
+    let evaluation = evaluate(&recognizer(0.01), &utterances).unwrap();
+    expect_left_out(&evaluation.bad, "toy-1", reason);
+    let without_item = |list: &[recognizer::Transcript]| -> Vec<_> {
+        list.iter().filter(|transcript| transcript.id != "toy-1").cloned().collect()
     };
-    assert!(others(&all.transcripts) == found.transcripts && found.overall.utterances == 5);
-    let read = recognizer::Evaluation::read(&found.hypotheses()).unwrap();
-    assert_eq!((&read.bad, read.overall.utterances), (&found.bad, 5));
-    let error = evaluate(&recogniser(0.0), &utterances).unwrap_err();
+    assert!(without_item(&all.transcripts) == evaluation.transcripts && evaluation.overall.utterances == 5);
+    let read = recognizer::Evaluation::read(&evaluation.hypotheses()).unwrap();
+    assert_eq!((&read.bad, read.overall.utterances), (&evaluation.bad, 5));
+    let error = evaluate(&recognizer(0.0), &utterances).unwrap_err();
     assert!(matches!(error, recognizer::Error::TooManyBad { bad: 1, .. }), "{error}");
     assert!(Recognizer::load(&toy.path("run/last.safetensors")).unwrap().with_max_bad(f64::NAN).is_err());
 
-    // A text that the model cannot write keeps an alignment from it, and no evaluation.
+    // An alignment leaves out a text that the tokens cannot spell; an evaluation uses it.
     utterances[2].text = "low tide".into();
-    let aligned = recogniser(0.01).align(&utterances).unwrap();
-    let ids: Vec<&str> = aligned.bad.left_out.iter().map(|one| one.id.as_str()).collect();
+    let aligned = recognizer(0.01).align(&utterances).unwrap();
+    let ids: Vec<&str> = aligned.bad.left_out.iter().map(|item| item.id.as_str()).collect();
     assert_eq!((ids, aligned.utterances.len()), (vec!["toy-1", "toy-2"], 4));
     assert!(aligned.bad.left_out[1].reason.contains("tide"));
     assert!(
         aligned.bad.check("alignment", 6, 0.01).is_err() && aligned.bad.check("alignment", 6, 0.3).is_ok()
     );
-    assert_eq!(evaluate(&recogniser(0.01), &utterances).unwrap().overall.utterances, 5);
-    assert!(recogniser(0.01).align(&[]).unwrap().utterances.is_empty());
+    assert_eq!(evaluate(&recognizer(0.01), &utterances).unwrap().overall.utterances, 5);
+    assert!(recognizer(0.01).align(&[]).unwrap().utterances.is_empty());
 }

@@ -1,14 +1,14 @@
-//! What a run leaves out, how it is cut into batches, and which steps it forgives.
+//! Utterances that a run leaves out, batches, and skipped steps.
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use model::Checkpoint;
-use training::{EpochReport, Error, Observer, Outcome, Result, RunReport, Start, StepReport, train};
+use training::{EpochReport, Error, Observer, Result, RunOutcome, RunReport, StartMode, StepReport, train};
 
 use super::toy::Toy;
 
 #[derive(Default)]
-struct Diary {
+struct EventCollector {
     notes: Vec<String>,
     warnings: Vec<String>,
     started: Option<RunReport>,
@@ -16,7 +16,7 @@ struct Diary {
     epochs: Vec<EpochReport>,
 }
 
-impl Observer for Diary {
+impl Observer for EventCollector {
     fn on_note(&mut self, note: &str) {
         self.notes.push(note.to_owned());
     }
@@ -34,25 +34,25 @@ impl Observer for Diary {
     }
 }
 
-fn run(recipe: &Path, folder: &Path) -> (Result<Outcome>, Diary) {
-    let mut diary = Diary::default();
-    let outcome = train(recipe, None, folder, Start::Force, &mut diary, &AtomicBool::new(false));
-    (outcome, diary)
+fn run(recipe: &Path, folder: &Path) -> (Result<RunOutcome>, EventCollector) {
+    let mut events = EventCollector::default();
+    let outcome = train(recipe, None, folder, StartMode::Force, &mut events, &AtomicBool::new(false));
+    (outcome, events)
 }
 
 #[test]
 fn long_utterances_are_left_out_and_counted() {
     let toy = Toy::new();
     let folder = toy.path("run");
-    // Of one to four words of 2100 samples and a pause of 800.
+    // One to four words of 2100 samples, and a pause of 800.
     let recipe = toy.recipe(&[
         ("epochs = 3", "epochs = 1"),
         ("max_frames = 200", "max_frames = 200\nmax_seconds = 0.8875"),
     ]);
-    let (outcome, diary) = run(&recipe, &folder);
+    let (outcome, events) = run(&recipe, &folder);
     outcome.unwrap();
-    assert_eq!(diary.started.unwrap().utterances, 5);
-    let [note] = &diary.notes[..] else { panic!("{:?}", diary.notes) };
+    assert_eq!(events.started.unwrap().utterances, 5);
+    let [note] = &events.notes[..] else { panic!("{:?}", events.notes) };
     assert!(note.starts_with("data.train: 1 of 6 utterances, 0.00 of 0.00 hours"), "{note}");
     assert!(note.contains("batch.max_seconds = 0.8875"), "{note}");
 
@@ -74,16 +74,16 @@ fn batches_of_buckets_have_one_size() {
         ("learning_rate = 1e-2", "kind = \"lamb\"\nlearning_rate = 1e-2\nclip_norm = 1.0\ndecay = \"mlperf\"\nwarmup_epochs = 1\nhold_epochs = 1\ngamma = 0.5"),
         ("ema = 0.9", "ema = 0.9\nema_warmup = false"),
     ]);
-    let (outcome, diary) = run(&recipe, &toy.path("run"));
+    let (outcome, events) = run(&recipe, &toy.path("run"));
     // Six utterances are one batch of four an epoch.
-    assert_eq!((outcome.unwrap().steps, diary.steps.len()), (2, 2));
-    assert_eq!([diary.steps[0].learning_rate, diary.steps[1].learning_rate], [1e-2, 1e-2]);
-    let padding: Vec<f64> = diary.epochs.iter().map(|epoch| epoch.metrics.padding).collect();
+    assert_eq!((outcome.unwrap().steps, events.steps.len()), (2, 2));
+    assert_eq!([events.steps[0].learning_rate, events.steps[1].learning_rate], [1e-2, 1e-2]);
+    let padding: Vec<f64> = events.epochs.iter().map(|epoch| epoch.metrics.padding).collect();
     assert!(padding.iter().all(|&share| share > 0.0 && share < 0.8), "{padding:?}");
 }
 
 #[test]
-fn buckets_without_utterances_are_named_before_anything_is_written() {
+fn empty_buckets_are_errors_before_any_output() {
     let toy = Toy::new();
     for (keys, part) in [
         ("max_utterances = 1\nbuckets = 7", "bucket 7 of 7: expected at least one utterance, found none"),
@@ -100,54 +100,54 @@ fn buckets_without_utterances_are_named_before_anything_is_written() {
 }
 
 #[test]
-fn steps_that_go_wrong_are_forgiven_so_often_and_no_more() {
+fn a_limited_number_of_nonfinite_steps_is_skipped() {
     let toy = Toy::new();
-    // A first step of 1e38 leaves weights that are numbers, and scores that are not; with a correction of the first moment, which
-    // divides by 0.1, it is infinite itself.
-    let changes = |most: &str, betas: &str| {
+    // The first step of 1e38 leaves finite weights, and scores that are infinite. With a bias
+    // correction of the first moment, which divides by 0.1, the weights are infinite too.
+    let changes = |limit: &str, betas: &str| {
         toy.recipe(&[
             ("learning_rate = 1e-2", "learning_rate = 1e38"),
             ("weight_decay = 0.01", &format!("betas = {betas}")),
             ("[joint]\nwidth = 16", "[joint]\nwidth = 64"),
             ("max_utterances = 2", "max_utterances = 1"),
-            ("ctc_weight = 0.3", &format!("checkpoint_every = 1\nskip_nonfinite = {most}")),
+            ("ctc_weight = 0.3", &format!("checkpoint_every = 1\nskip_nonfinite = {limit}")),
         ])
     };
-    let (none, diary) = run(&changes("0", "[0.0, 0.9]"), &toy.path("none"));
+    let (none, events) = run(&changes("0", "[0.0, 0.9]"), &toy.path("none"));
     let Err(Error::Diverged { step: first, .. }) = none else { panic!("{none:?}") };
-    assert!(diary.warnings.is_empty());
-    let (two, diary) = run(&changes("2", "[0.0, 0.9]"), &toy.path("two"));
+    assert!(events.warnings.is_empty());
+    let (two, events) = run(&changes("2", "[0.0, 0.9]"), &toy.path("two"));
     let Err(Error::Diverged { step, .. }) = two else { panic!("{two:?}") };
     // Skipped steps are not counted: the third one in a row has the number of the first.
-    assert_eq!((step, diary.warnings.len()), (first, 2), "{:?}", diary.warnings);
-    for (at, warning) in diary.warnings.iter().enumerate() {
-        let start = format!("skipped, {} in a row of at most 2: step {first}: expected a finite", at + 1);
+    assert_eq!((step, events.warnings.len()), (first, 2), "{:?}", events.warnings);
+    for (i, warning) in events.warnings.iter().enumerate() {
+        let start = format!("skipped, {} in a row of at most 2: step {first}: expected a finite", i + 1);
         assert!(warning.starts_with(&start) && warning.contains("toy-"), "{warning}");
     }
-    assert_eq!(diary.steps.len() as u64, first);
+    assert_eq!(events.steps.len() as u64, first);
 
-    // No step mends weights that are no numbers.
-    let (lost, diary) = run(&changes("2", "[0.9, 0.999]"), &toy.path("lost"));
-    assert!(matches!(lost, Err(Error::Diverged { .. })) && diary.warnings.is_empty(), "{lost:?}");
-    // Nor are they written over a checkpoint that is good.
+    // Weights that are not numbers cannot be repaired by a step.
+    let (lost, events) = run(&changes("2", "[0.9, 0.999]"), &toy.path("lost"));
+    assert!(matches!(lost, Err(Error::Diverged { .. })) && events.warnings.is_empty(), "{lost:?}");
+    // They do not replace a good checkpoint.
     let last = toy.path("lost").join("last.safetensors");
     assert!(!last.exists() || Checkpoint::read(&last).is_ok());
 }
 
 #[test]
-fn steps_of_buckets_have_as_many_utterances_each() {
+fn steps_of_buckets_have_equally_many_utterances() {
     let toy = Toy::new();
     let recipe = toy.recipe(&[
         ("epochs = 3", "epochs = 2"),
         ("max_utterances = 2", "max_utterances = 2\naccumulate = 2\nbuckets = 1"),
     ]);
-    let (outcome, diary) = run(&recipe, &toy.path("run"));
-    // Six utterances are one step of two batches of two, and two that an epoch leaves out.
-    assert_eq!((outcome.unwrap().steps, diary.steps.len()), (2, 2));
-    assert!(diary.steps.iter().all(|step| step.batches == 2), "{:?}", diary.steps);
+    let (outcome, events) = run(&recipe, &toy.path("run"));
+    // Six utterances are one step of two batches of two; the epoch leaves out the other two.
+    assert_eq!((outcome.unwrap().steps, events.steps.len()), (2, 2));
+    assert!(events.steps.iter().all(|step| step.batches == 2), "{:?}", events.steps);
 }
 
-/// Sets the flag after some steps.
+/// Sets the flag after a number of steps.
 struct StopAfter<'a>(u64, &'a AtomicBool);
 
 impl Observer for StopAfter<'_> {
@@ -158,24 +158,25 @@ impl Observer for StopAfter<'_> {
 }
 
 #[test]
-fn lamb_in_buckets_goes_on_bit_for_bit() {
+fn lamb_in_buckets_resumes_to_the_same_bits() {
     let toy = Toy::new();
     let recipe = toy.recipe(&[
         ("epochs = 3", "epochs = 4\nkeep = 2"),
         ("max_utterances = 2", "max_utterances = 2\nbuckets = 2"),
         ("learning_rate = 1e-2", "kind = \"lamb\"\nclip = \"distributed\"\nlearning_rate = 1e-2\ndecay = \"noam\"\nwarmup_steps = 3\nmodel_width = 2"),
     ]);
-    let (whole, parts) = (toy.path("whole"), toy.path("parts"));
-    train(&recipe, None, &whole, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
+    let (uninterrupted, parts) = (toy.path("whole"), toy.path("parts"));
+    train(&recipe, None, &uninterrupted, StartMode::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
     for steps in [2, 2, 1] {
         let stop = AtomicBool::new(false);
-        let part = train(&recipe, None, &parts, Start::Resume, &mut StopAfter(steps, &stop), &stop).unwrap();
+        let part =
+            train(&recipe, None, &parts, StartMode::Resume, &mut StopAfter(steps, &stop), &stop).unwrap();
         assert!(part.stopped);
     }
-    train(&recipe, None, &parts, Start::Resume, &mut (), &AtomicBool::new(false)).unwrap();
+    train(&recipe, None, &parts, StartMode::Resume, &mut (), &AtomicBool::new(false)).unwrap();
     for name in ["last.safetensors", "epoch-3.safetensors", "epoch-4.safetensors", "evaluation.json"] {
         assert!(
-            std::fs::read(whole.join(name)).unwrap() == std::fs::read(parts.join(name)).unwrap(),
+            std::fs::read(uninterrupted.join(name)).unwrap() == std::fs::read(parts.join(name)).unwrap(),
             "{name}"
         );
     }

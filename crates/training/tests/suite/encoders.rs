@@ -6,7 +6,7 @@ use model::encoders::{AttentionKind, EncoderKind};
 use model::{Model, ModelConfig};
 use training::data::Batch;
 use training::optimizer::OptimizerConfig;
-use training::{Error, Learner, Moment, Recipe};
+use training::{Error, Learner, Recipe, StepPosition};
 
 use super::rows::{BINS, chunks, conformer, every_kind, padded, utterances, values};
 use super::toy::RECIPE;
@@ -29,9 +29,9 @@ fn gradients(kind: &EncoderKind, threads: usize) -> BTreeMap<String, Vec<f32>> {
         let x = x.index_select(&Tensor::new(&[0u32, 3, 4], &Device::Cpu).unwrap(), 0).unwrap();
         let lengths = keep.map(|b| lengths[b]).to_vec();
         let batch = Batch::new(x, lengths, vec![vec![0, 4], vec![1, 3, 2], vec![2]]);
-        let moment = Moment { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
-        let mut parts = std::iter::once(Ok(batch));
-        let (gradients, _) = learner.gradients(&mut parts, 3, &moment).unwrap();
+        let position = StepPosition { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
+        let mut batches = std::iter::once(Ok(batch));
+        let (gradients, _) = learner.gradients(&mut batches, 3, &position).unwrap();
         gradients.iter().map(|(name, gradient)| (name.to_owned(), values(gradient))).collect()
     })
 }
@@ -39,29 +39,29 @@ fn gradients(kind: &EncoderKind, threads: usize) -> BTreeMap<String, Vec<f32>> {
 #[test]
 fn gradients_reach_every_parameter_with_the_same_bits_for_any_number_of_threads() {
     for kind in every_kind() {
-        let one = gradients(&kind, 1);
-        let names = model(kind.clone());
-        for (name, _) in names.parameters().iter() {
+        let single = gradients(&kind, 1);
+        let model = model(kind.clone());
+        for (name, _) in model.parameters().iter() {
             // A softmax does not change with the bias of the keys.
-            let silent = name.ends_with("linear_k.bias");
-            let reached = one.get(name).is_some_and(|g| g.iter().any(|g| g.abs() > 1e-9));
-            assert!(silent || reached, "{kind:?}: {name}");
+            let has_no_effect = name.ends_with("linear_k.bias");
+            let reached = single.get(name).is_some_and(|g| g.iter().any(|g| g.abs() > 1e-9));
+            assert!(has_no_effect || reached, "{kind:?}: {name}");
         }
         for threads in [2, 5] {
-            assert!(gradients(&kind, threads) == one, "{kind:?}: {threads} threads");
+            assert!(gradients(&kind, threads) == single, "{kind:?}: {threads} threads");
         }
     }
 }
 
 #[test]
-fn parameters_have_the_shapes_of_the_table() {
+fn parameters_have_the_shapes_that_are_documented() {
     let shapes = model(EncoderKind::Conformer(conformer(AttentionKind::Full, 5, 4))).parameters().shapes();
-    let of = |name: &str| shapes[&format!("encoder.{name}")].clone();
-    assert_eq!(of("pre_encode.conv.0.weight"), [3, 1, 3, 3]);
-    assert_eq!(of("pre_encode.conv.2.weight"), [3, 3, 3, 3]);
-    assert_eq!(of("pre_encode.norm.weight"), [2 * 3]);
-    assert_eq!(of("pre_encode.out.weight"), [12, 2 * 3]);
-    for (name, shape) in [
+    let shape = |name: &str| shapes[&format!("encoder.{name}")].clone();
+    assert_eq!(shape("pre_encode.conv.0.weight"), [3, 1, 3, 3]);
+    assert_eq!(shape("pre_encode.conv.2.weight"), [3, 3, 3, 3]);
+    assert_eq!(shape("pre_encode.norm.weight"), [2 * 3]);
+    assert_eq!(shape("pre_encode.out.weight"), [12, 2 * 3]);
+    for (name, expected) in [
         ("norm_feed_forward1", vec![12]),
         ("feed_forward1.linear1", vec![20, 12]),
         ("feed_forward1.linear2", vec![12, 20]),
@@ -80,8 +80,8 @@ fn parameters_have_the_shapes_of_the_table() {
         ("feed_forward2.linear2", vec![12, 20]),
         ("norm_out", vec![12]),
     ] {
-        assert_eq!(of(&format!("layers.1.{name}.weight")), shape, "{name}");
-        assert_eq!(of(&format!("layers.1.{name}.bias")), shape[..1], "{name}");
+        assert_eq!(shape(&format!("layers.1.{name}.weight")), expected, "{name}");
+        assert_eq!(shape(&format!("layers.1.{name}.bias")), expected[..1], "{name}");
     }
     let layers = shapes.keys().filter(|name| name.starts_with("encoder.layers.")).count();
     assert_eq!(layers, 2 * 17 * 2);
@@ -101,7 +101,7 @@ fn recipe(changes: &[(&str, &str)]) -> training::Result<Recipe> {
 }
 
 #[test]
-fn a_recipe_says_it_all_and_is_written_as_it_was_read() {
+fn a_conformer_recipe_is_read_and_written_unchanged() {
     let read = recipe(&[]).unwrap();
     let EncoderKind::Conformer(config) = &read.encoder.kind else { panic!("{:?}", read.encoder.kind) };
     assert_eq!((config.attention, config.dropout), (chunks(4, 2), 0.0));
@@ -112,13 +112,13 @@ fn a_recipe_says_it_all_and_is_written_as_it_was_read() {
         let written = toml::to_string(&recipe).unwrap();
         assert_eq!(Recipe::parse(&written, "again.toml".as_ref()).unwrap(), recipe, "{written}");
     }
-    let two = recipe(&[(", factor = 4", "")]).unwrap();
-    assert_eq!(two.encoder.kind.reduction(), 4);
+    let default = recipe(&[(", factor = 4", "")]).unwrap();
+    assert_eq!(default.encoder.kind.reduction(), 4);
     assert_eq!(recipe(&[("factor = 4", "factor = 2")]).unwrap().encoder.kind.reduction(), 2);
 }
 
 #[test]
-fn what_does_not_fit_is_named() {
+fn invalid_encoder_settings_are_errors_with_their_key() {
     for (old, new, name) in [
         ("layers = 2", "layers = 0", "encoder.layers"),
         ("width = 16\nheads", "width = 0\nheads", "encoder.width"),

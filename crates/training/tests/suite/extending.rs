@@ -1,20 +1,20 @@
-//! Runs that go on with another number of epochs than they began with.
+//! Runs that resume with another number of epochs.
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use model::Checkpoint;
-use training::{Error, Observer, Outcome, Result, Start, StepReport, train};
+use training::{Error, Observer, Result, RunOutcome, StartMode, StepReport, train};
 
 use super::toy::Toy;
 
-/// Stops after some steps, and collects notes.
-struct Watch<'a> {
+/// Stops after a number of steps, and collects notes.
+struct RunObserver<'a> {
     steps: u64,
     stop: &'a AtomicBool,
     notes: Vec<String>,
 }
 
-impl Observer for Watch<'_> {
+impl Observer for RunObserver<'_> {
     fn on_note(&mut self, note: &str) {
         self.notes.push(note.to_owned());
     }
@@ -25,15 +25,20 @@ impl Observer for Watch<'_> {
     }
 }
 
-/// Trains for so many steps at most; returns what the observer was told too.
-fn run_for(steps: u64, recipe: &Path, epochs: Option<u64>, folder: &Path) -> (Result<Outcome>, Vec<String>) {
+/// Trains for at most this many steps; returns the outcome and the notes.
+fn run_for(
+    steps: u64,
+    recipe: &Path,
+    epochs: Option<u64>,
+    folder: &Path,
+) -> (Result<RunOutcome>, Vec<String>) {
     let stop = AtomicBool::new(false);
-    let mut watch = Watch { steps, stop: &stop, notes: Vec::new() };
-    let outcome = train(recipe, epochs, folder, Start::Resume, &mut watch, &stop);
-    (outcome, watch.notes)
+    let mut observer = RunObserver { steps, stop: &stop, notes: Vec::new() };
+    let outcome = train(recipe, epochs, folder, StartMode::Resume, &mut observer, &stop);
+    (outcome, observer.notes)
 }
 
-fn run(recipe: &Path, epochs: Option<u64>, folder: &Path) -> (Result<Outcome>, Vec<String>) {
+fn run(recipe: &Path, epochs: Option<u64>, folder: &Path) -> (Result<RunOutcome>, Vec<String>) {
     run_for(u64::MAX, recipe, epochs, folder)
 }
 
@@ -51,49 +56,50 @@ fn expect_same(a: &Path, b: &Path) {
     for name in RESULTS {
         assert!(std::fs::read(a.join(name)).unwrap() == std::fs::read(b.join(name)).unwrap(), "{name}");
     }
-    // The best epoch may lie before the change, so that its checkpoint has the recipe of then.
+    // The best epoch may precede the change: its checkpoint has the recipe before it.
     let [a, b] = [a, b].map(|folder| Checkpoint::read(&folder.join("best.safetensors")).unwrap());
     assert!(a.weights == b.weights && a.average == b.average && a.progress == b.progress);
 }
 
 #[test]
-fn an_extended_run_is_the_longer_run_where_the_schedule_does_not_depend_on_its_length() {
+fn an_extended_run_equals_the_longer_run_if_the_schedule_does_not_depend_on_its_length() {
     let toy = Toy::new();
     let recipe = toy.recipe(&[("weight_decay = 0.01", "decay = \"hold\"")]);
-    let (whole, parts) = (toy.path("whole"), toy.path("parts"));
-    run(&recipe, Some(4), &whole).0.unwrap();
-    // Finished after two epochs, in the middle of the third, and with the number that it has by then.
+    let (uninterrupted, parts) = (toy.path("whole"), toy.path("parts"));
+    run(&recipe, Some(4), &uninterrupted).0.unwrap();
+    // Extended after the second epoch, and in the middle of the third one with the same number.
     assert!(!run(&recipe, Some(2), &parts).0.unwrap().stopped);
     let (outcome, notes) = run_for(2, &recipe, Some(4), &parts);
     assert!(outcome.unwrap().stopped);
     let note = &notes[0];
-    assert!(note.starts_with("training.epochs: 4 in place of 2") && note.contains("\"hold\""), "{note}");
+    assert!(note.starts_with("training.epochs: 4 instead of 2") && note.contains("\"hold\""), "{note}");
     let (outcome, notes) = run(&recipe, Some(4), &parts);
     assert!(!outcome.unwrap().stopped && notes.is_empty(), "{notes:?}");
-    expect_same(&whole, &parts);
-    // The number that it has changes nothing, however often.
+    expect_same(&uninterrupted, &parts);
+    // The same number changes nothing, in repeated calls too.
     assert!(run(&recipe, Some(4), &parts).1.is_empty());
-    expect_same(&whole, &parts);
+    expect_same(&uninterrupted, &parts);
 }
 
 #[test]
-fn the_schedule_is_that_of_all_epochs_from_there_on() {
+fn the_schedule_of_an_extended_run_is_that_of_all_epochs() {
     let toy = Toy::new();
     for decay in ["cosine", "exponential"] {
         let recipe = toy.recipe(&[("weight_decay = 0.01", &format!("decay = \"{decay}\""))]);
-        let (whole, parts) = (toy.path(&format!("{decay}-whole")), toy.path(&format!("{decay}-parts")));
-        run(&recipe, Some(4), &whole).0.unwrap();
+        let (uninterrupted, parts) =
+            (toy.path(&format!("{decay}-whole")), toy.path(&format!("{decay}-parts")));
+        run(&recipe, Some(4), &uninterrupted).0.unwrap();
         run(&recipe, Some(2), &parts).0.unwrap();
         run(&recipe, Some(4), &parts).0.unwrap();
-        let [whole, parts] = [whole, parts].map(|folder| learning_rates(&folder));
-        assert_eq!((whole.len(), parts.len()), (4, 4));
-        assert_eq!(whole[2..], parts[2..]);
-        assert!(whole[1] > parts[1] && parts[2] > parts[1], "{whole:?} {parts:?}");
+        let [uninterrupted, parts] = [uninterrupted, parts].map(|folder| learning_rates(&folder));
+        assert_eq!((uninterrupted.len(), parts.len()), (4, 4));
+        assert_eq!(uninterrupted[2..], parts[2..]);
+        assert!(uninterrupted[1] > parts[1] && parts[2] > parts[1], "{uninterrupted:?} {parts:?}");
     }
 }
 
 #[test]
-fn a_run_may_end_earlier_but_not_before_what_is_done() {
+fn a_run_may_be_shortened_but_not_below_its_finished_epochs() {
     let toy = Toy::new();
     let (recipe, folder) = (toy.recipe(&[("epochs = 3", "epochs = 9")]), toy.path("run"));
     let steps = {
@@ -113,7 +119,7 @@ fn a_run_may_end_earlier_but_not_before_what_is_done() {
 }
 
 #[test]
-fn nothing_but_the_given_number_of_epochs_may_differ() {
+fn only_the_number_of_epochs_may_differ() {
     let toy = Toy::new();
     let folder = toy.path("run");
     run(&toy.recipe(&[("epochs = 3", "epochs = 1")]), None, &folder).0.unwrap();
@@ -124,7 +130,7 @@ fn nothing_but_the_given_number_of_epochs_may_differ() {
         [("seed = 7", "seed = 8"), ("ctc_weight = 0.3", "ctc_weight = 0.2"), ("width = 16", "width = 17")]
     {
         let error = run(&toy.recipe(&[change]), Some(2), &folder).0.unwrap_err().to_string();
-        assert!(error.contains("expected a run of this very recipe"), "{error}");
+        assert!(error.contains("expected a run with the same recipe"), "{error}");
     }
     assert!(std::fs::read(folder.join("last.safetensors")).unwrap() == before);
 }

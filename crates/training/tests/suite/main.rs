@@ -1,4 +1,4 @@
-//! The tests of training as a user sees it: recipes, checkpoints, runs, and what a model learns.
+//! Tests of recipes, checkpoints and runs through the public interface of training.
 
 mod averages;
 mod bad_items;

@@ -1,19 +1,20 @@
-//! Runs that keep to a budget.
+//! Runs within a memory budget.
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use training::recipe::Changes;
+use training::recipe::RecipeOverrides;
 use training::{
-    Error, Observer, Outcome, Result, RunPlan, RunReport, Start, StepReport, check_step_bytes, train_with,
+    Error, Observer, Result, RunOutcome, RunPlan, RunReport, StartMode, StepReport, check_step_bytes,
+    train_with,
 };
 
 use crate::toy::{RATE, Toy, write_wav};
 
-/// Steps, and the plan.
+/// Counts the steps and stores the plan.
 #[derive(Default)]
-struct Diary(u64, Option<RunPlan>);
+struct PlanObserver(u64, Option<RunPlan>);
 
-impl Observer for Diary {
+impl Observer for PlanObserver {
     fn on_start(&mut self, report: &RunReport) {
         self.1 = report.plan;
     }
@@ -23,22 +24,23 @@ impl Observer for Diary {
     }
 }
 
-fn run(recipe: &Path, memory: Option<usize>, folder: &Path) -> (Result<Outcome>, Diary) {
-    let (mut diary, stop) = (Diary::default(), AtomicBool::new(false));
-    let changes = Changes { epochs: Some(1), memory, ..Changes::default() };
+fn run(recipe: &Path, memory: Option<usize>, folder: &Path) -> (Result<RunOutcome>, PlanObserver) {
+    let (mut observer, stop) = (PlanObserver::default(), AtomicBool::new(false));
+    let overrides = RecipeOverrides { epochs: Some(1), memory, ..RecipeOverrides::default() };
     let outcome = train_with(
         recipe,
-        changes,
-        (folder, Start::Fresh),
-        &mut distributed::ProcessGroup::alone(),
-        &mut diary,
+        overrides,
+        folder,
+        StartMode::Fresh,
+        &mut distributed::ProcessGroup::single(),
+        &mut observer,
         &stop,
     );
-    (outcome, diary)
+    (outcome, observer)
 }
 
 #[test]
-fn a_budget_that_is_too_small_names_the_smallest_that_would_do() {
+fn a_budget_that_is_too_small_is_an_error_with_the_smallest_possible() {
     let toy = Toy::new();
     let recipe = toy.recipe(&[
         ("[training]", "[loss]\nkind = \"rnnt\"\nbudget = \"1MiB\"\n[training]"),
@@ -51,25 +53,25 @@ fn a_budget_that_is_too_small_names_the_smallest_that_would_do() {
     let (none, _) = run(&recipe, Some(smallest - (64 << 10)), &toy.path("less"));
     assert!(matches!(none, Err(Error::Budget { .. })));
 
-    let (whole, free) = run(&recipe, None, &toy.path("free"));
-    assert!(whole.is_ok() && free.1.is_none());
+    let (outcome, free) = run(&recipe, None, &toy.path("free"));
+    assert!(outcome.is_ok() && free.1.is_none());
     let (least, tight) = run(&recipe, Some(smallest + (64 << 10)), &toy.path("least"));
     least.unwrap();
     let plan = tight.1.unwrap();
-    assert!(plan.peak() <= plan.budget && plan.before > 0 && plan.step > 0, "{plan:?}");
-    // What fits alone only is computed alone.
+    assert!(plan.peak() <= plan.budget && plan.baseline > 0 && plan.step > 0, "{plan:?}");
+    // Utterances that do not fit together are computed in separate steps.
     assert!(tight.0 > free.0, "{} steps, {} without a budget", tight.0, free.0);
     let (wide, loose) = run(&recipe, Some(1 << 30), &toy.path("wide"));
     wide.unwrap();
     assert_eq!(loose.0, free.0);
     let metrics = std::fs::read_to_string(toy.path("wide").join("metrics.csv")).unwrap();
     let (names, values) = metrics.split_once('\n').unwrap();
-    let at = names.split(',').position(|name| name == "planned_bytes").unwrap();
-    assert_eq!(values.trim().split(',').nth(at), Some((loose.1.unwrap().peak()).to_string().as_str()));
+    let column = names.split(',').position(|name| name == "planned_bytes").unwrap();
+    assert_eq!(values.trim().split(',').nth(column), Some((loose.1.unwrap().peak()).to_string().as_str()));
 }
 
 #[test]
-fn what_a_run_is_judged_by_is_planned_too() {
+fn the_plan_includes_evaluations() {
     let toy = Toy::new();
     write_wav(&toy.path("long.wav"), RATE, &vec![0; 30 * RATE as usize]);
     toy.write("long.jsonl", r#"{"id": "long", "file": "long.wav", "text": "low", "seconds": 30}"#);
@@ -81,12 +83,12 @@ fn what_a_run_is_judged_by_is_planned_too() {
             other => panic!("{other:?}"),
         }
     };
-    // Half a minute is a few hundred rows of a hundred numbers more.
+    // Half a minute has a few hundred encoder rows more, of a hundred values each.
     assert!(smallest("long") > smallest("train") + (1 << 19));
 }
 
 #[test]
-fn a_budget_that_no_loss_can_keep_is_found_before_the_first_step() {
+fn a_loss_budget_that_is_too_small_is_an_error_before_the_first_step() {
     let toy = Toy::new();
     let train = "train = [\"train.jsonl\"]";
     for (more, streams) in [("", false), ("stream = true\n", true)] {
@@ -98,14 +100,14 @@ fn a_budget_that_no_loss_can_keep_is_found_before_the_first_step() {
         };
         assert!(found == 1024 && smallest > found && utterances.len() == 1, "{smallest} {utterances:?}");
         assert!(!toy.path("none").exists());
-        let enough = format!("[loss]\nkind = \"rnnt\"\nbudget = \"{}\"\n[training]", smallest + 4096);
-        let recipe = toy.recipe(&[("[training]", &enough), (train, &format!("{more}{train}"))]);
+        let sufficient = format!("[loss]\nkind = \"rnnt\"\nbudget = \"{}\"\n[training]", smallest + 4096);
+        let recipe = toy.recipe(&[("[training]", &sufficient), (train, &format!("{more}{train}"))]);
         run(&recipe, None, &toy.path(&format!("enough-{streams}"))).0.unwrap();
     }
 }
 
 #[test]
-fn parts_that_do_not_say_what_they_take_are_named() {
+fn plans_need_a_loss_budget_and_a_number_of_bytes() {
     let toy = Toy::new();
     for (keys, part) in [
         (("[training]", "[loss]\nkind = \"rnnt\"\nbudget = \"unlimited\"\n[training]"), "loss.budget"),
@@ -119,7 +121,7 @@ fn parts_that_do_not_say_what_they_take_are_named() {
 }
 
 #[test]
-fn batches_of_buckets_that_wait_and_utterances_that_are_stretched_count() {
+fn the_plan_includes_waiting_batches_of_buckets_and_slower_speech() {
     let toy = Toy::new();
     let smallest = |changes: &[(&str, &str)]| {
         let budget = ("[training]", "[loss]\nkind = \"rnnt\"\nbudget = \"1MiB\"\n[training]");

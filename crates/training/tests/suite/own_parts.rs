@@ -1,4 +1,4 @@
-//! An encoder and a predictor of a user's own, in place of ours.
+//! Models with a custom encoder and predictor.
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ const RECIPE: &str = r#"
     encoder = { stack = 2, stride = 2, layers = 1, hidden = 6 }
     predictor = { kind = "lstm", embedding = 3, hidden = 5, layers = 1 }
     joint = { width = 7 }
-    optimiser = { learning_rate = 1e-2 }
+    optimizer = { learning_rate = 1e-2 }
     batch = { max_frames = 100, max_utterances = 4 }
     training = { epochs = 1, ctc_weight = 0.2 }
 "#;
@@ -99,7 +99,7 @@ impl decoding::Predictor for Rows {
 
 fn model() -> (Recipe, Model) {
     let recipe = Recipe::parse(RECIPE, Path::new("own.toml")).unwrap();
-    let model = Model::with(&recipe.model(), 3, |encoder, predictor| {
+    let model = Model::with_parts(&recipe.model(), 3, |encoder, predictor| {
         let table = candle_nn::embedding(4, 4, predictor.pp("table"))?;
         let encoder: Arc<dyn Encoder> = Arc::new(ModuleEncoder::new(convolution(&encoder)?, 6, 2)?);
         Ok((encoder, Arc::new(LastLabel { table, blank: 3 })))
@@ -113,7 +113,7 @@ fn wave(shape: &[usize]) -> Tensor {
 }
 
 #[test]
-fn they_are_named_trained_and_searched_like_ours() {
+fn custom_parts_are_named_trained_and_decoded_like_built_in_ones() {
     let (recipe, model) = model();
     let names: Vec<&str> = model.parameters().iter().map(|(name, _)| name).collect();
     for name in ["encoder.conv.weight", "encoder.out.bias", "predictor.table.weight", "joint.head.weight"] {
@@ -155,7 +155,7 @@ fn they_are_named_trained_and_searched_like_ours() {
 }
 
 #[test]
-fn a_module_that_gives_other_shapes_than_it_promised_is_named() {
+fn a_module_with_other_output_shapes_than_declared_is_an_error() {
     let vb = VarBuilder::from_varmap(&candle_nn::VarMap::new(), candle_core::DType::F32, &Device::Cpu);
     let error = |width, factor| {
         let frames = ModuleEncoder::new(convolution(&vb).unwrap(), width, factor)?;

@@ -1,10 +1,10 @@
-//! Runs that begin with the weights of a file.
+//! Runs that start from the weights of a file.
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use model::Checkpoint;
-use training::{Error, Observer, Result, Start, train};
+use training::{Error, Observer, Result, StartMode, train};
 
 use super::toy::Toy;
 
@@ -24,7 +24,7 @@ impl Observer for Messages {
     }
 }
 
-fn run(recipe: &Path, folder: &Path, start: Start) -> Result<Messages> {
+fn run(recipe: &Path, folder: &Path, start: StartMode) -> Result<Messages> {
     let mut messages = Messages::default();
     train(recipe, None, folder, start, &mut messages, &AtomicBool::new(false))?;
     Ok(messages)
@@ -34,20 +34,20 @@ fn read(folder: &Path) -> Checkpoint {
     Checkpoint::read(&folder.join("last.safetensors")).unwrap()
 }
 
-/// A step size that changes no weight.
-const STILL: (&str, &str) = ("learning_rate = 1e-2", "learning_rate = 1e-30");
-const ONE: (&str, &str) = ("epochs = 3", "epochs = 1");
+/// A learning rate that leaves the weights as they are.
+const CONSTANT_WEIGHTS: (&str, &str) = ("learning_rate = 1e-2", "learning_rate = 1e-30");
+const ONE_EPOCH: (&str, &str) = ("epochs = 3", "epochs = 1");
 
-/// A recipe that begins with the weights of `file`.
-fn beginning(toy: &Toy, init: &str, changes: &[(&str, &str)]) -> std::path::PathBuf {
-    let init = format!("[optimiser]\n{init}").replace("[optimiser]\n[init]", "[init]") + "\n[optimiser]";
-    toy.recipe(&[&[("[optimiser]", init.as_str()), ONE, STILL], changes].concat())
+/// A recipe with this `[init]` table.
+fn recipe_with_init(toy: &Toy, init: &str, changes: &[(&str, &str)]) -> std::path::PathBuf {
+    let init = format!("[optimizer]\n{init}").replace("[optimizer]\n[init]", "[init]") + "\n[optimizer]";
+    toy.recipe(&[&[("[optimizer]", init.as_str()), ONE_EPOCH, CONSTANT_WEIGHTS], changes].concat())
 }
 
-/// A toy with a trained model in `first`.
+/// A toy corpus with a trained model in `first`.
 fn trained() -> (Toy, Checkpoint) {
     let toy = Toy::new();
-    run(&toy.recipe(&[ONE]), &toy.path("first"), Start::Fresh).unwrap();
+    run(&toy.recipe(&[ONE_EPOCH]), &toy.path("first"), StartMode::Fresh).unwrap();
     let checkpoint = read(&toy.path("first"));
     (toy, checkpoint)
 }
@@ -55,21 +55,25 @@ fn trained() -> (Toy, Checkpoint) {
 const INIT: &str = "[init]\nweights = \"first/last.safetensors\"";
 
 #[test]
-fn a_run_begins_with_the_averaged_weights_of_a_checkpoint_and_goes_on_without_it() {
+fn a_run_starts_from_the_averaged_weights_of_a_checkpoint_and_resumes_without_it() {
     let (toy, first) = trained();
     let average = first.average.clone().unwrap();
     assert_ne!(average, first.weights);
-    let (recipe, folder) = (beginning(&toy, INIT, &[]), toy.path("second"));
-    let messages = run(&recipe, &folder, Start::Fresh).unwrap();
+    let (recipe, folder) = (recipe_with_init(&toy, INIT, &[]), toy.path("second"));
+    let messages = run(&recipe, &folder, StartMode::Fresh).unwrap();
     let (count, note) = (first.weights.len(), &messages.notes[0]);
     assert!(
-        note.ends_with(&format!("{count} of {count} parameters start from its averaged weights")),
+        note.ends_with(&format!("{count} of {count} parameters are initialized with its averaged weights")),
         "{note}"
     );
-    assert!(messages.notes[1].starts_with("  taken: ctc.bias, ctc.weight, encoder."), "{:?}", messages.notes);
+    assert!(
+        messages.notes[1].starts_with("  read from the file: ctc.bias, ctc.weight, encoder."),
+        "{:?}",
+        messages.notes
+    );
     assert_eq!((messages.notes.len(), messages.warnings.len()), (2, 0), "{:?}", messages.warnings);
     let second = read(&folder);
-    // The moving average begins with them too.
+    // The moving average starts from them too.
     assert_eq!(second.weights, average);
     for (name, values) in second.average.as_ref().unwrap() {
         values
@@ -79,13 +83,13 @@ fn a_run_begins_with_the_averaged_weights_of_a_checkpoint_and_goes_on_without_it
     }
     assert_eq!(second.progress.epoch, 1);
 
-    // What goes on neither reads the file nor minds another place of it.
+    // A resumed run neither reads the file nor compares its path.
     std::fs::rename(toy.path("first"), toy.path("elsewhere")).unwrap();
-    let moved = beginning(&toy, "[init]\nweights = \"no/such/file\"", &[]);
-    assert!(run(&moved, &folder, Start::Resume).unwrap().notes.is_empty());
+    let moved = recipe_with_init(&toy, "[init]\nweights = \"no/such/file\"", &[]);
+    assert!(run(&moved, &folder, StartMode::Resume).unwrap().notes.is_empty());
     assert_eq!(read(&folder).weights, average);
-    // A new run does, before it has written anything.
-    let error = run(&moved, &toy.path("third"), Start::Fresh).unwrap_err();
+    // A new run reads the file before it writes anything.
+    let error = run(&moved, &toy.path("third"), StartMode::Fresh).unwrap_err();
     assert!(
         matches!(&error, Error::Model(model::Error::Io { path, .. }) if path.ends_with("no/such/file")),
         "{error}"
@@ -94,10 +98,11 @@ fn a_run_begins_with_the_averaged_weights_of_a_checkpoint_and_goes_on_without_it
 }
 
 #[test]
-fn every_name_is_listed_and_no_shape_is_guessed() {
+fn all_parameters_are_listed_and_shapes_must_match() {
     let (toy, first) = trained();
-    let refused = |init: &str, changes: &[(&str, &str)], parts: &[&str]| {
-        let error = run(&beginning(&toy, init, changes), &toy.path("second"), Start::Fresh).unwrap_err();
+    let expect_error = |init: &str, changes: &[(&str, &str)], parts: &[&str]| {
+        let error =
+            run(&recipe_with_init(&toy, init, changes), &toy.path("second"), StartMode::Fresh).unwrap_err();
         assert!(matches!(error, Error::Model(model::Error::Pretrained { .. })), "{error}");
         let text = error.to_string();
         assert!(parts.iter().all(|part| text.contains(part)), "{text}");
@@ -106,32 +111,35 @@ fn every_name_is_listed_and_no_shape_is_guessed() {
     let wider = ("embedding = 8", "embedding = 9");
     let shape =
         ["predictor.embedding.weight of shape [4, 9]", "found [4, 8] (also predictor.layers.0.", "init.skip"];
-    refused(INIT, &[wider], &shape);
+    expect_error(INIT, &[wider], &shape);
     let skip = |names: &str| format!("{INIT}\nskip = [{names}]");
-    refused(
+    expect_error(
         &skip("\"predictor.embedding\""),
         &[wider],
         &["predictor.layers.0.weight_ih_l0", "found [64, 8];"],
     );
-    refused(&skip("\"joint.hea\""), &[], &["init.skip", "\"joint.hea\""]);
-    refused(&skip("\"encoder\", \"predictor\", \"joint\", \"ctc\""), &[], &["at least one parameter"]);
+    expect_error(&skip("\"joint.hea\""), &[], &["init.skip", "\"joint.hea\""]);
+    expect_error(&skip("\"encoder\", \"predictor\", \"joint\", \"ctc\""), &[], &["at least one parameter"]);
     let none = run(
-        &toy.recipe(&[("[optimiser]", "[init]\nskip = [\"ctc\"]\n[optimiser]")]),
+        &toy.recipe(&[("[optimizer]", "[init]\nskip = [\"ctc\"]\n[optimizer]")]),
         &toy.path("x"),
-        Start::Fresh,
+        StartMode::Fresh,
     );
     assert!(none.err().unwrap().to_string().contains("init.skip"));
 
     // A model with a longer encoder and without a CTC head.
-    let other = [
+    let changes = [
         wider,
         ("layers = 1\nhidden = 16\nbidirectional", "layers = 2\nhidden = 16\nbidirectional"),
         ("ctc_weight = 0.3", ""),
     ];
     let folder = toy.path("second");
-    let recipe =
-        beginning(&toy, &skip("\"predictor.embedding\", \"predictor.layers.0.weight_ih_l0\""), &other);
-    let messages = run(&recipe, &folder, Start::Fresh).unwrap();
+    let recipe = recipe_with_init(
+        &toy,
+        &skip("\"predictor.embedding\", \"predictor.layers.0.weight_ih_l0\""),
+        &changes,
+    );
+    let messages = run(&recipe, &folder, StartMode::Fresh).unwrap();
     let second = read(&folder);
     let lines: BTreeMap<&str, Vec<&str>> = messages.notes[1..]
         .iter()
@@ -139,39 +147,41 @@ fn every_name_is_listed_and_no_shape_is_guessed() {
         .map(|(kind, names)| (kind.trim(), names.split(", ").collect()))
         .collect();
     assert_eq!(
-        lines["skipped (init.skip), first values drawn"],
+        lines["skipped (init.skip), initialized at random"],
         ["predictor.embedding.weight", "predictor.layers.0.weight_ih_l0"]
     );
     assert_eq!(lines["in the file only, not used"], ["ctc.bias", "ctc.weight"]);
-    let missing = &lines["not in the file, first values drawn"];
+    let missing = &lines["not in the file, initialized at random"];
     let listed: usize = lines.values().map(Vec::len).sum();
     assert_eq!(listed, second.weights.len() + 2);
-    // What was not taken is what a run without the file begins with.
-    let drawn = toy.recipe(&[&other[..], &[ONE, STILL]].concat());
-    run(&drawn, &toy.path("drawn"), Start::Fresh).unwrap();
-    let drawn = read(&toy.path("drawn"));
+    // Parameters that are not from the file are those of a run without it.
+    let without_init = toy.recipe(&[&changes[..], &[ONE_EPOCH, CONSTANT_WEIGHTS]].concat());
+    run(&without_init, &toy.path("random"), StartMode::Fresh).unwrap();
+    let random = read(&toy.path("random"));
+    let skipped = &lines["skipped (init.skip), initialized at random"];
     for (name, values) in &second.weights {
-        let own =
-            missing.contains(&&**name) || lines["skipped (init.skip), first values drawn"].contains(&&**name);
-        let expected = if own { &drawn.weights[name] } else { &first.average.as_ref().unwrap()[name] };
+        let is_random = missing.contains(&&**name) || skipped.contains(&&**name);
+        let expected = if is_random { &random.weights[name] } else { &first.average.as_ref().unwrap()[name] };
         assert!(values.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-20), "{name}");
     }
 }
 
 #[test]
-fn other_tokens_and_other_features_are_warned_of() {
+fn other_tokens_and_other_features_give_warnings() {
     let (toy, _) = trained();
     let manifest = std::fs::read_to_string(toy.path("train.jsonl")).unwrap();
     toy.write("train.jsonl", &manifest.replace("high", "alto"));
-    let recipe = beginning(&toy, INIT, &[("mels = 12", "mels = 12\nlow_hz = 50.0")]);
-    let warnings = run(&recipe, &toy.path("second"), Start::Fresh).unwrap().warnings;
+    let recipe = recipe_with_init(&toy, INIT, &[("mels = 12", "mels = 12\nlow_hz = 50.0")]);
+    let warnings = run(&recipe, &toy.path("second"), StartMode::Fresh).unwrap().warnings;
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     let tokens = "another token list (3 tokens here, 3 there; labels that differ: 1, first label 0 is \"alto\" here and \"high\" there)";
     assert!(warnings[0].contains(tokens), "{}", warnings[0]);
     assert!(warnings[1].contains("features.low_hz = 0.0 where this has 50.0"), "{}", warnings[1]);
-    // Fewer tokens are another shape.
+    // Fewer tokens change a shape.
     toy.write("train.jsonl", &manifest.replace("high", "low"));
-    let error = run(&beginning(&toy, INIT, &[]), &toy.path("third"), Start::Fresh).unwrap_err().to_string();
+    let error = run(&recipe_with_init(&toy, INIT, &[]), &toy.path("third"), StartMode::Fresh)
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("ctc.bias of shape [3], found [4]"), "{error}");
 }
 
@@ -189,7 +199,7 @@ fn write_tensors(path: &Path, tensors: &[(&str, safetensors::Dtype, Vec<usize>, 
 }
 
 #[test]
-fn tensors_of_other_programs_are_taken_by_their_names() {
+fn tensors_of_other_programs_are_assigned_by_name() {
     use safetensors::Dtype::{BF16, F32, F64, I64};
     let toy = Toy::new();
     let bytes = |values: &[f32]| values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
@@ -204,47 +214,47 @@ fn tensors_of_other_programs_are_taken_by_their_names() {
     ];
     write_tensors(&path, &tensors);
     let init = "[init]\nkind = \"plain\"\nweights = \"other.safetensors\"";
-    let recipe = beginning(&toy, init, &[]);
-    let notes = run(&recipe, &toy.path("run"), Start::Fresh).unwrap().notes;
+    let recipe = recipe_with_init(&toy, init, &[]);
+    let notes = run(&recipe, &toy.path("run"), StartMode::Fresh).unwrap().notes;
     assert!(
-        notes[0].contains(": 2 of ") && notes[0].ends_with("parameters start from its tensors"),
+        notes[0].contains(": 2 of ") && notes[0].ends_with("parameters are initialized with its tensors"),
         "{notes:?}"
     );
     assert!(notes[3].ends_with("not used: decoder.weight, joint.encoder.bias (I64)"), "{notes:?}");
     let weights = read(&toy.path("run")).weights;
     assert_eq!(weights["joint.head.bias"], [1.0, 2.0, 3.0, 4.5]);
-    let near = |(a, b): (&f32, f32)| (a - b).abs() < 1e-20;
-    assert!(weights["ctc.bias"].iter().zip([1.0, 0.0, 0.0, -2.0]).all(near), "{:?}", weights["ctc.bias"]);
+    let is_close = |(a, b): (&f32, f32)| (a - b).abs() < 1e-20;
+    assert!(weights["ctc.bias"].iter().zip([1.0, 0.0, 0.0, -2.0]).all(is_close), "{:?}", weights["ctc.bias"]);
 
-    let refused = |part: &str| {
-        let error = run(&recipe, &toy.path("none"), Start::Fresh).unwrap_err().to_string();
-        assert!(error.contains("other.safetensors") && error.contains(part), "{error}");
+    let expect_error = |expected: &str| {
+        let error = run(&recipe, &toy.path("none"), StartMode::Fresh).unwrap_err().to_string();
+        assert!(error.contains("other.safetensors") && error.contains(expected), "{error}");
     };
     write_tensors(&path, &[head, ("ctc.bias", F32, vec![4], bytes(&[0.0, f32::NAN, 0.0, 0.0]))]);
-    refused("finite values in ctc.bias, found NaN at 1");
+    expect_error("finite values in ctc.bias, found NaN at 1");
     write_tensors(&path, &[("decoder.weight", F32, vec![1], bytes(&[1.0]))]);
-    refused("found names such as \"decoder.weight\"");
-    let whole = std::fs::read(&path).unwrap();
-    for cut in [0, 4, 8, 20, whole.len() - 1] {
-        std::fs::write(&path, &whole[..cut]).unwrap();
-        refused("");
+    expect_error("found names such as \"decoder.weight\"");
+    let file_bytes = std::fs::read(&path).unwrap();
+    for length in [0, 4, 8, 20, file_bytes.len() - 1] {
+        std::fs::write(&path, &file_bytes[..length]).unwrap();
+        expect_error("");
     }
     std::fs::write(&path, "\u{feff}[weights]").unwrap();
-    refused("safetensors file");
+    expect_error("safetensors file");
 }
 
 #[test]
-fn a_run_does_not_overwrite_the_weights_that_it_begins_with() {
+fn a_run_does_not_overwrite_the_weights_that_it_starts_from() {
     let (toy, _) = trained();
     for name in ["last", "best"] {
-        let recipe = beginning(&toy, &format!("[init]\nweights = \"first/{name}.safetensors\""), &[]);
-        let error = run(&recipe, &toy.path("first"), Start::Force).unwrap_err();
+        let recipe = recipe_with_init(&toy, &format!("[init]\nweights = \"first/{name}.safetensors\""), &[]);
+        let error = run(&recipe, &toy.path("first"), StartMode::Force).unwrap_err();
         assert!(matches!(error, Error::OutputIsInput { .. }), "{error}");
     }
-    let kept = toy.recipe(&[ONE, STILL, ("ctc_weight = 0.3", "ctc_weight = 0.3\nkeep = 1")]);
-    run(&kept, &toy.path("kept"), Start::Fresh).unwrap();
-    let recipe = beginning(&toy, "[init]\nweights = \"kept/epoch-1.safetensors\"", &[]);
-    let error = run(&recipe, &toy.path("kept"), Start::Force).unwrap_err();
+    let with_epochs = [ONE_EPOCH, CONSTANT_WEIGHTS, ("ctc_weight = 0.3", "ctc_weight = 0.3\nkeep = 1")];
+    run(&toy.recipe(&with_epochs), &toy.path("kept"), StartMode::Fresh).unwrap();
+    let recipe = recipe_with_init(&toy, "[init]\nweights = \"kept/epoch-1.safetensors\"", &[]);
+    let error = run(&recipe, &toy.path("kept"), StartMode::Force).unwrap_err();
     assert!(matches!(error, Error::OutputIsInput { .. }), "{error}");
     assert!(toy.path("kept/epoch-1.safetensors").exists());
 }

@@ -1,11 +1,11 @@
-//! Ranks that differ: the same line in all of them, before the first step, with the rank and the difference.
+//! Differences between ranks are errors in all ranks.
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use distributed::{Communicator, ProcessGroup, ThreadCommunicator, Transfer};
-use training::recipe::Changes;
-use training::{Error, Start, train_with};
+use distributed::{Communicator, ProcessGroup, ThreadCommunicator, TransferFormat};
+use training::recipe::RecipeOverrides;
+use training::{Error, StartMode, train_with};
 
 const DIGITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/digits");
 
@@ -14,12 +14,12 @@ const DIGITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/digits");
 struct Arguments {
     recipe: PathBuf,
     run: PathBuf,
-    start: Start,
-    transfer: Transfer,
+    start: StartMode,
+    transfer: TransferFormat,
     epochs: u64,
 }
 
-/// A recipe over eight utterances to train on and two to test with; `change` edits the lines of one of these sets.
+/// A recipe for eight utterances of training data; `change` edits the lines of the set `set`.
 fn recipe(folder: &Path, name: &str, set: &str, change: impl Fn(&mut Vec<String>)) -> PathBuf {
     let digits = Path::new(DIGITS).canonicalize().unwrap();
     let folder = folder.join(name);
@@ -40,35 +40,36 @@ fn recipe(folder: &Path, name: &str, set: &str, change: impl Fn(&mut Vec<String>
     path
 }
 
-/// What two ranks return, of which the second has other arguments.
-fn train(one: &Arguments, other: &Arguments) -> Vec<training::Result<training::Outcome>> {
+/// The results of two ranks, of which the second has other arguments.
+fn train(first: &Arguments, second: &Arguments) -> Vec<training::Result<training::RunOutcome>> {
     ThreadCommunicator::run(2, |communicator| {
         let rank = communicator.rank();
-        let Arguments { recipe, run, start, transfer, epochs } = [one, other][rank];
+        let Arguments { recipe, run, start, transfer, epochs } = [first, second][rank];
         let mut group = ProcessGroup::new(communicator, *transfer);
-        let changes = Changes { epochs: Some(*epochs), ..Changes::default() };
+        let overrides = RecipeOverrides { epochs: Some(*epochs), ..RecipeOverrides::default() };
         let stop = AtomicBool::new(false);
-        train_with(recipe, changes, (run, *start), &mut group, &mut (), &stop)
+        train_with(recipe, overrides, run, *start, &mut group, &mut (), &stop)
     })
 }
 
-fn expect_difference(one: &Arguments, other: &Arguments, parts: &[&str]) {
-    for outcome in train(one, other) {
+fn expect_difference(first: &Arguments, second: &Arguments, parts: &[&str]) {
+    for outcome in train(first, second) {
         let error = outcome.unwrap_err();
         let Error::Rank { rank: 1, message } = &error else { panic!("{error}") };
         assert!(message.contains("as in rank 0, found"), "{message}");
         assert!(parts.iter().all(|part| message.contains(part)), "{message}");
     }
-    assert!(!one.run.join("metrics.csv").exists());
+    assert!(!first.run.join("metrics.csv").exists());
 }
 
 #[test]
-fn data_arguments_and_recipes_that_differ_are_named_in_all_ranks() {
+fn differences_of_data_arguments_and_recipes_are_errors_in_all_ranks() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let same = recipe(folder, "same", "none", |_| {});
     let run = folder.join("run");
-    let base = Arguments { recipe: same, run, start: Start::Fresh, transfer: Transfer::F32, epochs: 1 };
+    let base =
+        Arguments { recipe: same, run, start: StartMode::Fresh, transfer: TransferFormat::F32, epochs: 1 };
     let with = |name: &str, set: &str, change: &dyn Fn(&mut Vec<String>)| Arguments {
         recipe: recipe(folder, name, set, change),
         ..base.clone()
@@ -77,14 +78,14 @@ fn data_arguments_and_recipes_that_differ_are_named_in_all_ranks() {
     expect_difference(&base, &fewer, &["data.train", "expected 8 utterances", "found 7"]);
     expect_difference(&fewer, &base, &["data.train", "expected 7 utterances", "found 8"]);
     let order = with("order", "train", &|lines| lines.swap(2, 3));
-    expect_difference(&base, &order, &["data.train", "place 3"]);
+    expect_difference(&base, &order, &["data.train", "position 3"]);
     let text = with("text", "train", &|lines| {
         lines[4] = lines[4].replace("\"text\": \"", "\"text\": \"two ");
     });
-    expect_difference(&base, &text, &["data.train", "place 5"]);
+    expect_difference(&base, &text, &["data.train", "position 5"]);
     for set in ["dev", "test"] {
-        let other = with(set, set, &|lines| drop(lines.pop()));
-        expect_difference(&base, &other, &[&format!("data.{set}"), "expected 2", "found 1"]);
+        let fewer = with(set, set, &|lines| drop(lines.pop()));
+        expect_difference(&base, &fewer, &[&format!("data.{set}"), "expected 2", "found 1"]);
     }
     let missing = with("missing", "test", &|lines| lines[1] = lines[1].replace("audio/", "none/"));
     let allowed = |arguments: &Arguments| {
@@ -92,24 +93,24 @@ fn data_arguments_and_recipes_that_differ_are_named_in_all_ranks() {
         fs::write(&arguments.recipe, text.replace("[data]", "[data]\nmax_bad = 0.5")).unwrap();
     };
     [&base, &missing].into_iter().for_each(allowed);
-    // The fingerprint has the names of files but not of folders.
+    // The fingerprint contains the names of files, without their folders.
     expect_difference(
         &base,
         &missing,
         &["utterances left out: expected none", "data.test: digits-test-0001"],
     );
 
-    expect_difference(&base, &Arguments { start: Start::Resume, ..base.clone() }, &["start", "--resume"]);
-    expect_difference(&base, &Arguments { start: Start::Force, ..base.clone() }, &["start", "--force"]);
+    expect_difference(&base, &Arguments { start: StartMode::Resume, ..base.clone() }, &["start", "--resume"]);
+    expect_difference(&base, &Arguments { start: StartMode::Force, ..base.clone() }, &["start", "--force"]);
     let elsewhere = Arguments { run: folder.join("elsewhere"), ..base.clone() };
     expect_difference(&base, &elsewhere, &["--run", "elsewhere"]);
-    let bf16 = Arguments { transfer: Transfer::Bf16, ..base.clone() };
+    let bf16 = Arguments { transfer: TransferFormat::Bf16, ..base.clone() };
     expect_difference(&base, &bf16, &["--transfer: expected f32", "bf16"]);
     let longer = Arguments { epochs: 2, ..base.clone() };
     expect_difference(&base, &longer, &["training.epochs = 1", "training.epochs = 2"]);
     assert!(!base.run.exists() && !elsewhere.run.exists());
 
-    // Without a difference, the same two ranks train.
+    // Without a difference the two ranks train.
     for outcome in train(&base, &base) {
         outcome.unwrap();
     }
@@ -126,7 +127,8 @@ fn ranks_leave_out_bad_recordings_of_their_shares() {
         let text = fs::read_to_string(&recipe).unwrap();
         fs::write(&recipe, text.replace("[data]", &format!("[data]\n{keys}"))).unwrap();
         let run = folder.join(name).join("run");
-        let arguments = Arguments { recipe, run, start: Start::Fresh, transfer: Transfer::F32, epochs: 1 };
+        let arguments =
+            Arguments { recipe, run, start: StartMode::Fresh, transfer: TransferFormat::F32, epochs: 1 };
         for outcome in train(&arguments, &arguments) {
             outcome.unwrap();
         }

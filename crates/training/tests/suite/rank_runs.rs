@@ -2,16 +2,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use distributed::{ProcessGroup, ThreadCommunicator, Transfer};
+use distributed::{ProcessGroup, ThreadCommunicator, TransferFormat};
 use model::Checkpoint;
-use training::recipe::Changes;
-use training::{Error, Observer, Outcome, Result, Start, StepReport, train_with};
+use training::recipe::RecipeOverrides;
+use training::{Error, Observer, Result, RunOutcome, StartMode, StepReport, train_with};
 
 fn recipe(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes").join(name)
 }
 
-/// The digits, shortened: dropout and augmentation as they are, a checkpoint every few steps.
+/// The recipe of the digits with this change of its text.
 fn short(folder: &Path, change: impl Fn(String) -> String) -> PathBuf {
     let data = recipe("../data/digits").canonicalize().unwrap();
     let text = std::fs::read_to_string(recipe("digits.toml")).unwrap();
@@ -21,7 +21,7 @@ fn short(folder: &Path, change: impl Fn(String) -> String) -> PathBuf {
     path
 }
 
-/// Sets the flag at a step.
+/// Sets the flag at this step.
 struct StopAt<'a>(u64, &'a AtomicBool);
 
 impl Observer for StopAt<'_> {
@@ -32,13 +32,13 @@ impl Observer for StopAt<'_> {
     }
 }
 
-/// Trains on so many ranks, of which the first ends after `steps`, if they are that many.
-fn train(recipe: &Path, run: &Path, count: usize, start: Start, steps: u64) -> Vec<Result<Outcome>> {
+/// Trains on `count` ranks; the first stops after `steps` steps, if there are that many.
+fn train(recipe: &Path, run: &Path, count: usize, start: StartMode, steps: u64) -> Vec<Result<RunOutcome>> {
     ThreadCommunicator::run(count, |communicator| {
         let stop = AtomicBool::new(false);
-        let mut group = ProcessGroup::new(communicator, Transfer::F32).with_bucket_values(10_000);
-        let changes = Changes { epochs: Some(2), ..Changes::default() };
-        train_with(recipe, changes, (run, start), &mut group, &mut StopAt(steps, &stop), &stop)
+        let mut group = ProcessGroup::new(communicator, TransferFormat::F32).with_bucket_values(10_000);
+        let overrides = RecipeOverrides { epochs: Some(2), ..RecipeOverrides::default() };
+        train_with(recipe, overrides, run, start, &mut group, &mut StopAt(steps, &stop), &stop)
     })
 }
 
@@ -47,13 +47,13 @@ fn weights(run: &Path) -> Vec<f32> {
     last.weights.into_values().flatten().collect()
 }
 
-/// Epoch by epoch: losses and dev error rates.
+/// Losses and dev error rates of each epoch.
 fn metrics(run: &Path) -> Vec<[f64; 3]> {
     let text = std::fs::read_to_string(run.join("metrics.csv")).unwrap();
     let (names, rows) = text.split_once('\n').unwrap();
-    let column = |name: &str| names.split(',').position(|other| other == name).unwrap();
+    let column = |name: &str| names.split(',').position(|second| second == name).unwrap();
     let columns = ["loss", "ctc_loss", "dev_wer"].map(column);
-    let row = |row: &str| columns.map(|at| row.split(',').nth(at).unwrap().parse().unwrap_or(f64::NAN));
+    let row = |row: &str| columns.map(|index| row.split(',').nth(index).unwrap().parse().unwrap_or(f64::NAN));
     rows.lines().map(row).collect()
 }
 
@@ -63,69 +63,69 @@ fn distance(a: &[f32], b: &[f32]) -> f64 {
 }
 
 #[test]
-fn losses_and_weights_are_those_of_one_rank_to_rounding_and_the_same_again_to_the_bit() {
+fn losses_and_weights_are_those_of_one_rank_to_rounding_and_reproducible_to_the_bit() {
     let folder = tempfile::tempdir().unwrap();
     let recipe = short(folder.path(), |text| text);
     let run = |name: &str, count| {
         let run = folder.path().join(name);
-        for outcome in train(&recipe, &run, count, Start::Fresh, u64::MAX) {
+        for outcome in train(&recipe, &run, count, StartMode::Fresh, u64::MAX) {
             let outcome = outcome.unwrap();
             assert!(!outcome.stopped && outcome.steps > 10 && outcome.dev.is_some());
         }
         run
     };
-    let alone = run("alone", 1);
-    let (one, losses) = (weights(&alone), metrics(&alone));
+    let single = run("single", 1);
+    let (one, losses) = (weights(&single), metrics(&single));
     assert_eq!(losses.len(), 2);
     for count in [2, 4] {
-        let many = run(&format!("{count}"), count);
-        let far = distance(&weights(&many), &one);
-        assert!(far < 1e-3, "{count} ranks: weights {far}");
+        let ranks = run(&format!("{count}"), count);
+        let difference = distance(&weights(&ranks), &one);
+        assert!(difference < 1e-3, "{count} ranks: weights {difference}");
         for ([loss, ctc, wer], [expected, expected_ctc, expected_wer]) in
-            metrics(&many).into_iter().zip(&losses)
+            metrics(&ranks).into_iter().zip(&losses)
         {
             assert!((loss / expected - 1.0).abs() < 1e-4, "{count} ranks: {loss} instead of {expected}");
             assert!((ctc / expected_ctc - 1.0).abs() < 1e-4, "{count} ranks: {ctc}");
             assert!((wer - expected_wer).abs() < 0.05 || wer.is_nan() && expected_wer.is_nan());
         }
-        let again = run(&format!("{count} again"), count);
-        assert!(weights(&again) == weights(&many));
+        let repeated = run(&format!("{count} repeated"), count);
+        assert!(weights(&repeated) == weights(&ranks));
         for file in ["evaluation.json", "dev.hypotheses.jsonl", "test.hypotheses.jsonl"] {
-            let [a, b] = [&again, &many].map(|run| std::fs::read(run.join(file)).unwrap());
+            let [a, b] = [&repeated, &ranks].map(|run| std::fs::read(run.join(file)).unwrap());
             assert!(a == b, "{file}");
         }
     }
 }
 
 #[test]
-fn a_run_goes_on_with_another_number_of_ranks_and_with_the_same_to_the_bit() {
+fn a_run_resumes_with_another_number_of_ranks_and_with_the_same_number_bit_for_bit() {
     let folder = tempfile::tempdir().unwrap();
     let recipe = short(folder.path(), |text| text);
-    let whole = folder.path().join("whole");
-    train(&recipe, &whole, 2, Start::Fresh, u64::MAX)
+    let uninterrupted = folder.path().join("whole");
+    train(&recipe, &uninterrupted, 2, StartMode::Fresh, u64::MAX)
         .into_iter()
         .for_each(|outcome| assert!(!outcome.unwrap().stopped));
-    for (count, far) in [(2, 0.0), (4, 1e-3), (1, 1e-3)] {
+    for (count, limit) in [(2, 0.0), (4, 1e-3), (1, 1e-3)] {
         let run = folder.path().join(format!("to {count}"));
-        for outcome in train(&recipe, &run, 2, Start::Fresh, 17) {
+        for outcome in train(&recipe, &run, 2, StartMode::Fresh, 17) {
             let outcome = outcome.unwrap();
             assert!(outcome.stopped && outcome.steps == 17, "{outcome:?}");
         }
-        train(&recipe, &run, count, Start::Resume, u64::MAX)
+        train(&recipe, &run, count, StartMode::Resume, u64::MAX)
             .into_iter()
             .for_each(|outcome| assert!(!outcome.unwrap().stopped));
-        let found = distance(&weights(&run), &weights(&whole));
-        assert!(found <= far, "{count} ranks: {found}");
+        let difference = distance(&weights(&run), &weights(&uninterrupted));
+        assert!(difference <= limit, "{count} ranks: {difference}");
     }
 }
 
 #[test]
-fn accumulated_batches_are_dealt_out_whole() {
+fn accumulated_batches_are_not_split_between_ranks() {
     let folder = tempfile::tempdir().unwrap();
     let recipe = short(folder.path(), |text| text.replace("[batch]", "[batch]\naccumulate = 2"));
     let [one, two] = [1, 2].map(|count| {
         let run = folder.path().join(format!("{count}"));
-        train(&recipe, &run, count, Start::Fresh, u64::MAX)
+        train(&recipe, &run, count, StartMode::Fresh, u64::MAX)
             .into_iter()
             .for_each(|outcome| drop(outcome.unwrap()));
         weights(&run)
@@ -134,30 +134,30 @@ fn accumulated_batches_are_dealt_out_whole() {
 }
 
 #[test]
-fn what_goes_wrong_in_one_rank_is_known_to_all() {
+fn an_error_of_one_rank_ends_all_ranks() {
     let folder = tempfile::tempdir().unwrap();
     let recipe = short(folder.path(), |text| text);
-    let other = folder.path().join("other");
-    std::fs::create_dir(&other).unwrap();
-    let other = short(&other, |text| text.replace("seed = 1", "seed = 2"));
+    let second = folder.path().join("other");
+    std::fs::create_dir(&second).unwrap();
+    let second = short(&second, |text| text.replace("seed = 1", "seed = 2"));
     let run = folder.path().join("run");
-    let with = |recipes: [&Path; 2]| {
+    let train_both = |recipes: [&Path; 2]| {
         ThreadCommunicator::run(2, |communicator| {
-            let mut group = ProcessGroup::new(communicator, Transfer::F32);
+            let mut group = ProcessGroup::new(communicator, TransferFormat::F32);
             let recipe = recipes[group.rank()];
             let stop = AtomicBool::new(false);
-            train_with(recipe, Changes::default(), (&run, Start::Fresh), &mut group, &mut (), &stop)
+            train_with(recipe, RecipeOverrides::default(), &run, StartMode::Fresh, &mut group, &mut (), &stop)
                 .unwrap_err()
         })
     };
-    for error in with([&recipe, &other]) {
+    for error in train_both([&recipe, &second]) {
         assert!(
             matches!(&error, Error::Rank { rank: 1, message } if message.contains("recipe: expected seed = 1")),
             "{error}"
         );
     }
     let none = folder.path().join("none.toml");
-    let errors = with([&recipe, &none]);
+    let errors = train_both([&recipe, &none]);
     assert!(
         matches!(&errors[0], Error::Rank { rank: 1, message } if message.contains("none.toml")),
         "{}",

@@ -1,8 +1,8 @@
-//! What a recipe may say.
+//! Keys and values of recipes.
 use std::path::Path;
 
 use model::Model;
-use model::config::{ActivationKind, Loss, LossConfig, LossOptions};
+use model::config::{ActivationKind, LossConfig, LossKind, LossOptions};
 use training::{Error, Recipe};
 
 use super::toy::Toy;
@@ -16,7 +16,7 @@ fn toy(changes: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn the_recipes_of_the_repository_are_sound() {
+fn the_recipes_of_the_repository_are_valid() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes");
     let mut names = Vec::new();
     for entry in std::fs::read_dir(&folder).unwrap() {
@@ -37,7 +37,7 @@ fn the_recipes_of_the_repository_are_sound() {
 }
 
 #[test]
-fn unknown_and_missing_keys_are_named() {
+fn unknown_and_missing_keys_are_errors_with_the_key() {
     for (old, new, key) in [
         ("seed = 7", "sede = 7", "sede"),
         ("train = [", "trian = []\ntrain = [", "trian"),
@@ -84,9 +84,9 @@ fn unknown_and_missing_keys_are_named() {
     }
 }
 
-/// Tables whose keys belong to two types name those of both.
+/// Errors about unknown keys list the keys of both types.
 #[test]
-fn unknown_keys_are_told_with_all_that_there_are() {
+fn errors_of_unknown_keys_list_all_keys() {
     for (old, new, known) in [
         ("epochs = 3", "epochs = 3\nevaluate_everi = 2", &["evaluate_every", "precision", "keep"][..]),
         (
@@ -106,13 +106,13 @@ fn unknown_keys_are_told_with_all_that_there_are() {
     }
 }
 
-/// The keys that MLPerf's schedule needs beside `gamma`.
+/// The keys of MLPerf's schedule, with `gamma` or others in `more`.
 fn mlperf(more: &str) -> String {
     format!("decay = \"mlperf\"\nwarmup_epochs = 2\nhold_epochs = 3\n{more}")
 }
 
 #[test]
-fn every_schedule_and_optimiser_has_its_keys() {
+fn every_schedule_and_optimizer_has_its_keys() {
     for text in [
         mlperf("gamma = 0.9"),
         mlperf("gamma = 1.0\nmin_rate = 0.0\nkind = \"lamb\"\nclip = \"distributed\"\nclip_norm = 1.0"),
@@ -121,7 +121,7 @@ fn every_schedule_and_optimiser_has_its_keys() {
         "kind = \"lamb\"\nbias_correction = false".to_owned(),
     ] {
         let recipe = parse(&toy(&[("ema = 0.9", &text)])).unwrap();
-        // What is written anew, as with another number of epochs, is the same recipe.
+        // A recipe that is written again, as with another number of epochs, is the same.
         assert_eq!(parse(&toml::to_string(&recipe).unwrap()).unwrap(), recipe, "{text}");
     }
     let error = parse(&toy(&[("ema = 0.9", "kind = \"adam\"")])).unwrap_err().to_string();
@@ -129,7 +129,20 @@ fn every_schedule_and_optimiser_has_its_keys() {
 }
 
 #[test]
-fn values_out_of_range_are_named() {
+fn old_names_are_errors_with_the_new_names() {
+    let gnat = "[loss]\nkind = \"gnat\"\ncontext = 1\nembedding = 8\nnormalise = \"hat\"";
+    for (old, new, name, replacement) in [
+        ("[optimizer]", "[optimiser]", "optimiser", "optimizer"),
+        ("ctc_weight = 0.3", gnat, "loss.normalise", "normalize"),
+    ] {
+        let error = parse(&toy(&[(old, new)])).unwrap_err();
+        let Error::Model(model::Error::RecipeValue { key, expected, .. }) = &error else { panic!("{error}") };
+        assert_eq!((key.as_str(), expected.as_str()), (name, &*format!("the new name {replacement}")));
+    }
+}
+
+#[test]
+fn values_out_of_range_are_errors_with_the_key() {
     for (old, new, name) in [
         ("train = [\"train.jsonl\"]", "train = []", "data.train"),
         ("sample_rate = 8000", "sample_rate = 8", "features.sample_rate"),
@@ -165,39 +178,39 @@ fn values_out_of_range_are_named() {
         ("embedding = 8", "embedding = 8\ndropout = -0.1", "predictor.dropout"),
         ("width = 16", "width = 0", "joint.width"),
         ("width = 16", "width = 16\ndropout = nan", "joint.dropout"),
-        ("learning_rate = 1e-2", "learning_rate = 0.0", "optimiser.learning_rate"),
-        ("learning_rate = 1e-2", "learning_rate = inf", "optimiser.learning_rate"),
-        ("weight_decay = 0.01", "weight_decay = -1.0", "optimiser.weight_decay"),
-        ("weight_decay = 0.01", "clip_norm = nan", "optimiser.clip_norm"),
-        ("weight_decay = 0.01", "floor = 0.0", "optimiser.floor"),
-        ("weight_decay = 0.01", "betas = [0.9, 1.0]", "optimiser.betas"),
-        ("weight_decay = 0.01", "eps = 0.0", "optimiser.eps"),
-        ("ema = 0.9", "ema = 1.0", "optimiser.ema"),
-        ("ema = 0.9", "clip = \"distributed\"", "optimiser.clip"),
-        ("ema = 0.9", "bias_correction = false", "optimiser.bias_correction"),
-        ("ema = 0.9", "gamma = 0.9", "optimiser.gamma"),
-        ("ema = 0.9", "warmup_epochs = 2", "optimiser.warmup_epochs"),
-        ("ema = 0.9", "hold_epochs = 2", "optimiser.hold_epochs"),
-        ("ema = 0.9", "min_rate = 1e-4", "optimiser.min_rate"),
-        ("ema = 0.9", "model_width = 64", "optimiser.model_width"),
-        ("ema = 0.9", "decay = \"mlperf\"\nhold_epochs = 2\ngamma = 0.9", "optimiser.warmup_epochs"),
-        ("ema = 0.9", "decay = \"mlperf\"\nwarmup_epochs = 2\ngamma = 0.9", "optimiser.hold_epochs"),
-        ("ema = 0.9", "decay = \"mlperf\"\nwarmup_epochs = 2\nhold_epochs = 0", "optimiser.gamma"),
-        ("ema = 0.9", &mlperf("gamma = 0.0"), "optimiser.gamma"),
-        ("ema = 0.9", &mlperf("gamma = nan"), "optimiser.gamma"),
-        ("ema = 0.9", &mlperf("gamma = 0.9\nmin_rate = 0.1"), "optimiser.min_rate"),
-        ("ema = 0.9", &mlperf("gamma = 0.9\nmin_rate = nan"), "optimiser.min_rate"),
-        ("ema = 0.9", &mlperf("gamma = 0.9\nwarmup_steps = 7"), "optimiser.warmup_steps"),
-        ("ema = 0.9", &mlperf("gamma = 0.9\nfloor = 0.5"), "optimiser.floor"),
-        ("ema = 0.9", &mlperf("gamma = 0.9\nmodel_width = 64"), "optimiser.model_width"),
+        ("learning_rate = 1e-2", "learning_rate = 0.0", "optimizer.learning_rate"),
+        ("learning_rate = 1e-2", "learning_rate = inf", "optimizer.learning_rate"),
+        ("weight_decay = 0.01", "weight_decay = -1.0", "optimizer.weight_decay"),
+        ("weight_decay = 0.01", "clip_norm = nan", "optimizer.clip_norm"),
+        ("weight_decay = 0.01", "floor = 0.0", "optimizer.floor"),
+        ("weight_decay = 0.01", "betas = [0.9, 1.0]", "optimizer.betas"),
+        ("weight_decay = 0.01", "eps = 0.0", "optimizer.eps"),
+        ("ema = 0.9", "ema = 1.0", "optimizer.ema"),
+        ("ema = 0.9", "clip = \"distributed\"", "optimizer.clip"),
+        ("ema = 0.9", "bias_correction = false", "optimizer.bias_correction"),
+        ("ema = 0.9", "gamma = 0.9", "optimizer.gamma"),
+        ("ema = 0.9", "warmup_epochs = 2", "optimizer.warmup_epochs"),
+        ("ema = 0.9", "hold_epochs = 2", "optimizer.hold_epochs"),
+        ("ema = 0.9", "min_rate = 1e-4", "optimizer.min_rate"),
+        ("ema = 0.9", "model_width = 64", "optimizer.model_width"),
+        ("ema = 0.9", "decay = \"mlperf\"\nhold_epochs = 2\ngamma = 0.9", "optimizer.warmup_epochs"),
+        ("ema = 0.9", "decay = \"mlperf\"\nwarmup_epochs = 2\ngamma = 0.9", "optimizer.hold_epochs"),
+        ("ema = 0.9", "decay = \"mlperf\"\nwarmup_epochs = 2\nhold_epochs = 0", "optimizer.gamma"),
+        ("ema = 0.9", &mlperf("gamma = 0.0"), "optimizer.gamma"),
+        ("ema = 0.9", &mlperf("gamma = nan"), "optimizer.gamma"),
+        ("ema = 0.9", &mlperf("gamma = 0.9\nmin_rate = 0.1"), "optimizer.min_rate"),
+        ("ema = 0.9", &mlperf("gamma = 0.9\nmin_rate = nan"), "optimizer.min_rate"),
+        ("ema = 0.9", &mlperf("gamma = 0.9\nwarmup_steps = 7"), "optimizer.warmup_steps"),
+        ("ema = 0.9", &mlperf("gamma = 0.9\nfloor = 0.5"), "optimizer.floor"),
+        ("ema = 0.9", &mlperf("gamma = 0.9\nmodel_width = 64"), "optimizer.model_width"),
         (
             "learning_rate = 1e-2",
             &("learning_rate = 1e-6\n".to_owned() + &mlperf("gamma = 1.0")),
-            "optimiser.learning_rate",
+            "optimizer.learning_rate",
         ),
-        ("ema = 0.9", "decay = \"noam\"\nwarmup_steps = 10", "optimiser.model_width"),
-        ("ema = 0.9", "decay = \"noam\"\nmodel_width = 64", "optimiser.warmup_steps"),
-        ("ema = 0.9", "decay = \"noam\"\nmodel_width = 0\nwarmup_steps = 10", "optimiser.model_width"),
+        ("ema = 0.9", "decay = \"noam\"\nwarmup_steps = 10", "optimizer.model_width"),
+        ("ema = 0.9", "decay = \"noam\"\nmodel_width = 64", "optimizer.warmup_steps"),
+        ("ema = 0.9", "decay = \"noam\"\nmodel_width = 0\nwarmup_steps = 10", "optimizer.model_width"),
         ("max_frames = 200", "max_frames = 200\nmax_seconds = 0.0", "batch.max_seconds"),
         ("max_frames = 200", "max_frames = 200\nmax_seconds = nan", "batch.max_seconds"),
         ("max_frames = 200", "max_frames = 0", "batch.max_frames"),
@@ -267,8 +280,8 @@ fn values_out_of_range_are_named() {
 }
 
 #[test]
-fn a_recipe_without_a_loss_is_the_plain_one_and_all_kinds_survive_writing() {
-    assert_eq!(parse(&toy(&[])).unwrap().loss.kind, LossConfig::Rnnt { factored_blank: false });
+fn the_default_loss_is_rnnt_and_all_kinds_are_written_and_read() {
+    assert_eq!(parse(&toy(&[])).unwrap().loss.kind, LossKind::Rnnt { factored_blank: false });
     for loss in [
         "kind = \"rnnt\"\nfactored_blank = true",
         "kind = \"tdt\"\ndurations = [0, 1, 2]\nsigma = 0.05\nomega = 0.1",
@@ -283,7 +296,7 @@ fn a_recipe_without_a_loss_is_the_plain_one_and_all_kinds_survive_writing() {
         let path = corpus.recipe(&[("ctc_weight = 0.3", &loss)]);
         let (recipe, text) = Recipe::read(&path, Some(9)).unwrap();
         assert_eq!(parse(&text).unwrap().loss, recipe.loss);
-        assert_ne!(recipe.loss, Loss::default());
+        assert_ne!(recipe.loss, LossConfig::default());
     }
 }
 
@@ -308,7 +321,7 @@ fn an_encoder_without_a_kind_is_the_lstm() {
 }
 
 #[test]
-fn a_missing_recipe_is_named() {
+fn a_missing_recipe_is_an_error_with_its_path() {
     let error = Recipe::read(Path::new("no/such.toml"), None).unwrap_err();
     assert!(
         matches!(error, Error::Model(model::Error::Io { .. }))
@@ -317,15 +330,15 @@ fn a_missing_recipe_is_named() {
 }
 
 #[test]
-fn another_number_of_epochs_changes_that_number_only() {
+fn another_number_of_epochs_changes_only_that_number() {
     let corpus = Toy::new();
     let path = corpus.recipe(&[]);
     let (plain, text) = Recipe::read(&path, None).unwrap();
     assert_eq!(text, std::fs::read_to_string(&path).unwrap());
     let (mut longer, text) = Recipe::read(&path, Some(9)).unwrap();
-    // What lands in a checkpoint says the same as what is in effect; manifests stay relative to the recipe there.
-    let again = parse(&text).unwrap();
-    assert_eq!((again.training.run.epochs, again.data.train[0].to_str()), (9, Some("train.jsonl")));
+    // The text in a checkpoint has the values in effect; its manifests stay relative to the recipe.
+    let written = parse(&text).unwrap();
+    assert_eq!((written.training.run.epochs, written.data.train[0].to_str()), (9, Some("train.jsonl")));
     assert_eq!(longer.training.run.epochs, 9);
     longer.training.run.epochs = 3;
     assert_eq!(longer, plain);
@@ -340,13 +353,13 @@ fn a_row_of_the_encoder_lasts_hop_times_stride_times_reduction() {
     assert_eq!(parse(&reduced).unwrap().model().frame_ms(), 80.0);
 }
 
-/// Every number of a table and the tables in it, by its dotted name.
-fn numbers(table: &toml::Table, path: &str, found: &mut Vec<String>) {
+/// Adds the dotted keys of all numbers in a table.
+fn number_keys(table: &toml::Table, path: &str, keys: &mut Vec<String>) {
     for (key, value) in table {
         let name = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
         match value {
-            toml::Value::Table(inner) => numbers(inner, &name, found),
-            toml::Value::Integer(_) | toml::Value::Float(_) => found.push(name),
+            toml::Value::Table(inner) => number_keys(inner, &name, keys),
+            toml::Value::Integer(_) | toml::Value::Float(_) => keys.push(name),
             _ => {}
         }
     }
@@ -360,7 +373,7 @@ fn set(table: &mut toml::Table, name: &str, value: toml::Value) {
 }
 
 #[test]
-fn numbers_that_nobody_can_mean_are_refused_briefly_or_do_no_harm() {
+fn absurd_numbers_are_short_errors_or_harmless() {
     for loss in [
         "kind = \"rnnt\"",
         "kind = \"tdt\"\ndurations = [0, 1, 2]",
@@ -368,16 +381,16 @@ fn numbers_that_nobody_can_mean_are_refused_briefly_or_do_no_harm() {
         "kind = \"multi-blank\"\ndurations = [2]",
     ] {
         let text = toy(&[("ctc_weight = 0.3", &format!("ctc_weight = 0.3\n[loss]\n{loss}"))]);
-        // All keys, those with a default too.
-        let whole = toml::Table::try_from(parse(&text).unwrap()).unwrap();
+        // All keys, also those with a default.
+        let complete = toml::Table::try_from(parse(&text).unwrap()).unwrap();
         let mut names = Vec::new();
-        numbers(&whole, "", &mut names);
+        number_keys(&complete, "", &mut names);
         assert!(names.len() > 40, "{names:?}");
         for name in &names {
             let large = [1_000_000_000_000, i64::MAX, i64::MIN, -1, 0].map(toml::Value::Integer);
-            let odd = [1e300, -1e300, 1e39, f64::NAN, f64::INFINITY, -0.5].map(toml::Value::Float);
-            for value in large.into_iter().chain(odd) {
-                let mut table = whole.clone();
+            let floats = [1e300, -1e300, 1e39, f64::NAN, f64::INFINITY, -0.5].map(toml::Value::Float);
+            for value in large.into_iter().chain(floats) {
+                let mut table = complete.clone();
                 set(&mut table, name, value.clone());
                 let text = toml::to_string(&table).unwrap();
                 match parse(&text).and_then(|recipe| Ok((Model::shapes(&recipe.model(), 30)?, recipe))) {
@@ -386,7 +399,7 @@ fn numbers_that_nobody_can_mean_are_refused_briefly_or_do_no_harm() {
                         let digits = text.rsplit(|c: char| c.is_whitespace() || c == ',').next().unwrap();
                         assert!(digits.len() <= 12, "{name} = {value}: {text}");
                     }
-                    // Of another type: the parser shows the line.
+                    // For another type the parser shows the line.
                     Err(Error::Model(model::Error::RecipeSyntax { .. })) => {}
                     Err(error) => panic!("{name} = {value}: {error}"),
                     Ok((shapes, recipe)) => {
@@ -394,7 +407,7 @@ fn numbers_that_nobody_can_mean_are_refused_briefly_or_do_no_harm() {
                             !value.as_float().is_some_and(|x| !x.is_finite() || x.abs() > 1e38),
                             "{name} = {value}"
                         );
-                        // What is made from it is planned, not made.
+                        // The shapes are planned without any tensor.
                         assert!(
                             shapes.values().flatten().all(|&size| size <= 1 << 24),
                             "{name} = {value}: {shapes:?}"
@@ -408,35 +421,37 @@ fn numbers_that_nobody_can_mean_are_refused_briefly_or_do_no_harm() {
     }
 }
 
-/// The numbers of a value with the names of their keys, and the place of each as keys and indices.
-fn places(value: &toml::Value, place: &[String], found: &mut Vec<Vec<String>>) {
-    let inner = |key: String| [place, &[key]].concat();
+/// Adds the positions of all numbers, as keys and indices.
+fn number_positions(value: &toml::Value, position: &[String], positions: &mut Vec<Vec<String>>) {
+    let inner = |key: String| [position, &[key]].concat();
     match value {
         toml::Value::Table(table) => {
-            table.iter().for_each(|(key, value)| places(value, &inner(key.clone()), found))
+            table.iter().for_each(|(key, value)| number_positions(value, &inner(key.clone()), positions))
         }
         toml::Value::Array(list) => {
-            list.iter().enumerate().for_each(|(at, value)| places(value, &inner(at.to_string()), found));
+            for (index, value) in list.iter().enumerate() {
+                number_positions(value, &inner(index.to_string()), positions);
+            }
         }
-        toml::Value::Integer(_) | toml::Value::Float(_) => found.push(place.to_vec()),
+        toml::Value::Integer(_) | toml::Value::Float(_) => positions.push(position.to_vec()),
         _ => {}
     }
 }
 
-fn at<'a>(value: &'a mut toml::Value, place: &[String]) -> &'a mut toml::Value {
-    place.iter().fold(value, |value, key| match value {
+fn value_at<'a>(value: &'a mut toml::Value, position: &[String]) -> &'a mut toml::Value {
+    position.iter().fold(value, |value, key| match value {
         toml::Value::Array(list) => &mut list[key.parse::<usize>().unwrap()],
         value => &mut value[key.as_str()],
     })
 }
 
-/// Keys that are missing by default, and lists, too.
+/// Includes lists and keys that are missing by default.
 #[test]
-fn numbers_that_are_none_or_negative_are_refused_for_every_key() {
-    /// Keys whose negative numbers make sense: decibels, and a frequency below the upper end.
+fn numbers_that_are_not_finite_or_negative_are_errors_for_every_key() {
+    /// Keys with valid negative numbers: decibels, and a frequency below the upper end.
     const MAY_BE_NEGATIVE: [&str; 3] =
         ["augment.noise.snr_db.0", "augment.noise.snr_db.1", "features.high_hz"];
-    const MARK: &str = "@number@";
+    const PLACEHOLDER: &str = "@number@";
     let lstm = "layers = 1\nhidden = 16\nbidirectional = true\ndropout = 0.1";
     let conformer = "kind = \"conformer\"\nlayers = 1\nwidth = 16\nheads = 2\nfeed_forward = 8\nkernel = 3\ndropout = 0.1\n\
                      subsampling = { channels = 4, factor = 2 }\nattention = { chunk = 4, left = 2 }";
@@ -470,20 +485,20 @@ fn numbers_that_are_none_or_negative_are_refused_for_every_key() {
             ("ctc_weight = 0.3", "[init]\nkind = \"mlperf\""),
         ],
     ];
-    let mut tried = 0;
+    let mut count = 0;
     for changes in variants {
         let recipe = parse(&toy(changes)).unwrap_or_else(|error| panic!("{changes:?}: {error}"));
-        let whole = toml::Value::try_from(recipe).unwrap();
-        let mut found = Vec::new();
-        places(&whole, &[], &mut found);
-        for place in found {
-            let name = place.join(".");
-            let mut marked = whole.clone();
-            *at(&mut marked, &place) = toml::Value::String(MARK.to_owned());
+        let complete = toml::Value::try_from(recipe).unwrap();
+        let mut positions = Vec::new();
+        number_positions(&complete, &[], &mut positions);
+        for position in positions {
+            let name = position.join(".");
+            let mut marked = complete.clone();
+            *value_at(&mut marked, &position) = toml::Value::String(PLACEHOLDER.to_owned());
             let marked = toml::to_string(&marked).unwrap();
             for number in ["nan", "-nan", "inf", "-inf", "1e400", "-1e400", "-1", "-1.0", "-0.5", "\"\""] {
-                tried += 1;
-                let parsed = parse(&marked.replace(&format!("\"{MARK}\""), number));
+                count += 1;
+                let parsed = parse(&marked.replace(&format!("\"{PLACEHOLDER}\""), number));
                 let is_negative = number.starts_with("-0") || number.starts_with("-1") && number.len() < 5;
                 match parsed {
                     Err(Error::Model(model::Error::RecipeValue { key, .. })) => {
@@ -500,11 +515,11 @@ fn numbers_that_are_none_or_negative_are_refused_for_every_key() {
             }
         }
     }
-    assert!(tried > 3000, "{tried}");
+    assert!(count > 3000, "{count}");
 }
 
 #[test]
-fn a_mark_of_the_byte_order_is_no_mistake() {
+fn a_byte_order_mark_is_ignored() {
     let toy = Toy::new();
     let path = toy.recipe(&[]);
     let text = std::fs::read_to_string(&path).unwrap();
@@ -514,7 +529,7 @@ fn a_mark_of_the_byte_order_is_no_mistake() {
 }
 
 #[test]
-fn a_model_that_does_not_fit_is_named_before_it_is_made() {
+fn a_model_larger_than_the_memory_is_an_error_before_allocation() {
     let toy = Toy::new();
     let path = toy.recipe(&[
         ("stride = 4\nlayers = 1\nhidden = 16", "stride = 4\nlayers = 100\nhidden = 8192"),
@@ -537,7 +552,7 @@ fn a_model_that_does_not_fit_is_named_before_it_is_made() {
 }
 
 #[test]
-fn recipes_that_do_not_say_what_is_best_are_written_as_before() {
+fn recipes_without_a_metric_are_written_without_it() {
     let plain = parse(&toy(&[])).unwrap();
     assert_eq!(plain.training.run.metric, recognizer::Metric::Wer);
     assert!(!toml::to_string(&plain).unwrap().contains("metric"));
@@ -550,7 +565,7 @@ fn syntax_error(text: &str) -> String {
 }
 
 #[test]
-fn an_error_is_one_line_with_its_place() {
+fn a_syntax_error_is_one_line_with_its_position() {
     let text = syntax_error("seed = 1\n  sed = 2\n");
     assert!(text.starts_with("recipe r.toml: line 2, column 3: unknown field `sed`, expected"), "{text}");
     assert!(text.ends_with(", in the line `sed = 2`"), "{text}");
@@ -566,7 +581,7 @@ fn an_error_is_one_line_with_its_place() {
 }
 
 #[test]
-fn long_keys_values_and_lines_are_cut() {
+fn long_keys_values_and_lines_are_abbreviated() {
     let long = "x".repeat(1_000_000);
     let keys = syntax_error("sed = 1").len();
     for text in [

@@ -1,24 +1,26 @@
-//! Runs: what they leave in their folder, how they stop and go on, and how they fail.
+//! Runs: the files in their folder, stops, resumption and errors.
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use model::Checkpoint;
-use training::{EpochReport, Error, Metrics, Observer, Outcome, Result, RunReport, Start, StepReport, train};
+use training::{
+    EpochReport, Error, Metrics, Observer, Result, RunOutcome, RunReport, StartMode, StepReport, train,
+};
 
 use super::tfevents;
 use super::toy::{RATE, Toy, leftovers, write_wav};
 
-fn run(recipe: &Path, folder: &Path, start: Start) -> Result<Outcome> {
+fn run(recipe: &Path, folder: &Path, start: StartMode) -> Result<RunOutcome> {
     train(recipe, None, folder, start, &mut (), &AtomicBool::new(false))
 }
 
 fn metrics(folder: &Path) -> Vec<Metrics> {
     let mut reader = csv::Reader::from_path(folder.join("metrics.csv")).unwrap();
-    // Wall time and the peak of a process in which other tests run are what two runs do not share.
+    // Two runs differ in wall time, and in the peak memory of a process that runs other tests too.
     reader.deserialize().map(|row| Metrics { seconds: 0.0, resident_bytes: 0, ..row.unwrap() }).collect()
 }
 
-/// Sets the flag after some steps.
+/// Sets the flag after a number of steps.
 struct StopAfter<'a>(u64, &'a AtomicBool);
 
 impl Observer for StopAfter<'_> {
@@ -29,45 +31,45 @@ impl Observer for StopAfter<'_> {
 }
 
 #[test]
-fn a_stopped_run_goes_on_bit_for_bit() {
-    stops_and_goes_on("kind = \"rnnt\"", &[]);
+fn a_stopped_run_resumes_to_the_same_bits() {
+    expect_resumption("kind = \"rnnt\"", &[]);
 }
 
 #[test]
-fn so_does_one_of_a_model_for_streams() {
+fn a_stopped_run_of_a_streaming_model_resumes_to_the_same_bits() {
     let changes = [
         ("mels = 12", "mels = 12\nnormalise = \"running\""),
         ("[augment]", "[augment]\njoin = 4"),
         ("bidirectional = true", "bidirectional = false"),
     ];
-    stops_and_goes_on("kind = \"rnnt\"", &changes);
+    expect_resumption("kind = \"rnnt\"", &changes);
 }
 
 #[test]
-fn so_does_one_with_parameters_of_its_own() {
-    stops_and_goes_on("kind = \"tdt\"\ndurations = [0, 1, 3]\nomega = 0.1", &[]);
-    // The scales still change where the run stops and goes on.
-    stops_and_goes_on("kind = \"pruned\"\ns_range = 3\nwarm_steps = 8", &[]);
+fn a_stopped_run_of_a_loss_with_parameters_resumes_to_the_same_bits() {
+    expect_resumption("kind = \"tdt\"\ndurations = [0, 1, 3]\nomega = 0.1", &[]);
+    // The scales still change at the step where the run stops and resumes.
+    expect_resumption("kind = \"pruned\"\ns_range = 3\nwarm_steps = 8", &[]);
 }
 
-fn stops_and_goes_on(loss: &str, changes: &[(&str, &str)]) {
+fn expect_resumption(loss: &str, changes: &[(&str, &str)]) {
     let toy = Toy::new();
     let loss = format!("ctc_weight = 0.3\n[loss]\n{loss}");
     let basic = [("epochs = 3", "epochs = 4\nevaluate_every = 2"), ("ctc_weight = 0.3", loss.as_str())];
     let recipe = toy.recipe(&[&basic, changes].concat());
-    let (whole, parts) = (toy.path("whole"), toy.path("parts"));
-    let outcome = run(&recipe, &whole, Start::Fresh).unwrap();
-    // In the middle of an epoch, at its end, at once again: six utterances make at least three batches an epoch.
+    let (uninterrupted, parts) = (toy.path("whole"), toy.path("parts"));
+    let outcome = run(&recipe, &uninterrupted, StartMode::Fresh).unwrap();
+    // Stops within an epoch, at its end and directly after; an epoch has at least three batches.
     let mut done = 0;
     for steps in [2, 2, 1, 3] {
         let stop = AtomicBool::new(false);
         let mut observer = StopAfter(steps, &stop);
-        let part = train(&recipe, None, &parts, Start::Resume, &mut observer, &stop).unwrap();
+        let part = train(&recipe, None, &parts, StartMode::Resume, &mut observer, &stop).unwrap();
         done += steps;
         assert!(part.stopped && part.dev.is_none() && part.steps == done, "{part:?}");
         assert!(!parts.join("evaluation.json").exists());
     }
-    let last = run(&recipe, &parts, Start::Resume).unwrap();
+    let last = run(&recipe, &parts, StartMode::Resume).unwrap();
     assert!(!last.stopped && last.steps == outcome.steps && last.steps > done);
     for name in [
         "recipe.toml",
@@ -78,52 +80,53 @@ fn stops_and_goes_on(loss: &str, changes: &[(&str, &str)]) {
         "test.hypotheses.jsonl",
     ] {
         assert!(
-            std::fs::read(whole.join(name)).unwrap() == std::fs::read(parts.join(name)).unwrap(),
+            std::fs::read(uninterrupted.join(name)).unwrap() == std::fs::read(parts.join(name)).unwrap(),
             "{name}"
         );
     }
-    assert_eq!(metrics(&whole), metrics(&parts));
-    let mut events = [&whole, &parts].map(|folder| tfevents::scalars(folder));
-    let own = ["epoch/seconds", "epoch/resident_bytes"];
-    events.iter_mut().for_each(|events| events.retain(|event| !own.contains(&&*event.1)));
+    assert_eq!(metrics(&uninterrupted), metrics(&parts));
+    let mut events = [&uninterrupted, &parts].map(|folder| tfevents::scalars(folder));
+    let excluded = ["epoch/seconds", "epoch/resident_bytes"];
+    events.iter_mut().for_each(|events| events.retain(|event| !excluded.contains(&&*event.1)));
     assert_eq!(events[0], events[1]);
     assert_eq!(last.test.unwrap(), outcome.test.unwrap());
 }
 
 #[test]
-fn event_files_say_what_the_metrics_say() {
+fn event_files_have_the_values_of_the_metrics() {
     let toy = Toy::new();
     let recipe = toy.recipe(&[("epochs = 3", "epochs = 6\nevaluate_every = 2\ncheckpoint_every = 2")]);
     let folder = toy.path("run");
-    let mut diary = Diary::default();
-    let outcome = train(&recipe, None, &folder, Start::Fresh, &mut diary, &AtomicBool::new(false)).unwrap();
+    let mut recorder = ReportRecorder::default();
+    let outcome =
+        train(&recipe, None, &folder, StartMode::Fresh, &mut recorder, &AtomicBool::new(false)).unwrap();
     let events = tfevents::scalars(&folder);
-    let told = |name: &str| -> Vec<(u64, f32)> {
+    let logged = |name: &str| -> Vec<(u64, f32)> {
         events.iter().filter(|event| event.1 == name).map(|event| (event.0, event.2)).collect()
     };
     let rows = metrics(&folder);
     let losses: Vec<_> = rows.iter().map(|row| (row.step, row.loss as f32)).collect();
-    assert_eq!(told("epoch/loss"), losses);
+    assert_eq!(logged("epoch/loss"), losses);
     let rates = rows.iter().filter_map(|row| Some((row.step, row.dev_cer? as f32)));
-    assert_eq!(told("epoch/dev_cer"), rates.collect::<Vec<_>>());
-    assert_eq!(told("epoch/dev_wer").len(), 3);
-    let every_tenth = diary.steps.iter().filter(|step| step.step % 10 == 9);
+    assert_eq!(logged("epoch/dev_cer"), rates.collect::<Vec<_>>());
+    assert_eq!(logged("epoch/dev_wer").len(), 3);
+    let every_tenth = recorder.steps.iter().filter(|step| step.step % 10 == 9);
     let losses: Vec<_> = every_tenth.map(|step| (step.step + 1, step.loss as f32)).collect();
     assert_eq!(losses.len() as u64, outcome.steps / 10);
-    assert_eq!(told("step/loss"), losses);
-    assert!(told("step/ctc_loss").len() == losses.len() && told("step/simple_loss").is_empty());
-    // A run in its place leaves nothing of it.
+    assert_eq!(logged("step/loss"), losses);
+    assert!(logged("step/ctc_loss").len() == losses.len() && logged("step/simple_loss").is_empty());
+    // A new run in the same folder deletes the events of the old one.
     let recipe = toy.recipe(&[("epochs = 3", "epochs = 1")]);
-    run(&recipe, &folder, Start::Force).unwrap();
+    run(&recipe, &folder, StartMode::Force).unwrap();
     assert_eq!(tfevents::scalars(&folder).iter().filter(|event| event.1 == "epoch/loss").count(), 1);
 }
 
 #[test]
-fn the_best_checkpoint_is_best_at_what_the_recipe_says() {
+fn the_best_checkpoint_has_the_best_value_of_the_recipes_metric() {
     let toy = Toy::new();
     for metric in ["wer", "cer"] {
         let recipe = toy.recipe(&[("epochs = 3", &format!("epochs = 30\nmetric = \"{metric}\""))]);
-        run(&recipe, &toy.path(metric), Start::Fresh).unwrap();
+        run(&recipe, &toy.path(metric), StartMode::Fresh).unwrap();
         let checkpoint = Checkpoint::read(&toy.path(metric).join("best.safetensors")).unwrap();
         let rows = metrics(&toy.path(metric));
         let rates = rows.iter().map(|row| if metric == "wer" { row.dev_wer } else { row.dev_cer });
@@ -132,7 +135,7 @@ fn the_best_checkpoint_is_best_at_what_the_recipe_says() {
         let first = rates.iter().position(|&rate| rate == lowest).unwrap();
         assert_eq!(checkpoint.progress.best, Some(lowest.to_bits()), "{metric}: {rates:?}");
         assert_eq!(checkpoint.progress.epoch, first as u64 + 1);
-        // Else the two rates could be taken for each other.
+        // Otherwise the test could not detect that the two rates are exchanged.
         assert!(rows.iter().any(|row| row.dev_wer != row.dev_cer));
     }
 }
@@ -143,20 +146,21 @@ fn two_runs_of_a_seed_agree_and_another_seed_differs() {
     let mut weights = Vec::new();
     for (name, seed) in [("a", "seed = 7"), ("b", "seed = 7"), ("c", "seed = 8")] {
         let recipe = toy.recipe(&[("seed = 7", seed), ("epochs = 3", "epochs = 1")]);
-        run(&recipe, &toy.path(name), Start::Fresh).unwrap();
+        run(&recipe, &toy.path(name), StartMode::Fresh).unwrap();
         weights.push(std::fs::read(toy.path(name).join("last.safetensors")).unwrap());
     }
     assert!(weights[0] == weights[1] && weights[0] != weights[2]);
 }
 
+/// Records all reports.
 #[derive(Default)]
-struct Diary {
+struct ReportRecorder {
     started: Option<RunReport>,
     steps: Vec<StepReport>,
     epochs: Vec<EpochReport>,
 }
 
-impl Observer for Diary {
+impl Observer for ReportRecorder {
     fn on_start(&mut self, report: &RunReport) {
         self.started = Some(report.clone());
     }
@@ -169,30 +173,31 @@ impl Observer for Diary {
 }
 
 #[test]
-fn an_observer_hears_of_every_step_and_epoch() {
+fn an_observer_gets_a_report_of_every_step_and_epoch() {
     let toy = Toy::new();
     let recipe = toy.recipe(&[("epochs = 3", "epochs = 3\nevaluate_every = 2\nselect = \"last\"")]);
-    let mut diary = Diary::default();
+    let mut recorder = ReportRecorder::default();
     let folder = toy.path("run");
-    let outcome = train(&recipe, None, &folder, Start::Fresh, &mut diary, &AtomicBool::new(false)).unwrap();
-    let started = diary.started.unwrap();
+    let outcome =
+        train(&recipe, None, &folder, StartMode::Fresh, &mut recorder, &AtomicBool::new(false)).unwrap();
+    let started = recorder.started.unwrap();
     assert_eq!((started.classes, started.utterances, started.epochs, started.first_epoch), (4, 6, 3, 0));
-    assert_eq!(diary.steps.len() as u64, outcome.steps);
-    for (index, step) in diary.steps.iter().enumerate() {
+    assert_eq!(recorder.steps.len() as u64, outcome.steps);
+    for (index, step) in recorder.steps.iter().enumerate() {
         assert_eq!(step.step, index as u64);
         assert!(step.loss.is_finite() && step.batch < step.batches && step.audio_seconds > 0.0);
     }
-    assert_eq!(diary.steps.last().unwrap().steps, outcome.steps);
-    assert_eq!(diary.steps.iter().filter(|step| step.batch == 0).count(), 3);
-    // Due every second epoch, and at the end.
-    let evaluated: Vec<bool> = diary.epochs.iter().map(|epoch| epoch.evaluation.is_some()).collect();
+    assert_eq!(recorder.steps.last().unwrap().steps, outcome.steps);
+    assert_eq!(recorder.steps.iter().filter(|step| step.batch == 0).count(), 3);
+    // Evaluated every second epoch, and at the end.
+    let evaluated: Vec<bool> = recorder.epochs.iter().map(|epoch| epoch.evaluation.is_some()).collect();
     assert_eq!(evaluated, [false, true, true]);
     assert_eq!(
         metrics(&folder),
-        diary
+        recorder
             .epochs
             .iter()
-            .map(|e| Metrics { seconds: 0.0, resident_bytes: 0, ..e.metrics.clone() })
+            .map(|epoch| Metrics { seconds: 0.0, resident_bytes: 0, ..epoch.metrics.clone() })
             .collect::<Vec<_>>()
     );
     let test = outcome.test.unwrap();
@@ -209,16 +214,16 @@ fn an_observer_hears_of_every_step_and_epoch() {
 }
 
 #[test]
-fn an_old_run_is_not_overwritten_by_accident() {
+fn an_old_run_is_not_overwritten_without_force() {
     let toy = Toy::new();
     let (recipe, folder) = (toy.recipe(&[("epochs = 3", "epochs = 1")]), toy.path("run"));
-    run(&recipe, &folder, Start::Fresh).unwrap();
+    run(&recipe, &folder, StartMode::Fresh).unwrap();
     let before = std::fs::read(folder.join("last.safetensors")).unwrap();
-    let error = run(&recipe, &folder, Start::Fresh).unwrap_err();
+    let error = run(&recipe, &folder, StartMode::Fresh).unwrap_err();
     assert!(matches!(&error, Error::RunExists { path } if *path == folder), "{error}");
-    // A forced start whose data is broken has not touched anything either.
+    // A forced start with invalid data does not change the folder either.
     let broken = toy.recipe(&[("train = [\"train.jsonl\"]", "train = [\"none.jsonl\"]")]);
-    assert!(run(&broken, &folder, Start::Force).is_err());
+    assert!(run(&broken, &folder, StartMode::Force).is_err());
     assert!(std::fs::read(folder.join("last.safetensors")).unwrap() == before);
 
     std::fs::write(folder.join("notes.txt"), "mine").unwrap();
@@ -227,35 +232,35 @@ fn an_old_run_is_not_overwritten_by_accident() {
         ("seed = 7", "seed = 8"),
         ("dev = [\"train.jsonl\"]", ""),
     ]);
-    run(&recipe, &folder, Start::Force).unwrap();
+    run(&recipe, &folder, StartMode::Force).unwrap();
     assert!(std::fs::read(folder.join("last.safetensors")).unwrap() != before);
-    // The old run had a dev set, the new one has not; what is not the run's stays.
+    // The old run had a dev set, the new one has none; other files stay.
     assert!(!folder.join("best.safetensors").exists() && !folder.join("dev.hypotheses.jsonl").exists());
     assert!(folder.join("notes.txt").exists());
 }
 
 #[test]
-fn a_run_without_its_checkpoint_is_not_overwritten_either() {
+fn a_run_without_its_checkpoint_is_not_overwritten() {
     let toy = Toy::new();
     let (recipe, folder) = (toy.recipe(&[("epochs = 3", "epochs = 1")]), toy.path("run"));
-    run(&recipe, &folder, Start::Fresh).unwrap();
+    run(&recipe, &folder, StartMode::Fresh).unwrap();
     std::fs::remove_file(folder.join("last.safetensors")).unwrap();
     let before = std::fs::read(folder.join("best.safetensors")).unwrap();
     for name in ["best.safetensors", "metrics.csv", "evaluation.json", "test.hypotheses.jsonl"] {
-        let error = run(&recipe, &folder, Start::Resume).unwrap_err();
+        let error = run(&recipe, &folder, StartMode::Resume).unwrap_err();
         assert!(matches!(&error, Error::NoCheckpoint { .. }), "{name}: {error}");
         let text = error.to_string();
         assert!(text.contains("last.safetensors: expected") && text.contains("--force"), "{name}: {text}");
-        assert!(matches!(run(&recipe, &folder, Start::Fresh), Err(Error::RunExists { .. })), "{name}");
+        assert!(matches!(run(&recipe, &folder, StartMode::Fresh), Err(Error::RunExists { .. })), "{name}");
         if name == "best.safetensors" {
             assert!(std::fs::read(folder.join(name)).unwrap() == before);
         }
         std::fs::remove_file(folder.join(name)).unwrap();
     }
-    // What is left is what a run writes before it has learnt anything.
+    // Only files remain that a run writes before its first step.
     std::fs::remove_file(folder.join("dev.hypotheses.jsonl")).unwrap();
     assert!(folder.join("recipe.toml").exists());
-    run(&recipe, &folder, Start::Resume).unwrap();
+    run(&recipe, &folder, StartMode::Resume).unwrap();
 }
 
 #[test]
@@ -263,9 +268,9 @@ fn a_run_that_failed_early_can_be_started_again() {
     let toy = Toy::new();
     let folder = toy.path("run");
     let bad = toy.recipe(&[("learning_rate = 1e-2", "learning_rate = 1e5"), ("epochs = 3", "epochs = 9")]);
-    assert!(matches!(run(&bad, &folder, Start::Fresh), Err(Error::Diverged { .. }) | Ok(_)));
+    assert!(matches!(run(&bad, &folder, StartMode::Fresh), Err(Error::Diverged { .. }) | Ok(_)));
     if folder.join("last.safetensors").exists() {
-        // It did not fail soon enough; as if it had: of what it wrote, the recipe and where that was come first.
+        // It did not fail early enough. Keep only the files that a run writes first.
         let files = std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path());
         let (recipe, others): (Vec<_>, Vec<_>) = files
             .partition(|path| path.file_name().is_some_and(|name| name.to_str().unwrap().contains("recipe")));
@@ -273,17 +278,17 @@ fn a_run_that_failed_early_can_be_started_again() {
         others.iter().for_each(|path| std::fs::remove_file(path).unwrap());
     }
     let good = toy.recipe(&[("epochs = 3", "epochs = 1")]);
-    run(&good, &folder, Start::Fresh).unwrap();
+    run(&good, &folder, StartMode::Fresh).unwrap();
     assert!(folder.join("last.safetensors").exists());
 }
 
-/// Starts another run in the same folder at its first step.
-struct Intruder<'a>(&'a Path, &'a Path, usize);
+/// Starts a second run in the same folder at its first step.
+struct SecondRun<'a>(&'a Path, &'a Path, usize);
 
-impl Observer for Intruder<'_> {
+impl Observer for SecondRun<'_> {
     fn on_step(&mut self, _: &StepReport) {
         if self.2 == 0 {
-            for start in [Start::Resume, Start::Force, Start::Fresh] {
+            for start in [StartMode::Resume, StartMode::Force, StartMode::Fresh] {
                 let error = run(self.0, self.1, start).unwrap_err();
                 assert!(matches!(&error, Error::RunLocked { path } if path == self.1), "{error}");
             }
@@ -296,47 +301,47 @@ impl Observer for Intruder<'_> {
 fn two_runs_do_not_share_a_folder() {
     let toy = Toy::new();
     let (recipe, folder) = (toy.recipe(&[("epochs = 3", "epochs = 1")]), toy.path("run"));
-    let mut intruder = Intruder(&recipe, &folder, 0);
-    train(&recipe, None, &folder, Start::Fresh, &mut intruder, &AtomicBool::new(false)).unwrap();
-    assert!(intruder.2 > 0 && folder.join("evaluation.json").exists());
-    // The lock has ended with the run.
-    run(&recipe, &folder, Start::Resume).unwrap();
+    let mut second = SecondRun(&recipe, &folder, 0);
+    train(&recipe, None, &folder, StartMode::Fresh, &mut second, &AtomicBool::new(false)).unwrap();
+    assert!(second.2 > 0 && folder.join("evaluation.json").exists());
+    // The lock ended with the run.
+    run(&recipe, &folder, StartMode::Resume).unwrap();
 }
 
 #[test]
-fn a_run_goes_on_with_its_own_data_only() {
+fn a_run_resumes_with_its_own_data_only() {
     let toy = Toy::new();
     let (recipe, folder) = (toy.recipe(&[]), toy.path("run"));
     let stop = AtomicBool::new(false);
-    train(&recipe, None, &folder, Start::Fresh, &mut StopAfter(4, &stop), &stop).unwrap();
+    train(&recipe, None, &folder, StartMode::Fresh, &mut StopAfter(4, &stop), &stop).unwrap();
     let manifest = std::fs::read_to_string(toy.path("train.jsonl")).unwrap();
     toy.write("train.jsonl", &manifest.replace("\"text\": \"middle\"", "\"text\": \"low\""));
-    let error = run(&recipe, &folder, Start::Resume).unwrap_err();
+    let error = run(&recipe, &folder, StartMode::Resume).unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, Error::DataChanged { set: "data.train", .. }), "{text}");
-    assert!(text.contains("at place 5: toy-4") && text.contains("--changed-data"), "{text}");
+    assert!(text.contains("at position 5: toy-4") && text.contains("--changed-data"), "{text}");
     toy.write("train.jsonl", manifest.lines().next().unwrap());
-    assert!(matches!(run(&recipe, &folder, Start::Resume), Err(Error::DataChanged { .. })));
+    assert!(matches!(run(&recipe, &folder, StartMode::Resume), Err(Error::DataChanged { .. })));
     toy.write("train.jsonl", &manifest.replace("\"text\": \"middle\"", "\"text\": \"low\""));
 
-    // A comment is no change, a value is one, and is named.
+    // A changed comment is accepted; a changed value is an error with the key.
     let text = std::fs::read_to_string(&recipe).unwrap();
     toy.write("recipe.toml", &text.replace("width = 16", "width = 16.").replace("16.", "24"));
-    let error = run(&recipe, &folder, Start::ResumeChanged).unwrap_err().to_string();
+    let error = run(&recipe, &folder, StartMode::ResumeChanged).unwrap_err().to_string();
     assert!(error.contains("joint.width = 16 where this has 24"), "{error}");
     toy.write("recipe.toml", &format!("# A remark.\n{text}"));
-    let outcome = run(&recipe, &folder, Start::ResumeChanged).unwrap();
+    let outcome = run(&recipe, &folder, StartMode::ResumeChanged).unwrap();
     assert!(!outcome.stopped);
     assert!(std::fs::read_to_string(folder.join("recipe.toml")).unwrap().starts_with("# A remark."));
-    // Now these are its data.
-    run(&recipe, &folder, Start::Resume).unwrap();
+    // Now the checkpoint has the changed data.
+    run(&recipe, &folder, StartMode::Resume).unwrap();
 }
 
 #[test]
-fn what_is_hardly_meant_is_said() {
+fn suspicious_data_gives_warnings() {
     #[derive(Default)]
-    struct Heard(Vec<String>);
-    impl Observer for Heard {
+    struct WarningCollector(Vec<String>);
+    impl Observer for WarningCollector {
         fn on_warning(&mut self, warning: &str) {
             self.0.push(warning.to_owned());
         }
@@ -344,65 +349,67 @@ fn what_is_hardly_meant_is_said() {
     let toy = Toy::new();
     let warnings = |changes: &[(&str, &str)]| {
         let recipe = toy.recipe(&[&[("epochs = 3", "epochs = 1")], changes].concat());
-        let mut heard = Heard::default();
-        train(&recipe, None, &toy.path("run"), Start::Force, &mut heard, &AtomicBool::new(false)).unwrap();
-        heard.0
+        let mut collector = WarningCollector::default();
+        train(&recipe, None, &toy.path("run"), StartMode::Force, &mut collector, &AtomicBool::new(false))
+            .unwrap();
+        collector.0
     };
     assert_eq!(warnings(&[]), [""; 0]);
     let twice = warnings(&[("train = [\"train.jsonl\"]", "train = [\"train.jsonl\", \"train.jsonl\"]")]);
-    assert_eq!(twice, ["data.train: 6 of 12 utterances are there already, the first of them toy-0"]);
+    assert_eq!(twice, ["data.train: 6 of 12 utterances are repetitions of others, the first of them toy-0"]);
 
     let manifest = std::fs::read_to_string(toy.path("train.jsonl")).unwrap();
     let first = manifest.lines().next().unwrap();
-    let claims =
+    let with_seconds =
         |seconds: &str| first.replace("\"num_samples\": ", &format!("\"seconds\": {seconds}, \"nothing\": "));
-    toy.write("test.jsonl", &claims("7.5"));
+    toy.write("test.jsonl", &with_seconds("7.5"));
     let change = ("test = [\"train.jsonl\"]", "test = [\"test.jsonl\"]");
     let long = warnings(&[change]);
-    let said = "data.test: 1 recordings are not as long as the manifest says, the first of them toy-0: 0.36 s instead of 7.50 s";
-    assert_eq!(long, [said]);
+    let expected = "data.test: 1 recordings are not as long as the manifest says, the first of them toy-0: 0.36 s instead of 7.50 s";
+    assert_eq!(long, [expected]);
     toy.write("test.jsonl", &first.replace("\"text\": \"low\"", "\"text\": \"completely else\""));
     let unknown = warnings(&[change]);
-    let said = "data.test: 1 texts hold only words that the tokens cannot write, the first of them toy-0";
-    assert_eq!(unknown, [said]);
+    let expected =
+        "data.test: 1 texts contain only words that the tokens cannot spell, the first of them toy-0";
+    assert_eq!(unknown, [expected]);
 }
 
 #[test]
-fn the_folder_is_tried_before_the_data_are_read() {
+fn the_run_folder_is_checked_before_the_data_are_read() {
     let toy = Toy::new();
     let recipe = toy.recipe(&[("train = [\"train.jsonl\"]", "train = [\"none.jsonl\"]")]);
     let file = toy.write("file", "");
-    let error = run(&recipe, &file.join("run"), Start::Fresh).unwrap_err();
+    let error = run(&recipe, &file.join("run"), StartMode::Fresh).unwrap_err();
     assert!(
         matches!(&error, Error::Model(model::Error::Io { action: "make the run folder", .. })),
         "{error}"
     );
-    // What was made for a run that did not begin is gone again, and nothing else.
+    // Folders of a run that does not start are removed again, and no others.
     std::fs::create_dir(toy.path("there")).unwrap();
-    let error = run(&recipe, &toy.path("there/a/b"), Start::Fresh).unwrap_err();
+    let error = run(&recipe, &toy.path("there/a/b"), StartMode::Fresh).unwrap_err();
     assert!(matches!(error, Error::Model(model::Error::Speech(_))), "{error}");
     assert!(toy.path("there").exists() && !toy.path("there/a").exists());
 }
 
 #[test]
-fn a_run_that_diverges_names_step_and_utterances() {
+fn a_run_that_diverges_is_an_error_with_step_and_utterances() {
     let toy = Toy::new();
     for loss in ["", "[loss]\nkind = \"tdt\"\ndurations = [0, 1, 2]", "[loss]\nkind = \"pruned\""] {
-        diverges(&toy, loss);
+        expect_divergence(&toy, loss);
     }
 }
 
-fn diverges(toy: &Toy, loss: &str) {
+fn expect_divergence(toy: &Toy, loss: &str) {
     let recipe = toy.recipe(&[
         ("learning_rate = 1e-2", "learning_rate = 1e38"),
         ("ctc_weight = 0.3", &format!("checkpoint_every = 1\n{loss}")),
     ]);
     let folder = toy.path("run");
-    let error = run(&recipe, &folder, Start::Force).unwrap_err();
+    let error = run(&recipe, &folder, StartMode::Force).unwrap_err();
     let Error::Diverged { step, utterances, what, found, source } = &error else { panic!("{error}") };
-    // What the loop sees itself has a value; what the loss sees, the loss's own error with the place.
-    let own = ["loss", "gradient norm"].contains(&&**what) && source.is_none();
-    assert_eq!(own, source.is_none(), "{error}");
+    // Values that the training loop checks have no source; an error of the loss has its own.
+    let is_checked_by_loop = ["loss", "gradient norm"].contains(&&**what) && source.is_none();
+    assert_eq!(is_checked_by_loop, source.is_none(), "{error}");
     assert!(found.is_some_and(|found| !found.is_finite()) || source.is_some(), "{error}");
     assert_eq!(std::error::Error::source(&error).is_some(), source.is_some());
     assert!(*step >= 1 && !utterances.is_empty() && utterances.len() <= 2);
@@ -416,13 +423,13 @@ fn diverges(toy: &Toy, loss: &str) {
 }
 
 #[test]
-fn bad_data_is_named_before_anything_is_written() {
+fn bad_data_is_an_error_before_any_output() {
     let toy = Toy::new();
     let recipe = toy.recipe(&[("[data]\n", "[data]\nmax_bad = 0.0\n")]);
     let folder = toy.path("run");
     let good = std::fs::read_to_string(toy.path("train.jsonl")).unwrap();
     let check = |parts: &[&str]| {
-        let error = run(&recipe, &folder, Start::Fresh).unwrap_err();
+        let error = run(&recipe, &folder, StartMode::Fresh).unwrap_err();
         assert!(
             matches!(
                 error,
@@ -445,8 +452,8 @@ fn bad_data_is_named_before_anything_is_written() {
     toy.write("train.jsonl", &good.replace("3.wav", "nowhere.wav"));
     check(&["toy-3", "nowhere.wav"]);
     toy.write("train.jsonl", &good);
-    let whole = std::fs::read(toy.path("3.wav")).unwrap();
-    std::fs::write(toy.path("3.wav"), &whole[..whole.len() / 2]).unwrap();
+    let bytes = std::fs::read(toy.path("3.wav")).unwrap();
+    std::fs::write(toy.path("3.wav"), &bytes[..bytes.len() / 2]).unwrap();
     check(&["toy-3", "truncated"]);
     std::fs::write(toy.path("3.wav"), "a letter").unwrap();
     check(&["toy-3", "3.wav"]);
@@ -457,10 +464,10 @@ fn bad_data_is_named_before_anything_is_written() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_made_is_named() {
+fn a_folder_that_cannot_be_created_is_an_error() {
     let toy = Toy::new();
     let (recipe, file) = (toy.recipe(&[]), toy.write("file", ""));
-    let error = run(&recipe, &file.join("run"), Start::Fresh).unwrap_err();
+    let error = run(&recipe, &file.join("run"), StartMode::Fresh).unwrap_err();
     assert!(
         matches!(&error, Error::Model(model::Error::Io { action: "make the run folder", .. })),
         "{error}"
@@ -470,7 +477,7 @@ fn a_folder_that_cannot_be_made_is_named() {
 #[test]
 fn utterances_without_a_path_are_counted_and_harmless() {
     let toy = Toy::new();
-    // Three words in one row of the encoder: no path in the modified topology, nor for CTC.
+    // Three words in one encoder row: no path in the modified topology, nor for CTC.
     let line = format!(
         "{{\"id\": \"short\", \"file\": \"short.wav\", \"text\": \"low low high\", \"seconds\": 0.04, \"sample_rate\": {RATE}}}\n"
     );
@@ -478,12 +485,12 @@ fn utterances_without_a_path_are_counted_and_harmless() {
     let manifest = std::fs::read_to_string(toy.path("train.jsonl")).unwrap();
     toy.write("train.jsonl", &(manifest + &line));
     let recipe = toy.recipe(&[("epochs = 3", "epochs = 2\ntopology = \"modified\"")]);
-    run(&recipe, &toy.path("run"), Start::Fresh).unwrap();
+    run(&recipe, &toy.path("run"), StartMode::Fresh).unwrap();
     let rows = metrics(&toy.path("run"));
     assert!(rows.iter().all(|row| row.skipped == 1 && row.loss.is_finite()), "{rows:?}");
 }
 
-/// Sets the flag when the last epoch is over.
+/// Sets the flag at the end of the last epoch.
 struct StopAtTheEnd<'a>(&'a AtomicBool);
 
 impl Observer for StopAtTheEnd<'_> {
@@ -493,19 +500,19 @@ impl Observer for StopAtTheEnd<'_> {
 }
 
 #[test]
-fn a_stop_is_heard_in_the_final_evaluation() {
+fn a_stop_ends_the_final_evaluation() {
     let toy = Toy::new();
-    let (recipe, whole, parts) = (toy.recipe(&[]), toy.path("whole"), toy.path("parts"));
-    let outcome = run(&recipe, &whole, Start::Fresh).unwrap();
+    let (recipe, uninterrupted, parts) = (toy.recipe(&[]), toy.path("whole"), toy.path("parts"));
+    let outcome = run(&recipe, &uninterrupted, StartMode::Fresh).unwrap();
     let stop = AtomicBool::new(false);
-    let part = train(&recipe, None, &parts, Start::Fresh, &mut StopAtTheEnd(&stop), &stop).unwrap();
+    let part = train(&recipe, None, &parts, StartMode::Fresh, &mut StopAtTheEnd(&stop), &stop).unwrap();
     assert!(part.stopped && part.test.is_none() && part.steps == outcome.steps, "{part:?}");
     assert!(!parts.join("evaluation.json").exists());
-    let rest = run(&recipe, &parts, Start::Resume).unwrap();
+    let rest = run(&recipe, &parts, StartMode::Resume).unwrap();
     assert_eq!((rest.stopped, rest.test), (false, outcome.test));
     for name in ["last.safetensors", "evaluation.json", "test.hypotheses.jsonl"] {
         assert!(
-            std::fs::read(whole.join(name)).unwrap() == std::fs::read(parts.join(name)).unwrap(),
+            std::fs::read(uninterrupted.join(name)).unwrap() == std::fs::read(parts.join(name)).unwrap(),
             "{name}"
         );
     }

@@ -1,23 +1,24 @@
-//! Shards with samples that cannot be used and members that are not used: counted and named, streamed or in memory.
+//! Shards with invalid samples and unused members, in memory and streamed.
 use std::sync::atomic::AtomicBool;
 
 use model::checkpoint::Checkpoint;
 use training::run_folder::read_bad_items;
-use training::{Error, Observer, Result, Start, train};
+use training::{Error, Observer, Result, StartMode, train};
 
 use crate::toy::Toy;
 
+/// Collects warnings.
 #[derive(Default)]
-struct Warnings(Vec<String>);
+struct WarningCollector(Vec<String>);
 
-impl Observer for Warnings {
+impl Observer for WarningCollector {
     fn on_warning(&mut self, warning: &str) {
         self.0.push(warning.to_owned());
     }
 }
 
-/// The sentences of the toy as a shard, with some more members.
-fn shard(toy: &Toy, name: &str, more: &[(&str, &[u8])]) {
+/// The sentences of the toy as a shard, with additional members.
+fn shard(toy: &Toy, name: &str, additional: &[(&str, &[u8])]) {
     let mut archive = tar::Builder::new(Vec::new());
     let mut append = |name: &str, bytes: &[u8]| {
         let mut header = tar::Header::new_ustar();
@@ -29,44 +30,44 @@ fn shard(toy: &Toy, name: &str, more: &[(&str, &[u8])]) {
         append(&format!("sp0.9-{index}.wav"), &std::fs::read(toy.path(&format!("{index}.wav"))).unwrap());
         append(&format!("sp0.9-{index}.json"), line.replace("\"file\"", "\"was\"").as_bytes());
     }
-    more.iter().for_each(|(name, bytes)| append(name, bytes));
+    additional.iter().for_each(|(name, bytes)| append(name, bytes));
     std::fs::write(toy.path(name), archive.into_inner().unwrap()).unwrap();
 }
 
-fn run(toy: &Toy, keys: &str, folder: &str) -> (Result<training::Outcome>, Vec<String>) {
+fn run(toy: &Toy, keys: &str, folder: &str) -> (Result<training::RunOutcome>, Vec<String>) {
     let sets = "train = [\"t.tar\"]\ndev = [\"t.tar\"]\ntest = [\"t.tar\"]\n";
     let old = "train = [\"train.jsonl\"]\ndev = [\"train.jsonl\"]\ntest = [\"train.jsonl\"]\n";
     let recipe = toy.recipe(&[(old, &format!("{sets}{keys}\n"))]);
-    let mut warnings = Warnings::default();
+    let mut collector = WarningCollector::default();
     let stop = AtomicBool::new(false);
-    let outcome = train(&recipe, None, &toy.path(folder), Start::Force, &mut warnings, &stop);
-    (outcome, warnings.0)
+    let outcome = train(&recipe, None, &toy.path(folder), StartMode::Force, &mut collector, &stop);
+    (outcome, collector.0)
 }
 
 #[test]
-fn samples_and_members_that_are_not_used_are_named_streamed_or_in_memory() {
+fn unused_samples_and_members_give_warnings_in_memory_and_streamed() {
     let toy = Toy::new();
-    let more: [(&str, &[u8]); 4] =
+    let additional: [(&str, &[u8]); 4] =
         [("sp0.9-0.cls", b"1"), ("README", b"x"), ("bad.wav", b"noise"), ("bad.txt", b"low")];
-    shard(&toy, "t.tar", &more);
+    shard(&toy, "t.tar", &additional);
     let mut weights = Vec::new();
-    let ways =
+    let variants =
         ["stream = false", "stream = true", "stream = true\ncache = \"c\"", "stream = true\ncache = \"c\""];
-    for keys in ways {
+    for keys in variants {
         let (outcome, warnings) = run(&toy, keys, "run");
         outcome.unwrap();
         for (part, count) in [("t.tar: 2 members are not used: sp0.9-0.cls, README", 3), (": bad: ", 3)] {
-            let found = warnings.iter().filter(|warning| warning.contains(part)).count();
-            assert_eq!(found, count, "{keys}: {part}: {warnings:?}");
+            let matching = warnings.iter().filter(|warning| warning.contains(part)).count();
+            assert_eq!(matching, count, "{keys}: {part}: {warnings:?}");
         }
         for set in ["data.train", "data.dev", "data.test"] {
             let bad = &read_bad_items(&toy.path("run"))[set];
-            let [one] = &bad.left_out[..] else { panic!("{bad:?}") };
-            assert!(one.id == "bad" && one.reason.contains("t.tar: expected a WAV"), "{one:?}");
+            let [item] = &bad.left_out[..] else { panic!("{bad:?}") };
+            assert!(item.id == "bad" && item.reason.contains("t.tar: expected a WAV"), "{item:?}");
         }
         weights.push(Checkpoint::read(&toy.path("run/last.safetensors")).unwrap().weights);
     }
-    assert!(weights.iter().all(|one| *one == weights[0]));
+    assert!(weights.iter().all(|other| *other == weights[0]));
     for stream in [false, true] {
         let (outcome, _) = run(&toy, &format!("stream = {stream}\nmax_bad = 0.0"), "none");
         let error = outcome.unwrap_err();

@@ -1,25 +1,25 @@
-//! The silence filter judges the model, not the language models and phrases of a search.
+//! The silence filter uses only the model's own scores.
 use std::sync::Arc;
 
 use decoding::{Beam, BeamKind, Fusion, Greedy, PerClass};
 use recognizer::{SearchConfig, StreamingOptions};
 use speech::Audio;
 
-use super::live::{Learnt, live, trained};
+use super::live::{TrainedModel, live, trained};
 use super::toy::RATE;
 
-/// Texts of the toy corpus, with those of constant audio and of noise.
-fn texts(learnt: &Learnt, search: &SearchConfig, silence: f64) -> Vec<String> {
-    let recogniser = learnt.with_search(search.clone()).with_silence(silence).unwrap();
+/// The texts of the toy corpus and of constant audio.
+fn texts(model: &TrainedModel, search: &SearchConfig, silence: f64) -> Vec<String> {
+    let recognizer = model.with_search(search.clone()).with_silence(silence).unwrap();
     let audio = |samples: &Vec<f32>| Audio { samples: samples.clone(), sample_rate: RATE };
-    let text = |samples| recogniser.transcribe(&audio(samples)).unwrap().text;
-    learnt.sounds.iter().chain([&vec![0.0; RATE as usize]]).map(text).collect()
+    let text = |samples| recognizer.transcribe(&audio(samples)).unwrap().text;
+    model.utterances.iter().chain([&vec![0.0; RATE as usize]]).map(text).collect()
 }
 
 #[test]
-fn a_fused_text_is_kept_where_the_model_alone_finds_speech() {
-    let learnt = trained(false);
-    let (tokens, classes) = (learnt.recogniser.tokenizer().size(), learnt.recogniser.model().classes());
+fn a_fused_text_is_kept_where_the_model_detects_speech() {
+    let model = trained(false);
+    let (tokens, classes) = (model.recognizer.tokenizer().size(), model.recognizer.model().classes());
     let mut changed = 0;
     for token in 0..tokens {
         let bonus: Vec<f32> = (0..classes).map(|class| if class == token { 12.0 } else { 0.0 }).collect();
@@ -27,17 +27,17 @@ fn a_fused_text_is_kept_where_the_model_alone_finds_speech() {
             || vec![Fusion { automaton: Arc::new(PerClass::new(bonus.clone()).unwrap()), weight: 1.0 }];
         let beam = Beam { kind: BeamKind::Modified, width: 4, fusion: fusion(), ..Beam::default() };
         let greedy = SearchConfig::Greedy(Greedy { fusion: fusion(), ..Greedy::default() });
-        let plain = texts(learnt, &SearchConfig::default(), 0.2);
+        let plain = texts(model, &SearchConfig::default(), 0.2);
         assert_eq!(plain.last().unwrap(), "");
         for search in [&greedy, &SearchConfig::Beam(beam)] {
-            let (kept, all) = (texts(learnt, search, 0.2), texts(learnt, search, 0.0));
+            let (kept, all) = (texts(model, search, 0.2), texts(model, search, 0.0));
             for ((plain, kept), all) in plain.iter().zip(&kept).zip(&all) {
                 if !plain.is_empty() {
                     assert_eq!(kept, all);
                     changed += usize::from(plain != all);
                 }
             }
-            // Constant audio has no words, with any list.
+            // Constant audio has no words with any bonus.
             assert_eq!(kept.last().unwrap(), "");
         }
     }
@@ -45,19 +45,19 @@ fn a_fused_text_is_kept_where_the_model_alone_finds_speech() {
 }
 
 #[test]
-fn a_stream_keeps_fused_words_where_the_model_hears_speech() {
-    let learnt = trained(true);
-    let samples = learnt.sound(0);
-    let (tokens, classes) = (learnt.recogniser.tokenizer().size(), learnt.recogniser.model().classes());
-    let plain = live(&learnt.recogniser, &samples, &[1600], &StreamingOptions::default()).0.text;
+fn a_stream_keeps_fused_words_where_the_model_detects_speech() {
+    let model = trained(true);
+    let samples = model.recording(0);
+    let (tokens, classes) = (model.recognizer.tokenizer().size(), model.recognizer.model().classes());
+    let plain = live(&model.recognizer, &samples, &[1600], &StreamingOptions::default()).0.text;
     let mut changed = 0;
     for token in 0..tokens {
         let bonus = (0..classes).map(|class| if class == token { 40.0 } else { -40.0 }).collect();
         let fusion = vec![Fusion { automaton: Arc::new(PerClass::new(bonus).unwrap()), weight: 1.0 }];
         let search = SearchConfig::Greedy(Greedy { fusion, ..Greedy::default() });
         let text = |silence| {
-            let recogniser = learnt.with_search(search.clone()).with_silence(silence).unwrap();
-            [1600, 80].map(|size| live(&recogniser, &samples, &[size], &StreamingOptions::default()).0.text)
+            let recognizer = model.with_search(search.clone()).with_silence(silence).unwrap();
+            [1600, 80].map(|size| live(&recognizer, &samples, &[size], &StreamingOptions::default()).0.text)
         };
         let (kept, all) = (text(0.2), text(0.0));
         assert_eq!(kept, all);

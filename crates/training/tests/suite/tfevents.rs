@@ -1,10 +1,10 @@
 //! Reads event files without the code that writes them; the tests of the program use it too.
 use std::path::Path;
 
-/// A number under a name at a step.
+/// Step, name and value.
 pub type Scalar = (u64, String, f32);
 
-/// All numbers of the event files in a folder, file after file by name, but wall times.
+/// All values of a folder's event files, without wall times.
 pub fn scalars(folder: &Path) -> Vec<Scalar> {
     let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<_> = files.filter(|path| path.to_str().unwrap().contains("tfevents")).collect();
@@ -59,7 +59,7 @@ fn fields(mut message: &[u8]) -> Vec<(u64, &[u8])> {
     fields
 }
 
-/// CRC-32C bit by bit, turned and moved.
+/// CRC-32C, bit by bit, rotated and shifted as in TFRecord files.
 fn masked(bytes: &[u8]) -> [u8; 4] {
     let bit = |crc: u32, _| if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
     let crc = !bytes.iter().fold(!0u32, |crc, &byte| (0..8).fold(crc ^ u32::from(byte), bit));

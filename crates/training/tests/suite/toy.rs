@@ -1,11 +1,11 @@
-//! A corpus of whistled words, small enough to be learnt in seconds; the tests of the program use it too.
+//! A small corpus of tones as words; the tests of the program use it too.
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
 pub const RATE: u32 = 8000;
 
-/// Each word is a tone of its own.
+/// Each word is a tone.
 const WORDS: [(&str, f32); 3] = [("low", 400.0), ("middle", 900.0), ("high", 1900.0)];
 
 const SENTENCES: [&str; 6] =
@@ -39,7 +39,7 @@ hidden = 16
 layers = 1
 [joint]
 width = 16
-[optimiser]
+[optimizer]
 learning_rate = 1e-2
 weight_decay = 0.01
 ema = 0.9
@@ -51,7 +51,7 @@ epochs = 3
 ctc_weight = 0.3
 "#;
 
-/// A folder with audio, `train.jsonl` and `recipe.toml`; it goes away with the value.
+/// A temporary folder with audio, `train.jsonl` and `recipe.toml`.
 pub struct Toy(TempDir);
 
 impl Toy {
@@ -59,7 +59,7 @@ impl Toy {
         let toy = Toy(tempfile::tempdir().unwrap());
         let mut manifest = String::new();
         for (index, text) in SENTENCES.iter().enumerate() {
-            let samples = whistle(text);
+            let samples = tones(text);
             write_wav(&toy.path(&format!("{index}.wav")), RATE, &samples);
             let (count, subset) = (samples.len(), if index % 2 == 0 { "even" } else { "odd" });
             let speaker = ["flute", "kettle", "wind"][index / 2];
@@ -81,7 +81,7 @@ impl Toy {
         self.path(name)
     }
 
-    /// The recipe with some of its text replaced.
+    /// Writes the recipe with these replacements.
     pub fn recipe(&self, changes: &[(&str, &str)]) -> PathBuf {
         let mut text = RECIPE.to_owned();
         for (old, new) in changes {
@@ -92,8 +92,8 @@ impl Toy {
     }
 }
 
-/// The words of a text as tones with soft edges, pauses around them.
-fn whistle(text: &str) -> Vec<i16> {
+/// The words of a text as tones with soft edges, with pauses.
+fn tones(text: &str) -> Vec<i16> {
     let mut samples = vec![0; 800];
     for word in text.split(' ') {
         let pitch = WORDS.iter().find(|(known, _)| *known == word).unwrap().1;
@@ -120,7 +120,7 @@ pub fn write_wav(path: &Path, sample_rate: u32, samples: &[i16]) {
     writer.finalize().unwrap();
 }
 
-/// Files below a folder whose names say that they are not finished.
+/// Unfinished files (`*.tmp`) in a folder and its subfolders.
 pub fn leftovers(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());

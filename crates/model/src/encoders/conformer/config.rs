@@ -1,4 +1,4 @@
-//! What a recipe says of a Conformer.
+//! The configuration of the Conformer encoder in a recipe.
 use std::fmt;
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::ConformerEncoder;
 use crate::Result;
 use crate::config::values as check;
-use crate::config::values::{MANY, WIDEST};
+use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH};
 use crate::encoders::{BuildEncoder, Encoder, SubsamplingConfig};
 use crate::layers::attention::Chunks;
 
-/// Most rows that attention looks back to.
-const FARTHEST: usize = 10_000;
+/// Largest number of earlier rows in attention.
+const MAX_LEFT_ROWS: usize = 10_000;
 
-/// `[encoder]`, kind `conformer`.
+/// `[encoder]` with `kind = "conformer"`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConformerEncoderConfig {
@@ -25,16 +25,18 @@ pub struct ConformerEncoderConfig {
     pub layers: usize,
     /// Width W of the rows.
     pub width: usize,
-    /// Heads of attention, each an even part of the width.
+    /// Number of attention heads; each has an even width.
     pub heads: usize,
-    /// Width F inside of the feed-forward modules; often 4 W.
+    /// Inner width F of the feed-forward modules; often 4 W.
     pub feed_forward: usize,
-    /// Frames k that the depthwise convolution sees: an odd number around its own, or, with chunks, its own and those before.
+    /// Window of the depthwise convolution in frames, k.
+    ///
+    /// An odd number centered at the current frame or, with chunks, the current and earlier frames.
     pub kernel: usize,
-    /// Share of values dropped in and after each module.
+    /// Dropout rate in and after each module.
     #[serde(default)]
     pub dropout: f32,
-    /// What a frame sees.
+    /// The range of attention.
     #[serde(default)]
     pub attention: AttentionKind,
     /// Optional convolutions in front.
@@ -42,23 +44,23 @@ pub struct ConformerEncoderConfig {
     pub subsampling: Option<SubsamplingConfig>,
 }
 
-/// What a frame sees of its utterance: `"full"` or `{ chunk = n, left = m }`.
+/// The range of attention: `"full"` or `{ chunk = n, left = m }`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AttentionKind {
-    /// All of it.
+    /// The whole utterance.
     #[default]
     Full,
-    /// Its own chunk and some before.
+    /// The current chunk and some before it.
     Chunked(ChunkedAttention),
 }
 
-/// `encoder.attention`, in rows of the Conformer.
+/// `encoder.attention` with chunks, in encoder rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChunkedAttention {
     /// Rows of a chunk.
     pub chunk: usize,
-    /// Chunks before a row's own that it sees.
+    /// Chunks before the current one in attention.
     pub left: usize,
 }
 
@@ -82,9 +84,9 @@ impl Serialize for AttentionKind {
 
 impl<'de> Deserialize<'de> for AttentionKind {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct Either;
+        struct KindVisitor;
 
-        impl<'de> Visitor<'de> for Either {
+        impl<'de> Visitor<'de> for KindVisitor {
             type Value = AttentionKind;
 
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -104,30 +106,30 @@ impl<'de> Deserialize<'de> for AttentionKind {
             }
         }
 
-        deserializer.deserialize_any(Either)
+        deserializer.deserialize_any(KindVisitor)
     }
 }
 
 impl BuildEncoder for ConformerEncoderConfig {
     fn check(&self) -> Result<()> {
-        check::whole("encoder.layers", self.layers, MANY)?;
-        check::whole("encoder.width", self.width, WIDEST)?;
-        check::whole("encoder.heads", self.heads, WIDEST)?;
+        check::check_count("encoder.layers", self.layers, MAX_SMALL_COUNT)?;
+        check::check_count("encoder.width", self.width, MAX_WIDTH)?;
+        check::check_count("encoder.heads", self.heads, MAX_WIDTH)?;
         let expected = format!("a multiple of 2 · heads = {}", 2 * self.heads);
-        check::expect("encoder.width", &expected, self.width.is_multiple_of(2 * self.heads), self.width)?;
-        check::whole("encoder.feed_forward", self.feed_forward, WIDEST)?;
-        check::whole("encoder.kernel", self.kernel, MANY)?;
-        check::dropout("encoder.dropout", self.dropout)?;
+        check::ensure("encoder.width", &expected, self.width.is_multiple_of(2 * self.heads), self.width)?;
+        check::check_count("encoder.feed_forward", self.feed_forward, MAX_WIDTH)?;
+        check::check_count("encoder.kernel", self.kernel, MAX_SMALL_COUNT)?;
+        check::check_dropout("encoder.dropout", self.dropout)?;
         match self.attention {
             AttentionKind::Full => {
-                let odd = self.kernel % 2 == 1;
-                check::expect("encoder.kernel", "an odd number without chunks", odd, self.kernel)?;
+                let is_odd = self.kernel % 2 == 1;
+                check::ensure("encoder.kernel", "an odd number without chunks", is_odd, self.kernel)?;
             }
             AttentionKind::Chunked(ChunkedAttention { chunk, left }) => {
-                check::whole("encoder.attention.chunk", chunk, FARTHEST)?;
+                check::check_count("encoder.attention.chunk", chunk, MAX_LEFT_ROWS)?;
                 let rows = left.saturating_mul(chunk);
-                let expected = format!("at most {FARTHEST} rows in {left} chunks of {chunk}");
-                check::expect("encoder.attention.left", &expected, rows <= FARTHEST, rows)?;
+                let expected = format!("at most {MAX_LEFT_ROWS} rows in {left} chunks of {chunk}");
+                check::ensure("encoder.attention.left", &expected, rows <= MAX_LEFT_ROWS, rows)?;
             }
         }
         self.subsampling.as_ref().map_or(Ok(()), SubsamplingConfig::check)

@@ -1,46 +1,47 @@
-//! A Conformer with chunks, piece by piece.
+//! The streaming Conformer encoder.
 use std::collections::BTreeMap;
 
 use decoding::AffineLayer;
 
-use super::block::ConformerLayer;
-use super::fixed::{FixedBlock, Memory};
-use super::{ChunkedAttention, Front};
+use super::layer::ConformerLayer;
+use super::streaming_layer::{LayerState, StreamingLayer};
+use super::{ChunkedAttention, InputLayer};
 use crate::Result;
 use crate::encoders::subsampling_stream::SubsamplingStream;
-use crate::encoders::{EncoderPiece, EncoderState, EncoderStream, stream};
+use crate::encoders::{EncoderChunk, EncoderState, EncoderStream, stream};
 
-/// [`super::ConformerEncoder`] with its weights packed and its states outside.
+/// [`super::ConformerEncoder`] for streaming: packed weights, and states that callers own.
 ///
 /// A chunk is encoded when it is complete, or at the end of the utterance.
 ///
 /// | state | size |
 /// |---|---|
-/// | `layers.N.keys`: keys and values of the chunks that the next one sees, without their rotation | `[m · chunk, 2W]`, m up to `left` |
-/// | `layers.N.tail`: rows in front of the depthwise convolution | `[up to k - 1, W]` |
-/// | `waiting`: rows of the chunk that is not complete | fewer than the chunk, `[W]` each |
-/// | those of the subsampling | |
+/// | `layers.N.keys`: keys and values of the chunks before the next one, without rotation | `[m · chunk, 2W]`, m up to `left` |
+/// | `layers.N.tail`: rows before the window of the depthwise convolution | `[up to k - 1, W]` |
+/// | `waiting`: rows of the incomplete chunk | fewer than the chunk, `[W]` each |
+/// | the states of the subsampling | |
 pub(super) struct ConformerStream {
-    front: FixedFront,
-    layers: Vec<FixedBlock>,
+    input_layer: StreamingInputLayer,
+    layers: Vec<StreamingLayer>,
     width: usize,
     chunk: usize,
     /// Names of keys and tail of each layer.
     names: Vec<[String; 2]>,
-    /// How many values each part of a state may have.
+    /// The valid sizes of each part of a state.
     sizes: BTreeMap<String, Vec<usize>>,
 }
 
-enum FixedFront {
+enum StreamingInputLayer {
     Linear(AffineLayer),
     Subsampling(Box<SubsamplingStream>),
 }
 
+/// The part of a state with the rows of an incomplete chunk.
 const WAITING: &str = "waiting";
 
 impl ConformerStream {
     pub fn new(
-        front: &Front,
+        input_layer: &InputLayer,
         layers: &[ConformerLayer],
         width: usize,
         chunks: &ChunkedAttention,
@@ -54,23 +55,25 @@ impl ConformerStream {
             sizes.insert(tail.clone(), (0..=layer.convolution.before).map(|rows| rows * width).collect());
         }
         sizes.insert(WAITING.into(), (0..chunk).map(|rows| rows * width).collect());
-        let front = match front {
-            Front::Linear(front) => FixedFront::Linear(front.packed("pre_encode.out")?),
-            Front::Subsampling(front) => FixedFront::Subsampling(Box::new(front.stream()?)),
+        let input_layer = match input_layer {
+            InputLayer::Linear(linear) => StreamingInputLayer::Linear(linear.packed("pre_encode.out")?),
+            InputLayer::Subsampling(subsampling) => {
+                StreamingInputLayer::Subsampling(Box::new(subsampling.stream()?))
+            }
         };
-        if let FixedFront::Subsampling(front) = &front {
-            sizes.extend(front.sizes());
+        if let StreamingInputLayer::Subsampling(subsampling) = &input_layer {
+            sizes.extend(subsampling.sizes());
         }
-        let layers = layers.iter().map(FixedBlock::new).collect::<Result<_>>()?;
-        Ok(ConformerStream { front, layers, width, chunk, names, sizes })
+        let layers = layers.iter().map(StreamingLayer::new).collect::<Result<_>>()?;
+        Ok(ConformerStream { input_layer, layers, width, chunk, names, sizes })
     }
 }
 
 impl EncoderStream for ConformerStream {
     fn input(&self) -> usize {
-        match &self.front {
-            FixedFront::Linear(front) => front.inputs(),
-            FixedFront::Subsampling(front) => front.input(),
+        match &self.input_layer {
+            StreamingInputLayer::Linear(linear) => linear.inputs(),
+            StreamingInputLayer::Subsampling(subsampling) => subsampling.input(),
         }
     }
 
@@ -86,16 +89,18 @@ impl EncoderStream for ConformerStream {
         state.check(&self.sizes)
     }
 
-    fn step(&self, pieces: &mut [EncoderPiece]) -> Result<Vec<Vec<f32>>> {
-        stream::check(self, pieces)?;
-        let mut rows = match &self.front {
-            FixedFront::Linear(front) => pieces.iter().map(|piece| front.rows(piece.rows)).collect(),
-            FixedFront::Subsampling(front) => front.step(pieces),
+    fn step(&self, chunks: &mut [EncoderChunk]) -> Result<Vec<Vec<f32>>> {
+        stream::check(self, chunks)?;
+        let mut rows = match &self.input_layer {
+            StreamingInputLayer::Linear(linear) => {
+                chunks.iter().map(|chunk| linear.rows(chunk.rows)).collect()
+            }
+            StreamingInputLayer::Subsampling(subsampling) => subsampling.step(chunks),
         };
-        for (piece, rows) in pieces.iter_mut().zip(&mut rows) {
-            let Some(waiting) = piece.state.values.get_mut(WAITING) else { continue };
+        for (chunk, rows) in chunks.iter_mut().zip(&mut rows) {
+            let Some(waiting) = chunk.state.values.get_mut(WAITING) else { continue };
             waiting.append(rows);
-            let ready = if piece.last {
+            let ready = if chunk.is_last {
                 waiting.len()
             } else {
                 waiting.len() / self.width / self.chunk * self.chunk * self.width
@@ -105,23 +110,23 @@ impl EncoderStream for ConformerStream {
         let lengths: Vec<usize> = rows.iter().map(|rows| rows.len() / self.width).collect();
         let mut x = rows.concat();
         for (layer, names) in self.layers.iter().zip(&self.names) {
-            let mut taken: Vec<[Vec<f32>; 2]> = pieces
+            let mut taken: Vec<[Vec<f32>; 2]> = chunks
                 .iter_mut()
-                .map(|piece| {
+                .map(|chunk| {
                     names
                         .each_ref()
-                        .map(|name| piece.state.values.get_mut(name).map(std::mem::take).unwrap_or_default())
+                        .map(|name| chunk.state.values.get_mut(name).map(std::mem::take).unwrap_or_default())
                 })
                 .collect();
-            let mut memories: Vec<Memory> =
-                taken.iter_mut().map(|[keys, tail]| Memory { keys, tail }).collect();
-            x = layer.step(x, &lengths, &mut memories);
-            for (piece, values) in pieces.iter_mut().zip(taken) {
-                piece.state.values.extend(names.iter().cloned().zip(values));
+            let mut states: Vec<LayerState> =
+                taken.iter_mut().map(|[keys, tail]| LayerState { keys, tail }).collect();
+            x = layer.step(x, &lengths, &mut states);
+            for (chunk, values) in chunks.iter_mut().zip(taken) {
+                chunk.state.values.extend(names.iter().cloned().zip(values));
             }
         }
-        for piece in pieces.iter_mut().filter(|piece| piece.last) {
-            *piece.state = self.start();
+        for chunk in chunks.iter_mut().filter(|chunk| chunk.is_last) {
+            *chunk.state = self.start();
         }
         let mut rest = &x[..];
         let mut next = |length: &usize| {

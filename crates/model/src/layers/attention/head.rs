@@ -1,4 +1,4 @@
-//! One head of one utterance, forward and backward, window by window.
+//! Forward and backward pass of one attention head.
 use std::ops::Range;
 
 use kernels::{Accumulate, Real, View, ViewMut, product};
@@ -6,8 +6,8 @@ use kernels::{Accumulate, Real, View, ViewMut, product};
 use super::rotary::Rotary;
 use super::{ChunkWindow, HeadCount};
 
-/// Queries whose scores live at a time.
-pub(super) const BLOCK: usize = 64;
+/// Queries whose scores are computed at a time.
+pub(super) const QUERIES_PER_BLOCK: usize = 64;
 
 #[derive(Debug, Clone, Copy)]
 enum HeadPart {
@@ -20,7 +20,7 @@ pub(super) struct AttentionHead<'a, F> {
     /// `[T, 3W]`
     qkv: &'a [F],
     heads: HeadCount,
-    /// Its first column of W.
+    /// The first column of the head.
     column: usize,
     rotary: &'a Rotary<F>,
     /// `1 / √d`
@@ -29,39 +29,44 @@ pub(super) struct AttentionHead<'a, F> {
 
 impl<'a, F: Real> AttentionHead<'a, F> {
     pub fn new(qkv: &'a [F], heads: HeadCount, at: usize, rotary: &'a Rotary<F>) -> Self {
-        let scale = F::from_f64(1.0 / (heads.each() as f64).sqrt());
-        AttentionHead { qkv, heads, column: at * heads.each(), rotary, scale }
+        let scale = F::from_f64(1.0 / (heads.head_width() as f64).sqrt());
+        AttentionHead { qkv, heads, column: at * heads.head_width(), rotary, scale }
     }
 
-    /// From a row's own place on.
+    /// Returns the values of a row from the head's first column on.
     fn row(&self, part: HeadPart, t: usize) -> &'a [F] {
         &self.qkv[(3 * t + part as usize) * self.heads.width + self.column..]
     }
 
     fn values(&self, rows: &Range<usize>) -> View<'a, F> {
         let (first, width) = (self.row(HeadPart::Value, rows.start), 3 * self.heads.width);
-        View::with_stride(first, rows.len(), self.heads.each(), width)
+        View::with_stride(first, rows.len(), self.heads.head_width(), width)
     }
 
-    /// Rows of queries or keys, turned by their places from `place` on and multiplied.
-    fn turned(&self, part: HeadPart, rows: &Range<usize>, place: usize, factor: F) -> Vec<F> {
-        let each = self.heads.each();
-        let mut out = vec![F::ZERO; rows.len() * each];
-        for ((t, place), out) in rows.clone().zip(place..).zip(out.chunks_exact_mut(each)) {
-            self.rotary.turn(place, &self.row(part, t)[..each], factor, out);
+    /// Rotates and scales queries or keys, from `position` on.
+    fn rotated(&self, part: HeadPart, rows: &Range<usize>, position: usize, factor: F) -> Vec<F> {
+        let width = self.heads.head_width();
+        let mut out = vec![F::ZERO; rows.len() * width];
+        for ((t, position), out) in rows.clone().zip(position..).zip(out.chunks_exact_mut(width)) {
+            self.rotary.rotate(position, &self.row(part, t)[..each], factor, out);
         }
         out
     }
 
-    /// Calls `with(queries, q̃, probabilities)` for each block of the window's queries.
-    fn blocks(&self, window: &ChunkWindow, keys: &[F], mut with: impl FnMut(Range<usize>, &[F], &mut [F])) {
-        let (each, count) = (self.heads.each(), window.keys.len());
+    /// Calls `process(queries, q̃, probabilities)` for each block of the window's queries.
+    fn blocks(
+        &self,
+        window: &ChunkWindow,
+        keys: &[F],
+        mut process: impl FnMut(Range<usize>, &[F], &mut [F]),
+    ) {
+        let (each, count) = (self.heads.head_width(), window.keys.len());
         let keys = View::new(keys, count, each).transposed();
-        let mut scores = vec![F::ZERO; BLOCK.min(window.queries.len()) * count];
-        for start in window.queries.clone().step_by(BLOCK) {
-            let queries = start..window.queries.end.min(start + BLOCK);
-            let place = window.place + start - window.keys.start;
-            let q = self.turned(HeadPart::Query, &queries, place, self.scale);
+        let mut scores = vec![F::ZERO; QUERIES_PER_BLOCK.min(window.queries.len()) * count];
+        for start in window.queries.clone().step_by(QUERIES_PER_BLOCK) {
+            let queries = start..window.queries.end.min(start + QUERIES_PER_BLOCK);
+            let position = window.position + start - window.keys.start;
+            let q = self.rotated(HeadPart::Query, &queries, position, self.scale);
             let scores = &mut scores[..queries.len() * count];
             let target = ViewMut::new(scores, queries.len(), count);
             product(target, View::new(&q, queries.len(), each), keys, F::ONE, Accumulate::Replace);
@@ -69,14 +74,14 @@ impl<'a, F: Real> AttentionHead<'a, F> {
                 let (max, sum) = F::row_statistics(row);
                 F::row_softmax(row, None, None, max, F::from_f64(1.0 / sum));
             }
-            with(queries, &q, scores);
+            process(queries, &q, scores);
         }
     }
 
-    /// `out = softmax(q̃ k̃ᵀ) v`, `[queries, d]`
+    /// Computes `out = softmax(q̃ k̃ᵀ) v`, `[queries, d]`.
     pub fn forward(&self, window: &ChunkWindow, out: &mut [F]) {
-        let (each, count) = (self.heads.each(), window.keys.len());
-        let keys = self.turned(HeadPart::Key, &window.keys, window.place, F::ONE);
+        let (each, count) = (self.heads.head_width(), window.keys.len());
+        let keys = self.rotated(HeadPart::Key, &window.keys, window.position, F::ONE);
         let values = self.values(&window.keys);
         self.blocks(window, &keys, |queries, _, p| {
             let out = &mut out[(queries.start - window.queries.start) * each..][..queries.len() * each];
@@ -85,18 +90,21 @@ impl<'a, F: Real> AttentionHead<'a, F> {
         });
     }
 
-    /// Adds to the gradients of q|k|v of this head, `[T, 3d]`, from all heads' results and their gradients, `[T, W]`.
+    /// Adds to the gradients of q|k|v of this head, `[T, 3d]`.
+    ///
+    /// `out` and `above` are the results of all heads and their gradients, `[T, W]`.
     ///
     /// ```text
-    /// dv += pᵀ do      dp = do vᵀ      ds = p ∘ (dp - Σ do ∘ o)      dq̃ = ds k̃      dk̃ += dsᵀ q̃
+    /// dv += pᵀ do      dp = do vᵀ      ds = p ∘ (dp - Σ do ∘ o)
+    /// dq̃ = ds k̃       dk̃ += dsᵀ q̃
     /// ```
     pub fn backward(&self, window: &ChunkWindow, out: &[F], above: &[F], gradient: &mut [F]) {
-        let (width, each, count) = (self.heads.width, self.heads.each(), window.keys.len());
-        let keys = self.turned(HeadPart::Key, &window.keys, window.place, F::ONE);
+        let (width, each, count) = (self.heads.width, self.heads.head_width(), window.keys.len());
+        let keys = self.rotated(HeadPart::Key, &window.keys, window.position, F::ONE);
         let values = self.values(&window.keys);
         let mut d_keys = vec![F::ZERO; keys.len()];
-        let mut d_scores = vec![F::ZERO; BLOCK.min(window.queries.len()) * count];
-        let mut d_queries = vec![F::ZERO; BLOCK.min(window.queries.len()) * each];
+        let mut d_scores = vec![F::ZERO; QUERIES_PER_BLOCK.min(window.queries.len()) * count];
+        let mut d_queries = vec![F::ZERO; QUERIES_PER_BLOCK.min(window.queries.len()) * each];
         self.blocks(window, &keys, |queries, q, p| {
             let rows = queries.len();
             let above_block =
@@ -113,23 +121,23 @@ impl<'a, F: Real> AttentionHead<'a, F> {
             let pairs = p.chunks_exact(count).zip(d_scores.chunks_exact_mut(count));
             for (t, (p, d_scores)) in queries.clone().zip(pairs) {
                 let [o, d_o] = [out, above].map(|rows| &rows[t * width + self.column..][..each]);
-                let along = kernels::dot(o, d_o);
-                d_scores.iter_mut().zip(p).for_each(|(d, &p)| *d = p * (*d - along));
+                let projection = kernels::dot(o, d_o);
+                d_scores.iter_mut().zip(p).for_each(|(d, &p)| *d = p * (*d - projection));
             }
 
             let d_scores = View::new(d_scores, rows, count);
             let target = ViewMut::new(d_queries, rows, each);
             product(target, d_scores, View::new(&keys, count, each), F::ONE, Accumulate::Replace);
             for (t, row) in queries.clone().zip(d_queries.chunks_exact(each)) {
-                let place = window.place + t - window.keys.start;
-                self.rotary.add_back(place, row, self.scale, &mut gradient[3 * each * t..][..each]);
+                let position = window.position + t - window.keys.start;
+                self.rotary.add_transposed(position, row, self.scale, &mut gradient[3 * each * t..][..each]);
             }
             let target = ViewMut::new(&mut d_keys, count, each);
             product(target, d_scores.transposed(), View::new(q, rows, each), F::ONE, Accumulate::Add);
         });
         for (at, (t, row)) in window.keys.clone().zip(d_keys.chunks_exact(each)).enumerate() {
             let to = &mut gradient[3 * each * t + each..][..each];
-            self.rotary.add_back(window.place + at, row, F::ONE, to);
+            self.rotary.add_transposed(window.position + at, row, F::ONE, to);
         }
     }
 }

@@ -3,8 +3,12 @@ use candle_core::{D, DType, Device, Var};
 use super::*;
 use crate::layers::operation::tests::{check_gradients, values, wave};
 
-/// One head of one utterance by plain operations: q, k and v `[T, d]`, places of all rows, and which keys a query sees.
-fn plain(q: &Tensor, k: &Tensor, v: &Tensor, sees: impl Fn(usize, usize) -> bool) -> Tensor {
+/// Computes one head of one utterance with candle's operations.
+///
+/// q, k and v are `[T, d]`.
+///
+/// `in_window(query, key)` is true for keys in the window of a query.
+fn plain(q: &Tensor, k: &Tensor, v: &Tensor, in_window: impl Fn(usize, usize) -> bool) -> Tensor {
     let (rows, width) = q.dims2().unwrap();
     let half = width / 2;
     let table = |f: fn(f64) -> f64| {
@@ -14,14 +18,15 @@ fn plain(q: &Tensor, k: &Tensor, v: &Tensor, sees: impl Fn(usize, usize) -> bool
             .reshape((rows, half))
     };
     let (cos, sin) = (table(f64::cos).unwrap(), table(f64::sin).unwrap());
-    let turn = |x: &Tensor| {
+    let rotate = |x: &Tensor| {
         let (a, b) = (x.narrow(1, 0, half).unwrap(), x.narrow(1, half, half).unwrap());
         let first = ((&a * &cos).unwrap() - (&b * &sin).unwrap()).unwrap();
         Tensor::cat(&[first, ((b * &cos).unwrap() + (a * &sin).unwrap()).unwrap()], 1).unwrap()
     };
-    let scores = turn(q).matmul(&turn(k).t().unwrap()).unwrap();
+    let scores = rotate(q).matmul(&rotate(k).t().unwrap()).unwrap();
     let scores = (scores / (width as f64).sqrt()).unwrap();
-    let mask = (0..rows * rows).map(|at| if sees(at / rows, at % rows) { 0.0 } else { f64::NEG_INFINITY });
+    let mask =
+        (0..rows * rows).map(|at| if in_window(at / rows, at % rows) { 0.0 } else { f64::NEG_INFINITY });
     let mask = Tensor::from_iter(mask, &Device::Cpu).unwrap().reshape((rows, rows)).unwrap();
     let p = candle_nn::ops::softmax(&(scores + mask).unwrap(), D::Minus1).unwrap();
     p.matmul(v).unwrap()
@@ -29,20 +34,20 @@ fn plain(q: &Tensor, k: &Tensor, v: &Tensor, sees: impl Fn(usize, usize) -> bool
 
 fn plain_all(qkv: &Tensor, ragged: &Ragged, heads: usize, chunks: Option<Chunks>) -> Tensor {
     let width = qkv.dims()[1] / 3;
-    let each = width / heads;
-    let one = |b: usize| {
+    let head_width = width / heads;
+    let utterance = |b: usize| {
         let range = ragged.range(b);
         let rows = qkv.narrow(0, range.start, range.len()).unwrap();
-        let part = |p: usize, h: usize| rows.narrow(1, p * width + h * each, each).unwrap();
-        let sees = |q: usize, k: usize| {
+        let part = |p: usize, h: usize| rows.narrow(1, p * width + h * head_width, head_width).unwrap();
+        let in_window = |q: usize, k: usize| {
             chunks.is_none_or(|c| k / c.chunk <= q / c.chunk && k / c.chunk + c.left >= q / c.chunk)
         };
         let heads: Vec<Tensor> =
-            (0..heads).map(|h| plain(&part(0, h), &part(1, h), &part(2, h), sees)).collect();
+            (0..heads).map(|h| plain(&part(0, h), &part(1, h), &part(2, h), in_window)).collect();
         Tensor::cat(&heads, 1).unwrap()
     };
     let rows: Vec<Tensor> =
-        (0..ragged.utterances()).filter(|&b| !ragged.range(b).is_empty()).map(one).collect();
+        (0..ragged.utterances()).filter(|&b| !ragged.range(b).is_empty()).map(utterance).collect();
     Tensor::cat(&rows, 0).unwrap()
 }
 
@@ -54,57 +59,57 @@ const WINDOWS: [Option<Chunks>; 4] = [
 ];
 
 #[test]
-fn values_and_gradients_are_those_of_plain_operations() {
+fn values_and_gradients_equal_those_of_plain_operations() {
     for (lengths, heads, each) in [(&[5, 0, 11][..], 2, 4), (&[1], 1, 2), (&[70, 130], 3, 6)] {
         let ragged = Ragged::new(lengths);
         let qkv = wave(&[ragged.rows(), 3 * heads * each], 0.9);
         for chunks in WINDOWS {
-            let (ours, plain) =
+            let (fused, plain) =
                 (attention(&qkv, &ragged, heads, chunks).unwrap(), plain_all(&qkv, &ragged, heads, chunks));
-            let close = |a: &Tensor, b: &Tensor| {
+            let assert_close = |a: &Tensor, b: &Tensor| {
                 let pairs = values(a).into_iter().zip(values(b));
                 pairs.for_each(|(a, b)| assert!((a - b).abs() < 1e-11, "{chunks:?}: {a} {b}"));
             };
-            close(&ours, &plain);
+            assert_close(&fused, &plain);
             let gradients = |y: Tensor| y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
-            close(gradients(ours).get(&qkv).unwrap(), gradients(plain).get(&qkv).unwrap());
+            assert_close(gradients(fused).get(&qkv).unwrap(), gradients(plain).get(&qkv).unwrap());
         }
     }
 }
 
 #[test]
-fn gradients_are_those_of_differences() {
+fn gradients_equal_finite_differences() {
     for chunks in WINDOWS {
         let ragged = Ragged::new(&[2, 0, 7]);
         check_gradients(|x| attention(&x[0], &ragged, 2, chunks).unwrap(), &[wave(&[9, 24], 0.9)]);
     }
 }
 
-/// Distances decide alone: rows that begin later in another utterance give the same.
+/// Rows at other positions of another utterance have the same results.
 #[test]
-fn scores_depend_on_distances() {
+fn scores_depend_on_distances_only() {
     let qkv = wave(&[6, 12], 0.9);
     let chunks = Some(Chunks { chunk: 2, left: 1 });
-    let whole = values(&attention(&qkv, &Ragged::new(&[6]), 1, chunks).unwrap());
+    let full = values(&attention(&qkv, &Ragged::new(&[6]), 1, chunks).unwrap());
     let rest = qkv.narrow(0, 2, 4).unwrap();
     let rest = values(&attention(&rest, &Ragged::new(&[4]), 1, chunks).unwrap());
-    assert_eq!(whole[16..], rest[8..]);
+    assert_eq!(full[16..], rest[8..]);
 }
 
 #[test]
-fn known_rows_are_keys_alone_and_the_bits_are_those_of_the_whole() {
+fn context_rows_are_keys_only_and_do_not_change_the_bits() {
     let shape = HeadCount { count: 2, width: 8 };
     let qkv: Vec<f32> = values(&wave(&[14, 24], 0.9)).into_iter().map(|x| x as f32).collect();
     let chunks = Some(Chunks { chunk: 4, left: 1 });
-    let whole = forward(&[AttentionInput { qkv: &qkv, known: 0 }], shape, chunks);
+    let full = forward(&[AttentionInput { qkv: &qkv, context: 0 }], shape, chunks);
     let (first, second) = (&qkv[..8 * 24], &qkv[4 * 24..]);
-    let pieces = [AttentionInput { qkv: first, known: 0 }, AttentionInput { qkv: second, known: 4 }];
-    let pieces = forward(&pieces, shape, chunks);
-    assert_eq!(pieces, whole);
+    let inputs = [AttentionInput { qkv: first, context: 0 }, AttentionInput { qkv: second, context: 4 }];
+    let chunked = forward(&inputs, shape, chunks);
+    assert_eq!(chunked, full);
 }
 
 #[test]
-fn bits_depend_neither_on_threads_nor_on_batch_mates() {
+fn bits_do_not_depend_on_threads_or_other_utterances() {
     let lengths = [40, 1, 0, 77];
     let run = |lengths: &[usize], from: usize, threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
@@ -119,12 +124,12 @@ fn bits_depend_neither_on_threads_nor_on_batch_mates() {
     };
     let all = run(&lengths, 0, 1);
     assert!(all == run(&lengths, 0, 2) && all == run(&lengths, 0, 5));
-    let alone = run(&[77], 41, 2);
-    assert!(all.0[41 * 12..] == alone.0 && all.1[41 * 36..] == alone.1);
+    let single = run(&[77], 41, 2);
+    assert!(all.0[41 * 12..] == single.0 && all.1[41 * 36..] == single.1);
 }
 
 #[test]
-fn misfitting_shapes_are_named() {
+fn errors_of_shapes_name_the_argument() {
     let qkv = wave(&[5, 24], 1.0);
     for (lengths, heads) in [(&[5][..], 3), (&[4], 2), (&[5], 0)] {
         let error = attention(&qkv, &Ragged::new(lengths), heads, None).unwrap_err();

@@ -1,9 +1,10 @@
 //! The weights of a direction as one argument of the operation.
 //!
-//! A candle operation has at most three arguments, and a layer has up to seven. Laid one after another in one tensor, weights would
-//! be copied at every step, and their gradients three times more. Here the argument is a tensor of one number that stands for
-//! them: the operation reads the weights themselves, leaves their gradients with the node of that tensor, and this node, whose turn
-//! comes later in the same backward pass, hands them on.
+//! A candle operation has at most three arguments, and a layer has up to seven. In one concatenated
+//! tensor, weights would be copied at every step, and their gradients three times more. Here the
+//! argument is a tensor of one number that represents them: the operation reads the weights
+//! themselves and stores their gradients with the node of that tensor. This node, which runs later
+//! in the same backward pass, returns them.
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 
@@ -13,42 +14,43 @@ use super::LstmWeights;
 use crate::gradients::GradientHooks;
 use crate::tensors;
 
-/// Gradients that have been left, by the thread whose backward pass it is.
-type Left = Arc<Mutex<Vec<(ThreadId, [Tensor; 3])>>>;
+/// Stored gradients, by the thread of the backward pass.
+type StoredGradients = Arc<Mutex<Vec<(ThreadId, [Tensor; 3])>>>;
 
-/// Weights, and the tensor that stands for them in the graph.
-pub(super) struct Handle {
+/// Weights, and the gradients that the operation has computed for them.
+pub(super) struct WeightsHandle {
     pub weights: LstmWeights,
-    left: Left,
+    stored: StoredGradients,
 }
 
-impl Handle {
-    /// A handle on weights, and the argument for the operation.
+impl WeightsHandle {
+    /// Creates a handle of weights, and the argument for the operation.
     pub fn new(weights: &LstmWeights, hooks: Option<&GradientHooks>) -> candle_core::Result<(Self, Tensor)> {
         let LstmWeights { input, recurrent, bias } = weights;
         let [input, recurrent, bias] = [input.contiguous()?, recurrent.contiguous()?, bias.contiguous()?];
-        let left = Left::default();
+        let stored = StoredGradients::default();
         let node = WeightsNode {
-            left: left.clone(),
+            stored: stored.clone(),
             weights: [input.id(), recurrent.id(), bias.id()],
             hooks: hooks.cloned(),
         };
         let argument = input.apply_op3(&recurrent, &bias, node)?;
-        Ok((Handle { weights: LstmWeights { input, recurrent, bias }, left }, argument))
+        Ok((WeightsHandle { weights: LstmWeights { input, recurrent, bias }, stored }, argument))
     }
 
-    /// Leaves gradients of W_ih, W_hh and b; returns the one for the argument, which says nothing.
-    pub fn leave(&self, gradients: [Tensor; 3]) -> candle_core::Result<Tensor> {
-        let (me, mut left) = (thread::current().id(), self.left.lock().expect("no panic while locked"));
-        left.retain(|(thread, _)| *thread != me);
-        left.push((me, gradients));
+    /// Stores gradients of W_ih, W_hh and b; returns a gradient of 0 for the argument.
+    pub fn store(&self, gradients: [Tensor; 3]) -> candle_core::Result<Tensor> {
+        let this_thread = thread::current().id();
+        let mut stored = self.stored.lock().expect("no panic while locked");
+        stored.retain(|(thread, _)| *thread != this_thread);
+        stored.push((this_thread, gradients));
         tensors::from_vec(vec![0f32], 1)
     }
 }
 
 /// The graph node between the weights and the argument.
 struct WeightsNode {
-    left: Left,
+    stored: StoredGradients,
     weights: [TensorId; 3],
     hooks: Option<GradientHooks>,
 }
@@ -78,10 +80,12 @@ impl CustomOp3 for WeightsNode {
         _: &Tensor,
         _: &Tensor,
     ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let mut left = self.left.lock().expect("no panic while locked");
-        let mine = left.iter().position(|(thread, _)| *thread == thread::current().id());
-        let Some(at) = mine else { candle_core::bail!("lstm weights: a gradient that no layer has left") };
-        let (_, [input, recurrent, bias]) = left.swap_remove(at);
+        let mut stored = self.stored.lock().expect("no panic while locked");
+        let index = stored.iter().position(|(thread, _)| *thread == thread::current().id());
+        let Some(index) = index else {
+            candle_core::bail!("lstm weights: expected stored gradients, found none")
+        };
+        let (_, [input, recurrent, bias]) = stored.swap_remove(index);
         if let Some(hooks) = &self.hooks {
             hooks.send(self.weights, [&input, &recurrent, &bias]);
         }

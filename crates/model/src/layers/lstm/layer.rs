@@ -4,31 +4,36 @@ use std::borrow::Cow;
 use candle_core::Tensor;
 use candle_nn::{Init, VarBuilder};
 
-use super::{CarriedLstm, LstmContext, LstmWeights, Shelves, lstm_on};
+use super::{BufferPools, LstmContext, LstmWeights, StreamingLstm, lstm_in_context};
 use crate::gradients::GradientHooks;
 use crate::{Result, random};
 
-/// An LSTM layer of one direction or two, its parameters named and laid out as those of [`candle_nn::LSTM`].
+/// An LSTM layer of one direction or two.
+///
+/// Names and layout of parameters are those of [`candle_nn::LSTM`].
 ///
 /// | parameter of layer N | shape |
 /// |---|---|
 /// | `weight_ih_lN`, `weight_ih_lN_reverse` | `[4H, D]` |
 /// | `weight_hh_lN`, `weight_hh_lN_reverse` | `[4H, H]` |
 /// | `bias_ih_lN`, `bias_ih_lN_reverse` | `[4H]` |
-/// | `bias_hh_lN`, `bias_hh_lN_reverse`: with two biases only; without, the one is the sum of both of other toolkits | `[4H]` |
+/// | `bias_hh_lN`, `bias_hh_lN_reverse`: with two biases only; else `bias_ih` is the sum of both | `[4H]` |
 #[derive(Debug, Clone)]
 pub struct Lstm {
     directions: Vec<LstmWeights>,
-    /// The second bias of each direction, or none at all.
+    /// The second bias of each direction, or none.
     hidden_biases: Vec<Tensor>,
     hidden: usize,
-    shelves: Shelves,
+    pools: BufferPools,
 }
 
 impl Lstm {
-    /// Layer number `layer` from rows of width `input` to states of width `hidden`, with a second direction or without.
+    /// Creates layer number `layer`.
     ///
-    /// DirectionWeights start uniform in ±1/√H, biases at 0; see [`Parameters::start`](crate::Parameters::start).
+    /// Input rows have width `input`, states width `hidden`.
+    ///
+    /// Weights are uniform within ±1/√H, biases 0; see
+    /// [`Parameters::initialize`](crate::Parameters::initialize).
     ///
     /// # Errors
     /// Those of the builder.
@@ -42,7 +47,7 @@ impl Lstm {
         let suffixes: &[&str] = if bidirectional { &["", "_reverse"] } else { &[""] };
         let start = random::uniform(hidden);
         let direction = |suffix: &&str| -> Result<LstmWeights> {
-            let name = |what: &str| format!("{what}_l{layer}{suffix}");
+            let name = |parameter: &str| format!("{parameter}_l{layer}{suffix}");
             Ok(LstmWeights {
                 input: vb.get_with_hints((4 * hidden, input), &name("weight_ih"), start)?,
                 recurrent: vb.get_with_hints((4 * hidden, hidden), &name("weight_hh"), start)?,
@@ -50,10 +55,12 @@ impl Lstm {
             })
         };
         let directions = suffixes.iter().map(direction).collect::<Result<_>>()?;
-        Ok(Lstm { directions, hidden_biases: Vec::new(), hidden, shelves: Shelves::default() })
+        Ok(Lstm { directions, hidden_biases: Vec::new(), hidden, pools: BufferPools::default() })
     }
 
-    /// The same with a second bias, as other toolkits have: as a function the layer is no richer, but both are trained.
+    /// Adds a second bias, as in other toolkits.
+    ///
+    /// The layer computes the same functions, but both biases are trained.
     ///
     /// # Errors
     /// Those of the builder.
@@ -66,22 +73,22 @@ impl Lstm {
         Ok(self)
     }
 
-    /// Layers that run one after another, with one set of buffers for all of them in place of one for each.
+    /// Shares one set of buffers between layers that run one after another.
     ///
-    /// Buffers stay from call to call: a step of training whose shapes, or larger ones, have been seen asks for no memory but that of
-    /// its results. They are freed with the last of the layers and of the graphs that they made.
-    pub fn with_common_buffers(mut layers: Vec<Lstm>) -> Vec<Lstm> {
-        let shelves = Shelves::default();
-        layers.iter_mut().for_each(|layer| layer.shelves = shelves.clone());
+    /// Buffers are kept between calls: a training step of the same or smaller shapes allocates only
+    /// its results. They are freed with the last of the layers and of their graphs.
+    pub fn with_shared_buffers(mut layers: Vec<Lstm>) -> Vec<Lstm> {
+        let pools = BufferPools::default();
+        layers.iter_mut().for_each(|layer| layer.pools = pools.clone());
         layers
     }
 
-    /// Width of the output rows: H, or 2H with two directions.
+    /// Returns the width of the output rows: H, or 2H with two directions.
     pub fn width(&self) -> usize {
         self.hidden * self.directions.len()
     }
 
-    /// The weights of each direction, two biases added up.
+    /// Returns the weights of each direction, with the sum of two biases.
     ///
     /// # Errors
     /// Candle's own errors.
@@ -89,13 +96,13 @@ impl Lstm {
         if self.hidden_biases.is_empty() {
             return Ok(Cow::Borrowed(&self.directions));
         }
-        let both = self.directions.iter().zip(&self.hidden_biases);
-        let both =
-            both.map(|(weights, bias)| Ok(LstmWeights { bias: (&weights.bias + bias)?, ..weights.clone() }));
-        Ok(Cow::Owned(both.collect::<Result<_>>()?))
+        let weights = self.directions.iter().zip(&self.hidden_biases);
+        let weights = weights
+            .map(|(weights, bias)| Ok(LstmWeights { bias: (&weights.bias + bias)?, ..weights.clone() }));
+        Ok(Cow::Owned(weights.collect::<Result<_>>()?))
     }
 
-    /// [`lstm()`](super::lstm()) with these weights.
+    /// Applies the layer; see [`lstm()`](super::lstm()).
     ///
     /// # Errors
     /// Those of [`lstm()`](super::lstm()).
@@ -103,7 +110,7 @@ impl Lstm {
         self.forward_with_hooks(x, lengths, None)
     }
 
-    /// [`forward`](Self::forward), whose backward sends the gradients of the weights as soon as they are final.
+    /// Applies the layer, with hooks for the gradients of the weights.
     ///
     /// # Errors
     /// Those of [`lstm()`](super::lstm()).
@@ -113,16 +120,16 @@ impl Lstm {
         lengths: &[usize],
         hooks: Option<&GradientHooks>,
     ) -> Result<Tensor> {
-        lstm_on(LstmContext { shelves: Some(&self.shelves), hooks }, x, lengths, &self.directions()?)
+        lstm_in_context(LstmContext { pools: Some(&self.pools), hooks }, x, lengths, &self.directions()?)
     }
 
-    /// The same layer with its state in the caller's hands, if it has one direction; a copy of the weights.
+    /// Copies the layer for streaming; none for two directions.
     ///
     /// # Errors
     /// Candle's own errors.
-    pub fn carried(&self) -> Result<Option<CarriedLstm>> {
+    pub fn streaming(&self) -> Result<Option<StreamingLstm>> {
         match &self.directions()?[..] {
-            [only] => CarriedLstm::new(only).map(Some),
+            [direction] => StreamingLstm::new(direction).map(Some),
             _ => Ok(None),
         }
     }

@@ -1,13 +1,14 @@
-//! The recurrent steps of one group of utterances: forward, and backward beside it.
+//! The recurrent steps of one group of utterances, forward and backward.
 //!
 //! ```text
-//! frame t, a task a strip of 16 units for up to 8 utterances:
-//!   a[t] += h[t-1] W_hhᵀ      then the cell      a[t] holds x[t] W_ihᵀ + b already; h[-1] = 0, or what is carried
+//! frame t, a task for each strip of 16 units and up to 8 utterances:
+//!   a[t] += h[t-1] W_hhᵀ      then the cell      a[t] is x[t] W_ihᵀ + b before; h[-1] 0 or given
 //! backward, t from the last frame down:
-//!   dh[t] += da[t+1] W_hh     then the cell: da  dh[t] holds what comes from above
+//!   dh[t] += da[t+1] W_hh     then the cell: da  dh[t] is the gradient of the output before
 //! ```
-//! What the next frame's products begin with is kept as their rows lie: *[steps][utterances]*, a band of utterances after another.
-//! The tasks of a frame are shared where a layer is wide, and done one by one where groups are tasks: the sums are the same.
+//! Factors of the next frame's products are stored transposed: *[steps][utterances]*, one band of
+//! utterances after another. The tasks of a frame are distributed over threads if a layer is wide,
+//! and run one after another if groups are tasks: the sums are the same.
 use kernels::{
     BufferPool, MAX_GATE_ROWS, PackedGates, Parts, Real, Tiling, UNITS_PER_STRIP, View, acquire,
     for_each_sequential, lstm_cell_backward, lstm_cell_forward, par_for, tiles_mut, transpose,
@@ -15,86 +16,96 @@ use kernels::{
 
 use super::layout::RowGroup;
 
-/// Packed rows of one group; `gates` *rows x 4H* in candle's order i, f, g, o, the others *rows x H*.
+/// Packed rows of one group.
+///
+/// `gates` are *rows x 4H* in candle's order i, f, g, o, the others *rows x H*.
 pub(super) struct StepRows<'a, F> {
-    /// In: the input's part. Out of [`forward`]: after the nonlinearities. Out of [`backward`]: da.
+    /// The input's part before [`forward`], gates after it, and da after [`backward`].
     pub gates: &'a mut [F],
     pub cell: &'a mut [F],
-    /// h; in [`backward`] what comes from above.
+    /// h after [`forward`]; the gradient of the output in [`backward`].
     pub state: &'a mut [F],
 }
 
-/// How a frame of a group is cut.
+/// The tiles of a frame of a group.
 #[derive(Clone, Copy)]
-struct StepFrame {
+struct FrameTiling {
     hidden: usize,
     /// Utterances of a band.
     band: usize,
 }
 
-impl StepFrame {
-    fn of(group: &RowGroup, hidden: usize) -> Self {
-        StepFrame { hidden, band: group.band() }
+impl FrameTiling {
+    fn new(group: &RowGroup, hidden: usize) -> Self {
+        FrameTiling { hidden, band: group.band() }
     }
 
-    /// Bands of so many utterances.
+    /// Returns the number of bands of some utterances.
     fn bands(self, utterances: usize) -> usize {
         utterances.div_ceil(self.band)
     }
 
-    /// Elements of a band of what products begin with, for so many numbers a unit.
-    fn turned(self, each: usize) -> usize {
-        self.hidden.next_multiple_of(UNITS_PER_STRIP) * each * self.band
+    /// Returns the length of a transposed band.
+    ///
+    /// Each unit has `each` numbers.
+    fn transposed_len(self, each: usize) -> usize {
+        self.hidden.next_multiple_of(UNITS) * each * self.band
     }
 
-    /// Tiles of rows of some planes a unit.
-    fn rows(self, planes: usize) -> Tiling {
-        Tiling { rows: self.band, planes, columns: self.hidden, width: UNITS_PER_STRIP }
+    /// Returns the tiles of rows with `planes` planes of units.
+    fn row_tiles(self, planes: usize) -> Tiling {
+        Tiling { rows: self.band, planes, columns: self.hidden, width: UNITS }
     }
 
-    /// Tiles of what is kept band by band.
-    fn bands_of(self, each: usize) -> Tiling {
-        Tiling { rows: 1, planes: 1, columns: self.turned(each), width: UNITS_PER_STRIP * each * self.band }
+    /// Returns the tiles of transposed bands.
+    fn band_tiles(self, each: usize) -> Tiling {
+        Tiling { rows: 1, planes: 1, columns: self.transposed_len(each), width: UNITS * each * self.band }
     }
 }
 
-/// `recurrent` is W_hh, packed once for all steps and groups; `carried` h and c of each utterance of the group before the first
-/// frame, which are 0 without. `shared` says whether threads share a frame.
+/// Runs the forward steps of a group.
+///
+/// `recurrent` is W_hh, packed once for all steps and groups; `initial` has h and c of each
+/// utterance of the group before the first frame, which are 0 by default. `is_shared` is true if
+/// threads share a frame.
 pub(super) fn forward<F: Real>(
-    (group, h, pool): (&RowGroup, usize, Option<&BufferPool<F>>),
+    group: &RowGroup,
+    h: usize,
+    pool: Option<&BufferPool<F>>,
     recurrent: &PackedGates<F>,
-    carried: Option<[&[F]; 2]>,
+    initial: Option<[&[F]; 2]>,
     rows: &mut StepRows<F>,
-    shared: bool,
+    is_shared: bool,
 ) {
     let StepRows { gates, cell, state } = rows;
-    let cut = StepFrame::of(group, h);
-    let all = cut.bands(group.size()) * cut.turned(1);
-    let [mut last, mut next] = [(); 2].map(|()| acquire(pool, "turned states", all));
+    let tiling = FrameTiling::new(group, h);
+    let len = tiling.transposed_len(1);
+    let all = tiling.bands(group.size()) * len;
+    let [mut last, mut next] = [(); 2].map(|()| acquire(pool, "transposed states", all));
     last.clear();
-    if let Some([carried, _]) = carried {
+    if let Some([initial, _]) = initial {
         let last = last.resize(all);
-        for (b, row) in carried.chunks_exact(h).enumerate() {
-            let (band, j) = (b / cut.band * cut.turned(1), b % cut.band);
-            row.iter().enumerate().for_each(|(k, &value)| last[band + k * cut.band + j] = value);
+        for (b, row) in initial.chunks_exact(h).enumerate() {
+            let (band, j) = (b / tiling.band * len, b % tiling.band);
+            row.iter().enumerate().for_each(|(k, &value)| last[band + k * tiling.band + j] = value);
         }
     }
     for t in 0..group.steps() {
-        let at = group.at(t);
-        let bands = cut.bands(at.len());
-        let (old, now) = cell.split_at_mut(at.start * h);
-        let old = match carried {
+        let frame = group.frame_rows(t);
+        let bands = tiling.bands(frame.len());
+        let (old, new) = cell.split_at_mut(frame.start * h);
+        let old = match initial {
             Some([_, cell]) if t == 0 => cell,
-            _ => &old[group.before(t).start * h..],
+            _ => &old[group.previous_rows(t).start * h..],
         };
         let tiles = (
-            tiles_mut(&mut gates[at.start * 4 * h..at.end * 4 * h], cut.rows(4)),
-            tiles_mut(&mut now[..at.len() * h], cut.rows(1)),
-            tiles_mut(&mut state[at.start * h..at.end * h], cut.rows(1)),
-            tiles_mut(&mut next.resize(all)[..bands * cut.turned(1)], cut.bands_of(1)),
+            tiles_mut(&mut gates[frame.start * 4 * h..frame.end * 4 * h], tiling.row_tiles(4)),
+            tiles_mut(&mut new[..frame.len() * h], tiling.row_tiles(1)),
+            tiles_mut(&mut state[frame.start * h..frame.end * h], tiling.row_tiles(1)),
+            tiles_mut(&mut next.resize(all)[..bands * len], tiling.band_tiles(1)),
         );
-        let turned = &last[..];
-        each(shared, tiles, |task, (mut gates, mut cell, mut state, mut next)| {
+        let states = &last[..];
+        for_each_task(is_shared, tiles, |task, (mut gates, mut cell, mut state, mut next)| {
             let (strip, band, n) = (task / bands, task % bands, gates.rows());
             let (mut a, mut c) =
                 ([F::ZERO; 4 * UNITS_PER_STRIP * MAX_GATE_ROWS], [F::ZERO; UNITS_PER_STRIP * MAX_GATE_ROWS]);
@@ -102,13 +113,13 @@ pub(super) fn forward<F: Real>(
             for (j, gate) in (0..n).flat_map(|j| (0..4).map(move |gate| (j, gate))) {
                 copy(&mut a[(4 * j + gate) * UNITS_PER_STRIP..], gates.row(j, gate));
             }
-            if !turned.is_empty() {
-                let turned = &turned[band * cut.turned(1)..][..cut.turned(1)];
-                recurrent.multiply(strip, (turned, cut.band), n, &mut a);
+            if !states.is_empty() {
+                let states = &states[band * len..][..len];
+                recurrent.multiply(strip, (states, tiling.band), n, &mut a);
             }
             if !old.is_empty() {
-                let from = |j: usize| &old[(band * cut.band + j) * h + strip * UNITS_PER_STRIP..][..width];
-                (0..n).for_each(|j| copy(&mut c[j * UNITS_PER_STRIP..], from(j)));
+                let from = |j: usize| &old[(band * tiling.band + j) * h + strip * UNITS..][..width];
+                (0..n).for_each(|j| copy(&mut c[j * UNITS..], from(j)));
             }
             lstm_cell_forward(
                 &mut a[..4 * UNITS_PER_STRIP * n],
@@ -122,77 +133,80 @@ pub(super) fn forward<F: Real>(
                 cell.row(j, 0).copy_from_slice(&c[j * UNITS_PER_STRIP..][..width]);
                 state.row(j, 0).copy_from_slice(&s[j * UNITS_PER_STRIP..][..width]);
             }
-            transpose(next.row(0, 0), View::new(&s, cut.band, UNITS_PER_STRIP));
+            transpose(next.row(0, 0), View::new(&s, tiling.band, UNITS));
         });
         std::mem::swap(&mut last, &mut next);
     }
 }
 
-/// Backward of [`forward`], with W_hh packed for it and the cells that [`forward`] left.
+/// Runs the backward steps of a group.
+///
+/// `recurrent` is W_hh, packed for the backward pass; `rows` has the gates and cells of
+/// [`forward`].
 pub(super) fn backward<F: Real>(
-    (group, h, pool): (&RowGroup, usize, Option<&BufferPool<F>>),
+    group: &RowGroup,
+    h: usize,
+    pool: Option<&BufferPool<F>>,
     recurrent: &PackedGates<F>,
     rows: &mut StepRows<F>,
-    shared: bool,
+    is_shared: bool,
 ) {
     let StepRows { gates, cell, state: above } = rows;
     let (cell, above) = (&**cell, &**above);
-    let cut = StepFrame::of(group, h);
-    let bands = cut.bands(group.size());
-    let [mut last, mut next] = [(); 2].map(|()| acquire(pool, "turned gates", bands * cut.turned(4)));
+    let tiling = FrameTiling::new(group, h);
+    let [cell_len, gates_len] = [1, 4].map(|each| tiling.transposed_len(each));
+    let bands = tiling.bands(group.size());
+    let [mut last, mut next] = [(); 2].map(|()| acquire(pool, "transposed gates", bands * gates_len));
     last.clear();
-    let mut carry = acquire(pool, "turned cells", bands * cut.turned(1)); // dc of the frame after
+    let mut carry = acquire(pool, "transposed cells", bands * cell_len); // dc of the next frame
     carry.fill(F::ZERO);
     for t in (0..group.steps()).rev() {
-        let (at, earlier, later) = (group.at(t), group.before(t), group.after(t).len());
-        let bands = cut.bands(at.len());
+        let (frame, previous) = (group.frame_rows(t), group.previous_rows(t));
+        let next_count = group.next_rows(t).len();
+        let bands = tiling.bands(frame.len());
         let tiles = (
-            tiles_mut(&mut gates[at.start * 4 * h..at.end * 4 * h], cut.rows(4)),
-            tiles_mut(&mut carry[..bands * cut.turned(1)], cut.bands_of(1)),
-            tiles_mut(&mut next.resize(bands * cut.turned(4))[..], cut.bands_of(4)),
+            tiles_mut(&mut gates[frame.start * 4 * h..frame.end * 4 * h], tiling.row_tiles(4)),
+            tiles_mut(&mut carry[..bands * cell_len], tiling.band_tiles(1)),
+            tiles_mut(&mut next.resize(bands * gates_len)[..], tiling.band_tiles(4)),
         );
-        let turned = &last[..];
-        each(shared, tiles, |task, (mut gates, mut carry, mut next)| {
+        let next_gates = &last[..];
+        for_each_task(is_shared, tiles, |task, (mut gates, mut carry, mut next)| {
             let (strip, band, n) = (task / bands, task % bands, gates.rows());
             let width = gates.row(0, 0).len();
             let (mut a, mut c) =
                 ([F::ZERO; 4 * UNITS_PER_STRIP * MAX_GATE_ROWS], [F::ZERO; UNITS_PER_STRIP * MAX_GATE_ROWS]);
             let (mut old, mut dh) = (c, c);
             for j in 0..n {
-                let unit = (band * cut.band + j) * h + strip * UNITS_PER_STRIP;
-                (0..4).for_each(|gate| copy(&mut a[(4 * j + gate) * UNITS_PER_STRIP..], gates.row(j, gate)));
-                copy(&mut c[j * UNITS_PER_STRIP..], &cell[at.start * h + unit..][..width]);
-                copy(&mut dh[j * UNITS_PER_STRIP..], &above[at.start * h + unit..][..width]);
+                let unit = (band * tiling.band + j) * h + strip * UNITS;
+                (0..4).for_each(|gate| copy(&mut a[(4 * j + gate) * UNITS..], gates.row(j, gate)));
+                copy(&mut c[j * UNITS..], &cell[frame.start * h + unit..][..width]);
+                copy(&mut dh[j * UNITS..], &above[frame.start * h + unit..][..width]);
                 if t > 0 {
-                    copy(&mut old[j * UNITS_PER_STRIP..], &cell[earlier.start * h + unit..][..width]);
+                    copy(&mut old[j * UNITS..], &cell[previous.start * h + unit..][..width]);
                 }
             }
-            let later = later.saturating_sub(band * cut.band).min(n);
-            if later > 0 {
-                let turned = &turned[band * cut.turned(4)..][..cut.turned(4)];
-                recurrent.multiply(strip, (turned, cut.band), later, &mut dh);
+            let next_count = next_count.saturating_sub(band * tiling.band).min(n);
+            if next_count > 0 {
+                let next_gates = &next_gates[band * gates_len..][..gates_len];
+                recurrent.multiply(strip, (next_gates, tiling.band), next_count, &mut dh);
             }
-            let units = [&c, &old, &dh].map(|of| &of[..UNITS_PER_STRIP * n]);
-            lstm_cell_backward(
-                &mut a[..4 * UNITS_PER_STRIP * n],
-                units,
-                &mut carry.row(0, 0)[..UNITS_PER_STRIP * n],
-            );
+            let units = [&c, &old, &dh].map(|values| &values[..UNITS * n]);
+            cell_backward(&mut a[..4 * UNITS * n], units, &mut carry.row(0, 0)[..UNITS * n]);
             for (j, gate) in (0..n).flat_map(|j| (0..4).map(move |gate| (j, gate))) {
                 gates.row(j, gate).copy_from_slice(&a[(4 * j + gate) * UNITS_PER_STRIP..][..width]);
             }
-            transpose(next.row(0, 0), View::new(&a, cut.band, 4 * UNITS_PER_STRIP));
+            transpose(next.row(0, 0), View::new(&a, tiling.band, 4 * UNITS));
         });
         std::mem::swap(&mut last, &mut next);
     }
 }
 
-/// The tasks of a frame, by all threads or by this one.
-fn each<P: Parts>(shared: bool, parts: P, run: impl Fn(usize, P::Part) + Sync) {
-    if shared { par_for(parts, run) } else { for_each_sequential(parts, run) }
+/// Runs the tasks of a frame, in parallel or not.
+fn for_each_task<P: Parts>(is_shared: bool, parts: P, run: impl Fn(usize, P::Part) + Sync) {
+    if is_shared { par_for(parts, run) } else { for_each_sequential(parts, run) }
 }
 
-/// Writes where `to` begins.
+/// Copies `from` to the start of `to`.
 fn copy<F: Copy>(to: &mut [F], from: &[F]) {
     to[..from.len()].copy_from_slice(from);
 }

@@ -1,12 +1,12 @@
-//! The LSTM operation against one written in plain candle operations with autograd.
+//! The LSTM operation compared with plain candle operations and autograd.
 use candle_core::{DType, Device, Tensor, Var, WithDType};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use kernels::{Affine, PackedGates, PackedRight, UNITS_PER_STRIP, View};
 
-use super::layout::{self, LayerBlocking, LayerSizes, MAX_GATE_ROWS, TapeLayout, group_size};
-use super::{LstmContext, LstmWeights, Shelves, apply_cut, lstm};
+use super::layout::{self, LayerBlocking, LayerSizes, ROWS_PER_BLOCK, TapeLayout, group_size};
+use super::{BufferPools, LstmContext, LstmWeights, apply_with_blocking, lstm};
 
 fn random(shape: &[usize], seed: u64, scale: f64) -> Tensor {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -15,7 +15,7 @@ fn random(shape: &[usize], seed: u64, scale: f64) -> Tensor {
     Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
 }
 
-/// One utterance `[T, D]`, one direction, op by op; returns `[T, H]`.
+/// Computes one utterance `[T, D]` in one direction with plain operations; returns `[T, H]`.
 fn plain(x: &Tensor, weights: &LstmWeights, reverse: bool) -> Tensor {
     let (frames, _) = x.dims2().unwrap();
     let hidden = weights.recurrent.dims()[1];
@@ -54,7 +54,7 @@ fn assert_close(a: &Tensor, b: &Tensor, tolerance: f64) {
 const LENGTHS: [usize; 5] = [3, 7, 0, 1, 7];
 const SHAPE: [usize; 3] = [5, 7, 3];
 
-/// Variables of the weights of a direction, and the weights that share them.
+/// Creates the weights of a direction, and variables that share their storage.
 fn direction(input: usize, hidden: usize, seed: u64, scale: f64, dtype: DType) -> (Vec<Var>, LstmWeights) {
     let shapes: [&[usize]; 3] = [&[4 * hidden, input], &[4 * hidden, hidden], &[4 * hidden]];
     let variable = |(k, shape): (usize, &&[usize])| {
@@ -65,7 +65,7 @@ fn direction(input: usize, hidden: usize, seed: u64, scale: f64, dtype: DType) -
     (variables, LstmWeights { input, recurrent, bias })
 }
 
-/// Input, variables and weights of every direction, and what comes from above.
+/// Returns input, variables, weights and the gradient of the output.
 fn case(directions: usize) -> (Var, Vec<Var>, Vec<LstmWeights>, Tensor) {
     let hidden = 4;
     let x = Var::from_tensor(&random(&SHAPE, 1, 1.0)).unwrap();
@@ -89,9 +89,9 @@ fn check_against_plain(directions: usize) {
             continue;
         }
         let utterance = x.get(b).unwrap().narrow(0, 0, length).unwrap();
-        let both: Vec<Tensor> =
+        let directions: Vec<Tensor> =
             weights.iter().enumerate().map(|(k, w)| plain(&utterance, w, k == 1)).collect();
-        let full = Tensor::cat(&both, 1).unwrap();
+        let full = Tensor::cat(&directions, 1).unwrap();
         rows.push(if length < SHAPE[1] { Tensor::cat(&[full, padding], 0).unwrap() } else { full });
     }
     let expected = Tensor::stack(&rows, 0).unwrap();
@@ -104,25 +104,26 @@ fn check_against_plain(directions: usize) {
 }
 
 #[test]
-fn one_direction_agrees_with_plain_operations() {
+fn one_direction_equals_plain_operations() {
     check_against_plain(1);
 }
 
 #[test]
-fn two_directions_agree_with_plain_operations() {
+fn two_directions_equal_plain_operations() {
     check_against_plain(2);
 }
 
-/// Output and all gradients in f32, as bits.
+/// Returns the bits of output and all gradients in f32.
 fn bits(threads: usize) -> Vec<u32> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     pool.install(|| {
         let lengths: Vec<usize> = (0..37).map(|b| (b * 7) % 12).collect();
         let x = Var::from_tensor(&random(&[37, 12, 20], 3, 1.0).to_dtype(DType::F32).unwrap()).unwrap();
-        let [(forth, w_forth), (back, w_back)] = [4, 5].map(|seed| direction(20, 24, seed, 0.3, DType::F32));
-        let out = lstm(&x, &lengths, &[w_forth, w_back]).unwrap();
+        let [(first, w_first), (second, w_second)] =
+            [4, 5].map(|seed| direction(20, 24, seed, 0.3, DType::F32));
+        let out = lstm(&x, &lengths, &[w_first, w_second]).unwrap();
         let grads = out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
-        let variables = [&x].into_iter().chain(&forth).chain(&back);
+        let variables = [&x].into_iter().chain(&first).chain(&second);
         let tensors: Vec<&Tensor> =
             [&out].into_iter().chain(variables.map(|v| grads.get(v).unwrap())).collect();
         tensors
@@ -135,26 +136,27 @@ fn bits(threads: usize) -> Vec<u32> {
 
 #[test]
 fn the_bits_do_not_depend_on_the_number_of_threads() {
-    let one = bits(1);
-    assert!(one == bits(2) && one == bits(5));
+    let single = bits(1);
+    assert!(single == bits(2) && single == bits(5));
 }
 
-/// Output and gradients of a layer of either precision, cut in a way.
-fn cut_values<F: kernels::Real + WithDType>(
-    cut: LayerBlocking,
+/// Returns output and gradients of a layer with a blocking.
+fn values_with_blocking<F: kernels::Real + WithDType>(
+    blocking: LayerBlocking,
     lengths: &[usize],
     hidden: usize,
     directions: usize,
     threads: usize,
 ) -> Vec<Vec<f64>> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-    pool.install(|| step::<F>(None, (lengths, cut), [20, hidden], directions, 1.0))
+    pool.install(|| step::<F>(None, lengths, blocking, [20, hidden], directions, 1.0))
 }
 
-/// Output and gradients for inputs of a scale, with buffers from shelves or without.
+/// Returns output and gradients for inputs of a scale.
 fn step<F: kernels::Real + WithDType>(
-    shelves: Option<&Shelves>,
-    (lengths, cut): (&[usize], LayerBlocking),
+    pools: Option<&BufferPools>,
+    lengths: &[usize],
+    blocking: LayerBlocking,
     [input, hidden]: [usize; 2],
     directions: usize,
     scale: f64,
@@ -165,16 +167,16 @@ fn step<F: kernels::Real + WithDType>(
     let (variables, weights): (Vec<_>, Vec<_>) =
         (0..directions).map(|k| direction(input, hidden, 4 + k as u64, 0.3, F::DTYPE)).unzip();
     let sizes = LayerSizes { frames, input, hidden };
-    let out =
-        apply_cut::<F>(LstmContext { shelves, hooks: None }, &x, (lengths, cut), sizes, &weights).unwrap();
+    let context = LstmContext { pools, hooks: None };
+    let out = apply_with_blocking::<F>(context, &x, lengths, blocking, sizes, &weights).unwrap();
     let grads = out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
     let gradients = [x].into_iter().chain(variables.concat()).map(|v| grads.get(&v).unwrap().clone());
     [out].into_iter().chain(gradients).map(|t| values(&t.to_dtype(DType::F64).unwrap())).collect()
 }
 
-/// Steps of many shapes, one after another with the same buffers, all of them full of NaN before each.
+/// Compares steps with used buffers, which are full of NaN.
 fn check_used_buffers<F: kernels::Real + WithDType>() {
-    let shelves = Shelves::default();
+    let pools = BufferPools::default();
     let ragged: Vec<usize> = (0..37).map(|b| (b * 7) % 12).collect();
     for (lengths, widths, directions) in [
         (ragged.clone(), [20, 24], 2),
@@ -183,31 +185,31 @@ fn check_used_buffers<F: kernels::Real + WithDType>() {
         (ragged, [30, 40], 1),
         (vec![70, 69], [300, 37], 1),
     ] {
-        for cut in [LayerBlocking::Groups(8), LayerBlocking::Strips] {
-            let step = |shelves, scale| step::<F>(shelves, (&lengths, cut), widths, directions, scale);
+        for blocking in [LayerBlocking::Groups(8), LayerBlocking::Strips] {
+            let step = |pools, scale| step::<F>(pools, &lengths, blocking, widths, directions, scale);
             let fresh = step(None, 1.0);
-            let poisoned = step(Some(&shelves), f64::NAN);
+            let poisoned = step(Some(&pools), f64::NAN);
             assert!(poisoned[0].iter().any(|value| value.is_nan()));
-            assert!(step(Some(&shelves), 1.0) == fresh, "{lengths:?}, {widths:?}, {cut:?}");
+            assert!(step(Some(&pools), 1.0) == fresh, "{lengths:?}, {widths:?}, {blocking:?}");
         }
     }
-    assert!(shelves.of::<F>().bytes() > 0);
+    assert!(pools.get::<F>().bytes() > 0);
 }
 
 #[test]
-fn what_is_in_a_used_buffer_does_not_matter() {
+fn the_contents_of_used_buffers_do_not_matter() {
     check_used_buffers::<f32>();
     check_used_buffers::<f64>();
 }
 
 #[test]
-fn a_shelf_holds_what_the_largest_step_took() {
-    let shelves = Shelves::default();
+fn pools_have_the_size_of_the_largest_step() {
+    let pools = BufferPools::default();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
     let step = |lengths: &[usize]| {
-        let cut = LayerBlocking::Groups(8);
-        pool.install(|| step::<f32>(Some(&shelves), (lengths, cut), [24, 40], 2, 1.0));
-        shelves.of::<f32>().bytes()
+        let blocking = LayerBlocking::Groups(8);
+        pool.install(|| step::<f32>(Some(&pools), lengths, blocking, [24, 40], 2, 1.0));
+        pools.get::<f32>().bytes()
     };
     let large = step(&[40; 12]);
     for lengths in [&[3, 2, 1][..], &[40; 12], &[39; 11], &[1]] {
@@ -216,7 +218,7 @@ fn a_shelf_holds_what_the_largest_step_took() {
 }
 
 #[test]
-fn strips_give_the_bits_of_groups_for_any_number_of_threads() {
+fn strips_have_the_bits_of_groups_for_any_number_of_threads() {
     let ragged: Vec<usize> = (0..37).map(|b| (b * 7) % 12).collect();
     for (lengths, hidden, directions) in [
         (ragged, 24, 2),
@@ -227,58 +229,55 @@ fn strips_give_the_bits_of_groups_for_any_number_of_threads() {
         (vec![3; 17], 37, 1),
         (vec![0, 1, 2, 1, 0, 9], 150, 2),
     ] {
-        let one = LayerBlocking::Groups(lengths.len());
-        let groups = cut_values::<f32>(one, &lengths, hidden, directions, 2);
+        let one_group = LayerBlocking::Groups(lengths.len());
+        let groups = values_with_blocking::<f32>(one_group, &lengths, hidden, directions, 2);
         for threads in [1, 2, 3, 8] {
-            let strips = cut_values::<f32>(LayerBlocking::Strips, &lengths, hidden, directions, threads);
+            let strips =
+                values_with_blocking::<f32>(LayerBlocking::Strips, &lengths, hidden, directions, threads);
             assert!(groups == strips, "{lengths:?}, H = {hidden}, {threads} threads");
         }
-        let [groups, strips] =
-            [one, LayerBlocking::Strips].map(|cut| cut_values::<f64>(cut, &lengths, hidden, directions, 2));
+        let [groups, strips] = [one_group, LayerBlocking::Strips]
+            .map(|blocking| values_with_blocking::<f64>(blocking, &lengths, hidden, directions, 2));
         assert!(groups == strips, "{lengths:?}, H = {hidden}");
     }
 }
 
-/// Output and gradient of the input of each utterance, as far as it goes.
-fn each_utterance(cut: LayerBlocking, lengths: &[usize], of: &[usize]) -> Vec<[Vec<f64>; 2]> {
+/// Returns output and input gradient of some utterances.
+fn each_utterance(blocking: LayerBlocking, lengths: &[usize], selected: &[usize]) -> Vec<[Vec<f64>; 2]> {
     let (input, hidden, frames) = (20, 40, 9);
-    let whole = random(&[lengths.len(), frames, input], 3, 1.0).to_dtype(DType::F32).unwrap();
-    let chosen: Vec<Tensor> = of.iter().map(|&b| whole.get(b).unwrap()).collect();
-    let x = Var::from_tensor(&Tensor::stack(&chosen, 0).unwrap()).unwrap();
+    let full = random(&[lengths.len(), frames, input], 3, 1.0).to_dtype(DType::F32).unwrap();
+    let rows: Vec<Tensor> = selected.iter().map(|&b| full.get(b).unwrap()).collect();
+    let x = Var::from_tensor(&Tensor::stack(&rows, 0).unwrap()).unwrap();
     let (_, weights) = direction(input, hidden, 4, 0.3, DType::F32);
-    let lengths: Vec<usize> = of.iter().map(|&b| lengths[b]).collect();
-    let out = apply_cut::<f32>(
-        LstmContext::default(),
-        &x,
-        (&lengths, cut),
-        LayerSizes { frames, input, hidden },
-        &[weights],
-    )
-    .unwrap();
+    let lengths: Vec<usize> = selected.iter().map(|&b| lengths[b]).collect();
+    let sizes = LayerSizes { frames, input, hidden };
+    let context = LstmContext::default();
+    let out = apply_with_blocking::<f32>(context, &x, &lengths, blocking, sizes, &[weights]).unwrap();
     let grads = out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
-    let each = lengths.iter().enumerate().map(|(b, &length)| {
+    let utterances = lengths.iter().enumerate().map(|(b, &length)| {
         [&out, grads.get(&x).unwrap()].map(|t| {
             let rows = t.get(b).unwrap().narrow(0, 0, length.max(1)).unwrap();
             values(&rows.to_dtype(DType::F64).unwrap())
         })
     });
-    each.collect()
+    utterances.collect()
 }
 
 #[test]
-fn the_bits_of_an_utterance_do_not_depend_on_who_is_beside_it() {
+fn the_bits_of_an_utterance_do_not_depend_on_other_utterances() {
     let lengths: Vec<usize> = (0..17).map(|b| (b * 5) % 10).collect();
     let all: Vec<usize> = (0..17).collect();
-    for cut in [LayerBlocking::Strips, LayerBlocking::Groups(8)] {
-        let together = each_utterance(cut, &lengths, &all);
-        for of in [&all[..1], &all[3..7], &all[9..]] {
-            assert!(each_utterance(cut, &lengths, of) == together[of[0]..][..of.len()], "{cut:?}, {of:?}");
+    for blocking in [LayerBlocking::Strips, LayerBlocking::Groups(8)] {
+        let together = each_utterance(blocking, &lengths, &all);
+        for selected in [&all[..1], &all[3..7], &all[9..]] {
+            let separate = each_utterance(blocking, &lengths, selected);
+            assert!(separate == together[selected[0]..][..selected.len()], "{blocking:?}, {selected:?}");
         }
     }
 }
 
 #[test]
-fn weights_that_are_no_variables_get_no_gradients() {
+fn weights_that_are_not_variables_have_no_gradients() {
     let (x, variables, weights, _) = case(2);
     let grads = |weights: &[LstmWeights]| {
         lstm(&x, &LENGTHS, weights).unwrap().sqr().unwrap().sum_all().unwrap().backward().unwrap()
@@ -286,15 +285,15 @@ fn weights_that_are_no_variables_get_no_gradients() {
     let mut frozen = weights.clone();
     let LstmWeights { input, recurrent, bias } = &mut frozen[0];
     [input, recurrent, bias].into_iter().for_each(|weight| *weight = weight.detach());
-    let (all, some) = (grads(&weights), grads(&frozen));
-    assert!(variables[..3].iter().all(|weight| some.get(weight).is_none()));
+    let (all, partial) = (grads(&weights), grads(&frozen));
+    assert!(variables[..3].iter().all(|weight| partial.get(weight).is_none()));
     for variable in [&x].into_iter().chain(&variables[3..]) {
-        assert_eq!(values(all.get(variable).unwrap()), values(some.get(variable).unwrap()));
+        assert_eq!(values(all.get(variable).unwrap()), values(partial.get(variable).unwrap()));
     }
 }
 
 #[test]
-fn backward_passes_of_one_graph_side_by_side_keep_their_gradients_apart() {
+fn parallel_backward_passes_of_one_graph_do_not_mix_their_gradients() {
     let (x, variables, weights, above) = case(2);
     let out = lstm(&x, &LENGTHS, &weights).unwrap();
     let gradients = |scale: f64| {
@@ -302,20 +301,20 @@ fn backward_passes_of_one_graph_side_by_side_keep_their_gradients_apart() {
         let grads = loss.backward().unwrap();
         variables.iter().map(|v| values(grads.get(v).unwrap())).collect::<Vec<_>>()
     };
-    let alone: Vec<_> = (1..5).map(|scale| gradients(f64::from(scale))).collect();
+    let sequential: Vec<_> = (1..5).map(|scale| gradients(f64::from(scale))).collect();
     let gradients = &gradients;
     for _ in 0..20 {
-        let side_by_side: Vec<_> = std::thread::scope(|scope| {
+        let parallel: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> =
                 (1..5).map(|scale| scope.spawn(move || gradients(f64::from(scale)))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        assert!(alone == side_by_side);
+        assert!(sequential == parallel);
     }
 }
 
 #[test]
-fn padding_is_inert_even_if_it_is_nan() {
+fn padding_is_not_read_even_if_it_is_nan() {
     let (x, variables, weights, _) = case(2);
     let mut poisoned: Vec<Vec<Vec<f64>>> = x.to_vec3().unwrap();
     for (rows, &length) in poisoned.iter_mut().zip(&LENGTHS) {
@@ -332,7 +331,7 @@ fn padding_is_inert_even_if_it_is_nan() {
 }
 
 #[test]
-fn a_second_backward_pass_gives_the_same_gradients() {
+fn a_second_backward_pass_has_the_same_gradients() {
     let (x, _, weights, _) = case(1);
     let loss = lstm(&x, &LENGTHS, &weights).unwrap().sqr().unwrap().sum_all().unwrap();
     let (first, second) = (loss.backward().unwrap(), loss.backward().unwrap());
@@ -340,7 +339,7 @@ fn a_second_backward_pass_gives_the_same_gradients() {
 }
 
 #[test]
-fn misfitting_arguments_are_named() {
+fn errors_of_arguments_name_them() {
     let x = random(&[2, 3, 4], 1, 1.0);
     let (_, good) = direction(4, 2, 2, 1.0, DType::F64);
     let with = |change: fn(&mut LstmWeights, &Tensor)| {
@@ -363,35 +362,36 @@ fn misfitting_arguments_are_named() {
     }
 }
 
-/// The same parameters by name in candle's own layer and in ours.
+/// Compares parameters by name with candle's own layer.
 #[test]
 fn weights_can_be_exchanged_with_candle() {
     use candle_nn::rnn::{Direction, LSTMConfig, RNN};
 
     let map = candle_nn::VarMap::new();
     let vb = candle_nn::VarBuilder::from_varmap(&map, DType::F64, &Device::Cpu);
-    let theirs = |direction| {
+    let candle_layer = |direction| {
         let config = LSTMConfig { b_hh_init: None, direction, layer_idx: 1, ..LSTMConfig::default() };
         candle_nn::lstm(SHAPE[2], 4, config, vb.clone()).unwrap()
     };
-    let (forth, back) = (theirs(Direction::Forward), theirs(Direction::Backward));
+    let (first, second) = (candle_layer(Direction::Forward), candle_layer(Direction::Backward));
     let count = map.all_vars().len();
-    let ours = super::Lstm::new(SHAPE[2], 4, 1, true, &vb).unwrap();
-    assert_eq!((map.all_vars().len(), ours.width()), (count, 8), "a name that candle does not have");
+    let layer = super::Lstm::new(SHAPE[2], 4, 1, true, &vb).unwrap();
+    assert_eq!((map.all_vars().len(), layer.width()), (count, 8), "a name that candle does not have");
     for variable in map.all_vars() {
         variable.set(&random(variable.dims(), variable.elem_count() as u64, 0.8)).unwrap();
     }
     let x = random(&[2, 7, 3], 1, 1.0);
     let run = |layer: &candle_nn::LSTM, x: &Tensor| layer.states_to_tensor(&layer.seq(x).unwrap()).unwrap();
-    let turned = Tensor::from_vec((0..7u32).rev().collect(), 7, &Device::Cpu).unwrap();
-    let turn = |x: Tensor| x.index_select(&turned, 1).unwrap();
-    let expected = Tensor::cat(&[run(&forth, &x), turn(run(&back, &turn(x.clone())))], 2).unwrap();
-    assert_close(&ours.forward(&x, &[7, 7]).unwrap(), &expected, 1e-12);
+    let reversed = Tensor::from_vec((0..7u32).rev().collect(), 7, &Device::Cpu).unwrap();
+    let reverse = |x: Tensor| x.index_select(&reversed, 1).unwrap();
+    let expected = Tensor::cat(&[run(&first, &x), reverse(run(&second, &reverse(x.clone())))], 2).unwrap();
+    assert_close(&layer.forward(&x, &[7, 7]).unwrap(), &expected, 1e-12);
 }
 
 #[test]
-fn a_batch_is_cut_into_groups_by_its_shape() {
-    // Groups of 8 for as long as 64 threads would not have two of 16 each; two at least, so that a direction can use two cores.
+fn the_shape_of_a_batch_determines_its_groups() {
+    // Groups of 8 until 64 threads would have two of 16 each; at least two, so that a direction can
+    // use two cores.
     let sizes = |batches: [usize; 6], directions| batches.map(|batch| group_size(batch, directions));
     assert_eq!(sizes([1, 4, 16, 32, 1024, 4096], 1), [1, 2, 8, 8, 8, 16]);
     assert_eq!(sizes([1, 4, 16, 32, 1024, 4096], 2), [1, 4, 8, 8, 16, 16]);
@@ -413,32 +413,34 @@ fn a_batch_is_cut_into_groups_by_its_shape() {
     }
 }
 
-/// Parts of each parallel step of a layer of one direction, as wide in as out, so that both weights are cut alike.
+/// Returns the number of tasks of each parallel step.
+///
+/// Input and output have the same width, so that both weights are divided equally.
 fn tasks(batch: usize, frames: usize, hidden: usize) -> Vec<(&'static str, usize)> {
-    let layout = TapeLayout::new(&vec![frames; batch], layout::cut(batch, 1, hidden), false);
+    let layout = TapeLayout::new(&vec![frames; batch], layout::blocking(batch, 1, hidden), false);
     let (rows, width) = (layout.rows(), 4 * hidden);
     let weight = vec![0.0f32; width * hidden];
     let layer = Affine::new(View::new(&weight, width, hidden).transposed(), None).tasks(rows);
-    let strips = hidden.div_ceil(UNITS_PER_STRIP);
-    let [forth, back] = PackedGates::<f32>::tasks_for(hidden);
+    let strips = hidden.div_ceil(UNITS);
+    let [forward, backward] = PackedGates::<f32>::tasks_for(hidden);
     vec![
-        ("rows that are packed", rows.div_ceil(MAX_GATE_ROWS)),
+        ("rows that are packed", rows.div_ceil(ROWS_PER_BLOCK)),
         ("packing W_ihᵀ", PackedRight::<f32>::tasks_for(hidden, width)),
         ("x W_ihᵀ", layer.rows),
         (
             "steps",
-            if layout.shared() {
+            if layout.shares_frames() {
                 strips * batch.div_ceil(layout.groups[0].band())
             } else {
                 layout.groups.len()
             },
         ),
-        ("rows that are unpacked", (batch * frames).div_ceil(MAX_GATE_ROWS)),
+        ("rows that are unpacked", (batch * frames).div_ceil(ROWS_PER_BLOCK)),
         ("packing W_ih", PackedRight::<f32>::tasks_for(width, hidden)),
         ("dx, dW and db", layer.rows + 2 * layer.parameters),
         ("dW and db, of an input that needs no gradient", 2 * layer.parameters),
-        ("packing W_hh", forth),
-        ("packing W_hhᵀ", back),
+        ("packing W_hh", forward),
+        ("packing W_hhᵀ", backward),
     ]
 }
 
@@ -446,26 +448,28 @@ fn tasks(batch: usize, frames: usize, hidden: usize) -> Vec<(&'static str, usize
 fn every_parallel_step_has_two_tasks_for_each_of_64_threads() {
     let shapes = [16, 24, 32, 48, 64].into_iter().flat_map(|batch| [(batch, 120, 512), (batch, 120, 1024)]);
     for (batch, frames, hidden) in shapes.chain([(16, 100, 1024)]) {
-        for (step, found) in tasks(batch, frames, hidden) {
+        for (step, count) in tasks(batch, frames, hidden) {
             match step {
-                // Frames follow each other: what is independent are units and utterances. Fewer than 8 utterances at once
-                // would read the recurrent weight too often, and fewer than 8 units would not fill a micro-kernel.
-                "steps" if hidden < 1024 => assert_eq!(found, batch / 8),
-                // A task where there is little to pack.
+                // Frames depend on each other; units and utterances are independent. Groups of
+                // fewer than 8 utterances would read the recurrent weight too often, and strips of
+                // fewer than 8 units would not fill a micro-kernel.
+                "steps" if hidden < 1024 => assert_eq!(count, batch / 8),
+                // Fewer tasks for a small weight.
                 "packing W_ihᵀ" | "packing W_ih" if hidden < 1024 => {
-                    assert!(found >= 64, "{step}: {found}")
+                    assert!(count >= 64, "{step}: {count}")
                 }
-                _ => assert!(found >= 128, "{step}: {found} for B = {batch}, T = {frames}, H = {hidden}"),
+                _ => assert!(count >= 128, "{step}: {count} for B = {batch}, T = {frames}, H = {hidden}"),
             }
         }
     }
 }
 
 #[test]
-fn wide_layers_of_few_utterances_are_cut_into_strips() {
-    let cut = |batch, hidden| layout::cut(batch, 1, hidden);
-    assert_eq!([cut(16, 1024), cut(1, 1024), cut(4, 1028), cut(512, 1024)], [LayerBlocking::Strips; 4]);
-    // Few strips; groups enough.
-    assert_eq!([cut(64, 512), cut(1024, 1024)], [LayerBlocking::Groups(8); 2]);
-    assert_eq!(layout::cut(0, 2, 1 << 20), LayerBlocking::Groups(1));
+fn wide_layers_of_few_utterances_are_divided_into_strips() {
+    let blocking = |batch, hidden| layout::blocking(batch, 1, hidden);
+    let strips = [blocking(16, 1024), blocking(1, 1024), blocking(4, 1028), blocking(512, 1024)];
+    assert_eq!(strips, [LayerBlocking::Strips; 4]);
+    // Too few strips; enough groups.
+    assert_eq!([blocking(64, 512), blocking(1024, 1024)], [LayerBlocking::Groups(8); 2]);
+    assert_eq!(layout::blocking(0, 2, 1 << 20), LayerBlocking::Groups(1));
 }

@@ -11,19 +11,21 @@ const CONFIG: LambConfig =
     LambConfig { betas: [0.5, 0.75], eps: 0.0, weight_decay: 0.5, bias_correction: true };
 
 #[test]
-fn two_steps_by_hand() {
+fn two_steps_have_the_values_computed_by_hand() {
     let (mut w, mut m, mut v) = ([1.0, -2.0], [0.0; 2], [0.0; 2]);
-    // The divisor 2 makes (3, 4) of the gradient. First step: m/(1-β₁) = g and √(v/(1-β₂)) = |g|, so u = (1 + 0.5, 1 - 1).
+    // The divisor 2 makes the gradient (3, 4). First step: m/(1-β₁) = g and √(v/(1-β₂)) = |g|,
+    // so u = (1 + 0.5, 1 - 1).
     let first = LambStep::new(&CONFIG, 1, 0.1, 2.0);
-    let trust = first.tensor(true, &mut w, &[6.0, 8.0], &mut m, &mut v).unwrap();
+    let trust = first.update_tensor(true, &mut w, &[6.0, 8.0], &mut m, &mut v).unwrap();
     assert_relative_eq!(trust, 5f64.sqrt() / 1.5, max_relative = 1e-12);
     assert_relative_eq!(w[..], [1.0 - 0.1 * trust * 1.5, -2.0], max_relative = 1e-12);
     assert_eq!((m, v), ([1.5, 2.0], [2.25, 4.0]));
 
     // m = 0.5·1.5 - 0.5 and 1, v = 0.75·2.25 + 0.25 and 3; corrections 1 - 0.25 and 1 - 0.5625.
     let before = w;
-    let trust =
-        LambStep::new(&CONFIG, 2, 0.2, 1.0).tensor(true, &mut w, &[-1.0, 0.0], &mut m, &mut v).unwrap();
+    let trust = LambStep::new(&CONFIG, 2, 0.2, 1.0)
+        .update_tensor(true, &mut w, &[-1.0, 0.0], &mut m, &mut v)
+        .unwrap();
     let u = [
         0.25 / 0.75 / (1.9375f64 / 0.4375).sqrt() + 0.5 * before[0],
         1.0 / 0.75 / (3.0f64 / 0.4375).sqrt() + 0.5 * before[1],
@@ -34,10 +36,11 @@ fn two_steps_by_hand() {
 }
 
 #[test]
-fn the_ratio_is_1_where_there_is_nothing_to_trust() {
+fn the_trust_ratio_is_1_if_it_is_not_defined() {
     let trust = |config: &LambConfig, decays, mut w: [f64; 2], g: [f64; 2]| {
         let (mut m, mut v) = ([0.0; 2], [0.0; 2]);
-        let trust = LambStep::new(config, 1, 0.1, 1.0).tensor(decays, &mut w, &g, &mut m, &mut v).unwrap();
+        let trust =
+            LambStep::new(config, 1, 0.1, 1.0).update_tensor(decays, &mut w, &g, &mut m, &mut v).unwrap();
         assert!(w.iter().all(|w| w.is_finite()));
         trust
     };
@@ -52,17 +55,17 @@ fn the_ratio_is_1_where_there_is_nothing_to_trust() {
 }
 
 #[test]
-fn slices_of_different_lengths_are_refused() {
+fn slices_of_different_lengths_are_rejected() {
     let step = LambStep::new(&CONFIG, 1, 0.1, 1.0);
     for (g, m, v) in [(2, 3, 3), (3, 4, 3), (3, 3, 0)] {
         let (g, mut m, mut v) = (vec![0f32; g], vec![0.0; m], vec![0.0; v]);
-        let error = step.tensor(true, &mut [0.0; 3], &g, &mut m, &mut v).unwrap_err();
+        let error = step.update_tensor(true, &mut [0.0; 3], &g, &mut m, &mut v).unwrap_err();
         assert!(matches!(error, Error::Model(model::Error::Shape { .. })), "{error}");
     }
-    assert_eq!(step.tensor::<f32>(true, &mut [], &[], &mut [], &mut []).unwrap(), 1.0);
+    assert_eq!(step.update_tensor::<f32>(true, &mut [], &[], &mut [], &mut []).unwrap(), 1.0);
 }
 
-/// Weights, moments and ratios after three steps of numbers without a pattern.
+/// Returns weights, moments and ratios after three steps with pseudorandom numbers.
 fn three_steps(count: usize) -> (Vec<f32>, Vec<f32>, Vec<f32>, Vec<f64>) {
     let wave = |at: usize, by: f32| ((at * 7919 % 10007) as f32 * by).sin();
     let mut w: Vec<f32> = (0..count).map(|at| wave(at, 0.37)).collect();
@@ -70,21 +73,21 @@ fn three_steps(count: usize) -> (Vec<f32>, Vec<f32>, Vec<f32>, Vec<f64>) {
     let steps = (1..4).map(|step| {
         let g: Vec<f32> = (0..count).map(|at| wave(at, 0.11 * step as f32)).collect();
         let config = LambConfig { eps: 1e-9, ..CONFIG };
-        LambStep::new(&config, step, 0.01, 1.5).tensor(true, &mut w, &g, &mut m, &mut v).unwrap()
+        LambStep::new(&config, step, 0.01, 1.5).update_tensor(true, &mut w, &g, &mut m, &mut v).unwrap()
     });
     let trusts = steps.collect();
     (w, m, v, trusts)
 }
 
 #[test]
-fn the_number_of_threads_changes_no_bit() {
+fn the_bits_do_not_depend_on_the_number_of_threads() {
     for count in [1, 7, BLOCK, 3 * BLOCK + 5] {
         let on = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| three_steps(count))
         };
-        let one = on(1);
-        assert!(one == on(2) && one == on(3), "{count}");
+        let single = on(1);
+        assert!(single == on(2) && single == on(3), "{count}");
     }
 }
 
@@ -95,7 +98,7 @@ proptest! {
     ) {
         let g: Vec<f64> = (0..w.len()).map(|at| 2f64.powi(scale) * ((at as f64) + f64::from(seed)).sin()).collect();
         let (mut new, mut m, mut v) = (w.clone(), vec![0.0; w.len()], vec![0.0; w.len()]);
-        let trust = LambStep::new(&CONFIG, 1, 0.1, 1.0).tensor(true, &mut new, &g, &mut m, &mut v).unwrap();
+        let trust = LambStep::new(&CONFIG, 1, 0.1, 1.0).update_tensor(true, &mut new, &g, &mut m, &mut v).unwrap();
         let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum::<f64>().sqrt();
         let (size, step) = (norm(&mut w.iter().copied()), norm(&mut w.iter().zip(&new).map(|(a, b)| a - b)));
         prop_assert!(trust > 0.0);
@@ -105,7 +108,7 @@ proptest! {
     }
 }
 
-/// Two tensors, and gradients of a loss Σ g·w for them.
+/// Creates two tensors, and their gradients of a loss Σ g·w.
 fn model(g: [f32; 3]) -> (Parameters, Gradients) {
     let start = Init::Uniform { lo: -1.0, up: 1.0 };
     let make = |vb: candle_nn::VarBuilder| {
@@ -113,11 +116,11 @@ fn model(g: [f32; 3]) -> (Parameters, Gradients) {
         Ok(vb.get_with_hints(1, "some.bias", start).map(drop)?)
     };
     let parameters = Parameters::build(3, make).unwrap().0;
-    let of = |name: &str, g: &[f32]| {
+    let term = |name: &str, g: &[f32]| {
         let w = parameters.get(name).unwrap();
         (w.as_tensor() * Tensor::from_slice(g, w.shape(), &Device::Cpu).unwrap()).unwrap().sum_all().unwrap()
     };
-    let loss = (of("w", &g[..2]) + of("some.bias", &g[2..])).unwrap();
+    let loss = (term("w", &g[..2]) + term("some.bias", &g[2..])).unwrap();
     let mut gradients = model::GradientSum::new(&parameters);
     gradients.backward(&loss, None).unwrap();
     let gradients = gradients.into_gradients();
@@ -125,30 +128,29 @@ fn model(g: [f32; 3]) -> (Parameters, Gradients) {
 }
 
 #[test]
-fn all_parameters_meet_one_norm_and_decay() {
+fn all_parameters_share_one_norm_and_decay() {
     let (parameters, gradients) = model([2.0, 3.0, 6.0]);
     let before = parameters.values().unwrap();
     let config = LambConfig { eps: 1e-9, weight_decay: 0.1, ..CONFIG };
     let mut lamb = Lamb::new(&parameters, config, Clip::Single(1.0));
     assert_relative_eq!(lamb.step(&parameters, &gradients, 0.5).unwrap(), 7.0, max_relative = 1e-12);
     assert_relative_eq!(lamb.moments.first["w"][..], [1.0 / 7.0, 1.5 / 7.0], max_relative = 1e-6);
-    // One number alone goes rate · |w| against its update.
+    // A tensor with one number changes by rate · |w| against its update.
     let (old, new) = (before["some.bias"][0], parameters.values().unwrap()["some.bias"][0]);
     assert_relative_eq!(new, old - 0.5 * old.abs() * (1.0 + 0.1 * old).signum(), max_relative = 1e-5);
 }
 
 #[test]
-fn a_restored_optimiser_goes_on_as_if_nothing_had_happened() {
+fn a_restored_optimizer_continues_with_the_same_bits() {
     let run = |restore: bool| {
         let (parameters, gradients) = model([2.0, -3.0, 6.0]);
         let new = || Lamb::new(&parameters, CONFIG, Clip::Distributed(1.0));
         let mut lamb = new();
         lamb.step(&parameters, &gradients, 0.1).unwrap();
         if restore {
-            let memory =
-                lamb.memory().into_iter().map(|(kind, values)| (kind, values.into_owned())).collect();
+            let state = lamb.state().into_iter().map(|(kind, values)| (kind, values.into_owned())).collect();
             lamb = new();
-            lamb.restore(&memory, 1).unwrap();
+            lamb.restore(&state, 1).unwrap();
             assert!(lamb.restore(&BTreeMap::new(), 1).unwrap_err().to_string().starts_with("first: "));
         }
         lamb.step(&parameters, &gradients, 0.1).unwrap();
@@ -158,7 +160,7 @@ fn a_restored_optimiser_goes_on_as_if_nothing_had_happened() {
 }
 
 #[test]
-fn a_gradient_that_is_no_number_changes_nothing() {
+fn a_gradient_that_is_not_finite_changes_nothing() {
     for bad in [f32::NAN, f32::INFINITY] {
         let (parameters, gradients) = model([2.0, bad, 6.0]);
         let before = parameters.values().unwrap();

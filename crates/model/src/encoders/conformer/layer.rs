@@ -1,4 +1,4 @@
-//! One layer of a Conformer.
+//! One Conformer layer.
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -37,7 +37,7 @@ pub(super) struct FeedForward {
 #[derive(Debug, Clone)]
 pub(super) struct SelfAttention {
     pub norm: LayerNorm,
-    /// Of q, k and v.
+    /// The projections to q, k and v.
     pub inputs: [Linear; 3],
     pub out: Linear,
     pub heads: usize,
@@ -48,15 +48,15 @@ pub(super) struct SelfAttention {
 pub(super) struct Convolution {
     pub norm: LayerNorm,
     pub pointwise1: Linear,
-    /// `[W, k]` and `[W]`
+    /// Weight `[W, k]` and bias `[W]`.
     pub depthwise: [Tensor; 2],
-    /// Frames that it sees before its own.
+    /// Number of frames before the current one in the window.
     pub before: usize,
     pub inner_norm: LayerNorm,
     pub pointwise2: Linear,
 }
 
-/// Dropout of ragged rows, if it is on.
+/// Dropout of ragged rows, if it is enabled.
 struct RowDropout<'a> {
     pass: Option<&'a mut TrainingPass>,
     ragged: &'a Ragged,
@@ -71,7 +71,7 @@ impl RowDropout<'_> {
         }
     }
 
-    /// A mask of rows of so many values.
+    /// Returns a mask of rows of `width` values.
     fn mask(&mut self, width: usize) -> Option<DropoutMask> {
         let values = || self.ragged.lengths().iter().map(|rows| rows * width).collect::<Vec<_>>();
         self.pass.as_deref_mut().and_then(|pass| pass.mask(&values(), self.rate))
@@ -83,8 +83,8 @@ impl ConformerLayer {
         let width = config.width;
         let norm = |name: &str| LayerNorm::new(width, &vb.pp(name));
         let layer = |name: &str, inputs: usize, outputs: usize| Linear::new(inputs, outputs, &vb.pp(name));
-        let feed_forward = |which: usize| -> Result<FeedForward> {
-            let name = format!("feed_forward{which}");
+        let feed_forward = |number: usize| -> Result<FeedForward> {
+            let name = format!("feed_forward{number}");
             Ok(FeedForward {
                 norm: norm(&format!("norm_{name}"))?,
                 linear1: layer(&format!("{name}.linear1"), width, config.feed_forward)?,
@@ -124,7 +124,7 @@ impl ConformerLayer {
         })
     }
 
-    /// Ragged rows `[Σ T_b, W]` to such rows.
+    /// Applies the layer to ragged rows `[Σ T_b, W]`.
     pub fn forward(
         &self,
         x: &Tensor,
@@ -139,25 +139,27 @@ impl ConformerLayer {
         self.norm_out.apply(&x)
     }
 
-    /// What a padded batch takes.
+    /// Returns the memory of a padded batch.
     ///
     /// ```text
-    /// kept       feed_forward 2 x (W, masks)   attention 8W   convolution 10W   norm W       masks: a byte a value
-    /// passing    the inner rows and gradients of a feed-forward module, or rotated heads, q|k|v's gradients and scores
+    /// kept        feed_forward 2 x (W, masks)   attention 8W   convolution 10W   norm W
+    ///             masks: a byte for each value
+    /// temporary   the inner rows and gradients of a feed-forward module, or rotated heads, the
+    ///             gradients and scores of q|k|v
     /// ```
-    pub fn held(&self, batch: usize, rows: usize) -> Footprint {
+    pub fn footprint(&self, batch: usize, rows: usize) -> Footprint {
         let width = self.norm_out.bias.elem_count();
         let inner = self.feed_forward1.linear1.bias().elem_count();
         let all = batch * rows;
-        let joined = 4 * width * inner + 3 * width * width + 4 * inner + 16 * width;
+        let projections = 4 * width * inner + 3 * width * width + 4 * inner + 16 * width;
         let scores = 3 * attention::scores(batch * self.attention.heads, rows, self.attention.chunks);
-        let passing = all * (20 * width + 4 * inner) + 7 * width * inner + 12 * width * width + scores;
-        footprint::numbers(all * (22 * width + inner.div_ceil(2)) + joined, passing)
+        let temporary = all * (20 * width + 4 * inner) + 7 * width * inner + 12 * width * width + scores;
+        footprint::numbers(all * (22 * width + inner.div_ceil(2)) + projections, temporary)
     }
 }
 
 impl FeedForward {
-    /// Half of it, added to `x`.
+    /// Adds half of the module's result to `x`.
     fn forward(&self, x: &Tensor, drop: &mut RowDropout) -> Result<Tensor> {
         let inner = self.linear1.bias().elem_count();
         let masks = [drop.mask(inner), drop.mask(x.dim(1)?)];
@@ -166,15 +168,15 @@ impl FeedForward {
 }
 
 impl SelfAttention {
-    /// Weight `[3W, W]` and bias `[3W]` of q, k and v together.
-    pub fn joined(&self) -> Result<[Tensor; 2]> {
+    /// Concatenates weights `[3W, W]` and biases `[3W]` of q, k and v.
+    pub fn qkv(&self) -> Result<[Tensor; 2]> {
         let [q, k, v] = &self.inputs;
         let weight = Tensor::cat(&[q.weight(), k.weight(), v.weight()], 0)?;
         Ok([weight, Tensor::cat(&[q.bias(), k.bias(), v.bias()], 0)?])
     }
 
     fn forward(&self, x: &Tensor, ragged: &Arc<Ragged>) -> Result<Tensor> {
-        let [weight, bias] = self.joined()?;
+        let [weight, bias] = self.qkv()?;
         let qkv = linear(&self.norm.apply(x)?, &weight, &bias)?;
         self.out.apply(&attention(&qkv, ragged, self.heads, self.chunks)?)
     }

@@ -1,31 +1,33 @@
-//! What a configuration adds to the first values that layers ask for.
+//! Initialization of parameters by their configuration, after that of each layer.
 use candle_core::{Device, Tensor, Var};
 
-use crate::config::InitConfig;
-use crate::random::{first_values, uniform};
+use crate::config::InitKind;
+use crate::random::{initial_values, uniform};
 use crate::tensors::to_vec;
 use crate::{Parameters, Result};
 
 impl Parameters {
-    /// Gives biases, and all of LSTMs, their first values; see [`InitConfig`].
+    /// Initializes biases, and all parameters of LSTMs, as in [`InitKind`].
     ///
-    /// An LSTM is known by a `weight_hh_l*` `[4H, H]`, its gates in the order i, f, g, o; a linear layer by a `weight [O, D]` beside a
-    /// `bias [O]`.
+    /// An LSTM is recognized by `weight_hh_l*` `[4H, H]`, with gates in the order i, f, g, o; a
+    /// linear layer by `weight [O, D]` next to `bias [O]`.
     ///
     /// # Errors
     /// Candle's own errors.
-    pub fn start(&self, init: &InitConfig, seed: u64) -> Result<()> {
+    pub fn initialize(&self, init: &InitKind, seed: u64) -> Result<()> {
         match *init {
-            InitConfig::Plain {} => self.open_forget_gates(),
-            InitConfig::Mlperf { scale, hidden_bias_scale } => {
-                self.start_linear_biases(seed)?;
-                self.start_lstms(seed, scale, hidden_bias_scale)
+            InitKind::Plain {} => self.set_forget_biases(),
+            InitKind::Mlperf { scale, hidden_bias_scale } => {
+                self.draw_linear_biases(seed)?;
+                self.draw_lstms(seed, scale, hidden_bias_scale)
             }
         }
     }
 
-    /// The hidden width of the LSTM that `name` is a parameter of, and what it is there, such as `bias_ih`.
-    fn of_lstm<'a>(&self, name: &'a str) -> Option<(usize, &'a str)> {
+    /// Returns the width of a parameter's LSTM, and its kind.
+    ///
+    /// The kind is, for instance, `bias_ih`.
+    fn lstm_parameter<'a>(&self, name: &'a str) -> Option<(usize, &'a str)> {
         let (path, own) = name.rsplit_once('.').map_or(("", name), |(path, own)| (path, own));
         let (kind, layer) = own.split_once("_l")?;
         let recurrent = match path {
@@ -37,33 +39,33 @@ impl Parameters {
         fits.then_some((hidden, kind))
     }
 
-    fn open_forget_gates(&self) -> Result<()> {
+    fn set_forget_biases(&self) -> Result<()> {
         for (name, variable) in self.iter() {
-            if let Some((hidden, "bias_ih")) = self.of_lstm(name) {
-                change(variable, |values| values[hidden..2 * hidden].fill(1.0))?;
+            if let Some((hidden, "bias_ih")) = self.lstm_parameter(name) {
+                update(variable, |values| values[hidden..2 * hidden].fill(1.0))?;
             }
         }
         Ok(())
     }
 
-    fn start_linear_biases(&self, seed: u64) -> Result<()> {
+    fn draw_linear_biases(&self, seed: u64) -> Result<()> {
         for (name, variable) in self.iter() {
             let weight = name.strip_suffix("bias").and_then(|path| self.get(&format!("{path}weight")));
             let Some(&[outputs, inputs]) = weight.map(|weight| weight.dims()) else { continue };
             if variable.dims() == [outputs] {
-                let new = first_values(uniform(inputs), seed, name, variable.shape());
-                change(variable, |values| values.copy_from_slice(&new))?;
+                let new = initial_values(uniform(inputs), seed, name, variable.shape());
+                update(variable, |values| values.copy_from_slice(&new))?;
             }
         }
         Ok(())
     }
 
-    fn start_lstms(&self, seed: u64, scale: f64, hidden_bias_scale: f64) -> Result<()> {
+    fn draw_lstms(&self, seed: u64, scale: f64, hidden_bias_scale: f64) -> Result<()> {
         for (name, variable) in self.iter() {
-            let Some((hidden, kind)) = self.of_lstm(name) else { continue };
-            let drawn = first_values(uniform(hidden), seed, name, variable.shape());
+            let Some((hidden, kind)) = self.lstm_parameter(name) else { continue };
+            let drawn = initial_values(uniform(hidden), seed, name, variable.shape());
             let forget = hidden..2 * hidden;
-            change(variable, |values| {
+            update(variable, |values| {
                 match kind {
                     "bias_ih" => {
                         values.copy_from_slice(&drawn);
@@ -82,9 +84,9 @@ impl Parameters {
     }
 }
 
-fn change(variable: &Var, how: impl FnOnce(&mut [f32])) -> Result<()> {
+fn update(variable: &Var, write: impl FnOnce(&mut [f32])) -> Result<()> {
     let mut values = to_vec::<f32>(variable)?;
-    how(&mut values);
+    write(&mut values);
     variable.set(&Tensor::from_vec(values, variable.shape(), &Device::Cpu)?)?;
     Ok(())
 }
@@ -97,14 +99,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn forget_gates_of_lstms_open_and_nothing_else() {
+    fn forget_biases_of_lstms_are_1_and_all_others_0() {
         let make = |vb: VarBuilder| {
             candle_nn::lstm(3, 2, LSTMConfig::default(), vb.pp("lstm"))?;
             candle_nn::gru(3, 4, GRUConfig::default(), vb.pp("gru"))?;
             Ok(())
         };
         let (parameters, ()) = Parameters::build(1, make).unwrap();
-        parameters.start(&InitConfig::Plain {}, 1).unwrap();
+        parameters.initialize(&InitKind::Plain {}, 1).unwrap();
         let values = parameters.values().unwrap();
         assert_eq!(values["lstm.bias_ih_l0"], [0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
         assert!(values["lstm.bias_hh_l0"].iter().chain(&values["gru.bias_ih_l0"]).all(|&b| b == 0.0));

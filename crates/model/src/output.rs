@@ -1,4 +1,4 @@
-//! What scores labels behind the encoder: a transducer's predictor and joint network, or a recognition lattice.
+//! The part of a model after the encoder: a transducer's network or a recognition lattice.
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
@@ -7,26 +7,26 @@ use lattice::Context;
 use lattice::candle::{BatchTensors, EmbeddingConfig, Gnat, JointConfig, JointWeights};
 
 use crate::config::LossBudget;
-use crate::config::{GnatConfig, LossConfig};
+use crate::config::{GnatConfig, LossKind};
 use crate::predictors::Predictor;
 use crate::tensors::counts;
 use crate::{Error, Linear, ModelConfig, Result};
 
-/// One of the two.
+/// A transducer's network or a recognition lattice.
 #[derive(Clone)]
 pub(crate) enum OutputModel {
-    TransducerNetwork(TransducerNetwork),
+    Transducer(TransducerNetwork),
     Lattice(Box<Gnat>),
 }
 
-/// A predictor, and everything linear behind it and the encoder.
+/// A predictor, and all linear layers after it and the encoder.
 #[derive(Clone)]
 pub(crate) struct TransducerNetwork {
     pub predictor: Arc<dyn Predictor>,
-    pub heads: JointLayers,
+    pub layers: JointLayers,
 }
 
-/// Everything linear behind encoder and predictor.
+/// The linear layers after encoder and predictor.
 #[derive(Debug, Clone)]
 pub(crate) struct JointLayers {
     /// Projections to the joint width.
@@ -34,34 +34,39 @@ pub(crate) struct JointLayers {
     pub predictor: Linear,
     pub head: Linear,
     pub durations: Option<Linear>,
-    /// The trivial joiner's, on encoder and predictor.
-    pub trivial: Option<(Linear, Linear)>,
+    /// The layers of the simple joiner, for encoder and predictor.
+    pub simple: Option<(Linear, Linear)>,
 }
 
 impl JointLayers {
-    pub fn new(config: &ModelConfig, labels: usize, widths: (usize, usize), vb: &VarBuilder) -> Result<Self> {
+    pub fn new(
+        config: &ModelConfig,
+        labels: usize,
+        [encoder, predictor]: [usize; 2],
+        vb: &VarBuilder,
+    ) -> Result<Self> {
         let classes = config.classes(labels);
         let (width, durations) = (config.joint.width, config.loss.kind.durations().len());
-        let layer = |wanted: bool, name: &str, inputs: usize, outputs: usize| -> Result<Option<Linear>> {
-            wanted.then(|| Linear::new(inputs, outputs, &vb.pp(name))).transpose()
+        let optional = |exists: bool, name: &str, inputs: usize, outputs: usize| -> Result<Option<Linear>> {
+            exists.then(|| Linear::new(inputs, outputs, &vb.pp(name))).transpose()
         };
-        let pruned = matches!(config.loss.kind, LossConfig::Pruned { .. });
+        let is_pruned = matches!(config.loss.kind, LossKind::Pruned { .. });
         Ok(JointLayers {
-            encoder: Linear::new(widths.0, width, &vb.pp("joint.encoder"))?,
-            predictor: Linear::new(widths.1, width, &vb.pp("joint.predictor"))?,
+            encoder: Linear::new(encoder, width, &vb.pp("joint.encoder"))?,
+            predictor: Linear::new(predictor, width, &vb.pp("joint.predictor"))?,
             head: Linear::new(width, classes, &vb.pp("joint.head"))?,
-            durations: layer(durations > 0, "joint.durations", width, durations)?,
-            trivial: layer(pruned, "simple.encoder", widths.0, classes)?.zip(layer(
-                pruned,
+            durations: optional(durations > 0, "joint.durations", width, durations)?,
+            simple: optional(is_pruned, "simple.encoder", encoder, classes)?.zip(optional(
+                is_pruned,
                 "simple.predictor",
-                widths.1,
+                predictor,
                 classes,
             )?),
         })
     }
 }
 
-/// The recognition lattice of a model over encoder rows of a width; the parameters have LAST's names.
+/// Creates the recognition lattice of a model, with LAST's names of parameters.
 pub(crate) fn lattice(
     gnat: &GnatConfig,
     config: &ModelConfig,
@@ -76,7 +81,7 @@ pub(crate) fn lattice(
         frame: width,
         hidden: config.joint.width,
         embeddings: EmbeddingConfig::Table { width: gnat.embedding },
-        normalize: gnat.normalise.normalize(),
+        normalize: gnat.normalize.normalize(),
     };
     let weights = JointWeights::new(sizes, vb)?;
     let LossBudget { bytes, keep_scores } = config.loss.options.budget;
@@ -84,7 +89,9 @@ pub(crate) fn lattice(
     Ok(OutputModel::Lattice(Box::new(Gnat::new(Arc::new(context), gnat.alignment()?, weights, options)?)))
 }
 
-/// Labels 0 .. L of a tokenizer as a lattice's 1 .. V, padded, with their lengths and those of the frames.
+/// Padded labels and lengths of a batch for a lattice.
+///
+/// Labels are 1 .. V.
 pub(crate) struct LatticeBatch {
     num_frames: Tensor,
     labels: Tensor,
@@ -106,17 +113,17 @@ impl LatticeBatch {
         })
     }
 
-    pub fn with<'a>(&'a self, frames: &'a Tensor) -> BatchTensors<'a> {
+    pub fn with_frames<'a>(&'a self, frames: &'a Tensor) -> BatchTensors<'a> {
         let Self { num_frames, labels, num_labels } = self;
         BatchTensors { frames, num_frames, labels, num_labels }
     }
 }
 
 impl OutputModel {
-    /// Fails for a recognition lattice.
+    /// Returns the transducer's network; fails for a recognition lattice.
     pub fn transducer(&self) -> Result<&TransducerNetwork> {
         match self {
-            Self::TransducerNetwork(transducer) => Ok(transducer),
+            Self::Transducer(transducer) => Ok(transducer),
             Self::Lattice(_) => Err(Error::shape(
                 "model",
                 "a transducer with a predictor and a joint network",
@@ -125,11 +132,11 @@ impl OutputModel {
         }
     }
 
-    /// The recognition lattice, if it is one.
+    /// Returns the recognition lattice, if it is one.
     pub fn lattice(&self) -> Option<&Gnat> {
         match self {
             Self::Lattice(gnat) => Some(gnat),
-            Self::TransducerNetwork(_) => None,
+            Self::Transducer(_) => None,
         }
     }
 }

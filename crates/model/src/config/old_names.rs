@@ -1,0 +1,123 @@
+//! Names of recipe keys and values in earlier versions.
+//!
+//! A recipe file with an old name is an error that contains the new one. Recipes in checkpoints and
+//! run folders are translated.
+use std::borrow::Cow;
+
+use toml::{Table, Value};
+
+use crate::{Error, Result};
+
+/// Old names of keys with their tables, and new names in the same table.
+const KEYS: [(&str, &str); 2] = [("optimiser", "optimizer"), ("loss.normalise", "normalize")];
+
+/// Keys with their tables, and old and new values.
+const VALUES: [(&str, &str, &str); 0] = [];
+
+/// Replaces the old names in the recipe of a checkpoint or run folder.
+///
+/// A recipe without old names, or with invalid TOML, is returned unchanged.
+pub fn translate(text: &str) -> Cow<'_, str> {
+    let Ok(mut recipe) = text.parse::<Table>() else { return text.into() };
+    if replace(&mut recipe).is_empty() {
+        return text.into();
+    }
+    toml::to_string(&recipe).map_or(text.into(), Cow::Owned)
+}
+
+/// Checks that the text of a recipe file has no old names; invalid TOML is ignored.
+///
+/// # Errors
+/// [`Error::RecipeValue`] with the new name of an old one.
+pub fn reject(text: &str) -> Result<()> {
+    let Ok(mut recipe) = text.parse::<Table>() else { return Ok(()) };
+    replace(&mut recipe).into_iter().next().map_or(Ok(()), Err)
+}
+
+/// Replaces the old names in a recipe; returns an error for each of them.
+fn replace(recipe: &mut Table) -> Vec<Error> {
+    let mut errors = Vec::new();
+    let mut add = |key: &str, old: &str, new: &str| {
+        let [expected, found] =
+            [("new", new), ("old", old)].map(|(age, name)| format!("the {age} name {name}"));
+        errors.push(Error::RecipeValue { key: key.to_owned(), expected, found });
+    };
+    for (key, new) in KEYS {
+        let Some((table, old)) = find_table(recipe, key) else { continue };
+        if let Some(value) = table.remove(old) {
+            table.entry(new).or_insert(value);
+            add(key, old, new);
+        }
+    }
+    for (key, old, new) in VALUES {
+        let Some((table, name)) = find_table(recipe, key) else { continue };
+        let value = table.get_mut(name).filter(|value| value.as_str() == Some(old));
+        if let Some(value) = value {
+            *value = Value::String(new.to_owned());
+            add(key, &format!("{old:?}"), &format!("{new:?}"));
+        }
+    }
+    errors
+}
+
+/// Returns the table of a dotted key, and the last part of the key.
+fn find_table<'a, 'b>(recipe: &'a mut Table, key: &'b str) -> Option<(&'a mut Table, &'b str)> {
+    let (tables, name) = key.rsplit_once('.').unwrap_or(("", key));
+    let mut names = tables.split('.').filter(|name| !name.is_empty());
+    let table = names.try_fold(recipe, |table, name| table.get_mut(name)?.as_table_mut())?;
+    Some((table, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A recipe with one key in its table.
+    fn with_value(key: &str, value: &str) -> String {
+        match key.rsplit_once('.') {
+            Some((table, name)) => format!("seed = 1 # comment\n[{table}]\n{name} = {value}\nother = 1\n"),
+            None => format!("seed = 1 # comment\n[{key}]\nother = {value}\n"),
+        }
+    }
+
+    fn expect_renamed(old: &str, new: &str, key: &str, names: [&str; 2]) {
+        assert!(matches!(translate(new), Cow::Borrowed(_)) && reject(new).is_ok(), "{new}");
+        assert_eq!(translate(old).parse::<Table>().unwrap(), new.parse::<Table>().unwrap());
+        let message =
+            format!("recipe key {key}: expected the new name {}, found the old name {}", names[1], names[0]);
+        assert_eq!(reject(old).unwrap_err().to_string(), message);
+    }
+
+    #[test]
+    fn every_old_key_is_an_error_with_the_new_key_and_can_be_translated() {
+        for (key, new) in KEYS {
+            let old_name = key.rsplit('.').next().unwrap();
+            let new_key = format!("{}{new}", key.strip_suffix(old_name).unwrap());
+            expect_renamed(&with_value(key, "2"), &with_value(&new_key, "2"), key, [old_name, new]);
+        }
+    }
+
+    #[test]
+    fn every_old_value_is_an_error_with_the_new_value_and_can_be_translated() {
+        for (key, old, new) in VALUES {
+            let [old, new] = [old, new].map(|name| format!("{name:?}"));
+            expect_renamed(&with_value(key, &old), &with_value(key, &new), key, [&old, &new]);
+        }
+    }
+
+    #[test]
+    fn a_recipe_with_old_and_new_name_is_an_error_and_keeps_the_new_value() {
+        let text = "[optimiser]\neps = 1\n[optimizer]\neps = 2\n";
+        assert!(reject(text).is_err());
+        assert_eq!(
+            translate(text).parse::<Table>().unwrap(),
+            "[optimizer]\neps = 2".parse::<Table>().unwrap()
+        );
+    }
+
+    #[test]
+    fn invalid_text_is_unchanged() {
+        assert_eq!(translate("[optimiser"), "[optimiser");
+        assert!(reject("[optimiser").is_ok() && reject("optimizer = 3").is_ok());
+    }
+}

@@ -1,0 +1,163 @@
+//! One Conformer layer with chunks for streaming, with packed weights.
+use decoding::AffineLayer;
+
+use super::layer::{ConformerLayer, Convolution, FeedForward, SelfAttention};
+use crate::Result;
+use crate::layers::attention;
+use crate::layers::attention::{AttentionInput, Chunks, HeadCount};
+use crate::layers::depthwise;
+use crate::layers::gates::{glu_rows, silu_rows};
+use crate::layers::layer_norm::InferenceNorm;
+use crate::layers::linear::packed;
+use crate::layers::ragged::Ragged;
+use crate::tensors::to_vec;
+
+pub(super) struct StreamingLayer {
+    feed_forward1: StreamingFeedForward,
+    attention: StreamingAttention,
+    convolution: StreamingConvolution,
+    feed_forward2: StreamingFeedForward,
+    norm_out: InferenceNorm,
+}
+
+struct StreamingFeedForward {
+    norm: InferenceNorm,
+    layers: [AffineLayer; 2],
+}
+
+struct StreamingAttention {
+    norm: InferenceNorm,
+    inputs: AffineLayer,
+    out: AffineLayer,
+    heads: HeadCount,
+    chunks: Option<Chunks>,
+}
+
+struct StreamingConvolution {
+    norm: InferenceNorm,
+    pointwise: [AffineLayer; 2],
+    /// `[k, W]`
+    weight: Vec<f32>,
+    bias: Vec<f32>,
+    inner_norm: InferenceNorm,
+}
+
+/// The state of an utterance in one layer.
+pub(super) struct LayerState<'a> {
+    /// Keys and values of the chunks before the next one, `[m, 2W]`.
+    pub keys: &'a mut Vec<f32>,
+    /// Rows before the next one in the depthwise window.
+    ///
+    /// `[at most k - 1, W]`
+    pub tail: &'a mut Vec<f32>,
+}
+
+fn add(mut x: Vec<f32>, factor: f32, y: &[f32]) -> Vec<f32> {
+    kernels::add_scaled(&mut x, factor, y);
+    x
+}
+
+impl StreamingLayer {
+    pub fn new(layer: &ConformerLayer) -> Result<Self> {
+        let feed_forward = |module: &FeedForward| -> Result<StreamingFeedForward> {
+            let layers = [module.linear1.packed("linear1")?, module.linear2.packed("linear2")?];
+            Ok(StreamingFeedForward { norm: module.norm.for_inference()?, layers })
+        };
+        Ok(StreamingLayer {
+            feed_forward1: feed_forward(&layer.feed_forward1)?,
+            attention: StreamingAttention::new(&layer.attention)?,
+            convolution: StreamingConvolution::new(&layer.convolution)?,
+            feed_forward2: feed_forward(&layer.feed_forward2)?,
+            norm_out: layer.norm_out.for_inference()?,
+        })
+    }
+
+    /// Computes the next rows of each utterance: whole chunks, or the end.
+    ///
+    /// `x` has the rows of one utterance after another, `lengths` each.
+    pub fn step(&self, x: Vec<f32>, lengths: &[usize], states: &mut [LayerState]) -> Vec<f32> {
+        let y = self.feed_forward1.rows(&x);
+        let x = add(x, 0.5, &y);
+        let y = self.attention.step(&x, lengths, states);
+        let x = add(x, 1.0, &y);
+        let y = self.convolution.step(&x, lengths, states);
+        let x = add(x, 1.0, &y);
+        let y = self.feed_forward2.rows(&x);
+        self.norm_out.rows(&add(x, 0.5, &y))
+    }
+}
+
+impl StreamingFeedForward {
+    fn rows(&self, x: &[f32]) -> Vec<f32> {
+        let [first, second] = &self.layers;
+        second.rows(&silu_rows(&first.rows(&self.norm.rows(x))))
+    }
+}
+
+impl StreamingAttention {
+    fn new(module: &SelfAttention) -> Result<Self> {
+        let [weight, bias] = module.qkv()?;
+        let heads = HeadCount { count: module.heads, width: module.out.weight().dim(0)? };
+        let (inputs, out) = (packed("linear_qkv", &weight, &bias)?, module.out.packed("linear_out")?);
+        let (norm, chunks) = (module.norm.for_inference()?, module.chunks);
+        Ok(StreamingAttention { norm, inputs, out, heads, chunks })
+    }
+
+    fn step(&self, x: &[f32], lengths: &[usize], states: &mut [LayerState]) -> Vec<f32> {
+        let width = self.heads.width;
+        let qkv = self.inputs.rows(&self.norm.rows(x));
+        let ragged = Ragged::new(lengths);
+        // Earlier rows are keys and values only, without a query.
+        let with_context = |b: usize, state: &LayerState| {
+            let context = state.keys.chunks_exact(2 * width);
+            let context = context.flat_map(|keys| std::iter::repeat_n(&0.0, width).chain(keys)).copied();
+            context.chain(ragged.utterance(&qkv, 3 * width, b).iter().copied()).collect::<Vec<f32>>()
+        };
+        let qkv: Vec<Vec<f32>> = states.iter().enumerate().map(|(b, state)| with_context(b, state)).collect();
+        let context = states.iter().map(|state| state.keys.len() / (2 * width));
+        let utterances: Vec<AttentionInput<f32>> =
+            qkv.iter().zip(context).map(|(qkv, context)| AttentionInput { qkv, context }).collect();
+        let out = attention::forward(&utterances, self.heads, self.chunks);
+        let max_context = self.chunks.map_or(0, |chunks| chunks.left * chunks.chunk);
+        for (state, qkv) in states.iter_mut().zip(&qkv) {
+            let rows = qkv.len() / (3 * width);
+            let kept = qkv.chunks_exact(3 * width).skip(rows.saturating_sub(max_context));
+            *state.keys = kept.flat_map(|row| row[width..].iter().copied()).collect();
+        }
+        self.out.rows(&out)
+    }
+}
+
+impl StreamingConvolution {
+    fn new(module: &Convolution) -> Result<Self> {
+        let [weight, bias] = &module.depthwise;
+        let (weight, taps) = (to_vec::<f32>(weight)?, weight.dim(1)?);
+        Ok(StreamingConvolution {
+            norm: module.norm.for_inference()?,
+            pointwise: [
+                module.pointwise1.packed("pointwise_conv1")?,
+                module.pointwise2.packed("pointwise_conv2")?,
+            ],
+            weight: depthwise::by_taps(&weight, taps),
+            bias: to_vec(bias)?,
+            inner_norm: module.inner_norm.for_inference()?,
+        })
+    }
+
+    fn step(&self, x: &[f32], lengths: &[usize], states: &mut [LayerState]) -> Vec<f32> {
+        let width = self.bias.len();
+        let before = self.weight.len() / width - 1;
+        let [first, second] = &self.pointwise;
+        let gated = glu_rows(&first.rows(&self.norm.rows(x)), width);
+        let ragged = Ragged::new(lengths);
+        let mut mixed = vec![0.0; gated.len()];
+        for (b, (state, out)) in states.iter_mut().zip(ragged.split_mut(&mut mixed, width)).enumerate() {
+            let context = state.tail.len() / width;
+            state.tail.extend_from_slice(ragged.utterance(&gated, width, b));
+            depthwise::rows(state.tail, context, &self.weight, &self.bias, before, out);
+            let rows = state.tail.len() / width;
+            state.tail.drain(..rows.saturating_sub(before) * width);
+        }
+        second.rows(&silu_rows(&self.inner_norm.rows(&mixed)))
+    }
+}
