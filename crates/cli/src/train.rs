@@ -1,6 +1,6 @@
-//! `panda train RECIPE.toml`
+//! `panda train RECIPE.toml`: trains a model and evaluates it.
 #[cfg(feature = "mpi")]
-mod many;
+mod mpi;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -18,21 +18,22 @@ use crate::{
     scores, signals,
 };
 
-/// The plot of a run, in its folder.
+/// File name of the loss curve in the run folder.
 const CURVE: &str = "curve.svg";
 
 /// Arguments of `panda train`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The recipe
+    /// Recipe (TOML), for example recipes/digits.toml
     recipe: PathBuf,
-    /// Run folder [default: runs/NAME-OF-THE-RECIPE]
+    /// Run folder to write [default: runs/NAME-OF-THE-RECIPE]
     #[arg(long)]
     run: Option<PathBuf>,
-    /// Go on from the folder's last checkpoint, bit for bit; begin anew if it holds none
+    /// Resume from the last checkpoint of the run folder, bit for bit; start from scratch if there
+    /// is none
     #[arg(long, conflicts_with = "force")]
     resume: bool,
-    /// With --resume: go on although manifests are not what they were when the checkpoint was written
+    /// With --resume: accept manifests that changed since the checkpoint was written
     #[arg(long, requires = "resume")]
     changed_data: bool,
     /// Overwrite an earlier run in the folder
@@ -41,18 +42,20 @@ pub struct Args {
     /// Train for N epochs instead of the recipe's; with --resume, extend or shorten the run to N
     #[arg(long, value_parser = numbers::within("expected a number of epochs, at least 1", 0..=u64::MAX))]
     epochs: Option<u64>,
-    /// What the whole run may take, such as 6GiB: batches are cut so that it keeps to it
+    /// Limit the memory of the whole process, for example 6GiB; batches are split to fit
+    /// [default: batch.memory of the recipe]
     #[arg(long, value_parser = bytes::parse)]
     memory: Option<usize>,
-    /// Leave out at most this share of each set, rounded up, since the recordings or texts cannot be used; more are an error
-    /// [default: data.max_bad of the recipe, 0.01]
+    /// Fail if more than this share of a set is unusable; the share is rounded up, and unusable
+    /// utterances (recording or text) are left out with a warning [default: data.max_bad of the
+    /// recipe, 0.01]
     #[arg(long, value_name = "SHARE", value_parser = numbers::share)]
     max_bad: Option<f64>,
-    /// In which numbers gradients travel between processes: bf16 has half the bytes, and rounds to 8 bits
+    /// Number format of the gradient all-reduce: bf16 halves the bytes and rounds to 8 bits
     #[cfg(feature = "mpi")]
     #[arg(long, default_value = "f32", value_name = "f32|bf16")]
     transfer: distributed::Transfer,
-    /// End the job with an error if a process does not respond for this time, in seconds; 0 waits forever
+    /// End the job if a process is unresponsive for this many seconds; 0 waits forever
     #[cfg(feature = "mpi")]
     #[arg(
         long,
@@ -63,7 +66,7 @@ pub struct Args {
     rank_timeout: u64,
 }
 
-/// Trains, shows how it goes, and prints the final error rates.
+/// Trains with progress output and prints the final error rates.
 pub fn run(arguments: &Args) -> Result<ExitCode> {
     let name = arguments.recipe.file_stem().unwrap_or_default();
     let folder = arguments.run.clone().unwrap_or_else(|| PathBuf::from("runs").join(name));
@@ -75,13 +78,13 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     };
     let mut terminal = Terminal::default();
     let mut train = |group: &mut ProcessGroup| -> Result<training::Outcome> {
-        let says = "stopping as soon as the run can go on from there; Ctrl-C once more leaves at once";
-        let stop = signals::watch(if group.rank() == 0 { says } else { "" })?;
+        let message = "stopping after the current step and saving; press Ctrl-C again to exit immediately";
+        let stop = signals::watch(if group.rank() == 0 { message } else { "" })?;
         if arguments.resume
             && group.rank() == 0
             && !folder.join(training::run_files::LAST_CHECKPOINT).exists()
         {
-            warnln!("note: {} holds no run: it begins anew", folder.display());
+            warnln!("note: {}: no checkpoint to resume from; training starts from scratch", folder.display());
         }
         let Args { epochs, memory, max_bad, .. } = *arguments;
         let changes = Changes { epochs, memory, max_bad };
@@ -91,9 +94,9 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         Ok(outcome?)
     };
     #[cfg(feature = "mpi")]
-    let outcome = match many::run(arguments.transfer, arguments.rank_timeout, &mut train)? {
+    let outcome = match mpi::run(arguments.transfer, arguments.rank_timeout, &mut train)? {
         Some(outcome) => outcome,
-        // Rank 0 says how it went.
+        // Rank 0 prints the outcome.
         None => return Ok(ExitCode::SUCCESS),
     };
     #[cfg(not(feature = "mpi"))]
@@ -119,11 +122,11 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A line an epoch, and on a terminal a progress bar over the steps of the run.
+/// Prints one line per epoch, and a progress bar on a terminal.
 #[derive(Default)]
 struct Terminal {
-    /// Nobody reads what it prints; the training is not for that.
-    alone: bool,
+    /// True after a failed write to standard output; training continues without output.
+    output_failed: bool,
     bar: Option<ProgressBar>,
     audio_seconds: f64,
     seconds: f64,
@@ -137,7 +140,7 @@ impl Terminal {
     }
 
     fn print(&mut self, line: &str) {
-        if self.alone {
+        if self.output_failed {
             return;
         }
         let printed = match &self.bar {
@@ -146,10 +149,10 @@ impl Terminal {
         };
         match printed {
             Ok(()) => {}
-            Err(Error::Closed) => self.alone = true,
+            Err(Error::OutputClosed) => self.output_failed = true,
             Err(error) => {
-                self.alone = true;
-                warnln!("warning: {error}; the training goes on");
+                self.output_failed = true;
+                warnln!("warning: {error}; training continues");
             }
         }
     }
@@ -193,7 +196,7 @@ impl Observer for Terminal {
             let style = ProgressStyle::with_template("{bar:30} {pos}/{len} steps, {msg}, {eta} left")
                 .expect("the template is well-formed");
             let bar = ProgressBar::new(report.steps).with_style(style).with_message(message.clone());
-            // After a resumption, the steps of earlier processes say nothing about this one's speed.
+            // The speed estimate must not count steps before a resumption.
             let bar = bar.with_position(report.step);
             bar.reset_eta();
             bar.enable_steady_tick(Duration::from_millis(500));
@@ -207,7 +210,7 @@ impl Observer for Terminal {
     fn write_epoch(&mut self, folder: &RunFolder, rows: &[Metrics]) -> training::Result<()> {
         let curve = report::draw_run_curve(rows).map_err(|error| model::Error::Io {
             path: folder.file(CURVE),
-            action: "draw the curve",
+            action: "draw the loss curve",
             source: std::io::Error::other(error),
         })?;
         folder.write(CURVE, curve.as_bytes())
@@ -216,24 +219,24 @@ impl Observer for Terminal {
     fn on_epoch(&mut self, report: &EpochReport) {
         let m = &report.metrics;
         let mut line = format!(
-            "epoch {:>4}/{}  loss {:8.3}  ctc {:8.3}  norm {:6.2}  {:5.1} s",
+            "epoch {:>4}/{}  loss {:8.3}  ctc {:8.3}  gradient norm {:6.2}  {:5.1} s",
             m.epoch, report.epochs, m.loss, m.ctc_loss, m.gradient_norm, m.seconds
         );
         if m.simple_loss > 0.0 {
-            line += &format!("  trivial joiner {:8.3}", m.simple_loss);
+            line += &format!("  simple {:8.3}", m.simple_loss);
         }
         if m.skipped > 0 {
             line += &format!("  {} utterances without a path", m.skipped);
         }
         if m.planned_bytes > 0 {
             let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-            line += &format!("  {:.0} of {:.0} MiB", mib(m.resident_bytes), mib(m.planned_bytes));
+            line += &format!("  {:.0} of {:.0} planned MiB", mib(m.resident_bytes), mib(m.planned_bytes));
         }
         if m.padding > 0.0 {
             line += &format!("  padding {:4.1} %", 100.0 * m.padding);
         }
         if m.nonfinite > 0 {
-            line += &format!("  {} steps skipped", m.nonfinite);
+            line += &format!("  {} non-finite steps skipped", m.nonfinite);
         }
         for (name, rate) in [("WER", m.dev_wer), ("CER", m.dev_cer)] {
             if let Some(rate) = rate {

@@ -1,4 +1,4 @@
-//! Text while a file is played or somebody speaks.
+//! Streaming recognition: transcribes audio while it is played or spoken.
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ use serde::Serialize;
 use speech::AudioPieces;
 
 use super::durations::Durations;
-use super::standard_input::StdinChunks;
+use super::stdin::StdinChunks;
 use super::{Args, recording_id};
 use crate::error::{Error, Result};
 use crate::out::{formatted, outln, warnln, write};
@@ -24,133 +24,141 @@ use crate::{numbers, signals};
 /// Returns to the start of the terminal's line and clears it.
 const CLEAR_LINE: &str = "\r\x1b[K";
 
-/// How sound arrives.
+/// Arguments of streaming recognition.
 #[derive(clap::Args)]
-pub struct LiveArguments {
-    /// Show words as soon as they are known, while a file is read at the pace at which it was spoken
+pub struct StreamingArguments {
+    /// Print words as soon as they are final; read files in real time
     #[arg(long)]
     stream: bool,
-    /// With --stream: how many times as fast as it was spoken a file is read; 0 is as fast as it goes [default: 1]
+    /// With --stream: read at this multiple of real time; 0 reads without pauses [default: 1]
     #[arg(long, value_name = "FACTOR", value_parser = numbers::pace)]
     pace: Option<f64>,
-    /// With --stream: milliseconds of sound that are listened to at once [default: 200]
+    /// With --stream: process audio in chunks of this many milliseconds [default: 200]
     #[arg(long, value_name = "MS", value_parser = numbers::within("expected a number from 1 to 60000", 1..=60_000_u32))]
     chunk: Option<u32>,
-    /// With --stream: seconds without a word after which an utterance is over; 0: none ever is [default: 1.2]
+    /// With --stream: end an utterance after this many seconds without a word; 0 never ends it
+    /// [default: 1.2]
     #[arg(long, value_name = "SECONDS", value_parser = numbers::pause)]
     pause: Option<f64>,
-    /// With --stream and --beam: seconds after which a word is decided for, though the hypotheses of the beam do not agree on it; 0:
-    /// never, so that words are those of the whole, however late [default: 1]
+    /// With --stream and --beam: commit a word after this many seconds even if the beam disagrees;
+    /// 0 waits for agreement, so that the text equals offline decoding [default: 1]
     #[arg(long, value_name = "SECONDS", value_parser = numbers::pause)]
     latest: Option<f64>,
 }
 
-impl LiveArguments {
-    /// Whether to listen live: it is asked for, or there is no file to be read.
-    pub fn is_asked(&self, files: &[PathBuf]) -> bool {
-        self.stream || files.iter().any(|file| is_standard(file))
+impl StreamingArguments {
+    /// Returns true with `--stream` or if standard input is given.
+    pub fn is_streaming(&self, files: &[PathBuf]) -> bool {
+        self.stream || files.iter().any(|file| is_stdin(file))
     }
 
-    /// Fails for what only live sound knows.
-    pub fn check_whole(&self) -> Result<()> {
-        let asked = [
+    /// Fails if a streaming argument is given without streaming.
+    pub fn expect_defaults(&self) -> Result<()> {
+        let given = [
             ("--pace", self.pace.is_some()),
             ("--chunk", self.chunk.is_some()),
             ("--pause", self.pause.is_some()),
             ("--latest", self.latest.is_some()),
         ];
-        match asked.into_iter().find_map(|(argument, asked)| asked.then_some(argument)) {
+        match given.into_iter().find_map(|(argument, is_given)| is_given.then_some(argument)) {
             None => Ok(()),
             Some(argument) => {
-                let expected = "sound as it arrives (--stream, or -)";
-                Err(Error::Search { argument, expected, search: "recordings as a whole" })
+                let expected = "streaming audio (--stream, or -)";
+                Err(Error::Unsupported { argument, expected, found: "whole recordings" })
             }
         }
     }
 }
 
-fn is_standard(path: &Path) -> bool {
+fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// Fails where live sound cannot go as asked for, before anything is made.
+/// Fails for arguments that streaming does not support, before any work.
 pub fn check(arguments: &Args) -> Result<()> {
     let files = &arguments.audio_files;
     if arguments.format.is_some_and(|format| !format.joins()) || arguments.output.is_some() {
-        return Err(Error::LiveOutput);
+        return Err(Error::StreamingOutput);
     }
     if arguments.times {
-        let expected = "recordings as a whole, or --format json";
-        return Err(Error::Search { argument: "--times", expected, search: "sound as it arrives" });
+        let expected = "whole recordings, or --format json";
+        return Err(Error::Unsupported { argument: "--times", expected, found: "streaming audio" });
     }
-    arguments.search.check_live()?;
-    if !files.iter().any(|file| is_standard(file)) {
+    arguments.search.check_streaming()?;
+    if !files.iter().any(|file| is_stdin(file)) {
         return Ok(());
     }
-    if let Some(argument) = arguments.audio.asked() {
-        let expected = "a recording, which says what it is";
-        return Err(Error::Search {
+    if let Some(argument) = arguments.audio.first_given() {
+        return Err(Error::Unsupported {
             argument,
-            expected,
-            search: "raw samples of one channel at the model's rate (-)",
+            expected: "an audio file with a header",
+            found: "raw samples of one channel at the model's rate (-)",
         });
     }
-    if files.len() > 1 { Err(Error::OneInput) } else { Ok(()) }
+    if files.len() > 1 { Err(Error::StdinWithFiles) } else { Ok(()) }
 }
 
-/// Recognises each recording as it comes.
-pub fn run(recogniser: &Recognizer, arguments: &Args, writer: &TranscriptionWriter) -> Result<ExitCode> {
-    let LiveArguments { pace, chunk, pause, latest, .. } = arguments.live;
+/// Transcribes the recordings one after the other as their audio arrives.
+pub fn run(recognizer: &Recognizer, arguments: &Args, writer: &TranscriptionWriter) -> Result<ExitCode> {
+    let StreamingArguments { pace, chunk, pause, latest, .. } = arguments.streaming;
     let (pace, chunk, latest) = (pace.unwrap_or(1.0), chunk.unwrap_or(200), latest.unwrap_or(1.0));
     let pause = pause.unwrap_or(Endpoint::default().after_words);
     let latest = Some(latest).filter(|latest| *latest > 0.0);
     let endpoint = (pause > 0.0).then(|| Endpoint { after_words: pause, ..Endpoint::default() });
-    let stop = signals::watch("finishing; once more to stop at once")?;
+    let stop = signals::watch("finishing; press Ctrl-C again to exit immediately")?;
     let options = StreamingOptions { window: arguments.long.window(), endpoint, latest };
     for path in &arguments.audio_files {
-        let live = recogniser.live(&options)?;
-        if !live.is_immediate() {
+        let stream = recognizer.live(&options)?;
+        if !stream.is_immediate() {
             warnln!(
-                "note: this model hears both ways: words come {} s late, window by window",
+                "note: this model is bidirectional: words arrive {} s late, one window at a time",
                 arguments.long.window
             );
         }
-        let (rate, format) = (live.sample_rate(), arguments.format);
+        let (rate, format) = (stream.sample_rate(), arguments.format);
         let id = recording_id(path);
-        let shown = Shown {
+        let printer = Printer {
             id,
             format,
             writer,
-            terminal: std::io::stdout().is_terminal(),
+            is_terminal: std::io::stdout().is_terminal(),
             line: Transcription::default(),
         };
-        let each = (u64::from(rate) * u64::from(chunk) / 1000).max(1) as usize;
-        let (rest, took, started) = (Vec::new(), Durations::new(), Instant::now());
-        let mut player = Player { live: Some(live), shown, rate, each, rest, started, played: 0, took };
-        // What was heard before something broke is shown all the same.
-        let mut broken = None;
-        if is_standard(path) {
+        let chunk_samples = (u64::from(rate) * u64::from(chunk) / 1000).max(1) as usize;
+        let mut player = Player {
+            stream: Some(stream),
+            printer,
+            rate,
+            chunk_samples,
+            pending: Vec::new(),
+            start: Instant::now(),
+            played: 0,
+            durations: Durations::new(),
+        };
+        // An error is returned after the words before it are printed.
+        let mut input_error = None;
+        if is_stdin(path) {
             for samples in StdinChunks::new(Arc::clone(&stop))? {
                 match samples {
-                    // Somebody else sets the pace.
+                    // The writer of the pipe sets the pace.
                     Ok(samples) => player.play(&samples, 0.0)?,
-                    Err(error) if player.has_heard_nothing() => return Err(error),
+                    Err(error) if player.is_empty() => return Err(error),
                     Err(error) => {
-                        broken = Some(error);
+                        input_error = Some(error);
                         break;
                     }
                 }
             }
         } else {
-            let pieces = AudioPieces::open(path, rate, recogniser.conversion());
-            let pieces = pieces.map_err(|error| arguments.audio.advise(error.into()))?;
-            for change in pieces.changes() {
+            let chunks = AudioPieces::open(path, rate, recognizer.conversion());
+            let chunks = chunks.map_err(|error| arguments.audio.advise(error.into()))?;
+            for change in chunks.changes() {
                 warnln!("note: {}: {change}", path.display());
             }
-            for samples in pieces {
+            for samples in chunks {
                 match samples {
                     Ok(samples) => player.play(&samples, pace)?,
-                    Err(error) => broken = Some(error.into()),
+                    Err(error) => input_error = Some(error.into()),
                 }
                 if stop.load(Ordering::Relaxed) {
                     break;
@@ -158,7 +166,7 @@ pub fn run(recogniser: &Recognizer, arguments: &Args, writer: &TranscriptionWrit
             }
         }
         player.finish()?;
-        if let Some(error) = broken {
+        if let Some(error) = input_error {
             return Err(error);
         }
         if stop.load(Ordering::Relaxed) {
@@ -168,91 +176,94 @@ pub fn run(recogniser: &Recognizer, arguments: &Args, writer: &TranscriptionWrit
     Ok(ExitCode::SUCCESS)
 }
 
-/// Gives sound to a model, chunk by chunk.
+/// Passes audio to a streaming recognizer in chunks, at a given pace.
 struct Player<'a> {
-    /// There until the end.
-    live: Option<StreamingRecognizer>,
-    shown: Shown<'a>,
+    /// Recognizer; none after `finish`.
+    stream: Option<StreamingRecognizer>,
+    printer: Printer<'a>,
+    /// Sample rate in Hz.
     rate: u32,
-    /// Samples of a chunk.
-    each: usize,
-    rest: Vec<f32>,
-    started: Instant,
+    /// Number of samples of a chunk.
+    chunk_samples: usize,
+    /// Samples of the next, incomplete chunk.
+    pending: Vec<f32>,
+    start: Instant,
+    /// Number of processed samples.
     played: usize,
-    /// How long the chunks took.
-    took: Durations,
+    /// Processing times of the chunks.
+    durations: Durations,
 }
 
 impl Player<'_> {
-    fn has_heard_nothing(&self) -> bool {
-        self.played == 0 && self.rest.is_empty()
+    fn is_empty(&self) -> bool {
+        self.played == 0 && self.pending.is_empty()
     }
 
     fn play(&mut self, samples: &[f32], pace: f64) -> Result<()> {
-        self.rest.extend_from_slice(samples);
+        self.pending.extend_from_slice(samples);
         let mut first = 0;
-        while self.rest.len() - first >= self.each {
+        while self.pending.len() - first >= self.chunk_samples {
             if pace > 0.0 {
-                let spoken = (self.played + self.each) as f64 / f64::from(self.rate) / pace;
-                let due = Duration::from_secs_f64(spoken).saturating_sub(self.started.elapsed());
+                let spoken = (self.played + self.chunk_samples) as f64 / f64::from(self.rate) / pace;
+                let due = Duration::from_secs_f64(spoken).saturating_sub(self.start.elapsed());
                 std::thread::sleep(due);
             }
-            self.chunk(first..first + self.each)?;
-            first += self.each;
+            self.process(first..first + self.chunk_samples)?;
+            first += self.chunk_samples;
         }
-        self.rest.drain(..first);
+        self.pending.drain(..first);
         Ok(())
     }
 
-    fn chunk(&mut self, range: std::ops::Range<usize>) -> Result<()> {
-        let Some(live) = &mut self.live else { return Ok(()) };
+    fn process(&mut self, range: std::ops::Range<usize>) -> Result<()> {
+        let Some(stream) = &mut self.stream else { return Ok(()) };
         let start = Instant::now();
         self.played += range.len();
-        let updates = live.push_split(&self.rest[range])?;
-        self.took.add(start.elapsed());
-        updates.into_iter().try_for_each(|update| self.shown.show(update))
+        let updates = stream.push_split(&self.pending[range])?;
+        self.durations.add(start.elapsed());
+        updates.into_iter().try_for_each(|update| self.printer.print(update))
     }
 
     fn finish(mut self) -> Result<()> {
-        self.chunk(0..self.rest.len())?;
-        let Some(live) = self.live.take() else { return Ok(()) };
+        self.process(0..self.pending.len())?;
+        let Some(stream) = self.stream.take() else { return Ok(()) };
         let start = Instant::now();
-        let mut updates = live.finish_split()?;
-        self.took.add(start.elapsed());
+        let mut updates = stream.finish_split()?;
+        self.durations.add(start.elapsed());
         let left_out = updates.last().is_some_and(|update| update.left_out);
         if let Some(last) = updates.last_mut() {
             last.endpoint = true;
             last.partial.clear();
         }
-        updates.into_iter().try_for_each(|update| self.shown.show(update))?;
+        updates.into_iter().try_for_each(|update| self.printer.print(update))?;
         if left_out {
-            warnln!("note: {}: text was discarded as silence; --silence 0 keeps it", self.shown.id);
+            warnln!("note: {}: text was discarded as silence; --silence 0 keeps it", self.printer.id);
         }
-        let (heard, took) = (self.played as f64 / f64::from(self.rate), &self.took);
+        let (seconds, durations) = (self.played as f64 / f64::from(self.rate), &self.durations);
         warnln!(
-            "note: {}: {heard:.1} s of sound in {:.2} s; a chunk of {:.0} ms took {:.1} ms (median), {:.1} ms (95 %), {:.1} ms (longest)",
-            self.shown.id,
-            took.total().as_secs_f64(),
-            1000.0 * self.each as f64 / f64::from(self.rate),
-            1000.0 * took.quantile(0.5),
-            1000.0 * took.quantile(0.95),
-            1000.0 * took.quantile(1.0)
+            "note: {}: {seconds:.1} s of audio in {:.2} s; a chunk of {:.0} ms took {:.1} ms (median), {:.1} ms (95 %), {:.1} ms (maximum)",
+            self.printer.id,
+            durations.total().as_secs_f64(),
+            1000.0 * self.chunk_samples as f64 / f64::from(self.rate),
+            1000.0 * durations.quantile(0.5),
+            1000.0 * durations.quantile(0.95),
+            1000.0 * durations.quantile(1.0)
         );
         Ok(())
     }
 }
 
-/// What a person or a program reads.
-struct Shown<'a> {
+/// Prints the words of one recording as text, JSON or CTM.
+struct Printer<'a> {
     id: String,
     format: Option<TranscriptFormat>,
     writer: &'a TranscriptionWriter,
-    terminal: bool,
-    /// The utterance so far.
+    is_terminal: bool,
+    /// Final words of the current utterance.
     line: Transcription,
 }
 
-/// A line of JSON.
+/// JSON line of an update.
 #[derive(Serialize)]
 struct Event<'a> {
     id: &'a str,
@@ -261,39 +272,39 @@ struct Event<'a> {
     endpoint: bool,
 }
 
-impl Shown<'_> {
-    fn show(&mut self, update: StreamingUpdate) -> Result<()> {
+impl Printer<'_> {
+    fn print(&mut self, update: StreamingUpdate) -> Result<()> {
         let StreamingUpdate { new, partial, endpoint, .. } = update;
         match self.format {
             Some(TranscriptFormat::Json) if !new.words.is_empty() || endpoint => {
                 let event = Event { id: &self.id, words: &new.words, partial: &partial, endpoint };
                 let text = serde_json::to_string(&event);
-                formatted(&(text.expect("numbers and texts have a place in JSON") + "\n"))?;
+                formatted(&(text.expect("numbers and strings are valid JSON") + "\n"))?;
             }
             Some(TranscriptFormat::Ctm) if !new.words.is_empty() => {
                 formatted(&self.writer.write(&self.id, &new))?;
             }
             Some(TranscriptFormat::Json | TranscriptFormat::Ctm) => {}
-            _ => self.text(new, &partial, endpoint)?,
+            _ => self.print_text(new, &partial, endpoint)?,
         }
         Ok(())
     }
 
-    /// An utterance a line; on a terminal it grows, with what is not sure yet at its end.
-    fn text(&mut self, new: Transcription, partial: &str, endpoint: bool) -> Result<()> {
+    /// Prints one line per utterance; a terminal shows the partial line while it grows.
+    fn print_text(&mut self, new: Transcription, partial: &str, endpoint: bool) -> Result<()> {
         self.line.append(new);
         if endpoint {
             let line = std::mem::take(&mut self.line);
-            if self.terminal {
+            if self.is_terminal {
                 write(format_args!("{CLEAR_LINE}"))?;
             }
             if let (Some(first), Some(last)) = (line.words.first(), line.words.last()) {
                 outln!("[{:.2} - {:.2}] {}", first.start, last.end, line.text)?;
             }
-        } else if self.terminal {
-            let columns = 100;
+        } else if self.is_terminal {
+            let max_columns = 100;
             let text = format!("{} {partial}", self.line.text);
-            let skip = text.chars().count().saturating_sub(columns);
+            let skip = text.chars().count().saturating_sub(max_columns);
             let tail: String = text.chars().skip(skip).collect();
             write(format_args!("{CLEAR_LINE}{}", Printable(tail.trim())))?;
         }
