@@ -1,23 +1,25 @@
-//! What a training step cannot do without, and how near it comes.
+//! Required operations and bytes of a training step; lower bounds of time.
 use serde::Serialize;
 
 use super::answer::median;
 use super::answer::{CaseShape, PartTimes, TrainingReport};
 use super::case::TrainWork;
 
-/// Values of an input row: 80 mels of 3 frames.
-const INPUT: usize = 240;
-/// Layers of the encoder below the reduction of time by two, and above it.
-const LAYERS: [usize; 2] = [2, 3];
-/// Layers of the predictor.
-const PREDICTOR: usize = 2;
-/// Bytes of a weight that a step of LAMB reads and writes: the gradient for its norm; weight, gradient and moments in, moments out;
-/// weight and moments in, weight out.
-const LAMB: u64 = 4 + 24 + 16;
-/// The same of the moving average: average and weight in, average out.
-const EMA: u64 = 12;
+/// Width of an encoder input row: 80 mel bands of 3 frames.
+const INPUT_WIDTH: usize = 240;
+/// Encoder layers before and after the time reduction by two.
+const ENCODER_LAYERS: [usize; 2] = [2, 3];
+/// Predictor layers.
+const PREDICTOR_LAYERS: usize = 2;
+/// Bytes per parameter that a step of LAMB reads and writes.
+///
+/// Reads the gradient for its norm; reads weight, gradient and moments, writes moments; reads
+/// weight and moments, writes weight.
+const LAMB_BYTES: u64 = 4 + 24 + 16;
+/// Bytes per parameter of the moving average: reads average and weight, writes average.
+const EMA_BYTES: u64 = 12;
 
-/// An LSTM layer: rows of an utterance, width of the input and of the state.
+/// Sizes of an LSTM layer: rows of an utterance, widths of input and state.
 struct LstmShape {
     rows: usize,
     input: usize,
@@ -25,20 +27,20 @@ struct LstmShape {
 }
 
 impl TrainWork {
-    /// As it is reported.
+    /// Returns the sizes for reports.
     pub fn shape(&self) -> CaseShape {
-        let (some, [_, _, joint]) = (Some, self.widths);
+        let [_, _, joint] = self.widths;
         CaseShape {
-            B: some(self.batch),
-            T: some(self.frames()),
-            U: some(self.labels),
-            H: some(joint),
-            C: some(self.tokens + 1),
-            N: some(self.batch * self.frames() * (self.labels + 1)),
+            B: Some(self.batch),
+            T: Some(self.frames()),
+            U: Some(self.labels),
+            H: Some(joint),
+            C: Some(self.tokens + 1),
+            N: Some(self.batch * self.frames() * (self.labels + 1)),
         }
     }
 
-    /// T
+    /// Returns the number of encoder frames, T.
     fn frames(&self) -> usize {
         self.rows.div_ceil(2)
     }
@@ -46,72 +48,83 @@ impl TrainWork {
     fn layers(&self) -> Vec<LstmShape> {
         let [encoder, predictor, _] = self.widths;
         let layer = |rows, input, hidden| LstmShape { rows, input, hidden };
-        let below = (0..LAYERS[0]).map(|at| layer(self.rows, if at == 0 { INPUT } else { encoder }, encoder));
-        let above = |at| layer(self.frames(), if at == 0 { 2 * encoder } else { encoder }, encoder);
-        let labels = (0..PREDICTOR).map(|_| layer(self.labels + 1, predictor, predictor));
-        below.chain((0..LAYERS[1]).map(above)).chain(labels).collect()
+        let before = (0..ENCODER_LAYERS[0])
+            .map(|at| layer(self.rows, if at == 0 { INPUT_WIDTH } else { encoder }, encoder));
+        let after = |at| layer(self.frames(), if at == 0 { 2 * encoder } else { encoder }, encoder);
+        let labels = (0..PREDICTOR_LAYERS).map(|_| layer(self.labels + 1, predictor, predictor));
+        before.chain((0..ENCODER_LAYERS[1]).map(after)).chain(labels).collect()
     }
 
-    /// Floating-point operations of the products that a step needs: each forward, and backward for rows and for weights; the
-    /// input has no gradient. What is computed twice, to be kept nowhere, counts once.
+    /// Returns the floating-point operations that a step requires.
+    ///
+    /// Counts each matrix product forward, and backward for rows and weights; the input has no
+    /// gradient. Recomputed products count once.
     pub fn operations(&self) -> u64 {
         let Self { batch, rows, labels, tokens, widths: [encoder, predictor, joint] } = *self;
         let lstm: usize = self.layers().iter().map(|l| l.rows * 4 * l.hidden * (l.input + l.hidden)).sum();
         let projections = (self.frames() * encoder + (labels + 1) * predictor) * joint;
         let sites = self.frames() * (labels + 1) * joint * (tokens + 1);
-        let products = 3 * (lstm + projections + sites) - rows * 4 * encoder * INPUT;
+        let products = 3 * (lstm + projections + sites) - rows * 4 * encoder * INPUT_WIDTH;
         (2 * batch * products) as u64
     }
 
-    /// Bytes of recurrent weights, each read at every frame, there and back.
+    /// Returns the bytes of recurrent weights, each read at every frame.
+    ///
+    /// Forward and backward.
     pub fn recurrent_bytes(&self) -> u64 {
         self.layers().iter().map(|l| (2 * l.rows * 4 * l.hidden * l.hidden * size_of::<f32>()) as u64).sum()
     }
 
-    /// Numbers of the largest recurrent weight.
+    /// Returns the number of values of the largest recurrent weight.
     pub fn largest_recurrent(&self) -> usize {
         self.layers().iter().map(|l| 4 * l.hidden * l.hidden).max().unwrap_or(0)
     }
 
-    /// Bytes that the optimiser reads and writes.
-    pub fn optimiser_bytes(parameters: usize, ema: bool) -> u64 {
-        (LAMB + if ema { EMA } else { 0 }) * parameters as u64
+    /// Returns the bytes that a step of the optimizer reads and writes.
+    pub fn optimizer_bytes(parameters: usize, ema: bool) -> u64 {
+        (LAMB_BYTES + if ema { EMA_BYTES } else { 0 }) * parameters as u64
     }
 
-    /// Bytes of the model, its moments and its average, and of the batch, about.
+    /// Returns the approximate bytes of weights, moments, average and batch.
     pub fn input_bytes(&self) -> u64 {
         let weights: usize = self.layers().iter().map(|l| 4 * l.hidden * (l.input + l.hidden + 2)).sum();
         let [encoder, predictor, joint] = self.widths;
         let heads = self.tokens * (predictor + joint) + (encoder + predictor) * joint;
-        (size_of::<f32>() * (4 * (weights + heads) + self.batch * self.rows * INPUT)) as u64
+        (size_of::<f32>() * (4 * (weights + heads) + self.batch * self.rows * INPUT_WIDTH)) as u64
     }
 }
 
-/// Milliseconds that a step needs at least, by one resource each; they may overlap.
+/// Lower bounds of the time of a step in milliseconds, by resource.
+///
+/// The resources may be used at the same time, so the bounds do not add up.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Floors {
-    /// Its products at the rate of a large one.
+pub struct LowerBounds {
+    /// Matrix products at the rate of a large one.
     pub products: Option<f64>,
-    /// The recurrent weights at every frame, from where so many bytes lie when they are read again and again.
+    /// Reads of recurrent weights at every frame, at the rate `cached`.
     pub recurrent: f64,
-    /// The optimiser's bytes from memory.
-    pub optimiser: f64,
+    /// Reads and writes of the optimizer, at the rate of the memory.
+    #[serde(rename = "optimiser")]
+    pub optimizer: f64,
 }
 
-/// How fast a model was trained.
+/// Speed of training.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Training {
-    /// What was trained, each number the median of the processes.
+    /// Medians over the processes.
     #[serde(flatten)]
-    pub of: TrainingReport,
+    pub report: TrainingReport,
     /// Utterances per second at the median time.
     pub utterances_per_second: f64,
-    /// What it cannot do without.
-    pub floors: Floors,
+    /// Lower bounds of the time.
+    #[serde(rename = "floors")]
+    pub lower_bounds: LowerBounds,
 }
 
 impl Training {
-    /// Rates of a row that took so many milliseconds; none without reports.
+    /// Computes speed and lower bounds from the median time of a step.
+    ///
+    /// Returns none without reports.
     pub fn new(
         reports: &[TrainingReport],
         milliseconds: f64,
@@ -119,30 +132,30 @@ impl Training {
         sgemm: Option<f64>,
     ) -> Option<Self> {
         let first = reports.first()?;
-        let middle = |value: fn(&TrainingReport) -> f64| {
+        let median_of = |value: fn(&TrainingReport) -> f64| {
             median(&reports.iter().map(value).collect::<Vec<_>>()).unwrap_or_default()
         };
-        let of = TrainingReport {
+        let report = TrainingReport {
             parts: PartTimes {
-                encoder: middle(|of| of.parts.encoder),
-                predictor: middle(|of| of.parts.predictor),
-                loss: middle(|of| of.parts.loss),
-                backward: middle(|of| of.parts.backward),
-                optimiser: middle(|of| of.parts.optimiser),
+                encoder: median_of(|report| report.parts.encoder),
+                predictor: median_of(|report| report.parts.predictor),
+                loss: median_of(|report| report.parts.loss),
+                backward: median_of(|report| report.parts.backward),
+                optimizer: median_of(|report| report.parts.optimizer),
             },
-            resident_bytes: reports.iter().filter_map(|of| of.resident_bytes).max(),
-            cached: middle(|of| of.cached),
-            streamed: middle(|of| of.streamed),
+            resident_bytes: reports.iter().filter_map(|report| report.resident_bytes).max(),
+            cached: median_of(|report| report.cached),
+            streamed: median_of(|report| report.streamed),
             ..*first
         };
         let time = |bytes: u64, rate: f64| bytes as f64 / rate / 1e6;
-        let floors = Floors {
+        let lower_bounds = LowerBounds {
             products: operations.zip(sgemm).map(|(operations, sgemm)| operations as f64 / sgemm / 1e6),
-            recurrent: time(of.recurrent_bytes, of.cached),
-            optimiser: time(of.optimiser_bytes, of.streamed),
+            recurrent: time(report.recurrent_bytes, report.cached),
+            optimizer: time(report.optimizer_bytes, report.streamed),
         };
-        let utterances_per_second = of.utterances as f64 / milliseconds * 1e3;
-        Some(Self { of, utterances_per_second, floors })
+        let utterances_per_second = report.utterances as f64 / milliseconds * 1e3;
+        Some(Self { report, utterances_per_second, lower_bounds })
     }
 }
 
@@ -151,20 +164,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_those_of_the_specification() {
+    fn operations_and_bytes_match_the_formulas() {
         let work = TrainWork { batch: 1, rows: 400, labels: 60, tokens: 1023, widths: [1024, 512, 512] };
-        // Encoder: 3 x 22.6 GFLOP less the gradient of the input, predictor 1.5, projections 0.7, joint 38.4.
+        // Encoder: 3 x 22.6 GFLOP less the input gradient; predictor 1.5, projections 0.7, joint
+        // 38.4.
         let lstm = 400 * 4096 * (1264 + 2048) + 200 * 4096 * (3072 + 2 * 2048) + 61 * 2048 * 2048;
         let rest = 200 * 1024 * 512 + 61 * 512 * 512 + 200 * 61 * 512 * 1024;
         assert_eq!(work.operations(), 6 * (lstm + rest) - 2 * 400 * 4096 * 240);
-        let read = 2 * 4 * (1400 * 4096 * 1024 + 2 * 61 * 2048 * 512);
-        assert_eq!((work.recurrent_bytes(), work.largest_recurrent()), (read, 4096 * 1024));
-        assert_eq!(TrainWork::optimiser_bytes(10, false), 440);
+        let recurrent_bytes = 2 * 4 * (1400 * 4096 * 1024 + 2 * 61 * 2048 * 512);
+        assert_eq!((work.recurrent_bytes(), work.largest_recurrent()), (recurrent_bytes, 4096 * 1024));
+        assert_eq!(TrainWork::optimizer_bytes(10, false), 440);
         assert_eq!(work.shape().N, Some(200 * 61));
     }
 
     #[test]
-    fn floors_are_work_by_rate() {
+    fn lower_bounds_are_work_by_rate() {
         let parts = PartTimes::default();
         let report = |cached| TrainingReport {
             utterances: 4,
@@ -172,14 +186,14 @@ mod tests {
             parts,
             resident_bytes: None,
             recurrent_bytes: 2_000_000_000,
-            optimiser_bytes: 500_000_000,
+            optimizer_bytes: 500_000_000,
             cached,
             streamed: 50.0,
         };
-        let all = [report(100.0), report(300.0), report(200.0)];
-        let training = Training::new(&all, 500.0, Some(4_000_000_000), Some(400.0)).unwrap();
-        let Floors { products, recurrent, optimiser } = training.floors;
-        assert_eq!((products, recurrent, optimiser), (Some(10.0), 10.0, 10.0));
+        let reports = [report(100.0), report(300.0), report(200.0)];
+        let training = Training::new(&reports, 500.0, Some(4_000_000_000), Some(400.0)).unwrap();
+        let LowerBounds { products, recurrent, optimizer } = training.lower_bounds;
+        assert_eq!((products, recurrent, optimizer), (Some(10.0), 10.0, 10.0));
         assert_eq!(training.utterances_per_second, 8.0);
         assert!(Training::new(&[], 1.0, None, None).is_none());
     }
