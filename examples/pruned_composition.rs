@@ -1,8 +1,8 @@
 //! The pruned loss at a vocabulary of 65,536: fewer sites, and no scores of all classes.
 //!
-//! Pruning retains a part of the sites; the selected normalizer stores no distributions over classes. A
-//! synthetic model with peaked distributions scores two utterances, T = 200 and U = 50: first by the
-//! pruned loss, then over all sites, with all gradients.
+//! Pruning retains a part of the sites; the selected normalizer stores no distributions over
+//! classes. A synthetic model with peaked distributions scores two utterances, T = 200 and U = 50:
+//! first by the pruned loss, then over all sites, with all gradients.
 //!
 //! `cargo run --release --example pruned_composition [CLASSES]`
 use std::time::Instant;
@@ -29,9 +29,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let labels = (0..BATCH).map(|b| (0..LABELS).map(|u| label(b, u) as u32).collect()).collect();
     let targets = Targets::new(0, vec![FRAMES; BATCH], labels)?;
 
-    // Outputs of encoder and predictor. Coordinate 0 of a frame grows with the labels expected so far,
-    // that of a label position falls with the labels emitted; the other coordinates of a position are
-    // a code of the next label, equal in sign to that label's row of the weight.
+    // Outputs of encoder and predictor. Coordinate 0 of a frame grows with the labels expected so
+    // far, that of a label position falls with the labels emitted; the other coordinates of a
+    // position are a code of the next label, equal in sign to that label's row of the weight.
     let (mut encoded, mut predicted) = (Vec::new(), Vec::new());
     for b in 0..BATCH {
         for t in 0..FRAMES {
@@ -59,8 +59,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     bias[0] = margin;
     let head = Head::new(&weight, Some(&bias), HIDDEN)?;
 
-    // The simple joiner: one linear layer for frames, one for label positions; usually with separate
-    // weights.
+    // The simple joiner: one linear layer for frames, one for label positions; usually with
+    // separate weights.
     let acoustic = Linear::new(&encoded, &weight, None, HIDDEN)?;
     let source = Heads::new(acoustic, Linear::new(&predicted, &weight, Some(&bias), HIDDEN)?)?;
     let joint = Joint::new(&encoded, &predicted, head);

@@ -1,4 +1,4 @@
-//! The result of an utterance does not depend on its batch, its position or padding.
+//! Results of an utterance do not depend on batch or padding.
 use candle_core::DType;
 use oracle::compare::assert_close;
 use panda::panda_core::Head;
@@ -27,7 +27,7 @@ fn select(problem: &Problem, order: &[usize]) -> Problem {
     }
 }
 
-/// Puts NaN, infinities and huge values into all frame rows and label rows of padding.
+/// Puts NaN, infinities and huge values into all padded rows.
 fn fill_padding(problem: &Problem) -> Problem {
     let bad_values = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 3e38];
     let mut with_bad_padding = problem.clone();

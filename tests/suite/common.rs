@@ -1,4 +1,4 @@
-//! Random ragged problems, with the composed loss and the dense loss of each.
+//! Random ragged problems with their composed and dense losses.
 
 use candle_core::{DType, Device, Tensor, Var};
 use oracle::{dense, noise};
@@ -181,7 +181,7 @@ pub fn problems() -> impl Strategy<Value = Problem> {
     )
 }
 
-/// Plans with tiles, waves and groups small enough for several of each, ragged ones too.
+/// Plans with several small tiles, waves and groups, ragged ones too.
 pub fn plans() -> impl Strategy<Value = Plan<f32>> {
     (1_usize..20, 1_usize..9, 1_usize..17, 1_usize..5, 0_usize..60).prop_map(
         |(wave, block, classes, tiles, kept)| {

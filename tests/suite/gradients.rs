@@ -1,4 +1,4 @@
-//! Gradients of all functions of the composed loss against the dense loss by autograd.
+//! Gradients of the composed loss against the dense loss by autograd.
 use candle_core::{DType, Device, Tensor, Var};
 use oracle::compare::{assert_close, gap};
 use oracle::{ctc, dense, noise, reference};
@@ -44,7 +44,8 @@ proptest! {
     #[test]
     fn budgets_change_only_rounding(problem in problems(), bytes in 0_usize..100_000) {
         let exact = problem.dense(0.0);
-        // A budget too small for any plan is an error that states the smallest budget; that budget works.
+        // A budget too small for any plan is an error that states the smallest budget; that budget
+        // works.
         let options = Options { budget: bytes, ..problem.options() };
         let required_budget = problem.required_budget(DType::F64, &options).max(problem.required_budget(DType::F32, &options));
         let bytes = bytes.max(required_budget);

@@ -26,7 +26,7 @@ fn bits(result: LossGradients) -> Vec<Vec<u64>> {
     arrays.map(|values| values.into_iter().map(f64::to_bits).collect()).collect()
 }
 
-/// Enough sites and classes for several waves, blocks and tiles of the default plan.
+/// A problem with several waves, blocks and tiles by the default plan.
 fn large_problem() -> Problem {
     Problem::draw(8, 8, 120, 11, 2_100, 16, 0.4)
 }
