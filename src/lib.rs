@@ -7,16 +7,16 @@
 //! | [`pruned`] | first pass of the pruned transducer, ranges, retained sites |
 //! | [`rnnt_loss`] | joint network, normalizer and lattice as one loss |
 //! | [`decoding`] | label-looping, beams, language models, phrases, streams |
-//! | [`lattice`] | recognition lattices: contexts, alignments, globally normalized weight functions |
+//! | [`lattice`] | recognition lattices: contexts, alignments, normalized weights |
 //! | [`speech`] | audio files, features, tokenizers, manifests, word error rate |
 //! | [`distributed`] | the processes of a run: collective calls over MPI or threads |
 //! | [`model`] | encoders, predictors, joint networks, configuration, checkpoints |
 //! | [`recognizer`] | recognition of recordings and streams, alignment, scores |
 //! | [`training`] | data, optimizers, the training loop |
 //!
-//! To train and transcribe from a shell, use the program `panda` (crate `cli`). To compute the loss in
-//! a candle model, start with [`rnnt_loss::candle::transducer_loss`]; to train a whole model, with
-//! [`training::Trainer`]; to transcribe, with [`recognizer::Recognizer`].
+//! To train and transcribe from a shell, use the program `panda` (crate `cli`). To compute the loss
+//! in a candle model, start with [`rnnt_loss::candle::transducer_loss`]; to train a whole model,
+//! with [`training::Trainer`]; to transcribe, with [`recognizer::Recognizer`].
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
