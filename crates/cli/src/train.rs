@@ -2,7 +2,8 @@
 #[cfg(feature = "mpi")]
 mod mpi;
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::path::{Path, PathBuf};
+use std::{process::ExitCode, time::Duration};
 
 use distributed::ProcessGroup;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -66,7 +67,7 @@ pub struct Args {
     rank_timeout: u64,
 }
 
-/// Trains with progress output and prints the final error rates.
+/// Trains with progress output; prints the final error rates and the next commands.
 pub fn run(arguments: &Args) -> Result<ExitCode> {
     let name = arguments.recipe.file_stem().unwrap_or_default();
     let folder = arguments.run.clone().unwrap_or_else(|| PathBuf::from("runs").join(name));
@@ -102,14 +103,11 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     #[cfg(not(feature = "mpi"))]
     let outcome = train(&mut ProcessGroup::alone())?;
     if outcome.stopped {
-        let (steps, run) = (outcome.steps, folder.display());
-        terminal.print(&match steps {
+        terminal.print(&match outcome.steps {
             0 => "stopped before the first step; nothing is written".to_owned(),
-            _ => {
-                let epochs = arguments.epochs.map_or(String::new(), |epochs| format!(" --epochs {epochs}"));
-                let memory = arguments.memory.map_or(String::new(), |bytes| format!(" --memory {bytes}"));
-                let max_bad = arguments.max_bad.map_or(String::new(), |share| format!(" --max-bad {share}"));
-                format!("stopped and saved after {steps} steps; --resume --run {run}{epochs}{memory}{max_bad} goes on")
+            steps => {
+                let command = resume_command(arguments, arguments.epochs);
+                format!("stopped and saved after {steps} steps; to continue: {command}")
             }
         });
         return Ok(ExitCode::from(signals::STOPPED));
@@ -119,7 +117,46 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         scores::lines(name, evaluation, false).iter().for_each(|line| terminal.print(line));
     }
     terminal.print(&format!("run folder: {}", folder.display()));
+    let checkpoint = ["best.safetensors", training::run_files::LAST_CHECKPOINT]
+        .into_iter()
+        .map(|name| folder.join(name))
+        .find(|path| path.exists());
+    if let Some(checkpoint) = checkpoint {
+        terminal.print(&format!("to transcribe: panda transcribe {} FILE.wav", shell_word(&checkpoint)));
+        terminal.print(&format!("to write an HTML report: panda report {}", shell_word(&folder)));
+        let longer = resume_command(arguments, Some(2 * terminal.epochs));
+        terminal.print(&format!("to train longer: {longer}"));
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Command that resumes this run, with the options that change its recipe.
+fn resume_command(arguments: &Args, epochs: Option<u64>) -> String {
+    let mut command = format!("panda train {} --resume", shell_word(&arguments.recipe));
+    if let Some(run) = &arguments.run {
+        command += &format!(" --run {}", shell_word(run));
+    }
+    if let Some(epochs) = epochs {
+        command += &format!(" --epochs {epochs}");
+    }
+    if let Some(bytes) = arguments.memory {
+        command += &format!(" --memory {bytes}");
+    }
+    if let Some(share) = arguments.max_bad {
+        command += &format!(" --max-bad {share}");
+    }
+    command
+}
+
+/// A path as one word of a POSIX shell, in single quotes if needed.
+fn shell_word(path: &Path) -> String {
+    let word = path.display().to_string();
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
 }
 
 /// Prints one line per epoch, and a progress bar on a terminal.
@@ -130,6 +167,8 @@ struct Terminal {
     bar: Option<ProgressBar>,
     audio_seconds: f64,
     seconds: f64,
+    /// Number of epochs of the run.
+    epochs: u64,
 }
 
 impl Terminal {
@@ -171,6 +210,7 @@ impl Observer for Terminal {
     }
 
     fn on_start(&mut self, report: &RunReport) {
+        self.epochs = report.epochs;
         let epochs = match report.first_epoch + 1 {
             first if first > report.epochs => format!("all {} epochs are done", report.epochs),
             first => format!("epochs {first} to {}", report.epochs),
@@ -244,5 +284,19 @@ impl Observer for Terminal {
             }
         }
         self.print(&line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_quoted_for_the_shell_if_needed() {
+        let word = |path: &str| shell_word(Path::new(path));
+        assert_eq!(word("runs/an4-tdt"), "runs/an4-tdt");
+        assert_eq!(word("my run"), "'my run'");
+        assert_eq!(word("it's"), r"'it'\''s'");
+        assert_eq!(word(""), "''");
     }
 }

@@ -15,7 +15,13 @@ fn from_a_recipe_to_text() {
     for name in ["dev even", "dev odd", "dev ", "test even", "test odd", "test "] {
         assert!(lines.iter().any(|line| line.starts_with(name) && line.contains(" of ")), "{name}: {out}");
     }
-    assert_eq!(*lines.last().unwrap(), "run folder: runs/recipe");
+    let next_commands = [
+        "run folder: runs/recipe",
+        "to transcribe: panda transcribe runs/recipe/best.safetensors FILE.wav",
+        "to write an HTML report: panda report runs/recipe",
+        "to train longer: panda train recipe.toml --resume --epochs 4",
+    ];
+    assert!(lines.ends_with(&next_commands), "{out}");
     let run = folder.join("runs/recipe");
     for name in ["recipe.toml", "metrics.csv", "curve.svg", "evaluation.json", "test.hypotheses.jsonl"] {
         assert!(run.join(name).exists(), "{name}");
@@ -51,6 +57,15 @@ fn from_a_recipe_to_text() {
     assert_eq!(code, Some(2));
     assert!(out.contains("0.wav: ") && out.contains("3.wav: "), "{out}");
     assert!(err.starts_with("error: ") && err.contains("none.wav"), "{err}");
+
+    // The printed commands work.
+    for line in &next_commands[1..] {
+        let command = line.split_once(": panda ").unwrap().1.replace("FILE.wav", "0.wav");
+        let arguments: Vec<&str> = command.split(' ').collect();
+        let (code, _, err) = finish(panda(&folder, &arguments));
+        assert_eq!(code, Some(0), "{line}: {err}");
+    }
+    assert_eq!(std::fs::read_to_string(run.join("metrics.csv")).unwrap().lines().count(), 5);
     assert_eq!(leftovers(&folder), [] as [std::path::PathBuf; 0]);
 }
 

@@ -106,7 +106,8 @@ fn an_interrupted_run_saves_and_prints_how_to_resume() {
     assert_eq!(output.status.code(), Some(130), "{text}");
     let message = text.lines().last().unwrap();
     assert!(
-        message.starts_with("stopped and saved after ") && message.ends_with("--resume --run parts goes on"),
+        message.starts_with("stopped and saved after ")
+            && message.ends_with(" steps; to continue: panda train recipe.toml --resume --run parts"),
         "{text}"
     );
     assert!(!toy.path("parts/evaluation.json").exists());
