@@ -1,6 +1,11 @@
-//! The usual way, to compare with: a recipe trained with all scores of the joint in one candle tensor, by an objective of one's own.
+//! Trains a recipe with dense scores: a custom objective, for comparison.
 //!
-//! `cargo run --release --example dense_head -- RECIPE RUN [EPOCHS]`, then `panda evaluate RUN/last.safetensors MANIFEST`
+//! The scores of all sites and classes are one candle tensor, `[B, T, U+1, C]`.
+//!
+//! ```sh
+//! cargo run --release --example dense_head -- RECIPE RUN [EPOCHS]
+//! panda evaluate RUN/last.safetensors MANIFEST
+//! ```
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -19,25 +24,25 @@ use panda::training::{
     TrainingObjective, peak_resident_bytes,
 };
 
-/// Regular transducer losses by candle's own operations on B x T x (U + 1) x C scores.
-struct Dense {
+/// Transducer losses by candle's operations on scores `[B, T, U+1, C]`.
+struct DenseObjective {
     ctc: LossSession,
 }
 
-impl TrainingObjective for Dense {
+impl TrainingObjective for DenseObjective {
     fn losses(
         &self,
         model: &Model,
         batch: &Batch,
-        of: usize,
+        batch_size: usize,
         _: u64,
         mut pass: Option<&mut TrainingPass>,
     ) -> Result<Losses> {
         let layer = |name: &str| {
-            let part = |what: &str| {
-                model.parameters().get(&format!("{name}.{what}")).expect("a parameter of the model")
+            let parameter = |field: &str| {
+                model.parameters().get(&format!("{name}.{field}")).expect("a parameter of the model")
             };
-            [part("weight").as_tensor(), part("bias").as_tensor()]
+            [parameter("weight").as_tensor(), parameter("bias").as_tensor()]
         };
         let apply = |name: &str, x: &Tensor| {
             let [weight, bias] = layer(name);
@@ -48,27 +53,26 @@ impl TrainingObjective for Dense {
         let predicted = predictor.forward(&batch.labels, pass)?;
         let [frames, rows] = [apply("joint.encoder", &encoded)?, apply("joint.predictor", &predicted)?];
         let [weight, bias] = layer("joint.head");
-        let foreign = |error: oracle::Error| candle_core::Error::wrap(error);
-        let logits = joint_logits(&frames, &rows, weight, bias, Activation::Tanh).map_err(foreign)?;
-        let losses =
-            low_memory_transducer_loss(&logits, &lengths, &batch.labels, model.blank()).map_err(foreign)?;
+        let wrap = |error: oracle::Error| candle_core::Error::wrap(error);
+        let logits = joint_logits(&frames, &rows, weight, bias, Activation::Tanh).map_err(wrap)?;
+        let losses = lean_transducer_loss(&logits, &lengths, &batch.labels, model.blank()).map_err(wrap)?;
         drop(logits);
-        let mean = (losses.sum_all()? / of as f64)?.to_dtype(candle_core::DType::F64)?;
+        let mean = (losses.sum_all()? / batch_size as f64)?.to_dtype(candle_core::DType::F64)?;
 
         let [weight, bias] = layer("ctc");
         let head = HeadTensors { weight, bias: Some(bias) };
         let targets = Targets::new(model.blank(), lengths, batch.labels.clone())?;
-        let shares = vec![1.0 / of as f64; batch.labels.len()];
+        let weights = vec![1.0 / batch_size as f64; batch.labels.len()];
         let LossSum { sum, losses: ctc, .. } =
-            self.ctc.sum(RowTensors { hidden: &encoded, head }, &targets, &shares)?;
+            self.ctc.sum(RowTensors { hidden: &encoded, head }, &targets, &weights)?;
         let transducer = losses.to_dtype(candle_core::DType::F64)?.to_vec1()?;
         Ok(Losses { transducer, simple: None, mean, ctc: Some((ctc, sum)) })
     }
 }
 
-struct Print;
+struct PrintEpochs;
 
-impl Observer for Print {
+impl Observer for PrintEpochs {
     fn on_epoch(&mut self, report: &EpochReport) {
         let metrics = &report.metrics;
         println!(
@@ -93,22 +97,22 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     for manifest in &recipe.data.train {
         utterances.extend(read_manifest(manifest)?);
     }
-    let texts: Vec<&str> = utterances.iter().map(|one| one.text.as_str()).collect();
+    let texts: Vec<&str> = utterances.iter().map(|utterance| utterance.text.as_str()).collect();
     let tokenizer = Tokenizer::train(recipe.tokens.kind, &texts)?;
     let front_end = FrontEnd::new(&recipe.features)?;
     let stop = AtomicBool::new(false);
-    let store = UtteranceStore::Memory(load(&utterances, &front_end, Some(&tokenizer), &stop)?);
-    let source = TrainingSet::new(&store, &recipe, &front_end);
+    let utterances = UtteranceStore::Memory(load(&utterances, &front_end, Some(&tokenizer), &stop)?);
+    let source = TrainingSet::new(&utterances, &recipe, &front_end);
 
     let model = Model::new(&recipe.model(), tokenizer.size())?;
     println!("{} parameters, {} classes", model.parameters().count(), model.classes());
     let ctc = LossSession::new(&Options::of(Loss::Ctc))?;
-    let learner = Learner::new(model, &recipe.optimizer)?.with_objective(Box::new(Dense { ctc }));
-    let folder = RunFolder::new(folder, StartMode::Fresh)?;
-    let about = CheckpointMetadata { recipe: text, tokenizer: tokenizer.to_json()?, data: None };
-    let (run, accumulate) = (&recipe.training.run, recipe.batch.accumulate);
-    let mut group = ProcessGroup::single();
-    let mut trainer = Trainer::new(learner, run, accumulate, about, &folder, None, &mut group)?;
-    trainer.fit(&source, &mut |_: &Model, _: &mut ProcessGroup| Ok(None), &mut Print, &stop)?;
+    let learner = Learner::new(model, &recipe.optimizer)?.with_objective(Box::new(DenseObjective { ctc }));
+    let folder = RunFolder::new(folder, Start::Fresh)?;
+    let metadata = CheckpointMetadata { recipe: text, tokenizer: tokenizer.to_json()?, data: None };
+    let run = (&recipe.training.run, recipe.batch.accumulate);
+    let mut group = ProcessGroup::alone();
+    let mut trainer = Trainer::new(learner, run, metadata, (&folder, None), &mut group)?;
+    trainer.fit(&source, &mut |_: &Model, _: &mut ProcessGroup| Ok(None), &mut PrintEpochs, &stop)?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The exact transducer loss of a joint network with 20,000 classes, and its gradients, in a few megabytes.
+//! Exact transducer loss and gradients with 20,000 classes in a few megabytes.
 //!
 //! `cargo run --release --example loss`
 use candle_core::{DType, Device, Tensor, Var};
@@ -12,7 +12,7 @@ fn main() -> Result<(), Error> {
             (0..shape.iter().product()).map(|i: usize| (i as f32 * step).sin() * 0.2).collect();
         Ok(Var::from_tensor(&Tensor::from_vec(values, shape, &device)?)?)
     };
-    // What an encoder and a predictor would project to the joint's width, for two utterances of different lengths.
+    // Projected outputs of an encoder and a predictor, for two utterances of different lengths.
     let encoded = wave(&[2, frames, width], 0.37)?;
     let predicted = wave(&[2, labels + 1, width], 0.73)?;
     let weight = wave(&[classes, width], 0.11)?;

@@ -1,4 +1,4 @@
-//! A candle module of one's own, trained by the same loop as ours: without recipe, manifests or audio.
+//! Trains a custom encoder, a candle module, without recipe, manifests or audio.
 //!
 //! `cargo run --release --example own_encoder`
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use panda::training::run_folder::RunFolder;
 use panda::training::{CheckpointMetadata, EpochReport, Learner, Observer, Result, StartMode, Trainer};
 
 const LABELS: usize = 3;
-const INPUT: usize = 4;
+const FEATURES: usize = 4;
 
 /// A convolution that keeps every other row, and a linear layer: `[B, T, D]` to `[B, ⌈T/2⌉, W]`.
 struct Convolution(Conv1d, Linear);
@@ -26,7 +26,7 @@ struct Convolution(Conv1d, Linear);
 impl Convolution {
     fn new(vb: &VarBuilder) -> panda::model::Result<Self> {
         let config = Conv1dConfig { padding: 1, stride: 2, ..Conv1dConfig::default() };
-        let convolution = candle_nn::conv1d(INPUT, 32, 3, config, vb.pp("convolution"))?;
+        let convolution = candle_nn::conv1d(FEATURES, 32, 3, config, vb.pp("convolution"))?;
         Ok(Convolution(convolution, candle_nn::linear(32, 16, vb.pp("out"))?))
     }
 }
@@ -38,10 +38,10 @@ impl Module for Convolution {
     }
 }
 
-/// Utterance n says label n mod 3 twice, by a bump in the row of that number.
-struct Bumps;
+/// Synthetic data: utterance n is the label n mod 3 twice, each a peak in feature n mod 3.
+struct SyntheticBatches;
 
-impl BatchSource for Bumps {
+impl BatchSource for SyntheticBatches {
     fn plan(&self, epoch: u64) -> Result<Vec<Vec<usize>>> {
         Ok((0..6).map(|batch| (0..4).map(|n| (batch * 4 + n + epoch as usize) % 24).collect()).collect())
     }
@@ -49,21 +49,22 @@ impl BatchSource for Bumps {
     fn batch(&self, _: u64, utterances: &[usize]) -> Result<Batch> {
         let frames = 16;
         let value = |n: usize, t: usize, d: usize| {
-            let said = d == n % LABELS && t % 8 == 2;
-            if said { 1.0 } else { 0.1 * ((n + 3 * t + 5 * d) as f32).sin() }
+            let peak = d == n % LABELS && t % 8 == 2;
+            if peak { 1.0 } else { 0.1 * ((n + 3 * t + 5 * d) as f32).sin() }
         };
-        let rows =
-            utterances.iter().flat_map(|&n| (0..frames * INPUT).map(move |i| value(n, i / INPUT, i % INPUT)));
-        let rows = Tensor::from_iter(rows, &Device::Cpu)?.reshape((utterances.len(), frames, INPUT))?;
+        let rows = utterances
+            .iter()
+            .flat_map(|&n| (0..frames * FEATURES).map(move |i| value(n, i / FEATURES, i % FEATURES)));
+        let rows = Tensor::from_iter(rows, &Device::Cpu)?.reshape((utterances.len(), frames, FEATURES))?;
         let labels = utterances.iter().map(|&n| vec![(n % LABELS) as u32; 2]).collect();
         Ok(Batch::new(rows, vec![frames; utterances.len()], labels))
     }
 }
 
 /// Prints every tenth epoch.
-struct Print;
+struct PrintEpochs;
 
-impl Observer for Print {
+impl Observer for PrintEpochs {
     fn on_epoch(&mut self, report: &EpochReport) {
         if report.metrics.epoch.is_multiple_of(10) {
             println!("epoch {}: loss {:.3}", report.metrics.epoch, report.metrics.loss);
@@ -72,10 +73,10 @@ impl Observer for Print {
 }
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
-    // What the configuration says of the encoder is how many input rows become one; the module is ours.
+    // The configuration gives only the subsampling factor of the encoder; the module is custom.
     let encoder = EncoderKind::Lstm(LstmEncoderConfig { layers: 1, hidden: 1, ..Default::default() });
     let predictor = StatelessPredictorConfig { embedding: 8, context: 1, ..Default::default() };
-    // A label takes a frame with it.
+    // Each label consumes a frame.
     let terms = Terms { topology: panda::rnnt_loss::Topology::modified(), ..Terms::default() };
     let config = ModelConfig {
         seed: 1,
@@ -90,27 +91,27 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     println!("{} parameters", model.parameters().count());
 
     let learner = Learner::new(model, &OptimizerConfig { ema: 0.9, ..OptimizerConfig::new(2e-2) })?;
-    let place = tempfile::tempdir()?;
-    let folder = RunFolder::new(place.path(), StartMode::Fresh)?;
-    let mut group = ProcessGroup::single();
+    let temporary_folder = tempfile::tempdir()?;
+    let folder = RunFolder::new(temporary_folder.path(), Start::Fresh)?;
+    let mut group = ProcessGroup::alone();
     let run = RunConfig::new(20);
     let mut trainer =
-        Trainer::new(learner, &run, 1, CheckpointMetadata::default(), &folder, None, &mut group)?;
-    let mut judge = |_: &Model, _: &mut ProcessGroup| Ok(None);
-    trainer.fit(&Bumps, &mut judge, &mut Print, &AtomicBool::new(false))?;
+        Trainer::new(learner, (&run, 1), CheckpointMetadata::default(), (&folder, None), &mut group)?;
+    let mut evaluate = |_: &Model, _: &mut ProcessGroup| Ok(None);
+    trainer.fit(&SyntheticBatches, &mut evaluate, &mut PrintEpochs, &AtomicBool::new(false))?;
 
-    // What it has learnt: the best class of each site, frame after frame.
+    // Greedy search with the trained model.
     let model = trainer.learner().model();
-    let batch = Bumps.batch(0, &[0, 1, 2])?;
+    let batch = SyntheticBatches.batch(0, &[0, 1, 2])?;
     let (frames, lengths) = model.encode(&batch.rows, &batch.lengths)?;
     let width = frames.dim(2)?;
     let rows: Vec<f32> = frames.flatten_all()?.to_vec1()?;
     let mut search = panda::decoding::GreedySearch::new(model.decoder()?, Default::default())?;
     let utterances: Vec<&[f32]> = rows.chunks_exact(lengths[0] * width).collect();
-    for (found, expected) in search.decode(&utterances)?.iter().zip(&batch.labels) {
-        let heard: Vec<u32> = found.labels.iter().map(|label| label.label).collect();
-        println!("said {expected:?}, heard {heard:?}");
-        assert_eq!(&heard, expected);
+    for (recognition, expected) in search.decode(&utterances)?.iter().zip(&batch.labels) {
+        let labels: Vec<u32> = recognition.labels.iter().map(|label| label.label).collect();
+        println!("reference {expected:?}, recognized {labels:?}");
+        assert_eq!(&labels, expected);
     }
     Ok(())
 }

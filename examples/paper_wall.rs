@@ -1,7 +1,8 @@
-//! The batch that no dense loss survives: 1,024 utterances of 500 frames and 100 labels, H = 1,024, C = 4,096.
+//! A batch with 847 GB of dense scores, in 6 GB.
 //!
-//! Its scores would be 847 GB. Here all encodings, predictions and their gradients are in memory at once, 5 GB, and the
-//! loss goes through the first utterances one by one:
+//! 1,024 utterances of 500 frames and 100 labels, H = 1,024, C = 4,096. All encodings, predictions
+//! and their gradients are in memory at once, 5 GB; the loss is computed for the first utterances,
+//! one after another:
 //!
 //! ```sh
 //! cargo build --release --example paper_wall
@@ -17,35 +18,36 @@ const LABELS: usize = 100;
 const HIDDEN: usize = 1024;
 const CLASSES: usize = 4096;
 
-/// Numbers between -scale and scale that look like noise.
+/// Deterministic pseudo-random numbers between -scale and scale.
 fn noise(len: usize, scale: f32) -> Vec<f32> {
-    let one = |i: usize| (i as u32).wrapping_mul(2_654_435_761) as f32 / u32::MAX as f32 - 0.5;
-    (0..len).map(|i| 2.0 * scale * one(i)).collect()
+    let value = |i: usize| (i as u32).wrapping_mul(2_654_435_761) as f32 / u32::MAX as f32 - 0.5;
+    (0..len).map(|i| 2.0 * scale * value(i)).collect()
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let first: usize = std::env::args().nth(1).map_or(Ok(2), |count| count.parse())?;
+    let count: usize = std::env::args().nth(1).map_or(Ok(2), |argument| argument.parse())?;
     let options = Options { budget: usize::MAX, keep_scores: false, ..Options::default() };
     let labels: Vec<u32> = (0..LABELS).map(|u| 1 + (u * 37 % (CLASSES - 1)) as u32).collect();
-    let whole = Targets::new(0, vec![FRAMES; BATCH], vec![labels.clone(); BATCH])?;
-    println!("{}", MemoryPlan::new::<f32>(&whole, HIDDEN, CLASSES, &options)?);
+    let all_targets = Targets::new(0, vec![FRAMES; BATCH], vec![labels.clone(); BATCH])?;
+    println!("{}", MemoryPlan::new::<f32>(&all_targets, HIDDEN, CLASSES, &options)?);
 
     let (frames, positions) = (FRAMES * HIDDEN, (LABELS + 1) * HIDDEN);
     let (encoded, predicted) = (noise(BATCH * frames, 1.0), noise(BATCH * positions, 1.0));
-    let (mut into_encoded, mut into_predicted) = (vec![0f32; encoded.len()], vec![0f32; predicted.len()]);
+    let (mut encoded_gradient, mut predicted_gradient) =
+        (vec![0f32; encoded.len()], vec![0f32; predicted.len()]);
     let (weight, bias) = (noise(CLASSES * HIDDEN, 0.05), vec![0f32; CLASSES]);
-    let mut into_weight = vec![0f32; weight.len()];
+    let mut weight_gradient = vec![0f32; weight.len()];
     let head = Head::new(&weight, Some(&bias), HIDDEN)?;
     let targets = Targets::new(0, vec![FRAMES], vec![labels])?;
     let mut session = Session::new(&options)?;
-    for b in 0..first.min(BATCH) {
+    for b in 0..count.min(BATCH) {
         let start = Instant::now();
         let (f, g) = (b * frames..(b + 1) * frames, b * positions..(b + 1) * positions);
         let joint = Joint::new(&encoded[f.clone()], &predicted[g.clone()], head);
         let out = session.sum(joint, &targets, &[1.0])?;
-        into_encoded[f].copy_from_slice(&out.gradients.encoded);
-        into_predicted[g].copy_from_slice(&out.gradients.predicted);
-        into_weight.iter_mut().zip(&out.gradients.head.weight).for_each(|(sum, more)| *sum += more);
+        encoded_gradient[f].copy_from_slice(&out.gradients.encoded);
+        predicted_gradient[g].copy_from_slice(&out.gradients.predicted);
+        weight_gradient.iter_mut().zip(&out.gradients.head.weight).for_each(|(sum, term)| *sum += term);
         println!("utterance {b}: loss {:.3} in {:.1} s", out.losses[0], start.elapsed().as_secs_f64());
     }
     Ok(())

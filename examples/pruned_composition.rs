@@ -1,7 +1,8 @@
-//! Pruned training at a vocabulary of 65,536: pruning leaves out sites, the selected normaliser keeps no classes.
+//! The pruned loss at a vocabulary of 65,536: fewer sites, and no scores of all classes.
 //!
-//! A made-up model that is rather sure of its labels and their times scores two utterances, T = 200 and U = 50; first under
-//! the pruned loss, then over the whole lattice, with all gradients.
+//! Pruning retains a part of the sites; the selected normalizer stores no distributions over
+//! classes. A synthetic model with peaked distributions scores two utterances, T = 200 and U = 50:
+//! first by the pruned loss, then over all sites, with all gradients.
 //!
 //! `cargo run --release --example pruned_composition [CLASSES]`
 use std::time::Instant;
@@ -16,7 +17,7 @@ const FRAMES: usize = 200;
 const LABELS: usize = 50;
 const HIDDEN: usize = 512;
 
-/// -1 or 1, as if by chance.
+/// A deterministic pseudo-random sign: -1 or 1.
 fn sign(class: usize, k: usize) -> f32 {
     let mixed = (class as u64 * 512 + k as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     if (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 63 == 0 { 1.0 } else { -1.0 }
@@ -28,13 +29,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let labels = (0..BATCH).map(|b| (0..LABELS).map(|u| label(b, u) as u32).collect()).collect();
     let targets = Targets::new(0, vec![FRAMES; BATCH], labels)?;
 
-    // What encoder and predictor would say. Coordinate 0 of a frame counts the labels that are due, that of a label position
-    // those that were said; the others of a position are the code of the next label, which its row of the weight repeats.
+    // Outputs of encoder and predictor. Coordinate 0 of a frame grows with the labels expected so
+    // far, that of a label position falls with the labels emitted; the other coordinates of a
+    // position are a code of the next label, equal in sign to that label's row of the weight.
     let (mut encoded, mut predicted) = (Vec::new(), Vec::new());
     for b in 0..BATCH {
         for t in 0..FRAMES {
-            let due = ((t as f32 + 0.5) / FRAMES as f32 - 0.5) * LABELS as f32;
-            encoded.extend((0..HIDDEN).map(|k| if k == 0 { due } else { 0.1 * sign(t, k) }));
+            let expected_labels = ((t as f32 + 0.5) / FRAMES as f32 - 0.5) * LABELS as f32;
+            encoded.extend((0..HIDDEN).map(|k| if k == 0 { expected_labels } else { 0.1 * sign(t, k) }));
         }
         for u in 0..=LABELS {
             let next = label(b, u);
@@ -46,20 +48,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let margin = (classes as f32).ln() + 2.0;
     let scale = margin / (0.5f32.tanh() * (HIDDEN - 1) as f32);
-    let weight_of = |class: usize, k: usize| match (class, k) {
+    let weight_at = |class: usize, k: usize| match (class, k) {
         (0, 0) => -1.0,
         (0, _) => 0.0,
         (_, 0) => 1.0,
         _ => scale * sign(class, k),
     };
-    let weight: Vec<f32> = (0..classes * HIDDEN).map(|i| weight_of(i / HIDDEN, i % HIDDEN)).collect();
+    let weight: Vec<f32> = (0..classes * HIDDEN).map(|i| weight_at(i / HIDDEN, i % HIDDEN)).collect();
     let mut bias = vec![0f32; classes];
     bias[0] = margin;
     let head = Head::new(&weight, Some(&bias), HIDDEN)?;
 
-    // The trivial joiner: a linear layer each for frames and label positions, usually with weights of their own.
-    let am = Linear::new(&encoded, &weight, None, HIDDEN)?;
-    let source = Heads::new(am, Linear::new(&predicted, &weight, Some(&bias), HIDDEN)?)?;
+    // The simple joiner: one linear layer for frames, one for label positions; usually with
+    // separate weights.
+    let acoustic = Linear::new(&encoded, &weight, None, HIDDEN)?;
+    let source = Heads::new(acoustic, Linear::new(&predicted, &weight, Some(&bias), HIDDEN)?)?;
     let joint = Joint::new(&encoded, &predicted, head);
     let inputs = PrunedJoint { simple: Simple::Heads(source), joint, scales: Scales::default() };
     let weights = [1.0; BATCH];
@@ -68,23 +71,23 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let start = Instant::now();
     let out = session.sum(inputs, &targets, &weights)?;
     let seconds = start.elapsed().as_secs_f64();
-    let first = out.first_pass.ok_or("a pruned loss has a first pass")?;
-    let bands = |b| (0..FRAMES).map(|t| first.ranges.band(b, t)).collect();
+    let first_pass = out.first_pass.ok_or("a pruned loss has a first pass")?;
+    let bands = |b| (0..FRAMES).map(|t| first_pass.ranges.band(b, t)).collect();
     let retained = targets.retained((0..BATCH).map(bands).collect())?;
     let options = Options::default();
     let plan = MemoryPlan::new::<f32>(&retained, HIDDEN, classes, &options)?;
-    println!("pruned: losses {:.3?} (trivial joiner {:.3?})", out.losses, first.losses);
+    println!("pruned: losses {:.3?} (simple joiner {:.3?})", out.losses, first_pass.losses);
     println!(
         "  {} of {} sites, {seconds:.2} s for both passes and all gradients",
-        first.ranges.sites(),
+        first_pass.ranges.sites(),
         targets.lattices().sites()
     );
     println!("{plan}\n");
 
     let mut session = Session::new(&options)?;
     let start = Instant::now();
-    let whole = session.sum(joint, &targets, &weights)?;
-    println!("whole lattice: losses {:.3?}, {:.2} s", whole.losses, start.elapsed().as_secs_f64());
+    let full = session.sum(joint, &targets, &weights)?;
+    println!("all sites: losses {:.3?}, {:.2} s", full.losses, start.elapsed().as_secs_f64());
     println!("{}", MemoryPlan::new::<f32>(&targets, HIDDEN, classes, &options)?);
     Ok(())
 }

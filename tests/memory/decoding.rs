@@ -1,4 +1,4 @@
-//! Greedy search keeps its buffers: after the first call, none of its steps asks for memory.
+//! Greedy search reuses its buffers: no step allocates after the first call.
 use std::sync::Arc;
 
 use panda::decoding::{
@@ -6,7 +6,7 @@ use panda::decoding::{
 };
 use panda::rnnt_dp::Topology;
 
-use crate::counting::{calls, measure, turn};
+use crate::counting::{allocation_count, exclusive, measure};
 
 const WIDTH: usize = 48;
 const CLASSES: usize = 40;
@@ -29,28 +29,30 @@ fn model(topology: &Topology) -> Model {
 }
 
 #[test]
-fn a_second_call_asks_for_nothing_however_long_it_is() {
-    let _alone = turn();
+fn steps_of_a_second_call_do_not_allocate() {
+    let _guard = exclusive();
     for name in ["regular", "tdt:0,1,2"] {
         let model = model(&name.parse().unwrap());
         let mut search = GreedySearch::new(model, Greedy::default()).unwrap();
         let rows = wave(400 * WIDTH, 0.413);
         let long: Vec<&[f32]> = [400, 300, 7, 0].map(|frames| &rows[..frames * WIDTH]).to_vec();
         let short: Vec<&[f32]> = [40, 30, 7, 0].map(|frames| &rows[..frames * WIDTH]).to_vec();
-        // On a pool of one thread, so that all allocations of a call are counted, and its buffer for packing is there.
+        // A pool of one thread: all allocations of a call are counted, and its packing buffer
+        // exists.
         let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
         let labels = pool.install(|| search.decode(&long).unwrap().labels(0).len());
-        assert!(labels > 50, "{name}: {labels} labels make no steps");
-        let [of_long, of_short] = [&long, &short].map(|utterances| {
+        assert!(labels > 50, "{name}: only {labels} labels");
+        let [long_count, short_count] = [&long, &short].map(|utterances| {
             let (mut peak, mut count) = (0, 0);
             pool.install(|| {
-                peak = measure(|| count = calls(|| search.decode(utterances).map(drop).unwrap())).1;
+                peak =
+                    measure(|| count = allocation_count(|| search.decode(utterances).map(drop).unwrap())).1;
             });
             assert!(peak < 2048, "{name}: {peak} bytes");
             count
         });
-        // Lists of lengths and streams for each call, none for a step.
-        assert_eq!(of_long, of_short, "{name}");
-        assert!(of_long < 10, "{name}: {of_long} allocations");
+        // Each call allocates lists of lengths and streams; a step allocates nothing.
+        assert_eq!(long_count, short_count, "{name}");
+        assert!(long_count < 10, "{name}: {long_count} allocations");
     }
 }

@@ -1,29 +1,29 @@
-//! A first pass takes what its plan says, rare pairs, unigrams and the smallest cut included, and gives the same in any cut.
+//! First passes use at most their planned memory, with equal results.
 use panda::pruned::{
     Batch, Error, FirstPass, Heads, Linear, Matrices, Options, Plan, Source, Unigram, Workspace,
     first_pass_with,
 };
 
-use crate::counting::{measure, turn};
+use crate::counting::{exclusive, measure};
 
 fn numbers(count: usize, scale: f32) -> Vec<f32> {
     let hash = |i: usize| (i as u32 ^ 77).wrapping_mul(0x9e37_79b9).rotate_left(13).wrapping_mul(0x85eb_ca6b);
     (0..count).map(|i| scale * (hash(i) as f32 / u32::MAX as f32 - 0.5)).collect()
 }
 
-/// Plans from the best to the smallest.
+/// Plans from the fastest to the smallest.
 fn plans<S: Source<f32>>(source: &S, batch: &Batch, options: &Options) -> Vec<Plan> {
-    let most = |plan: Plan| plan.scratch(source, batch, options).total().bytes();
-    let (least, best) = (most(Plan::minimal()), most(Plan::default()));
-    let error = Plan::within(source, batch, options, least - 1);
-    assert_eq!(error, Err(Error::Memory { needed: least, found: least - 1 }));
+    let planned_bytes = |plan: Plan| plan.scratch(source, batch, options).total().bytes();
+    let (smallest, best) = (planned_bytes(Plan::smallest()), planned_bytes(Plan::default()));
+    let error = Plan::within(source, batch, options, smallest - 1);
+    assert_eq!(error, Err(Error::Memory { needed: smallest, results: smallest - 1 }));
     let within = |bytes: usize| {
         let plan = Plan::within(source, batch, options, bytes).unwrap();
-        assert!(most(plan) <= bytes);
+        assert!(planned_bytes(plan) <= bytes);
         plan
     };
-    let middle = (1..4).map(|i| within(least + (best - least) / 4 * i));
-    [within(usize::MAX)].into_iter().chain(middle).chain([within(least)]).collect()
+    let middle = (1..4).map(|i| within(smallest + (best - smallest) / 4 * i));
+    [within(usize::MAX)].into_iter().chain(middle).chain([within(smallest)]).collect()
 }
 
 /// Bytes that a single allocation of a second pass may take.
@@ -33,8 +33,8 @@ fn check<S: Source<f32>>(source: &S, batch: &Batch, options: &Options) {
     let weights: Vec<f64> = (0..batch.len()).map(|b| 1.0 - b as f64 / 9.0).collect();
     let mut first: Option<FirstPass<f32>> = None;
     for plan in plans(source, batch, options) {
-        let said = plan.scratch(source, batch, options);
-        let before = crate::counting::alive();
+        let planned = plan.scratch(source, batch, options);
+        let before = crate::counting::live_bytes();
         let mut workspace = Workspace::default();
         for step in 0..2 {
             let mut gradient = source.zero_gradient();
@@ -44,37 +44,43 @@ fn check<S: Source<f32>>(source: &S, batch: &Batch, options: &Options) {
                 pass
             });
             match step {
-                0 => assert!(growth <= said.total().bytes(), "{plan:?} {options:?}: {growth}, said {said:?}"),
+                0 => assert!(
+                    growth <= planned.total().bytes(),
+                    "{plan:?} {options:?}: {growth}, planned {planned:?}"
+                ),
                 _ => assert!(largest <= LARGE, "{plan:?} {options:?}: {largest} at once in a second pass"),
             }
             let first = first.get_or_insert_with(|| pass.clone());
-            for (found, expected) in pass.losses.iter().zip(&first.losses) {
-                assert!((found - expected).abs() <= 1e-5 * expected.abs(), "{plan:?}: {found} {expected}");
+            for (results, expected) in pass.losses.iter().zip(&first.losses) {
+                assert!(
+                    (results - expected).abs() <= 1e-5 * expected.abs(),
+                    "{plan:?}: {results} {expected}"
+                );
             }
-            for (found, expected) in pass.occupancies.iter().zip(&first.occupancies) {
-                assert!((found - expected).abs() < 1e-3, "{plan:?}: {found} {expected}");
+            for (results, expected) in pass.occupancies.iter().zip(&first.occupancies) {
+                assert!((results - expected).abs() < 1e-3, "{plan:?}: {results} {expected}");
             }
             workspace.recycle(pass);
             drop(gradient);
         }
-        let held = crate::counting::alive() - before;
+        let live = crate::counting::live_bytes() - before;
         assert!(
-            held <= said.total().bytes() + first.iter().map(bytes).sum::<usize>(),
-            "{held} held, said {said:?}"
+            live <= planned.total().bytes() + first.iter().map(bytes).sum::<usize>(),
+            "{live} bytes live, planned {planned:?}"
         );
     }
 }
 
-/// Of a clone.
+/// Bytes of a clone.
 fn bytes(pass: &FirstPass<f32>) -> usize {
-    let before = crate::counting::alive();
+    let before = crate::counting::live_bytes();
     let _clone = pass.clone();
-    crate::counting::alive() - before
+    crate::counting::live_bytes() - before
 }
 
 #[test]
-fn a_first_pass_keeps_to_its_plan() {
-    let _turn = turn();
+fn a_first_pass_uses_at_most_its_planned_memory() {
+    let _guard = exclusive();
     let classes = 1500;
     let shapes = [(150, 20), (9, 140), (1, 0), (40, 12)];
     let labels = |u: usize| (0..u).map(|i| 1 + (i as u32 * 7) % 1400).collect();
@@ -86,7 +92,7 @@ fn a_first_pass_keeps_to_its_plan() {
     let batch = batch.unwrap();
     let (t, p) = shapes.iter().fold((0, 0), |(t, p), shape| (t + shape.0, p + shape.1 + 1));
     let mut rare = [false; 2];
-    // Scores far apart make sums of products underflow.
+    // Large differences of scores make sums of products underflow: rare pairs.
     for (i, scale) in [3.0, 3000.0].into_iter().enumerate() {
         let (am, lm) = (numbers(t * classes, scale), numbers(p * classes + 5, scale));
         let matrices = Matrices::new(&am, &lm[5..], classes).unwrap();
@@ -107,17 +113,16 @@ fn a_first_pass_keeps_to_its_plan() {
             check(&heads, &batch, &options);
         }
     }
-    assert_eq!(rare, [false, true], "rare pairs must be there");
+    assert_eq!(rare, [false, true], "expected rare pairs with large scores only");
 }
 
-/// What is left to chance where work is cut by bytes: nothing.
 #[test]
-fn threads_change_no_bit_of_the_smallest_cut() {
-    let _turn = turn();
+fn the_smallest_plan_gives_equal_bits_with_any_number_of_threads() {
+    let _guard = exclusive();
     let (am, lm) = (numbers(60 * 300, 3.0), numbers(24 * 300 + 5, 3.0));
     let source = Matrices::new(&am, &lm[5..], 300).unwrap();
     let batch = Batch::packed(0, vec![40, 20], vec![vec![3; 13], vec![5; 9]]).unwrap();
-    let found = [1, 3].map(|threads| {
+    let results = [1, 3].map(|threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
             let pass = first_pass_with(
@@ -132,5 +137,5 @@ fn threads_change_no_bit_of_the_smallest_cut() {
             (pass, gradient)
         })
     });
-    assert!(found[0] == found[1]);
+    assert!(results[0] == results[1]);
 }

@@ -1,18 +1,18 @@
-//! What lattices take is known from their shapes, and does not depend on chance: measured by counting every allocation.
+//! Memory of lattice workspaces equals the planned bytes.
 use std::sync::{LazyLock, MutexGuard};
 
 use panda::rnnt_dp::{Error, Lattices, Regularizers, Topology, Workspace, forward_backward};
 
-use crate::counting::{alive, turn};
+use crate::counting::{exclusive, live_bytes};
 
-/// What queues of the thread pool take when work comes from outside, and what their threads note down about garbage.
-const QUEUE: usize = 16 << 10;
+/// Bytes of a thread pool: its queues and garbage collection.
+const QUEUE_BYTES: usize = 16 << 10;
 
-/// Bytes that are alive afterwards, and the most that were on the way, beside those before.
+/// Growth of the live bytes after `run`, and its peak.
 fn measure(run: impl FnOnce()) -> (usize, usize) {
-    let before = alive();
+    let before = live_bytes();
     let (_, peak, ()) = crate::counting::measure(run);
-    (alive().saturating_sub(before), peak)
+    (live_bytes().saturating_sub(before), peak)
 }
 
 fn emissions(lattices: &Lattices, topology: &Topology) -> Vec<f64> {
@@ -24,16 +24,16 @@ fn shapes() -> Vec<Lattices> {
         let start = move |t: usize| t * (labels + 1).saturating_sub(5) / frames.max(2);
         (0..frames).map(|t| start(t)..(start(t) + 5).min(labels + 1)).collect::<Vec<_>>()
     };
-    let whole = |shapes: &[(usize, usize)]| {
+    let unbanded = |shapes: &[(usize, usize)]| {
         let (frames, labels) = shapes.iter().copied().unzip();
         Lattices::new(frames, labels).unwrap()
     };
     vec![
-        whole(&[(1, 0)]),
-        whole(&[(3, 900)]),
-        whole(&[(400, 80)]),
-        whole(&[(40, 9), (7, 12), (23, 0), (120, 33), (2, 2)]),
-        whole(&(0..70).map(|b| (5 + b, b / 2)).collect::<Vec<_>>()),
+        unbanded(&[(1, 0)]),
+        unbanded(&[(3, 900)]),
+        unbanded(&[(400, 80)]),
+        unbanded(&[(40, 9), (7, 12), (23, 0), (120, 33), (2, 2)]),
+        unbanded(&(0..70).map(|b| (5 + b, b / 2)).collect::<Vec<_>>()),
         Lattices::banded(vec![60, 9, 0], vec![band(300, 60), band(40, 9), band(8, 0)]).unwrap(),
     ]
 }
@@ -70,27 +70,27 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Of 1, 3, 4 and 64 threads, which live as long as the tests, so that none ends while another is measured.
+/// Pools of 1, 3, 4 and 64 threads; static, so that no thread ends during a measurement.
 static POOLS: LazyLock<[rayon::ThreadPool; 4]> = LazyLock::new(|| {
     [1, 3, 4, 64].map(|threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        // Threads make what they need for themselves.
+        // Each thread allocates its own state before the measurements.
         pool.broadcast(|_| rayon::join(|| (), || ()));
         pool
     })
 });
 
-fn alone() -> MutexGuard<'static, ()> {
-    let guard = turn();
+fn exclusive_with_pools() -> MutexGuard<'static, ()> {
+    let guard = exclusive();
     LazyLock::force(&POOLS);
     guard
 }
 
-fn each(mut visit: impl FnMut(&Lattices, &Topology, &Regularizers)) {
-    let penalised = Regularizers { fastemit: 0.1, delay_penalty: 0.02, sigma: 0.05 };
+fn for_all_cases(mut visit: impl FnMut(&Lattices, &Topology, &Regularisers)) {
+    let penalized = Regularisers { fastemit: 0.1, delay_penalty: 0.02, sigma: 0.05 };
     for lattices in shapes() {
         for topology in topologies() {
-            for regularisers in [Regularizers::default(), penalised] {
+            for regularisers in [Regularisers::default(), penalized] {
                 visit(&lattices, &topology, &regularisers);
             }
         }
@@ -98,49 +98,56 @@ fn each(mut visit: impl FnMut(&Lattices, &Topology, &Regularizers)) {
 }
 
 #[test]
-fn lanes_take_what_is_said_and_change_no_bit() {
-    let _alone = alone();
-    each(|lattices, topology, regularisers| {
-        let want =
+fn lanes_use_the_planned_bytes_and_give_equal_bits() {
+    let _guard = exclusive_with_pools();
+    for_all_cases(|lattices, topology, regularisers| {
+        let expected =
             forward_backward(lattices, topology, &emissions(lattices, topology), regularisers).unwrap();
         for pool in &POOLS[..2] {
             for lanes in [1, 2, 3, 64] {
                 let mut call = Call::new(lattices, topology, regularisers);
-                let said = call.bytes(lanes);
+                let planned = call.bytes(lanes);
                 let mut workspace = Workspace::with_lanes(lanes);
-                let (held, peak) = measure(|| pool.install(|| call.run(&mut workspace).unwrap()));
+                let (live, peak) = measure(|| pool.install(|| call.run(&mut workspace).unwrap()));
                 assert!(
-                    held <= said + QUEUE && peak <= said + QUEUE,
-                    "{topology} {lanes}: said {said}, held {held}, peak {peak}"
+                    live <= planned + QUEUE_BYTES && peak <= planned + QUEUE_BYTES,
+                    "{topology} {lanes}: planned {planned}, live {live}, peak {peak}"
                 );
-                // It is no more than that either.
-                assert!(said <= held + held / 50 + QUEUE, "{topology} {lanes}: said {said}, held {held}");
-                assert_eq!(workspace.allocated_bytes(), said);
-                assert_eq!((&call.losses, &call.adjoints), (&want.losses, &want.adjoints));
-                let (more, again) = measure(|| pool.install(|| call.run(&mut workspace).unwrap()));
-                assert!(more <= QUEUE && again <= QUEUE, "{topology} {lanes}: {again} more");
+                // The plan is not larger than needed either.
+                assert!(
+                    planned <= live + live / 50 + QUEUE_BYTES,
+                    "{topology} {lanes}: planned {planned}, live {live}"
+                );
+                assert_eq!(workspace.held(), planned);
+                assert_eq!((&call.losses, &call.adjoints), (&expected.losses, &expected.adjoints));
+                let (second_growth, second_peak) =
+                    measure(|| pool.install(|| call.run(&mut workspace).unwrap()));
+                assert!(
+                    second_growth <= QUEUE_BYTES && second_peak <= QUEUE_BYTES,
+                    "{topology} {lanes}: {second_peak} bytes in the second call"
+                );
             }
         }
     });
 }
 
-/// A limit holds from call to call, whatever the shapes, and a call that cannot keep it is refused.
+/// The limit of a workspace holds over calls of different shapes.
 #[test]
-fn a_limit_holds() {
-    let _alone = alone();
+fn the_limit_of_a_workspace_holds_over_calls() {
+    let _guard = exclusive_with_pools();
     let pool = &POOLS[2];
     let mut limit = 0;
-    each(|lattices, topology, regularisers| {
+    for_all_cases(|lattices, topology, regularisers| {
         limit = limit.max(Workspace::scratch(lattices, topology, regularisers, 1).bytes());
     });
     for limit in [limit, limit + limit / 2, 3 * limit] {
-        let mut workspace = Workspace::with_budget(limit);
-        each(|lattices, topology, regularisers| {
+        let mut workspace = Workspace::within(limit);
+        for_all_cases(|lattices, topology, regularisers| {
             let mut call = Call::new(lattices, topology, regularisers);
             let before = workspace.allocated_bytes();
             let (_, peak) = measure(|| pool.install(|| call.run(&mut workspace).unwrap()));
             assert!(
-                workspace.allocated_bytes() <= limit && before + peak <= limit + QUEUE,
+                workspace.held() <= limit && before + peak <= limit + QUEUE_BYTES,
                 "{limit}: {before} {peak}"
             );
         });
@@ -151,10 +158,10 @@ fn a_limit_holds() {
 }
 
 #[test]
-fn the_smallest_limit_is_named() {
-    let _alone = alone();
-    let wide = &POOLS[3];
-    each(|lattices, topology, regularisers| {
+fn a_too_small_limit_is_an_error_with_the_smallest_one() {
+    let _guard = exclusive_with_pools();
+    let pool_of_64 = &POOLS[3];
+    for_all_cases(|lattices, topology, regularisers| {
         let needed = Workspace::scratch(lattices, topology, regularisers, 1).bytes();
         let lanes = |bytes| Workspace::max_lanes(lattices, topology, regularisers, bytes);
         assert_eq!(lanes(needed), Ok(1));
@@ -162,25 +169,25 @@ fn the_smallest_limit_is_named() {
         assert_eq!(lanes(needed - 1), error.clone().map(|()| 0));
         assert_eq!(lanes(usize::MAX), Ok(lattices.batch()));
         let mut call = Call::new(lattices, topology, regularisers);
-        assert_eq!(call.run(&mut Workspace::with_budget(needed - 1)), error);
-        call.run(&mut Workspace::with_budget(needed)).unwrap();
-        // As many lanes as threads, where there are as many utterances.
+        assert_eq!(call.run(&mut Workspace::within(needed - 1)), error);
+        call.run(&mut Workspace::within(needed)).unwrap();
+        // As many lanes as threads, at most one per utterance.
         let mut workspace = Workspace::new();
-        wide.install(|| call.run(&mut workspace).unwrap());
-        assert_eq!(workspace.allocated_bytes(), call.bytes(lattices.batch().min(64)));
+        pool_of_64.install(|| call.run(&mut workspace).unwrap());
+        assert_eq!(workspace.held(), call.bytes(lattices.batch().min(64)));
     });
 }
 
-/// A workspace that knows all shapes beforehand asks for nothing but lists when they come again.
+/// A workspace planned for all shapes allocates only lists in later calls.
 #[test]
-fn lanes_stay_from_shape_to_shape() {
-    let _alone = alone();
-    let (topology, regularisers) = (Topology::rnnt(), Regularizers::default());
+fn lanes_are_reused_over_shapes() {
+    let _guard = exclusive_with_pools();
+    let (topology, regularisers) = (Topology::rnnt(), Regularisers::default());
     let batches =
         [[500, 100], [250, 250], [30, 480]].map(|frames| Lattices::new(frames.into(), vec![60, 60]).unwrap());
     let calls = batches.iter().map(|lattices| (lattices, &topology));
-    let said = Workspace::scratch_for_all(calls, &regularisers, 2).bytes();
-    let mut workspace = Workspace::with_budget(said);
+    let planned = Workspace::scratch_of_all(calls, &regularisers, 2).bytes();
+    let mut workspace = Workspace::within(planned);
     let mut run = |lattices: &Lattices| {
         let mut call = Call::new(lattices, &topology, &regularisers);
         let (_, peak) = measure(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
@@ -190,72 +197,75 @@ fn lanes_stay_from_shape_to_shape() {
         run(lattices);
     });
     for lattices in &batches {
-        let (held, peak) = run(lattices);
-        assert!(held == said && peak <= QUEUE, "said {said}, held {held}, peak {peak}");
+        let (live, peak) = run(lattices);
+        assert!(live == planned && peak <= QUEUE_BYTES, "planned {planned}, live {live}, peak {peak}");
     }
 }
 
-/// Many utterances, of which each is nearly nothing.
+/// A batch of thousands of tiny utterances: lists are part of the plan.
 #[test]
-fn lists_count() {
-    let _alone = alone();
-    let (topology, regularisers) = (Topology::rnnt(), Regularizers::default());
+fn lists_are_counted() {
+    let _guard = exclusive_with_pools();
+    let (topology, regularisers) = (Topology::rnnt(), Regularisers::default());
     let lattices = Lattices::new(vec![1; 3000], vec![0; 3000]).unwrap();
     for lanes in [1, 2, 3000] {
         let mut call = Call::new(&lattices, &topology, &regularisers);
-        let said = call.bytes(lanes);
+        let planned = call.bytes(lanes);
         let mut workspace = Workspace::with_lanes(lanes);
         let (_, peak) = measure(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
-        assert!(peak <= said + QUEUE, "{lanes} lanes: said {said}, peak {peak}");
-        assert_eq!(workspace.allocated_bytes(), said);
+        assert!(peak <= planned + QUEUE_BYTES, "{lanes} lanes: planned {planned}, peak {peak}");
+        assert_eq!(workspace.held(), planned);
     }
     let mut call = Call::new(&lattices, &topology, &regularisers);
-    let said = call.bytes(1);
-    let mut workspace = Workspace::with_budget(said);
+    let planned = call.bytes(1);
+    let mut workspace = Workspace::within(planned);
     for _ in 0..2 {
         let (_, peak) = measure(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
-        assert!(workspace.allocated_bytes() == said && peak <= said + QUEUE, "said {said}, peak {peak}");
+        assert!(
+            workspace.held() == planned && peak <= planned + QUEUE_BYTES,
+            "planned {planned}, peak {peak}"
+        );
     }
 }
 
-/// Lists of a batch of many utterances, then lanes of another one; a batch whose lists alone are too much.
+/// Long lists of one batch, then lanes of another; and a batch whose lists exceed the limit.
 #[test]
-fn a_limit_holds_beside_longer_lists() {
-    let _alone = alone();
-    let (topology, regularisers) = (Topology::rnnt(), Regularizers::default());
+fn the_limit_includes_lists_of_earlier_batches() {
+    let _guard = exclusive_with_pools();
+    let (topology, regularisers) = (Topology::rnnt(), Regularisers::default());
     let (mut frames, mut labels) = (vec![1; 5001], vec![0; 5001]);
     (frames[0], labels[0]) = (1000, 100);
-    let [many, two] = [(frames, labels), (vec![560; 2], vec![100; 2])]
+    let [long_lists, two_utterances] = [(frames, labels), (vec![560; 2], vec![100; 2])]
         .map(|(frames, labels)| Lattices::new(frames, labels).unwrap());
-    let limit = Workspace::scratch(&many, &topology, &regularisers, 1).bytes();
-    assert!(Workspace::scratch(&two, &topology, &regularisers, 2).bytes() <= limit);
-    let mut workspace = Workspace::with_budget(limit);
-    for lattices in [&many, &two, &many, &two] {
+    let limit = Workspace::scratch(&long_lists, &topology, &regularisers, 1).bytes();
+    assert!(Workspace::scratch(&two_utterances, &topology, &regularisers, 2).bytes() <= limit);
+    let mut workspace = Workspace::within(limit);
+    for lattices in [&long_lists, &two_utterances, &long_lists, &two_utterances] {
         let mut call = Call::new(lattices, &topology, &regularisers);
         POOLS[2].install(|| call.run(&mut workspace)).unwrap();
         assert!(workspace.allocated_bytes() <= limit, "{} of {limit}", workspace.allocated_bytes());
     }
-    let mut workspace = Workspace::with_budget(100);
-    let mut call = Call::new(&many, &topology, &regularisers);
+    let mut workspace = Workspace::within(100);
+    let mut call = Call::new(&long_lists, &topology, &regularisers);
     assert!(matches!(call.run(&mut workspace), Err(Error::Memory { .. })));
     assert!(workspace.allocated_bytes() <= 100);
 }
 
-/// One large utterance, then small ones in more lanes, then the large one again.
+/// A large utterance, small ones in more lanes, a large one.
 #[test]
-fn lanes_that_are_there_stay() {
-    let _alone = alone();
-    let (topology, regularisers) = (Topology::rnnt(), Regularizers::default());
+fn large_lanes_are_kept() {
+    let _guard = exclusive_with_pools();
+    let (topology, regularisers) = (Topology::rnnt(), Regularisers::default());
     let batches = [vec![900], vec![20, 20], vec![900]].map(|frames| {
         let labels = vec![30; frames.len()];
         Lattices::new(frames, labels).unwrap()
     });
     let mut workspace = Workspace::with_lanes(2);
-    for (at, lattices) in batches.iter().enumerate() {
+    for (i, lattices) in batches.iter().enumerate() {
         let mut call = Call::new(lattices, &topology, &regularisers);
         let (_, peak) = measure(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
         assert!(
-            at == 0 || peak < Workspace::scratch(&batches[0], &topology, &regularisers, 1).bytes() / 2,
+            i == 0 || peak < Workspace::scratch(&batches[0], &topology, &regularisers, 1).bytes() / 2,
             "{peak}"
         );
     }

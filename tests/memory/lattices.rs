@@ -1,11 +1,11 @@
-//! A workspace that has seen a batch asks for no more memory.
-use panda::rnnt_dp::{Lattices, Regularizers, Topology, Workspace};
+//! A workspace allocates nothing when a batch comes again.
+use panda::rnnt_dp::{Lattices, Regularisers, Topology, Workspace};
 
-use crate::counting::{calls, turn};
+use crate::counting::{allocation_count, exclusive};
 
 #[test]
 fn only_the_first_call_allocates() {
-    let _turn = turn();
+    let _guard = exclusive();
     let lattices = Lattices::new(vec![40, 7, 23], vec![9, 12, 0]).unwrap();
     let emissions: Vec<f64> = (0..lattices.sites() * 2).map(|i| -((i * 7 % 11) as f64) / 3.0).collect();
     let (mut losses, mut adjoints) = (vec![0.0; 3], vec![0.0; emissions.len()]);
@@ -13,10 +13,10 @@ fn only_the_first_call_allocates() {
         (Topology::rnnt(), Regularizers { fastemit: 0.1, ..Regularizers::default() });
     let mut workspace = Workspace::new();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-    // The pool's one thread does all the work, and its allocations are those that count.
-    let found = pool.install(|| {
+    // The only thread of the pool does all the work; its allocations are counted.
+    let counts = pool.install(|| {
         let mut call = || {
-            calls(|| {
+            allocation_count(|| {
                 workspace
                     .forward_backward(
                         &lattices,
@@ -31,6 +31,6 @@ fn only_the_first_call_allocates() {
         };
         [call(), call(), call()]
     });
-    assert!(found[0] > 0, "the count must count");
-    assert_eq!(found[1..], [0, 0]);
+    assert!(counts[0] > 0, "the first call must allocate");
+    assert_eq!(counts[1..], [0, 0]);
 }

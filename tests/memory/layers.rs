@@ -1,14 +1,14 @@
-//! LSTM layers hold their buffers: steps whose shapes have been seen ask for nothing large but their results.
+//! LSTM layers reuse their buffers: later steps allocate only their results.
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::{VarBuilder, VarMap};
 use panda::model::Lstm;
 
-use crate::counting::{NOTED, large, turn};
+use crate::counting::{LARGE_ALLOCATION, exclusive, large_allocations};
 
 const INPUT: usize = 56;
 const HIDDEN: usize = 72;
 
-/// Two layers of as many directions, one after the other.
+/// Two LSTM layers, each with one or two directions.
 struct Stack {
     layers: Vec<Lstm>,
     directions: usize,
@@ -17,28 +17,29 @@ struct Stack {
 impl Stack {
     fn new(directions: usize) -> Self {
         let vb = VarBuilder::from_varmap(&VarMap::new(), DType::F32, &Device::Cpu);
-        let layer = |(at, input): (usize, usize)| Lstm::new(input, HIDDEN, at, directions == 2, &vb).unwrap();
+        let layer =
+            |(index, input): (usize, usize)| Lstm::new(input, HIDDEN, index, directions == 2, &vb).unwrap();
         let widths = [INPUT, directions * HIDDEN];
         let layers = Lstm::with_common_buffers(widths.into_iter().enumerate().map(layer).collect());
         Stack { layers, directions }
     }
 
-    /// Sizes of large allocations of a step that are not those of a result: of an output, or of a gradient.
+    /// Sizes of the large allocations of a step, without outputs and gradients.
     fn step(&self, lengths: &[usize]) -> Vec<usize> {
         let (batch, frames, width) =
             (lengths.len(), *lengths.iter().max().unwrap(), self.directions * HIDDEN);
         let x = Var::randn(0f32, 1.0, (batch, frames, INPUT), &Device::Cpu).unwrap();
-        let above = Tensor::randn(0f32, 1.0, (batch, frames, width), &Device::Cpu).unwrap();
-        let (sizes, gradients) = large(|| {
+        let output_gradient = Tensor::randn(0f32, 1.0, (batch, frames, width), &Device::Cpu).unwrap();
+        let (sizes, gradients) = large_allocations(|| {
             let rows = |x: Tensor, layer: &Lstm| layer.forward(&x, lengths).unwrap();
             let out = self.layers.iter().fold(x.as_tensor().clone(), rows);
-            (out * &above).unwrap().sum_all().unwrap().backward().unwrap()
+            (out * &output_gradient).unwrap().sum_all().unwrap().backward().unwrap()
         });
         assert_eq!(gradients.get(&x).unwrap().dims(), x.dims());
         let rows = [INPUT, width].map(|width| batch * frames * width);
         let weights = [INPUT, HIDDEN, width].map(|inputs| 4 * HIDDEN * inputs);
         let results: Vec<usize> = rows.into_iter().chain(weights).map(|numbers| 4 * numbers).collect();
-        assert!(results.iter().all(|&bytes| bytes >= NOTED), "results that nobody would note");
+        assert!(results.iter().all(|&bytes| bytes >= LARGE_ALLOCATION), "results must be large allocations");
         sizes.into_iter().filter(|size| !results.contains(size)).collect()
     }
 }
@@ -46,13 +47,13 @@ impl Stack {
 const LENGTHS: [usize; 12] = [61, 60, 7, 33, 41, 20, 55, 58, 12, 1, 0, 47];
 
 #[test]
-fn a_second_step_of_lstm_layers_allocates_its_results_alone() {
-    let _alone = turn();
+fn a_second_step_of_lstm_layers_allocates_only_its_results() {
+    let _guard = exclusive();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
     for directions in [1, 2] {
         let stack = Stack::new(directions);
         let step = |lengths: &[usize]| pool.install(|| stack.step(lengths));
-        assert!(step(&LENGTHS).len() > 8, "nothing to hold");
+        assert!(step(&LENGTHS).len() > 8, "the first step must allocate buffers");
         for lengths in [&LENGTHS[..], &LENGTHS[..5], &[59; 3], &LENGTHS] {
             assert_eq!(step(lengths), [0usize; 0], "{directions} directions, {lengths:?}");
         }
@@ -60,11 +61,12 @@ fn a_second_step_of_lstm_layers_allocates_its_results_alone() {
 }
 
 #[test]
-fn steps_of_lstm_layers_on_two_threads_settle() {
-    let _alone = turn();
+fn steps_of_lstm_layers_on_two_threads_stop_allocating() {
+    let _guard = exclusive();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
     let stack = Stack::new(2);
-    // How many buffers of a role are in use at once depends on the threads; the most comes soon.
-    let settled = (0..50).position(|_| pool.install(|| stack.step(&LENGTHS)).is_empty());
-    assert!(settled.is_some_and(|step| step > 0), "{settled:?}");
+    // How many buffers of a kind are in use at once depends on the threads; the maximum is reached
+    // early.
+    let first_without = (0..50).position(|_| pool.install(|| stack.step(&LENGTHS)).is_empty());
+    assert!(first_without.is_some_and(|step| step > 0), "{first_without:?}");
 }

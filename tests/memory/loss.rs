@@ -1,16 +1,16 @@
-//! No step of the composed loss allocates a quarter of N·C floats, and all of them together do not either.
+//! The composed loss needs less than a quarter of N·C floats.
 
 use candle_core::DType;
 use panda::panda_core::{Head, Plan, Precision, Shape};
 use panda::rnnt_loss::{self, Joint, Options, Scores, Session, Targets};
 
 use crate::common::Problem;
-use crate::counting::{measure, turn};
+use crate::counting::{exclusive, measure};
 
 #[test]
-fn nothing_of_sites_times_classes_is_kept() {
-    let _turn = turn();
-    // Each thread has a scratch of the matrix library, so that their number must not depend on the machine.
+fn no_array_of_sites_times_classes_is_allocated() {
+    let _guard = exclusive();
+    // Each thread has scratch of the matrix library: use a fixed number of threads.
     rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap().install(check);
 }
 
@@ -23,25 +23,23 @@ fn check() {
     let plan = Plan::<f32>::new(shape, Precision::Full, budget, true).unwrap();
     let scratch = plan.scratch(shape, Precision::Full).bytes();
     assert!(scratch <= budget, "{scratch} bytes by the plan, of {budget}");
-    assert!(
-        quarter > 2 * scratch,
-        "too small to mean anything: {quarter} bytes against {scratch} of scratch"
-    );
+    assert!(quarter > 2 * scratch, "the problem is too small: {quarter} bytes, scratch {scratch}");
 
-    // The composed loss, forward and backward, with whatever candle adds.
+    // The composed loss, forward and backward, with the allocations of candle.
     let options = Options { budget, ..problem.options() };
     let (vars, targets) = (problem.vars(DType::F32), problem.targets());
     let [f, g, w, b] = &vars;
     let (largest, growth, _) = measure(|| {
         let loss = rnnt_loss::candle::transducer_loss(f, g, w, b, &targets, &options).unwrap();
-        problem.finish(&loss, &vars)
+        problem.differentiate(&loss, &vars)
     });
     println!("N = {n}, C = {classes}: N C / 4 floats are {quarter} bytes; scratch by the plan {scratch}");
     println!("composed loss: largest allocation {largest}, all together {growth}");
     assert!(largest < quarter, "one allocation of {largest} bytes, N C / 4 floats are {quarter}");
     assert!(growth < quarter, "{growth} bytes alive at once, N C / 4 floats are {quarter}");
 
-    // Nor is anything of N H: beyond a wave of tiles another site costs a few numbers, however wide the joint.
+    // No array of N H either: beyond one wave of tiles a site costs a few numbers, independent of
+    // H.
     let plan = Some(Plan::custom(128, 64, 300, 1, 0));
     let grow = |frames: usize| {
         let problem = Problem::draw(3, 1, frames, 40, 300, 512, 0.1);
@@ -50,16 +48,19 @@ fn check() {
         let [f, g, w, b] = &vars;
         let (_, growth, _) = measure(|| {
             let loss = rnnt_loss::candle::transducer_loss(f, g, w, b, &targets, &options).unwrap();
-            problem.finish(&loss, &vars)
+            problem.differentiate(&loss, &vars)
         });
         (targets.lattices().sites(), growth)
     };
-    let ((few, before), (many, after)) = (grow(100), grow(200));
-    let each = after.saturating_sub(before) / (many - few);
-    println!("another site: {each} bytes; its hidden row would be {}", 512 * size_of::<f32>());
-    assert!(each < 512 * size_of::<f32>(), "another site costs {each} bytes: is its hidden row kept?");
+    let ((few_sites, before), (many_sites, after)) = (grow(100), grow(200));
+    let bytes_per_site = after.saturating_sub(before) / (many_sites - few_sites);
+    println!("per site: {bytes_per_site} bytes; a hidden row is {}", 512 * size_of::<f32>());
+    assert!(
+        bytes_per_site < 512 * size_of::<f32>(),
+        "{bytes_per_site} bytes per site: is its hidden row stored?"
+    );
 
-    // Sample-wise, eight times the batch takes no more than its own losses and gradients.
+    // Sample-wise, a batch eight times as large adds only its losses and gradients.
     let transient = |batch: usize| {
         let (t, u, classes, width) = (40, 12, 700, 64);
         let targets = Targets::new(0, vec![t; batch], vec![vec![1; u]; batch]).unwrap();
@@ -74,33 +75,38 @@ fn check() {
             let joint = Joint::new(&f, &g, head).with_layout(layout);
             Session::new(&options).unwrap().sum(joint, &targets, &weights).unwrap()
         });
-        let found = out.gradients;
-        growth - size_of::<f32>() * (found.encoded.len() + found.predicted.len() + found.head.weight.len())
+        let gradients = out.gradients;
+        growth
+            - size_of::<f32>()
+                * (gradients.encoded.len() + gradients.predicted.len() + gradients.head.weight.len())
     };
-    // The first call also makes the buffers that the matrix library keeps for each thread.
-    let (first, some, many) = (transient(16), transient(16), transient(128));
+    // The first call also allocates the buffers of the matrix library, one for each thread.
+    let (first_call, for_16, for_128) = (transient(16), transient(16), transient(128));
     println!(
-        "sample-wise: {some} bytes beside the gradients for 16 utterances ({first} at first), {many} for 128"
+        "sample-wise: {for_16} bytes without the gradients for 16 utterances ({first_call} in the first call), {for_128} for 128"
     );
-    assert!(many.abs_diff(some) * 50 <= some, "{some} bytes for 16 utterances, {many} for 128");
+    assert!(for_128.abs_diff(for_16) * 50 <= for_16, "{for_16} bytes for 16 utterances, {for_128} for 128");
 
-    // Scores that exist already: in place there is no second copy of them. (Any numbers will do as scores.)
-    let (few, classes) = (Problem::draw(2, 2, 40, 20, 700, 4, 1.0), 700);
-    let (targets, weights) = (few.targets(), &few.weights);
-    let layout = rnnt_loss::Layout::Padded { frames: few.most_frames, positions: few.positions };
+    // Existing scores in place: no second copy of them. Their values do not matter.
+    let (problem, classes) = (Problem::draw(2, 2, 40, 20, 700, 4, 1.0), 700);
+    let (targets, weights) = (problem.targets(), &problem.weights);
+    let layout = rnnt_loss::Layout::Padded { frames: problem.max_frames, positions: problem.positions };
     let mut scores: Vec<f32> = (0..2 * 40 * 21 * classes).map(|i| (i % 97) as f32 / 31.0).collect();
-    let whole = scores.len() * size_of::<f32>();
+    let score_bytes = scores.len() * size_of::<f32>();
     let default = Options::default();
     let (largest, ..) = measure(|| {
         let mut session = Session::new(&default).unwrap();
         session.sum_in_place(&mut scores, (classes, layout), &targets, weights).unwrap()
     });
-    println!("scores in place: largest allocation {largest} beside {whole} bytes of scores");
-    assert!(largest < whole / 4, "one allocation of {largest} bytes beside scores of {whole}");
+    println!("scores in place: largest allocation {largest}, scores {score_bytes} bytes");
+    assert!(largest < score_bytes / 4, "one allocation of {largest} bytes, scores are {score_bytes}");
 
-    // The counter does see such allocations: the door that copies the scores makes one.
+    // The allocator does count such allocations: the function that copies the scores makes one.
     let inputs = Scores { scores: &scores, classes, layout };
     let (largest, growth, _) =
         measure(|| Session::new(&default).unwrap().sum(inputs, &targets, weights).unwrap());
-    assert!(largest >= whole && growth >= whole, "the allocator does not count: {largest}, {growth}");
+    assert!(
+        largest >= score_bytes && growth >= score_bytes,
+        "the allocator does not count: {largest}, {growth}"
+    );
 }

@@ -1,6 +1,10 @@
-//! What losses, and readers of files, allocate, counted by an allocator of this program's own: one test at a time, see [`counting::turn`].
+//! Memory of losses, models and file readers, by a counting allocator.
+//!
+//! The allocator counts for the whole process, so tests run one at a time: [`counting::exclusive`].
 
-#[allow(dead_code, reason = "problems alone are wanted here")]
+mod audio_files;
+mod audio_streams;
+#[allow(dead_code, reason = "only the problems are used here")]
 #[path = "../suite/common.rs"]
 mod common;
 mod counting;
@@ -12,15 +16,13 @@ mod first_pass;
 mod lanes;
 mod lattices;
 mod layers;
-mod live;
-mod local_weights;
+mod locally_normalized;
 mod loss;
 #[path = "../../crates/speech/tests/suite/mutants.rs"]
 mod mutants;
 mod normalizer;
 mod recognition;
 mod sessions;
-mod sound_files;
 mod steps;
-mod streams;
+mod streaming_recognition;
 mod training;

@@ -1,13 +1,12 @@
-//! The budget is a promise: what a call of the normalizer allocates is never more than was planned, and that never more
-//! than the budget.
+//! The normalizer: measured bytes <= planned bytes <= budget.
 use panda::panda_core::{
     Adjoints, BackwardInputs, Error, Gradients, Head, Normalized, Plan, Precision, Real, Rows, Selection,
     Shape, Sites, Workspace, backward, forward,
 };
 
-use crate::counting::{alive, turn};
+use crate::counting::{exclusive, live_bytes};
 
-/// The most bytes that `work` had alive above those before it.
+/// Peak growth of live bytes while `work` runs, with its result.
 fn measure<T>(work: impl FnOnce() -> T) -> (usize, T) {
     let (_, growth, result) = crate::counting::measure(work);
     (growth, result)
@@ -31,83 +30,93 @@ impl<F: Real> Problem<F> {
         let hash =
             |i: usize| (i as u32 ^ 77).wrapping_mul(0x9e37_79b9).rotate_left(13).wrapping_mul(0x85eb_ca6b);
         let number = |i: usize| f64::from(hash(i)) / f64::from(u32::MAX) - 0.5;
-        let draw = |count: usize, scale: f64| (0..count).map(|i| F::from_f64(scale * number(i))).collect();
-        // Slots beyond the classes are not active; nor do some sites have adjoints.
+        let random = |count: usize, scale: f64| (0..count).map(|i| F::from_f64(scale * number(i))).collect();
+        // Slots beyond the classes are inactive; every fifth site has no adjoints.
         let ids = (0..sites * selected).map(|i| ((i / selected + i % selected) % classes) as u32).collect();
         let active = (0..sites * selected).map(|i| i % selected < classes).collect();
         let adjoint = |i: usize| if (i / selected) % 5 == 3 { 0.0 } else { number(i) };
         Self {
             shape,
-            hidden: draw(sites * hidden, 2.0),
-            weight: draw(classes * hidden, 2.0 / (hidden as f64).sqrt()),
-            bias: draw(classes, 1.0),
+            hidden: random(sites * hidden, 2.0),
+            weight: random(classes * hidden, 2.0 / (hidden as f64).sqrt()),
+            bias: random(classes, 1.0),
             selection: Selection::new(ids, active, selected).unwrap(),
             adjoints: (0..sites * selected).map(adjoint).collect(),
         }
     }
 
-    /// Forward and backward with a workspace, and the most bytes that they had alive beside arguments and gradients.
+    /// Runs forward and backward; returns the peak bytes without arguments and gradients.
     fn run(&self, workspace: &mut Workspace<F>) -> Result<(usize, Outcome<F>), Error> {
         let sites = &Rows::new(&self.hidden, self.shape.hidden)?;
         let head = &Head::new(&self.weight, Some(&self.bias), self.shape.hidden)?;
         let (selection, adjoints) = (&self.selection, &Adjoints::new(&self.adjoints));
-        let mut into = Gradients::zero(sites.zero_gradient(), head);
+        let mut gradients = Gradients::zero(sites.zero_gradient(), head);
         let (measured, out) = measure(|| {
             let normalized = forward(sites, head, selection, workspace)?;
-            let arguments = BackwardInputs { sites, head, selection, normalized: &normalized, adjoints };
-            backward(arguments, workspace, &mut into)?;
+            let arguments = Backward { sites, head, selection, normalized: &normalized, adjoints };
+            backward(arguments, workspace, &mut gradients)?;
             Ok(normalized)
         });
-        Ok((measured, (out?, into)))
+        Ok((measured, (out?, gradients)))
     }
 
-    /// Runs with budgets from the smallest cut on; returns how many calls there were.
-    fn keeps_its_promise(&self, precision: Precision) -> usize {
-        let smallest = Plan::<F>::minimal_scratch(self.shape, precision).bytes();
-        let whole = Plan::<F>::new(self.shape, precision, usize::MAX, true).unwrap();
-        let whole = whole.scratch(self.shape, precision).bytes();
-        let part = |eighths: usize| smallest + whole.saturating_sub(smallest) / 8 * eighths;
+    /// Runs with budgets from the smallest on; returns the number of calls.
+    fn check_budgets(&self, precision: Precision) -> usize {
+        let smallest = Plan::<F>::smallest(self.shape, precision).bytes();
+        let unlimited = Plan::<F>::new(self.shape, precision, usize::MAX, true).unwrap();
+        let unlimited = unlimited.scratch(self.shape, precision).bytes();
+        let part = |eighths: usize| smallest + unlimited.saturating_sub(smallest) / 8 * eighths;
         let budgets = [smallest, smallest + smallest / 4, part(1), part(3), part(6)];
-        let what = format!("{:?} {precision:?} of {}", self.shape, std::any::type_name::<F>());
+        let case = format!("{:?} {precision:?} of {}", self.shape, std::any::type_name::<F>());
 
         let below = Workspace::<F>::new(smallest - 1, true);
         let error = self.run(&mut below.with_precision(precision)).err();
-        assert_eq!(error, Some(Error::Budget { smallest, found: smallest - 1 }), "{what}");
+        assert_eq!(error, Some(Error::Budget { smallest, result: smallest - 1 }), "{case}");
 
         let mut first: Option<Outcome<F>> = None;
-        let all =
+        let settings =
             [(usize::MAX, false), (usize::MAX, true)].into_iter().chain(budgets.map(|bytes| (bytes, true)));
-        for (budget, keep_scores) in all {
+        for (budget, keep_scores) in settings {
             let plan = Plan::<F>::new(self.shape, precision, budget, keep_scores).unwrap();
             let planned = plan.scratch(self.shape, precision).bytes();
             let mut workspace = Workspace::<F>::new(budget, keep_scores).with_precision(precision);
-            let (measured, found) = self.run(&mut workspace).unwrap();
-            assert!(measured <= planned, "{what}, {plan:?}: measured {measured}, planned {planned}");
-            assert!(planned <= budget, "{what}, {plan:?}: planned {planned} of {budget}");
+            let (measured, result) = self.run(&mut workspace).unwrap();
+            assert!(measured <= planned, "{case}, {plan:?}: measured {measured}, planned {planned}");
+            assert!(planned <= budget, "{case}, {plan:?}: planned {planned} of {budget}");
             match &first {
-                None => first = Some(found),
-                Some(first) => equal(&found, first, precision, &format!("{what}, {plan:?}")),
+                None => first = Some(result),
+                Some(first) => assert_close_outcomes(&result, first, precision, &format!("{case}, {plan:?}")),
             }
         }
         2 + budgets.len()
     }
 }
 
-/// The same to rounding.
-fn equal<F: Real>(found: &Outcome<F>, expected: &Outcome<F>, precision: Precision, what: &str) {
-    let bar = match (precision, size_of::<F>()) {
+/// Checks that two outcomes are equal up to rounding.
+fn assert_close_outcomes<F: Real>(
+    result: &Outcome<F>,
+    expected: &Outcome<F>,
+    precision: Precision,
+    case: &str,
+) {
+    let tolerance = match (precision, size_of::<F>()) {
         (Precision::Full, 8) => 1e-12,
         (Precision::Full, _) => 1e-5,
         (Precision::Bf16, _) => 2e-3,
     };
-    let wide = |values: &[F]| values.iter().map(|v| v.to_f64()).collect::<Vec<_>>();
-    let all = |(out, into): &Outcome<F>| {
-        [out.emissions.clone(), wide(&into.weight), into.bias.clone(), wide(&into.sites)]
+    let to_f64 = |values: &[F]| values.iter().map(|v| v.to_f64()).collect::<Vec<_>>();
+    let settings = |(out, gradients): &Outcome<F>| {
+        [out.emissions.clone(), to_f64(&gradients.weight), gradients.bias.clone(), to_f64(&gradients.sites)]
     };
-    for (found, expected) in all(found).iter().zip(&all(expected)) {
-        let error: f64 = found.iter().zip(expected).map(|(f, e)| (f - e).powi(2)).sum();
+    for (result, expected) in settings(result).iter().zip(&settings(expected)) {
+        let error: f64 = result.iter().zip(expected).map(|(f, e)| (f - e).powi(2)).sum();
         let norm: f64 = expected.iter().map(|e| e * e).sum();
-        assert!(error.sqrt() <= bar * norm.sqrt() + 1e-30, "{what}: {} of {}", error.sqrt(), norm.sqrt());
+        assert!(
+            error.sqrt() <= tolerance * norm.sqrt() + 1e-30,
+            "{case}: {} of {}",
+            error.sqrt(),
+            norm.sqrt()
+        );
     }
 }
 
@@ -116,14 +125,14 @@ fn shape(sites: usize, hidden: usize, classes: usize, selected: usize) -> Shape 
 }
 
 #[test]
-fn measured_is_at_most_planned_and_that_at_most_the_budget() {
-    let _turn = turn();
+fn measured_bytes_are_at_most_planned_and_planned_at_most_the_budget() {
+    let _guard = exclusive();
     rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap().install(check);
 }
 
 fn check() {
     let shapes = [
-        // One size at its end, the others in between.
+        // One size at a limit.
         shape(1, 1, 2, 0),
         shape(1, 1024, 700, 6),
         shape(3, 33, 65_536, 2),
@@ -131,7 +140,7 @@ fn check() {
         shape(50_000, 4, 9, 3),
         shape(5000, 16, 2, 6),
         shape(30, 1024, 40, 2),
-        // Several waves, tiles and blocks, ragged.
+        // Several waves, tiles and blocks, not multiples of their sizes.
         shape(2600, 24, 500, 2),
         shape(700, 130, 470, 5),
         shape(3957, 48, 200, 4),
@@ -139,42 +148,42 @@ fn check() {
     ];
     let mut calls = 0;
     for shape in shapes {
-        calls += Problem::<f32>::new(shape).keeps_its_promise(Precision::Full);
-        calls += Problem::<f32>::new(shape).keeps_its_promise(Precision::Bf16);
+        calls += Problem::<f32>::new(shape).check_budgets(Precision::Full);
+        calls += Problem::<f32>::new(shape).check_budgets(Precision::Bf16);
         if shape.sites * shape.hidden * shape.classes < 40_000_000 {
-            calls += Problem::<f64>::new(shape).keeps_its_promise(Precision::Full);
+            calls += Problem::<f64>::new(shape).check_budgets(Precision::Full);
         }
     }
     println!("{calls} calls");
-    assert!(calls >= 150, "{calls} calls are too few");
+    assert!(calls >= 150, "expected at least 150 calls, found {calls}");
 
-    // A tile of its best size would not fit.
-    let of_issue = shape(3957, 48, 5000, 2);
+    // A tile of the best size would exceed the budget.
+    let issue_shape = shape(3957, 48, 5000, 2);
     let budget = 4 << 20;
-    let planned = Plan::<f32>::new(of_issue, Precision::Full, budget, true)
+    let planned = Plan::<f32>::new(issue_shape, Precision::Full, budget, true)
         .unwrap()
-        .scratch(of_issue, Precision::Full)
+        .scratch(issue_shape, Precision::Full)
         .bytes();
-    let (measured, _) = Problem::<f32>::new(of_issue).run(&mut Workspace::new(budget, true)).unwrap();
-    println!("{of_issue:?}: {measured} measured, {planned} planned, {budget} given");
+    let (measured, _) = Problem::<f32>::new(issue_shape).run(&mut Workspace::new(budget, true)).unwrap();
+    println!("{issue_shape:?}: {measured} measured, {planned} planned, budget {budget}");
     assert!(measured <= planned && planned <= budget);
 
-    // One workspace for calls of unlike shapes, under a budget that shrinks and grows.
-    let before = alive();
+    // One workspace for calls of different shapes, with a changing budget.
+    let before = live_bytes();
     let mut workspace = Workspace::<f32>::new(budget, true);
     let problems =
         [shape(2600, 24, 500, 2), shape(30, 1024, 40, 2), shape(3, 8, 9000, 2), shape(9000, 4, 9, 3)];
     let problems = problems.map(Problem::<f32>::new);
-    let arguments = alive() - before;
+    let arguments = live_bytes() - before;
     for kibibytes in [4096, 2048, 1024, 3000] {
         workspace.set_budget(kibibytes << 10, true);
         for problem in &problems {
-            let held = alive() - before - arguments;
+            let held = live_bytes() - before - arguments;
             let (measured, out) = problem.run(&mut workspace).unwrap();
-            // What was held before and is let go at the call's start was alive before the call.
+            // Buffers that the call frees at its start were live before it.
             assert!(
                 measured <= kibibytes << 10 && (held + measured <= kibibytes << 10 || held > kibibytes << 10),
-                "{:?}: {measured} bytes beside {held}, of {kibibytes} KiB",
+                "{:?}: {measured} bytes and {held} held, of {kibibytes} KiB",
                 problem.shape
             );
             let (normalized, gradients) = out;
@@ -183,8 +192,12 @@ fn check() {
                 0 => workspace.recycle(normalized),
                 _ => drop(normalized),
             }
-            let held = alive() - before - arguments;
-            assert!(held <= kibibytes << 10, "{:?}: {held} bytes stay, of {kibibytes} KiB", problem.shape);
+            let held = live_bytes() - before - arguments;
+            assert!(
+                held <= kibibytes << 10,
+                "{:?}: {held} bytes still held, of {kibibytes} KiB",
+                problem.shape
+            );
         }
     }
 }

@@ -1,4 +1,6 @@
-//! Recognition lattices keep to their plans: measured <= planned <= budget beside arguments and results.
+//! Recognition lattices: measured <= planned <= budget.
+//!
+//! Measured without arguments and results.
 use panda::lattice::{
     AlignmentLattice, BeamOptions, Context, Embeddings, Error, Frames, FullNGram, JointWeightFn, Labels,
     LatticeOutput, LatticePath, LatticeSession, LocallyNormalized, Merge, NBestOptions, Normalize, Options,
@@ -11,7 +13,7 @@ fn numbers(count: usize, scale: f32) -> Vec<f32> {
     (0..count).map(|i| ((i * 7919 % 2003) as f32 / 1001.0 - 1.0) * scale).collect()
 }
 
-/// A joint network over all strings of so many labels, and utterances for it.
+/// A joint network over a full n-gram context, with utterances for it.
 struct Problem {
     context: FullNGram,
     alignment: AlignmentLattice,
@@ -36,7 +38,7 @@ impl Problem {
         let sizes = [c * h, h * h, h * h, h, h, 1, h * v, v];
         let padded = lengths.iter().copied().max().unwrap_or(0);
         let counts: Vec<usize> = lengths.iter().map(|n| n / 4).collect();
-        let most = padded / 4;
+        let max_labels = padded / 4;
         Self {
             context,
             alignment,
@@ -45,7 +47,7 @@ impl Problem {
             lengths: lengths.to_vec(),
             padded,
             frames: numbers(lengths.len() * padded * size, 1.0),
-            labels: (0..lengths.len() * most).map(|i| (i * 5 % vocabulary) as u32 + 1).collect(),
+            labels: (0..lengths.len() * max_labels).map(|i| (i * 5 % vocabulary) as u32 + 1).collect(),
             counts,
         }
     }
@@ -71,8 +73,8 @@ impl Problem {
     }
 
     fn labels(&self) -> Labels<'_> {
-        let most = self.padded / 4;
-        Labels::new(&self.labels, &[self.lengths.len(), most], &self.counts).unwrap()
+        let max_labels = self.padded / 4;
+        Labels::new(&self.labels, &[self.lengths.len(), max_labels], &self.counts).unwrap()
     }
 
     /// Bytes of a result.
@@ -81,8 +83,8 @@ impl Problem {
         8 * output.sums.capacity() + 4 * output.frames.capacity() + names.sum::<usize>()
     }
 
-    /// Runs with a budget; returns its plan's bytes and the sums.
-    fn keeps_its_promise(
+    /// Checks the memory of sums of a session; returns planned bytes and sums.
+    fn check_sum(
         &self,
         weight_fn: &dyn WeightFn<f32>,
         session: &mut LatticeSession<f32>,
@@ -94,7 +96,7 @@ impl Problem {
         let budget = session.options();
         assert!(planned <= budget.budget, "planned {planned} of {}", budget.budget);
         let mut sums = Vec::new();
-        // A second call finds the buffers of the first.
+        // The second call reuses the buffers of the first.
         let (_, peak, results) = counting::measure(|| {
             let first = session.sum(&lattice, &frames, &labels, &weights).unwrap();
             let results = Self::bytes(&first);
@@ -103,36 +105,32 @@ impl Problem {
             assert_eq!(second.sums, sums);
             results.max(Self::bytes(&second))
         });
-        let what = format!("{:?}, {:?}, size {}", self.context, self.alignment, self.size);
-        // Of threads and their queues.
+        let case = format!("{:?}, {:?}, size {}", self.context, self.alignment, self.size);
+        // For threads and their queues.
         let slack = 16 << 10;
         assert!(
             peak <= planned + results + 8 * sums.len() + slack,
-            "{what}, {:?}: {peak} taken, {planned} planned beside {results} of results, {budget:?}",
+            "{case}, {:?}: {peak} used, {planned} planned, {results} of results, {budget:?}",
             self.lengths
         );
         Ok((planned, sums))
     }
 
-    /// Best paths with the budget of a session.
-    fn best_paths_keep_their_promise(
-        &self,
-        weight_fn: &dyn WeightFn<f32>,
-        session: &mut LatticeSession<f32>,
-    ) {
+    /// Checks the memory of best paths of a session.
+    fn check_best_paths(&self, weight_fn: &dyn WeightFn<f32>, session: &mut LatticeSession<f32>) {
         let lattice = RecognitionLattice::new(&self.context, self.alignment, weight_fn).unwrap();
         let frames = self.frames();
         let planned = session.plan_best_paths(&lattice, &frames).unwrap();
-        let of = |path: &LatticePath| 4 * path.alignment.capacity() + size_of::<LatticePath>();
+        let item_bytes = |path: &LatticePath| 4 * path.alignment.capacity() + size_of::<LatticePath>();
         for _ in 0..2 {
             let (_, peak, results) = counting::measure(|| {
                 let paths = session.best_paths(&lattice, &frames).unwrap();
-                paths.iter().map(of).sum::<usize>()
+                paths.iter().map(item_bytes).sum::<usize>()
             });
             let slack = 16 << 10;
             assert!(
                 peak <= planned.bytes + results + slack,
-                "{:?}, size {}, {:?}: {peak} taken, {planned:?} beside {results} of results",
+                "{:?}, size {}, {:?}: {peak} used, {planned:?}, {results} of results",
                 self.context,
                 self.size,
                 self.lengths
@@ -140,57 +138,58 @@ impl Problem {
         }
     }
 
-    fn every_budget(&self, weight_fn: &dyn WeightFn<f32>) {
+    fn check_budgets(&self, weight_fn: &dyn WeightFn<f32>) {
         let lattice = RecognitionLattice::new(&self.context, self.alignment, weight_fn).unwrap();
         let (frames, labels) = (self.frames(), self.labels());
         let Err(Error::Budget { smallest, found: 1 }) =
             LatticeSession::new(Options::new(1)).plan(&lattice, &frames, &labels)
         else {
-            panic!("a byte is enough")
+            panic!("a budget of one byte must be an error")
         };
-        let refused = LatticeSession::new(Options::new(smallest - 1)).plan(&lattice, &frames, &labels);
-        assert_eq!(refused, Err(Error::Budget { smallest, found: smallest - 1 }));
+        let error = LatticeSession::new(Options::new(smallest - 1)).plan(&lattice, &frames, &labels);
+        assert_eq!(error, Err(Error::Budget { smallest, found: smallest - 1 }));
         let budgets = [smallest, smallest + smallest / 4, 2 * smallest, 256 << 20, usize::MAX];
-        let mut all: Vec<Vec<f64>> = Vec::new();
+        let mut results: Vec<Vec<f64>> = Vec::new();
         for budget in budgets.into_iter().filter(|&budget| budget >= smallest) {
             let mut session = LatticeSession::new(Options::new(budget));
-            let (_, sums) = self.keeps_its_promise(weight_fn, &mut session).unwrap();
-            // What other calls leave behind counts too.
-            self.best_paths_keep_their_promise(weight_fn, &mut session);
-            session.distances(PathSum::Denominator, &lattice, &frames, None).unwrap();
-            self.keeps_its_promise(weight_fn, &mut session).unwrap();
-            all.push(sums);
+            let (_, sums) = self.check_sum(weight_fn, &mut session).unwrap();
+            // Buffers of other calls count too.
+            self.check_best_paths(weight_fn, &mut session);
+            session.distances(Sum::Denominator, &lattice, &frames, None).unwrap();
+            self.check_sum(weight_fn, &mut session).unwrap();
+            results.push(sums);
         }
         let close = |a: &f64, b: &f64| (a - b).abs() <= 1e-4 * (1.0 + a.abs());
-        assert!(all.iter().all(|sums| sums.iter().zip(&all[0]).all(|(a, b)| close(a, b))));
+        assert!(results.iter().results(|sums| sums.iter().zip(&results[0]).results(|(a, b)| close(a, b))));
     }
 }
 
-/// Searches, with the smallest budget that they ask for: what they hold at most beside what they return.
+/// Searches with their smallest budget: peak bytes without the results.
 impl Problem {
-    fn searches_keep_their_promise(&self, weight_fn: &dyn WeightFn<f32>) {
+    fn check_searches(&self, weight_fn: &dyn WeightFn<f32>) {
         type Search<'a> = (&'static str, Box<dyn Fn(&mut LatticeSession<f32>) -> Result<usize, Error> + 'a>);
         let lattice = RecognitionLattice::new(&self.context, self.alignment, weight_fn).unwrap();
         let frames = self.frames();
-        let paths = |found: Vec<Vec<LatticePath>>| {
-            let of = |path: &LatticePath| 4 * path.alignment.capacity() + size_of::<LatticePath>();
-            found
+        let paths = |utterances: Vec<Vec<LatticePath>>| {
+            let item_bytes = |path: &LatticePath| 4 * path.alignment.capacity() + size_of::<LatticePath>();
+            utterances
                 .iter()
-                .map(|found| 24 + found.iter().map(of).sum::<usize>() + 4 * size_of::<LatticePath>())
+                .map(|list| 24 + list.iter().map(item_bytes).sum::<usize>() + 4 * size_of::<LatticePath>())
                 .sum()
         };
-        let strings = |found: Vec<Vec<WeightedString>>| {
-            let of = |found: &WeightedString| 4 * found.labels.capacity() + size_of::<WeightedString>();
-            found
+        let strings = |utterances: Vec<Vec<WeightedString>>| {
+            let item_bytes =
+                |string: &WeightedString| 4 * string.labels.capacity() + size_of::<WeightedString>();
+            utterances
                 .iter()
-                .map(|found| 24 + found.iter().map(of).sum::<usize>() + 4 * size_of::<WeightedString>())
+                .map(|list| 24 + list.iter().map(item_bytes).sum::<usize>() + 4 * size_of::<WeightedString>())
                 .sum()
         };
-        let asked = NBestOptions { count: 2, merge: Merge::Max, max_prefixes: 150 };
+        let n_best = NBestOptions { count: 2, merge: Merge::Max, limit: 150 };
         let searches: [Search; 5] = [
             ("paths", Box::new(|session| session.n_best_paths(&lattice, &frames, 7).map(paths))),
             ("samples", Box::new(|session| session.sample_paths(&lattice, &frames, 7, 1).map(paths))),
-            ("strings", Box::new(|session| session.n_best_strings(&lattice, &frames, asked).map(strings))),
+            ("strings", Box::new(|session| session.n_best_strings(&lattice, &frames, n_best).map(strings))),
             (
                 "narrow",
                 Box::new(|session| {
@@ -209,16 +208,16 @@ impl Problem {
         for (name, search) in searches {
             let Err(Error::Budget { smallest, .. }) = search(&mut LatticeSession::new(Options::new(1)))
             else {
-                panic!("a byte is enough for {name}")
+                panic!("a budget of one byte must be an error for {name}")
             };
             let mut session = LatticeSession::new(Options::new(smallest));
             for _ in 0..2 {
                 let (_, peak, results) = counting::measure(|| search(&mut session).unwrap());
                 let slack = 16 << 10;
-                let what = format!("{name}, {:?}, {:?}, size {}", self.context, self.alignment, self.size);
+                let case = format!("{name}, {:?}, {:?}, size {}", self.context, self.alignment, self.size);
                 assert!(
                     peak <= smallest + 2 * results + slack,
-                    "{what}, {:?}: {peak} taken, {smallest} planned beside {results} of results",
+                    "{case}, {:?}: {peak} used, {smallest} planned, {results} of results",
                     self.lengths
                 );
             }
@@ -227,27 +226,28 @@ impl Problem {
 }
 
 #[test]
-fn searches_keep_to_their_plans() {
-    let _turn = counting::turn();
+fn searches_use_at_most_their_planned_memory() {
+    let _guard = counting::exclusive();
     let check = || {
         pack();
-        for (at, (context, size)) in [((3, 0), 8), ((5, 2), 16), ((28, 1), 64)].into_iter().enumerate() {
+        for (i, (context, size)) in [((3, 0), 8), ((5, 2), 16), ((28, 1), 64)].into_iter().enumerate() {
             for lengths in [&[9][..], &[0, 1, 40, 17]] {
-                let several = AlignmentLattice::frame_label_dependent(2).unwrap();
-                let alignment = if at % 2 == 0 { AlignmentLattice::FrameDependent } else { several };
+                let frame_label_dependent = AlignmentLattice::frame_label_dependent(2).unwrap();
+                let alignment =
+                    if i % 2 == 0 { AlignmentLattice::FrameDependent } else { frame_label_dependent };
                 let problem = Problem::new(context, alignment, size, lengths);
-                problem.searches_keep_their_promise(&problem.joint());
-                problem.searches_keep_their_promise(&LocallyNormalized::new(problem.joint(), Normalize::Hat));
+                problem.check_searches(&problem.joint());
+                problem.check_searches(&LocallyNormalized::new(problem.joint(), Normalize::Hat));
             }
         }
     };
     rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap().install(check);
 }
 
-/// Contexts of which most states lead to the same ones as many others, with budgets for all ways to look for the best.
+/// Contexts with shared successors, with budgets for all best-path algorithms.
 #[test]
-fn best_paths_keep_to_their_plans() {
-    let _turn = counting::turn();
+fn best_paths_use_at_most_their_planned_memory() {
+    let _guard = counting::exclusive();
     let check = || {
         pack();
         let mut screened = 0;
@@ -256,23 +256,29 @@ fn best_paths_keep_to_their_plans() {
                 let problem = Problem::new(context, AlignmentLattice::FrameDependent, size, lengths);
                 let joint = problem.joint();
                 let lattice = RecognitionLattice::new(&problem.context, problem.alignment, &joint).unwrap();
-                let all = LatticeSession::<f32>::default()
+                let results = LatticeSession::<f32>::default()
                     .plan_best_paths(&lattice, &problem.frames())
                     .unwrap()
                     .bytes;
-                let least = LatticeSession::new(Options::new(1)).plan_best_paths(&lattice, &problem.frames());
-                let Err(Error::Budget { smallest, .. }) = least else { panic!("a byte is enough") };
+                let smallest_plan =
+                    LatticeSession::new(Options::new(1)).plan_best_paths(&lattice, &problem.frames());
+                let Err(Error::Budget { smallest, .. }) = smallest_plan else {
+                    panic!("a budget of one byte must be an error")
+                };
                 screened += usize::from(
                     LatticeSession::<f32>::default()
                         .plan_best_paths(&lattice, &problem.frames())
                         .unwrap()
                         .screened,
                 );
-                for budget in [smallest, (smallest + all) / 2, all - 1, all] {
+                for budget in [smallest, (smallest + results) / 2, results - 1, results] {
                     let mut session = LatticeSession::new(Options::new(budget));
                     let plan = session.plan_best_paths(&lattice, &problem.frames()).unwrap();
-                    assert!(plan.bytes <= budget && (!plan.screened || budget == all), "{budget}: {plan:?}");
-                    problem.best_paths_keep_their_promise(&joint, &mut session);
+                    assert!(
+                        plan.bytes <= budget && (!plan.screened || budget == results),
+                        "{budget}: {plan:?}"
+                    );
+                    problem.check_best_paths(&joint, &mut session);
                 }
             }
         }
@@ -282,29 +288,29 @@ fn best_paths_keep_to_their_plans() {
 }
 
 #[test]
-fn recognition_lattices_keep_to_their_plans() {
-    let _turn = counting::turn();
+fn sums_use_at_most_their_planned_memory() {
+    let _guard = counting::exclusive();
     rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap().install(check);
 }
 
 fn check() {
     pack();
-    let several = AlignmentLattice::frame_label_dependent(2).unwrap();
+    let frame_label_dependent = AlignmentLattice::frame_label_dependent(2).unwrap();
     let kinds = [((3, 0), 8), ((5, 2), 16), ((28, 1), 64), ((32, 2), 40), ((300, 1), 24)];
-    for (at, (context, size)) in kinds.into_iter().enumerate() {
+    for (i, (context, size)) in kinds.into_iter().enumerate() {
         for lengths in [&[9][..], &[0, 1, 40, 17], &[30; 9]] {
-            let alignment = if at % 2 == 0 { AlignmentLattice::FrameDependent } else { several };
+            let alignment = if i % 2 == 0 { AlignmentLattice::FrameDependent } else { frame_label_dependent };
             let problem = Problem::new(context, alignment, size, lengths);
-            problem.every_budget(&problem.joint());
-            if at < 3 {
-                problem.every_budget(&LocallyNormalized::new(problem.joint(), Normalize::Hat));
+            problem.check_budgets(&problem.joint());
+            if i < 3 {
+                problem.check_budgets(&LocallyNormalized::new(problem.joint(), Normalize::Hat));
             }
         }
     }
 }
 
 fn pack() {
-    // Every thread has packed something large before: what it keeps for that is its own.
+    // Each thread packs a large matrix first, so that its packing buffer exists.
     let large = numbers(700 * 700, 0.1);
     rayon::broadcast(|_| {
         let (view, mut out) = (kernels::View::new(&large, 700, 700), vec![0.0; 700 * 700]);

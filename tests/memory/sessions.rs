@@ -1,4 +1,4 @@
-//! The budget is a promise for every kind of loss, input and layout: measured <= planned <= budget.
+//! All losses, inputs and layouts: measured bytes <= planned bytes <= budget.
 use candle_core::{Device, Tensor, Var, WithDType, backprop::GradStore};
 use panda::pruned::{Linear, Matrices};
 use panda::rnnt_loss::{
@@ -10,9 +10,9 @@ use panda::rnnt_loss::{
     },
 };
 
-use crate::counting::{measure, resident, turn};
+use crate::counting::{exclusive, measure, resident_growth};
 
-/// What the kernel may add to resident memory, whose pages may be as large.
+/// Size of a huge page, the granularity of resident memory, in bytes.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// A batch and a kind of loss.
@@ -23,10 +23,10 @@ struct Case {
     hidden: usize,
     classes: usize,
     kind: Kind,
-    /// Ready-made scores in the place of rows and heads.
+    /// Existing scores in place of rows and heads.
     scores: bool,
     padded: bool,
-    /// Label positions that a frame keeps, if not all.
+    /// Retained label positions per frame; none retains all.
     band: Option<usize>,
     options: Options,
     dropout: bool,
@@ -78,7 +78,7 @@ fn numbers<F: Element>(count: usize, scale: f64) -> Vec<F> {
     (0..count).map(|i| F::from_f64(scale * (f64::from(hash(i)) / f64::from(u32::MAX) - 0.5))).collect()
 }
 
-/// Arguments, alive before anything is counted.
+/// Arguments of a call, allocated before the measurement.
 struct Arguments<F> {
     targets: Targets,
     layout: Layout,
@@ -94,8 +94,8 @@ impl Case {
     fn arguments<F: Element>(&self) -> Arguments<F> {
         let Self { shapes, hidden: h, classes: c, kind, .. } = self;
         let ids = (*c as u32 - 1).clamp(1, 30);
-        let skip = if *kind == Kind::BigBlanks { 3 } else { 1 };
-        let label = |u: usize| skip + (u as u32 * 7 + 3) % (ids.saturating_sub(skip).max(1));
+        let first_label = if *kind == Kind::BigBlanks { 3 } else { 1 };
+        let label = |u: usize| first_label + (u as u32 * 7 + 3) % (ids.saturating_sub(first_label).max(1));
         let labels = shapes.iter().map(|&(_, u)| (0..u).map(label).collect()).collect();
         let mut targets = Targets::new(0, shapes.iter().map(|shape| shape.0).collect(), labels).unwrap();
         if *kind == Kind::BigBlanks {
@@ -110,18 +110,22 @@ impl Case {
             let bands = shapes.iter().map(|&(frames, u)| (0..frames).map(|t| band(t, frames, u)).collect());
             targets = targets.retained(bands.collect()).unwrap();
         }
-        let (most_t, most_u) =
+        let (max_frames, max_positions) =
             (shapes.iter().map(|s| s.0).max().unwrap(), shapes.iter().map(|s| s.1 + 1).max().unwrap());
         let batch = shapes.len();
         let (frame_rows, label_rows, layout) = match self.padded {
-            true => (batch * most_t, batch * most_u, Layout::Padded { frames: most_t, positions: most_u }),
+            true => (
+                batch * max_frames,
+                batch * max_positions,
+                Layout::Padded { frames: max_frames, positions: max_positions },
+            ),
             false => {
                 let (t, u) = shapes.iter().fold((0, 0), |(t, u), shape| (t + shape.0, u + shape.1 + 1));
                 (t, u, Layout::Packed)
             }
         };
         let sites = if *kind == Kind::Rows || self.scores && *kind != Kind::Ctc {
-            if self.padded { batch * most_t * most_u } else { targets.lattices().sites() }
+            if self.padded { batch * max_frames * max_positions } else { targets.lattices().sites() }
         } else {
             frame_rows
         };
@@ -150,26 +154,30 @@ impl Case {
         if self.kind == Kind::Durations { 4 } else { 0 }
     }
 
-    fn inputs<'a, F: Element>(&self, of: &'a Arguments<F>) -> Inputs<'a, F> {
+    fn inputs<'a, F: Element>(&self, arguments: &'a Arguments<F>) -> Inputs<'a, F> {
         if self.scores {
-            return Scores { scores: &of.encoded, classes: self.classes, layout: of.layout }.into();
+            return Scores { scores: &arguments.encoded, classes: self.classes, layout: arguments.layout }
+                .into();
         }
         let h = self.hidden;
-        let head = Head::new(&of.weight, Some(&of.bias), h).unwrap();
-        let mut joint = Joint::new(&of.encoded, &of.predicted, head).with_layout(of.layout);
+        let head = Head::new(&arguments.weight, Some(&arguments.bias), h).unwrap();
+        let mut joint =
+            Joint::new(&arguments.encoded, &arguments.predicted, head).with_layout(arguments.layout);
         if self.dropout {
             joint = joint.with_dropout(Dropout { rate: 0.3, seed: 7 });
         }
         match self.kind {
-            Kind::Ctc | Kind::Rows => Rows::new(&of.encoded, head).with_layout(of.layout).into(),
-            Kind::Durations => joint.with_durations(Head::new(&of.durations, None, h).unwrap()).into(),
+            Kind::Ctc | Kind::Rows => {
+                Rows::new(&arguments.encoded, head).with_layout(arguments.layout).into()
+            }
+            Kind::Durations => joint.with_durations(Head::new(&arguments.durations, None, h).unwrap()).into(),
             Kind::PrunedMatrices => {
-                let simple = Matrices::new(&of.simple[0], &of.simple[1], self.classes).unwrap();
+                let simple = Matrices::new(&arguments.simple[0], &arguments.simple[1], self.classes).unwrap();
                 PrunedJoint { simple: Simple::Matrices(simple), joint, scales: Scales::default() }.into()
             }
             Kind::PrunedHeads => {
-                let am = Linear::new(&of.simple[0], &of.simple[2], None, 9).unwrap();
-                let lm = Linear::new(&of.simple[1], &of.simple[3], None, 7).unwrap();
+                let am = Linear::new(&arguments.simple[0], &arguments.simple[2], None, 9).unwrap();
+                let lm = Linear::new(&arguments.simple[1], &arguments.simple[3], None, 7).unwrap();
                 let simple = Simple::Heads(panda::pruned::Heads::new(am, lm).unwrap());
                 PrunedJoint { simple, joint, scales: Scales::default() }.into()
             }
@@ -177,30 +185,31 @@ impl Case {
         }
     }
 
-    /// The same over padded tensors.
+    /// The same on padded tensors.
     fn run_tensors<F: Element + WithDType>(
         &self,
         (budget, keep_scores): (usize, bool),
-        whole: bool,
+        separate: bool,
     ) -> Result<(usize, usize), Error> {
-        let (of, h, c, batch) = (self.arguments::<F>(), self.hidden, self.classes, self.shapes.len());
-        let Layout::Padded { frames, positions } = of.layout else { panic!("tensors are padded") };
+        let (arguments, h, c, batch) = (self.arguments::<F>(), self.hidden, self.classes, self.shapes.len());
+        let Layout::Padded { frames, positions } = arguments.layout else { panic!("tensors are padded") };
         let var = |values: &[F], shape: &[usize]| {
             Var::from_slice(&values[..shape.iter().product()], shape, &Device::Cpu).unwrap()
         };
         let width = c + self.durations();
         let encoded = match (self.scores, self.kind) {
-            (true, Kind::Ctc) => var(&of.encoded, &[batch, frames, width]),
-            (true, _) => var(&of.encoded, &[batch, frames, positions, width]),
-            (false, _) => var(&of.encoded, &[batch, frames, h]),
+            (true, Kind::Ctc) => var(&arguments.encoded, &[batch, frames, width]),
+            (true, _) => var(&arguments.encoded, &[batch, frames, positions, width]),
+            (false, _) => var(&arguments.encoded, &[batch, frames, h]),
         };
-        let predicted = var(&of.predicted, &[batch, positions, h]);
-        let (weight, bias) = (var(&of.weight, &[c, h]), var(&of.bias, &[c]));
-        let durations = var(&of.durations, &[4, h]);
+        let predicted = var(&arguments.predicted, &[batch, positions, h]);
+        let (weight, bias) = (var(&arguments.weight, &[c, h]), var(&arguments.bias, &[c]));
+        let durations = var(&arguments.durations, &[4, h]);
         let simple = [[batch, frames, 9], [batch, positions, 7]];
         let [am, lm] = [(0, 9), (1, 7)].map(|(side, width)| {
-            (self.kind == Kind::PrunedHeads)
-                .then(|| (var(&of.simple[side], &simple[side]), var(&of.simple[side + 2], &[c, width])))
+            (self.kind == Kind::PrunedHeads).then(|| {
+                (var(&arguments.simple[side], &simple[side]), var(&arguments.simple[side + 2], &[c, width]))
+            })
         });
         let head = HeadTensors { weight: &weight, bias: Some(&bias) };
         let joint = JointTensors {
@@ -223,103 +232,113 @@ impl Case {
         };
         let options = Options { loss: loss(self.kind), budget, keep_scores, ..self.options.clone() };
         let slices = Session::<F>::new(&options)?;
-        let planned = match whole {
-            true => slices.plan_whole(self.inputs(&of), &of.targets)?,
-            false => slices.plan(self.inputs(&of), &of.targets)?,
+        let planned = match separate {
+            true => slices.plan_whole(self.inputs(&arguments), &arguments.targets)?,
+            false => slices.plan(self.inputs(&arguments), &arguments.targets)?,
         };
         let (session, mut worst) = (LossSession::new(&options)?, 0);
         let weights = vec![1.0; batch];
         for _ in 0..2 {
             let bytes = |gradients: &GradStore, extra: usize| {
-                let of = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
-                let of_tensors = || gradients.get_ids().filter_map(|id| gradients.get_id(*id)).map(of);
-                of_tensors().sum::<usize>() + extra * of_tensors().max().unwrap_or(0)
+                let tensor_bytes = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
+                let sizes = || gradients.get_ids().filter_map(|id| gradients.get_id(*id)).map(tensor_bytes);
+                sizes().sum::<usize>() + extra * sizes().max().unwrap_or(0)
             };
-            let (seen, growth, results) = match whole {
+            let (resident, growth, results) = match separate {
                 true => {
-                    let run = || Ok::<_, Error>(session.forward(inputs, &of.targets)?.sum_all()?.backward()?);
-                    let (seen, (_, growth, gradients)) = resident(|| measure(run));
-                    // Candle itself adds each gradient to zeros.
-                    (seen, growth, bytes(&gradients?, 2))
+                    let run = || {
+                        Ok::<_, Error>(session.forward(inputs, &arguments.targets)?.sum_all()?.backward()?)
+                    };
+                    let (resident, (_, growth, gradients)) = resident_growth(|| measure(run));
+                    // Candle adds each gradient to zeros.
+                    (resident, growth, bytes(&gradients?, 2))
                 }
                 false => {
-                    let run = || session.sum(inputs, &of.targets, &weights);
-                    let (seen, (_, growth, out)) = resident(|| measure(run));
-                    (seen, growth, bytes(&out?.sum.backward()?, 0))
+                    let run = || session.sum(inputs, &arguments.targets, &weights);
+                    let (resident, (_, growth, out)) = resident_growth(|| measure(run));
+                    (resident, growth, bytes(&out?.sum.backward()?, 0))
                 }
             };
             worst = worst.max(growth.saturating_sub(results));
-            self.expect_resident(seen, planned, results);
+            self.expect_resident(resident, planned, results);
         }
         Ok((planned, worst))
     }
 
-    /// Bytes that a call takes beside arguments and results, twice in one session: what is planned, and what is measured.
+    /// Planned and measured bytes of a call, without arguments and results.
+    ///
+    /// The call runs twice in one session; the larger measurement counts.
     fn run<F: Element>(
         &self,
         (budget, keep_scores): (usize, bool),
-        whole: bool,
+        separate: bool,
     ) -> Result<(usize, usize), Error> {
-        let of = self.arguments::<F>();
+        let arguments = self.arguments::<F>();
         let options = Options { loss: loss(self.kind), budget, keep_scores, ..self.options.clone() };
         let weights = vec![1.0; self.shapes.len()];
         let session = Session::new(&options)?;
-        let planned = match whole {
-            true => session.plan_whole(self.inputs(&of), &of.targets)?,
-            false => session.plan(self.inputs(&of), &of.targets)?,
+        let planned = match separate {
+            true => session.plan_whole(self.inputs(&arguments), &arguments.targets)?,
+            false => session.plan(self.inputs(&arguments), &arguments.targets)?,
         };
         let (mut session, mut worst) = (session, 0);
         for _ in 0..2 {
-            let (seen, (_, growth, results)) = resident(|| {
+            let (resident, (_, growth, results)) = resident_growth(|| {
                 measure(|| {
-                    let out = match whole {
-                        true => session.forward(self.inputs(&of), &of.targets)?.backward(&weights)?,
-                        false => session.sum(self.inputs(&of), &of.targets, &weights)?,
+                    let out = match separate {
+                        true => session
+                            .forward(self.inputs(&arguments), &arguments.targets)?
+                            .backward(&weights)?,
+                        false => session.sum(self.inputs(&arguments), &arguments.targets, &weights)?,
                     };
                     Ok::<_, Error>(out)
                 })
             });
             let out = results?;
             worst = worst.max(growth.saturating_sub(out.bytes()));
-            self.expect_resident(seen, planned, out.bytes());
-            if self.scores && whole {
-                let mut scores = of.encoded.clone();
-                let shape = (self.classes, of.layout);
-                let (seen, (_, growth, losses)) =
-                    resident(|| measure(|| session.sum_in_place(&mut scores, shape, &of.targets, &weights)));
+            self.expect_resident(resident, planned, out.bytes());
+            if self.scores && separate {
+                let mut scores = arguments.encoded.clone();
+                let shape = (self.classes, arguments.layout);
+                let (resident, (_, growth, losses)) = resident_growth(|| {
+                    measure(|| session.sum_in_place(&mut scores, shape, &arguments.targets, &weights))
+                });
                 let losses = 8 * losses?.len();
                 worst = worst.max(growth.saturating_sub(losses));
-                self.expect_resident(seen, planned, losses);
+                self.expect_resident(resident, planned, losses);
             }
         }
         Ok((planned, worst))
     }
 
-    /// The kernel may hand out a page of 2 MiB where the last bytes of a buffer would do with one of 4 KiB.
-    fn expect_resident(&self, seen: Option<usize>, planned: usize, results: usize) {
-        let most = planned.saturating_add(results).saturating_add(HUGE_PAGE);
-        assert!(seen.is_none_or(|seen| seen <= most), "{self:?}: {seen:?}, {planned} + {results}");
+    /// Checks resident memory: at most a huge page above the buffers.
+    fn expect_resident(&self, resident: Option<usize>, planned: usize, results: usize) {
+        let limit = planned.saturating_add(results).saturating_add(HUGE_PAGE);
+        assert!(
+            resident.is_none_or(|resident| resident <= limit),
+            "{self:?}: {resident:?}, {planned} + {results}"
+        );
     }
 
-    /// Budgets from the smallest cut to none at all.
-    fn check<F: Element + WithDType>(&self, whole: bool) -> usize {
-        let smallest = match self.run::<F>((1, true), whole) {
+    /// Checks budgets from the smallest to unlimited; returns the number of calls.
+    fn check<F: Element + WithDType>(&self, separate: bool) -> usize {
+        let smallest = match self.run::<F>((1, true), separate) {
             Err(Error::Budget { smallest, found: 1 }) => smallest,
             other => panic!("{self:?}: one byte gave {other:?}"),
         };
         assert!(matches!(
-            self.run::<F>((smallest - 1, true), whole),
-            Err(Error::Budget { smallest: again, .. }) if again == smallest
+            self.run::<F>((smallest - 1, true), separate),
+            Err(Error::Budget { smallest: repeated, .. }) if repeated == smallest
         ));
         let budgets = [1.0, 1.3, 3.0, 20.0].map(|factor| ((smallest as f64 * factor) as usize, true));
         let tensors = self.padded && !matches!(self.kind, Kind::Rows | Kind::PrunedMatrices);
         for budget in budgets.into_iter().chain([(usize::MAX, false), (usize::MAX, true)]) {
-            let by_tensors = tensors.then(|| self.run_tensors::<F>(budget, whole));
-            for outcome in std::iter::once(self.run::<F>(budget, whole)).chain(by_tensors) {
+            let by_tensors = tensors.then(|| self.run_tensors::<F>(budget, separate));
+            for outcome in std::iter::once(self.run::<F>(budget, separate)).chain(by_tensors) {
                 let ((planned, measured), name) = (outcome.unwrap(), std::any::type_name::<F>());
                 assert!(
                     measured <= planned,
-                    "{name} whole {whole} {budget:?} {self:?}: {measured} above {planned}"
+                    "{name} whole {separate} {budget:?} {self:?}: {measured} above {planned}"
                 );
                 assert!(planned <= budget.0, "{budget:?} {self:?}: planned {planned}");
             }
@@ -343,8 +362,8 @@ fn case(shapes: &[(usize, usize)], hidden: usize, classes: usize, kind: Kind) ->
 }
 
 #[test]
-fn every_call_keeps_to_its_budget() {
-    let _turn = turn();
+fn every_call_stays_within_its_budget() {
+    let _guard = exclusive();
     let mut calls = 0;
     let shapes: [&[(usize, usize)]; 4] =
         [&[(1, 0)], &[(30, 7), (1, 1), (12, 0)], &[(90, 30), (60, 12), (7, 20)], &[(40, 9); 12]];
@@ -377,11 +396,11 @@ fn every_call_keeps_to_its_budget() {
     assert!(calls >= 300);
 }
 
-/// Scores that exist already leave little to be planned, but that is planned: in groups, whole, and in place.
+/// Existing scores: sums, separate losses, and in place.
 #[test]
-fn calls_over_scores_keep_to_their_budgets() {
-    let _turn = turn();
-    // Threads make what they need for themselves, which is more than the smallest call takes.
+fn calls_on_scores_stay_within_their_budgets() {
+    let _guard = exclusive();
+    // Each thread allocates its own state first, more than the smallest call needs.
     rayon::broadcast(|_| rayon::join(|| (), || ()));
     let mut calls = 0;
     let shapes: [&[(usize, usize)]; 4] =
@@ -414,39 +433,39 @@ fn calls_over_scores_keep_to_their_budgets() {
     assert!(calls >= 900);
     for (shapes, classes) in [(vec![(1, 0), (500, 99)], 9), (vec![(20, 4); 200], 20), (vec![(6, 2)], 65_536)]
     {
-        for (kind, whole) in [(Kind::Plain, true), (Kind::Durations, false), (Kind::Ctc, false)] {
+        for (kind, separate) in [(Kind::Plain, true), (Kind::Durations, false), (Kind::Ctc, false)] {
             let mut case = case(&shapes, 1, classes, kind);
             (case.scores, case.padded) = (true, shapes[0].0 > 1);
-            case.check::<f32>(whole);
+            case.check::<f32>(separate);
         }
     }
 }
 
-/// One utterance wants the most for emissions, the other for its recursions, and both go through one lane.
+/// One utterance needs more emissions, the other more recursion rows.
 #[test]
-fn lanes_of_ctc_have_room_for_each_part_of_any_utterance() {
-    let _turn = turn();
+fn lanes_of_ctc_fit_all_buffers_of_each_utterance() {
+    let _guard = exclusive();
     rayon::broadcast(|_| rayon::join(|| (), || ()));
     for shapes in [[(14_900, 0), (100, 99)], [(100, 99), (14_900, 0)]] {
         let mut case = case(&shapes, 1, 9, Kind::Ctc);
         case.scores = true;
-        for whole in [true, false] {
-            case.check::<f32>(whole);
+        for separate in [true, false] {
+            case.check::<f32>(separate);
         }
     }
 }
 
 #[test]
-fn large_calls_keep_to_their_budgets() {
-    let _turn = turn();
+fn large_calls_stay_within_their_budgets() {
+    let _guard = exclusive();
     for (shapes, hidden, classes) in [
         (vec![(1, 0), (500, 99)], 16, 50),
         (vec![(40, 10)], 1024, 700),
         (vec![(6, 2), (3, 1)], 32, 65_536),
         (vec![(20, 4); 200], 24, 200),
     ] {
-        for (kind, whole) in [(Kind::Plain, true), (Kind::Durations, false), (Kind::Ctc, true)] {
-            case(&shapes, hidden, classes, kind).check::<f32>(whole);
+        for (kind, separate) in [(Kind::Plain, true), (Kind::Durations, false), (Kind::Ctc, true)] {
+            case(&shapes, hidden, classes, kind).check::<f32>(separate);
         }
     }
 }
@@ -454,7 +473,7 @@ fn large_calls_keep_to_their_budgets() {
 /// Tensors of a step with a transducer and an auxiliary CTC loss.
 struct TwoLosses {
     targets: Targets,
-    /// Encoded and predicted rows of the joint, hidden rows of CTC, weights of both heads.
+    /// Encoded and predicted rows, hidden rows of CTC, weights of both heads.
     tensors: [Var; 5],
 }
 
@@ -474,7 +493,7 @@ impl TwoLosses {
         Self { targets, tensors }
     }
 
-    /// Losses of both, which hold their gradients.
+    /// Sums of both losses, with their gradients.
     fn step(&self, sessions: &[LossSession; 2]) -> Result<[LossSum; 2], Error> {
         let [encoded, predicted, hidden, weight, ctc_weight] = &self.tensors;
         let head = |weight| HeadTensors { weight, bias: None };
@@ -490,7 +509,7 @@ impl TwoLosses {
         self.tensors.iter().map(|tensor| 4 * tensor.elem_count()).sum()
     }
 
-    /// What a loss plans.
+    /// Planned bytes of a loss.
     fn planned(&self, options: &Options) -> Result<usize, Error> {
         let values = self.tensors.each_ref().map(|var| var.flatten_all().unwrap().to_vec1::<f32>().unwrap());
         let [encoded, predicted, hidden, weight, ctc_weight] = &values;
@@ -508,7 +527,7 @@ impl TwoLosses {
 
 #[test]
 fn a_transducer_and_a_ctc_loss_share_a_budget() {
-    let _turn = turn();
+    let _guard = exclusive();
     for shape in [[3, 60, 12, 48, 700], [6, 30, 9, 16, 40], [2, 200, 20, 64, 1500]] {
         let step = TwoLosses::new(shape);
         let options = |budget| [Loss::rnnt(), Loss::Ctc].map(|loss| Options { budget, ..Options::of(loss) });
@@ -531,8 +550,8 @@ fn a_transducer_and_a_ctc_loss_share_a_budget() {
             let measured = growth.saturating_sub(step.results());
             assert!(measured <= planned, "{shape:?}, {budget}: {measured} above {planned}");
             assert!(planned <= budget, "{shape:?}: {planned} above {budget}");
-            let apart = options.map(|options| LossSession::new(&options).unwrap());
-            assert_eq!(losses, step.step(&apart).unwrap().map(|sum| sum.losses), "{shape:?}, {budget}");
+            let unshared = options.map(|options| LossSession::new(&options).unwrap());
+            assert_eq!(losses, step.step(&unshared).unwrap().map(|sum| sum.losses), "{shape:?}, {budget}");
         }
     }
 }

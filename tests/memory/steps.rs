@@ -1,4 +1,4 @@
-//! Training holds its buffers: from its second step on, a session over tensors asks for nothing large.
+//! Sessions on tensors reuse their buffers: later steps allocate nothing large.
 use candle_core::{Device, Var};
 use panda::{
     panda_core::{
@@ -13,19 +13,19 @@ use panda::{
     },
 };
 
-use crate::counting::{measure, turn};
+use crate::counting::{exclusive, measure};
 
-/// Bytes that a single allocation of a second step may take.
-const LARGE: usize = 64 << 10;
+/// Largest single allocation allowed in a second step, in bytes.
+const LARGE_BYTES: usize = 64 << 10;
 
-/// Rows and heads, whose gradients, which are results, are small.
+/// Rows and heads with small gradients: gradients are results.
 struct Batch {
     targets: Targets,
     encoded: Var,
     predicted: Var,
     head: [Var; 2],
     durations: [Var; 2],
-    /// Of the trivial joiner, over the same rows.
+    /// Heads of the simple joiner, over the same rows.
     simple: [[Var; 2]; 2],
 }
 
@@ -47,12 +47,12 @@ impl Batch {
 
     /// Largest allocations of the first two steps.
     fn steps(&self, options: &Options, dropout: Option<Dropout>) -> [usize; 2] {
-        let ([weight, bias], [of_durations, its_bias]) = (&self.head, &self.durations);
+        let ([weight, bias], [duration_weight, duration_bias]) = (&self.head, &self.durations);
         let head = HeadTensors { weight, bias: Some(bias) };
         let durations = matches!(options.loss, Loss::Tdt { .. })
-            .then_some(HeadTensors { weight: of_durations, bias: Some(its_bias) });
+            .then_some(HeadTensors { weight: duration_weight, bias: Some(duration_bias) });
         let inputs: TensorInputs = match options.loss {
-            Loss::Ctc => RowTensors { hidden: &self.encoded, head }.into(),
+            Loss::Ctc => RowTensors { hidden: &self.encoded, head }.gradients(),
             _ => {
                 let (encoded, predicted) = (&self.encoded, &self.predicted);
                 let joint = JointTensors { encoded, predicted, head, durations, dropout };
@@ -61,8 +61,10 @@ impl Batch {
                     .map(|[weight, bias]| HeadTensors { weight, bias: Some(bias) });
                 let simple = TrivialJoiner { frames: encoded, labels: predicted, am, lm };
                 match options.loss {
-                    Loss::Pruned { .. } => PrunedTensors { simple, joint, scales: Scales::default() }.into(),
-                    _ => joint.into(),
+                    Loss::Pruned { .. } => {
+                        PrunedTensors { simple, joint, scales: Scales::default() }.gradients()
+                    }
+                    _ => joint.gradients(),
                 }
             }
         };
@@ -85,8 +87,8 @@ impl Batch {
 
 #[test]
 fn a_second_step_of_a_shape_allocates_nothing_large() {
-    let _alone = turn();
-    let (long, wide) = (Batch::new(2, (150, 66), 8, 40), Batch::new(4, (40, 20), 16, 800));
+    let _guard = exclusive();
+    let (many_sites, many_classes) = (Batch::new(2, (150, 66), 8, 40), Batch::new(4, (40, 20), 16, 800));
     let losses = [
         Loss::rnnt(),
         Loss::over(Topology::modified()),
@@ -114,17 +116,20 @@ fn a_second_step_of_a_shape_allocates_nothing_large() {
             let delayed = Options { delay_penalty: 0.01, ..plain.clone() };
             let kinds =
                 [(plain, true), (smoothed, !factored), (clamped, true), (skipping, !ctc), (delayed, true)];
-            // What follows the first pass is a transducer's.
-            let most = if matches!(loss, Loss::Pruned { .. }) { 2 } else { kinds.len() };
-            for (options, _) in kinds.iter().take(most).filter(|(_, meaningful)| *meaningful) {
+            // The second pass of the pruned loss has the options of a transducer; check only two.
+            let limit = if matches!(loss, Loss::Pruned { .. }) { 2 } else { kinds.len() };
+            for (options, _) in kinds.iter().take(limit).filter(|(_, valid)| *valid) {
                 for dropout in [None, Some(Dropout { rate: 0.1, seed: 7 })] {
                     if dropout.is_some() && ctc {
                         continue;
                     }
-                    for batch in [&long, &wide] {
+                    for batch in [&many_sites, &many_classes] {
                         let [first, second] = batch.steps(options, dropout);
-                        assert!(first > LARGE, "nothing to hold: {first}");
-                        assert!(second <= LARGE, "{options:?}: {second} bytes at once in the second step");
+                        assert!(first > LARGE_BYTES, "the first step must allocate buffers: {first}");
+                        assert!(
+                            second <= LARGE_BYTES,
+                            "{options:?}: {second} bytes at once in the second step"
+                        );
                     }
                 }
             }
@@ -133,40 +138,40 @@ fn a_second_step_of_a_shape_allocates_nothing_large() {
 }
 
 #[test]
-fn a_second_call_of_the_normaliser_allocates_nothing_large() {
-    let _alone = turn();
+fn a_second_call_of_the_normalizer_allocates_nothing_large() {
+    let _guard = exclusive();
     let (sites, hidden, classes, per_site) = (20_000, 8, 600, 2);
-    let made_up = |count: usize| (0..count).map(|i| (i * 37 % 101) as f32 / 101.0 - 0.5).collect::<Vec<_>>();
-    let (hidden_rows, weight) = (made_up(sites * hidden), made_up(classes * hidden));
+    let numbers = |count: usize| (0..count).map(|i| (i * 37 % 101) as f32 / 101.0 - 0.5).collect::<Vec<_>>();
+    let (hidden_rows, weight) = (numbers(sites * hidden), numbers(classes * hidden));
     let rows = &Rows::new(&hidden_rows, hidden).unwrap();
     let head = &Head::new(&weight, None, hidden).unwrap();
     let ids = (0..sites * per_site).map(|i| (i % classes) as u32).collect();
     let selection = &Selection::new(ids, vec![true; sites * per_site], per_site).unwrap();
-    let all = vec![-0.5; sites * per_site];
-    let some: Vec<_> =
+    let dense_adjoints = vec![-0.5; sites * per_site];
+    let sparse_adjoints: Vec<_> =
         (0..sites * per_site).map(|i| if i / per_site % 3 == 0 { 0.0 } else { -0.5 }).collect();
-    let mut into = Gradients::zero(rows.zero_gradient(), head);
+    let mut gradients = Gradients::zero(rows.zero_gradient(), head);
     for (budget, keep_scores) in
         [(usize::MAX, false), (4 << 20, true), (DEFAULT_BUDGET, true), (usize::MAX, true)]
     {
         for precision in [Precision::Full, Precision::Bf16] {
-            for emissions in [&all, &some] {
+            for emissions in [&dense_adjoints, &sparse_adjoints] {
                 let mut workspace = Workspace::new(budget, keep_scores).with_precision(precision);
                 let mut step = || {
                     let normalized = forward(rows, head, selection, &mut workspace).unwrap();
                     let adjoints = &Adjoints::new(emissions);
                     let arguments =
-                        BackwardInputs { sites: rows, head, selection, normalized: &normalized, adjoints };
-                    let counted = backward(arguments, &mut workspace, &mut into).unwrap();
-                    assert!(counted >= sites / 2);
+                        Backward { sites: rows, head, selection, normalized: &normalized, adjoints };
+                    let sites_with_gradient = backward(arguments, &mut workspace, &mut gradients).unwrap();
+                    assert!(sites_with_gradient >= sites / 2);
                     workspace.recycle(normalized);
                 };
                 let (first, ..) = measure(&mut step);
-                assert!(first > sites * per_site * 8, "nothing to hold: {first}");
+                assert!(first > sites * per_site * 8, "the first step must allocate buffers: {first}");
                 let (second, growth, ()) = measure(&mut step);
-                let what = format!("{budget}, {keep_scores}, {precision:?}");
-                assert!(second <= 64 << 10, "{what}: an allocation of {second} bytes in the second step");
-                assert!(growth <= 64 << 10, "{what}: {growth} bytes more in the second step");
+                let case = format!("{budget}, {keep_scores}, {precision:?}");
+                assert!(second <= 64 << 10, "{case}: an allocation of {second} bytes in the second step");
+                assert!(growth <= 64 << 10, "{case}: {growth} bytes more in the second step");
             }
         }
     }

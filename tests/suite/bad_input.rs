@@ -1,4 +1,4 @@
-//! Bad input at the doors of the loss: each gives an error that names the thing and what was expected.
+//! Errors for bad input to the loss: they name the argument and the expected value.
 use candle_core::{DType, Device, Tensor};
 use panda::panda_core::{Head, Plan};
 use panda::rnnt_loss::{
@@ -9,10 +9,10 @@ use panda::rnnt_loss::{
 use crate::common::Problem;
 
 #[track_caller]
-fn refused<T>(result: Result<T>, words: &[&str]) -> Error {
-    let Err(error) = result else { panic!("must be refused; expected an error that says {words:?}") };
+fn assert_error<T>(result: Result<T>, parts: &[&str]) -> Error {
+    let Err(error) = result else { panic!("expected an error that contains {parts:?}") };
     let message = error.to_string();
-    words.iter().for_each(|word| assert!(message.contains(word), "{message:?} does not say {word:?}"));
+    parts.iter().for_each(|part| assert!(message.contains(part), "{message:?} does not contain {part:?}"));
     error
 }
 
@@ -24,62 +24,69 @@ fn targets(labels: [u32; 2]) -> Targets {
     Targets::new(0, vec![2, 2], labels.map(|id| vec![id]).into()).unwrap()
 }
 
-fn inputs(scores: &[f64]) -> Scores<'_, f64> {
+fn scores_input(scores: &[f64]) -> Scores<'_, f64> {
     Scores { scores, classes: 3, layout: LAYOUT }
 }
 
-fn loss_of(scores: &[f64], targets: &Targets, options: &Options) -> Result<Vec<f64>> {
-    Ok(Session::new(options)?.sum(inputs(scores), targets, &[1.0, 1.0])?.losses)
+fn losses(scores: &[f64], targets: &Targets, options: &Options) -> Result<Vec<f64>> {
+    Ok(Session::new(options)?.sum(scores_input(scores), targets, &[1.0, 1.0])?.losses)
 }
 
 #[test]
-fn targets_that_make_no_sense() {
-    let error = refused(Targets::new(0, vec![], vec![]), &["at least one utterance"]);
+fn invalid_targets() {
+    let error = assert_error(Targets::new(0, vec![], vec![]), &["at least one utterance"]);
     assert!(matches!(error, Error::Lattice(_)));
-    let error = refused(Targets::new(0, vec![2], vec![]), &["labels", "each of 1", "found 0"]);
+    let error = assert_error(Targets::new(0, vec![2], vec![]), &["labels", "each of 1", "found 0"]);
     assert!(matches!(error, Error::Batch { expected: 1, found: 0 }));
-    let error = refused(
+    let error = assert_error(
         Targets::new(4, vec![2, 2], vec![vec![1], vec![1, 4]]),
         &["utterance 1", "position 1", "blank"],
     );
     assert!(matches!(error, Error::BlankLabel { utterance: 1, position: 1, blank: 4 }));
-    refused(Targets::new(0, vec![1, 0], vec![vec![], vec![]]), &["utterance 1", "at least one frame"]);
-    refused(Targets::new(0, vec![usize::MAX], vec![vec![1]]), &["utterance 0", "4294967295 sites"]);
+    assert_error(Targets::new(0, vec![1, 0], vec![vec![], vec![]]), &["utterance 1", "at least one frame"]);
+    assert_error(Targets::new(0, vec![usize::MAX], vec![vec![1]]), &["utterance 0", "4294967295 sites"]);
 }
 
 #[test]
 fn labels_and_blank_outside_the_classes() {
     let options = Options::default();
-    let error = refused(loss_of(&SCORES, &targets([1, 3]), &options), &["utterance 1", "below 3", "found 3"]);
+    let error =
+        assert_error(losses(&SCORES, &targets([1, 3]), &options), &["utterance 1", "below 3", "found 3"]);
     assert!(matches!(error, Error::LabelOutOfRange { utterance: 1, position: 0, label: 3, classes: 3 }));
-    let far = Targets::new(3, vec![2, 2], vec![vec![1], vec![1]]).unwrap();
-    let error = refused(loss_of(&SCORES, &far, &options), &["blank", "below 3", "found 3"]);
+    let blank_outside = Targets::new(3, vec![2, 2], vec![vec![1], vec![1]]).unwrap();
+    let error = assert_error(losses(&SCORES, &blank_outside, &options), &["blank", "below 3", "found 3"]);
     assert!(matches!(error, Error::BlankOutOfRange { blank: 3, classes: 3 }));
 }
 
 #[test]
 fn lengths_beyond_the_tensor() {
     let long = Targets::new(0, vec![2, 3], vec![vec![1], vec![1]]).unwrap();
-    let error =
-        refused(loss_of(&SCORES, &long, &Options::default()), &["frames", "utterance 1", "3 rows", "has 2"]);
+    let error = assert_error(
+        losses(&SCORES, &long, &Options::default()),
+        &["frames", "utterance 1", "3 rows", "has 2"],
+    );
     assert!(matches!(error, Error::TooLong { utterance: 1, needed: 3, found: 2, .. }));
-    let wordy = Targets::new(0, vec![2, 2], vec![vec![1, 2], vec![1]]).unwrap();
-    refused(loss_of(&SCORES, &wordy, &Options::default()), &["label positions", "utterance 0", "3 rows"]);
+    let long_labels = Targets::new(0, vec![2, 2], vec![vec![1, 2], vec![1]]).unwrap();
+    assert_error(
+        losses(&SCORES, &long_labels, &Options::default()),
+        &["label positions", "utterance 0", "3 rows"],
+    );
 }
 
 #[test]
 fn arrays_of_the_wrong_length() {
-    let (sound, options) = (targets([1, 2]), Options::default());
-    let error = refused(loss_of(&SCORES[1..], &sound, &options), &["scores", "24 elements", "found 23"]);
+    let (valid_targets, options) = (targets([1, 2]), Options::default());
+    let error =
+        assert_error(losses(&SCORES[1..], &valid_targets, &options), &["scores", "24 elements", "found 23"]);
     assert!(matches!(error, Error::Shape { argument: "scores", .. }));
     let mut session = Session::new(&options).unwrap();
-    let few = session.sum(inputs(&SCORES), &sound, &[1.0]);
-    refused(few, &["weights", "2 elements", "found 1"]);
-    refused(Reduction::Mean.reduce(&[1.0], &sound), &["losses", "2 elements"]);
+    let missing_weight = session.sum(scores_input(&SCORES), &valid_targets, &[1.0]);
+    assert_error(missing_weight, &["weights", "2 elements", "found 1"]);
+    assert_error(Reduction::Mean.reduce(&[1.0], &valid_targets), &["losses", "2 elements"]);
     let (weight, bias) = ([0.0; 12], [0.0; 3]);
     let head = Head::new(&weight, Some(&bias), 4).unwrap();
-    let rows = session.sum(Rows::new(&[0.0; 31], head).with_layout(LAYOUT), &sound, &[1.0; 2]);
-    refused(rows, &["hidden", "32 elements", "found 31"]);
+    let rows = session.sum(Rows::new(&[0.0; 31], head).with_layout(LAYOUT), &valid_targets, &[1.0; 2]);
+    assert_error(rows, &["hidden", "32 elements", "found 31"]);
     let network = JointNetwork {
         encoder: &[0.0; 8],
         encoder_width: 2,
@@ -90,59 +97,63 @@ fn arrays_of_the_wrong_length() {
     };
     let call = |x: &[f64], y: &[f64], network: &JointNetwork<f64>| {
         let inputs = Encodings { encodings: x, predictions: y, layout: LAYOUT };
-        network.sum(&mut Session::new(&options)?, inputs, &sound, &[1.0; 2])
+        network.sum(&mut Session::new(&options)?, inputs, &valid_targets, &[1.0; 2])
     };
     assert!(call(&[0.0; 8], &[0.0; 8], &network).is_ok());
-    refused(call(&[0.0; 9], &[0.0; 8], &network), &["encodings", "8 elements", "found 9"]);
-    refused(call(&[0.0; 8], &[0.0; 7], &network), &["predictions", "8 elements", "found 7"]);
-    let wrong = JointNetwork { encoder: &[0.0; 7], ..network };
-    refused(call(&[0.0; 8], &[0.0; 8], &wrong), &["network.encoder", "8 elements"]);
-    let wrong = JointNetwork { predictor: &[0.0; 7], ..network };
-    refused(call(&[0.0; 8], &[0.0; 8], &wrong), &["network.predictor", "8 elements"]);
-    let wrong = JointNetwork { bias: Some(&[0.0; 3]), ..network };
-    refused(call(&[0.0; 8], &[0.0; 8], &wrong), &["network.bias", "4 elements"]);
-    let wrong = JointNetwork { predictor_width: 0, ..network };
-    refused(call(&[0.0; 8], &[0.0; 8], &wrong), &["predictor_width", "at least 1"]);
+    assert_error(call(&[0.0; 9], &[0.0; 8], &network), &["encodings", "8 elements", "found 9"]);
+    assert_error(call(&[0.0; 8], &[0.0; 7], &network), &["predictions", "8 elements", "found 7"]);
+    let invalid = JointNetwork { encoder: &[0.0; 7], ..network };
+    assert_error(call(&[0.0; 8], &[0.0; 8], &invalid), &["network.encoder", "8 elements"]);
+    let invalid = JointNetwork { predictor: &[0.0; 7], ..network };
+    assert_error(call(&[0.0; 8], &[0.0; 8], &invalid), &["network.predictor", "8 elements"]);
+    let invalid = JointNetwork { bias: Some(&[0.0; 3]), ..network };
+    assert_error(call(&[0.0; 8], &[0.0; 8], &invalid), &["network.bias", "4 elements"]);
+    let invalid = JointNetwork { predictor_width: 0, ..network };
+    assert_error(call(&[0.0; 8], &[0.0; 8], &invalid), &["predictor_width", "at least 1"]);
 }
 
 #[test]
-fn scores_that_are_no_numbers() {
+fn scores_not_finite() {
     for bad in [f64::NAN, f64::INFINITY] {
         let mut scores = SCORES;
         scores[12 + 3 + 1] = bad; // utterance 1, frame 0, label position 1
         let untouched = scores.map(f64::to_bits);
-        let error = refused(
-            loss_of(&scores, &targets([1, 2]), &Options::default()),
+        let error = assert_error(
+            losses(&scores, &targets([1, 2]), &Options::default()),
             &["utterance 1", "frame 0", "found NaN or +inf"],
         );
         assert!(matches!(error, Error::Scores { utterance: 1, frame: 0, label: 1, .. }));
         let mut session = Session::new(&Options::default()).unwrap();
-        let over = session.sum_in_place(&mut scores, (3, LAYOUT), &targets([1, 2]), &[1.0; 2]);
-        refused(over, &["utterance 1"]);
-        assert_eq!(scores.map(f64::to_bits), untouched, "a refused call has written");
+        let in_place = session.sum_in_place(&mut scores, (3, LAYOUT), &targets([1, 2]), &[1.0; 2]);
+        assert_error(in_place, &["utterance 1"]);
+        assert_eq!(scores.map(f64::to_bits), untouched, "a failed call has changed its input");
     }
     let mut scores = SCORES;
     scores[9..12].fill(f64::NEG_INFINITY);
-    let error = refused(loss_of(&scores, &targets([1, 2]), &Options::default()), &["-inf for every class"]);
+    let error =
+        assert_error(losses(&scores, &targets([1, 2]), &Options::default()), &["-inf for every class"]);
     assert!(matches!(error, Error::Scores { utterance: 0, frame: 1, label: 1, .. }));
 }
 
 #[test]
 fn nan_in_activations() {
     let problem = Problem::draw(3, 2, 3, 2, 5, 4, 1.0);
-    let spoil = |place: fn(&mut Problem) -> &mut f64| {
-        let mut spoilt = problem.clone();
-        *place(&mut spoilt) = f64::NAN;
-        let [f, g, w, b] = spoilt.vars(DType::F32);
-        refused(candle::transducer_loss(&f, &g, &w, &b, &spoilt.targets(), &spoilt.options()), &["NaN"])
+    let error_with_nan_at = |element: fn(&mut Problem) -> &mut f64| {
+        let mut problem_with_nan = problem.clone();
+        *element(&mut problem_with_nan) = f64::NAN;
+        let [f, g, w, b] = problem_with_nan.vars(DType::F32);
+        assert_error(
+            candle::transducer_loss(&f, &g, &w, &b, &problem_with_nan.targets(), &problem_with_nan.options()),
+            &["NaN"],
+        )
     };
-    for place in [
+    for element in [
         (|p: &mut Problem| &mut p.f[0]) as fn(&mut Problem) -> &mut f64,
         |p| &mut p.g[1],
         |p| &mut p.w[2],
         |p| &mut p.b[4],
     ] {
-        assert!(matches!(spoil(place), Error::Scores { utterance: 0, frame: 0, label: 0, .. }));
+        assert!(matches!(error_with_nan_at(element), Error::Scores { utterance: 0, frame: 0, label: 0, .. }));
     }
 }
 
@@ -152,32 +163,38 @@ fn nan_in_ctc_scores() {
     scores[(3 + 1) * 4 + 2] = f32::NAN; // utterance 1, frame 1
     let targets = Targets::new(0, vec![3, 2], vec![vec![1], vec![2]]).unwrap();
     let tensor = |scores: &[f32]| Tensor::from_slice(scores, (2, 3, 4), &Device::Cpu).unwrap();
-    let error = refused(
+    let error = assert_error(
         candle::ctc_loss(&tensor(&scores), &targets, &Options::default()),
         &["utterance 1", "frame 1", "NaN"],
     );
     assert!(matches!(error, Error::Frame { utterance: 1, frame: 1, .. }));
-    // The same place is padding for a shorter utterance.
+    // For a shorter utterance this frame is padding.
     let short = Targets::new(0, vec![3, 1], vec![vec![1], vec![2]]).unwrap();
     assert!(candle::ctc_loss(&tensor(&scores), &short, &Options::default()).is_ok());
 }
 
 #[test]
-fn options_that_make_no_sense() {
-    let sound = targets([1, 2]);
-    let with = |options: Options| loss_of(&SCORES, &sound, &options);
+fn invalid_options() {
+    let valid_targets = targets([1, 2]);
+    let losses_with = |options: Options| losses(&SCORES, &valid_targets, &options);
     for bad in [-0.1, f64::NAN, f64::INFINITY] {
-        refused(with(Options { fastemit: bad, ..Options::default() }), &["fastemit", "at least 0"]);
+        assert_error(
+            losses_with(Options { fastemit: bad, ..Options::default() }),
+            &["fastemit", "at least 0"],
+        );
     }
     for bad in [-0.1, f64::NAN] {
-        refused(with(Options { clamp: Some(bad), ..Options::default() }), &["clamp", "at least 0"]);
+        assert_error(
+            losses_with(Options { clamp: Some(bad), ..Options::default() }),
+            &["clamp", "at least 0"],
+        );
     }
     let mut session = Session::new(&Options::default()).unwrap();
-    let weights = session.sum(inputs(&SCORES), &sound, &[1.0, f64::NAN]);
-    refused(weights, &["finite"]);
+    let weights = session.sum(scores_input(&SCORES), &valid_targets, &[1.0, f64::NAN]);
+    assert_error(weights, &["finite"]);
     let plan = Some(Plan::custom(4, 4, 0, 1, 0));
     let session = Session::<f64>::new(&Options { plan, ..Options::default() });
-    refused(session, &["plan.tile_classes", "at least 1"]);
+    assert_error(session, &["plan.tile_classes", "at least 1"]);
 }
 
 #[test]
@@ -190,18 +207,18 @@ fn tensors_of_the_wrong_shape_or_type() {
     };
     let zeros = |dims: &[usize]| Tensor::zeros(dims, DType::F32, &Device::Cpu).unwrap();
     assert!(call(&f, &g, &w, &b).is_ok());
-    refused(call(&zeros(&[6, 4]), &g, &w, &b), &["encoded", "[B, T, H]", "[6, 4]"]);
-    refused(call(&zeros(&[1, 3, 4]), &g, &w, &b), &["encoded", "[2, 3, 4]", "[1, 3, 4]"]);
-    refused(call(&f, &zeros(&[2, 3, 5]), &w, &b), &["predicted", "[2, 3, 4]", "[2, 3, 5]"]);
-    refused(call(&f, &g, &zeros(&[5]), &b), &["head.weight", "[C, H]"]);
-    refused(call(&f, &g, &w, &zeros(&[4])), &["head.bias", "[5]", "[4]"]);
-    refused(call(&zeros(&[2, 2, 4]), &g, &w, &b), &["frames", "3 rows", "has 2"]);
+    assert_error(call(&zeros(&[6, 4]), &g, &w, &b), &["encoded", "[B, T, H]", "[6, 4]"]);
+    assert_error(call(&zeros(&[1, 3, 4]), &g, &w, &b), &["encoded", "[2, 3, 4]", "[1, 3, 4]"]);
+    assert_error(call(&f, &zeros(&[2, 3, 5]), &w, &b), &["predicted", "[2, 3, 4]", "[2, 3, 5]"]);
+    assert_error(call(&f, &g, &zeros(&[5]), &b), &["head.weight", "[C, H]"]);
+    assert_error(call(&f, &g, &w, &zeros(&[4])), &["head.bias", "[5]", "[4]"]);
+    assert_error(call(&zeros(&[2, 2, 4]), &g, &w, &b), &["frames", "3 rows", "has 2"]);
     let wide = g.to_dtype(DType::F64).unwrap();
-    refused(call(&f, &wide, &w, &b), &["predicted", "f32", "f64"]);
+    assert_error(call(&f, &wide, &w, &b), &["predicted", "f32", "f64"]);
     let half = f.to_dtype(DType::BF16).unwrap();
-    refused(call(&half, &g, &w, &b), &["encoded", "f32 or f64", "bf16"]);
-    refused(candle::scores_loss(&zeros(&[2, 3, 5]), &targets, &options), &["scores", "[B, T, U+1, C]"]);
-    refused(candle::scores_loss(&zeros(&[1, 3, 3, 5]), &targets, &options), &["scores", "[2, 3, 3, 5]"]);
-    refused(candle::ctc_loss(&zeros(&[2, 3]), &targets, &Options::default()), &["[B, T, C]"]);
-    refused(candle::ctc_loss(&zeros(&[2, 2, 5]), &targets, &Options::default()), &["3", "2"]);
+    assert_error(call(&half, &g, &w, &b), &["encoded", "f32 or f64", "bf16"]);
+    assert_error(candle::scores_loss(&zeros(&[2, 3, 5]), &targets, &options), &["scores", "[B, T, U+1, C]"]);
+    assert_error(candle::scores_loss(&zeros(&[1, 3, 3, 5]), &targets, &options), &["scores", "[2, 3, 3, 5]"]);
+    assert_error(candle::ctc_loss(&zeros(&[2, 3]), &targets, &Options::default()), &["[B, T, C]"]);
+    assert_error(candle::ctc_loss(&zeros(&[2, 2, 5]), &targets, &Options::default()), &["3", "2"]);
 }

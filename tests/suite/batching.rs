@@ -1,21 +1,22 @@
-//! A batch is nothing but its utterances: alone, in another order, or with anything at all in its padding.
+//! Results of an utterance do not depend on batch or padding.
 use candle_core::DType;
 use oracle::compare::assert_close;
 use panda::panda_core::Head;
 use panda::rnnt_loss::{Encodings, Layout, Options, Rows, Scores, Session};
 use proptest::prelude::*;
 
-use crate::common::{Found, Problem, flat, problems};
+use crate::common::{LossGradients, Problem, flat, problems};
 
 /// The values of utterance `b` in a padded array.
-fn part<'a>(values: &'a [f64], problem: &Problem, b: usize) -> &'a [f64] {
-    let each = values.len() / problem.batch();
-    &values[b * each..(b + 1) * each]
+fn utterance_values<'a>(values: &'a [f64], problem: &Problem, b: usize) -> &'a [f64] {
+    let len = values.len() / problem.batch();
+    &values[b * len..(b + 1) * len]
 }
 
 /// A batch of some utterances of another, in the order given.
-fn pick(problem: &Problem, order: &[usize]) -> Problem {
-    let gather = |values: &[f64]| order.iter().flat_map(|&b| part(values, problem, b)).copied().collect();
+fn select(problem: &Problem, order: &[usize]) -> Problem {
+    let gather =
+        |values: &[f64]| order.iter().flat_map(|&b| utterance_values(values, problem, b)).copied().collect();
     Problem {
         frames: order.iter().map(|&b| problem.frames[b]).collect(),
         labels: order.iter().map(|&b| problem.labels[b].clone()).collect(),
@@ -26,48 +27,47 @@ fn pick(problem: &Problem, order: &[usize]) -> Problem {
     }
 }
 
-/// Puts nonsense into every frame row and label row beyond an utterance's own.
-fn poison(problem: &Problem) -> Problem {
-    let nonsense = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 3e38];
-    let mut poisoned = problem.clone();
-    for (i, x) in poisoned.f.iter_mut().enumerate() {
+/// Puts NaN, infinities and huge values into all padded rows.
+fn fill_padding(problem: &Problem) -> Problem {
+    let bad_values = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 3e38];
+    let mut with_bad_padding = problem.clone();
+    for (i, x) in with_bad_padding.f.iter_mut().enumerate() {
         let row = i / problem.width;
-        if row % problem.most_frames >= problem.frames[row / problem.most_frames] {
-            *x = nonsense[i % 4];
+        if row % problem.max_frames >= problem.frames[row / problem.max_frames] {
+            *x = bad_values[i % 4];
         }
     }
-    for (i, x) in poisoned.g.iter_mut().enumerate() {
+    for (i, x) in with_bad_padding.g.iter_mut().enumerate() {
         let row = i / problem.width;
         if row % problem.positions > problem.labels[row / problem.positions].len() {
-            *x = nonsense[i % 4];
+            *x = bad_values[i % 4];
         }
     }
-    poisoned
+    with_bad_padding
 }
 
 /// The same utterances in a larger padded shape.
 fn widen(problem: &Problem, frames: usize, positions: usize) -> Problem {
-    let grow = |values: &[f64], from: usize, to: usize| {
-        let rows =
-            |b: usize| values[b * from * problem.width..(b + 1) * from * problem.width].iter().copied();
-        let filler = |_| std::iter::repeat_n(f64::NAN, (to - from) * problem.width);
+    let grow = |values: &[f64], old: usize, new: usize| {
+        let rows = |b: usize| values[b * old * problem.width..(b + 1) * old * problem.width].iter().copied();
+        let filler = |_| std::iter::repeat_n(f64::NAN, (new - old) * problem.width);
         (0..problem.batch()).flat_map(|b| rows(b).chain(filler(b))).collect()
     };
     Problem {
-        f: grow(&problem.f, problem.most_frames, frames),
+        f: grow(&problem.f, problem.max_frames, frames),
         g: grow(&problem.g, problem.positions, positions),
-        most_frames: frames,
+        max_frames: frames,
         positions,
         ..problem.clone()
     }
 }
 
-fn add(into: &mut [f64], from: &[f64]) {
-    into.iter_mut().zip(from).for_each(|(a, b)| *a += b);
+fn add(sum: &mut [f64], term: &[f64]) {
+    sum.iter_mut().zip(term).for_each(|(a, b)| *a += b);
 }
 
-fn ours(problem: &Problem) -> Found {
-    problem.ours(DType::F64, &problem.options())
+fn composed_loss(problem: &Problem) -> LossGradients {
+    problem.composed_loss(DType::F64, &problem.options())
 }
 
 proptest! {
@@ -75,17 +75,17 @@ proptest! {
 
     #[test]
     fn batched_equals_single(problem in problems()) {
-        let batched = ours(&problem);
+        let batched = composed_loss(&problem);
         let mut head = [vec![0.0; problem.w.len()], vec![0.0; problem.b.len()]];
         for b in 0..problem.batch() {
-            let alone = ours(&pick(&problem, &[b]));
-            assert_close("loss", &alone.losses, &batched.losses[b..=b], 1e-12);
+            let single = composed_loss(&select(&problem, &[b]));
+            assert_close("loss", &single.losses, &batched.losses[b..=b], 1e-12);
             for i in 0..2 {
-                let together = part(&batched.gradients[i], &problem, b);
-                assert_close("encoding", &alone.gradients[i], together, 1e-12);
+                let batched_gradient = utterance_values(&batched.gradients[i], &problem, b);
+                assert_close("encoding", &single.gradients[i], batched_gradient, 1e-12);
             }
-            add(&mut head[0], &alone.gradients[2]);
-            add(&mut head[1], &alone.gradients[3]);
+            add(&mut head[0], &single.gradients[2]);
+            add(&mut head[1], &single.gradients[3]);
         }
         assert_close("weight", &batched.gradients[2], &head[0], 1e-11);
         assert_close("bias", &batched.gradients[3], &head[1], 1e-11);
@@ -98,51 +98,51 @@ proptest! {
             (Just(p), Just(order).prop_shuffle())
         })
     ) {
-        let (straight, permuted) = (ours(&problem), ours(&pick(&problem, &order)));
-        for (to, &from) in order.iter().enumerate() {
-            assert_close("loss", &permuted.losses[to..=to], &straight.losses[from..=from], 1e-12);
+        let (in_order, permuted) = (composed_loss(&problem), composed_loss(&select(&problem, &order)));
+        for (new, &old) in order.iter().enumerate() {
+            assert_close("loss", &permuted.losses[new..=new], &in_order.losses[old..=old], 1e-12);
             for i in 0..2 {
-                let (a, b) = (&permuted.gradients[i], &straight.gradients[i]);
-                assert_close("encoding", part(a, &problem, to), part(b, &problem, from), 1e-12);
+                let (a, b) = (&permuted.gradients[i], &in_order.gradients[i]);
+                assert_close("encoding", utterance_values(a, &problem, new), utterance_values(b, &problem, old), 1e-12);
             }
         }
-        assert_close("weight", &permuted.gradients[2], &straight.gradients[2], 1e-11);
-        assert_close("bias", &permuted.gradients[3], &straight.gradients[3], 1e-11);
+        assert_close("weight", &permuted.gradients[2], &in_order.gradients[2], 1e-11);
+        assert_close("bias", &permuted.gradients[3], &in_order.gradients[3], 1e-11);
     }
 
     #[test]
-    fn padding_is_inert_whatever_it_holds(problem in problems()) {
-        let (clean, poisoned) = (ours(&problem), ours(&poison(&problem)));
+    fn padding_values_do_not_change_the_result(problem in problems()) {
+        let (clean, with_bad_padding) = (composed_loss(&problem), composed_loss(&fill_padding(&problem)));
         // The same bits, since the same numbers are computed.
-        prop_assert_eq!(&clean, &poisoned);
-        for (i, stride, real) in [(0, problem.most_frames, 0), (1, problem.positions, 1)] {
-            for (row, gradient) in poisoned.gradients[i].chunks(problem.width).enumerate() {
+        prop_assert_eq!(&clean, &with_bad_padding);
+        for (i, stride, real) in [(0, problem.max_frames, 0), (1, problem.positions, 1)] {
+            for (row, gradient) in with_bad_padding.gradients[i].chunks(problem.width).enumerate() {
                 let b = row / stride;
-                let own = if real == 0 { problem.frames[b] } else { problem.labels[b].len() + 1 };
-                prop_assert!(row % stride < own || gradient.iter().all(|&g| g == 0.0));
+                let rows = if real == 0 { problem.frames[b] } else { problem.labels[b].len() + 1 };
+                prop_assert!(row % stride < rows || gradient.iter().all(|&g| g == 0.0));
             }
         }
-        let wide = widen(&problem, problem.most_frames + 3, problem.positions + 2);
-        let wide = ours(&wide);
+        let wide = widen(&problem, problem.max_frames + 3, problem.positions + 2);
+        let wide = composed_loss(&wide);
         prop_assert_eq!(&wide.losses, &clean.losses);
         prop_assert_eq!(&wide.gradients[2..], &clean.gradients[2..]);
     }
 
     #[test]
-    fn padding_is_inert_at_the_slice_doors(problem in problems()) {
+    fn padding_values_do_not_change_results_on_slices(problem in problems()) {
         let (targets, options) = (problem.targets(), Options::default());
-        let (frames, positions) = (problem.most_frames, problem.positions);
+        let (frames, positions) = (problem.max_frames, problem.positions);
         let layout = Layout::Padded { frames, positions };
         let rows = problem.batch() * frames * positions;
         let is_site = |row: usize| {
             let b = row / positions / frames;
             row / positions % frames < problem.frames[b] && row % positions <= problem.labels[b].len()
         };
-        let poison = |values: &[f64], width: usize| -> Vec<f64> {
+        let fill_padding = |values: &[f64], width: usize| -> Vec<f64> {
             let nan = values.iter().enumerate();
             nan.map(|(i, &x)| if is_site(i / width) { x } else { f64::NAN }).collect()
         };
-        let sealed = |gradient: &[f64], width: usize| {
+        let padding_is_zero = |gradient: &[f64], width: usize| {
             gradient.iter().enumerate().all(|(i, &g)| is_site(i / width) || g == 0.0)
         };
         let scores = flat(&problem.logits(&problem.vars(DType::F64)));
@@ -150,9 +150,9 @@ proptest! {
             let scores = Scores { scores, classes: problem.classes, layout };
             Session::new(&options).unwrap().sum(scores, &targets, &problem.weights).unwrap()
         };
-        let (clean, poisoned) = (run(&scores), run(&poison(&scores, problem.classes)));
-        prop_assert!(sealed(&poisoned.gradients.scores, problem.classes));
-        prop_assert_eq!(clean, poisoned);
+        let (clean, with_bad_padding) = (run(&scores), run(&fill_padding(&scores, problem.classes)));
+        prop_assert!(padding_is_zero(&with_bad_padding.gradients.scores, problem.classes));
+        prop_assert_eq!(clean, with_bad_padding);
 
         let hidden = oracle::noise::normal(3, 1, rows * problem.width, 1.0);
         let head = Head::new(&problem.w, Some(&problem.b), problem.width).unwrap();
@@ -160,9 +160,9 @@ proptest! {
             let rows = Rows::new(hidden, head).with_layout(layout);
             Session::new(&options).unwrap().sum(rows, &targets, &problem.weights).unwrap()
         };
-        let (clean, poisoned) = (run(&hidden), run(&poison(&hidden, problem.width)));
-        prop_assert!(sealed(&poisoned.gradients.hidden, problem.width));
-        prop_assert_eq!(clean, poisoned);
+        let (clean, with_bad_padding) = (run(&hidden), run(&fill_padding(&hidden, problem.width)));
+        prop_assert!(padding_is_zero(&with_bad_padding.gradients.hidden, problem.width));
+        prop_assert_eq!(clean, with_bad_padding);
     }
 
     #[test]
@@ -178,23 +178,23 @@ proptest! {
             head: Head::new(&problem.w, Some(&problem.b), problem.width).unwrap(),
         };
         let (targets, options) = (problem.targets(), problem.options());
-        let padded = Layout::Padded { frames: problem.most_frames, positions: problem.positions };
-        let poisoned = poison(&problem);
-        let pack = |values: &[f64], stride: usize, own: &dyn Fn(usize) -> usize| -> Vec<f64> {
+        let padded = Layout::Padded { frames: problem.max_frames, positions: problem.positions };
+        let with_bad_padding = fill_padding(&problem);
+        let pack = |values: &[f64], stride: usize, row_count: &dyn Fn(usize) -> usize| -> Vec<f64> {
             let rows = values.chunks(problem.width).enumerate();
-            rows.filter(|(row, _)| row % stride < own(row / stride)).flat_map(|(_, row)| row).copied().collect()
+            rows.filter(|(row, _)| row % stride < row_count(row / stride)).flat_map(|(_, row)| row).copied().collect()
         };
-        let f = pack(&problem.f, problem.most_frames, &|b| problem.frames[b]);
+        let f = pack(&problem.f, problem.max_frames, &|b| problem.frames[b]);
         let g = pack(&problem.g, problem.positions, &|b| problem.labels[b].len() + 1);
         let run = |f: &[f64], g: &[f64], layout| {
             let inputs = Encodings { encodings: f, predictions: g, layout };
             network.sum(&mut Session::new(&options).unwrap(), inputs, &targets, &problem.weights).unwrap()
         };
-        let (wide, tight) = (run(&poisoned.f, &poisoned.g, padded), run(&f, &g, Layout::Packed));
+        let (wide, tight) = (run(&with_bad_padding.f, &with_bad_padding.g, padded), run(&f, &g, Layout::Packed));
         prop_assert_eq!(&wide.losses, &tight.losses);
         prop_assert_eq!(&wide.head, &tight.head);
         prop_assert_eq!(&wide.encoder, &tight.encoder);
-        prop_assert_eq!(pack(&wide.encodings, problem.most_frames, &|b| problem.frames[b]), tight.encodings);
+        prop_assert_eq!(pack(&wide.encodings, problem.max_frames, &|b| problem.frames[b]), tight.encodings);
         prop_assert_eq!(
             pack(&wide.predictions, problem.positions, &|b| problem.labels[b].len() + 1),
             tight.predictions
@@ -203,18 +203,18 @@ proptest! {
 }
 
 #[test]
-fn an_impossible_utterance_leaves_the_others_alone() {
+fn an_impossible_utterance_does_not_change_the_others() {
     let mut problem = Problem::draw(4, 3, 5, 3, 8, 4, 1.0);
     problem.blank = 0;
     problem.labels = vec![vec![1, 2, 3], vec![7], vec![4, 5]];
     problem.b[7] = f64::NEG_INFINITY;
-    let batched = ours(&problem);
+    let batched = composed_loss(&problem);
     assert_eq!(batched.losses[1], f64::INFINITY);
     for i in 0..2 {
-        assert!(part(&batched.gradients[i], &problem, 1).iter().all(|&g| g == 0.0));
+        assert!(utterance_values(&batched.gradients[i], &problem, 1).iter().all(|&g| g == 0.0));
     }
-    let others = ours(&pick(&problem, &[0, 2]));
-    assert_close("losses", &[batched.losses[0], batched.losses[2]], &others.losses, 1e-12);
-    assert_close("weight", &batched.gradients[2], &others.gradients[2], 1e-12);
-    assert_close("bias", &batched.gradients[3], &others.gradients[3], 1e-12);
+    let without_it = composed_loss(&select(&problem, &[0, 2]));
+    assert_close("losses", &[batched.losses[0], batched.losses[2]], &without_it.losses, 1e-12);
+    assert_close("weight", &batched.gradients[2], &without_it.gradients[2], 1e-12);
+    assert_close("bias", &batched.gradients[3], &without_it.gradients[3], 1e-12);
 }

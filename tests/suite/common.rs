@@ -1,4 +1,4 @@
-//! Ragged problems drawn from a seed, and the two ways to their loss: ours and the dense one.
+//! Random ragged problems with their composed and dense losses.
 
 use candle_core::{DType, Device, Tensor, Var};
 use oracle::{dense, noise};
@@ -9,13 +9,15 @@ use panda::rnnt_loss::{
 };
 use proptest::prelude::*;
 
-/// Projected encodings `f` and predictions `g`, head `w`, `b`, and what to explain; the values are f32 numbers.
+/// Projected encodings `f`, predictions `g`, head `w`, `b`, and targets.
+///
+/// All values are exact in f32.
 #[derive(Clone, Debug)]
 pub struct Problem {
     pub frames: Vec<usize>,
     pub labels: Vec<Vec<u32>>,
     pub blank: u32,
-    pub most_frames: usize,
+    pub max_frames: usize,
     pub positions: usize,
     pub classes: usize,
     pub width: usize,
@@ -28,17 +30,17 @@ pub struct Problem {
     pub weights: Vec<f64>,
 }
 
-/// Loss of each utterance and the gradients of `f`, `g`, `w` and `b`.
+/// Losses of utterances, and gradients of `f`, `g`, `w` and `b`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found {
+pub struct LossGradients {
     pub losses: Vec<f64>,
     pub gradients: [Vec<f64>; 4],
 }
 
-pub const NAMES: [&str; 4] = ["frames", "labels", "weight", "bias"];
+pub const GRADIENT_NAMES: [&str; 4] = ["frames", "labels", "weight", "bias"];
 
 impl Problem {
-    /// Draws values and raggedness; the first utterance fills the padded shape.
+    /// Draws values and lengths; the first utterance fills the padded shape.
     pub fn draw(
         seed: u64,
         batch: usize,
@@ -55,7 +57,7 @@ impl Problem {
         (frames[0], counts[0]) = (t, u);
         let labels = (100..).zip(counts);
         let labels = labels.map(|(p, n)| noise::labels(seed, p, n, classes as u32, blank)).collect();
-        // Values that f32 holds, so that both types see the same problem.
+        // Values exact in f32, so that both types get the same problem.
         let values = |purpose: u64, count: usize, scale: f64| -> Vec<f64> {
             noise::normal(seed, purpose, count, scale).into_iter().map(|x| f64::from(x as f32)).collect()
         };
@@ -63,7 +65,7 @@ impl Problem {
             frames,
             labels,
             blank,
-            most_frames: t,
+            max_frames: t,
             positions: u + 1,
             classes,
             width,
@@ -96,76 +98,76 @@ impl Problem {
             Var::from_tensor(&tensor).unwrap()
         };
         [
-            var(&self.f, &[batch, self.most_frames, width]),
+            var(&self.f, &[batch, self.max_frames, width]),
             var(&self.g, &[batch, self.positions, width]),
             var(&self.w, &[self.classes, width]),
             var(&self.b, &[self.classes]),
         ]
     }
 
-    /// By the composed loss.
-    pub fn ours(&self, dtype: DType, options: &Options) -> Found {
+    /// The composed loss.
+    pub fn composed_loss(&self, dtype: DType, options: &Options) -> LossGradients {
         let vars = self.vars(dtype);
         let [f, g, w, b] = &vars;
-        self.finish(&transducer_loss(f, g, w, b, &self.targets(), options).unwrap(), &vars)
+        self.differentiate(&transducer_loss(f, g, w, b, &self.targets(), options).unwrap(), &vars)
     }
 
-    /// What the composed loss names as the least budget, in either form; 0 if that of the options will do.
-    pub fn smallest(&self, dtype: DType, options: &Options) -> usize {
+    /// Smallest budget by the error of the composed loss, both functions; 0 without an error.
+    pub fn required_budget(&self, dtype: DType, options: &Options) -> usize {
         let vars = self.vars(dtype);
         let [f, g, w, b] = &vars;
-        let whole = transducer_loss(f, g, w, b, &self.targets(), options).err();
+        let separate = transducer_loss(f, g, w, b, &self.targets(), options).err();
         let sum = transducer_loss_sum(f, g, w, b, &self.targets(), options, &self.weights).err();
-        let named = |error| match error {
+        let required = |error| match error {
             panda::rnnt_loss::Error::Budget { smallest, .. } => smallest,
             other => panic!("{other}"),
         };
-        whole.into_iter().chain(sum).map(named).max().unwrap_or(0)
+        separate.into_iter().chain(sum).map(required).max().unwrap_or(0)
     }
 
-    /// By the composed loss, sample-wise.
-    pub fn sample_wise(&self, dtype: DType, options: &Options) -> (Found, Skipped) {
+    /// The composed loss, sample-wise: gradients are computed with the losses.
+    pub fn sample_wise(&self, dtype: DType, options: &Options) -> (LossGradients, Skipped) {
         let vars = self.vars(dtype);
         let [f, g, w, b] = &vars;
         let out = transducer_loss_sum(f, g, w, b, &self.targets(), options, &self.weights).unwrap();
         let gradients = out.sum.backward().unwrap();
-        let gradients = [0, 1, 2, 3].map(|i| flat(gradients.get(&vars[i]).expect(NAMES[i])));
+        let gradients = [0, 1, 2, 3].map(|i| flat(gradients.get(&vars[i]).expect(GRADIENT_NAMES[i])));
         let value: f64 = out.losses.iter().zip(&self.weights).map(|(loss, weight)| loss * weight).sum();
         assert!((out.sum.to_scalar::<f64>().unwrap() - value).abs() <= 1e-12 * value.abs());
-        (Found { losses: out.losses, gradients }, out.skipped)
+        (LossGradients { losses: out.losses, gradients }, out.skipped)
     }
 
-    /// Dense logits of every site, differentiable.
+    /// Dense scores of all sites, differentiable.
     pub fn logits(&self, [f, g, w, b]: &[Var; 4]) -> Tensor {
         dense::joint_logits(f, g, w, b, self.activation).unwrap()
     }
 
-    /// By the dense loss of candle operations, in f64.
-    pub fn dense(&self, fastemit: f64) -> Found {
+    /// The dense loss by candle operations, in f64.
+    pub fn dense(&self, fastemit: f64) -> LossGradients {
         let vars = self.vars(DType::F64);
         let logits = self.logits(&vars);
         let loss = dense::transducer_loss_fastemit(&logits, &self.frames, &self.labels, self.blank, fastemit)
             .unwrap();
-        self.finish(&loss, &vars)
+        self.differentiate(&loss, &vars)
     }
 
     /// Differentiates `Σ_b weights[b] loss[b]`.
-    pub fn finish(&self, loss: &Tensor, vars: &[Var; 4]) -> Found {
+    pub fn differentiate(&self, loss: &Tensor, vars: &[Var; 4]) -> LossGradients {
         let weights = Tensor::new(self.weights.as_slice(), &Device::Cpu).unwrap();
         let gradients = (loss * weights).unwrap().sum_all().unwrap().backward().unwrap();
-        Found {
+        LossGradients {
             losses: loss.to_vec1().unwrap(),
-            gradients: [0, 1, 2, 3].map(|i| flat(gradients.get(&vars[i]).expect(NAMES[i]))),
+            gradients: [0, 1, 2, 3].map(|i| flat(gradients.get(&vars[i]).expect(GRADIENT_NAMES[i]))),
         }
     }
 }
 
-/// A tensor's values in f64.
+/// The values of a tensor in f64.
 pub fn flat(tensor: &Tensor) -> Vec<f64> {
     tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// Ragged batches with any blank, and class counts that know nothing of tiles.
+/// Ragged batches with random blank and number of classes.
 pub fn problems() -> impl Strategy<Value = Problem> {
     let shape = (1_usize..5, 1_usize..9, 0_usize..6, 2_usize..45, 1_usize..9);
     (shape, any::<u64>(), 0.1..4.0_f64, any::<bool>()).prop_map(
@@ -179,12 +181,12 @@ pub fn problems() -> impl Strategy<Value = Problem> {
     )
 }
 
-/// Cuts so small that every problem has several tiles, waves and groups, ragged ones among them.
+/// Plans with several small tiles, waves and groups, ragged ones too.
 pub fn plans() -> impl Strategy<Value = Plan<f32>> {
     (1_usize..20, 1_usize..9, 1_usize..17, 1_usize..5, 0_usize..60).prop_map(
         |(wave, block, classes, tiles, kept)| {
-            // Rows of some are kept as well.
-            Plan { saved_hidden: kept / 2, ..Plan::custom(wave, block, classes, tiles, kept) }
+            // The hidden rows of some sites are kept as well.
+            Plan { held: kept / 2, ..Plan::custom(wave, block, classes, tiles, kept) }
         },
     )
 }

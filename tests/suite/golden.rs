@@ -1,6 +1,6 @@
-//! The candle doors against answers of independent programs, gradients by autograd all the way.
+//! The functions on candle tensors against golden vectors, gradients by autograd.
 //!
-//! The slice doors have their own check: the crate `golden`.
+//! The crate `golden` checks the functions on slices.
 use std::collections::HashMap;
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ struct Case {
     tensors: HashMap<String, Tensor>,
 }
 
-/// The cases of a kind.
+/// All golden cases of a kind.
 fn cases(kind: &str) -> Vec<Case> {
     let Some(folder) = golden::folder() else { return Vec::new() };
     let entries = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
@@ -42,17 +42,17 @@ impl Case {
         Var::from_tensor(&self.tensors[name].to_dtype(dtype).unwrap()).unwrap()
     }
 
-    fn whole(&self, name: &str) -> Vec<usize> {
+    fn integers(&self, name: &str) -> Vec<usize> {
         flat(&self.tensors[name]).into_iter().map(|n| n as usize).collect()
     }
 
     fn targets(&self) -> Targets {
-        let (ids, counts) = (self.whole("targets"), self.whole("target_lens"));
+        let (ids, counts) = (self.integers("targets"), self.integers("target_lens"));
         let width = ids.len() / counts.len();
         let row = |(row, count): (&[usize], usize)| row[..count].iter().map(|&id| id as u32).collect();
         let labels = ids.chunks(width).zip(counts).map(row).collect();
         let blank = self.options["blank"].as_u64().unwrap() as u32;
-        Targets::new(blank, self.whole("logit_lens"), labels).unwrap()
+        Targets::new(blank, self.integers("logit_lens"), labels).unwrap()
     }
 
     fn options(&self) -> Options {
@@ -64,10 +64,11 @@ impl Case {
     fn check(&self, dtype: DType, loss: &Tensor, variables: &[(&str, &Var)]) {
         let name = &self.name;
         let expected = flat(&self.tensors["loss"]);
-        let (loss_bar, gradient_bar) = if dtype == DType::F64 { (1e-9, 1e-9) } else { (2e-6, 2e-5) };
-        for (found, expected) in flat(loss).iter().zip(&expected) {
-            let error = (found - expected).abs() / expected;
-            assert!(error <= loss_bar, "{name} in {dtype:?}: loss {found} against {expected}");
+        let (loss_tolerance, gradient_tolerance) =
+            if dtype == DType::F64 { (1e-9, 1e-9) } else { (2e-6, 2e-5) };
+        for (computed, expected) in flat(loss).iter().zip(&expected) {
+            let error = (computed - expected).abs() / expected;
+            assert!(error <= loss_tolerance, "{name} in {dtype:?}: loss {computed} against {expected}");
         }
         let grads = loss.sum_all().unwrap().backward().unwrap();
         for (input, var) in variables {
@@ -75,11 +76,11 @@ impl Case {
             let gap = difference(&flat(grads.get(var).unwrap()), &flat(stored)).unwrap();
             let error = match (dtype, stored.dtype()) {
                 (DType::F64, DType::F64) => gap.absolute,
-                // Storage in f32 leaves seven digits.
+                // Values stored in f32 have seven digits.
                 _ => gap.relative_l2,
             };
-            let bar = if stored.dtype() == DType::F32 { 2e-5 } else { gradient_bar };
-            assert!(error <= bar, "{name} in {dtype:?}: grad_{input} is off: {gap:?}");
+            let tolerance = if stored.dtype() == DType::F32 { 2e-5 } else { gradient_tolerance };
+            assert!(error <= tolerance, "{name} in {dtype:?}: grad_{input} differs: {gap:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Every gradient of every door of the composed loss against the dense loss by candle's autograd.
+//! Gradients of the composed loss against the dense loss by autograd.
 use candle_core::{DType, Device, Tensor, Var};
 use oracle::compare::{assert_close, difference};
 use oracle::{ctc, dense, noise, reference};
@@ -6,17 +6,17 @@ use panda::panda_core::Head;
 use panda::rnnt_loss::{Encodings, JointNetwork, Layout, Options, Rows, Scores, Session, Targets, candle};
 use proptest::prelude::*;
 
-use crate::common::{Found, NAMES, Problem, flat, plans, problems};
+use crate::common::{GRADIENT_NAMES, LossGradients, Problem, flat, plans, problems};
 
 #[track_caller]
-fn same(found: &Found, expected: &Found, bar: f64) {
-    assert_close("losses", &found.losses, &expected.losses, bar);
-    for (i, name) in NAMES.into_iter().enumerate() {
-        assert_close(name, &found.gradients[i], &expected.gradients[i], bar);
+fn assert_same(computed: &LossGradients, expected: &LossGradients, tolerance: f64) {
+    assert_close("losses", &computed.losses, &expected.losses, tolerance);
+    for (i, name) in GRADIENT_NAMES.into_iter().enumerate() {
+        assert_close(name, &computed.gradients[i], &expected.gradients[i], tolerance);
     }
 }
 
-fn singles(values: &[f64]) -> Vec<f32> {
+fn to_f32(values: &[f64]) -> Vec<f32> {
     values.iter().map(|&x| x as f32).collect()
 }
 
@@ -24,36 +24,37 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn autograd_door_in_f64(problem in problems(), plan in plans(), fastemit in 0.0..0.5_f64) {
+    fn autograd_in_f64(problem in problems(), plan in plans(), fastemit in 0.0..0.5_f64) {
         let expected = problem.dense(fastemit);
         let options = Options { fastemit, ..problem.options() };
-        same(&problem.ours(DType::F64, &options), &expected, 1e-10);
-        same(&problem.ours(DType::F64, &Options { plan: Some(plan), ..options }), &expected, 1e-10);
+        assert_same(&problem.composed_loss(DType::F64, &options), &expected, 1e-10);
+        assert_same(&problem.composed_loss(DType::F64, &Options { plan: Some(plan), ..options }), &expected, 1e-10);
     }
 
     #[test]
     fn sample_wise_in_f64(problem in problems(), plan in plans(), fastemit in 0.0..0.5_f64, clamp in prop::option::of(0.01..2.0_f64)) {
         let options = Options { fastemit, ..problem.options() };
         let small = Options { plan: Some(plan), ..options.clone() };
-        same(&problem.sample_wise(DType::F64, &small).0, &problem.dense(fastemit), 1e-10);
+        assert_same(&problem.sample_wise(DType::F64, &small).0, &problem.dense(fastemit), 1e-10);
         let clamped = Options { clamp, ..small };
-        let whole = problem.ours(DType::F64, &Options { clamp, ..options });
-        same(&problem.sample_wise(DType::F64, &clamped).0, &whole, 1e-10);
+        let unsplit = problem.composed_loss(DType::F64, &Options { clamp, ..options });
+        assert_same(&problem.sample_wise(DType::F64, &clamped).0, &unsplit, 1e-10);
     }
 
     #[test]
     fn budgets_change_only_rounding(problem in problems(), bytes in 0_usize..100_000) {
         let exact = problem.dense(0.0);
-        // A budget below the smallest cut is refused with a number, and that number is enough.
+        // A budget too small for any plan is an error that states the smallest budget; that budget
+        // works.
         let options = Options { budget: bytes, ..problem.options() };
-        let smallest = problem.smallest(DType::F64, &options).max(problem.smallest(DType::F32, &options));
-        let bytes = bytes.max(smallest);
+        let required_budget = problem.required_budget(DType::F64, &options).max(problem.required_budget(DType::F32, &options));
+        let bytes = bytes.max(required_budget);
         for (budget, keep_scores) in [(bytes, true), (usize::MAX, false), (usize::MAX, true)] {
             let options = Options { budget, keep_scores, ..problem.options() };
-            same(&problem.ours(DType::F64, &options), &exact, 1e-10);
-            let found = problem.sample_wise(DType::F32, &options).0;
-            for (i, name) in NAMES.into_iter().enumerate() {
-                let gap = difference(&found.gradients[i], &exact.gradients[i]).unwrap();
+            assert_same(&problem.composed_loss(DType::F64, &options), &exact, 1e-10);
+            let computed = problem.sample_wise(DType::F32, &options).0;
+            for (i, name) in GRADIENT_NAMES.into_iter().enumerate() {
+                let gap = gap(&computed.gradients[i], &exact.gradients[i]).unwrap();
                 prop_assert!(gap.relative_l2 <= 2e-5 || gap.absolute <= 1e-6, "{name} with {budget}, {keep_scores}: {gap:?}");
             }
         }
@@ -63,12 +64,12 @@ proptest! {
     fn skipping_stays_within_its_bound(problem in problems(), plan in plans(), log in -9.0..-0.5_f64) {
         let options = Options { plan: Some(plan), skip: 10_f64.powf(log), ..problem.options() };
         let (exact, _) = problem.sample_wise(DType::F64, &Options { skip: 0.0, ..options.clone() });
-        let (found, skipped) = problem.sample_wise(DType::F64, &options);
-        prop_assert_eq!(&found.losses, &exact.losses);
-        for (which, bound) in [skipped.inputs, skipped.inputs, skipped.weight, skipped.bias].into_iter().enumerate() {
-            let pairs = found.gradients[which].iter().zip(&exact.gradients[which]);
+        let (computed, skipped) = problem.sample_wise(DType::F64, &options);
+        prop_assert_eq!(&computed.losses, &exact.losses);
+        for (i, bound) in [skipped.inputs, skipped.inputs, skipped.weight, skipped.bias].into_iter().enumerate() {
+            let pairs = computed.gradients[i].iter().zip(&exact.gradients[i]);
             let worst = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-            prop_assert!(worst <= bound + 1e-12, "{}: {worst} above {bound}", NAMES[which]);
+            prop_assert!(worst <= bound + 1e-12, "{}: {worst} above {bound}", GRADIENT_NAMES[i]);
         }
         let steps: f64 = problem.frames.iter().zip(&problem.labels).zip(&problem.weights)
             .map(|((t, labels), weight)| (t + labels.len()) as f64 * weight.abs()).sum();
@@ -76,21 +77,21 @@ proptest! {
     }
 
     #[test]
-    fn autograd_door_in_f32(problem in problems(), plan in plans()) {
+    fn autograd_in_f32(problem in problems(), plan in plans()) {
         let expected = problem.dense(0.0);
-        let found = problem.ours(DType::F32, &Options { plan: Some(plan), ..problem.options() });
-        for (a, b) in found.losses.iter().zip(&expected.losses) {
+        let computed = problem.composed_loss(DType::F32, &Options { plan: Some(plan), ..problem.options() });
+        for (a, b) in computed.losses.iter().zip(&expected.losses) {
             prop_assert!((a - b).abs() <= 2e-6 * b.abs().max(1.0), "loss {a} against {b}");
         }
-        for (i, name) in NAMES.into_iter().enumerate() {
-            let gap = difference(&found.gradients[i], &expected.gradients[i]).unwrap();
-            // Gradients that cancel to almost nothing have no relative accuracy to speak of.
+        for (i, name) in GRADIENT_NAMES.into_iter().enumerate() {
+            let gap = gap(&computed.gradients[i], &expected.gradients[i]).unwrap();
+            // Gradients that cancel to almost 0 have no relative accuracy.
             prop_assert!(gap.relative_l2 <= 2e-5 || gap.absolute <= 1e-6, "{name}: {gap:?}");
         }
     }
 
     #[test]
-    fn scores_doors(problem in problems(), fastemit in 0.0..0.5_f64) {
+    fn scores_functions(problem in problems(), fastemit in 0.0..0.5_f64) {
         let vars = problem.vars(DType::F64);
         let scores = Var::from_tensor(&problem.logits(&vars)).unwrap();
         let Problem { frames, labels, blank, weights, .. } = &problem;
@@ -106,39 +107,39 @@ proptest! {
         assert_close("losses", &flat(&loss), &losses, 1e-11);
         assert_close("candle scores", &gradient(&loss), &expected, 1e-11);
 
-        let layout = Layout::Padded { frames: problem.most_frames, positions: problem.positions };
-        let mut over = flat(&scores);
+        let layout = Layout::Padded { frames: problem.max_frames, positions: problem.positions };
+        let mut in_place = flat(&scores);
         let mut session = Session::new(&options).unwrap();
-        let inputs = Scores { scores: &over, classes: problem.classes, layout };
+        let inputs = Scores { scores: &in_place, classes: problem.classes, layout };
         let out = session.sum(inputs, &targets, weights).unwrap();
         assert_close("losses", &out.losses, &losses, 1e-11);
         assert_close("scores", &out.gradients.scores, &expected, 1e-11);
-        let found = session.sum_in_place(&mut over, (problem.classes, layout), &targets, weights).unwrap();
-        prop_assert_eq!((found, over), (out.losses, out.gradients.scores));
+        let computed = session.sum_in_place(&mut in_place, (problem.classes, layout), &targets, weights).unwrap();
+        prop_assert_eq!((computed, in_place), (out.losses, out.gradients.scores));
     }
 
     #[test]
     fn clamp_clips_before_weighting(problem in problems(), limit in 0.0..0.3_f64) {
         let scores = flat(&problem.logits(&problem.vars(DType::F64)));
-        let Problem { frames, labels, blank, weights, most_frames, positions, classes, .. } = &problem;
-        let dims = [problem.batch(), *most_frames, *positions, *classes];
-        let plain = reference::transducer_loss(&scores, dims, frames, labels, *blank, 0.0).unwrap();
-        let per_utterance = most_frames * positions * classes;
-        let clipped = plain.gradient.iter().enumerate();
+        let Problem { frames, labels, blank, weights, max_frames, positions, classes, .. } = &problem;
+        let dims = [problem.batch(), *max_frames, *positions, *classes];
+        let unclipped = reference::transducer_loss(&scores, dims, frames, labels, *blank, 0.0).unwrap();
+        let per_utterance = max_frames * positions * classes;
+        let clipped = unclipped.gradient.iter().enumerate();
         let expected: Vec<f64> =
             clipped.map(|(i, g)| weights[i / per_utterance] * g.clamp(-limit, limit)).collect();
         let options = Options { clamp: Some(limit), ..Options::default() };
-        let layout = Layout::Padded { frames: *most_frames, positions: *positions };
+        let layout = Layout::Padded { frames: *max_frames, positions: *positions };
         let inputs = Scores { scores: &scores, classes: *classes, layout };
-        let found = Session::new(&options).unwrap().sum(inputs, &problem.targets(), weights).unwrap();
-        assert_close("clamped", &found.gradients.scores, &expected, 1e-12);
+        let computed = Session::new(&options).unwrap().sum(inputs, &problem.targets(), weights).unwrap();
+        assert_close("clamped", &computed.gradients.scores, &expected, 1e-12);
     }
 
     #[test]
-    fn rows_door(problem in problems(), plan in plans(), packed in any::<bool>()) {
-        // Hidden rows of one's own: here simply noise.
-        let Problem { frames, labels, blank, weights, classes, width, most_frames, positions, .. } = &problem;
-        let dims = (problem.batch(), *most_frames, *positions, *width);
+    fn rows_function(problem in problems(), plan in plans(), packed in any::<bool>()) {
+        // Hidden rows of a custom network: here noise.
+        let Problem { frames, labels, blank, weights, classes, width, max_frames, positions, .. } = &problem;
+        let dims = (problem.batch(), *max_frames, *positions, *width);
         let hidden = noise::normal(9, 0, dims.0 * dims.1 * dims.2 * dims.3, 1.0);
         let h = Var::from_vec(hidden.clone(), dims, &Device::Cpu).unwrap();
         let [_, _, w, b] = problem.vars(DType::F64);
@@ -149,38 +150,38 @@ proptest! {
         let grads = (&loss * factors).unwrap().sum_all().unwrap().backward().unwrap();
         let expected_h = flat(grads.get(&h).unwrap());
 
-        let real: Vec<bool> = (0..dims.0 * dims.1 * dims.2)
+        let is_site: Vec<bool> = (0..dims.0 * dims.1 * dims.2)
             .map(|i| {
                 let (b, t, u) = (i / dims.2 / dims.1, i / dims.2 % dims.1, i % dims.2);
                 t < frames[b] && u <= labels[b].len()
             })
             .collect();
         let pack = |rows: &[f64]| -> Vec<f64> {
-            rows.chunks(*width).zip(&real).filter(|(_, real)| **real).flat_map(|(row, _)| row).copied().collect()
+            rows.chunks(*width).zip(&is_site).filter(|(_, is_site)| **is_site).flat_map(|(row, _)| row).copied().collect()
         };
         let options = Options { plan: Some(plan), ..Options::default() };
         let head = Head::new(&problem.w, Some(&problem.b), *width).unwrap();
         let targets = problem.targets();
         let mut session = Session::new(&options).unwrap();
-        let (found, expected_h) = if packed {
+        let (computed, expected_h) = if packed {
             (session.sum(Rows::new(&pack(&hidden), head), &targets, weights).unwrap(), pack(&expected_h))
         } else {
-            let layout = Layout::Padded { frames: *most_frames, positions: *positions };
+            let layout = Layout::Padded { frames: *max_frames, positions: *positions };
             let rows = Rows::new(&hidden, head).with_layout(layout);
             (session.sum(rows, &targets, weights).unwrap(), expected_h)
         };
-        assert_close("losses", &found.losses, &flat(&loss), 1e-10);
-        assert_close("hidden", &found.gradients.hidden, &expected_h, 1e-10);
-        assert_close("weight", &found.gradients.head.weight, &flat(grads.get(&w).unwrap()), 1e-10);
-        assert_close("bias", &found.gradients.head.bias, &flat(grads.get(&b).unwrap()), 1e-10);
+        assert_close("losses", &computed.losses, &flat(&loss), 1e-10);
+        assert_close("hidden", &computed.gradients.hidden, &expected_h, 1e-10);
+        assert_close("weight", &computed.gradients.head.weight, &flat(grads.get(&w).unwrap()), 1e-10);
+        assert_close("bias", &computed.gradients.head.bias, &flat(grads.get(&b).unwrap()), 1e-10);
     }
 
     #[test]
-    fn joint_door_with_its_projections(problem in problems(), plan in plans(), seed in any::<u64>()) {
-        let Problem { weights, width, most_frames, positions, .. } = &problem;
+    fn joint_network_with_projections(problem in problems(), plan in plans(), seed in any::<u64>()) {
+        let Problem { weights, width, max_frames, positions, .. } = &problem;
         let (batch, ha, hl) = (problem.batch(), 1 + seed as usize % 5, 1 + seed as usize / 5 % 5);
         let shapes = [
-            vec![batch, *most_frames, ha],
+            vec![batch, *max_frames, ha],
             vec![batch, *positions, hl],
             vec![*width, ha],
             vec![*width, hl],
@@ -213,27 +214,27 @@ proptest! {
             bias: Some(&values[4]),
             head: Head::new(&problem.w, Some(&problem.b), *width).unwrap(),
         };
-        let layout = Layout::Padded { frames: *most_frames, positions: *positions };
+        let layout = Layout::Padded { frames: *max_frames, positions: *positions };
         let mut session = Session::new(&Options { plan: Some(plan), ..problem.options() }).unwrap();
         let inputs = Encodings { encodings: &values[0], predictions: &values[1], layout };
-        let found = network.sum(&mut session, inputs, &problem.targets(), weights).unwrap();
-        assert_close("losses", &found.losses, &flat(&loss), 1e-10);
+        let computed = network.sum(&mut session, inputs, &problem.targets(), weights).unwrap();
+        assert_close("losses", &computed.losses, &flat(&loss), 1e-10);
         for (name, gradient, var) in [
-            ("encodings", &found.encodings, &vars[0]),
-            ("predictions", &found.predictions, &vars[1]),
-            ("encoder", &found.encoder, &vars[2]),
-            ("predictor", &found.predictor, &vars[3]),
-            ("bias", &found.bias, &vars[4]),
-            ("head weight", &found.head.weight, &w),
-            ("head bias", &found.head.bias, &b),
+            ("encodings", &computed.encodings, &vars[0]),
+            ("predictions", &computed.predictions, &vars[1]),
+            ("encoder", &computed.encoder, &vars[2]),
+            ("predictor", &computed.predictor, &vars[3]),
+            ("bias", &computed.bias, &vars[4]),
+            ("head weight", &computed.head.weight, &w),
+            ("head bias", &computed.head.bias, &b),
         ] {
             assert_close(name, gradient, &expected(var), 1e-10);
         }
     }
 
     #[test]
-    fn ctc_against_every_labelling(seed in any::<u64>(), t in 1_usize..6, u in 0_usize..4, classes in 2_u32..5) {
-        let (batch, blank) = (2, noise::integers(seed, 0, 1, classes)[0]);
+    fn ctc_against_all_labelings(seed in any::<u64>(), t in 1_usize..6, u in 0_usize..4, classes in 2_u32..5) {
+        let (batch, blank) = (2, noise::below(seed, 0, 1, classes)[0]);
         let logits = noise::normal(seed, 1, batch * t * classes as usize, 2.0);
         let frames = vec![t, 1 + noise::integers(seed, 2, 1, t as u32)[0] as usize];
         let labels: Vec<Vec<u32>> = (3..5).map(|p| noise::labels(seed, p, u, classes, blank)).collect();
@@ -250,8 +251,8 @@ proptest! {
             assert_close("ctc loss", &[losses[b]], &[-all.log_likelihood], 1e-11);
             let mut expected = vec![0.0; per_utterance];
             if all.log_likelihood.is_finite() {
-                let both = probs.iter().zip(&all.occupancies);
-                expected.iter_mut().zip(both).for_each(|(e, (p, o))| *e = p.exp() - o);
+                let pairs = probs.iter().zip(&all.occupancies);
+                expected.iter_mut().zip(pairs).for_each(|(e, (p, o))| *e = p.exp() - o);
             }
             assert_close("ctc gradient", &gradient[b * per_utterance..][..per_utterance], &expected, 1e-11);
         }
@@ -260,27 +261,27 @@ proptest! {
 
 #[test]
 fn a_head_of_many_classes_in_f32() {
-    // Several default tiles, the last of them ragged.
+    // Several default tiles; the last is not full.
     let mut problem = Problem::draw(5, 2, 4, 3, 2_500, 12, 0.5);
     problem.blank = 2_499;
     problem.labels = vec![vec![0, 1_023, 1_024], vec![2_047]];
-    let (found, expected) = (problem.ours(DType::F32, &problem.options()), problem.dense(0.0));
-    for (i, name) in NAMES.into_iter().enumerate() {
-        let gap = difference(&found.gradients[i], &expected.gradients[i]).unwrap();
+    let (computed, expected) = (problem.composed_loss(DType::F32, &problem.options()), problem.dense(0.0));
+    for (i, name) in GRADIENT_NAMES.into_iter().enumerate() {
+        let gap = gap(&computed.gradients[i], &expected.gradients[i]).unwrap();
         assert!(gap.relative_l2 < 2e-6, "{name}: {gap:?}");
     }
-    assert_close("losses", &found.losses, &expected.losses, 1e-4);
-    let scores = singles(&flat(&problem.logits(&problem.vars(DType::F64))));
+    assert_close("losses", &computed.losses, &expected.losses, 1e-4);
+    let scores = to_f32(&flat(&problem.logits(&problem.vars(DType::F64))));
     let layout = Layout::Padded { frames: 4, positions: 4 };
     let inputs = Scores { scores: &scores, classes: 2_500, layout };
     let mut session = Session::new(&Options::default()).unwrap();
-    let f32s = session.sum(inputs, &problem.targets(), &problem.weights);
-    assert_close("scores door", &f32s.unwrap().losses, &expected.losses, 1e-4);
+    let f32_result = session.sum(inputs, &problem.targets(), &problem.weights);
+    assert_close("scores", &f32_result.unwrap().losses, &expected.losses, 1e-4);
 }
 
 #[test]
 fn a_variable_used_twice_gets_both_gradients() {
-    // One tensor as frame rows and label rows: candle must add what comes back by either way.
+    // One tensor as frame rows and label rows: candle must add the two gradients.
     let mut problem = Problem::draw(11, 1, 3, 2, 7, 4, 1.0);
     problem.f.clone_from(&problem.g);
     let [shared, _, w, b] = problem.vars(DType::F64);
@@ -288,7 +289,7 @@ fn a_variable_used_twice_gets_both_gradients() {
         candle::transducer_loss(&shared, &shared, &w, &b, &problem.targets(), &problem.options()).unwrap();
     let weights = Tensor::new(problem.weights.as_slice(), &Device::Cpu).unwrap();
     let grads = (loss * weights).unwrap().sum_all().unwrap().backward().unwrap();
-    let apart = problem.dense(0.0).gradients;
-    let expected: Vec<f64> = apart[0].iter().zip(&apart[1]).map(|(a, b)| a + b).collect();
+    let separate = problem.dense(0.0).gradients;
+    let expected: Vec<f64> = separate[0].iter().zip(&separate[1]).map(|(a, b)| a + b).collect();
     assert_close("shared", &flat(grads.get(&shared).unwrap()), &expected, 1e-11);
 }

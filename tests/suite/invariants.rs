@@ -1,4 +1,4 @@
-//! What must hold whatever the numbers are.
+//! Properties of losses and gradients for random inputs.
 use candle_core::DType;
 use oracle::compare::assert_close;
 use panda::panda_core::{self, Head, Rows, Selection};
@@ -8,14 +8,14 @@ use proptest::prelude::*;
 
 use crate::common::{Problem, flat, plans, problems};
 
-/// Emissions of the packed joint sites, by the selected normaliser.
+/// Emissions of the packed joint sites, by the selected normalizer.
 fn emissions(problem: &Problem) -> Vec<f64> {
     let targets = problem.targets();
     let (mut hidden, mut ids, mut active) = (vec![], vec![], vec![]);
     let width = problem.width;
     for b in 0..problem.batch() {
-        for site in targets.lattices().utterance_sites(b) {
-            let f = &problem.f[(b * problem.most_frames + site.frame) * width..][..width];
+        for site in targets.lattices().sites_of(b) {
+            let f = &problem.f[(b * problem.max_frames + site.frame) * width..][..width];
             let g = &problem.g[(b * problem.positions + site.label) * width..][..width];
             hidden.extend(f.iter().zip(g).map(|(f, g)| match problem.activation {
                 Activation::Tanh => (f + g).tanh(),
@@ -51,13 +51,13 @@ proptest! {
             assert_close("labels taken", &[sum(1)], &[u as f64], 1e-10);
             assert_close("sites visited", &[gamma[range.clone()].iter().sum()], &[(t + u) as f64], 1e-10);
             for d in 0..t + u {
-                let sites = lattices.utterance_sites(b).zip(&gamma[range.clone()]);
-                let on: f64 = sites.filter(|(at, _)| at.frame + at.label == d).map(|(_, g)| g).sum();
-                assert_close("one site of each anti-diagonal", &[on], &[1.0], 1e-10);
+                let sites = lattices.sites_of(b).zip(&gamma[range.clone()]);
+                let occupancy: f64 = sites.filter(|(site, _)| site.frame + site.label == d).map(|(_, g)| g).sum();
+                assert_close("one site of each anti-diagonal", &[occupancy], &[1.0], 1e-10);
             }
             for (site, g) in range.clone().zip(&gamma[range]) {
                 let leaving = -out.adjoints[site * 2] - out.adjoints[site * 2 + 1];
-                assert_close("what arrives leaves", &[leaving], &[*g], 1e-10);
+                assert_close("incoming equals outgoing", &[leaving], &[*g], 1e-10);
             }
         }
     }
@@ -65,69 +65,69 @@ proptest! {
     #[test]
     fn gradients_of_a_site_sum_to_zero_over_classes(problem in problems(), fastemit in 0.0..1.0_f64) {
         let scores = flat(&problem.logits(&problem.vars(DType::F64)));
-        let layout = Layout::Padded { frames: problem.most_frames, positions: problem.positions };
+        let layout = Layout::Padded { frames: problem.max_frames, positions: problem.positions };
         let options = Options { fastemit, ..Options::default() };
         let inputs = Scores { scores: &scores, classes: problem.classes, layout };
         let mut session = Session::new(&options).unwrap();
         let out = session.sum(inputs, &problem.targets(), &problem.weights).unwrap();
-        // A sum of path probabilities that rounds above 1 may leave a loss below 0 by the last bits of its log-sums.
+        // A sum of path probabilities that rounds above 1 gives a loss slightly below 0.
         prop_assert!(out.losses.iter().all(|&loss| loss >= -1e-12));
         for row in out.gradients.scores.chunks(problem.classes) {
             assert_close("sum over classes", &[row.iter().sum()], &[0.0], 1e-12);
         }
-        // So does the gradient of the head's bias, and the gradient of its weight in every column.
-        let found = problem.ours(DType::F64, &Options { fastemit, ..problem.options() });
-        assert_close("bias", &[found.gradients[3].iter().sum()], &[0.0], 1e-10);
+        // So do the gradient of the head's bias and each column of the gradient of its weight.
+        let computed = problem.composed_loss(DType::F64, &Options { fastemit, ..problem.options() });
+        assert_close("bias", &[computed.gradients[3].iter().sum()], &[0.0], 1e-10);
         for k in 0..problem.width {
-            let column: f64 = found.gradients[2].iter().skip(k).step_by(problem.width).sum();
+            let column: f64 = computed.gradients[2].iter().skip(k).step_by(problem.width).sum();
             assert_close("weight", &[column], &[0.0], 1e-10);
         }
     }
 
     #[test]
-    fn a_common_offset_of_the_scores_changes_nothing(problem in problems(), offset in -8.0..8.0_f64) {
-        let mut moved = problem.clone();
-        moved.b.iter_mut().for_each(|b| *b += offset);
-        let (found, expected) = (moved.ours(DType::F64, &problem.options()), problem.ours(DType::F64, &problem.options()));
-        assert_close("losses", &found.losses, &expected.losses, 1e-10);
-        (0..4).for_each(|i| assert_close("gradient", &found.gradients[i], &expected.gradients[i], 1e-10));
+    fn a_common_offset_of_the_scores_does_not_change_the_result(problem in problems(), offset in -8.0..8.0_f64) {
+        let mut shifted = problem.clone();
+        shifted.b.iter_mut().for_each(|b| *b += offset);
+        let (computed, expected) = (shifted.composed_loss(DType::F64, &problem.options()), problem.composed_loss(DType::F64, &problem.options()));
+        assert_close("losses", &computed.losses, &expected.losses, 1e-10);
+        (0..4).for_each(|i| assert_close("gradient", &computed.gradients[i], &expected.gradients[i], 1e-10));
     }
 
     #[test]
-    fn tile_size_changes_nothing(problem in problems(), plan in plans()) {
-        let expected = problem.ours(DType::F64, &problem.options());
-        let found = problem.ours(DType::F64, &Options { plan: Some(plan), ..problem.options() });
-        assert_close("losses", &found.losses, &expected.losses, 1e-11);
-        (0..4).for_each(|i| assert_close("gradient", &found.gradients[i], &expected.gradients[i], 1e-11));
+    fn tile_size_does_not_change_the_result(problem in problems(), plan in plans()) {
+        let expected = problem.composed_loss(DType::F64, &problem.options());
+        let computed = problem.composed_loss(DType::F64, &Options { plan: Some(plan), ..problem.options() });
+        assert_close("losses", &computed.losses, &expected.losses, 1e-11);
+        (0..4).for_each(|i| assert_close("gradient", &computed.gradients[i], &expected.gradients[i], 1e-11));
     }
 
     #[test]
-    fn every_class_is_pushed_by_the_denominator(problem in problems()) {
+    fn gradients_of_unselected_classes_are_positive(problem in problems()) {
         prop_assume!(problem.classes > 2 && problem.weights[0].abs() > 1e-3);
-        let mut alone = problem.clone();
-        alone.weights.iter_mut().skip(1).for_each(|w| *w = 0.0);
-        let found = alone.ours(DType::F64, &problem.options());
-        let silent = (0..problem.classes as u32)
+        let mut first_only = problem.clone();
+        first_only.weights.iter_mut().skip(1).for_each(|w| *w = 0.0);
+        let computed = first_only.composed_loss(DType::F64, &problem.options());
+        let all_positive = (0..problem.classes as u32)
             .filter(|c| *c != problem.blank && !problem.labels[0].contains(c))
-            .all(|c| found.gradients[3][c as usize] * problem.weights[0] > 0.0);
-        prop_assert!(silent, "a class that nobody selects must be pushed down");
+            .all(|c| computed.gradients[3][c as usize] * problem.weights[0] > 0.0);
+        prop_assert!(all_positive, "the gradient of an unselected class must be positive");
     }
 }
 
 #[test]
-fn a_masked_class_is_as_good_as_absent() {
+fn a_masked_class_equals_an_absent_one() {
     let mut problem = Problem::draw(2, 3, 6, 4, 11, 5, 1.0);
     problem.labels.iter_mut().flatten().for_each(|id| *id %= 9);
     problem.blank = 9;
     problem.b[10] = f64::NEG_INFINITY;
-    let found = problem.ours(DType::F64, &problem.options());
+    let computed = problem.composed_loss(DType::F64, &problem.options());
     let mut absent = problem.clone();
     absent.classes = 10;
     absent.b.truncate(10);
     absent.w.truncate(10 * problem.width);
-    let expected = absent.ours(DType::F64, &problem.options());
-    assert_close("losses", &found.losses, &expected.losses, 1e-12);
-    assert_close("frames", &found.gradients[0], &expected.gradients[0], 1e-12);
-    assert_eq!(found.gradients[3][10], 0.0);
-    assert!(found.gradients[2][10 * problem.width..].iter().all(|&g| g == 0.0));
+    let expected = absent.composed_loss(DType::F64, &problem.options());
+    assert_close("losses", &computed.losses, &expected.losses, 1e-12);
+    assert_close("frames", &computed.gradients[0], &expected.gradients[0], 1e-12);
+    assert_eq!(computed.gradients[3][10], 0.0);
+    assert!(computed.gradients[2][10 * problem.width..].iter().all(|&g| g == 0.0));
 }

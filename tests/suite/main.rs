@@ -1,4 +1,4 @@
-//! The composed loss as a user of the whole workspace sees it; `common` draws problems.
+//! Tests of the composed loss by the public API of all crates; `common` draws problems.
 
 mod bad_input;
 mod batching;

@@ -4,10 +4,10 @@ use panda::panda_core::{DEFAULT_BUDGET, Head, Plan, Precision, Shape};
 use panda::rnnt_loss::{Encodings, JointNetwork, Layout, Options, Session, candle};
 use rayon::ThreadPoolBuilder;
 
-use crate::common::{Found, Problem, flat};
+use crate::common::{LossGradients, Problem, flat};
 
 /// Runs with each number of threads, twice with the last.
-fn everywhere<T: Send>(work: impl Fn() -> T + Sync) -> Vec<T> {
+fn with_thread_counts<T: Send>(work: impl Fn() -> T + Sync) -> Vec<T> {
     [1, 2, 5, 5]
         .map(|threads| ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(&work))
         .into()
@@ -20,43 +20,46 @@ fn all_equal<T: PartialEq + std::fmt::Debug>(results: &[T]) {
     }
 }
 
-fn bits(found: Found) -> Vec<Vec<u64>> {
-    let Found { losses, gradients } = found;
-    let all = std::iter::once(losses).chain(gradients);
-    all.map(|values| values.into_iter().map(f64::to_bits).collect()).collect()
+fn bits(result: LossGradients) -> Vec<Vec<u64>> {
+    let LossGradients { losses, gradients } = result;
+    let arrays = std::iter::once(losses).chain(gradients);
+    arrays.map(|values| values.into_iter().map(f64::to_bits).collect()).collect()
 }
 
-/// Enough sites and classes for several waves, blocks and tiles of the default cut.
-fn large() -> Problem {
+/// A problem with several waves, blocks and tiles by the default plan.
+fn large_problem() -> Problem {
     Problem::draw(8, 8, 120, 11, 2_100, 16, 0.4)
 }
 
 #[test]
-fn default_cut() {
-    let problem = large();
+fn default_plan() {
+    let problem = large_problem();
     let n = problem.targets().lattices().sites();
     let shape = Shape { sites: n, hidden: problem.width, classes: problem.classes, selected: 2 };
     let plan = Plan::<f32>::new(shape, Precision::Full, DEFAULT_BUDGET, true).unwrap();
-    assert!(n > plan.wave && problem.classes > 2 * plan.tile_classes, "too small to mean anything: {plan:?}");
+    assert!(
+        n > plan.wave && problem.classes > 2 * plan.tile_classes,
+        "the problem is too small for several waves and tiles: {plan:?}"
+    );
     for dtype in [DType::F32, DType::F64] {
         for (budget, keep_scores) in [(DEFAULT_BUDGET, true), (usize::MAX, false), (1 << 20, true)] {
             let options = Options { budget, keep_scores, ..problem.options() };
-            all_equal(&everywhere(|| bits(problem.ours(dtype, &options))));
-            all_equal(&everywhere(|| bits(problem.sample_wise(dtype, &options).0)));
+            all_equal(&with_thread_counts(|| bits(problem.composed_loss(dtype, &options))));
+            all_equal(&with_thread_counts(|| bits(problem.sample_wise(dtype, &options).0)));
         }
     }
 }
 
 #[test]
-fn many_small_tiles() {
+fn several_small_tiles() {
     let problem = Problem::draw(9, 6, 23, 9, 67, 7, 1.0);
     for (wave, block, classes, tiles, kept) in
         [(15, 5, 9, 4, 0), (1, 1, 1, 1, 9), (64, 64, 10, 2, 300), (32, 16, 67, 5, 100)]
     {
         let plan = Plan::custom(wave, block, classes, tiles, kept);
         let options = Options { plan: Some(plan), ..problem.options() };
-        all_equal(&everywhere(|| bits(problem.ours(DType::F32, &options))));
-        all_equal(&everywhere(|| bits(problem.sample_wise(DType::F32, &options).0)));
+        all_equal(&with_thread_counts(|| bits(problem.composed_loss(DType::F32, &options))));
+        all_equal(&with_thread_counts(|| bits(problem.sample_wise(DType::F32, &options).0)));
     }
 }
 
@@ -69,13 +72,13 @@ fn scores_and_ctc() {
         let grads = (loss * &weights).unwrap().sum_all().unwrap().backward().unwrap();
         (flat(loss), flat(grads.get(input).unwrap()))
     };
-    all_equal(&everywhere(|| {
+    all_equal(&with_thread_counts(|| {
         let scores = candle_core::Var::from_tensor(&scores).unwrap();
         let loss = candle::scores_loss(&scores, &problem.targets(), &Options::default()).unwrap();
         differentiate(&scores, &loss)
     }));
     let by_frame = scores.narrow(2, 0, 1).unwrap().squeeze(2).unwrap().contiguous().unwrap();
-    all_equal(&everywhere(|| {
+    all_equal(&with_thread_counts(|| {
         let z = candle_core::Var::from_tensor(&by_frame).unwrap();
         let loss = candle::ctc_loss(&z, &problem.targets(), &Options::default()).unwrap();
         differentiate(&z, &loss)
@@ -84,7 +87,7 @@ fn scores_and_ctc() {
 
 #[test]
 fn explicit_joint_call() {
-    let problem = large();
+    let problem = large_problem();
     let single = |values: &[f64]| values.iter().map(|&x| x as f32).collect::<Vec<f32>>();
     let (f, g, w, b) = (single(&problem.f), single(&problem.g), single(&problem.w), single(&problem.b));
     let width = problem.width;
@@ -97,9 +100,9 @@ fn explicit_joint_call() {
         bias: None,
         head: Head::new(&w, Some(&b), width).unwrap(),
     };
-    let layout = Layout::Padded { frames: problem.most_frames, positions: problem.positions };
+    let layout = Layout::Padded { frames: problem.max_frames, positions: problem.positions };
     let (targets, options) = (problem.targets(), problem.options());
-    all_equal(&everywhere(|| {
+    all_equal(&with_thread_counts(|| {
         let inputs = Encodings { encodings: &f, predictions: &g, layout };
         network.sum(&mut Session::new(&options).unwrap(), inputs, &targets, &problem.weights).unwrap()
     }));

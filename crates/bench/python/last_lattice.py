@@ -1,12 +1,12 @@
-"""Training steps and best paths of `bench lattice` in LAST (jax), the two in alternation.
+"""Compares training steps and best paths of `bench lattice` with LAST (jax).
 
     pip install last-asr
     cargo build --release
     python crates/bench/python/last_lattice.py [THREADS] [ROUNDS] [CONTEXT,BATCH ...]
 
-V 32, H = E = F = 512, T 128, U 32, FrameDependent; all lengths even. A round is a process of ours (`bench case`, the process that
-`bench lattice` starts) and one of LAST for each step; LAST's is compiled before anything counts. Printed are medians over all counted
-steps of all rounds, their ratio, the largest resident set of each process, and how many cores LAST's process kept busy.
+V 32, H = E = F = 512, T 128, U 32, FrameDependent; all utterances have equal lengths. For each step, a round runs one process of panda
+(`bench case`, the process that `bench lattice` starts) and one of LAST, which compiles before the measurement. Prints medians over the
+measured steps of all rounds, their ratio, the largest resident set of each process, and the average number of cores that LAST used.
 """
 import json, os, resource, statistics, subprocess, sys, time
 
@@ -16,7 +16,7 @@ STEPS = ["training step", "best path"]
 
 
 def last_child(threads, step, context, batch):
-    # Asked for; what jax makes of it is printed as the cores that it kept busy, and a ratio counts only where that is near THREADS.
+    # jax may use another number of threads: a ratio is valid only if the printed number of cores is near THREADS.
     os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=true"
     os.environ["NPROC"] = str(threads)
     import jax, jax.numpy as jnp, last
@@ -46,9 +46,9 @@ def last_child(threads, step, context, batch):
                           version=jax.__version__)))
 
 
-def ours(threads, step, context, batch):
+def run_panda(threads, step, context, batch):
     work = dict(batch=batch, frames=FRAMES, labels=LABELS, context=context)
-    method = "BestPath" if step == "best path" else dict(Ours=dict(budget="Recompute", skip=0.0))
+    method = "BestPath" if step == "best path" else dict(Panda=dict(budget="Recompute", skip=0.0))
     spec = dict(work=dict(Recognition=work), method=method, threads=threads, seconds=SECONDS, gradients=None)
     program = os.environ.get("BENCH", os.path.join(os.path.dirname(__file__), "../../../target/release/bench"))
     environment = dict(os.environ, RAYON_NUM_THREADS=str(threads))
@@ -65,19 +65,19 @@ def main():
     cases = [tuple(map(int, case.split(","))) for case in sys.argv[3:]] or [(0, 1), (1, 1), (1, 16), (2, 1), (2, 16)]
     for context, batch in cases:
         for step in STEPS:
-            mine, theirs = [], []
+            panda_runs, last_runs = [], []
             for _ in range(rounds):
-                mine.append(ours(threads, step, context, batch))
+                panda_runs.append(run_panda(threads, step, context, batch))
                 run = [sys.executable, __file__, "--last", str(threads), step, str(context), str(batch)]
-                theirs.append(json.loads(subprocess.run(run, stdout=subprocess.PIPE, check=True).stdout))
-            a = statistics.median(t for m in mine for t in m["milliseconds"])
-            b = statistics.median(t for m in theirs for t in m["times"])
-            each = ", ".join(f"{statistics.median(t['times']) / statistics.median(m['milliseconds']):.2f}" for m, t in zip(mine, theirs))
-            sgemm = statistics.median(m["sgemm"] for m in mine)
-            cores = statistics.median(t["cores"] for t in theirs)
-            memory = [max(m["peak"] for m in of) / 2**20 for of in (mine, theirs)]
-            print(f"context {context}, B={batch}, {step}: ours {a:.2f} ms, LAST (jax {theirs[0]['version']}) {b:.2f} ms, x {b / a:.2f} "
-                  f"({each}); {memory[0]:.0f} and {memory[1]:.0f} MiB; sgemm {sgemm:.0f} GFLOP/s; LAST on {cores:.2f} cores", flush=True)
+                last_runs.append(json.loads(subprocess.run(run, stdout=subprocess.PIPE, check=True).stdout))
+            a = statistics.median(t for m in panda_runs for t in m["milliseconds"])
+            b = statistics.median(t for m in last_runs for t in m["times"])
+            round_ratios = ", ".join(f"{statistics.median(t['times']) / statistics.median(m['milliseconds']):.2f}" for m, t in zip(panda_runs, last_runs))
+            sgemm = statistics.median(m["sgemm"] for m in panda_runs)
+            cores = statistics.median(t["cores"] for t in last_runs)
+            memory = [max(m["peak"] for m in runs) / 2**20 for runs in (panda_runs, last_runs)]
+            print(f"context {context}, B={batch}, {step}: panda {a:.2f} ms, LAST (jax {last_runs[0]['version']}) {b:.2f} ms, x {b / a:.2f} "
+                  f"({round_ratios}); {memory[0]:.0f} and {memory[1]:.0f} MiB; sgemm {sgemm:.0f} GFLOP/s; LAST on {cores:.2f} cores", flush=True)
 
 
 if __name__ == "__main__":

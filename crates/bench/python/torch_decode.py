@@ -1,12 +1,12 @@
-"""The decoding of `bench decode` in torch: the same made-up model, the same frames, the same labels.
+"""The decoding of `bench decode` in torch: the same synthetic model, frames and labels.
 
     pip install torch==2.4.1 "numpy<2"
     python crates/bench/python/torch_decode.py [THREADS] [SECONDS] [BATCH ...]
 
-Greedy search with both projections computed once, by label-looping (arXiv 2406.06220, algorithm 3, rows masked) and, for a batch of 1,
-one utterance at a time without any masks. Times have the projection of the frames in them, as ours have; of each batch size the
-median over passes through 32 utterances is printed, with their number, which must be `labels` in the JSON of ours, and a
-checksum.
+Greedy search with both projections computed once, by label-looping (arXiv 2406.06220, algorithm 3, with masked rows) and, for a batch
+of 1, one utterance at a time without masks. Times include the projection of the frames, as in `bench decode`. For each batch size,
+prints the median over passes through 32 utterances, the number of labels, which must equal `labels` in the JSON of `bench decode`, and
+a checksum.
 """
 import statistics, sys, time
 import numpy as np
@@ -19,7 +19,7 @@ batches = [int(batch) for batch in sys.argv[3:]] or [1, 4, 16, 32]
 torch.set_num_threads(threads)
 E, P, H, V, MS = 512, 640, 640, 1024, 2
 
-# Weights and frames: crates/bench/src/noise.rs and decode/made_up.rs.
+# Weights and frames as in crates/bench/src/inputs.rs and decode/synthetic.rs.
 def noise(purpose, count, scale):
     z = (np.uint64(purpose << 40) | np.arange(count, dtype=np.uint64)) + np.uint64(1)
     z *= np.uint64(0x9E3779B97F4A7C15)
@@ -64,7 +64,7 @@ def one_at_a_time(x, head, durations):
     w, b = head
     f = x @ enc_w.T
     h, c, g = start()
-    t, n, found = 0, 0, []
+    t, n, emitted_labels = 0, 0, []
     while t < len(f):
         z = F.linear(torch.tanh(f[t : t + 1] + g), w, b)[0]
         k = int(z[: V + 1].argmax())
@@ -72,14 +72,14 @@ def one_at_a_time(x, head, durations):
         if k == V:
             t, n = t + max(d, 1), 0
             continue
-        found.append(k)
+        emitted_labels.append(k)
         h, c, g = step(torch.tensor([k]), h, c)
         n += 1
         if d == 0 and n >= MS:
             d = 1
         if d > 0:
             t, n = t + d, 0
-    return [found]
+    return [emitted_labels]
 
 def label_looping(xs, head, durations):
     w, b = head
@@ -89,33 +89,33 @@ def label_looping(xs, head, durations):
     length = torch.tensor([len(x) for x in xs])
     values = torch.tensor(durations) if durations else None
     h, c, g = (x.expand(size, -1).clone() for x in start())
-    every = torch.arange(size)
+    utterances = torch.arange(size)
     t, n = torch.zeros(size, dtype=torch.long), torch.zeros(size, dtype=torch.long)
     last = torch.full((size,), -1)
-    def pick():
-        z = F.linear(torch.tanh(f[every, t.clamp(max=longest - 1).minimum(length - 1)] + g), w, b)
+    def best_classes():
+        z = F.linear(torch.tanh(f[utterances, t.clamp(max=longest - 1).minimum(length - 1)] + g), w, b)
         k = z[:, : V + 1].argmax(-1)
         blank = k == V
         d = values[z[:, V + 1 :].argmax(-1)] if durations else torch.zeros_like(k)
         return k, torch.where(blank, d.clamp(min=1), d)
-    found = []
+    emitted_labels = []
     active = t < length
     while active.any():
-        was = active
-        k, d = pick()
+        was_active = active
+        k, d = best_classes()
         at = t.clone()
         t = torch.where(active, t + d, t)
         active = t < length
         advance = active & (k == V)
         while advance.any():
             at = torch.where(advance, t, at)
-            k2, d2 = pick()
+            k2, d2 = best_classes()
             k, d = torch.where(advance, k2, k), torch.where(advance, d2, d)
             t = torch.where(advance, t + d2, t)
             active = t < length
             advance = active & (k == V)
-        emitted = was & (k != V)
-        found.append(torch.where(emitted, k, -1))
+        emitted = was_active & (k != V)
+        emitted_labels.append(torch.where(emitted, k, -1))
         h2, c2, g2 = step(k, h, c)
         mask = emitted[:, None]
         h, c, g = torch.where(mask, h2, h), torch.where(mask, c2, c), torch.where(mask, g2, g)
@@ -123,8 +123,8 @@ def label_looping(xs, head, durations):
         last = torch.where(emitted, at, last)
         t = t + (emitted & active & (n >= MS) & (last == t))
         active = t < length
-    found = torch.stack(found, 1).tolist() if found else [[]] * size
-    return [[k for k in row if k >= 0] for row in found]
+    emitted_labels = torch.stack(emitted_labels, 1).tolist() if emitted_labels else [[]] * size
+    return [[k for k in row if k >= 0] for row in emitted_labels]
 
 def measure(decode, size, head, durations):
     times, labels = [], []
@@ -154,13 +154,13 @@ with torch.inference_mode():
     for name, durations in ("RNN-T", []), ("TDT", [0, 1, 2, 3, 4]):
         weights = head(durations)
         for size in batches:
-            ways = [("label-looping", label_looping)]
+            searches = [("label-looping", label_looping)]
             if size == 1:
-                ways.append(("one at a time", lambda xs, *more: one_at_a_time(xs[0], *more)))
-            for way, decode in ways:
-                took, labels = measure(decode, size, weights, durations)
+                searches.append(("one at a time", lambda xs, *arguments: one_at_a_time(xs[0], *arguments)))
+            for search, decode in searches:
+                duration, labels = measure(decode, size, weights, durations)
                 count = sum(map(len, labels))
                 print(
-                    f"{name} B={size} {way}: {32 / took:.1f} utterances/s, {count} labels, checksum {checksum(labels)}",
+                    f"{name} B={size} {search}: {32 / duration:.1f} utterances/s, {count} labels, checksum {checksum(labels)}",
                     flush=True,
                 )

@@ -4,8 +4,8 @@
     python crates/bench/python/torch_loss.py LOSS CLASSES [THREADS] [FRAMES LABELS HIDDEN BATCH]
 
 LOSS is `torchaudio` (its rnnt_loss), `warp` (warp-transducer's algorithm in numba: pip install warprnnt-numba "numba<0.60"
-too), `products` (the linear layer there and back, what every dense loss has to pay) or
-`softmax` (that and a log-softmax there and back, what every loss over ready-made log-probabilities has to pay).
+too), `products` (forward and backward of the linear layer only: a lower bound of each dense loss) or `softmax` (the same with a
+log-softmax: a lower bound of each loss on given log-probabilities).
 """
 import resource, statistics, sys, time
 import torch
@@ -26,9 +26,9 @@ elif loss == "warp":
     from warprnnt_numba import RNNTLossNumba
     warp = RNNTLossNumba(blank=0, reduction="sum")
     f = lambda z: warp(z, targets, *lengths)
-elif loss == "products":  # what every loss has to pay: linear layer there and back
+elif loss == "products":  # lower bound: linear layer, forward and backward
     f = lambda z: (z * 1e-3).sum()
-elif loss == "softmax":  # and a log-softmax there and back
+elif loss == "softmax":  # lower bound: linear layer and log-softmax, forward and backward
     f = lambda z: z.log_softmax(-1)[..., 0].sum()
 def step():
     for x in (enc, pred, weight, bias): x.grad = None

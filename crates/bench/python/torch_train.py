@@ -1,17 +1,18 @@
-"""The step of `bench train` in torch, the two in alternation: forward, backward and LAMB of MLPerf's RNN-T.
+"""Compares the training step of `bench train` with torch: the RNN-T of MLPerf, with LAMB.
 
     pip install torch torchaudio
     cargo build --release
     python crates/bench/python/torch_train.py [THREADS] [ROUNDS] [BATCH ...]
 
-The model is nn.LSTM (two biases, 2 layers of 1,024, pairs of rows joined, 3 layers), an embedding with zeros at the start and 2 layers
-of 512, both projections, ReLU, dropout, the head, torchaudio's loss with its log-softmax in it, and LAMB by hand with the same
-clipping; the batch has the same sizes. A round is a process of ours (`bench case`, the process that `bench train` starts)
-and one of torch, each with 2 steps that do not count and then several that do. Printed are medians over all counted steps, and
+The torch model has the layers of `bench train`: nn.LSTM with two biases (2 layers of 1,024, pairs of rows joined, 3 layers), an
+embedding with a zero row for the start and 2 layers of 512, both projections, ReLU, dropout, the head, the loss of torchaudio (which
+includes the log-softmax), and LAMB with the same clipping. The batch has the same sizes. A round runs one process of panda
+(`bench case`, the process that `bench train` starts) and one of torch, each with 2 warm-up steps and then the measured steps. Prints
+medians over all measured steps, and
 
-    peak      largest resident set of the process since the model was there
-    above     the same without what was resident when the steps began: weights, moments and, of torch, its libraries
-    import    what torch's libraries alone take
+    peak      largest resident set of the process after the model is created
+    above     peak without the memory resident before the first step: weights, optimizer state, libraries
+    import    resident set after importing torch
 """
 import json, os, resource, statistics, subprocess, sys, time
 
@@ -29,7 +30,7 @@ def status(name):
 def torch_child(threads, batch, steps):
     import torch
 
-    torch.version.cuda = None  # on the CPU, torch and torchaudio need not be built for the same CUDA
+    torch.version.cuda = None  # without CUDA, the builds of torch and torchaudio need not match
     from torchaudio.functional import rnnt_loss
 
     torch.set_num_threads(threads)
@@ -39,18 +40,18 @@ def torch_child(threads, batch, steps):
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
-            self.below = nn.LSTM(240, 1024, 2, dropout=0.1)
-            self.above = nn.LSTM(2048, 1024, 3, dropout=0.1)
+            self.lower = nn.LSTM(240, 1024, 2, dropout=0.1)
+            self.upper = nn.LSTM(2048, 1024, 3, dropout=0.1)
             self.embedding = nn.Embedding(TOKENS, 512)
             self.predictor = nn.LSTM(512, 512, 2, dropout=0.3)
             self.frames, self.rows, self.head = nn.Linear(1024, 512), nn.Linear(512, 512), nn.Linear(512, TOKENS + 1)
             self.after_encoder, self.after_predictor, self.after_joint = nn.Dropout(0.1), nn.Dropout(0.3), nn.Dropout(0.3)
 
         def forward(self, x, labels):  # x: time, batch, 240
-            x = self.after_encoder(self.below(x)[0])
+            x = self.after_encoder(self.lower(x)[0])
             time, batch, width = x.shape
             x = x.view(time // 2, 2, batch, width).transpose(1, 2).reshape(time // 2, batch, 2 * width)
-            x = self.after_encoder(self.above(x)[0])
+            x = self.after_encoder(self.upper(x)[0])
             y = nn.functional.pad(self.embedding(labels.t()), (0, 0, 0, 0, 1, 0))
             y = self.after_predictor(self.predictor(y)[0])
             f, g = self.frames(x).transpose(0, 1), self.rows(y).transpose(0, 1)
@@ -80,7 +81,7 @@ def torch_child(threads, batch, steps):
     labels = torch.randint(0, TOKENS, (batch, LABELS), dtype=torch.int32)
     lengths = torch.full((batch,), ROWS // 2, dtype=torch.int32), torch.full((batch,), LABELS, dtype=torch.int32)
     for p in first + second:
-        p.zero_()  # resident
+        p.zero_()  # makes the pages resident
     open("/proc/self/clear_refs", "w").write("5")
     start = status("VmRSS")
     times, parts = [], []
@@ -111,9 +112,9 @@ def torch_child(threads, batch, steps):
                           sgemm=statistics.median(rates[1:]), loss=loss.item(), version=torch.__version__)))
 
 
-def ours(threads, batch, steps):
+def run_panda(threads, batch, steps):
     work = dict(batch=batch, rows=ROWS, labels=LABELS, tokens=TOKENS, widths=[1024, 512, 512])
-    # A time that so many steps are sure to fill.
+    # Enough seconds for this number of steps.
     spec = dict(work=dict(Train=work), method=dict(Train=dict(ema=False)), threads=threads,
                 seconds=steps * 0.25 * batch, gradients=None)
     program = os.environ.get("BENCH", os.path.join(os.path.dirname(__file__), "../../../target/release/bench"))
@@ -130,27 +131,27 @@ def main():
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
     for batch in [int(batch) for batch in sys.argv[3:]] or [4, 16]:
         steps = STEPS.get(batch, 3)
-        mine, theirs = [], []
+        panda_runs, torch_runs = [], []
         for _ in range(rounds):
             load = os.getloadavg()[0]
-            mine.append(ours(threads, batch, steps))
+            panda_runs.append(run_panda(threads, batch, steps))
             run = [sys.executable, __file__, "--torch", str(threads), str(batch), str(steps)]
-            theirs.append(json.loads(subprocess.run(run, stdout=subprocess.PIPE, check=True).stdout))
-            a, b = statistics.median(mine[-1]["milliseconds"]), statistics.median(theirs[-1]["times"])
-            print(f"B={batch}: ours {a:.0f} ms, torch {b:.0f} ms, x {b / a:.2f}, load {load:.1f} before; sgemm ours "
-                  f"{mine[-1]['sgemm']:.0f}, torch {theirs[-1]['sgemm']:.0f} GFLOP/s", flush=True)
-        a = statistics.median(t for m in mine for t in m["milliseconds"])
-        b = statistics.median(t for m in theirs for t in m["times"])
-        resident = max(m["training"]["resident_bytes"] for m in mine)
-        above = max(m["peak_bytes"] for m in mine)
-        peak, over = max(m["peak"] for m in theirs), max(m["above"] for m in theirs)
-        imported = theirs[0]["imported"]
-        parts = [statistics.median(p) for p in zip(*(q for m in theirs for q in m["parts"]))]
-        print(f"B={batch}: median ours {a:.0f} ms, torch {theirs[0]['version']} {b:.0f} ms: x {b / a:.2f}")
-        print(f"B={batch}: peak MB ours {resident / 1e6:.0f}, torch {peak / 1e6:.0f} ({resident / peak:.0%}), without import "
+            torch_runs.append(json.loads(subprocess.run(run, stdout=subprocess.PIPE, check=True).stdout))
+            a, b = statistics.median(panda_runs[-1]["milliseconds"]), statistics.median(torch_runs[-1]["times"])
+            print(f"B={batch}: panda {a:.0f} ms, torch {b:.0f} ms, x {b / a:.2f}, load {load:.1f} before; sgemm panda "
+                  f"{panda_runs[-1]['sgemm']:.0f}, torch {torch_runs[-1]['sgemm']:.0f} GFLOP/s", flush=True)
+        a = statistics.median(t for m in panda_runs for t in m["milliseconds"])
+        b = statistics.median(t for m in torch_runs for t in m["times"])
+        resident = max(m["training"]["resident_bytes"] for m in panda_runs)
+        above = max(m["peak_bytes"] for m in panda_runs)
+        peak, over = max(m["peak"] for m in torch_runs), max(m["above"] for m in torch_runs)
+        imported = torch_runs[0]["imported"]
+        parts = [statistics.median(p) for p in zip(*(q for m in torch_runs for q in m["parts"]))]
+        print(f"B={batch}: median panda {a:.0f} ms, torch {torch_runs[0]['version']} {b:.0f} ms: x {b / a:.2f}")
+        print(f"B={batch}: peak MB panda {resident / 1e6:.0f}, torch {peak / 1e6:.0f} ({resident / peak:.0%}), without import "
               f"({imported / 1e6:.0f}) {(peak - imported) / 1e6:.0f} ({resident / (peak - imported):.0%}); above {above / 1e6:.0f} "
               f"and {over / 1e6:.0f} ({above / over:.0%})")
-        print(f"B={batch}: parts of ours {mine[0]['training']['parts']}")
+        print(f"B={batch}: parts of panda {panda_runs[0]['training']['parts']}")
         print(f"B={batch}: torch's network {parts[0]:.0f}, loss {parts[1]:.0f}, backward {parts[2]:.0f}, LAMB {parts[3]:.0f} ms", flush=True)
 
 

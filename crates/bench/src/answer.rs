@@ -1,177 +1,185 @@
-//! A workload, and the answer of the process that measures it.
+//! The [`Workload`] trait, and the measurements that a child process returns.
 use serde::{Deserialize, Serialize};
 
 use super::case::{Family, FirstPassScores};
 use super::error::Result;
 use super::gradients::NamedGradients;
 
-/// An answer, as one line of JSON.
+/// Measurements of a child process, as one line of JSON.
 #[derive(Serialize, Deserialize)]
 pub struct CaseAnswer {
     /// Sizes of the work.
     pub shape: CaseShape,
     /// Milliseconds of each timed step.
     pub milliseconds: Vec<f64>,
-    /// Peak resident bytes of the first step above inputs and gradients; unknown on systems without `/proc`.
+    /// Peak resident bytes of the first step, without inputs and gradients.
+    ///
+    /// None on systems without `/proc`.
     pub peak_bytes: Option<u64>,
-    /// Floating-point operations of the matrix products of a step; unknown for lattices alone.
+    /// Floating-point operations of the matrix products of a step; none for lattices.
     pub operations: Option<u64>,
-    /// GFLOP/s of a large product, measured between the steps.
+    /// GFLOP/s of a large matrix product, measured between the steps.
     pub sgemm: Option<f64>,
-    /// What skipping cost, if there was any.
+    /// Error of skipped sites, for cases that skip.
     pub skip: Option<SkipReport>,
-    /// What was pruned, if anything was.
+    /// Retained sites, for cases that prune.
     pub pruning: Option<PruningReport>,
-    /// What was decoded, if anything was.
+    /// Decoded labels, for cases that decode.
     pub decoding: Option<DecodingReport>,
-    /// What was trained, if anything was.
+    /// Times and bytes of a training step, for cases that train.
     pub training: Option<TrainingReport>,
 }
 
-/// Sizes of a case; those that it does not have are null.
+/// Sizes of a case; null for axes that the case lacks.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-#[allow(non_snake_case, reason = "one letter an axis, as everywhere")]
+#[allow(non_snake_case, reason = "one letter per axis, as in the glossary")]
 pub struct CaseShape {
     /// Utterances.
     pub B: Option<usize>,
-    /// Frames of the longest.
+    /// Frames of the longest utterance.
     pub T: Option<usize>,
-    /// Labels of the longest.
+    /// Labels of the longest utterance.
     pub U: Option<usize>,
     /// Joint width.
     pub H: Option<usize>,
     /// Classes.
     pub C: Option<usize>,
-    /// Real sites.
+    /// Sites without padding.
     pub N: Option<usize>,
 }
 
-/// What was decoded.
+/// Counts of decoded utterances.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct DecodingReport {
-    /// The kind of model.
+    /// Kind of model.
     pub family: Family,
-    /// Utterances.
+    /// Number of utterances.
     pub utterances: usize,
-    /// Their frames.
+    /// Number of frames of all utterances.
     pub frames: usize,
-    /// Labels that were found.
+    /// Number of decoded labels.
     pub labels: usize,
-    /// Sites on their paths.
+    /// Number of sites on the decoded paths.
     pub sites: usize,
 }
 
-/// What was trained, and with what.
+/// Sizes, times and bytes of a training step.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct TrainingReport {
     /// Utterances of a step.
     pub utterances: usize,
-    /// Weights of the model.
+    /// Parameters of the model.
     pub parameters: usize,
     /// Times of the parts of a step.
     pub parts: PartTimes,
-    /// Largest resident memory of the whole process, from its start on.
+    /// Peak resident memory of the whole process since its start.
     pub resident_bytes: Option<u64>,
-    /// Bytes of recurrent weights that a step has to read if each is read at every frame, there and back.
+    /// Bytes of recurrent weights, each read at every frame, forward and backward.
     pub recurrent_bytes: u64,
-    /// Bytes that a step of the optimiser reads and writes.
-    pub optimiser_bytes: u64,
-    /// GB/s from numbers as many as the largest recurrent weight has, read again and again.
+    /// Bytes that a step of the optimizer reads and writes.
+    #[serde(rename = "optimiser_bytes")]
+    pub optimizer_bytes: u64,
+    /// GB/s of cached reads of the size of a recurrent weight.
     pub cached: f64,
-    /// GB/s from memory.
+    /// GB/s of reads from memory.
     pub streamed: f64,
 }
 
 /// Milliseconds of the parts of a step.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct PartTimes {
-    /// The encoder's forward pass.
+    /// Forward pass of the encoder.
     pub encoder: f64,
-    /// The predictor's.
+    /// Forward pass of the predictor.
     pub predictor: f64,
-    /// That of everything behind them.
+    /// Forward pass of joint network, normalizer and lattice.
     pub loss: f64,
     /// All backward passes.
     pub backward: f64,
-    /// Optimiser, and the average of the weights if there is one.
-    pub optimiser: f64,
+    /// Optimizer, and moving average of the weights if enabled.
+    #[serde(rename = "optimiser")]
+    pub optimizer: f64,
 }
 
-/// What pruning left.
+/// Retained sites of a pruned loss.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct PruningReport {
-    /// What the first pass's scores come from.
+    /// Source of the scores of the first pass.
     pub scores: FirstPassScores,
     /// Sites of the second pass.
     pub retained: usize,
-    /// Their share of the lattice.
+    /// Share of the sites of the full lattice.
     pub share: f64,
 }
 
-/// Bound and truth of what skipping changed, in the measures of [`rnnt_loss::Skipped`].
+/// Bounds and errors of skipping, in the norms of [`rnnt_loss::Skipped`].
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct SkipReport {
-    /// Sites left out although they had an adjoint.
+    /// Number of skipped sites with a nonzero adjoint.
     pub sites: usize,
-    /// Their summed occupancy.
+    /// Summed occupancy of the skipped sites.
     pub mass: f64,
     /// Bounds on the errors in bias, weight, and frame and label rows.
     pub bounds: [f64; 3],
-    /// The errors themselves, against the gradient without skipping.
+    /// Errors compared with the gradient without skipping.
     pub errors: [f64; 3],
 }
 
 impl SkipReport {
-    /// The largest share of a bound that an error takes; above 1 the bound would be broken.
+    /// Returns the largest ratio of error to bound; at most 1 if the bounds hold.
     pub fn share(&self) -> f64 {
         let shares = self.errors.iter().zip(&self.bounds);
         shares.map(|(error, bound)| if *error == 0.0 { 0.0 } else { error / bound }).fold(0.0, f64::max)
     }
 }
 
-/// A system with its inputs in place.
+/// A system with its inputs, ready to be measured.
 pub trait Workload {
-    /// Sizes of the work.
+    /// Returns the sizes of the work.
     fn shape(&self) -> CaseShape;
-    /// Bytes of what a step returns.
+    /// Returns the bytes of the results of a step.
     fn result_bytes(&self) -> u64;
-    /// Floating-point operations of a step's matrix products, known after a step.
+    /// Returns the floating-point operations of the matrix products of a step.
+    ///
+    /// Call it after a step.
     fn operations(&self) -> Option<u64>;
-    /// Forward and backward, once.
+    /// Runs forward and backward once.
     fn step(&mut self) -> Result<NamedGradients>;
-    /// What the last step's skipping cost, compared with a step that skips nothing.
+    /// Compares the skipping of the last step with a step without skipping.
     fn skip_report(&mut self) -> Result<Option<SkipReport>> {
         Ok(None)
     }
-    /// Whether the last step's outcome is right, where that can be known; outside of all that is measured.
+    /// Checks the result of the last step, without being measured.
     ///
     /// # Errors
-    /// It is not.
+    /// If the result is wrong.
     fn check(&mut self) -> Result<()> {
         Ok(())
     }
-    /// What the last step decoded.
+    /// Returns the counts of the last step, if it decodes.
     fn decoding_report(&self) -> Option<DecodingReport> {
         None
     }
-    /// Steps before the first that is timed; the peak is that of all of them.
+    /// Returns the number of steps before the first timed one.
+    ///
+    /// The memory peak is taken over these steps.
     fn warm_up(&self) -> usize {
         1
     }
-    /// How long the parts of a step take, measured now, and what it cannot do without.
+    /// Measures the parts of a training step.
     ///
     /// # Errors
     /// As [`Self::step`].
     fn training_report(&mut self) -> Result<Option<TrainingReport>> {
         Ok(None)
     }
-    /// What the last step's pruning left.
+    /// Returns the retained sites of the last step, if it prunes.
     fn pruning_report(&self) -> Option<PruningReport> {
         None
     }
 }
 
-/// The middle one, or the mean of the two in the middle; `None` for nothing.
+/// Returns the median; `None` for no values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -184,7 +192,7 @@ mod tests {
     use super::median;
 
     #[test]
-    fn medians_lie_in_the_middle() {
+    fn medians_are_middle_values() {
         assert_eq!(median(&[]), None);
         assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));

@@ -1,145 +1,152 @@
-//! What a suite consists of, and what parent and child process say to each other.
+//! Cases of a suite, and the [`Spec`] that a child process receives.
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// A suite, ready to be run.
+/// The cases of a suite, and the titles of its plot.
 pub struct Plan {
     /// Name on the command line.
     pub suite: &'static str,
-    /// Title of the picture.
+    /// Title of the plot.
     pub title: &'static str,
-    /// What the horizontal axis of the picture shows.
+    /// Name of the horizontal axis of the plot.
     pub axis: &'static str,
-    /// The cases, in the order in which they are run.
+    /// Cases in the order of execution.
     pub cases: Vec<Case>,
 }
 
-/// One piece of work that several systems do in turn.
+/// One piece of work that several systems run in turn.
 pub struct Case {
     /// Name in the table.
     pub name: String,
-    /// Place on the horizontal axis and what is written there; a case without one is in the table only.
+    /// Position and label on the horizontal axis; none for cases in the table only.
     pub mark: Option<(f64, String)>,
     /// The work.
     pub work: CaseWork,
-    /// Who does it, ours first; see [`Case::rival`].
+    /// Systems to compare, panda first; see [`Case::baseline`].
     pub systems: Vec<System>,
 }
 
 impl Case {
-    /// Whose gradients a system's are compared with: the last one's. Where sites are pruned, systems come in pairs, ours
-    /// and a rival over the same sites.
-    pub fn rival(&self, place: usize) -> Option<usize> {
-        let rival = match self.work {
-            CaseWork::Pruned(_) => place | 1,
-            // Only a training step has gradients, and the one that keeps all weights is second.
-            CaseWork::Recognition(_) => place.max(1),
-            // There are none, or none of a rival's.
-            CaseWork::Decode(_) | CaseWork::Train(_) => place,
+    /// Returns the index of the system to compare a system's gradients with.
+    ///
+    /// It is the last system. Pruned losses come in pairs of systems over the same sites, panda
+    /// first.
+    pub fn baseline(&self, index: usize) -> Option<usize> {
+        let baseline = match self.work {
+            CaseWork::Pruned(_) => index | 1,
+            // Only the two training steps have gradients; the second one keeps all weights.
+            CaseWork::Recognition(_) => index.max(1),
+            // No gradients to compare.
+            CaseWork::Decode(_) | CaseWork::Train(_) => index,
             _ => self.systems.len() - 1,
         };
-        (rival != place).then_some(rival)
+        (baseline != index).then_some(baseline)
     }
 }
 
-/// Someone who can do a piece of work.
+/// An implementation that takes part in a comparison.
 #[derive(Clone)]
 pub struct System {
-    /// Name in table, picture and JSON.
+    /// Name in table, plot and JSON.
     pub name: String,
-    /// How it is done.
+    /// Implementation.
     pub method: Method,
     /// Threads of its process.
     pub threads: usize,
 }
 
-/// A way to do a piece of work.
+/// Implementation of a piece of work.
 #[derive(Clone, Serialize, Deserialize)]
 pub enum Method {
-    /// [`rnnt_loss::Session`]; [`rnnt_dp`] where emissions are given; [`lattice::LatticeSession`] on recognition lattices.
-    Ours {
-        /// Its memory.
+    /// This project.
+    ///
+    /// [`rnnt_loss::Session`] for losses, [`rnnt_dp`] for given emissions,
+    /// [`lattice::LatticeSession`] for recognition lattices.
+    Panda {
+        /// Memory of the loss.
         budget: Budget,
         /// [`rnnt_loss::Options::skip`]
         skip: f64,
-        /// Whether products of the head are in bf16.
+        /// True if matrix products of the head are in bf16.
         #[serde(default)]
         bf16: bool,
     },
-    /// Scores of all padded sites as one candle tensor, gradients by autograd; where emissions are given, textbook loops.
-    Textbook,
-    /// [`rnnt_loss::Session`] under [`rnnt_loss::Loss::Pruned`].
+    /// Dense baseline: logits of all padded sites in one candle tensor, autograd.
+    ///
+    /// For given emissions: textbook loops.
+    Baseline,
+    /// [`rnnt_loss::Session`] with [`rnnt_loss::Loss::Pruned`].
     Pruned(Budget),
-    /// Our first pass, then scores of the retained sites as one candle tensor, gradients by autograd.
-    PrunedTextbook,
-    /// A greedy search.
+    /// First pass of this project, logits of the retained sites in candle.
+    PrunedBaseline,
+    /// Greedy search.
     Decode(GreedyVariant),
-    /// The best path of a recognition lattice.
+    /// Best path of a recognition lattice.
     BestPath,
-    /// The sum over all paths of a recognition lattice.
+    /// Sum over all paths of a recognition lattice.
     Denominator,
     /// [`training::Learner`] with LAMB.
     Train {
-        /// Whether it also averages the weights.
+        /// True if it also averages the weights.
         ema: bool,
     },
 }
 
-/// How a greedy search goes about it; all find the same.
+/// Variant of greedy search; all variants return the same labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GreedyVariant {
-    /// [`decoding::GreedySearch`] as it is.
+    /// [`decoding::GreedySearch`] with its default look-ahead.
     LookAhead,
-    /// The same, one frame at a time.
+    /// [`decoding::GreedySearch`], one frame at a time.
     OneFrame,
-    /// The same, with projections and first products computed when they are needed.
+    /// One frame at a time, without precomputed projections.
     Unprojected,
-    /// [`decoding::frame_looping`], with projections and first products computed when they are needed.
+    /// [`decoding::frame_looping`], without precomputed projections.
     FrameLooping,
 }
 
-/// Memory of the loss: its budget and whether scores are kept.
+/// Memory of the loss: limit, and whether scores are kept for backward.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub enum Budget {
-    /// No score is kept.
+    /// Keep no scores.
     Recompute,
-    /// Every score is kept.
+    /// Keep all scores.
     Unlimited,
-    /// So many bytes.
+    /// Limit in bytes.
     Bytes(usize),
 }
 
-/// A piece of work: what goes in and what is wanted.
+/// Inputs and task of a case.
 #[derive(Clone, Serialize, Deserialize)]
 pub enum CaseWork {
-    /// Transducer loss and gradients from projected rows and a head, all made up.
+    /// Transducer loss and gradients of synthetic projected rows and a head.
     Loss(LossWork),
-    /// The same with a trivial joiner, which may choose the sites.
+    /// The same with a simple joiner, which may choose the sites.
     Pruned(PrunedWork),
-    /// Loss and adjoints of lattices whose emissions are given.
+    /// Loss and adjoints of lattices with given emissions.
     Lattices {
         /// B, T, U; the lengths are ragged.
         sizes: [usize; 3],
     },
-    /// Greedy search on encoder rows, all made up.
+    /// Greedy search on synthetic encoder outputs.
     Decode(DecodeWork),
-    /// Globally normalised loss, its gradients and best paths of recognition lattices, all made up.
+    /// Loss with gradients, best paths or denominators of synthetic recognition lattices.
     Recognition(RecognitionWork),
-    /// A step of training, the batch made up.
+    /// A training step on a synthetic batch.
     Train(TrainWork),
-    /// Transducer loss and gradients on what a trained model says about recordings.
+    /// Transducer loss and gradients of a trained model on recordings.
     Model {
         /// A checkpoint of `panda train`.
         checkpoint: PathBuf,
         /// A JSONL manifest.
         manifest: PathBuf,
-        /// At most so many of its utterances.
+        /// Maximum number of utterances.
         utterances: usize,
     },
 }
 
-/// Sizes of a made-up batch.
+/// Sizes of a synthetic batch.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub struct LossWork {
     /// B
@@ -152,44 +159,44 @@ pub struct LossWork {
     pub hidden: usize,
     /// C
     pub classes: usize,
-    /// Which model the scores could be from.
+    /// Shape of the posteriors.
     pub model: Posteriors,
     /// Lengths of the utterances.
     pub lengths: LengthSpread,
 }
 
-/// How the lengths of a batch are spread.
+/// Distribution of the lengths of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LengthSpread {
-    /// From T down to .907 T frames and from U down to .542 U labels (arXiv 2211.16270).
+    /// From T to .907 T frames and from U to .542 U labels (arXiv 2211.16270).
     Ragged,
-    /// All T and U.
+    /// T frames and U labels for all utterances.
     Even,
 }
 
-/// A batch of which pruning may retain a part.
+/// Sizes of a batch for a pruned loss.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub struct PrunedWork {
-    /// The batch.
+    /// Batch.
     pub loss: LossWork,
-    /// Label positions that a frame keeps.
+    /// Retained label positions per frame.
     pub s_range: usize,
-    /// What the trivial joiner's scores come from.
+    /// Source of the scores of the simple joiner.
     pub scores: FirstPassScores,
 }
 
-/// Utterances to be decoded.
+/// Utterances to decode.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub struct DecodeWork {
-    /// The kind of model.
+    /// Kind of model.
     pub family: Family,
     /// B
     pub batch: usize,
-    /// Utterances in all.
+    /// Total number of utterances.
     pub utterances: usize,
 }
 
-/// Recognition lattices over the last few of 32 labels, H = E = F = 512, at most one label a frame.
+/// Recognition lattices with 32 labels, at most one per frame, H = E = F = 512.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub struct RecognitionWork {
     /// B
@@ -198,37 +205,37 @@ pub struct RecognitionWork {
     pub frames: usize,
     /// U of each utterance.
     pub labels: usize,
-    /// Labels that a context state remembers.
+    /// Number of labels in a context state.
     pub context: usize,
 }
 
-/// A model in the shape of [`model::ModelConfig::mlperf`], and its batch.
+/// Sizes of a model like [`model::ModelConfig::mlperf`], and of its batch.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub struct TrainWork {
     /// B
     pub batch: usize,
-    /// Rows of the encoder's input, of 3 frames each, of every utterance; it makes one out of two.
+    /// Encoder input rows per utterance, of 3 frames each; the encoder halves their number.
     pub rows: usize,
     /// U of every utterance.
     pub labels: usize,
-    /// Labels that the model knows.
+    /// Vocabulary size without the blank.
     pub tokens: usize,
     /// Widths of encoder, predictor and joint.
     pub widths: [usize; 3],
 }
 
-/// A kind of model.
+/// Kind of model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Family {
-    /// The regular transducer.
+    /// Regular transducer.
     Rnnt,
-    /// Token and duration transducer, durations from 0 to 4.
+    /// Token-and-duration transducer with durations from 0 to 4.
     Tdt,
 }
 
 impl Family {
-    /// As it is written.
+    /// Returns the name of the model in texts.
     pub fn name(self) -> &'static str {
         match self {
             Self::Rnnt => "RNN-T",
@@ -237,36 +244,40 @@ impl Family {
     }
 }
 
-/// Where the scores of the first pass come from.
+/// Source of the scores of the first pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FirstPassScores {
-    /// Matrices *B x T x C* and *B x (U+1) x C* that are inputs: [`pruned::Matrices`].
+    /// Input matrices `[B, T, C]` and `[B, U+1, C]`: [`pruned::Matrices`].
     Matrices,
     /// Two linear layers over the rows: [`pruned::Heads`].
     Heads,
 }
 
-/// How much a made-up model knows of its labels and their times.
+/// Shape of the path posteriors of a synthetic model.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Posteriors {
-    /// Which label comes next, but not when: every path has its share, as early in training.
+    /// The next label is known, but not its time: all paths have similar posteriors.
+    ///
+    /// Typical of early training.
     Flat,
-    /// Also when, as a trained model does: next to all occupancy lies on few sites.
+    /// The times are known, too: most occupancy is on few sites.
+    ///
+    /// Typical of a trained model.
     Peaked,
 }
 
-/// What a child process is told, as one JSON argument.
+/// Description of a case for a child process, as one JSON argument.
 #[derive(Serialize, Deserialize)]
 pub struct Spec {
     /// The work.
     pub work: CaseWork,
-    /// The way to do it.
+    /// Implementation.
     pub method: Method,
     /// Threads of the process.
     pub threads: usize,
-    /// Seconds to spend in timed steps, about.
+    /// Approximate time of all timed steps in seconds.
     pub seconds: f64,
-    /// Where gradients are to be written, if they are wanted.
+    /// Folder to write gradients to, if they are compared.
     pub gradients: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! The parent's side of a case: starts its process, limits it, and never leaves it behind.
+//! Starts the child process of a case; limits memory and time.
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -11,64 +11,64 @@ use super::answer::CaseAnswer;
 use super::case::{Spec, System};
 use super::error::{Error, Result};
 
-/// First argument of a child process; the second is the description of its case.
+/// First argument of a child process; the second is its [`Spec`].
 pub const COMMAND: &str = "case";
 
-/// How a process ended.
+/// Outcome of a process.
 pub enum ProcessOutcome {
-    /// With an answer.
+    /// The process returned measurements.
     Measured(Box<CaseAnswer>),
-    /// It could not get, or was refused, memory.
+    /// An allocation failed, or the system killed the process.
     OutOfMemory,
-    /// It was stopped.
+    /// The process exceeded the time limit.
     TimedOut,
 }
 
 /// Starts processes and waits for them.
 pub struct ProcessLauncher {
-    /// This program.
+    /// Path of this program.
     pub program: PathBuf,
-    /// Set when the user wants to leave.
+    /// Set by signals that stop the suite.
     pub stop: Arc<AtomicBool>,
-    /// The most that a process may take.
+    /// Time limit of a process.
     pub timeout: Duration,
 }
 
-/// Who is running, for messages.
-pub struct Name<'a> {
-    /// The case.
+/// Case and system of a process, for messages.
+pub struct ProcessName<'a> {
+    /// Name of the case.
     pub case: &'a str,
-    /// The system.
+    /// System of the process.
     pub system: &'a System,
 }
 
-impl Name<'_> {
-    fn process(&self, action: &'static str) -> impl FnOnce(std::io::Error) -> Error {
+impl ProcessName<'_> {
+    fn io_error(&self, action: &'static str) -> impl FnOnce(std::io::Error) -> Error {
         let (case, system) = (self.case.to_owned(), self.system.name.clone());
         move |source| Error::Process { case, system, action, source }
     }
 
-    fn failed(&self, found: String) -> Error {
+    fn case_error(&self, found: String) -> Error {
         Error::Case { case: self.case.to_owned(), system: self.system.name.clone(), found }
     }
 }
 
 impl ProcessLauncher {
-    /// Runs a case in a process of its own, whose address space has at most `limit` bytes.
+    /// Runs a case in a child process; limits its address space.
     ///
     /// # Errors
-    /// [`Error::Stopped`], and failures that have nothing to do with memory.
-    pub fn run(&self, name: &Name, spec: &Spec, limit: u64) -> Result<ProcessOutcome> {
+    /// [`Error::Stopped`], and failures for other reasons than memory.
+    pub fn run(&self, name: &ProcessName, spec: &Spec, limit: u64) -> Result<ProcessOutcome> {
         let json = serde_json::to_string(spec)
             .map_err(|source| Error::Json { what: "description of a case", source })?;
         let mut command = self.command(&json, limit);
-        // Candle's products look here as well, on every call.
+        // Candle's matrix products read it too, on every call.
         command.env("RAYON_NUM_THREADS", spec.threads.to_string());
-        let mut child = command.spawn().map_err(name.process("start a process"))?;
+        let mut child = command.spawn().map_err(name.io_error("start a process"))?;
         let out = reader(child.stdout.take());
         let err = reader(child.stderr.take());
-        let status = self.wait(&mut child).map_err(name.process("wait for a process"));
-        // Whatever happened above, nobody stays behind; a process that has ended cannot be killed, and need not.
+        let status = self.wait(&mut child).map_err(name.io_error("wait for a process"));
+        // Kill the process in any case; this fails if it has ended, which is fine.
         let _ = child.kill();
         let _ = child.wait();
         let (out, err) = (text(out), text(err));
@@ -77,15 +77,15 @@ impl ProcessLauncher {
             None => Ok(ProcessOutcome::TimedOut),
             Some(status) if status.success() => match serde_json::from_str(out.trim()) {
                 Ok(answer) => Ok(ProcessOutcome::Measured(Box::new(answer))),
-                Err(error) => Err(name.failed(format!("{error} in the answer {out:?}"))),
+                Err(error) => Err(name.case_error(format!("{error} in the answer {out:?}"))),
             },
-            Some(status) if interrupted(status) => Err(Error::Stopped),
-            Some(status) if killed(status) || err.contains("memory allocation of") => {
+            Some(status) if is_interrupted(status) => Err(Error::Stopped),
+            Some(status) if is_killed(status) || err.contains("memory allocation of") => {
                 Ok(ProcessOutcome::OutOfMemory)
             }
             Some(status) => {
                 let last = err.trim().lines().last().unwrap_or("no message").to_owned();
-                Err(name.failed(format!("{status}: {last}")))
+                Err(name.case_error(format!("{status}: {last}")))
             }
         }
     }
@@ -93,7 +93,7 @@ impl ProcessLauncher {
     fn command(&self, spec: &str, limit: u64) -> Command {
         let mut command = if cfg!(unix) {
             let mut shell = Command::new("sh");
-            // Kilobytes. Where there is no such limit, the peak that the process reports still counts.
+            // In kilobytes. On systems without this limit, the reported peak is checked.
             shell.args(["-c", "ulimit -v \"$1\" 2>/dev/null; shift; exec \"$@\"", "sh"]);
             shell.arg((limit / 1024).to_string()).arg(&self.program);
             shell
@@ -104,7 +104,7 @@ impl ProcessLauncher {
         command
     }
 
-    /// `None` if it took too long or the user wants to leave.
+    /// Waits for a process; returns `None` after the time limit or a signal.
     fn wait(&self, child: &mut Child) -> std::io::Result<Option<ExitStatus>> {
         let start = Instant::now();
         while start.elapsed() < self.timeout && !self.stop.load(Ordering::SeqCst) {
@@ -120,7 +120,7 @@ impl ProcessLauncher {
 fn reader(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What was read before an error is all there is to say.
+        // After a read error, return the bytes before it.
         let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
         String::from_utf8_lossy(&bytes).into_owned()
     })
@@ -130,14 +130,16 @@ fn text(reader: JoinHandle<String>) -> String {
     reader.join().unwrap_or_default()
 }
 
-/// Killed by the system, as it does when memory runs out.
-fn killed(status: ExitStatus) -> bool {
+/// Returns true if SIGKILL ended the process, as when memory runs out.
+fn is_killed(status: ExitStatus) -> bool {
     const SIGKILL: i32 = 9;
     signal(status) == Some(SIGKILL)
 }
 
-/// Ctrl-C on a terminal reaches every process at once, and a child may be faster than its parent.
-fn interrupted(status: ExitStatus) -> bool {
+/// Returns true if SIGINT or SIGTERM ended the process.
+///
+/// Ctrl-C in a terminal reaches child and parent, possibly the child first.
+fn is_interrupted(status: ExitStatus) -> bool {
     const SIGINT: i32 = 2;
     const SIGTERM: i32 = 15;
     matches!(signal(status), Some(SIGINT | SIGTERM))

@@ -1,44 +1,45 @@
-//! Greedy search as the subject of a measurement: encoder rows are given, labels are wanted.
-mod raw;
+//! Workload of greedy search on given encoder outputs.
 mod synthetic;
+mod unprojected;
 
 use std::sync::Arc;
 
 use decoding::{Emitted, Greedy, GreedySearch, Hypotheses, Model, Network, frame_looping, greedy};
 
-use self::raw::{ENCODER, HIDDEN};
 use self::synthetic::SyntheticWeights;
+use self::unprojected::{ENCODER, HIDDEN};
 use super::answer::Workload;
 use super::answer::{CaseShape, DecodingReport};
 use super::case::{DecodeWork, GreedyVariant, Method};
 use super::error::{Error, Result};
 use super::gradients::NamedGradients;
 
-/// As in section 13 of the figures that it is compared with.
+/// Labels per frame, as in the PyTorch figures to compare with.
 const MAX_SYMBOLS: usize = 2;
 
-/// A search over all utterances, batch after batch.
+/// Greedy search over all utterances, one batch at a time.
 pub struct DecodeWorkload {
     work: DecodeWork,
     lengths: Vec<usize>,
-    /// *ΣT x E*
+    /// Encoder outputs `[ΣT, E]`.
     encoded: Vec<f32>,
     weights: SyntheticWeights,
-    how: How,
-    /// Labels, frames and durations of each utterance.
-    found: Vec<Vec<Label>>,
-    /// Sites on the paths, once they are known.
+    search: Search,
+    /// Decoded labels of each utterance.
+    labels: Vec<Vec<Label>>,
+    /// Number of sites on the paths, after [`Workload::check`].
     sites: usize,
 }
 
+/// Label, frame and duration.
 type Label = (u32, usize, usize);
 
-enum How {
-    /// By frames, everything computed when it is needed.
+enum Search {
+    /// Frame looping without precomputed projections.
     Frames(Model),
-    /// By labels, likewise.
+    /// Label looping without precomputed projections.
     Labels(GreedySearch),
-    /// By labels, projections computed once.
+    /// Label looping with precomputed projections.
     Projected(GreedySearch, Arc<Network>),
 }
 
@@ -46,60 +47,61 @@ fn options() -> Greedy {
     Greedy { max_symbols: Some(MAX_SYMBOLS), ..Greedy::default() }
 }
 
-fn rough(found: &[Emitted]) -> Vec<Label> {
-    found.iter().map(|label| (label.label, label.frame, label.duration)).collect()
+fn to_labels(tokens: &[Emitted]) -> Vec<Label> {
+    tokens.iter().map(|label| (label.label, label.frame, label.duration)).collect()
 }
 
-/// A made-up model and batch, and the one who decodes it.
+/// Creates a synthetic model, its batch, and a search.
 ///
 /// # Errors
 /// Layers that do not fit together.
 pub fn prepare(work: &DecodeWork, method: &Method) -> Result<Box<dyn Workload>> {
-    let weights = SyntheticWeights::synthetic(work.family);
+    let weights = SyntheticWeights::new(work.family);
     let one_frame = Greedy { look_ahead: 1, ..options() };
-    let projected = |options| -> Result<How> {
+    let projected = |options| -> Result<Search> {
         let (model, network) = weights.network()?;
-        Ok(How::Projected(GreedySearch::new(model, options)?, network))
+        Ok(Search::Projected(GreedySearch::new(model, options)?, network))
     };
-    let how = match method {
+    let search = match method {
         Method::Decode(GreedyVariant::LookAhead) => projected(options())?,
         Method::Decode(GreedyVariant::OneFrame) => projected(one_frame)?,
         Method::Decode(GreedyVariant::Unprojected) => {
-            How::Labels(GreedySearch::new(weights.raw()?, one_frame)?)
+            Search::Labels(GreedySearch::new(weights.unprojected()?, one_frame)?)
         }
-        _ => How::Frames(weights.raw()?),
+        _ => Search::Frames(weights.unprojected()?),
     };
     let (lengths, encoded) = (work.lengths(), work.encoded());
-    Ok(Box::new(DecodeWorkload { work: *work, lengths, encoded, weights, how, found: Vec::new(), sites: 0 }))
+    let labels = Vec::new();
+    Ok(Box::new(DecodeWorkload { work: *work, lengths, encoded, weights, search, labels, sites: 0 }))
 }
 
-/// Rows of each utterance.
+/// Splits rows by utterance.
 fn utterances<'a>(rows: &'a [f32], lengths: &[usize], width: usize) -> Vec<&'a [f32]> {
     let mut rest = rows;
     let utterance = |&length: &usize| {
-        let (rows, behind) = rest.split_at(length * width);
-        rest = behind;
+        let (rows, following) = rest.split_at(length * width);
+        rest = following;
         rows
     };
     lengths.iter().map(utterance).collect()
 }
 
-impl How {
-    /// Decodes a batch of encoder rows.
+impl Search {
+    /// Decodes a batch of encoder outputs and passes hypotheses to `collect`.
     fn decode(
         &mut self,
         encoded: &[f32],
         lengths: &[usize],
-        keep: &mut dyn FnMut(&Hypotheses),
+        collect: &mut dyn FnMut(&Hypotheses),
     ) -> Result<()> {
         match self {
             Self::Frames(model) => {
-                keep(&frame_looping(model, &utterances(encoded, lengths, ENCODER), &options())?);
+                collect(&frame_looping(model, &utterances(encoded, lengths, ENCODER), &options())?);
             }
-            Self::Labels(search) => keep(search.decode(&utterances(encoded, lengths, ENCODER))?),
+            Self::Labels(search) => collect(search.decode(&utterances(encoded, lengths, ENCODER))?),
             Self::Projected(search, network) => {
                 let frames = network.project_frames(encoded)?;
-                keep(search.decode(&utterances(&frames, lengths, HIDDEN))?);
+                collect(search.decode(&utterances(&frames, lengths, HIDDEN))?);
             }
         }
         Ok(())
@@ -112,51 +114,53 @@ impl Workload for DecodeWorkload {
     }
 
     fn result_bytes(&self) -> u64 {
-        (self.found.iter().map(Vec::len).sum::<usize>() * size_of::<Label>()) as u64
+        (self.labels.iter().map(Vec::len).sum::<usize>() * size_of::<Label>()) as u64
     }
 
     fn operations(&self) -> Option<u64> {
-        Some(self.work.operations(self.found.iter().map(Vec::len).sum(), self.sites))
+        Some(self.work.operations(self.labels.iter().map(Vec::len).sum(), self.sites))
     }
 
     fn step(&mut self) -> Result<NamedGradients> {
-        self.found.clear();
-        let found = &mut self.found;
+        self.labels.clear();
+        let labels = &mut self.labels;
         let mut rest = &self.encoded[..];
         for lengths in self.lengths.chunks(self.work.batch) {
-            let (encoded, behind) = rest.split_at(lengths.iter().sum::<usize>() * ENCODER);
-            rest = behind;
-            self.how.decode(encoded, lengths, &mut |batch| {
-                found.extend((0..batch.len()).map(|b| rough(batch.labels(b))));
+            let (encoded, following) = rest.split_at(lengths.iter().sum::<usize>() * ENCODER);
+            rest = following;
+            self.search.decode(encoded, lengths, &mut |batch| {
+                labels.extend((0..batch.len()).map(|b| to_labels(batch.labels(b))));
             })?;
         }
         Ok(Vec::new())
     }
 
-    /// Labels, frames and durations must be those of the search that is the definition, an utterance and a site at a time.
+    /// Compares labels, frames and durations with the reference implementation.
+    ///
+    /// The reference decodes one utterance and one site at a time.
     fn check(&mut self) -> Result<()> {
         let (model, network) = self.weights.network()?;
         let frames = network.project_frames(&self.encoded)?;
         let utterances = utterances(&frames, &self.lengths, HIDDEN);
-        for (utterance, (frames, found)) in utterances.iter().zip(&self.found).enumerate() {
-            let expected = rough(&greedy(&model, frames, &options())?.labels);
-            if *found != expected {
-                let (expected, found) = (format!("{expected:?}"), format!("{found:?}"));
+        for (utterance, (frames, labels)) in utterances.iter().zip(&self.labels).enumerate() {
+            let expected = to_labels(&greedy(&model, frames, &options())?.labels);
+            if *labels != expected {
+                let (expected, found) = (format!("{expected:?}"), format!("{labels:?}"));
                 return Err(Error::Labels { utterance, expected, found });
             }
         }
         let mut search = GreedySearch::new(model, Greedy { steps: true, ..options() })?;
-        let found = search.decode(&utterances)?;
-        self.sites = (0..found.len()).map(|b| found.steps(b).len()).sum();
+        let hypotheses = search.decode(&utterances)?;
+        self.sites = (0..hypotheses.len()).map(|b| hypotheses.steps(b).len()).sum();
         Ok(())
     }
 
     fn decoding_report(&self) -> Option<DecodingReport> {
         Some(DecodingReport {
             family: self.work.family,
-            utterances: self.found.len(),
+            utterances: self.labels.len(),
             frames: self.lengths.iter().sum(),
-            labels: self.found.iter().map(Vec::len).sum(),
+            labels: self.labels.iter().map(Vec::len).sum(),
             sites: self.sites,
         })
     }
@@ -168,7 +172,7 @@ mod tests {
     use crate::case::Family;
 
     #[test]
-    fn every_search_finds_the_same_and_a_quarter_of_the_frames_has_a_label() {
+    fn variants_agree_and_a_quarter_of_the_frames_has_a_label() {
         for family in [Family::Rnnt, Family::Tdt] {
             let work = DecodeWork { family, batch: 2, utterances: 3 };
             for search in [
@@ -177,14 +181,14 @@ mod tests {
                 GreedyVariant::Unprojected,
                 GreedyVariant::FrameLooping,
             ] {
-                let mut subject = prepare(&work, &Method::Decode(search)).unwrap();
-                subject.step().unwrap();
-                subject.check().unwrap();
-                let report = subject.decoding_report().unwrap();
+                let mut workload = prepare(&work, &Method::Decode(search)).unwrap();
+                workload.step().unwrap();
+                workload.check().unwrap();
+                let report = workload.decoding_report().unwrap();
                 let rate = report.labels as f64 / report.frames as f64;
-                // Three utterances: about.
+                // The rate of three utterances is approximate.
                 assert!((0.15..0.35).contains(&rate), "{family:?}: {rate}");
-                // A site for each label and for each blank, whose frames are passed once.
+                // One site per label and per blank; a frame has at most one blank.
                 assert!(report.sites > report.labels && report.sites <= report.labels + report.frames);
             }
         }

@@ -1,4 +1,4 @@
-//! The dense rival: all scores in one candle tensor, gradients by autograd.
+//! The dense baseline: all logits in one candle tensor, gradients by autograd.
 use candle_core::{Device, Tensor, Var};
 use kernels::Activation;
 use oracle::dense::{joint_logits, low_memory_transducer_loss};
@@ -10,10 +10,10 @@ use super::error::Result;
 use super::gradients::{GradientValues, NamedGradients};
 use super::inputs::{BatchSizes, LossInputs};
 
-/// Score-sized tensors that are alive at once at its peak, measured: see `docs/performance.md`.
-const TENSORS: f64 = 8.5;
+/// Peak memory in tensors of the size of the logits, measured; see `docs/performance.md`.
+const PEAK_TENSORS: f64 = 8.5;
 
-/// [`oracle::dense`] on a batch.
+/// Workload of [`oracle::dense`] on a batch.
 pub struct Dense {
     frames: Var,
     labels: Var,
@@ -25,25 +25,25 @@ pub struct Dense {
     sizes: BatchSizes,
 }
 
-/// Bytes above inputs and gradients that a step is predicted to need.
+/// Predicts the peak bytes of a step, without inputs and gradients.
 pub fn predicted_bytes(work: &LossWork) -> f64 {
     let LossWork { batch, frames, labels, classes, .. } = *work;
-    TENSORS * 4.0 * (batch * frames) as f64 * ((labels + 1) * classes) as f64
+    PEAK_TENSORS * 4.0 * (batch * frames) as f64 * ((labels + 1) * classes) as f64
 }
 
 impl Dense {
-    /// Takes the batch.
+    /// Moves a batch into candle tensors.
     ///
     /// # Errors
-    /// Candle's own errors.
+    /// Errors of candle.
     pub fn new(inputs: LossInputs) -> Result<Self> {
         let LossInputs { frames, labels, weight, bias, targets, sizes } = inputs;
-        let BatchSizes { batch, frames: most, labels: longest, hidden, classes, .. } = sizes;
+        let BatchSizes { batch, frames: max_frames, labels: max_labels, hidden, classes, .. } = sizes;
         let cpu = &Device::Cpu;
         let utterances = 0..batch;
         Ok(Self {
-            frames: Var::from_vec(frames, (batch, most, hidden), cpu)?,
-            labels: Var::from_vec(labels, (batch, longest + 1, hidden), cpu)?,
+            frames: Var::from_vec(frames, (batch, max_frames, hidden), cpu)?,
+            labels: Var::from_vec(labels, (batch, max_labels + 1, hidden), cpu)?,
             weight: Var::from_vec(weight, (classes, hidden), cpu)?,
             bias: Var::from_vec(bias, classes, cpu)?,
             lengths: utterances.clone().map(|b| targets.frames(b)).collect(),
@@ -63,7 +63,7 @@ impl Workload for Dense {
         self.sizes.bytes()
     }
 
-    /// 6 H C for each site, padding included: one product forward and two backward.
+    /// 6 H C per site including padding: one matrix product forward, two backward.
     fn operations(&self) -> Option<u64> {
         let BatchSizes { batch, frames, labels, hidden, classes, .. } = self.sizes;
         Some(6 * (batch * frames * (labels + 1)) as u64 * (hidden * classes) as u64)
@@ -71,14 +71,13 @@ impl Workload for Dense {
 
     fn step(&mut self) -> Result<NamedGradients> {
         let logits = joint_logits(&self.frames, &self.labels, &self.weight, &self.bias, Activation::Tanh)?;
-        let loss =
-            low_memory_transducer_loss(&logits, &self.lengths, &self.targets, self.blank)?.sum_all()?;
-        // The loss keeps the graph alive, and nothing else needs to.
+        let loss = lean_transducer_loss(&logits, &self.lengths, &self.targets, self.blank)?.sum_all()?;
+        // Only the loss keeps the graph alive.
         drop(logits);
         let gradients = loss.backward()?;
-        let of = |variable: &Var| -> Result<Tensor> {
-            let none = || candle_core::Error::Msg("the dense loss left a variable without a gradient".into());
-            Ok(gradients.get(variable).cloned().ok_or_else(none)?)
+        let gradient = |variable: &Var| -> Result<Tensor> {
+            let missing = || candle_core::Error::Msg("dense loss: a variable has no gradient".into());
+            Ok(gradients.get(variable).cloned().ok_or_else(missing)?)
         };
         let variables = [
             ("frames", &self.frames),
@@ -88,7 +87,7 @@ impl Workload for Dense {
         ];
         variables
             .into_iter()
-            .map(|(name, variable)| Ok((name, GradientValues::Tensor(of(variable)?))))
+            .map(|(name, variable)| Ok((name, GradientValues::Tensor(gradient(variable)?))))
             .collect()
     }
 }

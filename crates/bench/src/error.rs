@@ -1,130 +1,132 @@
-//! What can go wrong in a benchmark.
+//! Errors of benchmarks.
 use std::path::PathBuf;
 
-/// A benchmark that cannot be run, or whose outcome cannot be kept.
+/// Error of a benchmark or of its outputs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An argument outside its range.
+    /// Argument outside its range.
     #[error("{argument}: expected {expected}, found {found}")]
     Argument {
         /// Name of the argument.
         argument: &'static str,
-        /// The allowed values.
+        /// Valid values.
         expected: &'static str,
-        /// The value.
+        /// Given value.
         found: String,
     },
-    /// A process for a case that could not be started or watched.
+    /// Failure to start or watch a child process.
     #[error("{case}, {system}: could not {action}: {source}")]
     Process {
-        /// The case.
+        /// Name of the case.
         case: String,
-        /// The system.
+        /// Name of the system.
         system: String,
-        /// What was being done.
+        /// Action that failed.
         action: &'static str,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// A process that failed for another reason than memory.
+    /// Child process that failed for another reason than memory.
     #[error("{case}, {system}: expected a measurement, found: {found}")]
     Case {
-        /// The case.
+        /// Name of the case.
         case: String,
-        /// The system.
+        /// Name of the system.
         system: String,
-        /// Its last words.
+        /// Exit status and last line of standard error.
         found: String,
     },
-    /// A file that could not be read or written.
+    /// File that cannot be read or written.
     #[error("{}: could not {action}: {source}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What was being done.
+        /// Action that failed.
         action: &'static str,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// Gradients of two systems that do not have the same shape.
-    #[error("gradient of {tensor}: expected {expected} values in either system, found {found}")]
+    /// Gradients of different shapes in two systems.
+    #[error("gradient of {tensor}: expected {expected} values as in the baseline, found {found}")]
     Gradients {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// Values of the rival.
+        /// Number of values in the baseline.
         expected: u64,
-        /// Values of the other.
+        /// Number of values in the other system.
         found: u64,
     },
-    /// A search that finds other labels than the one that is the definition.
+    /// Search with other labels than the reference implementation.
     #[error("utterance {utterance}: expected (label, frame, duration) {expected}, found {found}")]
     Labels {
-        /// The utterance.
+        /// Index of the utterance.
         utterance: usize,
-        /// Labels of the definition.
+        /// Labels of the reference.
         expected: String,
         /// Labels of the search.
         found: String,
     },
-    /// A best path above the sum of all paths, or below any.
+    /// Best path with an impossible weight.
+    ///
+    /// It is above the sum of all paths, below their mean, or not the sum of its arcs.
     #[error("utterance {utterance}: expected a best path of {expected}, found {found}")]
     BestPath {
         /// Index of the utterance.
         utterance: usize,
-        /// What it may weigh, and how many frames it has.
+        /// Expected number of frames and range of the weight.
         expected: String,
-        /// What it weighs, and how many it has.
+        /// Number of frames and weight of the path.
         found: String,
     },
-    /// A case description or an answer that is no valid JSON.
+    /// Invalid JSON of a case description or of measurements.
     #[error("{what}: {source}")]
     Json {
-        /// Which.
+        /// Name of the JSON text.
         what: &'static str,
-        /// Where and why.
+        /// Error of the parser, with the position.
         source: serde_json::Error,
     },
-    /// The picture could not be drawn.
-    #[error("the picture could not be drawn: {found}")]
+    /// Error of the plotting library.
+    #[error("could not draw the plot: {found}")]
     Plot {
-        /// What the drawing library said.
+        /// Message of the library.
         found: String,
     },
-    /// An invalid variable of the environment.
+    /// Invalid environment variable.
     #[error("{0}")]
     Environment(String),
-    /// Signals cannot be watched.
+    /// Failure to install signal handlers.
     #[error("cannot watch for signals: {0}")]
     Signal(#[source] std::io::Error),
-    /// The user stopped the suite.
+    /// Suite stopped by a signal.
     #[error("stopped; nothing was written")]
     Stopped,
-    /// Our loss.
+    /// Error of the loss.
     #[error(transparent)]
     Loss(#[from] rnnt_loss::Error),
-    /// Our first pass.
+    /// Error of the first pass.
     #[error(transparent)]
     FirstPass(#[from] pruned::Error),
-    /// Our decoders.
+    /// Error of a decoder.
     #[error(transparent)]
     Decoding(#[from] decoding::Error),
-    /// Our lattices.
+    /// Error of lattices with given emissions.
     #[error(transparent)]
     Lattice(#[from] rnnt_dp::Error),
-    /// Our recognition lattices.
+    /// Error of recognition lattices.
     #[error(transparent)]
     Recognition(#[from] lattice::Error),
-    /// The dense loss.
+    /// Error of the dense loss.
     #[error(transparent)]
     Dense(#[from] oracle::Error),
-    /// Tensors of the dense loss.
+    /// Error of tensors of the dense loss.
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
-    /// A trained model.
+    /// Error of a trained model.
     #[error(transparent)]
     Training(#[from] training::Error),
-    /// A manifest.
+    /// Error of a manifest.
     #[error(transparent)]
     Speech(#[from] speech::Error),
 }
@@ -141,11 +143,11 @@ impl From<recognizer::Error> for Error {
     }
 }
 
-/// A result with [`Error`].
+/// Result with this program's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// A file error, for `map_err`.
+    /// For `map_err`: returns a function that adds path and action.
     pub fn file(path: &std::path::Path, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::File { path, action, source }

@@ -1,4 +1,4 @@
-//! What a case will take, as far as its sizes tell.
+//! Predicts the memory of a case from its sizes.
 use rnnt_loss::MemoryPlan;
 
 use super::answer::CaseShape;
@@ -7,17 +7,17 @@ use super::inputs::{BatchSizes, ragged, targets};
 use super::loss::options;
 use super::{dense, pruned_dense};
 
-/// A forecast for one system.
+/// Prediction for one system.
 pub enum Forecast {
-    /// It needs about so many bytes above inputs and gradients.
+    /// Approximate peak bytes without inputs and gradients.
     Bytes(f64),
-    /// It cannot do this case.
+    /// The system does not support the case, with the reason.
     Skipped(String),
-    /// Sizes that are not known before the files are read, or not worth a forecast.
+    /// No prediction: sizes depend on files, or memory is far below any cap.
     Unknown,
 }
 
-/// Whether a system can do a piece of work, and what memory it needs.
+/// Predicts whether a system supports a case, and its memory.
 pub fn forecast(work: &CaseWork, system: &System) -> Forecast {
     let (work, pruned) = match work {
         CaseWork::Loss(work) => (work, None),
@@ -31,24 +31,24 @@ pub fn forecast(work: &CaseWork, system: &System) -> Forecast {
         }
     };
     match system.method {
-        // It was never near to any cap.
+        // These are far below any cap.
         Method::Pruned(_)
         | Method::Decode(_)
         | Method::BestPath
         | Method::Denominator
         | Method::Train { .. } => Forecast::Unknown,
-        Method::PrunedTextbook => {
+        Method::PrunedBaseline => {
             pruned.map_or(Forecast::Unknown, |work| Forecast::Bytes(pruned_dense::predicted_bytes(work)))
         }
-        Method::Textbook => {
-            let (diagonals, most) = (work.frames + work.labels, oracle::dense::MAX_DIAGONALS);
-            if diagonals > most {
-                return Forecast::Skipped(format!("{diagonals} anti-diagonals, its graph holds {most}"));
+        Method::Baseline => {
+            let (diagonals, max) = (work.frames + work.labels, oracle::dense::MAX_DIAGONALS);
+            if diagonals > max {
+                return Forecast::Skipped(format!("{diagonals} anti-diagonals, its graph supports {max}"));
             }
             Forecast::Bytes(dense::predicted_bytes(work))
         }
-        Method::Ours { budget, skip, bf16 } => match targets(work) {
-            // The loss itself will say what is wrong.
+        Method::Panda { budget, skip, bf16 } => match targets(work) {
+            // The loss reports the error.
             Err(_) => Forecast::Unknown,
             Ok(targets) => {
                 let options = options(budget, skip, bf16);
@@ -60,13 +60,12 @@ pub fn forecast(work: &CaseWork, system: &System) -> Forecast {
 }
 
 impl CaseWork {
-    /// Sizes, as far as they are known without reading files.
+    /// Returns the sizes that are known without reading files.
     pub fn shape(&self) -> CaseShape {
         match *self {
             Self::Loss(ref work) | Self::Pruned(PrunedWork { loss: ref work, .. }) => work.sizes().shape(),
             Self::Lattices { sizes: [batch, frames, labels] } => {
-                let some = Some;
-                CaseShape { B: some(batch), T: some(frames), U: some(labels), ..CaseShape::default() }
+                CaseShape { B: Some(batch), T: Some(frames), U: Some(labels), ..CaseShape::default() }
             }
             Self::Decode(ref work) => work.shape(),
             Self::Recognition(ref work) => work.shape(),
@@ -75,7 +74,7 @@ impl CaseWork {
         }
     }
 
-    /// Bytes of the inputs, as far as they are known without reading files.
+    /// Returns the bytes of the inputs; an estimate if they are read from files.
     pub fn input_bytes(&self) -> u64 {
         match self {
             Self::Loss(work) => work.sizes().bytes(),
@@ -90,7 +89,7 @@ impl CaseWork {
 }
 
 impl LossWork {
-    /// Frames and labels of each utterance.
+    /// Returns frames and labels of each utterance.
     pub fn all_lengths(&self) -> (Vec<usize>, Vec<usize>) {
         match self.lengths {
             LengthSpread::Ragged => ragged(self.batch, self.frames, self.labels),
@@ -98,7 +97,7 @@ impl LossWork {
         }
     }
 
-    /// All sizes, real sites included.
+    /// Returns all sizes, including the number of sites.
     pub fn sizes(&self) -> BatchSizes {
         let Self { batch, frames, labels, hidden, classes, .. } = *self;
         let (lengths, counts) = self.all_lengths();
@@ -106,15 +105,15 @@ impl LossWork {
         BatchSizes { batch, frames, labels, hidden, classes, sites }
     }
 
-    /// Floating-point operations of forward and backward with recomputation, 8 N H C.
+    /// Returns the operations of forward and backward with recomputation, 8 N H C.
     pub fn operations(&self) -> f64 {
         8.0 * self.sizes().sites as f64 * self.hidden as f64 * self.classes as f64
     }
 }
 
 impl Case {
-    /// Whether the system leaves sites out, and has to account for it.
-    pub fn wants_skip_report(&self, system: &System) -> bool {
-        matches!(system.method, Method::Ours { skip, .. } if skip > 0.0)
+    /// Returns true if the system skips sites and reports the error.
+    pub fn needs_skip_report(&self, system: &System) -> bool {
+        matches!(system.method, Method::Panda { skip, .. } if skip > 0.0)
     }
 }

@@ -1,4 +1,4 @@
-//! Gradients on their way from the processes that made them to the comparison.
+//! Writes gradients in child processes and compares them in the parent.
 use std::fs::File;
 use std::io::{BufReader, BufWriter, ErrorKind, Read, Write};
 use std::path::Path;
@@ -7,23 +7,23 @@ use candle_core::Tensor;
 
 use super::error::{Error, Result};
 
-/// A gradient as its system left it; nothing is copied before it is written.
+/// A gradient in the representation of its system, without a copy.
 pub enum GradientValues {
-    /// Ours.
+    /// Values in `f32`.
     Single(Vec<f32>),
-    /// Of lattices.
+    /// Values in `f64`, for lattices.
     Double(Vec<f64>),
-    /// Candle's, in `f32`.
+    /// A candle tensor in `f32`.
     Tensor(Tensor),
 }
 
 /// Named gradients of one step.
 pub type NamedGradients = Vec<(&'static str, GradientValues)>;
 
-/// Writes each gradient to a file of its own in a folder that it makes.
+/// Creates a folder and writes each gradient to a file in it.
 ///
 /// # Errors
-/// [`Error::File`] where the disk is full, and candle's own errors.
+/// [`Error::File`], and errors of candle.
 pub fn write(folder: &Path, gradients: NamedGradients) -> Result<()> {
     std::fs::create_dir_all(folder).map_err(Error::file(folder, "make the folder"))?;
     for (name, values) in gradients {
@@ -46,10 +46,10 @@ pub fn write(folder: &Path, gradients: NamedGradients) -> Result<()> {
 fn write_numbers<const W: usize>(
     folder: &Path,
     name: &str,
-    ending: &str,
+    extension: &str,
     numbers: impl Iterator<Item = [u8; W]>,
 ) -> Result<()> {
-    let path = folder.join(name).with_extension(ending);
+    let path = folder.join(name).with_extension(extension);
     let write = || {
         let mut file = BufWriter::with_capacity(1 << 20, File::create(&path)?);
         for number in numbers {
@@ -60,32 +60,36 @@ fn write_numbers<const W: usize>(
     write().map_err(Error::file(&path, "write a gradient"))
 }
 
-/// `max over tensors of |found - expected|_2 / |expected|_2`, from two folders of [`write()`].
+/// Returns the largest relative difference of two sets of gradients.
+///
+/// `max over tensors of |actual - expected|_2 / |expected|_2`, from two folders of [`write()`].
+/// Infinite if a value is NaN.
 ///
 /// # Errors
 /// [`Error::File`] and [`Error::Gradients`].
 ///
 /// # Cost
 /// One pass over the files with buffers of a megabyte.
-pub fn largest_difference(found: &Path, expected: &Path) -> Result<f64> {
+pub fn largest_difference(actual: &Path, expected: &Path) -> Result<f64> {
     let mut largest = 0f64;
     for entry in std::fs::read_dir(expected).map_err(Error::file(expected, "list gradients"))? {
         let path = entry.map_err(Error::file(expected, "list gradients"))?.path();
-        let other = found.join(path.file_name().unwrap_or_default());
+        let actual_path = actual.join(path.file_name().unwrap_or_default());
         let length = |path: &Path| {
             std::fs::metadata(path).map(|data| data.len()).map_err(Error::file(path, "read a gradient"))
         };
-        let width = if path.extension().is_some_and(|ending| ending == "f64") { 8 } else { 4 };
-        let (here, there) = (length(&path)?, length(&other)?);
-        if here != there {
+        let width = if path.extension().is_some_and(|extension| extension == "f64") { 8 } else { 4 };
+        let (expected_bytes, actual_bytes) = (length(&path)?, length(&actual_path)?);
+        if expected_bytes != actual_bytes {
             let tensor = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            return Err(Error::Gradients { tensor, expected: here / width, found: there / width });
+            let (expected, found) = (expected_bytes / width, actual_bytes / width);
+            return Err(Error::Gradients { tensor, expected, found });
         }
         let difference = match width {
-            8 => difference(&other, &path, f64::from_le_bytes),
-            _ => difference(&other, &path, |bytes: [u8; 4]| f64::from(f32::from_le_bytes(bytes))),
+            8 => difference(&actual_path, &path, f64::from_le_bytes),
+            _ => difference(&actual_path, &path, |bytes: [u8; 4]| f64::from(f32::from_le_bytes(bytes))),
         };
-        // NaN must not hide behind a comparison.
+        // `max` ignores NaN.
         let difference = difference.map_err(Error::file(&path, "read a gradient"))?;
         largest = if difference.is_nan() { f64::INFINITY } else { largest.max(difference) };
     }
@@ -93,20 +97,20 @@ pub fn largest_difference(found: &Path, expected: &Path) -> Result<f64> {
 }
 
 fn difference<const W: usize>(
-    found: &Path,
+    actual: &Path,
     expected: &Path,
     number: impl Fn([u8; W]) -> f64,
 ) -> std::io::Result<f64> {
     let open = |path: &Path| Ok::<_, std::io::Error>(BufReader::with_capacity(1 << 20, File::open(path)?));
-    let (mut found, mut expected) = (open(found)?, open(expected)?);
+    let (mut actual, mut expected) = (open(actual)?, open(expected)?);
     let (mut squares, mut total) = (0.0, 0.0);
     let (mut a, mut b) = ([0; W], [0; W]);
     loop {
         match expected.read_exact(&mut b) {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => break,
-            other => other?,
+            result => result?,
         }
-        found.read_exact(&mut a)?;
+        actual.read_exact(&mut a)?;
         let (a, b) = (number(a), number(b));
         squares += (a - b) * (a - b);
         total += b * b;
@@ -119,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_tensor_decides_and_nan_is_never_near() {
+    fn the_worst_tensor_counts_and_nan_is_infinite() {
         let folder = tempfile::tempdir().unwrap();
         let save = |name: &str, weight: Vec<f32>, adjoints: Vec<f64>| {
             let gradients = vec![
@@ -128,15 +132,15 @@ mod tests {
             ];
             write(&folder.path().join(name), gradients).unwrap();
         };
-        let compare = |a: &str| largest_difference(&folder.path().join(a), &folder.path().join("rival"));
-        save("rival", vec![3.0, 4.0], vec![1.0]);
+        let compare = |a: &str| largest_difference(&folder.path().join(a), &folder.path().join("baseline"));
+        save("baseline", vec![3.0, 4.0], vec![1.0]);
         save("near", vec![3.0, 4.5], vec![1.2]);
         save("nan", vec![f32::NAN, 4.0], vec![1.0]);
         save("short", vec![3.0], vec![1.0]);
-        assert_eq!(compare("rival").unwrap(), 0.0);
+        assert_eq!(compare("baseline").unwrap(), 0.0);
         assert!((compare("near").unwrap() - 0.2).abs() < 1e-12);
         assert_eq!(compare("nan").unwrap(), f64::INFINITY);
         let error = compare("short").unwrap_err().to_string();
-        assert_eq!(error, "gradient of weight: expected 2 values in either system, found 1");
+        assert_eq!(error, "gradient of weight: expected 2 values as in the baseline, found 1");
     }
 }

@@ -1,4 +1,6 @@
-//! Inputs of a loss: projected rows, a head and targets; numbers without pattern, the same in every process.
+//! Inputs of a loss: projected rows, head and targets.
+//!
+//! Synthetic inputs are pseudo-random numbers, the same in every process.
 use std::path::Path;
 
 use recognizer::Recognizer;
@@ -8,19 +10,19 @@ use super::answer::CaseShape;
 use super::case::{LossWork, Posteriors};
 use super::error::Result;
 
-/// A padded batch and a head; every value was written, so that all of it is resident.
+/// A padded batch and a head; all values are written and hence resident.
 pub struct LossInputs {
-    /// *B x T x H*
+    /// Projected encoder outputs `[B, T, H]`.
     pub frames: Vec<f32>,
-    /// *B x (U+1) x H*
+    /// Projected predictor outputs `[B, U+1, H]`.
     pub labels: Vec<f32>,
-    /// *C x H*
+    /// Head weight `[C, H]`.
     pub weight: Vec<f32>,
-    /// *C*
+    /// Head bias `[C]`.
     pub bias: Vec<f32>,
     /// Lengths and labels.
     pub targets: Targets,
-    /// B, T, U, H, C of the padded batch and its real sites N.
+    /// Sizes of the padded batch, and its number of sites.
     pub sizes: BatchSizes,
 }
 
@@ -42,7 +44,7 @@ pub struct BatchSizes {
 }
 
 impl BatchSizes {
-    /// As it is reported.
+    /// Returns the sizes for reports.
     pub fn shape(&self) -> CaseShape {
         let Self { batch, frames, labels, hidden, classes, sites } = *self;
         CaseShape {
@@ -55,26 +57,28 @@ impl BatchSizes {
         }
     }
 
-    /// Bytes of frame rows, label rows, weight and bias in `f32`; their gradients take as many.
+    /// Returns the bytes of rows and head in `f32`; gradients have as many.
     pub fn bytes(&self) -> u64 {
         let rows = self.batch * (self.frames + self.labels + 1);
         4 * (rows * self.hidden + self.classes * (self.hidden + 1)) as u64
     }
 }
 
-/// Lengths of B utterances: from T down to .907 T frames and from U down to .542 U labels (arXiv 2211.16270).
+/// Returns frames and labels of B utterances of different lengths.
+///
+/// From T to .907 T frames and from U to .542 U labels (arXiv 2211.16270).
 pub fn ragged(batch: usize, frames: usize, labels: usize) -> (Vec<usize>, Vec<usize>) {
-    let shrunk = |most: usize, by: f64| -> Vec<usize> {
-        let step = by / batch.saturating_sub(1).max(1) as f64;
-        (0..batch).map(|i| (most as f64 * (1.0 - step * i as f64)).round() as usize).collect()
+    let decreasing = |max: usize, share: f64| -> Vec<usize> {
+        let step = share / batch.saturating_sub(1).max(1) as f64;
+        (0..batch).map(|i| (max as f64 * (1.0 - step * i as f64)).round() as usize).collect()
     };
-    (shrunk(frames, 0.093), shrunk(labels, 0.458))
+    (decreasing(frames, 0.093), decreasing(labels, 0.458))
 }
 
-/// Targets of a made-up batch; blank is class 0.
+/// Returns the targets of a synthetic batch; the blank is class 0.
 ///
 /// # Errors
-/// Sizes that the loss refuses.
+/// If the loss does not support the sizes.
 pub fn targets(work: &LossWork) -> Result<Targets> {
     let (frames, lengths) = work.all_lengths();
     let sequence = |(b, &length): (usize, &usize)| labels(1000 + b as u64, length, work.classes);
@@ -82,37 +86,38 @@ pub fn targets(work: &LossWork) -> Result<Targets> {
 }
 
 impl LossInputs {
-    /// Rows and head of a made-up model.
+    /// Creates rows and head of a synthetic model.
     ///
     /// # Errors
-    /// Sizes that the loss refuses.
+    /// If the loss does not support the sizes.
     pub fn synthetic(work: &LossWork) -> Result<Self> {
-        let LossWork { batch, frames: most, labels: longest, hidden, classes, model, .. } = *work;
+        let LossWork { batch, frames: max_frames, labels: max_labels, hidden, classes, model, .. } = *work;
         let targets = targets(work)?;
         let sites = targets.lattices().sites();
-        let sizes = BatchSizes { batch, frames: most, labels: longest, hidden, classes, sites };
+        let sizes = BatchSizes { batch, frames: max_frames, labels: max_labels, hidden, classes, sites };
         let mut inputs = Self {
-            frames: noise(1, batch * most * hidden, 1.0),
-            labels: noise(2, batch * (longest + 1) * hidden, 1.0),
+            frames: noise(1, batch * max_frames * hidden, 1.0),
+            labels: noise(2, batch * (max_labels + 1) * hidden, 1.0),
             weight: vec![0.0; classes * hidden],
             bias: noise(3, classes, 0.1),
             targets,
             sizes,
         };
-        inputs.teach(model);
+        inputs.set_posteriors(model);
         Ok(inputs)
     }
 
-    /// Makes the model know which label comes next, and when.
+    /// Sets rows and head to predict the next label and its time.
     ///
-    /// Coordinate 0 of `f_t + g_u` says how many labels are due: above 0 every label beats the blank, below 0 the
-    /// blank beats every label. The other coordinates of `g_u` are the next label's own code, which its row of the
-    /// weight repeats.
-    fn teach(&mut self, model: Posteriors) {
-        let BatchSizes { frames: most, labels: longest, hidden, classes, .. } = self.sizes;
-        // By how much the blank or the label is above the other when it is due, at most by twice that; within how many
-        // labels that turns; and how far the next label is above all others.
-        let (sure, width, margin) = match model {
+    /// Coordinate 0 of `f_t + g_u` is the number of due labels: above 0 the labels score above the
+    /// blank, below 0 the blank scores above the labels. The other coordinates of `g_u` are a code
+    /// of the next label, which is also its row of the weight.
+    fn set_posteriors(&mut self, model: Posteriors) {
+        let BatchSizes { frames: max_frames, labels: max_labels, hidden, classes, .. } = self.sizes;
+        // `slope`: half of the maximum score difference of label and blank; `width`: number of
+        // labels over which the difference changes sign; `margin`: score of the next label above
+        // all others.
+        let (slope, width, margin) = match model {
             Posteriors::Flat => (0.02, 4.0, (classes as f32).ln() + 1.0),
             Posteriors::Peaked => (6.0, 1.5, (classes as f32).ln() + 3.0),
         };
@@ -120,13 +125,13 @@ impl LossInputs {
         let scale = margin / (0.5 * 0.5f32.tanh() * (hidden - 1) as f32);
         for b in 0..self.targets.batch() {
             let (frames, labels) = (self.targets.frames(b), self.targets.labels(b));
-            for t in 0..most {
-                let row = &mut self.frames[(b * most + t) * hidden..][..hidden];
+            for t in 0..max_frames {
+                let row = &mut self.frames[(b * max_frames + t) * hidden..][..hidden];
                 row.iter_mut().for_each(|x| *x *= 0.1);
                 row[0] = (t as f32 + 0.5) / frames as f32 * labels.len() as f32 / width;
             }
-            for u in 0..=longest {
-                let row = &mut self.labels[(b * (longest + 1) + u) * hidden..][..hidden];
+            for u in 0..=max_labels {
+                let row = &mut self.labels[(b * (max_labels + 1) + u) * hidden..][..hidden];
                 let next = labels.get(u).copied().unwrap_or(0);
                 row.iter_mut().enumerate().for_each(|(k, x)| *x = code(next, k));
                 row[0] = -(u as f32) / width;
@@ -134,21 +139,21 @@ impl LossInputs {
         }
         for (class, row) in self.weight.chunks_exact_mut(hidden).enumerate() {
             row.iter_mut().enumerate().for_each(|(k, w)| *w = scale * code(class as u32, k));
-            row[0] = sure;
+            row[0] = slope;
         }
-        // The blank has no code: its score is that of a label whose code fits, but for coordinate 0.
+        // The blank has no code: its score is that of the next label except for coordinate 0.
         self.weight[..hidden].fill(0.0);
-        (self.weight[0], self.bias[0]) = (-sure, margin);
+        (self.weight[0], self.bias[0]) = (-slope, margin);
     }
 
-    /// Rows and head of a trained model on the first utterances of a manifest.
+    /// Computes rows and head of a trained model on a manifest.
     ///
     /// # Errors
-    /// Files that cannot be read.
+    /// If a file cannot be read.
     pub fn recorded(checkpoint: &Path, manifest: &Path, utterances: usize) -> Result<Self> {
-        let recogniser = Recognizer::load(checkpoint)?;
+        let recognizer = Recognizer::load(checkpoint)?;
         let recordings = speech::read_manifest(manifest)?;
-        let rows = recogniser.joint_rows(&recordings[..utterances.min(recordings.len())])?;
+        let rows = recognizer.joint_rows(&recordings[..utterances.min(recordings.len())])?;
         let (batch, frames, hidden) = rows.frames.dims3()?;
         let labels = rows.labels.dims3()?.1 - 1;
         let values = |tensor: &candle_core::Tensor| tensor.flatten_all()?.to_vec1::<f32>();
@@ -157,7 +162,7 @@ impl LossInputs {
             frames,
             labels,
             hidden,
-            classes: recogniser.model().classes(),
+            classes: recognizer.model().classes(),
             sites: rows.targets.lattices().sites(),
         };
         Ok(Self {
@@ -171,25 +176,27 @@ impl LossInputs {
     }
 }
 
-/// `count` numbers, uniform between `-scale` and `scale`; each purpose has its own.
-pub fn noise(purpose: u64, count: usize, scale: f32) -> Vec<f32> {
-    (0..count as u64).map(|i| scale * unit(purpose, i)).collect()
+/// Draws `count` numbers uniformly between `-scale` and `scale`.
+///
+/// Each `stream` is a different sequence; the same holds for the other functions.
+pub fn noise(stream: u64, count: usize, scale: f32) -> Vec<f32> {
+    (0..count as u64).map(|i| scale * unit(stream, i)).collect()
 }
 
-/// `count` label ids from 1 to below `classes`; 0 is the blank.
-pub fn labels(purpose: u64, count: usize, classes: usize) -> Vec<u32> {
-    (0..count as u64).map(|i| 1 + (hash(purpose, i) % (classes as u64 - 1)) as u32).collect()
+/// Draws `count` label ids from 1 to `classes - 1`; 0 is the blank.
+pub fn labels(stream: u64, count: usize, classes: usize) -> Vec<u32> {
+    (0..count as u64).map(|i| 1 + (hash(stream, i) % (classes as u64 - 1)) as u32).collect()
 }
 
-/// Uniform between -1 and 1.
-pub fn unit(purpose: u64, index: u64) -> f32 {
-    // The upper 24 bits, all of which an f32 holds.
-    (hash(purpose, index) >> 40) as f32 / (1 << 23) as f32 - 1.0
+/// Draws number `index` of a stream, uniformly between -1 and 1.
+pub fn unit(stream: u64, index: u64) -> f32 {
+    // The upper 24 bits fit into an f32 exactly.
+    (hash(stream, index) >> 40) as f32 / (1 << 23) as f32 - 1.0
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014) of a counter.
-fn hash(purpose: u64, index: u64) -> u64 {
-    let mut z = (purpose << 40 | index).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+fn hash(stream: u64, index: u64) -> u64 {
+    let mut z = (stream << 40 | index).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
@@ -211,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn models_know_what_they_should() {
+    fn posteriors_are_peaked_or_flat() {
         let loss = |model| {
             let work = LossWork {
                 batch: 2,
@@ -222,17 +229,17 @@ mod tests {
                 model,
                 lengths: LengthSpread::Ragged,
             };
-            let mut ours =
+            let mut workload =
                 SessionWorkload::new(LossInputs::synthetic(&work).unwrap(), Budget::Unlimited, 0.0, false)
                     .unwrap();
-            ours.loss().unwrap().losses.iter().sum::<f64>() / 2.0
+            workload.loss().unwrap().losses.iter().sum::<f64>() / 2.0
         };
-        let (sharp, vague) = (loss(Posteriors::Peaked), loss(Posteriors::Flat));
-        assert!((0.5..8.0).contains(&sharp) && (8.0..40.0).contains(&vague), "{sharp} {vague}");
+        let (peaked, flat) = (loss(Posteriors::Peaked), loss(Posteriors::Flat));
+        assert!((0.5..8.0).contains(&peaked) && (8.0..40.0).contains(&flat), "{peaked} {flat}");
     }
 
     #[test]
-    fn is_uniform_and_tells_purposes_apart() {
+    fn noise_is_uniform_and_streams_differ() {
         let draws = noise(3, 30_000, 2.0);
         let mean = draws.iter().sum::<f32>() / 30_000.0;
         let variance = draws.iter().map(|x| x * x).sum::<f32>() / 30_000.0;

@@ -1,4 +1,4 @@
-//! Lattices alone, with given emissions, as the subject of a measurement.
+//! Workloads of lattices with given emissions.
 use oracle::reference::log_add;
 use rayon::prelude::*;
 use rnnt_dp::{Lattices, Regularizers, Topology, Workspace};
@@ -11,34 +11,33 @@ use super::gradients::{GradientValues, NamedGradients};
 use super::inputs::noise;
 use super::inputs::ragged;
 
-/// Lattices and the log-probabilities of blank and next label at each site.
+/// Lattices, and the log-probabilities of blank and next label at each site.
 struct LatticeBatch {
     lattices: Lattices,
     emissions: Vec<f64>,
     shape: CaseShape,
 }
 
-/// A ragged batch of B x T x U and the one who walks through it.
+/// Creates a ragged batch `[B, T, U]` and the workload of a method.
 ///
 /// # Errors
-/// Sizes that the lattices refuse.
+/// If the lattices do not support the sizes.
 pub fn prepare([batch, frames, labels]: [usize; 3], method: &Method) -> Result<Box<dyn Workload>> {
     let (lengths, counts) = ragged(batch, frames, labels);
     let lattices = Lattices::new(lengths, counts)?;
     let sites = lattices.sites();
     // Log-probabilities between -3 and -0.1.
     let emissions = noise(6, 2 * sites, 1.45).iter().map(|x| f64::from(*x) - 1.55).collect();
-    let some = Some;
     let shape = CaseShape {
-        B: some(batch),
-        T: some(frames),
-        U: some(labels),
-        N: some(sites),
+        B: Some(batch),
+        T: Some(frames),
+        U: Some(labels),
+        N: Some(sites),
         ..CaseShape::default()
     };
     let batch = LatticeBatch { lattices, emissions, shape };
     Ok(match method {
-        Method::Ours { .. } => Box::new(RecursionWorkload { batch, workspace: Workspace::new() }),
+        Method::Panda { .. } => Box::new(RecursionWorkload { batch, workspace: Workspace::new() }),
         _ => Box::new(Textbook(batch)),
     })
 }
@@ -49,7 +48,7 @@ impl LatticeBatch {
     }
 }
 
-/// Ours, with a workspace that the first step fills.
+/// [`rnnt_dp`] with a workspace that the first step allocates.
 struct RecursionWorkload {
     batch: LatticeBatch,
     workspace: Workspace,
@@ -85,7 +84,7 @@ impl Workload for RecursionWorkload {
     }
 }
 
-/// The recursions as a textbook writes them, in `f64`, an utterance after the other in each thread.
+/// Textbook recursions in `f64`, one utterance per task.
 struct Textbook(LatticeBatch);
 
 impl Workload for Textbook {
@@ -103,12 +102,13 @@ impl Workload for Textbook {
 
     fn step(&mut self) -> Result<NamedGradients> {
         let LatticeBatch { lattices, emissions, .. } = &self.0;
-        let walk = |b: usize| {
-            let range = lattices.site_range(b);
+        let forward_backward = |b: usize| {
+            let range = lattices.range(b);
             let emissions = &emissions[2 * range.start..2 * range.end];
             utterance(emissions, lattices.frames(b), lattices.labels(b))
         };
-        let parts: Vec<(f64, Vec<f64>)> = (0..lattices.batch()).into_par_iter().map(walk).collect();
+        let parts: Vec<(f64, Vec<f64>)> =
+            (0..lattices.batch()).into_par_iter().map(forward_backward).collect();
         let (losses, adjoints): (Vec<f64>, Vec<Vec<f64>>) = parts.into_iter().unzip();
         Ok(vec![
             ("losses", GradientValues::Double(losses)),
@@ -117,7 +117,7 @@ impl Workload for Textbook {
     }
 }
 
-/// Loss and adjoints of T x (U+1) sites with two emissions each.
+/// Returns loss and adjoints of `[T, U+1]` sites with two emissions each.
 fn utterance(emissions: &[f64], frames: usize, labels: usize) -> (f64, Vec<f64>) {
     let rows = labels + 1;
     let site = |t: usize, u: usize| t * rows + u;
@@ -136,7 +136,7 @@ fn utterance(emissions: &[f64], frames: usize, labels: usize) -> (f64, Vec<f64>)
             }
         }
     }
-    // Behind the last frame there is the end, and only for who has said all labels.
+    // After the last frame comes the end, which requires all labels.
     let after = |beta: &[f64], t: usize, u: usize| match (t + 1 < frames, u == labels) {
         (true, _) => beta[site(t + 1, u)],
         (false, true) => 0.0,
@@ -154,10 +154,10 @@ fn utterance(emissions: &[f64], frames: usize, labels: usize) -> (f64, Vec<f64>)
     let mut adjoints = vec![0.0; emissions.len()];
     for t in 0..frames {
         for u in 0..rows {
-            let here = alpha[site(t, u)] + loss;
-            adjoints[2 * site(t, u)] = -(here + blank(t, u) + after(&beta, t, u)).exp();
+            let log_prefix = alpha[site(t, u)] + loss;
+            adjoints[2 * site(t, u)] = -(log_prefix + blank(t, u) + after(&beta, t, u)).exp();
             if u < labels {
-                adjoints[2 * site(t, u) + 1] = -(here + label(t, u) + beta[site(t, u + 1)]).exp();
+                adjoints[2 * site(t, u) + 1] = -(log_prefix + label(t, u) + beta[site(t, u + 1)]).exp();
             }
         }
     }

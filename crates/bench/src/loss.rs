@@ -1,4 +1,4 @@
-//! Our loss as the subject of a measurement.
+//! Workload of the transducer loss.
 use rnnt_loss::{Head, Joint, Layout, MemoryPlan, Options, Output, Precision, Session};
 
 use super::answer::Workload;
@@ -8,16 +8,16 @@ use super::error::Result;
 use super::gradients::{GradientValues, NamedGradients};
 use super::inputs::LossInputs;
 
-/// A [`Session`] on a batch, with buffers that stay, as in training.
+/// A [`Session`] on a batch; buffers are reused, as in training.
 pub struct SessionWorkload {
     inputs: LossInputs,
     session: Session<f32>,
-    /// Sites of the last step whose gradients were formed.
-    counted: Option<usize>,
+    /// Number of sites of the last step with a backward pass.
+    active_sites: Option<usize>,
 }
 
 impl Budget {
-    /// Limit in bytes, and whether scores are kept.
+    /// Returns the limit in bytes, and true if scores are kept.
     pub fn limit(self) -> (usize, bool) {
         match self {
             Budget::Recompute => (usize::MAX, false),
@@ -27,7 +27,7 @@ impl Budget {
     }
 }
 
-/// What a case asks of the loss.
+/// Returns the options of a loss.
 pub fn options(budget: Budget, skip: f64, bf16: bool) -> Options {
     let precision = if bf16 { Precision::Bf16 } else { Precision::Full };
     let (budget, keep_scores) = budget.limit();
@@ -35,18 +35,18 @@ pub fn options(budget: Budget, skip: f64, bf16: bool) -> Options {
 }
 
 impl SessionWorkload {
-    /// Takes the batch.
+    /// Creates a session for a batch.
     ///
     /// # Errors
-    /// Options that the loss refuses.
+    /// If the loss does not support the options.
     pub fn new(inputs: LossInputs, budget: Budget, skip: f64, bf16: bool) -> Result<Self> {
-        Ok(Self { inputs, session: Session::new(&options(budget, skip, bf16))?, counted: None })
+        Ok(Self { inputs, session: Session::new(&options(budget, skip, bf16))?, active_sites: None })
     }
 
-    /// Loss and gradients.
+    /// Computes loss and gradients.
     ///
     /// # Errors
-    /// What the loss refuses.
+    /// Errors of the loss.
     pub fn loss(&mut self) -> Result<Output<f32>> {
         loss(&self.inputs, &mut self.session)
     }
@@ -56,10 +56,10 @@ fn loss(inputs: &LossInputs, session: &mut Session<f32>) -> Result<Output<f32>> 
     Ok(session.sum(joint(inputs)?, &inputs.targets, &vec![1.0; inputs.sizes.batch])?)
 }
 
-/// What the joint network adds.
+/// Returns the joint network of a batch.
 ///
 /// # Errors
-/// Shapes that do not fit.
+/// If shapes do not fit.
 pub fn joint(inputs: &LossInputs) -> Result<Joint<'_, f32>> {
     let LossInputs { frames, labels, weight, bias, sizes, .. } = inputs;
     let layout = Layout::Padded { frames: sizes.frames, positions: sizes.labels + 1 };
@@ -67,7 +67,7 @@ pub fn joint(inputs: &LossInputs) -> Result<Joint<'_, f32>> {
     Ok(Joint::new(frames, labels, head).with_layout(layout))
 }
 
-/// Those of rows and head, by name.
+/// Returns the gradients of rows and head by name.
 pub fn gradients(out: Output<f32>) -> NamedGradients {
     let rnnt_loss::Gradients { encoded, predicted, head, .. } = out.gradients;
     let gradients =
@@ -84,19 +84,19 @@ impl Workload for SessionWorkload {
         self.inputs.sizes.bytes()
     }
 
-    /// As planned, but backward only for the sites that were not left out; before the first step, as planned.
+    /// The planned operations; after a step, backward counts only sites that were not skipped.
     fn operations(&self) -> Option<u64> {
         let sizes = self.inputs.sizes;
         let options = self.session.options();
         let plan = MemoryPlan::new::<f32>(&self.inputs.targets, sizes.hidden, sizes.classes, options).ok()?;
         let forward = 2 * (sizes.sites * sizes.hidden * sizes.classes) as u64;
-        let share = self.counted.map_or(1.0, |counted| counted as f64 / sizes.sites as f64);
+        let share = self.active_sites.map_or(1.0, |active| active as f64 / sizes.sites as f64);
         Some(forward + (share * (plan.operations - forward) as f64) as u64)
     }
 
     fn step(&mut self) -> Result<NamedGradients> {
         let out = self.loss()?;
-        self.counted = Some(self.inputs.sizes.sites - out.skipped.sites - out.skipped.zeros);
+        self.active_sites = Some(self.inputs.sizes.sites - out.skipped.sites - out.skipped.zeros);
         Ok(gradients(out))
     }
 

@@ -1,4 +1,4 @@
-//! The machine of a measurement, and resident memory of this process.
+//! Description of the machine, and resident memory of this process.
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
@@ -14,17 +14,17 @@ pub struct Machine {
     pub features: Vec<&'static str>,
     /// Bytes of memory.
     pub memory: Option<u64>,
-    /// Runnable processes, averaged over the minute before the suite: how quiet the machine was.
+    /// Load average of the minute before the suite.
     pub load: Option<f64>,
-    /// UTC, ISO 8601.
+    /// Date and time in UTC (ISO 8601).
     pub date: String,
     /// Version of this program.
     pub version: &'static str,
 }
 
 impl Machine {
-    /// This machine, now.
-    pub fn here() -> Self {
+    /// Describes this machine at this time.
+    pub fn detect() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let load = read("/proc/loadavg").split(' ').next().and_then(|load| load.parse().ok());
         Self {
@@ -39,18 +39,18 @@ impl Machine {
     }
 }
 
-/// Cores that this process may use.
+/// Returns the number of cores that this process may use.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Value of the first `NAME : VALUE` line.
+/// Returns the value of the first `NAME : VALUE` line.
 pub fn field(text: &str, name: &str) -> Option<String> {
     let pairs = text.lines().filter_map(|line| line.split_once(':'));
     pairs.into_iter().find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim().to_owned())
 }
 
-/// Bytes of `123 kB`.
+/// Converts `123 kB` to bytes.
 pub fn kilobytes(value: &str) -> Option<u64> {
     value.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
@@ -63,7 +63,7 @@ fn features() -> Vec<&'static str> {
         ("avx512f", is_x86_feature_detected!("avx512f")),
         ("avx512bf16", is_x86_feature_detected!("avx512bf16")),
     ];
-    known.into_iter().filter_map(|(name, there)| there.then_some(name)).collect()
+    known.into_iter().filter_map(|(name, is_detected)| is_detected.then_some(name)).collect()
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -71,41 +71,43 @@ fn features() -> Vec<&'static str> {
     Vec::new()
 }
 
-/// `2026-11-21T10:00:00Z` from seconds since 1970, by Howard Hinnant's `civil_from_days`.
+/// Formats seconds since 1970 as `2026-11-21T10:00:00Z`.
+///
+/// The algorithm is Howard Hinnant's `civil_from_days`.
 fn date(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
-    // Years begin in March, so that the leap day is a year's last.
+    // Years begin in March, so that the leap day is the last day of a year.
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let of_year = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
+    let day_of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
     let (month, carry) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
     let year = year + 400 * era + carry;
     let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Remembers what is resident now, and finds the peak since.
-pub struct Meter {
-    before: Option<u64>,
+/// Measures the peak of the resident memory since a start.
+pub struct MemoryMeter {
+    start_bytes: Option<u64>,
 }
 
-impl Meter {
-    /// Starts: what is resident now does not count.
+impl MemoryMeter {
+    /// Starts to measure; memory that is resident now does not count.
     pub fn start() -> Self {
-        // "5" lets the kernel forget the peak so far; where it cannot, the peak would be someone else's.
+        // "5" resets the peak; without a reset, an earlier peak would be reported.
         let reset = std::fs::write("/proc/self/clear_refs", "5").is_ok();
-        Self { before: if reset { status("VmRSS") } else { None } }
+        Self { start_bytes: if reset { status("VmRSS") } else { None } }
     }
 
-    /// Bytes of the largest resident set since the start, above the one at the start.
+    /// Returns the peak in bytes, above the resident memory at the start.
     pub fn peak(&self) -> Option<u64> {
-        Some(status("VmHWM")?.saturating_sub(self.before?))
+        Some(status("VmHWM")?.saturating_sub(self.start_bytes?))
     }
 }
 
-/// Bytes of the largest resident set of this process since a [`Meter`] started.
+/// Returns the peak resident bytes of this process since a [`MemoryMeter`] started.
 pub fn resident_peak() -> Option<u64> {
     status("VmHWM")
 }
@@ -126,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_found_by_their_name() {
+    fn fields_are_selected_by_name() {
         let text = "VmHWMs:\t1 kB\nVmHWM:\t  2048 kB\n";
         assert_eq!(field(text, "VmHWM").as_deref().and_then(kilobytes), Some(2 << 20));
         assert_eq!(field(text, "VmRSS"), None);
@@ -134,8 +136,8 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn sees_memory_that_was_given_back() {
-        let meter = Meter::start();
+    fn the_peak_includes_freed_memory() {
+        let meter = MemoryMeter::start();
         drop(std::hint::black_box(vec![1u8; 100 << 20]));
         let peak = meter.peak().unwrap();
         assert!((95 << 20..200 << 20).contains(&peak), "{peak}");

@@ -1,8 +1,9 @@
-//! Compares speed and memory with other implementations, each case and system in a process of its own.
+//! Compares speed and memory with other implementations, suite by suite.
 //!
-//! [`Suite::plan`] states which systems run which cases. [`runner::run`] starts, for every case, system and repeat, this same
-//! program with [`child::COMMAND`] and a description of the case; there, [`measure::run_case`] does the work and prints one line of
-//! JSON. The [`report::Report`] becomes a table, a file or a plot.
+//! [`Suite::plan`] lists the cases and systems of a suite. For every case, system and repeat,
+//! [`runner::run`] starts a child process: this program with [`child::COMMAND`] and a description
+//! of the case. The child runs [`measure::run_case`] and prints one line of JSON. The
+//! [`report::Report`] is printed as a table and written as JSON or as a plot.
 #![warn(missing_docs)]
 
 mod answer;
@@ -11,12 +12,12 @@ mod child;
 mod decode;
 mod dense;
 mod error;
-mod floors;
 mod forecast;
 mod gradients;
 mod inputs;
 mod lattices;
 mod loss;
+mod lower_bounds;
 mod machine;
 mod measure;
 mod micro;
@@ -27,11 +28,11 @@ mod rates;
 mod recognition;
 mod report;
 mod runner;
+mod simple;
 mod speed;
 mod suites;
 mod table;
 mod train;
-mod trivial;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -46,54 +47,55 @@ use training::files::OutputFile;
 
 use error::{Error, Result};
 use runner::RunSettings;
-use suites::{Choice, Suite};
+use suites::{Suite, SuiteOptions};
 
-/// Compares speed and memory with other implementations, suite by suite
+/// Compare speed and memory with other implementations, suite by suite
 ///
-/// `bench micro product` and `bench micro tiles` print rates of single products and of tile shapes.
+/// `bench micro product` and `bench micro tiles` print rates of single matrix products and of tile
+/// shapes.
 #[derive(Parser)]
 #[command(name = "bench", version)]
 struct BenchArgs {
-    /// What is compared
+    /// Suite to run
     suite: Suite,
-    /// The smallest honest part, in less than a minute
+    /// Run only the smallest cases, in less than a minute
     #[arg(long)]
     quick: bool,
-    /// Write the outcome as JSON
+    /// Write the results as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write a plot of the outcome
+    /// Write a plot of the results
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Processes for each case and system [default: 5, quick 2]
+    /// Start this many processes per case and system [default: 5, with --quick 2]
     #[arg(long, value_parser = value_parser!(u16).range(1..=MAX_REPEATS))]
     repeats: Option<u16>,
-    /// Threads of every system [default: all cores]
+    /// Use this many threads in every system [default: all cores]
     #[arg(long, value_parser = value_parser!(u16).range(1..))]
     threads: Option<u16>,
-    /// Resident bytes above inputs and gradients at which a system is out of memory, such as 512MiB
+    /// Limit the memory besides inputs and gradients, for example 512MiB
     #[arg(long, value_name = "BYTES", default_value = "8GiB", value_parser = bytes::parse)]
     cap: usize,
-    /// Budget of our loss in bytes [default: scores are recomputed; suite pruned: 56MiB]
+    /// Limit the memory of panda's loss in bytes [default: recompute scores; suite pruned: 56MiB]
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
     budget: Option<usize>,
-    /// Suite skip: a checkpoint whose lattices are used
+    /// Suite skip: take the lattices of this checkpoint
     #[arg(long, value_name = "FILE", requires = "manifest")]
     checkpoint: Option<PathBuf>,
-    /// Suite skip: the utterances that the checkpoint is used on
+    /// Suite skip: take the utterances of this manifest
     #[arg(long, value_name = "FILE", requires = "checkpoint")]
     manifest: Option<PathBuf>,
 }
 
-/// Most processes for each case and system.
+/// Maximum of `--repeats`.
 const MAX_REPEATS: i64 = 10_000;
-const REPEATS: u16 = 5;
+const DEFAULT_REPEATS: u16 = 5;
 const QUICK_REPEATS: u16 = 2;
-/// Seconds of timed steps in a process, about.
-const SECONDS: f64 = 1.0;
-const QUICK_SECONDS: f64 = 0.3;
+/// Approximate time of all timed steps of a process in seconds.
+const STEP_SECONDS: f64 = 1.0;
+const QUICK_STEP_SECONDS: f64 = 0.3;
 
-/// Exit status of a program that a signal ends.
+/// Exit status of a program that a signal ends: 128 + SIGINT.
 const STOPPED: u8 = 130;
 
 fn main() -> ExitCode {
@@ -116,33 +118,34 @@ fn main() -> ExitCode {
 fn run(arguments: &BenchArgs) -> Result<()> {
     kernels::check_simd_override().map_err(Error::Environment)?;
     if cfg!(all(target_arch = "x86_64", not(feature = "candle-avx512"))) {
-        eprintln!("note: built without the feature candle-avx512: candle's products use AVX2 only");
+        eprintln!("note: built without the feature candle-avx512: candle's matrix products use AVX2 only");
     }
     let (repeats, seconds) =
-        if arguments.quick { (QUICK_REPEATS, QUICK_SECONDS) } else { (REPEATS, SECONDS) };
-    let choice = Choice {
+        if arguments.quick { (QUICK_REPEATS, QUICK_STEP_SECONDS) } else { (DEFAULT_REPEATS, STEP_SECONDS) };
+    let options = SuiteOptions {
         quick: arguments.quick,
         threads: arguments.threads.map_or_else(machine::cores, usize::from),
         budget: arguments.budget,
         model: arguments.checkpoint.clone().zip(arguments.manifest.clone()),
     };
-    // Before the work: a file that cannot be written is an error at once.
+    // Open the outputs before the work, so that an error is reported immediately.
     let inputs: Vec<_> =
         [&arguments.checkpoint, &arguments.manifest].into_iter().flatten().map(PathBuf::as_path).collect();
     let open = |path: &Option<PathBuf>| path.as_ref().map(|path| OutputFile::new(path, &inputs)).transpose();
     let (json, svg) = (open(&arguments.json)?, open(&arguments.svg)?);
-    let plan = arguments.suite.plan(&choice)?;
+    let plan = arguments.suite.plan(&options)?;
     let repeats = arguments.repeats.unwrap_or(repeats).into();
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // The second signal ends the program at once.
-        let watched = signal_hook::flag::register_conditional_shutdown(signal, STOPPED.into(), stop.clone())
-            .and_then(|_| signal_hook::flag::register(signal, stop.clone()));
-        watched.map_err(Error::Signal)?;
+        // The second signal ends the program immediately.
+        let registered =
+            signal_hook::flag::register_conditional_shutdown(signal, STOPPED.into(), stop.clone())
+                .and_then(|_| signal_hook::flag::register(signal, stop.clone()));
+        registered.map_err(Error::Signal)?;
     }
     let settings = RunSettings { repeats, seconds, cap: arguments.cap as u64, stop };
     let processes = plan.cases.iter().map(|case| case.systems.len()).sum::<usize>() * repeats;
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} runs, {msg}, {elapsed} so far")
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} runs, {msg}, {elapsed} elapsed")
         .expect("the template is well-formed");
     let progress = ProgressBar::new(processes as u64).with_style(style);
     let report = runner::run(&plan, settings, &progress);

@@ -1,29 +1,31 @@
-//! The child process: one system does one case, and is watched.
+//! The child process: measures one system on one case.
 use std::time::{Duration, Instant};
 
 use super::answer::{CaseAnswer, Workload, median};
 use super::case::{CaseWork, Method, PrunedWork, Spec};
 use super::error::{Error, Result};
 use super::gradients;
-use super::machine::Meter;
+use super::machine::MemoryMeter;
 use super::rates::Sgemm;
-use super::trivial::Trivial;
+use super::simple::SimpleScores;
 use super::{
     decode, dense::Dense, inputs::LossInputs, lattices, loss::SessionWorkload, pruned::Pruned,
     pruned_dense::PrunedDense, recognition, train,
 };
 
-/// A first step as long as this is not taken as a warm-up: what a warm-up hides is nothing beside it.
-const LONG: Duration = Duration::from_secs(4);
-/// Seconds of steps between two products.
-const ROUND: Duration = Duration::from_millis(200);
-/// Products beside a step that is timed alone.
-const FEW: usize = 3;
+/// Duration from which a first step is timed, not a warm-up.
+///
+/// The cost of first use is negligible in such a step.
+const LONG_STEP: Duration = Duration::from_secs(4);
+/// Time of the steps between two reference products.
+const ROUND_TIME: Duration = Duration::from_millis(200);
+/// Number of reference products if the first step is timed.
+const LONG_STEP_PRODUCTS: usize = 3;
 
-/// Does what a child process was told, a case as JSON, and prints its answer as one line of JSON.
+/// Runs a case given as JSON and prints its measurements as JSON.
 ///
 /// # Errors
-/// A description that is none, whatever the system has to say, and gradients that cannot be written.
+/// Invalid descriptions, errors of the system, and gradients that cannot be written.
 pub fn run_case(spec: &str) -> Result<()> {
     let spec =
         serde_json::from_str(spec).map_err(|source| Error::Json { what: "description of a case", source })?;
@@ -36,43 +38,43 @@ pub fn run_case(spec: &str) -> Result<()> {
 }
 
 fn run(spec: &Spec) -> Result<CaseAnswer> {
-    let mut subject = prepare(spec)?;
-    let meter = Meter::start();
+    let mut workload = prepare(spec)?;
+    let meter = MemoryMeter::start();
     let start = Instant::now();
-    let gradients = subject.step()?;
+    let gradients = workload.step()?;
     let first = start.elapsed();
-    for _ in 1..subject.warm_up() {
-        subject.step()?;
+    for _ in 1..workload.warm_up() {
+        workload.step()?;
     }
-    let peak_bytes = meter.peak().map(|bytes| bytes.saturating_sub(subject.result_bytes()));
+    let peak_bytes = meter.peak().map(|bytes| bytes.saturating_sub(workload.result_bytes()));
     let mut skip = None;
     match &spec.gradients {
         Some(folder) => {
             gradients::write(folder, gradients)?;
-            skip = subject.skip_report()?;
+            skip = workload.skip_report()?;
         }
         None => drop(gradients),
     }
-    subject.check()?;
+    workload.check()?;
     let mut times = Vec::new();
     let mut rates = Vec::new();
-    // After the memory has been measured: the product's operands are not the system's.
-    let sgemm = subject.operations().map(|_| Sgemm::new()).transpose()?;
+    // After the memory is measured, since the operands do not belong to the system.
+    let sgemm = workload.operations().map(|_| Sgemm::new()).transpose()?;
     let mut product = || -> Result<()> {
         rates.extend(sgemm.as_ref().map(Sgemm::rate).transpose()?);
         Ok(())
     };
     product()?;
-    if first >= LONG && subject.warm_up() == 1 {
+    if first >= LONG_STEP && workload.warm_up() == 1 {
         times.push(first);
-        (1..FEW).try_for_each(|_| product())?;
+        (1..LONG_STEP_PRODUCTS).try_for_each(|_| product())?;
     }
     let seconds = Duration::from_secs_f64(spec.seconds);
     while times.iter().sum::<Duration>() < seconds {
         let mut round = Duration::ZERO;
-        while round < ROUND.min(seconds) {
+        while round < ROUND_TIME.min(seconds) {
             let start = Instant::now();
-            let gradients = subject.step()?;
+            let gradients = workload.step()?;
             let time = start.elapsed();
             drop(gradients);
             times.push(time);
@@ -80,17 +82,17 @@ fn run(spec: &Spec) -> Result<CaseAnswer> {
         }
         product()?;
     }
-    let training = subject.training_report()?;
+    let training = workload.training_report()?;
     Ok(CaseAnswer {
-        shape: subject.shape(),
+        shape: workload.shape(),
         milliseconds: times.iter().map(|time| time.as_secs_f64() * 1e3).collect(),
         peak_bytes,
-        operations: subject.operations(),
-        // The first product was a warm-up.
+        operations: workload.operations(),
+        // The first product is a warm-up.
         sgemm: median(rates.get(1..).unwrap_or_default()),
         skip,
-        pruning: subject.pruning_report(),
-        decoding: subject.decoding_report(),
+        pruning: workload.pruning_report(),
+        decoding: workload.decoding_report(),
         training,
     })
 }
@@ -101,7 +103,7 @@ fn prepare(spec: &Spec) -> Result<Box<dyn Workload>> {
         CaseWork::Decode(work) => return decode::prepare(work, &spec.method),
         CaseWork::Recognition(work) => return recognition::prepare(*work, &spec.method),
         CaseWork::Train(work) => return train::prepare(work, &spec.method),
-        CaseWork::Pruned(work) if matches!(spec.method, Method::Pruned(_) | Method::PrunedTextbook) => {
+        CaseWork::Pruned(work) if matches!(spec.method, Method::Pruned(_) | Method::PrunedBaseline) => {
             return prepare_pruned(work, &spec.method);
         }
         CaseWork::Loss(work) | CaseWork::Pruned(PrunedWork { loss: work, .. }) => {
@@ -112,10 +114,10 @@ fn prepare(spec: &Spec) -> Result<Box<dyn Workload>> {
         }
     };
     Ok(match spec.method {
-        Method::Ours { budget, skip, bf16 } => Box::new(SessionWorkload::new(inputs, budget, skip, bf16)?),
-        Method::Textbook
+        Method::Panda { budget, skip, bf16 } => Box::new(SessionWorkload::new(inputs, budget, skip, bf16)?),
+        Method::Baseline
         | Method::Pruned(_)
-        | Method::PrunedTextbook
+        | Method::PrunedBaseline
         | Method::Decode(_)
         | Method::BestPath
         | Method::Denominator
@@ -123,21 +125,21 @@ fn prepare(spec: &Spec) -> Result<Box<dyn Workload>> {
     })
 }
 
-/// Both passes, ours or the rival's.
+/// Creates a workload of both passes, panda's or the baseline's.
 pub fn prepare_pruned(work: &PrunedWork, method: &Method) -> Result<Box<dyn Workload>> {
     let inputs = LossInputs::synthetic(&work.loss)?;
-    let trivial = Trivial::of(&inputs, work.scores);
+    let simple = SimpleScores::new(&inputs, work.scores);
     Ok(match *method {
-        Method::Pruned(budget) => Box::new(Pruned::new(*work, inputs, trivial, budget)?),
-        _ => Box::new(PrunedDense::new(*work, inputs, trivial)?),
+        Method::Pruned(budget) => Box::new(Pruned::new(*work, inputs, simple, budget)?),
+        _ => Box::new(PrunedDense::new(*work, inputs, simple)?),
     })
 }
 
-/// Ends this process when the one that started it is gone: its end of the pipe closes, however it went.
+/// Ends this process when its parent ends and closes standard input.
 fn end_with_parent() {
     std::thread::spawn(|| {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
-        eprintln!("error: the benchmark that this case belongs to is gone");
+        eprintln!("error: the parent process has ended");
         std::process::exit(1);
     });
 }

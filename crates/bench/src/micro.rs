@@ -1,4 +1,4 @@
-//! Micro-benchmarks in this process: rates of single products, and tile shapes of the normalizer.
+//! Micro-benchmarks: rates of single matrix products, tile shapes of the normalizer.
 use std::time::{Duration, Instant};
 
 use kernels::{Accumulate, PackedRight, View, ViewMut, product, product_packed};
@@ -15,18 +15,18 @@ use super::inputs::noise;
 pub const COMMAND: &str = "micro";
 
 /// Sites x H x classes of a tile.
-const TILES: [[usize; 3]; 4] = [[256, 512, 256], [1024, 512, 256], [1024, 512, 1024], [1024, 1024, 256]];
-/// The product that all suites compare with.
-const LARGE: [usize; 3] = [650, 512, 8192];
-/// Rows and H of a recurrent layer.
-const STEPS: [[usize; 2]; 3] = [[16, 512], [16, 128], [1, 512]];
-/// The call whose tiles are compared.
+const TILE_SIZES: [[usize; 3]; 4] = [[256, 512, 256], [1024, 512, 256], [1024, 512, 1024], [1024, 1024, 256]];
+/// The reference product of all suites.
+const LARGE_PRODUCT: [usize; 3] = [650, 512, 8192];
+/// Batch and H of a recurrent layer.
+const RECURRENT_SIZES: [[usize; 2]; 3] = [[16, 512], [16, 128], [1, 512]];
+/// Sizes of the calls whose blockings are compared.
 const SHAPE: Shape = Shape { sites: 2600, hidden: 512, classes: 4096, selected: 2 };
-/// Wave, classes of a tile, tiles in flight.
+/// Sites of a wave, classes of a tile, tiles processed at once.
 const BLOCKINGS: [[usize; 3]; 5] =
     [[512, 256, 16], [1024, 128, 16], [1024, 256, 16], [1024, 1024, 4], [2600, 256, 8]];
 
-/// Runs a micro-benchmark and prints a line for each shape: median time of a call, and its rate.
+/// Runs a micro-benchmark and prints median time and rate of each shape.
 ///
 /// # Errors
 /// [`Error::Argument`] for an unknown name.
@@ -42,7 +42,7 @@ pub fn run(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Prints the median time of a call, of those of about a second.
+/// Repeats a call for a second; prints its median time and rate.
 fn measure(name: &str, operations: u64, mut call: impl FnMut()) {
     // The first call fills buffers and caches.
     call();
@@ -56,10 +56,12 @@ fn measure(name: &str, operations: u64, mut call: impl FnMut()) {
     println!("{name:24}  {:9.3} ms  {:6.0} GFLOP/s", 1e3 * seconds, operations as f64 / seconds / 1e9);
 }
 
-/// The three products of the loss on tiles: `scores` *h W^T*, `hidden` *g W*, `weight` *g^T h*; `step` is that of a recurrent layer
+/// Measures the matrix products of the loss and of recurrent layers.
+///
+/// On tiles: `scores` h W^T, `hidden` g W, `weight` g^T h. `step` is a step of a recurrent layer
 /// with a packed weight.
 fn products() {
-    for [n, h, c] in TILES.into_iter().chain([LARGE]) {
+    for [n, h, c] in TILE_SIZES.into_iter().chain([LARGE_PRODUCT]) {
         let (hidden, weight, gradient) = (noise(1, n * h, 1.0), noise(2, c * h, 1.0), noise(3, n * c, 1.0));
         let mut scores = vec![0f32; n * c];
         let (mut hidden_gradient, mut weight_gradient) = (vec![0f32; n * h], vec![0f32; c * h]);
@@ -70,7 +72,7 @@ fn products() {
             let out = ViewMut::new(&mut scores, n, c);
             product(out, hidden, weight.transposed(), 1.0, Accumulate::Replace);
         });
-        if [n, h, c] == LARGE {
+        if [n, h, c] == LARGE_PRODUCT {
             continue;
         }
         measure(&format!("hidden {name}"), operations, || {
@@ -82,7 +84,7 @@ fn products() {
             product(out, gradient.transposed(), hidden, 1.0, Accumulate::Add);
         });
     }
-    for [n, h] in STEPS {
+    for [n, h] in RECURRENT_SIZES {
         let (state, weight) = (noise(4, n * h, 1.0), noise(5, 4 * h * h, 1.0));
         let mut gates = vec![0f32; 4 * n * h];
         let weight = PackedRight::new(View::new(&weight, h, 4 * h));
@@ -93,7 +95,9 @@ fn products() {
     }
 }
 
-/// Forward and backward of the selected normalizer, no score kept; each name is `wave x classes of a tile, tiles in flight`, and
+/// Measures forward and backward of the selected normalizer for several blockings.
+///
+/// No scores are kept. A name is `sites of a wave x classes of a tile, tiles processed at once`;
 /// `planned` is the choice of [`Plan::new`].
 fn tiles() {
     let Shape { sites, hidden: h, classes, selected } = SHAPE;
@@ -104,10 +108,10 @@ fn tiles() {
     let selection = Selection::new(ids, vec![true; selected * sites], selected).expect("ids below C");
     let adjoints = vec![-0.3; selected * sites];
     let planned = Plan::<f32>::new(SHAPE, Precision::Full, usize::MAX, false).expect("no limit");
-    let named = BLOCKINGS.map(|[wave, tile_classes, tiles]| {
+    let blockings = BLOCKINGS.map(|[wave, tile_classes, tiles]| {
         (format!("{wave}x{tile_classes},{tiles}"), Plan { wave, tile_classes, tiles, ..planned })
     });
-    for (name, plan) in named.into_iter().chain([("planned".to_owned(), planned)]) {
+    for (name, plan) in blockings.into_iter().chain([("planned".to_owned(), planned)]) {
         let mut workspace = Workspace::with_plan(plan).expect("no part of a plan is zero");
         let mut into = Gradients::zero(panda_core::Sites::zero_gradient(&rows), &head);
         measure(&name, planned.operations(SHAPE), || {

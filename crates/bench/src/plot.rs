@@ -1,17 +1,18 @@
-//! The outcome as a picture, logarithmic axes: time and memory of every system over the cases, or the speed of decoding.
-use report::plots::{self, Corner, Panel, Pen, PlotAxis, PlotLine, digit, ends};
+//! Plots results on logarithmic axes: time and memory of every system, or decoding speed.
+use report::plots::{self, Corner, Panel, Pen, PlotAxis, PlotLine, format_one_digit, min_max};
 
 use super::case::{Family, Plan};
 use super::error::Error;
 use super::report::{ResultRow, Status};
 
+/// Width and height in pixels.
 const SIZE: (u32, u32) = (860, 760);
-/// Ours first, then its variants.
-const OURS: [Pen; 3] = [Pen::BLUE, Pen::GREEN, Pen::CYAN];
-/// The rival's first, then those of others.
-const RIVALS: [Pen; 3] = [Pen::ORANGE, Pen::PURPLE, Pen::GREY];
+/// Pens of panda and its variants.
+const PANDA_PENS: [Pen; 3] = [Pen::BLUE, Pen::GREEN, Pen::CYAN];
+/// Pens of the baselines.
+const BASELINE_PENS: [Pen; 3] = [Pen::ORANGE, Pen::PURPLE, Pen::GRAY];
 
-/// An SVG with time above and memory below; of a suite that decodes, with speed, a kind of model above the other.
+/// Plots time and memory as SVG; for suites that decode, the speed of each kind of model.
 ///
 /// # Errors
 /// [`Error::Plot`]
@@ -20,12 +21,12 @@ pub fn draw(plan: &Plan, rows: &[ResultRow]) -> Result<String, Error> {
     if rows.iter().any(|row| row.speed.is_some()) {
         return svg(&[Family::Rnnt, Family::Tdt].map(|family| speed(plan, family, &rows)));
     }
-    let whole = rows.iter().any(|row| row.system == "best-path" || row.training.is_some());
-    let time = match whole {
+    let is_step = rows.iter().any(|row| row.system == "best-path" || row.training.is_some());
+    let time = match is_step {
         true => format!("{}: time of a step", plan.title),
         false => format!("{}: time of forward and backward", plan.title),
     };
-    // Less than a page or two is not seen.
+    // Peaks below a few pages cannot be measured.
     let megabytes = |row: &ResultRow| Some((row.peak_bytes? as f64 / 1e6).max(0.01));
     svg(&[
         panel(plan, time, "milliseconds", &rows, lines(&rows, |row| row.median_ms)),
@@ -43,17 +44,17 @@ fn svg(panels: &[Panel]) -> Result<String, Error> {
     plots::draw(SIZE, panels).map_err(|error| Error::Plot { found: error.to_string() })
 }
 
-/// Utterances per second by one kind of model, and what PyTorch would do.
+/// Plots utterances per second of one kind of model and of PyTorch.
 fn speed<'a>(plan: &'a Plan, family: Family, rows: &[&ResultRow]) -> Panel<'a> {
-    let of_family = |row: &&&ResultRow| row.speed.is_some_and(|speed| speed.of.family == family);
-    let rows: Vec<&ResultRow> = rows.iter().filter(of_family).copied().collect();
+    let has_family = |row: &&&ResultRow| row.speed.is_some_and(|speed| speed.report.family == family);
+    let rows: Vec<&ResultRow> = rows.iter().filter(has_family).copied().collect();
     let mut lines = lines(&rows, |row| Some(row.speed?.utterances_per_second));
     let mut torch: Vec<(f64, f64)> =
-        rows.iter().filter_map(|row| Some((place(row)?.0, row.speed?.torch?.log10()))).collect();
+        rows.iter().filter_map(|row| Some((mark(row)?.0, row.speed?.torch?.log10()))).collect();
     torch.dedup_by(|a, b| a.0 == b.0);
     if !torch.is_empty() {
         let name = "best of PyTorch, scaled".to_owned();
-        lines.push(PlotLine { pen: Pen::PURPLE, points: torch, crosses: Vec::new(), crossed: "", name });
+        lines.push(PlotLine { pen: Pen::PURPLE, points: torch, crosses: Vec::new(), cross_label: "", name });
     }
     let title = format!("{}: {}", plan.title, family.name());
     panel(plan, title, "utterances per second", &rows, lines)
@@ -66,14 +67,14 @@ fn panel<'a>(
     rows: &[&ResultRow],
     lines: Vec<PlotLine>,
 ) -> Panel<'a> {
-    let mut marks: Vec<(f64, String)> = rows.iter().filter_map(|row| place(row)).collect();
+    let mut marks: Vec<(f64, String)> = rows.iter().filter_map(|row| mark(row)).collect();
     marks.dedup_by(|a, b| a.0 == b.0);
-    let (low, high) = ends(marks.iter().map(|mark| mark.0)).unwrap_or((0.0, 1.0));
+    let (low, high) = min_max(marks.iter().map(|mark| mark.0)).unwrap_or((0.0, 1.0));
     let margin = (0.06 * (high - low)).max(0.05);
-    let x = PlotAxis { range: low - margin..high + margin, marks: marks.iter().map(|mark| mark.0).collect() };
+    let x = PlotAxis { range: low - margin..high + margin, ticks: marks.iter().map(|mark| mark.0).collect() };
     let values = lines.iter().flat_map(|line| line.points.iter().map(|point| point.1));
-    let (low, high) = ends(values).unwrap_or((0.0, 1.0));
-    // Room above for the legend and the crosses.
+    let (low, high) = min_max(values).unwrap_or((0.0, 1.0));
+    // Leave space above for the legend and the crosses.
     let y = PlotAxis::decades(low - 0.15, high + 0.15 + 0.3 * (high - low).max(0.5), 3.5);
     let name = move |x: f64| {
         marks.iter().find(|mark| (mark.0 - x).abs() < 1e-9).map_or(String::new(), |mark| mark.1.clone())
@@ -85,40 +86,41 @@ fn panel<'a>(
         x,
         y,
         x_label: Box::new(name),
-        y_label: |log| digit(10f64.powf(log)),
+        y_label: |log| format_one_digit(10f64.powf(log)),
         lines,
         legend: Corner::UpperLeft,
     }
 }
 
-/// Where a row stands and what is written there.
-fn place(row: &ResultRow) -> Option<(f64, String)> {
+/// Returns the horizontal position (base-10 logarithm) and label of a row.
+fn mark(row: &ResultRow) -> Option<(f64, String)> {
     row.mark.as_ref().map(|(x, name)| (x.log10(), name.clone()))
 }
 
 fn lines(rows: &[&ResultRow], value: fn(&ResultRow) -> Option<f64>) -> Vec<PlotLine> {
-    let (mut ours, mut rivals) = (OURS.into_iter().cycle(), RIVALS.into_iter().cycle());
+    let mut panda_pens = PANDA_PENS.into_iter().cycle();
+    let mut baseline_pens = BASELINE_PENS.into_iter().cycle();
     let line = |system: String| {
-        let of_system = || rows.iter().filter(|row| row.system == system);
-        let point = |row: &&&ResultRow| Some((place(row)?.0, value(row)?.log10()));
-        let over = of_system().filter(|row| row.status == Status::OutOfMemory);
-        let pens = if is_ours(&system) { &mut ours } else { &mut rivals };
+        let system_rows = || rows.iter().filter(|row| row.system == system);
+        let point = |row: &&&ResultRow| Some((mark(row)?.0, value(row)?.log10()));
+        let out_of_memory = system_rows().filter(|row| row.status == Status::OutOfMemory);
+        let pens = if is_panda(&system) { &mut panda_pens } else { &mut baseline_pens };
         PlotLine {
-            pen: pens.next().unwrap_or(Pen::GREY),
-            points: of_system().filter_map(|row| point(&row)).collect(),
-            crosses: over.filter_map(|row| Some(place(row)?.0)).collect(),
-            crossed: "out of memory",
+            pen: pens.next().unwrap_or(Pen::GRAY),
+            points: system_rows().filter_map(|row| point(&row)).collect(),
+            crosses: out_of_memory.filter_map(|row| Some(mark(row)?.0)).collect(),
+            cross_label: "out of memory",
             name: system,
         }
     };
     systems(rows).into_iter().map(line).collect()
 }
 
-fn is_ours(system: &str) -> bool {
+fn is_panda(system: &str) -> bool {
     matches!(system, "ours" | "pruned" | "full") || system.starts_with("ours-")
 }
 
-/// Names of the systems in the order in which they first appear.
+/// Returns the names of the systems in the order of rows.
 fn systems(rows: &[&ResultRow]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for row in rows {
@@ -182,8 +184,8 @@ mod tests {
     #[test]
     fn decoding_is_a_panel_for_each_kind_of_model() {
         let speed = |family, batch: usize| {
-            let of = DecodingReport { family, utterances: 8, frames: 100, labels: 20, sites: 120 };
-            Speed::new(of, Some(batch), 10.0, Some(430.0))
+            let report = DecodingReport { family, utterances: 8, frames: 100, labels: 20, sites: 120 };
+            Speed::new(report, Some(batch), 10.0, Some(430.0))
         };
         let row = |family, batch: usize, system| ResultRow {
             speed: Some(speed(family, batch)),
@@ -196,7 +198,7 @@ mod tests {
             row(Family::Tdt, 1, "ours"),
         ];
         let svg = draw(&plan(), &rows).unwrap();
-        // Measurements, and PyTorch at two batch sizes and at one.
+        // Measurements, and PyTorch at two batch sizes of RNN-T and one of TDT.
         assert_eq!(svg.matches("<circle").count(), 4 + 2 + 1);
         for text in ["RNN-T", "TDT", "utterances per second", "best of PyTorch, scaled"] {
             assert!(svg.contains(text), "{text}");
@@ -204,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suite_without_measurements_has_a_picture_too() {
+    fn a_suite_without_measurements_can_be_plotted() {
         for rows in
             [Vec::new(), vec![row(Some(1.0), "ours", None)], vec![row(Some(1.0), "ours", Some(0.0001))]]
         {
@@ -214,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_systems_of_a_picture_look_the_same() {
+    fn systems_have_different_pens() {
         for names in
             [["ours", "ours-kept", "ours-bf16", "dense"], ["pruned", "pruned-dense", "full", "full-dense"]]
         {

@@ -1,4 +1,4 @@
-//! Our pruned loss as the subject of a measurement.
+//! Workload of the pruned loss.
 use rnnt_loss::{Loss, Options, PrunedJoint, Scales, Session};
 
 use super::answer::Workload;
@@ -8,26 +8,26 @@ use super::error::Result;
 use super::gradients::NamedGradients;
 use super::inputs::LossInputs;
 use super::loss::{gradients, joint, options};
-use super::trivial::Trivial;
+use super::simple::SimpleScores;
 
-/// A [`Session`] on a batch, both passes, with buffers that stay, as in training.
+/// Both passes of a [`Session`] on a batch; buffers are reused, as in training.
 pub struct Pruned {
     work: PrunedWork,
     inputs: LossInputs,
-    trivial: Trivial,
+    simple: SimpleScores,
     session: Session<f32>,
-    /// Of the last step.
+    /// Retained sites of the last step.
     retained: Option<usize>,
 }
 
 impl Pruned {
-    /// Takes the batch.
+    /// Creates a session for a batch.
     ///
     /// # Errors
-    /// Options that the loss refuses.
-    pub fn new(work: PrunedWork, inputs: LossInputs, trivial: Trivial, budget: Budget) -> Result<Self> {
+    /// If the loss does not support the options.
+    pub fn new(work: PrunedWork, inputs: LossInputs, simple: SimpleScores, budget: Budget) -> Result<Self> {
         let options = Options { loss: Loss::pruned(work.pruning()), ..options(budget, 0.0, false) };
-        Ok(Self { work, inputs, trivial, session: Session::new(&options)?, retained: None })
+        Ok(Self { work, inputs, simple, session: Session::new(&options)?, retained: None })
     }
 }
 
@@ -45,11 +45,11 @@ impl Workload for Pruned {
     }
 
     fn step(&mut self) -> Result<NamedGradients> {
-        let Self { inputs, trivial, session, .. } = self;
-        let simple = trivial.source(&inputs.frames, &inputs.labels, inputs.sizes.hidden)?;
-        let both = PrunedJoint { simple, joint: joint(inputs)?, scales: Scales::default() };
-        let out = session.sum(both, &inputs.targets, &vec![1.0; inputs.sizes.batch])?;
-        self.retained = out.first_pass.as_ref().map(|found| found.ranges.sites());
+        let Self { inputs, simple, session, .. } = self;
+        let simple = simple.source(&inputs.frames, &inputs.labels, inputs.sizes.hidden)?;
+        let joint = PrunedJoint { simple, joint: joint(inputs)?, scales: Scales::default() };
+        let out = session.sum(joint, &inputs.targets, &vec![1.0; inputs.sizes.batch])?;
+        self.retained = out.first_pass.as_ref().map(|first_pass| first_pass.ranges.sites());
         Ok(gradients(out))
     }
 
@@ -66,7 +66,7 @@ mod tests {
     use crate::measure::prepare_pruned;
 
     #[test]
-    fn both_ways_have_the_same_sites_and_gradients() {
+    fn panda_and_baseline_have_the_same_sites_and_gradients() {
         for (scores, lengths) in
             [(FirstPassScores::Matrices, LengthSpread::Even), (FirstPassScores::Heads, LengthSpread::Ragged)]
         {
@@ -82,14 +82,14 @@ mod tests {
             let work = PrunedWork { loss, s_range: 4, scores };
             let folder = tempfile::tempdir().unwrap();
             let step = |name: &str, method: Method| {
-                let mut subject = prepare_pruned(&work, &method).unwrap();
-                write(&folder.path().join(name), subject.step().unwrap()).unwrap();
-                subject.pruning_report().unwrap().retained
+                let mut workload = prepare_pruned(&work, &method).unwrap();
+                write(&folder.path().join(name), workload.step().unwrap()).unwrap();
+                workload.pruning_report().unwrap().retained
             };
             let retained = [
                 step("ours", Method::Pruned(Budget::Recompute)),
                 step("kept", Method::Pruned(Budget::Unlimited)),
-                step("dense", Method::PrunedTextbook),
+                step("dense", Method::PrunedBaseline),
             ];
             assert_eq!(retained, [work.retained(); 3]);
             for name in ["ours", "kept"] {

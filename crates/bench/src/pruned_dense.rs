@@ -1,4 +1,4 @@
-//! The rival of the pruned loss: the same first pass, then scores of the retained sites in one candle tensor.
+//! Baseline of the pruned loss: logits of the retained sites in one candle tensor.
 use candle_core::{DType, Device, Tensor, Var};
 use oracle::dense::{head_logits, select_log_probs};
 use pruned::{Source, first_pass};
@@ -11,22 +11,24 @@ use super::case::PrunedWork;
 use super::error::Result;
 use super::gradients::{GradientValues, NamedGradients};
 use super::inputs::{BatchSizes, LossInputs};
-use super::trivial::{Trivial, batch};
+use super::simple::{SimpleScores, batch};
 
-/// Tensors of scores and hidden rows together that are alive at once at its peak, measured: see `docs/pruned.md`.
-const TENSORS: f64 = 8.0;
+/// Peak memory in tensors of logits and hidden rows, measured; see `docs/pruned.md`.
+const PEAK_TENSORS: f64 = 8.0;
 
-/// Joint, head and log-softmax at the retained sites by candle's operations, gradients by autograd; first pass and lattice are
-/// ours, so that nothing but the tensor *retained x C* is compared.
+/// Joint, head and log-softmax of retained sites in candle, with autograd.
+///
+/// First pass and lattice are those of this project, so that only the tensor `[retained, C]` is
+/// compared.
 pub struct PrunedDense {
     work: PrunedWork,
     frame_rows: Vec<f32>,
     label_rows: Vec<f32>,
-    trivial: Trivial,
+    simple: SimpleScores,
     targets: Targets,
     sizes: BatchSizes,
     variables: Variables,
-    /// Of the last step.
+    /// Retained sites of the last step.
     retained: Option<usize>,
 }
 
@@ -37,17 +39,17 @@ struct Variables {
     bias: Var,
 }
 
-/// Bytes above inputs and gradients that a step is predicted to need.
+/// Predicts the peak bytes of a step, without inputs and gradients.
 pub fn predicted_bytes(work: &PrunedWork) -> f64 {
-    TENSORS * 4.0 * work.retained() as f64 * (work.loss.classes + work.loss.hidden) as f64
+    PEAK_TENSORS * 4.0 * work.retained() as f64 * (work.loss.classes + work.loss.hidden) as f64
 }
 
 impl PrunedDense {
-    /// Takes the batch.
+    /// Copies a batch into candle tensors.
     ///
     /// # Errors
-    /// Candle's own errors.
-    pub fn new(work: PrunedWork, inputs: LossInputs, trivial: Trivial) -> Result<Self> {
+    /// Errors of candle.
+    pub fn new(work: PrunedWork, inputs: LossInputs, simple: SimpleScores) -> Result<Self> {
         let LossInputs { frames, labels, weight, bias, targets, sizes } = inputs;
         let BatchSizes { hidden, classes, .. } = sizes;
         let cpu = &Device::Cpu;
@@ -58,7 +60,7 @@ impl PrunedDense {
             bias: Var::from_vec(bias, classes, cpu)?,
         };
         let (frame_rows, label_rows) = (frames, labels);
-        Ok(Self { work, frame_rows, label_rows, trivial, targets, sizes, variables, retained: None })
+        Ok(Self { work, frame_rows, label_rows, simple, targets, sizes, variables, retained: None })
     }
 
     fn loss<S: Source<f32>>(&self, source: &S) -> Result<(usize, NamedGradients)> {
@@ -76,23 +78,23 @@ impl PrunedDense {
         drop(losses);
         drop(first.backward(source, &vec![scales.simple; sizes.batch])?);
         let Variables { frames, labels, weight, bias } = &self.variables;
-        let of = |variable: &Var| -> Result<Tensor> {
-            let none = || candle_core::Error::Msg("the dense loss left a variable without a gradient".into());
-            Ok(gradients.get(variable).cloned().ok_or_else(none)?)
+        let gradient = |variable: &Var| -> Result<GradientValues> {
+            let missing = || candle_core::Error::Msg("dense loss: a variable has no gradient".into());
+            Ok(GradientValues::Tensor(gradients.get(variable).cloned().ok_or_else(missing)?))
         };
-        let all = [("frames", frames), ("labels", labels), ("weight", weight), ("bias", bias)];
-        let all = all.into_iter().map(|(name, variable)| Ok((name, GradientValues::Tensor(of(variable)?))));
-        Ok((ranges.sites(), all.collect::<Result<_>>()?))
+        let variables = [("frames", frames), ("labels", labels), ("weight", weight), ("bias", bias)];
+        let gradients = variables.into_iter().map(|(name, variable)| Ok((name, gradient(variable)?)));
+        Ok((ranges.sites(), gradients.collect::<Result<_>>()?))
     }
 
-    /// Log-probabilities of blank and next label at the retained sites, *N x 2*.
+    /// Computes the log-probabilities of blank and next label, `[retained, 2]`.
     fn emissions(&self, retained: &Targets) -> Result<Tensor> {
         let (mut frame_ids, mut label_ids, mut classes) = (Vec::new(), Vec::new(), Vec::new());
         for b in 0..retained.batch() {
             for site in retained.lattices().utterance_sites(b) {
                 frame_ids.push((b * self.sizes.frames + site.frame) as u32);
                 label_ids.push((b * (self.sizes.labels + 1) + site.label) as u32);
-                // Nothing reads the label behind the last.
+                // The label after the last one is not read.
                 let next = retained.labels(b).get(site.label).copied();
                 classes.extend([retained.blank(), next.unwrap_or(retained.blank())]);
             }
@@ -101,9 +103,9 @@ impl PrunedDense {
         let Variables { frames, labels, weight, bias } = &self.variables;
         let frames = frames.index_select(&Tensor::from_vec(frame_ids, sites, cpu)?, 0)?;
         let labels = labels.index_select(&Tensor::from_vec(label_ids, sites, cpu)?, 0)?;
-        let logits = head_logits(&(frames + labels)?.tanh()?, weight, bias)?;
-        let picked = select_log_probs(&logits, &Tensor::from_vec(classes, (sites, 2), cpu)?)?;
-        Ok(picked.to_dtype(DType::F64)?)
+        let logits = head(&(frames + labels)?.tanh()?, weight, bias)?;
+        let emissions = select_log_probs(&logits, &Tensor::from_vec(classes, (sites, 2), cpu)?)?;
+        Ok(emissions.to_dtype(DType::F64)?)
     }
 }
 
@@ -116,7 +118,7 @@ impl Workload for PrunedDense {
         self.sizes.bytes() + self.work.source_bytes()
     }
 
-    /// 6 H C for each retained site: one product forward and two backward.
+    /// 6 H C per retained site: one matrix product forward, two backward.
     fn operations(&self) -> Option<u64> {
         let BatchSizes { hidden, classes, .. } = self.sizes;
         let second = 6 * self.work.retained() as u64 * (hidden * classes) as u64;
@@ -124,7 +126,7 @@ impl Workload for PrunedDense {
     }
 
     fn step(&mut self) -> Result<NamedGradients> {
-        let source = self.trivial.source(&self.frame_rows, &self.label_rows, self.sizes.hidden)?;
+        let source = self.simple.source(&self.frame_rows, &self.label_rows, self.sizes.hidden)?;
         let (retained, gradients) = match source {
             Simple::Matrices(source) => self.loss(&source)?,
             Simple::Heads(source) => self.loss(&source)?,

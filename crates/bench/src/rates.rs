@@ -1,4 +1,4 @@
-//! Reference rates of the machine: one large product by candle, and how fast numbers are read.
+//! Reference rates of the machine: a large matrix product in candle, memory reads.
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -13,20 +13,20 @@ use super::inputs::noise;
 const ROWS: usize = 2600;
 const DEPTH: usize = 512;
 const COLUMNS: usize = 8192;
-/// Columns of a task: few enough that its result is not new memory from the system each time.
-const TASK: usize = 512;
+/// Columns per task; larger results would be new memory from the system each time.
+const COLUMNS_PER_TASK: usize = 512;
 
-/// *[2600 x 512] · [512 x 8192]*, both row-major, which the library likes best.
+/// The product `[2600, 512] · [512, 8192]`, both row-major, the library's fastest layout.
 pub struct Sgemm {
     left: Tensor,
     right: Tensor,
 }
 
 impl Sgemm {
-    /// Makes the operands.
+    /// Allocates the operands.
     ///
     /// # Errors
-    /// Candle's own errors, here and below.
+    /// Errors of candle; the same holds for the other functions.
     pub fn new() -> Result<Self> {
         let matrix = |purpose, rows, columns| {
             Tensor::from_vec(noise(purpose, rows * columns, 1.0), (rows, columns), &Device::Cpu)
@@ -34,27 +34,29 @@ impl Sgemm {
         Ok(Self { left: matrix(101, ROWS, DEPTH)?, right: matrix(102, DEPTH, COLUMNS)? })
     }
 
-    /// GFLOP/s of one product, the faster of two ways to share it: the library's own, and a part for each thread alone.
+    /// Measures GFLOP/s of the product.
+    ///
+    /// Returns the faster of two ways: the library's threads, and one task per block of columns.
     pub fn rate(&self) -> Result<f64> {
-        Ok(rate(|| self.whole())?.max(rate(|| self.parts())?))
+        Ok(rate(|| self.run_in_library())?.max(rate(|| self.run_in_tasks())?))
     }
 
-    fn whole(&self) -> candle_core::Result<()> {
+    fn run_in_library(&self) -> candle_core::Result<()> {
         self.left.matmul(&self.right).map(drop)
     }
 
-    fn parts(&self) -> candle_core::Result<()> {
+    fn run_in_tasks(&self) -> candle_core::Result<()> {
         let stripes = rayon::current_num_threads().min(4);
-        let (rows, columns) = (ROWS.div_ceil(stripes), COLUMNS / TASK);
+        let (rows, columns) = (ROWS.div_ceil(stripes), COLUMNS / COLUMNS_PER_TASK);
         let threshold = gemm::get_threading_threshold();
         gemm::set_threading_threshold(usize::MAX);
-        let done = (0..stripes * columns).into_par_iter().try_for_each(|task| {
-            let (first, column) = (task % stripes * rows, task / stripes * TASK);
+        let result = (0..stripes * columns).into_par_iter().try_for_each(|task| {
+            let (first, column) = (task % stripes * rows, task / stripes * COLUMNS_PER_TASK);
             let left = self.left.narrow(0, first, rows.min(ROWS - first))?;
-            left.matmul(&self.right.narrow(1, column, TASK)?).map(drop)
+            left.matmul(&self.right.narrow(1, column, COLUMNS_PER_TASK)?).map(drop)
         });
         gemm::set_threading_threshold(threshold);
-        done
+        result
     }
 }
 
@@ -64,20 +66,20 @@ fn rate(product: impl FnOnce() -> candle_core::Result<()>) -> Result<f64> {
     Ok((2 * ROWS * DEPTH * COLUMNS) as f64 / start.elapsed().as_secs_f64() / 1e9)
 }
 
-/// Numbers that a task reads: few enough that both caches near a core see little of the next pass.
-const PIECE: usize = 1 << 16;
-/// Passes over the numbers; the first one does not count.
+/// Values per task; small enough that the caches of a core keep little for the next pass.
+const VALUES_PER_TASK: usize = 1 << 16;
+/// Passes over the values; the first one is a warm-up.
 const PASSES: usize = 9;
-/// Sums side by side.
+/// Independent sums.
 const LANES: usize = 64;
 
-/// GB/s of adding up `count` numbers by all threads, again and again: the median pass.
+/// Measures GB/s of repeated sums of `count` values on all threads; returns the median.
 pub fn read_rate(count: usize) -> f64 {
     let values = vec![1u32; count];
     let rate = |_| {
         let start = Instant::now();
-        par_for(parts(&values, PIECE), |_, piece| {
-            black_box(sum(piece));
+        par_for(parts(&values, VALUES_PER_TASK), |_, values| {
+            black_box(sum(values));
         });
         size_of_val(&*values) as f64 / start.elapsed().as_secs_f64() / 1e9
     };
@@ -85,7 +87,7 @@ pub fn read_rate(count: usize) -> f64 {
     median(&rates[1..]).unwrap_or_default()
 }
 
-/// Whole numbers, whose sum may be taken in any order, so that it goes as fast as reading.
+/// Sums integers at the speed of reading; their order is arbitrary.
 fn sum(values: &[u32]) -> u32 {
     let mut sums = [0u32; LANES];
     let (rows, rest) = values.as_chunks::<LANES>();
@@ -102,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_is_read_and_time_passes() {
+    fn every_value_is_read_and_the_rate_is_finite() {
         assert_eq!(sum(&vec![1; 3 * LANES + 5]), 3 * LANES as u32 + 5);
         let rate = read_rate(1 << 16);
         assert!(rate > 0.0 && rate.is_finite(), "{rate}");

@@ -1,5 +1,4 @@
-//! Recognition lattices as the subject of a measurement: frames and labels are given, a training step, a best path or a
-//! denominator is wanted.
+//! Workloads of recognition lattices: training steps, best paths, denominators.
 use std::array::from_fn;
 
 use lattice::{
@@ -14,23 +13,23 @@ use super::error::{Error, Result};
 use super::gradients::{GradientValues, NamedGradients};
 use super::inputs::{labels, noise};
 
-/// Memory of a session.
+/// Returns the options of a session.
 fn options(budget: Budget) -> Options {
     let (budget, keep_weights) = budget.limit();
     Options { budget, keep_weights }
 }
 
-/// V
+/// Number of labels, V.
 const VOCABULARY: usize = 32;
-/// H, E and F.
+/// Widths H, E and F.
 const WIDTH: usize = 512;
-/// How far sums of `f32` weights may be off, by what they are.
-const CLOSE: f64 = 1e-5;
-/// Arcs of a state.
+/// Relative tolerance of sums of `f32` weights.
+const WEIGHT_TOLERANCE: f64 = 1e-5;
+/// Arcs per state.
 const ARCS: usize = VOCABULARY + 1;
 
-/// Parameters: their names in [`lattice::Parameters`] and in a table or file.
-const NAMES: [(&str, &str); 8] = [
+/// Names of the parameters in [`lattice::Parameters`] and in gradient files.
+const PARAMETER_NAMES: [(&str, &str); 8] = [
     ("weight_fn_cacher/context_embeddings", "context-embeddings"),
     ("weight_fn/project_context_embeddings/kernel", "project-context"),
     ("weight_fn/project_frame/kernel", "project-frame"),
@@ -42,17 +41,17 @@ const NAMES: [(&str, &str); 8] = [
 ];
 
 impl RecognitionWork {
-    /// C, the strings of at most so many labels.
+    /// Returns the number C of context states: strings of at most `context` labels.
     pub fn states(&self) -> usize {
         (0..=self.context as u32).map(|length| VOCABULARY.pow(length)).sum()
     }
 
-    /// B T C
+    /// Returns the number of sites, B T C.
     pub fn sites(&self) -> usize {
         self.batch * self.frames * self.states()
     }
 
-    /// As it is reported; the blank is a class.
+    /// Returns the sizes for reports; classes include the blank.
     pub fn shape(&self) -> CaseShape {
         CaseShape {
             B: Some(self.batch),
@@ -64,63 +63,65 @@ impl RecognitionWork {
         }
     }
 
-    /// Values of each parameter, in the order of [`NAMES`].
-    fn lengths(&self) -> [usize; NAMES.len()] {
+    /// Returns the number of values of each parameter of [`PARAMETER_NAMES`].
+    fn lengths(&self) -> [usize; PARAMETER_NAMES.len()] {
         let square = WIDTH * WIDTH;
         [self.states() * WIDTH, square, square, WIDTH, WIDTH, 1, WIDTH * VOCABULARY, VOCABULARY]
     }
 
-    /// Bytes of frames and parameters in `f32`; their gradients take as many.
+    /// Returns the bytes of frames and parameters in `f32`, as of gradients.
     pub fn input_bytes(&self) -> u64 {
         let frames = self.batch * self.frames * WIDTH;
         4 * (frames + self.lengths().iter().sum::<usize>()) as u64
     }
 
-    /// Floating-point operations of the products that a step needs: both projections; the output layer over all states; and for
-    /// a loss the two arcs of each site of the strings. Backward is two products for each forward; weights of all arcs that are
-    /// not kept take one more.
+    /// Returns the floating-point operations that a step requires.
+    ///
+    /// Counts the matrix products of both projections, of the output layer over all states, and for
+    /// a loss of the two arcs per numerator site. Backward has two products per forward product;
+    /// arc weights that are not kept are computed once more.
     fn operations(&self, step: &LatticeStep) -> u64 {
         let frames = self.batch * self.frames;
         let projections = WIDTH * (self.states() + frames);
-        let (all, strings) = (ARCS * self.sites(), 2 * frames * (self.labels + 1));
+        let (denominator, numerator) = (ARCS * self.sites(), 2 * frames * (self.labels + 1));
         let products = match step {
-            LatticeStep::Train(Budget::Unlimited) => 3 * (projections + all + strings),
-            LatticeStep::Train(_) => 3 * (projections + strings) + 4 * all,
-            LatticeStep::BestPath | LatticeStep::Denominator => projections + all,
+            LatticeStep::Train(Budget::Unlimited) => 3 * (projections + denominator + numerator),
+            LatticeStep::Train(_) => 3 * (projections + numerator) + 4 * denominator,
+            LatticeStep::BestPath | LatticeStep::Denominator => projections + denominator,
         };
         2 * (WIDTH * products) as u64
     }
 }
 
-/// What is wanted.
+/// Task of a step.
 enum LatticeStep {
     Train(Budget),
     BestPath,
     Denominator,
 }
 
-/// A made-up model and batch.
+/// A synthetic model and batch.
 struct RecognitionBatch {
     work: RecognitionWork,
     context: FullNGram,
-    /// In the order of [`NAMES`].
-    parameters: [Vec<f32>; NAMES.len()],
-    /// *B x T x F*
+    /// Parameters in the order of [`PARAMETER_NAMES`].
+    parameters: [Vec<f32>; PARAMETER_NAMES.len()],
+    /// Frames `[B, T, F]`.
     frames: Vec<f32>,
-    /// *B x U*
+    /// Labels `[B, U]`.
     labels: Vec<u32>,
 }
 
 impl RecognitionBatch {
     fn synthetic(work: RecognitionWork) -> Result<Self> {
-        // Uniform numbers whose variance is 1 by fan-in, and no biases, as the reference implementation begins.
+        // LeCun uniform initialization and zero biases, as in the reference implementation.
         let lecun = (3.0 / WIDTH as f32).sqrt();
         let scales = [lecun, lecun, lecun, 0.0, lecun, 0.0, lecun, 0.0];
         let lengths = work.lengths();
         Ok(Self {
             work,
             context: FullNGram::new(VOCABULARY, work.context)?,
-            parameters: from_fn(|place| noise(400 + place as u64, lengths[place], scales[place])),
+            parameters: from_fn(|index| noise(400 + index as u64, lengths[index], scales[index])),
             frames: noise(410, work.batch * work.frames * WIDTH, 3f32.sqrt()),
             labels: labels(411, work.batch * work.labels, VOCABULARY + 1),
         })
@@ -152,58 +153,61 @@ impl RecognitionBatch {
         Ok(Labels::new(&self.labels, &[batch, labels], &vec![labels; batch])?)
     }
 
-    /// Fails unless a path weighs what its arcs do, one state at a time, and has its place in the sum: of (V + 1)^N paths
-    /// none is above their sum, and the best one is not below their mean.
+    /// Checks the weights of best paths against arcs and denominators.
+    ///
+    /// The weight of a path is the sum of its arc weights, computed one state at a time. Of
+    /// (V + 1)^N paths none is above their sum, and the best one is not below their mean.
     fn check(&self, paths: &[LatticePath], sums: &[f64]) -> Result<()> {
         let RecognitionWork { batch, frames, .. } = self.work;
         let weights = self.weights();
-        let mut opened = weights.bind(&mut Vec::new())?;
-        let of = |site: usize| (site / frames) as u32;
-        opened.set_frames(&self.frames, &(0..batch * frames).map(of).collect::<Vec<_>>())?;
+        let mut bound = weights.bind(&mut Vec::new())?;
+        let utterance_of = |frame: usize| (frame / frames) as u32;
+        bound.set_frames(&self.frames, &(0..batch * frames).map(utterance_of).collect::<Vec<_>>())?;
         let mut lexical = vec![0.0; VOCABULARY];
         for (utterance, (path, &sum)) in paths.iter().zip(sums).enumerate() {
             let (mut state, mut weight) = (self.context.start(), 0.0);
             for (t, &label) in path.alignment.iter().enumerate() {
-                let blank = opened.forward_state(utterance * frames + t, state, &mut lexical);
+                let blank = bound.forward_state(utterance * frames + t, state, &mut lexical);
                 weight += f64::from(if label == 0 { blank } else { lexical[label as usize - 1] });
                 state = self.context.next_state(state, label as usize);
             }
-            let near = CLOSE * (1.0 + sum.abs());
+            let tolerance = WEIGHT_TOLERANCE * (1.0 + sum.abs());
             let mean = sum - frames as f64 * (ARCS as f64).ln();
             if path.alignment.len() != frames
-                || !((path.weight - weight).abs() <= near && (mean - near..=sum + near).contains(&weight))
+                || !((path.weight - weight).abs() <= tolerance
+                    && (mean - tolerance..=sum + tolerance).contains(&weight))
             {
                 let expected = format!("{frames} frames and weight {weight} between {mean} and {sum}");
-                let found = format!("{} and {}", path.alignment.len(), path.weight);
-                return Err(Error::BestPath { utterance, expected, found });
+                let actual = format!("{} and {}", path.alignment.len(), path.weight);
+                return Err(Error::BestPath { utterance, expected, found: actual });
             }
         }
         Ok(())
     }
 }
 
-/// A session on a batch, with buffers that stay, as in training.
+/// A session on a batch; buffers are reused, as in training.
 struct Recognition {
     batch: RecognitionBatch,
     session: LatticeSession<f32>,
     step: LatticeStep,
     /// Best paths or sums of the last step.
-    found: LatticeResult,
+    result: LatticeResult,
 }
 
 enum LatticeResult {
-    Nothing,
+    None,
     Paths(Vec<LatticePath>),
     Sums(Vec<f64>),
 }
 
-/// A made-up model and batch, and what is wanted of it.
+/// Creates a synthetic model, its batch, and the workload of a method.
 ///
 /// # Errors
-/// Sizes that the lattice refuses.
+/// If the lattice does not support the sizes.
 pub fn prepare(work: RecognitionWork, method: &Method) -> Result<Box<dyn Workload>> {
     let (step, budget) = match *method {
-        Method::Ours { budget, .. } => (LatticeStep::Train(budget), budget),
+        Method::Panda { budget, .. } => (LatticeStep::Train(budget), budget),
         Method::BestPath => (LatticeStep::BestPath, Budget::Recompute),
         _ => (LatticeStep::Denominator, Budget::Recompute),
     };
@@ -212,7 +216,7 @@ pub fn prepare(work: RecognitionWork, method: &Method) -> Result<Box<dyn Workloa
         batch: RecognitionBatch::synthetic(work)?,
         session,
         step,
-        found: LatticeResult::Nothing,
+        result: LatticeResult::None,
     }))
 }
 
@@ -235,8 +239,8 @@ impl Workload for Recognition {
     }
 
     fn step(&mut self) -> Result<NamedGradients> {
-        self.found = LatticeResult::Nothing;
-        let Self { batch, session, step, found } = self;
+        self.result = LatticeResult::None;
+        let Self { batch, session, step, result } = self;
         let weights = batch.weights();
         let lattice = RecognitionLattice::new(&batch.context, AlignmentLattice::FrameDependent, &weights)?;
         let frames = batch.frames()?;
@@ -245,23 +249,22 @@ impl Workload for Recognition {
                 let out = session.sum(&lattice, &frames, &batch.labels()?, &vec![1.0; batch.work.batch])?;
                 return Ok(gradients(out));
             }
-            LatticeStep::BestPath => *found = LatticeResult::Paths(session.best_paths(&lattice, &frames)?),
+            LatticeStep::BestPath => *result = LatticeResult::Paths(session.best_paths(&lattice, &frames)?),
             LatticeStep::Denominator => {
-                *found =
-                    LatticeResult::Sums(session.distances(PathSum::Denominator, &lattice, &frames, None)?)
+                *result = LatticeResult::Sums(session.distances(Sum::Denominator, &lattice, &frames, None)?)
             }
         }
         Ok(Vec::new())
     }
 
-    /// Gradients are compared with those of the other training step.
+    /// Checks best paths and sums; gradients are compared with the other training step.
     fn check(&mut self) -> Result<()> {
         let batch = &self.batch;
         let weights = batch.weights();
         let lattice = RecognitionLattice::new(&batch.context, AlignmentLattice::FrameDependent, &weights)?;
         let (frames, mut session) = (batch.frames()?, LatticeSession::new(options(Budget::Recompute)));
-        match &self.found {
-            LatticeResult::Nothing => Ok(()),
+        match &self.result {
+            LatticeResult::None => Ok(()),
             LatticeResult::Paths(paths) => {
                 batch.check(paths, &session.distances(PathSum::Denominator, &lattice, &frames, None)?)
             }
@@ -270,10 +273,10 @@ impl Workload for Recognition {
     }
 }
 
-/// Losses and gradients, by name.
+/// Returns losses and gradients by name.
 fn gradients(mut out: LatticeOutput<f32>) -> NamedGradients {
-    let parameters = NAMES.map(|(theirs, name)| {
-        (name, GradientValues::Single(out.parameters.remove(theirs).unwrap_or_default()))
+    let parameters = PARAMETER_NAMES.map(|(parameter, name)| {
+        (name, GradientValues::Single(out.parameters.remove(parameter).unwrap_or_default()))
     });
     let rest = [("losses", GradientValues::Double(out.sums)), ("frames", GradientValues::Single(out.frames))];
     rest.into_iter().chain(parameters).collect()
@@ -291,7 +294,7 @@ mod tests {
             batch: RecognitionBatch::synthetic(SMALL).unwrap(),
             session,
             step,
-            found: LatticeResult::Nothing,
+            result: LatticeResult::None,
         }
     }
 
@@ -313,32 +316,32 @@ mod tests {
     #[test]
     fn best_paths_and_sums_are_checked() {
         for step in [LatticeStep::BestPath, LatticeStep::Denominator] {
-            let mut subject = prepared(step);
-            subject.step().unwrap();
-            subject.check().unwrap();
-            match &mut subject.found {
+            let mut workload = prepared(step);
+            workload.step().unwrap();
+            workload.check().unwrap();
+            match &mut workload.result {
                 LatticeResult::Paths(paths) => {
                     paths[1].alignment[3] = (paths[1].alignment[3] + 1) % ARCS as u32
                 }
                 LatticeResult::Sums(sums) => sums[1] += 7.0 * (ARCS as f64).ln(),
-                LatticeResult::Nothing => unreachable!(),
+                LatticeResult::None => unreachable!(),
             }
-            let error = subject.check().unwrap_err().to_string();
+            let error = workload.check().unwrap_err().to_string();
             assert!(error.starts_with("utterance 1: expected a best path"), "{error}");
         }
     }
 
     #[test]
-    fn operations_are_those_of_the_specification_and_of_projections() {
+    fn operations_match_the_formulas() {
         let work = RecognitionWork { batch: 16, frames: 1024, labels: 256, context: 2 };
         let frames = 16 * 1024;
         assert_eq!(work.states(), 1057);
-        let all = 2 * 512 * 33 * 1057 * frames;
-        let strings = 2 * 512 * 2 * 257 * frames;
+        let denominator = 2 * 512 * 33 * 1057 * frames;
+        let numerator = 2 * 512 * 2 * 257 * frames;
         let projections = 2 * 512 * 512 * (1057 + frames);
-        assert_eq!(work.operations(&LatticeStep::BestPath), all + projections);
+        assert_eq!(work.operations(&LatticeStep::BestPath), denominator + projections);
         let train = |budget| work.operations(&LatticeStep::Train(budget));
-        assert_eq!(train(Budget::Recompute), 4 * all + 3 * (strings + projections));
-        assert_eq!(train(Budget::Unlimited), 3 * (all + strings + projections));
+        assert_eq!(train(Budget::Recompute), 4 * denominator + 3 * (numerator + projections));
+        assert_eq!(train(Budget::Unlimited), 3 * (denominator + numerator + projections));
     }
 }

@@ -1,98 +1,98 @@
-//! The outcome of a suite, as it is written to JSON; the schema is the same for every suite.
+//! Results of a suite; all suites have the same JSON schema.
 use serde::Serialize;
 
 use super::answer::{CaseShape, PruningReport, SkipReport};
 use super::error::{Error, Result};
-use super::floors::Training;
+use super::lower_bounds::Training;
 use super::machine::Machine;
 use super::speed::Speed;
 
-/// A suite's outcome.
+/// Results of a suite.
 #[derive(Serialize)]
 pub struct Report {
     /// Name of the suite.
     pub suite: &'static str,
-    /// Where and when it was run.
+    /// Machine and time of the run.
     pub machine: Machine,
-    /// A row for each case and system.
+    /// One row per case and system.
     pub rows: Vec<ResultRow>,
 }
 
 impl Report {
-    /// Everything as JSON.
+    /// Formats the report as JSON.
     ///
     /// # Errors
     /// [`Error::Json`].
     pub fn json(&self) -> Result<String> {
         let text =
-            serde_json::to_string_pretty(self).map_err(|source| Error::Json { what: "outcome", source })?;
+            serde_json::to_string_pretty(self).map_err(|source| Error::Json { what: "report", source })?;
         Ok(text + "\n")
     }
 }
 
-/// What one system did in one case.
+/// Results of one system on one case.
 #[derive(Serialize)]
 pub struct ResultRow {
-    /// The case.
+    /// Name of the case.
     pub case: String,
-    /// `ours`, or another system's name.
+    /// Name of the system, for example `ours`.
     pub system: String,
-    /// Sizes.
+    /// Sizes of the case.
     pub shape: CaseShape,
     /// Threads of the system.
     pub threads: usize,
-    /// Median over the timed steps of all repeats.
+    /// Median time of the timed steps of all repeats.
     pub median_ms: Option<f64>,
-    /// The fastest of them.
+    /// Minimum time of these steps.
     pub min_ms: Option<f64>,
-    /// The slowest of them.
+    /// Maximum time of these steps.
     pub max_ms: Option<f64>,
-    /// Largest resident memory above inputs, parameters and gradients.
+    /// Peak resident memory without inputs, parameters and gradients.
     pub peak_bytes: Option<u64>,
-    /// Rate of the matrix products that the system needs, at the median time.
+    /// GFLOP/s of the required matrix products at the median time.
     pub gflops: Option<f64>,
-    /// That rate by the rate of one large product in the same processes; median over the repeats.
+    /// Ratio to the rate of one large product in the same process; median of the repeats.
     pub sgemm_share: Option<f64>,
-    /// Largest relative L2 difference of any gradient tensor from the rival's.
+    /// Largest relative L2 difference of a gradient tensor from the baseline's.
     pub rel_grad_diff: Option<f64>,
-    /// Whether there is an outcome.
+    /// Success, or the kind of failure.
     pub status: Status,
-    /// Why there is none.
+    /// Reason of a failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// What skipping cost, in the suite `skip`.
+    /// Errors of skipping, in the suite `skip`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skip: Option<SkipReport>,
-    /// What was pruned, in the suite `pruned`.
+    /// Retained sites, in the suite `pruned`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pruning: Option<PruningReport>,
-    /// How fast utterances were decoded, in the suite `decode`.
+    /// Decoding speed, in the suite `decode`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speed: Option<Speed>,
-    /// How fast it trained, in the suite `train`.
+    /// Training speed, in the suite `train`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub training: Option<Training>,
-    /// Place in the picture.
+    /// Position and label on the horizontal axis of the plot.
     #[serde(skip)]
     pub mark: Option<(f64, String)>,
 }
 
-/// Whether a system did its work.
+/// Outcome of a system on a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
-    /// It did.
+    /// The system finished the case.
     Ok,
-    /// It would need, or needed, more memory than the cap allows.
+    /// The predicted or measured memory is above the cap.
     OutOfMemory,
-    /// It cannot do this case, or not in reasonable time.
+    /// The system does not support the case, or exceeds the time limit.
     Skipped,
 }
 
-/// Compares decoding in the rows of a case with the last of them, which is frame-looping.
+/// Computes speeds relative to the last row, which is frame looping.
 pub fn compare_speeds(rows: &mut [ResultRow]) {
-    let Some(slow) = rows.last().and_then(|row| row.speed) else { return };
+    let Some(frame_looping) = rows.last().and_then(|row| row.speed) else { return };
     for speed in rows.iter_mut().filter_map(|row| row.speed.as_mut()) {
-        speed.over_frame_looping = Some(speed.utterances_per_second / slow.utterances_per_second);
+        speed.over_frame_looping = Some(speed.utterances_per_second / frame_looping.utterances_per_second);
     }
 }

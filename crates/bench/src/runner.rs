@@ -1,4 +1,4 @@
-//! Runs the systems of a case in alternation and turns their answers into rows.
+//! Runs the systems of each case in turn and computes results.
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,38 +10,38 @@ use tempfile::TempDir;
 use super::answer::median;
 use super::answer::{CaseAnswer, CaseShape};
 use super::case::{Case, Plan, Spec, System};
-use super::child::{Name, ProcessLauncher, ProcessOutcome};
+use super::child::{ProcessLauncher, ProcessName, ProcessOutcome};
 use super::error::{Error, Result};
-use super::floors::Training;
 use super::forecast::{Forecast, forecast};
 use super::gradients::largest_difference;
+use super::lower_bounds::Training;
 use super::machine::Machine;
 use super::report::Report;
 use super::report::{ResultRow, Status, compare_speeds};
 use super::speed::Speed;
 
-/// How a suite is run.
+/// Settings of a run of a suite.
 pub struct RunSettings {
-    /// Processes for each case and system.
+    /// Processes per case and system.
     pub repeats: usize,
-    /// Seconds of timed steps in a process, about.
+    /// Approximate time of all timed steps of a process in seconds.
     pub seconds: f64,
-    /// The most resident bytes above inputs and gradients.
+    /// Limit of the resident bytes without inputs and gradients.
     pub cap: u64,
-    /// Set when the user wants to leave.
+    /// Set by signals that stop the suite.
     pub stop: Arc<AtomicBool>,
 }
 
-/// A process that takes longer is stopped.
+/// Time limit of a process.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Runs every case of a suite.
 ///
 /// # Errors
-/// [`Error::Argument`], [`Error::Stopped`], and whatever went wrong in a process.
+/// [`Error::Argument`], [`Error::Stopped`], and failures of a child process.
 pub fn run(plan: &Plan, settings: RunSettings, progress: &ProgressBar) -> Result<Report> {
-    // Before anything of ours makes the machine busy.
-    let machine = Machine::here();
+    // Read the load average before the first process starts.
+    let machine = Machine::detect();
     let RunSettings { repeats, seconds, cap, stop } = settings;
     if repeats == 0 {
         let (argument, expected) = ("repeats", "at least 1");
@@ -65,28 +65,29 @@ pub fn run(plan: &Plan, settings: RunSettings, progress: &ProgressBar) -> Result
     Ok(Report { suite: plan.suite, machine, rows })
 }
 
-/// Everything that the cases of a suite have in common.
+/// State shared by the cases of a suite.
 struct Runner<'a> {
     /// Starts processes.
     launcher: ProcessLauncher,
-    /// Processes for each case and system.
+    /// Processes per case and system.
     repeats: usize,
-    /// Seconds of timed steps in a process.
+    /// Approximate time of all timed steps of a process in seconds.
     seconds: f64,
-    /// The most resident bytes above inputs and gradients.
+    /// Limit of the resident bytes without inputs and gradients.
     cap: u64,
-    /// Where gradients wait to be compared.
+    /// Temporary folder of the gradients.
     folder: TempDir,
-    /// Counts processes, including those that there was no need to start.
+    /// Counts processes, including those that are not started.
     progress: &'a ProgressBar,
 }
 
-/// Address space beside inputs, gradients and what the cap allows: the yardstick's operands, stacks and the reserves of
-/// memory allocators.
-const SLACK: u64 = 1 << 30;
-const SLACK_PER_THREAD: u64 = 256 << 20;
+/// Address space in addition to inputs, gradients and the cap.
+///
+/// For the operands of the reference product, stacks, and reserves of memory allocators.
+const EXTRA_BYTES: u64 = 1 << 30;
+const EXTRA_BYTES_PER_THREAD: u64 = 256 << 20;
 
-/// A system on its way through the repeats of a case.
+/// A system and its measurements on a case.
 struct Competitor<'a> {
     system: &'a System,
     answers: Vec<CaseAnswer>,
@@ -95,50 +96,53 @@ struct Competitor<'a> {
 }
 
 impl Runner<'_> {
-    /// A row for each system of the case.
+    /// Measures the systems of a case; returns one row per system.
     ///
     /// # Errors
-    /// [`Error::Stopped`], and whatever went wrong in a process.
+    /// [`Error::Stopped`], and failures of a child process.
     fn rows(&self, case: &Case) -> Result<Vec<ResultRow>> {
         let mut competitors: Vec<Competitor> =
-            case.systems.iter().map(|system| self.admit(case, system)).collect();
-        // Without its rival's, nobody's gradient is wanted.
-        let admitted: Vec<bool> = competitors.iter().map(|all| all.status == Status::Ok).collect();
-        let compared = |place: usize| admitted[case.rival(place).unwrap_or(place)];
+            case.systems.iter().map(|system| self.predict(case, system)).collect();
+        // Gradients are compared only if the baseline can run.
+        let runnable: Vec<bool> =
+            competitors.iter().map(|competitor| competitor.status == Status::Ok).collect();
+        let is_compared = |index: usize| runnable[case.baseline(index).unwrap_or(index)];
         for repeat in 0..self.repeats {
-            for (place, competitor) in competitors.iter_mut().enumerate() {
+            for (index, competitor) in competitors.iter_mut().enumerate() {
                 if competitor.status == Status::Ok {
                     let gradients = (repeat == 0
-                        && (compared(place) || case.wants_skip_report(competitor.system)))
-                    .then(|| self.gradients(place));
+                        && (is_compared(index) || case.needs_skip_report(competitor.system)))
+                    .then(|| self.gradients(index));
                     self.measure(case, competitor, gradients)?;
                 }
                 self.progress.inc(1);
             }
         }
-        let known = competitors.iter().find_map(|competitor| Some(competitor.answers.first()?.shape));
-        let shape = known.unwrap_or_else(|| case.work.shape());
-        let measured = |place: usize| competitors[place].status == Status::Ok;
-        let rows = competitors.iter().enumerate().map(|(place, competitor)| {
-            let difference = match case.rival(place).filter(|&rival| measured(place) && measured(rival)) {
-                Some(rival) => Some(self.difference(case, competitor.system, place, rival)?),
+        let measured_shape =
+            competitors.iter().find_map(|competitor| Some(competitor.answers.first()?.shape));
+        let shape = measured_shape.unwrap_or_else(|| case.work.shape());
+        let is_ok = |index: usize| competitors[index].status == Status::Ok;
+        let rows = competitors.iter().enumerate().map(|(index, competitor)| {
+            let baseline = case.baseline(index).filter(|&baseline| is_ok(index) && is_ok(baseline));
+            let difference = match baseline {
+                Some(baseline) => Some(self.difference(case, competitor.system, index, baseline)?),
                 None => None,
             };
             Ok(competitor.row(case, shape, difference))
         });
         let mut rows = rows.collect::<Result<Vec<ResultRow>>>()?;
         compare_speeds(&mut rows);
-        for place in 0..competitors.len() {
-            // A folder that was never made need not go.
-            let _ = std::fs::remove_dir_all(self.gradients(place));
+        for index in 0..competitors.len() {
+            // Fails if the folder does not exist.
+            let _ = std::fs::remove_dir_all(self.gradients(index));
         }
         Ok(rows)
     }
 
-    /// A system at the start, out of memory or skipped if that can be known beforehand.
-    fn admit<'s>(&self, case: &Case, system: &'s System) -> Competitor<'s> {
+    /// Returns a system with its predicted status: ok, out of memory or skipped.
+    fn predict<'s>(&self, case: &Case, system: &'s System) -> Competitor<'s> {
         let (status, note) = match forecast(&case.work, system) {
-            Forecast::Skipped(why) => (Status::Skipped, Some(why)),
+            Forecast::Skipped(reason) => (Status::Skipped, Some(reason)),
             Forecast::Bytes(bytes) if bytes > self.cap as f64 => {
                 (Status::OutOfMemory, Some(format!("predicted {:.0} MB", bytes / 1e6)))
             }
@@ -151,37 +155,39 @@ impl Runner<'_> {
         let system = competitor.system;
         let (work, method) = (case.work.clone(), system.method.clone());
         let spec = Spec { work, method, threads: system.threads, seconds: self.seconds, gradients };
-        let room = SLACK + SLACK_PER_THREAD * system.threads as u64;
-        let limit = (2 * case.work.input_bytes()).saturating_add(self.cap).saturating_add(room);
-        let (status, note) = match self.launcher.run(&Name { case: &case.name, system }, &spec, limit)? {
+        let extra = EXTRA_BYTES + EXTRA_BYTES_PER_THREAD * system.threads as u64;
+        let limit = (2 * case.work.input_bytes()).saturating_add(self.cap).saturating_add(extra);
+        let name = ProcessName { case: &case.name, system };
+        let (status, note) = match self.launcher.run(&name, &spec, limit)? {
             ProcessOutcome::Measured(answer) => {
                 let peak = answer.peak_bytes.unwrap_or(0);
                 competitor.answers.push(*answer);
                 match peak > self.cap {
-                    true => (Status::OutOfMemory, Some(format!("took {:.0} MB", peak as f64 / 1e6))),
+                    true => (Status::OutOfMemory, Some(format!("used {:.0} MB", peak as f64 / 1e6))),
                     false => return Ok(()),
                 }
             }
-            ProcessOutcome::OutOfMemory => (Status::OutOfMemory, Some("was refused memory".to_owned())),
-            ProcessOutcome::TimedOut => (Status::Skipped, Some("took too long".to_owned())),
+            ProcessOutcome::OutOfMemory => (Status::OutOfMemory, Some("allocation failed".to_owned())),
+            ProcessOutcome::TimedOut => (Status::Skipped, Some("time limit exceeded".to_owned())),
         };
         (competitor.status, competitor.note) = (status, note);
         competitor.answers.clear();
         Ok(())
     }
 
-    fn gradients(&self, place: usize) -> PathBuf {
-        self.folder.path().join(place.to_string())
+    /// Returns the folder of the gradients of a system.
+    fn gradients(&self, index: usize) -> PathBuf {
+        self.folder.path().join(index.to_string())
     }
 
-    fn difference(&self, case: &Case, system: &System, place: usize, rival: usize) -> Result<f64> {
-        let difference = largest_difference(&self.gradients(place), &self.gradients(rival))?;
+    fn difference(&self, case: &Case, system: &System, index: usize, baseline: usize) -> Result<f64> {
+        let difference = largest_difference(&self.gradients(index), &self.gradients(baseline))?;
         match difference.is_finite() {
             true => Ok(difference),
             false => Err(Error::Case {
                 case: case.name.clone(),
                 system: system.name.clone(),
-                found: "a gradient that is no number where the rival's is one".to_owned(),
+                found: "a NaN gradient; the baseline's is finite".to_owned(),
             }),
         }
     }
@@ -193,12 +199,12 @@ impl Competitor<'_> {
         let median_ms = median(&times);
         let operations = self.answers.iter().find_map(|answer| answer.operations);
         let rate = |milliseconds: f64| Some(operations? as f64 / milliseconds / 1e6);
-        // Each process against its own yardstick: they ran under the same conditions.
+        // Each rate is divided by the reference rate of the same process, for equal conditions.
         let share = |answer: &CaseAnswer| Some(rate(median(&answer.milliseconds)?)? / answer.sgemm?);
         let shares: Vec<f64> = self.answers.iter().filter_map(share).collect();
-        let decoded = self.answers.iter().find_map(|answer| answer.decoding).zip(median_ms);
+        let decoding = self.answers.iter().find_map(|answer| answer.decoding).zip(median_ms);
         let products: Vec<f64> = self.answers.iter().filter_map(|answer| answer.sgemm).collect();
-        let trained: Vec<_> = self.answers.iter().filter_map(|answer| answer.training).collect();
+        let reports: Vec<_> = self.answers.iter().filter_map(|answer| answer.training).collect();
         let speed = |(report, time)| Speed::new(report, shape.B, time, median(&products));
         ResultRow {
             case: case.name.clone(),
@@ -216,8 +222,8 @@ impl Competitor<'_> {
             note: self.note.clone(),
             skip: self.answers.iter().find_map(|answer| answer.skip),
             pruning: self.answers.iter().find_map(|answer| answer.pruning),
-            speed: decoded.map(speed),
-            training: median_ms.and_then(|time| Training::new(&trained, time, operations, median(&products))),
+            speed: decoding.map(speed),
+            training: median_ms.and_then(|time| Training::new(&reports, time, operations, median(&products))),
             mark: case.mark.clone(),
         }
     }

@@ -1,48 +1,51 @@
-//! The outcome as it looks on a terminal.
+//! Formats results as a table for the terminal.
 use super::answer::PruningReport;
 use super::answer::median;
 use super::case::FirstPassScores;
-use super::floors::{Floors, Training};
+use super::lower_bounds::{LowerBounds, Training};
 use super::report::{ResultRow, Status};
 use super::speed::TORCH_SGEMM;
 
-/// Columns; the first two are aligned to the left.
-const HEAD: [&str; 9] =
-    ["case", "system", "time ms", "x ours", "peak MB", "GFLOP/s", "sgemm", "gradient", "status"];
-const LEFT: usize = 2;
+/// Headers of the columns.
+const HEADERS: [&str; 9] =
+    ["case", "system", "time ms", "x ours", "peak MB", "GFLOP/s", "% sgemm", "grad diff", "status"];
+/// Number of left-aligned columns.
+const LEFT_COLUMNS: usize = 2;
 
-/// A line for the head and one for each row, a case's systems together; then what skipping cost and what pruning left.
+/// Formats a header, one line per row, and notes.
 pub fn lines(rows: &[ResultRow]) -> Vec<String> {
     if rows.iter().any(|row| row.speed.is_some()) {
-        let mut lines = columns(rows, DECODING_HEAD, decoding_line);
+        let mut lines = columns(rows, DECODING_HEADERS, decoding_line);
         lines.extend(decoding_note(rows));
         return lines;
     }
     if rows.iter().any(|row| row.training.is_some()) {
-        let mut lines = columns(rows, TRAINING_HEAD, training_line);
+        let mut lines = columns(rows, TRAINING_HEADERS, training_line);
         lines.extend(training_note(rows));
         return lines;
     }
-    let mut lines = columns(rows, HEAD, |row, first| {
-        let ours = rows.iter().find(|other| other.case == row.case).and_then(|ours| ours.median_ms);
-        line(row, first, ours)
+    let mut lines = columns(rows, HEADERS, |row, is_first| {
+        let first = rows.iter().find(|first| first.case == row.case);
+        line(row, is_first, first.and_then(|first| first.median_ms))
     });
     lines.extend(rows.iter().filter_map(skipped));
     lines.extend(rows.iter().filter(|row| row.system == "pruned").filter_map(pruned));
     lines
 }
 
-/// The head and a line of cells for each row, which is told whether it is the first of its case.
+/// Formats a header and the cells of each row in aligned columns.
+///
+/// `line` receives the row, and true for the first row of a case.
 fn columns<const N: usize>(
     rows: &[ResultRow],
-    head: [&str; N],
+    headers: [&str; N],
     line: impl Fn(&ResultRow, bool) -> [String; N],
 ) -> Vec<String> {
-    let mut cells = vec![head.map(str::to_owned)];
-    let mut before = None;
+    let mut cells = vec![headers.map(str::to_owned)];
+    let mut previous_case = None;
     for row in rows {
-        cells.push(line(row, before != Some(&row.case)));
-        before = Some(&row.case);
+        cells.push(line(row, previous_case != Some(&row.case)));
+        previous_case = Some(&row.case);
     }
     let width = |column: usize| cells.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..N).map(width).collect();
@@ -51,8 +54,8 @@ fn columns<const N: usize>(
 
 fn aligned(cells: &[String], widths: &[usize]) -> String {
     let columns = cells.iter().zip(widths).enumerate().map(|(column, (cell, &width))| {
-        // The last column is text of any length.
-        if column < LEFT || column + 1 == widths.len() {
+        // The last column has text of any length.
+        if column < LEFT_COLUMNS || column + 1 == widths.len() {
             format!("{cell:<width$}")
         } else {
             format!("{cell:>width$}")
@@ -65,9 +68,9 @@ fn or_dash(text: Option<String>) -> String {
     text.unwrap_or_else(|| "-".to_owned())
 }
 
-/// The case, in its first line.
-fn name(row: &ResultRow, first: bool) -> String {
-    if first { row.case.clone() } else { String::new() }
+/// Returns the name of the case in its first line, else nothing.
+fn name(row: &ResultRow, is_first: bool) -> String {
+    if is_first { row.case.clone() } else { String::new() }
 }
 
 fn status(row: &ResultRow) -> String {
@@ -79,20 +82,20 @@ fn status(row: &ResultRow) -> String {
     row.note.as_ref().map_or(status.to_owned(), |note| format!("{status}: {note}"))
 }
 
-fn share(of_one: f64) -> String {
-    format!("{:.0} %", 100.0 * of_one)
+fn percent(share: f64) -> String {
+    format!("{:.0}", 100.0 * share)
 }
 
-fn line(row: &ResultRow, first: bool, ours: Option<f64>) -> [String; HEAD.len()] {
-    let ratio = row.median_ms.zip(ours).map(|(time, ours)| time / ours);
+fn line(row: &ResultRow, is_first: bool, panda_ms: Option<f64>) -> [String; HEADERS.len()] {
+    let ratio = row.median_ms.zip(panda_ms).map(|(time, panda)| time / panda);
     [
-        name(row, first),
+        name(row, is_first),
         row.system.clone(),
         or_dash(row.median_ms.map(significant)),
         or_dash(ratio.map(|ratio| format!("{ratio:.2}"))),
         or_dash(row.peak_bytes.map(|bytes| format!("{:.1}", bytes as f64 / 1e6))),
         or_dash(row.gflops.map(|rate| format!("{rate:.0}"))),
-        or_dash(row.sgemm_share.map(share)),
+        or_dash(row.sgemm_share.map(percent)),
         or_dash(row.rel_grad_diff.map(|difference| format!("{difference:.1e}"))),
         status(row),
     ]
@@ -103,8 +106,8 @@ fn skipped(row: &ResultRow) -> Option<String> {
     let part = row.shape.N.map_or(0.0, |sites| 100.0 * report.sites as f64 / sites.max(1) as f64);
     let [bias, weight, inputs] = report.bounds;
     Some(format!(
-        "{}: {part:.0} % of the sites left out, occupancy {:.1e}; bounds: bias {bias:.1e}, weight {weight:.1e}, rows \
-         {inputs:.1e}; the worst error takes {:.1} % of its bound",
+        "{}: {part:.0} % of the sites skipped, occupancy {:.1e}; error bounds: bias {bias:.1e}, weight {weight:.1e}, \
+         rows {inputs:.1e}; largest error: {:.1} % of its bound",
         row.case,
         report.mass,
         100.0 * report.share(),
@@ -113,20 +116,20 @@ fn skipped(row: &ResultRow) -> Option<String> {
 
 fn pruned(row: &ResultRow) -> Option<String> {
     let PruningReport { scores, retained, share } = row.pruning?;
-    let from = match scores {
-        FirstPassScores::Matrices => "matrices of scores",
-        FirstPassScores::Heads => "linear layers over the rows",
+    let source = match scores {
+        FirstPassScores::Matrices => "score matrices",
+        FirstPassScores::Heads => "linear layers",
     };
     Some(format!(
-        "{}: {retained} of {} sites retained ({:.1} %), first pass from {from}",
+        "{}: {retained} of {} sites retained ({:.1} %), first pass from {source}",
         row.case,
         row.shape.N.unwrap_or(0),
         100.0 * share,
     ))
 }
 
-/// Columns of a suite that decodes.
-const DECODING_HEAD: [&str; 12] = [
+/// Headers of suites that decode.
+const DECODING_HEADERS: [&str; 12] = [
     "case",
     "system",
     "utt/s",
@@ -137,100 +140,98 @@ const DECODING_HEAD: [&str; 12] = [
     "time ms",
     "peak MB",
     "GFLOP/s",
-    "sgemm",
+    "% sgemm",
     "status",
 ];
 
-/// A line below it.
-fn decoding_line(row: &ResultRow, first: bool) -> [String; DECODING_HEAD.len()] {
+fn decoding_line(row: &ResultRow, is_first: bool) -> [String; DECODING_HEADERS.len()] {
     let speed = row.speed.as_ref();
-    let times = |ratio: Option<f64>| or_dash(ratio.map(|ratio| format!("{ratio:.2}")));
+    let factor = |ratio: Option<f64>| or_dash(ratio.map(|ratio| format!("{ratio:.2}")));
     [
-        name(row, first),
+        name(row, is_first),
         row.system.clone(),
         or_dash(speed.map(|speed| significant(speed.utterances_per_second))),
         or_dash(speed.map(|speed| format!("{:.0}", speed.rtfx))),
-        times(speed.and_then(|speed| speed.over_frame_looping)),
-        times(speed.and_then(|speed| speed.over_torch)),
+        factor(speed.and_then(|speed| speed.over_frame_looping)),
+        factor(speed.and_then(|speed| speed.over_torch)),
         or_dash(speed.map(|speed| format!("{:.3}", speed.labels_per_frame))),
         or_dash(row.median_ms.map(significant)),
         or_dash(row.peak_bytes.map(|bytes| format!("{:.1}", bytes as f64 / 1e6))),
         or_dash(row.gflops.map(|rate| format!("{rate:.0}"))),
-        or_dash(row.sgemm_share.map(share)),
+        or_dash(row.sgemm_share.map(percent)),
         status(row),
     ]
 }
 
-/// What the ratios are to.
+/// Explains the ratios.
 fn decoding_note(rows: &[ResultRow]) -> Option<String> {
     let products: Vec<f64> = rows.iter().filter_map(|row| row.speed?.sgemm).collect();
     let sgemm = median(&products)?;
     Some(format!(
-        "sgemm {sgemm:.0} GFLOP/s; x torch: the best PyTorch decoder of this column on a machine of {:.0} GFLOP/s, scaled",
+        "sgemm {sgemm:.0} GFLOP/s; x torch: speed relative to the best PyTorch decoder, measured at {:.0} GFLOP/s and scaled",
         TORCH_SGEMM
     ))
 }
 
-/// Columns of a suite that trains.
-const TRAINING_HEAD: [&str; 15] = [
+/// Headers of suites that train.
+const TRAINING_HEADERS: [&str; 15] = [
     "case",
     "system",
     "step ms",
     "utt/s",
     "GFLOP/s",
-    "sgemm",
-    "encoder",
-    "predictor",
-    "loss",
-    "backward",
-    "optimiser",
+    "% sgemm",
+    "encoder ms",
+    "predictor ms",
+    "loss ms",
+    "backward ms",
+    "optimizer ms",
     "peak MB",
-    "resident",
-    "floors",
+    "resident MB",
+    "lower bounds ms",
     "status",
 ];
 
-/// A line below it.
-fn training_line(row: &ResultRow, first: bool) -> [String; TRAINING_HEAD.len()] {
+fn training_line(row: &ResultRow, is_first: bool) -> [String; TRAINING_HEADERS.len()] {
     let training = row.training.as_ref();
     let part = |value: fn(&Training) -> f64| or_dash(training.map(|training| significant(value(training))));
     let megabytes = |bytes: Option<u64>| or_dash(bytes.map(|bytes| format!("{:.0}", bytes as f64 / 1e6)));
     [
-        name(row, first),
+        name(row, is_first),
         row.system.clone(),
         or_dash(row.median_ms.map(significant)),
         part(|training| training.utterances_per_second),
         or_dash(row.gflops.map(|rate| format!("{rate:.0}"))),
-        or_dash(row.sgemm_share.map(share)),
-        part(|training| training.of.parts.encoder),
-        part(|training| training.of.parts.predictor),
-        part(|training| training.of.parts.loss),
-        part(|training| training.of.parts.backward),
-        part(|training| training.of.parts.optimiser),
+        or_dash(row.sgemm_share.map(percent)),
+        part(|training| training.report.parts.encoder),
+        part(|training| training.report.parts.predictor),
+        part(|training| training.report.parts.loss),
+        part(|training| training.report.parts.backward),
+        part(|training| training.report.parts.optimizer),
         megabytes(row.peak_bytes),
-        megabytes(training.and_then(|training| training.of.resident_bytes)),
-        or_dash(training.map(|training| floors(&training.floors))),
+        megabytes(training.and_then(|training| training.report.resident_bytes)),
+        or_dash(training.map(|training| lower_bounds(&training.lower_bounds))),
         status(row),
     ]
 }
 
-/// Products, recurrent weights and optimiser, in milliseconds.
-fn floors(Floors { products, recurrent, optimiser }: &Floors) -> String {
-    let products = or_dash(products.map(significant));
-    format!("{products} + {} + {}", significant(*recurrent), significant(*optimiser))
+/// Formats the lower bounds of products, recurrent weights and optimizer.
+fn lower_bounds(bounds: &LowerBounds) -> String {
+    let products = or_dash(bounds.products.map(significant));
+    format!("{products} + {} + {}", significant(bounds.recurrent), significant(bounds.optimizer))
 }
 
-/// What the floors are.
+/// Explains the columns.
 fn training_note(rows: &[ResultRow]) -> Option<String> {
-    let Training { of, .. } = rows.iter().find_map(|row| row.training)?;
+    let Training { report, .. } = rows.iter().find_map(|row| row.training)?;
     Some(format!(
-        "{} weights; parts in ms, those up to the loss forward only; floors in ms: products at sgemm's rate, recurrent weights read at \
-         every frame ({:.0} GB/s), the optimiser's bytes ({:.0} GB/s)",
-        of.parameters, of.cached, of.streamed
+        "{} parameters; encoder, predictor and loss: forward only; lower bounds: matrix products at the rate of sgemm + reads of \
+         recurrent weights at every frame ({:.0} GB/s) + bytes of the optimizer ({:.0} GB/s)",
+        report.parameters, report.cached, report.streamed
     ))
 }
 
-/// Three digits that count, or all before the point.
+/// Formats three significant digits, or all digits before the decimal point.
 fn significant(value: f64) -> String {
     let places = (2.0 - value.abs().max(1e-3).log10().floor()).clamp(0.0, 5.0) as usize;
     format!("{value:.places$}")
@@ -267,24 +268,24 @@ mod tests {
     }
 
     #[test]
-    fn a_case_is_named_once_and_times_are_compared_with_ours() {
+    fn a_case_is_named_once_and_times_are_relative_to_panda() {
         let rows =
             [row("C=1024", "ours", Some(12.34)), row("C=1024", "dense", Some(24.68)), row("D", "ours", None)];
         let lines = lines(&rows);
-        assert_eq!(lines[0], "case    system  time ms  x ours  peak MB  GFLOP/s  sgemm  gradient  status");
-        assert_eq!(lines[1], "C=1024  ours       12.3    1.00     12.3        -   91 %    1.2e-7  ok");
-        assert_eq!(lines[2], "        dense      24.7    2.00     12.3        -   91 %    1.2e-7  ok");
+        assert_eq!(lines[0], "case    system  time ms  x ours  peak MB  GFLOP/s  % sgemm  grad diff  status");
+        assert_eq!(lines[1], "C=1024  ours       12.3    1.00     12.3        -       91     1.2e-7  ok");
+        assert_eq!(lines[2], "        dense      24.7    2.00     12.3        -       91     1.2e-7  ok");
         assert_eq!(
             lines[3],
-            "D       ours          -       -     12.3        -   91 %    1.2e-7  out of memory"
+            "D       ours          -       -     12.3        -       91     1.2e-7  out of memory"
         );
     }
 
     #[test]
-    fn a_suite_that_decodes_has_columns_of_its_own() {
-        let of =
+    fn a_suite_that_decodes_has_other_columns() {
+        let report =
             DecodingReport { family: Family::Rnnt, utterances: 32, frames: 8000, labels: 2000, sites: 9000 };
-        let speed = Speed::new(of, Some(32), 160.0, Some(430.0));
+        let speed = Speed::new(report, Some(32), 160.0, Some(430.0));
         let rows = [ResultRow { speed: Some(speed), ..row("RNN-T B=32", "ours", Some(160.0)) }];
         let lines = lines(&rows);
         assert!(
@@ -297,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn three_digits_count() {
+    fn numbers_have_three_significant_digits() {
         assert_eq!([0.01234, 1.234, 56.78, 9876.5].map(significant), ["0.0123", "1.23", "56.8", "9876"]);
     }
 }

@@ -1,4 +1,4 @@
-//! A training step as the subject of a measurement: forward, backward and LAMB.
+//! Workload of a training step: forward, backward and LAMB.
 use std::time::{Duration, Instant};
 
 use candle_core::{Device, Tensor};
@@ -17,15 +17,17 @@ use super::inputs::{labels, noise};
 use super::machine::resident_peak;
 use super::rates::read_rate;
 
-/// Step size, decay of the moments, of the weights and of their average: MLPerf's for a global batch of 1,024.
-const RATE: f64 = 0.007447;
-const DECAY: f64 = 1e-3;
-const EMA: f64 = 0.992;
-/// Numbers that are in no cache.
-const STREAM: usize = 1 << 26;
+/// Learning rate of MLPerf for a global batch of 1,024.
+const LEARNING_RATE: f64 = 0.007447;
+/// Weight decay of MLPerf.
+const WEIGHT_DECAY: f64 = 1e-3;
+/// Decay of the moving average of MLPerf.
+const EMA_DECAY: f64 = 0.992;
+/// Number of values that fit in no cache.
+const STREAM_VALUES: usize = 1 << 26;
 
-/// A model that learns one made-up batch again and again.
-struct Train {
+/// Training of a model on one synthetic batch, repeated.
+struct TrainingWorkload {
     work: TrainWork,
     ema: bool,
     learner: Learner,
@@ -35,32 +37,32 @@ struct Train {
     step: u64,
     /// Sum of the losses of the last step.
     loss: f64,
-    /// Times of gradients and of the optimiser in each step.
+    /// Times of gradients and optimizer in each step.
     times: Vec<[Duration; 2]>,
 }
 
-/// A model in training and its batch.
+/// Creates a model, its optimizer and a synthetic batch.
 ///
 /// # Errors
-/// Sizes that the model refuses.
+/// If the model does not support the sizes.
 pub fn prepare(work: &TrainWork, method: &Method) -> Result<Box<dyn Workload>> {
     let [encoder, predictor, joint] = work.widths;
     let model = Model::new(&ModelConfig::mlperf_with_widths(encoder, predictor, joint), work.tokens)?;
     let ema = matches!(method, Method::Train { ema: true });
     let optimizer = OptimizerConfig {
         kind: OptimizerKind::Lamb,
-        weight_decay: DECAY,
+        weight_decay: WEIGHT_DECAY,
         betas: [0.9, 0.999],
         eps: 1e-9,
         clip_norm: 1.0,
-        ema: if ema { EMA } else { 0.0 },
+        ema: if ema { EMA_DECAY } else { 0.0 },
         ema_warmup: false,
-        ..OptimizerConfig::new(RATE)
+        ..OptimizerConfig::new(LEARNING_RATE)
     };
     let width = model.config().input.width();
     let rows = noise(501, work.batch * work.rows * width, 3f32.sqrt());
     let sequence = |b| labels(510 + b as u64, work.labels, work.tokens);
-    Ok(Box::new(Train {
+    Ok(Box::new(TrainingWorkload {
         work: *work,
         ema,
         learner: Learner::new(model, &optimizer)?,
@@ -73,18 +75,18 @@ pub fn prepare(work: &TrainWork, method: &Method) -> Result<Box<dyn Workload>> {
     }))
 }
 
-impl Train {
+impl TrainingWorkload {
     fn batch(&self) -> Batch {
         Batch::new(self.rows.clone(), self.lengths.clone(), self.labels.clone())
     }
 
-    /// Dropout, the same in every step.
+    /// Returns the dropout state, the same in every step.
     fn pass(&self) -> TrainingPass {
         TrainingPass::new(0, 0, &self.batch().numbers)
     }
 
-    /// Milliseconds of encoder, predictor and everything up to the loss, forward, each done once.
-    fn forward(&self) -> Result<[f64; 3]> {
+    /// Measures one forward pass of encoder, predictor and whole model in milliseconds.
+    fn measure_forward(&self) -> Result<[f64; 3]> {
         let model = self.learner.model();
         let sessions = LossSessions::new(model.config())?;
         let mut pass = self.pass();
@@ -93,15 +95,18 @@ impl Train {
         let encoder = milliseconds(start.elapsed());
         drop(encoded);
         let start = Instant::now();
-        let predicted = model.predictor().map(|of| of.forward(&self.labels, Some(&mut pass))).transpose()?;
+        let predicted = model
+            .predictor()
+            .map(|predictor| predictor.forward(&self.labels, Some(&mut pass)))
+            .transpose()?;
         let predictor = milliseconds(start.elapsed());
         drop(predicted);
         let (batch, mut pass) = (self.batch(), self.pass());
         let start = Instant::now();
         let losses = model.losses(&sessions, batch.labeled(), self.work.batch, self.step, Some(&mut pass))?;
-        let all = milliseconds(start.elapsed());
+        let model = milliseconds(start.elapsed());
         drop(losses);
-        Ok([encoder, predictor, all])
+        Ok([encoder, predictor, model])
     }
 }
 
@@ -109,7 +114,7 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-impl Workload for Train {
+impl Workload for TrainingWorkload {
     fn shape(&self) -> CaseShape {
         self.work.shape()
     }
@@ -122,45 +127,45 @@ impl Workload for Train {
         Some(self.work.operations())
     }
 
-    /// Gradients, then the optimiser, as in training; both are gone before the next step.
+    /// Computes gradients and applies the optimizer, as in training.
     fn step(&mut self) -> Result<NamedGradients> {
         let moment = StepPosition { step: self.step, epoch: 0, steps_per_epoch: 1 << 20, progress: 0.0 };
         let start = Instant::now();
         let (gradients, tally) =
             self.learner.gradients(&mut std::iter::once(Ok(self.batch())), self.work.batch, &moment)?;
-        let middle = start.elapsed();
+        let gradient_time = start.elapsed();
         self.learner.apply(&gradients, &moment)?;
-        self.times.push([middle, start.elapsed() - middle]);
+        self.times.push([gradient_time, start.elapsed() - gradient_time]);
         (self.step, self.loss) = (self.step + 1, tally.loss);
         Ok(Vec::new())
     }
 
-    /// Every utterance has a path, and its loss is a number above 0.
+    /// Fails unless the loss is finite and positive and weights are finite.
     fn check(&mut self) -> Result<()> {
         let Self { loss, .. } = *self;
         match loss.is_finite() && loss > 0.0 && self.learner.model().parameters().are_finite()? {
             true => Ok(()),
             false => {
-                let (argument, expected) = ("loss", "a number above 0, and weights that are numbers");
+                let (argument, expected) = ("loss", "a finite number above 0, and finite weights");
                 Err(Error::Argument { argument, expected, found: loss.to_string() })
             }
         }
     }
 
-    /// The first step finds no buffers, and no memory that the process already has.
+    /// The first steps allocate buffers.
     fn warm_up(&self) -> usize {
         2
     }
 
     fn training_report(&mut self) -> Result<Option<TrainingReport>> {
         let resident_bytes = resident_peak();
-        let timed = &self.times[self.warm_up().min(self.times.len())..];
-        let middle = |place: usize| {
-            median(&timed.iter().map(|times| milliseconds(times[place])).collect::<Vec<_>>())
+        let timed_steps = &self.times[self.warm_up().min(self.times.len())..];
+        let median_of = |index: usize| {
+            median(&timed_steps.iter().map(|times| milliseconds(times[index])).collect::<Vec<_>>())
                 .unwrap_or_default()
         };
-        let (gradients, optimiser) = (middle(0), middle(1));
-        let [encoder, predictor, forward] = self.forward()?;
+        let (gradients, optimizer) = (median_of(0), median_of(1));
+        let [encoder, predictor, forward] = self.measure_forward()?;
         let parameters = self.learner.model().parameters().count();
         Ok(Some(TrainingReport {
             utterances: self.work.batch,
@@ -170,13 +175,13 @@ impl Workload for Train {
                 predictor,
                 loss: (forward - encoder - predictor).max(0.0),
                 backward: (gradients - forward).max(0.0),
-                optimiser,
+                optimizer,
             },
             resident_bytes,
             recurrent_bytes: self.work.recurrent_bytes(),
-            optimiser_bytes: TrainWork::optimiser_bytes(parameters, self.ema),
+            optimizer_bytes: TrainWork::optimizer_bytes(parameters, self.ema),
             cached: read_rate(self.work.largest_recurrent()),
-            streamed: read_rate(STREAM),
+            streamed: read_rate(STREAM_VALUES),
         }))
     }
 }
@@ -186,17 +191,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_go_down_and_have_parts() {
+    fn steps_are_timed_by_part() {
         let work = TrainWork { batch: 2, rows: 9, labels: 3, tokens: 7, widths: [8, 8, 8] };
-        let mut subject = prepare(&work, &Method::Train { ema: true }).unwrap();
+        let mut workload = prepare(&work, &Method::Train { ema: true }).unwrap();
         for _ in 0..4 {
-            subject.step().unwrap();
-            subject.check().unwrap();
+            workload.step().unwrap();
+            workload.check().unwrap();
         }
-        let report = subject.training_report().unwrap().unwrap();
-        let PartTimes { encoder, predictor, optimiser, .. } = report.parts;
-        assert!(encoder > 0.0 && predictor > 0.0 && optimiser > 0.0, "{report:?}");
-        assert_eq!((report.utterances, report.optimiser_bytes), (2, 56 * report.parameters as u64));
+        let report = workload.training_report().unwrap().unwrap();
+        let PartTimes { encoder, predictor, optimizer, .. } = report.parts;
+        assert!(encoder > 0.0 && predictor > 0.0 && optimizer > 0.0, "{report:?}");
+        assert_eq!((report.utterances, report.optimizer_bytes), (2, 56 * report.parameters as u64));
         assert!(report.cached > 0.0 && report.streamed > 0.0);
     }
 }

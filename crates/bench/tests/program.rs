@@ -1,11 +1,11 @@
-//! What a benchmark writes; never how fast anything was.
+//! Outputs of the `bench` program, without checks of speed.
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Runs the program in a folder to its end: exit status, standard output, standard error.
+/// Runs the program in a folder; returns status, standard output, standard error.
 fn bench(folder: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bench"));
     let output = command.args(arguments).current_dir(folder).output().unwrap();
@@ -13,13 +13,13 @@ fn bench(folder: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
-/// Largest relative difference of any gradient from the rival's, which is `f32` all the way.
-const GRADIENT: f64 = 2e-5;
+/// Maximum relative difference of gradients from the baseline's, which is `f32` throughout.
+const GRADIENT_TOLERANCE: f64 = 2e-5;
 
-/// Runs a suite's quick part and returns its rows; checks the parts of the schema that are the same in every suite.
-fn rows(folder: &TempDir, suite: &str, more: &[&str]) -> Vec<Value> {
+/// Runs a suite with `--quick` and checks the schema; returns the rows.
+fn rows(folder: &TempDir, suite: &str, options: &[&str]) -> Vec<Value> {
     let mut arguments = vec![suite, "--quick", "--repeats", "1", "--json", "out.json", "--svg", "out.svg"];
-    arguments.extend(more);
+    arguments.extend(options);
     let (code, out, err) = bench(folder.path(), &arguments);
     assert_eq!(code, Some(0), "{err}");
     assert!(out.lines().nth(1).is_some_and(|head| head.starts_with("case")), "{out}");
@@ -58,7 +58,7 @@ fn rows(folder: &TempDir, suite: &str, more: &[&str]) -> Vec<Value> {
     rows
 }
 
-fn of<'a>(rows: &'a [Value], system: &str) -> Vec<&'a Value> {
+fn system_rows<'a>(rows: &'a [Value], system: &str) -> Vec<&'a Value> {
     rows.iter().filter(|row| row["system"] == system).collect()
 }
 
@@ -67,29 +67,33 @@ fn lattices_agree_with_the_textbook() {
     let folder = tempfile::tempdir().unwrap();
     let rows = rows(&folder, "dp", &[]);
     assert!(rows.len() >= 4 && rows.iter().all(|row| row["status"] == "ok"), "{rows:?}");
-    for row in of(&rows, "ours") {
+    for row in system_rows(&rows, "ours") {
         assert!(row["rel_grad_diff"].as_f64().unwrap() < 1e-9, "{row}");
         assert!(row["gflops"].is_null() && row["shape"]["N"].as_u64() > Some(0), "{row}");
     }
-    assert!(of(&rows, "textbook").iter().all(|row| row["rel_grad_diff"].is_null()));
+    assert!(system_rows(&rows, "textbook").iter().all(|row| row["rel_grad_diff"].is_null()));
 }
 
 #[test]
 fn gradients_agree_and_a_cap_is_out_of_memory() {
     let folder = tempfile::tempdir().unwrap();
-    // One thread, so that a core is left for the other tests.
+    // One thread leaves a core for the other tests.
     let all = rows(&folder, "lengths", &["--threads", "1"]);
-    for row in of(&all, "ours") {
-        assert!(row["rel_grad_diff"].as_f64().unwrap() < GRADIENT, "{row}");
+    for row in system_rows(&all, "ours") {
+        assert!(row["rel_grad_diff"].as_f64().unwrap() < GRADIENT_TOLERANCE, "{row}");
         assert!(row["gflops"].as_f64() > Some(0.0) && row["sgemm_share"].as_f64() > Some(0.0), "{row}");
     }
     if cfg!(target_os = "linux") {
-        let peak = |system: &str| of(&all, system)[0]["peak_bytes"].as_u64().unwrap();
+        let peak = |system: &str| system_rows(&all, system)[0]["peak_bytes"].as_u64().unwrap();
         assert!(peak("ours") < 64 << 20 && peak("dense") > 256 << 20, "{all:?}");
     }
     let capped = rows(&folder, "lengths", &["--cap", "200MiB", "--budget", "8MiB"]);
-    assert!(of(&capped, "ours").iter().all(|row| row["status"] == "ok" && row["rel_grad_diff"].is_null()));
-    for row in of(&capped, "dense") {
+    assert!(
+        system_rows(&capped, "ours")
+            .iter()
+            .all(|row| row["status"] == "ok" && row["rel_grad_diff"].is_null())
+    );
+    for row in system_rows(&capped, "dense") {
         assert_eq!((&row["status"], &row["median_ms"]), (&"out-of-memory".into(), &Value::Null), "{row}");
         assert!(row["note"].as_str().unwrap().starts_with("predicted"), "{row}");
         assert_eq!(row["shape"]["B"], 16);
@@ -97,35 +101,40 @@ fn gradients_agree_and_a_cap_is_out_of_memory() {
 }
 
 #[test]
-fn pruning_is_compared_over_the_same_sites_and_accounted_for() {
+fn pruned_losses_are_compared_over_the_same_sites() {
     let folder = tempfile::tempdir().unwrap();
     let all = rows(&folder, "pruned", &["--threads", "1", "--cap", "200MiB"]);
     let names: Vec<_> = all[..4].iter().map(|row| row["system"].as_str().unwrap()).collect();
     assert_eq!(names, ["pruned", "pruned-dense", "full", "full-dense"]);
     assert_eq!(all.iter().filter(|row| row["case"] == "C=4096").count(), 4);
-    for row in of(&all, "pruned").into_iter().chain(of(&all, "full")) {
+    for row in system_rows(&all, "pruned").into_iter().chain(system_rows(&all, "full")) {
         assert_eq!(row["status"], "ok", "{row}");
     }
-    assert!(of(&all, "pruned")[0]["rel_grad_diff"].as_f64().unwrap() < GRADIENT, "{all:?}");
-    // Scores of the larger vocabulary, or of the whole lattice, do not fit; nobody is left to compare with.
-    assert!(of(&all, "full-dense").iter().all(|row| row["status"] == "out-of-memory"));
-    assert_eq!(of(&all, "pruned-dense")[1]["status"], "out-of-memory");
     assert!(
-        of(&all, "pruned")[1]["rel_grad_diff"].is_null() && of(&all, "full")[0]["rel_grad_diff"].is_null()
+        system_rows(&all, "pruned")[0]["rel_grad_diff"].as_f64().unwrap() < GRADIENT_TOLERANCE,
+        "{all:?}"
     );
-    for row in of(&all, "pruned") {
+    // Dense logits of the larger vocabulary or of the full lattice do not fit, so nothing is
+    // compared.
+    assert!(system_rows(&all, "full-dense").iter().all(|row| row["status"] == "out-of-memory"));
+    assert_eq!(system_rows(&all, "pruned-dense")[1]["status"], "out-of-memory");
+    assert!(
+        system_rows(&all, "pruned")[1]["rel_grad_diff"].is_null()
+            && system_rows(&all, "full")[0]["rel_grad_diff"].is_null()
+    );
+    for row in system_rows(&all, "pruned") {
         let pruning = &row["pruning"];
         assert_eq!((&pruning["retained"], &pruning["scores"]), (&2000.into(), &"matrices".into()), "{row}");
         let share = pruning["share"].as_f64().unwrap();
         assert!((share * row["shape"]["N"].as_f64().unwrap() - 2000.0).abs() < 1e-6, "{row}");
     }
-    assert!(of(&all, "full").iter().all(|row| row.get("pruning").is_none()));
+    assert!(system_rows(&all, "full").iter().all(|row| row.get("pruning").is_none()));
 }
 
 #[test]
 fn every_search_decodes_the_same_labels() {
     let folder = tempfile::tempdir().unwrap();
-    // A search that finds others than the definition ends with an error.
+    // Labels that differ from the reference would be an error.
     let all = rows(&folder, "decode", &["--threads", "1"]);
     let names: Vec<_> = all[..4].iter().map(|row| row["system"].as_str().unwrap()).collect();
     assert_eq!(names, ["ours", "ours-one-frame", "ours-unprojected", "frame-looping"]);
@@ -147,11 +156,11 @@ fn every_search_decodes_the_same_labels() {
             "{labels:?}"
         );
     }
-    assert!(of(&all, "frame-looping").iter().all(|row| row["speed"]["over_frame_looping"] == 1.0));
+    assert!(system_rows(&all, "frame-looping").iter().all(|row| row["speed"]["over_frame_looping"] == 1.0));
 }
 
 #[test]
-fn a_training_step_has_parts_and_floors() {
+fn a_training_step_has_parts_and_lower_bounds() {
     let folder = tempfile::tempdir().unwrap();
     let all = rows(&folder, "train", &["--threads", "1"]);
     let names: Vec<_> = all.iter().map(|row| row["system"].as_str().unwrap()).collect();
@@ -175,18 +184,18 @@ fn a_training_step_has_parts_and_floors() {
 }
 
 #[test]
-fn memory_that_only_a_run_can_see_counts_as_well() {
+fn measured_memory_above_the_cap_is_out_of_memory() {
     let folder = tempfile::tempdir().unwrap();
     if cfg!(target_os = "linux") {
         let rows = rows(&folder, "dp", &["--cap", "1MiB"]);
         let big: Vec<_> = rows.iter().filter(|row| row["case"] == "B=16 500x100").collect();
         assert!(!big.is_empty() && big.iter().all(|row| row["status"] == "out-of-memory"), "{big:?}");
-        assert!(big.iter().all(|row| row["note"].as_str().unwrap().starts_with("took ")));
+        assert!(big.iter().all(|row| row["note"].as_str().unwrap().starts_with("used ")));
     }
 }
 
 #[test]
-fn mistakes_are_named() {
+fn invalid_arguments_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     let check = |arguments: &[&str], part: &str| {
         let (code, out, err) = bench(folder.path(), arguments);
@@ -208,7 +217,7 @@ fn mistakes_are_named() {
 }
 
 #[test]
-fn outputs_are_opened_before_the_work_and_are_no_inputs() {
+fn outputs_are_opened_before_the_work_and_must_not_be_inputs() {
     let folder = tempfile::tempdir().unwrap();
     let (code, _, err) = bench(folder.path(), &["classes", "--quick", "--json", "no/such/folder"]);
     assert!(code == Some(2) && err.contains("could not write: "), "{err}");

@@ -1,4 +1,4 @@
-//! `panda align CHECKPOINT MANIFEST`
+//! `panda align CHECKPOINT MANIFEST`: forced alignment of transcripts.
 use std::{path::PathBuf, process::ExitCode};
 
 use kernels::Excerpt;
@@ -20,19 +20,20 @@ use crate::{
 pub struct Args {
     /// A checkpoint, for example runs/digits/best.safetensors
     checkpoint: PathBuf,
-    /// A JSONL manifest whose texts are to be aligned
+    /// JSONL manifest with the transcripts to align
     manifest: PathBuf,
-    /// Write CTM lines (`utterance channel start duration word confidence`) to this file; without it and without
-    /// --json, they go to standard output
+    /// Write CTM lines to this file: `utterance channel start duration word confidence`. Without
+    /// --ctm and --json, they are written to standard output
     #[arg(long)]
     ctm: Option<PathBuf>,
-    /// Write one JSON object: tokens, words, log-likelihoods, expected latencies
+    /// Write one JSON object to this file: tokens, words, log-likelihoods, expected latencies
     #[arg(long)]
     json: Option<PathBuf>,
-    /// CTM lines of tokens instead of words
+    /// Write CTM lines of tokens instead of words
     #[arg(long)]
     tokens: bool,
-    /// Take the second of five parts of the manifest, say, by --shard 2/5; panda merge joins what they write
+    /// Process only part I of N parts of the manifest, for example 2/5; `panda merge` joins the
+    /// outputs of all parts
     #[arg(long, value_name = "I/N")]
     shard: Option<Shard>,
     #[command(flatten)]
@@ -41,39 +42,41 @@ pub struct Args {
     bad: BadItemArguments,
 }
 
-/// Aligns the manifest; an utterance without a path, or one that cannot be used, is reported and left out.
+/// Aligns the utterances of a manifest and writes the alignments.
+///
+/// Utterances without a path and unusable utterances are reported and left out.
 pub fn run(arguments: &Args) -> Result<ExitCode> {
     let utterances = manifests::read(&arguments.manifest)?;
-    let ids = OutputIds::of_fields(utterances.iter().map(|one| one.id.as_str()));
+    let ids = OutputIds::of_fields(utterances.iter().map(|utterance| utterance.id.as_str()));
     let utterances = shard::part(utterances, arguments.shard);
-    let wanted = [&arguments.ctm, &arguments.json];
-    let [ctm, json] = outputs::open(wanted, &[&arguments.checkpoint, &arguments.manifest], &utterances)?;
-    let recogniser = arguments.audio.load(&arguments.checkpoint)?;
-    let recogniser = arguments.bad.apply(recogniser)?;
-    let found = recogniser.align(&utterances).map_err(|error| arguments.audio.advise(error))?;
-    let checked = found.bad.check("alignment", utterances.len(), recogniser.max_bad());
+    let paths = [&arguments.ctm, &arguments.json];
+    let [ctm, json] = outputs::open(paths, &[&arguments.checkpoint, &arguments.manifest], &utterances)?;
+    let recognizer = arguments.audio.load(&arguments.checkpoint)?;
+    let recognizer = arguments.bad.apply(recognizer)?;
+    let alignments = recognizer.align(&utterances).map_err(|error| arguments.audio.advise(error))?;
+    let checked = alignments.bad.check("alignment", utterances.len(), recognizer.max_bad());
     let checked = checked.map_err(|error| arguments.audio.advise(error));
-    if found.bad.left_out.len() == utterances.len() {
+    if alignments.bad.left_out.len() == utterances.len() {
         checked?;
-        return write(arguments, &found, &ids, ctm, json);
+        return write(arguments, &alignments, &ids, ctm, json);
     }
-    note(&found.changes);
+    note(&alignments.changes);
     let name = arguments.manifest.file_stem().unwrap_or_default().to_string_lossy();
-    bad_items::warn(&name, &found.bad);
-    let texts = utterances.iter().map(|one| one.text.as_str());
-    warn_each(recognizer::conversion_warnings(&name, texts, recogniser.tokenizer()));
-    for id in &found.without_path {
+    bad_items::warn(&name, &alignments.bad);
+    let texts = utterances.iter().map(|utterance| utterance.text.as_str());
+    warn_each(recognizer::conversion_warnings(&name, texts, recognizer.tokenizer()));
+    for id in &alignments.without_path {
         warnln!("warning: {}: no path, more labels than its frames can emit; left out", Excerpt(id));
     }
-    // What was aligned is written, even if too much of the list cannot be used.
-    let code = write(arguments, &found, &ids, ctm, json)?;
+    // Alignments are written even if too many utterances are unusable.
+    let code = write(arguments, &alignments, &ids, ctm, json)?;
     checked.map(|()| code)
 }
 
-/// Writes what was asked for, and a summary where there is room for one.
+/// Writes the requested files; prints a summary unless one is standard output.
 fn write(
     arguments: &Args,
-    found: &Alignments,
+    alignments: &Alignments,
     ids: &OutputIds,
     ctm: Option<OutputFile>,
     json: Option<OutputFile>,
@@ -81,19 +84,19 @@ fn write(
     let unit = if arguments.tokens { Unit::Tokens } else { Unit::Words };
     let standard = [&ctm, &json].into_iter().flatten().any(OutputFile::is_standard);
     if ctm.is_none() && json.is_none() {
-        formatted(&found.ctm(unit, ids))?;
+        formatted(&alignments.ctm(unit, ids))?;
         return Ok(ExitCode::SUCCESS);
     }
-    json.map_or(Ok(()), |json| json.write(found.json().as_bytes()))?;
-    ctm.map_or(Ok(()), |ctm| ctm.write(found.ctm(unit, ids).as_bytes()))?;
+    json.map_or(Ok(()), |json| json.write(alignments.json().as_bytes()))?;
+    ctm.map_or(Ok(()), |ctm| ctm.write(alignments.ctm(unit, ids).as_bytes()))?;
     if standard {
         return Ok(ExitCode::SUCCESS);
     }
-    let latency = found.expected_latency.map_or("no token".to_owned(), |mean| {
+    let latency = alignments.expected_latency.map_or("no token".to_owned(), |mean| {
         format!("a token is expected {mean:.3} s after the start of its audio")
     });
-    let (aligned, without) = (found.utterances.len(), found.without_path.len());
-    let left_out = match found.bad.left_out.len() {
+    let (aligned, without) = (alignments.utterances.len(), alignments.without_path.len());
+    let left_out = match alignments.bad.left_out.len() {
         0 => String::new(),
         count => format!(", {count} left out"),
     };

@@ -1,4 +1,4 @@
-//! The command line, whose errors quote what was typed.
+//! Parses the command line; error messages quote the arguments, escaped and shortened.
 use std::any::TypeId;
 use std::error::Error;
 
@@ -10,23 +10,26 @@ use speech::Channel;
 
 use crate::{Args, out};
 
-/// Exit status for arguments that are refused.
-const REFUSED: i32 = 2;
+/// Exit status for invalid arguments.
+const USAGE_ERROR: i32 = 2;
 
-/// Parses the arguments of this process, or ends it with help or a message.
+/// Parses the arguments of this process; exits on `--help` and on errors.
 pub fn parse() -> Args {
     let matches = command().try_get_matches();
     let arguments = matches.and_then(|mut matches| Args::from_arg_matches_mut(&mut matches));
     arguments.unwrap_or_else(|error| match value_message(&error) {
         Some(message) => {
             out::warnln!("error: {message}");
-            std::process::exit(REFUSED)
+            std::process::exit(USAGE_ERROR)
         }
         None => printable(error).exit(),
     })
 }
 
-/// The program's commands. A number may be negative, so that an error is about the value and not about an unknown flag.
+/// Returns the commands of the program.
+///
+/// Numeric arguments accept a leading hyphen, so that an error is about the value and not about an
+/// unknown flag.
 fn command() -> Command {
     allow_negative_numbers(Args::command())
 }
@@ -36,7 +39,7 @@ fn allow_negative_numbers(command: Command) -> Command {
     command.mut_args(allow).mut_subcommands(allow_negative_numbers)
 }
 
-/// Whether the value of an argument is a number.
+/// Returns true if the value of an argument is a number.
 fn is_numeric(arg: &Arg) -> bool {
     let value = arg.get_value_parser().type_id();
     let numbers = [TypeId::of::<f32>(), TypeId::of::<f64>(), TypeId::of::<u32>(), TypeId::of::<u64>()];
@@ -44,7 +47,9 @@ fn is_numeric(arg: &Arg) -> bool {
     arg.get_action().takes_values() && numbers.iter().chain(&sizes).any(|number| value == *number)
 }
 
-/// The message of this program's own parsers: `--flag: expected ..., found ...`.
+/// Formats an error of a value parser of this program: `--flag: expected ..., found ...`.
+///
+/// Returns none for clap's own errors.
 fn value_message(error: &clap::Error) -> Option<String> {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text),
@@ -56,15 +61,15 @@ fn value_message(error: &clap::Error) -> Option<String> {
     if error.kind() != ErrorKind::ValueValidation || !expected.starts_with("expected ") {
         return None;
     }
-    let found = match text(ContextKind::InvalidValue)?.as_str() {
+    let suffix = match text(ContextKind::InvalidValue)?.as_str() {
         _ if expected.contains(", found ") => String::new(),
         "" => ", found nothing".to_owned(),
         value => format!(", found {}", Excerpt(value)),
     };
-    Some(format!("{flag}: {expected}{found}"))
+    Some(format!("{flag}: {expected}{suffix}"))
 }
 
-/// An error whose quotations of arguments are escaped and cut.
+/// Escapes and shortens the arguments that an error quotes.
 fn printable(mut error: clap::Error) -> clap::Error {
     let context: Vec<(ContextKind, ContextValue)> =
         error.context().map(|(kind, value)| (kind, value.clone())).collect();
@@ -74,7 +79,7 @@ fn printable(mut error: clap::Error) -> clap::Error {
             ContextValue::Strings(texts) => {
                 ContextValue::Strings(texts.iter().map(|text| Excerpt(text).to_string()).collect())
             }
-            // Proposals quote what was typed; the usage has lines of its own and no quotations.
+            // Suggestions quote arguments. The usage has several lines and quotes nothing.
             ContextValue::StyledStrs(texts) => {
                 ContextValue::StyledStrs(texts.iter().map(|text| Excerpt(text).to_string().into()).collect())
             }
@@ -89,8 +94,8 @@ fn printable(mut error: clap::Error) -> clap::Error {
 mod tests {
     use super::*;
 
-    /// Values that make sense for some flags, and those flags.
-    const PERMITTED: [(&str, &[&str]); 1] = [(
+    /// Values that are valid for some numeric flags, and those flags.
+    const VALID_VALUES: [(&str, &[&str]); 1] = [(
         "-1",
         &[
             "--blank-penalty",
@@ -103,15 +108,15 @@ mod tests {
         ],
     )];
 
-    /// Every argument of every command with the names of the command.
-    fn arguments(command: &Command, path: &[String], found: &mut Vec<(Vec<String>, Arg)>) {
+    /// Appends every argument of every command with the names of the command.
+    fn arguments(command: &Command, path: &[String], all: &mut Vec<(Vec<String>, Arg)>) {
         let path = [path, &[command.get_name().to_owned()]].concat();
-        found.extend(command.get_arguments().map(|arg| (path.clone(), arg.clone())));
-        command.get_subcommands().for_each(|inner| arguments(inner, &path, found));
+        all.extend(command.get_arguments().map(|arg| (path.clone(), arg.clone())));
+        command.get_subcommands().for_each(|inner| arguments(inner, &path, all));
     }
 
     #[test]
-    fn numbers_that_make_no_sense_are_refused_with_the_name_of_the_flag() {
+    fn invalid_numbers_are_reported_with_the_name_of_the_flag() {
         let mut all = Vec::new();
         arguments(&command(), &[], &mut all);
         all.retain(|(_, arg)| is_numeric(arg));
@@ -122,44 +127,45 @@ mod tests {
             {
                 let words = path.iter().chain([&flag]).map(String::as_str).chain([value]);
                 let error = command().try_get_matches_from(words).err();
-                let refused = error.as_ref().and_then(value_message);
-                let is_permitted =
-                    PERMITTED.iter().any(|(one, flags)| *one == value && flags.contains(&flag.as_str()));
-                match refused {
+                let message = error.as_ref().and_then(value_message);
+                let is_valid = VALID_VALUES
+                    .iter()
+                    .any(|(valid, flags)| *valid == value && flags.contains(&flag.as_str()));
+                match message {
                     Some(message) => {
-                        assert!(!is_permitted, "{message}");
+                        assert!(!is_valid, "{message}");
                         assert!(message.starts_with(&format!("{flag}: expected ")), "{message}");
-                        let found = if value.is_empty() { "nothing" } else { value };
-                        assert!(message.ends_with(&format!(", found {found}")), "{message}");
+                        let quoted = if value.is_empty() { "nothing" } else { value };
+                        assert!(message.ends_with(&format!(", found {quoted}")), "{message}");
                     }
-                    None => assert!(is_permitted, "{path:?} {flag} {value:?}: {error:?}"),
+                    None => assert!(is_valid, "{path:?} {flag} {value:?}: {error:?}"),
                 }
             }
         }
     }
 
-    /// Parsers have no types that the compiler could compare with those of the fields.
+    /// The compiler does not compare the types of parsers and fields.
     #[test]
-    fn parsers_of_numbers_have_the_types_of_their_fields() {
+    fn value_parsers_have_the_types_of_their_fields() {
         let mut all = Vec::new();
         arguments(&command(), &[], &mut all);
         for (path, arg) in all.iter().filter(|(_, arg)| arg.get_action().takes_values()) {
             let Some(flag) = arg.get_long() else { continue };
-            let of_command = |other: &&(Vec<String>, Arg)| other.0 == *path;
+            let same_command = |other: &&(Vec<String>, Arg)| other.0 == *path;
             let required = |arg: &Arg| arg.is_required_set() && arg.get_long() != Some(flag);
             let mut words = path.clone();
-            for (_, other) in all.iter().filter(of_command).filter(|(_, other)| required(other)) {
+            for (_, other) in all.iter().filter(same_command).filter(|(_, other)| required(other)) {
                 words.extend(other.get_long().map(|name| format!("--{name}")));
                 words.push("name".to_owned());
             }
             let mut is_accepted = false;
             for value in ["1", "2", "1/2", "min", "max-prob", "txt", "words", "maes", "bf16"] {
                 let words = words.iter().cloned().chain([format!("--{flag}"), value.to_owned()]);
-                let is_refused = |error: clap::Error| error.kind() == ErrorKind::ValueValidation;
-                if command().try_get_matches_from(words.clone()).is_err_and(is_refused) {
+                let is_invalid = |error: clap::Error| error.kind() == ErrorKind::ValueValidation;
+                if command().try_get_matches_from(words.clone()).is_err_and(is_invalid) {
                     continue;
                 }
-                // Requirements of the flag are no concern here.
+                // Ignore other flags that the flag requires.
                 let matches = command().ignore_errors(true).try_get_matches_from(words).unwrap();
                 let arguments = Args::from_arg_matches(&matches).map(drop);
                 assert!(arguments.is_ok(), "{path:?} {flag} {value}: {arguments:?}");
@@ -170,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_typed_is_escaped_and_cut() {
+    fn quoted_arguments_are_escaped_and_shortened() {
         let long = "x".repeat(100_000);
         for value in [long.as_str(), "a\nerror: forged \u{1b}[2J\u{9b}\u{202e}"] {
             for words in [

@@ -1,4 +1,4 @@
-//! What the commands that listen have in common: recordings that do not fit the model.
+//! Arguments of the commands that read audio: channel, sample rate, silence filter.
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -9,41 +9,41 @@ use crate::error::{Error, Result};
 use crate::numbers;
 use crate::out::warnln;
 
-/// How recordings are read.
+/// Arguments that control how recordings are read.
 #[derive(clap::Args)]
 pub struct AudioArguments {
-    /// Take this channel, from 1, of recordings that have several; `mix` takes their mean
+    /// Use this channel of multichannel recordings, counted from 1; `mix` averages all channels
     #[arg(long, value_name = "mix|N", default_value = "mix")]
     channel: Channel,
-    /// Resample recordings of another sample rate than the model's, instead of refusing them
+    /// Resample recordings to the model's sample rate; without it, another rate is an error
     #[arg(long)]
     resample: bool,
 }
 
-/// When a text is discarded as silence.
+/// Arguments of the silence filter.
 #[derive(clap::Args)]
 pub struct SilenceArguments {
-    /// Discard texts in which no word reaches this posterior, as what the model makes of silence; 0 keeps every text. Words of
-    /// --lm and --phrases need no posterior: the words that the model finds without them are judged
+    /// Discard transcripts in which no word reaches this posterior, as silence; 0 disables the
+    /// filter. The posteriors are those of the model without --lm and --phrases
     #[arg(long, value_name = "P", default_value_t = recognizer::SILENCE, value_parser = numbers::posterior)]
     silence: f64,
 }
 
 impl AudioArguments {
-    /// A recogniser that reads as the arguments say; what a user should know of its checkpoint is said.
+    /// Loads a recognizer with these audio options and prints the checkpoint's warning.
     pub fn load(&self, checkpoint: &Path) -> Result<Recognizer> {
-        let recogniser = Recognizer::load(checkpoint)?;
-        recogniser.warning().iter().for_each(|warning| warnln!("warning: {warning}"));
-        Ok(recogniser.with_conversion(Conversion { channel: self.channel, resample: self.resample }))
+        let recognizer = Recognizer::load(checkpoint)?;
+        recognizer.warning().iter().for_each(|warning| warnln!("warning: {warning}"));
+        Ok(recognizer.with_conversion(Conversion { channel: self.channel, resample: self.resample }))
     }
 
-    /// The first of the arguments that was given.
-    pub fn asked(&self) -> Option<&'static str> {
+    /// Returns the first of these arguments that was given.
+    pub fn first_given(&self) -> Option<&'static str> {
         let channel = (self.channel != Channel::Mix).then_some("--channel");
         channel.or(self.resample.then_some("--resample"))
     }
 
-    /// An error with the argument that would have helped.
+    /// Adds advice to an error that an argument of this group avoids.
     pub fn advise(&self, error: recognizer::Error) -> Error {
         use speech::Error::{FileRate, SampleRate};
         let rate = match &error {
@@ -52,20 +52,20 @@ impl AudioArguments {
             _ => false,
         };
         match rate && !self.resample {
-            true => Error::Advised { source: error, advice: "--resample converts it" },
+            true => Error::WithAdvice { source: error, advice: "--resample converts it" },
             false => error.into(),
         }
     }
 }
 
 impl SilenceArguments {
-    /// A recogniser that believes what the arguments say.
-    pub fn apply(&self, recogniser: Recognizer) -> Result<Recognizer> {
-        Ok(recogniser.with_silence(self.silence)?)
+    /// Sets the silence filter of a recognizer.
+    pub fn apply(&self, recognizer: Recognizer) -> Result<Recognizer> {
+        Ok(recognizer.with_silence(self.silence)?)
     }
 }
 
-/// Says on standard error what was done to how many recordings, a line for each thing.
+/// Prints the number of converted recordings, one line per kind of conversion.
 pub fn note(changes: &BTreeMap<Change, usize>) {
     for (change, count) in changes {
         warnln!("note: {change}: {count} recording{}", if *count == 1 { "" } else { "s" });

@@ -1,178 +1,178 @@
-//! What can go wrong in a command.
+//! Errors of the program.
 use kernels::Excerpt;
 
-/// Errors of the program; the message is what the user sees.
+/// Error of a command; its message is printed to the user.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Training, a checkpoint or a recipe.
+    /// Error of training, a checkpoint or a recipe.
     #[error(transparent)]
     Training(#[from] training::Error),
-    /// A report.
+    /// Error of a report.
     #[error(transparent)]
     Report(#[from] report::Error),
-    /// A search.
+    /// Error of a search.
     #[error(transparent)]
     Decoding(#[from] decoding::Error),
-    /// Audio or a manifest.
+    /// Error of audio or a manifest.
     #[error(transparent)]
     Speech(#[from] speech::Error),
-    /// The loss.
+    /// Error of the loss.
     #[error(transparent)]
     Loss(#[from] rnnt_loss::Error),
-    /// An n-gram.
+    /// Error of an n-gram.
     #[error(transparent)]
     Ngram(#[from] decoding::ngram::Error),
-    /// What another argument would have avoided.
+    /// Error that another argument avoids.
     #[error("{source}; {advice}")]
-    Advised {
+    WithAdvice {
         /// The error.
         source: recognizer::Error,
-        /// The argument.
+        /// The argument and its effect.
         advice: &'static str,
     },
-    /// A language model that cannot be used.
+    /// Invalid language model.
     #[error("{}: {source}", path.display())]
     Arpa {
-        /// The file.
+        /// ARPA file.
         path: std::path::PathBuf,
-        /// What is wrong with it.
+        /// Error of the reader.
         source: decoding::ngram::Error,
     },
-    /// A list of phrases that cannot be used.
+    /// Invalid list of phrases.
     #[error("{}: {source}", path.display())]
     Phrases {
-        /// The file.
+        /// File of the phrases.
         path: std::path::PathBuf,
-        /// What is wrong with it.
+        /// Error of the reader.
         source: decoding::PhraseError,
     },
-    /// A variable of the environment that says nothing to us.
+    /// Invalid environment variable.
     #[error("{}", Excerpt(_0))]
     Environment(String),
-    /// MPI does not begin.
+    /// MPI without the required thread support.
     #[error(
-        "expected an MPI that lets one thread of several call it (MPI_THREAD_FUNNELED), found one that does not"
+        "MPI: expected support for MPI_THREAD_FUNNELED, found less; use an MPI library that is built with threads"
     )]
     #[cfg(feature = "mpi")]
     Mpi,
-    /// Processes that do not find each other.
+    /// Different numbers of processes in the launcher and in MPI.
     #[cfg(feature = "mpi")]
     #[error(
-        "expected the {expected} processes that the launcher has started, found {found}: is it of the MPI that panda was built with?"
+        "MPI: expected the {expected} processes of the launcher, found {found}; use the launcher of the MPI library that panda was built with"
     )]
     Launcher {
-        /// What the launcher says.
+        /// Number of processes that the launcher reports.
         expected: usize,
-        /// What MPI says.
+        /// Number of processes that MPI reports.
         found: usize,
     },
-    /// Parts that are not parts of one list.
+    /// Part that does not fit the other parts of a merge.
     #[error("{}: expected {}, found {}", path.display(), Excerpt(expected), Excerpt(found))]
-    Part {
-        /// The part.
+    MergePart {
+        /// File of the part.
         path: std::path::PathBuf,
-        /// What would have fitted.
+        /// Expected contents.
         expected: String,
-        /// What is there.
+        /// Contents of the file.
         found: String,
     },
-    /// A line that is not of its part's kind.
+    /// Line that does not have the kind of its part.
     #[error("{}:{line}: expected {expected}, found {}", path.display(), Excerpt(found))]
-    PartLine {
-        /// The part.
+    MergePartLine {
+        /// File of the part.
         path: std::path::PathBuf,
-        /// The line, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What such a line contains.
+        /// Expected contents.
         expected: String,
-        /// What is there.
+        /// Contents of the line.
         found: String,
     },
-    /// A sentence mark within a line.
+    /// Sentence mark within a line.
     #[error(
-        "{}:{line}: expected sentence marks (<s>, </s>) at the ends of a text only, found {} within it; put each sentence on a line of its own",
+        "{}:{line}: expected sentence marks (<s>, </s>) at the ends of a text only, found {} within it; put each sentence on a separate line",
         path.display(),
         Excerpt(format_args!("{mark:?}"))
     )]
     SentenceMark {
-        /// The file.
+        /// Text file or manifest.
         path: std::path::PathBuf,
-        /// The line, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// The word that contains the mark.
+        /// Word that contains the mark.
         mark: String,
     },
-    /// Captions of several recordings in one place.
+    /// Captions of several recordings in one stream.
     #[error("{format}: expected one recording, or a folder by --output, found several in one stream")]
     Captions {
-        /// The format.
+        /// Name of the format.
         format: &'static str,
     },
-    /// Two recordings whose texts would have one name.
+    /// Two recordings with the same transcript path.
     #[error("{}: expected one recording of this name, found {} and {}", output.display(), other.display(), file.display())]
-    SameName {
-        /// Where the text should go.
+    DuplicateName {
+        /// Transcript path.
         output: std::path::PathBuf,
-        /// One recording.
+        /// Second recording.
         file: std::path::PathBuf,
-        /// The other.
+        /// First recording.
         other: std::path::PathBuf,
     },
-    /// A folder for what is shown at once.
+    /// Output folder or unsupported format for streaming.
     #[error(
-        "sound as it arrives (--stream, or -): expected txt, json or ctm on standard output, found another --format or an --output"
+        "streaming audio (--stream, or -): expected txt, json or ctm on standard output, found another --format or an --output"
     )]
-    LiveOutput,
-    /// Several run folders, or none, where the epochs of one are to be chosen from.
+    StreamingOutput,
+    /// Several run folders, or none, for `--last` or `--best`.
     #[error("--last, --best: expected one run folder, found {found}")]
-    OneRun {
-        /// How many were given.
+    RunFolderCount {
+        /// Number of given folders.
         found: usize,
     },
-    /// Standard input and files.
-    #[error("-: expected standard input alone, found other recordings beside it")]
-    OneInput,
-    /// A file on standard input, where raw samples should be.
+    /// Standard input together with files.
+    #[error("-: expected only standard input, found other recordings in addition")]
+    StdinWithFiles,
+    /// Audio file on standard input, instead of raw samples.
     #[error("standard input: expected raw 16-bit samples at the model's rate, found {found}")]
-    NotRaw {
-        /// What it is.
+    EncodedStdin {
+        /// Format of the file.
         found: &'static str,
     },
-    /// An argument out of its range.
+    /// Argument out of its range.
     #[error("{argument}: expected a number {expected}, found {found}")]
     Argument {
-        /// Its name.
+        /// Name of the argument.
         argument: &'static str,
-        /// Its range.
+        /// Valid range.
         expected: &'static str,
-        /// What was given.
+        /// Given value.
         found: f64,
     },
-    /// An option for a search that does not know it.
-    #[error("{argument}: expected {expected}, found {search}")]
-    Search {
-        /// The option.
+    /// Argument that the search, format or input does not support.
+    #[error("{argument}: expected {expected}, found {found}")]
+    Unsupported {
+        /// Name of the argument.
         argument: &'static str,
-        /// What knows it.
+        /// Searches, formats or inputs that support it.
         expected: &'static str,
-        /// The search.
-        search: &'static str,
+        /// Search, format or input of this call.
+        found: &'static str,
     },
-    /// A search that recognition lattices do not have.
+    /// Argument that the search of recognition lattices does not support.
     #[error(
-        "{argument}: expected none for a recognition lattice (loss.kind = \"gnat\"), which is searched with --beam alone"
+        "{argument}: not supported by a recognition lattice (loss.kind = \"gnat\"); its only search option is --beam"
     )]
-    Lattice {
-        /// What was asked for.
+    LatticeSearch {
+        /// Name of the argument.
         argument: &'static str,
     },
-    /// Signals could not be watched.
+    /// Failure to install signal handlers.
     #[error("cannot watch for signals: {0}")]
     Signal(#[from] std::io::Error),
-    /// Standard output is a pipe that nobody reads any more.
+    /// Standard output is a closed pipe.
     #[error("standard output: closed")]
-    Closed,
+    OutputClosed,
     /// Standard output cannot be written.
     #[error("standard output: could not write: {0}")]
     Output(#[source] std::io::Error),
@@ -191,18 +191,18 @@ impl From<recognizer::Error> for Error {
 }
 
 impl Error {
-    /// The error of a failed write to standard output.
+    /// Converts a write error of standard output.
     pub fn standard_output(source: std::io::Error) -> Self {
         match source.kind() {
-            std::io::ErrorKind::BrokenPipe => Self::Closed,
+            std::io::ErrorKind::BrokenPipe => Self::OutputClosed,
             _ => Self::Output(source),
         }
     }
 
-    /// Whether somebody has closed the pipe that was written to.
+    /// Returns true if the reader closed the output pipe.
     pub fn is_closed(&self) -> bool {
         match self {
-            Self::Closed => true,
+            Self::OutputClosed => true,
             Self::Training(training::Error::Model(model::Error::Io { source, .. })) => {
                 source.kind() == std::io::ErrorKind::BrokenPipe
             }
@@ -214,12 +214,14 @@ impl Error {
 /// A result with this program's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error's message and those of its causes that it does not contain, in one line.
+/// Formats an error and its causes in one line.
+///
+/// Causes that the text contains already are not repeated.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        // Errors of parsers contain what they have read, which messages cut.
+        // Errors of parsers quote their input, which messages shorten.
         let (message, shown) = (error.to_string(), Excerpt(error).to_string());
         if !text.contains(&message) && !text.contains(&shown) {
             text += &format!("; because of {shown}");
@@ -234,12 +236,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn causes_are_told_once() {
+    fn causes_are_printed_once() {
         let source = rnnt_loss::Error::Scores { utterance: 1, frame: 2, label: 3, found: "NaN or +inf" };
         let (utterances, found) = (vec!["a".to_owned()], None);
         let source = Some(Box::new(source.into()));
-        let what = "score of every class";
-        let error = training::Error::Diverged { step: 7, what: what.into(), found, utterances, source };
+        let quantity = "score of every class";
+        let error = training::Error::Diverged { step: 7, what: quantity.into(), found, utterances, source };
         let text = chain(&Error::Training(error));
         assert!(text.starts_with("step 7: expected a finite score of every class; utterances"), "{text}");
         assert!(text.contains("; because of utterance 1, frame 2, label position 3"), "{text}");

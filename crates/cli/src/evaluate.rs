@@ -1,4 +1,4 @@
-//! `panda evaluate CHECKPOINT MANIFEST`
+//! `panda evaluate CHECKPOINT MANIFEST`: word and character error rates.
 use std::collections::HashMap;
 use std::{path::PathBuf, process::ExitCode};
 
@@ -24,26 +24,27 @@ use shard::Shard;
 pub struct Args {
     /// A checkpoint, for example runs/digits/best.safetensors
     checkpoint: PathBuf,
-    /// A JSONL manifest
+    /// JSONL manifest with recordings and reference transcripts
     manifest: PathBuf,
-    /// Print a line for each speaker, too
+    /// Print error rates of each speaker in addition
     #[arg(long)]
     speakers: bool,
-    /// Write one JSON line an utterance: id, subset, speaker, reference, hypothesis
+    /// Write one JSON line per utterance: id, subset, speaker, reference, hypothesis
     #[arg(long)]
     hypotheses: Option<PathBuf>,
-    /// Write what was heard, with times: txt, json (a line an utterance) or ctm to --output; srt or vtt, a file an utterance, into the
-    /// folder --output
+    /// Write the hypotheses with times to --output: txt, json (one line per utterance) or ctm; srt
+    /// and vtt write one file per utterance into the folder --output
     #[arg(long, value_name = "FORMAT", requires = "output")]
     format: Option<TranscriptFormat>,
-    /// Where to
+    /// File, or folder for srt and vtt, of --format
     #[arg(long, value_name = "PATH", requires = "format")]
     output: Option<PathBuf>,
-    /// Take the second of five parts of the manifest, say, by --shard 2/5; panda merge joins what they write
+    /// Process only part I of N parts of the manifest, for example 2/5; `panda merge` joins the
+    /// outputs of all parts
     #[arg(long, value_name = "I/N")]
     shard: Option<Shard>,
-    /// Leave special words, such as <unk>, out of references and hypotheses; tokens.ignore_special = true in the model's recipe
-    /// does so too
+    /// Leave special words, such as <unk>, out of references and hypotheses; the default is
+    /// tokens.ignore_special of the model's recipe
     #[arg(long)]
     ignore_special: bool,
     #[command(flatten)]
@@ -58,10 +59,10 @@ pub struct Args {
     bad: BadItemArguments,
 }
 
-/// Decodes the manifest and prints a line for each subset.
+/// Decodes the manifest and prints one line of error rates per subset.
 pub fn run(arguments: &Args) -> Result<ExitCode> {
     let utterances = manifests::read(&arguments.manifest)?;
-    let ids = || utterances.iter().map(|one| one.id.as_str());
+    let ids = || utterances.iter().map(|utterance| utterance.id.as_str());
     let writer = TranscriptionWriter {
         format: arguments.format.unwrap_or_default(),
         ids: OutputIds::of_fields(ids()),
@@ -69,23 +70,25 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     };
     let file_names = OutputIds::of_files(ids());
     let utterances = shard::part(utterances, arguments.shard);
-    let read = [&arguments.checkpoint, &arguments.manifest].into_iter();
-    let inputs: Vec<&PathBuf> = read.chain(arguments.search.files()).collect();
-    let one_file = arguments.output.clone().filter(|_| arguments.format.is_some_and(TranscriptFormat::joins));
-    let [hypotheses, heard] = outputs::open([&arguments.hypotheses, &one_file], &inputs, &utterances)?;
+    let files = [&arguments.checkpoint, &arguments.manifest].into_iter();
+    let inputs: Vec<&PathBuf> = files.chain(arguments.search.files()).collect();
+    let joined_file =
+        arguments.output.clone().filter(|_| arguments.format.is_some_and(TranscriptFormat::joins));
+    let [hypotheses, transcripts] =
+        outputs::open([&arguments.hypotheses, &joined_file], &inputs, &utterances)?;
     let captions = captions(arguments, &inputs, &utterances, &file_names)?;
-    let mut pairs = captions.iter().flat_map(|one| hypotheses.iter().map(move |other| (other, one)));
-    pairs.try_for_each(|(hypotheses, one)| outputs::expect_apart(hypotheses, one))?;
-    let recogniser = arguments.audio.load(&arguments.checkpoint)?;
-    let recogniser = arguments.silence.apply(recogniser)?;
-    let recogniser = arguments.search.apply(recogniser)?;
-    let recogniser = arguments.bad.apply(recogniser)?;
-    let ignores_special = arguments.ignore_special || recogniser.ignores_special();
-    let recogniser = recogniser.with_special_omitted(ignores_special);
+    let mut pairs = captions.iter().flat_map(|caption| hypotheses.iter().map(move |file| (file, caption)));
+    pairs.try_for_each(|(hypotheses, caption)| outputs::expect_distinct(hypotheses, caption))?;
+    let recognizer = arguments.audio.load(&arguments.checkpoint)?;
+    let recognizer = arguments.silence.apply(recognizer)?;
+    let recognizer = arguments.search.apply(recognizer)?;
+    let recognizer = arguments.bad.apply(recognizer)?;
+    let ignores_special = arguments.ignore_special || recognizer.ignores_special();
+    let recognizer = recognizer.with_special_omitted(ignores_special);
     let evaluation = match utterances.is_empty() {
-        // A shard of a list that has fewer utterances than there are shards.
+        // A shard is empty if the manifest has fewer utterances than shards.
         true => Evaluation::of(Vec::new()),
-        false => evaluate(&recogniser, &utterances).map_err(|error| arguments.audio.advise(error))?,
+        false => evaluate(&recognizer, &utterances).map_err(|error| arguments.audio.advise(error))?,
     };
     let name = arguments.manifest.file_stem().unwrap_or_default().to_string_lossy();
     note(&evaluation.changes);
@@ -94,26 +97,27 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         warnln!("note: {} {texts} discarded as silence; --silence 0 keeps them", evaluation.discarded);
     }
     bad_items::warn(&name, &evaluation.bad);
-    let texts = utterances.iter().map(|one| one.text.as_str());
-    warn_each(recognizer::conversion_warnings(&name, texts, recogniser.tokenizer()));
+    let texts = utterances.iter().map(|utterance| utterance.text.as_str());
+    warn_each(recognizer::conversion_warnings(&name, texts, recognizer.tokenizer()));
     if let Some(hypotheses) = hypotheses {
         hypotheses.write(evaluation.hypotheses().as_bytes())?;
     }
-    if let Some(output) = heard {
-        let lines = evaluation.transcripts.iter().map(|one| writer.write(&one.id, &one.heard));
+    if let Some(output) = transcripts {
+        let lines =
+            evaluation.transcripts.iter().map(|transcript| writer.write(&transcript.id, &transcript.heard));
         output.write(lines.collect::<String>().as_bytes())?;
     }
-    let mut captions: HashMap<&str, OutputFile> =
-        utterances.iter().map(|one| one.id.as_str()).zip(captions).collect();
-    for one in &evaluation.transcripts {
-        let Some(output) = captions.remove(one.id.as_str()) else { continue };
-        output.write(writer.write(&one.id, &one.heard).as_bytes())?;
+    let mut captions: HashMap<&str, Output> =
+        utterances.iter().map(|utterance| utterance.id.as_str()).zip(captions).collect();
+    for transcript in &evaluation.transcripts {
+        let Some(output) = captions.remove(transcript.id.as_str()) else { continue };
+        output.write(writer.write(&transcript.id, &transcript.heard).as_bytes())?;
     }
     scores::lines(&name, &evaluation, arguments.speakers).iter().try_for_each(|line| outln!("{line}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// A file of captions for each utterance, looked at before the work begins; none for other formats.
+/// Opens one caption file per utterance before decoding; returns none for other formats.
 fn captions(
     arguments: &Args,
     inputs: &[&PathBuf],
@@ -124,10 +128,10 @@ fn captions(
     else {
         return Ok(Vec::new());
     };
-    let places = utterances.iter().map(|utterance| TranscriptPath {
+    let paths = utterances.iter().map(|utterance| TranscriptPath {
         recording: PathBuf::from(&utterance.id),
         output: folder.join(format!("{}.{}", names.name(&utterance.id), format.name())),
     });
     let inputs = inputs.iter().map(|path| path.as_path());
-    outputs::in_folder(folder, &places.collect::<Vec<_>>(), &inputs.collect::<Vec<_>>())
+    outputs::open_in_folder(folder, &paths.collect::<Vec<_>>(), &inputs.collect::<Vec<_>>())
 }

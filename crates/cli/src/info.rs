@@ -1,4 +1,4 @@
-//! `panda info CHECKPOINT|RECIPE`, or sizes alone
+//! `panda info CHECKPOINT|RECIPE`: parameter shapes and the memory plan of the loss.
 use std::{path::PathBuf, process::ExitCode};
 
 use lattice::{Context, Plan};
@@ -20,44 +20,45 @@ use crate::{
 /// Arguments of `panda info`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A checkpoint, or a recipe (*.toml); not needed where `--hidden` and `--classes` say what the plan is for
+    /// Checkpoint or recipe (*.toml); optional if --hidden and --classes are given
     #[arg(required_unless_present_all = ["hidden", "classes"])]
     path: Option<PathBuf>,
-    /// Utterances of the batch that the memory plan is for
+    /// Plan memory for a batch of this many utterances
     #[arg(long, default_value_t = 16, value_parser = numbers::any)]
     batch: usize,
-    /// Encoder frames of an utterance
+    /// Plan for this many encoder frames per utterance
     #[arg(long, default_value_t = 100, value_parser = numbers::any)]
     frames: usize,
-    /// Labels of an utterance
+    /// Plan for this many labels per utterance
     #[arg(long, default_value_t = 20, value_parser = numbers::any)]
     labels: usize,
-    /// Width of the joint, instead of the model's
-    #[arg(long, value_parser = numbers::within("expected a number from 1 to 268435456", 1..=MOST))]
+    /// Plan for this width of the joint network [default: the model's]
+    #[arg(long, value_parser = numbers::within("expected a number from 1 to 268435456", 1..=MAX_WIDTH))]
     hidden: Option<usize>,
-    /// Classes of the head, instead of the model's
-    #[arg(long, value_parser = numbers::within("expected a number from 2 to 268435456", 2..=MOST))]
+    /// Plan for this many classes, blank included [default: the model's]
+    #[arg(long, value_parser = numbers::within("expected a number from 2 to 268435456", 2..=MAX_WIDTH))]
     classes: Option<usize>,
-    /// Bytes that the loss may hold beside arguments and gradients, such as 64MiB, or `recompute` or `unlimited`
+    /// Limit the memory of the loss besides inputs and gradients: a size such as 64MiB,
+    /// `recompute` or `unlimited` [default: the model's]
     #[arg(long, value_parser = str::parse::<LossBudget>)]
     budget: Option<LossBudget>,
-    /// Plan for products of the head in bf16, whatever the recipe says
+    /// Plan for matrix products of the head in bf16, overriding the recipe
     #[arg(long)]
     bf16: bool,
 }
 
-/// Most rows of a plan; a mistake, beyond.
-const MOST_ROWS: usize = 1 << 24;
-/// Most units and classes of one.
-const MOST: usize = 1 << 28;
+/// Maximum number of rows of a plan.
+const MAX_ROWS: usize = 1 << 24;
+/// Maximum of `--hidden` and `--classes`.
+const MAX_WIDTH: usize = 1 << 28;
 
 impl Args {
-    /// Whether sizes are those of something.
+    /// Fails if the batch has more rows than a plan supports.
     fn check(&self) -> Result<()> {
         let Args { batch, frames, labels, .. } = *self;
-        let of_one = frames.saturating_add(labels).saturating_add(1);
-        let rows = batch.saturating_mul(of_one);
-        if rows > MOST_ROWS {
+        let utterance_rows = frames.saturating_add(labels).saturating_add(1);
+        let rows = batch.saturating_mul(utterance_rows);
+        if rows > MAX_ROWS {
             let (argument, expected) = ("--batch x (--frames + --labels + 1)", "of rows, at most 16777216");
             return Err(Error::Argument { argument, expected, found: rows as f64 });
         }
@@ -65,7 +66,7 @@ impl Args {
     }
 }
 
-/// Prints parameters and plan; nothing is trained or decoded.
+/// Prints the parameters and the memory plan without training or decoding.
 pub fn run(arguments: &Args) -> Result<ExitCode> {
     let Some(path) = &arguments.path else { return plan(0, 0, Options::default(), arguments) };
     if path.extension().is_some_and(|extension| extension == "toml") {
@@ -74,7 +75,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         warn_each(&listed.warnings);
         let (utterances, mut bad) = (listed.utterances, listed.bad);
         let texts: Vec<String> = utterances.iter().map(|utterance| utterance.text.clone()).collect();
-        let tokenizer = train_tokenizer(&recipe, &texts, &mut Messages)?;
+        let tokenizer = train_tokenizer(&recipe, &texts, &mut MessagePrinter)?;
         bad.extend(unusable_texts(&utterances, &tokenizer)?);
         bad_items::warn("data.train", &bad);
         let seconds: f64 = utterances.iter().map(|utterance| utterance.seconds).sum();
@@ -88,10 +89,10 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     }
 }
 
-/// Prints the messages about the texts.
-struct Messages;
+/// Prints warnings and notes about training texts.
+struct MessagePrinter;
 
-impl Observer for Messages {
+impl Observer for MessagePrinter {
     fn on_warning(&mut self, warning: &str) {
         warnln!("warning: {warning}");
     }
@@ -109,13 +110,13 @@ fn describe(config: &ModelConfig, tokenizer: &Tokenizer, arguments: &Args) -> Re
     }
     outln!("one encoder frame: {} ms", config.frame_ms())?;
     outln!("{:<40} {:>16} {:>12}", "parameter", "shape", "count")?;
-    let mut all = 0;
+    let mut total = 0;
     for (name, shape) in Model::shapes(config, tokenizer.size())? {
         let count: usize = shape.iter().product();
         outln!("{name:<40} {:>16} {count:>12}", format!("{shape:?}"))?;
-        all += count;
+        total += count;
     }
-    outln!("{:<40} {:>16} {all:>12}", "all", "")?;
+    outln!("{:<40} {:>16} {total:>12}", "total", "")?;
 
     outln!("")?;
     if let Some(gnat) = config.loss.kind.gnat() {
@@ -124,13 +125,13 @@ fn describe(config: &ModelConfig, tokenizer: &Tokenizer, arguments: &Args) -> Re
     plan(config.joint.width, config.classes(tokenizer.size()), config.loss_options()?, arguments)
 }
 
-/// The size of a recognition lattice, and what its loss takes.
+/// Prints the size of a recognition lattice and its memory plan.
 fn lattice(gnat: &GnatConfig, config: &ModelConfig, labels: usize, arguments: &Args) -> Result<ExitCode> {
     let Args { hidden, classes, bf16, .. } = *arguments;
-    let asked = [("--hidden", hidden.is_some()), ("--classes", classes.is_some()), ("--bf16", bf16)];
-    if let Some((argument, _)) = asked.into_iter().find(|(_, asked)| *asked) {
-        let (expected, search) = ("a transducer", "a recognition lattice (loss.kind = \"gnat\")");
-        return Err(Error::Search { argument, expected, search });
+    let given = [("--hidden", hidden.is_some()), ("--classes", classes.is_some()), ("--bf16", bf16)];
+    if let Some((argument, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
+        let (expected, found) = ("a transducer", "a recognition lattice (loss.kind = \"gnat\")");
+        return Err(Error::Unsupported { argument, expected, found });
     }
     arguments.check()?;
     let mut config = config.clone();
@@ -138,24 +139,24 @@ fn lattice(gnat: &GnatConfig, config: &ModelConfig, labels: usize, arguments: &A
     options.budget = arguments.budget.unwrap_or(options.budget);
     let budget = options.budget;
     let (context, alignment) = (gnat.ngram(labels)?, gnat.alignment()?);
-    let (states, of_frame) = (context.states(), alignment.num_states());
+    let (states, frame_states) = (context.states(), alignment.num_states());
     outln!("recognition lattice: the last {} of {labels} labels, {states} context states", gnat.context)?;
-    outln!("one frame: {of_frame} alignment states, {} arc weights", states * (1 + labels))?;
-    let over = if gnat.normalize.normalize().is_some() { "each state's arcs" } else { "all paths" };
-    outln!("normalised over {over}")?;
+    outln!("per frame: {frame_states} alignment states, {} arc weights", states * (1 + labels))?;
+    let over = if gnat.normalise.normalize().is_some() { "each state's arcs" } else { "all paths" };
+    outln!("normalized over {over}")?;
     outln!("memory budget of the loss: {}", budget)?;
     let Args { batch, frames, labels: positions, .. } = *arguments;
     let plan = Model::lattice_plan_for(&config, labels, [batch, frames, positions])?;
     if let Some(Plan { utterances, window, kept, bytes, .. }) = plan {
-        let weights = if kept { "stay from forward to backward" } else { "are made again in backward" };
+        let weights = if kept { "are saved for backward" } else { "are recomputed in backward" };
         outln!("plan for {batch} utterances of {frames} frames and {positions} labels:")?;
-        outln!("  {utterances} together, {window} frames of each at a time; arc weights {weights}")?;
-        outln!("  at most {:.1} MB beside parameters, frames and gradients", bytes as f64 / 1e6)?;
+        outln!("  {utterances} utterances and {window} frames of each at a time; arc weights {weights}")?;
+        outln!("  at most {:.1} MB in addition to parameters, frames and gradients", bytes as f64 / 1e6)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the loss takes, for the model's sizes or those of the command line.
+/// Prints the memory plan of the loss; arguments override the model's sizes.
 fn plan(hidden: usize, classes: usize, options: Options, arguments: &Args) -> Result<ExitCode> {
     arguments.check()?;
     let Args { batch, frames, labels, .. } = *arguments;

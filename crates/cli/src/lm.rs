@@ -1,4 +1,4 @@
-//! `panda lm TEXT...`
+//! `panda lm TEXT...`: estimates an n-gram language model.
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,29 +16,30 @@ use crate::{
     outputs,
 };
 
-/// What unknown words and tokens are called.
+/// Name of the unknown word or token.
 const UNKNOWN: &str = "<unk>";
+
 /// Arguments of `panda lm`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// JSONL manifests (*.jsonl, *.json), or text files with a sentence a line
+    /// JSONL manifests (*.jsonl, *.json), or text files with one sentence per line
     #[arg(required = true)]
     text: Vec<PathBuf>,
-    /// The ARPA file to write
+    /// ARPA file to write
     #[arg(short, long)]
     output: PathBuf,
-    /// Words of the longest n-grams
+    /// Set the order of the n-gram: the words of the longest n-grams
     #[arg(long, default_value_t = 3, value_parser = numbers::within("expected 1 to 16", 1..=16_usize))]
     order: usize,
-    /// `words`, or a checkpoint, whose tokens the n-grams are then made of
+    /// Build n-grams of `words`, or of the tokens of this checkpoint
     #[arg(long, default_value = "words")]
     tokens: PathBuf,
-    /// Another text, whose perplexity and unknown words are told
+    /// Print the perplexity and the unknown words of this text in addition
     #[arg(long)]
     test: Option<PathBuf>,
 }
 
-/// Estimates an n-gram and says how well it foresees its own text, and another one.
+/// Estimates an n-gram and prints perplexities of training and test text.
 pub fn run(arguments: &Args) -> Result<ExitCode> {
     let checkpoint = Some(&arguments.tokens).filter(|tokens| *tokens != Path::new("words"));
     let tokenizer = checkpoint.map(|path| Checkpoint::read(path)?.tokenizer(path)).transpose()?;
@@ -51,32 +52,32 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     let [output] = outputs::open([&Some(arguments.output.clone())], &inputs, &utterances)?;
 
     let units = match tokenizer {
-        Some(tokenizer) => Units::of(tokenizer),
-        None => Units::words(&texts),
+        Some(tokenizer) => Units::from_tokenizer(tokenizer),
+        None => Units::from_words(&texts),
     };
     let sentences = units.encode(texts.iter().flat_map(|text| &text.sentences))?;
-    let found = estimate(&sentences, &units.names, arguments.order)?;
-    // Everything that can fail comes before the file is written.
-    let ngram = Ngram::new(&found.table, &units.names, Foreign::Ignore)?;
+    let estimated = estimate(&sentences, &units.names, arguments.order)?;
+    // Everything that can fail runs before the file is written.
+    let ngram = Ngram::new(&estimated.table, &units.names, Foreign::Ignore)?;
     let test = test.map(|test| units.encode(&test.sentences)).transpose()?;
-    let standard = output.as_ref().is_some_and(training::files::OutputFile::is_standard);
-    output.map_or(Ok(()), |output| output.write(found.table.write().as_bytes()))?;
+    let standard = output.as_ref().is_some_and(training::files::Output::is_standard);
+    output.map_or(Ok(()), |output| output.write(estimated.table.write().as_bytes()))?;
     if standard {
         return Ok(ExitCode::SUCCESS);
     }
-    for ((k, count), discounts) in (1..).zip(found.table.counts()).zip(&found.discounts) {
-        outln!("{k}-grams {count:>9}  discounts {}", tell(discounts))?;
+    for ((k, count), discounts) in (1..).zip(estimated.table.counts()).zip(&estimated.discounts) {
+        outln!("{k}-grams {count:>9}  discounts {}", format_discounts(discounts))?;
     }
     let measure = |sentences: &[Vec<u32>]| ngram.perplexity(sentences.iter().map(Vec::as_slice));
     let unit = if checkpoint.is_some() { "tokens" } else { "words" };
-    outln!("{}", line("the text itself", unit, &measure(&sentences)))?;
+    outln!("{}", format_perplexity("training text", unit, &measure(&sentences)))?;
     if let (Some(path), Some(test)) = (&arguments.test, &test) {
-        outln!("{}", line(&path.display().to_string(), unit, &measure(test)))?;
+        outln!("{}", format_perplexity(&path.display().to_string(), unit, &measure(test)))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn tell(discounts: &Discounts) -> String {
+fn format_discounts(discounts: &Discounts) -> String {
     let [one, two, more] = discounts.values;
     match discounts.kind {
         DiscountKind::Modified => format!("{one:.3} {two:.3} {more:.3}"),
@@ -85,36 +86,39 @@ fn tell(discounts: &Discounts) -> String {
     }
 }
 
-fn line(name: &str, unit: &str, of: &Perplexity) -> String {
+fn format_perplexity(name: &str, unit: &str, perplexity: &Perplexity) -> String {
     format!(
         "{name}: perplexity {:.3} of {} {unit} and {} ends; {:.2} % unknown ({} of {})",
-        of.value(),
-        of.tokens - of.unknown,
-        of.texts,
-        100.0 * of.unknown_rate(),
-        of.unknown,
-        of.tokens
+        perplexity.value(),
+        perplexity.tokens - perplexity.unknown,
+        perplexity.texts,
+        100.0 * perplexity.unknown_rate(),
+        perplexity.unknown,
+        perplexity.tokens
     )
 }
 
-/// The sentences of a file; those without a word are passed over.
+/// Sentences of a file, without empty ones.
 struct Text {
     sentences: Vec<String>,
-    /// Of a manifest.
+    /// Utterances, if the file is a manifest.
     utterances: Vec<Utterance>,
 }
 
 impl Text {
-    /// Reads a file; its sentences are converted to a Unicode form, and sentence marks around them are removed.
+    /// Reads a file, converts its Unicode form and removes sentence marks.
+    ///
+    /// Only marks at the ends of a sentence are removed; a mark within it is an error.
     fn read(path: &Path, form: UnicodeForm) -> Result<Self> {
-        let manifest = path.extension().is_some_and(|extension| extension == "jsonl" || extension == "json");
-        let (lines, utterances) = match manifest {
+        let is_manifest =
+            path.extension().is_some_and(|extension| extension == "jsonl" || extension == "json");
+        let (lines, utterances) = match is_manifest {
             true => {
                 let Manifest { lines, utterances, .. } = manifests::read_with_lines(path)?;
                 let texts = utterances.iter().map(|utterance| utterance.text.clone());
                 (lines.into_iter().zip(texts).collect(), utterances)
             }
-            false => (plain(path)?, Vec::new()),
+            false => (numbered_lines(path)?, Vec::new()),
         };
         let name = path.display().to_string();
         let texts = lines.iter().map(|(_, line): &(usize, String)| line.as_str());
@@ -131,7 +135,7 @@ impl Text {
                 return Err(Error::SentenceMark { path, line: number, mark });
             }
             if sentence.split_whitespace().next().is_some() {
-                // ARPA files have it either way.
+                // ARPA files use both spellings.
                 sentences.push(sentence.replace("<UNK>", UNKNOWN));
             }
         }
@@ -146,27 +150,27 @@ impl Text {
     }
 }
 
-/// The lines of a text file with their numbers.
-fn plain(path: &Path) -> Result<Vec<(usize, String)>> {
+/// Returns the lines of a text file with their numbers, from 1.
+fn numbered_lines(path: &Path) -> Result<Vec<(usize, String)>> {
     let bytes =
         speech::files::read_given(path).map_err(|source| speech::Error::Io { path: path.into(), source })?;
     let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&bytes);
     let decode = |(number, line): (usize, &[u8])| {
-        let wrong = |_| speech::Error::Format {
+        let not_utf8 = |_| speech::Error::Format {
             path: path.into(),
             expected: "text in UTF-8",
             found: format!("other bytes in line {number}"),
         };
-        Ok((number, std::str::from_utf8(line).map_err(wrong)?.to_owned()))
+        Ok((number, std::str::from_utf8(line).map_err(not_utf8)?.to_owned()))
     };
     (1..).zip(bytes.split(|&byte| byte == b'\n')).map(decode).collect()
 }
 
-/// What n-grams are made of.
+/// Vocabulary of an n-gram: words or tokens.
 struct Units {
-    /// The tokenizer's tokens, or sorted words; `<unk>` is one of them.
+    /// Tokens of the tokenizer, or sorted words; contains `<unk>`.
     names: Vec<String>,
-    /// Its id.
+    /// Id of `<unk>`.
     unknown: u32,
     /// None for words.
     tokenizer: Option<Tokenizer>,
@@ -181,14 +185,14 @@ impl Units {
         Self { names, unknown: unknown as u32, tokenizer }
     }
 
-    fn of(tokenizer: Tokenizer) -> Self {
+    fn from_tokenizer(tokenizer: Tokenizer) -> Self {
         Self::new(tokenizer.tokens().to_vec(), Some(tokenizer))
     }
 
-    fn words(texts: &[Text]) -> Self {
+    fn from_words(texts: &[Text]) -> Self {
         let sentences = texts.iter().flat_map(|text| &text.sentences);
         let words: BTreeSet<&str> = sentences.flat_map(|sentence| sentence.split_whitespace()).collect();
-        // Where the text has it, it comes last too: the others stay sorted.
+        // `<unk>` is last even if the text contains it, so that the others are sorted.
         let names = words.into_iter().filter(|word| *word != UNKNOWN).map(String::from).collect();
         Self::new(names, None)
     }
@@ -197,7 +201,9 @@ impl Units {
         sentences.into_iter().map(|sentence| self.ids(sentence)).collect()
     }
 
-    /// Tokens of a sentence; what the tokenizer does not know is [`UNKNOWN`], character by character or word by word, as its tokens are.
+    /// Returns the unit ids of a sentence.
+    ///
+    /// Unknown characters (of a tokenizer of characters) and unknown words become [`UNKNOWN`].
     fn ids(&self, sentence: &str) -> Result<Vec<u32>> {
         let Some(tokenizer) = &self.tokenizer else {
             let words = &self.names[..self.unknown as usize];
@@ -206,7 +212,7 @@ impl Units {
         };
         match tokenizer.encode(sentence) {
             Err(speech::Error::UnknownSymbol { .. }) => {}
-            found => return Ok(found?),
+            ids => return Ok(ids?),
         }
         let words: Vec<&str> = sentence.split_whitespace().collect();
         if tokenizer.kind() == TokenizerKind::Characters {
@@ -217,7 +223,7 @@ impl Units {
         for word in words {
             match tokenizer.encode(word) {
                 Err(speech::Error::UnknownSymbol { .. }) => ids.push(self.unknown),
-                found => ids.extend(found?),
+                word_ids => ids.extend(word_ids?),
             }
         }
         Ok(ids)

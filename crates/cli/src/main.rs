@@ -1,4 +1,4 @@
-//! The `panda` program: one small file a command.
+//! The `panda` program: one module per command.
 #![warn(missing_docs)]
 
 mod align;
@@ -29,7 +29,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-/// Trains and runs transducer (RNN-T) speech recognisers with the exact loss over every class.
+/// Train and run transducer (RNN-T) speech recognizers.
 #[derive(clap::Parser)]
 #[command(name = "panda", version)]
 struct Args {
@@ -39,30 +39,30 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Trains by a recipe, then evaluates on its test manifests
+    /// Train a model from a recipe and evaluate it on test sets
     Train(train::Args),
-    /// Word and character error rates of a checkpoint on a manifest, each subset apart
+    /// Print word and character error rates of a checkpoint on a manifest
     Evaluate(evaluate::Args),
-    /// Text of audio files
+    /// Transcribe audio files, or audio from standard input as it arrives
     Transcribe(transcribe::Args),
-    /// The mean of several checkpoints' weights, as a checkpoint
+    /// Average the weights of several checkpoints into one
     Average(average::Args),
-    /// When each word of a manifest was said: CTM and JSON
+    /// Align transcripts with audio: start and duration of each word as CTM or JSON
     Align(align::Args),
-    /// What several processes have made of their shards, as one file
+    /// Merge the outputs of --shard I/N and recompute error rates
     Merge(merge::Args),
-    /// Checks a corpus as it is distributed and writes its manifests or shards
+    /// Check a downloaded corpus and write its manifests or shards
     Prepare(prepare::Args),
-    /// Estimates a small n-gram language model (ARPA) from texts
+    /// Estimate a small n-gram language model (ARPA) from texts
     Lm(lm::Args),
-    /// One HTML page of a run folder: curves, error rates, the worst utterances to read and to hear
+    /// Write an HTML report of a run: curves, error rates, worst utterances with audio
     Report(report::Args),
-    /// Shapes, parameter counts and memory plan of a checkpoint or a recipe
+    /// Print parameter shapes and memory plan of a checkpoint or recipe
     Info(info::Args),
 }
 
-/// What comes before any command.
-fn ready() -> error::Result<()> {
+/// Checks environment variables and installs signal handlers.
+fn prepare_process() -> error::Result<()> {
     kernels::check_simd_override().map_err(error::Error::Environment)?;
     speech::memory::allowed().map_err(error::Error::Environment)?;
     signals::report_large_files()
@@ -70,7 +70,7 @@ fn ready() -> error::Result<()> {
 
 fn main() -> ExitCode {
     let command = arguments::parse().command;
-    let outcome = ready().and_then(|()| match command {
+    let outcome = prepare_process().and_then(|()| match command {
         Command::Train(arguments) => train::run(&arguments),
         Command::Evaluate(arguments) => evaluate::run(&arguments),
         Command::Transcribe(arguments) => transcribe::run(arguments),
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
         Command::Info(arguments) => info::run(&arguments),
     });
     match outcome {
-        // Whoever closes a pipe has read enough. The status is that of programs that the signal for it ends.
+        // The reader of a closed pipe needs no message. The exit status is that of SIGPIPE.
         Err(error) if error.is_closed() => ExitCode::from(signals::CLOSED),
         Err(error) => {
             out::warnln!("error: {}", error::chain(&error));

@@ -1,4 +1,4 @@
-//! `panda merge OUT PART...`
+//! `panda merge OUT PART...`: joins the outputs of runs sharded with `--shard I/N`.
 mod kind;
 mod parts;
 
@@ -18,20 +18,21 @@ use parts::MergeParts;
 /// Arguments of `panda merge`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Where to write all of it
+    /// Merged file to write
     out: PathBuf,
-    /// What each shard has written, in the order of the shards: hypotheses (--hypotheses), alignments (--json), or lines (txt, json, ctm)
+    /// Outputs of the shards, in shard order: hypotheses (--hypotheses), alignments (--json), or
+    /// lines (txt, json, ctm)
     #[arg(required = true, value_name = "PART")]
     parts: Vec<PathBuf>,
-    /// Fail unless hypotheses or alignments are those of this manifest, in its order
+    /// Fail unless the parts have this manifest's utterances in its order
     #[arg(long)]
     manifest: Option<PathBuf>,
-    /// Of hypotheses, print a line for each speaker, too
+    /// Print error rates of each speaker in addition (hypotheses only)
     #[arg(long)]
     speakers: bool,
 }
 
-/// Joins the parts, and prints the error rates of hypotheses.
+/// Joins the parts and prints the error rates of hypotheses.
 pub fn run(arguments: &Args) -> Result<ExitCode> {
     let inputs: Vec<&Path> =
         arguments.parts.iter().chain(&arguments.manifest).map(PathBuf::as_path).collect();
@@ -44,7 +45,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         })
     };
     let texts = arguments.parts.iter().map(read).collect::<std::result::Result<Vec<_>, _>>()?;
-    let parts = MergeParts::of(&arguments.parts, &texts)?;
+    let parts = MergeParts::parse(&arguments.parts, &texts)?;
     check(&parts, arguments)?;
     match parts {
         MergeParts::Lines { lines, .. } => {
@@ -53,8 +54,8 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
             output.write(text.as_bytes())?;
         }
         MergeParts::Alignments(parts) => {
-            let all = Alignments::joined(parts).expect("at least one part");
-            output.write(all.json().as_bytes())?;
+            let joined = Alignments::joined(parts).expect("at least one part");
+            output.write(joined.json().as_bytes())?;
         }
         MergeParts::Hypotheses(parts) => {
             let evaluation = Evaluation::joined(parts);
@@ -69,14 +70,14 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn error(path: &Path, expected: impl Into<String>, found: impl Into<String>) -> Error {
-    Error::Part { path: path.to_owned(), expected: expected.into(), found: found.into() }
+fn part_error(path: &Path, expected: impl Into<String>, found: impl Into<String>) -> Error {
+    Error::MergePart { path: path.to_owned(), expected: expected.into(), found: found.into() }
 }
 
-/// Fails where an utterance is in two parts, or where the parts are not the manifest.
+/// Fails for repeated utterances and for parts that differ from the manifest.
 fn check(parts: &MergeParts, arguments: &Args) -> Result<()> {
     if arguments.speakers && !matches!(parts, MergeParts::Hypotheses(_)) {
-        return Err(error(&arguments.parts[0], "hypotheses, for --speakers", "others"));
+        return Err(part_error(&arguments.parts[0], "hypotheses, for --speakers", "another kind"));
     }
     let has_manifest_ids = !matches!(parts, MergeParts::Lines { has_manifest_ids: false, .. });
     if !has_manifest_ids {
@@ -87,58 +88,61 @@ fn check(parts: &MergeParts, arguments: &Args) -> Result<()> {
     }
     let Some(manifest) = &arguments.manifest else { return Ok(()) };
     match parts.ids().filter(|_| has_manifest_ids) {
-        None => Err(error(&arguments.parts[0], "hypotheses or alignments", "other lines")),
+        None => Err(part_error(&arguments.parts[0], "hypotheses or alignments", "other lines")),
         Some(ids) => expect_manifest(manifest, &arguments.parts, &ids, &parts.left_out()),
     }
 }
 
-/// Fails where a file is given twice, by whatever paths.
+/// Fails if a file is given twice, possibly by different paths.
 fn expect_different_files(paths: &[PathBuf]) -> Result<()> {
     for (at, path) in paths.iter().enumerate() {
         let is_same = |other: &&PathBuf| *other == path || is_same_file(other, path);
         if let Some(other) = paths[..at].iter().find(is_same) {
-            let found = match other == path {
+            let duplicate = match other == path {
                 true => "it twice".to_owned(),
                 false => format!("the same file as {}", other.display()),
             };
-            return Err(error(path, "every part once", found));
+            return Err(part_error(path, "every part once", duplicate));
         }
     }
     Ok(())
 }
 
-/// Fails where an utterance is in a part twice or in two parts, used or left out.
+/// Fails if an utterance occurs twice, in one part or in two.
 fn expect_once(paths: &[PathBuf], ids: &[Vec<&str>], left_out: &[Vec<&str>]) -> Result<()> {
     let mut seen: HashMap<&str, &Path> = HashMap::new();
     for ((path, ids), left_out) in paths.iter().zip(ids).zip(left_out) {
         for id in ids.iter().chain(left_out) {
             if let Some(other) = seen.insert(id, path) {
-                let found = format!("{id} in {}, too", other.display());
-                return Err(error(path, "every utterance once", found));
+                let duplicate = format!("{id} also in {}", other.display());
+                return Err(part_error(path, "every utterance once", duplicate));
             }
         }
     }
     Ok(())
 }
 
-/// Checks that the parts have the utterances of a manifest, in its order; utterances may be left out with a reason.
+/// Fails if the parts differ from the manifest in utterances or order.
+///
+/// Utterances that a shard left out with a reason may be missing.
 fn expect_manifest(
     manifest: &Path,
     paths: &[PathBuf],
     ids: &[Vec<&str>],
     left_out: &[Vec<&str>],
 ) -> Result<()> {
-    let wanted = crate::manifests::read(manifest)?;
+    let utterances = crate::manifests::read(manifest)?;
     let left_out: HashSet<&str> = left_out.iter().flatten().copied().collect();
-    let wanted = wanted.iter().map(|one| &*one.id).filter(|id| !left_out.contains(id)).map(Some);
-    let found = paths.iter().zip(ids).flat_map(|(path, ids)| ids.iter().map(move |&id| (path, id)));
-    let mut found = found.map(Some).chain(std::iter::repeat(None));
-    for (wanted, found) in wanted.chain([None]).zip(found.by_ref()) {
-        if wanted != found.map(|(_, id)| id) {
-            let path = found.map_or(paths.last(), |(path, _)| Some(path)).expect("at least one part");
-            let none = || "no more".to_owned();
-            let found = found.map_or_else(none, |(_, id)| id.to_owned());
-            return Err(error(path, wanted.map_or_else(none, str::to_owned), found));
+    let expected_ids = utterances.iter().map(|utterance| &*utterance.id);
+    let expected_ids = expected_ids.filter(|id| !left_out.contains(id)).map(Some);
+    let part_ids = paths.iter().zip(ids).flat_map(|(path, ids)| ids.iter().map(move |&id| (path, id)));
+    let mut part_ids = part_ids.map(Some).chain(std::iter::repeat(None));
+    for (expected, actual) in expected_ids.chain([None]).zip(part_ids.by_ref()) {
+        if expected != actual.map(|(_, id)| id) {
+            let path = actual.map_or(paths.last(), |(path, _)| Some(path)).expect("at least one part");
+            let end = || "no more".to_owned();
+            let actual = actual.map_or_else(end, |(_, id)| id.to_owned());
+            return Err(part_error(path, expected.map_or_else(end, str::to_owned), actual));
         }
     }
     Ok(())

@@ -1,8 +1,10 @@
-//! Parsers of numbers on the command line, with errors that state the range.
+//! Parsers of numeric arguments; their errors state the range.
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// Returns a parser of numbers in a range, which refuses NaN; `expected` describes the range.
+/// Returns a parser of numbers in a range; NaN is an error.
+///
+/// `expected` is the error message and describes the range.
 pub fn within<N>(
     expected: &'static str,
     range: RangeInclusive<N>,
@@ -13,7 +15,7 @@ where
     move |text| text.parse().ok().filter(|number| range.contains(number)).ok_or(expected)
 }
 
-/// Parses a weight of scores, or an addend.
+/// Parses a weight of scores, or a score.
 pub fn weight(text: &str) -> Result<f32, &'static str> {
     within("expected a number from -1000000 to 1000000", -1e6..=1e6)(text)
 }
@@ -33,12 +35,12 @@ pub fn ctc_weight(text: &str) -> Result<f32, &'static str> {
     within("expected a number from 0 to 1000", 0.0..=1e3)(text)
 }
 
-/// Parses the exponent of a measure of confidence.
+/// Parses the exponent of a confidence measure.
 pub fn exponent(text: &str) -> Result<f64, &'static str> {
     within("expected a number above 0, at most 10", f64::MIN_POSITIVE..=10.0)(text)
 }
 
-/// Parses a share.
+/// Parses a fraction from 0 to 1.
 pub fn share(text: &str) -> Result<f64, &'static str> {
     within("expected a share from 0 to 1", 0.0..=1.0)(text)
 }
@@ -63,13 +65,13 @@ pub fn pause(text: &str) -> Result<f64, &'static str> {
     within("expected a number from 0 to 1000000", 0.0..=1e6)(text)
 }
 
-/// Parses a factor of the speed of speech; 0 stands for no limit.
+/// Parses a playback speed relative to real time; 0 stands for no limit.
 pub fn pace(text: &str) -> Result<f64, &'static str> {
     let expected = "expected a number from 0.001 to 1000000, or 0";
     within(expected, 0.0..=0.0)(text).or_else(|_| within(expected, 1e-3..=1e6)(text))
 }
 
-/// Parses a number of any size.
+/// Parses a nonnegative integer.
 pub fn any(text: &str) -> Result<usize, &'static str> {
     within("expected a whole number, at least 0", 0..=usize::MAX)(text)
 }

@@ -1,7 +1,8 @@
-//! Standard output and standard error, whose readers may leave at any time.
+//! Writes to standard output and standard error; either may be closed.
 //!
-//! Names in a line (of files, utterances, speakers, tokens) come from files of others. Control characters are escaped in all
-//! lines for people, so that a name can neither begin a line of its own nor send an escape sequence to a terminal.
+//! Names in a line (of files, utterances, speakers, tokens) are untrusted input. Control characters
+//! are escaped, so that a name can neither start a new line nor send an escape sequence to a
+//! terminal.
 use std::fmt::Arguments;
 use std::io::{IsTerminal, Write};
 
@@ -9,18 +10,20 @@ use kernels::{Excerpt, Printable};
 
 use crate::error::{Error, Result};
 
-/// Longest word of a message in bytes: the longest path of Linux.
-const MAX_WORD: usize = 4096;
+/// Maximum length of a word in a message: the longest path on Linux.
+const MAX_WORD_BYTES: usize = 4096;
 
 /// Prints a line to standard output, with control characters escaped.
 ///
 /// # Errors
-/// [`Error::Closed`] if its reader has gone; [`Error::Output`] if it cannot be written.
+/// [`Error::OutputClosed`] for a closed pipe; [`Error::Output`] for other errors.
 pub fn line(text: Arguments) -> Result<()> {
     write(format_args!("{}\n", Printable(text)))
 }
 
-/// Prints text in a format of its own, such as JSON or CTM; on a terminal, with control characters other than newlines escaped.
+/// Prints machine-readable text, such as JSON or CTM, to standard output.
+///
+/// On a terminal, control characters other than newlines are escaped.
 ///
 /// # Errors
 /// As [`line()`].
@@ -36,7 +39,7 @@ pub fn formatted(text: &str) -> Result<()> {
     write(format_args!("{}", escaped.collect::<String>()))
 }
 
-/// Writes text to standard output as it is.
+/// Writes text to standard output without escaping.
 ///
 /// # Errors
 /// As [`line()`].
@@ -45,9 +48,9 @@ pub fn write(text: Arguments) -> Result<()> {
     out.write_fmt(text).and_then(|()| out.flush()).map_err(Error::standard_output)
 }
 
-/// Prints a line to standard error with control characters escaped; ignores errors of writing.
+/// Prints a line to standard error with control characters escaped; ignores write errors.
 pub fn error_line(text: Arguments) {
-    let text = cut_words(&Printable(text).to_string());
+    let text = shorten_words(&Printable(text).to_string());
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
@@ -56,13 +59,13 @@ pub fn warn_each(warnings: impl IntoIterator<Item: std::fmt::Display>) {
     warnings.into_iter().for_each(|warning| error_line(format_args!("warning: {warning}")));
 }
 
-/// A message without words that are longer than any path can be.
-fn cut_words(text: &str) -> String {
-    let cut = |word: &str| match word.len() > MAX_WORD {
+/// Shortens words that are longer than any path.
+fn shorten_words(text: &str) -> String {
+    let shorten = |word: &str| match word.len() > MAX_WORD_BYTES {
         true => Excerpt(word).to_string(),
         false => word.to_owned(),
     };
-    text.split_inclusive(' ').map(cut).collect()
+    text.split_inclusive(' ').map(shorten).collect()
 }
 
 /// [`line()`] with the arguments of `format!`.
@@ -82,10 +85,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_word_is_longer_than_a_path() {
-        let path = "/".repeat(MAX_WORD - 1);
-        assert_eq!(cut_words(&format!("{path} a  b ")), format!("{path} a  b "));
-        assert!(cut_words(&format!("{path}xx: File name too long")).ends_with(": File name too long"));
-        assert!(cut_words(&format!("{path}xx: File name too long")).len() < 250);
+    fn words_longer_than_a_path_are_shortened() {
+        let path = "/".repeat(MAX_WORD_BYTES - 1);
+        assert_eq!(shorten_words(&format!("{path} a  b ")), format!("{path} a  b "));
+        assert!(shorten_words(&format!("{path}xx: File name too long")).ends_with(": File name too long"));
+        assert!(shorten_words(&format!("{path}xx: File name too long")).len() < 250);
     }
 }

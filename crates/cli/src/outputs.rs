@@ -1,4 +1,4 @@
-//! Where a command writes to, looked at before its work begins.
+//! Output files of a command, opened before its work begins.
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -8,9 +8,12 @@ use training::files::OutputFile;
 
 use crate::error::{Error, Result};
 
-/// Opens the outputs that are wanted; none may be one of the inputs or their recordings, and no two the same.
+/// Opens the given outputs.
+///
+/// # Errors
+/// If an output is one of the inputs or their recordings, or if two outputs are the same file.
 pub fn open<const N: usize>(
-    wanted: [&Option<PathBuf>; N],
+    paths: [&Option<PathBuf>; N],
     inputs: &[&PathBuf],
     utterances: &[Utterance],
 ) -> Result<[Option<OutputFile>; N]> {
@@ -18,71 +21,74 @@ pub fn open<const N: usize>(
     let inputs: Vec<&Path> = inputs.iter().map(|path| path.as_path()).chain(recordings).collect();
     let mut outputs = [const { None }; N];
     for at in 0..N {
-        let Some(path) = wanted[at] else { continue };
-        let output = OutputFile::new(path, &inputs)?;
-        outputs[..at].iter().flatten().try_for_each(|other| expect_apart(&output, other))?;
+        let Some(path) = paths[at] else { continue };
+        let output = Output::new(path, &inputs)?;
+        outputs[..at].iter().flatten().try_for_each(|other| expect_distinct(&output, other))?;
         outputs[at] = Some(output);
     }
     Ok(outputs)
 }
 
-/// A file for each recording in a folder, which is made if need be.
-pub fn in_folder(folder: &Path, places: &[TranscriptPath], inputs: &[&Path]) -> Result<Vec<OutputFile>> {
+/// Opens one output per recording in a folder and creates the folder.
+pub fn open_in_folder(folder: &Path, paths: &[TranscriptPath], inputs: &[&Path]) -> Result<Vec<Output>> {
     let io = |source| model::Error::Io { path: folder.to_owned(), action: "make the folder", source };
     std::fs::create_dir_all(folder).map_err(io)?;
-    let mut outputs: Vec<OutputFile> = Vec::with_capacity(places.len());
-    let mut taken = HashMap::new();
-    for TranscriptPath { recording, output } in places {
-        let output = OutputFile::new(output, inputs)?;
-        // What leads nowhere else is a place of its own.
+    let mut outputs: Vec<Output> = Vec::with_capacity(paths.len());
+    let mut recordings = HashMap::new();
+    for TranscriptPath { recording, output } in paths {
+        let output = Output::new(output, inputs)?;
+        // An output that is no link to another file is identified by its path.
         let place = output.place().unwrap_or_else(|| output.path().to_owned());
-        if let Some(other) = taken.insert(place, recording) {
-            return Err(same_name(output.path(), recording, other));
+        if let Some(other) = recordings.insert(place, recording) {
+            return Err(duplicate_name(output.path(), recording, other));
         }
         outputs.push(output);
     }
     Ok(outputs)
 }
 
-/// A recording and where its text goes.
+/// A recording and the path of its transcript.
 #[derive(Debug, Clone)]
 pub struct TranscriptPath {
-    /// The recording, for messages.
+    /// Recording, for messages.
     pub recording: PathBuf,
-    /// The file.
+    /// Transcript file.
     pub output: PathBuf,
 }
 
-/// The places of a list of recordings in a folder: the recording's name with the ending of the format.
+/// Returns the transcript path of each recording in a folder.
+///
+/// A path has the name of the recording and the extension of the format.
 ///
 /// # Errors
-/// [`Error::SameName`] for two recordings with one output; [`in_folder`] finds outputs that are links to one file.
-pub fn places(
+/// [`Error::DuplicateName`] for two recordings with one output. [`open_in_folder`] also detects
+/// outputs that are links to one file.
+pub fn transcript_paths(
     folder: &Path,
     recordings: &[PathBuf],
     format: TranscriptFormat,
 ) -> Result<Vec<TranscriptPath>> {
-    let mut taken: HashMap<PathBuf, &PathBuf> = HashMap::new();
-    let mut places = Vec::with_capacity(recordings.len());
+    let mut outputs: HashMap<PathBuf, &PathBuf> = HashMap::new();
+    let mut paths = Vec::with_capacity(recordings.len());
     for recording in recordings {
         let mut name = recording.file_stem().unwrap_or(recording.as_os_str()).to_owned();
         name.push(".");
         name.push(format.name());
         let output = folder.join(name);
-        if let Some(other) = taken.insert(output.clone(), recording) {
-            return Err(same_name(&output, recording, other));
+        if let Some(other) = outputs.insert(output.clone(), recording) {
+            return Err(duplicate_name(&output, recording, other));
         }
-        places.push(TranscriptPath { recording: recording.clone(), output });
+        paths.push(TranscriptPath { recording: recording.clone(), output });
     }
-    Ok(places)
+    Ok(paths)
 }
 
-fn same_name(output: &Path, file: &Path, other: &Path) -> Error {
-    Error::SameName { output: output.to_owned(), file: file.to_owned(), other: other.to_owned() }
+fn duplicate_name(output: &Path, file: &Path, other: &Path) -> Error {
+    Error::DuplicateName { output: output.to_owned(), file: file.to_owned(), other: other.to_owned() }
 }
 
-/// Fails where two outputs are going to be one file.
-pub fn expect_apart(output: &OutputFile, other: &OutputFile) -> Result<()> {
+/// Fails if two outputs are the same file.
+pub fn expect_distinct(output: &Output, other: &Output) -> Result<()> {
     if output.place().is_none() || output.place() != other.place() {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! `panda prepare CORPUS DIR`
+//! `panda prepare CORPUS DIR`: checks a corpus and writes manifests or shards.
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -15,23 +15,23 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum CorpusCommand {
-    /// The subsets of LibriSpeech in DIR/LibriSpeech, and train-960 of its three training sets
-    Librispeech(Common),
-    /// Carnegie Mellon's AN4 in DIR/an4; six speakers of its training set become the dev set
-    An4(Common),
-    /// A checkout of the Free Spoken Digit Dataset; takes 0 to 4 are the test set
+    /// Prepare LibriSpeech in DIR/LibriSpeech: its subsets, and train-960 of the training subsets
+    Librispeech(CorpusArguments),
+    /// Prepare AN4 (Carnegie Mellon) in DIR/an4; six training speakers become the dev set
+    An4(CorpusArguments),
+    /// Prepare a checkout of the Free Spoken Digit Dataset; takes 0 to 4 are the test set
     Fsdd {
         #[command(flatten)]
-        common: Common,
-        /// Also strings of 2 to 7 digits: N to train on, a tenth of it each for dev and test
+        common: CorpusArguments,
+        /// Write strings of 2 to 7 digits in addition: N for training, N/10 each for dev and test
         #[arg(
             long,
             value_name = "N",
-            value_parser = numbers::within("expected a number of strings, at most 10000000", 1..=MOST_STRINGS),
+            value_parser = numbers::within("expected a number of strings, at most 10000000", 1..=MAX_STRINGS),
             conflicts_with = "shards"
         )]
         strings: Option<u32>,
-        /// What the strings are drawn from
+        /// Seed of the random strings
         #[arg(
             long,
             default_value_t = 1,
@@ -43,16 +43,17 @@ enum CorpusCommand {
 }
 
 #[derive(clap::Args)]
-struct Common {
+struct CorpusArguments {
     /// Folder of the corpus
     dir: PathBuf,
-    /// Folder for the manifests [default: DIR]
+    /// Folder to write the manifests to [default: DIR]
     #[arg(short, long)]
     output: Option<PathBuf>,
-    /// An excerpt: counts and hours of the whole are not asked for, transcripts without sound are passed over
+    /// Accept an excerpt of the corpus: skip the checks of counts and hours, and skip transcripts
+    /// without audio
     #[arg(long)]
     allow_incomplete: bool,
-    /// Tar shards of N utterances instead of manifests
+    /// Write tar shards of N utterances instead of manifests
     #[arg(
         long,
         value_name = "N",
@@ -61,8 +62,8 @@ struct Common {
     shards: Option<u32>,
 }
 
-impl Common {
-    fn how(&self) -> Prepare {
+impl CorpusArguments {
+    fn options(&self) -> Prepare {
         Prepare {
             output: self.output.as_ref().unwrap_or(&self.dir).clone(),
             allow_incomplete: self.allow_incomplete,
@@ -71,35 +72,35 @@ impl Common {
     }
 }
 
-/// Most strings; a mistake, beyond.
-const MOST_STRINGS: u32 = 10_000_000;
+/// Maximum of `--strings`.
+const MAX_STRINGS: u32 = 10_000_000;
 
-/// Checks a corpus, writes its manifests and says what they hold.
+/// Checks a corpus, writes its manifests and prints a table of them.
 pub fn run(arguments: &Args) -> Result<ExitCode> {
     let lists = match &arguments.corpus {
-        CorpusCommand::Librispeech(common) => librispeech(&common.dir, &common.how())?,
-        CorpusCommand::An4(common) => an4(&common.dir, &common.how())?,
+        CorpusCommand::Librispeech(common) => librispeech(&common.dir, &common.options())?,
+        CorpusCommand::An4(common) => an4(&common.dir, &common.options())?,
         CorpusCommand::Fsdd { common, strings, seed } => {
             let strings = strings.map(|train| {
-                let (train, some) = (train as usize, (train as usize).div_ceil(10));
-                Strings { train, dev: some, test: some, seed: *seed }
+                let (train, held_out) = (train as usize, (train as usize).div_ceil(10));
+                Strings { train, dev: held_out, test: held_out, seed: *seed }
             });
-            fsdd(&common.dir, &common.how(), strings.as_ref())?
+            fsdd(&common.dir, &common.options(), strings.as_ref())?
         }
     };
-    table(&lists)?;
+    print_table(&lists)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn table(lists: &[Summary]) -> Result<()> {
+fn print_table(lists: &[Summary]) -> Result<()> {
     outln!(
         "{:<16} {:>10} {:>8} {:>8} {:>10} {:>10} {:>10}",
         "list",
         "utterances",
         "hours",
         "speakers",
-        "shortest s",
-        "longest s",
+        "min s",
+        "max s",
         "characters"
     )?;
     for list in lists {
@@ -117,7 +118,7 @@ fn table(lists: &[Summary]) -> Result<()> {
     for list in lists {
         let without = match list.left_out {
             0 => String::new(),
-            count => format!("; without {count} transcripts that have no sound"),
+            count => format!("; {count} transcripts without audio left out"),
         };
         outln!("{}{without}", list.path.display())?;
     }

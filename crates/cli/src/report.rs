@@ -1,4 +1,4 @@
-//! `panda report RUN`
+//! `panda report RUN`: an HTML page of a run folder.
 use std::{path::PathBuf, process::ExitCode};
 
 use model::bytes;
@@ -12,32 +12,34 @@ use crate::out::outln;
 /// Arguments of `panda report`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A run folder, for example runs/digits
+    /// Run folder, for example runs/digits
     run: PathBuf,
-    /// Where the page goes [default: report.html in the run folder]
+    /// HTML file to write [default: report.html in the run folder]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// The recipe in its place, where the run was trained elsewhere: its manifests are found from there
+    /// Resolve manifests relative to this recipe, for runs trained on another machine
     #[arg(long, value_name = "RECIPE")]
     recipe: Option<PathBuf>,
-    /// Show so many of the worst utterances
+    /// Show the N worst utterances
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = numbers::any)]
     worst: usize,
-    /// Most bytes of the page that may be sound
+    /// Limit the bytes of audio in the page
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse, default_value = "16MiB", conflicts_with = "no_audio")]
     audio: usize,
-    /// Leave out all sound
+    /// Leave out all audio
     #[arg(long)]
     no_audio: bool,
 }
 
-/// Writes the page and says where.
+/// Writes the page and prints its path and size.
 pub fn run(arguments: &Args) -> Result<ExitCode> {
     let path = arguments.output.clone().unwrap_or_else(|| arguments.run.join("report.html"));
     let run = report::Run::read(&arguments.run, arguments.recipe.as_deref())?;
-    let output = OutputFile::new(&path, &run.inputs().collect::<Vec<_>>())?;
-    let options =
-        Options { worst: arguments.worst, audio: if arguments.no_audio { 0 } else { arguments.audio } };
+    let output = Output::new(&path, &run.inputs().collect::<Vec<_>>())?;
+    let options = Options {
+        worst: arguments.worst,
+        max_audio_bytes: if arguments.no_audio { 0 } else { arguments.audio },
+    };
     let page = run.page(&options)?;
     let (standard, size) = (output.is_standard(), page.len());
     output.write(page.as_bytes())?;

@@ -1,7 +1,9 @@
-//! How an evaluation looks on the terminal.
+//! Formats error rates for the terminal.
 use recognizer::{Evaluation, Score};
 
-/// One line for each subset, if wanted for each speaker, one for all, and one for the best choice of the n-best.
+/// Formats the error rates of an evaluation, one line per row.
+///
+/// Rows: each subset, each speaker if `speakers`, the whole set, and the oracle of n-best lists.
 pub fn lines(name: &str, evaluation: &Evaluation, speakers: bool) -> Vec<String> {
     let subsets = evaluation.subsets.iter().map(|(subset, score)| (format!("{name} {subset}"), score));
     let mut rows: Vec<(String, &Score)> = subsets.collect();
@@ -13,8 +15,8 @@ pub fn lines(name: &str, evaluation: &Evaluation, speakers: bool) -> Vec<String>
     rows.push((name.to_owned(), &evaluation.overall));
     let oracle = evaluation.oracle();
     rows.extend(oracle.iter().map(|score| (format!("{name} best of n-best"), score)));
-    let wide = rows.iter().map(|row| row.0.chars().count()).fold(20, usize::max);
-    rows.iter().map(|(name, score)| line(&format!("{name:<wide$}"), score)).collect()
+    let width = rows.iter().map(|row| row.0.chars().count()).fold(20, usize::max);
+    rows.iter().map(|(name, score)| line(&format!("{name:<width$}"), score)).collect()
 }
 
 fn line(name: &str, score: &Score) -> String {

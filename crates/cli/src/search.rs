@@ -1,4 +1,4 @@
-//! How texts are looked for: what `evaluate` and `transcribe` have in common.
+//! Search arguments of `evaluate` and `transcribe`.
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -15,49 +15,52 @@ use crate::error::{Error, Result};
 use crate::numbers;
 use crate::out::{warn_each, warnln};
 
-/// Widest beam; a mistake, beyond.
-const WIDEST: usize = 10_000;
-/// Most labels of a frame; a mistake, beyond.
-const MOST_SYMBOLS: usize = 1000;
+/// Maximum of `--beam`.
+const MAX_BEAM_WIDTH: usize = 10_000;
+/// Maximum of `--max-symbols`.
+const MAX_SYMBOLS: usize = 1000;
 
-/// Args of a search.
+/// Arguments of a search.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Search", group = clap::ArgGroup::new("ngrams").args(["lm", "minus_lm"]).multiple(true))]
 pub struct SearchArguments {
-    /// Keep so many hypotheses; 1 takes the best class at each site, which is fastest. In a recognition lattice 1 takes the best path,
-    /// and more look for the labels with the largest sum over their alignments
+    /// Set the beam width: the number of hypotheses; 1 is greedy search, the fastest. In a
+    /// recognition lattice, 1 finds the best path, and more find the label sequence with the
+    /// largest sum over its alignments
     #[arg(
         long,
         value_name = "WIDTH",
         default_value_t = 1,
-        value_parser = numbers::within("expected a number of hypotheses, from 1 to 10000", 1..=WIDEST)
+        value_parser = numbers::within("expected a number of hypotheses, from 1 to 10000", 1..=MAX_BEAM_WIDTH)
     )]
     beam: usize,
-    /// With --beam: modified (one label a frame, k2's), malsd (NeMo's batched one; knows durations), alsd, maes; malsd for models with
-    /// durations, else modified, if none is named
+    /// With --beam: select the algorithm: modified (k2's, one label per frame), malsd (NeMo's
+    /// batched search, supports durations), alsd or maes [default: malsd for models with
+    /// durations, else modified]
     #[arg(long, value_name = "KIND")]
     beam_search: Option<BeamSearchKind>,
-    /// Search by the head of the auxiliary CTC loss instead of the joint network, where the model has one
+    /// Search with the auxiliary CTC head instead of the joint network
     #[arg(long, conflicts_with_all = ["beam_search", "internal_lm"])]
     ctc: bool,
-    /// Most labels that one frame may emit (greedy search and malsd) [default: 8]
+    /// Limit the labels per frame (greedy search and malsd) [default: 8]
     #[arg(
         long,
         value_name = "N",
-        value_parser = numbers::within("expected a number of labels, from 1 to 1000", 1..=MOST_SYMBOLS)
+        value_parser = numbers::within("expected a number of labels, from 1 to 1000", 1..=MAX_SYMBOLS)
     )]
     max_symbols: Option<usize>,
-    /// With --beam: taken from the score of the blank, against lost words
+    /// With --beam: subtract this penalty from the log-probability of the blank; a positive value
+    /// reduces deletions
     #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = numbers::weight)]
     blank_penalty: f32,
-    /// With --beam: what scores are divided by
+    /// With --beam: divide the scores of the joint network by this temperature
     #[arg(long, value_name = "T", default_value_t = 1.0, value_parser = numbers::temperature)]
     temperature: f32,
-    /// With --beam: order what is found by its probability alone, not by its probability a label
+    /// With --beam: rank hypotheses by log-probability instead of log-probability per label
     #[arg(long)]
     by_sum: bool,
-    /// With --beam: tell so many of the best texts, at most those that the beam has kept; --format json and --hypotheses have them, and
-    /// `evaluate` says what rate the best choice among them would have
+    /// With --beam: return the N best texts, at most the beam width. --format json and --hypotheses
+    /// contain them, and `evaluate` prints the oracle error rate of the list
     #[arg(
         long,
         value_name = "N",
@@ -65,23 +68,25 @@ pub struct SearchArguments {
         value_parser = numbers::within("expected a number of texts, at least 1", 1..=usize::MAX)
     )]
     nbest: usize,
-    /// With --beam: ask the head of the auxiliary CTC loss about every label as well, with this weight; 0.3 is usual. Whole recordings
-    /// only
+    /// With --beam: add the prefix score of the auxiliary CTC head with this weight, usually 0.3;
+    /// not for streaming
     #[arg(long, value_name = "W", default_value_t = 0.0, value_parser = numbers::ctc_weight)]
     ctc_weight: f32,
-    /// An n-gram language model in ARPA format, of words or of the model's tokens; `panda lm` makes one
+    /// Fuse an n-gram language model (ARPA) of words or tokens; `panda lm` estimates one
     #[arg(long, value_name = "ARPA")]
     lm: Option<PathBuf>,
-    /// Its weight
+    /// Weight of the scores of --lm
     #[arg(long, value_name = "W", default_value_t = 0.2, requires = "lm", value_parser = numbers::weight)]
     lm_weight: f32,
-    /// Added for each word, against the words that language models cost; greedy search weighs labels by it, but not the blank
+    /// Add this score per word, against deletions caused by a language model; in greedy search it
+    /// changes the choice among labels, not the choice between labels and blank
     #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = numbers::weight)]
     word_bonus: f32,
-    /// A second n-gram that is taken away: what the model has learnt from its own training texts (density ratio, LODR)
+    /// Subtract the scores of a second n-gram (ARPA): an estimate of the language model that the
+    /// network learned from its training texts (density ratio, LODR)
     #[arg(long, value_name = "ARPA")]
     minus_lm: Option<PathBuf>,
-    /// Its weight
+    /// Weight of the scores of --minus-lm
     #[arg(
         long,
         value_name = "W",
@@ -90,10 +95,10 @@ pub struct SearchArguments {
         value_parser = numbers::weight
     )]
     minus_lm_weight: f32,
-    /// What n-grams are made of: auto, words, tokens
+    /// Units of the n-grams: auto, words, tokens
     #[arg(long, value_name = "UNITS", default_value = "auto", requires = "ngrams")]
     lm_units: Units,
-    /// Added to an unknown word for each of its characters, in addition to the score of `<unk>`; not to special words
+    /// Add this score per character of an unknown word, besides `<unk>`; special words are exempt
     #[arg(
         long,
         value_name = "X",
@@ -102,13 +107,14 @@ pub struct SearchArguments {
         value_parser = numbers::weight
     )]
     unknown_character: f32,
-    /// Weight of the internal language model that is taken away, where the model has a factored blank
+    /// Subtract the internal language model with this weight; needs a factored blank
     #[arg(long, value_name = "W", default_value_t = 0.0, value_parser = numbers::weight)]
     internal_lm: f32,
-    /// Favor the phrases of a list: one a line, then perhaps a tab and its score. A phrase matches whole words
+    /// Boost the phrases of a file: one per line, optionally followed by a tab and its score; a
+    /// phrase matches whole words
     #[arg(long, value_name = "FILE")]
     phrases: Option<PathBuf>,
-    /// Score of each phrase that has none, a natural logarithm: of the whole phrase, spread over its tokens
+    /// Score of phrases without a score: a natural logarithm, spread over the tokens of the phrase
     #[arg(
         long,
         value_name = "X",
@@ -117,23 +123,26 @@ pub struct SearchArguments {
         value_parser = numbers::phrase_score
     )]
     phrase_score: f32,
-    /// Of greedy search, the measure of the confidences that are written (of others, they are posteriors): max-prob, gibbs-lin,
-    /// gibbs-exp, tsallis-lin, tsallis-exp, renyi-lin, renyi-exp [default: max-prob]
+    /// Select the confidence measure of greedy search: max-prob, gibbs-lin, gibbs-exp,
+    /// tsallis-lin, tsallis-exp, renyi-lin or renyi-exp; other searches write posteriors
+    /// [default: max-prob]
     #[arg(long, value_name = "MEASURE")]
     confidence: Option<Measure>,
-    /// Its exponent: below 1, unlikely labels count for more; 0.33 is usual for the measures of entropy [default: 1]
+    /// Exponent of the confidence measure; below 1, unlikely labels count more; the entropy
+    /// measures usually take 0.33 [default: 1]
     #[arg(long, value_name = "A", value_parser = numbers::exponent)]
     confidence_exponent: Option<f64>,
-    /// How the confidences of its tokens make that of a word: min, mean, max, product
+    /// Aggregate token confidences to word confidences by min, mean, max or product
     #[arg(long, value_name = "HOW", default_value = "min")]
     word_confidence: Aggregate,
 }
 
-/// A search, and which options it knows beside those that all do.
+/// Options that a search supports in addition to the common ones.
 #[derive(Clone, Copy, Default)]
-struct SearchOptions {
+struct SupportedOptions {
+    /// Name of the search in messages.
     search: &'static str,
-    /// Those of beams by the joint network.
+    /// Options of beam search with the joint network.
     beam: bool,
     by_sum: bool,
     nbest: bool,
@@ -141,7 +150,7 @@ struct SearchOptions {
     confidence: bool,
 }
 
-/// A kind of beam search.
+/// Algorithm of beam search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum BeamSearchKind {
     Modified,
@@ -164,7 +173,7 @@ impl FromStr for BeamSearchKind {
     }
 }
 
-/// What an n-gram is made of.
+/// Units of an n-gram.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Units {
     Auto,
@@ -186,19 +195,19 @@ impl FromStr for Units {
 }
 
 impl SearchArguments {
-    /// A recogniser that searches as the arguments say.
-    pub fn apply(&self, recogniser: Recognizer) -> Result<Recognizer> {
+    /// Sets the search of a recognizer.
+    pub fn apply(&self, recognizer: Recognizer) -> Result<Recognizer> {
         let max_symbols = self.max_symbols.unwrap_or(8);
-        let fusion = self.fusion(&recogniser)?;
-        let search = if recogniser.model().lattice().is_some() && !self.ctc {
-            self.lattice(!fusion.is_empty())?
+        let fusion = self.fusion(&recognizer)?;
+        let search = if recognizer.model().lattice().is_some() && !self.ctc {
+            self.lattice_search(!fusion.is_empty())?
         } else if self.ctc {
             let nbest = self.beam > 1;
-            self.check(SearchOptions {
-                search: "a search by CTC",
+            self.check(SupportedOptions {
+                search: "a search with the CTC head",
                 by_sum: true,
                 nbest,
-                ..SearchOptions::default()
+                ..SupportedOptions::default()
             })?;
             let beam = (self.beam > 1 || !fusion.is_empty()).then(|| CtcBeam {
                 width: self.beam,
@@ -208,11 +217,11 @@ impl SearchArguments {
             });
             SearchConfig::Ctc(beam)
         } else if self.beam == 1 && self.beam_search.is_none() {
-            let greedy = SearchOptions {
-                search: "a greedy one",
+            let greedy = SupportedOptions {
+                search: "greedy search",
                 symbols: true,
                 confidence: true,
-                ..SearchOptions::default()
+                ..SupportedOptions::default()
             };
             self.check(greedy)?;
             let measure = self.confidence.unwrap_or(Measure::MaxProb);
@@ -225,16 +234,21 @@ impl SearchArguments {
                 ..Greedy::default()
             })
         } else {
-            let durations = !recogniser.model().durations().is_empty();
+            let durations = !recognizer.model().durations().is_empty();
             let kind = self.beam_search.unwrap_or(if durations {
                 BeamSearchKind::Malsd
             } else {
                 BeamSearchKind::Modified
             });
             let symbols = kind == BeamSearchKind::Malsd;
-            let known =
-                SearchOptions { beam: true, by_sum: true, nbest: true, symbols, ..SearchOptions::default() };
-            self.check(SearchOptions { search: "another beam search", ..known })?;
+            self.check(SupportedOptions {
+                search: "another beam search",
+                beam: true,
+                by_sum: true,
+                nbest: true,
+                symbols,
+                ..SupportedOptions::default()
+            })?;
             let beam = Beam {
                 kind: match kind {
                     BeamSearchKind::Modified => BeamKind::Modified,
@@ -256,75 +270,78 @@ impl SearchArguments {
                 weight => SearchConfig::BeamWithCtc { beam, weight },
             }
         };
-        Ok(recogniser.with_search(search)?.with_aggregate(self.word_confidence))
+        Ok(recognizer.with_search(search)?.with_aggregate(self.word_confidence))
     }
 
-    /// What a search reads.
+    /// Returns the files that the search reads.
     pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
         [&self.lm, &self.minus_lm, &self.phrases].into_iter().flatten()
     }
 
-    /// Fails for what sound that is still arriving cannot be asked for.
-    pub fn check_live(&self) -> Result<()> {
-        let asked = [
+    /// Fails for options that streaming does not support.
+    pub fn check_streaming(&self) -> Result<()> {
+        let given = [
             ("--nbest", self.nbest != 1),
             ("--ctc", self.ctc),
             ("--ctc-weight", self.ctc_weight != 0.0),
             ("--beam-search alsd", self.beam_search == Some(BeamSearchKind::Alsd)),
             ("--beam-search malsd", self.beam_search == Some(BeamSearchKind::Malsd)),
         ];
-        match asked.into_iter().find_map(|(argument, asked)| asked.then_some(argument)) {
+        match given.into_iter().find_map(|(argument, is_given)| is_given.then_some(argument)) {
             None => Ok(()),
-            Some(argument) => Err(Error::Search {
+            Some(argument) => Err(Error::Unsupported {
                 argument,
-                expected: "recordings as a whole",
-                search: "sound as it arrives (--stream, or -)",
+                expected: "whole recordings",
+                found: "streaming audio (--stream, or -)",
             }),
         }
     }
 
-    /// The first of the options that were asked for which a search does not know, and what knows it.
-    fn unknown_to(&self, knows: SearchOptions) -> Option<(&'static str, &'static str)> {
-        let joint = "a beam search by the joint network (--beam 2 or more)";
-        let (any, greedy) = ("a beam search (--beam 2 or more)", "a greedy search");
-        let all = [
-            ("--nbest", self.nbest != 1, knows.nbest, any),
-            ("--ctc-weight", self.ctc_weight != 0.0, knows.beam, joint),
-            ("--blank-penalty", self.blank_penalty != 0.0, knows.beam, joint),
-            ("--temperature", self.temperature != 1.0, knows.beam, joint),
-            // What a search by CTC does anyhow.
-            ("--by-sum", self.by_sum, knows.by_sum, joint),
+    /// Returns the first unsupported option and the searches that support it.
+    fn first_unsupported(&self, supported: SupportedOptions) -> Option<(&'static str, &'static str)> {
+        let joint = "a beam search with the joint network (--beam 2 or more)";
+        let (beam, greedy) = ("a beam search (--beam 2 or more)", "greedy search");
+        let options = [
+            ("--nbest", self.nbest != 1, supported.nbest, beam),
+            ("--ctc-weight", self.ctc_weight != 0.0, supported.beam, joint),
+            ("--blank-penalty", self.blank_penalty != 0.0, supported.beam, joint),
+            ("--temperature", self.temperature != 1.0, supported.beam, joint),
+            // The default of a search with the CTC head.
+            ("--by-sum", self.by_sum, supported.by_sum, joint),
             (
                 "--max-symbols",
                 self.max_symbols.is_some(),
-                knows.symbols,
-                "a greedy search or --beam-search malsd",
+                supported.symbols,
+                "greedy search or --beam-search malsd",
             ),
-            ("--confidence", self.confidence.is_some(), knows.confidence, greedy),
-            ("--confidence-exponent", self.confidence_exponent.is_some(), knows.confidence, greedy),
+            ("--confidence", self.confidence.is_some(), supported.confidence, greedy),
+            ("--confidence-exponent", self.confidence_exponent.is_some(), supported.confidence, greedy),
         ];
-        let unknown = all.into_iter().find(|&(_, asked, known, _)| asked && !known);
-        unknown.map(|(argument, _, _, expected)| (argument, expected))
+        let unsupported =
+            options.into_iter().find(|&(_, is_given, is_supported, _)| is_given && !is_supported);
+        unsupported.map(|(argument, _, _, expected)| (argument, expected))
     }
 
-    fn check(&self, knows: SearchOptions) -> Result<()> {
-        match self.unknown_to(knows) {
+    fn check(&self, supported: SupportedOptions) -> Result<()> {
+        match self.first_unsupported(supported) {
             None => Ok(()),
-            Some((argument, expected)) => Err(Error::Search { argument, expected, search: knows.search }),
+            Some((argument, expected)) => {
+                Err(Error::Unsupported { argument, expected, found: supported.search })
+            }
         }
     }
 
-    /// In a recognition lattice, which has no part for what scores labels beside it.
-    fn lattice(&self, fusion: bool) -> Result<SearchConfig> {
-        let refused = [
-            ("--lm, --minus-lm, --word-bonus, --phrases", fusion),
+    /// Returns the search of a recognition lattice, which supports no fusion.
+    fn lattice_search(&self, has_fusion: bool) -> Result<SearchConfig> {
+        let given = [
+            ("--lm, --minus-lm, --word-bonus, --phrases", has_fusion),
             ("--beam-search", self.beam_search.is_some()),
             ("--internal-lm", self.internal_lm != 0.0),
         ];
-        let refused = refused.into_iter().find_map(|(argument, asked)| asked.then_some(argument));
-        let unknown = self.unknown_to(SearchOptions::default()).map(|(argument, _)| argument);
-        if let Some(argument) = refused.or(unknown) {
-            return Err(Error::Lattice { argument });
+        let given = given.into_iter().find_map(|(argument, is_given)| is_given.then_some(argument));
+        let unsupported = self.first_unsupported(SupportedOptions::default()).map(|(argument, _)| argument);
+        if let Some(argument) = given.or(unsupported) {
+            return Err(Error::LatticeSearch { argument });
         }
         Ok(SearchConfig::Lattice(match self.beam {
             1 => LatticeSearch::BestPath,
@@ -332,74 +349,75 @@ impl SearchArguments {
         }))
     }
 
-    /// Language models and phrases.
-    fn fusion(&self, recogniser: &Recognizer) -> Result<Vec<Fusion>> {
-        let mut names = recogniser.tokenizer().tokens().to_vec();
-        names.resize(recogniser.model().classes(), String::new());
+    /// Returns the scorers to fuse: language models, word bonus, phrases.
+    fn fusion(&self, recognizer: &Recognizer) -> Result<Vec<Fusion>> {
+        let mut names = recognizer.tokenizer().tokens().to_vec();
+        names.resize(recognizer.model().classes(), String::new());
         let mut fusion = Vec::new();
         for (path, weight) in [(&self.lm, self.lm_weight), (&self.minus_lm, -self.minus_lm_weight)] {
             if let Some(path) = path {
-                let automaton = self.ngram(path, &names, recogniser.tokenizer())?;
+                let automaton = self.ngram(path, &names, recognizer.tokenizer())?;
                 fusion.push(Fusion { automaton, weight });
             }
         }
         if self.word_bonus != 0.0 {
-            let bonus = PerClass::new(recogniser.word_starts().into_iter().map(f32::from).collect())?;
+            let bonus = PerClass::new(recognizer.word_starts().into_iter().map(f32::from).collect())?;
             fusion.push(Fusion { automaton: Arc::new(bonus), weight: self.word_bonus });
         }
         if let Some(path) = &self.phrases {
             let bytes = read(path)?;
-            warn_conversions(path, &bytes, recogniser.tokenizer());
-            let encode = |text: &str| recogniser.tokenizer().encode(text).map_err(|error| error.to_string());
-            let wrong = |source| Error::Phrases { path: path.clone(), source };
-            let list = read_phrases(&bytes, self.phrase_score, encode).map_err(wrong)?;
+            warn_conversions(path, &bytes, recognizer.tokenizer());
+            let encode = |text: &str| recognizer.tokenizer().encode(text).map_err(|error| error.to_string());
+            let with_path = |source| Error::Phrases { path: path.clone(), source };
+            let list = read_phrases(&bytes, self.phrase_score, encode).map_err(with_path)?;
             warn_skipped(path, &list);
             let mut phrases = list.phrases;
-            add_unmarked(&mut phrases, recogniser.tokenizer().tokens());
+            add_unmarked(&mut phrases, recognizer.tokenizer().tokens());
             let boost =
-                Boost::with_boundaries(&phrases, &recogniser.word_boundaries(), 1.0).map_err(wrong)?;
+                Boost::with_boundaries(&phrases, &recognizer.word_boundaries(), 1.0).map_err(with_path)?;
             fusion.push(Fusion { automaton: Arc::new(boost), weight: 1.0 });
         }
         Ok(fusion)
     }
 
-    /// An n-gram of words or of tokens: of tokens if all of its words are.
+    /// Reads an n-gram of words or of tokens.
+    ///
+    /// With `--lm-units auto` it is an n-gram of tokens if all of its words are tokens.
     fn ngram(&self, path: &Path, names: &[String], tokenizer: &Tokenizer) -> Result<Arc<dyn Scorer>> {
-        let wrong = |source| Error::Arpa { path: path.to_owned(), source };
+        let with_path = |source| Error::Arpa { path: path.to_owned(), source };
         let bytes = read(path)?;
-        // Words in another Unicode form than the model's texts would never be found.
-        let normal = std::str::from_utf8(&bytes).map(|text| tokenizer.unicode_form().apply(text));
-        if normal.as_ref().is_ok_and(|normal| normal.as_bytes() != bytes) {
+        // The n-gram must have the Unicode form of the model's texts.
+        let normalized = std::str::from_utf8(&bytes).map(|text| tokenizer.unicode_form().apply(text));
+        if normalized.as_ref().is_ok_and(|text| text.as_bytes() != bytes) {
             warn_conversions(path, &bytes, tokenizer);
         }
-        let table =
-            NgramTable::read(normal.as_ref().map_or(&bytes[..], |text| text.as_bytes())).map_err(wrong)?;
-        let of_tokens = || Ngram::new(&table, names, Foreign::Reject).is_ok();
-        let tokens = match self.lm_units {
+        let text = normalized.as_ref().map_or(&bytes[..], |text| text.as_bytes());
+        let table = NgramTable::read(text).map_err(with_path)?;
+        let has_only_tokens = || Ngram::new(&table, names, Foreign::Reject).is_ok();
+        let is_of_tokens = match self.lm_units {
             Units::Tokens => true,
             _ if tokenizer.kind() == TokenizerKind::Words => true,
             Units::Words => false,
-            Units::Auto => of_tokens(),
+            Units::Auto => has_only_tokens(),
         };
-        if tokens {
-            return Ok(Arc::new(Ngram::new(&table, names, Foreign::Ignore).map_err(wrong)?));
+        if is_of_tokens {
+            return Ok(Arc::new(Ngram::new(&table, names, Foreign::Ignore).map_err(with_path)?));
         }
         let options = WordOptions { unknown_character: self.unknown_character, ..WordOptions::default() };
         let special: Vec<u32> = (0..names.len() as u32).filter(|&id| tokenizer.is_special(id)).collect();
         let words = WordNgram::with_special_words(&table, names, &special, options);
-        Ok(Arc::new(words.map_err(wrong)?))
+        Ok(Arc::new(words.map_err(with_path)?))
     }
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    let io = |source| model::Error::Io { path: path.to_owned(), action: "read it", source };
+    let io = |source| model::Error::Io { path: path.to_owned(), action: "read the file", source };
     Ok(speech::files::read_given(path).map_err(io)?)
 }
 
-/// Prints a warning about lines that the tokenizer converts.
-/// Warns once of the phrases that the model has no tokens for.
+/// Prints one warning about phrases that the tokenizer cannot encode.
 fn warn_skipped(path: &Path, list: &PhraseList) {
-    /// Lines that a warning names.
+    /// Maximum number of lines that the warning lists.
     const MAX_NAMED_LINES: usize = 20;
     let Some(first) = list.skipped.first() else { return };
     let skipped = list.skipped.len();
@@ -417,6 +435,7 @@ fn warn_skipped(path: &Path, list: &PhraseList) {
     );
 }
 
+/// Prints a warning about lines that the tokenizer converts.
 fn warn_conversions(path: &Path, bytes: &[u8], tokenizer: &Tokenizer) {
     let lines = std::str::from_utf8(bytes).unwrap_or_default().lines();
     warn_each(recognizer::conversion_warnings(&path.display().to_string(), lines, tokenizer));

@@ -1,12 +1,12 @@
-//! A part of a list, for clusters that only queue jobs.
+//! Splits a list into shards that separate processes handle (`--shard I/N`).
 use std::str::FromStr;
 
 use kernels::Excerpt;
 
-/// One of some parts of a list: neighbours, so that the parts one after another are the list.
+/// Part I of N contiguous parts of a list; concatenated, the parts are the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shard {
-    /// From 0.
+    /// Index of the part, from 0.
     index: usize,
     count: usize,
 }
@@ -26,7 +26,7 @@ impl FromStr for Shard {
     }
 }
 
-/// The part of a list; all of it if nothing was said.
+/// Returns the part of a list that a shard selects; none selects all.
 pub fn part<T>(mut list: Vec<T>, shard: Option<Shard>) -> Vec<T> {
     let Some(Shard { index, count }) = shard else { return list };
     let end = |parts: usize| (list.len() as u128 * parts as u128 / count as u128) as usize;
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_one_after_another_are_the_list() {
+    fn concatenated_parts_are_the_list() {
         let list: Vec<usize> = (0..17).collect();
         for count in 1..20 {
             let shard = |i: usize| Some(format!("{i}/{count}").parse().unwrap());
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_part_is_named() {
+    fn invalid_shards_are_quoted() {
         for text in ["", "1", "0/3", "4/3", "1/0", "a/2", "1/2/3", "-1/2"] {
             let error = text.parse::<Shard>().unwrap_err();
             assert!(error.contains("expected I/N") && error.contains(text), "{error}");

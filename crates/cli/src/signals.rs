@@ -1,39 +1,41 @@
-//! Signals that ask the program to end.
+//! Signals that request the end of the program, such as Ctrl-C.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::Result;
 use crate::out::warnln;
 
-/// Exit status of a command that a signal ended.
+/// Exit status of a command that a signal ended: 128 + SIGINT.
 pub const STOPPED: u8 = 130;
 
-/// Exit status of a command whose output nobody reads any more.
+/// Exit status of a command whose output pipe was closed: 128 + SIGPIPE.
 pub const CLOSED: u8 = 141;
 
-/// A flag that becomes true when somebody asks the program to end, by Ctrl-C for example, and then `says` something; the second
-/// time the program ends at once.
+/// Returns a flag that SIGINT, SIGTERM or SIGHUP sets.
 ///
-/// A hang-up that is ignored when the program begins, as `nohup` arranges, stays ignored.
-pub fn watch(says: &'static str) -> Result<Arc<AtomicBool>> {
+/// The first signal prints `message` unless it is empty; the second one exits immediately. SIGHUP
+/// stays ignored if it is ignored at the start, as with `nohup`.
+pub fn watch(message: &'static str) -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     on_each(move || {
         if flag.load(Ordering::SeqCst) {
             std::process::exit(STOPPED.into());
         }
-        // Before whoever sees the flag has ended the program.
-        if !says.is_empty() {
-            // The terminal has shown ^C in the line of the cursor.
+        // The message comes before the flag: a reader of the flag may end the program.
+        if !message.is_empty() {
+            // The terminal shows ^C on the current line.
             warnln!("");
-            warnln!("{says}");
+            warnln!("{message}");
         }
         flag.store(true, Ordering::SeqCst);
     })?;
     Ok(stop)
 }
 
-/// A limit on the size of files is an error of whoever writes too much, not the end of the program with a file half-written.
+/// Turns a file size limit (SIGXFSZ) into a write error.
+///
+/// Otherwise the signal would end the program and leave an incomplete file.
 pub fn report_large_files() -> Result<()> {
     #[cfg(unix)]
     signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())?;
@@ -44,7 +46,7 @@ pub fn report_large_files() -> Result<()> {
 fn on_each(mut run: impl FnMut() + Send + 'static) -> Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
-    if !ignored(SIGHUP) {
+    if !is_ignored(SIGHUP) {
         signals.add_signal(SIGHUP)?;
     }
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
@@ -58,9 +60,9 @@ fn on_each(run: impl FnMut() + Send + 'static) -> Result<()> {
     ctrlc::set_handler(run).map_err(|error| std::io::Error::other(error).into())
 }
 
-/// Whether a signal was ignored by who started the program. Where the system does not tell, it may have been.
+/// Returns true if a signal is ignored, or if that is unknown.
 #[cfg(unix)]
-fn ignored(signal: i32) -> bool {
+fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())

@@ -1,8 +1,9 @@
-//! `panda train RECIPE.toml`
+//! `panda train RECIPE.toml`: trains a model and evaluates it.
 #[cfg(feature = "mpi")]
-mod many;
+mod mpi;
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::path::{Path, PathBuf};
+use std::{process::ExitCode, time::Duration};
 
 use distributed::ProcessGroup;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -18,21 +19,22 @@ use crate::{
     scores, signals,
 };
 
-/// The plot of a run, in its folder.
+/// File name of the loss curve in the run folder.
 const CURVE: &str = "curve.svg";
 
 /// Arguments of `panda train`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The recipe
+    /// Recipe (TOML), for example recipes/digits.toml
     recipe: PathBuf,
-    /// Run folder [default: runs/NAME-OF-THE-RECIPE]
+    /// Run folder to write [default: runs/NAME-OF-THE-RECIPE]
     #[arg(long)]
     run: Option<PathBuf>,
-    /// Go on from the folder's last checkpoint, bit for bit; begin anew if it holds none
+    /// Resume from the last checkpoint of the run folder, bit for bit; start from scratch if there
+    /// is none
     #[arg(long, conflicts_with = "force")]
     resume: bool,
-    /// With --resume: go on although manifests are not what they were when the checkpoint was written
+    /// With --resume: accept manifests that changed since the checkpoint was written
     #[arg(long, requires = "resume")]
     changed_data: bool,
     /// Overwrite an earlier run in the folder
@@ -41,18 +43,20 @@ pub struct Args {
     /// Train for N epochs instead of the recipe's; with --resume, extend or shorten the run to N
     #[arg(long, value_parser = numbers::within("expected a number of epochs, at least 1", 0..=u64::MAX))]
     epochs: Option<u64>,
-    /// What the whole run may take, such as 6GiB: batches are cut so that it keeps to it
+    /// Limit the memory of the whole process, for example 6GiB; batches are split to fit
+    /// [default: batch.memory of the recipe]
     #[arg(long, value_parser = bytes::parse)]
     memory: Option<usize>,
-    /// Leave out at most this share of each set, rounded up, since the recordings or texts cannot be used; more are an error
-    /// [default: data.max_bad of the recipe, 0.01]
+    /// Fail if more than this share of a set is unusable; the share is rounded up, and unusable
+    /// utterances (recording or text) are left out with a warning [default: data.max_bad of the
+    /// recipe, 0.01]
     #[arg(long, value_name = "SHARE", value_parser = numbers::share)]
     max_bad: Option<f64>,
-    /// In which numbers gradients travel between processes: bf16 has half the bytes, and rounds to 8 bits
+    /// Number format of the gradient all-reduce: bf16 halves the bytes and rounds to 8 bits
     #[cfg(feature = "mpi")]
     #[arg(long, default_value = "f32", value_name = "f32|bf16")]
-    transfer: distributed::TransferFormat,
-    /// End the job with an error if a process does not respond for this time, in seconds; 0 waits forever
+    transfer: distributed::Transfer,
+    /// End the job if a process is unresponsive for this many seconds; 0 waits forever
     #[cfg(feature = "mpi")]
     #[arg(
         long,
@@ -63,7 +67,7 @@ pub struct Args {
     rank_timeout: u64,
 }
 
-/// Trains, shows how it goes, and prints the final error rates.
+/// Trains with progress output; prints the final error rates and the next commands.
 pub fn run(arguments: &Args) -> Result<ExitCode> {
     let name = arguments.recipe.file_stem().unwrap_or_default();
     let folder = arguments.run.clone().unwrap_or_else(|| PathBuf::from("runs").join(name));
@@ -74,14 +78,14 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         _ => StartMode::Fresh,
     };
     let mut terminal = Terminal::default();
-    let mut train = |group: &mut ProcessGroup| -> Result<training::RunOutcome> {
-        let says = "stopping as soon as the run can go on from there; Ctrl-C once more leaves at once";
-        let stop = signals::watch(if group.rank() == 0 { says } else { "" })?;
+    let mut train = |group: &mut ProcessGroup| -> Result<training::Outcome> {
+        let message = "stopping after the current step and saving; press Ctrl-C again to exit immediately";
+        let stop = signals::watch(if group.rank() == 0 { message } else { "" })?;
         if arguments.resume
             && group.rank() == 0
             && !folder.join(training::run_files::LAST_CHECKPOINT).exists()
         {
-            warnln!("note: {} holds no run: it begins anew", folder.display());
+            warnln!("note: {}: no checkpoint to resume from; training starts from scratch", folder.display());
         }
         let Args { epochs, memory, max_bad, .. } = *arguments;
         let overrides = RecipeOverrides { epochs, memory, max_bad };
@@ -91,22 +95,19 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         Ok(outcome?)
     };
     #[cfg(feature = "mpi")]
-    let outcome = match many::run(arguments.transfer, arguments.rank_timeout, &mut train)? {
+    let outcome = match mpi::run(arguments.transfer, arguments.rank_timeout, &mut train)? {
         Some(outcome) => outcome,
-        // Rank 0 says how it went.
+        // Rank 0 prints the outcome.
         None => return Ok(ExitCode::SUCCESS),
     };
     #[cfg(not(feature = "mpi"))]
     let outcome = train(&mut ProcessGroup::single())?;
     if outcome.stopped {
-        let (steps, run) = (outcome.steps, folder.display());
-        terminal.print(&match steps {
+        terminal.print(&match outcome.steps {
             0 => "stopped before the first step; nothing is written".to_owned(),
-            _ => {
-                let epochs = arguments.epochs.map_or(String::new(), |epochs| format!(" --epochs {epochs}"));
-                let memory = arguments.memory.map_or(String::new(), |bytes| format!(" --memory {bytes}"));
-                let max_bad = arguments.max_bad.map_or(String::new(), |share| format!(" --max-bad {share}"));
-                format!("stopped and saved after {steps} steps; --resume --run {run}{epochs}{memory}{max_bad} goes on")
+            steps => {
+                let command = resume_command(arguments, arguments.epochs);
+                format!("stopped and saved after {steps} steps; to continue: {command}")
             }
         });
         return Ok(ExitCode::from(signals::STOPPED));
@@ -116,17 +117,58 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         scores::lines(name, evaluation, false).iter().for_each(|line| terminal.print(line));
     }
     terminal.print(&format!("run folder: {}", folder.display()));
+    let checkpoint = ["best.safetensors", training::run_files::LAST_CHECKPOINT]
+        .into_iter()
+        .map(|name| folder.join(name))
+        .find(|path| path.exists());
+    if let Some(checkpoint) = checkpoint {
+        terminal.print(&format!("to transcribe: panda transcribe {} FILE.wav", shell_word(&checkpoint)));
+        terminal.print(&format!("to write an HTML report: panda report {}", shell_word(&folder)));
+        let longer = resume_command(arguments, Some(2 * terminal.epochs));
+        terminal.print(&format!("to train longer: {longer}"));
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-/// A line an epoch, and on a terminal a progress bar over the steps of the run.
+/// Command that resumes this run, with the options that change its recipe.
+fn resume_command(arguments: &Args, epochs: Option<u64>) -> String {
+    let mut command = format!("panda train {} --resume", shell_word(&arguments.recipe));
+    if let Some(run) = &arguments.run {
+        command += &format!(" --run {}", shell_word(run));
+    }
+    if let Some(epochs) = epochs {
+        command += &format!(" --epochs {epochs}");
+    }
+    if let Some(bytes) = arguments.memory {
+        command += &format!(" --memory {bytes}");
+    }
+    if let Some(share) = arguments.max_bad {
+        command += &format!(" --max-bad {share}");
+    }
+    command
+}
+
+/// A path as one word of a POSIX shell, in single quotes if needed.
+fn shell_word(path: &Path) -> String {
+    let word = path.display().to_string();
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+/// Prints one line per epoch, and a progress bar on a terminal.
 #[derive(Default)]
 struct Terminal {
-    /// Nobody reads what it prints; the training is not for that.
-    alone: bool,
+    /// True after a failed write to standard output; training continues without output.
+    output_failed: bool,
     bar: Option<ProgressBar>,
     audio_seconds: f64,
     seconds: f64,
+    /// Number of epochs of the run.
+    epochs: u64,
 }
 
 impl Terminal {
@@ -137,7 +179,7 @@ impl Terminal {
     }
 
     fn print(&mut self, line: &str) {
-        if self.alone {
+        if self.output_failed {
             return;
         }
         let printed = match &self.bar {
@@ -146,10 +188,10 @@ impl Terminal {
         };
         match printed {
             Ok(()) => {}
-            Err(Error::Closed) => self.alone = true,
+            Err(Error::OutputClosed) => self.output_failed = true,
             Err(error) => {
-                self.alone = true;
-                warnln!("warning: {error}; the training goes on");
+                self.output_failed = true;
+                warnln!("warning: {error}; training continues");
             }
         }
     }
@@ -168,6 +210,7 @@ impl Observer for Terminal {
     }
 
     fn on_start(&mut self, report: &RunReport) {
+        self.epochs = report.epochs;
         let epochs = match report.first_epoch + 1 {
             first if first > report.epochs => format!("all {} epochs are done", report.epochs),
             first => format!("epochs {first} to {}", report.epochs),
@@ -193,7 +236,7 @@ impl Observer for Terminal {
             let style = ProgressStyle::with_template("{bar:30} {pos}/{len} steps, {msg}, {eta} left")
                 .expect("the template is well-formed");
             let bar = ProgressBar::new(report.steps).with_style(style).with_message(message.clone());
-            // After a resumption, the steps of earlier processes say nothing about this one's speed.
+            // The speed estimate must not count steps before a resumption.
             let bar = bar.with_position(report.step);
             bar.reset_eta();
             bar.enable_steady_tick(Duration::from_millis(500));
@@ -207,7 +250,7 @@ impl Observer for Terminal {
     fn write_epoch(&mut self, folder: &RunFolder, rows: &[Metrics]) -> training::Result<()> {
         let curve = report::draw_run_curve(rows).map_err(|error| model::Error::Io {
             path: folder.file(CURVE),
-            action: "draw the curve",
+            action: "draw the loss curve",
             source: std::io::Error::other(error),
         })?;
         folder.write(CURVE, curve.as_bytes())
@@ -216,24 +259,24 @@ impl Observer for Terminal {
     fn on_epoch(&mut self, report: &EpochReport) {
         let m = &report.metrics;
         let mut line = format!(
-            "epoch {:>4}/{}  loss {:8.3}  ctc {:8.3}  norm {:6.2}  {:5.1} s",
+            "epoch {:>4}/{}  loss {:8.3}  ctc {:8.3}  gradient norm {:6.2}  {:5.1} s",
             m.epoch, report.epochs, m.loss, m.ctc_loss, m.gradient_norm, m.seconds
         );
         if m.simple_loss > 0.0 {
-            line += &format!("  trivial joiner {:8.3}", m.simple_loss);
+            line += &format!("  simple {:8.3}", m.simple_loss);
         }
         if m.skipped > 0 {
             line += &format!("  {} utterances without a path", m.skipped);
         }
         if m.planned_bytes > 0 {
             let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-            line += &format!("  {:.0} of {:.0} MiB", mib(m.resident_bytes), mib(m.planned_bytes));
+            line += &format!("  {:.0} of {:.0} planned MiB", mib(m.resident_bytes), mib(m.planned_bytes));
         }
         if m.padding > 0.0 {
             line += &format!("  padding {:4.1} %", 100.0 * m.padding);
         }
         if m.nonfinite > 0 {
-            line += &format!("  {} steps skipped", m.nonfinite);
+            line += &format!("  {} non-finite steps skipped", m.nonfinite);
         }
         for (name, rate) in [("WER", m.dev_wer), ("CER", m.dev_cer)] {
             if let Some(rate) = rate {
@@ -241,5 +284,19 @@ impl Observer for Terminal {
             }
         }
         self.print(&line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_quoted_for_the_shell_if_needed() {
+        let word = |path: &str| shell_word(Path::new(path));
+        assert_eq!(word("runs/an4-tdt"), "runs/an4-tdt");
+        assert_eq!(word("my run"), "'my run'");
+        assert_eq!(word("it's"), r"'it'\''s'");
+        assert_eq!(word(""), "''");
     }
 }

@@ -1,7 +1,7 @@
-//! `panda transcribe CHECKPOINT AUDIO...`
+//! `panda transcribe CHECKPOINT AUDIO...`: transcribes files, or audio as it arrives.
 mod durations;
-mod live;
-mod standard_input;
+mod stdin;
+mod streaming;
 
 use std::collections::HashMap;
 use std::io::IsTerminal;
@@ -22,34 +22,37 @@ use crate::outputs::{self, TranscriptPath};
 use crate::search::SearchArguments;
 use crate::shard::{self, Shard};
 
-/// Recordings that are recognised together.
-const TOGETHER: usize = 16;
+/// Number of short recordings in a batch.
+const BATCH_SIZE: usize = 16;
 
 /// Arguments of `panda transcribe`.
 #[derive(clap::Args)]
 pub struct Args {
     /// A checkpoint, for example runs/digits/best.safetensors
     checkpoint: PathBuf,
-    /// Sound files: WAV, FLAC, MP3, AAC, M4A, Ogg, Opus, AIFF, CAF; `-` is standard input, raw 16-bit samples at the model's rate
+    /// Audio files: WAV, FLAC, MP3, AAC, M4A, Ogg, Opus, AIFF, CAF; `-` is standard input: raw
+    /// 16-bit samples at the model's sample rate
     #[arg(required = true, value_name = "AUDIO")]
     audio_files: Vec<PathBuf>,
-    /// Also print when each token was recognised, and how surely
+    /// Print the time in seconds and the confidence of each token
     #[arg(long, conflicts_with = "format")]
     times: bool,
-    /// Write txt, json (a line a recording), ctm, srt or vtt: to standard output, or into --output
+    /// Write txt, json (one line per recording), ctm, srt or vtt
     #[arg(long, value_name = "FORMAT")]
     format: Option<TranscriptFormat>,
-    /// Write a file for each recording into this folder, named as the recording and ending as the format
+    /// Write one file per recording into this folder: the recording's name with the extension of
+    /// the format
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Take the second of five parts of the recordings, say, by --shard 2/5; panda merge joins what they write
+    /// Process only part I of N parts of the recordings, for example 2/5; `panda merge` joins the
+    /// outputs of all parts
     #[arg(long, value_name = "I/N")]
     shard: Option<Shard>,
-    /// Exit without an error if at most this share of the recordings, rounded up, cannot be read; the others are transcribed
-    /// anyway
+    /// Fail if more than this share of recordings is unreadable, rounded up; the others are
+    /// transcribed in any case
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = numbers::share)]
     max_bad: f64,
-    /// Leave special words, such as <unk>, out of the texts
+    /// Leave special words, such as <unk>, out of the transcripts
     #[arg(long)]
     omit_special: bool,
     #[command(flatten)]
@@ -57,7 +60,7 @@ pub struct Args {
     #[command(flatten)]
     captions: CaptionArguments,
     #[command(flatten)]
-    live: live::LiveArguments,
+    streaming: streaming::StreamingArguments,
     #[command(flatten)]
     search: SearchArguments,
     #[command(flatten)]
@@ -66,14 +69,16 @@ pub struct Args {
     silence: SilenceArguments,
 }
 
-/// What happens to long recordings.
+/// Arguments for long recordings.
 #[derive(clap::Args)]
 pub struct LongArguments {
-    /// Recordings that are longer than this are recognised piece by piece, in memory that does not grow with them, where the search can
-    /// (greedy, or --beam of the kinds modified and maes, without --nbest and --ctc-weight); other searches take each as a whole
+    /// Transcribe recordings longer than this in chunks, with constant memory. Supported by greedy
+    /// search and by --beam with modified or maes, without --nbest and --ctc-weight; other searches
+    /// process the whole recording
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = numbers::seconds)]
     long: f64,
-    /// Length of the pieces for models that hear both ways; others go on where they were
+    /// Length of the overlapping windows for bidirectional models; other models carry their state
+    /// from chunk to chunk
     #[arg(
         long,
         value_name = "SECONDS",
@@ -81,13 +86,13 @@ pub struct LongArguments {
         value_parser = numbers::window
     )]
     window: f64,
-    /// How much of a piece the next one hears too [default: a quarter of it, at most 5]
+    /// Overlap of consecutive windows [default: a quarter of --window, at most 5]
     #[arg(long, value_name = "SECONDS", value_parser = numbers::seconds)]
     overlap: Option<f64>,
 }
 
 impl LongArguments {
-    /// Checks that an overlap is shorter than its window; the model checks other limits.
+    /// Fails unless the overlap is shorter than the window; the model checks other limits.
     fn check(&self) -> Result<()> {
         let WindowConfig { seconds: window, overlap } = self.window();
         if overlap < window {
@@ -98,46 +103,49 @@ impl LongArguments {
     }
 
     fn window(&self) -> WindowConfig {
-        let most = WindowConfig::default().overlap;
-        WindowConfig { seconds: self.window, overlap: self.overlap.unwrap_or((self.window / 4.0).min(most)) }
+        let max_overlap = WindowConfig::default().overlap;
+        let overlap = self.overlap.unwrap_or((self.window / 4.0).min(max_overlap));
+        WindowConfig { seconds: self.window, overlap }
     }
 }
 
-/// Prints or writes the text of each file; a file that cannot be read does not keep the others from being read.
+/// Prints or writes the transcript of each file; unreadable files are reported and skipped.
 pub fn run(mut arguments: Args) -> Result<ExitCode> {
-    // Names are those of the whole list, so that shards agree on them.
+    // Names are computed from the whole list, so that all shards use the same ones.
     let ids: Vec<String> = arguments.audio_files.iter().map(|path| recording_id(path)).collect();
     let writer = TranscriptionWriter {
         format: arguments.format.unwrap_or_default(),
         ids: OutputIds::of_fields(ids.iter().map(String::as_str)),
         captions: arguments.captions.options(arguments.format)?,
     };
-    let places = match &arguments.output {
-        Some(folder) => outputs::places(folder, &arguments.audio_files, writer.format)?,
+    let paths = match &arguments.output {
+        Some(folder) => outputs::transcript_paths(folder, &arguments.audio_files, writer.format)?,
         None => Vec::new(),
     };
-    let places = shard::part(places, arguments.shard);
+    let paths = shard::part(paths, arguments.shard);
     arguments.audio_files = shard::part(arguments.audio_files, arguments.shard);
     let arguments = &arguments;
-    let live = arguments.live.is_asked(&arguments.audio_files);
-    if live {
-        live::check(arguments)?;
+    let is_streaming = arguments.streaming.is_streaming(&arguments.audio_files);
+    if is_streaming {
+        streaming::check(arguments)?;
     } else {
-        arguments.live.check_whole()?;
+        arguments.streaming.expect_defaults()?;
     }
     arguments.long.check()?;
-    let written =
-        if live { OutputFiles { files: HashMap::new() } } else { OutputFiles::new(arguments, &places)? };
-    let recogniser = arguments.audio.load(&arguments.checkpoint)?;
-    let recogniser = arguments.silence.apply(recogniser)?;
-    let recogniser = arguments.search.apply(recogniser)?.with_special_omitted(arguments.omit_special);
-    if live {
-        return live::run(&recogniser, arguments, &writer);
+    let outputs = match is_streaming {
+        true => OutputFiles { files: HashMap::new() },
+        false => OutputFiles::new(arguments, &paths)?,
+    };
+    let recognizer = arguments.audio.load(&arguments.checkpoint)?;
+    let recognizer = arguments.silence.apply(recognizer)?;
+    let recognizer = arguments.search.apply(recognizer)?.with_special_omitted(arguments.omit_special);
+    if is_streaming {
+        return streaming::run(&recognizer, arguments, &writer);
     }
-    Transcriber { recogniser: &recogniser, arguments, writer, written, bad: 0 }.run()
+    Transcriber { recognizer: &recognizer, arguments, writer, outputs, failures: 0 }.run()
 }
 
-/// The id of a recording: its path as it was given, with escapes for bytes that are no text.
+/// Returns the id of a recording: its path as given, with bytes that are not UTF-8 escaped.
 fn recording_id(path: &Path) -> String {
     match path.to_str() {
         Some(path) => path.to_owned(),
@@ -145,15 +153,15 @@ fn recording_id(path: &Path) -> String {
     }
 }
 
-/// Where texts go.
+/// Output files of the recordings.
 struct OutputFiles {
-    /// Files that are known to be writable, by recording.
-    files: HashMap<usize, OutputFile>,
+    /// Writable files by index of the recording; empty for standard output.
+    files: HashMap<usize, Output>,
 }
 
 impl OutputFiles {
-    /// Looks at all places before the work begins.
-    fn new(arguments: &Args, places: &[TranscriptPath]) -> Result<Self> {
+    /// Opens all files before the first recording is transcribed.
+    fn new(arguments: &Args, paths: &[TranscriptPath]) -> Result<Self> {
         let (format, files) = (arguments.format.unwrap_or_default(), &arguments.audio_files);
         let Some(folder) = &arguments.output else {
             if files.len() > 1 && !format.joins() {
@@ -164,51 +172,52 @@ impl OutputFiles {
         let mut inputs: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
         inputs.push(&arguments.checkpoint);
         inputs.extend(arguments.search.files().map(PathBuf::as_path));
-        let outputs = outputs::in_folder(folder, places, &inputs)?;
+        let outputs = outputs::open_in_folder(folder, paths, &inputs)?;
         Ok(Self { files: outputs.into_iter().enumerate().collect() })
     }
 }
 
-/// Recordings on their way to text.
+/// Transcribes recordings and writes their transcripts.
 struct Transcriber<'a> {
-    recogniser: &'a Recognizer,
+    recognizer: &'a Recognizer,
     arguments: &'a Args,
     writer: TranscriptionWriter,
-    written: OutputFiles,
-    /// Recordings without a text.
-    bad: usize,
+    outputs: OutputFiles,
+    /// Number of recordings that could not be transcribed.
+    failures: usize,
 }
 
 impl Transcriber<'_> {
     fn run(mut self) -> Result<ExitCode> {
         let files = &self.arguments.audio_files;
-        let bar = bar(files.len());
-        for first in (0..files.len()).step_by(TOGETHER) {
-            let numbers = first..files.len().min(first + TOGETHER);
-            let mut sounds = Vec::new();
-            let heard: Vec<_> = numbers.clone().map(|at| self.hear(&files[at], &mut sounds)).collect();
-            let mut texts = self.recogniser.transcribe_all(&sounds).into_iter();
-            for (at, heard) in numbers.zip(heard) {
-                let found = match heard {
+        let bar = progress_bar(files.len());
+        for first in (0..files.len()).step_by(BATCH_SIZE) {
+            let numbers = first..files.len().min(first + BATCH_SIZE);
+            let mut short_recordings = Vec::new();
+            let loaded: Vec<_> =
+                numbers.clone().map(|at| self.load(&files[at], &mut short_recordings)).collect();
+            let mut transcriptions = self.recognizer.transcribe_all(&short_recordings).into_iter();
+            for (at, loaded) in numbers.zip(loaded) {
+                let result = match loaded {
                     Err(message) => Err(message),
-                    Ok((heard, changes)) => {
+                    Ok((transcription, changes)) => {
                         for change in changes {
                             warnln!("note: {}: {change}", files[at].display());
                         }
-                        match heard {
-                            Some(text) => Ok(text),
-                            None => texts
+                        match transcription {
+                            Some(transcription) => Ok(transcription),
+                            None => transcriptions
                                 .next()
                                 .unwrap_or_else(|| Ok(Transcription::default()))
                                 .map_err(|error| format!("{}: {}", files[at].display(), chain(&error))),
                         }
                     }
                 };
-                match found {
-                    Ok(found) => bar.suspend(|| self.write(at, &found))?,
+                match result {
+                    Ok(transcription) => bar.suspend(|| self.write(at, &transcription))?,
                     Err(message) => {
                         bar.suspend(|| warnln!("error: {message}"));
-                        self.bad += 1;
+                        self.failures += 1;
                         bar.suspend(|| self.write_left_out(at, &message))?;
                     }
                 }
@@ -216,11 +225,11 @@ impl Transcriber<'_> {
             }
         }
         bar.finish_and_clear();
-        let fine = self.bad <= recognizer::allowed(files.len(), self.arguments.max_bad);
-        Ok(if fine { ExitCode::SUCCESS } else { ExitCode::from(2) })
+        let is_success = self.failures <= recognizer::allowed(files.len(), self.arguments.max_bad);
+        Ok(if is_success { ExitCode::SUCCESS } else { ExitCode::from(2) })
     }
 
-    /// Lists a recording without a text where all of them are listed: in JSON.
+    /// Writes why a recording was left out (JSON lines only).
     fn write_left_out(&self, at: usize, reason: &str) -> Result<()> {
         if self.arguments.format != Some(TranscriptFormat::Json) || self.arguments.output.is_some() {
             return Ok(());
@@ -229,58 +238,61 @@ impl Transcriber<'_> {
         formatted(&format!("{}\n", serde_json::json!({ "id": id, "left_out": reason })))
     }
 
-    /// Appends a short recording to `sounds`, or returns the text of a long one, and what was done to it; or the message of an error.
-    fn hear(
+    /// Reads a recording; appends a short one to `short_recordings`, transcribes a long one.
+    ///
+    /// Returns the transcription of a long recording and the conversions of the audio, or an error
+    /// message.
+    fn load(
         &self,
         path: &Path,
-        sounds: &mut Vec<Audio>,
+        short_recordings: &mut Vec<Audio>,
     ) -> std::result::Result<(Option<Transcription>, Vec<Change>), String> {
-        let (recogniser, long) = (self.recogniser, &self.arguments.long);
-        let advised = |error: recognizer::Error| chain(&self.arguments.audio.advise(error));
-        let rate = recogniser.model().config().input.features.sample_rate;
-        let open = || AudioPieces::open(path, rate, recogniser.conversion());
-        let mut pieces = open().map_err(|error| advised(error.into()))?;
-        let streams = recogniser.search().streams();
-        let most = if streams { (long.long * f64::from(rate)) as usize } else { usize::MAX };
-        let samples = pieces.read_up_to(most).map_err(|error| advised(error.into()))?;
-        if samples.len() > most {
-            // What was read is read again, so that it need not be held.
+        let (recognizer, long) = (self.recognizer, &self.arguments.long);
+        let message = |error: recognizer::Error| chain(&self.arguments.audio.advise(error));
+        let rate = recognizer.model().config().input.features.sample_rate;
+        let open = || AudioPieces::open(path, rate, recognizer.conversion());
+        let mut chunks = open().map_err(|error| message(error.into()))?;
+        let streams = recognizer.search().streams();
+        let max_samples = if streams { (long.long * f64::from(rate)) as usize } else { usize::MAX };
+        let samples = chunks.read_up_to(max_samples).map_err(|error| message(error.into()))?;
+        if samples.len() > max_samples {
+            // Read the start of the file again instead of keeping it in memory.
             drop(samples);
-            let pieces = open().map_err(|error| advised(error.into()))?;
-            let changes = pieces.changes().to_vec();
-            let found = recogniser.transcribe_pieces(pieces, long.window());
-            let found = found.map_err(|error| match error {
-                // These name the file themselves.
-                error @ recognizer::Error::Model(model::Error::Speech(_)) => advised(error),
+            let chunks = open().map_err(|error| message(error.into()))?;
+            let changes = chunks.changes().to_vec();
+            let transcription = recognizer.transcribe_pieces(chunks, long.window());
+            let transcription = transcription.map_err(|error| match error {
+                // These errors contain the path.
+                error @ recognizer::Error::Model(model::Error::Speech(_)) => message(error),
                 error => format!("{}: {}", path.display(), chain(&error)),
             })?;
-            return Ok((Some(found), changes));
+            return Ok((Some(transcription), changes));
         }
-        let changes = pieces.changes().to_vec();
-        sounds.push(Audio { samples, sample_rate: rate });
+        let changes = chunks.changes().to_vec();
+        short_recordings.push(Audio { samples, sample_rate: rate });
         Ok((None, changes))
     }
 
-    fn write(&mut self, at: usize, found: &Transcription) -> Result<()> {
+    fn write(&mut self, at: usize, transcription: &Transcription) -> Result<()> {
         let path = &self.arguments.audio_files[at];
-        if found.silence {
+        if transcription.silence {
             warnln!("note: {}: text was discarded as silence; --silence 0 keeps it", path.display());
         }
         let id = recording_id(path);
-        if let Some(output) = self.written.files.remove(&at) {
-            return Ok(output.write(self.writer.write(&id, found).as_bytes())?);
+        if let Some(output) = self.outputs.files.remove(&at) {
+            return Ok(output.write(self.writer.write(&id, transcription).as_bytes())?);
         }
         match self.arguments.format {
             Some(_) => {
-                let text = self.writer.write(&id, found);
+                let text = self.writer.write(&id, transcription);
                 let end = if text.ends_with('\n') { "" } else { "\n" };
                 formatted(&(text + end))
             }
             None => {
-                outln!("{id}: {}", found.text)?;
-                for token in found.tokens.iter().filter(|_| self.arguments.times) {
-                    let (start, sure) = (token.start, token.log_prob.exp());
-                    outln!("  {start:8.2} s  {:<12} {sure:.3}", token.text)?;
+                outln!("{id}: {}", transcription.text)?;
+                for token in transcription.tokens.iter().filter(|_| self.arguments.times) {
+                    let (start, confidence) = (token.start, token.log_prob.exp());
+                    outln!("  {start:8.2} s  {:<12} {confidence:.3}", token.text)?;
                 }
                 Ok(())
             }
@@ -288,9 +300,9 @@ impl Transcriber<'_> {
     }
 }
 
-/// A progress bar over many files, for a person.
-fn bar(files: usize) -> ProgressBar {
-    if files <= TOGETHER || !std::io::stderr().is_terminal() {
+/// Returns a progress bar; hidden for few files and without a terminal.
+fn progress_bar(files: usize) -> ProgressBar {
+    if files <= BATCH_SIZE || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} recordings, {eta} left");

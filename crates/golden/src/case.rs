@@ -1,4 +1,4 @@
-//! A golden case as it lies on disk: tensors, options and how far other programs were from its answer.
+//! Reads a golden case of a loss: tensors, options, errors of other programs.
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -9,18 +9,18 @@ use serde::Deserialize;
 
 use super::error::{Error, Result};
 
-/// The part of a sidecar that every kind has.
+/// Fields of a sidecar that all kinds have.
 #[derive(Debug, Deserialize)]
 struct Sidecar {
     kind: String,
     #[serde(default)]
     options: Options,
-    /// Values are measures, or the message of a peer that refused the case.
+    /// Errors of each peer, or the message of a peer that failed.
     #[serde(default)]
     peer_max_disagreement: BTreeMap<String, BTreeMap<String, serde_json::Value>>,
 }
 
-/// Options of a case; those of other kinds are ignored.
+/// Options of a case; options of other kinds are ignored.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Options {
     pub blank: Option<u32>,
@@ -48,23 +48,23 @@ pub(super) struct Options {
     pub am_only_scale: f64,
 }
 
-/// A stored tensor; every type is widened to f64, which holds each of them exactly.
+/// A stored tensor, converted to f64 exactly.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Stored {
-    /// Its dimensions.
+pub struct StoredTensor {
+    /// Dimensions.
     pub shape: Vec<usize>,
-    /// Its elements, row-major.
+    /// Elements, row-major.
     pub values: Vec<f64>,
-    /// Stored as f32, so that an expected value is only good to half a unit of its last place.
-    pub single: bool,
+    /// True if stored as f32, rounded to half a ULP.
+    pub is_f32: bool,
 }
 
-/// How far the best f32 peer was from the stored answer.
+/// Smallest errors of the f32 peers, compared with the stored values.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Peers {
+pub struct PeerErrors {
     /// Smallest `|loss - stored| / max(1, |stored|)`.
     pub loss: f64,
-    /// Smallest of the peers' largest absolute gradient errors.
+    /// Smallest maximum absolute error of a gradient.
     pub gradient: f64,
 }
 
@@ -73,77 +73,79 @@ pub(super) struct LossCase {
     pub name: String,
     pub kind: String,
     pub options: Options,
-    pub peers: Option<Peers>,
+    pub peers: Option<PeerErrors>,
     path: PathBuf,
-    tensors: BTreeMap<String, Stored>,
+    tensors: BTreeMap<String, StoredTensor>,
 }
 
 impl LossCase {
-    /// Reads a case from its sidecar's value; the tensors lie beside it.
+    /// Creates a case from the value of its sidecar; reads its tensors from `path`.
     pub fn read(json: PathBuf, path: PathBuf, name: &str, value: serde_json::Value) -> Result<Self> {
         let sidecar: Sidecar =
             serde_json::from_value(value).map_err(|source| Error::Sidecar { path: json, source })?;
         let tensors = read_tensors(&path)?;
-        let peers = best(&sidecar.peer_max_disagreement);
+        let peers = smallest_errors(&sidecar.peer_max_disagreement);
         Ok(Self { name: name.to_owned(), kind: sidecar.kind, options: sidecar.options, peers, path, tensors })
     }
 
-    /// A tensor that the kind may leave out.
-    pub fn find(&self, name: &str) -> Option<&Stored> {
+    /// Returns an optional tensor.
+    pub fn find(&self, name: &str) -> Option<&StoredTensor> {
         self.tensors.get(name)
     }
 
-    /// A tensor that the kind must have.
-    pub fn get(&self, name: &str) -> Result<&Stored> {
-        self.find(name).ok_or_else(|| self.wrong(name, "a tensor of this name", "none"))
+    /// Returns a required tensor.
+    pub fn get(&self, name: &str) -> Result<&StoredTensor> {
+        self.find(name).ok_or_else(|| self.error(name, "a tensor of this name", "none"))
     }
 
-    /// A tensor with `N` axes.
+    /// Returns the shape of a tensor with `N` axes.
     pub fn shape<const N: usize>(&self, name: &str) -> Result<[usize; N]> {
         let shape = &self.get(name)?.shape;
-        shape.as_slice().try_into().map_err(|_| self.wrong(name, &format!("{N} axes"), &format!("{shape:?}")))
+        shape.as_slice().try_into().map_err(|_| self.error(name, &format!("{N} axes"), &format!("{shape:?}")))
     }
 
-    /// A tensor's values in the type of a run; inputs are stored as f32, so that nothing is lost either way.
+    /// Returns the values of a tensor in the type of a run.
+    ///
+    /// Inputs are stored as f32, so both types are exact.
     pub fn values<F: Element>(&self, name: &str) -> Result<Vec<F>> {
         Ok(self.get(name)?.values.iter().map(|&value| F::from_f64(value)).collect())
     }
 
-    /// Blank, lengths and labels.
+    /// Returns blank, lengths and labels.
     pub fn targets(&self) -> Result<Targets> {
-        let blank = self.options.blank.ok_or_else(|| self.wrong("options.blank", "a class id", "none"))?;
+        let blank = self.options.blank.ok_or_else(|| self.error("options.blank", "a class id", "none"))?;
         let [batch, width] = self.shape("targets")?;
         let lengths = if self.find("act_lens").is_some() { "act_lens" } else { "logit_lens" };
-        let frames = self.whole(lengths, batch)?;
-        let counts = self.whole("target_lens", batch)?;
-        let ids = self.whole("targets", batch * width)?;
+        let frames = self.integers(lengths, batch)?;
+        let counts = self.integers("target_lens", batch)?;
+        let ids = self.integers("targets", batch * width)?;
         let mut labels = Vec::with_capacity(batch);
         for (b, &count) in counts.iter().enumerate() {
             if count > width {
                 let (expected, found) = (format!("at most {width}"), format!("{count} for utterance {b}"));
-                return Err(self.wrong("target_lens", &expected, &found));
+                return Err(self.error("target_lens", &expected, &found));
             }
             labels.push(ids[b * width..b * width + count].iter().map(|&id| id as u32).collect());
         }
         Targets::new(blank, frames, labels)
-            .map_err(|error| self.wrong("targets", "sound targets", &error.to_string()))
+            .map_err(|error| self.error("targets", "valid targets", &error.to_string()))
     }
 
-    /// Whole numbers that are no less than zero.
-    fn whole(&self, name: &str, count: usize) -> Result<Vec<usize>> {
+    /// Returns nonnegative integers.
+    fn integers(&self, name: &str, count: usize) -> Result<Vec<usize>> {
         let values = &self.get(name)?.values;
         if values.len() != count {
-            return Err(self.wrong(name, &format!("{count} values"), &values.len().to_string()));
+            return Err(self.error(name, &format!("{count} values"), &values.len().to_string()));
         }
         match values.iter().find(|&&value| value < 0.0 || value.fract() != 0.0 || value > f64::from(u32::MAX))
         {
-            Some(value) => Err(self.wrong(name, "whole numbers of at least 0", &value.to_string())),
+            Some(value) => Err(self.error(name, "integers of at least 0", &value.to_string())),
             None => Ok(values.iter().map(|&value| value as usize).collect()),
         }
     }
 
-    /// An error about this case.
-    pub fn wrong(&self, argument: &str, expected: &str, found: &str) -> Error {
+    /// Creates an error about a tensor or option of this case.
+    pub fn error(&self, argument: &str, expected: &str, found: &str) -> Error {
         Error::Case {
             path: self.path.clone(),
             argument: argument.into(),
@@ -153,14 +155,14 @@ impl LossCase {
     }
 }
 
-/// All tensors of a file.
-pub(super) fn read_tensors(path: &Path) -> Result<BTreeMap<String, Stored>> {
+/// Reads all tensors of a file.
+pub(super) fn read_tensors(path: &Path) -> Result<BTreeMap<String, StoredTensor>> {
     let data =
         speech::files::read_regular(path).map_err(|source| Error::File { path: path.into(), source })?;
     let corrupt = |source| Error::Tensors { path: path.into(), source };
     let mut tensors = BTreeMap::new();
     for (name, view) in SafeTensors::deserialize(&data).map_err(corrupt)?.tensors() {
-        let stored = widen(&view).ok_or_else(|| Error::Case {
+        let stored = to_f64(&view).ok_or_else(|| Error::Case {
             path: path.into(),
             argument: name.clone(),
             expected: "f16, f32, f64, i32 or i64 values".into(),
@@ -171,7 +173,7 @@ pub(super) fn read_tensors(path: &Path) -> Result<BTreeMap<String, Stored>> {
     Ok(tensors)
 }
 
-fn widen(view: &TensorView) -> Option<Stored> {
+fn to_f64(view: &TensorView) -> Option<StoredTensor> {
     let data = view.data();
     let values: Vec<f64> = match view.dtype() {
         Dtype::F16 => data.as_chunks().0.iter().map(|&b| half::f16::from_le_bytes(b).to_f64()).collect(),
@@ -181,14 +183,14 @@ fn widen(view: &TensorView) -> Option<Stored> {
         Dtype::I64 => data.as_chunks().0.iter().map(|&b| i64::from_le_bytes(b) as f64).collect(),
         _ => return None,
     };
-    Some(Stored { shape: view.shape().to_vec(), values, single: view.dtype() == Dtype::F32 })
+    Some(StoredTensor { shape: view.shape().to_vec(), values, is_f32: view.dtype() == Dtype::F32 })
 }
 
-/// The best of the peers that worked in f32 and finished.
-fn best(peers: &BTreeMap<String, BTreeMap<String, serde_json::Value>>) -> Option<Peers> {
-    let single = peers.iter().filter(|(name, _)| name.contains("fp32")).map(|(_, measures)| measures);
+/// Returns the smallest errors of the f32 peers that finished.
+fn smallest_errors(peers: &BTreeMap<String, BTreeMap<String, serde_json::Value>>) -> Option<PeerErrors> {
+    let f32_peers = peers.iter().filter(|(name, _)| name.contains("fp32")).map(|(_, measures)| measures);
     let measure = |measures: &BTreeMap<String, serde_json::Value>, name: &str| measures.get(name)?.as_f64();
-    single
-        .filter_map(|m| Some(Peers { loss: measure(m, "loss_rel")?, gradient: measure(m, "grad_abs")? }))
-        .reduce(|a, b| Peers { loss: a.loss.min(b.loss), gradient: a.gradient.min(b.gradient) })
+    f32_peers
+        .filter_map(|m| Some(PeerErrors { loss: measure(m, "loss_rel")?, gradient: measure(m, "grad_abs")? }))
+        .reduce(|a, b| PeerErrors { loss: a.loss.min(b.loss), gradient: a.gradient.min(b.gradient) })
 }

@@ -1,4 +1,4 @@
-//! Golden cases of decoding: what other programs recognise with the same weights.
+//! Golden cases of decoding: hypotheses of other programs with the same weights.
 mod searches;
 
 use std::path::{Path, PathBuf};
@@ -10,11 +10,12 @@ use std::sync::Arc;
 
 use super::error::{Error, Result};
 
-/// Scores may be off by so much, absolutely or relatively; sums of them by ten times as much. Labels and times must be the same.
-const SCORES: f64 = 1e-4;
-const SUMS: f64 = 1e-3;
+/// Tolerance of scores: absolute below 1, relative above. Labels and times must be equal.
+const SCORE_TOLERANCE: f64 = 1e-4;
+/// Tolerance of sums of scores.
+const SUM_TOLERANCE: f64 = 1e-3;
 
-/// The sidecar of a case.
+/// Sidecar of a case.
 #[derive(Debug, Deserialize)]
 struct Sidecar {
     model: ModelConfig,
@@ -22,7 +23,7 @@ struct Sidecar {
     decodes: Vec<Decode>,
 }
 
-/// One way to decode the case, and what came out for each utterance.
+/// A decoder with its options, and the expected hypotheses of each utterance.
 #[derive(Debug, Deserialize)]
 struct Decode {
     id: String,
@@ -75,10 +76,10 @@ struct GreedyCase {
     duration_logp: Vec<f64>,
     #[serde(default)]
     end_time: Option<usize>,
-    /// Frame, class, log-probability and, with durations, frames that it moved on.
+    /// Frame, class, log-probability and, with durations, number of frames to advance.
     #[serde(default)]
     steps: Vec<Vec<f64>>,
-    /// Of each measure.
+    /// Confidences of each measure.
     #[serde(default)]
     confidence: std::collections::BTreeMap<String, Vec<f64>>,
 }
@@ -90,7 +91,7 @@ struct Chunk {
     time_jump: usize,
 }
 
-/// One of the n best.
+/// A hypothesis of an n-best list.
 #[derive(Debug, Deserialize)]
 struct RankedCase {
     tokens: Vec<u32>,
@@ -108,7 +109,7 @@ struct AlignedCase {
     path_stable_in_f32: bool,
 }
 
-/// A case as it lies on disk.
+/// A golden case of decoding.
 pub(super) struct DecodingCase {
     pub name: String,
     path: PathBuf,
@@ -120,42 +121,43 @@ pub(super) struct DecodingCase {
     frames: Vec<f32>,
 }
 
-/// The outcome of one decode.
-pub(super) struct DecodeLine {
+/// Result of one decoder.
+pub(super) struct DecodeResult {
     pub id: String,
     pub kind: &'static str,
-    /// Largest error of a score, relative where the score is above 1.
-    pub worst: f64,
-    /// What is wrong, if anything.
+    /// Largest error of a score: absolute below 1, relative above.
+    pub max_error: f64,
+    /// First failure.
     pub failure: Option<String>,
 }
 
 impl DecodingCase {
-    /// Reads a case from its sidecar's value; the tensors lie beside it.
+    /// Creates a case from the value of its sidecar; reads its tensors.
     pub fn read(json: &Path, tensors: &Path, name: &str, value: serde_json::Value) -> Result<Self> {
         let sidecar: Sidecar =
             serde_json::from_value(value).map_err(|source| Error::Sidecar { path: json.into(), source })?;
         let bytes = speech::files::read_regular(tensors)
             .map_err(|source| Error::File { path: tensors.into(), source })?;
-        let wrong = |argument: &str, expected: &str, found: String| Error::Case {
+        let case_error = |argument: &str, expected: &str, found: String| Error::Case {
             path: tensors.into(),
             argument: argument.into(),
             expected: expected.into(),
             found,
         };
         let model = Model::from_safetensors(&bytes, &sidecar.model);
-        let (model, network) = model
-            .map_err(|error| wrong("model", "sound weights of the model described", error.to_string()))?;
-        let enc = floats(&bytes, "enc").ok_or_else(|| wrong("enc", "a tensor of f32", "none".into()))?;
+        let (model, network) = model.map_err(|error| {
+            case_error("model", "weights that fit the sidecar's model", error.to_string())
+        })?;
+        let enc = floats(&bytes, "enc").ok_or_else(|| case_error("enc", "a tensor of f32", "none".into()))?;
         let frames = network
             .project_frames(&enc)
-            .map_err(|error| wrong("enc", "whole rows of the encoder's width", error.to_string()))?;
+            .map_err(|error| case_error("enc", "whole rows of the encoder's width", error.to_string()))?;
         decoding::unpadded(&frames, model.width(), &sidecar.lengths)
-            .map_err(|error| wrong("enc", "rows for the lengths of the sidecar", error.to_string()))?;
+            .map_err(|error| case_error("enc", "rows for the lengths of the sidecar", error.to_string()))?;
         Ok(Self { name: name.into(), path: tensors.into(), sidecar, bytes, model, network, frames })
     }
 
-    /// A tensor by its name.
+    /// Returns a tensor by its name.
     fn floats(&self, name: &str) -> Result<Vec<f32>> {
         floats(&self.bytes, name).ok_or_else(|| Error::Case {
             path: self.path.clone(),
@@ -165,9 +167,9 @@ impl DecodingCase {
         })
     }
 
-    /// Decodes in every way that the case has; kinds that are not known come back by their ids.
-    pub fn run(&self) -> Result<(Vec<DecodeLine>, Vec<String>)> {
-        let (mut lines, mut unknown) = (Vec::new(), Vec::new());
+    /// Runs the decoders of the case; returns their results and the ids of unknown kinds.
+    pub fn run(&self) -> Result<(Vec<DecodeResult>, Vec<String>)> {
+        let (mut results, mut unknown) = (Vec::new(), Vec::new());
         for decode in &self.sidecar.decodes {
             let mut check = Check::default();
             let kind = match &decode.kind {
@@ -176,15 +178,15 @@ impl DecodingCase {
                     "greedy"
                 }
                 DecodeKind::GreedyLmFusion { max_symbols, alpha, utterances } => {
-                    searches::fused(self, *max_symbols, *alpha, utterances, &mut check)?;
+                    searches::greedy_with_lm(self, *max_symbols, *alpha, utterances, &mut check)?;
                     "greedy_lm_fusion"
                 }
                 DecodeKind::ChunkedGreedy { max_symbols, chunk, utterances } => {
-                    searches::chunked(self, *max_symbols, *chunk, utterances, &mut check);
+                    searches::chunked_greedy(self, *max_symbols, *chunk, utterances, &mut check);
                     "chunked_greedy"
                 }
                 DecodeKind::ForcedAlignment { utterances } => {
-                    searches::aligned(self, utterances, &mut check)?;
+                    searches::forced_alignment(self, utterances, &mut check)?;
                     "forced_alignment"
                 }
                 DecodeKind::ModifiedBeam { beam, blank_penalty, temperature, utterances } => {
@@ -195,7 +197,7 @@ impl DecodingCase {
                         temperature: *temperature,
                         ..decoding::Beam::default()
                     };
-                    searches::beam(self, options, utterances, &mut check);
+                    searches::modified_beam(self, options, utterances, &mut check);
                     "modified_beam"
                 }
                 DecodeKind::Unknown => {
@@ -203,14 +205,14 @@ impl DecodingCase {
                     continue;
                 }
             };
-            lines.push(DecodeLine {
+            results.push(DecodeResult {
                 id: decode.id.clone(),
                 kind,
-                worst: check.worst,
+                max_error: check.max_error,
                 failure: check.failure,
             });
         }
-        Ok((lines, unknown))
+        Ok((results, unknown))
     }
 }
 
@@ -220,49 +222,56 @@ fn floats(bytes: &[u8], name: &str) -> Option<Vec<f32>> {
     Some(view.data().as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect())
 }
 
-/// Collects the worst error and the first failure.
+/// Collects the largest error and the first failure.
 #[derive(Default)]
 struct Check {
-    worst: f64,
+    max_error: f64,
     failure: Option<String>,
-    place: String,
+    location: String,
 }
 
 impl Check {
-    /// Names what comes next.
-    fn at(&mut self, place: String) {
-        self.place = place;
+    /// Sets the utterance or hypothesis that the next failures are about.
+    fn set_location(&mut self, location: String) {
+        self.location = location;
     }
 
-    fn fail(&mut self, what: &str, message: String) {
+    fn fail(&mut self, name: &str, message: String) {
         if self.failure.is_none() {
-            self.failure = Some(format!("{} {what}: {message}", self.place));
+            self.failure = Some(format!("{} {name}: {message}", self.location));
         }
     }
 
-    fn same<T: PartialEq + std::fmt::Debug>(&mut self, what: &str, found: T, expected: T) {
-        if found != expected {
-            self.fail(what, format!("expected {expected:?}, found {found:?}"));
+    fn expect_equal<T: PartialEq + std::fmt::Debug>(&mut self, name: &str, actual: T, expected: T) {
+        if actual != expected {
+            self.fail(name, format!("expected {expected:?}, found {actual:?}"));
         }
     }
 
-    fn close(&mut self, what: &str, found: impl IntoIterator<Item = f64>, expected: &[f64], bar: f64) {
-        let found: Vec<f64> = found.into_iter().collect();
-        if found.len() != expected.len() {
-            return self.fail(what, format!("expected {} values, found {}", expected.len(), found.len()));
+    fn expect_close(
+        &mut self,
+        name: &str,
+        actual: impl IntoIterator<Item = f64>,
+        expected: &[f64],
+        tolerance: f64,
+    ) {
+        let actual: Vec<f64> = actual.into_iter().collect();
+        if actual.len() != expected.len() {
+            return self.fail(name, format!("expected {} values, found {}", expected.len(), actual.len()));
         }
-        for (at, (&found, &expected)) in found.iter().zip(expected).enumerate() {
-            let error = (found - expected).abs() / expected.abs().max(1.0);
-            // A NaN must not be lost.
+        for (at, (&actual, &expected)) in actual.iter().zip(expected).enumerate() {
+            let error = (actual - expected).abs() / expected.abs().max(1.0);
+            // `max` ignores NaN.
             let error = if error.is_nan() { f64::INFINITY } else { error };
-            self.worst = self.worst.max(error);
-            if error > bar {
-                self.fail(what, format!("[{at}]: expected {expected}, found {found}"));
+            self.max_error = self.max_error.max(error);
+            if error > tolerance {
+                self.fail(name, format!("[{at}]: expected {expected}, found {actual}"));
             }
         }
     }
 
-    fn outcome<T>(&mut self, outcome: std::result::Result<T, impl std::fmt::Display>) -> Option<T> {
-        outcome.map_err(|error| self.fail("refused", error.to_string())).ok()
+    /// Returns the value of a result, or fails with its error.
+    fn expect_ok<T>(&mut self, result: std::result::Result<T, impl std::fmt::Display>) -> Option<T> {
+        result.map_err(|error| self.fail("error", error.to_string())).ok()
     }
 }

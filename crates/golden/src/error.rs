@@ -1,97 +1,97 @@
-//! Errors of a verification, and refusals of a case.
+//! Errors of golden files and of runs.
 use std::path::PathBuf;
 
 use kernels::Excerpt;
 
-/// A folder or a file of golden cases that cannot be read for what it should be.
+/// Error of a folder or a file of golden cases.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The folder is missing or is no folder.
+    /// Missing folder, or a file instead of a folder.
     #[error("{path}: expected a folder of golden cases: {source}")]
     Folder {
-        /// The path given.
+        /// Given path.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// The folder holds no case.
-    #[error("{path}: expected golden cases (NAME.json beside NAME.safetensors), found none")]
+    /// Folder without cases.
+    #[error("{path}: expected golden cases (NAME.json next to NAME.safetensors), found none")]
     NoCases {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
     },
-    /// A file of a case cannot be read, or its partner is missing.
+    /// Unreadable or missing file of a case.
     #[error("{path}: expected a readable file of a golden case: {source}")]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// A sidecar is no JSON or lacks a field.
+    /// Sidecar that is not JSON or lacks a field.
     #[error("{path}: expected a sidecar with kind and options: {}", Excerpt(source))]
     Sidecar {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Where and why.
+        /// Error of the parser, with the position.
         source: serde_json::Error,
     },
-    /// A tensor file is corrupt.
+    /// Corrupt tensor file.
     #[error("{path}: expected a safetensors file: {source}")]
     Tensors {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the reader.
         source: safetensors::SafeTensorError,
     },
-    /// A file is sound, but not the case that its kind promises.
+    /// Readable file whose contents do not fit its kind.
     #[error("{path}: {}: expected {}, found {}", Excerpt(argument), Excerpt(expected), Excerpt(found))]
     Case {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The tensor or option.
+        /// Name of the tensor or option.
         argument: String,
-        /// What the kind demands.
+        /// Requirement of the kind.
         expected: String,
-        /// What there is.
+        /// Contents of the file.
         found: String,
     },
-    /// An invalid variable of the environment.
+    /// Invalid environment variable.
     #[error("{}", Excerpt(_0))]
     Environment(String),
-    /// The report cannot be written.
+    /// Write error of the report.
     #[error("standard output: could not write: {0}")]
     Output(#[from] std::io::Error),
 }
 
-/// Why a case has no outcome.
+/// Error of the run of a case.
 #[derive(Debug)]
-pub enum Stop {
-    /// The case is not what its sidecar says; nothing can be concluded.
-    Case(Error),
-    /// This workspace refuses a sound case, which is a failure.
-    Refused(String),
+pub enum RunError {
+    /// Invalid case, which is neither a pass nor a failure.
+    InvalidCase(Error),
+    /// Error of the code under test on a valid case.
+    Failed(String),
 }
 
-impl From<Error> for Stop {
+impl From<Error> for RunError {
     fn from(error: Error) -> Self {
-        Stop::Case(error)
+        RunError::InvalidCase(error)
     }
 }
 
-/// Errors of the crates under test are refusals.
-macro_rules! refusals {
+/// Converts errors of the crates under test to failures.
+macro_rules! run_failures {
     ($($error:ty),*) => {$(
-        impl From<$error> for Stop {
+        impl From<$error> for RunError {
             fn from(error: $error) -> Self {
-                Stop::Refused(error.to_string())
+                RunError::Failed(error.to_string())
             }
         }
     )*};
 }
 
-refusals!(lattice::Error, model::Error, rnnt_loss::Error, speech::Error, training::Error);
+run_failures!(lattice::Error, model::Error, rnnt_loss::Error, speech::Error, training::Error);
 
-/// A result with the crate's [`Error`].
+/// Result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,10 +1,10 @@
-//! Cases of recognition lattices: sums, gradients, marginals and best paths; and of what lattices are made of.
+//! Cases of recognition lattices and of their components, computed by LAST.
+mod arc_weights;
 mod check;
+mod components;
 mod contexts;
-mod definition;
 mod file;
 mod inputs;
-mod parts;
 mod paths;
 mod semirings;
 mod steps;
@@ -14,21 +14,21 @@ mod weight_fns;
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use crate::error::Stop;
+use crate::error::RunError;
 use check::Check;
 pub(super) use file::File;
 use inputs::LatticeInputs;
 use lattice::RecognitionLattice;
 use rnnt_loss::Element;
 
-use super::bars::Width;
 use super::error::Result;
+use super::tolerances::FloatType;
 
-/// One case: what LAST computes in f64, and in f32.
+/// One case: results of LAST in f64 and in f32.
 struct LatticeCase<'a> {
     name: &'a str,
-    double: &'a File,
-    single: &'a File,
+    f64_file: &'a File,
+    f32_file: &'a File,
 }
 
 /// Pairs `NAME.f64` with `NAME.f32`.
@@ -38,52 +38,58 @@ fn pair(files: &[File]) -> Result<Vec<LatticeCase<'_>>> {
     for (name, file) in &by_name {
         let partner = match (name.strip_suffix(".f64"), name.strip_suffix(".f32")) {
             (Some(case), _) => {
-                by_name.get(format!("{case}.f32").as_str()).map(|single| (case, *file, *single))
+                by_name.get(format!("{case}.f32").as_str()).map(|f32_file| (case, *file, *f32_file))
             }
             (_, Some(case)) if by_name.contains_key(format!("{case}.f64").as_str()) => continue,
             _ => None,
         };
-        let (name, double, single) =
-            partner.ok_or_else(|| file.wrong("name", "NAME.f64 beside NAME.f32", name))?;
-        cases.push(LatticeCase { name, double, single });
+        let (name, f64_file, f32_file) =
+            partner.ok_or_else(|| file.error("name", "NAME.f64 and NAME.f32", name))?;
+        cases.push(LatticeCase { name, f64_file, f32_file });
     }
     Ok(cases)
 }
 
-/// Prints a line for each case and type; true if all pass.
+/// Prints one line per case and type; returns true if all pass.
 pub(super) fn report(files: &[File], out: &mut impl Write) -> Result<bool> {
     let cases = pair(files)?;
     let width = cases.iter().map(|case| case.name.len()).max().unwrap_or(4).max(4);
     writeln!(
         out,
-        "Bars, against LAST in f64: f64 1e-10 relative + 1e-12; f32 values 2e-5 relative + 1e-5 max|weight| T,"
+        "Tolerances, against LAST in f64: f64 1e-10 relative + 1e-12; f32 values 2e-5 relative + 1e-5 max|weight| T,"
     )?;
     writeln!(
         out,
-        "      gradients and marginals 1e-4 relative + 1e-5; labels and states the same. Errors are relative above 1."
+        "      gradients and marginals 1e-4 relative + 1e-5; labels and states equal. Errors are relative above 1;"
     )?;
     writeln!(
         out,
-        "{:width$}  type  tensors  {:>8}  {:>9}  of bar  LAST's  verdict",
+        "      error/tol: largest ratio of error to tolerance, of this workspace and of LAST in f32."
+    )?;
+    writeln!(
+        out,
+        "{:width$}  type  tensors  {:>8}  {:>9}  error/tol  LAST's  verdict",
         "case", "values", "gradients"
     )?;
     let (mut passed, mut failed) = (0, 0);
     for case in &cases {
-        for (label, kind) in [("f64", Width::Double), ("f32", Width::Single)] {
-            let check = match kind {
-                Width::Double => run::<f64>(case, kind)?,
-                Width::Single => run::<f32>(case, kind)?,
+        for (label, float) in [("f64", FloatType::F64), ("f32", FloatType::F32)] {
+            let check = match float {
+                FloatType::F64 => run::<f64>(case, float)?,
+                FloatType::F32 => run::<f32>(case, float)?,
             };
             let word = if check.failures.is_empty() { "pass" } else { "FAIL" };
             *(if check.failures.is_empty() { &mut passed } else { &mut failed }) += 1;
             let remarks = [&check.failures[..], &check.notes].concat();
             let remarks =
                 if remarks.is_empty() { String::new() } else { format!(" ({})", remarks.join("; ")) };
-            let last = if kind == Width::Single { format!("{:.3}", check.last.share) } else { "-".into() };
+            let last =
+                if float == FloatType::F32 { format!("{:.3}", check.last_errors.ratio) } else { "-".into() };
+            let errors = check.errors;
             writeln!(
                 out,
-                "{:width$}  {label}   {:>7}  {:>8.1e}  {:>9.1e}  {:>6.3}  {last:>6}  {word}{remarks}",
-                case.name, check.compared, check.worst.value, check.worst.gradient, check.worst.share,
+                "{:width$}  {label}   {:>7}  {:>8.1e}  {:>9.1e}  {:>9.3}  {last:>6}  {word}{remarks}",
+                case.name, check.compared, errors.value, errors.gradient, errors.ratio,
             )?;
         }
     }
@@ -91,42 +97,42 @@ pub(super) fn report(files: &[File], out: &mut impl Write) -> Result<bool> {
     Ok(failed == 0)
 }
 
-/// What is to be done with a file, and which of its tensors are answers.
-type LatticeRun = (fn(&mut Check) -> std::result::Result<(), Stop>, fn(&str) -> bool);
+/// Function that runs a file, and predicate on names of results.
+type LatticeRun = (fn(&mut Check) -> std::result::Result<(), RunError>, fn(&str) -> bool);
 
-/// Runs a case; a refusal is a failure.
-fn run<'a, F: Element>(case: &LatticeCase<'a>, width: Width) -> Result<Check<'a>> {
-    let (run, is_answer): LatticeRun = match case.name {
-        _ if case.double.settings.is_some() => (lattice::<F>, |name| name.starts_with("out/")),
-        "alignment_steps" => (steps::steps::<F>, steps::is_answer),
-        "contexts_fullngram" => (contexts::full_ngrams::<F>, contexts::is_answer),
-        "contexts_nextstatetable" => (contexts::tables::<F>, contexts::is_answer),
-        "semirings" => (semirings::semirings::<F>, semirings::is_answer),
-        "weight_fns" => (weight_fns::weight_fns::<F>, weight_fns::is_answer),
+/// Runs a case; an error of the code under test is a failure.
+fn run<'a, F: Element>(case: &LatticeCase<'a>, float: FloatType) -> Result<Check<'a>> {
+    let (run, is_result): LatticeRun = match case.name {
+        _ if case.f64_file.settings.is_some() => (lattice::<F>, |name| name.starts_with("out/")),
+        "alignment_steps" => (steps::steps::<F>, steps::is_result),
+        "contexts_fullngram" => (contexts::full_ngrams::<F>, contexts::is_result),
+        "contexts_nextstatetable" => (contexts::tables::<F>, contexts::is_result),
+        "semirings" => (semirings::semirings::<F>, semirings::is_result),
+        "weight_fns" => (weight_fns::weight_fns::<F>, weight_fns::is_result),
         _ => {
-            let known = "a sidecar with a case, or a name of a file of components";
-            return Err(case.double.wrong("name", known, case.name));
+            let expected = "a sidecar with a case, or the name of a file of components";
+            return Err(case.f64_file.error("name", expected, case.name));
         }
     };
-    let mut check = Check::new((case.double, case.single), width, is_answer);
+    let mut check = Check::new((case.f64_file, case.f32_file), float, is_result);
     match run(&mut check) {
         Ok(()) => {}
-        Err(Stop::Case(error)) => return Err(error),
-        Err(Stop::Refused(error)) => check.failures.push(error),
+        Err(RunError::InvalidCase(error)) => return Err(error),
+        Err(RunError::Failed(error)) => check.failures.push(error),
     }
     check.finish();
     Ok(check)
 }
 
-fn lattice<F: Element>(check: &mut Check) -> std::result::Result<(), Stop> {
+fn lattice<F: Element>(check: &mut Check) -> std::result::Result<(), RunError> {
     let file = check.file;
     let settings = file.settings.as_ref();
-    let settings = settings.ok_or_else(|| file.wrong("case", "the settings of a lattice", "none"))?;
+    let settings = settings.ok_or_else(|| file.error("case", "the settings of a lattice", "none"))?;
     let inputs = LatticeInputs::<F>::new(file, settings)?;
     let weight_fn = inputs.weight_fn()?;
     let lattice = RecognitionLattice::new(&inputs.context, inputs.alignment, &*weight_fn)?;
-    let weighed = sums::weights(check, &inputs, &lattice)?;
-    weighed.compare(check, &inputs)?;
+    let weights = sums::arc_weights(check, &inputs, &lattice)?;
+    weights.compare(check, &inputs)?;
     sums::sums(check, &inputs, &lattice)?;
     paths::paths(check, &inputs, &lattice)
 }

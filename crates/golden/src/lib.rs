@@ -1,23 +1,26 @@
-//! Compares losses, decoders, lattices and MLPerf's RNN-T with golden vectors of independent programs.
+//! Compares this workspace with golden vectors of independent programs.
 //!
-//! The program `golden` prints what [`report`] writes. Tests stand in `tests/suite`, so that this crate is compiled once.
+//! [`report`] checks all cases of a folder (losses, decoders, recognition lattices, MLPerf's RNN-T)
+//! and prints one line per run; the program `golden` calls it. [`evaluate`] compares the
+//! [`LossOutcome`] of a loss with the tolerances and returns a [`Verdict`]. All tests are in
+//! `tests/suite`, so that this crate is compiled once.
 #![warn(missing_docs)]
 
-mod bars;
 mod case;
 mod decoding;
-mod doors;
 mod error;
 mod lattice;
+mod losses;
 mod mlperf;
 mod outcome;
 mod pruned;
 mod report;
+mod tolerances;
 mod topologies;
 
-pub use bars::{Verdict, Width, judge};
-pub use case::{Peers, Stored};
+pub use case::{PeerErrors, StoredTensor};
 pub use error::Error;
-pub use mlperf::{Bar, share};
+pub use mlperf::{Tolerance, tolerance_ratio};
 pub use outcome::{Comparison, LossOutcome};
 pub use report::{PrintableLines, report};
+pub use tolerances::{FloatType, Verdict, evaluate};

@@ -1,7 +1,7 @@
-//! Prints a line for each case of a folder of golden vectors.
+//! Checks a folder of golden vectors; prints one line per run.
 //!
-//! `cargo run --release -p golden -- DIR` compares. The exit status is 1 if a case fails, and 2 if the folder or a file of it cannot
-//! be read.
+//! Run it with `cargo run --release -p golden -- DIR`. The exit status is 1 if a run fails, and 2
+//! if the folder or one of its files cannot be read.
 #![warn(missing_docs)]
 
 use std::io::ErrorKind;
@@ -12,15 +12,15 @@ use clap::Parser;
 use golden::{Error, PrintableLines, report};
 use kernels::Printable;
 
-/// Checks golden vectors of independent programs; exit status 1 if any fails
+/// Check golden vectors of independent programs; exits with 1 if a run fails
 #[derive(Parser)]
 #[command(name = "golden", version)]
 struct GoldenArgs {
-    /// Folder with NAME.json and NAME.safetensors
+    /// Folder of the cases: NAME.json and NAME.safetensors
     dir: PathBuf,
 }
 
-/// Exit status of a program whose output is no longer read, as of one that SIGPIPE ends.
+/// Exit status of a program whose output pipe was closed: 128 + SIGPIPE.
 const CLOSED: u8 = 141;
 
 fn main() -> ExitCode {

@@ -1,11 +1,11 @@
-//! Cases of MLPerf's RNN-T: a front end, a model, an optimiser and batches, each by itself.
+//! Cases of MLPerf's RNN-T: front end, model, optimizer and batches.
 mod batching;
 mod check;
 mod decode;
 mod ema;
 mod features;
 mod file;
-mod initialisation;
+mod initialization;
 mod lamb;
 mod model;
 mod network;
@@ -14,23 +14,23 @@ mod specaugment;
 
 use std::io::Write;
 
-use crate::error::Stop;
+use crate::error::RunError;
 use check::Check;
-pub use check::{Bar, share};
+pub use check::{Tolerance, tolerance_ratio};
 pub(super) use file::File;
 
 use super::error::Result;
 
-/// One way to run a case.
-type MlPerfRun = fn(&mut Check) -> std::result::Result<(), Stop>;
+/// Function that runs a case.
+type MlPerfRun = fn(&mut Check) -> std::result::Result<(), RunError>;
 
-/// The runs of each kind under their names.
+/// Runs of each kind with the name of their type.
 const KINDS: [(&str, &[(&str, MlPerfRun)]); 10] = [
-    ("features", &[("f64", features::stages), ("f32", features::planes)]),
+    ("features", &[("f64", features::stages), ("f32", features::outputs)]),
     ("specaugment", &[("-", specaugment::run)]),
     ("model", &[("f32", model::run)]),
-    ("parameters", &[("-", initialisation::shapes)]),
-    ("initialisation", &[("f32", initialisation::run)]),
+    ("parameters", &[("-", initialization::shapes)]),
+    ("initialisation", &[("f32", initialization::run)]),
     ("lamb", &[("f64", lamb::run::<f64>), ("f32", lamb::run::<f32>)]),
     ("schedule", &[("f64", schedule::run::<f64>), ("f32", schedule::run::<f32>)]),
     ("ema", &[("f64", ema::run::<f64>), ("f32", ema::run::<f32>)]),
@@ -39,27 +39,30 @@ const KINDS: [(&str, &[(&str, MlPerfRun)]); 10] = [
 ];
 
 fn runs(kind: &str) -> &'static [(&'static str, MlPerfRun)] {
-    KINDS.iter().find(|(known, _)| *known == kind).map_or(&[], |(_, runs)| runs)
+    KINDS.iter().find(|(name, _)| *name == kind).map_or(&[], |(_, runs)| runs)
 }
 
-/// Whether a sidecar of this kind is one of ours.
-pub(super) fn knows(kind: &str) -> bool {
+/// Returns true for the kinds of this module.
+pub(super) fn is_supported(kind: &str) -> bool {
     !runs(kind).is_empty()
 }
 
-/// Prints a line for each case and type; true if all pass.
+/// Prints one line per case and type; returns true if all pass.
 pub(super) fn report(files: &[File], out: &mut impl Write) -> Result<bool> {
     let width = files.iter().map(|file| file.name.len()).max().unwrap_or(4).max(4);
-    writeln!(out, "Bars: those of the golden vectors' README, for each tensor; errors are shares of them.")?;
-    writeln!(out, "{:width$}  {:14}  type  compared  {:>8}  verdict", "case", "kind", "of bar")?;
+    writeln!(
+        out,
+        "Tolerances: those of the golden vectors' README; error/tol: ratio of error to tolerance."
+    )?;
+    writeln!(out, "{:width$}  {:14}  type  compared  {:>9}  verdict", "case", "kind", "error/tol")?;
     let (mut passed, mut failed) = (0, 0);
     for file in files {
         for (label, run) in runs(&file.kind) {
             let mut check = Check::new(file);
             match run(&mut check) {
                 Ok(()) => check.finish(),
-                Err(Stop::Case(error)) => return Err(error),
-                Err(Stop::Refused(error)) => check.failures.push(error),
+                Err(RunError::InvalidCase(error)) => return Err(error),
+                Err(RunError::Failed(error)) => check.failures.push(error),
             }
             let word = if check.failures.is_empty() { "pass" } else { "FAIL" };
             *(if check.failures.is_empty() { &mut passed } else { &mut failed }) += 1;
@@ -67,10 +70,10 @@ pub(super) fn report(files: &[File], out: &mut impl Write) -> Result<bool> {
                 true => String::new(),
                 false => format!(" ({})", check.failures.join("; ")),
             };
-            let (name, kind, compared, share) = (&file.name, &file.kind, check.compared, check.share);
+            let (name, kind, compared, ratio) = (&file.name, &file.kind, check.compared, check.ratio);
             writeln!(
                 out,
-                "{name:width$}  {kind:14}  {label:4}  {compared:>8}  {share:>8.3}  {word}{remarks}"
+                "{name:width$}  {kind:14}  {label:4}  {compared:>8}  {ratio:>9.3}  {word}{remarks}"
             )?;
         }
     }

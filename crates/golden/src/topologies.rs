@@ -4,16 +4,16 @@ use rnnt_loss::{Layout, Loss, Options, Output, Reduction, Scores, Session, Token
 
 use super::case::{self, LossCase};
 use super::outcome::{LossOutcome, options, real_rows};
-use crate::error::Stop;
+use crate::error::RunError;
 
-/// Rows of tokens and durations.
-pub(super) fn tdt<F: Element>(case: &LossCase) -> Result<LossOutcome, Stop> {
+/// Runs scores of tokens and durations (TDT).
+pub(super) fn tdt<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> {
     let targets = case.targets()?;
     let [_, frames, positions, width] = case.shape("acts")?;
     let durations = &case.options.durations;
     let Some(classes) = width.checked_sub(durations.len()) else {
         return Err(case
-            .wrong("options.durations", "fewer than the columns", &durations.len().to_string())
+            .error("options.durations", "fewer than the columns", &durations.len().to_string())
             .into());
     };
     let topology = Topology::tdt(durations).map_err(rnnt_loss::Error::from)?;
@@ -22,12 +22,12 @@ pub(super) fn tdt<F: Element>(case: &LossCase) -> Result<LossOutcome, Stop> {
     let layout = Layout::Padded { frames, positions };
     let (scores, ones) = (case.values::<F>("acts")?, Reduction::Sum.weights(&targets));
     let scores = Scores { scores: &scores, classes, layout };
-    let found = Session::new(&options)?.sum(scores, &targets, &ones)?;
-    outcome(case, &found, width, &real_rows(&targets, frames, positions))
+    let output = Session::new(&options)?.sum(scores, &targets, &ones)?;
+    outcome(case, &output, width, &real_rows(&targets, frames, positions))
 }
 
-/// Rows in which some classes are blanks of several frames.
-pub(super) fn multi_blank<F: Element>(case: &LossCase) -> Result<LossOutcome, Stop> {
+/// Runs scores with big blanks, which advance by several frames.
+pub(super) fn multi_blank<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> {
     let targets = case.targets()?.with_big_blanks(case.options.big_blank_ids.clone())?;
     let [_, frames, positions, classes] = case.shape("acts")?;
     let durations = &case.options.big_blank_durations;
@@ -37,22 +37,22 @@ pub(super) fn multi_blank<F: Element>(case: &LossCase) -> Result<LossOutcome, St
     let layout = Layout::Padded { frames, positions };
     let (scores, ones) = (case.values::<F>("acts")?, Reduction::Sum.weights(&targets));
     let scores = Scores { scores: &scores, classes, layout };
-    let found = Session::new(&options)?.sum(scores, &targets, &ones)?;
-    outcome(case, &found, classes, &real_rows(&targets, frames, positions))
+    let output = Session::new(&options)?.sum(scores, &targets, &ones)?;
+    outcome(case, &output, classes, &real_rows(&targets, frames, positions))
 }
 
 fn outcome<F: Element>(
     case: &LossCase,
-    found: &Output<F>,
+    output: &Output<F>,
     width: usize,
-    real: &[bool],
-) -> Result<LossOutcome, Stop> {
+    is_real: &[bool],
+) -> Result<LossOutcome, RunError> {
     let mut out = LossOutcome::default();
     case.get("loss")?;
     case.get("grad_acts")?;
-    let gradient = &found.gradients.scores;
-    out.loss(case, "loss", &found.losses)?;
+    let gradient = &output.gradients.scores;
+    out.loss(case, "loss", &output.losses)?;
     out.gradient(case, "grad_acts", gradient)?;
-    out.sealed("grad_acts", gradient, width, real);
+    out.expect_zero_padding("grad_acts", gradient, width, is_real);
     Ok(out)
 }

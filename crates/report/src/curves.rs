@@ -1,107 +1,112 @@
-//! Curves over the epochs, a panel for each group of columns; columns that nobody here knows have panels of their own.
+//! Curves over the epochs: one plot per group of columns.
+//!
+//! Each unknown column gets a separate plot.
 use crate::columns::Columns;
-use crate::plots::{self, Corner, Panel, Pen, PlotAxis, PlotLine, between, ends, short};
+use crate::plots::{self, Corner, Panel, Pen, PlotAxis, PlotLine, format_short, min_max, ticks_between};
 use crate::{Error, Result};
 
-/// Pixels of a panel: small enough to be read on a telephone.
+/// Width and height of a plot in pixels, legible on a telephone.
 const SIZE: (u32, u32) = (440, 270);
-const PENS: [Pen; 6] = [Pen::BLUE, Pen::ORANGE, Pen::GREEN, Pen::PURPLE, Pen::CYAN, Pen::GREY];
-/// The ratio of largest and smallest value from which an axis is logarithmic.
-const WIDE: f64 = 30.0;
+const PENS: [Pen; 6] = [Pen::BLUE, Pen::ORANGE, Pen::GREEN, Pen::PURPLE, Pen::CYAN, Pen::GRAY];
+/// Ratio of maximum to minimum above which an axis is logarithmic.
+const LOG_AXIS_RATIO: f64 = 30.0;
 
-/// Columns of one panel.
+/// Columns of one plot.
 struct CurveGroup {
     title: String,
     unit: &'static str,
-    /// What values are multiplied by.
+    /// Factor from the values of the table to the unit.
     factor: f64,
     columns: Vec<usize>,
 }
 
-/// Title, unit, factor, and which columns belong there.
-type KnownColumns = (&'static str, &'static str, f64, fn(&str) -> bool);
+/// Title, unit, factor, and predicate on column names.
+type GroupRule = (&'static str, &'static str, f64, fn(&str) -> bool);
 
-/// In the order of the page. Of memory, each count of bytes is part.
-const KNOWN: [KnownColumns; 7] = [
+/// Rules of the known groups, in the order of the page.
+const GROUP_RULES: [GroupRule; 7] = [
     ("Training loss per utterance", "nats", 1.0, |name| name == "loss" || name.ends_with("_loss")),
-    ("Error rates on the dev set", "%", 100.0, |name| name.ends_with("_wer") || name.ends_with("_cer")),
+    ("Error rate on the dev set", "%", 100.0, |name| name.ends_with("_wer") || name.ends_with("_cer")),
     ("Learning rate", "step size", 1.0, |name| name.ends_with("learning_rate")),
     ("Gradient norm before clipping", "norm", 1.0, |name| name.starts_with("gradient_norm")),
     ("Padding", "% of frames", 100.0, |name| name.starts_with("padding")),
     ("Memory", "MiB", 1.0 / 1_048_576.0, |name| name.ends_with("_bytes")),
-    ("Time of an epoch", "s", 1.0, |name| name == "seconds"),
+    ("Time per epoch", "s", 1.0, |name| name == "seconds"),
 ];
 
-/// Title and SVG of each panel. Columns without values, and those that are 0 throughout, are left out.
+/// Returns title and SVG of each plot.
+///
+/// Columns without values and columns of zeros are left out.
 pub fn draw(metrics: &Columns) -> Result<Vec<(String, String)>> {
-    let shown = |index: &usize| {
+    let has_values = |index: &usize| {
         let (name, values) = &metrics.columns[*index];
         name != "step" && values.iter().any(|value| value.is_some_and(|value| value != 0.0))
     };
-    let mut left: Vec<usize> = (0..metrics.columns.len()).filter(shown).collect();
+    let mut remaining: Vec<usize> = (0..metrics.columns.len()).filter(has_values).collect();
     let mut groups: Vec<CurveGroup> = Vec::new();
-    for (title, unit, factor, belongs) in KNOWN {
-        let (columns, others) = left.into_iter().partition(|&index| belongs(&metrics.columns[index].0));
-        left = others;
+    for (title, unit, factor, contains) in GROUP_RULES {
+        let (columns, rest) = remaining.into_iter().partition(|&index| contains(&metrics.columns[index].0));
+        remaining = rest;
         groups.push(CurveGroup { title: title.to_owned(), unit, factor, columns });
     }
-    groups.extend(left.into_iter().map(|index| {
+    groups.extend(remaining.into_iter().map(|index| {
         let title = metrics.columns[index].0.clone();
         CurveGroup { title, unit: "", factor: 1.0, columns: vec![index] }
     }));
-    let drawn = groups.into_iter().filter(|group| !group.columns.is_empty());
-    drawn.map(|group| Ok((group.title.clone(), panel(&group, metrics)?))).collect()
+    let groups = groups.into_iter().filter(|group| !group.columns.is_empty());
+    groups.map(|group| Ok((group.title.clone(), panel(&group, metrics)?))).collect()
 }
 
 fn panel(group: &CurveGroup, metrics: &Columns) -> Result<String> {
     let values = group.columns.iter().flat_map(|&index| metrics.columns[index].1.iter().flatten());
-    let (low, high) = ends(values.map(|value| value * group.factor)).unwrap_or((0.0, 1.0));
-    // A loss of 0 (no such head in this epoch) does not bend the axis of the others.
+    let (low, high) = min_max(values.map(|value| value * group.factor)).unwrap_or((0.0, 1.0));
+    // A loss of 0 (no such head in this epoch) does not affect the choice of the axis.
     let values = group.columns.iter().flat_map(|&index| metrics.columns[index].1.iter().flatten());
-    let positive = ends(values.map(|value| value * group.factor).filter(|&value| value > 0.0));
-    let log = low >= 0.0 && positive.is_some_and(|(low, high)| high / low > WIDE);
+    let positive = min_max(values.map(|value| value * group.factor).filter(|&value| value > 0.0));
+    let is_log = low >= 0.0 && positive.is_some_and(|(low, high)| high / low > LOG_AXIS_RATIO);
     let line = |(&index, pen): (&usize, Pen)| {
         let (name, values) = &metrics.columns[index];
-        let value = |value: f64| match log {
+        let value = |value: f64| match is_log {
             true => (value > 0.0).then(|| value.log10()),
             false => Some(value),
         };
         let points = metrics.epochs.iter().zip(values);
-        let points = points.filter_map(|(&epoch, found)| Some((epoch, value((*found)? * group.factor)?)));
-        PlotLine { name: label(name), pen, points: points.collect(), crosses: Vec::new(), crossed: "" }
+        let points = points.filter_map(|(&epoch, cell)| Some((epoch, value((*cell)? * group.factor)?)));
+        PlotLine { name: label(name), pen, points: points.collect(), crosses: Vec::new(), cross_label: "" }
     };
-    let y = match positive.filter(|_| log) {
+    let y = match positive.filter(|_| is_log) {
         Some((low, high)) => PlotAxis::decades(low.log10() - 0.1, high.log10() + 0.1, 2.0),
         None => {
-            // Room for the legend, if there is one.
+            // Space for a legend.
             let margin = if group.columns.len() > 1 { 0.25 } else { 0.08 };
             let margin = margin * (high - low.min(0.0)).max(f64::MIN_POSITIVE);
             let (low, high) = (if low < 0.0 { low - margin } else { 0.0 }, high.max(0.0) + margin);
-            PlotAxis { range: low..high, marks: between(low, high) }
+            PlotAxis { range: low..high, ticks: ticks_between(low, high) }
         }
     };
     let last = metrics.epochs.iter().copied().fold(1.0, f64::max);
-    let marks = between(0.0, last.max(5.0)).into_iter().filter(|mark| mark.fract() == 0.0 && *mark <= last);
+    let ticks = ticks_between(0.0, last.max(5.0)).into_iter();
+    let ticks = ticks.filter(|tick| tick.fract() == 0.0 && *tick <= last);
     let panel = Panel {
         title: group.title.clone(),
         x_name: "epoch",
         y_name: group.unit,
-        x: PlotAxis { range: 0.0..1.02 * last, marks: marks.collect() },
+        x: PlotAxis { range: 0.0..1.02 * last, ticks: ticks.collect() },
         y,
-        x_label: Box::new(short),
-        y_label: if log { |value| short(10f64.powf(value)) } else { short },
+        x_label: Box::new(format_short),
+        y_label: if is_log { |value| format_short(10f64.powf(value)) } else { format_short },
         lines: group.columns.iter().zip(PENS.into_iter().cycle()).map(line).collect(),
         legend: Corner::UpperRight,
     };
     plots::draw(SIZE, &[panel]).map_err(Error::Plot)
 }
 
-/// A column in the legend.
+/// Returns the name of a column in the legend.
 fn label(name: &str) -> String {
     match name {
         "loss" => "transducer".to_owned(),
         "ctc_loss" => "CTC".to_owned(),
-        "simple_loss" => "trivial joiner".to_owned(),
+        "simple_loss" => "simple".to_owned(),
         "dev_wer" => "WER".to_owned(),
         "dev_cer" => "CER".to_owned(),
         name => name.trim_end_matches("_bytes").replace('_', " "),
@@ -121,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn every_column_with_values_has_its_curve() {
+    fn every_column_with_values_has_a_curve() {
         let drawn = draw(&columns(&[
             ("step", &[Some(5.0), Some(10.0)]),
             ("loss", &[Some(100.0), Some(1.0)]),
@@ -136,7 +141,7 @@ mod tests {
         let titles: Vec<&str> = drawn.iter().map(|(title, _)| title.as_str()).collect();
         assert_eq!(
             titles,
-            ["Training loss per utterance", "Error rates on the dev set", "Memory", "tea <cups>"]
+            ["Training loss per utterance", "Error rate on the dev set", "Memory", "tea <cups>"]
         );
         let points = |index: usize| drawn[index].1.matches("<circle").count();
         assert_eq!([points(0), points(1), points(2), points(3)], [2, 1, 4, 2]);
@@ -146,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_one_epoch_and_of_equal_values_have_curves_too() {
+    fn single_epochs_and_equal_values_have_curves() {
         for values in [&[Some(3.0)][..], &[Some(3.0), Some(3.0)], &[Some(1e-9), None], &[Some(-2.0)]] {
             let drawn = draw(&columns(&[("learning_rate", values)])).unwrap();
             assert!(drawn[0].1.contains("<circle") && !drawn[0].1.contains("NaN"), "{values:?}");

@@ -1,21 +1,21 @@
-//! Reference and hypothesis, unit for unit.
+//! Alignment of reference and hypothesis, by words or characters.
 use std::collections::BTreeMap;
 
 use recognizer::Metric;
 use recognizer::Transcript;
 use speech::{Edit, alignment, characters, words};
 
-/// Most pairs of units that are compared: 100 MB of an alignment.
-const MOST: usize = 25_000_000;
+/// Maximum size of an alignment matrix (100 MB).
+const MAX_ALIGNMENT_CELLS: usize = 25_000_000;
 
-/// One column of an alignment: what was said and what was heard, if anything.
+/// One column of an alignment; none on one side for insertions and deletions.
 #[derive(Debug, PartialEq)]
 pub struct EditPair {
-    pub said: Option<String>,
-    pub heard: Option<String>,
+    pub reference: Option<String>,
+    pub hypothesis: Option<String>,
 }
 
-/// The units of a text that a rate counts.
+/// Splits a text into the units of a metric: words or characters.
 fn units(text: &str, metric: Metric) -> Vec<String> {
     match metric {
         Metric::Wer => words(text).into_iter().map(str::to_owned).collect(),
@@ -23,32 +23,33 @@ fn units(text: &str, metric: Metric) -> Vec<String> {
     }
 }
 
-/// The alignment of an utterance; none for texts that are too long for one.
-pub fn pairs(one: &Transcript, metric: Metric) -> Option<Vec<EditPair>> {
-    let (said, heard) = (units(&one.reference, metric), units(&one.hypothesis, metric));
-    if said.len().saturating_mul(heard.len()) > MOST {
+/// Aligns an utterance; returns none for texts that are too long.
+pub fn pairs(transcript: &Transcript, metric: Metric) -> Option<Vec<EditPair>> {
+    let reference = units(&transcript.reference, metric);
+    let hypothesis = units(&transcript.hypothesis, metric);
+    if reference.len().saturating_mul(hypothesis.len()) > MAX_ALIGNMENT_CELLS {
         return None;
     }
     let pair = |edit| match edit {
         Edit::Match(i, j) | Edit::Substitution(i, j) => {
-            EditPair { said: Some(said[i].clone()), heard: Some(heard[j].clone()) }
+            EditPair { reference: Some(reference[i].clone()), hypothesis: Some(hypothesis[j].clone()) }
         }
-        Edit::Deletion(i) => EditPair { said: Some(said[i].clone()), heard: None },
-        Edit::Insertion(j) => EditPair { said: None, heard: Some(heard[j].clone()) },
+        Edit::Deletion(i) => EditPair { reference: Some(reference[i].clone()), hypothesis: None },
+        Edit::Insertion(j) => EditPair { reference: None, hypothesis: Some(hypothesis[j].clone()) },
     };
-    Some(alignment(&said, &heard).into_iter().map(pair).collect())
+    Some(alignment(&reference, &hypothesis).into_iter().map(pair).collect())
 }
 
-/// Every kind of error with how often it was made, most frequent first.
+/// Counts the errors of each kind, most frequent first.
 pub fn confusions(transcripts: &[Transcript], metric: Metric) -> Vec<(EditPair, usize)> {
     let mut counts: BTreeMap<(Option<String>, Option<String>), usize> = BTreeMap::new();
-    for pair in transcripts.iter().filter_map(|one| pairs(one, metric)).flatten() {
-        if pair.said != pair.heard {
-            *counts.entry((pair.said, pair.heard)).or_default() += 1;
+    for pair in transcripts.iter().filter_map(|transcript| pairs(transcript, metric)).flatten() {
+        if pair.reference != pair.hypothesis {
+            *counts.entry((pair.reference, pair.hypothesis)).or_default() += 1;
         }
     }
-    let mut counts: Vec<_> =
-        counts.into_iter().map(|((said, heard), count)| (EditPair { said, heard }, count)).collect();
+    let pair = |((reference, hypothesis), count)| (EditPair { reference, hypothesis }, count);
+    let mut counts: Vec<_> = counts.into_iter().map(pair).collect();
     counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     counts
 }
@@ -60,17 +61,18 @@ mod tests {
 
     #[test]
     fn errors_are_counted_by_kind() {
-        let one = |said: &str, heard: &str| {
-            let heard = Transcription { text: heard.to_owned(), ..Transcription::default() };
-            Transcript::new(String::new(), None, None, said.to_owned(), heard)
+        let transcript = |reference: &str, hypothesis: &str| {
+            let hypothesis = Transcription { text: hypothesis.to_owned(), ..Transcription::default() };
+            Transcript::new(String::new(), None, None, reference.to_owned(), hypothesis)
         };
-        let set = [one("a b c", "a x c d"), one("b", "x"), one("c", "")];
-        let found = confusions(&set, Metric::Wer);
-        let pair = |said: &str, heard: &str| EditPair {
-            said: Some(said.to_owned()).filter(|unit| !unit.is_empty()),
-            heard: Some(heard.to_owned()).filter(|unit| !unit.is_empty()),
+        let set = [transcript("a b c", "a x c d"), transcript("b", "x"), transcript("c", "")];
+        let confusions = confusions(&set, Metric::Wer);
+        let pair = |reference: &str, hypothesis: &str| EditPair {
+            reference: Some(reference.to_owned()).filter(|unit| !unit.is_empty()),
+            hypothesis: Some(hypothesis.to_owned()).filter(|unit| !unit.is_empty()),
         };
-        assert_eq!(found, [(pair("b", "x"), 2), (pair("", "d"), 1), (pair("c", ""), 1)]);
-        assert_eq!(pairs(&one("天 气", "天汽"), Metric::Cer).unwrap(), [pair("天", "天"), pair("气", "汽")]);
+        assert_eq!(confusions, [(pair("b", "x"), 2), (pair("", "d"), 1), (pair("c", ""), 1)]);
+        let pairs = pairs(&transcript("天 气", "天汽"), Metric::Cer).unwrap();
+        assert_eq!(pairs, [pair("天", "天"), pair("气", "汽")]);
     }
 }

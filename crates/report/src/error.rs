@@ -1,57 +1,57 @@
-//! What can go wrong with a report.
+//! Errors of reports.
 use std::path::{Path, PathBuf};
 
 use kernels::Excerpt;
 
-/// The crate's result type.
+/// Result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error of a report; the message names the file, what was expected and what was found.
+/// Error of a report; the message names the file, expected and found contents.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A folder without a run.
+    /// Folder without a run.
     #[error("{}: expected a run folder with recipe.toml, found none", path.display())]
     NoRun {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
     },
-    /// A file that cannot be read.
+    /// Unreadable file.
     #[error("{}: could not read: {source}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's reason.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// Metrics that are no table.
+    /// Metrics file that is not a table.
     #[error("{}: expected a table with a header, found {}", path.display(), Excerpt(source))]
     Metrics {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Where and why.
+        /// Error of the parser, with the position.
         source: csv::Error,
     },
-    /// A line of hypotheses that is none.
+    /// Invalid line of a hypotheses file.
     #[error("{}:{line}: expected id, reference and hypothesis in JSON, found {}", path.display(), Excerpt(source))]
     Line {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The line, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Error of the parser.
         source: serde_json::Error,
     },
-    /// A recipe or a manifest.
+    /// Error of a recipe or a manifest.
     #[error(transparent)]
     Training(#[from] training::Error),
-    /// A plot that cannot be drawn.
+    /// Error of the plotting library.
     #[error("curve: {0}")]
     Plot(#[source] crate::plots::DrawError),
 }
 
 impl Error {
-    /// For `map_err`: attaches the file to a system error.
+    /// For `map_err`: returns a function that adds the path.
     pub(crate) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         move |source| Error::Io { path: path.to_owned(), source }
     }

@@ -1,7 +1,9 @@
-//! Text as HTML, and numbers as text.
+//! Escapes text for HTML and formats numbers.
 use kernels::Printable;
 
-/// A text in which nothing is markup, for contents and for attributes in double quotes; control characters are escaped.
+/// Escapes markup and control characters of a text.
+///
+/// The result is safe as content and in attributes with double quotes.
 pub fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in Printable(text).to_string().chars() {
@@ -17,24 +19,24 @@ pub fn escape(text: &str) -> String {
     safe
 }
 
-/// [`escape`] of several lines, which stay lines, with their tabs.
+/// [`escape`]s several lines; keeps line breaks and tabs.
 pub fn escape_lines(text: &str) -> String {
     let line = |line: &str| line.split('\t').map(escape).collect::<Vec<_>>().join("\t");
     text.lines().map(|text| line(text) + "\n").collect()
 }
 
-/// A rate in percent.
+/// Formats a rate in percent.
 pub fn percent(rate: f64) -> String {
     if rate.is_finite() { format!("{:.2} %", 100.0 * rate) } else { "∞".to_owned() }
 }
 
-/// An interval of rates in percent.
+/// Formats an interval of rates in percent.
 pub fn interval((low, high): (f64, f64)) -> String {
     let end = |rate: f64| if rate.is_finite() { format!("{:.2}", 100.0 * rate) } else { "∞".to_owned() };
     format!("[{}, {}]", end(low), end(high))
 }
 
-/// A count with thin spaces between thousands.
+/// Formats a count with thin spaces between thousands.
 pub fn count(number: usize) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -47,7 +49,7 @@ pub fn count(number: usize) -> String {
     text
 }
 
-/// A length of time in its largest units.
+/// Formats a duration in its two largest units.
 pub fn duration(seconds: f64) -> String {
     match seconds.round() as u64 {
         s @ 0..60 => format!("{s} s"),
@@ -61,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_markup_and_numbers_are_short() {
+    fn markup_is_escaped_and_numbers_are_formatted() {
         let safe = escape("<script>alert(\"1\" & '2')</script>");
         assert_eq!(safe, "&lt;script&gt;alert(&quot;1&quot; &amp; &#39;2&#39;)&lt;/script&gt;");
         assert_eq!(escape("a\n\u{1b}\u{202e}b"), r"a\n\u{1b}\u{202e}b");

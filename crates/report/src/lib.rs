@@ -1,8 +1,12 @@
-//! One self-contained HTML page of a run folder: curves, error counts, tables of subsets and speakers, and the worst utterances with
-//! what was said and heard side by side, and to be listened to.
+//! Writes an HTML report of a run folder, in one self-contained page.
 //!
-//! The page is a function of what is in the folder and of the recordings; it loads nothing from elsewhere, and all but sorting works
-//! without a script.
+//! The page has learning curves, error rates of sets, subsets and speakers, the most frequent
+//! errors, and the worst utterances: reference above hypothesis, with audio. It depends only on the
+//! folder and the recordings, loads nothing from other addresses, and needs a script only to sort
+//! tables.
+//!
+//! [`Run`] reads a run folder and [`Run::page`] writes the page; [`Options`] limits its size.
+//! [`plots`] draws line charts as SVG, also for the benchmarks.
 //!
 //! ```no_run
 //! use report::{Options, Run};
@@ -30,17 +34,17 @@ pub use error::{Error, Result};
 pub use run::Run;
 pub use run_curve::draw_run_curve;
 
-/// What a page shows.
+/// Limits of a page.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Utterances that are shown, those with most errors first.
+    /// Number of utterances to show, those with most errors first.
     pub worst: usize,
-    /// Most bytes of the page that may be sound; 0: none.
-    pub audio: usize,
+    /// Maximum bytes of audio in the page; 0 leaves out all audio.
+    pub max_audio_bytes: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { worst: 30, audio: 16 << 20 }
+        Options { worst: 30, max_audio_bytes: 16 << 20 }
     }
 }

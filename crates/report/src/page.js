@@ -1,5 +1,5 @@
 "use strict";
-// Tables are sorted by the column whose head is pressed, the largest number or the first name first, then the other way round.
+// A click on a column header sorts its table: largest number or first name first, then reversed.
 for (const table of document.querySelectorAll("table.sort")) {
   const heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, column) => {
@@ -26,7 +26,7 @@ for (const table of document.querySelectorAll("table.sort")) {
     });
   });
 }
-// One recording at a time.
+// Play one recording at a time.
 document.addEventListener("play", (event) => {
   for (const audio of document.querySelectorAll("audio")) if (audio !== event.target) audio.pause();
 }, true);

@@ -1,6 +1,7 @@
-//! Line charts as SVG: one or more panels, one above the other, with axes whose marks the caller chooses.
+//! Line charts as SVG: one or more panels, one above the other.
 //!
-//! Training runs and benchmarks use the same pens, so that a color has the same meaning in all plots.
+//! The caller chooses the ticks of the axes. Training runs and benchmarks use the same pens, so
+//! that a color has the same meaning in all plots.
 
 mod axis;
 mod panel;
@@ -8,14 +9,15 @@ mod pen;
 
 use plotters::prelude::*;
 
-pub use axis::{PlotAxis, between, digit, ends, short, steps};
+pub use axis::{PlotAxis, format_one_digit, min_max};
+pub(crate) use axis::{format_short, ticks_between, ticks_to};
 pub use panel::{Corner, Panel, PlotLine};
 pub use pen::Pen;
 
-/// An error of the drawing library; drawing into a string fails only if the library has a bug.
+/// Error of the plotting library; indicates a bug in the library.
 pub type DrawError = Box<dyn std::error::Error + Send + Sync>;
 
-/// An SVG of that many pixels with the panels from top to bottom, all of the same height.
+/// Draws panels of equal height from top to bottom; the size is in pixels.
 ///
 /// # Errors
 /// [`DrawError`]

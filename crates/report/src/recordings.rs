@@ -1,17 +1,17 @@
-//! Recordings inside of the page: WAV of 16 bits, as data URIs.
+//! Embeds recordings in the page: 16-bit WAV as data URIs.
 use base64::prelude::{BASE64_STANDARD, Engine};
 use speech::{Audio, Channel, Conversion, Utterance};
 
-/// What a WAV header takes.
-const HEADER: usize = 44;
+/// Size of a WAV header in bytes.
+const HEADER_BYTES: usize = 44;
 
-/// Recordings at one sample rate, of so many bytes of the page at most.
+/// Encodes recordings at one sample rate within a byte limit.
 pub struct Recordings {
     rate: u32,
     limit: usize,
-    /// Bytes so far.
+    /// Bytes of the encoded recordings.
     pub used: usize,
-    /// Recordings that there was no room for.
+    /// Number of recordings beyond the limit.
     pub left_out: usize,
 }
 
@@ -20,14 +20,14 @@ impl Recordings {
         Self { rate, limit, used: 0, left_out: 0 }
     }
 
-    /// The address of a recording inside of the page; `None` if it does not fit any more.
+    /// Encodes a recording as a data URI; returns `None` beyond the limit.
     ///
     /// # Errors
-    /// Those of reading it, as text.
+    /// The message of a read error.
     pub fn uri(&mut self, utterance: &Utterance) -> Result<Option<String>, String> {
         let conversion = Conversion { channel: Channel::Mix, resample: true };
         let (audio, _) = utterance.audio_as(self.rate, &conversion).map_err(|error| error.to_string())?;
-        let size = (HEADER + 2 * audio.samples.len()).div_ceil(3) * 4;
+        let size = (HEADER_BYTES + 2 * audio.samples.len()).div_ceil(3) * 4;
         if size > self.limit.saturating_sub(self.used) || size > u32::MAX as usize {
             self.left_out += 1;
             return Ok(None);
@@ -37,15 +37,15 @@ impl Recordings {
     }
 }
 
-/// One channel of 16 bits, of less than 4 GiB.
+/// Encodes one channel of less than 4 GiB as 16-bit WAV.
 fn wav(audio: &Audio) -> Vec<u8> {
     let (rate, data) = (audio.sample_rate, 2 * audio.samples.len() as u32);
-    let mut bytes = Vec::with_capacity(HEADER + data as usize);
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + data as usize);
     bytes.extend(b"RIFF");
-    bytes.extend((data + HEADER as u32 - 8).to_le_bytes());
+    bytes.extend((data + HEADER_BYTES as u32 - 8).to_le_bytes());
     bytes.extend(b"WAVEfmt ");
     bytes.extend(16u32.to_le_bytes());
-    // Linear PCM, one channel; rate, bytes a second, bytes and bits of a sample.
+    // Linear PCM, one channel; sample rate, bytes per second, bytes and bits per sample.
     [1u16, 1].iter().for_each(|field| bytes.extend(field.to_le_bytes()));
     [rate, 2 * rate].iter().for_each(|field| bytes.extend(field.to_le_bytes()));
     [2u16, 16].iter().for_each(|field| bytes.extend(field.to_le_bytes()));
@@ -60,13 +60,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_recording_is_a_wav_file_that_others_read() {
+    fn encoded_recordings_are_valid_wav_files() {
         let audio = Audio { samples: vec![0.0, 0.5, -1.0, 1.0, 0.25], sample_rate: 8000 };
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.wav");
         std::fs::write(&path, wav(&audio)).unwrap();
         let read = speech::read_audio(&path).unwrap();
-        // 1 is beyond the largest sample.
+        // 1 is clipped to the largest sample.
         assert_eq!(read, Audio { samples: vec![0.0, 0.5, -1.0, 32767.0 / 32768.0, 0.25], sample_rate: 8000 });
     }
 }

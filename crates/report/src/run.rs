@@ -1,4 +1,4 @@
-//! What a run folder holds.
+//! Reads a run folder.
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,37 +12,41 @@ use training::Recipe;
 use crate::columns::Columns;
 use crate::{Error, Result};
 
-/// A run as it is on disk, finished or not.
+/// Contents of a run folder, finished or not.
 pub struct Run {
-    /// The folder's name.
+    /// Name of the folder.
     pub(crate) name: String,
-    /// The recipe's text.
+    /// Text of the recipe.
     pub(crate) text: String,
-    /// The same understood; none for recipes of other versions.
+    /// Parsed recipe; none for recipes of other versions.
     pub(crate) recipe: Option<Recipe>,
     pub(crate) metrics: Columns,
-    /// What was heard in each set.
+    /// References and hypotheses of each set.
     pub(crate) sets: TranscriptsBySet,
-    /// The utterances of each set that could not be used, and recordings of another length than their lines.
+    /// Unusable utterances and recordings of unexpected length of each set.
     pub(crate) bad: BTreeMap<String, BadItems>,
-    /// The utterances of the sets, as far as their manifests were found, by id.
+    /// Utterances of each set by id, from readable manifests.
     pub(crate) utterances: BTreeMap<String, BTreeMap<String, Utterance>>,
-    /// Parameters of each part of the model.
+    /// Parameter count of each part of the model.
     pub(crate) parameters: BTreeMap<String, usize>,
-    /// What was left out, and why.
+    /// Parts that are left out, with the reason.
     pub(crate) notes: Vec<String>,
-    /// Files that it was read from.
+    /// Files of the run and its manifests.
     files: Vec<PathBuf>,
 }
 
 impl Run {
-    /// Reads all of it but the recordings; `place` is the recipe in its place, from where its manifests are found, none: where it was
-    /// when the run began. What cannot be found (an old run's manifests, a checkpoint) is left out, and the page says so.
+    /// Reads a run folder and its manifests, without the recordings.
+    ///
+    /// Paths of manifests are relative to `recipe_path`, or to the recipe's path at the start of
+    /// the run if it is `None`. Missing manifests and checkpoints are left out with a note on the
+    /// page.
     ///
     /// # Errors
-    /// [`Error::NoRun`] if the folder holds none; [`Error::Io`], [`Error::Metrics`] and [`Error::Line`] for files of it that cannot
-    /// be read; with `place`, the same for that, and [`Error::Training`] if its manifests cannot be read.
-    pub fn read(folder: &Path, place: Option<&Path>) -> Result<Self> {
+    /// [`Error::NoRun`] for a folder without a run; [`Error::Io`], [`Error::Metrics`] and
+    /// [`Error::Line`] for its unreadable files. With `recipe_path`, also for that file, and
+    /// [`Error::Training`] for unreadable manifests.
+    pub fn read(folder: &Path, recipe_path: Option<&Path>) -> Result<Self> {
         let path = folder.join("recipe.toml");
         if !path.exists() {
             return Err(Error::NoRun { path: folder.to_owned() });
@@ -65,46 +69,48 @@ impl Run {
             notes,
             files: files(folder)?,
         };
-        if let Some(place) = place {
-            run.compare(place)?;
-            run.files.push(place.to_owned());
+        if let Some(path) = recipe_path {
+            run.compare_manifests(path)?;
+            run.files.push(path.to_owned());
         }
         if run.parameters.is_empty() {
-            run.notes.push("There is no checkpoint to count parameters in.".to_owned());
+            run.notes.push("Parameter counts are missing: the run folder has no checkpoint.".to_owned());
         }
-        run.read_manifests(folder, place)?;
+        run.read_manifests(folder, recipe_path)?;
         Ok(run)
     }
 
-    /// Says so if the recipe in its place is another one, as far as its manifests go.
-    fn compare(&mut self, place: &Path) -> Result<()> {
-        let text = read_given_text(place).map_err(Error::io(place))?;
-        let Some(Recipe { data: own, .. }) = &self.recipe else { return Ok(()) };
-        let where_from = "the manifests of the run's recipe were looked for from there";
-        match Recipe::parse(&text, place) {
-            Ok(Recipe { data, .. }) if (&data.dev, &data.test) == (&own.dev, &own.test) => {}
-            Ok(_) => self.notes.push(format!("{} names other manifests; {where_from}.", place.display())),
-            Err(error) => self.notes.push(format!("{error}; {where_from}.")),
+    /// Adds a note if another recipe names other manifests than the run's.
+    fn compare_manifests(&mut self, path: &Path) -> Result<()> {
+        let text = read_given_text(path).map_err(Error::io(path))?;
+        let Some(Recipe { data: run_data, .. }) = &self.recipe else { return Ok(()) };
+        let resolution = "the manifests of the run's recipe are resolved relative to it";
+        match Recipe::parse(&text, path) {
+            Ok(Recipe { data, .. }) if (&data.dev, &data.test) == (&run_data.dev, &run_data.test) => {}
+            Ok(_) => self.notes.push(format!("{} names other manifests; {resolution}.", path.display())),
+            Err(error) => self.notes.push(format!("{error}; {resolution}.")),
         }
         Ok(())
     }
 
-    /// What no page may take the place of: the files of the run, manifests, recordings.
+    /// Returns the files of the run, its manifests and recordings.
+    ///
+    /// The page must not overwrite them.
     pub fn inputs(&self) -> impl Iterator<Item = &Path> {
         let recordings = self.utterances.values().flat_map(BTreeMap::values).flat_map(Utterance::files);
         self.files.iter().map(PathBuf::as_path).chain(recordings)
     }
 
-    /// The rate that this run is about.
+    /// Returns the error rate that the run selects checkpoints by.
     pub(crate) fn metric(&self) -> Metric {
         self.recipe.as_ref().map_or(Metric::default(), |recipe| recipe.training.run.metric)
     }
 
-    /// The utterances themselves, and speakers where hypotheses do not say them.
-    fn read_manifests(&mut self, folder: &Path, place: Option<&Path>) -> Result<()> {
+    /// Reads the utterances of the sets, and speakers that the hypotheses lack.
+    fn read_manifests(&mut self, folder: &Path, recipe_path: Option<&Path>) -> Result<()> {
         let Some(recipe) = &self.recipe else { return Ok(()) };
-        let began = read_given_text(&folder.join("recipe.path")).map(PathBuf::from).ok();
-        let base = place.or(began.as_deref()).and_then(Path::parent).unwrap_or(folder);
+        let original = read_given_text(&folder.join("recipe.path")).map(PathBuf::from).ok();
+        let base = recipe_path.or(original.as_deref()).and_then(Path::parent).unwrap_or(folder);
         for (name, transcripts) in &mut self.sets {
             let manifests = if name == "dev" { &recipe.data.dev } else { &recipe.data.test };
             let manifests: Vec<PathBuf> = manifests.iter().map(|path| base.join(path)).collect();
@@ -114,24 +120,27 @@ impl Run {
                     self.notes.extend(listed.warnings);
                     listed.utterances
                 }
-                Err(error) if place.is_some() => return Err(error.into()),
+                Err(error) if recipe_path.is_some() => return Err(error.into()),
                 Err(error) => {
-                    let advice = "--recipe names the recipe in its place";
+                    let advice = "give the path of the recipe with --recipe";
                     self.notes.push(format!("The manifests of {name} cannot be read ({error}); {advice}."));
                     continue;
                 }
             };
-            // Of two of one name, nobody knows which was heard.
+            // Repeated ids are ambiguous.
             let mut counts = BTreeMap::<String, usize>::new();
             utterances.iter().for_each(|utterance| *counts.entry(utterance.id.clone()).or_default() += 1);
             let named = utterances.into_iter().map(|utterance| (utterance.id.clone(), utterance));
             let mut utterances: BTreeMap<String, Utterance> =
                 named.filter(|(id, _)| counts[id] == 1).collect();
-            for one in transcripts.iter_mut() {
-                match utterances.get(&one.id).filter(|utterance| utterance.text == one.reference) {
-                    Some(utterance) => one.speaker = one.speaker.take().or(utterance.speaker.clone()),
-                    // Another one of the same name.
-                    None => drop(utterances.remove(&one.id)),
+            for transcript in transcripts.iter_mut() {
+                let utterance = utterances.get(&transcript.id);
+                match utterance.filter(|utterance| utterance.text == transcript.reference) {
+                    Some(utterance) => {
+                        transcript.speaker = transcript.speaker.take().or(utterance.speaker.clone());
+                    }
+                    // Another utterance with the same id.
+                    None => drop(utterances.remove(&transcript.id)),
                 }
             }
             self.utterances.insert(name.clone(), utterances);
@@ -140,18 +149,18 @@ impl Run {
     }
 }
 
-/// The files of a run folder, but for pages.
+/// Returns the files of a run folder except HTML pages.
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).map_err(Error::io(folder))?;
     let paths = entries.map(|entry| entry.map(|entry| entry.path()).map_err(Error::io(folder)));
-    let page = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "html");
-    paths.filter(|path| !path.as_ref().is_ok_and(page)).collect()
+    let is_page = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "html");
+    paths.filter(|path| !path.as_ref().is_ok_and(is_page)).collect()
 }
 
-/// Transcripts of each set.
+/// Transcripts by the name of their set.
 type TranscriptsBySet = BTreeMap<String, Vec<Transcript>>;
 
-/// Reads all files `SET.hypotheses.jsonl`, and the bad items of each set.
+/// Reads the files `SET.hypotheses.jsonl` and the bad items of each set.
 fn sets(folder: &Path) -> Result<(TranscriptsBySet, BTreeMap<String, BadItems>)> {
     let (mut sets, mut bad) = (BTreeMap::new(), training::run_folder::read_bad_items(folder));
     for entry in fs::read_dir(folder).map_err(Error::io(folder))? {
@@ -161,18 +170,23 @@ fn sets(folder: &Path) -> Result<(TranscriptsBySet, BTreeMap<String, BadItems>)>
             continue;
         };
         let text = read_given_text(&path).map_err(Error::io(&path))?;
-        let read = Evaluation::read(&text);
-        let read = read.map_err(|(line, source)| Error::Line { path: path.clone(), line, source })?;
-        if !read.bad.is_empty() {
-            bad.entry(format!("data.{name}")).or_insert(read.bad);
+        let evaluation = Evaluation::read(&text).map_err(|(line, source)| Error::Line {
+            path: path.clone(),
+            line,
+            source,
+        })?;
+        if !evaluation.bad.is_empty() {
+            bad.entry(format!("data.{name}")).or_insert(evaluation.bad);
         }
-        sets.insert(name.to_owned(), read.transcripts);
+        sets.insert(name.to_owned(), evaluation.transcripts);
     }
     bad.retain(|_, items| !items.is_empty());
     Ok((sets, bad))
 }
 
-/// Numbers of parameters by the first part of their names, from the header of a checkpoint; none where there is no sound one.
+/// Counts parameters by the first part of their names.
+///
+/// Reads the header of the best or last checkpoint; returns an empty map without a valid one.
 fn parameters(folder: &Path) -> BTreeMap<String, usize> {
     let mut parts = BTreeMap::new();
     let checkpoints = ["best.safetensors", "last.safetensors"].map(|name| folder.join(name));

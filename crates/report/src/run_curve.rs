@@ -1,9 +1,10 @@
-//! The plot of a run: losses above, dev error rates below, both over the epochs.
+//! `curve.svg` of a run: losses and dev error rates over the epochs.
 use training::Metrics;
 
-use crate::plots::{self, Corner, Panel, Pen, PlotAxis, PlotLine, digit, ends, steps};
+use crate::plots::{self, Corner, Panel, Pen, PlotAxis, PlotLine, format_one_digit, min_max, ticks_to};
 use crate::{Error, Result};
 
+/// Width and height in pixels.
 const SIZE: (u32, u32) = (820, 640);
 
 /// Draws `curve.svg` of a run folder: losses above dev error rates, over the epochs.
@@ -14,19 +15,21 @@ pub fn draw_run_curve(rows: &[Metrics]) -> Result<String> {
     plots::draw(SIZE, &[losses(rows), error_rates(rows)]).map_err(Error::Plot)
 }
 
-/// The losses fall over decades, so their axis is logarithmic; a loss of 0 (no such head) is left out.
+/// Plots the losses on a logarithmic axis.
+///
+/// A loss of 0 (the model has no such head) is left out.
 fn losses(rows: &[Metrics]) -> Panel<'static> {
     let log = |loss: f64| (loss > 0.0).then(|| loss.log10());
     let mut lines = vec![
         line("transducer", Pen::BLUE, rows, |row| log(row.loss)),
-        line("trivial joiner", Pen::GREEN, rows, |row| log(row.simple_loss)),
+        line("simple", Pen::GREEN, rows, |row| log(row.simple_loss)),
         line("CTC", Pen::ORANGE, rows, |row| log(row.ctc_loss)),
     ];
     lines.retain(|line| !line.points.is_empty());
     let values = lines.iter().flat_map(|line| &line.points).map(|point| point.1);
-    let (low, high) = ends(values).map_or((-1.0, 1.0), |(low, high)| (low - 0.1, high + 0.1));
+    let (low, high) = min_max(values).map_or((-1.0, 1.0), |(low, high)| (low - 0.1, high + 0.1));
     let y = PlotAxis::decades(low, high, 3.0);
-    panel("Training loss per utterance", "loss", y, |log| digit(10f64.powf(log)), lines, rows)
+    panel("Training loss per utterance", "loss", y, |log| format_one_digit(10f64.powf(log)), lines, rows)
 }
 
 fn error_rates(rows: &[Metrics]) -> Panel<'static> {
@@ -35,15 +38,15 @@ fn error_rates(rows: &[Metrics]) -> Panel<'static> {
         line("CER", Pen::ORANGE, rows, |row| row.dev_cer.map(|cer| 100.0 * cer)),
     ];
     let high = 1.08 * lines.iter().flat_map(|line| &line.points).map(|point| point.1).fold(1.0, f64::max);
-    let y = PlotAxis { range: 0.0..high, marks: steps(high) };
-    panel("Error rates on the dev set", "errors in %", y, |rate| rate.to_string(), lines, rows)
+    let y = PlotAxis { range: 0.0..high, ticks: ticks_to(high) };
+    panel("Error rate on the dev set", "error rate in %", y, |rate| rate.to_string(), lines, rows)
 }
 
 fn line(name: &'static str, pen: Pen, rows: &[Metrics], value: impl Fn(&Metrics) -> Option<f64>) -> PlotLine {
-    // A rate over references without a word is no number to draw.
+    // The rate of references without words is not finite.
     let value = |row| value(row).filter(|value| value.is_finite());
     let points = rows.iter().filter_map(|row| Some((row.epoch as f64, value(row)?))).collect();
-    PlotLine { name: name.to_owned(), pen, points, crosses: Vec::new(), crossed: "" }
+    PlotLine { name: name.to_owned(), pen, points, crosses: Vec::new(), cross_label: "" }
 }
 
 fn panel(
@@ -55,13 +58,13 @@ fn panel(
     rows: &[Metrics],
 ) -> Panel<'static> {
     let epochs = rows.last().map_or(1, |row| row.epoch) as f64;
-    // Epochs are whole, so are their marks.
-    let marks = steps(epochs.max(10.0)).into_iter().filter(|&mark| mark <= epochs).collect();
+    // Ticks are at whole epochs.
+    let ticks = ticks_to(epochs.max(10.0)).into_iter().filter(|&tick| tick <= epochs).collect();
     Panel {
         title: title.to_owned(),
         x_name: "epoch",
         y_name,
-        x: PlotAxis { range: 0.0..1.02 * epochs, marks },
+        x: PlotAxis { range: 0.0..1.02 * epochs, ticks },
         y,
         x_label: Box::new(|epoch| epoch.to_string()),
         y_label,
@@ -96,21 +99,21 @@ mod tests {
     }
 
     #[test]
-    fn every_epoch_and_every_evaluation_has_its_point() {
+    fn every_epoch_and_every_evaluation_has_a_point() {
         let svg = draw_run_curve(&rows(9)).unwrap();
-        // No circle for a loss of 0, four for words at epochs 2, 4, 6 and 8, three for characters at 3, 6 and 9.
+        // Losses of all epochs but none of 0; WER at epochs 2, 4, 6 and 8, CER at 3, 6 and 9.
         assert_eq!(svg.matches("<circle").count(), 9 + 4 + 3);
-        for text in ["Training loss", "Error rates", "epoch", "errors in %", "WER", "CER"] {
+        for text in ["Training loss", "Error rate", "epoch", "error rate in %", "WER", "CER"] {
             assert!(svg.contains(text), "{text}");
         }
         assert!(svg.ends_with("</svg>\n") && !svg.contains("NaN"));
     }
 
     #[test]
-    fn short_runs_and_runs_of_zero_loss_have_a_picture_too() {
-        let one = rows(1)[0].clone();
-        let silent = Metrics { dev_wer: Some(f64::INFINITY), dev_cer: Some(f64::NAN), ..one.clone() };
-        for rows in [Vec::new(), rows(1), vec![Metrics { loss: 0.0, ..one }], vec![silent]] {
+    fn short_runs_and_zero_losses_can_be_plotted() {
+        let row = rows(1)[0].clone();
+        let infinite = Metrics { dev_wer: Some(f64::INFINITY), dev_cer: Some(f64::NAN), ..row.clone() };
+        for rows in [Vec::new(), rows(1), vec![Metrics { loss: 0.0, ..row }], vec![infinite]] {
             let svg = draw_run_curve(&rows).unwrap();
             assert!(svg.contains("</svg>") && !svg.contains("NaN") && !svg.contains("inf"));
         }

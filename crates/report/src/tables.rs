@@ -1,40 +1,42 @@
-//! Tables of error rates and of the most frequent errors.
+//! HTML tables: error rates, bad items, most frequent errors.
 use recognizer::Metric;
 use recognizer::{BadItems, Score, Transcript};
 
 use crate::edits::{EditPair, confusions};
 use crate::html::{count, escape, interval, percent};
 
-/// Kinds of errors that are listed.
-const KINDS: usize = 20;
+/// Maximum number of rows that are shown.
+const MAX_ROWS: usize = 20;
 
-/// A row a part, which a script sorts by any column.
+/// Formats error rates, one row per part; a script sorts the table by any column.
+///
+/// `first` is the header of the first column.
 pub fn scores(caption: &str, first: &str, rows: &[(String, Score)]) -> String {
-    let over = rows.iter().any(|(_, score)| score.over_speakers.is_some());
-    let wide = |rate: &str| match over {
+    let has_speakers = rows.iter().any(|(_, score)| score.over_speakers.is_some());
+    let speaker_header = |rate: &str| match has_speakers {
         true => format!("<th scope=\"col\">{rate} 95 % over speakers</th>"),
         false => String::new(),
     };
-    let body: String = rows.iter().map(|(name, score)| row(name, score, over)).collect();
+    let body: String = rows.iter().map(|(name, score)| row(name, score, has_speakers)).collect();
     format!(
         "<div class=\"wide\"><table class=\"sort\"><caption>{}</caption><thead><tr><th scope=\"col\">{}</th>\
          <th scope=\"col\">utterances</th><th scope=\"col\">words</th>\
          <th scope=\"col\">WER</th><th scope=\"col\">95 %</th>{}\
          <th scope=\"col\">CER</th><th scope=\"col\">95 %</th>{}\
-         <th scope=\"col\" title=\"words replaced by others\">sub</th><th scope=\"col\" title=\"words lost\">del</th>\
-         <th scope=\"col\" title=\"words out of nowhere\">ins</th></tr></thead><tbody>{body}</tbody></table></div>\n",
+         <th scope=\"col\" title=\"substituted words\">sub</th><th scope=\"col\" title=\"deleted words\">del</th>\
+         <th scope=\"col\" title=\"inserted words\">ins</th></tr></thead><tbody>{body}</tbody></table></div>\n",
         escape(caption),
         escape(first),
-        wide("WER"),
-        wide("CER"),
+        speaker_header("WER"),
+        speaker_header("CER"),
     )
 }
 
-fn row(name: &str, score: &Score, over: bool) -> String {
+fn row(name: &str, score: &Score, has_speakers: bool) -> String {
     let number = |value: usize| format!("<td data-v=\"{value}\">{}</td>", count(value));
     let rate = |value: f64| format!("<td data-v=\"{value}\"><b>{}</b></td>", percent(value));
     let range = |ends: (f64, f64)| format!("<td data-v=\"{}\">{}</td>", ends.0, interval(ends));
-    let of_speakers = |ends: Option<(f64, f64)>| match (over, ends) {
+    let speaker_range = |ends: Option<(f64, f64)>| match (has_speakers, ends) {
         (true, Some(ends)) => range(ends),
         (true, None) => "<td data-v=\"-1\"></td>".to_owned(),
         (false, _) => String::new(),
@@ -46,10 +48,10 @@ fn row(name: &str, score: &Score, over: bool) -> String {
         number(score.words),
         rate(score.wer),
         range(score.interval),
-        of_speakers(speakers.map(|over| over.interval)),
+        speaker_range(speakers.map(|speakers| speakers.interval)),
         rate(score.cer),
         range(score.cer_interval),
-        of_speakers(speakers.map(|over| over.cer_interval)),
+        speaker_range(speakers.map(|speakers| speakers.cer_interval)),
         number(score.substitutions),
         number(score.deletions),
         number(score.insertions),
@@ -58,21 +60,21 @@ fn row(name: &str, score: &Score, over: bool) -> String {
     .concat()
 }
 
-/// A row for each bad item of a set: its id and what is wrong with it.
+/// Formats the bad items of a set: id, action and reason.
 pub fn bad_items(set: &str, items: &BadItems) -> String {
-    let row = |id: &str, what: &str, reason: &str| {
-        format!("<tr><th scope=\"row\">{}</th><td>{what}</td><td>{}</td></tr>", escape(id), escape(reason))
+    let row = |id: &str, action: &str, reason: &str| {
+        format!("<tr><th scope=\"row\">{}</th><td>{action}</td><td>{}</td></tr>", escape(id), escape(reason))
     };
-    let left_out = items.left_out.iter().map(|one| row(&one.id, "left out", &one.reason));
-    let lengths = items.other_length.iter().map(|one| {
-        let (found, expected) = (one.found_seconds, one.expected_seconds);
-        row(&one.id, "used as it is", &format!("{found:.2} s instead of {expected:.2} s"))
+    let left_out = items.left_out.iter().map(|item| row(&item.id, "left out", &item.reason));
+    let lengths = items.other_length.iter().map(|item| {
+        let (actual, expected) = (item.found_seconds, item.expected_seconds);
+        row(&item.id, "used", &format!("{actual:.2} s instead of {expected:.2} s"))
     });
     let rows: Vec<String> = left_out.chain(lengths).collect();
-    let open = if rows.len() <= KINDS { " open" } else { "" };
+    let open = if rows.len() <= MAX_ROWS { " open" } else { "" };
     format!(
-        "<details{open}><summary>{}: {} left out, {} of another length than the manifest says</summary><div class=\"wide\">\
-         <table class=\"text\"><thead><tr><th scope=\"col\">utterance</th><th scope=\"col\"></th>\
+        "<details{open}><summary>{}: {} left out, {} with another length than in the manifest</summary><div class=\"wide\">\
+         <table class=\"text\"><thead><tr><th scope=\"col\">utterance</th><th scope=\"col\">action</th>\
          <th scope=\"col\">reason</th></tr></thead><tbody>{}</tbody></table></div></details>\n",
         escape(set),
         count(items.left_out.len()),
@@ -81,18 +83,18 @@ pub fn bad_items(set: &str, items: &BadItems) -> String {
     )
 }
 
-/// Which words or characters were taken for which, most frequent first.
+/// Formats the most frequent errors: reference, hypothesis and kind.
 pub fn frequent(transcripts: &[Transcript], metric: Metric) -> String {
-    let found = confusions(transcripts, metric);
-    if found.is_empty() {
+    let confusions = confusions(transcripts, metric);
+    if confusions.is_empty() {
         return String::new();
     }
     let unit = |unit: &Option<String>| match unit {
         Some(unit) => format!("<td>{}</td>", escape(unit)),
         None => "<td class=\"none\">—</td>".to_owned(),
     };
-    let row = |(EditPair { said, heard }, times): &(EditPair, usize)| {
-        let (class, kind) = match (said, heard) {
+    let row = |(EditPair { reference, hypothesis }, times): &(EditPair, usize)| {
+        let (class, kind) = match (reference, hypothesis) {
             (Some(_), Some(_)) => ("s", "substitution"),
             (Some(_), None) => ("d", "deletion"),
             _ => ("i", "insertion"),
@@ -100,18 +102,18 @@ pub fn frequent(transcripts: &[Transcript], metric: Metric) -> String {
         format!(
             "<tr><td data-v=\"{times}\">{}</td>{}{}<td><span class=\"{class}\">{kind}</span></td></tr>",
             count(*times),
-            unit(said),
-            unit(heard),
+            unit(reference),
+            unit(hypothesis),
         )
     };
-    let rows: String = found.iter().take(KINDS).map(row).collect();
-    let caption = match found.len() > KINDS {
-        true => format!("The {KINDS} most frequent of {} kinds of errors", count(found.len())),
+    let rows: String = confusions.iter().take(MAX_ROWS).map(row).collect();
+    let caption = match confusions.len() > MAX_ROWS {
+        true => format!("The {MAX_ROWS} most frequent of {} kinds of errors", count(confusions.len())),
         false => "All kinds of errors".to_owned(),
     };
     format!(
-        "<div class=\"wide\"><table class=\"sort text\"><caption>{caption}</caption><thead><tr><th scope=\"col\">times</th>\
-         <th scope=\"col\">said</th><th scope=\"col\">heard</th><th scope=\"col\">kind</th></tr></thead>\
+        "<div class=\"wide\"><table class=\"sort text\"><caption>{caption}</caption><thead><tr><th scope=\"col\">count</th>\
+         <th scope=\"col\">reference</th><th scope=\"col\">hypothesis</th><th scope=\"col\">kind</th></tr></thead>\
          <tbody>{rows}</tbody></table></div>\n"
     )
 }

@@ -1,4 +1,4 @@
-//! The utterances with most errors, to be read and listened to.
+//! The utterances with most errors: texts and audio.
 use std::collections::BTreeMap;
 
 use recognizer::Metric;
@@ -9,49 +9,51 @@ use crate::edits::{EditPair, pairs};
 use crate::html::{escape, percent};
 use crate::recordings::Recordings;
 
-fn errors(one: &Transcript, metric: Metric) -> ErrorCounts {
+fn errors(transcript: &Transcript, metric: Metric) -> ErrorCounts {
     match metric {
-        Metric::Wer => one.errors,
-        Metric::Cer => one.character_errors,
+        Metric::Wer => transcript.errors,
+        Metric::Cer => transcript.character_errors,
     }
 }
 
-/// So many utterances with errors: most errors first, then the highest rate, then as in the set.
-pub fn choose(transcripts: &[Transcript], metric: Metric, most: usize) -> Vec<&Transcript> {
-    let wrong = transcripts.iter().filter(|one| errors(one, metric).errors() > 0);
-    let mut wrong: Vec<&Transcript> = wrong.collect();
-    wrong.sort_by(|a, b| {
+/// Returns at most `max_count` utterances with errors, the worst first.
+///
+/// Sorted by the number of errors, then by the rate, then by the order of the set.
+pub fn choose(transcripts: &[Transcript], metric: Metric, max_count: usize) -> Vec<&Transcript> {
+    let worst = transcripts.iter().filter(|transcript| errors(transcript, metric).errors() > 0);
+    let mut worst: Vec<&Transcript> = worst.collect();
+    worst.sort_by(|a, b| {
         let (a, b) = (errors(a, metric), errors(b, metric));
         b.errors().cmp(&a.errors()).then(b.rate().total_cmp(&a.rate()))
     });
-    wrong.truncate(most);
-    wrong
+    worst.truncate(max_count);
+    worst
 }
 
-/// One utterance: counts, both texts unit under unit, and its recording if there is one.
+/// Formats one utterance: error counts, aligned texts, and audio.
 pub fn card(
-    one: &Transcript,
+    transcript: &Transcript,
     metric: Metric,
     utterances: Option<&BTreeMap<String, Utterance>>,
     recordings: Option<&mut Recordings>,
 ) -> String {
-    let ErrorCounts { substitutions, deletions, insertions, total } = errors(one, metric);
+    let ErrorCounts { substitutions, deletions, insertions, total } = errors(transcript, metric);
     let counts = [(substitutions, "s", "sub"), (deletions, "d", "del"), (insertions, "i", "ins")];
     let counts = counts.iter().filter(|count| count.0 > 0);
     let counts: String = counts
         .map(|(count, class, name)| format!(" <span class=\"{class}\">{count} {name}</span>"))
         .collect();
     let unit = if metric == Metric::Wer { "words" } else { "characters" };
-    let about: String = [("", &one.speaker), ("", &one.subset)]
-        .iter()
-        .filter_map(|(_, about)| about.as_ref())
-        .map(|about| format!(" <span class=\"tag\">{}</span>", escape(about)))
+    let tags: String = [&transcript.speaker, &transcript.subset]
+        .into_iter()
+        .flatten()
+        .map(|tag| format!(" <span class=\"tag\">{}</span>", escape(tag)))
         .collect();
-    let texts = match pairs(one, metric) {
+    let texts = match pairs(transcript, metric) {
         Some(pairs) => format!("<p class=\"lines\">{}</p>", pairs.iter().map(column).collect::<String>()),
-        None => format!("<p>{}</p><p>{}</p>", escape(&one.reference), escape(&one.hypothesis)),
+        None => format!("<p>{}</p><p>{}</p>", escape(&transcript.reference), escape(&transcript.hypothesis)),
     };
-    let sound = match (utterances.and_then(|all| all.get(&one.id)), recordings) {
+    let audio = match (utterances.and_then(|utterances| utterances.get(&transcript.id)), recordings) {
         (Some(utterance), Some(recordings)) => match recordings.uri(utterance) {
             Ok(Some(uri)) => format!("<audio controls preload=\"none\" src=\"{uri}\"></audio>"),
             Ok(None) => String::new(),
@@ -60,16 +62,16 @@ pub fn card(
         _ => String::new(),
     };
     format!(
-        "<article><h3><code>{}</code>{about}</h3><p class=\"counts\"><b>{}</b> of {total} {unit}:{counts}</p>{texts}{sound}</article>\n",
-        escape(&one.id),
-        percent(errors(one, metric).rate()),
+        "<article><h3><code>{}</code>{tags}</h3><p class=\"counts\"><b>{}</b> of {total} {unit}:{counts}</p>{texts}{audio}</article>\n",
+        escape(&transcript.id),
+        percent(errors(transcript, metric).rate()),
     )
 }
 
-/// What was said above what was heard; a dash stands for nothing.
-fn column(EditPair { said, heard }: &EditPair) -> String {
-    let (class, title) = match (said, heard) {
-        (Some(a), Some(b)) if a == b => ("m", "right"),
+/// Formats the reference above the hypothesis; a dash stands for none.
+fn column(EditPair { reference, hypothesis }: &EditPair) -> String {
+    let (class, title) = match (reference, hypothesis) {
+        (Some(a), Some(b)) if a == b => ("m", "match"),
         (Some(_), Some(_)) => ("s", "substitution"),
         (Some(_), None) => ("d", "deletion"),
         _ => ("i", "insertion"),
@@ -77,7 +79,7 @@ fn column(EditPair { said, heard }: &EditPair) -> String {
     let text = |unit: &Option<String>| unit.as_deref().map_or("—".to_owned(), escape);
     format!(
         "<span class=\"{class}\" title=\"{title}\"><span>{}</span> <span>{}</span></span> ",
-        text(said),
-        text(heard)
+        text(reference),
+        text(hypothesis)
     )
 }

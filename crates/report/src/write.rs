@@ -1,4 +1,4 @@
-//! The page.
+//! Writes the page.
 use recognizer::Metric;
 use recognizer::{Score, Transcript};
 
@@ -9,14 +9,14 @@ use crate::{Options, Result, curves, tables, worst};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
-/// Nothing is loaded from anywhere, whatever a browser finds in the page.
+/// Content security policy: the page loads nothing from other addresses.
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; media-src data:";
-/// Rows of a table that are shown without being asked for.
-const OPEN: usize = 12;
+/// Maximum number of rows of a table that is expanded initially.
+const MAX_OPEN_ROWS: usize = 12;
 
 impl Run {
-    /// The page. Recordings in it are at the model's sample rate, as WAV of 16 bits.
+    /// Returns the HTML page; its audio is 16-bit WAV at the model's sample rate.
     ///
     /// # Errors
     /// [`Error::Plot`](crate::Error::Plot).
@@ -50,7 +50,7 @@ fn notes(run: &Run) -> String {
     run.notes.iter().map(|note| format!("<p class=\"note\">{}</p>\n", escape(note))).collect()
 }
 
-/// The numbers that one looks for first.
+/// Formats the summary: error rates, parameters, epochs, training time.
 fn cards(run: &Run) -> String {
     let mut cards = Vec::new();
     let first = run.metric();
@@ -65,45 +65,45 @@ fn cards(run: &Run) -> String {
             cards.push((format!("{name} {unit}"), percent(score.rate(metric)), interval(ends)));
         }
     }
-    let all: usize = run.parameters.values().sum();
-    if all > 0 {
-        cards.push(("parameters".to_owned(), count(all), String::new()));
+    let total: usize = run.parameters.values().sum();
+    if total > 0 {
+        cards.push(("parameters".to_owned(), count(total), String::new()));
     }
     if let Some(epochs) = run.metrics.epochs.last() {
-        let of = run.recipe.as_ref().map(|recipe| format!("of {}", recipe.training.run.epochs));
-        cards.push(("epochs".to_owned(), count(*epochs as usize), of.unwrap_or_default()));
+        let planned = run.recipe.as_ref().map(|recipe| format!("of {}", recipe.training.run.epochs));
+        cards.push(("epochs".to_owned(), count(*epochs as usize), planned.unwrap_or_default()));
     }
     let seconds: f64 = run.metrics.values("seconds").iter().sum();
     if seconds > 0.0 {
-        cards.push(("training".to_owned(), duration(seconds), String::new()));
+        cards.push(("training time".to_owned(), duration(seconds), String::new()));
     }
-    let card = |(name, value, more): &(String, String, String)| {
-        format!("<div><dt>{}</dt><dd>{value}<small>{more}</small></dd></div>", escape(name))
+    let card = |(name, value, detail): &(String, String, String)| {
+        format!("<div><dt>{}</dt><dd>{value}<small>{detail}</small></dd></div>", escape(name))
     };
     format!("<dl class=\"cards\">{}</dl>", cards.iter().map(card).collect::<String>())
 }
 
 fn curves_section(run: &Run) -> Result<String> {
-    let drawn = curves::draw(&run.metrics)?;
-    if drawn.is_empty() {
+    let plots = curves::draw(&run.metrics)?;
+    if plots.is_empty() {
         return Ok(String::new());
     }
     let figure = |(title, svg): &(String, String)| {
         format!("<figure role=\"img\" aria-label=\"{}\">{svg}</figure>\n", escape(title))
     };
-    let figures: String = drawn.iter().map(figure).collect();
+    let figures: String = plots.iter().map(figure).collect();
     Ok(format!("<section><h2 id=\"curves\">Curves</h2><div class=\"curves\">{figures}</div></section>\n"))
 }
 
 fn scores(run: &Run) -> String {
-    let mut all = Vec::new();
-    let mut more = String::new();
+    let mut rows = Vec::new();
+    let mut details = String::new();
     for (name, transcripts) in run.sets.iter().rev() {
-        all.push((name.clone(), Score::of(transcripts)));
-        let subsets = Score::parts(transcripts, |one| one.subset.as_ref());
-        all.extend(subsets.into_iter().map(|(subset, score)| (format!("{name}: {subset}"), score)));
-        more += &speakers(name, transcripts, run.metric());
-        more += &match tables::frequent(transcripts, run.metric()) {
+        rows.push((name.clone(), Score::of(transcripts)));
+        let subsets = Score::parts(transcripts, |transcript| transcript.subset.as_ref());
+        rows.extend(subsets.into_iter().map(|(subset, score)| (format!("{name}: {subset}"), score)));
+        details += &speakers(name, transcripts, run.metric());
+        details += &match tables::frequent(transcripts, run.metric()) {
             table if table.is_empty() => table,
             table => format!(
                 "<details><summary>Most frequent errors of {}</summary>{table}</details>\n",
@@ -111,27 +111,26 @@ fn scores(run: &Run) -> String {
             ),
         };
     }
-    if all.is_empty() {
-        return "<p class=\"note\">There are no hypotheses yet: the run has not come to its end.</p>\n"
-            .to_owned();
+    if rows.is_empty() {
+        return "<p class=\"note\">There are no hypotheses yet: the run is not finished.</p>\n".to_owned();
     }
-    let table =
-        tables::scores("Sets and their subsets, with 95 % bootstrap intervals over utterances", "set", &all);
-    format!("<section><h2 id=\"errors\">Errors</h2>\n{table}{more}</section>\n")
+    let caption = "Error rates of sets and subsets, with 95 % bootstrap intervals over utterances";
+    let table = tables::scores(caption, "set", &rows);
+    format!("<section><h2 id=\"errors\">Errors</h2>\n{table}{details}</section>\n")
 }
 
-/// A row a speaker, the worst first.
+/// Formats the error rates of each speaker, the worst first.
 fn speakers(name: &str, transcripts: &[Transcript], metric: Metric) -> String {
-    let speakers = Score::parts(transcripts, |one| one.speaker.as_ref());
+    let speakers = Score::parts(transcripts, |transcript| transcript.speaker.as_ref());
     if speakers.is_empty() {
         return String::new();
     }
     let mut rows: Vec<(String, Score)> = speakers.into_iter().collect();
     rows.sort_by(|a, b| b.1.rate(metric).total_cmp(&a.1.rate(metric)));
-    let open = if rows.len() <= OPEN { " open" } else { "" };
-    let (name, many) = (escape(name), rows.len());
-    let table = tables::scores(&format!("Speakers of {name}, the worst first"), "speaker", &rows);
-    format!("<details{open}><summary>{many} speakers of {name}</summary>{table}</details>\n")
+    let open = if rows.len() <= MAX_OPEN_ROWS { " open" } else { "" };
+    let (name, count) = (escape(name), rows.len());
+    let table = tables::scores(&format!("Speakers of {name}, worst first"), "speaker", &rows);
+    format!("<details{open}><summary>{count} speakers of {name}</summary>{table}</details>\n")
 }
 
 fn worst_section(run: &Run, options: &Options) -> String {
@@ -142,39 +141,41 @@ fn worst_section(run: &Run, options: &Options) -> String {
         return String::new();
     }
     let rate = run.recipe.as_ref().map_or(16_000, |recipe| recipe.features.sample_rate);
-    let mut recordings = Recordings::new(rate, options.audio);
+    let mut recordings = Recordings::new(rate, options.max_audio_bytes);
     let utterances = run.utterances.get(name);
     let mut cards = String::new();
-    for one in &chosen {
-        let recordings = Some(&mut recordings).filter(|_| options.audio > 0);
-        cards += &worst::card(one, metric, utterances, recordings);
+    for transcript in &chosen {
+        let recordings = Some(&mut recordings).filter(|_| options.max_audio_bytes > 0);
+        cards += &worst::card(transcript, metric, utterances, recordings);
     }
     let mib = |bytes: usize| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
-    let mut sound = match recordings.used {
+    let mut audio = match recordings.used {
         0 => String::new(),
-        used => format!(" Sound takes {} of this page, at most {}.", mib(used), mib(options.audio)),
+        used => {
+            format!(" Audio takes {} of this page; the limit is {}.", mib(used), mib(options.max_audio_bytes))
+        }
     };
     if recordings.left_out > 0 {
-        let (left, limit) = (recordings.left_out, mib(options.audio));
-        sound += &format!(" {left} recordings did not fit into {limit} and are left out.");
+        let (count, limit) = (recordings.left_out, mib(options.max_audio_bytes));
+        audio += &format!(" {count} recordings did not fit into {limit} and are left out.");
     }
-    let what = if metric == Metric::Wer { "word" } else { "character" };
+    let unit = if metric == Metric::Wer { "word" } else { "character" };
     format!(
-        "<section><h2 id=\"worst\">Worst utterances of {}</h2>\n<p>The {} with most {what} errors: what was said \
-         above what was heard, with <span class=\"s\">substitutions</span>, <span class=\"d\">deletions</span> and \
-         <span class=\"i\">insertions</span>.{sound}</p>\n<div class=\"worst\">{cards}</div></section>\n",
+        "<section><h2 id=\"worst\">Worst utterances of {}</h2>\n<p>The {} utterances with most {unit} errors: \
+         reference above hypothesis, with <span class=\"s\">substitutions</span>, <span class=\"d\">deletions</span> and \
+         <span class=\"i\">insertions</span>.{audio}</p>\n<div class=\"worst\">{cards}</div></section>\n",
         escape(name),
         chosen.len(),
     )
 }
 
-/// The utterances that could not be used, a table for each set.
+/// Formats the unusable utterances, one table per set.
 fn bad_items(run: &Run) -> String {
     if run.bad.is_empty() {
         return String::new();
     }
     let tables: String = run.bad.iter().map(|(set, items)| tables::bad_items(set, items)).collect();
-    format!("<section><h2 id=\"bad-items\">Utterances that could not be used</h2>\n{tables}</section>\n")
+    format!("<section><h2 id=\"bad-items\">Unusable utterances</h2>\n{tables}</section>\n")
 }
 
 fn parameters(run: &Run) -> String {
@@ -189,9 +190,9 @@ fn parameters(run: &Run) -> String {
         )
     };
     let rows: String = run.parameters.iter().map(|(part, number)| row((part, *number))).collect();
-    let all = row(("all", run.parameters.values().sum()));
+    let total = row(("total", run.parameters.values().sum()));
     format!(
         "<section><h2 id=\"parameters\">Parameters</h2><div class=\"wide\"><table><thead><tr><th scope=\"col\">part</th>\
-         <th scope=\"col\">numbers</th></tr></thead><tbody>{rows}</tbody><tfoot>{all}</tfoot></table></div></section>\n"
+         <th scope=\"col\">parameters</th></tr></thead><tbody>{rows}</tbody><tfoot>{total}</tfoot></table></div></section>\n"
     )
 }

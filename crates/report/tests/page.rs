@@ -1,4 +1,4 @@
-//! Pages of made-up run folders.
+//! Pages of synthetic run folders.
 use std::path::{Path, PathBuf};
 
 use report::{Error, Options, Result, Run};
@@ -34,7 +34,7 @@ epochs = 3
 "#;
 const EVIL: &str = "<script>alert('x')</script>";
 
-/// A corpus of two recordings, and a run whose recipe lay beside it.
+/// Writes a corpus of two recordings, its recipe and a run folder.
 fn folder(recipe: &str) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
@@ -85,21 +85,21 @@ fn read(run: &Path, options: &Options) -> String {
 }
 
 #[test]
-fn texts_are_no_markup_and_nothing_comes_from_elsewhere() {
+fn texts_are_escaped_and_nothing_is_loaded() {
     let (_corpus, run) = folder(RECIPE);
     let html = read(&run, &Options::default());
     assert_eq!(html.matches("<script").count(), 1);
     assert!(html.contains("&lt;script&gt;alert(&quot;recipe&quot;)&lt;/script&gt;"));
     assert!(html.contains("too</span>") && html.contains("&amp;</span>"));
-    for elsewhere in ["href=", "url(", "@import", "src=\"http", "<link", "<img", "<iframe"] {
-        assert!(!html.contains(elsewhere), "{elsewhere}");
+    for reference in ["href=", "url(", "@import", "src=\"http", "<link", "<img", "<iframe"] {
+        assert!(!html.contains(reference), "{reference}");
     }
     let addresses = html.matches("://").count();
     assert_eq!(addresses, html.matches("http://www.w3.org/2000/svg").count());
 }
 
 #[test]
-fn the_page_shows_what_is_in_the_folder() {
+fn the_page_shows_the_contents_of_the_folder() {
     let (_corpus, run) = folder(RECIPE);
     let html = read(&run, &Options::default());
     // Curves of two known columns and an unknown one.
@@ -107,8 +107,8 @@ fn the_page_shows_what_is_in_the_folder() {
     assert!(html.contains("data:audio/wav;base64,UklGR") && html.matches("<audio").count() == 2);
     assert!(html.contains("2 speakers of test") && html.contains("over speakers"));
     assert!(html.contains("<td data-v=\"2\">2</td>"), "{html}");
-    assert!(html.contains("There is no checkpoint to count parameters in."));
-    // Words that differ stand above each other.
+    assert!(html.contains("the run folder has no checkpoint."));
+    // Substituted words are aligned.
     assert!(html.contains("title=\"substitution\"><span>天气</span> <span>天汽</span>"), "{html}");
     assert_eq!(html, read(&run, &Options::default()));
 
@@ -120,44 +120,44 @@ fn the_page_shows_what_is_in_the_folder() {
 }
 
 #[test]
-fn sound_has_a_limit_and_can_be_left_out() {
+fn audio_has_a_limit_and_can_be_left_out() {
     let (_corpus, run) = folder(RECIPE);
-    let silent = read(&run, &Options { audio: 0, ..Options::default() });
+    let silent = read(&run, &Options { max_audio_bytes: 0, ..Options::default() });
     assert!(!silent.contains("<audio") && !silent.contains("data:audio"));
     // 1,644 bytes are 2,192 characters; one recording fits.
-    let short = read(&run, &Options { audio: 4000, ..Options::default() });
+    let short = read(&run, &Options { max_audio_bytes: 4000, ..Options::default() });
     assert_eq!(short.matches("<audio").count(), 1);
     assert!(short.contains(" 1 recordings did not fit into 0.0 MiB"));
     assert_eq!(read(&run, &Options { worst: 1, ..Options::default() }).matches("<article").count(), 1);
 }
 
 #[test]
-fn what_is_gone_is_said() {
+fn missing_files_are_reported() {
     let (corpus, run) = folder(RECIPE);
     let remove = |name: &str| std::fs::remove_file(corpus.path().join(name)).unwrap();
     remove("1.wav");
     let html = read(&run, &Options::default());
     assert!(html.matches("<audio").count() == 1 && html.contains("1.wav"));
-    // Other words under the same name are another recording.
+    // Another text with the same id belongs to another recording.
     let list = std::fs::read_to_string(corpus.path().join("list.jsonl")).unwrap();
     std::fs::write(corpus.path().join("list.jsonl"), list.replace("two\"", "three\"")).unwrap();
     assert_eq!(read(&run, &Options::default()).matches("<audio").count(), 0);
-    // Another recipe beside the manifests is not that of the run.
-    let other = corpus.path().join("other.toml");
-    let error = page(&run, Some(&other)).unwrap_err();
-    assert!(matches!(error, Error::Io { .. }) && error.to_string().contains("other.toml"), "{error}");
+    // Another recipe next to the manifests differs from that of the run.
+    let other_recipe = corpus.path().join("other_recipe.toml");
+    let error = page(&run, Some(&other_recipe)).unwrap_err();
+    assert!(matches!(error, Error::Io { .. }) && error.to_string().contains("other_recipe.toml"), "{error}");
     for (recipe, differs) in [(RECIPE.to_owned(), false), (RECIPE.replace("list.jsonl", "more.jsonl"), true)]
     {
-        std::fs::write(&other, recipe).unwrap();
-        let html = page(&run, Some(&other)).unwrap();
-        assert_eq!(html.contains("names other manifests"), differs);
+        std::fs::write(&other_recipe, recipe).unwrap();
+        let html = page(&run, Some(&other_recipe)).unwrap();
+        assert_eq!(html.contains("names other_recipe manifests"), differs);
     }
     remove("list.jsonl");
     let html = read(&run, &Options::default());
     assert!(html.contains("The manifests of test cannot be read") && html.contains("--recipe"));
     let error = page(&run, Some(&corpus.path().join("recipe.toml"))).unwrap_err();
     assert!(matches!(error, Error::Training(_)) && error.to_string().contains("list.jsonl"));
-    // A run of three epochs that has not come to its end.
+    // An unfinished run.
     remove("run/test.hypotheses.jsonl");
     remove("run/metrics.csv");
     let html = read(&run, &Options::default());
@@ -167,7 +167,7 @@ fn what_is_gone_is_said() {
 }
 
 #[test]
-fn damaged_files_are_named() {
+fn corrupted_files_are_errors() {
     let (corpus, run) = folder(RECIPE);
     let error = page(&corpus.path().join("none"), None).unwrap_err();
     assert!(matches!(&error, Error::NoRun { .. }) && error.to_string().contains("recipe.toml"), "{error}");
@@ -181,11 +181,11 @@ fn damaged_files_are_named() {
 }
 
 #[test]
-fn a_page_takes_no_place_of_what_it_is_made_from() {
+fn inputs_of_a_page_are_protected() {
     let (corpus, run) = folder(RECIPE);
-    std::fs::write(run.join("report.html"), "an older one").unwrap();
-    let read = Run::read(&run, None).unwrap();
-    let inputs: Vec<&Path> = read.inputs().collect();
+    std::fs::write(run.join("report.html"), "an older page").unwrap();
+    let contents = Run::read(&run, None).unwrap();
+    let inputs: Vec<&Path> = contents.inputs().collect();
     for name in ["run/recipe.toml", "run/metrics.csv", "run/test.hypotheses.jsonl", "list.jsonl", "1.wav"] {
         assert!(inputs.contains(&corpus.path().join(name).as_path()), "{name}: {inputs:?}");
     }

@@ -1,20 +1,24 @@
-//! A made-up model and what its encoder says, the same in every process and in `crates/bench/python/torch_decode.py`.
+//! A synthetic model and its encoder outputs.
+//!
+//! They are the same in every process and in `crates/bench/python/torch_decode.py`.
 use std::sync::Arc;
 
 use decoding::{Activation, AffineLayer, JointScorer, LstmLayer, LstmPredictor, Model, Network};
 use rnnt_dp::Topology;
 
-use super::raw::{ENCODER, HIDDEN, LABELS, PREDICTOR, Raw};
+use super::unprojected::{ENCODER, HIDDEN, LABELS, PREDICTOR, UnprojectedJoint};
 use crate::answer::CaseShape;
 use crate::case::{DecodeWork, Family};
 use crate::error::Result;
 use crate::inputs::noise;
 
-/// The blank, last of the classes.
+/// Class id of the blank, the last class.
 const BLANK: u32 = LABELS as u32;
 const DURATIONS: [usize; 5] = [0, 1, 2, 3, 4];
 
-/// Random weights, but for the blank's bias, which was chosen so that a quarter of the frames has a label.
+/// Random weights of a model.
+///
+/// The bias of the blank is chosen so that a quarter of the frames has a label.
 pub struct SyntheticWeights {
     embedding: Vec<f32>,
     input: Vec<f32>,
@@ -28,7 +32,7 @@ pub struct SyntheticWeights {
 }
 
 impl Family {
-    /// Durations of the model.
+    /// Returns the durations of the model.
     pub fn durations(self) -> &'static [usize] {
         match self {
             Self::Rnnt => &[],
@@ -36,7 +40,7 @@ impl Family {
         }
     }
 
-    /// C + D
+    /// Returns the number of head outputs, C + D.
     pub fn outputs(self) -> usize {
         LABELS + 1 + self.durations().len()
     }
@@ -57,10 +61,10 @@ impl Family {
 }
 
 impl SyntheticWeights {
-    /// The weights of a model.
-    pub fn synthetic(family: Family) -> Self {
+    /// Draws the weights of a model.
+    pub fn new(family: Family) -> Self {
         let mut embedding = noise(201, (LABELS + 1) * PREDICTOR, 1.7);
-        // What comes before any label is nothing.
+        // The start of the sequence has a zero embedding.
         embedding[LABELS * PREDICTOR..].fill(0.0);
         let mut head_bias = vec![0.0; family.outputs()];
         head_bias[LABELS] = family.blank_bias();
@@ -77,10 +81,10 @@ impl SyntheticWeights {
         }
     }
 
-    /// The model as it is used: all that can be is computed once.
+    /// Returns the model with precomputed projections and input products.
     ///
     /// # Errors
-    /// Here and below: layers that do not fit together.
+    /// If layers do not fit together; the same holds for the other functions.
     pub fn network(&self) -> Result<(Model, Arc<Network>)> {
         let [frames, predicted, head] = self.layers()?;
         let durations = self.family.durations().len();
@@ -88,10 +92,10 @@ impl SyntheticWeights {
         Ok((self.model(usize::MAX, network.clone())?, network))
     }
 
-    /// The same with nothing computed before it is asked for: see [`Raw`]; nor is there a table of first products.
-    pub fn raw(&self) -> Result<Model> {
+    /// Returns the model with [`UnprojectedJoint`] and without a table of input products.
+    pub fn unprojected(&self) -> Result<Model> {
         let durations = self.family.durations().len();
-        self.model(0, Arc::new(Raw::new(self.layers()?, durations)))
+        self.model(0, Arc::new(UnprojectedJoint::new(self.layers()?, durations)))
     }
 
     fn model(&self, table: usize, joint: Arc<dyn JointScorer>) -> Result<Model> {
@@ -100,7 +104,7 @@ impl SyntheticWeights {
         Ok(Model::new(Arc::new(predictor), joint, BLANK, &[], &self.family.topology()?)?)
     }
 
-    /// Projections of frames and predictor, head.
+    /// Returns the projections of encoder and predictor outputs, and the head.
     fn layers(&self) -> Result<[AffineLayer; 3]> {
         Ok([
             AffineLayer::new("frames", &self.frames, ENCODER, None)?,
@@ -111,39 +115,39 @@ impl SyntheticWeights {
 }
 
 impl DecodeWork {
-    /// Frames of each utterance, from 100 to 400.
+    /// Returns the frames of each utterance, from 100 to 400.
     pub fn lengths(&self) -> Vec<usize> {
         (0..self.utterances).map(|b| 100 + b * 97 % 301).collect()
     }
 
-    /// Encoder rows `[T, E]` of all utterances, one after the other, each row half as its neighbour.
+    /// Returns the encoder outputs `[ΣT, E]` of all utterances.
+    ///
+    /// Consecutive rows have a correlation of 0.5.
     pub fn encoded(&self) -> Vec<f32> {
-        let mut all = Vec::new();
+        let mut encoded = Vec::new();
         for (b, &length) in self.lengths().iter().enumerate() {
             let mut rows = noise(300 + b as u64, length * ENCODER, 1.7);
             for at in ENCODER..rows.len() {
                 rows[at] = 0.5 * rows[at - ENCODER] + 0.866 * rows[at];
             }
-            all.append(&mut rows);
+            encoded.append(&mut rows);
         }
-        all
+        encoded
     }
 
-    /// As it is reported.
+    /// Returns the sizes for reports.
     pub fn shape(&self) -> CaseShape {
         let classes = self.family.outputs() - self.family.durations().len();
-        let some = Some;
-        let longest = self.lengths().into_iter().max();
         CaseShape {
-            B: some(self.batch),
-            T: longest,
-            H: some(HIDDEN),
-            C: some(classes),
+            B: Some(self.batch),
+            T: self.lengths().into_iter().max(),
+            H: Some(HIDDEN),
+            C: Some(classes),
             ..CaseShape::default()
         }
     }
 
-    /// Bytes of weights, of what is packed of them, and of encoder rows, in `f32`.
+    /// Returns the bytes of weights, packed weights and encoder outputs in `f32`.
     pub fn input_bytes(&self) -> u64 {
         let table = (LABELS + 1) * 4 * PREDICTOR;
         let lstm = 8 * PREDICTOR * PREDICTOR + (LABELS + 1) * PREDICTOR;
@@ -152,8 +156,9 @@ impl DecodeWork {
         4 * (table + 2 * (lstm + joint) + frames) as u64
     }
 
-    /// Floating-point operations of the products that the answer needs: those of each frame, each label and each site on the
-    /// path, once.
+    /// Returns the floating-point operations that decoding requires.
+    ///
+    /// They are the matrix products of each frame, each label and each site on the path, once.
     pub fn operations(&self, labels: usize, sites: usize) -> u64 {
         let frame = ENCODER * HIDDEN;
         let label = PREDICTOR * (4 * PREDICTOR + HIDDEN);

@@ -1,5 +1,5 @@
-//! Suites of whole models: greedy search, recognition lattices, training steps.
-use super::{Choice, thousands};
+//! Suites of models: greedy search, recognition lattices, training steps.
+use super::{SuiteOptions, thousands};
 use crate::case::{
     Case, CaseWork, DecodeWork, Family, GreedyVariant, Method, Plan, RecognitionWork, TrainWork,
 };
@@ -7,9 +7,10 @@ use crate::case::{
 const DECODE_BATCHES: [usize; 4] = [1, 4, 16, 32];
 const DECODE_QUICK: [usize; 2] = [1, 4];
 
-/// 32 utterances of 100 to 400 frames, quick 4, by a model of RNN-T and one of TDT.
-pub fn decode(choice: &Choice) -> Plan {
-    let (batches, utterances) = if choice.quick { (&DECODE_QUICK[..], 4) } else { (&DECODE_BATCHES[..], 32) };
+/// 32 utterances (quick 4) of 100 to 400 frames with an RNN-T and a TDT model.
+pub fn decode(options: &SuiteOptions) -> Plan {
+    let (batches, utterances) =
+        if options.quick { (&DECODE_QUICK[..], 4) } else { (&DECODE_BATCHES[..], 32) };
     let systems = [
         ("ours", GreedyVariant::LookAhead),
         ("ours-one-frame", GreedyVariant::OneFrame),
@@ -20,25 +21,26 @@ pub fn decode(choice: &Choice) -> Plan {
         name: format!("{} B={batch}", family.name()),
         mark: Some((batch as f64, batch.to_string())),
         work: CaseWork::Decode(DecodeWork { family, batch, utterances }),
-        systems: systems.map(|(name, search)| choice.system(name, Method::Decode(search))).to_vec(),
+        systems: systems.map(|(name, search)| options.system(name, Method::Decode(search))).to_vec(),
     };
-    let of = |family| batches.iter().map(move |&batch| case(family, batch));
-    let cases = of(Family::Rnnt).chain(of(Family::Tdt)).collect();
-    Plan { suite: "decode", title: "Greedy search", axis: "utterances of a batch", cases }
+    let cases = |family| batches.iter().map(move |&batch| case(family, batch));
+    let cases = cases(Family::Rnnt).chain(cases(Family::Tdt)).collect();
+    Plan { suite: "decode", title: "Greedy search", axis: "batch size", cases }
 }
 
-/// B 1 and 16 of 128 frames and 32 labels under contexts of 0, 1 and 2 labels; unless quick also the configuration of table 2 of
-/// arXiv 2304.13134.
-pub fn lattice(choice: &Choice) -> Plan {
+/// B 1 and 16, 128 frames and 32 labels, contexts of 0, 1 and 2 labels.
+///
+/// Without `quick` also the configuration of table 2 of arXiv 2304.13134.
+pub fn lattice(options: &SuiteOptions) -> Plan {
     let small = (0..=2)
         .flat_map(|context| [1, 16].map(|batch| RecognitionWork { batch, frames: 128, labels: 32, context }));
     let paper = RecognitionWork { batch: 16, frames: 1024, labels: 256, context: 2 };
-    let works = small.chain((!choice.quick).then_some(paper));
+    let works = small.chain((!options.quick).then_some(paper));
     let systems = vec![
-        choice.ours(),
-        choice.ours_kept(),
-        choice.system("best-path", Method::BestPath),
-        choice.system("denominator", Method::Denominator),
+        options.panda(),
+        options.panda_kept(),
+        options.system("best-path", Method::BestPath),
+        options.system("denominator", Method::Denominator),
     ];
     let case = |work: RecognitionWork| {
         let RecognitionWork { batch, frames, labels, context } = work;
@@ -53,26 +55,26 @@ pub fn lattice(choice: &Choice) -> Plan {
     Plan {
         suite: "lattice",
         title: "Recognition lattices, V = 32, H = 512",
-        axis: "states of all frames",
+        axis: "sites (context states x frames)",
         cases,
     }
 }
 
-/// B of the full size: 400 rows of 3 frames, 200 encoder frames, 60 of 1,023 labels.
+/// Batch sizes; utterances have 400 rows of 3 frames, 200 encoder frames, 60 of 1,023 labels.
 const TRAIN_BATCHES: [usize; 2] = [4, 16];
 
-/// The model of 49 million weights with batches of 4 and 16; quick: a small one with a batch of 4.
-pub fn train(choice: &Choice) -> Plan {
+/// The model of 49 million parameters; quick: a small one with a batch of 4.
+pub fn train(options: &SuiteOptions) -> Plan {
     let full = |batch| TrainWork { batch, rows: 400, labels: 60, tokens: 1023, widths: [1024, 512, 512] };
     let small = TrainWork { batch: 4, rows: 40, labels: 6, tokens: 31, widths: [64, 32, 32] };
-    let works = if choice.quick { vec![small] } else { TRAIN_BATCHES.map(full).to_vec() };
+    let works = if options.quick { vec![small] } else { TRAIN_BATCHES.map(full).to_vec() };
     let systems = [("ours", false), ("ours-ema", true)];
     let case = |work: TrainWork| Case {
         name: format!("B={}", work.batch),
         mark: Some((work.batch as f64, work.batch.to_string())),
         work: CaseWork::Train(work),
-        systems: systems.map(|(name, ema)| choice.system(name, Method::Train { ema })).to_vec(),
+        systems: systems.map(|(name, ema)| options.system(name, Method::Train { ema })).to_vec(),
     };
     let cases = works.into_iter().map(case).collect();
-    Plan { suite: "train", title: "Training, MLPerf's RNN-T", axis: "utterances of a batch", cases }
+    Plan { suite: "train", title: "Training, MLPerf's RNN-T", axis: "batch size", cases }
 }

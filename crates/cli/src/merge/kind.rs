@@ -1,118 +1,122 @@
-//! The kind of a part, from its name and its lines.
+//! Detects the kind of a part from its name and lines.
 use std::path::Path;
 
 use recognizer::{Alignments, Transcript};
 
 use crate::error::{Error, Result};
 
-/// Lines of a part, without their ends.
+/// Returns the lines of a part without line ends.
 pub fn lines(text: &str) -> impl Iterator<Item = &str> {
-    // The last line of a part that was cut may end in half an end.
+    // A truncated part may end between `\r` and `\n`.
     text.lines().map(|line| line.trim_end_matches('\r'))
 }
 
-/// Lines of a part that are not blank, with their numbers.
-pub fn filled(text: &str) -> impl Iterator<Item = (usize, &str)> {
+/// Returns the nonblank lines of a part with their numbers, from 1.
+pub fn nonblank_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     (1..).zip(lines(text)).filter(|(_, line)| !line.trim().is_empty())
 }
 
-/// What a part contains.
+/// Contents of a part.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum PartKind {
     /// Lines of `evaluate --hypotheses`.
     Hypotheses,
-    /// The object of `align --json`.
+    /// Object of `align --json`.
     Alignments,
-    /// Objects with an id each, as `transcribe --format json` writes them.
+    /// Objects with an id, one per line, of `transcribe --format json`.
     Json,
-    /// Lines of a word each, with an id, a channel and times.
+    /// Lines with id, channel, times and word.
     Ctm,
     /// Any other lines.
     Text,
 }
 
-/// A line of `--format json`, as far as `merge` reads it.
+/// Line of `--format json`, reduced to the fields that `merge` reads.
 #[derive(serde::Deserialize)]
 pub struct IdLine {
-    /// Id of the utterance.
+    /// Utterance id.
     #[serde(deserialize_with = "speech::names::required_id")]
     pub id: String,
-    /// Present in lines of `--stream`, of which an utterance has several.
+    /// Present in lines of `--stream`, which has several lines per utterance.
     pub endpoint: Option<bool>,
 }
 
-/// A line about an utterance that could not be used.
+/// Line about an unusable utterance.
 #[derive(serde::Deserialize)]
-struct LeftOutPart {
+struct LeftOutLine {
     #[serde(rename = "left_out")]
     _reason: String,
 }
 
 impl PartKind {
-    /// The kind of a part; none if it has no line, or only lines about utterances that were left out, which fit all kinds.
+    /// Detects the kind of a part; returns none if it fits every kind.
     ///
-    /// JSON is recognized by its lines, `.ctm` and `.txt` by the ending of the name; with another ending, a part is CTM if at least half
-    /// of its lines are.
-    pub fn of(path: &Path, text: &str) -> Result<Option<Self>> {
-        let is_left_out = |line: &str| serde_json::from_str::<LeftOutPart>(line).is_ok();
-        let mut lines = filled(text).filter(|(_, line)| !is_left_out(line));
+    /// A part without lines, or with lines about unusable utterances only, fits every kind. JSON is
+    /// detected from the lines, `.ctm` and `.txt` from the extension of the name. With another
+    /// extension, a part is CTM if at least half of its lines are.
+    pub fn detect(path: &Path, text: &str) -> Result<Option<Self>> {
+        let is_left_out = |line: &str| serde_json::from_str::<LeftOutLine>(line).is_ok();
+        let mut lines = nonblank_lines(text).filter(|(_, line)| !is_left_out(line));
         let Some((number, first)) = lines.next() else { return Ok(None) };
-        let ending = path.extension().unwrap_or_default().to_ascii_lowercase();
-        let is_named = |endings: &[&str]| endings.iter().any(|&one| ending == one);
+        let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
+        let is_named = |extensions: &[&str]| extensions.iter().any(|&expected| extension == expected);
         let is_json_named = is_named(&["json", "jsonl"]) && lines.any(|(_, line)| line.starts_with('{'));
         if is_json_named || is_json_start(first) {
-            let found = filled(text).filter(|(_, line)| !is_left_out(line)).find_map(|(_, line)| {
+            let kind = nonblank_lines(text).filter(|(_, line)| !is_left_out(line)).find_map(|(_, line)| {
                 let hypotheses = serde_json::from_str::<Transcript>(line).ok().map(|_| PartKind::Hypotheses);
                 hypotheses.or_else(|| serde_json::from_str::<IdLine>(line).ok().map(|_| PartKind::Json))
             });
-            let whole = || serde_json::from_str::<Alignments>(text).ok().map(|_| PartKind::Alignments);
-            match found.or_else(whole) {
+            let as_object = || serde_json::from_str::<Alignments>(text).ok().map(|_| PartKind::Alignments);
+            match kind.or_else(as_object) {
                 None if is_named(&["txt"]) => return Ok(Some(PartKind::Text)),
                 None => {
-                    return Err(Error::PartLine {
+                    return Err(Error::MergePartLine {
                         path: path.to_owned(),
                         line: number,
-                        expected: "hypotheses, alignments or lines with an id each, all of them".into(),
-                        found: "JSON of another kind, or a piece of it".into(),
+                        expected: "hypotheses, alignments or JSON lines with an id".into(),
+                        found: "other JSON, or incomplete JSON".into(),
                     });
                 }
-                found => return Ok(found),
+                kind => return Ok(kind),
             }
         }
         let is_ctm = is_named(&["ctm"])
             || !is_named(&["txt"]) && {
-                let lines = filled(text).filter(|(_, line)| !is_comment(line));
-                let ctm = |(all, ctm), (_, line)| (all + 1, ctm + usize::from(ctm_fields(line).is_some()));
-                let (all, ctm) = lines.fold((0, 0), ctm);
-                ctm > 0 && 2 * ctm >= all
+                let lines = nonblank_lines(text).filter(|(_, line)| !is_comment(line));
+                let count =
+                    |(total, ctm), (_, line)| (total + 1, ctm + usize::from(ctm_fields(line).is_some()));
+                let (total, ctm) = lines.fold((0, 0), count);
+                ctm > 0 && 2 * ctm >= total
             };
         Ok(Some(if is_ctm { PartKind::Ctm } else { PartKind::Text }))
     }
 
-    /// Its name in messages.
+    /// Returns the name of the kind in messages.
     pub fn name(self) -> &'static str {
         match self {
             PartKind::Hypotheses => "hypotheses",
             PartKind::Alignments => "alignments",
-            PartKind::Json => "JSON lines with an id each",
+            PartKind::Json => "JSON lines with an id",
             PartKind::Ctm => "CTM",
             PartKind::Text => "other lines",
         }
     }
 }
 
-/// Whether a line begins an object; `{noise}` is a word.
+/// Returns true if a line starts a JSON object; `{noise}` is a word.
 fn is_json_start(line: &str) -> bool {
     let rest = line.trim_start().strip_prefix('{').map(str::trim_start);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['"', '}']))
 }
 
-/// Whether a line of CTM is a comment.
+/// Returns true if a CTM line is a comment.
 pub fn is_comment(line: &str) -> bool {
     line.starts_with(";;")
 }
 
-/// Recording and channel of a line of CTM: `recording channel start duration word [confidence]`.
+/// Returns recording and channel of a CTM line; none if invalid.
+///
+/// The line is `recording channel start duration word [confidence]`.
 pub fn ctm_fields(line: &str) -> Option<(&str, &str)> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let number = |field: &&str| field.parse::<f64>().ok().filter(|number| number.is_finite());
@@ -129,8 +133,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_are_told_by_name_and_lines() {
-        let kind = |name: &str, text: &str| PartKind::of(Path::new(name), text).unwrap();
+    fn kinds_are_detected_from_name_and_lines() {
+        let kind = |name: &str, text: &str| PartKind::detect(Path::new(name), text).unwrap();
         let ctm = "u1 1 0.10 0.20 one 0.9\n";
         for (name, text, expected) in [
             ("a.ctm", ctm, Some(PartKind::Ctm)),
@@ -139,7 +143,7 @@ mod tests {
             ("a.out", &format!("{ctm}u1 1 0.10\n"), Some(PartKind::Ctm)),
             ("a.out", ";; a comment\nu1 A 0 1 one\n", Some(PartKind::Ctm)),
             ("a.out", &format!("{ctm}one two\nthree\n"), Some(PartKind::Text)),
-            // Transcripts of digits look like it.
+            // Transcripts of digits can look like CTM.
             ("a.txt", "1 2 3 4 5\n", Some(PartKind::Text)),
             ("a.txt", "{noise} one\n", Some(PartKind::Text)),
             ("a", "{noise} one\n", Some(PartKind::Text)),
@@ -152,7 +156,7 @@ mod tests {
         ] {
             assert_eq!(kind(name, text), expected, "{name}: {text:?}");
         }
-        let error = PartKind::of(Path::new("a.json"), "\n{\"id\": \"a\", \"te").unwrap_err().to_string();
+        let error = PartKind::detect(Path::new("a.json"), "\n{\"id\": \"a\", \"te").unwrap_err().to_string();
         assert!(error.starts_with("a.json:2: expected hypotheses"), "{error}");
     }
 

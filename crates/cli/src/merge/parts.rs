@@ -1,73 +1,84 @@
-//! MergeParts, read and checked line by line.
+//! Reads and checks the parts of a merge.
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use recognizer::{Alignments, Evaluation};
 
-use super::kind::{IdLine, PartKind, ctm_fields, filled, is_comment, lines};
+use super::kind::{IdLine, PartKind, ctm_fields, is_comment, lines, nonblank_lines};
 use crate::error::{Error, Result};
 
-/// What the parts contain.
+/// Contents of the parts of a merge.
 pub enum MergeParts {
-    /// Of `evaluate --hypotheses`.
+    /// Outputs of `evaluate --hypotheses`.
     Hypotheses(Vec<Evaluation>),
-    /// Of `align --json`.
+    /// Outputs of `align --json`.
     Alignments(Vec<Alignments>),
     /// Lines of another kind.
     Lines {
-        /// The lines of each part.
+        /// Lines of each part.
         lines: Vec<Vec<String>>,
-        /// Utterances of each part, each once, where lines have ids.
+        /// Unique utterance ids of each part, if lines have ids.
         ids: Option<Vec<Vec<String>>>,
-        /// True if the ids are those of manifests, and not their replacements in CTM.
+        /// True if the ids are manifest ids; CTM has replacements.
         has_manifest_ids: bool,
     },
 }
 
 impl MergeParts {
-    /// Reads parts, which must be of one kind.
+    /// Parses parts, which must have the same kind.
     ///
-    /// Byte order marks are removed; blank lines too, except from texts, where they are transcripts.
+    /// Byte order marks are removed. Blank lines are removed except from texts, in which they are
+    /// empty transcripts.
     ///
     /// # Errors
-    /// [`Error::Part`] for a part of another kind; [`Error::PartLine`] for a line that is not of the part's kind.
-    pub fn of(paths: &[PathBuf], texts: &[String]) -> Result<Self> {
+    /// [`Error::MergePart`] for a part of another kind; [`Error::MergePartLine`] for a line that
+    /// does not have the kind of its part.
+    pub fn parse(paths: &[PathBuf], texts: &[String]) -> Result<Self> {
         let texts: Vec<&str> =
             texts.iter().map(|text| text.strip_prefix('\u{feff}').unwrap_or(text)).collect();
         let kind = common_kind(paths, &texts)?;
-        let each = || paths.iter().zip(texts.iter().copied());
+        let parts = || paths.iter().zip(texts.iter().copied());
         match kind {
             PartKind::Hypotheses => {
                 let read = |(path, text): (&PathBuf, &str)| {
                     Evaluation::read(text).map_err(|(line, error)| unreadable(path, kind, line, &error))
                 };
-                each().map(read).collect::<Result<_>>().map(MergeParts::Hypotheses)
+                parts().map(read).collect::<Result<_>>().map(MergeParts::Hypotheses)
             }
-            PartKind::Alignments => alignments(each()).map(MergeParts::Alignments),
+            PartKind::Alignments => alignments(parts()).map(MergeParts::Alignments),
             PartKind::Json => {
-                let ids = each().map(|(path, text)| json_ids(path, text)).collect::<Result<_>>()?;
-                Ok(MergeParts::Lines { lines: filled_lines(&texts), ids: Some(ids), has_manifest_ids: true })
+                let ids = parts().map(|(path, text)| json_ids(path, text)).collect::<Result<_>>()?;
+                Ok(MergeParts::Lines {
+                    lines: all_nonblank_lines(&texts),
+                    ids: Some(ids),
+                    has_manifest_ids: true,
+                })
             }
             PartKind::Ctm => {
-                let ids = each().map(|(path, text)| ctm_ids(path, text)).collect::<Result<_>>()?;
-                Ok(MergeParts::Lines { lines: filled_lines(&texts), ids: Some(ids), has_manifest_ids: false })
+                let ids = parts().map(|(path, text)| ctm_ids(path, text)).collect::<Result<_>>()?;
+                Ok(MergeParts::Lines {
+                    lines: all_nonblank_lines(&texts),
+                    ids: Some(ids),
+                    has_manifest_ids: false,
+                })
             }
             PartKind::Text => {
-                let all = texts.iter().map(|text| lines(text).map(str::to_owned).collect());
-                Ok(MergeParts::Lines { lines: all.collect(), ids: None, has_manifest_ids: false })
+                let lines = texts.iter().map(|text| lines(text).map(str::to_owned).collect());
+                Ok(MergeParts::Lines { lines: lines.collect(), ids: None, has_manifest_ids: false })
             }
         }
     }
 
-    /// Ids of each part, in order, if it has some.
+    /// Returns the utterance ids of each part; none for lines without ids.
     pub fn ids(&self) -> Option<Vec<Vec<&str>>> {
         match self {
             MergeParts::Hypotheses(parts) => {
                 let lists = parts.iter().map(|part| part.transcripts.iter());
-                Some(lists.map(|list| list.map(|one| &*one.id).collect()).collect())
+                Some(lists.map(|list| list.map(|transcript| &*transcript.id).collect()).collect())
             }
             MergeParts::Alignments(parts) => {
-                Some(parts.iter().map(|part| part.utterances.iter().map(|one| &*one.id).collect()).collect())
+                let ids = |part: &'_ Alignments| part.utterances.iter().map(|aligned| &*aligned.id).collect();
+                Some(parts.iter().map(ids).collect())
             }
             MergeParts::Lines { ids, .. } => {
                 let ids = ids.as_ref()?.iter();
@@ -76,63 +87,70 @@ impl MergeParts {
         }
     }
 
-    /// Ids of the utterances of each part that were looked at and left out; none for lines, which [`Self::ids`] has in order.
+    /// Returns the ids of the utterances that each part left out.
+    ///
+    /// Empty for lines, whose left-out utterances are in [`Self::ids`].
     pub fn left_out(&self) -> Vec<Vec<&str>> {
         match self {
             MergeParts::Alignments(parts) => {
-                let each = parts.iter().map(|part| {
+                let ids = parts.iter().map(|part| {
                     let without_path = part.without_path.iter().map(|id| &**id);
-                    without_path.chain(part.bad.left_out.iter().map(|one| &*one.id)).collect()
+                    without_path.chain(part.bad.left_out.iter().map(|bad| &*bad.id)).collect()
                 });
-                each.collect()
+                ids.collect()
             }
             MergeParts::Hypotheses(parts) => {
-                parts.iter().map(|part| part.bad.left_out.iter().map(|one| &*one.id).collect()).collect()
+                parts.iter().map(|part| part.bad.left_out.iter().map(|bad| &*bad.id).collect()).collect()
             }
             MergeParts::Lines { lines, .. } => vec![Vec::new(); lines.len()],
         }
     }
 }
 
-/// Returns the kind of all parts; parts that fit every kind are ignored if there are others.
+/// Returns the common kind of the parts; parts that fit every kind are ignored.
 ///
-/// Lines of no known kind take the kind of the other parts, so that the first of them is named as one that cannot be read.
+/// A part of unknown lines takes the kind of the other parts, so that the error names its first
+/// line.
 fn common_kind(paths: &[PathBuf], texts: &[&str]) -> Result<PartKind> {
     let mut first: Option<(PartKind, &Path)> = None;
     for (path, text) in paths.iter().zip(texts) {
         let is_unknown = |kind, path: &Path| {
             kind == PartKind::Text
-                && path.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("txt"))
+                && path.extension().is_none_or(|extension| !extension.eq_ignore_ascii_case("txt"))
         };
-        match (PartKind::of(path, text)?, first) {
+        match (PartKind::detect(path, text)?, first) {
             (None, _) => {}
             (Some(kind), None) => first = Some((kind, path)),
-            (Some(kind), Some((all, _))) if kind == all || is_unknown(kind, path) => {}
-            (Some(kind), Some((all, other))) if is_unknown(all, other) => first = Some((kind, path)),
-            (Some(kind), Some((all, first))) => {
-                return Err(Error::Part {
+            (Some(kind), Some((common, _))) if kind == common || is_unknown(kind, path) => {}
+            (Some(kind), Some((common, other))) if is_unknown(common, other) => first = Some((kind, path)),
+            (Some(kind), Some((common, first))) => {
+                return Err(Error::MergePart {
                     path: path.clone(),
-                    expected: format!("{}, as in {}", all.name(), first.display()),
+                    expected: format!("{}, as in {}", common.name(), first.display()),
                     found: kind.name().to_owned(),
                 });
             }
         }
     }
-    // With no other line than those about utterances that were left out.
-    let none = || {
-        if texts.iter().any(|text| filled(text).next().is_some()) { PartKind::Json } else { PartKind::Text }
+    // The parts have only lines about utterances that were left out.
+    let default = || {
+        if texts.iter().any(|text| nonblank_lines(text).next().is_some()) {
+            PartKind::Json
+        } else {
+            PartKind::Text
+        }
     };
-    Ok(first.map_or_else(none, |(kind, _)| kind))
+    Ok(first.map_or_else(default, |(kind, _)| kind))
 }
 
-fn filled_lines(texts: &[&str]) -> Vec<Vec<String>> {
-    texts.iter().map(|text| filled(text).map(|(_, line)| line.to_owned()).collect()).collect()
+fn all_nonblank_lines(texts: &[&str]) -> Vec<Vec<String>> {
+    texts.iter().map(|text| nonblank_lines(text).map(|(_, line)| line.to_owned()).collect()).collect()
 }
 
-/// Ids of lines of JSON; those of `--stream` have several lines an utterance.
+/// Returns the ids of JSON lines; `--stream` writes several lines per utterance.
 fn json_ids(path: &Path, text: &str) -> Result<Vec<String>> {
     let (mut ids, mut seen) = (Vec::new(), HashSet::new());
-    for (number, line) in filled(text) {
+    for (number, line) in nonblank_lines(text) {
         let IdLine { id, endpoint } =
             serde_json::from_str(line).map_err(|error| unreadable(path, PartKind::Json, number, &error))?;
         if seen.insert(id.clone()) || endpoint.is_none() {
@@ -142,16 +160,16 @@ fn json_ids(path: &Path, text: &str) -> Result<Vec<String>> {
     Ok(ids)
 }
 
-/// Recordings of lines of CTM, each once, with the channel if it is not the first.
+/// Returns the unique recordings of CTM lines, with channels other than 1.
 fn ctm_ids(path: &Path, text: &str) -> Result<Vec<String>> {
     let (mut ids, mut seen) = (Vec::new(), HashSet::new());
-    for (number, line) in filled(text).filter(|(_, line)| !is_comment(line)) {
+    for (number, line) in nonblank_lines(text).filter(|(_, line)| !is_comment(line)) {
         let fields = ctm_fields(line).ok_or_else(|| {
             let shown = line.trim_end();
-            Error::PartLine {
+            Error::MergePartLine {
                 path: path.to_owned(),
                 line: number,
-                expected: "a line of CTM (recording channel start duration word [confidence])".into(),
+                expected: "a CTM line (recording channel start duration word [confidence])".into(),
                 found: format!("{shown:?}"),
             }
         })?;
@@ -167,18 +185,18 @@ fn ctm_ids(path: &Path, text: &str) -> Result<Vec<String>> {
 
 fn alignments<'a>(parts: impl Iterator<Item = (&'a PathBuf, &'a str)>) -> Result<Vec<Alignments>> {
     let mut first: Option<(f64, &Path)> = None;
-    let mut all: Vec<Option<Alignments>> = Vec::new();
+    let mut alignments: Vec<Option<Alignments>> = Vec::new();
     for (path, text) in parts {
-        let filled = Some(text).filter(|text| !text.trim().is_empty());
+        let nonblank = Some(text).filter(|text| !text.trim().is_empty());
         let parsed: Option<Alignments> =
-            filled.map(serde_json::from_str).transpose().map_err(|error: serde_json::Error| {
+            nonblank.map(serde_json::from_str).transpose().map_err(|error: serde_json::Error| {
                 unreadable(path, PartKind::Alignments, error.line(), &error)
             })?;
         if let Some(part) = &parsed {
             match first {
                 None => first = Some((part.frame_seconds, path)),
                 Some((seconds, first)) if seconds != part.frame_seconds => {
-                    return Err(Error::Part {
+                    return Err(Error::MergePart {
                         path: path.clone(),
                         expected: format!("frames of {seconds} s, as in {}", first.display()),
                         found: format!("frames of {} s", part.frame_seconds),
@@ -187,17 +205,17 @@ fn alignments<'a>(parts: impl Iterator<Item = (&'a PathBuf, &'a str)>) -> Result
                 Some(_) => {}
             }
         }
-        all.push(parsed);
+        alignments.push(parsed);
     }
     let seconds = first.map_or(0.0, |(seconds, _)| seconds);
-    Ok(all.into_iter().map(|part| part.unwrap_or_else(|| Alignments::of_frames(seconds))).collect())
+    Ok(alignments.into_iter().map(|part| part.unwrap_or_else(|| Alignments::of_frames(seconds))).collect())
 }
 
 fn unreadable(path: &Path, kind: PartKind, line: usize, error: &serde_json::Error) -> Error {
-    // The parser counts lines in what it was given.
+    // The parser counts lines from the start of its input, not of the file.
     let message = error.to_string();
     let message = message.rsplit_once(" at line ").map_or(message.as_str(), |(message, _)| message);
-    Error::PartLine {
+    Error::MergePartLine {
         path: path.to_owned(),
         line,
         expected: kind.name().to_owned(),
@@ -212,11 +230,11 @@ mod tests {
     fn read(parts: &[(&str, &str)]) -> Result<MergeParts> {
         let paths: Vec<PathBuf> = parts.iter().map(|(name, _)| name.into()).collect();
         let texts: Vec<String> = parts.iter().map(|(_, text)| (*text).to_owned()).collect();
-        MergeParts::of(&paths, &texts)
+        MergeParts::parse(&paths, &texts)
     }
 
     #[test]
-    fn lines_are_read_whatever_their_ends() {
+    fn all_line_ends_are_read() {
         let lines = |parts: &[(&str, &str)]| match read(parts).unwrap() {
             MergeParts::Lines { lines, .. } => lines.concat(),
             _ => panic!("other parts"),
@@ -225,8 +243,8 @@ mod tests {
         let crlf = format!("\u{feff}{}\r\n", ctm[0]);
         for first in [ctm[0], &format!("{}\n", ctm[0]), &crlf, &format!("\r\n{}\n \n\n", ctm[0])] {
             for second in [ctm[1], &format!("\u{feff}{}\r\n", ctm[1])] {
-                let found = lines(&[("0.ctm", ""), ("1.ctm", first), ("2.ctm", " \n"), ("3.ctm", second)]);
-                assert_eq!(found, ctm, "{first:?} {second:?}");
+                let merged = lines(&[("0.ctm", ""), ("1.ctm", first), ("2.ctm", " \n"), ("3.ctm", second)]);
+                assert_eq!(merged, ctm, "{first:?} {second:?}");
             }
         }
         assert_eq!(lines(&[("1.txt", "one\n\n"), ("2.txt", ""), ("3.txt", "two")]), ["one", "", "two"]);
@@ -249,7 +267,7 @@ mod tests {
             assert!(error.starts_with(&format!("{name}:{line}: expected ")), "{error}");
             assert!(!error.contains("at line"), "{error}");
         }
-        // A part of which nothing can be read is one of the others' kind, in any order.
+        // An unreadable part takes the kind of the other parts, in any order.
         let ctm = "u 1 0 1 one";
         for (broken, good) in [("u 1 0", ctm), ("a\": 1}", "{\"id\": 1}"), ("one", "{\"id\": 1}")] {
             for parts in [[("x", broken), ("y", good)], [("y", good), ("x", broken)]] {

@@ -1,15 +1,15 @@
-//! When the words of a manifest were said.
+//! `panda align`: times of words and tokens.
 use serde_json::Value;
 
 use super::toy::{Toy, leftovers};
 use super::{finish, panda};
 
-/// A model that has learnt to tell the words apart, on at most one label a frame.
+/// Trains a model (modified topology) until it recognizes the toy words.
 pub fn trained() -> Toy {
     let toy = Toy::new();
-    let often = format!("train = {:?}", ["train.jsonl"; 40]);
+    let repeated = format!("train = {:?}", ["train.jsonl"; 40]);
     toy.recipe(&[
-        ("train = [\"train.jsonl\"]", often.as_str()),
+        ("train = [\"train.jsonl\"]", repeated.as_str()),
         ("perturb = { speed = 0.1 }", ""),
         ("max_utterances = 2", "max_utterances = 6"),
         ("max_frames = 200", "max_frames = 400"),
@@ -26,7 +26,7 @@ pub const CHECKPOINT: &str = "run/best.safetensors";
 fn words_have_times_in_ctm_and_json() {
     let toy = trained();
     let folder = toy.path("");
-    // A second of frames cannot emit a hundred words, one each.
+    // One second has too few frames to emit a hundred words, at most one per frame.
     let manifest = std::fs::read_to_string(toy.path("train.jsonl")).unwrap();
     let last = manifest.lines().last().unwrap();
     let text = last.split("\"text\": \"").nth(1).unwrap().split('"').next().unwrap();
@@ -53,19 +53,21 @@ fn words_have_times_in_ctm_and_json() {
     for (index, utterance) in json["utterances"].as_array().unwrap().iter().enumerate() {
         assert_eq!(utterance["id"], format!("toy-{index}"));
         let words = utterance["words"].as_array().unwrap();
-        let said: Vec<&str> = words.iter().map(|word| word["text"].as_str().unwrap()).collect();
-        assert_eq!(said.join(" "), utterance["text"].as_str().unwrap());
+        let texts: Vec<&str> = words.iter().map(|word| word["text"].as_str().unwrap()).collect();
+        assert_eq!(texts.join(" "), utterance["text"].as_str().unwrap());
         assert!(utterance["best_path"].as_f64() <= utterance["log_likelihood"].as_f64());
         assert!(utterance["log_likelihood"].as_f64() < Some(0.0));
         let (mut end, seconds) = (0.0, 0.1 + 0.2625 * words.len() as f64);
         for (place, word) in words.iter().enumerate() {
             let number = |name: &str| word[name].as_f64().unwrap();
-            let (start, duration, sure) = (number("start"), number("duration"), number("confidence"));
-            assert!(start >= end - 1e-9 && duration >= 0.04 - 1e-9 && sure > 0.0 && sure <= 1.0, "{word}");
+            let (start, duration) = (number("start"), number("duration"));
+            let confidence = number("confidence");
+            assert!(start >= end - 1e-9 && duration >= 0.04 - 1e-9, "{word}");
+            assert!(confidence > 0.0 && confidence <= 1.0, "{word}");
             end = start + duration;
             let line = lines.next().unwrap();
-            let text = said[place];
-            assert_eq!(line, format!("toy-{index} 1 {start:.3} {duration:.3} {text} {sure:.4}"));
+            let text = texts[place];
+            assert_eq!(line, format!("toy-{index} 1 {start:.3} {duration:.3} {text} {confidence:.4}"));
             assert_eq!(word["tokens"], serde_json::json!([place, place + 1]));
         }
         assert!(end <= seconds + 0.04, "{end} of {seconds}");
@@ -78,11 +80,11 @@ fn words_have_times_in_ctm_and_json() {
     assert_eq!(lines.next(), None);
     assert!((json["expected_latency"].as_f64().unwrap() - expected / tokens).abs() < 1e-12);
 
-    // Alone, an utterance is aligned as in company.
+    // The alignment of an utterance does not depend on the batch.
     toy.write("last.jsonl", last);
     let (code, out, _) = finish(panda(&folder, &["align", CHECKPOINT, "last.jsonl"]));
     assert!(code == Some(0) && ctm.ends_with(&out) && out.lines().count() == 4, "{out}");
-    // Standard output, and tokens, which are words here.
+    // The default is standard output; tokens are words in this model.
     for more in [&[][..], &["--tokens"]] {
         let (code, out, _) = finish(panda(&folder, &[&arguments[..3], more].concat()));
         assert_eq!((code, &out), (Some(0), ctm));

@@ -1,4 +1,4 @@
-//! `panda average` as a user runs it.
+//! `panda average` on checkpoints and run folders.
 use super::toy::{Toy, leftovers};
 use super::{finish, panda};
 

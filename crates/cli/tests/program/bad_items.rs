@@ -1,10 +1,10 @@
-//! Utterances that cannot be used, and shards of lists without any.
+//! Unusable utterances, and empty shards.
 use super::align::{CHECKPOINT, trained};
 use super::toy::Toy;
 use super::{finish, panda};
 
 #[test]
-fn one_bad_utterance_ends_no_command() {
+fn a_bad_utterance_is_left_out() {
     let toy = trained();
     let folder = toy.path("");
     let run = |arguments: &[&str]| finish(panda(&folder, arguments));
@@ -13,17 +13,19 @@ fn one_bad_utterance_ends_no_command() {
     toy.write("missing.jsonl", &lines.replace("4.wav", "gone.wav"));
     toy.write("unknown.jsonl", &lines.replace("\"low low high\"", "\"low tide high\""));
 
-    let (code, out, err) = run(&["evaluate", CHECKPOINT, "missing.jsonl", "--hypotheses", "heard.jsonl"]);
+    let (code, out, err) =
+        run(&["evaluate", CHECKPOINT, "missing.jsonl", "--hypotheses", "hypotheses.jsonl"]);
     assert_eq!(code, Some(0), "{err}");
     assert!(
         err.starts_with("warning: missing: toy-4: ") && err.contains("gone.wav") && err.lines().count() == 1
     );
     assert!(out.contains("in 5 utterances"), "{out}");
-    let heard = read("heard.jsonl");
-    assert!(heard.lines().last().unwrap().starts_with("{\"id\":\"toy-4\",\"left_out\":"), "{heard}");
-    let merge = ["merge", "all.jsonl", "heard.jsonl", "--manifest", "missing.jsonl"];
+    let hypotheses = read("hypotheses.jsonl");
+    let last = hypotheses.lines().last().unwrap();
+    assert!(last.starts_with("{\"id\":\"toy-4\",\"left_out\":"), "{hypotheses}");
+    let merge = ["merge", "all.jsonl", "hypotheses.jsonl", "--manifest", "missing.jsonl"];
     assert_eq!(run(&merge), (Some(0), out, String::new()));
-    assert_eq!(read("all.jsonl"), heard);
+    assert_eq!(read("all.jsonl"), hypotheses);
 
     let arguments = ["align", CHECKPOINT, "unknown.jsonl", "--json", "a.json", "--ctm", "a.ctm"];
     let (code, out, err) = run(&arguments);
@@ -39,7 +41,7 @@ fn one_bad_utterance_ends_no_command() {
     assert_eq!(run(&["merge", "all.json", "a.json", "--manifest", "unknown.jsonl"]).0, Some(0));
     assert_eq!(read("all.json"), read("a.json"));
 
-    // Too many: before anything is recognised, and behind what was aligned.
+    // Too many unusable utterances: `evaluate` writes nothing, `align` writes the alignments first.
     for (command, list, part) in [("evaluate", "missing.jsonl", "toy-4"), ("align", "unknown.jsonl", "toy-3")]
     {
         std::fs::remove_file(toy.path("a.json")).unwrap_or_default();
@@ -61,7 +63,7 @@ fn one_bad_utterance_ends_no_command() {
 }
 
 #[test]
-fn a_flag_of_train_replaces_the_share_of_the_recipe() {
+fn max_bad_of_train_overrides_the_recipe() {
     let toy = Toy::new();
     let run = |arguments: &[&str]| finish(panda(&toy.path(""), arguments));
     let lines = std::fs::read_to_string(toy.path("train.jsonl")).unwrap();
@@ -78,7 +80,7 @@ fn a_flag_of_train_replaces_the_share_of_the_recipe() {
             run(&["train", "recipe.toml", "--run", "run", "--force", &format!("--max-bad={share}")]);
         assert!(code == Some(2) && err.contains("max_bad") | err.contains("--max-bad"), "{err}");
     }
-    // One utterance has to be left.
+    // At least one usable utterance is required.
     let (code, _, err) = run(&["train", "recipe.toml", "--run", "run", "--force", "--max-bad", "1"]);
     assert_eq!(code, Some(0), "{err}");
     toy.write("train.jsonl", &lines.replace(".wav", ".gone.wav"));
@@ -90,36 +92,37 @@ fn a_flag_of_train_replaces_the_share_of_the_recipe() {
 fn shards_without_an_utterance_are_valid() {
     let toy = trained();
     let folder = toy.path("");
-    let fine = |arguments: &[&str]| {
+    let run = |arguments: &[&str]| {
         let (code, out, err) = finish(panda(&folder, arguments));
         assert_eq!((code, err.as_str()), (Some(0), ""), "{arguments:?}");
         out
     };
-    let whole = fine(&["evaluate", CHECKPOINT, "train.jsonl"]);
-    fine(&["align", CHECKPOINT, "train.jsonl", "--json", "whole.json", "--ctm", "whole.ctm"]);
+    let unsharded = run(&["evaluate", CHECKPOINT, "train.jsonl"]);
+    run(&["align", CHECKPOINT, "train.jsonl", "--json", "unsharded.json", "--ctm", "unsharded.ctm"]);
     let count = 8;
-    let names = |ending: &str| -> Vec<String> { (1..=count).map(|n| format!("{n}.{ending}")).collect() };
+    let names =
+        |extension: &str| -> Vec<String> { (1..=count).map(|n| format!("{n}.{extension}")).collect() };
     for n in 1..=count {
         let (shard, [hypotheses, json, ctm]) =
-            (format!("{n}/{count}"), ["jsonl", "json", "ctm"].map(|ending| format!("{n}.{ending}")));
-        fine(&["evaluate", CHECKPOINT, "train.jsonl", "--shard", &shard, "--hypotheses", &hypotheses]);
-        fine(&["align", CHECKPOINT, "train.jsonl", "--shard", &shard, "--json", &json, "--ctm", &ctm]);
+            (format!("{n}/{count}"), ["jsonl", "json", "ctm"].map(|extension| format!("{n}.{extension}")));
+        run(&["evaluate", CHECKPOINT, "train.jsonl", "--shard", &shard, "--hypotheses", &hypotheses]);
+        run(&["align", CHECKPOINT, "train.jsonl", "--shard", &shard, "--json", &json, "--ctm", &ctm]);
     }
-    let merge = |to: &str, ending: &str, more: &[&str]| {
-        let parts = names(ending);
-        fine(&[&["merge", to][..], &parts.iter().map(String::as_str).collect::<Vec<_>>(), more].concat())
+    let merge = |to: &str, extension: &str, more: &[&str]| {
+        let parts = names(extension);
+        run(&[&["merge", to][..], &parts.iter().map(String::as_str).collect::<Vec<_>>(), more].concat())
     };
-    assert_eq!(merge("all.jsonl", "jsonl", &["--manifest", "train.jsonl"]), whole);
+    assert_eq!(merge("all.jsonl", "jsonl", &["--manifest", "train.jsonl"]), unsharded);
     merge("all.json", "json", &["--manifest", "train.jsonl"]);
     merge("all.ctm", "ctm", &[]);
-    for ending in ["json", "ctm"] {
-        let read = |name: &str| std::fs::read_to_string(toy.path(&format!("{name}.{ending}"))).unwrap();
-        assert_eq!(read("all"), read("whole"));
+    for extension in ["json", "ctm"] {
+        let read = |name: &str| std::fs::read_to_string(toy.path(&format!("{name}.{extension}"))).unwrap();
+        assert_eq!(read("all"), read("unsharded"));
     }
-    // A part of nothing at all fits to alignments, too.
+    // An empty part fits alignments too.
     toy.write("1.json", "");
     merge("all.json", "json", &[]);
-    // The whole set has to have an utterance.
+    // The whole manifest must have an utterance.
     toy.write("none.jsonl", "\n");
     let (code, _, err) = finish(panda(&folder, &["evaluate", CHECKPOINT, "none.jsonl"]));
     assert!(code == Some(2) && err.contains("none.jsonl: expected at least one utterance"), "{err}");

@@ -1,4 +1,4 @@
-//! What the commands print, write and return.
+//! Output, files and exit status of the commands.
 use super::toy::{RATE, Toy, leftovers, write_wav};
 use super::{finish, panda};
 
@@ -15,7 +15,13 @@ fn from_a_recipe_to_text() {
     for name in ["dev even", "dev odd", "dev ", "test even", "test odd", "test "] {
         assert!(lines.iter().any(|line| line.starts_with(name) && line.contains(" of ")), "{name}: {out}");
     }
-    assert_eq!(*lines.last().unwrap(), "run folder: runs/recipe");
+    let next_commands = [
+        "run folder: runs/recipe",
+        "to transcribe: panda transcribe runs/recipe/best.safetensors FILE.wav",
+        "to write an HTML report: panda report runs/recipe",
+        "to train longer: panda train recipe.toml --resume --epochs 4",
+    ];
+    assert!(lines.ends_with(&next_commands), "{out}");
     let run = folder.join("runs/recipe");
     for name in ["recipe.toml", "metrics.csv", "curve.svg", "evaluation.json", "test.hypotheses.jsonl"] {
         assert!(run.join(name).exists(), "{name}");
@@ -33,29 +39,38 @@ fn from_a_recipe_to_text() {
     let (code, other, _) = finish(panda(&folder, &["info", checkpoint, "--batch", "3"]));
     assert_eq!((code, out.split_once('\n').unwrap().1), (Some(0), other.as_str()));
 
-    let arguments = ["evaluate", checkpoint, "train.jsonl", "--hypotheses", "heard.jsonl"];
+    let arguments = ["evaluate", checkpoint, "train.jsonl", "--hypotheses", "hypotheses.jsonl"];
     let (code, out, err) = finish(panda(&folder, &arguments));
     assert_eq!(code, Some(0), "{err}");
     assert!(out.lines().count() == 3 && out.lines().last().unwrap().starts_with("train "), "{out}");
-    let heard = std::fs::read_to_string(toy.path("heard.jsonl")).unwrap();
-    assert_eq!(heard, std::fs::read_to_string(run.join("test.hypotheses.jsonl")).unwrap());
-    assert_eq!(heard.lines().count(), 6);
+    let hypotheses = std::fs::read_to_string(toy.path("hypotheses.jsonl")).unwrap();
+    assert_eq!(hypotheses, std::fs::read_to_string(run.join("test.hypotheses.jsonl")).unwrap());
+    assert_eq!(hypotheses.lines().count(), 6);
     let (_, out, _) = finish(panda(&folder, &["evaluate", checkpoint, "train.jsonl", "--speakers"]));
     let lines: Vec<&str> = out.lines().collect();
     assert_eq!(lines.len(), 6, "{out}");
     assert!(lines[4].starts_with("train speaker wind   WER ") && lines[4].contains("]  CER "), "{out}");
 
-    // A file that is missing does not keep the others from being read.
+    // The other files are transcribed even if one is missing.
     let arguments = ["transcribe", checkpoint, "0.wav", "none.wav", "3.wav", "--times"];
     let (code, out, err) = finish(panda(&folder, &arguments));
     assert_eq!(code, Some(2));
     assert!(out.contains("0.wav: ") && out.contains("3.wav: "), "{out}");
     assert!(err.starts_with("error: ") && err.contains("none.wav"), "{err}");
+
+    // The printed commands work.
+    for line in &next_commands[1..] {
+        let command = line.split_once(": panda ").unwrap().1.replace("FILE.wav", "0.wav");
+        let arguments: Vec<&str> = command.split(' ').collect();
+        let (code, _, err) = finish(panda(&folder, &arguments));
+        assert_eq!(code, Some(0), "{line}: {err}");
+    }
+    assert_eq!(std::fs::read_to_string(run.join("metrics.csv")).unwrap().lines().count(), 5);
     assert_eq!(leftovers(&folder), [] as [std::path::PathBuf; 0]);
 }
 
 #[test]
-fn mistakes_are_named_and_have_an_exit_status() {
+fn errors_name_the_argument_and_set_the_exit_status() {
     let toy = Toy::new();
     let folder = toy.path("");
     let check = |arguments: &[&str], parts: &[&str]| {
@@ -108,60 +123,60 @@ fn mistakes_are_named_and_have_an_exit_status() {
         ("evaluate", &["--beam", "0"], "--beam: expected"),
         ("evaluate", &["--max-symbols", "0"], "--max-symbols: expected"),
         ("evaluate", &["--beam", "2", "--temperature", "0"], "--temperature: expected"),
-        ("transcribe", &["--pace", "0"], "--pace: expected sound as it arrives"),
-        ("transcribe", &["--chunk", "100"], "--chunk: expected sound as it arrives"),
-        ("transcribe", &["--pause", "1"], "--pause: expected sound as it arrives"),
-        ("transcribe", &["--latest", "1"], "--latest: expected sound as it arrives"),
-        ("transcribe", &["--stream", "--times"], "--times: expected recordings as a whole"),
-        ("transcribe", &["--stream", "--nbest", "2", "--beam", "4"], "--nbest: expected recordings"),
-        ("transcribe", &["--stream", "--ctc"], "--ctc: expected recordings"),
+        ("transcribe", &["--pace", "0"], "--pace: expected streaming audio"),
+        ("transcribe", &["--chunk", "100"], "--chunk: expected streaming audio"),
+        ("transcribe", &["--pause", "1"], "--pause: expected streaming audio"),
+        ("transcribe", &["--latest", "1"], "--latest: expected streaming audio"),
+        ("transcribe", &["--stream", "--times"], "--times: expected whole recordings"),
+        ("transcribe", &["--stream", "--nbest", "2", "--beam", "4"], "--nbest: expected whole recordings"),
+        ("transcribe", &["--stream", "--ctc"], "--ctc: expected whole recordings"),
     ] {
-        let what = if command == "evaluate" { "train.jsonl" } else { "0.wav" };
-        check(&[&[command, checkpoint, what][..], options].concat(), &[part]);
+        let input = if command == "evaluate" { "train.jsonl" } else { "0.wav" };
+        check(&[&[command, checkpoint, input][..], options].concat(), &[part]);
     }
 }
 
 #[test]
-fn what_goes_on_says_so() {
+fn resuming_is_reported() {
     let toy = Toy::new();
     let folder = toy.path("");
     toy.recipe(&[("epochs = 3", "epochs = 1")]);
     let resume = ["train", "recipe.toml", "--run", "run", "--resume"];
     let (code, _, err) = finish(panda(&folder, &resume));
     assert_eq!(code, Some(0), "{err}");
-    assert_eq!(err, "note: run holds no run: it begins anew\n");
+    assert_eq!(err, "note: run: no checkpoint to resume from; training starts from scratch\n");
     let (code, out, err) = finish(panda(&folder, &resume));
     assert!(code == Some(0) && err.is_empty(), "{err}");
     assert!(out.lines().next().unwrap().ends_with("all 1 epochs are done"), "{out}");
 }
 
-/// What a command reads is not what it writes, by whatever option.
+/// No output may be an input, for any option.
 #[test]
 fn inputs_are_never_overwritten() {
     let toy = Toy::new();
     let folder = toy.path("");
     toy.recipe(&[("epochs = 3", "epochs = 1")]);
     let recipe = std::fs::read_to_string(toy.path("recipe.toml")).unwrap();
-    let refused = |arguments: &[&str], part: &str| {
+    let check = |arguments: &[&str], part: &str| {
         let (code, out, err) = finish(panda(&folder, arguments));
         assert!(code == Some(2) && err.contains(part), "{arguments:?}: {out}{err}");
     };
-    refused(&["train", "recipe.toml", "--run", "."], "expected no such file");
-    refused(&["train", "recipe.toml", "--run", ".", "--force"], "recipe.toml");
+    check(&["train", "recipe.toml", "--run", "."], "somebody's own");
+    check(&["train", "recipe.toml", "--run", ".", "--force"], "recipe.toml");
     assert_eq!(std::fs::read_to_string(toy.path("recipe.toml")).unwrap(), recipe);
-    // Somebody's own, by the name that runs have for theirs.
-    std::fs::create_dir(toy.path("mine")).unwrap();
-    toy.write("mine/recipe.toml", "mine");
+    // A user's file with the name of a file of run folders.
+    std::fs::create_dir(toy.path("user")).unwrap();
+    toy.write("user/recipe.toml", "user");
     for more in [&[][..], &["--resume"], &["--resume", "--epochs", "1"]] {
-        refused(
-            &[&["train", "recipe.toml", "--run", "mine"], more].concat(),
-            "mine/recipe.toml: expected none",
+        check(
+            &[&["train", "recipe.toml", "--run", "user"], more].concat(),
+            "user/recipe.toml: expected none",
         );
     }
-    assert_eq!(std::fs::read_to_string(toy.path("mine/recipe.toml")).unwrap(), "mine");
-    toy.write("mine/recipe.toml", &recipe);
-    refused(&["train", "mine/recipe.toml", "--run", "mine", "--resume", "--epochs", "1"], "mine/recipe.toml");
-    assert_eq!(std::fs::read_to_string(toy.path("mine/recipe.toml")).unwrap(), recipe);
+    assert_eq!(std::fs::read_to_string(toy.path("user/recipe.toml")).unwrap(), "user");
+    toy.write("user/recipe.toml", &recipe);
+    check(&["train", "user/recipe.toml", "--run", "user", "--resume", "--epochs", "1"], "user/recipe.toml");
+    assert_eq!(std::fs::read_to_string(toy.path("user/recipe.toml")).unwrap(), recipe);
 
     let (code, _, err) = finish(panda(&folder, &["train", "recipe.toml", "--run", "run"]));
     assert_eq!(code, Some(0), "{err}");
@@ -174,36 +189,33 @@ fn inputs_are_never_overwritten() {
     {
         let before = std::fs::read(toy.path(file)).unwrap();
         let evaluate = ["evaluate", checkpoint, "train.jsonl", option, file];
-        refused(&[&evaluate[..], &beam, &["--hypotheses", file]].concat(), "found the input");
+        check(&[&evaluate[..], &beam, &["--hypotheses", file]].concat(), "found the input");
         let transcribe = ["transcribe", checkpoint, "0.wav", option, file];
-        refused(
-            &[&transcribe[..], &beam, &["--format", format, "--output", "."]].concat(),
-            "found the input",
-        );
+        check(&[&transcribe[..], &beam, &["--format", format, "--output", "."]].concat(), "found the input");
         assert_eq!(std::fs::read(toy.path(file)).unwrap(), before, "{option}");
     }
     let captions = ["evaluate", checkpoint, "train.jsonl", "--format", "srt", "--output", "captions"];
-    refused(&[&captions[..], &["--hypotheses", "captions/toy-0.srt"]].concat(), "toy-0.srt");
+    check(&[&captions[..], &["--hypotheses", "captions/toy-0.srt"]].concat(), "toy-0.srt");
 }
 
-/// Counts that nobody means are refused before anything is as large as they are.
+/// Sizes above the limits are errors before any allocation.
 #[test]
-fn absurd_counts_are_refused() {
+fn huge_sizes_are_errors() {
     let toy = Toy::new();
-    let most = u64::MAX.to_string();
+    let max = u64::MAX.to_string();
     let plan = ["info", "--hidden", "8", "--classes", "10"];
-    let nothing = ["--batch", &most, "--frames", "0", "--labels", "0"];
+    let without_frames = ["--batch", &max, "--frames", "0", "--labels", "0"];
     for more in [
         &["--batch", "1000000000000"][..],
-        &["--labels", &most],
-        &["--frames", &most],
-        &["--batch", &most],
-        &nothing,
+        &["--labels", &max],
+        &["--frames", &max],
+        &["--batch", &max],
+        &without_frames,
     ] {
         let (code, _, err) = finish(panda(&toy.path(""), &[&plan[..], more].concat()));
         assert!(code == Some(2) && err.contains("--batch x (--frames + --labels + 1)"), "{err}");
     }
-    for (hidden, classes) in [("0", "10"), ("8", "1"), ("8", most.as_str())] {
+    for (hidden, classes) in [("0", "10"), ("8", "1"), ("8", max.as_str())] {
         let (code, _, err) =
             finish(panda(&toy.path(""), &["info", "--hidden", hidden, "--classes", classes]));
         assert!(code == Some(2) && err.contains(": expected a number from"), "{err}");
@@ -216,14 +228,14 @@ fn absurd_counts_are_refused() {
 }
 
 #[test]
-fn an_allowance_that_is_no_number_is_named() {
+fn invalid_memory_limits_are_errors() {
     let toy = Toy::new();
     toy.write("text.txt", "one two\n");
-    for (allowed, status) in [("8G", 2), ("lots", 2), ("", 0), ("8GiB", 0)] {
+    for (limit, status) in [("8G", 2), ("lots", 2), ("", 0), ("8GiB", 0)] {
         let mut command = panda(&toy.path(""), &["lm", "text.txt", "-o", "-"]);
-        command.env("PANDA_MEMORY", allowed);
+        command.env("PANDA_MEMORY", limit);
         let (code, out, err) = finish(command);
-        assert_eq!(code, Some(status), "{allowed}: {err}");
+        assert_eq!(code, Some(status), "{limit}: {err}");
         match status {
             0 => assert!(out.starts_with("\\data\\") && out.trim_end().ends_with("\\end\\"), "{out}"),
             _ => assert!(err.contains("PANDA_MEMORY: expected a number of bytes"), "{err}"),
@@ -233,7 +245,7 @@ fn an_allowance_that_is_no_number_is_named() {
 }
 
 #[test]
-fn instructions_are_held_back_or_the_machine_is_named() {
+fn panda_machine_limits_instructions_or_is_an_error() {
     let (toy, lines) = (Toy::new(), ["panda", "kernels"]);
     let run = |machine: &str| {
         let mut command = panda(&toy.path(""), &["lm", "text.txt", "-o", "lm.arpa"]);
@@ -251,7 +263,7 @@ fn instructions_are_held_back_or_the_machine_is_named() {
 }
 
 #[test]
-fn a_report_of_a_run_is_a_page_with_sound() {
+fn a_report_is_a_page_with_audio() {
     let toy = Toy::new();
     let folder = toy.path("");
     toy.recipe(&[("epochs = 3", "epochs = 2")]);
@@ -264,9 +276,9 @@ fn a_report_of_a_run_is_a_page_with_sound() {
     assert!(page.contains("data:audio/wav") && page.contains("3 speakers of test"));
     let parameters = page.split("<dt>parameters</dt><dd>").nth(1).unwrap().split('<').next().unwrap();
     let (_, info, _) = finish(panda(&folder, &["info", "recipe.toml"]));
-    let all = info.lines().find(|line| line.starts_with("all ")).unwrap();
-    assert_eq!(parameters.replace('\u{202f}', ""), all.split_whitespace().last().unwrap());
-    // It is no part of the run: the run goes on, and another one takes its place.
+    let total = info.lines().find(|line| line.starts_with("total ")).unwrap();
+    assert_eq!(parameters.replace('\u{202f}', ""), total.split_whitespace().last().unwrap());
+    // The report is not a file of the run: training resumes, and a new report replaces it.
     let (code, _, err) = finish(panda(&folder, &["train", "recipe.toml", "--resume"]));
     assert_eq!(code, Some(0), "{err}");
     let arguments = ["report", "runs/recipe", "-o", "other.html", "--no-audio", "--worst", "2"];

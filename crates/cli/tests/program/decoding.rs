@@ -1,4 +1,4 @@
-//! Searches, formats, long recordings and sound that is still arriving, as a user runs them.
+//! Searches, output formats, long recordings and streaming.
 use std::io::Write;
 use std::process::{Command, Stdio};
 
@@ -7,7 +7,7 @@ use super::toy::{RATE, write_wav};
 use super::{finish, panda};
 
 #[test]
-fn every_search_finds_what_is_easy() {
+fn every_search_recognizes_the_toy_words() {
     let toy = trained();
     let folder = toy.path("");
     toy.write("names.txt", "# words\nhigh low\t2\nmiddle\n");
@@ -43,13 +43,13 @@ fn every_search_finds_what_is_easy() {
             out
         };
         assert_eq!(run("transcribe", "5.wav"), "5.wav: high middle low low\n", "{search:?}");
-        let found = run("evaluate", "train.jsonl");
-        assert!(found.contains("WER   0.00 %"), "{search:?}: {found}");
+        let rates = run("evaluate", "train.jsonl");
+        assert!(rates.contains("WER   0.00 %"), "{search:?}: {rates}");
     }
 }
 
 #[test]
-fn the_best_texts_are_told() {
+fn n_best_lists_are_written() {
     let toy = trained();
     let folder = toy.path("");
     for search in [&["--beam", "4"][..], &["--ctc", "--beam", "4"], &["--beam", "4", "--ctc-weight", "0.5"]] {
@@ -69,12 +69,12 @@ fn the_best_texts_are_told() {
 
         let rates = run(&["evaluate", CHECKPOINT, "train.jsonl", "--nbest", "3"]);
         assert!(rates.lines().last().unwrap().starts_with("train best of n-best"), "{rates}");
-        // Shards have them too.
+        // Shards write n-best lists too.
         let parts = ["--shard 1/2", "--shard 2/2"].map(|shard| {
             let name = format!("{}.jsonl", &shard[8..9]);
             let (shard, part) = shard.split_once(' ').unwrap();
-            let more = ["--nbest", "3", shard, part, "--hypotheses", &name];
-            run(&[&["evaluate", CHECKPOINT, "train.jsonl"][..], &more].concat());
+            let options = ["--nbest", "3", shard, part, "--hypotheses", &name];
+            run(&[&["evaluate", CHECKPOINT, "train.jsonl"][..], &options].concat());
             name
         });
         let (code, merged, err) = finish(panda(&folder, &["merge", "train-all.jsonl", &parts[0], &parts[1]]));
@@ -85,11 +85,11 @@ fn the_best_texts_are_told() {
 }
 
 #[test]
-fn searches_that_cannot_be_are_named() {
+fn unsupported_search_options_are_errors() {
     let toy = trained();
     let folder = toy.path("");
     toy.write("broken.arpa", "\\data\\\nngram 1=2\n\n\\1-grams:\n-0.3 low\nhigh\n\\end\\\n");
-    toy.write("foreign.arpa", "\\data\\\nngram 1=1\n\n\\1-grams:\n-0.3 nobody\n\\end\\\n");
+    toy.write("foreign.arpa", "\\data\\\nngram 1=1\n\n\\1-grams:\n-0.3 foreign\n\\end\\\n");
     std::fs::write(toy.path("latin.txt"), b"high\nl\xf6w\n").unwrap();
     toy.write("word-score.txt", "# words\nhigh\tmuch\n");
     toy.write("infinite.txt", "high\n\nlow\tinf\n");
@@ -99,21 +99,21 @@ fn searches_that_cannot_be_are_named() {
         (&["--beam", "0"][..], &["--beam: expected a number of hypotheses, from 1 to 10000, found 0"][..]),
         (&["--max-symbols", "0"], &["--max-symbols: expected a number of labels, from 1 to 1000, found 0"]),
         (&["--beam", "2", "--temperature", "0"], &["temperature", "found 0"]),
-        (&["--ctc-weight", "0.5"], &["--ctc-weight: expected a beam search", "found a greedy one"]),
+        (&["--ctc-weight", "0.5"], &["--ctc-weight: expected a beam search", "found greedy search"]),
         (
             &["--ctc", "--ctc-weight", "0.5"],
-            &["--ctc-weight: expected a beam search", "found a search by CTC"],
+            &["--ctc-weight: expected a beam search", "found a search with the CTC head"],
         ),
         (&["--blank-penalty", "1"], &["--blank-penalty: expected a beam search"]),
         (&["--temperature", "2"], &["--temperature: expected a beam search"]),
         (&["--by-sum"], &["--by-sum: expected a beam search"]),
         (
             &["--beam", "2", "--max-symbols", "3"],
-            &["--max-symbols: expected a greedy search or --beam-search malsd"],
+            &["--max-symbols: expected greedy search or --beam-search malsd"],
         ),
-        (&["--ctc", "--max-symbols", "3"], &["--max-symbols: expected", "found a search by CTC"]),
-        (&["--beam", "2", "--confidence", "max-prob"], &["--confidence: expected a greedy search"]),
-        (&["--ctc", "--confidence-exponent", "2"], &["--confidence-exponent: expected a greedy search"]),
+        (&["--ctc", "--max-symbols", "3"], &["--max-symbols: expected", "found a search with the CTC head"]),
+        (&["--beam", "2", "--confidence", "max-prob"], &["--confidence: expected greedy search"]),
+        (&["--ctc", "--confidence-exponent", "2"], &["--confidence-exponent: expected greedy search"]),
         (&["--nbest", "3"], &["--nbest: expected a beam search"]),
         (&["--beam", "3", "--nbest", "0"], &["--nbest: expected a number of texts, at least 1, found 0"]),
         (
@@ -126,7 +126,7 @@ fn searches_that_cannot_be_are_named() {
             &["--ctc-weight: expected a number from 0 to 1000, found nan"],
         ),
         (&["--internal-lm", "0.3"], &["internal_lm", "no internal language model"]),
-        (&["--lm", "nowhere.arpa"], &["nowhere.arpa: could not read it"]),
+        (&["--lm", "nowhere.arpa"], &["nowhere.arpa: could not read the file"]),
         (&["--lm", "broken.arpa"], &["broken.arpa", "line 6"]),
         (&["--lm", "foreign.arpa"], &["foreign.arpa", "expected"]),
         (&["--lm-weight", "nan", "--lm", "toy.arpa"], &["weight"]),
@@ -148,23 +148,23 @@ fn searches_that_cannot_be_are_named() {
             &["--confidence-exponent: expected a number above 0, at most 10, found 0"],
         ),
         (&["--beam-search", "alsd"], &["ALSD", "labels that move on by a frame"]),
-        (&["--stream", "--beam", "2", "--nbest", "2"], &["--nbest: expected recordings as a whole"]),
+        (&["--stream", "--beam", "2", "--nbest", "2"], &["--nbest: expected whole recordings"]),
         (&["--stream", "--latest", "nan"], &["--latest: expected a number from 0"]),
         (
             &["--ctc", "--nbest", "3"],
-            &["--nbest: expected a beam search (--beam 2 or more), found a search by CTC"],
+            &["--nbest: expected a beam search (--beam 2 or more), found a search with the CTC head"],
         ),
-        (&["--stream", "--ctc"], &["--ctc: expected recordings as a whole"]),
+        (&["--stream", "--ctc"], &["--ctc: expected whole recordings"]),
         (
             &["--stream", "--beam", "2", "--beam-search", "malsd"],
-            &["--beam-search malsd: expected recordings as a whole"],
+            &["--beam-search malsd: expected whole recordings"],
         ),
         (&["--stream", "--chunk", "0"], &["--chunk: expected a number from 1 to 60000, found 0"]),
         (&["--stream", "--pace=-1"], &["--pace: expected a number from 0.001 to 1000000, or 0, found -1"]),
         (&["--stream", "--pace", "1e-20"], &["--pace: expected"]),
         (&["--long", "nan"], &["--long: expected"]),
         (&["--beam", "20000"], &["--beam: expected"]),
-        (&["-"], &["-: expected standard input alone"]),
+        (&["-"], &["-: expected only standard input"]),
         (&["--stream", "--format", "srt"], &["(--stream, or -): expected txt, json or ctm"]),
         (&["--stream", "--output", "texts"], &["(--stream, or -): expected txt, json or ctm"]),
         (&["--format", "doc"], &["expected one of txt, json, ctm, srt, vtt"]),
@@ -213,8 +213,8 @@ fn texts_are_written_in_every_format() {
         let (code, _, err) = finish(panda(&folder, &arguments));
         assert_eq!(code, Some(0), "{err}");
     };
-    evaluate("ctm", "heard.ctm");
-    let ctm = std::fs::read_to_string(toy.path("heard.ctm")).unwrap();
+    evaluate("ctm", "hypotheses.ctm");
+    let ctm = std::fs::read_to_string(toy.path("hypotheses.ctm")).unwrap();
     assert!(ctm.starts_with("toy-0 1 ") && ctm.lines().count() == 14, "{ctm}");
     evaluate("vtt", "captions");
     assert!(toy.path("captions/toy-5.vtt").exists());
@@ -233,67 +233,70 @@ fn raw(toy: &super::toy::Toy, names: &[&str]) -> Vec<i16> {
 }
 
 #[test]
-fn long_recordings_go_piece_by_piece() {
+fn long_recordings_are_transcribed_in_chunks() {
     let toy = trained();
     let folder = toy.path("");
-    let once = raw(&toy, &["1.wav", "0.wav", "2.wav"]);
-    write_wav(&toy.path("once.wav"), RATE, &once);
+    let joined = raw(&toy, &["1.wav", "0.wav", "2.wav"]);
+    write_wav(&toy.path("joined.wav"), RATE, &joined);
     let text = |arguments: &[&str]| {
         let (code, out, err) =
-            finish(panda(&folder, &[&["transcribe", CHECKPOINT, "once.wav"], arguments].concat()));
+            finish(panda(&folder, &[&["transcribe", CHECKPOINT, "joined.wav"], arguments].concat()));
         assert_eq!(code, Some(0), "{err}");
         out
     };
-    let whole = text(&[]);
-    assert!(whole.split(' ').count() > 2, "{whole}");
-    // One window that is long enough is the whole.
-    assert_eq!(text(&["--long", "0.5"]), whole);
+    let offline = text(&[]);
+    assert!(offline.split(' ').count() > 2, "{offline}");
+    // A window longer than the recording gives the text of offline decoding.
+    assert_eq!(text(&["--long", "0.5"]), offline);
     assert_eq!(text(&["--long", "0.5", "--beam", "3"]), text(&["--beam", "3"]));
     assert!(text(&["--long", "0.5", "--window", "1", "--overlap", "0.5"]).split(' ').count() > 2);
 }
 
 #[test]
-fn standard_input_is_heard_and_half_a_sample_is_named() {
+fn standard_input_is_transcribed_and_half_a_sample_is_an_error() {
     let toy = trained();
     let bytes: Vec<u8> = raw(&toy, &["5.wav"]).iter().flat_map(|x| x.to_le_bytes()).collect();
-    let hear = |bytes: &[u8], arguments: &[&str]| {
+    let transcribe = |bytes: &[u8], arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_panda"));
         command.current_dir(toy.path("")).args(["transcribe", CHECKPOINT, "-"]).args(arguments);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut input = child.stdin.take().unwrap();
-        // It may leave before it has read everything.
-        bytes.chunks(777).for_each(|piece| drop(input.write_all(piece)));
+        // The program may exit before it has read everything.
+        bytes.chunks(777).for_each(|chunk| drop(input.write_all(chunk)));
         drop(input);
         let out = child.wait_with_output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
         (out.status.code(), text(out.stdout), text(out.stderr))
     };
-    let (code, out, err) = hear(&bytes, &[]);
+    let (code, out, err) = transcribe(&bytes, &[]);
     assert!(code == Some(0) && out.contains("] high middle low low\n"), "{out}{err}");
-    assert!(err.contains("words come 20 s late") && err.contains("a chunk of 200 ms took"), "{err}");
-    let (code, out, err) = hear(&bytes, &["--beam", "4"]);
+    assert!(err.contains("words arrive 20 s late") && err.contains("a chunk of 200 ms took"), "{err}");
+    let (code, out, err) = transcribe(&bytes, &["--beam", "4"]);
     assert!(code == Some(0) && out.contains("] high middle low low\n"), "{out}{err}");
-    let (_, out, _) = hear(&bytes, &["--format", "json"]);
+    let (_, out, _) = transcribe(&bytes, &["--format", "json"]);
     let last: serde_json::Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
     assert_eq!((&last["endpoint"], &last["partial"]), (&true.into(), &"".into()));
-    // What was heard before is not lost.
-    let (code, out, err) = hear(&bytes[..bytes.len() - 1], &[]);
+    // The words before an error are printed.
+    let (code, out, err) = transcribe(&bytes[..bytes.len() - 1], &[]);
     assert!(code == Some(2) && err.contains("sample") && out.contains("high middle"), "{out}{err}");
     let wav = std::fs::read(toy.path("5.wav")).unwrap();
-    let (code, out, err) = hear(&wav, &[]);
+    let (code, out, err) = transcribe(&wav, &[]);
     assert!(code == Some(2) && out.is_empty() && err.contains("found a WAV file"), "{out}{err}");
-    for (begins, name) in
+    for (signature, name) in
         [(&b"RF64"[..], "a WAV file"), (b"OggS", "an Ogg file"), (b"ID3\x04", "an MP3 file")]
     {
-        let (code, out, err) = hear(&[begins, &bytes].concat(), &[]);
+        let (code, out, err) = transcribe(&[signature, &bytes].concat(), &[]);
         assert!(code == Some(2) && out.is_empty() && err.contains(name), "{out}{err}");
     }
     for arguments in [&["--channel", "2"][..], &["--resample"]] {
-        let (code, _, err) = hear(&bytes, arguments);
-        assert!(code == Some(2) && err.contains(&format!("{}: expected a recording", arguments[0])), "{err}");
+        let (code, _, err) = transcribe(&bytes, arguments);
+        assert!(
+            code == Some(2) && err.contains(&format!("{}: expected an audio file", arguments[0])),
+            "{err}"
+        );
     }
-    let (code, out, _) = hear(&[], &[]);
+    let (code, out, _) = transcribe(&[], &[]);
     assert_eq!((code, out.as_str()), (Some(0), ""));
 }
 
@@ -303,24 +306,22 @@ fn help_states_what_a_phrase_score_means() {
         let (code, out, err) = finish(panda(std::path::Path::new("."), &[command, "--help"]));
         assert_eq!(code, Some(0), "{err}");
         let help = out.split_whitespace().collect::<Vec<_>>().join(" ");
-        for part in
-            ["A phrase matches whole words", "of the whole phrase, spread over its tokens [default: 1]"]
-        {
+        for part in ["a phrase matches whole words", "spread over the tokens of the phrase [default: 1]"] {
             assert!(help.contains(part), "{command}: {help}");
         }
     }
 }
 
-/// One phrase that the model cannot spell never ends the whole: it is named, and the others count.
+/// Phrases that the tokenizer cannot encode are skipped with a warning.
 #[test]
-fn phrases_that_the_model_cannot_spell_are_skipped_and_named() {
+fn phrases_that_cannot_be_encoded_are_skipped_with_a_warning() {
     let toy = trained();
     let folder = toy.path("");
-    toy.write("some.txt", "high\nzebra\nlow middle\t2\nlow gnu\t-3\n");
+    toy.write("two.txt", "high\nzebra\nlow middle\t2\nlow gnu\t-3\n");
     let list: String = (0..50).map(|number| format!("absent{number}\n")).collect();
     toy.write("none.txt", &list);
     for (list, expected) in [
-        ("some.txt", &["some.txt: 2 of 4 phrases are skipped", "lines 2, 4;", "line 2", "\"zebra\""][..]),
+        ("two.txt", &["two.txt: 2 of 4 phrases are skipped", "lines 2, 4;", "line 2", "\"zebra\""][..]),
         ("none.txt", &["none.txt: 50 of 50 phrases are skipped", " 19, 20 and others; line 1"]),
     ] {
         for command in [&["transcribe", CHECKPOINT, "5.wav"], &["evaluate", CHECKPOINT, "train.jsonl"]] {

@@ -1,4 +1,4 @@
-//! Links, pipes and names of a run's own files, where the program writes and reads.
+//! Links, pipes and reserved file names as inputs and outputs.
 #![cfg(unix)]
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, symlink};
@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use crate::{finish, panda, trained_for_an_epoch};
 
-/// Far more than a refusal takes: a program that waits for a pipe does not pass.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Time limit of a command; a command that waits for a pipe exceeds it.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Status and standard error of a program that must end by itself.
-fn ends(mut command: Command) -> (Option<i32>, String) {
+/// Runs a command with a time limit; returns its status and standard error.
+fn finish_in_time(mut command: Command) -> (Option<i32>, String) {
     let mut child: Child =
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let started = Instant::now();
     while child.try_wait().unwrap().is_none() {
-        if started.elapsed() > PATIENCE {
+        if started.elapsed() > TIMEOUT {
             child.kill().unwrap();
             panic!("{command:?} does not end");
         }
@@ -27,14 +27,15 @@ fn ends(mut command: Command) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
-fn pipe(path: &Path) {
+fn make_pipe(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
-const STARTS: [&[&str]; 3] = [&[], &["--resume"], &["--force"]];
+/// Options of `train` that decide how it treats an existing run folder.
+const START_OPTIONS: [&[&str]; 3] = [&[], &["--resume"], &["--force"]];
 
 #[test]
-fn a_lock_never_changes_what_it_leads_to() {
+fn a_lock_never_changes_its_link_target() {
     let toy = trained_for_an_epoch();
     toy.write("victim.txt", "precious");
     let lock = toy.path("run/.lock");
@@ -44,15 +45,15 @@ fn a_lock_never_changes_what_it_leads_to() {
         ("a symbolic link", Box::new(|| symlink("../victim.txt", &lock).unwrap())),
         ("a symbolic link", Box::new(|| symlink("../nowhere", &lock).unwrap())),
         ("2 names", Box::new(|| fs::hard_link(toy.path("victim.txt"), &lock).unwrap())),
-        ("a named pipe", Box::new(|| pipe(&lock))),
+        ("a named pipe", Box::new(|| make_pipe(&lock))),
         ("a folder", Box::new(|| fs::create_dir(&lock).unwrap())),
     ];
     for (kind, make) in &kinds {
         let _ = fs::remove_file(&lock).or_else(|_| fs::remove_dir(&lock));
         make();
-        for start in STARTS {
+        for start in START_OPTIONS {
             let arguments = [&["train", "recipe.toml", "--run", "run"], start].concat();
-            let (code, err) = ends(panda(&toy.path(""), &arguments));
+            let (code, err) = finish_in_time(panda(&toy.path(""), &arguments));
             assert_eq!(code, Some(2), "{kind}: {err}");
             assert!(
                 err.contains("run/.lock: could not lock the run folder: ") && err.contains(kind),
@@ -66,7 +67,7 @@ fn a_lock_never_changes_what_it_leads_to() {
 }
 
 #[test]
-fn a_run_folder_with_a_pipe_in_place_of_a_file_is_refused() {
+fn a_pipe_in_a_run_folder_is_an_error() {
     let toy = trained_for_an_epoch();
     let names = [
         "recipe.toml",
@@ -82,29 +83,29 @@ fn a_run_folder_with_a_pipe_in_place_of_a_file_is_refused() {
     ];
     for name in names {
         let path = toy.path(&format!("run/{name}"));
-        let kept = fs::rename(&path, toy.path("kept")).is_ok();
-        pipe(&path);
-        for start in STARTS {
+        let existed = fs::rename(&path, toy.path("backup")).is_ok();
+        make_pipe(&path);
+        for start in START_OPTIONS {
             let arguments = [&["train", "recipe.toml", "--run", "run"], start].concat();
-            let (code, err) = ends(panda(&toy.path(""), &arguments));
+            let (code, err) = finish_in_time(panda(&toy.path(""), &arguments));
             assert!(code == Some(2) && err.contains(&format!("run/{name}: ")), "{name}: {err}");
             assert!(err.contains("expected a regular file, found a named pipe"), "{name}: {err}");
         }
         assert!(fs::symlink_metadata(&path).unwrap().file_type().is_fifo());
         fs::remove_file(&path).unwrap();
-        if kept {
-            fs::rename(toy.path("kept"), &path).unwrap();
+        if existed {
+            fs::rename(toy.path("backup"), &path).unwrap();
         }
     }
     let resume = ["train", "recipe.toml", "--run", "run", "--resume"];
-    let (code, err) = ends(panda(&toy.path(""), &resume));
+    let (code, err) = finish_in_time(panda(&toy.path(""), &resume));
     assert_eq!(code, Some(0), "{err}");
 }
 
 #[test]
-fn inputs_that_are_pipes_are_refused_and_not_waited_for() {
+fn named_pipes_as_inputs_are_errors() {
     let toy = trained_for_an_epoch();
-    pipe(&toy.path("pipe"));
+    make_pipe(&toy.path("pipe"));
     let manifest = fs::read_to_string(toy.path("train.jsonl")).unwrap();
     let line = manifest.lines().next().unwrap();
     toy.write("sounds.jsonl", &line.replace("0.wav", "pipe"));
@@ -149,24 +150,24 @@ fn inputs_that_are_pipes_are_refused_and_not_waited_for() {
         &["lm", "train.jsonl", "-o", "x.arpa", "--tokens", "pipe"],
     ];
     for arguments in commands {
-        let (code, err) = ends(panda(&toy.path(""), arguments));
+        let (code, err) = finish_in_time(panda(&toy.path(""), arguments));
         assert!(code != Some(0) && err.contains("pipe"), "{arguments:?}: {code:?} {err}");
         assert!(err.contains("expected a regular file, found a named pipe (FIFO)"), "{arguments:?}: {err}");
     }
     assert!(!toy.path("new/last.safetensors").exists());
-    // A pipe that is open already is what the shell makes of <(...).
+    // The shell's <(...) is an open pipe, which is a valid input.
     let mut command = Command::new("bash");
     let script = format!(
         "{} lm <(cat train.jsonl | sed 's/.*\"text\": \"\\([^\"]*\\)\".*/\\1/') -o x.arpa",
         env!("CARGO_BIN_EXE_panda")
     );
     command.args(["-c", &script]).current_dir(toy.path(""));
-    let (code, err) = ends(command);
+    let (code, err) = finish_in_time(command);
     assert_eq!(code, Some(0), "{err}");
 }
 
 #[test]
-fn results_do_not_take_the_place_of_a_runs_files() {
+fn outputs_do_not_replace_files_of_a_run() {
     let toy = trained_for_an_epoch();
     let folder = toy.path("");
     let before: Vec<_> = snapshot(&toy.path("run"));
@@ -190,14 +191,14 @@ fn results_do_not_take_the_place_of_a_runs_files() {
         assert!(err.contains("uses for its own file"), "{arguments:?}: {err}");
     }
     assert!(before == snapshot(&toy.path("run")));
-    // Any other name in the folder is free, and the page of a report goes there by itself.
+    // Other names in the run folder are allowed; the report is written there by default.
     for arguments in [&["average", "run/mean.safetensors", copy][..], &["report", "run"]] {
         let (code, _, err) = finish(panda(&folder, arguments));
         assert_eq!(code, Some(0), "{arguments:?}: {err}");
     }
 }
 
-/// Names and bytes of a folder's files.
+/// Returns the names and bytes of the files of a folder.
 fn snapshot(folder: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
     let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut all: Vec<_> = paths.map(|path| (path.clone(), fs::read(path).unwrap())).collect();

@@ -1,7 +1,7 @@
-//! A hostile afternoon, for those who have some minutes: `scripts/hostile`.
+//! Robustness tests that take some minutes; `scripts/hostile` runs them.
 //!
-//! Kills at random moments, files that may not grow, two runs in one folder, and broken files of every kind that the program reads.
-//! Counts are printed, and anything lost, any panic and any hang is a failure.
+//! Kills at random moments, file size limits, two runs in one folder, and corrupted files of every
+//! kind that the program reads. Lost data, a panic or a hang is a failure; counts are printed.
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,15 +13,15 @@ use super::mutants::{self, Random};
 use super::toy::{Toy, leftovers};
 use super::{finish, panda, trained_for_an_epoch};
 
-/// Longest time that a command may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time limit of a command.
+const TIMEOUT: Duration = Duration::from_secs(20);
 const CHECKPOINT: &str = "run/last.safetensors";
 
 fn count(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap())
 }
 
-/// A run that is worth killing, and the files that it leaves when nobody does.
+/// Returns a corpus and the files of an uninterrupted run.
 fn corpus() -> (Toy, Vec<(&'static str, Vec<u8>)>) {
     let toy = Toy::new();
     toy.recipe(&[("epochs = 3", "epochs = 60\nevaluate_every = 7\ncheckpoint_every = 2")]);
@@ -43,13 +43,13 @@ fn spawn(mut command: Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Waits; a command that takes too long is a failure.
-fn wait(mut child: Child, what: &str) -> (Option<i32>, String) {
+/// Waits for a command and panics after the time limit.
+fn wait(mut child: Child, name: &str) -> (Option<i32>, String) {
     let start = Instant::now();
     while child.try_wait().unwrap().is_none() {
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > TIMEOUT {
             child.kill().unwrap();
-            panic!("{what}: still there after {PATIENCE:?}");
+            panic!("{name}: still running after {TIMEOUT:?}");
         }
         std::thread::sleep(Duration::from_micros(500));
     }
@@ -62,9 +62,9 @@ fn wait(mut child: Child, what: &str) -> (Option<i32>, String) {
 fn kills_at_random_moments() {
     let (toy, files) = corpus();
     let mut random = Random(2026);
-    let (wanted, mut killed, mut finished) = (count("PANDA_KILLS", 100), 0, 0);
+    let (kills, mut killed, mut finished) = (count("PANDA_KILLS", 100), 0, 0);
     let (mut round, mut runs) = (0, 0);
-    while killed < wanted {
+    while killed < kills {
         let run = format!("parts-{round}");
         let mut child = spawn(panda(&toy.path(""), &["train", "recipe.toml", "--run", &run, "--resume"]));
         std::thread::sleep(Duration::from_micros(random.below(400_000) as u64));
@@ -93,12 +93,12 @@ fn kills_at_random_moments() {
 
 #[test]
 #[ignore = "takes a minute"]
-fn files_that_may_not_grow() {
+fn file_size_limits_lose_nothing() {
     let (toy, files) = corpus();
-    let (rounds, mut refused, mut finished) = (count("PANDA_LIMITS", 60), 0, 0);
+    let (rounds, mut rejected, mut finished) = (count("PANDA_LIMITS", 60), 0, 0);
     for round in 0..rounds {
         let run = format!("small-{round}");
-        // KiB, from nothing at all to more than the largest file.
+        // Limits in KiB, from 0 to more than the largest file.
         let line = format!("ulimit -f {}; exec $P train recipe.toml --run {run} --resume", 6 * round);
         let mut command = Command::new("bash");
         command.args(["-c", &line]).current_dir(toy.path("")).env("P", env!("CARGO_BIN_EXE_panda"));
@@ -108,7 +108,7 @@ fn files_that_may_not_grow() {
             Some(0) => finished += 1,
             Some(2) => {
                 assert!(err.contains("could not write"), "{line}: {err}");
-                refused += 1;
+                rejected += 1;
                 if toy.path(&run).exists() {
                     assert_eq!(leftovers(&toy.path(&run)), [] as [PathBuf; 0], "{line}");
                 }
@@ -123,45 +123,50 @@ fn files_that_may_not_grow() {
         }
         let _ = fs::remove_dir_all(toy.path(&run));
     }
-    println!("limits: {refused} of {rounds} runs refused, {finished} finished; nothing half-written");
+    println!("limits: {rejected} of {rounds} runs rejected, {finished} finished; nothing half-written");
 }
 
 #[test]
 #[ignore = "takes a minute"]
 fn two_runs_at_once() {
     let (toy, files) = corpus();
-    let (pairs, mut refused) = (count("PANDA_PAIRS", 20), 0);
+    let (pairs, mut rejected) = (count("PANDA_PAIRS", 20), 0);
     for pair in 0..pairs {
-        let run = format!("both-{pair}");
+        let run = format!("pair-{pair}");
         let start = || spawn(panda(&toy.path(""), &["train", "recipe.toml", "--run", &run, "--resume"]));
-        let both = [start(), start()].map(|child| wait(child, &run));
-        for (code, err) in &both {
+        let outcomes = [start(), start()].map(|child| wait(child, &run));
+        for (code, err) in &outcomes {
             match code {
                 Some(0) => {}
-                Some(2) if err.contains("another process that trains in it") => refused += 1,
+                Some(2) if err.contains("another process that trains in it") => rejected += 1,
                 other => panic!("{run}: {other:?}: {err}"),
             }
         }
-        assert!(both.iter().any(|(code, _)| *code == Some(0)));
+        assert!(outcomes.iter().any(|(code, _)| *code == Some(0)));
         assert_same(&toy, &run, &files);
         fs::remove_dir_all(toy.path(&run)).unwrap();
     }
-    println!("pairs: {refused} second runs refused of {pairs} pairs; the first ones left the same files");
+    println!("pairs: {rejected} second runs rejected of {pairs} pairs; the first ones left the same files");
 }
 
-/// Runs the program on mutants, on all cores, and counts how it ends.
-fn broken(kind: &str, good: &[Vec<u8>], words: &[&[u8]], run: impl Fn(&Path, &[u8]) -> Command + Sync) {
-    broken_times(count("PANDA_BROKEN", 2000), kind, good, words, run);
+/// Runs the program on corrupted files and counts exit codes.
+fn run_on_mutants(
+    kind: &str,
+    good: &[Vec<u8>],
+    words: &[&[u8]],
+    run: impl Fn(&Path, &[u8]) -> Command + Sync,
+) {
+    run_on_n_mutants(count("PANDA_BROKEN", 2000), kind, good, words, run);
 }
 
-fn broken_times(
+fn run_on_n_mutants(
     cases: u64,
     kind: &str,
     good: &[Vec<u8>],
     words: &[&[u8]],
     run: impl Fn(&Path, &[u8]) -> Command + Sync,
 ) {
-    let (next, accepted, refused) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+    let (next, accepted, rejected) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..cores {
@@ -174,13 +179,13 @@ fn broken_times(
                     }
                     let mutant = mutants::mutant(kind, case, good, words);
                     let mut command = run(folder.path(), &mutant);
-                    // A little more than the good files need.
+                    // Somewhat more than the valid files need.
                     command.env("RAYON_NUM_THREADS", "1").env("PANDA_MEMORY", "2GiB");
                     let (code, err) = wait(spawn(command), &format!("{kind} {case}"));
                     assert!(!err.contains("panicked"), "{kind} {case}: {err}");
                     match code {
                         Some(0) => accepted.fetch_add(1, Ordering::Relaxed),
-                        Some(1 | 2) => refused.fetch_add(1, Ordering::Relaxed),
+                        Some(1 | 2) => rejected.fetch_add(1, Ordering::Relaxed),
                         other => panic!("{kind} {case}: {other:?}: {err}"),
                     };
                 }
@@ -188,17 +193,17 @@ fn broken_times(
         }
     });
     println!(
-        "{kind}: {} broken files, {} refused, {} read",
+        "{kind}: {} broken files, {} rejected, {} read",
         cases,
-        refused.into_inner(),
+        rejected.into_inner(),
         accepted.into_inner()
     );
 }
 
-/// Files of every format that ffmpeg, sox, lame, opusenc, oggenc and flac make, cut and damaged.
+/// Corrupted files of all formats that ffmpeg, sox and other encoders write.
 #[test]
 #[ignore = "takes some minutes"]
-fn broken_sound_of_every_format() {
+fn corrupted_audio_of_every_format() {
     if !has_encoders() {
         return;
     }
@@ -208,12 +213,12 @@ fn broken_sound_of_every_format() {
     let words: &[&[u8]] =
         &[b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff", b"ID3\x04\0\0\x7f\x7f\x7f\x7f"];
     for kind in ["wav", "aiff aif", "caf", "flac", "mp3 mp2", "aac", "mp4 m4a", "ogg oga opus"] {
-        let endings: Vec<&str> = kind.split(' ').collect();
-        let formats = FORMATS.iter().filter(|format| endings.contains(&format.ending));
+        let extensions: Vec<&str> = kind.split(' ').collect();
+        let formats = FORMATS.iter().filter(|format| extensions.contains(&format.ending));
         let good: Vec<Vec<u8>> = formats.map(|format| format.encode(inputs.path())).collect();
-        broken_times(count("PANDA_SOUNDS", 400), kind, &good, words, |folder, bytes| {
+        run_on_n_mutants(count("PANDA_SOUNDS", 400), kind, &good, words, |folder, bytes| {
             let path = folder.join("sound");
-            // Half of the damaged pages of Ogg have the right checksum.
+            // Half of the corrupted Ogg pages get a valid checksum.
             let bytes = if bytes.len() % 2 == 0 { repair_pages(bytes.to_vec()) } else { bytes.to_vec() };
             fs::write(&path, bytes).unwrap();
             let path = path.to_str().unwrap();
@@ -224,7 +229,7 @@ fn broken_sound_of_every_format() {
 
 #[test]
 #[ignore = "takes some minutes"]
-fn broken_files_of_every_kind() {
+fn corrupted_files_of_every_kind() {
     let toy = trained_for_an_epoch();
     let home = toy.path("");
     let checkpoint = toy.path(CHECKPOINT);
@@ -238,18 +243,18 @@ fn broken_files_of_every_kind() {
 
     let mut wav = mutants::wav_files();
     wav.push(read("0.wav"));
-    broken("wav", &wav, mutants::WAV_WORDS, |folder, bytes| {
+    run_on_mutants("wav", &wav, mutants::WAV_WORDS, |folder, bytes| {
         with(&["transcribe", CHECKPOINT, &put(folder, "x.wav", bytes), "--resample", "--channel", "1"])
     });
     let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/digits/audio");
     let flac = ["dev/digits-dev-0000.flac", "test/digits-test-0001.flac"];
     let flac = flac.map(|name| fs::read(digits.join(name)).unwrap());
-    broken("flac", &flac, &[b"fLaC", b"\xff\xf8", b"\xff\xf9"], |folder, bytes| {
+    run_on_mutants("flac", &flac, &[b"fLaC", b"\xff\xf8", b"\xff\xf9"], |folder, bytes| {
         with(&["transcribe", CHECKPOINT, &put(folder, "x.flac", bytes), "--resample"])
     });
     let words: &[&[u8]] =
         &[b"\"seconds\": ", b"\"id\": ", b"1e300", b"-1", b"null", b"\"lead_ms\": 4294967295", b"[", b"{"];
-    broken("manifest", &[read("train.jsonl")], words, |folder, bytes| {
+    run_on_mutants("manifest", &[read("train.jsonl")], words, |folder, bytes| {
         for name in 0..6 {
             let to = folder.join(format!("{name}.wav"));
             if !to.exists() {
@@ -260,7 +265,7 @@ fn broken_files_of_every_kind() {
     });
     let words: &[&[u8]] =
         &[b"= 1e300\n", b"= 99999999999\n", b"hidden", b"layers", b"[loss]\nkind = \"tdt\"\n", b"[", b"\""];
-    broken("recipe", &[read("recipe.toml")], words, |folder, bytes| {
+    run_on_mutants("recipe", &[read("recipe.toml")], words, |folder, bytes| {
         let manifest = folder.join("train.jsonl");
         if !manifest.exists() {
             fs::copy(toy.path("train.jsonl"), manifest).unwrap();
@@ -269,11 +274,11 @@ fn broken_files_of_every_kind() {
     });
     let words: &[&[u8]] =
         &[b"\"F32\"", b"[0,1]", b"data_offsets", b"\"version\":2", b"\xff\xff\xff\xff\xff\xff\xff\x7f"];
-    broken("checkpoint", &[read(CHECKPOINT)], words, |folder, bytes| {
+    run_on_mutants("checkpoint", &[read(CHECKPOINT)], words, |folder, bytes| {
         with(&["transcribe", &put(folder, "x.safetensors", bytes), "0.wav"])
     });
     let tokenizer = model::Checkpoint::read(&checkpoint).unwrap().tokenizer;
-    broken(
+    run_on_mutants(
         "tokenizer",
         &[tokenizer.into_bytes()],
         &[b"\"vocab\"", b"[", b"{}", b"null", b"\xe2\x96\x81"],

@@ -1,4 +1,4 @@
-//! A run that dies or is interrupted, and goes on as if nothing had happened.
+//! Runs that are killed or interrupted and then resumed.
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant, SystemTime};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::toy::{Toy, leftovers};
 use super::{finish, panda, tfevents};
 
-/// Long enough to be killed a few times, with a checkpoint every second step.
+/// Returns a corpus with a long run that saves every second step.
 fn corpus() -> Toy {
     let toy = Toy::new();
     toy.recipe(&[("epochs = 3", "epochs = 60\nevaluate_every = 7\ncheckpoint_every = 2")]);
@@ -18,16 +18,16 @@ fn resume(toy: &Toy) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-fn changed(path: &Path) -> Option<SystemTime> {
+fn modified(path: &Path) -> Option<SystemTime> {
     std::fs::metadata(path).and_then(|file| file.modified()).ok()
 }
 
-/// Waits until the checkpoint has been replaced so many times; false if the run was over before.
+/// Waits for `count` new checkpoints; returns false if the run ends before.
 fn wait_for_checkpoints(run: &mut Child, path: &Path, count: usize) -> bool {
-    let (mut seen, mut last) = (0, changed(path));
+    let (mut seen, mut last) = (0, modified(path));
     let start = Instant::now();
     while run.try_wait().unwrap().is_none() {
-        let now = changed(path);
+        let now = modified(path);
         if now != last {
             (seen, last) = (seen + 1, now);
         }
@@ -40,7 +40,9 @@ fn wait_for_checkpoints(run: &mut Child, path: &Path, count: usize) -> bool {
     false
 }
 
-/// The folder of an undisturbed run and that of the other one hold the same, but for what is measured: wall times, and memory held.
+/// Asserts that an uninterrupted and a resumed run wrote equal files.
+///
+/// Measured values (wall times and memory) are excluded.
 fn assert_same(toy: &Toy) {
     let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "whole"]));
     assert_eq!(code, Some(0), "{err}");
@@ -78,13 +80,13 @@ fn twenty_kills_at_any_moment_leave_the_same_final_weights() {
     let (mut kills, mut state) = (0, 1u64);
     while kills < 20 {
         let mut run = resume(&toy);
-        // Some way past a checkpoint, where a step, the next checkpoint or an evaluation is under way.
+        // Kill between checkpoints: during a step, the next checkpoint or an evaluation.
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         let (count, wait) = (1 + (state >> 33) as usize % 3, (state >> 40) % 20_000);
-        assert!(wait_for_checkpoints(&mut run, &path, count), "the run was over after {kills} kills");
+        assert!(wait_for_checkpoints(&mut run, &path, count), "the run ended after {kills} kills");
         std::thread::sleep(Duration::from_micros(wait));
         run.kill().unwrap();
-        assert!(!run.wait().unwrap().success(), "the run was over after {kills} kills");
+        assert!(!run.wait().unwrap().success(), "the run ended after {kills} kills");
         kills += 1;
     }
     assert!(resume(&toy).wait().unwrap().success());
@@ -93,7 +95,7 @@ fn twenty_kills_at_any_moment_leave_the_same_final_weights() {
 
 #[cfg(unix)]
 #[test]
-fn an_interrupted_run_saves_and_says_how_to_go_on() {
+fn an_interrupted_run_saves_and_prints_how_to_resume() {
     let toy = corpus();
     let mut run = resume(&toy);
     assert!(wait_for_checkpoints(&mut run, &toy.path("parts/last.safetensors"), 3));
@@ -104,7 +106,8 @@ fn an_interrupted_run_saves_and_says_how_to_go_on() {
     assert_eq!(output.status.code(), Some(130), "{text}");
     let message = text.lines().last().unwrap();
     assert!(
-        message.starts_with("stopped and saved after ") && message.ends_with("--resume --run parts goes on"),
+        message.starts_with("stopped and saved after ")
+            && message.ends_with(" steps; to continue: panda train recipe.toml --resume --run parts"),
         "{text}"
     );
     assert!(!toy.path("parts/evaluation.json").exists());

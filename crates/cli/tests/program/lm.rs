@@ -19,13 +19,13 @@ fn an_n_gram_of_words() {
     // low, middle, high, and <s>, </s>, <unk>.
     assert!(lines[0].starts_with("1-grams         6  discounts "), "{out}");
     assert!(lines[1].starts_with("2-grams "), "{out}");
-    assert!(lines[2].starts_with("the text itself: perplexity "), "{out}");
+    assert!(lines[2].starts_with("training text: perplexity "), "{out}");
     assert!(lines[2].ends_with(" of 17 words and 8 ends; 0.00 % unknown (0 of 17)"), "{out}");
     assert!(lines[3].ends_with(" of 3 words and 2 ends; 25.00 % unknown (1 of 4)"), "{out}");
     let arpa = fs::read_to_string(toy.path("lm.arpa")).unwrap();
     assert!(arpa.starts_with("\\data\\\nngram 1=6\nngram 2=") && arpa.contains("\t<s> high\n"), "{arpa}");
 
-    // To standard output goes the file and nothing else, the same each time.
+    // Standard output receives the file and nothing else.
     let arguments = ["lm", "train.jsonl", "more.txt", "-o", "/dev/stdout", "--order", "2"];
     if cfg!(unix) {
         assert_eq!(finish(panda(&folder, &arguments)), (Some(0), arpa, String::new()));
@@ -59,7 +59,7 @@ fn an_n_gram_of_a_model_s_tokens() {
 }
 
 #[test]
-fn mistakes_are_named() {
+fn invalid_inputs_are_errors() {
     let toy = Toy::new();
     let folder = toy.path("");
     toy.write("empty.txt", " \n\n");
@@ -88,10 +88,12 @@ fn mistakes_are_named() {
     assert!(code == Some(2) && err.contains("expected another file"), "{err}");
 }
 
-/// Discounts, counts and perplexities are those of a program of its own that follows the definition (pure Python, `f64`), and the
-/// perplexities are those that kenlm 0.3.0 finds for the file.
+/// Compares with reference values of independent programs.
+///
+/// Discounts, counts and perplexities are those of a pure Python program in `f64` that follows the
+/// definition; kenlm 0.3.0 reports the same perplexities for the file.
 #[test]
-fn numbers_of_other_programs() {
+fn matches_kenlm_and_a_python_reference() {
     let an4 = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/an4");
     if !an4.exists() {
         assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{} is missing", an4.display());
@@ -110,7 +112,7 @@ fn numbers_of_other_programs() {
     assert!(lines[4].contains("perplexity 17.083 of 771 words and 130 ends; 0.26 %"), "{out}");
 }
 
-/// Texts of unknown words alone make no n-gram, and leave no file or an older file as it was.
+/// Texts of unknown words only are errors that write no file.
 #[test]
 fn errors_come_before_the_file_is_written() {
     let toy = Toy::new();
@@ -157,11 +159,11 @@ fn sentence_marks_around_texts_are_removed() {
         toy.write("marked.txt", &(lines.join("\n") + "\n<s> </s>\n"));
         toy.write("marked.jsonl", &manifest(&lines.map(str::trim_end)));
         for file in ["marked.txt", "marked.jsonl"] {
-            let (found, err) = arpa(file);
-            assert_eq!(found, expected, "{lines:?}");
+            let (actual, err) = arpa(file);
+            assert_eq!(actual, expected, "{lines:?}");
             let warning = match file {
                 "marked.jsonl" => warning.to_owned(),
-                // With the line that has no word.
+                // Plus the line without a word.
                 _ => warning
                     .replace("3 lines", "4 lines")
                     .replace("2 lines", "3 lines")
@@ -171,7 +173,7 @@ fn sentence_marks_around_texts_are_removed() {
             assert_eq!(err, warning, "{lines:?}");
         }
     }
-    let refused = |arguments: &[&str], part: &str| {
+    let check = |arguments: &[&str], part: &str| {
         let (code, _, err) = finish(panda(&folder, &[&["lm", "-o", "none.arpa"], arguments].concat()));
         assert!(code == Some(2) && err.contains(part), "{arguments:?}: {err}");
         assert!(!toy.path("none.arpa").exists());
@@ -180,10 +182,10 @@ fn sentence_marks_around_texts_are_removed() {
         [("low </s> <s> high", "</s>"), ("<s> low</s> high </s>", "low</s>"), ("a <S> b", "<S>")]
     {
         toy.write("inner.txt", &format!("{plain}\n{line}\n"));
-        refused(&["inner.txt"], "inner.txt:5: expected sentence marks");
-        refused(&["plain.txt", "--test", "inner.txt"], &format!("found {mark:?} within it"));
+        check(&["inner.txt"], "inner.txt:5: expected sentence marks");
+        check(&["plain.txt", "--test", "inner.txt"], &format!("found {mark:?} within it"));
         toy.write("inner.jsonl", &format!("\n{}", manifest(&["low", line])));
-        refused(&["plain.txt", "inner.jsonl"], "inner.jsonl:3: expected sentence marks");
+        check(&["plain.txt", "inner.jsonl"], "inner.jsonl:3: expected sentence marks");
     }
 }
 

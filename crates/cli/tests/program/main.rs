@@ -1,6 +1,7 @@
-//! The program as a user runs it, on a corpus that the tests make themselves.
+//! Tests of the `panda` program on a synthetic corpus.
 
 mod align;
+mod audio;
 mod average;
 mod bad_items;
 mod commands;
@@ -12,7 +13,6 @@ mod files;
 mod flac_bytes;
 mod hostile;
 mod kill_and_resume;
-mod listening;
 mod lm;
 mod merge;
 #[path = "../../../speech/tests/suite/mutants.rs"]
@@ -34,21 +34,21 @@ mod toy;
 use std::path::Path;
 use std::process::Command;
 
-/// `panda ARGUMENTS`, to be run in a folder.
+/// Returns the command `panda ARGUMENTS` with a working folder.
 fn panda(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_panda"));
     command.args(arguments).current_dir(folder);
     command
 }
 
-/// Runs a command to its end: exit status, standard output, standard error.
+/// Runs a command; returns exit status, standard output, standard error.
 fn finish(mut command: Command) -> (Option<i32>, String, String) {
     let output = command.output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
-/// A toy with a run of one epoch in `run`.
+/// Returns a toy corpus with a run of one epoch in `run`.
 fn trained_for_an_epoch() -> toy::Toy {
     let toy = toy::Toy::new();
     toy.recipe(&[("epochs = 3", "epochs = 1")]);

@@ -1,22 +1,22 @@
-//! `panda merge` on parts that editors, copies and broken disks have changed.
+//! `panda merge` on edited, repeated and corrupted parts.
 use std::fs;
 use std::path::Path;
 
 use super::{finish, panda};
 
-/// The exit status and the messages of a merge, and what it has written.
+/// Merges parts; returns exit status, standard error and the written file.
 fn merge(folder: &Path, out: &str, parts: &[&str]) -> (Option<i32>, String, Option<String>) {
     let (code, _, err) = finish(panda(folder, &[&["merge", out][..], parts].concat()));
     (code, err, fs::read_to_string(folder.join(out)).ok())
 }
 
 #[test]
-fn a_part_without_a_final_newline_is_not_glued_to_the_next() {
+fn parts_without_a_final_newline_are_separated() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let word = |id: &str| format!("{id} 1 0.100 0.200 one 0.8265");
     let object = |id: &str| format!("{{\"id\":\"{id}\",\"text\":\"one\"}}");
-    for (ending, lines) in [
+    for (extension, lines) in [
         ("ctm", [word("u1"), word("u2"), word("u3")]),
         ("json", ["u1", "u2", "u3"].map(object)),
         ("txt", ["one two".to_owned(), String::new(), "{noise}".to_owned()]),
@@ -27,9 +27,9 @@ fn a_part_without_a_final_newline_is_not_glued_to_the_next() {
             [format!("{one}\n{two}\n"), format!("\u{feff}{one}\r\n{two}\r\n"), format!("{one}\r\n{two}\n")]
         {
             for second in [three.clone(), format!("{three}\n"), format!("\u{feff}{three}\r\n")] {
-                let name = |part: &str| format!("{part}.{ending}");
+                let name = |part: &str| format!("{part}.{extension}");
                 // An empty last line of a text is a transcript.
-                let first = if ending == "txt" { &first } else { first.trim_end_matches('\n') };
+                let first = if extension == "txt" { &first } else { first.trim_end_matches('\n') };
                 fs::write(folder.join(name("1")), first).unwrap();
                 fs::write(folder.join(name("2")), "").unwrap();
                 fs::write(folder.join(name("3")), &second).unwrap();
@@ -43,7 +43,7 @@ fn a_part_without_a_final_newline_is_not_glued_to_the_next() {
 }
 
 #[test]
-fn an_utterance_of_two_parts_is_found_in_ctm() {
+fn an_utterance_in_two_ctm_parts_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let write = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
@@ -52,7 +52,7 @@ fn an_utterance_of_two_parts_is_found_in_ctm() {
     write("copy.ctm", "u3 1 0.100 0.200 one 0.9\nu1 1 0.100 0.200 one 0.9\n");
     write("1.txt", "one\n");
     let mut parts = vec![
-        (["1.ctm", "2.ctm", "copy.ctm"], "copy.ctm: expected every utterance once, found u1 in 1.ctm, too"),
+        (["1.ctm", "2.ctm", "copy.ctm"], "copy.ctm: expected every utterance once, found u1 also in 1.ctm"),
         (["1.ctm", "2.ctm", "./1.ctm"], "./1.ctm: expected every part once, found the same file as 1.ctm"),
         (["1.ctm", "2.ctm", "1.ctm"], "1.ctm: expected every part once, found it twice"),
         (["1.txt", "1.txt", "./1.txt"], "1.txt: expected every part once, found it twice"),
@@ -73,14 +73,14 @@ fn an_utterance_of_two_parts_is_found_in_ctm() {
         let (code, err, _) = merge(folder, "out.txt", &["1.txt", "hard.txt"]);
         assert!(code == Some(2) && err.contains("hard.txt: expected every part once"), "{err}");
     }
-    // Both channels of one recording are two.
+    // The channels of one recording have different ids.
     write("A.ctm", "call A 0.100 0.200 one 0.9\n");
     write("B.ctm", "call B 0.100 0.200 one 0.9\n");
     assert_eq!(merge(folder, "out.ctm", &["A.ctm", "B.ctm"]).0, Some(0));
 }
 
 #[test]
-fn a_line_that_cannot_be_read_is_named() {
+fn an_unreadable_line_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let good = "u1 1 0.100 0.200 one 0.9\n";
@@ -101,11 +101,11 @@ fn a_line_that_cannot_be_read_is_named() {
         assert!(code == Some(2) && err.contains(&format!("{name}:{line}: expected ")), "{err}");
         assert_eq!(out, None);
     }
-    // Numbers are ids, as in manifests.
+    // Numbers are valid ids, as in manifests.
     fs::write(folder.join("2.jsonl"), hypothesis("17")).unwrap();
     let (code, err, out) = merge(folder, "out", &["1.jsonl", "2.jsonl"]);
     assert!(code == Some(0) && out.unwrap().contains("\"id\":\"17\""), "{err}");
     fs::write(folder.join("2.jsonl"), "{\"id\": \"a\", \"left_out\": \"gone\"}\n").unwrap();
     let (code, err, _) = merge(folder, "none", &["1.jsonl", "2.jsonl"]);
-    assert!(code == Some(2) && err.contains("every utterance once, found a in 1.jsonl"), "{err}");
+    assert!(code == Some(2) && err.contains("every utterance once, found a also in 1.jsonl"), "{err}");
 }

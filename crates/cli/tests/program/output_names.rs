@@ -1,4 +1,4 @@
-//! Names of recordings in outputs, and the rules of captions.
+//! Names of recordings in outputs, and caption options.
 use std::collections::BTreeSet;
 use std::fs;
 
@@ -6,10 +6,10 @@ use super::align::{CHECKPOINT, trained};
 use super::{finish, panda};
 
 #[test]
-fn recordings_have_names_of_their_own_in_all_outputs() {
+fn recordings_have_unique_names_in_all_outputs() {
     let toy = trained();
     let folder = toy.path("");
-    let fine = |arguments: &[&str]| {
+    let run = |arguments: &[&str]| {
         let (code, out, err) = finish(panda(&folder, arguments));
         assert_eq!(code, Some(0), "{arguments:?}: {err}");
         out
@@ -21,7 +21,7 @@ fn recordings_have_names_of_their_own_in_all_outputs() {
         ids
     };
 
-    // Ids that differ in white space, and one that is the name of another one.
+    // Ids that differ in white space only, and an id that is the replacement of another one.
     let line = |(id, file): (&str, usize)| {
         let text = ["low", "high low", "middle high middle", "low low high"][file];
         format!("{{\"id\": \"{id}\", \"file\": \"{file}.wav\", \"text\": \"{text}\", \"seconds\": 0.9}}\n")
@@ -29,40 +29,40 @@ fn recordings_have_names_of_their_own_in_all_outputs() {
     let list = [("call 7", 0), ("call\\t7", 1), ("call_7~2", 2), ("call_7", 3)];
     toy.write("ids.jsonl", &list.map(line).concat());
     let expected = ["call_7~4", "call_7~3", "call_7~2", "call_7"];
-    fine(&["align", CHECKPOINT, "ids.jsonl", "--ctm", "align.ctm"]);
-    fine(&["evaluate", CHECKPOINT, "ids.jsonl", "--format", "ctm", "--output", "evaluate.ctm"]);
-    for whole in ["align", "evaluate"] {
-        assert_eq!(ids(&read(&format!("{whole}.ctm"))), expected, "{whole}");
+    run(&["align", CHECKPOINT, "ids.jsonl", "--ctm", "align.ctm"]);
+    run(&["evaluate", CHECKPOINT, "ids.jsonl", "--format", "ctm", "--output", "evaluate.ctm"]);
+    for command in ["align", "evaluate"] {
+        assert_eq!(ids(&read(&format!("{command}.ctm"))), expected, "{command}");
         let mut parts = Vec::new();
         for shard in 1..=4 {
-            let (of, part) = (format!("{shard}/4"), format!("{whole}.{shard}.ctm"));
-            let output: &[&str] = match whole {
+            let (shard, part) = (format!("{shard}/4"), format!("{command}.{shard}.ctm"));
+            let output: &[&str] = match command {
                 "align" => &["--ctm", &part],
                 _ => &["--format", "ctm", "--output", &part],
             };
-            fine(&[&[whole, CHECKPOINT, "ids.jsonl", "--shard", &of], output].concat());
+            run(&[&[command, CHECKPOINT, "ids.jsonl", "--shard", &shard], output].concat());
             parts.push(part);
         }
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-        fine(&[&["merge", "merged.ctm"], &parts[..]].concat());
-        assert_eq!(read("merged.ctm"), read(&format!("{whole}.ctm")));
+        run(&[&["merge", "merged.ctm"], &parts[..]].concat());
+        assert_eq!(read("merged.ctm"), read(&format!("{command}.ctm")));
     }
 
-    // Files are their own ids.
+    // The id of a file is its path.
     let files = ["call 7.wav", "call_7.wav", "call\u{b}7.wav"];
     for (file, from) in files.iter().zip(["2.wav", "5.wav", "1.wav"]) {
         fs::copy(toy.path(from), toy.path(file)).unwrap();
     }
-    let transcribe = |more: &[&str]| fine(&[&["transcribe", CHECKPOINT][..], &files, more].concat());
-    let whole = transcribe(&["--format", "ctm"]);
-    assert_eq!(ids(&whole), ["call_7.wav~3", "call_7.wav", "call_7.wav~2"]);
+    let transcribe = |more: &[&str]| run(&[&["transcribe", CHECKPOINT][..], &files, more].concat());
+    let offline = transcribe(&["--format", "ctm"]);
+    assert_eq!(ids(&offline), ["call_7.wav~3", "call_7.wav", "call_7.wav~2"]);
     let shard = |shard| transcribe(&["--format", "ctm", "--shard", shard]);
-    assert_eq!(["1/3", "2/3", "3/3"].map(shard).concat(), whole);
-    let live = transcribe(&["--format", "ctm", "--stream", "--pace", "0"]);
+    assert_eq!(["1/3", "2/3", "3/3"].map(shard).concat(), offline);
+    let streamed = transcribe(&["--format", "ctm", "--stream", "--pace", "0"]);
     let names = |ctm| ids(ctm).into_iter().collect::<BTreeSet<_>>();
-    assert_eq!(names(&live), names(&whole));
+    assert_eq!(names(&streamed), names(&offline));
 
-    // Two recordings that would be one file are found by each shard.
+    // Each shard detects two recordings with the same output file.
     fs::create_dir(toy.path("more")).unwrap();
     fs::copy(toy.path("1.wav"), toy.path("more/2.wav")).unwrap();
     for shard in ["1/2", "2/2"] {
@@ -72,14 +72,14 @@ fn recordings_have_names_of_their_own_in_all_outputs() {
         assert!(code == Some(2) && err.contains("2.txt: expected one recording of this name"), "{err}");
     }
     toy.write("ids.jsonl", &[("a/b", 0), ("a_b", 1), ("a\\nb", 2)].map(line).concat());
-    fine(&["evaluate", CHECKPOINT, "ids.jsonl", "--format", "vtt", "--output", "captions"]);
+    run(&["evaluate", CHECKPOINT, "ids.jsonl", "--format", "vtt", "--output", "captions"]);
     for name in ["a_b", "a_b~2", "a_b~3"] {
         assert!(toy.path(&format!("captions/{name}.vtt")).exists(), "{name}");
     }
 }
 
 #[test]
-fn captions_follow_the_rules_that_are_given() {
+fn captions_follow_their_options() {
     let toy = trained();
     let folder = toy.path("");
     let run = |arguments: &[&str]| {
@@ -88,8 +88,8 @@ fn captions_follow_the_rules_that_are_given() {
     let (code, out, err) = run(&["--format", "srt"]);
     assert_eq!(code, Some(0), "{err}");
     assert_eq!(out.lines().nth(2), Some("high middle low low"), "{out}");
-    let rules = ["--caption-width", "7", "--caption-lines", "1", "--caption-min", "0.3"];
-    let (_, out, _) = run(&[&["--format", "srt"], &rules[..]].concat());
+    let options = ["--caption-width", "7", "--caption-lines", "1", "--caption-min", "0.3"];
+    let (_, out, _) = run(&[&["--format", "srt"], &options[..]].concat());
     let texts: Vec<&str> = out.lines().skip(2).step_by(4).collect();
     assert_eq!(texts, ["high", "middle", "low low"], "{out}");
     let (_, out, _) = run(&["--format", "vtt", "--caption-pause", "0.01"]);
@@ -115,10 +115,7 @@ fn captions_follow_the_rules_that_are_given() {
         ),
         (["--caption-lines", "0"], "--caption-lines: expected a number of lines from 1 to 100, found 0"),
         (["--caption-lines", "-1"], "--caption-lines"),
-        (
-            ["--caption-min", "7"],
-            "--caption-min: expected a number of seconds, at most those of --caption-max",
-        ),
+        (["--caption-min", "7"], "--caption-min: expected a number of seconds, at most --caption-max"),
     ] {
         let (code, _, err) = run(&[&["--format", "srt"], &arguments[..]].concat());
         assert!(code == Some(2) && err.contains(part), "{arguments:?}: {err}");

@@ -1,10 +1,10 @@
-//! `panda prepare` on excerpts.
+//! `panda prepare` on excerpts of corpora.
 use std::fs;
 use std::path::Path;
 
 use crate::{finish, panda};
 
-/// Digits of one speaker, three takes of each.
+/// Writes recordings of ten digits of one speaker, three takes each.
 fn digits(folder: &Path) {
     fs::create_dir_all(folder.join("recordings")).unwrap();
     for digit in 0..10 {
@@ -24,12 +24,12 @@ fn digits(folder: &Path) {
 }
 
 #[test]
-fn an_excerpt_is_prepared_and_told_of() {
+fn an_excerpt_needs_allow_incomplete() {
     let folder = tempfile::tempdir().unwrap();
     digits(folder.path());
-    let refused = finish(panda(folder.path(), &["prepare", "fsdd", "."]));
-    assert_eq!(refused.0, Some(2), "{refused:?}");
-    assert!(refused.2.contains("unless it is an excerpt"), "{}", refused.2);
+    let outcome = finish(panda(folder.path(), &["prepare", "fsdd", "."]));
+    assert_eq!(outcome.0, Some(2), "{outcome:?}");
+    assert!(outcome.2.contains("unless it is an excerpt"), "{}", outcome.2);
     assert!(!folder.path().join("train.jsonl").exists());
 
     let arguments = ["prepare", "fsdd", ".", "--allow-incomplete", "--strings", "20", "--output", "lists"];
@@ -52,7 +52,7 @@ fn an_excerpt_is_prepared_and_told_of() {
 }
 
 #[test]
-fn arguments_that_make_no_sense_are_refused() {
+fn invalid_arguments_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     digits(folder.path());
     for (arguments, part) in [

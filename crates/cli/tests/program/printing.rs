@@ -1,23 +1,28 @@
-//! What the program prints for people: names and texts of others never forge a line or reach the terminal as control characters.
+//! Untrusted names and texts are escaped in all output for people.
+//!
+//! They neither start a new line nor reach the terminal as control characters.
 use std::fs;
 
 use super::toy::Toy;
 use super::{finish, panda};
 
-/// A line that no name may begin, an escape sequence in C0 and one in C1, DEL, separators of lines, an override of direction.
+/// Forged lines, escape sequences and control characters.
+///
+/// Line breaks of ASCII and Unicode, an escape sequence in C0 and one in C1, DEL, and overrides of
+/// the writing direction.
 const HOSTILE: &str = "x\nfake 0.00 %\r\nfake\u{1b}[2J\u{9b}31m\u{7f}\u{85}fake\u{2028}fake\u{2029}fake\u{202e}\u{2066}\u{b}\u{c}";
 
-/// Checks what a command printed; the lines that it printed itself stay lines.
-fn check(what: &str, (code, out, err): (Option<i32>, String, String)) {
+/// Asserts that the output has no control characters and no forged lines.
+fn check(command: &str, (code, out, err): (Option<i32>, String, String)) {
     for text in [&out, &err] {
         let hostile = |c: char| {
             c != '\n' && c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
         };
-        assert!(!text.contains(hostile), "{what}: {text:?}");
-        assert!(!text.lines().any(|line| line.starts_with("fake")), "{what}: {text}");
+        assert!(!text.contains(hostile), "{command}: {text:?}");
+        assert!(!text.lines().any(|line| line.starts_with("fake")), "{command}: {text}");
     }
-    assert!(code.is_some_and(|code| code <= 2), "{what}: {code:?}");
-    assert!(!err.contains("panicked"), "{what}: {err}");
+    assert!(code.is_some_and(|code| code <= 2), "{command}: {code:?}");
+    assert!(!err.contains("panicked"), "{command}: {err}");
 }
 
 #[test]
@@ -26,9 +31,9 @@ fn hostile_names_and_texts_are_escaped() {
     let folder = toy.path("");
     let json = |text: &str| serde_json::to_string(text).unwrap();
     let quoted = json(HOSTILE);
-    // A file name has no slash; this text has none.
-    let sound = format!("{HOSTILE}.wav");
-    fs::copy(toy.path("1.wav"), toy.path(&sound)).unwrap();
+    // File names cannot contain a slash; this text has none.
+    let audio = format!("{HOSTILE}.wav");
+    fs::copy(toy.path("1.wav"), toy.path(&audio)).unwrap();
     let line = |id: &str, file: &str, text: &str| {
         format!(
             "{{\"id\": {}, \"file\": {}, \"text\": {}, \"subset\": {quoted}, \"speaker\": {quoted}, \"seconds\": 1.0}}\n",
@@ -37,16 +42,16 @@ fn hostile_names_and_texts_are_escaped() {
             json(text)
         )
     };
-    let other = format!("2{HOSTILE}");
-    let manifest = line(HOSTILE, &sound, "high low") + &line(&other, "2.wav", HOSTILE);
+    let second_id = format!("2{HOSTILE}");
+    let manifest = line(HOSTILE, &audio, "high low") + &line(&second_id, "2.wav", HOSTILE);
     let name = format!("list{HOSTILE}.jsonl");
     toy.write(&name, &manifest);
-    toy.write("twice.jsonl", &(line(HOSTILE, &sound, "low") + &line(HOSTILE, &sound, "low")));
+    toy.write("twice.jsonl", &(line(HOSTILE, &audio, "low") + &line(HOSTILE, &audio, "low")));
     toy.write("missing.jsonl", &(manifest.clone() + &line("c", &format!("none{HOSTILE}"), "low")));
     toy.write("field.jsonl", &manifest.replace("\"seconds\": 1.0", &format!("\"seconds\": {quoted}")));
     toy.write("broken.jsonl", &format!("{{\"id\": {}\n", HOSTILE.replace('\n', " ")));
 
-    // Tokens of characters, as the training texts have them, and a run folder.
+    // The training texts, and thus the tokens, and the run folder have hostile names.
     let toml = |text: &str| {
         let escaped = |c: char| if c.is_control() { format!("\\u{:04x}", c as u32) } else { c.to_string() };
         format!("\"{}\"", text.chars().map(escaped).collect::<String>())
@@ -76,7 +81,7 @@ fn hostile_names_and_texts_are_escaped() {
     toy.write("lm.arpa", &format!("\\data\\\nngram 1=1\n\n\\1-grams:\n-0.3 {}\n", HOSTILE.replace('\n', "")));
 
     for arguments in [
-        &["evaluate", best, &name, "--speakers", "--hypotheses", "heard.jsonl", "--silence", "0"][..],
+        &["evaluate", best, &name, "--speakers", "--hypotheses", "hypotheses.jsonl", "--silence", "0"][..],
         &["evaluate", best, "twice.jsonl"],
         &["evaluate", best, "missing.jsonl", "--max-bad", "1"],
         &["evaluate", best, "missing.jsonl", "--max-bad", "0"],
@@ -86,13 +91,13 @@ fn hostile_names_and_texts_are_escaped() {
         &["evaluate", best, &name, "--phrases", "phrases.txt", "--beam", "2"],
         &["evaluate", best, &name, "--lm", "lm.arpa"],
         &["evaluate", HOSTILE, &name],
-        &["merge", "all.jsonl", "heard.jsonl", "--speakers"],
-        &["merge", "all.jsonl", "heard.jsonl", "heard.jsonl"],
+        &["merge", "all.jsonl", "hypotheses.jsonl", "--speakers"],
+        &["merge", "all.jsonl", "hypotheses.jsonl", "hypotheses.jsonl"],
         &["align", best, &name, "--json", "aligned.json"],
         &["align", best, "missing.jsonl", "--json", "aligned.json"],
-        &["transcribe", best, &sound, "--silence", "0", "--times"],
-        &["transcribe", best, &sound, "--stream", "--pace", "0"],
-        &["transcribe", best, &format!("none{HOSTILE}"), &sound],
+        &["transcribe", best, &audio, "--silence", "0", "--times"],
+        &["transcribe", best, &audio, "--stream", "--pace", "0"],
+        &["transcribe", best, &format!("none{HOSTILE}"), &audio],
         &["info", best],
         &["info", "key.toml"],
         &["info", "value.toml"],
@@ -118,14 +123,14 @@ fn hostile_names_and_texts_are_escaped() {
         |c: char| c.is_control() && !matches!(c, '\n' | '\t') || matches!(c, '\u{2028}' | '\u{202e}');
     assert!(page.contains(r"fake\u{1b}[2J") && !page.contains(hostile), "{page}");
 
-    // Files in formats of their own hold what the manifest does.
-    let heard = fs::read_to_string(toy.path("heard.jsonl")).unwrap();
-    let first: serde_json::Value = serde_json::from_str(heard.lines().next().unwrap()).unwrap();
+    // Machine-readable files contain the unescaped values.
+    let hypotheses = fs::read_to_string(toy.path("hypotheses.jsonl")).unwrap();
+    let first: serde_json::Value = serde_json::from_str(hypotheses.lines().next().unwrap()).unwrap();
     assert_eq!((&first["id"], &first["speaker"]), (&HOSTILE.into(), &HOSTILE.into()));
 }
 
 #[test]
-fn long_lines_and_keys_are_cut_in_messages() {
+fn long_lines_and_keys_are_shortened_in_messages() {
     let toy = Toy::new();
     let folder = toy.path("");
     toy.recipe(&[("epochs = 3", "epochs = 1")]);
@@ -184,18 +189,18 @@ fn long_lines_and_keys_are_cut_in_messages() {
         &["lm", "marks.txt", "-o", "x.arpa", "--tokens", best],
     ] {
         let (code, out, err) = finish(panda(&folder, arguments));
-        let what: Vec<&str> = arguments.iter().map(|text| &text[..text.len().min(40)]).collect();
+        let shortened: Vec<&str> = arguments.iter().map(|text| &text[..text.len().min(40)]).collect();
         let start = &err[..err.len().min(2500)];
-        assert_eq!((code, out.as_str()), (Some(2), ""), "{what:?}: {start}");
-        // The longest message of the program's own lists all keys of a recipe.
-        assert!(err.len() < 2500, "{what:?}: {start}");
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{shortened:?}: {start}");
+        // The longest message lists all keys of a recipe.
+        assert!(err.len() < 2500, "{shortened:?}: {start}");
     }
-    // A phrase that the model cannot spell is a warning.
+    // A phrase that cannot be encoded is a warning.
     let phrases = ["evaluate", best, "train.jsonl", "--beam", "2", "--phrases", "phrases.txt"];
     let (code, _, err) = finish(panda(&folder, &phrases));
     assert!(code == Some(0) && err.starts_with("warning: phrases.txt: "), "{}", &err[..err.len().min(2500)]);
     assert!(err.len() < 2500, "{}", err.len());
-    // A file whose name is too long: the system's words, and no more of the name than it has.
+    // A file name that is too long: the message of the system with a shortened name.
     let (code, _, err) = finish(panda(&folder, &["evaluate", best, "file.jsonl"]));
     assert!(code == Some(2) && err.contains("File name too long"), "{}", &err[..err.len().min(2500)]);
     assert!(err.len() < 2500, "{}", err.len());

@@ -1,85 +1,89 @@
-//! Shards of a list, one after another, are the list.
+//! Sharded runs and `panda merge`.
 use super::align::{CHECKPOINT, trained};
 use super::{finish, panda};
 
 #[test]
-fn what_shards_write_is_merged_into_what_one_process_writes() {
+fn merged_shards_equal_an_unsharded_run() {
     let toy = trained();
     let folder = toy.path("");
     let run = |arguments: &[&str]| finish(panda(&folder, arguments));
-    let fine = |arguments: &[&str]| {
+    let succeed = |arguments: &[&str]| {
         let (code, out, err) = run(arguments);
         assert_eq!(code, Some(0), "{arguments:?}: {err}");
         out
     };
     let read = |name: &str| std::fs::read_to_string(toy.path(name)).unwrap();
 
-    let whole = fine(&["evaluate", CHECKPOINT, "train.jsonl", "--hypotheses", "all.jsonl", "--speakers"]);
-    fine(&["align", CHECKPOINT, "train.jsonl", "--json", "all.json", "--ctm", "all.ctm"]);
+    let unsharded =
+        succeed(&["evaluate", CHECKPOINT, "train.jsonl", "--hypotheses", "all.jsonl", "--speakers"]);
+    succeed(&["align", CHECKPOINT, "train.jsonl", "--json", "all.json", "--ctm", "all.ctm"]);
     for shard in ["1", "2", "3", "4"] {
-        let name = |ending: &str| format!("{shard}.{ending}");
-        let of = format!("{shard}/4");
-        fine(&["evaluate", CHECKPOINT, "train.jsonl", "--shard", &of, "--hypotheses", &name("jsonl")]);
-        fine(&[
+        let name = |extension: &str| format!("{shard}.{extension}");
+        let part = format!("{shard}/4");
+        succeed(&["evaluate", CHECKPOINT, "train.jsonl", "--shard", &part, "--hypotheses", &name("jsonl")]);
+        succeed(&[
             "align",
             CHECKPOINT,
             "train.jsonl",
             "--shard",
-            &of,
+            &part,
             "--json",
             &name("json"),
             "--ctm",
             &name("ctm"),
         ]);
     }
-    let merged = |to: &str, ending: &str, more: &[&str]| {
-        let parts = ["1", "2", "3", "4"].map(|shard| format!("{shard}.{ending}"));
+    let merged = |to: &str, extension: &str, more: &[&str]| {
+        let parts = ["1", "2", "3", "4"].map(|shard| format!("{shard}.{extension}"));
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-        fine(&[&["merge", to][..], &parts, more].concat())
+        succeed(&[&["merge", to][..], &parts, more].concat())
     };
-    // The same lines, too, under the name of the manifest.
-    assert_eq!(merged("merged.jsonl", "jsonl", &["--manifest", "train.jsonl", "--speakers"]), whole);
+    // The printed rates are the same, with the name of the manifest.
+    assert_eq!(merged("merged.jsonl", "jsonl", &["--manifest", "train.jsonl", "--speakers"]), unsharded);
     merged("merged.json", "json", &["--manifest", "train.jsonl"]);
     merged("merged.ctm", "ctm", &[]);
-    for ending in ["jsonl", "json", "ctm"] {
-        assert_eq!(read(&format!("merged.{ending}")), read(&format!("all.{ending}")), "{ending}");
+    for extension in ["jsonl", "json", "ctm"] {
+        assert_eq!(read(&format!("merged.{extension}")), read(&format!("all.{extension}")), "{extension}");
     }
 
-    let refused = |arguments: &[&str], parts: &[&str]| {
+    let expect_error = |arguments: &[&str], parts: &[&str]| {
         let (code, _, err) = run(arguments);
         assert_eq!(code, Some(2), "{err}");
         assert!(parts.iter().all(|part| err.contains(part)), "{err}");
         assert!(!toy.path("none.jsonl").exists());
     };
-    refused(
+    expect_error(
         &["merge", "none.jsonl", "1.jsonl", "2.jsonl", "1.jsonl"],
         &["1.jsonl", "every utterance once", "toy-0"],
     );
     let manifest = ["--manifest", "train.jsonl"];
-    refused(
+    expect_error(
         &[&["merge", "none.jsonl", "1.jsonl", "3.jsonl"][..], &manifest].concat(),
         &["3.jsonl", "expected toy-1"],
     );
-    refused(
+    expect_error(
         &[&["merge", "none.jsonl", "1.jsonl", "2.jsonl"][..], &manifest].concat(),
         &["2.jsonl", "found no more"],
     );
-    refused(&[&["merge", "none.jsonl", "1.ctm"][..], &manifest].concat(), &["1.ctm", "other lines"]);
-    refused(&["merge", "none.jsonl", "gone.jsonl"], &["gone.jsonl"]);
+    expect_error(&[&["merge", "none.jsonl", "1.ctm"][..], &manifest].concat(), &["1.ctm", "other lines"]);
+    expect_error(&["merge", "none.jsonl", "gone.jsonl"], &["gone.jsonl"]);
 
-    // Parts of several kinds, and parts that are not whole.
-    refused(
+    // Parts of several kinds, and truncated parts.
+    expect_error(
         &["merge", "none.jsonl", "1.jsonl", "2.json"],
         &["2.json", "hypotheses, as in 1.jsonl", "alignments"],
     );
-    refused(&["merge", "none.jsonl", "1.ctm", "2.jsonl"], &["2.jsonl", "CTM, as in 1.ctm", "hypotheses"]);
-    refused(&["merge", "none.jsonl", "1.ctm", "1.ctm"], &["1.ctm", "every part once"]);
-    refused(&["merge", "none.jsonl", "1.ctm", "--speakers"], &["1.ctm", "--speakers"]);
-    for (name, ending) in [("2.jsonl", "jsonl"), ("2.json", "json")] {
-        let whole = read(name);
-        let cut = format!("cut.{ending}");
-        std::fs::write(toy.path(&cut), &whole[..whole.len() - whole.len() / 4]).unwrap();
-        refused(&["merge", "none.jsonl", &format!("1.{ending}"), &cut], &[&cut]);
+    expect_error(
+        &["merge", "none.jsonl", "1.ctm", "2.jsonl"],
+        &["2.jsonl", "CTM, as in 1.ctm", "hypotheses"],
+    );
+    expect_error(&["merge", "none.jsonl", "1.ctm", "1.ctm"], &["1.ctm", "every part once"]);
+    expect_error(&["merge", "none.jsonl", "1.ctm", "--speakers"], &["1.ctm", "--speakers"]);
+    for (name, extension) in [("2.jsonl", "jsonl"), ("2.json", "json")] {
+        let text = read(name);
+        let truncated = format!("truncated.{extension}");
+        std::fs::write(toy.path(&truncated), &text[..text.len() - text.len() / 4]).unwrap();
+        expect_error(&["merge", "none.jsonl", &format!("1.{extension}"), &truncated], &[&truncated]);
     }
-    refused(&["evaluate", CHECKPOINT, "train.jsonl", "--shard", "5/4"], &["I from 1 to N"]);
+    expect_error(&["evaluate", CHECKPOINT, "train.jsonl", "--shard", "5/4"], &["I from 1 to N"]);
 }

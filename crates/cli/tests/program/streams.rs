@@ -1,4 +1,4 @@
-//! Where output goes: files, links, pipes, closed pipes, full disks; and signals.
+//! Outputs (files, links, pipes, closed pipes, full disks) and signals.
 #![cfg(unix)]
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,7 +12,7 @@ use super::{finish, panda, trained_for_an_epoch};
 
 const CHECKPOINT: &str = "run/last.safetensors";
 
-/// A shell line in a folder, in which `$P` is the program.
+/// Runs a shell line in a folder; `$P` is the program.
 fn shell(folder: &Path, line: &str) -> (Option<i32>, String, String) {
     let mut command = Command::new("bash");
     command.args(["-c", line]).current_dir(folder).env("P", env!("CARGO_BIN_EXE_panda"));
@@ -34,7 +34,7 @@ fn links_and_pipes_are_written_through() {
     assert!(fs::symlink_metadata(toy.path("link")).unwrap().is_symlink());
     assert_eq!(fs::read_to_string(toy.path("far/out")).unwrap(), expected);
 
-    // A pipe, another process, the terminal's own stream: none of them is replaced.
+    // Named pipes, process substitutions and standard output are not replaced by files.
     let (code, out, _) = shell(&folder, &format!("mkfifo pipe; cat pipe & {align} --ctm pipe; wait"));
     assert_eq!(code, Some(0));
     assert!(out.contains(&expected), "{out}");
@@ -55,7 +55,7 @@ fn no_output_is_an_input_or_another_output() {
     let folder = toy.path("");
     let before = ["train.jsonl", CHECKPOINT, "0.wav"].map(|name| fs::read(toy.path(name)).unwrap());
     symlink("train.jsonl", toy.path("alias")).unwrap();
-    // Links to what is not there yet are two ways to one place.
+    // Dangling links to the same target are the same output.
     fs::create_dir(toy.path("captions")).unwrap();
     for name in ["json", "captions/0.srt", "captions/toy-0.srt", "captions/toy-1.srt"] {
         let up = if name.contains('/') { "../new" } else { "new" };
@@ -87,10 +87,10 @@ fn no_output_is_an_input_or_another_output() {
 }
 
 #[test]
-fn outputs_are_tried_before_the_work() {
+fn outputs_are_opened_before_the_work() {
     let toy = trained_for_an_epoch();
     let folder = toy.path("");
-    // The recordings are gone: whoever looks at them first complains of them.
+    // Without recordings, reading them first would fail with another error.
     let manifest = fs::read_to_string(toy.path("train.jsonl")).unwrap();
     fs::write(toy.path("gone.jsonl"), manifest.replace(".wav", "-gone.wav")).unwrap();
     for line in [
@@ -114,7 +114,7 @@ fn a_closed_pipe_ends_reading_commands_quietly() {
         format!("$P info {CHECKPOINT}"),
     ];
     for line in &lines {
-        // A reader that has gone before the first byte.
+        // The reader exits before the first byte.
         let (_, out, err) = shell(&folder, &format!("({line}; echo $? > status) | true; sleep 0.01"));
         let status = || fs::read_to_string(toy.path("status")).unwrap_or_default();
         let start = Instant::now();
@@ -133,7 +133,7 @@ fn a_closed_pipe_ends_reading_commands_quietly() {
 }
 
 #[test]
-fn nobody_has_to_watch_a_training() {
+fn training_continues_without_a_reader_of_its_output() {
     let toy = trained_for_an_epoch();
     let folder = toy.path("");
     toy.recipe(&[("epochs = 3", "epochs = 20")]);
@@ -153,13 +153,13 @@ fn nobody_has_to_watch_a_training() {
 }
 
 #[test]
-fn a_hang_up_that_was_ignored_stays_ignored() {
+fn an_ignored_sighup_stays_ignored() {
     let toy = Toy::new();
     let folder = toy.path("");
     toy.recipe(&[("epochs = 3", "epochs = 400")]);
-    // The signal may be ignored where the tests run.
-    for (how, ends) in [("trap '' HUP; exec", false), ("exec env --default-signal=HUP", true)] {
-        let line = format!("{how} $P train recipe.toml --run run --force");
+    // The test process may ignore the signal, too.
+    for (prefix, ends) in [("trap '' HUP; exec", false), ("exec env --default-signal=HUP", true)] {
+        let line = format!("{prefix} $P train recipe.toml --run run --force");
         let mut command = Command::new("bash");
         command.args(["-c", &line]).current_dir(&folder).env("P", env!("CARGO_BIN_EXE_panda"));
         let mut run = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -175,7 +175,7 @@ fn a_hang_up_that_was_ignored_stays_ignored() {
         send("HUP");
         if !ends {
             text.clear();
-            // Two more epochs: it did not stop.
+            // Two more epochs show that the run continues.
             while text.matches("epoch").count() < 2 {
                 assert!(out.read_line(&mut text).unwrap() > 0, "{text}");
             }
@@ -188,12 +188,14 @@ fn a_hang_up_that_was_ignored_stays_ignored() {
     }
 }
 
-/// Sends Ctrl-C to a program that has begun to watch for it; where nobody tells whether it has, ends it and says so.
-fn interrupted(run: &mut Child) -> bool {
+/// Sends SIGINT once the program handles it; returns false where that is unknown.
+///
+/// In the latter case (no `/proc`) the program is killed.
+fn interrupt(run: &mut Child) -> bool {
     let kill = format!("kill -INT {}", run.id());
-    // The handler is there as soon as the signal is not the default any more.
+    // The handler is installed once the signal mask contains SIGINT.
     let status = format!("/proc/{}/status", run.id());
-    let watched = || {
+    let is_handled = || {
         let text = fs::read_to_string(&status).unwrap_or_default();
         let mask =
             text.lines().find_map(|line| line.strip_prefix("SigCgt:").map(str::trim).map(str::to_owned));
@@ -204,7 +206,7 @@ fn interrupted(run: &mut Child) -> bool {
         run.wait().unwrap();
         return false;
     }
-    while !watched() {
+    while !is_handled() {
         assert!(run.try_wait().unwrap().is_none());
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -213,50 +215,50 @@ fn interrupted(run: &mut Child) -> bool {
 }
 
 #[test]
-fn ctrl_c_is_heard_while_nobody_speaks() {
+fn ctrl_c_ends_a_wait_for_standard_input() {
     let toy = trained_for_an_epoch();
     let mut command = panda(&toy.path(""), &["transcribe", CHECKPOINT, "-"]);
     let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut run = pipes.spawn().unwrap();
     let mut input = run.stdin.take().unwrap();
     input.write_all(&[0; 3200]).unwrap();
-    // It listens as soon as there is a thread that does.
-    let listens = || {
+    // The program reads once its reader thread exists.
+    let is_reading = || {
         let tasks = fs::read_dir(format!("/proc/{}/task", run.id())).into_iter().flatten().flatten();
         let mut names = tasks.flat_map(|task| fs::read_to_string(task.path().join("comm")));
         names.any(|name| name.trim() == "standard input")
     };
-    let begun = Instant::now();
-    while Path::new("/proc/self/task").exists() && !listens() {
-        assert!(begun.elapsed() < Duration::from_secs(60));
+    let start = Instant::now();
+    while Path::new("/proc/self/task").exists() && !is_reading() {
+        assert!(start.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(1));
     }
-    if interrupted(&mut run) {
-        let begun = Instant::now();
+    if interrupt(&mut run) {
+        let start = Instant::now();
         while run.try_wait().unwrap().is_none() {
-            if begun.elapsed() > Duration::from_secs(60) {
+            if start.elapsed() > Duration::from_secs(60) {
                 run.kill().unwrap();
-                panic!("it waits for sound that nobody makes");
+                panic!("the program does not react to SIGINT");
             }
             std::thread::sleep(Duration::from_millis(5));
         }
         let output = run.wait_with_output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.code() == Some(130) && said.contains("finishing"), "{said}");
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(130) && err.contains("finishing"), "{err}");
     }
     drop(input);
 }
 
 #[test]
-fn ctrl_c_is_heard_while_data_are_loaded() {
+fn ctrl_c_ends_the_loading_of_data() {
     let toy = Toy::new();
     let folder = toy.path("");
-    // So many that loading them takes a while.
-    let often = format!("train = {:?}", ["train.jsonl"; 400]);
-    toy.recipe(&[("train = [\"train.jsonl\"]", often.as_str())]);
+    // Loading so many recordings takes a while.
+    let repeated = format!("train = {:?}", ["train.jsonl"; 400]);
+    toy.recipe(&[("train = [\"train.jsonl\"]", repeated.as_str())]);
     let mut command = panda(&folder, &["train", "recipe.toml", "--run", "run"]);
     let mut run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    if !interrupted(&mut run) {
+    if !interrupt(&mut run) {
         return;
     }
     let output = run.wait_with_output().unwrap();
@@ -267,7 +269,7 @@ fn ctrl_c_is_heard_while_data_are_loaded() {
 }
 
 #[test]
-fn a_limit_on_files_leaves_the_old_file() {
+fn a_file_size_limit_leaves_the_old_file() {
     let toy = trained_for_an_epoch();
     let folder = toy.path("");
     fs::write(toy.path("out.json"), "old").unwrap();

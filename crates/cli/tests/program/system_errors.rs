@@ -1,4 +1,4 @@
-//! What the system says of a file is in the message, with the path and what was tried.
+//! Messages contain the error of the system, the path and the action.
 #![cfg(unix)]
 use std::fs;
 use std::process::Command;
@@ -9,7 +9,7 @@ use super::{finish, panda, trained_for_an_epoch};
 const BEST: &str = "run/best.safetensors";
 
 #[test]
-fn errors_of_the_system_keep_its_words() {
+fn messages_contain_the_system_error() {
     let toy = trained_for_an_epoch();
     let folder = toy.path("");
     let long = "x".repeat(256);
@@ -19,44 +19,44 @@ fn errors_of_the_system_keep_its_words() {
         assert!(recipe.contains(old), "{old}");
         toy.write(name, &recipe.replace(old, new));
     };
-    let places = [
+    let paths = [
         ("none/file", "No such file or directory (os error 2)"),
         ("taken", "Is a directory (os error 21)"),
         ("0.wav/file", "Not a directory (os error 20)"),
         (long.as_str(), "File name too long (os error 36)"),
     ];
-    for (place, words) in places {
-        with("train.toml", "train = [\"train.jsonl\"]", &format!("train = [\"{place}\"]"));
-        with("init.toml", "[batch]", &format!("[init]\nweights = \"{place}\"\n[batch]"));
+    for (path, message) in paths {
+        with("train.toml", "train = [\"train.jsonl\"]", &format!("train = [\"{path}\"]"));
+        with("init.toml", "[batch]", &format!("[init]\nweights = \"{path}\"\n[batch]"));
         let line = fs::read_to_string(toy.path("train.jsonl")).unwrap();
-        toy.write("sound.jsonl", &line.lines().next().unwrap().replace("0.wav", place));
+        toy.write("sound.jsonl", &line.lines().next().unwrap().replace("0.wav", path));
         let commands: [&[&str]; 22] = [
-            &["evaluate", BEST, "train.jsonl", "--hypotheses", place],
-            &["evaluate", BEST, "train.jsonl", "--format", "ctm", "--output", place],
-            &["align", BEST, "train.jsonl", "--json", place],
-            &["align", BEST, "train.jsonl", "--ctm", place],
-            &["average", place, BEST],
-            &["lm", "train.jsonl", "-o", place],
-            &["report", "run", "-o", place],
-            &["merge", place, "train.jsonl"],
-            &["train", place],
+            &["evaluate", BEST, "train.jsonl", "--hypotheses", path],
+            &["evaluate", BEST, "train.jsonl", "--format", "ctm", "--output", path],
+            &["align", BEST, "train.jsonl", "--json", path],
+            &["align", BEST, "train.jsonl", "--ctm", path],
+            &["average", path, BEST],
+            &["lm", "train.jsonl", "-o", path],
+            &["report", "run", "-o", path],
+            &["merge", path, "train.jsonl"],
+            &["train", path],
             &["train", "train.toml", "--run", "new"],
             &["train", "init.toml", "--run", "new"],
-            &["evaluate", place, "train.jsonl"],
-            &["evaluate", BEST, place],
+            &["evaluate", path, "train.jsonl"],
+            &["evaluate", BEST, path],
             &["evaluate", BEST, "sound.jsonl"],
-            &["evaluate", BEST, "train.jsonl", "--lm", place],
-            &["evaluate", BEST, "train.jsonl", "--phrases", place],
+            &["evaluate", BEST, "train.jsonl", "--lm", path],
+            &["evaluate", BEST, "train.jsonl", "--phrases", path],
             &["align", BEST, "sound.jsonl", "--json", "x.json"],
-            &["transcribe", BEST, place],
-            &["transcribe", BEST, place, "--stream"],
-            &["average", "mean.safetensors", place],
-            &["merge", "x.jsonl", place],
-            &["info", place],
+            &["transcribe", BEST, path],
+            &["transcribe", BEST, path, "--stream"],
+            &["average", "mean.safetensors", path],
+            &["merge", "x.jsonl", path],
+            &["info", path],
         ];
         for arguments in commands {
             let (code, _, err) = finish(panda(&folder, arguments));
-            assert!(code == Some(2) && err.contains(words) && err.contains(place), "{arguments:?}: {err}");
+            assert!(code == Some(2) && err.contains(message) && err.contains(path), "{arguments:?}: {err}");
         }
     }
     assert!(!toy.path("new/last.safetensors").exists());
@@ -84,12 +84,12 @@ fn names_of_255_bytes_are_written() {
 }
 
 #[test]
-fn a_file_that_may_not_grow_is_an_error_in_the_systems_words() {
+fn a_file_size_limit_is_a_write_error() {
     let toy = trained_for_an_epoch();
     for (arguments, output) in [
         ("average mean.safetensors run/best.safetensors", "mean.safetensors"),
         ("align run/best.safetensors train.jsonl --json a.json", "a.json"),
-        ("evaluate run/best.safetensors train.jsonl --hypotheses heard.jsonl", "heard.jsonl"),
+        ("evaluate run/best.safetensors train.jsonl --hypotheses h.jsonl", "h.jsonl"),
         ("report run -o page.html", "page.html"),
     ] {
         let line = format!("ulimit -f 0; exec $P {arguments}");
@@ -105,11 +105,11 @@ fn a_file_that_may_not_grow_is_an_error_in_the_systems_words() {
 }
 
 #[test]
-fn a_cache_of_features_that_cannot_be_written_is_turned_off() {
+fn an_unwritable_feature_cache_is_disabled() {
     let toy = Toy::new();
     let cached = "stream = true\ncache = \"cache\"\ntrain = [\"train.jsonl\"]";
     toy.recipe(&[("train = [\"train.jsonl\"]", cached), ("epochs = 3", "epochs = 2")]);
-    // A file in place of the folder is as good as a full disk: no plane can be written.
+    // A file in place of the folder has the effect of a full disk: no features can be written.
     fs::create_dir(toy.path("cache")).unwrap();
     toy.write("cache/planes", "");
     let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
@@ -119,7 +119,7 @@ fn a_cache_of_features_that_cannot_be_written_is_turned_off() {
     assert!(err.contains("no more features are kept there"), "{err}");
     assert!(toy.path("run/best.safetensors").exists());
     assert_eq!(fs::read(toy.path("cache/planes")).unwrap(), b"");
-    // The weights are those of a run without a cache.
+    // The result is that of a run without a cache.
     let plain = "stream = true\ntrain = [\"train.jsonl\"]";
     toy.recipe(&[("train = [\"train.jsonl\"]", plain), ("epochs = 3", "epochs = 2")]);
     let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "plain"]));

@@ -1,4 +1,4 @@
-//! Unicode forms and special words, from the recipe to transcripts.
+//! Unicode forms, special words and blank lines of texts.
 use super::toy::Toy;
 use super::{finish, panda};
 
@@ -6,7 +6,7 @@ use super::{finish, panda};
 fn texts_are_normalized_and_special_words_are_single_labels() {
     let toy = Toy::new();
     let lines = std::fs::read_to_string(toy.path("train.jsonl")).unwrap();
-    // One spelling of a word in NFD, the other in NFC; a listed word and one that is not.
+    // A word in NFC and the same word in NFD; a special word that is listed and one that is not.
     let lines = lines.replacen("\"high low\"", "\"hi\u{e9}gh [noise] low\"", 1);
     let lines = lines.replacen("\"low low high\"", "\"low {x} hie\u{301}gh\"", 1);
     toy.write("train.jsonl", &lines);
@@ -27,9 +27,9 @@ fn texts_are_normalized_and_special_words_are_single_labels() {
         let (code, _, err) = finish(panda(&folder, &[&evaluate, more].concat()));
         assert_eq!(code, Some(0), "{err}");
         assert!(err.contains("train: 1 text is normalized"), "{err}");
-        let heard = std::fs::read_to_string(toy.path("h.jsonl")).unwrap();
-        assert!(heard.contains(&format!("\"reference\":\"{reference}\"")), "{heard}");
-        assert!(heard.contains("\"reference\":\"low {x} hi\u{e9}gh\""), "{heard}");
+        let hypotheses = std::fs::read_to_string(toy.path("h.jsonl")).unwrap();
+        assert!(hypotheses.contains(&format!("\"reference\":\"{reference}\"")), "{hypotheses}");
+        assert!(hypotheses.contains("\"reference\":\"low {x} hi\u{e9}gh\""), "{hypotheses}");
     }
     for (list, part) in [
         ("[\"<unk>\", \"<unk>\"]", "twice"),
@@ -73,17 +73,18 @@ fn info_reports_texts_as_training_does() {
     assert!(code == Some(0) && out.contains("tokens: 3 and the blank"), "{info}");
     let (code, _, train) = finish(panda(&folder, &["train", "recipe.toml", "--run", "run"]));
     assert_eq!(code, Some(0), "{train}");
-    let of_training = |err: &str| -> Vec<String> {
+    let data_warnings = |err: &str| -> Vec<String> {
         let lines = err.lines().filter(|line| line.starts_with("warning: data.train: "));
         lines.map(str::to_owned).collect()
     };
-    let found = of_training(&info);
-    assert_eq!(found, of_training(&train));
+    let warnings = data_warnings(&info);
+    assert_eq!(warnings, data_warnings(&train));
     assert!(
-        found.len() == 2 && found[0].contains("<s> and </s> are removed from the ends of 1 text"),
+        warnings.len() == 2 && warnings[0].contains("<s> and </s> are removed from the ends of 1 text"),
         "{info}"
     );
-    assert!(found[1].starts_with("warning: data.train: toy-1: ") && found[1].ends_with("left out"), "{info}");
+    let second = &warnings[1];
+    assert!(second.starts_with("warning: data.train: toy-1: ") && second.ends_with("left out"), "{info}");
 }
 
 #[test]

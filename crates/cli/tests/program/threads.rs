@@ -1,11 +1,11 @@
-//! The number of threads changes nothing but the time.
+//! Results do not depend on the number of threads.
 use super::toy::Toy;
 use super::{finish, panda};
 
 #[test]
 fn checkpoints_do_not_depend_on_the_number_of_threads() {
     let toy = Toy::new();
-    // Rows and sites enough for several blocks of everything that is cut into blocks.
+    // Enough rows and sites for several blocks in every blocked loop.
     toy.recipe(&[
         ("epochs = 3", "epochs = 2"),
         ("stack = 4\nstride = 4\nlayers = 1\nhidden = 16", "stack = 2\nstride = 1\nlayers = 2\nhidden = 56"),
@@ -20,7 +20,7 @@ fn checkpoints_do_not_depend_on_the_number_of_threads() {
         ["last.safetensors", "evaluation.json", "test.hypotheses.jsonl"]
             .map(|name| std::fs::read(toy.path(threads).join(name)).unwrap())
     };
-    let one = train("1");
-    assert!(one == train("2"), "2 threads");
-    assert!(one == train("5"), "5 threads");
+    let expected = train("1");
+    assert!(expected == train("2"), "2 threads");
+    assert!(expected == train("5"), "5 threads");
 }

@@ -1,4 +1,4 @@
-//! Each kind of decoding, run and compared.
+//! Runs the decoders of a case and compares their hypotheses.
 use std::sync::Arc;
 
 use decoding::{
@@ -7,10 +7,12 @@ use decoding::{
 };
 use rnnt_loss::{Head, Joint, Options, Session, Targets};
 
-use super::{AlignedCase, Check, Chunk, DecodingCase, GreedyCase, RankedCase, Result, SCORES, SUMS};
+use super::{
+    AlignedCase, Check, Chunk, DecodingCase, GreedyCase, RankedCase, Result, SCORE_TOLERANCE, SUM_TOLERANCE,
+};
 
 impl DecodingCase {
-    /// The rows of each utterance.
+    /// Returns the frames of each utterance.
     fn utterances(&self) -> Vec<&[f32]> {
         unpadded(&self.frames, self.model.width(), &self.sidecar.lengths).unwrap_or_default()
     }
@@ -20,41 +22,67 @@ fn options(max_symbols: Option<usize>) -> decoding::Greedy {
     decoding::Greedy { max_symbols, steps: true, ..decoding::Greedy::default() }
 }
 
-fn compare(found: &Hypotheses, expected: &[GreedyCase], steps: bool, check: &mut Check) {
-    check.same("utterances", found.len(), expected.len());
-    for (b, expected) in expected.iter().enumerate().take(found.len()) {
-        check.at(format!("utterance {b}"));
-        let labels = found.labels(b);
-        check.same("tokens", &found.get(b).ids(), &expected.tokens);
-        check.same("timestamps", &labels.iter().map(|label| label.frame).collect(), &expected.timestamps);
-        check.close("token_logp", labels.iter().map(|label| label.log_prob), &expected.token_logp, SCORES);
+fn compare(actual: &Hypotheses, expected: &[GreedyCase], steps: bool, check: &mut Check) {
+    check.expect_equal("utterances", actual.len(), expected.len());
+    for (b, expected) in expected.iter().enumerate().take(actual.len()) {
+        check.set_location(format!("utterance {b}"));
+        let labels = actual.labels(b);
+        check.expect_equal("tokens", &actual.get(b).ids(), &expected.tokens);
+        check.expect_equal(
+            "timestamps",
+            &labels.iter().map(|label| label.frame).collect(),
+            &expected.timestamps,
+        );
+        check.expect_close(
+            "token_logp",
+            labels.iter().map(|label| label.log_prob),
+            &expected.token_logp,
+            SCORE_TOLERANCE,
+        );
         let logits = labels.iter().map(|label| f64::from(label.logit));
-        check.close("token_logit", logits, &expected.token_logit, SCORES);
-        check.close("score_logp_sum", [found.get(b).score()], &[expected.score_logp_sum], SUMS);
-        check.close("score_logit_sum", [found.get(b).logits()], &[expected.score_logit_sum], SUMS);
+        check.expect_close("token_logit", logits, &expected.token_logit, SCORE_TOLERANCE);
+        check.expect_close(
+            "score_logp_sum",
+            [actual.get(b).score()],
+            &[expected.score_logp_sum],
+            SUM_TOLERANCE,
+        );
+        check.expect_close(
+            "score_logit_sum",
+            [actual.get(b).logits()],
+            &[expected.score_logit_sum],
+            SUM_TOLERANCE,
+        );
         if let Some(durations) = &expected.durations {
-            check.same("durations", &labels.iter().map(|label| label.duration).collect(), durations);
+            check.expect_equal("durations", &labels.iter().map(|label| label.duration).collect(), durations);
             let log_probs = labels.iter().map(|label| label.duration_log_prob);
-            check.close("duration_logp", log_probs, &expected.duration_logp, SCORES);
+            check.expect_close("duration_logp", log_probs, &expected.duration_logp, SCORE_TOLERANCE);
         }
         if let Some(end) = expected.end_time {
-            check.same("end_time", found.ended(b), end);
+            check.expect_equal("end_time", actual.ended(b), end);
         }
         if steps {
-            check.same("joint_steps", found.steps(b).len(), expected.joint_steps);
-            for (found, expected) in found.steps(b).iter().zip(&expected.steps) {
-                let exact = [found.frame as f64, f64::from(found.class)];
-                check.close("steps", exact, &expected[..expected.len().min(2)], 0.0);
-                check.close("steps", [found.log_prob], expected.get(2..3).unwrap_or_default(), SCORES);
+            check.expect_equal("joint_steps", actual.steps(b).len(), expected.joint_steps);
+            for (actual, expected) in actual.steps(b).iter().zip(&expected.steps) {
+                let exact = [actual.frame as f64, f64::from(actual.class)];
+                check.expect_close("steps", exact, &expected[..expected.len().min(2)], 0.0);
+                check.expect_close(
+                    "steps",
+                    [actual.log_prob],
+                    expected.get(2..3).unwrap_or_default(),
+                    SCORE_TOLERANCE,
+                );
                 if let Some(frames) = expected.get(3) {
-                    check.close("steps", [found.frames as f64], &[*frames], 0.0);
+                    check.expect_close("steps", [actual.frames as f64], &[*frames], 0.0);
                 }
             }
         }
     }
 }
 
-/// Label-looping one frame at a time and with look-ahead, frame-looping, one utterance at a time, and every measure of confidence.
+/// Checks all variants of greedy search and all confidence measures.
+///
+/// Label looping one frame at a time and with look-ahead, frame looping, and single utterances.
 pub(super) fn greedy(
     case: &DecodingCase,
     max_symbols: Option<usize>,
@@ -64,17 +92,21 @@ pub(super) fn greedy(
     let (frames, options) = (case.utterances(), options(max_symbols));
     for look_ahead in [1, 5, 32] {
         let options = decoding::Greedy { look_ahead, ..options.clone() };
-        search(case, options, check, |found, check| compare(found, expected, true, check));
+        search(case, options, check, |actual, check| compare(actual, expected, true, check));
     }
     let without_steps = decoding::Greedy { steps: false, ..options.clone() };
-    if let Some(found) = check.outcome(frame_looping(&case.model, &frames, &without_steps)) {
-        compare(&found, expected, false, check);
+    if let Some(actual) = check.expect_ok(frame_looping(&case.model, &frames, &without_steps)) {
+        compare(&actual, expected, false, check);
     }
     for (b, (frames, expected)) in frames.iter().zip(expected).enumerate() {
-        check.at(format!("utterance {b} alone"));
-        if let Some(found) = check.outcome(decoding::greedy(&case.model, frames, &options)) {
-            check.same("tokens", &found.ids(), &expected.tokens);
-            check.same("timestamps", &found.labels.iter().map(|l| l.frame).collect(), &expected.timestamps);
+        check.set_location(format!("single utterance {b}"));
+        if let Some(actual) = check.expect_ok(decoding::greedy(&case.model, frames, &options)) {
+            check.expect_equal("tokens", &actual.ids(), &expected.tokens);
+            check.expect_equal(
+                "timestamps",
+                &actual.labels.iter().map(|l| l.frame).collect(),
+                &expected.timestamps,
+            );
         }
     }
     let measures = Measure::ALL.map(|measure| (measure.name().replace('-', "_"), measure, 0.33));
@@ -85,11 +117,16 @@ pub(super) fn greedy(
             continue;
         }
         let confidence = Some(Confidence { measure, exponent });
-        search(case, decoding::Greedy { confidence, ..options.clone() }, check, |found, check| {
+        search(case, decoding::Greedy { confidence, ..options.clone() }, check, |actual, check| {
             for (b, expected) in expected.iter().enumerate() {
-                check.at(format!("utterance {b} {name}"));
-                let wanted = expected.confidence.get(&name).map_or(&[][..], Vec::as_slice);
-                check.close("confidence", found.labels(b).iter().map(|l| l.confidence), wanted, SCORES);
+                check.set_location(format!("utterance {b} {name}"));
+                let confidences = expected.confidence.get(&name).map_or(&[][..], Vec::as_slice);
+                check.expect_close(
+                    "confidence",
+                    actual.labels(b).iter().map(|l| l.confidence),
+                    confidences,
+                    SCORE_TOLERANCE,
+                );
             }
         });
     }
@@ -101,13 +138,15 @@ fn search(
     check: &mut Check,
     compare: impl FnOnce(&Hypotheses, &mut Check),
 ) {
-    let Some(mut search) = check.outcome(GreedySearch::new(case.model.clone(), options)) else { return };
-    if let Some(found) = check.outcome(search.decode(&case.utterances())) {
-        compare(found, check);
+    let Some(mut search) = check.expect_ok(GreedySearch::new(case.model.clone(), options)) else { return };
+    if let Some(actual) = check.expect_ok(search.decode(&case.utterances())) {
+        compare(actual, check);
     }
 }
 
-/// Log-probabilities `[V + 1, V]`: rows are the label before (V: none), columns the next one, both without the blank.
+/// Log-probabilities `[V + 1, V]` of the next label (column) after a label (row).
+///
+/// Both without the blank; row V is the start.
 #[derive(Debug)]
 struct Bigram {
     table: Vec<f32>,
@@ -135,7 +174,7 @@ impl Scorer for Bigram {
     }
 }
 
-pub(super) fn fused(
+pub(super) fn greedy_with_lm(
     case: &DecodingCase,
     max_symbols: Option<usize>,
     weight: f32,
@@ -144,16 +183,16 @@ pub(super) fn fused(
 ) -> Result<()> {
     let table = case.floats("lm.log_prob")?;
     let (labels, blank) = (case.sidecar.model.vocab, case.sidecar.model.blank);
-    check.same("lm.log_prob", table.len(), (labels + 1) * labels);
+    check.expect_equal("lm.log_prob", table.len(), (labels + 1) * labels);
     if check.failure.is_none() {
         let fusion = vec![Fusion { automaton: Arc::new(Bigram { table, labels, blank }), weight }];
         let options = decoding::Greedy { fusion, ..options(max_symbols) };
-        search(case, options, check, |found, check| compare(found, expected, true, check));
+        search(case, options, check, |actual, check| compare(actual, expected, true, check));
     }
     Ok(())
 }
 
-pub(super) fn chunked(
+pub(super) fn chunked_greedy(
     case: &DecodingCase,
     max_symbols: Option<usize>,
     chunk: usize,
@@ -161,52 +200,53 @@ pub(super) fn chunked(
     check: &mut Check,
 ) {
     let (frames, width) = (case.utterances(), case.model.width());
-    let Some(mut search) = check.outcome(GreedySearch::new(case.model.clone(), options(max_symbols))) else {
+    let Some(mut search) = check.expect_ok(GreedySearch::new(case.model.clone(), options(max_symbols)))
+    else {
         return;
     };
     let mut streams: Vec<Stream> = frames.iter().map(|_| search.stream()).collect();
     let rounds = expected.iter().map(Vec::len).max().unwrap_or(0);
     for at in 0..rounds {
-        let cut = |frames: &&[f32], at: usize| (at.saturating_mul(chunk * width)).min(frames.len());
-        let chunks: Vec<&[f32]> = frames.iter().map(|f| &f[cut(f, at)..cut(f, at + 1)]).collect();
-        let mut all: Vec<&mut Stream> = streams.iter_mut().collect();
-        let Some(found) = check.outcome(search.advance(&mut all, &chunks)) else { return };
+        let start = |frames: &&[f32], at: usize| (at.saturating_mul(chunk * width)).min(frames.len());
+        let chunks: Vec<&[f32]> = frames.iter().map(|f| &f[start(f, at)..start(f, at + 1)]).collect();
+        let mut batch: Vec<&mut Stream> = streams.iter_mut().collect();
+        let Some(actual) = check.expect_ok(search.advance(&mut batch, &chunks)) else { return };
         for (b, expected) in expected.iter().enumerate().take(chunks.len()) {
             let Some(expected) = expected.get(at) else { continue };
-            check.at(format!("utterance {b} chunk {at}"));
-            check.same("tokens", &found.get(b).ids(), &expected.tokens);
-            let times = found.labels(b).iter().map(|label| label.frame).collect();
-            check.same("timestamps", &times, &expected.timestamps);
-            check.same("time_jump", all[b].jump(), expected.time_jump);
+            check.set_location(format!("utterance {b} chunk {at}"));
+            check.expect_equal("tokens", &actual.get(b).ids(), &expected.tokens);
+            let times = actual.labels(b).iter().map(|label| label.frame).collect();
+            check.expect_equal("timestamps", &times, &expected.timestamps);
+            check.expect_equal("time_jump", batch[b].jump(), expected.time_jump);
         }
     }
 }
 
-pub(super) fn beam(
+pub(super) fn modified_beam(
     case: &DecodingCase,
     options: decoding::Beam,
     expected: &[Vec<RankedCase>],
     check: &mut Check,
 ) {
-    let Some(mut search) = check.outcome(BeamSearch::new(case.model.clone(), options)) else { return };
-    let Some(found) = check.outcome(search.decode(&case.utterances())) else { return };
-    check.same("utterances", found.len(), expected.len());
-    for (b, (found, expected)) in found.iter().zip(expected).enumerate() {
-        check.at(format!("utterance {b}"));
-        check.same("hypotheses", found.hypotheses.len(), expected.len());
-        for (place, (found, expected)) in found.hypotheses.iter().zip(expected).enumerate() {
-            check.at(format!("utterance {b} hypothesis {place}"));
-            check.same("tokens", &found.ids(), &expected.tokens);
-            let times = found.labels.iter().map(|label| label.frame).collect();
-            check.same("timestamps", &times, &expected.timestamps);
-            check.close("log_prob", [found.log_prob], &[expected.log_prob], SUMS);
-            check.close("norm_score", [found.score], &[expected.norm_score], SCORES);
+    let Some(mut search) = check.expect_ok(BeamSearch::new(case.model.clone(), options)) else { return };
+    let Some(actual) = check.expect_ok(search.decode(&case.utterances())) else { return };
+    check.expect_equal("utterances", actual.len(), expected.len());
+    for (b, (actual, expected)) in actual.iter().zip(expected).enumerate() {
+        check.set_location(format!("utterance {b}"));
+        check.expect_equal("hypotheses", actual.hypotheses.len(), expected.len());
+        for (place, (actual, expected)) in actual.hypotheses.iter().zip(expected).enumerate() {
+            check.set_location(format!("utterance {b} hypothesis {place}"));
+            check.expect_equal("tokens", &actual.ids(), &expected.tokens);
+            let times = actual.labels.iter().map(|label| label.frame).collect();
+            check.expect_equal("timestamps", &times, &expected.timestamps);
+            check.expect_close("log_prob", [actual.log_prob], &[expected.log_prob], SUM_TOLERANCE);
+            check.expect_close("norm_score", [actual.score], &[expected.norm_score], SCORE_TOLERANCE);
         }
     }
 }
 
-/// Best path and sum over all paths, by the session that trains.
-pub(super) fn aligned(
+/// Checks best paths and sums over all paths of a training session.
+pub(super) fn forced_alignment(
     case: &DecodingCase,
     expected: &[Option<AlignedCase>],
     check: &mut Check,
@@ -215,9 +255,9 @@ pub(super) fn aligned(
     let (weight, bias) = (case.floats("out.weight")?, case.floats("out.bias")?);
     let activation = case.network.activation();
     for (b, (frames, expected)) in case.utterances().into_iter().zip(expected).enumerate() {
-        check.at(format!("utterance {b}"));
+        check.set_location(format!("utterance {b}"));
         let Some(expected) = expected else {
-            check.same("frames", frames.len(), 0);
+            check.expect_equal("frames", frames.len(), 0);
             continue;
         };
         let (states, row) = case.model.start();
@@ -234,7 +274,7 @@ pub(super) fn aligned(
             case.model.joint().project(&predicted, &mut next, &mut NetworkScratch::default());
             rows.extend_from_slice(&next);
         }
-        let found = (|| -> rnnt_loss::Result<_> {
+        let actual = (|| -> rnnt_loss::Result<_> {
             let head = Head::new(&weight, Some(&bias), width)?;
             let joint = Joint::new(frames, &rows, head);
             let targets = Targets::new(
@@ -244,15 +284,19 @@ pub(super) fn aligned(
             )?;
             Session::new(&Options { activation, ..Options::default() })?.align(&joint, &targets)
         })();
-        let Some(found) = check.outcome(found) else { continue };
-        let Some(Some(found)) = found.into_iter().next() else {
+        let Some(actual) = check.expect_ok(actual) else { continue };
+        let Some(Some(actual)) = actual.into_iter().next() else {
             check.fail("path", "expected one, found none".into());
             continue;
         };
-        check.close("total_logp", [-found.loss], &[expected.total_logp], SUMS);
-        check.close("best_logp", [found.log_prob], &[expected.best_logp], SUMS);
+        check.expect_close("total_logp", [-actual.loss], &[expected.total_logp], SUM_TOLERANCE);
+        check.expect_close("best_logp", [actual.log_prob], &[expected.best_logp], SUM_TOLERANCE);
         if expected.path_stable_in_f32 {
-            check.same("timestamps", &found.tokens.iter().map(|t| t.frame).collect(), &expected.timestamps);
+            check.expect_equal(
+                "timestamps",
+                &actual.tokens.iter().map(|t| t.frame).collect(),
+                &expected.timestamps,
+            );
         }
     }
     Ok(())

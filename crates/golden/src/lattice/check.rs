@@ -1,182 +1,188 @@
-//! How close is close enough, and whether everything was looked at.
+//! Compares results with a file within tolerances, and checks completeness.
 //!
 //! | run | values | gradients, marginals |
 //! |---|---|---|
 //! | f64 | 1e-10 relative + 1e-12 | the same |
 //! | f32 | 2e-5 relative + 1e-5 max\|weight\| T | 1e-4 relative + 1e-5 |
 //!
-//! Both are compared with the f64 file. Labels, states and alignments must be the same, infinities and NaN too (NaN is stored only
-//! where it is the intended answer). LAST's own f32 file is measured by the same bars, for the reader to compare.
+//! Both are compared with the f64 file. Labels, states and alignments must be equal, and so must
+//! infinities and NaN (NaN is stored only where it is the intended result). The errors of LAST's
+//! f32 file are computed in the same way, for comparison.
 use std::collections::BTreeSet;
 
 use rnnt_loss::Element;
 
 use super::file::File;
-use crate::bars::Width;
 use crate::error::Result;
+use crate::tolerances::FloatType;
 
-/// What a number is, which says how close it must be.
+/// Kind of a number, which determines its tolerance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quantity {
     Value,
     Gradient,
-    /// Numbers of labels and states.
-    Same,
+    /// Labels and states, which must be equal.
+    Exact,
 }
 
 /// The largest errors of a run.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Worst {
-    /// `|found - stored| / max(1, |stored|)` of a value.
+pub struct MaxErrors {
+    /// `|actual - stored| / max(1, |stored|)` of a value.
     pub value: f64,
-    /// The same of a gradient.
+    /// `|actual - stored| / max(1, |stored|)` of a gradient.
     pub gradient: f64,
-    /// Largest share of a bar.
-    pub share: f64,
+    /// Ratio of error to tolerance.
+    pub ratio: f64,
 }
 
-/// A run, its findings held against a file.
+/// Comparison of a run with a file.
 pub struct Check<'a> {
     pub file: &'a File,
-    /// What LAST computed in f32.
-    single: &'a File,
-    width: Width,
+    /// Results of LAST in f32.
+    f32_file: &'a File,
+    float: FloatType,
     /// `max|weight| T`
     scale: f64,
-    unread: BTreeSet<&'a str>,
-    /// Tensors that were compared.
+    /// Results that are not compared yet.
+    pending: BTreeSet<&'a str>,
+    /// Number of compared tensors.
     pub compared: usize,
-    pub worst: Worst,
-    /// LAST's own errors in f32.
-    pub last: Worst,
+    pub errors: MaxErrors,
+    /// Errors of LAST in f32.
+    pub last_errors: MaxErrors,
     pub failures: Vec<String>,
-    /// What was not compared, and why.
+    /// Results that are not compared, with the reason.
     pub notes: Vec<String>,
 }
 
 impl<'a> Check<'a> {
-    /// Everything whose name `is_answer` has to be compared.
-    pub fn new(files: (&'a File, &'a File), width: Width, is_answer: impl Fn(&str) -> bool) -> Self {
-        let (file, single) = files;
+    /// Creates a check in which all results (by name) must be compared.
+    pub fn new(files: (&'a File, &'a File), float: FloatType, is_result: impl Fn(&str) -> bool) -> Self {
+        let (file, f32_file) = files;
         Self {
             file,
-            single,
-            width,
+            f32_file,
+            float,
             scale: 1.0,
-            unread: file.names().filter(|name| is_answer(name)).collect(),
+            pending: file.names().filter(|name| is_result(name)).collect(),
             compared: 0,
-            worst: Worst::default(),
-            last: Worst::default(),
+            errors: MaxErrors::default(),
+            last_errors: MaxErrors::default(),
             failures: Vec::new(),
             notes: Vec::new(),
         }
     }
 
-    /// Largest weight of an arc, and how many frames there are.
-    pub fn scale_by(&mut self, weights: &[f64], frames: usize) {
+    /// Sets the scale of tolerances from arc weights and frames.
+    pub fn set_scale(&mut self, weights: &[f64], frames: usize) {
         let largest = weights.iter().map(|w| w.abs()).filter(|w| w.is_finite()).fold(0.0, f64::max);
         self.scale = largest * frames as f64;
     }
 
     /// Compares a tensor that the file must have.
-    pub fn compare(&mut self, kind: Quantity, name: &str, found: &[f64]) -> Result<()> {
-        self.compare_where(kind, name, found, |_| true)
+    pub fn compare(&mut self, kind: Quantity, name: &str, actual: &[f64]) -> Result<()> {
+        self.compare_where(kind, name, actual, |_| true)
     }
 
-    pub fn values<F: Element>(&mut self, name: &str, found: &[F]) -> Result<()> {
-        self.compare(Quantity::Value, name, &wide(found))
+    pub fn values<F: Element>(&mut self, name: &str, actual: &[F]) -> Result<()> {
+        self.compare(Quantity::Value, name, &to_f64(actual))
     }
 
-    pub fn gradient<F: Element>(&mut self, name: &str, found: &[F]) -> Result<()> {
-        self.compare(Quantity::Gradient, name, &wide(found))
+    pub fn gradient<F: Element>(&mut self, name: &str, actual: &[F]) -> Result<()> {
+        self.compare(Quantity::Gradient, name, &to_f64(actual))
     }
 
-    pub fn same(&mut self, name: &str, found: impl IntoIterator<Item = usize>) -> Result<()> {
-        let found: Vec<f64> = found.into_iter().map(|x| x as f64).collect();
-        self.compare(Quantity::Same, name, &found)
+    pub fn integers(&mut self, name: &str, actual: impl IntoIterator<Item = usize>) -> Result<()> {
+        let actual: Vec<f64> = actual.into_iter().map(|x| x as f64).collect();
+        self.compare(Quantity::Exact, name, &actual)
     }
 
-    /// Compares the places of a tensor that count.
+    /// Compares the elements of a tensor selected by index.
     pub fn compare_where(
         &mut self,
         kind: Quantity,
         name: &str,
-        found: &[f64],
-        counts: impl Fn(usize) -> bool,
+        actual: &[f64],
+        is_compared: impl Fn(usize) -> bool,
     ) -> Result<()> {
         let stored = &self.file.get(name)?.values;
-        if stored.len() != found.len() {
+        if stored.len() != actual.len() {
             let shape = format!("{:?}", self.file.get(name)?.shape);
-            return Err(self.file.wrong(name, &format!("{} values", found.len()), &shape));
+            return Err(self.file.error(name, &format!("{} values", actual.len()), &shape));
         }
-        self.compared += usize::from(self.unread.remove(name));
-        let last = &self.single.get(name)?.values;
-        let mut wrong: Option<(f64, usize)> = None;
-        for (at, (&found, &stored)) in found.iter().zip(stored).enumerate().filter(|(at, _)| counts(*at)) {
-            let share = self.worst.add(kind, found, stored, bar(kind, self.width, self.scale, stored));
-            if share > 1.0 && wrong.is_none_or(|(worst, _)| share > worst) {
-                wrong = Some((share, at));
+        self.compared += usize::from(self.pending.remove(name));
+        let last = &self.f32_file.get(name)?.values;
+        let mut worst: Option<(f64, usize)> = None;
+        let elements = actual.iter().zip(stored).enumerate();
+        for (at, (&actual, &stored)) in elements.filter(|(at, _)| is_compared(*at)) {
+            let tolerance = tolerance(kind, self.float, self.scale, stored);
+            let ratio = self.errors.add(kind, actual, stored, tolerance);
+            if ratio > 1.0 && worst.is_none_or(|(worst, _)| ratio > worst) {
+                worst = Some((ratio, at));
             }
-            if self.width == Width::Single && kind != Quantity::Same {
+            if self.float == FloatType::F32 && kind != Quantity::Exact {
                 let last = last.get(at).copied().unwrap_or(f64::NAN);
-                self.last.add(kind, last, stored, bar(kind, self.width, self.scale, stored));
+                self.last_errors.add(kind, last, stored, tolerance);
             }
         }
-        if let Some((_, at)) = wrong {
-            let (found, stored) = (found[at], stored[at]);
-            self.failures.push(format!("{name}[{at}]: expected {stored}, found {found}"));
+        if let Some((_, at)) = worst {
+            let (actual, stored) = (actual[at], stored[at]);
+            self.failures.push(format!("{name}[{at}]: expected {stored}, found {actual}"));
         }
         Ok(())
     }
 
-    /// Leaves tensors out for a reason.
-    pub fn leave_out(&mut self, reason: &str, left_out: impl Fn(&str) -> bool) {
-        self.unread.retain(|name| !left_out(name));
+    /// Excludes tensors from the comparison for a reason.
+    pub fn ignore(&mut self, reason: &str, is_ignored: impl Fn(&str) -> bool) {
+        self.pending.retain(|name| !is_ignored(name));
         self.notes.push(reason.into());
     }
 
-    /// Fails for whatever was not looked at, and for lattices whose two files were not given the same. (Semirings are given
-    /// logarithms, which LAST took in the file's own type.)
+    /// Fails for uncompared results and for different inputs.
+    ///
+    /// Inputs of semirings are not compared: LAST computed logarithms in the type of the file.
     pub fn finish(&mut self) {
-        for (name, stored) in self.file.under("in/") {
-            if self.single.find(&format!("in/{name}")).is_none_or(|single| single.values != stored.values) {
+        for (name, stored) in self.file.with_prefix("in/") {
+            let f32_stored = self.f32_file.find(&format!("in/{name}"));
+            if f32_stored.is_none_or(|f32_stored| f32_stored.values != stored.values) {
                 self.failures.push(format!("in/{name} differs between f64 and f32"));
             }
         }
-        if !self.unread.is_empty() {
-            let names: Vec<&str> = self.unread.iter().copied().collect();
+        if !self.pending.is_empty() {
+            let names: Vec<&str> = self.pending.iter().copied().collect();
             self.failures.push(format!("never compared: {}", names.join(", ")));
         }
     }
 }
 
-impl Worst {
-    /// Counts a number in; returns its share of the bar.
-    fn add(&mut self, kind: Quantity, found: f64, stored: f64, bar: f64) -> f64 {
-        if found == stored || (found.is_nan() && stored.is_nan()) {
+impl MaxErrors {
+    /// Adds the error of a number; returns its ratio to the tolerance.
+    fn add(&mut self, kind: Quantity, actual: f64, stored: f64, tolerance: f64) -> f64 {
+        if actual == stored || (actual.is_nan() && stored.is_nan()) {
             return 0.0;
         }
-        let distance = (found - stored).abs();
+        let distance = (actual - stored).abs();
         let distance = if distance.is_nan() { f64::INFINITY } else { distance };
         let error = distance / if stored.is_finite() { stored.abs().max(1.0) } else { 1.0 };
-        let worst = if kind == Quantity::Gradient { &mut self.gradient } else { &mut self.value };
-        *worst = worst.max(error);
-        let share = if distance.is_infinite() { distance } else { distance / bar };
-        self.share = self.share.max(share);
-        share
+        let max_error = if kind == Quantity::Gradient { &mut self.gradient } else { &mut self.value };
+        *max_error = max_error.max(error);
+        let ratio = if distance.is_infinite() { distance } else { distance / tolerance };
+        self.ratio = self.ratio.max(ratio);
+        ratio
     }
 }
 
-fn bar(kind: Quantity, width: Width, scale: f64, stored: f64) -> f64 {
-    match (kind, width) {
-        (Quantity::Same, _) => 0.0,
-        (_, Width::Double) => 1e-10 * stored.abs() + 1e-12,
-        (Quantity::Value, Width::Single) => 2e-5 * stored.abs() + 1e-5 * scale,
-        (Quantity::Gradient, Width::Single) => 1e-4 * stored.abs() + 1e-5,
+fn tolerance(kind: Quantity, float: FloatType, scale: f64, stored: f64) -> f64 {
+    match (kind, float) {
+        (Quantity::Exact, _) => 0.0,
+        (_, FloatType::F64) => 1e-10 * stored.abs() + 1e-12,
+        (Quantity::Value, FloatType::F32) => 2e-5 * stored.abs() + 1e-5 * scale,
+        (Quantity::Gradient, FloatType::F32) => 1e-4 * stored.abs() + 1e-5,
     }
 }
 
-/// In f64.
-pub fn wide<F: Element>(values: &[F]) -> Vec<f64> {
+/// Converts values to f64.
+pub fn to_f64<F: Element>(values: &[F]) -> Vec<f64> {
     values.iter().map(|value| value.to_f64()).collect()
 }

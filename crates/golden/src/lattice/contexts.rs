@@ -1,26 +1,28 @@
-//! Contexts by themselves. Semirings are in f64 whatever the type of a run; its results are rounded to that.
+//! Cases of contexts: next states, walks and reductions.
+//!
+//! Semirings compute in f64; their results are rounded to the type of the run.
 use lattice::context::{backward_broadcast, forward_reduce, forward_reduce_backward, walk_states};
 use lattice::{Context, FullNGram, NextStateTable};
 use rnnt_dp::semiring::{Differentiable, Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;
 
 use super::check::{Check, Quantity};
-use super::parts::{keys, number, rounded};
-use crate::error::Stop;
+use super::components::{keys, number, rounded};
+use crate::error::RunError;
 
-/// Whether a tensor is what the context or a semiring answers.
-pub fn is_answer(name: &str) -> bool {
+/// Returns true if a tensor is a result.
+pub fn is_result(name: &str) -> bool {
     let name = name.rsplit('/').next().unwrap_or_default();
     !["walk_labels", "weights", "backward_broadcast_in"].contains(&name) && !name.ends_with("_cotangent")
 }
 
-pub fn full_ngrams<F: Element>(check: &mut Check) -> Result<(), Stop> {
+pub fn full_ngrams<F: Element>(check: &mut Check) -> Result<(), RunError> {
     for key in keys(check.file) {
         let context = FullNGram::new(number(check.file, &key, "v")?, number(check.file, &key, "n")?)?;
         let labels = context.vocabulary();
         let next = |p: usize| (0..=labels).map(move |y| context.next_state(p, y));
-        check.same(&format!("{key}/next_state"), (0..context.states()).flat_map(next))?;
-        any::<F>(check, &key, &context)?;
+        check.integers(&format!("{key}/next_state"), (0..context.states()).flat_map(next))?;
+        check_context::<F>(check, &key, &context)?;
         gradient::<F, Probability>(check, &key, "real", &context)?;
         gradient::<F, Log>(check, &key, "log", &context)?;
         gradient::<F, Tropical>(check, &key, "tropical", &context)?;
@@ -28,36 +30,36 @@ pub fn full_ngrams<F: Element>(check: &mut Check) -> Result<(), Stop> {
     Ok(())
 }
 
-pub fn tables<F: Element>(check: &mut Check) -> Result<(), Stop> {
+pub fn tables<F: Element>(check: &mut Check) -> Result<(), RunError> {
     for key in keys(check.file) {
         let name = format!("{key}/next_state_table");
         let [states, labels] = check.file.shape(&name)?;
-        let table: Vec<i64> = check.file.whole(&name)?.into_iter().map(|to| to as i64).collect();
-        any::<F>(check, &key, &NextStateTable::new(&table, states, labels)?)?;
+        let table: Vec<i64> = check.file.integers(&name)?.into_iter().map(|to| to as i64).collect();
+        check_context::<F>(check, &key, &NextStateTable::new(&table, states, labels)?)?;
     }
     Ok(())
 }
 
-fn any<F: Element>(check: &mut Check, key: &str, context: &dyn Context) -> Result<(), Stop> {
+fn check_context<F: Element>(check: &mut Check, key: &str, context: &dyn Context) -> Result<(), RunError> {
     let (states, labels) = (context.states(), context.vocabulary());
     let next = |p: usize| (1..=labels).map(move |y| context.next_state(p, y));
-    check.same(&format!("{key}/next_state_table"), (0..states).flat_map(next))?;
+    check.integers(&format!("{key}/next_state_table"), (0..states).flat_map(next))?;
     let [_, width] = check.file.shape(&format!("{key}/walk_labels"))?;
     let mut walks = Vec::new();
     for string in check.file.rows(&format!("{key}/walk_labels"), width)? {
         let string: Vec<u32> = string.iter().map(|&y| y as u32).collect();
         walks.extend(walk_states(context, &string)?);
     }
-    check.same(&format!("{key}/walk_states"), walks)?;
+    check.integers(&format!("{key}/walk_states"), walks)?;
     reduce::<F, Probability>(check, key, "real", context)?;
     reduce::<F, Log>(check, key, "log", context)?;
     reduce::<F, Tropical>(check, key, "tropical", context)?;
     let values = check.file.values::<F>(&format!("{key}/backward_broadcast_in"))?;
-    let mut all = vec![F::ZERO; values.len() * labels];
-    for (row, out) in values.chunks_exact(states).zip(all.chunks_exact_mut(states * labels)) {
+    let mut broadcast = vec![F::ZERO; values.len() * labels];
+    for (row, out) in values.chunks_exact(states).zip(broadcast.chunks_exact_mut(states * labels)) {
         backward_broadcast(context, row, out);
     }
-    Ok(check.values(&format!("{key}/backward_broadcast_out"), &all)?)
+    Ok(check.values(&format!("{key}/backward_broadcast_out"), &broadcast)?)
 }
 
 fn reduce<F: Element, S: Semiring<Weight = f64>>(
@@ -65,15 +67,15 @@ fn reduce<F: Element, S: Semiring<Weight = f64>>(
     key: &str,
     semiring: &str,
     context: &dyn Context,
-) -> Result<(), Stop> {
+) -> Result<(), RunError> {
     let (states, labels) = (context.states(), context.vocabulary());
-    let mut all = Vec::new();
+    let mut sums = Vec::new();
     for weights in check.file.rows(&format!("{key}/weights"), states * labels)? {
         let mut out = vec![S::ZERO; states];
         forward_reduce::<S>(context, weights, &mut out);
-        all.extend(out);
+        sums.extend(out);
     }
-    Ok(check.compare(Quantity::Value, &format!("{key}/forward_reduce_{semiring}"), &rounded::<F>(all))?)
+    Ok(check.compare(Quantity::Value, &format!("{key}/forward_reduce_{semiring}"), &rounded::<F>(sums))?)
 }
 
 fn gradient<F: Element, S: Differentiable>(
@@ -81,16 +83,16 @@ fn gradient<F: Element, S: Differentiable>(
     key: &str,
     semiring: &str,
     context: &dyn Context,
-) -> Result<(), Stop> {
+) -> Result<(), RunError> {
     let (states, labels) = (context.states(), context.vocabulary());
     let name = format!("{key}/forward_reduce_{semiring}");
     let weights = check.file.rows(&format!("{key}/weights"), states * labels)?;
     let cotangents = check.file.rows(&format!("{name}_cotangent"), states)?;
-    let mut all = Vec::new();
+    let mut gradients = Vec::new();
     for (weights, cotangents) in weights.zip(cotangents) {
         let mut gradient = vec![0.0; states * labels];
         forward_reduce_backward::<S>(context, weights, cotangents, &mut gradient);
-        all.extend(gradient);
+        gradients.extend(gradient);
     }
-    Ok(check.compare(Quantity::Gradient, &format!("{name}_grad"), &rounded::<F>(all))?)
+    Ok(check.compare(Quantity::Gradient, &format!("{name}_grad"), &rounded::<F>(gradients))?)
 }

@@ -1,17 +1,17 @@
-//! Best paths, of all and of the labels' own, and what differentiating them comes to: indicators of their arcs.
+//! Best paths and best alignments; their gradients are indicators of their arcs.
 use lattice::{Arcs, Context, LatticePath, LatticeSession, RecognitionLattice};
 use rnnt_loss::Element;
 
-use super::check::{Check, Quantity, wide};
+use super::check::{Check, Quantity, to_f64};
 use super::inputs::LatticeInputs;
-use crate::error::Stop;
+use crate::error::RunError;
 
-/// Best paths by every name that they have.
+/// Compares best paths and best alignments with all tensors about them.
 pub fn paths<F: Element>(
     check: &mut Check,
     inputs: &LatticeInputs<F>,
     lattice: &RecognitionLattice<F>,
-) -> Result<(), Stop> {
+) -> Result<(), RunError> {
     let mut session = LatticeSession::default();
     let paths = session.best_paths(lattice, &inputs.frames()?)?;
     let weights: Vec<f64> = paths.iter().map(|path| path.weight).collect();
@@ -22,43 +22,42 @@ pub fn paths<F: Element>(
         let zeros = width.saturating_sub(labels.len());
         labels.into_iter().map(|label| label as usize).chain(std::iter::repeat_n(0, zeros))
     };
-    check.same(
+    check.integers(
         "out/shortest_path_alignment_labels",
         paths.iter().flat_map(|path| padded(path.alignment.clone())),
     )?;
     let counts = paths.iter().map(|path| path.alignment.len());
-    check.same("out/shortest_path_num_alignment_labels", counts)?;
-    check.same("out/shortest_path_labels", paths.iter().flat_map(|path| padded(path.labels())))?;
-    check.same("out/shortest_path_num_labels", paths.iter().map(|path| path.labels().len()))?;
+    check.integers("out/shortest_path_num_alignment_labels", counts)?;
+    check.integers("out/shortest_path_labels", paths.iter().flat_map(|path| padded(path.labels())))?;
+    check.integers("out/shortest_path_num_labels", paths.iter().map(|path| path.labels().len()))?;
     let arcs = Indicators::new(&paths, &inputs.context, inputs.padded());
-    check.compare(Quantity::Same, "out/viterbi_blank_marginals_by_state", &arcs.blank)?;
-    check.compare(Quantity::Same, "out/viterbi_lexical_marginals_by_state", &arcs.lexical)?;
-    let (name, gradient) = arcs.pull(inputs, lattice)?;
+    check.compare(Quantity::Exact, "out/viterbi_blank_marginals_by_state", &arcs.blank)?;
+    check.compare(Quantity::Exact, "out/viterbi_lexical_marginals_by_state", &arcs.lexical)?;
+    let (name, gradient) = arcs.backward(inputs, lattice)?;
     check.compare(Quantity::Gradient, &format!("out/grad_denom_tropical/{name}"), &gradient)?;
 
     let paths = session.best_alignments(lattice, &inputs.frames()?, &inputs.labels()?)?;
     let weights: Vec<f64> = paths.iter().map(|path| path.weight).collect();
     check.compare(Quantity::Value, "out/numer_tropical", &weights)?;
     let arcs = Indicators::new(&paths, &inputs.context, inputs.padded());
-    let (name, gradient) = arcs.pull(inputs, lattice)?;
-    // Without a path all of them tie at -inf, and LAST's choice among them is arbitrary.
-    let (each, feasible) = (gradient.len().checked_div(paths.len()).unwrap_or(0).max(1), |b: usize| {
-        weights[b] > f64::NEG_INFINITY
-    });
+    let (name, gradient) = arcs.backward(inputs, lattice)?;
+    // Without a path all alignments tie at -inf, and LAST's choice is arbitrary.
+    let utterance_size = gradient.len().checked_div(paths.len()).unwrap_or(0).max(1);
+    let has_path = |b: usize| weights[b] > f64::NEG_INFINITY;
     let name = format!("out/grad_numer_tropical/{name}");
-    check.compare_where(Quantity::Gradient, &name, &gradient, |at| feasible(at / each))?;
-    let without = (0..paths.len()).filter(|&b| !feasible(b)).count();
-    if without > 0 {
-        check.notes.push(format!("grad_numer_tropical without {without} strings that have no path"));
+    check.compare_where(Quantity::Gradient, &name, &gradient, |at| has_path(at / utterance_size))?;
+    let without_path = (0..paths.len()).filter(|&b| !has_path(b)).count();
+    if without_path > 0 {
+        check.notes.push(format!("grad_numer_tropical without {without_path} strings that have no path"));
     }
     Ok(())
 }
 
-/// 1 for each arc of a path, 0 for all others.
+/// Indicators of arcs: 1 for each arc of a path, else 0.
 struct Indicators {
-    /// *B.. x T x A x C*
+    /// Blank arcs `[B.., T, A, C]`.
     blank: Vec<f64>,
-    /// *B.. x T x A x C x V*
+    /// Lexical arcs `[B.., T, A, C, V]`.
     lexical: Vec<f64>,
     alignments: usize,
     states: usize,
@@ -85,12 +84,14 @@ impl Indicators {
         Self { blank, lexical, alignments, states, vocabulary }
     }
 
-    /// The gradient of the paths' weights times g, and of what it is: the table, or the frames.
-    fn pull<F: Element>(
+    /// Returns the name and gradient of the path weights times the cotangents.
+    ///
+    /// The gradient is that of the table, or of the frames.
+    fn backward<F: Element>(
         &self,
         inputs: &LatticeInputs<F>,
         lattice: &RecognitionLattice<F>,
-    ) -> Result<(&'static str, Vec<f64>), Stop> {
+    ) -> Result<(&'static str, Vec<f64>), RunError> {
         let rows = inputs.cotangents.len() * inputs.padded();
         let summed = |values: &[f64], size: usize| {
             let mut sums = vec![F::ZERO; rows * size];
@@ -108,8 +109,8 @@ impl Indicators {
         weights.set_frames(inputs.rows(), &inputs.utterances())?;
         let frames: Vec<usize> = (0..rows).collect();
         weights.backward(&frames, Arcs { blank: &blank, lexical: &lexical });
-        let of_frames = wide(&weights.frame_gradient(inputs.rows()));
+        let frame_gradient = to_f64(&weights.frame_gradient(inputs.rows()));
         let table = weights.finish().remove("table");
-        Ok(table.map_or(("frames", of_frames), |table| ("table", wide(&table))))
+        Ok(table.map_or(("frames", frame_gradient), |table| ("table", to_f64(&table))))
     }
 }

@@ -1,23 +1,23 @@
-//! One frame of each alignment, with weights of their own for each of its states; in f64 whatever the type of a run.
-use lattice::distance::{arc_sums_step, forward_step, string_forward_step};
+//! Cases of single frames with separate arc weights per alignment state; in f64.
+use lattice::distance::{forward_step, string_forward_step, through_step};
 use lattice::{AlignmentLattice, ArcEnd, Arcs, FullNGram};
 use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;
 
 use super::check::{Check, Quantity};
+use super::components::{keys, number, rounded};
 use super::file::File;
-use super::parts::{keys, number, rounded};
-use crate::error::Stop;
+use crate::error::RunError;
 
-/// Whether a tensor is what a step answers.
-pub fn is_answer(name: &str) -> bool {
+/// Returns true if a tensor is a result of a step.
+pub fn is_result(name: &str) -> bool {
     let name = name.rsplit('/').next().unwrap_or_default();
-    const GIVEN: [&str; 8] =
+    const INPUTS: [&str; 8] =
         ["alpha", "beta", "blank", "lexical", "log_z", "string_alpha", "string_blank", "string_lexical"];
-    !GIVEN.contains(&name)
+    !INPUTS.contains(&name)
 }
 
-pub fn steps<F: Element>(check: &mut Check) -> Result<(), Stop> {
+pub fn steps<F: Element>(check: &mut Check) -> Result<(), RunError> {
     for key in keys(check.file) {
         let context = FullNGram::new(number(check.file, &key, "v")?, number(check.file, &key, "n")?)?;
         let alignment = match number(check.file, &key, "fld") {
@@ -32,8 +32,8 @@ pub fn steps<F: Element>(check: &mut Check) -> Result<(), Stop> {
         let visit = || alignment.topological_visit();
         let blank: Vec<f64> = visit().map(|a| next(Some(alignment.blank_next(a)))).collect();
         let lexical: Vec<f64> = visit().map(|a| next(alignment.lexical_next(a))).collect();
-        check.compare(Quantity::Same, &format!("{key}/blank_next"), &blank)?;
-        check.compare(Quantity::Same, &format!("{key}/lexical_next"), &lexical)?;
+        check.compare(Quantity::Exact, &format!("{key}/blank_next"), &blank)?;
+        check.compare(Quantity::Exact, &format!("{key}/lexical_next"), &lexical)?;
         forward::<F, Probability>(check, &key, "real", (&context, alignment))?;
         forward::<F, Log>(check, &key, "log", (&context, alignment))?;
         forward::<F, Tropical>(check, &key, "tropical", (&context, alignment))?;
@@ -42,14 +42,14 @@ pub fn steps<F: Element>(check: &mut Check) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Values of an utterance, whose axis is the second one, behind the state of the alignment.
-fn of(file: &File, name: &str, utterance: usize) -> Result<Vec<f64>, Stop> {
+/// Returns the values of an utterance (the second axis).
+fn utterance_values(file: &File, name: &str, utterance: usize) -> Result<Vec<f64>, RunError> {
     let stored = file.get(name)?;
     let [states, batch, ..] = stored.shape[..] else {
-        return Err(file.wrong(name, "at least 2 axes", &format!("{:?}", stored.shape)).into());
+        return Err(file.error(name, "at least 2 axes", &format!("{:?}", stored.shape)).into());
     };
     if utterance >= batch {
-        return Err(file.wrong(name, &format!("an utterance {utterance}"), &batch.to_string()).into());
+        return Err(file.error(name, &format!("an utterance {utterance}"), &batch.to_string()).into());
     }
     let size = stored.values.len() / (states * batch).max(1);
     let rows = (0..states).map(|state| state * batch + utterance);
@@ -61,21 +61,24 @@ fn forward<F: Element, S: Semiring<Weight = f64>>(
     key: &str,
     semiring: &str,
     (context, alignment): (&FullNGram, AlignmentLattice),
-) -> Result<(), Stop> {
+) -> Result<(), RunError> {
     for string in ["", "string_"] {
-        let name = |what: &str| format!("{key}/{string}{what}");
+        let name = |tensor: &str| format!("{key}/{string}{tensor}");
         let [_, width] = check.file.shape(&name("alpha"))?;
-        let mut all = Vec::new();
+        let mut alphas = Vec::new();
         for (b, alpha) in check.file.rows(&name("alpha"), width)?.enumerate() {
-            let (blank, lexical) = (of(check.file, &name("blank"), b)?, of(check.file, &name("lexical"), b)?);
+            let (blank, lexical) = (
+                utterance_values(check.file, &name("blank"), b)?,
+                utterance_values(check.file, &name("lexical"), b)?,
+            );
             let arcs = Arcs { blank: &blank[..], lexical: &lexical };
-            all.extend(if string.is_empty() {
+            alphas.extend(if string.is_empty() {
                 forward_step::<S>(context, alignment, arcs, alpha)?
             } else {
                 string_forward_step::<S>(alignment, arcs, alpha)?
             });
         }
-        check.compare(Quantity::Value, &name(&format!("forward_{semiring}")), &rounded::<F>(all))?;
+        check.compare(Quantity::Value, &name(&format!("forward_{semiring}")), &rounded::<F>(alphas))?;
     }
     Ok(())
 }
@@ -84,31 +87,38 @@ fn backward<F: Element>(
     check: &mut Check,
     key: &str,
     (context, alignment): (&FullNGram, AlignmentLattice),
-) -> Result<(), Stop> {
-    let name = |what: &str| format!("{key}/{what}");
+) -> Result<(), RunError> {
+    let name = |tensor: &str| format!("{key}/{tensor}");
     let [_, states] = check.file.shape(&name("alpha"))?;
-    let row = |what: &str, b: usize| -> Result<&[f64], Stop> {
-        Ok(check.file.rows(&name(what), states)?.nth(b).unwrap_or_default())
+    let row = |tensor: &str, b: usize| -> Result<&[f64], RunError> {
+        Ok(check.file.rows(&name(tensor), states)?.nth(b).unwrap_or_default())
     };
     let totals = &check.file.get(&name("log_z"))?.values;
-    let (mut betas, mut of_blank, mut of_lexical) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut betas, mut blank_marginals, mut lexical_marginals) = (Vec::new(), Vec::new(), Vec::new());
     for (b, &total) in totals.iter().enumerate() {
-        let (blank, lexical) = (of(check.file, &name("blank"), b)?, of(check.file, &name("lexical"), b)?);
+        let (blank, lexical) = (
+            utterance_values(check.file, &name("blank"), b)?,
+            utterance_values(check.file, &name("lexical"), b)?,
+        );
         let arcs = Arcs { blank: &blank[..], lexical: &lexical };
-        let found = arc_sums_step::<Log>(context, alignment, arcs, row("alpha", b)?, row("beta", b)?)?;
-        let (blank, lexical) = found.marginals(total);
-        betas.extend(found.beta);
-        of_blank.push(blank);
-        of_lexical.push(lexical);
+        let sums = through_step::<Log>(context, alignment, arcs, row("alpha", b)?, row("beta", b)?)?;
+        let (blank, lexical) = sums.marginals(total);
+        betas.extend(sums.beta);
+        blank_marginals.push(blank);
+        lexical_marginals.push(lexical);
     }
-    // States of the alignment come first in the file.
-    let turned = |rows: &[Vec<f64>]| {
+    // The alignment state is the first axis in the file.
+    let transposed = |rows: &[Vec<f64>]| {
         let size = |row: &[f64]| row.len() / alignment.num_states();
-        let all = (0..alignment.num_states())
+        let values = (0..alignment.num_states())
             .flat_map(|a| rows.iter().flat_map(move |row| row[a * size(row)..][..size(row)].iter().copied()));
-        rounded::<F>(all.collect::<Vec<_>>())
+        rounded::<F>(values.collect::<Vec<_>>())
     };
     check.compare(Quantity::Value, &name("backward_next_beta"), &rounded::<F>(betas))?;
-    check.compare(Quantity::Gradient, &name("backward_blank_marginal"), &turned(&of_blank))?;
-    Ok(check.compare(Quantity::Gradient, &name("backward_lexical_marginal"), &turned(&of_lexical))?)
+    check.compare(Quantity::Gradient, &name("backward_blank_marginal"), &transposed(&blank_marginals))?;
+    Ok(check.compare(
+        Quantity::Gradient,
+        &name("backward_lexical_marginal"),
+        &transposed(&lexical_marginals),
+    )?)
 }

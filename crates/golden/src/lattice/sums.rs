@@ -1,18 +1,18 @@
-//! Sums over paths with their gradients, arc weights and marginals.
-use lattice::{Frames, LatticeOutput, LatticeSession, Options, PathSum, RecognitionLattice};
+//! Arc weights, sums over paths with gradients, and marginals.
+use lattice::{Frames, LatticeOutput, LatticeSession, Options, RecognitionLattice, Sum};
 use rnnt_loss::Element;
 
-use super::check::{Check, Quantity, wide};
-use super::definition::Weighed;
+use super::arc_weights::ArcWeights;
+use super::check::{Check, Quantity, to_f64};
 use super::inputs::LatticeInputs;
-use crate::error::Stop;
+use crate::error::RunError;
 
-/// Arc weights of all frames, padding too: *B.. T x C* and *B.. T x C x V*.
-pub fn weights<F: Element>(
+/// Compares the arc weights of all frames, padding included, and returns them.
+pub fn arc_weights<F: Element>(
     check: &mut Check,
     inputs: &LatticeInputs<F>,
     lattice: &RecognitionLattice<F>,
-) -> Result<Weighed, Stop> {
+) -> Result<ArcWeights, RunError> {
     let (c, v) = (lattice.context().states(), lattice.context().vocabulary());
     let rows = inputs.num_frames.len() * inputs.padded();
     let mut weights = lattice.weight_fn().bind(&mut Vec::new())?;
@@ -22,37 +22,37 @@ pub fn weights<F: Element>(
     weights.forward(&frames, lattice::ArcsMut { blank: &mut blank, lexical: &mut lexical });
     let stored = ["out/blank_weights", "out/lexical_weights"];
     let stored = [&check.file.get(stored[0])?.values[..], &check.file.get(stored[1])?.values].concat();
-    check.scale_by(&stored, inputs.padded());
+    check.set_scale(&stored, inputs.padded());
     check.values("out/blank_weights", &blank)?;
     check.values("out/lexical_weights", &lexical)?;
-    // The same, state by state.
-    let (mut single, mut rest) = (vec![F::ZERO; rows * c], vec![F::ZERO; rows * c * v]);
-    for (at, (single, rest)) in single.iter_mut().zip(rest.chunks_exact_mut(v)).enumerate() {
-        *single = weights.forward_state(at / c, at % c, rest);
+    // Compute the same weights one state at a time.
+    let (mut state_blank, mut state_lexical) = (vec![F::ZERO; rows * c], vec![F::ZERO; rows * c * v]);
+    for (at, (blank, lexical)) in state_blank.iter_mut().zip(state_lexical.chunks_exact_mut(v)).enumerate() {
+        *blank = weights.forward_state(at / c, at % c, lexical);
     }
-    check.values("out/blank_weights", &single)?;
-    check.values("out/lexical_weights", &rest)?;
+    check.values("out/blank_weights", &state_blank)?;
+    check.values("out/lexical_weights", &state_lexical)?;
     if check.file.find("out/context_embeddings_cache").is_some() {
         check.values("out/context_embeddings_cache", &inputs.joint()?.context_embeddings()?)?;
     }
-    Ok(Weighed { blank: wide(&blank), lexical: wide(&lexical) })
+    Ok(ArcWeights { blank: to_f64(&blank), lexical: to_f64(&lexical) })
 }
 
-/// All sums in the log semiring, by every door and cut in every way.
+/// Compares all sums in the log semiring, with all memory budgets.
 pub fn sums<F: Element>(
     check: &mut Check,
     inputs: &LatticeInputs<F>,
     lattice: &RecognitionLattice<F>,
-) -> Result<(), Stop> {
+) -> Result<(), RunError> {
     let (frames, labels) = (inputs.frames()?, inputs.labels()?);
-    // Arc weights kept, computed again, and frame by frame for one utterance after the other.
-    let tight = match LatticeSession::<F>::new(Options::new(0)).plan(lattice, &frames, &labels) {
+    // Budgets: the minimum (one frame of one utterance at a time), unlimited, recomputed weights.
+    let min_budget = match LatticeSession::<F>::new(Options::new(0)).plan(lattice, &frames, &labels) {
         Err(lattice::Error::Budget { smallest, .. }) => Options::new(smallest),
         other => Options::new(other?.bytes),
     };
-    let found = LatticeSession::new(tight).sum(lattice, &frames, &labels, &inputs.cotangents)?;
-    check.compare(Quantity::Value, "out/loss", &found.sums)?;
-    gradients(check, "out/grad_loss", &found)?;
+    let output = LatticeSession::new(min_budget).sum(lattice, &frames, &labels, &inputs.cotangents)?;
+    check.compare(Quantity::Value, "out/loss", &output.sums)?;
+    gradients(check, "out/grad_loss", &output)?;
     for budget in [Options::new(usize::MAX), Options::new(usize::MAX).recompute()] {
         let mut session = LatticeSession::new(budget);
         for (sum, value, gradient) in [
@@ -62,16 +62,16 @@ pub fn sums<F: Element>(
         ] {
             let distances = session.distances(sum, lattice, &frames, Some(&labels))?;
             check.compare(Quantity::Value, value, &distances)?;
-            let found = session.sum_paths(sum, lattice, &frames, Some(&labels), &inputs.cotangents)?;
-            check.compare(Quantity::Value, value, &found.sums)?;
-            gradients(check, gradient, &found)?;
+            let output = session.sum_of(sum, lattice, &frames, Some(&labels), &inputs.cotangents)?;
+            check.compare(Quantity::Value, value, &output.sums)?;
+            gradients(check, gradient, &output)?;
         }
         let pending = session.forward(lattice, &frames, &labels)?;
         check.compare(Quantity::Value, "out/loss", pending.losses())?;
-        let found = pending.backward(&inputs.cotangents)?;
-        gradients(check, "out/grad_loss", &found)?;
+        let output = pending.backward(&inputs.cotangents)?;
+        gradients(check, "out/grad_loss", &output)?;
         if check.file.find("out/grad_loss_autodiff/frames").is_some() {
-            gradients(check, "out/grad_loss_autodiff", &found)?;
+            gradients(check, "out/grad_loss_autodiff", &output)?;
         }
         check.compare(Quantity::Value, "out/alpha_log", &session.alphas(lattice, &frames)?)?;
         marginals(check, &mut session, lattice, &frames)?;
@@ -79,13 +79,13 @@ pub fn sums<F: Element>(
     Ok(())
 }
 
-fn gradients<F: Element>(check: &mut Check, of: &str, found: &LatticeOutput<F>) -> Result<(), Stop> {
-    if let Some(table) = found.parameters.get("table") {
-        return Ok(check.gradient(&format!("{of}/table"), table)?);
+fn gradients<F: Element>(check: &mut Check, prefix: &str, output: &LatticeOutput<F>) -> Result<(), RunError> {
+    if let Some(table) = output.parameters.get("table") {
+        return Ok(check.gradient(&format!("{prefix}/table"), table)?);
     }
-    check.gradient(&format!("{of}/frames"), &found.frames)?;
-    for (name, gradient) in &found.parameters {
-        check.gradient(&format!("{of}/params/{name}"), gradient)?;
+    check.gradient(&format!("{prefix}/frames"), &output.frames)?;
+    for (name, gradient) in &output.parameters {
+        check.gradient(&format!("{prefix}/params/{name}"), gradient)?;
     }
     Ok(())
 }
@@ -95,7 +95,7 @@ fn marginals<F: Element>(
     session: &mut LatticeSession<F>,
     lattice: &RecognitionLattice<F>,
     frames: &Frames<F>,
-) -> Result<(), Stop> {
+) -> Result<(), RunError> {
     let (blank, lexical) = session.marginals(lattice, frames)?;
     check.gradient("out/blank_marginals", &blank)?;
     Ok(check.gradient("out/lexical_marginals", &lexical)?)

@@ -1,4 +1,4 @@
-//! What stays of a data set, its buckets, and a batch in parts. Everything must be the very same.
+//! Cases of batching: filter, buckets, splits and packing; all results must be equal.
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
@@ -9,9 +9,9 @@ use speech::batching::{
 };
 
 use super::check::Check;
-use crate::error::Stop;
+use crate::error::RunError;
 
-pub fn run(check: &mut Check) -> Result<(), Stop> {
+pub fn run(check: &mut Check) -> Result<(), RunError> {
     if check.file.tensors.contains_key("durations") { filter_and_buckets(check) } else { parts(check) }
 }
 
@@ -20,7 +20,7 @@ struct Options {
     max_duration: f64,
     buckets: Vec<usize>,
     plans: Vec<BatchPlan>,
-    /// `bucket_sizes.kK`
+    /// Fields `bucket_sizes.kK`.
     #[serde(flatten)]
     sizes: BTreeMap<String, Value>,
 }
@@ -38,15 +38,15 @@ struct BatchPlan {
     samples_trained_per_epoch: usize,
 }
 
-fn filter_and_buckets(check: &mut Check) -> Result<(), Stop> {
+fn filter_and_buckets(check: &mut Check) -> Result<(), RunError> {
     let mut options: Options = check.file.field("options")?;
     let durations = check.input::<f64>("durations")?;
-    let found = no_longer_than(&durations, options.max_duration);
-    check.same("kept", &found.kept)?;
-    check.equal("left out", &found.left_out, &(durations.len() - found.kept.len()));
-    let kept: Vec<f64> = found.kept.iter().map(|&i| durations[i]).collect();
-    let in_set = |bucket: &[usize]| bucket.iter().map(|&i| found.kept[i]).collect::<Vec<_>>();
-    check.same("kept_sorted", &in_set(&buckets(&kept, 1)?.concat()))?;
+    let actual = no_longer_than(&durations, options.max_duration);
+    check.integers("kept", &actual.kept)?;
+    check.equal("left out", &actual.left_out, &(durations.len() - actual.kept.len()));
+    let kept: Vec<f64> = actual.kept.iter().map(|&i| durations[i]).collect();
+    let in_set = |bucket: &[usize]| bucket.iter().map(|&i| actual.kept[i]).collect::<Vec<_>>();
+    check.integers("kept_sorted", &in_set(&buckets(&kept, 1)?.concat()))?;
     for k in options.buckets {
         let buckets = buckets(&kept, k)?;
         let sizes: Vec<usize> = buckets.iter().map(Vec::len).collect();
@@ -57,9 +57,9 @@ fn filter_and_buckets(check: &mut Check) -> Result<(), Stop> {
         for (number, bucket) in buckets.iter().enumerate() {
             in_set(bucket).into_iter().for_each(|i| bucket_of[i] = number as f64);
         }
-        check.compare(&format!("bucket_of.k{k}"), &bucket_of, super::check::Bar::Same)?;
+        check.compare(&format!("bucket_of.k{k}"), &bucket_of, super::check::Tolerance::Exact)?;
     }
-    check.equal("options that are not known", &options.sizes, &BTreeMap::new());
+    check.equal("unknown options", &options.sizes, &BTreeMap::new());
     for plan in options.plans {
         let stored = EpochSize {
             utterances: plan.samples_after_drop,
@@ -69,8 +69,8 @@ fn filter_and_buckets(check: &mut Check) -> Result<(), Stop> {
             trained: plan.samples_trained_per_epoch,
         };
         let BatchPlan { micro_batch_per_worker: micro, workers, accumulation, .. } = plan;
-        let found = EpochSize::new(kept.len(), micro, workers, accumulation)?;
-        check.equal(&format!("plan {micro} x {workers} x {accumulation}"), &found, &stored);
+        let actual = EpochSize::new(kept.len(), micro, workers, accumulation)?;
+        check.equal(&format!("plan {micro} x {workers} x {accumulation}"), &actual, &stored);
     }
     Ok(())
 }
@@ -119,44 +119,45 @@ struct Signal {
     encoder: usize,
 }
 
-fn parts(check: &mut Check) -> Result<(), Stop> {
+fn parts(check: &mut Check) -> Result<(), RunError> {
     for case in check.file.field::<Vec<Sequences>>("sequence_split")? {
-        let found = sequence_split(&case.lens, case.stack, case.min_second_part)?;
-        let what = format!("sequence_split of {:?}", case.lens);
-        check.equal(&what, &found.order.iter().map(|&i| case.lens[i]).collect(), &case.lens_sorted);
+        let actual = sequence_split(&case.lens, case.stack, case.min_second_part)?;
+        let name = format!("sequence_split of {:?}", case.lens);
+        check.equal(&name, &actual.order.iter().map(|&i| case.lens[i]).collect(), &case.lens_sorted);
         check.equal(
-            &what,
-            &(found.rows_of_second_part, found.pivot, found.second_part_frames, found.is_split),
+            &name,
+            &(actual.rows_of_second_part, actual.pivot, actual.second_part_frames, actual.is_split),
             &(case.rows_of_second_part, case.pivot, case.second_part_frames, case.is_split),
         );
     }
     for case in check.file.field::<Vec<Captured>>("captured_lengths")? {
-        let found = captured_lengths(case.longest, case.count)?;
-        let what = format!("captured_lengths of {} in {}", case.longest, case.count);
-        check.equal(&what, &found, &case.lengths);
+        let actual = captured_lengths(case.longest, case.count)?;
+        let name = format!("captured_lengths of {} in {}", case.longest, case.count);
+        check.equal(&name, &actual, &case.lengths);
         for (length, captured) in case.lookup {
-            check.equal(&format!("{what}: {length}"), &covering(&found, length), &Some(captured));
+            check.equal(&format!("{name}: {length}"), &covering(&actual, length), &Some(captured));
         }
     }
     for case in check.file.field::<Vec<Split>>("batch_split")? {
-        let found = batch_split(case.batch, case.factor, case.accumulation);
+        let actual = batch_split(case.batch, case.factor, case.accumulation);
         let stored = (!case.error).then(|| BatchSplit {
             ranges: case.ranges.iter().map(|&(from, to)| from..to).collect(),
             loss_divisor: case.loss_divisor.unwrap_or_default(),
         });
-        check.equal(&format!("batch_split of {} by {}", case.batch, case.factor), &found.ok(), &stored);
+        check.equal(&format!("batch_split of {} by {}", case.batch, case.factor), &actual.ok(), &stored);
     }
-    // Hop, splice and stack of the benchmark.
+    // Hop (160 samples), splice (3) and stack (2) of the benchmark.
     for case in check.file.field::<Vec<Signal>>("lengths")? {
-        let found = Lengths::new(case.samples, 160, 3, 2);
+        let actual = Lengths::new(case.samples, 160, 3, 2);
         let stored = Lengths { frames: case.frames, spliced: case.spliced, encoder: case.encoder };
-        check.equal(&format!("lengths of {} samples", case.samples), &found, &stored);
+        check.equal(&format!("lengths of {} samples", case.samples), &actual, &stored);
     }
     let durations = check.input::<f64>("presort.duration_after_perturbation")?;
-    check.same("presort.order", &presort(&durations))?;
-    // The encoder stacks two of the frames that it is given.
-    let frames: Vec<usize> = check.whole("packed.feature_lens")?.iter().map(|n| n.div_ceil(2)).collect();
-    let labels = check.whole("packed.target_lens")?;
-    check.same("packed.batch_offset", &packed_offsets(&frames, &labels)?)?;
+    check.integers("presort.order", &presort(&durations))?;
+    // The encoder stacks two of its input frames.
+    let frames: Vec<usize> =
+        check.input_integers("packed.feature_lens")?.iter().map(|n| n.div_ceil(2)).collect();
+    let labels = check.input_integers("packed.target_lens")?;
+    check.integers("packed.batch_offset", &packed_offsets(&frames, &labels)?)?;
     Ok(())
 }

@@ -1,122 +1,123 @@
-//! A run, its findings held against a case, and whether everything was looked at.
+//! Compares a run with a case within tolerances, and checks completeness.
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use rnnt_loss::Element;
 
 use super::file::File;
-use crate::case::Stored;
+use crate::case::StoredTensor;
 use crate::error::Result;
 
-/// How close a number must be.
+/// Tolerance of the values of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Bar {
-    /// `|found - stored|` of each number.
+pub enum Tolerance {
+    /// Maximum of `|actual - stored|`.
     Absolute(f64),
-    /// The same, divided by that number.
+    /// Maximum of `|actual - stored| / |stored|`.
     Relative(f64),
-    /// The same, divided by the tensor's largest number.
-    OfLargest(f64),
-    /// The very same.
-    Same,
+    /// Maximum of `|actual - stored|`, divided by the largest absolute value of the tensor.
+    RelativeToMax(f64),
+    /// Values must be equal.
+    Exact,
 }
 
-/// The state of a run.
+/// Comparison of a run with a file.
 pub struct Check<'a> {
     pub file: &'a File,
+    /// Tensors that are not read yet.
     unread: BTreeSet<&'a str>,
-    /// Tensors and entries that were compared.
+    /// Number of compared tensors and entries.
     pub compared: usize,
-    /// Largest share of a bar.
-    pub share: f64,
+    /// Largest ratio of error to tolerance.
+    pub ratio: f64,
     pub failures: Vec<String>,
 }
 
 impl<'a> Check<'a> {
     pub fn new(file: &'a File) -> Self {
         let unread = file.tensors.keys().map(String::as_str).collect();
-        Check { file, unread, compared: 0, share: 0.0, failures: Vec::new() }
+        Check { file, unread, compared: 0, ratio: 0.0, failures: Vec::new() }
     }
 
-    fn stored(&mut self, name: &str) -> Result<&'a Stored> {
+    fn stored(&mut self, name: &str) -> Result<&'a StoredTensor> {
         self.unread.remove(name);
-        self.file.tensors.get(name).ok_or_else(|| self.file.wrong(name, "a tensor of this name", "none"))
+        self.file.tensors.get(name).ok_or_else(|| self.file.error(name, "a tensor of this name", "none"))
     }
 
-    /// A tensor that the run is given.
+    /// Returns an input tensor.
     pub fn input<F: Element>(&mut self, name: &str) -> Result<Vec<F>> {
         Ok(self.stored(name)?.values.iter().map(|&value| F::from_f64(value)).collect())
     }
 
-    /// An input of so many rows of one width, which is not 0.
+    /// Returns an input of `rows` nonempty rows of equal width.
     pub fn rows<F: Element>(&mut self, name: &str, rows: usize) -> Result<Vec<Vec<F>>> {
         let values = self.input(name)?;
         if rows == 0 || values.is_empty() || !values.len().is_multiple_of(rows) {
-            let found = format!("{} numbers", values.len());
-            return Err(self.file.wrong(name, &format!("{rows} rows of numbers"), &found));
+            let actual = format!("{} numbers", values.len());
+            return Err(self.file.error(name, &format!("{rows} rows of numbers"), &actual));
         }
         Ok(values.chunks_exact(values.len() / rows).map(<[F]>::to_vec).collect())
     }
 
-    /// An input of whole numbers that are no less than zero.
-    pub fn whole(&mut self, name: &str) -> Result<Vec<usize>> {
+    /// Returns an input of nonnegative integers.
+    pub fn input_integers(&mut self, name: &str) -> Result<Vec<usize>> {
         let values = self.input::<f64>(name)?;
-        let wrong = |&&value: &&f64| value < 0.0 || value.fract() != 0.0 || value > f64::from(u32::MAX);
-        match values.iter().find(wrong) {
-            Some(value) => Err(self.file.wrong(name, "whole numbers of at least 0", &value.to_string())),
+        let is_invalid = |&&value: &&f64| value < 0.0 || value.fract() != 0.0 || value > f64::from(u32::MAX);
+        match values.iter().find(is_invalid) {
+            Some(value) => Err(self.file.error(name, "integers of at least 0", &value.to_string())),
             None => Ok(values.iter().map(|&value| value as usize).collect()),
         }
     }
 
-    /// An answer in another type, which this run is not held against.
-    pub fn leave_out(&mut self, which: impl Fn(&str) -> bool) {
-        self.unread.retain(|name| !which(name));
+    /// Excludes tensors from the comparison, such as results in another type.
+    pub fn ignore(&mut self, is_ignored: impl Fn(&str) -> bool) {
+        self.unread.retain(|name| !is_ignored(name));
     }
 
-    /// Compares an answer.
-    pub fn compare<F: Element>(&mut self, name: &str, found: &[F], bar: Bar) -> Result<()> {
+    /// Compares a result.
+    pub fn compare<F: Element>(&mut self, name: &str, actual: &[F], tolerance: Tolerance) -> Result<()> {
         let stored = self.stored(name)?;
-        if stored.values.len() != found.len() {
+        if stored.values.len() != actual.len() {
             let shape = format!("{:?}", stored.shape);
-            return Err(self.file.wrong(name, &format!("{} numbers", found.len()), &shape));
+            return Err(self.file.error(name, &format!("{} numbers", actual.len()), &shape));
         }
         self.compared += 1;
         let largest = stored.values.iter().fold(0.0, |largest, value| value.abs().max(largest));
-        let mut wrong: Option<(f64, usize)> = None;
-        for (at, (found, &stored)) in found.iter().zip(&stored.values).enumerate() {
-            let share = share(found.to_f64(), stored, largest, bar);
-            self.share = self.share.max(share);
-            if share > 1.0 && wrong.is_none_or(|(worst, _)| share > worst) {
-                wrong = Some((share, at));
+        let mut worst: Option<(f64, usize)> = None;
+        for (at, (actual, &stored)) in actual.iter().zip(&stored.values).enumerate() {
+            let ratio = tolerance_ratio(actual.to_f64(), stored, largest, tolerance);
+            self.ratio = self.ratio.max(ratio);
+            if ratio > 1.0 && worst.is_none_or(|(worst, _)| ratio > worst) {
+                worst = Some((ratio, at));
             }
         }
-        if let Some((_, at)) = wrong {
-            let (found, stored) = (found[at].to_f64(), stored.values[at]);
-            self.failures.push(format!("{name}[{at}]: expected {stored}, found {found}"));
+        if let Some((_, at)) = worst {
+            let (actual, stored) = (actual[at].to_f64(), stored.values[at]);
+            self.failures.push(format!("{name}[{at}]: expected {stored}, found {actual}"));
         }
         Ok(())
     }
 
-    /// Compares whole numbers.
-    pub fn same(&mut self, name: &str, found: &[usize]) -> Result<()> {
-        let found: Vec<f64> = found.iter().map(|&value| value as f64).collect();
-        self.compare(name, &found, Bar::Same)
+    /// Compares integers.
+    pub fn integers(&mut self, name: &str, actual: &[usize]) -> Result<()> {
+        let actual: Vec<f64> = actual.iter().map(|&value| value as f64).collect();
+        self.compare(name, &actual, Tolerance::Exact)
     }
 
-    /// Compares what a sidecar says.
-    pub fn equal<T: PartialEq + Debug>(&mut self, what: &str, found: &T, stored: &T) {
+    /// Compares a value of a sidecar.
+    pub fn equal<T: PartialEq + Debug>(&mut self, name: &str, actual: &T, stored: &T) {
         self.compared += 1;
-        if found != stored {
-            self.share = f64::INFINITY;
-            self.failures.push(format!("{what}: expected {stored:?}, found {found:?}"));
+        if actual != stored {
+            self.ratio = f64::INFINITY;
+            self.failures.push(format!("{name}: expected {stored:?}, found {actual:?}"));
         }
     }
 
-    /// Fails for whatever was not looked at.
+    /// Fails if a tensor was never read, or if nothing was compared.
     pub fn finish(&mut self) {
         if self.failures.is_empty() && !self.unread.is_empty() {
             let names: Vec<&str> = self.unread.iter().copied().collect();
-            self.failures.push(format!("never looked at: {}", names.join(", ")));
+            self.failures.push(format!("never read: {}", names.join(", ")));
         }
         if self.failures.is_empty() && self.compared == 0 {
             self.failures.push("nothing was compared".into());
@@ -124,17 +125,19 @@ impl<'a> Check<'a> {
     }
 }
 
-/// How much of its bar an error takes; infinite for what is no number.
-pub fn share(found: f64, stored: f64, largest: f64, bar: Bar) -> f64 {
-    if found == stored {
+/// Returns the ratio of an error to its tolerance; infinite for NaN.
+///
+/// `largest` is the largest absolute value of the tensor.
+pub fn tolerance_ratio(actual: f64, stored: f64, largest: f64, tolerance: Tolerance) -> f64 {
+    if actual == stored {
         return 0.0;
     }
-    let bar = match bar {
-        Bar::Absolute(bar) => bar,
-        Bar::Relative(bar) => bar * stored.abs(),
-        Bar::OfLargest(bar) => bar * largest,
-        Bar::Same => 0.0,
+    let max_error = match tolerance {
+        Tolerance::Absolute(tolerance) => tolerance,
+        Tolerance::Relative(tolerance) => tolerance * stored.abs(),
+        Tolerance::RelativeToMax(tolerance) => tolerance * largest,
+        Tolerance::Exact => 0.0,
     };
-    let share = (found - stored).abs() / bar;
-    if share.is_nan() { f64::INFINITY } else { share }
+    let ratio = (actual - stored).abs() / max_error;
+    if ratio.is_nan() { f64::INFINITY } else { ratio }
 }

@@ -1,26 +1,26 @@
-//! Greedy search with the reference's two ways to stop.
+//! Cases of greedy search with the two stopping rules of the reference.
 use decoding::{Greedy, GreedySearch, unpadded};
 use serde::Deserialize;
 
 use super::check::Check;
-use super::network::{self, NetworkSizes, refused};
-use crate::error::Stop;
+use super::network::{self, NetworkSizes, candle_failure};
+use crate::error::RunError;
 
 #[derive(Debug, Deserialize)]
 struct Decode {
-    form: Form,
+    form: StopRule,
     max_symbols_per_step: usize,
     max_symbols_per_utterance: Option<usize>,
     utterances: Vec<DecodedUtterance>,
 }
 
-/// When a search ends early.
+/// Rule that ends a search early.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Form {
-    /// At the beginning of a frame, if more labels than the cap have been emitted.
+enum StopRule {
+    /// At the start of a frame, after more labels than the cap.
     FrameStart,
-    /// As soon as the cap is reached, without the label that reaches it.
+    /// At the label that reaches the cap, which is dropped.
     EveryStep,
 }
 
@@ -31,14 +31,14 @@ struct DecodedUtterance {
     steps: usize,
 }
 
-pub fn run(check: &mut Check) -> Result<(), Stop> {
+pub fn run(check: &mut Check) -> Result<(), RunError> {
     let sizes: NetworkSizes = check.file.field("options")?;
     let decodes: Vec<Decode> = check.file.field("decodes")?;
-    let model = network::loaded(check.file, &sizes)?;
+    let model = network::load(check.file, &sizes)?;
     let (x, lengths) = network::features(check, &sizes)?;
     let (encoded, encoded_lengths) = model.encoder().forward(&x, &lengths, None)?;
-    check.same("enc_lens", &encoded_lengths)?;
-    let rows: Vec<f32> = encoded.flatten_all().and_then(|rows| rows.to_vec1()).map_err(refused)?;
+    check.integers("enc_lens", &encoded_lengths)?;
+    let rows: Vec<f32> = encoded.flatten_all().and_then(|rows| rows.to_vec1()).map_err(candle_failure)?;
     let width = model.encoder().width();
     let stored = check.input::<f32>("enc_out")?;
     let padded = stored.len() / (encoded_lengths.len() * width).max(1);
@@ -50,40 +50,48 @@ pub fn run(check: &mut Check) -> Result<(), Stop> {
         }
     }
     let (frames, lengths) = model.encode(&x, &lengths)?;
-    let frames: Vec<f32> = frames.flatten_all().and_then(|rows| rows.to_vec1()).map_err(refused)?;
+    let frames: Vec<f32> = frames.flatten_all().and_then(|rows| rows.to_vec1()).map_err(candle_failure)?;
     let decoder = model.decoder()?;
     for (number, decode) in decodes.iter().enumerate() {
-        let Decode { form, max_symbols_per_step: most, max_symbols_per_utterance: cap, utterances } = decode;
-        let max_labels = cap.filter(|_| *form == Form::EveryStep).map(|cap| cap - 1);
-        let options = Greedy { max_symbols: Some(*most), max_labels, ..Greedy::default() };
-        let refused = |error: decoding::Error| Stop::Refused(error.to_string());
-        let mut search = GreedySearch::new(decoder.clone(), options).map_err(refused)?;
-        let cut = unpadded(&frames, model.width(), &lengths).map_err(refused)?;
-        let found = search.decode(&cut).map_err(refused)?;
-        for ((b, found), expected) in found.iter().enumerate().zip(utterances) {
-            let mut at: Vec<(usize, usize)> =
-                found.labels.iter().map(|label| (label.label as usize, label.frame)).collect();
+        let Decode { form, max_symbols_per_step: max_symbols, max_symbols_per_utterance: cap, utterances } =
+            decode;
+        let max_labels = cap.filter(|_| *form == StopRule::EveryStep).map(|cap| cap - 1);
+        let options = Greedy { max_symbols: Some(*max_symbols), max_labels, ..Greedy::default() };
+        let failed = |error: decoding::Error| RunError::Failed(error.to_string());
+        let mut search = GreedySearch::new(decoder.clone(), options).map_err(failed)?;
+        let utterance_frames = unpadded(&frames, model.width(), &lengths).map_err(failed)?;
+        let hypotheses = search.decode(&utterance_frames).map_err(failed)?;
+        for ((b, hypothesis), expected) in hypotheses.iter().enumerate().zip(utterances) {
+            let mut labels: Vec<(usize, usize)> =
+                hypothesis.labels.iter().map(|label| (label.label as usize, label.frame)).collect();
             let mut end = lengths[b];
-            if let Some(cap) = cap.filter(|_| *form == Form::FrameStart) {
-                // The first frame that more labels than the cap came before.
-                let beyond = |&frame: &usize| at.iter().filter(|(_, t)| *t < frame).count() > cap;
-                end = (0..end).find(beyond).unwrap_or(end);
-                at.retain(|(_, frame)| *frame < end);
+            if let Some(cap) = cap.filter(|_| *form == StopRule::FrameStart) {
+                // The first frame with more labels than the cap before it.
+                let exceeds_cap = |&frame: &usize| labels.iter().filter(|(_, t)| *t < frame).count() > cap;
+                end = (0..end).find(exceeds_cap).unwrap_or(end);
+                labels.retain(|(_, frame)| *frame < end);
             }
-            let what = |of: &str| format!("decode {number}, utterance {b}: {of}");
-            let (tokens, frames): (Vec<usize>, Vec<usize>) = at.into_iter().unzip();
-            let steps = steps(&frames, if found.capped { found.end } else { end }, *most, found.capped);
-            check.equal(&what("tokens"), &tokens, &expected.tokens);
-            check.equal(&what("frames"), &frames, &expected.frames);
-            check.equal(&what("joint evaluations"), &steps, &expected.steps);
+            let name = |quantity: &str| format!("decode {number}, utterance {b}: {quantity}");
+            let (tokens, frames): (Vec<usize>, Vec<usize>) = labels.into_iter().unzip();
+            let steps = steps(
+                &frames,
+                if hypothesis.capped { hypothesis.end } else { end },
+                *max_symbols,
+                hypothesis.capped,
+            );
+            check.equal(&name("tokens"), &tokens, &expected.tokens);
+            check.equal(&name("frames"), &frames, &expected.frames);
+            check.equal(&name("joint evaluations"), &steps, &expected.steps);
         }
     }
     Ok(())
 }
 
-/// Sites that were looked at before frame `end`: one a label, and one a frame that a blank left; and that of the label that met the
-/// cap at `end`.
-fn steps(frames: &[usize], end: usize, most: usize, capped: bool) -> usize {
-    let left_by_blank = |&frame: &usize| frames.iter().filter(|&&t| t == frame).count() < most;
-    frames.len() + (0..end).filter(left_by_blank).count() + usize::from(capped)
+/// Counts joint evaluations before frame `end`.
+///
+/// One per label and one per frame that ends with a blank; plus the label that reaches the cap at
+/// `end`.
+fn steps(frames: &[usize], end: usize, max_symbols: usize, capped: bool) -> usize {
+    let has_blank = |&frame: &usize| frames.iter().filter(|&&t| t == frame).count() < max_symbols;
+    frames.len() + (0..end).filter(has_blank).count() + usize::from(capped)
 }

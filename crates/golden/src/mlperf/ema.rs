@@ -1,10 +1,10 @@
-//! Moving averages of weights over a run, of numbers in f32 and of the same rounded to f16.
+//! Cases of moving averages of weights, in f32 and rounded to f16.
 use rnnt_loss::Element;
 use serde::Deserialize;
 use training::ema::update_average;
 
-use super::check::{Bar, Check};
-use crate::error::Stop;
+use super::check::{Check, Tolerance};
+use crate::error::RunError;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -13,33 +13,33 @@ struct Options {
     steps: usize,
 }
 
-pub fn run<F: Element>(check: &mut Check) -> Result<(), Stop> {
+pub fn run<F: Element>(check: &mut Check) -> Result<(), RunError> {
     let options: Options = check.file.field("options")?;
-    let single = size_of::<F>() == size_of::<f32>();
-    let bar = Bar::Absolute(if single { 2e-6 } else { 1e-12 });
+    let is_f32 = size_of::<F>() == size_of::<f32>();
+    let tolerance = Tolerance::Absolute(if is_f32 { 2e-6 } else { 1e-12 });
     let weights = check.rows::<F>("weights", options.steps + 1)?;
-    let halves = check.rows::<F>("weights_f16", options.steps + 1)?;
+    let f16_weights = check.rows::<F>("weights_f16", options.steps + 1)?;
     let rounded: Vec<f64> =
         weights.iter().flatten().map(|w| half::f16::from_f64(w.to_f64()).to_f64()).collect();
-    check.compare("weights_f16", &rounded, Bar::Same)?;
+    check.compare("weights_f16", &rounded, Tolerance::Exact)?;
     for decay in options.decays {
         let average = |rows: &[Vec<F>]| {
-            // Both begin with the weights that nothing has rounded.
-            let (mut average, mut all) = (weights[0].clone(), weights[0].clone());
+            // Both start from the unrounded weights.
+            let (mut average, mut averages) = (weights[0].clone(), weights[0].clone());
             for row in &rows[1..] {
-                update_average(&mut average, row, decay);
-                all.extend_from_slice(&average);
+                average_in(&mut average, row, decay);
+                averages.extend_from_slice(&average);
             }
-            all
+            averages
         };
-        let found = average(&weights);
-        check.compare(&format!("decay{decay}.ema"), &found, bar)?;
-        check.compare(&format!("decay{decay}.ema_from_f16"), &average(&halves), bar)?;
+        let averages = average(&weights);
+        check.compare(&format!("decay{decay}.ema"), &averages, tolerance)?;
+        check.compare(&format!("decay{decay}.ema_from_f16"), &average(&f16_weights), tolerance)?;
         let name = format!("decay{decay}.ema_f32");
-        if single {
-            check.compare(&name, &found, bar)?;
+        if is_f32 {
+            check.compare(&name, &averages, tolerance)?;
         } else {
-            check.leave_out(|other| other == name);
+            check.ignore(|other| other == name);
         }
     }
     Ok(())

@@ -1,58 +1,58 @@
-//! The front end: every stage of it in f64, and the planes in f32 that training sees.
+//! Cases of the front end: all stages in f64, features in f32.
 use speech::features::Stages;
 use speech::wave::change_speed;
 use speech::{Audio, FeatureConfig, Features, FrontEnd, Preset};
 
-use super::check::{Bar, Check};
-use crate::error::Stop;
+use super::check::{Check, Tolerance};
+use crate::error::RunError;
 
-type CheckResult = Result<(), Stop>;
+type CheckResult = Result<(), RunError>;
 
-/// How close a run must be.
-struct Bars {
-    /// Of f64 tensors.
+/// Tolerances of a run.
+struct Tolerances {
     log: f64,
-    normalised: f64,
-    /// The library's own f32 output.
+    normalized: f64,
+    /// Output of the data-loading library, which computes in f32.
     library: f64,
     resampled: f64,
 }
 
-const DOUBLE: Bars = Bars { log: 1e-8, normalised: 1e-8, library: 1e-4, resampled: 1e-6 };
-const SINGLE: Bars = Bars { log: 1e-3, normalised: 1e-4, library: 1e-4, resampled: 1e-5 };
-/// Quiet bins beside loud ones, where the library's f32 is further off.
-const LIBRARY_BESIDE_LOUD: f64 = 1e-2;
-/// Where a tensor is stored in f32.
-const STORED_SINGLE: f64 = 1e-6;
-/// Powers, filters, their edges and windows in f64.
+const F64_TOLERANCES: Tolerances = Tolerances { log: 1e-8, normalized: 1e-8, library: 1e-4, resampled: 1e-6 };
+const F32_TOLERANCES: Tolerances = Tolerances { log: 1e-3, normalized: 1e-4, library: 1e-4, resampled: 1e-5 };
+/// Tolerance of the library for quiet bins next to loud ones.
+const LIBRARY_QUIET_BINS: f64 = 1e-2;
+/// Tolerance of tensors stored in f32.
+const STORED_F32: f64 = 1e-6;
+/// Tolerance of powers, filters, their edges and windows in f64.
 const LINEAR: f64 = 1e-12;
-const RATE: u32 = 16_000;
+const SAMPLE_RATE: u32 = 16_000;
 const MELS: usize = 80;
-/// Frames of a row, and channels of a padded one.
+/// Frames per spliced row.
 const SPLICE: usize = 3;
+/// Channels of a padded spliced row.
 const CHANNELS: usize = 256;
 
-/// Everything that the front end computes on its way.
+/// Compares all stages of the front end.
 pub fn stages(check: &mut Check) -> CheckResult {
-    run(check, &DOUBLE, true)
+    run(check, &F64_TOLERANCES, true)
 }
 
-/// What it gives.
-pub fn planes(check: &mut Check) -> CheckResult {
-    // What lies on the way is the same, whatever becomes of it.
+/// Compares the features only.
+pub fn outputs(check: &mut Check) -> CheckResult {
+    // Intermediate stages are always in f64.
     let stages = ["preemphasized", "power", "power_frame_index", "mel"];
-    check.leave_out(|name| stages.iter().any(|stage| name.rsplit('.').next() == Some(stage)));
-    run(check, &SINGLE, false)
+    check.ignore(|name| stages.iter().any(|stage| name.rsplit('.').next() == Some(stage)));
+    run(check, &F32_TOLERANCES, false)
 }
 
-fn run(check: &mut Check, bars: &Bars, double: bool) -> CheckResult {
+fn run(check: &mut Check, tolerances: &Tolerances, is_f64: bool) -> CheckResult {
     let front_end = FrontEnd::new(&FeatureConfig { dither: 0.0, ..Preset::Mlperf.config() })?;
     let names: Vec<&str> = check.file.tensors.keys().map(String::as_str).collect();
     if names.contains(&"mel_matrix") {
         return plan(check, &front_end);
     }
     if names.contains(&"rates") {
-        return rates(check, &front_end, bars, double);
+        return rates(check, &front_end, tolerances, is_f64);
     }
     if names.contains(&"audio0") {
         return batch(check, &front_end);
@@ -60,159 +60,160 @@ fn run(check: &mut Check, bars: &Bars, double: bool) -> CheckResult {
     for name in names {
         if let Some(prefix) = name.strip_suffix("audio") {
             let samples = check.input::<f64>(name)?.into_iter().map(|x| x as f32).collect();
-            signal(check, &front_end, prefix, samples, bars, double)?;
+            signal(check, &front_end, prefix, samples, tolerances, is_f64)?;
         }
     }
     Ok(())
 }
 
 fn plan(check: &mut Check, front_end: &FrontEnd) -> CheckResult {
-    check.compare("mel_matrix", &front_end.mel_matrix(), Bar::OfLargest(LINEAR))?;
-    check.compare("window", &front_end.window_weights(), Bar::OfLargest(LINEAR))?;
+    check.compare("mel_matrix", &front_end.mel_matrix(), Tolerance::RelativeToMax(LINEAR))?;
+    check.compare("window", &front_end.window_weights(), Tolerance::RelativeToMax(LINEAR))?;
     let scale = front_end.mel_scale();
     let edges: Vec<f64> = (0..scale.bins() + 2).map(|edge| scale.hz(edge as f64 - 1.0)).collect();
-    Ok(check.compare("mel_edges_hz", &edges, Bar::Relative(LINEAR))?)
+    Ok(check.compare("mel_edges_hz", &edges, Tolerance::Relative(LINEAR))?)
 }
 
-/// All tensors of a signal, under the names that begin with its prefix.
+/// Compares all tensors of a signal; their names start with `prefix`.
 fn signal(
     check: &mut Check,
     front_end: &FrontEnd,
     prefix: &str,
     samples: Vec<f32>,
-    bars: &Bars,
-    double: bool,
+    tolerances: &Tolerances,
+    is_f64: bool,
 ) -> CheckResult {
-    let audio = Audio { samples, sample_rate: RATE };
+    let audio = Audio { samples, sample_rate: SAMPLE_RATE };
     let Stages { kept, emphasised, frames, bins, power, mel, log, features } = front_end.stages(&audio)?;
-    let plane = front_end.log_mel(&audio)?;
-    // In f32, logarithms are never stored: those of f64, rounded, are what there is.
-    let single = |values: &[f64]| values.iter().map(|&x| f64::from(x as f32)).collect::<Vec<f64>>();
-    let (log, features) = if double {
+    let features_f32 = front_end.log_mel(&audio)?;
+    // The f32 path stores no logarithms: compare those of f64, rounded.
+    let round = |values: &[f64]| values.iter().map(|&x| f64::from(x as f32)).collect::<Vec<f64>>();
+    let (log, features) = if is_f64 {
         (log, features)
     } else {
-        (single(&log), plane.data.iter().map(|&x| f64::from(x)).collect())
+        (round(&log), features_f32.data.iter().map(|&x| f64::from(x)).collect())
     };
     let full = |name: &str| format!("{prefix}{name}");
     let file = check.file;
     let has = |name: &str| file.tensors.contains_key(&full(name));
-    check.same(&full("trim"), &[kept.start, kept.len()])?;
-    if double && has("preemphasized") {
-        check.compare(&full("preemphasized"), &emphasised, Bar::OfLargest(STORED_SINGLE))?;
+    check.integers(&full("trim"), &[kept.start, kept.len()])?;
+    if is_f64 && has("preemphasized") {
+        check.compare(&full("preemphasized"), &emphasised, Tolerance::RelativeToMax(STORED_F32))?;
     }
-    if double && has("power") {
-        let index = check.whole(&full("power_frame_index"))?;
+    if is_f64 && has("power") {
+        let index = check.input_integers(&full("power_frame_index"))?;
         let mut rows = Vec::new();
         for t in index {
             if t >= frames {
                 let expected = format!("frames below {frames}");
-                return Err(check.file.wrong(&full("power_frame_index"), &expected, &t.to_string()).into());
+                return Err(check.file.error(&full("power_frame_index"), &expected, &t.to_string()).into());
             }
             rows.extend_from_slice(&power[t * bins..(t + 1) * bins]);
         }
-        check.compare(&full("power"), &rows, Bar::OfLargest(LINEAR))?;
+        check.compare(&full("power"), &rows, Tolerance::RelativeToMax(LINEAR))?;
     }
-    if double && has("mel") {
-        check.compare(&full("mel"), &mel, Bar::OfLargest(STORED_SINGLE))?;
+    if is_f64 && has("mel") {
+        check.compare(&full("mel"), &mel, Tolerance::RelativeToMax(STORED_F32))?;
     }
     if has("log_mel") {
-        check.compare(&full("log_mel"), &log, Bar::Absolute(bars.log))?;
+        check.compare(&full("log_mel"), &log, Tolerance::Absolute(tolerances.log))?;
     }
     if has("normalized") {
-        check.compare(&full("normalized"), &features, Bar::Absolute(bars.normalised))?;
+        check.compare(&full("normalized"), &features, Tolerance::Absolute(tolerances.normalized))?;
     }
     if has("spliced") {
-        compare(check, &full("spliced"), &plane.stack(SPLICE, SPLICE))?;
+        compare(check, &full("spliced"), &features_f32.stack(SPLICE, SPLICE))?;
     }
     if has("spliced_256") {
-        compare(check, &full("spliced_256"), &plane.stack_into(SPLICE, SPLICE, CHANNELS))?;
+        compare(check, &full("spliced_256"), &features_f32.stack_into(SPLICE, SPLICE, CHANNELS))?;
     }
-    library(check, prefix, &features, bars)?;
+    library(check, prefix, &features, tolerances)?;
     framework(check, prefix, &features)
 }
 
-fn compare(check: &mut Check, name: &str, plane: &Features) -> CheckResult {
-    Ok(check.compare(name, &wide(&plane.data), Bar::Absolute(STORED_SINGLE))?)
+fn compare(check: &mut Check, name: &str, features_f32: &Features) -> CheckResult {
+    Ok(check.compare(name, &to_f64(&features_f32.data), Tolerance::Absolute(STORED_F32))?)
 }
 
-fn wide(values: &[f32]) -> Vec<f64> {
+fn to_f64(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&x| f64::from(x)).collect()
 }
 
-/// The output of the data-loading library, which computes in f32.
-fn library(check: &mut Check, prefix: &str, features: &[f64], bars: &Bars) -> CheckResult {
+/// Compares with the output of the data-loading library, which computes in f32.
+fn library(check: &mut Check, prefix: &str, features: &[f64], tolerances: &Tolerances) -> CheckResult {
     let name = format!("{prefix}dali_normalized");
     if !check.file.tensors.contains_key(&name) {
         return Ok(());
     }
-    let beside_loud = check.file.name.ends_with("_chirp") || check.file.name.ends_with("_digital_silence");
-    let bar = if beside_loud { LIBRARY_BESIDE_LOUD } else { bars.library };
-    Ok(check.compare(&name, features, Bar::Absolute(bar))?)
+    let has_quiet_bins = check.file.name.ends_with("_chirp") || check.file.name.ends_with("_digital_silence");
+    let tolerance = if has_quiet_bins { LIBRARY_QUIET_BINS } else { tolerances.library };
+    Ok(check.compare(&name, features, Tolerance::Absolute(tolerance))?)
 }
 
-/// The path of a stand-alone script, which is not ours: over the frames that it normalises by, we must be as far from it as the
-/// library's convention is.
+/// Compares with a stand-alone script that has another convention.
+///
+/// Over the frames that it normalizes by, the difference must be that of the library.
 fn framework(check: &mut Check, prefix: &str, features: &[f64]) -> CheckResult {
     let name = format!("{prefix}framework_normalized");
     if !check.file.tensors.contains_key(&name) {
         return Ok(());
     }
-    let other = check.input::<f64>(&name)?;
+    let script_features = check.input::<f64>(&name)?;
     let options: serde_json::Value = check.file.field("options")?;
     let frames = options["framework_length"].as_u64().unwrap_or(0) as usize;
     let distances: Vec<f64> =
-        features.iter().zip(&other).take(frames * MELS).map(|(a, b)| (a - b).abs()).collect();
+        features.iter().zip(&script_features).take(frames * MELS).map(|(a, b)| (a - b).abs()).collect();
     let largest = distances.iter().copied().fold(0.0, f64::max);
     let mean = distances.iter().sum::<f64>() / distances.len().max(1) as f64;
     let peers: serde_json::Value = check.file.field("peer_max_disagreement")?;
     let peer = &peers["framework convention against this answer"];
-    for (what, found) in [("normalized_abs_max", largest), ("normalized_abs_mean", mean)] {
-        let stored = peer[what].as_f64().unwrap_or(f64::NAN);
-        let near = features.len() == other.len() && (found - stored).abs() < STORED_SINGLE;
-        check.equal(&format!("{name}: {what} is {found}, not {stored}"), &near, &true);
+    for (measure, actual) in [("normalized_abs_max", largest), ("normalized_abs_mean", mean)] {
+        let stored = peer[measure].as_f64().unwrap_or(f64::NAN);
+        let is_close = features.len() == script_features.len() && (actual - stored).abs() < STORED_F32;
+        check.equal(&format!("{name}: {measure} is {actual}, not {stored}"), &is_close, &true);
     }
     Ok(())
 }
 
-/// Other speeds of a signal, and the planes of two of them.
-fn rates(check: &mut Check, front_end: &FrontEnd, bars: &Bars, double: bool) -> CheckResult {
+/// Compares a signal at other speeds, for two of them features.
+fn rates(check: &mut Check, front_end: &FrontEnd, tolerances: &Tolerances, is_f64: bool) -> CheckResult {
     let samples: Vec<f32> = check.input::<f64>("audio")?.into_iter().map(|x| x as f32).collect();
     let integers: Vec<f64> = samples.iter().map(|&x| f64::from(x) * 32_768.0).collect();
-    check.compare("audio_int16_as_int32", &integers, Bar::Same)?;
+    check.compare("audio_int16_as_int32", &integers, Tolerance::Exact)?;
     for (i, rate) in check.input::<f64>("rates")?.into_iter().enumerate() {
         let name = format!("r{i}.resampled");
-        let found = change_speed(&samples, rate)?;
-        check.compare(&name, &wide(&found), Bar::Absolute(bars.resampled))?;
+        let actual = change_speed(&samples, rate)?;
+        check.compare(&name, &to_f64(&actual), Tolerance::Absolute(tolerances.resampled))?;
         if check.file.tensors.contains_key(&format!("r{i}.normalized")) {
-            // Their planes are made from what is stored.
+            // The features are computed from the stored signal.
             let stored = check.input::<f64>(&name)?.into_iter().map(|x| x as f32).collect();
-            signal(check, front_end, &format!("r{i}."), stored, bars, double)?;
+            signal(check, front_end, &format!("r{i}."), stored, tolerances, is_f64)?;
         }
     }
     Ok(())
 }
 
-/// A padded batch.
+/// Compares a padded batch.
 fn batch(check: &mut Check, front_end: &FrontEnd) -> CheckResult {
-    let (lengths, rows) = (check.whole("frame_lens")?, check.whole("spliced_lens")?);
-    let mut planes = Vec::new();
+    let (lengths, rows) = (check.input_integers("frame_lens")?, check.input_integers("spliced_lens")?);
+    let mut features = Vec::new();
     for b in 0..lengths.len() {
         let samples = check.input::<f64>(&format!("audio{b}"))?.into_iter().map(|x| x as f32).collect();
-        planes.push(front_end.log_mel(&Audio { samples, sample_rate: RATE })?);
+        features.push(front_end.log_mel(&Audio { samples, sample_rate: SAMPLE_RATE })?);
     }
-    let stacked: Vec<Features> = planes.iter().map(|plane| plane.stack(SPLICE, SPLICE)).collect();
+    let stacked: Vec<Features> = features.iter().map(|features| features.stack(SPLICE, SPLICE)).collect();
     let padded: Vec<Features> =
-        planes.iter().map(|plane| plane.stack_into(SPLICE, SPLICE, CHANNELS)).collect();
-    check.equal("frame_lens", &planes.iter().map(|plane| plane.frames).collect(), &lengths);
-    check.equal("spliced_lens", &stacked.iter().map(|plane| plane.frames).collect(), &rows);
-    for (name, planes) in [("normalized", planes), ("spliced", stacked), ("spliced_256", padded)] {
-        let longest = planes.iter().map(|plane| plane.data.len()).max().unwrap_or(0);
-        let mut all = Vec::new();
-        for (b, plane) in planes.iter().enumerate() {
-            all.extend(wide(&plane.data));
-            all.resize((b + 1) * longest, 0.0);
+        features.iter().map(|features| features.stack_into(SPLICE, SPLICE, CHANNELS)).collect();
+    check.equal("frame_lens", &features.iter().map(|features| features.frames).collect(), &lengths);
+    check.equal("spliced_lens", &stacked.iter().map(|features| features.frames).collect(), &rows);
+    for (name, batch) in [("normalized", features), ("spliced", stacked), ("spliced_256", padded)] {
+        let longest = batch.iter().map(|features| features.data.len()).max().unwrap_or(0);
+        let mut values = Vec::new();
+        for (b, features) in batch.iter().enumerate() {
+            values.extend(to_f64(&features.data));
+            values.resize((b + 1) * longest, 0.0);
         }
-        check.compare(name, &all, Bar::Absolute(STORED_SINGLE))?;
+        check.compare(name, &values, Tolerance::Absolute(STORED_F32))?;
     }
     Ok(())
 }

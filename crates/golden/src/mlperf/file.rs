@@ -1,23 +1,23 @@
-//! A case: its sidecar, and the tensors beside it if it has any.
+//! A golden file of MLPerf: its sidecar, and its tensors if it has any.
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::case::{Stored, read_tensors};
+use crate::case::{StoredTensor, read_tensors};
 use crate::error::{Error, Result};
 
 pub struct File {
     pub name: String,
     pub kind: String,
-    pub tensors: BTreeMap<String, Stored>,
+    pub tensors: BTreeMap<String, StoredTensor>,
     json: PathBuf,
     sidecar: Value,
 }
 
 impl File {
-    /// Reads a file from its sidecar's value. A sidecar that lists tensors has them beside it.
+    /// Creates a file from the value of its sidecar; reads the tensors that it lists.
     pub fn read(json: PathBuf, tensors: &Path, name: &str, sidecar: Value) -> Result<Self> {
         let kind = sidecar["kind"].as_str().unwrap_or_default().to_owned();
         let listed = sidecar["tensors"].as_object().is_some_and(|list| !list.is_empty());
@@ -25,25 +25,25 @@ impl File {
         Ok(Self { name: name.into(), kind, tensors, json, sidecar })
     }
 
-    /// The model's weights, in a file of their own.
-    pub fn weights(&self) -> Result<BTreeMap<String, Stored>> {
+    /// Reads the weights of the model from `NAME.weights.safetensors`.
+    pub fn weights(&self) -> Result<BTreeMap<String, StoredTensor>> {
         read_tensors(&self.json.with_file_name(format!("{}.weights.safetensors", self.name)))
     }
 
-    /// The sidecar.
+    /// Returns the sidecar.
     pub fn sidecar(&self) -> &Value {
         &self.sidecar
     }
 
-    /// A field of the sidecar.
+    /// Parses a field of the sidecar.
     pub fn field<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
         let value = self.sidecar.get(name).cloned().unwrap_or_default();
         serde_json::from_value(value)
-            .map_err(|source| self.wrong(name, "what this kind has there", &source.to_string()))
+            .map_err(|source| self.error(name, "a valid field of this kind", &source.to_string()))
     }
 
-    /// An error about this file.
-    pub fn wrong(&self, argument: &str, expected: &str, found: &str) -> Error {
+    /// Creates an error about a tensor or field of this file.
+    pub fn error(&self, argument: &str, expected: &str, found: &str) -> Error {
         Error::Case {
             path: self.json.clone(),
             argument: argument.into(),

@@ -1,10 +1,10 @@
-//! Traces of LAMB: parameters, moments and trust ratios after given gradients.
+//! Cases of LAMB: parameters, moments and trust ratios for given gradients.
 use rnnt_loss::Element;
 use serde::Deserialize;
 use training::optimizer::{Clip, LambConfig, LambStep, Number};
 
-use super::check::{Bar, Check};
-use crate::error::Stop;
+use super::check::{Check, Tolerance};
+use crate::error::RunError;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -29,7 +29,7 @@ enum ClipForm {
     Distributed,
 }
 
-/// One tensor and what belongs to it.
+/// A tensor with its gradients and moments.
 struct Tensor<F> {
     name: String,
     decays: bool,
@@ -39,15 +39,19 @@ struct Tensor<F> {
     second: Vec<F>,
 }
 
-/// The README's bars of parameters and both moments.
-fn bars(single: bool) -> [(&'static str, Bar); 3] {
-    let [param, m, v] = if single { [1e-5, 2e-6, 3e-5] } else { [1e-12; 3] };
-    [("param", Bar::OfLargest(param)), ("m", Bar::OfLargest(m)), ("v", Bar::OfLargest(v))]
+/// Returns the tolerances of parameters and moments, from the README.
+fn tolerances(is_f32: bool) -> [(&'static str, Tolerance); 3] {
+    let [param, m, v] = if is_f32 { [1e-5, 2e-6, 3e-5] } else { [1e-12; 3] };
+    [
+        ("param", Tolerance::RelativeToMax(param)),
+        ("m", Tolerance::RelativeToMax(m)),
+        ("v", Tolerance::RelativeToMax(v)),
+    ]
 }
 
-pub fn run<F: Element + Number>(check: &mut Check) -> Result<(), Stop> {
+pub fn run<F: Element + Number>(check: &mut Check) -> Result<(), RunError> {
     let options: Options = check.file.field("options")?;
-    let single = size_of::<F>() == size_of::<f32>();
+    let is_f32 = size_of::<F>() == size_of::<f32>();
     let clip = match options.clip {
         None => Clip::None,
         Some(ClipForm::Single) => Clip::Single(options.max_grad_norm),
@@ -72,7 +76,7 @@ pub fn run<F: Element + Number>(check: &mut Check) -> Result<(), Stop> {
     if rates.len() != options.steps {
         return Err(check
             .file
-            .wrong("lr", &format!("{} rates", options.steps), &rates.len().to_string())
+            .error("lr", &format!("{} rates", options.steps), &rates.len().to_string())
             .into());
     }
     let (mut norms, mut divisors, mut trusts) = (Vec::new(), Vec::new(), Vec::new());
@@ -88,24 +92,24 @@ pub fn run<F: Element + Number>(check: &mut Check) -> Result<(), Stop> {
         }
         if options.kept_steps.contains(&(at + 1)) {
             for tensor in &tensors {
-                let found = [&tensor.weights, &tensor.first, &tensor.second];
-                for ((kind, bar), found) in bars(single).into_iter().zip(found) {
+                let actual = [&tensor.weights, &tensor.first, &tensor.second];
+                for ((kind, tolerance), actual) in tolerances(is_f32).into_iter().zip(actual) {
                     let name = format!("step{}.{kind}.{}", at + 1, tensor.name);
-                    check.compare(&name, found, bar)?;
-                    if single {
-                        check.compare(&format!("f32.{name}"), found, bar)?;
+                    check.compare(&name, actual, tolerance)?;
+                    if is_f32 {
+                        check.compare(&format!("f32.{name}"), actual, tolerance)?;
                     }
                 }
             }
         }
     }
-    // Norms and ratios have no bar of their own: they are as good as the parameters that come of them.
-    let bar = if single { Bar::Relative(1e-5) } else { Bar::Relative(1e-12) };
-    check.compare("global_grad_norm", &norms, bar)?;
-    check.compare("grad_divisor", &divisors, bar)?;
-    check.compare("trust_ratio", &trusts, bar)?;
-    if !single {
-        check.leave_out(|name| name.starts_with("f32."));
+    // Norms and ratios have the tolerance of the parameters.
+    let tolerance = if is_f32 { Tolerance::Relative(1e-5) } else { Tolerance::Relative(1e-12) };
+    check.compare("global_grad_norm", &norms, tolerance)?;
+    check.compare("grad_divisor", &divisors, tolerance)?;
+    check.compare("trust_ratio", &trusts, tolerance)?;
+    if !is_f32 {
+        check.ignore(|name| name.starts_with("f32."));
     }
     Ok(())
 }

@@ -1,18 +1,18 @@
-//! The model: outputs of encoder and predictor, scores, losses, and gradients of everything.
+//! Cases of the model: outputs, logits, losses and all gradients.
 use candle_core::{Tensor, Var};
 use model::LossSessions;
 use training::data::Batch;
 
-use super::check::{Bar, Check};
-use super::network::{self, NetworkSizes, refused};
-use crate::error::Stop;
+use super::check::{Check, Tolerance};
+use super::network::{self, NetworkSizes, candle_failure};
+use crate::error::RunError;
 
-pub fn run(check: &mut Check) -> Result<(), Stop> {
+pub fn run(check: &mut Check) -> Result<(), RunError> {
     let sizes: NetworkSizes = check.file.field("options")?;
-    let model = network::loaded(check.file, &sizes)?;
+    let model = network::load(check.file, &sizes)?;
     let (x, lengths) = network::features(check, &sizes)?;
-    let targets = check.whole("targets")?;
-    let counts = check.whole("target_lens")?;
+    let targets = check.input_integers("targets")?;
+    let counts = check.input_integers("target_lens")?;
     let positions = targets.len() / counts.len().max(1);
     let labels: Vec<Vec<u32>> = counts
         .iter()
@@ -21,22 +21,22 @@ pub fn run(check: &mut Check) -> Result<(), Stop> {
         .collect();
 
     let (encoded, encoded_lengths) = model.encoder().forward(&x, &lengths, None)?;
-    check.same("enc_lens", &encoded_lengths)?;
-    check.compare("enc_out", &within(&encoded, &encoded_lengths)?, Bar::Absolute(2e-6))?;
-    let predictor = model.predictor().ok_or_else(|| Stop::Refused("no predictor".into()))?;
+    check.integers("enc_lens", &encoded_lengths)?;
+    check.compare("enc_out", &zero_padded(&encoded, &encoded_lengths)?, Tolerance::Absolute(2e-6))?;
+    let predictor = model.predictor().ok_or_else(|| RunError::Failed("no predictor".into()))?;
     let predicted = predictor.forward(&labels, None)?;
     let rows: Vec<usize> = counts.iter().map(|count| count + 1).collect();
-    check.compare("pred_out", &within(&predicted, &rows)?, Bar::Absolute(2e-6))?;
+    check.compare("pred_out", &zero_padded(&predicted, &rows)?, Tolerance::Absolute(2e-6))?;
 
     let joint = model.joint_rows(&x, &lengths, &labels)?;
-    let plane = |tensor: &Tensor| tensor.to_vec3::<f32>().map_err(refused);
-    let (frames, rows_of_labels) = (plane(&joint.frames)?, plane(&joint.labels)?);
-    let weight: Vec<Vec<f32>> = joint.weight.to_vec2().map_err(refused)?;
-    let bias: Vec<f32> = joint.bias.to_vec1().map_err(refused)?;
+    let to_vec = |tensor: &Tensor| tensor.to_vec3::<f32>().map_err(candle_failure);
+    let (frames, label_rows) = (to_vec(&joint.frames)?, to_vec(&joint.labels)?);
+    let weight: Vec<Vec<f32>> = joint.weight.to_vec2().map_err(candle_failure)?;
+    let bias: Vec<f32> = joint.bias.to_vec1().map_err(candle_failure)?;
     let (mut scores, mut offsets, mut sites) = (Vec::new(), Vec::new(), 0);
     for (b, (&frame_count, &row_count)) in encoded_lengths.iter().zip(&rows).enumerate() {
         for frame in &frames[b][..frame_count] {
-            for row in &rows_of_labels[b][..row_count] {
+            for row in &label_rows[b][..row_count] {
                 let hidden: Vec<f64> =
                     frame.iter().zip(row).map(|(a, b)| f64::from(a + b).max(0.0)).collect();
                 scores.extend(weight.iter().zip(&bias).map(|(weight, &bias)| {
@@ -47,38 +47,44 @@ pub fn run(check: &mut Check) -> Result<(), Stop> {
         sites += frame_count * row_count;
         offsets.push(sites);
     }
-    check.compare("logits_packed", &scores, Bar::Absolute(1e-5))?;
-    check.same("batch_offset", &offsets)?;
+    check.compare("logits_packed", &scores, Tolerance::Absolute(1e-5))?;
+    check.integers("batch_offset", &offsets)?;
 
-    let x = Var::from_tensor(&x).map_err(refused)?;
+    let x = Var::from_tensor(&x).map_err(candle_failure)?;
     let batch = Batch::new(x.as_tensor().clone(), lengths, labels);
     let sessions = LossSessions::new(model.config())?;
     let losses = model.losses(&sessions, batch.labeled(), counts.len(), 0, None)?;
-    check.compare("loss", &losses.transducer, Bar::Relative(1e-6))?;
-    let mean = losses.mean.to_scalar::<f64>().map_err(refused)?;
-    check.compare("loss_mean", &[mean], Bar::Relative(1e-6))?;
-    let gradients = losses.mean.backward().map_err(refused)?;
-    let gradient = |variable: &Var| -> Result<Vec<f32>, Stop> {
-        let none = || Stop::Refused("a parameter without a gradient".into());
-        gradients.get(variable).ok_or_else(none)?.flatten_all().and_then(|g| g.to_vec1()).map_err(refused)
+    check.compare("loss", &losses.transducer, Tolerance::Relative(1e-6))?;
+    let mean = losses.mean.to_scalar::<f64>().map_err(candle_failure)?;
+    check.compare("loss_mean", &[mean], Tolerance::Relative(1e-6))?;
+    let gradients = losses.mean.backward().map_err(candle_failure)?;
+    let gradient = |variable: &Var| -> Result<Vec<f32>, RunError> {
+        let missing = || RunError::Failed("a parameter without a gradient".into());
+        gradients
+            .get(variable)
+            .ok_or_else(missing)?
+            .flatten_all()
+            .and_then(|g| g.to_vec1())
+            .map_err(candle_failure)
     };
-    check.compare("grad.features", &gradient(&x)?, Bar::Absolute(5e-5))?;
+    check.compare("grad.features", &gradient(&x)?, Tolerance::Absolute(5e-5))?;
     for name in check.file.weights()?.keys() {
-        let ours = sizes.name(check.file, name)?;
-        let variable = model.parameters().get(&ours).ok_or_else(|| Stop::Refused(format!("no {ours}")))?;
-        check.compare(&format!("grad.{name}"), &gradient(variable)?, Bar::Absolute(5e-5))?;
+        let own_name = sizes.name(check.file, name)?;
+        let variable =
+            model.parameters().get(&own_name).ok_or_else(|| RunError::Failed(format!("no {own_name}")))?;
+        check.compare(&format!("grad.{name}"), &gradient(variable)?, Tolerance::Absolute(5e-5))?;
     }
-    // What the reference makes of padding; an utterance's outcome depends on its batch mates there.
-    check.leave_out(|name| name.ends_with("_padded_batch"));
+    // In the padded batch of the reference, the result of an utterance depends on the others.
+    check.ignore(|name| name.ends_with("_padded_batch"));
     Ok(())
 }
 
-/// Rows `[B, T, W]`, zeros beyond each length.
-fn within(rows: &Tensor, lengths: &[usize]) -> Result<Vec<f32>, Stop> {
-    let rows: Vec<Vec<Vec<f32>>> = rows.to_vec3().map_err(refused)?;
-    let kept = rows.into_iter().zip(lengths).flat_map(|(rows, &length)| {
+/// Returns rows `[B, T, W]` with zeros beyond each length.
+fn zero_padded(rows: &Tensor, lengths: &[usize]) -> Result<Vec<f32>, RunError> {
+    let rows: Vec<Vec<Vec<f32>>> = rows.to_vec3().map_err(candle_failure)?;
+    let values = rows.into_iter().zip(lengths).flat_map(|(rows, &length)| {
         let clear = move |(t, row): (usize, Vec<f32>)| if t < length { row } else { vec![0.0; row.len()] };
         rows.into_iter().enumerate().flat_map(clear)
     });
-    Ok(kept.collect())
+    Ok(values.collect())
 }

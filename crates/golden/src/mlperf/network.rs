@@ -1,4 +1,4 @@
-//! The model of a case, with the names of the reference for its parameters.
+//! Builds the model of a case; maps parameter names of the reference.
 use candle_core::{Device, Tensor};
 use model::encoders::{EncoderKind, LstmEncoderConfig, TimeReduction};
 use model::predictors::PredictorKind;
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::check::Check;
 use super::file::File;
-use crate::error::Stop;
+use crate::error::RunError;
 
 /// Sizes of a model.
 #[derive(Debug, Clone, Deserialize)]
@@ -24,7 +24,7 @@ pub struct NetworkSizes {
 }
 
 impl NetworkSizes {
-    /// The model's configuration, without dropout.
+    /// Returns the configuration of the model without dropout.
     pub fn config(&self) -> ModelConfig {
         let mut config = ModelConfig::mlperf_with_widths(self.enc_n_hid, self.pred_n_hid, self.joint_n_hid);
         config.encoder = EncoderKind::Lstm(LstmEncoderConfig {
@@ -45,8 +45,8 @@ impl NetworkSizes {
         config
     }
 
-    /// Our name of a parameter of the reference; none if it has none.
-    pub fn ours(&self, name: &str) -> Option<String> {
+    /// Returns the name of a parameter of the reference in this workspace.
+    pub fn own_name(&self, name: &str) -> Option<String> {
         let layer = |rest: &str, first: usize| {
             let (kind, layer) = rest.rsplit_once("_l")?;
             Some((kind.to_owned(), first + layer.parse::<usize>().ok()?))
@@ -72,49 +72,50 @@ impl NetworkSizes {
         Some(format!("{module}.{kind}"))
     }
 
-    /// The same, or an error about the case.
-    pub fn name(&self, file: &File, name: &str) -> Result<String, Stop> {
-        Ok(self.ours(name).ok_or_else(|| file.wrong(name, "a parameter of the reference", "another"))?)
+    /// [`Self::own_name`], or an error about the case.
+    pub fn name(&self, file: &File, name: &str) -> Result<String, RunError> {
+        Ok(self.own_name(name).ok_or_else(|| file.error(name, "a parameter of the reference", "another"))?)
     }
 }
 
-/// The model of a case, with its weights.
-pub fn loaded(file: &File, sizes: &NetworkSizes) -> Result<Model, Stop> {
+/// Creates the model of a case and sets its weights.
+pub fn load(file: &File, sizes: &NetworkSizes) -> Result<Model, RunError> {
     let model = Model::new(&sizes.config(), sizes.n_classes - 1)?;
     let mut values = model.parameters().values()?;
-    let mut left = values.len();
+    let mut remaining = values.len();
     for (name, stored) in file.weights()? {
-        let ours = sizes.name(file, &name)?;
-        let Some(place) = values.get_mut(&ours).filter(|place| place.len() == stored.values.len()) else {
+        let own_name = sizes.name(file, &name)?;
+        let parameter = values.get_mut(&own_name);
+        let Some(parameter) = parameter.filter(|parameter| parameter.len() == stored.values.len()) else {
             return Err(file
-                .wrong(&name, &format!("the size of {ours}"), &format!("{:?}", stored.shape))
+                .error(&name, &format!("the size of {own_name}"), &format!("{:?}", stored.shape))
                 .into());
         };
-        *place = stored.values.iter().map(|&value| value as f32).collect();
-        left -= 1;
+        *parameter = stored.values.iter().map(|&value| value as f32).collect();
+        remaining -= 1;
     }
-    if left > 0 {
-        return Err(file.wrong("weights", "every parameter", &format!("{left} too few")).into());
+    if remaining > 0 {
+        return Err(file.error("weights", "all parameters", &format!("{remaining} missing")).into());
     }
     model.parameters().set(&values)?;
     Ok(model)
 }
 
-/// Input rows `[B, T, F]` and their lengths.
-pub fn features(check: &mut Check, sizes: &NetworkSizes) -> Result<(Tensor, Vec<usize>), Stop> {
-    let lengths = check.whole("feature_lens")?;
+/// Returns input rows `[B, T, F]` and their lengths.
+pub fn features(check: &mut Check, sizes: &NetworkSizes) -> Result<(Tensor, Vec<usize>), RunError> {
+    let lengths = check.input_integers("feature_lens")?;
     let rows = check.input::<f32>("features")?;
     let (batch, width) = (lengths.len().max(1), sizes.in_feats.max(1));
     let frames = rows.len() / (batch * width);
     Ok((tensor(rows, &[batch, frames, width])?, lengths))
 }
 
-/// A tensor of these numbers.
-pub fn tensor(values: Vec<f32>, shape: &[usize]) -> Result<Tensor, Stop> {
-    Tensor::from_vec(values, shape, &Device::Cpu).map_err(refused)
+/// Creates a tensor.
+pub fn tensor(values: Vec<f32>, shape: &[usize]) -> Result<Tensor, RunError> {
+    Tensor::from_vec(values, shape, &Device::Cpu).map_err(candle_failure)
 }
 
-/// Candle said no.
-pub fn refused(error: candle_core::Error) -> Stop {
-    Stop::Refused(error.to_string())
+/// Converts an error of candle to a failure.
+pub fn candle_failure(error: candle_core::Error) -> RunError {
+    RunError::Failed(error.to_string())
 }

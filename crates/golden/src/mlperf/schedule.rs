@@ -1,4 +1,4 @@
-//! Step sizes over epochs, as a recipe with `decay = "mlperf"` has them.
+//! Cases of the learning rate schedule `decay = "mlperf"`.
 use std::collections::BTreeMap;
 
 use rnnt_loss::Element;
@@ -7,8 +7,8 @@ use serde_json::json;
 use training::optimizer::OptimizerConfig;
 use training::schedule::{StepPosition, learning_rate};
 
-use super::check::{Bar, Check};
-use crate::error::Stop;
+use super::check::{Check, Tolerance};
+use crate::error::RunError;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -22,9 +22,9 @@ struct ScheduleCase {
     epochs: u64,
 }
 
-pub fn run<F: Element>(check: &mut Check) -> Result<(), Stop> {
+pub fn run<F: Element>(check: &mut Check) -> Result<(), RunError> {
     let settings: BTreeMap<String, ScheduleCase> = check.file.field("options")?;
-    let bar = Bar::Relative(if size_of::<F>() == size_of::<f32>() { 3e-7 } else { 1e-12 });
+    let tolerance = Tolerance::Relative(if size_of::<F>() == size_of::<f32>() { 3e-7 } else { 1e-12 });
     for (name, setting) in &settings {
         let config: OptimizerConfig = serde_json::from_value(json!({
             "learning_rate": setting.base_lr,
@@ -34,14 +34,15 @@ pub fn run<F: Element>(check: &mut Check) -> Result<(), Stop> {
             "gamma": setting.gamma,
             "min_rate": setting.min_lr,
         }))
-        .map_err(|error| Stop::Refused(error.to_string()))?;
-        let (steps, epochs) = (check.whole(&format!("{name}.step"))?, check.whole(&format!("{name}.epoch"))?);
+        .map_err(|error| RunError::Failed(error.to_string()))?;
+        let (steps, epochs) =
+            (check.input_integers(&format!("{name}.step"))?, check.input_integers(&format!("{name}.epoch"))?);
         let mut rates = Vec::new();
         for (&step, &epoch) in steps.iter().zip(&epochs) {
             let epochs = 1..=setting.epochs as usize;
             if step == 0 || !epochs.contains(&epoch) {
-                let found = format!("step {step} of epoch {epoch}");
-                return Err(check.file.wrong(name, "steps from 1 in epochs from 1", &found).into());
+                let invalid = format!("step {step} of epoch {epoch}");
+                return Err(check.file.error(name, "steps from 1 in epochs from 1", &invalid).into());
             }
             let moment = StepPosition {
                 step: step as u64 - 1,
@@ -51,7 +52,7 @@ pub fn run<F: Element>(check: &mut Check) -> Result<(), Stop> {
             };
             rates.push(F::from_f64(learning_rate(&config, moment)));
         }
-        check.compare(&format!("{name}.lr"), &rates, bar)?;
+        check.compare(&format!("{name}.lr"), &rates, tolerance)?;
     }
     Ok(())
 }

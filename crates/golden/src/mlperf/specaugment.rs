@@ -1,19 +1,20 @@
-//! Masks that are given, and the distribution of those that are drawn.
+//! Cases of SpecAugment: given masks, and the distribution of random masks.
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
 use speech::{Features, MaskForm, Masks, SpecAugment};
 
-use super::check::{Bar, Check};
-use crate::error::Stop;
+use super::check::{Check, Tolerance};
+use crate::error::RunError;
 
-type CheckResult = Result<(), Stop>;
+type CheckResult = Result<(), RunError>;
 
-/// Draws of each distribution; a share of masked cells may be so many deviations from its probability.
+/// Random masks per distribution.
 const DRAWS: usize = 20_000;
-const SIGMAS: f64 = 5.0;
+/// Maximum deviation of a frequency from its probability, in standard deviations.
+const MAX_SIGMAS: f64 = 5.0;
 const SEED: u64 = 7203;
-/// Bins of a frame.
+/// Bins per frame.
 const BINS: usize = 80;
 const FORMS: [(MaskForm, &str); 2] = [(MaskForm::Reference, "reference"), (MaskForm::Nvidia, "nvidia")];
 
@@ -21,39 +22,39 @@ pub fn run(check: &mut Check) -> CheckResult {
     if check.file.tensors.contains_key("input") { masks(check) } else { distribution(check) }
 }
 
-/// Exactly the same cells.
+/// Compares the masked cells of given masks, which must be equal.
 fn masks(check: &mut Check) -> CheckResult {
-    let lengths = check.whole("lens")?;
+    let lengths = check.input_integers("lens")?;
     let rows = check.rows::<f64>("input", lengths.len())?;
     let frames = rows.first().map_or(0, Vec::len) / BINS;
     for (form, name) in [(MaskForm::Reference, "output"), (MaskForm::Nvidia, "output_inclusive")] {
-        let mut of = vec![Masks::default(); lengths.len()];
-        for (masks, most) in [("freq_masks", BINS), ("time_masks", frames)] {
-            for mask in check.whole(masks)?.chunks_exact(3) {
+        let mut utterance_masks = vec![Masks::default(); lengths.len()];
+        for (tensor, size) in [("freq_masks", BINS), ("time_masks", frames)] {
+            for mask in check.input_integers(tensor)?.chunks_exact(3) {
                 let &[utterance, start, width] = mask else { continue };
-                let Some(found) = of.get_mut(utterance) else {
+                let Some(masks) = utterance_masks.get_mut(utterance) else {
                     let expected = format!("utterances below {}", lengths.len());
-                    return Err(check.file.wrong(masks, &expected, &utterance.to_string()).into());
+                    return Err(check.file.error(tensor, &expected, &utterance.to_string()).into());
                 };
-                let stretches = if masks == "freq_masks" { &mut found.bins } else { &mut found.frames };
-                stretches.push(form.covered(start, width, most));
+                let ranges = if tensor == "freq_masks" { &mut masks.bins } else { &mut masks.frames };
+                ranges.push(form.covered(start, width, size));
             }
         }
-        let (mut all, mut spliced) = (Vec::new(), Vec::new());
-        for ((row, &own), masks) in rows.iter().zip(&lengths).zip(&of) {
+        let (mut outputs, mut spliced) = (Vec::new(), Vec::new());
+        for ((row, &length), masks) in rows.iter().zip(&lengths).zip(&utterance_masks) {
             let data = row.iter().map(|&x| x as f32).collect();
-            let mut plane = Features { frames, dim: BINS, data };
-            masks.apply(&mut plane, 0.0);
-            all.extend(plane.data.iter().map(|&x| f64::from(x)));
-            plane.frames = own.min(frames);
-            plane.data.truncate(plane.frames * BINS);
-            spliced.extend(plane.stack(3, 3).data.iter().map(|&x| f64::from(x)));
+            let mut features = Features { frames, dim: BINS, data };
+            masks.apply(&mut features, 0.0);
+            outputs.extend(features.data.iter().map(|&x| f64::from(x)));
+            features.frames = length.min(frames);
+            features.data.truncate(features.frames * BINS);
+            spliced.extend(features.stack(3, 3).data.iter().map(|&x| f64::from(x)));
             let padded = frames.div_ceil(3) * 3 * BINS;
             spliced.resize(spliced.len().next_multiple_of(padded.max(1)), 0.0);
         }
-        check.compare(name, &all, Bar::Same)?;
+        check.compare(name, &outputs, Tolerance::Exact)?;
         if name == "output" {
-            check.compare("spliced", &spliced, Bar::Same)?;
+            check.compare("spliced", &spliced, Tolerance::Exact)?;
         }
     }
     Ok(())
@@ -76,12 +77,12 @@ struct MaskPair {
 }
 
 #[derive(Deserialize)]
-struct Widest {
+struct MaxWidth {
     len: usize,
     max_width: usize,
 }
 
-/// Cells are masked as often as they should be.
+/// Compares the frequencies of masked cells with their probabilities.
 fn distribution(check: &mut Check) -> CheckResult {
     let options: Options = check.file.field("options")?;
     let settings = |form| SpecAugment {
@@ -92,9 +93,9 @@ fn distribution(check: &mut Check) -> CheckResult {
         form,
         ..SpecAugment::default()
     };
-    for Widest { len, max_width } in check.file.field::<Vec<Widest>>("max_width_of_length")? {
-        let found = settings(MaskForm::Reference).widest(len);
-        check.equal(&format!("widest mask of {len} frames"), &found, &max_width);
+    for MaxWidth { len, max_width } in check.file.field::<Vec<MaxWidth>>("max_width_of_length")? {
+        let frequency = settings(MaskForm::Reference).widest(len);
+        check.equal(&format!("widest mask of {len} frames"), &frequency, &max_width);
     }
     settings(MaskForm::Reference).check()?;
     let mut rng = ChaCha8Rng::seed_from_u64(SEED);
@@ -106,47 +107,48 @@ fn distribution(check: &mut Check) -> CheckResult {
             let stored = check.input::<f64>(&frames)?.len();
             if stored != pair.padded || pair.len > pair.padded {
                 let expected = format!("{} numbers, for {} frames of an utterance", pair.padded, pair.len);
-                return Err(check.file.wrong(&frames, &expected, &stored.to_string()).into());
+                return Err(check.file.error(&frames, &expected, &stored.to_string()).into());
             }
             check.equal(&format!("p{i}: widest mask, {name}"), &settings.widest(pair.len), &widest);
-            let [mut of_bins, mut of_frames] = [BINS, pair.padded].map(|places| Counts(vec![(0, 0); places]));
+            let counts = |size| MaskCounts(vec![(0, 0); size]);
+            let (mut bin_counts, mut frame_counts) = (counts(BINS), counts(pair.padded));
             for draw in 1..=DRAWS {
                 let masks = settings.masks((pair.len, BINS), pair.padded, &mut rng);
-                of_bins.add(draw, &masks.bins);
-                of_frames.add(draw, &masks.frames);
+                bin_counts.add(draw, &masks.bins);
+                frame_counts.add(draw, &masks.frames);
             }
-            likely(check, &format!("freq_bin_masked_{name}"), &of_bins)?;
-            likely(check, &frames, &of_frames)?;
+            check_frequencies(check, &format!("freq_bin_masked_{name}"), &bin_counts)?;
+            check_frequencies(check, &frames, &frame_counts)?;
         }
     }
     Ok(())
 }
 
-/// How often each place was masked, and in which draw it was last.
-struct Counts(Vec<(usize, usize)>);
+/// Number of masks of each cell, and its last masked draw.
+struct MaskCounts(Vec<(usize, usize)>);
 
-impl Counts {
-    /// Counts each place that is masked in a draw, once.
+impl MaskCounts {
+    /// Counts each cell that is masked in a draw once.
     fn add(&mut self, draw: usize, masks: &[std::ops::Range<usize>]) {
-        for place in masks.iter().cloned().flatten() {
-            let (count, last) = &mut self.0[place];
+        for cell in masks.iter().cloned().flatten() {
+            let (count, last) = &mut self.0[cell];
             *count += usize::from(*last != draw);
             *last = draw;
         }
     }
 }
 
-/// Compares shares of the draws with probabilities.
-fn likely(check: &mut Check, name: &str, Counts(counts): &Counts) -> CheckResult {
+/// Compares frequencies over the draws with probabilities.
+fn check_frequencies(check: &mut Check, name: &str, MaskCounts(counts): &MaskCounts) -> CheckResult {
     let expected = check.input::<f64>(name)?;
-    check.equal(&format!("{name}: places"), &expected.len(), &counts.len());
+    check.equal(&format!("{name}: cells"), &expected.len(), &counts.len());
     check.compared += 1;
-    for (place, (&(count, _), p)) in counts.iter().zip(expected).enumerate() {
-        let (found, deviation) = (count as f64 / DRAWS as f64, (p * (1.0 - p) / DRAWS as f64).sqrt());
-        let share = if found == p { 0.0 } else { (found - p).abs() / (SIGMAS * deviation) };
-        check.share = check.share.max(if share.is_nan() { f64::INFINITY } else { share });
-        if share.is_nan() || share > 1.0 {
-            check.failures.push(format!("{name}[{place}]: expected {p}, found {found}"));
+    for (cell, (&(count, _), p)) in counts.iter().zip(expected).enumerate() {
+        let (frequency, deviation) = (count as f64 / DRAWS as f64, (p * (1.0 - p) / DRAWS as f64).sqrt());
+        let ratio = if frequency == p { 0.0 } else { (frequency - p).abs() / (MAX_SIGMAS * deviation) };
+        check.ratio = check.ratio.max(if ratio.is_nan() { f64::INFINITY } else { ratio });
+        if ratio.is_nan() || ratio > 1.0 {
+            check.failures.push(format!("{name}[{cell}]: expected {p}, found {frequency}"));
         }
     }
     Ok(())

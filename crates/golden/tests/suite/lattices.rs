@@ -1,4 +1,4 @@
-//! The report on the golden folder of recognition lattices, and on answers that are wrong, missing or too many.
+//! Reports on golden recognition lattices, and on wrong, missing or surplus values.
 use std::path::Path;
 
 use oracle::golden;
@@ -6,26 +6,26 @@ use oracle::golden;
 use crate::mutants;
 use ::golden::{Error, report};
 
-fn text(dir: &Path) -> (bool, String) {
+fn run_report(dir: &Path) -> (bool, String) {
     let mut out = Vec::new();
-    let good = report(dir, &mut out).unwrap();
-    (good, String::from_utf8(out).unwrap())
+    let passed = report(dir, &mut out).unwrap();
+    (passed, String::from_utf8(out).unwrap())
 }
 
-/// A folder with a copy of one case; none on a clone without golden vectors.
-fn copy_of(case: &str) -> Option<tempfile::TempDir> {
-    let golden = golden::system_folder("last")?;
+/// Copies a case to a folder; none without golden vectors.
+fn copy_case(case: &str) -> Option<tempfile::TempDir> {
+    let golden = golden::folder_of("last")?;
     let dir = tempfile::tempdir().unwrap();
     for name in ["f32", "f64"].map(|width| format!("{case}.{width}")) {
-        for file in ["json", "safetensors"].map(|ending| format!("{name}.{ending}")) {
+        for file in ["json", "safetensors"].map(|extension| format!("{name}.{extension}")) {
             std::fs::copy(golden.join(&file), dir.path().join(&file)).unwrap();
         }
     }
     Some(dir)
 }
 
-/// Bytes of a tensor within a file.
-fn bytes_of(file: &[u8], tensor: &str) -> std::ops::Range<usize> {
+/// Returns the byte range of a tensor in a file.
+fn byte_range(file: &[u8], tensor: &str) -> std::ops::Range<usize> {
     let start = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
     let header: serde_json::Value = serde_json::from_slice(&file[8..start]).unwrap();
     let offset = |at: usize| start + header[tensor]["data_offsets"][at].as_u64().unwrap() as usize;
@@ -40,22 +40,22 @@ fn edit(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
 
 #[test]
 fn golden_vectors_pass() {
-    let Some(dir) = golden::system_folder("last") else { return };
-    let (good, text) = text(&dir);
-    println!("{text}");
-    assert!(good, "{text}");
-    assert!(text.contains("32 cases in f64 and f32: 64 runs passed, 0 failed"), "{text}");
+    let Some(dir) = golden::folder_of("last") else { return };
+    let (passed, run_report) = run_report(&dir);
+    println!("{run_report}");
+    assert!(passed, "{run_report}");
+    assert!(run_report.contains("32 cases in f64 and f32: 64 runs passed, 0 failed"), "{run_report}");
     for case in ["table_fd_c1_neginf", "joint_rnn_fld1_c1_log_softmax", "semirings", "weight_fns"] {
-        assert!(text.contains(case), "no case {case}");
+        assert!(run_report.contains(case), "no case {case}");
     }
 }
 
 #[test]
-fn a_wrong_answer_fails_and_is_named() {
-    let Some(dir) = copy_of("joint_rnn_fd_c2") else { return };
+fn a_wrong_value_fails_with_its_name() {
+    let Some(dir) = copy_case("joint_rnn_fd_c2") else { return };
     let path = dir.path().join("joint_rnn_fd_c2.f64.safetensors");
-    let sound = std::fs::read(&path).unwrap();
-    assert!(text(dir.path()).0);
+    let original = std::fs::read(&path).unwrap();
+    assert!(run_report(dir.path()).0);
     for (tensor, factor, runs) in [
         ("out/loss", 1.0 + 1e-8, 1),
         ("out/alpha_log", 1.001, 2),
@@ -65,45 +65,45 @@ fn a_wrong_answer_fails_and_is_named() {
         ("out/shortest_path_weight", 0.999, 2),
     ] {
         edit(&path, |file| {
-            for value in file[bytes_of(&sound, tensor)].chunks_exact_mut(8) {
+            for value in file[byte_range(&original, tensor)].chunks_exact_mut(8) {
                 let value: &mut [u8; 8] = value.try_into().unwrap();
                 *value = (f64::from_le_bytes(*value) * factor).to_le_bytes();
             }
         });
-        let (good, text) = text(dir.path());
-        assert!(!good && text.contains(&format!("{runs} failed")), "{tensor}: {text}");
-        assert!(text.contains(&format!("FAIL ({tensor}[")), "{tensor}: {text}");
-        std::fs::write(&path, &sound).unwrap();
+        let (passed, run_report) = run_report(dir.path());
+        assert!(!passed && run_report.contains(&format!("{runs} failed")), "{tensor}: {run_report}");
+        assert!(run_report.contains(&format!("FAIL ({tensor}[")), "{tensor}: {run_report}");
+        std::fs::write(&path, &original).unwrap();
     }
-    edit(&path, |file| file[bytes_of(&sound, "out/shortest_path_labels").start] ^= 1);
-    assert!(text(dir.path()).1.contains("FAIL (out/shortest_path_labels[0]"));
+    edit(&path, |file| file[byte_range(&original, "out/shortest_path_labels").start] ^= 1);
+    assert!(run_report(dir.path()).1.contains("FAIL (out/shortest_path_labels[0]"));
 }
 
 #[test]
-fn nothing_goes_unread() {
-    let Some(dir) = copy_of("table_fd_c1_real") else { return };
+fn all_results_must_be_compared() {
+    let Some(dir) = copy_case("table_fd_c1_real") else { return };
     for width in ["f32", "f64"] {
         edit(&dir.path().join(format!("table_fd_c1_real.{width}.safetensors")), |file| {
             let at = file.windows(14).position(|name| name == b"out/denom_real").unwrap();
             file[at..at + 14].copy_from_slice(b"out/denom_else");
         });
     }
-    let (good, text) = text(dir.path());
-    assert!(!good && text.contains("never compared: out/denom_else, out/numer_real"), "{text}");
+    let (passed, run_report) = run_report(dir.path());
+    assert!(!passed && run_report.contains("never compared: out/denom_else, out/numer_real"), "{run_report}");
 }
 
 #[test]
-fn both_files_are_about_the_same() {
-    let Some(dir) = copy_of("table_fd_c0") else { return };
+fn both_files_must_have_equal_inputs() {
+    let Some(dir) = copy_case("table_fd_c0") else { return };
     let single = dir.path().join("table_fd_c0.f32.safetensors");
     edit(&single, |file| {
-        let table = bytes_of(file, "in/table");
+        let table = byte_range(file, "in/table");
         file[table.start] ^= 1;
     });
-    let (good, text) = text(dir.path());
-    assert!(!good && text.contains("in/table differs between f64 and f32"), "{text}");
-    for ending in ["json", "safetensors"] {
-        std::fs::remove_file(dir.path().join(format!("table_fd_c0.f32.{ending}"))).unwrap();
+    let (passed, run_report) = run_report(dir.path());
+    assert!(!passed && run_report.contains("in/table differs between f64 and f32"), "{run_report}");
+    for extension in ["json", "safetensors"] {
+        std::fs::remove_file(dir.path().join(format!("table_fd_c0.f32.{extension}"))).unwrap();
     }
     let mut out = Vec::new();
     let error = report(dir.path(), &mut out).unwrap_err();
@@ -112,7 +112,7 @@ fn both_files_are_about_the_same() {
 
 #[test]
 fn fuzzing_sidecars() {
-    let Some(dir) = copy_of("table_fld1_c0") else { return };
+    let Some(dir) = copy_case("table_fld1_c0") else { return };
     let sidecar = dir.path().join("table_fld1_c0.f64.json");
     let seed = br#"{"case": {"V": 3, "n": 0, "align": "FLD", "K": 1, "weights": "table", "local": "hat"}, "made_with": {"last-asr": ""}}"#;
     let words: &[&[u8]] = &[
@@ -130,7 +130,7 @@ fn fuzzing_sidecars() {
     mutants::fuzz("lattice sidecar", vec![seed.to_vec()], words, 300, move |bytes| {
         std::fs::write(&sidecar, bytes).unwrap();
         let mut out = Vec::new();
-        // An error, or a report in which each line is one.
+        // An error, or a report in UTF-8.
         if report(dir.path(), &mut out).is_ok() {
             assert!(String::from_utf8(out).is_ok());
         }

@@ -1,4 +1,4 @@
-//! The report on the golden folder, on folders that are damaged, and on answers that are wrong.
+//! Reports on golden losses, on corrupted folders and on wrong values.
 use std::path::Path;
 
 use oracle::golden;
@@ -6,13 +6,13 @@ use oracle::golden;
 use crate::mutants;
 use ::golden::{Error, report};
 
-fn text(dir: &Path) -> (bool, String) {
+fn run_report(dir: &Path) -> (bool, String) {
     let mut out = Vec::new();
-    let good = report(dir, &mut out).unwrap();
-    (good, String::from_utf8(out).unwrap())
+    let passed = report(dir, &mut out).unwrap();
+    (passed, String::from_utf8(out).unwrap())
 }
 
-/// A folder with a case of one utterance, T = 1, U = 0, two classes: its loss is `ln 2`.
+/// Writes a case with T = 1, U = 0, two classes; loss `ln 2`.
 fn one_case(loss: f64) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("one.5.json"), r#"{"kind": "rnnt_dense", "options": {"blank": 0}}"#)
@@ -21,7 +21,7 @@ fn one_case(loss: f64) -> tempfile::TempDir {
     dir
 }
 
-/// The tensor file, `logits` given as the bytes of one of its two zeros.
+/// Returns the bytes of the tensor file; `first` are those of the first logit.
 fn tensors(loss: f64, first: &[u8; 4]) -> Vec<u8> {
     let mut data = Vec::new();
     let mut header = Vec::new();
@@ -41,77 +41,79 @@ fn tensors(loss: f64, first: &[u8; 4]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat()
 }
 
-fn fails(dir: &Path, file: &str) -> Error {
+fn expect_error(dir: &Path, file: &str) -> Error {
     let mut out = Vec::new();
-    let error = report(dir, &mut out).expect_err("must be refused");
-    assert!(error.to_string().contains(file), "{error} does not name {file}");
-    assert!(out.is_empty(), "printed before everything was read");
+    let error = report(dir, &mut out).expect_err("must be an error");
+    assert!(error.to_string().contains(file), "{error} does not contain {file}");
+    assert!(out.is_empty(), "printed before all files were read");
     error
 }
 
 #[test]
 fn golden_vectors_pass() {
     let Some(dir) = golden::folder() else { return };
-    let (good, text) = text(&dir);
-    println!("{text}");
-    assert!(good, "{text}");
+    let (passed, run_report) = run_report(&dir);
+    println!("{run_report}");
+    assert!(passed, "{run_report}");
     for kind in ["rnnt_dense", "rnnt_fused_linear", "rnnt_joint_network", "tdt", "multiblank", "rnnt_pruned"]
     {
-        assert!(text.contains(kind), "no case of kind {kind}");
+        assert!(run_report.contains(kind), "no case of kind {kind}");
     }
-    let runs = text.lines().filter(|line| line.contains("  pass")).count();
+    let runs = run_report.lines().filter(|line| line.contains("  pass")).count();
     assert!(runs >= 122, "only {runs} runs");
 }
 
 #[test]
-fn a_right_answer_passes_and_a_wrong_one_fails() {
-    let (good, text_) = text(one_case(2f64.ln()).path());
-    assert!(good && text_.contains("2 runs passed, 0 failed"), "{text_}");
-    let (good, text_) = text(one_case(2f64.ln() * (1.0 + 1e-8)).path());
-    assert!(!good && text_.contains("1 runs passed, 1 failed") && text_.contains("FAIL (loss:"), "{text_}");
+fn a_correct_loss_passes_and_a_wrong_one_fails() {
+    let (passed, text) = run_report(one_case(2f64.ln()).path());
+    assert!(passed && text.contains("2 runs passed, 0 failed"), "{text}");
+    let (passed, text) = run_report(one_case(2f64.ln() * (1.0 + 1e-8)).path());
+    assert!(!passed && text.contains("1 runs passed, 1 failed") && text.contains("FAIL (loss:"), "{text}");
 }
 
 #[test]
-fn a_refusal_is_a_failed_line() {
+fn an_error_of_the_loss_is_a_failure() {
     let dir = one_case(2f64.ln());
     let bytes = tensors(2f64.ln(), &f32::NAN.to_le_bytes());
     std::fs::write(dir.path().join("one.5.safetensors"), bytes).unwrap();
-    let (good, text) = text(dir.path());
-    assert!(!good && text.contains("FAIL (utterance 0, frame 0"), "{text}");
+    let (passed, run_report) = run_report(dir.path());
+    assert!(!passed && run_report.contains("FAIL (utterance 0, frame 0"), "{run_report}");
 }
 
 #[test]
 fn unknown_kinds_are_listed() {
     let dir = one_case(2f64.ln());
-    std::fs::write(dir.path().join("one.5.json"), r#"{"kind": "unheard", "options": {"blank": 0}}"#).unwrap();
-    let (good, text) = text(dir.path());
+    std::fs::write(dir.path().join("one.5.json"), r#"{"kind": "unknown", "options": {"blank": 0}}"#).unwrap();
+    let (passed, run_report) = run_report(dir.path());
     assert!(
-        good && text.contains("kind unheard is not supported yet: one.5") && text.contains("1 cases skipped")
+        passed
+            && run_report.contains("unsupported kind unknown: one.5")
+            && run_report.contains("1 cases skipped")
     );
 }
 
 #[test]
-fn damage_is_named() {
+fn corrupted_files_are_errors() {
     let dir = tempfile::tempdir().unwrap();
-    assert!(matches!(fails(&dir.path().join("nowhere"), "nowhere"), Error::Folder { .. }));
-    assert!(matches!(fails(dir.path(), "found none"), Error::NoCases { .. }));
+    assert!(matches!(expect_error(&dir.path().join("nowhere"), "nowhere"), Error::Folder { .. }));
+    assert!(matches!(expect_error(dir.path(), "found none"), Error::NoCases { .. }));
 
     let dir = one_case(1.0);
     let (json, tensors) = (dir.path().join("one.5.json"), dir.path().join("one.5.safetensors"));
-    let sound = std::fs::read(&tensors).unwrap();
-    std::fs::write(&tensors, &sound[..sound.len() - 1]).unwrap();
-    assert!(matches!(fails(dir.path(), "one.5.safetensors"), Error::Tensors { .. }));
+    let original = std::fs::read(&tensors).unwrap();
+    std::fs::write(&tensors, &original[..original.len() - 1]).unwrap();
+    assert!(matches!(expect_error(dir.path(), "one.5.safetensors"), Error::Tensors { .. }));
     std::fs::remove_file(&tensors).unwrap();
-    assert!(matches!(fails(dir.path(), "one.5.safetensors"), Error::File { .. }));
-    std::fs::write(&tensors, &sound).unwrap();
+    assert!(matches!(expect_error(dir.path(), "one.5.safetensors"), Error::File { .. }));
+    std::fs::write(&tensors, &original).unwrap();
     std::fs::write(&json, "{").unwrap();
-    assert!(matches!(fails(dir.path(), "one.5.json"), Error::Sidecar { .. }));
+    assert!(matches!(expect_error(dir.path(), "one.5.json"), Error::Sidecar { .. }));
     std::fs::remove_file(&json).unwrap();
-    assert!(matches!(fails(dir.path(), "one.5.json"), Error::File { .. }));
+    assert!(matches!(expect_error(dir.path(), "one.5.json"), Error::File { .. }));
 }
 
 #[test]
-fn a_case_without_its_parts_is_named() {
+fn incomplete_cases_are_errors() {
     let dir = one_case(1.0);
     let json = dir.path().join("one.5.json");
     for (sidecar, word) in [
@@ -131,8 +133,8 @@ fn a_case_without_its_parts_is_named() {
 
 #[test]
 fn fuzzing_sidecars() {
-    let good = one_case(2f64.ln());
-    let sidecar = std::fs::read(good.path().join("one.5.json")).unwrap();
+    let passed = one_case(2f64.ln());
+    let sidecar = std::fs::read(passed.path().join("one.5.json")).unwrap();
     let large = br#"{"kind": "rnnt_dense", "options": {"blank": 1, "fastemit_lambda": 0.25, "clamp": -1.0, "reduction": "mean"}}"#;
     let words: &[&[u8]] = &[
         b"\"kind\": ",
@@ -148,10 +150,10 @@ fn fuzzing_sidecars() {
         b"{",
     ];
     mutants::fuzz("sidecar", vec![sidecar, large.to_vec()], words, 2000, move |bytes| {
-        std::fs::write(good.path().join("one.5.json"), bytes).unwrap();
+        std::fs::write(passed.path().join("one.5.json"), bytes).unwrap();
         let mut out = Vec::new();
-        // An error, or a report in which each line is one.
-        if report(good.path(), &mut out).is_ok() {
+        // An error, or a report in UTF-8.
+        if report(passed.path(), &mut out).is_ok() {
             assert!(out.is_ascii() || String::from_utf8(out).is_ok());
         }
     });
@@ -162,13 +164,13 @@ fn fuzzing_golden_sidecars() {
     let Some(golden) = golden::folder() else { return };
     let copy = tempfile::tempdir().unwrap();
     let name = "dense_01_basic_blank0";
-    let of = |ending: &str| golden.join(format!("{name}.{ending}"));
-    std::fs::copy(of("safetensors"), copy.path().join("case.safetensors")).unwrap();
-    let sidecar = std::fs::read(of("json")).unwrap();
+    let golden_file = |extension: &str| golden.join(format!("{name}.{extension}"));
+    std::fs::copy(golden_file("safetensors"), copy.path().join("case.safetensors")).unwrap();
+    let sidecar = std::fs::read(golden_file("json")).unwrap();
     let words: &[&[u8]] = &[b"\"kind\": ", b"\"blank\": ", b"1e300", b"[", b"{", b"-1", b"null"];
     mutants::fuzz("golden sidecar", vec![sidecar], words, 2000, move |bytes| {
         std::fs::write(copy.path().join("case.json"), bytes).unwrap();
-        // An error or a report; no panic.
+        // An error or a report, but no panic.
         let _ = report(copy.path(), &mut Vec::new());
     });
 }

@@ -1,5 +1,4 @@
-//! What the crate says of right, wrong, damaged and missing answers.
-mod bars;
+//! Reports on correct, wrong, corrupted and missing values.
 mod features;
 mod lattices;
 mod losses;
@@ -7,4 +6,5 @@ mod mlperf;
 #[path = "../../../speech/tests/suite/mutants.rs"]
 mod mutants;
 mod program;
-mod shares;
+mod tolerance_ratios;
+mod tolerances;

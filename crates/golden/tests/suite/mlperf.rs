@@ -1,4 +1,4 @@
-//! The report on MLPerf's golden folder, and on answers that are wrong, missing or never looked at.
+//! Reports on golden cases of MLPerf, with wrong values too.
 use std::path::Path;
 
 use oracle::golden;
@@ -7,13 +7,13 @@ use ::golden::{Error, report};
 
 fn text(dir: &Path) -> (bool, String) {
     let mut out = Vec::new();
-    let good = report(dir, &mut out).unwrap();
-    (good, String::from_utf8(out).unwrap())
+    let passed = report(dir, &mut out).unwrap();
+    (passed, String::from_utf8(out).unwrap())
 }
 
-/// A folder with a copy of one case; none on a clone without golden vectors.
-fn copy_of(case: &str) -> Option<tempfile::TempDir> {
-    let golden = golden::system_folder("mlperf")?;
+/// Copies a case to a folder; none without golden vectors.
+fn copy_case(case: &str) -> Option<tempfile::TempDir> {
+    let golden = golden::folder_of("mlperf")?;
     let dir = tempfile::tempdir().unwrap();
     for file in ["json", "safetensors"].map(|ending| format!("{case}.{ending}")) {
         let bytes = std::fs::read(golden.join(&file)).unwrap();
@@ -22,7 +22,7 @@ fn copy_of(case: &str) -> Option<tempfile::TempDir> {
     Some(dir)
 }
 
-/// Changes the sidecar's text.
+/// Replaces a text in a sidecar.
 fn edit(dir: &Path, case: &str, old: &str, new: &str) {
     let path = dir.join(format!("{case}.json"));
     let text = std::fs::read_to_string(&path).unwrap();
@@ -53,10 +53,10 @@ fn shift(dir: &Path, case: &str, tensor: &str, by: f64) {
 
 #[test]
 fn golden_vectors_pass() {
-    let Some(dir) = golden::system_folder("mlperf") else { return };
-    let (good, text) = text(&dir);
+    let Some(dir) = golden::folder_of("mlperf") else { return };
+    let (passed, text) = text(&dir);
     println!("{text}");
-    assert!(good, "{text}");
+    assert!(passed, "{text}");
     for (kind, runs) in [
         ("lamb", 6),
         ("schedule", 4),
@@ -67,13 +67,13 @@ fn golden_vectors_pass() {
         ("parameters", 1),
         ("initialisation", 1),
     ] {
-        let of = |line: &&str| line.split_whitespace().nth(1) == Some(kind) && line.ends_with("  pass");
-        assert_eq!(text.lines().filter(of).count(), runs, "{kind}: {text}");
+        let is_pass = |line: &&str| line.split_whitespace().nth(1) == Some(kind) && line.ends_with("  pass");
+        assert_eq!(text.lines().filter(is_pass).count(), runs, "{kind}: {text}");
     }
 }
 
 #[test]
-fn a_wrong_answer_fails_and_is_named() {
+fn a_wrong_value_fails_with_its_name() {
     for (case, tensor, by, runs) in [
         ("lamb_single_clip", "step25.param.weight", 1e-9, 1),
         ("lamb_single_clip", "step5.v.bias", 1.0, 2),
@@ -88,18 +88,18 @@ fn a_wrong_answer_fails_and_is_named() {
         ("batching_parts", "presort.order", 1.0, 1),
         ("batching_parts", "packed.batch_offset", 1.0, 1),
     ] {
-        let Some(dir) = copy_of(case) else { return };
+        let Some(dir) = copy_case(case) else { return };
         assert!(text(dir.path()).0, "{case}");
         shift(dir.path(), case, tensor, by);
-        let (good, text) = text(dir.path());
-        assert!(!good && text.contains(&format!(" {runs} failed")), "{case} {tensor}: {text}");
+        let (passed, text) = text(dir.path());
+        assert!(!passed && text.contains(&format!(" {runs} failed")), "{case} {tensor}: {text}");
         let named = if tensor.ends_with("step") { "gbs_4096.lr" } else { tensor };
         assert!(text.contains(&format!("FAIL ({named}[")), "{case}: {text}");
     }
 }
 
 #[test]
-fn what_a_sidecar_says_is_compared_too() {
+fn values_of_sidecars_are_compared() {
     for (case, old, new, part) in [
         ("batching_parts", "\"pivot\": 244", "\"pivot\": 242", "sequence_split of"),
         ("batching_parts", "[1, 13]", "[1, 26]", "captured_lengths of 641 in 50: 1: expected Some(26)"),
@@ -108,18 +108,18 @@ fn what_a_sidecar_says_is_compared_too() {
         ("batching_filter_buckets", "[42, 41, 41, 41]", "[41, 42, 41, 41]", "bucket_sizes.k4"),
         ("batching_filter_buckets", "\"steps_per_epoch\": 5", "\"steps_per_epoch\": 6", "plan 5 x 2 x 3"),
         ("lamb_single_clip", "\"no_decay\": []", "\"no_decay\": [\"bias\"]", "param.bias"),
-        ("lamb_single_clip", "[1, 2, 5, 25]}", "[1, 2, 5]}", "never looked at: f32.step25"),
-        ("ema", "[0.999, 0.995, 0.985, 0.96]", "[0.999]", "never looked at: decay0.96.ema"),
+        ("lamb_single_clip", "[1, 2, 5, 25]}", "[1, 2, 5]}", "never read: f32.step25"),
+        ("ema", "[0.999, 0.995, 0.985, 0.96]", "[0.999]", "never read: decay0.96.ema"),
     ] {
-        let Some(dir) = copy_of(case) else { return };
+        let Some(dir) = copy_case(case) else { return };
         edit(dir.path(), case, old, new);
-        let (good, text) = text(dir.path());
-        assert!(!good && text.contains("FAIL (") && text.contains(part), "{case} {new}: {text}");
+        let (passed, text) = text(dir.path());
+        assert!(!passed && text.contains("FAIL (") && text.contains(part), "{case} {new}: {text}");
     }
 }
 
 #[test]
-fn a_case_that_is_not_what_it_says_is_named() {
+fn cases_that_do_not_fit_their_sidecar_are_errors() {
     for (case, old, new, part) in [
         ("lamb_single_clip", "\"beta1\"", "\"beta_1\"", "options"),
         ("lamb_single_clip", "\"clip\": \"single\"", "\"clip\": \"double\"", "double"),
@@ -129,7 +129,7 @@ fn a_case_that_is_not_what_it_says_is_named() {
         ("ema", "\"steps\": 60", "\"steps\": 59", "60 rows"),
         ("batching_parts", "\"sequence_split\"", "\"sequences\"", "sequence_split"),
     ] {
-        let Some(dir) = copy_of(case) else { return };
+        let Some(dir) = copy_case(case) else { return };
         edit(dir.path(), case, old, new);
         let mut out = Vec::new();
         let error = report(dir.path(), &mut out).unwrap_err();
@@ -137,7 +137,7 @@ fn a_case_that_is_not_what_it_says_is_named() {
         let text = error.to_string();
         assert!(text.contains(case) && text.contains(part), "{text}");
     }
-    let Some(dir) = copy_of("ema") else { return };
+    let Some(dir) = copy_case("ema") else { return };
     std::fs::remove_file(dir.path().join("ema.safetensors")).unwrap();
     let error = report(dir.path(), &mut Vec::new()).unwrap_err().to_string();
     assert!(error.contains("ema.safetensors"), "{error}");

@@ -1,4 +1,4 @@
-//! The program as a user runs it: exit status and what it prints.
+//! Exit status and output of the program `golden`.
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -6,53 +6,53 @@ use std::process::{Command, Output};
 use ::golden::PrintableLines;
 use oracle::golden;
 
-fn verify(dir: &Path) -> Output {
+fn run_golden(dir: &Path) -> Output {
     Command::new(env!("CARGO_BIN_EXE_golden")).arg(dir).output().unwrap()
 }
 
 #[test]
-fn sound_answers_exit_with_0() {
+fn correct_values_exit_with_0() {
     let Some(dir) = golden::folder() else { return };
-    let out = verify(&dir);
+    let out = run_golden(&dir);
     let text = String::from_utf8_lossy(&out.stdout);
     assert!(out.status.success(), "{text}");
     assert!(text.lines().last().is_some_and(|line| line.contains(" 0 failed")), "{text}");
 }
 
 #[test]
-fn a_wrong_answer_exits_with_1() {
+fn a_wrong_value_exits_with_1() {
     let Some(dir) = golden::folder() else { return };
     let copy = tempfile::tempdir().unwrap();
     let name = "dense_01_basic_blank0";
     let tensors = format!("{name}.safetensors");
     std::fs::copy(dir.join(&tensors), copy.path().join(&tensors)).unwrap();
     let sidecar = std::fs::read_to_string(dir.join(format!("{name}.json"))).unwrap();
-    // The stored gradient has no FastEmit in it.
+    // The stored gradient is without FastEmit.
     let changed = sidecar.replace(r#""fastemit_lambda": 0.0"#, r#""fastemit_lambda": 0.5"#);
     assert_ne!(changed, sidecar);
     std::fs::write(copy.path().join(format!("{name}.json")), changed).unwrap();
-    let out = verify(copy.path());
+    let out = run_golden(copy.path());
     let text = String::from_utf8_lossy(&out.stdout);
     assert_eq!(out.status.code(), Some(1), "{text}");
     assert!(text.contains("FAIL (grad_logits") && text.contains(" 2 failed"), "{text}");
 }
 
 #[test]
-fn a_missing_folder_is_named() {
+fn a_missing_folder_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
-    let out = verify(&dir.path().join("nowhere"));
+    let out = run_golden(&dir.path().join("nowhere"));
     let text = String::from_utf8_lossy(&out.stderr);
     assert!(!out.status.success() && text.contains("nowhere"), "{text}");
     assert!(out.stdout.is_empty());
 }
 
 #[test]
-fn a_missing_file_is_named() {
+fn a_missing_file_is_an_error() {
     let Some(dir) = golden::folder() else { return };
     let copy = tempfile::tempdir().unwrap();
     let name = "dense_01_basic_blank0.json";
     std::fs::copy(dir.join(name), copy.path().join(name)).unwrap();
-    let out = verify(copy.path());
+    let out = run_golden(copy.path());
     let text = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(2), "{text}");
     assert!(text.contains("dense_01_basic_blank0.safetensors: expected a readable file"), "{text}");
@@ -61,18 +61,18 @@ fn a_missing_file_is_named() {
 
 #[test]
 fn control_characters_of_names_are_escaped() {
-    let out = verify(Path::new("x\nfake 0.00 %\r\nfake\u{1b}[2J\u{9b}31m\u{202e}"));
+    let out = run_golden(Path::new("x\nfake 0.00 %\r\nfake\u{1b}[2J\u{9b}31m\u{202e}"));
     let text = String::from_utf8(out.stderr).unwrap();
     assert_eq!(out.status.code(), Some(2), "{text}");
     assert!(!text.contains(|c: char| c != '\n' && c.is_control() || c == '\u{202e}'), "{text:?}");
     assert!(!text.lines().any(|line| line.starts_with("fake")), "{text}");
 }
 
-/// Golden vectors of decoding pass, all of them.
+/// All golden cases of decoding pass.
 #[test]
 fn golden_decoders_agree() {
-    let Some(dir) = golden::system_folder("decoding") else { return };
-    let out = verify(&dir);
+    let Some(dir) = golden::folder_of("decoding") else { return };
+    let out = run_golden(&dir);
     let text = String::from_utf8_lossy(&out.stdout);
     assert!(out.status.success(), "{text}");
     assert!(text.contains("17 cases of decoding: 72 decodes passed, 0 failed; 0 skipped"), "{text}");
@@ -80,7 +80,7 @@ fn golden_decoders_agree() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_closed_or_full_output_is_no_success() {
+fn a_closed_or_full_output_is_an_error() {
     let Some(dir) = golden::folder() else { return };
     let shell = |line: &str| {
         let mut command = Command::new("sh");
@@ -88,7 +88,7 @@ fn a_closed_or_full_output_is_no_success() {
         let out = command.output().unwrap();
         (out.status.code(), String::from_utf8(out.stdout).unwrap(), String::from_utf8(out.stderr).unwrap())
     };
-    // The reader has closed the pipe before the first byte.
+    // The reader closes the pipe before the first byte.
     let (_, status, err) = shell("{ { sleep 0.1; \"$P\" \"$DIR\"; echo $? >&3; } | true; } 3>&1");
     assert_eq!((status.as_str(), err.as_str()), ("141\n", ""));
     let (code, _, err) = shell("\"$P\" \"$DIR\" > /dev/full");
@@ -97,7 +97,7 @@ fn a_closed_or_full_output_is_no_success() {
 }
 
 #[test]
-fn a_name_is_no_line() {
+fn line_breaks_in_names_are_escaped() {
     let mut out = Vec::new();
     let mut lines = PrintableLines(&mut out);
     let name = "a\nb\u{1b}[2J";

@@ -1,4 +1,4 @@
-//! One set of axes with its lines.
+//! A panel: axes, lines and legend.
 use plotters::coord::Shift;
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
@@ -11,49 +11,49 @@ const FONT: &str = "sans-serif";
 const INK: RGBColor = RGBColor(51, 51, 51);
 const GRID: RGBColor = RGBColor(228, 228, 228);
 
-/// One set of axes.
+/// A panel with two axes and lines.
 pub struct Panel<'a> {
-    /// Above it.
+    /// Title above the panel.
     pub title: String,
-    /// Below the horizontal axis.
+    /// Name of the horizontal axis.
     pub x_name: &'a str,
-    /// Beside the vertical axis.
+    /// Name of the vertical axis.
     pub y_name: &'a str,
-    /// The horizontal axis.
+    /// Horizontal axis.
     pub x: PlotAxis,
-    /// The vertical axis.
+    /// Vertical axis.
     pub y: PlotAxis,
-    /// What is written at a mark of the horizontal axis.
+    /// Formats the tick labels of the horizontal axis.
     pub x_label: Box<dyn Fn(f64) -> String + 'a>,
-    /// What is written at a mark of the vertical axis.
+    /// Formats the tick labels of the vertical axis.
     pub y_label: fn(f64) -> String,
-    /// In the order of the legend.
+    /// Lines in the order of the legend.
     pub lines: Vec<PlotLine>,
-    /// Where the legend is; there is none for a single line.
+    /// Position of the legend; a single line has no legend.
     pub legend: Corner,
 }
 
 /// A corner of a panel.
 #[derive(Clone, Copy, Debug)]
 pub enum Corner {
-    /// On the left.
+    /// Upper left corner.
     UpperLeft,
-    /// On the right.
+    /// Upper right corner.
     UpperRight,
 }
 
 /// A line through points.
 pub struct PlotLine {
-    /// In the legend.
+    /// Name in the legend.
     pub name: String,
-    /// How it is drawn.
+    /// Color and dashes.
     pub pen: Pen,
-    /// Where each point is, from left to right.
+    /// Points from left to right.
     pub points: Vec<(f64, f64)>,
-    /// Where there is a cross instead, near the upper end of the panel: something that has no value.
+    /// Horizontal positions of missing values; crosses near the upper edge.
     pub crosses: Vec<f64>,
-    /// What a cross means, in the legend.
-    pub crossed: &'static str,
+    /// Meaning of a cross, for the legend.
+    pub cross_label: &'static str,
 }
 
 impl Panel<'_> {
@@ -78,24 +78,24 @@ impl Panel<'_> {
             .label_style(font(13))
             .axis_desc_style(font(14))
             .draw()?;
-        for PlotLine { name, pen, points, crosses, crossed } in &self.lines {
-            let (Pen { colour, dash }, at) = (*pen, points.iter().copied());
-            let style = colour.stroke_width(2);
+        for PlotLine { name, pen, points, crosses, cross_label } in &self.lines {
+            let (Pen { color, dash }, positions) = (*pen, points.iter().copied());
+            let style = color.stroke_width(2);
             match dash {
-                None => chart.draw_series(LineSeries::new(at, style))?,
-                Some((on, off)) => chart.draw_series(DashedLineSeries::new(at, on, off, style))?,
+                None => chart.draw_series(LineSeries::new(positions, style))?,
+                Some((on, off)) => chart.draw_series(DashedLineSeries::new(positions, on, off, style))?,
             }
             .label(name)
             .legend(move |(x, y)| {
-                let (on, off) = dash.unwrap_or((KEY, 0));
-                DashedPathElement::new([(x, y), (x + KEY, y)], on, off, style)
+                let (on, off) = dash.unwrap_or((LEGEND_LINE_PIXELS, 0));
+                DashedPathElement::new([(x, y), (x + LEGEND_LINE_PIXELS, y)], on, off, style)
             });
-            chart.draw_series(points.iter().map(|&point| Circle::new(point, 3, colour.filled())))?;
+            chart.draw_series(points.iter().map(|&point| Circle::new(point, 3, color.filled())))?;
             if !crosses.is_empty() {
                 chart
                     .draw_series(crosses.iter().map(|&x| Cross::new((x, top), 5, style)))?
-                    .label(format!("{name}: {crossed}"))
-                    .legend(move |(x, y)| Cross::new((x + KEY / 2, y), 5, style));
+                    .label(format!("{name}: {cross_label}"))
+                    .legend(move |(x, y)| Cross::new((x + LEGEND_LINE_PIXELS / 2, y), 5, style));
             }
         }
         if self.lines.len() > 1 {
@@ -114,5 +114,5 @@ impl Panel<'_> {
     }
 }
 
-/// Pixels of a line in the legend.
-const KEY: i32 = 18;
+/// Length of a line in the legend, in pixels.
+const LEGEND_LINE_PIXELS: i32 = 18;

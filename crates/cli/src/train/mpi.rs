@@ -1,4 +1,4 @@
-//! `mpirun -n N panda train RECIPE.toml`: the same run in many processes.
+//! `mpirun -n N panda train RECIPE.toml`: data-parallel training in N processes.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
@@ -11,13 +11,15 @@ use training::RunOutcome;
 use crate::error::{Error, Result, chain};
 use crate::out::warnln;
 
-/// Time that a process leaves another one to report what went wrong.
+/// Time that other ranks wait for the failed rank to report.
 const REPORT_TIME: Duration = Duration::from_secs(5);
 
-/// Status of a job that lost one of its processes.
-const LOST: i32 = 3;
+/// Exit status of a job that lost a process.
+const RANK_LOST: i32 = 3;
 
-/// Trains in this process, or as one rank of several if a launcher has started it; none on ranks that have no outcome to print.
+/// Trains as one rank of an MPI job or in one process.
+///
+/// Returns none on ranks other than 0, which print no outcome.
 pub fn run(
     transfer: TransferFormat,
     timeout_seconds: u64,
@@ -37,13 +39,13 @@ pub fn run(
             if is_first {
                 let step = lost_step.load(Ordering::SeqCst);
                 warnln!(
-                    "error: rank {lost} has ended in step {step}; --resume goes on from the last checkpoint"
+                    "error: rank {lost} has ended in step {step}; --resume continues from the last checkpoint"
                 );
             }
-            process::exit(LOST);
+            process::exit(RANK_LOST);
         });
-        mpi.report_unresponsive(limit, move |found| {
-            report_unresponsive(&found, silent_step.load(Ordering::SeqCst));
+        mpi.report_unresponsive(limit, move |unresponsive| {
+            report_unresponsive(&unresponsive, silent_step.load(Ordering::SeqCst));
         });
         sender.send((on_same_cores, watch)).ok()?;
         Some(mpi)
@@ -66,7 +68,7 @@ pub fn run(
             Ok((rank == 0).then_some(outcome))
         }
         Err(error) => {
-            // The rank that has the problem prints it and ends the job; rank 0 does so if all have it.
+            // The rank with the error prints it and ends the job; rank 0 does so if all have it.
             let reports = match &error {
                 Error::Training(training::Error::Rank { rank: named, .. }) => *named == rank,
                 Error::Training(training::Error::Diverged { .. }) => rank == 0,
@@ -86,24 +88,26 @@ pub fn run(
     }
 }
 
-/// Prints which processes do not respond, and ends this one, and with it the job, at the limit.
-fn report_unresponsive(found: &UnresponsiveRanks, step: u64) {
-    let names: Vec<String> = found.ranks.iter().map(ToString::to_string).collect();
+/// Prints the unresponsive ranks; at the time limit, ends this process and the job.
+fn report_unresponsive(unresponsive: &Unresponsive, step: u64) {
+    let names: Vec<String> = unresponsive.ranks.iter().map(ToString::to_string).collect();
     let ranks = if names.len() == 1 { "rank" } else { "ranks" };
-    let seconds = found.wait_time.as_secs();
+    let seconds = unresponsive.waited.as_secs();
     let text = format!("{ranks} {}: no response for {seconds} s in step {step}", names.join(", "));
-    if found.is_final {
-        warnln!("error: {text}; --resume goes on from the last checkpoint");
-        process::exit(LOST);
+    if unresponsive.is_final {
+        warnln!("error: {text}; --resume continues from the last checkpoint");
+        process::exit(RANK_LOST);
     }
     warnln!("warning: {text}; --rank-timeout ends the job");
 }
 
-/// Starts one thread per core that this process may use, divided by the processes on the same cores; `RAYON_NUM_THREADS` overrides it.
+/// Sets the number of threads of this process; `RAYON_NUM_THREADS` overrides it.
+///
+/// It is the number of cores divided by the processes bound to the same cores.
 fn use_threads(on_same_cores: usize) {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     if std::env::var_os("RAYON_NUM_THREADS").is_none() {
-        // Fails if the pool exists already, which then stays as it is.
+        // Fails if the pool exists already, which then stays unchanged.
         let threads = (cores / on_same_cores.max(1)).max(1);
         let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
     }

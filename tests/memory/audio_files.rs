@@ -1,15 +1,15 @@
-//! Sound files of every format take memory by their size, whatever their fields declare.
+//! Readers of all audio formats use memory in proportion to the file.
 use std::path::Path;
 
 use panda::speech::read_audio;
 
-use crate::counting::{measure, turn};
+use crate::counting::{exclusive, measure};
 use crate::encoded::{FORMATS, has_encoders, repair_pages, signal, write_inputs};
 use crate::mutants::fuzz;
 
-/// Files whose samples are stored as they are: a block, and the buffer of the reader.
+/// Linear PCM: a block of samples and the buffer of the reader.
 const LINEAR_BYTES: usize = 512 << 10;
-/// Decoders of packets: their tables and longest packets, and codebooks of Vorbis.
+/// Compressed formats: tables, longest packets, codebooks of Vorbis.
 const PACKET_BYTES: usize = 24 << 20;
 
 fn limit(name: &str, length: usize) -> usize {
@@ -23,7 +23,7 @@ fn read(path: &Path, name: &str, bytes: &[u8]) {
     assert!(peak <= limit(name, bytes.len()), "{name}: {peak} bytes for a file of {}", bytes.len());
 }
 
-/// A field: the format of the file, the name of the chunk that has it, its place behind the first byte of the name.
+/// A header field: format, name of its chunk, offset from the first byte of that name.
 type Field = (&'static str, &'static [u8], usize);
 
 const FIELDS: &[Field] = &[
@@ -98,20 +98,20 @@ const FIELDS: &[Field] = &[
 ];
 
 #[test]
-fn fields_that_declare_sizes_are_not_believed() {
-    let _alone = turn();
+fn declared_sizes_in_audio_headers_are_not_trusted() {
+    let _guard = exclusive();
     if !has_encoders() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     write_inputs(folder.path(), &signal(4801));
     let path = folder.path().join("mutant");
-    for &(name, chunk, place) in FIELDS {
+    for &(name, chunk, offset) in FIELDS {
         let format = FORMATS.iter().find(|format| format.name == name).unwrap();
         let file = format.encode(folder.path());
-        // The last one: names of formats come before those of their headers.
+        // The last occurrence: names of formats come before those of their headers.
         let start = file.windows(chunk.len()).rposition(|window| window == chunk);
-        let at = start.unwrap_or_else(|| panic!("{name} without {chunk:?}")) + place;
+        let at = start.unwrap_or_else(|| panic!("{name} without {chunk:?}")) + offset;
         for value in [
             &[0xff; 8][..],
             &[0xff; 4],
@@ -122,10 +122,10 @@ fn fields_that_declare_sizes_are_not_believed() {
         ] {
             let mut damaged = file.clone();
             damaged.iter_mut().skip(at).zip(value).for_each(|(to, from)| *to = *from);
-            read(&path, &format!("{name}, {chunk:?} {place}"), &repair_pages(damaged));
+            read(&path, &format!("{name}, {chunk:?} {offset}"), &repair_pages(damaged));
         }
     }
-    // Tags in front of a file, and behind it.
+    // Tags before and after the audio.
     let flac = FORMATS.iter().find(|format| format.name == "FLAC").unwrap().encode(folder.path());
     let tags: [&[u8]; 3] =
         [b"ID3\x04\0\0\x7f\x7f\x7f\x7f", b"ID3\x04\0\x10\x7f\x7f\x7f\x7f", b"ID3\x03\0\0\0\x7f\x7f\x7f"];
@@ -136,8 +136,8 @@ fn fields_that_declare_sizes_are_not_believed() {
 }
 
 #[test]
-fn damaged_sound_takes_memory_by_its_size() {
-    let _alone = turn();
+fn damaged_audio_uses_memory_in_proportion_to_its_size() {
+    let _guard = exclusive();
     if !has_encoders() {
         return;
     }
@@ -147,10 +147,10 @@ fn damaged_sound_takes_memory_by_its_size() {
     for target in targets {
         let endings: Vec<&str> = target.split(' ').collect();
         let formats = FORMATS.iter().filter(|format| endings.contains(&format.ending));
-        let good = formats.map(|format| format.encode(folder.path())).collect();
+        let valid = formats.map(|format| format.encode(folder.path())).collect();
         let path = folder.path().join("mutant");
         let name = target.to_uppercase();
-        fuzz(target, good, &[b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff"], 300, move |bytes| {
+        fuzz(target, valid, &[b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff"], 300, move |bytes| {
             read(&path, &name, &repair_pages(bytes.to_vec()));
         });
     }

@@ -1,28 +1,31 @@
-//! A joint network that keeps nothing: both projections are computed anew for each site.
+//! A joint network that computes both projections for each site.
 use std::sync::{Mutex, PoisonError};
 
 use decoding::{Activation, AffineLayer, JointScorer, NetworkScratch, SiteBatch};
 use kernels::{par_for, parts, parts_mut};
 
-/// Sizes E, P and H, and labels V, of the model.
+/// Width E of the encoder output.
 pub const ENCODER: usize = 512;
+/// Width P of the predictor output.
 pub const PREDICTOR: usize = 640;
+/// Width H of the joint network.
 pub const HIDDEN: usize = 640;
+/// Number V of labels.
 pub const LABELS: usize = 1024;
 
-/// Rows of a task that makes hidden rows, as in [`decoding::Network`].
-const ROWS: usize = 8;
+/// Rows per task of the activation, as in [`decoding::Network`].
+const ROWS_PER_TASK: usize = 8;
 
-/// `z = W tanh(W_e x + W_p g) + b` from encoder rows and predictor outputs as they come.
-pub struct Raw {
+/// `z = W tanh(W_e x + W_p g) + b` of encoder outputs x and predictor outputs g.
+pub struct UnprojectedJoint {
     frames: AffineLayer,
     predicted: AffineLayer,
     head: AffineLayer,
     durations: usize,
-    room: Mutex<JointBuffers>,
+    buffers: Mutex<JointBuffers>,
 }
 
-/// Rows of the sites of a call.
+/// Scratch memory of a call: rows of its sites.
 #[derive(Default)]
 struct JointBuffers {
     encoded: Vec<f32>,
@@ -32,14 +35,14 @@ struct JointBuffers {
     hidden: Vec<f32>,
 }
 
-impl Raw {
-    /// Projections of frames and predictor, and a head whose last outputs are durations.
+impl UnprojectedJoint {
+    /// Creates a joint network; the last `durations` outputs of the head are durations.
     pub fn new([frames, predicted, head]: [AffineLayer; 3], durations: usize) -> Self {
-        Self { frames, predicted, head, durations, room: Mutex::default() }
+        Self { frames, predicted, head, durations, buffers: Mutex::default() }
     }
 }
 
-impl JointScorer for Raw {
+impl JointScorer for UnprojectedJoint {
     fn frame_width(&self) -> usize {
         ENCODER
     }
@@ -66,8 +69,8 @@ impl JointScorer for Raw {
 
     fn scores(&self, sites: &SiteBatch, out: &mut [f32], scratch: &mut NetworkScratch) {
         let count = sites.at.len();
-        let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
-        let JointBuffers { encoded, predicted, frames, labels, hidden } = &mut *room;
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        let JointBuffers { encoded, predicted, frames, labels, hidden } = &mut *buffers;
         encoded.clear();
         predicted.clear();
         for &site in sites.at {
@@ -81,9 +84,12 @@ impl JointScorer for Raw {
         }
         self.frames.forward(encoded, frames, scratch);
         self.predicted.forward(predicted, labels, scratch);
-        let cut =
-            (parts_mut(hidden, ROWS * HIDDEN), parts(frames, ROWS * HIDDEN), parts(labels, ROWS * HIDDEN));
-        par_for(cut, |_, (hidden, frames, labels)| Activation::Tanh.forward(hidden, frames, labels));
+        let tasks = (
+            parts_mut(hidden, ROWS_PER_TASK * HIDDEN),
+            parts(frames, ROWS_PER_TASK * HIDDEN),
+            parts(labels, ROWS_PER_TASK * HIDDEN),
+        );
+        par_for(tasks, |_, (hidden, frames, labels)| Activation::Tanh.forward(hidden, frames, labels));
         self.head.forward(hidden, out, scratch);
     }
 }

@@ -1,22 +1,22 @@
-//! The same lattice by the definition: distances in any semiring over the arc weights that the weight function gave.
-use lattice::distance::{FrameArc, arc_sums, distance, string_distance};
+//! Distances of a lattice by definition, from its arc weights.
+use lattice::distance::{FrameArc, distance, string_distance, through};
 use lattice::{Context, Labels};
 use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;
 
 use super::check::{Check, Quantity};
 use super::inputs::LatticeInputs;
-use crate::error::Stop;
+use crate::error::RunError;
 
-/// Arc weights *B.. x T x C* and *B.. x T x C x V*.
-pub struct Weighed {
+/// Arc weights of blanks `[B.., T, C]` and labels `[B.., T, C, V]`.
+pub struct ArcWeights {
     pub blank: Vec<f64>,
     pub lexical: Vec<f64>,
 }
 
-impl Weighed {
-    /// Distances, forward weights and arcs of each state of the alignment.
-    pub fn compare<F: Element>(&self, check: &mut Check, inputs: &LatticeInputs<F>) -> Result<(), Stop> {
+impl ArcWeights {
+    /// Compares distances, forward weights and marginals of alignment states.
+    pub fn compare<F: Element>(&self, check: &mut Check, inputs: &LatticeInputs<F>) -> Result<(), RunError> {
         self.sums::<F, Log>(check, inputs, "log")?;
         self.sums::<F, Tropical>(check, inputs, "tropical")?;
         if check.file.find("out/denom_real").is_some() {
@@ -38,30 +38,30 @@ impl Weighed {
         check: &mut Check,
         inputs: &LatticeInputs<F>,
         name: &str,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), RunError> {
         let (context, alignment) = (&inputs.context, inputs.alignment);
         let (frames, labels): (_, Labels) = (inputs.frames()?, inputs.labels()?);
-        let (mut all, mut strings, mut alphas) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut denominators, mut numerators, mut alphas) = (Vec::new(), Vec::new(), Vec::new());
         for b in 0..frames.utterances() {
-            let weigh = |t: usize, arc: FrameArc| self.weight(inputs, b * inputs.padded() + t, arc);
-            // One frame more shows α behind the last one, where it stays.
-            let found = distance::<S>(context, alignment, frames.length(b), weigh);
+            let weight = |t: usize, arc: FrameArc| self.weight(inputs, b * inputs.padded() + t, arc);
+            // One more frame gives α after the last one, which padding repeats.
+            let result = distance::<S>(context, alignment, frames.length(b), weight);
             let after = distance::<S>(context, alignment, frames.length(b) + 1, |t, arc| {
-                if t < frames.length(b) { weigh(t, arc) } else { S::ONE }
+                if t < frames.length(b) { weight(t, arc) } else { S::ONE }
             });
             let last = &after.alphas[frames.length(b) * context.states()..];
-            alphas.extend_from_slice(&found.alphas);
+            alphas.extend_from_slice(&result.alphas);
             (frames.length(b)..inputs.padded()).for_each(|_| alphas.extend_from_slice(last));
-            all.push(found.total);
-            strings.push(match labels.utterance(b) {
+            denominators.push(result.total);
+            numerators.push(match labels.of(b) {
                 Some(labels) => {
-                    string_distance::<S>(context, alignment, labels, frames.length(b), weigh)?.total
+                    string_distance::<S>(context, alignment, labels, frames.length(b), weight)?.total
                 }
                 None => S::ZERO,
             });
         }
-        check.compare(Quantity::Value, &format!("out/denom_{name}"), &all)?;
-        check.compare(Quantity::Value, &format!("out/numer_{name}"), &strings)?;
+        check.compare(Quantity::Value, &format!("out/denom_{name}"), &denominators)?;
+        check.compare(Quantity::Value, &format!("out/numer_{name}"), &numerators)?;
         let name = format!("out/alpha_{name}");
         if check.file.find(&name).is_some() {
             check.compare(Quantity::Value, &name, &alphas)?;
@@ -69,20 +69,21 @@ impl Weighed {
         Ok(())
     }
 
-    fn marginals<F: Element>(&self, check: &mut Check, inputs: &LatticeInputs<F>) -> Result<(), Stop> {
+    fn marginals<F: Element>(&self, check: &mut Check, inputs: &LatticeInputs<F>) -> Result<(), RunError> {
         let (context, alignment) = (&inputs.context, inputs.alignment);
         let (frames, padded) = (inputs.frames()?, inputs.padded());
         let row = alignment.num_states() * context.states();
         let rows = frames.utterances() * padded * row;
         let (mut blank, mut lexical) = (vec![0.0; rows], vec![0.0; rows * context.vocabulary()]);
         for b in 0..frames.utterances() {
-            let weigh = |t: usize, arc: FrameArc| self.weight(inputs, b * padded + t, arc);
-            let total = distance::<Log>(context, alignment, frames.length(b), weigh).total;
-            arc_sums::<Log>(context, alignment, frames.length(b), weigh, |t, sums| {
-                let (of_blank, of_lexical) = sums.marginals(total);
+            let weight = |t: usize, arc: FrameArc| self.weight(inputs, b * padded + t, arc);
+            let total = distance::<Log>(context, alignment, frames.length(b), weight).total;
+            through::<Log>(context, alignment, frames.length(b), weight, |t, sums| {
+                let (blank_marginals, lexical_marginals) = sums.marginals(total);
                 let at = (b * padded + t) * row;
-                blank[at..][..of_blank.len()].copy_from_slice(&of_blank);
-                lexical[at * context.vocabulary()..][..of_lexical.len()].copy_from_slice(&of_lexical);
+                blank[at..][..blank_marginals.len()].copy_from_slice(&blank_marginals);
+                lexical[at * context.vocabulary()..][..lexical_marginals.len()]
+                    .copy_from_slice(&lexical_marginals);
             });
         }
         check.compare(Quantity::Gradient, "out/blank_marginals_by_state", &blank)?;

@@ -1,10 +1,10 @@
-//! Locally normalized weights along a chain: what they allocate does not grow with sites x V.
+//! Locally normalized weights of a label chain allocate less than sites × V.
 use lattice::{
     Arcs, ArcsMut, Embeddings, JointWeightFn, LabelChain, LocallyNormalized, Normalize, TableWeightFn,
     WeightFn, Workload,
 };
 
-use crate::counting::{measure, turn};
+use crate::counting::{exclusive, measure};
 
 const STATES: usize = 5;
 const VOCABULARY: usize = 3000;
@@ -12,7 +12,7 @@ const HIDDEN: usize = 64;
 const POSITIONS: usize = 41;
 const BUDGET: usize = 8 << 20;
 
-fn made_up(count: usize, scale: f32) -> Vec<f32> {
+fn numbers(count: usize, scale: f32) -> Vec<f32> {
     (0..count).map(|i| scale * (i as f32 * 0.7 + (i % 7) as f32).sin()).collect()
 }
 
@@ -20,7 +20,9 @@ fn workload(frames: usize) -> Workload {
     Workload { frames, wave: 1, positions: POSITIONS, gradients: true }
 }
 
-/// The most bytes alive during forward and backward along a chain above those of an open weight function.
+/// Peak growth in bytes of forward and backward along a chain.
+///
+/// Without the bytes of the bound weight function.
 fn growth(weight_fn: &dyn WeightFn<f32>, x: &[f32], frames: usize) -> usize {
     let states: Vec<usize> = (0..POSITIONS).map(|u| u * u % STATES).collect();
     let labels: Vec<u32> = (1..POSITIONS as u32).map(|u| u * 70).collect();
@@ -31,7 +33,7 @@ fn growth(weight_fn: &dyn WeightFn<f32>, x: &[f32], frames: usize) -> usize {
     let arcs = ArcsMut { blank: &mut blank, lexical: &mut lexical };
     let (_, forward, result) = measure(|| weights.forward_chain(0, chain, arcs));
     result.unwrap();
-    let adjoints = (made_up(blank.len(), 1.0), made_up(blank.len(), 1.0));
+    let adjoints = (numbers(blank.len(), 1.0), numbers(blank.len(), 1.0));
     let adjoints = Arcs { blank: &adjoints.0, lexical: &adjoints.1 };
     let (_, backward, result) = measure(|| weights.backward_chain(0, chain, adjoints));
     result.unwrap();
@@ -39,19 +41,19 @@ fn growth(weight_fn: &dyn WeightFn<f32>, x: &[f32], frames: usize) -> usize {
 }
 
 #[test]
-fn those_of_a_joint_network_stay_within_their_budget_for_any_number_of_frames() {
-    let _turn = turn();
+fn weights_of_a_joint_network_stay_within_their_budget() {
+    let _guard = exclusive();
     let (e, f) = (4, 3);
     let parameters = [
-        made_up(STATES * e, 1.0),
-        made_up(e * HIDDEN, 0.5),
-        made_up(f * HIDDEN, 0.5),
-        made_up(HIDDEN, 0.5),
-        made_up(1, 0.5),
-        made_up(HIDDEN * VOCABULARY, 0.5),
-        made_up(VOCABULARY, 0.5),
+        numbers(STATES * e, 1.0),
+        numbers(e * HIDDEN, 0.5),
+        numbers(f * HIDDEN, 0.5),
+        numbers(HIDDEN, 0.5),
+        numbers(1, 0.5),
+        numbers(HIDDEN * VOCABULARY, 0.5),
+        numbers(VOCABULARY, 0.5),
     ];
-    let [table, project_context, project_frame, row, one, lexical, lexical_bias] = &parameters;
+    let [table, project_context, project_frame, row, single, lexical, lexical_bias] = &parameters;
     let joint = JointWeightFn {
         embeddings: Embeddings::Table(table),
         states: STATES,
@@ -60,36 +62,36 @@ fn those_of_a_joint_network_stay_within_their_budget_for_any_number_of_frames() 
         project_frame,
         joint_bias: row,
         blank: row,
-        blank_bias: one,
+        blank_bias: single,
         lexical,
         lexical_bias,
     };
-    // The normalizer's gradients of its head and the joint's.
+    // Gradients of the head: of the normalizer and of the joint network.
     let heads = 2 * (1 + VOCABULARY) * (HIDDEN * 4 + 8);
     for normalize in [Normalize::Hat, Normalize::LogSoftmax] {
         let weight_fn = LocallyNormalized { inner: joint, normalize, budget: BUDGET };
         for frames in [120, 480] {
-            let found = growth(&weight_fn, &made_up(frames * f, 1.0), frames);
-            // What the network has of each frame and position; lists of a group of sites.
+            let peak = growth(&weight_fn, &numbers(frames * f, 1.0), frames);
+            // Rows of the network for each frame and position; lists of a group of sites.
             let joint = (frames + 4 * POSITIONS) * HIDDEN * 4;
             let lists = 40 * (1 << 12);
             let dense = frames * POSITIONS * VOCABULARY * 4;
-            let most = BUDGET + heads + joint + lists;
-            assert!(found <= most && most < dense / 2, "{normalize:?}: {found} of {most}, dense {dense}");
-            assert!(found <= weight_fn.scratch(workload(frames)).bytes(), "{normalize:?}: {found}");
+            let limit = BUDGET + heads + joint + lists;
+            assert!(peak <= limit && limit < dense / 2, "{normalize:?}: {peak} of {limit}, dense {dense}");
+            assert!(peak <= weight_fn.scratch(workload(frames)).bytes(), "{normalize:?}: {peak}");
         }
     }
 }
 
 #[test]
-fn those_of_a_table_need_a_few_rows_for_any_number_of_frames() {
-    let _turn = turn();
-    let table = made_up(STATES * (1 + VOCABULARY), 1.0);
+fn weights_of_a_table_need_a_constant_number_of_rows() {
+    let _guard = exclusive();
+    let table = numbers(STATES * (1 + VOCABULARY), 1.0);
     let table = TableWeightFn::new(&table, &[1, STATES, 1 + VOCABULARY]).unwrap();
     let weight_fn = LocallyNormalized::new(table, Normalize::LogSoftmax);
     for frames in [120, 480] {
-        let found = growth(&weight_fn, &vec![0.0; frames], frames);
-        let most = weight_fn.scratch(workload(frames)).bytes();
-        assert!(found <= most && most < frames * POSITIONS * VOCABULARY, "{found} of {most}");
+        let peak = growth(&weight_fn, &vec![0.0; frames], frames);
+        let limit = weight_fn.scratch(workload(frames)).bytes();
+        assert!(peak <= limit && limit < frames * POSITIONS * VOCABULARY, "{peak} of {limit}");
     }
 }

@@ -1,4 +1,4 @@
-//! Sound that arrives in pieces takes as much memory after an hour as after a minute.
+//! Memory of audio streams does not grow with their length.
 use std::path::Path;
 
 use panda::model::Model;
@@ -6,7 +6,7 @@ use panda::recognizer::{ChunkedEncoder, StreamingEncoder, WindowConfig};
 use panda::speech::{AudioPieces, Channel, Conversion};
 use panda::training::Recipe;
 
-use crate::counting::{measure, turn};
+use crate::counting::{exclusive, measure};
 
 const RATE: usize = 8000;
 
@@ -27,27 +27,27 @@ fn model(features: &str, bidirectional: bool) -> Model {
     Model::new(&Recipe::parse(&text, Path::new("test.toml")).unwrap().model(), 4).unwrap()
 }
 
-/// 100 ms of sound, `n` times.
-fn sound(pieces: usize) -> impl Iterator<Item = Vec<f32>> {
+/// Pieces of audio, 100 ms each.
+fn pieces_of_audio(pieces: usize) -> impl Iterator<Item = Vec<f32>> {
     let sample = |i: usize| 0.1 * (i as f32 * 0.3).sin() * (i as f32 * 1e-4).cos();
     (0..pieces).map(move |n| (n * RATE / 10..(n + 1) * RATE / 10).map(sample).collect())
 }
 
-/// Peaks of one and of ten minutes.
+/// Peak bytes for one minute and for ten.
 fn peaks(run: impl Fn(usize)) -> [usize; 2] {
     [600, 6000].map(|pieces| measure(|| run(pieces)).1)
 }
 
 #[test]
-fn a_listener_forgets_what_it_has_given() {
-    let _alone = turn();
-    let model = model("normalize = \"running\"", false);
+fn a_streaming_encoder_frees_returned_rows() {
+    let _guard = exclusive();
+    let model = model("normalise = \"running\"", false);
     let [short, long] = peaks(|pieces| {
-        let mut listener = StreamingEncoder::new(&model).unwrap();
-        let (id, mut rows) = (listener.open(), 0);
-        for piece in sound(pieces) {
-            listener.push(id, &piece).unwrap();
-            rows += listener.encode().unwrap().iter().map(|heard| heard.rows.len() / 7).sum::<usize>();
+        let mut encoder = StreamingEncoder::new(&model).unwrap();
+        let (id, mut rows) = (encoder.open(), 0);
+        for piece in pieces_of_audio(pieces) {
+            encoder.push(id, &piece).unwrap();
+            rows += encoder.encode().unwrap().iter().map(|output| output.rows.len() / 7).sum::<usize>();
         }
         assert!(rows > 3 * pieces, "{rows}");
     });
@@ -55,13 +55,13 @@ fn a_listener_forgets_what_it_has_given() {
 }
 
 #[test]
-fn windows_forget_what_they_have_given() {
-    let _alone = turn();
+fn a_chunked_encoder_frees_returned_rows() {
+    let _guard = exclusive();
     let model = model("", true);
     let [short, long] = peaks(|pieces| {
         let mut windows = ChunkedEncoder::new(&model, WindowConfig { seconds: 10.0, overlap: 2.0 }).unwrap();
         let mut rows = Vec::new();
-        for piece in sound(pieces) {
+        for piece in pieces_of_audio(pieces) {
             windows.push(&piece, &mut rows).unwrap();
             rows.clear();
         }
@@ -70,8 +70,8 @@ fn windows_forget_what_they_have_given() {
 }
 
 #[test]
-fn files_in_pieces_are_never_held_whole() {
-    let _alone = turn();
+fn files_are_read_in_pieces() {
+    let _guard = exclusive();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("long.wav");
     let [short, long] = [60, 600].map(|seconds: u32| {

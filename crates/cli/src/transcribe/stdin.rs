@@ -1,4 +1,4 @@
-//! Raw samples from standard input, which may be silent for long.
+//! Reads raw samples from standard input without blocking on a signal.
 use std::io::{Cursor, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,11 +9,11 @@ use speech::PcmReader;
 
 use crate::error::{Error, Result};
 
-/// How long a wish to stop may go unheard.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// Interval between checks of the stop flag.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Files that are no plain samples, by how they begin.
-const FILES: [(&[u8], &str); 10] = [
+/// First bytes of audio formats that are not raw samples.
+const FILE_SIGNATURES: [(&[u8], &str); 10] = [
     (b"RIFF", "a WAV file"),
     (b"RIFX", "a WAV file"),
     (b"RF64", "a WAV file"),
@@ -26,34 +26,34 @@ const FILES: [(&[u8], &str); 10] = [
     (b"\x1aE\xdf\xa3", "a Matroska or WebM file"),
 ];
 
-/// Samples as they come, until their end or until somebody asks to stop.
+/// Iterator over chunks of samples, until the end or the stop flag.
 pub struct StdinChunks {
-    /// From a thread that waits for them and that nobody waits for; none is the end.
-    from: Receiver<Option<Result<Vec<f32>>>>,
+    /// Receives chunks from the detached reader thread; none is the end of the input.
+    receiver: Receiver<Option<Result<Vec<f32>>>>,
     stop: Arc<AtomicBool>,
 }
 
 impl StdinChunks {
-    /// Of standard input.
+    /// Starts the reader thread.
     ///
     /// # Errors
-    /// If there is no thread to be had.
+    /// If the thread cannot be created.
     pub fn new(stop: Arc<AtomicBool>) -> Result<Self> {
-        let (to, from) = sync_channel(1);
+        let (sender, receiver) = sync_channel(1);
         std::thread::Builder::new().name("standard input".to_owned()).spawn(move || {
-            let mut reader = match not_a_file(std::io::stdin().lock()) {
+            let mut reader = match reject_audio_files(std::io::stdin().lock()) {
                 Ok(source) => PcmReader::new(source),
-                Err(error) => return drop(to.send(Some(Err(error)))),
+                Err(error) => return drop(sender.send(Some(Err(error)))),
             };
             loop {
-                let piece = reader.piece().map_err(Error::from).transpose();
-                let over = !matches!(piece, Some(Ok(_)));
-                if to.send(piece).is_err() || over {
+                let chunk = reader.piece().map_err(Error::from).transpose();
+                let is_last = !matches!(chunk, Some(Ok(_)));
+                if sender.send(chunk).is_err() || is_last {
                     return;
                 }
             }
         })?;
-        Ok(Self { from, stop })
+        Ok(Self { receiver, stop })
     }
 }
 
@@ -62,12 +62,12 @@ impl Iterator for StdinChunks {
 
     fn next(&mut self) -> Option<Self::Item> {
         while !self.stop.load(Ordering::Relaxed) {
-            match self.from.recv_timeout(PATIENCE) {
-                Ok(piece) => return piece,
+            match self.receiver.recv_timeout(POLL_INTERVAL) {
+                Ok(chunk) => return chunk,
                 Err(RecvTimeoutError::Timeout) => {}
-                // After its end, or after an error, nobody asks again.
+                // The iterator is not used after its end or an error.
                 Err(RecvTimeoutError::Disconnected) => {
-                    let source = std::io::Error::other("whoever reads it has ended");
+                    let source = std::io::Error::other("the reader thread has ended");
                     return Some(Err(speech::Error::Raw { source }.into()));
                 }
             }
@@ -76,13 +76,13 @@ impl Iterator for StdinChunks {
     }
 }
 
-/// The same bytes, unless they begin as a file that has its samples in another form.
-fn not_a_file(mut source: impl Read) -> Result<impl Read> {
+/// Returns a reader of the same bytes; fails if they start an audio file.
+fn reject_audio_files(mut source: impl Read) -> Result<impl Read> {
     let mut first = Vec::new();
     let read = source.by_ref().take(4).read_to_end(&mut first);
     read.map_err(|source| speech::Error::Raw { source })?;
-    match FILES.iter().find(|(begins, _)| first.starts_with(begins)) {
-        Some((_, found)) => Err(Error::NotRaw { found }),
+    match FILE_SIGNATURES.iter().find(|(signature, _)| first.starts_with(signature)) {
+        Some((_, found)) => Err(Error::EncodedStdin { found }),
         None => Ok(Cursor::new(first).chain(source)),
     }
 }

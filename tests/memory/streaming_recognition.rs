@@ -1,4 +1,4 @@
-//! A recognition of sound that is still arriving takes as much memory after 10,000 chunks as after 1,000.
+//! Memory of streaming recognition does not grow with the number of chunks.
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,24 +9,24 @@ use panda::recognizer::{Endpoint, Recognizer, SearchConfig, StreamingOptions, Wi
 use panda::speech::{Tokenizer, TokenizerKind};
 use panda::training::Recipe;
 
-use crate::counting::{alive, turn};
+use crate::counting::{exclusive, live_bytes};
 
-/// Samples of a chunk: 10 ms, a frame.
+/// Samples per chunk: 10 ms, one frame.
 const CHUNK: usize = 80;
 const CHUNKS_BEFORE: usize = 1000;
 const CHUNKS_AFTER: usize = 10_000;
-/// Bytes that may differ.
+/// Allowed growth in bytes.
 const TOLERANCE: usize = 4096;
-/// The same for a beam, of which a thousand labels may be open or wait for the end of their word.
-const OPEN_LABELS: usize = 200_000;
+/// Allowed growth in bytes of a beam: its open labels and unfinished words.
+const BEAM_TOLERANCE: usize = 200_000;
 
-/// A model whose head prefers one class by far, without training.
-fn recogniser(kind: &str, preferred: Option<&str>, bidirectional: bool) -> Recognizer {
-    let normalize = if bidirectional { "utterance" } else { "running" };
+/// An untrained model with a large bias for one class.
+fn recognizer(kind: &str, preferred: Option<&str>, bidirectional: bool) -> Recognizer {
+    let normalization = if bidirectional { "utterance" } else { "running" };
     let text = format!(
         r#"
         data = {{ train = ["none.jsonl"] }}
-        features = {{ sample_rate = 8000, mels = 8, normalize = "{normalize}" }}
+        features = {{ sample_rate = 8000, mels = 8, normalise = "{normalization}" }}
         tokens = {{ kind = "{kind}" }}
         encoder = {{ stack = 1, stride = 1, layers = 1, hidden = 8, bidirectional = {bidirectional} }}
         predictor = {{ kind = "stateless", embedding = 3, context = 1 }}
@@ -64,43 +64,44 @@ fn recogniser(kind: &str, preferred: Option<&str>, bidirectional: bool) -> Recog
     Recognizer::load(&path).unwrap()
 }
 
-/// Bytes that are alive after a few chunks and after many, and the labels that came out.
+/// Live bytes after 1,000 and after 10,000 chunks, and the number of labels.
 ///
-/// On one thread: with several, buffers that two threads need at once for the first time are allocated at any chunk.
-fn measure(recogniser: &Recognizer, options: &StreamingOptions) -> ([usize; 2], usize) {
-    let mut live = recogniser.live(options).unwrap();
+/// Run it on one thread: of several threads, two may first need a buffer at the same time in any
+/// chunk.
+fn measure(recognizer: &Recognizer, options: &StreamingOptions) -> ([usize; 2], usize) {
+    let mut stream = recognizer.live(options).unwrap();
     let mut chunk = vec![0.0; CHUNK];
     let (mut bytes, mut labels) = ([0; 2], 0);
     for n in 0..CHUNKS_AFTER {
-        for (at, sample) in chunk.iter_mut().enumerate() {
-            *sample = 0.1 * ((n * CHUNK + at) as f32 * 0.3).sin();
+        for (i, sample) in chunk.iter_mut().enumerate() {
+            *sample = 0.1 * ((n * CHUNK + i) as f32 * 0.3).sin();
         }
-        let update = live.push(&chunk).unwrap();
+        let update = stream.push(&chunk).unwrap();
         labels += update.new.tokens.len();
         drop(update);
         if n + 1 == CHUNKS_BEFORE {
-            bytes[0] = alive();
+            bytes[0] = live_bytes();
         }
     }
-    bytes[1] = alive();
+    bytes[1] = live_bytes();
     (bytes, labels)
 }
 
-fn check(name: &str, recogniser: &Recognizer, options: &StreamingOptions) -> usize {
-    let one = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-    let ([few, many], labels) = one.install(|| measure(recogniser, options));
-    let is_beam = matches!(recogniser.search(), SearchConfig::Beam(_));
-    let tolerance = if is_beam { OPEN_LABELS } else { TOLERANCE };
-    assert!(many <= few + tolerance, "{name}: {few} bytes, then {many}; {labels} labels");
+fn check(name: &str, recognizer: &Recognizer, options: &StreamingOptions) -> usize {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    let ([before, after], labels) = pool.install(|| measure(recognizer, options));
+    let is_beam = matches!(recognizer.search(), SearchConfig::Beam(_));
+    let tolerance = if is_beam { BEAM_TOLERANCE } else { TOLERANCE };
+    assert!(after <= before + tolerance, "{name}: {before} bytes, then {after}; {labels} labels");
     labels
 }
 
 #[test]
 fn memory_does_not_grow_with_the_number_of_chunks() {
-    let _alone = turn();
+    let _guard = exclusive();
     let endpoint = StreamingOptions { endpoint: Some(Endpoint::default()), ..StreamingOptions::default() };
     let latest = StreamingOptions { latest: Some(1.0), ..StreamingOptions::default() };
-    let list = |classes: usize| {
+    let fusion = |classes: usize| {
         let bonus: Vec<f32> = (0..classes).map(|class| class as f32 * 0.1).collect();
         vec![Fusion { automaton: Arc::new(PerClass::new(bonus).unwrap()), weight: 0.5 }]
     };
@@ -108,7 +109,7 @@ fn memory_does_not_grow_with_the_number_of_chunks() {
         [("words", None), ("words", Some("a")), ("characters", Some("a")), ("characters", Some(" "))]
     {
         let name = format!("{kind} {preferred:?}");
-        let load = || recogniser(kind, preferred, false);
+        let load = || recognizer(kind, preferred, false);
         let classes = load().model().classes();
         for silence in [0.0, 0.2] {
             let greedy = load().with_silence(silence).unwrap();
@@ -119,7 +120,7 @@ fn memory_does_not_grow_with_the_number_of_chunks() {
                 "{name} {silence}: {labels}"
             );
             check(&format!("greedy with endpoints {name} {silence}"), &greedy, &endpoint);
-            let fused = SearchConfig::Greedy(Greedy { fusion: list(classes), ..Greedy::default() });
+            let fused = SearchConfig::Greedy(Greedy { fusion: fusion(classes), ..Greedy::default() });
             let fused = load().with_search(fused).unwrap().with_silence(silence).unwrap();
             check(&format!("fused {name} {silence}"), &fused, &StreamingOptions::default());
         }
@@ -131,14 +132,15 @@ fn memory_does_not_grow_with_the_number_of_chunks() {
     }
     let window = WindowConfig { seconds: 2.0, overlap: 0.5 };
     let windows = StreamingOptions { window, ..StreamingOptions::default() };
-    // Several threads acquire further buffers whenever both directions of a layer first run at the same time.
+    // With several threads, buffers are allocated when both directions of a layer first run at
+    // once.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-    pool.install(|| check("windows", &recogniser("words", Some("a"), true), &windows));
+    pool.install(|| check("windows", &recognizer("words", Some("a"), true), &windows));
 }
 
 #[test]
-fn the_best_path_of_a_stream_forgets_what_is_certain() {
-    let _alone = turn();
+fn a_best_path_stream_frees_what_is_final() {
+    let _guard = exclusive();
     let (context, table) = (
         FullNGram::new(2, 1).unwrap(),
         TableWeightFn::new(&[0.3, 1.0, 0.1, -0.2, 0.9, 0.4, 0.0, 0.2, 0.7], &[1, 3, 3]),
@@ -149,7 +151,7 @@ fn the_best_path_of_a_stream_forgets_what_is_certain() {
     let (mut bytes, mut labels) = ([0; 2], 0);
     for n in 0..CHUNKS_AFTER {
         labels += stream.push(&[0.0]).unwrap().len();
-        bytes[usize::from(n >= CHUNKS_BEFORE)] = alive();
+        bytes[usize::from(n >= CHUNKS_BEFORE)] = live_bytes();
     }
     assert!(labels > CHUNKS_AFTER / 2, "{labels}");
     assert!(bytes[1] <= bytes[0] + TOLERANCE, "{bytes:?}");

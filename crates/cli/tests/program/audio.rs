@@ -1,11 +1,11 @@
-//! Recordings that are not as the model wants them, and recordings in which nothing is said.
+//! Conversion of recordings, and recordings of silence.
 use std::path::Path;
 
 use super::align::{CHECKPOINT, trained};
 use super::toy::{RATE, Toy, write_wav};
 use super::{finish, panda};
 
-/// Samples of a file of the toy corpus.
+/// Returns the samples of a file of the toy corpus.
 fn samples(toy: &Toy, name: &str) -> Vec<i16> {
     hound::WavReader::open(toy.path(name)).unwrap().into_samples().map(|sample| sample.unwrap()).collect()
 }
@@ -23,20 +23,20 @@ fn write_stereo(path: &Path, left: &[i16], right: &[i16]) {
 }
 
 #[test]
-fn what_does_not_fit_is_converted_or_named() {
+fn unfitting_audio_is_converted_or_an_error() {
     let toy = trained();
     let folder = toy.path("");
     let run = |arguments: &[&str]| finish(panda(&folder, arguments));
-    let (one, other) = (samples(&toy, "2.wav"), samples(&toy, "5.wav"));
-    let length = one.len().min(other.len());
-    write_stereo(&toy.path("both.wav"), &one[..length], &other[..length]);
-    let louder: Vec<i16> = one.iter().map(|x| 2 * x).collect();
-    write_stereo(&toy.path("left.wav"), &louder, &vec![0; one.len()]);
-    // Twice the rate: every sample and the mean of it and the next.
-    let next = one.iter().skip(1).chain(one.last());
-    let twice: Vec<i16> =
-        one.iter().zip(next).flat_map(|(&a, &b)| [a, ((i32::from(a) + i32::from(b)) / 2) as i16]).collect();
-    write_wav(&toy.path("fast.wav"), 2 * RATE, &twice);
+    let (left, right) = (samples(&toy, "2.wav"), samples(&toy, "5.wav"));
+    let length = left.len().min(right.len());
+    write_stereo(&toy.path("both.wav"), &left[..length], &right[..length]);
+    let louder: Vec<i16> = left.iter().map(|x| 2 * x).collect();
+    write_stereo(&toy.path("left.wav"), &louder, &vec![0; left.len()]);
+    // Double the rate by linear interpolation.
+    let next = left.iter().skip(1).chain(left.last());
+    let upsampled: Vec<i16> =
+        left.iter().zip(next).flat_map(|(&a, &b)| [a, ((i32::from(a) + i32::from(b)) / 2) as i16]).collect();
+    write_wav(&toy.path("fast.wav"), 2 * RATE, &upsampled);
 
     let (code, out, err) = run(&["transcribe", CHECKPOINT, "2.wav", "left.wav"]);
     assert_eq!(code, Some(0), "{err}");
@@ -57,7 +57,7 @@ fn what_does_not_fit_is_converted_or_named() {
     assert_eq!((code, out.as_str()), (Some(0), "fast.wav: middle high middle\n"), "{err}");
     assert_eq!(err, "note: fast.wav: resampled from 16000 to 8000 Hz\n");
 
-    // The same for lists, where one line stands for all; a byte order mark does no harm.
+    // Manifests: one note per kind of conversion; a byte order mark is ignored.
     let line = |id: &str, file: &str| {
         format!(
             "{{\"id\": \"{id}\", \"file\": \"{file}\", \"text\": \"middle high middle\", \"seconds\": 0.89}}\n"
@@ -82,7 +82,7 @@ fn what_does_not_fit_is_converted_or_named() {
         }
     }
 
-    // Errors of sound that is none name utterance and file, whatever reads it.
+    // Errors of invalid samples name utterance and file in all commands.
     let spec = hound::WavSpec {
         channels: 1,
         sample_rate: RATE,
@@ -101,7 +101,7 @@ fn what_does_not_fit_is_converted_or_named() {
 }
 
 #[test]
-fn nothing_is_heard_in_silence() {
+fn silence_has_an_empty_transcript() {
     let toy = trained();
     let folder = toy.path("");
     let files = ["second.wav", "long.wav", "sample.wav"];
@@ -127,25 +127,25 @@ fn nothing_is_heard_in_silence() {
         out
     };
     assert!(evaluate(&[]).contains("WER   0.00 %"));
-    // The model by itself makes words of it, or this test would not be one.
+    // Without the filter the model emits words; otherwise this test would be void.
     let (out, err) = transcribe(&["--silence", "0"]);
     assert!(["low", "middle", "high"].iter().any(|word| out.contains(word)), "{out}");
     assert_eq!(err, "");
     let (_, err) = transcribe(&[]);
     assert!(err.contains("text was discarded as silence; --silence 0 keeps it"), "{err}");
     assert!(evaluate(&["--silence", "0"]).contains(" of 0 words in 3 utterances"));
-    // What is said is still heard.
+    // Speech is still recognized.
     let (_, out, _) = finish(panda(&folder, &["transcribe", CHECKPOINT, "0.wav", "5.wav"]));
     assert_eq!(out, "0.wav: low\n5.wav: high middle low low\n");
-    for wrong in ["-0.1", "1.5", "NaN"] {
-        let argument = format!("--silence={wrong}");
+    for value in ["-0.1", "1.5", "NaN"] {
+        let argument = format!("--silence={value}");
         let (code, _, err) = finish(panda(&folder, &["transcribe", CHECKPOINT, "0.wav", &argument]));
         assert!(code == Some(2) && err.contains("silence: expected a posterior from 0 to 1"), "{err}");
     }
 }
 
 #[test]
-fn byte_pairs_without_a_size_say_so() {
+fn bpe_without_a_size_is_an_error() {
     let toy = Toy::new();
     toy.recipe(&[("kind = \"words\"", "kind = \"bpe\"")]);
     let (code, _, err) = finish(panda(&toy.path(""), &["info", "recipe.toml"]));
@@ -154,7 +154,7 @@ fn byte_pairs_without_a_size_say_so() {
 }
 
 #[test]
-fn training_resamples_if_the_recipe_says_so() {
+fn training_resamples_with_features_resample() {
     let toy = Toy::new();
     toy.recipe(&[("sample_rate = 8000", "sample_rate = 4000"), ("epochs = 3", "epochs = 1")]);
     let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
@@ -165,7 +165,7 @@ fn training_resamples_if_the_recipe_says_so() {
     ]);
     let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
     assert_eq!(code, Some(0), "{err}");
-    // Its checkpoint knows that.
+    // The checkpoint contains the setting.
     let (code, _, err) = finish(panda(&toy.path(""), &["transcribe", "run/last.safetensors", "0.wav"]));
     assert!(code == Some(0) && err.starts_with("note: 0.wav: resampled from 8000 to 4000 Hz\n"), "{err}");
 }

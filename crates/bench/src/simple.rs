@@ -1,4 +1,4 @@
-//! The trivial joiner of a made-up model.
+//! The simple joiner of a synthetic model (k2's `simple` loss).
 use kernels::{Accumulate, View, ViewMut, product};
 use pruned::{Batch, Heads, Linear, Matrices};
 use rnnt_loss::{MemoryPlan, Options, Pruning, Simple, Targets};
@@ -8,29 +8,29 @@ use super::case::{FirstPassScores, PrunedWork};
 use super::error::Result;
 use super::inputs::{LossInputs, targets};
 
-/// `am = f Wᵀ` and `lm = g Wᵀ + b`: what the head says of the rows one by one, without the joint's tanh.
-pub enum Trivial {
-    /// Scores, *B x T x C* and *B x (U+1) x C*.
+/// Scores `am = f Wᵀ` and `lm = g Wᵀ + b`: the head without the joint's tanh.
+pub enum SimpleScores {
+    /// Score matrices.
     Matrices {
-        /// Of the frames.
+        /// Scores of the frames, `[B, T, C]`.
         am: Vec<f32>,
-        /// Of the labels.
+        /// Scores of the labels, `[B, U+1, C]`.
         lm: Vec<f32>,
     },
-    /// Weights *C x H* of a layer each, and the bias of the second.
+    /// Linear layers over the rows.
     Heads {
-        /// Of the frames.
+        /// Weight of the frames, `[C, H]`.
         am: Vec<f32>,
-        /// Of the labels.
+        /// Weight of the labels, `[C, H]`.
         lm: Vec<f32>,
-        /// Of the labels.
+        /// Bias of the labels, `[C]`.
         bias: Vec<f32>,
     },
 }
 
-impl Trivial {
-    /// That of a model's rows and head; every value was written.
-    pub fn of(inputs: &LossInputs, scores: FirstPassScores) -> Self {
+impl SimpleScores {
+    /// Creates the scores of a model's rows and head; all values are written.
+    pub fn new(inputs: &LossInputs, scores: FirstPassScores) -> Self {
         let LossInputs { frames, labels, weight, bias, sizes, .. } = inputs;
         match scores {
             FirstPassScores::Heads => {
@@ -41,8 +41,8 @@ impl Trivial {
                 let head = View::new(weight, c, h).transposed();
                 let scores = |rows: &[f32], mut out: Vec<f32>| {
                     let count = rows.len() / h;
-                    let into = ViewMut::new(&mut out, count, c);
-                    product(into, View::new(rows, count, h), head, 1.0, Accumulate::Add);
+                    let view = ViewMut::new(&mut out, count, c);
+                    product(view, View::new(rows, count, h), head, 1.0, Accumulate::Add);
                     out
                 };
                 let am = scores(frames, vec![0.0; frames.len() / h * c]);
@@ -52,10 +52,10 @@ impl Trivial {
         }
     }
 
-    /// The first pass's view of it; layers are over the same rows as the joint.
+    /// Returns the input of the first pass; layers use the rows of the joint network.
     ///
     /// # Errors
-    /// Shapes that do not fit.
+    /// If shapes do not fit.
     pub fn source<'a>(
         &'a self,
         frames: &'a [f32],
@@ -76,18 +76,20 @@ impl Trivial {
 }
 
 impl PrunedWork {
-    /// What whoever does it is told.
+    /// Returns the pruning options.
     pub fn pruning(&self) -> Pruning {
         Pruning { s_range: self.s_range, ..Pruning::default() }
     }
 
-    /// What is said about so many retained sites.
+    /// Returns the report for a number of retained sites.
     pub fn report(&self, retained: usize) -> PruningReport {
         let share = retained as f64 / self.loss.sizes().sites as f64;
         PruningReport { scores: self.scores, retained, share }
     }
 
-    /// Bytes of the gradient of what the first pass is given, `f32`; what it is given takes no more.
+    /// Returns the bytes of gradients of the first pass in `f32`.
+    ///
+    /// The inputs have at most as many bytes.
     pub fn source_bytes(&self) -> u64 {
         let sizes = self.loss.sizes();
         let rows = sizes.batch * (sizes.frames + sizes.labels + 1);
@@ -97,29 +99,31 @@ impl PrunedWork {
         } as u64
     }
 
-    /// Sites that pruning retains.
+    /// Returns the number of sites that pruning retains.
     pub fn retained(&self) -> usize {
         let (frames, labels) = self.loss.all_lengths();
         frames.iter().zip(labels).map(|(frames, labels)| frames * self.s_range.min(labels + 1)).sum()
     }
 
-    /// Floating-point operations of the first pass's products.
+    /// Returns the floating-point operations of the first pass.
     pub fn first_operations(&self) -> u64 {
         let sizes = self.loss.sizes();
-        // Sums of exponentials, and a gradient for either side.
+        // Sums of exponentials, and gradients of frames and labels.
         let pairs = 6 * (sizes.sites * sizes.classes) as u64;
         let rows = sizes.batch * (sizes.frames + sizes.labels + 1);
         match self.scores {
             FirstPassScores::Matrices => pairs,
-            // Scores in forward and again in backward, gradients of rows and weight.
+            // Scores in forward and recomputed in backward, gradients of rows and weight.
             FirstPassScores::Heads => pairs + 8 * (rows * sizes.hidden) as u64 * sizes.classes as u64,
         }
     }
 
-    /// Those of our second pass, which do not depend on where the bands lie.
+    /// Returns the floating-point operations of the second pass.
+    ///
+    /// They do not depend on the positions of the bands.
     ///
     /// # Errors
-    /// Sizes that the loss refuses.
+    /// If the loss does not support the sizes.
     pub fn second_operations(&self, options: &Options) -> Result<u64> {
         let targets = targets(&self.loss)?;
         let bands = |b: usize| vec![0..self.s_range.min(targets.labels(b).len() + 1); targets.frames(b)];
@@ -128,13 +132,13 @@ impl PrunedWork {
     }
 }
 
-/// Targets as the first pass wants them, rows padded.
+/// Converts targets to a padded batch of the first pass.
 ///
 /// # Errors
-/// What the first pass refuses.
+/// If the first pass does not support the sizes.
 pub fn batch(targets: &Targets, frames: usize, labels: usize) -> Result<Batch> {
-    let each = 0..targets.batch();
-    let lengths = each.clone().map(|b| targets.frames(b)).collect();
-    let sequences = each.map(|b| targets.labels(b).to_vec()).collect();
+    let utterances = 0..targets.batch();
+    let lengths = utterances.clone().map(|b| targets.frames(b)).collect();
+    let sequences = utterances.map(|b| targets.labels(b).to_vec()).collect();
     Ok(Batch::padded(targets.blank(), lengths, sequences, frames, labels + 1)?)
 }

@@ -1,0 +1,200 @@
+//! Required operations and bytes of a training step; lower bounds of time.
+use serde::Serialize;
+
+use super::answer::median;
+use super::answer::{CaseShape, PartTimes, TrainingReport};
+use super::case::TrainWork;
+
+/// Width of an encoder input row: 80 mel bands of 3 frames.
+const INPUT_WIDTH: usize = 240;
+/// Encoder layers before and after the time reduction by two.
+const ENCODER_LAYERS: [usize; 2] = [2, 3];
+/// Predictor layers.
+const PREDICTOR_LAYERS: usize = 2;
+/// Bytes per parameter that a step of LAMB reads and writes.
+///
+/// Reads the gradient for its norm; reads weight, gradient and moments, writes moments; reads
+/// weight and moments, writes weight.
+const LAMB_BYTES: u64 = 4 + 24 + 16;
+/// Bytes per parameter of the moving average: reads average and weight, writes average.
+const EMA_BYTES: u64 = 12;
+
+/// Sizes of an LSTM layer: rows of an utterance, widths of input and state.
+struct LstmShape {
+    rows: usize,
+    input: usize,
+    hidden: usize,
+}
+
+impl TrainWork {
+    /// Returns the sizes for reports.
+    pub fn shape(&self) -> CaseShape {
+        let [_, _, joint] = self.widths;
+        CaseShape {
+            B: Some(self.batch),
+            T: Some(self.frames()),
+            U: Some(self.labels),
+            H: Some(joint),
+            C: Some(self.tokens + 1),
+            N: Some(self.batch * self.frames() * (self.labels + 1)),
+        }
+    }
+
+    /// Returns the number of encoder frames, T.
+    fn frames(&self) -> usize {
+        self.rows.div_ceil(2)
+    }
+
+    fn layers(&self) -> Vec<LstmShape> {
+        let [encoder, predictor, _] = self.widths;
+        let layer = |rows, input, hidden| LstmShape { rows, input, hidden };
+        let before = (0..ENCODER_LAYERS[0])
+            .map(|at| layer(self.rows, if at == 0 { INPUT_WIDTH } else { encoder }, encoder));
+        let after = |at| layer(self.frames(), if at == 0 { 2 * encoder } else { encoder }, encoder);
+        let labels = (0..PREDICTOR_LAYERS).map(|_| layer(self.labels + 1, predictor, predictor));
+        before.chain((0..ENCODER_LAYERS[1]).map(after)).chain(labels).collect()
+    }
+
+    /// Returns the floating-point operations that a step requires.
+    ///
+    /// Counts each matrix product forward, and backward for rows and weights; the input has no
+    /// gradient. Recomputed products count once.
+    pub fn operations(&self) -> u64 {
+        let Self { batch, rows, labels, tokens, widths: [encoder, predictor, joint] } = *self;
+        let lstm: usize = self.layers().iter().map(|l| l.rows * 4 * l.hidden * (l.input + l.hidden)).sum();
+        let projections = (self.frames() * encoder + (labels + 1) * predictor) * joint;
+        let sites = self.frames() * (labels + 1) * joint * (tokens + 1);
+        let products = 3 * (lstm + projections + sites) - rows * 4 * encoder * INPUT_WIDTH;
+        (2 * batch * products) as u64
+    }
+
+    /// Returns the bytes of recurrent weights, each read at every frame.
+    ///
+    /// Forward and backward.
+    pub fn recurrent_bytes(&self) -> u64 {
+        self.layers().iter().map(|l| (2 * l.rows * 4 * l.hidden * l.hidden * size_of::<f32>()) as u64).sum()
+    }
+
+    /// Returns the number of values of the largest recurrent weight.
+    pub fn largest_recurrent(&self) -> usize {
+        self.layers().iter().map(|l| 4 * l.hidden * l.hidden).max().unwrap_or(0)
+    }
+
+    /// Returns the bytes that a step of the optimizer reads and writes.
+    pub fn optimizer_bytes(parameters: usize, ema: bool) -> u64 {
+        (LAMB_BYTES + if ema { EMA_BYTES } else { 0 }) * parameters as u64
+    }
+
+    /// Returns the approximate bytes of weights, moments, average and batch.
+    pub fn input_bytes(&self) -> u64 {
+        let weights: usize = self.layers().iter().map(|l| 4 * l.hidden * (l.input + l.hidden + 2)).sum();
+        let [encoder, predictor, joint] = self.widths;
+        let heads = self.tokens * (predictor + joint) + (encoder + predictor) * joint;
+        (size_of::<f32>() * (4 * (weights + heads) + self.batch * self.rows * INPUT_WIDTH)) as u64
+    }
+}
+
+/// Lower bounds of the time of a step in milliseconds, by resource.
+///
+/// The resources may be used at the same time, so the bounds do not add up.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct LowerBounds {
+    /// Matrix products at the rate of a large one.
+    pub products: Option<f64>,
+    /// Reads of recurrent weights at every frame, at the rate `cached`.
+    pub recurrent: f64,
+    /// Reads and writes of the optimizer, at the rate of the memory.
+    #[serde(rename = "optimiser")]
+    pub optimizer: f64,
+}
+
+/// Speed of training.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Training {
+    /// Medians over the processes.
+    #[serde(flatten)]
+    pub report: TrainingReport,
+    /// Utterances per second at the median time.
+    pub utterances_per_second: f64,
+    /// Lower bounds of the time.
+    #[serde(rename = "floors")]
+    pub lower_bounds: LowerBounds,
+}
+
+impl Training {
+    /// Computes speed and lower bounds from the median time of a step.
+    ///
+    /// Returns none without reports.
+    pub fn new(
+        reports: &[TrainingReport],
+        milliseconds: f64,
+        operations: Option<u64>,
+        sgemm: Option<f64>,
+    ) -> Option<Self> {
+        let first = reports.first()?;
+        let median_of = |value: fn(&TrainingReport) -> f64| {
+            median(&reports.iter().map(value).collect::<Vec<_>>()).unwrap_or_default()
+        };
+        let report = TrainingReport {
+            parts: PartTimes {
+                encoder: median_of(|report| report.parts.encoder),
+                predictor: median_of(|report| report.parts.predictor),
+                loss: median_of(|report| report.parts.loss),
+                backward: median_of(|report| report.parts.backward),
+                optimizer: median_of(|report| report.parts.optimizer),
+            },
+            resident_bytes: reports.iter().filter_map(|report| report.resident_bytes).max(),
+            cached: median_of(|report| report.cached),
+            streamed: median_of(|report| report.streamed),
+            ..*first
+        };
+        let time = |bytes: u64, rate: f64| bytes as f64 / rate / 1e6;
+        let lower_bounds = LowerBounds {
+            products: operations.zip(sgemm).map(|(operations, sgemm)| operations as f64 / sgemm / 1e6),
+            recurrent: time(report.recurrent_bytes, report.cached),
+            optimizer: time(report.optimizer_bytes, report.streamed),
+        };
+        let utterances_per_second = report.utterances as f64 / milliseconds * 1e3;
+        Some(Self { report, utterances_per_second, lower_bounds })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_and_bytes_match_the_formulas() {
+        let work = TrainWork { batch: 1, rows: 400, labels: 60, tokens: 1023, widths: [1024, 512, 512] };
+        // Encoder: 3 x 22.6 GFLOP less the input gradient; predictor 1.5, projections 0.7, joint
+        // 38.4.
+        let lstm = 400 * 4096 * (1264 + 2048) + 200 * 4096 * (3072 + 2 * 2048) + 61 * 2048 * 2048;
+        let rest = 200 * 1024 * 512 + 61 * 512 * 512 + 200 * 61 * 512 * 1024;
+        assert_eq!(work.operations(), 6 * (lstm + rest) - 2 * 400 * 4096 * 240);
+        let recurrent_bytes = 2 * 4 * (1400 * 4096 * 1024 + 2 * 61 * 2048 * 512);
+        assert_eq!((work.recurrent_bytes(), work.largest_recurrent()), (recurrent_bytes, 4096 * 1024));
+        assert_eq!(TrainWork::optimizer_bytes(10, false), 440);
+        assert_eq!(work.shape().N, Some(200 * 61));
+    }
+
+    #[test]
+    fn lower_bounds_are_work_by_rate() {
+        let parts = PartTimes::default();
+        let report = |cached| TrainingReport {
+            utterances: 4,
+            parameters: 10,
+            parts,
+            resident_bytes: None,
+            recurrent_bytes: 2_000_000_000,
+            optimizer_bytes: 500_000_000,
+            cached,
+            streamed: 50.0,
+        };
+        let reports = [report(100.0), report(300.0), report(200.0)];
+        let training = Training::new(&reports, 500.0, Some(4_000_000_000), Some(400.0)).unwrap();
+        let LowerBounds { products, recurrent, optimizer } = training.lower_bounds;
+        assert_eq!((products, recurrent, optimizer), (Some(10.0), 10.0, 10.0));
+        assert_eq!(training.utterances_per_second, 8.0);
+        assert!(Training::new(&[], 1.0, None, None).is_none());
+    }
+}

@@ -1,0 +1,313 @@
+//! Streaming recognition: transcribes audio while it is played or spoken.
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use kernels::Printable;
+use recognizer::{
+    Endpoint, Recognizer, StreamingOptions, StreamingRecognizer, StreamingUpdate, TimedWord,
+    TranscriptFormat, Transcription, TranscriptionWriter,
+};
+use serde::Serialize;
+use speech::AudioPieces;
+
+use super::durations::Durations;
+use super::stdin::StdinChunks;
+use super::{Args, recording_id};
+use crate::error::{Error, Result};
+use crate::out::{formatted, outln, warnln, write};
+use crate::{numbers, signals};
+
+/// Returns to the start of the terminal's line and clears it.
+const CLEAR_LINE: &str = "\r\x1b[K";
+
+/// Arguments of streaming recognition.
+#[derive(clap::Args)]
+pub struct StreamingArguments {
+    /// Print words as soon as they are final; read files in real time
+    #[arg(long)]
+    stream: bool,
+    /// With --stream: read at this multiple of real time; 0 reads without pauses [default: 1]
+    #[arg(long, value_name = "FACTOR", value_parser = numbers::pace)]
+    pace: Option<f64>,
+    /// With --stream: process audio in chunks of this many milliseconds [default: 200]
+    #[arg(long, value_name = "MS", value_parser = numbers::within("expected a number from 1 to 60000", 1..=60_000_u32))]
+    chunk: Option<u32>,
+    /// With --stream: end an utterance after this many seconds without a word; 0 never ends it
+    /// [default: 1.2]
+    #[arg(long, value_name = "SECONDS", value_parser = numbers::pause)]
+    pause: Option<f64>,
+    /// With --stream and --beam: commit a word after this many seconds even if the beam disagrees;
+    /// 0 waits for agreement, so that the text equals offline decoding [default: 1]
+    #[arg(long, value_name = "SECONDS", value_parser = numbers::pause)]
+    latest: Option<f64>,
+}
+
+impl StreamingArguments {
+    /// Returns true with `--stream` or if standard input is given.
+    pub fn is_streaming(&self, files: &[PathBuf]) -> bool {
+        self.stream || files.iter().any(|file| is_stdin(file))
+    }
+
+    /// Fails if a streaming argument is given without streaming.
+    pub fn expect_defaults(&self) -> Result<()> {
+        let given = [
+            ("--pace", self.pace.is_some()),
+            ("--chunk", self.chunk.is_some()),
+            ("--pause", self.pause.is_some()),
+            ("--latest", self.latest.is_some()),
+        ];
+        match given.into_iter().find_map(|(argument, is_given)| is_given.then_some(argument)) {
+            None => Ok(()),
+            Some(argument) => {
+                let expected = "streaming audio (--stream, or -)";
+                Err(Error::Unsupported { argument, expected, found: "whole recordings" })
+            }
+        }
+    }
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// Fails for arguments that streaming does not support, before any work.
+pub fn check(arguments: &Args) -> Result<()> {
+    let files = &arguments.audio_files;
+    if arguments.format.is_some_and(|format| !format.joins()) || arguments.output.is_some() {
+        return Err(Error::StreamingOutput);
+    }
+    if arguments.times {
+        let expected = "whole recordings, or --format json";
+        return Err(Error::Unsupported { argument: "--times", expected, found: "streaming audio" });
+    }
+    arguments.search.check_streaming()?;
+    if !files.iter().any(|file| is_stdin(file)) {
+        return Ok(());
+    }
+    if let Some(argument) = arguments.audio.first_given() {
+        return Err(Error::Unsupported {
+            argument,
+            expected: "an audio file with a header",
+            found: "raw samples of one channel at the model's rate (-)",
+        });
+    }
+    if files.len() > 1 { Err(Error::StdinWithFiles) } else { Ok(()) }
+}
+
+/// Transcribes the recordings one after the other as their audio arrives.
+pub fn run(recognizer: &Recognizer, arguments: &Args, writer: &TranscriptionWriter) -> Result<ExitCode> {
+    let StreamingArguments { pace, chunk, pause, latest, .. } = arguments.streaming;
+    let (pace, chunk, latest) = (pace.unwrap_or(1.0), chunk.unwrap_or(200), latest.unwrap_or(1.0));
+    let pause = pause.unwrap_or(Endpoint::default().after_words);
+    let latest = Some(latest).filter(|latest| *latest > 0.0);
+    let endpoint = (pause > 0.0).then(|| Endpoint { after_words: pause, ..Endpoint::default() });
+    let stop = signals::watch("finishing; press Ctrl-C again to exit immediately")?;
+    let options = StreamingOptions { window: arguments.long.window(), endpoint, latest };
+    for path in &arguments.audio_files {
+        let stream = recognizer.live(&options)?;
+        if !stream.is_immediate() {
+            warnln!(
+                "note: this model is bidirectional: words arrive {} s late, one window at a time",
+                arguments.long.window
+            );
+        }
+        let (rate, format) = (stream.sample_rate(), arguments.format);
+        let id = recording_id(path);
+        let printer = Printer {
+            id,
+            format,
+            writer,
+            is_terminal: std::io::stdout().is_terminal(),
+            line: Transcription::default(),
+        };
+        let chunk_samples = (u64::from(rate) * u64::from(chunk) / 1000).max(1) as usize;
+        let mut player = Player {
+            stream: Some(stream),
+            printer,
+            rate,
+            chunk_samples,
+            pending: Vec::new(),
+            start: Instant::now(),
+            played: 0,
+            durations: Durations::new(),
+        };
+        // An error is returned after the words before it are printed.
+        let mut input_error = None;
+        if is_stdin(path) {
+            for samples in StdinChunks::new(Arc::clone(&stop))? {
+                match samples {
+                    // The writer of the pipe sets the pace.
+                    Ok(samples) => player.play(&samples, 0.0)?,
+                    Err(error) if player.is_empty() => return Err(error),
+                    Err(error) => {
+                        input_error = Some(error);
+                        break;
+                    }
+                }
+            }
+        } else {
+            let chunks = AudioPieces::open(path, rate, recognizer.conversion());
+            let chunks = chunks.map_err(|error| arguments.audio.advise(error.into()))?;
+            for change in chunks.changes() {
+                warnln!("note: {}: {change}", path.display());
+            }
+            for samples in chunks {
+                match samples {
+                    Ok(samples) => player.play(&samples, pace)?,
+                    Err(error) => input_error = Some(error.into()),
+                }
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        }
+        player.finish()?;
+        if let Some(error) = input_error {
+            return Err(error);
+        }
+        if stop.load(Ordering::Relaxed) {
+            return Ok(ExitCode::from(signals::STOPPED));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Passes audio to a streaming recognizer in chunks, at a given pace.
+struct Player<'a> {
+    /// Recognizer; none after `finish`.
+    stream: Option<StreamingRecognizer>,
+    printer: Printer<'a>,
+    /// Sample rate in Hz.
+    rate: u32,
+    /// Number of samples of a chunk.
+    chunk_samples: usize,
+    /// Samples of the next, incomplete chunk.
+    pending: Vec<f32>,
+    start: Instant,
+    /// Number of processed samples.
+    played: usize,
+    /// Processing times of the chunks.
+    durations: Durations,
+}
+
+impl Player<'_> {
+    fn is_empty(&self) -> bool {
+        self.played == 0 && self.pending.is_empty()
+    }
+
+    fn play(&mut self, samples: &[f32], pace: f64) -> Result<()> {
+        self.pending.extend_from_slice(samples);
+        let mut first = 0;
+        while self.pending.len() - first >= self.chunk_samples {
+            if pace > 0.0 {
+                let spoken = (self.played + self.chunk_samples) as f64 / f64::from(self.rate) / pace;
+                let due = Duration::from_secs_f64(spoken).saturating_sub(self.start.elapsed());
+                std::thread::sleep(due);
+            }
+            self.process(first..first + self.chunk_samples)?;
+            first += self.chunk_samples;
+        }
+        self.pending.drain(..first);
+        Ok(())
+    }
+
+    fn process(&mut self, range: std::ops::Range<usize>) -> Result<()> {
+        let Some(stream) = &mut self.stream else { return Ok(()) };
+        let start = Instant::now();
+        self.played += range.len();
+        let updates = stream.push_split(&self.pending[range])?;
+        self.durations.add(start.elapsed());
+        updates.into_iter().try_for_each(|update| self.printer.print(update))
+    }
+
+    fn finish(mut self) -> Result<()> {
+        self.process(0..self.pending.len())?;
+        let Some(stream) = self.stream.take() else { return Ok(()) };
+        let start = Instant::now();
+        let mut updates = stream.finish_split()?;
+        self.durations.add(start.elapsed());
+        let left_out = updates.last().is_some_and(|update| update.left_out);
+        if let Some(last) = updates.last_mut() {
+            last.endpoint = true;
+            last.partial.clear();
+        }
+        updates.into_iter().try_for_each(|update| self.printer.print(update))?;
+        if left_out {
+            warnln!("note: {}: text was discarded as silence; --silence 0 keeps it", self.printer.id);
+        }
+        let (seconds, durations) = (self.played as f64 / f64::from(self.rate), &self.durations);
+        warnln!(
+            "note: {}: {seconds:.1} s of audio in {:.2} s; a chunk of {:.0} ms took {:.1} ms (median), {:.1} ms (95 %), {:.1} ms (maximum)",
+            self.printer.id,
+            durations.total().as_secs_f64(),
+            1000.0 * self.chunk_samples as f64 / f64::from(self.rate),
+            1000.0 * durations.quantile(0.5),
+            1000.0 * durations.quantile(0.95),
+            1000.0 * durations.quantile(1.0)
+        );
+        Ok(())
+    }
+}
+
+/// Prints the words of one recording as text, JSON or CTM.
+struct Printer<'a> {
+    id: String,
+    format: Option<TranscriptFormat>,
+    writer: &'a TranscriptionWriter,
+    is_terminal: bool,
+    /// Final words of the current utterance.
+    line: Transcription,
+}
+
+/// JSON line of an update.
+#[derive(Serialize)]
+struct Event<'a> {
+    id: &'a str,
+    words: &'a [TimedWord],
+    partial: &'a str,
+    endpoint: bool,
+}
+
+impl Printer<'_> {
+    fn print(&mut self, update: StreamingUpdate) -> Result<()> {
+        let StreamingUpdate { new, partial, endpoint, .. } = update;
+        match self.format {
+            Some(TranscriptFormat::Json) if !new.words.is_empty() || endpoint => {
+                let event = Event { id: &self.id, words: &new.words, partial: &partial, endpoint };
+                let text = serde_json::to_string(&event);
+                formatted(&(text.expect("numbers and strings are valid JSON") + "\n"))?;
+            }
+            Some(TranscriptFormat::Ctm) if !new.words.is_empty() => {
+                formatted(&self.writer.write(&self.id, &new))?;
+            }
+            Some(TranscriptFormat::Json | TranscriptFormat::Ctm) => {}
+            _ => self.print_text(new, &partial, endpoint)?,
+        }
+        Ok(())
+    }
+
+    /// Prints one line per utterance; a terminal shows the partial line while it grows.
+    fn print_text(&mut self, new: Transcription, partial: &str, endpoint: bool) -> Result<()> {
+        self.line.append(new);
+        if endpoint {
+            let line = std::mem::take(&mut self.line);
+            if self.is_terminal {
+                write(format_args!("{CLEAR_LINE}"))?;
+            }
+            if let (Some(first), Some(last)) = (line.words.first(), line.words.last()) {
+                outln!("[{:.2} - {:.2}] {}", first.start, last.end, line.text)?;
+            }
+        } else if self.is_terminal {
+            let max_columns = 100;
+            let text = format!("{} {partial}", self.line.text);
+            let skip = text.chars().count().saturating_sub(max_columns);
+            let tail: String = text.chars().skip(skip).collect();
+            write(format_args!("{CLEAR_LINE}{}", Printable(tail.trim())))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,24 @@
+//! Helpers for files of components.
+use rnnt_loss::Element;
+
+use super::file::File;
+use crate::error::Result;
+
+/// Returns the unique prefixes of names up to the first slash.
+pub fn keys(file: &File) -> Vec<String> {
+    let mut keys: Vec<String> =
+        file.names().filter_map(|name| Some(name.split_once('/')?.0.to_owned())).collect();
+    keys.dedup();
+    keys
+}
+
+/// Returns the number after a prefix in a key such as `v3_n1_fld2`.
+pub fn number(file: &File, key: &str, prefix: &str) -> Result<usize> {
+    let number = key.split('_').find_map(|part| part.strip_prefix(prefix)?.parse().ok());
+    number.ok_or_else(|| file.error(key, &format!("a number after {prefix}"), "none"))
+}
+
+/// Rounds values to the type of a run.
+pub fn rounded<F: Element>(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
+    values.into_iter().map(|value| F::from_f64(value).to_f64()).collect()
+}

@@ -1,0 +1,125 @@
+//! Cases of the full model: shapes, and distributions of its initial weights.
+use std::collections::BTreeMap;
+
+use model::config::InitConfig;
+use model::{Model, ModelConfig};
+use serde::Deserialize;
+
+use super::check::Check;
+use super::network::NetworkSizes;
+use crate::error::RunError;
+
+#[derive(Debug, Deserialize)]
+struct ModelShapes {
+    total: usize,
+    tensors: BTreeMap<String, TensorShape>,
+}
+
+#[derive(Debug, Deserialize)]
+struct TensorShape {
+    shape: Vec<usize>,
+    count: usize,
+}
+
+pub fn shapes(check: &mut Check) -> Result<(), RunError> {
+    let sizes: NetworkSizes = check.file.field("options")?;
+    for (field, inputs) in [("in_240", 240), ("in_256", 256)] {
+        let ModelShapes { total, tensors } = check.file.field(field)?;
+        let with_inputs = NetworkSizes { in_feats: inputs, ..sizes.clone() };
+        let mut shapes = Model::shapes(&with_inputs.config(), sizes.n_classes - 1)?;
+        let parameters: usize = shapes.values().map(|shape| shape.iter().product::<usize>()).sum();
+        check.equal(&format!("{field}: parameters"), &parameters, &total);
+        for (name, TensorShape { shape, count }) in tensors {
+            let shape_of_model = shapes.remove(&sizes.name(check.file, &name)?);
+            check.equal(&format!("{field}: {name}"), &shape_of_model, &Some(shape.clone()));
+            check.equal(&format!("{field}: {name}"), &shape.iter().product(), &count);
+        }
+        check.equal(&format!("{field}: others"), &shapes.keys().next(), &None);
+    }
+    Ok(())
+}
+
+/// Distribution of a tensor or of a part of it.
+#[derive(Debug, Deserialize)]
+struct Distribution {
+    exact: Option<f64>,
+    low: Option<f64>,
+    high: Option<f64>,
+    #[serde(default)]
+    std: f64,
+    count: usize,
+}
+
+/// Maximum deviation of mean and standard deviation, in units of 1/√count.
+const MAX_SIGMAS: f64 = 5.0;
+
+pub fn run(check: &mut Check) -> Result<(), RunError> {
+    let sizes: NetworkSizes = check.file.field("options")?;
+    let settings = check.file.sidecar().as_object().into_iter().flatten();
+    let settings: Vec<String> =
+        settings.map(|(key, _)| key.clone()).filter(|key| key.starts_with("weights_init_scale")).collect();
+    for setting in settings {
+        #[derive(Deserialize)]
+        struct InitCase {
+            expected: BTreeMap<String, Distribution>,
+        }
+        let InitCase { expected } = check.file.field(&setting)?;
+        let numbers: Vec<f64> = setting.split([' ', ',']).filter_map(|word| word.parse().ok()).collect();
+        let &[scale, hidden_bias_scale] = &numbers[..] else {
+            return Err(check.file.error(&setting, "two numbers", &format!("{numbers:?}")).into());
+        };
+        let init = InitConfig::Mlperf { scale, hidden_bias_scale };
+        let model = Model::new(&ModelConfig { init, seed: 7, ..sizes.config() }, sizes.n_classes - 1)?;
+        let values = model.parameters().values()?;
+        let mut parts = 0;
+        for (name, distribution) in &expected {
+            let (tensor, part) = name.split_once('[').unwrap_or((name, ""));
+            let tensor_values = &values[&sizes.name(check.file, tensor)?];
+            let quarter = tensor_values.len() / 4;
+            let part_values: Vec<f64> = tensor_values
+                .iter()
+                .enumerate()
+                .filter(|(at, _)| match part {
+                    "" => true,
+                    "forget]" => at / quarter == 1,
+                    _ => at / quarter != 1,
+                })
+                .map(|(_, &value)| f64::from(value))
+                .collect();
+            check.equal(&format!("{setting}: {name}: count"), &part_values.len(), &distribution.count);
+            check.equal(
+                &format!("{setting}: {name}: mismatch"),
+                &mismatch(&part_values, distribution),
+                &None,
+            );
+            parts += part_values.len();
+        }
+        check.equal(&format!("{setting}: total count"), &parts, &model.parameters().count());
+    }
+    Ok(())
+}
+
+/// Returns how values differ from a distribution, if they do.
+fn mismatch(values: &[f64], distribution: &Distribution) -> Option<String> {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let deviation = (values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / count).sqrt();
+    if let Some(exact) = distribution.exact {
+        // Values are in f32.
+        return values.iter().find(|&&x| (x - exact).abs() > 1e-7).map(|x| format!("{x} is not {exact}"));
+    }
+    let (low, high) =
+        (distribution.low.unwrap_or(f64::NEG_INFINITY), distribution.high.unwrap_or(f64::INFINITY));
+    if let Some(x) = values.iter().find(|&&x| x < low - 1e-8 || x > high + 1e-8) {
+        return Some(format!("{x} is not within {low} and {high}"));
+    }
+    let tolerance = MAX_SIGMAS / count.sqrt();
+    let is_deviation_off = distribution.std > 0.0 && (deviation / distribution.std - 1.0).abs() > tolerance;
+    if is_deviation_off || mean.abs() > tolerance * distribution.std {
+        return Some(format!(
+            "mean {mean} and deviation {deviation}, expected deviation {}",
+            distribution.std
+        ));
+    }
+    None
+}
