@@ -41,7 +41,7 @@ pub fn draw(plan: &Plan, rows: &[ResultRow]) -> Result<String, Error> {
 }
 
 fn svg(panels: &[Panel]) -> Result<String, Error> {
-    plots::draw(SIZE, panels).map_err(|error| Error::Plot { found: error.to_string() })
+    plots::draw_file(SIZE, panels).map_err(|error| Error::Plot { found: error.to_string() })
 }
 
 /// Plots utterances per second of one kind of model and of PyTorch.

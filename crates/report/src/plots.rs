@@ -33,3 +33,54 @@ pub fn draw((width, height): (u32, u32), panels: &[Panel]) -> Result<String, Dra
     }
     Ok(svg)
 }
+
+/// Draws panels as an SVG file with a light and a dark form.
+///
+/// The file has a style sheet for viewers that prefer dark colors. An SVG that is part of an HTML
+/// page shares the style sheets of that page: use [`draw`] there.
+///
+/// # Errors
+/// [`DrawError`]
+pub fn draw_file(size: (u32, u32), panels: &[Panel]) -> Result<String, DrawError> {
+    let svg = draw(size, panels)?;
+    let (start, content) = svg.split_once('\n').ok_or("expected an SVG of several lines")?;
+    Ok(format!("{start}\n<style>\n{DARK_STYLE}</style>\n{content}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_color_of_a_file_has_a_dark_form() {
+        let pens = [Pen::BLUE, Pen::GREEN, Pen::CYAN, Pen::ORANGE, Pen::PURPLE, Pen::GREY];
+        let line = |pen| PlotLine {
+            name: "line".to_owned(),
+            pen,
+            points: vec![(0.0, 0.0), (1.0, 1.0)],
+            crosses: vec![0.5],
+            crossed: "no value",
+        };
+        let axis = PlotAxis { range: 0.0..1.0, marks: vec![0.0, 1.0] };
+        let panel = Panel {
+            title: "title".to_owned(),
+            x_name: "x",
+            y_name: "y",
+            x: axis.clone(),
+            y: axis,
+            x_label: Box::new(short),
+            y_label: short,
+            lines: pens.map(line).into(),
+            legend: Corner::UpperLeft,
+        };
+        let svg = draw_file((400, 300), &[panel]).unwrap();
+        let (_, drawing) = svg.split_once("</style>").unwrap();
+        for property in ["fill", "stroke"] {
+            let start = format!("{property}=\"#");
+            for color in drawing.split(start.as_str()).skip(1).map(|rest| &rest[..6]) {
+                assert!(DARK_STYLE.contains(&format!("[{property}=\"#{color}\"]")), "{property} {color}");
+            }
+        }
+        assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
+    }
+}

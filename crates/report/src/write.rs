@@ -5,7 +5,7 @@ use recognizer::{Score, Transcript};
 use crate::html::{count, duration, escape, escape_lines, interval, percent};
 use crate::recordings::Recordings;
 use crate::run::Run;
-use crate::{Options, Result, curves, tables, worst};
+use crate::{Options, Result, curves, plots, tables, worst};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -41,7 +41,8 @@ impl Run {
          <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n\
-         <style>\n{STYLE}</style>\n</head>\n<body>\n{body}<script>\n{SCRIPT}</script>\n</body>\n</html>\n"
+         <style>\n{STYLE}{}</style>\n</head>\n<body>\n{body}<script>\n{SCRIPT}</script>\n</body>\n</html>\n",
+            plots::DARK_STYLE
         ))
     }
 }
