@@ -9,7 +9,7 @@ use oracle::dense::{joint_logits, lean_transducer_loss};
 use panda::distributed::ProcessGroup;
 use panda::model::{Losses, Model, TrainingPass, linear};
 use panda::recognizer::examples::load;
-use panda::rnnt_loss::candle::{HeadTensors, LossSession, LossSum, RowTensors};
+use panda::rnnt_loss::candle::{HeadTensors, HiddenTensors, LossSession, LossSum};
 use panda::rnnt_loss::{Activation, Loss, Options, Targets};
 use panda::speech::{FrontEnd, Tokenizer, read_manifest};
 use panda::training::data::{Batch, TrainingSet, UtteranceStore};
@@ -60,7 +60,7 @@ impl TrainingObjective for Dense {
         let targets = Targets::new(model.blank(), lengths, batch.labels.clone())?;
         let shares = vec![1.0 / of as f64; batch.labels.len()];
         let LossSum { sum, losses: ctc, .. } =
-            self.ctc.sum(RowTensors { hidden: &encoded, head }, &targets, &shares)?;
+            self.ctc.sum(HiddenTensors { hidden: &encoded, head }, &targets, &shares)?;
         let transducer = losses.to_dtype(candle_core::DType::F64)?.to_vec1()?;
         Ok(Losses { transducer, simple: None, mean, ctc: Some((ctc, sum)) })
     }
@@ -102,7 +102,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
 
     let model = Model::new(&recipe.model(), tokenizer.size())?;
     println!("{} parameters, {} classes", model.parameters().count(), model.classes());
-    let ctc = LossSession::new(&Options::of(Loss::Ctc))?;
+    let ctc = LossSession::new(&Options::new(Loss::Ctc))?;
     let learner = Learner::new(model, &recipe.optimizer)?.with_objective(Box::new(Dense { ctc }));
     let folder = RunFolder::new(folder, Start::Fresh)?;
     let about = CheckpointMetadata { recipe: text, tokenizer: tokenizer.to_json()?, data: None };

@@ -9,7 +9,7 @@
 //! ```
 use std::time::Instant;
 
-use panda::rnnt_loss::{Head, Joint, MemoryPlan, Options, Session, Targets};
+use panda::rnnt_loss::{Head, JointInputs, MemoryPlan, Options, Session, Targets};
 
 const BATCH: usize = 1024;
 const FRAMES: usize = 500;
@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for b in 0..first.min(BATCH) {
         let start = Instant::now();
         let (f, g) = (b * frames..(b + 1) * frames, b * positions..(b + 1) * positions);
-        let joint = Joint::new(&encoded[f.clone()], &predicted[g.clone()], head);
+        let joint = JointInputs::new(&encoded[f.clone()], &predicted[g.clone()], head);
         let out = session.sum(joint, &targets, &[1.0])?;
         into_encoded[f].copy_from_slice(&out.gradients.encoded);
         into_predicted[g].copy_from_slice(&out.gradients.predicted);

@@ -7,7 +7,8 @@
 use std::time::Instant;
 
 use panda::rnnt_loss::{
-    Head, Joint, Loss, MemoryPlan, Options, PrunedJoint, Pruning, Scales, Session, Simple, Targets,
+    Head, JointInputs, Loss, MemoryPlan, Options, PassScales, PrunedInputs, Pruning, Session, SimpleInputs,
+    Targets,
 };
 use pruned::{Heads, Linear};
 
@@ -60,17 +61,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The trivial joiner: a linear layer each for frames and label positions, usually with weights of their own.
     let am = Linear::new(&encoded, &weight, None, HIDDEN)?;
     let source = Heads::new(am, Linear::new(&predicted, &weight, Some(&bias), HIDDEN)?)?;
-    let joint = Joint::new(&encoded, &predicted, head);
-    let inputs = PrunedJoint { simple: Simple::Heads(source), joint, scales: Scales::default() };
+    let joint = JointInputs::new(&encoded, &predicted, head);
+    let inputs = PrunedInputs { simple: SimpleInputs::Heads(source), joint, scales: PassScales::default() };
     let weights = [1.0; BATCH];
 
-    let mut session = Session::new(&Options::of(Loss::pruned(Pruning::default())))?;
+    let mut session = Session::new(&Options::new(Loss::pruned(Pruning::default())))?;
     let start = Instant::now();
     let out = session.sum(inputs, &targets, &weights)?;
     let seconds = start.elapsed().as_secs_f64();
     let first = out.first_pass.ok_or("a pruned loss has a first pass")?;
     let bands = |b| (0..FRAMES).map(|t| first.ranges.band(b, t)).collect();
-    let retained = targets.retained((0..BATCH).map(bands).collect())?;
+    let retained = targets.with_bands((0..BATCH).map(bands).collect())?;
     let options = Options::default();
     let plan = MemoryPlan::new::<f32>(&retained, HIDDEN, classes, &options)?;
     println!("pruned: losses {:.3?} (trivial joiner {:.3?})", out.losses, first.losses);

@@ -2,7 +2,7 @@
 
 use candle_core::DType;
 use panda::panda_core::{Head, Plan, Precision, Shape};
-use panda::rnnt_loss::{self, Joint, Options, Scores, Session, Targets};
+use panda::rnnt_loss::{self, JointInputs, Options, ScoreInputs, Session, Targets};
 
 use crate::common::Problem;
 use crate::counting::{measure, turn};
@@ -71,7 +71,7 @@ fn check() {
         let options = Options { budget: usize::MAX, keep_scores: false, ..Options::default() };
         let weights = vec![1.0; batch];
         let (_, growth, out) = measure(|| {
-            let joint = Joint::new(&f, &g, head).with_layout(layout);
+            let joint = JointInputs::new(&f, &g, head).with_layout(layout);
             Session::new(&options).unwrap().sum(joint, &targets, &weights).unwrap()
         });
         let found = out.gradients;
@@ -99,7 +99,7 @@ fn check() {
     assert!(largest < whole / 4, "one allocation of {largest} bytes beside scores of {whole}");
 
     // The counter does see such allocations: the door that copies the scores makes one.
-    let inputs = Scores { scores: &scores, classes, layout };
+    let inputs = ScoreInputs { scores: &scores, classes, layout };
     let (largest, growth, _) =
         measure(|| Session::new(&default).unwrap().sum(inputs, &targets, weights).unwrap());
     assert!(largest >= whole && growth >= whole, "the allocator does not count: {largest}, {growth}");

@@ -2,8 +2,8 @@
 use candle_core::{DType, Device, Tensor};
 use panda::panda_core::{Head, Plan};
 use panda::rnnt_loss::{
-    Encodings, Error, JointNetwork, Layout, Options, Reduction, Result, Rows, Scores, Session, Targets,
-    candle,
+    Error, HiddenInputs, JointNetwork, Layout, NetworkInputs, Options, Reduction, Result, ScoreInputs,
+    Session, Targets, candle,
 };
 
 use crate::common::Problem;
@@ -24,8 +24,8 @@ fn targets(labels: [u32; 2]) -> Targets {
     Targets::new(0, vec![2, 2], labels.map(|id| vec![id]).into()).unwrap()
 }
 
-fn inputs(scores: &[f64]) -> Scores<'_, f64> {
-    Scores { scores, classes: 3, layout: LAYOUT }
+fn inputs(scores: &[f64]) -> ScoreInputs<'_, f64> {
+    ScoreInputs { scores, classes: 3, layout: LAYOUT }
 }
 
 fn loss_of(scores: &[f64], targets: &Targets, options: &Options) -> Result<Vec<f64>> {
@@ -78,7 +78,7 @@ fn arrays_of_the_wrong_length() {
     refused(Reduction::Mean.reduce(&[1.0], &sound), &["losses", "2 elements"]);
     let (weight, bias) = ([0.0; 12], [0.0; 3]);
     let head = Head::new(&weight, Some(&bias), 4).unwrap();
-    let rows = session.sum(Rows::new(&[0.0; 31], head).with_layout(LAYOUT), &sound, &[1.0; 2]);
+    let rows = session.sum(HiddenInputs::new(&[0.0; 31], head).with_layout(LAYOUT), &sound, &[1.0; 2]);
     refused(rows, &["hidden", "32 elements", "found 31"]);
     let network = JointNetwork {
         encoder: &[0.0; 8],
@@ -89,7 +89,7 @@ fn arrays_of_the_wrong_length() {
         head,
     };
     let call = |x: &[f64], y: &[f64], network: &JointNetwork<f64>| {
-        let inputs = Encodings { encodings: x, predictions: y, layout: LAYOUT };
+        let inputs = NetworkInputs { encodings: x, predictions: y, layout: LAYOUT };
         network.sum(&mut Session::new(&options)?, inputs, &sound, &[1.0; 2])
     };
     assert!(call(&[0.0; 8], &[0.0; 8], &network).is_ok());

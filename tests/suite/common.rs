@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Tensor, Var};
 use oracle::{dense, noise};
 use panda::panda_core::Plan;
 use panda::rnnt_loss::{
-    Activation, Options, Skipped, Targets,
+    Activation, Options, SkippedSites, Targets,
     candle::{transducer_loss, transducer_loss_sum},
 };
 use proptest::prelude::*;
@@ -124,7 +124,7 @@ impl Problem {
     }
 
     /// By the composed loss, sample-wise.
-    pub fn sample_wise(&self, dtype: DType, options: &Options) -> (Found, Skipped) {
+    pub fn sample_wise(&self, dtype: DType, options: &Options) -> (Found, SkippedSites) {
         let vars = self.vars(dtype);
         let [f, g, w, b] = &vars;
         let out = transducer_loss_sum(f, g, w, b, &self.targets(), options, &self.weights).unwrap();

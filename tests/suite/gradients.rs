@@ -3,7 +3,9 @@ use candle_core::{DType, Device, Tensor, Var};
 use oracle::compare::{assert_close, gap};
 use oracle::{ctc, dense, noise, reference};
 use panda::panda_core::Head;
-use panda::rnnt_loss::{Encodings, JointNetwork, Layout, Options, Rows, Scores, Session, Targets, candle};
+use panda::rnnt_loss::{
+    HiddenInputs, JointNetwork, Layout, NetworkInputs, Options, ScoreInputs, Session, Targets, candle,
+};
 use proptest::prelude::*;
 
 use crate::common::{Found, NAMES, Problem, flat, plans, problems};
@@ -109,7 +111,7 @@ proptest! {
         let layout = Layout::Padded { frames: problem.most_frames, positions: problem.positions };
         let mut over = flat(&scores);
         let mut session = Session::new(&options).unwrap();
-        let inputs = Scores { scores: &over, classes: problem.classes, layout };
+        let inputs = ScoreInputs { scores: &over, classes: problem.classes, layout };
         let out = session.sum(inputs, &targets, weights).unwrap();
         assert_close("losses", &out.losses, &losses, 1e-11);
         assert_close("scores", &out.gradients.scores, &expected, 1e-11);
@@ -129,7 +131,7 @@ proptest! {
             clipped.map(|(i, g)| weights[i / per_utterance] * g.clamp(-limit, limit)).collect();
         let options = Options { clamp: Some(limit), ..Options::default() };
         let layout = Layout::Padded { frames: *most_frames, positions: *positions };
-        let inputs = Scores { scores: &scores, classes: *classes, layout };
+        let inputs = ScoreInputs { scores: &scores, classes: *classes, layout };
         let found = Session::new(&options).unwrap().sum(inputs, &problem.targets(), weights).unwrap();
         assert_close("clamped", &found.gradients.scores, &expected, 1e-12);
     }
@@ -163,10 +165,10 @@ proptest! {
         let targets = problem.targets();
         let mut session = Session::new(&options).unwrap();
         let (found, expected_h) = if packed {
-            (session.sum(Rows::new(&pack(&hidden), head), &targets, weights).unwrap(), pack(&expected_h))
+            (session.sum(HiddenInputs::new(&pack(&hidden), head), &targets, weights).unwrap(), pack(&expected_h))
         } else {
             let layout = Layout::Padded { frames: *most_frames, positions: *positions };
-            let rows = Rows::new(&hidden, head).with_layout(layout);
+            let rows = HiddenInputs::new(&hidden, head).with_layout(layout);
             (session.sum(rows, &targets, weights).unwrap(), expected_h)
         };
         assert_close("losses", &found.losses, &flat(&loss), 1e-10);
@@ -215,7 +217,7 @@ proptest! {
         };
         let layout = Layout::Padded { frames: *most_frames, positions: *positions };
         let mut session = Session::new(&Options { plan: Some(plan), ..problem.options() }).unwrap();
-        let inputs = Encodings { encodings: &values[0], predictions: &values[1], layout };
+        let inputs = NetworkInputs { encodings: &values[0], predictions: &values[1], layout };
         let found = network.sum(&mut session, inputs, &problem.targets(), weights).unwrap();
         assert_close("losses", &found.losses, &flat(&loss), 1e-10);
         for (name, gradient, var) in [
@@ -272,7 +274,7 @@ fn a_head_of_many_classes_in_f32() {
     assert_close("losses", &found.losses, &expected.losses, 1e-4);
     let scores = singles(&flat(&problem.logits(&problem.vars(DType::F64))));
     let layout = Layout::Padded { frames: 4, positions: 4 };
-    let inputs = Scores { scores: &scores, classes: 2_500, layout };
+    let inputs = ScoreInputs { scores: &scores, classes: 2_500, layout };
     let mut session = Session::new(&Options::default()).unwrap();
     let f32s = session.sum(inputs, &problem.targets(), &problem.weights);
     assert_close("scores door", &f32s.unwrap().losses, &expected.losses, 1e-4);

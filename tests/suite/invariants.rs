@@ -3,7 +3,7 @@ use candle_core::DType;
 use oracle::compare::assert_close;
 use panda::panda_core::{self, Head, Rows, Selection};
 use panda::rnnt_dp::{Regularisers, Topology, forward_backward};
-use panda::rnnt_loss::{Activation, Layout, Options, Scores, Session};
+use panda::rnnt_loss::{Activation, Layout, Options, ScoreInputs, Session};
 use proptest::prelude::*;
 
 use crate::common::{Problem, flat, plans, problems};
@@ -67,7 +67,7 @@ proptest! {
         let scores = flat(&problem.logits(&problem.vars(DType::F64)));
         let layout = Layout::Padded { frames: problem.most_frames, positions: problem.positions };
         let options = Options { fastemit, ..Options::default() };
-        let inputs = Scores { scores: &scores, classes: problem.classes, layout };
+        let inputs = ScoreInputs { scores: &scores, classes: problem.classes, layout };
         let mut session = Session::new(&options).unwrap();
         let out = session.sum(inputs, &problem.targets(), &problem.weights).unwrap();
         // A sum of path probabilities that rounds above 1 may leave a loss below 0 by the last bits of its log-sums.

@@ -1,7 +1,7 @@
 //! The same bits with 1, 2 and 5 threads, and on every run.
 use candle_core::{DType, Device, Tensor};
 use panda::panda_core::{DEFAULT_BUDGET, Head, Plan, Precision, Shape};
-use panda::rnnt_loss::{Encodings, JointNetwork, Layout, Options, Session, candle};
+use panda::rnnt_loss::{JointNetwork, Layout, NetworkInputs, Options, Session, candle};
 use rayon::ThreadPoolBuilder;
 
 use crate::common::{Found, Problem, flat};
@@ -100,7 +100,7 @@ fn explicit_joint_call() {
     let layout = Layout::Padded { frames: problem.most_frames, positions: problem.positions };
     let (targets, options) = (problem.targets(), problem.options());
     all_equal(&everywhere(|| {
-        let inputs = Encodings { encodings: &f, predictions: &g, layout };
+        let inputs = NetworkInputs { encodings: &f, predictions: &g, layout };
         network.sum(&mut Session::new(&options).unwrap(), inputs, &targets, &problem.weights).unwrap()
     }));
 }

@@ -108,7 +108,7 @@ pub struct PruningReport {
     pub share: f64,
 }
 
-/// Bound and truth of what skipping changed, in the measures of [`rnnt_loss::Skipped`].
+/// Bound and truth of what skipping changed, in the measures of [`rnnt_loss::SkippedSites`].
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct SkipReport {
     /// Sites left out although they had an adjoint.

@@ -4,7 +4,9 @@ mod synthetic;
 
 use std::sync::Arc;
 
-use decoding::{Emitted, Greedy, GreedySearch, Hypotheses, Model, Network, frame_looping, greedy};
+use decoding::{
+    DecodedToken, DecodingModel, GreedyOptions, GreedySearch, Hypotheses, JointNetwork, frame_looping, greedy,
+};
 
 use self::raw::{ENCODER, HIDDEN};
 use self::synthetic::SyntheticWeights;
@@ -35,18 +37,18 @@ type Label = (u32, usize, usize);
 
 enum How {
     /// By frames, everything computed when it is needed.
-    Frames(Model),
+    Frames(DecodingModel),
     /// By labels, likewise.
     Labels(GreedySearch),
     /// By labels, projections computed once.
-    Projected(GreedySearch, Arc<Network>),
+    Projected(GreedySearch, Arc<JointNetwork>),
 }
 
-fn options() -> Greedy {
-    Greedy { max_symbols: Some(MAX_SYMBOLS), ..Greedy::default() }
+fn options() -> GreedyOptions {
+    GreedyOptions { max_symbols: Some(MAX_SYMBOLS), ..GreedyOptions::default() }
 }
 
-fn rough(found: &[Emitted]) -> Vec<Label> {
+fn rough(found: &[DecodedToken]) -> Vec<Label> {
     found.iter().map(|label| (label.label, label.frame, label.duration)).collect()
 }
 
@@ -56,7 +58,7 @@ fn rough(found: &[Emitted]) -> Vec<Label> {
 /// Layers that do not fit together.
 pub fn prepare(work: &DecodeWork, method: &Method) -> Result<Box<dyn Workload>> {
     let weights = SyntheticWeights::synthetic(work.family);
-    let one_frame = Greedy { look_ahead: 1, ..options() };
+    let one_frame = GreedyOptions { look_ahead: 1, ..options() };
     let projected = |options| -> Result<How> {
         let (model, network) = weights.network()?;
         Ok(How::Projected(GreedySearch::new(model, options)?, network))
@@ -145,7 +147,7 @@ impl Workload for DecodeWorkload {
                 return Err(Error::Labels { utterance, expected, found });
             }
         }
-        let mut search = GreedySearch::new(model, Greedy { steps: true, ..options() })?;
+        let mut search = GreedySearch::new(model, GreedyOptions { record_steps: true, ..options() })?;
         let found = search.decode(&utterances)?;
         self.sites = (0..found.len()).map(|b| found.steps(b).len()).sum();
         Ok(())

@@ -1,5 +1,5 @@
 //! Our loss as the subject of a measurement.
-use rnnt_loss::{Head, Joint, Layout, MemoryPlan, Options, Output, Precision, Session};
+use rnnt_loss::{Head, JointInputs, Layout, LossOutput, MemoryPlan, Options, Precision, Session};
 
 use super::answer::Workload;
 use super::answer::{CaseShape, SkipReport};
@@ -47,12 +47,12 @@ impl SessionWorkload {
     ///
     /// # Errors
     /// What the loss refuses.
-    pub fn loss(&mut self) -> Result<Output<f32>> {
+    pub fn loss(&mut self) -> Result<LossOutput<f32>> {
         loss(&self.inputs, &mut self.session)
     }
 }
 
-fn loss(inputs: &LossInputs, session: &mut Session<f32>) -> Result<Output<f32>> {
+fn loss(inputs: &LossInputs, session: &mut Session<f32>) -> Result<LossOutput<f32>> {
     Ok(session.sum(joint(inputs)?, &inputs.targets, &vec![1.0; inputs.sizes.batch])?)
 }
 
@@ -60,15 +60,15 @@ fn loss(inputs: &LossInputs, session: &mut Session<f32>) -> Result<Output<f32>> 
 ///
 /// # Errors
 /// Shapes that do not fit.
-pub fn joint(inputs: &LossInputs) -> Result<Joint<'_, f32>> {
+pub fn joint(inputs: &LossInputs) -> Result<JointInputs<'_, f32>> {
     let LossInputs { frames, labels, weight, bias, sizes, .. } = inputs;
     let layout = Layout::Padded { frames: sizes.frames, positions: sizes.labels + 1 };
     let head = Head::new(weight, Some(bias), sizes.hidden).map_err(rnnt_loss::Error::from)?;
-    Ok(Joint::new(frames, labels, head).with_layout(layout))
+    Ok(JointInputs::new(frames, labels, head).with_layout(layout))
 }
 
 /// Those of rows and head, by name.
-pub fn gradients(out: Output<f32>) -> NamedGradients {
+pub fn gradients(out: LossOutput<f32>) -> NamedGradients {
     let rnnt_loss::Gradients { encoded, predicted, head, .. } = out.gradients;
     let gradients =
         [("frames", encoded), ("labels", predicted), ("weight", head.weight), ("bias", head.bias)];
@@ -104,7 +104,7 @@ impl Workload for SessionWorkload {
         if self.session.options().skip == 0.0 {
             return Ok(None);
         }
-        let Output { gradients: skipping, skipped, .. } = self.loss()?;
+        let LossOutput { gradients: skipping, skipped, .. } = self.loss()?;
         let exact = Options { skip: 0.0, ..self.session.options().clone() };
         let exact = loss(&self.inputs, &mut Session::new(&exact)?)?.gradients;
         let differences = |a: &[f32], b: &[f32]| -> Vec<f64> {

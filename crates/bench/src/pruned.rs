@@ -1,5 +1,5 @@
 //! Our pruned loss as the subject of a measurement.
-use rnnt_loss::{Loss, Options, PrunedJoint, Scales, Session};
+use rnnt_loss::{Loss, Options, PassScales, PrunedInputs, Session};
 
 use super::answer::Workload;
 use super::answer::{CaseShape, PruningReport};
@@ -47,7 +47,7 @@ impl Workload for Pruned {
     fn step(&mut self) -> Result<NamedGradients> {
         let Self { inputs, trivial, session, .. } = self;
         let simple = trivial.source(&inputs.frames, &inputs.labels, inputs.sizes.hidden)?;
-        let both = PrunedJoint { simple, joint: joint(inputs)?, scales: Scales::default() };
+        let both = PrunedInputs { simple, joint: joint(inputs)?, scales: PassScales::default() };
         let out = session.sum(both, &inputs.targets, &vec![1.0; inputs.sizes.batch])?;
         self.retained = out.first_pass.as_ref().map(|found| found.ranges.sites());
         Ok(gradients(out))

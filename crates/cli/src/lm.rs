@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use decoding::ngram::{DiscountKind, Discounts, Foreign, Ngram, Perplexity, estimate};
+use decoding::ngram::{DiscountKind, Discounts, Ngram, OutOfVocabulary, Perplexity, estimate};
 use model::Checkpoint;
 use speech::{
     Manifest, Tokenizer, TokenizerKind, UnicodeForm, Utterance, find_sentence_mark, strip_sentence_marks,
@@ -57,7 +57,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     let sentences = units.encode(texts.iter().flat_map(|text| &text.sentences))?;
     let found = estimate(&sentences, &units.names, arguments.order)?;
     // Everything that can fail comes before the file is written.
-    let ngram = Ngram::new(&found.table, &units.names, Foreign::Ignore)?;
+    let ngram = Ngram::new(&found.table, &units.names, OutOfVocabulary::Ignore)?;
     let test = test.map(|test| units.encode(&test.sentences)).transpose()?;
     let standard = output.as_ref().is_some_and(training::files::Output::is_standard);
     output.map_or(Ok(()), |output| output.write(found.table.write().as_bytes()))?;

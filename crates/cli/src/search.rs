@@ -3,10 +3,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use decoding::ngram::{Foreign, Ngram, NgramTable, WordNgram, WordOptions};
+use decoding::ngram::{Ngram, NgramTable, OutOfVocabulary, WordNgram, WordNgramOptions};
 use decoding::{
-    Aggregate, Beam, BeamKind, Boost, Confidence, CtcBeam, Fusion, Greedy, Measure, PHRASE_SCORE, PerClass,
-    PhraseList, Scorer, add_unmarked, read_phrases,
+    BeamKind, BeamOptions, ClassScores, Confidence, ConfidenceAggregation, ConfidenceMeasure, CtcBeamOptions,
+    DEFAULT_PHRASE_SCORE, Fusion, GreedyOptions, PhraseBooster, PhraseList, Scorer, add_unmarked_variants,
+    read_phrases,
 };
 use recognizer::{LatticeSearch, Recognizer, SearchConfig};
 use speech::{Tokenizer, TokenizerKind};
@@ -112,7 +113,7 @@ pub struct SearchArguments {
     #[arg(
         long,
         value_name = "X",
-        default_value_t = PHRASE_SCORE,
+        default_value_t = DEFAULT_PHRASE_SCORE,
         requires = "phrases",
         value_parser = numbers::phrase_score
     )]
@@ -120,13 +121,13 @@ pub struct SearchArguments {
     /// Of greedy search, the measure of the confidences that are written (of others, they are posteriors): max-prob, gibbs-lin,
     /// gibbs-exp, tsallis-lin, tsallis-exp, renyi-lin, renyi-exp [default: max-prob]
     #[arg(long, value_name = "MEASURE")]
-    confidence: Option<Measure>,
+    confidence: Option<ConfidenceMeasure>,
     /// Its exponent: below 1, unlikely labels count for more; 0.33 is usual for the measures of entropy [default: 1]
     #[arg(long, value_name = "A", value_parser = numbers::exponent)]
     confidence_exponent: Option<f64>,
     /// How the confidences of its tokens make that of a word: min, mean, max, product
     #[arg(long, value_name = "HOW", default_value = "min")]
-    word_confidence: Aggregate,
+    word_confidence: ConfidenceAggregation,
 }
 
 /// A search, and which options it knows beside those that all do.
@@ -200,11 +201,11 @@ impl SearchArguments {
                 nbest,
                 ..SearchOptions::default()
             })?;
-            let beam = (self.beam > 1 || !fusion.is_empty()).then(|| CtcBeam {
+            let beam = (self.beam > 1 || !fusion.is_empty()).then(|| CtcBeamOptions {
                 width: self.beam,
                 nbest: self.nbest,
                 fusion,
-                ..CtcBeam::default()
+                ..CtcBeamOptions::default()
             });
             SearchConfig::Ctc(beam)
         } else if self.beam == 1 && self.beam_search.is_none() {
@@ -215,14 +216,14 @@ impl SearchArguments {
                 ..SearchOptions::default()
             };
             self.check(greedy)?;
-            let measure = self.confidence.unwrap_or(Measure::MaxProb);
+            let measure = self.confidence.unwrap_or(ConfidenceMeasure::MaxProb);
             let exponent = self.confidence_exponent.unwrap_or(1.0);
-            SearchConfig::Greedy(Greedy {
+            SearchConfig::Greedy(GreedyOptions {
                 max_symbols: Some(max_symbols),
                 confidence: Some(Confidence { measure, exponent }),
                 fusion,
                 internal_lm: self.internal_lm,
-                ..Greedy::default()
+                ..GreedyOptions::default()
             })
         } else {
             let durations = !recogniser.model().durations().is_empty();
@@ -235,7 +236,7 @@ impl SearchArguments {
             let known =
                 SearchOptions { beam: true, by_sum: true, nbest: true, symbols, ..SearchOptions::default() };
             self.check(SearchOptions { search: "another beam search", ..known })?;
-            let beam = Beam {
+            let beam = BeamOptions {
                 kind: match kind {
                     BeamSearchKind::Modified => BeamKind::Modified,
                     BeamSearchKind::Malsd => BeamKind::Malsd { max_symbols },
@@ -244,12 +245,12 @@ impl SearchArguments {
                 },
                 width: self.beam,
                 nbest: self.nbest,
-                normalise: !self.by_sum,
+                normalize_by_length: !self.by_sum,
                 blank_penalty: self.blank_penalty,
                 temperature: self.temperature,
                 fusion,
                 internal_lm: self.internal_lm,
-                ..Beam::default()
+                ..BeamOptions::default()
             };
             match self.ctc_weight {
                 0.0 => SearchConfig::Beam(beam),
@@ -340,12 +341,12 @@ impl SearchArguments {
         for (path, weight) in [(&self.lm, self.lm_weight), (&self.minus_lm, -self.minus_lm_weight)] {
             if let Some(path) = path {
                 let automaton = self.ngram(path, &names, recogniser.tokenizer())?;
-                fusion.push(Fusion { automaton, weight });
+                fusion.push(Fusion { scorer: automaton, weight });
             }
         }
         if self.word_bonus != 0.0 {
-            let bonus = PerClass::new(recogniser.word_starts().into_iter().map(f32::from).collect())?;
-            fusion.push(Fusion { automaton: Arc::new(bonus), weight: self.word_bonus });
+            let bonus = ClassScores::new(recogniser.word_starts().into_iter().map(f32::from).collect())?;
+            fusion.push(Fusion { scorer: Arc::new(bonus), weight: self.word_bonus });
         }
         if let Some(path) = &self.phrases {
             let bytes = read(path)?;
@@ -355,10 +356,10 @@ impl SearchArguments {
             let list = read_phrases(&bytes, self.phrase_score, encode).map_err(wrong)?;
             warn_skipped(path, &list);
             let mut phrases = list.phrases;
-            add_unmarked(&mut phrases, recogniser.tokenizer().tokens());
-            let boost =
-                Boost::with_boundaries(&phrases, &recogniser.word_boundaries(), 1.0).map_err(wrong)?;
-            fusion.push(Fusion { automaton: Arc::new(boost), weight: 1.0 });
+            add_unmarked_variants(&mut phrases, recogniser.tokenizer().tokens());
+            let boost = PhraseBooster::with_boundaries(&phrases, &recogniser.word_boundaries(), 1.0)
+                .map_err(wrong)?;
+            fusion.push(Fusion { scorer: Arc::new(boost), weight: 1.0 });
         }
         Ok(fusion)
     }
@@ -374,7 +375,7 @@ impl SearchArguments {
         }
         let table =
             NgramTable::read(normal.as_ref().map_or(&bytes[..], |text| text.as_bytes())).map_err(wrong)?;
-        let of_tokens = || Ngram::new(&table, names, Foreign::Reject).is_ok();
+        let of_tokens = || Ngram::new(&table, names, OutOfVocabulary::Reject).is_ok();
         let tokens = match self.lm_units {
             Units::Tokens => true,
             _ if tokenizer.kind() == TokenizerKind::Words => true,
@@ -382,9 +383,10 @@ impl SearchArguments {
             Units::Auto => of_tokens(),
         };
         if tokens {
-            return Ok(Arc::new(Ngram::new(&table, names, Foreign::Ignore).map_err(wrong)?));
+            return Ok(Arc::new(Ngram::new(&table, names, OutOfVocabulary::Ignore).map_err(wrong)?));
         }
-        let options = WordOptions { unknown_character: self.unknown_character, ..WordOptions::default() };
+        let options =
+            WordNgramOptions { unknown_character: self.unknown_character, ..WordNgramOptions::default() };
         let special: Vec<u32> = (0..names.len() as u32).filter(|&id| tokenizer.is_special(id)).collect();
         let words = WordNgram::with_special_words(&table, names, &special, options);
         Ok(Arc::new(words.map_err(wrong)?))

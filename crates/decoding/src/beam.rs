@@ -1,6 +1,5 @@
 //! Beam search: the most probable label sequences, each with all of its paths that the beam has kept.
 mod alsd;
-mod lane;
 mod maes;
 mod malsd;
 mod modified;
@@ -8,24 +7,25 @@ mod nbest;
 mod rows;
 mod stream;
 mod top_k;
+mod utterance;
 
-pub use nbest::{NBest, Ranked};
+pub use nbest::{NBest, RankedHypothesis};
 pub use stream::BeamStream;
 
-use lane::{BeamUtterance, FRESH};
 use rows::HypothesisRows;
 use top_k::TopK;
+use utterance::{BeamUtterance, FRESH};
 
 use crate::greedy::whole_rows;
-use crate::{Emitted, Error, Fusion, Model, Result, SiteIndex, TokenTable};
+use crate::{DecodedToken, DecodingModel, Error, Fusion, Result, SiteIndex, TokenTable};
 
 /// Options of beam search.
 ///
-/// Language models and lists ([`Beam::fusion`]) add to a label's log-probability when it is appended, and take part in the choice
+/// Language models and lists ([`BeamOptions::fusion`]) add to a label's log-probability when it is appended, and take part in the choice
 /// of the best candidates ("late pruning"): a bonus that comes after that choice, as in k2's recipes, could only come too late.
 /// Blanks keep the log-probability that the joint gives them.
 #[derive(Debug, Clone)]
-pub struct Beam {
+pub struct BeamOptions {
     /// The search.
     pub kind: BeamKind,
     /// Hypotheses that are kept of an utterance, at least 1.
@@ -34,7 +34,7 @@ pub struct Beam {
     pub nbest: usize,
     /// Whether results are ordered by `log p / (labels + context)`, with the predictor's
     /// [`context`](crate::Predictor::context) (1 for ALSD and mALSD), and not by `log p`, which favours few labels.
-    pub normalise: bool,
+    pub normalize_by_length: bool,
     /// What is taken from the score of every blank before the softmax; above 0 against lost words.
     pub blank_penalty: f32,
     /// What all scores of classes are divided by before the softmax, from 0.001 to 1000; those of durations are not.
@@ -108,11 +108,11 @@ impl BeamKind {
     }
 
     /// Whether all hypotheses are at one frame after each, so that utterances may arrive in chunks.
-    pub fn streams(self) -> bool {
+    pub fn supports_streaming(self) -> bool {
         matches!(self, BeamKind::Modified | BeamKind::Maes { .. })
     }
 
-    fn check(self, rules: &TokenTable) -> Result<()> {
+    fn check(self, token_table: &TokenTable) -> Result<()> {
         let at_least_one = |option, value| match value {
             0 => Err(Error::Option { option, expected: "at least 1", found: 0.0 }),
             _ => Ok(()),
@@ -128,11 +128,14 @@ impl BeamKind {
                 }
             }
         }
-        let label = (0..rules.classes() as u32).find(|&class| !rules.is_blank(class));
-        let moves = label.is_some_and(|label| rules.durations() == 0 && rules.frames(label, 0) > 0);
-        let big_blanks = rules.blanks().count() > 1;
+        let label = (0..token_table.classes() as u32).find(|&class| !token_table.is_blank(class));
+        let moves =
+            label.is_some_and(|label| token_table.durations() == 0 && token_table.frames(label, 0) > 0);
+        let big_blanks = token_table.blanks().count() > 1;
         let found = match self {
-            BeamKind::Modified | BeamKind::Alsd { .. } | BeamKind::Maes { .. } if rules.durations() > 0 => {
+            BeamKind::Modified | BeamKind::Alsd { .. } | BeamKind::Maes { .. }
+                if token_table.durations() > 0 =>
+            {
                 "durations"
             }
             BeamKind::Alsd { .. } | BeamKind::Maes { .. } if big_blanks => "big blanks",
@@ -143,13 +146,13 @@ impl BeamKind {
     }
 }
 
-impl Default for Beam {
+impl Default for BeamOptions {
     fn default() -> Self {
-        Beam {
+        BeamOptions {
             kind: BeamKind::Modified,
             width: 4,
             nbest: 1,
-            normalise: true,
+            normalize_by_length: true,
             blank_penalty: 0.0,
             temperature: 1.0,
             fusion: Vec::new(),
@@ -159,8 +162,8 @@ impl Default for Beam {
     }
 }
 
-impl Beam {
-    fn check(&self, model: &Model) -> Result<()> {
+impl BeamOptions {
+    fn check(&self, model: &DecodingModel) -> Result<()> {
         for (option, value) in [("width", self.width), ("nbest", self.nbest)] {
             if value == 0 {
                 return Err(Error::Option { option, expected: "at least 1", found: 0.0 });
@@ -172,7 +175,7 @@ impl Beam {
             return Err(Error::Option { option: "temperature", expected, found });
         }
         crate::greedy::check_weight("blank_penalty", self.blank_penalty)?;
-        self.kind.check(model.rules())?;
+        self.kind.check(model.token_table())?;
         crate::greedy::check_fusion(model, &self.fusion, self.internal_lm)
     }
 }
@@ -184,8 +187,8 @@ impl Beam {
 /// wins, then the lower class.
 #[derive(Debug)]
 pub struct BeamSearch {
-    model: Model,
-    options: Beam,
+    model: DecodingModel,
+    options: BeamOptions,
     found: Vec<NBest>,
     work: BeamBuffers,
     /// Streams of [`BeamSearch::decode`].
@@ -204,8 +207,8 @@ struct BeamBuffers {
 /// What all searches read.
 #[derive(Clone, Copy)]
 struct BeamTask<'a> {
-    model: &'a Model,
-    options: &'a Beam,
+    model: &'a DecodingModel,
+    options: &'a BeamOptions,
     chunks: &'a [&'a [f32]],
 }
 
@@ -215,13 +218,13 @@ impl BeamSearch {
     /// # Errors
     /// [`Error::Option`] for an option outside its range; [`Error::Search`] if the search does not know what classes of the model
     /// mean.
-    pub fn new(model: Model, options: Beam) -> Result<Self> {
+    pub fn new(model: DecodingModel, options: BeamOptions) -> Result<Self> {
         options.check(&model)?;
         Ok(Self { model, options, found: Vec::new(), work: BeamBuffers::default(), spare: Vec::new() })
     }
 
     /// The model.
-    pub fn model(&self) -> &Model {
+    pub fn model(&self) -> &DecodingModel {
         &self.model
     }
 
@@ -229,11 +232,11 @@ impl BeamSearch {
     ///
     /// # Shapes
     /// `frames`: for each utterance its rows `[T_b, F]`; any of them may be empty, which gives one hypothesis without labels.
-    /// [`unpadded`](crate::unpadded) takes them out of a padded batch.
+    /// [`unpad`](crate::unpad) takes them out of a padded batch.
     ///
     /// # Errors
     /// [`Error::Utterance`] around what is wrong with one: rows that are not whole, or scores that are NaN, +inf or all -inf, of the
-    /// joint or of an automaton.
+    /// joint or of an scorer.
     ///
     /// Cost: for each utterance scores of at most `width` sites a frame (a step of ALSD; mAES expands more), and a predictor
     /// step for each label that a hypothesis gets; memory `O(B width (C + H))`, which stays, and the labels.
@@ -242,7 +245,7 @@ impl BeamSearch {
     }
 
     /// The same, each utterance with automata of its own beside those of the search: phrases that are likely in one of them, what a CTC
-    /// head says of it ([`CtcPrefixes`](crate::CtcPrefixes)).
+    /// head says of it ([`CtcPrefixScorer`](crate::CtcPrefixScorer)).
     ///
     /// # Errors
     /// As [`Self::decode`]; [`Error::Count`] if there are not as many `lists` as utterances; [`Error::Utterance`] around [`Error::Option`]
@@ -253,7 +256,7 @@ impl BeamSearch {
             return Err(Error::Count { argument: "lists", expected, found });
         }
         for (b, list) in lists.iter().enumerate() {
-            crate::greedy::check_weights(list).map_err(|error| error.of(b))?;
+            crate::greedy::check_weights(list).map_err(|error| error.in_utterance(b))?;
         }
         let mut streams = std::mem::take(&mut self.spare);
         while streams.len() < frames.len() {
@@ -275,7 +278,7 @@ impl BeamSearch {
     /// # Errors
     /// [`Error::Search`] if the hypotheses of the search are not all at one frame.
     pub fn stream(&self) -> Result<BeamStream> {
-        match self.options.kind.streams() {
+        match self.options.kind.supports_streaming() {
             true => Ok(BeamStream::new(&self.model, &self.options.fusion)),
             false => Err(Error::Search { search: self.options.kind.name(), found: "streams" }),
         }
@@ -312,10 +315,10 @@ impl BeamSearch {
     ///
     /// # Errors
     /// [`Error::Stream`] for a state that is not this model's, which is then as it was.
-    pub fn settle(&self, stream: &mut BeamStream, labels: usize) -> Result<Vec<Emitted>> {
+    pub fn commit(&self, stream: &mut BeamStream, labels: usize) -> Result<Vec<DecodedToken>> {
         stream.check(&self.model, self.options.fusion.len())?;
         let best = nbest::best(&stream.hyps, &stream.tree, (&self.model, &self.options));
-        Ok(best.map_or_else(Vec::new, |best| stream.settle(&best, labels)))
+        Ok(best.map_or_else(Vec::new, |best| stream.commit(&best, labels)))
     }
 
     /// The result of streams that are at their end: with scores of ends, if the options ask for them.
@@ -336,7 +339,7 @@ impl BeamSearch {
         }
         let shared = self.options.fusion.len();
         for (b, stream) in streams.iter().enumerate() {
-            stream.check(&self.model, shared).map_err(|error| error.of(b))?;
+            stream.check(&self.model, shared).map_err(|error| error.in_utterance(b))?;
         }
         let streams: Vec<&BeamStream> = streams.iter().map(|stream| &**stream).collect();
         self.run(&streams, chunks, ends)
@@ -347,7 +350,7 @@ impl BeamSearch {
         let Self { model, options, found, work, .. } = self;
         let mut counts = Vec::with_capacity(chunks.len());
         for (b, chunk) in chunks.iter().enumerate() {
-            counts.push(whole_rows(chunk, model).map_err(|error| error.of(b))?);
+            counts.push(whole_rows(chunk, model).map_err(|error| error.in_utterance(b))?);
         }
         let task = BeamTask { model, options, chunks };
         kernels::install(|| {
@@ -395,7 +398,7 @@ impl BeamBuffers {
     }
 
     /// Lists sites: of each lane the hypotheses that `wanted` names.
-    fn visit(&mut self, wanted: impl Fn(&BeamUtterance, &lane::BeamHypothesis) -> bool) {
+    fn visit(&mut self, wanted: impl Fn(&BeamUtterance, &utterance::BeamHypothesis) -> bool) {
         self.sites.clear();
         for lane in &mut self.lanes {
             lane.first = self.sites.len();
@@ -417,7 +420,7 @@ impl BeamBuffers {
                 Error::Score { frame, class, found } => Error::Score { frame: before + frame, class, found },
                 other => other,
             }
-            .of(utterance)
+            .in_utterance(utterance)
         })
     }
 

@@ -17,8 +17,8 @@ pub(crate) struct BestClass {
 }
 
 /// Best class and best duration of scores `[C + D]`; ties go to the lower index. None if the scores are none: see [`invalid_scores`].
-pub(crate) fn pick(scores: &[f32], rules: &TokenTable) -> Option<BestClass> {
-    let (tokens, durations) = scores.split_at(rules.classes());
+pub(crate) fn pick(scores: &[f32], token_table: &TokenTable) -> Option<BestClass> {
+    let (tokens, durations) = scores.split_at(token_table.classes());
     let (class, log_prob) = best(tokens)?;
     let (duration, duration_log_prob) = if durations.is_empty() { (0, 0.0) } else { best(durations)? };
     Some(BestClass { class: class as u32, logit: tokens[class], log_prob, duration, duration_log_prob })
@@ -54,8 +54,8 @@ pub(crate) fn exact_log_prob(scores: &[f32], class: usize) -> f64 {
 }
 
 /// The error about scores that [`pick`] refuses.
-pub(crate) fn invalid_scores(scores: &[f32], rules: &TokenTable, frame: usize) -> Error {
-    let (tokens, durations) = scores.split_at(rules.classes());
+pub(crate) fn invalid_scores(scores: &[f32], token_table: &TokenTable, frame: usize) -> Error {
+    let (tokens, durations) = scores.split_at(token_table.classes());
     let (scores, first) = if best(tokens).is_none() { (tokens, 0) } else { (durations, tokens.len()) };
     let bad = scores.iter().position(|score| score.is_nan() || *score == f32::INFINITY).unwrap_or(0);
     Error::Score { frame, class: first + bad, found: scores.get(bad).copied().unwrap_or(f32::NAN) }
@@ -84,13 +84,15 @@ mod tests {
     #[test]
     fn what_is_no_score_is_seen_wherever_it_stands() {
         for count in [1, 16, 17, 70] {
-            let rules = TokenTable::new(count, 0, &[], &rnnt_dp::Topology::rnnt()).unwrap();
+            let token_table = TokenTable::new(count, 0, &[], &rnnt_dp::Topology::rnnt()).unwrap();
             for bad in [f32::NAN, f32::INFINITY] {
                 for place in [0, count - 1] {
                     let mut scores = vec![0.5; count];
                     scores[place] = bad;
-                    assert_eq!(pick(&scores, &rules), None, "{bad} at {place} of {count}");
-                    let Error::Score { class, .. } = invalid_scores(&scores, &rules, 0) else { panic!() };
+                    assert_eq!(pick(&scores, &token_table), None, "{bad} at {place} of {count}");
+                    let Error::Score { class, .. } = invalid_scores(&scores, &token_table, 0) else {
+                        panic!()
+                    };
                     assert_eq!(class, place);
                 }
             }

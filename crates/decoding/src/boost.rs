@@ -3,8 +3,8 @@ mod boundaries;
 mod list;
 mod trie;
 
-pub use boundaries::{Boundaries, TokenStyle, add_unmarked};
-pub use list::{PHRASE_SCORE, PhraseError, PhraseList, SkippedPhrase, read_phrases};
+pub use boundaries::{TokenStyle, WordBoundaries, add_unmarked_variants};
+pub use list::{DEFAULT_PHRASE_SCORE, PhraseError, PhraseList, SkippedPhrase, read_phrases};
 
 use crate::Scorer;
 use trie::{Trie, root};
@@ -37,13 +37,13 @@ impl Phrase {
     }
 }
 
-/// An automaton over class ids that favors phrases (Aho and Corasick 1975, with scores as in icefall's context graph).
+/// A scorer over class ids that favors phrases (Aho and Corasick 1975, with scores as in icefall's context graph).
 ///
 /// A phrase of m tokens with score s has the bonus B = Σ_{i=1..m} s · d_i, where d_1 = 1 and d_i is the depth scaling for later tokens:
 /// 1 for the same bonus each; more favors continuing a phrase over beginning one.
 ///
 /// A phrase matches whole words: it occurs at positions i..j of a sequence if its tokens are there, and word boundaries precede i and
-/// follow j ([`Boundaries`]).
+/// follow j ([`WordBoundaries`]).
 ///
 /// **The sum over a path from start to [`finish`](crate::Scorer::finish) is the sum, over all positions of the path, of the bonus of the
 /// longest phrase that occurs there.** Phrases may overlap and lie within one another: both count. A phrase that begins another one at the
@@ -59,11 +59,11 @@ impl Phrase {
 /// a token of the list and 12 an arc; in addition to those of the trie, arcs that continue phrases begun within another one.
 ///
 /// ```
-/// use decoding::{Scorer, Boost, Boundaries, Phrase, TokenStyle};
+/// use decoding::{Scorer, PhraseBooster, WordBoundaries, Phrase, TokenStyle};
 ///
 /// // Characters; the first class is the blank.
-/// let classes = Boundaries::of_names(&["", " ", "a", "n", "d"], TokenStyle::Characters);
-/// let boost = Boost::with_boundaries(&[Phrase { tokens: vec![2, 3], score: 1.5 }], &classes, 1.0)?;
+/// let classes = WordBoundaries::from_names(&["", " ", "a", "n", "d"], TokenStyle::Characters);
+/// let boost = PhraseBooster::with_boundaries(&[Phrase { tokens: vec![2, 3], score: 1.5 }], &classes, 1.0)?;
 /// let (a, state) = boost.step(boost.start(), 2);
 /// let (n, state) = boost.step(state, 3);
 /// let ((space, _), (d, _)) = (boost.step(state, 1), boost.step(state, 4));
@@ -71,9 +71,9 @@ impl Phrase {
 /// # Ok::<(), decoding::PhraseError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
-pub struct Boost {
+pub struct PhraseBooster {
     /// Which classes are labels, and the word boundaries around them.
-    classes: Vec<Option<Boundaries>>,
+    classes: Vec<Option<WordBoundaries>>,
     /// Paid ahead in each state.
     ahead: Vec<f32>,
     /// Earned in addition if a word boundary follows a state.
@@ -88,26 +88,26 @@ pub struct Boost {
     arc_next: Vec<u32>,
 }
 
-impl Boost {
-    /// An automaton of phrases over `labels.len()` classes, of which some are labels; a word boundary precedes and follows each
+impl PhraseBooster {
+    /// A scorer of phrases over `labels.len()` classes, of which some are labels; a word boundary precedes and follows each
     /// label, as in a model of words.
     ///
     /// # Errors
-    /// As [`Boost::with_boundaries`].
+    /// As [`PhraseBooster::with_boundaries`].
     pub fn new(phrases: &[Phrase], labels: &[bool], depth_scaling: f32) -> Result<Self, PhraseError> {
-        let classes: Vec<Option<Boundaries>> =
-            labels.iter().map(|&is_label| is_label.then_some(Boundaries::BOTH)).collect();
+        let classes: Vec<Option<WordBoundaries>> =
+            labels.iter().map(|&is_label| is_label.then_some(WordBoundaries::BOTH)).collect();
         Self::with_boundaries(phrases, &classes, depth_scaling)
     }
 
-    /// An automaton of phrases that match whole words; classes without [`Boundaries`] are no labels. An empty list boosts nothing.
+    /// A scorer of phrases that match whole words; classes without [`WordBoundaries`] are no labels. An empty list boosts nothing.
     ///
     /// # Errors
     /// [`PhraseError::Empty`], [`PhraseError::Class`] for a class that is no label, [`PhraseError::Score`] for a score or depth
     /// scaling that is not finite (or below 0), or so large that a sum is not; `line` is the index of the phrase, from 1.
     pub fn with_boundaries(
         phrases: &[Phrase],
-        classes: &[Option<Boundaries>],
+        classes: &[Option<WordBoundaries>],
         depth_scaling: f32,
     ) -> Result<Self, PhraseError> {
         if !(depth_scaling.is_finite() && depth_scaling >= 0.0) {
@@ -142,13 +142,13 @@ impl Boost {
     }
 
     /// Score of a label that no arc has.
-    fn score_of_other(&self, state: usize, boundaries: Boundaries) -> f32 {
+    fn score_of_other(&self, state: usize, boundaries: WordBoundaries) -> f32 {
         let completed = if boundaries.before { self.completed[state] } else { 0.0 };
         completed - self.ahead[state]
     }
 }
 
-impl Scorer for Boost {
+impl Scorer for PhraseBooster {
     fn start(&self) -> u32 {
         AFTER_BOUNDARY as u32
     }
@@ -168,7 +168,7 @@ impl Scorer for Boost {
     fn add_scores(&self, state: u32, weight: f32, scores: &mut [f32]) {
         let state = self.known(state);
         let limit = scores.len().min(self.classes.len());
-        let [before, within] = [Boundaries::BOTH, Boundaries::NEITHER]
+        let [before, within] = [WordBoundaries::BOTH, WordBoundaries::NEITHER]
             .map(|boundaries| weight * self.score_of_other(state, boundaries));
         // The arcs of the state itself come last, and replace the others.
         let [mut own, mut first] = self.arcs_of(state);
@@ -180,7 +180,7 @@ impl Scorer for Boost {
             if before != 0.0 || within != 0.0 {
                 for (score, class) in block.iter_mut().zip(&self.classes[from..]) {
                     *score += match class {
-                        Some(Boundaries { before: true, .. }) => before,
+                        Some(WordBoundaries { before: true, .. }) => before,
                         Some(_) => within,
                         None => 0.0,
                     };
@@ -197,14 +197,14 @@ impl Scorer for Boost {
     }
 
     fn finish(&self, state: u32) -> f32 {
-        self.score_of_other(self.known(state), Boundaries::BOTH)
+        self.score_of_other(self.known(state), WordBoundaries::BOTH)
     }
 }
 
 fn check(
     line: usize,
     phrase: &Phrase,
-    classes: &[Option<Boundaries>],
+    classes: &[Option<WordBoundaries>],
     depth_scaling: f32,
 ) -> Result<(), PhraseError> {
     if phrase.tokens.is_empty() {

@@ -4,18 +4,18 @@
 //! ICML 2006).
 mod prefixes;
 
-pub use prefixes::CtcPrefixes;
+pub use prefixes::CtcPrefixScorer;
 
 use kernels::{items_mut, par_for, parts};
 use rnnt_dp::semiring::{Log, Semiring};
 
 use crate::largest::largest;
 use crate::tree::{ROOT, Tree};
-use crate::{Emitted, Error, Fusion, Hypothesis, NBest, Ranked, Result};
+use crate::{DecodedToken, Error, Fusion, Hypothesis, NBest, RankedHypothesis, Result};
 
 /// Options of [`ctc_beam`].
 #[derive(Debug, Clone)]
-pub struct CtcBeam {
+pub struct CtcBeamOptions {
     /// The blank.
     pub blank: u32,
     /// Label sequences that are kept of an utterance, at least 1.
@@ -23,16 +23,23 @@ pub struct CtcBeam {
     /// Most label sequences of a result, at least 1.
     pub nbest: usize,
     /// Whether results are ordered by `log p / (labels + 1)`, and not by `log p`.
-    pub normalise: bool,
+    pub normalize_by_length: bool,
     /// Language models and lists: they add to a label when it is appended, and take part in the choice of what is kept.
     pub fusion: Vec<Fusion>,
     /// Whether automata score the end of an utterance.
     pub end_scores: bool,
 }
 
-impl Default for CtcBeam {
+impl Default for CtcBeamOptions {
     fn default() -> Self {
-        CtcBeam { blank: 0, width: 8, nbest: 1, normalise: false, fusion: Vec::new(), end_scores: true }
+        CtcBeamOptions {
+            blank: 0,
+            width: 8,
+            nbest: 1,
+            normalize_by_length: false,
+            fusion: Vec::new(),
+            end_scores: true,
+        }
     }
 }
 
@@ -58,7 +65,7 @@ impl Default for CtcBeam {
 /// ```
 pub fn ctc_greedy(log_probs: &[&[f32]], classes: usize, blank: u32) -> Result<Vec<Hypothesis>> {
     each(log_probs, classes, blank, |_, rows| {
-        let mut labels: Vec<Emitted> = Vec::new();
+        let mut labels: Vec<DecodedToken> = Vec::new();
         let mut last = blank;
         for (frame, row) in rows.chunks_exact(classes).enumerate() {
             check(row, frame)?;
@@ -70,7 +77,7 @@ pub fn ctc_greedy(log_probs: &[&[f32]], classes: usize, blank: u32) -> Result<Ve
             }
             last = class;
         }
-        Ok(Hypothesis { labels, end: rows.len() / classes, capped: false })
+        Ok(Hypothesis { labels, end: rows.len() / classes, is_capped: false })
     })
 }
 
@@ -93,7 +100,7 @@ pub fn ctc_greedy(log_probs: &[&[f32]], classes: usize, blank: u32) -> Result<Ve
 /// [`Error::End`] for an automaton's score that is none.
 ///
 /// Cost: `O(T (C + width²))` an utterance, `O(T width C)` with automata; utterances in parallel.
-pub fn ctc_beam(log_probs: &[&[f32]], classes: usize, options: &CtcBeam) -> Result<Vec<NBest>> {
+pub fn ctc_beam(log_probs: &[&[f32]], classes: usize, options: &CtcBeamOptions) -> Result<Vec<NBest>> {
     for (option, value) in [("width", options.width), ("nbest", options.nbest)] {
         if value == 0 {
             return Err(Error::Option { option, expected: "at least 1", found: 0.0 });
@@ -128,7 +135,7 @@ fn each<T: Send>(
         });
     });
     let found = found.into_iter().flatten().enumerate();
-    found.map(|(b, found)| found.map_err(|error| error.of(b))).collect()
+    found.map(|(b, found)| found.map_err(|error| error.in_utterance(b))).collect()
 }
 
 /// Fails for a row that is no distribution.
@@ -141,8 +148,8 @@ fn check(row: &[f32], frame: usize) -> Result<()> {
     Err(Error::Score { frame, class, found: row[class] })
 }
 
-fn emitted(label: u32, frame: usize, log_prob: f32, fused: f32) -> Emitted {
-    Emitted {
+fn emitted(label: u32, frame: usize, log_prob: f32, fused: f32) -> DecodedToken {
+    DecodedToken {
         label,
         frame,
         duration: 1,
@@ -221,7 +228,7 @@ struct Slot {
 }
 
 struct CtcSearch<'a> {
-    options: &'a CtcBeam,
+    options: &'a CtcBeamOptions,
     classes: usize,
     tree: Tree,
     prefixes: Vec<Prefix>,
@@ -235,7 +242,7 @@ struct CtcSearch<'a> {
 }
 
 impl<'a> CtcSearch<'a> {
-    fn new(classes: usize, options: &'a CtcBeam) -> Result<Self> {
+    fn new(classes: usize, options: &'a CtcBeamOptions) -> Result<Self> {
         let start = PrefixPaths { sum: 0.0, best: Expansion { log_prob: 0.0, node: ROOT } };
         let mut search = CtcSearch {
             options,
@@ -251,7 +258,7 @@ impl<'a> CtcSearch<'a> {
             tops: vec![(0.0, 0); options.width.saturating_mul(2).saturating_add(2).min(classes)],
             compared: Vec::new(),
         };
-        search.slots[0].states = options.fusion.iter().map(|fusion| fusion.automaton.start()).collect();
+        search.slots[0].states = options.fusion.iter().map(|fusion| fusion.scorer.start()).collect();
         search.fuse(0)?;
         Ok(search)
     }
@@ -413,7 +420,7 @@ impl<'a> CtcSearch<'a> {
             self.slots.push(Slot::default());
         }
         let states = self.options.fusion.iter().zip(&self.slots[from].states);
-        let states: Vec<u32> = states.map(|(fusion, &state)| fusion.automaton.step(state, class).1).collect();
+        let states: Vec<u32> = states.map(|(fusion, &state)| fusion.scorer.step(state, class).1).collect();
         (self.slots[slot].states, self.slots[slot].used) = (states, true);
         self.fuse(slot)?;
         Ok(slot)
@@ -450,9 +457,12 @@ impl<'a> CtcSearch<'a> {
             }
             if log_prob > f64::NEG_INFINITY {
                 let labels = self.tree.labels(paths.best.node);
-                let score =
-                    if self.options.normalise { log_prob / (labels.len() as f64 + 1.0) } else { log_prob };
-                all.push(Ranked { labels, log_prob, score });
+                let score = if self.options.normalize_by_length {
+                    log_prob / (labels.len() as f64 + 1.0)
+                } else {
+                    log_prob
+                };
+                all.push(RankedHypothesis { labels, log_prob, score });
             }
         }
         all.sort_by(|a, b| b.score.total_cmp(&a.score));

@@ -145,7 +145,7 @@ impl Error {
         Error::Shape { argument: argument.to_owned(), expected, found: found.to_string() }
     }
 
-    pub(crate) fn of(self, utterance: usize) -> Self {
+    pub(crate) fn in_utterance(self, utterance: usize) -> Self {
         Error::Utterance { utterance, source: Box::new(self) }
     }
 }

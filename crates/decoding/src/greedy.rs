@@ -5,19 +5,19 @@ mod stream;
 
 pub use frame_looping::frame_looping;
 pub use label_looping::GreedySearch;
+pub use stream::GreedyStream;
 pub(crate) use stream::LARGEST;
-pub use stream::Stream;
 
 use crate::best_class::{BestClass, exact_log_prob, invalid_scores, log_prob, pick};
 use crate::scorer::check_fused;
 use crate::{
-    Confidence, Emitted, Error, Fusion, Hypothesis, Model, NetworkScratch, Result, SiteBatch, SiteIndex,
-    TokenTable,
+    Confidence, DecodedToken, DecodingModel, Error, Fusion, Hypothesis, NetworkScratch, Result, SiteBatch,
+    SiteIndex, TokenTable,
 };
 
 /// Options of greedy search.
 #[derive(Debug, Clone)]
-pub struct Greedy {
+pub struct GreedyOptions {
     /// Most labels that one frame may emit, at least 1; none: any number.
     pub max_symbols: Option<usize>,
     /// Most labels of an utterance, over all of its chunks; none: any number, or, without `max_symbols`, 100 for each frame up to that
@@ -26,10 +26,10 @@ pub struct Greedy {
     /// Most frames whose scores are computed before it is known whether they are needed: while an utterance waits for its next
     /// label, nothing on the label side changes. At least 1, which looks at one frame at a time. Results are the same.
     pub look_ahead: usize,
-    /// What [`Emitted::confidence`] is; none: 1.
+    /// What [`DecodedToken::confidence`] is; none: 1.
     pub confidence: Option<Confidence>,
     /// Whether every decision is recorded, blanks included.
-    pub steps: bool,
+    pub record_steps: bool,
     /// Language models and lists that all utterances share. The scores of the joint alone decide between the blank and a label; which
     /// label, they decide together. Durations are not theirs to decide.
     pub fusion: Vec<Fusion>,
@@ -37,22 +37,22 @@ pub struct Greedy {
     pub internal_lm: f32,
 }
 
-impl Default for Greedy {
+impl Default for GreedyOptions {
     fn default() -> Self {
-        Greedy {
+        GreedyOptions {
             max_symbols: Some(8),
             max_labels: None,
             look_ahead: 32,
             confidence: None,
-            steps: false,
+            record_steps: false,
             fusion: Vec::new(),
             internal_lm: 0.0,
         }
     }
 }
 
-impl Greedy {
-    fn check(&self, model: &Model) -> Result<()> {
+impl GreedyOptions {
+    fn check(&self, model: &DecodingModel) -> Result<()> {
         let at_least_one = |option, value: Option<usize>| match value {
             Some(0) => Err(Error::Option { option, expected: "at least 1", found: 0.0 }),
             _ => Ok(()),
@@ -79,7 +79,7 @@ impl Greedy {
 }
 
 /// Whether weights are numbers, and there is an internal language model where one is asked for.
-pub(crate) fn check_fusion(model: &Model, fusion: &[Fusion], internal_lm: f32) -> Result<()> {
+pub(crate) fn check_fusion(model: &DecodingModel, fusion: &[Fusion], internal_lm: f32) -> Result<()> {
     check_weights(fusion)?;
     check_weight("internal_lm", internal_lm)?;
     if internal_lm != 0.0 && !model.joint().has_internal_lm() {
@@ -124,30 +124,30 @@ pub(crate) fn check_weight(option: &'static str, weight: f32) -> Result<()> {
 /// yields NaN or +inf, or -inf for every class or every duration.
 ///
 /// Cost: at most `T + U` joint evaluations and `U` predictor steps; memory `O(C + H)`.
-pub fn greedy(model: &Model, frames: &[f32], options: &Greedy) -> Result<Hypothesis> {
+pub fn greedy(model: &DecodingModel, frames: &[f32], options: &GreedyOptions) -> Result<Hypothesis> {
     options.check(model)?;
-    let rules = model.rules();
+    let token_table = model.token_table();
     let total = whole_rows(frames, model)?;
     let (mut states, mut row) = (model.start().0.clone(), model.start().1.to_vec());
     let (mut scratch, mut predicted) = (NetworkScratch::default(), Vec::new());
     let mut scores = vec![0.0; model.outputs()];
-    let mut automata: Vec<u32> = options.fusion.iter().map(|fusion| fusion.automaton.start()).collect();
+    let mut automata: Vec<u32> = options.fusion.iter().map(|fusion| fusion.scorer.start()).collect();
     let fuses = !automata.is_empty() || options.internal_lm != 0.0;
-    let mut fused = vec![0.0; rules.classes()];
+    let mut fused = vec![0.0; token_table.classes()];
     let mut found = Hypothesis::default();
     let (mut t, mut symbols) = (0, 0);
     while t < total {
         let at = [SiteIndex { utterance: 0, frame: t, row: 0 }];
         let sites = SiteBatch { frames: &[frames], rows: &row, at: &at };
         model.joint().scores(&sites, &mut scores, &mut scratch);
-        let picked = pick(&scores, rules).ok_or_else(|| invalid_scores(&scores, rules, t))?;
-        let mut step = rules.frames(picked.class, picked.duration);
-        if !rules.is_blank(picked.class) {
+        let picked = pick(&scores, token_table).ok_or_else(|| invalid_scores(&scores, token_table, t))?;
+        let mut step = token_table.frames(picked.class, picked.duration);
+        if !token_table.is_blank(picked.class) {
             if found.labels.len() == options.cap(t) {
-                found.capped = true;
+                found.is_capped = true;
                 break;
             }
-            let mut label = emitted(&picked, rules, t);
+            let mut label = emitted(&picked, token_table, t);
             if fuses {
                 fused.fill(0.0);
                 if options.internal_lm != 0.0 {
@@ -157,18 +157,18 @@ pub fn greedy(model: &Model, frames: &[f32], options: &Greedy) -> Result<Hypothe
                 for (fusion, state) in options.fusion.iter().zip(&automata) {
                     fusion.add_scores(*state, &mut fused);
                 }
-                label = with_fused(label, &scores[..rules.classes()], &mut fused, rules)?;
-                for (Fusion { automaton, .. }, state) in options.fusion.iter().zip(&mut automata) {
-                    *state = automaton.step(*state, label.label).1;
+                label = with_fused(label, &scores[..token_table.classes()], &mut fused, token_table)?;
+                for (Fusion { scorer, .. }, state) in options.fusion.iter().zip(&mut automata) {
+                    *state = scorer.step(*state, label.label).1;
                 }
             }
-            let (tokens, durations) = scores.split_at(rules.classes());
+            let (tokens, durations) = scores.split_at(token_table.classes());
             label.log_prob = exact_log_prob(tokens, label.label as usize);
             if !durations.is_empty() {
                 label.duration_log_prob = exact_log_prob(durations, picked.duration);
             }
             if let Some(confidence) = options.confidence {
-                label.confidence = confidence.of(tokens);
+                label.confidence = confidence.score(tokens);
             }
             found.labels.push(label);
             model.step(&[label.label], &mut states, &mut row, (&mut predicted, &mut scratch));
@@ -184,12 +184,12 @@ pub fn greedy(model: &Model, frames: &[f32], options: &Greedy) -> Result<Hypothe
 }
 
 /// A label as it is recorded, without what others add.
-fn emitted(picked: &BestClass, rules: &TokenTable, frame: usize) -> Emitted {
+fn emitted(picked: &BestClass, token_table: &TokenTable, frame: usize) -> DecodedToken {
     let BestClass { class, logit, log_prob, duration, duration_log_prob } = *picked;
-    Emitted {
+    DecodedToken {
         label: class,
         frame,
-        duration: rules.frames(class, duration),
+        duration: token_table.frames(class, duration),
         log_prob,
         duration_log_prob,
         logit,
@@ -202,9 +202,14 @@ fn emitted(picked: &BestClass, rules: &TokenTable, frame: usize) -> Emitted {
 ///
 /// # Errors
 /// [`Error::Fused`] if something was added that is no score, or every label is forbidden.
-fn with_fused(best: Emitted, scores: &[f32], fused: &mut [f32], rules: &TokenTable) -> Result<Emitted> {
+fn with_fused(
+    best: DecodedToken,
+    scores: &[f32],
+    fused: &mut [f32],
+    token_table: &TokenTable,
+) -> Result<DecodedToken> {
     check_fused(fused)?;
-    rules.blanks().for_each(|blank| fused[blank as usize] = f32::NEG_INFINITY);
+    token_table.blanks().for_each(|blank| fused[blank as usize] = f32::NEG_INFINITY);
     let mut class = 0;
     let mut sum = f32::NEG_INFINITY;
     for (at, (score, own)) in scores.iter().zip(&*fused).enumerate() {
@@ -216,11 +221,11 @@ fn with_fused(best: Emitted, scores: &[f32], fused: &mut [f32], rules: &TokenTab
         return Err(Error::Fused { class: best.label as usize, found: sum });
     }
     let (label, logit, log_prob) = (class as u32, scores[class], log_prob(scores, class));
-    Ok(Emitted { label, logit, log_prob, fused: fused[class], ..best })
+    Ok(DecodedToken { label, logit, log_prob, fused: fused[class], ..best })
 }
 
 /// How many rows of the joint's width there are.
-pub(crate) fn whole_rows(frames: &[f32], model: &Model) -> Result<usize> {
+pub(crate) fn whole_rows(frames: &[f32], model: &DecodingModel) -> Result<usize> {
     let width = model.width();
     if width == 0 || !frames.len().is_multiple_of(width) {
         return Err(Error::Frames { width, found: frames.len() });
@@ -235,12 +240,12 @@ pub(crate) fn whole_rows(frames: &[f32], model: &Model) -> Result<usize> {
 ///
 /// ```
 /// let rows: Vec<f32> = (0..12).map(|i| i as f32).collect();
-/// let utterances = decoding::unpadded(&rows, 2, &[3, 1])?;
+/// let utterances = decoding::unpad(&rows, 2, &[3, 1])?;
 /// assert_eq!(utterances[0].len(), 6);
 /// assert_eq!(utterances[1], [6.0, 7.0]);
 /// # Ok::<(), decoding::Error>(())
 /// ```
-pub fn unpadded<'a>(rows: &'a [f32], width: usize, lengths: &[usize]) -> Result<Vec<&'a [f32]>> {
+pub fn unpad<'a>(rows: &'a [f32], width: usize, lengths: &[usize]) -> Result<Vec<&'a [f32]>> {
     let batch = lengths.len();
     let padded = rows.len() / (width * batch).max(1);
     if width == 0 || rows.len() != padded * width * batch {

@@ -2,7 +2,7 @@
 
 /// A recognised label.
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Emitted {
+pub struct DecodedToken {
     /// The label.
     pub label: u32,
     /// The frame at which it was chosen, counted over all chunks.
@@ -38,11 +38,11 @@ pub struct DecodingStep {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Hypothesis {
     /// The labels in their order.
-    pub labels: Vec<Emitted>,
+    pub labels: Vec<DecodedToken>,
     /// Where the search left the utterance: its length, or beyond with durations.
     pub end: usize,
     /// Whether the largest number of labels was reached before the end.
-    pub capped: bool,
+    pub is_capped: bool,
 }
 
 impl Hypothesis {
@@ -65,7 +65,7 @@ impl Hypothesis {
 /// Labels of a batch: rows of one array `[B, capacity]` with a length each, which doubles when a row is full.
 #[derive(Debug, Clone, Default)]
 pub struct Hypotheses {
-    labels: Vec<Emitted>,
+    labels: Vec<DecodedToken>,
     capacity: usize,
     rows: Vec<HypothesisRow>,
     steps: Vec<Vec<DecodingStep>>,
@@ -85,13 +85,13 @@ impl Hypotheses {
         self.rows.resize(rows, HypothesisRow::default());
         let needed = rows * self.capacity;
         if self.labels.len() < needed {
-            self.labels.resize(needed, Emitted::default());
+            self.labels.resize(needed, DecodedToken::default());
         }
         self.steps.iter_mut().for_each(Vec::clear);
         self.steps.resize(if steps { rows } else { 0 }, Vec::new());
     }
 
-    pub(crate) fn push(&mut self, row: usize, label: Emitted) {
+    pub(crate) fn push(&mut self, row: usize, label: DecodedToken) {
         if self.rows[row].len == self.capacity {
             self.grow();
         }
@@ -101,7 +101,7 @@ impl Hypotheses {
 
     fn grow(&mut self) {
         let capacity = (2 * self.capacity).max(16);
-        let mut labels = vec![Emitted::default(); capacity * self.rows.len()];
+        let mut labels = vec![DecodedToken::default(); capacity * self.rows.len()];
         for (at, row) in self.rows.iter().enumerate() {
             let old = &self.labels[at * self.capacity..][..row.len];
             labels[at * capacity..][..row.len].copy_from_slice(old);
@@ -133,16 +133,16 @@ impl Hypotheses {
     ///
     /// # Panics
     /// Here and below: if there is no such utterance.
-    pub fn labels(&self, utterance: usize) -> &[Emitted] {
+    pub fn labels(&self, utterance: usize) -> &[DecodedToken] {
         &self.labels[utterance * self.capacity..][..self.rows[utterance].len]
     }
 
     /// Where the search left an utterance: see [`Hypothesis::end`].
-    pub fn ended(&self, utterance: usize) -> usize {
+    pub fn end_frame(&self, utterance: usize) -> usize {
         self.rows[utterance].end
     }
 
-    /// Whether an utterance has as many labels as it may have: see [`Hypothesis::capped`].
+    /// Whether an utterance has as many labels as it may have: see [`Hypothesis::is_capped`].
     pub fn is_capped(&self, utterance: usize) -> bool {
         self.rows[utterance].capped
     }
@@ -154,8 +154,8 @@ impl Hypotheses {
 
     /// An utterance for itself.
     pub fn get(&self, utterance: usize) -> Hypothesis {
-        let HypothesisRow { end, capped, .. } = self.rows[utterance];
-        Hypothesis { labels: self.labels(utterance).to_vec(), end, capped }
+        let HypothesisRow { end, capped: is_capped, .. } = self.rows[utterance];
+        Hypothesis { labels: self.labels(utterance).to_vec(), end, is_capped }
     }
 
     /// All utterances.

@@ -51,7 +51,7 @@ pub trait JointScorer: Send + Sync {
     fn frame_width(&self) -> usize;
 
     /// P
-    fn predicted_width(&self) -> usize;
+    fn prediction_width(&self) -> usize;
 
     /// R, for networks that project a predictor's output once the joint width H.
     fn row_width(&self) -> usize;
@@ -84,9 +84,9 @@ pub trait JointScorer: Send + Sync {
 }
 
 /// `z = W act(W_e x + b_e + W_p g + b_p) + b`, the network of RNN-T: both projections are computed once, a frame's when it comes
-/// ([`Network::project_frames`]) and a label's when it is emitted.
+/// ([`JointNetwork::project_frames`]) and a label's when it is emitted.
 #[derive(Debug)]
-pub struct Network {
+pub struct JointNetwork {
     activation: Activation,
     frames: Option<AffineLayer>,
     predicted: AffineLayer,
@@ -97,7 +97,7 @@ pub struct Network {
     factored: Option<u32>,
 }
 
-impl Network {
+impl JointNetwork {
     /// A network from its layers: of the frames (none if they come projected already), of the predictor's output, and the head,
     /// whose last `durations` outputs are those of durations.
     ///
@@ -160,12 +160,12 @@ impl Network {
     }
 }
 
-impl JointScorer for Network {
+impl JointScorer for JointNetwork {
     fn frame_width(&self) -> usize {
         self.head.inputs()
     }
 
-    fn predicted_width(&self) -> usize {
+    fn prediction_width(&self) -> usize {
         self.predicted.inputs()
     }
 

@@ -7,22 +7,25 @@ use crate::{JointScorer, NetworkScratch, Predictor, Result, States, TokenTable};
 
 /// Predictor, joint network and what the classes mean: all that decoding needs.
 #[derive(Clone)]
-pub struct Model {
+pub struct DecodingModel {
     predictor: Arc<dyn Predictor>,
     joint: Arc<dyn JointScorer>,
-    rules: TokenTable,
+    token_table: TokenTable,
     /// State and projected row before any label.
     start: (States, Vec<f32>),
     fingerprint: u64,
 }
 
-impl std::fmt::Debug for Model {
+impl std::fmt::Debug for DecodingModel {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.debug_struct("Model").field("rules", &self.rules).field("width", &self.width()).finish()
+        f.debug_struct("DecodingModel")
+            .field("token_table", &self.token_table)
+            .field("width", &self.width())
+            .finish()
     }
 }
 
-impl Model {
+impl DecodingModel {
     /// A model of classes that move on as the tokens of `topology` do; `big_blanks` are the classes of its big blanks, in order.
     ///
     /// # Errors
@@ -35,24 +38,24 @@ impl Model {
         big_blanks: &[u32],
         topology: &Topology,
     ) -> Result<Self> {
-        let rules = TokenTable::new(joint.classes(), blank, big_blanks, topology)?;
-        if predictor.width() != joint.predicted_width() {
+        let token_table = TokenTable::new(joint.classes(), blank, big_blanks, topology)?;
+        if predictor.width() != joint.prediction_width() {
             let expected = format!("rows of {}, as the predictor's", predictor.width());
-            return Err(crate::Error::shape("joint", expected, joint.predicted_width()));
+            return Err(crate::Error::shape("joint", expected, joint.prediction_width()));
         }
         if joint.durations() != topology.durations() {
             let expected = format!("{} durations, as the topology has", topology.durations());
             return Err(crate::Error::shape("joint", expected, joint.durations()));
         }
-        let labels = (0..joint.classes() as u32).rev().find(|&class| !rules.is_blank(class));
+        let labels = (0..joint.classes() as u32).rev().find(|&class| !token_table.is_blank(class));
         if let Some(label) = labels.filter(|&label| label as usize >= predictor.ids()) {
             return Err(crate::Error::shape("predictor", format!("more than {label} ids"), predictor.ids()));
         }
         let (states, predicted) = predictor.start();
         let mut row = vec![0.0; joint.row_width()];
         joint.project(&predicted, &mut row, &mut NetworkScratch::default());
-        let fingerprint = fingerprint(&*predictor, &*joint, &rules, (&states, &row));
-        Ok(Self { predictor, joint, rules, start: (states, row), fingerprint })
+        let fingerprint = fingerprint(&*predictor, &*joint, &token_table, (&states, &row));
+        Ok(Self { predictor, joint, token_table, start: (states, row), fingerprint })
     }
 
     /// The predictor.
@@ -66,8 +69,8 @@ impl Model {
     }
 
     /// What the classes mean.
-    pub fn rules(&self) -> &TokenTable {
-        &self.rules
+    pub fn token_table(&self) -> &TokenTable {
+        &self.token_table
     }
 
     /// Width of the frame rows that decoders are given.
@@ -108,7 +111,7 @@ impl Model {
 fn fingerprint(
     predictor: &dyn Predictor,
     joint: &dyn JointScorer,
-    rules: &TokenTable,
+    token_table: &TokenTable,
     (states, row): (&States, &[f32]),
 ) -> u64 {
     let mut words: Vec<u32> = Vec::new();
@@ -121,7 +124,7 @@ fn fingerprint(
     add(&scores);
     add(row);
     add(states.values());
-    if let Some(label) = (0..joint.classes() as u32).rev().find(|&class| !rules.is_blank(class)) {
+    if let Some(label) = (0..joint.classes() as u32).rev().find(|&class| !token_table.is_blank(class)) {
         let (mut states, mut out) = (states.clone(), vec![0.0; predictor.width()]);
         predictor.step(&[label], &mut states, &mut out, &mut scratch);
         add(&out);
@@ -129,7 +132,7 @@ fn fingerprint(
         words.extend(states.labels());
     }
     words.extend(states.labels());
-    words.extend(rules.numbers());
+    words.extend(token_table.numbers());
     words
         .into_iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ u64::from(word)).wrapping_mul(0x0100_0000_01b3))

@@ -2,22 +2,22 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | this | the automaton |
-//! | `names` | how classes are called in files |
+//! | this | the scorer |
+//! | `vocabulary` | how classes are called in files |
 //! | `table` | the n-grams of a file, sorted |
 //! | `arpa` | ARPA files, read and written |
 //! | `estimate` | interpolated modified Kneser-Ney |
 //! | `perplexity` | how well a text is foreseen |
-//! | `words` | words spelled by tokens |
-//! | `pairs` | states of two automata in one number |
+//! | `word_ngram` | words spelled by tokens |
+//! | `state_pairs` | states of two automata in one number |
 mod arpa;
 mod error;
 mod estimate;
-mod names;
-mod pairs;
 mod perplexity;
+mod state_pairs;
 mod table;
-mod words;
+mod vocabulary;
+mod word_ngram;
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -27,10 +27,9 @@ use table::{Entries, MOST_ORDER, children};
 
 pub use error::{Error, Result};
 pub use estimate::{DiscountKind, Discounts, Estimate, estimate};
-pub use names::written;
 pub use perplexity::Perplexity;
 pub use table::NgramTable;
-pub use words::{WordNgram, WordOptions};
+pub use word_ngram::{WordNgram, WordNgramOptions};
 
 /// log10 probability of unknown words where the n-gram has no `<unk>`; KenLM's.
 const MISSING: f32 = -100.0;
@@ -43,7 +42,7 @@ const BLOCK: usize = 64;
 
 /// What to do with words of an n-gram that are not in the vocabulary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Foreign {
+pub enum OutOfVocabulary {
     /// Pass over the n-grams that have them, and count them: no class can lead there, and a general n-gram knows many words that a model
     /// does not.
     #[default]
@@ -65,11 +64,11 @@ pub enum Foreign {
 /// searches; a row of scores is one pass over the classes and the listed arcs of the context and its ends. 12 bytes an n-gram and state.
 ///
 /// ```
-/// use decoding::{Scorer, ngram::{Foreign, Ngram, NgramTable}};
+/// use decoding::{Scorer, ngram::{OutOfVocabulary, Ngram, NgramTable}};
 ///
 /// let text = "\\data\\\nngram 1=3\nngram 2=1\n\\1-grams:\n-1 <s> -0.5\n-0.5 yes\n-0.25 no\n\\2-grams:\n-0.125 <s> yes\n\\end\\";
 /// // Class 0 is the blank, which has no name.
-/// let ngram = Ngram::new(&NgramTable::read(text.as_bytes())?, &["", "yes", "no"], Foreign::Reject)?;
+/// let ngram = Ngram::new(&NgramTable::read(text.as_bytes())?, &["", "yes", "no"], OutOfVocabulary::Reject)?;
 /// let (yes, _) = ngram.step(ngram.start(), 1);
 /// let (no, _) = ngram.step(ngram.start(), 2);
 /// assert_eq!((yes, no), (-0.125 * 10f32.ln(), (-0.5 * 10f32.ln()) + (-0.25 * 10f32.ln())));
@@ -100,28 +99,28 @@ pub struct Ngram {
 }
 
 impl Ngram {
-    /// An automaton of a table. `names` are those of the classes as the tokenizer has them (see [`written`]), empty for a
+    /// A scorer of a table. `names` are those of the classes as the tokenizer has them, empty for a
     /// class that is no label, such as the blank; a class named `<unk>` is the table's.
     ///
     /// # Errors
     /// [`Error::Name`] if two classes have a name in common or one is `<s>` or `</s>`; [`Error::NoToken`] if the table knows none of
     /// them; [`Error::Token`] if it knows others and these are forbidden.
-    pub fn new<S: AsRef<str>>(table: &NgramTable, names: &[S], foreign: Foreign) -> Result<Self> {
-        let ids = names::ids(names)?;
+    pub fn new<S: AsRef<str>>(table: &NgramTable, names: &[S], foreign: OutOfVocabulary) -> Result<Self> {
+        let ids = vocabulary::ids(names)?;
         let classes = names.len();
         let end = classes as u32;
-        let unknown = ids.get(names::UNKNOWN).copied().unwrap_or(end + 1);
+        let unknown = ids.get(vocabulary::UNKNOWN).copied().unwrap_or(end + 1);
         // Only in contexts.
         let begin = end + 2;
         let word_of = |name: &String| match name.as_str() {
-            names::BEGIN => Some(begin),
-            names::END => Some(end),
-            names::UNKNOWN => Some(unknown),
+            vocabulary::BEGIN => Some(begin),
+            vocabulary::END => Some(end),
+            vocabulary::UNKNOWN => Some(unknown),
             name => ids.get(&Cow::Borrowed(name)).copied(),
         };
         let words: Vec<Option<u32>> = table.words.iter().map(word_of).collect();
         let strangers = words.iter().filter(|word| word.is_none()).count();
-        if let (Foreign::Reject, Some(at)) = (foreign, words.iter().position(Option::is_none)) {
+        if let (OutOfVocabulary::Reject, Some(at)) = (foreign, words.iter().position(Option::is_none)) {
             return Err(Error::Token { token: table.words[at].clone() });
         }
         if !words.iter().flatten().any(|&word| word < end && word != unknown) {

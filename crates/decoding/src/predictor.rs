@@ -3,7 +3,7 @@ mod lstm;
 mod stateless;
 
 pub use lstm::{LstmLayer, LstmPredictor};
-pub use stateless::{Finish, NOTHING, StatelessPredictor};
+pub use stateless::{NO_LABEL, PredictorActivation, StatelessPredictor};
 
 use crate::{NetworkScratch, StateShape, States};
 
@@ -28,7 +28,7 @@ pub trait Predictor: Send + Sync {
     fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], scratch: &mut NetworkScratch);
 
     /// Number of labels that stand before the first one, which lengths of hypotheses are counted with
-    /// ([`Beam::normalise`](crate::Beam::normalise)): the context of a stateless predictor.
+    /// ([`BeamOptions::normalize_by_length`](crate::BeamOptions::normalize_by_length)): the context of a stateless predictor.
     fn context(&self) -> usize {
         1
     }

@@ -3,11 +3,11 @@ use std::sync::Arc;
 
 use crate::{Error, Result};
 
-/// A deterministic automaton over class ids: an n-gram, a list of phrases, what a CTC head says of an utterance.
+/// A deterministic scorer over class ids: an n-gram, a list of phrases, what a CTC head says of an utterance.
 ///
 /// States are numbers, so that hypotheses carry and compare them cheaply. Equal states have equal futures. Every method is total: a
 /// class without a name (a blank) or beyond the vocabulary scores 0 and stays in its state, and a number that is no state of
-/// the automaton counts as the state after nothing that it knows.
+/// the scorer counts as the state after nothing that it knows.
 pub trait Scorer: Send + Sync + std::fmt::Debug {
     /// State before any label.
     fn start(&self) -> u32;
@@ -20,12 +20,12 @@ pub trait Scorer: Send + Sync + std::fmt::Debug {
     fn finish(&self, state: u32) -> f32;
 }
 
-/// An automaton and the weight of its scores; a negative one takes away what a model has learnt already (density ratio, LODR), and 0
+/// A scorer and the weight of its scores; a negative one takes away what a model has learnt already (density ratio, LODR), and 0
 /// says nothing, not even that something is impossible.
 #[derive(Debug, Clone)]
 pub struct Fusion {
     /// The language model or list.
-    pub automaton: Arc<dyn Scorer>,
+    pub scorer: Arc<dyn Scorer>,
     /// What its scores are multiplied by.
     pub weight: f32,
 }
@@ -34,13 +34,13 @@ impl Fusion {
     /// As [`Scorer::add_scores`].
     pub(crate) fn add_scores(&self, state: u32, scores: &mut [f32]) {
         if self.weight != 0.0 {
-            self.automaton.add_scores(state, self.weight, scores);
+            self.scorer.add_scores(state, self.weight, scores);
         }
     }
 
     /// What ending in a state adds.
     pub(crate) fn finish(&self, state: u32) -> f64 {
-        if self.weight == 0.0 { 0.0 } else { f64::from(self.weight * self.automaton.finish(state)) }
+        if self.weight == 0.0 { 0.0 } else { f64::from(self.weight * self.scorer.finish(state)) }
     }
 }
 
@@ -67,15 +67,15 @@ pub(crate) fn check_fused(fused: &[f32]) -> Result<()> {
 /// words that a language model costs.
 ///
 /// ```
-/// use decoding::{Scorer, PerClass};
-/// let bonus = PerClass::new(vec![1.5, 0.0])?;
+/// use decoding::{Scorer, ClassScores};
+/// let bonus = ClassScores::new(vec![1.5, 0.0])?;
 /// assert_eq!(bonus.step(bonus.start(), 0), (1.5, 0));
 /// # Ok::<(), decoding::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
-pub struct PerClass(Vec<f32>);
+pub struct ClassScores(Vec<f32>);
 
-impl PerClass {
+impl ClassScores {
     /// The scores of classes 0, 1, ..; others score 0.
     ///
     /// # Errors
@@ -88,7 +88,7 @@ impl PerClass {
     }
 }
 
-impl Scorer for PerClass {
+impl Scorer for ClassScores {
     fn start(&self) -> u32 {
         0
     }
@@ -111,21 +111,21 @@ pub(crate) mod tests {
     use super::*;
 
     /// The sum of a path from start to end, and its last state.
-    pub fn path(automaton: &dyn Scorer, classes: &[u32]) -> (f32, u32) {
+    pub fn path(scorer: &dyn Scorer, classes: &[u32]) -> (f32, u32) {
         let step = |(sum, state), &class| {
-            let (score, next) = automaton.step(state, class);
+            let (score, next) = scorer.step(state, class);
             (sum + score, next)
         };
-        classes.iter().fold((0.0, automaton.start()), step)
+        classes.iter().fold((0.0, scorer.start()), step)
     }
 
     /// A row of scores is that of the steps, bit by bit.
-    pub fn row_is_steps(automaton: &dyn Scorer, state: u32, classes: usize, nameless: &[u32]) {
+    pub fn row_is_steps(scorer: &dyn Scorer, state: u32, classes: usize, nameless: &[u32]) {
         let before: Vec<f32> = (0..classes).map(|class| class as f32 / 7.0 - 1.0).collect();
         let mut after = before.clone();
-        automaton.add_scores(state, 0.7, &mut after);
+        scorer.add_scores(state, 0.7, &mut after);
         for class in 0..classes as u32 {
-            let (score, _) = automaton.step(state, class);
+            let (score, _) = scorer.step(state, class);
             let wanted = match nameless.contains(&class) {
                 true => before[class as usize],
                 false => before[class as usize] + 0.7 * score,

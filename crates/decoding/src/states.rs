@@ -29,7 +29,7 @@ impl States {
     ///
     /// # Panics
     /// Never: whatever the lists hold is the shape.
-    pub fn of_row(labels: Vec<u32>, values: Vec<f32>) -> Self {
+    pub fn from_row(labels: Vec<u32>, values: Vec<f32>) -> Self {
         Self { shape: StateShape { labels: labels.len(), values: values.len() }, rows: 1, labels, values }
     }
 
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn rows_move_as_a_whole() {
-        let row = |k: u32| States::of_row(vec![k, k + 1], vec![k as f32]);
+        let row = |k: u32| States::from_row(vec![k, k + 1], vec![k as f32]);
         let mut all = States::new(row(0).shape());
         (0..4).for_each(|k| all.extend(&row(10 * k), [0]));
         assert_eq!((all.rows(), all.row(2)), (4, row(20)));

@@ -25,7 +25,7 @@ enum FrameAdvance {
 }
 
 impl TokenTable {
-    /// The rules of classes that move on as the tokens of a topology do.
+    /// The token_table of classes that move on as the tokens of a topology do.
     ///
     /// # Errors
     /// [`Error::Blank`], [`Error::BigBlank`], [`Error::BigBlanks`] or [`Error::Topology`] unless every blank is a class, and every
@@ -107,7 +107,7 @@ impl TokenTable {
         }
     }
 
-    /// Everything as numbers, which other rules do not have.
+    /// Everything as numbers, which other token_table do not have.
     pub(crate) fn numbers(&self) -> Vec<u32> {
         let mut all = vec![self.classes as u32, self.blank, self.durations.len() as u32];
         all.extend(&self.big_blanks);
@@ -120,8 +120,8 @@ impl TokenTable {
         all
     }
 
-    /// The farthest that a blank goes, in frames; 1 without big blanks and durations.
-    pub fn farthest(&self) -> usize {
+    /// The max_blank_frames that a blank goes, in frames; 1 without big blanks and durations.
+    pub fn max_blank_frames(&self) -> usize {
         let far = |frames: &FrameAdvance| match frames {
             FrameAdvance::Always(frames) => *frames,
             FrameAdvance::By(frames) => frames.iter().copied().max().unwrap_or(1),

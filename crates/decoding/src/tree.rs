@@ -1,7 +1,7 @@
 //! Labels of an utterance's hypotheses as a tree: what they share is kept once.
 use serde::{Deserialize, Serialize};
 
-use crate::Emitted;
+use crate::DecodedToken;
 
 /// The node before any label.
 pub(crate) const ROOT: u32 = u32::MAX;
@@ -12,7 +12,7 @@ const FEW: usize = 256;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct LabelNode {
     parent: u32,
-    emitted: Emitted,
+    emitted: DecodedToken,
     sequence: Sequence,
 }
 
@@ -57,7 +57,7 @@ impl Tree {
         (self.taken, self.live) = (other.taken, other.live);
     }
 
-    pub fn push(&mut self, parent: u32, emitted: Emitted) -> u32 {
+    pub fn push(&mut self, parent: u32, emitted: DecodedToken) -> u32 {
         let sequence = self.sequence(parent).then(emitted.label);
         self.nodes.push(LabelNode { parent, emitted, sequence });
         (self.nodes.len() - 1) as u32
@@ -94,7 +94,7 @@ impl Tree {
     }
 
     /// The labels behind the root that a node stands for.
-    pub fn labels(&self, node: u32) -> Vec<Emitted> {
+    pub fn labels(&self, node: u32) -> Vec<DecodedToken> {
         let mut labels = Vec::with_capacity(self.sequence(node).len - self.taken.len);
         let mut at = node;
         while let Some(node) = self.nodes.get(at as usize) {
@@ -147,7 +147,7 @@ impl Tree {
     }
 
     /// Takes the labels out that lead to all of some nodes, in their order; they stand before the root then.
-    pub fn take_shared(&mut self, nodes: &mut [u32]) -> Vec<Emitted> {
+    pub fn take_shared(&mut self, nodes: &mut [u32]) -> Vec<DecodedToken> {
         self.unmark();
         nodes.iter().for_each(|&node| self.mark(node));
         self.sweep();
@@ -195,7 +195,7 @@ impl Tree {
     }
 
     /// Takes the labels out that lead to a node, from others that begin with the same; they stand before the root then.
-    pub fn take_to(&mut self, goal: u32, nodes: &mut [u32]) -> Vec<Emitted> {
+    pub fn take_to(&mut self, goal: u32, nodes: &mut [u32]) -> Vec<DecodedToken> {
         let (taken, labels) = (self.sequence(goal), self.labels(goal));
         for node in &mut *nodes {
             match self.above(*node, taken.len + 1) {
@@ -237,9 +237,9 @@ mod tests {
     use super::*;
 
     fn grown(tree: &mut Tree, parent: u32, labels: &[u32]) -> u32 {
-        labels
-            .iter()
-            .fold(parent, |parent, &label| tree.push(parent, Emitted { label, ..Emitted::default() }))
+        labels.iter().fold(parent, |parent, &label| {
+            tree.push(parent, DecodedToken { label, ..DecodedToken::default() })
+        })
     }
 
     fn ids(tree: &Tree, node: u32) -> Vec<u32> {
@@ -314,7 +314,8 @@ mod tests {
                 for &label in labels {
                     let known =
                         (0..tree.nodes.len() as u32).find(|&node| tree.last(node) == Some((label, at)));
-                    at = known.unwrap_or_else(|| tree.push(at, Emitted { label, ..Emitted::default() }));
+                    at = known
+                        .unwrap_or_else(|| tree.push(at, DecodedToken { label, ..DecodedToken::default() }));
                 }
                 nodes.push(at);
             }

@@ -3,7 +3,7 @@ mod searches;
 
 use std::path::{Path, PathBuf};
 
-use decoding::{Model, ModelConfig, Network};
+use decoding::{DecodingModel, DecodingModelConfig, JointNetwork};
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const SUMS: f64 = 1e-3;
 /// The sidecar of a case.
 #[derive(Debug, Deserialize)]
 struct Sidecar {
-    model: ModelConfig,
+    model: DecodingModelConfig,
     lengths: Vec<usize>,
     decodes: Vec<Decode>,
 }
@@ -114,8 +114,8 @@ pub(super) struct DecodingCase {
     path: PathBuf,
     sidecar: Sidecar,
     bytes: Vec<u8>,
-    model: Model,
-    network: Arc<Network>,
+    model: DecodingModel,
+    network: Arc<JointNetwork>,
     /// Projected frames `[B, T, H]`.
     frames: Vec<f32>,
 }
@@ -143,14 +143,14 @@ impl DecodingCase {
             expected: expected.into(),
             found,
         };
-        let model = Model::from_safetensors(&bytes, &sidecar.model);
+        let model = DecodingModel::from_safetensors(&bytes, &sidecar.model);
         let (model, network) = model
             .map_err(|error| wrong("model", "sound weights of the model described", error.to_string()))?;
         let enc = floats(&bytes, "enc").ok_or_else(|| wrong("enc", "a tensor of f32", "none".into()))?;
         let frames = network
             .project_frames(&enc)
             .map_err(|error| wrong("enc", "whole rows of the encoder's width", error.to_string()))?;
-        decoding::unpadded(&frames, model.width(), &sidecar.lengths)
+        decoding::unpad(&frames, model.width(), &sidecar.lengths)
             .map_err(|error| wrong("enc", "rows for the lengths of the sidecar", error.to_string()))?;
         Ok(Self { name: name.into(), path: tensors.into(), sidecar, bytes, model, network, frames })
     }
@@ -188,12 +188,12 @@ impl DecodingCase {
                     "forced_alignment"
                 }
                 DecodeKind::ModifiedBeam { beam, blank_penalty, temperature, utterances } => {
-                    let options = decoding::Beam {
+                    let options = decoding::BeamOptions {
                         width: *beam,
                         nbest: *beam,
                         blank_penalty: *blank_penalty,
                         temperature: *temperature,
-                        ..decoding::Beam::default()
+                        ..decoding::BeamOptions::default()
                     };
                     searches::beam(self, options, utterances, &mut check);
                     "modified_beam"

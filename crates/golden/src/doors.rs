@@ -1,7 +1,8 @@
 //! Runs a case through the door that its kind belongs to and lines up what came out with what is stored.
 use rnnt_loss::Element;
 use rnnt_loss::{
-    Encodings, Head, JointNetwork, Layout, Options, Reduction, Rows, Scores, Session, Targets, Topology,
+    Head, HiddenInputs, JointNetwork, Layout, NetworkInputs, Options, Reduction, ScoreInputs, Session,
+    Targets, Topology,
 };
 
 use super::case::LossCase;
@@ -38,7 +39,7 @@ fn dense<F: Element>(case: &LossCase) -> Result<LossOutcome, Stop> {
     let [_, frames, positions, classes] = case.shape("logits")?;
     let layout = Layout::Padded { frames, positions };
     let values: Vec<F> = case.values("logits")?;
-    let scores = Scores { scores: &values, classes, layout };
+    let scores = ScoreInputs { scores: &values, classes, layout };
     let ones = Reduction::Sum.weights(&targets);
     let chosen = options(case);
     let mut session = Session::new(&chosen)?;
@@ -125,7 +126,7 @@ fn rows<F: Element>(case: &LossCase) -> Result<LossOutcome, Stop> {
     let bias: Option<Vec<F>> = case.find("b").map(|_| case.values("b")).transpose()?;
     let head = Head::new(&weight, bias.as_deref(), width).map_err(rnnt_loss::Error::from)?;
     let ones = Reduction::Sum.weights(&targets);
-    let rows = Rows::new(&hidden, head).with_layout(layout);
+    let rows = HiddenInputs::new(&hidden, head).with_layout(layout);
     let found = Session::new(&options(case))?.sum(rows, &targets, &ones)?;
     let mut out = LossOutcome::default();
     for name in ["loss", "grad_h", "grad_W"] {
@@ -145,7 +146,7 @@ fn rows<F: Element>(case: &LossCase) -> Result<LossOutcome, Stop> {
     Ok(out)
 }
 
-/// Encodings, predictions and the whole joint network.
+/// NetworkInputs, predictions and the whole joint network.
 fn joint<F: Element>(case: &LossCase) -> Result<LossOutcome, Stop> {
     let targets = case.targets()?;
     let ([_, frames, encoder_width], [_, positions, predictor_width]) =
@@ -165,7 +166,7 @@ fn joint<F: Element>(case: &LossCase) -> Result<LossOutcome, Stop> {
         head: Head::new(&head_weight, Some(&head_bias), width).map_err(rnnt_loss::Error::from)?,
     };
     let (mut session, ones) = (Session::new(&options(case))?, Reduction::Sum.weights(&targets));
-    let inputs = Encodings { encodings: &encodings, predictions: &predictions, layout };
+    let inputs = NetworkInputs { encodings: &encodings, predictions: &predictions, layout };
     let found = network.sum(&mut session, inputs, &targets, &ones)?;
     let mut out = LossOutcome::default();
     case.get("loss")?;
@@ -184,7 +185,7 @@ fn joint<F: Element>(case: &LossCase) -> Result<LossOutcome, Stop> {
     }
     if case.find("logits").is_some() {
         // The same lattice by another door, from the scores that the case's author computed.
-        let scores = Scores { scores: &input("logits")?, classes, layout };
+        let scores = ScoreInputs { scores: &input("logits")?, classes, layout };
         let found = session.sum(scores, &targets, &ones)?;
         out.loss(case, "loss", &found.losses)?;
     }

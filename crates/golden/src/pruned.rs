@@ -2,8 +2,8 @@
 use pruned::{Batch, Matrices, Ranges, Unigram, first_pass};
 use rnnt_loss::Element;
 use rnnt_loss::{
-    Head, Joint, Layout, Loss, Options, PrunedJoint, Pruning, Reduction, Scales, Scores, Session, Simple,
-    SimpleGradient, Targets, Tokens, Topology,
+    Head, JointInputs, Layout, Loss, Options, PassScales, PrunedInputs, Pruning, Reduction, ScoreInputs,
+    Session, SimpleGradient, SimpleInputs, Targets, TokenNormalization, Topology,
 };
 
 use super::case::{self, LossCase};
@@ -25,10 +25,10 @@ pub(super) fn pruned<F: Element>(case: &LossCase) -> Result<LossOutcome, Stop> {
 
     let (encoded, predicted, weight, bias) = (input("am_proj")?, input("lm_proj")?, input("W")?, input("b")?);
     let head = Head::new(&weight, Some(&bias), width).map_err(rnnt_loss::Error::from)?;
-    let joint = Joint::new(&encoded, &predicted, head).with_layout(layout);
-    let scales = Scales { simple: 1.0, pruned: 1.0 };
-    let inputs = PrunedJoint { simple: Simple::Matrices(source), joint, scales };
-    let (tokens, pruning) = (Tokens::Softmax, pruning(case)?);
+    let joint = JointInputs::new(&encoded, &predicted, head).with_layout(layout);
+    let scales = PassScales { simple: 1.0, pruned: 1.0 };
+    let inputs = PrunedInputs { simple: SimpleInputs::Matrices(source), joint, scales };
+    let (tokens, pruning) = (TokenNormalization::Softmax, pruning(case)?);
     let chosen =
         Options { loss: Loss::Pruned { topology: topology.clone(), tokens, pruning }, ..options(case) };
     let found = Session::new(&chosen)?.sum(inputs, &targets, &ones)?;
@@ -49,7 +49,7 @@ pub(super) fn pruned<F: Element>(case: &LossCase) -> Result<LossOutcome, Stop> {
         case.get(name)?;
         out.gradient(case, name, gradient)?;
     }
-    let mut every = Session::new(&Options { loss: Loss::over(topology.clone()), ..chosen })?;
+    let mut every = Session::new(&Options { loss: Loss::with_topology(topology.clone()), ..chosen })?;
     if case.options.delay_penalty == 0.0 {
         out.loss(case, "unpruned_joint_loss", &every.sum(joint, &targets, &ones)?.losses)?;
     }
@@ -152,7 +152,7 @@ fn scores<F: Element>(
     let [batch, frames, width, classes] = case.shape("pruned_logits")?;
     let stored = case.values::<F>("pruned_logits")?;
     let bands = (0..batch).map(|b| (0..targets.frames(b)).map(|t| ranges.band(b, t)).collect());
-    let retained = targets.retained(bands.collect())?;
+    let retained = targets.with_bands(bands.collect())?;
     let mut rows = Vec::new();
     for b in 0..batch {
         for t in 0..targets.frames(b) {
@@ -162,7 +162,7 @@ fn scores<F: Element>(
     }
     let packed: Vec<F> = rows.iter().flat_map(|&row| &stored[row..row + classes]).copied().collect();
     let ones = Reduction::Sum.weights(targets);
-    let packed = Scores { scores: &packed, classes, layout: Layout::Packed };
+    let packed = ScoreInputs { scores: &packed, classes, layout: Layout::Packed };
     let found = session.sum(packed, &retained, &ones)?;
     out.loss(case, "pruned_loss", &found.losses)?;
     let mut gradient = vec![F::ZERO; stored.len()];

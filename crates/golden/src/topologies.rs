@@ -1,6 +1,8 @@
 //! Cases of transducers with durations: TDT and multi-blank.
 use rnnt_loss::Element;
-use rnnt_loss::{Layout, Loss, Options, Output, Reduction, Scores, Session, Tokens, Topology};
+use rnnt_loss::{
+    Layout, Loss, LossOutput, Options, Reduction, ScoreInputs, Session, TokenNormalization, Topology,
+};
 
 use super::case::{self, LossCase};
 use super::outcome::{LossOutcome, options, real_rows};
@@ -21,7 +23,7 @@ pub(super) fn tdt<F: Element>(case: &LossCase) -> Result<LossOutcome, Stop> {
     let options = Options { loss: Loss::Tdt { topology, sigma, omega }, ..options(case) };
     let layout = Layout::Padded { frames, positions };
     let (scores, ones) = (case.values::<F>("acts")?, Reduction::Sum.weights(&targets));
-    let scores = Scores { scores: &scores, classes, layout };
+    let scores = ScoreInputs { scores: &scores, classes, layout };
     let found = Session::new(&options)?.sum(scores, &targets, &ones)?;
     outcome(case, &found, width, &real_rows(&targets, frames, positions))
 }
@@ -32,18 +34,18 @@ pub(super) fn multi_blank<F: Element>(case: &LossCase) -> Result<LossOutcome, St
     let [_, frames, positions, classes] = case.shape("acts")?;
     let durations = &case.options.big_blank_durations;
     let topology = Topology::multi_blank(durations).map_err(rnnt_loss::Error::from)?;
-    let loss = Loss::Transducer { topology, tokens: Tokens::Softmax, sigma: case.options.sigma };
+    let loss = Loss::Transducer { topology, tokens: TokenNormalization::Softmax, sigma: case.options.sigma };
     let options = Options { loss, ..options(case) };
     let layout = Layout::Padded { frames, positions };
     let (scores, ones) = (case.values::<F>("acts")?, Reduction::Sum.weights(&targets));
-    let scores = Scores { scores: &scores, classes, layout };
+    let scores = ScoreInputs { scores: &scores, classes, layout };
     let found = Session::new(&options)?.sum(scores, &targets, &ones)?;
     outcome(case, &found, classes, &real_rows(&targets, frames, positions))
 }
 
 fn outcome<F: Element>(
     case: &LossCase,
-    found: &Output<F>,
+    found: &LossOutput<F>,
     width: usize,
     real: &[bool],
 ) -> Result<LossOutcome, Stop> {

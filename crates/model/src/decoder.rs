@@ -1,7 +1,7 @@
 //! The model as a decoder sees it.
 use std::sync::Arc;
 
-use decoding::{AffineLayer, Network};
+use decoding::{AffineLayer, JointNetwork};
 
 use crate::Result;
 use crate::config::LossConfig;
@@ -23,7 +23,7 @@ impl Model {
     ///
     /// # Errors
     /// [`crate::Error::Shape`] for a recognition lattice; candle's own errors.
-    pub fn decoder(&self) -> Result<decoding::Model> {
+    pub fn decoder(&self) -> Result<decoding::DecodingModel> {
         let TransducerNetwork { predictor, heads } = self.label_side.transducer()?;
         let (mut weight, mut bias) = (to_vec(heads.head.weight())?, to_vec(heads.head.bias())?);
         if let Some(durations) = &heads.durations {
@@ -33,13 +33,13 @@ impl Model {
         let head = AffineLayer::new("joint.head", &weight, self.width(), Some(&bias))?;
         let projection = heads.predictor.packed("joint.predictor")?;
         let activation = self.config().loss.options.activation.activation();
-        let mut network = Network::new(activation, None, projection, head, self.durations().len())?;
+        let mut network = JointNetwork::new(activation, None, projection, head, self.durations().len())?;
         if self.config().loss.kind == (LossConfig::Rnnt { factored_blank: true }) {
             network = network.with_factored_blank(self.blank())?;
         }
         let big_blanks: Vec<u32> = self.big_blanks().into_iter().map(|(class, _)| class).collect();
         let (predictor, topology) = (predictor.decoder()?, self.config().topology()?);
-        Ok(decoding::Model::new(predictor, Arc::new(network), self.blank(), &big_blanks, &topology)?)
+        Ok(decoding::DecodingModel::new(predictor, Arc::new(network), self.blank(), &big_blanks, &topology)?)
     }
 }
 
@@ -97,16 +97,16 @@ mod tests {
     const LSTM: &str = "predictor = { kind = \"lstm\", embedding = 3, hidden = 5, layers = 1 }";
 
     /// Scores of rows that meet at one site.
-    fn joint(decoder: &decoding::Model, frame: &[f32], row: &[f32]) -> Vec<f32> {
+    fn joint(decoder: &decoding::DecodingModel, frame: &[f32], row: &[f32]) -> Vec<f32> {
         let at = [SiteIndex { utterance: 0, frame: 0, row: 0 }];
-        let mut found = vec![0.0; decoder.rules().classes() + decoder.rules().durations()];
+        let mut found = vec![0.0; decoder.token_table().classes() + decoder.token_table().durations()];
         let sites = SiteBatch { frames: &[frame], rows: row, at: &at };
         decoder.joint().scores(&sites, &mut found, &mut NetworkScratch::default());
         found
     }
 
     /// Scores of a model of four labels at one site, and `z = act(h) Wᵀ + b` of some of its parameters.
-    fn scores(loss: &str, parameters: &[&str]) -> (decoding::Model, Vec<f32>, Vec<f32>) {
+    fn scores(loss: &str, parameters: &[&str]) -> (decoding::DecodingModel, Vec<f32>, Vec<f32>) {
         let text = format!("{RECIPE}\n{LSTM}\nloss = {loss}");
         let model = Model::new(&ModelConfig::from_recipe(&text, Path::new("test.toml")).unwrap(), 4).unwrap();
         let decoder = model.decoder().unwrap();
@@ -133,14 +133,17 @@ mod tests {
         let heads = ["joint.head.weight", "joint.durations.weight"];
         let (tdt, found, raw) = scores("{ kind = \"tdt\", durations = [0, 1, 3] }", &heads);
         close(&found, &raw);
-        let rules = tdt.rules();
-        assert_eq!((rules.classes(), rules.blank(), rules.durations(), rules.duration(2)), (5, 4, 3, 3));
+        let token_table = tdt.token_table();
+        assert_eq!(
+            (token_table.classes(), token_table.blank(), token_table.durations(), token_table.duration(2)),
+            (5, 4, 3, 3)
+        );
 
         let (big, found, raw) = scores("{ kind = \"multi-blank\", durations = [2, 4] }", &heads[..1]);
         close(&found, &raw);
-        let rules = big.rules();
-        assert_eq!((rules.classes(), rules.blank(), rules.frames(6, 0)), (7, 4, 4));
-        assert!(rules.is_blank(5) && rules.is_blank(6) && !rules.is_blank(3));
+        let token_table = big.token_table();
+        assert_eq!((token_table.classes(), token_table.blank(), token_table.frames(6, 0)), (7, 4, 4));
+        assert!(token_table.is_blank(5) && token_table.is_blank(6) && !token_table.is_blank(3));
     }
 
     #[test]
@@ -159,7 +162,7 @@ mod tests {
     fn scores_of_a_factored_blank_are_probabilities() {
         let (hat, found, mut raw) =
             scores("{ kind = \"rnnt\", factored_blank = true }", &["joint.head.weight"]);
-        factor_blank(&mut raw, hat.rules().blank());
+        factor_blank(&mut raw, hat.token_table().blank());
         close(&found, &raw);
         let sum: f32 = found.iter().map(|score| score.exp()).sum();
         assert!((sum - 1.0).abs() < 1e-5 && found[4] < -0.1, "{found:?}");

@@ -3,7 +3,7 @@ use candle_core::Tensor;
 use lattice::candle::Gnat;
 use rnnt_loss::{
     Dropout, MemoryPlan, Targets,
-    candle::{HeadTensors, JointTensors, LossSession, LossSum, PrunedTensors, RowTensors, TrivialJoiner},
+    candle::{HeadTensors, HiddenTensors, JointTensors, LossSession, LossSum, PrunedTensors, SimpleTensors},
 };
 
 use crate::heads::{JointLayers, LatticeBatch, OutputModel, TransducerNetwork};
@@ -30,7 +30,7 @@ impl LossSessions {
             None => Some(LossSession::new(&config.loss_options()?)?),
         };
         let ctc = match &transducer {
-            Some(transducer) => transducer.sharing_buffers(&config.ctc_options())?,
+            Some(transducer) => transducer.with_shared_buffers(&config.ctc_options())?,
             None => LossSession::new(&config.ctc_options())?,
         };
         Ok(Self { transducer, ctc })
@@ -132,7 +132,7 @@ impl Model {
         let ctc = match &self.ctc {
             Some(ctc) => {
                 let plain = Targets::new(self.blank(), lengths.clone(), labels.to_vec())?;
-                let rows = RowTensors { hidden: &encoded, head: head(ctc) };
+                let rows = HiddenTensors { hidden: &encoded, head: head(ctc) };
                 let LossSum { sum, losses, .. } = sessions.ctc.sum(rows, &plain, &shares)?;
                 Some((losses, sum))
             }
@@ -156,7 +156,7 @@ impl Model {
         let rate = f64::from(self.config().joint.dropout);
         let dropout = match masks.filter(|_| rate > 0.0) {
             Some(masks) => {
-                targets = targets.with_names(masks.utterances().to_vec())?;
+                targets = targets.with_ids(masks.utterances().to_vec())?;
                 Some(Dropout { rate, seed: masks.seed() })
             }
             None => None,
@@ -172,7 +172,7 @@ impl Model {
             None => session.sum(joint, &targets, &shares)?,
             Some((am, lm)) => {
                 let simple =
-                    TrivialJoiner { frames: &encoded, labels: &predicted, am: head(am), lm: head(lm) };
+                    SimpleTensors { frames: &encoded, labels: &predicted, am: head(am), lm: head(lm) };
                 let pruned = PrunedTensors { simple, joint, scales: self.config().scales(step) };
                 session.sum(pruned, &targets, &shares)?
             }

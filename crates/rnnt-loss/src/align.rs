@@ -6,13 +6,13 @@ use panda_core::{DEFAULT_BUDGET, Plan};
 use rnnt_dp::{Topology, best_path, confidences, expected_emission_frames};
 
 use crate::{
-    Error, Inputs, Joint, Loss, Options, Result, Targets, budget::SessionBuffers, head_call::HeadCall,
+    Error, Inputs, JointInputs, Loss, Options, Result, Targets, budget::SessionBuffers, head_call::HeadCall,
     inputs::InputValues, pruned::second_loss,
 };
 
 /// A label and its place on the best path.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AlignedToken {
+pub struct AlignedLabel {
     /// The label.
     pub label: u32,
     /// Frame at which the best path emits it.
@@ -27,9 +27,9 @@ pub struct AlignedToken {
 
 /// How an utterance is explained best.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Alignment {
+pub struct LabelAlignment {
     /// The labels in their order.
-    pub tokens: Vec<AlignedToken>,
+    pub tokens: Vec<AlignedLabel>,
     /// Log-probability of the best path.
     pub log_prob: f64,
     /// `-log P` over all paths.
@@ -39,9 +39,9 @@ pub struct Alignment {
 /// [`Session::align`](crate::Session::align)
 pub(crate) fn alignments<F: Real>(
     of: &Options,
-    joint: &Joint<F>,
+    joint: &JointInputs<F>,
     targets: &Targets,
-) -> Result<Vec<Option<Alignment>>> {
+) -> Result<Vec<Option<LabelAlignment>>> {
     // The model's own probabilities, and no backward pass to keep scores for.
     let (loss, topology) = plain(&of.loss)?;
     let options = Options {
@@ -54,7 +54,7 @@ pub(crate) fn alignments<F: Real>(
         ..Options::default()
     };
     let (mut buffers, targets) = (SessionBuffers::default(), targets.unweighted());
-    let joint = Joint { dropout: None, ..*joint };
+    let joint = JointInputs { dropout: None, ..*joint };
     let (loss, values) = (Cow::Borrowed(&options.loss), Inputs::from(joint).values());
     let call = HeadCall::joint(&joint, loss, Cow::Borrowed(&targets), &options)?;
     let plan = call.sizes(&options, 0).in_groups::<F>()?;
@@ -74,7 +74,7 @@ fn align_group<F: Real>(
     (topology, options): (&Topology, &Options),
     utterances: Range<usize>,
     buffers: &mut SessionBuffers<F>,
-) -> Result<Vec<Option<Alignment>>> {
+) -> Result<Vec<Option<LabelAlignment>>> {
     let objective = call.part(utterances.clone());
     let group = call.group(values, &objective, utterances, buffers)?;
     let targets = group.targets();
@@ -89,10 +89,10 @@ fn align_group<F: Real>(
         let times = confidences[utterance].iter().zip(&expected[utterance]);
         let tokens = steps.zip(times).map(|((step, &label), (&confidence, &expected_frame))| {
             let (frame, log_prob) = (step.site.frame, step.log_prob);
-            AlignedToken { label, frame, log_prob, confidence, expected_frame }
+            AlignedLabel { label, frame, log_prob, confidence, expected_frame }
         });
         let (log_prob, loss) = (paths[utterance].log_prob, losses[utterance]);
-        loss.is_finite().then(|| Alignment { tokens: tokens.collect(), log_prob, loss })
+        loss.is_finite().then(|| LabelAlignment { tokens: tokens.collect(), log_prob, loss })
     };
     let found = (0..lattices.batch()).map(one).collect();
     drop(emissions);
@@ -122,7 +122,7 @@ mod tests {
 
     use super::*;
     use crate::Session;
-    use crate::{Layout, Tokens};
+    use crate::{Layout, TokenNormalization};
 
     /// Numbers that look random and are always the same.
     fn wave(count: usize, step: f64, scale: f64) -> Vec<f64> {
@@ -187,13 +187,17 @@ mod tests {
             out
         }
 
-        fn joint(&self) -> Joint<'_, f64> {
-            Joint::new(&self.frames, &self.labels, Head::new(&self.head, Some(&self.bias), HIDDEN).unwrap())
+        fn joint(&self) -> JointInputs<'_, f64> {
+            JointInputs::new(
+                &self.frames,
+                &self.labels,
+                Head::new(&self.head, Some(&self.bias), HIDDEN).unwrap(),
+            )
         }
 
         fn check(&self, emissions: &[f64], durations: Option<Head<f64>>, options: &Options) {
             let (lattices, topology) = (self.targets.lattices(), options.loss.topology().unwrap());
-            let joint = Joint { durations, ..self.joint() };
+            let joint = JointInputs { durations, ..self.joint() };
             let found = Session::new(options).unwrap().align(&joint, &self.targets).unwrap();
             let posterior =
                 forward_backward(lattices, topology, emissions, &Regularisers::default()).unwrap();
@@ -233,7 +237,7 @@ mod tests {
         case.targets = case.targets.with_token_weights(vec![vec![0.5, 2.0], vec![3.0; 3], vec![]]).unwrap();
         let plan = Plan::custom(1, 1, 4, 1, 0);
         for topology in [Topology::rnnt(), Topology::modified(), Topology::constrained()] {
-            let plain = Options::of(Loss::over(topology));
+            let plain = Options::new(Loss::with_topology(topology));
             case.check(&case.emissions(softmax, false), None, &plain);
             let cut = Options { plan: Some(plan), fastemit: 0.3, delay_penalty: 0.1, skip: 0.5, ..plain };
             case.check(&case.emissions(softmax, false), None, &cut);
@@ -247,7 +251,7 @@ mod tests {
         let case = Case::new();
         let durations = Head::new(&case.durations, None, HIDDEN).unwrap();
         let topology = Topology::tdt(&[0, 1, 2]).unwrap();
-        let options = Options::of(Loss::Tdt { topology, sigma: 0.1, omega: 0.2 });
+        let options = Options::new(Loss::Tdt { topology, sigma: 0.1, omega: 0.2 });
         case.check(&case.emissions(softmax, true), Some(durations), &options);
 
         let factored = |z: &[f64], next: Option<usize>| {
@@ -256,9 +260,9 @@ mod tests {
             let label = |next: usize| sigmoid(-z[BLANK]) + z[next] - log_sum(&others);
             [sigmoid(z[BLANK]), next.map_or(-1.0, label)]
         };
-        let (topology, tokens) = (Topology::rnnt(), Tokens::FactoredBlank);
+        let (topology, tokens) = (Topology::rnnt(), TokenNormalization::FactoredBlank);
         for sigma in [0.0, 0.3] {
-            let options = Options::of(Loss::Transducer { topology: topology.clone(), tokens, sigma });
+            let options = Options::new(Loss::Transducer { topology: topology.clone(), tokens, sigma });
             case.check(&case.emissions(factored, false), None, &options);
         }
     }
@@ -266,7 +270,7 @@ mod tests {
     #[test]
     fn padding_and_neighbours_change_nothing() {
         let case = Case::new();
-        let session = Session::new(&Options::of(Loss::over(Topology::modified()))).unwrap();
+        let session = Session::new(&Options::new(Loss::with_topology(Topology::modified()))).unwrap();
         let packed = session.align(&case.joint(), &case.targets).unwrap();
         let (mut frames, mut labels) = (vec![f64::NAN; 3 * 7 * HIDDEN], vec![f64::NAN; 3 * 5 * HIDDEN]);
         for (b, (f, g)) in [(0, 0), (4, 3), (6, 7)].into_iter().enumerate() {
@@ -275,11 +279,11 @@ mod tests {
             labels[b * 5 * HIDDEN..][..u].copy_from_slice(&case.labels[g * HIDDEN..][..u]);
             let alone = case.targets.part(b..b + 1);
             let (f, g) = (&case.frames[f * HIDDEN..][..t], &case.labels[g * HIDDEN..][..u]);
-            let alone = session.align(&Joint::new(f, g, case.joint().head), &alone).unwrap();
+            let alone = session.align(&JointInputs::new(f, g, case.joint().head), &alone).unwrap();
             assert_eq!(alone[0], packed[b]);
         }
         let layout = Layout::Padded { frames: 7, positions: 5 };
-        let joint = Joint::new(&frames, &labels, case.joint().head).with_layout(layout);
+        let joint = JointInputs::new(&frames, &labels, case.joint().head).with_layout(layout);
         let padded = session.align(&joint, &case.targets).unwrap();
         assert_eq!(padded, packed);
         assert!(packed[1].is_none() && packed[2].as_ref().unwrap().tokens.is_empty());
@@ -289,8 +293,8 @@ mod tests {
     fn mistakes_are_named() {
         let case = Case::new();
         let run = |encoded: &[f64], durations: Option<Head<f64>>, loss: Loss| {
-            let joint = Joint { encoded, durations, ..case.joint() };
-            Session::new(&Options::of(loss))?.align(&joint, &case.targets)
+            let joint = JointInputs { encoded, durations, ..case.joint() };
+            Session::new(&Options::new(loss))?.align(&joint, &case.targets)
         };
         let short = run(&case.frames[1..], None, Loss::rnnt());
         assert!(matches!(short, Err(Error::Shape { argument: "encoded", .. })));
@@ -299,7 +303,7 @@ mod tests {
         assert!(matches!(error, Err(Error::Shape { argument: "durations", .. })));
         let error = run(&case.frames, None, Loss::tdt(&[0, 1, 2]).unwrap());
         assert!(matches!(error, Err(Error::Durations { expected: 3, found: 0 })));
-        let error = run(&case.frames, None, Loss::over(Topology::tdt(&[0, 1, 2]).unwrap()));
+        let error = run(&case.frames, None, Loss::with_topology(Topology::tdt(&[0, 1, 2]).unwrap()));
         assert!(matches!(error, Err(Error::Columns { expected: 2, found: 5, .. })));
         assert!(matches!(run(&case.frames, None, Loss::Ctc), Err(Error::Inputs { .. })));
         let mut frames = case.frames.clone();

@@ -13,7 +13,7 @@ mod session;
 
 use candle_core::{DType, Tensor};
 pub use inputs::{
-    HeadTensors, JointTensors, PrunedTensors, RowTensors, ScoreTensors, TensorInputs, TrivialJoiner,
+    HeadTensors, HiddenTensors, JointTensors, PrunedTensors, ScoreTensors, SimpleTensors, TensorInputs,
 };
 pub use session::{LossSession, LossSum, ctc_loss, scores_loss, transducer_loss, transducer_loss_sum};
 

@@ -102,10 +102,10 @@ impl CtcLane {
 impl Ctc {
     pub fn new(targets: &Targets) -> Result<Self> {
         if targets.tokens() > 2 {
-            return Err(Error::misplaced("targets.big_blanks", CTC, targets.tokens() - 2));
+            return Err(Error::incompatible("targets.big_blanks", CTC, targets.tokens() - 2));
         }
         if !targets.lattices().full() {
-            return Err(Error::misplaced("targets.retained", CTC, "bands"));
+            return Err(Error::incompatible("targets.retained", CTC, "bands"));
         }
         let all = 0..targets.batch();
         let frames = all.clone().map(|b| targets.frames(b)).collect();

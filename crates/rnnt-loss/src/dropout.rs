@@ -14,7 +14,7 @@ use crate::{Error, Result};
 
 /// Dropout of the joint's hidden units in one step of training (MLPerf's place for it).
 ///
-/// Memory: none; a site's mask depends on the seed, its utterance's place in the batch or its name ([`Targets::with_names`](crate::Targets::with_names)),
+/// Memory: none; a site's mask depends on the seed, its utterance's place in the batch or its name ([`Targets::with_ids`](crate::Targets::with_ids)),
 /// its frame and its label position alone.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Dropout {

@@ -4,14 +4,14 @@ use std::borrow::Cow;
 use panda_core::{Head, Real};
 
 use crate::{
-    Alignment, Error, Inputs, Joint, Layout, Loss, Options, Output, PruningOutput, Result, Scores, Targets,
-    align,
+    Error, Inputs, JointInputs, LabelAlignment, Layout, Loss, LossOutput, Options, PruningOutput, Result,
+    ScoreInputs, Targets, align,
     budget::{CallSizes, SessionBuffers},
     error::expect_len,
     first_pass::pull_back,
     head_call::HeadCall,
     inputs::InputValues,
-    internal,
+    internal_lm,
     lattice_state::Built,
     pruned::{PrunedCall, PruningState, scaled},
     score_call::ScoreCall,
@@ -55,7 +55,7 @@ pub trait SessionEngine<F> {
         targets: &Targets,
         weights: &[f64],
         options: &Options,
-    ) -> Result<Output<F>>;
+    ) -> Result<LossOutput<F>>;
     #[doc(hidden)]
     fn sum_in_place(
         &mut self,
@@ -79,10 +79,14 @@ pub trait SessionEngine<F> {
         inputs: &Inputs<F>,
         weights: &[f64],
         options: &Options,
-    ) -> Result<Output<F>>;
+    ) -> Result<LossOutput<F>>;
     #[doc(hidden)]
-    fn align(&self, joint: &Joint<F>, targets: &Targets, options: &Options)
-    -> Result<Vec<Option<Alignment>>>;
+    fn align(
+        &self,
+        joint: &JointInputs<F>,
+        targets: &Targets,
+        options: &Options,
+    ) -> Result<Vec<Option<LabelAlignment>>>;
     #[doc(hidden)]
     fn internal_lm(
         &mut self,
@@ -114,7 +118,7 @@ impl<F: Real> SessionEngine<F> for SessionBuffers<F> {
         targets: &Targets,
         weights: &[f64],
         options: &Options,
-    ) -> Result<Output<F>> {
+    ) -> Result<LossOutput<F>> {
         expect_len("weights", targets.batch(), weights.len())?;
         problem(inputs, targets, options)?.sum(&inputs.values(), weights, options, self)
     }
@@ -131,7 +135,8 @@ impl<F: Real> SessionEngine<F> for SessionBuffers<F> {
         // All utterances at once, so that a mistake in the last is found before the first is overwritten.
         let (loss, targets) = (Cow::Borrowed(&options.loss), Cow::Borrowed(targets));
         expect_unpruned(&options.loss)?;
-        let call = ScoreCall::new(&Scores { scores: &*scores, classes, layout }, loss, targets, options)?;
+        let call =
+            ScoreCall::new(&ScoreInputs { scores: &*scores, classes, layout }, loss, targets, options)?;
         let built = call.forward(scores, options, self);
         let losses = built.and_then(|built| call.backward_in_place(built, scores, weights, options, self));
         losses.map_err(|error| error.of(&options.loss))
@@ -152,16 +157,16 @@ impl<F: Real> SessionEngine<F> for SessionBuffers<F> {
         inputs: &Inputs<F>,
         weights: &[f64],
         options: &Options,
-    ) -> Result<Output<F>> {
+    ) -> Result<LossOutput<F>> {
         state.backward(&inputs.values(), weights, options, self)
     }
 
     fn align(
         &self,
-        joint: &Joint<F>,
+        joint: &JointInputs<F>,
         targets: &Targets,
         options: &Options,
-    ) -> Result<Vec<Option<Alignment>>> {
+    ) -> Result<Vec<Option<LabelAlignment>>> {
         align::alignments(options, joint, targets)
     }
 
@@ -173,7 +178,7 @@ impl<F: Real> SessionEngine<F> for SessionBuffers<F> {
         targets: &Targets,
         options: &Options,
     ) -> Result<Vec<Vec<f64>>> {
-        internal::label_side(self, predicted, head, layout, targets, options)
+        internal_lm::internal_lm(self, predicted, head, layout, targets, options)
     }
 }
 
@@ -199,7 +204,7 @@ impl<'t, F: Real> LossCall<'t, F> {
         }
         Ok(match inputs {
             Inputs::Joint(joint) => Self::Heads(HeadCall::joint(joint, loss, targets, options)?),
-            Inputs::Rows(rows) => Self::Heads(HeadCall::rows(rows, loss, targets, options)?),
+            Inputs::Hidden(rows) => Self::Heads(HeadCall::rows(rows, loss, targets, options)?),
             Inputs::Scores(scores) => Self::Scores(ScoreCall::new(scores, loss, targets, options)?),
             Inputs::Pruned(pruned) => {
                 Self::Pruned(Box::new(PrunedCall::new(pruned, loss, targets, options)?))
@@ -225,7 +230,7 @@ impl<'t, F: Real> LossCall<'t, F> {
         weights: &[f64],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<Output<F>> {
+    ) -> Result<LossOutput<F>> {
         let outcome = match self {
             Self::Heads(call) => call.sum(values, weights, options, 0, buffers),
             Self::Scores(call) => call.sum(values.scores, weights, options, buffers),
@@ -326,7 +331,7 @@ impl<F: Real> ForwardState<F> {
         weights: &[f64],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<Output<F>> {
+    ) -> Result<LossOutput<F>> {
         let Self { call, built, pruning } = self;
         let of_loss = match &pruning {
             Some(pruning) => Cow::Owned(scaled(weights, pruning.scales.pruned)),

@@ -156,7 +156,7 @@ pub enum Error {
     },
     /// The factor of a regulariser makes no sense.
     #[error("`{argument}`: expected a number from 0 to {most}, found {found}", most = Brief(*most), found = Brief(*found))]
-    Regulariser {
+    Regularizer {
         /// Name of the option.
         argument: &'static str,
         /// The largest.
@@ -172,7 +172,7 @@ pub enum Error {
     FactoredBlank,
     /// An option that does not go with another one, or with the loss that it was given to.
     #[error("{argument}: expected none {place}, found {found}")]
-    Misplaced {
+    Incompatible {
         /// Name of the argument.
         argument: &'static str,
         /// Where it has no meaning.
@@ -234,7 +234,7 @@ pub enum Error {
     },
     /// The selected normaliser refused its arguments.
     #[error(transparent)]
-    Normaliser(panda_core::Error),
+    Normalizer(panda_core::Error),
     /// The first pass of the pruned loss refused its arguments.
     #[error(transparent)]
     FirstPass(#[from] ::pruned::Error),
@@ -256,8 +256,8 @@ impl Error {
         Self::Inputs { expected: "rows or scores for CTC", found: "those of a joint network" }
     }
 
-    pub(crate) fn misplaced(argument: &'static str, place: &'static str, found: impl ToString) -> Self {
-        Self::Misplaced { argument, place, found: found.to_string() }
+    pub(crate) fn incompatible(argument: &'static str, place: &'static str, found: impl ToString) -> Self {
+        Self::Incompatible { argument, place, found: found.to_string() }
     }
 
     /// Counts utterances from the start of the batch, where a group started with utterance `first`.
@@ -300,7 +300,7 @@ impl Error {
     pub(crate) fn at_site(error: panda_core::Error, lattices: &Lattices) -> Self {
         let (site, found) = match bad_site(error) {
             Ok(bad) => bad,
-            Err(other) => return Self::Normaliser(other),
+            Err(other) => return Self::Normalizer(other),
         };
         let utterance =
             (0..lattices.batch()).find(|&b| lattices.range(b).contains(&site)).unwrap_or_default();
@@ -342,6 +342,6 @@ pub(crate) fn expect_len(argument: &'static str, expected: usize, found: usize) 
 /// Errors of the other rooms where no site is involved.
 impl From<panda_core::Error> for Error {
     fn from(error: panda_core::Error) -> Self {
-        Self::Normaliser(error)
+        Self::Normalizer(error)
     }
 }

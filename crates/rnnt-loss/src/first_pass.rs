@@ -13,7 +13,7 @@ use ::pruned::{
 use panda_core::Real;
 
 use crate::{
-    Error, Layout, Loss, Options, PrunedJoint, PruningOutput, Result, Simple, SimpleGradient, Targets,
+    Error, Layout, Loss, Options, PrunedInputs, PruningOutput, Result, SimpleGradient, SimpleInputs, Targets,
 };
 
 /// What the first pass is asked for.
@@ -45,7 +45,7 @@ impl PruningPass {
     /// A loss without a first pass, targets or options that do not go with one.
     pub fn new<F: Real>(
         options: &Options,
-        inputs: &PrunedJoint<F>,
+        inputs: &PrunedInputs<F>,
         loss: &Loss,
         targets: &Targets,
     ) -> Result<Self> {
@@ -55,7 +55,7 @@ impl PruningPass {
         };
         inputs.scales.check()?;
         if !targets.lattices().full() {
-            return Err(Error::misplaced("targets.retained", "where pruning chooses the sites", "bands"));
+            return Err(Error::incompatible("targets.retained", "where pruning chooses the sites", "bands"));
         }
         let layout = inputs.joint.layout;
         layout.check(targets)?;
@@ -69,8 +69,8 @@ impl PruningPass {
         };
         let batch = batch(targets, layout)?;
         let [frames, labels, classes] = match &inputs.simple {
-            Simple::Matrices(source) => sizes(source),
-            Simple::Heads(source) => sizes(source),
+            SimpleInputs::Matrices(source) => sizes(source),
+            SimpleInputs::Heads(source) => sizes(source),
         };
         batch.check(frames, labels, classes)?;
         Ok(Self { batch, options, s_range: pruning.s_range })
@@ -83,10 +83,10 @@ impl PruningPass {
     }
 
     /// The best cut within some bytes, or the smallest where they are too few.
-    pub fn plan<F: Real>(&self, simple: &Simple<F>, bytes: usize, whole: bool) -> FirstPlan {
+    pub fn plan<F: Real>(&self, simple: &SimpleInputs<F>, bytes: usize, whole: bool) -> FirstPlan {
         match simple {
-            Simple::Matrices(source) => self.plan_of(source, bytes, whole),
-            Simple::Heads(source) => self.plan_of(source, bytes, whole),
+            SimpleInputs::Matrices(source) => self.plan_of(source, bytes, whole),
+            SimpleInputs::Heads(source) => self.plan_of(source, bytes, whole),
         }
     }
 
@@ -133,14 +133,14 @@ impl PruningPass {
     /// First pass of all utterances, and what it found.
     pub fn run<F: Real>(
         &self,
-        simple: &Simple<F>,
+        simple: &SimpleInputs<F>,
         plan: &FirstPlan,
         workspace: &mut Workspace<F>,
     ) -> Result<(FirstPass<F>, PruningOutput)> {
         let (batch, options, plan) = (&self.batch, &self.options, plan.plan);
         let pass = match simple {
-            Simple::Matrices(source) => first_pass_with(source, batch, options, plan, workspace)?,
-            Simple::Heads(source) => first_pass_with(source, batch, options, plan, workspace)?,
+            SimpleInputs::Matrices(source) => first_pass_with(source, batch, options, plan, workspace)?,
+            SimpleInputs::Heads(source) => first_pass_with(source, batch, options, plan, workspace)?,
         };
         let ranges = pass.ranges(self.s_range)?;
         let found = PruningOutput { losses: pass.losses.clone(), ranges };
@@ -150,17 +150,17 @@ impl PruningPass {
     /// What first passes of group after group find, and their gradient.
     pub fn sum<F: Real>(
         &self,
-        simple: &Simple<F>,
+        simple: &SimpleInputs<F>,
         plan: &FirstPlan,
         weights: &[f64],
         workspace: &mut Workspace<F>,
     ) -> Result<(SimpleGradient<F>, PruningOutput)> {
         Ok(match simple {
-            Simple::Matrices(source) => {
+            SimpleInputs::Matrices(source) => {
                 let (gradient, found) = self.sum_of(source, plan, weights, workspace)?;
                 (SimpleGradient::Matrices(gradient), found)
             }
-            Simple::Heads(source) => {
+            SimpleInputs::Heads(source) => {
                 let (gradient, found) = self.sum_of(source, plan, weights, workspace)?;
                 (SimpleGradient::Heads(gradient), found)
             }
@@ -196,13 +196,15 @@ impl PruningPass {
 /// Gradient of the trivial joiner under weights of the utterances; the pass is the workspace's again.
 pub(crate) fn pull_back<F: Real>(
     pass: FirstPass<F>,
-    simple: &Simple<F>,
+    simple: &SimpleInputs<F>,
     weights: &[f64],
     workspace: &mut Workspace<F>,
 ) -> Result<SimpleGradient<F>> {
     let gradient = match simple {
-        Simple::Matrices(source) => SimpleGradient::Matrices(gradient(&pass, source, weights, workspace)?),
-        Simple::Heads(source) => SimpleGradient::Heads(gradient(&pass, source, weights, workspace)?),
+        SimpleInputs::Matrices(source) => {
+            SimpleGradient::Matrices(gradient(&pass, source, weights, workspace)?)
+        }
+        SimpleInputs::Heads(source) => SimpleGradient::Heads(gradient(&pass, source, weights, workspace)?),
     };
     workspace.recycle(pass);
     Ok(gradient)
@@ -253,5 +255,5 @@ fn batch(targets: &Targets, layout: Layout) -> Result<Batch> {
 /// The sites that some ranges keep.
 pub(crate) fn retained(targets: &Targets, ranges: &Ranges) -> Result<Targets> {
     let bands = |b: usize| (0..targets.frames(b)).map(|frame| ranges.band(b, frame)).collect();
-    targets.retained((0..targets.batch()).map(bands).collect())
+    targets.with_bands((0..targets.batch()).map(bands).collect())
 }

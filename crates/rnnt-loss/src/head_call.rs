@@ -10,7 +10,8 @@ use panda_core::Real;
 use panda_core::{Backward, Head, Sites};
 
 use crate::{
-    Error, Gradients, Joint, Layout, Loss, Options, Output, Result, Rows, Skipped, Targets,
+    Error, Gradients, HiddenInputs, JointInputs, Layout, Loss, LossOutput, Options, Result, SkippedSites,
+    Targets,
     budget::{CallSizes, SessionBuffers},
     ctc::Ctc,
     error::expect_rows,
@@ -20,7 +21,7 @@ use crate::{
     lattice_state::{Built, LatticeState},
     objective::LatticeObjective,
     site_buffers::SiteIndices,
-    sites::{GroupSites, RowSites, row_indices},
+    sites::{GroupSites, HiddenSites, row_indices},
 };
 
 /// Checked heads over sites of one kind, for a sum over paths. The values come with each direction.
@@ -37,7 +38,7 @@ pub(crate) struct HeadModel<F> {
 
 enum SiteSource {
     Joint(JointSource),
-    Rows { width: usize, layout: Layout },
+    Hidden { width: usize, layout: Layout },
 }
 
 /// Some utterances of a call.
@@ -52,8 +53,8 @@ impl<F: Real> HeadModel<F> {
     ///
     /// # Errors
     /// Shapes, classes, options or targets that do not fit together.
-    pub fn joint(joint: &Joint<F>, targets: &Targets, options: &Options) -> Result<Self> {
-        let Joint { encoded, predicted, head, durations, dropout, layout } = *joint;
+    pub fn joint(joint: &JointInputs<F>, targets: &Targets, options: &Options) -> Result<Self> {
+        let JointInputs { encoded, predicted, head, durations, dropout, layout } = *joint;
         if options.loss == Loss::Ctc {
             return Err(Error::joint_under_ctc());
         }
@@ -84,7 +85,7 @@ impl<F: Real> HeadModel<F> {
     ) -> CallSizes<'s> {
         let indices = match &self.source {
             SiteSource::Joint(source) => JointSites::<F>::index_bytes(source.mask.is_some()),
-            SiteSource::Rows { layout, .. } => RowSites::<F>::index_bytes(*layout),
+            SiteSource::Hidden { layout, .. } => HiddenSites::<F>::index_bytes(*layout),
         };
         let (hidden, classes) = (self.heads.hidden(), self.heads.classes());
         CallSizes { objective, options, hidden, classes, indices, held, scores: None }
@@ -102,7 +103,7 @@ impl<'t, F: Real> HeadCall<'t, F> {
     /// # Errors
     /// Shapes, classes, options or targets that do not fit together.
     pub fn joint(
-        joint: &Joint<F>,
+        joint: &JointInputs<F>,
         loss: Cow<'t, Loss>,
         targets: Cow<'t, Targets>,
         options: &Options,
@@ -116,12 +117,12 @@ impl<'t, F: Real> HeadCall<'t, F> {
     /// # Errors
     /// As above.
     pub fn rows(
-        rows: &Rows<F>,
+        rows: &HiddenInputs<F>,
         loss: Cow<'t, Loss>,
         targets: Cow<'t, Targets>,
         options: &Options,
     ) -> Result<Self> {
-        let Rows { hidden, head, durations, layout } = *rows;
+        let HiddenInputs { hidden, head, durations, layout } = *rows;
         options.check()?;
         targets.check_classes(head.classes())?;
         let (blank, layout) =
@@ -130,7 +131,7 @@ impl<'t, F: Real> HeadCall<'t, F> {
         layout.check(objective.sites())?;
         expect_rows("hidden", layout.score_rows(objective.sites()), width, hidden.len())?;
         let heads = HeadSet::new(&head, durations, blank, options)?;
-        Ok(HeadModel { source: SiteSource::Rows { width, layout }, heads }.over(objective))
+        Ok(HeadModel { source: SiteSource::Hidden { width, layout }, heads }.over(objective))
     }
 
     /// CallSizes that decide the bytes of the call, in addition to `held` bytes of its caller.
@@ -151,11 +152,11 @@ impl<'t, F: Real> HeadCall<'t, F> {
         options: &Options,
         held: usize,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<Output<F>> {
+    ) -> Result<LossOutput<F>> {
         let plan = self.sizes(options, held).in_groups::<F>()?;
         let mut into = self.zero(values)?;
         buffers.apply_plan(&plan, into.len(), options)?;
-        let (mut losses, mut skipped) = (Vec::with_capacity(weights.len()), Skipped::default());
+        let (mut losses, mut skipped) = (Vec::with_capacity(weights.len()), SkippedSites::default());
         for utterances in plan.groups {
             let (first, objective) = (utterances.start, self.objective.part(utterances.clone()));
             let mut run = || {
@@ -167,7 +168,7 @@ impl<'t, F: Real> HeadCall<'t, F> {
             losses.extend(of_group);
             skipped.add(left_out);
         }
-        Ok(Output { losses, first_pass: None, gradients: self.gradients(into), skipped })
+        Ok(LossOutput { losses, first_pass: None, gradients: self.gradients(into), skipped })
     }
 
     /// Losses of all utterances at once, and the rows of their sites.
@@ -193,11 +194,11 @@ impl<'t, F: Real> HeadCall<'t, F> {
         weights: &[f64],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<Output<F>> {
+    ) -> Result<LossOutput<F>> {
         let (sites, heads) = (self.sites(values, self.utterances(), indices), self.model.heads.list(values)?);
         let (group, mut into) = (SiteGroup { sites, objective: &self.objective, heads }, self.zero(values)?);
         let (losses, skipped) = group.backward(state, weights, options, buffers, &mut into)?;
-        Ok(Output { losses, first_pass: None, gradients: self.gradients(into), skipped })
+        Ok(LossOutput { losses, first_pass: None, gradients: self.gradients(into), skipped })
     }
 
     fn utterances(&self) -> Range<usize> {
@@ -223,7 +224,7 @@ impl<'t, F: Real> HeadCall<'t, F> {
         let (targets, spare) = (self.objective.sites(), std::mem::take(&mut buffers.sites.indices));
         let indices = match &self.model.source {
             SiteSource::Joint(source) => source.indices(values, targets, utterances.clone(), spare)?,
-            SiteSource::Rows { layout, .. } => row_indices(*layout, targets, utterances.clone(), spare),
+            SiteSource::Hidden { layout, .. } => row_indices(*layout, targets, utterances.clone(), spare),
         };
         let sites = self.sites(values, utterances, indices);
         Ok(SiteGroup { sites, objective, heads: self.model.heads.list(values)? })
@@ -237,9 +238,9 @@ impl<'t, F: Real> HeadCall<'t, F> {
     ) -> GroupSites<'c, F> {
         match &self.model.source {
             SiteSource::Joint(source) => GroupSites::Joint(JointSites::new(source, values, indices)),
-            SiteSource::Rows { width, layout } => {
+            SiteSource::Hidden { width, layout } => {
                 let (rows, targets) = ((values.hidden, *width), self.objective.sites());
-                GroupSites::Rows(RowSites::new(rows, *layout, targets, utterances, indices))
+                GroupSites::Hidden(HiddenSites::new(rows, *layout, targets, utterances, indices))
             }
         }
     }
@@ -292,7 +293,7 @@ impl<F: Real> SiteGroup<'_, F> {
         options: &Options,
         buffers: &mut SessionBuffers<F>,
         into: &mut [HeadGradients<F>],
-    ) -> Result<(Vec<f64>, Skipped)> {
+    ) -> Result<(Vec<f64>, SkippedSites)> {
         let Self { sites, heads, .. } = &self;
         let (lattices, mut active) = (self.targets().lattices(), 0);
         for (index, (output, adjoints)) in state.backward(lattices, options, weights)?.into_iter().enumerate()
@@ -305,11 +306,11 @@ impl<F: Real> SiteGroup<'_, F> {
             into[0].sites = std::mem::take(&mut into[index].sites);
             active = active.max(outcome.map_err(|error| Error::at_site(error, lattices))?);
         }
-        let skipped = state.lost(weights).map_or_else(Skipped::default, |lost| {
+        let skipped = state.lost(weights).map_or_else(SkippedSites::default, |lost| {
             let largest = heads.iter().map(|(_, head)| head.largest_weight()).fold(0.0, f64::max);
-            Skipped::new(lost, state.gradient_bound(), sites.largest(), sites.max_slope() * largest)
+            SkippedSites::new(lost, state.gradient_bound(), sites.largest(), sites.max_slope() * largest)
         });
-        let skipped = Skipped { zeros: sites.len() - active - skipped.sites, ..skipped };
+        let skipped = SkippedSites { zeros: sites.len() - active - skipped.sites, ..skipped };
         let losses = state.release(buffers);
         self.release(buffers);
         Ok((losses, skipped))

@@ -2,24 +2,24 @@
 use ::pruned::{Heads as TrivialHeads, HeadsGradient, LinearGradient, Matrices, MatrixGradient, Ranges};
 use panda_core::Head;
 
-use crate::{Dropout, Layout, Skipped};
+use crate::{Dropout, Layout, SkippedSites};
 
 /// Inputs of a call; each kind converts into it.
 #[derive(Debug, Clone, Copy)]
 pub enum Inputs<'a, F> {
     /// Rows that a joint network adds.
-    Joint(Joint<'a, F>),
+    Joint(JointInputs<'a, F>),
     /// Hidden rows that exist already.
-    Rows(Rows<'a, F>),
+    Hidden(HiddenInputs<'a, F>),
     /// Ready-made scores.
-    Scores(Scores<'a, F>),
+    Scores(ScoreInputs<'a, F>),
     /// Rows that a joint network adds where a trivial joiner says so.
-    Pruned(PrunedJoint<'a, F>),
+    Pruned(PrunedInputs<'a, F>),
 }
 
 /// Sites `h(t,u) = drop(act(encoded[t] + predicted[u]))`, `z = h Wᵀ + b`, none of them ever kept as *N x H*.
 #[derive(Debug, Clone, Copy)]
-pub struct Joint<'a, F> {
+pub struct JointInputs<'a, F> {
     /// Projected encodings, frame rows *rows x H* ([`Layout::Padded`]: *B x T x H*).
     pub encoded: &'a [F],
     /// Projected predictions, label rows *rows x H* ([`Layout::Padded`]: *B x (U+1) x H*).
@@ -36,7 +36,7 @@ pub struct Joint<'a, F> {
 
 /// Hidden rows, one a site; for [`Loss::Ctc`](crate::Loss::Ctc) one a frame.
 #[derive(Debug, Clone, Copy)]
-pub struct Rows<'a, F> {
+pub struct HiddenInputs<'a, F> {
     /// *rows x H* ([`Layout::Padded`]: *B x T x (U+1) x H*; for CTC *B x T x H*).
     pub hidden: &'a [F],
     /// The head of the tokens.
@@ -49,7 +49,7 @@ pub struct Rows<'a, F> {
 
 /// Scores (logits), as other toolkits' losses take them.
 #[derive(Debug, Clone, Copy)]
-pub struct Scores<'a, F> {
+pub struct ScoreInputs<'a, F> {
     /// *rows x C* ([`Layout::Padded`]: *B x T x (U+1) x C*; for CTC *B x T x C*). Those of D durations follow those of the
     /// tokens in each row, which then has C + D.
     pub scores: &'a [F],
@@ -61,18 +61,18 @@ pub struct Scores<'a, F> {
 
 /// A trivial joiner that chooses the sites, and what a joint network sees there.
 #[derive(Debug, Clone, Copy)]
-pub struct PrunedJoint<'a, F> {
+pub struct PrunedInputs<'a, F> {
     /// Where the scores of the trivial joiner come from, rows as in the joint's layout.
-    pub simple: Simple<'a, F>,
+    pub simple: SimpleInputs<'a, F>,
     /// The second pass.
-    pub joint: Joint<'a, F>,
+    pub joint: JointInputs<'a, F>,
     /// Factors of both losses in the sum, for this call.
-    pub scales: Scales,
+    pub scales: PassScales,
 }
 
 /// Scores of the trivial joiner, `am[t] + lm[u]`.
 #[derive(Debug, Clone, Copy)]
-pub enum Simple<'a, F> {
+pub enum SimpleInputs<'a, F> {
     /// As matrices.
     Matrices(Matrices<'a, F>),
     /// From linear layers, a tile of classes at a time.
@@ -81,7 +81,7 @@ pub enum Simple<'a, F> {
 
 /// Factors of the losses of both passes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Scales {
+pub struct PassScales {
     /// Of the trivial joiner's.
     pub simple: f64,
     /// Of the joint network's.
@@ -89,13 +89,13 @@ pub struct Scales {
 }
 
 /// Half of the simple loss: what k2's recipes end with.
-impl Default for Scales {
+impl Default for PassScales {
     fn default() -> Self {
         Self { simple: 0.5, pruned: 1.0 }
     }
 }
 
-impl Scales {
+impl PassScales {
     /// Scales for a step of training, when bands do not yet mean much: from 1 and 0.1 to those of `self`, in a straight
     /// line over `steps` (k2's recipes).
     pub fn warm_up(self, step: usize, steps: usize) -> Self {
@@ -114,7 +114,7 @@ pub(crate) struct InputValues<'a, F> {
     pub scores: &'a [F],
     pub head: Option<Head<'a, F>>,
     pub durations: Option<Head<'a, F>>,
-    pub simple: Option<Simple<'a, F>>,
+    pub simple: Option<SimpleInputs<'a, F>>,
 }
 
 impl<F> InputValues<'_, F> {
@@ -126,22 +126,22 @@ impl<F> InputValues<'_, F> {
 
 impl<'a, F: Copy> Inputs<'a, F> {
     pub(crate) fn values(&self) -> InputValues<'a, F> {
-        let joint = |joint: Joint<'a, F>| {
-            let Joint { encoded, predicted, head, durations, .. } = joint;
+        let joint = |joint: JointInputs<'a, F>| {
+            let JointInputs { encoded, predicted, head, durations, .. } = joint;
             InputValues { encoded, predicted, head: Some(head), durations, ..InputValues::none() }
         };
         match *self {
             Self::Joint(inputs) => joint(inputs),
-            Self::Rows(Rows { hidden, head, durations, .. }) => {
+            Self::Hidden(HiddenInputs { hidden, head, durations, .. }) => {
                 InputValues { hidden, head: Some(head), durations, ..InputValues::none() }
             }
-            Self::Scores(Scores { scores, .. }) => InputValues { scores, ..InputValues::none() },
+            Self::Scores(ScoreInputs { scores, .. }) => InputValues { scores, ..InputValues::none() },
             Self::Pruned(inputs) => InputValues { simple: Some(inputs.simple), ..joint(inputs.joint) },
         }
     }
 }
 
-impl<'a, F> Joint<'a, F> {
+impl<'a, F> JointInputs<'a, F> {
     /// Packed rows under one head, without dropout.
     pub fn new(encoded: &'a [F], predicted: &'a [F], head: Head<'a, F>) -> Self {
         Self { encoded, predicted, head, durations: None, dropout: None, layout: Layout::Packed }
@@ -163,7 +163,7 @@ impl<'a, F> Joint<'a, F> {
     }
 }
 
-impl<'a, F> Rows<'a, F> {
+impl<'a, F> HiddenInputs<'a, F> {
     /// Packed rows under one head.
     pub fn new(hidden: &'a [F], head: Head<'a, F>) -> Self {
         Self { hidden, head, durations: None, layout: Layout::Packed }
@@ -175,33 +175,33 @@ impl<'a, F> Rows<'a, F> {
     }
 }
 
-impl<'a, F> From<Joint<'a, F>> for Inputs<'a, F> {
-    fn from(joint: Joint<'a, F>) -> Self {
+impl<'a, F> From<JointInputs<'a, F>> for Inputs<'a, F> {
+    fn from(joint: JointInputs<'a, F>) -> Self {
         Self::Joint(joint)
     }
 }
 
-impl<'a, F> From<Rows<'a, F>> for Inputs<'a, F> {
-    fn from(rows: Rows<'a, F>) -> Self {
-        Self::Rows(rows)
+impl<'a, F> From<HiddenInputs<'a, F>> for Inputs<'a, F> {
+    fn from(rows: HiddenInputs<'a, F>) -> Self {
+        Self::Hidden(rows)
     }
 }
 
-impl<'a, F> From<Scores<'a, F>> for Inputs<'a, F> {
-    fn from(scores: Scores<'a, F>) -> Self {
+impl<'a, F> From<ScoreInputs<'a, F>> for Inputs<'a, F> {
+    fn from(scores: ScoreInputs<'a, F>) -> Self {
         Self::Scores(scores)
     }
 }
 
-impl<'a, F> From<PrunedJoint<'a, F>> for Inputs<'a, F> {
-    fn from(pruned: PrunedJoint<'a, F>) -> Self {
+impl<'a, F> From<PrunedInputs<'a, F>> for Inputs<'a, F> {
+    fn from(pruned: PrunedInputs<'a, F>) -> Self {
         Self::Pruned(pruned)
     }
 }
 
 /// Losses and all gradients of a weighted sum of them.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Output<F> {
+pub struct LossOutput<F> {
     /// Loss of each utterance, *B*; +inf without a path. With pruning that of the joint network over the retained sites.
     pub losses: Vec<f64>,
     /// What the trivial joiner found, with pruning alone.
@@ -209,10 +209,10 @@ pub struct Output<F> {
     /// Gradients, each shaped like its input; 0 in padding.
     pub gradients: Gradients<F>,
     /// What [`Options::skip`](crate::Options::skip) left out of them.
-    pub skipped: Skipped,
+    pub skipped: SkippedSites,
 }
 
-impl<F> Output<F> {
+impl<F> LossOutput<F> {
     /// Bytes of its lists.
     pub fn bytes(&self) -> usize {
         let Self { losses, first_pass, gradients, .. } = self;
@@ -250,13 +250,13 @@ impl PruningOutput {
 /// Gradients under the names of the inputs; empty where there is no such input.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gradients<F> {
-    /// Of [`Joint::encoded`](crate::Joint::encoded).
+    /// Of [`JointInputs::encoded`](crate::JointInputs::encoded).
     pub encoded: Vec<F>,
-    /// Of [`Joint::predicted`](crate::Joint::predicted).
+    /// Of [`JointInputs::predicted`](crate::JointInputs::predicted).
     pub predicted: Vec<F>,
-    /// Of [`Rows::hidden`](crate::Rows::hidden).
+    /// Of [`HiddenInputs::hidden`](crate::HiddenInputs::hidden).
     pub hidden: Vec<F>,
-    /// Of [`Scores::scores`](crate::Scores::scores).
+    /// Of [`ScoreInputs::scores`](crate::ScoreInputs::scores).
     pub scores: Vec<F>,
     /// Of the head of the tokens.
     pub head: HeadGradient<F>,
@@ -275,7 +275,7 @@ pub struct HeadGradient<F> {
     pub bias: Vec<F>,
 }
 
-/// Gradient of [`Simple`](crate::Simple), of the same kind.
+/// Gradient of [`SimpleInputs`](crate::SimpleInputs), of the same kind.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SimpleGradient<F> {
     /// Of matrices.

@@ -13,7 +13,7 @@ use crate::{
     heads::HeadOutput,
     objective::LatticeObjective,
     site_buffers::{SiteIndices, split_front},
-    skip::{Lost, skip},
+    skipped_sites::{Lost, skip},
     smoothing::{add_z_loss, smooth, unsmooth, z_loss_adjoints},
 };
 

@@ -19,7 +19,7 @@ pub enum Loss {
         /// [`Targets::with_big_blanks`](crate::Targets::with_big_blanks).
         topology: Topology,
         /// Where the token's log-probabilities come from.
-        tokens: Tokens,
+        tokens: TokenNormalization,
         /// Logit under-normalisation σ, subtracted from the log-probability of each token: with big blanks, a preference for
         /// paths of few arcs.
         sigma: f64,
@@ -52,7 +52,7 @@ pub enum Loss {
         /// Which arcs leave a site, in both passes; blank and label alone.
         topology: Topology,
         /// Where the second pass's log-probabilities come from.
-        tokens: Tokens,
+        tokens: TokenNormalization,
         /// How sites are chosen.
         pruning: Pruning,
     },
@@ -60,7 +60,7 @@ pub enum Loss {
 
 /// Where the log-probabilities of blank and labels come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Tokens {
+pub enum TokenNormalization {
     /// One softmax over all classes.
     #[default]
     Softmax,
@@ -79,17 +79,17 @@ impl Default for Loss {
 impl Loss {
     /// Regular RNN-T under one softmax.
     pub fn rnnt() -> Self {
-        Self::over(Topology::rnnt())
+        Self::with_topology(Topology::rnnt())
     }
 
     /// Blank and label over any topology, under one softmax.
-    pub fn over(topology: Topology) -> Self {
-        Self::Transducer { topology, tokens: Tokens::Softmax, sigma: 0.0 }
+    pub fn with_topology(topology: Topology) -> Self {
+        Self::Transducer { topology, tokens: TokenNormalization::Softmax, sigma: 0.0 }
     }
 
     /// Regular RNN-T with a factored blank.
     pub fn hat() -> Self {
-        Self::Transducer { topology: Topology::rnnt(), tokens: Tokens::FactoredBlank, sigma: 0.0 }
+        Self::Transducer { topology: Topology::rnnt(), tokens: TokenNormalization::FactoredBlank, sigma: 0.0 }
     }
 
     /// Regular RNN-T with big blanks of these durations.
@@ -97,7 +97,7 @@ impl Loss {
     /// # Errors
     /// Those of [`Topology::multi_blank`].
     pub fn multi_blank(durations: &[usize]) -> Result<Self> {
-        Ok(Self::over(Topology::multi_blank(durations)?))
+        Ok(Self::with_topology(Topology::multi_blank(durations)?))
     }
 
     /// Token-and-duration transducer without σ and ω.
@@ -110,7 +110,7 @@ impl Loss {
 
     /// Pruned regular RNN-T.
     pub fn pruned(pruning: Pruning) -> Self {
-        Self::Pruned { topology: Topology::rnnt(), tokens: Tokens::Softmax, pruning }
+        Self::Pruned { topology: Topology::rnnt(), tokens: TokenNormalization::Softmax, pruning }
     }
 
     /// The arcs; none for CTC.
@@ -126,7 +126,7 @@ impl Loss {
     /// Whether the blank is a sigmoid of its own.
     pub(crate) fn factors_blank(&self) -> bool {
         let (Self::Transducer { tokens, .. } | Self::Pruned { tokens, .. }) = self else { return false };
-        *tokens == Tokens::FactoredBlank
+        *tokens == TokenNormalization::FactoredBlank
     }
 
     pub(crate) fn sigma(&self) -> f64 {
@@ -170,7 +170,7 @@ impl Loss {
         let Some(topology) = self.topology() else { return Ok(()) };
         if self.factors_blank() && targets.tokens() > 2 {
             let found = targets.tokens() - 2;
-            return Err(Error::misplaced("targets.big_blanks", "with a factored blank", found));
+            return Err(Error::incompatible("targets.big_blanks", "with a factored blank", found));
         }
         let tokens = targets.tokens();
         for (expected, made_of, found) in [

@@ -8,7 +8,7 @@ use crate::{
     Loss, Options, Result, Targets, budget::CallSizes, joint_sites::JointSites, objective::LatticeObjective,
 };
 
-/// Bytes and floating-point work of [`Session::sum`](crate::Session::sum) of [`Joint`](crate::Joint) rows on padded tensors.
+/// Bytes and floating-point work of [`Session::sum`](crate::Session::sum) of [`JointInputs`](crate::JointInputs) rows on padded tensors.
 ///
 /// What is measured stays below [`transient`](Self::transient), and that below [`Options::budget`].
 ///
@@ -60,7 +60,7 @@ impl MemoryPlan {
             // What the joint network sees; the trivial joiner has its own memory.
             Loss::Pruned { pruning, .. } => {
                 let band = 0..pruning.s_range.min(labels + 1);
-                targets.retained(vec![vec![band; frames]; batch])?
+                targets.with_bands(vec![vec![band; frames]; batch])?
             }
             Loss::Transducer { topology, .. } => {
                 targets.with_big_blanks((2..topology.tokens() as u32).collect())?

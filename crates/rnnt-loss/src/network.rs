@@ -4,7 +4,7 @@ use panda_core::Head;
 use panda_core::Real;
 
 use crate::{
-    Element, Error, Gradients, Joint, Layout, Output, Result, Session, Skipped, Targets,
+    Element, Error, Gradients, JointInputs, Layout, LossOutput, Result, Session, SkippedSites, Targets,
     error::{expect_len, expect_rows},
     targets::Starts,
 };
@@ -28,7 +28,7 @@ pub struct JointNetwork<'a, F> {
 
 /// Encodings *rows x Ha* and predictions *rows x Hl* of a batch ([`Layout::Padded`]: *B x T x Ha* and *B x (U+1) x Hl*).
 #[derive(Debug, Clone, Copy)]
-pub struct Encodings<'a, F> {
+pub struct NetworkInputs<'a, F> {
     /// Frame rows.
     pub encodings: &'a [F],
     /// Label rows.
@@ -55,7 +55,7 @@ pub struct NetworkOutput<F> {
     /// Gradients of `W_O` and `b_O`; the latter also for a head without one.
     pub head: crate::HeadGradient<F>,
     /// What [`Options::skip`](crate::Options::skip) left out of the gradients of the sites.
-    pub skipped: Skipped,
+    pub skipped: SkippedSites,
 }
 
 impl<F: Element> JointNetwork<'_, F> {
@@ -69,12 +69,12 @@ impl<F: Element> JointNetwork<'_, F> {
     pub fn sum(
         &self,
         session: &mut Session<F>,
-        inputs: Encodings<F>,
+        inputs: NetworkInputs<F>,
         targets: &Targets,
         weights: &[f64],
     ) -> Result<NetworkOutput<F>> {
         self.check()?;
-        let Encodings { encodings, predictions, layout } = inputs;
+        let NetworkInputs { encodings, predictions, layout } = inputs;
         layout.check(targets)?;
         let (ha, hl, h) = (self.encoder_width, self.predictor_width, self.head.hidden());
         let each = 0..targets.batch();
@@ -87,8 +87,8 @@ impl<F: Element> JointNetwork<'_, F> {
 
         let f = project(&x, self.encoder, self.bias, ha, h);
         let g = project(&y, self.predictor, None, hl, h);
-        let out = session.sum(Joint::new(&f, &g, self.head), targets, weights)?;
-        let Output { losses, gradients: Gradients { encoded, predicted, head, .. }, skipped, .. } = out;
+        let out = session.sum(JointInputs::new(&f, &g, self.head), targets, weights)?;
+        let LossOutput { losses, gradients: Gradients { encoded, predicted, head, .. }, skipped, .. } = out;
         let into_x = project_backward(&encoded, &x, self.encoder, ha, h);
         let into_y = project_backward(&predicted, &y, self.predictor, hl, h);
         Ok(NetworkOutput {

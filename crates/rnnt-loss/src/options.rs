@@ -29,7 +29,7 @@ pub struct Options {
     /// before any weight of the utterance is applied (torchaudio's meaning). Not together with label smoothing.
     pub clamp: Option<f64>,
     /// Leaves the sites of smallest occupancy out of the gradient as long as what they sum to stays below
-    /// `skip · (T + U)` in each utterance; the error is bounded by [`Skipped`](crate::Skipped). 0, the default, is
+    /// `skip · (T + U)` in each utterance; the error is bounded by [`SkippedSites`](crate::SkippedSites). 0, the default, is
     /// exact; 1e-6 is lost in the rounding of `f32`. Not together with a z-loss, and not for CTC, where all frames weigh the
     /// same.
     pub skip: f64,
@@ -67,7 +67,7 @@ impl Default for Options {
 
 impl Options {
     /// Options of a kind of loss, all else at its default.
-    pub fn of(loss: Loss) -> Self {
+    pub fn new(loss: Loss) -> Self {
         Self { loss, ..Self::default() }
     }
 
@@ -81,22 +81,22 @@ impl Options {
             [("label_smoothing", self.label_smoothing, 1.0), ("z_loss", self.z_loss, f64::MAX)]
         {
             if !(0.0..=most).contains(&found) {
-                return Err(Error::Regulariser { argument, most, found });
+                return Err(Error::Regularizer { argument, most, found });
             }
         }
         if self.smooths() {
             if let Some(found) = self.clamp {
-                return Err(Error::misplaced("clamp", "where labels are smoothed", found));
+                return Err(Error::incompatible("clamp", "where labels are smoothed", found));
             }
             if self.loss.factors_blank() {
                 return Err(Error::Smoothing);
             }
         }
         if self.skip > 0.0 && self.z_loss > 0.0 {
-            return Err(Error::misplaced("skip", "with a z-loss, which reaches every site", self.skip));
+            return Err(Error::incompatible("skip", "with a z-loss, which reaches every site", self.skip));
         }
         if self.skip > 0.0 && self.loss == Loss::Ctc {
-            return Err(Error::misplaced("skip", "for CTC", self.skip));
+            return Err(Error::incompatible("skip", "for CTC", self.skip));
         }
         Ok(())
     }

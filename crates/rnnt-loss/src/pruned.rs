@@ -5,7 +5,7 @@ use ::pruned::{FirstPass, Unigram};
 use panda_core::Real;
 
 use crate::{
-    Error, Loss, Options, Output, PrunedJoint, PruningOutput, Result, Scales, Simple, Targets,
+    Error, Loss, LossOutput, Options, PassScales, PrunedInputs, PruningOutput, Result, SimpleInputs, Targets,
     budget::{CallPlan, SessionBuffers},
     first_pass::{FirstPlan, PruningPass, retained},
     head_call::{HeadCall, HeadModel},
@@ -18,7 +18,7 @@ use crate::{
 ///
 /// The first pass ([`pruned::first_pass`](fn@::pruned::first_pass)) is exact over the whole lattice; it says which label positions
 /// each frame keeps, and no gradient goes through that choice. The second is that of [`Loss::Transducer`] over the retained
-/// sites ([`Targets::retained`]): pruning leaves out sites and the selected normaliser keeps no classes, so that neither lattice
+/// sites ([`Targets::with_bands`]): pruning leaves out sites and the selected normaliser keeps no classes, so that neither lattice
 /// nor vocabulary costs memory.
 ///
 /// | option | first pass | second pass |
@@ -53,11 +53,11 @@ impl Pruning {
     }
 }
 
-impl Scales {
+impl PassScales {
     pub(crate) fn check(self) -> Result<()> {
         for (argument, found) in [("scales.simple", self.simple), ("scales.pruned", self.pruned)] {
             if !(0.0..=f64::MAX).contains(&found) {
-                return Err(Error::Regulariser { argument, most: f64::MAX, found });
+                return Err(Error::Regularizer { argument, most: f64::MAX, found });
             }
         }
         Ok(())
@@ -81,14 +81,14 @@ pub(crate) struct PrunedCall<'t, F> {
     /// Of the second pass.
     loss: Loss,
     targets: Cow<'t, Targets>,
-    scales: Scales,
+    scales: PassScales,
 }
 
 /// The first pass of pruned training.
 pub(crate) struct PruningState<F> {
     pub pass: FirstPass<F>,
     pub output: PruningOutput,
-    pub scales: Scales,
+    pub scales: PassScales,
 }
 
 /// Weights of the utterances times the scale of a pass.
@@ -100,7 +100,7 @@ impl<'t, F: Real> PrunedCall<'t, F> {
     /// # Errors
     /// Shapes, classes, options or targets that do not fit together.
     pub fn new(
-        inputs: &PrunedJoint<F>,
+        inputs: &PrunedInputs<F>,
         loss: Cow<'t, Loss>,
         targets: Cow<'t, Targets>,
         options: &Options,
@@ -171,7 +171,7 @@ impl<'t, F: Real> PrunedCall<'t, F> {
         weights: &[f64],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<Output<F>> {
+    ) -> Result<LossOutput<F>> {
         let first = self.applied(values, options, false, buffers)?;
         let [of_first, of_second] =
             [self.scales.simple, self.scales.pruned].map(|scale| scaled(weights, scale));
@@ -199,6 +199,6 @@ impl<'t, F: Real> PrunedCall<'t, F> {
     }
 }
 
-fn simple<'v, F>(values: &'v InputValues<F>) -> Result<&'v Simple<'v, F>> {
+fn simple<'v, F>(values: &'v InputValues<F>) -> Result<&'v SimpleInputs<'v, F>> {
     values.simple.as_ref().ok_or(Error::Inputs { expected: "a trivial joiner", found: "none" })
 }

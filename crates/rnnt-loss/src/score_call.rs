@@ -8,7 +8,7 @@ use panda_core::Real;
 use panda_core::scores;
 
 use crate::{
-    Error, Gradients, Layout, Loss, Options, Output, Result, Scores, Skipped, Targets,
+    Error, Gradients, Layout, Loss, LossOutput, Options, Result, ScoreInputs, SkippedSites, Targets,
     budget::{CallSizes, SessionBuffers},
     ctc::Ctc,
     error::expect_rows,
@@ -31,12 +31,12 @@ impl<'t> ScoreCall<'t> {
     /// # Errors
     /// Shapes, classes, options or targets that do not fit together.
     pub fn new<F>(
-        inputs: &Scores<F>,
+        inputs: &ScoreInputs<F>,
         loss: Cow<'t, Loss>,
         targets: Cow<'t, Targets>,
         options: &Options,
     ) -> Result<Self> {
-        let Scores { scores, classes, layout } = *inputs;
+        let ScoreInputs { scores, classes, layout } = *inputs;
         options.without_head()?;
         let (durations, layout) =
             (loss.durations(), if *loss == Loss::Ctc { Ctc::layout(layout) } else { layout });
@@ -76,7 +76,7 @@ impl<'t> ScoreCall<'t> {
         }
     }
 
-    /// Tokens, and durations if there are some.
+    /// TokenNormalization, and durations if there are some.
     fn roles(&self) -> impl Iterator<Item = Role> + use<> {
         std::iter::once(Role::Tokens).chain((self.durations > 0).then_some(Role::Durations))
     }
@@ -106,7 +106,7 @@ impl<'t> ScoreCall<'t> {
         weights: &[f64],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<Output<F>> {
+    ) -> Result<LossOutput<F>> {
         let plan = self.sizes::<F>(options).in_groups::<F>()?;
         let mut gradient = z.to_vec();
         buffers.apply_plan(&plan, 0, options)?;
@@ -154,7 +154,7 @@ impl<'t> ScoreCall<'t> {
         weights: &[f64],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<Output<F>> {
+    ) -> Result<LossOutput<F>> {
         let mut gradient = z.to_vec();
         let losses = self.backward_in_place(built, &mut gradient, weights, options, buffers)?;
         Ok(output(losses, gradient))
@@ -219,7 +219,7 @@ impl<'t> ScoreCall<'t> {
     }
 }
 
-fn output<F>(losses: Vec<f64>, scores: Vec<F>) -> Output<F> {
+fn output<F>(losses: Vec<f64>, scores: Vec<F>) -> LossOutput<F> {
     let gradients = Gradients { scores, ..Gradients::default() };
-    Output { losses, first_pass: None, gradients, skipped: Skipped::default() }
+    LossOutput { losses, first_pass: None, gradients, skipped: SkippedSites::default() }
 }

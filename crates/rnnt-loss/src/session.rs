@@ -4,23 +4,23 @@ use std::borrow::Cow;
 use panda_core::Real;
 
 use crate::{
-    Alignment, Element, Head, Inputs, Joint, Layout, Options, Output, PruningOutput, Result, Targets,
-    budget::SessionBuffers, engine::ForwardState,
+    Element, Head, Inputs, JointInputs, LabelAlignment, Layout, LossOutput, Options, PruningOutput, Result,
+    Targets, budget::SessionBuffers, engine::ForwardState,
 };
 
 /// Losses of batches, and their gradients; buffers stay from step to step.
 ///
-/// [`forward`](Self::forward) gives a [`Pending`] that knows the losses, and [`Pending::backward`] the gradients once the weights
+/// [`forward`](Self::forward) gives a [`PendingLoss`] that knows the losses, and [`PendingLoss::backward`] the gradients once the weights
 /// of the utterances are known. [`sum`](Self::sum) does both utterance group by utterance group, in memory that does not
 /// grow with the batch.
 ///
 /// ```
-/// use rnnt_loss::{Head, Joint, Options, Session, Targets};
+/// use rnnt_loss::{Head, JointInputs, Options, Session, Targets};
 /// let mut session = Session::new(&Options::default())?;
 /// let (weight, targets) = ([0.1f32; 3 * 4], Targets::new(0, vec![2], vec![vec![1]])?); // C = 3, H = 4
 /// for _step in 0..2 {
 ///     let (encoded, predicted) = ([1.0; 2 * 4], [1.0; 2 * 4]); // T = 2, U = 1
-///     let joint = Joint::new(&encoded, &predicted, Head::new(&weight, None, 4)?);
+///     let joint = JointInputs::new(&encoded, &predicted, Head::new(&weight, None, 4)?);
 ///     let out = session.sum(joint, &targets, &[1.0])?;
 ///     assert!((out.losses[0] - (3.0 * 3f64.ln() - 2f64.ln())).abs() < 1e-6);
 ///     assert_eq!(out.gradients.head.weight.len(), 3 * 4);
@@ -69,10 +69,10 @@ impl<F: Element> Session<F> {
         &'a mut self,
         inputs: impl Into<Inputs<'a, F>>,
         targets: &Targets,
-    ) -> Result<Pending<'a, F>> {
+    ) -> Result<PendingLoss<'a, F>> {
         let (Self { options, buffers }, inputs) = (self, inputs.into());
         let state = F::engine(buffers).forward(&inputs, targets, options)?;
-        Ok(Pending { options, buffers, inputs, state })
+        Ok(PendingLoss { options, buffers, inputs, state })
     }
 
     /// Losses of a batch and all gradients of `Σ_b weights[b] loss[b]` (with pruning, of both losses in their scales).
@@ -93,23 +93,23 @@ impl<F: Element> Session<F> {
         inputs: impl Into<Inputs<'a, F>>,
         targets: &Targets,
         weights: &[f64],
-    ) -> Result<Output<F>>
+    ) -> Result<LossOutput<F>>
     where
         F: 'a,
     {
         F::engine(&mut self.buffers).sum(&inputs.into(), targets, weights, &self.options)
     }
 
-    /// As [`sum`](Self::sum) of [`Scores`](crate::Scores), writing the gradient over the scores; returns the losses.
+    /// As [`sum`](Self::sum) of [`ScoreInputs`](crate::ScoreInputs), writing the gradient over the scores; returns the losses.
     ///
     /// # Shapes
-    /// `scores` as [`Scores::scores`](crate::Scores::scores), `weights` *B*.
+    /// `scores` as [`ScoreInputs::scores`](crate::ScoreInputs::scores), `weights` *B*.
     ///
     /// # Errors
     /// As [`sum`](Self::sum); the scores are then untouched.
     ///
     /// # Cost
-    /// O(N C) time; memory as [`plan_whole`](Self::plan_whole) says, nothing of the size of the scores unless the loss has durations.
+    /// O(N C) time; memory as [`plan_forward`](Self::plan_forward) says, nothing of the size of the scores unless the loss has durations.
     pub fn sum_in_place(
         &mut self,
         scores: &mut [F],
@@ -125,18 +125,18 @@ impl<F: Element> Session<F> {
     ///
     /// # Errors
     /// As there; [`Error::Budget`](crate::Error::Budget) names the smallest cut if the budget is below it.
-    pub fn plan<'a>(&self, inputs: impl Into<Inputs<'a, F>>, targets: &Targets) -> Result<usize>
+    pub fn plan_sum<'a>(&self, inputs: impl Into<Inputs<'a, F>>, targets: &Targets) -> Result<usize>
     where
         F: 'a,
     {
         F::engine_ref(&self.buffers).plan(&inputs.into(), targets, &self.options, false)
     }
 
-    /// The same for [`forward`](Self::forward) and its [`Pending::backward`], over all utterances at once.
+    /// The same for [`forward`](Self::forward) and its [`PendingLoss::backward`], over all utterances at once.
     ///
     /// # Errors
     /// As there.
-    pub fn plan_whole<'a>(&self, inputs: impl Into<Inputs<'a, F>>, targets: &Targets) -> Result<usize>
+    pub fn plan_forward<'a>(&self, inputs: impl Into<Inputs<'a, F>>, targets: &Targets) -> Result<usize>
     where
         F: 'a,
     {
@@ -150,7 +150,7 @@ impl<F: Element> Session<F> {
     /// these are the model's own probabilities. Utterances go in groups, as in [`sum`](Self::sum).
     ///
     /// # Shapes
-    /// Those of [`Joint`]. Returns *B* alignments.
+    /// Those of [`JointInputs`]. Returns *B* alignments.
     ///
     /// # Errors
     /// Shapes that do not fit, labels outside the classes, scores that are NaN or +inf, a loss without arcs.
@@ -159,17 +159,17 @@ impl<F: Element> Session<F> {
     /// 2 N H C floating-point operations, and memory as [`Options::budget`] says.
     ///
     /// ```
-    /// use rnnt_loss::{Head, Joint, Options, Session, Targets};
+    /// use rnnt_loss::{Head, JointInputs, Options, Session, Targets};
     /// let (encoded, predicted) = ([0.0f32, 2.0, 0.0], [0.0; 2]); // T = 3, U = 1, H = 1: the second frame says "label"
     /// let weight = [-4.0, 4.0]; // C = 2
     /// let targets = Targets::new(0, vec![3], vec![vec![1]])?;
-    /// let joint = Joint::new(&encoded, &predicted, Head::new(&weight, None, 1)?);
+    /// let joint = JointInputs::new(&encoded, &predicted, Head::new(&weight, None, 1)?);
     /// let found = Session::new(&Options::default())?.align(&joint, &targets)?;
     /// let token = found[0].as_ref().unwrap().tokens[0];
     /// assert_eq!((token.label, token.frame), (1, 1));
     /// # Ok::<(), rnnt_loss::Error>(())
     /// ```
-    pub fn align(&self, joint: &Joint<F>, targets: &Targets) -> Result<Vec<Option<Alignment>>> {
+    pub fn align(&self, joint: &JointInputs<F>, targets: &Targets) -> Result<Vec<Option<LabelAlignment>>> {
         F::engine_ref(&self.buffers).align(joint, targets, &self.options)
     }
 
@@ -194,7 +194,7 @@ impl<F: Element> Session<F> {
     /// ```
     ///
     /// # Shapes
-    /// `predicted` *rows x H* in `layout`, as [`Joint::predicted`](crate::Joint::predicted). Returns U numbers for each utterance.
+    /// `predicted` *rows x H* in `layout`, as [`JointInputs::predicted`](crate::JointInputs::predicted). Returns U numbers for each utterance.
     ///
     /// # Errors
     /// Shapes that do not fit, labels outside the classes, scores that are NaN or +inf, or -inf for every label.
@@ -216,24 +216,24 @@ impl<F: Element> Session<F> {
 /// Losses of a batch, whose gradients wait for the weights of the utterances.
 ///
 /// ```
-/// use rnnt_loss::{Head, Joint, Options, Session, Targets};
+/// use rnnt_loss::{Head, JointInputs, Options, Session, Targets};
 /// let (weight, rows) = ([0.1f32; 3 * 4], [1.0; 2 * 4]);
 /// let mut session = Session::new(&Options::default())?;
 /// let targets = Targets::new(0, vec![2], vec![vec![1]])?;
-/// let pending = session.forward(Joint::new(&rows, &rows, Head::new(&weight, None, 4)?), &targets)?;
+/// let pending = session.forward(JointInputs::new(&rows, &rows, Head::new(&weight, None, 4)?), &targets)?;
 /// let weights: Vec<f64> = pending.losses().iter().map(|loss| 1.0 / (1.0 + loss)).collect();
 /// let gradients = pending.backward(&weights)?.gradients;
 /// assert_eq!(gradients.encoded.len(), 2 * 4);
 /// # Ok::<(), rnnt_loss::Error>(())
 /// ```
-pub struct Pending<'a, F> {
+pub struct PendingLoss<'a, F> {
     options: &'a Options,
     buffers: &'a mut SessionBuffers<F>,
     inputs: Inputs<'a, F>,
     state: ForwardState<F>,
 }
 
-impl<F: Element> Pending<'_, F> {
+impl<F: Element> PendingLoss<'_, F> {
     /// Loss of each utterance, *B*; +inf without a path. With pruning that of the joint network.
     pub fn losses(&self) -> &[f64] {
         self.state.losses()
@@ -261,7 +261,7 @@ impl<F: Element> Pending<'_, F> {
     ///
     /// # Cost
     /// 4 N H C floating-point operations, and 2 for each site whose scores the budget had no room for.
-    pub fn backward(self, weights: &[f64]) -> Result<Output<F>> {
+    pub fn backward(self, weights: &[f64]) -> Result<LossOutput<F>> {
         let Self { options, buffers, inputs, state } = self;
         F::engine(buffers).backward(state, &inputs, weights, options)
     }

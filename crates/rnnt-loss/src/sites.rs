@@ -13,14 +13,14 @@ use crate::{
 /// Sites of either kind: one type for the engine, which is compiled once.
 pub(crate) enum GroupSites<'a, F> {
     Joint(JointSites<'a, F>),
-    Rows(RowSites<'a, F>),
+    Hidden(HiddenSites<'a, F>),
 }
 
 macro_rules! each {
     ($self:ident, $sites:ident => $what:expr) => {
         match $self {
             Self::Joint($sites) => $what,
-            Self::Rows($sites) => $what,
+            Self::Hidden($sites) => $what,
         }
     };
 }
@@ -30,7 +30,7 @@ impl<F: Real> GroupSites<'_, F> {
     pub fn max_slope(&self) -> f64 {
         match self {
             Self::Joint(sites) => sites.max_slope(),
-            Self::Rows(_) => 1.0,
+            Self::Hidden(_) => 1.0,
         }
     }
 
@@ -73,7 +73,7 @@ impl<F: Real> Sites<F> for GroupSites<'_, F> {
 }
 
 /// Some utterances' sites among given hidden rows.
-pub(crate) struct RowSites<'a, F> {
+pub(crate) struct HiddenSites<'a, F> {
     hidden: &'a [F],
     width: usize,
     first: usize,
@@ -82,7 +82,7 @@ pub(crate) struct RowSites<'a, F> {
     rows: Option<Vec<u32>>,
 }
 
-impl<'a, F: Real> RowSites<'a, F> {
+impl<'a, F: Real> HiddenSites<'a, F> {
     /// `hidden` has all rows of the layout; `indices` are those of [`row_indices`].
     pub fn new(
         (hidden, width): (&'a [F], usize),
@@ -134,7 +134,7 @@ pub(crate) fn row_indices(
     SiteIndices { first: rows, ..SiteIndices::default() }
 }
 
-impl<F: Real> Sites<F> for RowSites<'_, F> {
+impl<F: Real> Sites<F> for HiddenSites<'_, F> {
     /// Of the hidden rows, padding included.
     type Gradient = SiteGradients<F>;
 

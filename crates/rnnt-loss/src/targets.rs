@@ -15,7 +15,7 @@ pub struct Targets {
     token_weights: Vec<Vec<f64>>,
     labels: Vec<Vec<u32>>,
     /// One an utterance, or none if they are the places in the batch.
-    names: Vec<u64>,
+    ids: Vec<u64>,
     lattices: Lattices,
 }
 
@@ -50,8 +50,8 @@ impl Targets {
             }
         }
         let lattices = Lattices::new(frames, labels.iter().map(Vec::len).collect())?;
-        let (big_blanks, token_weights, names) = Default::default();
-        Ok(Self { blank, big_blanks, token_weights, labels, names, lattices })
+        let (big_blanks, token_weights, ids) = Default::default();
+        Ok(Self { blank, big_blanks, token_weights, labels, ids, lattices })
     }
 
     /// The same with big blanks, in the order of their durations in
@@ -84,14 +84,14 @@ impl Targets {
     ///
     /// # Errors
     /// Not one name for each utterance.
-    pub fn with_names(self, names: Vec<u64>) -> Result<Self> {
-        expect_len("names", self.batch(), names.len())?;
-        Ok(Self { names, ..self })
+    pub fn with_ids(self, ids: Vec<u64>) -> Result<Self> {
+        expect_len("ids", self.batch(), ids.len())?;
+        Ok(Self { ids, ..self })
     }
 
     /// What dropout calls an utterance.
     pub(crate) fn name(&self, utterance: usize) -> u64 {
-        self.names.get(utterance).copied().unwrap_or(utterance as u64)
+        self.ids.get(utterance).copied().unwrap_or(utterance as u64)
     }
 
     /// The same with a weight of 1 for each label.
@@ -120,7 +120,7 @@ impl Targets {
     ///
     /// # Errors
     /// Not one band for each frame of each utterance; a band that is empty or reaches beyond U.
-    pub fn retained(&self, bands: Vec<Vec<Range<usize>>>) -> Result<Self> {
+    pub fn with_bands(&self, bands: Vec<Vec<Range<usize>>>) -> Result<Self> {
         expect_len("bands", self.batch(), bands.len())?;
         for (utterance, bands) in bands.iter().enumerate() {
             let (expected, found) = (self.frames(utterance), bands.len());
@@ -167,14 +167,14 @@ impl Targets {
             true => Vec::new(),
             false => self.token_weights[utterances.clone()].to_vec(),
         };
-        let names = self.names.get(utterances.clone()).map(<[u64]>::to_vec).unwrap_or_default();
+        let ids = self.ids.get(utterances.clone()).map(<[u64]>::to_vec).unwrap_or_default();
         let lattices = self.lattices.part(utterances);
         Self {
             blank: self.blank,
             big_blanks: self.big_blanks.clone(),
             token_weights,
             labels,
-            names,
+            ids,
             lattices,
         }
     }

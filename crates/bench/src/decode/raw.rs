@@ -10,7 +10,7 @@ pub const PREDICTOR: usize = 640;
 pub const HIDDEN: usize = 640;
 pub const LABELS: usize = 1024;
 
-/// Rows of a task that makes hidden rows, as in [`decoding::Network`].
+/// Rows of a task that makes hidden rows, as in [`decoding::JointNetwork`].
 const ROWS: usize = 8;
 
 /// `z = W tanh(W_e x + W_p g) + b` from encoder rows and predictor outputs as they come.
@@ -44,7 +44,7 @@ impl JointScorer for Raw {
         ENCODER
     }
 
-    fn predicted_width(&self) -> usize {
+    fn prediction_width(&self) -> usize {
         PREDICTOR
     }
 

@@ -1,7 +1,7 @@
 //! A made-up model and what its encoder says, the same in every process and in `crates/bench/python/torch_decode.py`.
 use std::sync::Arc;
 
-use decoding::{Activation, AffineLayer, JointScorer, LstmLayer, LstmPredictor, Model, Network};
+use decoding::{Activation, AffineLayer, DecodingModel, JointNetwork, JointScorer, LstmLayer, LstmPredictor};
 use rnnt_dp::Topology;
 
 use super::raw::{ENCODER, HIDDEN, LABELS, PREDICTOR, Raw};
@@ -81,23 +81,24 @@ impl SyntheticWeights {
     ///
     /// # Errors
     /// Here and below: layers that do not fit together.
-    pub fn network(&self) -> Result<(Model, Arc<Network>)> {
+    pub fn network(&self) -> Result<(DecodingModel, Arc<JointNetwork>)> {
         let [frames, predicted, head] = self.layers()?;
         let durations = self.family.durations().len();
-        let network = Arc::new(Network::new(Activation::Tanh, Some(frames), predicted, head, durations)?);
+        let network =
+            Arc::new(JointNetwork::new(Activation::Tanh, Some(frames), predicted, head, durations)?);
         Ok((self.model(usize::MAX, network.clone())?, network))
     }
 
     /// The same with nothing computed before it is asked for: see [`Raw`]; nor is there a table of first products.
-    pub fn raw(&self) -> Result<Model> {
+    pub fn raw(&self) -> Result<DecodingModel> {
         let durations = self.family.durations().len();
         self.model(0, Arc::new(Raw::new(self.layers()?, durations)))
     }
 
-    fn model(&self, table: usize, joint: Arc<dyn JointScorer>) -> Result<Model> {
+    fn model(&self, table: usize, joint: Arc<dyn JointScorer>) -> Result<DecodingModel> {
         let layer = LstmLayer { input: &self.input, recurrent: &self.recurrent, bias: &self.bias };
-        let predictor = LstmPredictor::with_table_within(table, &self.embedding, PREDICTOR, &[layer], BLANK)?;
-        Ok(Model::new(Arc::new(predictor), joint, BLANK, &[], &self.family.topology()?)?)
+        let predictor = LstmPredictor::with_table_limit(table, &self.embedding, PREDICTOR, &[layer], BLANK)?;
+        Ok(DecodingModel::new(Arc::new(predictor), joint, BLANK, &[], &self.family.topology()?)?)
     }
 
     /// Projections of frames and predictor, head.

@@ -1,5 +1,5 @@
 //! Alignment-length-synchronous decoding as it was described first.
-use super::lane::{BeamPosition, Candidate};
+use super::utterance::{BeamPosition, Candidate};
 use super::{BeamBuffers, BeamTask, nbest};
 use crate::Result;
 
@@ -13,7 +13,7 @@ impl BeamBuffers {
     /// ```
     pub(super) fn alsd(&mut self, task: BeamTask, max_labels: Option<usize>) -> Result<()> {
         let BeamTask { model, options, .. } = task;
-        let (rules, width) = (model.rules(), options.width);
+        let (token_table, width) = (model.token_table(), options.width);
         // Who is at its end already has no frames.
         for lane in self.lanes.iter_mut().filter(|lane| lane.end == lane.before) {
             lane.aside.append(&mut lane.hyps);
@@ -59,8 +59,8 @@ impl BeamBuffers {
                     }
                 }
                 lane.choose(
-                    rules,
-                    |hyp, entry| match rules.is_blank(entry.class) {
+                    token_table,
+                    |hyp, entry| match token_table.is_blank(entry.class) {
                         true => BeamPosition { time: hyp.time + 1, symbols: 0 },
                         false => BeamPosition { time: hyp.time, symbols: hyp.symbols + 1 },
                     },

@@ -1,8 +1,8 @@
 //! Modified adaptive expansion search: frame by frame, several labels a frame, only as many as are worth it.
-use super::lane::{BeamHypothesis, BeamUtterance, Extension, FRESH, emitted};
 use super::nbest;
 use super::rows::HypothesisRows;
 use super::top_k::TopK;
+use super::utterance::{BeamHypothesis, BeamUtterance, Extension, FRESH, emitted};
 use super::{BeamBuffers, BeamTask};
 use crate::{Result, SiteIndex};
 
@@ -90,7 +90,7 @@ fn expand(
     scores: &ExpansionScores,
     (limits, symbols): (&Limits, usize),
 ) {
-    let rules = task.model.rules();
+    let token_table = task.model.token_table();
     let from = std::mem::take(&mut lane.hyps);
     lane.origins.clear();
     let mut entries: Vec<Extension> = Vec::new();
@@ -100,11 +100,11 @@ fn expand(
         let bar = listed.first().map_or(f64::NEG_INFINITY, |best| best.value - limits.gamma);
         entries.clear();
         entries.extend(listed.iter().take_while(|entry| entry.value >= bar));
-        let is_complete = entries.len() == rules.classes();
+        let is_complete = entries.len() == token_table.classes();
         for &start in lane.starts.iter().filter(|_| !is_complete) {
             let Some(class) = next_label(lane, hyp.node, start, (limits, symbols)) else { continue };
             if entries.iter().all(|entry| entry.class != class) {
-                let at = scores.sites[site].row * rules.classes() + class as usize;
+                let at = scores.sites[site].row * token_table.classes() + class as usize;
                 let fused = scores.rows.fused().map_or(0.0, |fused| fused[at]);
                 entries.push(scores.short.entry(site, class, fused));
             }
@@ -114,11 +114,11 @@ fn expand(
             if log_prob == f64::NEG_INFINITY {
                 continue;
             }
-            if rules.is_blank(entry.class) {
+            if token_table.is_blank(entry.class) {
                 lane.aside.push(BeamHypothesis { log_prob, ..*hyp });
                 continue;
             }
-            let node = lane.tree.push(hyp.node, emitted(entry, rules, hyp.time));
+            let node = lane.tree.push(hyp.node, emitted(entry, token_table, hyp.time));
             let symbols = hyp.symbols + 1;
             lane.hyps.push(BeamHypothesis { node, row: FRESH, time: hyp.time, symbols, log_prob });
             lane.origins.push(hyp.row);

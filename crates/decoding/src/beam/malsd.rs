@@ -1,5 +1,5 @@
 //! Alignment-length-synchronous decoding in batches: each step of a hypothesis is a label or a blank.
-use super::lane::{BeamHypothesis, BeamPosition, Candidate};
+use super::utterance::{BeamHypothesis, BeamPosition, Candidate};
 use super::{BeamBuffers, BeamTask};
 use crate::{Result, SiteIndex};
 
@@ -18,7 +18,7 @@ impl BeamBuffers {
     /// Two ways to equal labels at a frame, one with a label on that frame already and one without, have different
     /// continuations while `max_symbols` is in reach.
     pub(super) fn malsd(&mut self, task: BeamTask, max_symbols: usize) -> Result<()> {
-        let (rules, width) = (task.model.rules(), task.options.width);
+        let (token_table, width) = (task.model.token_table(), task.options.width);
         loop {
             self.visit_shared();
             if self.sites.is_empty() {
@@ -47,11 +47,11 @@ impl BeamBuffers {
                     }
                 }
                 lane.choose_best(
-                    rules,
+                    token_table,
                     width,
                     |hyp, entry| {
-                        let frames = rules.frames(entry.class, entry.duration as usize);
-                        if rules.is_blank(entry.class) {
+                        let frames = token_table.frames(entry.class, entry.duration as usize);
+                        if token_table.is_blank(entry.class) {
                             return BeamPosition { time: hyp.time.saturating_add(frames.max(1)), symbols: 0 };
                         }
                         let symbols = if frames == 0 { hyp.symbols + 1 } else { 0 };

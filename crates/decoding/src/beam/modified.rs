@@ -1,5 +1,5 @@
 //! Modified beam search: all hypotheses of an utterance are at one frame, or wait for it.
-use super::lane::{BeamPosition, Candidate};
+use super::utterance::{BeamPosition, Candidate};
 use super::{BeamBuffers, BeamTask};
 use crate::Result;
 
@@ -11,7 +11,7 @@ impl BeamBuffers {
     ///   predictor of the new labels
     /// ```
     pub(super) fn modified(&mut self, task: BeamTask) -> Result<()> {
-        let (rules, width) = (task.model.rules(), task.options.width);
+        let (token_table, width) = (task.model.token_table(), task.options.width);
         let longest = self.lanes.iter().map(|lane| lane.end - lane.before).max().unwrap_or(0);
         for at in 0..longest {
             self.visit(|lane, hyp| at < lane.end - lane.before && hyp.time == lane.before + at);
@@ -40,9 +40,9 @@ impl BeamBuffers {
                     site += 1;
                 }
                 lane.choose(
-                    rules,
+                    token_table,
                     |hyp, entry| BeamPosition {
-                        time: hyp.time.saturating_add(rules.frames(entry.class, 0).max(1)),
+                        time: hyp.time.saturating_add(token_table.frames(entry.class, 0).max(1)),
                         symbols: 0,
                     },
                     |place, other| place.time == other.time,

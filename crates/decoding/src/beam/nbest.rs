@@ -4,40 +4,40 @@ use std::collections::hash_map::Entry;
 
 use rnnt_dp::semiring::{Log, Semiring};
 
-use super::lane::{BeamHypothesis, BeamUtterance};
-use super::{Beam, BeamKind, rows::HypothesisRows};
+use super::utterance::{BeamHypothesis, BeamUtterance};
+use super::{BeamKind, BeamOptions, rows::HypothesisRows};
 use crate::tree::{Sequence, Tree};
-use crate::{Emitted, Model, Result};
+use crate::{DecodedToken, DecodingModel, Result};
 
 /// The best label sequences of an utterance, best first; none if every path is impossible (a language model that forbids all
 /// labels, say).
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NBest {
     /// All different.
-    pub hypotheses: Vec<Ranked>,
+    pub hypotheses: Vec<RankedHypothesis>,
 }
 
 /// A label sequence with its probability.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Ranked {
+pub struct RankedHypothesis {
     /// The labels, with times of the best of their paths when they were found. Log-probabilities are those that the search worked
     /// with: behind temperature and blank penalty.
-    pub labels: Vec<Emitted>,
+    pub labels: Vec<DecodedToken>,
     /// Natural log-probability of all paths that the search has added up, with what automata and the internal language model added.
     pub log_prob: f64,
     /// What the order is by: the log-probability, or that over a number of labels, if options say so
-    /// ([`Beam::normalise`](crate::Beam::normalise), [`CtcBeam::normalise`](crate::CtcBeam::normalise)).
+    /// ([`BeamOptions::normalize_by_length`](crate::BeamOptions::normalize_by_length), [`CtcBeamOptions::normalize_by_length`](crate::CtcBeamOptions::normalize_by_length)).
     pub score: f64,
 }
 
 impl NBest {
     /// The best one.
-    pub fn best(&self) -> Option<&Ranked> {
+    pub fn best(&self) -> Option<&RankedHypothesis> {
         self.hypotheses.first()
     }
 }
 
-impl Ranked {
+impl RankedHypothesis {
     /// Label ids.
     pub fn ids(&self) -> Vec<u32> {
         self.labels.iter().map(|label| label.label).collect()
@@ -45,8 +45,12 @@ impl Ranked {
 }
 
 /// `log p`, or `log p / (labels + context)`, for ALSD and mALSD `log p / (labels + 1)`.
-pub(super) fn score(hyp: &BeamHypothesis, tree: &Tree, (model, options): (&Model, &Beam)) -> f64 {
-    if !options.normalise {
+pub(super) fn score(
+    hyp: &BeamHypothesis,
+    tree: &Tree,
+    (model, options): (&DecodingModel, &BeamOptions),
+) -> f64 {
+    if !options.normalize_by_length {
         return hyp.log_prob;
     }
     // Each search as where it comes from: k2 counts the labels that its hypotheses begin with, NeMo one.
@@ -83,7 +87,11 @@ pub(super) fn merged(hyps: &[BeamHypothesis], tree: &Tree) -> Vec<BeamHypothesis
 }
 
 /// The one that [`rank`] has first, without scores of ends.
-pub(super) fn best(hyps: &[BeamHypothesis], tree: &Tree, of: (&Model, &Beam)) -> Option<BeamHypothesis> {
+pub(super) fn best(
+    hyps: &[BeamHypothesis],
+    tree: &Tree,
+    of: (&DecodingModel, &BeamOptions),
+) -> Option<BeamHypothesis> {
     // The last of equal ones, behind which they come in order.
     let better = |a: &BeamHypothesis, b: &BeamHypothesis| score(a, tree, of).total_cmp(&score(b, tree, of));
     merged(hyps, tree).into_iter().rev().max_by(better)
@@ -93,7 +101,7 @@ pub(super) fn best(hyps: &[BeamHypothesis], tree: &Tree, of: (&Model, &Beam)) ->
 pub(super) fn rank(
     lane: &BeamUtterance,
     rows: &HypothesisRows,
-    of: (&Model, &Beam),
+    of: (&DecodingModel, &BeamOptions),
     ends: bool,
 ) -> Result<NBest> {
     let mut different = merged(&lane.hyps, &lane.tree);
@@ -105,7 +113,7 @@ pub(super) fn rank(
     }
     different.sort_by(|a, b| score(b, &lane.tree, of).total_cmp(&score(a, &lane.tree, of)));
     different.truncate(of.1.nbest);
-    let ranked = |hyp: &BeamHypothesis| Ranked {
+    let ranked = |hyp: &BeamHypothesis| RankedHypothesis {
         labels: lane.tree.labels(hyp.node),
         log_prob: hyp.log_prob,
         score: score(hyp, &lane.tree, of),

@@ -1,11 +1,11 @@
 //! What networks and automata know of hypotheses: one row for each label sequence, wherever hypotheses move.
 use kernels::{par_for, parts, parts_mut};
 
-use super::Beam;
-use super::lane::{BeamUtterance, FRESH};
+use super::BeamOptions;
+use super::utterance::{BeamUtterance, FRESH};
 use crate::affine::sized;
 use crate::scorer::check_fused;
-use crate::{Error, Model, NetworkScratch, Result, SiteBatch, SiteIndex, States};
+use crate::{DecodingModel, Error, NetworkScratch, Result, SiteBatch, SiteIndex, States};
 
 /// How many times as many rows there are as hypotheses hold.
 const ROOM: usize = 3;
@@ -69,7 +69,7 @@ struct RowBlock {
 
 impl HypothesisRows {
     /// Forgets everything; lanes say which automata there are.
-    pub fn reset(&mut self, model: &Model, options: &Beam, lanes: &[BeamUtterance]) {
+    pub fn reset(&mut self, model: &DecodingModel, options: &BeamOptions, lanes: &[BeamUtterance]) {
         let lists = lanes.iter().map(|lane| lane.lists.len()).max().unwrap_or(0);
         self.automata = options.fusion.len() + lists;
         self.fuses = self.automata > 0 || options.internal_lm != 0.0;
@@ -101,7 +101,12 @@ impl HypothesisRows {
     ///
     /// # Errors
     /// As [`HypothesisRows::place`].
-    pub fn extend(&mut self, model: &Model, options: &Beam, lanes: &mut [BeamUtterance]) -> Result<()> {
+    pub fn extend(
+        &mut self,
+        model: &DecodingModel,
+        options: &BeamOptions,
+        lanes: &mut [BeamUtterance],
+    ) -> Result<()> {
         let Self { held, new, made, fresh, labels, automata: each, .. } = self;
         fresh.clear();
         labels.clear();
@@ -124,7 +129,7 @@ impl HypothesisRows {
                 let before = new.automata.len();
                 new.automata.extend_from_slice(&held.automata[origin as usize * *each..][..*each]);
                 for (state, fusion) in new.automata[before..].iter_mut().zip(lane.fusions(options)) {
-                    *state = fusion.automaton.step(*state, label).1;
+                    *state = fusion.scorer.step(*state, label).1;
                 }
             }
         }
@@ -141,8 +146,13 @@ impl HypothesisRows {
     /// Gives new rows a place among those that nobody holds.
     ///
     /// # Errors
-    /// [`Error::Fused`] if an automaton has no score for a label.
-    pub fn place(&mut self, model: &Model, options: &Beam, lanes: &mut [BeamUtterance]) -> Result<()> {
+    /// [`Error::Fused`] if an scorer has no score for a label.
+    pub fn place(
+        &mut self,
+        model: &DecodingModel,
+        options: &BeamOptions,
+        lanes: &mut [BeamUtterance],
+    ) -> Result<()> {
         self.fuse(model, options, lanes)?;
         let Self { held, new, made, fresh, labels, count, step, .. } = self;
         *step += 1;
@@ -153,7 +163,7 @@ impl HypothesisRows {
                 live += 1;
             }
         }
-        let (width, classes) = (model.start().1.len(), model.rules().classes());
+        let (width, classes) = (model.start().1.len(), model.token_table().classes());
         for (from, &Fresh { lane, hyp, number, .. }) in fresh.iter().enumerate() {
             let oldest =
                 made.iter().enumerate().filter(|(_, row)| row.held < *step).min_by_key(|(_, row)| row.held);
@@ -184,12 +194,12 @@ impl HypothesisRows {
     }
 
     /// What is added to the classes behind new rows.
-    fn fuse(&mut self, model: &Model, options: &Beam, lanes: &[BeamUtterance]) -> Result<()> {
+    fn fuse(&mut self, model: &DecodingModel, options: &BeamOptions, lanes: &[BeamUtterance]) -> Result<()> {
         if !self.fuses {
             return Ok(());
         }
         let Self { new, fresh, scratch, automata: each, .. } = self;
-        let (classes, rules) = (model.rules().classes(), model.rules());
+        let (classes, token_table) = (model.token_table().classes(), model.token_table());
         let fused = sized(&mut new.fused, fresh.len() * classes);
         if options.internal_lm == 0.0 {
             fused.fill(0.0);
@@ -203,7 +213,7 @@ impl HypothesisRows {
             for (fusion, &state) in lane.fusions(options).zip(&automata[at * *each..]) {
                 fusion.add_scores(state, fused);
             }
-            rules.blanks().for_each(|blank| fused[blank as usize] = 0.0);
+            token_table.blanks().for_each(|blank| fused[blank as usize] = 0.0);
         });
         for (fused, &Fresh { lane, .. }) in fused.chunks_exact(classes).zip(&*fresh) {
             check_fused(fused).map_err(|error| error.of(lanes[lane].utterance))?;
@@ -212,7 +222,7 @@ impl HypothesisRows {
     }
 
     /// Scores of sites.
-    pub fn scores(&mut self, model: &Model, frames: &[&[f32]], at: &[SiteIndex], scores: &mut [f32]) {
+    pub fn scores(&mut self, model: &DecodingModel, frames: &[&[f32]], at: &[SiteIndex], scores: &mut [f32]) {
         model.joint().scores(&SiteBatch { frames, rows: &self.held.rows, at }, scores, &mut self.scratch);
     }
 
@@ -225,13 +235,13 @@ impl HypothesisRows {
     ///
     /// # Errors
     /// [`Error::End`] if it is NaN or +inf.
-    pub fn finish(&self, lane: &BeamUtterance, options: &Beam, row: u32) -> Result<f64> {
+    pub fn finish(&self, lane: &BeamUtterance, options: &BeamOptions, row: u32) -> Result<f64> {
         let states = &self.held.automata[row as usize * self.automata..];
         let sum: f64 = lane.fusions(options).zip(states).map(|(fusion, &state)| fusion.finish(state)).sum();
         if sum < f64::INFINITY {
             return Ok(sum);
         }
-        Err(Error::End { found: sum }.of(lane.utterance))
+        Err(Error::End { found: sum }.in_utterance(lane.utterance))
     }
 
     /// Appends the rows of a lane's hypotheses, in their order.

@@ -1,11 +1,11 @@
 //! An utterance of a beam search that arrives in chunks.
 use serde::{Deserialize, Serialize};
 
-use super::lane::{BeamHypothesis, BeamUtterance};
+use super::utterance::{BeamHypothesis, BeamUtterance};
 use crate::greedy::LARGEST;
 use crate::scorer::as_many;
 use crate::tree::{ROOT, Tree};
-use crate::{Emitted, Error, Fusion, Model, Result, States};
+use crate::{DecodedToken, DecodingModel, Error, Fusion, Result, States};
 
 /// What is known of an utterance between two chunks of it: plain data, which may be kept, sent to another process, and continued in
 /// any batch. A new one is made by [`BeamSearch::stream`](crate::BeamSearch::stream).
@@ -49,13 +49,13 @@ impl Clone for BeamStream {
 }
 
 impl BeamStream {
-    pub(super) fn new(model: &Model, fusion: &[Fusion]) -> Self {
+    pub(super) fn new(model: &DecodingModel, fusion: &[Fusion]) -> Self {
         let (states, row) = model.start();
         Self {
             model: model.fingerprint(),
             states: states.clone(),
             rows: row.to_vec(),
-            automata: fusion.iter().map(|fusion| fusion.automaton.start()).collect(),
+            automata: fusion.iter().map(|fusion| fusion.scorer.start()).collect(),
             hyps: vec![BeamHypothesis { node: ROOT, row: 0, time: 0, symbols: 0, log_prob: 0.0 }],
             tree: Tree::default(),
             frames: 0,
@@ -65,14 +65,14 @@ impl BeamStream {
     }
 
     /// Starts anew in place, with lists of its own; memory stays.
-    pub(super) fn reset(&mut self, model: &Model, fusion: &[Fusion], lists: Vec<Fusion>) {
+    pub(super) fn reset(&mut self, model: &DecodingModel, fusion: &[Fusion], lists: Vec<Fusion>) {
         self.lists = lists;
         let (states, row) = model.start();
         self.states.clone_from(states);
         self.rows.clear();
         self.rows.extend_from_slice(row);
         self.automata.clear();
-        self.automata.extend(fusion.iter().chain(&self.lists).map(|fusion| fusion.automaton.start()));
+        self.automata.extend(fusion.iter().chain(&self.lists).map(|fusion| fusion.scorer.start()));
         self.hyps.clear();
         self.hyps.push(BeamHypothesis { node: ROOT, row: 0, time: 0, symbols: 0, log_prob: 0.0 });
         self.tree.clear();
@@ -84,7 +84,7 @@ impl BeamStream {
         let each = self.automata.len() / self.hyps.len().max(1);
         let of_row = |row: usize| {
             let all = self.automata.iter().skip(row * each).take(each);
-            all.take(self.shared).copied().chain(lists.iter().map(|list| list.automaton.start()))
+            all.take(self.shared).copied().chain(lists.iter().map(|list| list.scorer.start()))
         };
         self.automata = (0..self.hyps.len()).flat_map(of_row).collect();
         self.lists = lists;
@@ -95,7 +95,7 @@ impl BeamStream {
     ///
     /// # Errors
     /// [`Error::Stream`] if they are not as many as it had.
-    pub fn again_with_lists(mut self, lists: Vec<Fusion>) -> Result<Self> {
+    pub fn restore_lists(mut self, lists: Vec<Fusion>) -> Result<Self> {
         let each = self.automata.len() / self.hyps.len().max(1);
         self.lists = as_many(lists, each.saturating_sub(self.shared))?;
         Ok(self)
@@ -107,7 +107,7 @@ impl BeamStream {
     }
 
     /// Takes out so many labels of the best hypothesis, or all that it has; what begins otherwise is forgotten.
-    pub(super) fn settle(&mut self, best: &BeamHypothesis, labels: usize) -> Vec<Emitted> {
+    pub(super) fn commit(&mut self, best: &BeamHypothesis, labels: usize) -> Vec<DecodedToken> {
         let Self { tree, hyps, .. } = self;
         let depth = tree.taken().saturating_add(labels);
         let goal = tree.above(best.node, depth);
@@ -126,7 +126,7 @@ impl BeamStream {
 
     /// Takes out the labels that all hypotheses share, which no later chunk can change: results do not have them any more. Memory
     /// stays bounded if somebody does so now and then.
-    pub fn take_stable(&mut self) -> Vec<Emitted> {
+    pub fn take_stable(&mut self) -> Vec<DecodedToken> {
         let mut nodes: Vec<u32> = self.hyps.iter().map(|hyp| hyp.node).collect();
         let shared = self.tree.take_shared(&mut nodes);
         self.hyps.iter_mut().zip(nodes).for_each(|(hyp, node)| hyp.node = node);
@@ -139,7 +139,7 @@ impl BeamStream {
     }
 
     /// Fails unless the state is one of this model's, with these automata.
-    pub(super) fn check(&self, model: &Model, shared: usize) -> Result<()> {
+    pub(super) fn check(&self, model: &DecodingModel, shared: usize) -> Result<()> {
         let (states, row) = model.start();
         let wrong = |expected: String, found: String| Err(Error::Stream { expected, found });
         if self.model != model.fingerprint() {
@@ -155,7 +155,7 @@ impl BeamStream {
         }
         let ids = model.predictor().ids() as u32;
         if let Some(label) =
-            self.states.labels().iter().find(|&&label| label != crate::NOTHING && label >= ids)
+            self.states.labels().iter().find(|&&label| label != crate::NO_LABEL && label >= ids)
         {
             return wrong(format!("labels below {ids}"), label.to_string());
         }
@@ -169,7 +169,7 @@ impl BeamStream {
         }
         let sound = |hyp: &BeamHypothesis| {
             // Only a big blank reaches beyond the chunks.
-            let times = self.frames..=self.frames.saturating_add(model.rules().farthest() - 1);
+            let times = self.frames..=self.frames.saturating_add(model.token_table().max_blank_frames() - 1);
             self.frames.max(self.tree.taken()) <= LARGEST
                 && self.tree.has(hyp.node)
                 && times.contains(&hyp.time)

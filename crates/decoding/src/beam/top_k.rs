@@ -1,12 +1,12 @@
 //! The best classes of rows of scores.
 use kernels::{Real, par_for, parts, parts_mut};
 
-use super::lane::Extension;
-use super::{Beam, rows::HypothesisRows};
+use super::utterance::Extension;
+use super::{BeamOptions, rows::HypothesisRows};
 use crate::affine::sized;
 use crate::best_class::invalid_scores;
 use crate::largest::largest;
-use crate::{Error, Model, SiteIndex, TokenTable};
+use crate::{DecodingModel, Error, SiteIndex, TokenTable};
 
 /// Rows of a task.
 const ROWS: usize = 4;
@@ -25,7 +25,7 @@ struct ListHead {
 /// How scores are read.
 #[derive(Debug, Clone, Copy)]
 struct Reading<'a> {
-    rules: &'a TokenTable,
+    token_table: &'a TokenTable,
     blank_penalty: f32,
     /// One by the temperature.
     sharpness: f32,
@@ -60,15 +60,15 @@ impl TopK {
     /// With the index of the site, about the first row that has no scores.
     pub fn find(
         &mut self,
-        (model, options): (&Model, &Beam),
+        (model, options): (&DecodingModel, &BeamOptions),
         (frames, at): (&[&[f32]], &[SiteIndex]),
         rows: &mut HypothesisRows,
         count: usize,
     ) -> Result<(), (usize, Error)> {
-        let rules = model.rules();
-        (self.outputs, self.classes) = (model.outputs(), rules.classes());
+        let token_table = model.token_table();
+        (self.outputs, self.classes) = (model.outputs(), token_table.classes());
         let (outputs, classes) = (self.outputs, self.classes);
-        self.each = count.min(classes.saturating_mul(rules.durations().max(1))).max(1);
+        self.each = count.min(classes.saturating_mul(token_table.durations().max(1))).max(1);
         let top = count.clamp(1, classes);
         let scores = sized(&mut self.scores, at.len() * outputs);
         rows.scores(model, frames, at, scores);
@@ -78,7 +78,8 @@ impl TopK {
         self.entries.resize((at.len() * self.each).max(self.entries.len()), Extension::default());
         self.tops.resize((at.len() * top).max(self.tops.len()), (0.0, 0));
         self.sharpness = 1.0 / options.temperature;
-        let reading = Reading { rules, blank_penalty: options.blank_penalty, sharpness: self.sharpness };
+        let reading =
+            Reading { token_table, blank_penalty: options.blank_penalty, sharpness: self.sharpness };
         let fused = rows.fused();
         let differs = fused.is_some() || reading.sharpness != 1.0;
         let compared = sized(&mut self.compared, if differs { at.len() * classes } else { 0 });
@@ -107,7 +108,7 @@ impl TopK {
             None => Ok(()),
             Some(site) => {
                 let scores = &self.scores[site * outputs..][..outputs];
-                Err((site, invalid_scores(scores, rules, at[site].frame)))
+                Err((site, invalid_scores(scores, token_table, at[site].frame)))
             }
         }
     }
@@ -149,9 +150,9 @@ impl Reading<'_> {
         entries: &mut [Extension],
     ) -> ListHead {
         let invalid = ListHead::default();
-        let (tokens, durations) = scores.split_at_mut(self.rules.classes());
+        let (tokens, durations) = scores.split_at_mut(self.token_table.classes());
         if self.blank_penalty != 0.0 {
-            self.rules.blanks().for_each(|blank| tokens[blank as usize] -= self.blank_penalty);
+            self.token_table.blanks().for_each(|blank| tokens[blank as usize] -= self.blank_penalty);
         }
         let tokens = &*tokens;
         // A NaN or +inf makes the sum NaN, and -inf everywhere makes it 0.
@@ -208,7 +209,7 @@ impl Reading<'_> {
         }
         let better = |best: Extension, new: Extension| if new.value > best.value { new } else { best };
         let durations = 0..durations.len().max(1);
-        let blanks = self.rules.blanks().flat_map(|blank| durations.clone().map(move |d| (blank, d)));
+        let blanks = self.token_table.blanks().flat_map(|blank| durations.clone().map(move |d| (blank, d)));
         let blank = blanks.map(|(blank, duration)| entry(blank, duration)).reduce(better).unwrap_or_default();
         ListHead { count: Some(count), blank, log_sum }
     }

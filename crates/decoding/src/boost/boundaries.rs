@@ -57,7 +57,7 @@ pub enum TokenStyle {
 
 impl TokenStyle {
     /// Style of a model with these names: characters if one is a space, pieces if one begins with U+2581, words otherwise.
-    pub fn of_names<S: AsRef<str>>(names: &[S]) -> Self {
+    pub fn from_names<S: AsRef<str>>(names: &[S]) -> Self {
         let any = |has: &dyn Fn(&str) -> bool| names.iter().any(|name| has(name.as_ref()));
         if any(&|name| name == " ") {
             TokenStyle::Characters
@@ -73,20 +73,20 @@ impl TokenStyle {
 ///
 /// There is a boundary between two labels if it follows the first or precedes the second, and at both ends of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Boundaries {
+pub struct WordBoundaries {
     /// A word may begin with this label, and the word before it has ended.
     pub before: bool,
     /// A word may end with this label, and another one may begin.
     pub after: bool,
 }
 
-impl Boundaries {
+impl WordBoundaries {
     /// Of words, spaces, punctuation, special words such as `<unk>`, and characters of scripts without spaces.
-    pub const BOTH: Boundaries = Boundaries { before: true, after: true };
+    pub const BOTH: WordBoundaries = WordBoundaries { before: true, after: true };
     /// Of letters within words.
-    pub const NEITHER: Boundaries = Boundaries { before: false, after: false };
+    pub const NEITHER: WordBoundaries = WordBoundaries { before: false, after: false };
 
-    /// Boundaries of each class by its name; none for a class without a name, such as the blank.
+    /// WordBoundaries of each class by its name; none for a class without a name, such as the blank.
     ///
     /// | style | before | after |
     /// |---|---|---|
@@ -96,15 +96,15 @@ impl Boundaries {
     ///
     /// Characters of words are letters, digits, combining marks, apostrophes and underscores of scripts with spaces. A token of several
     /// characters in a model of characters is a special word. Special words of pieces cannot be told by their names;
-    /// they need [`Boundaries::BOTH`].
+    /// they need [`WordBoundaries::BOTH`].
     ///
     /// ```
-    /// use decoding::{Boundaries, TokenStyle};
-    /// let of = Boundaries::of_names(&["", "▁a", "n", ","], TokenStyle::Pieces);
-    /// let starts = Boundaries { before: true, after: false };
-    /// assert_eq!(of, [None, Some(starts), Some(Boundaries::NEITHER), Some(Boundaries::BOTH)]);
+    /// use decoding::{WordBoundaries, TokenStyle};
+    /// let of = WordBoundaries::from_names(&["", "▁a", "n", ","], TokenStyle::Pieces);
+    /// let starts = WordBoundaries { before: true, after: false };
+    /// assert_eq!(of, [None, Some(starts), Some(WordBoundaries::NEITHER), Some(WordBoundaries::BOTH)]);
     /// ```
-    pub fn of_names<S: AsRef<str>>(names: &[S], style: TokenStyle) -> Vec<Option<Boundaries>> {
+    pub fn from_names<S: AsRef<str>>(names: &[S], style: TokenStyle) -> Vec<Option<WordBoundaries>> {
         let has_space = names.iter().any(|name| is_space(name.as_ref()));
         let of = |name: &str| match style {
             TokenStyle::Words => Self::BOTH,
@@ -119,7 +119,7 @@ impl Boundaries {
         let is_inner = |c: Option<char>| c.is_some_and(is_inner);
         // The mark itself ends no word.
         let after = !name.ends_with(MARK) && !is_inner(name.chars().next_back());
-        Boundaries { before: name.starts_with(MARK) || !is_inner(name.chars().next()), after }
+        WordBoundaries { before: name.starts_with(MARK) || !is_inner(name.chars().next()), after }
     }
 }
 
@@ -142,12 +142,12 @@ fn is_unspaced(c: char) -> bool {
 /// score of a phrase stays. A phrase whose first token has no form without a mark stays as it is.
 ///
 /// ```
-/// use decoding::{Phrase, add_unmarked};
+/// use decoding::{Phrase, add_unmarked_variants};
 /// let mut phrases = vec![Phrase { tokens: vec![0, 2], score: 1.0 }];
-/// add_unmarked(&mut phrases, &["▁天", "天", "气"]);
+/// add_unmarked_variants(&mut phrases, &["▁天", "天", "气"]);
 /// assert_eq!(phrases[1].tokens, [1, 2]);
 /// ```
-pub fn add_unmarked<S: AsRef<str>>(phrases: &mut Vec<Phrase>, names: &[S]) {
+pub fn add_unmarked_variants<S: AsRef<str>>(phrases: &mut Vec<Phrase>, names: &[S]) {
     let ids: std::collections::HashMap<&str, u32> = names.iter().map(AsRef::as_ref).zip(0..).collect();
     let unmarked = |phrase: &Phrase| {
         let (&first, rest) = phrase.tokens.split_first()?;

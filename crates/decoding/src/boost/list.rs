@@ -4,7 +4,7 @@ use kernels::Excerpt;
 use super::Phrase;
 
 /// Default score of a phrase, a natural logarithm: a phrase that occurs is e times as probable.
-pub const PHRASE_SCORE: f32 = 1.0;
+pub const DEFAULT_PHRASE_SCORE: f32 = 1.0;
 
 /// What is wrong with a phrase.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

@@ -9,7 +9,7 @@ fn bonus(phrase: &Phrase, scaling: f64) -> f64 {
 }
 
 /// The documented sum, by a search at every position of the labels of `text`.
-fn search(phrases: &[Phrase], classes: &[Option<Boundaries>], scaling: f64, text: &[u32]) -> f64 {
+fn search(phrases: &[Phrase], classes: &[Option<WordBoundaries>], scaling: f64, text: &[u32]) -> f64 {
     let text: Vec<u32> = text.iter().copied().filter(|&class| classes[class as usize].is_some()).collect();
     let of = |at: usize| classes[text[at] as usize].unwrap();
     let is_boundary = |at: usize| at == 0 || at == text.len() || of(at - 1).after || of(at).before;
@@ -33,10 +33,10 @@ fn phrases(labels: u32) -> impl Strategy<Value = Vec<Phrase>> {
 }
 
 /// Classes 0 to 4 with word boundaries, and the blank at 5: words, characters with a space, pieces, or any.
-fn alphabet() -> impl Strategy<Value = Vec<Option<Boundaries>>> {
-    let names = |names: [&str; 6], style| Just(Boundaries::of_names(&names, style));
+fn alphabet() -> impl Strategy<Value = Vec<Option<WordBoundaries>>> {
+    let names = |names: [&str; 6], style| Just(WordBoundaries::from_names(&names, style));
     let any = prop::collection::vec((any::<bool>(), any::<bool>()), 5).prop_map(|labels| {
-        let label = |(before, after)| Some(Boundaries { before, after });
+        let label = |(before, after)| Some(WordBoundaries { before, after });
         labels.into_iter().map(label).chain([None]).collect()
     });
     prop_oneof![
@@ -61,7 +61,7 @@ proptest! {
         scaling in 0..5u32,
     ) {
         let scaling = scaling as f32 / 2.0;
-        let boost = Boost::with_boundaries(&phrases, &classes, scaling).unwrap();
+        let boost = PhraseBooster::with_boundaries(&phrases, &classes, scaling).unwrap();
         let (mut sum, mut state) = (0.0, boost.start());
         for at in 0..=text.len() {
             let (found, wanted) = (sum + boost.finish(state), search(&phrases, &classes, f64::from(scaling), &text[..at]));
@@ -90,7 +90,7 @@ proptest! {
     ) {
         phrases.iter_mut().for_each(|phrase| phrase.score = phrase.score.abs());
         let most = phrases.iter().map(|phrase| bonus(phrase, 1.0)).fold(0.0, f64::max);
-        let boost = Boost::with_boundaries(&phrases, &classes, 1.0).unwrap();
+        let boost = PhraseBooster::with_boundaries(&phrases, &classes, 1.0).unwrap();
         let (_, state) = path(&boost, &text);
         let withdrawn = f64::from(boost.finish(state));
         prop_assert!((-most - 1e-3..=most * 5.0 + 1e-3).contains(&withdrawn), "{withdrawn} {most}");
@@ -103,10 +103,10 @@ fn sums(names: &[&str], style: TokenStyle, phrases: &[&str], sequences: &[&str])
         let id = |token: &str| names.iter().position(|name| *name == token).unwrap() as u32;
         text.split('|').map(id).collect()
     };
-    let classes = Boundaries::of_names(names, style);
+    let classes = WordBoundaries::from_names(names, style);
     let phrases: Vec<Phrase> =
         phrases.iter().map(|phrase| Phrase { tokens: ids(phrase), score: 1.0 }).collect();
-    let boost = Boost::with_boundaries(&phrases, &classes, 1.0).unwrap();
+    let boost = PhraseBooster::with_boundaries(&phrases, &classes, 1.0).unwrap();
     let sum = |text: &&str| {
         let (sum, state) = path(&boost, &ids(text));
         sum + boost.finish(state)
@@ -151,7 +151,7 @@ fn phrase(tokens: &[u32], score: f32) -> Phrase {
     Phrase { tokens: tokens.to_vec(), score }
 }
 
-fn scores(boost: &Boost, text: &[u32]) -> Vec<f32> {
+fn scores(boost: &PhraseBooster, text: &[u32]) -> Vec<f32> {
     let mut state = boost.start();
     let mut scores = Vec::new();
     for &class in text {
@@ -166,27 +166,29 @@ fn scores(boost: &Boost, text: &[u32]) -> Vec<f32> {
 #[test]
 fn a_part_is_paid_ahead_and_withdrawn_by_the_step_that_breaks_the_match() {
     let labels = [true; 6];
-    let boost = Boost::new(&[phrase(&[0, 1, 2, 3], 1.0), phrase(&[0, 1], 1.0)], &labels, 1.0).unwrap();
+    let boost =
+        PhraseBooster::new(&[phrase(&[0, 1, 2, 3], 1.0), phrase(&[0, 1], 1.0)], &labels, 1.0).unwrap();
     // After 1, 2 and 3 of 4 tokens 1/4, 1 and 9/4; after 1 of 2 tokens 1/2.
     assert_eq!(scores(&boost, &[0, 1, 2, 3, 4]), [0.5, 1.5, 0.25, 1.75, 0.0, 0.0]);
     assert_eq!(scores(&boost, &[0, 1, 2, 4]), [0.5, 1.5, 0.25, -0.25, 0.0]);
     assert_eq!(scores(&boost, &[0, 3, 0]), [0.5, -0.5, 0.5, -0.5]);
     assert_eq!(scores(&boost, &[0, 0]), [0.5, 0.0, -0.5]);
     // A phrase that was begun within another one continues.
-    let boost = Boost::new(&[phrase(&[0, 1, 2, 3], 1.0), phrase(&[1, 2, 4, 4], 2.0)], &labels, 1.0).unwrap();
+    let boost =
+        PhraseBooster::new(&[phrase(&[0, 1, 2, 3], 1.0), phrase(&[1, 2, 4, 4], 2.0)], &labels, 1.0).unwrap();
     assert_eq!(scores(&boost, &[0, 1, 2, 4, 4]), [0.25, 0.75, 1.25, 2.25, 3.5, 0.0]);
-    let boost = Boost::new(&[phrase(&[0, 1], 1.0)], &labels, 3.0).unwrap();
+    let boost = PhraseBooster::new(&[phrase(&[0, 1], 1.0)], &labels, 3.0).unwrap();
     assert_eq!(scores(&boost, &[0, 1]), [0.5, 3.5, 0.0]);
     // An unlikely phrase costs when it is complete.
-    let boost = Boost::new(&[phrase(&[0, 1], -1.0)], &labels, 1.0).unwrap();
+    let boost = PhraseBooster::new(&[phrase(&[0, 1], -1.0)], &labels, 1.0).unwrap();
     assert_eq!(scores(&boost, &[0, 1, 0]), [0.0, -2.0, 0.0, 0.0]);
 }
 
 /// A step that continues the last word withdraws all that was paid; one that begins a word, or the end, nothing.
 #[test]
 fn the_bonus_is_withdrawn_if_the_word_continues() {
-    let classes = Boundaries::of_names(&["", " ", "e", "v", "n"], TokenStyle::Characters);
-    let of = |score| Boost::with_boundaries(&[phrase(&[2, 3], score)], &classes, 1.0).unwrap();
+    let classes = WordBoundaries::from_names(&["", " ", "e", "v", "n"], TokenStyle::Characters);
+    let of = |score| PhraseBooster::with_boundaries(&[phrase(&[2, 3], score)], &classes, 1.0).unwrap();
     assert_eq!(scores(&of(1.0), &[2, 3, 4, 1]), [0.5, 1.5, -2.0, 0.0, 0.0]);
     assert_eq!(scores(&of(1.0), &[2, 3, 1, 4]), [0.5, 1.5, 0.0, 0.0, 0.0]);
     assert_eq!(scores(&of(1.0), &[2, 3]), [0.5, 1.5, 0.0]);
@@ -201,7 +203,7 @@ fn the_bonus_is_withdrawn_if_the_word_continues() {
 #[test]
 fn mistakes_are_named() {
     let labels = [true, true, false];
-    let error = |phrases: &[Phrase], scaling| Boost::new(phrases, &labels, scaling).unwrap_err();
+    let error = |phrases: &[Phrase], scaling| PhraseBooster::new(phrases, &labels, scaling).unwrap_err();
     let good = phrase(&[0, 1], 1.0);
     assert_eq!(error(&[good.clone(), phrase(&[], 1.0)], 1.0), PhraseError::Empty { line: 2 });
     for class in [2, 3] {
@@ -215,7 +217,7 @@ fn mistakes_are_named() {
     for scaling in [f32::NAN, -1.0, f32::INFINITY] {
         assert!(matches!(error(&[], scaling), PhraseError::DepthScaling { .. }));
     }
-    let nothing = Boost::new(&[], &labels, 1.0).unwrap();
+    let nothing = PhraseBooster::new(&[], &labels, 1.0).unwrap();
     assert_eq!(scores(&nothing, &[0, 1, 2]), [0.0; 4]);
 }
 
@@ -225,6 +227,6 @@ fn long_rows_are_steps() {
         (0..60u32).map(|i| phrase(&[i * 13 % 149, (i * i) % 7, i % 149, 64], 1.0 + i as f32)).collect();
     let mut labels = [true; 150];
     labels[149] = false;
-    let boost = Boost::new(&phrases, &labels, 2.0).unwrap();
+    let boost = PhraseBooster::new(&phrases, &labels, 2.0).unwrap();
     (0..boost.states() as u32).for_each(|state| row_is_steps(&boost, state, 150, &[149]));
 }

@@ -1,7 +1,7 @@
-//! Construction of the automaton of phrases.
+//! Construction of the scorer of phrases.
 use std::collections::{HashMap, VecDeque};
 
-use super::{AFTER_BOUNDARY, Boost, Boundaries, Phrase, WITHIN_WORD, bonus};
+use super::{AFTER_BOUNDARY, Phrase, PhraseBooster, WITHIN_WORD, WordBoundaries, bonus};
 
 /// A beginning of phrases.
 #[derive(Default)]
@@ -38,21 +38,21 @@ pub(super) struct Trie<'a> {
     nodes: Vec<TrieNode>,
     /// Nodes by depth, with their parents and classes.
     order: Vec<(usize, u32, usize)>,
-    classes: &'a [Option<Boundaries>],
+    classes: &'a [Option<WordBoundaries>],
 }
 
 impl<'a> Trie<'a> {
     /// A trie of phrases, all of whose tokens are labels.
-    pub fn new(phrases: &[Phrase], classes: &'a [Option<Boundaries>], depth_scaling: f32) -> Self {
+    pub fn new(phrases: &[Phrase], classes: &'a [Option<WordBoundaries>], depth_scaling: f32) -> Self {
         let roots = vec![TrieNode { is_open: true, ..TrieNode::default() }, TrieNode::default()];
         let mut trie = Trie { nodes: roots, order: Vec::new(), classes };
         phrases.iter().for_each(|phrase| trie.insert(phrase, depth_scaling));
-        trie.settle();
+        trie.commit();
         trie
     }
 
-    fn boundaries(&self, class: u32) -> Boundaries {
-        self.classes.get(class as usize).copied().flatten().unwrap_or(Boundaries::BOTH)
+    fn boundaries(&self, class: u32) -> WordBoundaries {
+        self.classes.get(class as usize).copied().flatten().unwrap_or(WordBoundaries::BOTH)
     }
 
     fn insert(&mut self, phrase: &Phrase, depth_scaling: f32) {
@@ -75,14 +75,14 @@ impl<'a> Trie<'a> {
     }
 
     /// Fail arcs and scores, shorter beginnings first.
-    fn settle(&mut self) {
+    fn commit(&mut self) {
         let mut queue = VecDeque::from([AFTER_BOUNDARY]);
         while let Some(parent) = queue.pop_front() {
             let mut children: Vec<(u32, usize)> =
                 self.nodes[parent].children.iter().map(|(&class, &at)| (class, at)).collect();
             children.sort_unstable();
             for (class, at) in children {
-                let Boundaries { before, after } = self.boundaries(class);
+                let WordBoundaries { before, after } = self.boundaries(class);
                 let (fail, kept) = if parent == AFTER_BOUNDARY {
                     (root(after), 0.0)
                 } else {
@@ -139,7 +139,7 @@ impl<'a> Trie<'a> {
         completed + begun(root(node.is_open))
     }
 
-    pub fn flatten(self) -> Boost {
+    pub fn flatten(self) -> PhraseBooster {
         let mut arcs: Vec<Vec<TrieArc>> = Vec::new();
         arcs.resize_with(self.nodes.len(), Vec::new);
         for state in [AFTER_BOUNDARY, WITHIN_WORD] {
@@ -178,7 +178,7 @@ impl<'a> Trie<'a> {
             Some(*sum)
         }));
         let all = || arcs.iter().flatten();
-        Boost {
+        PhraseBooster {
             classes: self.classes.to_vec(),
             ahead: self.nodes.iter().map(|node| node.ahead).collect(),
             completed: self.nodes.iter().map(|node| node.completed).collect(),

@@ -1,4 +1,4 @@
-//! A CTC head as an automaton over labels, for a search by another network.
+//! A CTC head as an scorer over labels, for a search by another network.
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -44,11 +44,11 @@ const RECENT: usize = 1024;
 /// after the best one: a second or two beside pauses, however long the utterance. `8 T C` bytes of the utterance.
 ///
 /// ```
-/// use decoding::{Scorer, CtcPrefixes};
+/// use decoding::{Scorer, CtcPrefixScorer};
 ///
 /// // Two frames; class 0 is the blank.
 /// let rows = [0.5f32, 0.3, 0.2, 0.6, 0.4, 0.0].map(f32::ln);
-/// let ctc = CtcPrefixes::new(&rows, 3, 0)?;
+/// let ctc = CtcPrefixScorer::new(&rows, 3, 0)?;
 /// let (score, state) = ctc.step(ctc.start(), 1);
 /// // Paths (1, any) and (blank, 1) begin with 1.
 /// assert!((score.exp() - (0.3 + 0.5 * 0.4)).abs() < 1e-6);
@@ -56,7 +56,7 @@ const RECENT: usize = 1024;
 /// # Ok::<(), decoding::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct CtcPrefixes {
+pub struct CtcPrefixScorer {
     /// Probabilities, *T x C*.
     probs: Vec<f64>,
     classes: usize,
@@ -86,7 +86,7 @@ struct Prefix {
     scores: Mutex<Option<Arc<[f32]>>>,
 }
 
-impl CtcPrefixes {
+impl CtcPrefixScorer {
     /// Of what a CTC head says of an utterance: log-probabilities, or scores that softmax makes probabilities of.
     ///
     /// # Shapes
@@ -221,7 +221,7 @@ impl PrefixScores {
     }
 }
 
-impl Scorer for CtcPrefixes {
+impl Scorer for CtcPrefixScorer {
     fn start(&self) -> u32 {
         0
     }

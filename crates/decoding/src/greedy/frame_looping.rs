@@ -1,7 +1,7 @@
 //! Frame-looping, the conventional batched search: what label-looping is compared with.
-use super::{Greedy, emitted, whole_rows};
+use super::{GreedyOptions, emitted, whole_rows};
 use crate::best_class::{invalid_scores, pick};
-use crate::{Error, Hypotheses, Model, NetworkScratch, Result, SiteBatch, SiteIndex, States};
+use crate::{DecodingModel, Error, Hypotheses, NetworkScratch, Result, SiteBatch, SiteIndex, States};
 
 /// Greedy search of a batch, frame by frame (Bataev et al., arXiv 2406.06220, algorithm 2): the same results as
 /// [`GreedySearch`](crate::GreedySearch) without fusion and confidences, and slower.
@@ -20,17 +20,21 @@ use crate::{Error, Hypotheses, Model, NetworkScratch, Result, SiteBatch, SiteInd
 ///
 /// # Errors
 /// [`Error::Option`] for options that it does not know; as [`GreedySearch::decode`](crate::GreedySearch::decode).
-pub fn frame_looping(model: &Model, frames: &[&[f32]], options: &Greedy) -> Result<Hypotheses> {
+pub fn frame_looping(
+    model: &DecodingModel,
+    frames: &[&[f32]],
+    options: &GreedyOptions,
+) -> Result<Hypotheses> {
     options.check(model)?;
     let more = options.fusion.len() as f64 + f64::from(options.internal_lm).abs();
-    if more > 0.0 || options.confidence.is_some() || options.steps {
+    if more > 0.0 || options.confidence.is_some() || options.record_steps {
         let expected = "no fusion, confidence or steps in frame-looping";
         return Err(Error::Option { option: "options", expected, found: more });
     }
-    let (rules, batch, width) = (model.rules(), frames.len(), model.start().1.len());
+    let (token_table, batch, width) = (model.token_table(), frames.len(), model.start().1.len());
     let mut counts = Vec::with_capacity(batch);
     for (b, frames) in frames.iter().enumerate() {
-        counts.push(whole_rows(frames, model).map_err(|error| error.of(b))?);
+        counts.push(whole_rows(frames, model).map_err(|error| error.in_utterance(b))?);
     }
     let mut found = Hypotheses::default();
     found.reset(batch, false);
@@ -39,7 +43,7 @@ pub fn frame_looping(model: &Model, frames: &[&[f32]], options: &Greedy) -> Resu
     before.extend(model.start().0, std::iter::repeat_n(0, batch));
     let mut newest: Vec<Option<u32>> = vec![None; batch];
     let (mut next, mut capped) = (vec![0; batch], vec![false; batch]);
-    let (mut labels, mut rows) = (vec![rules.blank(); batch], vec![0.0; batch * width]);
+    let (mut labels, mut rows) = (vec![token_table.blank(); batch], vec![0.0; batch * width]);
     let (mut predicted, mut scratch) = (Vec::new(), NetworkScratch::default());
     let mut scores = vec![0.0; batch * model.outputs()];
     // An empty utterance has no frame to ride along with.
@@ -70,9 +74,10 @@ pub fn frame_looping(model: &Model, frames: &[&[f32]], options: &Greedy) -> Resu
                     if !active.contains(&b) {
                         continue;
                     }
-                    let picked = pick(scores, rules).ok_or_else(|| invalid_scores(scores, rules, t).of(b))?;
-                    let mut step = rules.frames(picked.class, picked.duration);
-                    if rules.is_blank(picked.class) {
+                    let picked = pick(scores, token_table)
+                        .ok_or_else(|| invalid_scores(scores, token_table, t).in_utterance(b))?;
+                    let mut step = token_table.frames(picked.class, picked.duration);
+                    if token_table.is_blank(picked.class) {
                         next[b] = t.saturating_add(step.max(1));
                         continue;
                     }
@@ -80,7 +85,7 @@ pub fn frame_looping(model: &Model, frames: &[&[f32]], options: &Greedy) -> Resu
                         capped[b] = true;
                         continue;
                     }
-                    found.push(b, emitted(&picked, rules, t));
+                    found.push(b, emitted(&picked, token_table, t));
                     before.set(b, &after, b);
                     newest[b] = Some(picked.class);
                     step = step.max(usize::from(Some(symbols) == options.max_symbols));
@@ -100,6 +105,9 @@ pub fn frame_looping(model: &Model, frames: &[&[f32]], options: &Greedy) -> Resu
 }
 
 /// Any label, for rows whose result is thrown away.
-fn first_label(model: &Model) -> u32 {
-    (0..).find(|&class| !model.rules().is_blank(class)).unwrap_or(0).min(model.predictor().ids() as u32 - 1)
+fn first_label(model: &DecodingModel) -> u32 {
+    (0..)
+        .find(|&class| !model.token_table().is_blank(class))
+        .unwrap_or(0)
+        .min(model.predictor().ids() as u32 - 1)
 }

@@ -1,10 +1,13 @@
 //! Label-looping: greedy search of many utterances at once.
 use kernels::{par_for, parts, parts_mut};
 
-use super::{Greedy, Stream, emitted, whole_rows, with_fused};
+use super::{GreedyOptions, GreedyStream, emitted, whole_rows, with_fused};
 use crate::affine::sized;
 use crate::best_class::{BestClass, invalid_scores, pick};
-use crate::{DecodingStep, Emitted, Hypotheses, Model, NetworkScratch, Result, SiteBatch, SiteIndex, States};
+use crate::{
+    DecodedToken, DecodingModel, DecodingStep, Hypotheses, NetworkScratch, Result, SiteBatch, SiteIndex,
+    States,
+};
 
 /// Sites at which scores are wanted together: enough for a product at full speed.
 const SITES: usize = 28;
@@ -30,12 +33,12 @@ const RUN: f32 = 4.0;
 /// [`greedy()`](crate::greedy()), log-probabilities as close as f32 is, whatever else is in the batch.
 #[derive(Debug)]
 pub struct GreedySearch {
-    model: Model,
-    options: Greedy,
+    model: DecodingModel,
+    options: GreedyOptions,
     found: Hypotheses,
     work: GreedyBuffers,
     /// Streams of [`GreedySearch::decode`].
-    spare: Vec<Stream>,
+    spare: Vec<GreedyStream>,
 }
 
 /// Everything that stays from call to call.
@@ -91,7 +94,7 @@ impl GreedySearch {
     ///
     /// # Errors
     /// [`Error::Option`](crate::Error::Option) for an option outside its range.
-    pub fn new(model: Model, options: Greedy) -> Result<Self> {
+    pub fn new(model: DecodingModel, options: GreedyOptions) -> Result<Self> {
         options.check(&model)?;
         Ok(Self {
             model,
@@ -103,14 +106,14 @@ impl GreedySearch {
     }
 
     /// The model.
-    pub fn model(&self) -> &Model {
+    pub fn model(&self) -> &DecodingModel {
         &self.model
     }
 
     /// Decodes whole utterances.
     ///
     /// # Shapes
-    /// `frames`: for each utterance its rows `[T_b, F]`; any of them may be empty. [`unpadded`](crate::unpadded) takes them out of a
+    /// `frames`: for each utterance its rows `[T_b, F]`; any of them may be empty. [`unpad`](crate::unpad) takes them out of a
     /// padded batch.
     ///
     /// # Errors
@@ -125,7 +128,7 @@ impl GreedySearch {
         while streams.len() < frames.len() {
             streams.push(self.stream());
         }
-        let mut of_batch: Vec<&mut Stream> = streams.iter_mut().take(frames.len()).collect();
+        let mut of_batch: Vec<&mut GreedyStream> = streams.iter_mut().take(frames.len()).collect();
         let outcome = self.run(&mut of_batch, frames);
         self.spare = streams;
         outcome.map(|()| &self.found)
@@ -133,7 +136,7 @@ impl GreedySearch {
 
     /// A new stream: an utterance that will arrive in chunks.
     pub fn stream(&self) -> Stream {
-        Stream::new(&self.model, &self.options.fusion)
+        GreedyStream::new(&self.model, &self.options.fusion)
     }
 
     /// Decodes the next chunk of each stream; the result has the new labels alone, with times counted from the stream's start.
@@ -144,27 +147,27 @@ impl GreedySearch {
     /// # Errors
     /// As [`Self::decode`]; [`Error::Stream`](crate::Error::Stream) for a state that is not this model's;
     /// [`Error::Count`](crate::Error::Count) if there are not as many chunks as streams. Streams are then as they were.
-    pub fn advance(&mut self, streams: &mut [&mut Stream], chunks: &[&[f32]]) -> Result<&Hypotheses> {
+    pub fn advance(&mut self, streams: &mut [&mut GreedyStream], chunks: &[&[f32]]) -> Result<&Hypotheses> {
         if streams.len() != chunks.len() {
             let (expected, found) = (streams.len(), chunks.len());
             return Err(crate::Error::Count { argument: "chunks", expected, found });
         }
         let shared = self.options.fusion.len();
         for (b, stream) in streams.iter().enumerate() {
-            stream.check(&self.model, shared).map_err(|error| error.of(b))?;
+            stream.check(&self.model, shared).map_err(|error| error.in_utterance(b))?;
         }
         self.run(streams, chunks)?;
         Ok(&self.found)
     }
 
     /// Inside of the thread pool, so that each parallel loop need not enter it.
-    fn run(&mut self, streams: &mut [&mut Stream], chunks: &[&[f32]]) -> Result<()> {
+    fn run(&mut self, streams: &mut [&mut GreedyStream], chunks: &[&[f32]]) -> Result<()> {
         let mut counts = Vec::with_capacity(chunks.len());
         for (b, chunk) in chunks.iter().enumerate() {
-            counts.push(whole_rows(chunk, &self.model).map_err(|error| error.of(b))?);
+            counts.push(whole_rows(chunk, &self.model).map_err(|error| error.in_utterance(b))?);
         }
         let Self { model, options, found, work, .. } = self;
-        found.reset(chunks.len(), options.steps);
+        found.reset(chunks.len(), options.record_steps);
         kernels::install(|| {
             work.begin(model, streams, &counts);
             work.search(model, options, streams, chunks, found)
@@ -176,7 +179,7 @@ impl GreedySearch {
 
 impl GreedyBuffers {
     /// A lane for each utterance that has frames to look at.
-    fn begin(&mut self, model: &Model, streams: &[&mut Stream], counts: &[usize]) {
+    fn begin(&mut self, model: &DecodingModel, streams: &[&mut GreedyStream], counts: &[usize]) {
         let (states, row) = model.start();
         self.lanes.clear();
         self.states.clear(states.shape());
@@ -214,9 +217,9 @@ impl GreedyBuffers {
 
     fn search(
         &mut self,
-        model: &Model,
-        options: &Greedy,
-        streams: &[&mut Stream],
+        model: &DecodingModel,
+        options: &GreedyOptions,
+        streams: &[&mut GreedyStream],
         chunks: &[&[f32]],
         found: &mut Hypotheses,
     ) -> Result<()> {
@@ -238,9 +241,9 @@ impl GreedyBuffers {
     }
 
     /// Scores of the next frames of all that wait.
-    fn look(&mut self, model: &Model, options: &Greedy, chunks: &[&[f32]]) {
+    fn look(&mut self, model: &DecodingModel, options: &GreedyOptions, chunks: &[&[f32]]) {
         let Self { lanes, waiting, sites, scores, picks, rows, scratch, .. } = self;
-        let enough = if model.rules().farthest() > 1 { SITES_PASSED } else { SITES };
+        let enough = if model.token_table().max_blank_frames() > 1 { SITES_PASSED } else { SITES };
         let most = (enough / waiting.len()).clamp(1, options.look_ahead);
         sites.clear();
         for &at in &*waiting {
@@ -257,19 +260,22 @@ impl GreedyBuffers {
         picks.resize(sites.len(), None);
         par_for((parts_mut(picks, PICKS), parts(scores, PICKS * outputs)), |_, (picks, scores)| {
             let scores = scores.chunks_exact(outputs);
-            picks.iter_mut().zip(scores).for_each(|(picked, scores)| *picked = pick(scores, model.rules()));
+            picks
+                .iter_mut()
+                .zip(scores)
+                .for_each(|(picked, scores)| *picked = pick(scores, model.token_table()));
         });
     }
 
     /// Lets all that wait go on to their next labels, as far as they have scores.
     fn walk(
         &mut self,
-        model: &Model,
-        options: &Greedy,
-        streams: &[&mut Stream],
+        model: &DecodingModel,
+        options: &GreedyOptions,
+        streams: &[&mut GreedyStream],
         found: &mut Hypotheses,
     ) -> Result<()> {
-        let rules = model.rules();
+        let token_table = model.token_table();
         let mut waiting = std::mem::take(&mut self.waiting);
         let mut still = 0;
         for index in 0..waiting.len() {
@@ -282,11 +288,11 @@ impl GreedyBuffers {
                 let site = lane.first + lane.t - from;
                 let Some(picked) = self.picks[site] else {
                     let scores = &self.scores[site * model.outputs()..][..model.outputs()];
-                    return Err(invalid_scores(scores, rules, lane.before + lane.t).of(b));
+                    return Err(invalid_scores(scores, token_table, lane.before + lane.t).in_utterance(b));
                 };
                 lane.since += 1;
-                if rules.is_blank(picked.class) {
-                    let frames = rules.frames(picked.class, picked.duration).max(1);
+                if token_table.is_blank(picked.class) {
+                    let frames = token_table.frames(picked.class, picked.duration).max(1);
                     let (frame, class, log_prob) = (lane.before + lane.t, picked.class, picked.log_prob);
                     found.step(b, DecodingStep { frame, class, log_prob, frames });
                     (lane.t, lane.symbols) = (lane.t.saturating_add(frames), 0);
@@ -313,30 +319,30 @@ impl GreedyBuffers {
         &mut self,
         at: usize,
         (site, picked): (usize, BestClass),
-        (model, options, streams): (&Model, &Greedy, &[&mut Stream]),
+        (model, options, streams): (&DecodingModel, &GreedyOptions, &[&mut GreedyStream]),
         found: &mut Hypotheses,
     ) -> Result<()> {
-        let (rules, lane) = (model.rules(), &mut self.lanes[at]);
+        let (token_table, lane) = (model.token_table(), &mut self.lanes[at]);
         let b = lane.utterance;
         if lane.labels >= options.cap(lane.before + lane.t) {
             lane.capped = true;
             return Ok(());
         }
-        let scores = &self.scores[site * model.outputs()..][..rules.classes()];
-        let mut label = emitted(&picked, rules, lane.before + lane.t);
+        let scores = &self.scores[site * model.outputs()..][..token_table.classes()];
+        let mut label = emitted(&picked, token_table, lane.before + lane.t);
         if !self.fused.is_empty() {
-            let fused = &mut self.fused[at * rules.classes()..][..rules.classes()];
-            label = with_fused(label, scores, fused, rules).map_err(|error| error.of(b))?;
+            let fused = &mut self.fused[at * token_table.classes()..][..token_table.classes()];
+            label = with_fused(label, scores, fused, token_table).map_err(|error| error.in_utterance(b))?;
             let automata = options.fusion.iter().chain(&streams[b].lists);
             for (state, fusion) in self.automata[b].iter_mut().zip(automata) {
-                *state = fusion.automaton.step(*state, label.label).1;
+                *state = fusion.scorer.step(*state, label.label).1;
             }
         }
         if let Some(confidence) = options.confidence {
-            label.confidence = confidence.of(scores);
+            label.confidence = confidence.score(scores);
         }
         found.push(b, label);
-        let Emitted { label: class, frame, log_prob, duration, .. } = label;
+        let DecodedToken { label: class, frame, log_prob, duration, .. } = label;
         found.step(b, DecodingStep { frame, class, log_prob, frames: duration });
         lane.symbols += 1;
         lane.labels += 1;
@@ -353,7 +359,7 @@ impl GreedyBuffers {
     }
 
     /// Predictor and projection of all lanes, each of which has a label.
-    fn step(&mut self, model: &Model) {
+    fn step(&mut self, model: &DecodingModel) {
         let Self { lanes, labels, states, rows, predicted, scratch, .. } = self;
         labels.clear();
         labels.extend(lanes.iter().filter_map(|lane| lane.label));
@@ -363,8 +369,8 @@ impl GreedyBuffers {
     }
 
     /// What automata add in the states that the lanes are in.
-    fn fuse(&mut self, model: &Model, options: &Greedy, streams: &[&mut Stream]) {
-        let classes = model.rules().classes();
+    fn fuse(&mut self, model: &DecodingModel, options: &GreedyOptions, streams: &[&mut GreedyStream]) {
+        let classes = model.token_table().classes();
         let lists = streams.iter().any(|stream| !stream.lists.is_empty());
         if options.fusion.is_empty() && !lists && options.internal_lm == 0.0 {
             self.fused.clear();
@@ -388,7 +394,7 @@ impl GreedyBuffers {
     }
 
     /// Takes out the lanes that are over and keeps what streams need of them.
-    fn leave(&mut self, model: &Model, over: impl Fn(&GreedyUtterance) -> bool) {
+    fn leave(&mut self, model: &DecodingModel, over: impl Fn(&GreedyUtterance) -> bool) {
         if !self.lanes.iter().any(&over) {
             return;
         }
@@ -412,7 +418,13 @@ impl GreedyBuffers {
     }
 
     /// Writes what was found out back into the streams.
-    fn end(&self, model: &Model, streams: &mut [&mut Stream], counts: &[usize], found: &mut Hypotheses) {
+    fn end(
+        &self,
+        model: &DecodingModel,
+        streams: &mut [&mut GreedyStream],
+        counts: &[usize],
+        found: &mut Hypotheses,
+    ) {
         let width = model.start().1.len();
         for (b, (stream, &frames)) in streams.iter_mut().zip(counts).enumerate() {
             let t = match self.ends[b] {

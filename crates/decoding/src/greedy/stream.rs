@@ -2,7 +2,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::scorer::as_many;
-use crate::{Error, Fusion, Model, Result, States};
+use crate::{DecodingModel, Error, Fusion, Result, States};
 
 /// Frames and labels that a state from outside may count, far from where sums end.
 pub(crate) const LARGEST: usize = 1 << 40;
@@ -10,7 +10,7 @@ pub(crate) const LARGEST: usize = 1 << 40;
 /// What is known of an utterance between two chunks of it: plain data, which may be kept, sent to another process, and continued in
 /// any batch. A new one is made by [`GreedySearch::stream`](crate::GreedySearch::stream).
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Stream {
+pub struct GreedyStream {
     /// Fingerprint of the model.
     pub(super) model: u64,
     /// The predictor's state, one row.
@@ -36,8 +36,8 @@ pub struct Stream {
     pub(super) lists: Vec<Fusion>,
 }
 
-impl Stream {
-    pub(super) fn new(model: &Model, fusion: &[Fusion]) -> Self {
+impl GreedyStream {
+    pub(super) fn new(model: &DecodingModel, fusion: &[Fusion]) -> Self {
         let (states, row) = model.start();
         Self {
             model: model.fingerprint(),
@@ -49,13 +49,13 @@ impl Stream {
             newest: None,
             capped: None,
             shared: fusion.len(),
-            automata: fusion.iter().map(|fusion| fusion.automaton.start()).collect(),
+            automata: fusion.iter().map(|fusion| fusion.scorer.start()).collect(),
             lists: Vec::new(),
         }
     }
 
     /// Starts anew in place; memory and lists stay.
-    pub(super) fn reset(&mut self, model: &Model, fusion: &[Fusion]) {
+    pub(super) fn reset(&mut self, model: &DecodingModel, fusion: &[Fusion]) {
         let (states, row) = model.start();
         self.model = model.fingerprint();
         self.states.clone_from(states);
@@ -64,13 +64,13 @@ impl Stream {
         (self.frames, self.jump, self.labels, self.newest, self.capped) = (0, 0, 0, None, None);
         self.shared = fusion.len();
         self.automata.clear();
-        self.automata.extend(fusion.iter().chain(&self.lists).map(|fusion| fusion.automaton.start()));
+        self.automata.extend(fusion.iter().chain(&self.lists).map(|fusion| fusion.scorer.start()));
     }
 
     /// The same stream with lists of its own, beside those of the search; their matches begin anew.
     pub fn with_lists(mut self, lists: Vec<Fusion>) -> Self {
         self.automata.truncate(self.shared);
-        self.automata.extend(lists.iter().map(|list| list.automaton.start()));
+        self.automata.extend(lists.iter().map(|list| list.scorer.start()));
         self.lists = lists;
         self
     }
@@ -79,7 +79,7 @@ impl Stream {
     ///
     /// # Errors
     /// [`Error::Stream`] if they are not as many as it had.
-    pub fn again_with_lists(mut self, lists: Vec<Fusion>) -> Result<Self> {
+    pub fn restore_lists(mut self, lists: Vec<Fusion>) -> Result<Self> {
         self.lists = as_many(lists, self.automata.len().saturating_sub(self.shared))?;
         Ok(self)
     }
@@ -94,7 +94,7 @@ impl Stream {
         self.labels
     }
 
-    /// Frames since the newest label, or since the start: what rules for the end of an utterance ask for.
+    /// Frames since the newest label, or since the start: what token_table for the end of an utterance ask for.
     pub fn trailing_frames(&self) -> usize {
         self.newest.map_or(self.frames, |newest| self.frames.saturating_sub(newest + 1))
     }
@@ -110,7 +110,7 @@ impl Stream {
     }
 
     /// Fails unless the state is one of this model's, with these automata.
-    pub(super) fn check(&self, model: &Model, shared: usize) -> Result<()> {
+    pub(super) fn check(&self, model: &DecodingModel, shared: usize) -> Result<()> {
         let (states, row) = model.start();
         let wrong = |expected: String, found: String| Err(Error::Stream { expected, found });
         if self.model != model.fingerprint() {
@@ -122,7 +122,7 @@ impl Stream {
         }
         let ids = model.predictor().ids() as u32;
         if let Some(label) =
-            self.states.labels().iter().find(|&&label| label != crate::NOTHING && label >= ids)
+            self.states.labels().iter().find(|&&label| label != crate::NO_LABEL && label >= ids)
         {
             return wrong(format!("labels below {ids}"), label.to_string());
         }

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use kernels::Excerpt;
 
-use super::names::UNKNOWN;
 use super::table::{Entries, MOST_ORDER, NgramTable};
+use super::vocabulary::UNKNOWN;
 use super::{Error, Result};
 
 /// What tools write for the logarithm of 0.

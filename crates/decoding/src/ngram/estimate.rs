@@ -1,7 +1,7 @@
 //! Interpolated modified Kneser-Ney smoothing (Chen and Goodman 1998; counted and interpolated as by Heafield et al. 2013).
-use super::names::{self, BEGIN, END, UNKNOWN};
 use super::table::{Entries, MOST_ORDER, NgramTable, children, find};
-use super::{Error, Result, written};
+use super::vocabulary::{self, BEGIN, END, UNKNOWN, arpa_word};
+use super::{Error, Result};
 
 const UNKNOWN_ID: u32 = 0;
 const BEGIN_ID: u32 = 1;
@@ -90,9 +90,9 @@ pub fn estimate<S: AsRef<str>>(texts: &[Vec<u32>], names: &[S], order: usize) ->
 
 /// Words of the table, and the word of each name.
 fn vocabulary<S: AsRef<str>>(names: &[S]) -> Result<(Vec<String>, Vec<Option<u32>>)> {
-    names::ids(names)?;
+    vocabulary::ids(names)?;
     let mut words = [UNKNOWN, BEGIN, END].map(String::from).to_vec();
-    let mut word = |name: &S| match written(name.as_ref()) {
+    let mut word = |name: &S| match arpa_word(name.as_ref()) {
         name if name.is_empty() => None,
         name if name == UNKNOWN => Some(UNKNOWN_ID),
         name => {

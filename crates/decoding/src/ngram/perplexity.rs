@@ -32,10 +32,10 @@ impl Ngram {
     /// Probability of texts of class ids, each from its start to its end.
     ///
     /// ```
-    /// use decoding::ngram::{Foreign, Ngram, estimate};
+    /// use decoding::ngram::{OutOfVocabulary, Ngram, estimate};
     ///
     /// let (texts, names) = ([vec![0, 1], vec![0]], ["a", "b"]);
-    /// let ngram = Ngram::new(&estimate(&texts, &names, 2)?.table, &names, Foreign::Reject)?;
+    /// let ngram = Ngram::new(&estimate(&texts, &names, 2)?.table, &names, OutOfVocabulary::Reject)?;
     /// assert!(ngram.perplexity(texts.iter().map(Vec::as_slice)).value() < 3.0);
     /// # Ok::<(), decoding::ngram::Error>(())
     /// ```

@@ -98,7 +98,7 @@ proptest! {
         texts in prop::collection::vec(prop::collection::vec(0u32..6, 0..7), 1..8),
     ) {
         let (ngram, definition) =
-            (Ngram::new(&table, &NAMES, Foreign::Ignore).unwrap(), Definition::new(&table));
+            (Ngram::new(&table, &NAMES, OutOfVocabulary::Ignore).unwrap(), Definition::new(&table));
         for text in texts {
             let (sum, state) = path(&ngram, &text);
             let words: Vec<&str> =
@@ -118,7 +118,7 @@ proptest! {
     fn a_class_may_be_unk(table in tables(), text in prop::collection::vec(0u32..4, 0..7)) {
         let names = ["a", "<unk>", "e", "b"];
         let (ngram, definition) =
-            (Ngram::new(&table, &names, Foreign::Ignore).unwrap(), Definition::new(&table));
+            (Ngram::new(&table, &names, OutOfVocabulary::Ignore).unwrap(), Definition::new(&table));
         let (sum, state) = path(&ngram, &text);
         let words: Vec<&str> = text.iter().map(|&class| names[class as usize]).collect();
         let (found, wanted) = (f64::from(sum + ngram.finish(state)), definition.text(&words));
@@ -132,8 +132,8 @@ fn equal_futures_are_one_state() {
     // `a b` has nothing after it and no weight: its state is that of `b`.
     let text = "\\data\\\nngram 1=3\nngram 2=3\nngram 3=1\n\\1-grams:\n-1 a -0.5\n-1 b -0.5\n-1 <s> -0.5\n\\2-grams:\n\
         -0.5 a b\n-0.5 b a -0.1\n-0.5 <s> a\n\\3-grams:\n-0.25 b a b\n\\end\\";
-    let ngram =
-        Ngram::new(&NgramTable::read(text.as_bytes()).unwrap(), &["a", "b"], Foreign::Reject).unwrap();
+    let ngram = Ngram::new(&NgramTable::read(text.as_bytes()).unwrap(), &["a", "b"], OutOfVocabulary::Reject)
+        .unwrap();
     let after = |text: &[u32]| path(&ngram, text).1;
     assert_eq!(after(&[0, 1]), after(&[1]));
     assert_eq!(after(&[1, 0]), after(&[0, 1, 0]));
@@ -149,26 +149,30 @@ fn vocabularies_that_do_not_fit() {
     let text = "\\data\\\nngram 1=3\n\\1-grams:\n-1 a\n-1 x\n-1 <unk>\n\\end\\";
     let table = NgramTable::read(text.as_bytes()).unwrap();
     let error = |names: &[&str], foreign| Ngram::new(&table, names, foreign).unwrap_err();
-    assert_eq!(error(&["a", "b"], Foreign::Reject), Error::Token { token: "x".into() });
-    assert_eq!(error(&["b", "c"], Foreign::Ignore), Error::NoToken { found: 3 });
-    assert_eq!(error(&[], Foreign::Ignore), Error::NoToken { found: 3 });
+    assert_eq!(error(&["a", "b"], OutOfVocabulary::Reject), Error::Token { token: "x".into() });
+    assert_eq!(error(&["b", "c"], OutOfVocabulary::Ignore), Error::NoToken { found: 3 });
+    assert_eq!(error(&[], OutOfVocabulary::Ignore), Error::NoToken { found: 3 });
     let name = |class, expected, name: &str| Error::Name { class, expected, name: name.into() };
-    assert_eq!(error(&["a", "b", "a"], Foreign::Ignore), name(2, "a name of its own", "a"));
-    assert_eq!(error(&[" ", "<space>"], Foreign::Ignore), name(1, "a name of its own", "<space>"));
-    assert_eq!(error(&["a", "</s>"], Foreign::Ignore), name(1, "no name of the n-gram's own", "</s>"));
-    let ngram = Ngram::new(&table, &["b", "a"], Foreign::Ignore).unwrap();
+    assert_eq!(error(&["a", "b", "a"], OutOfVocabulary::Ignore), name(2, "a name of its own", "a"));
+    assert_eq!(error(&[" ", "<space>"], OutOfVocabulary::Ignore), name(1, "a name of its own", "<space>"));
+    assert_eq!(
+        error(&["a", "</s>"], OutOfVocabulary::Ignore),
+        name(1, "no name of the n-gram's own", "</s>")
+    );
+    let ngram = Ngram::new(&table, &["b", "a"], OutOfVocabulary::Ignore).unwrap();
     assert_eq!((ngram.foreign(), ngram.is_unknown(0), ngram.is_unknown(1)), (1, true, false));
     assert_eq!(ngram.step(ngram.start(), 0).0, ngram.step(ngram.start(), 1).0);
 }
 
-/// Scores of `kenlm.Model(...).full_scores(...)`, python module 0.3.0, for the file in this test.
+/// Scores of `kenlm.DecodingModel(...).full_scores(...)`, python module 0.3.0, for the file in this test.
 #[test]
 fn scores_are_those_of_kenlm() {
     let text = "\\data\\\nngram 1=5\nngram 2=4\nngram 3=2\n\n\\1-grams:\n-1.5\t<unk>\n-99\t<s>\t-0.3\n-0.6\t</s>\n-0.5\ta\t-0.25\n\
         -0.75\tb\t-0.125\n\n\\2-grams:\n-0.2\t<s> a\t-0.1\n-0.4\ta b\t-0.35\n-0.3\tb </s>\n-0.9\tb b\t-0.01\n\n\
         \\3-grams:\n-0.05\t<s> a b\n-0.07\ta b b\n\n\\end\\\n";
     let ngram =
-        Ngram::new(&NgramTable::read(text.as_bytes()).unwrap(), &["a", "b", "z"], Foreign::Reject).unwrap();
+        Ngram::new(&NgramTable::read(text.as_bytes()).unwrap(), &["a", "b", "z"], OutOfVocabulary::Reject)
+            .unwrap();
     let kenlm: [(&[u32], f32); 7] = [
         (&[], -0.9),
         (&[0], -1.15),
@@ -198,7 +202,7 @@ fn long_rows_are_steps() {
         _ => names[i].clone(),
     };
     let classes: Vec<String> = (0..150).map(of).collect();
-    let ngram = Ngram::new(&table, &classes, Foreign::Ignore).unwrap();
+    let ngram = Ngram::new(&table, &classes, OutOfVocabulary::Ignore).unwrap();
     assert!(ngram.states() > 100 && ngram.foreign() == 6);
     (0..ngram.states() as u32).for_each(|state| row_is_steps(&ngram, state, 150, &[17, 67, 117]));
 }

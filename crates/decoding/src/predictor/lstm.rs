@@ -72,7 +72,7 @@ impl LstmPredictor {
     /// # Errors
     /// [`Error::Shape`] if a weight does not fit the others, or the start label has no embedding.
     pub fn new(embedding: &[f32], width: usize, layers: &[LstmLayer], start: u32) -> Result<Self> {
-        Self::with_table_within(TABLE, embedding, width, layers, start)
+        Self::with_table_limit(TABLE, embedding, width, layers, start)
     }
 
     /// [`Self::new`] whose table of first products, *ids x 4P*, may take so many bytes (there: 256 MiB). Where it would take more, a
@@ -80,7 +80,7 @@ impl LstmPredictor {
     ///
     /// # Errors
     /// As [`Self::new`].
-    pub fn with_table_within(
+    pub fn with_table_limit(
         bytes: usize,
         embedding: &[f32],
         width: usize,
@@ -137,7 +137,7 @@ impl LstmPredictor {
         } else {
             FirstInput::Embeddings(embedding.to_vec(), first)
         };
-        let zero = States::of_row(Vec::new(), vec![0.0; 2 * hidden * layers.len()]);
+        let zero = States::from_row(Vec::new(), vec![0.0; 2 * hidden * layers.len()]);
         let mut made = Self { input, layers: packed, hidden, units, ids, start: (zero, vec![0.0; hidden]) };
         let (mut states, mut out) = made.start.clone();
         made.step(&[start], &mut states, &mut out, &mut NetworkScratch::default());
@@ -278,7 +278,7 @@ mod tests {
         let layer = |input| LstmLayer { input, recurrent: &recurrent, bias: &bias };
         let layers = [layer(&first), layer(&upper)];
         let rows = |bytes| {
-            let predictor = LstmPredictor::with_table_within(bytes, &embedding, width, &layers, 3).unwrap();
+            let predictor = LstmPredictor::with_table_limit(bytes, &embedding, width, &layers, 3).unwrap();
             let mut states = States::new(predictor.shape());
             let mut scratch = NetworkScratch::default();
             let (start, _) = predictor.start();

@@ -5,13 +5,13 @@ use super::Predictor;
 use crate::{Error, NetworkScratch, Result, States};
 
 /// What stands before the first label: it adds nothing.
-pub const NOTHING: u32 = u32::MAX;
+pub const NO_LABEL: u32 = u32::MAX;
 /// Rows of a task.
 const ROWS: usize = 16;
 
 /// The nonlinearity at the end of a stateless predictor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Finish {
+pub enum PredictorActivation {
     /// `tanh(x)`
     Tanh,
     /// `max(x, 0)`
@@ -27,7 +27,7 @@ pub struct StatelessPredictor {
     /// *context x ids x P*
     tables: Vec<f32>,
     bias: Vec<f32>,
-    finish: Finish,
+    finish: PredictorActivation,
     ids: usize,
     start: Vec<u32>,
 }
@@ -35,7 +35,7 @@ pub struct StatelessPredictor {
 impl StatelessPredictor {
     /// Makes the tables from embeddings `[ids, E]` and a weight `[P, context, E]` with a bias `[P]`.
     ///
-    /// `start` is the context before any label, oldest first; [`NOTHING`](crate::NOTHING) adds nothing.
+    /// `start` is the context before any label, oldest first; [`NO_LABEL`](crate::NO_LABEL) adds nothing.
     ///
     /// # Errors
     /// [`Error::Shape`] if they do not fit together.
@@ -46,7 +46,7 @@ impl StatelessPredictor {
         weight: &[f32],
         bias: &[f32],
         start: &[u32],
-        finish: Finish,
+        finish: PredictorActivation,
     ) -> Result<Self> {
         let (ids, context, outputs) = (embedding.len() / width.max(1), start.len(), bias.len());
         if width == 0 || ids == 0 || embedding.len() != ids * width {
@@ -60,7 +60,7 @@ impl StatelessPredictor {
             let expected = format!("[{outputs}, {context}, {width}], at least one of each");
             return Err(Error::shape("context weight", expected, weight.len()));
         }
-        if let Some(label) = start.iter().find(|&&label| label != NOTHING && label as usize >= ids) {
+        if let Some(label) = start.iter().find(|&&label| label != NO_LABEL && label as usize >= ids) {
             return Err(Error::shape("start", format!("labels below {ids}"), label));
         }
         let mut tables = vec![0.0; context * ids * outputs];
@@ -75,14 +75,14 @@ impl StatelessPredictor {
 
     fn row(&self, context: &[u32], out: &mut [f32]) {
         out.copy_from_slice(&self.bias);
-        for (place, &label) in context.iter().enumerate().filter(|(_, label)| **label != NOTHING) {
+        for (place, &label) in context.iter().enumerate().filter(|(_, label)| **label != NO_LABEL) {
             let at = (place * self.ids + label as usize) * self.bias.len();
             add(out, &self.tables[at..][..self.bias.len()]);
         }
         match self.finish {
-            Finish::Tanh => tanh(out),
+            PredictorActivation::Tanh => tanh(out),
             // Not `max`, which would take NaN for 0.
-            Finish::Relu => out.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x }),
+            PredictorActivation::Relu => out.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x }),
         }
     }
 }
@@ -99,7 +99,7 @@ impl Predictor for StatelessPredictor {
     fn start(&self) -> (States, Vec<f32>) {
         let mut out = vec![0.0; self.bias.len()];
         self.row(&self.start, &mut out);
-        (States::of_row(self.start.clone(), Vec::new()), out)
+        (States::from_row(self.start.clone(), Vec::new()), out)
     }
 
     fn context(&self) -> usize {

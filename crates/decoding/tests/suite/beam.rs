@@ -2,14 +2,14 @@
 use std::sync::Arc;
 
 use decoding::{
-    AffineLayer, Beam, BeamKind, BeamSearch, CtcBeam, Error, Fusion, Greedy, GreedySearch, Model, Network,
-    NetworkScratch, Scorer, StatelessPredictor, ctc_beam, greedy,
+    AffineLayer, BeamKind, BeamOptions, BeamSearch, CtcBeamOptions, DecodingModel, Error, Fusion,
+    GreedyOptions, GreedySearch, JointNetwork, NetworkScratch, Scorer, StatelessPredictor, ctc_beam, greedy,
 };
 use proptest::prelude::*;
 use rnnt_dp::Topology;
 
 use super::paths::{ALL, MAES, Never, Only, Paths, Table, add, agree, beam, models, search, site, sums};
-use super::table::{frames, random};
+use super::table_models::{frames, random};
 
 #[test]
 fn an_exhaustive_modified_beam_has_every_sum() {
@@ -45,8 +45,8 @@ fn ids(labels: &[(u32, usize)]) -> Vec<u32> {
 }
 
 /// Section 10 of the decoding specification, word by word.
-fn malsd(model: &Model, rows: &[f32], width: usize, max_symbols: usize) -> Vec<Plain> {
-    let (rules, end) = (model.rules(), rows.len());
+fn malsd(model: &DecodingModel, rows: &[f32], width: usize, max_symbols: usize) -> Vec<Plain> {
+    let (token_table, end) = (model.token_table(), rows.len());
     let mut hyps: Vec<Plain> = vec![(vec![], 0, 0, 0.0)];
     while hyps.iter().any(|hyp| hyp.1 < end) {
         let mut candidates: Vec<Plain> = Vec::new();
@@ -63,15 +63,15 @@ fn malsd(model: &Model, rows: &[f32], width: usize, max_symbols: usize) -> Vec<P
                 }
             }
             if hyp.2 >= max_symbols {
-                steps.retain(|step| rules.is_blank(step.0));
+                steps.retain(|step| token_table.is_blank(step.0));
             }
             steps.sort_by(|a, b| b.2.total_cmp(&a.2));
             steps.truncate(if hyp.2 >= max_symbols { 1 } else { width });
             for (class, duration, value) in steps {
                 let mut new = hyp.clone();
                 new.3 += value;
-                let mut frames = rules.frames(class, duration);
-                if rules.is_blank(class) {
+                let mut frames = token_table.frames(class, duration);
+                if token_table.is_blank(class) {
                     frames = frames.max(1);
                 } else {
                     new.0.push((class, hyp.1));
@@ -191,8 +191,8 @@ proptest! {
         let topology = if modified { Topology::modified() } else { Topology::rnnt() };
         let model = random(&topology, classes, (seed as usize % classes) as u32, &[], seed, 5.0);
         let rows = frames(0, count);
-        let wanted = greedy(&model, &rows, &Greedy { max_symbols: Some(1), ..Greedy::default() }).unwrap();
-        let found = search(&model, &Beam { width: 1, ..Beam::default() }, &[&rows]);
+        let wanted = greedy(&model, &rows, &GreedyOptions { max_symbols: Some(1), ..GreedyOptions::default() }).unwrap();
+        let found = search(&model, &BeamOptions { width: 1, ..BeamOptions::default() }, &[&rows]);
         let labels = &found[0].hypotheses[0].labels;
         prop_assert_eq!(labels.len(), wanted.labels.len());
         for (found, wanted) in labels.iter().zip(&wanted.labels) {
@@ -208,9 +208,9 @@ proptest! {
     ) {
         for (topology, model) in models(seed, sharp) {
             for kind in [BeamKind::Modified, BeamKind::Malsd { max_symbols: 3 }, BeamKind::Alsd { max_labels: None }, MAES] {
-                let mut options = Beam { kind, width, nbest: width, blank_penalty: 0.3, temperature: 1.2, ..Beam::default() };
+                let mut options = BeamOptions { kind, width, nbest: width, blank_penalty: 0.3, temperature: 1.2, ..BeamOptions::default() };
                 if fused {
-                    options.fusion.push(Fusion { automaton: Arc::new(Table), weight: 0.4 });
+                    options.fusion.push(Fusion { scorer: Arc::new(Table), weight: 0.4 });
                 }
                 let Ok(mut search) = BeamSearch::new(model.clone(), options.clone()) else { continue };
                 let utterances: Vec<Vec<f32>> =
@@ -252,7 +252,7 @@ fn automata_add_to_labels_and_to_ends() {
         for end_scores in [true, false] {
             let model = random(&Topology::rnnt(), 3, 0, &[], 5, 2.0);
             let mut options = beam(kind, ALL);
-            options.fusion.push(Fusion { automaton: Arc::new(Table), weight: 0.7 });
+            options.fusion.push(Fusion { scorer: Arc::new(Table), weight: 0.7 });
             options.end_scores = end_scores;
             let found = search(&model, &options, &[&rows]);
             let mut expected = sums(&model, &rows, Paths { one_a_frame, max_symbols: 9, max_labels: 3 });
@@ -285,8 +285,8 @@ fn what_an_automaton_forbids_does_not_come_and_what_is_no_number_is_an_error() {
         [BeamKind::Modified, BeamKind::Malsd { max_symbols: 2 }, BeamKind::Alsd { max_labels: None }, MAES]
     {
         let with = |score| {
-            let fusion = vec![Fusion { automaton: Arc::new(Only(score)), weight: 1.0 }];
-            Beam { fusion, ..beam(kind, 6) }
+            let fusion = vec![Fusion { scorer: Arc::new(Only(score)), weight: 1.0 }];
+            BeamOptions { fusion, ..beam(kind, 6) }
         };
         let found = search(&model, &with(f32::NEG_INFINITY), &[&rows]);
         assert!(found[0].hypotheses.len() > 1);
@@ -308,19 +308,19 @@ fn what_an_automaton_forbids_does_not_come_and_what_is_no_number_is_an_error() {
 fn what_has_no_weight_says_nothing() {
     let model = random(&Topology::rnnt(), 5, 0, &[], 8, 2.0);
     let rows = frames(3, 12);
-    let never = vec![Fusion { automaton: Arc::new(Never), weight: 0.0 }];
+    let never = vec![Fusion { scorer: Arc::new(Never), weight: 0.0 }];
     for kind in
         [BeamKind::Modified, BeamKind::Malsd { max_symbols: 2 }, BeamKind::Alsd { max_labels: None }, MAES]
     {
         let heard = |fusion| -> Vec<(Vec<u32>, f64)> {
-            let found = search(&model, &Beam { fusion, ..beam(kind, 4) }, &[&rows]);
+            let found = search(&model, &BeamOptions { fusion, ..beam(kind, 4) }, &[&rows]);
             found[0].hypotheses.iter().map(|ranked| (ranked.ids(), ranked.log_prob)).collect()
         };
         let without = heard(vec![]);
         assert!(without.len() > 1);
         assert_eq!(heard(never.clone()), without, "{kind:?}");
     }
-    let greedily = |fusion| Greedy { fusion, ..Greedy::default() };
+    let greedily = |fusion| GreedyOptions { fusion, ..GreedyOptions::default() };
     let without = greedy(&model, &rows, &greedily(vec![])).unwrap();
     assert_eq!(greedy(&model, &rows, &greedily(never.clone())).unwrap(), without);
     let batched = |fusion| {
@@ -330,7 +330,7 @@ fn what_has_no_weight_says_nothing() {
     assert_eq!(batched(never.clone()), batched(vec![]));
     let row = [-1.2f32, -0.9, -2.0, -1.6].repeat(6);
     let ctc = |fusion| {
-        let found = ctc_beam(&[&row], 4, &CtcBeam { fusion, ..CtcBeam::default() }).unwrap();
+        let found = ctc_beam(&[&row], 4, &CtcBeamOptions { fusion, ..CtcBeamOptions::default() }).unwrap();
         found[0].hypotheses.iter().map(|ranked| (ranked.ids(), ranked.log_prob)).collect::<Vec<_>>()
     };
     assert_eq!(ctc(never), ctc(vec![]));
@@ -350,9 +350,9 @@ fn scores_that_are_none_are_named_with_utterance_and_frame() {
             out[0] = f32::INFINITY;
         }
     };
-    let joint = super::table::Scores { classes: 3, durations: 0, of };
-    let predictor = super::table::Histories { ids: 3 };
-    let model = Model::new(Arc::new(predictor), Arc::new(joint), 0, &[], &Topology::rnnt()).unwrap();
+    let joint = super::table_models::Scores { classes: 3, durations: 0, of };
+    let predictor = super::table_models::Histories { ids: 3 };
+    let model = DecodingModel::new(Arc::new(predictor), Arc::new(joint), 0, &[], &Topology::rnnt()).unwrap();
     for kind in
         [BeamKind::Modified, BeamKind::Malsd { max_symbols: 2 }, BeamKind::Alsd { max_labels: None }, MAES]
     {
@@ -382,19 +382,25 @@ fn options_that_nobody_can_mean_are_errors() {
     let model = random(&Topology::rnnt(), 3, 0, &[], 1, 2.0);
     let maes = |expansions, gamma| BeamKind::Maes { expansions, beta: 2, gamma, prefix: 1 };
     for (options, name) in [
-        (Beam { width: 0, ..Beam::default() }, "width"),
-        (Beam { nbest: 0, ..Beam::default() }, "nbest"),
-        (Beam { temperature: 0.0, ..Beam::default() }, "temperature"),
-        (Beam { temperature: f32::NAN, ..Beam::default() }, "temperature"),
-        (Beam { blank_penalty: f32::NAN, ..Beam::default() }, "blank_penalty"),
-        (Beam { blank_penalty: -2e6, ..Beam::default() }, "blank_penalty"),
-        (Beam { internal_lm: 0.3, ..Beam::default() }, "internal_lm"),
-        (Beam { kind: BeamKind::Malsd { max_symbols: 0 }, ..Beam::default() }, "max_symbols"),
-        (Beam { kind: BeamKind::Alsd { max_labels: Some(0) }, ..Beam::default() }, "max_labels"),
-        (Beam { kind: maes(0, 2.3), ..Beam::default() }, "expansions"),
-        (Beam { kind: maes(1, f64::NAN), ..Beam::default() }, "gamma"),
+        (BeamOptions { width: 0, ..BeamOptions::default() }, "width"),
+        (BeamOptions { nbest: 0, ..BeamOptions::default() }, "nbest"),
+        (BeamOptions { temperature: 0.0, ..BeamOptions::default() }, "temperature"),
+        (BeamOptions { temperature: f32::NAN, ..BeamOptions::default() }, "temperature"),
+        (BeamOptions { blank_penalty: f32::NAN, ..BeamOptions::default() }, "blank_penalty"),
+        (BeamOptions { blank_penalty: -2e6, ..BeamOptions::default() }, "blank_penalty"),
+        (BeamOptions { internal_lm: 0.3, ..BeamOptions::default() }, "internal_lm"),
+        (BeamOptions { kind: BeamKind::Malsd { max_symbols: 0 }, ..BeamOptions::default() }, "max_symbols"),
         (
-            Beam { fusion: vec![Fusion { automaton: Arc::new(Table), weight: f32::NAN }], ..Beam::default() },
+            BeamOptions { kind: BeamKind::Alsd { max_labels: Some(0) }, ..BeamOptions::default() },
+            "max_labels",
+        ),
+        (BeamOptions { kind: maes(0, 2.3), ..BeamOptions::default() }, "expansions"),
+        (BeamOptions { kind: maes(1, f64::NAN), ..BeamOptions::default() }, "gamma"),
+        (
+            BeamOptions {
+                fusion: vec![Fusion { scorer: Arc::new(Table), weight: f32::NAN }],
+                ..BeamOptions::default()
+            },
             "fusion weight",
         ),
     ] {
@@ -446,8 +452,8 @@ fn the_internal_language_model_is_taken_away_from_labels() {
     let (classes, width) = (3, 4);
     let embedding = wave(classes * width, 1.3, 1.0);
     let context = wave(2 * width * width, 0.7, 0.8);
-    let start = [decoding::NOTHING, 0];
-    let finish = decoding::Finish::Tanh;
+    let start = [decoding::NO_LABEL, 0];
+    let finish = decoding::PredictorActivation::Tanh;
     let predictor =
         StatelessPredictor::new((&embedding, width), &context, &wave(width, 2.1, 0.3), &start, finish)
             .unwrap();
@@ -455,7 +461,7 @@ fn the_internal_language_model_is_taken_away_from_labels() {
         AffineLayer::new(name, &wave(outputs * width, step, 0.9), width, Some(&wave(outputs, 1.9, 0.4)))
             .unwrap()
     };
-    let network = Network::new(
+    let network = JointNetwork::new(
         decoding::Activation::Tanh,
         None,
         affine("labels", width, 0.9),
@@ -463,7 +469,8 @@ fn the_internal_language_model_is_taken_away_from_labels() {
         0,
     );
     let network = network.unwrap().with_factored_blank(0).unwrap();
-    let model = Model::new(Arc::new(predictor), Arc::new(network), 0, &[], &Topology::rnnt()).unwrap();
+    let model =
+        DecodingModel::new(Arc::new(predictor), Arc::new(network), 0, &[], &Topology::rnnt()).unwrap();
     let rows = wave(4 * width, 0.41, 1.5);
     let mut options = beam(BeamKind::Modified, ALL);
     options.internal_lm = 0.3;
@@ -481,7 +488,7 @@ fn the_internal_language_model_is_taken_away_from_labels() {
         }
     }
     agree("internal", &found[0], &expected, 9, 1e-5);
-    options.normalise = true;
+    options.normalize_by_length = true;
     for ranked in &search(&model, &options, &[&rows])[0].hypotheses {
         assert!((ranked.score - ranked.log_prob / (ranked.labels.len() + 2) as f64).abs() < 1e-12);
     }

@@ -1,13 +1,15 @@
 //! Utterances of a beam search that arrive in chunks.
 use std::sync::Arc;
 
-use decoding::{Beam, BeamKind, BeamSearch, BeamStream, Fusion, NetworkScratch, Ranked, Scorer};
+use decoding::{
+    BeamKind, BeamOptions, BeamSearch, BeamStream, Fusion, NetworkScratch, RankedHypothesis, Scorer,
+};
 use proptest::prelude::*;
 use rnnt_dp::Topology;
 use serde_json::{Value, json};
 
 use super::paths::{MAES, Only, Table, beam, models};
-use super::table::{frames, random};
+use super::table_models::{frames, random};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
@@ -18,9 +20,9 @@ proptest! {
     ) {
         for (topology, model) in models(seed, 4.0) {
             for kind in [BeamKind::Modified, MAES] {
-                let mut options = Beam { kind, width, nbest: width, ..Beam::default() };
+                let mut options = BeamOptions { kind, width, nbest: width, ..BeamOptions::default() };
                 if fused {
-                    options.fusion.push(Fusion { automaton: Arc::new(Table), weight: 0.4 });
+                    options.fusion.push(Fusion { scorer: Arc::new(Table), weight: 0.4 });
                 }
                 let Ok(mut search) = BeamSearch::new(model.clone(), options) else { continue };
                 let total: usize = cuts.iter().sum();
@@ -74,7 +76,8 @@ proptest! {
 fn a_stream_that_gives_its_labels_away_does_not_grow() {
     let model = random(&Topology::rnnt(), 20, 0, &[], 3, 25.0);
     for kind in [BeamKind::Modified, MAES] {
-        let mut search = BeamSearch::new(model.clone(), Beam { kind, width: 3, ..Beam::default() }).unwrap();
+        let mut search =
+            BeamSearch::new(model.clone(), BeamOptions { kind, width: 3, ..BeamOptions::default() }).unwrap();
         let rows = frames(0, 4000);
         let whole = search.decode(&[&rows]).unwrap()[0].hypotheses[0].ids();
         let mut stream = search.stream().unwrap();
@@ -104,8 +107,8 @@ proptest! {
     ) {
         for (topology, model) in models(seed, 2.0) {
             for kind in [BeamKind::Modified, MAES] {
-                let mut options = Beam { kind, width, nbest: 100, end_scores: false, ..Beam::default() };
-                options.fusion.push(Fusion { automaton: Arc::new(Table), weight: 0.4 });
+                let mut options = BeamOptions { kind, width, nbest: 100, end_scores: false, ..BeamOptions::default() };
+                options.fusion.push(Fusion { scorer: Arc::new(Table), weight: 0.4 });
                 let Ok(mut search) = BeamSearch::new(model.clone(), options) else { continue };
                 let rows = frames(0, first + second);
                 let (before, after) = rows.split_at(first * model.width());
@@ -113,7 +116,7 @@ proptest! {
                 let known = search.advance(&mut [&mut stream], &[before]).unwrap()[0].hypotheses.clone();
                 let mut taken = if take { stream.take_stable() } else { vec![] };
                 let stable = taken.len();
-                taken.extend(search.settle(&mut stream, labels).unwrap());
+                taken.extend(search.commit(&mut stream, labels).unwrap());
                 let best = &known[0].labels;
                 let until = (stable + labels).min(best.len());
                 prop_assert_eq!((&taken[..], stream.taken()), (&best[..until], until), "{} {:?}", topology, kind);
@@ -121,7 +124,7 @@ proptest! {
                 // Those that begin with the same labels are left, in their order; times of labels that were taken may differ.
                 let begin: Vec<u32> = best[..until].iter().map(|label| label.label).collect();
                 let found = search.advance(&mut [&mut stream], &[&[]]).unwrap()[0].hypotheses.clone();
-                let expected: Vec<&Ranked> = known.iter().filter(|one| one.ids().starts_with(&begin)).collect();
+                let expected: Vec<&RankedHypothesis> = known.iter().filter(|one| one.ids().starts_with(&begin)).collect();
                 prop_assert_eq!(found.len(), expected.len());
                 for (found, expected) in found.iter().zip(expected) {
                     prop_assert_eq!(&found.labels[..], &expected.labels[until..]);
@@ -136,16 +139,16 @@ proptest! {
                     all.chunks(all.len() / hyps.len()).map(<[Value]>::to_vec).collect()
                 };
                 for (at, hyp) in hyps.iter().enumerate() {
-                    let same = |one: &&Ranked| one.log_prob == hyp["log_prob"].as_f64().unwrap();
+                    let same = |one: &&RankedHypothesis| one.log_prob == hyp["log_prob"].as_f64().unwrap();
                     // Big blanks have hypotheses of equal labels, which are added up in a result.
                     let Some(one) = found.iter().find(same) else { continue };
                     let (mut states, mut row) = (model.start().0.clone(), model.start().1.to_vec());
-                    let mut automaton = Table.start();
+                    let mut scorer = Table.start();
                     for label in begin.iter().copied().chain(one.ids()) {
                         let mut predicted = vec![0.0; model.predictor().width()];
                         model.predictor().step(&[label], &mut states, &mut predicted, &mut NetworkScratch::default());
                         model.joint().project(&predicted, &mut row, &mut NetworkScratch::default());
-                        automaton = Table.step(automaton, label).1;
+                        scorer = Table.step(scorer, label).1;
                     }
                     prop_assert_eq!(&of_each("automata")[at], &[Value::from(automaton)]);
                     for (found, expected) in of_each("rows")[at].iter().zip(&row) {
@@ -171,9 +174,9 @@ proptest! {
 fn a_stream_has_lists_of_its_own() {
     let model = random(&Topology::rnnt(), 4, 0, &[], 1, 2.0);
     let rows = frames(0, 8);
-    let lists = vec![Fusion { automaton: Arc::new(Only(f32::NEG_INFINITY)), weight: 1.0 }];
-    let shared = Fusion { automaton: Arc::new(Table), weight: 0.5 };
-    let options = Beam { fusion: vec![shared.clone()], ..beam(BeamKind::Modified, 4) };
+    let lists = vec![Fusion { scorer: Arc::new(Only(f32::NEG_INFINITY)), weight: 1.0 }];
+    let shared = Fusion { scorer: Arc::new(Table), weight: 0.5 };
+    let options = BeamOptions { fusion: vec![shared.clone()], ..beam(BeamKind::Modified, 4) };
     let mut both = options.clone();
     both.fusion.extend(lists.clone());
     let mut search = BeamSearch::new(model.clone(), options).unwrap();

@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use decoding::{CtcBeam, Error, Fusion, Scorer, ctc_beam, ctc_greedy};
+use decoding::{CtcBeamOptions, Error, Fusion, Scorer, ctc_beam, ctc_greedy};
 use proptest::prelude::*;
 
 /// Log-probabilities `[T, C]` that only look random.
@@ -81,8 +81,9 @@ fn an_exhaustive_beam_has_every_sum_and_the_times_of_the_best_path() {
         let rows = rows(6, 3, seed, 3.0);
         for weight in [None, Some(0.8f32)] {
             let fusion: Vec<Fusion> =
-                weight.iter().map(|&weight| Fusion { automaton: Arc::new(Pairs), weight }).collect();
-            let options = CtcBeam { blank, width: 500, nbest: 500, fusion, ..CtcBeam::default() };
+                weight.iter().map(|&weight| Fusion { scorer: Arc::new(Pairs), weight }).collect();
+            let options =
+                CtcBeamOptions { blank, width: 500, nbest: 500, fusion, ..CtcBeamOptions::default() };
             let found = &ctc_beam(&[&rows], 3, &options).unwrap()[0].hypotheses;
             let known = all_paths(&rows, 3, blank);
             assert_eq!(found.len(), known.len());
@@ -157,8 +158,8 @@ proptest! {
         let rows = rows(count, classes, seed, 4.0);
         let blank = seed % classes as u32;
         let weight = if fused { 0.5 } else { 0.0 };
-        let fusion = if fused { vec![Fusion { automaton: Arc::new(Pairs) as _, weight: 0.5 }] } else { vec![] };
-        let options = CtcBeam { blank, width, nbest: width, fusion, end_scores: false, ..CtcBeam::default() };
+        let fusion = if fused { vec![Fusion { scorer: Arc::new(Pairs) as _, weight: 0.5 }] } else { vec![] };
+        let options = CtcBeamOptions { blank, width, nbest: width, fusion, end_scores: false, ..CtcBeamOptions::default() };
         let found = ctc_beam(&[&[], &rows], classes, &options).unwrap();
         prop_assert_eq!((found[0].hypotheses.len(), found[0].hypotheses[0].log_prob), (1, 0.0));
         let expected = plain(&rows, classes, blank, width, weight);
@@ -190,7 +191,7 @@ fn a_long_utterance_forgets_what_nobody_needs_and_greedy_has_the_best_path() {
     };
     let labels: Vec<(u32, usize)> = found[0].labels.iter().map(|label| (label.label, label.frame)).collect();
     assert_eq!((labels, found[0].end), (known, 3000));
-    let best = ctc_beam(&[&rows], 5, &CtcBeam { width: 6, ..CtcBeam::default() }).unwrap();
+    let best = ctc_beam(&[&rows], 5, &CtcBeamOptions { width: 6, ..CtcBeamOptions::default() }).unwrap();
     assert!(best[0].hypotheses[0].labels.len() > 500);
     assert_eq!(best[0].hypotheses[0].ids(), plain_ids(&rows));
 }
@@ -238,7 +239,7 @@ fn what_is_no_score_is_named_with_utterance_and_frame() {
             false => broken[6] = bad,
         }
         let greedy = ctc_greedy(&[&good, &broken], 4, 0).map(|_| ());
-        for outcome in [greedy, ctc_beam(&[&good, &broken], 4, &CtcBeam::default()).map(|_| ())] {
+        for outcome in [greedy, ctc_beam(&[&good, &broken], 4, &CtcBeamOptions::default()).map(|_| ())] {
             let Err(Error::Utterance { utterance: 1, source }) = outcome else { panic!("{outcome:?}") };
             assert!(
                 matches!(*source, Error::Score { frame: 1, class: found, .. } if found == class),
@@ -246,13 +247,17 @@ fn what_is_no_score_is_named_with_utterance_and_frame() {
             );
         }
     }
-    let error = |rows: &[f32], options: &CtcBeam| ctc_beam(&[rows], 4, options).unwrap_err().to_string();
+    let error =
+        |rows: &[f32], options: &CtcBeamOptions| ctc_beam(&[rows], 4, options).unwrap_err().to_string();
     assert!(
-        error(&good[1..], &CtcBeam::default()).starts_with("utterance 0: frames: expected whole rows of 4")
+        error(&good[1..], &CtcBeamOptions::default())
+            .starts_with("utterance 0: frames: expected whole rows of 4")
     );
-    assert!(error(&good, &CtcBeam { blank: 4, ..CtcBeam::default() }).starts_with("blank"));
-    assert!(error(&good, &CtcBeam { width: 0, ..CtcBeam::default() }).starts_with("width"));
-    assert!(error(&good, &CtcBeam { nbest: 0, ..CtcBeam::default() }).starts_with("nbest"));
-    let fusion = vec![Fusion { automaton: Arc::new(Pairs), weight: f32::NAN }];
-    assert!(error(&good, &CtcBeam { fusion, ..CtcBeam::default() }).starts_with("fusion weight"));
+    assert!(error(&good, &CtcBeamOptions { blank: 4, ..CtcBeamOptions::default() }).starts_with("blank"));
+    assert!(error(&good, &CtcBeamOptions { width: 0, ..CtcBeamOptions::default() }).starts_with("width"));
+    assert!(error(&good, &CtcBeamOptions { nbest: 0, ..CtcBeamOptions::default() }).starts_with("nbest"));
+    let fusion = vec![Fusion { scorer: Arc::new(Pairs), weight: f32::NAN }];
+    assert!(
+        error(&good, &CtcBeamOptions { fusion, ..CtcBeamOptions::default() }).starts_with("fusion weight")
+    );
 }

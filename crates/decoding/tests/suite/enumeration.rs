@@ -2,10 +2,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use decoding::ngram::{Foreign, Ngram, NgramTable};
+use decoding::ngram::{Ngram, NgramTable, OutOfVocabulary};
 use decoding::{
-    Beam, BeamKind, BeamSearch, Boost, Boundaries, CtcBeam, Fusion, JointScorer, Model, NBest,
-    NetworkScratch, Phrase, Predictor, SiteBatch, States, ctc_beam,
+    BeamKind, BeamOptions, BeamSearch, CtcBeamOptions, DecodingModel, Fusion, JointScorer, NBest,
+    NetworkScratch, Phrase, PhraseBooster, Predictor, SiteBatch, States, WordBoundaries, ctc_beam,
 };
 use rayon::prelude::*;
 use rnnt_dp::Topology;
@@ -52,7 +52,7 @@ impl JointScorer for Tables {
     fn frame_width(&self) -> usize {
         1
     }
-    fn predicted_width(&self) -> usize {
+    fn prediction_width(&self) -> usize {
         1
     }
     fn row_width(&self) -> usize {
@@ -83,7 +83,7 @@ impl Predictor for Walk {
         self.ids
     }
     fn start(&self) -> (States, Vec<f32>) {
-        (States::of_row(vec![], vec![0.0]), vec![0.0])
+        (States::from_row(vec![], vec![0.0]), vec![0.0])
     }
     fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], _: &mut NetworkScratch) {
         for (state, &label) in states.values_mut().iter_mut().zip(labels) {
@@ -239,12 +239,12 @@ fn enumerate(
 
 fn fused(labels: &[u32], fusion: &[Fusion]) -> f64 {
     let of = |fusion: &Fusion| {
-        let (mut state, mut sum) = (fusion.automaton.start(), 0.0);
+        let (mut state, mut sum) = (fusion.scorer.start(), 0.0);
         for &label in labels {
-            let (score, next) = fusion.automaton.step(state, label);
+            let (score, next) = fusion.scorer.step(state, label);
             (sum, state) = (sum + f64::from(score), next);
         }
-        f64::from(fusion.weight) * (sum + f64::from(fusion.automaton.finish(state)))
+        f64::from(fusion.weight) * (sum + f64::from(fusion.scorer.finish(state)))
     };
     fusion.iter().map(of).sum()
 }
@@ -259,8 +259,9 @@ fn automata(draw: &mut Draw, first: u32, classes: usize) -> Vec<Fusion> {
     let mut fusion: Vec<Fusion> = Vec::new();
     let what = draw.below(4);
     if what & 1 > 0 {
-        let ngram = Ngram::new(&NgramTable::read(ARPA.as_bytes()).unwrap(), &names, Foreign::Ignore).unwrap();
-        fusion.push(Fusion { automaton: Arc::new(ngram), weight: 0.4 });
+        let ngram =
+            Ngram::new(&NgramTable::read(ARPA.as_bytes()).unwrap(), &names, OutOfVocabulary::Ignore).unwrap();
+        fusion.push(Fusion { scorer: Arc::new(ngram), weight: 0.4 });
     }
     if what & 2 > 0 {
         let labels = classes - first as usize;
@@ -272,14 +273,14 @@ fn automata(draw: &mut Draw, first: u32, classes: usize) -> Vec<Fusion> {
             .collect();
         // Words, or labels that begin and end words at random.
         let is_word = draw.below(2) == 0;
-        let known: Vec<Option<Boundaries>> = (0..classes as u32)
+        let known: Vec<Option<WordBoundaries>> = (0..classes as u32)
             .map(|class| {
-                let drawn = Boundaries { before: draw.below(2) == 0, after: draw.below(3) == 0 };
-                (class >= first).then_some(if is_word { Boundaries::BOTH } else { drawn })
+                let drawn = WordBoundaries { before: draw.below(2) == 0, after: draw.below(3) == 0 };
+                (class >= first).then_some(if is_word { WordBoundaries::BOTH } else { drawn })
             })
             .collect();
-        let boost = Boost::with_boundaries(&phrases, &known, 1.0).unwrap();
-        fusion.push(Fusion { automaton: Arc::new(boost), weight: 0.7 });
+        let boost = PhraseBooster::with_boundaries(&phrases, &known, 1.0).unwrap();
+        fusion.push(Fusion { scorer: Arc::new(boost), weight: 0.7 });
     }
     fusion
 }
@@ -302,7 +303,7 @@ fn at_most(what: &str, found: &NBest, expected: &Sums) {
 }
 
 /// A random model with its limit: frames of two utterances one after the other, and small enough to enumerate.
-fn draw_model(draw: &mut Draw, kind: &Kind) -> (Model, Tables, [std::ops::Range<usize>; 2], usize) {
+fn draw_model(draw: &mut Draw, kind: &Kind) -> (DecodingModel, Tables, [std::ops::Range<usize>; 2], usize) {
     let (labels, limit) = (1 + draw.below(2), 1 + draw.below(3));
     // Labels of an utterance: no more than 4, or 6 of one kind.
     let most = if labels == 1 { 6 / limit } else { (4 / limit).max(1) };
@@ -314,7 +315,7 @@ fn draw_model(draw: &mut Draw, kind: &Kind) -> (Model, Tables, [std::ops::Range<
     let scores = (0..total.max(1) * walk.states * (classes + durations)).map(|_| draw.score()).collect();
     let tables = Tables { classes, durations, walk, scores: Arc::new(scores) };
     let big: Vec<u32> = kind.blanks[1..].iter().map(|blank| blank.0).collect();
-    let model = Model::new(Arc::new(walk), Arc::new(tables.clone()), 0, &big, &kind.topology);
+    let model = DecodingModel::new(Arc::new(walk), Arc::new(tables.clone()), 0, &big, &kind.topology);
     (model.unwrap(), tables, [0..counts[0], counts[0]..total], limit)
 }
 
@@ -329,13 +330,13 @@ fn check(draw: &mut Draw, kind: &Kind, search: impl Fn(usize, &mut Draw) -> (Bea
     let what = format!("{} {beam_kind:?} {utterances:?} {tables:?} {fusion:?}", kind.name);
     let expected =
         utterances.each_ref().map(|frames| enumerate(&tables, kind, limits, frames.clone(), &fusion));
-    let options = Beam {
+    let options = BeamOptions {
         kind: beam_kind,
         width: ALL,
         nbest: ALL,
-        normalise: false,
+        normalize_by_length: false,
         fusion: fusion.clone(),
-        ..Beam::default()
+        ..BeamOptions::default()
     };
     let chunks = utterances.each_ref().map(rows);
     let mut search = BeamSearch::new(model.clone(), options.clone()).unwrap();
@@ -351,7 +352,7 @@ fn check(draw: &mut Draw, kind: &Kind, search: impl Fn(usize, &mut Draw) -> (Bea
         }
         assert_eq!(search.finish(&mut [&mut stream]).unwrap(), &found[..1], "stream {what}");
     }
-    let narrow = Beam { width: 1 + draw.below(4), ..options };
+    let narrow = BeamOptions { width: 1 + draw.below(4), ..options };
     let found = BeamSearch::new(model, narrow).unwrap().decode(&[&chunks[0], &chunks[1]]).unwrap().to_vec();
     for (found, expected) in found.iter().zip(&expected) {
         at_most(&what, found, expected);
@@ -417,10 +418,10 @@ fn ctc_is_the_sum_over_all_paths() {
         let sums = sums.into_iter().map(|(ids, sum)| (ids.clone(), sum.ln() + fused(&ids, &fusion)));
         let (expected, what) = (sums.collect(), format!("{rows:?} {fusion:?}"));
         let rows: Vec<f32> = rows.iter().map(|&value| value as f32).collect();
-        let options = CtcBeam { width: ALL, nbest: ALL, fusion, ..CtcBeam::default() };
+        let options = CtcBeamOptions { width: ALL, nbest: ALL, fusion, ..CtcBeamOptions::default() };
         let found = ctc_beam(&[&[], &rows], classes, &options).unwrap();
         agree(&what, &found[1], &expected);
-        let narrow = CtcBeam { width: 1 + draw.below(4), ..options };
+        let narrow = CtcBeamOptions { width: 1 + draw.below(4), ..options };
         at_most(&what, &ctc_beam(&[&rows], classes, &narrow).unwrap()[0], &expected);
     });
 }
@@ -450,9 +451,10 @@ fn equal_labels_with_other_counts_on_the_frame_are_not_one() {
         (rnnt, Topology::rnnt(), 1, [(vec![1], -1.9351), (vec![1, 2], -2.1701)]),
         (tdt, Topology::tdt(&[0, 1]).unwrap(), 2, [(vec![1, 2, 2], -1.4079), (vec![2, 2], -1.7334)]),
     ] {
-        let model = Model::new(Arc::new(walk), Arc::new(tables), 0, &[], &topology).unwrap();
+        let model = DecodingModel::new(Arc::new(walk), Arc::new(tables), 0, &[], &topology).unwrap();
         let kind = BeamKind::Malsd { max_symbols };
-        let options = Beam { kind, width: 64, nbest: 2, normalise: false, ..Beam::default() };
+        let options =
+            BeamOptions { kind, width: 64, nbest: 2, normalize_by_length: false, ..BeamOptions::default() };
         let found = BeamSearch::new(model, options).unwrap().decode(&[&[0.0, 1.0]]).unwrap().to_vec();
         assert_eq!(found[0].hypotheses.len(), 2);
         for (found, (ids, log_prob)) in found[0].hypotheses.iter().zip(expected) {

@@ -1,23 +1,29 @@
 //! The definition of greedy search, over models that are written down.
 use std::sync::Arc;
 
-use decoding::{Error, Greedy, Hypothesis, Model, Result, greedy};
+use decoding::{DecodingModel, Error, GreedyOptions, Hypothesis, Result, greedy};
 use proptest::prelude::*;
 use rnnt_dp::Topology;
 
-use crate::table::{Counter, Scores, frames};
+use crate::table_models::{Counter, Scores, frames};
 
 /// Scores by frame and number of labels so far.
-fn model<F>(topology: &Topology, classes: usize, blank: u32, big_blanks: &[u32], of: F) -> Result<Model>
+fn model<F>(
+    topology: &Topology,
+    classes: usize,
+    blank: u32,
+    big_blanks: &[u32],
+    of: F,
+) -> Result<DecodingModel>
 where
     F: Fn(f32, f32, &mut [f32]) + Send + Sync + 'static,
 {
     let joint = Scores { classes, durations: topology.durations(), of };
-    Model::new(Arc::new(Counter { ids: classes }), Arc::new(joint), blank, big_blanks, topology)
+    DecodingModel::new(Arc::new(Counter { ids: classes }), Arc::new(joint), blank, big_blanks, topology)
 }
 
 /// A frame `wanted + 10 · emit` asks for class `wanted` while fewer than `emit` labels are out.
-fn script() -> Model {
+fn script() -> DecodingModel {
     let of = |frame: f32, labels: f32, scores: &mut [f32]| {
         scores.fill(if frame == f32::NEG_INFINITY { frame } else { 0.0 });
         let (wanted, emit) = (frame.rem_euclid(10.0), (frame / 10.0).floor());
@@ -29,8 +35,8 @@ fn script() -> Model {
     model(&Topology::rnnt(), 3, 2, &[], of).unwrap()
 }
 
-fn limit(max_symbols: usize) -> Greedy {
-    Greedy { max_symbols: Some(max_symbols), ..Greedy::default() }
+fn limit(max_symbols: usize) -> GreedyOptions {
+    GreedyOptions { max_symbols: Some(max_symbols), ..GreedyOptions::default() }
 }
 
 fn times(found: &Hypothesis) -> Vec<usize> {
@@ -39,9 +45,9 @@ fn times(found: &Hypothesis) -> Vec<usize> {
 
 #[test]
 fn emits_labels_with_their_frames_and_probabilities() {
-    let found = greedy(&script(), &[0.0, 11.0, 30.0, 30.0], &Greedy::default()).unwrap();
+    let found = greedy(&script(), &[0.0, 11.0, 30.0, 30.0], &GreedyOptions::default()).unwrap();
     assert_eq!((found.ids(), times(&found)), (vec![1, 0, 0], vec![1, 2, 2]));
-    assert_eq!((found.end, found.capped), (4, false));
+    assert_eq!((found.end, found.is_capped), (4, false));
     let expected = 2.0 - (2.0f64.exp() + 2.0).ln();
     for label in &found.labels {
         approx::assert_relative_eq!(label.log_prob, expected, max_relative = 1e-12);
@@ -108,32 +114,37 @@ fn a_frame_emits_no_more_than_allowed() {
 
 #[test]
 fn an_utterance_emits_no_more_than_allowed_and_says_so() {
-    let most = Greedy { max_symbols: None, max_labels: Some(5), ..Greedy::default() };
+    let most = GreedyOptions { max_symbols: None, max_labels: Some(5), ..GreedyOptions::default() };
     let found = greedy(&script(), &[0.0, 1_000_001.0, 0.0], &most).unwrap();
-    assert_eq!((found.labels.len(), found.end, found.capped), (5, 1, true));
+    assert_eq!((found.labels.len(), found.end, found.is_capped), (5, 1, true));
     // Without any limit a frame that never ends must end all the same.
-    let none = Greedy { max_symbols: None, ..Greedy::default() };
+    let none = GreedyOptions { max_symbols: None, ..GreedyOptions::default() };
     let found = greedy(&script(), &[1_000_001.0, 0.0], &none).unwrap();
-    assert_eq!((found.labels.len(), found.end, found.capped), (100, 0, true));
+    assert_eq!((found.labels.len(), found.end, found.is_capped), (100, 0, true));
 }
 
 #[test]
 fn no_frames_give_an_empty_hypothesis() {
-    assert_eq!(greedy(&script(), &[], &Greedy::default()).unwrap(), Hypothesis::default());
+    assert_eq!(greedy(&script(), &[], &GreedyOptions::default()).unwrap(), Hypothesis::default());
 }
 
 #[test]
 fn bad_input_is_named() {
-    let two =
-        Model::new(Arc::new(Counter { ids: 3 }), Arc::new(crate::table::Wide(2)), 2, &[], &Topology::rnnt());
-    let options = Greedy::default();
+    let two = DecodingModel::new(
+        Arc::new(Counter { ids: 3 }),
+        Arc::new(crate::table_models::Wide(2)),
+        2,
+        &[],
+        &Topology::rnnt(),
+    );
+    let options = GreedyOptions::default();
     assert_eq!(greedy(&two.unwrap(), &[0.0; 3], &options), Err(Error::Frames { width: 2, found: 3 }));
     for (options, name) in [
         (limit(0), "max_symbols"),
-        (Greedy { max_labels: Some(0), ..Greedy::default() }, "max_labels"),
-        (Greedy { look_ahead: 0, ..Greedy::default() }, "look_ahead"),
-        (Greedy { internal_lm: f32::NAN, ..Greedy::default() }, "internal_lm"),
-        (Greedy { internal_lm: 0.5, ..Greedy::default() }, "internal_lm"),
+        (GreedyOptions { max_labels: Some(0), ..GreedyOptions::default() }, "max_labels"),
+        (GreedyOptions { look_ahead: 0, ..GreedyOptions::default() }, "look_ahead"),
+        (GreedyOptions { internal_lm: f32::NAN, ..GreedyOptions::default() }, "internal_lm"),
+        (GreedyOptions { internal_lm: 0.5, ..GreedyOptions::default() }, "internal_lm"),
     ] {
         let found = greedy(&script(), &[0.0; 2], &options);
         assert!(matches!(found, Err(Error::Option { option, .. }) if option == name), "{found:?}");
@@ -158,7 +169,12 @@ fn never(width: usize) -> Vec<f32> {
 }
 
 /// Score rows that are written down: `rows[t][u]`.
-fn written(rows: Vec<Vec<Vec<f32>>>, classes: usize, topology: &str, big_blanks: &[u32]) -> Result<Model> {
+fn written(
+    rows: Vec<Vec<Vec<f32>>>,
+    classes: usize,
+    topology: &str,
+    big_blanks: &[u32],
+) -> Result<DecodingModel> {
     let of = move |t: f32, u: f32, out: &mut [f32]| out.copy_from_slice(&rows[t as usize][u as usize]);
     model(&topology.parse().unwrap(), classes, 2, big_blanks, of)
 }
@@ -177,7 +193,7 @@ fn big_blanks_skip_the_frames_that_they_stand_for() {
         vec![no(), no(), no()],
     ];
     let model = written(rows, 5, "regular+2,3", &[3, 4]).unwrap();
-    let found = greedy(&model, &frames(0, 8), &Greedy::default()).unwrap();
+    let found = greedy(&model, &frames(0, 8), &GreedyOptions::default()).unwrap();
     assert_eq!((found.ids(), times(&found), found.end), (vec![1, 0], vec![2, 3], 9));
     let expected = 3.0 - (3.0f64.exp() + 4.0).ln();
     found.labels.iter().for_each(|l| approx::assert_relative_eq!(l.log_prob, expected, max_relative = 1e-12));
@@ -199,7 +215,7 @@ fn durations_move_labels_and_blanks_on() {
         vec![no(), no(), no(), no()],
     ];
     let model = written(rows, 3, "tdt:0,1,3", &[]).unwrap();
-    let found = greedy(&model, &frames(0, 9), &Greedy::default()).unwrap();
+    let found = greedy(&model, &frames(0, 9), &GreedyOptions::default()).unwrap();
     assert_eq!((found.ids(), times(&found), found.end), (vec![0, 1, 1], vec![0, 0, 7], 10));
     let durations: Vec<usize> = found.labels.iter().map(|label| label.duration).collect();
     assert_eq!(durations, [0, 3, 3]);
@@ -243,7 +259,7 @@ fn blanks_and_durations_that_make_no_sense_are_named() {
         (vec![0.0, 0.0, 1.0, 0.0, f32::NEG_INFINITY, f32::NEG_INFINITY], 4),
     ] {
         let model = written(vec![vec![bad]], 4, "tdt:0,1", &[]).unwrap();
-        let found = greedy(&model, &[0.0], &Greedy::default());
+        let found = greedy(&model, &[0.0], &GreedyOptions::default());
         assert!(matches!(found, Err(Error::Score { frame: 0, class: c, .. }) if c == class), "{found:?}");
     }
 }
@@ -253,7 +269,10 @@ fn parts_that_do_not_fit_are_named() {
     let joint = || Arc::new(Scores { classes: 4, durations: 0, of: |_, _, _: &mut [f32]| {} });
     let error = |ids, topology: &str| {
         let topology = topology.parse().unwrap();
-        Model::new(Arc::new(Counter { ids }), joint(), 3, &[], &topology).map(drop).unwrap_err().to_string()
+        DecodingModel::new(Arc::new(Counter { ids }), joint(), 3, &[], &topology)
+            .map(drop)
+            .unwrap_err()
+            .to_string()
     };
     assert!(error(2, "regular").starts_with("predictor: expected more than 2 ids, found 2"));
     assert!(error(4, "tdt:0,1").starts_with("joint: expected 2 durations"));

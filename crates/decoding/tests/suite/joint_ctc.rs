@@ -2,18 +2,21 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use decoding::{Beam, BeamKind, BeamSearch, Boost, CtcPrefixes, Error, Fusion, Phrase, Scorer, ctc_greedy};
+use decoding::{
+    BeamKind, BeamOptions, BeamSearch, CtcPrefixScorer, Error, Fusion, Phrase, PhraseBooster, Scorer,
+    ctc_greedy,
+};
 use proptest::prelude::*;
 use rnnt_dp::Topology;
 
 use super::ctc::{all_paths, rows};
 use super::paths::{ALL, MAES, Paths, agree, beam, models, sums};
-use super::table::{frames, random};
+use super::table_models::{frames, random};
 
 /// Scores of a sequence's labels, and its state.
-fn path(automaton: &dyn Scorer, labels: &[u32]) -> (f64, u32) {
-    labels.iter().fold((0.0, automaton.start()), |(sum, state), &label| {
-        let (score, next) = automaton.step(state, label);
+fn path(scorer: &dyn Scorer, labels: &[u32]) -> (f64, u32) {
+    labels.iter().fold((0.0, scorer.start()), |(sum, state), &label| {
+        let (score, next) = scorer.step(state, label);
         (sum + f64::from(score), next)
     })
 }
@@ -60,7 +63,7 @@ proptest! {
         let known = all_paths(&normalised, classes, blank);
         // Scores are as good as probabilities.
         rows.iter_mut().for_each(|z| *z += shift);
-        let ctc = CtcPrefixes::new(&rows, classes, blank).unwrap();
+        let ctc = CtcPrefixScorer::new(&rows, classes, blank).unwrap();
         for labels in sequences(3, blank, count + 1) {
             let begin: f64 = known.iter().filter(|(ids, _)| ids.starts_with(&labels)).map(|(_, known)| known.sum).sum();
             let whole = known.get(&labels).map_or(0.0, |known| known.sum);
@@ -88,7 +91,7 @@ proptest! {
         // Sums that no number of 64 bits holds, but for their logarithms.
         let rows = rows(count, 5, seed, sharp);
         let labels = ctc_greedy(&[&rows], 5, 2).unwrap()[0].ids();
-        let ctc = CtcPrefixes::new(&rows, 5, 2).unwrap();
+        let ctc = CtcPrefixScorer::new(&rows, 5, 2).unwrap();
         for labels in [&labels[..], &labels[..labels.len() / 2]] {
             let (score, state) = path(&ctc, labels);
             // Sums without an end that counts.
@@ -111,9 +114,9 @@ proptest! {
         seed in 0u32..1000, counts in proptest::collection::vec(0usize..9, 1..5), width in 1usize..7,
     ) {
         for (topology, model) in models(seed, 3.0) {
-            let (classes, blank) = (model.rules().classes(), model.rules().blanks().next().unwrap());
+            let (classes, blank) = (model.token_table().classes(), model.token_table().blanks().next().unwrap());
             for kind in [BeamKind::Modified, BeamKind::Malsd { max_symbols: 3 }, BeamKind::Alsd { max_labels: None }, MAES] {
-                let options = Beam { kind, width, nbest: width, ..Beam::default() };
+                let options = BeamOptions { kind, width, nbest: width, ..BeamOptions::default() };
                 let Ok(mut search) = BeamSearch::new(model.clone(), options.clone()) else { continue };
                 let utterances: Vec<Vec<f32>> = counts.iter().enumerate().map(|(b, &count)| frames(100 * b, count)).collect();
                 let utterances: Vec<&[f32]> = utterances.iter().map(Vec::as_slice).collect();
@@ -122,15 +125,15 @@ proptest! {
                     0 => vec![],
                     _ => {
                         let rows = rows(counts[b], classes, seed + b as u32, 4.0);
-                        let automaton = CtcPrefixes::new(&rows, classes, blank).unwrap();
-                        vec![Fusion { automaton: Arc::new(automaton), weight: 0.4 }]
+                        let scorer = CtcPrefixScorer::new(&rows, classes, blank).unwrap();
+                        vec![Fusion { scorer: Arc::new(automaton), weight: 0.4 }]
                     }
                 };
                 let all = search.decode_with(&utterances, (0..counts.len()).map(list).collect()).unwrap().to_vec();
                 for (b, rows) in utterances.iter().enumerate() {
                     prop_assert_eq!(&search.decode_with(&[rows], vec![list(b)]).unwrap()[0], &all[b], "{} {:?}", topology, kind);
                     // A list of one utterance is as good as one of the search.
-                    let mut alone = BeamSearch::new(model.clone(), Beam { fusion: list(b), ..options.clone() }).unwrap();
+                    let mut alone = BeamSearch::new(model.clone(), BeamOptions { fusion: list(b), ..options.clone() }).unwrap();
                     prop_assert_eq!(&alone.decode(&[rows]).unwrap()[0], &all[b]);
                 }
                 prop_assert_eq!(&search.decode(&utterances[..1]).unwrap()[0], &all[0]);
@@ -154,8 +157,8 @@ fn an_exhaustive_beam_has_what_both_believe() {
             (BeamKind::Alsd { max_labels: Some(4) }, false),
             (BeamKind::Maes { expansions: 4, beta: ALL, gamma: f64::INFINITY, prefix: 4 }, false),
         ] {
-            let automaton = CtcPrefixes::new(&said, 3, 0).unwrap();
-            let lists = vec![vec![Fusion { automaton: Arc::new(automaton), weight: 0.6 }]];
+            let scorer = CtcPrefixScorer::new(&said, 3, 0).unwrap();
+            let lists = vec![vec![Fusion { scorer: Arc::new(automaton), weight: 0.6 }]];
             let mut search = BeamSearch::new(model.clone(), beam(kind, ALL)).unwrap();
             let found = search.decode_with(&[&rows], lists).unwrap()[0].clone();
             let by_joint = sums(&model, &rows, Paths { one_a_frame, max_symbols: 9, max_labels: 2 });
@@ -171,7 +174,7 @@ fn an_exhaustive_beam_has_what_both_believe() {
 #[test]
 fn what_is_no_ctc_head_is_named_and_wrong_states_are_the_first() {
     let good = rows(3, 4, 1, 2.0);
-    let error = |rows: &[f32], classes, blank| CtcPrefixes::new(rows, classes, blank).unwrap_err();
+    let error = |rows: &[f32], classes, blank| CtcPrefixScorer::new(rows, classes, blank).unwrap_err();
     assert!(matches!(error(&good, 4, 4), Error::Blank { blank: 4, classes: 4 }));
     assert!(matches!(error(&good, 5, 0), Error::Frames { width: 5, found: 12 }));
     assert!(matches!(error(&[], 0, 0), Error::Blank { .. }));
@@ -184,7 +187,7 @@ fn what_is_no_ctc_head_is_named_and_wrong_states_are_the_first() {
     broken[8..].fill(f32::NEG_INFINITY);
     assert!(matches!(error(&broken, 4, 0), Error::Score { frame: 2, .. }));
 
-    let ctc = CtcPrefixes::new(&good, 4, 3).unwrap();
+    let ctc = CtcPrefixScorer::new(&good, 4, 3).unwrap();
     assert_eq!(ctc.step(77, 1), ctc.step(ctc.start(), 1));
     assert_eq!(ctc.finish(u32::MAX), ctc.finish(0));
     for class in [3, 4, u32::MAX] {
@@ -207,7 +210,7 @@ fn what_is_left_out_costs_what_it_is_worth() {
     };
     let rows: Vec<f32> = (0..count).flat_map(row).collect();
     let text: Vec<u32> = (0..count / 2).map(|at| (1 + at % (classes - 1)) as u32).collect();
-    let ctc = CtcPrefixes::new(&rows, classes, 0).unwrap();
+    let ctc = CtcPrefixScorer::new(&rows, classes, 0).unwrap();
     let log_sum = |row: &[f32]| row.iter().map(|&score| f64::from(score).exp()).sum::<f64>().ln();
     for missing in [0, 1, 8, 9, 10, 15, 20] {
         let labels = &text[missing..];
@@ -226,13 +229,13 @@ fn what_is_left_out_costs_what_it_is_worth() {
 #[test]
 fn what_ctc_calls_impossible_costs_a_hundred_and_is_not_forbidden() {
     let good = rows(3, 4, 1, 2.0);
-    let ctc = CtcPrefixes::new(&good, 4, 3).unwrap();
+    let ctc = CtcPrefixScorer::new(&good, 4, 3).unwrap();
     // Three labels of one kind want five frames.
     let (sum, state) = path(&ctc, &[0, 0, 0]);
     let (possible, _) = path(&ctc, &[0, 0]);
     assert_eq!((sum - possible, ctc.finish(state)), (-100.0, -100.0));
     assert_eq!((ctc.step(state, 1).0, ctc.step(ctc.step(state, 1).1, 1).0), (-100.0, -100.0));
-    let nothing = CtcPrefixes::new(&[], 4, 3).unwrap();
+    let nothing = CtcPrefixScorer::new(&[], 4, 3).unwrap();
     assert_eq!((nothing.finish(0), nothing.step(0, 2).0), (0.0, -100.0));
 
     // A joint that says more labels than there are frames, with weights of any kind.
@@ -244,8 +247,8 @@ fn what_ctc_calls_impossible_costs_a_hundred_and_is_not_forbidden() {
         let mut search = BeamSearch::new(model.clone(), beam(kind, 200)).unwrap();
         let plain = search.decode(&[&rows]).unwrap()[0].clone();
         for weight in [0.0, 1e3, -2.0] {
-            let automaton = CtcPrefixes::new(&good, 4, 3).unwrap();
-            let lists = vec![vec![Fusion { automaton: Arc::new(automaton), weight }]];
+            let scorer = CtcPrefixScorer::new(&good, 4, 3).unwrap();
+            let lists = vec![vec![Fusion { scorer: Arc::new(automaton), weight }]];
             let found = search.decode_with(&[&rows], lists).unwrap()[0].clone();
             assert!(found.hypotheses.iter().all(|ranked| ranked.log_prob.is_finite()), "{kind:?}");
             assert_eq!(found == plain, weight == 0.0, "{kind:?} {weight}");
@@ -262,7 +265,7 @@ fn what_counts_of_a_sequence_is_as_short_as_ever_in_a_long_utterance() {
         _ => [0.0, -20.0, -20.0],
     };
     let said: Vec<f32> = (0..frames).flat_map(row).collect();
-    let ctc = CtcPrefixes::new(&said, classes, 0).unwrap();
+    let ctc = CtcPrefixScorer::new(&said, classes, 0).unwrap();
     let mut state = ctc.start();
     let mut sum = 0.0;
     for _ in 0..frames / 4 {
@@ -274,7 +277,7 @@ fn what_counts_of_a_sequence_is_as_short_as_ever_in_a_long_utterance() {
     }
     assert!(ctc.finish(state) > -0.1 && sum < 0.0);
     // What was forgotten meanwhile is found again.
-    let fresh = CtcPrefixes::new(&said, classes, 0).unwrap();
+    let fresh = CtcPrefixScorer::new(&said, classes, 0).unwrap();
     for ctc in [&ctc, &fresh] {
         let (_, two) = path(ctc, &[2, 2]);
         let mut row = [0.0; 3];
@@ -287,8 +290,8 @@ fn what_counts_of_a_sequence_is_as_short_as_ever_in_a_long_utterance() {
 #[test]
 fn an_automaton_is_one_for_all_threads() {
     let said = rows(40, 6, 3, 3.0);
-    let alone = CtcPrefixes::new(&said, 6, 0).unwrap();
-    let shared = CtcPrefixes::new(&said, 6, 0).unwrap();
+    let alone = CtcPrefixScorer::new(&said, 6, 0).unwrap();
+    let shared = CtcPrefixScorer::new(&said, 6, 0).unwrap();
     let all: Vec<Vec<u32>> = (0..60u32).map(|i| (0..12).map(|j| 1 + (i * 7 + i * j) % 5).collect()).collect();
     let expected: Vec<(f64, f32)> = all
         .iter()
@@ -316,8 +319,8 @@ fn lists_belong_to_utterances() {
     let error = search.decode_with(&[&rows], vec![]).unwrap_err().to_string();
     assert!(error.contains("lists: expected one for each of 1 utterances, found 0"), "{error}");
     for weight in [f32::NAN, f32::INFINITY] {
-        let automaton = CtcPrefixes::new(&[], 4, 0).unwrap();
-        let lists = vec![vec![], vec![Fusion { automaton: Arc::new(automaton), weight }]];
+        let scorer = CtcPrefixScorer::new(&[], 4, 0).unwrap();
+        let lists = vec![vec![], vec![Fusion { scorer: Arc::new(automaton), weight }]];
         let error = search.decode_with(&[&rows, &[]], lists).unwrap_err().to_string();
         assert!(
             error.starts_with("utterance 1: fusion weight: expected a number from -1e6 to 1e6"),
@@ -326,16 +329,16 @@ fn lists_belong_to_utterances() {
     }
     // Nobody has them any more after a call, whether it fails or not.
     for (rows, sound) in [(&rows[..], true), (&[f32::NAN; 8][..], false)] {
-        let automaton: Arc<dyn Scorer> = Arc::new(CtcPrefixes::new(&[], 4, 0).unwrap());
-        let lists = vec![vec![Fusion { automaton: automaton.clone(), weight: 1.0 }]];
+        let scorer: Arc<dyn Scorer> = Arc::new(CtcPrefixScorer::new(&[], 4, 0).unwrap());
+        let lists = vec![vec![Fusion { scorer: scorer.clone(), weight: 1.0 }]];
         assert_eq!(search.decode_with(&[rows], lists).is_ok(), sound);
         assert_eq!(Arc::strong_count(&automaton), 1);
     }
     // A list of phrases is one as well.
     let plain = search.decode(&[&rows]).unwrap()[0].clone();
     let phrases = [Phrase { tokens: vec![1, 1, 2], score: 3.0 }];
-    let boost = Boost::new(&phrases, &[false, true, true, true], 1.0).unwrap();
-    let lists = || vec![Fusion { automaton: Arc::new(boost.clone()), weight: 1.0 }];
+    let boost = PhraseBooster::new(&phrases, &[false, true, true, true], 1.0).unwrap();
+    let lists = || vec![Fusion { scorer: Arc::new(boost.clone()), weight: 1.0 }];
     let boosted = search.decode_with(&[&rows, &rows], vec![lists(), vec![]]).unwrap().to_vec();
     assert_eq!(boosted[1], plain);
     assert_ne!(boosted[0], plain);

@@ -2,11 +2,12 @@
 use std::collections::BTreeMap;
 
 use decoding::{
-    Beam, BeamKind, BeamSearch, Model, NBest, NetworkScratch, Ranked, Scorer, SiteBatch, SiteIndex,
+    BeamKind, BeamOptions, BeamSearch, DecodingModel, NBest, NetworkScratch, RankedHypothesis, Scorer,
+    SiteBatch, SiteIndex,
 };
 use rnnt_dp::Topology;
 
-use super::table::random;
+use super::table_models::random;
 
 /// Wide enough that nothing is left out of a tiny model.
 pub const ALL: usize = 3000;
@@ -22,7 +23,7 @@ pub fn log_softmax(scores: &[f32]) -> Vec<f64> {
 }
 
 /// Log-probabilities of classes and of durations at a site.
-pub fn site(model: &Model, rows: &[f32], frame: usize, labels: &[u32]) -> (Vec<f64>, Vec<f64>) {
+pub fn site(model: &DecodingModel, rows: &[f32], frame: usize, labels: &[u32]) -> (Vec<f64>, Vec<f64>) {
     let (mut states, mut row) = (model.start().0.clone(), model.start().1.to_vec());
     for label in labels {
         let mut predicted = vec![0.0; model.predictor().width()];
@@ -51,14 +52,14 @@ pub struct Paths {
 }
 
 /// The sum over all paths of each label sequence.
-pub fn sums(model: &Model, rows: &[f32], paths: Paths) -> BTreeMap<Vec<u32>, f64> {
+pub fn sums(model: &DecodingModel, rows: &[f32], paths: Paths) -> BTreeMap<Vec<u32>, f64> {
     let mut all = BTreeMap::new();
     walk(model, rows, paths, (0, 0, 0.0), &mut Vec::new(), &mut all);
     all
 }
 
 fn walk(
-    model: &Model,
+    model: &DecodingModel,
     rows: &[f32],
     paths: Paths,
     (t, symbols, log_prob): (usize, usize, f64),
@@ -70,17 +71,17 @@ fn walk(
         *sum = if *sum == f64::NEG_INFINITY { log_prob } else { add(*sum, log_prob) };
         return;
     }
-    let rules = model.rules();
+    let token_table = model.token_table();
     let (tokens, durations) = site(model, rows, t, labels);
     let mut steps = Vec::new();
     for class in 0..tokens.len() as u32 {
         for duration in 0..durations.len().max(1) {
             let value = tokens[class as usize] + durations.get(duration).unwrap_or(&0.0);
-            steps.push((class, rules.frames(class, duration), value));
+            steps.push((class, token_table.frames(class, duration), value));
         }
     }
     if symbols >= paths.max_symbols || labels.len() >= paths.max_labels {
-        steps.retain(|step| rules.is_blank(step.0));
+        steps.retain(|step| token_table.is_blank(step.0));
     }
     if symbols >= paths.max_symbols {
         // The best blank alone.
@@ -88,7 +89,7 @@ fn walk(
         steps.truncate(1);
     }
     for (class, frames, value) in steps {
-        if rules.is_blank(class) {
+        if token_table.is_blank(class) {
             walk(model, rows, paths, (t + frames.max(1), 0, log_prob + value), labels, all);
             continue;
         }
@@ -100,18 +101,18 @@ fn walk(
     }
 }
 
-pub fn beam(kind: BeamKind, width: usize) -> Beam {
-    Beam { kind, width, nbest: width, normalise: false, ..Beam::default() }
+pub fn beam(kind: BeamKind, width: usize) -> BeamOptions {
+    BeamOptions { kind, width, nbest: width, normalize_by_length: false, ..BeamOptions::default() }
 }
 
-pub fn search(model: &Model, options: &Beam, utterances: &[&[f32]]) -> Vec<NBest> {
+pub fn search(model: &DecodingModel, options: &BeamOptions, utterances: &[&[f32]]) -> Vec<NBest> {
     BeamSearch::new(model.clone(), options.clone()).unwrap().decode(utterances).unwrap().to_vec()
 }
 
 /// Every sequence of so many labels has its sum, best first.
 pub fn agree(what: &str, found: &NBest, expected: &BTreeMap<Vec<u32>, f64>, labels: usize, bar: f64) {
     let mut last = f64::INFINITY;
-    let short = |ranked: &&Ranked| ranked.labels.len() <= labels;
+    let short = |ranked: &&RankedHypothesis| ranked.labels.len() <= labels;
     assert_eq!(found.hypotheses.iter().filter(short).count(), expected.len(), "{what}");
     for ranked in found.hypotheses.iter().filter(short) {
         let sum = expected[&ranked.ids()];
@@ -126,7 +127,7 @@ pub fn agree(what: &str, found: &NBest, expected: &BTreeMap<Vec<u32>, f64>, labe
     }
 }
 
-pub fn models(seed: u32, sharp: f32) -> Vec<(Topology, Model)> {
+pub fn models(seed: u32, sharp: f32) -> Vec<(Topology, DecodingModel)> {
     let rnnt = Topology::rnnt();
     let big = rnnt.clone().with_big_blanks(&[2, 3]).unwrap();
     let tdt = Topology::tdt(&[0, 1, 2]).unwrap();

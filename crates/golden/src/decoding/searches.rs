@@ -2,22 +2,22 @@
 use std::sync::Arc;
 
 use decoding::{
-    BeamSearch, Confidence, Fusion, GreedySearch, Hypotheses, Measure, NetworkScratch, Scorer, Stream,
-    frame_looping, unpadded,
+    BeamSearch, Confidence, ConfidenceMeasure, Fusion, GreedySearch, GreedyStream, Hypotheses,
+    NetworkScratch, Scorer, frame_looping, unpad,
 };
-use rnnt_loss::{Head, Joint, Options, Session, Targets};
+use rnnt_loss::{Head, JointInputs, Options, Session, Targets};
 
 use super::{AlignedCase, Check, Chunk, DecodingCase, GreedyCase, RankedCase, Result, SCORES, SUMS};
 
 impl DecodingCase {
     /// The rows of each utterance.
     fn utterances(&self) -> Vec<&[f32]> {
-        unpadded(&self.frames, self.model.width(), &self.sidecar.lengths).unwrap_or_default()
+        unpad(&self.frames, self.model.width(), &self.sidecar.lengths).unwrap_or_default()
     }
 }
 
-fn options(max_symbols: Option<usize>) -> decoding::Greedy {
-    decoding::Greedy { max_symbols, steps: true, ..decoding::Greedy::default() }
+fn options(max_symbols: Option<usize>) -> decoding::GreedyOptions {
+    decoding::GreedyOptions { max_symbols, record_steps: true, ..decoding::GreedyOptions::default() }
 }
 
 fn compare(found: &Hypotheses, expected: &[GreedyCase], steps: bool, check: &mut Check) {
@@ -38,7 +38,7 @@ fn compare(found: &Hypotheses, expected: &[GreedyCase], steps: bool, check: &mut
             check.close("duration_logp", log_probs, &expected.duration_logp, SCORES);
         }
         if let Some(end) = expected.end_time {
-            check.same("end_time", found.ended(b), end);
+            check.same("end_time", found.end_frame(b), end);
         }
         if steps {
             check.same("joint_steps", found.steps(b).len(), expected.joint_steps);
@@ -63,10 +63,10 @@ pub(super) fn greedy(
 ) {
     let (frames, options) = (case.utterances(), options(max_symbols));
     for look_ahead in [1, 5, 32] {
-        let options = decoding::Greedy { look_ahead, ..options.clone() };
+        let options = decoding::GreedyOptions { look_ahead, ..options.clone() };
         search(case, options, check, |found, check| compare(found, expected, true, check));
     }
-    let without_steps = decoding::Greedy { steps: false, ..options.clone() };
+    let without_steps = decoding::GreedyOptions { record_steps: false, ..options.clone() };
     if let Some(found) = check.outcome(frame_looping(&case.model, &frames, &without_steps)) {
         compare(&found, expected, false, check);
     }
@@ -77,15 +77,15 @@ pub(super) fn greedy(
             check.same("timestamps", &found.labels.iter().map(|l| l.frame).collect(), &expected.timestamps);
         }
     }
-    let measures = Measure::ALL.map(|measure| (measure.name().replace('-', "_"), measure, 0.33));
+    let measures = ConfidenceMeasure::ALL.map(|measure| (measure.name().replace('-', "_"), measure, 0.33));
     for (name, measure, exponent) in
-        measures.into_iter().chain([("max_prob_a1".into(), Measure::MaxProb, 1.0)])
+        measures.into_iter().chain([("max_prob_a1".into(), ConfidenceMeasure::MaxProb, 1.0)])
     {
         if expected.iter().all(|expected| !expected.confidence.contains_key(&name)) {
             continue;
         }
         let confidence = Some(Confidence { measure, exponent });
-        search(case, decoding::Greedy { confidence, ..options.clone() }, check, |found, check| {
+        search(case, decoding::GreedyOptions { confidence, ..options.clone() }, check, |found, check| {
             for (b, expected) in expected.iter().enumerate() {
                 check.at(format!("utterance {b} {name}"));
                 let wanted = expected.confidence.get(&name).map_or(&[][..], Vec::as_slice);
@@ -97,7 +97,7 @@ pub(super) fn greedy(
 
 fn search(
     case: &DecodingCase,
-    options: decoding::Greedy,
+    options: decoding::GreedyOptions,
     check: &mut Check,
     compare: impl FnOnce(&Hypotheses, &mut Check),
 ) {
@@ -146,8 +146,8 @@ pub(super) fn fused(
     let (labels, blank) = (case.sidecar.model.vocab, case.sidecar.model.blank);
     check.same("lm.log_prob", table.len(), (labels + 1) * labels);
     if check.failure.is_none() {
-        let fusion = vec![Fusion { automaton: Arc::new(Bigram { table, labels, blank }), weight }];
-        let options = decoding::Greedy { fusion, ..options(max_symbols) };
+        let fusion = vec![Fusion { scorer: Arc::new(Bigram { table, labels, blank }), weight }];
+        let options = decoding::GreedyOptions { fusion, ..options(max_symbols) };
         search(case, options, check, |found, check| compare(found, expected, true, check));
     }
     Ok(())
@@ -164,12 +164,12 @@ pub(super) fn chunked(
     let Some(mut search) = check.outcome(GreedySearch::new(case.model.clone(), options(max_symbols))) else {
         return;
     };
-    let mut streams: Vec<Stream> = frames.iter().map(|_| search.stream()).collect();
+    let mut streams: Vec<GreedyStream> = frames.iter().map(|_| search.stream()).collect();
     let rounds = expected.iter().map(Vec::len).max().unwrap_or(0);
     for at in 0..rounds {
         let cut = |frames: &&[f32], at: usize| (at.saturating_mul(chunk * width)).min(frames.len());
         let chunks: Vec<&[f32]> = frames.iter().map(|f| &f[cut(f, at)..cut(f, at + 1)]).collect();
-        let mut all: Vec<&mut Stream> = streams.iter_mut().collect();
+        let mut all: Vec<&mut GreedyStream> = streams.iter_mut().collect();
         let Some(found) = check.outcome(search.advance(&mut all, &chunks)) else { return };
         for (b, expected) in expected.iter().enumerate().take(chunks.len()) {
             let Some(expected) = expected.get(at) else { continue };
@@ -184,7 +184,7 @@ pub(super) fn chunked(
 
 pub(super) fn beam(
     case: &DecodingCase,
-    options: decoding::Beam,
+    options: decoding::BeamOptions,
     expected: &[Vec<RankedCase>],
     check: &mut Check,
 ) {
@@ -236,7 +236,7 @@ pub(super) fn aligned(
         }
         let found = (|| -> rnnt_loss::Result<_> {
             let head = Head::new(&weight, Some(&bias), width)?;
-            let joint = Joint::new(frames, &rows, head);
+            let joint = JointInputs::new(frames, &rows, head);
             let targets = Targets::new(
                 case.sidecar.model.blank,
                 vec![frames.len() / width],

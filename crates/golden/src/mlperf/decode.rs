@@ -1,5 +1,5 @@
 //! Greedy search with the reference's two ways to stop.
-use decoding::{Greedy, GreedySearch, unpadded};
+use decoding::{GreedyOptions, GreedySearch, unpad};
 use serde::Deserialize;
 
 use super::check::Check;
@@ -55,10 +55,10 @@ pub fn run(check: &mut Check) -> Result<(), Stop> {
     for (number, decode) in decodes.iter().enumerate() {
         let Decode { form, max_symbols_per_step: most, max_symbols_per_utterance: cap, utterances } = decode;
         let max_labels = cap.filter(|_| *form == Form::EveryStep).map(|cap| cap - 1);
-        let options = Greedy { max_symbols: Some(*most), max_labels, ..Greedy::default() };
+        let options = GreedyOptions { max_symbols: Some(*most), max_labels, ..GreedyOptions::default() };
         let refused = |error: decoding::Error| Stop::Refused(error.to_string());
         let mut search = GreedySearch::new(decoder.clone(), options).map_err(refused)?;
-        let cut = unpadded(&frames, model.width(), &lengths).map_err(refused)?;
+        let cut = unpad(&frames, model.width(), &lengths).map_err(refused)?;
         let found = search.decode(&cut).map_err(refused)?;
         for ((b, found), expected) in found.iter().enumerate().zip(utterances) {
             let mut at: Vec<(usize, usize)> =
@@ -72,7 +72,7 @@ pub fn run(check: &mut Check) -> Result<(), Stop> {
             }
             let what = |of: &str| format!("decode {number}, utterance {b}: {of}");
             let (tokens, frames): (Vec<usize>, Vec<usize>) = at.into_iter().unzip();
-            let steps = steps(&frames, if found.capped { found.end } else { end }, *most, found.capped);
+            let steps = steps(&frames, if found.is_capped { found.end } else { end }, *most, found.is_capped);
             check.equal(&what("tokens"), &tokens, &expected.tokens);
             check.equal(&what("frames"), &frames, &expected.frames);
             check.equal(&what("joint evaluations"), &steps, &expected.steps);

@@ -1,7 +1,7 @@
 //! Options of the losses of a model: from `[loss]` to lattice, loss and search.
 use std::{fmt, str::FromStr};
 
-use rnnt_loss::{Activation, Options, Pruning, Scales, Tokens, Topology};
+use rnnt_loss::{Activation, Options, PassScales, Pruning, TokenNormalization, Topology};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -171,17 +171,21 @@ impl ModelConfig {
         let topology = self.topology()?;
         Ok(match self.loss.kind {
             LossConfig::Rnnt { factored_blank } => {
-                let tokens = if factored_blank { Tokens::FactoredBlank } else { Tokens::Softmax };
+                let tokens = if factored_blank {
+                    TokenNormalization::FactoredBlank
+                } else {
+                    TokenNormalization::Softmax
+                };
                 rnnt_loss::Loss::Transducer { topology, tokens, sigma: 0.0 }
             }
             LossConfig::Tdt { sigma, omega, .. } => rnnt_loss::Loss::Tdt { topology, sigma, omega },
             LossConfig::MultiBlank { sigma, .. } => {
-                rnnt_loss::Loss::Transducer { topology, tokens: Tokens::Softmax, sigma }
+                rnnt_loss::Loss::Transducer { topology, tokens: TokenNormalization::Softmax, sigma }
             }
             LossConfig::Gnat(_) => return Err(not_a_transducer()),
             LossConfig::Pruned { s_range, lm_only_scale, am_only_scale, .. } => {
                 let pruning = Pruning { s_range, lm_only_scale, am_only_scale, ..Pruning::default() };
-                rnnt_loss::Loss::Pruned { topology, tokens: Tokens::Softmax, pruning }
+                rnnt_loss::Loss::Pruned { topology, tokens: TokenNormalization::Softmax, pruning }
             }
         })
     }
@@ -193,16 +197,16 @@ impl ModelConfig {
             precision,
             budget: budget.bytes,
             keep_scores: budget.keep_scores,
-            ..Options::of(rnnt_loss::Loss::Ctc)
+            ..Options::new(rnnt_loss::Loss::Ctc)
         }
     }
 
     /// Factors of both losses of pruned training at a step of the run.
-    pub(crate) fn scales(&self, step: u64) -> Scales {
+    pub(crate) fn scales(&self, step: u64) -> PassScales {
         let LossConfig::Pruned { simple_scale, warm_steps, .. } = self.loss.kind else {
-            return Scales::default();
+            return PassScales::default();
         };
-        let scales = Scales { simple: simple_scale, ..Scales::default() };
+        let scales = PassScales { simple: simple_scale, ..PassScales::default() };
         scales.warm_up(step as usize, warm_steps as usize)
     }
 }

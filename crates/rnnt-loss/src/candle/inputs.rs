@@ -10,8 +10,8 @@ use panda_core::{
 
 use super::{expect_dims, expect_dtype, expect_rank};
 use crate::{
-    Dropout, Error, Gradients, Inputs, Joint, Layout, PrunedJoint, Result, Rows, Scales, Scores, Simple,
-    SimpleGradient, Targets,
+    Dropout, Error, Gradients, HiddenInputs, Inputs, JointInputs, Layout, PassScales, PrunedInputs, Result,
+    ScoreInputs, SimpleGradient, SimpleInputs, Targets,
 };
 
 /// Weight *C x H* and bias *C* of a head.
@@ -23,7 +23,7 @@ pub struct HeadTensors<'a> {
     pub bias: Option<&'a Tensor>,
 }
 
-/// As [`Joint`], padded; all `f32` or all `f64`, on the CPU.
+/// As [`JointInputs`], padded; all `f32` or all `f64`, on the CPU.
 #[derive(Debug, Clone, Copy)]
 pub struct JointTensors<'a> {
     /// *B x T x H*
@@ -38,36 +38,36 @@ pub struct JointTensors<'a> {
     pub dropout: Option<Dropout>,
 }
 
-/// As [`Rows`], padded; for CTC.
+/// As [`HiddenInputs`], padded; for CTC.
 #[derive(Debug, Clone, Copy)]
-pub struct RowTensors<'a> {
+pub struct HiddenTensors<'a> {
     /// *B x T x H*
     pub hidden: &'a Tensor,
     /// The head of the tokens.
     pub head: HeadTensors<'a>,
 }
 
-/// As [`Scores`], padded.
+/// As [`ScoreInputs`], padded.
 #[derive(Debug, Clone, Copy)]
 pub struct ScoreTensors<'a> {
     /// *B x T x (U+1) x C*; for CTC *B x T x C*. With D durations each row has C + D.
     pub scores: &'a Tensor,
 }
 
-/// As [`PrunedJoint`], padded.
+/// As [`PrunedInputs`], padded.
 #[derive(Debug, Clone, Copy)]
 pub struct PrunedTensors<'a> {
     /// The first pass.
-    pub simple: TrivialJoiner<'a>,
+    pub simple: SimpleTensors<'a>,
     /// The second.
     pub joint: JointTensors<'a>,
     /// Factors of both losses in the sum.
-    pub scales: Scales,
+    pub scales: PassScales,
 }
 
 /// The trivial joiner: `am = frames am_weightᵀ + am_bias`, `lm` likewise; neither is ever kept.
 #[derive(Debug, Clone, Copy)]
-pub struct TrivialJoiner<'a> {
+pub struct SimpleTensors<'a> {
     /// Encoder rows *B x T x Ha*.
     pub frames: &'a Tensor,
     /// Predictor rows *B x (U+1) x Hl*.
@@ -84,7 +84,7 @@ pub enum TensorInputs<'a> {
     /// Rows that a joint network adds.
     Joint(JointTensors<'a>),
     /// Hidden rows of frames.
-    Rows(RowTensors<'a>),
+    Hidden(HiddenTensors<'a>),
     /// Ready-made scores.
     Scores(ScoreTensors<'a>),
     /// Rows that a joint network adds where a trivial joiner says so.
@@ -97,9 +97,9 @@ impl<'a> From<JointTensors<'a>> for TensorInputs<'a> {
     }
 }
 
-impl<'a> From<RowTensors<'a>> for TensorInputs<'a> {
-    fn from(rows: RowTensors<'a>) -> Self {
-        Self::Rows(rows)
+impl<'a> From<HiddenTensors<'a>> for TensorInputs<'a> {
+    fn from(rows: HiddenTensors<'a>) -> Self {
+        Self::Hidden(rows)
     }
 }
 
@@ -193,9 +193,9 @@ pub(super) struct NamedTensors {
 #[derive(Clone, Copy)]
 enum InputKind {
     Joint { dropout: Option<Dropout> },
-    Rows,
+    Hidden,
     Scores { classes: usize },
-    Pruned { scales: Scales, dropout: Option<Dropout> },
+    Pruned { scales: PassScales, dropout: Option<Dropout> },
 }
 
 /// Collects tensors whose shapes were checked.
@@ -274,13 +274,13 @@ impl NamedTensors {
                 }
                 checked.finish(InputKind::Joint { dropout: joint.dropout }, layout)
             }
-            TensorInputs::Rows(RowTensors { hidden, head }) => {
+            TensorInputs::Hidden(HiddenTensors { hidden, head }) => {
                 expect_rank("hidden", hidden, "[B, T, H]", 3)?;
                 expect_rank("head.weight", head.weight, "[C, H]", 2)?;
                 let (frames, width) = (hidden.dim(1)?, head.weight.dim(1)?);
                 checked.rows(TensorName::Hidden, hidden, &[targets.batch(), frames, width])?;
                 checked.head(TensorName::HeadWeight, TensorName::HeadBias, *head, (None, width))?;
-                checked.finish(InputKind::Rows, Layout::Padded { frames, positions: 1 })
+                checked.finish(InputKind::Hidden, Layout::Padded { frames, positions: 1 })
             }
             TensorInputs::Scores(ScoreTensors { scores }) => {
                 let batch = targets.batch();
@@ -299,7 +299,7 @@ impl NamedTensors {
             }
             TensorInputs::Pruned(PrunedTensors { simple, joint, scales }) => {
                 let (layout, _) = joint_rows(joint, targets, &mut checked)?;
-                let TrivialJoiner { frames, labels, am, lm } = *simple;
+                let SimpleTensors { frames, labels, am, lm } = *simple;
                 expect_rank("simple.frames", frames, "[B, T, Ha]", 3)?;
                 expect_rank("simple.labels", labels, "[B, U+1, Hl]", 3)?;
                 let classes = Some(joint.head.weight.dim(0)?);
@@ -315,7 +315,7 @@ impl NamedTensors {
     }
 
     /// Factors of both passes, with pruning only.
-    pub fn scales(&self) -> Option<Scales> {
+    pub fn scales(&self) -> Option<PassScales> {
         if let InputKind::Pruned { scales, .. } = self.kind { Some(scales) } else { None }
     }
 
@@ -352,10 +352,10 @@ impl NamedTensors {
             let (weight, bias, width) = layer(weight, bias)?;
             Ok(Linear::new(rows(name), weight, bias, width)?)
         };
-        let joint = |dropout, durations| -> Result<Joint<'a, F>> {
+        let joint = |dropout, durations| -> Result<JointInputs<'a, F>> {
             let (encoded, predicted) = (rows(TensorName::Encoded), rows(TensorName::Predicted));
             let head = head(TensorName::HeadWeight, TensorName::HeadBias)?;
-            Ok(Joint { encoded, predicted, head, durations, dropout, layout: self.layout })
+            Ok(JointInputs { encoded, predicted, head, durations, dropout, layout: self.layout })
         };
         Ok(match self.kind {
             InputKind::Joint { dropout } => {
@@ -364,19 +364,19 @@ impl NamedTensors {
                     durations.map(|_| head(TensorName::DurationsWeight, TensorName::DurationsBias));
                 Inputs::Joint(joint(dropout, durations.transpose()?)?)
             }
-            InputKind::Rows => {
+            InputKind::Hidden => {
                 let (hidden, head) =
                     (rows(TensorName::Hidden), head(TensorName::HeadWeight, TensorName::HeadBias)?);
-                Inputs::Rows(Rows { hidden, head, durations: None, layout: self.layout })
+                Inputs::Hidden(HiddenInputs { hidden, head, durations: None, layout: self.layout })
             }
             InputKind::Scores { classes } => {
-                Inputs::Scores(Scores { scores: rows(TensorName::Scores), classes, layout: self.layout })
+                Inputs::Scores(ScoreInputs { scores: rows(TensorName::Scores), classes, layout: self.layout })
             }
             InputKind::Pruned { scales, dropout } => {
                 let am = linear(TensorName::SimpleFrames, TensorName::AmWeight, TensorName::AmBias)?;
                 let lm = linear(TensorName::SimpleLabels, TensorName::LmWeight, TensorName::LmBias)?;
-                let (simple, joint) = (Simple::Heads(SimpleHeads::new(am, lm)?), joint(dropout, None)?);
-                Inputs::Pruned(PrunedJoint { simple, joint, scales })
+                let (simple, joint) = (SimpleInputs::Heads(SimpleHeads::new(am, lm)?), joint(dropout, None)?);
+                Inputs::Pruned(PrunedInputs { simple, joint, scales })
             }
         })
     }

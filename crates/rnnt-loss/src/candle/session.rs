@@ -6,8 +6,8 @@ use panda_core::candle::{Element as CandleElement, function_of};
 
 use super::inputs::{HeadTensors, JointTensors, NamedTensors, ScoreTensors, TensorInputs};
 use crate::{
-    Loss, Options, Output, PruningOutput, Result, Scales, Skipped, Targets, budget::SessionBuffers,
-    engine::ForwardState,
+    Loss, LossOutput, Options, PassScales, PruningOutput, Result, SkippedSites, Targets,
+    budget::SessionBuffers, engine::ForwardState,
 };
 
 /// A [`Session`](crate::Session) over candle tensors, `f32` or `f64`; its buffers stay from step to step, and clones share them.
@@ -47,7 +47,7 @@ pub struct LossSum {
     /// What the trivial joiner found, with pruning alone.
     pub first_pass: Option<PruningOutput>,
     /// What [`Options::skip`] left out of the gradients.
-    pub skipped: Skipped,
+    pub skipped: SkippedSites,
 }
 
 /// What candle calls the operation.
@@ -93,7 +93,7 @@ impl LossSession {
     ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub fn sharing_buffers(&self, options: &Options) -> Result<Self> {
+    pub fn with_shared_buffers(&self, options: &Options) -> Result<Self> {
         let Options { budget, keep_scores, precision, plan, .. } = self.options;
         let options = Options { budget, keep_scores, precision, plan, ..options.clone() };
         options.check()?;
@@ -194,9 +194,9 @@ impl LossSession {
         let out = arguments.with_inputs::<F, _>(|inputs| {
             F::engine(&mut lock(F::buffers(self))).sum(inputs, targets, weights, &self.options)
         })?;
-        let Output { losses, first_pass, gradients, skipped } = out;
+        let LossOutput { losses, first_pass, gradients, skipped } = out;
         let value = match (&first_pass, arguments.scales()) {
-            (Some(first), Some(Scales { simple, pruned })) => {
+            (Some(first), Some(PassScales { simple, pruned })) => {
                 simple * possible_sum(&first.losses, weights) + pruned * possible_sum(&losses, weights)
             }
             _ => possible_sum(&losses, weights),
@@ -218,7 +218,7 @@ fn possible_sum(losses: &[f64], weights: &[f64]) -> f64 {
 }
 
 /// Losses of two passes in their scales, +inf where either has no path.
-fn both(simple: &[f64], pruned: &[f64], scales: Scales) -> Vec<f64> {
+fn both(simple: &[f64], pruned: &[f64], scales: PassScales) -> Vec<f64> {
     let sum = |(simple, pruned): (&f64, &f64)| match simple.is_finite() && pruned.is_finite() {
         true => scales.simple * simple + scales.pruned * pruned,
         false => f64::INFINITY,
@@ -374,7 +374,7 @@ pub fn scores_loss(scores: &Tensor, targets: &Targets, options: &Options) -> Res
 
 /// CTC loss *B* (`f64`) of scores (logits), differentiable. Graves et al. 2006.
 ///
-/// Where scores would be large, [`LossSession::sum`] of [`RowTensors`](super::RowTensors) under [`Loss::Ctc`] does without them.
+/// Where scores would be large, [`LossSession::sum`] of [`HiddenTensors`](super::RowTensors) under [`Loss::Ctc`] does without them.
 /// [`Options::loss`] is not read.
 ///
 /// # Shapes

@@ -1,8 +1,8 @@
 //! Every kind of head with FastEmit, weights of tokens, clamp, bands and skipping at once, against plain loops over all classes.
 use rnnt_dp::{Regularisers, forward_backward};
 use rnnt_loss::{
-    DEFAULT_BUDGET, Error, Head, Joint, Layout, Loss, Options, Plan, Session, Skipped, Targets, Tokens,
-    Topology,
+    DEFAULT_BUDGET, Error, Head, JointInputs, Layout, Loss, Options, Plan, Session, SkippedSites, Targets,
+    TokenNormalization, Topology,
 };
 
 const H: usize = 3;
@@ -46,7 +46,7 @@ struct Found {
     losses: Vec<f64>,
     rows: [Vec<f64>; 2],
     heads: Vec<HeadGradient>,
-    skipped: Skipped,
+    skipped: SkippedSites,
 }
 
 impl Case {
@@ -60,13 +60,13 @@ impl Case {
         }
         if bands {
             targets = targets
-                .retained(vec![vec![0..2, 0..3, 1..3, 1..3], vec![0..1], vec![0..4, 0..4, 2..4]])
+                .with_bands(vec![vec![0..2, 0..3, 1..3, 1..3], vec![0..1], vec![0..4, 0..4, 2..4]])
                 .unwrap();
         }
-        let (topology, tokens) = (Topology::rnnt(), Tokens::default());
+        let (topology, tokens) = (Topology::rnnt(), TokenNormalization::default());
         let loss = match kind {
             Kind::Plain => Loss::Transducer { topology, tokens, sigma },
-            Kind::Factored => Loss::Transducer { topology, tokens: Tokens::FactoredBlank, sigma },
+            Kind::Factored => Loss::Transducer { topology, tokens: TokenNormalization::FactoredBlank, sigma },
             Kind::BigBlank => {
                 Loss::Transducer { topology: Topology::multi_blank(&[2]).unwrap(), tokens, sigma }
             }
@@ -85,7 +85,7 @@ impl Case {
 
     fn run(&self) -> Found {
         let [tokens, durations] = self.heads.each_ref().map(|(w, b)| Head::new(w, Some(b), H).unwrap());
-        let mut joint = Joint::new(&self.frames, &self.labels, tokens);
+        let mut joint = JointInputs::new(&self.frames, &self.labels, tokens);
         if self.kind == Kind::Durations {
             joint = joint.with_durations(durations);
         }
@@ -245,7 +245,7 @@ fn skipping_stays_within_its_bound_with_every_head() {
                 let exact = Case::new(kind, false, 0.0, options.clone()).run();
                 let sizes = Plan::custom(wave, 8, 4, 2, 0);
                 let found = Case::new(kind, false, 0.0, Options { skip, plan: Some(sizes), ..options }).run();
-                let Skipped { sites, mass, bias, weight, inputs, .. } = found.skipped;
+                let SkippedSites { sites, mass, bias, weight, inputs, .. } = found.skipped;
                 skipped_any |= sites > 0;
                 let worst =
                     |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);

@@ -3,8 +3,8 @@ use candle_core::{Device, Tensor, Var};
 use oracle::{ctc::sum_over_labellings, differences::central};
 use rnnt_dp::delay;
 use rnnt_loss::{
-    Error, Head, Joint, Layout, Loss, Options, Output, Plan, Rows, Session, Targets,
-    candle::{self, HeadTensors, LossSession, RowTensors},
+    Error, Head, HiddenInputs, JointInputs, Layout, Loss, LossOutput, Options, Plan, Session, Targets,
+    candle::{self, HeadTensors, HiddenTensors, LossSession},
 };
 
 const H: usize = 3;
@@ -26,21 +26,21 @@ fn rows() -> usize {
     FRAMES.iter().sum()
 }
 
-/// Rows, weight, bias.
+/// HiddenInputs, weight, bias.
 fn inputs() -> Vec<f64> {
     [values(rows() * H, 1), values(C * H, 2), values(C, 3)].concat()
 }
 
 fn options() -> Options {
-    Options::of(Loss::Ctc)
+    Options::new(Loss::Ctc)
 }
 
-fn run(all: &[f64], targets: &Targets, options: &Options) -> Output<f64> {
+fn run(all: &[f64], targets: &Targets, options: &Options) -> LossOutput<f64> {
     let (rows, rest) = all.split_at(all.len() - C * H - C);
     let (weight, bias) = rest.split_at(C * H);
     let head = Head::new(weight, Some(bias), H).unwrap();
     let weights = &WEIGHTS[..targets.batch()];
-    Session::new(options).unwrap().sum(Rows::new(rows, head), targets, weights).unwrap()
+    Session::new(options).unwrap().sum(HiddenInputs::new(rows, head), targets, weights).unwrap()
 }
 
 /// Log-probabilities of an utterance, smoothed, and the mean of squared log-sums.
@@ -109,7 +109,7 @@ fn a_delay_counts_where_a_label_begins() {
     let targets = Targets::new(0, vec![2], vec![vec![1]]).unwrap();
     let options = Options { delay_penalty: 0.5, ..options() };
     let head = [0.0; C * H];
-    let rows = Rows::new(&[0.0; 2 * H], Head::new(&head, None, H).unwrap());
+    let rows = HiddenInputs::new(&[0.0; 2 * H], Head::new(&head, None, H).unwrap());
     let out = Session::new(&options).unwrap().sum(rows, &targets, &[1.0]).unwrap();
     let (early, late) = (delay(0.5, 0, 2).exp(), delay(0.5, 1, 2).exp());
     let want = -((2.0 * early + late) / 16.0).ln();
@@ -160,7 +160,7 @@ fn batch_mates_groups_padding_and_threads_change_nothing() {
     }
     let layout = Layout::Padded { frames: 6, positions: 1 };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-    let rows = Rows::new(&padded, head).with_layout(layout);
+    let rows = HiddenInputs::new(&padded, head).with_layout(layout);
     let found = pool.install(|| Session::new(&options).unwrap().sum(rows, &targets, &WEIGHTS).unwrap());
     assert_eq!((&found.losses, &found.gradients.head), (&want.losses, &want.gradients.head));
     let mut row = 0;
@@ -188,7 +188,7 @@ fn operations_agree() {
     let scores = x.broadcast_matmul(&w.t().unwrap()).unwrap().broadcast_add(&b).unwrap();
     let weights = Tensor::new(&[0.5f64, 2.0], &Device::Cpu).unwrap();
     let lazy = candle::ctc_loss(&scores, &targets, &options).unwrap();
-    let rows = RowTensors { hidden: &x, head: HeadTensors { weight: &w, bias: Some(&b) } };
+    let rows = HiddenTensors { hidden: &x, head: HeadTensors { weight: &w, bias: Some(&b) } };
     let eager = LossSession::new(&options).unwrap().sum(rows, &targets, &[0.5, 2.0]).unwrap();
     for (a, b) in lazy.to_vec1::<f64>().unwrap().iter().zip(&eager.losses) {
         assert!((a - b).abs() < 1e-12);
@@ -212,21 +212,24 @@ fn mistakes_are_named() {
     let (weight, bias) = rest.split_at(C * H);
     let head = Head::new(weight, Some(bias), H).unwrap();
     let call = |rows: &[f64], targets: &Targets, options: &Options| -> rnnt_loss::Result<Vec<f64>> {
-        let out = Session::new(options)?.sum(Rows::new(rows, head), targets, &WEIGHTS)?;
+        let out = Session::new(options)?.sum(HiddenInputs::new(rows, head), targets, &WEIGHTS)?;
         Ok(out.losses)
     };
     let plain = options();
     let big = Targets::new(BLANK, FRAMES.to_vec(), vec![vec![1], vec![], vec![1], vec![0]]).unwrap();
     let big = big.with_big_blanks(vec![3]).unwrap();
-    assert!(matches!(call(rows, &big, &plain), Err(Error::Misplaced { argument: "targets.big_blanks", .. })));
+    assert!(matches!(
+        call(rows, &big, &plain),
+        Err(Error::Incompatible { argument: "targets.big_blanks", .. })
+    ));
     let bands = (0..4).map(|b| vec![0..targets.labels(b).len() + 1; FRAMES[b]]).collect();
-    let retained = targets.retained(bands).unwrap();
+    let retained = targets.with_bands(bands).unwrap();
     assert!(matches!(
         call(rows, &retained, &plain),
-        Err(Error::Misplaced { argument: "targets.retained", .. })
+        Err(Error::Incompatible { argument: "targets.retained", .. })
     ));
     let skip = Options { skip: 0.01, ..options() };
-    assert!(matches!(call(rows, &targets, &skip), Err(Error::Misplaced { argument: "skip", .. })));
+    assert!(matches!(call(rows, &targets, &skip), Err(Error::Incompatible { argument: "skip", .. })));
     assert!(matches!(call(&rows[1..], &targets, &plain), Err(Error::Shape { argument: "hidden", .. })));
     let beyond = Targets::new(BLANK, FRAMES.to_vec(), vec![vec![], vec![], vec![9], vec![]]).unwrap();
     assert!(matches!(
@@ -240,10 +243,10 @@ fn mistakes_are_named() {
         assert!(matches!(call(&bad, &targets, options), Err(Error::Frame { utterance: 2, frame: 1, .. })));
     }
     // Frames alone: there is nothing to be added, and nothing that lasts.
-    let joint = Joint::new(rows, rows, head);
+    let joint = JointInputs::new(rows, rows, head);
     let found = Session::new(&plain).unwrap().sum(joint, &targets, &WEIGHTS);
     assert!(matches!(found, Err(Error::Inputs { .. })));
-    let lasting = Rows { durations: Some(head), ..Rows::new(rows, head) };
+    let lasting = HiddenInputs { durations: Some(head), ..HiddenInputs::new(rows, head) };
     let found = Session::new(&plain).unwrap().sum(lasting, &targets, &WEIGHTS);
     assert!(matches!(found, Err(Error::Durations { expected: 0, found: C })));
 }

@@ -2,8 +2,8 @@
 use oracle::differences::central;
 use pruned::Matrices;
 use rnnt_loss::{
-    Activation, Dropout, Error, Gradients, Head, Joint, Layout, Loss, Options, Output, Plan, PrunedJoint,
-    Pruning, Rows, Scales, Session, Simple, Targets,
+    Activation, Dropout, Error, Gradients, Head, HiddenInputs, JointInputs, Layout, Loss, LossOutput,
+    Options, PassScales, Plan, PrunedInputs, Pruning, Session, SimpleInputs, Targets,
 };
 
 /// More than a word of the mask, and not a whole number of them.
@@ -47,12 +47,12 @@ impl Batch {
         Head::new(&self.weight, Some(&self.bias), H).unwrap()
     }
 
-    fn joint(&self) -> Joint<'_, f64> {
-        Joint::new(&self.frames, &self.labels, self.head())
+    fn joint(&self) -> JointInputs<'_, f64> {
+        JointInputs::new(&self.frames, &self.labels, self.head())
     }
 
-    fn run(&self, options: &Options, dropout: Option<Dropout>) -> Output<f64> {
-        let joint = Joint { dropout, ..self.joint() };
+    fn run(&self, options: &Options, dropout: Option<Dropout>) -> LossOutput<f64> {
+        let joint = JointInputs { dropout, ..self.joint() };
         Session::new(options).unwrap().sum(joint, &self.targets, &WEIGHTS[..self.shapes.len()]).unwrap()
     }
 
@@ -135,7 +135,7 @@ fn rows_that_are_masked_by_hand_agree() {
         let dropped = slopes.iter().filter(|slope| **slope == 0.0).count();
         assert!(dropped > 0 && dropped < slopes.len());
         let mut session = Session::new(&Options::default()).unwrap();
-        let want = session.sum(Rows::new(&hidden, batch.head()), &batch.targets, &WEIGHTS).unwrap();
+        let want = session.sum(HiddenInputs::new(&hidden, batch.head()), &batch.targets, &WEIGHTS).unwrap();
         let found = batch.run(&of(activation), Some(DROPOUT));
         close(&found.losses, &want.losses, 1e-12);
         close(&found.gradients.head.weight, &want.gradients.head.weight, 1e-12);
@@ -169,7 +169,7 @@ fn gradients_are_central_differences() {
 fn durations_and_pruning_drop_the_same_units() {
     let batch = Batch::new(&SHAPES);
     let (v, c) = (values(3 * H, 8), values(3, 9));
-    let options = Options::of(Loss::tdt(&[0, 1, 2]).unwrap());
+    let options = Options::new(Loss::tdt(&[0, 1, 2]).unwrap());
     let run = |batch: &Batch| {
         let joint = batch.joint().with_durations(Head::new(&v, Some(&c), H).unwrap()).with_dropout(DROPOUT);
         Session::new(&options).unwrap().sum(joint, &batch.targets, &WEIGHTS).unwrap()
@@ -180,14 +180,14 @@ fn durations_and_pruning_drop_the_same_units() {
     // The sites that pruning keeps have the masks that they have in the whole lattice.
     let rows = |rows: &[f64]| values(rows.len() / H * C, 12);
     let (am, lm) = (rows(&batch.frames), rows(&batch.labels));
-    let simple = Simple::Matrices(Matrices::new(&am, &lm, C).unwrap());
-    let (joint, scales) = (batch.joint().with_dropout(DROPOUT), Scales::default());
+    let simple = SimpleInputs::Matrices(Matrices::new(&am, &lm, C).unwrap());
+    let (joint, scales) = (batch.joint().with_dropout(DROPOUT), PassScales::default());
     let pruning = Pruning { s_range: 2, ..Pruning::default() };
-    let mut session = Session::new(&Options::of(Loss::pruned(pruning))).unwrap();
-    let found = session.sum(PrunedJoint { simple, joint, scales }, &batch.targets, &WEIGHTS).unwrap();
+    let mut session = Session::new(&Options::new(Loss::pruned(pruning))).unwrap();
+    let found = session.sum(PrunedInputs { simple, joint, scales }, &batch.targets, &WEIGHTS).unwrap();
     let ranges = found.first_pass.unwrap().ranges;
     let bands = (0..3).map(|b| (0..SHAPES[b].0).map(|t| ranges.band(b, t)).collect()).collect();
-    let retained = batch.targets.retained(bands).unwrap();
+    let retained = batch.targets.with_bands(bands).unwrap();
     assert!(retained.lattices().sites() < batch.targets.lattices().sites());
     let second = Session::new(&Options::default()).unwrap().sum(joint, &retained, &WEIGHTS).unwrap();
     assert_eq!(found.losses, second.losses);
@@ -211,7 +211,7 @@ fn padding_groups_cuts_and_threads_change_nothing() {
     for activation in ACTIVATIONS {
         let options = of(activation);
         let want = batch.run(&options, Some(DROPOUT));
-        let joint = Joint::new(&f, &g, batch.head()).with_dropout(DROPOUT);
+        let joint = JointInputs::new(&f, &g, batch.head()).with_dropout(DROPOUT);
         let joint = joint.with_layout(Layout::Padded { frames, positions });
         let mut session = Session::new(&options).unwrap();
         let padded = session.sum(joint, &batch.targets, &WEIGHTS).unwrap();

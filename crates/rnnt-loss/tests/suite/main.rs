@@ -2,11 +2,11 @@
 
 mod combinations;
 mod ctc;
-mod doors;
 mod dropout;
+mod functional;
 mod pending;
 mod pruned;
-mod regularisers;
+mod regularizers;
 mod sums;
 mod tensors;
 mod topologies;

@@ -2,8 +2,9 @@
 use pruned::{Heads, Linear, Matrices};
 use rnnt_dp::{Regularisers, forward_backward, log_sums};
 use rnnt_loss::{
-    Dropout, Error, Gradients, Head, HeadGradient, Inputs, Joint, Loss, Options, PrunedJoint, Pruning, Rows,
-    Scales, Scores, Session, Simple, SimpleGradient, Targets, Tokens, Topology,
+    Dropout, Error, Gradients, Head, HeadGradient, HiddenInputs, Inputs, JointInputs, Loss, Options,
+    PassScales, PrunedInputs, Pruning, ScoreInputs, Session, SimpleGradient, SimpleInputs, Targets,
+    TokenNormalization, Topology,
 };
 
 const H: usize = 3;
@@ -56,39 +57,48 @@ impl Numbers {
         Head::new(&self.durations[0], Some(&self.durations[1]), H).unwrap()
     }
 
-    fn joint(&self) -> Joint<'_, f64> {
-        Joint::new(&self.encoded, &self.predicted, self.head())
+    fn joint(&self) -> JointInputs<'_, f64> {
+        JointInputs::new(&self.encoded, &self.predicted, self.head())
     }
 
-    fn pruned(&self, heads: bool) -> PrunedJoint<'_, f64> {
+    fn pruned(&self, heads: bool) -> PrunedInputs<'_, f64> {
         let [am, lm, of_am, of_lm] = &self.simple;
         let simple = match heads {
-            false => Simple::Matrices(Matrices::new(am, lm, C).unwrap()),
+            false => SimpleInputs::Matrices(Matrices::new(am, lm, C).unwrap()),
             true => {
                 let am = Linear::new(&self.encoded, of_am, None, H).unwrap();
                 let lm = Linear::new(&self.predicted, of_lm, Some(&self.head[1]), H).unwrap();
-                Simple::Heads(Heads::new(am, lm).unwrap())
+                SimpleInputs::Heads(Heads::new(am, lm).unwrap())
             }
         };
-        PrunedJoint { simple, joint: self.joint(), scales: Scales { simple: 0.25, pruned: 0.75 } }
+        PrunedInputs { simple, joint: self.joint(), scales: PassScales { simple: 0.25, pruned: 0.75 } }
     }
 
     /// Every kind.
     fn cases(&self) -> Vec<(&'static str, Options, Inputs<'_, f64>, Targets)> {
-        let scores = |scores, classes| Scores { scores, classes, layout: rnnt_loss::Layout::Packed };
+        let scores = |scores, classes| ScoreInputs { scores, classes, layout: rnnt_loss::Layout::Packed };
         let tdt = || Loss::Tdt { topology: Topology::tdt(&[0, 1, 2]).unwrap(), sigma: 0.05, omega: 0.25 };
-        let with = |loss| Options { fastemit: 0.3, delay_penalty: 0.1, ..Options::of(loss) };
+        let with = |loss| Options { fastemit: 0.3, delay_penalty: 0.1, ..Options::new(loss) };
         let regularised = Options { label_smoothing: 0.1, z_loss: 0.05, ..Options::default() };
         let bands = vec![vec![0..2, 0..3, 1..3, 1..3], vec![0..1], vec![0..4, 0..4, 2..4]];
-        let banded = targets().retained(bands).unwrap();
+        let banded = targets().with_bands(bands).unwrap();
         let big = targets().with_big_blanks(vec![4]).unwrap();
-        let factored =
-            Loss::Transducer { topology: Topology::modified(), tokens: Tokens::FactoredBlank, sigma: 0.1 };
+        let factored = Loss::Transducer {
+            topology: Topology::modified(),
+            tokens: TokenNormalization::FactoredBlank,
+            sigma: 0.1,
+        };
         let pruning = Pruning { s_range: 2, lm_only_scale: 0.25, ..Pruning::default() };
-        let modified =
-            Loss::Pruned { topology: Topology::modified(), tokens: Tokens::FactoredBlank, pruning };
+        let modified = Loss::Pruned {
+            topology: Topology::modified(),
+            tokens: TokenNormalization::FactoredBlank,
+            pruning,
+        };
         let dropped = self.joint().with_dropout(Dropout { rate: 0.25, seed: 3 });
-        let lasting = Rows { durations: Some(self.durations()), ..Rows::new(&self.hidden, self.head()) };
+        let lasting = HiddenInputs {
+            durations: Some(self.durations()),
+            ..HiddenInputs::new(&self.hidden, self.head())
+        };
         vec![
             ("joint", with(Loss::rnnt()), self.joint().into(), targets()),
             ("clamp", Options { clamp: Some(0.05), ..Options::default() }, self.joint().into(), targets()),
@@ -99,12 +109,17 @@ impl Numbers {
             ("big blanks", with(Loss::multi_blank(&[2]).unwrap()), self.joint().into(), big),
             ("factored", with(factored), self.joint().into(), targets()),
             ("durations", with(tdt()), self.joint().with_durations(self.durations()).into(), targets()),
-            ("rows", with(Loss::rnnt()), Rows::new(&self.hidden, self.head()).into(), targets()),
+            ("rows", with(Loss::rnnt()), HiddenInputs::new(&self.hidden, self.head()).into(), targets()),
             ("rows with durations", with(tdt()), lasting.into(), targets()),
-            ("factored rows", with(Loss::hat()), Rows::new(&self.hidden, self.head()).into(), targets()),
+            (
+                "factored rows",
+                with(Loss::hat()),
+                HiddenInputs::new(&self.hidden, self.head()).into(),
+                targets(),
+            ),
             ("scores", with(Loss::rnnt()), scores(&self.scores, C).into(), targets()),
             ("scores with durations", with(tdt()), scores(&self.lasting, C).into(), targets()),
-            ("ctc", with(Loss::Ctc), Rows::new(&self.by_frame, self.head()).into(), targets()),
+            ("ctc", with(Loss::Ctc), HiddenInputs::new(&self.by_frame, self.head()).into(), targets()),
             ("ctc scores", with(Loss::Ctc), scores(&self.scores[..FRAMES * C], C).into(), targets()),
             ("pruned", with(Loss::pruned(pruning)), self.pruned(false).into(), targets()),
             ("pruned heads", with(modified), self.pruned(true).into(), targets()),
@@ -186,7 +201,7 @@ fn weights_may_come_from_the_losses() {
     }
     // More labels than frames.
     let targets = Targets::new(BLANK, vec![4, 2, 2], vec![vec![1, 5], vec![1, 1, 3], vec![]]).unwrap();
-    let mut session = Session::new(&Options::of(Loss::over(Topology::modified()))).unwrap();
+    let mut session = Session::new(&Options::new(Loss::with_topology(Topology::modified()))).unwrap();
     let pending = session.forward(numbers.joint(), &targets).unwrap();
     assert_eq!(pending.losses()[1], f64::INFINITY);
     let weights: Vec<f64> = pending.losses().iter().map(|loss| 2.0 * loss).collect();
@@ -207,8 +222,8 @@ fn emissions_and_adjoints_are_those_of_the_lattice() {
             true => (Loss::tdt(&[0, 1, 2]).unwrap(), Some(numbers.durations())),
             false => (Loss::rnnt(), None),
         };
-        let mut session = Session::new(&Options::of(loss)).unwrap();
-        let pending = session.forward(Joint { durations, ..numbers.joint() }, &plain).unwrap();
+        let mut session = Session::new(&Options::new(loss)).unwrap();
+        let pending = session.forward(JointInputs { durations, ..numbers.joint() }, &plain).unwrap();
         let (lattices, emissions) = (plain.lattices(), pending.emissions());
         assert_eq!(emissions.len(), SITES * topology.columns());
         let want = forward_backward(lattices, &topology, &emissions, &Regularisers::default()).unwrap();

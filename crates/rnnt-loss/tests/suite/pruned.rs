@@ -2,8 +2,8 @@
 use oracle::differences::central;
 use pruned::{Heads, Linear, Matrices, MatrixGradient};
 use rnnt_loss::{
-    Error, Head, Joint, Layout, Loss, Options, Output, PrunedJoint, Pruning, Result, Scales, Session, Simple,
-    SimpleGradient, Targets, Tokens, Topology,
+    Error, Head, JointInputs, Layout, Loss, LossOutput, Options, PassScales, PrunedInputs, Pruning, Result,
+    Session, SimpleGradient, SimpleInputs, Targets, TokenNormalization, Topology,
 };
 
 const H: usize = 4;
@@ -63,26 +63,26 @@ impl Batch {
         Head::new(&self.weight, Some(&self.bias), H).unwrap()
     }
 
-    fn joint(&self) -> Joint<'_, f64> {
-        Joint::new(&self.frames, &self.labels, self.head()).with_layout(self.layout)
+    fn joint(&self) -> JointInputs<'_, f64> {
+        JointInputs::new(&self.frames, &self.labels, self.head()).with_layout(self.layout)
     }
 
-    fn inputs(&self, scales: Scales) -> Result<PrunedJoint<'_, f64>> {
-        let simple = Simple::Matrices(Matrices::new(&self.am, &self.lm, self.classes)?);
-        Ok(PrunedJoint { simple, joint: self.joint(), scales })
+    fn inputs(&self, scales: PassScales) -> Result<PrunedInputs<'_, f64>> {
+        let simple = SimpleInputs::Matrices(Matrices::new(&self.am, &self.lm, self.classes)?);
+        Ok(PrunedInputs { simple, joint: self.joint(), scales })
     }
 
-    fn run(&self, loss: &Loss, scales: Scales) -> Result<Output<f64>> {
-        Session::new(&Options::of(loss.clone()))?.sum(self.inputs(scales)?, &self.targets, &self.weights)
+    fn run(&self, loss: &Loss, scales: PassScales) -> Result<LossOutput<f64>> {
+        Session::new(&Options::new(loss.clone()))?.sum(self.inputs(scales)?, &self.targets, &self.weights)
     }
 
     /// With regular arcs and scales of recipes.
-    fn run_with(&self, pruning: Pruning) -> Result<Output<f64>> {
-        self.run(&Loss::pruned(pruning), Scales::default())
+    fn run_with(&self, pruning: Pruning) -> Result<LossOutput<f64>> {
+        self.run(&Loss::pruned(pruning), PassScales::default())
     }
 
-    fn full(&self, topology: &Topology) -> Output<f64> {
-        let options = Options::of(Loss::over(topology.clone()));
+    fn full(&self, topology: &Topology) -> LossOutput<f64> {
+        let options = Options::new(Loss::with_topology(topology.clone()));
         Session::new(&options).unwrap().sum(self.joint(), &self.targets, &self.weights).unwrap()
     }
 }
@@ -90,22 +90,22 @@ impl Batch {
 fn prunings(s_range: usize) -> [Loss; 3] {
     [Topology::rnnt(), Topology::modified(), Topology::constrained()].map(|topology| {
         let pruning = Pruning { s_range, lm_only_scale: 0.25, am_only_scale: 0.1, ..Pruning::default() };
-        Loss::Pruned { topology, tokens: Tokens::Softmax, pruning }
+        Loss::Pruned { topology, tokens: TokenNormalization::Softmax, pruning }
     })
 }
 
-const SCALES: Scales = Scales { simple: 0.3, pruned: 0.7 };
+const SCALES: Scales = PassScales { simple: 0.3, pruned: 0.7 };
 
 /// Losses of the first pass.
-fn simple(out: &Output<f64>) -> &[f64] {
+fn simple(out: &LossOutput<f64>) -> &[f64] {
     &out.first_pass.as_ref().unwrap().losses
 }
 
-fn ranges(out: &Output<f64>) -> &pruned::Ranges {
+fn ranges(out: &LossOutput<f64>) -> &pruned::Ranges {
     &out.first_pass.as_ref().unwrap().ranges
 }
 
-fn source(out: &Output<f64>) -> &MatrixGradient<f64> {
+fn source(out: &LossOutput<f64>) -> &MatrixGradient<f64> {
     match &out.gradients.simple {
         Some(SimpleGradient::Matrices(gradient)) => gradient,
         other => panic!("matrices were given, found {other:?}"),
@@ -166,7 +166,7 @@ fn every_topology_takes_odd_batches() {
     }
     let durations = (values(4 * H, 1), values(4, 2));
     let durations = Head::new(&durations.0, Some(&durations.1), H).unwrap();
-    let mut session = Session::new(&Options::of(Loss::tdt(&[0, 1, 2, 4]).unwrap())).unwrap();
+    let mut session = Session::new(&Options::new(Loss::tdt(&[0, 1, 2, 4]).unwrap())).unwrap();
     let joint = batch.joint().with_durations(durations);
     let out = session.sum(joint, &batch.targets, &batch.weights).unwrap();
     assert!(out.losses.iter().all(|loss| loss.is_finite()), "a duration of 0 emits any number of labels");
@@ -174,11 +174,11 @@ fn every_topology_takes_odd_batches() {
     let all = found.head.weight.iter().chain(&found.durations.weight).chain(&found.encoded);
     assert!(all.into_iter().all(|g| g.is_finite()));
     let big = batch.targets.clone();
-    let mut session = Session::new(&Options::of(Loss::multi_blank(&[2]).unwrap())).unwrap();
+    let mut session = Session::new(&Options::new(Loss::multi_blank(&[2]).unwrap())).unwrap();
     let wide = [values(8 * H, 5), values(8, 6)];
     let head = Head::new(&wide[0], Some(&wide[1]), H).unwrap();
     let big = big.with_big_blanks(vec![7]).unwrap();
-    let out = session.sum(Joint { head, ..batch.joint() }, &big, &batch.weights).unwrap();
+    let out = session.sum(JointInputs { head, ..batch.joint() }, &big, &batch.weights).unwrap();
     assert!(out.losses.iter().all(|loss| loss.is_finite()));
     assert!(out.gradients.head.weight.iter().all(|g| g.is_finite()));
 }
@@ -234,7 +234,7 @@ fn batch_mates_buffers_and_budgets_change_nothing() {
     let inputs = batch.inputs(SCALES).unwrap();
     for keep_scores in [false, true] {
         let mut session =
-            Session::new(&Options { budget: usize::MAX, keep_scores, ..Options::of(loss.clone()) }).unwrap();
+            Session::new(&Options { budget: usize::MAX, keep_scores, ..Options::new(loss.clone()) }).unwrap();
         for _ in 0..2 {
             let out = session.sum(inputs, &batch.targets, &batch.weights).unwrap();
             assert_eq!((&out.first_pass, &out.losses), (&together.first_pass, &together.losses));
@@ -244,12 +244,12 @@ fn batch_mates_buffers_and_budgets_change_nothing() {
     for (b, &(t, _)) in shapes.iter().enumerate() {
         let rows = |all: &[f64], rows: usize, width: usize| all[b * rows * width..][..rows * width].to_vec();
         let (am, lm) = (rows(&batch.am, frames, 7), rows(&batch.lm, positions, 7));
-        let simple_of = Simple::Matrices(Matrices::new(&am, &lm, 7).unwrap());
+        let simple_of = SimpleInputs::Matrices(Matrices::new(&am, &lm, 7).unwrap());
         let targets = Targets::new(0, vec![t], vec![batch.targets.labels(b).to_vec()]).unwrap();
         let (f, g) = (rows(&batch.frames, frames, H), rows(&batch.labels, positions, H));
-        let joint = Joint::new(&f, &g, batch.head()).with_layout(batch.layout);
-        let inputs = PrunedJoint { simple: simple_of, joint, scales: SCALES };
-        let alone = Session::new(&Options::of(loss.clone())).unwrap().sum(inputs, &targets, &[1.0]).unwrap();
+        let joint = JointInputs::new(&f, &g, batch.head()).with_layout(batch.layout);
+        let inputs = PrunedInputs { simple: simple_of, joint, scales: SCALES };
+        let alone = Session::new(&Options::new(loss.clone())).unwrap().sum(inputs, &targets, &[1.0]).unwrap();
         assert_eq!((simple(&alone)[0], alone.losses[0]), (simple(&together)[b], together.losses[b]));
     }
 }
@@ -274,10 +274,10 @@ fn scores_by_the_tile_are_scores() {
     let head = Head::new(&w, None, H).unwrap();
     let [loss, ..] = prunings(2);
     let run = |simple| {
-        let inputs = PrunedJoint { simple, joint: Joint::new(&f, &g, head), scales: SCALES };
-        Session::new(&Options::of(loss.clone())).unwrap().sum(inputs, &targets, &[1.0]).unwrap()
+        let inputs = PrunedInputs { simple, joint: JointInputs::new(&f, &g, head), scales: SCALES };
+        Session::new(&Options::new(loss.clone())).unwrap().sum(inputs, &targets, &[1.0]).unwrap()
     };
-    let (mut one, mut two) = (run(Simple::Heads(heads)), run(Simple::Matrices(matrices)));
+    let (mut one, mut two) = (run(SimpleInputs::Heads(heads)), run(SimpleInputs::Matrices(matrices)));
     assert_eq!(ranges(&one), ranges(&two));
     assert!((simple(&one)[0] - simple(&two)[0]).abs() < 1e-11);
     let of_matrices = source(&two).clone();
@@ -310,11 +310,11 @@ fn weights_of_tokens_reach_both_passes() {
     let first = pruned::Batch::padded(0, vec![6, 4], labels, frames, positions).unwrap();
     let first = first.with_token_weights(weights).unwrap();
     let pass = pruned::first_pass(&matrices, &first, &pruned::Options::default()).unwrap();
-    let scaled: Vec<f64> = batch.weights.iter().map(|w| Scales::default().simple * w).collect();
+    let scaled: Vec<f64> = batch.weights.iter().map(|w| PassScales::default().simple * w).collect();
     assert_eq!(*source(&found), pass.backward(&matrices, &scaled).unwrap());
     assert_ne!(source(&found), source(&plain));
     let bands = (0..2).map(|b| (0..[6, 4][b]).map(|t| ranges(&found).band(b, t)).collect()).collect();
-    let retained = batch.targets.retained(bands).unwrap();
+    let retained = batch.targets.with_bands(bands).unwrap();
     let mut session = Session::new(&Options::default()).unwrap();
     let second = session.sum(batch.joint(), &retained, &batch.weights).unwrap();
     assert_eq!((&found.losses, found.skipped), (&second.losses, second.skipped));
@@ -329,7 +329,7 @@ fn weights_of_tokens_reach_both_passes() {
 fn a_pruned_loss_that_fails_leaves_the_session_alone() {
     let batch = Batch::new(&[(6, 3), (4, 2)], 7, 3);
     let [_, modified, _] = prunings(3);
-    let mut session = Session::new(&Options::of(modified)).unwrap();
+    let mut session = Session::new(&Options::new(modified)).unwrap();
     let inputs = batch.inputs(SCALES).unwrap();
     let before = session.sum(inputs, &batch.targets, &batch.weights).unwrap();
     let mut bad = Batch::new(&[(6, 3), (4, 2)], 7, 3);
@@ -347,9 +347,9 @@ fn a_pruned_loss_that_fails_leaves_the_session_alone() {
 
 #[test]
 fn warm_up_goes_in_a_straight_line() {
-    let last = Scales::default();
+    let last = PassScales::default();
     let scales = |step| {
-        let Scales { simple, pruned } = last.warm_up(step, 100);
+        let PassScales { simple, pruned } = last.warm_up(step, 100);
         (simple, pruned)
     };
     assert_eq!(
@@ -391,14 +391,14 @@ fn mistakes_are_named() {
     assert!(matches!(bad.run_with(Pruning::default()), Err(Error::Shape { argument: "weights", .. })));
     let loss = Loss::pruned(Pruning::default());
     for (scales, name) in [
-        (Scales { simple: f64::NAN, ..SCALES }, "scales.simple"),
-        (Scales { pruned: -1.0, ..SCALES }, "scales.pruned"),
+        (PassScales { simple: f64::NAN, ..SCALES }, "scales.simple"),
+        (PassScales { pruned: -1.0, ..SCALES }, "scales.pruned"),
     ] {
         let found = batch.run(&loss, scales);
-        assert!(matches!(found, Err(Error::Regulariser { argument, .. }) if argument == name), "{name}");
+        assert!(matches!(found, Err(Error::Regularizer { argument, .. }) if argument == name), "{name}");
     }
     // No trivial joiner where there has to be one, and one where there must not be.
-    let found = Session::new(&Options::of(loss)).unwrap().sum(batch.joint(), &batch.targets, &batch.weights);
+    let found = Session::new(&Options::new(loss)).unwrap().sum(batch.joint(), &batch.targets, &batch.weights);
     assert!(matches!(found, Err(Error::Inputs { .. })));
     let found = batch.run(&Loss::rnnt(), SCALES);
     assert!(matches!(found, Err(Error::Inputs { .. })));
@@ -406,10 +406,10 @@ fn mistakes_are_named() {
     let labels = vec![vec![1, 2, 3]];
     arcs.targets = Targets::new(0, vec![5], labels).unwrap().with_big_blanks(vec![4]).unwrap();
     let (topology, pruning) = (Topology::multi_blank(&[2]).unwrap(), Pruning::default());
-    let found = arcs.run(&Loss::Pruned { topology, tokens: Tokens::Softmax, pruning }, SCALES);
+    let found = arcs.run(&Loss::Pruned { topology, tokens: TokenNormalization::Softmax, pruning }, SCALES);
     assert!(matches!(found, Err(Error::FirstPass(pruned::Error::Topology { .. }))));
     let mut chosen = Batch::new(&[(5, 3)], 5, 6);
-    chosen.targets = chosen.targets.retained(vec![vec![0..4; 5]]).unwrap();
+    chosen.targets = chosen.targets.with_bands(vec![vec![0..4; 5]]).unwrap();
     let found = chosen.run_with(Pruning::default());
-    assert!(matches!(found, Err(Error::Misplaced { argument: "targets.retained", .. })));
+    assert!(matches!(found, Err(Error::Incompatible { argument: "targets.retained", .. })));
 }

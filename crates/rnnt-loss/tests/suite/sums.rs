@@ -2,10 +2,10 @@
 use candle_core::{DType, Device, Tensor, Var};
 use pruned::{Heads, Linear};
 use rnnt_loss::{
-    Error, Head, Joint, Layout, Loss, Options, PrunedJoint, Pruning, Result, Scales, Session, Simple,
-    SimpleGradient, Targets, Tokens, Topology,
+    Error, Head, JointInputs, Layout, Loss, Options, PassScales, PrunedInputs, Pruning, Result, Session,
+    SimpleGradient, SimpleInputs, Targets, TokenNormalization, Topology,
     candle::{
-        HeadTensors, JointTensors, LossSession, LossSum, PrunedTensors, TrivialJoiner, transducer_loss_sum,
+        HeadTensors, JointTensors, LossSession, LossSum, PrunedTensors, SimpleTensors, transducer_loss_sum,
     },
 };
 
@@ -64,7 +64,7 @@ fn tokens_and_durations() {
     // A label moves on by one or two frames, so that two labels need three frames.
     let topology = Topology::tdt(&[1, 2, 4]).unwrap();
     let loss = Loss::Tdt { topology, sigma: 0.05, omega: 0.25 };
-    let options = Options { fastemit: 0.1, ..Options::of(loss) };
+    let options = Options { fastemit: 0.1, ..Options::new(loss) };
     let joint = JointTensors {
         encoded: &frames,
         predicted: &labels,
@@ -77,7 +77,7 @@ fn tokens_and_durations() {
     let [f, g, w, b, dw, db] = [&frames, &labels, &weight, &bias, &d_weight, &d_bias].map(|v| slice(v));
     let tokens = Head::new(&w, Some(&b), 3).unwrap();
     let durations = Head::new(&dw, Some(&db), 3).unwrap();
-    let joint = Joint::new(&f, &g, tokens).with_durations(durations).with_layout(LAYOUT);
+    let joint = JointInputs::new(&f, &g, tokens).with_durations(durations).with_layout(LAYOUT);
     let out = Session::new(&options).unwrap().sum(joint, &targets(), &WEIGHTS).unwrap();
     assert_eq!(losses, out.losses);
     assert!(losses[0].is_finite() && losses[1].is_finite() && losses[2] == f64::INFINITY, "{losses:?}");
@@ -103,10 +103,10 @@ fn both_passes_of_pruned_training() {
     let (weight, bias) = (var(&[5, 3], 3), var(&[5], 4));
     for topology in [Topology::rnnt(), Topology::modified(), Topology::constrained()] {
         let pruning = Pruning { s_range: 2, lm_only_scale: 0.25, am_only_scale: 0.125, ..Pruning::default() };
-        let loss = Loss::Pruned { topology: topology.clone(), tokens: Tokens::Softmax, pruning };
-        let options = Options { fastemit: 0.1, ..Options::of(loss) };
-        let scales = Scales { simple: 0.5, pruned: 0.75 };
-        let simple = TrivialJoiner { frames: &x, labels: &y, am: head(&wx, &bx), lm: head(&wy, &by) };
+        let loss = Loss::Pruned { topology: topology.clone(), tokens: TokenNormalization::Softmax, pruning };
+        let options = Options { fastemit: 0.1, ..Options::new(loss) };
+        let scales = PassScales { simple: 0.5, pruned: 0.75 };
+        let simple = SimpleTensors { frames: &x, labels: &y, am: head(&wx, &bx), lm: head(&wy, &by) };
         let joint = JointTensors {
             encoded: &frames,
             predicted: &labels,
@@ -123,8 +123,8 @@ fn both_passes_of_pruned_training() {
         let am = Linear::new(&xs, &wxs, Some(&bxs), 6).unwrap();
         let lm = Linear::new(&ys, &wys, Some(&bys), 7).unwrap();
         let (source, head) = (Heads::new(am, lm).unwrap(), Head::new(&w, Some(&b), 3).unwrap());
-        let joint = Joint::new(&f, &g, head).with_layout(LAYOUT);
-        let inputs = PrunedJoint { simple: Simple::Heads(source), joint, scales };
+        let joint = JointInputs::new(&f, &g, head).with_layout(LAYOUT);
+        let inputs = PrunedInputs { simple: SimpleInputs::Heads(source), joint, scales };
         let out = Session::new(&options).unwrap().sum(inputs, &targets(), &WEIGHTS).unwrap();
         assert_eq!((&first_pass, &pruned), (&out.first_pass, &out.losses));
         assert_eq!(pruned[2].is_finite(), topology == Topology::rnnt());
@@ -159,7 +159,7 @@ fn refused<T: std::fmt::Debug>(result: Result<T>, name: &str) {
 fn misfitting_tensors_are_named() {
     let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F64, &DEVICE).unwrap();
     let (frames, labels, weight, bias) = (zeros(&[3, 4, 3]), zeros(&[3, 3, 3]), zeros(&[5, 3]), zeros(&[5]));
-    let session = LossSession::new(&Options::of(Loss::tdt(&[1, 2]).unwrap())).unwrap();
+    let session = LossSession::new(&Options::new(Loss::tdt(&[1, 2]).unwrap())).unwrap();
     let joint = JointTensors {
         encoded: &frames,
         predicted: &labels,
@@ -184,29 +184,29 @@ fn misfitting_tensors_are_named() {
 
     let [x, y, wx, wy] = [[3, 4, 6], [3, 3, 7], [5, 6, 1], [5, 7, 1]].map(|shape| zeros(&shape));
     let [wx, wy] = [wx, wy].map(|w| w.squeeze(2).unwrap());
-    let good = TrivialJoiner { frames: &x, labels: &y, am: head(&wx, &bias), lm: head(&wy, &bias) };
-    let session = LossSession::new(&Options::of(Loss::pruned(Pruning::default()))).unwrap();
+    let good = SimpleTensors { frames: &x, labels: &y, am: head(&wx, &bias), lm: head(&wy, &bias) };
+    let session = LossSession::new(&Options::new(Loss::pruned(Pruning::default()))).unwrap();
     let run = |simple: TrivialJoiner| {
-        session.sum(PrunedTensors { simple, joint, scales: Scales::default() }, &targets(), &WEIGHTS)
+        session.sum(PrunedTensors { simple, joint, scales: PassScales::default() }, &targets(), &WEIGHTS)
     };
     run(good).unwrap();
-    refused(run(TrivialJoiner { frames: &y, ..good }), "simple.frames");
-    refused(run(TrivialJoiner { labels: &weight, ..good }), "simple.labels");
-    refused(run(TrivialJoiner { am: head(&wy, &bias), ..good }), "simple.am.weight");
-    refused(run(TrivialJoiner { am: head(&wx, &zeros(&[4])), ..good }), "simple.am.bias");
-    refused(run(TrivialJoiner { lm: head(&wx, &bias), ..good }), "simple.lm.weight");
-    refused(run(TrivialJoiner { lm: head(&wy, &single), ..good }), "simple.lm.bias");
+    refused(run(SimpleTensors { frames: &y, ..good }), "simple.frames");
+    refused(run(SimpleTensors { labels: &weight, ..good }), "simple.labels");
+    refused(run(SimpleTensors { am: head(&wy, &bias), ..good }), "simple.am.weight");
+    refused(run(SimpleTensors { am: head(&wx, &zeros(&[4])), ..good }), "simple.am.bias");
+    refused(run(SimpleTensors { lm: head(&wx, &bias), ..good }), "simple.lm.weight");
+    refused(run(SimpleTensors { lm: head(&wy, &single), ..good }), "simple.lm.bias");
 }
 
 #[test]
 fn a_factored_blank() {
     let (frames, labels) = (var(&[3, 4, 3], 1), var(&[3, 3, 3], 2));
     let (weight, bias) = (var(&[5, 3], 3), var(&[5], 4));
-    let options = Options::of(Loss::hat());
+    let options = Options::new(Loss::hat());
     let out = transducer_loss_sum(&frames, &labels, &weight, &bias, &targets(), &options, &WEIGHTS).unwrap();
     let [f, g, w, b] = [&frames, &labels, &weight, &bias].map(|v| slice(v));
     let head = Head::new(&w, Some(&b), 3).unwrap();
-    let joint = Joint::new(&f, &g, head).with_layout(LAYOUT);
+    let joint = JointInputs::new(&f, &g, head).with_layout(LAYOUT);
     let want = Session::new(&options).unwrap().sum(joint, &targets(), &WEIGHTS).unwrap();
     assert_eq!(out.losses, want.losses);
     agree(

@@ -2,11 +2,11 @@
 use candle_core::{DType, Device, Tensor, Var, backprop::GradStore};
 use pruned::{Heads, Linear};
 use rnnt_loss::{
-    Dropout, Error, Gradients, Head, Joint, Layout, Loss, Options, PrunedJoint, Pruning, Rows, Scales,
-    Scores, Session, Simple, SimpleGradient, Targets, Topology,
+    Dropout, Error, Gradients, Head, HiddenInputs, JointInputs, Layout, Loss, Options, PassScales,
+    PrunedInputs, Pruning, ScoreInputs, Session, SimpleGradient, SimpleInputs, Targets, Topology,
     candle::{
-        HeadTensors, JointTensors, LossSession, PrunedTensors, RowTensors, ScoreTensors, TensorInputs,
-        TrivialJoiner,
+        HeadTensors, HiddenTensors, JointTensors, LossSession, PrunedTensors, ScoreTensors, SimpleTensors,
+        TensorInputs,
     },
 };
 
@@ -17,7 +17,7 @@ const WEIGHTS: [f64; 3] = [0.5, -2.0, 1.5];
 const H: usize = 3;
 const C: usize = 5;
 const D: usize = 3;
-const SCALES: Scales = Scales { simple: 0.25, pruned: 0.75 };
+const SCALES: Scales = PassScales { simple: 0.25, pruned: 0.75 };
 
 fn targets() -> Targets {
     Targets::new(2, vec![4, 3, 1], vec![vec![0, 4], vec![1], vec![]]).unwrap()
@@ -70,7 +70,7 @@ impl Kind {
             Self::CtcRows | Self::CtcScores => Loss::Ctc,
             Self::Pruned => Loss::pruned(Pruning { s_range: 2, lm_only_scale: 0.25, ..Pruning::default() }),
         };
-        Options { fastemit: 0.1, ..Options::of(loss) }
+        Options { fastemit: 0.1, ..Options::new(loss) }
     }
 
     fn dropout(self) -> Option<Dropout> {
@@ -116,12 +116,12 @@ impl Kind {
         };
         match self {
             Self::Joint | Self::Dropout | Self::Durations => joint().into(),
-            Self::CtcRows => RowTensors { hidden: t[0], head: head(1) }.into(),
+            Self::CtcRows => HiddenTensors { hidden: t[0], head: head(1) }.into(),
             Self::Scores | Self::ScoresWithDurations | Self::CtcScores => {
                 ScoreTensors { scores: t[0] }.into()
             }
             Self::Pruned => {
-                let simple = TrivialJoiner { frames: t[4], labels: t[7], am: head(5), lm: head(8) };
+                let simple = SimpleTensors { frames: t[4], labels: t[7], am: head(5), lm: head(8) };
                 PrunedTensors { simple, joint: joint(), scales: SCALES }.into()
             }
         }
@@ -133,23 +133,25 @@ impl Kind {
         let bias_of = |at: usize| bias.then(|| &v[at][..]);
         let head = |at: usize, width| Head::new(&v[at], bias_of(at + 1), width).unwrap();
         let joint = || {
-            let joint = Joint { dropout: self.dropout(), ..Joint::new(&v[0], &v[1], head(2, H)) };
+            let joint = JointInputs { dropout: self.dropout(), ..JointInputs::new(&v[0], &v[1], head(2, H)) };
             joint.with_layout(LAYOUT)
         };
-        let scores = |classes| Scores { scores: &v[0], classes, layout: LAYOUT };
+        let scores = |classes| ScoreInputs { scores: &v[0], classes, layout: LAYOUT };
         let (targets, mut session) = (targets(), Session::new(&self.options()).unwrap());
         let out = match self {
             Self::Joint | Self::Dropout => session.sum(joint(), &targets, weights),
             Self::Durations => session.sum(joint().with_durations(head(4, H)), &targets, weights),
-            Self::CtcRows => session.sum(Rows::new(&v[0], head(1, H)).with_layout(LAYOUT), &targets, weights),
+            Self::CtcRows => {
+                session.sum(HiddenInputs::new(&v[0], head(1, H)).with_layout(LAYOUT), &targets, weights)
+            }
             Self::Scores | Self::ScoresWithDurations | Self::CtcScores => {
                 session.sum(scores(C), &targets, weights)
             }
             Self::Pruned => {
                 let am = Linear::new(&v[4], &v[5], bias_of(6), 6).unwrap();
                 let lm = Linear::new(&v[7], &v[8], bias_of(9), 7).unwrap();
-                let simple = Simple::Heads(Heads::new(am, lm).unwrap());
-                session.sum(PrunedJoint { simple, joint: joint(), scales: SCALES }, &targets, weights)
+                let simple = SimpleInputs::Heads(Heads::new(am, lm).unwrap());
+                session.sum(PrunedInputs { simple, joint: joint(), scales: SCALES }, &targets, weights)
             }
         };
         let out = out.unwrap();
@@ -338,10 +340,10 @@ fn tensors_with_gaps_are_tensors() {
 fn an_utterance_without_a_path_has_no_gradient_in_any_pass() {
     let targets = Targets::new(2, vec![4, 3, 1], vec![vec![0, 4], vec![1], vec![3, 3]]).unwrap();
     let pruning = Pruning { s_range: 2, ..Pruning::default() };
-    let tokens = rnnt_loss::Tokens::Softmax;
+    let tokens = rnnt_loss::TokenNormalization::Softmax;
     let loss = Loss::Pruned { topology: Topology::modified(), tokens, pruning };
     let vars = Kind::Pruned.vars(DType::F64);
-    let session = LossSession::new(&Options::of(loss)).unwrap();
+    let session = LossSession::new(&Options::new(loss)).unwrap();
     let tensors = borrow(&vars);
     let losses = session.forward(Kind::Pruned.inputs(&tensors, true), &targets).unwrap();
     let found = flat(&losses);

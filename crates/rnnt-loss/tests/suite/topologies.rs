@@ -2,8 +2,8 @@
 use oracle::differences::central;
 use rnnt_dp::{Lattices, Regularisers, forward_backward};
 use rnnt_loss::{
-    Error, Gradients, Head, Joint, Layout, Loss, Options, Output, Result, Scores, Session, Targets, Tokens,
-    Topology,
+    Error, Gradients, Head, JointInputs, Layout, Loss, LossOutput, Options, Result, ScoreInputs, Session,
+    Targets, TokenNormalization, Topology,
 };
 
 const H: usize = 3;
@@ -39,16 +39,18 @@ fn session<F: rnnt_loss::Real>(options: &Options) -> Session<F> {
 }
 
 /// Under one head for all tokens.
-fn projected(all: &[f64], targets: &Targets, options: &Options) -> Output<f64> {
+fn projected(all: &[f64], targets: &Targets, options: &Options) -> LossOutput<f64> {
     let mut rest = all;
     let [frames, labels, w, b] = [0, 1, 2, 3].map(|i| rest.split_off(..SIZES[i]).unwrap());
     let head = Head::new(w, Some(b), H).unwrap();
-    session(options).sum(Joint::new(frames, labels, head).with_layout(PADDED), targets, &WEIGHTS).unwrap()
+    session(options)
+        .sum(JointInputs::new(frames, labels, head).with_layout(PADDED), targets, &WEIGHTS)
+        .unwrap()
 }
 
 /// Loss and gradient of padded scores.
-fn of_scores(scores: &[f64], targets: &Targets, options: &Options) -> Result<Output<f64>> {
-    Session::new(options)?.sum(Scores { scores, classes: C, layout: PADDED }, targets, &WEIGHTS)
+fn of_scores(scores: &[f64], targets: &Targets, options: &Options) -> Result<LossOutput<f64>> {
+    Session::new(options)?.sum(ScoreInputs { scores, classes: C, layout: PADDED }, targets, &WEIGHTS)
 }
 
 /// Of the arguments in their order.
@@ -85,11 +87,12 @@ fn tdt_is_the_loss_of_its_scores() {
     let (all, targets) = (inputs(), targets(5));
     for (omega, fastemit) in [(0.0, 0.0), (0.3, 0.0), (1.0, 0.0), (0.0, 0.2)] {
         let topology = Topology::tdt(&DURATIONS).unwrap();
-        let options = Options { fastemit, ..Options::of(Loss::Tdt { topology, sigma: 0.05, omega }) };
+        let options = Options { fastemit, ..Options::new(Loss::Tdt { topology, sigma: 0.05, omega }) };
         let run = |all: &[f64]| {
             let [frames, labels, w, b, v, c] = cut(all);
             let (tokens, durations) = (Head::new(w, Some(b), H).unwrap(), Head::new(v, Some(c), H).unwrap());
-            let joint = Joint::new(frames, labels, tokens).with_durations(durations).with_layout(PADDED);
+            let joint =
+                JointInputs::new(frames, labels, tokens).with_durations(durations).with_layout(PADDED);
             session(&options).sum(joint, &targets, &WEIGHTS).unwrap()
         };
         let found = run(&all);
@@ -114,12 +117,12 @@ fn tdt_in_single_precision_and_every_budget() {
     let (all, targets) = (inputs(), targets(0));
     let losses = |keep_scores: bool| {
         let options =
-            Options { budget: usize::MAX, keep_scores, ..Options::of(Loss::tdt(&DURATIONS).unwrap()) };
+            Options { budget: usize::MAX, keep_scores, ..Options::new(Loss::tdt(&DURATIONS).unwrap()) };
         let all: Vec<f32> = all.iter().map(|&x| x as f32).collect();
         let mut rest = all.as_slice();
         let [frames, labels, w, b, v, c] = SIZES.map(|size| rest.split_off(..size).unwrap());
         let (tokens, durations) = (Head::new(w, Some(b), H).unwrap(), Head::new(v, Some(c), H).unwrap());
-        let joint = Joint::new(frames, labels, tokens).with_durations(durations).with_layout(PADDED);
+        let joint = JointInputs::new(frames, labels, tokens).with_durations(durations).with_layout(PADDED);
         session(&options).sum(joint, &targets, &WEIGHTS).unwrap()
     };
     let (kept, recomputed) = (losses(true), losses(false));
@@ -155,7 +158,7 @@ fn factored(z: &[f64], targets: &Targets, blank: usize) -> Vec<f64> {
 #[test]
 fn a_factored_blank_is_what_it_says() {
     let all = &inputs()[..SIZES[..4].iter().sum()];
-    let options = Options::of(Loss::hat());
+    let options = Options::new(Loss::hat());
     for blank in [0, 2, C as u32 - 1] {
         let targets = targets(blank);
         let run = |all: &[f64]| projected(all, &targets, &options);
@@ -174,10 +177,10 @@ fn a_factored_blank_is_what_it_says() {
 #[test]
 fn a_factored_blank_keeps_its_digits() {
     let targets = Targets::new(0, vec![1], vec![vec![1]]).unwrap();
-    let options = Options::of(Loss::hat());
+    let options = Options::new(Loss::hat());
     let bias = [80.0f64, 0.0, 0.0];
     let head = Head::new(&[0.0; 6], Some(&bias), 2).unwrap();
-    let out = session(&options).sum(Joint::new(&[0.0; 2], &[0.0; 4], head), &targets, &[1.0]).unwrap();
+    let out = session(&options).sum(JointInputs::new(&[0.0; 2], &[0.0; 4], head), &targets, &[1.0]).unwrap();
     assert!((out.losses[0] - (80.0 + 2f64.ln())).abs() < 1e-12, "{}", out.losses[0]);
 }
 
@@ -186,7 +189,8 @@ fn big_blanks_are_classes() {
     let all = &inputs()[..SIZES[..4].iter().sum()];
     let targets = targets(5).with_big_blanks(vec![4, 2]).unwrap();
     let topology = Topology::multi_blank(&[2, 3]).unwrap();
-    let options = Options::of(Loss::Transducer { topology, tokens: Tokens::Softmax, sigma: 0.1 });
+    let options =
+        Options::new(Loss::Transducer { topology, tokens: TokenNormalization::Softmax, sigma: 0.1 });
     let run = |all: &[f64]| projected(all, &targets, &options);
     let found = run(all);
     let mut rest = all;
@@ -203,11 +207,11 @@ fn big_blanks_are_classes() {
 fn retained_sites_go_through_every_door() {
     let all = &inputs()[..SIZES[..4].iter().sum()];
     for topology in [Topology::rnnt(), Topology::modified(), Topology::constrained()] {
-        let options = Options { delay_penalty: 0.1, ..Options::of(Loss::over(topology)) };
+        let options = Options { delay_penalty: 0.1, ..Options::new(Loss::with_topology(topology)) };
         let run = |all: &[f64], targets: &Targets| projected(all, targets, &options);
         let full = targets(2);
         let bands = vec![vec![0..2, 0..2, 1..3, 1..3], vec![0..1, 0..2]];
-        let kept = full.retained(bands).unwrap();
+        let kept = full.with_bands(bands).unwrap();
         let (found, whole) = (run(all, &kept), run(all, &full));
         for (kept, whole) in found.losses.iter().zip(&whole.losses) {
             assert!(kept >= whole, "{kept} {whole}");
@@ -225,7 +229,7 @@ fn retained_sites_go_through_every_door() {
         }
         assert!(dense.gradients.scores.iter().all(|g| g.is_finite()));
         check(&in_one(found.gradients), all, |all| run(all, &kept).losses);
-        let every = full.retained(vec![vec![0..3; 4], vec![0..2; 2]]).unwrap();
+        let every = full.with_bands(vec![vec![0..3; 4], vec![0..2; 2]]).unwrap();
         for (a, b) in run(all, &every).losses.iter().zip(&whole.losses) {
             assert!((a - b).abs() < 1e-12 * b);
         }
@@ -242,11 +246,11 @@ fn mistakes_are_named() {
     let (w, b) = (values(C * H, 1), values(C, 2));
     let head = Head::new(&w, Some(&b), H).unwrap();
     let (frames, labels) = (values(SIZES[0], 3), values(SIZES[1], 4));
-    let joint = Joint::new(&frames, &labels, head).with_layout(PADDED);
+    let joint = JointInputs::new(&frames, &labels, head).with_layout(PADDED);
     let run = |targets: &Targets, options: &Options| -> Result<Vec<f64>> {
         Ok(Session::new(options)?.sum(joint, targets, &WEIGHTS)?.losses)
     };
-    let with = |topology| Options::of(Loss::over(topology));
+    let with = |topology| Options::new(Loss::with_topology(topology));
     let tdt = with(Topology::tdt(&[1, 2]).unwrap());
     assert!(matches!(run(&targets, &tdt), Err(Error::Columns { expected: 2, found: 4, .. })));
     let big = with(Topology::multi_blank(&[2]).unwrap());
@@ -263,11 +267,11 @@ fn mistakes_are_named() {
     let two_at_once = with(Topology::new(vec![blank, targets_arc(1, 2)]).unwrap());
     assert!(matches!(run(&targets, &two_at_once), Err(Error::Arc { arc: 1, expected: 1, found: 2 })));
     let z = values(24 * C, 1);
-    let lasting = |topology, omega| Options::of(Loss::Tdt { topology, sigma: 0.0, omega });
+    let lasting = |topology, omega| Options::new(Loss::Tdt { topology, sigma: 0.0, omega });
     let found = of_scores(&z, &targets, &lasting(Topology::rnnt(), 0.0));
     assert!(matches!(found, Err(Error::Columns { expected: 3, found: 2, .. })));
     let tdt = lasting(Topology::tdt(&[1, 2]).unwrap(), 0.0);
-    let vast = Scores { scores: &z, classes: usize::MAX, layout: PADDED };
+    let vast = ScoreInputs { scores: &z, classes: usize::MAX, layout: PADDED };
     assert!(session(&tdt).sum(vast, &targets, &WEIGHTS).is_err());
     let beyond = targets.clone().with_big_blanks(vec![C as u32]).unwrap();
     assert!(matches!(run(&beyond, &big), Err(Error::BlankOutOfRange { blank: 6, .. })));
@@ -281,7 +285,7 @@ fn mistakes_are_named() {
     };
     assert!(run_tdt(&tdt).is_ok());
     assert!(matches!(run(&targets, &tdt), Err(Error::Durations { expected: 2, found: 0 })));
-    for plain in [Options::default(), Options::of(Loss::hat())] {
+    for plain in [Options::default(), Options::new(Loss::hat())] {
         assert!(matches!(run_tdt(&plain), Err(Error::Durations { expected: 0, found: 2 })));
     }
     for omega in [-0.1, 1.1, f64::NAN] {
@@ -291,17 +295,17 @@ fn mistakes_are_named() {
     let narrow = Head::new(&v[..4], None, 2).unwrap();
     let found = session(&tdt).sum(joint.with_durations(narrow), &targets, &WEIGHTS);
     assert!(matches!(found, Err(Error::Shape { argument: "durations", .. })));
-    let found = of_scores(&z, &targets, &Options::of(Loss::hat()));
+    let found = of_scores(&z, &targets, &Options::new(Loss::hat()));
     assert!(matches!(found, Err(Error::FactoredBlank)));
-    let (topology, tokens) = (Topology::multi_blank(&[2]).unwrap(), Tokens::FactoredBlank);
+    let (topology, tokens) = (Topology::multi_blank(&[2]).unwrap(), TokenNormalization::FactoredBlank);
     assert!(matches!(
-        run(&two, &Options::of(Loss::Transducer { topology, tokens, sigma: 0.0 })),
-        Err(Error::Misplaced { argument: "targets.big_blanks", .. })
+        run(&two, &Options::new(Loss::Transducer { topology, tokens, sigma: 0.0 })),
+        Err(Error::Incompatible { argument: "targets.big_blanks", .. })
     ));
-    assert!(matches!(targets.retained(vec![vec![0..1; 4]]), Err(Error::Shape { argument: "bands", .. })));
-    let short = targets.retained(vec![vec![0..1; 4], vec![0..1; 3]]);
+    assert!(matches!(targets.with_bands(vec![vec![0..1; 4]]), Err(Error::Shape { argument: "bands", .. })));
+    let short = targets.with_bands(vec![vec![0..1; 4], vec![0..1; 3]]);
     assert!(matches!(short, Err(Error::Bands { utterance: 1, expected: 2, found: 3 })));
-    let (topology, tokens, sigma) = (Topology::rnnt(), Tokens::Softmax, f64::INFINITY);
-    let sigma = Options::of(Loss::Transducer { topology, tokens, sigma });
+    let (topology, tokens, sigma) = (Topology::rnnt(), TokenNormalization::Softmax, f64::INFINITY);
+    let sigma = Options::new(Loss::Transducer { topology, tokens, sigma });
     assert!(matches!(run(&targets, &sigma), Err(Error::Lattice(_))));
 }

@@ -2,7 +2,7 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use decoding::Beam;
+use decoding::BeamOptions;
 use model::config::{AlignmentKind, LatticeNormalization};
 use model::{Checkpoint, Model};
 use recognizer::{LatticeSearch, Recognizer, SearchConfig, StreamingOptions, evaluate};
@@ -237,6 +237,6 @@ fn what_only_transducers_can_is_refused() {
         transducer.with_search(SearchConfig::Lattice(LatticeSearch::BestPath)).err(),
         "found a transducer",
     );
-    let with_ctc = SearchConfig::BeamWithCtc { beam: Beam::default(), weight: 0.5 };
+    let with_ctc = SearchConfig::BeamWithCtc { beam: BeamOptions::default(), weight: 0.5 };
     refused(load().with_search(with_ctc).err(), lattice);
 }

@@ -1,7 +1,7 @@
 //! A tiny model learns a tiny corpus by heart, and says the same alone as in a batch.
 use std::{collections::HashMap, sync::atomic::AtomicBool};
 
-use decoding::{Beam, BeamKind, CtcBeam};
+use decoding::{BeamKind, BeamOptions, CtcBeamOptions};
 use recognizer::{Recognizer, SearchConfig, evaluate};
 use training::{Start, train};
 
@@ -149,24 +149,28 @@ fn a_ctc_head_that_outweighs_the_joint_finds_what_it_finds_alone() {
         transcripts.into_iter().map(|one| one.hypothesis).collect::<Vec<_>>()
     };
     // So wide that all short texts are kept.
-    let beam =
-        Beam { kind: BeamKind::Malsd { max_symbols: 3 }, width: 400, normalise: false, ..Beam::default() };
+    let beam = BeamOptions {
+        kind: BeamKind::Malsd { max_symbols: 3 },
+        width: 400,
+        normalize_by_length: false,
+        ..BeamOptions::default()
+    };
     let with_ctc = |weight| SearchConfig::BeamWithCtc { beam: beam.clone(), weight };
     let alone = texts(SearchConfig::Beam(beam.clone()));
     assert_eq!(texts(with_ctc(0.0)), alone);
-    let ctc = texts(SearchConfig::Ctc(Some(CtcBeam { width: 400, ..CtcBeam::default() })));
+    let ctc = texts(SearchConfig::Ctc(Some(CtcBeamOptions { width: 400, ..CtcBeamOptions::default() })));
     assert_ne!(ctc, alone);
     assert_eq!(texts(with_ctc(1e3)), ctc);
 
     // The best texts are told where several are asked for.
-    let few = SearchConfig::BeamWithCtc { beam: Beam { nbest: 3, ..beam.clone() }, weight: 1e3 };
+    let few = SearchConfig::BeamWithCtc { beam: BeamOptions { nbest: 3, ..beam.clone() }, weight: 1e3 };
     let evaluation = evaluate(&recogniser(few), &utterances).unwrap();
     for (one, ctc) in evaluation.transcripts.iter().zip(&ctc) {
         let nbest = &one.heard.nbest;
         assert_eq!((nbest.len(), &nbest[0].text, &one.hypothesis), (3, ctc, ctc));
         assert!(nbest.is_sorted_by(|a, b| a.score >= b.score && a.text != b.text), "{nbest:?}");
     }
-    let all = SearchConfig::Beam(Beam { nbest: 400, ..beam.clone() });
+    let all = SearchConfig::Beam(BeamOptions { nbest: 400, ..beam.clone() });
     let evaluation = evaluate(&recogniser(all), &utterances).unwrap();
     assert!(evaluation.overall.wer > 0.0 && evaluation.oracle().unwrap().wer == 0.0);
     assert_eq!(evaluate(&recogniser(with_ctc(1.0)), &utterances).unwrap().oracle(), None);

@@ -2,7 +2,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
-use decoding::{Beam, BeamKind};
+use decoding::{BeamKind, BeamOptions};
 use recognizer::Error;
 use recognizer::{Endpoint, Recognizer, SearchConfig, StreamingOptions, Transcription, WindowConfig};
 use training::{Start, train};
@@ -27,7 +27,7 @@ impl Learnt {
     }
 
     fn with_beam(&self, kind: BeamKind) -> Recognizer {
-        self.with_search(SearchConfig::Beam(Beam { kind, ..Beam::default() }))
+        self.with_search(SearchConfig::Beam(BeamOptions { kind, ..BeamOptions::default() }))
     }
 
     /// The toy corpus, one after the other with pauses of so many samples between them.
@@ -128,7 +128,7 @@ fn a_beam_hears_in_pieces_what_it_hears_in_the_whole() {
     }
     // Words come before the end, and those that are not complete are shown. What is searched for is not what greedy search finds.
     let learnt = trained(true);
-    let odd = Beam { width: 8, blank_penalty: 6.0, ..Beam::default() };
+    let odd = BeamOptions { width: 8, blank_penalty: 6.0, ..BeamOptions::default() };
     let recogniser = learnt.with_search(SearchConfig::Beam(odd));
     let samples = learnt.sound(0);
     let audio = speech::Audio { samples: samples.clone(), sample_rate: RATE };
@@ -204,8 +204,9 @@ fn utterances(
 #[test]
 fn decisions_do_not_depend_on_the_sizes_of_pieces() {
     let maes = BeamKind::Maes { expansions: 2, beta: 2, gamma: 2.3, prefix: 1 };
-    let beam =
-        |kind, blank_penalty| SearchConfig::Beam(Beam { kind, width: 8, blank_penalty, ..Beam::default() });
+    let beam = |kind, blank_penalty| {
+        SearchConfig::Beam(BeamOptions { kind, width: 8, blank_penalty, ..BeamOptions::default() })
+    };
     let searches = [
         SearchConfig::default(),
         beam(BeamKind::Modified, 0.0),
@@ -244,7 +245,7 @@ fn searches_without_streams_are_named() {
     let recogniser = trained(false).with_beam(BeamKind::Malsd { max_symbols: 3 });
     let error = recogniser.live(&StreamingOptions::default()).err().unwrap().to_string();
     assert!(error.contains("mALSD beam search knows no streams"), "{error}");
-    let beside = SearchConfig::BeamWithCtc { beam: Beam::default(), weight: 0.5 };
+    let beside = SearchConfig::BeamWithCtc { beam: BeamOptions::default(), weight: 0.5 };
     for search in [SearchConfig::Ctc(None), beside] {
         let recogniser = trained(false).with_search(search);
         let error = recogniser.live(&StreamingOptions::default()).err().unwrap().to_string();

@@ -1,7 +1,7 @@
 //! The silence filter judges the model, not the language models and phrases of a search.
 use std::sync::Arc;
 
-use decoding::{Beam, BeamKind, Fusion, Greedy, PerClass};
+use decoding::{BeamKind, BeamOptions, ClassScores, Fusion, GreedyOptions};
 use recognizer::{SearchConfig, StreamingOptions};
 use speech::Audio;
 
@@ -24,9 +24,10 @@ fn a_fused_text_is_kept_where_the_model_alone_finds_speech() {
     for token in 0..tokens {
         let bonus: Vec<f32> = (0..classes).map(|class| if class == token { 12.0 } else { 0.0 }).collect();
         let fusion =
-            || vec![Fusion { automaton: Arc::new(PerClass::new(bonus.clone()).unwrap()), weight: 1.0 }];
-        let beam = Beam { kind: BeamKind::Modified, width: 4, fusion: fusion(), ..Beam::default() };
-        let greedy = SearchConfig::Greedy(Greedy { fusion: fusion(), ..Greedy::default() });
+            || vec![Fusion { scorer: Arc::new(ClassScores::new(bonus.clone()).unwrap()), weight: 1.0 }];
+        let beam =
+            BeamOptions { kind: BeamKind::Modified, width: 4, fusion: fusion(), ..BeamOptions::default() };
+        let greedy = SearchConfig::Greedy(GreedyOptions { fusion: fusion(), ..GreedyOptions::default() });
         let plain = texts(learnt, &SearchConfig::default(), 0.2);
         assert_eq!(plain.last().unwrap(), "");
         for search in [&greedy, &SearchConfig::Beam(beam)] {
@@ -53,8 +54,8 @@ fn a_stream_keeps_fused_words_where_the_model_hears_speech() {
     let mut changed = 0;
     for token in 0..tokens {
         let bonus = (0..classes).map(|class| if class == token { 40.0 } else { -40.0 }).collect();
-        let fusion = vec![Fusion { automaton: Arc::new(PerClass::new(bonus).unwrap()), weight: 1.0 }];
-        let search = SearchConfig::Greedy(Greedy { fusion, ..Greedy::default() });
+        let fusion = vec![Fusion { scorer: Arc::new(ClassScores::new(bonus).unwrap()), weight: 1.0 }];
+        let search = SearchConfig::Greedy(GreedyOptions { fusion, ..GreedyOptions::default() });
         let text = |silence| {
             let recogniser = learnt.with_search(search.clone()).with_silence(silence).unwrap();
             [1600, 80].map(|size| live(&recogniser, &samples, &[size], &StreamingOptions::default()).0.text)

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Boost, Scorer};
+use crate::{PhraseBooster, Scorer};
 
 /// Letters are tokens 0 to 25; a space is no token, a digit is unknown.
 fn encode(text: &str) -> Result<Vec<u32>, String> {
@@ -51,7 +51,7 @@ fn fuzzing() {
     let good = vec![b"# list\nab c\t2\nabc\nz\t-0.5\r\n\nbca".to_vec()];
     crate::mutants::fuzz("phrases", good, words, 5000, |bytes| {
         let Ok(list) = read_phrases(bytes, 1.0, encode) else { return };
-        if let Ok(boost) = Boost::new(&list.phrases, &[true; 26], 1.0) {
+        if let Ok(boost) = PhraseBooster::new(&list.phrases, &[true; 26], 1.0) {
             let mut state = boost.start();
             for class in (0..40).map(|i| i % 3) {
                 let (score, next) = boost.step(state, class);

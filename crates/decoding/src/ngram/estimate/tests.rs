@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Scorer;
-use crate::ngram::{Foreign, Ngram};
+use crate::ngram::{Ngram, OutOfVocabulary};
 
 fn probability(table: &NgramTable, words: &str) -> f64 {
     let ids: Vec<u32> = words
@@ -160,7 +160,7 @@ proptest! {
         let definition = Definition::new(&texts, names.len(), order);
         // A class that is <unk> has its share.
         let with_unknown: Vec<String> = names.iter().cloned().chain(["<unk>".into()]).collect();
-        let ngram = Ngram::new(&found.table, &with_unknown, Foreign::Reject).unwrap();
+        let ngram = Ngram::new(&found.table, &with_unknown, OutOfVocabulary::Reject).unwrap();
         for text in &texts {
             let mut history = vec![-1];
             let mut state = ngram.start();
@@ -195,7 +195,7 @@ proptest! {
 fn perplexity_by_hand() {
     let names = ["a", "b"];
     let table = estimate(&[vec![0, 1], vec![0]], &names, 2).unwrap().table;
-    let ngram = Ngram::new(&table, &["a", "b", "x"], Foreign::Reject).unwrap();
+    let ngram = Ngram::new(&table, &["a", "b", "x"], OutOfVocabulary::Reject).unwrap();
     let text = [0, 2, 1];
     let found = ngram.perplexity([&text[..]]);
     // a after <s>, <unk> is passed over, b after nothing known, the end after b.

@@ -11,15 +11,10 @@ pub(super) const END: &str = "</s>";
 /// Stands for every word that is not there.
 pub(super) const UNKNOWN: &str = "<unk>";
 
-/// A token's name as an ARPA file writes it: without white space.
+/// Returns a token's name as an ARPA file writes it, without white space.
 ///
-/// A space is `<space>`, another ASCII character that is blank or for control is `<U+0009>` and so on; all others stay.
-///
-/// ```
-/// assert_eq!(decoding::ngram::written(" "), "<space>");
-/// assert_eq!(decoding::ngram::written("▁cat"), "▁cat");
-/// ```
-pub fn written(name: &str) -> Cow<'_, str> {
+/// A space is `<space>`; any other ASCII blank or control character is `<U+0009>` and so on. Other characters are unchanged.
+pub(super) fn arpa_word(name: &str) -> Cow<'_, str> {
     let blank = |c: char| c == ' ' || c.is_ascii_control();
     if !name.contains(blank) {
         return name.into();
@@ -39,7 +34,7 @@ pub fn written(name: &str) -> Cow<'_, str> {
 pub(super) fn ids<S: AsRef<str>>(names: &[S]) -> Result<HashMap<Cow<'_, str>, u32>> {
     let mut ids = HashMap::new();
     for (class, name) in names.iter().enumerate() {
-        let name = written(name.as_ref());
+        let name = arpa_word(name.as_ref());
         if name.is_empty() {
             continue;
         }
@@ -53,4 +48,15 @@ pub(super) fn ids<S: AsRef<str>>(names: &[S]) -> Result<HashMap<Cow<'_, str>, u3
         ids.insert(name, class as u32);
     }
     Ok(ids)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::arpa_word;
+
+    #[test]
+    fn blanks_are_escaped() {
+        assert_eq!(arpa_word(" "), "<space>");
+        assert_eq!(arpa_word("▁cat"), "▁cat");
+    }
 }

@@ -3,8 +3,8 @@ use candle_core::{Device, Tensor, Var, backprop::GradStore};
 use oracle::differences::central;
 use rnnt_dp::{Lattices, Regularisers, forward_backward};
 use rnnt_loss::{
-    Error, Gradients, Head, Joint, Layout, Loss, Options, Output, Result, Rows, Scores, Session, Targets,
-    Tokens, Topology,
+    Error, Gradients, Head, HiddenInputs, JointInputs, Layout, Loss, LossOutput, Options, Result,
+    ScoreInputs, Session, Targets, TokenNormalization, Topology,
     candle::{transducer_loss, transducer_loss_sum},
 };
 
@@ -29,10 +29,10 @@ fn inputs() -> Vec<f64> {
     values(SIZES.iter().sum(), 3)
 }
 
-fn run(all: &[f64], targets: &Targets, options: &Options) -> Output<f64> {
+fn run(all: &[f64], targets: &Targets, options: &Options) -> LossOutput<f64> {
     let [frames, labels, w, b] = cut(all);
     let head = Head::new(w, Some(b), H).unwrap();
-    Session::new(options).unwrap().sum(Joint::new(frames, labels, head), targets, &WEIGHTS).unwrap()
+    Session::new(options).unwrap().sum(JointInputs::new(frames, labels, head), targets, &WEIGHTS).unwrap()
 }
 
 /// Of rows and the head of the tokens.
@@ -41,7 +41,7 @@ fn in_one(gradients: Gradients<f64>) -> Vec<f64> {
     [encoded, predicted, head.weight, head.bias].concat()
 }
 
-fn check(out: Output<f64>, all: &[f64], targets: &Targets, options: &Options) {
+fn check(out: LossOutput<f64>, all: &[f64], targets: &Targets, options: &Options) {
     let gradient = in_one(out.gradients);
     let loss =
         |all: &[f64]| Ok(run(all, targets, options).losses.iter().zip(WEIGHTS).map(|(l, w)| l * w).sum());
@@ -97,17 +97,17 @@ fn smoothing_and_z_loss_are_what_they_say() {
 fn smoothing_under_other_topologies() {
     let (all, targets) = (inputs(), targets());
     for topology in [Topology::modified(), Topology::constrained()] {
-        let loss = Loss::over(topology);
-        let options = Options { label_smoothing: 0.2, z_loss: 0.1, ..Options::of(loss) };
+        let loss = Loss::with_topology(topology);
+        let options = Options { label_smoothing: 0.2, z_loss: 0.1, ..Options::new(loss) };
         check(run(&all, &targets, &options), &all, &targets, &options);
     }
     let loss = Loss::Tdt { topology: Topology::tdt(&[0, 1, 2]).unwrap(), sigma: 0.05, omega: 0.25 };
-    let options = Options { label_smoothing: 0.2, z_loss: 0.1, ..Options::of(loss) };
+    let options = Options { label_smoothing: 0.2, z_loss: 0.1, ..Options::new(loss) };
     let (v, c) = (values(3 * H, 8), values(3, 9));
     let tdt = |all: &[f64]| {
         let [frames, labels, w, b] = cut(all);
         let (tokens, durations) = (Head::new(w, Some(b), H).unwrap(), Head::new(&v, Some(&c), H).unwrap());
-        let joint = Joint::new(frames, labels, tokens).with_durations(durations);
+        let joint = JointInputs::new(frames, labels, tokens).with_durations(durations);
         Session::new(&options).unwrap().sum(joint, &targets, &WEIGHTS).unwrap()
     };
     let found = tdt(&all);
@@ -134,11 +134,11 @@ fn every_door_with_a_head_smooths_and_factors() {
         column += targets.labels(utterance).len() + 1;
     }
     let smoothed = Options { label_smoothing: 0.2, z_loss: 0.1, ..Options::default() };
-    let factored = Options { z_loss: 0.1, ..Options::of(Loss::hat()) };
+    let factored = Options { z_loss: 0.1, ..Options::new(Loss::hat()) };
     for options in [smoothed, factored] {
         let want = run(&all, &targets, &options);
         let mut session = Session::new(&options).unwrap();
-        let found = session.sum(Rows::new(&hidden, head), &targets, &WEIGHTS).unwrap();
+        let found = session.sum(HiddenInputs::new(&hidden, head), &targets, &WEIGHTS).unwrap();
         let pairs = [
             (&found.losses, &want.losses),
             (&found.gradients.head.weight, &want.gradients.head.weight),
@@ -160,7 +160,7 @@ fn the_operation_in_two_steps_smooths_and_factors() {
     let (frames, labels) = (tensor(4 * H, 1, &[1, 4, H]), tensor(3 * H, 2, &[1, 3, H]));
     let (w, b) = (tensor(C * H, 3, &[C, H]), tensor(C, 4, &[C]));
     let smoothed = Options { label_smoothing: 0.2, z_loss: 0.1, ..Options::default() };
-    let factored = Options { z_loss: 0.1, ..Options::of(Loss::hat()) };
+    let factored = Options { z_loss: 0.1, ..Options::new(Loss::hat()) };
     for options in [smoothed, factored] {
         let lazy = transducer_loss(&frames, &labels, &w, &b, &targets, &options).unwrap();
         let eager = transducer_loss_sum(&frames, &labels, &w, &b, &targets, &options, &[1.0]).unwrap();
@@ -208,10 +208,10 @@ fn no_path_no_gradient() {
     let (w, b) = (&rest[..C * H], &values(C, 4));
     let head = Head::new(w, Some(b), H).unwrap();
     for (clamp, label_smoothing) in [(None, 0.1), (None, 0.0), (Some(0.1), 0.0)] {
-        let loss = Loss::over(Topology::modified());
-        let options = Options { clamp, label_smoothing, z_loss: 0.1, ..Options::of(loss) };
+        let loss = Loss::with_topology(Topology::modified());
+        let options = Options { clamp, label_smoothing, z_loss: 0.1, ..Options::new(loss) };
         let mut session = Session::new(&options).unwrap();
-        let out = session.sum(Joint::new(frames, labels, head), &targets, &WEIGHTS).unwrap();
+        let out = session.sum(JointInputs::new(frames, labels, head), &targets, &WEIGHTS).unwrap();
         assert!(out.losses[0].is_finite() && out.losses[1] == f64::INFINITY);
         assert!(out.gradients.encoded[4 * H..].iter().all(|g| *g == 0.0));
         assert!(out.gradients.head.weight.iter().all(|g| g.is_finite()));
@@ -224,28 +224,28 @@ fn mistakes_are_named() {
     let [frames, labels, w, b] = cut(&all);
     let head = Head::new(w, Some(b), H).unwrap();
     let with = |options: Options| -> Result<Vec<f64>> {
-        let out = Session::new(&options)?.sum(Joint::new(frames, labels, head), &targets, &WEIGHTS)?;
+        let out = Session::new(&options)?.sum(JointInputs::new(frames, labels, head), &targets, &WEIGHTS)?;
         Ok(out.losses)
     };
     for bad in [-0.1, 1.1, f64::NAN] {
         let error = with(Options { label_smoothing: bad, ..Options::default() });
-        assert!(matches!(error, Err(Error::Regulariser { argument: "label_smoothing", .. })));
+        assert!(matches!(error, Err(Error::Regularizer { argument: "label_smoothing", .. })));
     }
     for bad in [-0.1, f64::INFINITY, f64::NAN] {
         let error = with(Options { z_loss: bad, ..Options::default() });
-        assert!(matches!(error, Err(Error::Regulariser { argument: "z_loss", .. })));
+        assert!(matches!(error, Err(Error::Regularizer { argument: "z_loss", .. })));
     }
     let skips = Options { z_loss: 0.1, skip: 0.1, ..Options::default() };
-    assert!(matches!(with(skips), Err(Error::Misplaced { argument: "skip", .. })));
+    assert!(matches!(with(skips), Err(Error::Incompatible { argument: "skip", .. })));
     let huge = Options { z_loss: 1e308, ..Options::default() };
     assert!(matches!(with(huge), Err(Error::Lattice(rnnt_dp::Error::Overflow { utterance: 0, .. }))));
     for (argument, penalties) in [
         ("delay_penalty", Options { delay_penalty: 1e39, ..Options::default() }),
         (
             "sigma",
-            Options::of(Loss::Transducer {
+            Options::new(Loss::Transducer {
                 topology: Topology::rnnt(),
-                tokens: Tokens::Softmax,
+                tokens: TokenNormalization::Softmax,
                 sigma: 1e300,
             }),
         ),
@@ -253,19 +253,19 @@ fn mistakes_are_named() {
         let found = with(penalties).unwrap_err().to_string();
         assert!(found.contains(argument) && found.contains("1e30"), "{found}");
     }
-    let both = Options { label_smoothing: 0.1, ..Options::of(Loss::hat()) };
+    let both = Options { label_smoothing: 0.1, ..Options::new(Loss::hat()) };
     assert!(matches!(with(both), Err(Error::Smoothing)));
     let smooth = Options { label_smoothing: 0.1, ..Options::default() };
     let clamped = Options { label_smoothing: 0.1, clamp: Some(1.0), ..Options::default() };
-    assert!(matches!(with(clamped), Err(Error::Misplaced { argument: "clamp", .. })));
+    assert!(matches!(with(clamped), Err(Error::Incompatible { argument: "clamp", .. })));
     let scores = values(16 * C, 1);
     let mut smooth = Session::new(&smooth).unwrap();
-    let scores = Scores { scores: &scores, classes: C, layout: Layout::Packed };
+    let scores = ScoreInputs { scores: &scores, classes: C, layout: Layout::Packed };
     let found = smooth.sum(scores, &targets, &WEIGHTS);
     assert!(matches!(found, Err(Error::Smoothing)));
     let masked: Vec<f64> = (0..C).map(|c| if c == 3 { f64::NEG_INFINITY } else { 0.0 }).collect();
     let head = Head::new(w, Some(&masked), H).unwrap();
-    let found = smooth.sum(Joint::new(frames, labels, head), &targets, &WEIGHTS);
+    let found = smooth.sum(JointInputs::new(frames, labels, head), &targets, &WEIGHTS);
     assert!(found.unwrap_err().to_string().contains("-inf for a class"));
     for bad in [vec![vec![1.0; 2]], vec![vec![1.0], vec![1.0]], vec![vec![1.0, f64::NAN], vec![1.0]]] {
         let error = targets.clone().with_token_weights(bad).unwrap_err();

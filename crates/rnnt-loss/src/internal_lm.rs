@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// [`Session::internal_lm`](crate::Session::internal_lm)
-pub(crate) fn label_side<F: Real>(
+pub(crate) fn internal_lm<F: Real>(
     buffers: &mut SessionBuffers<F>,
     predicted: &[F],
     head: Head<F>,

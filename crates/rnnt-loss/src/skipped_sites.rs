@@ -14,7 +14,7 @@ use rnnt_dp::Lattices;
 
 /// What was left out of a gradient, and how much that can have changed it. All but `zeros` is zero for an exact gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Skipped {
+pub struct SkippedSites {
     /// Sites left out although they had an adjoint.
     pub sites: usize,
     /// Sites whose adjoints are zero, or so small that `f32` products would lose them: they are always left out.
@@ -29,7 +29,7 @@ pub struct Skipped {
     pub inputs: f64,
 }
 
-impl Skipped {
+impl SkippedSites {
     /// `bound` is 2 above.
     pub(crate) fn new(lost: Lost, bound: f64, largest_hidden: f64, largest_weight: f64) -> Self {
         let Lost { sites, mass } = lost;

@@ -6,19 +6,19 @@ use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 
 use crate::{
-    Activation, AffineLayer, Error, Finish, LstmLayer, LstmPredictor, Model, NOTHING, Network, Predictor,
-    Result, StatelessPredictor,
+    Activation, AffineLayer, DecodingModel, Error, JointNetwork, LstmLayer, LstmPredictor, NO_LABEL,
+    Predictor, PredictorActivation, Result, StatelessPredictor,
 };
 
 /// What a file of weights does not say about its model.
 ///
 /// ```
 /// let text = r#"{"vocab": 31, "blank": 31, "predictor": "lstm", "layers": 1, "activation": "tanh"}"#;
-/// let description: decoding::ModelConfig = serde_json::from_str(text).unwrap();
+/// let description: decoding::DecodingModelConfig = serde_json::from_str(text).unwrap();
 /// assert_eq!(description.blank, 31);
 /// ```
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct ModelConfig {
+pub struct DecodingModelConfig {
     /// Labels V, without the blank.
     pub vocab: usize,
     /// The blank among the V + 1 classes.
@@ -106,7 +106,7 @@ impl TensorFile<'_> {
     }
 }
 
-impl Model {
+impl DecodingModel {
     /// Reads a model and its network, which projects encoder rows, from the bytes of a safetensors file.
     ///
     /// Beside the predictor's tensors ([`PredictorConfig`]) it has `enc_proj.weight [H, E]`, `pred_proj.weight [H, P]` and
@@ -114,8 +114,11 @@ impl Model {
     ///
     /// # Errors
     /// [`Error::Shape`] for a file that is none, a tensor that is missing, of another shape or type, or not finite; those of
-    /// [`Model::new`].
-    pub fn from_safetensors(bytes: &[u8], description: &ModelConfig) -> Result<(Model, Arc<Network>)> {
+    /// [`DecodingModel::new`].
+    pub fn from_safetensors(
+        bytes: &[u8],
+        description: &DecodingModelConfig,
+    ) -> Result<(DecodingModel, Arc<JointNetwork>)> {
         let file = SafeTensors::deserialize(bytes);
         let weights = TensorFile(file.map_err(|error| Error::shape("file", "safetensors".into(), error))?);
         let classes = description.vocab.saturating_add(1);
@@ -139,7 +142,7 @@ impl Model {
             ActivationName::Tanh => Activation::Tanh,
             ActivationName::Relu => Activation::Relu,
         };
-        let mut network = Network::new(activation, Some(frames), predicted, head, durations.len())?;
+        let mut network = JointNetwork::new(activation, Some(frames), predicted, head, durations.len())?;
         if description.factored_blank {
             network = network.with_factored_blank(description.blank)?;
         }
@@ -154,7 +157,10 @@ impl Model {
         });
         let topology = topology.map_err(|error| Error::shape("durations", "a topology".into(), error))?;
         let (network, big_blanks) = (Arc::new(network), (classes as u32..all as u32).collect::<Vec<_>>());
-        Ok((Model::new(predictor, network.clone(), description.blank, &big_blanks, &topology)?, network))
+        Ok((
+            DecodingModel::new(predictor, network.clone(), description.blank, &big_blanks, &topology)?,
+            network,
+        ))
     }
 }
 
@@ -206,8 +212,14 @@ fn stateless(
             }
         }
     }
-    let mut start = vec![NOTHING; context];
+    let mut start = vec![NO_LABEL; context];
     start[context - 1] = blank;
     let bias = vec![0.0; width];
-    Ok(Arc::new(StatelessPredictor::new((embedding, width), &dense, &bias, &start, Finish::Relu)?))
+    Ok(Arc::new(StatelessPredictor::new(
+        (embedding, width),
+        &dense,
+        &bias,
+        &start,
+        PredictorActivation::Relu,
+    )?))
 }

@@ -3,8 +3,8 @@ use candle_core::{DType, Device, Tensor, Var};
 use panda_core::{Selection, candle::normalise_rows};
 use rnnt_dp::{Lattices, Regularisers, Topology, candle::lattice_loss};
 use rnnt_loss::{
-    Activation, Encodings, Error, Head, JointNetwork, Layout, Options, Reduction, Rows, Scores, Session,
-    Targets,
+    Activation, Error, Head, HiddenInputs, JointNetwork, Layout, NetworkInputs, Options, Reduction,
+    ScoreInputs, Session, Targets,
     candle::{ctc_loss, scores_loss, transducer_loss},
 };
 
@@ -97,7 +97,7 @@ fn explicit_calls_equal_the_tensor_face() {
     let layout = Layout::Padded { frames: 4, positions: 3 };
     let weights = Reduction::MeanPerTarget.weights(&targets);
     let mut session = Session::new(&options).unwrap();
-    let inputs = Encodings { encodings: &x, predictions: &y, layout };
+    let inputs = NetworkInputs { encodings: &x, predictions: &y, layout };
     let found = network.sum(&mut session, inputs, &targets, &weights).unwrap();
 
     let make = |v: &[f64], shape: &[usize]| {
@@ -154,7 +154,7 @@ fn padded_rows_equal_packed_ones() {
     }
     let run = |rows: &[f64], layout| {
         let mut session = Session::new(&Options::default()).unwrap();
-        session.sum(Rows::new(rows, head).with_layout(layout), &targets, &[1.0, 2.0]).unwrap()
+        session.sum(HiddenInputs::new(rows, head).with_layout(layout), &targets, &[1.0, 2.0]).unwrap()
     };
     let a = run(&packed, Layout::Packed);
     let b = run(&padded, Layout::Padded { frames: 4, positions: 3 });
@@ -234,7 +234,7 @@ fn mistakes_are_named_where_they_are() {
         matches!(error, Error::Scores { utterance: 1, frame: 1, label: 1, found: "NaN or +inf" }),
         "{error}"
     );
-    let rows = Rows::new(&[0.0f32; 5], Head::new(&[0.0; 5], None, 1).unwrap());
+    let rows = HiddenInputs::new(&[0.0f32; 5], Head::new(&[0.0; 5], None, 1).unwrap());
     let rows = Session::new(&options).unwrap().sum(rows, &targets, &[1.0; 2]);
     assert!(matches!(rows, Err(Error::Shape { argument: "hidden", .. })));
     let bad = Options { fastemit: f64::NAN, ..options.clone() };
@@ -286,11 +286,11 @@ fn weights_that_are_not_finite_are_named() {
     let targets = targets();
     let run = |weights: &[f64]| {
         let head = Head::new(&[0.5f32, 0.1, 0.2, 0.3, 0.4], None, 1).unwrap();
-        Session::new(&Options::default()).unwrap().sum(Rows::new(&[0.1; 16], head), &targets, weights)
+        Session::new(&Options::default()).unwrap().sum(HiddenInputs::new(&[0.1; 16], head), &targets, weights)
     };
     assert_eq!(targets.lattices().sites(), 16);
     assert!(matches!(run(&[1.0, f64::NAN]), Err(Error::Weight { utterance: 1, .. })));
-    assert!(matches!(run(&[1e39, 1.0]), Err(Error::Normaliser(panda_core::Error::Adjoint { .. }))));
+    assert!(matches!(run(&[1e39, 1.0]), Err(Error::Normalizer(panda_core::Error::Adjoint { .. }))));
     assert!(run(&[1.0, 1.0]).is_ok());
 }
 
@@ -334,13 +334,13 @@ fn layouts_beyond_memory_are_errors() {
     let targets = targets();
     let padded = |frames, positions| {
         let layout = Layout::Padded { frames, positions };
-        let scores = Scores { scores: &[0.0f32; 4], classes: 2, layout };
+        let scores = ScoreInputs { scores: &[0.0f32; 4], classes: 2, layout };
         Session::new(&Options::default()).unwrap().sum(scores, &targets, &[1.0; 2]).unwrap_err()
     };
     for (frames, positions) in [(1 << 62, 4), (1 << 61, 3), (1 << 40, 3), (usize::MAX, usize::MAX)] {
         assert!(matches!(padded(frames, positions), Error::LayoutTooLarge { .. }));
     }
-    let scores = Scores::<f32> { scores: &[], classes: 1 << 62, layout: Layout::Packed };
+    let scores = ScoreInputs::<f32> { scores: &[], classes: 1 << 62, layout: Layout::Packed };
     let packed = Session::new(&Options::default()).unwrap().sum(scores, &targets, &[1.0; 2]);
     assert!(matches!(packed, Err(Error::Shape { argument: "scores", .. })));
 }

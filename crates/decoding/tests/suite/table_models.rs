@@ -1,7 +1,7 @@
 //! Models whose scores are made by hand: a row of scores for each frame and history of labels.
 use std::sync::Arc;
 
-use decoding::{JointScorer, Model, NetworkScratch, Predictor, Scorer, SiteBatch, States};
+use decoding::{DecodingModel, JointScorer, NetworkScratch, Predictor, Scorer, SiteBatch, States};
 use rnnt_dp::Topology;
 
 /// The state counts labels.
@@ -17,7 +17,7 @@ impl Predictor for Counter {
         self.ids
     }
     fn start(&self) -> (States, Vec<f32>) {
-        (States::of_row(vec![], vec![0.0]), vec![0.0])
+        (States::from_row(vec![], vec![0.0]), vec![0.0])
     }
     fn step(&self, _: &[u32], states: &mut States, out: &mut [f32], _: &mut NetworkScratch) {
         states.values_mut().iter_mut().for_each(|count| *count += 1.0);
@@ -32,7 +32,7 @@ impl JointScorer for Wide {
     fn frame_width(&self) -> usize {
         self.0
     }
-    fn predicted_width(&self) -> usize {
+    fn prediction_width(&self) -> usize {
         1
     }
     fn row_width(&self) -> usize {
@@ -87,7 +87,7 @@ impl Predictor for Histories {
         self.ids
     }
     fn start(&self) -> (States, Vec<f32>) {
-        (States::of_row(vec![], vec![1.0]), vec![1.0])
+        (States::from_row(vec![], vec![1.0]), vec![1.0])
     }
     fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], _: &mut NetworkScratch) {
         for (state, &label) in states.values_mut().iter_mut().zip(labels) {
@@ -108,7 +108,7 @@ impl<F: Fn(f32, f32, &mut [f32]) + Send + Sync> JointScorer for Scores<F> {
     fn frame_width(&self) -> usize {
         1
     }
-    fn predicted_width(&self) -> usize {
+    fn prediction_width(&self) -> usize {
         1
     }
     fn row_width(&self) -> usize {
@@ -139,7 +139,7 @@ pub fn random(
     big_blanks: &[u32],
     seed: u32,
     sharp: f32,
-) -> Model {
+) -> DecodingModel {
     let of = move |frame: f32, row: f32, out: &mut [f32]| {
         if frame.is_nan() {
             return out.fill(frame);
@@ -157,7 +157,8 @@ pub fn random(
         }
     };
     let joint = Scores { classes, durations: topology.durations(), of };
-    Model::new(Arc::new(Histories { ids: classes }), Arc::new(joint), blank, big_blanks, topology).unwrap()
+    DecodingModel::new(Arc::new(Histories { ids: classes }), Arc::new(joint), blank, big_blanks, topology)
+        .unwrap()
 }
 
 /// Rows of frames `0 .. count`, or of other numbers from `first` on.

@@ -16,7 +16,7 @@ fn table(texts: &[Vec<u32>], order: usize) -> NgramTable {
 
 /// All words, so that the word n-gram has a class for each.
 fn plain(table: &NgramTable) -> Ngram {
-    Ngram::new(table, &WORDS, Foreign::Reject).unwrap()
+    Ngram::new(table, &WORDS, OutOfVocabulary::Reject).unwrap()
 }
 
 /// log p of a text of words by the plain n-gram, penalties included. Unknown words are class 8, beyond the names: `<unk>`.
@@ -42,7 +42,7 @@ fn text(names: &[&str], classes: &[u32]) -> String {
     classes.iter().map(|&class| names[class as usize].replace(MARK, " ")).collect()
 }
 
-fn check(names: &[&str], texts: &[Vec<u32>], order: usize, classes: &[u32], options: WordOptions) {
+fn check(names: &[&str], texts: &[Vec<u32>], order: usize, classes: &[u32], options: WordNgramOptions) {
     let table = table(texts, order);
     let words = WordNgram::new(&table, names, options).unwrap();
     assert_eq!(words.words(), 7);
@@ -76,7 +76,7 @@ proptest! {
         exact in 0usize..5,
         penalty in -2..1i32,
     ) {
-        let options = WordOptions { unknown_character: penalty as f32, exact, ..Default::default() };
+        let options = WordNgramOptions { unknown_character: penalty as f32, exact, ..Default::default() };
         // A mark alone, or within nothing, begins a word without letters, which text cannot show.
         let lone = |at: usize| {
             PIECES[pieces[at] as usize] == "▁"
@@ -97,9 +97,9 @@ proptest! {
         pieces in prop::collection::vec(0u32..10, 0..14),
     ) {
         let table = table(&texts, 3);
-        let computed = WordNgram::new(&table, &PIECES, WordOptions::default()).unwrap();
-        let mut kept = WordNgram::new(&table, &PIECES, WordOptions::default()).unwrap();
-        let mut full = WordNgram::new(&table, &PIECES, WordOptions::default()).unwrap();
+        let computed = WordNgram::new(&table, &PIECES, WordNgramOptions::default()).unwrap();
+        let mut kept = WordNgram::new(&table, &PIECES, WordNgramOptions::default()).unwrap();
+        let mut full = WordNgram::new(&table, &PIECES, WordNgramOptions::default()).unwrap();
         let nodes = kept.nodes.len() as u32 + 1;
         kept.pairs = Pairs::kept(nodes, computed.ngram.states() as u32, 1000);
         full.pairs = Pairs::kept(nodes, computed.ngram.states() as u32, 0);
@@ -125,7 +125,7 @@ proptest! {
         exact in 0usize..5,
     ) {
         // "caba" is in the table, "<unk>" and "[noise]" are not.
-        let options = WordOptions { unknown_character: -3.0, exact, ..Default::default() };
+        let options = WordNgramOptions { unknown_character: -3.0, exact, ..Default::default() };
         let (special, table) = ([3, 4, 5], table(&texts, order));
         let marked = ["▁a", "▁b", "b", "▁<unk>", "▁[noise]", "▁caba", "c", ""];
         let spaced = ["a", " ", "b", "<unk>", "[noise]", "caba", ""];
@@ -169,7 +169,7 @@ proptest! {
 #[test]
 fn threads_see_the_same() {
     let table = table(&[vec![0, 1, 2, 3, 4], vec![5, 6, 0], vec![2, 2, 3]], 3);
-    let mut words = WordNgram::new(&table, &PIECES, WordOptions::default()).unwrap();
+    let mut words = WordNgram::new(&table, &PIECES, WordNgramOptions::default()).unwrap();
     let paths: Vec<Vec<u32>> =
         (0..64u32).map(|i| (0..12).map(|j| (i * 7 + j * j * (i + 3)) % 10).collect()).collect();
     let total = |words: &WordNgram, classes: &[u32]| {
@@ -195,7 +195,7 @@ fn threads_see_the_same() {
 fn a_beginning_promises_its_best_word() {
     let text = "\\data\\\nngram 1=4\n\\1-grams:\n-0.5 ab\n-0.25 ac\n-0.75 b\n-0.6 </s>\n\\end\\";
     let table = NgramTable::read(text.as_bytes()).unwrap();
-    let words = WordNgram::new(&table, &["a", "b", "c", " "], WordOptions::default()).unwrap();
+    let words = WordNgram::new(&table, &["a", "b", "c", " "], WordNgramOptions::default()).unwrap();
     let log = |log10: f32| log10 * 10f32.ln();
     let (a, within) = words.step(words.start(), 0);
     let (b, ab) = words.step(within, 1);
@@ -209,11 +209,11 @@ fn a_beginning_promises_its_best_word() {
 #[test]
 fn mistakes_are_named() {
     let table = table(&[vec![0, 1]], 2);
-    let error = |names: &[&str]| WordNgram::new(&table, names, WordOptions::default()).unwrap_err();
+    let error = |names: &[&str]| WordNgram::new(&table, names, WordNgramOptions::default()).unwrap_err();
     assert_eq!(error(&["a", "b"]), Error::NoBoundary);
     assert_eq!(error(&["▁q", "q"]), Error::NoToken { found: 11 });
     assert!(matches!(error(&["a", "a", " "]), Error::Name { class: 1, .. }));
-    let options = WordOptions { unknown_character: f32::NAN, ..Default::default() };
+    let options = WordNgramOptions { unknown_character: f32::NAN, ..Default::default() };
     let found = WordNgram::new(&table, &CHARACTERS, options).unwrap_err();
     assert!(matches!(found, Error::Option { option: "unknown_character", .. }));
 }

@@ -2,9 +2,9 @@
 use rnnt_dp::semiring::{Log, Semiring};
 use serde::{Deserialize, Serialize};
 
-use super::Beam;
+use super::BeamOptions;
 use crate::tree::Tree;
-use crate::{Emitted, Fusion, TokenTable};
+use crate::{DecodedToken, Fusion, TokenTable};
 
 /// The row of a hypothesis that has none yet.
 pub(super) const FRESH: u32 = u32::MAX;
@@ -51,8 +51,8 @@ pub(super) struct Candidate {
 
 impl Candidate {
     /// Its new label.
-    fn label(&self, rules: &TokenTable) -> Option<u32> {
-        self.entry.as_ref().map(|entry| entry.class).filter(|&class| !rules.is_blank(class))
+    fn label(&self, token_table: &TokenTable) -> Option<u32> {
+        self.entry.as_ref().map(|entry| entry.class).filter(|&class| !token_table.is_blank(class))
     }
 }
 
@@ -152,7 +152,7 @@ struct NextHypothesis {
 
 impl BeamUtterance {
     /// The automata of this utterance.
-    pub fn fusions<'a>(&'a self, options: &'a Beam) -> impl Iterator<Item = &'a Fusion> {
+    pub fn fusions<'a>(&'a self, options: &'a BeamOptions) -> impl Iterator<Item = &'a Fusion> {
         options.fusion.iter().chain(&self.lists)
     }
 
@@ -160,32 +160,32 @@ impl BeamUtterance {
     /// its times, and has the probability of all.
     pub fn choose(
         &mut self,
-        rules: &TokenTable,
+        token_table: &TokenTable,
         place: impl Fn(&BeamHypothesis, &Extension) -> BeamPosition,
         meets: impl Fn(&BeamPosition, &BeamHypothesis) -> bool,
     ) {
-        self.merge(rules, place, meets);
-        self.replace_hypotheses(rules);
+        self.merge(token_table, place, meets);
+        self.replace_hypotheses(token_table);
     }
 
     /// The same, of which only the best stay, best first; equal ones in the order in which they come.
     pub fn choose_best(
         &mut self,
-        rules: &TokenTable,
+        token_table: &TokenTable,
         width: usize,
         place: impl Fn(&BeamHypothesis, &Extension) -> BeamPosition,
         meets: impl Fn(&BeamPosition, &BeamHypothesis) -> bool,
     ) {
-        self.merge(rules, place, meets);
+        self.merge(token_table, place, meets);
         self.next.sort_by(|a, b| b.hyp.log_prob.total_cmp(&a.hyp.log_prob));
         self.next.truncate(width);
-        self.replace_hypotheses(rules);
+        self.replace_hypotheses(token_table);
     }
 
     /// Adds up the candidates that are one hypothesis.
     fn merge(
         &mut self,
-        rules: &TokenTable,
+        token_table: &TokenTable,
         place: impl Fn(&BeamHypothesis, &Extension) -> BeamPosition,
         meets: impl Fn(&BeamPosition, &BeamHypothesis) -> bool,
     ) {
@@ -197,14 +197,14 @@ impl BeamUtterance {
             let from = &hyps[candidate.hyp];
             let stays = BeamPosition { time: from.time, symbols: from.symbols };
             let to = candidate.entry.as_ref().map_or(stays, |entry| place(from, entry));
-            let label = candidate.label(rules);
+            let label = candidate.label(token_table);
             let before = tree.sequence(from.node);
             let hash = label.map_or(before, |label| before.then(label)).hash;
             let is_same = |other: &NextHypothesis| {
                 let other_candidate = &best.candidates[other.candidate as usize];
                 let other_from = hyps[other_candidate.hyp].node;
                 meets(&to, &other.hyp)
-                    && match (label, other_candidate.label(rules)) {
+                    && match (label, other_candidate.label(token_table)) {
                         (Some(a), Some(b)) => a == b && tree.same(from.node, other_from),
                         (Some(a), None) => tree.is_child(other_from, from.node, a),
                         (None, Some(b)) => tree.is_child(from.node, other_from, b),
@@ -230,14 +230,14 @@ impl BeamUtterance {
     }
 
     /// Makes the next hypotheses those of the lane.
-    fn replace_hypotheses(&mut self, rules: &TokenTable) {
+    fn replace_hypotheses(&mut self, token_table: &TokenTable) {
         let Self { best, next, tree, hyps, origins, .. } = self;
         origins.clear();
         for NextHypothesis { candidate, hyp } in &mut *next {
             let candidate = &best.candidates[*candidate as usize];
             let from = &hyps[candidate.hyp];
-            if let Some(entry) = candidate.entry.filter(|entry| !rules.is_blank(entry.class)) {
-                hyp.node = tree.push(from.node, emitted(&entry, rules, from.time));
+            if let Some(entry) = candidate.entry.filter(|entry| !token_table.is_blank(entry.class)) {
+                hyp.node = tree.push(from.node, emitted(&entry, token_table, from.time));
             }
             origins.push(from.row);
         }
@@ -274,10 +274,10 @@ fn places_of(all: &[u64], wanted: u64) -> impl Iterator<Item = usize> {
 }
 
 /// A label as it is recorded.
-pub(super) fn emitted(entry: &Extension, rules: &TokenTable, frame: usize) -> Emitted {
+pub(super) fn emitted(entry: &Extension, token_table: &TokenTable, frame: usize) -> DecodedToken {
     let &Extension { log_prob, duration_log_prob, fused, logit, class, duration, .. } = entry;
-    let duration = rules.frames(class, duration as usize);
-    Emitted { label: class, frame, duration, log_prob, duration_log_prob, logit, fused, confidence: 1.0 }
+    let duration = token_table.frames(class, duration as usize);
+    DecodedToken { label: class, frame, duration, log_prob, duration_log_prob, logit, fused, confidence: 1.0 }
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 use std::sync::Arc;
 
 use decoding::{
-    Confidence, Emitted, Error, Fusion, Greedy, GreedySearch, Hypothesis, Model, Stream, frame_looping,
-    greedy,
+    Confidence, DecodedToken, DecodingModel, Error, Fusion, GreedyOptions, GreedySearch, GreedyStream,
+    Hypothesis, frame_looping, greedy,
 };
 use proptest::prelude::*;
 use rnnt_dp::Topology;
@@ -11,7 +11,7 @@ use rnnt_dp::Topology;
 use serde_json::json;
 
 use crate::beam_streams::spoil;
-use crate::table::{Unigram, frames, random};
+use crate::table_models::{Unigram, frames, random};
 
 const NAMES: [&str; 8] = [
     "regular",
@@ -25,7 +25,7 @@ const NAMES: [&str; 8] = [
 ];
 
 /// A model of a topology; classes are labels, the blank somewhere, big blanks last.
-fn drawn(name: &str, labels: usize, blank: usize, seed: u32, sharp: f32) -> Model {
+fn drawn(name: &str, labels: usize, blank: usize, seed: u32, sharp: f32) -> DecodingModel {
     let topology: Topology = name.parse().unwrap();
     let big = topology.token_list().len() - 2;
     let big: Vec<u32> = (0..big).map(|k| (labels + 1 + k) as u32).collect();
@@ -37,7 +37,7 @@ fn utterances(lengths: &[usize]) -> Vec<Vec<f32>> {
     lengths.iter().enumerate().map(|(b, &length)| frames(1000 * b, length)).collect()
 }
 
-fn rough(found: &[Emitted]) -> Vec<(u32, usize, usize)> {
+fn rough(found: &[DecodedToken]) -> Vec<(u32, usize, usize)> {
     found.iter().map(|label| (label.label, label.frame, label.duration)).collect()
 }
 
@@ -60,9 +60,9 @@ proptest! {
         look_ahead in 1usize..40, rotate in 0usize..9, fused: bool,
     ) {
         let model = drawn(NAMES[name], labels, blank, seed, sharp);
-        let plain = Greedy { max_symbols, max_labels, look_ahead, ..Greedy::default() };
-        let fusion = vec![Fusion { automaton: Arc::new(Unigram), weight: 0.7 }];
-        let more = Greedy { fusion, confidence: Some(Confidence::default()), ..plain.clone() };
+        let plain = GreedyOptions { max_symbols, max_labels, look_ahead, ..GreedyOptions::default() };
+        let fusion = vec![Fusion { scorer: Arc::new(Unigram), weight: 0.7 }];
+        let more = GreedyOptions { fusion, confidence: Some(Confidence::default()), ..plain.clone() };
         let options = if fused { more } else { plain };
         let rows = utterances(&lengths);
         let mut rows: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
@@ -103,23 +103,23 @@ proptest! {
         look_ahead in 1usize..40, fused: bool, listed: bool,
     ) {
         let model = drawn(NAMES[name], labels, 0, seed, sharp);
-        let fusion = Fusion { automaton: Arc::new(Unigram), weight: 0.7 };
+        let fusion = Fusion { scorer: Arc::new(Unigram), weight: 0.7 };
         let fusion = if fused { vec![fusion] } else { Vec::new() };
-        let options = Greedy { max_symbols, max_labels, look_ahead, fusion, ..Greedy::default() };
+        let options = GreedyOptions { max_symbols, max_labels, look_ahead, fusion, ..GreedyOptions::default() };
         let rows = utterances(&lengths);
         let all: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
         let mut search = GreedySearch::new(model, options).unwrap();
         let lists = || match listed {
-            true => vec![Fusion { automaton: Arc::new(Unigram), weight: -0.4 }; 2],
+            true => vec![Fusion { scorer: Arc::new(Unigram), weight: -0.4 }; 2],
             false => Vec::new(),
         };
-        let mut whole: Vec<Stream> = all.iter().map(|_| search.stream().with_lists(lists())).collect();
+        let mut whole: Vec<GreedyStream> = all.iter().map(|_| search.stream().with_lists(lists())).collect();
         let whole: Vec<_> = search.advance(&mut whole.iter_mut().collect::<Vec<_>>(), &all).unwrap().iter().collect();
         if !listed {
             prop_assert_eq!(&search.decode(&all).unwrap().iter().collect::<Vec<_>>(), &whole);
         }
-        let mut streams: Vec<Stream> = all.iter().map(|_| search.stream().with_lists(lists())).collect();
-        let mut found: Vec<Vec<Emitted>> = vec![Vec::new(); all.len()];
+        let mut streams: Vec<GreedyStream> = all.iter().map(|_| search.stream().with_lists(lists())).collect();
+        let mut found: Vec<Vec<DecodedToken>> = vec![Vec::new(); all.len()];
         let (mut at, mut cuts) = (vec![0; all.len()], cuts.into_iter().cycle());
         let mut round = 0;
         while (0..all.len()).any(|b| at[b] < all[b].len()) {
@@ -132,10 +132,10 @@ proptest! {
             for stream in &mut streams {
                 let text = serde_json::to_string(stream).unwrap();
                 let read: Stream = serde_json::from_str(&text).unwrap();
-                prop_assert!(!listed || read.clone().again_with_lists(Vec::new()).is_err());
-                *stream = read.again_with_lists(lists()).unwrap();
+                prop_assert!(!listed || read.clone().restore_lists(Vec::new()).is_err());
+                *stream = read.restore_lists(lists()).unwrap();
             }
-            let mut some: Vec<&mut Stream> =
+            let mut some: Vec<&mut GreedyStream> =
                 streams.iter_mut().enumerate().filter(|(b, _)| here.contains(b)).map(|(_, s)| s).collect();
             let new = search.advance(&mut some, &chunks).unwrap();
             for (place, &b) in here.iter().enumerate() {
@@ -156,7 +156,7 @@ proptest! {
 #[test]
 fn scores_without_a_number_name_utterance_and_frame_and_leave_streams_alone() {
     let model = drawn("regular", 3, 0, 1, 3.0);
-    let mut search = GreedySearch::new(model, Greedy::default()).unwrap();
+    let mut search = GreedySearch::new(model, GreedyOptions::default()).unwrap();
     let good = frames(0, 5);
     let mut bad = frames(0, 9);
     bad[6] = f32::NAN;
@@ -176,7 +176,8 @@ fn scores_without_a_number_name_utterance_and_frame_and_leave_streams_alone() {
 
 #[test]
 fn states_of_others_are_refused() {
-    let search = |seed| GreedySearch::new(drawn("regular", 3, 0, seed, 3.0), Greedy::default()).unwrap();
+    let search =
+        |seed| GreedySearch::new(drawn("regular", 3, 0, seed, 3.0), GreedyOptions::default()).unwrap();
     let mut ours = search(1);
     let rows = frames(0, 4);
     let stream = ours.stream();
@@ -199,7 +200,7 @@ fn states_of_others_are_refused() {
     let error = search(1).advance(&mut [&mut stream], &[]).unwrap_err();
     assert_eq!(error, Error::Count { argument: "chunks", expected: 1, found: 0 });
     // The classes alone make another model of the same states.
-    let mut other = GreedySearch::new(drawn("regular", 4, 0, 1, 3.0), Greedy::default()).unwrap();
+    let mut other = GreedySearch::new(drawn("regular", 4, 0, 1, 3.0), GreedyOptions::default()).unwrap();
     assert!(matches!(
         other.advance(&mut [&mut stream], &[&rows]),
         Err(Error::Utterance { utterance: 0, .. })
@@ -230,8 +231,8 @@ fn what_is_fused_must_be_a_score_and_allow_a_label() {
     let model = drawn("regular", 3, 0, 1, 3.0);
     let rows = frames(0, 40);
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-        let fusion = vec![Fusion { automaton: Arc::new(Always(bad)), weight: 1.0 }];
-        let options = Greedy { fusion, ..Greedy::default() };
+        let fusion = vec![Fusion { scorer: Arc::new(Always(bad)), weight: 1.0 }];
+        let options = GreedyOptions { fusion, ..GreedyOptions::default() };
         assert!(matches!(greedy(&model, &rows, &options), Err(Error::Fused { .. })), "{bad}");
         let mut search = GreedySearch::new(model.clone(), options).unwrap();
         let error = search.decode(&[&rows]).unwrap_err();
@@ -254,7 +255,7 @@ proptest! {
     fn a_broken_state_is_an_error_or_decodes(
         place in 0usize..30, what in 0usize..7, other in 0u64..9, name in 0..NAMES.len(),
     ) {
-        let mut search = GreedySearch::new(drawn(NAMES[name], 4, 0, 3, 3.0), Greedy::default()).unwrap();
+        let mut search = GreedySearch::new(drawn(NAMES[name], 4, 0, 3, 3.0), GreedyOptions::default()).unwrap();
         let mut stream = search.stream();
         search.advance(&mut [&mut stream], &[&frames(0, 8)]).unwrap();
         let mut value = serde_json::to_value(&stream).unwrap();
@@ -262,7 +263,7 @@ proptest! {
             json!(u64::MAX), json!(u32::MAX), json!(-1.0), json!(1e300), json!(other), json!(null), json!(other as f64),
         ];
         spoil(&mut value, &mut { place }, &with[what]);
-        if let Ok(mut read) = serde_json::from_value::<Stream>(value) {
+        if let Ok(mut read) = serde_json::from_value::<GreedyStream>(value) {
             for chunk in [3, 0, 40] {
                 search.advance(&mut [&mut read], &[&frames(8, chunk)]).ok();
                 read.trailing_frames();
@@ -274,10 +275,10 @@ proptest! {
 #[test]
 fn lists_of_one_stream_change_that_stream_alone() {
     let model = drawn("regular", 5, 0, 3, 3.0);
-    let mut search = GreedySearch::new(model, Greedy::default()).unwrap();
+    let mut search = GreedySearch::new(model, GreedyOptions::default()).unwrap();
     let rows = frames(0, 60);
     let (mut plain, mut also) = (search.stream(), search.stream());
-    let list = Fusion { automaton: Arc::new(Unigram), weight: 4.0 };
+    let list = Fusion { scorer: Arc::new(Unigram), weight: 4.0 };
     let mut biased = search.stream().with_lists(vec![list]);
     let found = search.advance(&mut [&mut plain, &mut biased, &mut also], &[&rows, &rows, &rows]).unwrap();
     assert_eq!(rough(found.labels(0)), rough(found.labels(2)));
@@ -292,7 +293,7 @@ fn results_are_the_same_for_every_number_of_threads() {
     let rows: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
     let run = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        let mut search = GreedySearch::new(model.clone(), Greedy::default()).unwrap();
+        let mut search = GreedySearch::new(model.clone(), GreedyOptions::default()).unwrap();
         pool.install(|| search.decode(&rows).unwrap().iter().collect::<Vec<_>>())
     };
     let one = run(1);
@@ -301,8 +302,8 @@ fn results_are_the_same_for_every_number_of_threads() {
 
 #[test]
 fn nothing_to_decode_is_no_error() {
-    let mut search = GreedySearch::new(drawn("regular", 3, 0, 1, 3.0), Greedy::default()).unwrap();
+    let mut search = GreedySearch::new(drawn("regular", 3, 0, 1, 3.0), GreedyOptions::default()).unwrap();
     assert!(search.decode(&[]).unwrap().is_empty());
-    assert!(frame_looping(search.model(), &[], &Greedy::default()).unwrap().is_empty());
+    assert!(frame_looping(search.model(), &[], &GreedyOptions::default()).unwrap().is_empty());
     assert_eq!(search.decode(&[&[], &[]]).unwrap().get(1), decoding::Hypothesis::default());
 }

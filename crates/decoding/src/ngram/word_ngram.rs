@@ -2,8 +2,8 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use super::pairs::Pairs;
-use super::{Error, Foreign, Ngram, NgramTable, Result, names};
+use super::state_pairs::Pairs;
+use super::{Error, Ngram, NgramTable, OutOfVocabulary, Result, vocabulary};
 use crate::Scorer;
 
 /// Marks word beginnings in tokens.
@@ -13,7 +13,7 @@ const ROOT: u32 = 0;
 
 /// How [`WordNgram`] scores what it knows in part.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct WordOptions {
+pub struct WordNgramOptions {
     /// Added for each character of a word that is not in the lexicon, beside the probability of `<unk>`. Usually negative; finite.
     pub unknown_character: f32,
     /// A beginning with so many words or fewer is scored by the best of their n-gram probabilities, others by the best 1-gram.
@@ -22,7 +22,7 @@ pub struct WordOptions {
     pub pairs: usize,
 }
 
-impl Default for WordOptions {
+impl Default for WordNgramOptions {
     fn default() -> Self {
         Self { unknown_character: 0.0, exact: 1, pairs: 1 << 22 }
     }
@@ -36,14 +36,14 @@ impl Default for WordOptions {
 /// its start promise: the best log-probability of the words that can follow (by their 1-grams, so that a context does not matter while
 /// many are left; exactly when few are left). The sum over a word is its log p(w | h), whatever way it was cut.
 ///
-/// A word outside of the lexicon costs `<unk>` once and [`WordOptions::unknown_character`] for each of its characters, from the token on that
+/// A word outside of the lexicon costs `<unk>` once and [`WordNgramOptions::unknown_character`] for each of its characters, from the token on that
 /// leaves the trie. [`finish`](crate::Scorer::finish) closes the last word and adds `</s>`. Spaces one after another count as one.
 ///
 /// A special word such as `<unk>` or `[noise]` is one label and one word: with the probability of its name, or that of `<unk>` if the
 /// table does not list it, without a penalty for its characters.
 ///
 /// States are computed, not kept, while places x contexts fit into 32 bits. Beyond that they are kept when they are first met,
-/// [`WordOptions::pairs`] at most, behind a lock; scores never depend on which thread met one first, unless that limit is reached.
+/// [`WordNgramOptions::pairs`] at most, behind a lock; scores never depend on which thread met one first, unless that limit is reached.
 #[derive(Debug)]
 pub struct WordNgram {
     /// Over the lexicon.
@@ -57,7 +57,7 @@ pub struct WordNgram {
     /// Where a token without the mark begins a word, which it can where none is open.
     bare: u32,
     pairs: Pairs,
-    options: WordOptions,
+    options: WordNgramOptions,
 }
 
 /// A place in the lexicon.
@@ -96,7 +96,7 @@ struct WordToken {
 }
 
 impl WordNgram {
-    /// An automaton of a table of words; `names` are those of the classes as the tokenizer has them, empty for a class that is no label,
+    /// A scorer of a table of words; `names` are those of the classes as the tokenizer has them, empty for a class that is no label,
     /// such as the blank.
     ///
     /// Memory: about 60 bytes a node of the trie and 8 bytes for each place at which a token fits into it, beside the n-gram.
@@ -107,16 +107,16 @@ impl WordNgram {
     /// that is not finite.
     ///
     /// ```
-    /// use decoding::{Scorer, ngram::{NgramTable, WordNgram, WordOptions}};
+    /// use decoding::{Scorer, ngram::{NgramTable, WordNgram, WordNgramOptions}};
     ///
     /// let text = "\\data\\\nngram 1=3\n\\1-grams:\n-0.5 at\n-0.75 a\n-1 </s>\n\\end\\";
-    /// let words = WordNgram::new(&NgramTable::read(text.as_bytes())?, &["a", "t", " ", ""], WordOptions::default())?;
+    /// let words = WordNgram::new(&NgramTable::read(text.as_bytes())?, &["a", "t", " ", ""], WordNgramOptions::default())?;
     /// let (a, state) = words.step(words.start(), 0);
     /// let (t, state) = words.step(state, 1);
     /// assert!((a + t + words.finish(state) - -1.5 * 10f32.ln()).abs() < 1e-6);
     /// # Ok::<(), decoding::ngram::Error>(())
     /// ```
-    pub fn new<S: AsRef<str>>(table: &NgramTable, names: &[S], options: WordOptions) -> Result<Self> {
+    pub fn new<S: AsRef<str>>(table: &NgramTable, names: &[S], options: WordNgramOptions) -> Result<Self> {
         Self::with_special_words(table, names, &[], options)
     }
 
@@ -128,7 +128,7 @@ impl WordNgram {
         table: &NgramTable,
         names: &[S],
         special: &[u32],
-        options: WordOptions,
+        options: WordNgramOptions,
     ) -> Result<Self> {
         if !options.unknown_character.is_finite() {
             let found = options.unknown_character.to_string();
@@ -138,7 +138,7 @@ impl WordNgram {
                 found,
             });
         }
-        names::ids(names)?;
+        vocabulary::ids(names)?;
         let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
         let marked = names.iter().any(|name| name.starts_with(MARK));
         if !marked && !names.contains(&" ") {
@@ -159,7 +159,7 @@ impl WordNgram {
         }
         let words: Vec<&str> =
             lexicon.iter().map(|word| word.strip_prefix(MARK).filter(|_| marked).unwrap_or(word)).collect();
-        let ngram = Ngram::new(table, &words, Foreign::Ignore)?;
+        let ngram = Ngram::new(table, &words, OutOfVocabulary::Ignore)?;
         let mut trie = Trie { nodes: Vec::new(), arcs: Vec::new() };
         trie.grow(&lexicon, &ngram, &classes, marked, longest);
         trie.arcs.sort_unstable();
@@ -344,7 +344,7 @@ impl WordToken {
 
 /// The table's words that tokens can spell, with the mark if tokens have it, sorted.
 fn lexicon(table: &NgramTable, classes: &HashMap<&str, u32>, marked: bool, longest: usize) -> Vec<String> {
-    let own = [names::BEGIN, names::END, names::UNKNOWN];
+    let own = [vocabulary::BEGIN, vocabulary::END, vocabulary::UNKNOWN];
     let spelled = |word: &String| if marked { format!("{MARK}{word}") } else { word.clone() };
     let listed: HashSet<&str> =
         table.orders[0].ids.iter().map(|&id| table.words[id as usize].as_str()).collect();
