@@ -1,4 +1,4 @@
-//! Greedy search: the best class at each site.
+//! Greedy search: take the best class at each site.
 mod frame_looping;
 mod label_looping;
 mod stream;
@@ -6,9 +6,9 @@ mod stream;
 pub use frame_looping::frame_looping;
 pub use label_looping::GreedySearch;
 pub use stream::GreedyStream;
-pub(crate) use stream::LARGEST;
+pub(crate) use stream::MAX_COUNT;
 
-use crate::best_class::{BestClass, exact_log_prob, invalid_scores, log_prob, pick};
+use crate::best_class::{BestClass, best_class, exact_log_prob, invalid_scores, log_prob};
 use crate::scorer::check_fused;
 use crate::{
     Confidence, DecodedToken, DecodingModel, Error, Fusion, Hypothesis, NetworkScratch, Result, SiteBatch,
@@ -18,22 +18,28 @@ use crate::{
 /// Options of greedy search.
 #[derive(Debug, Clone)]
 pub struct GreedyOptions {
-    /// Most labels that one frame may emit, at least 1; none: any number.
+    /// Most labels per frame, at least 1; none: unlimited.
     pub max_symbols: Option<usize>,
-    /// Most labels of an utterance, over all of its chunks; none: any number, or, without `max_symbols`, 100 for each frame up to that
-    /// of the next label, so that a search ends. A hypothesis says when it got there.
+    /// Most labels per utterance, over all of its chunks.
+    ///
+    /// None: unlimited, or, without `max_symbols`, 100 per frame up to that of the next label, so
+    /// that the search terminates. [`Hypothesis::is_capped`] reports that the limit was reached.
     pub max_labels: Option<usize>,
-    /// Most frames whose scores are computed before it is known whether they are needed: while an utterance waits for its next
-    /// label, nothing on the label side changes. At least 1, which looks at one frame at a time. Results are the same.
+    /// Most frames that are scored ahead of the next label, at least 1.
+    ///
+    /// Until an utterance emits its next label, its label row does not change, so that several
+    /// frames are scored in one product. Results do not depend on this number.
     pub look_ahead: usize,
-    /// What [`DecodedToken::confidence`] is; none: 1.
+    /// How [`DecodedToken::confidence`] is computed; none: 1.
     pub confidence: Option<Confidence>,
-    /// Whether every decision is recorded, blanks included.
+    /// Whether to record every decision, blanks included.
     pub record_steps: bool,
-    /// Language models and lists that all utterances share. The scores of the joint alone decide between the blank and a label; which
-    /// label, they decide together. Durations are not theirs to decide.
+    /// Language models and phrase lists that all utterances share.
+    ///
+    /// The scores of the joint decide between the blank and a label; joint and fusion together
+    /// choose the label. Fusion has no influence on durations.
     pub fusion: Vec<Fusion>,
-    /// Weight of the internal language model that is taken away from the scores of labels, where the joint knows one.
+    /// Weight of the internal language model, subtracted from the scores of labels.
     pub internal_lm: f32,
 }
 
@@ -69,8 +75,8 @@ impl GreedyOptions {
         check_fusion(model, &self.fusion, self.internal_lm)
     }
 
-    /// Labels that an utterance may have before one at a frame, counted from its start.
-    fn cap(&self, frame: usize) -> usize {
+    /// Limit on the labels of an utterance at a frame.
+    fn label_limit(&self, frame: usize) -> usize {
         self.max_labels.unwrap_or_else(|| match self.max_symbols {
             Some(_) => usize::MAX,
             None => frame.saturating_add(1).saturating_mul(100),
@@ -78,24 +84,24 @@ impl GreedyOptions {
     }
 }
 
-/// Whether weights are numbers, and there is an internal language model where one is asked for.
+/// Fails for invalid weights or a missing internal language model.
 pub(crate) fn check_fusion(model: &DecodingModel, fusion: &[Fusion], internal_lm: f32) -> Result<()> {
     check_weights(fusion)?;
     check_weight("internal_lm", internal_lm)?;
     if internal_lm != 0.0 && !model.joint().has_internal_lm() {
-        let found = f64::from(internal_lm);
-        let expected = "0, as the joint network knows no internal language model";
-        return Err(Error::Option { option: "internal_lm", expected, found });
+        let weight = f64::from(internal_lm);
+        let expected = "0, as the joint network has no internal language model";
+        return Err(Error::Option { option: "internal_lm", expected, found: weight });
     }
     Ok(())
 }
 
-/// Fails for automata whose scores would be no numbers.
+/// Fails if a weight is out of range.
 pub(crate) fn check_weights(fusion: &[Fusion]) -> Result<()> {
     fusion.iter().try_for_each(|fusion| check_weight("fusion weight", fusion.weight))
 }
 
-/// Fails for a weight that sums of scores drown in, or leave the numbers with.
+/// Fails for a weight that makes sums of scores inexact.
 pub(crate) fn check_weight(option: &'static str, weight: f32) -> Result<()> {
     if weight.abs() <= 1e6 {
         return Ok(());
@@ -103,25 +109,27 @@ pub(crate) fn check_weight(option: &'static str, weight: f32) -> Result<()> {
     Err(Error::Option { option, expected: "a number from -1e6 to 1e6", found: f64::from(weight) })
 }
 
-/// Decodes one utterance by taking the best class at each site; ties go to the lower class id. The definition of what
-/// [`GreedySearch`] does for many at once; log-probabilities are summed in f64 here, and of terms in f32 there.
+/// Decodes one utterance by taking the best class at each site.
 ///
-/// A class moves on as its token does in the model's topology:
+/// Ties go to the lower class id. This is the reference for [`GreedySearch`]; here
+/// log-probabilities are computed from f64 terms, there from f32 terms. A class advances as its
+/// token does in the model's topology:
 ///
-/// | best class | moves on by |
+/// | best class | advances by |
 /// |---|---|
-/// | the blank | one frame; with durations, the best one, a 0 taken as 1 |
+/// | the blank | one frame; with durations, the best one, where 0 counts as 1 |
 /// | a big blank | its frames |
 /// | any other: a label, which advances the predictor | no frame, one in the modified topology; with durations, the best one |
 ///
-/// A frame that has emitted `max_symbols` labels is left for the next, unless the last of them has left it already.
+/// After `max_symbols` labels on a frame the search continues with the next frame.
 ///
 /// # Shapes
-/// `frames`: rows `[T, F]` as the joint wants them, row-major; `T = 0` gives an empty hypothesis.
+/// `frames`: rows `[T, F]` of the joint's frame width, row-major; `T = 0` returns an empty
+/// hypothesis.
 ///
 /// # Errors
-/// [`Error::Frames`] if the rows are not whole; [`Error::Option`] for an option outside its range; [`Error::Score`] if the joint
-/// yields NaN or +inf, or -inf for every class or every duration.
+/// [`Error::Frames`] if the rows are not whole; [`Error::Option`] for an option outside its range;
+/// [`Error::Score`] if the joint returns NaN or +inf, or -inf for every class or every duration.
 ///
 /// Cost: at most `T + U` joint evaluations and `U` predictor steps; memory `O(C + H)`.
 pub fn greedy(model: &DecodingModel, frames: &[f32], options: &GreedyOptions) -> Result<Hypothesis> {
@@ -131,46 +139,46 @@ pub fn greedy(model: &DecodingModel, frames: &[f32], options: &GreedyOptions) ->
     let (mut states, mut row) = (model.start().0.clone(), model.start().1.to_vec());
     let (mut scratch, mut predicted) = (NetworkScratch::default(), Vec::new());
     let mut scores = vec![0.0; model.outputs()];
-    let mut automata: Vec<u32> = options.fusion.iter().map(|fusion| fusion.scorer.start()).collect();
-    let fuses = !automata.is_empty() || options.internal_lm != 0.0;
+    let mut scorer_states: Vec<u32> = options.fusion.iter().map(|fusion| fusion.scorer.start()).collect();
+    let has_fusion = !scorer_states.is_empty() || options.internal_lm != 0.0;
     let mut fused = vec![0.0; token_table.classes()];
-    let mut found = Hypothesis::default();
+    let mut hypothesis = Hypothesis::default();
     let (mut t, mut symbols) = (0, 0);
     while t < total {
-        let at = [SiteIndex { utterance: 0, frame: t, row: 0 }];
-        let sites = SiteBatch { frames: &[frames], rows: &row, at: &at };
+        let site = [SiteIndex { utterance: 0, frame: t, row: 0 }];
+        let sites = SiteBatch { frames: &[frames], rows: &row, sites: &site };
         model.joint().scores(&sites, &mut scores, &mut scratch);
-        let picked = pick(&scores, token_table).ok_or_else(|| invalid_scores(&scores, token_table, t))?;
-        let mut step = token_table.frames(picked.class, picked.duration);
-        if !token_table.is_blank(picked.class) {
-            if found.labels.len() == options.cap(t) {
-                found.is_capped = true;
+        let best = best_class(&scores, token_table).ok_or_else(|| invalid_scores(&scores, token_table, t))?;
+        let mut step = token_table.frames(best.class, best.duration);
+        if !token_table.is_blank(best.class) {
+            if hypothesis.labels.len() == options.label_limit(t) {
+                hypothesis.is_capped = true;
                 break;
             }
-            let mut label = emitted(&picked, token_table, t);
-            if fuses {
+            let mut label = decoded_token(&best, token_table, t);
+            if has_fusion {
                 fused.fill(0.0);
                 if options.internal_lm != 0.0 {
                     model.joint().internal_lm(&row, &mut fused, &mut scratch);
                     fused.iter_mut().for_each(|score| *score *= -options.internal_lm);
                 }
-                for (fusion, state) in options.fusion.iter().zip(&automata) {
+                for (fusion, state) in options.fusion.iter().zip(&scorer_states) {
                     fusion.add_scores(*state, &mut fused);
                 }
                 label = with_fused(label, &scores[..token_table.classes()], &mut fused, token_table)?;
-                for (Fusion { scorer, .. }, state) in options.fusion.iter().zip(&mut automata) {
+                for (Fusion { scorer, .. }, state) in options.fusion.iter().zip(&mut scorer_states) {
                     *state = scorer.step(*state, label.label).1;
                 }
             }
             let (tokens, durations) = scores.split_at(token_table.classes());
             label.log_prob = exact_log_prob(tokens, label.label as usize);
             if !durations.is_empty() {
-                label.duration_log_prob = exact_log_prob(durations, picked.duration);
+                label.duration_log_prob = exact_log_prob(durations, best.duration);
             }
             if let Some(confidence) = options.confidence {
                 label.confidence = confidence.score(tokens);
             }
-            found.labels.push(label);
+            hypothesis.labels.push(label);
             model.step(&[label.label], &mut states, &mut row, (&mut predicted, &mut scratch));
             symbols += 1;
             step = step.max(usize::from(Some(symbols) == options.max_symbols));
@@ -179,13 +187,13 @@ pub fn greedy(model: &DecodingModel, frames: &[f32], options: &GreedyOptions) ->
             (t, symbols) = (t.saturating_add(step), 0);
         }
     }
-    found.end = t;
-    Ok(found)
+    hypothesis.end = t;
+    Ok(hypothesis)
 }
 
-/// A label as it is recorded, without what others add.
-fn emitted(picked: &BestClass, token_table: &TokenTable, frame: usize) -> DecodedToken {
-    let BestClass { class, logit, log_prob, duration, duration_log_prob } = *picked;
+/// The record of a label, without fusion scores.
+fn decoded_token(best: &BestClass, token_table: &TokenTable, frame: usize) -> DecodedToken {
+    let BestClass { class, logit, log_prob, duration, duration_log_prob } = *best;
     DecodedToken {
         label: class,
         frame,
@@ -198,10 +206,10 @@ fn emitted(picked: &BestClass, token_table: &TokenTable, frame: usize) -> Decode
     }
 }
 
-/// The label that scores of the joint and of what is fused decide on together, in place of the best one of the joint alone.
+/// Chooses the best label by joint and fusion scores.
 ///
 /// # Errors
-/// [`Error::Fused`] if something was added that is no score, or every label is forbidden.
+/// [`Error::Fused`] if a fusion score is NaN or +inf, or every label is forbidden.
 fn with_fused(
     best: DecodedToken,
     scores: &[f32],
@@ -212,9 +220,9 @@ fn with_fused(
     token_table.blanks().for_each(|blank| fused[blank as usize] = f32::NEG_INFINITY);
     let mut class = 0;
     let mut sum = f32::NEG_INFINITY;
-    for (at, (score, own)) in scores.iter().zip(&*fused).enumerate() {
-        if score + own > sum {
-            (class, sum) = (at, score + own);
+    for (index, (score, added)) in scores.iter().zip(&*fused).enumerate() {
+        if score + added > sum {
+            (class, sum) = (index, score + added);
         }
     }
     if sum == f32::NEG_INFINITY {
@@ -224,7 +232,7 @@ fn with_fused(
     Ok(DecodedToken { label, logit, log_prob, fused: fused[class], ..best })
 }
 
-/// How many rows of the joint's width there are.
+/// Number of rows of the joint's frame width.
 pub(crate) fn whole_rows(frames: &[f32], model: &DecodingModel) -> Result<usize> {
     let width = model.width();
     if width == 0 || !frames.len().is_multiple_of(width) {
@@ -233,10 +241,11 @@ pub(crate) fn whole_rows(frames: &[f32], model: &DecodingModel) -> Result<usize>
     Ok(frames.len() / width)
 }
 
-/// The utterances of a padded batch `[B, T, F]`, for decoders, which know no padding.
+/// Splits a padded batch `[B, T, F]` into utterances without padding.
 ///
 /// # Errors
-/// [`Error::Frames`] if the rows are not whole; [`Error::Length`] if an utterance is longer than the padding.
+/// [`Error::Frames`] if the rows are not whole; [`Error::Length`] if an utterance is longer than
+/// the padding.
 ///
 /// ```
 /// let rows: Vec<f32> = (0..12).map(|i| i as f32).collect();

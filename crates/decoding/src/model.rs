@@ -1,17 +1,17 @@
-//! A model as decoders see it.
+//! The part of a model that decoding evaluates.
 use std::sync::Arc;
 
 use rnnt_dp::Topology;
 
 use crate::{JointScorer, NetworkScratch, Predictor, Result, States, TokenTable};
 
-/// Predictor, joint network and what the classes mean: all that decoding needs.
+/// Predictor, joint network and token table of a transducer.
 #[derive(Clone)]
 pub struct DecodingModel {
     predictor: Arc<dyn Predictor>,
     joint: Arc<dyn JointScorer>,
     token_table: TokenTable,
-    /// State and projected row before any label.
+    /// Predictor state and projected row before any label.
     start: (States, Vec<f32>),
     fingerprint: u64,
 }
@@ -26,11 +26,13 @@ impl std::fmt::Debug for DecodingModel {
 }
 
 impl DecodingModel {
-    /// A model of classes that move on as the tokens of `topology` do; `big_blanks` are the classes of its big blanks, in order.
+    /// Creates a model whose classes advance as the tokens of `topology` do.
+    ///
+    /// `big_blanks` are the classes of the topology's big blanks, in order.
     ///
     /// # Errors
-    /// [`Error::Shape`](crate::Error::Shape) if predictor and joint do not fit together, or the predictor does not know each
-    /// label; those of [`TokenTable::new`].
+    /// [`Error::Shape`](crate::Error::Shape) if the widths of predictor and joint differ, or the
+    /// predictor has fewer ids than there are labels; those of [`TokenTable::new`].
     pub fn new(
         predictor: Arc<dyn Predictor>,
         joint: Arc<dyn JointScorer>,
@@ -68,22 +70,22 @@ impl DecodingModel {
         &self.joint
     }
 
-    /// What the classes mean.
+    /// Blanks, labels and durations of the classes.
     pub fn token_table(&self) -> &TokenTable {
         &self.token_table
     }
 
-    /// Width of the frame rows that decoders are given.
+    /// Width of the frame rows that searches take.
     pub fn width(&self) -> usize {
         self.joint.frame_width()
     }
 
-    /// State, one row, and label row before any label.
+    /// Predictor state (one row) and label row before any label.
     pub fn start(&self) -> (&States, &[f32]) {
         (&self.start.0, &self.start.1)
     }
 
-    /// A number that another model hardly has: states belong to the model that made them.
+    /// Hash of the model; the state of a stream contains it.
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
@@ -93,7 +95,9 @@ impl DecodingModel {
         self.joint.classes() + self.joint.durations()
     }
 
-    /// Advances hypotheses by a label each and makes their label rows; `predicted` is room.
+    /// Advances each hypothesis by one label and writes its label row.
+    ///
+    /// `predicted` is scratch memory for the predictor's output.
     pub(crate) fn step(
         &self,
         labels: &[u32],
@@ -101,13 +105,13 @@ impl DecodingModel {
         rows: &mut [f32],
         (predicted, scratch): (&mut Vec<f32>, &mut NetworkScratch),
     ) {
-        let predicted = crate::affine::sized(predicted, labels.len() * self.predictor.width());
+        let predicted = crate::affine::resized(predicted, labels.len() * self.predictor.width());
         self.predictor.step(labels, states, predicted, scratch);
         self.joint.project(predicted, rows, scratch);
     }
 }
 
-/// FNV-1a over what the classes mean, the start, one step of the predictor and the scores of a frame of numbers of our own.
+/// FNV-1a over token table, start state, a predictor step and scores.
 fn fingerprint(
     predictor: &dyn Predictor,
     joint: &dyn JointScorer,
@@ -118,9 +122,9 @@ fn fingerprint(
     let mut add = |numbers: &[f32]| words.extend(numbers.iter().map(|x| x.to_bits()));
     let frame: Vec<f32> = (0..joint.frame_width()).map(|at| (at as f32 + 1.0).sin()).collect();
     let mut scores = vec![0.0; joint.classes() + joint.durations()];
-    let (mut scratch, at) =
+    let (mut scratch, site) =
         (NetworkScratch::default(), [crate::SiteIndex { utterance: 0, frame: 0, row: 0 }]);
-    joint.scores(&crate::SiteBatch { frames: &[&frame], rows: row, at: &at }, &mut scores, &mut scratch);
+    joint.scores(&crate::SiteBatch { frames: &[&frame], rows: row, sites: &site }, &mut scores, &mut scratch);
     add(&scores);
     add(row);
     add(states.values());

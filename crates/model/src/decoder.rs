@@ -100,7 +100,7 @@ mod tests {
     fn joint(decoder: &decoding::DecodingModel, frame: &[f32], row: &[f32]) -> Vec<f32> {
         let at = [SiteIndex { utterance: 0, frame: 0, row: 0 }];
         let mut found = vec![0.0; decoder.token_table().classes() + decoder.token_table().durations()];
-        let sites = SiteBatch { frames: &[frame], rows: row, at: &at };
+        let sites = SiteBatch { frames: &[frame], rows: row, sites: &at };
         decoder.joint().scores(&sites, &mut found, &mut NetworkScratch::default());
         found
     }

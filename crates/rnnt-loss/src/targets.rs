@@ -169,14 +169,7 @@ impl Targets {
         };
         let ids = self.ids.get(utterances.clone()).map(<[u64]>::to_vec).unwrap_or_default();
         let lattices = self.lattices.part(utterances);
-        Self {
-            blank: self.blank,
-            big_blanks: self.big_blanks.clone(),
-            token_weights,
-            labels,
-            ids,
-            lattices,
-        }
+        Self { blank: self.blank, big_blanks: self.big_blanks.clone(), token_weights, labels, ids, lattices }
     }
 
     /// Fails unless blanks and labels are below `classes`.

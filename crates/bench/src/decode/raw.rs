@@ -65,13 +65,13 @@ impl JointScorer for Raw {
     }
 
     fn scores(&self, sites: &SiteBatch, out: &mut [f32], scratch: &mut NetworkScratch) {
-        let count = sites.at.len();
+        let count = sites.sites.len();
         let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
         let JointBuffers { encoded, predicted, frames, labels, hidden } = &mut *room;
         encoded.clear();
         predicted.clear();
-        for &site in sites.at {
-            let (frame, row) = sites.pair(site, ENCODER, PREDICTOR);
+        for &site in sites.sites {
+            let (frame, row) = sites.rows_at(site, ENCODER, PREDICTOR);
             encoded.extend_from_slice(frame);
             predicted.extend_from_slice(row);
         }

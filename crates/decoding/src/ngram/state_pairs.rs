@@ -1,89 +1,94 @@
-//! States of two automata in one number.
+//! Pairs of states as one number.
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
 
-/// Numbers of pairs (node, context).
+/// Maps pairs (node, context) to numbers.
 ///
-/// Where the product fits into 32 bits a pair's number is computed: nothing is kept and nothing is locked. Else the pairs with context 0
-/// have numbers of their own from the start, and others get theirs when they are first met, up to a limit. Numbers
-/// then depend on who came first, but what they stand for does not. Beyond the limit a pair is numbered as that of its node with context 0.
+/// If the product of both counts fits into 32 bits, numbers are computed, without memory and locks.
+/// Otherwise pairs with context 0 have fixed numbers, and others are registered on first use, up to
+/// a limit. Numbers then depend on the order of registration, but the pair of a number does not
+/// change. Beyond the limit a pair has the number of its node with context 0.
 #[derive(Debug)]
-pub(super) struct Pairs {
+pub(super) struct StatePairs {
     nodes: u32,
     contexts: u32,
-    met: Option<Met>,
+    registry: Option<PairRegistry>,
 }
 
 #[derive(Debug)]
-struct Met {
+struct PairRegistry {
     limit: usize,
-    known: RwLock<SeenPairs>,
+    registered: RwLock<RegisteredPairs>,
 }
 
 #[derive(Debug, Default)]
-struct SeenPairs {
+struct RegisteredPairs {
     numbers: HashMap<(u32, u32), u32>,
     pairs: Vec<(u32, u32)>,
-    refused: u64,
+    rejected: u64,
 }
 
-impl Pairs {
-    /// `limit` pairs are kept at most, where pairs have to be kept.
+impl StatePairs {
+    /// Computes numbers if they fit into 32 bits; otherwise registers `limit` pairs.
     pub fn new(nodes: u32, contexts: u32, limit: usize) -> Self {
         match u64::from(nodes) * u64::from(contexts) <= 1 << 32 {
-            true => Self { nodes, contexts, met: None },
-            false => Self::kept(nodes, contexts, limit),
+            true => Self { nodes, contexts, registry: None },
+            false => Self::registered(nodes, contexts, limit),
         }
     }
 
-    /// Pairs that are kept.
-    pub fn kept(nodes: u32, contexts: u32, limit: usize) -> Self {
+    /// Registers pairs on first use.
+    pub fn registered(nodes: u32, contexts: u32, limit: usize) -> Self {
         let limit = limit.min((u32::MAX - nodes) as usize);
-        Self { nodes, contexts, met: Some(Met { limit, known: RwLock::default() }) }
+        Self { nodes, contexts, registry: Some(PairRegistry { limit, registered: RwLock::default() }) }
     }
 
     /// The number of a pair.
     pub fn number(&self, node: u32, context: u32) -> u32 {
-        let Some(met) = &self.met else { return context * self.nodes + node };
+        let Some(registry) = &self.registry else { return context * self.nodes + node };
         if context == 0 {
             return node;
         }
         let pair = (node, context);
-        // Nothing can panic while it is written.
-        if let Some(&number) = met.known.read().unwrap_or_else(PoisonError::into_inner).numbers.get(&pair) {
+        // Writers cannot panic, so that a poisoned lock is still consistent.
+        if let Some(&number) =
+            registry.registered.read().unwrap_or_else(PoisonError::into_inner).numbers.get(&pair)
+        {
             return number;
         }
-        let mut known = met.known.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(&number) = known.numbers.get(&pair) {
+        let mut registered = registry.registered.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&number) = registered.numbers.get(&pair) {
             return number;
         }
-        if known.pairs.len() == met.limit {
-            known.refused += 1;
+        if registered.pairs.len() == registry.limit {
+            registered.rejected += 1;
             return node;
         }
-        let number = self.nodes + known.pairs.len() as u32;
-        known.pairs.push(pair);
-        known.numbers.insert(pair, number);
+        let number = self.nodes + registered.pairs.len() as u32;
+        registered.pairs.push(pair);
+        registered.numbers.insert(pair, number);
         number
     }
 
-    /// The pair of a number; (0, 0) of one that was never given.
+    /// The pair of a number; (0, 0) for an unknown number.
     pub fn pair(&self, number: u32) -> (u32, u32) {
-        let pair = match &self.met {
+        let pair = match &self.registry {
             None => (number % self.nodes, number / self.nodes),
             Some(_) if number < self.nodes => (number, 0),
-            Some(met) => {
-                let known = met.known.read().unwrap_or_else(PoisonError::into_inner);
-                known.pairs.get((number - self.nodes) as usize).copied().unwrap_or_default()
+            Some(registry) => {
+                let registered = registry.registered.read().unwrap_or_else(PoisonError::into_inner);
+                registered.pairs.get((number - self.nodes) as usize).copied().unwrap_or_default()
             }
         };
         if pair.1 < self.contexts { pair } else { (0, 0) }
     }
 
-    /// How many times a pair was refused its number.
-    pub fn refused(&self) -> u64 {
-        let refused = |met: &Met| met.known.read().unwrap_or_else(PoisonError::into_inner).refused;
-        self.met.as_ref().map_or(0, refused)
+    /// Number of lookups of a pair beyond the limit.
+    pub fn rejected(&self) -> u64 {
+        let rejected = |registry: &PairRegistry| {
+            registry.registered.read().unwrap_or_else(PoisonError::into_inner).rejected
+        };
+        self.registry.as_ref().map_or(0, rejected)
     }
 }
 
@@ -92,23 +97,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_come_back() {
-        // Computed; kept; kept without room.
-        for (nodes, contexts, limit, room) in
+    fn numbers_map_back_to_their_pairs() {
+        // Computed; registered; registered with too small a limit.
+        for (nodes, contexts, limit, capacity) in
             [(7, 5, 0, 35), (1 << 20, 1 << 20, 1000, 1000), (1 << 20, 1 << 20, 3, 3)]
         {
-            let pairs = Pairs::new(nodes, contexts, limit);
-            let mut kept = 0;
+            let pairs = StatePairs::new(nodes, contexts, limit);
+            let mut count = 0;
             for i in 0..35 {
                 let pair = (i % 7, i / 7);
                 let number = pairs.number(pair.0, pair.1);
                 assert_eq!(number, pairs.number(pair.0, pair.1));
                 let back = pairs.pair(number);
                 assert!(back == pair || back == (pair.0, 0), "{pair:?} {back:?}");
-                kept += usize::from(back == pair);
+                count += usize::from(back == pair);
             }
-            assert_eq!(kept, 35.min(room + 7), "{nodes} {limit}");
-            assert_eq!(pairs.refused() > 0, room == 3);
+            assert_eq!(count, 35.min(capacity + 7), "{nodes} {limit}");
+            assert_eq!(pairs.rejected() > 0, capacity == 3);
             assert_eq!(pairs.pair(u32::MAX), (0, 0));
         }
     }

@@ -1,19 +1,20 @@
-//! How classes are called in ARPA files.
+//! Names of classes in ARPA files.
 use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::{Error, Result};
 
-/// Begins a sentence; has no probability of its own.
+/// Start of a sentence, which occurs in contexts only.
 pub(super) const BEGIN: &str = "<s>";
-/// Ends a sentence.
+/// End of a sentence.
 pub(super) const END: &str = "</s>";
-/// Stands for every word that is not there.
+/// Unknown word.
 pub(super) const UNKNOWN: &str = "<unk>";
 
-/// Returns a token's name as an ARPA file writes it, without white space.
+/// Returns the name of a token in ARPA files, without white space.
 ///
-/// A space is `<space>`; any other ASCII blank or control character is `<U+0009>` and so on. Other characters are unchanged.
+/// A space is `<space>`; any other ASCII blank or control character is `<U+0009>` and so on. Other
+/// characters are unchanged.
 pub(super) fn arpa_word(name: &str) -> Cow<'_, str> {
     let blank = |c: char| c == ' ' || c.is_ascii_control();
     if !name.contains(blank) {
@@ -30,7 +31,7 @@ pub(super) fn arpa_word(name: &str) -> Cow<'_, str> {
     text.into()
 }
 
-/// Class ids by written name; classes without a name have none.
+/// Class ids by name in ARPA files; classes without a name are left out.
 pub(super) fn ids<S: AsRef<str>>(names: &[S]) -> Result<HashMap<Cow<'_, str>, u32>> {
     let mut ids = HashMap::new();
     for (class, name) in names.iter().enumerate() {
@@ -38,12 +39,12 @@ pub(super) fn ids<S: AsRef<str>>(names: &[S]) -> Result<HashMap<Cow<'_, str>, u3
         if name.is_empty() {
             continue;
         }
-        let wrong = |expected| Err(Error::Name { class, expected, name: name.to_string() });
+        let error = |expected| Err(Error::Name { class, expected, name: name.to_string() });
         if name == BEGIN || name == END {
-            return wrong("no name of the n-gram's own");
+            return error("another name than `<s>` and `</s>`");
         }
         if ids.contains_key(&name) {
-            return wrong("a name of its own");
+            return error("a unique name");
         }
         ids.insert(name, class as u32);
     }

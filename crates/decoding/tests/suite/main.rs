@@ -1,4 +1,4 @@
-//! Decoding from outside.
+//! Tests of the public API of decoding.
 mod beam;
 mod beam_streams;
 mod ctc;

@@ -1,4 +1,4 @@
-//! All paths of tiny models, and what scores labels beside them.
+//! All paths of tiny models, and scorers for tests.
 use std::collections::BTreeMap;
 
 use decoding::{
@@ -9,7 +9,7 @@ use rnnt_dp::Topology;
 
 use super::table_models::random;
 
-/// Wide enough that nothing is left out of a tiny model.
+/// Width that prunes nothing of a tiny model.
 pub const ALL: usize = 3000;
 
 pub fn add(a: f64, b: f64) -> f64 {
@@ -42,10 +42,10 @@ pub fn site(model: &DecodingModel, rows: &[f32], frame: usize, labels: &[u32]) -
     (log_softmax(tokens), log_softmax(durations))
 }
 
-/// Which paths there are.
+/// Restrictions of the paths.
 #[derive(Clone, Copy)]
 pub struct Paths {
-    /// Labels move a frame on, whatever the model says.
+    /// Whether labels advance by a frame in every topology.
     pub one_a_frame: bool,
     pub max_symbols: usize,
     pub max_labels: usize,
@@ -84,7 +84,7 @@ fn walk(
         steps.retain(|step| token_table.is_blank(step.0));
     }
     if symbols >= paths.max_symbols {
-        // The best blank alone.
+        // Only the best blank.
         steps.sort_by(|a, b| b.2.total_cmp(&a.2));
         steps.truncate(1);
     }
@@ -109,20 +109,20 @@ pub fn search(model: &DecodingModel, options: &BeamOptions, utterances: &[&[f32]
     BeamSearch::new(model.clone(), options.clone()).unwrap().decode(utterances).unwrap().to_vec()
 }
 
-/// Every sequence of so many labels has its sum, best first.
-pub fn agree(what: &str, found: &NBest, expected: &BTreeMap<Vec<u32>, f64>, labels: usize, bar: f64) {
+/// Asserts the sum of each sequence up to a length, best first.
+pub fn assert_sums(name: &str, actual: &NBest, expected: &BTreeMap<Vec<u32>, f64>, labels: usize, bar: f64) {
     let mut last = f64::INFINITY;
     let short = |ranked: &&RankedHypothesis| ranked.labels.len() <= labels;
-    assert_eq!(found.hypotheses.iter().filter(short).count(), expected.len(), "{what}");
-    for ranked in found.hypotheses.iter().filter(short) {
+    assert_eq!(actual.hypotheses.iter().filter(short).count(), expected.len(), "{name}");
+    for ranked in actual.hypotheses.iter().filter(short) {
         let sum = expected[&ranked.ids()];
         assert!(
             (ranked.log_prob - sum).abs() <= bar,
-            "{what} {:?}: {} is not {sum}",
+            "{name} {:?}: {} is not {sum}",
             ranked.ids(),
             ranked.log_prob
         );
-        assert!(ranked.score == ranked.log_prob && ranked.score <= last, "{what}");
+        assert!(ranked.score == ranked.log_prob && ranked.score <= last, "{name}");
         last = ranked.score;
     }
 }
@@ -172,7 +172,7 @@ impl Scorer for Table {
     }
 }
 
-/// Forbids a label, or says what is no number.
+/// Forbids a label, or scores it with NaN or infinity.
 #[derive(Debug)]
 pub struct Only(pub f32);
 
@@ -191,7 +191,7 @@ impl Scorer for Only {
     }
 }
 
-/// Calls everything impossible, the end as well.
+/// Forbids every label and the end.
 #[derive(Debug)]
 pub struct Never;
 

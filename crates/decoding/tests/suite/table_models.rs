@@ -1,10 +1,10 @@
-//! Models whose scores are made by hand: a row of scores for each frame and history of labels.
+//! Models with a prescribed row of scores per frame and label history.
 use std::sync::Arc;
 
 use decoding::{DecodingModel, JointScorer, NetworkScratch, Predictor, Scorer, SiteBatch, States};
 use rnnt_dp::Topology;
 
-/// The state counts labels.
+/// A predictor whose state counts labels.
 pub struct Counter {
     pub ids: usize,
 }
@@ -25,7 +25,7 @@ impl Predictor for Counter {
     }
 }
 
-/// A joint network of frames as wide as it says.
+/// A joint network with a given frame width.
 pub struct Wide(pub usize);
 
 impl JointScorer for Wide {
@@ -49,7 +49,7 @@ impl JointScorer for Wide {
     }
 }
 
-/// Every label has a score of its own.
+/// A scorer with a constant score per label.
 #[derive(Debug)]
 pub struct Unigram;
 
@@ -74,7 +74,7 @@ impl Scorer for Unigram {
     }
 }
 
-/// The state is a hash of the labels so far, which is the label row as well.
+/// A predictor whose state and row are a hash of the labels.
 pub struct Histories {
     pub ids: usize,
 }
@@ -97,11 +97,11 @@ impl Predictor for Histories {
     }
 }
 
-/// Scores `[C + D]` by a function of the frame's number (its row) and of the history's.
+/// A joint network: scores `[C + D]` as a function of frame number and label row.
 pub struct Scores<F> {
     pub classes: usize,
     pub durations: usize,
-    pub of: F,
+    pub score_fn: F,
 }
 
 impl<F: Fn(f32, f32, &mut [f32]) + Send + Sync> JointScorer for Scores<F> {
@@ -124,14 +124,14 @@ impl<F: Fn(f32, f32, &mut [f32]) + Send + Sync> JointScorer for Scores<F> {
         rows.copy_from_slice(predicted);
     }
     fn scores(&self, sites: &SiteBatch, out: &mut [f32], _: &mut NetworkScratch) {
-        for (out, &site) in out.chunks_exact_mut(self.classes + self.durations).zip(sites.at) {
-            let (frame, row) = sites.pair(site, 1, 1);
-            (self.of)(frame[0], row[0], out);
+        for (out, &site) in out.chunks_exact_mut(self.classes + self.durations).zip(sites.sites) {
+            let (frame, row) = sites.rows_at(site, 1, 1);
+            (self.score_fn)(frame[0], row[0], out);
         }
     }
 }
 
-/// A model of random scores: those of a frame and a history are always the same.
+/// A model with deterministic pseudo-random scores per frame and history.
 pub fn random(
     topology: &Topology,
     classes: usize,
@@ -140,7 +140,7 @@ pub fn random(
     seed: u32,
     sharp: f32,
 ) -> DecodingModel {
-    let of = move |frame: f32, row: f32, out: &mut [f32]| {
+    let score_fn = move |frame: f32, row: f32, out: &mut [f32]| {
         if frame.is_nan() {
             return out.fill(frame);
         }
@@ -156,12 +156,12 @@ pub fn random(
             }
         }
     };
-    let joint = Scores { classes, durations: topology.durations(), of };
+    let joint = Scores { classes, durations: topology.durations(), score_fn };
     DecodingModel::new(Arc::new(Histories { ids: classes }), Arc::new(joint), blank, big_blanks, topology)
         .unwrap()
 }
 
-/// Rows of frames `0 .. count`, or of other numbers from `first` on.
+/// Rows of `count` frames, numbered from `first`.
 pub fn frames(first: usize, count: usize) -> Vec<f32> {
     (first..first + count).map(|t| t as f32).collect()
 }

@@ -244,7 +244,7 @@ fn decisions_do_not_depend_on_the_sizes_of_pieces() {
 fn searches_without_streams_are_named() {
     let recogniser = trained(false).with_beam(BeamKind::Malsd { max_symbols: 3 });
     let error = recogniser.live(&StreamingOptions::default()).err().unwrap().to_string();
-    assert!(error.contains("mALSD beam search knows no streams"), "{error}");
+    assert!(error.contains("mALSD beam search does not support streams"), "{error}");
     let beside = SearchConfig::BeamWithCtc { beam: BeamOptions::default(), weight: 0.5 };
     for search in [SearchConfig::Ctc(None), beside] {
         let recogniser = trained(false).with_search(search);

@@ -3,7 +3,7 @@ use super::*;
 const START: WordBoundaries = WordBoundaries { before: true, after: false };
 const END: WordBoundaries = WordBoundaries { before: false, after: true };
 
-fn of(names: &[&str], style: TokenStyle) -> Vec<WordBoundaries> {
+fn boundaries(names: &[&str], style: TokenStyle) -> Vec<WordBoundaries> {
     WordBoundaries::from_names(names, style).into_iter().flatten().collect()
 }
 
@@ -14,10 +14,10 @@ fn characters_of_words_have_no_boundaries() {
     let expected: Vec<WordBoundaries> = (0..names.len())
         .map(|at| if (1..9).contains(&at) { WordBoundaries::NEITHER } else { WordBoundaries::BOTH })
         .collect();
-    assert_eq!(of(&names, TokenStyle::Characters), expected);
-    // Without a space, words are not told apart.
-    assert_eq!(of(&["e", "v", "'"], TokenStyle::Characters), [WordBoundaries::BOTH; 3]);
-    assert_eq!(of(&["e", "▁v", " "], TokenStyle::Words), [WordBoundaries::BOTH; 3]);
+    assert_eq!(boundaries(&names, TokenStyle::Characters), expected);
+    // Without a space, every character is a word.
+    assert_eq!(boundaries(&["e", "v", "'"], TokenStyle::Characters), [WordBoundaries::BOTH; 3]);
+    assert_eq!(boundaries(&["e", "▁v", " "], TokenStyle::Words), [WordBoundaries::BOTH; 3]);
     assert_eq!(WordBoundaries::from_names(&["", "a"], TokenStyle::Words), [None, Some(WordBoundaries::BOTH)]);
 }
 
@@ -36,19 +36,19 @@ fn pieces_begin_words_by_their_mark() {
         ("a天", END),
         ("한", WordBoundaries::NEITHER),
     ];
-    let (names, boundaries): (Vec<&str>, Vec<WordBoundaries>) = expected.into_iter().unzip();
-    assert_eq!(of(&names, TokenStyle::Pieces), boundaries);
+    let (names, expected): (Vec<&str>, Vec<WordBoundaries>) = expected.into_iter().unzip();
+    assert_eq!(boundaries(&names, TokenStyle::Pieces), expected);
 }
 
 #[test]
-fn styles_are_told_by_names() {
+fn styles_follow_from_names() {
     assert_eq!(TokenStyle::from_names(&["", "a", " "]), TokenStyle::Characters);
     assert_eq!(TokenStyle::from_names(&["", "▁a", "b"]), TokenStyle::Pieces);
     assert_eq!(TokenStyle::from_names(&["one", "two"]), TokenStyle::Words);
 }
 
 #[test]
-fn phrases_of_scripts_without_spaces_match_within_texts() {
+fn phrases_of_unspaced_scripts_get_unmarked_variants() {
     let names = ["▁天", "天", "气", "▁", "▁晴天", "晴", "▁a", "a", "▁雨"];
     let phrase = |tokens: &[u32], score| Phrase { tokens: tokens.to_vec(), score };
     let mut phrases = vec![
