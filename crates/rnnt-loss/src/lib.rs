@@ -1,24 +1,34 @@
-//! The exact transducer loss: joint network, selected normaliser and lattice, composed.
+//! The exact transducer loss without a tensor of sites x classes.
+//!
+//! A joint network, the selected normalizer and the lattice are composed:
 //!
 //! ```text
-//! h(t,u) = act(f_t + g_u)      z = h Wᵀ + b      e = (z_blank, z_label) - logZ      loss = -log Σ_paths exp Σ e
+//! h(t,u) = act(f_t + g_u)      z = h Wᵀ + b
+//! e      = (z_blank, z_label) - logZ
+//! loss   = -log Σ_paths exp Σ e
 //! ```
 //!
-//! A [`Session`] owns the kind of the loss ([`Loss`]), its [`Options`] and its buffers. [`Session::forward`] gives losses at once
-//! and gradients when the weights of the utterances are known; [`Session::sum`] goes through the batch utterance group by
-//! utterance group, forwards and backwards. Neither keeps sites x H, or more of sites x classes than [`Options::budget`]
-//! allows. [`Inputs`] say what scores are made of:
+//! Three types to start with: a [`Session`] owns the loss and its buffers for a training run;
+//! [`Options`] select the [`Loss`], its regularization and its memory budget; [`Targets`] are the
+//! label sequences and frame counts of a batch.
 //!
-//! | inputs | what | for |
+//! [`Session::sum`] returns the losses and the gradients of their weighted sum, one group of
+//! utterances at a time. [`Session::forward`] returns a [`PendingLoss`] with the losses of the
+//! whole batch, and its gradients for weights that are known later. Neither stores sites x H, nor
+//! more scores, sites x classes, than [`Options::budget`] allows. [`Inputs`] define the scores:
+//!
+//! | inputs | contents | use |
 //! |---|---|---|
-//! | [`JointInputs`] | what the joint adds: projected encodings and predictions, head | training |
-//! | [`PrunedInputs`] | the same and a trivial joiner | pruned training |
-//! | [`HiddenInputs`] | hidden rows at the sites (CTC: at the frames), head | a joint of your own; CTC |
-//! | [`ScoreInputs`] | ready-made scores *[N, C]* | what other toolkits' `rnnt_loss` takes |
+//! | [`JointInputs`] | projected encoder and predictor rows, head | training |
+//! | [`PrunedInputs`] | the same and a simple joiner | pruned training |
+//! | [`HiddenInputs`] | hidden rows of the sites (CTC: of the frames), head | custom joint networks; CTC |
+//! | [`ScoreInputs`] | scores (logits) *[N, C]* | compatible with `rnnt_loss` of other toolkits |
 //!
-//! [`JointNetwork`] adds the projections, [`candle`] has the same as operations on tensors.
+//! [`JointNetwork`] includes the projections. [`candle`] has the same operations on tensors, with
+//! autograd.
 //!
-//! An utterance that no path explains has the loss +inf and zero gradients; the others do not notice.
+//! An utterance without a path has the loss +inf and zero gradients; other utterances are
+//! unaffected.
 //!
 //! ```
 //! use rnnt_loss::{Layout, Options, ScoreInputs, Session, Targets};
@@ -29,6 +39,8 @@
 //! assert!((out.losses[0] - (3.0 * 3f64.ln() - 2f64.ln())).abs() < 1e-9); // 3 arcs a path, 2 paths
 //! # Ok::<(), rnnt_loss::Error>(())
 //! ```
+//!
+//! Read on in [`Session`] and [`Loss`], and in docs/own-encoder.md for training a custom encoder.
 #![warn(missing_docs)]
 
 mod align;

@@ -1,4 +1,4 @@
-//! The tests of this crate: kinds of loss, what goes with them, and mistakes at the doors.
+//! Tests of the public API of rnnt-loss.
 
 mod combinations;
 mod ctc;

@@ -1,4 +1,4 @@
-//! Forward now and backward later is the sum over groups, for every kind of loss and of inputs.
+//! `forward` and `backward` match `sum` for every loss and kind of inputs.
 use pruned::{Heads, Linear, Matrices};
 use rnnt_dp::{Regularisers, forward_backward, log_sums};
 use rnnt_loss::{
@@ -21,7 +21,7 @@ fn values(len: usize, salt: u64) -> Vec<f64> {
     oracle::noise::normal(salt, 0, len, 1.0)
 }
 
-/// What all kinds of inputs are made of.
+/// Values of all kinds of inputs.
 struct Numbers {
     encoded: Vec<f64>,
     predicted: Vec<f64>,
@@ -74,7 +74,7 @@ impl Numbers {
         PrunedInputs { simple, joint: self.joint(), scales: PassScales { simple: 0.25, pruned: 0.75 } }
     }
 
-    /// Every kind.
+    /// All combinations of loss and inputs.
     fn cases(&self) -> Vec<(&'static str, Options, Inputs<'_, f64>, Targets)> {
         let scores = |scores, classes| ScoreInputs { scores, classes, layout: rnnt_loss::Layout::Packed };
         let tdt = || Loss::Tdt { topology: Topology::tdt(&[0, 1, 2]).unwrap(), sigma: 0.05, omega: 0.25 };
@@ -133,33 +133,33 @@ fn targets() -> Targets {
     targets.with_token_weights(vec![vec![0.5, 2.0], vec![], vec![1.5, 1.0, 0.7]]).unwrap()
 }
 
-/// All of them, one after the other.
+/// All gradients, concatenated.
 fn flat(gradients: &Gradients<f64>) -> Vec<f64> {
     let Gradients { encoded, predicted, hidden, scores, head, durations, simple } = gradients;
-    let of = |HeadGradient { weight, bias }: &HeadGradient<f64>| [&weight[..], bias].concat();
+    let head_values = |HeadGradient { weight, bias }: &HeadGradient<f64>| [&weight[..], bias].concat();
     let simple = match simple {
         None => Vec::new(),
-        Some(SimpleGradient::Matrices(of)) => [&of.am[..], &of.lm].concat(),
-        Some(SimpleGradient::Heads(of)) => [&of.am, &of.lm]
+        Some(SimpleGradient::Matrices(matrices)) => [&matrices.am[..], &matrices.lm].concat(),
+        Some(SimpleGradient::Heads(heads)) => [&heads.am, &heads.lm]
             .into_iter()
             .flat_map(|side| [&side.rows[..], &side.weight, &side.bias].concat())
             .collect(),
     };
-    [&encoded[..], predicted, hidden, scores, &of(head), &of(durations), &simple].concat()
+    [&encoded[..], predicted, hidden, scores, &head_values(head), &head_values(durations), &simple].concat()
 }
 
 #[track_caller]
-fn close(name: &str, found: &[f64], want: &[f64]) {
-    assert_eq!(found.len(), want.len(), "{name}");
-    assert!(want.iter().any(|x| *x != 0.0), "{name}");
-    for (i, (found, want)) in found.iter().zip(want).enumerate() {
-        let near = found == want || (found - want).abs() <= 1e-12 * (1.0 + want.abs());
-        assert!(near, "{name}, entry {i}: {found} {want}");
+fn close(name: &str, actual: &[f64], expected: &[f64]) {
+    assert_eq!(actual.len(), expected.len(), "{name}");
+    assert!(expected.iter().any(|x| *x != 0.0), "{name}");
+    for (i, (actual, expected)) in actual.iter().zip(expected).enumerate() {
+        let near = actual == expected || (actual - expected).abs() <= 1e-12 * (1.0 + expected.abs());
+        assert!(near, "{name}, entry {i}: {actual} {expected}");
     }
 }
 
 #[test]
-fn forward_then_backward_is_the_sum() {
+fn forward_and_backward_match_sum() {
     let numbers = Numbers::new();
     for (name, options, inputs, targets) in numbers.cases() {
         let mut session = Session::new(&options).unwrap();
@@ -170,22 +170,24 @@ fn forward_then_backward_is_the_sum() {
         let out = pending.backward(&WEIGHTS).unwrap();
         assert_eq!(found_first, out.first_pass, "{name}");
         assert_eq!(sum.first_pass.is_some(), matches!(options.loss, Loss::Pruned { .. }), "{name}");
-        if let (Some(found), Some(want)) = (&out.first_pass, &sum.first_pass) {
-            assert_eq!((&found.losses, &found.ranges), (&want.losses, &want.ranges), "{name}");
+        if let (Some(actual), Some(expected)) = (&out.first_pass, &sum.first_pass) {
+            assert_eq!((&actual.losses, &actual.ranges), (&expected.losses, &expected.ranges), "{name}");
         }
         close(name, &flat(&out.gradients), &flat(&sum.gradients));
         assert_eq!(out.skipped.sites, sum.skipped.sites, "{name}");
         assert_eq!(out.skipped.sites > 0, options.skip > 0.0, "{name}");
-        // The buffers that are left behind mean nothing to the next call.
+        // The next call does not depend on the contents of the buffers.
         let again = session.forward(inputs, &targets).unwrap().backward(&WEIGHTS).unwrap();
         assert_eq!(again, out, "{name}");
         assert_eq!(session.sum(inputs, &targets, &WEIGHTS).unwrap(), sum, "{name}");
     }
 }
 
-/// What `forward` is for: weights that depend on the losses. An utterance without a path has none, whatever its weight.
+/// `forward` permits weights that depend on the losses.
+///
+/// An utterance without a path has no gradient for any weight.
 #[test]
-fn weights_may_come_from_the_losses() {
+fn weights_may_depend_on_losses() {
     let numbers = Numbers::new();
     for (name, options, inputs, targets) in numbers.cases() {
         let mut session = Session::new(&options).unwrap();
@@ -211,9 +213,9 @@ fn weights_may_come_from_the_losses() {
     assert!(out.encoded[..4 * H].iter().any(|g| *g != 0.0));
 }
 
-/// What is shown between the two directions is what the lattice says.
+/// A pending loss exposes emissions and adjoints of the lattice.
 #[test]
-fn emissions_and_adjoints_are_those_of_the_lattice() {
+fn emissions_and_adjoints_match_the_lattice() {
     let numbers = Numbers::new();
     let plain = Targets::new(BLANK, vec![4, 1, 3], vec![vec![1, 5], vec![], vec![0, 0, 3]]).unwrap();
     for topology in [Topology::rnnt(), Topology::tdt(&[0, 1, 2]).unwrap()] {
@@ -226,8 +228,8 @@ fn emissions_and_adjoints_are_those_of_the_lattice() {
         let pending = session.forward(JointInputs { durations, ..numbers.joint() }, &plain).unwrap();
         let (lattices, emissions) = (plain.lattices(), pending.emissions());
         assert_eq!(emissions.len(), SITES * topology.columns());
-        let want = forward_backward(lattices, &topology, &emissions, &Regularisers::default()).unwrap();
-        assert_eq!((pending.losses(), pending.adjoints()), (&want.losses[..], &want.adjoints[..]));
+        let expected = forward_backward(lattices, &topology, &emissions, &Regularisers::default()).unwrap();
+        assert_eq!((pending.losses(), pending.adjoints()), (&expected.losses[..], &expected.adjoints[..]));
         let sums = log_sums(lattices, &topology, &emissions).unwrap();
         for (b, loss) in pending.losses().iter().enumerate() {
             assert!((loss + sums.log_beta[lattices.range(b).start]).abs() < 1e-12);
@@ -236,23 +238,27 @@ fn emissions_and_adjoints_are_those_of_the_lattice() {
 }
 
 #[test]
-fn bad_weights_are_named_and_leave_the_session_as_it_was() {
+fn invalid_weights_are_errors_and_keep_the_session_usable() {
     let numbers = Numbers::new();
     for (name, options, inputs, targets) in numbers.cases() {
         let mut session = Session::new(&options).unwrap();
-        let want = session.forward(inputs, &targets).unwrap().backward(&WEIGHTS).unwrap();
+        let expected = session.forward(inputs, &targets).unwrap().backward(&WEIGHTS).unwrap();
         for weights in [&WEIGHTS[..2], &[1.0; 4], &[]] {
-            let found = session.forward(inputs, &targets).unwrap().backward(weights);
-            assert!(matches!(found, Err(Error::Shape { argument: "weights", .. })), "{name}");
-            let found = session.sum(inputs, &targets, weights);
-            assert!(matches!(found, Err(Error::Shape { argument: "weights", .. })), "{name}");
+            let actual = session.forward(inputs, &targets).unwrap().backward(weights);
+            assert!(matches!(actual, Err(Error::Shape { argument: "weights", .. })), "{name}");
+            let actual = session.sum(inputs, &targets, weights);
+            assert!(matches!(actual, Err(Error::Shape { argument: "weights", .. })), "{name}");
         }
         for bad in [f64::NAN, f64::INFINITY] {
-            let found = session.forward(inputs, &targets).unwrap().backward(&[1.0, bad, 1.0]);
-            assert!(matches!(found, Err(Error::Weight { utterance: 1, .. })), "{name}: {found:?}");
-            let found = session.sum(inputs, &targets, &[1.0, bad, 1.0]);
-            assert!(matches!(found, Err(Error::Weight { utterance: 1, .. })), "{name}: {found:?}");
+            let actual = session.forward(inputs, &targets).unwrap().backward(&[1.0, bad, 1.0]);
+            assert!(matches!(actual, Err(Error::Weight { utterance: 1, .. })), "{name}: {actual:?}");
+            let actual = session.sum(inputs, &targets, &[1.0, bad, 1.0]);
+            assert!(matches!(actual, Err(Error::Weight { utterance: 1, .. })), "{name}: {actual:?}");
         }
-        assert_eq!(session.forward(inputs, &targets).unwrap().backward(&WEIGHTS).unwrap(), want, "{name}");
+        assert_eq!(
+            session.forward(inputs, &targets).unwrap().backward(&WEIGHTS).unwrap(),
+            expected,
+            "{name}"
+        );
     }
 }

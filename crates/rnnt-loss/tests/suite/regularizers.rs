@@ -1,4 +1,4 @@
-//! Label smoothing, z-loss and weights of tokens: definitions, central differences, mistakes.
+//! Label smoothing, z-loss and token weights: definitions, gradients, errors.
 use candle_core::{Device, Tensor, Var, backprop::GradStore};
 use oracle::differences::central;
 use rnnt_dp::{Lattices, Regularisers, forward_backward};
@@ -35,22 +35,22 @@ fn run(all: &[f64], targets: &Targets, options: &Options) -> LossOutput<f64> {
     Session::new(options).unwrap().sum(JointInputs::new(frames, labels, head), targets, &WEIGHTS).unwrap()
 }
 
-/// Of rows and the head of the tokens.
-fn in_one(gradients: Gradients<f64>) -> Vec<f64> {
+/// Gradients of rows and token head, concatenated.
+fn concatenated(gradients: Gradients<f64>) -> Vec<f64> {
     let Gradients { encoded, predicted, head, .. } = gradients;
     [encoded, predicted, head.weight, head.bias].concat()
 }
 
 fn check(out: LossOutput<f64>, all: &[f64], targets: &Targets, options: &Options) {
-    let gradient = in_one(out.gradients);
+    let gradient = concatenated(out.gradients);
     let loss =
         |all: &[f64]| Ok(run(all, targets, options).losses.iter().zip(WEIGHTS).map(|(l, w)| l * w).sum());
-    for (i, (found, want)) in gradient.iter().zip(central(loss, all).unwrap()).enumerate() {
-        assert!((found - want).abs() < 3e-7, "entry {i}: {found} {want}");
+    for (i, (actual, expected)) in gradient.iter().zip(central(loss, all).unwrap()).enumerate() {
+        assert!((actual - expected).abs() < 3e-7, "entry {i}: {actual} {expected}");
     }
 }
 
-/// Losses with smoothing and z-loss, by their definitions.
+/// Losses with smoothing and z-loss, by definition.
 fn dense(all: &[f64], targets: &Targets, epsilon: f64, z_loss: f64) -> Vec<f64> {
     let [frames, labels, w, b] = cut(all);
     let (mut row, mut column) = (0, 0);
@@ -81,20 +81,20 @@ fn dense(all: &[f64], targets: &Targets, epsilon: f64, z_loss: f64) -> Vec<f64> 
 }
 
 #[test]
-fn smoothing_and_z_loss_are_what_they_say() {
+fn smoothing_and_z_loss_match_the_definitions() {
     let (all, targets) = (inputs(), targets());
     for (label_smoothing, z_loss) in [(0.1, 0.0), (0.0, 0.01), (0.3, 0.2), (1.0, 0.0)] {
         let options = Options { label_smoothing, z_loss, ..Options::default() };
-        let found = run(&all, &targets, &options);
-        for (found, want) in found.losses.iter().zip(dense(&all, &targets, label_smoothing, z_loss)) {
-            assert!((found - want).abs() < 1e-12 * want.abs(), "{found} {want}");
+        let actual = run(&all, &targets, &options);
+        for (actual, expected) in actual.losses.iter().zip(dense(&all, &targets, label_smoothing, z_loss)) {
+            assert!((actual - expected).abs() < 1e-12 * expected.abs(), "{actual} {expected}");
         }
-        check(found, &all, &targets, &options);
+        check(actual, &all, &targets, &options);
     }
 }
 
 #[test]
-fn smoothing_under_other_topologies() {
+fn smoothing_with_other_topologies() {
     let (all, targets) = (inputs(), targets());
     for topology in [Topology::modified(), Topology::constrained()] {
         let loss = Loss::with_topology(topology);
@@ -110,17 +110,17 @@ fn smoothing_under_other_topologies() {
         let joint = JointInputs::new(frames, labels, tokens).with_durations(durations);
         Session::new(&options).unwrap().sum(joint, &targets, &WEIGHTS).unwrap()
     };
-    let found = tdt(&all);
-    let gradient = in_one(found.gradients);
+    let actual = tdt(&all);
+    let gradient = concatenated(actual.gradients);
     let loss = |all: &[f64]| Ok(tdt(all).losses.iter().zip(WEIGHTS).map(|(l, w)| l * w).sum());
-    for (found, want) in gradient.iter().zip(central(loss, &all).unwrap()) {
-        assert!((found - want).abs() < 3e-7, "{found} {want}");
+    for (actual, expected) in gradient.iter().zip(central(loss, &all).unwrap()) {
+        assert!((actual - expected).abs() < 3e-7, "{actual} {expected}");
     }
 }
 
-/// Hidden rows that the joint would make have the same loss and head gradients, and so has the operation with two steps.
+/// Hidden rows and the operation in two steps match the joint network.
 #[test]
-fn every_door_with_a_head_smooths_and_factors() {
+fn all_inputs_with_a_head_support_smoothing_and_factored_blanks() {
     let (all, targets) = (inputs(), targets());
     let [frames, labels, w, b] = cut(&all);
     let head = Head::new(w, Some(b), H).unwrap();
@@ -136,23 +136,25 @@ fn every_door_with_a_head_smooths_and_factors() {
     let smoothed = Options { label_smoothing: 0.2, z_loss: 0.1, ..Options::default() };
     let factored = Options { z_loss: 0.1, ..Options::new(Loss::hat()) };
     for options in [smoothed, factored] {
-        let want = run(&all, &targets, &options);
+        let expected = run(&all, &targets, &options);
         let mut session = Session::new(&options).unwrap();
-        let found = session.sum(HiddenInputs::new(&hidden, head), &targets, &WEIGHTS).unwrap();
+        let actual = session.sum(HiddenInputs::new(&hidden, head), &targets, &WEIGHTS).unwrap();
         let pairs = [
-            (&found.losses, &want.losses),
-            (&found.gradients.head.weight, &want.gradients.head.weight),
-            (&found.gradients.head.bias, &want.gradients.head.bias),
+            (&actual.losses, &expected.losses),
+            (&actual.gradients.head.weight, &expected.gradients.head.weight),
+            (&actual.gradients.head.bias, &expected.gradients.head.bias),
         ];
-        for (found, want) in pairs.iter().flat_map(|(found, want)| found.iter().zip(want.iter())) {
-            assert!((found - want).abs() < 1e-12, "{found} {want}");
+        for (actual, expected) in
+            pairs.iter().flat_map(|(actual, expected)| actual.iter().zip(expected.iter()))
+        {
+            assert!((actual - expected).abs() < 1e-12, "{actual} {expected}");
         }
     }
 }
 
-/// One utterance, so that packed rows are padded ones.
+/// One utterance, so that packed and padded rows are equal.
 #[test]
-fn the_operation_in_two_steps_smooths_and_factors() {
+fn the_two_step_operation_supports_smoothing_and_factored_blanks() {
     let targets = Targets::new(1, vec![4], vec![vec![0, 4]]).unwrap();
     let tensor = |count: usize, seed, shape: &[usize]| {
         Var::from_tensor(&Tensor::from_vec(values(count, seed), shape, &Device::Cpu).unwrap()).unwrap()
@@ -167,29 +169,29 @@ fn the_operation_in_two_steps_smooths_and_factors() {
         assert_eq!(lazy.to_vec1::<f64>().unwrap(), eager.losses);
         let (lazy, eager) = (lazy.sum_all().unwrap().backward().unwrap(), eager.sum.backward().unwrap());
         for variable in [&frames, &labels, &w, &b] {
-            let of = |gradients: &GradStore| {
+            let values = |gradients: &GradStore| {
                 gradients.get(variable).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap()
             };
-            assert_eq!(of(&lazy), of(&eager));
+            assert_eq!(values(&lazy), values(&eager));
         }
     }
 }
 
 #[test]
-fn weights_of_tokens_scale_labels() {
+fn token_weights_scale_labels() {
     let (all, targets) = (inputs(), targets());
     let plain = Options::default();
     let same = targets.clone().with_token_weights(vec![vec![1.0; 2], vec![1.0]]).unwrap();
     assert_eq!(run(&all, &targets, &plain), run(&all, &same, &plain));
-    // One factor for all of them is FastEmit.
-    let more = targets.clone().with_token_weights(vec![vec![1.25; 2], vec![1.25]]).unwrap();
+    // A common factor equals FastEmit.
+    let weighted_targets = targets.clone().with_token_weights(vec![vec![1.25; 2], vec![1.25]]).unwrap();
     let fastemit = run(&all, &targets, &Options { fastemit: 0.25, ..Options::default() });
-    let weighed = run(&all, &more, &plain);
-    assert_eq!(weighed.losses, fastemit.losses);
-    for (a, b) in weighed.gradients.head.weight.iter().zip(&fastemit.gradients.head.weight) {
+    let weighted = run(&all, &weighted_targets, &plain);
+    assert_eq!(weighted.losses, fastemit.losses);
+    for (a, b) in weighted.gradients.head.weight.iter().zip(&fastemit.gradients.head.weight) {
         assert!((a - b).abs() < 1e-12);
     }
-    // A weight of one utterance is not that of another.
+    // Weights apply to one utterance only.
     let first = targets.clone().with_token_weights(vec![vec![0.0; 2], vec![1.0]]).unwrap();
     let encoded = |targets: &Targets| run(&all, targets, &plain).gradients.encoded;
     let (first, all_equal) = (encoded(&first), encoded(&targets));
@@ -197,9 +199,9 @@ fn weights_of_tokens_scale_labels() {
     assert_ne!(first[..4 * H], all_equal[..4 * H]);
 }
 
-/// An impossible utterance has no gradient by any of them.
+/// An utterance without a path has no gradient with any regularizer.
 #[test]
-fn no_path_no_gradient() {
+fn utterances_without_a_path_have_no_gradient() {
     let targets = Targets::new(1, vec![4, 1], vec![vec![0, 4], vec![2, 0]]).unwrap();
     let mut all = inputs();
     all.extend(values(H, 1));
@@ -219,7 +221,7 @@ fn no_path_no_gradient() {
 }
 
 #[test]
-fn mistakes_are_named() {
+fn invalid_arguments_are_errors() {
     let (all, targets) = (inputs(), targets());
     let [frames, labels, w, b] = cut(&all);
     let head = Head::new(w, Some(b), H).unwrap();
@@ -250,23 +252,23 @@ fn mistakes_are_named() {
             }),
         ),
     ] {
-        let found = with(penalties).unwrap_err().to_string();
-        assert!(found.contains(argument) && found.contains("1e30"), "{found}");
+        let actual = with(penalties).unwrap_err().to_string();
+        assert!(actual.contains(argument) && actual.contains("1e30"), "{actual}");
     }
-    let both = Options { label_smoothing: 0.1, ..Options::new(Loss::hat()) };
-    assert!(matches!(with(both), Err(Error::Smoothing)));
+    let smoothed_hat = Options { label_smoothing: 0.1, ..Options::new(Loss::hat()) };
+    assert!(matches!(with(smoothed_hat), Err(Error::Smoothing)));
     let smooth = Options { label_smoothing: 0.1, ..Options::default() };
     let clamped = Options { label_smoothing: 0.1, clamp: Some(1.0), ..Options::default() };
     assert!(matches!(with(clamped), Err(Error::Incompatible { argument: "clamp", .. })));
     let scores = values(16 * C, 1);
     let mut smooth = Session::new(&smooth).unwrap();
     let scores = ScoreInputs { scores: &scores, classes: C, layout: Layout::Packed };
-    let found = smooth.sum(scores, &targets, &WEIGHTS);
-    assert!(matches!(found, Err(Error::Smoothing)));
+    let actual = smooth.sum(scores, &targets, &WEIGHTS);
+    assert!(matches!(actual, Err(Error::Smoothing)));
     let masked: Vec<f64> = (0..C).map(|c| if c == 3 { f64::NEG_INFINITY } else { 0.0 }).collect();
     let head = Head::new(w, Some(&masked), H).unwrap();
-    let found = smooth.sum(JointInputs::new(frames, labels, head), &targets, &WEIGHTS);
-    assert!(found.unwrap_err().to_string().contains("-inf for a class"));
+    let actual = smooth.sum(JointInputs::new(frames, labels, head), &targets, &WEIGHTS);
+    assert!(actual.unwrap_err().to_string().contains("-inf for a class"));
     for bad in [vec![vec![1.0; 2]], vec![vec![1.0], vec![1.0]], vec![vec![1.0, f64::NAN], vec![1.0]]] {
         let error = targets.clone().with_token_weights(bad).unwrap_err();
         use rnnt_dp::Error::{Length, TokenWeight, TokenWeights};

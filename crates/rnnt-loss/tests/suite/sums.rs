@@ -1,4 +1,4 @@
-//! Sums of losses as operations: values and gradients are those of slices.
+//! Sums of losses over tensors match those over slices.
 use candle_core::{DType, Device, Tensor, Var};
 use pruned::{Heads, Linear};
 use rnnt_loss::{
@@ -10,10 +10,10 @@ use rnnt_loss::{
 };
 
 const DEVICE: Device = Device::Cpu;
-/// Padded T = 4, U + 1 = 3; B = 3, and the last utterance has no path where a frame emits at most one label.
+/// B = 3, padded T = 4, U + 1 = 3; with one label per frame, the last has no path.
 const LAYOUT: Layout = Layout::Padded { frames: 4, positions: 3 };
 const WEIGHTS: [f64; 3] = [0.5, -2.0, 1.5];
-/// What scales the sum afterwards.
+/// Factor of the sum.
 const FACTOR: f64 = 3.0;
 
 fn values(len: usize, salt: usize) -> Vec<f64> {
@@ -33,17 +33,17 @@ fn targets() -> Targets {
     Targets::new(2, vec![4, 3, 1], vec![vec![0, 4], vec![1], vec![3, 3]]).unwrap()
 }
 
-/// Gradients of `FACTOR · sum` against those of slices.
+/// Compares gradients of `FACTOR · sum` with those of slices.
 fn agree(sum: &Tensor, expected: &[(&Var, Vec<f64>)]) {
     let gradients = (sum * FACTOR).unwrap().backward().unwrap();
     for (index, (var, expected)) in expected.iter().enumerate() {
-        let found = gradients.get(var).unwrap();
-        assert_eq!(found.dims(), var.dims());
+        let actual = gradients.get(var).unwrap();
+        assert_eq!(actual.dims(), var.dims());
         assert!(expected.iter().any(|g| *g != 0.0), "argument {index}");
-        for (found, expected) in slice(found).iter().zip(expected) {
+        for (actual, expected) in slice(actual).iter().zip(expected) {
             assert!(
-                (found - FACTOR * expected).abs() <= 1e-12 * (1.0 + expected.abs()),
-                "argument {index}: {found} {expected}"
+                (actual - FACTOR * expected).abs() <= 1e-12 * (1.0 + expected.abs()),
+                "argument {index}: {actual} {expected}"
             );
         }
     }
@@ -61,7 +61,7 @@ fn weighted(losses: &[f64]) -> f64 {
 fn tokens_and_durations() {
     let (frames, labels) = (var(&[3, 4, 3], 1), var(&[3, 3, 3], 2));
     let (weight, bias, d_weight, d_bias) = (var(&[5, 3], 3), var(&[5], 4), var(&[3, 3], 5), var(&[3], 6));
-    // A label moves on by one or two frames, so that two labels need three frames.
+    // A label advances by one or two frames, so that two labels need three frames.
     let topology = Topology::tdt(&[1, 2, 4]).unwrap();
     let loss = Loss::Tdt { topology, sigma: 0.05, omega: 0.25 };
     let options = Options { fastemit: 0.1, ..Options::new(loss) };
@@ -149,14 +149,14 @@ fn both_passes_of_pruned_training() {
     }
 }
 
-/// What must not fit is named.
+/// Returns the error of a call.
 fn refused<T: std::fmt::Debug>(result: Result<T>, name: &str) {
     let error = result.unwrap_err();
     assert!(matches!(error, Error::Shape { argument, .. } if argument == name), "{name}: {error}");
 }
 
 #[test]
-fn misfitting_tensors_are_named() {
+fn mismatched_tensors_are_errors() {
     let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F64, &DEVICE).unwrap();
     let (frames, labels, weight, bias) = (zeros(&[3, 4, 3]), zeros(&[3, 3, 3]), zeros(&[5, 3]), zeros(&[5]));
     let session = LossSession::new(&Options::new(Loss::tdt(&[1, 2]).unwrap())).unwrap();
@@ -207,15 +207,15 @@ fn a_factored_blank() {
     let [f, g, w, b] = [&frames, &labels, &weight, &bias].map(|v| slice(v));
     let head = Head::new(&w, Some(&b), 3).unwrap();
     let joint = JointInputs::new(&f, &g, head).with_layout(LAYOUT);
-    let want = Session::new(&options).unwrap().sum(joint, &targets(), &WEIGHTS).unwrap();
-    assert_eq!(out.losses, want.losses);
+    let expected = Session::new(&options).unwrap().sum(joint, &targets(), &WEIGHTS).unwrap();
+    assert_eq!(out.losses, expected.losses);
     agree(
         &out.sum,
         &[
-            (&frames, want.gradients.encoded),
-            (&labels, want.gradients.predicted),
-            (&weight, want.gradients.head.weight),
-            (&bias, want.gradients.head.bias),
+            (&frames, expected.gradients.encoded),
+            (&labels, expected.gradients.predicted),
+            (&weight, expected.gradients.head.weight),
+            (&bias, expected.gradients.head.bias),
         ],
     );
 }
