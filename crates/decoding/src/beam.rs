@@ -336,7 +336,7 @@ impl BeamSearch {
 
     /// Commits labels of the best hypothesis, removes and returns them.
     ///
-    /// `labels` is their number, at most all.     /// Hypotheses with a different prefix are
+    /// `labels` is their number, at most all. Hypotheses with a different prefix are
     /// dropped. Use it for words with a deadline and at pauses; [`BeamStream::take_stable`] removes
     /// the labels that all hypotheses share. Two hypotheses that differ only in an old label,
     /// outside the predictor's context, continue alike and halve the beam until one is committed.
@@ -429,7 +429,7 @@ impl BeamBuffers {
                 rows.load((b, hyp), &stream.states, &stream.rows, &stream.scorer_states);
             }
         }
-        rows.place(task.model, task.options, utterances)
+        rows.store(task.model, task.options, utterances)
     }
 
     /// Collects the sites of the hypotheses that satisfy a predicate.
@@ -444,7 +444,7 @@ impl BeamBuffers {
         }
     }
 
-    /// Finds the best `count` extensions of each site.
+    /// Finds the best `count` expansions of each site.
     fn score_sites(&mut self, task: BeamTask, count: usize) -> Result<()> {
         let model = (task.model, task.options);
         let outcome = self.top_k.find(model, (task.chunks, &self.sites), &mut self.rows, count);

@@ -349,11 +349,11 @@ impl<'a> CtcSearch<'a> {
                 }
             }
             self.next.push(Prefix { blank, label, ..prefix });
-            self.offer(Candidate { from: at, label: None, sum: Log::plus(blank.sum, label.sum) });
+            self.push_candidate(Candidate { from: at, label: None, sum: Log::plus(blank.sum, label.sum) });
         }
     }
 
-    /// Candidates with a new label.
+    /// Collects candidates with a new label.
     fn collect_new(&mut self, row: &[f32]) {
         let mut tops = std::mem::take(&mut self.largest);
         let mut compared = std::mem::take(&mut self.compared);
@@ -377,30 +377,30 @@ impl<'a> CtcSearch<'a> {
                 }
                 let score = f64::from(row[class as usize]) + f64::from(self.fused(&prefix, class));
                 let sum = self.extensible_paths(&prefix, class).sum + score;
-                self.offer(Candidate { from: at, label: Some(class), sum });
+                self.push_candidate(Candidate { from: at, label: Some(class), sum });
             }
         }
         (self.largest, self.compared) = (tops, compared);
     }
 
-    fn offer(&mut self, candidate: Candidate) {
+    fn push_candidate(&mut self, candidate: Candidate) {
         let better = |other: &Candidate| other.sum < candidate.sum;
-        let full = self.candidates.len() == self.options.width;
-        if candidate.sum == f64::NEG_INFINITY || full && !self.candidates.last().is_some_and(better) {
+        let is_full = self.candidates.len() == self.options.width;
+        if candidate.sum == f64::NEG_INFINITY || is_full && !self.candidates.last().is_some_and(better) {
             return;
         }
-        if full {
+        if is_full {
             self.candidates.pop();
         }
-        let place = self.candidates.partition_point(|other| !better(other));
-        self.candidates.insert(place, candidate);
+        let position = self.candidates.partition_point(|other| !better(other));
+        self.candidates.insert(position, candidate);
     }
 
-    /// Makes prefixes of the candidates.
+    /// Replaces the prefixes by the candidates.
     fn choose(&mut self, frame: usize, row: &[f32]) -> Result<()> {
         let candidates = std::mem::take(&mut self.candidates);
         self.slots.iter_mut().for_each(|slot| slot.is_used = false);
-        // Those of the new ones' parents are read below.
+        // The states of the parents are read below.
         self.prefixes.iter().for_each(|prefix| self.slots[prefix.slot].is_used = true);
         let mut chosen = Vec::with_capacity(candidates.len());
         for &Candidate { from, label, .. } in &candidates {

@@ -120,7 +120,7 @@ pub(crate) fn adjoints<'a, F: Real>(
 
 /// Bound on the score gradients of a site over all heads.
 ///
-/// It is relative to the sum of the adjoints. /// A normalized head has at most twice its adjoints,
+/// It is relative to the sum of the adjoints. A normalized head has at most twice its adjoints,
 /// a factored blank at most once.
 pub(crate) fn gradient_bound<F>(outputs: &[HeadOutput<F>]) -> f64 {
     let bound = |output: &HeadOutput<F>| match output.role {

@@ -1,6 +1,6 @@
 //! Excludes sites of low occupancy from the gradient.
 //!
-//! The error is bounded. //! A site with adjoints `a` has a score gradient of `|g|_1 <= |Σ_s a_s| +
+//! The error is bounded. A site with adjoints `a` has a score gradient of `|g|_1 <= |Σ_s a_s| +
 //! Σ_s |a_s| <= 2 m`, where `m = Σ_s |a_s|` is its occupancy (times 1 + λ with FastEmit). With `D`
 //! the sum of `m` over all excluded sites,
 //!

@@ -55,16 +55,16 @@ impl BeamBuffers {
                     // At most the best `width` classes of a hypothesis can be chosen.
                     let may_extend = utterance.tree.sequence(hyp.node).len < limit;
                     let blank = [blank];
-                    for extension in if may_extend { self.top_k.entries(site) } else { &blank } {
-                        let log_prob = hyp.log_prob + extension.value;
-                        if !utterance.best.push(Candidate { hyp: i, extension: Some(*extension), log_prob }) {
+                    for expansion in if may_extend { self.top_k.entries(site) } else { &blank } {
+                        let log_prob = hyp.log_prob + expansion.value;
+                        if !utterance.best.push(Candidate { hyp: i, expansion: Some(*expansion), log_prob }) {
                             break;
                         }
                     }
                 }
                 utterance.choose(
                     token_table,
-                    |hyp, extension| match token_table.is_blank(extension.class) {
+                    |hyp, expansion| match token_table.is_blank(expansion.class) {
                         true => BeamPosition { time: hyp.time + 1, symbols: 0 },
                         false => BeamPosition { time: hyp.time, symbols: hyp.symbols + 1 },
                     },

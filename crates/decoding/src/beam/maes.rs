@@ -2,7 +2,7 @@
 use super::nbest;
 use super::rows::HypothesisRows;
 use super::top_k::TopK;
-use super::utterance::{BeamHypothesis, BeamUtterance, Extension, NO_ROW, decoded_token};
+use super::utterance::{BeamHypothesis, BeamUtterance, Expansion, NO_ROW, decoded_token};
 use super::{BeamBuffers, BeamTask};
 use crate::{Result, SiteIndex};
 
@@ -96,7 +96,7 @@ fn expand(
     let token_table = task.model.token_table();
     let from = std::mem::take(&mut utterance.hyps);
     utterance.origins.clear();
-    let mut entries: Vec<Extension> = Vec::new();
+    let mut entries: Vec<Expansion> = Vec::new();
     for (i, hyp) in from.iter().enumerate() {
         let site = utterance.first_site + i;
         let listed = scores.top_k.entries(site);

@@ -36,15 +36,15 @@ impl BeamBuffers {
                 utterance.best.clear(width.saturating_mul(CANDIDATES_PER_HYPOTHESIS));
                 for (i, hyp) in utterance.hyps.iter().enumerate() {
                     if hyp.time >= end {
-                        utterance.best.push(Candidate { hyp: i, extension: None, log_prob: hyp.log_prob });
+                        utterance.best.push(Candidate { hyp: i, expansion: None, log_prob: hyp.log_prob });
                         continue;
                     }
                     let site = utterance.sites[i] as usize;
                     let blank = [self.top_k.blank(site)];
                     let is_full = hyp.symbols >= max_symbols;
-                    for extension in if is_full { &blank } else { self.top_k.entries(site) } {
-                        let log_prob = hyp.log_prob + extension.value;
-                        if !utterance.best.push(Candidate { hyp: i, extension: Some(*extension), log_prob }) {
+                    for expansion in if is_full { &blank } else { self.top_k.entries(site) } {
+                        let log_prob = hyp.log_prob + expansion.value;
+                        if !utterance.best.push(Candidate { hyp: i, expansion: Some(*expansion), log_prob }) {
                             break;
                         }
                     }
@@ -52,9 +52,9 @@ impl BeamBuffers {
                 utterance.choose_best(
                     token_table,
                     width,
-                    |hyp, extension| {
-                        let frames = token_table.frames(extension.class, extension.duration as usize);
-                        if token_table.is_blank(extension.class) {
+                    |hyp, expansion| {
+                        let frames = token_table.frames(expansion.class, expansion.duration as usize);
+                        if token_table.is_blank(expansion.class) {
                             return BeamPosition { time: hyp.time.saturating_add(frames.max(1)), symbols: 0 };
                         }
                         let symbols = if frames == 0 { hyp.symbols + 1 } else { 0 };

@@ -36,12 +36,12 @@ impl BeamBuffers {
                 utterance.best.clear(width);
                 for (i, hyp) in utterance.hyps.iter().enumerate() {
                     if hyp.time > time {
-                        utterance.best.push(Candidate { hyp: i, extension: None, log_prob: hyp.log_prob });
+                        utterance.best.push(Candidate { hyp: i, expansion: None, log_prob: hyp.log_prob });
                         continue;
                     }
-                    for extension in self.top_k.entries(site) {
-                        let log_prob = hyp.log_prob + extension.value;
-                        if !utterance.best.push(Candidate { hyp: i, extension: Some(*extension), log_prob }) {
+                    for expansion in self.top_k.entries(site) {
+                        let log_prob = hyp.log_prob + expansion.value;
+                        if !utterance.best.push(Candidate { hyp: i, expansion: Some(*expansion), log_prob }) {
                             break;
                         }
                     }
@@ -49,8 +49,8 @@ impl BeamBuffers {
                 }
                 utterance.choose(
                     token_table,
-                    |hyp, extension| BeamPosition {
-                        time: hyp.time.saturating_add(token_table.frames(extension.class, 0).max(1)),
+                    |hyp, expansion| BeamPosition {
+                        time: hyp.time.saturating_add(token_table.frames(expansion.class, 0).max(1)),
                         symbols: 0,
                     },
                     |position, other| position.time == other.time,

@@ -99,7 +99,7 @@ impl BeamStream {
 
     /// Restores the fusions of a deserialized stream.
     ///
-    /// The serialized state does not contain them.     /// Their scorers continue in the stored
+    /// The serialized state does not contain them. Their scorers continue in the stored
     /// states.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
-//! The best extensions of hypotheses at their sites.
+//! The best expansions of hypotheses at their sites.
 use kernels::{Real, par_for, parts, parts_mut};
 
-use super::utterance::Extension;
+use super::utterance::Expansion;
 use super::{BeamOptions, rows::HypothesisRows};
 use crate::affine::resized;
 use crate::best_class::invalid_scores;
@@ -17,7 +17,7 @@ struct SiteSummary {
     /// Number of entries; none if the scores are invalid.
     count: Option<usize>,
     /// The best blank.
-    blank: Extension,
+    blank: Expansion,
     /// `log Σ exp` of the classes.
     log_sum: f64,
 }
@@ -31,7 +31,7 @@ struct RowRanking<'a> {
     inverse_temperature: f32,
 }
 
-/// The extensions of the largest values at each site, best first.
+/// The expansions of the largest values at each site, best first.
 ///
 /// Ties are in the order of classes, then durations.
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ pub(super) struct TopK {
     /// Scores with temperature and fusion; empty if they equal those of the joint.
     adjusted: Vec<f32>,
     summaries: Vec<SiteSummary>,
-    entries: Vec<Extension>,
+    entries: Vec<Expansion>,
     /// Largest adjusted scores of each site with their classes.
     largest: Vec<(f32, u32)>,
     /// Capacity of a site's entries.
@@ -54,7 +54,7 @@ pub(super) struct TopK {
 }
 
 impl TopK {
-    /// Evaluates sites and finds the best `count` extensions of each.
+    /// Evaluates sites and finds the best `count` expansions of each.
     ///
     /// ```text
     /// value(c, d) = log_softmax((z - penalty [c is a blank]) / temperature)_c + fused_c
@@ -81,7 +81,7 @@ impl TopK {
         self.summaries.resize(sites.len(), SiteSummary::default());
         // Values of earlier steps are not read.
         self.entries
-            .resize((sites.len() * self.entries_per_site).max(self.entries.len()), Extension::default());
+            .resize((sites.len() * self.entries_per_site).max(self.entries.len()), Expansion::default());
         self.largest.resize((sites.len() * top).max(self.largest.len()), (0.0, 0));
         self.inverse_temperature = 1.0 / options.temperature;
         let ranking = RowRanking {
@@ -123,22 +123,22 @@ impl TopK {
         }
     }
 
-    /// The best extensions of a site, best first.
-    pub fn entries(&self, site: usize) -> &[Extension] {
+    /// The best expansions of a site, best first.
+    pub fn entries(&self, site: usize) -> &[Expansion] {
         &self.entries[site * self.entries_per_site..][..self.summaries[site].count.unwrap_or(0)]
     }
 
     /// The best blank of a site, with its best duration.
-    pub fn blank(&self, site: usize) -> Extension {
+    pub fn blank(&self, site: usize) -> Expansion {
         self.summaries[site].blank
     }
 
-    /// The extension by a class with fusion score `fused`, without duration.
-    pub fn entry(&self, site: usize, class: u32, fused: f32) -> Extension {
+    /// The expansion by a class with fusion score `fused`, without duration.
+    pub fn entry(&self, site: usize, class: u32, fused: f32) -> Expansion {
         let logit = self.scores[site * self.outputs + class as usize];
         let adjusted = self.adjusted.get(site * self.classes + class as usize).copied().unwrap_or(logit);
         let log_sum = self.summaries[site].log_sum;
-        Extension {
+        Expansion {
             value: f64::from(adjusted) - log_sum,
             log_prob: f64::from(logit * self.inverse_temperature) - log_sum,
             duration_log_prob: 0.0,
@@ -157,7 +157,7 @@ impl RowRanking<'_> {
         fused: Option<&[f32]>,
         adjusted: Option<&mut [f32]>,
         tops: &mut [(f32, u32)],
-        entries: &mut [Extension],
+        entries: &mut [Expansion],
     ) -> SiteSummary {
         let invalid = SiteSummary::default();
         let (tokens, durations) = scores.split_at_mut(self.token_table.classes());
@@ -189,7 +189,7 @@ impl RowRanking<'_> {
             let at = class as usize;
             let log_prob = f64::from(tokens[at] * self.inverse_temperature) - log_sum;
             let duration_log_prob = durations.get(duration).map_or(0.0, |&z| f64::from(z) - duration_log_sum);
-            Extension {
+            Expansion {
                 value: f64::from(adjusted[at]) - log_sum + duration_log_prob,
                 log_prob,
                 duration_log_prob,
@@ -204,7 +204,7 @@ impl RowRanking<'_> {
         for &(_, class) in &tops[..top] {
             for duration in 0..durations.len().max(1) {
                 let new = entry(class, duration);
-                let after = |old: &Extension| {
+                let after = |old: &Expansion| {
                     (old.value, new.class, new.duration) < (new.value, old.class, old.duration)
                 };
                 if count == entries.len() && !after(&entries[count - 1]) {
@@ -219,7 +219,7 @@ impl RowRanking<'_> {
                 count = (count + 1).min(entries.len());
             }
         }
-        let better = |best: Extension, new: Extension| if new.value > best.value { new } else { best };
+        let better = |best: Expansion, new: Expansion| if new.value > best.value { new } else { best };
         let durations = 0..durations.len().max(1);
         let blanks = self.token_table.blanks().flat_map(|blank| durations.clone().map(move |d| (blank, d)));
         let blank = blanks.map(|(blank, duration)| entry(blank, duration)).reduce(better).unwrap_or_default();

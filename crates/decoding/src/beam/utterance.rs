@@ -11,7 +11,7 @@ pub(super) const NO_ROW: u32 = u32::MAX;
 
 /// Next step of a hypothesis: a class and, with durations, a duration.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Extension {
+pub(super) struct Expansion {
     /// Increase of the hypothesis' log-probability, the sum of the next three.
     pub value: f64,
     /// Log-probability among the classes.
@@ -45,14 +45,14 @@ pub(super) struct BeamHypothesis {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate {
     pub hyp: usize,
-    pub extension: Option<Extension>,
+    pub expansion: Option<Expansion>,
     pub log_prob: f64,
 }
 
 impl Candidate {
     /// The new label, if the step is one.
     fn label(&self, token_table: &TokenTable) -> Option<u32> {
-        self.extension.as_ref().map(|extension| extension.class).filter(|&class| !token_table.is_blank(class))
+        self.expansion.as_ref().map(|expansion| expansion.class).filter(|&class| !token_table.is_blank(class))
     }
 }
 
@@ -167,7 +167,7 @@ impl BeamUtterance {
     pub fn choose(
         &mut self,
         token_table: &TokenTable,
-        position: impl Fn(&BeamHypothesis, &Extension) -> BeamPosition,
+        position: impl Fn(&BeamHypothesis, &Expansion) -> BeamPosition,
         is_mergeable: impl Fn(&BeamPosition, &BeamHypothesis) -> bool,
     ) {
         self.merge(token_table, position, is_mergeable);
@@ -179,7 +179,7 @@ impl BeamUtterance {
         &mut self,
         token_table: &TokenTable,
         width: usize,
-        position: impl Fn(&BeamHypothesis, &Extension) -> BeamPosition,
+        position: impl Fn(&BeamHypothesis, &Expansion) -> BeamPosition,
         is_mergeable: impl Fn(&BeamPosition, &BeamHypothesis) -> bool,
     ) {
         self.merge(token_table, position, is_mergeable);
@@ -192,7 +192,7 @@ impl BeamUtterance {
     fn merge(
         &mut self,
         token_table: &TokenTable,
-        position: impl Fn(&BeamHypothesis, &Extension) -> BeamPosition,
+        position: impl Fn(&BeamHypothesis, &Expansion) -> BeamPosition,
         is_mergeable: impl Fn(&BeamPosition, &BeamHypothesis) -> bool,
     ) {
         let Self { best, next, hashes, hyps, tree, .. } = self;
@@ -202,7 +202,7 @@ impl BeamUtterance {
             let candidate = &best.candidates[at as usize];
             let from = &hyps[candidate.hyp];
             let current = BeamPosition { time: from.time, symbols: from.symbols };
-            let to = candidate.extension.as_ref().map_or(current, |extension| position(from, extension));
+            let to = candidate.expansion.as_ref().map_or(current, |expansion| position(from, expansion));
             let label = candidate.label(token_table);
             let before = tree.sequence(from.node);
             let hash = label.map_or(before, |label| before.append(label)).hash;
@@ -242,10 +242,10 @@ impl BeamUtterance {
         for NextHypothesis { candidate, hyp } in &mut *next {
             let candidate = &best.candidates[*candidate as usize];
             let from = &hyps[candidate.hyp];
-            if let Some(extension) =
-                candidate.extension.filter(|extension| !token_table.is_blank(extension.class))
+            if let Some(expansion) =
+                candidate.expansion.filter(|expansion| !token_table.is_blank(expansion.class))
             {
-                hyp.node = tree.push(from.node, decoded_token(&extension, token_table, from.time));
+                hyp.node = tree.push(from.node, decoded_token(&expansion, token_table, from.time));
             }
             origins.push(from.row);
         }
@@ -282,8 +282,8 @@ fn positions_of(hashes: &[u64], hash: u64) -> impl Iterator<Item = usize> {
 }
 
 /// The record of a label.
-pub(super) fn decoded_token(extension: &Extension, token_table: &TokenTable, frame: usize) -> DecodedToken {
-    let &Extension { log_prob, duration_log_prob, fused, logit, class, duration, .. } = extension;
+pub(super) fn decoded_token(expansion: &Expansion, token_table: &TokenTable, frame: usize) -> DecodedToken {
+    let &Expansion { log_prob, duration_log_prob, fused, logit, class, duration, .. } = expansion;
     let duration = token_table.frames(class, duration as usize);
     DecodedToken { label: class, frame, duration, log_prob, duration_log_prob, logit, fused, confidence: 1.0 }
 }
@@ -298,7 +298,7 @@ mod tests {
         best.clear(3);
         let log_probs = [-3.0, -1.0, -2.0, -1.0, f64::NEG_INFINITY, -2.0, -0.5];
         let inserted: Vec<bool> = (0..log_probs.len())
-            .map(|hyp| best.push(Candidate { hyp, extension: None, log_prob: log_probs[hyp] }))
+            .map(|hyp| best.push(Candidate { hyp, expansion: None, log_prob: log_probs[hyp] }))
             .collect();
         assert_eq!(inserted, [true, true, true, true, false, false, true]);
         let hyps: Vec<usize> = best.indices.iter().map(|&at| best.candidates[at as usize].hyp).collect();

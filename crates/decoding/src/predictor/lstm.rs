@@ -80,7 +80,7 @@ impl LstmPredictor {
 
     /// [`Self::new`] with a limit on the bytes of the product table.
     ///
-    /// The table has *ids x 4P* values.     /// The default is 256 MiB. Above the limit, an
+    /// The table has *ids x 4P* values. The default is 256 MiB. Above the limit, an
     /// embedding is multiplied in each step; results are the same bits.
     ///
     /// # Errors
