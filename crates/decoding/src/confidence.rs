@@ -256,9 +256,9 @@ mod tests {
         let combine = |aggregate: ConfidenceAggregation| aggregate.combine([0.5, 0.25, 1.0]);
         assert_eq!(
             [
-                of(ConfidenceAggregation::Min),
-                of(ConfidenceAggregation::Max),
-                of(ConfidenceAggregation::Product)
+                combine(ConfidenceAggregation::Min),
+                combine(ConfidenceAggregation::Max),
+                combine(ConfidenceAggregation::Product)
             ],
             [0.25, 1.0, 0.125]
         );

@@ -121,7 +121,7 @@ pub enum Error {
     Search {
         /// The search.
         search: &'static str,
-        /// What it does not support.
+        /// The unsupported feature.
         found: &'static str,
     },
     /// Fusion adds NaN or +inf to the score of a label.

@@ -28,7 +28,7 @@ pub trait Scorer: Send + Sync + std::fmt::Debug {
 /// the scorer, including labels that it forbids.
 #[derive(Debug, Clone)]
 pub struct Fusion {
-    /// The language model or list.
+    /// The scorer.
     pub scorer: Arc<dyn Scorer>,
     /// Factor of the scores.
     pub weight: f32,

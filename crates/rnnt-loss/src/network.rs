@@ -6,7 +6,7 @@ use panda_core::Real;
 use crate::{
     Element, Error, Gradients, JointInputs, Layout, LossOutput, Result, Session, SkippedSites, Targets,
     error::{expect_len, expect_rows},
-    targets::Starts,
+    targets::RowStarts,
 };
 
 /// Borrowed parameters of a joint network with projections.
@@ -162,7 +162,7 @@ struct RowSet {
 }
 
 impl RowSet {
-    fn new(starts: Starts, lens: impl Iterator<Item = usize>) -> Self {
+    fn new(starts: RowStarts, lens: impl Iterator<Item = usize>) -> Self {
         Self {
             runs: lens.enumerate().map(|(b, len)| (starts.start(b), len)).collect(),
             total: starts.total(),

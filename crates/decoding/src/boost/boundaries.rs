@@ -89,8 +89,7 @@ impl WordBoundaries {
     /// Boundaries of letters within words.
     pub const NEITHER: WordBoundaries = WordBoundaries { before: false, after: false };
 
-    /// WordBoundaries of each class by its name; none for a class without a name, such as the
-    /// blank.
+    /// Derives the boundaries of each class from its name; none for an empty name.
     ///
     /// | style | before | after |
     /// |---|---|---|

@@ -84,8 +84,7 @@ proptest! {
         }
     }
 
-    /// Phrases without negative scores: what is paid is at least what is earned, and at most one
-    /// phrase more.
+    /// Without negative scores, the advance is at most the bonus of one phrase.
     #[test]
     fn the_advance_is_at_most_one_phrase(
         classes in alphabet(),
@@ -188,8 +187,7 @@ fn advances_are_withdrawn_by_the_step_that_breaks_the_match() {
     assert_eq!(scores(&booster, &[0, 1, 0]), [0.0, -2.0, 0.0, 0.0]);
 }
 
-/// A step that continues the last word withdraws all that was paid; one that begins a word, or the
-/// end, nothing.
+/// Only a step that continues the last word withdraws the bonus.
 #[test]
 fn the_bonus_is_withdrawn_if_the_word_continues() {
     let classes = WordBoundaries::from_names(&["", " ", "e", "v", "n"], TokenStyle::Characters);

@@ -8,7 +8,9 @@ use decoding::{
 use proptest::prelude::*;
 use rnnt_dp::Topology;
 
-use super::paths::{ALL, MAES, Never, Only, Paths, Table, add, agree, beam, models, search, site, sums};
+use super::paths::{
+    ALL, MAES, Never, Only, Paths, Table, add, assert_sums, beam, models, search, site, sums,
+};
 use super::table_models::{frames, random};
 
 #[test]

@@ -151,7 +151,7 @@ proptest! {
                         model.joint().project(&predicted, &mut row, &mut NetworkScratch::default());
                         scorer = Table.step(scorer, label).1;
                     }
-                    prop_assert_eq!(&of_each("automata")[at], &[Value::from(automaton)]);
+                    prop_assert_eq!(&of_each("automata")[at], &[Value::from(scorer)]);
                     for (actual, expected) in of_each("rows")[at].iter().zip(&row) {
                         prop_assert!((actual.as_f64().unwrap() - f64::from(*expected)).abs() < 1e-5);
                     }

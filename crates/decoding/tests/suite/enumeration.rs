@@ -248,7 +248,7 @@ fn enumerate(
     fusion: &[Fusion],
 ) -> Sums {
     let mut all = Enumeration { tables, kind, limits, frames: frames.clone(), sums: Sums::new() };
-    all.go(frames.start, 0, 0, &mut Vec::new(), 0.0);
+    all.enumerate_from(frames.start, 0, 0, &mut Vec::new(), 0.0);
     all.sums.iter().map(|(labels, sum)| (labels.clone(), sum.ln() + fused(labels, fusion))).collect()
 }
 
@@ -360,7 +360,7 @@ fn check(draw: &mut Draw, kind: &Kind, search: impl Fn(usize, &mut Draw) -> (Bea
         assert_sums(&name, actual, expected);
     }
     assert_eq!(search.decode(&[&chunks[1]]).unwrap(), &actual[1..], "alone {name}");
-    if beam_kind.streams() {
+    if beam_kind.supports_streaming() {
         let mut stream = search.stream().unwrap();
         for row in &chunks[0] {
             search.advance(&mut [&mut stream], &[&[*row]]).unwrap();

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use rnnt_dp::Topology;
 
 use super::ctc::{all_paths, rows};
-use super::paths::{ALL, MAES, Paths, agree, beam, models, sums};
+use super::paths::{ALL, MAES, Paths, assert_sums, beam, models, sums};
 use super::table_models::{frames, random};
 
 /// Score and state of a label sequence.
@@ -126,7 +126,7 @@ proptest! {
                     _ => {
                         let rows = rows(counts[b], classes, seed + b as u32, 4.0);
                         let scorer = CtcPrefixScorer::new(&rows, classes, blank).unwrap();
-                        vec![Fusion { scorer: Arc::new(automaton), weight: 0.4 }]
+                        vec![Fusion { scorer: Arc::new(scorer), weight: 0.4 }]
                     }
                 };
                 let all = search.decode_with(&utterances, (0..counts.len()).map(list).collect()).unwrap().to_vec();

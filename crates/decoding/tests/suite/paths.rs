@@ -34,7 +34,7 @@ pub fn site(model: &DecodingModel, rows: &[f32], frame: usize, labels: &[u32]) -
     let mut scores = vec![0.0; joint.classes() + joint.durations()];
     let at = [SiteIndex { utterance: 0, frame, row: 0 }];
     joint.scores(
-        &SiteBatch { frames: &[rows], rows: &row, at: &at },
+        &SiteBatch { frames: &[rows], rows: &row, sites: &at },
         &mut scores,
         &mut NetworkScratch::default(),
     );

@@ -240,7 +240,7 @@ fn head_gradients_match_plain_loops() {
     }
 }
 
-/// The error of skipping is within its bound, the mass within its limit.
+/// The error and the mass of skipped sites are within their limits.
 #[test]
 fn skipping_errors_are_within_the_bound_for_every_head() {
     for kind in KINDS {

@@ -157,8 +157,14 @@ fn gradients_match_central_differences() {
     for activation in ACTIVATIONS {
         for loss in [Loss::rnnt(), Loss::hat()] {
             let (budget, keep_scores) = (usize::MAX, false);
-            let options =
-                Options { budget, keep_scores, label_smoothing: 0.0, z_loss: 0.1, loss, ..of(activation) };
+            let options = Options {
+                budget,
+                keep_scores,
+                label_smoothing: 0.0,
+                z_loss: 0.1,
+                loss,
+                ..options_with(activation)
+            };
             let actual = concatenated(&batch.run(&options, Some(DROPOUT)).gradients);
             let loss = |all: &[f64]| Ok(weighted(&batch.with(all).run(&options, Some(DROPOUT)).losses));
             close(&actual, &central(loss, &batch.all()).unwrap(), 3e-7);
@@ -307,7 +313,7 @@ fn skipping_errors_are_within_the_bound() {
             let exact = batch.run(&options_with(activation), dropout);
             let mut skipped = 0;
             for skip in [1e-3, 0.02, 0.1, 0.4] {
-                let actual = batch.run(&Options { skip, ..of(activation) }, dropout);
+                let actual = batch.run(&Options { skip, ..options_with(activation) }, dropout);
                 let bound = actual.skipped;
                 skipped += bound.sites;
                 let (actual, exact) = (&actual.gradients, &exact.gradients);

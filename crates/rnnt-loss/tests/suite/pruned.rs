@@ -94,7 +94,7 @@ fn prunings(s_range: usize) -> [Loss; 3] {
     })
 }
 
-const SCALES: Scales = PassScales { simple: 0.3, pruned: 0.7 };
+const SCALES: PassScales = PassScales { simple: 0.3, pruned: 0.7 };
 
 /// Losses of the first pass.
 fn simple(out: &LossOutput<f64>) -> &[f64] {

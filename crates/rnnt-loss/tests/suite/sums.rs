@@ -186,7 +186,7 @@ fn mismatched_tensors_are_errors() {
     let [wx, wy] = [wx, wy].map(|w| w.squeeze(2).unwrap());
     let good = SimpleTensors { frames: &x, labels: &y, am: head(&wx, &bias), lm: head(&wy, &bias) };
     let session = LossSession::new(&Options::new(Loss::pruned(Pruning::default()))).unwrap();
-    let run = |simple: TrivialJoiner| {
+    let run = |simple: SimpleTensors| {
         session.sum(PrunedTensors { simple, joint, scales: PassScales::default() }, &targets(), &WEIGHTS)
     };
     run(good).unwrap();

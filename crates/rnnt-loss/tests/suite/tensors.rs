@@ -17,7 +17,7 @@ const WEIGHTS: [f64; 3] = [0.5, -2.0, 1.5];
 const H: usize = 3;
 const C: usize = 5;
 const D: usize = 3;
-const SCALES: Scales = PassScales { simple: 0.25, pruned: 0.75 };
+const SCALES: PassScales = PassScales { simple: 0.25, pruned: 0.75 };
 
 fn targets() -> Targets {
     Targets::new(2, vec![4, 3, 1], vec![vec![0, 4], vec![1], vec![]]).unwrap()
@@ -251,7 +251,7 @@ fn a_graph_may_be_differentiated_twice() {
         let losses = session.forward(kind.inputs(&tensors, true), &targets()).unwrap();
         // Another call uses the buffers in between.
         session.sum(kind.inputs(&tensors, true), &targets(), &[1.0; 3]).unwrap();
-        for weights in [WEIGHTS, WEIGHTS, other, WEIGHTS] {
+        for weights in [WEIGHTS, WEIGHTS, other_weights, WEIGHTS] {
             let (_, expected) = kind.by_slices(&vars, true, &weights);
             check(kind, &weighted(&losses, &weights).backward().unwrap(), &vars, &expected, true, 1e-12);
         }

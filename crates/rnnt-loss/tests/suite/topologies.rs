@@ -212,7 +212,7 @@ fn all_inputs_support_retained_sites() {
         let full = targets(2);
         let bands = vec![vec![0..2, 0..2, 1..3, 1..3], vec![0..1, 0..2]];
         let kept = full.with_bands(bands).unwrap();
-        let (actual, whole) = (run(all, &kept), run(all, &full));
+        let (actual, unrestricted) = (run(all, &kept), run(all, &full));
         for (kept, whole) in actual.losses.iter().zip(&unrestricted.losses) {
             assert!(kept >= whole, "{kept} {whole}");
         }
