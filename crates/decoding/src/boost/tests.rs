@@ -84,7 +84,7 @@ proptest! {
         }
     }
 
-    /// Without negative scores, the advance is at most the bonus of one phrase.
+    /// Without negative scores, the advance is at most one phrase.
     #[test]
     fn the_advance_is_at_most_one_phrase(
         classes in alphabet(),
