@@ -14,7 +14,7 @@ use oracle::dense::{joint_logits, low_memory_transducer_loss};
 use panda::distributed::ProcessGroup;
 use panda::model::{Losses, Model, TrainingPass, linear};
 use panda::recognizer::examples::load;
-use panda::rnnt_loss::candle::{HeadTensors, LossSession, LossSum, RowTensors};
+use panda::rnnt_loss::candle::{HeadTensors, HiddenTensors, LossSession, LossSum};
 use panda::rnnt_loss::{Activation, Loss, Options, Targets};
 use panda::speech::{FrontEnd, Tokenizer, read_manifest};
 use panda::training::data::{Batch, TrainingSet, UtteranceStore};

@@ -10,7 +10,7 @@
 //! ```
 use std::time::Instant;
 
-use panda::rnnt_loss::{Head, Joint, MemoryPlan, Options, Session, Targets};
+use panda::rnnt_loss::{Head, JointInputs, MemoryPlan, Options, Session, Targets};
 
 const BATCH: usize = 1024;
 const FRAMES: usize = 500;
@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for b in 0..count.min(BATCH) {
         let start = Instant::now();
         let (f, g) = (b * frames..(b + 1) * frames, b * positions..(b + 1) * positions);
-        let joint = Joint::new(&encoded[f.clone()], &predicted[g.clone()], head);
+        let joint = JointInputs::new(&encoded[f.clone()], &predicted[g.clone()], head);
         let out = session.sum(joint, &targets, &[1.0])?;
         encoded_gradient[f].copy_from_slice(&out.gradients.encoded);
         predicted_gradient[g].copy_from_slice(&out.gradients.predicted);

@@ -8,7 +8,8 @@
 use std::time::Instant;
 
 use panda::rnnt_loss::{
-    Head, Joint, Loss, MemoryPlan, Options, PrunedJoint, Pruning, Scales, Session, Simple, Targets,
+    Head, JointInputs, Loss, MemoryPlan, Options, PassScales, PrunedInputs, Pruning, Session, SimpleInputs,
+    Targets,
 };
 use pruned::{Heads, Linear};
 
@@ -67,7 +68,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let inputs = PrunedJoint { simple: Simple::Heads(source), joint, scales: Scales::default() };
     let weights = [1.0; BATCH];
 
-    let mut session = Session::new(&Options::of(Loss::pruned(Pruning::default())))?;
+    let mut session = Session::new(&Options::new(Loss::pruned(Pruning::default())))?;
     let start = Instant::now();
     let out = session.sum(inputs, &targets, &weights)?;
     let seconds = start.elapsed().as_secs_f64();

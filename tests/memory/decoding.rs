@@ -2,7 +2,8 @@
 use std::sync::Arc;
 
 use panda::decoding::{
-    Activation, AffineLayer, Greedy, GreedySearch, LstmLayer, LstmPredictor, Model, Network,
+    Activation, AffineLayer, DecodingModel, GreedyOptions, GreedySearch, JointNetwork, LstmLayer,
+    LstmPredictor,
 };
 use panda::rnnt_dp::Topology;
 
@@ -15,7 +16,7 @@ fn wave(count: usize, step: f32) -> Vec<f32> {
     (0..count).map(|i| (i as f32 * step).sin() * 0.7).collect()
 }
 
-fn model(topology: &Topology) -> Model {
+fn model(topology: &Topology) -> DecodingModel {
     let layer =
         |inputs: usize, step: f32| [wave(4 * WIDTH * inputs, step), wave(4 * WIDTH * WIDTH, 1.3 * step)];
     let (first, second, bias) = (layer(WIDTH, 0.71), layer(WIDTH, 0.37), vec![0.1; 4 * WIDTH]);
@@ -24,8 +25,8 @@ fn model(topology: &Topology) -> Model {
     let outputs = CLASSES + topology.durations();
     let head = AffineLayer::new("head", &wave(outputs * WIDTH, 0.57), WIDTH, None).unwrap();
     let projection = AffineLayer::new("projection", &wave(WIDTH * WIDTH, 0.29), WIDTH, None).unwrap();
-    let network = Network::new(Activation::Tanh, None, projection, head, topology.durations()).unwrap();
-    Model::new(Arc::new(predictor), Arc::new(network), 0, &[], topology).unwrap()
+    let network = JointNetwork::new(Activation::Tanh, None, projection, head, topology.durations()).unwrap();
+    DecodingModel::new(Arc::new(predictor), Arc::new(network), 0, &[], topology).unwrap()
 }
 
 #[test]
@@ -33,7 +34,7 @@ fn steps_of_a_second_call_do_not_allocate() {
     let _guard = exclusive();
     for name in ["regular", "tdt:0,1,2"] {
         let model = model(&name.parse().unwrap());
-        let mut search = GreedySearch::new(model, Greedy::default()).unwrap();
+        let mut search = GreedySearch::new(model, GreedyOptions::default()).unwrap();
         let rows = wave(400 * WIDTH, 0.413);
         let long: Vec<&[f32]> = [400, 300, 7, 0].map(|frames| &rows[..frames * WIDTH]).to_vec();
         let short: Vec<&[f32]> = [40, 30, 7, 0].map(|frames| &rows[..frames * WIDTH]).to_vec();

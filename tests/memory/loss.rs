@@ -2,7 +2,7 @@
 
 use candle_core::DType;
 use panda::panda_core::{Head, Plan, Precision, Shape};
-use panda::rnnt_loss::{self, Joint, Options, Scores, Session, Targets};
+use panda::rnnt_loss::{self, JointInputs, Options, ScoreInputs, Session, Targets};
 
 use crate::common::Problem;
 use crate::counting::{exclusive, measure};
@@ -72,7 +72,7 @@ fn check() {
         let options = Options { budget: usize::MAX, keep_scores: false, ..Options::default() };
         let weights = vec![1.0; batch];
         let (_, growth, out) = measure(|| {
-            let joint = Joint::new(&f, &g, head).with_layout(layout);
+            let joint = JointInputs::new(&f, &g, head).with_layout(layout);
             Session::new(&options).unwrap().sum(joint, &targets, &weights).unwrap()
         });
         let gradients = out.gradients;

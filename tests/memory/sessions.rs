@@ -2,11 +2,12 @@
 use candle_core::{Device, Tensor, Var, WithDType, backprop::GradStore};
 use panda::pruned::{Linear, Matrices};
 use panda::rnnt_loss::{
-    DEFAULT_BUDGET, Dropout, Element, Error, Head, Inputs, Joint, Layout, Loss, Options, Precision,
-    PrunedJoint, Pruning, Rows, Scales, Scores, Session, Simple, Targets, Tokens, Topology,
+    DEFAULT_BUDGET, Dropout, Element, Error, Head, HiddenInputs, Inputs, JointInputs, Layout, Loss, Options,
+    PassScales, Precision, PrunedInputs, Pruning, ScoreInputs, Session, SimpleInputs, Targets,
+    TokenNormalization, Topology,
     candle::{
-        HeadTensors, JointTensors, LossSession, LossSum, PrunedTensors, RowTensors, ScoreTensors,
-        TensorInputs, TrivialJoiner,
+        HeadTensors, HiddenTensors, JointTensors, LossSession, LossSum, PrunedTensors, ScoreTensors,
+        SimpleTensors, TensorInputs,
     },
 };
 
@@ -60,10 +61,12 @@ const KINDS: [Kind; 9] = [
 fn loss(kind: Kind) -> Loss {
     match kind {
         Kind::Plain | Kind::Rows => Loss::rnnt(),
-        Kind::Constrained => Loss::over(Topology::constrained()),
-        Kind::Factored => {
-            Loss::Transducer { topology: Topology::modified(), tokens: Tokens::FactoredBlank, sigma: 0.0 }
-        }
+        Kind::Constrained => Loss::with_topology(Topology::constrained()),
+        Kind::Factored => Loss::Transducer {
+            topology: Topology::modified(),
+            tokens: TokenNormalization::FactoredBlank,
+            sigma: 0.0,
+        },
         Kind::BigBlanks => Loss::multi_blank(&[2, 4]).unwrap(),
         Kind::Durations => {
             Loss::Tdt { topology: Topology::tdt(&[0, 1, 2, 4]).unwrap(), sigma: 0.1, omega: 0.1 }
@@ -108,7 +111,7 @@ impl Case {
                 start..(start + width).min(u + 1)
             };
             let bands = shapes.iter().map(|&(frames, u)| (0..frames).map(|t| band(t, frames, u)).collect());
-            targets = targets.retained(bands.collect()).unwrap();
+            targets = targets.with_bands(bands.collect()).unwrap();
         }
         let (max_frames, max_positions) =
             (shapes.iter().map(|s| s.0).max().unwrap(), shapes.iter().map(|s| s.1 + 1).max().unwrap());
@@ -223,11 +226,11 @@ impl Case {
         let inputs: TensorInputs = match (&am, &lm) {
             (Some((frames, am)), Some((labels, lm))) => {
                 let [am, lm] = [am, lm].map(|weight| HeadTensors { weight, bias: None });
-                let simple = TrivialJoiner { frames, labels, am, lm };
-                PrunedTensors { simple, joint, scales: Scales::default() }.into()
+                let simple = SimpleTensors { frames, labels, am, lm };
+                PrunedTensors { simple, joint, scales: PassScales::default() }.into()
             }
             _ if self.scores => ScoreTensors { scores: &encoded }.into(),
-            _ if self.kind == Kind::Ctc => RowTensors { hidden: &encoded, head }.into(),
+            _ if self.kind == Kind::Ctc => HiddenTensors { hidden: &encoded, head }.into(),
             _ => joint.into(),
         };
         let options = Options { loss: loss(self.kind), budget, keep_scores, ..self.options.clone() };
@@ -499,7 +502,7 @@ impl TwoLosses {
         let head = |weight| HeadTensors { weight, bias: None };
         let joint = JointTensors { encoded, predicted, head: head(weight), durations: None, dropout: None };
         let weights = vec![1.0; self.targets.batch()];
-        let rows = RowTensors { hidden, head: head(ctc_weight) };
+        let rows = HiddenTensors { hidden, head: head(ctc_weight) };
         let ctc = sessions[1].sum(rows, &self.targets, &weights)?;
         Ok([sessions[0].sum(joint, &self.targets, &weights)?, ctc])
     }
@@ -517,11 +520,11 @@ impl TwoLosses {
         let layout = Layout::Padded { frames, positions: self.tensors[1].dims()[1] };
         let session = Session::new(options)?;
         if options.loss == Loss::Ctc {
-            let rows = Rows::new(hidden, Head::new(ctc_weight, None, width / 2)?);
-            return session.plan(rows.with_layout(layout), &self.targets);
+            let rows = HiddenInputs::new(hidden, Head::new(ctc_weight, None, width / 2)?);
+            return session.plan_sum(rows.with_layout(layout), &self.targets);
         }
-        let joint = Joint::new(encoded, predicted, Head::new(weight, None, width)?);
-        session.plan(joint.with_layout(layout), &self.targets)
+        let joint = JointInputs::new(encoded, predicted, Head::new(weight, None, width)?);
+        session.plan_sum(joint.with_layout(layout), &self.targets)
     }
 }
 
@@ -530,7 +533,7 @@ fn a_transducer_and_a_ctc_loss_share_a_budget() {
     let _guard = exclusive();
     for shape in [[3, 60, 12, 48, 700], [6, 30, 9, 16, 40], [2, 200, 20, 64, 1500]] {
         let step = TwoLosses::new(shape);
-        let options = |budget| [Loss::rnnt(), Loss::Ctc].map(|loss| Options { budget, ..Options::of(loss) });
+        let options = |budget| [Loss::rnnt(), Loss::Ctc].map(|loss| Options { budget, ..Options::new(loss) });
         let smallest = options(1).map(|options| match step.planned(&options) {
             Err(Error::Budget { smallest, .. }) => smallest,
             other => panic!("{other:?}"),
@@ -541,7 +544,7 @@ fn a_transducer_and_a_ctc_loss_share_a_budget() {
             let planned = options.each_ref().map(|options| step.planned(options).unwrap());
             let planned = planned.into_iter().max().unwrap();
             let transducer = LossSession::new(&options[0]).unwrap();
-            let ctc = transducer.sharing_buffers(&options[1]).unwrap();
+            let ctc = transducer.with_shared_buffers(&options[1]).unwrap();
             let shared = [transducer, ctc];
             let (_, growth, losses) = measure(|| {
                 let run = |_| step.step(&shared).unwrap().map(|sum| sum.losses);

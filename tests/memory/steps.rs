@@ -6,9 +6,9 @@ use panda::{
         forward,
     },
     rnnt_loss::{
-        DEFAULT_BUDGET, Dropout, Loss, Options, Pruning, Scales, Targets, Tokens, Topology,
+        DEFAULT_BUDGET, Dropout, Loss, Options, PassScales, Pruning, Targets, TokenNormalization, Topology,
         candle::{
-            HeadTensors, JointTensors, LossSession, PrunedTensors, RowTensors, TensorInputs, TrivialJoiner,
+            HeadTensors, HiddenTensors, JointTensors, LossSession, PrunedTensors, SimpleTensors, TensorInputs,
         },
     },
 };
@@ -59,7 +59,7 @@ impl Batch {
                 let [am, lm] = [0, 1]
                     .map(|side| &self.simple[side])
                     .map(|[weight, bias]| HeadTensors { weight, bias: Some(bias) });
-                let simple = TrivialJoiner { frames: encoded, labels: predicted, am, lm };
+                let simple = SimpleTensors { frames: encoded, labels: predicted, am, lm };
                 match options.loss {
                     Loss::Pruned { .. } => {
                         PrunedTensors { simple, joint, scales: Scales::default() }.gradients()
@@ -91,10 +91,10 @@ fn a_second_step_of_a_shape_allocates_nothing_large() {
     let (many_sites, many_classes) = (Batch::new(2, (150, 66), 8, 40), Batch::new(4, (40, 20), 16, 800));
     let losses = [
         Loss::rnnt(),
-        Loss::over(Topology::modified()),
+        Loss::with_topology(Topology::modified()),
         Loss::hat(),
         Loss::multi_blank(&[2, 4]).unwrap(),
-        Loss::Transducer { topology: Topology::rnnt(), tokens: Tokens::Softmax, sigma: 0.1 },
+        Loss::Transducer { topology: Topology::rnnt(), tokens: TokenNormalization::Softmax, sigma: 0.1 },
         Loss::tdt(&[0, 1, 2]).unwrap(),
         Loss::Tdt { topology: Topology::tdt(&[0, 1, 2]).unwrap(), sigma: 0.0, omega: 0.2 },
         Loss::Ctc,
@@ -108,7 +108,7 @@ fn a_second_step_of_a_shape_allocates_nothing_large() {
     ];
     for (budget, keep_scores) in [(usize::MAX, false), (6 << 20, true), (DEFAULT_BUDGET, true)] {
         for loss in &losses {
-            let plain = Options { budget, keep_scores, ..Options::of(loss.clone()) };
+            let plain = Options { budget, keep_scores, ..Options::new(loss.clone()) };
             let (ctc, factored) = (*loss == Loss::Ctc, *loss == Loss::hat());
             let smoothed = Options { label_smoothing: 0.1, z_loss: 1e-4, ..plain.clone() };
             let clamped = Options { clamp: Some(0.1), fastemit: 0.01, ..plain.clone() };

@@ -2,7 +2,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use panda::decoding::{Beam, Fusion, Greedy, PerClass};
+use panda::decoding::{BeamOptions, ClassScores, Fusion, GreedyOptions};
 use panda::lattice::{AlignmentLattice, BestPathStream, FullNGram, RecognitionLattice, TableWeightFn};
 use panda::model::{Checkpoint, Model, Progress};
 use panda::recognizer::{Endpoint, Recognizer, SearchConfig, StreamingOptions, WindowConfig};
@@ -103,7 +103,7 @@ fn memory_does_not_grow_with_the_number_of_chunks() {
     let latest = StreamingOptions { latest: Some(1.0), ..StreamingOptions::default() };
     let fusion = |classes: usize| {
         let bonus: Vec<f32> = (0..classes).map(|class| class as f32 * 0.1).collect();
-        vec![Fusion { automaton: Arc::new(PerClass::new(bonus).unwrap()), weight: 0.5 }]
+        vec![Fusion { scorer: Arc::new(ClassScores::new(bonus).unwrap()), weight: 0.5 }]
     };
     for (kind, preferred) in
         [("words", None), ("words", Some("a")), ("characters", Some("a")), ("characters", Some(" "))]
@@ -124,7 +124,7 @@ fn memory_does_not_grow_with_the_number_of_chunks() {
             let fused = load().with_search(fused).unwrap().with_silence(silence).unwrap();
             check(&format!("fused {name} {silence}"), &fused, &StreamingOptions::default());
         }
-        let beam = SearchConfig::Beam(Beam { width: 3, ..Beam::default() });
+        let beam = SearchConfig::Beam(BeamOptions { width: 3, ..BeamOptions::default() });
         let beam = load().with_search(beam).unwrap();
         for options in [&StreamingOptions::default(), &latest, &endpoint] {
             check(&format!("beam {name}"), &beam, options);

@@ -2,8 +2,8 @@
 use candle_core::{DType, Device, Tensor};
 use panda::panda_core::{Head, Plan};
 use panda::rnnt_loss::{
-    Encodings, Error, JointNetwork, Layout, Options, Reduction, Result, Rows, Scores, Session, Targets,
-    candle,
+    Error, HiddenInputs, JointNetwork, Layout, NetworkInputs, Options, Reduction, Result, ScoreInputs,
+    Session, Targets, candle,
 };
 
 use crate::common::Problem;

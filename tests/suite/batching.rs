@@ -2,7 +2,7 @@
 use candle_core::DType;
 use oracle::compare::assert_close;
 use panda::panda_core::Head;
-use panda::rnnt_loss::{Encodings, Layout, Options, Rows, Scores, Session};
+use panda::rnnt_loss::{HiddenInputs, Layout, NetworkInputs, Options, ScoreInputs, Session};
 use proptest::prelude::*;
 
 use crate::common::{LossGradients, Problem, flat, problems};
@@ -147,7 +147,7 @@ proptest! {
         };
         let scores = flat(&problem.logits(&problem.vars(DType::F64)));
         let run = |scores: &[f64]| {
-            let scores = Scores { scores, classes: problem.classes, layout };
+            let scores = ScoreInputs { scores, classes: problem.classes, layout };
             Session::new(&options).unwrap().sum(scores, &targets, &problem.weights).unwrap()
         };
         let (clean, with_bad_padding) = (run(&scores), run(&fill_padding(&scores, problem.classes)));
@@ -157,7 +157,7 @@ proptest! {
         let hidden = oracle::noise::normal(3, 1, rows * problem.width, 1.0);
         let head = Head::new(&problem.w, Some(&problem.b), problem.width).unwrap();
         let run = |hidden: &[f64]| {
-            let rows = Rows::new(hidden, head).with_layout(layout);
+            let rows = HiddenInputs::new(hidden, head).with_layout(layout);
             Session::new(&options).unwrap().sum(rows, &targets, &problem.weights).unwrap()
         };
         let (clean, with_bad_padding) = (run(&hidden), run(&fill_padding(&hidden, problem.width)));
@@ -187,7 +187,7 @@ proptest! {
         let f = pack(&problem.f, problem.max_frames, &|b| problem.frames[b]);
         let g = pack(&problem.g, problem.positions, &|b| problem.labels[b].len() + 1);
         let run = |f: &[f64], g: &[f64], layout| {
-            let inputs = Encodings { encodings: f, predictions: g, layout };
+            let inputs = NetworkInputs { encodings: f, predictions: g, layout };
             network.sum(&mut Session::new(&options).unwrap(), inputs, &targets, &problem.weights).unwrap()
         };
         let (wide, tight) = (run(&with_bad_padding.f, &with_bad_padding.g, padded), run(&f, &g, Layout::Packed));

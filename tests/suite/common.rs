@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Tensor, Var};
 use oracle::{dense, noise};
 use panda::panda_core::Plan;
 use panda::rnnt_loss::{
-    Activation, Options, Skipped, Targets,
+    Activation, Options, SkippedSites, Targets,
     candle::{transducer_loss, transducer_loss_sum},
 };
 use proptest::prelude::*;

@@ -3,7 +3,9 @@ use candle_core::{DType, Device, Tensor, Var};
 use oracle::compare::{assert_close, difference};
 use oracle::{ctc, dense, noise, reference};
 use panda::panda_core::Head;
-use panda::rnnt_loss::{Encodings, JointNetwork, Layout, Options, Rows, Scores, Session, Targets, candle};
+use panda::rnnt_loss::{
+    HiddenInputs, JointNetwork, Layout, NetworkInputs, Options, ScoreInputs, Session, Targets, candle,
+};
 use proptest::prelude::*;
 
 use crate::common::{GRADIENT_NAMES, LossGradients, Problem, flat, plans, problems};
@@ -273,7 +275,7 @@ fn a_head_of_many_classes_in_f32() {
     assert_close("losses", &computed.losses, &expected.losses, 1e-4);
     let scores = to_f32(&flat(&problem.logits(&problem.vars(DType::F64))));
     let layout = Layout::Padded { frames: 4, positions: 4 };
-    let inputs = Scores { scores: &scores, classes: 2_500, layout };
+    let inputs = ScoreInputs { scores: &scores, classes: 2_500, layout };
     let mut session = Session::new(&Options::default()).unwrap();
     let f32_result = session.sum(inputs, &problem.targets(), &problem.weights);
     assert_close("scores", &f32_result.unwrap().losses, &expected.losses, 1e-4);

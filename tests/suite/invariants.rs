@@ -67,7 +67,7 @@ proptest! {
         let scores = flat(&problem.logits(&problem.vars(DType::F64)));
         let layout = Layout::Padded { frames: problem.max_frames, positions: problem.positions };
         let options = Options { fastemit, ..Options::default() };
-        let inputs = Scores { scores: &scores, classes: problem.classes, layout };
+        let inputs = ScoreInputs { scores: &scores, classes: problem.classes, layout };
         let mut session = Session::new(&options).unwrap();
         let out = session.sum(inputs, &problem.targets(), &problem.weights).unwrap();
         // A sum of path probabilities that rounds above 1 gives a loss slightly below 0.

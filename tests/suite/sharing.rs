@@ -7,8 +7,8 @@ fn is_send_and_sync<T: Send + Sync>() {}
 fn sessions_and_streams_are_send_and_sync() {
     is_send_and_sync::<rnnt_loss::Session<f32>>();
     is_send_and_sync::<rnnt_loss::Session<f64>>();
-    is_send_and_sync::<rnnt_loss::Pending<f32>>();
-    is_send_and_sync::<rnnt_loss::Pending<f64>>();
+    is_send_and_sync::<rnnt_loss::PendingLoss<f32>>();
+    is_send_and_sync::<rnnt_loss::PendingLoss<f64>>();
     is_send_and_sync::<rnnt_loss::candle::LossSession>();
     is_send_and_sync::<lattice::LatticeSession<f32>>();
     is_send_and_sync::<lattice::LatticeSession<f64>>();
@@ -17,9 +17,9 @@ fn sessions_and_streams_are_send_and_sync() {
     is_send_and_sync::<lattice::BestPathStream<f32>>();
     is_send_and_sync::<lattice::LatticeBeamStream<f32, ()>>();
     is_send_and_sync::<pruned::Workspace<f32>>();
-    is_send_and_sync::<decoding::Model>();
+    is_send_and_sync::<decoding::DecodingModel>();
     is_send_and_sync::<decoding::GreedySearch>();
-    is_send_and_sync::<decoding::Stream>();
+    is_send_and_sync::<decoding::GreedyStream>();
     is_send_and_sync::<decoding::BeamSearch>();
     is_send_and_sync::<decoding::BeamStream>();
     is_send_and_sync::<speech::FrontEnd>();

@@ -1,7 +1,7 @@
 //! The same bits with 1, 2 and 5 threads, and on every run.
 use candle_core::{DType, Device, Tensor};
 use panda::panda_core::{DEFAULT_BUDGET, Head, Plan, Precision, Shape};
-use panda::rnnt_loss::{Encodings, JointNetwork, Layout, Options, Session, candle};
+use panda::rnnt_loss::{JointNetwork, Layout, NetworkInputs, Options, Session, candle};
 use rayon::ThreadPoolBuilder;
 
 use crate::common::{LossGradients, Problem, flat};

@@ -4,7 +4,9 @@ mod unprojected;
 
 use std::sync::Arc;
 
-use decoding::{Emitted, Greedy, GreedySearch, Hypotheses, Model, Network, frame_looping, greedy};
+use decoding::{
+    DecodedToken, DecodingModel, GreedyOptions, GreedySearch, Hypotheses, JointNetwork, frame_looping, greedy,
+};
 
 use self::synthetic::SyntheticWeights;
 use self::unprojected::{ENCODER, HIDDEN};
@@ -43,8 +45,8 @@ enum Search {
     Projected(GreedySearch, Arc<Network>),
 }
 
-fn options() -> Greedy {
-    Greedy { max_symbols: Some(MAX_SYMBOLS), ..Greedy::default() }
+fn options() -> GreedyOptions {
+    GreedyOptions { max_symbols: Some(MAX_SYMBOLS), ..GreedyOptions::default() }
 }
 
 fn to_labels(tokens: &[Emitted]) -> Vec<Label> {

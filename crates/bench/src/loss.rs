@@ -52,7 +52,7 @@ impl SessionWorkload {
     }
 }
 
-fn loss(inputs: &LossInputs, session: &mut Session<f32>) -> Result<Output<f32>> {
+fn loss(inputs: &LossInputs, session: &mut Session<f32>) -> Result<LossOutput<f32>> {
     Ok(session.sum(joint(inputs)?, &inputs.targets, &vec![1.0; inputs.sizes.batch])?)
 }
 
@@ -64,7 +64,7 @@ pub fn joint(inputs: &LossInputs) -> Result<Joint<'_, f32>> {
     let LossInputs { frames, labels, weight, bias, sizes, .. } = inputs;
     let layout = Layout::Padded { frames: sizes.frames, positions: sizes.labels + 1 };
     let head = Head::new(weight, Some(bias), sizes.hidden).map_err(rnnt_loss::Error::from)?;
-    Ok(Joint::new(frames, labels, head).with_layout(layout))
+    Ok(JointInputs::new(frames, labels, head).with_layout(layout))
 }
 
 /// Returns the gradients of rows and head by name.
@@ -104,7 +104,7 @@ impl Workload for SessionWorkload {
         if self.session.options().skip == 0.0 {
             return Ok(None);
         }
-        let Output { gradients: skipping, skipped, .. } = self.loss()?;
+        let LossOutput { gradients: skipping, skipped, .. } = self.loss()?;
         let exact = Options { skip: 0.0, ..self.session.options().clone() };
         let exact = loss(&self.inputs, &mut Session::new(&exact)?)?.gradients;
         let differences = |a: &[f32], b: &[f32]| -> Vec<f64> {

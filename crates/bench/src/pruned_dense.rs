@@ -64,13 +64,13 @@ impl PrunedDense {
     }
 
     fn loss<S: Source<f32>>(&self, source: &S) -> Result<(usize, NamedGradients)> {
-        let (targets, sizes, scales) = (&self.targets, &self.sizes, Scales::default());
+        let (targets, sizes, scales) = (&self.targets, &self.sizes, PassScales::default());
         let Pruning { s_range, lm_only_scale, am_only_scale, unigram } = self.work.pruning();
         let options = pruned::Options { lm_only_scale, am_only_scale, unigram, ..pruned::Options::default() };
         let first = first_pass(source, &batch(targets, sizes.frames, sizes.labels)?, &options)?;
         let ranges = first.ranges(s_range)?;
         let bands = |b: usize| (0..targets.frames(b)).map(|t| ranges.band(b, t)).collect();
-        let retained = targets.retained((0..targets.batch()).map(bands).collect())?;
+        let retained = targets.with_bands((0..targets.batch()).map(bands).collect())?;
         let lattices = retained.lattices().clone();
         let losses =
             lattice_loss(&self.emissions(&retained)?, lattices, Topology::rnnt(), Regularizers::default())?;
@@ -128,8 +128,8 @@ impl Workload for PrunedDense {
     fn step(&mut self) -> Result<NamedGradients> {
         let source = self.simple.source(&self.frame_rows, &self.label_rows, self.sizes.hidden)?;
         let (retained, gradients) = match source {
-            Simple::Matrices(source) => self.loss(&source)?,
-            Simple::Heads(source) => self.loss(&source)?,
+            SimpleInputs::Matrices(source) => self.loss(&source)?,
+            SimpleInputs::Heads(source) => self.loss(&source)?,
         };
         self.retained = Some(retained);
         Ok(gradients)

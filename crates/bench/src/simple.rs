@@ -1,7 +1,7 @@
 //! The simple joiner of a synthetic model (k2's `simple` loss).
 use kernels::{Accumulate, View, ViewMut, product};
 use pruned::{Batch, Heads, Linear, Matrices};
-use rnnt_loss::{MemoryPlan, Options, Pruning, Simple, Targets};
+use rnnt_loss::{MemoryPlan, Options, Pruning, SimpleInputs, Targets};
 
 use super::answer::PruningReport;
 use super::case::{FirstPassScores, PrunedWork};
@@ -61,15 +61,15 @@ impl SimpleScores {
         frames: &'a [f32],
         labels: &'a [f32],
         hidden: usize,
-    ) -> Result<Simple<'a, f32>> {
+    ) -> Result<SimpleInputs<'a, f32>> {
         Ok(match self {
             Self::Matrices { am, lm } => {
                 let classes = am.len() * hidden / frames.len();
-                Simple::Matrices(Matrices::new(am, lm, classes)?)
+                SimpleInputs::Matrices(Matrices::new(am, lm, classes)?)
             }
             Self::Heads { am, lm, bias } => {
                 let am = Linear::new(frames, am, None, hidden)?;
-                Simple::Heads(Heads::new(am, Linear::new(labels, lm, Some(bias), hidden)?)?)
+                SimpleInputs::Heads(Heads::new(am, Linear::new(labels, lm, Some(bias), hidden)?)?)
             }
         })
     }
@@ -127,7 +127,7 @@ impl PrunedWork {
     pub fn second_operations(&self, options: &Options) -> Result<u64> {
         let targets = targets(&self.loss)?;
         let bands = |b: usize| vec![0..self.s_range.min(targets.labels(b).len() + 1); targets.frames(b)];
-        let retained = targets.retained((0..targets.batch()).map(bands).collect())?;
+        let retained = targets.with_bands((0..targets.batch()).map(bands).collect())?;
         Ok(MemoryPlan::new::<f32>(&retained, self.loss.hidden, self.loss.classes, options)?.operations)
     }
 }

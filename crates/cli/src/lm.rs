@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use decoding::ngram::{DiscountKind, Discounts, Foreign, Ngram, Perplexity, estimate};
+use decoding::ngram::{DiscountKind, Discounts, Ngram, OutOfVocabulary, Perplexity, estimate};
 use model::Checkpoint;
 use speech::{
     Manifest, Tokenizer, TokenizerKind, UnicodeForm, Utterance, find_sentence_mark, strip_sentence_marks,

@@ -3,10 +3,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use decoding::ngram::{Foreign, Ngram, NgramTable, WordNgram, WordOptions};
+use decoding::ngram::{Ngram, NgramTable, OutOfVocabulary, WordNgram, WordNgramOptions};
 use decoding::{
-    Aggregate, Beam, BeamKind, Boost, Confidence, CtcBeam, Fusion, Greedy, Measure, PHRASE_SCORE, PerClass,
-    PhraseList, Scorer, add_unmarked, read_phrases,
+    BeamKind, BeamOptions, ClassScores, Confidence, ConfidenceAggregation, ConfidenceMeasure, CtcBeamOptions,
+    DEFAULT_PHRASE_SCORE, Fusion, GreedyOptions, PhraseBooster, PhraseList, Scorer, add_unmarked_variants,
+    read_phrases,
 };
 use recognizer::{LatticeSearch, Recognizer, SearchConfig};
 use speech::{Tokenizer, TokenizerKind};
@@ -118,7 +119,7 @@ pub struct SearchArguments {
     #[arg(
         long,
         value_name = "X",
-        default_value_t = PHRASE_SCORE,
+        default_value_t = DEFAULT_PHRASE_SCORE,
         requires = "phrases",
         value_parser = numbers::phrase_score
     )]
@@ -134,7 +135,7 @@ pub struct SearchArguments {
     confidence_exponent: Option<f64>,
     /// Aggregate token confidences to word confidences by min, mean, max or product
     #[arg(long, value_name = "HOW", default_value = "min")]
-    word_confidence: Aggregate,
+    word_confidence: ConfidenceAggregation,
 }
 
 /// Options that a search supports in addition to the common ones.
@@ -209,11 +210,11 @@ impl SearchArguments {
                 nbest,
                 ..SupportedOptions::default()
             })?;
-            let beam = (self.beam > 1 || !fusion.is_empty()).then(|| CtcBeam {
+            let beam = (self.beam > 1 || !fusion.is_empty()).then(|| CtcBeamOptions {
                 width: self.beam,
                 nbest: self.nbest,
                 fusion,
-                ..CtcBeam::default()
+                ..CtcBeamOptions::default()
             });
             SearchConfig::Ctc(beam)
         } else if self.beam == 1 && self.beam_search.is_none() {
@@ -224,14 +225,14 @@ impl SearchArguments {
                 ..SupportedOptions::default()
             };
             self.check(greedy)?;
-            let measure = self.confidence.unwrap_or(Measure::MaxProb);
+            let measure = self.confidence.unwrap_or(ConfidenceMeasure::MaxProb);
             let exponent = self.confidence_exponent.unwrap_or(1.0);
-            SearchConfig::Greedy(Greedy {
+            SearchConfig::Greedy(GreedyOptions {
                 max_symbols: Some(max_symbols),
                 confidence: Some(Confidence { measure, exponent }),
                 fusion,
                 internal_lm: self.internal_lm,
-                ..Greedy::default()
+                ..GreedyOptions::default()
             })
         } else {
             let durations = !recognizer.model().durations().is_empty();
@@ -258,12 +259,12 @@ impl SearchArguments {
                 },
                 width: self.beam,
                 nbest: self.nbest,
-                normalise: !self.by_sum,
+                normalize_by_length: !self.by_sum,
                 blank_penalty: self.blank_penalty,
                 temperature: self.temperature,
                 fusion,
                 internal_lm: self.internal_lm,
-                ..Beam::default()
+                ..BeamOptions::default()
             };
             match self.ctc_weight {
                 0.0 => SearchConfig::Beam(beam),
@@ -403,7 +404,8 @@ impl SearchArguments {
         if is_of_tokens {
             return Ok(Arc::new(Ngram::new(&table, names, Foreign::Ignore).map_err(with_path)?));
         }
-        let options = WordOptions { unknown_character: self.unknown_character, ..WordOptions::default() };
+        let options =
+            WordNgramOptions { unknown_character: self.unknown_character, ..WordNgramOptions::default() };
         let special: Vec<u32> = (0..names.len() as u32).filter(|&id| tokenizer.is_special(id)).collect();
         let words = WordNgram::with_special_words(&table, names, &special, options);
         Ok(Arc::new(words.map_err(with_path)?))

@@ -1,40 +1,41 @@
-//! Affine layers of inference: a weight that is packed once, and rows that come a few at a time.
+//! Affine layers for inference: weights packed once, few rows per call.
 use kernels::{
     Accumulate, AlignedVec, PackedRight, View, ViewMut, add, par_for, parts, parts_mut, product_packed,
 };
 
 use crate::{Error, Result};
 
-/// Numbers of the weight in a strip: what the second-level cache of a core holds beside the rows.
-const STRIP: usize = 80_000;
-/// What the columns of a strip are a multiple of: those of a micro-panel.
-const COLUMNS: usize = 32;
-/// Rows above which they are cut instead of the columns, and rows of a task then.
-const MANY: usize = 56;
+/// Weights of a strip; a strip fits into the second-level cache of a core together with the rows.
+const WEIGHTS_PER_STRIP: usize = 80_000;
+/// Divisor of the columns of a strip: those of a micro-panel.
+const COLUMN_MULTIPLE: usize = 32;
+/// Rows of a parallel task; with more rows than this, tasks are blocks of rows instead of strips.
+const ROWS_PER_TASK: usize = 56;
 
 /// `y = x Wᵀ + b` for a few rows at a time.
 ///
-/// The weight `[O, I]` lies in strips of outputs, each packed for itself: with few rows a step waits for the weight to come from
-/// memory, and so every core reads strips of its own. Every sum has one order, whatever rows come together.
+/// The weight `[O, I]` is stored in strips of outputs that are packed separately: with few rows a
+/// step is bound by memory bandwidth, so each core reads different strips. Sums have a fixed order
+/// that does not depend on the other rows.
 #[derive(Debug)]
 pub struct AffineLayer {
     strips: Vec<PackedRight<f32>>,
-    /// Outputs of a strip; the last one may have fewer.
-    each: usize,
+    /// Outputs of a strip; the last strip may have fewer.
+    strip_outputs: usize,
     inputs: usize,
     bias: Vec<f32>,
 }
 
-/// Outputs of a strip, for so many inputs.
-pub(crate) fn strip_of(inputs: usize) -> usize {
-    (STRIP / inputs.max(1)).max(1).next_multiple_of(COLUMNS)
+/// Outputs of a strip of a layer with `inputs` inputs.
+pub(crate) fn strip_outputs(inputs: usize) -> usize {
+    (WEIGHTS_PER_STRIP / inputs.max(1)).max(1).next_multiple_of(COLUMN_MULTIPLE)
 }
 
 impl AffineLayer {
-    /// Packs a weight `[O, I]`; without a bias `[O]` it is 0.
+    /// Packs a weight `[O, I]` and a bias `[O]` (none: 0).
     ///
     /// # Errors
-    /// [`Error::Shape`] if the weight has not whole rows, or the bias not O values.
+    /// [`Error::Shape`] if the weight is not whole rows, or the bias is not O values.
     pub fn new(name: &str, weight: &[f32], inputs: usize, bias: Option<&[f32]>) -> Result<Self> {
         let outputs = weight.len() / inputs.max(1);
         if inputs == 0 || outputs == 0 || weight.len() != outputs * inputs {
@@ -47,30 +48,30 @@ impl AffineLayer {
         if let Some(bias) = bias.filter(|bias| bias.len() != outputs) {
             return Err(Error::shape(name, format!("a bias of {outputs}"), bias.len()));
         }
-        let each = strip_of(inputs).min(outputs);
+        let strip_outputs = strip_outputs(inputs).min(outputs);
         let strip =
             |weight: &[f32]| PackedRight::new(View::new(weight, weight.len() / inputs, inputs).transposed());
-        let strips = weight.chunks(each * inputs).map(strip).collect();
+        let strips = weight.chunks(strip_outputs * inputs).map(strip).collect();
         let bias = bias.map_or_else(|| vec![0.0; outputs], <[f32]>::to_vec);
-        Ok(Self { strips, each, inputs, bias })
+        Ok(Self { strips, strip_outputs, inputs, bias })
     }
 
-    /// I
+    /// Number of inputs I.
     pub fn inputs(&self) -> usize {
         self.inputs
     }
 
-    /// O
+    /// Number of outputs O.
     pub fn outputs(&self) -> usize {
         self.bias.len()
     }
 
-    /// Numbers of room that [`Self::forward_in`] needs for so many rows.
-    pub(crate) fn room(&self, rows: usize) -> usize {
-        if rows > MANY || self.strips.len() == 1 { 0 } else { rows * self.outputs() }
+    /// Length of the scratch memory of [`Self::forward_in`] for a number of rows.
+    pub(crate) fn scratch_len(&self, rows: usize) -> usize {
+        if rows > ROWS_PER_TASK || self.strips.len() == 1 { 0 } else { rows * self.outputs() }
     }
 
-    /// `y = x Wᵀ + b`
+    /// Computes `y = x Wᵀ + b`.
     ///
     /// # Shapes
     /// `x` *n x I*, `y` *n x O*.
@@ -79,11 +80,11 @@ impl AffineLayer {
     /// If the lengths do not fit.
     pub fn forward(&self, x: &[f32], y: &mut [f32], scratch: &mut NetworkScratch) {
         let rows = y.len() / self.outputs();
-        let [room, ..] = scratch.buffers([self.room(rows), 0, 0]);
-        self.forward_in(x, y, room);
+        let [strips, ..] = scratch.buffers([self.scratch_len(rows), 0, 0]);
+        self.forward_in(x, y, strips);
     }
 
-    /// `x Wᵀ + b`, as rows of its own.
+    /// Returns `x Wᵀ + b` as a new vector.
     ///
     /// # Panics
     /// If the rows are not whole.
@@ -93,69 +94,77 @@ impl AffineLayer {
         y
     }
 
-    /// [`Self::forward`] with [`Self::room`] of the caller's.
+    /// [`Self::forward`] with scratch memory of [`Self::scratch_len`] values from the caller.
     ///
     /// ```text
     /// few rows:   for strips of outputs: strip = x W[strip]ᵀ, then y[:, strip] = strip + b
-    /// many rows:  for blocks of rows:    for strips of outputs: y[block, strip] = x[block] W[strip]ᵀ + b
+    /// many rows:  for blocks of rows, for strips of outputs:
+    ///                 y[block, strip] = x[block] W[strip]ᵀ + b
     /// ```
-    pub(crate) fn forward_in(&self, x: &[f32], y: &mut [f32], room: &mut [f32]) {
-        let (inputs, outputs, each) = (self.inputs, self.outputs(), self.each);
+    pub(crate) fn forward_in(&self, x: &[f32], y: &mut [f32], scratch: &mut [f32]) {
+        let (inputs, outputs, strip_outputs) = (self.inputs, self.outputs(), self.strip_outputs);
         let rows = y.len() / outputs;
         assert!(x.len() == rows * inputs && y.len() == rows * outputs, "affine: {inputs} to {outputs}");
         if rows == 0 {
             return;
         }
-        if rows > MANY || self.strips.len() == 1 {
-            par_for((parts_mut(y, MANY * outputs), parts(x, MANY * inputs)), |_, (y, x)| self.block(x, y));
+        if rows > ROWS_PER_TASK || self.strips.len() == 1 {
+            par_for(
+                (parts_mut(y, ROWS_PER_TASK * outputs), parts(x, ROWS_PER_TASK * inputs)),
+                |_, (y, x)| self.block(x, y),
+            );
             return;
         }
-        let room = &mut room[..rows * outputs];
+        let products = &mut scratch[..rows * outputs];
         let x = View::new(x, rows, inputs);
-        par_for((parts_mut(room, rows * each), parts(&self.strips, 1)), |_, (out, strip)| {
+        par_for((parts_mut(products, rows * strip_outputs), parts(&self.strips, 1)), |_, (out, strip)| {
             let columns = out.len() / rows;
             product_packed(ViewMut::new(out, rows, columns), x, &strip[0], Accumulate::Replace);
         });
-        for (strip, (from, bias)) in room.chunks(rows * each).zip(self.bias.chunks(each)).enumerate() {
+        for (strip, (from, bias)) in
+            products.chunks(rows * strip_outputs).zip(self.bias.chunks(strip_outputs)).enumerate()
+        {
             for (row, from) in from.chunks_exact(bias.len()).enumerate() {
-                let to = &mut y[row * outputs + strip * each..][..bias.len()];
+                let to = &mut y[row * outputs + strip * strip_outputs..][..bias.len()];
                 to.copy_from_slice(from);
                 add(to, bias);
             }
         }
     }
 
-    /// A block of rows, one task.
+    /// Computes a block of rows, one parallel task.
     fn block(&self, x: &[f32], y: &mut [f32]) {
         let (inputs, outputs) = (self.inputs, self.outputs());
         let rows = y.len() / outputs;
         let x = View::new(x, rows, inputs);
         for (at, strip) in self.strips.iter().enumerate() {
             let columns = strip.shape().1;
-            let out = ViewMut::with_stride(&mut y[at * self.each..], rows, columns, outputs);
+            let out = ViewMut::with_stride(&mut y[at * self.strip_outputs..], rows, columns, outputs);
             product_packed(out, x, strip, Accumulate::Replace);
         }
         y.chunks_exact_mut(outputs).for_each(|y| add(y, &self.bias));
     }
 }
 
-/// Scratch memory of networks, kept from step to step: buffers that only grow.
+/// Scratch memory of networks, reused from step to step; buffers only grow.
 #[derive(Debug, Default)]
 pub struct NetworkScratch {
     buffers: [AlignedVec<f32>; 3],
 }
 
 impl NetworkScratch {
-    /// Three buffers of at least so many numbers each, on whole cache lines, with whatever an earlier step left in them.
+    /// Returns three cache-aligned buffers of at least the given lengths.
+    ///
+    /// They contain the values of earlier steps.
     pub fn buffers(&mut self, sizes: [usize; 3]) -> [&mut [f32]; 3] {
         let mut sizes = sizes.into_iter();
         self.buffers.each_mut().map(|buffer| buffer.ensure_len(sizes.next().unwrap_or(0), 0.0))
     }
 }
 
-/// Resizes a buffer to exactly `len` numbers; its memory stays.
-pub(crate) fn sized(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
-    // `truncate` first, so that numbers that stay are not written again.
+/// Resizes a buffer to exactly `len` values without freeing memory.
+pub(crate) fn resized(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
+    // `truncate` first, so that existing values are not written again.
     buffer.truncate(len);
     buffer.resize(len, 0.0);
     buffer
@@ -170,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_those_of_plain_loops_and_the_same_whoever_comes_along() {
+    fn rows_match_plain_loops_for_every_batch() {
         for (inputs, outputs) in [(1, 1), (3, 5), (640, 300), (2000, 100), (700, 129)] {
             let (weight, bias) = (wave(inputs * outputs, 0.37), wave(outputs, 1.1));
             let layer = AffineLayer::new("weight", &weight, inputs, Some(&bias)).unwrap();
@@ -192,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_named() {
+    fn mismatched_shapes_are_errors() {
         let error = |weight: usize, inputs, bias: Option<&[f32]>| {
             AffineLayer::new("head", &vec![0.0; weight], inputs, bias).unwrap_err().to_string()
         };

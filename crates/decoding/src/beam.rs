@@ -1,6 +1,7 @@
-//! Beam search: the most probable label sequences, each with all of its paths that the beam has kept.
+//! Beam search: the most probable label sequences.
+//!
+//! The probability of a sequence is the sum over its paths in the beam.
 mod alsd;
-mod lane;
 mod maes;
 mod malsd;
 mod modified;
@@ -8,91 +9,108 @@ mod nbest;
 mod rows;
 mod stream;
 mod top_k;
+mod utterance;
 
-pub use nbest::{NBest, Ranked};
+pub use nbest::{NBest, RankedHypothesis};
 pub use stream::BeamStream;
 
-use lane::{BeamUtterance, FRESH};
 use rows::HypothesisRows;
 use top_k::TopK;
+use utterance::{BeamUtterance, NO_ROW};
 
 use crate::greedy::whole_rows;
-use crate::{Emitted, Error, Fusion, Model, Result, SiteIndex, TokenTable};
+use crate::{DecodedToken, DecodingModel, Error, Fusion, Result, SiteIndex, TokenTable};
 
 /// Options of beam search.
 ///
-/// Language models and lists ([`Beam::fusion`]) add to a label's log-probability when it is appended, and take part in the choice
-/// of the best candidates ("late pruning"): a bonus that comes after that choice, as in k2's recipes, could only come too late.
-/// Blanks keep the log-probability that the joint gives them.
+/// Fusion scores are added to a label's log-probability before the best candidates are chosen
+/// ("late pruning"); in k2's recipes they are added afterwards, so that a bonus cannot save a
+/// label. Blanks keep the log-probability of the joint.
 #[derive(Debug, Clone)]
-pub struct Beam {
-    /// The search.
+pub struct BeamOptions {
+    /// Algorithm.
     pub kind: BeamKind,
-    /// Hypotheses that are kept of an utterance, at least 1.
+    /// Beam width: hypotheses per utterance, at least 1.
     pub width: usize,
-    /// Most label sequences of a result, at least 1. Never more than the beam has kept, less where hypotheses have met.
+    /// Most label sequences of a result, at least 1.
+    ///
+    /// A result has fewer if the beam has fewer different sequences.
     pub nbest: usize,
-    /// Whether results are ordered by `log p / (labels + context)`, with the predictor's
-    /// [`context`](crate::Predictor::context) (1 for ALSD and mALSD), and not by `log p`, which favours few labels.
-    pub normalise: bool,
-    /// What is taken from the score of every blank before the softmax; above 0 against lost words.
+    /// Whether to rank results by `log p / (labels + context)` instead of `log p`.
+    ///
+    /// `log p` favors short sequences. `context` is that of the predictor
+    /// ([`Predictor::context`](crate::Predictor::context)), 1 for ALSD and mALSD.
+    pub normalize_by_length: bool,
+    /// Penalty subtracted from the score of every blank before the softmax.
+    ///
+    /// Values above 0 reduce deletions.
     pub blank_penalty: f32,
-    /// What all scores of classes are divided by before the softmax, from 0.001 to 1000; those of durations are not.
+    /// Temperature of the softmax over classes, from 0.001 to 1000; durations ignore it.
     pub temperature: f32,
-    /// Language models and lists that all utterances share.
+    /// Language models and phrase lists that all utterances share.
     pub fusion: Vec<Fusion>,
-    /// Weight of the internal language model that is taken away from the scores of labels, where the joint knows one.
+    /// Weight of the internal language model, subtracted from the scores of labels.
     pub internal_lm: f32,
-    /// Whether automata score the end of an utterance: `</s>` of a language model, an unfinished phrase.
+    /// Whether to add final scores: `</s>` of a language model, the refund of an open phrase.
     pub end_scores: bool,
 }
 
-/// A way to go through frames and labels.
+/// Algorithm of a beam search.
 ///
-/// | search | synchronous in | a frame emits | TDT | big blanks | modified topology | streams |
+/// | search | synchronous in | labels per frame | TDT | big blanks | modified topology | streams |
 /// |---|---|---|---|---|---|---|
-/// | [`Modified`](Self::Modified) | frames | at most one label | no | yes | yes | yes |
+/// | [`Modified`](Self::Modified) | frames | at most one | no | yes | yes | yes |
 /// | [`Alsd`](Self::Alsd) | steps | any number | no | no | no | no |
 /// | [`Malsd`](Self::Malsd) | steps | at most `max_symbols` | yes | yes | yes | no |
-/// | [`Maes`](Self::Maes) | frames | at most `expansions` labels | no | no | no | yes |
+/// | [`Maes`](Self::Maes) | frames | at most `expansions` | no | no | no | yes |
 ///
-/// A factored blank (HAT) is known to all: its scores are log-probabilities.
+/// All of them support a factored blank (HAT), whose scores are log-probabilities.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum BeamKind {
-    /// Modified beam search of k2's recipes. At frame t
+    /// Modified beam search of k2's recipes.
+    ///
+    /// At frame t:
     ///
     /// ```text
     /// candidates   h + blank: log p(h) + log p(blank | t, h)      h + y: log p(h) + log p(y | t, h) + fused
-    /// keep         the best `width` of all, then add up those with equal labels
+    /// keep         the best `width` of all, then sum those with equal labels
     /// ```
-    /// A label moves one frame on, as in the modified topology. A big blank moves on by its frames; its hypothesis competes as it is
-    /// until they are over.
+    /// A label advances by one frame, as in the modified topology. A big blank advances by its
+    /// frames; until then its hypothesis competes unchanged.
     Modified,
-    /// Alignment-length-synchronous decoding (Saon et al., ICASSP 2020): all hypotheses have made the same number i of steps, each a
-    /// label or a blank, so that one with u labels is at frame `i - u`. A blank at the last frame ends a hypothesis, which then
-    /// competes no more.
+    /// Alignment-length-synchronous decoding (Saon et al., ICASSP 2020).
+    ///
+    /// All hypotheses have the same number i of steps, each a label or a blank, so that a
+    /// hypothesis with u labels is at frame `i - u`. A blank at the last frame ends a hypothesis,
+    /// which leaves the beam.
     Alsd {
-        /// Most labels of an utterance; none: twice as many as frames.
+        /// Most labels of an utterance; none: twice the number of frames.
         max_labels: Option<usize>,
     },
-    /// The same for batches and any topology (NeMo's batched form): each hypothesis goes on by its own steps, the ended ones compete
-    /// on, and only hypotheses at the same frame, with as many labels on it, are added up. With durations, a step is a pair of class
-    /// and duration.
+    /// Alignment-length-synchronous decoding for any topology (NeMo's batched form).
+    ///
+    /// Hypotheses advance independently; ended ones stay in the beam. Hypotheses with equal labels
+    /// are summed only at the same frame with the same number of labels on it. With durations, a
+    /// step is a pair of class and duration.
     Malsd {
-        /// Most labels of a frame, at least 1. Who has as many takes its best blank, and pays for it.
+        /// Most labels of a frame, at least 1; a hypothesis at the limit takes its best blank.
         max_symbols: usize,
     },
-    /// Modified adaptive expansion search (Kim et al., arXiv 2010.14606): on every frame, hypotheses are expanded by labels
-    /// `expansions` times, each by the best `width + beta` classes that are at most `gamma` below its best.
+    /// Modified adaptive expansion search (Kim et al., arXiv 2010.14606).
+    ///
+    /// On every frame, hypotheses are expanded `expansions` times, each by the best `width + beta`
+    /// classes that are at most `gamma` below its best class.
     Maes {
         /// Most labels of a frame, at least 1; 2 is usual.
         expansions: usize,
-        /// Classes beyond the width; 2 is usual.
+        /// Classes in addition to the width; 2 is usual.
         beta: usize,
-        /// Largest distance of a log-probability from the best one; 2.3 is usual, infinity keeps all.
+        /// Largest distance of a log-probability from the best; 2.3 is usual, infinity keeps all.
         gamma: f64,
-        /// Largest number of labels that a hypothesis may be longer than one whose labels on the way to it are expanded
-        /// whatever `beta` and `gamma` are; 1 is usual, 0 expands none of these.
+        /// Largest difference in length for prefix search; 1 is usual, 0 disables it.
+        ///
+        /// A label that leads from a hypothesis towards another one that is at most this much
+        /// longer is expanded independently of `beta` and `gamma`.
         prefix: usize,
     },
 }
@@ -107,12 +125,12 @@ impl BeamKind {
         }
     }
 
-    /// Whether all hypotheses are at one frame after each, so that utterances may arrive in chunks.
-    pub fn streams(self) -> bool {
+    /// Returns whether the search decodes streams: all hypotheses are at the same frame.
+    pub fn supports_streaming(self) -> bool {
         matches!(self, BeamKind::Modified | BeamKind::Maes { .. })
     }
 
-    fn check(self, rules: &TokenTable) -> Result<()> {
+    fn check(self, token_table: &TokenTable) -> Result<()> {
         let at_least_one = |option, value| match value {
             0 => Err(Error::Option { option, expected: "at least 1", found: 0.0 }),
             _ => Ok(()),
@@ -128,28 +146,33 @@ impl BeamKind {
                 }
             }
         }
-        let label = (0..rules.classes() as u32).find(|&class| !rules.is_blank(class));
-        let moves = label.is_some_and(|label| rules.durations() == 0 && rules.frames(label, 0) > 0);
-        let big_blanks = rules.blanks().count() > 1;
-        let found = match self {
-            BeamKind::Modified | BeamKind::Alsd { .. } | BeamKind::Maes { .. } if rules.durations() > 0 => {
+        let label = (0..token_table.classes() as u32).find(|&class| !token_table.is_blank(class));
+        let labels_advance =
+            label.is_some_and(|label| token_table.durations() == 0 && token_table.frames(label, 0) > 0);
+        let big_blanks = token_table.blanks().count() > 1;
+        let unsupported = match self {
+            BeamKind::Modified | BeamKind::Alsd { .. } | BeamKind::Maes { .. }
+                if token_table.durations() > 0 =>
+            {
                 "durations"
             }
             BeamKind::Alsd { .. } | BeamKind::Maes { .. } if big_blanks => "big blanks",
-            BeamKind::Alsd { .. } | BeamKind::Maes { .. } if moves => "labels that move on by a frame",
+            BeamKind::Alsd { .. } | BeamKind::Maes { .. } if labels_advance => {
+                "labels that advance by a frame"
+            }
             _ => return Ok(()),
         };
-        Err(Error::Search { search: self.name(), found })
+        Err(Error::Search { search: self.name(), found: unsupported })
     }
 }
 
-impl Default for Beam {
+impl Default for BeamOptions {
     fn default() -> Self {
-        Beam {
+        BeamOptions {
             kind: BeamKind::Modified,
             width: 4,
             nbest: 1,
-            normalise: true,
+            normalize_by_length: true,
             blank_penalty: 0.0,
             temperature: 1.0,
             fusion: Vec::new(),
@@ -159,176 +182,189 @@ impl Default for Beam {
     }
 }
 
-impl Beam {
-    fn check(&self, model: &Model) -> Result<()> {
+impl BeamOptions {
+    fn check(&self, model: &DecodingModel) -> Result<()> {
         for (option, value) in [("width", self.width), ("nbest", self.nbest)] {
             if value == 0 {
                 return Err(Error::Option { option, expected: "at least 1", found: 0.0 });
             }
         }
         if !(1e-3..=1e3).contains(&self.temperature) {
-            let found = f64::from(self.temperature);
+            let temperature = f64::from(self.temperature);
             let expected = "a number from 0.001 to 1000";
-            return Err(Error::Option { option: "temperature", expected, found });
+            return Err(Error::Option { option: "temperature", expected, found: temperature });
         }
         crate::greedy::check_weight("blank_penalty", self.blank_penalty)?;
-        self.kind.check(model.rules())?;
+        self.kind.check(model.token_table())?;
         crate::greedy::check_fusion(model, &self.fusion, self.internal_lm)
     }
 }
 
-/// Beam search over batches and, where the search is synchronous in frames, streams.
+/// Beam search over batches and, for frame-synchronous algorithms, streams.
 ///
-/// All hypotheses of all utterances meet their frames in one evaluation of the joint, and all new labels go through one step of the
-/// predictor. Results of an utterance do not depend on the others. Among equal candidates the better hypothesis of the step before
-/// wins, then the lower class.
+/// One evaluation of the joint scores the hypotheses of all utterances, and one predictor step
+/// advances all new labels. Results of an utterance do not depend on the batch. Ties go to the
+/// better hypothesis of the previous step, then to the lower class.
 #[derive(Debug)]
 pub struct BeamSearch {
-    model: Model,
-    options: Beam,
-    found: Vec<NBest>,
+    model: DecodingModel,
+    options: BeamOptions,
+    results: Vec<NBest>,
     work: BeamBuffers,
-    /// Streams of [`BeamSearch::decode`].
+    /// Reusable streams of [`BeamSearch::decode`].
     spare: Vec<BeamStream>,
 }
 
-/// Everything that stays from call to call.
+/// Buffers that are reused from call to call.
 #[derive(Debug, Default)]
 struct BeamBuffers {
-    lanes: Vec<BeamUtterance>,
+    utterances: Vec<BeamUtterance>,
     rows: HypothesisRows,
     sites: Vec<SiteIndex>,
-    short: TopK,
+    top_k: TopK,
 }
 
-/// What all searches read.
+/// Arguments of all searches.
 #[derive(Clone, Copy)]
 struct BeamTask<'a> {
-    model: &'a Model,
-    options: &'a Beam,
+    model: &'a DecodingModel,
+    options: &'a BeamOptions,
     chunks: &'a [&'a [f32]],
 }
 
 impl BeamSearch {
-    /// A search over a model; its buffers stay from call to call.
+    /// Creates a search over a model.
     ///
     /// # Errors
-    /// [`Error::Option`] for an option outside its range; [`Error::Search`] if the search does not know what classes of the model
-    /// mean.
-    pub fn new(model: Model, options: Beam) -> Result<Self> {
+    /// [`Error::Option`] for an option outside its range; [`Error::Search`] if the algorithm does
+    /// not support the model.
+    pub fn new(model: DecodingModel, options: BeamOptions) -> Result<Self> {
         options.check(&model)?;
-        Ok(Self { model, options, found: Vec::new(), work: BeamBuffers::default(), spare: Vec::new() })
+        Ok(Self { model, options, results: Vec::new(), work: BeamBuffers::default(), spare: Vec::new() })
     }
 
     /// The model.
-    pub fn model(&self) -> &Model {
+    pub fn model(&self) -> &DecodingModel {
         &self.model
     }
 
     /// Decodes whole utterances.
     ///
     /// # Shapes
-    /// `frames`: for each utterance its rows `[T_b, F]`; any of them may be empty, which gives one hypothesis without labels.
-    /// [`unpadded`](crate::unpadded) takes them out of a padded batch.
+    /// `frames`: rows `[T_b, F]` of each utterance; an empty one returns one hypothesis without
+    /// labels. [`unpad`](crate::unpad) splits a padded batch.
     ///
     /// # Errors
-    /// [`Error::Utterance`] around what is wrong with one: rows that are not whole, or scores that are NaN, +inf or all -inf, of the
-    /// joint or of an automaton.
+    /// [`Error::Utterance`] with the error of one utterance: rows that are not whole, or scores of
+    /// the joint or of a scorer that are NaN, +inf or all -inf.
     ///
-    /// Cost: for each utterance scores of at most `width` sites a frame (a step of ALSD; mAES expands more), and a predictor
-    /// step for each label that a hypothesis gets; memory `O(B width (C + H))`, which stays, and the labels.
+    /// Cost per utterance: scores of at most `width` sites a frame (ALSD: a step; mAES: more), and
+    /// a predictor step for each new label of a hypothesis. Memory `O(B width (C + H))`, reused,
+    /// and the labels.
     pub fn decode(&mut self, frames: &[&[f32]]) -> Result<&[NBest]> {
         self.decode_with(frames, vec![Vec::new(); frames.len()])
     }
 
-    /// The same, each utterance with automata of its own beside those of the search: phrases that are likely in one of them, what a CTC
-    /// head says of it ([`CtcPrefixes`](crate::CtcPrefixes)).
+    /// Decodes whole utterances, each with additional fusions.
+    ///
+    /// Examples are phrases that are likely in one utterance, and the scores of its CTC head
+    /// ([`CtcPrefixScorer`](crate::CtcPrefixScorer)).
     ///
     /// # Errors
-    /// As [`Self::decode`]; [`Error::Count`] if there are not as many `lists` as utterances; [`Error::Utterance`] around [`Error::Option`]
-    /// for a weight that is no number.
-    pub fn decode_with(&mut self, frames: &[&[f32]], lists: Vec<Vec<Fusion>>) -> Result<&[NBest]> {
-        if lists.len() != frames.len() {
-            let (expected, found) = (frames.len(), lists.len());
-            return Err(Error::Count { argument: "lists", expected, found });
+    /// Those of [`Self::decode`]; [`Error::Count`] unless `fusion` has one entry per utterance;
+    /// [`Error::Utterance`] with [`Error::Option`] for an invalid weight.
+    pub fn decode_with(&mut self, frames: &[&[f32]], fusion: Vec<Vec<Fusion>>) -> Result<&[NBest]> {
+        if fusion.len() != frames.len() {
+            let (expected, found) = (frames.len(), fusion.len());
+            return Err(Error::Count { argument: "fusion", expected, found });
         }
-        for (b, list) in lists.iter().enumerate() {
-            crate::greedy::check_weights(list).map_err(|error| error.of(b))?;
+        for (b, fusion) in fusion.iter().enumerate() {
+            crate::greedy::check_weights(fusion).map_err(|error| error.in_utterance(b))?;
         }
         let mut streams = std::mem::take(&mut self.spare);
         while streams.len() < frames.len() {
             streams.push(BeamStream::new(&self.model, &self.options.fusion));
         }
-        for (stream, lists) in streams.iter_mut().zip(lists) {
-            stream.reset(&self.model, &self.options.fusion, lists);
+        for (stream, fusion) in streams.iter_mut().zip(fusion) {
+            stream.reset(&self.model, &self.options.fusion, fusion);
         }
-        let of_batch: Vec<&BeamStream> = streams.iter().take(frames.len()).collect();
-        let outcome = self.run(&of_batch, frames, self.options.end_scores);
-        streams.iter_mut().for_each(|stream| stream.lists.clear());
-        self.work.lanes.iter_mut().for_each(|lane| lane.lists.clear());
+        let batch: Vec<&BeamStream> = streams.iter().take(frames.len()).collect();
+        let outcome = self.run(&batch, frames, self.options.end_scores);
+        streams.iter_mut().for_each(|stream| stream.fusion.clear());
+        self.work.utterances.iter_mut().for_each(|utterance| utterance.fusion.clear());
         self.spare = streams;
-        outcome.map(|()| &self.found[..])
+        outcome.map(|()| &self.results[..])
     }
 
-    /// A new stream: an utterance that will arrive in chunks.
+    /// Creates a stream, an utterance that arrives in chunks.
     ///
     /// # Errors
-    /// [`Error::Search`] if the hypotheses of the search are not all at one frame.
+    /// [`Error::Search`] if the algorithm does not [support](BeamKind::supports_streaming) streams.
     pub fn stream(&self) -> Result<BeamStream> {
-        match self.options.kind.streams() {
+        match self.options.kind.supports_streaming() {
             true => Ok(BeamStream::new(&self.model, &self.options.fusion)),
             false => Err(Error::Search { search: self.options.kind.name(), found: "streams" }),
         }
     }
 
-    /// Decodes the next chunk of each stream; the result is what is known of all of its frames, without the labels that
-    /// [`BeamStream::take_stable`] took out and without scores of ends.
+    /// Decodes the next chunk of each stream and returns its hypotheses.
     ///
-    /// After all chunks of a stream its hypotheses are those of the whole, however it is cut and whatever else is in the batch; chunks
-    /// may be empty.
+    /// They do not contain the labels that [`BeamStream::take_stable`] removed, nor final scores.
+    /// After the last chunk they equal those of the whole utterance, for every segmentation and
+    /// batch; chunks may be empty.
     ///
     /// # Errors
-    /// As [`Self::decode`]; [`Error::Search`] as [`Self::stream`]; [`Error::Stream`] for a state that is not this model's;
-    /// [`Error::Count`] if there are not as many chunks as streams. Streams are then as they were.
+    /// Those of [`Self::decode`] and [`Self::stream`]; [`Error::Stream`] for a state of another
+    /// model; [`Error::Count`] unless there is one chunk per stream. Streams are unchanged after an
+    /// error.
     pub fn advance(&mut self, streams: &mut [&mut BeamStream], chunks: &[&[f32]]) -> Result<&[NBest]> {
-        self.continues(streams, chunks, false)?;
-        for (stream, lane) in streams.iter_mut().zip(&mut self.work.lanes) {
+        self.advance_streams(streams, chunks, false)?;
+        for (stream, utterance) in streams.iter_mut().zip(&mut self.work.utterances) {
             stream.states.clear(self.model.start().0.shape());
             stream.rows.clear();
-            stream.automata.clear();
-            let automata = self.options.fusion.len() + stream.lists.len();
-            self.work.rows.save(lane, automata, (&mut stream.states, &mut stream.rows, &mut stream.automata));
-            stream.put(lane);
+            stream.scorer_states.clear();
+            let scorers = self.options.fusion.len() + stream.fusion.len();
+            self.work.rows.save(
+                utterance,
+                scorers,
+                (&mut stream.states, &mut stream.rows, &mut stream.scorer_states),
+            );
+            stream.save(utterance);
         }
-        Ok(&self.found)
+        Ok(&self.results)
     }
 
-    /// Decides, before the end of a stream, for the next labels of its best hypothesis, so many or all that it has, and takes them
-    /// out, as [`BeamStream::take_stable`] does with what all hypotheses share; those that begin otherwise are forgotten. For words
-    /// that may not be late, and for pauses in a recording that goes on.
+    /// Commits labels of the best hypothesis, removes and returns them.
     ///
-    /// Two hypotheses that differ in a label long past stay as they are apart where the predictor has forgotten that label: without a
-    /// decision they halve the beam for ever.
+    /// `labels` is their number, at most all. Hypotheses with a different prefix are
+    /// dropped. Use it for words with a deadline and at pauses; [`BeamStream::take_stable`] removes
+    /// the labels that all hypotheses share. Two hypotheses that differ only in an old label,
+    /// outside the predictor's context, continue alike and halve the beam until one is committed.
     ///
     /// # Errors
-    /// [`Error::Stream`] for a state that is not this model's, which is then as it was.
-    pub fn settle(&self, stream: &mut BeamStream, labels: usize) -> Result<Vec<Emitted>> {
+    /// [`Error::Stream`] for a state of another model, which is then unchanged.
+    pub fn commit(&self, stream: &mut BeamStream, labels: usize) -> Result<Vec<DecodedToken>> {
         stream.check(&self.model, self.options.fusion.len())?;
         let best = nbest::best(&stream.hyps, &stream.tree, (&self.model, &self.options));
-        Ok(best.map_or_else(Vec::new, |best| stream.settle(&best, labels)))
+        Ok(best.map_or_else(Vec::new, |best| stream.commit(&best, labels)))
     }
 
-    /// The result of streams that are at their end: with scores of ends, if the options ask for them.
+    /// Returns the final hypotheses of streams, optionally with final scores.
     ///
     /// # Errors
-    /// As [`Self::advance`].
+    /// Those of [`Self::advance`].
     pub fn finish(&mut self, streams: &mut [&mut BeamStream]) -> Result<&[NBest]> {
-        let nothing = vec![&[][..]; streams.len()];
-        self.continues(streams, &nothing, self.options.end_scores)?;
-        Ok(&self.found)
+        let no_chunks = vec![&[][..]; streams.len()];
+        self.advance_streams(streams, &no_chunks, self.options.end_scores)?;
+        Ok(&self.results)
     }
 
-    fn continues(&mut self, streams: &mut [&mut BeamStream], chunks: &[&[f32]], ends: bool) -> Result<()> {
+    fn advance_streams(
+        &mut self,
+        streams: &mut [&mut BeamStream],
+        chunks: &[&[f32]],
+        ends: bool,
+    ) -> Result<()> {
         self.stream()?;
         if streams.len() != chunks.len() {
             let (expected, found) = (streams.len(), chunks.len());
@@ -336,22 +372,22 @@ impl BeamSearch {
         }
         let shared = self.options.fusion.len();
         for (b, stream) in streams.iter().enumerate() {
-            stream.check(&self.model, shared).map_err(|error| error.of(b))?;
+            stream.check(&self.model, shared).map_err(|error| error.in_utterance(b))?;
         }
         let streams: Vec<&BeamStream> = streams.iter().map(|stream| &**stream).collect();
         self.run(&streams, chunks, ends)
     }
 
-    /// Inside of the thread pool, so that each parallel loop need not enter it.
+    /// Decodes chunks inside the thread pool, which avoids thread switches per loop.
     fn run(&mut self, streams: &[&BeamStream], chunks: &[&[f32]], ends: bool) -> Result<()> {
-        let Self { model, options, found, work, .. } = self;
+        let Self { model, options, results, work, .. } = self;
         let mut counts = Vec::with_capacity(chunks.len());
         for (b, chunk) in chunks.iter().enumerate() {
-            counts.push(whole_rows(chunk, model).map_err(|error| error.of(b))?);
+            counts.push(whole_rows(chunk, model).map_err(|error| error.in_utterance(b))?);
         }
         let task = BeamTask { model, options, chunks };
         kernels::install(|| {
-            work.begin(task, streams, &counts)?;
+            work.load(task, streams, &counts)?;
             match options.kind {
                 BeamKind::Modified => work.modified(task),
                 BeamKind::Alsd { max_labels } => work.alsd(task, max_labels),
@@ -361,70 +397,72 @@ impl BeamSearch {
                 }
             }
         })?;
-        found.clear();
-        // ALSD has looked at the ends already.
+        results.clear();
+        // ALSD has added final scores already.
         let ends = ends && !matches!(options.kind, BeamKind::Alsd { .. });
-        for lane in &work.lanes {
-            found.push(nbest::rank(lane, &work.rows, (model, options), ends)?);
+        for utterance in &work.utterances {
+            results.push(nbest::rank(utterance, &work.rows, (model, options), ends)?);
         }
         Ok(())
     }
 }
 
 impl BeamBuffers {
-    /// A lane for each utterance.
-    fn begin(&mut self, task: BeamTask, streams: &[&BeamStream], counts: &[usize]) -> Result<()> {
-        let Self { lanes, rows, .. } = self;
-        lanes.resize_with(streams.len(), BeamUtterance::default);
-        for (b, (lane, (stream, &frames))) in lanes.iter_mut().zip(streams.iter().zip(counts)).enumerate() {
-            lane.utterance = b;
-            lane.tree.clone_from(&stream.tree);
-            lane.hyps.clone_from(&stream.hyps);
-            lane.hyps.iter_mut().for_each(|hyp| hyp.row = FRESH);
-            lane.aside.clear();
-            lane.lists.clone_from(&stream.lists);
-            (lane.before, lane.end) = (stream.frames, stream.frames.saturating_add(frames));
+    /// Loads the state of each stream.
+    fn load(&mut self, task: BeamTask, streams: &[&BeamStream], counts: &[usize]) -> Result<()> {
+        let Self { utterances, rows, .. } = self;
+        utterances.resize_with(streams.len(), BeamUtterance::default);
+        for (b, (utterance, (stream, &frames))) in
+            utterances.iter_mut().zip(streams.iter().zip(counts)).enumerate()
+        {
+            utterance.index = b;
+            utterance.tree.clone_from(&stream.tree);
+            utterance.hyps.clone_from(&stream.hyps);
+            utterance.hyps.iter_mut().for_each(|hyp| hyp.row = NO_ROW);
+            utterance.ended.clear();
+            utterance.fusion.clone_from(&stream.fusion);
+            (utterance.before, utterance.end) = (stream.frames, stream.frames.saturating_add(frames));
         }
-        rows.reset(task.model, task.options, lanes);
+        rows.reset(task.model, task.options, utterances);
         for (b, stream) in streams.iter().enumerate() {
             for hyp in 0..stream.hyps.len() {
-                rows.load((b, hyp), &stream.states, &stream.rows, &stream.automata);
+                rows.load((b, hyp), &stream.states, &stream.rows, &stream.scorer_states);
             }
         }
-        rows.place(task.model, task.options, lanes)
+        rows.store(task.model, task.options, utterances)
     }
 
-    /// Lists sites: of each lane the hypotheses that `wanted` names.
-    fn visit(&mut self, wanted: impl Fn(&BeamUtterance, &lane::BeamHypothesis) -> bool) {
+    /// Collects the sites of the hypotheses that satisfy a predicate.
+    fn collect_sites(&mut self, filter: impl Fn(&BeamUtterance, &utterance::BeamHypothesis) -> bool) {
         self.sites.clear();
-        for lane in &mut self.lanes {
-            lane.first = self.sites.len();
-            for hyp in lane.hyps.iter().filter(|hyp| wanted(lane, hyp)) {
-                let (frame, row) = (hyp.time - lane.before, hyp.row as usize);
-                self.sites.push(SiteIndex { utterance: lane.utterance, frame, row });
+        for utterance in &mut self.utterances {
+            utterance.first_site = self.sites.len();
+            for hyp in utterance.hyps.iter().filter(|hyp| filter(utterance, hyp)) {
+                let (frame, row) = (hyp.time - utterance.before, hyp.row as usize);
+                self.sites.push(SiteIndex { utterance: utterance.index, frame, row });
             }
         }
     }
 
-    /// Finds so many entries of each site.
-    fn look(&mut self, task: BeamTask, count: usize) -> Result<()> {
-        let of = (task.model, task.options);
-        let found = self.short.find(of, (task.chunks, &self.sites), &mut self.rows, count);
-        found.map_err(|(site, error)| {
-            let utterance = self.sites[site].utterance;
-            let before = self.lanes[utterance].before;
+    /// Finds the best `count` expansions of each site.
+    fn score_sites(&mut self, task: BeamTask, count: usize) -> Result<()> {
+        let model = (task.model, task.options);
+        let outcome = self.top_k.find(model, (task.chunks, &self.sites), &mut self.rows, count);
+        outcome.map_err(|(site, error)| {
+            let index = self.sites[site].utterance;
+            let before = self.utterances[index].before;
             match error {
                 Error::Score { frame, class, found } => Error::Score { frame: before + frame, class, found },
                 other => other,
             }
-            .of(utterance)
+            .in_utterance(index)
         })
     }
 
-    /// Rows for all new labels; labels that nobody has any more are forgotten.
+    /// Computes rows of all new labels; removes dead labels.
     fn extend(&mut self, task: BeamTask) -> Result<()> {
-        self.rows.extend(task.model, task.options, &mut self.lanes)?;
-        self.lanes.iter_mut().for_each(BeamUtterance::prune);
+        self.rows.extend(task.model, task.options, &mut self.utterances)?;
+        self.utterances.iter_mut().for_each(BeamUtterance::prune);
         Ok(())
     }
 }

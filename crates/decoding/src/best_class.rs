@@ -1,4 +1,4 @@
-//! What a row of scores says.
+//! Best class and log-probabilities of a row of scores.
 use kernels::Real;
 
 use crate::{Error, TokenTable};
@@ -12,50 +12,51 @@ pub(crate) struct BestClass {
     pub log_prob: f64,
     /// Index of the best duration; 0 without durations.
     pub duration: usize,
-    /// Its natural log-probability among the durations; 0 without durations.
+    /// Natural log-probability of the duration; 0 without durations.
     pub duration_log_prob: f64,
 }
 
-/// Best class and best duration of scores `[C + D]`; ties go to the lower index. None if the scores are none: see [`invalid_scores`].
-pub(crate) fn pick(scores: &[f32], rules: &TokenTable) -> Option<BestClass> {
-    let (tokens, durations) = scores.split_at(rules.classes());
+/// Returns the best class and duration of a row of scores `[C + D]`.
+///
+/// Ties go to the lower index. None if the scores are invalid; [`invalid_scores`] is the error.
+pub(crate) fn best_class(scores: &[f32], token_table: &TokenTable) -> Option<BestClass> {
+    let (tokens, durations) = scores.split_at(token_table.classes());
     let (class, log_prob) = best(tokens)?;
     let (duration, duration_log_prob) = if durations.is_empty() { (0, 0.0) } else { best(durations)? };
     Some(BestClass { class: class as u32, logit: tokens[class], log_prob, duration, duration_log_prob })
 }
 
-/// Index and log-probability of the largest score; none if one is NaN or +inf, or all are -inf.
+/// Index and log-probability of the largest score; none for invalid scores.
 fn best(scores: &[f32]) -> Option<(usize, f64)> {
     // A NaN or +inf makes the sum NaN, and -inf everywhere makes it 0.
     let (max, sum) = f32::row_statistics(scores);
     (sum >= 1.0).then(|| (position(scores, max), -sum.ln()))
 }
 
-/// The first place of a value that is there.
+/// First index of a value that occurs in `scores`.
 fn position(scores: &[f32], value: f32) -> usize {
-    const RUN: usize = 64;
-    let runs = scores.chunks(RUN);
-    // Without an early exit inside of a run, the compiler makes vectors of it.
-    let run = runs.clone().position(|run| run.iter().fold(false, |found, &score| found | (score == value)));
-    let run = run.unwrap_or(0);
-    run * RUN + scores[run * RUN..].iter().position(|&score| score == value).unwrap_or(0)
+    const CHUNK: usize = 64;
+    // Without an early exit inside a chunk, the compiler vectorizes the comparison.
+    let contains = |chunk: &[f32]| chunk.iter().fold(false, |any, &score| any | (score == value));
+    let first = scores.chunks(CHUNK).position(contains).unwrap_or(0) * CHUNK;
+    first + scores[first..].iter().position(|&score| score == value).unwrap_or(0)
 }
 
-/// The log-probability of a class among scores.
+/// Log-probability of a class under softmax.
 pub(crate) fn log_prob(scores: &[f32], class: usize) -> f64 {
     let (max, sum) = f32::row_statistics(scores);
     f64::from(scores[class]) - f64::from(max) - sum.ln()
 }
 
-/// [`log_prob`] with every term in f64: what the others are measured by.
+/// [`log_prob`] with every term in f64, as the reference.
 pub(crate) fn exact_log_prob(scores: &[f32], class: usize) -> f64 {
-    let own = f64::from(scores[class]);
-    -scores.iter().map(|&score| (f64::from(score) - own).exp()).sum::<f64>().ln()
+    let target = f64::from(scores[class]);
+    -scores.iter().map(|&score| (f64::from(score) - target).exp()).sum::<f64>().ln()
 }
 
-/// The error about scores that [`pick`] refuses.
-pub(crate) fn invalid_scores(scores: &[f32], rules: &TokenTable, frame: usize) -> Error {
-    let (tokens, durations) = scores.split_at(rules.classes());
+/// The error for scores that [`best_class`] rejects.
+pub(crate) fn invalid_scores(scores: &[f32], token_table: &TokenTable, frame: usize) -> Error {
+    let (tokens, durations) = scores.split_at(token_table.classes());
     let (scores, first) = if best(tokens).is_none() { (tokens, 0) } else { (durations, tokens.len()) };
     let bad = scores.iter().position(|score| score.is_nan() || *score == f32::INFINITY).unwrap_or(0);
     Error::Score { frame, class: first + bad, found: scores.get(bad).copied().unwrap_or(f32::NAN) }
@@ -68,30 +69,32 @@ mod tests {
     #[test]
     fn the_first_of_the_largest_scores_is_best() {
         for count in [1, 2, 63, 64, 65, 200, 1025] {
-            for place in [0, count / 2, count - 1] {
+            for index in [0, count / 2, count - 1] {
                 let mut scores: Vec<f32> = (0..count).map(|i| (i as f32).sin()).collect();
-                scores[place] = 3.0;
+                scores[index] = 3.0;
                 scores[count - 1] = 3.0;
-                let (found, log_prob) = best(&scores).unwrap();
+                let (position, log_prob) = best(&scores).unwrap();
                 let sum: f64 = scores.iter().map(|&s| f64::from(s - 3.0).exp()).sum();
-                assert_eq!(found, place);
+                assert_eq!(position, index);
                 assert!((log_prob + sum.ln()).abs() < 1e-6);
-                assert!((super::log_prob(&scores, place) - log_prob).abs() < 1e-12);
+                assert!((super::log_prob(&scores, index) - log_prob).abs() < 1e-12);
             }
         }
     }
 
     #[test]
-    fn what_is_no_score_is_seen_wherever_it_stands() {
+    fn invalid_scores_are_detected_at_any_index() {
         for count in [1, 16, 17, 70] {
-            let rules = TokenTable::new(count, 0, &[], &rnnt_dp::Topology::rnnt()).unwrap();
+            let token_table = TokenTable::new(count, 0, &[], &rnnt_dp::Topology::rnnt()).unwrap();
             for bad in [f32::NAN, f32::INFINITY] {
-                for place in [0, count - 1] {
+                for index in [0, count - 1] {
                     let mut scores = vec![0.5; count];
-                    scores[place] = bad;
-                    assert_eq!(pick(&scores, &rules), None, "{bad} at {place} of {count}");
-                    let Error::Score { class, .. } = invalid_scores(&scores, &rules, 0) else { panic!() };
-                    assert_eq!(class, place);
+                    scores[index] = bad;
+                    assert_eq!(best_class(&scores, &token_table), None, "{bad} at {index} of {count}");
+                    let Error::Score { class, .. } = invalid_scores(&scores, &token_table, 0) else {
+                        panic!()
+                    };
+                    assert_eq!(class, index);
                 }
             }
             assert_eq!(best(&vec![f32::NEG_INFINITY; count]), None);

@@ -1,20 +1,20 @@
-//! What can go wrong while decoding.
-use kernels::ShortFloat;
+//! Errors of decoding.
+use kernels::Brief;
 use rnnt_dp::Topology;
 
 /// The crate's result type.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A decoding error; the message names the argument, what was expected and what was found.
+/// An error of decoding; its message names the argument, expected and found.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The frames do not divide into rows of the model's joint width.
+    /// The number of values is not a multiple of the row width.
     #[error("frames: expected whole rows of {width} values, found {found} values")]
     Frames {
-        /// Joint width H of the model.
+        /// Width of a row.
         width: usize,
-        /// Number of values given.
+        /// Number of values.
         found: usize,
     },
     /// The blank id is not one of the model's classes.
@@ -25,23 +25,23 @@ pub enum Error {
         /// Number of classes C.
         classes: usize,
     },
-    /// A big blank is no class, or the blank.
+    /// A big blank is not a class, or equals the blank.
     #[error("big_blanks: expected a class below {classes} that is not the blank, found class {class}")]
     BigBlank {
-        /// Its class id.
+        /// Class id of the big blank.
         class: u32,
         /// Number of classes C.
         classes: usize,
     },
-    /// There are not as many big blanks as in the topology.
+    /// The number of big blanks differs from the topology's.
     #[error("big_blanks: expected {expected}, as the topology has them, found {found}")]
     BigBlanks {
-        /// How many the topology has.
+        /// Big blanks of the topology.
         expected: usize,
-        /// How many classes there are.
+        /// Classes given as big blanks.
         found: usize,
     },
-    /// A topology in which a class does not say how to go on.
+    /// The topology does not define how far each class advances.
     #[error("topology: expected a blank and one token for labels, each a label with one arc, found {found}")]
     Topology {
         /// The topology of the model.
@@ -52,22 +52,22 @@ pub enum Error {
     Option {
         /// Name of the option.
         option: &'static str,
-        /// What it may be.
+        /// The valid range.
         expected: &'static str,
-        /// What it was.
+        /// The value given.
         found: f64,
     },
-    /// Weights or rows that do not fit together.
+    /// Weights or rows whose shapes do not match.
     #[error("{argument}: expected {expected}, found {found}")]
     Shape {
         /// Name of the argument.
         argument: String,
-        /// What would have fitted.
+        /// The expected shape.
         expected: String,
-        /// What was given.
+        /// The shape given.
         found: String,
     },
-    /// Lists that should have an entry for each utterance.
+    /// A list does not have one entry per utterance.
     #[error("{argument}: expected one for each of {expected} utterances, found {found}")]
     Count {
         /// Name of the argument.
@@ -77,7 +77,7 @@ pub enum Error {
         /// Number of entries.
         found: usize,
     },
-    /// An utterance that is longer than the padded batch.
+    /// An utterance is longer than the padded batch.
     #[error("length of utterance {utterance}: expected at most {frames} frames, found {found}")]
     Length {
         /// The utterance.
@@ -87,12 +87,12 @@ pub enum Error {
         /// Frames of the utterance.
         found: usize,
     },
-    /// A stream's state that is invalid_scores, or another model's.
+    /// The state of a stream is damaged or belongs to another model.
     #[error("stream: expected {expected}, found {found}")]
     Stream {
-        /// What would have fitted.
+        /// The expected state.
         expected: String,
-        /// What the state is.
+        /// The state given.
         found: String,
     },
     /// An error about one utterance of a batch.
@@ -100,10 +100,10 @@ pub enum Error {
     Utterance {
         /// The utterance.
         utterance: usize,
-        /// What is wrong with it.
+        /// The error.
         source: Box<Error>,
     },
-    /// The joint network gave a score that is NaN or +inf, or -inf for every class.
+    /// A joint score is NaN or +inf, or all are -inf.
     #[error(
         "score of class {class} at frame {frame}: expected a number below +inf, and one above -inf at least, found {found}",
         found = ShortFloat(f64::from(*found))
@@ -111,31 +111,31 @@ pub enum Error {
     Score {
         /// Frame index t.
         frame: usize,
-        /// Class index; that of the first duration is C.
+        /// Class index; C is the first duration.
         class: usize,
-        /// The offending score.
+        /// The invalid score.
         found: f32,
     },
-    /// A beam search that does not know what the classes of a model mean, or cannot do what was asked for.
-    #[error("kind: {search} beam search knows no {found}")]
+    /// A beam search does not support the model or the request.
+    #[error("kind: {search} beam search does not support {found}; see the table of `BeamKind`")]
     Search {
         /// The search.
         search: &'static str,
-        /// What it does not know.
+        /// The unsupported feature.
         found: &'static str,
     },
-    /// Language models, lists and the internal language model add NaN or +inf to a label.
-    #[error("fused score of class {class}: expected a number below +inf, found {found}", found = ShortFloat(f64::from(*found)))]
+    /// Fusion adds NaN or +inf to the score of a label.
+    #[error("fused score of class {class}: expected a number below +inf, found {found}", found = Brief(f64::from(*found)))]
     Fused {
         /// The label.
         class: usize,
-        /// The offending score.
+        /// The invalid score.
         found: f32,
     },
-    /// Language models and lists score the end of an utterance with NaN or +inf.
-    #[error("score of an end: expected a number below +inf, found {found}", found = ShortFloat(*found))]
+    /// Fusion scores the end of an utterance with NaN or +inf.
+    #[error("final fusion score: expected a number below +inf, found {found}", found = Brief(*found))]
     End {
-        /// The offending score.
+        /// The invalid score.
         found: f64,
     },
 }
@@ -145,7 +145,7 @@ impl Error {
         Error::Shape { argument: argument.to_owned(), expected, found: found.to_string() }
     }
 
-    pub(crate) fn of(self, utterance: usize) -> Self {
+    pub(crate) fn in_utterance(self, utterance: usize) -> Self {
         Error::Utterance { utterance, source: Box::new(self) }
     }
 }

@@ -1,58 +1,64 @@
-//! Greedy search: the best class at each site.
+//! Greedy search: take the best class at each site.
 mod frame_looping;
 mod label_looping;
 mod stream;
 
 pub use frame_looping::frame_looping;
 pub use label_looping::GreedySearch;
-pub(crate) use stream::LARGEST;
-pub use stream::Stream;
+pub use stream::GreedyStream;
+pub(crate) use stream::MAX_COUNT;
 
-use crate::best_class::{BestClass, exact_log_prob, invalid_scores, log_prob, pick};
+use crate::best_class::{BestClass, best_class, exact_log_prob, invalid_scores, log_prob};
 use crate::scorer::check_fused;
 use crate::{
-    Confidence, Emitted, Error, Fusion, Hypothesis, Model, NetworkScratch, Result, SiteBatch, SiteIndex,
-    TokenTable,
+    Confidence, DecodedToken, DecodingModel, Error, Fusion, Hypothesis, NetworkScratch, Result, SiteBatch,
+    SiteIndex, TokenTable,
 };
 
 /// Options of greedy search.
 #[derive(Debug, Clone)]
-pub struct Greedy {
-    /// Most labels that one frame may emit, at least 1; none: any number.
+pub struct GreedyOptions {
+    /// Most labels per frame, at least 1; none: unlimited.
     pub max_symbols: Option<usize>,
-    /// Most labels of an utterance, over all of its chunks; none: any number, or, without `max_symbols`, 100 for each frame up to that
-    /// of the next label, so that a search ends. A hypothesis says when it got there.
+    /// Most labels per utterance, over all of its chunks.
+    ///
+    /// None: unlimited, or, without `max_symbols`, 100 per frame up to that of the next label, so
+    /// that the search terminates. [`Hypothesis::is_capped`] reports that the limit was reached.
     pub max_labels: Option<usize>,
-    /// Most frames whose scores are computed before it is known whether they are needed: while an utterance waits for its next
-    /// label, nothing on the label side changes. At least 1, which looks at one frame at a time. Results are the same.
+    /// Most frames that are scored ahead of the next label, at least 1.
+    ///
+    /// Until an utterance emits its next label, its label row does not change, so that several
+    /// frames are scored in one product. Results do not depend on this number.
     pub look_ahead: usize,
-    /// What [`Emitted::confidence`] is; none: 1.
+    /// How [`DecodedToken::confidence`] is computed; none: 1.
     pub confidence: Option<Confidence>,
-    /// Whether every decision is recorded, blanks included.
-    pub steps: bool,
-    /// Language models and lists that all utterances share. The scores of the joint alone decide between the blank and a label; which
-    /// label, they decide together. Durations are not theirs to decide.
+    /// Whether to record every decision, blanks included.
+    pub record_steps: bool,
+    /// Language models and phrase lists that all utterances share.
+    ///
+    /// The scores of the joint decide between the blank and a label; joint and fusion together
+    /// choose the label. Fusion has no influence on durations.
     pub fusion: Vec<Fusion>,
-    /// Weight of the internal language model that is taken away from the scores of labels, where the joint knows one.
+    /// Weight of the internal language model, subtracted from the scores of labels.
     pub internal_lm: f32,
 }
 
-impl Default for Greedy {
+impl Default for GreedyOptions {
     fn default() -> Self {
-        Greedy {
+        GreedyOptions {
             max_symbols: Some(8),
             max_labels: None,
             look_ahead: 32,
             confidence: None,
-            steps: false,
+            record_steps: false,
             fusion: Vec::new(),
             internal_lm: 0.0,
         }
     }
 }
 
-impl Greedy {
-    fn check(&self, model: &Model) -> Result<()> {
+impl GreedyOptions {
+    fn check(&self, model: &DecodingModel) -> Result<()> {
         let at_least_one = |option, value: Option<usize>| match value {
             Some(0) => Err(Error::Option { option, expected: "at least 1", found: 0.0 }),
             _ => Ok(()),
@@ -69,8 +75,8 @@ impl Greedy {
         check_fusion(model, &self.fusion, self.internal_lm)
     }
 
-    /// Labels that an utterance may have before one at a frame, counted from its start.
-    fn cap(&self, frame: usize) -> usize {
+    /// Limit on the labels of an utterance at a frame.
+    fn label_limit(&self, frame: usize) -> usize {
         self.max_labels.unwrap_or_else(|| match self.max_symbols {
             Some(_) => usize::MAX,
             None => frame.saturating_add(1).saturating_mul(100),
@@ -78,24 +84,24 @@ impl Greedy {
     }
 }
 
-/// Whether weights are numbers, and there is an internal language model where one is asked for.
-pub(crate) fn check_fusion(model: &Model, fusion: &[Fusion], internal_lm: f32) -> Result<()> {
+/// Fails for invalid weights or a missing internal language model.
+pub(crate) fn check_fusion(model: &DecodingModel, fusion: &[Fusion], internal_lm: f32) -> Result<()> {
     check_weights(fusion)?;
     check_weight("internal_lm", internal_lm)?;
     if internal_lm != 0.0 && !model.joint().has_internal_lm() {
-        let found = f64::from(internal_lm);
-        let expected = "0, as the joint network knows no internal language model";
-        return Err(Error::Option { option: "internal_lm", expected, found });
+        let weight = f64::from(internal_lm);
+        let expected = "0, as the joint network has no internal language model";
+        return Err(Error::Option { option: "internal_lm", expected, found: weight });
     }
     Ok(())
 }
 
-/// Fails for automata whose scores would be no numbers.
+/// Fails if a weight is out of range.
 pub(crate) fn check_weights(fusion: &[Fusion]) -> Result<()> {
     fusion.iter().try_for_each(|fusion| check_weight("fusion weight", fusion.weight))
 }
 
-/// Fails for a weight that sums of scores drown in, or leave the numbers with.
+/// Fails for a weight that makes sums of scores inexact.
 pub(crate) fn check_weight(option: &'static str, weight: f32) -> Result<()> {
     if weight.abs() <= 1e6 {
         return Ok(());
@@ -103,74 +109,76 @@ pub(crate) fn check_weight(option: &'static str, weight: f32) -> Result<()> {
     Err(Error::Option { option, expected: "a number from -1e6 to 1e6", found: f64::from(weight) })
 }
 
-/// Decodes one utterance by taking the best class at each site; ties go to the lower class id. The definition of what
-/// [`GreedySearch`] does for many at once; log-probabilities are summed in f64 here, and of terms in f32 there.
+/// Decodes one utterance by taking the best class at each site.
 ///
-/// A class moves on as its token does in the model's topology:
+/// Ties go to the lower class id. This is the reference for [`GreedySearch`]; here
+/// log-probabilities are computed from f64 terms, there from f32 terms. A class advances as its
+/// token does in the model's topology:
 ///
-/// | best class | moves on by |
+/// | best class | advances by |
 /// |---|---|
-/// | the blank | one frame; with durations, the best one, a 0 taken as 1 |
+/// | the blank | one frame; with durations, the best one, where 0 counts as 1 |
 /// | a big blank | its frames |
 /// | any other: a label, which advances the predictor | no frame, one in the modified topology; with durations, the best one |
 ///
-/// A frame that has emitted `max_symbols` labels is left for the next, unless the last of them has left it already.
+/// After `max_symbols` labels on a frame the search continues with the next frame.
 ///
 /// # Shapes
-/// `frames`: rows `[T, F]` as the joint wants them, row-major; `T = 0` gives an empty hypothesis.
+/// `frames`: rows `[T, F]` of the joint's frame width, row-major; `T = 0` returns an empty
+/// hypothesis.
 ///
 /// # Errors
-/// [`Error::Frames`] if the rows are not whole; [`Error::Option`] for an option outside its range; [`Error::Score`] if the joint
-/// yields NaN or +inf, or -inf for every class or every duration.
+/// [`Error::Frames`] if the rows are not whole; [`Error::Option`] for an option outside its range;
+/// [`Error::Score`] if the joint returns NaN or +inf, or -inf for every class or every duration.
 ///
 /// Cost: at most `T + U` joint evaluations and `U` predictor steps; memory `O(C + H)`.
-pub fn greedy(model: &Model, frames: &[f32], options: &Greedy) -> Result<Hypothesis> {
+pub fn greedy(model: &DecodingModel, frames: &[f32], options: &GreedyOptions) -> Result<Hypothesis> {
     options.check(model)?;
-    let rules = model.rules();
+    let token_table = model.token_table();
     let total = whole_rows(frames, model)?;
     let (mut states, mut row) = (model.start().0.clone(), model.start().1.to_vec());
     let (mut scratch, mut predicted) = (NetworkScratch::default(), Vec::new());
     let mut scores = vec![0.0; model.outputs()];
-    let mut automata: Vec<u32> = options.fusion.iter().map(|fusion| fusion.automaton.start()).collect();
-    let fuses = !automata.is_empty() || options.internal_lm != 0.0;
-    let mut fused = vec![0.0; rules.classes()];
-    let mut found = Hypothesis::default();
+    let mut scorer_states: Vec<u32> = options.fusion.iter().map(|fusion| fusion.scorer.start()).collect();
+    let has_fusion = !scorer_states.is_empty() || options.internal_lm != 0.0;
+    let mut fused = vec![0.0; token_table.classes()];
+    let mut hypothesis = Hypothesis::default();
     let (mut t, mut symbols) = (0, 0);
     while t < total {
-        let at = [SiteIndex { utterance: 0, frame: t, row: 0 }];
-        let sites = SiteBatch { frames: &[frames], rows: &row, at: &at };
+        let site = [SiteIndex { utterance: 0, frame: t, row: 0 }];
+        let sites = SiteBatch { frames: &[frames], rows: &row, sites: &site };
         model.joint().scores(&sites, &mut scores, &mut scratch);
-        let picked = pick(&scores, rules).ok_or_else(|| invalid_scores(&scores, rules, t))?;
-        let mut step = rules.frames(picked.class, picked.duration);
-        if !rules.is_blank(picked.class) {
-            if found.labels.len() == options.cap(t) {
-                found.capped = true;
+        let best = best_class(&scores, token_table).ok_or_else(|| invalid_scores(&scores, token_table, t))?;
+        let mut step = token_table.frames(best.class, best.duration);
+        if !token_table.is_blank(best.class) {
+            if hypothesis.labels.len() == options.label_limit(t) {
+                hypothesis.is_capped = true;
                 break;
             }
-            let mut label = emitted(&picked, rules, t);
-            if fuses {
+            let mut label = decoded_token(&best, token_table, t);
+            if has_fusion {
                 fused.fill(0.0);
                 if options.internal_lm != 0.0 {
                     model.joint().internal_lm(&row, &mut fused, &mut scratch);
                     fused.iter_mut().for_each(|score| *score *= -options.internal_lm);
                 }
-                for (fusion, state) in options.fusion.iter().zip(&automata) {
+                for (fusion, state) in options.fusion.iter().zip(&scorer_states) {
                     fusion.add_scores(*state, &mut fused);
                 }
-                label = with_fused(label, &scores[..rules.classes()], &mut fused, rules)?;
-                for (Fusion { automaton, .. }, state) in options.fusion.iter().zip(&mut automata) {
-                    *state = automaton.step(*state, label.label).1;
+                label = with_fused(label, &scores[..token_table.classes()], &mut fused, token_table)?;
+                for (Fusion { scorer, .. }, state) in options.fusion.iter().zip(&mut scorer_states) {
+                    *state = scorer.step(*state, label.label).1;
                 }
             }
-            let (tokens, durations) = scores.split_at(rules.classes());
+            let (tokens, durations) = scores.split_at(token_table.classes());
             label.log_prob = exact_log_prob(tokens, label.label as usize);
             if !durations.is_empty() {
-                label.duration_log_prob = exact_log_prob(durations, picked.duration);
+                label.duration_log_prob = exact_log_prob(durations, best.duration);
             }
             if let Some(confidence) = options.confidence {
-                label.confidence = confidence.of(tokens);
+                label.confidence = confidence.score(tokens);
             }
-            found.labels.push(label);
+            hypothesis.labels.push(label);
             model.step(&[label.label], &mut states, &mut row, (&mut predicted, &mut scratch));
             symbols += 1;
             step = step.max(usize::from(Some(symbols) == options.max_symbols));
@@ -179,17 +187,17 @@ pub fn greedy(model: &Model, frames: &[f32], options: &Greedy) -> Result<Hypothe
             (t, symbols) = (t.saturating_add(step), 0);
         }
     }
-    found.end = t;
-    Ok(found)
+    hypothesis.end = t;
+    Ok(hypothesis)
 }
 
-/// A label as it is recorded, without what others add.
-fn emitted(picked: &BestClass, rules: &TokenTable, frame: usize) -> Emitted {
-    let BestClass { class, logit, log_prob, duration, duration_log_prob } = *picked;
-    Emitted {
+/// The record of a label, without fusion scores.
+fn decoded_token(best: &BestClass, token_table: &TokenTable, frame: usize) -> DecodedToken {
+    let BestClass { class, logit, log_prob, duration, duration_log_prob } = *best;
+    DecodedToken {
         label: class,
         frame,
-        duration: rules.frames(class, duration),
+        duration: token_table.frames(class, duration),
         log_prob,
         duration_log_prob,
         logit,
@@ -198,29 +206,34 @@ fn emitted(picked: &BestClass, rules: &TokenTable, frame: usize) -> Emitted {
     }
 }
 
-/// The label that scores of the joint and of what is fused decide on together, in place of the best one of the joint alone.
+/// Chooses the best label by joint and fusion scores.
 ///
 /// # Errors
-/// [`Error::Fused`] if something was added that is no score, or every label is forbidden.
-fn with_fused(best: Emitted, scores: &[f32], fused: &mut [f32], rules: &TokenTable) -> Result<Emitted> {
+/// [`Error::Fused`] if a fusion score is NaN or +inf, or every label is forbidden.
+fn with_fused(
+    best: DecodedToken,
+    scores: &[f32],
+    fused: &mut [f32],
+    token_table: &TokenTable,
+) -> Result<DecodedToken> {
     check_fused(fused)?;
-    rules.blanks().for_each(|blank| fused[blank as usize] = f32::NEG_INFINITY);
+    token_table.blanks().for_each(|blank| fused[blank as usize] = f32::NEG_INFINITY);
     let mut class = 0;
     let mut sum = f32::NEG_INFINITY;
-    for (at, (score, own)) in scores.iter().zip(&*fused).enumerate() {
-        if score + own > sum {
-            (class, sum) = (at, score + own);
+    for (index, (score, added)) in scores.iter().zip(&*fused).enumerate() {
+        if score + added > sum {
+            (class, sum) = (index, score + added);
         }
     }
     if sum == f32::NEG_INFINITY {
         return Err(Error::Fused { class: best.label as usize, found: sum });
     }
     let (label, logit, log_prob) = (class as u32, scores[class], log_prob(scores, class));
-    Ok(Emitted { label, logit, log_prob, fused: fused[class], ..best })
+    Ok(DecodedToken { label, logit, log_prob, fused: fused[class], ..best })
 }
 
-/// How many rows of the joint's width there are.
-pub(crate) fn whole_rows(frames: &[f32], model: &Model) -> Result<usize> {
+/// Number of rows of the joint's frame width.
+pub(crate) fn whole_rows(frames: &[f32], model: &DecodingModel) -> Result<usize> {
     let width = model.width();
     if width == 0 || !frames.len().is_multiple_of(width) {
         return Err(Error::Frames { width, found: frames.len() });
@@ -228,19 +241,20 @@ pub(crate) fn whole_rows(frames: &[f32], model: &Model) -> Result<usize> {
     Ok(frames.len() / width)
 }
 
-/// The utterances of a padded batch `[B, T, F]`, for decoders, which know no padding.
+/// Splits a padded batch `[B, T, F]` into utterances without padding.
 ///
 /// # Errors
-/// [`Error::Frames`] if the rows are not whole; [`Error::Length`] if an utterance is longer than the padding.
+/// [`Error::Frames`] if the rows are not whole; [`Error::Length`] if an utterance is longer than
+/// the padding.
 ///
 /// ```
 /// let rows: Vec<f32> = (0..12).map(|i| i as f32).collect();
-/// let utterances = decoding::unpadded(&rows, 2, &[3, 1])?;
+/// let utterances = decoding::unpad(&rows, 2, &[3, 1])?;
 /// assert_eq!(utterances[0].len(), 6);
 /// assert_eq!(utterances[1], [6.0, 7.0]);
 /// # Ok::<(), decoding::Error>(())
 /// ```
-pub fn unpadded<'a>(rows: &'a [f32], width: usize, lengths: &[usize]) -> Result<Vec<&'a [f32]>> {
+pub fn unpad<'a>(rows: &'a [f32], width: usize, lengths: &[usize]) -> Result<Vec<&'a [f32]>> {
     let batch = lengths.len();
     let padded = rows.len() / (width * batch).max(1);
     if width == 0 || rows.len() != padded * width * batch {

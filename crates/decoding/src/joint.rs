@@ -1,12 +1,12 @@
-//! Joint networks: scores of every class where a frame meets a label row, for many sites at once.
+//! Joint networks: scores of all classes at many sites.
 use kernels::{Activation, par_for, parts, parts_mut};
 
 use crate::{AffineLayer, Error, NetworkScratch, Result, factor_blank};
 
-/// Rows of a task that makes hidden rows.
-const ROWS: usize = 8;
+/// Sites whose hidden rows one parallel task computes.
+const ROWS_PER_TASK: usize = 8;
 
-/// Sites at which scores are wanted.
+/// Sites to score.
 #[derive(Debug, Clone, Copy)]
 pub struct SiteBatch<'a> {
     /// Frame rows of each utterance, `[T_b, width]`.
@@ -14,26 +14,26 @@ pub struct SiteBatch<'a> {
     /// Label rows, *n x* [`JointScorer::row_width`].
     pub rows: &'a [f32],
     /// The sites.
-    pub at: &'a [SiteIndex],
+    pub sites: &'a [SiteIndex],
 }
 
-/// Where a frame of an utterance meets a label row.
+/// A site: a frame of an utterance and a label row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SiteIndex {
-    /// The utterance.
+    /// Index of the utterance.
     pub utterance: usize,
-    /// Its frame.
+    /// Frame of the utterance.
     pub frame: usize,
-    /// The label row.
+    /// Index of the label row.
     pub row: usize,
 }
 
 impl<'a> SiteBatch<'a> {
-    /// Frame row and label row of a site, of these widths.
+    /// Returns the frame row and the label row of a site.
     ///
     /// # Panics
     /// If there is no such row.
-    pub fn pair(&self, site: SiteIndex, frame_width: usize, row_width: usize) -> (&'a [f32], &'a [f32]) {
+    pub fn rows_at(&self, site: SiteIndex, frame_width: usize, row_width: usize) -> (&'a [f32], &'a [f32]) {
         (
             &self.frames[site.utterance][site.frame * frame_width..][..frame_width],
             &self.rows[site.row * row_width..][..row_width],
@@ -41,68 +41,75 @@ impl<'a> SiteBatch<'a> {
     }
 }
 
-/// A joint network.
+/// A joint network that scores many sites at once.
 ///
-/// Axes: `F` width of the frame rows, `P` of the predictor's output, `R` of the label rows that are kept of it, `C` classes with the
-/// blanks among them, `D` durations (0 but for token-and-duration transducers). Scores of a site must depend on its own two rows
-/// alone.
+/// Axes: `F` width of the frame rows, `P` of the predictor's output, `R` of the label rows, `C`
+/// classes including blanks, `D` durations (0 except for token-and-duration transducers). The
+/// scores of a site must depend on its two rows only.
 pub trait JointScorer: Send + Sync {
-    /// F, for networks that project frames once the joint width H.
+    /// Width F of a frame row; H if frames are projected beforehand.
     fn frame_width(&self) -> usize;
 
-    /// P
-    fn predicted_width(&self) -> usize;
+    /// Width P of a row of the predictor's output.
+    fn prediction_width(&self) -> usize;
 
-    /// R, for networks that project a predictor's output once the joint width H.
+    /// Width R of a label row; H if [`JointScorer::project`] projects.
     fn row_width(&self) -> usize;
 
-    /// C
+    /// Number of classes C.
     fn classes(&self) -> usize;
 
-    /// D
+    /// Number of durations D.
     fn durations(&self) -> usize {
         0
     }
 
-    /// Makes label rows `[n, R]` of the predictor's output `[n, P]`: what can be computed once for each label.
+    /// Computes label rows `[n, R]` from the predictor's output `[n, P]`, once per label.
     fn project(&self, predicted: &[f32], rows: &mut [f32], scratch: &mut NetworkScratch);
 
-    /// Writes the scores (logits) `[n, C + D]` of n sites, classes first. A model with a factored blank writes what
-    /// [`factor_blank`](crate::factor_blank) makes of them.
+    /// Writes the scores (logits) `[n, C + D]` of n sites, classes first.
+    ///
+    /// A model with a factored blank writes the result of [`factor_blank`](crate::factor_blank).
     fn scores(&self, sites: &SiteBatch, out: &mut [f32], scratch: &mut NetworkScratch);
 
-    /// Whether [`JointScorer::internal_lm`] means something.
+    /// Returns whether [`JointScorer::internal_lm`] is defined.
     fn has_internal_lm(&self) -> bool {
         false
     }
 
-    /// Writes the log-probabilities `[n, C]` of labels by the label side alone, 0 for blanks, for label rows `[n, R]`.
+    /// Writes the internal language model: label log-probabilities `[n, C]`, 0 for blanks.
+    ///
+    /// `rows` are label rows `[n, R]`.
     fn internal_lm(&self, rows: &[f32], out: &mut [f32], scratch: &mut NetworkScratch) {
         let _ = (rows, scratch);
         out.fill(0.0);
     }
 }
 
-/// `z = W act(W_e x + b_e + W_p g + b_p) + b`, the network of RNN-T: both projections are computed once, a frame's when it comes
-/// ([`Network::project_frames`]) and a label's when it is emitted.
+/// The joint network of RNN-T: `z = W act(W_e x + b_e + W_p g + b_p) + b`.
+///
+/// Each projection is computed once: of a frame by [`JointNetwork::project_frames`], of a label
+/// when it is emitted.
 #[derive(Debug)]
-pub struct Network {
+pub struct JointNetwork {
     activation: Activation,
     frames: Option<AffineLayer>,
     predicted: AffineLayer,
     /// Classes, then durations.
     head: AffineLayer,
     durations: usize,
-    /// The blank, if it is factored.
+    /// Class id of a factored blank.
     factored: Option<u32>,
 }
 
-impl Network {
-    /// A network from its layers: of the frames (none if they come projected already), of the predictor's output, and the head,
-    /// whose last `durations` outputs are those of durations.
+impl JointNetwork {
+    /// Creates a network from its layers.
+    ///
+    /// `frames` projects encoder rows (None if they arrive projected), `predicted` the predictor's
+    /// output; the last `durations` outputs of `head` are durations.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the layers do not fit together.
+    /// [`Error::Shape`] if the widths of the layers differ.
     pub fn new(
         activation: Activation,
         frames: Option<AffineLayer>,
@@ -129,10 +136,10 @@ impl Network {
         Ok(Self { activation, frames, predicted, head, durations, factored: None })
     }
 
-    /// The same with a blank that is a sigmoid of its own; see [`factor_blank`](crate::factor_blank).
+    /// Sets a factored blank (HAT); see [`factor_blank`](crate::factor_blank).
     ///
     /// # Errors
-    /// [`Error::Blank`] if it is no class.
+    /// [`Error::Blank`] if it is not a class.
     pub fn with_factored_blank(mut self, blank: u32) -> Result<Self> {
         let classes = self.classes();
         if blank as usize >= classes {
@@ -142,12 +149,12 @@ impl Network {
         Ok(self)
     }
 
-    /// The nonlinearity.
+    /// The nonlinearity of the hidden rows.
     pub fn activation(&self) -> Activation {
         self.activation
     }
 
-    /// Projected frames `[T, H]` of encoder rows `[T, E]`.
+    /// Projects encoder rows `[T, E]` to the joint width, `[T, H]`.
     ///
     /// # Errors
     /// [`Error::Frames`] if the rows are not whole, or the network has no projection.
@@ -160,12 +167,12 @@ impl Network {
     }
 }
 
-impl JointScorer for Network {
+impl JointScorer for JointNetwork {
     fn frame_width(&self) -> usize {
         self.head.inputs()
     }
 
-    fn predicted_width(&self) -> usize {
+    fn prediction_width(&self) -> usize {
         self.predicted.inputs()
     }
 
@@ -186,43 +193,47 @@ impl JointScorer for Network {
     }
 
     fn scores(&self, sites: &SiteBatch, out: &mut [f32], scratch: &mut NetworkScratch) {
-        let (count, width) = (sites.at.len(), self.head.inputs());
-        let [hidden, room, _] = scratch.buffers([count * width, self.head.room(count), 0]);
+        let (count, width) = (sites.sites.len(), self.head.inputs());
+        let [hidden, strips, _] = scratch.buffers([count * width, self.head.scratch_len(count), 0]);
         let hidden = &mut hidden[..count * width];
-        par_for((parts_mut(hidden, ROWS * width), parts(sites.at, ROWS)), |_, (hidden, at)| {
-            for (hidden, &site) in hidden.chunks_exact_mut(width).zip(at) {
-                let (frame, row) = sites.pair(site, width, width);
-                self.activation.forward(hidden, frame, row);
-            }
-        });
-        self.head.forward_in(hidden, out, room);
+        par_for(
+            (parts_mut(hidden, ROWS_PER_TASK * width), parts(sites.sites, ROWS_PER_TASK)),
+            |_, (hidden, sites_of_task)| {
+                for (hidden, &site) in hidden.chunks_exact_mut(width).zip(sites_of_task) {
+                    let (frame, row) = sites.rows_at(site, width, width);
+                    self.activation.forward(hidden, frame, row);
+                }
+            },
+        );
+        self.head.forward_in(hidden, out, strips);
         if let Some(blank) = self.factored {
             let (classes, outputs) = (self.classes(), self.head.outputs());
-            par_for(parts_mut(out, ROWS * outputs), |_, rows| {
+            par_for(parts_mut(out, ROWS_PER_TASK * outputs), |_, rows| {
                 rows.chunks_exact_mut(outputs).for_each(|row| factor_blank(&mut row[..classes], blank));
             });
         }
     }
 
-    /// With a factored blank.
+    /// True with a factored blank.
     fn has_internal_lm(&self) -> bool {
         self.factored.is_some()
     }
 
-    /// `log softmax` over the labels of `W act(W_p g + b_p) + b`: what the network says of labels when no frame is there (Variani et
-    /// al., arXiv 2003.07705, section 3.2).
+    /// Writes `log softmax` over the labels of `W act(W_p g + b_p) + b`.
+    ///
+    /// The frame's share of the joint is 0 (Variani et al., arXiv 2003.07705, section 3.2).
     fn internal_lm(&self, rows: &[f32], out: &mut [f32], scratch: &mut NetworkScratch) {
         let (width, outputs, classes) = (self.head.inputs(), self.head.outputs(), self.classes());
         let count = rows.len() / width;
-        let [hidden, room, scores] =
-            scratch.buffers([(count + 1) * width, self.head.room(count), count * outputs]);
-        let (nothing, hidden) = hidden.split_at_mut(width);
-        nothing.fill(0.0);
+        let [hidden, strips, scores] =
+            scratch.buffers([(count + 1) * width, self.head.scratch_len(count), count * outputs]);
+        let (no_frame, hidden) = hidden.split_at_mut(width);
+        no_frame.fill(0.0);
         let hidden = &mut hidden[..count * width];
         for (hidden, row) in hidden.chunks_exact_mut(width).zip(rows.chunks_exact(width)) {
-            self.activation.forward(hidden, nothing, row);
+            self.activation.forward(hidden, no_frame, row);
         }
-        self.head.forward_in(hidden, &mut scores[..count * outputs], room);
+        self.head.forward_in(hidden, &mut scores[..count * outputs], strips);
         let blank = self.factored.map_or(classes, |blank| blank as usize);
         for (out, scores) in out.chunks_exact_mut(classes).zip(scores.chunks_exact(outputs)) {
             out.copy_from_slice(&scores[..classes]);

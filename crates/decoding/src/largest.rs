@@ -1,38 +1,42 @@
 //! The largest values of a row.
 
-/// Largest number of runs into which a row is cut, and the usual length of one.
-const RUNS: usize = 64;
-const RUN: usize = 64;
+/// Most chunks of a row.
+const MAX_CHUNKS: usize = 64;
+/// Usual length of a chunk.
+const CHUNK_LEN: usize = 64;
 
-/// Writes the largest values with their places, largest first, equal ones in the order of their places; returns how many: all that
-/// there is room for.
+/// Writes the largest values with their indices, largest first; returns their number.
 ///
-/// The row is cut into runs, whose largest values are found first: the *k*-th of them bounds the *k*-th value of the row from below, so
-/// that few values need a closer look.
+/// `out` is filled; equal values are in the order of their indices. The maxima of chunks are found
+/// first: the *k*-th largest of them is a lower bound of the *k*-th value of the row, so that few
+/// values are compared one by one.
 ///
-/// Cost: `O(n)`, vectorised, and `O(k^2)` to put them in order.
+/// Cost: `O(n)`, vectorized, and `O(k^2)` for the order.
 pub(crate) fn largest(row: &[f32], out: &mut [(f32, u32)]) -> usize {
-    let run =
-        row.len().div_ceil(RUNS).next_multiple_of(16).max(RUN.min(row.len().div_ceil(out.len().max(1))));
-    let mut maxima = [f32::NEG_INFINITY; RUNS];
-    let runs = row.chunks(run).len();
-    for (max, run) in maxima.iter_mut().zip(row.chunks(run)) {
-        *max = maximum(run);
+    let len = row
+        .len()
+        .div_ceil(MAX_CHUNKS)
+        .next_multiple_of(16)
+        .max(CHUNK_LEN.min(row.len().div_ceil(out.len().max(1))));
+    let mut maxima = [f32::NEG_INFINITY; MAX_CHUNKS];
+    let chunks = row.chunks(len).len();
+    for (max, chunk) in maxima.iter_mut().zip(row.chunks(len)) {
+        *max = maximum(chunk);
     }
-    let bound = match out.len() <= runs {
+    let bound = match out.len() <= chunks {
         true => {
             let mut sorted = maxima;
             let k = out.len() - 1;
-            *sorted[..runs].select_nth_unstable_by(k, |a, b| b.total_cmp(a)).1
+            *sorted[..chunks].select_nth_unstable_by(k, |a, b| b.total_cmp(a)).1
         }
         false => f32::NEG_INFINITY,
     };
     let mut count = 0;
-    for (at, (run_of, max)) in row.chunks(run).zip(maxima).enumerate() {
+    for (at, (chunk, max)) in row.chunks(len).zip(maxima).enumerate() {
         if max < bound {
             continue;
         }
-        for (i, &value) in run_of.iter().enumerate() {
+        for (i, &value) in chunk.iter().enumerate() {
             if value < bound || (count == out.len() && value <= out[count - 1].0) {
                 continue;
             }
@@ -41,14 +45,14 @@ pub(crate) fn largest(row: &[f32], out: &mut [(f32, u32)]) -> usize {
                 out[place] = out[place - 1];
                 place -= 1;
             }
-            out[place] = (value, (at * run + i) as u32);
+            out[place] = (value, (at * len + i) as u32);
             count = (count + 1).min(out.len());
         }
     }
     count
 }
 
-/// The largest of some values.
+/// Largest of the values, vectorized.
 fn maximum(values: &[f32]) -> f32 {
     let (lanes, rest) = values.as_chunks::<16>();
     let mut best = [f32::NEG_INFINITY; 16];
@@ -65,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_are_those_of_a_full_sort() {
+    fn largest_matches_a_full_sort() {
         let mut seed = 1u32;
         for count in [1, 2, 15, 64, 65, 300, 1024, 1025, 9000] {
             for width in [1, 2, 4, 8, 63, 64, 65, 300, 2000].into_iter().filter(|&width| width <= count) {

@@ -1,33 +1,38 @@
-//! A model as decoders see it.
+//! The part of a model that decoding evaluates.
 use std::sync::Arc;
 
 use rnnt_dp::Topology;
 
 use crate::{JointScorer, NetworkScratch, Predictor, Result, States, TokenTable};
 
-/// Predictor, joint network and what the classes mean: all that decoding needs.
+/// Predictor, joint network and token table of a transducer.
 #[derive(Clone)]
-pub struct Model {
+pub struct DecodingModel {
     predictor: Arc<dyn Predictor>,
     joint: Arc<dyn JointScorer>,
-    rules: TokenTable,
-    /// State and projected row before any label.
+    token_table: TokenTable,
+    /// Predictor state and projected row before any label.
     start: (States, Vec<f32>),
     fingerprint: u64,
 }
 
-impl std::fmt::Debug for Model {
+impl std::fmt::Debug for DecodingModel {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.debug_struct("Model").field("rules", &self.rules).field("width", &self.width()).finish()
+        f.debug_struct("DecodingModel")
+            .field("token_table", &self.token_table)
+            .field("width", &self.width())
+            .finish()
     }
 }
 
-impl Model {
-    /// A model of classes that move on as the tokens of `topology` do; `big_blanks` are the classes of its big blanks, in order.
+impl DecodingModel {
+    /// Creates a model whose classes advance as the tokens of `topology` do.
+    ///
+    /// `big_blanks` are the classes of the topology's big blanks, in order.
     ///
     /// # Errors
-    /// [`Error::Shape`](crate::Error::Shape) if predictor and joint do not fit together, or the predictor does not know each
-    /// label; those of [`TokenTable::new`].
+    /// [`Error::Shape`](crate::Error::Shape) if the widths of predictor and joint differ, or the
+    /// predictor has fewer ids than there are labels; those of [`TokenTable::new`].
     pub fn new(
         predictor: Arc<dyn Predictor>,
         joint: Arc<dyn JointScorer>,
@@ -35,24 +40,24 @@ impl Model {
         big_blanks: &[u32],
         topology: &Topology,
     ) -> Result<Self> {
-        let rules = TokenTable::new(joint.classes(), blank, big_blanks, topology)?;
-        if predictor.width() != joint.predicted_width() {
+        let token_table = TokenTable::new(joint.classes(), blank, big_blanks, topology)?;
+        if predictor.width() != joint.prediction_width() {
             let expected = format!("rows of {}, as the predictor's", predictor.width());
-            return Err(crate::Error::shape("joint", expected, joint.predicted_width()));
+            return Err(crate::Error::shape("joint", expected, joint.prediction_width()));
         }
         if joint.durations() != topology.durations() {
             let expected = format!("{} durations, as the topology has", topology.durations());
             return Err(crate::Error::shape("joint", expected, joint.durations()));
         }
-        let labels = (0..joint.classes() as u32).rev().find(|&class| !rules.is_blank(class));
+        let labels = (0..joint.classes() as u32).rev().find(|&class| !token_table.is_blank(class));
         if let Some(label) = labels.filter(|&label| label as usize >= predictor.ids()) {
             return Err(crate::Error::shape("predictor", format!("more than {label} ids"), predictor.ids()));
         }
         let (states, predicted) = predictor.start();
         let mut row = vec![0.0; joint.row_width()];
         joint.project(&predicted, &mut row, &mut NetworkScratch::default());
-        let fingerprint = fingerprint(&*predictor, &*joint, &rules, (&states, &row));
-        Ok(Self { predictor, joint, rules, start: (states, row), fingerprint })
+        let fingerprint = fingerprint(&*predictor, &*joint, &token_table, (&states, &row));
+        Ok(Self { predictor, joint, token_table, start: (states, row), fingerprint })
     }
 
     /// The predictor.
@@ -65,22 +70,22 @@ impl Model {
         &self.joint
     }
 
-    /// What the classes mean.
-    pub fn rules(&self) -> &TokenTable {
-        &self.rules
+    /// Blanks, labels and durations of the classes.
+    pub fn token_table(&self) -> &TokenTable {
+        &self.token_table
     }
 
-    /// Width of the frame rows that decoders are given.
+    /// Width of the frame rows that searches take.
     pub fn width(&self) -> usize {
         self.joint.frame_width()
     }
 
-    /// State, one row, and label row before any label.
+    /// Predictor state (one row) and label row before any label.
     pub fn start(&self) -> (&States, &[f32]) {
         (&self.start.0, &self.start.1)
     }
 
-    /// A number that another model hardly has: states belong to the model that made them.
+    /// Hash of the model; the state of a stream contains it.
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
@@ -90,7 +95,9 @@ impl Model {
         self.joint.classes() + self.joint.durations()
     }
 
-    /// Advances hypotheses by a label each and makes their label rows; `predicted` is room.
+    /// Advances each hypothesis by one label and writes its label row.
+    ///
+    /// `predicted` is scratch memory for the predictor's output.
     pub(crate) fn step(
         &self,
         labels: &[u32],
@@ -98,30 +105,30 @@ impl Model {
         rows: &mut [f32],
         (predicted, scratch): (&mut Vec<f32>, &mut NetworkScratch),
     ) {
-        let predicted = crate::affine::sized(predicted, labels.len() * self.predictor.width());
+        let predicted = crate::affine::resized(predicted, labels.len() * self.predictor.width());
         self.predictor.step(labels, states, predicted, scratch);
         self.joint.project(predicted, rows, scratch);
     }
 }
 
-/// FNV-1a over what the classes mean, the start, one step of the predictor and the scores of a frame of numbers of our own.
+/// FNV-1a over token table, start state, a predictor step and scores.
 fn fingerprint(
     predictor: &dyn Predictor,
     joint: &dyn JointScorer,
-    rules: &TokenTable,
+    token_table: &TokenTable,
     (states, row): (&States, &[f32]),
 ) -> u64 {
     let mut words: Vec<u32> = Vec::new();
     let mut add = |numbers: &[f32]| words.extend(numbers.iter().map(|x| x.to_bits()));
     let frame: Vec<f32> = (0..joint.frame_width()).map(|at| (at as f32 + 1.0).sin()).collect();
     let mut scores = vec![0.0; joint.classes() + joint.durations()];
-    let (mut scratch, at) =
+    let (mut scratch, site) =
         (NetworkScratch::default(), [crate::SiteIndex { utterance: 0, frame: 0, row: 0 }]);
-    joint.scores(&crate::SiteBatch { frames: &[&frame], rows: row, at: &at }, &mut scores, &mut scratch);
+    joint.scores(&crate::SiteBatch { frames: &[&frame], rows: row, sites: &site }, &mut scores, &mut scratch);
     add(&scores);
     add(row);
     add(states.values());
-    if let Some(label) = (0..joint.classes() as u32).rev().find(|&class| !rules.is_blank(class)) {
+    if let Some(label) = (0..joint.classes() as u32).rev().find(|&class| !token_table.is_blank(class)) {
         let (mut states, mut out) = (states.clone(), vec![0.0; predictor.width()]);
         predictor.step(&[label], &mut states, &mut out, &mut scratch);
         add(&out);
@@ -129,7 +136,7 @@ fn fingerprint(
         words.extend(states.labels());
     }
     words.extend(states.labels());
-    words.extend(rules.numbers());
+    words.extend(token_table.numbers());
     words
         .into_iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ u64::from(word)).wrapping_mul(0x0100_0000_01b3))

@@ -1,75 +1,78 @@
 //! Back-off n-grams of any order.
 //!
-//! | file | holds |
+//! | module | contents |
 //! |---|---|
-//! | this | the automaton |
-//! | `names` | how classes are called in files |
+//! | this | the scorer, [`Ngram`] |
+//! | `vocabulary` | names of classes in files |
 //! | `table` | the n-grams of a file, sorted |
 //! | `arpa` | ARPA files, read and written |
 //! | `estimate` | interpolated modified Kneser-Ney |
-//! | `perplexity` | how well a text is foreseen |
-//! | `words` | words spelled by tokens |
-//! | `pairs` | states of two automata in one number |
+//! | `perplexity` | perplexity of texts |
+//! | `word_ngram` | n-grams of words that tokens spell, [`WordNgram`] |
+//! | `state_pairs` | pairs of states as one number |
 mod arpa;
 mod error;
 mod estimate;
-mod names;
-mod pairs;
 mod perplexity;
+mod state_pairs;
 mod table;
-mod words;
+mod vocabulary;
+mod word_ngram;
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::Scorer;
-use table::{Entries, MOST_ORDER, children};
+use table::{Entries, MAX_ORDER, children};
 
 pub use error::{Error, Result};
 pub use estimate::{DiscountKind, Discounts, Estimate, estimate};
-pub use names::written;
 pub use perplexity::Perplexity;
 pub use table::NgramTable;
-pub use words::{WordNgram, WordOptions};
+pub use word_ngram::{WordNgram, WordNgramOptions};
 
-/// log10 probability of unknown words where the n-gram has no `<unk>`; KenLM's.
-const MISSING: f32 = -100.0;
+/// log10 probability of unknown words if the table has no `<unk>`; as in KenLM.
+const UNKNOWN_LOG10: f32 = -100.0;
 /// Word of a class without a name.
 const NAMELESS: u32 = u32::MAX;
-/// The state after nothing.
+/// State of the empty context.
 const EMPTY: u32 = 0;
-/// Classes of a row of scores that are seen to at a time.
-const BLOCK: usize = 64;
+/// Classes of a row of scores that are processed together.
+const CLASSES_PER_BLOCK: usize = 64;
 
-/// What to do with words of an n-gram that are not in the vocabulary.
+/// Treatment of words of a table that are not in the vocabulary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Foreign {
-    /// Pass over the n-grams that have them, and count them: no class can lead there, and a general n-gram knows many words that a model
-    /// does not.
+pub enum OutOfVocabulary {
+    /// Skip n-grams that contain them, which no sequence of classes can reach.
     #[default]
     Ignore,
-    /// Refuse the n-gram.
+    /// Return an error.
     Reject,
 }
 
 /// A back-off n-gram over class ids (Katz 1987).
 ///
-/// With h = w_1 .. w_m the last words, as many as the order allows,
+/// With h = w_1 .. w_m the context, at most one word shorter than the order,
 ///
-/// log p(w | h) = log prob(h w) if the table lists h w, and else log backoff(h) + log p(w | w_2 .. w_m),
+/// log p(w | h) = log prob(h w) if the table lists h w, and else log backoff(h) + log p(w | w_2 ..
+/// w_m),
 ///
-/// where a back-off weight that is not listed is 1. A state is a context that something follows from or that has a weight; a history's
-/// is the longest of its ends that is one. Arcs lie in flat arrays sorted by (state, class); those of the empty context are a dense row.
+/// where a missing back-off weight is 1. A state is a context with continuations or a weight; the
+/// state of a history is its longest suffix that is a state. Arcs are stored in flat arrays sorted
+/// by (state, class); those of the empty context are a dense row.
 ///
-/// A class whose name the table does not list has the probability of `<unk>`, 10^-100 if there is none. One step takes up to N binary
-/// searches; a row of scores is one pass over the classes and the listed arcs of the context and its ends. 12 bytes an n-gram and state.
+/// A class whose name the table does not list has the probability of `<unk>`, or 10^-100 without
+/// one. A step takes up to N binary searches; a row of scores is one pass over the classes and over
+/// the arcs of the context and its suffixes. Memory: 12 bytes per n-gram and per state.
 ///
 /// ```
-/// use decoding::{Scorer, ngram::{Foreign, Ngram, NgramTable}};
+/// use decoding::{Scorer, ngram::{OutOfVocabulary, Ngram, NgramTable}};
 ///
-/// let text = "\\data\\\nngram 1=3\nngram 2=1\n\\1-grams:\n-1 <s> -0.5\n-0.5 yes\n-0.25 no\n\\2-grams:\n-0.125 <s> yes\n\\end\\";
+/// let text = "\\data\\\nngram 1=3\nngram 2=1\n\\1-grams:\n-1 <s> -0.5\n-0.5 yes\n-0.25 no\n\
+///     \\2-grams:\n-0.125 <s> yes\n\\end\\";
 /// // Class 0 is the blank, which has no name.
-/// let ngram = Ngram::new(&NgramTable::read(text.as_bytes())?, &["", "yes", "no"], Foreign::Reject)?;
+/// let table = NgramTable::read(text.as_bytes())?;
+/// let ngram = Ngram::new(&table, &["", "yes", "no"], OutOfVocabulary::Reject)?;
 /// let (yes, _) = ngram.step(ngram.start(), 1);
 /// let (no, _) = ngram.step(ngram.start(), 2);
 /// assert_eq!((yes, no), (-0.125 * 10f32.ln(), (-0.5 * 10f32.ln()) + (-0.25 * 10f32.ln())));
@@ -78,57 +81,73 @@ pub enum Foreign {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ngram {
     order: usize,
-    /// The word of each class: itself, that of `<unk>`, or [`NAMELESS`]. After the classes come `</s>` and, if no class is it, `<unk>`.
+    /// Word of each class: itself, that of `<unk>`, or [`NAMELESS`].
+    ///
+    /// Words after the classes are `</s>` and, unless a class has this name, `<unk>`.
     word: Vec<u32>,
     unknown: u32,
-    /// Classes that have the probability of `<unk>`, ascending.
+    /// Classes with the probability of `<unk>`, ascending.
     unlisted: Vec<u32>,
-    /// Words of the table that no class has.
-    foreign: usize,
+    /// Number of words of the table that are not classes.
+    skipped_words: usize,
     start: u32,
-    /// The empty context: natural logarithm by word, -inf where there is none, and the state after it.
+    /// Log-probability of each word in the empty context; -inf if the table has none.
     row: Vec<f32>,
+    /// State after each word in the empty context.
     row_next: Vec<u32>,
-    /// Of each state; the empty context, state 0, has no arcs here.
+    /// Offset of each state's arcs; the empty context, state 0, has none here.
     arcs: Vec<u32>,
+    /// Back-off weight of each state, a natural logarithm.
     backoff: Vec<f32>,
+    /// State of the shorter context.
     backoff_to: Vec<u32>,
-    /// Of each arc: its word, natural logarithm of its probability, and the state after it.
+    /// Word of each arc.
     arc_word: Vec<u32>,
+    /// Log-probability of each arc.
     arc_score: Vec<f32>,
+    /// State after each arc.
     arc_next: Vec<u32>,
 }
 
 impl Ngram {
-    /// An automaton of a table. `names` are those of the classes as the tokenizer has them (see [`written`]), empty for a
-    /// class that is no label, such as the blank; a class named `<unk>` is the table's.
+    /// Creates the scorer of a table.
+    ///
+    /// `names` are the tokenizer's names of the classes, empty for a class that is not a label,
+    /// such as the blank; a class named `<unk>` is that of the table.
     ///
     /// # Errors
-    /// [`Error::Name`] if two classes have a name in common or one is `<s>` or `</s>`; [`Error::NoToken`] if the table knows none of
-    /// them; [`Error::Token`] if it knows others and these are forbidden.
-    pub fn new<S: AsRef<str>>(table: &NgramTable, names: &[S], foreign: Foreign) -> Result<Self> {
-        let ids = names::ids(names)?;
+    /// [`Error::Name`] if two classes have the same name or one is `<s>` or `</s>`;
+    /// [`Error::NoToken`] if no name is in the table; [`Error::Token`] for a word of the table that
+    /// is not a class, with [`OutOfVocabulary::Reject`].
+    pub fn new<S: AsRef<str>>(
+        table: &NgramTable,
+        names: &[S],
+        out_of_vocabulary: OutOfVocabulary,
+    ) -> Result<Self> {
+        let ids = vocabulary::ids(names)?;
         let classes = names.len();
         let end = classes as u32;
-        let unknown = ids.get(names::UNKNOWN).copied().unwrap_or(end + 1);
-        // Only in contexts.
+        let unknown = ids.get(vocabulary::UNKNOWN).copied().unwrap_or(end + 1);
+        // Occurs in contexts only.
         let begin = end + 2;
         let word_of = |name: &String| match name.as_str() {
-            names::BEGIN => Some(begin),
-            names::END => Some(end),
-            names::UNKNOWN => Some(unknown),
+            vocabulary::BEGIN => Some(begin),
+            vocabulary::END => Some(end),
+            vocabulary::UNKNOWN => Some(unknown),
             name => ids.get(&Cow::Borrowed(name)).copied(),
         };
         let words: Vec<Option<u32>> = table.words.iter().map(word_of).collect();
-        let strangers = words.iter().filter(|word| word.is_none()).count();
-        if let (Foreign::Reject, Some(at)) = (foreign, words.iter().position(Option::is_none)) {
+        let skipped_words = words.iter().filter(|word| word.is_none()).count();
+        if let (OutOfVocabulary::Reject, Some(at)) =
+            (out_of_vocabulary, words.iter().position(Option::is_none))
+        {
             return Err(Error::Token { token: table.words[at].clone() });
         }
         if !words.iter().flatten().any(|&word| word < end && word != unknown) {
             return Err(Error::NoToken { found: table.words.len() });
         }
         let orders: Vec<Entries> =
-            table.orders.iter().map(|entries| renamed(entries, &words, begin, end)).collect();
+            table.orders.iter().map(|entries| remapped(entries, &words, begin, end)).collect();
         let contexts = Contexts::new(&orders, end);
 
         let mut ngram = Self {
@@ -136,7 +155,7 @@ impl Ngram {
             word: Vec::new(),
             unknown,
             unlisted: Vec::new(),
-            foreign: strangers,
+            skipped_words,
             start: contexts.after(&[begin]),
             row: vec![f32::NEG_INFINITY; classes + 2],
             row_next: vec![EMPTY; classes + 2],
@@ -147,7 +166,7 @@ impl Ngram {
             arc_score: Vec::new(),
             arc_next: Vec::new(),
         };
-        ngram.row[unknown as usize] = natural(MISSING);
+        ngram.row[unknown as usize] = natural(UNKNOWN_LOG10);
         for at in 0..orders[0].len() {
             let word = orders[0].row(at)[0];
             if word != begin {
@@ -173,7 +192,7 @@ impl Ngram {
             }
         };
         ngram.word = (0..).zip(names).map(|pair| listed(&pair)).collect();
-        // A class that is `<unk>` itself is served by the row.
+        // The row contains a class that is `<unk>` itself.
         ngram.unlisted =
             (0..end).filter(|&class| ngram.word[class as usize] == unknown && class != unknown).collect();
         Ok(ngram)
@@ -198,7 +217,7 @@ impl Ngram {
         self.arcs.push(self.arc_word.len() as u32);
     }
 
-    /// The longest n-grams' number of words.
+    /// Order N, the number of words of the longest n-grams.
     pub fn order(&self) -> usize {
         self.order
     }
@@ -208,19 +227,19 @@ impl Ngram {
         self.backoff.len()
     }
 
-    /// Number of words of the table that are no class; n-grams with them were passed over.
-    pub fn foreign(&self) -> usize {
-        self.foreign
+    /// Number of words of the table that are not classes.
+    pub fn skipped_words(&self) -> usize {
+        self.skipped_words
     }
 
-    /// Whether a class is a label that the table does not list, or `<unk>` itself.
+    /// Returns whether a class is outside the table or `<unk>` itself.
     pub fn is_unknown(&self, class: u32) -> bool {
         self.word.get(class as usize) == Some(&self.unknown)
     }
 
-    /// Score of a word in a state, and the state after it.
+    /// Score of a word in a state, and the next state.
     fn follow(&self, state: u32, word: u32) -> (f32, u32) {
-        let (mut state, mut weight) = (self.known(state), 0.0);
+        let (mut state, mut weight) = (self.valid_state(state), 0.0);
         while state != EMPTY {
             let arcs = self.arcs_of(state);
             if let Ok(at) = self.arc_word[arcs.clone()].binary_search(&word) {
@@ -233,12 +252,12 @@ impl Ngram {
         (weight + self.row[word as usize], self.row_next[word as usize])
     }
 
-    /// Probability of a word that is not known, and the state after it.
+    /// Score of an unknown word in a state, and the next state.
     fn follow_unknown(&self, state: u32) -> (f32, u32) {
         self.follow(state, self.unknown)
     }
 
-    fn known(&self, state: u32) -> u32 {
+    fn valid_state(&self, state: u32) -> u32 {
         if (state as usize) < self.states() { state } else { EMPTY }
     }
 
@@ -261,10 +280,10 @@ impl Scorer for Ngram {
     }
 
     fn add_scores(&self, state: u32, weight: f32, scores: &mut [f32]) {
-        let state = self.known(state);
+        let state = self.valid_state(state);
         let limit = scores.len().min(self.word.len());
-        // The state and what it backs off to, longest first: sorted arcs, and the weights on the way.
-        let mut chain: [(Range<usize>, f32); MOST_ORDER] = Default::default();
+        // Arcs and cumulative weights of the state and its back-off states, longest context first.
+        let mut chain: [(Range<usize>, f32); MAX_ORDER] = Default::default();
         let (mut length, mut at, mut weights) = (0, state, 0.0);
         while at != EMPTY {
             chain[length] = (self.arcs_of(at), weights);
@@ -273,18 +292,18 @@ impl Scorer for Ngram {
             at = self.backoff_to[at as usize];
         }
         let chain = &mut chain[..length];
-        for from in (0..limit).step_by(BLOCK) {
-            let block = &mut scores[from..limit.min(from + BLOCK)];
-            let mut before = [0.0; BLOCK];
-            before[..block.len()].copy_from_slice(block);
+        for from in (0..limit).step_by(CLASSES_PER_BLOCK) {
+            let block = &mut scores[from..limit.min(from + CLASSES_PER_BLOCK)];
+            let mut unscored = [0.0; CLASSES_PER_BLOCK];
+            unscored[..block.len()].copy_from_slice(block);
             for (score, &row) in block.iter_mut().zip(&self.row[from..]) {
                 *score += if row > f32::NEG_INFINITY { weight * (weights + row) } else { 0.0 };
             }
-            // The longest context has the last word.
+            // The longest context overwrites the others.
             for (arcs, weights) in chain.iter_mut().rev() {
                 while arcs.start < arcs.end && (self.arc_word[arcs.start] as usize) < from + block.len() {
                     let at = self.arc_word[arcs.start] as usize - from;
-                    block[at] = before[at] + weight * (*weights + self.arc_score[arcs.start]);
+                    block[at] = unscored[at] + weight * (*weights + self.arc_score[arcs.start]);
                     arcs.start += 1;
                 }
             }
@@ -296,7 +315,7 @@ impl Scorer for Ngram {
         }
     }
 
-    /// log p(`</s>`), or 0 where the table has no `</s>`.
+    /// `log p(</s>)`, or 0 if the table has no `</s>`.
     fn finish(&self, state: u32) -> f32 {
         let end = self.word.len() as u32;
         if self.row[end as usize] == f32::NEG_INFINITY { 0.0 } else { self.follow(state, end).0 }
@@ -307,27 +326,27 @@ fn natural(log10: f32) -> f32 {
     (f64::from(log10) * std::f64::consts::LN_10) as f32
 }
 
-/// The n-grams that classes can lead to, sorted by their new ids.
-fn renamed(entries: &Entries, words: &[Option<u32>], begin: u32, end: u32) -> Entries {
-    let mut renamed = Entries::new(entries.width);
+/// N-grams of known words with the ids of classes, sorted.
+fn remapped(entries: &Entries, words: &[Option<u32>], begin: u32, end: u32) -> Entries {
+    let mut remapped = Entries::new(entries.width);
     for at in 0..entries.len() {
         let row: Option<Vec<u32>> = entries.row(at).iter().map(|&id| words[id as usize]).collect();
         let Some(row) = row else { continue };
-        // A sentence begins once and ends once.
+        // `<s>` must be first and `</s>` last.
         if row[1..].contains(&begin) || row[..row.len() - 1].contains(&end) {
             continue;
         }
-        renamed.push(row, entries.prob[at], entries.backoff[at]);
+        remapped.push(row, entries.prob[at], entries.backoff[at]);
     }
-    renamed.sorted().0
+    remapped.sorted().0
 }
 
-/// Which n-grams are states.
+/// N-grams that are states.
 struct Contexts<'a> {
     orders: &'a [Entries],
-    /// By order and n-gram: what follows it in the order above.
+    /// By order and n-gram: its continuations in the next order.
     children: Vec<Vec<Range<usize>>>,
-    /// By order and n-gram; none of the longest is one.
+    /// By order and n-gram: its state, if it is one; the longest n-grams are none.
     states: Vec<Vec<Option<u32>>>,
 }
 
@@ -338,9 +357,9 @@ impl<'a> Contexts<'a> {
         for (shorter, longer) in orders.iter().zip(&orders[1..]) {
             let children = children(&shorter.ids, shorter.width, &longer.ids);
             let state = |(at, children): (usize, &Range<usize>)| {
-                // What neither follows nor weighs is as good as its end.
-                let weighs = shorter.backoff[at] != 0.0 && !shorter.row(at).contains(&end);
-                (weighs || !children.is_empty()).then(|| {
+                // An n-gram without continuations and weight is equivalent to its suffix.
+                let has_weight = shorter.backoff[at] != 0.0 && !shorter.row(at).contains(&end);
+                (has_weight || !children.is_empty()).then(|| {
                     count += 1;
                     count
                 })
@@ -351,7 +370,7 @@ impl<'a> Contexts<'a> {
         contexts
     }
 
-    /// The state after a history: the longest of its ends that is one.
+    /// State of a history: its longest suffix that is a state.
     fn after(&self, history: &[u32]) -> u32 {
         let longest = history.len().min(self.states.len());
         let of_length = |length: usize| {

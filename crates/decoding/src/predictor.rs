@@ -1,39 +1,40 @@
-//! Predictors: what the labels so far say about the next one, for many hypotheses at once.
+//! Predictors: networks over the labels of hypotheses.
 mod lstm;
 mod stateless;
 
 pub use lstm::{LstmLayer, LstmPredictor};
-pub use stateless::{Finish, NOTHING, StatelessPredictor};
+pub use stateless::{NO_LABEL, PredictorActivation, StatelessPredictor};
 
 use crate::{NetworkScratch, StateShape, States};
 
-/// A predictor that advances many hypotheses by a label each.
+/// A prediction network that advances many hypotheses by one label each.
 ///
-/// What it remembers is a row of [`States`]; selecting, gathering, splitting and merging rows are theirs. A row must depend on its
-/// own labels alone, never on the rows beside it.
+/// Its state is a row of [`States`], which gather, split and merge rows. A row must depend only on
+/// its own labels, not on the other rows.
 pub trait Predictor: Send + Sync {
     /// Width P of the output rows.
     fn width(&self) -> usize;
 
-    /// Number of ids that it knows: labels are below it.
+    /// Number of label ids; labels are below it.
     fn ids(&self) -> usize;
 
-    /// State, one row, and output row `[P]` before any label.
+    /// Returns state (one row) and output row `[P]` before any label.
     fn start(&self) -> (States, Vec<f32>);
 
-    /// Advances row *i* by `labels[i]`, in place, and writes its output row.
+    /// Advances each state row by a label and writes its output row.
     ///
     /// # Shapes
     /// `labels` *n*, `states` *n* rows, `out` *n x P*.
     fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], scratch: &mut NetworkScratch);
 
-    /// Number of labels that stand before the first one, which lengths of hypotheses are counted with
-    /// ([`Beam::normalise`](crate::Beam::normalise)): the context of a stateless predictor.
+    /// Number of labels before the first one: the context of a stateless predictor.
+    ///
+    /// [`BeamOptions::normalize_by_length`](crate::BeamOptions::normalize_by_length) counts them.
     fn context(&self) -> usize {
         1
     }
 
-    /// What a row of its states holds.
+    /// Sizes of a row of its states.
     fn shape(&self) -> StateShape {
         self.start().0.shape()
     }

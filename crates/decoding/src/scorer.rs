@@ -1,82 +1,88 @@
-//! What scores labels one after another, whatever the frame at which they come.
+//! Scores of label sequences that do not depend on frames.
 use std::sync::Arc;
 
 use crate::{Error, Result};
 
-/// A deterministic automaton over class ids: an n-gram, a list of phrases, what a CTC head says of an utterance.
+/// A deterministic automaton that scores class ids one after another.
 ///
-/// States are numbers, so that hypotheses carry and compare them cheaply. Equal states have equal futures. Every method is total: a
-/// class without a name (a blank) or beyond the vocabulary scores 0 and stays in its state, and a number that is no state of
-/// the automaton counts as the state after nothing that it knows.
+/// Examples are an n-gram, a list of phrases and the CTC head of an encoder. States are numbers, so
+/// that hypotheses copy and compare them cheaply; equal states have equal futures. Every method is
+/// total: a class without a name (a blank) or beyond the vocabulary scores 0 and leaves the state
+/// unchanged, and a number that is not a state counts as the state without context.
 pub trait Scorer: Send + Sync + std::fmt::Debug {
     /// State before any label.
     fn start(&self) -> u32;
-    /// Score (natural logarithm) of a class in a state, and the state after it.
+    /// Natural-log score of a class in a state, and the next state.
     fn step(&self, state: u32, class: u32) -> (f32, u32);
-    /// `scores[class] += weight · score` for every class that is a label of the automaton's vocabulary (others such as the blank
-    /// stay as they are).
+    /// Adds `weight · score` to `scores[class]` of each label of the vocabulary.
+    ///
+    /// Other classes, such as the blank, are unchanged.
     fn add_scores(&self, state: u32, weight: f32, scores: &mut [f32]);
-    /// Score of ending in a state (`</s>` of an n-gram; what an unfinished phrase gives back).
+    /// Score of the end in a state: `</s>` of an n-gram, the refund of an open phrase.
     fn finish(&self, state: u32) -> f32;
 }
 
-/// An automaton and the weight of its scores; a negative one takes away what a model has learnt already (density ratio, LODR), and 0
-/// says nothing, not even that something is impossible.
+/// A scorer and the weight of its scores.
+///
+/// A negative weight removes what a model has learned (density ratio, LODR). A weight of 0 disables
+/// the scorer, including labels that it forbids.
 #[derive(Debug, Clone)]
 pub struct Fusion {
-    /// The language model or list.
-    pub automaton: Arc<dyn Scorer>,
-    /// What its scores are multiplied by.
+    /// The scorer.
+    pub scorer: Arc<dyn Scorer>,
+    /// Factor of the scores.
     pub weight: f32,
 }
 
 impl Fusion {
-    /// As [`Scorer::add_scores`].
+    /// [`Scorer::add_scores`] with the weight.
     pub(crate) fn add_scores(&self, state: u32, scores: &mut [f32]) {
         if self.weight != 0.0 {
-            self.automaton.add_scores(state, self.weight, scores);
+            self.scorer.add_scores(state, self.weight, scores);
         }
     }
 
-    /// What ending in a state adds.
+    /// Weighted score of the end in a state.
     pub(crate) fn finish(&self, state: u32) -> f64 {
-        if self.weight == 0.0 { 0.0 } else { f64::from(self.weight * self.automaton.finish(state)) }
+        if self.weight == 0.0 { 0.0 } else { f64::from(self.weight * self.scorer.finish(state)) }
     }
 }
 
-/// Lists for a stream that had so many of its own.
-pub(crate) fn as_many(lists: Vec<Fusion>, expected: usize) -> Result<Vec<Fusion>> {
-    if lists.len() == expected {
-        return Ok(lists);
+/// Checks the number of fusions of a restored stream.
+pub(crate) fn expect_count(fusion: Vec<Fusion>, expected: usize) -> Result<Vec<Fusion>> {
+    if fusion.len() == expected {
+        return Ok(fusion);
     }
-    let (expected, found) = (format!("{expected} lists, as it had"), lists.len().to_string());
+    let (expected, found) = (format!("{expected} fusions of the stream itself"), fusion.len().to_string());
     Err(Error::Stream { expected, found })
 }
 
-/// Fails if something was added that is no score: NaN or +inf.
+/// Fails if a fusion score is NaN or +inf.
 pub(crate) fn check_fused(fused: &[f32]) -> Result<()> {
-    // A fold, and no early exit, so that the compiler makes vectors of it.
-    if fused.iter().fold(true, |sound, &score| sound & (score < f32::INFINITY)) {
+    // No early exit, so that the compiler vectorizes the loop.
+    if fused.iter().fold(true, |valid, &score| valid & (score < f32::INFINITY)) {
         return Ok(());
     }
     let class = fused.iter().position(|score| score.is_nan() || *score == f32::INFINITY).unwrap_or(0);
     Err(Error::Fused { class, found: fused[class] })
 }
 
-/// A score of its own for each class, whatever came before: a bonus for every label, or for those that begin a word, against the
-/// words that a language model costs.
+/// One constant score per class, independent of the context.
+///
+/// A bonus for every label, or for labels that begin a word, offsets the cost of words in a
+/// language model.
 ///
 /// ```
-/// use decoding::{Scorer, PerClass};
-/// let bonus = PerClass::new(vec![1.5, 0.0])?;
+/// use decoding::{Scorer, ClassScores};
+/// let bonus = ClassScores::new(vec![1.5, 0.0])?;
 /// assert_eq!(bonus.step(bonus.start(), 0), (1.5, 0));
 /// # Ok::<(), decoding::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
-pub struct PerClass(Vec<f32>);
+pub struct ClassScores(Vec<f32>);
 
-impl PerClass {
-    /// The scores of classes 0, 1, ..; others score 0.
+impl ClassScores {
+    /// Takes the scores of classes 0, 1, ..; other classes score 0.
     ///
     /// # Errors
     /// [`Error::Shape`] if one of them is not finite.
@@ -88,7 +94,7 @@ impl PerClass {
     }
 }
 
-impl Scorer for PerClass {
+impl Scorer for ClassScores {
     fn start(&self) -> u32 {
         0
     }
@@ -98,7 +104,7 @@ impl Scorer for PerClass {
     }
 
     fn add_scores(&self, _: u32, weight: f32, scores: &mut [f32]) {
-        scores.iter_mut().zip(&self.0).for_each(|(score, own)| *score += weight * own);
+        scores.iter_mut().zip(&self.0).for_each(|(sum, score)| *sum += weight * score);
     }
 
     fn finish(&self, _: u32) -> f32 {
@@ -110,27 +116,27 @@ impl Scorer for PerClass {
 pub(crate) mod tests {
     use super::*;
 
-    /// The sum of a path from start to end, and its last state.
-    pub fn path(automaton: &dyn Scorer, classes: &[u32]) -> (f32, u32) {
+    /// Score of a label sequence from the start, and its last state.
+    pub fn sequence_score(scorer: &dyn Scorer, classes: &[u32]) -> (f32, u32) {
         let step = |(sum, state), &class| {
-            let (score, next) = automaton.step(state, class);
+            let (score, next) = scorer.step(state, class);
             (sum + score, next)
         };
-        classes.iter().fold((0.0, automaton.start()), step)
+        classes.iter().fold((0.0, scorer.start()), step)
     }
 
-    /// A row of scores is that of the steps, bit by bit.
-    pub fn row_is_steps(automaton: &dyn Scorer, state: u32, classes: usize, nameless: &[u32]) {
-        let before: Vec<f32> = (0..classes).map(|class| class as f32 / 7.0 - 1.0).collect();
-        let mut after = before.clone();
-        automaton.add_scores(state, 0.7, &mut after);
+    /// Asserts that `add_scores` equals the scores of `step`, bit by bit.
+    pub fn assert_row_matches_steps(scorer: &dyn Scorer, state: u32, classes: usize, nameless: &[u32]) {
+        let initial: Vec<f32> = (0..classes).map(|class| class as f32 / 7.0 - 1.0).collect();
+        let mut row = initial.clone();
+        scorer.add_scores(state, 0.7, &mut row);
         for class in 0..classes as u32 {
-            let (score, _) = automaton.step(state, class);
-            let wanted = match nameless.contains(&class) {
-                true => before[class as usize],
-                false => before[class as usize] + 0.7 * score,
+            let (score, _) = scorer.step(state, class);
+            let expected = match nameless.contains(&class) {
+                true => initial[class as usize],
+                false => initial[class as usize] + 0.7 * score,
             };
-            assert_eq!(after[class as usize].to_bits(), wanted.to_bits(), "state {state}, class {class}");
+            assert_eq!(row[class as usize].to_bits(), expected.to_bits(), "state {state}, class {class}");
         }
     }
 }

@@ -1,9 +1,9 @@
-//! What classes mean to a search, read from the topology.
+//! Meaning of the classes in a search, derived from the topology.
 use rnnt_dp::{Token, Topology};
 
 use crate::{Error, Result};
 
-/// Which classes are blanks, and how far each moves on.
+/// Blanks among the classes, and the frames that each class advances.
 #[derive(Debug, Clone)]
 pub struct TokenTable {
     classes: usize,
@@ -11,25 +11,26 @@ pub struct TokenTable {
     big_blanks: Vec<u32>,
     /// The durations, in frames.
     durations: Vec<usize>,
-    of_blank: FrameAdvance,
-    of_label: FrameAdvance,
-    of_big_blanks: Vec<FrameAdvance>,
+    blank_advance: FrameAdvance,
+    label_advance: FrameAdvance,
+    big_blank_advances: Vec<FrameAdvance>,
 }
 
-/// Frames that a token moves on.
+/// Frames that a token advances.
 #[derive(Debug, Clone)]
 enum FrameAdvance {
-    Always(usize),
-    /// With each of the durations.
-    By(Vec<usize>),
+    Fixed(usize),
+    /// One entry per duration.
+    PerDuration(Vec<usize>),
 }
 
 impl TokenTable {
-    /// The rules of classes that move on as the tokens of a topology do.
+    /// Creates the table of classes with the advances of a topology.
     ///
     /// # Errors
-    /// [`Error::Blank`], [`Error::BigBlank`], [`Error::BigBlanks`] or [`Error::Topology`] unless every blank is a class, and every
-    /// class a token that says how far it moves on.
+    /// [`Error::Blank`], [`Error::BigBlank`] or [`Error::BigBlanks`] unless every blank is a
+    /// distinct class; [`Error::Topology`] unless the topology has a blank and one token for
+    /// labels.
     pub fn new(classes: usize, blank: u32, big_blanks: &[u32], topology: &Topology) -> Result<Self> {
         if blank as usize >= classes {
             return Err(Error::Blank { blank, classes });
@@ -42,29 +43,38 @@ impl TokenTable {
         if expected != big_blanks.len() {
             return Err(Error::BigBlanks { expected, found: big_blanks.len() });
         }
-        let of = |token| {
-            let column = topology.token_column(token)?;
-            Some(match topology.token_frames(column) {
-                Some(frames) => FrameAdvance::Always(frames),
+        let advance_of = |token| {
+            let column = topology.column_of(token)?;
+            Some(match topology.frames_of(column) {
+                Some(frames) => FrameAdvance::Fixed(frames),
                 None => {
-                    // A blank whose duration would be 0 moves one frame on.
-                    let arc =
-                        |at| topology.duration_arc(column, at).map_or(1, |arc| topology.arcs()[arc].frames);
-                    FrameAdvance::By((0..topology.durations()).map(arc).collect())
+                    // A blank of duration 0 advances by one frame.
+                    let arc = |at| topology.arc_with(column, at).map_or(1, |arc| topology.arcs()[arc].frames);
+                    FrameAdvance::PerDuration((0..topology.durations()).map(arc).collect())
                 }
             })
         };
-        let of_big_blanks = (0..expected).map(|k| of(Token::BigBlank(k))).collect::<Option<Vec<_>>>();
-        // Blank and label, and a label at a time.
-        let known = topology.tokens() == 2 + expected && topology.arcs().iter().all(|arc| arc.labels <= 1);
-        match (of(Token::Blank), of(Token::Label), of_big_blanks) {
-            (Some(of_blank), Some(of_label), Some(of_big_blanks)) if known => {
-                let durations = match &of_label {
-                    FrameAdvance::Always(_) => Vec::new(),
-                    FrameAdvance::By(frames) => frames.clone(),
+        let big_blank_advances =
+            (0..expected).map(|k| advance_of(Token::BigBlank(k))).collect::<Option<Vec<_>>>();
+        // Blank and label, and one label per arc.
+        let is_supported =
+            topology.tokens() == 2 + expected && topology.arcs().iter().all(|arc| arc.labels <= 1);
+        match (advance_of(Token::Blank), advance_of(Token::Label), big_blank_advances) {
+            (Some(blank_advance), Some(label_advance), Some(big_blank_advances)) if is_supported => {
+                let durations = match &label_advance {
+                    FrameAdvance::Fixed(_) => Vec::new(),
+                    FrameAdvance::PerDuration(frames) => frames.clone(),
                 };
                 let big_blanks = big_blanks.to_vec();
-                Ok(TokenTable { classes, blank, big_blanks, durations, of_blank, of_label, of_big_blanks })
+                Ok(TokenTable {
+                    classes,
+                    blank,
+                    big_blanks,
+                    durations,
+                    blank_advance,
+                    label_advance,
+                    big_blank_advances,
+                })
             }
             _ => Err(Error::Topology { found: topology.clone() }),
         }
@@ -85,56 +95,58 @@ impl TokenTable {
         self.durations.len()
     }
 
-    /// The frames that a duration of a label stands for.
+    /// Frames of a duration, by its index.
     pub fn duration(&self, index: usize) -> usize {
         self.durations.get(index).copied().unwrap_or(0)
     }
 
-    /// The blank and the big ones.
+    /// Class ids of the blank and of the big blanks.
     pub fn blanks(&self) -> impl Iterator<Item = u32> + '_ {
         [self.blank].into_iter().chain(self.big_blanks.iter().copied())
     }
 
-    /// Whether a class is the blank or a big one.
+    /// Returns whether a class is the blank or a big blank.
     pub fn is_blank(&self, class: u32) -> bool {
         class == self.blank || self.big_blanks.contains(&class)
     }
 
-    /// Frames that a class moves on with a duration, by its index (not looked at where there are none).
+    /// Frames that a class advances with the duration of an index.
+    ///
+    /// The index is ignored if the class has no durations.
     pub fn frames(&self, class: u32, duration: usize) -> usize {
-        match self.of(class) {
-            FrameAdvance::Always(frames) => *frames,
-            FrameAdvance::By(frames) => frames[duration],
+        match self.advance(class) {
+            FrameAdvance::Fixed(frames) => *frames,
+            FrameAdvance::PerDuration(frames) => frames[duration],
         }
     }
 
-    /// Everything as numbers, which other rules do not have.
+    /// The table as numbers; different tables have different numbers.
     pub(crate) fn numbers(&self) -> Vec<u32> {
         let mut all = vec![self.classes as u32, self.blank, self.durations.len() as u32];
         all.extend(&self.big_blanks);
-        for frames in self.of_big_blanks.iter().chain([&self.of_blank, &self.of_label]) {
+        for frames in self.big_blank_advances.iter().chain([&self.blank_advance, &self.label_advance]) {
             match frames {
-                FrameAdvance::Always(frames) => all.push(*frames as u32),
-                FrameAdvance::By(frames) => all.extend(frames.iter().map(|&frames| frames as u32)),
+                FrameAdvance::Fixed(frames) => all.push(*frames as u32),
+                FrameAdvance::PerDuration(frames) => all.extend(frames.iter().map(|&frames| frames as u32)),
             }
         }
         all
     }
 
-    /// The farthest that a blank goes, in frames; 1 without big blanks and durations.
-    pub fn farthest(&self) -> usize {
-        let far = |frames: &FrameAdvance| match frames {
-            FrameAdvance::Always(frames) => *frames,
-            FrameAdvance::By(frames) => frames.iter().copied().max().unwrap_or(1),
+    /// Most frames that a blank advances; 1 without big blanks and durations.
+    pub fn max_blank_frames(&self) -> usize {
+        let longest = |frames: &FrameAdvance| match frames {
+            FrameAdvance::Fixed(frames) => *frames,
+            FrameAdvance::PerDuration(frames) => frames.iter().copied().max().unwrap_or(1),
         };
-        self.of_big_blanks.iter().chain([&self.of_blank]).map(far).fold(1, usize::max)
+        self.big_blank_advances.iter().chain([&self.blank_advance]).map(longest).fold(1, usize::max)
     }
 
-    fn of(&self, class: u32) -> &FrameAdvance {
+    fn advance(&self, class: u32) -> &FrameAdvance {
         match self.big_blanks.iter().position(|&big| big == class) {
-            Some(k) => &self.of_big_blanks[k],
-            None if class == self.blank => &self.of_blank,
-            None => &self.of_label,
+            Some(k) => &self.big_blank_advances[k],
+            None if class == self.blank => &self.blank_advance,
+            None => &self.label_advance,
         }
     }
 }

@@ -3,7 +3,7 @@ mod searches;
 
 use std::path::{Path, PathBuf};
 
-use decoding::{Model, ModelConfig, Network};
+use decoding::{DecodingModel, DecodingModelConfig, JointNetwork};
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const SUM_TOLERANCE: f64 = 1e-3;
 /// Sidecar of a case.
 #[derive(Debug, Deserialize)]
 struct Sidecar {
-    model: ModelConfig,
+    model: DecodingModelConfig,
     lengths: Vec<usize>,
     decodes: Vec<Decode>,
 }
@@ -115,8 +115,8 @@ pub(super) struct DecodingCase {
     path: PathBuf,
     sidecar: Sidecar,
     bytes: Vec<u8>,
-    model: Model,
-    network: Arc<Network>,
+    model: DecodingModel,
+    network: Arc<JointNetwork>,
     /// Projected frames `[B, T, H]`.
     frames: Vec<f32>,
 }
@@ -190,12 +190,12 @@ impl DecodingCase {
                     "forced_alignment"
                 }
                 DecodeKind::ModifiedBeam { beam, blank_penalty, temperature, utterances } => {
-                    let options = decoding::Beam {
+                    let options = decoding::BeamOptions {
                         width: *beam,
                         nbest: *beam,
                         blank_penalty: *blank_penalty,
                         temperature: *temperature,
-                        ..decoding::Beam::default()
+                        ..decoding::BeamOptions::default()
                     };
                     searches::modified_beam(self, options, utterances, &mut check);
                     "modified_beam"

@@ -1,7 +1,8 @@
 //! Runs the loss of a case and pairs results with stored values.
 use rnnt_loss::Element;
 use rnnt_loss::{
-    Encodings, Head, JointNetwork, Layout, Options, Reduction, Rows, Scores, Session, Targets, Topology,
+    Head, HiddenInputs, JointNetwork, Layout, NetworkInputs, Options, Reduction, ScoreInputs, Session,
+    Targets, Topology,
 };
 
 use super::case::LossCase;

@@ -2,8 +2,8 @@
 use pruned::{Batch, Matrices, Ranges, Unigram, first_pass};
 use rnnt_loss::Element;
 use rnnt_loss::{
-    Head, Joint, Layout, Loss, Options, PrunedJoint, Pruning, Reduction, Scales, Scores, Session, Simple,
-    SimpleGradient, Targets, Tokens, Topology,
+    Head, JointInputs, Layout, Loss, Options, PassScales, PrunedInputs, Pruning, Reduction, ScoreInputs,
+    Session, SimpleGradient, SimpleInputs, Targets, TokenNormalization, Topology,
 };
 
 use super::case::{self, LossCase};
@@ -157,7 +157,7 @@ fn scores<F: Element>(
     let [batch, frames, width, classes] = case.shape("pruned_logits")?;
     let stored = case.values::<F>("pruned_logits")?;
     let bands = (0..batch).map(|b| (0..targets.frames(b)).map(|t| ranges.band(b, t)).collect());
-    let retained = targets.retained(bands.collect())?;
+    let retained = targets.with_bands(bands.collect())?;
     let mut rows = Vec::new();
     for b in 0..batch {
         for t in 0..targets.frames(b) {

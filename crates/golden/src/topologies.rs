@@ -1,6 +1,8 @@
 //! Cases of transducers with durations: TDT and multi-blank.
 use rnnt_loss::Element;
-use rnnt_loss::{Layout, Loss, Options, Output, Reduction, Scores, Session, Tokens, Topology};
+use rnnt_loss::{
+    Layout, Loss, LossOutput, Options, Reduction, ScoreInputs, Session, TokenNormalization, Topology,
+};
 
 use super::case::{self, LossCase};
 use super::outcome::{LossOutcome, options, real_rows};
@@ -32,7 +34,7 @@ pub(super) fn multi_blank<F: Element>(case: &LossCase) -> Result<LossOutcome, Ru
     let [_, frames, positions, classes] = case.shape("acts")?;
     let durations = &case.options.big_blank_durations;
     let topology = Topology::multi_blank(durations).map_err(rnnt_loss::Error::from)?;
-    let loss = Loss::Transducer { topology, tokens: Tokens::Softmax, sigma: case.options.sigma };
+    let loss = Loss::Transducer { topology, tokens: TokenNormalization::Softmax, sigma: case.options.sigma };
     let options = Options { loss, ..options(case) };
     let layout = Layout::Padded { frames, positions };
     let (scores, ones) = (case.values::<F>("acts")?, Reduction::Sum.weights(&targets));

@@ -1,7 +1,7 @@
 //! The decoder of a model: its predictor and joint network in the form that searches need.
 use std::sync::Arc;
 
-use decoding::{AffineLayer, Network};
+use decoding::{AffineLayer, JointNetwork};
 
 use crate::Result;
 use crate::config::LossKind;
@@ -40,7 +40,7 @@ impl Model {
         }
         let big_blanks: Vec<u32> = self.big_blanks().into_iter().map(|(class, _)| class).collect();
         let (predictor, topology) = (predictor.decoder()?, self.config().topology()?);
-        Ok(decoding::Model::new(predictor, Arc::new(network), self.blank(), &big_blanks, &topology)?)
+        Ok(decoding::DecodingModel::new(predictor, Arc::new(network), self.blank(), &big_blanks, &topology)?)
     }
 }
 

@@ -32,7 +32,7 @@ impl Error {
         let (what, found) = match error {
             rnnt_loss::Error::Scores { .. } | rnnt_loss::Error::Frame { .. } => (SCORE, None),
             rnnt_loss::Error::Loss { found, .. } => ("loss", Some(*found)),
-            rnnt_loss::Error::Normaliser(error) => match error {
+            rnnt_loss::Error::Normalizer(error) => match error {
                 panda_core::Error::NotFinite { .. } | panda_core::Error::AllMasked { .. } => (SCORE, None),
                 panda_core::Error::InfiniteWeight { value, .. } => ("weight of the head", Some(*value)),
                 panda_core::Error::Adjoint { value, .. } => ("gradient of the scores", Some(*value)),

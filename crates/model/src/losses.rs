@@ -3,7 +3,7 @@ use candle_core::Tensor;
 use lattice::candle::Gnat;
 use rnnt_loss::{
     Dropout, MemoryPlan, Targets,
-    candle::{HeadTensors, JointTensors, LossSession, LossSum, PrunedTensors, RowTensors, TrivialJoiner},
+    candle::{HeadTensors, HiddenTensors, JointTensors, LossSession, LossSum, PrunedTensors, SimpleTensors},
 };
 
 use crate::model::{Model, Network};
@@ -31,7 +31,7 @@ impl LossSessions {
             None => Some(LossSession::new(&config.loss_options()?)?),
         };
         let ctc = match &transducer {
-            Some(transducer) => transducer.sharing_buffers(&config.ctc_options())?,
+            Some(transducer) => transducer.with_shared_buffers(&config.ctc_options())?,
             None => LossSession::new(&config.ctc_options())?,
         };
         Ok(Self { transducer, ctc })
@@ -180,7 +180,7 @@ impl Model {
             None => session.sum(joint, &targets, &weights)?,
             Some((am, lm)) => {
                 let simple =
-                    TrivialJoiner { frames: &encoded, labels: &predicted, am: head(am), lm: head(lm) };
+                    SimpleTensors { frames: &encoded, labels: &predicted, am: head(am), lm: head(lm) };
                 let pruned = PrunedTensors { simple, joint, scales: self.config().scales(step) };
                 session.sum(pruned, &targets, &weights)?
             }

@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use rnnt_loss::{Alignment, Head, Joint, Layout, Loss, MemoryPlan, Options, Session};
+use rnnt_loss::{Head, JointInputs, LabelAlignment, Layout, Loss, MemoryPlan, Options, Session};
 use serde::{Deserialize, Serialize};
 use speech::{Change, Tokenizer};
 
@@ -135,7 +135,7 @@ impl Alignments {
         }
         for (example, found) in examples.iter().zip(found) {
             // Where a model says NaN or nothing but -inf, there are no labels on the best path.
-            let sound = |found: &rnnt_loss::Alignment| {
+            let sound = |found: &rnnt_loss::LabelAlignment| {
                 found.tokens.len() == example.labels.len() && found.log_prob.is_finite()
             };
             match found.filter(sound) {
@@ -155,7 +155,7 @@ impl Alignments {
         tokenizer: &Tokenizer,
         config: &ModelConfig,
         example: &Example,
-        found: &Alignment,
+        found: &LabelAlignment,
     ) -> Result<AlignedUtterance> {
         let frame_ms = config.frame_ms();
         let seconds = |frames: f64| frames * frame_ms / 1000.0;
@@ -251,7 +251,7 @@ fn latency<'a>(tokens: impl Iterator<Item = &'a TokenAlignment>) -> Option<f64> 
 const OF_PATH: usize = 32;
 
 /// Best paths of a batch.
-fn align(model: &Model, examples: &[Example], batch: &[usize]) -> Result<Vec<Option<Alignment>>> {
+fn align(model: &Model, examples: &[Example], batch: &[usize]) -> Result<Vec<Option<LabelAlignment>>> {
     let planes: Vec<_> = batch.iter().map(|&index| &examples[index].features).collect();
     let (rows, lengths) = model::collate(&planes, &model.config().input.rows)?;
     let labels: Vec<Vec<u32>> = batch.iter().map(|&index| examples[index].labels.clone()).collect();
@@ -274,7 +274,7 @@ fn align(model: &Model, examples: &[Example], batch: &[usize]) -> Result<Vec<Opt
     let layout = Layout::Padded { frames: padded, positions };
     let session = Session::new(&model.config().loss_options()?)?;
     let run = |rows: &[&[f32]], tokens: &[&[f32]], durations: Option<&[&[f32]]>| -> rnnt_loss::Result<_> {
-        let mut joint = Joint::new(rows[0], rows[1], head(tokens, width)?).with_layout(layout);
+        let mut joint = JointInputs::new(rows[0], rows[1], head(tokens, width)?).with_layout(layout);
         joint.durations = durations.map(|durations| head(durations, width)).transpose()?;
         session.align(&joint, &targets)
     };

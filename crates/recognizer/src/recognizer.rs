@@ -33,11 +33,11 @@ pub struct Recognizer {
     ignores_special: bool,
     model: Model,
     /// None for a recognition lattice.
-    decoder: Option<decoding::Model>,
+    decoder: Option<decoding::DecodingModel>,
     search: SearchConfig,
     /// Its buffers stay from call to call; calls from several threads take turns.
     searcher: Mutex<Searcher>,
-    aggregate: Aggregate,
+    aggregate: ConfidenceAggregation,
     tokenizer: Tokenizer,
     pub(crate) front_end: FrontEnd,
     conversion: Conversion,
@@ -66,7 +66,7 @@ impl Recognizer {
             decoder,
             search,
             searcher,
-            aggregate: Aggregate::default(),
+            aggregate: ConfidenceAggregation::default(),
             tokenizer,
             front_end,
             conversion,
@@ -232,7 +232,7 @@ impl Recognizer {
     }
 
     /// From now on, the confidences of its tokens make that of a word in this way; the lowest by default.
-    pub fn with_aggregate(mut self, aggregate: Aggregate) -> Self {
+    pub fn with_aggregate(mut self, aggregate: ConfidenceAggregation) -> Self {
         self.aggregate = aggregate;
         self
     }
@@ -334,7 +334,7 @@ impl Recognizer {
     }
 
     /// Word boundaries around each class, for phrases that match whole words; none for a class that is no label, such as the blank.
-    pub fn word_boundaries(&self) -> Vec<Option<Boundaries>> {
+    pub fn word_boundaries(&self) -> Vec<Option<WordBoundaries>> {
         let mut boundaries = crate::words::boundaries(&self.tokenizer);
         boundaries.resize(self.model.classes(), None);
         boundaries
@@ -362,7 +362,7 @@ impl Recognizer {
     }
 
     /// The model as the searches of [`decoding`] see it; none for a recognition lattice.
-    pub fn decoder(&self) -> Option<&decoding::Model> {
+    pub fn decoder(&self) -> Option<&decoding::DecodingModel> {
         self.decoder.as_ref()
     }
 }

@@ -3,8 +3,8 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use decoding::{
-    Beam, BeamSearch, CtcBeam, CtcPrefixes, Emitted, Fusion, Greedy, GreedySearch, Hypothesis, NBest, Ranked,
-    ctc_beam, ctc_greedy, unpadded,
+    BeamOptions, BeamSearch, CtcBeamOptions, CtcPrefixScorer, DecodedToken, Fusion, GreedyOptions,
+    GreedySearch, Hypothesis, NBest, RankedHypothesis, ctc_beam, ctc_greedy, unpad,
 };
 use rayon::prelude::*;
 use speech::Features;
@@ -19,19 +19,19 @@ use model::tensors::{counts, with_slice};
 #[derive(Debug, Clone)]
 pub enum SearchConfig {
     /// The best class at each site.
-    Greedy(Greedy),
+    Greedy(GreedyOptions),
     /// The best label sequences that a beam keeps.
-    Beam(Beam),
-    /// The same, of labels that the head of the auxiliary CTC loss believes in as well ([`decoding::CtcPrefixes`]).
+    Beam(BeamOptions),
+    /// The same, of labels that the head of the auxiliary CTC loss believes in as well ([`decoding::CtcPrefixScorer`]).
     BeamWithCtc {
         /// The search.
-        beam: Beam,
+        beam: BeamOptions,
         /// Weight of what the head says, from 0 to 1000; 0.3 is usual.
         weight: f32,
     },
     /// By the head of the auxiliary CTC loss alone, where the model has one: the best class of each frame, or, with options, a
     /// beam, whose blank is the model's.
-    Ctc(Option<CtcBeam>),
+    Ctc(Option<CtcBeamOptions>),
     /// Through a recognition lattice, where the model is one.
     Lattice(LatticeSearch),
 }
@@ -61,11 +61,11 @@ impl SearchConfig {
 
 impl SearchConfig {
     /// Whether it hears sound that arrives piece by piece: a greedy search, and a beam whose kind
-    /// [`streams`](decoding::BeamKind::streams), which has no CTC head beside it and tells the best alone.
+    /// [`supports_streaming`](decoding::BeamKind::supports_streaming), which has no CTC head beside it and tells the best alone.
     pub fn streams(&self) -> bool {
         match self {
             SearchConfig::Greedy(_) => true,
-            SearchConfig::Beam(beam) => beam.kind.streams() && beam.nbest == 1,
+            SearchConfig::Beam(beam) => beam.kind.supports_streaming() && beam.nbest == 1,
             SearchConfig::BeamWithCtc { .. } | SearchConfig::Ctc(_) | SearchConfig::Lattice(_) => false,
         }
     }
@@ -84,7 +84,7 @@ impl SearchConfig {
 
 impl Default for SearchConfig {
     fn default() -> Self {
-        SearchConfig::Greedy(Greedy::default())
+        SearchConfig::Greedy(GreedyOptions::default())
     }
 }
 
@@ -94,7 +94,7 @@ pub(crate) struct SearchResult {
     /// The best labels.
     pub best: Hypothesis,
     /// They and the next best, if a beam was asked for several.
-    pub ranked: Vec<Ranked>,
+    pub ranked: Vec<RankedHypothesis>,
     /// What the model alone finds, where the search may find something else.
     pub unfused: Option<Unfused>,
 }
@@ -132,7 +132,7 @@ enum SearchKind {
         /// Results that are told.
         nbest: usize,
     },
-    Ctc(Option<CtcBeam>),
+    Ctc(Option<CtcBeamOptions>),
     Lattice(LatticeSearch),
 }
 
@@ -142,7 +142,11 @@ impl Searcher {
     /// # Errors
     /// [`decoding::Error`] for an option outside its range; [`model::Error::Shape`] for a search by CTC in a model that has no head for
     /// it, or one by a joint network or a lattice in a model that has none.
-    pub fn new(model: &Model, decoder: Option<&decoding::Model>, search: &SearchConfig) -> Result<Self> {
+    pub fn new(
+        model: &Model,
+        decoder: Option<&decoding::DecodingModel>,
+        search: &SearchConfig,
+    ) -> Result<Self> {
         let decoder = || decoder.cloned().map_or_else(|| model.decoder(), Ok);
         if matches!(search, SearchConfig::Ctc(_) | SearchConfig::BeamWithCtc { .. }) && !model.has_ctc_head()
         {
@@ -159,7 +163,7 @@ impl Searcher {
             }
             SearchConfig::Ctc(options) => {
                 let blank = model.blank();
-                SearchKind::Ctc(options.clone().map(|options| CtcBeam { blank, ..options }))
+                SearchKind::Ctc(options.clone().map(|options| CtcBeamOptions { blank, ..options }))
             }
             SearchConfig::Beam(beam) => SearchKind::beam(decoder()?, beam, None)?,
             SearchConfig::BeamWithCtc { beam, weight } => {
@@ -251,7 +255,7 @@ impl Searcher {
 }
 
 impl SearchKind {
-    fn beam(decoder: decoding::Model, options: &Beam, ctc: Option<f32>) -> Result<Self> {
+    fn beam(decoder: decoding::DecodingModel, options: &BeamOptions, ctc: Option<f32>) -> Result<Self> {
         let search = Box::new(BeamSearch::new(decoder, options.clone())?);
         Ok(SearchKind::Beam { search, ctc, nbest: options.nbest })
     }
@@ -278,7 +282,7 @@ fn of_rows<T>(
 ) -> Result<T> {
     let width = rows.dim(2)?;
     let found = with_slice(rows, |rows: &[f32]| {
-        Ok(unpadded(rows, width, lengths).and_then(|utterances| find(&utterances, width)))
+        Ok(unpad(rows, width, lengths).and_then(|utterances| find(&utterances, width)))
     })?;
     Ok(found?)
 }
@@ -291,9 +295,9 @@ fn ctc_head(model: &Model, encoded: &Tensor) -> Result<Tensor> {
 /// What that head says of utterances, for a search by another network.
 fn said_by_ctc(utterances: &[&[f32]], classes: usize, weight: f32) -> decoding::Result<Vec<Vec<Fusion>>> {
     let said = |(utterance, rows): (usize, &&[f32])| {
-        let automaton = CtcPrefixes::new(rows, classes, blank_of(classes))
+        let automaton = CtcPrefixScorer::new(rows, classes, blank_of(classes))
             .map_err(|source| decoding::Error::Utterance { utterance, source: Box::new(source) })?;
-        Ok(vec![Fusion { automaton: Arc::new(automaton), weight }])
+        Ok(vec![Fusion { scorer: Arc::new(automaton), weight }])
     };
     utterances.par_iter().enumerate().map(said).collect()
 }
@@ -313,19 +317,19 @@ fn no_lattice() -> Error {
 }
 
 /// Where the distribution is no more there, a label's confidence is its posterior.
-pub(crate) fn posteriors(mut labels: Vec<Emitted>) -> Vec<Emitted> {
+pub(crate) fn posteriors(mut labels: Vec<DecodedToken>) -> Vec<DecodedToken> {
     labels.iter_mut().for_each(|label| label.confidence = label.log_prob.exp());
     labels
 }
 
 /// Labels of a lattice as those of the tokenizer. A lattice knows sums of paths, not how sure it is of each label.
 fn hypothesis(labels: &[u32], frames: &[usize]) -> Hypothesis {
-    let label = |(&label, &frame): (&u32, &usize)| Emitted {
+    let label = |(&label, &frame): (&u32, &usize)| DecodedToken {
         label: label - 1,
         frame,
         log_prob: 0.0,
         confidence: 1.0,
-        ..Emitted::default()
+        ..DecodedToken::default()
     };
     Hypothesis { labels: labels.iter().zip(frames).map(label).collect(), ..Hypothesis::default() }
 }

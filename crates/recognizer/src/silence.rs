@@ -1,5 +1,5 @@
 //! Words that a model makes of silence.
-use decoding::Emitted;
+use decoding::DecodedToken;
 use speech::{Features, Tokenizer};
 
 use crate::search::SearchResult;
@@ -50,11 +50,11 @@ pub(crate) fn evidence(tokenizer: &Tokenizer, unfused: &Unfused) -> f64 {
 }
 
 /// The largest posterior of a word, the product of those of its tokens; 0 without one.
-pub(crate) fn surest(tokenizer: &Tokenizer, found: &[Emitted]) -> f64 {
+pub(crate) fn surest(tokenizer: &Tokenizer, found: &[DecodedToken]) -> f64 {
     let labels: Vec<u32> = found.iter().map(|label| label.label).collect();
     let names = tokenizer.tokens();
-    let alone = |label: &Emitted| names[label.label as usize].chars().any(is_without_spaces);
-    let posterior = |word: &[Emitted]| word.iter().map(|label| label.log_prob).sum::<f64>().exp();
+    let alone = |label: &DecodedToken| names[label.label as usize].chars().any(is_without_spaces);
+    let posterior = |word: &[DecodedToken]| word.iter().map(|label| label.log_prob).sum::<f64>().exp();
     let of = |word: std::ops::Range<usize>| {
         let parts = found[word].chunk_by(|a, b| !alone(a) && !alone(b));
         parts.map(posterior).fold(0.0, f64::max)
@@ -74,9 +74,9 @@ mod tests {
 
     use super::*;
 
-    fn found(tokenizer: &Tokenizer, text: &str, posteriors: &[f64]) -> Vec<Emitted> {
+    fn found(tokenizer: &Tokenizer, text: &str, posteriors: &[f64]) -> Vec<DecodedToken> {
         let labels = tokenizer.encode(text).unwrap().into_iter().zip(posteriors);
-        labels.map(|(label, p)| Emitted { label, log_prob: p.ln(), ..Emitted::default() }).collect()
+        labels.map(|(label, p)| DecodedToken { label, log_prob: p.ln(), ..DecodedToken::default() }).collect()
     }
 
     #[test]
@@ -84,10 +84,11 @@ mod tests {
         let tokenizer = Tokenizer::train(TokenizerKind::InnerCharacters, &["ab a"]).unwrap();
         let found = |text: &str, posteriors: &[f64]| found(&tokenizer, text, posteriors);
         let sound = Features { frames: 1, dim: 2, data: vec![0.0, -0.5] };
-        let found_labels = |labels: &[Emitted]| {
+        let found_labels = |labels: &[DecodedToken]| {
             SearchResult::from(Hypothesis { labels: labels.to_vec(), ..Hypothesis::default() })
         };
-        let silent = |labels: &[Emitted], least| is_silence(&sound, &tokenizer, &found_labels(labels), least);
+        let silent =
+            |labels: &[DecodedToken], least| is_silence(&sound, &tokenizer, &found_labels(labels), least);
         let words = found("ab a", &[0.7, 0.8, 0.5]);
         assert!(!silent(&words, 0.55) && silent(&words, 0.57) && !silent(&words, 0.0));
         assert!(!silent(&found("", &[]), 1.0));

@@ -4,7 +4,7 @@ pub(crate) mod encoder;
 mod search;
 mod speech_gate;
 
-use decoding::Emitted;
+use decoding::DecodedToken;
 use speech::Tokenizer;
 
 use crate::recognizer::Recognizer;
@@ -98,7 +98,7 @@ pub struct StreamingRecognizer {
     endpoint: Option<Endpoint>,
     gate: SpeechGate,
     /// Labels of words that are not given yet; and whether some were left out.
-    held: Vec<Emitted>,
+    held: Vec<DecodedToken>,
     left_out: bool,
     rows: Vec<f32>,
     /// First frame of the utterance, and its labels.
@@ -337,7 +337,7 @@ impl StreamingRecognizer {
         Ok(new)
     }
 
-    fn hold(&mut self, found: Vec<Emitted>) {
+    fn hold(&mut self, found: Vec<DecodedToken>) {
         self.labels += found.len();
         self.held.extend(found);
     }

@@ -2,7 +2,7 @@
 mod captions;
 mod lines;
 
-use decoding::{Aggregate, Emitted};
+use decoding::{ConfidenceAggregation, DecodedToken};
 use serde::{Deserialize, Serialize};
 use speech::Tokenizer;
 
@@ -64,7 +64,7 @@ pub struct Transcription {
 pub struct RankedText {
     /// The text.
     pub text: String,
-    /// What the order is by; see [`decoding::Ranked`].
+    /// What the order is by; see [`decoding::RankedHypothesis`].
     pub score: f64,
     /// Natural log-probability of its best sequence of labels, with what language models and a CTC head added.
     pub log_prob: f64,
@@ -97,13 +97,13 @@ pub(crate) struct Writer {
     frame_seconds: f64,
     /// Whether labels have durations of their own.
     durations: bool,
-    aggregate: Aggregate,
+    aggregate: ConfidenceAggregation,
     /// Whether special words are left out.
     omits_special: bool,
 }
 
 impl Writer {
-    pub fn new(durations: bool, frame_seconds: f64, aggregate: Aggregate) -> Self {
+    pub fn new(durations: bool, frame_seconds: f64, aggregate: ConfidenceAggregation) -> Self {
         Self { frame_seconds, durations, aggregate, omits_special: false }
     }
 
@@ -136,7 +136,7 @@ impl Writer {
     }
 
     /// Labels as text with times.
-    pub fn write(&self, tokenizer: &Tokenizer, labels: &[Emitted]) -> Result<Transcription> {
+    pub fn write(&self, tokenizer: &Tokenizer, labels: &[DecodedToken]) -> Result<Transcription> {
         if self.omits_special && labels.iter().any(|label| tokenizer.is_special(label.label)) {
             return self.write_without_special(tokenizer, labels);
         }
@@ -154,7 +154,7 @@ impl Writer {
             if let Some(before) = tokens.last().filter(|_| silent) {
                 (start, end) = (before.end, before.end);
             }
-            let Emitted { log_prob, confidence, .. } = *label;
+            let DecodedToken { log_prob, confidence, .. } = *label;
             tokens.push(TimedToken { text, start, end, log_prob, confidence });
         }
         let word = |group: std::ops::Range<usize>| -> Result<TimedWord> {
@@ -163,7 +163,7 @@ impl Writer {
                 text: tokenizer.decode(&ids[group])?,
                 start: of_word[0].start,
                 end: of_word.iter().fold(0.0, |end, token| token.end.max(end)),
-                confidence: self.aggregate.of(of_word.iter().map(|token| token.confidence)),
+                confidence: self.aggregate.combine(of_word.iter().map(|token| token.confidence)),
             })
         };
         let words = groups(tokenizer, &ids).into_iter().map(word).collect::<Result<Vec<_>>>()?;
@@ -173,7 +173,7 @@ impl Writer {
     }
 
     /// Runs of labels between special words as one text.
-    fn write_without_special(&self, tokenizer: &Tokenizer, labels: &[Emitted]) -> Result<Transcription> {
+    fn write_without_special(&self, tokenizer: &Tokenizer, labels: &[DecodedToken]) -> Result<Transcription> {
         let mut all = Transcription::default();
         for run in labels.split(|label| tokenizer.is_special(label.label)) {
             let Transcription { words, tokens, .. } = self.write(tokenizer, run)?;
@@ -191,15 +191,20 @@ mod tests {
 
     use super::*;
 
-    fn emitted(tokenizer: &Tokenizer, text: &str, frames: &[usize], durations: &[usize]) -> Vec<Emitted> {
+    fn emitted(
+        tokenizer: &Tokenizer,
+        text: &str,
+        frames: &[usize],
+        durations: &[usize],
+    ) -> Vec<DecodedToken> {
         let times = frames.iter().zip(durations).enumerate();
         let labels = tokenizer.encode(text).unwrap();
-        let label = |(label, (at, (&frame, &duration))): (u32, (usize, _))| Emitted {
+        let label = |(label, (at, (&frame, &duration))): (u32, (usize, _))| DecodedToken {
             label,
             frame,
             duration,
             confidence: 1.0 / (at + 1) as f64,
-            ..Emitted::default()
+            ..DecodedToken::default()
         };
         labels.into_iter().zip(times).map(label).collect()
     }
@@ -213,7 +218,7 @@ mod tests {
             let count = tokenizer.encode(text).unwrap().len();
             let frames: Vec<usize> = (0..count).collect();
             let labels = emitted(&tokenizer, text, &frames, &vec![1; count]);
-            let writer = Writer::new(false, 1.0, Aggregate::Min);
+            let writer = Writer::new(false, 1.0, ConfidenceAggregation::Min);
             let whole = writer.write(&tokenizer, &labels).unwrap();
             assert_eq!(whole.text, text, "{kind:?}");
             let texts = |found: &Transcription| {
@@ -234,7 +239,7 @@ mod tests {
     fn words_reach_from_their_first_token_to_their_last() {
         let tokenizer = Tokenizer::train(TokenizerKind::InnerCharacters, &["ab, ba"]).unwrap();
         let labels = emitted(&tokenizer, "ab, ba", &[3, 5, 9, 9, 14], &[1, 2, 4, 4, 3]);
-        let found = Writer::new(true, 0.25, Aggregate::Min).write(&tokenizer, &labels).unwrap();
+        let found = Writer::new(true, 0.25, ConfidenceAggregation::Min).write(&tokenizer, &labels).unwrap();
         assert_eq!(found.text, "ab, ba");
         let words: Vec<_> =
             found.words.iter().map(|w| (w.text.as_str(), w.start, w.end, w.confidence)).collect();
@@ -242,9 +247,9 @@ mod tests {
         assert_eq!(words, [("ab,", 0.75, 1.75, 1.0 / 3.0), ("ba", 2.25, 4.25, 0.2)]);
         assert_eq!((found.tokens[2].start, found.tokens[2].end), (1.75, 1.75));
 
-        let found = Writer::new(false, 0.25, Aggregate::Max).write(&tokenizer, &labels).unwrap();
+        let found = Writer::new(false, 0.25, ConfidenceAggregation::Max).write(&tokenizer, &labels).unwrap();
         assert_eq!((found.words[0].end, found.words[0].confidence), (1.5, 1.0));
-        let none = Writer::new(false, 0.25, Aggregate::Min).write(&tokenizer, &[]).unwrap();
+        let none = Writer::new(false, 0.25, ConfidenceAggregation::Min).write(&tokenizer, &[]).unwrap();
         assert_eq!(none, Transcription::default());
     }
 }

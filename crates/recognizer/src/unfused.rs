@@ -1,11 +1,13 @@
 //! Greedy search by the model alone, as evidence of speech next to a fused search.
-use decoding::{DecodingStep, Emitted, Greedy, GreedySearch, Model as Decoder, Stream, ctc_greedy};
+use decoding::{
+    DecodedToken, DecodingModel, DecodingStep, GreedyOptions, GreedySearch, GreedyStream, ctc_greedy,
+};
 
 /// Labels that the model finds without language models, phrases, penalties or a second head.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Unfused {
     /// Labels of a greedy search.
-    pub labels: Vec<Emitted>,
+    pub labels: Vec<DecodedToken>,
     /// `max_t 1 - p(blank)` over the frames at which the greedy search took a blank.
     ///
     /// Of several blanks, only the one that was taken is subtracted.
@@ -13,7 +15,7 @@ pub(crate) struct Unfused {
 }
 
 impl Unfused {
-    fn new(labels: &[Emitted], steps: &[DecodingStep]) -> Self {
+    fn new(labels: &[DecodedToken], steps: &[DecodingStep]) -> Self {
         Unfused { labels: labels.to_vec(), label_posterior: label_posterior(labels, steps) }
     }
 
@@ -30,7 +32,7 @@ impl Unfused {
 }
 
 /// `max 1 - p` over the steps that are not labels.
-fn label_posterior(labels: &[Emitted], steps: &[DecodingStep]) -> f64 {
+fn label_posterior(labels: &[DecodedToken], steps: &[DecodingStep]) -> f64 {
     // Labels stand among the steps in their order.
     let mut labels = labels.iter().peekable();
     let mut most = 0f64;
@@ -49,8 +51,8 @@ pub(crate) struct UnfusedSearch(GreedySearch);
 impl UnfusedSearch {
     /// # Errors
     /// Those of [`GreedySearch::new`].
-    pub fn new(decoder: Decoder) -> decoding::Result<Self> {
-        let options = Greedy { steps: true, ..Greedy::default() };
+    pub fn new(decoder: DecodingModel) -> decoding::Result<Self> {
+        let options = GreedyOptions { record_steps: true, ..GreedyOptions::default() };
         Ok(UnfusedSearch(GreedySearch::new(decoder, options)?))
     }
 
@@ -61,12 +63,12 @@ impl UnfusedSearch {
     }
 
     /// State of a recording that arrives in pieces.
-    pub fn stream(&self) -> Stream {
+    pub fn stream(&self) -> GreedyStream {
         self.0.stream()
     }
 
     /// Searches the next rows of one recording.
-    pub fn advance(&mut self, stream: &mut Stream, rows: &[f32]) -> decoding::Result<Unfused> {
+    pub fn advance(&mut self, stream: &mut GreedyStream, rows: &[f32]) -> decoding::Result<Unfused> {
         let found = self.0.advance(&mut [stream], &[rows])?;
         Ok(Unfused::new(found.labels(0), found.steps(0)))
     }

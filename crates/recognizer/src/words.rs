@@ -1,7 +1,7 @@
 //! Which tokens make a word.
 use std::ops::Range;
 
-use decoding::{Boundaries, TokenStyle};
+use decoding::{TokenStyle, WordBoundaries};
 use speech::{Tokenizer, TokenizerKind};
 
 /// Marks word beginnings in tokens; [`Tokenizer::tokens`] says so.
@@ -44,20 +44,20 @@ pub(crate) fn starts(tokenizer: &Tokenizer) -> Vec<u8> {
 }
 
 /// Word boundaries around each label of a tokenizer, for phrases that match whole words.
-pub(crate) fn boundaries(tokenizer: &Tokenizer) -> Vec<Option<Boundaries>> {
+pub(crate) fn boundaries(tokenizer: &Tokenizer) -> Vec<Option<WordBoundaries>> {
     let style = match tokenizer.kind() {
         TokenizerKind::Words => TokenStyle::Words,
         TokenizerKind::Characters => TokenStyle::Characters,
         _ => TokenStyle::Pieces,
     };
-    let special = |id| tokenizer.is_special(id).then_some(Boundaries::BOTH);
-    let all = Boundaries::of_names(tokenizer.tokens(), style);
+    let special = |id| tokenizer.is_special(id).then_some(WordBoundaries::BOTH);
+    let all = WordBoundaries::from_names(tokenizer.tokens(), style);
     (0..).zip(all).map(|(id, boundaries)| special(id).or(boundaries)).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use decoding::{Boost, Scorer, read_phrases};
+    use decoding::{PhraseBooster, Scorer, read_phrases};
     use proptest::prelude::*;
     use speech::TokenizerOptions;
 
@@ -83,15 +83,15 @@ mod tests {
         Tokenizer::train_with(&options, &[VOCABULARY.join(" "), VOCABULARY.join(" ")]).unwrap()
     }
 
-    fn boost(tokenizer: &Tokenizer, list: &str) -> Boost {
+    fn boost(tokenizer: &Tokenizer, list: &str) -> PhraseBooster {
         let encode = |text: &str| tokenizer.encode(text).map_err(|error| error.to_string());
         let phrases = read_phrases(list.as_bytes(), 1.0, encode).unwrap().phrases;
         let mut boundaries = boundaries(tokenizer);
         boundaries.push(None);
-        Boost::with_boundaries(&phrases, &boundaries, 1.0).unwrap()
+        PhraseBooster::with_boundaries(&phrases, &boundaries, 1.0).unwrap()
     }
 
-    fn bonus(boost: &Boost, tokenizer: &Tokenizer, text: &str) -> f32 {
+    fn bonus(boost: &PhraseBooster, tokenizer: &Tokenizer, text: &str) -> f32 {
         let (mut sum, mut state) = (0.0, boost.start());
         for label in tokenizer.encode(text).unwrap() {
             let (score, next) = boost.step(state, label);
@@ -154,8 +154,8 @@ mod tests {
             let tokenizer = Tokenizer::train(kind, &["今天天气好", "天气", "ok 好"]).unwrap();
             let encode = |text: &str| tokenizer.encode(text).map_err(|error| error.to_string());
             let mut phrases = read_phrases("天气\t3\nok\t2".as_bytes(), 1.0, encode).unwrap().phrases;
-            decoding::add_unmarked(&mut phrases, tokenizer.tokens());
-            let boost = Boost::with_boundaries(&phrases, &boundaries(&tokenizer), 1.0).unwrap();
+            decoding::add_unmarked_variants(&mut phrases, tokenizer.tokens());
+            let boost = PhraseBooster::with_boundaries(&phrases, &boundaries(&tokenizer), 1.0).unwrap();
             for (text, expected) in [("今天天气好", 3.0), ("天气", 3.0), ("天天气天气", 6.0), ("好天", 0.0)]
             {
                 let found = bonus(&boost, &tokenizer, text);

@@ -1,10 +1,12 @@
-//! How a call is cut into groups of utterances, and how many bytes each of the session's buffers may hold meanwhile.
+//! Memory plan of a call: groups of utterances and budgets of buffers.
 //!
 //! ```text
-//! budget >= call + max over groups (sites' lists, emissions, adjoints) + lattices + Σ_heads plan of the normaliser
+//! budget >= call + max over groups (lists of sites, emissions, adjoints)
+//!                + lattices + Σ_heads plan of the normalizer
 //! ```
 //!
-//! What cannot be cut is one utterance: its sites' compact numbers, one lane of its lattice, and the smallest cut of each head.
+//! The minimum is that of one utterance: the numbers of its sites, one lane of its lattice, and the
+//! smallest plan of each head.
 use std::ops::Range;
 
 use kernels::ScratchReq;
@@ -19,67 +21,68 @@ use crate::{
     site_buffers::SiteBuffers,
 };
 
-/// CallSizes that decide what a call takes.
+/// Sizes that determine the memory of a call.
 pub(crate) struct CallSizes<'a> {
     pub objective: &'a LatticeObjective<'a>,
     pub options: &'a Options,
-    /// H
+    /// Joint width H.
     pub hidden: usize,
-    /// C
+    /// Number of classes C.
     pub classes: usize,
-    /// Bytes of a site in each list of what hidden rows are made of.
+    /// Bytes per site in each list of [`SiteIndices`](crate::site_buffers::SiteIndices).
     pub indices: [usize; 3],
-    /// Bytes that the caller of the call holds on its behalf: projections, copies, a first pass.
+    /// Bytes that the caller holds for the call: projections, copies, a first pass.
     pub held: usize,
-    /// Scratch of ready-made scores in the place of heads, for so many utterances and sites.
+    /// Scratch memory of scores by utterances and sites, instead of heads.
     pub scores: Option<Box<dyn Fn(usize, usize) -> ScratchReq + 'a>>,
 }
 
-/// The cut of a call.
+/// Plan of a call.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct CallPlan {
-    /// Utterances that go together.
+    /// Groups of utterances.
     pub groups: Vec<Range<usize>>,
     /// Bytes for the recursions over lattices.
     pub lattices: usize,
-    /// Budgets of the heads, the tokens' first.
+    /// Budget of each head, tokens first.
     pub heads: Vec<usize>,
-    /// Scratch of the numbers of all sites, in the order of [`SiteBuffers::held`].
+    /// Scratch memory of all sites, in the order of [`SiteBuffers::held`].
     pub sites: [ScratchReq; 6],
     /// Bytes that the caller holds, such as those of a first pass.
     pub held: usize,
-    /// Bytes of the budget that nobody has a use for.
+    /// Unused bytes of the budget.
     pub left: usize,
-    /// Whether the scores of three quarters of a group's sites are kept from forward to backward.
-    pub kept: bool,
-    /// All that is held at once, at most.
+    /// Whether the scores of most sites of a group are kept.
+    pub keeps_scores: bool,
+    /// Most bytes at any time.
     pub bytes: usize,
 }
 
 impl CallPlan {
-    /// A single head without a lattice.
-    pub fn of_one(budget: usize) -> Self {
+    /// Plan of a single head without a lattice.
+    pub fn single_head(budget: usize) -> Self {
         let (groups, heads) = (Vec::new(), vec![budget]);
         let (sites, bytes) = ([ScratchReq::EMPTY; 6], budget);
-        Self { groups, lattices: 0, heads, sites, held: 0, left: 0, kept: false, bytes }
+        Self { groups, lattices: 0, heads, sites, held: 0, left: 0, keeps_scores: false, bytes }
     }
 }
 
-/// Sites of a group where no more scores can be kept: four full waves of most plans.
-const SITES: usize = 6272;
-const SHORTEST: usize = 64;
-/// Lattices of a group that are worked on at once, where there is room for so many.
-pub(crate) const LANES: usize = 64;
-/// Lists of lists, and what queues of the thread pool grow by.
-const SLACK: usize = 16 << 10;
+/// Most sites of a group without kept scores: four full waves of most plans.
+const MAX_GROUP_SITES: usize = 6272;
+/// Least limit on the sites of a group.
+const MIN_GROUP_SITES: usize = 64;
+/// Most lattices of a group that are processed in parallel.
+pub(crate) const MAX_LANES: usize = 64;
+/// Bytes for lists of lists and queues of the thread pool.
+const SLACK_BYTES: usize = 16 << 10;
 
-/// Neighbours together, up to so much, or one that is larger.
-fn filled(sizes: &[usize], room: usize) -> Vec<Range<usize>> {
+/// Groups neighbors up to a limit on their sum; a larger element is a group.
+fn fill_groups(sizes: &[usize], limit: usize) -> Vec<Range<usize>> {
     let mut groups: Vec<Range<usize>> = Vec::with_capacity(sizes.len());
     let mut sum = 0;
     for (at, &size) in sizes.iter().enumerate() {
         match groups.last_mut() {
-            Some(group) if size.saturating_add(sum) <= room => {
+            Some(group) if size.saturating_add(sum) <= limit => {
                 group.end = at + 1;
                 sum += size;
             }
@@ -92,36 +95,38 @@ fn filled(sizes: &[usize], room: usize) -> Vec<Range<usize>> {
     groups
 }
 
-/// As many groups as [`filled`] makes, the largest as small as it can be: what is kept of small groups is kept of all of their sites.
-fn even(sizes: &[usize], room: usize) -> Vec<Range<usize>> {
-    let count = filled(sizes, room).len();
-    let all = sizes.iter().fold(0usize, |sum, &size| sum.saturating_add(size));
-    let (mut low, mut high) = (all.div_ceil(count.max(1)).min(room), room);
+/// Groups neighbors like [`fill_groups`], with the smallest possible maximum.
+///
+/// Small groups can keep the scores of all of their sites.
+fn balance_groups(sizes: &[usize], limit: usize) -> Vec<Range<usize>> {
+    let count = fill_groups(sizes, limit).len();
+    let total = sizes.iter().fold(0usize, |sum, &size| sum.saturating_add(size));
+    let (mut low, mut high) = (total.div_ceil(count.max(1)).min(limit), limit);
     while low < high {
         let middle = low + (high - low) / 2;
-        match filled(sizes, middle).len() <= count {
+        match fill_groups(sizes, middle).len() <= count {
             true => high = middle,
             false => low = middle + 1,
         }
     }
-    filled(sizes, high)
+    fill_groups(sizes, high)
 }
 
 impl CallSizes<'_> {
-    /// All utterances at once, as for a pending value.
+    /// Plans all utterances at once, for a pending loss.
     ///
     /// # Errors
     /// [`Error::Budget`].
-    pub fn whole<F: Real>(&self) -> Result<CallPlan> {
+    pub fn all_at_once<F: Real>(&self) -> Result<CallPlan> {
         self.plan::<F>(std::iter::once(0..self.objective.sites().batch()).collect())
     }
 
-    /// Group after group.
+    /// Plans one group at a time.
     ///
     /// # Errors
-    /// [`Error::Budget`] if not even single utterances fit.
+    /// [`Error::Budget`] if single utterances exceed the budget.
     pub fn in_groups<F: Real>(&self) -> Result<CallPlan> {
-        let groups = self.neighbours::<F>();
+        let groups = self.groups::<F>();
         match self.plan::<F>(groups) {
             Err(Error::Budget { .. }) => {
                 self.plan::<F>((0..self.objective.sites().batch()).map(|b| b..b + 1).collect())
@@ -130,50 +135,53 @@ impl CallSizes<'_> {
         }
     }
 
-    /// Neighbours, as many as fit. Short utterances share a group, so that its waves are full; a long one is alone.
-    fn neighbours<F: Real>(&self) -> Vec<Range<usize>> {
-        let (working, bytes) = (self.options.working_bytes(), self.of_site());
-        let each = self.classes.saturating_mul(size_of::<F>()).saturating_add(bytes);
-        let kept = if self.options.keep_scores { working / 2 / each } else { 0 };
-        let room = match (&self.scores, self.options.plan) {
-            // There are no waves to fill, but rows of padding to list: bytes in the place of sites.
+    /// Groups of neighbors within the budget.
+    ///
+    /// Short utterances share a group, so that its waves are full.
+    fn groups<F: Real>(&self) -> Vec<Range<usize>> {
+        let (working, bytes) = (self.options.working_bytes(), self.site_bytes());
+        let bytes_with_scores = self.classes.saturating_mul(size_of::<F>()).saturating_add(bytes);
+        let kept = if self.options.keep_scores { working / 2 / bytes_with_scores } else { 0 };
+        let limit = match (&self.scores, self.options.plan) {
+            // Scores have no waves, but lists with padding: the limit is in bytes, not in sites.
             (Some(_), _) => working / 2,
             (None, Some(plan)) => plan.wave,
-            (None, None) => kept.max((working / 8 / bytes).clamp(SHORTEST, SITES)),
+            (None, None) => kept.max((working / 8 / bytes).clamp(MIN_GROUP_SITES, MAX_GROUP_SITES)),
         };
         let lattices = self.objective.sites().lattices();
-        let of_utterance = |utterance| {
-            let own = lattices.site_range(utterance).len();
+        let size_of = |utterance| {
+            let sites = lattices.range(utterance).len();
             match &self.scores {
-                Some(_) => bytes.saturating_mul(own) + self.beside(&(utterance..utterance + 1), own),
-                None => own,
+                Some(_) => bytes.saturating_mul(sites) + self.group_bytes(&(utterance..utterance + 1), sites),
+                None => sites,
             }
         };
-        let sizes: Vec<usize> = (0..lattices.batch()).map(of_utterance).collect();
-        even(&sizes, room)
+        let sizes: Vec<usize> = (0..lattices.batch()).map(size_of).collect();
+        balance_groups(&sizes, limit)
     }
 
     fn plan<F: Real>(&self, groups: Vec<Range<usize>>) -> Result<CallPlan> {
         let limit = self.options.budget;
-        let (mut most, mut own) = (0, 0);
+        let (mut max_sites, mut own) = (0, 0);
         for group in &groups {
             let all = self.objective.sites().lattices();
-            let sites = all.site_range(group.end - 1).end - all.site_range(group.start).start;
-            most = most.max(sites);
-            own = own.max(self.beside(group, sites));
+            let sites = all.range(group.end - 1).end - all.range(group.start).start;
+            max_sites = max_sites.max(sites);
+            own = own.max(self.group_bytes(group, sites));
         }
-        let [lane, lanes] = [1, LANES].map(|lanes| self.lattices(&groups, lanes));
-        // The numbers of each site stay from the group of most sites to that of most bytes beside them.
-        let own = own.saturating_add(self.of_site().saturating_mul(most));
-        let own = own.saturating_add(self.of_call::<F>());
-        let shapes = if self.scores.is_some() { Vec::new() } else { self.shapes(most) };
+        let [lane, lanes] = [1, MAX_LANES].map(|lanes| self.lattices(&groups, lanes));
+        // Buffers of the largest group by sites may coexist with those of the largest group by
+        // other bytes.
+        let own = own.saturating_add(self.site_bytes().saturating_mul(max_sites));
+        let own = own.saturating_add(self.call_bytes::<F>());
+        let shapes = if self.scores.is_some() { Vec::new() } else { self.shapes(max_sites) };
         if let Some(plan) = self.options.plan {
             let heads: usize =
-                shapes.iter().map(|&(_, shape)| self.bytes_of::<F>(plan.to::<F>(), shape)).sum();
+                shapes.iter().map(|&(_, shape)| self.plan_bytes::<F>(plan.to::<F>(), shape)).sum();
             let bytes = own.saturating_add(lanes).saturating_add(heads);
-            let (heads, sites, held) = (Vec::new(), self.site_scratch(most), self.held);
-            let (left, kept) = (usize::MAX, plan.saved_scores >= most / 4 * 3);
-            return Ok(CallPlan { groups, lattices: lanes, heads, sites, held, left, kept, bytes });
+            let (heads, sites, held) = (Vec::new(), self.site_scratch(max_sites), self.held);
+            let (left, keeps_scores) = (usize::MAX, plan.kept >= max_sites / 4 * 3);
+            return Ok(CallPlan { groups, lattices: lanes, heads, sites, held, left, keeps_scores, bytes });
         }
         let smallest =
             |&(_, shape): &(Role, Shape)| Plan::<F>::minimal_scratch(shape, self.options.precision).bytes();
@@ -184,35 +192,35 @@ impl CallSizes<'_> {
         };
         let lattices = lane + (lanes - lane).min(if shapes.is_empty() { rest } else { rest / 4 });
         let mut rest = rest - (lattices - lane);
-        // Durations, a blank alone and a mean have few classes: what they want most is a wave of some length.
+        // Small heads (durations, blank, mean) need a long wave rather than kept scores.
         let mut heads = vec![0; shapes.len()];
         for (head, bytes) in heads.iter_mut().enumerate().skip(1) {
             let (_, shape) = shapes[head];
-            let wish = Plan::<F>::new(shape, self.options.precision, DEFAULT_BUDGET, true);
-            let wish = wish.map_or(smallest[head], |plan| self.bytes_of(plan, shape));
-            let more = wish.saturating_sub(smallest[head]).min(rest / 8);
-            *bytes = smallest[head] + more;
-            rest -= more;
+            let preferred = Plan::<F>::new(shape, self.options.precision, DEFAULT_BUDGET, true);
+            let preferred = preferred.map_or(smallest[head], |plan| self.plan_bytes(plan, shape));
+            let added = preferred.saturating_sub(smallest[head]).min(rest / 8);
+            *bytes = smallest[head] + added;
+            rest -= added;
         }
         if let (Some(tokens), Some(smallest)) = (heads.first_mut(), smallest.first()) {
             *tokens = smallest.saturating_add(rest);
         }
-        let (mut bytes, mut kept) = (own.saturating_add(lattices), true);
+        let (mut bytes, mut keeps_scores) = (own.saturating_add(lattices), true);
         for (head, (&(_, shape), &budget)) in shapes.iter().zip(&heads).enumerate() {
-            let keep_scores = self.options.keeps_scores(head);
+            let keep_scores = self.options.may_keep_scores(head);
             let plan = Plan::<F>::new(shape, self.options.precision, budget, keep_scores)?;
-            bytes = bytes.saturating_add(self.bytes_of(plan, shape));
-            kept &= plan.saved_scores >= shape.sites / 4 * 3;
+            bytes = bytes.saturating_add(self.plan_bytes(plan, shape));
+            keeps_scores &= plan.kept >= shape.sites / 4 * 3;
         }
-        let (sites, held, left) = (self.site_scratch(most), self.held, limit.saturating_sub(bytes));
-        Ok(CallPlan { groups, lattices, heads, sites, held, left, kept, bytes })
+        let (sites, held, left) = (self.site_scratch(max_sites), self.held, limit.saturating_sub(bytes));
+        Ok(CallPlan { groups, lattices, heads, sites, held, left, keeps_scores, bytes })
     }
 
-    fn bytes_of<F: Real>(&self, plan: Plan<F>, shape: Shape) -> usize {
+    fn plan_bytes<F: Real>(&self, plan: Plan<F>, shape: Shape) -> usize {
         plan.scratch(shape, self.options.precision).bytes()
     }
 
-    /// Shape of each head's call over so many sites.
+    /// Shape of each head's call over a number of sites.
     pub fn shapes(&self, sites: usize) -> Vec<(Role, Shape)> {
         let shape = |(role, classes)| {
             let selected = self.objective.selected(role);
@@ -221,7 +229,7 @@ impl CallSizes<'_> {
         HeadSet::<f32>::roles(self.classes, self.options).into_iter().map(shape).collect()
     }
 
-    /// Scratch of some sites in each of the session's compact vectors, in the order of [`SiteBuffers::held`].
+    /// Scratch memory of sites in each vector, in the order of [`SiteBuffers::held`].
     fn site_scratch(&self, sites: usize) -> [ScratchReq; 6] {
         let selected: usize = self.shapes(0).iter().map(|(_, shape)| shape.selected).sum();
         let [first, second, keys] = self.indices;
@@ -231,54 +239,55 @@ impl CallSizes<'_> {
             .map(|bytes| ScratchReq::from_bytes(bytes).times(sites))
     }
 
-    /// Bytes of a site beside the normaliser's.
-    fn of_site(&self) -> usize {
-        // Those of a bucket of little occupancy.
+    /// Bytes of a site in addition to those of the normalizer.
+    fn site_bytes(&self) -> usize {
+        // The masses of a bucket of `skipped_sites`.
         let skipped = if self.options.skip > 0.0 { 16 } else { 0 };
         ScratchReq::all_of(self.site_scratch(1)).bytes() + skipped
     }
 
-    /// Bytes of a group beside the numbers of each site, lattices and normaliser.
-    fn beside(&self, group: &Range<usize>, sites: usize) -> usize {
-        let of_utterances: usize = group.clone().map(|b| self.objective.bytes_of(b)).sum();
-        let of_scores = self.scores.as_ref().map_or(0, |scores| scores(group.len(), sites).bytes());
-        of_utterances.saturating_add(of_scores)
+    /// Bytes of a group without sites, lattices and normalizer.
+    fn group_bytes(&self, group: &Range<usize>, sites: usize) -> usize {
+        let utterance_bytes: usize = group.clone().map(|b| self.objective.utterance_bytes(b)).sum();
+        let score_bytes = self.scores.as_ref().map_or(0, |scores| scores(group.len(), sites).bytes());
+        utterance_bytes.saturating_add(score_bytes)
     }
 
-    /// Bytes of a call, whatever its groups.
-    fn of_call<F: Real>(&self) -> usize {
+    /// Bytes of a call, independent of its groups.
+    fn call_bytes<F: Real>(&self) -> usize {
         let batch = self.objective.sites().batch();
-        // First rows of frames and labels, groups, losses, lattices of groups; for CTC the frames as targets of their own.
-        let lists = 160 * batch + self.objective.bytes_of_call();
-        HeadSet::<F>::bytes(self.classes, self.hidden, self.options) + lists + self.held + SLACK
+        // First rows of frames and labels, groups, losses, lattices of groups; for CTC copied frame
+        // counts.
+        let lists = 160 * batch + self.objective.call_bytes();
+        HeadSet::<F>::bytes(self.classes, self.hidden, self.options) + lists + self.held + SLACK_BYTES
     }
 
-    /// Bytes of recursions in so many lanes, which stay from group to group.
+    /// Bytes of recursions in a number of lanes.
     fn lattices(&self, groups: &[Range<usize>], lanes: usize) -> usize {
         let (omega, rnnt) = (self.options.loss.omega(), Topology::rnnt());
         let Some(topology) = self.options.loss.topology() else {
-            let of = |group: &Range<usize>| self.objective.bytes_of_lane(group) * lanes.min(group.len());
-            return groups.iter().map(of).max().unwrap_or(0);
+            let lane_bytes = |group: &Range<usize>| self.objective.lane_bytes(group) * lanes.min(group.len());
+            return groups.iter().map(lane_bytes).max().unwrap_or(0);
         };
         let topologies: Vec<&Topology> =
             [topology].into_iter().chain((omega > 0.0).then_some(&rnnt)).collect();
         let all = self.objective.sites().lattices();
-        // One part at a time: they hold bands of their own.
+        // One group at a time, as each copies its bands.
         let calls = groups
             .iter()
             .flat_map(|group| topologies.iter().map(|&topology| (all.part(group.clone()), topology)));
-        rnnt_dp::Workspace::scratch_for_all(calls, &self.options.regularisers(), lanes).bytes()
+        rnnt_dp::Workspace::scratch_of_all(calls, &self.options.regularizers(), lanes).bytes()
     }
 }
 
-/// Buffers that all calls of a session share; they stay from step to step.
+/// Buffers of a session, reused from step to step.
 #[derive(Debug)]
 pub struct SessionBuffers<F> {
-    /// One for each head.
+    /// One workspace per head.
     pub(crate) normalizers: Vec<Workspace<F>>,
     pub(crate) lattices: LatticeWorkspace,
     pub(crate) sites: SiteBuffers,
-    /// Of the first pass of pruned training.
+    /// Workspace of the first pass of pruned training.
     pub(crate) pruning: ::pruned::Workspace<F>,
 }
 
@@ -294,10 +303,10 @@ impl<F: Real> Default for SessionBuffers<F> {
 }
 
 impl<F: Real> SessionBuffers<F> {
-    /// Frees buffers that a plan leaves no memory for, and sets the budgets of the others.
+    /// Frees buffers that exceed a plan; sets the budgets of others.
     pub(crate) fn apply_plan(&mut self, plan: &CallPlan, heads: usize, options: &Options) -> Result<()> {
         if plan.held == 0 {
-            // There is no first pass.
+            // The call has no first pass.
             self.pruning.keep_within(&::pruned::PassScratch::default(), plan.left);
         }
         let left = plan.left.saturating_sub(self.pruning.excess());
@@ -312,7 +321,7 @@ impl<F: Real> SessionBuffers<F> {
             self.normalizers.push(workspace.with_precision(options.precision));
         }
         for (head, (workspace, &budget)) in self.normalizers.iter_mut().zip(&plan.heads).enumerate() {
-            workspace.set_budget(budget, options.keeps_scores(head));
+            workspace.set_budget(budget, options.may_keep_scores(head));
         }
         Ok(())
     }
@@ -322,35 +331,43 @@ impl<F: Real> SessionBuffers<F> {
 mod tests {
     use super::*;
 
-    /// The least that the largest of so many runs of neighbours can be.
-    fn least(sizes: &[usize], count: usize) -> usize {
+    /// Smallest possible maximum over a number of groups of neighbors.
+    fn min_largest_group(sizes: &[usize], count: usize) -> usize {
         if count == 1 || sizes.len() <= 1 {
             return sizes.iter().sum();
         }
-        let first = |at: usize| sizes[..at].iter().sum::<usize>().max(least(&sizes[at..], count - 1));
-        (1..=sizes.len()).map(first).min().unwrap_or(0)
+        let split_at =
+            |at: usize| sizes[..at].iter().sum::<usize>().max(min_largest_group(&sizes[at..], count - 1));
+        (1..=sizes.len()).map(split_at).min().unwrap_or(0)
     }
 
     #[test]
-    fn groups_are_as_few_as_they_can_be_and_as_even() {
+    fn groups_are_minimal_and_balanced() {
         let mut state = 1u32;
         for case in 0..400 {
-            let mut draw = |most: u32| {
+            let mut draw = |limit: u32| {
                 state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                (state >> 16) % most
+                (state >> 16) % limit
             };
             let sizes: Vec<usize> = (0..draw(9)).map(|_| draw(50) as usize).collect();
-            let room = draw(120) as usize;
-            let groups = even(&sizes, room);
-            let of = |group: &Range<usize>| sizes[group.clone()].iter().sum::<usize>();
+            let limit = draw(120) as usize;
+            let groups = balance_groups(&sizes, limit);
+            let size_of = |group: &Range<usize>| sizes[group.clone()].iter().sum::<usize>();
             assert!(groups.iter().flat_map(Range::clone).eq(0..sizes.len()), "{case}");
-            assert!(groups.iter().all(|group| of(group) <= room || group.len() == 1), "{case}: {groups:?}");
-            assert_eq!(groups.len(), filled(&sizes, room).len(), "{case}");
-            let largest = groups.iter().map(of).max().unwrap_or(0);
-            if sizes.iter().all(|&size| size <= room) && !sizes.is_empty() {
-                assert_eq!(largest, least(&sizes, groups.len()), "{case}: {sizes:?} {room} {groups:?}");
+            assert!(
+                groups.iter().all(|group| size_of(group) <= limit || group.len() == 1),
+                "{case}: {groups:?}"
+            );
+            assert_eq!(groups.len(), fill_groups(&sizes, limit).len(), "{case}");
+            let largest = groups.iter().map(lane_bytes).max().unwrap_or(0);
+            if sizes.iter().all(|&size| size <= limit) && !sizes.is_empty() {
+                assert_eq!(
+                    largest,
+                    min_largest_group(&sizes, groups.len()),
+                    "{case}: {sizes:?} {limit} {groups:?}"
+                );
             }
         }
-        assert_eq!(even(&[1000; 8], 7058), [0..4, 4..8]);
+        assert_eq!(balance_groups(&[1000; 8], 7058), [0..4, 4..8]);
     }
 }

@@ -1,4 +1,4 @@
-//! Columns of a lattice out of the outputs of several heads, and the adjoints back.
+//! Columns of a lattice from several heads, and their adjoints.
 //!
 //! | heads | emissions |
 //! |---|---|
@@ -6,7 +6,8 @@
 //! | tokens, durations | `r_c`, `r_d` |
 //! | tokens, blank | `log σ(z_∅)`; `log σ(-z_∅) + r_c` |
 //!
-//! with `r` a log-probability of the head's own softmax (a factored blank: Variani et al., arXiv 2003.07705, equations 8-10).
+//! where `r` is a log-probability of the head's softmax (factored blank: Variani et al., arXiv
+//! 2003.07705, equations 8-10).
 use std::{borrow::Cow, ops::Range};
 
 use panda_core::Normalized;
@@ -25,49 +26,57 @@ pub(crate) struct HeadAdjoints<'a> {
     pub log_z: Option<&'a mut [f64]>,
 }
 
-fn of<F>(outputs: &[HeadOutput<F>], role: Role) -> Option<&HeadOutput<F>> {
+fn find_role<F>(outputs: &[HeadOutput<F>], role: Role) -> Option<&HeadOutput<F>> {
     outputs.iter().find(|output| output.role == role)
 }
 
-/// Whether the columns are not simply those of the tokens.
-pub(crate) fn mixes<F>(outputs: &[HeadOutput<F>]) -> bool {
-    of(outputs, Role::Durations).or(of(outputs, Role::Blank)).is_some()
+/// Returns whether the columns combine several heads.
+pub(crate) fn is_combined<F>(outputs: &[HeadOutput<F>]) -> bool {
+    find_role(outputs, Role::Durations).or(find_role(outputs, Role::Blank)).is_some()
 }
 
-/// Numbers of a site for so many columns; both directions use the same memory in addition to the adjoints.
+/// Number of `f64` values per site for a number of columns.
+///
+/// Both passes share the memory in addition to the adjoints.
 pub(crate) fn numbers_per_site(columns: usize, options: &Options) -> usize {
-    let (loss, one) = (&options.loss, usize::from);
-    let (durations, factored, smooths) = (loss.durations() > 0, loss.factors_blank(), options.smooths());
-    let mixed = if durations || factored || smooths { columns } else { 0 };
+    let loss = &options.loss;
+    let (durations, factored, smoothing) =
+        (loss.durations() > 0, loss.factors_blank(), options.has_label_smoothing());
+    let mixed = if durations || factored || smoothing { columns } else { 0 };
     let forward = mixed + if loss.omega() > 0.0 { 4 } else { 0 };
-    let apart = if durations { columns } else { 2 * one(factored) };
-    let backward = one(options.clamp.is_some()) + 2 * one(smooths) + one(options.z_loss > 0.0) + apart;
+    let separate = if durations { columns } else { 2 * usize::from(factored) };
+    let backward = usize::from(options.clamp.is_some())
+        + 2 * usize::from(smoothing)
+        + usize::from(options.z_loss > 0.0)
+        + separate;
     columns + forward.max(backward)
 }
 
-/// Emissions *N x S*.
+/// Returns the emissions *N x S*.
 pub(crate) fn emissions<F: Real>(outputs: &[HeadOutput<F>]) -> Cow<'_, [f64]> {
     let tokens = &outputs[0].normalized.emissions;
-    if !mixes(outputs) {
+    if !is_combined(outputs) {
         return Cow::Borrowed(tokens);
     }
-    let durations = of(outputs, Role::Durations).map(|output| output.normalized.emissions.len());
+    let durations = find_role(outputs, Role::Durations).map(|output| output.normalized.emissions.len());
     let mut out = vec![0.0; tokens.len() + durations.unwrap_or(tokens.len())];
-    write(outputs, &mut out);
+    write_emissions(outputs, &mut out);
     Cow::Owned(out)
 }
 
-/// Writes them.
-pub(crate) fn write<F: Real>(outputs: &[HeadOutput<F>], out: &mut [f64]) {
+/// Writes the emissions *N x S*.
+pub(crate) fn write_emissions<F: Real>(outputs: &[HeadOutput<F>], out: &mut [f64]) {
     let HeadOutput { selection, normalized: Normalized { emissions: tokens, .. }, .. } = &outputs[0];
-    if let Some(durations) = of(outputs, Role::Durations) {
-        let (own, theirs) = (selection.per_site(), durations.selection.per_site());
-        let rows = tokens.chunks_exact(own).zip(durations.normalized.emissions.chunks_exact(theirs));
-        for (out, (tokens, durations)) in out.chunks_exact_mut(own + theirs).zip(rows) {
-            out[..own].copy_from_slice(tokens);
-            out[own..].copy_from_slice(durations);
+    if let Some(durations) = find_role(outputs, Role::Durations) {
+        let (token_columns, duration_columns) = (selection.per_site(), durations.selection.per_site());
+        let rows = tokens
+            .chunks_exact(token_columns)
+            .zip(durations.normalized.emissions.chunks_exact(duration_columns));
+        for (out, (tokens, durations)) in out.chunks_exact_mut(token_columns + duration_columns).zip(rows) {
+            out[..token_columns].copy_from_slice(tokens);
+            out[token_columns..].copy_from_slice(durations);
         }
-    } else if let Some(blank) = of(outputs, Role::Blank) {
+    } else if let Some(blank) = find_role(outputs, Role::Blank) {
         for (out, (r, z)) in out.chunks_exact_mut(2).zip(tokens.iter().zip(log_z(&blank.normalized))) {
             out.copy_from_slice(&[log_sigmoid(z), log_sigmoid(-z) + r]);
         }
@@ -76,14 +85,14 @@ pub(crate) fn write<F: Real>(outputs: &[HeadOutput<F>], out: &mut [f64]) {
     }
 }
 
-/// Adjoints of the outputs, but the mean's, from those of the emissions.
+/// Computes adjoints of the outputs, except the mean, from those of emissions.
 pub(crate) fn adjoints<'a, F: Real>(
     outputs: &[HeadOutput<F>],
     adjoints: &'a [f64],
     scratch: &mut &'a mut [f64],
 ) -> Vec<HeadAdjoints<'a>> {
     let plain = |emissions| HeadAdjoints { emissions, log_z: None };
-    if let Some(durations) = of(outputs, Role::Durations) {
+    if let Some(durations) = find_role(outputs, Role::Durations) {
         let tokens = outputs[0].selection.per_site();
         let width = tokens + durations.selection.per_site();
         let mut part = |columns: Range<usize>| {
@@ -94,7 +103,7 @@ pub(crate) fn adjoints<'a, F: Real>(
         };
         return vec![part(0..tokens), part(tokens..width)];
     }
-    if let Some(blank) = of(outputs, Role::Blank) {
+    if let Some(blank) = find_role(outputs, Role::Blank) {
         let sites = adjoints.len() / 2;
         let (labels, log_z) = (split_front(scratch, sites), split_front(scratch, sites));
         let out = labels.iter_mut().zip(&mut *log_z);
@@ -109,18 +118,20 @@ pub(crate) fn adjoints<'a, F: Real>(
     vec![plain(adjoints)]
 }
 
-/// By how much the gradients of a site's scores, in all heads together, can exceed the sum of its adjoints: each head
-/// that normalises has twice those of its own; a blank alone has at most one of them.
+/// Bound on the score gradients of a site over all heads.
+///
+/// It is relative to the sum of the adjoints. A normalized head has at most twice its adjoints,
+/// a factored blank at most once.
 pub(crate) fn gradient_bound<F>(outputs: &[HeadOutput<F>]) -> f64 {
-    let of = |output: &HeadOutput<F>| match output.role {
+    let bound = |output: &HeadOutput<F>| match output.role {
         Role::Tokens | Role::Durations => 2.0,
         Role::Blank => 1.0,
         Role::Mean => 0.0,
     };
-    outputs.iter().map(of).sum()
+    outputs.iter().map(bound).sum()
 }
 
-/// `log(1 / (1 + exp(-z)))`, exact at either end.
+/// `log(1 / (1 + exp(-z)))`, stable for large |z|.
 fn log_sigmoid(z: f64) -> f64 {
     z.min(0.0) - (-z.abs()).exp().ln_1p()
 }

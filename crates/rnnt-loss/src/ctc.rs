@@ -1,5 +1,6 @@
-//! Connectionist temporal classification through the same tiles: the sites are frames, each of which is asked for the blank and
-//! the different labels of its utterance.
+//! Connectionist temporal classification (CTC) as an objective.
+//!
+//! The sites are frames, each of which selects the blank and the distinct labels of its utterance.
 use std::ops::Range;
 
 use kernels::{ScratchReq, items_mut, par_find, parts_mut};
@@ -9,12 +10,12 @@ use rnnt_dp::{Regularizers, ctc::CtcWorkspace};
 use crate::{Error, Layout, Result, Targets, site_buffers::clear_with_capacity};
 
 const CTC: &str = "for CTC";
-/// Utterances that are worked on at once, at most.
-const LANES: usize = 64;
+/// Most utterances that are processed in parallel.
+const MAX_LANES: usize = 64;
 
-/// CTC alignments of some utterances.
+/// The objective of CTC.
 pub(crate) struct Ctc {
-    /// Frame counts, without labels: frames are the sites.
+    /// Targets without labels, whose sites are the frames.
     frames: Targets,
     utterances: Vec<CtcUtterance>,
 }
@@ -22,9 +23,9 @@ pub(crate) struct Ctc {
 #[derive(Clone)]
 struct CtcUtterance {
     labels: Vec<u32>,
-    /// Of each label, or none if all are 1.
+    /// Token weights; empty if all are 1.
     weights: Vec<f64>,
-    /// Its different labels.
+    /// Distinct labels, sorted.
     classes: Vec<u32>,
 }
 
@@ -36,34 +37,36 @@ impl CtcUtterance {
         Self { labels: labels.to_vec(), weights: weights.to_vec(), classes }
     }
 
-    /// The column of each label; blank has the first.
+    /// Column of each label; the blank has the first.
     fn columns(&self) -> Vec<usize> {
         let column = |label| 1 + self.classes.partition_point(|class| class < label);
         self.labels.iter().map(column).collect()
     }
 
-    /// Loss, and adjoints of the emissions, *T x columns*, which arrive as 0.
-    fn sum(
+    /// Computes the loss and the adjoints of the emissions.
+    ///
+    /// `adjoints` are *T x columns* and must be 0.
+    fn forward_backward(
         &self,
         emissions: &[f64],
         width: usize,
-        regularisers: &Regularizers,
+        regularizers: &Regularisers,
         adjoints: &mut [f64],
         lane: &mut CtcLane,
     ) -> Result<f64> {
         let columns = self.columns();
-        let of_labels = columns.len() + 1;
-        let entries = emissions.len() / width * of_labels;
-        let CtcLane { emissions: spread, adjoints: of_spread, sums } = lane;
+        let label_columns = columns.len() + 1;
+        let entries = emissions.len() / width * label_columns;
+        let CtcLane { emissions: spread, adjoints: spread_adjoints, sums } = lane;
         *spread = clear_with_capacity(std::mem::take(spread), entries);
         for row in emissions.chunks_exact(width) {
             spread.push(row[0]);
             spread.extend(columns.iter().map(|&column| row[column]));
         }
-        kernels::ensure_len(of_spread, entries, 0.0);
-        let of_spread = &mut of_spread[..entries];
-        let loss = sums.forward_backward(&self.labels, spread, regularisers, of_spread)?;
-        for (into, row) in adjoints.chunks_exact_mut(width).zip(of_spread.chunks_exact(of_labels)) {
+        kernels::ensure_len(spread_adjoints, entries, 0.0);
+        let spread_adjoints = &mut spread_adjoints[..entries];
+        let loss = sums.forward_backward(&self.labels, spread, regularizers, spread_adjoints)?;
+        for (into, row) in adjoints.chunks_exact_mut(width).zip(spread_adjoints.chunks_exact(label_columns)) {
             into[0] = row[0];
             for (label, (&column, adjoint)) in columns.iter().zip(&row[1..]).enumerate() {
                 into[column] += self.weights.get(label).unwrap_or(&1.0) * adjoint;
@@ -73,7 +76,7 @@ impl CtcUtterance {
     }
 }
 
-/// Buffers for one utterance after the other, which stay in the session.
+/// Buffers for one utterance at a time, reused in the session.
 #[derive(Debug, Default)]
 pub(crate) struct CtcLane {
     emissions: Vec<f64>,
@@ -81,8 +84,8 @@ pub(crate) struct CtcLane {
     sums: CtcWorkspace,
 }
 
-/// Each part grows to what the utterance needs that needs the most of it.
-fn largest(a: [ScratchReq; 3], b: [ScratchReq; 3]) -> [ScratchReq; 3] {
+/// Elementwise maximum of the scratch requirements of a lane.
+fn max_requirements(a: [ScratchReq; 3], b: [ScratchReq; 3]) -> [ScratchReq; 3] {
     [a[0].or(b[0]), a[1].or(b[1]), a[2].or(b[2])]
 }
 
@@ -91,7 +94,7 @@ impl CtcLane {
         ScratchReq::all_of(self.held()).bytes()
     }
 
-    /// What it holds: emissions and adjoints by label, both recursions, lists of one utterance.
+    /// Memory in use: emissions and adjoints by label, both recursions, lists of one utterance.
     fn held(&self) -> [ScratchReq; 3] {
         let by_label = self.emissions.capacity().max(self.adjoints.capacity());
         let sums = ScratchReq::from_bytes(self.sums.allocated_bytes());
@@ -102,20 +105,20 @@ impl CtcLane {
 impl Ctc {
     pub fn new(targets: &Targets) -> Result<Self> {
         if targets.tokens() > 2 {
-            return Err(Error::misplaced("targets.big_blanks", CTC, targets.tokens() - 2));
+            return Err(Error::incompatible("targets.big_blanks", CTC, targets.tokens() - 2));
         }
-        if !targets.lattices().is_full() {
-            return Err(Error::misplaced("targets.retained", CTC, "bands"));
+        if !targets.lattices().full() {
+            return Err(Error::incompatible("targets.retained", CTC, "bands"));
         }
-        let all = 0..targets.batch();
-        let frames = all.clone().map(|b| targets.frames(b)).collect();
+        let utterances = 0..targets.batch();
+        let frames = utterances.clone().map(|b| targets.frames(b)).collect();
         let frames = Targets::new(targets.blank(), frames, vec![Vec::new(); targets.batch()])?;
         let utterances =
-            all.map(|b| CtcUtterance::new(targets.labels(b), targets.token_weights(b))).collect();
+            utterances.map(|b| CtcUtterance::new(targets.labels(b), targets.token_weights(b))).collect();
         Ok(Self { frames, utterances })
     }
 
-    /// A row a frame.
+    /// Layout with one row per frame.
     pub fn layout(layout: Layout) -> Layout {
         match layout {
             Layout::Packed => Layout::Packed,
@@ -123,34 +126,34 @@ impl Ctc {
         }
     }
 
-    /// The frames, as targets without labels.
+    /// Targets without labels, whose sites are the frames.
     pub fn frames(&self) -> &Targets {
         &self.frames
     }
 
-    /// Blank, and as many labels as the richest utterance has.
-    pub fn most(&self) -> usize {
+    /// Number of columns: the blank, and the most distinct labels of an utterance.
+    pub fn columns(&self) -> usize {
         1 + self.utterances.iter().map(|utterance| utterance.classes.len()).max().unwrap_or(0)
     }
 
-    /// The same for some of the utterances.
+    /// Objective of a range of utterances.
     pub fn part(&self, utterances: Range<usize>) -> Self {
         let frames = self.frames.part(utterances.clone());
         Self { frames, utterances: self.utterances[utterances].to_vec() }
     }
 
     /// Bytes of a copy of an utterance.
-    pub fn bytes_of(&self, utterance: usize) -> usize {
+    pub fn utterance_bytes(&self, utterance: usize) -> usize {
         let CtcUtterance { labels, weights, classes } = &self.utterances[utterance];
         4 * labels.len() + 8 * weights.len() + 4 * classes.len()
     }
 
-    /// Memory of a lane that takes any of some utterances.
-    pub fn lane(&self, utterances: Range<usize>) -> ScratchReq {
+    /// Memory of a lane for a range of utterances.
+    pub fn lane_scratch(&self, utterances: Range<usize>) -> ScratchReq {
         ScratchReq::all_of(self.lane_parts(utterances))
     }
 
-    /// Of each part of it, in the order of [`CtcLane::held`].
+    /// Memory of each part of a lane, in the order of [`CtcLane::held`].
     fn lane_parts(&self, utterances: Range<usize>) -> [ScratchReq; 3] {
         let parts = utterances.map(|b| {
             let (frames, labels) = (self.frames.frames(b), self.utterances[b].labels.len());
@@ -158,13 +161,13 @@ impl Ctc {
             let sums = CtcWorkspace::scratch(frames, labels);
             [by_label, sums, ScratchReq::from_bytes(8 * labels + 4096)]
         });
-        parts.fold([ScratchReq::EMPTY; 3], largest)
+        parts.fold([ScratchReq::EMPTY; 3], max_requirements)
     }
 
-    /// Blank and the different labels at every frame.
+    /// Selects the blank and the distinct labels at every frame.
     pub fn selection(&self, spare: Selection) -> Result<Selection> {
-        let (blank, most) = (self.frames.blank(), self.most());
-        let entries = self.frames.lattices().sites() * most;
+        let (blank, columns) = (self.frames.blank(), self.columns());
+        let entries = self.frames.lattices().sites() * columns;
         let (ids, active) = spare.into_parts();
         let (mut ids, mut active) = (clear_with_capacity(ids, entries), clear_with_capacity(active, entries));
         for (b, utterance) in self.utterances.iter().enumerate() {
@@ -172,54 +175,55 @@ impl Ctc {
             for _ in 0..self.frames.frames(b) {
                 ids.push(blank);
                 ids.extend_from_slice(&utterance.classes);
-                ids.extend(std::iter::repeat_n(blank, most - own));
-                active.extend((0..most).map(|column| column < own));
+                ids.extend(std::iter::repeat_n(blank, columns - own));
+                active.extend((0..columns).map(|column| column < own));
             }
         }
-        Ok(Selection::new(ids, active, most)?)
+        Ok(Selection::new(ids, active, columns)?)
     }
 
-    /// Writes losses and the adjoints of the emissions, those of labels times their weights.
+    /// Computes losses and adjoints of the emissions, including token weights.
     ///
     /// ```text
     /// par for each lane:  for each of its utterances:  both directions
     /// ```
-    pub fn sum(
+    pub fn forward_backward(
         &self,
         emissions: &[f64],
-        regularisers: &Regularizers,
+        regularizers: &Regularisers,
         (lanes, bytes): (&mut Vec<CtcLane>, usize),
         losses: &mut [f64],
         adjoints: &mut [f64],
     ) -> Result<()> {
-        let (width, lattices) = (self.most(), self.frames.lattices());
+        let (width, lattices) = (self.columns(), self.frames.lattices());
         let parts = self.lane_parts(0..self.utterances.len());
         let lane = ScratchReq::all_of(parts).bytes();
-        let count = (bytes / lane.max(1)).clamp(1, self.utterances.len().min(LANES));
+        let count = (bytes / lane.max(1)).clamp(1, self.utterances.len().min(MAX_LANES));
         lanes.truncate(count);
         let held: usize =
-            lanes.iter().map(|lane| ScratchReq::all_of(largest(lane.held(), parts)).bytes()).sum();
+            lanes.iter().map(|lane| ScratchReq::all_of(max_requirements(lane.held(), parts)).bytes()).sum();
         if held.saturating_add((count - lanes.len()) * lane) > bytes {
             *lanes = Vec::new();
         }
         lanes.resize_with(count, CtcLane::default);
         let mut rest = adjoints;
         let parts = losses.iter_mut().zip(&self.utterances).enumerate().map(|(b, (loss, utterance))| {
-            let Range { start, end } = lattices.site_range(b);
-            let own = rest.split_off_mut(..(end - start) * width).expect("every utterance has its adjoints");
+            let Range { start, end } = lattices.range(b);
+            let own = rest.split_off_mut(..(end - start) * width).expect("every utterance has adjoints");
             (b, utterance, &emissions[start * width..end * width], loss, own)
         });
         let mut parts: Vec<_> = parts.collect();
-        let of_lane = parts.len().div_ceil(count);
-        let error = par_find((parts_mut(&mut parts, of_lane), items_mut(lanes)), |_, (parts, lane)| {
-            let mut each = parts.iter_mut();
-            let outcome = each.try_for_each(|(b, utterance, emissions, loss, adjoints)| {
-                let outcome = utterance.sum(emissions, width, regularisers, adjoints, lane);
-                **loss = outcome.map_err(|error| error.in_group(*b))?;
-                Ok(())
+        let utterances_per_lane = parts.len().div_ceil(count);
+        let error =
+            par_find((parts_mut(&mut parts, utterances_per_lane), items_mut(lanes)), |_, (parts, lane)| {
+                let mut parts = parts.iter_mut();
+                let outcome = parts.try_for_each(|(b, utterance, emissions, loss, adjoints)| {
+                    let outcome = utterance.forward_backward(emissions, width, regularizers, adjoints, lane);
+                    **loss = outcome.map_err(|error| error.in_group(*b))?;
+                    Ok(())
+                });
+                outcome.err()
             });
-            outcome.err()
-        });
         error.map_or(Ok(()), Err)
     }
 }

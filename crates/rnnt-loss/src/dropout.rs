@@ -1,33 +1,36 @@
-//! Dropout after the joint's activation, with a mask that is never kept.
+//! Dropout after the activation of the joint network, without stored masks.
 //!
 //! ```text
-//! key(b, t, u) = mix(mix(mix(seed) + b) + t 2^32 + u)      word(k / 8) = mix(key + k / 8)
-//! unit k is dropped if byte k % 8 of its word is below 256 rate; the others are multiplied by 1 / (1 - rate)
+//! key(b, t, u) = mix(mix(mix(seed) + b) + t 2^32 + u)
+//! word(k / 8)  = mix(key + k / 8)
+//! unit k is dropped if byte k % 8 of its word is below 256 rate
+//! other units are multiplied by 1 / (1 - rate)
 //! ```
 //!
-//! A counter names each bit, so that forward and backward make the same mask again from (seed, site, unit), in any order and
-//! for any cut of the work. `mix` is SplitMix64's (Steele, Lea and Flood 2014).
+//! The mask is a function of (seed, site, unit), so that forward and backward compute the same mask
+//! in any order and for any blocking. `mix` is that of SplitMix64 (Steele, Lea and Flood 2014).
 use panda_core::Real;
 use rnnt_dp::Site;
 
 use crate::{Error, Result};
 
-/// Dropout of the joint's hidden units in one step of training (MLPerf's place for it).
+/// Dropout of the hidden units of the joint network, as in MLPerf.
 ///
-/// Memory: none; a site's mask depends on the seed, its utterance's place in the batch or its name ([`Targets::with_names`](crate::Targets::with_names)),
-/// its frame and its label position alone.
+/// It takes no memory. The mask of a site depends on the seed, the id of its utterance
+/// ([`Targets::with_ids`](crate::Targets::with_ids); default: the index in the batch), its frame
+/// and its label position.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Dropout {
-    /// Share of units that become 0, from 0 to below 1; rounded to a multiple of 1/256.
+    /// Share of dropped units, from 0 to below 1; rounded to a multiple of 1/256.
     pub rate: f64,
-    /// Names the mask; another one for each step.
+    /// Seed of the masks; use a different one for each step.
     pub seed: u64,
 }
 
-/// Words of the mask that are made at once.
-const WORDS: usize = 8;
+/// Words of the mask that are computed together.
+const WORDS_PER_BLOCK: usize = 8;
 
-/// A rate, ready to be applied.
+/// Parameters of the masks of a call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DropoutMask {
     seed: u64,
@@ -36,7 +39,7 @@ pub(crate) struct DropoutMask {
 }
 
 impl Dropout {
-    /// None if nothing is dropped.
+    /// Parameters of the masks; none if no unit is dropped.
     pub(crate) fn mask(self) -> Result<Option<DropoutMask>> {
         if !(0.0..1.0).contains(&self.rate) {
             return Err(Error::Dropout { found: self.rate });
@@ -48,26 +51,26 @@ impl Dropout {
 }
 
 impl DropoutMask {
-    /// By how much what is left grows.
+    /// Factor of the remaining units.
     pub fn scale(&self) -> f64 {
         self.scale
     }
 
-    /// What names the mask of a site.
+    /// Key of the mask of a site.
     pub fn key(&self, utterance: u64, site: Site) -> u64 {
-        // Mixed before the utterance comes in: seeds that follow each other must not share masks.
+        // The seed is mixed first, so that consecutive seeds do not share masks.
         let utterance = mix(mix(self.seed).wrapping_add(utterance));
         mix(utterance.wrapping_add((site.frame as u64) << 32).wrapping_add(site.label as u64))
     }
 
-    /// Drops or scales the values of units.
+    /// Drops or scales the values of a site's units.
     pub fn apply<F: Real>(&self, key: u64, values: &mut [F]) {
         let scale = F::from_f64(self.scale);
-        // Bytes first: comparisons and products of many values then share instructions.
-        let mut bytes = [0; 8 * WORDS];
-        for (block, values) in values.chunks_mut(8 * WORDS).enumerate() {
+        // Bytes first, so that comparisons and products are vectorized.
+        let mut bytes = [0; 8 * WORDS_PER_BLOCK];
+        for (block, values) in values.chunks_mut(8 * WORDS_PER_BLOCK).enumerate() {
             for (word, bytes) in bytes.as_chunks_mut().0.iter_mut().enumerate() {
-                *bytes = mix(key.wrapping_add((WORDS * block + word) as u64)).to_le_bytes();
+                *bytes = mix(key.wrapping_add((WORDS_PER_BLOCK * block + word) as u64)).to_le_bytes();
             }
             for (value, &byte) in values.iter_mut().zip(&bytes) {
                 *value *= if byte >= self.threshold { scale } else { F::ZERO };
@@ -88,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_are_dropped_as_asked_for_and_the_mean_stays() {
+    fn dropout_has_its_rate_and_preserves_the_mean() {
         for rate in [0.1, 0.25, 0.5, 0.9] {
             let mask = Dropout { rate, seed: 3 }.mask().unwrap().unwrap();
             let (mut dropped, mut sum, count) = (0, 0.0, 500 * 203);
@@ -100,32 +103,32 @@ mod tests {
                 sum += row.iter().sum::<f64>();
             }
             let share = dropped as f64 / f64::from(count);
-            let want = (rate * 256.0).round() / 256.0;
+            let expected = (rate * 256.0).round() / 256.0;
             // Five standard deviations.
-            let bar = 5.0 * (want * (1.0 - want) / f64::from(count)).sqrt();
-            assert!((share - want).abs() < bar, "{rate}: {share}");
-            assert!((sum / f64::from(count) - 1.0).abs() < bar / (1.0 - want));
+            let tolerance = 5.0 * (expected * (1.0 - expected) / f64::from(count)).sqrt();
+            assert!((share - expected).abs() < tolerance, "{rate}: {share}");
+            assert!((sum / f64::from(count) - 1.0).abs() < tolerance / (1.0 - expected));
         }
     }
 
     #[test]
-    fn sites_utterances_and_seeds_have_masks_of_their_own() {
+    fn masks_differ_between_sites_utterances_and_seeds() {
         let row = |seed, utterance, frame, label| {
             let mask = Dropout { rate: 0.5, seed }.mask().unwrap().unwrap();
             let mut row = [1.0f32; 64];
             mask.apply(mask.key(utterance, Site { frame, label }), &mut row);
             row
         };
-        let one = row(1, 0, 5, 2);
-        assert_eq!(one, row(1, 0, 5, 2));
+        let reference = row(1, 0, 5, 2);
+        assert_eq!(reference, row(1, 0, 5, 2));
         for other in [row(2, 0, 5, 2), row(1, 1, 5, 2), row(1, 0, 2, 5), row(1, 0, 5, 3), row(0, 1, 5, 2)] {
-            let same = one.iter().zip(other).filter(|(a, b)| **a == *b).count();
+            let same = reference.iter().zip(other).filter(|(a, b)| **a == *b).count();
             assert!((12..52).contains(&same), "{same} of 64 alike");
         }
     }
 
     #[test]
-    fn every_unit_has_the_byte_that_its_number_names() {
+    fn units_use_the_byte_of_their_index() {
         let mask = Dropout { rate: 0.3, seed: 11 }.mask().unwrap().unwrap();
         for count in [1, 8, 63, 64, 65, 517] {
             let mut row = vec![1.0f64; count];
@@ -138,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_that_are_none_are_named() {
+    fn invalid_rates_are_errors() {
         for rate in [-0.1, 1.0, f64::NAN] {
             assert!(matches!(Dropout { rate, seed: 0 }.mask(), Err(Error::Dropout { .. })));
         }

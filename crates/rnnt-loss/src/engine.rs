@@ -1,25 +1,25 @@
-//! Checked calls over any inputs, the state between their directions, and the engine that runs them.
+//! Checked calls over all kinds of inputs, and their engine.
 use std::borrow::Cow;
 
 use panda_core::{Head, Real};
 
 use crate::{
-    Alignment, Error, Inputs, Joint, Layout, Loss, Options, Output, PruningOutput, Result, Scores, Targets,
-    align,
+    Error, Inputs, JointInputs, LabelAlignment, Layout, Loss, LossOutput, Options, PruningOutput, Result,
+    ScoreInputs, Targets, align,
     budget::{CallSizes, SessionBuffers},
     error::expect_len,
-    first_pass::pull_back,
+    first_pass::backward,
     head_call::HeadCall,
     inputs::InputValues,
-    internal,
-    lattice_state::Built,
+    internal_lm,
+    lattice_state::ForwardPass,
     pruned::{PrunedCall, PruningState, scaled},
     score_call::ScoreCall,
 };
 
 /// `f32` or `f64`; sealed by [`Real`].
 ///
-/// The engine is compiled in this crate, once for each type, and not again in every crate that uses it.
+/// The engine is compiled in this crate, once for each type, and not in every dependent crate.
 pub trait Element: Real {
     #[doc(hidden)]
     fn engine(buffers: &mut SessionBuffers<Self>) -> &mut dyn SessionEngine<Self>;
@@ -27,7 +27,7 @@ pub trait Element: Real {
     fn engine_ref(buffers: &SessionBuffers<Self>) -> &dyn SessionEngine<Self>;
 }
 
-macro_rules! compiled {
+macro_rules! impl_element {
     ($($float:ty),*) => {$(
         impl Element for $float {
             #[inline(never)]
@@ -42,9 +42,9 @@ macro_rules! compiled {
     )*};
 }
 
-compiled!(f32, f64);
+impl_element!(f32, f64);
 
-/// The methods of a session for any inputs; see those of the same names.
+/// The methods of a session, compiled once per type.
 pub trait SessionEngine<F> {
     #[doc(hidden)]
     fn plan(&self, inputs: &Inputs<F>, targets: &Targets, options: &Options, whole: bool) -> Result<usize>;
@@ -55,7 +55,7 @@ pub trait SessionEngine<F> {
         targets: &Targets,
         weights: &[f64],
         options: &Options,
-    ) -> Result<Output<F>>;
+    ) -> Result<LossOutput<F>>;
     #[doc(hidden)]
     fn sum_in_place(
         &mut self,
@@ -79,10 +79,14 @@ pub trait SessionEngine<F> {
         inputs: &Inputs<F>,
         weights: &[f64],
         options: &Options,
-    ) -> Result<Output<F>>;
+    ) -> Result<LossOutput<F>>;
     #[doc(hidden)]
-    fn align(&self, joint: &Joint<F>, targets: &Targets, options: &Options)
-    -> Result<Vec<Option<Alignment>>>;
+    fn align(
+        &self,
+        joint: &JointInputs<F>,
+        targets: &Targets,
+        options: &Options,
+    ) -> Result<Vec<Option<LabelAlignment>>>;
     #[doc(hidden)]
     fn internal_lm(
         &mut self,
@@ -94,8 +98,8 @@ pub trait SessionEngine<F> {
     ) -> Result<Vec<Vec<f64>>>;
 }
 
-/// A checked call over borrowed targets.
-fn problem<'t, F: Real>(
+/// Creates a checked call over borrowed targets.
+fn loss_call<'t, F: Real>(
     inputs: &Inputs<F>,
     targets: &'t Targets,
     options: &'t Options,
@@ -105,7 +109,7 @@ fn problem<'t, F: Real>(
 
 impl<F: Real> SessionEngine<F> for SessionBuffers<F> {
     fn plan(&self, inputs: &Inputs<F>, targets: &Targets, options: &Options, whole: bool) -> Result<usize> {
-        problem(inputs, targets, options)?.plan(&inputs.values(), options, whole)
+        loss_call(inputs, targets, options)?.plan(&inputs.values(), options, whole)
     }
 
     fn sum(
@@ -114,9 +118,9 @@ impl<F: Real> SessionEngine<F> for SessionBuffers<F> {
         targets: &Targets,
         weights: &[f64],
         options: &Options,
-    ) -> Result<Output<F>> {
+    ) -> Result<LossOutput<F>> {
         expect_len("weights", targets.batch(), weights.len())?;
-        problem(inputs, targets, options)?.sum(&inputs.values(), weights, options, self)
+        loss_call(inputs, targets, options)?.sum(&inputs.values(), weights, options, self)
     }
 
     fn sum_in_place(
@@ -128,13 +132,14 @@ impl<F: Real> SessionEngine<F> for SessionBuffers<F> {
         options: &Options,
     ) -> Result<Vec<f64>> {
         expect_len("weights", targets.batch(), weights.len())?;
-        // All utterances at once, so that a mistake in the last is found before the first is overwritten.
+        // All utterances at once: an error in the last is detected before the first is overwritten.
         let (loss, targets) = (Cow::Borrowed(&options.loss), Cow::Borrowed(targets));
         expect_unpruned(&options.loss)?;
-        let call = ScoreCall::new(&Scores { scores: &*scores, classes, layout }, loss, targets, options)?;
+        let call =
+            ScoreCall::new(&ScoreInputs { scores: &*scores, classes, layout }, loss, targets, options)?;
         let built = call.forward(scores, options, self);
         let losses = built.and_then(|built| call.backward_in_place(built, scores, weights, options, self));
-        losses.map_err(|error| error.of(&options.loss))
+        losses.map_err(|error| error.for_loss(&options.loss))
     }
 
     fn forward(
@@ -152,16 +157,16 @@ impl<F: Real> SessionEngine<F> for SessionBuffers<F> {
         inputs: &Inputs<F>,
         weights: &[f64],
         options: &Options,
-    ) -> Result<Output<F>> {
+    ) -> Result<LossOutput<F>> {
         state.backward(&inputs.values(), weights, options, self)
     }
 
     fn align(
         &self,
-        joint: &Joint<F>,
+        joint: &JointInputs<F>,
         targets: &Targets,
         options: &Options,
-    ) -> Result<Vec<Option<Alignment>>> {
+    ) -> Result<Vec<Option<LabelAlignment>>> {
         align::alignments(options, joint, targets)
     }
 
@@ -173,21 +178,24 @@ impl<F: Real> SessionEngine<F> for SessionBuffers<F> {
         targets: &Targets,
         options: &Options,
     ) -> Result<Vec<Vec<f64>>> {
-        internal::label_side(self, predicted, head, layout, targets, options)
+        internal_lm::internal_lm(self, predicted, head, layout, targets, options)
     }
 }
 
-/// A checked call; the values of its inputs come with each direction.
+/// A checked call; the values of its inputs are arguments of each pass.
 pub(crate) enum LossCall<'t, F: Real> {
-    /// Joint rows or hidden rows under heads.
+    /// Projected rows or hidden rows with heads.
     Heads(HeadCall<'t, F>),
     Scores(ScoreCall<'t>),
     Pruned(Box<PrunedCall<'t, F>>),
 }
 
 impl<'t, F: Real> LossCall<'t, F> {
+    /// Checks the inputs.
+    ///
     /// # Errors
-    /// Inputs of a kind that the loss does not take; shapes, classes, options or targets that do not fit together.
+    /// Inputs that the loss does not support; shapes, classes, options or targets that do not
+    /// match.
     pub fn new(
         inputs: &Inputs<F>,
         loss: Cow<'t, Loss>,
@@ -199,7 +207,7 @@ impl<'t, F: Real> LossCall<'t, F> {
         }
         Ok(match inputs {
             Inputs::Joint(joint) => Self::Heads(HeadCall::joint(joint, loss, targets, options)?),
-            Inputs::Rows(rows) => Self::Heads(HeadCall::rows(rows, loss, targets, options)?),
+            Inputs::Hidden(rows) => Self::Heads(HeadCall::hidden(rows, loss, targets, options)?),
             Inputs::Scores(scores) => Self::Scores(ScoreCall::new(scores, loss, targets, options)?),
             Inputs::Pruned(pruned) => {
                 Self::Pruned(Box::new(PrunedCall::new(pruned, loss, targets, options)?))
@@ -207,10 +215,11 @@ impl<'t, F: Real> LossCall<'t, F> {
         })
     }
 
-    /// Bytes of the call: of all utterances at once, or in groups.
+    /// Bytes of the call, over all utterances at once or in groups.
     pub fn plan(&self, values: &InputValues<F>, options: &Options, whole: bool) -> Result<usize> {
-        let bytes =
-            |sizes: CallSizes| Ok(if whole { sizes.whole::<F>()? } else { sizes.in_groups::<F>()? }.bytes);
+        let bytes = |sizes: CallSizes| {
+            Ok(if whole { sizes.all_at_once::<F>()? } else { sizes.in_groups::<F>()? }.bytes)
+        };
         match self {
             Self::Heads(call) => bytes(call.sizes(options, 0)),
             Self::Scores(call) => bytes(call.sizes::<F>(options)),
@@ -218,36 +227,36 @@ impl<'t, F: Real> LossCall<'t, F> {
         }
     }
 
-    /// Losses and gradients, group after group.
+    /// Computes losses and gradients, one group at a time.
     pub fn sum(
         self,
         values: &InputValues<F>,
         weights: &[f64],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<Output<F>> {
+    ) -> Result<LossOutput<F>> {
         let outcome = match self {
             Self::Heads(call) => call.sum(values, weights, options, 0, buffers),
             Self::Scores(call) => call.sum(values.scores, weights, options, buffers),
             Self::Pruned(call) => call.sum(values, weights, options, buffers),
         };
-        outcome.map_err(|error| error.of(&options.loss))
+        outcome.map_err(|error| error.for_loss(&options.loss))
     }
 }
 
-/// Fails where sites would have to be chosen first.
+/// Fails for the pruned loss, which requires a simple joiner.
 pub(crate) fn expect_unpruned(loss: &Loss) -> Result<()> {
     match loss {
         Loss::Pruned { .. } => {
-            let expected = "a trivial joiner and a joint network";
-            Err(Error::Inputs { expected, found: "no trivial joiner" })
+            let expected = "a simple joiner and a joint network";
+            Err(Error::Inputs { expected, found: "no simple joiner" })
         }
         _ => Ok(()),
     }
 }
 
 impl<F: Real> LossCall<'static, F> {
-    /// Losses of all utterances at once.
+    /// Computes the losses of all utterances at once.
     pub fn forward(
         self,
         values: &InputValues<F>,
@@ -271,14 +280,14 @@ impl<F: Real> LossCall<'static, F> {
             };
             Ok(ForwardState { call, built, pruning })
         };
-        run().map_err(|error: Error| error.of(&options.loss))
+        run().map_err(|error: Error| error.for_loss(&options.loss))
     }
 }
 
-/// Everything that a forward pass of a whole batch leaves for the backward pass.
+/// State of the forward pass of a batch for its backward pass.
 pub struct ForwardState<F> {
     call: ForwardCall<F>,
-    built: Built<F>,
+    built: ForwardPass<F>,
     pruning: Option<PruningState<F>>,
 }
 
@@ -304,7 +313,7 @@ impl<F: Real> ForwardState<F> {
         self.built.1.losses()
     }
 
-    /// Losses and ranges of the first pass, with pruning only.
+    /// Losses and ranges of the first pass, only with pruning.
     pub fn first_pass(&self) -> Option<&PruningOutput> {
         self.pruning.as_ref().map(|pruning| &pruning.output)
     }
@@ -319,27 +328,29 @@ impl<F: Real> ForwardState<F> {
         self.built.1.adjoints()
     }
 
-    /// Gradients under weights of the utterances, from the values of the forward pass.
+    /// Computes gradients for weights of the utterances.
+    ///
+    /// `values` must be those of the forward pass.
     pub(crate) fn backward(
         self,
         values: &InputValues<F>,
         weights: &[f64],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<Output<F>> {
+    ) -> Result<LossOutput<F>> {
         let Self { call, built, pruning } = self;
-        let of_loss = match &pruning {
+        let loss_weights = match &pruning {
             Some(pruning) => Cow::Owned(scaled(weights, pruning.scales.pruned)),
             None => Cow::Borrowed(weights),
         };
         let outcome = match call {
-            ForwardCall::Heads(call) => call.backward(built, values, &of_loss, options, buffers),
-            ForwardCall::Scores(call) => call.backward(built, values.scores, &of_loss, options, buffers),
+            ForwardCall::Heads(call) => call.backward(built, values, &loss_weights, options, buffers),
+            ForwardCall::Scores(call) => call.backward(built, values.scores, &loss_weights, options, buffers),
         };
-        let mut out = outcome.map_err(|error| error.of(&options.loss))?;
+        let mut out = outcome.map_err(|error| error.for_loss(&options.loss))?;
         if let (Some(PruningState { pass, output, scales }), Some(simple)) = (pruning, &values.simple) {
-            let of_first = scaled(weights, scales.simple);
-            out.gradients.simple = Some(pull_back(pass, simple, &of_first, &mut buffers.pruning)?);
+            let simple_weights = scaled(weights, scales.simple);
+            out.gradients.simple = Some(backward(pass, simple, &simple_weights, &mut buffers.pruning)?);
             out.first_pass = Some(output);
         }
         Ok(out)

@@ -1,12 +1,12 @@
-//! The one error type of the crate.
-use kernels::ShortFloat;
+//! Errors of the losses.
+use kernels::Brief;
 use rnnt_dp::{Lattices, Site};
 
-/// What can be wrong with a call.
+/// An error of a loss; its message names the argument, expected and found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The label sequences and the frame counts disagree about the batch size.
+    /// The number of label sequences differs from that of frame counts.
     #[error("labels: expected one sequence for each of {expected} utterances, found {found}")]
     Batch {
         /// Number of frame counts.
@@ -26,9 +26,9 @@ pub enum Error {
         /// The blank id.
         blank: u32,
     },
-    /// A big blank is something else already.
+    /// A big blank is a label, the blank, or a duplicate.
     #[error(
-        "big_blanks: position {position}: expected a class that is no label and no other blank, found {found}"
+        "big_blanks: position {position}: expected a class that is not a label or another blank, found {found}"
     )]
     BigBlank {
         /// Index in the list.
@@ -36,27 +36,27 @@ pub enum Error {
         /// The class given.
         found: u32,
     },
-    /// There is not one band for each frame.
+    /// The number of bands differs from the number of frames.
     #[error("bands: utterance {utterance}: expected one for each of {expected} frames, found {found}")]
     Bands {
         /// Index in the batch.
         utterance: usize,
-        /// T
+        /// Number of frames T.
         expected: usize,
-        /// Bands given.
+        /// Number of bands.
         found: usize,
     },
-    /// The topology wants other columns than there are classes selected and durations.
+    /// The columns of the topology differ from those of targets and loss.
     #[error("options.topology: expected {expected} columns ({made_of}), found {found}")]
     Columns {
-        /// Columns that there are.
+        /// Columns of targets and loss.
         expected: usize,
-        /// What they are.
+        /// Contents of the columns.
         made_of: &'static str,
         /// Columns of the topology.
         found: usize,
     },
-    /// The duration head has other classes than the loss has durations.
+    /// The duration head does not match the durations of the loss.
     #[error("durations: expected a head of {expected} classes (0: none), found {found}")]
     Durations {
         /// Durations of the loss.
@@ -64,29 +64,29 @@ pub enum Error {
         /// Classes of the head.
         found: usize,
     },
-    /// A share of units to be dropped is no such share.
-    #[error("dropout.rate: expected a number from 0 to below 1, found {found}", found = ShortFloat(*found))]
+    /// The dropout rate is out of range.
+    #[error("dropout.rate: expected a number from 0 to below 1, found {found}", found = Brief(*found))]
     Dropout {
         /// The value given.
         found: f64,
     },
-    /// A budget is below the smallest cut of a call.
-    #[error("budget: expected at least {smallest} bytes, the smallest cut of this call, found {found}")]
+    /// The budget is below the minimum of a call.
+    #[error("budget: expected at least {smallest} bytes, the minimum of this call, found {found}")]
     Budget {
-        /// Bytes of the smallest cut.
+        /// Bytes of the smallest blocking.
         smallest: usize,
         /// The budget given.
         found: usize,
     },
-    /// Inputs of a kind that the loss knows nothing to do with.
+    /// The loss does not support this kind of inputs.
     #[error("inputs: expected {expected}, found {found}")]
     Inputs {
-        /// What the loss takes.
+        /// Supported inputs.
         expected: &'static str,
-        /// What was given.
+        /// The inputs given.
         found: &'static str,
     },
-    /// A label or the blank lies outside the classes.
+    /// A label is not one of the classes.
     #[error(
         "labels: utterance {utterance}, position {position}: expected a class below {classes}, found {label}"
     )]
@@ -97,43 +97,43 @@ pub enum Error {
         position: usize,
         /// The label given.
         label: u32,
-        /// C
+        /// Number of classes C.
         classes: usize,
     },
-    /// The blank lies outside the classes.
+    /// A blank is not one of the classes.
     #[error("blank: expected a class below {classes}, found {blank}")]
     BlankOutOfRange {
         /// The blank given.
         blank: u32,
-        /// C
+        /// Number of classes C.
         classes: usize,
     },
-    /// An utterance is longer than the tensor that holds it.
-    #[error("{argument}: utterance {utterance} needs {needed} rows, but the tensor has {found}")]
+    /// An utterance is longer than its padded tensor.
+    #[error("{argument}: utterance {utterance}: expected at least {needed} rows, found {found}")]
     TooLong {
-        /// Which tensor.
+        /// Axis of the tensor.
         argument: &'static str,
         /// Index in the batch.
         utterance: usize,
         /// Rows that the utterance needs.
         needed: usize,
-        /// Rows that there are for each utterance.
+        /// Rows per utterance in the tensor.
         found: usize,
     },
-    /// An argument has the wrong number of elements or a tensor the wrong shape.
+    /// An argument or a tensor has the wrong shape.
     #[error("`{argument}`: expected {expected}, found {found}")]
     Shape {
         /// Name of the argument.
         argument: &'static str,
-        /// What the other arguments imply.
+        /// The shape that the other arguments imply.
         expected: String,
-        /// What was given.
+        /// The shape given.
         found: String,
     },
     /// The layout has more rows than a `u32` can count.
     #[error("layout: {batch} utterances x {frames} frames x {positions} label positions are too many rows")]
     LayoutTooLarge {
-        /// B
+        /// Number of utterances B.
         batch: usize,
         /// Frames of the padded tensor.
         frames: usize,
@@ -148,119 +148,119 @@ pub enum Error {
         /// The weight given.
         found: f64,
     },
-    /// The share of the occupancy that may be left out is no such share.
-    #[error("skip: expected a number from 0 to below 1, found {found}", found = ShortFloat(*found))]
+    /// The share of occupancy to exclude is out of range.
+    #[error("skip: expected a number from 0 to below 1, found {found}", found = Brief(*found))]
     Skip {
         /// The value given.
         found: f64,
     },
-    /// The factor of a regulariser makes no sense.
-    #[error("`{argument}`: expected a number from 0 to {most}, found {found}", most = ShortFloat(*most), found = ShortFloat(*found))]
-    Regulariser {
+    /// The factor of a regularizer is out of range.
+    #[error("`{argument}`: expected a number from 0 to {max}, found {found}", max = Brief(*max), found = Brief(*found))]
+    Regularizer {
         /// Name of the option.
         argument: &'static str,
-        /// The largest.
-        most: f64,
+        /// The largest valid value.
+        max: f64,
         /// The value given.
         found: f64,
     },
-    /// A door without a head of its own, or one that factors the blank, was asked to smooth labels.
-    #[error("label_smoothing: expected a door that takes a head and no factored blank, found another")]
+    /// Label smoothing without a head, or with a factored blank.
+    #[error("label_smoothing: expected inputs with a head and no factored blank, found others; set it to 0")]
     Smoothing,
-    /// A door that cannot do so was asked to factor the blank.
-    #[error("factored_blank: expected a door that takes one head for all tokens, found another")]
+    /// A factored blank without a head.
+    #[error("factored_blank: expected inputs with a head for the tokens, found scores; use softmax")]
     FactoredBlank,
-    /// An option that does not go with another one, or with the loss that it was given to.
+    /// An argument is incompatible with another one, or with the loss.
     #[error("{argument}: expected none {place}, found {found}")]
-    Misplaced {
+    Incompatible {
         /// Name of the argument.
         argument: &'static str,
-        /// Where it has no meaning.
+        /// The other argument or the loss, as in "with a z-loss".
         place: &'static str,
-        /// What was given.
+        /// The value given.
         found: String,
     },
-    /// An arc emits other labels than its column says.
+    /// The labels of an arc contradict its column.
     #[error(
-        "options.topology: arc {arc}: expected {expected} labels, as column 1 alone is the label, found {found}"
+        "options.topology: arc {arc}: expected {expected} labels, as only column 1 is the label, found {found}"
     )]
     Arc {
         /// Index among the arcs.
         arc: usize,
-        /// Labels of such an arc.
+        /// Labels by the column.
         expected: usize,
-        /// Those of this one.
+        /// Labels of the arc.
         found: usize,
     },
-    /// The share of the plain loss is no share.
-    #[error("omega: expected a number from 0 to 1, found {found}", found = ShortFloat(*found))]
+    /// The share ω of the RNN-T loss is out of range.
+    #[error("omega: expected a number from 0 to 1, found {found}", found = Brief(*found))]
     Omega {
         /// The value given.
         found: f64,
     },
-    /// A loss that is to be reduced is NaN or -inf.
-    #[error("losses: utterance {utterance}: expected a number or +inf, found {found}", found = ShortFloat(*found))]
+    /// A loss is NaN or -inf.
+    #[error("losses: utterance {utterance}: expected a number or +inf, found {found}", found = Brief(*found))]
     Loss {
         /// Index in the batch.
         utterance: usize,
         /// The loss given.
         found: f64,
     },
-    /// The scores of a frame hold NaN or +inf, or are all -inf.
+    /// The scores of a frame are NaN, +inf, or all -inf.
     #[error(
         "utterance {utterance}, frame {frame}: expected scores that are finite or -inf with at least one finite, found {found}"
     )]
     Frame {
         /// Index in the batch.
         utterance: usize,
-        /// t
+        /// Frame t.
         frame: usize,
-        /// What was found instead.
+        /// The invalid scores.
         found: &'static str,
     },
-    /// The scores at a site hold NaN or +inf, or are all -inf.
+    /// The scores of a site are NaN, +inf, or all -inf.
     #[error(
         "utterance {utterance}, frame {frame}, label position {label}: expected scores that are finite or -inf with at least one finite, found {found}"
     )]
     Scores {
         /// Index in the batch.
         utterance: usize,
-        /// t
+        /// Frame t.
         frame: usize,
-        /// u
+        /// Label position u.
         label: usize,
-        /// What was found instead.
+        /// The invalid scores.
         found: &'static str,
     },
-    /// The selected normaliser refused its arguments.
+    /// An error of the selected normalizer.
     #[error(transparent)]
-    Normaliser(panda_core::Error),
-    /// The first pass of the pruned loss refused its arguments.
+    Normalizer(panda_core::Error),
+    /// An error of the first pass of the pruned loss.
     #[error(transparent)]
     FirstPass(#[from] ::pruned::Error),
-    /// The lattice refused its arguments.
+    /// An error of the lattice.
     #[error(transparent)]
     Lattice(#[from] rnnt_dp::Error),
-    /// A tensor operation failed.
+    /// An error of a tensor operation.
     #[cfg(feature = "candle")]
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
 }
 
-/// A result with this crate's [`Error`].
+/// The result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// A joint network's rows for a loss without arcs.
-    pub(crate) fn joint_under_ctc() -> Self {
-        Self::Inputs { expected: "rows or scores for CTC", found: "those of a joint network" }
+    /// Inputs of a joint network for the CTC loss.
+    pub(crate) fn joint_with_ctc() -> Self {
+        Self::Inputs { expected: "hidden rows or scores for CTC", found: "those of a joint network" }
     }
 
-    pub(crate) fn misplaced(argument: &'static str, place: &'static str, found: impl ToString) -> Self {
-        Self::Misplaced { argument, place, found: found.to_string() }
+    pub(crate) fn incompatible(argument: &'static str, place: &'static str, found: impl ToString) -> Self {
+        Self::Incompatible { argument, place, found: found.to_string() }
     }
 
-    /// Counts utterances from the start of the batch, where a group started with utterance `first`.
+    /// Converts the utterance index of a group that starts at `first`.
     pub(crate) fn in_group(mut self, first: usize) -> Self {
         match &mut self {
             Self::Weight { utterance, .. }
@@ -273,22 +273,22 @@ impl Error {
         self
     }
 
-    /// Says what it is that has only -inf.
-    pub(crate) fn masked(mut self, what: &'static str) -> Self {
+    /// Specifies the scores that are all -inf.
+    pub(crate) fn with_masked(mut self, scores: &'static str) -> Self {
         if let Self::Scores { found, .. } = &mut self
             && *found == MASKED
         {
-            *found = what;
+            *found = scores;
         }
         self
     }
 
-    /// Names places as the loss has them.
-    pub(crate) fn of(self, loss: &crate::Loss) -> Self {
+    /// Reports positions in terms of the loss: frames for CTC.
+    pub(crate) fn for_loss(self, loss: &crate::Loss) -> Self {
         if *loss == crate::Loss::Ctc { self.at_frame() } else { self }
     }
 
-    /// Where sites are frames.
+    /// Replaces the site by its frame.
     fn at_frame(self) -> Self {
         match self {
             Self::Scores { utterance, frame, found, .. } => Self::Frame { utterance, frame, found },
@@ -296,11 +296,11 @@ impl Error {
         }
     }
 
-    /// Says where in its utterance a bad site is.
+    /// Converts a normalizer error; reports the frame and label position of its site.
     pub(crate) fn at_site(error: panda_core::Error, lattices: &Lattices) -> Self {
         let (site, found) = match bad_site(error) {
             Ok(bad) => bad,
-            Err(other) => return Self::Normaliser(other),
+            Err(other) => return Self::Normalizer(other),
         };
         let utterance =
             (0..lattices.batch()).find(|&b| lattices.site_range(b).contains(&site)).unwrap_or_default();
@@ -312,7 +312,7 @@ impl Error {
 
 const MASKED: &str = "-inf for every class";
 
-/// The site that an error of the normaliser is about, and what was found there.
+/// The site of a normalizer error, and its invalid scores.
 pub(crate) fn bad_site(
     error: panda_core::Error,
 ) -> std::result::Result<(usize, &'static str), panda_core::Error> {
@@ -323,7 +323,7 @@ pub(crate) fn bad_site(
     }
 }
 
-/// Fails unless a matrix of `rows x width` elements was given.
+/// Fails unless a matrix has `rows x width` elements.
 pub(crate) fn expect_rows(argument: &'static str, rows: usize, width: usize, found: usize) -> Result<()> {
     expect_len(argument, rows.saturating_mul(width), found)
 }
@@ -339,9 +339,9 @@ pub(crate) fn expect_len(argument: &'static str, expected: usize, found: usize) 
     })
 }
 
-/// Errors of the other rooms where no site is involved.
+/// Errors without a site.
 impl From<panda_core::Error> for Error {
     fn from(error: panda_core::Error) -> Self {
-        Self::Normaliser(error)
+        Self::Normalizer(error)
     }
 }

@@ -1,10 +1,10 @@
-//! The first pass of pruned training in a number of bytes.
+//! The first pass of pruned training within a budget.
 //!
 //! ```text
-//! budget >= lists of the call + first pass of a group (of all, where its gradient waits) + second pass
+//! budget >= lists of the call + first pass of a group (of all, in `forward`) + second pass
 //! ```
 //!
-//! The session's buffers stay from call to call, so that both passes are there at once.
+//! Both passes count, as the buffers of the session are reused from call to call.
 use std::ops::Range;
 
 use ::pruned::{
@@ -13,49 +13,58 @@ use ::pruned::{
 use panda_core::Real;
 
 use crate::{
-    Error, Layout, Loss, Options, PrunedJoint, PruningOutput, Result, Simple, SimpleGradient, Targets,
+    Error, Layout, Loss, Options, PrunedInputs, PruningOutput, Result, SimpleGradient, SimpleInputs, Targets,
 };
 
-/// What the first pass is asked for.
+/// A checked first pass.
 pub(crate) struct PruningPass {
     batch: Batch,
     options: ::pruned::Options,
     s_range: usize,
 }
 
-/// How it is cut, and its bytes at most.
+/// Blocking of the first pass.
 pub(crate) struct FirstPlan {
     plan: Plan,
-    /// Utterances that go through it together where its gradient does not wait.
+    /// Groups of utterances that are processed together.
     pub groups: Vec<Range<usize>>,
-    /// Of a group, whichever takes the most of each buffer.
-    pub of_group: PassScratch,
+    /// Largest scratch memory of a group, by buffer.
+    pub group_scratch: PassScratch,
+    /// Most bytes of the pass.
     pub bytes: usize,
 }
 
-/// Utterances of a group, at most.
-const UTTERANCES: usize = 64;
-/// Bytes of the lists of a call: of its utterances in batch, part and retained targets, and of a frame in bands on their way.
-const OF_UTTERANCE: usize = 1024;
-const OF_LABEL: usize = 40;
-const OF_FRAME: usize = 64;
+/// Most utterances of a group.
+const MAX_GROUP_UTTERANCES: usize = 64;
+/// Bytes per utterance of the lists of a call: batch, group and retained targets.
+const UTTERANCE_BYTES: usize = 1024;
+/// Bytes per label of these lists.
+const LABEL_BYTES: usize = 40;
+/// Bytes per frame of these lists, including bands.
+const FRAME_BYTES: usize = 64;
 
 impl PruningPass {
+    /// Checks the inputs of the first pass.
+    ///
     /// # Errors
-    /// A loss without a first pass, targets or options that do not go with one.
+    /// A loss without a first pass; targets or options that are incompatible with one.
     pub fn new<F: Real>(
         options: &Options,
-        inputs: &PrunedJoint<F>,
+        inputs: &PrunedInputs<F>,
         loss: &Loss,
         targets: &Targets,
     ) -> Result<Self> {
         let Loss::Pruned { topology, pruning, .. } = loss else {
-            let expected = "those of the loss, which has no first pass";
-            return Err(Error::Inputs { expected, found: "a trivial joiner" });
+            let expected = "no simple joiner, as the loss is not pruned";
+            return Err(Error::Inputs { expected, found: "a simple joiner" });
         };
         inputs.scales.check()?;
-        if !targets.lattices().is_full() {
-            return Err(Error::misplaced("targets.retained", "where pruning chooses the sites", "bands"));
+        if !targets.lattices().full() {
+            return Err(Error::incompatible(
+                "targets.retained",
+                "with pruning, which selects the sites",
+                "bands",
+            ));
         }
         let layout = inputs.joint.layout;
         layout.check(targets)?;
@@ -69,100 +78,101 @@ impl PruningPass {
         };
         let batch = batch(targets, layout)?;
         let [frames, labels, classes] = match &inputs.simple {
-            Simple::Matrices(source) => sizes(source),
-            Simple::Heads(source) => sizes(source),
+            SimpleInputs::Matrices(source) => sizes(source),
+            SimpleInputs::Heads(source) => sizes(source),
         };
         batch.check(frames, labels, classes)?;
         Ok(Self { batch, options, s_range: pruning.s_range })
     }
 
-    /// As many sites as will be retained, before it is known which.
+    /// Targets with the shapes of the retained sites, before these are known.
     pub fn shapes(&self, targets: &Targets) -> Result<Targets> {
-        let ranges = Ranges::with_zero_starts(targets.lattices(), &self.options.topology, self.s_range)?;
-        retained(targets, &ranges)
+        let ranges = Ranges::shapes(targets.lattices(), &self.options.topology, self.s_range)?;
+        retained_targets(targets, &ranges)
     }
 
-    /// The best cut within some bytes, or the smallest where they are too few.
-    pub fn plan<F: Real>(&self, simple: &Simple<F>, bytes: usize, whole: bool) -> FirstPlan {
+    /// The best plan within a number of bytes, or the smallest plan.
+    pub fn plan<F: Real>(&self, simple: &SimpleInputs<F>, bytes: usize, whole: bool) -> FirstPlan {
         match simple {
-            Simple::Matrices(source) => self.plan_of(source, bytes, whole),
-            Simple::Heads(source) => self.plan_of(source, bytes, whole),
+            SimpleInputs::Matrices(source) => self.plan_of(source, bytes, whole),
+            SimpleInputs::Heads(source) => self.plan_of(source, bytes, whole),
         }
     }
 
     fn plan_of<F: Real, S: Source<F>>(&self, source: &S, bytes: usize, whole: bool) -> FirstPlan {
         let (lattices, count) = (self.batch.lattices(), self.batch.len());
-        let lists = |b| OF_UTTERANCE + OF_LABEL * lattices.labels(b) + OF_FRAME * lattices.frames(b);
+        let lists = |b| UTTERANCE_BYTES + LABEL_BYTES * lattices.labels(b) + FRAME_BYTES * lattices.frames(b);
         let lists: usize = (0..count).map(lists).sum();
-        let room = bytes.saturating_sub(lists);
+        let available = bytes.saturating_sub(lists);
         let within = |batch: &Batch| {
-            Plan::within(source, batch, &self.options, room).unwrap_or_else(|_| Plan::minimal())
+            Plan::within(source, batch, &self.options, available).unwrap_or_else(|_| Plan::smallest())
         };
-        // A unigram of all rows is one for all utterances.
-        let mixed = self.options.am_only_scale != 0.0 && self.options.unigram == Unigram::AllRows;
-        let most = |plan: Plan, batch: &Batch| plan.scratch(source, batch, &self.options);
-        if whole || mixed {
+        // A unigram over all rows requires all utterances.
+        let has_global_unigram =
+            self.options.am_only_scale != 0.0 && self.options.unigram == Unigram::AllRows;
+        let scratch = |plan: Plan, batch: &Batch| plan.scratch(source, batch, &self.options);
+        if whole || has_global_unigram {
             let plan = within(&self.batch);
             let all = std::iter::once(0..count).collect();
-            let of_group = most(plan, &self.batch);
+            let group_scratch = scratch(plan, &self.batch);
             return FirstPlan {
                 plan,
                 groups: all,
-                of_group,
-                bytes: lists.saturating_add(of_group.total().bytes()),
+                group_scratch,
+                bytes: lists.saturating_add(group_scratch.total().bytes()),
             };
         }
-        let alone = (0..count).map(|b| within(&self.batch.part(b..b + 1)));
-        let plan = alone.min().unwrap_or_else(Plan::minimal);
-        let (mut groups, mut of_group): (Vec<Range<usize>>, _) =
+        let plans = (0..count).map(|b| within(&self.batch.part(b..b + 1)));
+        let plan = plans.min().unwrap_or_else(Plan::smallest);
+        let (mut groups, mut group_scratch): (Vec<Range<usize>>, _) =
             (Vec::with_capacity(count), PassScratch::default());
         for b in 0..count {
-            if let Some(group) = groups.last_mut().filter(|group| group.len() < UTTERANCES) {
-                let with = of_group.or(most(plan, &self.batch.part(group.start..b + 1)));
-                if with.total().bytes() <= room {
-                    (group.end, of_group) = (b + 1, with);
+            if let Some(group) = groups.last_mut().filter(|group| group.len() < MAX_GROUP_UTTERANCES) {
+                let extended = group_scratch.or(scratch(plan, &self.batch.part(group.start..b + 1)));
+                if extended.total().bytes() <= available {
+                    (group.end, group_scratch) = (b + 1, extended);
                     continue;
                 }
             }
             groups.push(b..b + 1);
-            of_group = of_group.or(most(plan, &self.batch.part(b..b + 1)));
+            group_scratch = group_scratch.or(scratch(plan, &self.batch.part(b..b + 1)));
         }
-        FirstPlan { plan, groups, of_group, bytes: lists.saturating_add(of_group.total().bytes()) }
+        FirstPlan { plan, groups, group_scratch, bytes: lists.saturating_add(group_scratch.total().bytes()) }
     }
 
-    /// First pass of all utterances, and what it found.
+    /// Runs the first pass over all utterances.
     pub fn run<F: Real>(
         &self,
-        simple: &Simple<F>,
+        simple: &SimpleInputs<F>,
         plan: &FirstPlan,
         workspace: &mut Workspace<F>,
     ) -> Result<(FirstPass<F>, PruningOutput)> {
         let (batch, options, plan) = (&self.batch, &self.options, plan.plan);
         let pass = match simple {
-            Simple::Matrices(source) => first_pass_with(source, batch, options, plan, workspace)?,
-            Simple::Heads(source) => first_pass_with(source, batch, options, plan, workspace)?,
+            SimpleInputs::Matrices(source) => first_pass_with(source, batch, options, plan, workspace)?,
+            SimpleInputs::Heads(source) => first_pass_with(source, batch, options, plan, workspace)?,
         };
         let ranges = pass.ranges(self.s_range)?;
-        let found = PruningOutput { losses: pass.losses.clone(), ranges };
-        Ok((pass, found))
+        let output = PruningOutput { losses: pass.losses.clone(), ranges };
+        Ok((pass, output))
     }
 
-    /// What first passes of group after group find, and their gradient.
+    /// Runs the first pass and its gradient, one group at a time.
     pub fn sum<F: Real>(
         &self,
-        simple: &Simple<F>,
+        simple: &SimpleInputs<F>,
         plan: &FirstPlan,
         weights: &[f64],
         workspace: &mut Workspace<F>,
     ) -> Result<(SimpleGradient<F>, PruningOutput)> {
         Ok(match simple {
-            Simple::Matrices(source) => {
-                let (gradient, found) = self.sum_of(source, plan, weights, workspace)?;
-                (SimpleGradient::Matrices(gradient), found)
+            SimpleInputs::Matrices(source) => {
+                let (gradient, output) = self.sum_of(source, plan, weights, workspace)?;
+                (SimpleGradient::Matrices(gradient), output)
             }
-            Simple::Heads(source) => {
-                let (gradient, found) = self.sum_of(source, plan, weights, workspace)?;
-                (SimpleGradient::Heads(gradient), found)
+            SimpleInputs::Heads(source) => {
+                let (gradient, output) = self.sum_of(source, plan, weights, workspace)?;
+                (SimpleGradient::Heads(gradient), output)
             }
         })
     }
@@ -178,7 +188,7 @@ impl PruningPass {
         let mut losses = Vec::with_capacity(self.batch.len());
         let mut ranges = Vec::with_capacity(plan.groups.len());
         for group in &plan.groups {
-            let mut of_group = || {
+            let mut run = || {
                 let batch = self.batch.part(group.clone());
                 let pass = first_pass_with(source, &batch, &self.options, plan.plan, workspace)?;
                 ranges.push(pass.ranges(self.s_range)?);
@@ -187,22 +197,24 @@ impl PruningPass {
                 workspace.recycle(pass);
                 Ok(())
             };
-            of_group().map_err(|error: ::pruned::Error| named(error.with_utterance_offset(group.start)))?;
+            run().map_err(|error: ::pruned::Error| convert_weight_error(error.in_part(group.start)))?;
         }
         Ok((gradient, PruningOutput { losses, ranges: Ranges::concat(&ranges) }))
     }
 }
 
-/// Gradient of the trivial joiner under weights of the utterances; the pass is the workspace's again.
-pub(crate) fn pull_back<F: Real>(
+/// Computes the gradient of the simple joiner; the buffers of the pass return to the workspace.
+pub(crate) fn backward<F: Real>(
     pass: FirstPass<F>,
-    simple: &Simple<F>,
+    simple: &SimpleInputs<F>,
     weights: &[f64],
     workspace: &mut Workspace<F>,
 ) -> Result<SimpleGradient<F>> {
     let gradient = match simple {
-        Simple::Matrices(source) => SimpleGradient::Matrices(gradient(&pass, source, weights, workspace)?),
-        Simple::Heads(source) => SimpleGradient::Heads(gradient(&pass, source, weights, workspace)?),
+        SimpleInputs::Matrices(source) => {
+            SimpleGradient::Matrices(gradient(&pass, source, weights, workspace)?)
+        }
+        SimpleInputs::Heads(source) => SimpleGradient::Heads(gradient(&pass, source, weights, workspace)?),
     };
     workspace.recycle(pass);
     Ok(gradient)
@@ -215,32 +227,32 @@ fn gradient<F: Real, S: Source<F>>(
     workspace: &mut Workspace<F>,
 ) -> Result<S::Gradient> {
     let mut gradient = source.zero_gradient();
-    pass.backward_into(source, weights, &mut gradient, workspace).map_err(named)?;
+    pass.backward_into(source, weights, &mut gradient, workspace).map_err(convert_weight_error)?;
     Ok(gradient)
 }
 
-/// Rows of frames and labels, and classes.
+/// Numbers of frame rows, label rows and classes.
 fn sizes<F: Real>(source: &impl Source<F>) -> [usize; 3] {
     [source.rows(Side::Frames), source.rows(Side::Labels), source.classes()]
 }
 
-/// Weights are the call's.
-fn named(error: ::pruned::Error) -> Error {
+/// Reports the weight of an utterance as that of the call.
+fn convert_weight_error(error: ::pruned::Error) -> Error {
     match error {
         ::pruned::Error::UtteranceWeight { utterance, found } => Error::Weight { utterance, found },
         other => other.into(),
     }
 }
 
-/// The batch of the first pass.
+/// Creates the batch of the first pass.
 fn batch(targets: &Targets, layout: Layout) -> Result<Batch> {
-    let each = 0..targets.batch();
-    let frames = each.clone().map(|b| targets.frames(b)).collect();
-    let labels = each.map(|b| targets.labels(b).to_vec()).collect();
+    let utterances = 0..targets.batch();
+    let frames = utterances.clone().map(|b| targets.frames(b)).collect();
+    let labels = utterances.map(|b| targets.labels(b).to_vec()).collect();
     let batch = match layout {
         Layout::Packed => Batch::packed(targets.blank(), frames, labels)?,
-        Layout::Padded { frames: most, positions } => {
-            Batch::padded(targets.blank(), frames, labels, most, positions)?
+        Layout::Padded { frames: padded, positions } => {
+            Batch::padded(targets.blank(), frames, labels, padded, positions)?
         }
     };
     let weights = |b: usize| targets.token_weights(b).to_vec();
@@ -250,8 +262,8 @@ fn batch(targets: &Targets, layout: Layout) -> Result<Batch> {
     }
 }
 
-/// The sites that some ranges keep.
-pub(crate) fn retained(targets: &Targets, ranges: &Ranges) -> Result<Targets> {
+/// Targets with the sites that ranges retain.
+pub(crate) fn retained_targets(targets: &Targets, ranges: &Ranges) -> Result<Targets> {
     let bands = |b: usize| (0..targets.frames(b)).map(|frame| ranges.band(b, frame)).collect();
-    targets.retained((0..targets.batch()).map(bands).collect())
+    targets.with_bands((0..targets.batch()).map(bands).collect())
 }

@@ -1,8 +1,9 @@
-//! A call over heads: sites of a joint network or hidden rows, forward to losses and backward to gradients.
+//! Forward and backward passes of losses with heads.
 //!
 //! ```text
 //! for each group of utterances:
-//!     sites ──► normalizer of each head ──► lattice state ──► normalizer of each head ──► gradients
+//!     sites ──► normalizer of each head ──► lattice state
+//!     lattice state ──► normalizer of each head ──► gradients
 //! ```
 use std::{borrow::Cow, ops::Range};
 
@@ -10,26 +11,27 @@ use panda_core::Real;
 use panda_core::{BackwardInputs, Head, Sites};
 
 use crate::{
-    Error, Gradients, Joint, Layout, Loss, Options, Output, Result, Rows, Skipped, Targets,
+    Error, Gradients, HiddenInputs, JointInputs, Layout, Loss, LossOutput, Options, Result, SkippedSites,
+    Targets,
     budget::{CallSizes, SessionBuffers},
     ctc::Ctc,
     error::expect_rows,
     heads::{HeadGradients, HeadOutput, HeadSet, Role},
     inputs::InputValues,
     joint_sites::{JointSites, JointSource, SiteGradients},
-    lattice_state::{Built, LatticeState},
+    lattice_state::{ForwardPass, LatticeState},
     objective::LatticeObjective,
     site_buffers::SiteIndices,
-    sites::{GroupSites, RowSites, row_indices},
+    sites::{GroupSites, HiddenSites, hidden_row_indices},
 };
 
-/// Checked heads over sites of one kind, for a sum over paths. The values come with each direction.
+/// A checked call over heads; the values are arguments of each pass.
 pub(crate) struct HeadCall<'t, F> {
     objective: LatticeObjective<'t>,
     model: HeadModel<F>,
 }
 
-/// Where hidden rows come from and which heads normalize them, whatever the objective.
+/// Source of the hidden rows and their heads, independent of the objective.
 pub(crate) struct HeadModel<F> {
     source: SiteSource,
     heads: HeadSet<F>,
@@ -37,10 +39,10 @@ pub(crate) struct HeadModel<F> {
 
 enum SiteSource {
     Joint(JointSource),
-    Rows { width: usize, layout: Layout },
+    Hidden { width: usize, layout: Layout },
 }
 
-/// Some utterances of a call.
+/// A group of utterances of a call.
 pub(crate) struct SiteGroup<'c, F> {
     sites: GroupSites<'c, F>,
     objective: &'c LatticeObjective<'c>,
@@ -48,14 +50,14 @@ pub(crate) struct SiteGroup<'c, F> {
 }
 
 impl<F: Real> HeadModel<F> {
-    /// Rows that a joint network adds.
+    /// Checks the inputs of a joint network.
     ///
     /// # Errors
-    /// Shapes, classes, options or targets that do not fit together.
-    pub fn joint(joint: &Joint<F>, targets: &Targets, options: &Options) -> Result<Self> {
-        let Joint { encoded, predicted, head, durations, dropout, layout } = *joint;
+    /// Shapes, classes, options or targets that do not match.
+    pub fn joint(joint: &JointInputs<F>, targets: &Targets, options: &Options) -> Result<Self> {
+        let JointInputs { encoded, predicted, head, durations, dropout, layout } = *joint;
         if options.loss == Loss::Ctc {
-            return Err(Error::joint_under_ctc());
+            return Err(Error::joint_with_ctc());
         }
         options.check()?;
         targets.check_classes(head.classes())?;
@@ -70,12 +72,14 @@ impl<F: Real> HeadModel<F> {
         Ok(Self { source: SiteSource::Joint(source), heads })
     }
 
-    /// The call of a sum over paths.
-    pub fn over(self, objective: LatticeObjective) -> HeadCall<F> {
+    /// Creates the call of an objective.
+    pub fn with_objective(self, objective: LatticeObjective) -> HeadCall<F> {
         HeadCall { objective, model: self }
     }
 
-    /// CallSizes that decide the bytes of a call, in addition to `held` bytes of its caller.
+    /// Sizes that determine the bytes of a call.
+    ///
+    /// `held` are additional bytes of its caller.
     pub fn sizes<'s>(
         &self,
         objective: &'s LatticeObjective<'s>,
@@ -84,7 +88,7 @@ impl<F: Real> HeadModel<F> {
     ) -> CallSizes<'s> {
         let indices = match &self.source {
             SiteSource::Joint(source) => JointSites::<F>::index_bytes(source.mask.is_some()),
-            SiteSource::Rows { layout, .. } => RowSites::<F>::index_bytes(*layout),
+            SiteSource::Hidden { layout, .. } => HiddenSites::<F>::index_bytes(*layout),
         };
         let (hidden, classes) = (self.heads.hidden(), self.heads.classes());
         CallSizes { objective, options, hidden, classes, indices, held, scores: None }
@@ -97,31 +101,31 @@ impl<F: Real> HeadModel<F> {
 }
 
 impl<'t, F: Real> HeadCall<'t, F> {
-    /// Sites of a joint network.
+    /// Checks a call over projected rows.
     ///
     /// # Errors
-    /// Shapes, classes, options or targets that do not fit together.
+    /// Shapes, classes, options or targets that do not match.
     pub fn joint(
-        joint: &Joint<F>,
+        joint: &JointInputs<F>,
         loss: Cow<'t, Loss>,
         targets: Cow<'t, Targets>,
         options: &Options,
     ) -> Result<Self> {
         let model = HeadModel::joint(joint, &targets, options)?;
-        Ok(model.over(LatticeObjective::new(loss, targets)?))
+        Ok(model.with_objective(LatticeObjective::new(loss, targets)?))
     }
 
-    /// Hidden rows, a site's or, for CTC, a frame's.
+    /// Checks a call over hidden rows of sites or, for CTC, frames.
     ///
     /// # Errors
-    /// As above.
-    pub fn rows(
-        rows: &Rows<F>,
+    /// Those of [`HeadCall::joint`].
+    pub fn hidden(
+        rows: &HiddenInputs<F>,
         loss: Cow<'t, Loss>,
         targets: Cow<'t, Targets>,
         options: &Options,
     ) -> Result<Self> {
-        let Rows { hidden, head, durations, layout } = *rows;
+        let HiddenInputs { hidden, head, durations, layout } = *rows;
         options.check()?;
         targets.check_classes(head.classes())?;
         let (blank, layout) =
@@ -130,10 +134,12 @@ impl<'t, F: Real> HeadCall<'t, F> {
         layout.check(objective.sites())?;
         expect_rows("hidden", layout.score_rows(objective.sites()), width, hidden.len())?;
         let heads = HeadSet::new(&head, durations, blank, options)?;
-        Ok(HeadModel { source: SiteSource::Rows { width, layout }, heads }.over(objective))
+        Ok(HeadModel { source: SiteSource::Hidden { width, layout }, heads }.with_objective(objective))
     }
 
-    /// CallSizes that decide the bytes of the call, in addition to `held` bytes of its caller.
+    /// Sizes that determine the bytes of the call.
+    ///
+    /// `held` are additional bytes of its caller.
     pub fn sizes<'s>(&'s self, options: &'s Options, held: usize) -> CallSizes<'s> {
         self.model.sizes(&self.objective, options, held)
     }
@@ -143,7 +149,7 @@ impl<'t, F: Real> HeadCall<'t, F> {
         self.model.heads(options)
     }
 
-    /// Losses and gradients, group after group.
+    /// Computes losses and gradients, one group at a time.
     pub fn sum(
         &self,
         values: &InputValues<F>,
@@ -151,68 +157,69 @@ impl<'t, F: Real> HeadCall<'t, F> {
         options: &Options,
         held: usize,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<Output<F>> {
+    ) -> Result<LossOutput<F>> {
         let plan = self.sizes(options, held).in_groups::<F>()?;
-        let mut into = self.zero(values)?;
-        buffers.apply_plan(&plan, into.len(), options)?;
-        let (mut losses, mut skipped) = (Vec::with_capacity(weights.len()), Skipped::default());
+        let mut gradients = self.zero_gradients(values)?;
+        buffers.apply_plan(&plan, gradients.len(), options)?;
+        let (mut losses, mut skipped) = (Vec::with_capacity(weights.len()), SkippedSites::default());
         for utterances in plan.groups {
             let (first, objective) = (utterances.start, self.objective.part(utterances.clone()));
             let mut run = || {
                 let group = self.group(values, &objective, utterances.clone(), buffers)?;
                 let state = group.forward(options, buffers)?;
-                group.backward(state, &weights[utterances.clone()], options, buffers, &mut into)
+                group.backward(state, &weights[utterances.clone()], options, buffers, &mut gradients)
             };
-            let (of_group, left_out) = run().map_err(|error: Error| error.in_group(first))?;
-            losses.extend(of_group);
-            skipped.add(left_out);
+            let (group_losses, group_skipped) = run().map_err(|error: Error| error.in_group(first))?;
+            losses.extend(group_losses);
+            skipped.add(group_skipped);
         }
-        Ok(Output { losses, first_pass: None, gradients: self.gradients(into), skipped })
+        Ok(LossOutput { losses, first_pass: None, gradients: self.named_gradients(gradients), skipped })
     }
 
-    /// Losses of all utterances at once, and the rows of their sites.
+    /// Computes the losses of all utterances, and rows of their sites.
     pub fn forward(
         &self,
         values: &InputValues<F>,
         options: &Options,
         held: usize,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<Built<F>> {
-        let plan = self.sizes(options, held).whole::<F>()?;
+    ) -> Result<ForwardPass<F>> {
+        let plan = self.sizes(options, held).all_at_once::<F>()?;
         buffers.apply_plan(&plan, self.heads(options), options)?;
         let group = self.group(values, &self.objective, self.utterances(), buffers)?;
         let state = group.forward(options, buffers)?;
         Ok((group.sites.into_indices(), state))
     }
 
-    /// Their gradients.
+    /// Computes the gradients of [`HeadCall::forward`].
     pub fn backward(
         &self,
-        (indices, state): Built<F>,
+        (indices, state): ForwardPass<F>,
         values: &InputValues<F>,
         weights: &[f64],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<Output<F>> {
+    ) -> Result<LossOutput<F>> {
         let (sites, heads) = (self.sites(values, self.utterances(), indices), self.model.heads.list(values)?);
-        let (group, mut into) = (SiteGroup { sites, objective: &self.objective, heads }, self.zero(values)?);
-        let (losses, skipped) = group.backward(state, weights, options, buffers, &mut into)?;
-        Ok(Output { losses, first_pass: None, gradients: self.gradients(into), skipped })
+        let (group, mut gradients) =
+            (SiteGroup { sites, objective: &self.objective, heads }, self.zero_gradients(values)?);
+        let (losses, skipped) = group.backward(state, weights, options, buffers, &mut gradients)?;
+        Ok(LossOutput { losses, first_pass: None, gradients: self.named_gradients(gradients), skipped })
     }
 
     fn utterances(&self) -> Range<usize> {
         0..self.objective.sites().batch()
     }
 
-    /// The objective of some utterances.
+    /// Objective of a range of utterances.
     pub fn part(&self, utterances: Range<usize>) -> LatticeObjective<'_> {
         self.objective.part(utterances)
     }
 
-    /// Some of the utterances, with indices in vectors of the session.
+    /// Creates the group of a range of utterances.
     ///
     /// # Errors
-    /// A row that holds an infinite value.
+    /// A row with an infinite value.
     pub fn group<'c>(
         &'c self,
         values: &InputValues<'c, F>,
@@ -223,7 +230,9 @@ impl<'t, F: Real> HeadCall<'t, F> {
         let (targets, spare) = (self.objective.sites(), std::mem::take(&mut buffers.sites.indices));
         let indices = match &self.model.source {
             SiteSource::Joint(source) => source.indices(values, targets, utterances.clone(), spare)?,
-            SiteSource::Rows { layout, .. } => row_indices(*layout, targets, utterances.clone(), spare),
+            SiteSource::Hidden { layout, .. } => {
+                hidden_row_indices(*layout, targets, utterances.clone(), spare)
+            }
         };
         let sites = self.sites(values, utterances, indices);
         Ok(SiteGroup { sites, objective, heads: self.model.heads.list(values)? })
@@ -237,39 +246,39 @@ impl<'t, F: Real> HeadCall<'t, F> {
     ) -> GroupSites<'c, F> {
         match &self.model.source {
             SiteSource::Joint(source) => GroupSites::Joint(JointSites::new(source, values, indices)),
-            SiteSource::Rows { width, layout } => {
+            SiteSource::Hidden { width, layout } => {
                 let (rows, targets) = ((values.hidden, *width), self.objective.sites());
-                GroupSites::Rows(RowSites::new(rows, *layout, targets, utterances, indices))
+                GroupSites::Hidden(HiddenSites::new(rows, *layout, targets, utterances, indices))
             }
         }
     }
 
-    /// Zero gradients: of each head, and of the rows with the first.
-    fn zero(&self, values: &InputValues<F>) -> Result<Vec<HeadGradients<F>>> {
+    /// Zero gradients of each head; those of the rows are with the first.
+    fn zero_gradients(&self, values: &InputValues<F>) -> Result<Vec<HeadGradients<F>>> {
         let [encoded, predicted, hidden] =
             [values.encoded, values.predicted, values.hidden].map(|rows| kernels::zeros(rows.len()));
         let list = self.model.heads.list(values)?;
         let none = SiteGradients::default;
-        let mut into: Vec<_> = list.iter().map(|(_, head)| HeadGradients::zero(none(), head)).collect();
-        into[0].sites = SiteGradients { encoded, predicted, hidden };
-        Ok(into)
+        let mut gradients: Vec<_> = list.iter().map(|(_, head)| HeadGradients::zero(none(), head)).collect();
+        gradients[0].sites = SiteGradients { encoded, predicted, hidden };
+        Ok(gradients)
     }
 
-    /// The same under the names of the inputs.
-    fn gradients(&self, mut into: Vec<HeadGradients<F>>) -> Gradients<F> {
-        let SiteGradients { encoded, predicted, hidden } = std::mem::take(&mut into[0].sites);
-        let [head, durations] = self.model.heads.join(into);
+    /// Gradients by the names of the inputs.
+    fn named_gradients(&self, mut gradients: Vec<HeadGradients<F>>) -> Gradients<F> {
+        let SiteGradients { encoded, predicted, hidden } = std::mem::take(&mut gradients[0].sites);
+        let [head, durations] = self.model.heads.join(gradients);
         Gradients { encoded, predicted, hidden, head, durations, ..Gradients::default() }
     }
 }
 
 impl<F: Real> SiteGroup<'_, F> {
-    /// Utterances and their sites.
+    /// Targets of the group, with its sites.
     pub fn targets(&self) -> &Targets {
         self.objective.sites()
     }
 
-    /// Losses, and everything that their gradients need.
+    /// Computes the losses and the state for their gradients.
     pub fn forward(&self, options: &Options, buffers: &mut SessionBuffers<F>) -> Result<LatticeState<F>> {
         let mut outputs = Vec::with_capacity(3);
         for (index, &(role, ref head)) in self.heads.iter().enumerate() {
@@ -282,34 +291,35 @@ impl<F: Real> SiteGroup<'_, F> {
         LatticeState::forward(outputs, self.objective, options, buffers)
     }
 
-    /// Adds the gradients of `Σ_b weights[b] loss[b]`: those of each head to its own, those of the sites to the first one's.
+    /// Adds the gradients of `Σ_b weights[b] loss[b]`; those of the sites are in the first entry.
     ///
-    /// Returns the losses and what was left out; all vectors return to the buffers.
+    /// Returns the losses and the skipped sites; all vectors return to the buffers.
     pub fn backward(
         self,
         mut state: LatticeState<F>,
         weights: &[f64],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
-        into: &mut [HeadGradients<F>],
-    ) -> Result<(Vec<f64>, Skipped)> {
+        gradients: &mut [HeadGradients<F>],
+    ) -> Result<(Vec<f64>, SkippedSites)> {
         let Self { sites, heads, .. } = &self;
         let (lattices, mut active) = (self.targets().lattices(), 0);
         for (index, (output, adjoints)) in state.backward(lattices, options, weights)?.into_iter().enumerate()
         {
             let HeadOutput { selection, normalized, .. } = output;
-            into[index].sites = std::mem::take(&mut into[0].sites);
+            gradients[index].sites = std::mem::take(&mut gradients[0].sites);
             let arguments =
-                BackwardInputs { sites, head: &heads[index].1, selection, normalized, adjoints: &adjoints };
-            let outcome = panda_core::backward(arguments, &mut buffers.normalizers[index], &mut into[index]);
-            into[0].sites = std::mem::take(&mut into[index].sites);
+                Backward { sites, head: &heads[index].1, selection, normalized, adjoints: &adjoints };
+            let outcome =
+                panda_core::backward(arguments, &mut buffers.normalizers[index], &mut gradients[index]);
+            gradients[0].sites = std::mem::take(&mut gradients[index].sites);
             active = active.max(outcome.map_err(|error| Error::at_site(error, lattices))?);
         }
-        let skipped = state.lost(weights).map_or_else(Skipped::default, |lost| {
-            let largest = heads.iter().map(|(_, head)| head.max_abs_weight()).fold(0.0, f64::max);
-            Skipped::new(lost, state.gradient_bound(), sites.max_abs(), sites.max_slope() * largest)
+        let skipped = state.skipped_mass(weights).map_or_else(SkippedSites::default, |mass| {
+            let largest = heads.iter().map(|(_, head)| head.largest_weight()).fold(0.0, f64::max);
+            SkippedSites::new(mass, state.gradient_bound(), sites.largest(), sites.max_slope() * largest)
         });
-        let skipped = Skipped { zeros: sites.len() - active - skipped.sites, ..skipped };
+        let skipped = SkippedSites { zeros: sites.len() - active - skipped.sites, ..skipped };
         let losses = state.release(buffers);
         self.release(buffers);
         Ok((losses, skipped))

@@ -1,11 +1,11 @@
-//! The heads of a loss: which linear layers are normalized at a site, and which classes each selects.
+//! The heads of a loss and the classes that each selects.
 //!
 //! | role | head | selects |
 //! |---|---|---|
 //! | tokens | all classes (a factored blank masked) | blank, next label, big blanks (the label only) |
 //! | durations | the duration head | all of its classes |
-//! | blank | the factored blank only: the log-sum of one class is its score | nothing |
-//! | mean | the mean of all classes, for label smoothing | nothing |
+//! | blank | the factored blank only: the log-sum of one class is its score | none |
+//! | mean | the mean of all classes, for label smoothing | none |
 use panda_core::Real;
 use panda_core::{Gradients, Head, Normalized, Selection};
 use rnnt_dp::Lattices;
@@ -15,7 +15,7 @@ use crate::{
     smoothing::MeanClass,
 };
 
-/// The part of a head in the loss.
+/// Role of a head in the loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Tokens,
@@ -25,14 +25,14 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// An error of the normalizer with the place of its site.
+    /// Converts a normalizer error; reports the position of its site.
     pub fn error(self, error: panda_core::Error, lattices: &Lattices) -> Error {
         let masked = match self {
-            Self::Mean => "-inf for a class, which has no share to be smoothed",
-            Self::Blank => "-inf for the blank alone",
+            Self::Mean => "-inf for a class, which label smoothing excludes",
+            Self::Blank => "-inf for the blank",
             Self::Tokens | Self::Durations => "-inf for every class",
         };
-        Error::at_site(error, lattices).masked(masked)
+        Error::at_site(error, lattices).with_masked(masked)
     }
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct HeadOutput<F> {
     pub normalized: Normalized<F>,
 }
 
-/// Gradients of a head, and those of the sites with the first head.
+/// Gradients of a head; the first also has those of sites.
 pub(crate) type HeadGradients<F> = Gradients<F, SiteGradients<F>>;
 
 /// The heads of a call; their weights are among its [`InputValues`].
@@ -58,28 +58,28 @@ pub(crate) struct HeadSet<F> {
 impl<F: Real> HeadSet<F> {
     /// Checks the heads; `blank` is one of the classes.
     pub fn new(tokens: &Head<F>, durations: Option<Head<F>>, blank: u32, options: &Options) -> Result<Self> {
-        let found = durations.map_or(0, |head| head.classes());
-        if found != options.loss.durations() {
+        let count = durations.map_or(0, |head| head.classes());
+        if count != options.loss.durations() {
             let expected = options.loss.durations();
-            return Err(Error::Durations { expected, found });
+            return Err(Error::Durations { expected, found: count });
         }
         if let Some(durations) = durations
             && durations.hidden() != tokens.hidden()
         {
             let expected = format!("a width of {}", tokens.hidden());
-            let found = durations.hidden().to_string();
-            return Err(Error::Shape { argument: "durations", expected, found });
+            let width = durations.hidden().to_string();
+            return Err(Error::Shape { argument: "durations", expected, found: width });
         }
         Ok(Self {
             hidden: tokens.hidden(),
             classes: tokens.classes(),
             has_durations: durations.is_some(),
             factored: options.loss.factors_blank().then(|| FactoredBlank::new(tokens, blank)),
-            mean: options.smooths().then(|| MeanClass::new(tokens)),
+            mean: options.has_label_smoothing().then(|| MeanClass::new(tokens)),
         })
     }
 
-    /// All of them; the tokens first, the mean last.
+    /// All heads: tokens first, mean last.
     pub fn list<'h>(&'h self, values: &InputValues<'h, F>) -> Result<Vec<(Role, Head<'h, F>)>> {
         let tokens = values.head.ok_or(Error::Inputs { expected: "a head", found: "none" })?;
         let mut list = Vec::with_capacity(3);
@@ -97,7 +97,7 @@ impl<F: Real> HeadSet<F> {
         Ok(list)
     }
 
-    /// Gradients of the token head and of the duration head, from those of the list.
+    /// Gradients of token head and duration head from the list's.
     pub fn join(&self, list: Vec<HeadGradients<F>>) -> [HeadGradient<F>; 2] {
         let narrow = |bias: Vec<f64>| bias.into_iter().map(F::from_f64).collect();
         let mut list = list
@@ -110,12 +110,12 @@ impl<F: Real> HeadSet<F> {
         let durations =
             if self.has_durations { list.next().unwrap_or_default() } else { HeadGradient::default() };
         if self.mean.is_some() {
-            MeanClass::spread(&list.next().unwrap_or_default(), &mut tokens);
+            MeanClass::distribute(&list.next().unwrap_or_default(), &mut tokens);
         }
         [tokens, durations]
     }
 
-    /// Roles of the list and how many classes each has.
+    /// Roles of the list, and the number of classes of each.
     pub fn roles(classes: usize, options: &Options) -> Vec<(Role, usize)> {
         let mut roles = vec![(Role::Tokens, classes)];
         if options.loss.factors_blank() {
@@ -124,36 +124,36 @@ impl<F: Real> HeadSet<F> {
         if options.loss.durations() > 0 {
             roles.push((Role::Durations, options.loss.durations()));
         }
-        if options.smooths() {
+        if options.has_label_smoothing() {
             roles.push((Role::Mean, 1));
         }
         roles
     }
 
-    /// H
+    /// Joint width H.
     pub fn hidden(&self) -> usize {
         self.hidden
     }
 
-    /// C
+    /// Number of classes C.
     pub fn classes(&self) -> usize {
         self.classes
     }
 
-    /// Bytes in addition to the caller's heads and their gradients.
+    /// Bytes in addition to heads and gradients of the caller.
     pub fn bytes(classes: usize, hidden: usize, options: &Options) -> usize {
-        // Biases are summed in f64 and then narrowed; a masked bias; a mean class in both widths, and its gradient.
+        // Biases in f64 and in F; a masked bias; a mean class in both types, and its gradient.
         let factored =
             if options.loss.factors_blank() { size_of::<F>() * (classes + hidden) + 16 } else { 0 };
-        let mean = if options.smooths() { (8 + 2 * size_of::<F>()) * hidden + 16 } else { 0 };
+        let mean = if options.has_label_smoothing() { (8 + 2 * size_of::<F>()) * hidden + 16 } else { 0 };
         let durations = 8 * options.loss.durations();
         8 * classes + durations + factored + mean + 1024
     }
 }
 
-/// A blank with a head of its own: the softmax over the labels has it masked, so that no weight is copied.
+/// A factored blank: the softmax over labels masks it, so that no weight is copied.
 struct FactoredBlank<F> {
-    /// The bias of all classes, -inf for the blank.
+    /// Bias of all classes, -inf for the blank.
     masked: Vec<F>,
     class: usize,
 }
@@ -170,7 +170,7 @@ impl<F: Real> FactoredBlank<F> {
         Ok(Head::new(tokens.weight(), Some(&self.masked), tokens.hidden())?)
     }
 
-    /// The head of one class.
+    /// The head of the blank only.
     fn blank<'h>(&self, tokens: &Head<'h, F>) -> Result<Head<'h, F>> {
         let hidden = tokens.hidden();
         let bias = tokens.bias().map(|bias| &bias[self.class..=self.class]);
@@ -184,11 +184,11 @@ impl<F: Real> FactoredBlank<F> {
     }
 }
 
-/// Log-sums of labels without the blank, for the internal language model.
+/// Calls `f` with a head whose blank is masked.
 pub(crate) fn without_blank<F: Real, T>(
     head: Head<F>,
     blank: u32,
-    use_it: impl FnOnce(&Head<F>) -> Result<T>,
+    f: impl FnOnce(&Head<F>) -> Result<T>,
 ) -> Result<T> {
-    use_it(&FactoredBlank::new(&head, blank).labels(&head)?)
+    f(&FactoredBlank::new(&head, blank).labels(&head)?)
 }

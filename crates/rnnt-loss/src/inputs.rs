@@ -1,111 +1,117 @@
-//! Inputs of a call, and its outputs under the same names.
-use ::pruned::{Heads as TrivialHeads, HeadsGradient, LinearGradient, Matrices, MatrixGradient, Ranges};
+//! Inputs of a loss, and outputs with the same names.
+use ::pruned::{Heads as SimpleHeads, HeadsGradient, LinearGradient, Matrices, MatrixGradient, Ranges};
 use panda_core::Head;
 
-use crate::{Dropout, Layout, Skipped};
+use crate::{Dropout, Layout, SkippedSites};
 
-/// Inputs of a call; each kind converts into it.
+/// Inputs of a loss; each kind converts into this type.
 #[derive(Debug, Clone, Copy)]
 pub enum Inputs<'a, F> {
-    /// Rows that a joint network adds.
-    Joint(Joint<'a, F>),
-    /// Hidden rows that exist already.
-    Rows(Rows<'a, F>),
-    /// Ready-made scores.
-    Scores(Scores<'a, F>),
-    /// Rows that a joint network adds where a trivial joiner says so.
-    Pruned(PrunedJoint<'a, F>),
+    /// Projected rows, which a joint network adds.
+    Joint(JointInputs<'a, F>),
+    /// Hidden rows.
+    Hidden(HiddenInputs<'a, F>),
+    /// Scores (logits).
+    Scores(ScoreInputs<'a, F>),
+    /// Projected rows, which a joint network adds at retained sites.
+    Pruned(PrunedInputs<'a, F>),
 }
 
-/// Sites `h(t,u) = drop(act(encoded[t] + predicted[u]))`, `z = h Wᵀ + b`, none of them ever kept as *N x H*.
+/// Projected encoder and predictor rows, and the head.
+///
+/// Sites are `h(t,u) = dropout(act(encoded[t] + predicted[u]))` with scores `z = h Wᵀ + b`; *N x H*
+/// is never stored.
 #[derive(Debug, Clone, Copy)]
-pub struct Joint<'a, F> {
-    /// Projected encodings, frame rows *rows x H* ([`Layout::Padded`]: *B x T x H*).
+pub struct JointInputs<'a, F> {
+    /// Projected encoder rows, *rows x H* ([`Layout::Padded`]: *B x T x H*).
     pub encoded: &'a [F],
-    /// Projected predictions, label rows *rows x H* ([`Layout::Padded`]: *B x (U+1) x H*).
+    /// Projected predictor rows, *rows x H* ([`Layout::Padded`]: *B x (U+1) x H*).
     pub predicted: &'a [F],
     /// The head of the tokens.
     pub head: Head<'a, F>,
-    /// That of the durations, for [`Loss::Tdt`](crate::Loss::Tdt) alone.
+    /// The head of the durations, only for [`Loss::Tdt`](crate::Loss::Tdt).
     pub durations: Option<Head<'a, F>>,
     /// Dropout after the activation, for this call.
     pub dropout: Option<Dropout>,
-    /// Where the rows of an utterance lie.
+    /// Memory layout of the rows.
     pub layout: Layout,
 }
 
-/// Hidden rows, one a site; for [`Loss::Ctc`](crate::Loss::Ctc) one a frame.
+/// Hidden rows of the sites; for [`Loss::Ctc`](crate::Loss::Ctc) of the frames.
 #[derive(Debug, Clone, Copy)]
-pub struct Rows<'a, F> {
-    /// *rows x H* ([`Layout::Padded`]: *B x T x (U+1) x H*; for CTC *B x T x H*).
+pub struct HiddenInputs<'a, F> {
+    /// Hidden rows, *rows x H* ([`Layout::Padded`]: *B x T x (U+1) x H*; CTC: *B x T x H*).
     pub hidden: &'a [F],
     /// The head of the tokens.
     pub head: Head<'a, F>,
-    /// That of the durations, for [`Loss::Tdt`](crate::Loss::Tdt) alone.
+    /// The head of the durations, only for [`Loss::Tdt`](crate::Loss::Tdt).
     pub durations: Option<Head<'a, F>>,
-    /// Where the rows of an utterance lie; for CTC, label positions do not matter.
+    /// Memory layout of the rows; CTC ignores label positions.
     pub layout: Layout,
 }
 
-/// Scores (logits), as other toolkits' losses take them.
+/// Scores (logits), the inputs of losses in other toolkits.
 #[derive(Debug, Clone, Copy)]
-pub struct Scores<'a, F> {
-    /// *rows x C* ([`Layout::Padded`]: *B x T x (U+1) x C*; for CTC *B x T x C*). Those of D durations follow those of the
-    /// tokens in each row, which then has C + D.
+pub struct ScoreInputs<'a, F> {
+    /// Scores, *rows x C* ([`Layout::Padded`]: *B x T x (U+1) x C*; CTC: *B x T x C*).
+    ///
+    /// With durations, a row has C + D scores, tokens first.
     pub scores: &'a [F],
-    /// C, durations not counted.
+    /// Number of classes C, without durations.
     pub classes: usize,
-    /// Where the rows of an utterance lie.
+    /// Memory layout of the rows.
     pub layout: Layout,
 }
 
-/// A trivial joiner that chooses the sites, and what a joint network sees there.
+/// Inputs of pruned training: a simple joiner, and a joint network.
 #[derive(Debug, Clone, Copy)]
-pub struct PrunedJoint<'a, F> {
-    /// Where the scores of the trivial joiner come from, rows as in the joint's layout.
-    pub simple: Simple<'a, F>,
-    /// The second pass.
-    pub joint: Joint<'a, F>,
+pub struct PrunedInputs<'a, F> {
+    /// Inputs of the simple joiner, in the layout of the joint.
+    pub simple: SimpleInputs<'a, F>,
+    /// Inputs of the second pass.
+    pub joint: JointInputs<'a, F>,
     /// Factors of both losses in the sum, for this call.
-    pub scales: Scales,
+    pub scales: PassScales,
 }
 
-/// Scores of the trivial joiner, `am[t] + lm[u]`.
+/// Inputs of the simple joiner, whose scores are `am[t] + lm[u]`.
 #[derive(Debug, Clone, Copy)]
-pub enum Simple<'a, F> {
-    /// As matrices.
+pub enum SimpleInputs<'a, F> {
+    /// Matrices `am` and `lm`.
     Matrices(Matrices<'a, F>),
-    /// From linear layers, a tile of classes at a time.
-    Heads(TrivialHeads<'a, F>),
+    /// Linear layers, evaluated a tile of classes at a time.
+    Heads(SimpleHeads<'a, F>),
 }
 
 /// Factors of the losses of both passes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Scales {
-    /// Of the trivial joiner's.
+pub struct PassScales {
+    /// Factor of the simple joiner's loss.
     pub simple: f64,
-    /// Of the joint network's.
+    /// Factor of the joint network's loss.
     pub pruned: f64,
 }
 
-/// Half of the simple loss: what k2's recipes end with.
-impl Default for Scales {
+/// Half of the simple loss, the final scales of k2's recipes.
+impl Default for PassScales {
     fn default() -> Self {
         Self { simple: 0.5, pruned: 1.0 }
     }
 }
 
-impl Scales {
-    /// Scales for a step of training, when bands do not yet mean much: from 1 and 0.1 to those of `self`, in a straight
-    /// line over `steps` (k2's recipes).
+impl PassScales {
+    /// Returns the scales of a training step during warm-up.
+    ///
+    /// They change linearly over `steps` steps from 1 (simple) and a tenth (pruned) to `self`, as
+    /// in k2's recipes: the bands of an untrained simple joiner are not meaningful.
     pub fn warm_up(self, step: usize, steps: usize) -> Self {
         let progress = if step < steps { step as f64 / steps as f64 } else { 1.0 };
-        let between = |from: f64, to: f64| from + progress * (to - from);
-        Self { simple: between(1.0, self.simple), pruned: between(0.1 * self.pruned, self.pruned) }
+        let interpolate = |from: f64, to: f64| from + progress * (to - from);
+        Self { simple: interpolate(1.0, self.simple), pruned: interpolate(0.1 * self.pruned, self.pruned) }
     }
 }
 
-/// InputValues of a call under the names of its inputs, as [`Gradients`](crate::Gradients); empty where there is no such input.
+/// Values of the inputs by name, like [`Gradients`](crate::Gradients); empty if absent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InputValues<'a, F> {
     pub encoded: &'a [F],
@@ -114,7 +120,7 @@ pub(crate) struct InputValues<'a, F> {
     pub scores: &'a [F],
     pub head: Option<Head<'a, F>>,
     pub durations: Option<Head<'a, F>>,
-    pub simple: Option<Simple<'a, F>>,
+    pub simple: Option<SimpleInputs<'a, F>>,
 }
 
 impl<F> InputValues<'_, F> {
@@ -126,94 +132,96 @@ impl<F> InputValues<'_, F> {
 
 impl<'a, F: Copy> Inputs<'a, F> {
     pub(crate) fn values(&self) -> InputValues<'a, F> {
-        let joint = |joint: Joint<'a, F>| {
-            let Joint { encoded, predicted, head, durations, .. } = joint;
+        let joint = |joint: JointInputs<'a, F>| {
+            let JointInputs { encoded, predicted, head, durations, .. } = joint;
             InputValues { encoded, predicted, head: Some(head), durations, ..InputValues::none() }
         };
         match *self {
             Self::Joint(inputs) => joint(inputs),
-            Self::Rows(Rows { hidden, head, durations, .. }) => {
+            Self::Hidden(HiddenInputs { hidden, head, durations, .. }) => {
                 InputValues { hidden, head: Some(head), durations, ..InputValues::none() }
             }
-            Self::Scores(Scores { scores, .. }) => InputValues { scores, ..InputValues::none() },
+            Self::Scores(ScoreInputs { scores, .. }) => InputValues { scores, ..InputValues::none() },
             Self::Pruned(inputs) => InputValues { simple: Some(inputs.simple), ..joint(inputs.joint) },
         }
     }
 }
 
-impl<'a, F> Joint<'a, F> {
-    /// Packed rows under one head, without dropout.
+impl<'a, F> JointInputs<'a, F> {
+    /// Takes packed rows and one head, without dropout.
     pub fn new(encoded: &'a [F], predicted: &'a [F], head: Head<'a, F>) -> Self {
         Self { encoded, predicted, head, durations: None, dropout: None, layout: Layout::Packed }
     }
 
-    /// The same rows in another layout.
+    /// Sets the memory layout of the rows.
     pub fn with_layout(self, layout: Layout) -> Self {
         Self { layout, ..self }
     }
 
-    /// The same with a head of durations.
+    /// Sets the head of the durations.
     pub fn with_durations(self, durations: Head<'a, F>) -> Self {
         Self { durations: Some(durations), ..self }
     }
 
-    /// The same with dropout after the activation.
+    /// Sets dropout after the activation.
     pub fn with_dropout(self, dropout: Dropout) -> Self {
         Self { dropout: Some(dropout), ..self }
     }
 }
 
-impl<'a, F> Rows<'a, F> {
-    /// Packed rows under one head.
+impl<'a, F> HiddenInputs<'a, F> {
+    /// Takes packed rows and one head.
     pub fn new(hidden: &'a [F], head: Head<'a, F>) -> Self {
         Self { hidden, head, durations: None, layout: Layout::Packed }
     }
 
-    /// The same rows in another layout.
+    /// Sets the memory layout of the rows.
     pub fn with_layout(self, layout: Layout) -> Self {
         Self { layout, ..self }
     }
 }
 
-impl<'a, F> From<Joint<'a, F>> for Inputs<'a, F> {
-    fn from(joint: Joint<'a, F>) -> Self {
+impl<'a, F> From<JointInputs<'a, F>> for Inputs<'a, F> {
+    fn from(joint: JointInputs<'a, F>) -> Self {
         Self::Joint(joint)
     }
 }
 
-impl<'a, F> From<Rows<'a, F>> for Inputs<'a, F> {
-    fn from(rows: Rows<'a, F>) -> Self {
-        Self::Rows(rows)
+impl<'a, F> From<HiddenInputs<'a, F>> for Inputs<'a, F> {
+    fn from(rows: HiddenInputs<'a, F>) -> Self {
+        Self::Hidden(rows)
     }
 }
 
-impl<'a, F> From<Scores<'a, F>> for Inputs<'a, F> {
-    fn from(scores: Scores<'a, F>) -> Self {
+impl<'a, F> From<ScoreInputs<'a, F>> for Inputs<'a, F> {
+    fn from(scores: ScoreInputs<'a, F>) -> Self {
         Self::Scores(scores)
     }
 }
 
-impl<'a, F> From<PrunedJoint<'a, F>> for Inputs<'a, F> {
-    fn from(pruned: PrunedJoint<'a, F>) -> Self {
+impl<'a, F> From<PrunedInputs<'a, F>> for Inputs<'a, F> {
+    fn from(pruned: PrunedInputs<'a, F>) -> Self {
         Self::Pruned(pruned)
     }
 }
 
-/// Losses and all gradients of a weighted sum of them.
+/// Losses, and all gradients of their weighted sum.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Output<F> {
-    /// Loss of each utterance, *B*; +inf without a path. With pruning that of the joint network over the retained sites.
+pub struct LossOutput<F> {
+    /// Loss of each utterance, *B*; +inf without a path.
+    ///
+    /// With pruning it is the loss of the joint network over the retained sites.
     pub losses: Vec<f64>,
-    /// What the trivial joiner found, with pruning alone.
+    /// Output of the simple joiner, only with pruning.
     pub first_pass: Option<PruningOutput>,
     /// Gradients, each shaped like its input; 0 in padding.
     pub gradients: Gradients<F>,
-    /// What [`Options::skip`](crate::Options::skip) left out of them.
-    pub skipped: Skipped,
+    /// Sites that [`Options::skip`](crate::Options::skip) excluded from the gradients.
+    pub skipped: SkippedSites,
 }
 
-impl<F> Output<F> {
-    /// Bytes of its lists.
+impl<F> LossOutput<F> {
+    /// Bytes of its vectors.
     pub fn bytes(&self) -> usize {
         let Self { losses, first_pass, gradients, .. } = self;
         let Gradients { encoded, predicted, hidden, scores, head, durations, simple } = gradients;
@@ -225,62 +233,62 @@ impl<F> Output<F> {
             Some(SimpleGradient::Matrices(MatrixGradient { am, lm })) => am.len() + lm.len(),
             Some(SimpleGradient::Heads(HeadsGradient { am, lm })) => layer(am) + layer(lm),
         };
-        let found = first_pass.as_ref().map_or(0, PruningOutput::bytes);
-        8 * losses.len() + size_of::<F>() * (rows + heads + simple) + found
+        let pruning = first_pass.as_ref().map_or(0, PruningOutput::bytes);
+        8 * losses.len() + size_of::<F>() * (rows + heads + simple) + pruning
     }
 }
 
-/// What the trivial joiner found.
+/// Output of the first pass of pruned training.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PruningOutput {
-    /// `-log P` of each utterance under the trivial joiner, *B*.
+    /// Loss of each utterance under the simple joiner, *B*.
     pub losses: Vec<f64>,
-    /// The bands that were retained.
+    /// Label positions that are retained at each frame.
     pub ranges: Ranges,
 }
 
 impl PruningOutput {
-    /// Bytes of its lists.
+    /// Bytes of its vectors.
     fn bytes(&self) -> usize {
         let frames: usize = (0..self.ranges.batch()).map(|b| self.ranges.starts(b).len()).sum();
         8 * (self.losses.len() + frames + 2 * self.ranges.batch() + 1)
     }
 }
 
-/// Gradients under the names of the inputs; empty where there is no such input.
+/// Gradients by the names of the inputs; empty for absent inputs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gradients<F> {
-    /// Of [`Joint::encoded`](crate::Joint::encoded).
+    /// Gradient of [`JointInputs::encoded`](crate::JointInputs::encoded).
     pub encoded: Vec<F>,
-    /// Of [`Joint::predicted`](crate::Joint::predicted).
+    /// Gradient of [`JointInputs::predicted`](crate::JointInputs::predicted).
     pub predicted: Vec<F>,
-    /// Of [`Rows::hidden`](crate::Rows::hidden).
+    /// Gradient of [`HiddenInputs::hidden`](crate::HiddenInputs::hidden).
     pub hidden: Vec<F>,
-    /// Of [`Scores::scores`](crate::Scores::scores).
+    /// Gradient of [`ScoreInputs::scores`](crate::ScoreInputs::scores).
     pub scores: Vec<F>,
-    /// Of the head of the tokens.
+    /// Gradient of the head of the tokens.
     pub head: HeadGradient<F>,
-    /// Of the head of the durations.
+    /// Gradient of the head of the durations.
     pub durations: HeadGradient<F>,
-    /// Of the trivial joiner.
+    /// Gradient of the simple joiner.
     pub simple: Option<SimpleGradient<F>>,
 }
 
 /// Gradient of a head.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeadGradient<F> {
-    /// Of the weight, *C x H*.
+    /// Gradient of the weight, *C x H*.
     pub weight: Vec<F>,
-    /// Of the bias, *C*; also there for a head without one.
+    /// Gradient of the bias, *C*; also present for a head without bias.
     pub bias: Vec<F>,
 }
 
-/// Gradient of [`Simple`](crate::Simple), of the same kind.
+/// Gradient of [`SimpleInputs`](crate::SimpleInputs), of the same kind.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SimpleGradient<F> {
-    /// Of matrices.
+    /// Gradient of matrices.
     Matrices(MatrixGradient<F>),
-    /// Of linear layers.
+    /// Gradient of linear layers.
     Heads(HeadsGradient<F>),
 }
 

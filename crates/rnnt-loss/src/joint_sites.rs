@@ -1,4 +1,4 @@
-//! Sites of a joint network, whose hidden rows are made when they are needed and never kept as *N x H*.
+//! Sites of a joint network, whose hidden rows are computed on demand.
 use std::ops::Range;
 
 use kernels::{par_for, parts_mut};
@@ -11,24 +11,27 @@ use crate::{
     dropout::DropoutMask,
     inputs::InputValues,
     site_buffers::{SiteIndices, clear_with_capacity},
-    targets::Starts,
+    targets::RowStarts,
 };
 
-/// Sites `h(t,u) = drop(act(encoded[t] + predicted[u]))` of a whole batch.
+/// Joint network of a batch: `h(t,u) = dropout(act(encoded[t] + predicted[u]))`.
 pub(crate) struct JointSource {
     pub width: usize,
-    /// First rows of the utterances.
-    pub frames: Starts,
-    pub labels: Starts,
+    /// First frame row of each utterance.
+    pub frames: RowStarts,
+    /// First label row of each utterance.
+    pub labels: RowStarts,
     pub activation: Activation,
     pub mask: Option<DropoutMask>,
 }
 
 impl JointSource {
-    /// Rows that the sites of some utterances add, and keys of their masks; none without dropout.
+    /// Frame row, label row and mask key of each site.
+    ///
+    /// Sites are those of a range of utterances. Without dropout there are no keys.
     ///
     /// # Errors
-    /// A row of theirs that holds an infinite value, which the nonlinearity would hide. Padding is not read.
+    /// A row with an infinite value, which the nonlinearity would hide. Padding is not read.
     pub fn indices<F: Real>(
         &self,
         values: &InputValues<F>,
@@ -43,7 +46,7 @@ impl JointSource {
             (clear_with_capacity(first, count), clear_with_capacity(second, count));
         let mut keys = clear_with_capacity(keys, if mask.is_some() { count } else { 0 });
         for b in utterances {
-            let (frame, label) = (self.frames.of(b), self.labels.of(b));
+            let (frame, label) = (self.frames.start(b), self.labels.start(b));
             let rows = frame..frame + targets.frames(b);
             reject_infinite(values.encoded, *width, rows, "an infinite frame row", lattices, b)?;
             let rows = label..label + targets.labels(b).len() + 1;
@@ -51,14 +54,14 @@ impl JointSource {
             for site in lattices.utterance_sites(b) {
                 frame_of.push((frame + site.frame) as u32);
                 label_of.push((label + site.label) as u32);
-                keys.extend(mask.map(|mask| mask.key(targets.name(b), site)));
+                keys.extend(mask.map(|mask| mask.key(targets.id(b), site)));
             }
         }
         Ok(SiteIndices { first: frame_of, second: label_of, keys })
     }
 }
 
-/// Sites of some utterances of a batch.
+/// Sites of a group of utterances.
 pub(crate) struct JointSites<'a, F> {
     encoded: &'a [F],
     predicted: &'a [F],
@@ -69,18 +72,18 @@ pub(crate) struct JointSites<'a, F> {
 }
 
 impl<'a, F: Real> JointSites<'a, F> {
-    /// Sites of the rows that [`JointSource::indices`] lists.
+    /// Creates the sites of the rows from [`JointSource::indices`].
     pub fn new(source: &JointSource, values: &InputValues<'a, F>, rows: SiteIndices) -> Self {
         let JointSource { width, activation, mask, .. } = *source;
         Self { encoded: values.encoded, predicted: values.predicted, width, activation, mask, rows }
     }
 
-    /// Bytes of a site in each list.
+    /// Bytes per site in each list of indices.
     pub fn index_bytes(mask: bool) -> [usize; 3] {
         [4, 4, if mask { 8 } else { 0 }]
     }
 
-    /// The rows of the sites.
+    /// Releases the row indices of the sites.
     pub fn into_indices(self) -> SiteIndices {
         self.rows
     }
@@ -93,13 +96,13 @@ impl<'a, F: Real> JointSites<'a, F> {
         self.mask.map_or(1.0, |mask| mask.scale())
     }
 
-    /// A bound on the slope of a hidden unit by what the joint adds.
+    /// Bound on the derivative of a hidden unit by its inputs.
     pub fn max_slope(&self) -> f64 {
         self.scale()
     }
 }
 
-/// Gradients of the rows that sites are made of, under the names of the inputs.
+/// Gradients of the input rows, by the names of the inputs.
 #[derive(Debug)]
 pub(crate) struct SiteGradients<F> {
     pub encoded: Vec<F>,
@@ -113,27 +116,28 @@ impl<F> Default for SiteGradients<F> {
     }
 }
 
-/// Fails if a row of an utterance has an infinite value; names the first site that needs it.
+/// Fails if a row of an utterance has an infinite value; reports the first site that uses it.
 fn reject_infinite<F: Real>(
     rows: &[F],
     width: usize,
-    of: Range<usize>,
+    range: Range<usize>,
     found: &'static str,
     lattices: &Lattices,
     utterance: usize,
 ) -> Result<()> {
-    let first = of.start;
-    for row in of {
+    let first = range.start;
+    for row in range {
         let values = &rows[row * width..][..width];
-        // Without a way out of the loop it is fast. A product with 0 is NaN for infinities and NaN alone.
-        let odd = values.iter().fold(false, |odd, &value| odd | (value * F::ZERO != F::ZERO));
-        if odd && values.iter().any(|value| value.to_f64().is_infinite()) {
-            let mine = |site: &rnnt_dp::Site| match found.contains("frame") {
+        // Without an early exit the loop is vectorized. A product with 0 is NaN only for infinities
+        // and NaN.
+        let has_nonfinite = values.iter().fold(false, |any, &value| any | (value * F::ZERO != F::ZERO));
+        if has_nonfinite && values.iter().any(|value| value.to_f64().is_infinite()) {
+            let uses_row = |site: &rnnt_dp::Site| match found.contains("frame") {
                 true => site.frame == row - first,
                 false => site.label == row - first,
             };
-            // A row that no retained site needs does no harm.
-            let Some(site) = lattices.utterance_sites(utterance).find(mine) else { continue };
+            // A row that no retained site uses is ignored.
+            let Some(site) = lattices.sites_of(utterance).find(uses_row) else { continue };
             return Err(Error::Scores { utterance, frame: site.frame, label: site.label, found });
         }
     }
@@ -141,7 +145,7 @@ fn reject_infinite<F: Real>(
 }
 
 impl<F: Real> Sites<F> for JointSites<'_, F> {
-    /// Of the encoded and of the predicted rows.
+    /// Gradients of the encoder and predictor rows.
     type Gradient = SiteGradients<F>;
 
     fn len(&self) -> usize {
@@ -152,10 +156,10 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
         self.width
     }
 
-    fn max_abs(&self) -> f64 {
-        let largest = |rows: &[F], of: &[u32]| {
+    fn largest(&self) -> f64 {
+        let largest = |rows: &[F], indices: &[u32]| {
             let row = |&row: &u32| &rows[self.row(row)];
-            of.iter().flat_map(row).map(|value| value.to_f64().abs()).fold(0.0, f64::max)
+            indices.iter().flat_map(row).map(|value| value.to_f64().abs()).fold(0.0, f64::max)
         };
         let sum = || largest(self.encoded, &self.rows.first) + largest(self.predicted, &self.rows.second);
         self.scale() * self.activation.bound(sum)
@@ -177,7 +181,7 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
         let undo = F::from_f64(1.0 / mask.scale());
         let rows = hidden.chunks_exact(self.width).zip(gradient.chunks_exact_mut(self.width));
         for (&site, (hidden, gradient)) in sites.iter().zip(rows) {
-            // The activation's own value, a few units at a time; what was dropped gets no gradient whatever it was.
+            // Undo the scale, 64 units at a time; dropped units get no gradient below.
             let mut value = [F::ZERO; 64];
             for (gradient, hidden) in gradient.chunks_mut(64).zip(hidden.chunks(64)) {
                 value.iter_mut().zip(hidden).for_each(|(value, &hidden)| *value = hidden * undo);
@@ -195,20 +199,21 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
     fn scatter(&self, sites: &[usize], gradient: &[F], into: &mut SiteGradients<F>) {
         let SiteGradients { encoded, predicted, .. } = into;
         let SiteIndices { first, second, .. } = &self.rows;
-        let add = |of: &[u32], into: &mut [F]| {
-            add_rows(gradient, self.width, |row| of[sites[row]] as usize, into);
+        let add = |indices: &[u32], into: &mut [F]| {
+            add_rows(gradient, self.width, |row| indices[sites[row]] as usize, into);
         };
         rayon::join(|| add(first, encoded), || add(second, predicted));
     }
 }
 
-/// Tasks of a sum of rows.
-const TASKS: usize = 64;
+/// Most parallel tasks of a sum of rows.
+const MAX_TASKS: usize = 64;
 
-/// Adds each row of a gradient to the row of the sum that it belongs to, in their order.
+/// Scatters rows of a gradient into rows of a sum, in order.
 ///
 /// ```text
-/// par for some rows of the sum each:  for each row of the gradient, if it is theirs:  sum += gradient
+/// par for each range of rows of the sum:
+///     for each row of the gradient that belongs to it:  sum += gradient
 /// ```
 pub(crate) fn add_rows<F: Real>(
     gradient: &[F],
@@ -223,13 +228,13 @@ pub(crate) fn add_rows<F: Real>(
         return;
     }
     let (low, high) = bounds;
-    let each = (high + 1 - low).div_ceil(TASKS);
-    par_for(parts_mut(&mut into[low * width..(high + 1) * width], each * width), |task, into| {
-        let first = low + task * each;
-        let theirs = first..first + into.len() / width;
+    let rows_per_task = (high + 1 - low).div_ceil(MAX_TASKS);
+    par_for(parts_mut(&mut into[low * width..(high + 1) * width], rows_per_task * width), |task, into| {
+        let first = low + task * rows_per_task;
+        let range = first..first + into.len() / width;
         for (row, gradient) in gradient.chunks_exact(width).enumerate() {
             let to = row_of(row);
-            if theirs.contains(&to) {
+            if range.contains(&to) {
                 F::add_slice(&mut into[(to - first) * width..][..width], gradient);
             }
         }
@@ -241,20 +246,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_are_those_of_plain_loops_in_the_order_of_the_gradient() {
+    fn sums_match_plain_loops_in_order() {
         let (rows, width, places) = (700, 3, 300);
-        // Numbers of unlike size, so that another order would give other bits; some places get nothing.
+        // Values of different magnitudes, so that another order gives other bits; some rows stay
+        // unchanged.
         let gradient: Vec<f32> = (0..rows * width).map(|i| 1.1f32.powi((i * 37 % 101) as i32 - 50)).collect();
         for row_of in [|row: usize| row * row % 271 + 7, |row| row / 3, |_| 299] {
-            let (mut found, mut expected) = (vec![0.5; places * width], vec![0.5; places * width]);
-            add_rows(&gradient, width, row_of, &mut found);
+            let (mut actual, mut expected) = (vec![0.5; places * width], vec![0.5; places * width]);
+            add_rows(&gradient, width, row_of, &mut actual);
             for (i, g) in gradient.iter().enumerate() {
                 expected[row_of(i / width) * width + i % width] += g;
             }
-            assert_eq!(found, expected);
+            assert_eq!(actual, expected);
         }
-        let mut nothing = [1.0f64];
-        add_rows(&[], 1, |row| row, &mut nothing);
-        assert_eq!(nothing, [1.0]);
+        let mut unchanged = [1.0f64];
+        add_rows(&[], 1, |row| row, &mut unchanged);
+        assert_eq!(unchanged, [1.0]);
     }
 }

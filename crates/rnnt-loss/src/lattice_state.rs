@@ -1,4 +1,4 @@
-//! The sum over paths between the outputs of the heads and their adjoints.
+//! State of the lattices between forward and backward passes.
 use std::{borrow::Cow, ops::Range};
 
 use kernels::reset;
@@ -13,29 +13,29 @@ use crate::{
     heads::HeadOutput,
     objective::LatticeObjective,
     site_buffers::{SiteIndices, split_front},
-    skip::{Lost, skip},
+    skipped_sites::{SkippedMass, skip},
     smoothing::{add_z_loss, smooth, unsmooth, z_loss_adjoints},
 };
 
-/// What a forward pass of a call builds: rows of its sites, and the state of its lattices.
-pub(crate) type Built<F> = (SiteIndices, LatticeState<F>);
+/// Result of a forward pass: rows of the sites, and state of the lattices.
+pub(crate) type ForwardPass<F> = (SiteIndices, LatticeState<F>);
 
-/// Losses and what their gradients need: a few numbers per site, and the scores that were kept.
+/// Losses and the state for their gradients: numbers per site, and kept scores.
 pub(crate) struct LatticeState<F> {
-    /// Columns, and those of tokens.
+    /// Number of columns, and of those for tokens.
     width: (usize, usize),
-    /// Of each head, the tokens' first.
+    /// Output of each head, tokens first.
     outputs: Vec<HeadOutput<F>>,
     losses: Vec<f64>,
-    /// Adjoints of the columns, *N x S*, and scratch memory for what is made of them.
+    /// Adjoints of the columns, *N x S*, followed by scratch memory.
     numbers: Vec<f64>,
-    /// N S
+    /// Number of adjoints, N S.
     entries: usize,
-    skipped: Vec<Lost>,
+    skipped: Vec<SkippedMass>,
 }
 
 impl<F: Real> LatticeState<F> {
-    /// Losses and adjoints of the outputs of all heads.
+    /// Computes losses and adjoints from the outputs of all heads.
     pub fn forward(
         outputs: Vec<HeadOutput<F>>,
         objective: &LatticeObjective,
@@ -48,10 +48,10 @@ impl<F: Real> LatticeState<F> {
         let mut numbers = reset(numbers, sites * columns::numbers_per_site(width.0, options), 0.0);
         let mut losses = vec![0.0; lattices.batch()];
         let (adjoints, mut scratch) = numbers.split_at_mut(entries);
-        let emissions = if columns::mixes(&outputs) || options.smooths() {
+        let emissions = if columns::is_combined(&outputs) || options.has_label_smoothing() {
             let emissions = split_front(&mut scratch, entries);
             columns::write(&outputs, emissions);
-            if let ([all, .., mean], true) = (outputs.as_slice(), options.smooths()) {
+            if let ([all, .., mean], true) = (outputs.as_slice(), options.has_label_smoothing()) {
                 let (all, mean) = (&all.normalized, &mean.normalized);
                 smooth(emissions, width, options.label_smoothing, all, mean);
             }
@@ -59,7 +59,14 @@ impl<F: Real> LatticeState<F> {
         } else {
             &outputs[0].normalized.emissions
         };
-        objective.sum(emissions, options, &mut buffers.lattices, &mut losses, adjoints, scratch)?;
+        objective.forward_backward(
+            emissions,
+            options,
+            &mut buffers.lattices,
+            &mut losses,
+            adjoints,
+            scratch,
+        )?;
         if options.z_loss > 0.0 {
             add_z_loss(&mut losses, options.z_loss, &outputs[0].normalized, lattices)?;
         }
@@ -85,17 +92,17 @@ impl<F: Real> LatticeState<F> {
         &self.numbers[..self.entries]
     }
 
-    /// What all utterances lose together under their weights, if anything may be left out.
-    pub fn lost(&self, weights: &[f64]) -> Option<Lost> {
-        (!self.skipped.is_empty()).then(|| Lost::weighted(&self.skipped, weights))
+    /// Weighted mass of the skipped sites, if skipping is enabled.
+    pub fn skipped_mass(&self, weights: &[f64]) -> Option<SkippedMass> {
+        (!self.skipped.is_empty()).then(|| SkippedMass::weighted_sum(&self.skipped, weights))
     }
 
-    /// Largest ratio of the gradients of a site's scores to the sum of its adjoints.
+    /// Bound on the score gradients of a site, relative to its adjoints.
     pub fn gradient_bound(&self) -> f64 {
         columns::gradient_bound(&self.outputs)
     }
 
-    /// The output of each head and its weighted adjoints; once.
+    /// Returns the output and the weighted adjoints of each head; call it once.
     pub fn backward(
         &mut self,
         lattices: &Lattices,
@@ -104,7 +111,8 @@ impl<F: Real> LatticeState<F> {
     ) -> Result<Vec<(&HeadOutput<F>, Adjoints<'_>)>> {
         let Self { width, outputs, losses, numbers, entries, .. } = self;
         expect_len("weights", lattices.batch(), weights.len())?;
-        // An impossible utterance has no gradient, whatever an infinite loss has become above: 0 · inf would be NaN.
+        // An utterance without a path has no gradient; its weight may be infinite, and 0 · inf is
+        // NaN.
         let possible = |(weight, loss): (&f64, &f64)| if loss.is_finite() { *weight } else { 0.0 };
         let weights: Vec<f64> = weights.iter().zip(&*losses).map(possible).collect();
         if let Some(utterance) = weights.iter().position(|weight| !weight.is_finite()) {
@@ -112,7 +120,8 @@ impl<F: Real> LatticeState<F> {
         }
         let sites = lattices.sites();
         let (emissions, mut scratch) = numbers.split_at_mut(*entries);
-        // A clamp acts on the gradient of the unweighted loss, so that the weights have to wait.
+        // A clamp acts on the gradient of the unweighted loss, so that weights are applied
+        // afterwards.
         let clamp = options.clamp.map(|limit| {
             let at_sites = split_front(&mut scratch, sites);
             weights.iter().enumerate().for_each(|(b, weight)| at_sites[lattices.site_range(b)].fill(*weight));
@@ -125,27 +134,29 @@ impl<F: Real> LatticeState<F> {
                 emissions[start * columns..end * columns].iter_mut().for_each(|a| *a *= weight);
             }
         }
-        let of_means = options.smooths().then(|| {
-            let of_means = split_front(&mut scratch, sites);
-            unsmooth(emissions, *width, options.label_smoothing, of_means);
-            of_means
+        let mean_adjoints = options.has_label_smoothing().then(|| {
+            let mean_adjoints = split_front(&mut scratch, sites);
+            unsmooth(emissions, *width, options.label_smoothing, mean_adjoints);
+            mean_adjoints
         });
         let mut adjoints = columns::adjoints(outputs, emissions, &mut scratch);
-        if of_means.is_some() || options.z_loss > 0.0 {
+        if mean_adjoints.is_some() || options.z_loss > 0.0 {
             let log_z = split_front(&mut scratch, sites);
-            match &of_means {
-                Some(of_means) => log_z.iter_mut().zip(&**of_means).for_each(|(z, mean)| *z = -mean),
+            match &mean_adjoints {
+                Some(mean_adjoints) => {
+                    log_z.iter_mut().zip(&**mean_adjoints).for_each(|(z, mean)| *z = -mean)
+                }
                 None => log_z.fill(0.0),
             }
             let factor = |utterance: usize| match clamp {
-                // As above; there is no gradient without a path.
+                // The clamp applies the weights.
                 Some(_) => 1.0,
                 None => weights[utterance],
             };
             z_loss_adjoints(log_z, options.z_loss, &outputs[0].normalized, lattices, factor);
             adjoints[0].log_z = Some(log_z);
         }
-        adjoints.extend(of_means.map(|log_z| HeadAdjoints { emissions: &[], log_z: Some(log_z) }));
+        adjoints.extend(mean_adjoints.map(|log_z| HeadAdjoints { emissions: &[], log_z: Some(log_z) }));
         let adjoints = adjoints.into_iter().map(|HeadAdjoints { emissions, log_z }| Adjoints {
             emissions,
             log_z: log_z.map(|log_z| &*log_z),
@@ -154,7 +165,7 @@ impl<F: Real> LatticeState<F> {
         Ok(outputs.iter().zip(adjoints).collect())
     }
 
-    /// Returns all vectors to the buffers, and the losses.
+    /// Returns all vectors to the buffers; the result is the losses.
     pub fn release(self, buffers: &mut SessionBuffers<F>) -> Vec<f64> {
         let mut normalizers = buffers.normalizers.iter_mut();
         for (head, HeadOutput { selection, normalized, .. }) in self.outputs.into_iter().enumerate() {

@@ -1,34 +1,46 @@
-//! The exact transducer loss: joint network, selected normaliser and lattice, composed.
+//! The exact transducer loss without a tensor of sites x classes.
+//!
+//! A joint network, the selected normalizer and the lattice are composed:
 //!
 //! ```text
-//! h(t,u) = act(f_t + g_u)      z = h Wᵀ + b      e = (z_blank, z_label) - logZ      loss = -log Σ_paths exp Σ e
+//! h(t,u) = act(f_t + g_u)      z = h Wᵀ + b
+//! e      = (z_blank, z_label) - logZ
+//! loss   = -log Σ_paths exp Σ e
 //! ```
 //!
-//! A [`Session`] owns the kind of the loss ([`Loss`]), its [`Options`] and its buffers. [`Session::forward`] gives losses at once
-//! and gradients when the weights of the utterances are known; [`Session::sum`] goes through the batch utterance group by
-//! utterance group, forwards and backwards. Neither keeps sites x H, or more of sites x classes than [`Options::budget`]
-//! allows. [`Inputs`] say what scores are made of:
+//! Three types to start with: a [`Session`] owns the loss and its buffers for a training run;
+//! [`Options`] select the [`Loss`], its regularization and its memory budget; [`Targets`] are the
+//! label sequences and frame counts of a batch.
 //!
-//! | inputs | what | for |
+//! [`Session::sum`] returns the losses and the gradients of their weighted sum, one group of
+//! utterances at a time. [`Session::forward`] returns a [`PendingLoss`] with the losses of the
+//! whole batch, and its gradients for weights that are known later. Neither stores sites x H, nor
+//! more scores, sites x classes, than [`Options::budget`] allows. [`Inputs`] define the scores:
+//!
+//! | inputs | contents | use |
 //! |---|---|---|
-//! | [`Joint`] | what the joint adds: projected encodings and predictions, head | training |
-//! | [`PrunedJoint`] | the same and a trivial joiner | pruned training |
-//! | [`Rows`] | hidden rows at the sites (CTC: at the frames), head | a joint of your own; CTC |
-//! | [`Scores`] | ready-made scores *[N, C]* | what other toolkits' `rnnt_loss` takes |
+//! | [`JointInputs`] | projected encoder and predictor rows, head | training |
+//! | [`PrunedInputs`] | the same and a simple joiner | pruned training |
+//! | [`HiddenInputs`] | hidden rows of the sites (CTC: of the frames), head | custom joint networks; CTC |
+//! | [`ScoreInputs`] | scores (logits) *[N, C]* | compatible with `rnnt_loss` of other toolkits |
 //!
-//! [`JointNetwork`] adds the projections, [`candle`] has the same as operations on tensors.
+//! [`JointNetwork`] includes the projections. [`candle`] has the same operations on tensors, with
+//! autograd.
 //!
-//! An utterance that no path explains has the loss +inf and zero gradients; the others do not notice.
+//! An utterance without a path has the loss +inf and zero gradients; other utterances are
+//! unaffected.
 //!
 //! ```
-//! use rnnt_loss::{Layout, Options, Scores, Session, Targets};
+//! use rnnt_loss::{Layout, Options, ScoreInputs, Session, Targets};
 //! // One utterance: T = 2, one label (id 1), C = 3, blank 0; all scores equal.
 //! let targets = Targets::new(0, vec![2], vec![vec![1]])?;
-//! let scores = Scores { scores: &[0.0f32; 2 * 2 * 3], classes: 3, layout: Layout::Packed };
+//! let scores = ScoreInputs { scores: &[0.0f32; 2 * 2 * 3], classes: 3, layout: Layout::Packed };
 //! let out = Session::new(&Options::default())?.sum(scores, &targets, &[1.0])?;
 //! assert!((out.losses[0] - (3.0 * 3f64.ln() - 2f64.ln())).abs() < 1e-9); // 3 arcs a path, 2 paths
 //! # Ok::<(), rnnt_loss::Error>(())
 //! ```
+//!
+//! Read on in [`Session`] and [`Loss`], and in docs/own-encoder.md for training a custom encoder.
 #![warn(missing_docs)]
 
 mod align;
@@ -44,7 +56,7 @@ mod first_pass;
 mod head_call;
 mod heads;
 mod inputs;
-mod internal;
+mod internal_lm;
 mod joint_sites;
 mod lattice_state;
 mod loss;
@@ -57,26 +69,26 @@ mod score_call;
 mod session;
 mod site_buffers;
 mod sites;
-mod skip;
+mod skipped_sites;
 mod smoothing;
 mod targets;
 
-pub use align::{AlignedToken, Alignment};
+pub use align::{AlignedLabel, LabelAlignment};
 pub use dropout::Dropout;
 pub use engine::Element;
 pub use error::{Error, Result};
 pub use inputs::{
-    Gradients, HeadGradient, Inputs, Joint, Output, PrunedJoint, PruningOutput, Rows, Scales, Scores, Simple,
-    SimpleGradient,
+    Gradients, HeadGradient, HiddenInputs, Inputs, JointInputs, LossOutput, PassScales, PrunedInputs,
+    PruningOutput, ScoreInputs, SimpleGradient, SimpleInputs,
 };
 pub use kernels::Activation;
-pub use loss::{Loss, Reduction, Tokens};
+pub use loss::{Loss, Reduction, TokenNormalization};
 pub use memory_plan::MemoryPlan;
-pub use network::{Encodings, JointNetwork, NetworkOutput};
+pub use network::{JointNetwork, NetworkInputs, NetworkOutput};
 pub use options::Options;
 pub use panda_core::{DEFAULT_BUDGET, Head, Plan, Precision, Real};
 pub use pruned::Pruning;
 pub use rnnt_dp::Topology;
-pub use session::{Pending, Session};
-pub use skip::Skipped;
+pub use session::{PendingLoss, Session};
+pub use skipped_sites::Skipped;
 pub use targets::{Layout, Targets};

@@ -1,9 +1,9 @@
-//! Reductions, and kinds of loss: each says which arcs there are and which numbers belong to it alone.
+//! Losses and reductions.
 use rnnt_dp::Topology;
 
 use crate::{Error, Pruning, Result, Targets, error::expect_len};
 
-/// What a session computes; options that all kinds know are in [`Options`](crate::Options).
+/// The loss that a session computes; common options are in [`Options`](crate::Options).
 ///
 /// ```
 /// use rnnt_loss::{Loss, Options, Session};
@@ -13,32 +13,39 @@ use crate::{Error, Pruning, Result, Targets, error::expect_len};
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub enum Loss {
-    /// Blank and label (Graves 2012), and big blanks where the topology has them (Xu et al., arXiv 2211.03541).
+    /// Transducer loss (Graves 2012), optionally with big blanks (Xu et al., arXiv 2211.03541).
     Transducer {
-        /// Which arcs leave a site. Its columns are blank, next label, then the big blanks of
+        /// Arcs of the lattice.
+        ///
+        /// Columns are blank, next label, then the big blanks of
         /// [`Targets::with_big_blanks`](crate::Targets::with_big_blanks).
         topology: Topology,
-        /// Where the token's log-probabilities come from.
-        tokens: Tokens,
-        /// Logit under-normalisation σ, subtracted from the log-probability of each token: with big blanks, a preference for
-        /// paths of few arcs.
+        /// Normalization of the token log-probabilities.
+        tokens: TokenNormalization,
+        /// Logit under-normalization σ, subtracted from each token's log-probability.
+        ///
+        /// With big blanks it favors paths of few arcs.
         sigma: f64,
     },
-    /// Token-and-duration transducer (Xu et al., arXiv 2304.06795): a softmax over tokens and one over durations.
+    /// Token-and-duration transducer (Xu et al., arXiv 2304.06795): a softmax over tokens and one
+    /// over durations.
     ///
     /// ```text
     /// P(token, d | t, u) = softmax(tokens h)_token · softmax(durations h)_d · exp(-σ)
     /// loss = (1 - ω) TDT + ω RNN-T
     /// ```
     ///
-    /// The RNN-T loss of the mixture has the same tokens, no durations and no σ: the mean of what NeMo draws at random. An
-    /// utterance whose frames no sum of durations reaches has the loss +inf and no gradient.
+    /// The RNN-T loss of the mixture has the same tokens, no durations and no σ: the mean of the
+    /// random choice in NeMo. An utterance whose length is not a sum of durations has the loss +inf
+    /// and no gradient.
     Tdt {
-        /// [`Topology::tdt`]: columns are blank, next label, and the classes of the duration head in their order.
+        /// Arcs of the lattice, [`Topology::tdt`].
+        ///
+        /// Columns are blank, next label, and the classes of the duration head in order.
         topology: Topology,
-        /// σ above.
+        /// Logit under-normalization σ.
         sigma: f64,
-        /// ω above, from 0 to 1.
+        /// Share ω of the RNN-T loss, from 0 to 1.
         omega: f64,
     },
     /// Connectionist temporal classification (Graves et al. 2006): hidden rows belong to frames.
@@ -47,57 +54,60 @@ pub enum Loss {
     /// e(t, c) = z_c - logZ(t)      loss = -log Σ_alignments exp Σ_t e(t, c_t)
     /// ```
     Ctc,
-    /// A trivial joiner over the whole lattice chooses the sites that the joint network sees (Kuang et al., arXiv 2206.13236).
+    /// Pruned transducer loss (Kuang et al., arXiv 2206.13236).
+    ///
+    /// A simple joiner over the whole lattice selects the sites of the joint network.
     Pruned {
-        /// Which arcs leave a site, in both passes; blank and label alone.
+        /// Arcs of the lattice in both passes; only blank and label.
         topology: Topology,
-        /// Where the second pass's log-probabilities come from.
-        tokens: Tokens,
-        /// How sites are chosen.
+        /// Normalization of the token log-probabilities in the second pass.
+        tokens: TokenNormalization,
+        /// Selection of the sites.
         pruning: Pruning,
     },
 }
 
-/// Where the log-probabilities of blank and labels come from.
+/// Normalization of the log-probabilities of blank and labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Tokens {
+pub enum TokenNormalization {
     /// One softmax over all classes.
     #[default]
     Softmax,
-    /// Blank factorisation (HAT, Variani et al., arXiv 2003.07705): the blank is a sigmoid of its own score, labels share what
-    /// it leaves by a softmax without it.
+    /// Factored blank (HAT, Variani et al., arXiv 2003.07705).
+    ///
+    /// The blank is a sigmoid of its score; labels share the rest by a softmax.
     FactoredBlank,
 }
 
 impl Default for Loss {
-    /// [`Loss::rnnt`]
+    /// Returns [`Loss::rnnt`].
     fn default() -> Self {
         Self::rnnt()
     }
 }
 
 impl Loss {
-    /// Regular RNN-T under one softmax.
+    /// Regular RNN-T with one softmax.
     pub fn rnnt() -> Self {
-        Self::over(Topology::rnnt())
+        Self::with_topology(Topology::rnnt())
     }
 
-    /// Blank and label over any topology, under one softmax.
-    pub fn over(topology: Topology) -> Self {
-        Self::Transducer { topology, tokens: Tokens::Softmax, sigma: 0.0 }
+    /// Transducer loss of a topology, with one softmax.
+    pub fn with_topology(topology: Topology) -> Self {
+        Self::Transducer { topology, tokens: TokenNormalization::Softmax, sigma: 0.0 }
     }
 
     /// Regular RNN-T with a factored blank.
     pub fn hat() -> Self {
-        Self::Transducer { topology: Topology::rnnt(), tokens: Tokens::FactoredBlank, sigma: 0.0 }
+        Self::Transducer { topology: Topology::rnnt(), tokens: TokenNormalization::FactoredBlank, sigma: 0.0 }
     }
 
-    /// Regular RNN-T with big blanks of these durations.
+    /// Regular RNN-T with big blanks of the given durations.
     ///
     /// # Errors
     /// Those of [`Topology::multi_blank`].
     pub fn multi_blank(durations: &[usize]) -> Result<Self> {
-        Ok(Self::over(Topology::multi_blank(durations)?))
+        Ok(Self::with_topology(Topology::multi_blank(durations)?))
     }
 
     /// Token-and-duration transducer without σ and ω.
@@ -110,10 +120,10 @@ impl Loss {
 
     /// Pruned regular RNN-T.
     pub fn pruned(pruning: Pruning) -> Self {
-        Self::Pruned { topology: Topology::rnnt(), tokens: Tokens::Softmax, pruning }
+        Self::Pruned { topology: Topology::rnnt(), tokens: TokenNormalization::Softmax, pruning }
     }
 
-    /// The arcs; none for CTC.
+    /// Arcs of the lattice; none for CTC.
     pub fn topology(&self) -> Option<&Topology> {
         match self {
             Self::Transducer { topology, .. }
@@ -123,10 +133,10 @@ impl Loss {
         }
     }
 
-    /// Whether the blank is a sigmoid of its own.
+    /// Returns whether the blank is factored.
     pub(crate) fn factors_blank(&self) -> bool {
         let (Self::Transducer { tokens, .. } | Self::Pruned { tokens, .. }) = self else { return false };
-        *tokens == Tokens::FactoredBlank
+        *tokens == TokenNormalization::FactoredBlank
     }
 
     pub(crate) fn sigma(&self) -> f64 {
@@ -140,7 +150,7 @@ impl Loss {
         if let Self::Tdt { omega, .. } = *self { omega } else { 0.0 }
     }
 
-    /// Durations, which follow the tokens among the columns.
+    /// Number of durations, whose columns follow those of the tokens.
     pub(crate) fn durations(&self) -> usize {
         match self {
             Self::Tdt { topology, .. } => topology.columns() - topology.tokens(),
@@ -148,7 +158,7 @@ impl Loss {
         }
     }
 
-    /// Fails for a number that makes no sense; the lattice checks its own.
+    /// Fails for parameters out of range; the lattice checks σ.
     pub(crate) fn check(&self) -> Result<()> {
         if let Self::Pruned { pruning, .. } = self {
             pruning.check()?;
@@ -165,17 +175,17 @@ impl Loss {
         }
     }
 
-    /// Fails unless the topology has the columns that the targets have classes for.
+    /// Fails unless the columns of the topology match the targets.
     pub(crate) fn check_columns(&self, targets: &Targets) -> Result<()> {
         let Some(topology) = self.topology() else { return Ok(()) };
         if self.factors_blank() && targets.tokens() > 2 {
-            let found = targets.tokens() - 2;
-            return Err(Error::misplaced("targets.big_blanks", "with a factored blank", found));
+            let big_blanks = targets.tokens() - 2;
+            return Err(Error::incompatible("targets.big_blanks", "with a factored blank", big_blanks));
         }
         let tokens = targets.tokens();
         for (expected, made_of, found) in [
             (tokens + self.durations(), "blank, label, big blanks, durations", topology.columns()),
-            (tokens, "blank, label, big blanks, durations not counted", topology.tokens()),
+            (tokens, "blank, label, big blanks, without durations", topology.tokens()),
         ] {
             if expected != found {
                 return Err(Error::Columns { expected, made_of, found });
@@ -191,22 +201,24 @@ impl Loss {
     }
 }
 
-/// Named reductions: each is a weighted sum `Σ_b w_b loss_b`, and `w_b` is also the factor of the gradient.
+/// Reduction of losses to a weighted sum `Σ_b w_b loss_b`.
+///
+/// `w_b` is also the factor of the gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Reduction {
-    /// `w = 1`
+    /// Sum: `w = 1`.
     Sum,
-    /// `w = 1 / B` (torchaudio's `mean`, NeMo's `mean_batch`)
+    /// Mean over utterances: `w = 1 / B` (torchaudio's `mean`, NeMo's `mean_batch`).
     #[default]
     Mean,
-    /// `w = 1 / (B U_b)`, with 1 for U = 0 (NeMo's `mean`)
+    /// Mean per label: `w = 1 / (B U_b)`, with 1 for U = 0 (NeMo's `mean`).
     MeanPerTarget,
-    /// `w = 1 / Σ U_b`, with 1 for a sum of 0 (NeMo's `mean_volume`)
+    /// Mean over labels: `w = 1 / Σ U_b`, with 1 for a sum of 0 (NeMo's `mean_volume`).
     MeanVolume,
 }
 
 impl Reduction {
-    /// `w_b` of every utterance.
+    /// Returns the weight `w_b` of every utterance.
     pub fn weights(&self, targets: &Targets) -> Vec<f64> {
         let batch = targets.batch() as f64;
         let labels = |b: usize| targets.labels(b).len();
@@ -220,11 +232,12 @@ impl Reduction {
         (0..targets.batch()).map(weight).collect()
     }
 
-    /// `Σ_b w_b loss_b` over the utterances that a path explains; an infinite loss has no gradient and is left
-    /// out of the sum, so that it does not hide the others.
+    /// Returns `Σ_b w_b loss_b` over the utterances with a path.
+    ///
+    /// Infinite losses have no gradient and are excluded from the sum.
     ///
     /// # Errors
-    /// Not one loss for each utterance; a loss that is NaN or -inf.
+    /// Not one loss per utterance; a loss that is NaN or -inf.
     pub fn reduce(&self, losses: &[f64], targets: &Targets) -> Result<f64> {
         expect_len("losses", targets.batch(), losses.len())?;
         if let Some(utterance) = losses.iter().position(|loss| loss.is_nan() || *loss == f64::NEG_INFINITY) {

@@ -1,4 +1,4 @@
-//! What a call will take, without running it.
+//! Memory and floating-point operations of a loss, without running it.
 use std::{borrow::Cow, fmt};
 
 use panda_core::Real;
@@ -8,9 +8,10 @@ use crate::{
     Loss, Options, Result, Targets, budget::CallSizes, joint_sites::JointSites, objective::LatticeObjective,
 };
 
-/// Bytes and floating-point work of [`Session::sum`](crate::Session::sum) of [`Joint`](crate::Joint) rows on padded tensors.
+/// Memory and floating-point operations of [`Session::sum`](crate::Session::sum).
 ///
-/// What is measured stays below [`transient`](Self::transient), and that below [`Options::budget`].
+/// It is for [`JointInputs`](crate::JointInputs) on padded tensors. Measured memory is at most
+/// [`transient`](Self::transient), which is at most [`Options::budget`].
 ///
 /// ```
 /// use rnnt_loss::{MemoryPlan, Options, Targets};
@@ -21,33 +22,34 @@ use crate::{
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct MemoryPlan {
-    /// B
+    /// Number of utterances B.
     pub batch: usize,
-    /// The whole batch's N, H, C and S.
+    /// N, H, C and S of the whole batch.
     pub shape: Shape,
-    /// Groups of utterances that go one after the other.
+    /// Number of groups of utterances, which are processed one at a time.
     pub groups: usize,
     /// Sites of the largest group.
     pub group_sites: usize,
-    /// The cut of the largest group.
+    /// Blocking of the largest group.
     pub plan: Plan<f32>,
-    /// Bytes of the padded frame and label rows and of the head, and of the gradients of either.
+    /// Bytes of padded rows and head; gradients take the same again.
     pub arguments: usize,
-    /// Bytes held beside arguments and gradients.
+    /// Bytes in addition to arguments and gradients.
     pub transient: usize,
-    /// Bytes that the scores of all padded sites would take.
+    /// Bytes of the scores of all padded sites, for comparison.
     pub dense: usize,
     /// Floating-point operations of forward and backward.
     pub operations: u64,
 }
 
 impl MemoryPlan {
-    /// The plan for utterances of one length, without any labels at hand, with dropout after the joint's activation or without
-    /// (`masked`): a loss with pruning has its narrowest bands, one with big blanks has them in the classes behind the first two, and
-    /// all labels of CTC are one.
+    /// Plans utterances of one length from sizes only.
+    ///
+    /// `masked`: with dropout after the activation. Pruning has its narrowest bands, big blanks are
+    /// the classes after the first two, and all labels of CTC are equal.
     ///
     /// # Errors
-    /// As [`Targets::new`] and [`MemoryPlan::new`].
+    /// Those of [`Targets::new`] and [`MemoryPlan::new`].
     pub fn for_shape<F: Real>(
         [batch, frames, labels]: [usize; 3],
         hidden: usize,
@@ -57,28 +59,28 @@ impl MemoryPlan {
     ) -> Result<Self> {
         let targets = Targets::new(1, vec![frames; batch], vec![vec![0; labels]; batch])?;
         let targets = match &options.loss {
-            // What the joint network sees; the trivial joiner has its own memory.
+            // The sites of the joint network; the simple joiner's memory is separate.
             Loss::Pruned { pruning, .. } => {
                 let band = 0..pruning.s_range.min(labels + 1);
-                targets.retained(vec![vec![band; frames]; batch])?
+                targets.with_bands(vec![vec![band; frames]; batch])?
             }
             Loss::Transducer { topology, .. } => {
                 targets.with_big_blanks((2..topology.tokens() as u32).collect())?
             }
             Loss::Tdt { .. } | Loss::Ctc => targets,
         };
-        Self::of_joint::<F>(&targets, hidden, classes, options, masked)
+        Self::with_dropout::<F>(&targets, hidden, classes, options, masked)
     }
 
-    /// The plan for rows of a type, with or without dropout.
+    /// Plans the loss of targets, with or without dropout.
     ///
     /// # Errors
-    /// Targets that the loss has no columns for; a budget below the smallest cut.
+    /// Targets that the loss does not support; a budget below the minimum.
     pub fn new<F: Real>(targets: &Targets, hidden: usize, classes: usize, options: &Options) -> Result<Self> {
-        Self::of_joint::<F>(targets, hidden, classes, options, true)
+        Self::with_dropout::<F>(targets, hidden, classes, options, true)
     }
 
-    fn of_joint<F: Real>(
+    fn with_dropout<F: Real>(
         targets: &Targets,
         hidden: usize,
         classes: usize,

@@ -1,85 +1,89 @@
-//! Encodings and predictions before their projections: a joint network as a whole.
+//! The joint network with its projections.
 use kernels::{Accumulate, Affine, View};
 use panda_core::Head;
 use panda_core::Real;
 
 use crate::{
-    Element, Error, Gradients, Joint, Layout, Output, Result, Session, Skipped, Targets,
+    Element, Error, Gradients, JointInputs, Layout, LossOutput, Result, Session, SkippedSites, Targets,
     error::{expect_len, expect_rows},
-    targets::Starts,
+    targets::RowStarts,
 };
 
-/// Parameters of the joint network `z = act(x_enc W_Aᵀ + x_pred W_Lᵀ + b_Z)`, `scores = z W_Oᵀ + b_O`, borrowed.
+/// Borrowed parameters of a joint network with projections.
+///
+/// `z = act(x_enc W_Aᵀ + x_pred W_Lᵀ + b_Z)`, `scores = z W_Oᵀ + b_O`.
 #[derive(Debug, Clone, Copy)]
 pub struct JointNetwork<'a, F> {
-    /// `W_A`, *H x Ha*.
+    /// Projection of the encoder `W_A`, *H x Ha*.
     pub encoder: &'a [F],
-    /// Ha, the width of an encoding.
+    /// Width Ha of an encoder row.
     pub encoder_width: usize,
-    /// `W_L`, *H x Hl*.
+    /// Projection of the predictor `W_L`, *H x Hl*.
     pub predictor: &'a [F],
-    /// Hl, the width of a prediction.
+    /// Width Hl of a predictor row.
     pub predictor_width: usize,
-    /// `b_Z`, *H*.
+    /// Bias `b_Z`, *H*.
     pub bias: Option<&'a [F]>,
-    /// `W_O` *C x H* and `b_O` *C*.
+    /// Head: `W_O` *C x H* and `b_O` *C*.
     pub head: Head<'a, F>,
 }
 
-/// Encodings *rows x Ha* and predictions *rows x Hl* of a batch ([`Layout::Padded`]: *B x T x Ha* and *B x (U+1) x Hl*).
+/// Encoder rows and predictor rows of a batch.
+///
+/// Shapes: *rows x Ha* and *rows x Hl* ([`Layout::Padded`]: *B x T x Ha* and *B x (U+1) x Hl*).
 #[derive(Debug, Clone, Copy)]
-pub struct Encodings<'a, F> {
-    /// Frame rows.
+pub struct NetworkInputs<'a, F> {
+    /// Encoder rows.
     pub encodings: &'a [F],
-    /// Label rows.
+    /// Predictor rows.
     pub predictions: &'a [F],
-    /// Where the rows of an utterance lie.
+    /// Memory layout of the rows.
     pub layout: Layout,
 }
 
-/// Loss and gradients of a [`JointNetwork`], each shaped like its argument.
+/// Losses and gradients of a [`JointNetwork`], each shaped like its argument.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NetworkOutput<F> {
     /// Loss of each utterance, *B*.
     pub losses: Vec<f64>,
-    /// Gradient of the encodings; 0 in padding.
+    /// Gradient of the encoder rows; 0 in padding.
     pub encodings: Vec<F>,
-    /// Gradient of the predictions; 0 in padding.
+    /// Gradient of the predictor rows; 0 in padding.
     pub predictions: Vec<F>,
     /// Gradient of `W_A`.
     pub encoder: Vec<F>,
     /// Gradient of `W_L`.
     pub predictor: Vec<F>,
-    /// Gradient of `b_Z`; also there for a network without one.
+    /// Gradient of `b_Z`; also present for a network without bias.
     pub bias: Vec<F>,
-    /// Gradients of `W_O` and `b_O`; the latter also for a head without one.
+    /// Gradients of `W_O` and `b_O`; the latter also for a head without bias.
     pub head: crate::HeadGradient<F>,
-    /// What [`Options::skip`](crate::Options::skip) left out of the gradients of the sites.
-    pub skipped: Skipped,
+    /// Sites that [`Options::skip`](crate::Options::skip) excluded from the gradients.
+    pub skipped: SkippedSites,
 }
 
 impl<F: Element> JointNetwork<'_, F> {
-    /// [`Session::sum`] of the projected rows, and the gradients carried on through the projections.
+    /// Computes [`Session::sum`] and the gradients of both projections.
     ///
     /// # Errors
-    /// As there; shapes that do not fit.
+    /// Those of [`Session::sum`]; mismatched shapes.
     ///
     /// # Cost
-    /// As there, plus the two projections and their results. Padded rows are packed first and never computed.
+    /// That of [`Session::sum`], plus the projections and their results. Padding is never computed.
     pub fn sum(
         &self,
         session: &mut Session<F>,
-        inputs: Encodings<F>,
+        inputs: NetworkInputs<F>,
         targets: &Targets,
         weights: &[f64],
     ) -> Result<NetworkOutput<F>> {
         self.check()?;
-        let Encodings { encodings, predictions, layout } = inputs;
+        let NetworkInputs { encodings, predictions, layout } = inputs;
         layout.check(targets)?;
         let (ha, hl, h) = (self.encoder_width, self.predictor_width, self.head.hidden());
-        let each = 0..targets.batch();
-        let frames = RowSet::new(layout.frame_starts(targets), each.clone().map(|b| targets.frames(b)));
-        let labels = each.map(|b| targets.labels(b).len() + 1);
+        let utterances = 0..targets.batch();
+        let frames = RowSet::new(layout.frame_starts(targets), utterances.clone().map(|b| targets.frames(b)));
+        let labels = utterances.map(|b| targets.labels(b).len() + 1);
         let positions = RowSet::new(layout.label_starts(targets), labels);
         expect_rows("encodings", frames.total, ha, encodings.len())?;
         expect_rows("predictions", positions.total, hl, predictions.len())?;
@@ -87,17 +91,17 @@ impl<F: Element> JointNetwork<'_, F> {
 
         let f = project(&x, self.encoder, self.bias, ha, h);
         let g = project(&y, self.predictor, None, hl, h);
-        let out = session.sum(Joint::new(&f, &g, self.head), targets, weights)?;
-        let Output { losses, gradients: Gradients { encoded, predicted, head, .. }, skipped, .. } = out;
-        let into_x = project_backward(&encoded, &x, self.encoder, ha, h);
-        let into_y = project_backward(&predicted, &y, self.predictor, hl, h);
+        let out = session.sum(JointInputs::new(&f, &g, self.head), targets, weights)?;
+        let LossOutput { losses, gradients: Gradients { encoded, predicted, head, .. }, skipped, .. } = out;
+        let grad_x = project_backward(&encoded, &x, self.encoder, ha, h);
+        let grad_y = project_backward(&predicted, &y, self.predictor, hl, h);
         Ok(NetworkOutput {
             losses,
-            encodings: frames.unpack(&into_x.x, ha),
-            predictions: positions.unpack(&into_y.x, hl),
-            encoder: into_x.weight,
-            predictor: into_y.weight,
-            bias: into_x.bias,
+            encodings: frames.unpack(&grad_x.x, ha),
+            predictions: positions.unpack(&grad_y.x, hl),
+            encoder: grad_x.weight,
+            predictor: grad_y.weight,
+            bias: grad_x.bias,
             head,
             skipped,
         })
@@ -118,7 +122,7 @@ impl<F: Element> JointNetwork<'_, F> {
     }
 }
 
-/// `y = x Wᵀ + b`: `x` *n x in*, `weight` *out x in*, `bias` *out*.
+/// Computes `y = x Wᵀ + b`: `x` *n x in*, `weight` *out x in*, `bias` *out*.
 fn project<F: Real>(x: &[F], weight: &[F], bias: Option<&[F]>, inputs: usize, outputs: usize) -> Vec<F> {
     let mut y = vec![F::ZERO; x.len() / inputs * outputs];
     Affine::new(View::new(weight, outputs, inputs).transposed(), bias).forward(x, &mut y);
@@ -132,7 +136,7 @@ struct ProjectionGradients<F> {
     bias: Vec<F>,
 }
 
-/// `dx = dy W`, `dW = dyᵀ x`, `db = Σ dy`.
+/// Computes `dx = dy W`, `dW = dyᵀ x`, `db = Σ dy`.
 fn project_backward<F: Real>(
     dy: &[F],
     x: &[F],
@@ -151,21 +155,24 @@ fn project_backward<F: Real>(
     gradient
 }
 
-/// The real rows of a layout: runs `start .. start + len`, one an utterance.
+/// Rows of a layout without padding: a run (start, length) per utterance.
 struct RowSet {
     runs: Vec<(usize, usize)>,
     total: usize,
 }
 
 impl RowSet {
-    fn new(starts: Starts, lens: impl Iterator<Item = usize>) -> Self {
-        Self { runs: lens.enumerate().map(|(b, len)| (starts.of(b), len)).collect(), total: starts.total() }
+    fn new(starts: RowStarts, lens: impl Iterator<Item = usize>) -> Self {
+        Self {
+            runs: lens.enumerate().map(|(b, len)| (starts.start(b), len)).collect(),
+            total: starts.total(),
+        }
     }
 
     fn pack<F: Real>(&self, rows: &[F], width: usize) -> Vec<F> {
         let mut packed = Vec::with_capacity(self.runs.iter().map(|(_, len)| len * width).sum());
         let run = |&(start, len): &(usize, usize)| &rows[start * width..(start + len) * width];
-        self.runs.iter().for_each(|of| packed.extend_from_slice(run(of)));
+        self.runs.iter().for_each(|range| packed.extend_from_slice(run(range)));
         packed
     }
 

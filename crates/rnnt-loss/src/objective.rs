@@ -1,4 +1,4 @@
-//! What the sites of some utterances are asked for, and the sum over paths that the answers go into.
+//! Objectives: the classes that sites select, and the sum over paths.
 use std::{borrow::Cow, ops::Range};
 
 use panda_core::Selection;
@@ -11,17 +11,17 @@ use crate::{
     site_buffers::clear_with_capacity,
 };
 
-/// A sum over paths.
+/// The objective of a loss over the lattices of a batch.
 pub(crate) enum LatticeObjective<'a> {
     Transducer(TransducerObjective<'a>),
     Ctc(Ctc),
 }
 
 impl<'a> LatticeObjective<'a> {
-    /// The objective of a kind of loss over the utterances of some targets.
+    /// Creates the objective of a loss over targets.
     ///
     /// # Errors
-    /// Targets that the loss has no columns for.
+    /// Targets that the loss does not support.
     pub fn new(loss: Cow<'a, Loss>, targets: Cow<'a, Targets>) -> Result<Self> {
         loss.check_columns(&targets)?;
         Ok(match *loss {
@@ -30,7 +30,7 @@ impl<'a> LatticeObjective<'a> {
         })
     }
 
-    /// Utterances and their sites.
+    /// Targets with the sites of the objective: for CTC, the frames.
     pub fn sites(&self) -> &Targets {
         match self {
             Self::Transducer(transducer) => &transducer.targets,
@@ -38,15 +38,15 @@ impl<'a> LatticeObjective<'a> {
         }
     }
 
-    /// How many columns there are, and how many of them, from the first, stand for tokens.
+    /// Number of columns, and of the leading columns for tokens.
     pub fn width(&self) -> (usize, usize) {
         match self {
             Self::Transducer(transducer) => (transducer.columns(), transducer.targets.tokens()),
-            Self::Ctc(ctc) => (ctc.most(), ctc.most()),
+            Self::Ctc(ctc) => (ctc.columns(), ctc.columns()),
         }
     }
 
-    /// The same for some of the utterances.
+    /// Objective of a range of utterances.
     pub fn part(&self, utterances: Range<usize>) -> LatticeObjective<'_> {
         match self {
             Self::Transducer(TransducerObjective { loss, targets }) => {
@@ -57,7 +57,7 @@ impl<'a> LatticeObjective<'a> {
         }
     }
 
-    /// What a head is asked for, in the vectors of another answer.
+    /// Selects the classes of a head; reuses the vectors of `spare`.
     pub fn selection(&self, role: Role, spare: Selection) -> Result<Selection> {
         match (role, self) {
             (Role::Blank | Role::Mean, _) => Ok(Selection::default()),
@@ -81,7 +81,7 @@ impl<'a> LatticeObjective<'a> {
         }
     }
 
-    /// How many entries of a site a head is asked for.
+    /// Number of classes that a site selects of a head.
     pub fn selected(&self, role: Role) -> usize {
         let (columns, tokens) = self.width();
         match (role, self) {
@@ -92,36 +92,38 @@ impl<'a> LatticeObjective<'a> {
         }
     }
 
-    /// Bytes of an utterance in a group: its labels and shapes anew, losses and weights.
-    pub fn bytes_of(&self, utterance: usize) -> usize {
+    /// Bytes of an utterance in a group: copied labels and shapes, losses and weights.
+    pub fn utterance_bytes(&self, utterance: usize) -> usize {
         match self {
             Self::Transducer(TransducerObjective { targets, .. }) => {
                 let (frames, labels) = (targets.frames(utterance), targets.labels(utterance).len());
                 let bands = if targets.lattices().is_full() { 0 } else { 64 + 8 * (frames + 1) };
                 256 + 12 * labels + bands
             }
-            Self::Ctc(ctc) => 512 + ctc.bytes_of(utterance),
+            Self::Ctc(ctc) => 512 + ctc.utterance_bytes(utterance),
         }
     }
 
-    /// Bytes of all utterances beside the targets of the caller.
-    pub fn bytes_of_call(&self) -> usize {
+    /// Bytes of all utterances in addition to the targets of the caller.
+    pub fn call_bytes(&self) -> usize {
         match self {
             Self::Transducer(_) => 0,
-            Self::Ctc(ctc) => (0..ctc.frames().batch()).map(|b| 256 + ctc.bytes_of(b)).sum(),
+            Self::Ctc(ctc) => (0..ctc.frames().batch()).map(|b| 256 + ctc.utterance_bytes(b)).sum(),
         }
     }
 
-    /// Bytes of a lane for the sums over alignments of a group's utterances, for CTC.
-    pub fn bytes_of_lane(&self, group: &Range<usize>) -> usize {
+    /// Bytes of a CTC lane for the utterances of a group.
+    pub fn lane_bytes(&self, group: &Range<usize>) -> usize {
         match self {
             Self::Transducer(_) => 0,
-            Self::Ctc(ctc) => ctc.lane(group.clone()).bytes(),
+            Self::Ctc(ctc) => ctc.lane_scratch(group.clone()).bytes(),
         }
     }
 
-    /// Writes losses and the adjoints of the emissions, which arrive as 0, those of labels times their weights.
-    pub fn sum(
+    /// Computes losses and adjoints of the emissions, including token weights.
+    ///
+    /// `adjoints` must be 0.
+    pub fn forward_backward(
         &self,
         emissions: &[f64],
         options: &Options,
@@ -130,30 +132,32 @@ impl<'a> LatticeObjective<'a> {
         adjoints: &mut [f64],
         scratch: &mut [f64],
     ) -> Result<()> {
-        let (regularisers, LatticeWorkspace { lattices, ctc: lanes, bytes }) =
-            (options.regularisers(), workspace);
+        let (regularizers, LatticeWorkspace { lattices, ctc: lanes, bytes }) =
+            (options.regularizers(), workspace);
         match self {
             Self::Transducer(transducer) => {
-                transducer.sum(emissions, &regularisers, lattices, losses, adjoints, scratch)
+                transducer.forward_backward(emissions, &regularizers, lattices, losses, adjoints, scratch)
             }
-            Self::Ctc(ctc) => ctc.sum(emissions, &regularisers, (lanes, *bytes), losses, adjoints),
+            Self::Ctc(ctc) => {
+                ctc.forward_backward(emissions, &regularizers, (lanes, *bytes), losses, adjoints)
+            }
         }
     }
 }
 
-/// SessionBuffers of a session for sums over paths, of either kind.
+/// Buffers of a session for transducer lattices and CTC.
 #[derive(Debug)]
 pub(crate) struct LatticeWorkspace {
     lattices: rnnt_dp::Workspace,
     ctc: Vec<CtcLane>,
-    /// Limit of the call at hand.
+    /// Limit of the current call.
     bytes: usize,
 }
 
 impl LatticeWorkspace {
-    /// Sets the limit of calls of a loss, and frees buffers of the other kind that exceed `left` bytes.
+    /// Sets the limit of calls of a loss; frees buffers of the other kind above `left` bytes.
     ///
-    /// Returns how many of those are left.
+    /// Returns the remaining part of `left`.
     pub fn keep_within(&mut self, bytes: usize, loss: &Loss, left: usize) -> usize {
         self.bytes = bytes;
         let (lattices, lanes) = if *loss == Loss::Ctc { (left, bytes) } else { (bytes, left) };
@@ -175,7 +179,7 @@ impl Default for LatticeWorkspace {
     }
 }
 
-/// Transducer lattices.
+/// The objective of transducer losses.
 pub(crate) struct TransducerObjective<'a> {
     loss: Cow<'a, Loss>,
     targets: Cow<'a, Targets>,
@@ -190,10 +194,10 @@ impl TransducerObjective<'_> {
         self.topology().map_or(0, Topology::columns)
     }
 
-    fn sum(
+    fn forward_backward(
         &self,
         emissions: &[f64],
-        regularisers: &Regularizers,
+        regularizers: &Regularisers,
         workspace: &mut rnnt_dp::Workspace,
         losses: &mut [f64],
         adjoints: &mut [f64],
@@ -201,41 +205,43 @@ impl TransducerObjective<'_> {
     ) -> Result<()> {
         let Some(topology) = self.topology() else { return Ok(()) };
         let lattices = self.targets.lattices();
-        workspace.forward_backward(lattices, topology, emissions, regularisers, losses, adjoints)?;
+        workspace.forward_backward(lattices, topology, emissions, regularizers, losses, adjoints)?;
         if self.loss.omega() > 0.0 {
-            let (tokens, of_tokens) = scratch[..4 * lattices.sites()].split_at_mut(2 * lattices.sites());
+            let (tokens, token_adjoints) = scratch[..4 * lattices.sites()].split_at_mut(2 * lattices.sites());
             let rows = tokens.chunks_exact_mut(2).zip(emissions.chunks_exact(topology.columns()));
             rows.for_each(|(tokens, row)| tokens.copy_from_slice(&row[..2]));
-            self.mix((tokens, of_tokens), regularisers, workspace, losses, adjoints)?;
+            self.mix((tokens, token_adjoints), regularizers, workspace, losses, adjoints)?;
         }
-        self.targets.weigh_tokens(adjoints, topology.columns());
+        self.targets.apply_token_weights(adjoints, topology.columns());
         Ok(())
     }
 
-    /// `(1 - ω) TDT + ω RNN-T`, the latter over the same tokens, without durations and σ: what NeMo draws at random, in its mean.
+    /// Mixes `(1 - ω) TDT + ω RNN-T`, the latter without durations and σ.
+    ///
+    /// This is the mean of the random choice in NeMo.
     fn mix(
         &self,
-        (tokens, of_tokens): (&[f64], &mut [f64]),
-        regularisers: &Regularizers,
+        (tokens, token_adjoints): (&[f64], &mut [f64]),
+        regularizers: &Regularisers,
         workspace: &mut rnnt_dp::Workspace,
         losses: &mut [f64],
         adjoints: &mut [f64],
     ) -> Result<()> {
         let mut plain = vec![0.0; losses.len()];
-        let regularisers = Regularizers { sigma: 0.0, ..*regularisers };
+        let regularizers = Regularisers { sigma: 0.0, ..*regularizers };
         let (lattices, topology, omega) = (self.targets.lattices(), Topology::rnnt(), self.loss.omega());
-        workspace.forward_backward(lattices, &topology, tokens, &regularisers, &mut plain, of_tokens)?;
+        workspace.forward_backward(lattices, &topology, tokens, &regularizers, &mut plain, token_adjoints)?;
         for (loss, plain) in losses.iter_mut().zip(plain) {
-            // 0 · inf
+            // For ω = 1, (1 - ω) times an infinite loss would be NaN.
             *loss = if omega == 1.0 { plain } else { (1.0 - omega) * *loss + omega * plain };
         }
         let width = self.columns();
         let rows = adjoints.chunks_exact_mut(width);
-        for (row, plain) in rows.zip(of_tokens.chunks_exact(2)) {
+        for (row, plain) in rows.zip(token_adjoints.chunks_exact(2)) {
             row.iter_mut().for_each(|a| *a *= 1.0 - omega);
             row.iter_mut().zip(plain).for_each(|(a, plain)| *a += omega * plain);
         }
-        // One of the two may have paths where the sum has none.
+        // If one of the losses is infinite, the other may still have adjoints.
         for (utterance, _) in losses.iter().enumerate().filter(|(_, loss)| loss.is_infinite()) {
             let Range { start, end } = lattices.site_range(utterance);
             adjoints[start * width..end * width].fill(0.0);

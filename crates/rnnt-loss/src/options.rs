@@ -1,48 +1,59 @@
-//! What a caller may choose.
+//! Options of a session.
 use panda_core::{DEFAULT_BUDGET, Plan, Precision};
 use rnnt_dp::Regularizers;
 
 use crate::{Activation, Error, Loss, Result};
 
-/// Options of a session; the default is the plain transducer loss with a tanh joint.
+/// Options of a session; the default is the plain transducer loss with tanh.
 ///
-/// Losses are `-log P` under the probabilities that label smoothing, delay penalty and σ have changed, plus the z-loss.
+/// Losses are `-log P` under probabilities with label smoothing, delay penalty and σ, plus the
+/// z-loss.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// Kind of the loss.
+    /// The loss.
     pub loss: Loss,
-    /// Nonlinearity of the joint.
+    /// Nonlinearity of the joint network.
     pub activation: Activation,
     /// FastEmit λ: scales the gradient of label arcs by `1 + λ`; the reported loss stays `-log P`.
     pub fastemit: f64,
-    /// [`Regularizers::delay_penalty`]: adds `delay_penalty · ((T-1)/2 - t)` to the log-probability of each label.
+    /// Delay penalty: adds `delay_penalty · ((T-1)/2 - t)` to each label's log-probability.
     pub delay_penalty: f64,
-    /// Label smoothing ε: each token's log-probability is mixed with the mean over all classes,
-    /// `(1 - ε) log p(c) + ε/C Σ log p`, before the lattice sums over paths. Wants a head, and neither a factored blank nor a
-    /// clamp; every class must be possible.
+    /// Label smoothing ε, before the lattice sums over paths.
+    ///
+    /// Each token's log-probability is mixed with the mean over all classes, `(1 - ε) log p(c) +
+    /// ε/C Σ log p`. It requires a head and finite scores, and excludes a factored blank and a
+    /// clamp.
     pub label_smoothing: f64,
-    /// z-loss: adds `z_loss` times the mean of `logZ²` over an utterance's sites (those that were retained) to its loss, so that
-    /// scores stay small. With several heads it is the log-sum of the first one's: of tokens, not durations; of labels without a
-    /// factored blank.
+    /// z-loss: adds `z_loss` times the mean of `logZ²` over the sites, so that scores stay small.
+    ///
+    /// The mean is per utterance, over retained sites. With several heads, `logZ` is that of the
+    /// first: of tokens without durations, and of labels without a factored blank.
     pub z_loss: f64,
-    /// Clips each element of the gradient of the scores of one utterance's own loss to `-clamp ..= clamp`,
-    /// before any weight of the utterance is applied (torchaudio's meaning). Not together with label smoothing.
+    /// Clips each element of the score gradient to `-clamp ..= clamp`, as in torchaudio.
+    ///
+    /// It clips the gradient of one utterance's loss before the weight of the utterance. Not
+    /// together with label smoothing.
     pub clamp: Option<f64>,
-    /// Leaves the sites of smallest occupancy out of the gradient as long as what they sum to stays below
-    /// `skip · (T + U)` in each utterance; the error is bounded by [`Skipped`](crate::Skipped). 0, the default, is
-    /// exact; 1e-6 is lost in the rounding of `f32`. Not together with a z-loss, and not for CTC, where all frames weigh the
-    /// same.
+    /// Excludes sites of the lowest occupancy from the gradient; 0, the default, is exact.
+    ///
+    /// Their occupancies sum to less than `skip · (T + U)` in each utterance, and
+    /// [`SkippedSites`](crate::SkippedSites) bounds the error; 1e-6 is below the rounding of `f32`.
+    /// Not together with a z-loss, and not for CTC, where all frames have the same occupancy.
     pub skip: f64,
-    /// Limit on the bytes that a call holds in addition to its arguments and results; 56 MiB by default.
+    /// Limit on the bytes of a call; 56 MiB by default.
+    ///
+    /// Arguments and results are not included.
     pub budget: usize,
-    /// Whether scores may be kept from forward to backward, for as many sites as the budget has room for (the
-    /// default). Otherwise all of them are recomputed, and apart from a few numbers per site no more of the budget
-    /// is used than [`DEFAULT_BUDGET`].
+    /// Whether scores are kept for the backward pass, within the budget.
+    ///
+    /// The default is true. Otherwise all scores are recomputed, and at most [`DEFAULT_BUDGET`] is
+    /// used, plus a few numbers per site.
     pub keep_scores: bool,
-    /// What the factors of the head's products are rounded to.
+    /// Precision of the factors of the head's products.
     pub precision: Precision,
-    /// How the work is cut, whatever the type of the rows; chosen from shape and budget when `None`, and otherwise not held to the
-    /// budget.
+    /// Blocking of the work; chosen from shape and budget if `None`.
+    ///
+    /// An explicit plan may exceed the budget.
     pub plan: Option<Plan<f32>>,
 }
 
@@ -66,65 +77,65 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Options of a kind of loss, all else at its default.
-    pub fn of(loss: Loss) -> Self {
+    /// Default options with a loss.
+    pub fn new(loss: Loss) -> Self {
         Self { loss, ..Self::default() }
     }
 
-    /// Fails for numbers that make no sense; the lattice checks its own.
+    /// Fails for options out of range; the lattice checks its regularizers.
     pub(crate) fn check(&self) -> Result<()> {
         self.loss.check()?;
         if !(0.0..1.0).contains(&self.skip) {
             return Err(Error::Skip { found: self.skip });
         }
-        for (argument, found, most) in
+        for (argument, found, max) in
             [("label_smoothing", self.label_smoothing, 1.0), ("z_loss", self.z_loss, f64::MAX)]
         {
-            if !(0.0..=most).contains(&found) {
-                return Err(Error::Regulariser { argument, most, found });
+            if !(0.0..=max).contains(&found) {
+                return Err(Error::Regularizer { argument, max, found });
             }
         }
-        if self.smooths() {
+        if self.has_label_smoothing() {
             if let Some(found) = self.clamp {
-                return Err(Error::misplaced("clamp", "where labels are smoothed", found));
+                return Err(Error::incompatible("clamp", "with label smoothing", found));
             }
             if self.loss.factors_blank() {
                 return Err(Error::Smoothing);
             }
         }
         if self.skip > 0.0 && self.z_loss > 0.0 {
-            return Err(Error::misplaced("skip", "with a z-loss, which reaches every site", self.skip));
+            return Err(Error::incompatible("skip", "with a z-loss, which reaches every site", self.skip));
         }
         if self.skip > 0.0 && self.loss == Loss::Ctc {
-            return Err(Error::misplaced("skip", "for CTC", self.skip));
+            return Err(Error::incompatible("skip", "for CTC", self.skip));
         }
         Ok(())
     }
 
-    /// Bytes of the budget by which the work is divided.
+    /// Bytes of the budget that determine the blocking.
     pub(crate) fn working_bytes(&self) -> usize {
         if self.keep_scores { self.budget } else { self.budget.min(DEFAULT_BUDGET) }
     }
 
-    /// Whether scores of a head may be kept; those of heads of few classes always.
-    pub(crate) fn keeps_scores(&self, head: usize) -> bool {
+    /// Whether scores of a head may be kept; always for the small heads after the first.
+    pub(crate) fn may_keep_scores(&self, head: usize) -> bool {
         self.keep_scores || head > 0
     }
 
-    pub(crate) fn smooths(&self) -> bool {
+    pub(crate) fn has_label_smoothing(&self) -> bool {
         self.label_smoothing > 0.0
     }
 
-    /// Fails for what only a head makes possible.
-    pub(crate) fn without_head(&self) -> Result<()> {
-        match (self.smooths(), self.loss.factors_blank()) {
+    /// Fails for options that require a head.
+    pub(crate) fn check_without_head(&self) -> Result<()> {
+        match (self.has_label_smoothing(), self.loss.factors_blank()) {
             (true, _) => Err(Error::Smoothing),
             (_, true) => Err(Error::FactoredBlank),
             _ => Ok(()),
         }
     }
 
-    pub(crate) fn regularisers(&self) -> Regularizers {
+    pub(crate) fn regularizers(&self) -> Regularisers {
         let sigma = self.loss.sigma();
         Regularizers { fastemit: self.fastemit, delay_penalty: self.delay_penalty, sigma }
     }

@@ -1,41 +1,42 @@
-//! Pruned training: a simple joiner chooses the sites, and the joint network evaluates no others.
+//! Pruned training: the joint network evaluates only the sites that a simple joiner retains.
 use std::borrow::Cow;
 
 use ::pruned::{FirstPass, Unigram};
 use panda_core::Real;
 
 use crate::{
-    Error, Loss, Options, Output, PrunedJoint, PruningOutput, Result, Scales, Simple, Targets,
+    Error, Loss, LossOutput, Options, PassScales, PrunedInputs, PruningOutput, Result, SimpleInputs, Targets,
     budget::{CallPlan, SessionBuffers},
-    first_pass::{FirstPlan, PruningPass, retained},
+    first_pass::{FirstPlan, PruningPass, retained_targets},
     head_call::{HeadCall, HeadModel},
     inputs::InputValues,
-    lattice_state::Built,
+    lattice_state::ForwardPass,
     objective::LatticeObjective,
 };
 
-/// How the trivial joiner chooses sites, for [`Loss::Pruned`].
+/// Options of pruning, for [`Loss::Pruned`].
 ///
-/// The first pass ([`pruned::first_pass`](fn@::pruned::first_pass)) is exact over the whole lattice; it says which label positions
-/// each frame keeps, and no gradient goes through that choice. The second is that of [`Loss::Transducer`] over the retained
-/// sites ([`Targets::retained`]): pruning leaves out sites and the selected normaliser keeps no classes, so that neither lattice
-/// nor vocabulary costs memory.
+/// The first pass ([`pruned::first_pass`](fn@::pruned::first_pass)) is exact over the whole lattice
+/// and selects the label positions that each frame retains; the selection has no gradient. The
+/// second pass is [`Loss::Transducer`] over the retained sites ([`Targets::with_bands`]). Pruning
+/// limits the sites and the selected normalizer stores no classes, so that neither lattice nor
+/// vocabulary costs memory.
 ///
 /// | option | first pass | second pass |
 /// |---|---|---|
 /// | topology, FastEmit, delay penalty, weights of tokens and of utterances | yes | yes |
-/// | shares below | yes | no |
+/// | `lm_only_scale`, `am_only_scale` | yes | no |
 /// | budget | yes | yes |
 /// | label smoothing, z-loss, clamp, factored blank, skip, precision | no | yes |
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pruning {
-    /// Label positions that a frame keeps.
+    /// Label positions that each frame retains.
     pub s_range: usize,
-    /// Share of the trivial joiner's log-probabilities that the label scores have alone.
+    /// Share of the label scores only in the simple joiner's log-probabilities.
     pub lm_only_scale: f64,
-    /// Share that the frame scores and the unigram have alone.
+    /// Share of frame scores with a unigram in the simple joiner's log-probabilities.
     pub am_only_scale: f64,
-    /// What the unigram is averaged over.
+    /// Rows over which the unigram is averaged.
     pub unigram: Unigram,
 }
 
@@ -47,24 +48,24 @@ impl Default for Pruning {
 }
 
 impl Pruning {
-    /// The first pass checks shares and width where it meets them.
+    /// Accepts everything; the first pass checks its options.
     pub(crate) fn check(&self) -> Result<()> {
         Ok(())
     }
 }
 
-impl Scales {
+impl PassScales {
     pub(crate) fn check(self) -> Result<()> {
         for (argument, found) in [("scales.simple", self.simple), ("scales.pruned", self.pruned)] {
             if !(0.0..=f64::MAX).contains(&found) {
-                return Err(Error::Regulariser { argument, most: f64::MAX, found });
+                return Err(Error::Regularizer { argument, max: f64::MAX, found });
             }
         }
         Ok(())
     }
 }
 
-/// The loss of the retained sites.
+/// The loss of the second pass, over the retained sites.
 pub(crate) fn second_loss(loss: &Loss) -> Loss {
     match loss {
         Loss::Pruned { topology, tokens, .. } => {
@@ -74,33 +75,35 @@ pub(crate) fn second_loss(loss: &Loss) -> Loss {
     }
 }
 
-/// Both passes of a call, checked.
+/// A checked call of both passes.
 pub(crate) struct PrunedCall<'t, F> {
     first: PruningPass,
     second: HeadModel<F>,
-    /// Of the second pass.
+    /// Loss of the second pass.
     loss: Loss,
     targets: Cow<'t, Targets>,
-    scales: Scales,
+    scales: PassScales,
 }
 
-/// The first pass of pruned training.
+/// State of the first pass for its backward pass.
 pub(crate) struct PruningState<F> {
     pub pass: FirstPass<F>,
     pub output: PruningOutput,
-    pub scales: Scales,
+    pub scales: PassScales,
 }
 
-/// Weights of the utterances times the scale of a pass.
+/// Multiplies the weights of the utterances by the scale of a pass.
 pub(crate) fn scaled(weights: &[f64], scale: f64) -> Vec<f64> {
     weights.iter().map(|weight| scale * weight).collect()
 }
 
 impl<'t, F: Real> PrunedCall<'t, F> {
+    /// Checks the inputs of both passes.
+    ///
     /// # Errors
-    /// Shapes, classes, options or targets that do not fit together.
+    /// Shapes, classes, options or targets that do not match.
     pub fn new(
-        inputs: &PrunedJoint<F>,
+        inputs: &PrunedInputs<F>,
         loss: Cow<'t, Loss>,
         targets: Cow<'t, Targets>,
         options: &Options,
@@ -110,13 +113,14 @@ impl<'t, F: Real> PrunedCall<'t, F> {
         Ok(Self { first, second, loss: second_loss(&loss), targets, scales: inputs.scales })
     }
 
-    /// The plans of both passes; that of the second includes the bytes of the first.
+    /// Plans both passes; the second plan includes the bytes of the first.
     ///
-    /// Half of the budget at most for the first pass, unless its smallest cut needs more; a quarter where the second cannot keep most of
-    /// its scores beside half, if the first still takes utterances together then: one alone leaves threads without work.
+    /// The first pass uses at most half of the budget, unless its minimum needs more. It uses a
+    /// quarter if the second pass cannot keep most of its scores otherwise, provided that the first
+    /// pass still processes several utterances together: a single one leaves threads idle.
     ///
     /// # Errors
-    /// As the passes, as far as shapes tell; [`Error::Budget`] with the bytes of the smallest cuts of both.
+    /// Those of the passes that depend on shapes; [`Error::Budget`] with the minimum of both.
     pub fn plan(
         &self,
         values: &InputValues<F>,
@@ -125,27 +129,27 @@ impl<'t, F: Real> PrunedCall<'t, F> {
     ) -> Result<(FirstPlan, CallPlan)> {
         let (simple, shapes) = (simple(values)?, self.first.shapes(&self.targets)?);
         let objective = LatticeObjective::new(Cow::Borrowed(&self.loss), Cow::Owned(shapes))?;
-        let with = |bytes: usize| {
+        let plans = |bytes: usize| {
             let first = self.first.plan(simple, bytes, whole);
             let sizes = self.second.sizes(&objective, options, first.bytes);
-            let second = if whole { sizes.whole::<F>() } else { sizes.in_groups::<F>() };
+            let second = if whole { sizes.all_at_once::<F>() } else { sizes.in_groups::<F>() };
             second.map(|second| (first, second))
         };
         let limit = options.working_bytes();
-        match with(limit / 2) {
-            Ok(half) if !half.1.kept => {
-                let together = |(first, _): &(FirstPlan, CallPlan)| {
+        match plans(limit / 2) {
+            Ok(half) if !half.1.keeps_scores => {
+                let has_large_groups = |(first, _): &(FirstPlan, CallPlan)| {
                     first.groups.len() <= self.targets.batch().div_ceil(2)
                 };
-                Ok(with(limit / 4).ok().filter(together).unwrap_or(half))
+                Ok(plans(limit / 4).ok().filter(has_large_groups).unwrap_or(half))
             }
-            Err(Error::Budget { .. }) => with(0),
+            Err(Error::Budget { .. }) => plans(0),
             both => both,
         }
     }
 
-    /// The plans, which the buffers keep within.
-    fn applied(
+    /// Plans both passes and applies the plans to the buffers.
+    fn apply_plans(
         &self,
         values: &InputValues<F>,
         options: &Options,
@@ -153,44 +157,45 @@ impl<'t, F: Real> PrunedCall<'t, F> {
         buffers: &mut SessionBuffers<F>,
     ) -> Result<FirstPlan> {
         let (first, second) = self.plan(values, options, whole)?;
-        buffers.pruning.keep_within(&first.of_group, second.left);
+        buffers.pruning.keep_within(&first.group_scratch, second.left);
         buffers.apply_plan(&second, self.second.heads(options), options)?;
         Ok(first)
     }
 
-    /// The second pass over the sites of some ranges.
+    /// Creates the call of the second pass over retained sites.
     fn into_second(self, ranges: &::pruned::Ranges) -> Result<HeadCall<'static, F>> {
-        let retained = retained(&self.targets, ranges)?;
-        Ok(self.second.over(LatticeObjective::new(Cow::Owned(self.loss), Cow::Owned(retained))?))
+        let targets = retained_targets(&self.targets, ranges)?;
+        Ok(self.second.with_objective(LatticeObjective::new(Cow::Owned(self.loss), Cow::Owned(targets))?))
     }
 
-    /// Both passes group after group, one after the other.
+    /// Runs both passes, each one group at a time.
     pub fn sum(
         self,
         values: &InputValues<F>,
         weights: &[f64],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<Output<F>> {
-        let first = self.applied(values, options, false, buffers)?;
-        let [of_first, of_second] =
+    ) -> Result<LossOutput<F>> {
+        let first = self.apply_plans(values, options, false, buffers)?;
+        let [first_weights, second_weights] =
             [self.scales.simple, self.scales.pruned].map(|scale| scaled(weights, scale));
-        let (gradient, output) = self.first.sum(simple(values)?, &first, &of_first, &mut buffers.pruning)?;
+        let (gradient, output) =
+            self.first.sum(simple(values)?, &first, &first_weights, &mut buffers.pruning)?;
         let second = self.into_second(&output.ranges)?;
-        let mut out = second.sum(values, &of_second, options, first.bytes, buffers)?;
+        let mut out = second.sum(values, &second_weights, options, first.bytes, buffers)?;
         out.gradients.simple = Some(gradient);
         out.first_pass = Some(output);
         Ok(out)
     }
 
-    /// Both passes of all utterances at once, and the call of the second.
+    /// Runs both forward passes over all utterances; returns the call of the second.
     pub fn forward(
         self,
         values: &InputValues<F>,
         options: &Options,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<(HeadCall<'static, F>, Built<F>, PruningState<F>)> {
-        let first = self.applied(values, options, true, buffers)?;
+    ) -> Result<(HeadCall<'static, F>, ForwardPass<F>, PruningState<F>)> {
+        let first = self.apply_plans(values, options, true, buffers)?;
         let (pass, output) = self.first.run(simple(values)?, &first, &mut buffers.pruning)?;
         let scales = self.scales;
         let second = self.into_second(&output.ranges)?;
@@ -199,6 +204,6 @@ impl<'t, F: Real> PrunedCall<'t, F> {
     }
 }
 
-fn simple<'v, F>(values: &'v InputValues<F>) -> Result<&'v Simple<'v, F>> {
-    values.simple.as_ref().ok_or(Error::Inputs { expected: "a trivial joiner", found: "none" })
+fn simple<'v, F>(values: &'v InputValues<F>) -> Result<&'v SimpleInputs<'v, F>> {
+    values.simple.as_ref().ok_or(Error::Inputs { expected: "a simple joiner", found: "none" })
 }

@@ -1,6 +1,6 @@
-//! Ready-made scores, as other toolkits' losses take them: a call over them, group by group as one over heads.
+//! Forward and backward passes of losses over scores (logits).
 //!
-//! Utterances lie one behind the other in either layout, so that a group is a run of rows.
+//! In both layouts, utterances are consecutive, so that a group is a range of rows.
 use std::{borrow::Cow, ops::Range};
 
 use kernels::ScratchReq;
@@ -8,36 +8,38 @@ use panda_core::Real;
 use panda_core::scores;
 
 use crate::{
-    Error, Gradients, Layout, Loss, Options, Output, Result, Scores, Skipped, Targets,
+    Error, Gradients, Layout, Loss, LossOutput, Options, Result, ScoreInputs, SkippedSites, Targets,
     budget::{CallSizes, SessionBuffers},
     ctc::Ctc,
     error::expect_rows,
     heads::{HeadOutput, Role},
-    lattice_state::{Built, LatticeState},
+    lattice_state::{ForwardPass, LatticeState},
     objective::LatticeObjective,
     site_buffers::SiteIndices,
 };
 
-/// Checked scores of a batch, for a sum over paths. The values come with each direction.
+/// A checked call over scores; the values are arguments of each pass.
 pub(crate) struct ScoreCall<'t> {
     objective: LatticeObjective<'t>,
     layout: Layout,
     classes: usize,
-    /// D
+    /// Number of durations D.
     durations: usize,
 }
 
 impl<'t> ScoreCall<'t> {
+    /// Checks the scores of a batch.
+    ///
     /// # Errors
-    /// Shapes, classes, options or targets that do not fit together.
+    /// Shapes, classes, options or targets that do not match.
     pub fn new<F>(
-        inputs: &Scores<F>,
+        inputs: &ScoreInputs<F>,
         loss: Cow<'t, Loss>,
         targets: Cow<'t, Targets>,
         options: &Options,
     ) -> Result<Self> {
-        let Scores { scores, classes, layout } = *inputs;
-        options.without_head()?;
+        let ScoreInputs { scores, classes, layout } = *inputs;
+        options.check_without_head()?;
         let (durations, layout) =
             (loss.durations(), if *loss == Loss::Ctc { Ctc::layout(layout) } else { layout });
         let in_range = targets.check_classes(classes);
@@ -49,20 +51,21 @@ impl<'t> ScoreCall<'t> {
         Ok(Self { objective, layout, classes, durations })
     }
 
-    /// CallSizes that decide the bytes of the call.
+    /// Sizes that determine the bytes of the call.
     pub fn sizes<'s, F>(&'s self, options: &'s Options) -> CallSizes<'s> {
         let float = size_of::<F>();
-        // Maxima, log-sums and emissions of each role; rows of sites; scores of one role at a time where there are two.
-        let of_role = |role| float + 8 + 8 * self.objective.selected(role);
-        let site = 8 + self.roles().map(of_role).sum::<usize>();
-        let apart = if self.durations > 0 { float * self.classes.max(self.durations) } else { 0 };
+        // Maxima, log-sums and emissions of each role; rows of sites; with durations, scores of one
+        // role.
+        let role_bytes = |role| float + 8 + 8 * self.objective.selected(role);
+        let site = 8 + self.roles().map(role_bytes).sum::<usize>();
+        let copy = if self.durations > 0 { float * self.classes.max(self.durations) } else { 0 };
         let scratch = move |utterances: usize, sites: usize| {
             let rows = match self.layout {
                 Layout::Packed => sites,
                 Layout::Padded { frames, positions } => utterances * frames * positions,
             };
-            let of_rows = ScratchReq::from_bytes(4 + apart).times(rows);
-            of_rows.and(ScratchReq::from_bytes(site).times(sites))
+            let row_scratch = ScratchReq::from_bytes(4 + copy).times(rows);
+            row_scratch.and(ScratchReq::from_bytes(site).times(sites))
         };
         let scores: Option<Box<dyn Fn(usize, usize) -> ScratchReq>> = Some(Box::new(scratch));
         CallSizes {
@@ -76,7 +79,7 @@ impl<'t> ScoreCall<'t> {
         }
     }
 
-    /// Tokens, and durations if there are some.
+    /// TokenNormalization, and durations if there are some.
     fn roles(&self) -> impl Iterator<Item = Role> + use<> {
         std::iter::once(Role::Tokens).chain((self.durations > 0).then_some(Role::Durations))
     }
@@ -89,7 +92,7 @@ impl<'t> ScoreCall<'t> {
         }
     }
 
-    /// A copy of the scores of a role; none where there is only one.
+    /// Copies the scores of a role; none without durations.
     fn scores_of<F: Real>(&self, scores: &[F], role: Role) -> Option<Vec<F>> {
         let (width, columns) = (self.classes + self.durations, self.columns(role));
         (self.durations > 0).then(|| {
@@ -99,14 +102,16 @@ impl<'t> ScoreCall<'t> {
         })
     }
 
-    /// Losses, and the gradient of their weighted sum, group after group, written over a copy of the scores.
+    /// Computes losses and gradient, one group at a time.
+    ///
+    /// The gradient is computed in a copy of the scores.
     pub fn sum<F: Real>(
         &self,
         z: &[F],
         weights: &[f64],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<Output<F>> {
+    ) -> Result<LossOutput<F>> {
         let plan = self.sizes::<F>(options).in_groups::<F>()?;
         let mut gradient = z.to_vec();
         buffers.apply_plan(&plan, 0, options)?;
@@ -132,38 +137,38 @@ impl<'t> ScoreCall<'t> {
         Ok(output(losses, gradient))
     }
 
-    /// Losses of the whole batch, and the site of each row.
+    /// Computes the losses of the batch, and the site of each row.
     pub fn forward<F: Real>(
         &self,
         z: &[F],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<Built<F>> {
-        let plan = self.sizes::<F>(options).whole::<F>()?;
+    ) -> Result<ForwardPass<F>> {
+        let plan = self.sizes::<F>(options).all_at_once::<F>()?;
         buffers.apply_plan(&plan, 0, options)?;
         let first = self.layout.site_of_row(self.objective.sites());
         let state = self.forward_group(&self.objective, &first, z, options, buffers)?;
         Ok((SiteIndices { first, ..SiteIndices::default() }, state))
     }
 
-    /// Their gradient, written over a copy of the scores.
+    /// Computes the gradient in a copy of the scores.
     pub fn backward<F: Real>(
         &self,
-        built: Built<F>,
+        built: ForwardPass<F>,
         z: &[F],
         weights: &[f64],
         options: &Options,
         buffers: &mut SessionBuffers<F>,
-    ) -> Result<Output<F>> {
+    ) -> Result<LossOutput<F>> {
         let mut gradient = z.to_vec();
         let losses = self.backward_in_place(built, &mut gradient, weights, options, buffers)?;
         Ok(output(losses, gradient))
     }
 
-    /// The same, written over the scores.
+    /// Computes the gradient over the scores, which it overwrites.
     pub fn backward_in_place<F: Real>(
         &self,
-        (indices, state): Built<F>,
+        (indices, state): ForwardPass<F>,
         z: &mut [F],
         weights: &[f64],
         options: &Options,
@@ -206,12 +211,19 @@ impl<'t> ScoreCall<'t> {
             state.backward(lattices, options, weights)?
         {
             let (columns, mut copy) = (self.columns(*role), self.scores_of(z, *role));
-            let own = copy.as_deref_mut().unwrap_or(&mut *z);
-            scores::backward_in_place(own, columns.len(), site_of_row, selection, normalized, &adjoints)
-                .map_err(|error| Error::at_site(error, lattices))?;
+            let role_scores = copy.as_deref_mut().unwrap_or(&mut *z);
+            scores::backward_in_place(
+                role_scores,
+                columns.len(),
+                site_of_row,
+                selection,
+                normalized,
+                &adjoints,
+            )
+            .map_err(|error| Error::at_site(error, lattices))?;
             if let Some(copy) = copy {
-                let all = z.chunks_exact_mut(self.classes + self.durations);
-                all.zip(copy.chunks_exact(columns.len()))
+                let rows = z.chunks_exact_mut(self.classes + self.durations);
+                rows.zip(copy.chunks_exact(columns.len()))
                     .for_each(|(row, part)| row[columns.clone()].copy_from_slice(part));
             }
         }
@@ -219,7 +231,7 @@ impl<'t> ScoreCall<'t> {
     }
 }
 
-fn output<F>(losses: Vec<f64>, scores: Vec<F>) -> Output<F> {
+fn output<F>(losses: Vec<f64>, scores: Vec<F>) -> LossOutput<F> {
     let gradients = Gradients { scores, ..Gradients::default() };
-    Output { losses, first_pass: None, gradients, skipped: Skipped::default() }
+    LossOutput { losses, first_pass: None, gradients, skipped: SkippedSites::default() }
 }

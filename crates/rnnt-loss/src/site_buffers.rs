@@ -1,8 +1,8 @@
-//! Numbers of every site of a group, in vectors that stay in the session from group to group and from step to step.
+//! Reusable vectors of numbers per site of a group.
 use kernels::{ReusableBuffer, ScratchReq};
 use panda_core::Selection;
 
-/// Vectors that no call uses at the moment.
+/// Vectors that are currently unused.
 #[derive(Debug, Default)]
 pub(crate) struct SiteBuffers {
     /// Adjoints of the columns, and intermediate results.
@@ -21,7 +21,7 @@ pub(crate) struct SiteIndices {
 }
 
 impl SiteBuffers {
-    /// What the vectors hold: numbers; ids and marks of the selections; indices.
+    /// Memory of the vectors: numbers; ids and masks of the selections; indices.
     fn held(&self) -> [ScratchReq; 6] {
         let Self { numbers, selections, indices: SiteIndices { first, second, keys } } = self;
         let selected: usize = selections.iter().map(Selection::capacity).sum();
@@ -35,7 +35,7 @@ impl SiteBuffers {
         ]
     }
 
-    /// Frees everything if it exceeds what a call needs by more than `left` bytes.
+    /// Frees everything if more than `left` bytes exceed a call's needs.
     pub fn keep_within(&mut self, needed: [ScratchReq; 6], left: usize) {
         let pairs = self.held().into_iter().zip(needed);
         let excess: usize = pairs.map(|(held, needed)| held.bytes().saturating_sub(needed.bytes())).sum();
@@ -44,12 +44,12 @@ impl SiteBuffers {
         }
     }
 
-    /// Takes the vectors of a head's last selection.
+    /// Takes the vectors of the last selection of a head.
     pub fn take_selection(&mut self, head: usize) -> Selection {
         self.selections.get_mut(head).map(std::mem::take).unwrap_or_default()
     }
 
-    /// Returns them.
+    /// Returns the vectors of a selection.
     pub fn put_selection(&mut self, head: usize, selection: Selection) {
         if self.selections.len() <= head {
             self.selections.resize_with(head + 1, Selection::default);
@@ -58,14 +58,14 @@ impl SiteBuffers {
     }
 }
 
-/// An empty list with capacity for so many elements.
+/// Clears a list and ensures a capacity.
 pub(crate) fn clear_with_capacity<T>(mut list: Vec<T>, count: usize) -> Vec<T> {
     list.clear();
     kernels::ensure_capacity(&mut list, count);
     list
 }
 
-/// Splits the first `count` numbers off.
+/// Splits off the first `count` numbers.
 pub(crate) fn split_front<'a>(numbers: &mut &'a mut [f64], count: usize) -> &'a mut [f64] {
     numbers.split_off_mut(..count).expect("all numbers of a site were counted")
 }

@@ -1,4 +1,4 @@
-//! Sites of a group of utterances: made by a joint network or given as hidden rows.
+//! Sites of a group, from a joint network or hidden rows.
 use std::ops::Range;
 
 use panda_core::Real;
@@ -10,33 +10,33 @@ use crate::{
     site_buffers::{SiteIndices, clear_with_capacity},
 };
 
-/// Sites of either kind: one type for the engine, which is compiled once.
+/// Sites of either kind, as one type for the engine.
 pub(crate) enum GroupSites<'a, F> {
     Joint(JointSites<'a, F>),
-    Rows(RowSites<'a, F>),
+    Hidden(HiddenSites<'a, F>),
 }
 
-macro_rules! each {
-    ($self:ident, $sites:ident => $what:expr) => {
+macro_rules! dispatch {
+    ($self:ident, $sites:ident => $body:expr) => {
         match $self {
-            Self::Joint($sites) => $what,
-            Self::Rows($sites) => $what,
+            Self::Joint($sites) => $body,
+            Self::Hidden($sites) => $body,
         }
     };
 }
 
 impl<F: Real> GroupSites<'_, F> {
-    /// A bound on the slope of a hidden unit by what it was made of.
+    /// Bound on the derivative of a hidden unit by its inputs.
     pub fn max_slope(&self) -> f64 {
         match self {
             Self::Joint(sites) => sites.max_slope(),
-            Self::Rows(_) => 1.0,
+            Self::Hidden(_) => 1.0,
         }
     }
 
-    /// The rows of the sites.
+    /// Releases the row indices of the sites.
     pub fn into_indices(self) -> SiteIndices {
-        each!(self, sites => sites.into_indices())
+        dispatch!(self, sites => sites.into_indices())
     }
 }
 
@@ -44,46 +44,46 @@ impl<F: Real> Sites<F> for GroupSites<'_, F> {
     type Gradient = SiteGradients<F>;
 
     fn len(&self) -> usize {
-        each!(self, sites => sites.len())
+        dispatch!(self, sites => sites.len())
     }
 
     fn width(&self) -> usize {
-        each!(self, sites => sites.width())
+        dispatch!(self, sites => sites.width())
     }
 
-    fn max_abs(&self) -> f64 {
-        each!(self, sites => sites.max_abs())
+    fn largest(&self) -> f64 {
+        dispatch!(self, sites => sites.largest())
     }
 
     fn fill(&self, sites: &[usize], hidden: &mut [F]) {
-        each!(self, all => all.fill(sites, hidden));
+        dispatch!(self, all => all.fill(sites, hidden));
     }
 
     fn pull_back(&self, sites: &[usize], hidden: &[F], gradient: &mut [F]) {
-        each!(self, all => all.pull_back(sites, hidden, gradient));
+        dispatch!(self, all => all.pull_back(sites, hidden, gradient));
     }
 
     fn zero_gradient(&self) -> SiteGradients<F> {
-        each!(self, sites => sites.zero_gradient())
+        dispatch!(self, sites => sites.zero_gradient())
     }
 
     fn scatter(&self, sites: &[usize], gradient: &[F], into: &mut SiteGradients<F>) {
-        each!(self, all => all.scatter(sites, gradient, into));
+        dispatch!(self, all => all.scatter(sites, gradient, into));
     }
 }
 
-/// Some utterances' sites among given hidden rows.
-pub(crate) struct RowSites<'a, F> {
+/// Sites of a group of utterances among hidden rows.
+pub(crate) struct HiddenSites<'a, F> {
     hidden: &'a [F],
     width: usize,
     first: usize,
     count: usize,
-    /// The row of each site; one after the other from `first` on in packed layouts.
+    /// Row of each site; none in packed layouts, where rows are consecutive from `first`.
     rows: Option<Vec<u32>>,
 }
 
-impl<'a, F: Real> RowSites<'a, F> {
-    /// `hidden` has all rows of the layout; `indices` are those of [`row_indices`].
+impl<'a, F: Real> HiddenSites<'a, F> {
+    /// Takes all hidden rows of a layout, and the result of [`hidden_row_indices`].
     pub fn new(
         (hidden, width): (&'a [F], usize),
         layout: Layout,
@@ -97,12 +97,12 @@ impl<'a, F: Real> RowSites<'a, F> {
         Self { hidden, width, first: first.start, count: last.end - first.start, rows }
     }
 
-    /// Bytes of a site in each list.
+    /// Bytes per site in each list of indices.
     pub fn index_bytes(layout: Layout) -> [usize; 3] {
         [if layout == Layout::Packed { 0 } else { 4 }, 0, 0]
     }
 
-    /// The rows of the sites.
+    /// Releases the row indices of the sites.
     pub fn into_indices(self) -> SiteIndices {
         self.rows.map_or_else(SiteIndices::default, |first| SiteIndices { first, ..SiteIndices::default() })
     }
@@ -116,8 +116,8 @@ impl<'a, F: Real> RowSites<'a, F> {
     }
 }
 
-/// Rows of the sites of some utterances among hidden rows; none in packed layouts.
-pub(crate) fn row_indices(
+/// Rows of the sites among hidden rows; none in packed layouts.
+pub(crate) fn hidden_row_indices(
     layout: Layout,
     targets: &Targets,
     utterances: Range<usize>,
@@ -134,8 +134,8 @@ pub(crate) fn row_indices(
     SiteIndices { first: rows, ..SiteIndices::default() }
 }
 
-impl<F: Real> Sites<F> for RowSites<'_, F> {
-    /// Of the hidden rows, padding included.
+impl<F: Real> Sites<F> for HiddenSites<'_, F> {
+    /// Gradients of the hidden rows, including padding.
     type Gradient = SiteGradients<F>;
 
     fn len(&self) -> usize {

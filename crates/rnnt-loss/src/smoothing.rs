@@ -1,12 +1,13 @@
-//! Label smoothing and z-loss, out of log-sums alone: no tensor of sites x classes.
+//! Label smoothing and z-loss from log-sums, without scores of all sites.
 //!
 //! ```text
-//! e'(c) = (1 - ε) log p(c) + ε (1/C) Σ_k log p(k)        (1/C) Σ_k log p(k) = h · (1/C) Σ_k W_k + (1/C) Σ_k b_k - logZ
+//! e'(c) = (1 - ε) log p(c) + ε (1/C) Σ_k log p(k)
+//! (1/C) Σ_k log p(k) = h · (1/C) Σ_k W_k + (1/C) Σ_k b_k - logZ
 //! loss' = loss + z · mean over sites of logZ²
 //! ```
 //!
-//! The mean score is the score, hence the log-sum, of a head of one class: the mean of all classes. A lattice explains its
-//! labels with `e'`, so that with a the adjoint of `e'`
+//! The mean score is the score, and the log-sum, of a head with one class: the mean of all classes.
+//! The lattice uses `e'`, so that with `a` the adjoint of `e'`
 //!
 //! ```text
 //! da/d log p(c) = (1 - ε) a      d/d mean score = ε Σ a      d/d logZ = -ε Σ a + 2 z logZ / N
@@ -41,9 +42,9 @@ impl<F: Real> MeanClass<F> {
         Ok(Head::new(&self.weight, self.bias.as_ref().map(<[F; 1]>::as_slice), self.weight.len())?)
     }
 
-    /// Spreads its gradient over that of all classes.
-    pub fn spread(mean: &HeadGradient<F>, into: &mut HeadGradient<F>) {
-        let HeadGradient { weight, bias } = into;
+    /// Adds an equal share of the mean's gradient to each class.
+    pub fn distribute(mean: &HeadGradient<F>, gradient: &mut HeadGradient<F>) {
+        let HeadGradient { weight, bias } = gradient;
         let share = F::from_f64(1.0 / bias.len() as f64);
         for row in weight.chunks_exact_mut(mean.weight.len()) {
             row.iter_mut().zip(&mean.weight).for_each(|(w, m)| *w += share * *m);
@@ -71,21 +72,23 @@ pub(crate) fn smooth<F: Real>(
     }
 }
 
-/// Turns adjoints of smoothed columns into those of the log-probabilities, and writes those of the mean scores.
+/// Converts adjoints of smoothed columns to those of log-probabilities and mean scores.
 pub(crate) fn unsmooth(
     adjoints: &mut [f64],
     (columns, tokens): (usize, usize),
     epsilon: f64,
-    of_means: &mut [f64],
+    mean_adjoints: &mut [f64],
 ) {
-    for (row, mean) in adjoints.chunks_exact_mut(columns).zip(of_means) {
+    for (row, mean) in adjoints.chunks_exact_mut(columns).zip(mean_adjoints) {
         let sum: f64 = row[..tokens].iter().sum();
         row[..tokens].iter_mut().for_each(|a| *a *= 1.0 - epsilon);
         *mean = epsilon * sum;
     }
 }
 
-/// Adds the z-loss to the losses. What becomes infinite is an error: it would pass for an utterance without a path.
+/// Adds the z-loss to the losses.
+///
+/// Overflow is an error, as +inf means an utterance without a path.
 pub(crate) fn add_z_loss<F: Real>(
     losses: &mut [f64],
     factor: f64,
@@ -103,9 +106,9 @@ pub(crate) fn add_z_loss<F: Real>(
     Ok(())
 }
 
-/// Its adjoints of `logZ`, times a weight for each utterance.
+/// Adds the z-loss adjoints of `logZ`, times the weights of the utterances.
 pub(crate) fn z_loss_adjoints<F: Real>(
-    into: &mut [f64],
+    adjoints: &mut [f64],
     factor: f64,
     all: &Normalized<F>,
     lattices: &Lattices,
@@ -114,6 +117,6 @@ pub(crate) fn z_loss_adjoints<F: Real>(
     for utterance in 0..lattices.batch() {
         let sites = lattices.site_range(utterance);
         let scale = 2.0 * factor * weights(utterance) / sites.len() as f64;
-        sites.for_each(|site| into[site] += scale * all.log_z(site));
+        sites.for_each(|site| adjoints[site] += scale * all.log_z(site));
     }
 }

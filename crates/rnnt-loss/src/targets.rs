@@ -1,4 +1,4 @@
-//! What the lattices are asked to explain, and where their rows lie.
+//! Label sequences and frame counts of a batch, and layouts of rows.
 use std::ops::Range;
 
 use panda_core::Selection;
@@ -6,26 +6,27 @@ use rnnt_dp::{Lattices, Site};
 
 use crate::{Error, Result, error::expect_len, site_buffers::clear_with_capacity};
 
-/// Blank, frame counts and label sequences of a batch.
+/// Label sequences and frame counts of a batch, and the blank.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Targets {
     blank: u32,
     big_blanks: Vec<u32>,
-    /// One list an utterance, or none if all are 1.
+    /// Weights of the labels of each utterance; empty if all are 1.
     token_weights: Vec<Vec<f64>>,
     labels: Vec<Vec<u32>>,
-    /// One an utterance, or none if they are the places in the batch.
-    names: Vec<u64>,
+    /// Id of each utterance; empty if these are the indices in the batch.
+    ids: Vec<u64>,
     lattices: Lattices,
 }
 
-/// How the rows of a batch lie in memory.
+/// Memory layout of the rows of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
-    /// Utterance after utterance, real rows only.
+    /// Utterance after utterance, without padding.
     Packed,
-    /// Every utterance has room for `frames` frames and `positions` label positions (the longest U plus 1, or
-    /// more). Rows beyond an utterance's own are never read and get zero gradients.
+    /// Each utterance is padded to `frames` frames and `positions` label positions.
+    ///
+    /// `positions` is at least the longest U plus 1. Padding is never read and has zero gradients.
     Padded {
         /// Frames of the padded tensor.
         frames: usize,
@@ -35,11 +36,11 @@ pub enum Layout {
 }
 
 impl Targets {
-    /// Takes the blank id, `T_b` and the labels of each utterance.
+    /// Takes the blank, and T and labels of each utterance.
     ///
     /// # Errors
-    /// An empty batch, lists of different lengths, an utterance without frames, a label equal to blank. That
-    /// labels are classes of the head is checked where the head is known.
+    /// An empty batch, lists of different lengths, an utterance without frames, a label that equals
+    /// the blank. Labels outside the classes are errors of a call, which has the head.
     pub fn new(blank: u32, frames: Vec<usize>, labels: Vec<Vec<u32>>) -> Result<Self> {
         if frames.len() != labels.len() {
             return Err(Error::Batch { expected: frames.len(), found: labels.len() });
@@ -50,15 +51,17 @@ impl Targets {
             }
         }
         let lattices = Lattices::new(frames, labels.iter().map(Vec::len).collect())?;
-        let (big_blanks, token_weights, names) = Default::default();
-        Ok(Self { blank, big_blanks, token_weights, labels, names, lattices })
+        let (big_blanks, token_weights, ids) = Default::default();
+        Ok(Self { blank, big_blanks, token_weights, labels, ids, lattices })
     }
 
-    /// The same with big blanks, in the order of their durations in
+    /// Sets the big blanks.
+    ///
+    /// They are in the order of their durations in
     /// [`Topology::multi_blank`](rnnt_dp::Topology::multi_blank).
     ///
     /// # Errors
-    /// One that is the blank or a label, or that is there twice.
+    /// A big blank that is the blank, a label, or a duplicate.
     pub fn with_big_blanks(self, big_blanks: Vec<u32>) -> Result<Self> {
         for (position, &found) in big_blanks.iter().enumerate() {
             let label = self.labels.iter().any(|labels| labels.contains(&found));
@@ -69,60 +72,61 @@ impl Targets {
         Ok(Self { big_blanks, ..self })
     }
 
-    /// The same with a weight for each label of each utterance: the gradient of its log-probability is multiplied by it,
-    /// wherever the label is emitted, and the loss is left as it is.
+    /// Sets a weight for each label of each utterance.
+    ///
+    /// It multiplies the gradient of the label's log-probability at all sites, not the loss.
     ///
     /// # Errors
-    /// Not one finite weight for each label.
+    /// Not one finite weight per label.
     pub fn with_token_weights(self, token_weights: Vec<Vec<f64>>) -> Result<Self> {
         self.lattices.check_token_weights(&token_weights)?;
         Ok(Self { token_weights, ..self })
     }
 
-    /// The same with names for the utterances, by which [`Dropout`](crate::Dropout) knows them instead of by their places in the
-    /// batch: the same units are dropped whoever else is there.
+    /// Sets ids of the utterances, which determine their [`Dropout`](crate::Dropout) masks.
+    ///
+    /// With ids, a mask does not depend on the batch; the default is the index in the batch.
     ///
     /// # Errors
-    /// Not one name for each utterance.
-    pub fn with_names(self, names: Vec<u64>) -> Result<Self> {
-        expect_len("names", self.batch(), names.len())?;
-        Ok(Self { names, ..self })
+    /// Not one id per utterance.
+    pub fn with_ids(self, ids: Vec<u64>) -> Result<Self> {
+        expect_len("ids", self.batch(), ids.len())?;
+        Ok(Self { ids, ..self })
     }
 
-    /// What dropout calls an utterance.
-    pub(crate) fn name(&self, utterance: usize) -> u64 {
-        self.names.get(utterance).copied().unwrap_or(utterance as u64)
+    /// Id of an utterance for dropout.
+    pub(crate) fn id(&self, utterance: usize) -> u64 {
+        self.ids.get(utterance).copied().unwrap_or(utterance as u64)
     }
 
-    /// The same with a weight of 1 for each label.
+    /// Copies the targets without token weights.
     pub(crate) fn unweighted(&self) -> Self {
         Self { token_weights: Vec::new(), ..self.clone() }
     }
 
-    /// The weights of an utterance's labels, or none if all are 1.
+    /// Weights of the labels of an utterance; empty if all are 1.
     pub(crate) fn token_weights(&self, utterance: usize) -> &[f64] {
         self.token_weights.get(utterance).map_or(&[], Vec::as_slice)
     }
 
-    /// Multiplies the adjoints of labels, column 1 of `columns`, by their weights.
-    pub(crate) fn weigh_tokens(&self, adjoints: &mut [f64], columns: usize) {
+    /// Multiplies the adjoints of labels, column 1 of `columns`, by the token weights.
+    pub(crate) fn apply_token_weights(&self, adjoints: &mut [f64], columns: usize) {
         for (utterance, weights) in self.token_weights.iter().enumerate() {
-            for (place, site) in
-                self.lattices.site_range(utterance).zip(self.lattices.utterance_sites(utterance))
-            {
+            for (row, site) in self.lattices.range(utterance).zip(self.lattices.sites_of(utterance)) {
                 if let Some(weight) = weights.get(site.label) {
-                    adjoints[place * columns + 1] *= weight;
+                    adjoints[row * columns + 1] *= weight;
                 }
             }
         }
     }
 
-    /// The same with only some sites of the lattices: at each frame, the label positions of `bands[b][t]`. Losses are then
-    /// sums over the paths that stay inside, and nothing is computed elsewhere.
+    /// Restricts the lattices to the label positions `bands[b][t]` of each frame.
+    ///
+    /// Losses are sums over the paths within the bands; other sites are not computed.
     ///
     /// # Errors
-    /// Not one band for each frame of each utterance; a band that is empty or reaches beyond U.
-    pub fn retained(&self, bands: Vec<Vec<Range<usize>>>) -> Result<Self> {
+    /// Not one band per frame of each utterance; a band that is empty or extends beyond U.
+    pub fn with_bands(&self, bands: Vec<Vec<Range<usize>>>) -> Result<Self> {
         expect_len("bands", self.batch(), bands.len())?;
         for (utterance, bands) in bands.iter().enumerate() {
             let (expected, found) = (self.frames(utterance), bands.len());
@@ -134,7 +138,7 @@ impl Targets {
         Ok(Self { lattices, ..self.clone() })
     }
 
-    /// B
+    /// Number of utterances B.
     pub fn batch(&self) -> usize {
         self.lattices.batch()
     }
@@ -144,10 +148,10 @@ impl Targets {
         self.blank
     }
 
-    /// T of an utterance.
+    /// Number of frames T of an utterance.
     ///
     /// # Panics
-    /// Here and below: if there is no such utterance.
+    /// If there is no such utterance, as in [`Targets::labels`].
     pub fn frames(&self, utterance: usize) -> usize {
         self.lattices.frames(utterance)
     }
@@ -157,28 +161,21 @@ impl Targets {
         &self.labels[utterance]
     }
 
-    /// The shapes alone.
+    /// Shapes of the lattices.
     pub fn lattices(&self) -> &Lattices {
         &self.lattices
     }
 
-    /// Some utterances, as a batch of their own.
+    /// Copies a range of utterances.
     pub(crate) fn part(&self, utterances: Range<usize>) -> Self {
         let labels = self.labels[utterances.clone()].to_vec();
         let token_weights = match self.token_weights.is_empty() {
             true => Vec::new(),
             false => self.token_weights[utterances.clone()].to_vec(),
         };
-        let names = self.names.get(utterances.clone()).map(<[u64]>::to_vec).unwrap_or_default();
-        let lattices = self.lattices.slice(utterances);
-        Self {
-            blank: self.blank,
-            big_blanks: self.big_blanks.clone(),
-            token_weights,
-            labels,
-            names,
-            lattices,
-        }
+        let ids = self.ids.get(utterances.clone()).map(<[u64]>::to_vec).unwrap_or_default();
+        let lattices = self.lattices.part(utterances);
+        Self { blank: self.blank, big_blanks: self.big_blanks.clone(), token_weights, labels, ids, lattices }
     }
 
     /// Fails unless blanks and labels are below `classes`.
@@ -195,7 +192,7 @@ impl Targets {
         Ok(())
     }
 
-    /// `{blank, next label, big blanks}` at every site; there is no next label at u = U.
+    /// Selects blank, next label and big blanks at every site; u = U has no next label.
     pub(crate) fn selection(&self, spare: Selection) -> Result<Selection> {
         let tokens = self.tokens();
         let (ids, active) = spare.into_parts();
@@ -214,7 +211,7 @@ impl Targets {
         Ok(Selection::new(ids, active, tokens)?)
     }
 
-    /// The next label at every site.
+    /// Selects the next label at every site.
     pub(crate) fn next_labels(&self, spare: Selection) -> Result<Selection> {
         let (ids, active) = spare.into_parts();
         let sites = self.lattices.sites();
@@ -230,14 +227,14 @@ impl Targets {
         Ok(Selection::new(ids, active, 1)?)
     }
 
-    /// Blank, label and big blanks: how many classes a site selects.
+    /// Number of classes that a site selects: blank, label and big blanks.
     pub(crate) fn tokens(&self) -> usize {
         2 + self.big_blanks.len()
     }
 }
 
 impl Layout {
-    /// Fails if an utterance does not fit, or if rows could not be counted.
+    /// Fails if an utterance exceeds the padding, or for too many rows.
     pub(crate) fn check(&self, targets: &Targets) -> Result<()> {
         let Self::Padded { frames, positions } = *self else { return Ok(()) };
         let rows = targets.batch().checked_mul(frames).and_then(|rows| rows.checked_mul(positions));
@@ -256,19 +253,19 @@ impl Layout {
         Ok(())
     }
 
-    /// First row of each utterance among frame rows, and their number.
-    pub(crate) fn frame_starts(&self, targets: &Targets) -> Starts {
+    /// First frame row of each utterance.
+    pub(crate) fn frame_starts(&self, targets: &Targets) -> RowStarts {
         match *self {
-            Self::Packed => Starts::running(targets.batch(), |b| targets.frames(b)),
-            Self::Padded { frames, .. } => Starts::Every(frames, targets.batch()),
+            Self::Packed => RowStarts::packed(targets.batch(), |b| targets.frames(b)),
+            Self::Padded { frames, .. } => RowStarts::Padded(frames, targets.batch()),
         }
     }
 
-    /// First row of each utterance among label rows, and their number.
-    pub(crate) fn label_starts(&self, targets: &Targets) -> Starts {
+    /// First label row of each utterance.
+    pub(crate) fn label_starts(&self, targets: &Targets) -> RowStarts {
         match *self {
-            Self::Packed => Starts::running(targets.batch(), |b| targets.labels(b).len() + 1),
-            Self::Padded { positions, .. } => Starts::Every(positions, targets.batch()),
+            Self::Packed => RowStarts::packed(targets.batch(), |b| targets.labels(b).len() + 1),
+            Self::Padded { positions, .. } => RowStarts::Padded(positions, targets.batch()),
         }
     }
 
@@ -280,7 +277,7 @@ impl Layout {
         }
     }
 
-    /// For each row of a scores matrix the site that it belongs to, [`panda_core::scores::PADDING`] for none.
+    /// Site of each row of a scores matrix; [`panda_core::scores::PADDING`] for padding.
     pub(crate) fn site_of_row(&self, targets: &Targets) -> Vec<u32> {
         let lattices = targets.lattices();
         let Self::Padded { frames, positions } = *self else {
@@ -296,35 +293,35 @@ impl Layout {
     }
 }
 
-/// First rows of utterances.
-pub(crate) enum Starts {
-    /// One after the other; the last is the number of rows.
-    Listed(Vec<usize>),
-    /// So many rows for each of so many utterances.
-    Every(usize, usize),
+/// First row of each utterance.
+pub(crate) enum RowStarts {
+    /// First rows, then the number of rows.
+    Packed(Vec<usize>),
+    /// Rows per utterance, and number of utterances.
+    Padded(usize, usize),
 }
 
-impl Starts {
-    fn running(batch: usize, rows: impl Fn(usize) -> usize) -> Self {
+impl RowStarts {
+    fn packed(batch: usize, rows: impl Fn(usize) -> usize) -> Self {
         let mut starts = Vec::with_capacity(batch + 1);
         starts.push(0);
         (0..batch).for_each(|b| starts.push(starts[b] + rows(b)));
-        Self::Listed(starts)
+        Self::Packed(starts)
     }
 
-    /// That of an utterance.
-    pub fn of(&self, utterance: usize) -> usize {
+    /// First row of an utterance.
+    pub fn start(&self, utterance: usize) -> usize {
         match self {
-            Self::Listed(starts) => starts[utterance],
-            Self::Every(rows, _) => utterance * rows,
+            Self::Packed(starts) => starts[utterance],
+            Self::Padded(rows, _) => utterance * rows,
         }
     }
 
-    /// All rows.
+    /// Number of rows.
     pub fn total(&self) -> usize {
         match self {
-            Self::Listed(starts) => starts.last().copied().unwrap_or(0),
-            Self::Every(rows, batch) => rows * batch,
+            Self::Packed(starts) => starts.last().copied().unwrap_or(0),
+            Self::Padded(rows, batch) => rows * batch,
         }
     }
 }

@@ -3,7 +3,7 @@
 //! They are the same in every process and in `crates/bench/python/torch_decode.py`.
 use std::sync::Arc;
 
-use decoding::{Activation, AffineLayer, JointScorer, LstmLayer, LstmPredictor, Model, Network};
+use decoding::{Activation, AffineLayer, DecodingModel, JointNetwork, JointScorer, LstmLayer, LstmPredictor};
 use rnnt_dp::Topology;
 
 use super::unprojected::{ENCODER, HIDDEN, LABELS, PREDICTOR, UnprojectedJoint};
@@ -88,7 +88,8 @@ impl SyntheticWeights {
     pub fn network(&self) -> Result<(Model, Arc<Network>)> {
         let [frames, predicted, head] = self.layers()?;
         let durations = self.family.durations().len();
-        let network = Arc::new(Network::new(Activation::Tanh, Some(frames), predicted, head, durations)?);
+        let network =
+            Arc::new(JointNetwork::new(Activation::Tanh, Some(frames), predicted, head, durations)?);
         Ok((self.model(usize::MAX, network.clone())?, network))
     }
 
@@ -98,10 +99,10 @@ impl SyntheticWeights {
         self.model(0, Arc::new(UnprojectedJoint::new(self.layers()?, durations)))
     }
 
-    fn model(&self, table: usize, joint: Arc<dyn JointScorer>) -> Result<Model> {
+    fn model(&self, table: usize, joint: Arc<dyn JointScorer>) -> Result<DecodingModel> {
         let layer = LstmLayer { input: &self.input, recurrent: &self.recurrent, bias: &self.bias };
-        let predictor = LstmPredictor::with_table_within(table, &self.embedding, PREDICTOR, &[layer], BLANK)?;
-        Ok(Model::new(Arc::new(predictor), joint, BLANK, &[], &self.family.topology()?)?)
+        let predictor = LstmPredictor::with_table_limit(table, &self.embedding, PREDICTOR, &[layer], BLANK)?;
+        Ok(DecodingModel::new(Arc::new(predictor), joint, BLANK, &[], &self.family.topology()?)?)
     }
 
     /// Returns the projections of encoder and predictor outputs, and the head.

@@ -47,7 +47,7 @@ impl JointScorer for UnprojectedJoint {
         ENCODER
     }
 
-    fn predicted_width(&self) -> usize {
+    fn prediction_width(&self) -> usize {
         PREDICTOR
     }
 
@@ -73,8 +73,8 @@ impl JointScorer for UnprojectedJoint {
         let JointBuffers { encoded, predicted, frames, labels, hidden } = &mut *buffers;
         encoded.clear();
         predicted.clear();
-        for &site in sites.at {
-            let (frame, row) = sites.pair(site, ENCODER, PREDICTOR);
+        for &site in sites.sites {
+            let (frame, row) = sites.rows_at(site, ENCODER, PREDICTOR);
             encoded.extend_from_slice(frame);
             predicted.extend_from_slice(row);
         }

@@ -1,83 +1,87 @@
-//! Alignment-length-synchronous decoding as it was described first.
-use super::lane::{BeamPosition, Candidate};
+//! Alignment-length-synchronous decoding (ALSD).
+use super::utterance::{BeamPosition, Candidate};
 use super::{BeamBuffers, BeamTask, nbest};
 use crate::Result;
 
 impl BeamBuffers {
+    /// Runs ALSD.
+    ///
     /// ```text
-    /// for each step i:                                          a hypothesis with u labels is at frame t = i - u
+    /// for each step i (a hypothesis with u labels is at frame t = i - u):
     ///   scores of all hypotheses with t < T
-    ///   candidates: each with its blank, and with its best labels while it has less than `max_labels`
-    ///   a blank at t = T - 1 ends a hypothesis, which is put aside
-    ///   the best `width` candidates; equal labels are added up; predictor of the new labels
+    ///   candidates: each with its blank, and its best labels while it has less than `max_labels`
+    ///   a blank at t = T - 1 ends a hypothesis, which leaves the beam
+    ///   the best `width` candidates; equal labels are summed; predictor of the new labels
     /// ```
     pub(super) fn alsd(&mut self, task: BeamTask, max_labels: Option<usize>) -> Result<()> {
         let BeamTask { model, options, .. } = task;
-        let (rules, width) = (model.rules(), options.width);
-        // Who is at its end already has no frames.
-        for lane in self.lanes.iter_mut().filter(|lane| lane.end == lane.before) {
-            lane.aside.append(&mut lane.hyps);
+        let (token_table, width) = (model.token_table(), options.width);
+        // Utterances without frames have ended.
+        for utterance in self.utterances.iter_mut().filter(|utterance| utterance.end == utterance.before) {
+            utterance.ended.append(&mut utterance.hyps);
             if options.end_scores {
-                for at in 0..lane.aside.len() {
-                    let row = lane.aside[at].row;
-                    lane.aside[at].log_prob += self.rows.finish(lane, options, row)?;
+                for at in 0..utterance.ended.len() {
+                    let row = utterance.ended[at].row;
+                    utterance.ended[at].log_prob += self.rows.finish(utterance, options, row)?;
                 }
             }
         }
         loop {
-            self.visit(|lane, hyp| hyp.time < lane.end);
+            self.collect_sites(|utterance, hyp| hyp.time < utterance.end);
             if self.sites.is_empty() {
                 break;
             }
-            self.look(task, width)?;
-            for lane in &mut self.lanes {
-                let (end, most) =
-                    (lane.end, max_labels.unwrap_or((lane.end - lane.before).saturating_mul(2)));
-                // The ended ones have competed for a step.
-                lane.hyps.retain(|hyp| hyp.time < end);
-                lane.best.clear(width);
-                for i in 0..lane.hyps.len() {
-                    let (hyp, site) = (lane.hyps[i], lane.first + i);
-                    let blank = self.short.blank(site);
+            self.score_sites(task, width)?;
+            for utterance in &mut self.utterances {
+                let (end, limit) = (
+                    utterance.end,
+                    max_labels.unwrap_or((utterance.end - utterance.before).saturating_mul(2)),
+                );
+                // Ended hypotheses compete for one step only.
+                utterance.hyps.retain(|hyp| hyp.time < end);
+                utterance.best.clear(width);
+                for i in 0..utterance.hyps.len() {
+                    let (hyp, site) = (utterance.hyps[i], utterance.first_site + i);
+                    let blank = self.top_k.blank(site);
                     let log_prob = hyp.log_prob + blank.value;
                     if hyp.time + 1 == end && log_prob > f64::NEG_INFINITY {
                         let mut ended = hyp;
                         (ended.time, ended.log_prob) = (end, log_prob);
                         if options.end_scores {
-                            ended.log_prob += self.rows.finish(lane, options, hyp.row)?;
+                            ended.log_prob += self.rows.finish(utterance, options, hyp.row)?;
                         }
-                        lane.aside.push(ended);
+                        utterance.ended.push(ended);
                     }
-                    // Of a hypothesis' classes, no more than its best `width` can be chosen.
-                    let more = lane.tree.sequence(hyp.node).len < most;
+                    // At most the best `width` classes of a hypothesis can be chosen.
+                    let may_extend = utterance.tree.sequence(hyp.node).len < limit;
                     let blank = [blank];
-                    for entry in if more { self.short.entries(site) } else { &blank } {
-                        let log_prob = hyp.log_prob + entry.value;
-                        if !lane.best.offer(Candidate { hyp: i, entry: Some(*entry), log_prob }) {
+                    for expansion in if may_extend { self.top_k.entries(site) } else { &blank } {
+                        let log_prob = hyp.log_prob + expansion.value;
+                        if !utterance.best.push(Candidate { hyp: i, expansion: Some(*expansion), log_prob }) {
                             break;
                         }
                     }
                 }
-                lane.choose(
-                    rules,
-                    |hyp, entry| match rules.is_blank(entry.class) {
+                utterance.choose(
+                    token_table,
+                    |hyp, expansion| match token_table.is_blank(expansion.class) {
                         true => BeamPosition { time: hyp.time + 1, symbols: 0 },
                         false => BeamPosition { time: hyp.time, symbols: hyp.symbols + 1 },
                     },
-                    |place, other| place.time == other.time,
+                    |position, other| position.time == other.time,
                 );
-                let score = |hyp: &_| nbest::score(hyp, &lane.tree, (model, options));
-                let mut ended = lane.aside.clone();
+                let score = |hyp: &_| nbest::score(hyp, &utterance.tree, (model, options));
+                let mut ended = utterance.ended.clone();
                 ended.sort_by(|a, b| score(b).total_cmp(&score(a)));
                 ended.truncate(options.nbest);
-                lane.aside = ended;
+                utterance.ended = ended;
             }
             self.extend(task)?;
         }
-        for lane in &mut self.lanes {
-            lane.hyps.clear();
-            lane.hyps.append(&mut lane.aside);
-            lane.hyps.retain(|hyp| hyp.log_prob > f64::NEG_INFINITY);
+        for utterance in &mut self.utterances {
+            utterance.hyps.clear();
+            utterance.hyps.append(&mut utterance.ended);
+            utterance.hyps.retain(|hyp| hyp.log_prob > f64::NEG_INFINITY);
         }
         Ok(())
     }

@@ -1,12 +1,12 @@
-//! Modified adaptive expansion search: frame by frame, several labels a frame, only as many as are worth it.
-use super::lane::{BeamHypothesis, BeamUtterance, Extension, FRESH, emitted};
+//! Modified adaptive expansion search (mAES).
 use super::nbest;
 use super::rows::HypothesisRows;
 use super::top_k::TopK;
+use super::utterance::{BeamHypothesis, BeamUtterance, Expansion, NO_ROW, decoded_token};
 use super::{BeamBuffers, BeamTask};
 use crate::{Result, SiteIndex};
 
-/// See [`BeamKind::Maes`](crate::BeamKind::Maes).
+/// Parameters of [`BeamKind::Maes`](crate::BeamKind::Maes).
 pub(super) struct Limits {
     pub expansions: usize,
     pub beta: usize,
@@ -15,98 +15,101 @@ pub(super) struct Limits {
 }
 
 impl BeamBuffers {
+    /// Runs mAES.
+    ///
     /// ```text
-    /// for each frame t, from the hypotheses of t on:
+    /// for each frame t:
     ///   for s = 0 .. expansions - 1, all hypotheses with s labels on t:
-    ///     the best `width + beta` classes of each that are at most `gamma` below its best, and labels on the way to
-    ///     a hypothesis of t that is at most `prefix` labels longer
+    ///     the best `width + beta` classes of each that are at most `gamma` below its best, and
+    ///     labels that lead to a hypothesis of the start of t, at most `prefix` labels longer
     ///     a blank ends the frame; a label leads to s + 1; predictor of the new labels
     ///   hypotheses with `expansions` labels on t take their blank
-    ///   add up equal labels, keep the best `width`
+    ///   sum equal labels, keep the best `width`
     /// ```
-    /// Hypotheses with equal labels and a different number of labels on the frame have different continuations
-    /// while the limit is in reach, and are added up only when their frame has ended. Those with the same number
-    /// come from the same hypothesis of t, so that they are one.
+    /// Hypotheses with equal labels but different numbers of labels on the frame have different
+    /// continuations and are summed only when the frame has ended. With equal numbers they descend
+    /// from the same hypothesis at the start of t, so that they are one.
     pub(super) fn maes(&mut self, task: BeamTask, limits: &Limits) -> Result<()> {
         let width = task.options.width;
-        let longest = self.lanes.iter().map(|lane| lane.end - lane.before).max().unwrap_or(0);
+        let longest =
+            self.utterances.iter().map(|utterance| utterance.end - utterance.before).max().unwrap_or(0);
         for at in 0..longest {
-            let inside = |lane: &BeamUtterance| at < lane.end - lane.before;
-            for lane in &mut self.lanes {
-                lane.starts.clear();
-                lane.starts.extend(lane.hyps.iter().map(|hyp| hyp.node));
+            let has_frame = |utterance: &BeamUtterance| at < utterance.end - utterance.before;
+            for utterance in &mut self.utterances {
+                utterance.frame_nodes.clear();
+                utterance.frame_nodes.extend(utterance.hyps.iter().map(|hyp| hyp.node));
             }
             for symbols in 0..=limits.expansions {
-                self.visit(|lane, _| inside(lane));
+                self.collect_sites(|utterance, _| has_frame(utterance));
                 if self.sites.is_empty() {
                     break;
                 }
                 let is_last = symbols == limits.expansions;
-                self.look(task, if is_last { 1 } else { width.saturating_add(limits.beta) })?;
-                let scores = ExpansionScores { short: &self.short, rows: &self.rows, sites: &self.sites };
-                for lane in self.lanes.iter_mut().filter(|lane| inside(lane)) {
+                self.score_sites(task, if is_last { 1 } else { width.saturating_add(limits.beta) })?;
+                let scores = ExpansionScores { top_k: &self.top_k, rows: &self.rows, sites: &self.sites };
+                for utterance in self.utterances.iter_mut().filter(|utterance| has_frame(utterance)) {
                     match is_last {
-                        true => take_blanks(lane, &self.short),
-                        false => expand(lane, task, &scores, (limits, symbols)),
+                        true => take_blanks(utterance, &self.top_k),
+                        false => expand(utterance, task, &scores, (limits, symbols)),
                     }
                 }
-                // No label must leave the trees here: `starts` holds nodes.
-                self.rows.extend(task.model, task.options, &mut self.lanes)?;
+                // Labels must stay in the trees here, as `frame_nodes` refers to them.
+                self.rows.extend(task.model, task.options, &mut self.utterances)?;
             }
-            for lane in self.lanes.iter_mut().filter(|lane| inside(lane)) {
-                lane.hyps = nbest::merged(&lane.aside, &lane.tree);
-                lane.aside.clear();
-                lane.hyps.sort_by(|a, b| b.log_prob.total_cmp(&a.log_prob));
-                lane.hyps.truncate(width);
-                lane.hyps.iter_mut().for_each(|hyp| (hyp.time, hyp.symbols) = (hyp.time + 1, 0));
-                lane.prune();
+            for utterance in self.utterances.iter_mut().filter(|utterance| has_frame(utterance)) {
+                utterance.hyps = nbest::merge_equal(&utterance.ended, &utterance.tree);
+                utterance.ended.clear();
+                utterance.hyps.sort_by(|a, b| b.log_prob.total_cmp(&a.log_prob));
+                utterance.hyps.truncate(width);
+                utterance.hyps.iter_mut().for_each(|hyp| (hyp.time, hyp.symbols) = (hyp.time + 1, 0));
+                utterance.prune();
             }
         }
         Ok(())
     }
 }
 
-/// Scores of the sites of an expansion.
+/// Scores at the sites of an expansion.
 struct ExpansionScores<'a> {
-    short: &'a TopK,
+    top_k: &'a TopK,
     rows: &'a HypothesisRows,
     sites: &'a [SiteIndex],
 }
 
-/// Hypotheses that may have no more labels on the frame.
-fn take_blanks(lane: &mut BeamUtterance, short: &TopK) {
-    for (i, mut hyp) in std::mem::take(&mut lane.hyps).into_iter().enumerate() {
-        hyp.log_prob += short.blank(lane.first + i).value;
+/// Advances hypotheses at the limit of labels per frame by a blank.
+fn take_blanks(utterance: &mut BeamUtterance, top_k: &TopK) {
+    for (i, mut hyp) in std::mem::take(&mut utterance.hyps).into_iter().enumerate() {
+        hyp.log_prob += top_k.blank(utterance.first_site + i).value;
         if hyp.log_prob > f64::NEG_INFINITY {
-            lane.aside.push(hyp);
+            utterance.ended.push(hyp);
         }
     }
 }
 
-/// One expansion: hypotheses with a new label stay, those with a blank are put aside.
+/// Expands hypotheses: a new label keeps them on the frame, a blank ends it.
 fn expand(
-    lane: &mut BeamUtterance,
+    utterance: &mut BeamUtterance,
     task: BeamTask,
     scores: &ExpansionScores,
     (limits, symbols): (&Limits, usize),
 ) {
-    let rules = task.model.rules();
-    let from = std::mem::take(&mut lane.hyps);
-    lane.origins.clear();
-    let mut entries: Vec<Extension> = Vec::new();
+    let token_table = task.model.token_table();
+    let from = std::mem::take(&mut utterance.hyps);
+    utterance.origins.clear();
+    let mut entries: Vec<Expansion> = Vec::new();
     for (i, hyp) in from.iter().enumerate() {
-        let site = lane.first + i;
-        let listed = scores.short.entries(site);
-        let bar = listed.first().map_or(f64::NEG_INFINITY, |best| best.value - limits.gamma);
+        let site = utterance.first_site + i;
+        let listed = scores.top_k.entries(site);
+        let threshold = listed.first().map_or(f64::NEG_INFINITY, |best| best.value - limits.gamma);
         entries.clear();
-        entries.extend(listed.iter().take_while(|entry| entry.value >= bar));
-        let is_complete = entries.len() == rules.classes();
-        for &start in lane.starts.iter().filter(|_| !is_complete) {
-            let Some(class) = next_label(lane, hyp.node, start, (limits, symbols)) else { continue };
+        entries.extend(listed.iter().take_while(|entry| entry.value >= threshold));
+        let is_complete = entries.len() == token_table.classes();
+        for &start in utterance.frame_nodes.iter().filter(|_| !is_complete) {
+            let Some(class) = next_label(utterance, hyp.node, start, (limits, symbols)) else { continue };
             if entries.iter().all(|entry| entry.class != class) {
-                let at = scores.sites[site].row * rules.classes() + class as usize;
+                let at = scores.sites[site].row * token_table.classes() + class as usize;
                 let fused = scores.rows.fused().map_or(0.0, |fused| fused[at]);
-                entries.push(scores.short.entry(site, class, fused));
+                entries.push(scores.top_k.entry(site, class, fused));
             }
         }
         for entry in &entries {
@@ -114,31 +117,31 @@ fn expand(
             if log_prob == f64::NEG_INFINITY {
                 continue;
             }
-            if rules.is_blank(entry.class) {
-                lane.aside.push(BeamHypothesis { log_prob, ..*hyp });
+            if token_table.is_blank(entry.class) {
+                utterance.ended.push(BeamHypothesis { log_prob, ..*hyp });
                 continue;
             }
-            let node = lane.tree.push(hyp.node, emitted(entry, rules, hyp.time));
+            let node = utterance.tree.push(hyp.node, decoded_token(entry, token_table, hyp.time));
             let symbols = hyp.symbols + 1;
-            lane.hyps.push(BeamHypothesis { node, row: FRESH, time: hyp.time, symbols, log_prob });
-            lane.origins.push(hyp.row);
+            utterance.hyps.push(BeamHypothesis { node, row: NO_ROW, time: hyp.time, symbols, log_prob });
+            utterance.origins.push(hyp.row);
         }
     }
 }
 
-/// The label that leads from a hypothesis towards `start`, if that continues it by few enough labels.
+/// The next label from a hypothesis to `start`, within the limits.
 fn next_label(
-    lane: &BeamUtterance,
+    utterance: &BeamUtterance,
     node: u32,
     start: u32,
     (limits, symbols): (&Limits, usize),
 ) -> Option<u32> {
-    let tree = &lane.tree;
+    let tree = &utterance.tree;
     let missing = tree.sequence(start).len.checked_sub(tree.sequence(node).len)?;
     if missing == 0 || missing + symbols > limits.prefix.min(limits.expansions) {
         return None;
     }
     let next = (1..missing).try_fold(start, |node, _| tree.last(node).map(|(_, parent)| parent))?;
     let (label, parent) = tree.last(next)?;
-    tree.same(parent, node).then_some(label)
+    tree.is_same_sequence(parent, node).then_some(label)
 }

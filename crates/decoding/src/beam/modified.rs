@@ -1,51 +1,59 @@
-//! Modified beam search: all hypotheses of an utterance are at one frame, or wait for it.
-use super::lane::{BeamPosition, Candidate};
+//! Modified beam search: hypotheses are at one frame, or wait for a big blank to end.
+use super::utterance::{BeamPosition, Candidate};
 use super::{BeamBuffers, BeamTask};
 use crate::Result;
 
 impl BeamBuffers {
+    /// Runs modified beam search.
+    ///
     /// ```text
     /// for each frame t:
     ///   scores of all hypotheses at t
-    ///   the best `width` of hypotheses x classes, and of those that wait; equal labels at equal frames are added up
+    ///   the best `width` of hypotheses x classes, and of those that wait
+    ///   sum of equal labels at equal frames
     ///   predictor of the new labels
     /// ```
     pub(super) fn modified(&mut self, task: BeamTask) -> Result<()> {
-        let (rules, width) = (task.model.rules(), task.options.width);
-        let longest = self.lanes.iter().map(|lane| lane.end - lane.before).max().unwrap_or(0);
+        let (token_table, width) = (task.model.token_table(), task.options.width);
+        let longest =
+            self.utterances.iter().map(|utterance| utterance.end - utterance.before).max().unwrap_or(0);
         for at in 0..longest {
-            self.visit(|lane, hyp| at < lane.end - lane.before && hyp.time == lane.before + at);
+            self.collect_sites(|utterance, hyp| {
+                at < utterance.end - utterance.before && hyp.time == utterance.before + at
+            });
             if self.sites.is_empty() {
                 continue;
             }
-            self.look(task, width)?;
-            for lane in self.lanes.iter_mut().filter(|lane| at < lane.end - lane.before) {
-                let (time, mut site) = (lane.before + at, lane.first);
-                // Who waits alone is not looked at either.
-                if lane.hyps.iter().all(|hyp| hyp.time > time) {
+            self.score_sites(task, width)?;
+            for utterance in
+                self.utterances.iter_mut().filter(|utterance| at < utterance.end - utterance.before)
+            {
+                let (time, mut site) = (utterance.before + at, utterance.first_site);
+                // All hypotheses of the utterance wait.
+                if utterance.hyps.iter().all(|hyp| hyp.time > time) {
                     continue;
                 }
-                lane.best.clear(width);
-                for (i, hyp) in lane.hyps.iter().enumerate() {
+                utterance.best.clear(width);
+                for (i, hyp) in utterance.hyps.iter().enumerate() {
                     if hyp.time > time {
-                        lane.best.offer(Candidate { hyp: i, entry: None, log_prob: hyp.log_prob });
+                        utterance.best.push(Candidate { hyp: i, expansion: None, log_prob: hyp.log_prob });
                         continue;
                     }
-                    for entry in self.short.entries(site) {
-                        let log_prob = hyp.log_prob + entry.value;
-                        if !lane.best.offer(Candidate { hyp: i, entry: Some(*entry), log_prob }) {
+                    for expansion in self.top_k.entries(site) {
+                        let log_prob = hyp.log_prob + expansion.value;
+                        if !utterance.best.push(Candidate { hyp: i, expansion: Some(*expansion), log_prob }) {
                             break;
                         }
                     }
                     site += 1;
                 }
-                lane.choose(
-                    rules,
-                    |hyp, entry| BeamPosition {
-                        time: hyp.time.saturating_add(rules.frames(entry.class, 0).max(1)),
+                utterance.choose(
+                    token_table,
+                    |hyp, expansion| BeamPosition {
+                        time: hyp.time.saturating_add(token_table.frames(expansion.class, 0).max(1)),
                         symbols: 0,
                     },
-                    |place, other| place.time == other.time,
+                    |position, other| position.time == other.time,
                 );
             }
             self.extend(task)?;

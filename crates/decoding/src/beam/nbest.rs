@@ -1,80 +1,90 @@
-//! What a beam search has found.
+//! Results of a beam search.
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use rnnt_dp::semiring::{Log, Semiring};
 
-use super::lane::{BeamHypothesis, BeamUtterance};
-use super::{Beam, BeamKind, rows::HypothesisRows};
-use crate::tree::{Sequence, Tree};
-use crate::{Emitted, Model, Result};
+use super::utterance::{BeamHypothesis, BeamUtterance};
+use super::{BeamKind, BeamOptions, rows::HypothesisRows};
+use crate::tree::{LabelTree, SequenceKey};
+use crate::{DecodedToken, DecodingModel, Result};
 
-/// The best label sequences of an utterance, best first; none if every path is impossible (a language model that forbids all
-/// labels, say).
+/// The best label sequences of an utterance, best first.
+///
+/// Empty if every path is impossible, for example because a language model forbids all labels.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NBest {
-    /// All different.
-    pub hypotheses: Vec<Ranked>,
+    /// Hypotheses with different labels.
+    pub hypotheses: Vec<RankedHypothesis>,
 }
 
-/// A label sequence with its probability.
+/// A label sequence with its score.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Ranked {
-    /// The labels, with times of the best of their paths when they were found. Log-probabilities are those that the search worked
-    /// with: behind temperature and blank penalty.
-    pub labels: Vec<Emitted>,
-    /// Natural log-probability of all paths that the search has added up, with what automata and the internal language model added.
+pub struct RankedHypothesis {
+    /// The labels, with the times of their best path.
+    ///
+    /// Log-probabilities include temperature and blank penalty.
+    pub labels: Vec<DecodedToken>,
+    /// Natural log-probability of all paths in the beam, plus fusion scores.
     pub log_prob: f64,
-    /// What the order is by: the log-probability, or that over a number of labels, if options say so
-    /// ([`Beam::normalise`](crate::Beam::normalise), [`CtcBeam::normalise`](crate::CtcBeam::normalise)).
+    /// Score that determines the order: the log-probability, optionally normalized by length.
+    ///
+    /// See [`BeamOptions::normalize_by_length`](crate::BeamOptions::normalize_by_length) and
+    /// [`CtcBeamOptions::normalize_by_length`](crate::CtcBeamOptions::normalize_by_length).
     pub score: f64,
 }
 
 impl NBest {
-    /// The best one.
-    pub fn best(&self) -> Option<&Ranked> {
+    /// The best hypothesis.
+    pub fn best(&self) -> Option<&RankedHypothesis> {
         self.hypotheses.first()
     }
 }
 
-impl Ranked {
+impl RankedHypothesis {
     /// Label ids.
     pub fn ids(&self) -> Vec<u32> {
         self.labels.iter().map(|label| label.label).collect()
     }
 }
 
-/// `log p`, or `log p / (labels + context)`, for ALSD and mALSD `log p / (labels + 1)`.
-pub(super) fn score(hyp: &BeamHypothesis, tree: &Tree, (model, options): (&Model, &Beam)) -> f64 {
-    if !options.normalise {
+/// `log p`, or `log p / (labels + context)`; the context is 1 for ALSD and mALSD.
+pub(super) fn score(
+    hyp: &BeamHypothesis,
+    tree: &LabelTree,
+    (model, options): (&DecodingModel, &BeamOptions),
+) -> f64 {
+    if !options.normalize_by_length {
         return hyp.log_prob;
     }
-    // Each search as where it comes from: k2 counts the labels that its hypotheses begin with, NeMo one.
-    let begin = match options.kind {
+    // As in the original implementations: k2 counts the initial context, NeMo one label.
+    let context = match options.kind {
         BeamKind::Alsd { .. } | BeamKind::Malsd { .. } => 1,
         BeamKind::Modified | BeamKind::Maes { .. } => model.predictor().context(),
     };
-    hyp.log_prob / (tree.sequence(hyp.node).len as f64 + begin as f64)
+    hyp.log_prob / (tree.sequence(hyp.node).len as f64 + context as f64)
 }
 
-/// Adds up hypotheses of equal labels: times of the most probable one, and the most probable ones first.
-pub(super) fn merged(hyps: &[BeamHypothesis], tree: &Tree) -> Vec<BeamHypothesis> {
-    let mut all = hyps.to_vec();
-    all.sort_by(|a, b| b.log_prob.total_cmp(&a.log_prob));
-    let mut different: Vec<BeamHypothesis> = Vec::with_capacity(all.len());
-    // Of each sequence the first place; other labels with the same hash are looked for one by one.
-    let mut places: HashMap<Sequence, usize> = HashMap::with_capacity(all.len());
-    for hyp in all {
-        let same = |other: &BeamHypothesis| tree.same(other.node, hyp.node);
-        let place = match places.entry(tree.sequence(hyp.node)) {
+/// Sums hypotheses of equal labels, most probable first.
+///
+/// Times are those of the most probable path.
+pub(super) fn merge_equal(hyps: &[BeamHypothesis], tree: &LabelTree) -> Vec<BeamHypothesis> {
+    let mut sorted = hyps.to_vec();
+    sorted.sort_by(|a, b| b.log_prob.total_cmp(&a.log_prob));
+    let mut different: Vec<BeamHypothesis> = Vec::with_capacity(sorted.len());
+    // First index of each key; sequences whose hashes collide are compared one by one.
+    let mut indices: HashMap<SequenceKey, usize> = HashMap::with_capacity(sorted.len());
+    for hyp in sorted {
+        let is_same = |other: &BeamHypothesis| tree.is_same_sequence(other.node, hyp.node);
+        let index = match indices.entry(tree.sequence(hyp.node)) {
             Entry::Vacant(vacant) => {
                 vacant.insert(different.len());
                 None
             }
-            Entry::Occupied(place) if same(&different[*place.get()]) => Some(*place.get()),
-            Entry::Occupied(_) => different.iter().position(same),
+            Entry::Occupied(index) if is_same(&different[*index.get()]) => Some(*index.get()),
+            Entry::Occupied(_) => different.iter().position(is_same),
         };
-        match place {
+        match index {
             Some(at) => different[at].log_prob = Log::plus(different[at].log_prob, hyp.log_prob),
             None => different.push(hyp),
         }
@@ -82,33 +92,38 @@ pub(super) fn merged(hyps: &[BeamHypothesis], tree: &Tree) -> Vec<BeamHypothesis
     different
 }
 
-/// The one that [`rank`] has first, without scores of ends.
-pub(super) fn best(hyps: &[BeamHypothesis], tree: &Tree, of: (&Model, &Beam)) -> Option<BeamHypothesis> {
-    // The last of equal ones, behind which they come in order.
-    let better = |a: &BeamHypothesis, b: &BeamHypothesis| score(a, tree, of).total_cmp(&score(b, tree, of));
-    merged(hyps, tree).into_iter().rev().max_by(better)
+/// The first hypothesis of [`rank`] without final scores.
+pub(super) fn best(
+    hyps: &[BeamHypothesis],
+    tree: &LabelTree,
+    search: (&DecodingModel, &BeamOptions),
+) -> Option<BeamHypothesis> {
+    // `max_by` returns the last of equal elements; `rev` makes it the first.
+    let better =
+        |a: &BeamHypothesis, b: &BeamHypothesis| score(a, tree, search).total_cmp(&score(b, tree, search));
+    merge_equal(hyps, tree).into_iter().rev().max_by(better)
 }
 
-/// Ranks a lane's hypotheses, with the scores of their ends or without.
+/// Ranks the hypotheses of an utterance, optionally with final scores.
 pub(super) fn rank(
-    lane: &BeamUtterance,
+    utterance: &BeamUtterance,
     rows: &HypothesisRows,
-    of: (&Model, &Beam),
-    ends: bool,
+    search: (&DecodingModel, &BeamOptions),
+    end_scores: bool,
 ) -> Result<NBest> {
-    let mut different = merged(&lane.hyps, &lane.tree);
-    if ends {
+    let mut different = merge_equal(&utterance.hyps, &utterance.tree);
+    if end_scores {
         for hyp in &mut different {
-            hyp.log_prob += rows.finish(lane, of.1, hyp.row)?;
+            hyp.log_prob += rows.finish(utterance, search.1, hyp.row)?;
         }
         different.retain(|hyp| hyp.log_prob > f64::NEG_INFINITY);
     }
-    different.sort_by(|a, b| score(b, &lane.tree, of).total_cmp(&score(a, &lane.tree, of)));
-    different.truncate(of.1.nbest);
-    let ranked = |hyp: &BeamHypothesis| Ranked {
-        labels: lane.tree.labels(hyp.node),
+    different.sort_by(|a, b| score(b, &utterance.tree, search).total_cmp(&score(a, &utterance.tree, search)));
+    different.truncate(search.1.nbest);
+    let ranked = |hyp: &BeamHypothesis| RankedHypothesis {
+        labels: utterance.tree.labels(hyp.node),
         log_prob: hyp.log_prob,
-        score: score(hyp, &lane.tree, of),
+        score: score(hyp, &utterance.tree, search),
     };
     Ok(NBest { hypotheses: different.iter().map(ranked).collect() })
 }

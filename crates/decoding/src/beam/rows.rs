@@ -1,254 +1,295 @@
-//! What networks and automata know of hypotheses: one row for each label sequence, wherever hypotheses move.
+//! Network and scorer states of hypotheses, one row per label sequence.
 use kernels::{par_for, parts, parts_mut};
 
-use super::Beam;
-use super::lane::{BeamUtterance, FRESH};
-use crate::affine::sized;
+use super::BeamOptions;
+use super::utterance::{BeamUtterance, NO_ROW};
+use crate::affine::resized;
 use crate::scorer::check_fused;
-use crate::{Error, Model, NetworkScratch, Result, SiteBatch, SiteIndex, States};
+use crate::{DecodingModel, Error, NetworkScratch, Result, SiteBatch, SiteIndex, States};
 
-/// How many times as many rows there are as hypotheses hold.
-const ROOM: usize = 3;
+/// Capacity in rows, relative to the rows in use.
+const CAPACITY_FACTOR: usize = 3;
 
-/// Rows of all utterances. A hypothesis that a blank moves on keeps its row; one with a new label gets a row that nobody holds.
+/// Rows of the hypotheses of all utterances.
 ///
-/// Searches try the same label behind the same hypothesis frame after frame: rows that nobody holds stay for a while, and are found
-/// again by the row and the label that they were made of.
+/// A blank keeps the row of a hypothesis; a new label takes an unused row. Searches try the same
+/// label after the same hypothesis frame by frame, so unused rows are cached and found by their
+/// parent row and label.
 #[derive(Debug, Default)]
 pub(super) struct HypothesisRows {
-    held: RowBlock,
-    /// Rows that are being made.
+    rows: RowBlock,
+    /// Rows being computed.
     new: RowBlock,
-    made: Vec<Made>,
-    /// Rows that were made so far, and steps.
+    /// Origin of each row.
+    origins: Vec<RowOrigin>,
+    /// Number of rows computed so far.
     count: u64,
+    /// Number of steps so far.
     step: u64,
-    fresh: Vec<Fresh>,
+    pending: Vec<PendingRow>,
     labels: Vec<u32>,
-    /// Whether labels have other scores than the joint's.
-    fuses: bool,
-    /// Automata of a row.
-    automata: usize,
+    /// Whether fusion or the internal language model changes the scores of labels.
+    has_fusion: bool,
+    /// Scorers of a row.
+    scorers: usize,
     predicted: Vec<f32>,
     scratch: NetworkScratch,
 }
 
-/// A hypothesis that has no row.
+/// A hypothesis without a row.
 #[derive(Debug, Clone, Copy)]
-struct Fresh {
-    lane: usize,
+struct PendingRow {
+    utterance: usize,
     hyp: usize,
-    /// The row that it comes from, and its number.
+    /// Row of the parent.
     origin: u32,
+    /// Number of the parent's row.
     number: u64,
 }
 
-/// What a row was made of.
+/// Parent and label of a row.
 #[derive(Debug, Clone, Copy)]
-struct Made {
-    /// The number of the row of the hypothesis before.
+struct RowOrigin {
+    /// Number of the parent's row.
     origin: u64,
     label: u32,
-    /// Its own number: how many were made before it.
+    /// Number of this row, unique over all rows computed so far.
     number: u64,
-    /// The last step in which somebody held it.
-    held: u64,
+    /// Last step that used the row.
+    last_used: u64,
 }
 
-/// Rows, and what each holds.
+/// A block of rows.
 #[derive(Debug, Default)]
 struct RowBlock {
     states: States,
     /// Label rows, *n x R*.
     rows: Vec<f32>,
-    /// What automata and the internal language model add to each class, *n x C*, if anything does.
+    /// Scores of fusion and internal language model, *n x C*; empty without them.
     fused: Vec<f32>,
-    /// States of the automata.
-    automata: Vec<u32>,
+    /// Scorer states.
+    scorer_states: Vec<u32>,
 }
 
 impl HypothesisRows {
-    /// Forgets everything; lanes say which automata there are.
-    pub fn reset(&mut self, model: &Model, options: &Beam, lanes: &[BeamUtterance]) {
-        let lists = lanes.iter().map(|lane| lane.lists.len()).max().unwrap_or(0);
-        self.automata = options.fusion.len() + lists;
-        self.fuses = self.automata > 0 || options.internal_lm != 0.0;
-        for block in [&mut self.held, &mut self.new] {
+    /// Removes all rows and sets the number of scorers.
+    pub fn reset(&mut self, model: &DecodingModel, options: &BeamOptions, utterances: &[BeamUtterance]) {
+        let additional = utterances.iter().map(|utterance| utterance.fusion.len()).max().unwrap_or(0);
+        self.scorers = options.fusion.len() + additional;
+        self.has_fusion = self.scorers > 0 || options.internal_lm != 0.0;
+        for block in [&mut self.rows, &mut self.new] {
             block.states.clear(model.start().0.shape());
             block.rows.clear();
             block.fused.clear();
-            block.automata.clear();
+            block.scorer_states.clear();
         }
-        self.fresh.clear();
+        self.pending.clear();
         self.labels.clear();
-        self.made.clear();
+        self.origins.clear();
         (self.count, self.step) = (0, 0);
     }
 
-    /// Adds a row for the next hypothesis of a lane, which has [`FRESH`]; [`HypothesisRows::place`] must follow.
-    pub fn load(&mut self, (lane, hyp): (usize, usize), states: &States, rows: &[f32], automata: &[u32]) {
+    /// Adds a row for a hypothesis with [`NO_ROW`]; [`HypothesisRows::store`] must follow.
+    pub fn load(
+        &mut self,
+        (utterance, hyp): (usize, usize),
+        states: &States,
+        rows: &[f32],
+        scorer_states: &[u32],
+    ) {
         let width = rows.len() / states.rows().max(1);
-        let each = automata.len() / states.rows().max(1);
-        self.fresh.push(Fresh { lane, hyp, origin: FRESH, number: u64::MAX });
+        let scorers = scorer_states.len() / states.rows().max(1);
+        self.pending.push(PendingRow { utterance, hyp, origin: NO_ROW, number: u64::MAX });
         self.labels.push(0);
         self.new.states.extend(states, [hyp]);
         self.new.rows.extend_from_slice(&rows[hyp * width..][..width]);
-        self.new.automata.extend_from_slice(&automata[hyp * each..][..each]);
-        self.new.automata.resize(self.fresh.len() * self.automata, 0);
+        self.new.scorer_states.extend_from_slice(&scorer_states[hyp * scorers..][..scorers]);
+        self.new.scorer_states.resize(self.pending.len() * self.scorers, 0);
     }
 
-    /// Makes rows for all hypotheses that have none: one predictor step.
+    /// Computes rows for all hypotheses without one, in one predictor step.
     ///
     /// # Errors
-    /// As [`HypothesisRows::place`].
-    pub fn extend(&mut self, model: &Model, options: &Beam, lanes: &mut [BeamUtterance]) -> Result<()> {
-        let Self { held, new, made, fresh, labels, automata: each, .. } = self;
-        fresh.clear();
+    /// Those of [`HypothesisRows::store`].
+    pub fn extend(
+        &mut self,
+        model: &DecodingModel,
+        options: &BeamOptions,
+        utterances: &mut [BeamUtterance],
+    ) -> Result<()> {
+        let Self { rows, new, origins, pending, labels, scorers, .. } = self;
+        pending.clear();
         labels.clear();
-        new.automata.clear();
-        for (at, lane) in lanes.iter_mut().enumerate() {
-            for i in 0..lane.hyps.len() {
-                if lane.hyps[i].row != FRESH {
+        new.scorer_states.clear();
+        for (at, utterance) in utterances.iter_mut().enumerate() {
+            for i in 0..utterance.hyps.len() {
+                if utterance.hyps[i].row != NO_ROW {
                     continue;
                 }
-                let origin = lane.origins[i];
-                let label = lane.tree.last(lane.hyps[i].node).map_or(0, |(label, _)| label);
-                let number = made[origin as usize].number;
-                let again = |made: &Made| (made.origin, made.label) == (number, label);
-                if let Some(row) = made.iter().position(again) {
-                    lane.hyps[i].row = row as u32;
+                let origin = utterance.origins[i];
+                let label = utterance.tree.last(utterance.hyps[i].node).map_or(0, |(label, _)| label);
+                let number = origins[origin as usize].number;
+                let is_cached = |row: &RowOrigin| (row.origin, row.label) == (number, label);
+                if let Some(row) = origins.iter().position(is_cached) {
+                    utterance.hyps[i].row = row as u32;
                     continue;
                 }
-                fresh.push(Fresh { lane: at, hyp: i, origin, number });
+                pending.push(PendingRow { utterance: at, hyp: i, origin, number });
                 labels.push(label);
-                let before = new.automata.len();
-                new.automata.extend_from_slice(&held.automata[origin as usize * *each..][..*each]);
-                for (state, fusion) in new.automata[before..].iter_mut().zip(lane.fusions(options)) {
-                    *state = fusion.automaton.step(*state, label).1;
+                let before = new.scorer_states.len();
+                new.scorer_states
+                    .extend_from_slice(&rows.scorer_states[origin as usize * *scorers..][..*scorers]);
+                for (state, fusion) in new.scorer_states[before..].iter_mut().zip(utterance.fusions(options))
+                {
+                    *state = fusion.scorer.step(*state, label).1;
                 }
             }
         }
-        if fresh.is_empty() {
+        if pending.is_empty() {
             return Ok(());
         }
-        new.states.clear(held.states.shape());
-        new.states.extend(&held.states, fresh.iter().map(|fresh| fresh.origin as usize));
-        let rows = sized(&mut new.rows, fresh.len() * model.start().1.len());
+        new.states.clear(rows.states.shape());
+        new.states.extend(&rows.states, pending.iter().map(|pending| pending.origin as usize));
+        let rows = resized(&mut new.rows, pending.len() * model.start().1.len());
         model.step(labels, &mut new.states, rows, (&mut self.predicted, &mut self.scratch));
-        self.place(model, options, lanes)
+        self.store(model, options, utterances)
     }
 
-    /// Gives new rows a place among those that nobody holds.
+    /// Stores new rows in unused ones.
     ///
     /// # Errors
-    /// [`Error::Fused`] if an automaton has no score for a label.
-    pub fn place(&mut self, model: &Model, options: &Beam, lanes: &mut [BeamUtterance]) -> Result<()> {
-        self.fuse(model, options, lanes)?;
-        let Self { held, new, made, fresh, labels, count, step, .. } = self;
+    /// [`Error::Fused`] if the fusion score of a label is NaN or +inf.
+    pub fn store(
+        &mut self,
+        model: &DecodingModel,
+        options: &BeamOptions,
+        utterances: &mut [BeamUtterance],
+    ) -> Result<()> {
+        self.fuse(model, options, utterances)?;
+        let Self { rows, new, origins, pending, labels, count, step, .. } = self;
         *step += 1;
-        let mut live = fresh.len();
-        for hyp in lanes.iter().flat_map(|lane| lane.hyps.iter().chain(&lane.aside)) {
-            if let Some(row) = made.get_mut(hyp.row as usize) {
-                row.held = *step;
+        let mut live = pending.len();
+        for hyp in utterances.iter().flat_map(|utterance| utterance.hyps.iter().chain(&utterance.ended)) {
+            if let Some(row) = origins.get_mut(hyp.row as usize) {
+                row.last_used = *step;
                 live += 1;
             }
         }
-        let (width, classes) = (model.start().1.len(), model.rules().classes());
-        for (from, &Fresh { lane, hyp, number, .. }) in fresh.iter().enumerate() {
-            let oldest =
-                made.iter().enumerate().filter(|(_, row)| row.held < *step).min_by_key(|(_, row)| row.held);
-            let free = oldest.map(|(row, _)| row).filter(|_| made.len() >= ROOM * live).unwrap_or(made.len());
-            let row = Made { origin: number, label: labels[from], number: *count, held: *step };
+        let (width, classes) = (model.start().1.len(), model.token_table().classes());
+        for (from, &PendingRow { utterance, hyp, number, .. }) in pending.iter().enumerate() {
+            let oldest = origins
+                .iter()
+                .enumerate()
+                .filter(|(_, row)| row.last_used < *step)
+                .min_by_key(|(_, row)| row.last_used);
+            let free = oldest
+                .map(|(row, _)| row)
+                .filter(|_| origins.len() >= CAPACITY_FACTOR * live)
+                .unwrap_or(origins.len());
+            let row = RowOrigin { origin: number, label: labels[from], number: *count, last_used: *step };
             *count += 1;
-            if free == made.len() {
-                made.push(row);
-                held.states.extend(&new.states, [from]);
-                held.rows.resize((free + 1) * width, 0.0);
-                held.automata.resize((free + 1) * self.automata, 0);
-                held.fused.resize(if self.fuses { (free + 1) * classes } else { 0 }, 0.0);
+            if free == origins.len() {
+                origins.push(row);
+                rows.states.extend(&new.states, [from]);
+                rows.rows.resize((free + 1) * width, 0.0);
+                rows.scorer_states.resize((free + 1) * self.scorers, 0);
+                rows.fused.resize(if self.has_fusion { (free + 1) * classes } else { 0 }, 0.0);
             } else {
-                made[free] = row;
-                held.states.set(free, &new.states, from);
+                origins[free] = row;
+                rows.states.set(free, &new.states, from);
             }
-            held.rows[free * width..][..width].copy_from_slice(&new.rows[from * width..][..width]);
-            let each = self.automata;
-            held.automata[free * each..][..each].copy_from_slice(&new.automata[from * each..][..each]);
-            if self.fuses {
-                held.fused[free * classes..][..classes]
+            rows.rows[free * width..][..width].copy_from_slice(&new.rows[from * width..][..width]);
+            let scorers = self.scorers;
+            rows.scorer_states[free * scorers..][..scorers]
+                .copy_from_slice(&new.scorer_states[from * scorers..][..scorers]);
+            if self.has_fusion {
+                rows.fused[free * classes..][..classes]
                     .copy_from_slice(&new.fused[from * classes..][..classes]);
             }
-            lanes[lane].hyps[hyp].row = free as u32;
+            utterances[utterance].hyps[hyp].row = free as u32;
         }
-        fresh.clear();
+        pending.clear();
         Ok(())
     }
 
-    /// What is added to the classes behind new rows.
-    fn fuse(&mut self, model: &Model, options: &Beam, lanes: &[BeamUtterance]) -> Result<()> {
-        if !self.fuses {
+    /// Computes the fusion scores of new rows.
+    fn fuse(
+        &mut self,
+        model: &DecodingModel,
+        options: &BeamOptions,
+        utterances: &[BeamUtterance],
+    ) -> Result<()> {
+        if !self.has_fusion {
             return Ok(());
         }
-        let Self { new, fresh, scratch, automata: each, .. } = self;
-        let (classes, rules) = (model.rules().classes(), model.rules());
-        let fused = sized(&mut new.fused, fresh.len() * classes);
+        let Self { new, pending, scratch, scorers, .. } = self;
+        let (classes, token_table) = (model.token_table().classes(), model.token_table());
+        let fused = resized(&mut new.fused, pending.len() * classes);
         if options.internal_lm == 0.0 {
             fused.fill(0.0);
         } else {
             model.joint().internal_lm(&new.rows, fused, scratch);
             fused.iter_mut().for_each(|score| *score *= -options.internal_lm);
         }
-        let automata = &new.automata;
-        par_for((parts_mut(fused, classes), parts(fresh, 1)), |at, (fused, fresh)| {
-            let lane = &lanes[fresh[0].lane];
-            for (fusion, &state) in lane.fusions(options).zip(&automata[at * *each..]) {
+        let scorer_states = &new.scorer_states;
+        par_for((parts_mut(fused, classes), parts(pending, 1)), |at, (fused, pending)| {
+            let utterance = &utterances[pending[0].utterance];
+            for (fusion, &state) in utterance.fusions(options).zip(&scorer_states[at * *scorers..]) {
                 fusion.add_scores(state, fused);
             }
-            rules.blanks().for_each(|blank| fused[blank as usize] = 0.0);
+            token_table.blanks().for_each(|blank| fused[blank as usize] = 0.0);
         });
-        for (fused, &Fresh { lane, .. }) in fused.chunks_exact(classes).zip(&*fresh) {
-            check_fused(fused).map_err(|error| error.of(lanes[lane].utterance))?;
+        for (fused, &PendingRow { utterance, .. }) in fused.chunks_exact(classes).zip(&*pending) {
+            check_fused(fused).map_err(|error| error.in_utterance(utterances[utterance].index))?;
         }
         Ok(())
     }
 
-    /// Scores of sites.
-    pub fn scores(&mut self, model: &Model, frames: &[&[f32]], at: &[SiteIndex], scores: &mut [f32]) {
-        model.joint().scores(&SiteBatch { frames, rows: &self.held.rows, at }, scores, &mut self.scratch);
+    /// Evaluates the joint at sites.
+    pub fn scores(
+        &mut self,
+        model: &DecodingModel,
+        frames: &[&[f32]],
+        sites: &[SiteIndex],
+        scores: &mut [f32],
+    ) {
+        model.joint().scores(&SiteBatch { frames, rows: &self.rows.rows, sites }, scores, &mut self.scratch);
     }
 
-    /// What is added to the classes behind each row, *n x C*.
+    /// Fusion scores of all classes for each row, *n x C*.
     pub fn fused(&self) -> Option<&[f32]> {
-        self.fuses.then_some(&self.held.fused)
+        self.has_fusion.then_some(&self.rows.fused)
     }
 
-    /// What automata add at the end of a hypothesis.
+    /// Weighted final scores of a hypothesis.
     ///
     /// # Errors
     /// [`Error::End`] if it is NaN or +inf.
-    pub fn finish(&self, lane: &BeamUtterance, options: &Beam, row: u32) -> Result<f64> {
-        let states = &self.held.automata[row as usize * self.automata..];
-        let sum: f64 = lane.fusions(options).zip(states).map(|(fusion, &state)| fusion.finish(state)).sum();
+    pub fn finish(&self, utterance: &BeamUtterance, options: &BeamOptions, row: u32) -> Result<f64> {
+        let states = &self.rows.scorer_states[row as usize * self.scorers..];
+        let sum: f64 =
+            utterance.fusions(options).zip(states).map(|(fusion, &state)| fusion.finish(state)).sum();
         if sum < f64::INFINITY {
             return Ok(sum);
         }
-        Err(Error::End { found: sum }.of(lane.utterance))
+        Err(Error::End { found: sum }.in_utterance(utterance.index))
     }
 
-    /// Appends the rows of a lane's hypotheses, in their order.
+    /// Appends the rows of an utterance's hypotheses in order.
     pub fn save(
         &self,
-        lane: &BeamUtterance,
-        automata: usize,
+        utterance: &BeamUtterance,
+        scorers: usize,
         to: (&mut States, &mut Vec<f32>, &mut Vec<u32>),
     ) {
-        let (states, rows, states_of_automata) = to;
-        let all = || lane.hyps.iter().map(|hyp| hyp.row as usize);
-        let width = self.held.rows.len() / self.held.states.rows().max(1);
-        states.extend(&self.held.states, all());
-        for row in all() {
-            rows.extend_from_slice(&self.held.rows[row * width..][..width]);
-            let all = &self.held.automata[row * self.automata..][..automata];
-            states_of_automata.extend_from_slice(all);
+        let (states, rows, scorer_states) = to;
+        let hypothesis_rows = || utterance.hyps.iter().map(|hyp| hyp.row as usize);
+        let width = self.rows.rows.len() / self.rows.states.rows().max(1);
+        states.extend(&self.rows.states, hypothesis_rows());
+        for row in hypothesis_rows() {
+            rows.extend_from_slice(&self.rows.rows[row * width..][..width]);
+            let row = &self.rows.scorer_states[row * self.scorers..][..scorers];
+            scorer_states.extend_from_slice(row);
         }
     }
 }

@@ -1,198 +1,210 @@
-//! An utterance of a beam search that arrives in chunks.
+//! State of a beam search over an utterance that arrives in chunks.
 use serde::{Deserialize, Serialize};
 
-use super::lane::{BeamHypothesis, BeamUtterance};
-use crate::greedy::LARGEST;
-use crate::scorer::as_many;
-use crate::tree::{ROOT, Tree};
-use crate::{Emitted, Error, Fusion, Model, Result, States};
+use super::utterance::{BeamHypothesis, BeamUtterance};
+use crate::greedy::MAX_COUNT;
+use crate::scorer::expect_count;
+use crate::tree::{LabelTree, ROOT};
+use crate::{DecodedToken, DecodingModel, Error, Fusion, Result, States};
 
-/// What is known of an utterance between two chunks of it: plain data, which may be kept, sent to another process, and continued in
-/// any batch. A new one is made by [`BeamSearch::stream`](crate::BeamSearch::stream).
+/// State of a beam search between two chunks of an utterance.
 ///
-/// Its size is that of the hypotheses: [`BeamStream::take_stable`] takes out what no chunk can change.
+/// It is plain data, which may be stored, sent to another process and continued in any batch.
+/// [`BeamSearch::stream`](crate::BeamSearch::stream) creates one. Its size grows with the labels of
+/// the hypotheses; [`BeamStream::take_stable`] removes those that no chunk can change.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct BeamStream {
     /// Fingerprint of the model.
     model: u64,
-    /// A row for each hypothesis: the predictor's state, the label row, states of the automata.
+    /// Predictor states, one row per hypothesis.
     pub(super) states: States,
+    /// Label rows.
     pub(super) rows: Vec<f32>,
-    pub(super) automata: Vec<u32>,
+    /// Scorer states of each hypothesis: fusions of the search, then those of the stream.
+    #[serde(rename = "automata")]
+    pub(super) scorer_states: Vec<u32>,
     pub(super) hyps: Vec<BeamHypothesis>,
-    pub(super) tree: Tree,
-    /// Frames that were decoded.
+    pub(super) tree: LabelTree,
+    /// Decoded frames.
     pub(super) frames: usize,
-    /// Language models of the search.
+    /// Number of fusions of the search.
     shared: usize,
-    /// Lists of this utterance alone.
+    /// Fusions of this stream only.
     #[serde(skip)]
-    pub(super) lists: Vec<Fusion>,
+    pub(super) fusion: Vec<Fusion>,
 }
 
 impl Clone for BeamStream {
     fn clone(&self) -> Self {
-        let mut tree = Tree::default();
+        let mut tree = LabelTree::default();
         tree.clone_from(&self.tree);
         Self {
             model: self.model,
             states: self.states.clone(),
             rows: self.rows.clone(),
-            automata: self.automata.clone(),
+            scorer_states: self.scorer_states.clone(),
             hyps: self.hyps.clone(),
             tree,
             frames: self.frames,
             shared: self.shared,
-            lists: self.lists.clone(),
+            fusion: self.fusion.clone(),
         }
     }
 }
 
 impl BeamStream {
-    pub(super) fn new(model: &Model, fusion: &[Fusion]) -> Self {
+    pub(super) fn new(model: &DecodingModel, fusion: &[Fusion]) -> Self {
         let (states, row) = model.start();
         Self {
             model: model.fingerprint(),
             states: states.clone(),
             rows: row.to_vec(),
-            automata: fusion.iter().map(|fusion| fusion.automaton.start()).collect(),
+            scorer_states: fusion.iter().map(|fusion| fusion.scorer.start()).collect(),
             hyps: vec![BeamHypothesis { node: ROOT, row: 0, time: 0, symbols: 0, log_prob: 0.0 }],
-            tree: Tree::default(),
+            tree: LabelTree::default(),
             frames: 0,
             shared: fusion.len(),
-            lists: Vec::new(),
+            fusion: Vec::new(),
         }
     }
 
-    /// Starts anew in place, with lists of its own; memory stays.
-    pub(super) fn reset(&mut self, model: &Model, fusion: &[Fusion], lists: Vec<Fusion>) {
-        self.lists = lists;
+    /// Resets the state in place and sets the fusions of the stream; memory is kept.
+    pub(super) fn reset(&mut self, model: &DecodingModel, shared: &[Fusion], fusion: Vec<Fusion>) {
+        self.fusion = fusion;
         let (states, row) = model.start();
         self.states.clone_from(states);
         self.rows.clear();
         self.rows.extend_from_slice(row);
-        self.automata.clear();
-        self.automata.extend(fusion.iter().chain(&self.lists).map(|fusion| fusion.automaton.start()));
+        self.scorer_states.clear();
+        self.scorer_states.extend(shared.iter().chain(&self.fusion).map(|fusion| fusion.scorer.start()));
         self.hyps.clear();
         self.hyps.push(BeamHypothesis { node: ROOT, row: 0, time: 0, symbols: 0, log_prob: 0.0 });
         self.tree.clear();
-        (self.frames, self.shared) = (0, fusion.len());
+        (self.frames, self.shared) = (0, shared.len());
     }
 
-    /// The same stream with lists of its own, beside those of the search; their matches begin anew.
-    pub fn with_lists(mut self, lists: Vec<Fusion>) -> Self {
-        let each = self.automata.len() / self.hyps.len().max(1);
-        let of_row = |row: usize| {
-            let all = self.automata.iter().skip(row * each).take(each);
-            all.take(self.shared).copied().chain(lists.iter().map(|list| list.automaton.start()))
+    /// Sets fusions of this stream, in addition to those of the search.
+    ///
+    /// Their scorers begin in the start state.
+    pub fn with_fusion(mut self, fusion: Vec<Fusion>) -> Self {
+        let scorers = self.scorer_states.len() / self.hyps.len().max(1);
+        let states_of_row = |row: usize| {
+            let states = self.scorer_states.iter().skip(row * scorers).take(scorers);
+            states.take(self.shared).copied().chain(fusion.iter().map(|fusion| fusion.scorer.start()))
         };
-        self.automata = (0..self.hyps.len()).flat_map(of_row).collect();
-        self.lists = lists;
+        self.scorer_states = (0..self.hyps.len()).flat_map(states_of_row).collect();
+        self.fusion = fusion;
         self
     }
 
-    /// The same stream with its lists, which a state that was written down has not with it; their matches go on.
+    /// Restores the fusions of a deserialized stream.
+    ///
+    /// The serialized state does not contain them. Their scorers continue in the stored
+    /// states.
     ///
     /// # Errors
-    /// [`Error::Stream`] if they are not as many as it had.
-    pub fn again_with_lists(mut self, lists: Vec<Fusion>) -> Result<Self> {
-        let each = self.automata.len() / self.hyps.len().max(1);
-        self.lists = as_many(lists, each.saturating_sub(self.shared))?;
+    /// [`Error::Stream`] if the number of fusions differs from the stream's.
+    pub fn restore_fusion(mut self, fusion: Vec<Fusion>) -> Result<Self> {
+        let scorers = self.scorer_states.len() / self.hyps.len().max(1);
+        self.fusion = expect_count(fusion, scorers.saturating_sub(self.shared))?;
         Ok(self)
     }
 
-    /// Frames that were decoded so far.
+    /// Number of decoded frames.
     pub fn frames(&self) -> usize {
         self.frames
     }
 
-    /// Takes out so many labels of the best hypothesis, or all that it has; what begins otherwise is forgotten.
-    pub(super) fn settle(&mut self, best: &BeamHypothesis, labels: usize) -> Vec<Emitted> {
+    /// Removes and returns labels of the best hypothesis; drops hypotheses with another prefix.
+    pub(super) fn commit(&mut self, best: &BeamHypothesis, labels: usize) -> Vec<DecodedToken> {
         let Self { tree, hyps, .. } = self;
         let depth = tree.taken().saturating_add(labels);
-        let goal = tree.above(best.node, depth);
+        let goal = tree.ancestor_at(best.node, depth);
         let depth = tree.sequence(goal).len;
-        let keeps: Vec<bool> = hyps.iter().map(|hyp| tree.same(tree.above(hyp.node, depth), goal)).collect();
+        let keep: Vec<bool> =
+            hyps.iter().map(|hyp| tree.is_same_sequence(tree.ancestor_at(hyp.node, depth), goal)).collect();
         let mut nodes: Vec<u32> = hyps.iter().map(|hyp| hyp.node).collect();
-        retain(&mut nodes, &keeps);
-        retain(hyps, &keeps);
-        retain(&mut self.rows, &keeps);
-        retain(&mut self.automata, &keeps);
-        self.states.retain(|row| keeps[row]);
-        let taken = tree.take_to(goal, &mut nodes);
+        retain(&mut nodes, &keep);
+        retain(hyps, &keep);
+        retain(&mut self.rows, &keep);
+        retain(&mut self.scorer_states, &keep);
+        self.states.retain(|row| keep[row]);
+        let labels = tree.take_prefix(goal, &mut nodes);
         hyps.iter_mut().zip(nodes).for_each(|(hyp, node)| hyp.node = node);
-        taken
+        labels
     }
 
-    /// Takes out the labels that all hypotheses share, which no later chunk can change: results do not have them any more. Memory
-    /// stays bounded if somebody does so now and then.
-    pub fn take_stable(&mut self) -> Vec<Emitted> {
+    /// Removes and returns the labels that all hypotheses share.
+    ///
+    /// No later chunk can change them, and later results do not contain them. Regular calls bound
+    /// the memory of the stream.
+    pub fn take_stable(&mut self) -> Vec<DecodedToken> {
         let mut nodes: Vec<u32> = self.hyps.iter().map(|hyp| hyp.node).collect();
-        let shared = self.tree.take_shared(&mut nodes);
+        let shared = self.tree.take_common_prefix(&mut nodes);
         self.hyps.iter_mut().zip(nodes).for_each(|(hyp, node)| hyp.node = node);
         shared
     }
 
-    /// How many labels [`Self::take_stable`] has taken out so far.
+    /// Number of labels that were removed so far.
     pub fn taken(&self) -> usize {
         self.tree.taken()
     }
 
-    /// Fails unless the state is one of this model's, with these automata.
-    pub(super) fn check(&self, model: &Model, shared: usize) -> Result<()> {
+    /// Fails unless the state belongs to this model and number of fusions.
+    pub(super) fn check(&self, model: &DecodingModel, shared: usize) -> Result<()> {
         let (states, row) = model.start();
-        let wrong = |expected: String, found: String| Err(Error::Stream { expected, found });
+        let error = |expected: String, found: String| Err(Error::Stream { expected, found });
         if self.model != model.fingerprint() {
-            return wrong("a state of this model".into(), "one of another model".into());
+            return error("a state of this model".into(), "a state of another model".into());
         }
         let count = self.hyps.len();
         let fits = count > 0
-            && self.states.is_sound()
+            && self.states.is_valid()
             && self.states.rows() == count
             && self.states.shape() == states.shape();
         if !fits || self.rows.len() != count * row.len() {
-            return wrong(format!("{count} rows of {:?} and {}", states.shape(), row.len()), "others".into());
+            return error(format!("{count} rows of {:?} and {}", states.shape(), row.len()), "others".into());
         }
         let ids = model.predictor().ids() as u32;
         if let Some(label) =
-            self.states.labels().iter().find(|&&label| label != crate::NOTHING && label >= ids)
+            self.states.labels().iter().find(|&&label| label != crate::NO_LABEL && label >= ids)
         {
-            return wrong(format!("labels below {ids}"), label.to_string());
+            return error(format!("labels below {ids}"), label.to_string());
         }
         if !self.states.values().iter().chain(&self.rows).all(|x| x.is_finite()) {
-            return wrong("finite numbers".into(), "NaN or infinity".into());
+            return error("finite numbers".into(), "NaN or infinity".into());
         }
-        let automata = shared + self.lists.len();
-        if self.automata.len() != count * automata || self.shared != shared {
-            let expected = format!("states of {automata} language models and lists for {count} hypotheses");
-            return wrong(expected, self.automata.len().to_string());
+        let scorers = shared + self.fusion.len();
+        if self.scorer_states.len() != count * scorers || self.shared != shared {
+            let expected = format!("states of {scorers} language models and lists for {count} hypotheses");
+            return error(expected, self.scorer_states.len().to_string());
         }
-        let sound = |hyp: &BeamHypothesis| {
-            // Only a big blank reaches beyond the chunks.
-            let times = self.frames..=self.frames.saturating_add(model.rules().farthest() - 1);
-            self.frames.max(self.tree.taken()) <= LARGEST
-                && self.tree.has(hyp.node)
+        let is_valid = |hyp: &BeamHypothesis| {
+            // Only a big blank extends beyond the chunk.
+            let times = self.frames..=self.frames.saturating_add(model.token_table().max_blank_frames() - 1);
+            self.frames.max(self.tree.taken()) <= MAX_COUNT
+                && self.tree.contains(hyp.node)
                 && times.contains(&hyp.time)
                 && hyp.symbols == 0
                 && hyp.log_prob.is_finite()
         };
-        if !self.tree.is_sound(ids as usize) || !self.hyps.iter().all(sound) {
-            return wrong("a tree of labels, and hypotheses at its nodes".into(), "others".into());
+        if !self.tree.is_valid(ids as usize) || !self.hyps.iter().all(is_valid) {
+            return error("a tree of labels, and hypotheses at its nodes".into(), "others".into());
         }
         Ok(())
     }
 
-    /// Puts the state of a lane, whose chunk is over, in the place of this one.
-    pub(super) fn put(&mut self, lane: &mut BeamUtterance) {
-        lane.sweep();
-        self.tree.clone_from(&lane.tree);
-        self.hyps.clone_from(&lane.hyps);
-        self.frames = lane.end;
+    /// Saves the state of an utterance after its chunk.
+    pub(super) fn save(&mut self, utterance: &mut BeamUtterance) {
+        utterance.sweep();
+        self.tree.clone_from(&utterance.tree);
+        self.hyps.clone_from(&utterance.hyps);
+        self.frames = utterance.end;
     }
 }
 
-/// Keeps some of as many rows.
-fn retain<T>(all: &mut Vec<T>, keeps: &[bool]) {
-    let (width, mut at) = (all.len() / keeps.len(), 0..);
-    all.retain(|_| at.next().is_some_and(|at| keeps[at / width]));
+/// Keeps the rows that are marked; `values` has one row per mark.
+fn retain<T>(values: &mut Vec<T>, keep: &[bool]) {
+    let (width, mut at) = (values.len() / keep.len(), 0..);
+    values.retain(|_| at.next().is_some_and(|at| keep[at / width]));
 }

@@ -1,135 +1,146 @@
-//! The best classes of rows of scores.
+//! The best expansions of hypotheses at their sites.
 use kernels::{Real, par_for, parts, parts_mut};
 
-use super::lane::Extension;
-use super::{Beam, rows::HypothesisRows};
-use crate::affine::sized;
+use super::utterance::Expansion;
+use super::{BeamOptions, rows::HypothesisRows};
+use crate::affine::resized;
 use crate::best_class::invalid_scores;
 use crate::largest::largest;
-use crate::{Error, Model, SiteIndex, TokenTable};
+use crate::{DecodingModel, Error, SiteIndex, TokenTable};
 
-/// Rows of a task.
-const ROWS: usize = 4;
+/// Rows of one parallel task.
+const ROWS_PER_TASK: usize = 4;
 
-/// What a row has beside its best classes.
+/// Summary of a site.
 #[derive(Debug, Clone, Copy, Default)]
-struct ListHead {
-    /// How many entries there are; none if its scores are no scores.
+struct SiteSummary {
+    /// Number of entries; none if the scores are invalid.
     count: Option<usize>,
     /// The best blank.
-    blank: Extension,
+    blank: Expansion,
     /// `log Σ exp` of the classes.
     log_sum: f64,
 }
 
-/// How scores are read.
+/// Parameters of the ranking of a row.
 #[derive(Debug, Clone, Copy)]
-struct Reading<'a> {
-    rules: &'a TokenTable,
+struct RowRanking<'a> {
+    token_table: &'a TokenTable,
     blank_penalty: f32,
-    /// One by the temperature.
-    sharpness: f32,
+    /// 1 / temperature.
+    inverse_temperature: f32,
 }
 
-/// For each site the entries with the largest values, best first; equal values in the order of their classes, then durations.
+/// The expansions of the largest values at each site, best first.
+///
+/// Ties are in the order of classes, then durations.
 #[derive(Debug, Default)]
 pub(super) struct TopK {
     scores: Vec<f32>,
-    /// Scores as they are compared, where they are not those of the joint.
-    compared: Vec<f32>,
-    heads: Vec<ListHead>,
-    entries: Vec<Extension>,
-    tops: Vec<(f32, u32)>,
-    /// Room for the entries of a site.
-    each: usize,
-    /// Width of a row of scores, and of one that is compared.
+    /// Scores with temperature and fusion; empty if they equal those of the joint.
+    adjusted: Vec<f32>,
+    summaries: Vec<SiteSummary>,
+    entries: Vec<Expansion>,
+    /// Largest adjusted scores of each site with their classes.
+    largest: Vec<(f32, u32)>,
+    /// Capacity of a site's entries.
+    entries_per_site: usize,
+    /// Width of a row of scores, C + D.
     outputs: usize,
+    /// Width of a row of adjusted scores, C.
     classes: usize,
-    /// One by the temperature.
-    sharpness: f32,
+    /// 1 / temperature.
+    inverse_temperature: f32,
 }
 
 impl TopK {
-    /// Evaluates sites and finds so many entries of each.
+    /// Evaluates sites and finds the best `count` expansions of each.
     ///
     /// ```text
-    /// value(c, d) = log_softmax((z - penalty [c is a blank]) / temperature)_c + fused_c + log_softmax(z_durations)_d
+    /// value(c, d) = log_softmax((z - penalty [c is a blank]) / temperature)_c + fused_c
+    ///             + log_softmax(z_durations)_d
     /// ```
     ///
     /// # Errors
-    /// With the index of the site, about the first row that has no scores.
+    /// The error of the first row with invalid scores, with the index of its site.
     pub fn find(
         &mut self,
-        (model, options): (&Model, &Beam),
-        (frames, at): (&[&[f32]], &[SiteIndex]),
+        (model, options): (&DecodingModel, &BeamOptions),
+        (frames, sites): (&[&[f32]], &[SiteIndex]),
         rows: &mut HypothesisRows,
         count: usize,
     ) -> Result<(), (usize, Error)> {
-        let rules = model.rules();
-        (self.outputs, self.classes) = (model.outputs(), rules.classes());
+        let token_table = model.token_table();
+        (self.outputs, self.classes) = (model.outputs(), token_table.classes());
         let (outputs, classes) = (self.outputs, self.classes);
-        self.each = count.min(classes.saturating_mul(rules.durations().max(1))).max(1);
+        self.entries_per_site = count.min(classes.saturating_mul(token_table.durations().max(1))).max(1);
         let top = count.clamp(1, classes);
-        let scores = sized(&mut self.scores, at.len() * outputs);
-        rows.scores(model, frames, at, scores);
-        self.heads.clear();
-        self.heads.resize(at.len(), ListHead::default());
-        // What an earlier step left there is not read.
-        self.entries.resize((at.len() * self.each).max(self.entries.len()), Extension::default());
-        self.tops.resize((at.len() * top).max(self.tops.len()), (0.0, 0));
-        self.sharpness = 1.0 / options.temperature;
-        let reading = Reading { rules, blank_penalty: options.blank_penalty, sharpness: self.sharpness };
+        let scores = resized(&mut self.scores, sites.len() * outputs);
+        rows.scores(model, frames, sites, scores);
+        self.summaries.clear();
+        self.summaries.resize(sites.len(), SiteSummary::default());
+        // Values of earlier steps are not read.
+        self.entries
+            .resize((sites.len() * self.entries_per_site).max(self.entries.len()), Expansion::default());
+        self.largest.resize((sites.len() * top).max(self.largest.len()), (0.0, 0));
+        self.inverse_temperature = 1.0 / options.temperature;
+        let ranking = RowRanking {
+            token_table,
+            blank_penalty: options.blank_penalty,
+            inverse_temperature: self.inverse_temperature,
+        };
         let fused = rows.fused();
-        let differs = fused.is_some() || reading.sharpness != 1.0;
-        let compared = sized(&mut self.compared, if differs { at.len() * classes } else { 0 });
-        let compared = differs.then(|| parts_mut(compared, ROWS * classes));
-        let (each, found) = (self.each, &mut self.entries[..at.len() * self.each]);
-        let tops = &mut self.tops[..at.len() * top];
+        let differs = fused.is_some() || ranking.inverse_temperature != 1.0;
+        let adjusted = resized(&mut self.adjusted, if differs { sites.len() * classes } else { 0 });
+        let adjusted = differs.then(|| parts_mut(adjusted, ROWS_PER_TASK * classes));
+        let (entries_per_site, entries) =
+            (self.entries_per_site, &mut self.entries[..sites.len() * self.entries_per_site]);
+        let tops = &mut self.largest[..sites.len() * top];
         let sides = (
-            (parts_mut(&mut self.heads, ROWS), parts(at, ROWS)),
-            (parts_mut(found, ROWS * each), parts_mut(tops, ROWS * top)),
-            parts_mut(scores, ROWS * outputs),
-            compared,
+            (parts_mut(&mut self.summaries, ROWS_PER_TASK), parts(sites, ROWS_PER_TASK)),
+            (parts_mut(entries, ROWS_PER_TASK * entries_per_site), parts_mut(tops, ROWS_PER_TASK * top)),
+            parts_mut(scores, ROWS_PER_TASK * outputs),
+            adjusted,
         );
-        par_for(sides, |_, ((heads, at), (entries, tops), scores, mut compared)| {
-            let lists = entries.chunks_exact_mut(each).zip(tops.chunks_exact_mut(top));
+        par_for(sides, |_, ((summaries, sites), (entries, tops), scores, mut adjusted)| {
+            let lists = entries.chunks_exact_mut(entries_per_site).zip(tops.chunks_exact_mut(top));
             let scores = scores.chunks_exact_mut(outputs);
-            for (i, (((head, site), (entries, tops)), scores)) in
-                heads.iter_mut().zip(at).zip(lists).zip(scores).enumerate()
+            for (i, (((summary, site), (entries, tops)), scores)) in
+                summaries.iter_mut().zip(sites).zip(lists).zip(scores).enumerate()
             {
                 let fused = fused.map(|fused| &fused[site.row * classes..][..classes]);
-                let compared =
-                    compared.as_deref_mut().map(|compared| &mut compared[i * classes..][..classes]);
-                *head = reading.row(scores, fused, compared, tops, entries);
+                let adjusted =
+                    adjusted.as_deref_mut().map(|adjusted| &mut adjusted[i * classes..][..classes]);
+                *summary = ranking.row(scores, fused, adjusted, tops, entries);
             }
         });
-        match self.heads.iter().position(|head| head.count.is_none()) {
+        match self.summaries.iter().position(|summary| summary.count.is_none()) {
             None => Ok(()),
             Some(site) => {
                 let scores = &self.scores[site * outputs..][..outputs];
-                Err((site, invalid_scores(scores, rules, at[site].frame)))
+                Err((site, invalid_scores(scores, token_table, sites[site].frame)))
             }
         }
     }
 
-    /// The best entries of a site.
-    pub fn entries(&self, site: usize) -> &[Extension] {
-        &self.entries[site * self.each..][..self.heads[site].count.unwrap_or(0)]
+    /// The best expansions of a site, best first.
+    pub fn entries(&self, site: usize) -> &[Expansion] {
+        &self.entries[site * self.entries_per_site..][..self.summaries[site].count.unwrap_or(0)]
     }
 
     /// The best blank of a site, with its best duration.
-    pub fn blank(&self, site: usize) -> Extension {
-        self.heads[site].blank
+    pub fn blank(&self, site: usize) -> Expansion {
+        self.summaries[site].blank
     }
 
-    /// The entry of a class to which automata add `fused`, without durations.
-    pub fn entry(&self, site: usize, class: u32, fused: f32) -> Extension {
+    /// The expansion by a class with fusion score `fused`, without duration.
+    pub fn entry(&self, site: usize, class: u32, fused: f32) -> Expansion {
         let logit = self.scores[site * self.outputs + class as usize];
-        let compared = self.compared.get(site * self.classes + class as usize).copied().unwrap_or(logit);
-        let log_sum = self.heads[site].log_sum;
-        Extension {
-            value: f64::from(compared) - log_sum,
-            log_prob: f64::from(logit * self.sharpness) - log_sum,
+        let adjusted = self.adjusted.get(site * self.classes + class as usize).copied().unwrap_or(logit);
+        let log_sum = self.summaries[site].log_sum;
+        Expansion {
+            value: f64::from(adjusted) - log_sum,
+            log_prob: f64::from(logit * self.inverse_temperature) - log_sum,
             duration_log_prob: 0.0,
             fused,
             logit,
@@ -139,45 +150,47 @@ impl TopK {
     }
 }
 
-impl Reading<'_> {
+impl RowRanking<'_> {
     fn row(
         &self,
         scores: &mut [f32],
         fused: Option<&[f32]>,
-        compared: Option<&mut [f32]>,
+        adjusted: Option<&mut [f32]>,
         tops: &mut [(f32, u32)],
-        entries: &mut [Extension],
-    ) -> ListHead {
-        let invalid = ListHead::default();
-        let (tokens, durations) = scores.split_at_mut(self.rules.classes());
+        entries: &mut [Expansion],
+    ) -> SiteSummary {
+        let invalid = SiteSummary::default();
+        let (tokens, durations) = scores.split_at_mut(self.token_table.classes());
         if self.blank_penalty != 0.0 {
-            self.rules.blanks().for_each(|blank| tokens[blank as usize] -= self.blank_penalty);
+            self.token_table.blanks().for_each(|blank| tokens[blank as usize] -= self.blank_penalty);
         }
         let tokens = &*tokens;
         // A NaN or +inf makes the sum NaN, and -inf everywhere makes it 0.
-        let read = |scores: &[f32]| {
+        let log_sum_exp = |scores: &[f32]| {
             let (max, sum) = f32::row_statistics(scores);
             (sum >= 1.0).then(|| f64::from(max) + sum.ln())
         };
-        let (log_sum, compared) = match compared {
-            None => (read(tokens), tokens),
-            Some(room) => {
-                room.iter_mut().zip(tokens).for_each(|(scaled, score)| *scaled = score * self.sharpness);
-                let log_sum = read(room);
+        let (log_sum, adjusted) = match adjusted {
+            None => (log_sum_exp(tokens), tokens),
+            Some(row) => {
+                row.iter_mut()
+                    .zip(tokens)
+                    .for_each(|(scaled, score)| *scaled = score * self.inverse_temperature);
+                let log_sum = log_sum_exp(row);
                 if let Some(fused) = fused {
-                    kernels::add(room, fused);
+                    kernels::add(row, fused);
                 }
-                (log_sum, &*room)
+                (log_sum, &*row)
             }
         };
-        let of_durations = if durations.is_empty() { Some(0.0) } else { read(durations) };
-        let (Some(log_sum), Some(of_durations)) = (log_sum, of_durations) else { return invalid };
+        let duration_log_sum = if durations.is_empty() { Some(0.0) } else { log_sum_exp(durations) };
+        let (Some(log_sum), Some(duration_log_sum)) = (log_sum, duration_log_sum) else { return invalid };
         let entry = |class: u32, duration: usize| {
             let at = class as usize;
-            let log_prob = f64::from(tokens[at] * self.sharpness) - log_sum;
-            let duration_log_prob = durations.get(duration).map_or(0.0, |&z| f64::from(z) - of_durations);
-            Extension {
-                value: f64::from(compared[at]) - log_sum + duration_log_prob,
+            let log_prob = f64::from(tokens[at] * self.inverse_temperature) - log_sum;
+            let duration_log_prob = durations.get(duration).map_or(0.0, |&z| f64::from(z) - duration_log_sum);
+            Expansion {
+                value: f64::from(adjusted[at]) - log_sum + duration_log_prob,
                 log_prob,
                 duration_log_prob,
                 fused: fused.map_or(0.0, |fused| fused[at]),
@@ -186,30 +199,30 @@ impl Reading<'_> {
                 duration: duration as u32,
             }
         };
-        let top = largest(compared, tops);
+        let top = largest(adjusted, tops);
         let mut count = 0;
         for &(_, class) in &tops[..top] {
             for duration in 0..durations.len().max(1) {
                 let new = entry(class, duration);
-                let after = |old: &Extension| {
+                let after = |old: &Expansion| {
                     (old.value, new.class, new.duration) < (new.value, old.class, old.duration)
                 };
                 if count == entries.len() && !after(&entries[count - 1]) {
                     continue;
                 }
-                let mut place = count.min(entries.len() - 1);
-                while place > 0 && after(&entries[place - 1]) {
-                    entries[place] = entries[place - 1];
-                    place -= 1;
+                let mut position = count.min(entries.len() - 1);
+                while position > 0 && after(&entries[position - 1]) {
+                    entries[position] = entries[position - 1];
+                    position -= 1;
                 }
-                entries[place] = new;
+                entries[position] = new;
                 count = (count + 1).min(entries.len());
             }
         }
-        let better = |best: Extension, new: Extension| if new.value > best.value { new } else { best };
+        let better = |best: Expansion, new: Expansion| if new.value > best.value { new } else { best };
         let durations = 0..durations.len().max(1);
-        let blanks = self.rules.blanks().flat_map(|blank| durations.clone().map(move |d| (blank, d)));
+        let blanks = self.token_table.blanks().flat_map(|blank| durations.clone().map(move |d| (blank, d)));
         let blank = blanks.map(|(blank, duration)| entry(blank, duration)).reduce(better).unwrap_or_default();
-        ListHead { count: Some(count), blank, log_sum }
+        SiteSummary { count: Some(count), blank, log_sum }
     }
 }

@@ -3,9 +3,9 @@ use unicode_normalization::char::is_combining_mark;
 
 use super::Phrase;
 
-/// Marks word beginnings in tokens.
+/// Mark of word beginnings in tokens.
 const MARK: char = '\u{2581}';
-/// Characters within words that are neither letters, digits nor combining marks: apostrophes, joiners, the underscore.
+/// Characters within words in addition to letters, digits and combining marks.
 const INNER: [char; 10] =
     ['\'', '_', '\u{2019}', '\u{ff07}', '\u{ad}', '\u{b7}', '\u{5f3}', '\u{5f4}', '\u{200c}', '\u{200d}'];
 /// Blocks of scripts that are written without spaces between words.
@@ -44,20 +44,22 @@ const UNSPACED: [(char, char); 20] = [
     ('\u{20000}', '\u{3ffff}'),
 ];
 
-/// What the names of classes stand for.
+/// Kind of the tokens of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenStyle {
-    /// Words: each is one label.
+    /// Words: one label per word.
     Words,
-    /// Characters. Where none of them is white space, a word may begin and end at each.
+    /// Characters; without a white space among them, a word may begin and end at each.
     Characters,
-    /// Parts of words; those that begin a word have the mark U+2581.
+    /// Pieces of words; pieces that begin a word have the mark U+2581.
     Pieces,
 }
 
 impl TokenStyle {
-    /// Style of a model with these names: characters if one is a space, pieces if one begins with U+2581, words otherwise.
-    pub fn of_names<S: AsRef<str>>(names: &[S]) -> Self {
+    /// Detects the style of token names.
+    ///
+    /// Characters if one is a space, pieces if one begins with U+2581, words otherwise.
+    pub fn from_names<S: AsRef<str>>(names: &[S]) -> Self {
         let any = |has: &dyn Fn(&str) -> bool| names.iter().any(|name| has(name.as_ref()));
         if any(&|name| name == " ") {
             TokenStyle::Characters
@@ -69,57 +71,60 @@ impl TokenStyle {
     }
 }
 
-/// Whether a word boundary precedes and follows a label, whatever its neighbors are.
+/// Word boundaries around a label.
 ///
-/// There is a boundary between two labels if it follows the first or precedes the second, and at both ends of a sequence.
+/// There is a boundary between two labels if it follows the first or precedes the second, and at
+/// both ends of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Boundaries {
-    /// A word may begin with this label, and the word before it has ended.
+pub struct WordBoundaries {
+    /// Whether a boundary precedes the label.
     pub before: bool,
-    /// A word may end with this label, and another one may begin.
+    /// Whether a boundary follows the label.
     pub after: bool,
 }
 
-impl Boundaries {
-    /// Of words, spaces, punctuation, special words such as `<unk>`, and characters of scripts without spaces.
-    pub const BOTH: Boundaries = Boundaries { before: true, after: true };
-    /// Of letters within words.
-    pub const NEITHER: Boundaries = Boundaries { before: false, after: false };
+impl WordBoundaries {
+    /// Boundaries of words, spaces, punctuation, special words and unspaced scripts.
+    pub const BOTH: WordBoundaries = WordBoundaries { before: true, after: true };
+    /// Boundaries of letters within words.
+    pub const NEITHER: WordBoundaries = WordBoundaries { before: false, after: false };
 
-    /// Boundaries of each class by its name; none for a class without a name, such as the blank.
+    /// Derives the boundaries of each class from its name; none for an empty name.
     ///
     /// | style | before | after |
     /// |---|---|---|
     /// | words | always | always |
     /// | characters | not for characters of words | not for characters of words |
-    /// | pieces | with the mark U+2581, or if the first character is none of a word | if the last character is none of a word |
+    /// | pieces | with the mark U+2581, or if the first character is not of a word | if the last character is not of a word |
     ///
-    /// Characters of words are letters, digits, combining marks, apostrophes and underscores of scripts with spaces. A token of several
-    /// characters in a model of characters is a special word. Special words of pieces cannot be told by their names;
-    /// they need [`Boundaries::BOTH`].
+    /// Characters of words are letters, digits, combining marks, apostrophes and underscores of
+    /// scripts with spaces. A token of several characters in a model of characters is a special
+    /// word. The names of pieces do not identify special words; these need
+    /// [`WordBoundaries::BOTH`].
     ///
     /// ```
-    /// use decoding::{Boundaries, TokenStyle};
-    /// let of = Boundaries::of_names(&["", "▁a", "n", ","], TokenStyle::Pieces);
-    /// let starts = Boundaries { before: true, after: false };
-    /// assert_eq!(of, [None, Some(starts), Some(Boundaries::NEITHER), Some(Boundaries::BOTH)]);
+    /// use decoding::{WordBoundaries, TokenStyle};
+    /// let boundaries = WordBoundaries::from_names(&["", "▁a", "n", ","], TokenStyle::Pieces);
+    /// let starts = WordBoundaries { before: true, after: false };
+    /// let [inner, comma] = [WordBoundaries::NEITHER, WordBoundaries::BOTH];
+    /// assert_eq!(boundaries, [None, Some(starts), Some(inner), Some(comma)]);
     /// ```
-    pub fn of_names<S: AsRef<str>>(names: &[S], style: TokenStyle) -> Vec<Option<Boundaries>> {
+    pub fn from_names<S: AsRef<str>>(names: &[S], style: TokenStyle) -> Vec<Option<WordBoundaries>> {
         let has_space = names.iter().any(|name| is_space(name.as_ref()));
-        let of = |name: &str| match style {
+        let boundaries = |name: &str| match style {
             TokenStyle::Words => Self::BOTH,
             TokenStyle::Characters if !has_space || name.chars().nth(1).is_some() => Self::BOTH,
             TokenStyle::Characters | TokenStyle::Pieces => Self::of_piece(name),
         };
         let names = names.iter().map(AsRef::as_ref);
-        names.map(|name| (!name.is_empty()).then(|| of(name))).collect()
+        names.map(|name| (!name.is_empty()).then(|| boundaries(name))).collect()
     }
 
     fn of_piece(name: &str) -> Self {
         let is_inner = |c: Option<char>| c.is_some_and(is_inner);
-        // The mark itself ends no word.
+        // The mark itself does not end a word.
         let after = !name.ends_with(MARK) && !is_inner(name.chars().next_back());
-        Boundaries { before: name.starts_with(MARK) || !is_inner(name.chars().next()), after }
+        WordBoundaries { before: name.starts_with(MARK) || !is_inner(name.chars().next()), after }
     }
 }
 
@@ -136,28 +141,29 @@ fn is_unspaced(c: char) -> bool {
     UNSPACED.iter().any(|&(first, last)| (first..=last).contains(&c))
 }
 
-/// Adds, for each phrase of a script without spaces, the form that it has after other characters: without a mark.
+/// Adds the variant without mark of phrases in unspaced scripts.
 ///
-/// A model of marked pieces has two tokens for a character, one at the beginning of a text and one within it. The total
-/// score of a phrase stays. A phrase whose first token has no form without a mark stays as it is.
+/// A model of marked pieces has two tokens for a character, one at the beginning of a text and one
+/// within it. The total score of a phrase does not change. A phrase whose first token has no
+/// variant without a mark is skipped.
 ///
 /// ```
-/// use decoding::{Phrase, add_unmarked};
+/// use decoding::{Phrase, add_unmarked_variants};
 /// let mut phrases = vec![Phrase { tokens: vec![0, 2], score: 1.0 }];
-/// add_unmarked(&mut phrases, &["▁天", "天", "气"]);
+/// add_unmarked_variants(&mut phrases, &["▁天", "天", "气"]);
 /// assert_eq!(phrases[1].tokens, [1, 2]);
 /// ```
-pub fn add_unmarked<S: AsRef<str>>(phrases: &mut Vec<Phrase>, names: &[S]) {
+pub fn add_unmarked_variants<S: AsRef<str>>(phrases: &mut Vec<Phrase>, names: &[S]) {
     let ids: std::collections::HashMap<&str, u32> = names.iter().map(AsRef::as_ref).zip(0..).collect();
     let unmarked = |phrase: &Phrase| {
         let (&first, rest) = phrase.tokens.split_first()?;
         let body = names.get(first as usize)?.as_ref().strip_prefix(MARK)?;
-        let begins = match (body.chars().next(), rest.first()) {
+        let first_char = match (body.chars().next(), rest.first()) {
             (Some(c), _) => Some(c),
             (None, Some(&second)) => names.get(second as usize)?.as_ref().chars().next(),
             (None, None) => None,
         };
-        begins.filter(|&c| is_unspaced(c))?;
+        first_char.filter(|&c| is_unspaced(c))?;
         let mut tokens = match ids.get(body) {
             _ if body.is_empty() => Vec::new(),
             Some(&token) => vec![token],
@@ -170,8 +176,8 @@ pub fn add_unmarked<S: AsRef<str>>(phrases: &mut Vec<Phrase>, names: &[S]) {
         let score = phrase.score * phrase.tokens.len() as f32 / tokens.len() as f32;
         Some(Phrase { tokens, score })
     };
-    let more: Vec<Phrase> = phrases.iter().filter_map(unmarked).collect();
-    phrases.extend(more);
+    let variants: Vec<Phrase> = phrases.iter().filter_map(unmarked).collect();
+    phrases.extend(variants);
 }
 
 #[cfg(test)]

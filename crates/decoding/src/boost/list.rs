@@ -1,12 +1,12 @@
-//! Lists of phrases as text.
+//! Phrase lists in text files.
 use kernels::Excerpt;
 
 use super::Phrase;
 
-/// Default score of a phrase, a natural logarithm: a phrase that occurs is e times as probable.
-pub const PHRASE_SCORE: f32 = 1.0;
+/// Default score of a phrase, a natural logarithm: the phrase is e times as probable.
+pub const DEFAULT_PHRASE_SCORE: f32 = 1.0;
 
-/// What is wrong with a phrase.
+/// An error in a list of phrases.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PhraseError {
@@ -22,7 +22,7 @@ pub enum PhraseError {
         /// Line, or number of the phrase, from 1.
         line: usize,
     },
-    /// A token that is no label.
+    /// A token that is not a label.
     #[error("phrases, line {line}: expected labels among {classes} classes, found class {class}")]
     Class {
         /// Line, or number of the phrase, from 1.
@@ -32,49 +32,50 @@ pub enum PhraseError {
         /// Number of classes.
         classes: usize,
     },
-    /// A score that is no number, not finite, or too large.
+    /// A score that is not a number, not finite, or too large.
     #[error("phrases, line {line}: expected a finite score, and a bonus between -1e9 and 1e9, found {found}")]
     Score {
         /// Line, or number of the phrase, from 1.
         line: usize,
-        /// What is there.
+        /// The score given.
         found: String,
     },
-    /// A depth scaling that is no number, not finite, or below 0.
-    #[error("depth_scaling: expected a finite number, 0 at least, found {found}")]
+    /// A depth scaling that is NaN, infinite, or negative.
+    #[error("depth_scaling: expected a finite number of at least 0, found {found}")]
     DepthScaling {
-        /// What it was.
+        /// The value given.
         found: f32,
     },
 }
 
-/// A list of phrases as it was read.
+/// A list of phrases read from text.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PhraseList {
-    /// The phrases that the model has tokens for.
+    /// Phrases that the tokenizer can encode.
     pub phrases: Vec<Phrase>,
-    /// Lines of the others.
+    /// Phrases that it cannot encode.
     pub skipped: Vec<SkippedPhrase>,
 }
 
-/// A phrase that the model has no tokens for.
+/// A phrase that the tokenizer cannot encode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SkippedPhrase {
     /// Line, from 1.
     pub line: usize,
-    /// The message of the tokenizer.
+    /// Message of the tokenizer.
     pub reason: String,
 }
 
-/// Reads a list of phrases: one a line, then perhaps a tab and its score, which is `score` otherwise.
+/// Reads a list of phrases: one per line, optionally followed by a tab and a score.
 ///
-/// The score is that of the whole phrase, however many tokens it has: it is spread evenly over them. Blank lines and lines that begin
-/// with `#` are ignored; a phrase may contain any white space except tabs. `encode` returns the tokens of a phrase, or the reason why
-/// there are none; such a phrase is skipped, since a model without tokens for it never finds it.
+/// `score` is the default. The score is that of the whole phrase and is spread evenly over its
+/// tokens. Blank lines and lines that begin with `#` are ignored; a phrase may contain any white
+/// space except tabs. `encode` returns the tokens of a phrase, or the reason why there are none;
+/// such a phrase is skipped.
 ///
 /// # Errors
-/// [`PhraseError::Utf8`], [`PhraseError::Empty`] for a score without a phrase or a phrase without tokens, [`PhraseError::Score`] for a
-/// score that is not finite; each with its line.
+/// [`PhraseError::Utf8`], [`PhraseError::Empty`] for a score without a phrase or a phrase without
+/// tokens, [`PhraseError::Score`] for a score that is not finite; each with its line.
 ///
 /// ```
 /// let encode = |text: &str| Ok(text.bytes().map(u32::from).collect());
@@ -102,13 +103,13 @@ pub fn read_phrases(
         if phrase.is_empty() {
             return Err(PhraseError::Empty { line });
         }
-        let wrong = |found| PhraseError::Score { line, found };
+        let invalid_score = |found| PhraseError::Score { line, found };
         let score = match own {
             None => score,
-            Some(own) => own.parse().map_err(|_| wrong(format!("`{}`", Excerpt(own))))?,
+            Some(own) => own.parse().map_err(|_| invalid_score(format!("`{}`", Excerpt(own))))?,
         };
         if !score.is_finite() {
-            return Err(wrong(score.to_string()));
+            return Err(invalid_score(score.to_string()));
         }
         match encode(phrase) {
             Ok(tokens) if tokens.is_empty() => return Err(PhraseError::Empty { line }),

@@ -1,25 +1,27 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::scorer::tests::{path, row_is_steps};
+use crate::scorer::tests::{assert_row_matches_steps, sequence_score};
 
 /// The bonus of a whole phrase.
 fn bonus(phrase: &Phrase, scaling: f64) -> f64 {
     (0..phrase.tokens.len()).map(|i| f64::from(phrase.score) * if i == 0 { 1.0 } else { scaling }).sum()
 }
 
-/// The documented sum, by a search at every position of the labels of `text`.
-fn search(phrases: &[Phrase], classes: &[Option<Boundaries>], scaling: f64, text: &[u32]) -> f64 {
+/// The documented sum, by a search at every position.
+fn search(phrases: &[Phrase], classes: &[Option<WordBoundaries>], scaling: f64, text: &[u32]) -> f64 {
     let text: Vec<u32> = text.iter().copied().filter(|&class| classes[class as usize].is_some()).collect();
-    let of = |at: usize| classes[text[at] as usize].unwrap();
-    let is_boundary = |at: usize| at == 0 || at == text.len() || of(at - 1).after || of(at).before;
+    let boundaries = |at: usize| classes[text[at] as usize].unwrap();
+    let is_boundary =
+        |at: usize| at == 0 || at == text.len() || boundaries(at - 1).after || boundaries(at).before;
     let at = |from: usize| {
         let occurs = |phrase: &&Phrase| {
             text[from..].starts_with(&phrase.tokens) && is_boundary(from + phrase.tokens.len())
         };
-        let here = phrases.iter().filter(|_| is_boundary(from)).filter(occurs);
-        let longest = here.clone().map(|phrase| phrase.tokens.len()).max()?;
-        here.filter(|phrase| phrase.tokens.len() == longest)
+        let matches = phrases.iter().filter(|_| is_boundary(from)).filter(occurs);
+        let longest = matches.clone().map(|phrase| phrase.tokens.len()).max()?;
+        matches
+            .filter(|phrase| phrase.tokens.len() == longest)
             .map(|phrase| bonus(phrase, scaling))
             .reduce(f64::max)
     };
@@ -32,11 +34,12 @@ fn phrases(labels: u32) -> impl Strategy<Value = Vec<Phrase>> {
     prop::collection::vec(phrase, 0..8)
 }
 
-/// Classes 0 to 4 with word boundaries, and the blank at 5: words, characters with a space, pieces, or any.
-fn alphabet() -> impl Strategy<Value = Vec<Option<Boundaries>>> {
-    let names = |names: [&str; 6], style| Just(Boundaries::of_names(&names, style));
+/// Classes 0 to 4 with word boundaries, and the blank at 5: words, characters with a space, pieces,
+/// or any.
+fn alphabet() -> impl Strategy<Value = Vec<Option<WordBoundaries>>> {
+    let names = |names: [&str; 6], style| Just(WordBoundaries::from_names(&names, style));
     let any = prop::collection::vec((any::<bool>(), any::<bool>()), 5).prop_map(|labels| {
-        let label = |(before, after)| Some(Boundaries { before, after });
+        let label = |(before, after)| Some(WordBoundaries { before, after });
         labels.into_iter().map(label).chain([None]).collect()
     });
     prop_oneof![
@@ -52,48 +55,48 @@ fn alphabet() -> impl Strategy<Value = Vec<Option<Boundaries>>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// The incremental sum of every beginning, finished there, is that of a search.
+    /// The incremental sum of every prefix equals that of a search.
     #[test]
-    fn every_path_earns_what_a_search_finds(
+    fn incremental_scores_match_a_search(
         classes in alphabet(),
         phrases in phrases(4),
         text in prop::collection::vec(0u32..6, 0..24),
         scaling in 0..5u32,
     ) {
         let scaling = scaling as f32 / 2.0;
-        let boost = Boost::with_boundaries(&phrases, &classes, scaling).unwrap();
-        let (mut sum, mut state) = (0.0, boost.start());
+        let booster = PhraseBooster::with_boundaries(&phrases, &classes, scaling).unwrap();
+        let (mut sum, mut state) = (0.0, booster.start());
         for at in 0..=text.len() {
-            let (found, wanted) = (sum + boost.finish(state), search(&phrases, &classes, f64::from(scaling), &text[..at]));
-            prop_assert!((f64::from(found) - wanted).abs() < 1e-3, "{found} {wanted} {:?}", &text[..at]);
+            let (actual, expected) = (sum + booster.finish(state), search(&phrases, &classes, f64::from(scaling), &text[..at]));
+            prop_assert!((f64::from(actual) - expected).abs() < 1e-3, "{actual} {expected} {:?}", &text[..at]);
             // The blank changes nothing.
-            prop_assert_eq!(boost.step(state, 5), (0.0, state));
+            prop_assert_eq!(booster.step(state, 5), (0.0, state));
             if let Some(&class) = text.get(at) {
-                let (score, next) = boost.step(state, class);
+                let (score, next) = booster.step(state, class);
                 (sum, state) = (sum + score, next);
             }
         }
-        prop_assert_eq!(boost.finish(boost.start()), 0.0);
-        for state in 0..boost.states() as u32 + 2 {
-            row_is_steps(&boost, state, 6, &[5]);
-            row_is_steps(&boost, state, 2, &[]);
-            row_is_steps(&boost, state, 8, &[5, 6, 7]);
+        prop_assert_eq!(booster.finish(booster.start()), 0.0);
+        for state in 0..booster.states() as u32 + 2 {
+            assert_row_matches_steps(&booster, state, 6, &[5]);
+            assert_row_matches_steps(&booster, state, 2, &[]);
+            assert_row_matches_steps(&booster, state, 8, &[5, 6, 7]);
         }
     }
 
-    /// Phrases without negative scores: what is paid is at least what is earned, and at most one phrase more.
+    /// Without negative scores, the advance is at most one phrase.
     #[test]
-    fn no_more_than_one_phrase_is_paid_ahead(
+    fn the_advance_is_at_most_one_phrase(
         classes in alphabet(),
         mut phrases in phrases(4),
         text in prop::collection::vec(0u32..6, 0..24),
     ) {
         phrases.iter_mut().for_each(|phrase| phrase.score = phrase.score.abs());
-        let most = phrases.iter().map(|phrase| bonus(phrase, 1.0)).fold(0.0, f64::max);
-        let boost = Boost::with_boundaries(&phrases, &classes, 1.0).unwrap();
-        let (_, state) = path(&boost, &text);
-        let withdrawn = f64::from(boost.finish(state));
-        prop_assert!((-most - 1e-3..=most * 5.0 + 1e-3).contains(&withdrawn), "{withdrawn} {most}");
+        let max = phrases.iter().map(|phrase| bonus(phrase, 1.0)).fold(0.0, f64::max);
+        let booster = PhraseBooster::with_boundaries(&phrases, &classes, 1.0).unwrap();
+        let (_, state) = sequence_score(&booster, &text);
+        let withdrawn = f64::from(booster.finish(state));
+        prop_assert!((-max - 1e-3..=max * 5.0 + 1e-3).contains(&withdrawn), "{withdrawn} {max}");
     }
 }
 
@@ -103,13 +106,13 @@ fn sums(names: &[&str], style: TokenStyle, phrases: &[&str], sequences: &[&str])
         let id = |token: &str| names.iter().position(|name| *name == token).unwrap() as u32;
         text.split('|').map(id).collect()
     };
-    let classes = Boundaries::of_names(names, style);
+    let classes = WordBoundaries::from_names(names, style);
     let phrases: Vec<Phrase> =
         phrases.iter().map(|phrase| Phrase { tokens: ids(phrase), score: 1.0 }).collect();
-    let boost = Boost::with_boundaries(&phrases, &classes, 1.0).unwrap();
+    let booster = PhraseBooster::with_boundaries(&phrases, &classes, 1.0).unwrap();
     let sum = |text: &&str| {
-        let (sum, state) = path(&boost, &ids(text));
-        sum + boost.finish(state)
+        let (sum, state) = sequence_score(&booster, &ids(text));
+        sum + booster.finish(state)
     };
     sequences.iter().map(sum).collect()
 }
@@ -122,91 +125,93 @@ fn phrases_match_whole_words() {
         ["seven", "eve", "a eve", "eve a", "evens", "eveeve", "a eve a"].map(letters).into();
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let names = ["", " ", "e", "n", "s", "v", "a"];
-    let found = sums(&names, TokenStyle::Characters, &["e|v|e"], &texts);
-    assert_eq!(found, [0.0, 3.0, 3.0, 3.0, 0.0, 0.0, 3.0]);
+    let scores = sums(&names, TokenStyle::Characters, &["e|v|e"], &texts);
+    assert_eq!(scores, [0.0, 3.0, 3.0, 3.0, 0.0, 0.0, 3.0]);
     let names = ["", "▁a", "n", "d", "t"];
     let texts = ["▁a|n", "▁a|n|d", "▁a|n|▁a|n", "▁a|n|t|▁a|n", "▁a"];
     assert_eq!(sums(&names, TokenStyle::Pieces, &["▁a|n"], &texts), [2.0, 0.0, 4.0, 2.0, 0.0]);
 }
 
 #[test]
-fn boundaries_of_other_tokens() {
-    // A special word begins and ends words, with or without spaces.
+fn boundaries_of_special_tokens() {
+    // A special word is surrounded by boundaries, with or without spaces.
     let names = ["", " ", "a", "b", "<unk>", "'", ",", "天", "气"];
     let texts = ["<unk>|a|b|<unk>", "a|b|'", "a|b|,", "天|a|b|气", "天|气|天|气", "天|气|a", "b|a|b"];
-    let found = sums(&names, TokenStyle::Characters, &["a|b", "天|气"], &texts);
-    assert_eq!(found, [2.0, 0.0, 2.0, 2.0, 4.0, 2.0, 0.0]);
+    let scores = sums(&names, TokenStyle::Characters, &["a|b", "天|气"], &texts);
+    assert_eq!(scores, [2.0, 0.0, 2.0, 2.0, 4.0, 2.0, 0.0]);
     // Without spaces every character is a word.
     let names = ["", "a", "b"];
     assert_eq!(sums(&names, TokenStyle::Characters, &["a|b"], &["b|a|b|a", "a|b|b"]), [2.0, 2.0]);
     assert_eq!(sums(&names, TokenStyle::Words, &["a|b"], &["b|a|b|a"]), [2.0]);
-    // A phrase that begins or ends another one, within a word and as one.
+    // A phrase that is a prefix or suffix of another one, within a word and as a word.
     let names = ["", " ", "a", "b", "c"];
     let texts = ["a|b", "a|b|c", "a|b| |c", "b| |c", "a|b|c|c"];
-    let found = sums(&names, TokenStyle::Characters, &["a|b", "a|b|c", "b|c", "a|b| |c", "c"], &texts);
-    assert_eq!(found, [2.0, 3.0, 5.0, 1.0, 0.0]);
+    let scores = sums(&names, TokenStyle::Characters, &["a|b", "a|b|c", "b|c", "a|b| |c", "c"], &texts);
+    assert_eq!(scores, [2.0, 3.0, 5.0, 1.0, 0.0]);
 }
 
 fn phrase(tokens: &[u32], score: f32) -> Phrase {
     Phrase { tokens: tokens.to_vec(), score }
 }
 
-fn scores(boost: &Boost, text: &[u32]) -> Vec<f32> {
-    let mut state = boost.start();
+fn scores(booster: &PhraseBooster, text: &[u32]) -> Vec<f32> {
+    let mut state = booster.start();
     let mut scores = Vec::new();
     for &class in text {
-        let (score, next) = boost.step(state, class);
+        let (score, next) = booster.step(state, class);
         scores.push(score);
         state = next;
     }
-    scores.push(boost.finish(state));
+    scores.push(booster.finish(state));
     scores
 }
 
 #[test]
-fn a_part_is_paid_ahead_and_withdrawn_by_the_step_that_breaks_the_match() {
+fn advances_are_withdrawn_by_the_step_that_breaks_the_match() {
     let labels = [true; 6];
-    let boost = Boost::new(&[phrase(&[0, 1, 2, 3], 1.0), phrase(&[0, 1], 1.0)], &labels, 1.0).unwrap();
+    let booster =
+        PhraseBooster::new(&[phrase(&[0, 1, 2, 3], 1.0), phrase(&[0, 1], 1.0)], &labels, 1.0).unwrap();
     // After 1, 2 and 3 of 4 tokens 1/4, 1 and 9/4; after 1 of 2 tokens 1/2.
-    assert_eq!(scores(&boost, &[0, 1, 2, 3, 4]), [0.5, 1.5, 0.25, 1.75, 0.0, 0.0]);
-    assert_eq!(scores(&boost, &[0, 1, 2, 4]), [0.5, 1.5, 0.25, -0.25, 0.0]);
-    assert_eq!(scores(&boost, &[0, 3, 0]), [0.5, -0.5, 0.5, -0.5]);
-    assert_eq!(scores(&boost, &[0, 0]), [0.5, 0.0, -0.5]);
+    assert_eq!(scores(&booster, &[0, 1, 2, 3, 4]), [0.5, 1.5, 0.25, 1.75, 0.0, 0.0]);
+    assert_eq!(scores(&booster, &[0, 1, 2, 4]), [0.5, 1.5, 0.25, -0.25, 0.0]);
+    assert_eq!(scores(&booster, &[0, 3, 0]), [0.5, -0.5, 0.5, -0.5]);
+    assert_eq!(scores(&booster, &[0, 0]), [0.5, 0.0, -0.5]);
     // A phrase that was begun within another one continues.
-    let boost = Boost::new(&[phrase(&[0, 1, 2, 3], 1.0), phrase(&[1, 2, 4, 4], 2.0)], &labels, 1.0).unwrap();
-    assert_eq!(scores(&boost, &[0, 1, 2, 4, 4]), [0.25, 0.75, 1.25, 2.25, 3.5, 0.0]);
-    let boost = Boost::new(&[phrase(&[0, 1], 1.0)], &labels, 3.0).unwrap();
-    assert_eq!(scores(&boost, &[0, 1]), [0.5, 3.5, 0.0]);
-    // An unlikely phrase costs when it is complete.
-    let boost = Boost::new(&[phrase(&[0, 1], -1.0)], &labels, 1.0).unwrap();
-    assert_eq!(scores(&boost, &[0, 1, 0]), [0.0, -2.0, 0.0, 0.0]);
+    let booster =
+        PhraseBooster::new(&[phrase(&[0, 1, 2, 3], 1.0), phrase(&[1, 2, 4, 4], 2.0)], &labels, 1.0).unwrap();
+    assert_eq!(scores(&booster, &[0, 1, 2, 4, 4]), [0.25, 0.75, 1.25, 2.25, 3.5, 0.0]);
+    let booster = PhraseBooster::new(&[phrase(&[0, 1], 1.0)], &labels, 3.0).unwrap();
+    assert_eq!(scores(&booster, &[0, 1]), [0.5, 3.5, 0.0]);
+    // A negative score is added when the phrase is complete.
+    let booster = PhraseBooster::new(&[phrase(&[0, 1], -1.0)], &labels, 1.0).unwrap();
+    assert_eq!(scores(&booster, &[0, 1, 0]), [0.0, -2.0, 0.0, 0.0]);
 }
 
-/// A step that continues the last word withdraws all that was paid; one that begins a word, or the end, nothing.
+/// Only a step that continues the last word withdraws the bonus.
 #[test]
 fn the_bonus_is_withdrawn_if_the_word_continues() {
-    let classes = Boundaries::of_names(&["", " ", "e", "v", "n"], TokenStyle::Characters);
-    let of = |score| Boost::with_boundaries(&[phrase(&[2, 3], score)], &classes, 1.0).unwrap();
-    assert_eq!(scores(&of(1.0), &[2, 3, 4, 1]), [0.5, 1.5, -2.0, 0.0, 0.0]);
-    assert_eq!(scores(&of(1.0), &[2, 3, 1, 4]), [0.5, 1.5, 0.0, 0.0, 0.0]);
-    assert_eq!(scores(&of(1.0), &[2, 3]), [0.5, 1.5, 0.0]);
-    // Within a word nothing begins.
-    assert_eq!(scores(&of(1.0), &[4, 2, 3, 1, 2]), [0.0, 0.0, 0.0, 0.0, 0.5, -0.5]);
+    let classes = WordBoundaries::from_names(&["", " ", "e", "v", "n"], TokenStyle::Characters);
+    let booster = |score| PhraseBooster::with_boundaries(&[phrase(&[2, 3], score)], &classes, 1.0).unwrap();
+    assert_eq!(scores(&booster(1.0), &[2, 3, 4, 1]), [0.5, 1.5, -2.0, 0.0, 0.0]);
+    assert_eq!(scores(&booster(1.0), &[2, 3, 1, 4]), [0.5, 1.5, 0.0, 0.0, 0.0]);
+    assert_eq!(scores(&booster(1.0), &[2, 3]), [0.5, 1.5, 0.0]);
+    // No phrase begins within a word.
+    assert_eq!(scores(&booster(1.0), &[4, 2, 3, 1, 2]), [0.0, 0.0, 0.0, 0.0, 0.5, -0.5]);
     // A negative score counts once the word has ended.
-    assert_eq!(scores(&of(-1.0), &[2, 3, 4]), [0.0, 0.0, 0.0, 0.0]);
-    assert_eq!(scores(&of(-1.0), &[2, 3, 1]), [0.0, 0.0, -2.0, 0.0]);
-    assert_eq!(scores(&of(-1.0), &[2, 3]), [0.0, 0.0, -2.0]);
+    assert_eq!(scores(&booster(-1.0), &[2, 3, 4]), [0.0, 0.0, 0.0, 0.0]);
+    assert_eq!(scores(&booster(-1.0), &[2, 3, 1]), [0.0, 0.0, -2.0, 0.0]);
+    assert_eq!(scores(&booster(-1.0), &[2, 3]), [0.0, 0.0, -2.0]);
 }
 
 #[test]
-fn mistakes_are_named() {
+fn invalid_phrases_are_errors() {
     let labels = [true, true, false];
-    let error = |phrases: &[Phrase], scaling| Boost::new(phrases, &labels, scaling).unwrap_err();
+    let error = |phrases: &[Phrase], scaling| PhraseBooster::new(phrases, &labels, scaling).unwrap_err();
     let good = phrase(&[0, 1], 1.0);
     assert_eq!(error(&[good.clone(), phrase(&[], 1.0)], 1.0), PhraseError::Empty { line: 2 });
     for class in [2, 3] {
-        let found = error(&[good.clone(), phrase(&[0, class], 1.0)], 1.0);
-        assert_eq!(found, PhraseError::Class { line: 2, class, classes: 3 });
+        let actual = error(&[good.clone(), phrase(&[0, class], 1.0)], 1.0);
+        assert_eq!(actual, PhraseError::Class { line: 2, class, classes: 3 });
     }
     for score in [f32::NAN, f32::INFINITY, 1e30, f32::MAX] {
         assert!(matches!(error(&[phrase(&[0, 1], score)], 1.0), PhraseError::Score { line: 1, .. }));
@@ -215,16 +220,16 @@ fn mistakes_are_named() {
     for scaling in [f32::NAN, -1.0, f32::INFINITY] {
         assert!(matches!(error(&[], scaling), PhraseError::DepthScaling { .. }));
     }
-    let nothing = Boost::new(&[], &labels, 1.0).unwrap();
-    assert_eq!(scores(&nothing, &[0, 1, 2]), [0.0; 4]);
+    let empty = PhraseBooster::new(&[], &labels, 1.0).unwrap();
+    assert_eq!(scores(&empty, &[0, 1, 2]), [0.0; 4]);
 }
 
 #[test]
-fn long_rows_are_steps() {
+fn long_rows_match_steps() {
     let phrases: Vec<Phrase> =
         (0..60u32).map(|i| phrase(&[i * 13 % 149, (i * i) % 7, i % 149, 64], 1.0 + i as f32)).collect();
     let mut labels = [true; 150];
     labels[149] = false;
-    let boost = Boost::new(&phrases, &labels, 2.0).unwrap();
-    (0..boost.states() as u32).for_each(|state| row_is_steps(&boost, state, 150, &[149]));
+    let booster = PhraseBooster::new(&phrases, &labels, 2.0).unwrap();
+    (0..booster.states() as u32).for_each(|state| assert_row_matches_steps(&booster, state, 150, &[149]));
 }

@@ -1,31 +1,31 @@
-//! Construction of the automaton of phrases.
+//! Construction of the phrase automaton.
 use std::collections::{HashMap, VecDeque};
 
-use super::{AFTER_BOUNDARY, Boost, Boundaries, Phrase, WITHIN_WORD, bonus};
+use super::{AFTER_BOUNDARY, Phrase, PhraseBooster, WITHIN_WORD, WordBoundaries, bonus};
 
-/// A beginning of phrases.
+/// A prefix of phrases.
 #[derive(Default)]
 struct TrieNode {
     children: HashMap<u32, usize>,
-    /// Bonus of the phrase that ends here.
-    whole: Option<f32>,
-    /// Largest part of the bonus of a longer phrase that is paid here.
+    /// Bonus of the phrase that equals this prefix.
+    total: Option<f32>,
+    /// Largest advance on the bonus of a longer phrase.
     part: f32,
-    /// Bonus of the longest phrase that begins this one and certainly ends at a word boundary.
+    /// Bonus of the longest phrase within this prefix, at a boundary.
     kept: f32,
     /// Added to `kept` if a word boundary follows.
     gain: f32,
-    /// Sum of `gain` of this beginning and of all shorter ones that end here.
+    /// Sum of `gain` over this prefix and its suffixes.
     completed: f32,
-    /// Paid ahead.
-    ahead: f32,
-    /// Whether a word boundary follows in any case.
+    /// Bonus paid in advance.
+    advance: f32,
+    /// Whether a word boundary always follows.
     is_open: bool,
-    /// The longest proper end that is a beginning of phrases after a word boundary.
+    /// The longest proper suffix that is a phrase prefix at a boundary.
     fail: usize,
 }
 
-/// An arc: class, next state, and the bonus that it earns.
+/// An arc: class, next state, and final bonus.
 #[derive(Clone, Copy)]
 struct TrieArc {
     class: u32,
@@ -33,26 +33,26 @@ struct TrieArc {
     earned: f32,
 }
 
-/// Beginnings of phrases; the first two nodes are those of no beginning.
+/// Prefixes of phrases; the first two nodes are empty prefixes.
 pub(super) struct Trie<'a> {
     nodes: Vec<TrieNode>,
     /// Nodes by depth, with their parents and classes.
     order: Vec<(usize, u32, usize)>,
-    classes: &'a [Option<Boundaries>],
+    classes: &'a [Option<WordBoundaries>],
 }
 
 impl<'a> Trie<'a> {
-    /// A trie of phrases, all of whose tokens are labels.
-    pub fn new(phrases: &[Phrase], classes: &'a [Option<Boundaries>], depth_scaling: f32) -> Self {
+    /// Builds the trie of phrases whose tokens are all labels.
+    pub fn new(phrases: &[Phrase], classes: &'a [Option<WordBoundaries>], depth_scaling: f32) -> Self {
         let roots = vec![TrieNode { is_open: true, ..TrieNode::default() }, TrieNode::default()];
         let mut trie = Trie { nodes: roots, order: Vec::new(), classes };
         phrases.iter().for_each(|phrase| trie.insert(phrase, depth_scaling));
-        trie.settle();
+        trie.link();
         trie
     }
 
-    fn boundaries(&self, class: u32) -> Boundaries {
-        self.classes.get(class as usize).copied().flatten().unwrap_or(Boundaries::BOTH)
+    fn boundaries(&self, class: u32) -> WordBoundaries {
+        self.classes.get(class as usize).copied().flatten().unwrap_or(WordBoundaries::BOTH)
     }
 
     fn insert(&mut self, phrase: &Phrase, depth_scaling: f32) {
@@ -69,43 +69,43 @@ impl<'a> Trie<'a> {
                 node.part = node.part.max(share * bonus(phrase, depth, depth_scaling));
             }
         }
-        let whole = bonus(phrase, phrase.tokens.len(), depth_scaling);
+        let total = bonus(phrase, phrase.tokens.len(), depth_scaling);
         let node = &mut self.nodes[at];
-        node.whole = Some(node.whole.map_or(whole, |other| other.max(whole)));
+        node.total = Some(node.total.map_or(total, |other| other.max(total)));
     }
 
-    /// Fail arcs and scores, shorter beginnings first.
-    fn settle(&mut self) {
+    /// Computes fail arcs and bonuses, shorter prefixes first.
+    fn link(&mut self) {
         let mut queue = VecDeque::from([AFTER_BOUNDARY]);
         while let Some(parent) = queue.pop_front() {
             let mut children: Vec<(u32, usize)> =
                 self.nodes[parent].children.iter().map(|(&class, &at)| (class, at)).collect();
             children.sort_unstable();
             for (class, at) in children {
-                let Boundaries { before, after } = self.boundaries(class);
+                let WordBoundaries { before, after } = self.boundaries(class);
                 let (fail, kept) = if parent == AFTER_BOUNDARY {
                     (root(after), 0.0)
                 } else {
-                    let TrieNode { whole, kept, is_open, fail, .. } = self.nodes[parent];
-                    let ended = whole.filter(|_| before || is_open);
-                    (self.fall(fail, class), ended.unwrap_or(kept))
+                    let TrieNode { total, kept, is_open, fail, .. } = self.nodes[parent];
+                    let ended = total.filter(|_| before || is_open);
+                    (self.follow(fail, class), ended.unwrap_or(kept))
                 };
                 let completed = self.nodes[fail].completed;
                 let node = &mut self.nodes[at];
                 node.fail = fail;
                 node.is_open = after;
-                node.kept = node.whole.filter(|_| after).unwrap_or(kept);
-                node.gain = node.whole.map_or(0.0, |whole| whole - node.kept);
+                node.kept = node.total.filter(|_| after).unwrap_or(kept);
+                node.gain = node.total.map_or(0.0, |total| total - node.kept);
                 node.completed = node.gain + completed;
-                node.ahead = node.gain.max(node.part - node.kept).max(0.0);
+                node.advance = node.gain.max(node.part - node.kept).max(0.0);
                 self.order.push((parent, class, at));
                 queue.push_back(at);
             }
         }
     }
 
-    /// Where a class leads from a state, whose fail arcs are known.
-    fn fall(&self, mut state: usize, class: u32) -> usize {
+    /// Next state of a class from a state with its fail arcs.
+    fn follow(&self, mut state: usize, class: u32) -> usize {
         loop {
             let child = match state {
                 WITHIN_WORD | AFTER_BOUNDARY => self.begin(state, class),
@@ -119,13 +119,13 @@ impl<'a> Trie<'a> {
         }
     }
 
-    /// The node of a first token after one of the first two nodes.
+    /// Node of a first token after one of the first two nodes.
     fn begin(&self, root: usize, class: u32) -> Option<usize> {
         let is_boundary = root == AFTER_BOUNDARY || self.boundaries(class).before;
         self.nodes[AFTER_BOUNDARY].children.get(&class).copied().filter(|_| is_boundary)
     }
 
-    /// Bonus that a class earns in a state, for all beginnings that end there.
+    /// Final bonus of a class in a state, over all suffixes.
     fn earned(&self, state: usize, class: u32, arcs: &[Vec<TrieArc>]) -> f32 {
         let begun = |root| self.begin(root, class).map_or(0.0, |at| self.nodes[at].kept);
         if state == AFTER_BOUNDARY || state == WITHIN_WORD {
@@ -139,7 +139,7 @@ impl<'a> Trie<'a> {
         completed + begun(root(node.is_open))
     }
 
-    pub fn flatten(self) -> Boost {
+    pub fn flatten(self) -> PhraseBooster {
         let mut arcs: Vec<Vec<TrieArc>> = Vec::new();
         arcs.resize_with(self.nodes.len(), Vec::new);
         for state in [AFTER_BOUNDARY, WITHIN_WORD] {
@@ -150,7 +150,8 @@ impl<'a> Trie<'a> {
             };
             arcs[state] = first.filter_map(|&class| arc(class)).collect();
         }
-        // Shorter states first: a state has the arcs of its fail state as well, except those of the first two.
+        // Shorter states first: a state inherits the arcs of its fail state, except those of the
+        // first two.
         for &(.., state) in &self.order {
             let node = &self.nodes[state];
             let mut next: HashMap<u32, usize> = match node.fail {
@@ -166,7 +167,7 @@ impl<'a> Trie<'a> {
                 };
                 TrieArc { class, next, earned: own + self.earned(node.fail, class, &arcs) }
             };
-            // An end of the child is a beginning of its own, with its own account.
+            // The suffixes of the child are separate prefixes with separate bonuses.
             let own: Vec<TrieArc> = next.into_iter().map(arc).collect();
             arcs[state] = own;
             arcs[state].sort_unstable_by_key(|arc| arc.class);
@@ -178,9 +179,9 @@ impl<'a> Trie<'a> {
             Some(*sum)
         }));
         let all = || arcs.iter().flatten();
-        Boost {
+        PhraseBooster {
             classes: self.classes.to_vec(),
-            ahead: self.nodes.iter().map(|node| node.ahead).collect(),
+            advance: self.nodes.iter().map(|node| node.advance).collect(),
             completed: self.nodes.iter().map(|node| node.completed).collect(),
             is_open: self.nodes.iter().map(|node| node.is_open).collect(),
             arcs: offsets,
@@ -191,7 +192,7 @@ impl<'a> Trie<'a> {
     }
 }
 
-/// The state of no beginning.
+/// The state of the empty prefix.
 pub(super) fn root(is_open: bool) -> usize {
     if is_open { AFTER_BOUNDARY } else { WITHIN_WORD }
 }

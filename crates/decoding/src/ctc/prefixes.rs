@@ -1,4 +1,4 @@
-//! A CTC head as an automaton over labels, for a search by another network.
+//! CTC prefix scores of labels, for fusion with another search.
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,48 +7,57 @@ use rnnt_dp::semiring::{Log, Semiring};
 use super::check;
 use crate::{Error, Result, Scorer};
 
-const IMPOSSIBLE: f64 = f64::NEG_INFINITY;
-/// What is less probable than e to this counts as if it were so: no label is forbidden.
-const LEAST: f64 = -100.0;
-/// Paths less probable by this than the best of their sequence are left out. What they would add now is nothing; but a text that leaves
-/// out labels of which the head is sure lives on paths that were behind, one label's distance for each.
-const BEHIND: f64 = -300.0;
-/// Sequences, the newest ones, whose scores are kept.
-const RECENT: usize = 1024;
+const LOG_ZERO: f64 = f64::NEG_INFINITY;
+/// Lower bound of scores, so that no label is forbidden.
+const MIN_SCORE: f64 = -100.0;
+/// Log-probability, relative to the sequence's best path, below which paths are dropped.
+///
+/// They add nothing to the sum now, but a sequence that omits labels of which the head is certain
+/// depends on paths below the best by one such distance per label.
+const MIN_RELATIVE_LOG_PROB: f64 = -300.0;
+/// Number of the newest sequences whose scores are cached.
+const CACHED_SEQUENCES: usize = 1024;
 
-/// What a CTC head over an utterance says of label sequences, one label at a time: a search by a transducer's joint finds what both
-/// believe, as the two make different mistakes.
+/// Prefix scores of a CTC head over an utterance.
+///
+/// As a [`Scorer`] it adds the evidence of a CTC head to the search of a transducer; the two make
+/// different errors.
 ///
 /// ```text
-/// ψ(y) = Σ p_CTC(z) over all z that begin with y        score(c | y) = log ψ(y c) - log ψ(y)        end(y) = log p_CTC(y) - log ψ(y)
+/// ψ(y)         = Σ p_CTC(z) over all z that begin with y
+/// score(c | y) = log ψ(y c) - log ψ(y)
+/// end(y)       = log p_CTC(y) - log ψ(y)
 /// ```
-/// so that the scores of a whole sequence, that of its end with them, add up to `log p_CTC(y)`, the sum over all of its paths, and none of
-/// them hangs on the frame at which a search appends the label. No score is below -100, and a text that leaves out more in a row than
-/// what the head is sure of by a factor of e^300 has worse ones than it should. With the sums of the paths of y over t frames
-/// that end with a blank, and with its last label, `b(y, t)` and `n(y, t)` (ε: `n = 0`):
+/// The scores of a sequence and its end sum to `log p_CTC(y)`, over all of its paths, and do not
+/// depend on the frames at which a search appends the labels. No score is below -100; a sequence
+/// that omits labels which together are more probable by a factor of e^300 scores too low. With
+/// `b(y, t)` and `n(y, t)`, the sums of the paths of y over t frames that end with a blank and with
+/// its last label (ε: `n = 0`):
 ///
 /// ```text
 /// φ(y, c, t)    = b(y, t) + n(y, t) [y does not end with c]
 /// n(y c, t + 1) = (n(y c, t) + φ(y, c, t)) p(c | t)             b(y, t + 1) = (b(y, t) + n(y, t)) p(blank | t)
 /// ψ(y c)        = Σ_t φ(y, c, t) p(c | t)
 /// ```
-/// Source: Watanabe et al., "Hybrid CTC/Attention Architecture for End-to-End Speech Recognition" (IEEE JSTSP 2017), algorithm 2, with a
-/// transducer in the place of the attention decoder.
+/// Source: Watanabe et al., "Hybrid CTC/Attention Architecture for End-to-End Speech Recognition"
+/// (IEEE JSTSP 2017), algorithm 2, with a transducer in place of the attention decoder.
 ///
-/// It belongs to one utterance, all of which must be known, and to one search: [`BeamSearch::decode_with`](crate::BeamSearch::decode_with)
-/// takes one for each utterance. Its states are numbers of the sequences that it was asked about so far, and mean nothing to another one,
-/// so that it cannot be given to a stream that was written down.
+/// A scorer belongs to one complete utterance and to one search:
+/// [`BeamSearch::decode_with`](crate::BeamSearch::decode_with) takes one per utterance. Its states
+/// index the sequences that were scored so far and are invalid for another scorer, so that it
+/// cannot be passed to a deserialized stream.
 ///
-/// Cost: `O(w)` time and `16 w` bytes for each sequence that is stepped to, `O(w C)` time where its continuations are asked for, and `4 C`
-/// bytes for the last thousand of these, with w the frames after which the paths of the sequence have more than e^-300 of what they have
-/// after the best one: a second or two beside pauses, however long the utterance. `8 T C` bytes of the utterance.
+/// Cost: `O(w)` time and `16 w` bytes per sequence, `O(w C)` time for the scores of its
+/// continuations, and `4 C` bytes for the last thousand of these. Here w is the number of frames at
+/// which the paths of the sequence have at least e^-300 of their largest probability: a second or
+/// two plus pauses, independent of the length of the utterance. The utterance takes `8 T C` bytes.
 ///
 /// ```
-/// use decoding::{Scorer, CtcPrefixes};
+/// use decoding::{Scorer, CtcPrefixScorer};
 ///
 /// // Two frames; class 0 is the blank.
 /// let rows = [0.5f32, 0.3, 0.2, 0.6, 0.4, 0.0].map(f32::ln);
-/// let ctc = CtcPrefixes::new(&rows, 3, 0)?;
+/// let ctc = CtcPrefixScorer::new(&rows, 3, 0)?;
 /// let (score, state) = ctc.step(ctc.start(), 1);
 /// // Paths (1, any) and (blank, 1) begin with 1.
 /// assert!((score.exp() - (0.3 + 0.5 * 0.4)).abs() < 1e-6);
@@ -56,20 +65,20 @@ const RECENT: usize = 1024;
 /// # Ok::<(), decoding::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct CtcPrefixes {
+pub struct CtcPrefixScorer {
     /// Probabilities, *T x C*.
     probs: Vec<f64>,
     classes: usize,
     blank: u32,
-    known: Mutex<PrefixScores>,
+    prefixes: Mutex<PrefixTable>,
 }
 
-/// The label sequences that were asked for.
+/// The label sequences that were scored.
 #[derive(Debug)]
-struct PrefixScores {
-    /// A state is a place here; the first is the empty sequence's.
-    all: Vec<Arc<Prefix>>,
-    /// The state behind a state and a label.
+struct PrefixTable {
+    /// Sequence of each state; the first is empty.
+    sequences: Vec<Arc<Prefix>>,
+    /// Next state of a state and a label.
     next: HashMap<(u32, u32), u32>,
 }
 
@@ -79,22 +88,23 @@ struct Prefix {
     last: Option<u32>,
     /// `log ψ(y)`.
     log_prob: f64,
-    /// `log n(y, t)` and `log b(y, t)` at t = `from`, ..; nothing elsewhere.
+    /// `log n(y, t)` and `log b(y, t)` at t = `from`, ..; -inf elsewhere.
     paths: Vec<[f64; 2]>,
     from: usize,
-    /// `score(c | y)`, if somebody has asked lately.
+    /// `score(c | y)`, if cached.
     scores: Mutex<Option<Arc<[f32]>>>,
 }
 
-impl CtcPrefixes {
-    /// Of what a CTC head says of an utterance: log-probabilities, or scores that softmax makes probabilities of.
+impl CtcPrefixScorer {
+    /// Takes the log-probabilities or logits of a CTC head.
     ///
     /// # Shapes
-    /// `scores`: `[T, C]`, row-major, natural logarithms, with as many frames as the utterance has for the joint; classes and blank are
-    /// the joint's.
+    /// `scores`: `[T, C]`, row-major, natural logarithms; frames, classes and blank are those of
+    /// the joint.
     ///
     /// # Errors
-    /// [`Error::Blank`], [`Error::Frames`] and [`Error::Score`] as [`ctc_greedy`](crate::ctc_greedy).
+    /// [`Error::Blank`], [`Error::Frames`] and [`Error::Score`] as in
+    /// [`ctc_greedy`](crate::ctc_greedy).
     pub fn new(scores: &[f32], classes: usize, blank: u32) -> Result<Self> {
         if blank as usize >= classes {
             return Err(Error::Blank { blank, classes });
@@ -103,7 +113,7 @@ impl CtcPrefixes {
             return Err(Error::Frames { width: classes, found: scores.len() });
         }
         let mut probs = Vec::with_capacity(scores.len());
-        let mut paths = vec![[IMPOSSIBLE, 0.0]];
+        let mut paths = vec![[LOG_ZERO, 0.0]];
         let mut blanks = 0.0;
         for (frame, scores) in scores.chunks_exact(classes).enumerate() {
             check(scores, frame)?;
@@ -113,36 +123,36 @@ impl CtcPrefixes {
             let sum: f64 = probs[row.clone()].iter().sum();
             probs[row.clone()].iter_mut().for_each(|p| *p /= sum);
             blanks += probs[row.start + blank as usize].ln();
-            paths.push([IMPOSSIBLE, blanks]);
+            paths.push([LOG_ZERO, blanks]);
         }
         let empty = Prefix::new((None, 0.0), 0, &paths);
-        let known = PrefixScores { all: vec![Arc::new(empty)], next: HashMap::new() };
-        Ok(Self { probs, classes, blank, known: Mutex::new(known) })
+        let prefixes = PrefixTable { sequences: vec![Arc::new(empty)], next: HashMap::new() };
+        Ok(Self { probs, classes, blank, prefixes: Mutex::new(prefixes) })
     }
 
     fn prefix(&self, state: u32) -> Arc<Prefix> {
-        lock(&self.known).at(state).1
+        lock(&self.prefixes).get(state).1
     }
 
     fn is_label(&self, class: u32) -> bool {
         class != self.blank && (class as usize) < self.classes
     }
 
-    /// Probabilities of the frames from one on.
+    /// Probabilities of the frames from `from` on.
     fn rows(&self, from: usize) -> impl Iterator<Item = &[f64]> {
         self.probs.chunks_exact(self.classes).skip(from)
     }
 
     /// `score(c | y)` of all classes.
     fn scores(&self, prefix: &Prefix) -> Arc<[f32]> {
-        lock(&prefix.scores).get_or_insert_with(|| self.find_scores(prefix)).clone()
+        lock(&prefix.scores).get_or_insert_with(|| self.compute_scores(prefix)).clone()
     }
 
-    fn find_scores(&self, prefix: &Prefix) -> Arc<[f32]> {
-        let score = |unit: f64, sum: f64| (unit + sum.ln() - prefix.log_prob).max(LEAST) as f32;
+    fn compute_scores(&self, prefix: &Prefix) -> Arc<[f32]> {
+        let score = |unit: f64, sum: f64| (unit + sum.ln() - prefix.log_prob).max(MIN_SCORE) as f32;
         let mut sums = vec![0.0; self.classes];
-        let open = |&[label, blank]: &[f64; 2]| Log::plus(label, blank);
-        let unit = self.add_phi(prefix, open, |row, phi| {
+        let extensible = |&[label, blank]: &[f64; 2]| Log::plus(label, blank);
+        let unit = self.add_phi(prefix, extensible, |row, phi| {
             sums.iter_mut().zip(row).for_each(|(sum, p)| *sum += phi * p);
         });
         let mut scores: Vec<f32> = sums.iter().map(|&sum| score(unit, sum)).collect();
@@ -155,7 +165,7 @@ impl CtcPrefixes {
         scores.into()
     }
 
-    /// Calls `add` with each frame's probabilities and `φ / unit`, which is 1 at most; returns `log unit`.
+    /// Calls `add` with each frame's probabilities and `φ / unit <= 1`; returns `log unit`.
     fn add_phi(
         &self,
         prefix: &Prefix,
@@ -169,18 +179,18 @@ impl CtcPrefixes {
         unit
     }
 
-    /// The sequence with one more label.
-    fn longer(&self, prefix: &Prefix, label: u32) -> Prefix {
-        let (mut log_prob, mut largest, mut at) = (IMPOSSIBLE, IMPOSSIBLE, [IMPOSSIBLE; 2]);
+    /// Computes the sequence extended by a label.
+    fn extend(&self, prefix: &Prefix, label: u32) -> Prefix {
+        let (mut log_prob, mut largest, mut at) = (LOG_ZERO, LOG_ZERO, [LOG_ZERO; 2]);
         let mut paths = Vec::with_capacity(prefix.paths.len());
         for (i, row) in self.rows(prefix.from).enumerate() {
             let (p, p_blank) = (row[label as usize].ln(), row[self.blank as usize].ln());
             let phi = match prefix.paths.get(i) {
                 Some(&[_, blank]) if prefix.last == Some(label) => blank,
                 Some(&[label, blank]) => Log::plus(label, blank),
-                // Without new paths their sum only falls.
-                None if at[0].max(at[1]) <= largest + BEHIND => break,
-                None => IMPOSSIBLE,
+                // Without new paths the sum only decreases.
+                None if at[0].max(at[1]) <= largest + MIN_RELATIVE_LOG_PROB => break,
+                None => LOG_ZERO,
             };
             log_prob = Log::plus(log_prob, phi + p);
             at = [Log::plus(at[0], phi) + p, Log::plus(at[0], at[1]) + p_blank];
@@ -192,36 +202,36 @@ impl CtcPrefixes {
 }
 
 impl Prefix {
-    /// Keeps of its paths what counts.
+    /// Drops frames at which the paths are negligible.
     fn new((last, log_prob): (Option<u32>, f64), from: usize, paths: &[[f64; 2]]) -> Self {
         let log_sum = |[label, blank]: &[f64; 2]| label.max(*blank);
-        let largest = paths.iter().map(log_sum).fold(IMPOSSIBLE, f64::max);
-        let counts = |paths: &[f64; 2]| log_sum(paths) > largest + BEHIND;
-        let begin = paths.iter().position(counts).unwrap_or(paths.len());
-        let end = paths.iter().rposition(counts).map_or(begin, |last| last + 1);
+        let largest = paths.iter().map(log_sum).fold(LOG_ZERO, f64::max);
+        let is_relevant = |paths: &[f64; 2]| log_sum(paths) > largest + MIN_RELATIVE_LOG_PROB;
+        let begin = paths.iter().position(is_relevant).unwrap_or(paths.len());
+        let end = paths.iter().rposition(is_relevant).map_or(begin, |last| last + 1);
         let paths = paths[begin..end].to_vec();
-        // A number, so that differences are.
+        // Finite, so that differences are.
         let log_prob = log_prob.max(f64::MIN);
         Self { last, log_prob, paths, from: from + begin, scores: Mutex::default() }
     }
 }
 
-/// A thread that panicked has left nothing half done.
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
+/// Locks a mutex; a panic of another thread leaves its value consistent.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl PrefixScores {
-    /// The state of a number, and its sequence; a number that is no state is that of the empty one.
-    fn at(&self, state: u32) -> (u32, Arc<Prefix>) {
-        match self.all.get(state as usize) {
+impl PrefixTable {
+    /// A valid state and its sequence; an invalid state becomes that of the empty sequence.
+    fn get(&self, state: u32) -> (u32, Arc<Prefix>) {
+        match self.sequences.get(state as usize) {
             Some(prefix) => (state, prefix.clone()),
-            None => (0, self.all[0].clone()),
+            None => (0, self.sequences[0].clone()),
         }
     }
 }
 
-impl Scorer for CtcPrefixes {
+impl Scorer for CtcPrefixScorer {
     fn start(&self) -> u32 {
         0
     }
@@ -230,16 +240,18 @@ impl Scorer for CtcPrefixes {
         if !self.is_label(class) {
             return (0.0, state);
         }
-        let (state, prefix) = lock(&self.known).at(state);
+        let (state, prefix) = lock(&self.prefixes).get(state);
         let score = self.scores(&prefix)[class as usize];
-        let mut known = lock(&self.known);
-        if let Some(&next) = known.next.get(&(state, class)) {
+        let mut prefixes = lock(&self.prefixes);
+        if let Some(&next) = prefixes.next.get(&(state, class)) {
             return (score, next);
         }
-        let next = known.all.len() as u32;
-        known.all.push(Arc::new(self.longer(&prefix, class)));
-        known.next.insert((state, class), next);
-        if let Some(old) = known.all.len().checked_sub(RECENT).and_then(|old| known.all.get(old)) {
+        let next = prefixes.sequences.len() as u32;
+        prefixes.sequences.push(Arc::new(self.extend(&prefix, class)));
+        prefixes.next.insert((state, class), next);
+        if let Some(old) =
+            prefixes.sequences.len().checked_sub(CACHED_SEQUENCES).and_then(|old| prefixes.sequences.get(old))
+        {
             *lock(&old.scores) = None;
         }
         (score, next)
@@ -247,9 +259,9 @@ impl Scorer for CtcPrefixes {
 
     fn add_scores(&self, state: u32, weight: f32, scores: &mut [f32]) {
         let prefix = self.prefix(state);
-        for (class, (score, own)) in (0..).zip(scores.iter_mut().zip(self.scores(&prefix).iter())) {
+        for (class, (sum, score)) in (0..).zip(scores.iter_mut().zip(self.scores(&prefix).iter())) {
             if class != self.blank {
-                *score += weight * own;
+                *sum += weight * score;
             }
         }
     }
@@ -258,7 +270,7 @@ impl Scorer for CtcPrefixes {
         let prefix = self.prefix(state);
         let frames = self.probs.len() / self.classes;
         let at_end = frames.checked_sub(prefix.from).and_then(|at| prefix.paths.get(at));
-        let sum = at_end.map_or(IMPOSSIBLE, |&[label, blank]| Log::plus(label, blank));
-        (sum - prefix.log_prob).max(LEAST) as f32
+        let sum = at_end.map_or(LOG_ZERO, |&[label, blank]| Log::plus(label, blank));
+        (sum - prefix.log_prob).max(MIN_SCORE) as f32
     }
 }

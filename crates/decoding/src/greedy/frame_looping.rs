@@ -1,55 +1,63 @@
-//! Frame-looping, the conventional batched search: what label-looping is compared with.
-use super::{Greedy, emitted, whole_rows};
-use crate::best_class::{invalid_scores, pick};
-use crate::{Error, Hypotheses, Model, NetworkScratch, Result, SiteBatch, SiteIndex, States};
+//! Frame-looping, the conventional batched search, as a baseline of label-looping.
+use super::{GreedyOptions, decoded_token, whole_rows};
+use crate::best_class::{best_class, invalid_scores};
+use crate::{DecodingModel, Error, Hypotheses, NetworkScratch, Result, SiteBatch, SiteIndex, States};
 
-/// Greedy search of a batch, frame by frame (Bataev et al., arXiv 2406.06220, algorithm 2): the same results as
-/// [`GreedySearch`](crate::GreedySearch) without fusion and confidences, and slower.
+/// Decodes a batch greedily, frame by frame (frame-looping).
+///
+/// Bataev et al., arXiv 2406.06220, algorithm 2. Results equal those of
+/// [`GreedySearch`](crate::GreedySearch), which is faster and supports fusion and confidences.
 ///
 /// ```text
 /// for frames t of the longest utterance:
 ///   at most max_symbols times, until no utterance emits a label at t:
 ///     predictor and joint, whole batch, after the last labels
 /// ```
-/// An utterance that a duration has taken beyond t waits, and is computed all the same.
+/// An utterance that a duration has advanced beyond t is still part of the computation.
 ///
 /// # Shapes
 /// As [`GreedySearch::decode`](crate::GreedySearch::decode).
 ///
-/// Cost: about `Σ_t max_b (labels on frame t + 1)` steps of predictor and joint for the whole batch.
+/// Cost: about `Σ_t max_b (labels on frame t + 1)` steps of predictor and joint for the whole
+/// batch.
 ///
 /// # Errors
-/// [`Error::Option`] for options that it does not know; as [`GreedySearch::decode`](crate::GreedySearch::decode).
-pub fn frame_looping(model: &Model, frames: &[&[f32]], options: &Greedy) -> Result<Hypotheses> {
+/// [`Error::Option`] for unsupported options; those of
+/// [`GreedySearch::decode`](crate::GreedySearch::decode).
+pub fn frame_looping(
+    model: &DecodingModel,
+    frames: &[&[f32]],
+    options: &GreedyOptions,
+) -> Result<Hypotheses> {
     options.check(model)?;
-    let more = options.fusion.len() as f64 + f64::from(options.internal_lm).abs();
-    if more > 0.0 || options.confidence.is_some() || options.steps {
+    let unsupported = options.fusion.len() as f64 + f64::from(options.internal_lm).abs();
+    if unsupported > 0.0 || options.confidence.is_some() || options.record_steps {
         let expected = "no fusion, confidence or steps in frame-looping";
-        return Err(Error::Option { option: "options", expected, found: more });
+        return Err(Error::Option { option: "options", expected, found: unsupported });
     }
-    let (rules, batch, width) = (model.rules(), frames.len(), model.start().1.len());
+    let (token_table, batch, width) = (model.token_table(), frames.len(), model.start().1.len());
     let mut counts = Vec::with_capacity(batch);
     for (b, frames) in frames.iter().enumerate() {
-        counts.push(whole_rows(frames, model).map_err(|error| error.of(b))?);
+        counts.push(whole_rows(frames, model).map_err(|error| error.in_utterance(b))?);
     }
-    let mut found = Hypotheses::default();
-    found.reset(batch, false);
-    // States before the newest labels: the predictor runs on these again in every round.
+    let mut hypotheses = Hypotheses::default();
+    hypotheses.reset(batch, false);
+    // States before the newest labels: the predictor starts from them in every iteration.
     let (mut before, mut after) = (States::new(model.start().0.shape()), States::default());
     before.extend(model.start().0, std::iter::repeat_n(0, batch));
     let mut newest: Vec<Option<u32>> = vec![None; batch];
     let (mut next, mut capped) = (vec![0; batch], vec![false; batch]);
-    let (mut labels, mut rows) = (vec![rules.blank(); batch], vec![0.0; batch * width]);
+    let (mut labels, mut rows) = (vec![token_table.blank(); batch], vec![0.0; batch * width]);
     let (mut predicted, mut scratch) = (Vec::new(), NetworkScratch::default());
     let mut scores = vec![0.0; batch * model.outputs()];
-    // An empty utterance has no frame to ride along with.
+    // Only utterances with frames have sites.
     let longest = counts.iter().copied().max().unwrap_or(0);
-    let asked: Vec<usize> = (0..batch).filter(|&b| counts[b] > 0).collect();
+    let nonempty: Vec<usize> = (0..batch).filter(|&b| counts[b] > 0).collect();
     kernels::install(|| {
         for t in 0..longest {
             let mut symbols = 0;
             let mut active: Vec<usize> =
-                asked.iter().copied().filter(|&b| next[b] == t && t < counts[b] && !capped[b]).collect();
+                nonempty.iter().copied().filter(|&b| next[b] == t && t < counts[b] && !capped[b]).collect();
             while !active.is_empty() {
                 after.clone_from(&before);
                 for b in 0..batch {
@@ -61,28 +69,29 @@ pub fn frame_looping(model: &Model, frames: &[&[f32]], options: &Greedy) -> Resu
                     after.set(b, model.start().0, 0);
                 }
                 let site = |&b: &usize| SiteIndex { utterance: b, frame: t.min(counts[b] - 1), row: b };
-                let at: Vec<SiteIndex> = asked.iter().map(site).collect();
-                let scores = &mut scores[..at.len() * model.outputs()];
-                model.joint().scores(&SiteBatch { frames, rows: &rows, at: &at }, scores, &mut scratch);
+                let sites: Vec<SiteIndex> = nonempty.iter().map(site).collect();
+                let scores = &mut scores[..sites.len() * model.outputs()];
+                model.joint().scores(&SiteBatch { frames, rows: &rows, sites: &sites }, scores, &mut scratch);
                 symbols += 1;
                 let mut emitting = Vec::new();
-                for (scores, &b) in scores.chunks_exact(model.outputs()).zip(&asked) {
+                for (scores, &b) in scores.chunks_exact(model.outputs()).zip(&nonempty) {
                     if !active.contains(&b) {
                         continue;
                     }
-                    let picked = pick(scores, rules).ok_or_else(|| invalid_scores(scores, rules, t).of(b))?;
-                    let mut step = rules.frames(picked.class, picked.duration);
-                    if rules.is_blank(picked.class) {
+                    let best = best_class(scores, token_table)
+                        .ok_or_else(|| invalid_scores(scores, token_table, t).in_utterance(b))?;
+                    let mut step = token_table.frames(best.class, best.duration);
+                    if token_table.is_blank(best.class) {
                         next[b] = t.saturating_add(step.max(1));
                         continue;
                     }
-                    if found.labels(b).len() >= options.cap(t) {
+                    if hypotheses.labels(b).len() >= options.label_limit(t) {
                         capped[b] = true;
                         continue;
                     }
-                    found.push(b, emitted(&picked, rules, t));
+                    hypotheses.push(b, decoded_token(&best, token_table, t));
                     before.set(b, &after, b);
-                    newest[b] = Some(picked.class);
+                    newest[b] = Some(best.class);
                     step = step.max(usize::from(Some(symbols) == options.max_symbols));
                     if step == 0 {
                         emitting.push(b);
@@ -95,11 +104,14 @@ pub fn frame_looping(model: &Model, frames: &[&[f32]], options: &Greedy) -> Resu
         }
         Ok(())
     })?;
-    (0..batch).for_each(|b| found.end(b, next[b], capped[b]));
-    Ok(found)
+    (0..batch).for_each(|b| hypotheses.set_end(b, next[b], capped[b]));
+    Ok(hypotheses)
 }
 
-/// Any label, for rows whose result is thrown away.
-fn first_label(model: &Model) -> u32 {
-    (0..).find(|&class| !model.rules().is_blank(class)).unwrap_or(0).min(model.predictor().ids() as u32 - 1)
+/// Any label, for rows whose result is discarded.
+fn first_label(model: &DecodingModel) -> u32 {
+    (0..)
+        .find(|&class| !model.token_table().is_blank(class))
+        .unwrap_or(0)
+        .min(model.predictor().ids() as u32 - 1)
 }

@@ -4,28 +4,31 @@ use std::fmt::Write;
 
 use kernels::Excerpt;
 
-use super::names::UNKNOWN;
-use super::table::{Entries, MOST_ORDER, NgramTable};
+use super::table::{Entries, MAX_ORDER, NgramTable};
+use super::vocabulary::UNKNOWN;
 use super::{Error, Result};
 
-/// What tools write for the logarithm of 0.
-const ZERO: f32 = -99.0;
-/// No sum of a few such numbers leaves the range of `f32`.
-const LARGEST: f32 = 1e6;
-/// Most n-grams of one order: states of all orders are counted in 32 bits.
-const MOST: usize = 1 << 28;
+/// Conventional log10 of probability 0 in ARPA files.
+const LOG10_ZERO: f32 = -99.0;
+/// Largest magnitude of a number, so that sums stay finite in `f32`.
+const MAX_MAGNITUDE: f32 = 1e6;
+/// Most n-grams of one order; all states fit into 32 bits.
+const MAX_NGRAMS_PER_ORDER: usize = 1 << 28;
 
 impl NgramTable {
     /// Reads an ARPA file.
     ///
-    /// A head `\data\` with lines `ngram k=count`, sections `\1-grams:` to `\N-grams:` of lines "log10 probability, k words, log10
-    /// back-off weight", and `\end\`. As the common tools write it: text before the head and after the end is passed over, so are blank
-    /// lines; fields are apart by tabs or spaces, lines end in LF or CRLF; a back-off weight that is missing is 0, one of the longest
-    /// n-grams says nothing; `<UNK>` is `<unk>`; -inf is -99. Time n·log n, memory that of the file a few times, whatever its head promises.
+    /// The file has a header `\data\` with lines `ngram k=count`, sections `\1-grams:` to
+    /// `\N-grams:` of lines "log10 probability, k words, log10 back-off weight", and `\end\`. As in
+    /// common tools, text before the header and after the end and blank lines are ignored; fields
+    /// are separated by tabs or spaces, lines end in LF or CRLF; a missing back-off weight is 0,
+    /// that of the longest n-grams is ignored; `<UNK>` is `<unk>`; -inf is -99. Time n·log n;
+    /// memory a small multiple of the file, independent of the counts in its header.
     ///
     /// # Errors
-    /// [`Error::Utf8`]; [`Error::Line`] for anything else on a line than belongs there: a probability above 1 or not a number, a word that
-    /// is no 1-gram, a section that is missing; [`Error::Count`]; [`Error::Context`]; [`Error::Twice`].
+    /// [`Error::Utf8`]; [`Error::Line`] for an unexpected line, such as a probability above 1 or
+    /// not a number, a word that is not a 1-gram, a missing section; [`Error::Count`];
+    /// [`Error::Context`]; [`Error::Duplicate`].
     ///
     /// ```
     /// let text = "\\data\\\nngram 1=2\n\n\\1-grams:\n-0.3\tyes\n-0.3\tno\n\n\\end\\\n";
@@ -35,29 +38,29 @@ impl NgramTable {
     /// ```
     pub fn read(bytes: &[u8]) -> Result<Self> {
         let mut lines = ArpaLines::new(bytes);
-        while lines.need("\\data\\")? != "\\data\\" {
+        while lines.expect("\\data\\")? != "\\data\\" {
             lines.next();
         }
         lines.next();
-        let promised = head(&mut lines)?;
+        let counts = header(&mut lines)?;
         let mut words = Words::default();
         let mut orders: Vec<Entries> = Vec::new();
-        for (at, &count) in promised.iter().enumerate() {
+        for (at, &count) in counts.iter().enumerate() {
             let title = format!("\\{}-grams:", at + 1);
-            if lines.need(&title)? != title {
-                return Err(lines.wrong(&title));
+            if lines.expect(&title)? != title {
+                return Err(lines.unexpected(&title));
             }
             lines.next();
             let entries = section(&mut lines, at + 1, count, &mut words, orders.last())?;
             orders.push(entries);
         }
-        match lines.need("\\end\\")? {
+        match lines.expect("\\end\\")? {
             "\\end\\" => Ok(Self { words: words.names, orders }),
-            _ => Err(lines.wrong("\\end\\")),
+            _ => Err(lines.unexpected("\\end\\")),
         }
     }
 
-    /// The table as an ARPA file; [`NgramTable::read`] gives the same table again.
+    /// Writes an ARPA file, which [`NgramTable::read`] reads back to an equal table.
     pub fn write(&self) -> String {
         let mut text = String::from("\\data\\\n");
         for (k, entries) in (1..).zip(&self.orders) {
@@ -88,30 +91,31 @@ fn line(text: &mut String, arguments: std::fmt::Arguments) {
     let _ = writeln!(text, "{arguments}");
 }
 
-/// Number of n-grams of each order.
-fn head(lines: &mut ArpaLines) -> Result<Vec<usize>> {
-    let mut promised = Vec::new();
-    while !lines.need("\\1-grams:")?.starts_with('\\') {
-        let expected = format!("`ngram {}=` and a number up to {MOST}", promised.len() + 1);
-        let of_line = |line: &str| {
+/// Reads the number of n-grams of each order.
+fn header(lines: &mut ArpaLines) -> Result<Vec<usize>> {
+    let mut counts = Vec::new();
+    while !lines.expect("\\1-grams:")?.starts_with('\\') {
+        let expected = format!("`ngram {}=` and a number up to {MAX_NGRAMS_PER_ORDER}", counts.len() + 1);
+        let parse = |line: &str| {
             let (order, count) = line.strip_prefix("ngram")?.split_once('=')?;
             let order: usize = order.trim().parse().ok()?;
             let count: usize = count.trim().parse().ok()?;
-            (order == promised.len() + 1 && order <= MOST_ORDER && count <= MOST).then_some(count)
+            (order == counts.len() + 1 && order <= MAX_ORDER && count <= MAX_NGRAMS_PER_ORDER)
+                .then_some(count)
         };
-        match of_line(lines.need("")?) {
-            Some(count) => promised.push(count),
-            None => return Err(lines.wrong(&expected)),
+        match parse(lines.expect("")?) {
+            Some(count) => counts.push(count),
+            None => return Err(lines.unexpected(&expected)),
         }
         lines.next();
     }
-    match promised.is_empty() {
-        true => Err(lines.wrong("`ngram 1=` and a number")),
-        false => Ok(promised),
+    match counts.is_empty() {
+        true => Err(lines.unexpected("`ngram 1=` and a number")),
+        false => Ok(counts),
     }
 }
 
-/// The n-grams of one order; the words of an error are looked up in `words`.
+/// Reads the n-grams of one order.
 fn section(
     lines: &mut ArpaLines,
     order: usize,
@@ -121,7 +125,7 @@ fn section(
 ) -> Result<Entries> {
     let mut entries = Entries::new(order);
     let mut numbers = Vec::new();
-    while !lines.need("\\end\\")?.starts_with('\\') {
+    while !lines.expect("\\end\\")?.starts_with('\\') {
         if entries.len() == expected {
             return Err(Error::Count { line: lines.number, order, expected, found: expected + 1 });
         }
@@ -139,7 +143,7 @@ fn section(
     for at in 0..entries.len() {
         let (row, line) = (entries.row(at), numbers[from[at]]);
         if at > 0 && entries.row(at - 1) == row {
-            return Err(Error::Twice { line, first: numbers[from[at - 1]], ngram: spelled(row) });
+            return Err(Error::Duplicate { line, first: numbers[from[at - 1]], ngram: spelled(row) });
         }
         if shorter.is_some_and(|shorter| shorter.find(&row[..order - 1]).is_none()) {
             return Err(Error::Context { line, ngram: spelled(row) });
@@ -148,44 +152,42 @@ fn section(
     Ok(entries)
 }
 
-/// One line of a section.
+/// Reads one line of a section.
 fn ngram(lines: &mut ArpaLines, order: usize, words: &mut Words) -> Result<(Vec<u32>, f32, f32)> {
-    let line = lines.need("")?;
+    let line = lines.expect("")?;
     let fields: Vec<&str> = line.split([' ', '\t']).filter(|field| !field.is_empty()).collect();
     if fields.len() != order + 1 && fields.len() != order + 2 {
         let names = if order == 1 { "one word".into() } else { format!("{order} words") };
-        return Err(lines.wrong(&format!("a log10 probability, {names} and perhaps a log10 back-off weight")));
+        return Err(lines
+            .unexpected(&format!("a log10 probability, {names}, and optionally a log10 back-off weight")));
     }
-    let number = |text: &str, most: f32| {
+    let number = |text: &str, max: f32| {
         let number = text.parse::<f32>().ok()?;
-        let number = if number == f32::NEG_INFINITY { ZERO } else { number };
-        (-LARGEST..=most).contains(&number).then_some(number)
+        let number = if number == f32::NEG_INFINITY { LOG10_ZERO } else { number };
+        (-MAX_MAGNITUDE..=max).contains(&number).then_some(number)
     };
     let Some(prob) = number(fields[0], 0.0) else {
-        return Err(lines.wrong("a log10 probability, 0 at most"));
+        return Err(lines.unexpected("a log10 probability of at most 0"));
     };
     let backoff = match fields.get(order + 1) {
         None => 0.0,
-        Some(text) => {
-            number(text, LARGEST).ok_or_else(|| lines.wrong("a log10 back-off weight at the end"))?
-        }
+        Some(text) => number(text, MAX_MAGNITUDE)
+            .ok_or_else(|| lines.unexpected("a log10 back-off weight at the end"))?,
     };
     let id = |word: &&str| {
         let word = if *word == "<UNK>" { UNKNOWN } else { word };
         match order {
             1 => Ok(words.add(word)),
-            _ => words
-                .ids
-                .get(word)
-                .copied()
-                .ok_or_else(|| lines.wrong(&format!("1-grams alone, not `{}`", Excerpt(word)))),
+            _ => words.ids.get(word).copied().ok_or_else(|| {
+                lines.unexpected(&format!("only words of the 1-grams, not `{}`", Excerpt(word)))
+            }),
         }
     };
     let ids = fields[1..=order].iter().map(id).collect::<Result<_>>()?;
     Ok((ids, prob, backoff))
 }
 
-/// The 1-grams so far.
+/// Words of the 1-grams.
 #[derive(Default)]
 struct Words {
     names: Vec<String>,
@@ -204,24 +206,24 @@ impl Words {
     }
 }
 
-/// The lines of a file that are not blank, one at a time.
+/// Iterates over the lines of a file that are not blank.
 struct ArpaLines<'a> {
     rest: Option<&'a [u8]>,
-    now: Option<&'a [u8]>,
-    /// Of the line that is looked at, from 1.
+    current: Option<&'a [u8]>,
+    /// Number of the current line, from 1.
     number: usize,
 }
 
 impl<'a> ArpaLines<'a> {
     fn new(bytes: &'a [u8]) -> Self {
         let rest = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
-        let mut lines = Self { rest: Some(rest).filter(|rest| !rest.is_empty()), now: None, number: 0 };
+        let mut lines = Self { rest: Some(rest).filter(|rest| !rest.is_empty()), current: None, number: 0 };
         lines.next();
         lines
     }
 
     fn next(&mut self) {
-        self.now = None;
+        self.current = None;
         while let Some(rest) = self.rest {
             self.number += 1;
             let (line, more) = match rest.iter().position(|&byte| byte == b'\n') {
@@ -231,28 +233,28 @@ impl<'a> ArpaLines<'a> {
             self.rest = more;
             let line = line.trim_ascii();
             if !line.is_empty() {
-                self.now = Some(line);
+                self.current = Some(line);
                 return;
             }
         }
         self.number += 1;
     }
 
-    /// The line, or an error that it is missing.
-    fn need(&self, expected: &str) -> Result<&'a str> {
-        match self.now {
+    /// The current line, or an error at the end of the file.
+    fn expect(&self, expected: &str) -> Result<&'a str> {
+        match self.current {
             Some(line) => std::str::from_utf8(line).map_err(|_| Error::Utf8 { line: self.number }),
             None => {
-                let found = "the end of the file".into();
-                Err(Error::Line { line: self.number, expected: expected.into(), found })
+                let end = "the end of the file".into();
+                Err(Error::Line { line: self.number, expected: expected.into(), found: end })
             }
         }
     }
 
-    /// The line is not what it should be.
-    fn wrong(&self, expected: &str) -> Error {
-        let found = self.now.map(String::from_utf8_lossy).unwrap_or_default();
-        Error::Line { line: self.number, expected: expected.into(), found: format!("`{}`", Excerpt(found)) }
+    /// The error of an unexpected line.
+    fn unexpected(&self, expected: &str) -> Error {
+        let line = self.current.map(String::from_utf8_lossy).unwrap_or_default();
+        Error::Line { line: self.number, expected: expected.into(), found: format!("`{}`", Excerpt(line)) }
     }
 }
 

@@ -1,10 +1,10 @@
-//! What can go wrong with an n-gram.
+//! Errors of n-grams.
 use kernels::Excerpt;
 
 /// The result type of this module.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error of reading, estimating or using an n-gram.
+/// An error in reading, estimating or using an n-gram.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -14,29 +14,29 @@ pub enum Error {
         /// Line, from 1.
         line: usize,
     },
-    /// A line of an ARPA file is not what comes next.
+    /// An unexpected line in an ARPA file.
     #[error("line {line}: expected {expected}, found {found}")]
     Line {
-        /// Line, from 1; one more than there are where the file ends too early.
+        /// Line, from 1; one past the last line at the end of the file.
         line: usize,
-        /// What would be right.
+        /// The expected content.
         expected: String,
-        /// What is there.
+        /// The content of the line.
         found: String,
     },
-    /// A section of an ARPA file has not as many n-grams as its head says.
-    #[error("line {line}: expected {expected} {order}-grams, as the head says, found {found}")]
+    /// The number of n-grams in a section differs from the header.
+    #[error("line {line}: expected {expected} {order}-grams, as declared in the header, found {found}")]
     Count {
-        /// Line at which it shows.
+        /// Line of the first surplus n-gram, or after the section.
         line: usize,
         /// Order of the n-grams.
         order: usize,
-        /// How many the head promises.
+        /// Number in the header.
         expected: usize,
-        /// How many there are; one more than promised stands for all.
+        /// Number found; counting stops after one surplus n-gram.
         found: usize,
     },
-    /// The context of an n-gram is not among those of the order below.
+    /// The context of an n-gram is missing in the next lower order.
     #[error(
         "line {line}: expected the context of `{}` among the n-grams of the order below, found none",
         Excerpt(ngram)
@@ -47,39 +47,41 @@ pub enum Error {
         /// Its words.
         ngram: String,
     },
-    /// An n-gram is there twice.
+    /// An n-gram occurs twice.
     #[error(
         "line {line}: expected every n-gram once, found `{}` again, first in line {first}",
         Excerpt(ngram)
     )]
-    Twice {
-        /// Line of the second one.
+    Duplicate {
+        /// Line of the second occurrence.
         line: usize,
-        /// Line of the first one.
+        /// Line of the first occurrence.
         first: usize,
         /// Its words.
         ngram: String,
     },
-    /// A word of the n-gram is not in the vocabulary, and that was forbidden.
-    #[error("n-gram: expected tokens of the vocabulary alone, found `{}`", Excerpt(token))]
+    /// A word of the table is not in the vocabulary.
+    ///
+    /// Only with [`OutOfVocabulary::Reject`](super::OutOfVocabulary::Reject).
+    #[error("n-gram: expected only tokens of the vocabulary, found `{}`", Excerpt(token))]
     Token {
-        /// The word, as the file writes it.
+        /// The word in the file.
         token: String,
     },
-    /// No word of the n-gram is in the vocabulary.
+    /// No word of the table is in the vocabulary.
     #[error("n-gram: expected tokens of the vocabulary, found none among its {found} words")]
     NoToken {
-        /// Number of its words.
+        /// Number of words of the table.
         found: usize,
     },
-    /// A class has a name that cannot be told apart in an ARPA file.
+    /// The name of a class is ambiguous in an ARPA file.
     #[error("name of class {class}: expected {expected}, found `{}`", Excerpt(name))]
     Name {
         /// Class id.
         class: usize,
-        /// What it may be.
+        /// The valid names.
         expected: &'static str,
-        /// The name, as an ARPA file writes it.
+        /// The name in an ARPA file.
         name: String,
     },
     /// An option has a value outside its range.
@@ -87,15 +89,15 @@ pub enum Error {
     Option {
         /// Name of the option.
         option: &'static str,
-        /// What it may be.
+        /// The valid range.
         expected: String,
-        /// What it was.
+        /// The value given.
         found: String,
     },
-    /// There is nothing to estimate an n-gram from.
+    /// All texts are empty.
     #[error("text: expected at least one token, found none")]
     NoText,
-    /// A token id of a text has no name.
+    /// A token id without a name.
     #[error("text {sequence}, token {index}: expected the id of one of {names} names, found {id}")]
     Id {
         /// Index of the text.
@@ -107,7 +109,7 @@ pub enum Error {
         /// Number of names.
         names: usize,
     },
-    /// Tokens do not say where words begin or end.
-    #[error("names: expected tokens with the mark U+2581, or a space, found neither")]
+    /// The tokens do not mark word boundaries.
+    #[error("names: expected tokens with the mark U+2581, or a space, found neither; use a token n-gram")]
     NoBoundary,
 }

@@ -1,61 +1,68 @@
-//! Interpolated modified Kneser-Ney smoothing (Chen and Goodman 1998; counted and interpolated as by Heafield et al. 2013).
-use super::names::{self, BEGIN, END, UNKNOWN};
-use super::table::{Entries, MOST_ORDER, NgramTable, children, find};
-use super::{Error, Result, written};
+//! Interpolated modified Kneser-Ney smoothing.
+//!
+//! Chen and Goodman 1998; counts and interpolation as in Heafield et al. 2013.
+use super::table::{Entries, MAX_ORDER, NgramTable, children, find};
+use super::vocabulary::{self, BEGIN, END, UNKNOWN, arpa_word};
+use super::{Error, Result};
 
 const UNKNOWN_ID: u32 = 0;
 const BEGIN_ID: u32 = 1;
 const END_ID: u32 = 2;
 
-/// An n-gram of texts, and what was taken from their counts.
+/// An estimated n-gram with its discounts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Estimate {
     /// The n-gram.
     pub table: NgramTable,
-    /// Of each order, 1-grams first.
+    /// Discounts of each order, 1-grams first.
     pub discounts: Vec<Discounts>,
 }
 
-/// What is taken from counts of 1, of 2, and of 3 and more, and given to the order below.
+/// Discounts of counts of 1, of 2, and of 3 and more.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Discounts {
-    /// The three numbers.
+    /// The discounts.
     pub values: [f64; 3],
-    /// Where they are from.
+    /// Formula of the discounts.
     pub kind: DiscountKind,
 }
 
-/// Where discounts are from.
+/// Formula of discounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DiscountKind {
-    /// Three of their own, by n_1 to n_4.
+    /// Modified Kneser-Ney: three discounts from n_1 to n_4.
     Modified,
-    /// One for all, Y = n_1 / (n_1 + 2 n_2) (Ney, Essen and Kneser 1994): n_3 or n_4 is 0, or would make a discount that is not
-    /// above 0.
+    /// Absolute discounting with Y = n_1 / (n_1 + 2 n_2) (Ney, Essen and Kneser 1994).
+    ///
+    /// Used if n_3 or n_4 is 0, or a modified discount is not above 0.
     Absolute,
-    /// One half for all: n_1 or n_2 is 0.
+    /// One half for all counts, used if n_1 or n_2 is 0.
     Half,
 }
 
-/// Estimates an n-gram of order N from texts of token ids by interpolated modified Kneser-Ney.
+/// Estimates an n-gram of order N by interpolated modified Kneser-Ney smoothing.
 ///
-/// Each text stands between one `<s>` and one `</s>`. With c(h w) the number of times that h w is there if it has N words or begins
-/// with `<s>`, and else the number of different words before it,
+/// `texts` are token ids; each text is enclosed in `<s>` and `</s>`. Let c(h w) be the number of
+/// occurrences of h w if it has N words or begins with `<s>`, and otherwise the number of different
+/// words that precede it. Then
 ///
-/// p(w | h) = (c(h w) - D(c(h w))) / Σ_v c(h v) + γ(h) p(w | h'), &emsp; γ(h) = Σ_v D(c(h v)) / Σ_v c(h v),
+/// p(w | h) = (c(h w) - D(c(h w))) / Σ_v c(h v) + γ(h) p(w | h'), &emsp; γ(h) = Σ_v D(c(h v)) / Σ_v
+/// c(h v),
 ///
-/// where h' is h without its first word, and below the empty context lies 1 / V for each of the V names, `</s>` and `<unk>`: every
-/// context's probabilities sum to 1, and what was never seen has its share. Of each order, with n_r the number of n-grams that have
-/// c = r and Y = n_1 / (n_1 + 2 n_2), D(1) = 1 - 2 Y n_2 / n_1, D(2) = 2 - 3 Y n_3 / n_2, D(3 and more) = 3 - 4 Y n_4 / n_3;
-/// tiny texts lack some of the n_r, see [`DiscountKind`].
+/// where h' is h without its first word, and the empty context is interpolated with 1 / V, with V
+/// the names, `</s>` and `<unk>`: the probabilities of every context sum to 1, and unseen words
+/// have a share. For each order, with n_r the number of n-grams with c = r and Y = n_1 / (n_1 + 2
+/// n_2), D(1) = 1 - 2 Y n_2 / n_1, D(2) = 2 - 3 Y n_3 / n_2, D(3 and more) = 3 - 4 Y n_4 / n_3. In
+/// tiny texts some n_r are 0; see [`DiscountKind`].
 ///
-/// All names that are not empty become 1-grams, seen or not; a token named `<unk>` is that of the table. Sorting takes time
-/// order · n·log n for n tokens; memory some 30 bytes an n-gram. The result depends on nothing but the arguments.
+/// All names that are not empty become 1-grams, seen or not; a token named `<unk>` is that of the
+/// table. Time order · n·log n for n tokens; memory about 30 bytes per n-gram. The result is
+/// deterministic.
 ///
 /// # Errors
-/// [`Error::Option`] for an order that is not between 1 and 16; [`Error::NoText`]; [`Error::Id`] for a token without a name;
-/// [`Error::Name`] for one with another's, or with `<s>` or `</s>`.
+/// [`Error::Option`] for an order outside 1 to 16; [`Error::NoText`]; [`Error::Id`] for a token
+/// without a name; [`Error::Name`] for a duplicate name, `<s>` or `</s>`.
 ///
 /// ```
 /// let estimate = decoding::ngram::estimate(&[vec![0, 1], vec![0]], &["yes", "no"], 2)?;
@@ -64,35 +71,36 @@ pub enum DiscountKind {
 /// # Ok::<(), decoding::ngram::Error>(())
 /// ```
 pub fn estimate<S: AsRef<str>>(texts: &[Vec<u32>], names: &[S], order: usize) -> Result<Estimate> {
-    if !(1..=MOST_ORDER).contains(&order) {
-        let expected = format!("1 to {MOST_ORDER}");
+    if !(1..=MAX_ORDER).contains(&order) {
+        let expected = format!("1 to {MAX_ORDER}");
         return Err(Error::Option { option: "order", expected, found: order.to_string() });
     }
     let (words, ids) = vocabulary(names)?;
     let corpus = MarkedTexts::new(texts, &ids)?;
     let mut levels: Vec<OrderCounts> =
-        (1..=order).map(|width| OrderCounts::counted(&corpus, width, words.len())).collect();
+        (1..=order).map(|width| OrderCounts::new(&corpus, width, words.len())).collect();
     for k in (1..order).rev() {
         let (shorter, longer) = levels.split_at_mut(k);
-        shorter[k - 1].continuations(&longer[0]);
+        shorter[k - 1].count_continuations(&longer[0]);
     }
-    // It begins every text and is never foreseen.
+    // `<s>` is never predicted.
     levels[0].counts[BEGIN_ID as usize] = 0;
-    let discounts: Vec<Discounts> = levels.iter().map(|level| Discounts::of(&level.counts)).collect();
-    levels[0].unigrams(&discounts[0]);
+    let discounts: Vec<Discounts> =
+        levels.iter().map(|level| Discounts::from_counts(&level.counts)).collect();
+    levels[0].interpolate_uniform(&discounts[0]);
     for k in 1..order {
         let (shorter, longer) = levels.split_at_mut(k);
         longer[0].interpolate(&mut shorter[k - 1], &discounts[k]);
     }
-    let orders = levels.iter().map(OrderCounts::entries).collect();
+    let orders = levels.iter().map(OrderCounts::to_entries).collect();
     Ok(Estimate { table: NgramTable { words, orders }, discounts })
 }
 
-/// Words of the table, and the word of each name.
+/// Words of the table, and the word id of each name.
 fn vocabulary<S: AsRef<str>>(names: &[S]) -> Result<(Vec<String>, Vec<Option<u32>>)> {
-    names::ids(names)?;
+    vocabulary::ids(names)?;
     let mut words = [UNKNOWN, BEGIN, END].map(String::from).to_vec();
-    let mut word = |name: &S| match written(name.as_ref()) {
+    let mut word = |name: &S| match arpa_word(name.as_ref()) {
         name if name.is_empty() => None,
         name if name == UNKNOWN => Some(UNKNOWN_ID),
         name => {
@@ -104,10 +112,10 @@ fn vocabulary<S: AsRef<str>>(names: &[S]) -> Result<(Vec<String>, Vec<Option<u32
     Ok((words, ids))
 }
 
-/// All texts one after another, each between its marks.
+/// All texts in one sequence, each enclosed in `<s>` and `</s>`.
 struct MarkedTexts {
     text: Vec<u32>,
-    /// Of each position, where its text ends.
+    /// End of the text at each position.
     end: Vec<usize>,
 }
 
@@ -136,18 +144,18 @@ struct OrderCounts {
     ids: Vec<u32>,
     counts: Vec<u64>,
     prob: Vec<f64>,
-    /// γ of those that something follows.
+    /// γ of the n-grams with continuations.
     backoff: Vec<f64>,
 }
 
 impl OrderCounts {
-    /// How many times each n-gram is there; 1-grams are all there.
-    fn counted(corpus: &MarkedTexts, width: usize, words: usize) -> Self {
+    /// Counts the n-grams of a width; all words are 1-grams.
+    fn new(corpus: &MarkedTexts, width: usize, words: usize) -> Self {
         let gram = |at: usize| &corpus.text[at..at + width];
-        let mut places: Vec<usize> =
+        let mut positions: Vec<usize> =
             (0..corpus.text.len()).filter(|&at| at + width <= corpus.end[at]).collect();
-        places.sort_unstable_by(|&a, &b| gram(a).cmp(gram(b)));
-        let runs = places.chunk_by(|&a, &b| gram(a) == gram(b));
+        positions.sort_unstable_by(|&a, &b| gram(a).cmp(gram(b)));
+        let runs = positions.chunk_by(|&a, &b| gram(a) == gram(b));
         let (ids, counts) = if width == 1 {
             let mut counts = vec![0; words];
             runs.for_each(|run| counts[corpus.text[run[0]] as usize] = run.len() as u64);
@@ -165,15 +173,17 @@ impl OrderCounts {
         &self.ids[at * self.width..][..self.width]
     }
 
-    /// Index of what is left of a longer row without its first word.
+    /// Index of a longer row without its first word.
     fn suffix(&self, longer: &[u32]) -> usize {
-        find(&self.ids, self.width, &longer[1..]).expect("the end of an n-gram is one too")
+        find(&self.ids, self.width, &longer[1..]).expect("the suffix of an n-gram is an n-gram")
     }
 
-    /// Counts the different words before each n-gram that can have several.
-    fn continuations(&mut self, longer: &Self) {
-        let inner = |level: &Self, at: usize| level.row(at)[0] != BEGIN_ID;
-        for at in (0..self.counts.len()).filter(|&at| inner(self, at)).collect::<Vec<_>>() {
+    /// Replaces counts by the number of different words before each n-gram.
+    ///
+    /// N-grams that begin with `<s>` keep their counts.
+    fn count_continuations(&mut self, longer: &Self) {
+        let may_have_predecessor = |level: &Self, at: usize| level.row(at)[0] != BEGIN_ID;
+        for at in (0..self.counts.len()).filter(|&at| may_have_predecessor(self, at)).collect::<Vec<_>>() {
             self.counts[at] = 0;
         }
         for at in 0..longer.counts.len() {
@@ -182,16 +192,16 @@ impl OrderCounts {
         }
     }
 
-    /// Interpolated with equal shares.
-    fn unigrams(&mut self, discounts: &Discounts) {
+    /// Interpolates 1-grams with the uniform distribution.
+    fn interpolate_uniform(&mut self, discounts: &Discounts) {
         let total: u64 = self.counts.iter().sum();
         let gamma = discounts.gamma(&self.counts);
         let share = gamma / (self.counts.len() - 1) as f64;
-        let prob = |&count| discounts.rest(count) / total as f64 + share;
+        let prob = |&count| discounts.discounted(count) / total as f64 + share;
         self.prob = self.counts.iter().map(prob).collect();
     }
 
-    /// Interpolated with the order below, which gets its weights.
+    /// Interpolates with the next lower order, whose back-off weights are set.
     fn interpolate(&mut self, shorter: &mut Self, discounts: &Discounts) {
         let contexts = children(&shorter.ids, shorter.width, &self.ids);
         for (context, children) in contexts.into_iter().enumerate().filter(|(_, range)| !range.is_empty()) {
@@ -200,18 +210,18 @@ impl OrderCounts {
             let gamma = discounts.gamma(counts);
             shorter.backoff[context] = gamma;
             for at in children {
-                let below = shorter.prob[shorter.suffix(self.row(at))];
-                self.prob[at] = discounts.rest(self.counts[at]) / total as f64 + gamma * below;
+                let lower = shorter.prob[shorter.suffix(self.row(at))];
+                self.prob[at] = discounts.discounted(self.counts[at]) / total as f64 + gamma * lower;
             }
         }
     }
 
-    fn entries(&self) -> Entries {
+    fn to_entries(&self) -> Entries {
         let mut entries = Entries::new(self.width);
         for at in 0..self.counts.len() {
             let row = self.row(at);
             let prob = if row == [BEGIN_ID] { -99.0 } else { self.prob[at].log10().min(0.0) as f32 };
-            // Where nothing follows nothing is weighed.
+            // N-grams without continuations have no back-off weight.
             let backoff = if self.backoff[at] > 0.0 { self.backoff[at].log10() as f32 } else { 0.0 };
             entries.push(row.iter().copied(), prob, backoff);
         }
@@ -220,7 +230,7 @@ impl OrderCounts {
 }
 
 impl Discounts {
-    fn of(counts: &[u64]) -> Self {
+    fn from_counts(counts: &[u64]) -> Self {
         let n = |r: u64| counts.iter().filter(|&&count| count == r).count() as f64;
         let (n1, n2, n3, n4) = (n(1), n(2), n(3), n(4));
         if n1 == 0.0 || n2 == 0.0 {
@@ -234,7 +244,7 @@ impl Discounts {
         Self { values, kind: DiscountKind::Modified }
     }
 
-    /// What a count gives away.
+    /// Discount of a count.
     fn discount(&self, count: u64) -> f64 {
         match count {
             0 => 0.0,
@@ -243,15 +253,15 @@ impl Discounts {
         }
     }
 
-    /// What it keeps: no count is below its discount.
-    fn rest(&self, count: u64) -> f64 {
+    /// Discounted count, never negative.
+    fn discounted(&self, count: u64) -> f64 {
         count as f64 - self.discount(count)
     }
 
-    /// The share that the counts of a context give away.
+    /// Share of the discounts in the counts of a context.
     fn gamma(&self, counts: &[u64]) -> f64 {
-        let given: f64 = counts.iter().map(|&count| self.discount(count)).sum();
-        given / counts.iter().sum::<u64>() as f64
+        let sum: f64 = counts.iter().map(|&count| self.discount(count)).sum();
+        sum / counts.iter().sum::<u64>() as f64
     }
 }
 

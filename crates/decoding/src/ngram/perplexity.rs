@@ -1,41 +1,45 @@
-//! How well an n-gram foresees a text.
+//! Perplexity of texts under an n-gram.
 use super::Ngram;
 use crate::Scorer;
 
-/// Probability of texts under an n-gram.
+/// Log-probability and perplexity of texts under an n-gram.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Perplexity {
-    /// Natural logarithm of the probability of all known tokens and of all ends.
+    /// Natural log-probability of all known tokens and all ends.
     pub log_prob: f64,
-    /// Number of tokens, unknown ones among them.
+    /// Number of tokens, including unknown ones.
     pub tokens: usize,
-    /// Number of texts, each of which ends once.
+    /// Number of texts.
     pub texts: usize,
     /// Number of unknown tokens.
     pub unknown: usize,
 }
 
 impl Perplexity {
-    /// exp(-log p / number of events): known tokens and ends are events, as in SRILM; unknown tokens stand in contexts alone. 1 of nothing.
+    /// Perplexity, `exp(-log p / number of events)`; 1 for empty input.
+    ///
+    /// Events are known tokens and ends of texts, as in SRILM; unknown tokens occur in contexts
+    /// only.
     pub fn value(&self) -> f64 {
         let events = self.tokens - self.unknown + self.texts;
         (-self.log_prob / events.max(1) as f64).exp()
     }
 
-    /// Share of unknown tokens; 0 of nothing.
+    /// Share of unknown tokens; 0 for empty input.
     pub fn unknown_rate(&self) -> f64 {
         self.unknown as f64 / self.tokens.max(1) as f64
     }
 }
 
 impl Ngram {
-    /// Probability of texts of class ids, each from its start to its end.
+    /// Computes the perplexity of complete texts of class ids.
     ///
     /// ```
-    /// use decoding::ngram::{Foreign, Ngram, estimate};
+    /// use decoding::ngram::{OutOfVocabulary, Ngram, estimate};
     ///
     /// let (texts, names) = ([vec![0, 1], vec![0]], ["a", "b"]);
-    /// let ngram = Ngram::new(&estimate(&texts, &names, 2)?.table, &names, Foreign::Reject)?;
+    /// let table = estimate(&texts, &names, 2)?.table;
+    /// let ngram = Ngram::new(&table, &names, OutOfVocabulary::Reject)?;
     /// assert!(ngram.perplexity(texts.iter().map(Vec::as_slice)).value() < 3.0);
     /// # Ok::<(), decoding::ngram::Error>(())
     /// ```

@@ -1,15 +1,17 @@
-//! An n-gram as an ARPA file lists it.
+//! Tables of n-grams, the contents of an ARPA file.
 use std::cmp::Ordering;
 use std::ops::Range;
 
 /// Most words of an n-gram.
-pub(super) const MOST_ORDER: usize = 16;
+pub(super) const MAX_ORDER: usize = 16;
 
-/// Probabilities and back-off weights of n-grams of words, as an ARPA file lists them; what [`Ngram`](super::Ngram) and
-/// [`WordNgram`](super::WordNgram) are made of.
+/// Probabilities and back-off weights of n-grams of words.
+///
+/// It is read from an ARPA file or [estimated](super::estimate()); [`Ngram`](super::Ngram) and
+/// [`WordNgram`](super::WordNgram) are built from it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NgramTable {
-    /// In the order of the 1-grams.
+    /// Words in the order of the 1-grams.
     pub(super) words: Vec<String>,
     /// N-grams of order k at k - 1.
     pub(super) orders: Vec<Entries>,
@@ -18,18 +20,18 @@ pub struct NgramTable {
 /// The n-grams of one order, sorted by their ids.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Entries {
-    /// Number of words of each.
+    /// Order of the n-grams.
     pub width: usize,
-    /// Row by row.
+    /// Word ids, one row per n-gram.
     pub ids: Vec<u32>,
-    /// log10 of the probability.
+    /// log10 of the probabilities.
     pub prob: Vec<f32>,
-    /// log10 of the back-off weight.
+    /// log10 of the back-off weights.
     pub backoff: Vec<f32>,
 }
 
 impl NgramTable {
-    /// The longest n-grams' number of words.
+    /// Order N, the number of words of the longest n-grams.
     pub fn order(&self) -> usize {
         self.orders.len()
     }
@@ -39,7 +41,7 @@ impl NgramTable {
         self.orders.iter().map(Entries::len).collect()
     }
 
-    /// The 1-grams as they are written, `<s>` and its like among them.
+    /// Words of the 1-grams, including `<s>`, `</s>` and `<unk>`.
     pub fn words(&self) -> &[String] {
         &self.words
     }
@@ -64,10 +66,10 @@ impl Entries {
         self.backoff.push(backoff);
     }
 
-    /// Sorted copy, and where each row was.
+    /// Sorted copy, and the original index of each row.
     pub fn sorted(&self) -> (Self, Vec<usize>) {
         let mut order: Vec<usize> = (0..self.len()).collect();
-        // Equal rows stay in their order: an error names the first one first.
+        // The sort is stable: an error reports the first of equal rows first.
         order.sort_by(|&a, &b| self.row(a).cmp(self.row(b)));
         let mut sorted = Self::new(self.width);
         for &at in &order {
@@ -96,15 +98,15 @@ pub(super) fn find(rows: &[u32], width: usize, row: &[u32]) -> Option<usize> {
     None
 }
 
-/// For each of the sorted rows, which of the sorted longer ones begin with it.
+/// Range of the sorted longer rows that begin with each row.
 pub(super) fn children(rows: &[u32], width: usize, longer: &[u32]) -> Vec<Range<usize>> {
     let longer: Vec<&[u32]> = longer.chunks_exact(width + 1).collect();
     let mut next = 0;
-    let of_row = |row: &[u32]| {
+    let range_of = |row: &[u32]| {
         next += longer[next..].iter().take_while(|long| &long[..width] < row).count();
         let first = next;
         next += longer[next..].iter().take_while(|long| &long[..width] == row).count();
         first..next
     };
-    rows.chunks_exact(width).map(of_row).collect()
+    rows.chunks_exact(width).map(range_of).collect()
 }

@@ -3,9 +3,9 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::scorer::tests::{path, row_is_steps};
+use crate::scorer::tests::{assert_row_matches_steps, sequence_score};
 
-/// A table by its definition.
+/// Reference implementation of a table.
 struct Definition {
     order: usize,
     listed: HashMap<Vec<String>, (f64, f64)>,
@@ -32,7 +32,7 @@ impl Definition {
         }
         if history.is_empty() {
             return match word {
-                "<unk>" => f64::from(MISSING) * std::f64::consts::LN_10,
+                "<unk>" => f64::from(UNKNOWN_LOG10) * std::f64::consts::LN_10,
                 _ => self.score(&[], "<unk>"),
             };
         }
@@ -56,7 +56,8 @@ impl Definition {
     }
 }
 
-/// Some n-grams of five words, closed under contexts but not under ends; `<unk>` may be one of the words.
+/// Some n-grams of five words, closed under contexts but not under ends; `<unk>` may be one of the
+/// words.
 fn tables() -> impl Strategy<Value = NgramTable> {
     let gram = prop::collection::vec(0u32..7, 2..5);
     (prop::collection::vec(gram, 0..40), prop::collection::vec((0u32..2000, 0u32..900), 400)).prop_map(
@@ -93,24 +94,24 @@ const NAMES: [&str; 6] = ["c", "", "a", "e", "b", "d"];
 
 proptest! {
     #[test]
-    fn a_path_has_the_score_of_the_definition(
+    fn scores_match_the_definition(
         table in tables(),
         texts in prop::collection::vec(prop::collection::vec(0u32..6, 0..7), 1..8),
     ) {
         let (ngram, definition) =
-            (Ngram::new(&table, &NAMES, Foreign::Ignore).unwrap(), Definition::new(&table));
+            (Ngram::new(&table, &NAMES, OutOfVocabulary::Ignore).unwrap(), Definition::new(&table));
         for text in texts {
-            let (sum, state) = path(&ngram, &text);
+            let (sum, state) = sequence_score(&ngram, &text);
             let words: Vec<&str> =
                 text.iter().map(|&class| NAMES[class as usize]).filter(|name| !name.is_empty()).collect();
-            let (found, wanted) = (f64::from(sum + ngram.finish(state)), definition.text(&words));
-            prop_assert!((found - wanted).abs() <= 1e-5 * (1.0 + wanted.abs()), "{found} {wanted}");
+            let (actual, expected) = (f64::from(sum + ngram.finish(state)), definition.text(&words));
+            prop_assert!((actual - expected).abs() <= 1e-5 * (1.0 + expected.abs()), "{actual} {expected}");
         }
         for state in 0..ngram.states() as u32 + 2 {
-            row_is_steps(&ngram, state, 6, &[1]);
+            assert_row_matches_steps(&ngram, state, 6, &[1]);
             // Rows may be shorter or longer than the vocabulary.
-            row_is_steps(&ngram, state, 3, &[1]);
-            row_is_steps(&ngram, state, 8, &[1, 6, 7]);
+            assert_row_matches_steps(&ngram, state, 3, &[1]);
+            assert_row_matches_steps(&ngram, state, 8, &[1, 6, 7]);
         }
     }
 
@@ -118,57 +119,62 @@ proptest! {
     fn a_class_may_be_unk(table in tables(), text in prop::collection::vec(0u32..4, 0..7)) {
         let names = ["a", "<unk>", "e", "b"];
         let (ngram, definition) =
-            (Ngram::new(&table, &names, Foreign::Ignore).unwrap(), Definition::new(&table));
-        let (sum, state) = path(&ngram, &text);
+            (Ngram::new(&table, &names, OutOfVocabulary::Ignore).unwrap(), Definition::new(&table));
+        let (sum, state) = sequence_score(&ngram, &text);
         let words: Vec<&str> = text.iter().map(|&class| names[class as usize]).collect();
-        let (found, wanted) = (f64::from(sum + ngram.finish(state)), definition.text(&words));
-        prop_assert!((found - wanted).abs() <= 1e-5 * (1.0 + wanted.abs()), "{found} {wanted}");
-        (0..ngram.states() as u32).for_each(|state| row_is_steps(&ngram, state, 4, &[]));
+        let (actual, expected) = (f64::from(sum + ngram.finish(state)), definition.text(&words));
+        prop_assert!((actual - expected).abs() <= 1e-5 * (1.0 + expected.abs()), "{actual} {expected}");
+        (0..ngram.states() as u32).for_each(|state| assert_row_matches_steps(&ngram, state, 4, &[]));
     }
 }
 
 #[test]
-fn equal_futures_are_one_state() {
-    // `a b` has nothing after it and no weight: its state is that of `b`.
+fn equivalent_contexts_share_a_state() {
+    // `a b` has no continuation and no weight: its state is that of `b`.
     let text = "\\data\\\nngram 1=3\nngram 2=3\nngram 3=1\n\\1-grams:\n-1 a -0.5\n-1 b -0.5\n-1 <s> -0.5\n\\2-grams:\n\
         -0.5 a b\n-0.5 b a -0.1\n-0.5 <s> a\n\\3-grams:\n-0.25 b a b\n\\end\\";
-    let ngram =
-        Ngram::new(&NgramTable::read(text.as_bytes()).unwrap(), &["a", "b"], Foreign::Reject).unwrap();
-    let after = |text: &[u32]| path(&ngram, text).1;
+    let ngram = Ngram::new(&NgramTable::read(text.as_bytes()).unwrap(), &["a", "b"], OutOfVocabulary::Reject)
+        .unwrap();
+    let after = |text: &[u32]| sequence_score(&ngram, text).1;
     assert_eq!(after(&[0, 1]), after(&[1]));
     assert_eq!(after(&[1, 0]), after(&[0, 1, 0]));
     assert_ne!(after(&[1, 0]), after(&[0]));
-    // Nothing, a, b, <s>, b a.
+    // Empty, a, b, <s>, b a.
     assert_eq!(ngram.states(), 5);
-    // Without `</s>` an end costs nothing.
+    // Without `</s>` the final score is 0.
     assert_eq!(ngram.finish(after(&[1])), 0.0);
 }
 
 #[test]
-fn vocabularies_that_do_not_fit() {
+fn invalid_vocabularies_are_errors() {
     let text = "\\data\\\nngram 1=3\n\\1-grams:\n-1 a\n-1 x\n-1 <unk>\n\\end\\";
     let table = NgramTable::read(text.as_bytes()).unwrap();
-    let error = |names: &[&str], foreign| Ngram::new(&table, names, foreign).unwrap_err();
-    assert_eq!(error(&["a", "b"], Foreign::Reject), Error::Token { token: "x".into() });
-    assert_eq!(error(&["b", "c"], Foreign::Ignore), Error::NoToken { found: 3 });
-    assert_eq!(error(&[], Foreign::Ignore), Error::NoToken { found: 3 });
+    let error = |names: &[&str], out_of_vocabulary| Ngram::new(&table, names, out_of_vocabulary).unwrap_err();
+    assert_eq!(error(&["a", "b"], OutOfVocabulary::Reject), Error::Token { token: "x".into() });
+    assert_eq!(error(&["b", "c"], OutOfVocabulary::Ignore), Error::NoToken { found: 3 });
+    assert_eq!(error(&[], OutOfVocabulary::Ignore), Error::NoToken { found: 3 });
     let name = |class, expected, name: &str| Error::Name { class, expected, name: name.into() };
-    assert_eq!(error(&["a", "b", "a"], Foreign::Ignore), name(2, "a name of its own", "a"));
-    assert_eq!(error(&[" ", "<space>"], Foreign::Ignore), name(1, "a name of its own", "<space>"));
-    assert_eq!(error(&["a", "</s>"], Foreign::Ignore), name(1, "no name of the n-gram's own", "</s>"));
-    let ngram = Ngram::new(&table, &["b", "a"], Foreign::Ignore).unwrap();
-    assert_eq!((ngram.foreign(), ngram.is_unknown(0), ngram.is_unknown(1)), (1, true, false));
+    assert_eq!(error(&["a", "b", "a"], OutOfVocabulary::Ignore), name(2, "a unique name", "a"));
+    assert_eq!(error(&[" ", "<space>"], OutOfVocabulary::Ignore), name(1, "a unique name", "<space>"));
+    assert_eq!(
+        error(&["a", "</s>"], OutOfVocabulary::Ignore),
+        name(1, "another name than `<s>` and `</s>`", "</s>")
+    );
+    let ngram = Ngram::new(&table, &["b", "a"], OutOfVocabulary::Ignore).unwrap();
+    assert_eq!((ngram.skipped_words(), ngram.is_unknown(0), ngram.is_unknown(1)), (1, true, false));
     assert_eq!(ngram.step(ngram.start(), 0).0, ngram.step(ngram.start(), 1).0);
 }
 
-/// Scores of `kenlm.Model(...).full_scores(...)`, python module 0.3.0, for the file in this test.
+/// Scores of `kenlm.DecodingModel(...).full_scores(...)`, python module 0.3.0, for the file in this
+/// test.
 #[test]
-fn scores_are_those_of_kenlm() {
+fn scores_match_kenlm() {
     let text = "\\data\\\nngram 1=5\nngram 2=4\nngram 3=2\n\n\\1-grams:\n-1.5\t<unk>\n-99\t<s>\t-0.3\n-0.6\t</s>\n-0.5\ta\t-0.25\n\
         -0.75\tb\t-0.125\n\n\\2-grams:\n-0.2\t<s> a\t-0.1\n-0.4\ta b\t-0.35\n-0.3\tb </s>\n-0.9\tb b\t-0.01\n\n\
         \\3-grams:\n-0.05\t<s> a b\n-0.07\ta b b\n\n\\end\\\n";
     let ngram =
-        Ngram::new(&NgramTable::read(text.as_bytes()).unwrap(), &["a", "b", "z"], Foreign::Reject).unwrap();
+        Ngram::new(&NgramTable::read(text.as_bytes()).unwrap(), &["a", "b", "z"], OutOfVocabulary::Reject)
+            .unwrap();
     let kenlm: [(&[u32], f32); 7] = [
         (&[], -0.9),
         (&[0], -1.15),
@@ -179,26 +185,26 @@ fn scores_are_those_of_kenlm() {
         (&[2, 2, 1], -4.35),
     ];
     for (classes, log10) in kenlm {
-        let (sum, state) = path(&ngram, classes);
-        let found = (sum + ngram.finish(state)) / 10f32.ln();
-        assert!((found - log10).abs() < 1e-5, "{classes:?}: {found} {log10}");
+        let (sum, state) = sequence_score(&ngram, classes);
+        let actual = (sum + ngram.finish(state)) / 10f32.ln();
+        assert!((actual - log10).abs() < 1e-5, "{classes:?}: {actual} {log10}");
     }
 }
 
 #[test]
-fn long_rows_are_steps() {
+fn long_rows_match_steps() {
     let names: Vec<String> = (0..150).map(|i| format!("w{i}")).collect();
     let texts: Vec<Vec<u32>> =
         (0..40u32).map(|i| (0..9).map(|j| (i * i * 7 + j * (i % 5) * 31) % 150).collect()).collect();
     let table = estimate(&texts, &names, 3).unwrap().table;
-    // Some classes without a name, some that the table does not know.
-    let of = |i: usize| match i % 50 {
+    // Some classes without a name, some outside the table.
+    let name_of = |i: usize| match i % 50 {
         17 => String::new(),
         18 => format!("x{i}"),
         _ => names[i].clone(),
     };
-    let classes: Vec<String> = (0..150).map(of).collect();
-    let ngram = Ngram::new(&table, &classes, Foreign::Ignore).unwrap();
-    assert!(ngram.states() > 100 && ngram.foreign() == 6);
-    (0..ngram.states() as u32).for_each(|state| row_is_steps(&ngram, state, 150, &[17, 67, 117]));
+    let classes: Vec<String> = (0..150).map(name_of).collect();
+    let ngram = Ngram::new(&table, &classes, OutOfVocabulary::Ignore).unwrap();
+    assert!(ngram.states() > 100 && ngram.skipped_words() == 6);
+    (0..ngram.states() as u32).for_each(|state| assert_row_matches_steps(&ngram, state, 150, &[17, 67, 117]));
 }

@@ -1,64 +1,65 @@
-//! An LSTM over label embeddings, one label at a time for many hypotheses.
+//! An LSTM predictor over label embeddings.
 use kernels::{
     Accumulate, PackedRight, View, ViewMut, par_for, parts, parts_mut, product_packed, sigmoid, tanh,
 };
 
 use super::Predictor;
-use crate::{AffineLayer, Error, NetworkScratch, Result, States, affine::strip_of};
+use crate::{AffineLayer, Error, NetworkScratch, Result, States, affine::strip_outputs};
 
-/// Bytes that the table of first products may take, if nobody says otherwise.
-const TABLE: usize = 256 << 20;
+/// Default limit on the bytes of the table of first products.
+const MAX_TABLE_BYTES: usize = 256 << 20;
 
-/// The weights of a layer; gates in the order i, f, g, o.
+/// Weights of an LSTM layer, with gate order i, f, g, o.
 #[derive(Debug, Clone, Copy)]
 pub struct LstmLayer<'a> {
-    /// `[4P, D]`; D is the embedding's width in the first layer, P above.
+    /// Input weight `[4P, D]`; D is the embedding width in the first layer, P above.
     pub input: &'a [f32],
-    /// `[4P, P]`
+    /// Recurrent weight `[4P, P]`.
     pub recurrent: &'a [f32],
-    /// `[4P]`; of toolkits that have two, their sum.
+    /// Bias `[4P]`; the sum for toolkits with two biases.
     pub bias: &'a [f32],
 }
 
-/// LSTM layers of width P over label embeddings.
+/// An LSTM of width P over label embeddings.
 ///
 /// ```text
 /// [i f g o] = x W_ihᵀ + h W_hhᵀ + b     c' = σ(f) c + σ(i) tanh(g)     h' = σ(o) tanh(c')
 /// ```
-/// `x W_ihᵀ + b` of the first layer is looked up: a table with a row for each label is made once, unless it is too large. A step of
-/// a layer is one parallel loop over strips of units, which hold all four gates of theirs.
+/// `x W_ihᵀ + b` of the first layer is looked up in a table with one row per label, unless the
+/// table is too large. A step of a layer is one parallel loop over strips of units, each with the
+/// four gates of its units.
 pub struct LstmPredictor {
     input: FirstInput,
     layers: Vec<PreparedLstm>,
     hidden: usize,
-    /// Units of a strip; the last one may have fewer.
+    /// Units of a strip; the last strip may have fewer.
     units: usize,
     ids: usize,
     start: (States, Vec<f32>),
 }
 
-/// What the first layer adds for a label, `x W_ihᵀ + b` in the order of the strips.
+/// Input product `x W_ihᵀ + b` of the first layer, in strip order.
 enum FirstInput {
     /// *ids x 4P*
     Table(Vec<f32>),
-    /// Embeddings *ids x D*, and the layer that makes rows of the table of them.
+    /// Embeddings *ids x D*, and the layer that computes table rows.
     Embeddings(Vec<f32>, AffineLayer),
 }
 
 struct PreparedLstm {
     strips: Vec<Strip>,
-    /// In the order of the strips.
+    /// Bias in the order of the strips.
     bias: Vec<f32>,
 }
 
-/// Weights of some units: columns i, f, g, o of all of them.
+/// Weights of a range of units: their columns i, f, g, o.
 struct Strip {
-    /// Of the layers above the first.
+    /// Input weight; none in the first layer.
     input: Option<PackedRight<f32>>,
     recurrent: PackedRight<f32>,
 }
 
-/// Rows i, f, g, o of a strip's units, out of a matrix `[4P, D]`.
+/// Gathers the gate rows of a strip's units from `[4P, D]`.
 fn gates_of(matrix: &[f32], hidden: usize, units: std::ops::Range<usize>) -> Vec<f32> {
     let width = matrix.len() / (4 * hidden);
     let gate =
@@ -67,20 +68,24 @@ fn gates_of(matrix: &[f32], hidden: usize, units: std::ops::Range<usize>) -> Vec
 }
 
 impl LstmPredictor {
-    /// Packs embeddings `[ids, D]` and layers. The start is one step on `start` from zero states.
+    /// Packs embeddings `[ids, D]` and layers.
+    ///
+    /// The start state is one step on the label `start` from zero states.
     ///
     /// # Errors
-    /// [`Error::Shape`] if a weight does not fit the others, or the start label has no embedding.
+    /// [`Error::Shape`] if the shapes do not match, or the start label has no embedding.
     pub fn new(embedding: &[f32], width: usize, layers: &[LstmLayer], start: u32) -> Result<Self> {
-        Self::with_table_within(TABLE, embedding, width, layers, start)
+        Self::with_table_limit(MAX_TABLE_BYTES, embedding, width, layers, start)
     }
 
-    /// [`Self::new`] whose table of first products, *ids x 4P*, may take so many bytes (there: 256 MiB). Where it would take more, a
-    /// label's embedding is multiplied when it comes; results are the same to the bit.
+    /// [`Self::new`] with a limit on the bytes of the product table.
+    ///
+    /// The table has *ids x 4P* values. The default is 256 MiB. Above the limit, an
+    /// embedding is multiplied in each step; results are the same bits.
     ///
     /// # Errors
     /// As [`Self::new`].
-    pub fn with_table_within(
+    pub fn with_table_limit(
         bytes: usize,
         embedding: &[f32],
         width: usize,
@@ -102,7 +107,7 @@ impl LstmPredictor {
         if hidden == 0 {
             return Err(Error::shape("layers", "at least one, with a bias of 4P".into(), layers.len()));
         }
-        let units = (strip_of(hidden) / 4).min(hidden);
+        let units = (strip_outputs(hidden) / 4).min(hidden);
         let strips = || (0..hidden).step_by(units).map(|first| first..hidden.min(first + units));
         let mut packed = Vec::with_capacity(layers.len());
         for (at, layer) in layers.iter().enumerate() {
@@ -137,12 +142,13 @@ impl LstmPredictor {
         } else {
             FirstInput::Embeddings(embedding.to_vec(), first)
         };
-        let zero = States::of_row(Vec::new(), vec![0.0; 2 * hidden * layers.len()]);
-        let mut made = Self { input, layers: packed, hidden, units, ids, start: (zero, vec![0.0; hidden]) };
-        let (mut states, mut out) = made.start.clone();
-        made.step(&[start], &mut states, &mut out, &mut NetworkScratch::default());
-        made.start = (states, out);
-        Ok(made)
+        let zero = States::from_row(Vec::new(), vec![0.0; 2 * hidden * layers.len()]);
+        let mut predictor =
+            Self { input, layers: packed, hidden, units, ids, start: (zero, vec![0.0; hidden]) };
+        let (mut states, mut out) = predictor.start.clone();
+        predictor.step(&[start], &mut states, &mut out, &mut NetworkScratch::default());
+        predictor.start = (states, out);
+        Ok(predictor)
     }
 }
 
@@ -180,34 +186,34 @@ impl Predictor for LstmPredictor {
             "lstm: {rows} labels, {} rows of states",
             states.rows()
         );
-        let multiplied = match &self.input {
+        let product_len = match &self.input {
             FirstInput::Table(_) => 0,
-            FirstInput::Embeddings(_, layer) => rows * (layer.inputs() + 4 * h) + layer.room(rows),
+            FirstInput::Embeddings(_, layer) => rows * (layer.inputs() + 4 * h) + layer.scratch_len(rows),
         };
-        let [gates, new, first] = scratch.buffers([rows * 4 * h, rows * 2 * h, multiplied]);
+        let [gates, new, first] = scratch.buffers([rows * 4 * h, rows * 2 * h, product_len]);
         if let FirstInput::Embeddings(embedding, layer) = &self.input {
             let width = layer.inputs();
             let (products, rest) = first.split_at_mut(rows * 4 * h);
-            let (embedded, room) = rest.split_at_mut(rows * width);
+            let (embedded, strips) = rest.split_at_mut(rows * width);
             for (to, &label) in embedded.chunks_exact_mut(width).zip(labels) {
                 to.copy_from_slice(&embedding[label as usize * width..][..width]);
             }
-            layer.forward_in(embedded, products, room);
+            layer.forward_in(embedded, products, strips);
         }
-        let products = &first[..multiplied.min(rows * 4 * h)];
+        let products = &first[..product_len.min(rows * 4 * h)];
         for (at, layer) in self.layers.iter().enumerate() {
             let values = states.values();
             let state = View::with_stride(&values[at * 2 * h..], rows, h, width);
-            let below = at.checked_sub(1);
-            let below = below.map(|below| View::with_stride(&values[below * 2 * h..], rows, h, width));
-            let each = self.units;
-            let cut = (
-                parts_mut(&mut gates[..rows * 4 * h], rows * 4 * each),
-                parts_mut(&mut new[..rows * 2 * h], rows * 2 * each),
+            let input_layer = at.checked_sub(1);
+            let below = input_layer.map(|below| View::with_stride(&values[below * 2 * h..], rows, h, width));
+            let units_per_strip = self.units;
+            let parts = (
+                parts_mut(&mut gates[..rows * 4 * h], rows * 4 * units_per_strip),
+                parts_mut(&mut new[..rows * 2 * h], rows * 2 * units_per_strip),
                 parts(&layer.strips, 1),
             );
-            par_for(cut, |strip, (gates, new, weights)| {
-                let (units, first) = (new.len() / (2 * rows), strip * each);
+            par_for(parts, |strip, (gates, new, weights)| {
+                let (units, first) = (new.len() / (2 * rows), strip * units_per_strip);
                 let [weights] = weights else { unreachable!("one strip a part") };
                 let target = ViewMut::new(&mut *gates, rows, 4 * units);
                 product_packed(target, state, &weights.recurrent, Accumulate::Replace);
@@ -216,22 +222,22 @@ impl Predictor for LstmPredictor {
                     product_packed(target, below, input, Accumulate::Add);
                 }
                 for (row, &label) in labels.iter().enumerate() {
-                    let known = match (&self.input, at) {
+                    let input = match (&self.input, at) {
                         (FirstInput::Table(table), 0) => &table[label as usize * 4 * h..][..4 * h],
                         (FirstInput::Embeddings(..), 0) => &products[row * 4 * h..][..4 * h],
                         _ => &layer.bias,
                     };
-                    add_row(gates, 4 * units, row, &known[4 * first..][..4 * units]);
+                    add_row(gates, 4 * units, row, &input[4 * first..][..4 * units]);
                     let old = &values[row * width + at * 2 * h + h + first..][..units];
                     let gates = &mut gates[row * 4 * units..][..4 * units];
                     let (state, cell) = new[row * 2 * units..][..2 * units].split_at_mut(units);
                     cells(gates, old, state, cell);
                 }
             });
-            for (strip, new) in new[..rows * 2 * h].chunks(rows * 2 * each).enumerate() {
+            for (strip, new) in new[..rows * 2 * h].chunks(rows * 2 * units_per_strip).enumerate() {
                 let units = new.len() / (2 * rows);
                 for (row, new) in new.chunks_exact(2 * units).enumerate() {
-                    let to = row * width + at * 2 * h + strip * each;
+                    let to = row * width + at * 2 * h + strip * units_per_strip;
                     let values = states.values_mut();
                     values[to..][..units].copy_from_slice(&new[..units]);
                     values[to + h..][..units].copy_from_slice(&new[units..]);
@@ -245,7 +251,7 @@ impl Predictor for LstmPredictor {
     }
 }
 
-/// The nonlinear part for some units of a row.
+/// LSTM cell of a range of units: gate activations, new cell and hidden state.
 fn cells(gates: &mut [f32], old: &[f32], state: &mut [f32], cell: &mut [f32]) {
     let units = old.len();
     let (input_and_forget, rest) = gates.split_at_mut(2 * units);
@@ -267,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_changes_no_bit() {
+    fn table_and_products_give_the_same_bits() {
         let wave = |count: usize, step: f32| -> Vec<f32> {
             (0..count).map(|i| (i as f32 * step).sin() / 4.0).collect()
         };
@@ -278,7 +284,7 @@ mod tests {
         let layer = |input| LstmLayer { input, recurrent: &recurrent, bias: &bias };
         let layers = [layer(&first), layer(&upper)];
         let rows = |bytes| {
-            let predictor = LstmPredictor::with_table_within(bytes, &embedding, width, &layers, 3).unwrap();
+            let predictor = LstmPredictor::with_table_limit(bytes, &embedding, width, &layers, 3).unwrap();
             let mut states = States::new(predictor.shape());
             let mut scratch = NetworkScratch::default();
             let (start, _) = predictor.start();
@@ -290,6 +296,6 @@ mod tests {
             }
             (out, states)
         };
-        assert_eq!(rows(TABLE), rows(4 * ids * 4 * h - 1));
+        assert_eq!(rows(MAX_TABLE_BYTES), rows(4 * ids * 4 * h - 1));
     }
 }

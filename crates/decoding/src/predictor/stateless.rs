@@ -1,44 +1,45 @@
-//! A predictor that sees the last few labels only.
+//! A predictor over the last few labels.
 use kernels::{add, par_for, parts, parts_mut, tanh};
 
 use super::Predictor;
 use crate::{Error, NetworkScratch, Result, States};
 
-/// What stands before the first label: it adds nothing.
-pub const NOTHING: u32 = u32::MAX;
-/// Rows of a task.
-const ROWS: usize = 16;
+/// Placeholder before the first label; its embedding is 0.
+pub const NO_LABEL: u32 = u32::MAX;
+/// Rows of one parallel task.
+const ROWS_PER_TASK: usize = 16;
 
-/// The nonlinearity at the end of a stateless predictor.
+/// Nonlinearity of a stateless predictor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Finish {
+pub enum PredictorActivation {
     /// `tanh(x)`
     Tanh,
     /// `max(x, 0)`
     Relu,
 }
 
-/// `act(Σ_k W_k e(y_{u-context+k}) + b)`, labels oldest first.
+/// A stateless predictor: `act(Σ_k W_k e(y_{u-context+k}) + b)`, labels oldest first.
 ///
-/// Both the convolution of k2's recipes and a linear layer over concatenated embeddings are of this form. `W_k e(y)` is looked up:
-/// there is a table for each place of the context, so that a step is a few additions.
+/// The convolution of k2's recipes and a linear layer over concatenated embeddings have this form.
+/// `W_k e(y)` is looked up in one table per context position, so that a step is a few additions.
 #[derive(Debug)]
 pub struct StatelessPredictor {
     /// *context x ids x P*
     tables: Vec<f32>,
     bias: Vec<f32>,
-    finish: Finish,
+    activation: PredictorActivation,
     ids: usize,
     start: Vec<u32>,
 }
 
 impl StatelessPredictor {
-    /// Makes the tables from embeddings `[ids, E]` and a weight `[P, context, E]` with a bias `[P]`.
+    /// Builds the tables from embeddings, weight and bias.
     ///
-    /// `start` is the context before any label, oldest first; [`NOTHING`](crate::NOTHING) adds nothing.
+    /// Shapes: embeddings `[ids, E]`, weight `[P, context, E]`, bias `[P]`.
+    /// `start` is the context before any label, oldest first; [`NO_LABEL`](crate::NO_LABEL) adds 0.
     ///
     /// # Errors
-    /// [`Error::Shape`] if they do not fit together.
+    /// [`Error::Shape`] if the shapes do not match.
     ///
     /// Cost: `context · ids · P` numbers.
     pub fn new(
@@ -46,7 +47,7 @@ impl StatelessPredictor {
         weight: &[f32],
         bias: &[f32],
         start: &[u32],
-        finish: Finish,
+        activation: PredictorActivation,
     ) -> Result<Self> {
         let (ids, context, outputs) = (embedding.len() / width.max(1), start.len(), bias.len());
         if width == 0 || ids == 0 || embedding.len() != ids * width {
@@ -60,29 +61,29 @@ impl StatelessPredictor {
             let expected = format!("[{outputs}, {context}, {width}], at least one of each");
             return Err(Error::shape("context weight", expected, weight.len()));
         }
-        if let Some(label) = start.iter().find(|&&label| label != NOTHING && label as usize >= ids) {
+        if let Some(label) = start.iter().find(|&&label| label != NO_LABEL && label as usize >= ids) {
             return Err(Error::shape("start", format!("labels below {ids}"), label));
         }
         let mut tables = vec![0.0; context * ids * outputs];
-        for (place, table) in tables.chunks_exact_mut(ids * outputs).enumerate() {
+        for (position, table) in tables.chunks_exact_mut(ids * outputs).enumerate() {
             let rows = weight.chunks_exact(context * width);
-            let here: Vec<f32> = rows.flat_map(|row| &row[place * width..][..width]).copied().collect();
-            let matrix = kernels::View::new(&here, outputs, width).transposed();
+            let slice: Vec<f32> = rows.flat_map(|row| &row[position * width..][..width]).copied().collect();
+            let matrix = kernels::View::new(&slice, outputs, width).transposed();
             kernels::Affine::new(matrix, None).forward(embedding, table);
         }
-        Ok(Self { tables, bias: bias.to_vec(), finish, ids, start: start.to_vec() })
+        Ok(Self { tables, bias: bias.to_vec(), activation, ids, start: start.to_vec() })
     }
 
     fn row(&self, context: &[u32], out: &mut [f32]) {
         out.copy_from_slice(&self.bias);
-        for (place, &label) in context.iter().enumerate().filter(|(_, label)| **label != NOTHING) {
-            let at = (place * self.ids + label as usize) * self.bias.len();
+        for (position, &label) in context.iter().enumerate().filter(|(_, label)| **label != NO_LABEL) {
+            let at = (position * self.ids + label as usize) * self.bias.len();
             add(out, &self.tables[at..][..self.bias.len()]);
         }
-        match self.finish {
-            Finish::Tanh => tanh(out),
-            // Not `max`, which would take NaN for 0.
-            Finish::Relu => out.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x }),
+        match self.activation {
+            PredictorActivation::Tanh => tanh(out),
+            // Not `max`, which maps NaN to 0.
+            PredictorActivation::Relu => out.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x }),
         }
     }
 }
@@ -99,7 +100,7 @@ impl Predictor for StatelessPredictor {
     fn start(&self) -> (States, Vec<f32>) {
         let mut out = vec![0.0; self.bias.len()];
         self.row(&self.start, &mut out);
-        (States::of_row(self.start.clone(), Vec::new()), out)
+        (States::from_row(self.start.clone(), Vec::new()), out)
     }
 
     fn context(&self) -> usize {
@@ -114,7 +115,7 @@ impl Predictor for StatelessPredictor {
         }
         let width = self.bias.len();
         par_for(
-            (parts_mut(out, ROWS * width), parts(states.labels(), ROWS * context)),
+            (parts_mut(out, ROWS_PER_TASK * width), parts(states.labels(), ROWS_PER_TASK * context)),
             |_, (out, labels)| {
                 let rows = out.chunks_exact_mut(width).zip(labels.chunks_exact(context));
                 rows.for_each(|(out, context)| self.row(context, out));

@@ -1,52 +1,54 @@
-//! Beam searches beside all paths of tiny models.
+//! Beam searches compared with all paths of tiny models.
 use std::sync::Arc;
 
 use decoding::{
-    AffineLayer, Beam, BeamKind, BeamSearch, CtcBeam, Error, Fusion, Greedy, GreedySearch, Model, Network,
-    NetworkScratch, Scorer, StatelessPredictor, ctc_beam, greedy,
+    AffineLayer, BeamKind, BeamOptions, BeamSearch, CtcBeamOptions, DecodingModel, Error, Fusion,
+    GreedyOptions, GreedySearch, JointNetwork, NetworkScratch, Scorer, StatelessPredictor, ctc_beam, greedy,
 };
 use proptest::prelude::*;
 use rnnt_dp::Topology;
 
-use super::paths::{ALL, MAES, Never, Only, Paths, Table, add, agree, beam, models, search, site, sums};
-use super::table::{frames, random};
+use super::paths::{
+    ALL, MAES, Never, Only, Paths, Table, add, assert_sums, beam, models, search, site, sums,
+};
+use super::table_models::{frames, random};
 
 #[test]
-fn an_exhaustive_modified_beam_has_every_sum() {
+fn an_exhaustive_modified_beam_finds_every_sum() {
     for seed in 0..6 {
         for (topology, model) in
             models(seed, 3.0).into_iter().filter(|(topology, _)| topology.durations() == 0)
         {
             let rows = frames(seed as usize, 5);
             let paths = Paths { one_a_frame: true, max_symbols: 9, max_labels: 9 };
-            let found = search(&model, &beam(BeamKind::Modified, ALL), &[&rows]);
-            agree(&format!("{topology} {seed}"), &found[0], &sums(&model, &rows, paths), 9, 1e-5);
+            let actual = search(&model, &beam(BeamKind::Modified, ALL), &[&rows]);
+            assert_sums(&format!("{topology} {seed}"), &actual[0], &sums(&model, &rows, paths), 9, 1e-5);
         }
     }
 }
 
 #[test]
-fn an_exhaustive_malsd_has_every_sum_of_fewer_labels_than_a_frame_may_have() {
+fn an_exhaustive_malsd_finds_every_sum_below_the_frame_limit() {
     for seed in 0..4 {
         for (topology, model) in models(seed, 2.0) {
             let rows = frames(7, 3);
             let paths = Paths { one_a_frame: false, max_symbols: 9, max_labels: 2 };
-            let found = search(&model, &beam(BeamKind::Malsd { max_symbols: 3 }, ALL), &[&rows]);
-            agree(&format!("{topology} {seed}"), &found[0], &sums(&model, &rows, paths), 2, 1e-5);
+            let actual = search(&model, &beam(BeamKind::Malsd { max_symbols: 3 }, ALL), &[&rows]);
+            assert_sums(&format!("{topology} {seed}"), &actual[0], &sums(&model, &rows, paths), 2, 1e-5);
         }
     }
 }
 
-/// A hypothesis of the search in plain words: labels with frames, its frame, labels on it, log-probability.
+/// A hypothesis of the reference: labels with frames, frame, labels on it, log-probability.
 type Plain = (Vec<(u32, usize)>, usize, usize, f64);
 
 fn ids(labels: &[(u32, usize)]) -> Vec<u32> {
     labels.iter().map(|label| label.0).collect()
 }
 
-/// Section 10 of the decoding specification, word by word.
-fn malsd(model: &Model, rows: &[f32], width: usize, max_symbols: usize) -> Vec<Plain> {
-    let (rules, end) = (model.rules(), rows.len());
+/// Reference implementation of mALSD, section 10 of the decoding specification.
+fn malsd(model: &DecodingModel, rows: &[f32], width: usize, max_symbols: usize) -> Vec<Plain> {
+    let (token_table, end) = (model.token_table(), rows.len());
     let mut hyps: Vec<Plain> = vec![(vec![], 0, 0, 0.0)];
     while hyps.iter().any(|hyp| hyp.1 < end) {
         let mut candidates: Vec<Plain> = Vec::new();
@@ -63,15 +65,15 @@ fn malsd(model: &Model, rows: &[f32], width: usize, max_symbols: usize) -> Vec<P
                 }
             }
             if hyp.2 >= max_symbols {
-                steps.retain(|step| rules.is_blank(step.0));
+                steps.retain(|step| token_table.is_blank(step.0));
             }
             steps.sort_by(|a, b| b.2.total_cmp(&a.2));
             steps.truncate(if hyp.2 >= max_symbols { 1 } else { width });
             for (class, duration, value) in steps {
                 let mut new = hyp.clone();
                 new.3 += value;
-                let mut frames = rules.frames(class, duration);
-                if rules.is_blank(class) {
+                let mut frames = token_table.frames(class, duration);
+                if token_table.is_blank(class) {
                     frames = frames.max(1);
                 } else {
                     new.0.push((class, hyp.1));
@@ -103,21 +105,21 @@ fn malsd(model: &Model, rows: &[f32], width: usize, max_symbols: usize) -> Vec<P
 }
 
 #[test]
-fn malsd_is_its_description_at_every_width() {
+fn malsd_matches_the_reference_at_every_width() {
     for seed in 0..12 {
         for (topology, model) in models(seed, 4.0) {
             for width in [1, 2, 3, 5, 8] {
                 for max_symbols in [1, 2, 4] {
                     let rows = frames(20, 9);
-                    let found = search(&model, &beam(BeamKind::Malsd { max_symbols }, width), &[&rows]);
+                    let actual = search(&model, &beam(BeamKind::Malsd { max_symbols }, width), &[&rows]);
                     let expected = malsd(&model, &rows, width, max_symbols);
-                    let what = format!("{topology} {seed} {width} {max_symbols}");
-                    assert_eq!(found[0].hypotheses.len(), expected.len(), "{what}");
-                    for (found, expected) in found[0].hypotheses.iter().zip(&expected) {
+                    let name = format!("{topology} {seed} {width} {max_symbols}");
+                    assert_eq!(actual[0].hypotheses.len(), expected.len(), "{name}");
+                    for (actual, expected) in actual[0].hypotheses.iter().zip(&expected) {
                         let labels: Vec<_> =
-                            found.labels.iter().map(|label| (label.label, label.frame)).collect();
-                        assert_eq!(labels, expected.0, "{what}");
-                        assert!((found.log_prob - expected.3).abs() < 1e-5, "{what}");
+                            actual.labels.iter().map(|label| (label.label, label.frame)).collect();
+                        assert_eq!(labels, expected.0, "{name}");
+                        assert!((actual.log_prob - expected.3).abs() < 1e-5, "{name}");
                     }
                 }
             }
@@ -126,16 +128,16 @@ fn malsd_is_its_description_at_every_width() {
 }
 
 #[test]
-fn an_exhaustive_alsd_has_every_sum_and_malsd_the_same() {
+fn exhaustive_alsd_and_malsd_find_every_sum() {
     for seed in 0..6 {
         let model = random(&Topology::rnnt(), 3, 2, &[], seed, 2.0);
         let rows = frames(3, 3);
-        let found = search(&model, &beam(BeamKind::Alsd { max_labels: Some(3) }, ALL), &[&rows]);
+        let actual = search(&model, &beam(BeamKind::Alsd { max_labels: Some(3) }, ALL), &[&rows]);
         let paths = Paths { one_a_frame: false, max_symbols: 3, max_labels: 3 };
         let expected = sums(&model, &rows, paths);
-        agree("alsd", &found[0], &expected, 3, 1e-5);
-        let other = search(&model, &beam(BeamKind::Malsd { max_symbols: 3 }, ALL), &[&rows]);
-        let short: Vec<_> = other[0].hypotheses.iter().filter(|ranked| ranked.labels.len() <= 3).collect();
+        assert_sums("alsd", &actual[0], &expected, 3, 1e-5);
+        let malsd = search(&model, &beam(BeamKind::Malsd { max_symbols: 3 }, ALL), &[&rows]);
+        let short: Vec<_> = malsd[0].hypotheses.iter().filter(|ranked| ranked.labels.len() <= 3).collect();
         assert_eq!(short.len(), expected.len());
         for ranked in short {
             assert!((ranked.log_prob - expected[&ranked.ids()]).abs() < 1e-5);
@@ -144,16 +146,16 @@ fn an_exhaustive_alsd_has_every_sum_and_malsd_the_same() {
 }
 
 #[test]
-fn an_exhaustive_maes_has_every_sum_of_few_labels() {
+fn an_exhaustive_maes_finds_every_sum_of_few_labels() {
     for seed in 0..6 {
         let model = random(&Topology::rnnt(), 3, 0, &[], seed, 2.0);
         let rows = frames(11, 3);
         for labels in [1, 2, 3] {
             let kind = BeamKind::Maes { expansions: labels, beta: ALL, gamma: f64::INFINITY, prefix: labels };
-            let found = search(&model, &beam(kind, ALL), &[&rows]);
+            let actual = search(&model, &beam(kind, ALL), &[&rows]);
             let paths = Paths { one_a_frame: false, max_symbols: 9, max_labels: labels };
             for (ids, sum) in sums(&model, &rows, paths) {
-                let ranked = found[0].hypotheses.iter().find(|ranked| ranked.ids() == ids).unwrap();
+                let ranked = actual[0].hypotheses.iter().find(|ranked| ranked.ids() == ids).unwrap();
                 assert!(
                     (ranked.log_prob - sum).abs() < 1e-5,
                     "{seed} {labels} {ids:?} {} {sum}",
@@ -165,7 +167,7 @@ fn an_exhaustive_maes_has_every_sum_of_few_labels() {
 }
 
 #[test]
-fn no_width_beats_the_widest_and_the_widest_is_exact() {
+fn the_widest_beam_is_exact_and_best() {
     for seed in 0..40 {
         let model = random(&Topology::rnnt(), 3, 0, &[], seed, 4.0);
         let rows = frames(0, 5);
@@ -174,7 +176,7 @@ fn no_width_beats_the_widest_and_the_widest_is_exact() {
         let paths = Paths { one_a_frame: true, max_symbols: 9, max_labels: 9 };
         let exact = sums(&model, &rows, paths).into_values().fold(f64::NEG_INFINITY, f64::max);
         assert!((best(ALL) - exact).abs() < 1e-5);
-        // From one width to the next the best score may fall: what a narrow beam keeps can be what a wider one crowds out later.
+        // The best score may decrease with the width, as a wider beam may drop a hypothesis later.
         for width in 1..12 {
             assert!(best(width) <= exact + 1e-5, "{seed} {width}");
         }
@@ -185,32 +187,32 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn a_beam_of_one_takes_the_labels_of_greedy_search(
+    fn a_beam_of_one_matches_greedy_search(
         seed in 0u32..1000, count in 0usize..30, classes in 2usize..80, modified: bool,
     ) {
         let topology = if modified { Topology::modified() } else { Topology::rnnt() };
         let model = random(&topology, classes, (seed as usize % classes) as u32, &[], seed, 5.0);
         let rows = frames(0, count);
-        let wanted = greedy(&model, &rows, &Greedy { max_symbols: Some(1), ..Greedy::default() }).unwrap();
-        let found = search(&model, &Beam { width: 1, ..Beam::default() }, &[&rows]);
-        let labels = &found[0].hypotheses[0].labels;
-        prop_assert_eq!(labels.len(), wanted.labels.len());
-        for (found, wanted) in labels.iter().zip(&wanted.labels) {
-            prop_assert_eq!((found.label, found.frame), (wanted.label, wanted.frame));
-            prop_assert!((found.log_prob - wanted.log_prob).abs() < 1e-6 && found.logit == wanted.logit);
+        let expected = greedy(&model, &rows, &GreedyOptions { max_symbols: Some(1), ..GreedyOptions::default() }).unwrap();
+        let actual = search(&model, &BeamOptions { width: 1, ..BeamOptions::default() }, &[&rows]);
+        let labels = &actual[0].hypotheses[0].labels;
+        prop_assert_eq!(labels.len(), expected.labels.len());
+        for (actual, expected) in labels.iter().zip(&expected.labels) {
+            prop_assert_eq!((actual.label, actual.frame), (expected.label, expected.frame));
+            prop_assert!((actual.log_prob - expected.log_prob).abs() < 1e-6 && actual.logit == expected.logit);
         }
     }
 
     #[test]
-    fn a_batch_is_its_utterances(
+    fn results_do_not_depend_on_the_batch(
         seed in 0u32..1000, counts in proptest::collection::vec(0usize..12, 1..5), width in 1usize..7,
         sharp in 1.0f32..6.0, fused: bool,
     ) {
         for (topology, model) in models(seed, sharp) {
             for kind in [BeamKind::Modified, BeamKind::Malsd { max_symbols: 3 }, BeamKind::Alsd { max_labels: None }, MAES] {
-                let mut options = Beam { kind, width, nbest: width, blank_penalty: 0.3, temperature: 1.2, ..Beam::default() };
+                let mut options = BeamOptions { kind, width, nbest: width, blank_penalty: 0.3, temperature: 1.2, ..BeamOptions::default() };
                 if fused {
-                    options.fusion.push(Fusion { automaton: Arc::new(Table), weight: 0.4 });
+                    options.fusion.push(Fusion { scorer: Arc::new(Table), weight: 0.4 });
                 }
                 let Ok(mut search) = BeamSearch::new(model.clone(), options.clone()) else { continue };
                 let utterances: Vec<Vec<f32>> =
@@ -241,7 +243,7 @@ proptest! {
 }
 
 #[test]
-fn automata_add_to_labels_and_to_ends() {
+fn scorers_add_label_and_final_scores() {
     let rows = frames(0, 3);
     for (kind, one_a_frame) in [
         (BeamKind::Modified, true),
@@ -252,9 +254,9 @@ fn automata_add_to_labels_and_to_ends() {
         for end_scores in [true, false] {
             let model = random(&Topology::rnnt(), 3, 0, &[], 5, 2.0);
             let mut options = beam(kind, ALL);
-            options.fusion.push(Fusion { automaton: Arc::new(Table), weight: 0.7 });
+            options.fusion.push(Fusion { scorer: Arc::new(Table), weight: 0.7 });
             options.end_scores = end_scores;
-            let found = search(&model, &options, &[&rows]);
+            let actual = search(&model, &options, &[&rows]);
             let mut expected = sums(&model, &rows, Paths { one_a_frame, max_symbols: 9, max_labels: 3 });
             for (ids, sum) in &mut expected {
                 let mut state = Table.start();
@@ -264,8 +266,8 @@ fn automata_add_to_labels_and_to_ends() {
                 }
                 *sum += if end_scores { 0.7 * f64::from(Table.finish(state)) } else { 0.0 };
             }
-            agree(&format!("{kind:?}"), &found[0], &expected, 3, 1e-5);
-            for ranked in &found[0].hypotheses {
+            assert_sums(&format!("{kind:?}"), &actual[0], &expected, 3, 1e-5);
+            for ranked in &actual[0].hypotheses {
                 let mut state = Table.start();
                 for label in &ranked.labels {
                     let (score, next) = Table.step(state, label.label);
@@ -278,20 +280,20 @@ fn automata_add_to_labels_and_to_ends() {
 }
 
 #[test]
-fn what_an_automaton_forbids_does_not_come_and_what_is_no_number_is_an_error() {
+fn forbidden_labels_are_not_decoded_and_invalid_scores_are_errors() {
     let model = random(&Topology::rnnt(), 4, 0, &[], 1, 2.0);
     let rows = frames(0, 4);
     for kind in
         [BeamKind::Modified, BeamKind::Malsd { max_symbols: 2 }, BeamKind::Alsd { max_labels: None }, MAES]
     {
         let with = |score| {
-            let fusion = vec![Fusion { automaton: Arc::new(Only(score)), weight: 1.0 }];
-            Beam { fusion, ..beam(kind, 6) }
+            let fusion = vec![Fusion { scorer: Arc::new(Only(score)), weight: 1.0 }];
+            BeamOptions { fusion, ..beam(kind, 6) }
         };
-        let found = search(&model, &with(f32::NEG_INFINITY), &[&rows]);
-        assert!(found[0].hypotheses.len() > 1);
+        let actual = search(&model, &with(f32::NEG_INFINITY), &[&rows]);
+        assert!(actual[0].hypotheses.len() > 1);
         assert!(
-            found[0]
+            actual[0]
                 .hypotheses
                 .iter()
                 .all(|ranked| !ranked.ids().contains(&2) && ranked.log_prob.is_finite())
@@ -305,22 +307,22 @@ fn what_an_automaton_forbids_does_not_come_and_what_is_no_number_is_an_error() {
 }
 
 #[test]
-fn what_has_no_weight_says_nothing() {
+fn a_weight_of_zero_disables_a_scorer() {
     let model = random(&Topology::rnnt(), 5, 0, &[], 8, 2.0);
     let rows = frames(3, 12);
-    let never = vec![Fusion { automaton: Arc::new(Never), weight: 0.0 }];
+    let never = vec![Fusion { scorer: Arc::new(Never), weight: 0.0 }];
     for kind in
         [BeamKind::Modified, BeamKind::Malsd { max_symbols: 2 }, BeamKind::Alsd { max_labels: None }, MAES]
     {
         let heard = |fusion| -> Vec<(Vec<u32>, f64)> {
-            let found = search(&model, &Beam { fusion, ..beam(kind, 4) }, &[&rows]);
-            found[0].hypotheses.iter().map(|ranked| (ranked.ids(), ranked.log_prob)).collect()
+            let actual = search(&model, &BeamOptions { fusion, ..beam(kind, 4) }, &[&rows]);
+            actual[0].hypotheses.iter().map(|ranked| (ranked.ids(), ranked.log_prob)).collect()
         };
         let without = heard(vec![]);
         assert!(without.len() > 1);
         assert_eq!(heard(never.clone()), without, "{kind:?}");
     }
-    let greedily = |fusion| Greedy { fusion, ..Greedy::default() };
+    let greedily = |fusion| GreedyOptions { fusion, ..GreedyOptions::default() };
     let without = greedy(&model, &rows, &greedily(vec![])).unwrap();
     assert_eq!(greedy(&model, &rows, &greedily(never.clone())).unwrap(), without);
     let batched = |fusion| {
@@ -330,15 +332,15 @@ fn what_has_no_weight_says_nothing() {
     assert_eq!(batched(never.clone()), batched(vec![]));
     let row = [-1.2f32, -0.9, -2.0, -1.6].repeat(6);
     let ctc = |fusion| {
-        let found = ctc_beam(&[&row], 4, &CtcBeam { fusion, ..CtcBeam::default() }).unwrap();
-        found[0].hypotheses.iter().map(|ranked| (ranked.ids(), ranked.log_prob)).collect::<Vec<_>>()
+        let actual = ctc_beam(&[&row], 4, &CtcBeamOptions { fusion, ..CtcBeamOptions::default() }).unwrap();
+        actual[0].hypotheses.iter().map(|ranked| (ranked.ids(), ranked.log_prob)).collect::<Vec<_>>()
     };
     assert_eq!(ctc(never), ctc(vec![]));
 }
 
 #[test]
-fn scores_that_are_none_are_named_with_utterance_and_frame() {
-    let of = |frame: f32, _: f32, out: &mut [f32]| {
+fn invalid_scores_name_utterance_and_frame() {
+    let score_fn = |frame: f32, _: f32, out: &mut [f32]| {
         out.fill(0.5);
         if frame == 7.0 {
             out[1] = f32::NAN;
@@ -350,9 +352,9 @@ fn scores_that_are_none_are_named_with_utterance_and_frame() {
             out[0] = f32::INFINITY;
         }
     };
-    let joint = super::table::Scores { classes: 3, durations: 0, of };
-    let predictor = super::table::Histories { ids: 3 };
-    let model = Model::new(Arc::new(predictor), Arc::new(joint), 0, &[], &Topology::rnnt()).unwrap();
+    let joint = super::table_models::Scores { classes: 3, durations: 0, score_fn };
+    let predictor = super::table_models::Histories { ids: 3 };
+    let model = DecodingModel::new(Arc::new(predictor), Arc::new(joint), 0, &[], &Topology::rnnt()).unwrap();
     for kind in
         [BeamKind::Modified, BeamKind::Malsd { max_symbols: 2 }, BeamKind::Alsd { max_labels: None }, MAES]
     {
@@ -361,7 +363,7 @@ fn scores_that_are_none_are_named_with_utterance_and_frame() {
             let error = search.decode(&[&frames(0, 2), &[0.0, 1.0, first as f32], &[]]).unwrap_err();
             let Error::Utterance { utterance: 1, source } = &error else { panic!("{error}") };
             assert!(
-                matches!(**source, Error::Score { frame: 2, class: found, .. } if found == class),
+                matches!(**source, Error::Score { frame: 2, class: actual, .. } if actual == class),
                 "{error}"
             );
             if kind == BeamKind::Modified || kind == MAES {
@@ -378,23 +380,29 @@ fn scores_that_are_none_are_named_with_utterance_and_frame() {
 }
 
 #[test]
-fn options_that_nobody_can_mean_are_errors() {
+fn invalid_options_are_errors() {
     let model = random(&Topology::rnnt(), 3, 0, &[], 1, 2.0);
     let maes = |expansions, gamma| BeamKind::Maes { expansions, beta: 2, gamma, prefix: 1 };
     for (options, name) in [
-        (Beam { width: 0, ..Beam::default() }, "width"),
-        (Beam { nbest: 0, ..Beam::default() }, "nbest"),
-        (Beam { temperature: 0.0, ..Beam::default() }, "temperature"),
-        (Beam { temperature: f32::NAN, ..Beam::default() }, "temperature"),
-        (Beam { blank_penalty: f32::NAN, ..Beam::default() }, "blank_penalty"),
-        (Beam { blank_penalty: -2e6, ..Beam::default() }, "blank_penalty"),
-        (Beam { internal_lm: 0.3, ..Beam::default() }, "internal_lm"),
-        (Beam { kind: BeamKind::Malsd { max_symbols: 0 }, ..Beam::default() }, "max_symbols"),
-        (Beam { kind: BeamKind::Alsd { max_labels: Some(0) }, ..Beam::default() }, "max_labels"),
-        (Beam { kind: maes(0, 2.3), ..Beam::default() }, "expansions"),
-        (Beam { kind: maes(1, f64::NAN), ..Beam::default() }, "gamma"),
+        (BeamOptions { width: 0, ..BeamOptions::default() }, "width"),
+        (BeamOptions { nbest: 0, ..BeamOptions::default() }, "nbest"),
+        (BeamOptions { temperature: 0.0, ..BeamOptions::default() }, "temperature"),
+        (BeamOptions { temperature: f32::NAN, ..BeamOptions::default() }, "temperature"),
+        (BeamOptions { blank_penalty: f32::NAN, ..BeamOptions::default() }, "blank_penalty"),
+        (BeamOptions { blank_penalty: -2e6, ..BeamOptions::default() }, "blank_penalty"),
+        (BeamOptions { internal_lm: 0.3, ..BeamOptions::default() }, "internal_lm"),
+        (BeamOptions { kind: BeamKind::Malsd { max_symbols: 0 }, ..BeamOptions::default() }, "max_symbols"),
         (
-            Beam { fusion: vec![Fusion { automaton: Arc::new(Table), weight: f32::NAN }], ..Beam::default() },
+            BeamOptions { kind: BeamKind::Alsd { max_labels: Some(0) }, ..BeamOptions::default() },
+            "max_labels",
+        ),
+        (BeamOptions { kind: maes(0, 2.3), ..BeamOptions::default() }, "expansions"),
+        (BeamOptions { kind: maes(1, f64::NAN), ..BeamOptions::default() }, "gamma"),
+        (
+            BeamOptions {
+                fusion: vec![Fusion { scorer: Arc::new(Table), weight: f32::NAN }],
+                ..BeamOptions::default()
+            },
             "fusion weight",
         ),
     ] {
@@ -430,24 +438,24 @@ fn options_that_nobody_can_mean_are_errors() {
     let search = BeamSearch::new(model.clone(), beam(BeamKind::Malsd { max_symbols: 1 }, 2)).unwrap();
     assert!(matches!(search.stream(), Err(Error::Search { found: "streams", .. })));
     let mut search = BeamSearch::new(model, beam(BeamKind::Modified, 2)).unwrap();
-    let other =
+    let other_search =
         BeamSearch::new(random(&Topology::rnnt(), 4, 0, &[], 1, 2.0), beam(BeamKind::Modified, 2)).unwrap();
-    let mut stream = other.stream().unwrap();
+    let mut stream = other_search.stream().unwrap();
     let error = search.advance(&mut [&mut stream], &[&[]]).unwrap_err();
     assert!(error.to_string().contains("another model"), "{error}");
     assert!(matches!(search.advance(&mut [], &[&[]]), Err(Error::Count { .. })));
 }
 
 #[test]
-fn the_internal_language_model_is_taken_away_from_labels() {
+fn the_internal_language_model_is_subtracted_from_labels() {
     let wave = |count: usize, step: f32, scale: f32| -> Vec<f32> {
         (0..count).map(|i| scale * (i as f32 * step + 0.3).sin()).collect()
     };
     let (classes, width) = (3, 4);
     let embedding = wave(classes * width, 1.3, 1.0);
     let context = wave(2 * width * width, 0.7, 0.8);
-    let start = [decoding::NOTHING, 0];
-    let finish = decoding::Finish::Tanh;
+    let start = [decoding::NO_LABEL, 0];
+    let finish = decoding::PredictorActivation::Tanh;
     let predictor =
         StatelessPredictor::new((&embedding, width), &context, &wave(width, 2.1, 0.3), &start, finish)
             .unwrap();
@@ -455,7 +463,7 @@ fn the_internal_language_model_is_taken_away_from_labels() {
         AffineLayer::new(name, &wave(outputs * width, step, 0.9), width, Some(&wave(outputs, 1.9, 0.4)))
             .unwrap()
     };
-    let network = Network::new(
+    let network = JointNetwork::new(
         decoding::Activation::Tanh,
         None,
         affine("labels", width, 0.9),
@@ -463,11 +471,12 @@ fn the_internal_language_model_is_taken_away_from_labels() {
         0,
     );
     let network = network.unwrap().with_factored_blank(0).unwrap();
-    let model = Model::new(Arc::new(predictor), Arc::new(network), 0, &[], &Topology::rnnt()).unwrap();
+    let model =
+        DecodingModel::new(Arc::new(predictor), Arc::new(network), 0, &[], &Topology::rnnt()).unwrap();
     let rows = wave(4 * width, 0.41, 1.5);
     let mut options = beam(BeamKind::Modified, ALL);
     options.internal_lm = 0.3;
-    let found = search(&model, &options, &[&rows]);
+    let actual = search(&model, &options, &[&rows]);
     let mut expected = sums(&model, &rows, Paths { one_a_frame: true, max_symbols: 9, max_labels: 9 });
     for (ids, sum) in &mut expected {
         let (mut states, mut predicted) = (model.start().0.clone(), vec![0.0; width]);
@@ -480,8 +489,8 @@ fn the_internal_language_model_is_taken_away_from_labels() {
             model.joint().project(&predicted, &mut row, &mut NetworkScratch::default());
         }
     }
-    agree("internal", &found[0], &expected, 9, 1e-5);
-    options.normalise = true;
+    assert_sums("internal", &actual[0], &expected, 9, 1e-5);
+    options.normalize_by_length = true;
     for ranked in &search(&model, &options, &[&rows])[0].hypotheses {
         assert!((ranked.score - ranked.log_prob / (ranked.labels.len() + 2) as f64).abs() < 1e-12);
     }

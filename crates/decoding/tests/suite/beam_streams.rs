@@ -1,31 +1,33 @@
-//! Utterances of a beam search that arrive in chunks.
+//! Beam search over streams.
 use std::sync::Arc;
 
-use decoding::{Beam, BeamKind, BeamSearch, BeamStream, Fusion, NetworkScratch, Ranked, Scorer};
+use decoding::{
+    BeamKind, BeamOptions, BeamSearch, BeamStream, Fusion, NetworkScratch, RankedHypothesis, Scorer,
+};
 use proptest::prelude::*;
 use rnnt_dp::Topology;
 use serde_json::{Value, json};
 
 use super::paths::{MAES, Only, Table, beam, models};
-use super::table::{frames, random};
+use super::table_models::{frames, random};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn chunks_are_the_whole(
+    fn chunks_match_the_whole_utterance(
         seed in 0u32..1000, cuts in proptest::collection::vec(0usize..6, 1..8), width in 1usize..6, take: bool, fused: bool,
     ) {
         for (topology, model) in models(seed, 4.0) {
             for kind in [BeamKind::Modified, MAES] {
-                let mut options = Beam { kind, width, nbest: width, ..Beam::default() };
+                let mut options = BeamOptions { kind, width, nbest: width, ..BeamOptions::default() };
                 if fused {
-                    options.fusion.push(Fusion { automaton: Arc::new(Table), weight: 0.4 });
+                    options.fusion.push(Fusion { scorer: Arc::new(Table), weight: 0.4 });
                 }
                 let Ok(mut search) = BeamSearch::new(model.clone(), options) else { continue };
                 let total: usize = cuts.iter().sum();
                 let utterances = [frames(0, total), frames(500, total)];
-                let whole = search.decode(&[&utterances[0], &utterances[1]]).unwrap().to_vec();
+                let complete = search.decode(&[&utterances[0], &utterances[1]]).unwrap().to_vec();
                 let mut streams = [search.stream().unwrap(), search.stream().unwrap()];
                 let mut taken = [vec![], vec![]];
                 let mut at = 0;
@@ -33,7 +35,7 @@ proptest! {
                     let [a, b] = &mut streams;
                     let chunks = [&utterances[0][at..at + cut], &utterances[1][at..at + cut]];
                     at += cut;
-                    // The second one goes by itself, through a file.
+                    // The second stream is decoded separately and serialized.
                     search.advance(&mut [a], &chunks[..1]).unwrap();
                     let text = serde_json::to_string(b).unwrap();
                     let mut read: BeamStream = serde_json::from_str(&text).unwrap();
@@ -48,21 +50,21 @@ proptest! {
                 }
                 let [a, b] = &mut streams;
                 let ends = search.finish(&mut [a, b]).unwrap();
-                for (b, ((end, whole), taken)) in ends.iter().zip(&whole).zip(&taken).enumerate() {
-                    prop_assert_eq!(end.hypotheses.len(), whole.hypotheses.len(), "{} {:?}", topology, kind);
-                    for (end, whole) in end.hypotheses.iter().zip(&whole.hypotheses) {
+                for (b, ((end, complete), taken)) in ends.iter().zip(&complete).zip(&taken).enumerate() {
+                    prop_assert_eq!(end.hypotheses.len(), complete.hypotheses.len(), "{} {:?}", topology, kind);
+                    for (end, complete) in end.hypotheses.iter().zip(&complete.hypotheses) {
                         let labels: Vec<_> = taken.iter().chain(&end.labels).copied().collect();
                         if b == 0 {
-                            prop_assert_eq!(&labels, &whole.labels);
-                            prop_assert_eq!((end.log_prob, end.score), (whole.log_prob, whole.score));
+                            prop_assert_eq!(&labels, &complete.labels);
+                            prop_assert_eq!((end.log_prob, end.score), (complete.log_prob, complete.score));
                             continue;
                         }
-                        // The last bit of a number may be lost in a text.
-                        prop_assert_eq!(labels.len(), whole.labels.len());
-                        for (a, b) in labels.iter().zip(&whole.labels) {
+                        // Text may lose the last bit of a number.
+                        prop_assert_eq!(labels.len(), complete.labels.len());
+                        for (a, b) in labels.iter().zip(&complete.labels) {
                             prop_assert_eq!((a.label, a.frame), (b.label, b.frame));
                         }
-                        prop_assert!((end.log_prob - whole.log_prob).abs() < 1e-9);
+                        prop_assert!((end.log_prob - complete.log_prob).abs() < 1e-9);
                     }
                 }
             }
@@ -71,12 +73,13 @@ proptest! {
 }
 
 #[test]
-fn a_stream_that_gives_its_labels_away_does_not_grow() {
+fn taking_stable_labels_bounds_a_stream() {
     let model = random(&Topology::rnnt(), 20, 0, &[], 3, 25.0);
     for kind in [BeamKind::Modified, MAES] {
-        let mut search = BeamSearch::new(model.clone(), Beam { kind, width: 3, ..Beam::default() }).unwrap();
+        let mut search =
+            BeamSearch::new(model.clone(), BeamOptions { kind, width: 3, ..BeamOptions::default() }).unwrap();
         let rows = frames(0, 4000);
-        let whole = search.decode(&[&rows]).unwrap()[0].hypotheses[0].ids();
+        let complete = search.decode(&[&rows]).unwrap()[0].hypotheses[0].ids();
         let mut stream = search.stream().unwrap();
         let (mut taken, mut sizes) = (vec![], vec![]);
         for chunk in rows.chunks(50) {
@@ -91,7 +94,7 @@ fn a_stream_that_gives_its_labels_away_does_not_grow() {
             taken.len()
         );
         let ids: Vec<u32> = taken.iter().chain(&end).map(|label| label.label).collect();
-        assert_eq!(ids, whole, "{kind:?}");
+        assert_eq!(ids, complete, "{kind:?}");
     }
 }
 
@@ -99,13 +102,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(30))]
 
     #[test]
-    fn a_settled_stream_has_what_begins_as_its_best_hypothesis(
+    fn committing_keeps_hypotheses_with_the_prefix_of_the_best(
         seed in 0u32..1000, first in 1usize..8, second in 0usize..8, width in 1usize..7, labels in 0usize..6, take: bool,
     ) {
         for (topology, model) in models(seed, 2.0) {
             for kind in [BeamKind::Modified, MAES] {
-                let mut options = Beam { kind, width, nbest: 100, end_scores: false, ..Beam::default() };
-                options.fusion.push(Fusion { automaton: Arc::new(Table), weight: 0.4 });
+                let mut options = BeamOptions { kind, width, nbest: 100, end_scores: false, ..BeamOptions::default() };
+                options.fusion.push(Fusion { scorer: Arc::new(Table), weight: 0.4 });
                 let Ok(mut search) = BeamSearch::new(model.clone(), options) else { continue };
                 let rows = frames(0, first + second);
                 let (before, after) = rows.split_at(first * model.width());
@@ -113,22 +116,23 @@ proptest! {
                 let known = search.advance(&mut [&mut stream], &[before]).unwrap()[0].hypotheses.clone();
                 let mut taken = if take { stream.take_stable() } else { vec![] };
                 let stable = taken.len();
-                taken.extend(search.settle(&mut stream, labels).unwrap());
+                taken.extend(search.commit(&mut stream, labels).unwrap());
                 let best = &known[0].labels;
                 let until = (stable + labels).min(best.len());
                 prop_assert_eq!((&taken[..], stream.taken()), (&best[..until], until), "{} {:?}", topology, kind);
 
-                // Those that begin with the same labels are left, in their order; times of labels that were taken may differ.
+                // Hypotheses with the same prefix remain in order; times of removed labels may
+                // differ.
                 let begin: Vec<u32> = best[..until].iter().map(|label| label.label).collect();
-                let found = search.advance(&mut [&mut stream], &[&[]]).unwrap()[0].hypotheses.clone();
-                let expected: Vec<&Ranked> = known.iter().filter(|one| one.ids().starts_with(&begin)).collect();
-                prop_assert_eq!(found.len(), expected.len());
-                for (found, expected) in found.iter().zip(expected) {
-                    prop_assert_eq!(&found.labels[..], &expected.labels[until..]);
-                    prop_assert_eq!((found.log_prob, found.score), (expected.log_prob, expected.score));
+                let actual = search.advance(&mut [&mut stream], &[&[]]).unwrap()[0].hypotheses.clone();
+                let expected: Vec<&RankedHypothesis> = known.iter().filter(|one| one.ids().starts_with(&begin)).collect();
+                prop_assert_eq!(actual.len(), expected.len());
+                for (actual, expected) in actual.iter().zip(expected) {
+                    prop_assert_eq!(&actual.labels[..], &expected.labels[until..]);
+                    prop_assert_eq!((actual.log_prob, actual.score), (expected.log_prob, expected.score));
                 }
 
-                // What networks and automata know is that of the labels.
+                // Predictor and scorer states are those of the labels.
                 let state = serde_json::to_value(&stream).unwrap();
                 let hyps = state["hyps"].as_array().unwrap();
                 let of_each = |name: &str| -> Vec<Vec<Value>> {
@@ -136,31 +140,31 @@ proptest! {
                     all.chunks(all.len() / hyps.len()).map(<[Value]>::to_vec).collect()
                 };
                 for (at, hyp) in hyps.iter().enumerate() {
-                    let same = |one: &&Ranked| one.log_prob == hyp["log_prob"].as_f64().unwrap();
-                    // Big blanks have hypotheses of equal labels, which are added up in a result.
-                    let Some(one) = found.iter().find(same) else { continue };
+                    let same = |one: &&RankedHypothesis| one.log_prob == hyp["log_prob"].as_f64().unwrap();
+                    // With big blanks, hypotheses of equal labels are summed in a result.
+                    let Some(one) = actual.iter().find(same) else { continue };
                     let (mut states, mut row) = (model.start().0.clone(), model.start().1.to_vec());
-                    let mut automaton = Table.start();
+                    let mut scorer = Table.start();
                     for label in begin.iter().copied().chain(one.ids()) {
                         let mut predicted = vec![0.0; model.predictor().width()];
                         model.predictor().step(&[label], &mut states, &mut predicted, &mut NetworkScratch::default());
                         model.joint().project(&predicted, &mut row, &mut NetworkScratch::default());
-                        automaton = Table.step(automaton, label).1;
+                        scorer = Table.step(scorer, label).1;
                     }
-                    prop_assert_eq!(&of_each("automata")[at], &[Value::from(automaton)]);
-                    for (found, expected) in of_each("rows")[at].iter().zip(&row) {
-                        prop_assert!((found.as_f64().unwrap() - f64::from(*expected)).abs() < 1e-5);
+                    prop_assert_eq!(&of_each("automata")[at], &[Value::from(scorer)]);
+                    for (actual, expected) in of_each("rows")[at].iter().zip(&row) {
+                        prop_assert!((actual.as_f64().unwrap() - f64::from(*expected)).abs() < 1e-5);
                     }
                 }
 
-                // It goes on, as if nothing had been where all began alike.
+                // The stream continues as if the removed prefix had not existed.
                 let alike = known.iter().all(|one| one.ids().starts_with(&begin));
-                let found = search.advance(&mut [&mut stream], &[after]).unwrap()[0].hypotheses[0].clone();
+                let actual = search.advance(&mut [&mut stream], &[after]).unwrap()[0].hypotheses[0].clone();
                 prop_assert_eq!(stream.frames(), first + second);
                 if alike {
-                    let whole = search.decode(&[&rows]).unwrap()[0].hypotheses[0].clone();
-                    prop_assert_eq!(found.score, whole.score);
-                    prop_assert_eq!(&found.labels[..], &whole.labels[until..]);
+                    let complete = search.decode(&[&rows]).unwrap()[0].hypotheses[0].clone();
+                    prop_assert_eq!(actual.score, complete.score);
+                    prop_assert_eq!(&actual.labels[..], &complete.labels[until..]);
                 }
             }
         }
@@ -168,27 +172,27 @@ proptest! {
 }
 
 #[test]
-fn a_stream_has_lists_of_its_own() {
+fn a_stream_has_separate_fusion() {
     let model = random(&Topology::rnnt(), 4, 0, &[], 1, 2.0);
     let rows = frames(0, 8);
-    let lists = vec![Fusion { automaton: Arc::new(Only(f32::NEG_INFINITY)), weight: 1.0 }];
-    let shared = Fusion { automaton: Arc::new(Table), weight: 0.5 };
-    let options = Beam { fusion: vec![shared.clone()], ..beam(BeamKind::Modified, 4) };
-    let mut both = options.clone();
-    both.fusion.extend(lists.clone());
+    let lists = vec![Fusion { scorer: Arc::new(Only(f32::NEG_INFINITY)), weight: 1.0 }];
+    let shared = Fusion { scorer: Arc::new(Table), weight: 0.5 };
+    let options = BeamOptions { fusion: vec![shared.clone()], ..beam(BeamKind::Modified, 4) };
+    let mut combined = options.clone();
+    combined.fusion.extend(lists.clone());
     let mut search = BeamSearch::new(model.clone(), options).unwrap();
-    let (mut with, mut without) = (search.stream().unwrap().with_lists(lists), search.stream().unwrap());
+    let (mut with, mut without) = (search.stream().unwrap().with_fusion(lists), search.stream().unwrap());
     for chunk in rows.chunks(3) {
         search.advance(&mut [&mut with, &mut without], &[chunk, chunk]).unwrap();
     }
-    let found = search.finish(&mut [&mut with, &mut without]).unwrap().to_vec();
-    assert_eq!(found[1], search.decode(&[&rows]).unwrap()[0]);
-    let mut search = BeamSearch::new(model, both).unwrap();
-    assert_eq!(found[0], search.decode(&[&rows]).unwrap()[0]);
-    assert_ne!(found[0], found[1]);
+    let actual = search.finish(&mut [&mut with, &mut without]).unwrap().to_vec();
+    assert_eq!(actual[1], search.decode(&[&rows]).unwrap()[0]);
+    let mut search = BeamSearch::new(model, combined).unwrap();
+    assert_eq!(actual[0], search.decode(&[&rows]).unwrap()[0]);
+    assert_ne!(actual[0], actual[1]);
 }
 
-/// Puts something else in the place of the number `at`, as they come.
+/// Replaces the number at position `at` of a JSON value.
 pub fn spoil(value: &mut Value, at: &mut usize, with: &Value) {
     match value {
         Value::Array(all) => all.iter_mut().for_each(|value| spoil(value, at, with)),
@@ -204,8 +208,8 @@ pub fn spoil(value: &mut Value, at: &mut usize, with: &Value) {
 
 proptest! {
     #[test]
-    fn a_broken_state_is_an_error_or_decodes(
-        place in 0usize..400, what in 0usize..7, other in 0u64..9, cut in 0usize..9, maes: bool,
+    fn a_damaged_state_is_an_error_or_decodes(
+        place in 0usize..400, name in 0usize..7, other in 0u64..9, cut in 0usize..9, maes: bool,
     ) {
         let model = random(&Topology::rnnt(), 5, 0, &[], 3, 3.0);
         let kind = if maes { BeamKind::Maes { expansions: 2, beta: 2, gamma: 2.3, prefix: 1 } } else { BeamKind::Modified };
@@ -214,7 +218,7 @@ proptest! {
         search.advance(&mut [&mut stream], &[&frames(0, 8)]).unwrap();
         let mut value = serde_json::to_value(&stream).unwrap();
         let with = [json!(u64::MAX), json!(u32::MAX), json!(-1.0), json!(1e300), json!(other), json!(null), json!(other as f64)];
-        spoil(&mut value, &mut { place }, &with[what]);
+        spoil(&mut value, &mut { place }, &with[name]);
         if cut < 4 {
             let list = ["states", "rows", "hyps", "automata"][cut];
             if let Some(list) = value[list].as_array_mut() {
@@ -232,7 +236,7 @@ proptest! {
 }
 
 #[test]
-fn labels_before_the_root_that_nobody_can_count_are_refused() {
+fn excessive_counts_of_removed_labels_are_errors() {
     let model = random(&Topology::rnnt(), 4, 3, &[], 2, 3.0);
     let mut search = BeamSearch::new(model, beam(BeamKind::Modified, 3)).unwrap();
     let stream = search.stream().unwrap();

@@ -1,11 +1,11 @@
-//! CTC searches beside all paths of short utterances.
+//! CTC searches compared with all paths of short utterances.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use decoding::{CtcBeam, Error, Fusion, Scorer, ctc_beam, ctc_greedy};
+use decoding::{CtcBeamOptions, Error, Fusion, Scorer, ctc_beam, ctc_greedy};
 use proptest::prelude::*;
 
-/// Log-probabilities `[T, C]` that only look random.
+/// Deterministic pseudo-random log-probabilities `[T, C]`.
 pub fn rows(count: usize, classes: usize, seed: u32, sharp: f32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(747_796_405).wrapping_add(99);
     let mut all = Vec::new();
@@ -75,18 +75,19 @@ pub fn all_paths(rows: &[f32], classes: usize, blank: u32) -> BTreeMap<Vec<u32>,
 }
 
 #[test]
-fn an_exhaustive_beam_has_every_sum_and_the_times_of_the_best_path() {
+fn an_exhaustive_beam_finds_every_sum_and_the_times_of_the_best_path() {
     for seed in 0..20 {
         let blank = seed % 3;
         let rows = rows(6, 3, seed, 3.0);
         for weight in [None, Some(0.8f32)] {
             let fusion: Vec<Fusion> =
-                weight.iter().map(|&weight| Fusion { automaton: Arc::new(Pairs), weight }).collect();
-            let options = CtcBeam { blank, width: 500, nbest: 500, fusion, ..CtcBeam::default() };
-            let found = &ctc_beam(&[&rows], 3, &options).unwrap()[0].hypotheses;
+                weight.iter().map(|&weight| Fusion { scorer: Arc::new(Pairs), weight }).collect();
+            let options =
+                CtcBeamOptions { blank, width: 500, nbest: 500, fusion, ..CtcBeamOptions::default() };
+            let actual = &ctc_beam(&[&rows], 3, &options).unwrap()[0].hypotheses;
             let known = all_paths(&rows, 3, blank);
-            assert_eq!(found.len(), known.len());
-            for ranked in found {
+            assert_eq!(actual.len(), known.len());
+            for ranked in actual {
                 let known = &known[&ranked.ids()];
                 let mut expected = known.sum.ln();
                 if let Some(weight) = weight {
@@ -102,12 +103,12 @@ fn an_exhaustive_beam_has_every_sum_and_the_times_of_the_best_path() {
                 let times: Vec<usize> = ranked.labels.iter().map(|label| label.frame).collect();
                 assert_eq!(times, known.times, "{seed} {:?}", ranked.ids());
             }
-            assert!(found.is_sorted_by(|a, b| a.score >= b.score));
+            assert!(actual.is_sorted_by(|a, b| a.score >= b.score));
         }
     }
 }
 
-/// Prefix beam search with every class of every prefix, in plain words.
+/// Reference implementation: prefix beam search over all classes of all prefixes.
 fn plain(rows: &[f32], classes: usize, blank: u32, width: usize, weight: f64) -> Vec<(Vec<u32>, f64)> {
     let mut beam = vec![(Vec::<u32>::new(), 1.0f64, 0.0f64)];
     for row in rows.chunks(classes) {
@@ -151,31 +152,31 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
-    fn every_width_finds_what_the_plain_search_finds(
+    fn every_width_matches_the_reference_search(
         seed in 0u32..10_000, count in 0usize..12, classes in 2usize..30, width in 1usize..7, fused: bool,
     ) {
         let rows = rows(count, classes, seed, 4.0);
         let blank = seed % classes as u32;
         let weight = if fused { 0.5 } else { 0.0 };
-        let fusion = if fused { vec![Fusion { automaton: Arc::new(Pairs) as _, weight: 0.5 }] } else { vec![] };
-        let options = CtcBeam { blank, width, nbest: width, fusion, end_scores: false, ..CtcBeam::default() };
-        let found = ctc_beam(&[&[], &rows], classes, &options).unwrap();
-        prop_assert_eq!((found[0].hypotheses.len(), found[0].hypotheses[0].log_prob), (1, 0.0));
+        let fusion = if fused { vec![Fusion { scorer: Arc::new(Pairs) as _, weight: 0.5 }] } else { vec![] };
+        let options = CtcBeamOptions { blank, width, nbest: width, fusion, end_scores: false, ..CtcBeamOptions::default() };
+        let actual = ctc_beam(&[&[], &rows], classes, &options).unwrap();
+        prop_assert_eq!((actual[0].hypotheses.len(), actual[0].hypotheses[0].log_prob), (1, 0.0));
         let expected = plain(&rows, classes, blank, width, weight);
-        prop_assert_eq!(found[1].hypotheses.len(), expected.len());
-        for (ranked, (ids, log_prob)) in found[1].hypotheses.iter().zip(&expected) {
+        prop_assert_eq!(actual[1].hypotheses.len(), expected.len());
+        for (ranked, (ids, log_prob)) in actual[1].hypotheses.iter().zip(&expected) {
             prop_assert_eq!(&ranked.ids(), ids);
             prop_assert!((ranked.log_prob - log_prob).abs() < 1e-4);
             prop_assert!(ranked.labels.is_sorted_by(|a, b| a.frame < b.frame));
         }
-        prop_assert_eq!(&ctc_beam(&[&rows], classes, &options).unwrap()[0], &found[1]);
+        prop_assert_eq!(&ctc_beam(&[&rows], classes, &options).unwrap()[0], &actual[1]);
     }
 }
 
 #[test]
-fn a_long_utterance_forgets_what_nobody_needs_and_greedy_has_the_best_path() {
+fn memory_stays_bounded_and_greedy_finds_the_best_path() {
     let rows = rows(3000, 5, 4, 9.0);
-    let found = ctc_greedy(&[&rows], 5, 0).unwrap();
+    let actual = ctc_greedy(&[&rows], 5, 0).unwrap();
     let known: Vec<(u32, usize)> = {
         let mut last = 0;
         let mut all = vec![];
@@ -188,14 +189,14 @@ fn a_long_utterance_forgets_what_nobody_needs_and_greedy_has_the_best_path() {
         }
         all
     };
-    let labels: Vec<(u32, usize)> = found[0].labels.iter().map(|label| (label.label, label.frame)).collect();
-    assert_eq!((labels, found[0].end), (known, 3000));
-    let best = ctc_beam(&[&rows], 5, &CtcBeam { width: 6, ..CtcBeam::default() }).unwrap();
+    let labels: Vec<(u32, usize)> = actual[0].labels.iter().map(|label| (label.label, label.frame)).collect();
+    assert_eq!((labels, actual[0].end), (known, 3000));
+    let best = ctc_beam(&[&rows], 5, &CtcBeamOptions { width: 6, ..CtcBeamOptions::default() }).unwrap();
     assert!(best[0].hypotheses[0].labels.len() > 500);
     assert_eq!(best[0].hypotheses[0].ids(), plain_ids(&rows));
 }
 
-/// The plain search over log-probabilities that do not underflow: frames are rescaled.
+/// The reference search with rescaled frames, which do not underflow.
 fn plain_ids(rows: &[f32]) -> Vec<u32> {
     let mut beam = vec![(Vec::<u32>::new(), 1.0f64, 0.0f64)];
     for row in rows.chunks(5) {
@@ -229,7 +230,7 @@ fn plain_ids(rows: &[f32]) -> Vec<u32> {
 }
 
 #[test]
-fn what_is_no_score_is_named_with_utterance_and_frame() {
+fn invalid_scores_name_utterance_and_frame() {
     let good = rows(3, 4, 1, 2.0);
     for (bad, class) in [(f32::NAN, 2), (f32::INFINITY, 2), (f32::NEG_INFINITY, 0)] {
         let mut broken = good.clone();
@@ -238,21 +239,25 @@ fn what_is_no_score_is_named_with_utterance_and_frame() {
             false => broken[6] = bad,
         }
         let greedy = ctc_greedy(&[&good, &broken], 4, 0).map(|_| ());
-        for outcome in [greedy, ctc_beam(&[&good, &broken], 4, &CtcBeam::default()).map(|_| ())] {
+        for outcome in [greedy, ctc_beam(&[&good, &broken], 4, &CtcBeamOptions::default()).map(|_| ())] {
             let Err(Error::Utterance { utterance: 1, source }) = outcome else { panic!("{outcome:?}") };
             assert!(
-                matches!(*source, Error::Score { frame: 1, class: found, .. } if found == class),
+                matches!(*source, Error::Score { frame: 1, class: actual, .. } if actual == class),
                 "{source}"
             );
         }
     }
-    let error = |rows: &[f32], options: &CtcBeam| ctc_beam(&[rows], 4, options).unwrap_err().to_string();
+    let error =
+        |rows: &[f32], options: &CtcBeamOptions| ctc_beam(&[rows], 4, options).unwrap_err().to_string();
     assert!(
-        error(&good[1..], &CtcBeam::default()).starts_with("utterance 0: frames: expected whole rows of 4")
+        error(&good[1..], &CtcBeamOptions::default())
+            .starts_with("utterance 0: frames: expected whole rows of 4")
     );
-    assert!(error(&good, &CtcBeam { blank: 4, ..CtcBeam::default() }).starts_with("blank"));
-    assert!(error(&good, &CtcBeam { width: 0, ..CtcBeam::default() }).starts_with("width"));
-    assert!(error(&good, &CtcBeam { nbest: 0, ..CtcBeam::default() }).starts_with("nbest"));
-    let fusion = vec![Fusion { automaton: Arc::new(Pairs), weight: f32::NAN }];
-    assert!(error(&good, &CtcBeam { fusion, ..CtcBeam::default() }).starts_with("fusion weight"));
+    assert!(error(&good, &CtcBeamOptions { blank: 4, ..CtcBeamOptions::default() }).starts_with("blank"));
+    assert!(error(&good, &CtcBeamOptions { width: 0, ..CtcBeamOptions::default() }).starts_with("width"));
+    assert!(error(&good, &CtcBeamOptions { nbest: 0, ..CtcBeamOptions::default() }).starts_with("nbest"));
+    let fusion = vec![Fusion { scorer: Arc::new(Pairs), weight: f32::NAN }];
+    assert!(
+        error(&good, &CtcBeamOptions { fusion, ..CtcBeamOptions::default() }).starts_with("fusion weight")
+    );
 }

@@ -1,16 +1,18 @@
-//! Every beam search against the sum over all alignments, on thousands of tiny random models.
+//! Beam searches compared with sums over all alignments.
+//!
+//! Thousands of tiny random models are enumerated.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use decoding::ngram::{Foreign, Ngram, NgramTable};
+use decoding::ngram::{Ngram, NgramTable, OutOfVocabulary};
 use decoding::{
-    Beam, BeamKind, BeamSearch, Boost, Boundaries, CtcBeam, Fusion, JointScorer, Model, NBest,
-    NetworkScratch, Phrase, Predictor, SiteBatch, States, ctc_beam,
+    BeamKind, BeamOptions, BeamSearch, CtcBeamOptions, DecodingModel, Fusion, JointScorer, NBest,
+    NetworkScratch, Phrase, PhraseBooster, Predictor, SiteBatch, States, WordBoundaries, ctc_beam,
 };
 use rayon::prelude::*;
 use rnnt_dp::Topology;
 
-/// Wider than all that a tiny model has.
+/// Wider than the number of hypotheses of a tiny model.
 const ALL: usize = 3000;
 const MODELS: u64 = 10_000;
 
@@ -42,7 +44,7 @@ struct Tables {
 impl Tables {
     fn row(&self, frame: usize, state: usize) -> &[f32] {
         let width = self.classes + self.durations;
-        // A model of no frames is evaluated as well.
+        // Models without frames are evaluated as well.
         let frame = frame.min(self.scores.len() / (width * self.walk.states) - 1);
         &self.scores[(frame * self.walk.states + state) * width..][..width]
     }
@@ -52,7 +54,7 @@ impl JointScorer for Tables {
     fn frame_width(&self) -> usize {
         1
     }
-    fn predicted_width(&self) -> usize {
+    fn prediction_width(&self) -> usize {
         1
     }
     fn row_width(&self) -> usize {
@@ -68,8 +70,8 @@ impl JointScorer for Tables {
         rows.copy_from_slice(predicted);
     }
     fn scores(&self, sites: &SiteBatch, out: &mut [f32], _: &mut NetworkScratch) {
-        for (out, &site) in out.chunks_exact_mut(self.classes + self.durations).zip(sites.at) {
-            let (frame, row) = sites.pair(site, 1, 1);
+        for (out, &site) in out.chunks_exact_mut(self.classes + self.durations).zip(sites.sites) {
+            let (frame, row) = sites.rows_at(site, 1, 1);
             out.copy_from_slice(self.row(frame[0] as usize, row[0] as usize));
         }
     }
@@ -83,7 +85,7 @@ impl Predictor for Walk {
         self.ids
     }
     fn start(&self) -> (States, Vec<f32>) {
-        (States::of_row(vec![], vec![0.0]), vec![0.0])
+        (States::from_row(vec![], vec![0.0]), vec![0.0])
     }
     fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], _: &mut NetworkScratch) {
         for (state, &label) in states.values_mut().iter_mut().zip(labels) {
@@ -114,14 +116,14 @@ impl Draw {
     }
 }
 
-/// A topology as plain numbers: how far each class moves on.
+/// A topology as numbers: the frames that each class advances.
 #[derive(Debug, Clone)]
 struct Kind {
     name: &'static str,
     topology: Topology,
     /// Class, and frames of each blank. Class 0 is the blank.
     blanks: Vec<(u32, usize)>,
-    /// Frames that a label moves on, without durations.
+    /// Frames that a label advances, without durations.
     label: usize,
     durations: Vec<usize>,
 }
@@ -158,14 +160,14 @@ fn log_softmax(scores: &[f32]) -> Vec<f64> {
     scores.iter().map(|&score| f64::from(score) - sum.ln()).collect()
 }
 
-/// Which alignments count.
+/// Restrictions of the enumerated alignments.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
-    /// Most labels on a frame; a frame that has as many takes its best blank.
+    /// Most labels on a frame; at the limit, the best blank follows.
     symbols: usize,
     /// Most labels.
     labels: usize,
-    /// Labels move on by a frame, whatever the topology.
+    /// Whether labels advance by a frame in every topology.
     label_moves: bool,
 }
 
@@ -179,21 +181,28 @@ struct Enumeration<'a> {
 
 impl Enumeration<'_> {
     /// Probabilities of all label sequences, by recursion over every alignment.
-    fn go(&mut self, frame: usize, state: usize, symbols: usize, labels: &mut Vec<u32>, log_prob: f64) {
+    fn enumerate_from(
+        &mut self,
+        frame: usize,
+        state: usize,
+        symbols: usize,
+        labels: &mut Vec<u32>,
+        log_prob: f64,
+    ) {
         if frame >= self.frames.end {
             *self.sums.entry(labels.clone()).or_insert(0.0) += log_prob.exp();
             return;
         }
         let (tokens, durations) = self.tables.row(frame, state).split_at(self.tables.classes);
         let (tokens, durations) = (log_softmax(tokens), log_softmax(durations));
-        let each: Vec<(usize, f64)> = match durations.is_empty() {
+        let duration_scores: Vec<(usize, f64)> = match durations.is_empty() {
             true => vec![(0, 0.0)],
             false => self.kind.durations.iter().copied().zip(durations).collect(),
         };
         let is_full = symbols >= self.limits.symbols;
         let mut blanks = Vec::new();
         for &(class, frames) in &self.kind.blanks {
-            for &(duration, log_prob) in &each {
+            for &(duration, log_prob) in &duration_scores {
                 let frames = if self.kind.durations.is_empty() { frames } else { duration.max(1) };
                 blanks.push((frames, tokens[class as usize] + log_prob));
             }
@@ -203,13 +212,13 @@ impl Enumeration<'_> {
             blanks.truncate(1);
         }
         for (frames, value) in blanks {
-            self.go(frame + frames, state, 0, labels, log_prob + value);
+            self.enumerate_from(frame + frames, state, 0, labels, log_prob + value);
         }
         if is_full || labels.len() >= self.limits.labels {
             return;
         }
         for label in self.kind.blanks.len() as u32..self.tables.classes as u32 {
-            for &(duration, of_duration) in &each {
+            for &(duration, of_duration) in &duration_scores {
                 let mut frames = if self.kind.durations.is_empty() { self.kind.label } else { duration };
                 if self.limits.label_moves {
                     frames = 1;
@@ -217,14 +226,20 @@ impl Enumeration<'_> {
                 let value = log_prob + tokens[label as usize] + of_duration;
                 let symbols = if frames == 0 { symbols + 1 } else { 0 };
                 labels.push(label);
-                self.go(frame + frames, self.tables.walk.next(state, label), symbols, labels, value);
+                self.enumerate_from(
+                    frame + frames,
+                    self.tables.walk.next(state, label),
+                    symbols,
+                    labels,
+                    value,
+                );
                 labels.pop();
             }
         }
     }
 }
 
-/// Log-probabilities of all label sequences, with the scores of automata.
+/// Log-probabilities of all label sequences, with fusion scores.
 fn enumerate(
     tables: &Tables,
     kind: &Kind,
@@ -233,36 +248,37 @@ fn enumerate(
     fusion: &[Fusion],
 ) -> Sums {
     let mut all = Enumeration { tables, kind, limits, frames: frames.clone(), sums: Sums::new() };
-    all.go(frames.start, 0, 0, &mut Vec::new(), 0.0);
+    all.enumerate_from(frames.start, 0, 0, &mut Vec::new(), 0.0);
     all.sums.iter().map(|(labels, sum)| (labels.clone(), sum.ln() + fused(labels, fusion))).collect()
 }
 
 fn fused(labels: &[u32], fusion: &[Fusion]) -> f64 {
-    let of = |fusion: &Fusion| {
-        let (mut state, mut sum) = (fusion.automaton.start(), 0.0);
+    let score = |fusion: &Fusion| {
+        let (mut state, mut sum) = (fusion.scorer.start(), 0.0);
         for &label in labels {
-            let (score, next) = fusion.automaton.step(state, label);
+            let (score, next) = fusion.scorer.step(state, label);
             (sum, state) = (sum + f64::from(score), next);
         }
-        f64::from(fusion.weight) * (sum + f64::from(fusion.automaton.finish(state)))
+        f64::from(fusion.weight) * (sum + f64::from(fusion.scorer.finish(state)))
     };
-    fusion.iter().map(of).sum()
+    fusion.iter().map(score).sum()
 }
 
 const ARPA: &str = "\\data\\\nngram 1=4\nngram 2=3\n\\1-grams:\n-0.6 a -0.3\n-0.9 b -0.1\n-0.8 </s>\n-99 <s> -0.2\n\
     \\2-grams:\n-0.2 <s> a\n-0.4 a b\n-0.7 b b\n\\end\\";
 
-/// None, an n-gram, phrases, or both, for labels from `first` on.
+/// No fusion, an n-gram, phrases, or both, for labels from `first` on.
 fn automata(draw: &mut Draw, first: u32, classes: usize) -> Vec<Fusion> {
     let name = |class: usize| if class < first as usize { "" } else { ["a", "b"][class - first as usize] };
     let names: Vec<&str> = (0..classes).map(name).collect();
     let mut fusion: Vec<Fusion> = Vec::new();
-    let what = draw.below(4);
-    if what & 1 > 0 {
-        let ngram = Ngram::new(&NgramTable::read(ARPA.as_bytes()).unwrap(), &names, Foreign::Ignore).unwrap();
-        fusion.push(Fusion { automaton: Arc::new(ngram), weight: 0.4 });
+    let name = draw.below(4);
+    if name & 1 > 0 {
+        let ngram =
+            Ngram::new(&NgramTable::read(ARPA.as_bytes()).unwrap(), &names, OutOfVocabulary::Ignore).unwrap();
+        fusion.push(Fusion { scorer: Arc::new(ngram), weight: 0.4 });
     }
-    if what & 2 > 0 {
+    if name & 2 > 0 {
         let labels = classes - first as usize;
         let phrases: Vec<Phrase> = (0..1 + draw.below(3))
             .map(|_| {
@@ -270,43 +286,43 @@ fn automata(draw: &mut Draw, first: u32, classes: usize) -> Vec<Fusion> {
                 Phrase { tokens, score: draw.score() / 2.0 }
             })
             .collect();
-        // Words, or labels that begin and end words at random.
+        // Words, or labels with random word boundaries.
         let is_word = draw.below(2) == 0;
-        let known: Vec<Option<Boundaries>> = (0..classes as u32)
+        let known: Vec<Option<WordBoundaries>> = (0..classes as u32)
             .map(|class| {
-                let drawn = Boundaries { before: draw.below(2) == 0, after: draw.below(3) == 0 };
-                (class >= first).then_some(if is_word { Boundaries::BOTH } else { drawn })
+                let drawn = WordBoundaries { before: draw.below(2) == 0, after: draw.below(3) == 0 };
+                (class >= first).then_some(if is_word { WordBoundaries::BOTH } else { drawn })
             })
             .collect();
-        let boost = Boost::with_boundaries(&phrases, &known, 1.0).unwrap();
-        fusion.push(Fusion { automaton: Arc::new(boost), weight: 0.7 });
+        let boost = PhraseBooster::with_boundaries(&phrases, &known, 1.0).unwrap();
+        fusion.push(Fusion { scorer: Arc::new(boost), weight: 0.7 });
     }
     fusion
 }
 
-fn agree(what: &str, found: &NBest, expected: &Sums) {
-    assert_eq!(found.hypotheses.len(), expected.len(), "{what}");
-    for ranked in &found.hypotheses {
+fn assert_sums(name: &str, actual: &NBest, expected: &Sums) {
+    assert_eq!(actual.hypotheses.len(), expected.len(), "{name}");
+    for ranked in &actual.hypotheses {
         let sum = expected[&ranked.ids()];
-        assert!((ranked.log_prob - sum).abs() < 1e-4, "{what} {:?} {} {sum}", ranked.ids(), ranked.log_prob);
+        assert!((ranked.log_prob - sum).abs() < 1e-4, "{name} {:?} {} {sum}", ranked.ids(), ranked.log_prob);
     }
-    assert!(found.hypotheses.is_sorted_by(|a, b| a.log_prob >= b.log_prob), "{what}");
+    assert!(actual.hypotheses.is_sorted_by(|a, b| a.log_prob >= b.log_prob), "{name}");
 }
 
-/// No sequence has more probability than its alignments.
-fn at_most(what: &str, found: &NBest, expected: &Sums) {
-    for ranked in &found.hypotheses {
+/// Asserts that no sequence exceeds the probability of its alignments.
+fn assert_at_most(name: &str, actual: &NBest, expected: &Sums) {
+    for ranked in &actual.hypotheses {
         let sum = expected[&ranked.ids()];
-        assert!(ranked.log_prob <= sum + 1e-4, "{what} {:?} {} {sum}", ranked.ids(), ranked.log_prob);
+        assert!(ranked.log_prob <= sum + 1e-4, "{name} {:?} {} {sum}", ranked.ids(), ranked.log_prob);
     }
 }
 
-/// A random model with its limit: frames of two utterances one after the other, and small enough to enumerate.
-fn draw_model(draw: &mut Draw, kind: &Kind) -> (Model, Tables, [std::ops::Range<usize>; 2], usize) {
+/// A random model, small enough to enumerate, with two utterances.
+fn draw_model(draw: &mut Draw, kind: &Kind) -> (DecodingModel, Tables, [std::ops::Range<usize>; 2], usize) {
     let (labels, limit) = (1 + draw.below(2), 1 + draw.below(3));
-    // Labels of an utterance: no more than 4, or 6 of one kind.
-    let most = if labels == 1 { 6 / limit } else { (4 / limit).max(1) };
-    let counts = [draw.below(most + 1), draw.below(most + 1)];
+    // At most 4 labels per utterance, or 6 with one class.
+    let max_labels = if labels == 1 { 6 / limit } else { (4 / limit).max(1) };
+    let counts = [draw.below(max_labels + 1), draw.below(max_labels + 1)];
     let classes = kind.blanks.len() + labels;
     let durations = kind.durations.len();
     let total = counts[0] + counts[1];
@@ -314,7 +330,7 @@ fn draw_model(draw: &mut Draw, kind: &Kind) -> (Model, Tables, [std::ops::Range<
     let scores = (0..total.max(1) * walk.states * (classes + durations)).map(|_| draw.score()).collect();
     let tables = Tables { classes, durations, walk, scores: Arc::new(scores) };
     let big: Vec<u32> = kind.blanks[1..].iter().map(|blank| blank.0).collect();
-    let model = Model::new(Arc::new(walk), Arc::new(tables.clone()), 0, &big, &kind.topology);
+    let model = DecodingModel::new(Arc::new(walk), Arc::new(tables.clone()), 0, &big, &kind.topology);
     (model.unwrap(), tables, [0..counts[0], counts[0]..total], limit)
 }
 
@@ -326,39 +342,39 @@ fn check(draw: &mut Draw, kind: &Kind, search: impl Fn(usize, &mut Draw) -> (Bea
     let (model, tables, utterances, limit) = draw_model(draw, kind);
     let (beam_kind, limits) = search(limit, draw);
     let fusion = automata(draw, kind.blanks.len() as u32, tables.classes);
-    let what = format!("{} {beam_kind:?} {utterances:?} {tables:?} {fusion:?}", kind.name);
+    let name = format!("{} {beam_kind:?} {utterances:?} {tables:?} {fusion:?}", kind.name);
     let expected =
         utterances.each_ref().map(|frames| enumerate(&tables, kind, limits, frames.clone(), &fusion));
-    let options = Beam {
+    let options = BeamOptions {
         kind: beam_kind,
         width: ALL,
         nbest: ALL,
-        normalise: false,
+        normalize_by_length: false,
         fusion: fusion.clone(),
-        ..Beam::default()
+        ..BeamOptions::default()
     };
     let chunks = utterances.each_ref().map(rows);
     let mut search = BeamSearch::new(model.clone(), options.clone()).unwrap();
-    let found = search.decode(&[&chunks[0], &chunks[1]]).unwrap().to_vec();
-    for (found, expected) in found.iter().zip(&expected) {
-        agree(&what, found, expected);
+    let actual = search.decode(&[&chunks[0], &chunks[1]]).unwrap().to_vec();
+    for (actual, expected) in actual.iter().zip(&expected) {
+        assert_sums(&name, actual, expected);
     }
-    assert_eq!(search.decode(&[&chunks[1]]).unwrap(), &found[1..], "alone {what}");
-    if beam_kind.streams() {
+    assert_eq!(search.decode(&[&chunks[1]]).unwrap(), &actual[1..], "alone {name}");
+    if beam_kind.supports_streaming() {
         let mut stream = search.stream().unwrap();
         for row in &chunks[0] {
             search.advance(&mut [&mut stream], &[&[*row]]).unwrap();
         }
-        assert_eq!(search.finish(&mut [&mut stream]).unwrap(), &found[..1], "stream {what}");
+        assert_eq!(search.finish(&mut [&mut stream]).unwrap(), &actual[..1], "stream {name}");
     }
-    let narrow = Beam { width: 1 + draw.below(4), ..options };
-    let found = BeamSearch::new(model, narrow).unwrap().decode(&[&chunks[0], &chunks[1]]).unwrap().to_vec();
-    for (found, expected) in found.iter().zip(&expected) {
-        at_most(&what, found, expected);
+    let narrow = BeamOptions { width: 1 + draw.below(4), ..options };
+    let actual = BeamSearch::new(model, narrow).unwrap().decode(&[&chunks[0], &chunks[1]]).unwrap().to_vec();
+    for (actual, expected) in actual.iter().zip(&expected) {
+        assert_at_most(&name, actual, expected);
     }
 }
 
-/// Runs as many models over these topologies.
+/// Checks random models of each topology.
 fn check_all(kinds: &[Kind], seed: u64, search: impl Fn(usize, &mut Draw) -> (BeamKind, Limits) + Sync) {
     (0..MODELS).into_par_iter().for_each(|number| {
         check(&mut Draw(seed << 32 | number), &kinds[number as usize % kinds.len()], &search);
@@ -368,14 +384,14 @@ fn check_all(kinds: &[Kind], seed: u64, search: impl Fn(usize, &mut Draw) -> (Be
 const UNLIMITED: Limits = Limits { symbols: 99, labels: 99, label_moves: false };
 
 #[test]
-fn malsd_is_the_sum_over_all_alignments() {
+fn malsd_matches_the_sum_over_all_alignments() {
     check_all(&kinds(), 1, |limit, _| {
         (BeamKind::Malsd { max_symbols: limit }, Limits { symbols: limit, ..UNLIMITED })
     });
 }
 
 #[test]
-fn maes_is_the_sum_over_all_alignments() {
+fn maes_matches_the_sum_over_all_alignments() {
     check_all(&kinds()[..1], 2, |limit, draw| {
         let (beta, prefix) = (draw.below(3), draw.below(4));
         let kind = BeamKind::Maes { expansions: limit, beta, gamma: f64::INFINITY, prefix };
@@ -384,20 +400,20 @@ fn maes_is_the_sum_over_all_alignments() {
 }
 
 #[test]
-fn alsd_is_the_sum_over_all_alignments() {
+fn alsd_matches_the_sum_over_all_alignments() {
     check_all(&kinds()[..1], 3, |limit, draw| {
-        let most = limit + draw.below(3);
-        (BeamKind::Alsd { max_labels: Some(most) }, Limits { labels: most, ..UNLIMITED })
+        let max_labels = limit + draw.below(3);
+        (BeamKind::Alsd { max_labels: Some(max_labels) }, Limits { labels: max_labels, ..UNLIMITED })
     });
 }
 
 #[test]
-fn modified_is_the_sum_over_all_alignments() {
+fn modified_matches_the_sum_over_all_alignments() {
     check_all(&kinds()[..4], 4, |_, _| (BeamKind::Modified, Limits { label_moves: true, ..UNLIMITED }));
 }
 
 #[test]
-fn ctc_is_the_sum_over_all_paths() {
+fn ctc_matches_the_sum_over_all_paths() {
     (0..MODELS).into_par_iter().for_each(|number| {
         let mut draw = Draw(5 << 32 | number);
         let (frames, classes) = (draw.below(6), 2 + draw.below(2));
@@ -415,19 +431,19 @@ fn ctc_is_the_sum_over_all_paths() {
             *sums.entry(labels).or_insert(0.0) += value.exp();
         }
         let sums = sums.into_iter().map(|(ids, sum)| (ids.clone(), sum.ln() + fused(&ids, &fusion)));
-        let (expected, what) = (sums.collect(), format!("{rows:?} {fusion:?}"));
+        let (expected, name) = (sums.collect(), format!("{rows:?} {fusion:?}"));
         let rows: Vec<f32> = rows.iter().map(|&value| value as f32).collect();
-        let options = CtcBeam { width: ALL, nbest: ALL, fusion, ..CtcBeam::default() };
-        let found = ctc_beam(&[&[], &rows], classes, &options).unwrap();
-        agree(&what, &found[1], &expected);
-        let narrow = CtcBeam { width: 1 + draw.below(4), ..options };
-        at_most(&what, &ctc_beam(&[&rows], classes, &narrow).unwrap()[0], &expected);
+        let options = CtcBeamOptions { width: ALL, nbest: ALL, fusion, ..CtcBeamOptions::default() };
+        let actual = ctc_beam(&[&[], &rows], classes, &options).unwrap();
+        assert_sums(&name, &actual[1], &expected);
+        let narrow = CtcBeamOptions { width: 1 + draw.below(4), ..options };
+        assert_at_most(&name, &ctc_beam(&[&rows], classes, &narrow).unwrap()[0], &expected);
     });
 }
 
-/// Two frames and a limit: labels on the frame decide what may follow.
+/// The number of labels on a frame restricts the continuations.
 #[test]
-fn equal_labels_with_other_counts_on_the_frame_are_not_one() {
+fn equal_labels_with_different_counts_on_the_frame_are_not_merged() {
     let walk = Walk { ids: 3, memory: 0, states: 4 };
     let tables =
         |durations, scores: &[f32]| Tables { classes: 3, durations, walk, scores: Arc::new(scores.to_vec()) };
@@ -450,14 +466,15 @@ fn equal_labels_with_other_counts_on_the_frame_are_not_one() {
         (rnnt, Topology::rnnt(), 1, [(vec![1], -1.9351), (vec![1, 2], -2.1701)]),
         (tdt, Topology::tdt(&[0, 1]).unwrap(), 2, [(vec![1, 2, 2], -1.4079), (vec![2, 2], -1.7334)]),
     ] {
-        let model = Model::new(Arc::new(walk), Arc::new(tables), 0, &[], &topology).unwrap();
+        let model = DecodingModel::new(Arc::new(walk), Arc::new(tables), 0, &[], &topology).unwrap();
         let kind = BeamKind::Malsd { max_symbols };
-        let options = Beam { kind, width: 64, nbest: 2, normalise: false, ..Beam::default() };
-        let found = BeamSearch::new(model, options).unwrap().decode(&[&[0.0, 1.0]]).unwrap().to_vec();
-        assert_eq!(found[0].hypotheses.len(), 2);
-        for (found, (ids, log_prob)) in found[0].hypotheses.iter().zip(expected) {
-            assert_eq!(found.ids(), ids);
-            assert!((found.log_prob - log_prob).abs() < 1e-4, "{ids:?} {}", found.log_prob);
+        let options =
+            BeamOptions { kind, width: 64, nbest: 2, normalize_by_length: false, ..BeamOptions::default() };
+        let actual = BeamSearch::new(model, options).unwrap().decode(&[&[0.0, 1.0]]).unwrap().to_vec();
+        assert_eq!(actual[0].hypotheses.len(), 2);
+        for (actual, (ids, log_prob)) in actual[0].hypotheses.iter().zip(expected) {
+            assert_eq!(actual.ids(), ids);
+            assert!((actual.log_prob - log_prob).abs() < 1e-4, "{ids:?} {}", actual.log_prob);
         }
     }
 }

@@ -1,24 +1,27 @@
-//! Searches by a joint with a CTC head beside it, against all paths of both.
+//! Joint transducer and CTC search compared with all paths of both.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use decoding::{Beam, BeamKind, BeamSearch, Boost, CtcPrefixes, Error, Fusion, Phrase, Scorer, ctc_greedy};
+use decoding::{
+    BeamKind, BeamOptions, BeamSearch, CtcPrefixScorer, Error, Fusion, Phrase, PhraseBooster, Scorer,
+    ctc_greedy,
+};
 use proptest::prelude::*;
 use rnnt_dp::Topology;
 
 use super::ctc::{all_paths, rows};
-use super::paths::{ALL, MAES, Paths, agree, beam, models, sums};
-use super::table::{frames, random};
+use super::paths::{ALL, MAES, Paths, assert_sums, beam, models, sums};
+use super::table_models::{frames, random};
 
-/// Scores of a sequence's labels, and its state.
-fn path(automaton: &dyn Scorer, labels: &[u32]) -> (f64, u32) {
-    labels.iter().fold((0.0, automaton.start()), |(sum, state), &label| {
-        let (score, next) = automaton.step(state, label);
+/// Score and state of a label sequence.
+fn path(scorer: &dyn Scorer, labels: &[u32]) -> (f64, u32) {
+    labels.iter().fold((0.0, scorer.start()), |(sum, state), &label| {
+        let (score, next) = scorer.step(state, label);
         (sum + f64::from(score), next)
     })
 }
 
-/// All sequences of labels of up to so many.
+/// All label sequences up to a length.
 fn sequences(classes: u32, blank: u32, most: usize) -> Vec<Vec<u32>> {
     let mut all = vec![vec![]];
     let mut begin = 0;
@@ -34,21 +37,21 @@ fn sequences(classes: u32, blank: u32, most: usize) -> Vec<Vec<u32>> {
     all
 }
 
-fn close(found: f64, expected: f64) -> bool {
-    found == expected || (found - expected).abs() < 1e-5 * (1.0 + expected.abs())
+fn close(actual: f64, expected: f64) -> bool {
+    actual == expected || (actual - expected).abs() < 1e-5 * (1.0 + expected.abs())
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn scores_are_sums_over_all_paths_that_begin_so(
+    fn scores_match_sums_over_all_paths_with_the_prefix(
         seed in 0u32..10_000, count in 0usize..6, sharp in 0.0f32..9.0, shift in prop::sample::select(vec![0.0f32, -500.0, 500.0]), forbid: bool,
     ) {
         let (classes, blank) = (3, seed % 3);
         let mut rows = rows(count, classes, seed, sharp);
         if forbid && count > 1 {
-            // A label that one frame forbids, and a blank that another does.
+            // One frame forbids a label, another the blank.
             rows[classes + (blank as usize + 1) % 3] = f32::NEG_INFINITY;
             rows[blank as usize] = f32::NEG_INFINITY;
         }
@@ -58,25 +61,25 @@ proptest! {
             row.iter_mut().for_each(|z| *z -= sum);
         }
         let known = all_paths(&normalised, classes, blank);
-        // Scores are as good as probabilities.
+        // Logits are as valid as log-probabilities.
         rows.iter_mut().for_each(|z| *z += shift);
-        let ctc = CtcPrefixes::new(&rows, classes, blank).unwrap();
+        let ctc = CtcPrefixScorer::new(&rows, classes, blank).unwrap();
         for labels in sequences(3, blank, count + 1) {
             let begin: f64 = known.iter().filter(|(ids, _)| ids.starts_with(&labels)).map(|(_, known)| known.sum).sum();
-            let whole = known.get(&labels).map_or(0.0, |known| known.sum);
+            let complete = known.get(&labels).map_or(0.0, |known| known.sum);
             let (score, state) = path(&ctc, &labels);
             let bar = if shift == 0.0 { 1e-5 } else { 2e-3 };
             prop_assert!((score.exp() - begin).abs() < bar * begin.max(1e-30) + 1e-12, "{labels:?}: {} is not {begin}", score.exp());
             let end = (score + f64::from(ctc.finish(state))).exp();
-            prop_assert!((end - whole).abs() < bar * whole + 1e-12, "{labels:?} ends: {end} is not {whole}");
+            prop_assert!((end - complete).abs() < bar * complete + 1e-12, "{labels:?} ends: {end} is not {complete}");
 
-            // A row of scores is that of the steps, bit by bit, and a state is found again.
+            // `add_scores` matches `step` bit by bit, and equal sequences have one state.
             let mut row = [0.5f32; 3];
             ctc.add_scores(state, 0.7, &mut row);
-            for (class, found) in row.iter().enumerate() {
+            for (class, actual) in row.iter().enumerate() {
                 let (score, next) = ctc.step(state, class as u32);
                 let expected = if class == blank as usize { 0.5 } else { 0.5 + 0.7 * score };
-                prop_assert_eq!(found.to_bits(), expected.to_bits());
+                prop_assert_eq!(actual.to_bits(), expected.to_bits());
                 prop_assert_eq!(ctc.step(state, class as u32), (score, next));
                 prop_assert_eq!(class == blank as usize, next == state);
             }
@@ -84,14 +87,14 @@ proptest! {
     }
 
     #[test]
-    fn long_utterances_add_up_to_the_sum_over_their_paths(seed in 0u32..1000, count in 100usize..700, sharp in 1.0f32..60.0) {
-        // Sums that no number of 64 bits holds, but for their logarithms.
+    fn scores_of_long_utterances_sum_to_their_total(seed in 0u32..1000, count in 100usize..700, sharp in 1.0f32..60.0) {
+        // These sums underflow f64 except as logarithms.
         let rows = rows(count, 5, seed, sharp);
         let labels = ctc_greedy(&[&rows], 5, 2).unwrap()[0].ids();
-        let ctc = CtcPrefixes::new(&rows, 5, 2).unwrap();
+        let ctc = CtcPrefixScorer::new(&rows, 5, 2).unwrap();
         for labels in [&labels[..], &labels[..labels.len() / 2]] {
             let (score, state) = path(&ctc, labels);
-            // Sums without an end that counts.
+            // Without the final score.
             let end = f64::from(ctc.finish(state));
             let columns = |row: &[f32]| -> Vec<f64> {
                 std::iter::once(&2).chain(labels).map(|&class| f64::from(row[class as usize])).collect()
@@ -107,30 +110,30 @@ proptest! {
     }
 
     #[test]
-    fn lists_of_an_utterance_are_its_own(
+    fn fusion_of_an_utterance_is_separate(
         seed in 0u32..1000, counts in proptest::collection::vec(0usize..9, 1..5), width in 1usize..7,
     ) {
         for (topology, model) in models(seed, 3.0) {
-            let (classes, blank) = (model.rules().classes(), model.rules().blanks().next().unwrap());
+            let (classes, blank) = (model.token_table().classes(), model.token_table().blanks().next().unwrap());
             for kind in [BeamKind::Modified, BeamKind::Malsd { max_symbols: 3 }, BeamKind::Alsd { max_labels: None }, MAES] {
-                let options = Beam { kind, width, nbest: width, ..Beam::default() };
+                let options = BeamOptions { kind, width, nbest: width, ..BeamOptions::default() };
                 let Ok(mut search) = BeamSearch::new(model.clone(), options.clone()) else { continue };
                 let utterances: Vec<Vec<f32>> = counts.iter().enumerate().map(|(b, &count)| frames(100 * b, count)).collect();
                 let utterances: Vec<&[f32]> = utterances.iter().map(Vec::as_slice).collect();
-                // The first has none.
+                // The first utterance has none.
                 let list = |b: usize| match b {
                     0 => vec![],
                     _ => {
                         let rows = rows(counts[b], classes, seed + b as u32, 4.0);
-                        let automaton = CtcPrefixes::new(&rows, classes, blank).unwrap();
-                        vec![Fusion { automaton: Arc::new(automaton), weight: 0.4 }]
+                        let scorer = CtcPrefixScorer::new(&rows, classes, blank).unwrap();
+                        vec![Fusion { scorer: Arc::new(scorer), weight: 0.4 }]
                     }
                 };
                 let all = search.decode_with(&utterances, (0..counts.len()).map(list).collect()).unwrap().to_vec();
                 for (b, rows) in utterances.iter().enumerate() {
                     prop_assert_eq!(&search.decode_with(&[rows], vec![list(b)]).unwrap()[0], &all[b], "{} {:?}", topology, kind);
-                    // A list of one utterance is as good as one of the search.
-                    let mut alone = BeamSearch::new(model.clone(), Beam { fusion: list(b), ..options.clone() }).unwrap();
+                    // Fusion of an utterance equals fusion of the search.
+                    let mut alone = BeamSearch::new(model.clone(), BeamOptions { fusion: list(b), ..options.clone() }).unwrap();
                     prop_assert_eq!(&alone.decode(&[rows]).unwrap()[0], &all[b]);
                 }
                 prop_assert_eq!(&search.decode(&utterances[..1]).unwrap()[0], &all[0]);
@@ -143,7 +146,7 @@ proptest! {
 }
 
 #[test]
-fn an_exhaustive_beam_has_what_both_believe() {
+fn an_exhaustive_beam_finds_the_sum_of_both() {
     for seed in 0..8 {
         let model = random(&Topology::rnnt(), 3, 0, &[], seed, 3.0);
         let (rows, said) = (frames(seed as usize, 4), rows(4, 3, seed, 3.0));
@@ -154,24 +157,24 @@ fn an_exhaustive_beam_has_what_both_believe() {
             (BeamKind::Alsd { max_labels: Some(4) }, false),
             (BeamKind::Maes { expansions: 4, beta: ALL, gamma: f64::INFINITY, prefix: 4 }, false),
         ] {
-            let automaton = CtcPrefixes::new(&said, 3, 0).unwrap();
-            let lists = vec![vec![Fusion { automaton: Arc::new(automaton), weight: 0.6 }]];
+            let scorer = CtcPrefixScorer::new(&said, 3, 0).unwrap();
+            let lists = vec![vec![Fusion { scorer: Arc::new(automaton), weight: 0.6 }]];
             let mut search = BeamSearch::new(model.clone(), beam(kind, ALL)).unwrap();
-            let found = search.decode_with(&[&rows], lists).unwrap()[0].clone();
+            let actual = search.decode_with(&[&rows], lists).unwrap()[0].clone();
             let by_joint = sums(&model, &rows, Paths { one_a_frame, max_symbols: 9, max_labels: 2 });
             // Two labels always fit into four frames.
-            let both = |(ids, sum): (Vec<u32>, f64)| (ids.clone(), sum + 0.6 * by_ctc[&ids].sum.ln());
-            let expected: BTreeMap<Vec<u32>, f64> = by_joint.into_iter().map(both).collect();
+            let joint_sum = |(ids, sum): (Vec<u32>, f64)| (ids.clone(), sum + 0.6 * by_ctc[&ids].sum.ln());
+            let expected: BTreeMap<Vec<u32>, f64> = by_joint.into_iter().map(joint_sum).collect();
             assert_eq!(expected.len(), 7);
-            agree(&format!("{kind:?} {seed}"), &found, &expected, 2, 2e-5);
+            assert_sums(&format!("{kind:?} {seed}"), &actual, &expected, 2, 2e-5);
         }
     }
 }
 
 #[test]
-fn what_is_no_ctc_head_is_named_and_wrong_states_are_the_first() {
+fn invalid_scores_are_errors_and_invalid_states_are_the_start() {
     let good = rows(3, 4, 1, 2.0);
-    let error = |rows: &[f32], classes, blank| CtcPrefixes::new(rows, classes, blank).unwrap_err();
+    let error = |rows: &[f32], classes, blank| CtcPrefixScorer::new(rows, classes, blank).unwrap_err();
     assert!(matches!(error(&good, 4, 4), Error::Blank { blank: 4, classes: 4 }));
     assert!(matches!(error(&good, 5, 0), Error::Frames { width: 5, found: 12 }));
     assert!(matches!(error(&[], 0, 0), Error::Blank { .. }));
@@ -184,7 +187,7 @@ fn what_is_no_ctc_head_is_named_and_wrong_states_are_the_first() {
     broken[8..].fill(f32::NEG_INFINITY);
     assert!(matches!(error(&broken, 4, 0), Error::Score { frame: 2, .. }));
 
-    let ctc = CtcPrefixes::new(&good, 4, 3).unwrap();
+    let ctc = CtcPrefixScorer::new(&good, 4, 3).unwrap();
     assert_eq!(ctc.step(77, 1), ctc.step(ctc.start(), 1));
     assert_eq!(ctc.finish(u32::MAX), ctc.finish(0));
     for class in [3, 4, u32::MAX] {
@@ -197,9 +200,9 @@ fn what_is_no_ctc_head_is_named_and_wrong_states_are_the_first() {
     assert!(few == many[..2] && few[0] < 0.0 && many[3..] == [0.0; 3]);
 }
 
-/// Texts that leave out labels of which the head is sure.
+/// Sequences that omit labels of which the head is certain.
 #[test]
-fn what_is_left_out_costs_what_it_is_worth() {
+fn omitted_labels_cost_their_log_probability() {
     let (count, classes) = (80, 40);
     let row = |frame: usize| {
         let said = if frame.is_multiple_of(2) { 1 + frame / 2 % (classes - 1) } else { 0 };
@@ -207,7 +210,7 @@ fn what_is_left_out_costs_what_it_is_worth() {
     };
     let rows: Vec<f32> = (0..count).flat_map(row).collect();
     let text: Vec<u32> = (0..count / 2).map(|at| (1 + at % (classes - 1)) as u32).collect();
-    let ctc = CtcPrefixes::new(&rows, classes, 0).unwrap();
+    let ctc = CtcPrefixScorer::new(&rows, classes, 0).unwrap();
     let log_sum = |row: &[f32]| row.iter().map(|&score| f64::from(score).exp()).sum::<f64>().ln();
     for missing in [0, 1, 8, 9, 10, 15, 20] {
         let labels = &text[missing..];
@@ -218,24 +221,24 @@ fn what_is_left_out_costs_what_it_is_worth() {
         };
         let emissions: Vec<f64> = rows.chunks_exact(classes).flat_map(columns).collect();
         let expected = rnnt_dp::ctc::log_prob(labels, &emissions).unwrap();
-        let found = score + f64::from(ctc.finish(state));
-        assert!(close(found, expected), "{missing} left out: {found} is not {expected}");
+        let actual = score + f64::from(ctc.finish(state));
+        assert!(close(actual, expected), "{missing} left out: {actual} is not {expected}");
     }
 }
 
 #[test]
-fn what_ctc_calls_impossible_costs_a_hundred_and_is_not_forbidden() {
+fn impossible_labels_cost_a_hundred() {
     let good = rows(3, 4, 1, 2.0);
-    let ctc = CtcPrefixes::new(&good, 4, 3).unwrap();
-    // Three labels of one kind want five frames.
+    let ctc = CtcPrefixScorer::new(&good, 4, 3).unwrap();
+    // Three equal labels need five frames.
     let (sum, state) = path(&ctc, &[0, 0, 0]);
     let (possible, _) = path(&ctc, &[0, 0]);
     assert_eq!((sum - possible, ctc.finish(state)), (-100.0, -100.0));
     assert_eq!((ctc.step(state, 1).0, ctc.step(ctc.step(state, 1).1, 1).0), (-100.0, -100.0));
-    let nothing = CtcPrefixes::new(&[], 4, 3).unwrap();
+    let nothing = CtcPrefixScorer::new(&[], 4, 3).unwrap();
     assert_eq!((nothing.finish(0), nothing.step(0, 2).0), (0.0, -100.0));
 
-    // A joint that says more labels than there are frames, with weights of any kind.
+    // A joint that emits more labels than frames, with various weights.
     let model = random(&Topology::rnnt(), 4, 3, &[], 2, 3.0);
     let rows = frames(0, 3);
     for kind in
@@ -244,25 +247,25 @@ fn what_ctc_calls_impossible_costs_a_hundred_and_is_not_forbidden() {
         let mut search = BeamSearch::new(model.clone(), beam(kind, 200)).unwrap();
         let plain = search.decode(&[&rows]).unwrap()[0].clone();
         for weight in [0.0, 1e3, -2.0] {
-            let automaton = CtcPrefixes::new(&good, 4, 3).unwrap();
-            let lists = vec![vec![Fusion { automaton: Arc::new(automaton), weight }]];
-            let found = search.decode_with(&[&rows], lists).unwrap()[0].clone();
-            assert!(found.hypotheses.iter().all(|ranked| ranked.log_prob.is_finite()), "{kind:?}");
-            assert_eq!(found == plain, weight == 0.0, "{kind:?} {weight}");
+            let scorer = CtcPrefixScorer::new(&good, 4, 3).unwrap();
+            let lists = vec![vec![Fusion { scorer: Arc::new(automaton), weight }]];
+            let actual = search.decode_with(&[&rows], lists).unwrap()[0].clone();
+            assert!(actual.hypotheses.iter().all(|ranked| ranked.log_prob.is_finite()), "{kind:?}");
+            assert_eq!(actual == plain, weight == 0.0, "{kind:?} {weight}");
         }
     }
 }
 
 #[test]
-fn what_counts_of_a_sequence_is_as_short_as_ever_in_a_long_utterance() {
-    // Forty minutes, of which every fourth frame has a label.
+fn stored_paths_stay_short_in_long_utterances() {
+    // Forty minutes with a label on every fourth frame.
     let (frames, classes) = (60_000, 3);
     let row = |frame: usize| match frame % 4 {
         0 => [-20.0f32, -20.0, 0.0],
         _ => [0.0, -20.0, -20.0],
     };
     let said: Vec<f32> = (0..frames).flat_map(row).collect();
-    let ctc = CtcPrefixes::new(&said, classes, 0).unwrap();
+    let ctc = CtcPrefixScorer::new(&said, classes, 0).unwrap();
     let mut state = ctc.start();
     let mut sum = 0.0;
     for _ in 0..frames / 4 {
@@ -273,8 +276,8 @@ fn what_counts_of_a_sequence_is_as_short_as_ever_in_a_long_utterance() {
         assert!(row[2] > -0.1 && row[1] < -5.0, "{row:?}");
     }
     assert!(ctc.finish(state) > -0.1 && sum < 0.0);
-    // What was forgotten meanwhile is found again.
-    let fresh = CtcPrefixes::new(&said, classes, 0).unwrap();
+    // Scores that left the cache are recomputed.
+    let fresh = CtcPrefixScorer::new(&said, classes, 0).unwrap();
     for ctc in [&ctc, &fresh] {
         let (_, two) = path(ctc, &[2, 2]);
         let mut row = [0.0; 3];
@@ -285,10 +288,10 @@ fn what_counts_of_a_sequence_is_as_short_as_ever_in_a_long_utterance() {
 }
 
 #[test]
-fn an_automaton_is_one_for_all_threads() {
+fn threads_share_a_scorer() {
     let said = rows(40, 6, 3, 3.0);
-    let alone = CtcPrefixes::new(&said, 6, 0).unwrap();
-    let shared = CtcPrefixes::new(&said, 6, 0).unwrap();
+    let alone = CtcPrefixScorer::new(&said, 6, 0).unwrap();
+    let shared = CtcPrefixScorer::new(&said, 6, 0).unwrap();
     let all: Vec<Vec<u32>> = (0..60u32).map(|i| (0..12).map(|j| 1 + (i * 7 + i * j) % 5).collect()).collect();
     let expected: Vec<(f64, f32)> = all
         .iter()
@@ -309,33 +312,33 @@ fn an_automaton_is_one_for_all_threads() {
 }
 
 #[test]
-fn lists_belong_to_utterances() {
+fn fusion_is_per_utterance() {
     let model = random(&Topology::rnnt(), 4, 0, &[], 1, 2.0);
     let rows = frames(0, 8);
     let mut search = BeamSearch::new(model.clone(), beam(BeamKind::Modified, 4)).unwrap();
     let error = search.decode_with(&[&rows], vec![]).unwrap_err().to_string();
-    assert!(error.contains("lists: expected one for each of 1 utterances, found 0"), "{error}");
+    assert!(error.contains("fusion: expected one for each of 1 utterances, found 0"), "{error}");
     for weight in [f32::NAN, f32::INFINITY] {
-        let automaton = CtcPrefixes::new(&[], 4, 0).unwrap();
-        let lists = vec![vec![], vec![Fusion { automaton: Arc::new(automaton), weight }]];
+        let scorer = CtcPrefixScorer::new(&[], 4, 0).unwrap();
+        let lists = vec![vec![], vec![Fusion { scorer: Arc::new(automaton), weight }]];
         let error = search.decode_with(&[&rows, &[]], lists).unwrap_err().to_string();
         assert!(
             error.starts_with("utterance 1: fusion weight: expected a number from -1e6 to 1e6"),
             "{error}"
         );
     }
-    // Nobody has them any more after a call, whether it fails or not.
+    // They are released after a call, also after an error.
     for (rows, sound) in [(&rows[..], true), (&[f32::NAN; 8][..], false)] {
-        let automaton: Arc<dyn Scorer> = Arc::new(CtcPrefixes::new(&[], 4, 0).unwrap());
-        let lists = vec![vec![Fusion { automaton: automaton.clone(), weight: 1.0 }]];
+        let scorer: Arc<dyn Scorer> = Arc::new(CtcPrefixScorer::new(&[], 4, 0).unwrap());
+        let lists = vec![vec![Fusion { scorer: scorer.clone(), weight: 1.0 }]];
         assert_eq!(search.decode_with(&[rows], lists).is_ok(), sound);
         assert_eq!(Arc::strong_count(&automaton), 1);
     }
-    // A list of phrases is one as well.
+    // Phrase lists work as well.
     let plain = search.decode(&[&rows]).unwrap()[0].clone();
     let phrases = [Phrase { tokens: vec![1, 1, 2], score: 3.0 }];
-    let boost = Boost::new(&phrases, &[false, true, true, true], 1.0).unwrap();
-    let lists = || vec![Fusion { automaton: Arc::new(boost.clone()), weight: 1.0 }];
+    let boost = PhraseBooster::new(&phrases, &[false, true, true, true], 1.0).unwrap();
+    let lists = || vec![Fusion { scorer: Arc::new(boost.clone()), weight: 1.0 }];
     let boosted = search.decode_with(&[&rows, &rows], vec![lists(), vec![]]).unwrap().to_vec();
     assert_eq!(boosted[1], plain);
     assert_ne!(boosted[0], plain);

@@ -1,10 +1,10 @@
-//! Decoding from outside.
-mod agree;
+//! Tests of the public API of decoding.
 mod beam;
 mod beam_streams;
 mod ctc;
 mod enumeration;
 mod greedy;
+mod greedy_agreement;
 mod joint_ctc;
 mod paths;
-mod table;
+mod table_models;

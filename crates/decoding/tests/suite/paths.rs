@@ -1,14 +1,15 @@
-//! All paths of tiny models, and what scores labels beside them.
+//! All paths of tiny models, and scorers for tests.
 use std::collections::BTreeMap;
 
 use decoding::{
-    Beam, BeamKind, BeamSearch, Model, NBest, NetworkScratch, Ranked, Scorer, SiteBatch, SiteIndex,
+    BeamKind, BeamOptions, BeamSearch, DecodingModel, NBest, NetworkScratch, RankedHypothesis, Scorer,
+    SiteBatch, SiteIndex,
 };
 use rnnt_dp::Topology;
 
-use super::table::random;
+use super::table_models::random;
 
-/// Wide enough that nothing is left out of a tiny model.
+/// Width that prunes nothing of a tiny model.
 pub const ALL: usize = 3000;
 
 pub fn add(a: f64, b: f64) -> f64 {
@@ -22,7 +23,7 @@ pub fn log_softmax(scores: &[f32]) -> Vec<f64> {
 }
 
 /// Log-probabilities of classes and of durations at a site.
-pub fn site(model: &Model, rows: &[f32], frame: usize, labels: &[u32]) -> (Vec<f64>, Vec<f64>) {
+pub fn site(model: &DecodingModel, rows: &[f32], frame: usize, labels: &[u32]) -> (Vec<f64>, Vec<f64>) {
     let (mut states, mut row) = (model.start().0.clone(), model.start().1.to_vec());
     for label in labels {
         let mut predicted = vec![0.0; model.predictor().width()];
@@ -33,7 +34,7 @@ pub fn site(model: &Model, rows: &[f32], frame: usize, labels: &[u32]) -> (Vec<f
     let mut scores = vec![0.0; joint.classes() + joint.durations()];
     let at = [SiteIndex { utterance: 0, frame, row: 0 }];
     joint.scores(
-        &SiteBatch { frames: &[rows], rows: &row, at: &at },
+        &SiteBatch { frames: &[rows], rows: &row, sites: &at },
         &mut scores,
         &mut NetworkScratch::default(),
     );
@@ -41,24 +42,24 @@ pub fn site(model: &Model, rows: &[f32], frame: usize, labels: &[u32]) -> (Vec<f
     (log_softmax(tokens), log_softmax(durations))
 }
 
-/// Which paths there are.
+/// Restrictions of the paths.
 #[derive(Clone, Copy)]
 pub struct Paths {
-    /// Labels move a frame on, whatever the model says.
+    /// Whether labels advance by a frame in every topology.
     pub one_a_frame: bool,
     pub max_symbols: usize,
     pub max_labels: usize,
 }
 
 /// The sum over all paths of each label sequence.
-pub fn sums(model: &Model, rows: &[f32], paths: Paths) -> BTreeMap<Vec<u32>, f64> {
+pub fn sums(model: &DecodingModel, rows: &[f32], paths: Paths) -> BTreeMap<Vec<u32>, f64> {
     let mut all = BTreeMap::new();
     walk(model, rows, paths, (0, 0, 0.0), &mut Vec::new(), &mut all);
     all
 }
 
 fn walk(
-    model: &Model,
+    model: &DecodingModel,
     rows: &[f32],
     paths: Paths,
     (t, symbols, log_prob): (usize, usize, f64),
@@ -70,25 +71,25 @@ fn walk(
         *sum = if *sum == f64::NEG_INFINITY { log_prob } else { add(*sum, log_prob) };
         return;
     }
-    let rules = model.rules();
+    let token_table = model.token_table();
     let (tokens, durations) = site(model, rows, t, labels);
     let mut steps = Vec::new();
     for class in 0..tokens.len() as u32 {
         for duration in 0..durations.len().max(1) {
             let value = tokens[class as usize] + durations.get(duration).unwrap_or(&0.0);
-            steps.push((class, rules.frames(class, duration), value));
+            steps.push((class, token_table.frames(class, duration), value));
         }
     }
     if symbols >= paths.max_symbols || labels.len() >= paths.max_labels {
-        steps.retain(|step| rules.is_blank(step.0));
+        steps.retain(|step| token_table.is_blank(step.0));
     }
     if symbols >= paths.max_symbols {
-        // The best blank alone.
+        // Only the best blank.
         steps.sort_by(|a, b| b.2.total_cmp(&a.2));
         steps.truncate(1);
     }
     for (class, frames, value) in steps {
-        if rules.is_blank(class) {
+        if token_table.is_blank(class) {
             walk(model, rows, paths, (t + frames.max(1), 0, log_prob + value), labels, all);
             continue;
         }
@@ -100,33 +101,33 @@ fn walk(
     }
 }
 
-pub fn beam(kind: BeamKind, width: usize) -> Beam {
-    Beam { kind, width, nbest: width, normalise: false, ..Beam::default() }
+pub fn beam(kind: BeamKind, width: usize) -> BeamOptions {
+    BeamOptions { kind, width, nbest: width, normalize_by_length: false, ..BeamOptions::default() }
 }
 
-pub fn search(model: &Model, options: &Beam, utterances: &[&[f32]]) -> Vec<NBest> {
+pub fn search(model: &DecodingModel, options: &BeamOptions, utterances: &[&[f32]]) -> Vec<NBest> {
     BeamSearch::new(model.clone(), options.clone()).unwrap().decode(utterances).unwrap().to_vec()
 }
 
-/// Every sequence of so many labels has its sum, best first.
-pub fn agree(what: &str, found: &NBest, expected: &BTreeMap<Vec<u32>, f64>, labels: usize, bar: f64) {
+/// Asserts the sum of each sequence up to a length, best first.
+pub fn assert_sums(name: &str, actual: &NBest, expected: &BTreeMap<Vec<u32>, f64>, labels: usize, bar: f64) {
     let mut last = f64::INFINITY;
-    let short = |ranked: &&Ranked| ranked.labels.len() <= labels;
-    assert_eq!(found.hypotheses.iter().filter(short).count(), expected.len(), "{what}");
-    for ranked in found.hypotheses.iter().filter(short) {
+    let short = |ranked: &&RankedHypothesis| ranked.labels.len() <= labels;
+    assert_eq!(actual.hypotheses.iter().filter(short).count(), expected.len(), "{name}");
+    for ranked in actual.hypotheses.iter().filter(short) {
         let sum = expected[&ranked.ids()];
         assert!(
             (ranked.log_prob - sum).abs() <= bar,
-            "{what} {:?}: {} is not {sum}",
+            "{name} {:?}: {} is not {sum}",
             ranked.ids(),
             ranked.log_prob
         );
-        assert!(ranked.score == ranked.log_prob && ranked.score <= last, "{what}");
+        assert!(ranked.score == ranked.log_prob && ranked.score <= last, "{name}");
         last = ranked.score;
     }
 }
 
-pub fn models(seed: u32, sharp: f32) -> Vec<(Topology, Model)> {
+pub fn models(seed: u32, sharp: f32) -> Vec<(Topology, DecodingModel)> {
     let rnnt = Topology::rnnt();
     let big = rnnt.clone().with_big_blanks(&[2, 3]).unwrap();
     let tdt = Topology::tdt(&[0, 1, 2]).unwrap();
@@ -171,7 +172,7 @@ impl Scorer for Table {
     }
 }
 
-/// Forbids a label, or says what is no number.
+/// Forbids a label, or scores it with NaN or infinity.
 #[derive(Debug)]
 pub struct Only(pub f32);
 
@@ -190,7 +191,7 @@ impl Scorer for Only {
     }
 }
 
-/// Calls everything impossible, the end as well.
+/// Forbids every label and the end.
 #[derive(Debug)]
 pub struct Never;
 

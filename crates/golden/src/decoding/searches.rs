@@ -2,10 +2,10 @@
 use std::sync::Arc;
 
 use decoding::{
-    BeamSearch, Confidence, Fusion, GreedySearch, Hypotheses, Measure, NetworkScratch, Scorer, Stream,
-    frame_looping, unpadded,
+    BeamSearch, Confidence, ConfidenceMeasure, Fusion, GreedySearch, GreedyStream, Hypotheses,
+    NetworkScratch, Scorer, frame_looping, unpad,
 };
-use rnnt_loss::{Head, Joint, Options, Session, Targets};
+use rnnt_loss::{Head, JointInputs, Options, Session, Targets};
 
 use super::{
     AlignedCase, Check, Chunk, DecodingCase, GreedyCase, RankedCase, Result, SCORE_TOLERANCE, SUM_TOLERANCE,
@@ -14,12 +14,12 @@ use super::{
 impl DecodingCase {
     /// Returns the frames of each utterance.
     fn utterances(&self) -> Vec<&[f32]> {
-        unpadded(&self.frames, self.model.width(), &self.sidecar.lengths).unwrap_or_default()
+        unpad(&self.frames, self.model.width(), &self.sidecar.lengths).unwrap_or_default()
     }
 }
 
-fn options(max_symbols: Option<usize>) -> decoding::Greedy {
-    decoding::Greedy { max_symbols, steps: true, ..decoding::Greedy::default() }
+fn options(max_symbols: Option<usize>) -> decoding::GreedyOptions {
+    decoding::GreedyOptions { max_symbols, record_steps: true, ..decoding::GreedyOptions::default() }
 }
 
 fn compare(actual: &Hypotheses, expected: &[GreedyCase], steps: bool, check: &mut Check) {
@@ -109,9 +109,9 @@ pub(super) fn greedy(
             );
         }
     }
-    let measures = Measure::ALL.map(|measure| (measure.name().replace('-', "_"), measure, 0.33));
+    let measures = ConfidenceMeasure::ALL.map(|measure| (measure.name().replace('-', "_"), measure, 0.33));
     for (name, measure, exponent) in
-        measures.into_iter().chain([("max_prob_a1".into(), Measure::MaxProb, 1.0)])
+        measures.into_iter().chain([("max_prob_a1".into(), ConfidenceMeasure::MaxProb, 1.0)])
     {
         if expected.iter().all(|expected| !expected.confidence.contains_key(&name)) {
             continue;
@@ -134,7 +134,7 @@ pub(super) fn greedy(
 
 fn search(
     case: &DecodingCase,
-    options: decoding::Greedy,
+    options: decoding::GreedyOptions,
     check: &mut Check,
     compare: impl FnOnce(&Hypotheses, &mut Check),
 ) {
@@ -204,7 +204,7 @@ pub(super) fn chunked_greedy(
     else {
         return;
     };
-    let mut streams: Vec<Stream> = frames.iter().map(|_| search.stream()).collect();
+    let mut streams: Vec<GreedyStream> = frames.iter().map(|_| search.stream()).collect();
     let rounds = expected.iter().map(Vec::len).max().unwrap_or(0);
     for at in 0..rounds {
         let start = |frames: &&[f32], at: usize| (at.saturating_mul(chunk * width)).min(frames.len());
@@ -224,7 +224,7 @@ pub(super) fn chunked_greedy(
 
 pub(super) fn modified_beam(
     case: &DecodingCase,
-    options: decoding::Beam,
+    options: decoding::BeamOptions,
     expected: &[Vec<RankedCase>],
     check: &mut Check,
 ) {
@@ -276,7 +276,7 @@ pub(super) fn forced_alignment(
         }
         let actual = (|| -> rnnt_loss::Result<_> {
             let head = Head::new(&weight, Some(&bias), width)?;
-            let joint = Joint::new(frames, &rows, head);
+            let joint = JointInputs::new(frames, &rows, head);
             let targets = Targets::new(
                 case.sidecar.model.blank,
                 vec![frames.len() / width],

@@ -1,7 +1,7 @@
 //! Options of a model's losses: the keys of `[loss]` for all kinds.
 use std::{fmt, str::FromStr};
 
-use rnnt_loss::{Activation, Options, Pruning, Scales, Tokens, Topology};
+use rnnt_loss::{Activation, Options, PassScales, Pruning, TokenNormalization, Topology};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -180,7 +180,7 @@ impl ModelConfig {
             LossKind::Gnat(_) => return Err(not_a_transducer()),
             LossKind::Pruned { s_range, lm_only_scale, am_only_scale, .. } => {
                 let pruning = Pruning { s_range, lm_only_scale, am_only_scale, ..Pruning::default() };
-                rnnt_loss::Loss::Pruned { topology, tokens: Tokens::Softmax, pruning }
+                rnnt_loss::Loss::Pruned { topology, tokens: TokenNormalization::Softmax, pruning }
             }
         })
     }
@@ -192,7 +192,7 @@ impl ModelConfig {
             precision,
             budget: budget.bytes,
             keep_scores: budget.keep_scores,
-            ..Options::of(rnnt_loss::Loss::Ctc)
+            ..Options::new(rnnt_loss::Loss::Ctc)
         }
     }
 
@@ -201,7 +201,7 @@ impl ModelConfig {
         let LossKind::Pruned { simple_scale, warm_steps, .. } = self.loss.kind else {
             return Scales::default();
         };
-        let scales = Scales { simple: simple_scale, ..Scales::default() };
+        let scales = PassScales { simple: simple_scale, ..PassScales::default() };
         scales.warm_up(step as usize, warm_steps as usize)
     }
 }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
-use decoding::Finish;
+use decoding::PredictorActivation;
 use serde::{Deserialize, Serialize};
 
 use super::embedding::{Embedding, StartEmbedding};
@@ -99,6 +99,12 @@ impl Predictor for StatelessPredictor {
         let (weight, bias) = (to_vec(self.context.weight())?, to_vec(self.context.bias())?);
         let start = vec![self.blank; self.config.context];
         let table = (&table[..], width);
-        Ok(Arc::new(decoding::StatelessPredictor::new(table, &weight, &bias, &start, Finish::Tanh)?))
+        Ok(Arc::new(decoding::StatelessPredictor::new(
+            table,
+            &weight,
+            &bias,
+            &start,
+            PredictorActivation::Tanh,
+        )?))
     }
 }

@@ -1,5 +1,5 @@
 //! A search whose state is carried from piece to piece.
-use decoding::{Beam, BeamSearch, BeamStream, Emitted, GreedySearch, Stream};
+use decoding::{BeamOptions, BeamSearch, BeamStream, DecodedToken, GreedySearch, GreedyStream};
 
 use crate::recognizer::Recognizer;
 use crate::search::{SearchConfig, posteriors};
@@ -14,7 +14,7 @@ pub(super) struct StreamingSearch {
     /// Frame of the newest label that is final.
     newest: Option<usize>,
     /// What seems to come behind the labels that are final.
-    open: Vec<Emitted>,
+    open: Vec<DecodedToken>,
     /// Frames that a label may be open.
     latest: usize,
     /// Width of an encoder row.
@@ -22,7 +22,7 @@ pub(super) struct StreamingSearch {
 }
 
 enum StreamKind {
-    Greedy(Box<(GreedySearch, Stream)>),
+    Greedy(Box<(GreedySearch, GreedyStream)>),
     Beam(Box<(BeamSearch, BeamStream)>),
 }
 
@@ -37,7 +37,7 @@ impl StreamingSearch {
                 let stream = search.stream();
                 StreamKind::Greedy(Box::new((search, stream)))
             }
-            SearchConfig::Beam(Beam { nbest: 2.., .. }) => {
+            SearchConfig::Beam(BeamOptions { nbest: 2.., .. }) => {
                 let expected = "1 for sound that is still arriving, whose words are told once";
                 return Err(Error::shape("search.nbest", expected, "several"));
             }
@@ -59,7 +59,7 @@ impl StreamingSearch {
     }
 
     /// Searches on through some rows: the labels that are final since.
-    pub fn advance(&mut self, rows: &[f32]) -> Result<Vec<Emitted>> {
+    pub fn advance(&mut self, rows: &[f32]) -> Result<Vec<DecodedToken>> {
         let found = match &mut self.search {
             StreamKind::Greedy(greedy) => {
                 let (search, stream) = &mut **greedy;
@@ -70,10 +70,10 @@ impl StreamingSearch {
                 let best = search.advance(&mut [stream], &[rows])?[0].best();
                 self.open = best.map_or_else(Vec::new, |best| best.labels.clone());
                 let frames = stream.frames();
-                let late = |label: &Emitted| frames - label.frame.min(frames) > self.latest;
+                let late = |label: &DecodedToken| frames - label.frame.min(frames) > self.latest;
                 let late = self.open.iter().take_while(|label| late(label)).count();
                 let late = late.max(self.open.len().saturating_sub(OPEN));
-                let mut found = if late > 0 { search.settle(stream, late)? } else { Vec::new() };
+                let mut found = if late > 0 { search.commit(stream, late)? } else { Vec::new() };
                 found.extend(stream.take_stable());
                 self.open.drain(..found.len());
                 posteriors(found)
@@ -83,26 +83,26 @@ impl StreamingSearch {
     }
 
     /// Decides for what the best hypothesis has; at the end of the recording, what language models say of ends counts.
-    pub fn settle(&mut self, last: bool) -> Result<Vec<Emitted>> {
+    pub fn settle(&mut self, last: bool) -> Result<Vec<DecodedToken>> {
         let StreamKind::Beam(beam) = &mut self.search else { return Ok(Vec::new()) };
         let (search, stream) = &mut **beam;
         let found = if last {
             let best = search.finish(&mut [stream])?[0].best();
             best.map_or_else(Vec::new, |best| best.labels.clone())
         } else {
-            search.settle(stream, self.open.len())?
+            search.commit(stream, self.open.len())?
         };
         self.open.clear();
         Ok(self.told(posteriors(found)))
     }
 
-    fn told(&mut self, found: Vec<Emitted>) -> Vec<Emitted> {
+    fn told(&mut self, found: Vec<DecodedToken>) -> Vec<DecodedToken> {
         self.newest = found.last().map(|label| label.frame).or(self.newest);
         found
     }
 
     /// What seems to come behind the labels that are final.
-    pub fn open(&self) -> &[Emitted] {
+    pub fn open(&self) -> &[DecodedToken] {
         &self.open
     }
 

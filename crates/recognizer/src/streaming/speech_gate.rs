@@ -1,7 +1,7 @@
 //! The silence filter of a recording that is still arriving.
 use std::ops::Range;
 
-use decoding::{Emitted, Stream};
+use decoding::{DecodedToken, GreedyStream};
 use speech::Tokenizer;
 
 use super::MAX_HELD;
@@ -26,7 +26,7 @@ pub(super) struct SpeechGate {
 /// The greedy search next to a fused one.
 struct UnfusedStream {
     search: UnfusedSearch,
-    stream: Stream,
+    stream: GreedyStream,
     /// What it found since the last decision; complete words that were judged are dropped.
     found: Unfused,
     /// Whether it found a label since the last decision.
@@ -82,7 +82,7 @@ impl SpeechGate {
     pub fn update(
         &mut self,
         tokenizer: &Tokenizer,
-        labels: &[Emitted],
+        labels: &[DecodedToken],
         words: &[Range<usize>],
         decision: bool,
     ) {
@@ -108,7 +108,7 @@ impl UnfusedStream {
             Some(last) if !decision && ids.len() <= MAX_HELD => last.start,
             _ => ids.len(),
         };
-        let complete: Vec<Emitted> = self.found.labels.drain(..end).collect();
+        let complete: Vec<DecodedToken> = self.found.labels.drain(..end).collect();
         let posterior = match decision && !self.has_labels {
             true => self.found.label_posterior,
             false => silence::surest(tokenizer, &complete),

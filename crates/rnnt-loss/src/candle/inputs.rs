@@ -1,4 +1,4 @@
-//! Tensors under the names of their roles, checked against the targets.
+//! Inputs of a loss as tensors, checked against the targets.
 use std::mem::take;
 
 use ::pruned::{Heads as SimpleHeads, Linear};
@@ -10,64 +10,66 @@ use panda_core::{
 
 use super::{expect_dims, expect_dtype, expect_rank};
 use crate::{
-    Dropout, Error, Gradients, Inputs, Joint, Layout, PrunedJoint, Result, Rows, Scales, Scores, Simple,
-    SimpleGradient, Targets,
+    Dropout, Error, Gradients, HiddenInputs, Inputs, JointInputs, Layout, PassScales, PrunedInputs, Result,
+    ScoreInputs, SimpleGradient, SimpleInputs, Targets,
 };
 
-/// Weight *C x H* and bias *C* of a head.
+/// Weight and bias of a head.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadTensors<'a> {
-    /// *C x H*
+    /// Weight, *C x H*.
     pub weight: &'a Tensor,
-    /// *C*
+    /// Bias, *C*.
     pub bias: Option<&'a Tensor>,
 }
 
-/// As [`Joint`], padded; all `f32` or all `f64`, on the CPU.
+/// Tensors of [`JointInputs`], padded; all `f32` or all `f64`, on the CPU.
 #[derive(Debug, Clone, Copy)]
 pub struct JointTensors<'a> {
-    /// *B x T x H*
+    /// Projected encoder rows, *B x T x H*.
     pub encoded: &'a Tensor,
-    /// *B x (U+1) x H*
+    /// Projected predictor rows, *B x (U+1) x H*.
     pub predicted: &'a Tensor,
     /// The head of the tokens.
     pub head: HeadTensors<'a>,
-    /// That of the durations, for [`Loss::Tdt`](crate::Loss::Tdt) alone.
+    /// The head of the durations, only for [`Loss::Tdt`](crate::Loss::Tdt).
     pub durations: Option<HeadTensors<'a>>,
     /// Dropout after the activation, for this call.
     pub dropout: Option<Dropout>,
 }
 
-/// As [`Rows`], padded; for CTC.
+/// Tensors of [`HiddenInputs`], padded; for CTC.
 #[derive(Debug, Clone, Copy)]
-pub struct RowTensors<'a> {
-    /// *B x T x H*
+pub struct HiddenTensors<'a> {
+    /// Hidden rows, *B x T x H*.
     pub hidden: &'a Tensor,
     /// The head of the tokens.
     pub head: HeadTensors<'a>,
 }
 
-/// As [`Scores`], padded.
+/// Tensor of [`ScoreInputs`], padded.
 #[derive(Debug, Clone, Copy)]
 pub struct ScoreTensors<'a> {
-    /// *B x T x (U+1) x C*; for CTC *B x T x C*. With D durations each row has C + D.
+    /// Scores, *B x T x (U+1) x C*; for CTC *B x T x C*. With D durations a row has C + D.
     pub scores: &'a Tensor,
 }
 
-/// As [`PrunedJoint`], padded.
+/// Tensors of [`PrunedInputs`], padded.
 #[derive(Debug, Clone, Copy)]
 pub struct PrunedTensors<'a> {
-    /// The first pass.
-    pub simple: TrivialJoiner<'a>,
-    /// The second.
+    /// Tensors of the simple joiner.
+    pub simple: SimpleTensors<'a>,
+    /// Tensors of the joint network.
     pub joint: JointTensors<'a>,
     /// Factors of both losses in the sum.
-    pub scales: Scales,
+    pub scales: PassScales,
 }
 
-/// The trivial joiner: `am = frames am_weightᵀ + am_bias`, `lm` likewise; neither is ever kept.
+/// Tensors of the simple joiner, `am = frames am_weightᵀ + am_bias`, `lm` likewise.
+///
+/// The scores `am` and `lm` are never stored.
 #[derive(Debug, Clone, Copy)]
-pub struct TrivialJoiner<'a> {
+pub struct SimpleTensors<'a> {
     /// Encoder rows *B x T x Ha*.
     pub frames: &'a Tensor,
     /// Predictor rows *B x (U+1) x Hl*.
@@ -78,16 +80,16 @@ pub struct TrivialJoiner<'a> {
     pub lm: HeadTensors<'a>,
 }
 
-/// Tensors of a call; each kind converts into it.
+/// Tensors of a loss; each kind converts into this type.
 #[derive(Debug, Clone, Copy)]
 pub enum TensorInputs<'a> {
-    /// Rows that a joint network adds.
+    /// Projected rows, which a joint network adds.
     Joint(JointTensors<'a>),
     /// Hidden rows of frames.
-    Rows(RowTensors<'a>),
-    /// Ready-made scores.
+    Hidden(HiddenTensors<'a>),
+    /// Scores (logits).
     Scores(ScoreTensors<'a>),
-    /// Rows that a joint network adds where a trivial joiner says so.
+    /// Projected rows, which a joint network adds at retained sites.
     Pruned(PrunedTensors<'a>),
 }
 
@@ -97,9 +99,9 @@ impl<'a> From<JointTensors<'a>> for TensorInputs<'a> {
     }
 }
 
-impl<'a> From<RowTensors<'a>> for TensorInputs<'a> {
-    fn from(rows: RowTensors<'a>) -> Self {
-        Self::Rows(rows)
+impl<'a> From<HiddenTensors<'a>> for TensorInputs<'a> {
+    fn from(rows: HiddenTensors<'a>) -> Self {
+        Self::Hidden(rows)
     }
 }
 
@@ -115,7 +117,7 @@ impl<'a> From<PrunedTensors<'a>> for TensorInputs<'a> {
     }
 }
 
-/// Names of the tensors of all kinds of inputs.
+/// Name of a tensor among all kinds of inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TensorName {
     Encoded,
@@ -135,7 +137,7 @@ pub(super) enum TensorName {
 }
 
 impl TensorName {
-    /// The name in messages.
+    /// Name in messages.
     fn text(self) -> &'static str {
         match self {
             Self::Encoded => "encoded",
@@ -155,7 +157,7 @@ impl TensorName {
         }
     }
 
-    /// Takes the gradient of the tensor out of those of a call.
+    /// Takes the gradient of the tensor.
     fn take_gradient<F>(self, gradients: &mut Gradients<F>) -> Vec<F> {
         let Gradients { encoded, predicted, hidden, scores, head, durations, simple } = gradients;
         let simple = match simple {
@@ -182,7 +184,7 @@ impl TensorName {
     }
 }
 
-/// Checked contiguous tensors by name.
+/// CheckedTensors contiguous tensors by name.
 pub(super) struct NamedTensors {
     pub tensors: Vec<(TensorName, Tensor)>,
     pub dtype: DType,
@@ -193,23 +195,23 @@ pub(super) struct NamedTensors {
 #[derive(Clone, Copy)]
 enum InputKind {
     Joint { dropout: Option<Dropout> },
-    Rows,
+    Hidden,
     Scores { classes: usize },
-    Pruned { scales: Scales, dropout: Option<Dropout> },
+    Pruned { scales: PassScales, dropout: Option<Dropout> },
 }
 
 /// Collects tensors whose shapes were checked.
 #[derive(Default)]
-struct Checked<'a>(Vec<(TensorName, &'a Tensor)>);
+struct CheckedTensors<'a>(Vec<(TensorName, &'a Tensor)>);
 
-impl<'a> Checked<'a> {
+impl<'a> CheckedTensors<'a> {
     fn rows(&mut self, name: TensorName, tensor: &'a Tensor, dims: &[usize]) -> Result<()> {
         expect_dims(name.text(), tensor, dims)?;
         self.0.push((name, tensor));
         Ok(())
     }
 
-    /// A head over rows of a width; any number of classes, at least one, unless they are given.
+    /// Checks a head over rows of a width; without `classes`, any positive number.
     fn head(
         &mut self,
         weight_name: TensorName,
@@ -219,13 +221,13 @@ impl<'a> Checked<'a> {
     ) -> Result<()> {
         let HeadTensors { weight, bias } = head;
         expect_rank(weight_name.text(), weight, "[C, H]", 2)?;
-        let found = weight.dims2()?;
-        if found.0 == 0 || found.1 == 0 {
+        let dims = weight.dims2()?;
+        if dims.0 == 0 || dims.1 == 0 {
             let (expected, found) = ("[C, H], both at least 1".into(), format!("{:?}", weight.dims()));
             return Err(Error::Shape { argument: weight_name.text(), expected, found });
         }
-        self.rows(weight_name, weight, &[classes.unwrap_or(found.0), hidden])?;
-        bias.map_or(Ok(()), |bias| self.rows(bias_name, bias, &[found.0]))
+        self.rows(weight_name, weight, &[classes.unwrap_or(dims.0), hidden])?;
+        bias.map_or(Ok(()), |bias| self.rows(bias_name, bias, &[dims.0]))
     }
 
     fn finish(self, kind: InputKind, layout: Layout) -> Result<NamedTensors> {
@@ -237,11 +239,11 @@ impl<'a> Checked<'a> {
     }
 }
 
-/// Checks padded rows and the token head; returns their layout and width.
+/// Checks padded rows and the token head; returns layout and width.
 fn joint_rows<'a>(
     joint: &JointTensors<'a>,
     targets: &Targets,
-    into: &mut Checked<'a>,
+    into: &mut CheckedTensors<'a>,
 ) -> Result<(Layout, usize)> {
     let JointTensors { encoded, predicted, head, .. } = *joint;
     expect_rank("encoded", encoded, "[B, T, H]", 3)?;
@@ -258,9 +260,9 @@ fn joint_rows<'a>(
 }
 
 impl NamedTensors {
-    /// Fails unless everything fits together.
+    /// Checks the tensors of a call.
     pub fn new(inputs: &TensorInputs, targets: &Targets, durations: usize) -> Result<Self> {
-        let mut checked = Checked::default();
+        let mut checked = CheckedTensors::default();
         match inputs {
             TensorInputs::Joint(joint) => {
                 let (layout, width) = joint_rows(joint, targets, &mut checked)?;
@@ -274,13 +276,13 @@ impl NamedTensors {
                 }
                 checked.finish(InputKind::Joint { dropout: joint.dropout }, layout)
             }
-            TensorInputs::Rows(RowTensors { hidden, head }) => {
+            TensorInputs::Hidden(HiddenTensors { hidden, head }) => {
                 expect_rank("hidden", hidden, "[B, T, H]", 3)?;
                 expect_rank("head.weight", head.weight, "[C, H]", 2)?;
                 let (frames, width) = (hidden.dim(1)?, head.weight.dim(1)?);
                 checked.rows(TensorName::Hidden, hidden, &[targets.batch(), frames, width])?;
                 checked.head(TensorName::HeadWeight, TensorName::HeadBias, *head, (None, width))?;
-                checked.finish(InputKind::Rows, Layout::Padded { frames, positions: 1 })
+                checked.finish(InputKind::Hidden, Layout::Padded { frames, positions: 1 })
             }
             TensorInputs::Scores(ScoreTensors { scores }) => {
                 let batch = targets.batch();
@@ -299,7 +301,7 @@ impl NamedTensors {
             }
             TensorInputs::Pruned(PrunedTensors { simple, joint, scales }) => {
                 let (layout, _) = joint_rows(joint, targets, &mut checked)?;
-                let TrivialJoiner { frames, labels, am, lm } = *simple;
+                let SimpleTensors { frames, labels, am, lm } = *simple;
                 expect_rank("simple.frames", frames, "[B, T, Ha]", 3)?;
                 expect_rank("simple.labels", labels, "[B, U+1, Hl]", 3)?;
                 let classes = Some(joint.head.weight.dim(0)?);
@@ -314,16 +316,16 @@ impl NamedTensors {
         }
     }
 
-    /// Factors of both passes, with pruning only.
-    pub fn scales(&self) -> Option<Scales> {
+    /// Factors of both losses, only with pruning.
+    pub fn scales(&self) -> Option<PassScales> {
         if let InputKind::Pruned { scales, .. } = self.kind { Some(scales) } else { None }
     }
 
-    /// Calls a function with the values as inputs of a session, without a copy.
+    /// Calls a function with the inputs of a session, without copies.
     ///
     /// # Errors
     /// A tensor on another device.
-    pub fn with_inputs<F: Element, T>(&self, use_them: impl FnOnce(&Inputs<F>) -> Result<T>) -> Result<T> {
+    pub fn with_inputs<F: Element, T>(&self, f: impl FnOnce(&Inputs<F>) -> Result<T>) -> Result<T> {
         let guards: Vec<_> = self.tensors.iter().map(|(_, tensor)| tensor.storage_and_layout()).collect();
         let mut slices = Vec::with_capacity(guards.len());
         for ((name, tensor), (storage, layout)) in self.tensors.iter().zip(&guards) {
@@ -333,7 +335,7 @@ impl NamedTensors {
             };
             slices.push((*name, values::<F>(storage, layout)?, tensor));
         }
-        use_them(&self.inputs(&slices)?)
+        f(&self.inputs(&slices)?)
     }
 
     fn inputs<'a, F: Element>(&self, slices: &[(TensorName, &'a [F], &Tensor)]) -> Result<Inputs<'a, F>> {
@@ -352,10 +354,10 @@ impl NamedTensors {
             let (weight, bias, width) = layer(weight, bias)?;
             Ok(Linear::new(rows(name), weight, bias, width)?)
         };
-        let joint = |dropout, durations| -> Result<Joint<'a, F>> {
+        let joint = |dropout, durations| -> Result<JointInputs<'a, F>> {
             let (encoded, predicted) = (rows(TensorName::Encoded), rows(TensorName::Predicted));
             let head = head(TensorName::HeadWeight, TensorName::HeadBias)?;
-            Ok(Joint { encoded, predicted, head, durations, dropout, layout: self.layout })
+            Ok(JointInputs { encoded, predicted, head, durations, dropout, layout: self.layout })
         };
         Ok(match self.kind {
             InputKind::Joint { dropout } => {
@@ -364,19 +366,19 @@ impl NamedTensors {
                     durations.map(|_| head(TensorName::DurationsWeight, TensorName::DurationsBias));
                 Inputs::Joint(joint(dropout, durations.transpose()?)?)
             }
-            InputKind::Rows => {
+            InputKind::Hidden => {
                 let (hidden, head) =
                     (rows(TensorName::Hidden), head(TensorName::HeadWeight, TensorName::HeadBias)?);
-                Inputs::Rows(Rows { hidden, head, durations: None, layout: self.layout })
+                Inputs::Hidden(HiddenInputs { hidden, head, durations: None, layout: self.layout })
             }
             InputKind::Scores { classes } => {
-                Inputs::Scores(Scores { scores: rows(TensorName::Scores), classes, layout: self.layout })
+                Inputs::Scores(ScoreInputs { scores: rows(TensorName::Scores), classes, layout: self.layout })
             }
             InputKind::Pruned { scales, dropout } => {
                 let am = linear(TensorName::SimpleFrames, TensorName::AmWeight, TensorName::AmBias)?;
                 let lm = linear(TensorName::SimpleLabels, TensorName::LmWeight, TensorName::LmBias)?;
-                let (simple, joint) = (Simple::Heads(SimpleHeads::new(am, lm)?), joint(dropout, None)?);
-                Inputs::Pruned(PrunedJoint { simple, joint, scales })
+                let (simple, joint) = (SimpleInputs::Heads(SimpleHeads::new(am, lm)?), joint(dropout, None)?);
+                Inputs::Pruned(PrunedInputs { simple, joint, scales })
             }
         })
     }

@@ -1,4 +1,4 @@
-//! Sessions over tensors, and sessions of one call.
+//! Sessions over tensors, and functions for single calls.
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::{DType, Tensor};
@@ -6,11 +6,13 @@ use panda_core::candle::{Element as CandleElement, with_custom_grad};
 
 use super::inputs::{HeadTensors, JointTensors, NamedTensors, ScoreTensors, TensorInputs};
 use crate::{
-    Loss, Options, Output, PruningOutput, Result, Scales, Skipped, Targets, budget::SessionBuffers,
-    engine::ForwardState,
+    Loss, LossOutput, Options, PassScales, PruningOutput, Result, SkippedSites, Targets,
+    budget::SessionBuffers, engine::ForwardState,
 };
 
-/// A [`Session`](crate::Session) over candle tensors, `f32` or `f64`; its buffers stay from step to step, and clones share them.
+/// A [`Session`](crate::Session) over candle tensors, `f32` or `f64`.
+///
+/// Its buffers are reused from step to step, and clones share them.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor, Var};
@@ -20,7 +22,10 @@ use crate::{
 /// let predicted = Tensor::ones((1, 2, 4), dtype, &device)?; // U = 1
 /// let weight = Var::ones((3, 4), dtype, &device)?; // C = 3
 /// let head = HeadTensors { weight: &weight, bias: None };
-/// let joint = JointTensors { encoded: &encoded, predicted: &predicted, head, durations: None, dropout: None };
+/// let (encoded_rows, predicted_rows) = (&*encoded, &predicted);
+/// let joint = JointTensors {
+///     encoded: encoded_rows, predicted: predicted_rows, head, durations: None, dropout: None,
+/// };
 /// let session = LossSession::new(&Options::default())?;
 /// let targets = Targets::new(0, vec![2], vec![vec![1]])?;
 /// let losses = session.forward(joint, &targets)?; // [B]
@@ -39,21 +44,22 @@ pub struct LossSession {
 /// A weighted sum of losses.
 #[derive(Debug, Clone)]
 pub struct LossSum {
-    /// `Σ_b weights[b] loss[b]` over the utterances that have a path (with pruning, of both losses in their scales), a
-    /// scalar (`f64`), differentiable.
+    /// `Σ_b weights[b] loss[b]` over the utterances with a path, differentiable.
+    ///
+    /// A scalar (`f64`). With pruning it has both losses, times their scales.
     pub sum: Tensor,
-    /// Loss of each utterance, *B*; +inf for those that were left out of the sum.
+    /// Loss of each utterance, *B*; +inf without a path.
     pub losses: Vec<f64>,
-    /// What the trivial joiner found, with pruning alone.
+    /// Output of the simple joiner, only with pruning.
     pub first_pass: Option<PruningOutput>,
-    /// What [`Options::skip`] left out of the gradients.
-    pub skipped: Skipped,
+    /// Sites that [`Options::skip`] excluded from the gradients.
+    pub skipped: SkippedSites,
 }
 
-/// What candle calls the operation.
+/// Name of the operation in candle.
 const NAME: &str = "transducer-loss";
 
-/// A type of numbers and its buffers in a session.
+/// A type of tensors and its buffers in a session.
 trait SessionDtype: CandleElement + crate::Element {
     fn buffers(session: &LossSession) -> &Arc<Mutex<SessionBuffers<Self>>>;
 }
@@ -71,12 +77,12 @@ impl SessionDtype for f64 {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // SessionBuffers that a panic left behind mean nothing to the next call.
+    // Calls do not depend on the contents of the buffers, so that a poisoned lock is usable.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl LossSession {
-    /// A session without buffers yet.
+    /// Creates a session; buffers are allocated on first use.
     ///
     /// # Errors
     /// Those of [`Session::new`](crate::Session::new).
@@ -85,38 +91,41 @@ impl LossSession {
         Ok(Self { options: options.clone(), single: Arc::default(), double: Arc::default() })
     }
 
-    /// A session of another loss that shares the buffers of this one, and so its budget.
+    /// Creates a session of another loss that shares buffers and budget.
     ///
-    /// For losses of one step that are computed one after the other with [`sum`](Self::sum), such as a transducer loss and
-    /// an auxiliary CTC loss: together they hold no more than the budget. Of `options`, `budget`, `keep_scores`, `precision`
-    /// and `plan` are replaced by those of `self`.
+    /// For several losses of a step that are computed with [`sum`](Self::sum), such as a transducer
+    /// loss and an auxiliary CTC loss: together they stay within the budget. `budget`,
+    /// `keep_scores`, `precision` and `plan` of `options` are replaced by those of `self`.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
-    pub fn sharing_buffers(&self, options: &Options) -> Result<Self> {
+    /// Those of [`new`](Self::new).
+    pub fn with_shared_buffers(&self, options: &Options) -> Result<Self> {
         let Options { budget, keep_scores, precision, plan, .. } = self.options;
         let options = Options { budget, keep_scores, precision, plan, ..options.clone() };
         options.check()?;
         Ok(Self { options, single: Arc::clone(&self.single), double: Arc::clone(&self.double) })
     }
 
-    /// What the session was made with.
+    /// Options of the session.
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// Losses *B* (`f64`), differentiable in all tensors. Rows beyond an utterance's own are never read and get zero gradients.
+    /// Computes losses *B* (`f64`), differentiable in all tensors.
     ///
-    /// With pruning the losses are those of both passes in their scales, +inf where either has no path.
+    /// Padding is never read and has zero gradients. With pruning, a loss is the sum of both
+    /// passes, times their scales, and +inf if either has no path.
     ///
     /// # Shapes
     /// Those of the inputs.
     ///
     /// # Errors
-    /// As [`Session::forward`](crate::Session::forward); a tensor of another rank, type or device.
+    /// Those of [`Session::forward`](crate::Session::forward); a tensor of another rank, type or
+    /// device.
     ///
     /// # Cost
-    /// As there; a second backward pass over the same graph runs the forward pass again.
+    /// That of [`Session::forward`](crate::Session::forward); a second backward pass over the same
+    /// graph repeats the forward pass.
     pub fn forward<'a>(&self, inputs: impl Into<TensorInputs<'a>>, targets: &Targets) -> Result<Tensor> {
         self.forward_tensors(inputs.into(), targets)
     }
@@ -124,23 +133,24 @@ impl LossSession {
     fn forward_tensors(&self, inputs: TensorInputs, targets: &Targets) -> Result<Tensor> {
         let arguments = self.arguments(inputs, targets)?;
         match arguments.dtype {
-            DType::F32 => self.forward_of::<f32>(arguments, targets),
-            _ => self.forward_of::<f64>(arguments, targets),
+            DType::F32 => self.forward_typed::<f32>(arguments, targets),
+            _ => self.forward_typed::<f64>(arguments, targets),
         }
     }
 
-    /// Losses summed with weights that are known beforehand, in memory that does not grow with the batch.
+    /// Computes a weighted sum of losses.
     ///
-    /// The gradients are computed even if nobody asks for them; whatever follows can only scale the sum.
+    /// Memory does not grow with the batch. Gradients are always computed, in the forward pass; the
+    /// backward pass scales them.
     ///
     /// # Shapes
     /// Those of the inputs; `weights` *B*.
     ///
     /// # Errors
-    /// As [`Session::sum`](crate::Session::sum); a tensor of another rank, type or device.
+    /// Those of [`Session::sum`](crate::Session::sum); a tensor of another rank, type or device.
     ///
     /// # Cost
-    /// As there.
+    /// That of [`Session::sum`](crate::Session::sum).
     pub fn sum<'a>(
         &self,
         inputs: impl Into<TensorInputs<'a>>,
@@ -153,8 +163,8 @@ impl LossSession {
     fn sum_tensors(&self, inputs: TensorInputs, targets: &Targets, weights: &[f64]) -> Result<LossSum> {
         let arguments = self.arguments(inputs, targets)?;
         match arguments.dtype {
-            DType::F32 => self.sum_of::<f32>(&arguments, targets, weights),
-            _ => self.sum_of::<f64>(&arguments, targets, weights),
+            DType::F32 => self.sum_typed::<f32>(&arguments, targets, weights),
+            _ => self.sum_typed::<f64>(&arguments, targets, weights),
         }
     }
 
@@ -167,12 +177,12 @@ impl LossSession {
         NamedTensors::new(&inputs, targets, self.options.loss.durations())
     }
 
-    fn forward_of<F: SessionDtype>(&self, arguments: NamedTensors, targets: &Targets) -> Result<Tensor> {
+    fn forward_typed<F: SessionDtype>(&self, arguments: NamedTensors, targets: &Targets) -> Result<Tensor> {
         let (buffers, options) = (Arc::clone(F::buffers(self)), self.options.clone());
         let state = arguments
             .with_inputs(|inputs| ForwardState::new(inputs, targets, &options, &mut lock(&buffers)))?;
         let losses = match (state.first_pass(), arguments.scales()) {
-            (Some(first), Some(scales)) => both(&first.losses, state.losses(), scales),
+            (Some(first), Some(scales)) => combine_losses(&first.losses, state.losses(), scales),
             _ => state.losses().to_vec(),
         };
         let possible = losses.iter().map(|loss| loss.is_finite()).collect();
@@ -180,12 +190,12 @@ impl LossSession {
         let progress = Mutex::new(BackwardProgress::Forward(Box::new(state)));
         let targets = targets.clone();
         let batch = targets.batch();
-        let gradients = Deferred { buffers, options, arguments, targets, possible, progress };
+        let gradients = DeferredGradients { buffers, options, arguments, targets, possible, progress };
         let grad_fn = move |tensor, upstream: &Tensor| gradients.gradient(tensor, upstream);
         Ok(with_custom_grad(NAME, &tensors, losses, batch, grad_fn)?)
     }
 
-    fn sum_of<F: SessionDtype>(
+    fn sum_typed<F: SessionDtype>(
         &self,
         arguments: &NamedTensors,
         targets: &Targets,
@@ -194,9 +204,9 @@ impl LossSession {
         let out = arguments.with_inputs::<F, _>(|inputs| {
             F::engine(&mut lock(F::buffers(self))).sum(inputs, targets, weights, &self.options)
         })?;
-        let Output { losses, first_pass, gradients, skipped } = out;
+        let LossOutput { losses, first_pass, gradients, skipped } = out;
         let value = match (&first_pass, arguments.scales()) {
-            (Some(first), Some(Scales { simple, pruned })) => {
+            (Some(first), Some(PassScales { simple, pruned })) => {
                 simple * possible_sum(&first.losses, weights) + pruned * possible_sum(&losses, weights)
             }
             _ => possible_sum(&losses, weights),
@@ -212,13 +222,13 @@ impl LossSession {
     }
 }
 
-/// `Σ_b weights[b] losses[b]` over the utterances that have a path.
+/// `Σ_b weights[b] losses[b]` over the utterances with a path.
 fn possible_sum(losses: &[f64], weights: &[f64]) -> f64 {
     losses.iter().zip(weights).filter(|(loss, _)| loss.is_finite()).map(|(loss, weight)| loss * weight).sum()
 }
 
-/// Losses of two passes in their scales, +inf where either has no path.
-fn both(simple: &[f64], pruned: &[f64], scales: Scales) -> Vec<f64> {
+/// Combines the losses of both passes, +inf if either has no path.
+fn combine_losses(simple: &[f64], pruned: &[f64], scales: PassScales) -> Vec<f64> {
     let sum = |(simple, pruned): (&f64, &f64)| match simple.is_finite() && pruned.is_finite() {
         true => scales.simple * simple + scales.pruned * pruned,
         false => f64::INFINITY,
@@ -226,8 +236,8 @@ fn both(simple: &[f64], pruned: &[f64], scales: Scales) -> Vec<f64> {
     simple.iter().zip(pruned).map(sum).collect()
 }
 
-/// Gradients of losses whose weights come with the backward pass.
-struct Deferred<F> {
+/// Gradients of losses whose weights arrive with the backward pass.
+struct DeferredGradients<F> {
     buffers: Arc<Mutex<SessionBuffers<F>>>,
     options: Options,
     arguments: NamedTensors,
@@ -239,12 +249,12 @@ struct Deferred<F> {
 
 enum BackwardProgress<F> {
     Forward(Box<ForwardState<F>>),
-    /// Gradients under some weights, each until it is fetched.
+    /// Weights, and their gradients that were not fetched yet.
     Backward(Vec<f64>, Vec<Option<Tensor>>),
 }
 
-impl<F: CandleElement> Deferred<F> {
-    /// Gradients of all tensors; the forward pass runs again where its state was used before.
+impl<F: CandleElement> DeferredGradients<F> {
+    /// Computes gradients of all tensors; repeats the forward pass without its state.
     fn backward(&self, state: Option<ForwardState<F>>, weights: &[f64]) -> Result<Vec<Tensor>> {
         let (Self { options, targets, arguments, .. }, buffers) = (self, &mut lock(&self.buffers));
         let out = arguments.with_inputs(|inputs| {
@@ -254,15 +264,15 @@ impl<F: CandleElement> Deferred<F> {
         arguments.gradients(out.gradients)
     }
 
-    /// That of one of them.
+    /// Returns the gradient of one tensor.
     fn gradient(&self, tensor: usize, upstream: &Tensor) -> candle_core::Result<Tensor> {
         let mut weights = upstream.to_vec1::<f64>()?;
-        // Whatever an infinite loss has become above, it has no gradient in either pass.
+        // An infinite loss has no gradient in either pass, though its weight may be NaN.
         let pairs = weights.iter_mut().zip(&self.possible);
         pairs.filter(|(_, possible)| !**possible).for_each(|(weight, _)| *weight = 0.0);
         let mut progress = lock(&self.progress);
-        if let BackwardProgress::Backward(of, gradients) = &mut *progress
-            && same(of, &weights)
+        if let BackwardProgress::Backward(cached, gradients) = &mut *progress
+            && is_bitwise_equal(cached, &weights)
             && let Some(gradient) = gradients[tensor].take()
         {
             return Ok(gradient);
@@ -276,30 +286,31 @@ impl<F: CandleElement> Deferred<F> {
         let gradient = gradients[tensor].take();
         *progress = BackwardProgress::Backward(weights, gradients);
         gradient
-            .ok_or_else(|| candle_core::Error::msg("a gradient was asked for a tensor outside of the graph"))
+            .ok_or_else(|| candle_core::Error::msg("gradient requested for a tensor outside of the graph"))
     }
 }
 
-/// The same bits.
-fn same(a: &[f64], b: &[f64]) -> bool {
+/// Compares the bits of two lists.
+fn is_bitwise_equal(a: &[f64], b: &[f64]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
-/// Transducer loss *B* (`f64`) of projected encodings and predictions; differentiable in all four tensors.
+/// Computes the transducer loss *B* (`f64`), differentiable in all four tensors.
 ///
-/// `h(t,u) = act(encoded[t] + predicted[u])`, `z = h weightᵀ + bias`; of `z` no more is kept than [`Options::budget`] has room
-/// for. Again and again, use a [`LossSession`], whose buffers stay.
+/// `h(t,u) = act(encoded[t] + predicted[u])`, `z = h weightᵀ + bias`; `z` is kept only within
+/// [`Options::budget`]. For repeated calls use a [`LossSession`], which reuses its buffers.
 ///
 /// # Shapes
-/// `encoded` *B x T x H*, `predicted` *B x (U+1) x H*, `weight` *C x H*, `bias` *C*, all `f32` or all `f64`, on the CPU.
-/// Rows beyond an utterance's own are never read and get zero gradients.
+/// `encoded` *B x T x H*, `predicted` *B x (U+1) x H*, `weight` *C x H*, `bias` *C*, all `f32` or
+/// all `f64`, on the CPU. Padding is never read and has zero gradients.
 ///
 /// # Errors
 /// Those of [`LossSession::forward`].
 ///
 /// # Cost
-/// 2 N H C floating-point operations forward, 4 to 6 N H C backward. What a site needs beside its scores, about 100 bytes,
-/// grows with the batch; [`transducer_loss_sum`] does without that.
+/// 2 N H C floating-point operations forward, 4 to 6 N H C backward. In addition to scores, a site
+/// takes about 100 bytes, so that memory grows with the batch; with [`transducer_loss_sum`] it does
+/// not.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor, Var};
@@ -309,7 +320,8 @@ fn same(a: &[f64], b: &[f64]) -> bool {
 /// let predicted = Tensor::ones((1, 2, 4), dtype, &device)?; // U = 1
 /// let (weight, bias) = (Tensor::ones((3, 4), dtype, &device)?, Tensor::zeros(3, dtype, &device)?);
 /// let targets = Targets::new(0, vec![2], vec![vec![1]])?;
-/// let loss = transducer_loss(&encoded, &predicted, &weight, &bias, &targets, &Options::default())?;
+/// let options = Options::default();
+/// let loss = transducer_loss(&encoded, &predicted, &weight, &bias, &targets, &options)?;
 /// let gradients = loss.mean_all()?.backward()?;
 /// assert_eq!(gradients.get(&encoded).unwrap().dims(), [1, 2, 4]);
 /// # Ok::<(), rnnt_loss::Error>(())
@@ -325,16 +337,16 @@ pub fn transducer_loss(
     LossSession::new(options)?.forward(joint(encoded, predicted, weight, bias), targets)
 }
 
-/// [`transducer_loss`], summed with weights that are known beforehand: [`LossSession::sum`].
+/// Computes a weighted sum of [`transducer_loss`] by [`LossSession::sum`].
 ///
 /// # Shapes
-/// As there; `weights` *B*.
+/// Those of [`transducer_loss`]; `weights` *B*.
 ///
 /// # Errors
-/// As there; a weight that is not finite.
+/// Those of [`transducer_loss`]; a weight that is not finite.
 ///
 /// # Cost
-/// As [`LossSession::sum`].
+/// That of [`LossSession::sum`].
 pub fn transducer_loss_sum(
     encoded: &Tensor,
     predicted: &Tensor,
@@ -357,11 +369,11 @@ fn joint<'a>(
     JointTensors { encoded, predicted, head, durations: None, dropout: None }
 }
 
-/// Loss *B* (`f64`) of scores (logits), differentiable.
+/// Computes the loss *B* (`f64`) of scores (logits), differentiable.
 ///
 /// # Shapes
-/// `scores` *B x T x (U+1) x C*, `f32` or `f64`, on the CPU; C classes, and behind them D durations for
-/// [`Loss::Tdt`]. Sites beyond an utterance's own are never read and get zero gradients.
+/// `scores` *B x T x (U+1) x C*, `f32` or `f64`, on the CPU; for [`Loss::Tdt`] C classes, then D
+/// durations. Padding is never read and has zero gradients.
 ///
 /// # Errors
 /// Those of [`LossSession::forward`].
@@ -372,16 +384,19 @@ pub fn scores_loss(scores: &Tensor, targets: &Targets, options: &Options) -> Res
     LossSession::new(options)?.forward(ScoreTensors { scores }, targets)
 }
 
-/// CTC loss *B* (`f64`) of scores (logits), differentiable. Graves et al. 2006.
+/// Computes the CTC loss *B* (`f64`) of scores (logits), differentiable.
 ///
-/// Where scores would be large, [`LossSession::sum`] of [`RowTensors`](super::RowTensors) under [`Loss::Ctc`] does without them.
-/// [`Options::loss`] is not read.
+/// Graves et al. 2006. For large vocabularies, [`LossSession::sum`] of
+/// [`HiddenTensors`](super::HiddenTensors) with [`Loss::Ctc`] needs no tensor of scores.
+/// [`Options::loss`] is ignored.
 ///
 /// # Shapes
-/// `scores` *B x T x C*, `f32` or `f64`, on the CPU. Rows beyond an utterance's own are never read and get zero gradients.
+/// `scores` *B x T x C*, `f32` or `f64`, on the CPU. Rows beyond an utterance's own are never read
+/// and get zero gradients.
 ///
 /// # Errors
-/// Those of [`LossSession::forward`]. Labels that do not fit into their frames give +inf and zero gradient.
+/// Those of [`LossSession::forward`]. Labels that do not fit into their frames give +inf and zero
+/// gradient.
 ///
 /// # Cost
 /// O(B T (C + U)) time and memory.

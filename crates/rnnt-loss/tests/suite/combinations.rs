@@ -1,8 +1,10 @@
-//! Every kind of head with FastEmit, weights of tokens, clamp, bands and skipping at once, against plain loops over all classes.
-use rnnt_dp::{Regularizers, forward_backward};
+//! Combinations of heads and options compared with plain loops over all classes.
+//!
+//! FastEmit, token weights, clamp, bands and skipping are combined.
+use rnnt_dp::{Regularisers, forward_backward};
 use rnnt_loss::{
-    DEFAULT_BUDGET, Error, Head, Joint, Layout, Loss, Options, Plan, Session, Skipped, Targets, Tokens,
-    Topology,
+    DEFAULT_BUDGET, Error, Head, JointInputs, Layout, Loss, Options, Plan, Session, SkippedSites, Targets,
+    TokenNormalization, Topology,
 };
 
 const H: usize = 3;
@@ -38,15 +40,15 @@ struct Case {
     heads: [(Vec<f64>, Vec<f64>); 2],
 }
 
-/// Of weight and bias.
+/// Gradients of weight and bias.
 type HeadGradient = (Vec<f64>, Vec<f64>);
 
-/// Losses; gradients of frame and label rows; of the heads of tokens and durations.
-struct Found {
+/// Losses, and gradients of frame rows, label rows and both heads.
+struct LossAndGradients {
     losses: Vec<f64>,
     rows: [Vec<f64>; 2],
     heads: Vec<HeadGradient>,
-    skipped: Skipped,
+    skipped: SkippedSites,
 }
 
 impl Case {
@@ -60,13 +62,13 @@ impl Case {
         }
         if bands {
             targets = targets
-                .retained(vec![vec![0..2, 0..3, 1..3, 1..3], vec![0..1], vec![0..4, 0..4, 2..4]])
+                .with_bands(vec![vec![0..2, 0..3, 1..3, 1..3], vec![0..1], vec![0..4, 0..4, 2..4]])
                 .unwrap();
         }
-        let (topology, tokens) = (Topology::rnnt(), Tokens::default());
+        let (topology, tokens) = (Topology::rnnt(), TokenNormalization::default());
         let loss = match kind {
             Kind::Plain => Loss::Transducer { topology, tokens, sigma },
-            Kind::Factored => Loss::Transducer { topology, tokens: Tokens::FactoredBlank, sigma },
+            Kind::Factored => Loss::Transducer { topology, tokens: TokenNormalization::FactoredBlank, sigma },
             Kind::BigBlank => {
                 Loss::Transducer { topology: Topology::multi_blank(&[2]).unwrap(), tokens, sigma }
             }
@@ -83,22 +85,22 @@ impl Case {
         }
     }
 
-    fn run(&self) -> Found {
+    fn run(&self) -> LossAndGradients {
         let [tokens, durations] = self.heads.each_ref().map(|(w, b)| Head::new(w, Some(b), H).unwrap());
-        let mut joint = Joint::new(&self.frames, &self.labels, tokens);
+        let mut joint = JointInputs::new(&self.frames, &self.labels, tokens);
         if self.kind == Kind::Durations {
             joint = joint.with_durations(durations);
         }
         let out = Session::new(&self.options).unwrap().sum(joint, &self.targets, &WEIGHTS).unwrap();
-        let found = out.gradients;
-        let mut heads = vec![(found.head.weight, found.head.bias)];
+        let actual = out.gradients;
+        let mut heads = vec![(actual.head.weight, actual.head.bias)];
         if self.kind == Kind::Durations {
-            heads.push((found.durations.weight, found.durations.bias));
+            heads.push((actual.durations.weight, actual.durations.bias));
         } else {
-            assert!(found.durations.weight.is_empty() && found.durations.bias.is_empty());
+            assert!(actual.durations.weight.is_empty() && actual.durations.bias.is_empty());
         }
-        let rows = [found.encoded, found.predicted];
-        Found { losses: out.losses, rows, heads, skipped: out.skipped }
+        let rows = [actual.encoded, actual.predicted];
+        LossAndGradients { losses: out.losses, rows, heads, skipped: out.skipped }
     }
 
     /// Hidden row of every site, and its utterance and label position.
@@ -123,7 +125,7 @@ impl Case {
             let dot = |w: &[f64]| w.iter().zip(h).map(|(w, h)| w * h).sum::<f64>();
             w.chunks(H).zip(b).map(|(w, b)| dot(w) + b).collect()
         };
-        // Softmax over the classes that count.
+        // Softmax over the unmasked classes.
         let softmax = |z: &[f64], counts: &dyn Fn(usize) -> bool| -> Vec<f64> {
             let e: Vec<f64> =
                 z.iter().enumerate().map(|(c, z)| if counts(c) { z.exp() } else { 0.0 }).collect();
@@ -202,7 +204,7 @@ impl Case {
 }
 
 #[test]
-fn heads_have_the_gradients_of_plain_loops() {
+fn head_gradients_match_plain_loops() {
     for kind in KINDS {
         for (clamp, fastemit, bands) in
             [(None, 0.0, false), (None, 0.4, true), (Some(0.05), 0.0, true), (Some(0.2), 0.7, false)]
@@ -218,15 +220,19 @@ fn heads_have_the_gradients_of_plain_loops() {
                     ..Options::default()
                 };
                 let case = Case::new(kind, bands, sigma, options);
-                let (found, (losses, heads)) = (case.run(), case.dense());
-                for (found, want) in found.losses.iter().zip(&losses) {
-                    assert!((found - want).abs() < 1e-11, "{kind:?}: {found} {want}");
+                let (actual, (losses, heads)) = (case.run(), case.dense());
+                for (actual, expected) in actual.losses.iter().zip(&losses) {
+                    assert!((actual - expected).abs() < 1e-11, "{kind:?}: {actual} {expected}");
                 }
-                assert_eq!(found.heads.len(), heads.len());
-                for (found, want) in found.heads.iter().zip(&heads) {
-                    let (found, want) = ([&found.0[..], &found.1].concat(), [&want.0[..], &want.1].concat());
-                    for (found, want) in found.iter().zip(want) {
-                        assert!((found - want).abs() < 1e-11, "{kind:?} {clamp:?} {bands}: {found} {want}");
+                assert_eq!(actual.heads.len(), heads.len());
+                for (actual, expected) in actual.heads.iter().zip(&heads) {
+                    let (actual, expected) =
+                        ([&actual.0[..], &actual.1].concat(), [&expected.0[..], &expected.1].concat());
+                    for (actual, expected) in actual.iter().zip(expected) {
+                        assert!(
+                            (actual - expected).abs() < 1e-11,
+                            "{kind:?} {clamp:?} {bands}: {actual} {expected}"
+                        );
                     }
                 }
             }
@@ -234,9 +240,9 @@ fn heads_have_the_gradients_of_plain_loops() {
     }
 }
 
-/// Whatever is left out, no gradient moves by more than the bound says, and no more is left out than was allowed.
+/// The error and the mass of skipped sites are within their limits.
 #[test]
-fn skipping_stays_within_its_bound_with_every_head() {
+fn skipping_errors_are_within_the_bound_for_every_head() {
     for kind in KINDS {
         let mut skipped_any = false;
         for skip in [1e-3, 0.02, 0.1, 0.4] {
@@ -244,18 +250,19 @@ fn skipping_stays_within_its_bound_with_every_head() {
                 let options = Options { fastemit: 0.5, ..Options::default() };
                 let exact = Case::new(kind, false, 0.0, options.clone()).run();
                 let sizes = Plan::custom(wave, 8, 4, 2, 0);
-                let found = Case::new(kind, false, 0.0, Options { skip, plan: Some(sizes), ..options }).run();
-                let Skipped { sites, mass, bias, weight, inputs, .. } = found.skipped;
+                let actual =
+                    Case::new(kind, false, 0.0, Options { skip, plan: Some(sizes), ..options }).run();
+                let SkippedSites { sites, mass, bias, weight, inputs, .. } = actual.skipped;
                 skipped_any |= sites > 0;
                 let worst =
                     |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-                for (found, exact) in found.heads.iter().zip(&exact.heads) {
-                    let sum: f64 = found.1.iter().zip(&exact.1).map(|(a, b)| (a - b).abs()).sum();
+                for (actual, exact) in actual.heads.iter().zip(&exact.heads) {
+                    let sum: f64 = actual.1.iter().zip(&exact.1).map(|(a, b)| (a - b).abs()).sum();
                     assert!(sum <= bias + 1e-12, "{kind:?} {skip}: {sum} above {bias}");
-                    assert!(worst(&found.0, &exact.0) <= weight + 1e-12);
+                    assert!(worst(&actual.0, &exact.0) <= weight + 1e-12);
                 }
-                for (found, exact) in found.rows.iter().zip(&exact.rows) {
-                    assert!(worst(found, exact) <= inputs + 1e-12);
+                for (actual, exact) in actual.rows.iter().zip(&exact.rows) {
+                    assert!(worst(actual, exact) <= inputs + 1e-12);
                 }
                 let allowed: f64 = WEIGHTS
                     .iter()
@@ -271,7 +278,7 @@ fn skipping_stays_within_its_bound_with_every_head() {
 }
 
 #[test]
-fn the_internal_language_model_is_the_label_side_alone() {
+fn the_internal_language_model_depends_on_labels_only() {
     let case = Case::new(Kind::Factored, false, 0.0, Options::default());
     let (w, b) = &case.heads[0];
     for (blank, options) in [(BLANK, &case.options), (0, &Options::default()), (5, &Options::default())] {
@@ -280,8 +287,8 @@ fn the_internal_language_model_is_the_label_side_alone() {
         let targets = Targets::new(blank, FRAMES.to_vec(), labels.clone()).unwrap();
         let head = Head::new(w, Some(b), H).unwrap();
         let mut session = Session::new(options).unwrap();
-        let found = session.internal_lm(&case.labels, head, Layout::Packed, &targets).unwrap();
-        assert_eq!(found.iter().map(Vec::len).collect::<Vec<_>>(), [2, 0, 3]);
+        let actual = session.internal_lm(&case.labels, head, Layout::Packed, &targets).unwrap();
+        assert_eq!(actual.iter().map(Vec::len).collect::<Vec<_>>(), [2, 0, 3]);
         let padded: Vec<f64> = [(0, 3), (3, 4), (4, 8)]
             .into_iter()
             .flat_map(|(from, to)| {
@@ -291,14 +298,14 @@ fn the_internal_language_model_is_the_label_side_alone() {
             })
             .collect();
         let layout = Layout::Padded { frames: 4, positions: 5 };
-        assert_eq!(session.internal_lm(&padded, head, layout, &targets).unwrap(), found);
+        assert_eq!(session.internal_lm(&padded, head, layout, &targets).unwrap(), actual);
         let mut row = 0;
-        for (labels, found) in labels.iter().zip(&found) {
-            for (u, (&label, found)) in labels.iter().zip(found).enumerate() {
+        for (labels, actual) in labels.iter().zip(&actual) {
+            for (u, (&label, actual)) in labels.iter().zip(actual).enumerate() {
                 let h: Vec<f64> = case.labels[(row + u) * H..][..H].iter().map(|g| g.tanh()).collect();
                 let z = |c: usize| w[c * H..][..H].iter().zip(&h).map(|(w, h)| w * h).sum::<f64>() + b[c];
                 let sum: f64 = (0..C).filter(|c| *c != blank as usize).map(|c| z(c).exp()).sum();
-                assert!((z(label as usize) - sum.ln() - found).abs() < 1e-12);
+                assert!((z(label as usize) - sum.ln() - actual).abs() < 1e-12);
             }
             row += labels.len() + 1;
         }
@@ -307,11 +314,11 @@ fn the_internal_language_model_is_the_label_side_alone() {
     odd[5 * H] = f64::NAN;
     let head = Head::new(w, Some(b), H).unwrap();
     let mut session = Session::new(&Options::default()).unwrap();
-    let found = session.internal_lm(&odd, head, Layout::Packed, &case.targets);
-    assert!(matches!(found, Err(Error::Scores { utterance: 2, label: 1, .. })), "{found:?}");
-    // Nothing but the blank: no label, nothing to say.
+    let actual = session.internal_lm(&odd, head, Layout::Packed, &case.targets);
+    assert!(matches!(actual, Err(Error::Scores { utterance: 2, label: 1, .. })), "{actual:?}");
+    // Only the blank: there are no labels.
     let targets = Targets::new(0, vec![2], vec![vec![]]).unwrap();
     let head = Head::new(&w[..H], None, H).unwrap();
-    let found = session.internal_lm(&case.labels[..H], head, Layout::Packed, &targets).unwrap();
-    assert_eq!(found, [Vec::<f64>::new()]);
+    let actual = session.internal_lm(&case.labels[..H], head, Layout::Packed, &targets).unwrap();
+    assert_eq!(actual, [Vec::<f64>::new()]);
 }

@@ -1,10 +1,10 @@
-//! CTC through the tiles: against every labelling of the frames, central differences, and itself in other batches.
+//! CTC compared with all labelings, central differences, and other batches.
 use candle_core::{Device, Tensor, Var};
 use oracle::{ctc::sum_over_labelings, differences::central_difference};
 use rnnt_dp::delay_shift;
 use rnnt_loss::{
-    Error, Head, Joint, Layout, Loss, Options, Output, Plan, Rows, Session, Targets,
-    candle::{self, HeadTensors, LossSession, RowTensors},
+    Error, Head, HiddenInputs, JointInputs, Layout, Loss, LossOutput, Options, Plan, Session, Targets,
+    candle::{self, HeadTensors, HiddenTensors, LossSession},
 };
 
 const H: usize = 3;
@@ -17,7 +17,7 @@ fn values(count: usize, seed: u64) -> Vec<f64> {
     oracle::noise::normal(seed, 0, count, 1.0)
 }
 
-/// Repeated labels, none at all, two equal ones that do not fit into two frames, all classes.
+/// Repeated labels, no labels, two equal labels in two frames, all classes.
 fn targets() -> Targets {
     Targets::new(BLANK, FRAMES.to_vec(), vec![vec![1, 1, 0], vec![], vec![3, 3], vec![0, 3, 1]]).unwrap()
 }
@@ -26,21 +26,21 @@ fn rows() -> usize {
     FRAMES.iter().sum()
 }
 
-/// Rows, weight, bias.
+/// HiddenInputs, weight, bias.
 fn inputs() -> Vec<f64> {
     [values(rows() * H, 1), values(C * H, 2), values(C, 3)].concat()
 }
 
 fn options() -> Options {
-    Options::of(Loss::Ctc)
+    Options::new(Loss::Ctc)
 }
 
-fn run(all: &[f64], targets: &Targets, options: &Options) -> Output<f64> {
+fn run(all: &[f64], targets: &Targets, options: &Options) -> LossOutput<f64> {
     let (rows, rest) = all.split_at(all.len() - C * H - C);
     let (weight, bias) = rest.split_at(C * H);
     let head = Head::new(weight, Some(bias), H).unwrap();
     let weights = &WEIGHTS[..targets.batch()];
-    Session::new(options).unwrap().sum(Rows::new(rows, head), targets, weights).unwrap()
+    Session::new(options).unwrap().sum(HiddenInputs::new(rows, head), targets, weights).unwrap()
 }
 
 /// Log-probabilities of an utterance, smoothed, and the mean of squared log-sums.
@@ -60,24 +60,27 @@ fn dense(all: &[f64], utterance: usize, epsilon: f64) -> (Vec<f64>, f64) {
 }
 
 #[test]
-fn losses_are_sums_over_labellings() {
+fn losses_match_sums_over_labelings() {
     let (all, targets) = (inputs(), targets());
     for (label_smoothing, z_loss) in [(0.0, 0.0), (0.2, 0.0), (0.1, 0.3)] {
         let options = Options { label_smoothing, z_loss, ..options() };
-        let found = run(&all, &targets, &options);
-        for (utterance, found) in found.losses.iter().enumerate() {
+        let actual = run(&all, &targets, &options);
+        for (utterance, actual) in actual.losses.iter().enumerate() {
             let (log_probs, squares) = dense(&all, utterance, label_smoothing);
             let (frames, labels) = (FRAMES[utterance], targets.labels(utterance));
-            let sum = sum_over_labelings(&log_probs, frames, C, labels, BLANK).unwrap();
-            let want = -sum.log_likelihood + z_loss * squares;
-            assert!(*found == want || (found - want).abs() < 1e-12, "{utterance}: {found} {want}");
+            let sum = sum_over_labellings(&log_probs, frames, C, labels, BLANK).unwrap();
+            let expected = -sum.log_likelihood + z_loss * squares;
+            assert!(
+                *actual == expected || (actual - expected).abs() < 1e-12,
+                "{utterance}: {actual} {expected}"
+            );
         }
-        assert_eq!(found.losses[2], f64::INFINITY);
+        assert_eq!(actual.losses[2], f64::INFINITY);
     }
 }
 
 #[test]
-fn gradients_are_central_differences() {
+fn gradients_match_central_differences() {
     let (all, targets) = (inputs(), targets());
     let regularised = Options {
         label_smoothing: 0.15,
@@ -88,32 +91,32 @@ fn gradients_are_central_differences() {
         ..options()
     };
     for options in [options(), regularised] {
-        let found = run(&all, &targets, &options);
+        let actual = run(&all, &targets, &options);
         let gradient =
-            [found.gradients.hidden, found.gradients.head.weight, found.gradients.head.bias].concat();
+            [actual.gradients.hidden, actual.gradients.head.weight, actual.gradients.head.bias].concat();
         let loss = |all: &[f64]| {
             let losses = run(all, &targets, &options).losses;
             Ok(losses.iter().zip(WEIGHTS).filter(|(l, _)| l.is_finite()).map(|(l, w)| l * w).sum())
         };
-        for (found, want) in gradient.iter().zip(central_difference(loss, &all).unwrap()) {
-            assert!((found - want).abs() < 3e-7, "{found} {want}");
+        for (actual, expected) in gradient.iter().zip(central(loss, &all).unwrap()) {
+            assert!((actual - expected).abs() < 3e-7, "{actual} {expected}");
         }
-        // The impossible utterance.
+        // The utterance without a path.
         assert!(gradient[6 * H..8 * H].iter().all(|g| *g == 0.0));
     }
 }
 
 /// With one label in two frames: blank label, label blank, label label.
 #[test]
-fn a_delay_counts_where_a_label_begins() {
+fn the_delay_penalty_applies_at_the_start_of_a_label() {
     let targets = Targets::new(0, vec![2], vec![vec![1]]).unwrap();
     let options = Options { delay_penalty: 0.5, ..options() };
     let head = [0.0; C * H];
-    let rows = Rows::new(&[0.0; 2 * H], Head::new(&head, None, H).unwrap());
+    let rows = HiddenInputs::new(&[0.0; 2 * H], Head::new(&head, None, H).unwrap());
     let out = Session::new(&options).unwrap().sum(rows, &targets, &[1.0]).unwrap();
-    let (early, late) = (delay_shift(0.5, 0, 2).exp(), delay_shift(0.5, 1, 2).exp());
-    let want = -((2.0 * early + late) / 16.0).ln();
-    assert!((out.losses[0] - want).abs() < 1e-12);
+    let (early, late) = (delay(0.5, 0, 2).exp(), delay(0.5, 1, 2).exp());
+    let expected = -((2.0 * early + late) / 16.0).ln();
+    assert!((out.losses[0] - expected).abs() < 1e-12);
 }
 
 #[test]
@@ -129,25 +132,25 @@ fn fastemit_and_token_weights_scale_labels() {
         assert!((a - b).abs() < 1e-12);
     }
     assert_ne!(fastemit.gradients.head.weight, plain.gradients.head.weight);
-    // Equal labels share a class, but not a weight.
-    let each = |first: f64, second: f64| {
+    // Equal labels share a class, but have separate weights.
+    let hidden_gradient = |first: f64, second: f64| {
         let mut weights = weights(1.0);
         (weights[0][0], weights[0][1]) = (first, second);
         run(&all, &targets.clone().with_token_weights(weights).unwrap(), &options()).gradients.hidden
     };
-    assert_ne!(each(0.0, 1.0), each(1.0, 0.0));
+    assert_ne!(hidden_gradient(0.0, 1.0), hidden_gradient(1.0, 0.0));
 }
 
 #[test]
-fn batch_mates_groups_padding_and_threads_change_nothing() {
+fn results_do_not_depend_on_batch_groups_padding_and_threads() {
     let (all, targets) = (inputs(), targets());
     let options = options();
-    let want = run(&all, &targets, &options);
+    let expected = run(&all, &targets, &options);
     // Groups of one utterance each.
     let plan = Plan { wave: 1, ..options_plan() };
     let alone = run(&all, &targets, &Options { plan: Some(plan), ..options.clone() });
-    assert_eq!(alone.losses, want.losses);
-    for (a, b) in alone.gradients.hidden.iter().zip(&want.gradients.hidden) {
+    assert_eq!(alone.losses, expected.losses);
+    for (a, b) in alone.gradients.hidden.iter().zip(&expected.gradients.hidden) {
         assert!((a - b).abs() < 1e-13);
     }
     let (weight, bias) = all[rows() * H..].split_at(C * H);
@@ -160,13 +163,13 @@ fn batch_mates_groups_padding_and_threads_change_nothing() {
     }
     let layout = Layout::Padded { frames: 6, positions: 1 };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-    let rows = Rows::new(&padded, head).with_layout(layout);
-    let found = pool.install(|| Session::new(&options).unwrap().sum(rows, &targets, &WEIGHTS).unwrap());
-    assert_eq!((&found.losses, &found.gradients.head), (&want.losses, &want.gradients.head));
+    let rows = HiddenInputs::new(&padded, head).with_layout(layout);
+    let actual = pool.install(|| Session::new(&options).unwrap().sum(rows, &targets, &WEIGHTS).unwrap());
+    assert_eq!((&actual.losses, &actual.gradients.head), (&expected.losses, &expected.gradients.head));
     let mut row = 0;
     for (b, frames) in FRAMES.into_iter().enumerate() {
-        let (own, padding) = found.gradients.hidden[b * 6 * H..][..6 * H].split_at(frames * H);
-        assert_eq!(own, &want.gradients.hidden[row * H..(row + frames) * H]);
+        let (own, padding) = actual.gradients.hidden[b * 6 * H..][..6 * H].split_at(frames * H);
+        assert_eq!(own, &expected.gradients.hidden[row * H..(row + frames) * H]);
         assert!(padding.iter().all(|g| *g == 0.0));
         row += frames;
     }
@@ -180,7 +183,7 @@ fn options_plan() -> Plan<f32> {
     }
 }
 
-/// The operation over scores, the one over rows and the function agree.
+/// The operations over scores and rows and the function agree.
 #[test]
 fn operations_agree() {
     let targets = Targets::new(BLANK, vec![5, 3], vec![vec![1, 1, 0], vec![3]]).unwrap();
@@ -192,13 +195,13 @@ fn operations_agree() {
     let scores = x.broadcast_matmul(&w.t().unwrap()).unwrap().broadcast_add(&b).unwrap();
     let weights = Tensor::new(&[0.5f64, 2.0], &Device::Cpu).unwrap();
     let lazy = candle::ctc_loss(&scores, &targets, &options).unwrap();
-    let rows = RowTensors { hidden: &x, head: HeadTensors { weight: &w, bias: Some(&b) } };
+    let rows = HiddenTensors { hidden: &x, head: HeadTensors { weight: &w, bias: Some(&b) } };
     let eager = LossSession::new(&options).unwrap().sum(rows, &targets, &[0.5, 2.0]).unwrap();
     for (a, b) in lazy.to_vec1::<f64>().unwrap().iter().zip(&eager.losses) {
         assert!((a - b).abs() < 1e-12);
     }
     let lazy = (lazy * weights).unwrap().sum_all().unwrap().backward().unwrap();
-    // Whatever follows scales the gradient.
+    // Later operations scale the gradient.
     let eager = (eager.sum * 3.0).unwrap().backward().unwrap();
     for variable in [&x, &w, &b] {
         let [lazy, eager] = [&lazy, &eager]
@@ -210,27 +213,30 @@ fn operations_agree() {
 }
 
 #[test]
-fn mistakes_are_named() {
+fn invalid_arguments_are_errors() {
     let (all, targets) = (inputs(), targets());
     let (rows, rest) = all.split_at(rows() * H);
     let (weight, bias) = rest.split_at(C * H);
     let head = Head::new(weight, Some(bias), H).unwrap();
     let call = |rows: &[f64], targets: &Targets, options: &Options| -> rnnt_loss::Result<Vec<f64>> {
-        let out = Session::new(options)?.sum(Rows::new(rows, head), targets, &WEIGHTS)?;
+        let out = Session::new(options)?.sum(HiddenInputs::new(rows, head), targets, &WEIGHTS)?;
         Ok(out.losses)
     };
     let plain = options();
     let big = Targets::new(BLANK, FRAMES.to_vec(), vec![vec![1], vec![], vec![1], vec![0]]).unwrap();
     let big = big.with_big_blanks(vec![3]).unwrap();
-    assert!(matches!(call(rows, &big, &plain), Err(Error::Misplaced { argument: "targets.big_blanks", .. })));
+    assert!(matches!(
+        call(rows, &big, &plain),
+        Err(Error::Incompatible { argument: "targets.big_blanks", .. })
+    ));
     let bands = (0..4).map(|b| vec![0..targets.labels(b).len() + 1; FRAMES[b]]).collect();
-    let retained = targets.retained(bands).unwrap();
+    let retained = targets.with_bands(bands).unwrap();
     assert!(matches!(
         call(rows, &retained, &plain),
-        Err(Error::Misplaced { argument: "targets.retained", .. })
+        Err(Error::Incompatible { argument: "targets.retained", .. })
     ));
     let skip = Options { skip: 0.01, ..options() };
-    assert!(matches!(call(rows, &targets, &skip), Err(Error::Misplaced { argument: "skip", .. })));
+    assert!(matches!(call(rows, &targets, &skip), Err(Error::Incompatible { argument: "skip", .. })));
     assert!(matches!(call(&rows[1..], &targets, &plain), Err(Error::Shape { argument: "hidden", .. })));
     let beyond = Targets::new(BLANK, FRAMES.to_vec(), vec![vec![], vec![], vec![9], vec![]]).unwrap();
     assert!(matches!(
@@ -239,15 +245,15 @@ fn mistakes_are_named() {
     ));
     let mut bad = rows.to_vec();
     bad[7 * H] = f64::NAN;
-    let one = Options { plan: Some(Plan { wave: 1, ..options_plan() }), ..options() };
-    for options in [&plain, &one] {
+    let single_site = Options { plan: Some(Plan { wave: 1, ..options_plan() }), ..options() };
+    for options in [&plain, &single_site] {
         assert!(matches!(call(&bad, &targets, options), Err(Error::Frame { utterance: 2, frame: 1, .. })));
     }
-    // Frames alone: there is nothing to be added, and nothing that lasts.
-    let joint = Joint::new(rows, rows, head);
-    let found = Session::new(&plain).unwrap().sum(joint, &targets, &WEIGHTS);
-    assert!(matches!(found, Err(Error::Inputs { .. })));
-    let lasting = Rows { durations: Some(head), ..Rows::new(rows, head) };
-    let found = Session::new(&plain).unwrap().sum(lasting, &targets, &WEIGHTS);
-    assert!(matches!(found, Err(Error::Durations { expected: 0, found: C })));
+    // CTC has only frames: neither a joint network nor durations.
+    let joint = JointInputs::new(rows, rows, head);
+    let actual = Session::new(&plain).unwrap().sum(joint, &targets, &WEIGHTS);
+    assert!(matches!(actual, Err(Error::Inputs { .. })));
+    let lasting = HiddenInputs { durations: Some(head), ..HiddenInputs::new(rows, head) };
+    let actual = Session::new(&plain).unwrap().sum(lasting, &targets, &WEIGHTS);
+    assert!(matches!(actual, Err(Error::Durations { expected: 0, found: C })));
 }

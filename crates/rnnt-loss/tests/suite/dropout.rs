@@ -1,12 +1,12 @@
-//! Dropout after the activation: its mask by the formula, gradients by central differences, and what must not change it.
-use oracle::differences::central_difference;
+//! Dropout after the activation: masks, gradients and invariance.
+use oracle::differences::central;
 use pruned::Matrices;
 use rnnt_loss::{
-    Activation, Dropout, Error, Gradients, Head, Joint, Layout, Loss, Options, Output, Plan, PrunedJoint,
-    Pruning, Rows, Scales, Session, Simple, Targets,
+    Activation, Dropout, Error, Gradients, Head, HiddenInputs, JointInputs, Layout, Loss, LossOutput,
+    Options, PassScales, Plan, PrunedInputs, Pruning, Session, SimpleInputs, Targets,
 };
 
-/// More than a word of the mask, and not a whole number of them.
+/// Not a multiple of the length of a word of the mask.
 const H: usize = 11;
 const C: usize = 5;
 const SHAPES: [(usize, usize); 3] = [(4, 2), (1, 0), (3, 3)];
@@ -33,7 +33,7 @@ impl Batch {
     fn new(shapes: &[(usize, usize)]) -> Self {
         let (mut frames, mut labels, mut ids) = (Vec::new(), Vec::new(), Vec::new());
         for &(t, u) in shapes {
-            // An utterance's own shape alone says what it is made of.
+            // The values of an utterance depend only on its shape.
             frames.extend(values(t * H, (100 * t + u) as u64));
             labels.extend(values((u + 1) * H, (100 * t + u + 50) as u64));
             ids.push((0..u).map(|i| 1 + (i * 3 + t) as u32 % (C as u32 - 1)).collect());
@@ -47,16 +47,16 @@ impl Batch {
         Head::new(&self.weight, Some(&self.bias), H).unwrap()
     }
 
-    fn joint(&self) -> Joint<'_, f64> {
-        Joint::new(&self.frames, &self.labels, self.head())
+    fn joint(&self) -> JointInputs<'_, f64> {
+        JointInputs::new(&self.frames, &self.labels, self.head())
     }
 
-    fn run(&self, options: &Options, dropout: Option<Dropout>) -> Output<f64> {
-        let joint = Joint { dropout, ..self.joint() };
+    fn run(&self, options: &Options, dropout: Option<Dropout>) -> LossOutput<f64> {
+        let joint = JointInputs { dropout, ..self.joint() };
         Session::new(options).unwrap().sum(joint, &self.targets, &WEIGHTS[..self.shapes.len()]).unwrap()
     }
 
-    /// Frames, labels, weight and bias, one after the other.
+    /// Frames, labels, weight and bias, concatenated.
     fn all(&self) -> Vec<f64> {
         [&self.frames[..], &self.labels, &self.weight, &self.bias].concat()
     }
@@ -69,12 +69,12 @@ impl Batch {
     }
 }
 
-fn of(activation: Activation) -> Options {
+fn options_with(activation: Activation) -> Options {
     Options { activation, ..Options::default() }
 }
 
-/// Of the inputs in their order.
-fn in_one(gradients: &Gradients<f64>) -> Vec<f64> {
+/// Gradients of the inputs, concatenated.
+fn concatenated(gradients: &Gradients<f64>) -> Vec<f64> {
     let Gradients { encoded, predicted, head, .. } = gradients;
     [&encoded[..], predicted, &head.weight, &head.bias].concat()
 }
@@ -84,14 +84,14 @@ fn weighted(losses: &[f64]) -> f64 {
 }
 
 #[track_caller]
-fn close(found: &[f64], want: &[f64], bar: f64) {
-    assert_eq!(found.len(), want.len());
-    for (i, (found, want)) in found.iter().zip(want).enumerate() {
-        assert!((found - want).abs() <= bar, "entry {i}: {found} {want}");
+fn close(actual: &[f64], expected: &[f64], tolerance: f64) {
+    assert_eq!(actual.len(), expected.len());
+    for (i, (actual, expected)) in actual.iter().zip(expected).enumerate() {
+        assert!((actual - expected).abs() <= tolerance, "entry {i}: {actual} {expected}");
     }
 }
 
-/// SplitMix64's.
+/// The mixing function of SplitMix64.
 fn mix(z: u64) -> u64 {
     let z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -99,7 +99,7 @@ fn mix(z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// What a unit is multiplied by.
+/// Factor of a unit.
 fn factor(Dropout { rate, seed }: Dropout, b: usize, t: usize, u: usize, k: usize) -> f64 {
     let key =
         mix(mix(mix(seed).wrapping_add(b as u64)).wrapping_add((t as u64) << 32).wrapping_add(u as u64));
@@ -108,9 +108,9 @@ fn factor(Dropout { rate, seed }: Dropout, b: usize, t: usize, u: usize, k: usiz
     if (byte as f64) < threshold { 0.0 } else { 256.0 / (256.0 - threshold) }
 }
 
-/// Losses and all gradients of the same joint, from hidden rows that are made and masked one by one.
+/// Losses and gradients match those of hidden rows that are masked explicitly.
 #[test]
-fn rows_that_are_masked_by_hand_agree() {
+fn explicitly_masked_rows_agree() {
     let batch = Batch::new(&SHAPES);
     for activation in ACTIVATIONS {
         let (mut hidden, mut slopes, mut places) = (Vec::new(), Vec::new(), Vec::new());
@@ -135,67 +135,74 @@ fn rows_that_are_masked_by_hand_agree() {
         let dropped = slopes.iter().filter(|slope| **slope == 0.0).count();
         assert!(dropped > 0 && dropped < slopes.len());
         let mut session = Session::new(&Options::default()).unwrap();
-        let want = session.sum(Rows::new(&hidden, batch.head()), &batch.targets, &WEIGHTS).unwrap();
-        let found = batch.run(&of(activation), Some(DROPOUT));
-        close(&found.losses, &want.losses, 1e-12);
-        close(&found.gradients.head.weight, &want.gradients.head.weight, 1e-12);
-        close(&found.gradients.head.bias, &want.gradients.head.bias, 1e-12);
+        let expected =
+            session.sum(HiddenInputs::new(&hidden, batch.head()), &batch.targets, &WEIGHTS).unwrap();
+        let actual = batch.run(&options_with(activation), Some(DROPOUT));
+        close(&actual.losses, &expected.losses, 1e-12);
+        close(&actual.gradients.head.weight, &expected.gradients.head.weight, 1e-12);
+        close(&actual.gradients.head.bias, &expected.gradients.head.bias, 1e-12);
         let (mut frames, mut labels) = (vec![0.0; batch.frames.len()], vec![0.0; batch.labels.len()]);
-        for ((g, slope), (frame, label)) in want.gradients.hidden.iter().zip(slopes).zip(places) {
+        for ((g, slope), (frame, label)) in expected.gradients.hidden.iter().zip(slopes).zip(places) {
             frames[frame] += g * slope;
             labels[label] += g * slope;
         }
-        close(&found.gradients.encoded, &frames, 1e-12);
-        close(&found.gradients.predicted, &labels, 1e-12);
+        close(&actual.gradients.encoded, &frames, 1e-12);
+        close(&actual.gradients.predicted, &labels, 1e-12);
     }
 }
 
 #[test]
-fn gradients_are_central_differences() {
+fn gradients_match_central_differences() {
     let batch = Batch::new(&SHAPES);
     for activation in ACTIVATIONS {
         for loss in [Loss::rnnt(), Loss::hat()] {
             let (budget, keep_scores) = (usize::MAX, false);
-            let options =
-                Options { budget, keep_scores, label_smoothing: 0.0, z_loss: 0.1, loss, ..of(activation) };
-            let found = in_one(&batch.run(&options, Some(DROPOUT)).gradients);
+            let options = Options {
+                budget,
+                keep_scores,
+                label_smoothing: 0.0,
+                z_loss: 0.1,
+                loss,
+                ..options_with(activation)
+            };
+            let actual = concatenated(&batch.run(&options, Some(DROPOUT)).gradients);
             let loss = |all: &[f64]| Ok(weighted(&batch.with(all).run(&options, Some(DROPOUT)).losses));
-            close(&found, &central_difference(loss, &batch.all()).unwrap(), 3e-7);
+            close(&actual, &central(loss, &batch.all()).unwrap(), 3e-7);
         }
     }
 }
 
 #[test]
-fn durations_and_pruning_drop_the_same_units() {
+fn durations_and_pruning_use_the_same_masks() {
     let batch = Batch::new(&SHAPES);
     let (v, c) = (values(3 * H, 8), values(3, 9));
-    let options = Options::of(Loss::tdt(&[0, 1, 2]).unwrap());
+    let options = Options::new(Loss::tdt(&[0, 1, 2]).unwrap());
     let run = |batch: &Batch| {
         let joint = batch.joint().with_durations(Head::new(&v, Some(&c), H).unwrap()).with_dropout(DROPOUT);
         Session::new(&options).unwrap().sum(joint, &batch.targets, &WEIGHTS).unwrap()
     };
     let loss = |all: &[f64]| Ok(weighted(&run(&batch.with(all)).losses));
-    close(&in_one(&run(&batch).gradients), &central_difference(loss, &batch.all()).unwrap(), 3e-7);
+    close(&concatenated(&run(&batch).gradients), &central(loss, &batch.all()).unwrap(), 3e-7);
 
-    // The sites that pruning keeps have the masks that they have in the whole lattice.
+    // Retained sites have the same masks as in the whole lattice.
     let rows = |rows: &[f64]| values(rows.len() / H * C, 12);
     let (am, lm) = (rows(&batch.frames), rows(&batch.labels));
-    let simple = Simple::Matrices(Matrices::new(&am, &lm, C).unwrap());
-    let (joint, scales) = (batch.joint().with_dropout(DROPOUT), Scales::default());
+    let simple = SimpleInputs::Matrices(Matrices::new(&am, &lm, C).unwrap());
+    let (joint, scales) = (batch.joint().with_dropout(DROPOUT), PassScales::default());
     let pruning = Pruning { s_range: 2, ..Pruning::default() };
-    let mut session = Session::new(&Options::of(Loss::pruned(pruning))).unwrap();
-    let found = session.sum(PrunedJoint { simple, joint, scales }, &batch.targets, &WEIGHTS).unwrap();
-    let ranges = found.first_pass.unwrap().ranges;
+    let mut session = Session::new(&Options::new(Loss::pruned(pruning))).unwrap();
+    let actual = session.sum(PrunedInputs { simple, joint, scales }, &batch.targets, &WEIGHTS).unwrap();
+    let ranges = actual.first_pass.unwrap().ranges;
     let bands = (0..3).map(|b| (0..SHAPES[b].0).map(|t| ranges.band(b, t)).collect()).collect();
-    let retained = batch.targets.retained(bands).unwrap();
+    let retained = batch.targets.with_bands(bands).unwrap();
     assert!(retained.lattices().sites() < batch.targets.lattices().sites());
     let second = Session::new(&Options::default()).unwrap().sum(joint, &retained, &WEIGHTS).unwrap();
-    assert_eq!(found.losses, second.losses);
-    assert_eq!(in_one(&found.gradients), in_one(&second.gradients));
+    assert_eq!(actual.losses, second.losses);
+    assert_eq!(concatenated(&actual.gradients), concatenated(&second.gradients));
 }
 
 #[test]
-fn padding_groups_cuts_and_threads_change_nothing() {
+fn results_do_not_depend_on_padding_groups_blocking_and_threads() {
     let batch = Batch::new(&SHAPES);
     let (frames, positions) = (6, 5);
     let pad = |rows: &[f64], stride: usize, own: &dyn Fn(usize) -> usize| {
@@ -209,36 +216,36 @@ fn padding_groups_cuts_and_threads_change_nothing() {
     let f = pad(&batch.frames, frames, &|b| SHAPES[b].0);
     let g = pad(&batch.labels, positions, &|b| SHAPES[b].1 + 1);
     for activation in ACTIVATIONS {
-        let options = of(activation);
-        let want = batch.run(&options, Some(DROPOUT));
-        let joint = Joint::new(&f, &g, batch.head()).with_dropout(DROPOUT);
+        let options = options_with(activation);
+        let expected = batch.run(&options, Some(DROPOUT));
+        let joint = JointInputs::new(&f, &g, batch.head()).with_dropout(DROPOUT);
         let joint = joint.with_layout(Layout::Padded { frames, positions });
         let mut session = Session::new(&options).unwrap();
         let padded = session.sum(joint, &batch.targets, &WEIGHTS).unwrap();
-        assert_eq!((&padded.losses, &padded.gradients.head), (&want.losses, &want.gradients.head));
+        assert_eq!((&padded.losses, &padded.gradients.head), (&expected.losses, &expected.gradients.head));
         let unpad = |rows: &[f64], stride: usize, own: &dyn Fn(usize) -> usize| -> Vec<f64> {
             rows.chunks(stride * H).enumerate().flat_map(|(b, rows)| &rows[..own(b) * H]).copied().collect()
         };
-        assert_eq!(unpad(&padded.gradients.encoded, frames, &|b| SHAPES[b].0), want.gradients.encoded);
+        assert_eq!(unpad(&padded.gradients.encoded, frames, &|b| SHAPES[b].0), expected.gradients.encoded);
         let predicted = unpad(&padded.gradients.predicted, positions, &|b| SHAPES[b].1 + 1);
-        assert_eq!(predicted, want.gradients.predicted);
+        assert_eq!(predicted, expected.gradients.predicted);
 
         // All utterances at once, and in groups.
         let joint = batch.joint().with_dropout(DROPOUT);
-        let whole = session.forward(joint, &batch.targets).unwrap().backward(&WEIGHTS).unwrap();
-        assert_eq!(whole.losses, want.losses);
-        close(&in_one(&whole.gradients), &in_one(&want.gradients), 1e-12);
+        let at_once = session.forward(joint, &batch.targets).unwrap().backward(&WEIGHTS).unwrap();
+        assert_eq!(at_once.losses, expected.losses);
+        close(&concatenated(&at_once.gradients), &concatenated(&expected.gradients), 1e-12);
         for (wave, block, classes, kept) in [(1, 1, 2, 0), (8, 3, 4, 5), (100, 8, 5, 0), (100, 100, 1, 100)] {
             let plan = Some(Plan::custom(wave, block, classes, 2, kept));
             let cut = batch.run(&Options { plan, ..options.clone() }, Some(DROPOUT));
-            close(&cut.losses, &want.losses, 1e-12);
-            close(&in_one(&cut.gradients), &in_one(&want.gradients), 1e-12);
+            close(&cut.losses, &expected.losses, 1e-12);
+            close(&concatenated(&cut.gradients), &concatenated(&expected.gradients), 1e-12);
         }
         for threads in [1, 2, 5] {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            assert_eq!(pool.install(|| batch.run(&options, Some(DROPOUT))), want, "{threads} threads");
+            assert_eq!(pool.install(|| batch.run(&options, Some(DROPOUT))), expected, "{threads} threads");
         }
-        // Losses have the same bits whatever is in a group.
+        // The bits of losses do not depend on the group.
         let grouped = |wave| {
             let plan = Some(Plan::custom(wave, 1, C, 1, 0));
             batch.run(&Options { plan, ..options.clone() }, Some(DROPOUT))
@@ -247,28 +254,28 @@ fn padding_groups_cuts_and_threads_change_nothing() {
     }
 }
 
-/// The place in the batch counts, and who else is there does not.
+/// Masks depend on the index in the batch, not on other utterances.
 #[test]
-fn batch_mates_change_nothing() {
+fn results_do_not_depend_on_batch_mates() {
     let alike = |shapes: [(usize, usize); 3]| {
         let batch = Batch::new(&shapes);
         let out = batch.run(&Options::default(), Some(DROPOUT));
         let (first, own) = (shapes[0].0 * H, shapes[1].0 * H);
         (out.losses[1], out.gradients.encoded[first..first + own].to_vec())
     };
-    let want = alike([(4, 2), (3, 3), (1, 0)]);
-    assert_eq!(alike([(1, 1), (3, 3), (7, 2)]), want);
-    assert_eq!(alike([(9, 4), (3, 3), (3, 3)]), want);
-    // The same utterance elsewhere loses other units.
+    let expected = alike([(4, 2), (3, 3), (1, 0)]);
+    assert_eq!(alike([(1, 1), (3, 3), (7, 2)]), expected);
+    assert_eq!(alike([(9, 4), (3, 3), (3, 3)]), expected);
+    // The same utterance at another index has a different mask.
     let elsewhere = Batch::new(&[(3, 3)]).run(&Options::default(), Some(DROPOUT));
-    assert_ne!(elsewhere.losses[0], want.0);
+    assert_ne!(elsewhere.losses[0], expected.0);
 }
 
 #[test]
-fn a_rate_of_nothing_is_nothing_and_seeds_differ() {
+fn a_rate_of_zero_has_no_effect_and_seeds_differ() {
     let batch = Batch::new(&SHAPES);
     for activation in ACTIVATIONS {
-        let options = of(activation);
+        let options = options_with(activation);
         let plain = batch.run(&options, None);
         let with = |rate, seed| batch.run(&options, Some(Dropout { rate, seed }));
         assert_eq!(with(0.0, 3), plain);
@@ -276,48 +283,48 @@ fn a_rate_of_nothing_is_nothing_and_seeds_differ() {
         assert_ne!(with(0.375, 3).losses, with(0.375, 4).losses);
         assert_eq!(with(0.375, 3), with(0.375, 3));
     }
-    // An alignment is that of the model as it will be used.
+    // Alignment ignores dropout.
     let session = Session::new(&Options::default()).unwrap();
     let plain = session.align(&batch.joint(), &batch.targets).unwrap();
     assert_eq!(session.align(&batch.joint().with_dropout(DROPOUT), &batch.targets).unwrap(), plain);
 }
 
 #[test]
-fn rates_that_are_none_are_named() {
+fn invalid_rates_are_errors() {
     let batch = Batch::new(&SHAPES);
     let mut session = Session::new(&Options::default()).unwrap();
     for rate in [-0.1, 1.0, 1.5, f64::NAN, f64::INFINITY] {
         let joint = batch.joint().with_dropout(Dropout { rate, seed: 1 });
-        let same = |found: f64| found.to_bits() == rate.to_bits();
-        let found = session.sum(joint, &batch.targets, &WEIGHTS);
-        assert!(matches!(found, Err(Error::Dropout { found }) if same(found)));
-        let found = session.forward(joint, &batch.targets).map(|pending| pending.losses().to_vec());
-        assert!(matches!(found, Err(Error::Dropout { found }) if same(found)));
+        let same = |actual: f64| actual.to_bits() == rate.to_bits();
+        let actual = session.sum(joint, &batch.targets, &WEIGHTS);
+        assert!(matches!(actual, Err(Error::Dropout { found }) if same(found)));
+        let actual = session.forward(joint, &batch.targets).map(|pending| pending.losses().to_vec());
+        assert!(matches!(actual, Err(Error::Dropout { found }) if same(found)));
     }
 }
 
-/// Units that are left are larger, and their slopes too.
+/// Dropout scales the remaining units and their derivatives.
 #[test]
-fn skipping_stays_within_its_bound() {
+fn skipping_errors_are_within_the_bound() {
     let batch = Batch::new(&SHAPES);
     for activation in ACTIVATIONS {
         for rate in [0.375, 0.9] {
             let dropout = Some(Dropout { rate, seed: 5 });
-            let exact = batch.run(&of(activation), dropout);
+            let exact = batch.run(&options_with(activation), dropout);
             let mut skipped = 0;
             for skip in [1e-3, 0.02, 0.1, 0.4] {
-                let found = batch.run(&Options { skip, ..of(activation) }, dropout);
-                let bound = found.skipped;
+                let actual = batch.run(&Options { skip, ..options_with(activation) }, dropout);
+                let bound = actual.skipped;
                 skipped += bound.sites;
-                let (found, exact) = (&found.gradients, &exact.gradients);
-                for (found, exact, bound) in [
-                    (&found.encoded, &exact.encoded, bound.inputs),
-                    (&found.predicted, &exact.predicted, bound.inputs),
-                    (&found.head.weight, &exact.head.weight, bound.weight),
+                let (actual, exact) = (&actual.gradients, &exact.gradients);
+                for (actual, exact, bound) in [
+                    (&actual.encoded, &exact.encoded, bound.inputs),
+                    (&actual.predicted, &exact.predicted, bound.inputs),
+                    (&actual.head.weight, &exact.head.weight, bound.weight),
                 ] {
-                    close(found, exact, bound + 1e-12);
+                    close(actual, exact, bound + 1e-12);
                 }
-                let bias = found.head.bias.iter().zip(&exact.head.bias);
+                let bias = actual.head.bias.iter().zip(&exact.head.bias);
                 assert!(bias.map(|(a, b)| (a - b).abs()).sum::<f64>() <= bound.bias + 1e-12);
             }
             assert!(skipped > 0, "nothing was left out");

@@ -1,12 +1,12 @@
-//! The tests of this crate: kinds of loss, what goes with them, and mistakes at the doors.
+//! Tests of the public API of rnnt-loss.
 
 mod combinations;
 mod ctc;
-mod doors;
 mod dropout;
+mod functional;
 mod pending;
 mod pruned;
-mod regularisers;
+mod regularizers;
 mod sums;
 mod tensors;
 mod topologies;

@@ -1,9 +1,10 @@
-//! Forward now and backward later is the sum over groups, for every kind of loss and of inputs.
+//! `forward` and `backward` match `sum` for every loss and kind of inputs.
 use pruned::{Heads, Linear, Matrices};
 use rnnt_dp::{Regularizers, forward_backward, log_sums};
 use rnnt_loss::{
-    Dropout, Error, Gradients, Head, HeadGradient, Inputs, Joint, Loss, Options, PrunedJoint, Pruning, Rows,
-    Scales, Scores, Session, Simple, SimpleGradient, Targets, Tokens, Topology,
+    Dropout, Error, Gradients, Head, HeadGradient, HiddenInputs, Inputs, JointInputs, Loss, Options,
+    PassScales, PrunedInputs, Pruning, ScoreInputs, Session, SimpleGradient, SimpleInputs, Targets,
+    TokenNormalization, Topology,
 };
 
 const H: usize = 3;
@@ -20,7 +21,7 @@ fn values(len: usize, salt: u64) -> Vec<f64> {
     oracle::noise::normal(salt, 0, len, 1.0)
 }
 
-/// What all kinds of inputs are made of.
+/// Values of all kinds of inputs.
 struct Numbers {
     encoded: Vec<f64>,
     predicted: Vec<f64>,
@@ -56,39 +57,48 @@ impl Numbers {
         Head::new(&self.durations[0], Some(&self.durations[1]), H).unwrap()
     }
 
-    fn joint(&self) -> Joint<'_, f64> {
-        Joint::new(&self.encoded, &self.predicted, self.head())
+    fn joint(&self) -> JointInputs<'_, f64> {
+        JointInputs::new(&self.encoded, &self.predicted, self.head())
     }
 
-    fn pruned(&self, heads: bool) -> PrunedJoint<'_, f64> {
+    fn pruned(&self, heads: bool) -> PrunedInputs<'_, f64> {
         let [am, lm, of_am, of_lm] = &self.simple;
         let simple = match heads {
-            false => Simple::Matrices(Matrices::new(am, lm, C).unwrap()),
+            false => SimpleInputs::Matrices(Matrices::new(am, lm, C).unwrap()),
             true => {
                 let am = Linear::new(&self.encoded, of_am, None, H).unwrap();
                 let lm = Linear::new(&self.predicted, of_lm, Some(&self.head[1]), H).unwrap();
-                Simple::Heads(Heads::new(am, lm).unwrap())
+                SimpleInputs::Heads(Heads::new(am, lm).unwrap())
             }
         };
-        PrunedJoint { simple, joint: self.joint(), scales: Scales { simple: 0.25, pruned: 0.75 } }
+        PrunedInputs { simple, joint: self.joint(), scales: PassScales { simple: 0.25, pruned: 0.75 } }
     }
 
-    /// Every kind.
+    /// All combinations of loss and inputs.
     fn cases(&self) -> Vec<(&'static str, Options, Inputs<'_, f64>, Targets)> {
-        let scores = |scores, classes| Scores { scores, classes, layout: rnnt_loss::Layout::Packed };
+        let scores = |scores, classes| ScoreInputs { scores, classes, layout: rnnt_loss::Layout::Packed };
         let tdt = || Loss::Tdt { topology: Topology::tdt(&[0, 1, 2]).unwrap(), sigma: 0.05, omega: 0.25 };
-        let with = |loss| Options { fastemit: 0.3, delay_penalty: 0.1, ..Options::of(loss) };
+        let with = |loss| Options { fastemit: 0.3, delay_penalty: 0.1, ..Options::new(loss) };
         let regularised = Options { label_smoothing: 0.1, z_loss: 0.05, ..Options::default() };
         let bands = vec![vec![0..2, 0..3, 1..3, 1..3], vec![0..1], vec![0..4, 0..4, 2..4]];
-        let banded = targets().retained(bands).unwrap();
+        let banded = targets().with_bands(bands).unwrap();
         let big = targets().with_big_blanks(vec![4]).unwrap();
-        let factored =
-            Loss::Transducer { topology: Topology::modified(), tokens: Tokens::FactoredBlank, sigma: 0.1 };
+        let factored = Loss::Transducer {
+            topology: Topology::modified(),
+            tokens: TokenNormalization::FactoredBlank,
+            sigma: 0.1,
+        };
         let pruning = Pruning { s_range: 2, lm_only_scale: 0.25, ..Pruning::default() };
-        let modified =
-            Loss::Pruned { topology: Topology::modified(), tokens: Tokens::FactoredBlank, pruning };
+        let modified = Loss::Pruned {
+            topology: Topology::modified(),
+            tokens: TokenNormalization::FactoredBlank,
+            pruning,
+        };
         let dropped = self.joint().with_dropout(Dropout { rate: 0.25, seed: 3 });
-        let lasting = Rows { durations: Some(self.durations()), ..Rows::new(&self.hidden, self.head()) };
+        let lasting = HiddenInputs {
+            durations: Some(self.durations()),
+            ..HiddenInputs::new(&self.hidden, self.head())
+        };
         vec![
             ("joint", with(Loss::rnnt()), self.joint().into(), targets()),
             ("clamp", Options { clamp: Some(0.05), ..Options::default() }, self.joint().into(), targets()),
@@ -99,12 +109,17 @@ impl Numbers {
             ("big blanks", with(Loss::multi_blank(&[2]).unwrap()), self.joint().into(), big),
             ("factored", with(factored), self.joint().into(), targets()),
             ("durations", with(tdt()), self.joint().with_durations(self.durations()).into(), targets()),
-            ("rows", with(Loss::rnnt()), Rows::new(&self.hidden, self.head()).into(), targets()),
+            ("rows", with(Loss::rnnt()), HiddenInputs::new(&self.hidden, self.head()).into(), targets()),
             ("rows with durations", with(tdt()), lasting.into(), targets()),
-            ("factored rows", with(Loss::hat()), Rows::new(&self.hidden, self.head()).into(), targets()),
+            (
+                "factored rows",
+                with(Loss::hat()),
+                HiddenInputs::new(&self.hidden, self.head()).into(),
+                targets(),
+            ),
             ("scores", with(Loss::rnnt()), scores(&self.scores, C).into(), targets()),
             ("scores with durations", with(tdt()), scores(&self.lasting, C).into(), targets()),
-            ("ctc", with(Loss::Ctc), Rows::new(&self.by_frame, self.head()).into(), targets()),
+            ("ctc", with(Loss::Ctc), HiddenInputs::new(&self.by_frame, self.head()).into(), targets()),
             ("ctc scores", with(Loss::Ctc), scores(&self.scores[..FRAMES * C], C).into(), targets()),
             ("pruned", with(Loss::pruned(pruning)), self.pruned(false).into(), targets()),
             ("pruned heads", with(modified), self.pruned(true).into(), targets()),
@@ -118,33 +133,33 @@ fn targets() -> Targets {
     targets.with_token_weights(vec![vec![0.5, 2.0], vec![], vec![1.5, 1.0, 0.7]]).unwrap()
 }
 
-/// All of them, one after the other.
+/// All gradients, concatenated.
 fn flat(gradients: &Gradients<f64>) -> Vec<f64> {
     let Gradients { encoded, predicted, hidden, scores, head, durations, simple } = gradients;
-    let of = |HeadGradient { weight, bias }: &HeadGradient<f64>| [&weight[..], bias].concat();
+    let head_values = |HeadGradient { weight, bias }: &HeadGradient<f64>| [&weight[..], bias].concat();
     let simple = match simple {
         None => Vec::new(),
-        Some(SimpleGradient::Matrices(of)) => [&of.am[..], &of.lm].concat(),
-        Some(SimpleGradient::Heads(of)) => [&of.am, &of.lm]
+        Some(SimpleGradient::Matrices(matrices)) => [&matrices.am[..], &matrices.lm].concat(),
+        Some(SimpleGradient::Heads(heads)) => [&heads.am, &heads.lm]
             .into_iter()
             .flat_map(|side| [&side.rows[..], &side.weight, &side.bias].concat())
             .collect(),
     };
-    [&encoded[..], predicted, hidden, scores, &of(head), &of(durations), &simple].concat()
+    [&encoded[..], predicted, hidden, scores, &head_values(head), &head_values(durations), &simple].concat()
 }
 
 #[track_caller]
-fn close(name: &str, found: &[f64], want: &[f64]) {
-    assert_eq!(found.len(), want.len(), "{name}");
-    assert!(want.iter().any(|x| *x != 0.0), "{name}");
-    for (i, (found, want)) in found.iter().zip(want).enumerate() {
-        let near = found == want || (found - want).abs() <= 1e-12 * (1.0 + want.abs());
-        assert!(near, "{name}, entry {i}: {found} {want}");
+fn close(name: &str, actual: &[f64], expected: &[f64]) {
+    assert_eq!(actual.len(), expected.len(), "{name}");
+    assert!(expected.iter().any(|x| *x != 0.0), "{name}");
+    for (i, (actual, expected)) in actual.iter().zip(expected).enumerate() {
+        let near = actual == expected || (actual - expected).abs() <= 1e-12 * (1.0 + expected.abs());
+        assert!(near, "{name}, entry {i}: {actual} {expected}");
     }
 }
 
 #[test]
-fn forward_then_backward_is_the_sum() {
+fn forward_and_backward_match_sum() {
     let numbers = Numbers::new();
     for (name, options, inputs, targets) in numbers.cases() {
         let mut session = Session::new(&options).unwrap();
@@ -155,22 +170,24 @@ fn forward_then_backward_is_the_sum() {
         let out = pending.backward(&WEIGHTS).unwrap();
         assert_eq!(found_first, out.first_pass, "{name}");
         assert_eq!(sum.first_pass.is_some(), matches!(options.loss, Loss::Pruned { .. }), "{name}");
-        if let (Some(found), Some(want)) = (&out.first_pass, &sum.first_pass) {
-            assert_eq!((&found.losses, &found.ranges), (&want.losses, &want.ranges), "{name}");
+        if let (Some(actual), Some(expected)) = (&out.first_pass, &sum.first_pass) {
+            assert_eq!((&actual.losses, &actual.ranges), (&expected.losses, &expected.ranges), "{name}");
         }
         close(name, &flat(&out.gradients), &flat(&sum.gradients));
         assert_eq!(out.skipped.sites, sum.skipped.sites, "{name}");
         assert_eq!(out.skipped.sites > 0, options.skip > 0.0, "{name}");
-        // The buffers that are left behind mean nothing to the next call.
+        // The next call does not depend on the contents of the buffers.
         let again = session.forward(inputs, &targets).unwrap().backward(&WEIGHTS).unwrap();
         assert_eq!(again, out, "{name}");
         assert_eq!(session.sum(inputs, &targets, &WEIGHTS).unwrap(), sum, "{name}");
     }
 }
 
-/// What `forward` is for: weights that depend on the losses. An utterance without a path has none, whatever its weight.
+/// `forward` permits weights that depend on the losses.
+///
+/// An utterance without a path has no gradient for any weight.
 #[test]
-fn weights_may_come_from_the_losses() {
+fn weights_may_depend_on_losses() {
     let numbers = Numbers::new();
     for (name, options, inputs, targets) in numbers.cases() {
         let mut session = Session::new(&options).unwrap();
@@ -186,7 +203,7 @@ fn weights_may_come_from_the_losses() {
     }
     // More labels than frames.
     let targets = Targets::new(BLANK, vec![4, 2, 2], vec![vec![1, 5], vec![1, 1, 3], vec![]]).unwrap();
-    let mut session = Session::new(&Options::of(Loss::over(Topology::modified()))).unwrap();
+    let mut session = Session::new(&Options::new(Loss::with_topology(Topology::modified()))).unwrap();
     let pending = session.forward(numbers.joint(), &targets).unwrap();
     assert_eq!(pending.losses()[1], f64::INFINITY);
     let weights: Vec<f64> = pending.losses().iter().map(|loss| 2.0 * loss).collect();
@@ -196,9 +213,9 @@ fn weights_may_come_from_the_losses() {
     assert!(out.encoded[..4 * H].iter().any(|g| *g != 0.0));
 }
 
-/// What is shown between the two directions is what the lattice says.
+/// A pending loss exposes emissions and adjoints of the lattice.
 #[test]
-fn emissions_and_adjoints_are_those_of_the_lattice() {
+fn emissions_and_adjoints_match_the_lattice() {
     let numbers = Numbers::new();
     let plain = Targets::new(BLANK, vec![4, 1, 3], vec![vec![1, 5], vec![], vec![0, 0, 3]]).unwrap();
     for topology in [Topology::rnnt(), Topology::tdt(&[0, 1, 2]).unwrap()] {
@@ -207,12 +224,12 @@ fn emissions_and_adjoints_are_those_of_the_lattice() {
             true => (Loss::tdt(&[0, 1, 2]).unwrap(), Some(numbers.durations())),
             false => (Loss::rnnt(), None),
         };
-        let mut session = Session::new(&Options::of(loss)).unwrap();
-        let pending = session.forward(Joint { durations, ..numbers.joint() }, &plain).unwrap();
+        let mut session = Session::new(&Options::new(loss)).unwrap();
+        let pending = session.forward(JointInputs { durations, ..numbers.joint() }, &plain).unwrap();
         let (lattices, emissions) = (plain.lattices(), pending.emissions());
         assert_eq!(emissions.len(), SITES * topology.columns());
-        let want = forward_backward(lattices, &topology, &emissions, &Regularizers::default()).unwrap();
-        assert_eq!((pending.losses(), pending.adjoints()), (&want.losses[..], &want.adjoints[..]));
+        let expected = forward_backward(lattices, &topology, &emissions, &Regularisers::default()).unwrap();
+        assert_eq!((pending.losses(), pending.adjoints()), (&expected.losses[..], &expected.adjoints[..]));
         let sums = log_sums(lattices, &topology, &emissions).unwrap();
         for (b, loss) in pending.losses().iter().enumerate() {
             assert!((loss + sums.log_beta[lattices.site_range(b).start]).abs() < 1e-12);
@@ -221,23 +238,27 @@ fn emissions_and_adjoints_are_those_of_the_lattice() {
 }
 
 #[test]
-fn bad_weights_are_named_and_leave_the_session_as_it_was() {
+fn invalid_weights_are_errors_and_keep_the_session_usable() {
     let numbers = Numbers::new();
     for (name, options, inputs, targets) in numbers.cases() {
         let mut session = Session::new(&options).unwrap();
-        let want = session.forward(inputs, &targets).unwrap().backward(&WEIGHTS).unwrap();
+        let expected = session.forward(inputs, &targets).unwrap().backward(&WEIGHTS).unwrap();
         for weights in [&WEIGHTS[..2], &[1.0; 4], &[]] {
-            let found = session.forward(inputs, &targets).unwrap().backward(weights);
-            assert!(matches!(found, Err(Error::Shape { argument: "weights", .. })), "{name}");
-            let found = session.sum(inputs, &targets, weights);
-            assert!(matches!(found, Err(Error::Shape { argument: "weights", .. })), "{name}");
+            let actual = session.forward(inputs, &targets).unwrap().backward(weights);
+            assert!(matches!(actual, Err(Error::Shape { argument: "weights", .. })), "{name}");
+            let actual = session.sum(inputs, &targets, weights);
+            assert!(matches!(actual, Err(Error::Shape { argument: "weights", .. })), "{name}");
         }
         for bad in [f64::NAN, f64::INFINITY] {
-            let found = session.forward(inputs, &targets).unwrap().backward(&[1.0, bad, 1.0]);
-            assert!(matches!(found, Err(Error::Weight { utterance: 1, .. })), "{name}: {found:?}");
-            let found = session.sum(inputs, &targets, &[1.0, bad, 1.0]);
-            assert!(matches!(found, Err(Error::Weight { utterance: 1, .. })), "{name}: {found:?}");
+            let actual = session.forward(inputs, &targets).unwrap().backward(&[1.0, bad, 1.0]);
+            assert!(matches!(actual, Err(Error::Weight { utterance: 1, .. })), "{name}: {actual:?}");
+            let actual = session.sum(inputs, &targets, &[1.0, bad, 1.0]);
+            assert!(matches!(actual, Err(Error::Weight { utterance: 1, .. })), "{name}: {actual:?}");
         }
-        assert_eq!(session.forward(inputs, &targets).unwrap().backward(&WEIGHTS).unwrap(), want, "{name}");
+        assert_eq!(
+            session.forward(inputs, &targets).unwrap().backward(&WEIGHTS).unwrap(),
+            expected,
+            "{name}"
+        );
     }
 }

@@ -1,19 +1,19 @@
-//! Sums of losses as operations: values and gradients are those of slices.
+//! Sums of losses over tensors match those over slices.
 use candle_core::{DType, Device, Tensor, Var};
 use pruned::{Heads, Linear};
 use rnnt_loss::{
-    Error, Head, Joint, Layout, Loss, Options, PrunedJoint, Pruning, Result, Scales, Session, Simple,
-    SimpleGradient, Targets, Tokens, Topology,
+    Error, Head, JointInputs, Layout, Loss, Options, PassScales, PrunedInputs, Pruning, Result, Session,
+    SimpleGradient, SimpleInputs, Targets, TokenNormalization, Topology,
     candle::{
-        HeadTensors, JointTensors, LossSession, LossSum, PrunedTensors, TrivialJoiner, transducer_loss_sum,
+        HeadTensors, JointTensors, LossSession, LossSum, PrunedTensors, SimpleTensors, transducer_loss_sum,
     },
 };
 
 const DEVICE: Device = Device::Cpu;
-/// Padded T = 4, U + 1 = 3; B = 3, and the last utterance has no path where a frame emits at most one label.
+/// B = 3, padded T = 4, U + 1 = 3; with one label per frame, the last has no path.
 const LAYOUT: Layout = Layout::Padded { frames: 4, positions: 3 };
 const WEIGHTS: [f64; 3] = [0.5, -2.0, 1.5];
-/// What scales the sum afterwards.
+/// Factor of the sum.
 const FACTOR: f64 = 3.0;
 
 fn values(len: usize, salt: usize) -> Vec<f64> {
@@ -33,17 +33,17 @@ fn targets() -> Targets {
     Targets::new(2, vec![4, 3, 1], vec![vec![0, 4], vec![1], vec![3, 3]]).unwrap()
 }
 
-/// Gradients of `FACTOR · sum` against those of slices.
+/// Compares gradients of `FACTOR · sum` with those of slices.
 fn agree(sum: &Tensor, expected: &[(&Var, Vec<f64>)]) {
     let gradients = (sum * FACTOR).unwrap().backward().unwrap();
     for (index, (var, expected)) in expected.iter().enumerate() {
-        let found = gradients.get(var).unwrap();
-        assert_eq!(found.dims(), var.dims());
+        let actual = gradients.get(var).unwrap();
+        assert_eq!(actual.dims(), var.dims());
         assert!(expected.iter().any(|g| *g != 0.0), "argument {index}");
-        for (found, expected) in slice(found).iter().zip(expected) {
+        for (actual, expected) in slice(actual).iter().zip(expected) {
             assert!(
-                (found - FACTOR * expected).abs() <= 1e-12 * (1.0 + expected.abs()),
-                "argument {index}: {found} {expected}"
+                (actual - FACTOR * expected).abs() <= 1e-12 * (1.0 + expected.abs()),
+                "argument {index}: {actual} {expected}"
             );
         }
     }
@@ -61,10 +61,10 @@ fn weighted(losses: &[f64]) -> f64 {
 fn tokens_and_durations() {
     let (frames, labels) = (var(&[3, 4, 3], 1), var(&[3, 3, 3], 2));
     let (weight, bias, d_weight, d_bias) = (var(&[5, 3], 3), var(&[5], 4), var(&[3, 3], 5), var(&[3], 6));
-    // A label moves on by one or two frames, so that two labels need three frames.
+    // A label advances by one or two frames, so that two labels need three frames.
     let topology = Topology::tdt(&[1, 2, 4]).unwrap();
     let loss = Loss::Tdt { topology, sigma: 0.05, omega: 0.25 };
-    let options = Options { fastemit: 0.1, ..Options::of(loss) };
+    let options = Options { fastemit: 0.1, ..Options::new(loss) };
     let joint = JointTensors {
         encoded: &frames,
         predicted: &labels,
@@ -77,7 +77,7 @@ fn tokens_and_durations() {
     let [f, g, w, b, dw, db] = [&frames, &labels, &weight, &bias, &d_weight, &d_bias].map(|v| slice(v));
     let tokens = Head::new(&w, Some(&b), 3).unwrap();
     let durations = Head::new(&dw, Some(&db), 3).unwrap();
-    let joint = Joint::new(&f, &g, tokens).with_durations(durations).with_layout(LAYOUT);
+    let joint = JointInputs::new(&f, &g, tokens).with_durations(durations).with_layout(LAYOUT);
     let out = Session::new(&options).unwrap().sum(joint, &targets(), &WEIGHTS).unwrap();
     assert_eq!(losses, out.losses);
     assert!(losses[0].is_finite() && losses[1].is_finite() && losses[2] == f64::INFINITY, "{losses:?}");
@@ -103,10 +103,10 @@ fn both_passes_of_pruned_training() {
     let (weight, bias) = (var(&[5, 3], 3), var(&[5], 4));
     for topology in [Topology::rnnt(), Topology::modified(), Topology::constrained()] {
         let pruning = Pruning { s_range: 2, lm_only_scale: 0.25, am_only_scale: 0.125, ..Pruning::default() };
-        let loss = Loss::Pruned { topology: topology.clone(), tokens: Tokens::Softmax, pruning };
-        let options = Options { fastemit: 0.1, ..Options::of(loss) };
-        let scales = Scales { simple: 0.5, pruned: 0.75 };
-        let simple = TrivialJoiner { frames: &x, labels: &y, am: head(&wx, &bx), lm: head(&wy, &by) };
+        let loss = Loss::Pruned { topology: topology.clone(), tokens: TokenNormalization::Softmax, pruning };
+        let options = Options { fastemit: 0.1, ..Options::new(loss) };
+        let scales = PassScales { simple: 0.5, pruned: 0.75 };
+        let simple = SimpleTensors { frames: &x, labels: &y, am: head(&wx, &bx), lm: head(&wy, &by) };
         let joint = JointTensors {
             encoded: &frames,
             predicted: &labels,
@@ -123,8 +123,8 @@ fn both_passes_of_pruned_training() {
         let am = Linear::new(&xs, &wxs, Some(&bxs), 6).unwrap();
         let lm = Linear::new(&ys, &wys, Some(&bys), 7).unwrap();
         let (source, head) = (Heads::new(am, lm).unwrap(), Head::new(&w, Some(&b), 3).unwrap());
-        let joint = Joint::new(&f, &g, head).with_layout(LAYOUT);
-        let inputs = PrunedJoint { simple: Simple::Heads(source), joint, scales };
+        let joint = JointInputs::new(&f, &g, head).with_layout(LAYOUT);
+        let inputs = PrunedInputs { simple: SimpleInputs::Heads(source), joint, scales };
         let out = Session::new(&options).unwrap().sum(inputs, &targets(), &WEIGHTS).unwrap();
         assert_eq!((&first_pass, &pruned), (&out.first_pass, &out.losses));
         assert_eq!(pruned[2].is_finite(), topology == Topology::rnnt());
@@ -149,17 +149,17 @@ fn both_passes_of_pruned_training() {
     }
 }
 
-/// What must not fit is named.
+/// Returns the error of a call.
 fn refused<T: std::fmt::Debug>(result: Result<T>, name: &str) {
     let error = result.unwrap_err();
     assert!(matches!(error, Error::Shape { argument, .. } if argument == name), "{name}: {error}");
 }
 
 #[test]
-fn misfitting_tensors_are_named() {
+fn mismatched_tensors_are_errors() {
     let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F64, &DEVICE).unwrap();
     let (frames, labels, weight, bias) = (zeros(&[3, 4, 3]), zeros(&[3, 3, 3]), zeros(&[5, 3]), zeros(&[5]));
-    let session = LossSession::new(&Options::of(Loss::tdt(&[1, 2]).unwrap())).unwrap();
+    let session = LossSession::new(&Options::new(Loss::tdt(&[1, 2]).unwrap())).unwrap();
     let joint = JointTensors {
         encoded: &frames,
         predicted: &labels,
@@ -184,38 +184,38 @@ fn misfitting_tensors_are_named() {
 
     let [x, y, wx, wy] = [[3, 4, 6], [3, 3, 7], [5, 6, 1], [5, 7, 1]].map(|shape| zeros(&shape));
     let [wx, wy] = [wx, wy].map(|w| w.squeeze(2).unwrap());
-    let good = TrivialJoiner { frames: &x, labels: &y, am: head(&wx, &bias), lm: head(&wy, &bias) };
-    let session = LossSession::new(&Options::of(Loss::pruned(Pruning::default()))).unwrap();
-    let run = |simple: TrivialJoiner| {
-        session.sum(PrunedTensors { simple, joint, scales: Scales::default() }, &targets(), &WEIGHTS)
+    let good = SimpleTensors { frames: &x, labels: &y, am: head(&wx, &bias), lm: head(&wy, &bias) };
+    let session = LossSession::new(&Options::new(Loss::pruned(Pruning::default()))).unwrap();
+    let run = |simple: SimpleTensors| {
+        session.sum(PrunedTensors { simple, joint, scales: PassScales::default() }, &targets(), &WEIGHTS)
     };
     run(good).unwrap();
-    refused(run(TrivialJoiner { frames: &y, ..good }), "simple.frames");
-    refused(run(TrivialJoiner { labels: &weight, ..good }), "simple.labels");
-    refused(run(TrivialJoiner { am: head(&wy, &bias), ..good }), "simple.am.weight");
-    refused(run(TrivialJoiner { am: head(&wx, &zeros(&[4])), ..good }), "simple.am.bias");
-    refused(run(TrivialJoiner { lm: head(&wx, &bias), ..good }), "simple.lm.weight");
-    refused(run(TrivialJoiner { lm: head(&wy, &single), ..good }), "simple.lm.bias");
+    refused(run(SimpleTensors { frames: &y, ..good }), "simple.frames");
+    refused(run(SimpleTensors { labels: &weight, ..good }), "simple.labels");
+    refused(run(SimpleTensors { am: head(&wy, &bias), ..good }), "simple.am.weight");
+    refused(run(SimpleTensors { am: head(&wx, &zeros(&[4])), ..good }), "simple.am.bias");
+    refused(run(SimpleTensors { lm: head(&wx, &bias), ..good }), "simple.lm.weight");
+    refused(run(SimpleTensors { lm: head(&wy, &single), ..good }), "simple.lm.bias");
 }
 
 #[test]
 fn a_factored_blank() {
     let (frames, labels) = (var(&[3, 4, 3], 1), var(&[3, 3, 3], 2));
     let (weight, bias) = (var(&[5, 3], 3), var(&[5], 4));
-    let options = Options::of(Loss::hat());
+    let options = Options::new(Loss::hat());
     let out = transducer_loss_sum(&frames, &labels, &weight, &bias, &targets(), &options, &WEIGHTS).unwrap();
     let [f, g, w, b] = [&frames, &labels, &weight, &bias].map(|v| slice(v));
     let head = Head::new(&w, Some(&b), 3).unwrap();
-    let joint = Joint::new(&f, &g, head).with_layout(LAYOUT);
-    let want = Session::new(&options).unwrap().sum(joint, &targets(), &WEIGHTS).unwrap();
-    assert_eq!(out.losses, want.losses);
+    let joint = JointInputs::new(&f, &g, head).with_layout(LAYOUT);
+    let expected = Session::new(&options).unwrap().sum(joint, &targets(), &WEIGHTS).unwrap();
+    assert_eq!(out.losses, expected.losses);
     agree(
         &out.sum,
         &[
-            (&frames, want.gradients.encoded),
-            (&labels, want.gradients.predicted),
-            (&weight, want.gradients.head.weight),
-            (&bias, want.gradients.head.bias),
+            (&frames, expected.gradients.encoded),
+            (&labels, expected.gradients.predicted),
+            (&weight, expected.gradients.head.weight),
+            (&bias, expected.gradients.head.bias),
         ],
     );
 }

@@ -1,12 +1,12 @@
-//! Sessions over tensors: values and gradients are those of slices, in every form and type that a tensor may have.
+//! Sessions over tensors match sessions over slices, for all types and layouts.
 use candle_core::{DType, Device, Tensor, Var, backprop::GradStore};
 use pruned::{Heads, Linear};
 use rnnt_loss::{
-    Dropout, Error, Gradients, Head, Joint, Layout, Loss, Options, PrunedJoint, Pruning, Rows, Scales,
-    Scores, Session, Simple, SimpleGradient, Targets, Topology,
+    Dropout, Error, Gradients, Head, HiddenInputs, JointInputs, Layout, Loss, Options, PassScales,
+    PrunedInputs, Pruning, ScoreInputs, Session, SimpleGradient, SimpleInputs, Targets, Topology,
     candle::{
-        HeadTensors, JointTensors, LossSession, PrunedTensors, RowTensors, ScoreTensors, TensorInputs,
-        TrivialJoiner,
+        HeadTensors, HiddenTensors, JointTensors, LossSession, PrunedTensors, ScoreTensors, SimpleTensors,
+        TensorInputs,
     },
 };
 
@@ -17,13 +17,13 @@ const WEIGHTS: [f64; 3] = [0.5, -2.0, 1.5];
 const H: usize = 3;
 const C: usize = 5;
 const D: usize = 3;
-const SCALES: Scales = Scales { simple: 0.25, pruned: 0.75 };
+const SCALES: PassScales = PassScales { simple: 0.25, pruned: 0.75 };
 
 fn targets() -> Targets {
     Targets::new(2, vec![4, 3, 1], vec![vec![0, 4], vec![1], vec![]]).unwrap()
 }
 
-/// Numbers that `f32` holds, so that both types see the same.
+/// Numbers that are exact in `f32`, for equal inputs of both types.
 fn values(len: usize, salt: u64) -> Vec<f64> {
     oracle::noise::normal(salt, 0, len, 1.0).into_iter().map(|x| f64::from(x as f32)).collect()
 }
@@ -70,14 +70,14 @@ impl Kind {
             Self::CtcRows | Self::CtcScores => Loss::Ctc,
             Self::Pruned => Loss::pruned(Pruning { s_range: 2, lm_only_scale: 0.25, ..Pruning::default() }),
         };
-        Options { fastemit: 0.1, ..Options::of(loss) }
+        Options { fastemit: 0.1, ..Options::new(loss) }
     }
 
     fn dropout(self) -> Option<Dropout> {
         (self == Self::Dropout).then_some(Dropout { rate: 0.25, seed: 4 })
     }
 
-    /// Shapes of the tensors in their order; a head is a weight and a bias.
+    /// Shapes of the tensors in order; a head is a weight and a bias.
     fn shapes(self) -> Vec<Vec<usize>> {
         let joint = [vec![3, 4, H], vec![3, 3, H], vec![C, H], vec![C]];
         match self {
@@ -104,7 +104,7 @@ impl Kind {
         self.shapes()[tensor].len() == 1
     }
 
-    /// The tensors under their names; heads have no bias where `bias` says so.
+    /// The tensors by name; without `bias`, heads have no bias.
     fn inputs<'a>(self, t: &[&'a Tensor], bias: bool) -> TensorInputs<'a> {
         let head = |at: usize| HeadTensors { weight: t[at], bias: bias.then(|| t[at + 1]) };
         let joint = || JointTensors {
@@ -116,48 +116,50 @@ impl Kind {
         };
         match self {
             Self::Joint | Self::Dropout | Self::Durations => joint().into(),
-            Self::CtcRows => RowTensors { hidden: t[0], head: head(1) }.into(),
+            Self::CtcRows => HiddenTensors { hidden: t[0], head: head(1) }.into(),
             Self::Scores | Self::ScoresWithDurations | Self::CtcScores => {
                 ScoreTensors { scores: t[0] }.into()
             }
             Self::Pruned => {
-                let simple = TrivialJoiner { frames: t[4], labels: t[7], am: head(5), lm: head(8) };
+                let simple = SimpleTensors { frames: t[4], labels: t[7], am: head(5), lm: head(8) };
                 PrunedTensors { simple, joint: joint(), scales: SCALES }.into()
             }
         }
     }
 
-    /// Losses, and the gradients of all tensors in their order, by slices.
+    /// Losses, and gradients of all tensors in order, from slices.
     fn by_slices(self, vars: &[Var], bias: bool, weights: &[f64]) -> (Vec<f64>, Vec<Vec<f64>>) {
         let v: Vec<Vec<f64>> = vars.iter().map(|var| flat(var)).collect();
         let bias_of = |at: usize| bias.then(|| &v[at][..]);
         let head = |at: usize, width| Head::new(&v[at], bias_of(at + 1), width).unwrap();
         let joint = || {
-            let joint = Joint { dropout: self.dropout(), ..Joint::new(&v[0], &v[1], head(2, H)) };
+            let joint = JointInputs { dropout: self.dropout(), ..JointInputs::new(&v[0], &v[1], head(2, H)) };
             joint.with_layout(LAYOUT)
         };
-        let scores = |classes| Scores { scores: &v[0], classes, layout: LAYOUT };
+        let scores = |classes| ScoreInputs { scores: &v[0], classes, layout: LAYOUT };
         let (targets, mut session) = (targets(), Session::new(&self.options()).unwrap());
         let out = match self {
             Self::Joint | Self::Dropout => session.sum(joint(), &targets, weights),
             Self::Durations => session.sum(joint().with_durations(head(4, H)), &targets, weights),
-            Self::CtcRows => session.sum(Rows::new(&v[0], head(1, H)).with_layout(LAYOUT), &targets, weights),
+            Self::CtcRows => {
+                session.sum(HiddenInputs::new(&v[0], head(1, H)).with_layout(LAYOUT), &targets, weights)
+            }
             Self::Scores | Self::ScoresWithDurations | Self::CtcScores => {
                 session.sum(scores(C), &targets, weights)
             }
             Self::Pruned => {
                 let am = Linear::new(&v[4], &v[5], bias_of(6), 6).unwrap();
                 let lm = Linear::new(&v[7], &v[8], bias_of(9), 7).unwrap();
-                let simple = Simple::Heads(Heads::new(am, lm).unwrap());
-                session.sum(PrunedJoint { simple, joint: joint(), scales: SCALES }, &targets, weights)
+                let simple = SimpleInputs::Heads(Heads::new(am, lm).unwrap());
+                session.sum(PrunedInputs { simple, joint: joint(), scales: SCALES }, &targets, weights)
             }
         };
         let out = out.unwrap();
         let losses = match &out.first_pass {
             None => out.losses,
             Some(first) => {
-                let both = first.losses.iter().zip(&out.losses);
-                both.map(|(simple, pruned)| SCALES.simple * simple + SCALES.pruned * pruned).collect()
+                let losses = first.losses.iter().zip(&out.losses);
+                losses.map(|(simple, pruned)| SCALES.simple * simple + SCALES.pruned * pruned).collect()
             }
         };
         let Gradients { encoded, predicted, hidden, scores, head, durations, simple } = out.gradients;
@@ -180,10 +182,13 @@ impl Kind {
 }
 
 #[track_caller]
-fn close(kind: Kind, found: &[f64], want: &[f64], bar: f64) {
-    assert_eq!(found.len(), want.len(), "{kind:?}");
-    for (i, (found, want)) in found.iter().zip(want).enumerate() {
-        assert!((found - want).abs() <= bar * (1.0 + want.abs()), "{kind:?}, entry {i}: {found} {want}");
+fn close(kind: Kind, actual: &[f64], expected: &[f64], tolerance: f64) {
+    assert_eq!(actual.len(), expected.len(), "{kind:?}");
+    for (i, (actual, expected)) in actual.iter().zip(expected).enumerate() {
+        assert!(
+            (actual - expected).abs() <= tolerance * (1.0 + expected.abs()),
+            "{kind:?}, entry {i}: {actual} {expected}"
+        );
     }
 }
 
@@ -192,14 +197,14 @@ fn weighted(losses: &Tensor, weights: &[f64]) -> Tensor {
     (losses * Tensor::new(weights, &DEVICE).unwrap()).unwrap().sum_all().unwrap()
 }
 
-/// Gradients of some tensors, which have to be there.
+/// Compares gradients of tensors, which must exist.
 #[track_caller]
-fn check(kind: Kind, gradients: &GradStore, vars: &[Var], want: &[Vec<f64>], bias: bool, bar: f64) {
-    for (at, (var, want)) in vars.iter().zip(want).enumerate() {
+fn check(kind: Kind, gradients: &GradStore, vars: &[Var], expected: &[Vec<f64>], bias: bool, tolerance: f64) {
+    for (at, (var, expected)) in vars.iter().zip(expected).enumerate() {
         match gradients.get(var) {
-            Some(found) => {
-                assert_eq!((found.dims(), found.dtype()), (var.dims(), var.dtype()), "{kind:?} {at}");
-                close(kind, &flat(found), want, bar);
+            Some(actual) => {
+                assert_eq!((actual.dims(), actual.dtype()), (var.dims(), var.dtype()), "{kind:?} {at}");
+                close(kind, &flat(actual), expected, tolerance);
             }
             None => assert!(kind.is_bias(at) && !bias, "{kind:?}: tensor {at} has no gradient"),
         }
@@ -211,92 +216,94 @@ fn borrow(vars: &[Var]) -> Vec<&Tensor> {
 }
 
 #[test]
-fn both_forms_are_those_of_slices_in_both_types() {
+fn tensor_sessions_match_slices_in_both_types() {
     for kind in KINDS {
         let session = LossSession::new(&kind.options()).unwrap();
-        for (dtype, loss_bar, bar) in [(DType::F64, 1e-12, 1e-12), (DType::F32, 2e-6, 2e-5)] {
+        for (dtype, loss_bar, tolerance) in [(DType::F64, 1e-12, 1e-12), (DType::F32, 2e-6, 2e-5)] {
             for bias in [true, false] {
                 let vars = kind.vars(dtype);
-                let (losses, want) = kind.by_slices(&vars, bias, &WEIGHTS);
+                let (losses, expected) = kind.by_slices(&vars, bias, &WEIGHTS);
                 let tensors = borrow(&vars);
-                let found = session.forward(kind.inputs(&tensors, bias), &targets()).unwrap();
-                assert_eq!((found.dims(), found.dtype()), (&[3][..], DType::F64));
-                close(kind, &flat(&found), &losses, loss_bar);
-                let gradients = weighted(&found, &WEIGHTS).backward().unwrap();
-                check(kind, &gradients, &vars, &want, bias, bar);
+                let actual = session.forward(kind.inputs(&tensors, bias), &targets()).unwrap();
+                assert_eq!((actual.dims(), actual.dtype()), (&[3][..], DType::F64));
+                close(kind, &flat(&actual), &losses, loss_bar);
+                let gradients = weighted(&actual, &WEIGHTS).backward().unwrap();
+                check(kind, &gradients, &vars, &expected, bias, tolerance);
 
                 let out = session.sum(kind.inputs(&tensors, bias), &targets(), &WEIGHTS).unwrap();
                 let value: f64 = losses.iter().zip(WEIGHTS).map(|(loss, weight)| loss * weight).sum();
                 close(kind, &flat(&out.sum), &[value], loss_bar);
                 assert_eq!(out.first_pass.is_some(), kind == Kind::Pruned);
-                check(kind, &out.sum.backward().unwrap(), &vars, &want, bias, bar);
+                check(kind, &out.sum.backward().unwrap(), &vars, &expected, bias, tolerance);
             }
         }
     }
 }
 
-/// The first backward pass uses up what forward kept; a second one, under other weights, starts over.
+/// The first backward pass consumes the state; a second one repeats the forward pass.
 #[test]
 fn a_graph_may_be_differentiated_twice() {
-    let other = [1.0, 0.25, -0.5];
+    let other_weights = [1.0, 0.25, -0.5];
     for kind in KINDS {
         let session = LossSession::new(&kind.options()).unwrap();
         let vars = kind.vars(DType::F64);
         let tensors = borrow(&vars);
         let losses = session.forward(kind.inputs(&tensors, true), &targets()).unwrap();
-        // Somebody else uses the buffers in between.
+        // Another call uses the buffers in between.
         session.sum(kind.inputs(&tensors, true), &targets(), &[1.0; 3]).unwrap();
-        for weights in [WEIGHTS, WEIGHTS, other, WEIGHTS] {
-            let (_, want) = kind.by_slices(&vars, true, &weights);
-            check(kind, &weighted(&losses, &weights).backward().unwrap(), &vars, &want, true, 1e-12);
+        for weights in [WEIGHTS, WEIGHTS, other_weights, WEIGHTS] {
+            let (_, expected) = kind.by_slices(&vars, true, &weights);
+            check(kind, &weighted(&losses, &weights).backward().unwrap(), &vars, &expected, true, 1e-12);
         }
         let sum = session.sum(kind.inputs(&tensors, true), &targets(), &WEIGHTS).unwrap().sum;
-        let (_, want) = kind.by_slices(&vars, true, &WEIGHTS);
+        let (_, expected) = kind.by_slices(&vars, true, &WEIGHTS);
         for factor in [1.0, -3.0] {
-            let want: Vec<Vec<f64>> = want.iter().map(|g| g.iter().map(|g| factor * g).collect()).collect();
+            let expected: Vec<Vec<f64>> =
+                expected.iter().map(|g| g.iter().map(|g| factor * g).collect()).collect();
             let gradients = (&sum * factor).unwrap().backward().unwrap();
-            check(kind, &gradients, &vars, &want, true, 1e-12);
+            check(kind, &gradients, &vars, &expected, true, 1e-12);
         }
     }
 }
 
-/// Whoever needs no gradient gets none, and the others have theirs.
+/// Only tracked tensors have gradients.
 #[test]
-fn tensors_without_gradient_may_be_anywhere() {
+fn any_tensor_may_be_untracked() {
     for kind in KINDS {
         let session = LossSession::new(&kind.options()).unwrap();
         let vars = kind.vars(DType::F64);
-        let (losses, want) = kind.by_slices(&vars, true, &WEIGHTS);
+        let (losses, expected) = kind.by_slices(&vars, true, &WEIGHTS);
         let detached: Vec<Tensor> = vars.iter().map(|var| var.as_detached_tensor()).collect();
         for only in 0..vars.len() {
             let mut tensors: Vec<&Tensor> = detached.iter().collect();
             tensors[only] = &vars[only];
-            let whole = session.forward(kind.inputs(&tensors, true), &targets()).unwrap();
-            close(kind, &flat(&whole), &losses, 1e-12);
+            let losses_tensor = session.forward(kind.inputs(&tensors, true), &targets()).unwrap();
+            close(kind, &flat(&losses_tensor), &losses, 1e-12);
             let sum = session.sum(kind.inputs(&tensors, true), &targets(), &WEIGHTS).unwrap().sum;
-            for gradients in [weighted(&whole, &WEIGHTS).backward().unwrap(), sum.backward().unwrap()] {
-                close(kind, &flat(gradients.get(&vars[only]).unwrap()), &want[only], 1e-12);
+            for gradients in [weighted(&losses_tensor, &WEIGHTS).backward().unwrap(), sum.backward().unwrap()]
+            {
+                close(kind, &flat(gradients.get(&vars[only]).unwrap()), &expected[only], 1e-12);
                 for (at, tensor) in detached.iter().enumerate() {
                     assert!(gradients.get(tensor).is_none(), "{kind:?}: tensor {at} has a gradient");
                 }
             }
         }
-        // Nobody at all: a value.
+        // Without tracked tensors the loss is a constant.
         let tensors: Vec<&Tensor> = detached.iter().collect();
-        let whole = session.forward(kind.inputs(&tensors, true), &targets()).unwrap();
-        close(kind, &flat(&whole), &losses, 1e-12);
-        assert!(!whole.track_op());
+        let losses_tensor = session.forward(kind.inputs(&tensors, true), &targets()).unwrap();
+        close(kind, &flat(&losses_tensor), &losses, 1e-12);
+        assert!(!losses_tensor.track_op());
     }
 }
 
-/// Transposed and cut out: their values do not lie one after the other.
+/// Tensors that are transposed or sliced, hence not contiguous.
 #[test]
-fn tensors_with_gaps_are_tensors() {
+fn tensors_may_be_noncontiguous() {
     for kind in KINDS {
         let session = LossSession::new(&kind.options()).unwrap();
         let vars = kind.vars(DType::F64);
-        let (losses, want) = kind.by_slices(&vars, true, &WEIGHTS);
-        // The last two axes exchanged; a vector every second number of which counts.
+        let (losses, expected) = kind.by_slices(&vars, true, &WEIGHTS);
+        // The last two axes are transposed; a vector has stride 2.
         let (mut gapped, mut stored) = (Vec::new(), Vec::new());
         for var in &vars {
             let rank = var.rank();
@@ -313,50 +320,50 @@ fn tensors_with_gaps_are_tensors() {
         }
         assert!(gapped.iter().all(|tensor| !tensor.is_contiguous()));
         let tensors: Vec<&Tensor> = gapped.iter().collect();
-        let whole = session.forward(kind.inputs(&tensors, true), &targets()).unwrap();
-        close(kind, &flat(&whole), &losses, 1e-12);
+        let losses_tensor = session.forward(kind.inputs(&tensors, true), &targets()).unwrap();
+        close(kind, &flat(&losses_tensor), &losses, 1e-12);
         let sum = session.sum(kind.inputs(&tensors, true), &targets(), &WEIGHTS).unwrap().sum;
-        for gradients in [weighted(&whole, &WEIGHTS).backward().unwrap(), sum.backward().unwrap()] {
-            for ((stored, var), want) in stored.iter().zip(&vars).zip(&want) {
-                let found = gradients.get(stored).unwrap();
-                let found = match var.rank() {
+        for gradients in [weighted(&losses_tensor, &WEIGHTS).backward().unwrap(), sum.backward().unwrap()] {
+            for ((stored, var), expected) in stored.iter().zip(&vars).zip(&expected) {
+                let actual = gradients.get(stored).unwrap();
+                let actual = match var.rank() {
                     1 => {
-                        let unused = found.narrow(1, 0, 1).unwrap();
+                        let unused = actual.narrow(1, 0, 1).unwrap();
                         assert!(flat(&unused).iter().all(|g| *g == 0.0), "{kind:?}");
-                        found.narrow(1, 1, 1).unwrap()
+                        actual.narrow(1, 1, 1).unwrap()
                     }
-                    rank => found.transpose(rank - 2, rank - 1).unwrap(),
+                    rank => actual.transpose(rank - 2, rank - 1).unwrap(),
                 };
-                close(kind, &flat(&found), want, 1e-12);
+                close(kind, &flat(&actual), expected, 1e-12);
             }
         }
     }
 }
 
-/// The infinite loss of one utterance leaves the gradients of the others alone, whatever is made of it.
+/// The infinite loss of an utterance does not affect other gradients.
 #[test]
 fn an_utterance_without_a_path_has_no_gradient_in_any_pass() {
     let targets = Targets::new(2, vec![4, 3, 1], vec![vec![0, 4], vec![1], vec![3, 3]]).unwrap();
     let pruning = Pruning { s_range: 2, ..Pruning::default() };
-    let tokens = rnnt_loss::Tokens::Softmax;
+    let tokens = rnnt_loss::TokenNormalization::Softmax;
     let loss = Loss::Pruned { topology: Topology::modified(), tokens, pruning };
     let vars = Kind::Pruned.vars(DType::F64);
-    let session = LossSession::new(&Options::of(loss)).unwrap();
+    let session = LossSession::new(&Options::new(loss)).unwrap();
     let tensors = borrow(&vars);
     let losses = session.forward(Kind::Pruned.inputs(&tensors, true), &targets).unwrap();
-    let found = flat(&losses);
-    assert!(found[0].is_finite() && found[1].is_finite() && found[2] == f64::INFINITY, "{found:?}");
+    let actual = flat(&losses);
+    assert!(actual[0].is_finite() && actual[1].is_finite() && actual[2] == f64::INFINITY, "{actual:?}");
     let gradients = losses.sqr().unwrap().sum_all().unwrap().backward().unwrap();
-    let weights = [2.0 * found[0], 2.0 * found[1], 0.0];
+    let weights = [2.0 * actual[0], 2.0 * actual[1], 0.0];
     let sum = session.sum(Kind::Pruned.inputs(&tensors, true), &targets, &weights).unwrap().sum;
-    let want = sum.backward().unwrap();
+    let expected = sum.backward().unwrap();
     for var in &vars {
-        close(Kind::Pruned, &flat(gradients.get(var).unwrap()), &flat(want.get(var).unwrap()), 1e-11);
+        close(Kind::Pruned, &flat(gradients.get(var).unwrap()), &flat(expected.get(var).unwrap()), 1e-11);
     }
 }
 
 #[test]
-fn bad_rates_and_weights_are_named() {
+fn invalid_rates_and_weights_are_errors() {
     let vars = Kind::Joint.vars(DType::F32);
     let tensors = borrow(&vars);
     let TensorInputs::Joint(joint) = Kind::Joint.inputs(&tensors, true) else { panic!("a joint") };
@@ -366,12 +373,12 @@ fn bad_rates_and_weights_are_named() {
         assert!(matches!(session.forward(joint, &targets()), Err(Error::Dropout { .. })));
         assert!(matches!(session.sum(joint, &targets(), &WEIGHTS), Err(Error::Dropout { .. })));
     }
-    let found = session.sum(joint, &targets(), &[1.0, f64::NAN, 1.0]);
-    assert!(matches!(found, Err(Error::Weight { utterance: 1, .. })));
+    let actual = session.sum(joint, &targets(), &[1.0, f64::NAN, 1.0]);
+    assert!(matches!(actual, Err(Error::Weight { utterance: 1, .. })));
     assert!(matches!(session.sum(joint, &targets(), &[1.0]), Err(Error::Shape { argument: "weights", .. })));
     let losses = session.forward(joint, &targets()).unwrap();
     let message = weighted(&losses, &[1.0, f64::NAN, 1.0]).backward().unwrap_err().to_string();
     assert!(message.contains("weights: utterance 1"), "{message}");
-    // The failure has not broken the graph.
+    // The graph is still usable after the error.
     assert!(weighted(&losses, &WEIGHTS).backward().is_ok());
 }

@@ -1,9 +1,9 @@
-//! Multi-blank, TDT, factored blanks and retained sites: definitions, central differences, mistakes.
-use oracle::differences::central_difference;
-use rnnt_dp::{Lattices, Regularizers, forward_backward};
+//! Multi-blank, TDT, factored blanks and retained sites: values, gradients, errors.
+use oracle::differences::central;
+use rnnt_dp::{Lattices, Regularisers, forward_backward};
 use rnnt_loss::{
-    Error, Gradients, Head, Joint, Layout, Loss, Options, Output, Result, Scores, Session, Targets, Tokens,
-    Topology,
+    Error, Gradients, Head, JointInputs, Layout, Loss, LossOutput, Options, Result, ScoreInputs, Session,
+    Targets, TokenNormalization, Topology,
 };
 
 const H: usize = 3;
@@ -24,7 +24,7 @@ const PADDED: Layout = Layout::Padded { frames: 4, positions: 3 };
 const SIZES: [usize; 6] = [2 * 4 * H, 2 * 3 * H, C * H, C, DURATIONS.len() * H, DURATIONS.len()];
 const WEIGHTS: [f64; 2] = [0.5, -2.0];
 
-/// Frames, labels, token head, duration head, out of one list.
+/// Splits a list into frames, labels, token head and duration head.
 fn cut(all: &[f64]) -> [&[f64]; 6] {
     let mut rest = all;
     SIZES.map(|size| rest.split_off(..size).unwrap())
@@ -38,21 +38,23 @@ fn session<F: rnnt_loss::Real>(options: &Options) -> Session<F> {
     Session::new(options).unwrap()
 }
 
-/// Under one head for all tokens.
-fn projected(all: &[f64], targets: &Targets, options: &Options) -> Output<f64> {
+/// Runs the loss with one head for all tokens.
+fn projected(all: &[f64], targets: &Targets, options: &Options) -> LossOutput<f64> {
     let mut rest = all;
     let [frames, labels, w, b] = [0, 1, 2, 3].map(|i| rest.split_off(..SIZES[i]).unwrap());
     let head = Head::new(w, Some(b), H).unwrap();
-    session(options).sum(Joint::new(frames, labels, head).with_layout(PADDED), targets, &WEIGHTS).unwrap()
+    session(options)
+        .sum(JointInputs::new(frames, labels, head).with_layout(PADDED), targets, &WEIGHTS)
+        .unwrap()
 }
 
 /// Loss and gradient of padded scores.
-fn of_scores(scores: &[f64], targets: &Targets, options: &Options) -> Result<Output<f64>> {
-    Session::new(options)?.sum(Scores { scores, classes: C, layout: PADDED }, targets, &WEIGHTS)
+fn loss_of_scores(scores: &[f64], targets: &Targets, options: &Options) -> Result<LossOutput<f64>> {
+    Session::new(options)?.sum(ScoreInputs { scores, classes: C, layout: PADDED }, targets, &WEIGHTS)
 }
 
-/// Of the arguments in their order.
-fn in_one(gradients: Gradients<f64>) -> Vec<f64> {
+/// Gradients of the arguments, concatenated.
+fn concatenated(gradients: Gradients<f64>) -> Vec<f64> {
     let Gradients { encoded, predicted, head, durations, .. } = gradients;
     [encoded, predicted, head.weight, head.bias, durations.weight, durations.bias].concat()
 }
@@ -60,14 +62,14 @@ fn in_one(gradients: Gradients<f64>) -> Vec<f64> {
 /// Compares a gradient with central differences of the weighted losses.
 fn check(gradient: &[f64], inputs: &[f64], losses: impl Fn(&[f64]) -> Vec<f64>) {
     let loss = |all: &[f64]| Ok(losses(all).iter().zip(WEIGHTS).map(|(l, w)| l * w).sum());
-    let want = central_difference(loss, inputs).unwrap();
-    assert_eq!(gradient.len(), want.len());
-    for (i, (found, want)) in gradient.iter().zip(want).enumerate() {
-        assert!((found - want).abs() < 2e-7, "entry {i}: {found} {want}");
+    let expected = central(loss, inputs).unwrap();
+    assert_eq!(gradient.len(), expected.len());
+    for (i, (actual, expected)) in gradient.iter().zip(expected).enumerate() {
+        assert!((actual - expected).abs() < 2e-7, "entry {i}: {actual} {expected}");
     }
 }
 
-/// Scores of all padded sites under a head.
+/// Scores of all padded sites.
 fn scores(frames: &[f64], labels: &[f64], weight: &[f64], bias: &[f64]) -> Vec<f64> {
     let mut z = Vec::new();
     for site in 0..2 * 4 * 3 {
@@ -81,29 +83,30 @@ fn scores(frames: &[f64], labels: &[f64], weight: &[f64], bias: &[f64]) -> Vec<f
 }
 
 #[test]
-fn tdt_is_the_loss_of_its_scores() {
+fn tdt_matches_the_loss_of_its_scores() {
     let (all, targets) = (inputs(), targets(5));
     for (omega, fastemit) in [(0.0, 0.0), (0.3, 0.0), (1.0, 0.0), (0.0, 0.2)] {
         let topology = Topology::tdt(&DURATIONS).unwrap();
-        let options = Options { fastemit, ..Options::of(Loss::Tdt { topology, sigma: 0.05, omega }) };
+        let options = Options { fastemit, ..Options::new(Loss::Tdt { topology, sigma: 0.05, omega }) };
         let run = |all: &[f64]| {
             let [frames, labels, w, b, v, c] = cut(all);
             let (tokens, durations) = (Head::new(w, Some(b), H).unwrap(), Head::new(v, Some(c), H).unwrap());
-            let joint = Joint::new(frames, labels, tokens).with_durations(durations).with_layout(PADDED);
+            let joint =
+                JointInputs::new(frames, labels, tokens).with_durations(durations).with_layout(PADDED);
             session(&options).sum(joint, &targets, &WEIGHTS).unwrap()
         };
-        let found = run(&all);
+        let actual = run(&all);
         let [frames, labels, w, b, v, c] = cut(&all);
         let (z, d) = (scores(frames, labels, w, b), scores(frames, labels, v, c));
         let rows = z.chunks(C).zip(d.chunks(DURATIONS.len()));
         let rows: Vec<f64> = rows.flat_map(|(z, d)| z.iter().chain(d)).copied().collect();
-        let dense = of_scores(&rows, &targets, &options).unwrap();
-        for (a, b) in found.losses.iter().zip(&dense.losses) {
+        let dense = loss_of_scores(&rows, &targets, &options).unwrap();
+        for (a, b) in actual.losses.iter().zip(&dense.losses) {
             assert!((a - b).abs() < 1e-12 * b);
         }
         if fastemit == 0.0 {
-            check(&in_one(found.gradients), &all, |all| run(all).losses);
-            let losses = |rows: &[f64]| of_scores(rows, &targets, &options).unwrap().losses;
+            check(&concatenated(actual.gradients), &all, |all| run(all).losses);
+            let losses = |rows: &[f64]| loss_of_scores(rows, &targets, &options).unwrap().losses;
             check(&dense.gradients.scores, &rows, losses);
         }
     }
@@ -114,12 +117,12 @@ fn tdt_in_single_precision_and_every_budget() {
     let (all, targets) = (inputs(), targets(0));
     let losses = |keep_scores: bool| {
         let options =
-            Options { budget: usize::MAX, keep_scores, ..Options::of(Loss::tdt(&DURATIONS).unwrap()) };
+            Options { budget: usize::MAX, keep_scores, ..Options::new(Loss::tdt(&DURATIONS).unwrap()) };
         let all: Vec<f32> = all.iter().map(|&x| x as f32).collect();
         let mut rest = all.as_slice();
         let [frames, labels, w, b, v, c] = SIZES.map(|size| rest.split_off(..size).unwrap());
         let (tokens, durations) = (Head::new(w, Some(b), H).unwrap(), Head::new(v, Some(c), H).unwrap());
-        let joint = Joint::new(frames, labels, tokens).with_durations(durations).with_layout(PADDED);
+        let joint = JointInputs::new(frames, labels, tokens).with_durations(durations).with_layout(PADDED);
         session(&options).sum(joint, &targets, &WEIGHTS).unwrap()
     };
     let (kept, recomputed) = (losses(true), losses(false));
@@ -129,7 +132,7 @@ fn tdt_in_single_precision_and_every_budget() {
     }
 }
 
-/// HAT by its definition, from scores.
+/// Reference implementation of HAT, from scores.
 fn factored(z: &[f64], targets: &Targets, blank: usize) -> Vec<f64> {
     let mut losses = Vec::new();
     for b in 0..2 {
@@ -138,10 +141,10 @@ fn factored(z: &[f64], targets: &Targets, blank: usize) -> Vec<f64> {
         for t in 0..frames {
             for u in 0..=labels.len() {
                 let row = &z[((b * 4 + t) * 3 + u) * C..][..C];
-                let others = (0..C).filter(|&c| c != blank).map(|c| row[c].exp()).sum::<f64>();
+                let label_sum = (0..C).filter(|&c| c != blank).map(|c| row[c].exp()).sum::<f64>();
                 let blank_p = 1.0 / (1.0 + (-row[blank]).exp());
                 emissions.push(blank_p.ln());
-                let label = labels.get(u).map_or(0.0, |&l| row[l as usize].exp() / others);
+                let label = labels.get(u).map_or(0.0, |&l| row[l as usize].exp() / label_sum);
                 emissions.push(((1.0 - blank_p) * label).ln());
             }
         }
@@ -153,31 +156,31 @@ fn factored(z: &[f64], targets: &Targets, blank: usize) -> Vec<f64> {
 }
 
 #[test]
-fn a_factored_blank_is_what_it_says() {
+fn a_factored_blank_matches_the_definition() {
     let all = &inputs()[..SIZES[..4].iter().sum()];
-    let options = Options::of(Loss::hat());
+    let options = Options::new(Loss::hat());
     for blank in [0, 2, C as u32 - 1] {
         let targets = targets(blank);
         let run = |all: &[f64]| projected(all, &targets, &options);
-        let found = run(all);
+        let actual = run(all);
         let mut rest = all;
         let [frames, labels, w, b] = [0, 1, 2, 3].map(|i| rest.split_off(..SIZES[i]).unwrap());
-        let want = factored(&scores(frames, labels, w, b), &targets, blank as usize);
-        for (found, want) in found.losses.iter().zip(&want) {
-            assert!((found - want).abs() < 1e-12 * want, "{found} {want}");
+        let expected = factored(&scores(frames, labels, w, b), &targets, blank as usize);
+        for (actual, expected) in actual.losses.iter().zip(&expected) {
+            assert!((actual - expected).abs() < 1e-12 * expected, "{actual} {expected}");
         }
-        check(&in_one(found.gradients), all, |all| run(all).losses);
+        check(&concatenated(actual.gradients), all, |all| run(all).losses);
     }
 }
 
-/// A blank that is all but certain: 1 - p would have no digits left.
+/// A nearly certain blank, for which 1 - p would lose all digits.
 #[test]
-fn a_factored_blank_keeps_its_digits() {
+fn a_factored_blank_is_accurate() {
     let targets = Targets::new(0, vec![1], vec![vec![1]]).unwrap();
-    let options = Options::of(Loss::hat());
+    let options = Options::new(Loss::hat());
     let bias = [80.0f64, 0.0, 0.0];
     let head = Head::new(&[0.0; 6], Some(&bias), 2).unwrap();
-    let out = session(&options).sum(Joint::new(&[0.0; 2], &[0.0; 4], head), &targets, &[1.0]).unwrap();
+    let out = session(&options).sum(JointInputs::new(&[0.0; 2], &[0.0; 4], head), &targets, &[1.0]).unwrap();
     assert!((out.losses[0] - (80.0 + 2f64.ln())).abs() < 1e-12, "{}", out.losses[0]);
 }
 
@@ -186,47 +189,48 @@ fn big_blanks_are_classes() {
     let all = &inputs()[..SIZES[..4].iter().sum()];
     let targets = targets(5).with_big_blanks(vec![4, 2]).unwrap();
     let topology = Topology::multi_blank(&[2, 3]).unwrap();
-    let options = Options::of(Loss::Transducer { topology, tokens: Tokens::Softmax, sigma: 0.1 });
+    let options =
+        Options::new(Loss::Transducer { topology, tokens: TokenNormalization::Softmax, sigma: 0.1 });
     let run = |all: &[f64]| projected(all, &targets, &options);
-    let found = run(all);
+    let actual = run(all);
     let mut rest = all;
     let [frames, labels, w, b] = [0, 1, 2, 3].map(|i| rest.split_off(..SIZES[i]).unwrap());
     let z = scores(frames, labels, w, b);
-    let dense = of_scores(&z, &targets, &options).unwrap();
-    for (found, want) in found.losses.iter().zip(&dense.losses) {
-        assert!((found - want).abs() < 1e-12 * want);
+    let dense = loss_of_scores(&z, &targets, &options).unwrap();
+    for (actual, expected) in actual.losses.iter().zip(&dense.losses) {
+        assert!((actual - expected).abs() < 1e-12 * expected);
     }
-    check(&in_one(found.gradients), all, |all| run(all).losses);
+    check(&concatenated(actual.gradients), all, |all| run(all).losses);
 }
 
 #[test]
-fn retained_sites_go_through_every_door() {
+fn all_inputs_support_retained_sites() {
     let all = &inputs()[..SIZES[..4].iter().sum()];
     for topology in [Topology::rnnt(), Topology::modified(), Topology::constrained()] {
-        let options = Options { delay_penalty: 0.1, ..Options::of(Loss::over(topology)) };
+        let options = Options { delay_penalty: 0.1, ..Options::new(Loss::with_topology(topology)) };
         let run = |all: &[f64], targets: &Targets| projected(all, targets, &options);
         let full = targets(2);
         let bands = vec![vec![0..2, 0..2, 1..3, 1..3], vec![0..1, 0..2]];
-        let kept = full.retained(bands).unwrap();
-        let (found, whole) = (run(all, &kept), run(all, &full));
-        for (kept, whole) in found.losses.iter().zip(&whole.losses) {
+        let kept = full.with_bands(bands).unwrap();
+        let (actual, unrestricted) = (run(all, &kept), run(all, &full));
+        for (kept, whole) in actual.losses.iter().zip(&unrestricted.losses) {
             assert!(kept >= whole, "{kept} {whole}");
         }
         let mut rest = all;
         let [frames, labels, w, b] = [0, 1, 2, 3].map(|i| rest.split_off(..SIZES[i]).unwrap());
         let mut z = scores(frames, labels, w, b);
-        // What was not retained is never read.
+        // Sites that are not retained are never read.
         for (b, t, u) in [(0, 0, 2), (0, 1, 2), (0, 2, 0), (0, 3, 0), (1, 0, 1)] {
             z[((b * 4 + t) * 3 + u) * C..][..C].fill(f64::NAN);
         }
-        let dense = of_scores(&z, &kept, &options).unwrap();
-        for (found, want) in found.losses.iter().zip(&dense.losses) {
-            assert!((found - want).abs() < 1e-12 * want);
+        let dense = loss_of_scores(&z, &kept, &options).unwrap();
+        for (actual, expected) in actual.losses.iter().zip(&dense.losses) {
+            assert!((actual - expected).abs() < 1e-12 * expected);
         }
         assert!(dense.gradients.scores.iter().all(|g| g.is_finite()));
-        check(&in_one(found.gradients), all, |all| run(all, &kept).losses);
-        let every = full.retained(vec![vec![0..3; 4], vec![0..2; 2]]).unwrap();
-        for (a, b) in run(all, &every).losses.iter().zip(&whole.losses) {
+        check(&concatenated(actual.gradients), all, |all| run(all, &kept).losses);
+        let all_retained = full.with_bands(vec![vec![0..3; 4], vec![0..2; 2]]).unwrap();
+        for (a, b) in run(all, &all_retained).losses.iter().zip(&unrestricted.losses) {
             assert!((a - b).abs() < 1e-12 * b);
         }
     }
@@ -237,16 +241,16 @@ fn targets_arc(frames: usize, labels: usize) -> rnnt_dp::TopologyArc {
 }
 
 #[test]
-fn mistakes_are_named() {
+fn invalid_arguments_are_errors() {
     let targets = targets(5);
     let (w, b) = (values(C * H, 1), values(C, 2));
     let head = Head::new(&w, Some(&b), H).unwrap();
     let (frames, labels) = (values(SIZES[0], 3), values(SIZES[1], 4));
-    let joint = Joint::new(&frames, &labels, head).with_layout(PADDED);
+    let joint = JointInputs::new(&frames, &labels, head).with_layout(PADDED);
     let run = |targets: &Targets, options: &Options| -> Result<Vec<f64>> {
         Ok(Session::new(options)?.sum(joint, targets, &WEIGHTS)?.losses)
     };
-    let with = |topology| Options::of(Loss::over(topology));
+    let with = |topology| Options::new(Loss::with_topology(topology));
     let tdt = with(Topology::tdt(&[1, 2]).unwrap());
     assert!(matches!(run(&targets, &tdt), Err(Error::Columns { expected: 2, found: 4, .. })));
     let big = with(Topology::multi_blank(&[2]).unwrap());
@@ -256,18 +260,18 @@ fn mistakes_are_named() {
     // A topology of four columns that are not all tokens.
     let confused = run(&two, &tdt);
     assert!(matches!(confused, Err(Error::Columns { expected: 4, found: 2, .. })), "{confused:?}");
-    // Columns that mean something else.
+    // Columns with another meaning.
     let (blank, label) = (targets_arc(1, 0), targets_arc(0, 1));
     let swapped = with(Topology::new(vec![label, blank]).unwrap());
     assert!(matches!(run(&targets, &swapped), Err(Error::Arc { arc: 0, expected: 0, found: 1 })));
     let two_at_once = with(Topology::new(vec![blank, targets_arc(1, 2)]).unwrap());
     assert!(matches!(run(&targets, &two_at_once), Err(Error::Arc { arc: 1, expected: 1, found: 2 })));
     let z = values(24 * C, 1);
-    let lasting = |topology, omega| Options::of(Loss::Tdt { topology, sigma: 0.0, omega });
-    let found = of_scores(&z, &targets, &lasting(Topology::rnnt(), 0.0));
-    assert!(matches!(found, Err(Error::Columns { expected: 3, found: 2, .. })));
+    let lasting = |topology, omega| Options::new(Loss::Tdt { topology, sigma: 0.0, omega });
+    let actual = loss_of_scores(&z, &targets, &lasting(Topology::rnnt(), 0.0));
+    assert!(matches!(actual, Err(Error::Columns { expected: 3, found: 2, .. })));
     let tdt = lasting(Topology::tdt(&[1, 2]).unwrap(), 0.0);
-    let vast = Scores { scores: &z, classes: usize::MAX, layout: PADDED };
+    let vast = ScoreInputs { scores: &z, classes: usize::MAX, layout: PADDED };
     assert!(session(&tdt).sum(vast, &targets, &WEIGHTS).is_err());
     let beyond = targets.clone().with_big_blanks(vec![C as u32]).unwrap();
     assert!(matches!(run(&beyond, &big), Err(Error::BlankOutOfRange { blank: 6, .. })));
@@ -281,27 +285,27 @@ fn mistakes_are_named() {
     };
     assert!(run_tdt(&tdt).is_ok());
     assert!(matches!(run(&targets, &tdt), Err(Error::Durations { expected: 2, found: 0 })));
-    for plain in [Options::default(), Options::of(Loss::hat())] {
+    for plain in [Options::default(), Options::new(Loss::hat())] {
         assert!(matches!(run_tdt(&plain), Err(Error::Durations { expected: 0, found: 2 })));
     }
     for omega in [-0.1, 1.1, f64::NAN] {
-        let found = run_tdt(&lasting(Topology::tdt(&[1, 2]).unwrap(), omega));
-        assert!(matches!(found, Err(Error::Omega { .. })));
+        let actual = run_tdt(&lasting(Topology::tdt(&[1, 2]).unwrap(), omega));
+        assert!(matches!(actual, Err(Error::Omega { .. })));
     }
     let narrow = Head::new(&v[..4], None, 2).unwrap();
-    let found = session(&tdt).sum(joint.with_durations(narrow), &targets, &WEIGHTS);
-    assert!(matches!(found, Err(Error::Shape { argument: "durations", .. })));
-    let found = of_scores(&z, &targets, &Options::of(Loss::hat()));
-    assert!(matches!(found, Err(Error::FactoredBlank)));
-    let (topology, tokens) = (Topology::multi_blank(&[2]).unwrap(), Tokens::FactoredBlank);
+    let actual = session(&tdt).sum(joint.with_durations(narrow), &targets, &WEIGHTS);
+    assert!(matches!(actual, Err(Error::Shape { argument: "durations", .. })));
+    let actual = loss_of_scores(&z, &targets, &Options::new(Loss::hat()));
+    assert!(matches!(actual, Err(Error::FactoredBlank)));
+    let (topology, tokens) = (Topology::multi_blank(&[2]).unwrap(), TokenNormalization::FactoredBlank);
     assert!(matches!(
-        run(&two, &Options::of(Loss::Transducer { topology, tokens, sigma: 0.0 })),
-        Err(Error::Misplaced { argument: "targets.big_blanks", .. })
+        run(&two, &Options::new(Loss::Transducer { topology, tokens, sigma: 0.0 })),
+        Err(Error::Incompatible { argument: "targets.big_blanks", .. })
     ));
-    assert!(matches!(targets.retained(vec![vec![0..1; 4]]), Err(Error::Shape { argument: "bands", .. })));
-    let short = targets.retained(vec![vec![0..1; 4], vec![0..1; 3]]);
+    assert!(matches!(targets.with_bands(vec![vec![0..1; 4]]), Err(Error::Shape { argument: "bands", .. })));
+    let short = targets.with_bands(vec![vec![0..1; 4], vec![0..1; 3]]);
     assert!(matches!(short, Err(Error::Bands { utterance: 1, expected: 2, found: 3 })));
-    let (topology, tokens, sigma) = (Topology::rnnt(), Tokens::Softmax, f64::INFINITY);
-    let sigma = Options::of(Loss::Transducer { topology, tokens, sigma });
+    let (topology, tokens, sigma) = (Topology::rnnt(), TokenNormalization::Softmax, f64::INFINITY);
+    let sigma = Options::new(Loss::Transducer { topology, tokens, sigma });
     assert!(matches!(run(&targets, &sigma), Err(Error::Lattice(_))));
 }

@@ -2,7 +2,7 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use decoding::Beam;
+use decoding::BeamOptions;
 use model::config::{AlignmentKind, LatticeNormalization};
 use model::{Checkpoint, Model};
 use recognizer::{LatticeSearch, Recognizer, SearchConfig, StreamingOptions, evaluate};

@@ -1,7 +1,7 @@
 //! A small model learns a small corpus without error.
 use std::{collections::HashMap, sync::atomic::AtomicBool};
 
-use decoding::{Beam, BeamKind, CtcBeam};
+use decoding::{BeamKind, BeamOptions, CtcBeamOptions};
 use recognizer::{Recognizer, SearchConfig, evaluate};
 use training::{StartMode, train};
 

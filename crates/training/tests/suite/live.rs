@@ -2,7 +2,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
-use decoding::{Beam, BeamKind};
+use decoding::{BeamKind, BeamOptions};
 use recognizer::Error;
 use recognizer::{Endpoint, Recognizer, SearchConfig, StreamingOptions, Transcription, WindowConfig};
 use training::{StartMode, train};
@@ -27,7 +27,7 @@ impl TrainedModel {
     }
 
     fn with_beam(&self, kind: BeamKind) -> Recognizer {
-        self.with_search(SearchConfig::Beam(Beam { kind, ..Beam::default() }))
+        self.with_search(SearchConfig::Beam(BeamOptions { kind, ..BeamOptions::default() }))
     }
 
     /// All utterances in sequence, each followed by a pause of `pause` samples.
@@ -211,8 +211,9 @@ fn utterances(
 #[test]
 fn decisions_do_not_depend_on_the_sizes_of_pieces() {
     let maes = BeamKind::Maes { expansions: 2, beta: 2, gamma: 2.3, prefix: 1 };
-    let beam =
-        |kind, blank_penalty| SearchConfig::Beam(Beam { kind, width: 8, blank_penalty, ..Beam::default() });
+    let beam = |kind, blank_penalty| {
+        SearchConfig::Beam(BeamOptions { kind, width: 8, blank_penalty, ..BeamOptions::default() })
+    };
     let searches = [
         SearchConfig::default(),
         beam(BeamKind::Modified, 0.0),

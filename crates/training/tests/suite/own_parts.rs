@@ -87,7 +87,7 @@ impl decoding::Predictor for Rows {
     }
 
     fn start(&self) -> (States, Vec<f32>) {
-        (States::of_row(Vec::new(), Vec::new()), self.0[self.1 as usize].clone())
+        (States::from_row(Vec::new(), Vec::new()), self.0[self.1 as usize].clone())
     }
 
     fn step(&self, labels: &[u32], _: &mut States, out: &mut [f32], _: &mut NetworkScratch) {

@@ -1,7 +1,7 @@
 //! The silence filter uses only the model's own scores.
 use std::sync::Arc;
 
-use decoding::{Beam, BeamKind, Fusion, Greedy, PerClass};
+use decoding::{BeamKind, BeamOptions, ClassScores, Fusion, GreedyOptions};
 use recognizer::{SearchConfig, StreamingOptions};
 use speech::Audio;
 
@@ -53,8 +53,8 @@ fn a_stream_keeps_fused_words_where_the_model_detects_speech() {
     let mut changed = 0;
     for token in 0..tokens {
         let bonus = (0..classes).map(|class| if class == token { 40.0 } else { -40.0 }).collect();
-        let fusion = vec![Fusion { automaton: Arc::new(PerClass::new(bonus).unwrap()), weight: 1.0 }];
-        let search = SearchConfig::Greedy(Greedy { fusion, ..Greedy::default() });
+        let fusion = vec![Fusion { scorer: Arc::new(ClassScores::new(bonus).unwrap()), weight: 1.0 }];
+        let search = SearchConfig::Greedy(GreedyOptions { fusion, ..GreedyOptions::default() });
         let text = |silence| {
             let recognizer = model.with_search(search.clone()).with_silence(silence).unwrap();
             [1600, 80].map(|size| live(&recognizer, &samples, &[size], &StreamingOptions::default()).0.text)

@@ -12,17 +12,17 @@ fn error(text: &str) -> Error {
 }
 
 #[test]
-fn what_tools_write_is_read() {
+fn files_of_common_tools_are_read() {
     let plain = NgramTable::read(GOOD.as_bytes()).unwrap();
     assert_eq!((plain.order(), plain.counts()), (3, vec![5, 4, 1]));
-    let other = GOOD
+    let variant = GOOD
         .replace('\n', "\r\n\r\n")
         .replace('\t', "   ")
         .replace("ngram 1=5", "ngram 1 = 5")
         .replace("<unk>", "<UNK>  0")
         .replace("<s> a b", "\t<s>\ta b\t0.0 ")
         .replace("-99", "-inf");
-    assert_eq!(NgramTable::read(format!("\u{feff}{other}").as_bytes()).unwrap(), plain);
+    assert_eq!(NgramTable::read(format!("\u{feff}{variant}").as_bytes()).unwrap(), plain);
     // The order of lines does not matter.
     let swapped = GOOD.replace("-0.4\ta b\n-0.3\tb </s>\n", "-0.3\tb </s>\n-0.4\ta b\n");
     assert_eq!(NgramTable::read(swapped.as_bytes()).unwrap(), plain);
@@ -30,29 +30,29 @@ fn what_tools_write_is_read() {
 }
 
 #[test]
-fn mistakes_are_named_with_their_line() {
-    let line = |from: &str, to: &str, wanted: &str| {
+fn errors_name_the_line() {
+    let line = |from: &str, to: &str, expected: &str| {
         assert!(GOOD.contains(from), "{from}");
-        let found = error(&GOOD.replacen(from, to, 1)).to_string();
-        assert!(found.starts_with(wanted), "{found}\n{wanted}");
+        let message = error(&GOOD.replacen(from, to, 1)).to_string();
+        assert!(message.starts_with(expected), "{message}\n{expected}");
     };
     line("\\data\\", "data", "line 25: expected \\data\\, found the end of the file");
     line("ngram 2=4", "ngram 3=4", "line 4: expected `ngram 2=` and a number");
     line("ngram 2=4", "ngram 2=99999999999999999999", "line 4: expected `ngram 2=`");
     line("ngram 1=5\nngram 2=4\nngram 3=1\n", "", "line 4: expected `ngram 1=`");
-    line("ngram 2=4", "ngram 2=5", "line 20: expected 5 2-grams, as the head says, found 4");
-    line("ngram 2=4", "ngram 2=3", "line 18: expected 3 2-grams, as the head says, found 4");
+    line("ngram 2=4", "ngram 2=5", "line 20: expected 5 2-grams, as declared in the header, found 4");
+    line("ngram 2=4", "ngram 2=3", "line 18: expected 3 2-grams, as declared in the header, found 4");
     line("\\2-grams:", "\\3-grams:", "line 14: expected \\2-grams:, found `\\3-grams:`");
     line("\\end\\", "\\4-grams:", "line 23: expected \\end\\, found `\\4-grams:`");
     line("\\end\\\nsigned\n", "", "line 23: expected \\end\\, found the end of the file");
-    line("-0.4\ta b", "-0.4\ta", "line 16: expected a log10 probability, 2 words and perhaps");
-    line("-0.4\ta b", "-0.4\ta b 0 0", "line 16: expected a log10 probability, 2 words and perhaps");
-    line("-0.4\ta b", "NaN\ta b", "line 16: expected a log10 probability, 0 at most, found `NaN\\ta b`");
-    line("-0.4\ta b", "0.1\ta b", "line 16: expected a log10 probability, 0 at most");
-    line("-0.4\ta b", "x\ta b", "line 16: expected a log10 probability, 0 at most");
+    line("-0.4\ta b", "-0.4\ta", "line 16: expected a log10 probability, 2 words, and optionally");
+    line("-0.4\ta b", "-0.4\ta b 0 0", "line 16: expected a log10 probability, 2 words, and optionally");
+    line("-0.4\ta b", "NaN\ta b", "line 16: expected a log10 probability of at most 0, found `NaN\\ta b`");
+    line("-0.4\ta b", "0.1\ta b", "line 16: expected a log10 probability of at most 0");
+    line("-0.4\ta b", "x\ta b", "line 16: expected a log10 probability of at most 0");
     line("-0.1", "nan", "line 15: expected a log10 back-off weight at the end");
     line("-0.1", "inf", "line 15: expected a log10 back-off weight at the end");
-    line("-0.4\ta b", "-0.4\ta c", "line 16: expected 1-grams alone, not `c`");
+    line("-0.4\ta b", "-0.4\ta c", "line 16: expected only words of the 1-grams, not `c`");
     line("<s> a b", "b a b", "line 21: expected the context of `b a b` among the n-grams of the order below");
     line(
         "-0.9\ta </s>",
@@ -73,7 +73,7 @@ fn mistakes_are_named_with_their_line() {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(
+    fn written_tables_are_read_back(
         texts in prop::collection::vec(prop::collection::vec(0u32..6, 0..8), 1..12),
         order in 1usize..5,
     ) {
@@ -96,7 +96,7 @@ fn fuzzing() {
         assert_eq!(NgramTable::read(table.write().as_bytes()).unwrap(), table);
         if let Ok(ngram) = crate::ngram::Ngram::new(&table, &["a", "b", "", "x"], Default::default()) {
             for state in 0..ngram.states() as u32 + 1 {
-                crate::scorer::tests::row_is_steps(&ngram, state, 4, &[2]);
+                crate::scorer::tests::assert_row_matches_steps(&ngram, state, 4, &[2]);
             }
         }
     });

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Scorer;
-use crate::ngram::{Foreign, Ngram};
+use crate::ngram::{Ngram, OutOfVocabulary};
 
 fn probability(table: &NgramTable, words: &str) -> f64 {
     let ids: Vec<u32> = words
@@ -17,13 +17,14 @@ fn probability(table: &NgramTable, words: &str) -> f64 {
 
 #[test]
 fn a_tiny_text_by_hand() {
-    // 1-grams: a and b follow one word each, </s> two: n = (2, 1, 0, 0), Y = 1/2, γ = 3/8, shares of 3/32.
-    // 2-grams: <s> a twice, a b, a </s> and b </s> once: n = (3, 1, 0, 0), Y = 3/5, γ of a and b 3/5, of <s> 3/10.
+    // 1-grams: a and b follow one word each, </s> two: n = (2, 1, 0, 0), Y = 1/2, γ = 3/8, shares
+    // of 3/32. 2-grams: <s> a twice, a b, a </s> and b </s> once: n = (3, 1, 0, 0), Y = 3/5, γ of a
+    // and b 3/5, of <s> 3/10.
     let estimate = estimate(&[vec![0, 1], vec![0]], &["a", "b"], 2).unwrap();
     let kinds: Vec<_> =
         estimate.discounts.iter().map(|discounts| (discounts.values[2], discounts.kind)).collect();
     assert_eq!(kinds, [(0.5, DiscountKind::Absolute), (0.6, DiscountKind::Absolute)]);
-    for (words, wanted) in [
+    for (words, expected) in [
         ("<unk>", 3.0 / 32.0),
         ("a", 7.0 / 32.0),
         ("b", 7.0 / 32.0),
@@ -33,32 +34,33 @@ fn a_tiny_text_by_hand() {
         ("a </s>", 0.2 + 0.6 * 15.0 / 32.0),
         ("b </s>", 0.4 + 0.6 * 15.0 / 32.0),
     ] {
-        assert!((probability(&estimate.table, words) - wanted).abs() < 1e-7, "{words}");
+        assert!((probability(&estimate.table, words) - expected).abs() < 1e-7, "{words}");
     }
     let weights: Vec<f32> = estimate.table.orders[0].backoff.iter().map(|log| 10f32.powf(*log)).collect();
-    for (found, wanted) in weights.iter().zip([1.0, 0.3, 1.0, 0.6, 0.6]) {
-        assert!((found - wanted).abs() < 1e-6, "{weights:?}");
+    for (actual, expected) in weights.iter().zip([1.0, 0.3, 1.0, 0.6, 0.6]) {
+        assert!((actual - expected).abs() < 1e-6, "{weights:?}");
     }
 }
 
 #[test]
 fn three_discounts_by_hand() {
-    // Counts of 1-grams, order 1: five words once, three twice, two three times, one four times, </s> once: n = (6, 3, 2, 1).
+    // Counts of 1-grams, order 1: five words once, three twice, two three times, one four times,
+    // </s> once: n = (6, 3, 2, 1).
     let text = [0, 1, 2, 3, 4, 5, 5, 6, 6, 7, 7, 8, 8, 8, 9, 9, 9, 10, 10, 10, 10];
     let names: Vec<String> = (0..11).map(|i| format!("w{i}")).collect();
     let estimate = estimate(&[text.to_vec()], &names, 1).unwrap();
     let y = 6.0 / 12.0;
-    let wanted = [1.0 - 2.0 * y * 3.0 / 6.0, 2.0 - 3.0 * y * 2.0 / 3.0, 3.0 - 4.0 * y / 2.0];
-    assert_eq!(estimate.discounts, [Discounts { values: wanted, kind: DiscountKind::Modified }]);
+    let expected = [1.0 - 2.0 * y * 3.0 / 6.0, 2.0 - 3.0 * y * 2.0 / 3.0, 3.0 - 4.0 * y / 2.0];
+    assert_eq!(estimate.discounts, [Discounts { values: expected, kind: DiscountKind::Modified }]);
     // γ = (6 · 0.5 + 3 · 1 + 3 · 2) / 22 over 11 words, <unk> and </s>.
     let share = 12.0 / 22.0 / 13.0;
-    for (words, wanted) in [("<unk>", share), ("w0", 0.5 / 22.0 + share), ("w10", 2.0 / 22.0 + share)] {
-        assert!((probability(&estimate.table, words) - wanted).abs() < 1e-7, "{words}");
+    for (words, expected) in [("<unk>", share), ("w0", 0.5 / 22.0 + share), ("w10", 2.0 / 22.0 + share)] {
+        assert!((probability(&estimate.table, words) - expected).abs() < 1e-7, "{words}");
     }
 }
 
 #[test]
-fn mistakes_are_named() {
+fn invalid_arguments_are_errors() {
     let error = |texts: &[Vec<u32>], names: &[&str], order| estimate(texts, names, order).unwrap_err();
     let option =
         |found: &str| Error::Option { option: "order", expected: "1 to 16".into(), found: found.into() };
@@ -78,7 +80,7 @@ fn mistakes_are_named() {
 /// Word ids with <s> = -1 and </s> = -2.
 type Gram = Vec<i64>;
 
-/// p(w | h) by its definition, from lists of all n-grams of a text.
+/// Reference implementation of p(w | h), from all n-grams of a text.
 struct Definition {
     order: usize,
     vocabulary: f64,
@@ -156,11 +158,11 @@ proptest! {
         prop_assume!(texts.iter().any(|text| !text.is_empty()));
         // The last name is never seen.
         let names: Vec<String> = (0..10).map(|i| format!("w{i}")).collect();
-        let found = estimate(&texts, &names, order).unwrap();
+        let estimated = estimate(&texts, &names, order).unwrap();
         let definition = Definition::new(&texts, names.len(), order);
         // A class that is <unk> has its share.
         let with_unknown: Vec<String> = names.iter().cloned().chain(["<unk>".into()]).collect();
-        let ngram = Ngram::new(&found.table, &with_unknown, Foreign::Reject).unwrap();
+        let ngram = Ngram::new(&estimated.table, &with_unknown, OutOfVocabulary::Reject).unwrap();
         for text in &texts {
             let mut history = vec![-1];
             let mut state = ngram.start();
@@ -172,9 +174,9 @@ proptest! {
                 prop_assert!((sum - 1.0).abs() < 2e-6, "{sum}");
                 prop_assert!((end - definition.p(&history, -2)).abs() < 1e-6);
                 for (class, &score) in row.iter().enumerate() {
-                    let wanted = definition.p(&history, class as i64);
+                    let expected = definition.p(&history, class as i64);
                     let score = f64::from(score).exp();
-                    prop_assert!((score - wanted).abs() < 1e-6, "{history:?} {class}: {score} {wanted}");
+                    prop_assert!((score - expected).abs() < 1e-6, "{history:?} {class}: {score} {expected}");
                 }
                 state = ngram.step(state, word).1;
                 history.push(i64::from(word));
@@ -195,14 +197,14 @@ proptest! {
 fn perplexity_by_hand() {
     let names = ["a", "b"];
     let table = estimate(&[vec![0, 1], vec![0]], &names, 2).unwrap().table;
-    let ngram = Ngram::new(&table, &["a", "b", "x"], Foreign::Reject).unwrap();
+    let ngram = Ngram::new(&table, &["a", "b", "x"], OutOfVocabulary::Reject).unwrap();
     let text = [0, 2, 1];
-    let found = ngram.perplexity([&text[..]]);
+    let perplexity = ngram.perplexity([&text[..]]);
     // a after <s>, <unk> is passed over, b after nothing known, the end after b.
-    let wanted = (0.7 + 0.3 * 7.0 / 32.0) * (7.0 / 32.0) * (0.4 + 0.6 * 15.0 / 32.0);
-    assert_eq!((found.tokens, found.texts, found.unknown), (3, 1, 1));
-    assert!((found.log_prob - f64::ln(wanted)).abs() < 1e-6);
-    assert!((found.value() - f64::powf(wanted, -1.0 / 3.0)).abs() < 1e-5);
-    assert!((found.unknown_rate() - 1.0 / 3.0).abs() < 1e-12);
+    let expected = (0.7 + 0.3 * 7.0 / 32.0) * (7.0 / 32.0) * (0.4 + 0.6 * 15.0 / 32.0);
+    assert_eq!((perplexity.tokens, perplexity.texts, perplexity.unknown), (3, 1, 1));
+    assert!((perplexity.log_prob - f64::ln(expected)).abs() < 1e-6);
+    assert!((perplexity.value() - f64::powf(expected, -1.0 / 3.0)).abs() < 1e-5);
+    assert!((perplexity.unknown_rate() - 1.0 / 3.0).abs() < 1e-12);
     assert_eq!(ngram.perplexity([]).value(), 1.0);
 }

@@ -1,144 +1,159 @@
-//! A word n-gram for models whose tokens are parts of words.
+//! Word n-grams for models whose tokens are parts of words.
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use super::pairs::Pairs;
-use super::{Error, Foreign, Ngram, NgramTable, Result, names};
+use super::state_pairs::StatePairs;
+use super::{Error, Ngram, NgramTable, OutOfVocabulary, Result, vocabulary};
 use crate::Scorer;
 
-/// Marks word beginnings in tokens.
+/// Mark of word beginnings in tokens.
 const MARK: char = '\u{2581}';
-/// The node of no open word.
+/// Node without an open word.
 const ROOT: u32 = 0;
 
-/// How [`WordNgram`] scores what it knows in part.
+/// Options of [`WordNgram`].
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct WordOptions {
-    /// Added for each character of a word that is not in the lexicon, beside the probability of `<unk>`. Usually negative; finite.
+pub struct WordNgramOptions {
+    /// Score per character of a word outside the lexicon.
+    ///
+    /// It is added to the score of `<unk>`. Finite, usually negative.
     pub unknown_character: f32,
-    /// A beginning with so many words or fewer is scored by the best of their n-gram probabilities, others by the best 1-gram.
-    pub exact: usize,
-    /// Most pairs (place in a word, context) that are kept, about 40 bytes each; see [`WordNgram::forgotten`].
-    pub pairs: usize,
+    /// Largest number of completions of a prefix for exact look-ahead.
+    ///
+    /// Such prefixes are scored by the best n-gram probability of their completions, others by the
+    /// best 1-gram.
+    pub exact_completions: usize,
+    /// Most registered pairs (node, context), about 40 bytes each; see
+    /// [`WordNgram::dropped_contexts`].
+    pub max_pairs: usize,
 }
 
-impl Default for WordOptions {
+impl Default for WordNgramOptions {
     fn default() -> Self {
-        Self { unknown_character: 0.0, exact: 1, pairs: 1 << 22 }
+        Self { unknown_character: 0.0, exact_completions: 1, max_pairs: 1 << 22 }
     }
 }
 
-/// A word n-gram over class ids of tokens that are parts of words: characters with a space between words, or pieces of which
-/// those that begin a word have the mark U+2581.
+/// A word n-gram that scores tokens which are parts of words.
 ///
-/// The lexicon is a trie over the characters of the words that tokens can spell, so that every way to cut a word into tokens leads to it. Its
-/// state is a place in the trie and a context of the n-gram. Within a word, a token's score is the difference of what its end and
-/// its start promise: the best log-probability of the words that can follow (by their 1-grams, so that a context does not matter while
-/// many are left; exactly when few are left). The sum over a word is its log p(w | h), whatever way it was cut.
+/// Tokens are characters with a space between words, or pieces with the mark U+2581 at the
+/// beginning of a word. The lexicon is a trie over the characters of the words that tokens can
+/// spell, so that every segmentation of a word into tokens reaches it. A state is a node of the
+/// trie and a context of the n-gram. Within a word, the score of a token is the difference of the
+/// look-ahead scores at its end and its start: the best log-probability of the words that complete
+/// the prefix, by the n-gram if they are few and by 1-grams, independent of the context, otherwise.
+/// The sum over a word is log p(w | h) for every segmentation.
 ///
-/// A word outside of the lexicon costs `<unk>` once and [`WordOptions::unknown_character`] for each of its characters, from the token on that
-/// leaves the trie. [`finish`](crate::Scorer::finish) closes the last word and adds `</s>`. Spaces one after another count as one.
+/// A word outside the lexicon costs `<unk>` once and [`WordNgramOptions::unknown_character`] for
+/// each of its characters, from the token that leaves the trie. [`finish`](crate::Scorer::finish)
+/// ends the last word and adds `</s>`. Repeated spaces count as one.
 ///
-/// A special word such as `<unk>` or `[noise]` is one label and one word: with the probability of its name, or that of `<unk>` if the
-/// table does not list it, without a penalty for its characters.
+/// A special word such as `<unk>` or `[noise]` is one label and one word, with the probability of
+/// its name, or that of `<unk>` if the table does not list it, and without a penalty per character.
 ///
-/// States are computed, not kept, while places x contexts fit into 32 bits. Beyond that they are kept when they are first met,
-/// [`WordOptions::pairs`] at most, behind a lock; scores never depend on which thread met one first, unless that limit is reached.
+/// States are computed if nodes x contexts fit into 32 bits. Otherwise they are registered on first
+/// use, at most [`WordNgramOptions::max_pairs`], behind a lock; scores do not depend on the order
+/// of threads unless that limit is reached.
 #[derive(Debug)]
 pub struct WordNgram {
-    /// Over the lexicon.
+    /// N-gram over the lexicon.
     ngram: Ngram,
     nodes: Vec<WordNode>,
     tokens: Vec<WordToken>,
-    /// Of each node, and of the unknown word.
+    /// Offset of the arcs of each node, and of the unknown word.
     arcs: Vec<u32>,
     arc_class: Vec<u32>,
     arc_node: Vec<u32>,
-    /// Where a token without the mark begins a word, which it can where none is open.
+    /// Node before the first character of a word without the mark.
     bare: u32,
-    pairs: Pairs,
-    options: WordOptions,
+    pairs: StatePairs,
+    options: WordNgramOptions,
 }
 
-/// A place in the lexicon.
+/// A prefix of words of the lexicon.
 #[derive(Debug, Clone)]
 struct WordNode {
-    /// Characters from the root, without the mark.
+    /// Number of characters, without the mark.
     depth: u32,
-    /// The word that ends here.
+    /// The word that equals the prefix.
     word: Option<u32>,
-    /// The words that begin so, in the order of the lexicon.
+    /// Words with the prefix, in the order of the lexicon.
     words: Range<u32>,
-    /// Their best 1-gram.
+    /// Their best 1-gram score.
     best: f32,
 }
 
-/// What a class does.
+/// Role of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WordKind {
-    /// Nothing.
+    /// Not a label.
     Nameless,
     /// Ends a word.
     Space,
     /// Ends a word and begins another.
     Begins,
-    /// Begins a word if none is open.
+    /// Continues a word, or begins one if none is open.
     Inside,
-    /// Ends a word and is another: this one of the lexicon, or `<unk>`.
+    /// Ends a word and is another: a word of the lexicon, or `<unk>`.
     Special(Option<u32>),
 }
 
 #[derive(Debug, Clone)]
 struct WordToken {
     kind: WordKind,
-    /// Characters, without the mark.
+    /// Number of characters, without the mark.
     length: u32,
 }
 
 impl WordNgram {
-    /// An automaton of a table of words; `names` are those of the classes as the tokenizer has them, empty for a class that is no label,
-    /// such as the blank.
+    /// Creates the scorer of a table of words.
     ///
-    /// Memory: about 60 bytes a node of the trie and 8 bytes for each place at which a token fits into it, beside the n-gram.
+    /// `names` are the tokenizer's names of the classes, empty for a class that is not a label,
+    /// such as the blank. Memory: about 60 bytes per node of the trie and 8 bytes per arc, in
+    /// addition to the n-gram.
     ///
     /// # Errors
-    /// [`Error::NoBoundary`] if no token has the mark U+2581 and none is a space: for words as tokens [`Ngram`] serves;
-    /// [`Error::NoToken`] if tokens can spell no word of the table; [`Error::Name`] as [`Ngram::new`]; [`Error::Option`] for a penalty
-    /// that is not finite.
+    /// [`Error::NoBoundary`] if no token has the mark U+2581 and none is a space (use [`Ngram`] if
+    /// tokens are words); [`Error::NoToken`] if tokens can spell no word of the table;
+    /// [`Error::Name`] as in [`Ngram::new`]; [`Error::Option`] for a penalty that is not finite.
     ///
     /// ```
-    /// use decoding::{Scorer, ngram::{NgramTable, WordNgram, WordOptions}};
+    /// use decoding::{Scorer, ngram::{NgramTable, WordNgram, WordNgramOptions}};
     ///
     /// let text = "\\data\\\nngram 1=3\n\\1-grams:\n-0.5 at\n-0.75 a\n-1 </s>\n\\end\\";
-    /// let words = WordNgram::new(&NgramTable::read(text.as_bytes())?, &["a", "t", " ", ""], WordOptions::default())?;
+    /// let table = NgramTable::read(text.as_bytes())?;
+    /// let options = WordNgramOptions::default();
+    /// let words = WordNgram::new(&table, &["a", "t", " ", ""], options)?;
     /// let (a, state) = words.step(words.start(), 0);
     /// let (t, state) = words.step(state, 1);
     /// assert!((a + t + words.finish(state) - -1.5 * 10f32.ln()).abs() < 1e-6);
     /// # Ok::<(), decoding::ngram::Error>(())
     /// ```
-    pub fn new<S: AsRef<str>>(table: &NgramTable, names: &[S], options: WordOptions) -> Result<Self> {
+    pub fn new<S: AsRef<str>>(table: &NgramTable, names: &[S], options: WordNgramOptions) -> Result<Self> {
         Self::with_special_words(table, names, &[], options)
     }
 
-    /// The same for a model some of whose classes are special words, each of which is a word by itself.
+    /// Creates the scorer for a model with special words.
+    ///
+    /// Each class in `special` is a complete word.
     ///
     /// # Errors
-    /// As [`WordNgram::new`].
+    /// Those of [`WordNgram::new`].
     pub fn with_special_words<S: AsRef<str>>(
         table: &NgramTable,
         names: &[S],
         special: &[u32],
-        options: WordOptions,
+        options: WordNgramOptions,
     ) -> Result<Self> {
         if !options.unknown_character.is_finite() {
-            let found = options.unknown_character.to_string();
+            let penalty = options.unknown_character.to_string();
             return Err(Error::Option {
                 option: "unknown_character",
                 expected: "a finite number".into(),
-                found,
+                found: penalty,
             });
         }
-        names::ids(names)?;
+        vocabulary::ids(names)?;
         let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
         let marked = names.iter().any(|name| name.starts_with(MARK));
         if !marked && !names.contains(&" ") {
@@ -159,7 +174,7 @@ impl WordNgram {
         }
         let words: Vec<&str> =
             lexicon.iter().map(|word| word.strip_prefix(MARK).filter(|_| marked).unwrap_or(word)).collect();
-        let ngram = Ngram::new(table, &words, Foreign::Ignore)?;
+        let ngram = Ngram::new(table, &words, OutOfVocabulary::Ignore)?;
         let mut trie = Trie { nodes: Vec::new(), arcs: Vec::new() };
         trie.grow(&lexicon, &ngram, &classes, marked, longest);
         trie.arcs.sort_unstable();
@@ -168,12 +183,12 @@ impl WordNgram {
         trie.arcs.iter().for_each(|&(from, ..)| arcs[from as usize + 1] += 1);
         (1..arcs.len()).for_each(|at| arcs[at] += arcs[at - 1]);
         Ok(Self {
-            pairs: Pairs::new(unknown + 1, ngram.states() as u32, options.pairs),
+            pairs: StatePairs::new(unknown + 1, ngram.states() as u32, options.max_pairs),
             arc_class: trie.arcs.iter().map(|arc| arc.1).collect(),
             arc_node: trie.arcs.iter().map(|arc| arc.2).collect(),
             nodes: trie.nodes,
             arcs,
-            // All words begin with the mark, which is the first node after the root.
+            // All words begin with the mark, the first node after the root.
             bare: u32::from(marked),
             ngram,
             tokens,
@@ -181,51 +196,52 @@ impl WordNgram {
         })
     }
 
-    /// Number of words in the lexicon: those that tokens can spell.
-    pub fn words(&self) -> usize {
+    /// Number of words in the lexicon, those that tokens can spell.
+    pub fn lexicon_size(&self) -> usize {
         self.ngram.word.len()
     }
 
-    /// How many times a context was forgotten because there was no room for one more pair: the words after it were then
-    /// scored by their 1-grams. 0 as long as places x contexts fit into 32 bits.
-    pub fn forgotten(&self) -> u64 {
-        self.pairs.refused()
+    /// Number of times a context was dropped as [`WordNgramOptions::max_pairs`] was reached.
+    ///
+    /// The words after it were scored by 1-grams. 0 if nodes x contexts fit into 32 bits.
+    pub fn dropped_contexts(&self) -> u64 {
+        self.pairs.rejected()
     }
 
-    /// The node within a word that is unknown for sure.
+    /// Node within a word that is not in the lexicon.
     fn unknown(&self) -> u32 {
         self.nodes.len() as u32
     }
 
-    /// What has been given for the word so far.
-    fn promise(&self, node: u32, context: u32) -> f32 {
-        let Some(place) = self.nodes.get(node as usize).filter(|_| node != ROOT) else { return 0.0 };
-        if place.words.len() <= self.options.exact {
+    /// Look-ahead score of a prefix: the best score of its completions.
+    fn look_ahead(&self, node: u32, context: u32) -> f32 {
+        let Some(prefix) = self.nodes.get(node as usize).filter(|_| node != ROOT) else { return 0.0 };
+        if prefix.words.len() <= self.options.exact_completions {
             let score = |word| self.ngram.follow(context, self.ngram.word[word as usize]).0;
-            return place.words.clone().map(score).fold(f32::NEG_INFINITY, f32::max);
+            return prefix.words.clone().map(score).fold(f32::NEG_INFINITY, f32::max);
         }
-        place.best
+        prefix.best
     }
 
-    /// Ends the open word, if there is one: its score, and the context after it.
+    /// Ends the open word, if any; returns its score and the next context.
     fn close(&self, node: u32, context: u32) -> (f32, u32) {
-        let Some(place) = self.nodes.get(node as usize).filter(|_| node != ROOT) else {
+        let Some(prefix) = self.nodes.get(node as usize).filter(|_| node != ROOT) else {
             return (0.0, context);
         };
-        let promised = self.promise(node, context);
-        match place.word {
+        let paid = self.look_ahead(node, context);
+        match prefix.word {
             Some(word) => {
                 let (score, after) = self.ngram.follow(context, self.ngram.word[word as usize]);
-                (score - promised, after)
+                (score - paid, after)
             }
             None => {
                 let (score, after) = self.ngram.follow_unknown(context);
-                (score + self.options.unknown_character * place.depth as f32 - promised, after)
+                (score + self.options.unknown_character * prefix.depth as f32 - paid, after)
             }
         }
     }
 
-    /// A special word after the open word has ended: its score, and the context after it.
+    /// Score of a special word after a word, and the next context.
     fn follow_special(&self, word: Option<u32>, context: u32) -> (f32, u32) {
         match word {
             Some(word) => self.ngram.follow(context, self.ngram.word[word as usize]),
@@ -233,14 +249,14 @@ impl WordNgram {
         }
     }
 
-    /// Goes on within a word: score, node and context.
+    /// Advances within a word; returns score, node and context.
     fn advance(&self, node: u32, context: u32, class: u32) -> (f32, u32, u32) {
         let bare = node == ROOT && self.tokens[class as usize].kind == WordKind::Inside;
         let arcs = self.arcs_of(if bare { self.bare } else { node });
         match self.arc_class[arcs.clone()].binary_search(&class) {
             Ok(at) => {
                 let to = self.arc_node[arcs.start + at];
-                (self.promise(to, context) - self.promise(node, context), to, context)
+                (self.look_ahead(to, context) - self.look_ahead(node, context), to, context)
             }
             Err(_) => {
                 let (left, after) = self.leave(node, context);
@@ -250,12 +266,12 @@ impl WordNgram {
         }
     }
 
-    /// The word turns out to be unknown: what that costs but for the characters of the token, and the context after it.
+    /// Leaves the lexicon within a word; returns the score without the new token, and the context.
     fn leave(&self, node: u32, context: u32) -> (f32, u32) {
-        let Some(place) = self.nodes.get(node as usize) else { return (0.0, context) };
+        let Some(prefix) = self.nodes.get(node as usize) else { return (0.0, context) };
         let (score, after) = self.ngram.follow_unknown(context);
-        let characters = self.options.unknown_character * place.depth as f32;
-        (score + characters - self.promise(node, context), after)
+        let characters = self.options.unknown_character * prefix.depth as f32;
+        (score + characters - self.look_ahead(node, context), after)
     }
 
     fn arcs_of(&self, node: u32) -> Range<usize> {
@@ -296,27 +312,28 @@ impl Scorer for WordNgram {
     fn add_scores(&self, state: u32, weight: f32, scores: &mut [f32]) {
         let (node, context) = self.pairs.pair(state);
         let (closed, after) = self.close(node, context);
-        // Within the word, and in a new one: what leaving costs, what was given, and the arcs that are still ahead.
-        let rest = |node, context| (self.leave(node, context).0, self.promise(node, context));
-        let ((left, given), (left_new, given_new)) = (rest(node, context), rest(ROOT, after));
+        // Within the word and in a new one: cost of leaving the lexicon, look-ahead so far,
+        // remaining arcs.
+        let scores_of = |node, context| (self.leave(node, context).0, self.look_ahead(node, context));
+        let ((left, paid), (left_new, paid_new)) = (scores_of(node, context), scores_of(ROOT, after));
         let mut inside = self.arcs_of(if node == ROOT { self.bare } else { node });
         let mut begins = self.arcs_of(ROOT);
         for (class, (score, token)) in (0..).zip(scores.iter_mut().zip(&self.tokens)) {
             let characters = self.options.unknown_character * token.length as f32;
-            let arc = |arcs: &mut Range<usize>, context, left, given| {
+            let arc = |arcs: &mut Range<usize>, context, left, paid| {
                 while arcs.start < arcs.end && self.arc_class[arcs.start] < class {
                     arcs.start += 1;
                 }
                 match arcs.start < arcs.end && self.arc_class[arcs.start] == class {
-                    true => self.promise(self.arc_node[arcs.start], context) - given,
+                    true => self.look_ahead(self.arc_node[arcs.start], context) - paid,
                     false => left + characters,
                 }
             };
             *score += match token.kind {
                 WordKind::Nameless => continue,
                 WordKind::Space => weight * closed,
-                WordKind::Begins => weight * (closed + arc(&mut begins, after, left_new, given_new)),
-                WordKind::Inside => weight * arc(&mut inside, context, left, given),
+                WordKind::Begins => weight * (closed + arc(&mut begins, after, left_new, paid_new)),
+                WordKind::Inside => weight * arc(&mut inside, context, left, paid),
                 WordKind::Special(word) => weight * (closed + self.follow_special(word, after).0),
             };
         }
@@ -342,21 +359,23 @@ impl WordToken {
     }
 }
 
-/// The table's words that tokens can spell, with the mark if tokens have it, sorted.
+/// Sorted words of the table that tokens can spell.
+///
+/// They begin with the mark if tokens have it.
 fn lexicon(table: &NgramTable, classes: &HashMap<&str, u32>, marked: bool, longest: usize) -> Vec<String> {
-    let own = [names::BEGIN, names::END, names::UNKNOWN];
+    let reserved = [vocabulary::BEGIN, vocabulary::END, vocabulary::UNKNOWN];
     let spelled = |word: &String| if marked { format!("{MARK}{word}") } else { word.clone() };
     let listed: HashSet<&str> =
         table.orders[0].ids.iter().map(|&id| table.words[id as usize].as_str()).collect();
-    let words = listed.into_iter().filter(|word| !own.contains(word)).map(str::to_owned);
+    let words = listed.into_iter().filter(|word| !reserved.contains(word)).map(str::to_owned);
     let mut words: Vec<String> =
         words.map(|word| spelled(&word)).filter(|word| can_spell(word, classes, longest)).collect();
-    // By characters, as the trie is: UTF-8 sorts alike.
+    // UTF-8 sorts by characters, as the trie requires.
     words.sort_unstable();
     words
 }
 
-/// Whether a word is a sequence of tokens.
+/// Returns whether a word is a sequence of tokens.
 fn can_spell(word: &str, classes: &HashMap<&str, u32>, longest: usize) -> bool {
     let ends: Vec<usize> = word.char_indices().map(|(at, _)| at).chain([word.len()]).collect();
     let mut reached = vec![false; ends.len()];
@@ -370,7 +389,7 @@ fn can_spell(word: &str, classes: &HashMap<&str, u32>, longest: usize) -> bool {
 
 struct Trie {
     nodes: Vec<WordNode>,
-    /// From a node, by a class, to a node.
+    /// (node, class, next node)
     arcs: Vec<(u32, u32, u32)>,
 }
 
@@ -386,7 +405,7 @@ impl Trie {
         let node = |depth| WordNode { depth, word: None, words: 0..0, best: f32::NEG_INFINITY };
         self.nodes.push(node(0));
         let mut before = "";
-        // The nodes from the root to the end of the word before.
+        // Nodes from the root to the end of the previous word.
         let mut path = vec![ROOT];
         for (id, word) in (0..).zip(lexicon) {
             let common = before.chars().zip(word.chars()).take_while(|(a, b)| a == b).count();
@@ -405,9 +424,9 @@ impl Trie {
             }
             let score = ngram.row[ngram.word[id as usize] as usize];
             for &at in &path {
-                let place = &mut self.nodes[at as usize];
-                place.words.end = id + 1;
-                place.best = place.best.max(score);
+                let prefix = &mut self.nodes[at as usize];
+                prefix.words.end = id + 1;
+                prefix.best = prefix.best.max(score);
             }
             self.nodes[path[path.len() - 1] as usize].word = Some(id);
             before = word;

@@ -1,25 +1,21 @@
-//! How classes are called in ARPA files.
+//! Names of classes in ARPA files.
 use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::{Error, Result};
 
-/// Begins a sentence; has no probability of its own.
+/// Start of a sentence, which occurs in contexts only.
 pub(super) const BEGIN: &str = "<s>";
-/// Ends a sentence.
+/// End of a sentence.
 pub(super) const END: &str = "</s>";
-/// Stands for every word that is not there.
+/// Unknown word.
 pub(super) const UNKNOWN: &str = "<unk>";
 
-/// A token's name as an ARPA file writes it: without white space.
+/// Returns the name of a token in ARPA files, without white space.
 ///
-/// A space is `<space>`, another ASCII character that is blank or for control is `<U+0009>` and so on; all others stay.
-///
-/// ```
-/// assert_eq!(decoding::ngram::written(" "), "<space>");
-/// assert_eq!(decoding::ngram::written("▁cat"), "▁cat");
-/// ```
-pub fn written(name: &str) -> Cow<'_, str> {
+/// A space is `<space>`; any other ASCII blank or control character is `<U+0009>` and so on. Other
+/// characters are unchanged.
+pub(super) fn arpa_word(name: &str) -> Cow<'_, str> {
     let blank = |c: char| c == ' ' || c.is_ascii_control();
     if !name.contains(blank) {
         return name.into();
@@ -35,22 +31,33 @@ pub fn written(name: &str) -> Cow<'_, str> {
     text.into()
 }
 
-/// Class ids by written name; classes without a name have none.
+/// Class ids by name in ARPA files; classes without a name are left out.
 pub(super) fn ids<S: AsRef<str>>(names: &[S]) -> Result<HashMap<Cow<'_, str>, u32>> {
     let mut ids = HashMap::new();
     for (class, name) in names.iter().enumerate() {
-        let name = written(name.as_ref());
+        let name = arpa_word(name.as_ref());
         if name.is_empty() {
             continue;
         }
-        let wrong = |expected| Err(Error::Name { class, expected, name: name.to_string() });
+        let error = |expected| Err(Error::Name { class, expected, name: name.to_string() });
         if name == BEGIN || name == END {
-            return wrong("no name of the n-gram's own");
+            return error("another name than `<s>` and `</s>`");
         }
         if ids.contains_key(&name) {
-            return wrong("a name of its own");
+            return error("a unique name");
         }
         ids.insert(name, class as u32);
     }
     Ok(ids)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::arpa_word;
+
+    #[test]
+    fn blanks_are_escaped() {
+        assert_eq!(arpa_word(" "), "<space>");
+        assert_eq!(arpa_word("▁cat"), "▁cat");
+    }
 }

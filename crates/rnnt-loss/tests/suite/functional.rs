@@ -1,10 +1,10 @@
-//! The doors agree with each other, and mistakes at each of them are named.
+//! Functions and sessions agree, and invalid arguments are errors.
 use candle_core::{DType, Device, Tensor, Var};
 use panda_core::{Selection, candle::normalize_rows};
 use rnnt_dp::{Lattices, Regularizers, Topology, candle::lattice_loss};
 use rnnt_loss::{
-    Activation, Encodings, Error, Head, JointNetwork, Layout, Options, Reduction, Rows, Scores, Session,
-    Targets,
+    Activation, Error, Head, HiddenInputs, JointNetwork, Layout, NetworkInputs, Options, Reduction,
+    ScoreInputs, Session, Targets,
     candle::{ctc_loss, scores_loss, transducer_loss},
 };
 
@@ -33,16 +33,16 @@ fn targets() -> Targets {
 }
 
 #[test]
-fn one_operation_equals_two_in_a_row() {
+fn one_operation_matches_two_operations() {
     let (frames, labels) = (var(&[2, 4, 3], 1), var(&[2, 3, 3], 2));
     let (weight, bias) = (var(&[5, 3], 3), var(&[5], 4));
     let targets = targets();
     let factors = Tensor::new(&[0.5f64, -2.0], &DEVICE).unwrap();
-    let (mut of, mut ids) = ((vec![], vec![]), vec![]);
+    let (mut indices, mut ids) = ((vec![], vec![]), vec![]);
     for b in 0..2 {
-        for site in targets.lattices().utterance_sites(b) {
-            of.0.push((b * 4 + site.frame) as u32);
-            of.1.push((b * 3 + site.label) as u32);
+        for site in targets.lattices().sites_of(b) {
+            indices.0.push((b * 4 + site.frame) as u32);
+            indices.1.push((b * 3 + site.label) as u32);
             ids.extend([2, targets.labels(b).get(site.label).copied().unwrap_or(99)]);
         }
     }
@@ -50,12 +50,12 @@ fn one_operation_equals_two_in_a_row() {
     let selection = Selection::new(ids, active, 2).unwrap();
     for activation in [Activation::Tanh, Activation::Relu] {
         let options = Options { activation, fastemit: 0.1, ..Options::default() };
-        let one = transducer_loss(&frames, &labels, &weight, &bias, &targets, &options).unwrap();
-        let rows = |rows: &Tensor, of: &[u32]| {
-            let of = Tensor::new(of, &DEVICE).unwrap();
-            rows.reshape(((), 3)).unwrap().index_select(&of, 0).unwrap()
+        let single = transducer_loss(&frames, &labels, &weight, &bias, &targets, &options).unwrap();
+        let rows = |rows: &Tensor, indices: &[u32]| {
+            let indices = Tensor::new(indices, &DEVICE).unwrap();
+            rows.reshape(((), 3)).unwrap().index_select(&indices, 0).unwrap()
         };
-        let sum = (rows(&frames, &of.0) + rows(&labels, &of.1)).unwrap();
+        let sum = (rows(&frames, &indices.0) + rows(&labels, &indices.1)).unwrap();
         let hidden = match activation {
             Activation::Tanh => sum.tanh(),
             Activation::Relu => sum.relu(),
@@ -79,7 +79,7 @@ fn one_operation_equals_two_in_a_row() {
 }
 
 #[test]
-fn explicit_calls_equal_the_tensor_face() {
+fn sessions_over_slices_match_tensor_functions() {
     let (ha, hl, h, c) = (3, 2, 4, 5);
     let (x, y) = (values(2 * 4 * ha, 10), values(2 * 3 * hl, 11));
     let (wa, wl, bz, wo, bo) =
@@ -97,8 +97,8 @@ fn explicit_calls_equal_the_tensor_face() {
     let layout = Layout::Padded { frames: 4, positions: 3 };
     let weights = Reduction::MeanPerTarget.weights(&targets);
     let mut session = Session::new(&options).unwrap();
-    let inputs = Encodings { encodings: &x, predictions: &y, layout };
-    let found = network.sum(&mut session, inputs, &targets, &weights).unwrap();
+    let inputs = NetworkInputs { encodings: &x, predictions: &y, layout };
+    let actual = network.sum(&mut session, inputs, &targets, &weights).unwrap();
 
     let make = |v: &[f64], shape: &[usize]| {
         Var::from_tensor(&Tensor::from_slice(v, shape, &DEVICE).unwrap()).unwrap()
@@ -116,17 +116,17 @@ fn explicit_calls_equal_the_tensor_face() {
     let frames = x.broadcast_matmul(&wa.t().unwrap()).unwrap().broadcast_add(bz).unwrap();
     let labels = y.broadcast_matmul(&wl.t().unwrap()).unwrap();
     let loss = transducer_loss(&frames, &labels, wo, bo, &targets, &options).unwrap();
-    close(&loss, &Tensor::new(found.losses.as_slice(), &DEVICE).unwrap(), 1e-13);
+    close(&loss, &Tensor::new(actual.losses.as_slice(), &DEVICE).unwrap(), 1e-13);
     let weights = Tensor::new(weights.as_slice(), &DEVICE).unwrap();
     let gradients = (loss * weights).unwrap().sum_all().unwrap().backward().unwrap();
     let explicit = [
-        &found.encodings,
-        &found.predictions,
-        &found.encoder,
-        &found.predictor,
-        &found.bias,
-        &found.head.weight,
-        &found.head.bias,
+        &actual.encodings,
+        &actual.predictions,
+        &actual.encoder,
+        &actual.predictor,
+        &actual.bias,
+        &actual.head.weight,
+        &actual.head.bias,
     ];
     for (v, g) in vars.iter().zip(explicit) {
         close(
@@ -138,7 +138,7 @@ fn explicit_calls_equal_the_tensor_face() {
 }
 
 #[test]
-fn padded_rows_equal_packed_ones() {
+fn padded_rows_match_packed_rows() {
     let (h, c) = (3, 5);
     let (weight, bias) = (values(c * h, 1), values(c, 2));
     let head = Head::new(&weight, Some(&bias), h).unwrap();
@@ -154,7 +154,7 @@ fn padded_rows_equal_packed_ones() {
     }
     let run = |rows: &[f64], layout| {
         let mut session = Session::new(&Options::default()).unwrap();
-        session.sum(Rows::new(rows, head).with_layout(layout), &targets, &[1.0, 2.0]).unwrap()
+        session.sum(HiddenInputs::new(rows, head).with_layout(layout), &targets, &[1.0, 2.0]).unwrap()
     };
     let a = run(&packed, Layout::Packed);
     let b = run(&padded, Layout::Padded { frames: 4, positions: 3 });
@@ -167,7 +167,7 @@ fn padded_rows_equal_packed_ones() {
 }
 
 #[test]
-fn ctc_gradients_are_central_differences_and_impossible_utterances_are_values() {
+fn ctc_gradients_match_central_differences_without_a_path() {
     // Utterance 1 has more labels than frames; padding is NaN.
     let targets = Targets::new(0, vec![4, 1], vec![vec![1, 1], vec![2, 1]]).unwrap();
     let mut z = values(2 * 4 * 3, 5);
@@ -191,7 +191,7 @@ fn ctc_gradients_are_central_differences_and_impossible_utterances_are_values() 
 }
 
 #[test]
-fn mistakes_are_named_where_they_are() {
+fn errors_report_the_position() {
     assert!(matches!(Targets::new(0, vec![], vec![]), Err(Error::Lattice(rnnt_dp::Error::EmptyBatch))));
     assert!(matches!(Targets::new(0, vec![1], vec![]), Err(Error::Batch { expected: 1, found: 0 })));
     let blank = Targets::new(3, vec![1, 1], vec![vec![], vec![1, 3]]);
@@ -234,7 +234,7 @@ fn mistakes_are_named_where_they_are() {
         matches!(error, Error::Scores { utterance: 1, frame: 1, label: 1, found: "NaN or +inf" }),
         "{error}"
     );
-    let rows = Rows::new(&[0.0f32; 5], Head::new(&[0.0; 5], None, 1).unwrap());
+    let rows = HiddenInputs::new(&[0.0f32; 5], Head::new(&[0.0; 5], None, 1).unwrap());
     let rows = Session::new(&options).unwrap().sum(rows, &targets, &[1.0; 2]);
     assert!(matches!(rows, Err(Error::Shape { argument: "hidden", .. })));
     let bad = Options { fastemit: f64::NAN, ..options.clone() };
@@ -242,7 +242,7 @@ fn mistakes_are_named_where_they_are() {
 }
 
 #[test]
-fn reductions_weigh_and_leave_impossible_utterances_out() {
+fn reductions_exclude_utterances_without_a_path() {
     let targets = Targets::new(9, vec![1, 1], vec![vec![1, 2], vec![]]).unwrap();
     let reduce = |r: Reduction, losses: [f64; 2]| r.reduce(&losses, &targets).unwrap();
     assert_eq!(reduce(Reduction::Sum, [3.0, 5.0]), 8.0);
@@ -255,9 +255,9 @@ fn reductions_weigh_and_leave_impossible_utterances_out() {
     assert!(matches!(nan, Err(Error::Loss { utterance: 1, .. })));
 }
 
-/// The square of an infinite loss sends an infinite weight back; 0 · inf must not reach the other utterances.
+/// The infinite weight of an infinite loss must not affect other utterances.
 #[test]
-fn an_impossible_utterance_poisons_no_gradient() {
+fn an_utterance_without_a_path_does_not_affect_gradients() {
     let targets = Targets::new(0, vec![1, 1], vec![vec![1], vec![1]]).unwrap();
     let mut z = vec![0.0f32; 2 * 2 * 2];
     z[1] = f32::NEG_INFINITY; // utterance 0 can never emit its label
@@ -282,21 +282,21 @@ fn an_impossible_utterance_poisons_no_gradient() {
 }
 
 #[test]
-fn weights_that_are_not_finite_are_named() {
+fn infinite_weights_are_errors() {
     let targets = targets();
     let run = |weights: &[f64]| {
         let head = Head::new(&[0.5f32, 0.1, 0.2, 0.3, 0.4], None, 1).unwrap();
-        Session::new(&Options::default()).unwrap().sum(Rows::new(&[0.1; 16], head), &targets, weights)
+        Session::new(&Options::default()).unwrap().sum(HiddenInputs::new(&[0.1; 16], head), &targets, weights)
     };
     assert_eq!(targets.lattices().sites(), 16);
     assert!(matches!(run(&[1.0, f64::NAN]), Err(Error::Weight { utterance: 1, .. })));
-    assert!(matches!(run(&[1e39, 1.0]), Err(Error::Normaliser(panda_core::Error::Adjoint { .. }))));
+    assert!(matches!(run(&[1e39, 1.0]), Err(Error::Normalizer(panda_core::Error::Adjoint { .. }))));
     assert!(run(&[1.0, 1.0]).is_ok());
 }
 
-/// With p and o both near 1, `p - o` has to be formed in f64.
+/// With p and o near 1, `p - o` requires f64.
 #[test]
-fn ctc_keeps_its_gradient_when_the_model_is_sure() {
+fn ctc_gradients_are_accurate_for_certain_models() {
     let targets = Targets::new(0, vec![1], vec![vec![]]).unwrap();
     let z = Var::from_slice(&[20.0f32, 0.0], (1, 1, 2), &DEVICE).unwrap();
     let gradients =
@@ -311,7 +311,7 @@ fn ctc_keeps_its_gradient_when_the_model_is_sure() {
 }
 
 #[test]
-fn infinite_activations_are_named_where_they_are_and_padding_may_hold_them() {
+fn infinite_activations_are_errors_except_in_padding() {
     let targets = targets();
     let run = |at: usize| {
         let mut frames = vec![0.1f32; 2 * 4 * 3];
@@ -334,13 +334,13 @@ fn layouts_beyond_memory_are_errors() {
     let targets = targets();
     let padded = |frames, positions| {
         let layout = Layout::Padded { frames, positions };
-        let scores = Scores { scores: &[0.0f32; 4], classes: 2, layout };
+        let scores = ScoreInputs { scores: &[0.0f32; 4], classes: 2, layout };
         Session::new(&Options::default()).unwrap().sum(scores, &targets, &[1.0; 2]).unwrap_err()
     };
     for (frames, positions) in [(1 << 62, 4), (1 << 61, 3), (1 << 40, 3), (usize::MAX, usize::MAX)] {
         assert!(matches!(padded(frames, positions), Error::LayoutTooLarge { .. }));
     }
-    let scores = Scores::<f32> { scores: &[], classes: 1 << 62, layout: Layout::Packed };
+    let scores = ScoreInputs::<f32> { scores: &[], classes: 1 << 62, layout: Layout::Packed };
     let packed = Session::new(&Options::default()).unwrap().sum(scores, &targets, &[1.0; 2]);
     assert!(matches!(packed, Err(Error::Shape { argument: "scores", .. })));
 }

@@ -1,38 +1,45 @@
-//! Leaving sites of little occupancy out of the gradient, with a bound on what that costs.
+//! Excludes sites of low occupancy from the gradient.
 //!
-//! A site with adjoints `a` has a score gradient of `|g|_1 <= |A| + Σ_s |a_s| <= 2 m`, `m = Σ_s |a_s|`, which is its
-//! occupancy (times 1 + λ under FastEmit). With `D` the sum of `m` over all sites that are left out,
+//! The error is bounded. A site with adjoints `a` has a score gradient of `|g|_1 <= |Σ_s a_s| +
+//! Σ_s |a_s| <= 2 m`, where `m = Σ_s |a_s|` is its occupancy (times 1 + λ with FastEmit). With `D`
+//! the sum of `m` over all excluded sites,
 //!
 //! ```text
 //! Σ_c |Δdb_c| <= 2 D      Σ_c max_k |ΔdW_ck| <= 2 D max|h|      |Δdf|, |Δdg| <= 2 D max|W|
 //! ```
 //!
-//! since the slope of tanh and of the positive part is at most 1 (with dropout, the scale of what is left). Where there are
-//! several heads, 2 becomes 4 (tokens and durations) or 3 (a blank of its own): see `columns::gradient_bound`.
+//! since the slope of tanh and ReLU is at most 1 (with dropout, its scale). With several heads, 2
+//! becomes 4 (tokens and durations) or 3 (factored blank): see `columns::gradient_bound`.
 use kernels::{items_mut, par_for};
 use rnnt_dp::Lattices;
 
-/// What was left out of a gradient, and how much that can have changed it. All but `zeros` is zero for an exact gradient.
+/// Sites excluded from a gradient, with bounds on the error.
+///
+/// Everything except `zeros` is zero for an exact gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Skipped {
-    /// Sites left out although they had an adjoint.
+pub struct SkippedSites {
+    /// Number of excluded sites with nonzero adjoints.
     pub sites: usize,
-    /// Sites whose adjoints are zero, or so small that `f32` products would lose them: they are always left out.
+    /// Number of sites with adjoints of zero, or negligible in `f32`.
+    ///
+    /// They are always excluded.
     pub zeros: usize,
-    /// `D`: their summed occupancy, each times the weight of its utterance.
+    /// `D`: summed occupancy of the excluded sites, times the weights of their utterances.
     pub mass: f64,
-    /// Bound on the sum over classes of the errors in the bias's gradient.
+    /// Bound on the errors of the bias gradient, summed over classes.
     pub bias: f64,
-    /// Bound on the error of any element of the weight's gradient, and on the sum over classes of each class's largest.
+    /// Bound on the error of the weight gradient.
+    ///
+    /// It bounds any element, and the sum over classes of each class's largest error.
     pub weight: f64,
-    /// Bound on the error of any element of the gradients of what the hidden rows were made of.
+    /// Bound on the error of any element of the inputs' gradients.
     pub inputs: f64,
 }
 
-impl Skipped {
-    /// `bound` is 2 above.
-    pub(crate) fn new(lost: Lost, bound: f64, largest_hidden: f64, largest_weight: f64) -> Self {
-        let Lost { sites, mass } = lost;
+impl SkippedSites {
+    /// Computes the bounds; `bound` is the factor 2 in the module documentation.
+    pub(crate) fn new(lost: SkippedMass, bound: f64, largest_hidden: f64, largest_weight: f64) -> Self {
+        let SkippedMass { sites, mass } = lost;
         Self {
             sites,
             zeros: 0,
@@ -43,7 +50,7 @@ impl Skipped {
         }
     }
 
-    /// Another group of the same batch.
+    /// Adds another group of the same batch.
     pub(crate) fn add(&mut self, other: Self) {
         self.sites += other.sites;
         self.zeros += other.zeros;
@@ -54,32 +61,35 @@ impl Skipped {
     }
 }
 
-/// What an utterance loses.
+/// Excluded sites of an utterance and their occupancy.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct Lost {
+pub(crate) struct SkippedMass {
     pub sites: usize,
     pub mass: f64,
 }
 
-impl Lost {
-    /// What all utterances lose together, each times its weight.
-    pub fn weighted(parts: &[Self], weights: &[f64]) -> Self {
-        // An impossible utterance has nothing to lose, whatever its weight.
+impl SkippedMass {
+    /// Sum over utterances, each times its weight.
+    pub fn weighted_sum(parts: &[Self], weights: &[f64]) -> Self {
+        // An utterance without a path has no occupancy, and its weight may be infinite.
         let lost = parts.iter().zip(weights).filter(|(part, _)| part.sites > 0);
         let mass = lost.map(|(part, weight)| part.mass * weight.abs()).sum();
         Self { sites: parts.iter().map(|part| part.sites).sum(), mass }
     }
 }
 
-/// Zeroes the adjoints, so many columns a site, of the sites that matter least. Tokens and durations have the same occupancy.
+/// Zeroes the adjoints of the sites of lowest occupancy.
+///
+/// Adjoints have `columns` columns, `tokens` of them for tokens; those of durations have the same
+/// occupancy.
 pub(crate) fn skip(
     lattices: &Lattices,
     (columns, tokens): (usize, usize),
     adjoints: &mut [f64],
     epsilon: f64,
-) -> Vec<Lost> {
+) -> Vec<SkippedMass> {
     let mut utterances = lattices.split_mut(adjoints, columns);
-    let mut lost = vec![Lost::default(); lattices.batch()];
+    let mut lost = vec![SkippedMass::default(); lattices.batch()];
     par_for((items_mut(&mut utterances), items_mut(&mut lost)), |b, (adjoints, lost)| {
         let allowed = epsilon * (lattices.frames(b) + lattices.labels(b)) as f64;
         *lost = skip_utterance(adjoints, (columns, tokens), allowed);
@@ -87,20 +97,20 @@ pub(crate) fn skip(
     lost
 }
 
-/// Buckets of a quarter of an octave: exponent and two bits of the fraction.
-const SHIFT: u32 = 50;
-/// Down to 2^-128 of what is allowed; what is smaller is in the last one.
+/// Bits of an `f64` below a bucket: buckets are quarters of an octave.
+const BUCKET_SHIFT: u32 = 50;
+/// Number of buckets, down to 2^-128 of the limit; the last one contains all smaller masses.
 const BUCKETS: usize = 512;
 
-fn skip_utterance(adjoints: &mut [f64], (columns, tokens): (usize, usize), allowed: f64) -> Lost {
+fn skip_utterance(adjoints: &mut [f64], (columns, tokens): (usize, usize), allowed: f64) -> SkippedMass {
     let sum = |columns: &[f64]| columns.iter().map(|a| a.abs()).sum::<f64>();
-    // Weights of tokens may have made theirs smaller.
+    // Weights of tokens may have decreased their adjoints.
     let mass = |site: &[f64]| sum(&site[..tokens]).max(sum(&site[tokens..]));
     let masses = || adjoints.chunks_exact(columns).map(mass);
-    // Largest first: how many buckets below the one of `allowed`.
-    let top = allowed.to_bits() >> SHIFT;
-    let bucket = |mass: f64| (top.saturating_sub(mass.to_bits() >> SHIFT) as usize).min(BUCKETS - 1);
-    // Sums of the sites that could be left out, by size; then the border, exactly.
+    // Number of buckets below that of `allowed`, so that the largest masses come first.
+    let top = allowed.to_bits() >> BUCKET_SHIFT;
+    let bucket = |mass: f64| (top.saturating_sub(mass.to_bits() >> BUCKET_SHIFT) as usize).min(BUCKETS - 1);
+    // Sums of small masses by bucket; then the exact threshold within one bucket.
     let mut buckets = [0.0; BUCKETS];
     for mass in masses().filter(|mass| *mass <= allowed) {
         buckets[bucket(mass)] += mass;
@@ -118,15 +128,15 @@ fn skip_utterance(adjoints: &mut [f64], (columns, tokens): (usize, usize), allow
         masses.sort_unstable_by(f64::total_cmp);
         threshold = masses[0];
         for pair in masses.chunk_by(|a, b| a == b) {
-            let more = pair[0] * pair.len() as f64;
-            if sum + more > allowed {
+            let added = pair[0] * pair.len() as f64;
+            if sum + added > allowed {
                 threshold = pair[0];
                 break;
             }
-            sum += more;
+            sum += added;
         }
     }
-    let mut part = Lost::default();
+    let mut part = SkippedMass::default();
     for site in adjoints.chunks_exact_mut(columns) {
         let mass = mass(site);
         if mass > 0.0 && mass < threshold && mass <= allowed {
@@ -143,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn leaves_out_as_much_as_is_allowed_and_no_more() {
+    fn excludes_the_most_sites_within_the_limit() {
         let masses: Vec<f64> = (0..200).map(|i| 1.5f64.powi((i * 37) % 200 - 150)).collect();
         let mut sorted = masses.clone();
         sorted.sort_by(f64::total_cmp);
@@ -157,16 +167,16 @@ mod tests {
             }
             assert_eq!(part.sites, count, "{allowed}");
             assert!((part.mass - sum).abs() <= 1e-12 * sum && part.mass <= allowed * (1.0 + 1e-12));
-            let gone = adjoints.chunks(2).zip(&masses).filter(|(a, _)| a[0] == 0.0);
-            assert!(gone.into_iter().all(|(_, m)| *m <= sorted[count.max(1) - 1]));
+            let excluded = adjoints.chunks(2).zip(&masses).filter(|(a, _)| a[0] == 0.0);
+            assert!(excluded.into_iter().all(|(_, m)| *m <= sorted[count.max(1) - 1]));
         }
     }
 
     #[test]
-    fn equal_sites_stay_together() {
+    fn sites_of_equal_mass_are_treated_alike() {
         let mut adjoints = [0.5; 10];
-        assert_eq!(skip_utterance(&mut adjoints, (1, 1), 2.0), Lost::default());
-        assert_eq!(skip_utterance(&mut adjoints, (1, 1), 5.0), Lost { sites: 10, mass: 5.0 });
+        assert_eq!(skip_utterance(&mut adjoints, (1, 1), 2.0), SkippedMass::default());
+        assert_eq!(skip_utterance(&mut adjoints, (1, 1), 5.0), SkippedMass { sites: 10, mass: 5.0 });
         assert_eq!(adjoints, [0.0; 10]);
     }
 }

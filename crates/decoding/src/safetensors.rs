@@ -1,4 +1,4 @@
-//! Models from plain safetensors: the names of common toolkits, and a description beside them.
+//! Reads decoding models from safetensors files with tensor names of common toolkits.
 use std::sync::Arc;
 
 use rnnt_dp::Topology;
@@ -6,24 +6,26 @@ use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 
 use crate::{
-    Activation, AffineLayer, Error, Finish, LstmLayer, LstmPredictor, Model, NOTHING, Network, Predictor,
-    Result, StatelessPredictor,
+    Activation, AffineLayer, DecodingModel, Error, JointNetwork, LstmLayer, LstmPredictor, NO_LABEL,
+    Predictor, PredictorActivation, Result, StatelessPredictor,
 };
 
-/// What a file of weights does not say about its model.
+/// Configuration of a model whose weights are in a safetensors file.
 ///
 /// ```
-/// let text = r#"{"vocab": 31, "blank": 31, "predictor": "lstm", "layers": 1, "activation": "tanh"}"#;
-/// let description: decoding::ModelConfig = serde_json::from_str(text).unwrap();
-/// assert_eq!(description.blank, 31);
+/// let text = r#"{
+///     "vocab": 31, "blank": 31, "predictor": "lstm", "layers": 1, "activation": "tanh"
+/// }"#;
+/// let config: decoding::DecodingModelConfig = serde_json::from_str(text).unwrap();
+/// assert_eq!(config.blank, 31);
 /// ```
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct ModelConfig {
+pub struct DecodingModelConfig {
     /// Labels V, without the blank.
     pub vocab: usize,
     /// The blank among the V + 1 classes.
     pub blank: u32,
-    /// What goes label by label.
+    /// The predictor.
     #[serde(flatten)]
     pub predictor: PredictorConfig,
     /// The nonlinearity of the joint network.
@@ -34,28 +36,31 @@ pub struct ModelConfig {
     /// Frames of each big blank, whose classes follow the others.
     #[serde(default)]
     pub big_blanks: Vec<usize>,
-    /// Whether the blank is a sigmoid of its own (HAT).
+    /// Whether the blank is factored (HAT).
     #[serde(default)]
     pub factored_blank: bool,
-    /// Whether a label moves one frame on (the modified topology).
+    /// Whether a label advances by one frame (the modified topology).
     #[serde(default)]
     pub modified: bool,
 }
 
-/// A kind of predictor.
+/// Kind of predictor.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(tag = "predictor", rename_all = "lowercase")]
 pub enum PredictorConfig {
-    /// `embed.weight [V+1, P]`; for layer i `lstm.weight_ih_l{i} [4P, P]`, `lstm.weight_hh_l{i}`, `lstm.bias_ih_l{i}` and, if
-    /// there is one, `lstm.bias_hh_l{i}`. It starts with a step on the blank.
+    /// An LSTM, which starts with a step on the blank.
+    ///
+    /// Tensors: `embed.weight [V+1, P]`; for layer i `lstm.weight_ih_l{i} [4P, P]`,
+    /// `lstm.weight_hh_l{i}`, `lstm.bias_ih_l{i}` and optionally `lstm.bias_hh_l{i}`.
     Lstm {
-        /// How many layers.
+        /// Number of layers.
         layers: usize,
     },
-    /// `embed.weight [V+1, P]`; `conv.weight [P, P/groups, context]`, then ReLU. Before the first label stands the blank, and before
-    /// it nothing.
+    /// A stateless predictor with ReLU; its initial context is the blank, preceded by zeros.
+    ///
+    /// Tensors: `embed.weight [V+1, P]`, `conv.weight [P, P/groups, context]`.
     Stateless {
-        /// Labels that it sees.
+        /// Number of labels in the context.
         context: usize,
         /// Groups of the convolution.
         conv_groups: usize,
@@ -71,19 +76,19 @@ pub enum ActivationName {
     Relu,
 }
 
-/// Named tensors with a word about what is missing.
+/// Tensors by name, with errors for missing ones.
 struct TensorFile<'a>(SafeTensors<'a>);
 
 impl TensorFile<'_> {
-    /// A tensor of an expected shape, where 0 stands for any.
+    /// Returns a tensor of an expected shape, where 0 means any size.
     fn get(&self, name: &str, shape: &[usize]) -> Result<(Vec<f32>, Vec<usize>)> {
         let expected = || format!("f32 of {shape:?} (0: any)");
         let view = self.0.tensor(name).map_err(|_| Error::shape(name, expected(), "no such tensor"))?;
         let fits = view.shape().len() == shape.len()
-            && view.shape().iter().zip(shape).all(|(found, &wanted)| wanted == 0 || *found == wanted);
+            && view.shape().iter().zip(shape).all(|(found, &size)| size == 0 || *found == size);
         if view.dtype() != Dtype::F32 || !fits {
-            let found = format!("{:?} of {:?}", view.dtype(), view.shape());
-            return Err(Error::shape(name, expected(), found));
+            let actual = format!("{:?} of {:?}", view.dtype(), view.shape());
+            return Err(Error::shape(name, expected(), actual));
         }
         let values: Vec<f32> = view.data().as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect();
         if let Some(at) = values.iter().position(|x| !x.is_finite()) {
@@ -96,7 +101,7 @@ impl TensorFile<'_> {
         self.0.tensor(name).is_ok()
     }
 
-    /// `NAME.weight` and, if there is one, `NAME.bias`.
+    /// Reads the layer `NAME.weight` with `NAME.bias`, if present.
     fn affine(&self, name: &str, outputs: usize, inputs: usize) -> Result<AffineLayer> {
         let weight = format!("{name}.weight");
         let (values, shape) = self.get(&weight, &[outputs, inputs])?;
@@ -106,55 +111,60 @@ impl TensorFile<'_> {
     }
 }
 
-impl Model {
-    /// Reads a model and its network, which projects encoder rows, from the bytes of a safetensors file.
+impl DecodingModel {
+    /// Reads a model and its joint network from a safetensors file.
     ///
-    /// Beside the predictor's tensors ([`PredictorConfig`]) it has `enc_proj.weight [H, E]`, `pred_proj.weight [H, P]` and
-    /// `out.weight [V + 1 + D, H]`, each with a bias or without: first the classes, big blanks the last of them, then the durations. All are f32.
+    /// In addition to the predictor's tensors ([`PredictorConfig`]) the file contains
+    /// `enc_proj.weight [H, E]`, `pred_proj.weight [H, P]` and `out.weight [V + 1 + D, H]`, each
+    /// with an optional bias. Rows of `out` are the classes, big blanks last, then the durations.
+    /// All tensors are f32.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a file that is none, a tensor that is missing, of another shape or type, or not finite; those of
-    /// [`Model::new`].
-    pub fn from_safetensors(bytes: &[u8], description: &ModelConfig) -> Result<(Model, Arc<Network>)> {
+    /// [`Error::Shape`] for bytes that are not safetensors and for a tensor that is missing, has
+    /// another shape or type, or is not finite; those of [`DecodingModel::new`].
+    pub fn from_safetensors(
+        bytes: &[u8],
+        config: &DecodingModelConfig,
+    ) -> Result<(DecodingModel, Arc<JointNetwork>)> {
         let file = SafeTensors::deserialize(bytes);
         let weights = TensorFile(file.map_err(|error| Error::shape("file", "safetensors".into(), error))?);
-        let classes = description.vocab.saturating_add(1);
-        if description.blank as usize >= classes {
-            return Err(Error::Blank { blank: description.blank, classes });
+        let classes = config.vocab.saturating_add(1);
+        if config.blank as usize >= classes {
+            return Err(Error::Blank { blank: config.blank, classes });
         }
         let (embedding, shape) = weights.get("embed.weight", &[classes, 0])?;
         let width = shape[1];
-        let predictor: Arc<dyn Predictor> = match description.predictor {
-            PredictorConfig::Lstm { layers } => lstm(&weights, &embedding, width, layers, description.blank)?,
+        let predictor: Arc<dyn Predictor> = match config.predictor {
+            PredictorConfig::Lstm { layers } => lstm(&weights, &embedding, width, layers, config.blank)?,
             PredictorConfig::Stateless { context, conv_groups } => {
-                stateless(&weights, (&embedding, width), context, conv_groups, description.blank)?
+                stateless(&weights, (&embedding, width), context, conv_groups, config.blank)?
             }
         };
-        let durations = description.durations.as_deref().unwrap_or_default();
-        let all = classes.saturating_add(description.big_blanks.len());
+        let durations = config.durations.as_deref().unwrap_or_default();
+        let all = classes.saturating_add(config.big_blanks.len());
         let head = weights.affine("out", all.saturating_add(durations.len()), 0)?;
         let frames = weights.affine("enc_proj", head.inputs(), 0)?;
         let predicted = weights.affine("pred_proj", head.inputs(), width)?;
-        let activation = match description.activation {
+        let activation = match config.activation {
             ActivationName::Tanh => Activation::Tanh,
             ActivationName::Relu => Activation::Relu,
         };
-        let mut network = Network::new(activation, Some(frames), predicted, head, durations.len())?;
-        if description.factored_blank {
-            network = network.with_factored_blank(description.blank)?;
+        let mut network = JointNetwork::new(activation, Some(frames), predicted, head, durations.len())?;
+        if config.factored_blank {
+            network = network.with_factored_blank(config.blank)?;
         }
-        let topology = match (durations, description.modified) {
+        let topology = match (durations, config.modified) {
             ([], false) => Ok(Topology::rnnt()),
             ([], true) => Ok(Topology::modified()),
             (durations, _) => Topology::tdt(durations),
         };
-        let topology = topology.and_then(|topology| match description.big_blanks.as_slice() {
+        let topology = topology.and_then(|topology| match config.big_blanks.as_slice() {
             [] => Ok(topology),
             frames => topology.with_big_blanks(frames),
         });
         let topology = topology.map_err(|error| Error::shape("durations", "a topology".into(), error))?;
         let (network, big_blanks) = (Arc::new(network), (classes as u32..all as u32).collect::<Vec<_>>());
-        Ok((Model::new(predictor, network.clone(), description.blank, &big_blanks, &topology)?, network))
+        Ok((DecodingModel::new(predictor, network.clone(), config.blank, &big_blanks, &topology)?, network))
     }
 }
 
@@ -194,20 +204,26 @@ fn stateless(
         let expected = format!("a context of at least 1 and a divisor of {width} as conv_groups");
         return Err(Error::shape("predictor", expected, format!("{context} and {groups}")));
     }
-    let each = width / groups;
-    let (kernel, _) = weights.get("conv.weight", &[width, each, context])?;
-    // A matrix [P, context, P] whose blocks beside the diagonal are 0.
+    let group_width = width / groups;
+    let (kernel, _) = weights.get("conv.weight", &[width, group_width, context])?;
+    // A matrix [P, context, P] whose off-diagonal blocks are 0.
     let mut dense = vec![0.0; width * context * width];
-    for (output, kernel) in kernel.chunks_exact(each * context).enumerate() {
-        let first = output / each * each;
+    for (output, kernel) in kernel.chunks_exact(group_width * context).enumerate() {
+        let first = output / group_width * group_width;
         for (input, kernel) in kernel.chunks_exact(context).enumerate() {
-            for (place, &weight) in kernel.iter().enumerate() {
-                dense[(output * context + place) * width + first + input] = weight;
+            for (position, &weight) in kernel.iter().enumerate() {
+                dense[(output * context + position) * width + first + input] = weight;
             }
         }
     }
-    let mut start = vec![NOTHING; context];
+    let mut start = vec![NO_LABEL; context];
     start[context - 1] = blank;
     let bias = vec![0.0; width];
-    Ok(Arc::new(StatelessPredictor::new((embedding, width), &dense, &bias, &start, Finish::Relu)?))
+    Ok(Arc::new(StatelessPredictor::new(
+        (embedding, width),
+        &dense,
+        &bias,
+        &start,
+        PredictorActivation::Relu,
+    )?))
 }

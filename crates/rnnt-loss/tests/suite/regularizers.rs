@@ -1,10 +1,10 @@
-//! Label smoothing, z-loss and weights of tokens: definitions, central differences, mistakes.
+//! Label smoothing, z-loss and token weights: definitions, gradients, errors.
 use candle_core::{Device, Tensor, Var, backprop::GradStore};
 use oracle::differences::central_difference;
 use rnnt_dp::{Lattices, Regularizers, forward_backward};
 use rnnt_loss::{
-    Error, Gradients, Head, Joint, Layout, Loss, Options, Output, Result, Rows, Scores, Session, Targets,
-    Tokens, Topology,
+    Error, Gradients, Head, HiddenInputs, JointInputs, Layout, Loss, LossOutput, Options, Result,
+    ScoreInputs, Session, Targets, TokenNormalization, Topology,
     candle::{transducer_loss, transducer_loss_sum},
 };
 
@@ -29,28 +29,28 @@ fn inputs() -> Vec<f64> {
     values(SIZES.iter().sum(), 3)
 }
 
-fn run(all: &[f64], targets: &Targets, options: &Options) -> Output<f64> {
+fn run(all: &[f64], targets: &Targets, options: &Options) -> LossOutput<f64> {
     let [frames, labels, w, b] = cut(all);
     let head = Head::new(w, Some(b), H).unwrap();
-    Session::new(options).unwrap().sum(Joint::new(frames, labels, head), targets, &WEIGHTS).unwrap()
+    Session::new(options).unwrap().sum(JointInputs::new(frames, labels, head), targets, &WEIGHTS).unwrap()
 }
 
-/// Of rows and the head of the tokens.
-fn in_one(gradients: Gradients<f64>) -> Vec<f64> {
+/// Gradients of rows and token head, concatenated.
+fn concatenated(gradients: Gradients<f64>) -> Vec<f64> {
     let Gradients { encoded, predicted, head, .. } = gradients;
     [encoded, predicted, head.weight, head.bias].concat()
 }
 
-fn check(out: Output<f64>, all: &[f64], targets: &Targets, options: &Options) {
-    let gradient = in_one(out.gradients);
+fn check(out: LossOutput<f64>, all: &[f64], targets: &Targets, options: &Options) {
+    let gradient = concatenated(out.gradients);
     let loss =
         |all: &[f64]| Ok(run(all, targets, options).losses.iter().zip(WEIGHTS).map(|(l, w)| l * w).sum());
-    for (i, (found, want)) in gradient.iter().zip(central_difference(loss, all).unwrap()).enumerate() {
-        assert!((found - want).abs() < 3e-7, "entry {i}: {found} {want}");
+    for (i, (actual, expected)) in gradient.iter().zip(central(loss, all).unwrap()).enumerate() {
+        assert!((actual - expected).abs() < 3e-7, "entry {i}: {actual} {expected}");
     }
 }
 
-/// Losses with smoothing and z-loss, by their definitions.
+/// Losses with smoothing and z-loss, by definition.
 fn dense(all: &[f64], targets: &Targets, epsilon: f64, z_loss: f64) -> Vec<f64> {
     let [frames, labels, w, b] = cut(all);
     let (mut row, mut column) = (0, 0);
@@ -81,46 +81,46 @@ fn dense(all: &[f64], targets: &Targets, epsilon: f64, z_loss: f64) -> Vec<f64> 
 }
 
 #[test]
-fn smoothing_and_z_loss_are_what_they_say() {
+fn smoothing_and_z_loss_match_the_definitions() {
     let (all, targets) = (inputs(), targets());
     for (label_smoothing, z_loss) in [(0.1, 0.0), (0.0, 0.01), (0.3, 0.2), (1.0, 0.0)] {
         let options = Options { label_smoothing, z_loss, ..Options::default() };
-        let found = run(&all, &targets, &options);
-        for (found, want) in found.losses.iter().zip(dense(&all, &targets, label_smoothing, z_loss)) {
-            assert!((found - want).abs() < 1e-12 * want.abs(), "{found} {want}");
+        let actual = run(&all, &targets, &options);
+        for (actual, expected) in actual.losses.iter().zip(dense(&all, &targets, label_smoothing, z_loss)) {
+            assert!((actual - expected).abs() < 1e-12 * expected.abs(), "{actual} {expected}");
         }
-        check(found, &all, &targets, &options);
+        check(actual, &all, &targets, &options);
     }
 }
 
 #[test]
-fn smoothing_under_other_topologies() {
+fn smoothing_with_other_topologies() {
     let (all, targets) = (inputs(), targets());
     for topology in [Topology::modified(), Topology::constrained()] {
-        let loss = Loss::over(topology);
-        let options = Options { label_smoothing: 0.2, z_loss: 0.1, ..Options::of(loss) };
+        let loss = Loss::with_topology(topology);
+        let options = Options { label_smoothing: 0.2, z_loss: 0.1, ..Options::new(loss) };
         check(run(&all, &targets, &options), &all, &targets, &options);
     }
     let loss = Loss::Tdt { topology: Topology::tdt(&[0, 1, 2]).unwrap(), sigma: 0.05, omega: 0.25 };
-    let options = Options { label_smoothing: 0.2, z_loss: 0.1, ..Options::of(loss) };
+    let options = Options { label_smoothing: 0.2, z_loss: 0.1, ..Options::new(loss) };
     let (v, c) = (values(3 * H, 8), values(3, 9));
     let tdt = |all: &[f64]| {
         let [frames, labels, w, b] = cut(all);
         let (tokens, durations) = (Head::new(w, Some(b), H).unwrap(), Head::new(&v, Some(&c), H).unwrap());
-        let joint = Joint::new(frames, labels, tokens).with_durations(durations);
+        let joint = JointInputs::new(frames, labels, tokens).with_durations(durations);
         Session::new(&options).unwrap().sum(joint, &targets, &WEIGHTS).unwrap()
     };
-    let found = tdt(&all);
-    let gradient = in_one(found.gradients);
+    let actual = tdt(&all);
+    let gradient = concatenated(actual.gradients);
     let loss = |all: &[f64]| Ok(tdt(all).losses.iter().zip(WEIGHTS).map(|(l, w)| l * w).sum());
-    for (found, want) in gradient.iter().zip(central_difference(loss, &all).unwrap()) {
-        assert!((found - want).abs() < 3e-7, "{found} {want}");
+    for (actual, expected) in gradient.iter().zip(central(loss, &all).unwrap()) {
+        assert!((actual - expected).abs() < 3e-7, "{actual} {expected}");
     }
 }
 
-/// Hidden rows that the joint would make have the same loss and head gradients, and so has the operation with two steps.
+/// Hidden rows and the operation in two steps match the joint network.
 #[test]
-fn every_door_with_a_head_smooths_and_factors() {
+fn all_inputs_with_a_head_support_smoothing_and_factored_blanks() {
     let (all, targets) = (inputs(), targets());
     let [frames, labels, w, b] = cut(&all);
     let head = Head::new(w, Some(b), H).unwrap();
@@ -134,25 +134,27 @@ fn every_door_with_a_head_smooths_and_factors() {
         column += targets.labels(utterance).len() + 1;
     }
     let smoothed = Options { label_smoothing: 0.2, z_loss: 0.1, ..Options::default() };
-    let factored = Options { z_loss: 0.1, ..Options::of(Loss::hat()) };
+    let factored = Options { z_loss: 0.1, ..Options::new(Loss::hat()) };
     for options in [smoothed, factored] {
-        let want = run(&all, &targets, &options);
+        let expected = run(&all, &targets, &options);
         let mut session = Session::new(&options).unwrap();
-        let found = session.sum(Rows::new(&hidden, head), &targets, &WEIGHTS).unwrap();
+        let actual = session.sum(HiddenInputs::new(&hidden, head), &targets, &WEIGHTS).unwrap();
         let pairs = [
-            (&found.losses, &want.losses),
-            (&found.gradients.head.weight, &want.gradients.head.weight),
-            (&found.gradients.head.bias, &want.gradients.head.bias),
+            (&actual.losses, &expected.losses),
+            (&actual.gradients.head.weight, &expected.gradients.head.weight),
+            (&actual.gradients.head.bias, &expected.gradients.head.bias),
         ];
-        for (found, want) in pairs.iter().flat_map(|(found, want)| found.iter().zip(want.iter())) {
-            assert!((found - want).abs() < 1e-12, "{found} {want}");
+        for (actual, expected) in
+            pairs.iter().flat_map(|(actual, expected)| actual.iter().zip(expected.iter()))
+        {
+            assert!((actual - expected).abs() < 1e-12, "{actual} {expected}");
         }
     }
 }
 
-/// One utterance, so that packed rows are padded ones.
+/// One utterance, so that packed and padded rows are equal.
 #[test]
-fn the_operation_in_two_steps_smooths_and_factors() {
+fn the_two_step_operation_supports_smoothing_and_factored_blanks() {
     let targets = Targets::new(1, vec![4], vec![vec![0, 4]]).unwrap();
     let tensor = |count: usize, seed, shape: &[usize]| {
         Var::from_tensor(&Tensor::from_vec(values(count, seed), shape, &Device::Cpu).unwrap()).unwrap()
@@ -160,36 +162,36 @@ fn the_operation_in_two_steps_smooths_and_factors() {
     let (frames, labels) = (tensor(4 * H, 1, &[1, 4, H]), tensor(3 * H, 2, &[1, 3, H]));
     let (w, b) = (tensor(C * H, 3, &[C, H]), tensor(C, 4, &[C]));
     let smoothed = Options { label_smoothing: 0.2, z_loss: 0.1, ..Options::default() };
-    let factored = Options { z_loss: 0.1, ..Options::of(Loss::hat()) };
+    let factored = Options { z_loss: 0.1, ..Options::new(Loss::hat()) };
     for options in [smoothed, factored] {
         let lazy = transducer_loss(&frames, &labels, &w, &b, &targets, &options).unwrap();
         let eager = transducer_loss_sum(&frames, &labels, &w, &b, &targets, &options, &[1.0]).unwrap();
         assert_eq!(lazy.to_vec1::<f64>().unwrap(), eager.losses);
         let (lazy, eager) = (lazy.sum_all().unwrap().backward().unwrap(), eager.sum.backward().unwrap());
         for variable in [&frames, &labels, &w, &b] {
-            let of = |gradients: &GradStore| {
+            let values = |gradients: &GradStore| {
                 gradients.get(variable).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap()
             };
-            assert_eq!(of(&lazy), of(&eager));
+            assert_eq!(values(&lazy), values(&eager));
         }
     }
 }
 
 #[test]
-fn weights_of_tokens_scale_labels() {
+fn token_weights_scale_labels() {
     let (all, targets) = (inputs(), targets());
     let plain = Options::default();
     let same = targets.clone().with_token_weights(vec![vec![1.0; 2], vec![1.0]]).unwrap();
     assert_eq!(run(&all, &targets, &plain), run(&all, &same, &plain));
-    // One factor for all of them is FastEmit.
-    let more = targets.clone().with_token_weights(vec![vec![1.25; 2], vec![1.25]]).unwrap();
+    // A common factor equals FastEmit.
+    let weighted_targets = targets.clone().with_token_weights(vec![vec![1.25; 2], vec![1.25]]).unwrap();
     let fastemit = run(&all, &targets, &Options { fastemit: 0.25, ..Options::default() });
-    let weighed = run(&all, &more, &plain);
-    assert_eq!(weighed.losses, fastemit.losses);
-    for (a, b) in weighed.gradients.head.weight.iter().zip(&fastemit.gradients.head.weight) {
+    let weighted = run(&all, &weighted_targets, &plain);
+    assert_eq!(weighted.losses, fastemit.losses);
+    for (a, b) in weighted.gradients.head.weight.iter().zip(&fastemit.gradients.head.weight) {
         assert!((a - b).abs() < 1e-12);
     }
-    // A weight of one utterance is not that of another.
+    // Weights apply to one utterance only.
     let first = targets.clone().with_token_weights(vec![vec![0.0; 2], vec![1.0]]).unwrap();
     let encoded = |targets: &Targets| run(&all, targets, &plain).gradients.encoded;
     let (first, all_equal) = (encoded(&first), encoded(&targets));
@@ -197,9 +199,9 @@ fn weights_of_tokens_scale_labels() {
     assert_ne!(first[..4 * H], all_equal[..4 * H]);
 }
 
-/// An impossible utterance has no gradient by any of them.
+/// An utterance without a path has no gradient with any regularizer.
 #[test]
-fn no_path_no_gradient() {
+fn utterances_without_a_path_have_no_gradient() {
     let targets = Targets::new(1, vec![4, 1], vec![vec![0, 4], vec![2, 0]]).unwrap();
     let mut all = inputs();
     all.extend(values(H, 1));
@@ -208,10 +210,10 @@ fn no_path_no_gradient() {
     let (w, b) = (&rest[..C * H], &values(C, 4));
     let head = Head::new(w, Some(b), H).unwrap();
     for (clamp, label_smoothing) in [(None, 0.1), (None, 0.0), (Some(0.1), 0.0)] {
-        let loss = Loss::over(Topology::modified());
-        let options = Options { clamp, label_smoothing, z_loss: 0.1, ..Options::of(loss) };
+        let loss = Loss::with_topology(Topology::modified());
+        let options = Options { clamp, label_smoothing, z_loss: 0.1, ..Options::new(loss) };
         let mut session = Session::new(&options).unwrap();
-        let out = session.sum(Joint::new(frames, labels, head), &targets, &WEIGHTS).unwrap();
+        let out = session.sum(JointInputs::new(frames, labels, head), &targets, &WEIGHTS).unwrap();
         assert!(out.losses[0].is_finite() && out.losses[1] == f64::INFINITY);
         assert!(out.gradients.encoded[4 * H..].iter().all(|g| *g == 0.0));
         assert!(out.gradients.head.weight.iter().all(|g| g.is_finite()));
@@ -219,54 +221,54 @@ fn no_path_no_gradient() {
 }
 
 #[test]
-fn mistakes_are_named() {
+fn invalid_arguments_are_errors() {
     let (all, targets) = (inputs(), targets());
     let [frames, labels, w, b] = cut(&all);
     let head = Head::new(w, Some(b), H).unwrap();
     let with = |options: Options| -> Result<Vec<f64>> {
-        let out = Session::new(&options)?.sum(Joint::new(frames, labels, head), &targets, &WEIGHTS)?;
+        let out = Session::new(&options)?.sum(JointInputs::new(frames, labels, head), &targets, &WEIGHTS)?;
         Ok(out.losses)
     };
     for bad in [-0.1, 1.1, f64::NAN] {
         let error = with(Options { label_smoothing: bad, ..Options::default() });
-        assert!(matches!(error, Err(Error::Regulariser { argument: "label_smoothing", .. })));
+        assert!(matches!(error, Err(Error::Regularizer { argument: "label_smoothing", .. })));
     }
     for bad in [-0.1, f64::INFINITY, f64::NAN] {
         let error = with(Options { z_loss: bad, ..Options::default() });
-        assert!(matches!(error, Err(Error::Regulariser { argument: "z_loss", .. })));
+        assert!(matches!(error, Err(Error::Regularizer { argument: "z_loss", .. })));
     }
     let skips = Options { z_loss: 0.1, skip: 0.1, ..Options::default() };
-    assert!(matches!(with(skips), Err(Error::Misplaced { argument: "skip", .. })));
+    assert!(matches!(with(skips), Err(Error::Incompatible { argument: "skip", .. })));
     let huge = Options { z_loss: 1e308, ..Options::default() };
     assert!(matches!(with(huge), Err(Error::Lattice(rnnt_dp::Error::Overflow { utterance: 0, .. }))));
     for (argument, penalties) in [
         ("delay_penalty", Options { delay_penalty: 1e39, ..Options::default() }),
         (
             "sigma",
-            Options::of(Loss::Transducer {
+            Options::new(Loss::Transducer {
                 topology: Topology::rnnt(),
-                tokens: Tokens::Softmax,
+                tokens: TokenNormalization::Softmax,
                 sigma: 1e300,
             }),
         ),
     ] {
-        let found = with(penalties).unwrap_err().to_string();
-        assert!(found.contains(argument) && found.contains("1e30"), "{found}");
+        let actual = with(penalties).unwrap_err().to_string();
+        assert!(actual.contains(argument) && actual.contains("1e30"), "{actual}");
     }
-    let both = Options { label_smoothing: 0.1, ..Options::of(Loss::hat()) };
-    assert!(matches!(with(both), Err(Error::Smoothing)));
+    let smoothed_hat = Options { label_smoothing: 0.1, ..Options::new(Loss::hat()) };
+    assert!(matches!(with(smoothed_hat), Err(Error::Smoothing)));
     let smooth = Options { label_smoothing: 0.1, ..Options::default() };
     let clamped = Options { label_smoothing: 0.1, clamp: Some(1.0), ..Options::default() };
-    assert!(matches!(with(clamped), Err(Error::Misplaced { argument: "clamp", .. })));
+    assert!(matches!(with(clamped), Err(Error::Incompatible { argument: "clamp", .. })));
     let scores = values(16 * C, 1);
     let mut smooth = Session::new(&smooth).unwrap();
-    let scores = Scores { scores: &scores, classes: C, layout: Layout::Packed };
-    let found = smooth.sum(scores, &targets, &WEIGHTS);
-    assert!(matches!(found, Err(Error::Smoothing)));
+    let scores = ScoreInputs { scores: &scores, classes: C, layout: Layout::Packed };
+    let actual = smooth.sum(scores, &targets, &WEIGHTS);
+    assert!(matches!(actual, Err(Error::Smoothing)));
     let masked: Vec<f64> = (0..C).map(|c| if c == 3 { f64::NEG_INFINITY } else { 0.0 }).collect();
     let head = Head::new(w, Some(&masked), H).unwrap();
-    let found = smooth.sum(Joint::new(frames, labels, head), &targets, &WEIGHTS);
-    assert!(found.unwrap_err().to_string().contains("-inf for a class"));
+    let actual = smooth.sum(JointInputs::new(frames, labels, head), &targets, &WEIGHTS);
+    assert!(actual.unwrap_err().to_string().contains("-inf for a class"));
     for bad in [vec![vec![1.0; 2]], vec![vec![1.0], vec![1.0]], vec![vec![1.0, f64::NAN], vec![1.0]]] {
         let error = targets.clone().with_token_weights(bad).unwrap_err();
         use rnnt_dp::Error::{Length, TokenWeight, TokenWeights};

@@ -1,9 +1,9 @@
-//! Every way to search greedily finds the same.
+//! Agreement of all implementations of greedy search.
 use std::sync::Arc;
 
 use decoding::{
-    Confidence, Emitted, Error, Fusion, Greedy, GreedySearch, Hypothesis, Model, Stream, frame_looping,
-    greedy,
+    Confidence, DecodedToken, DecodingModel, Error, Fusion, GreedyOptions, GreedySearch, GreedyStream,
+    Hypothesis, frame_looping, greedy,
 };
 use proptest::prelude::*;
 use rnnt_dp::Topology;
@@ -11,7 +11,7 @@ use rnnt_dp::Topology;
 use serde_json::json;
 
 use crate::beam_streams::spoil;
-use crate::table::{Unigram, frames, random};
+use crate::table_models::{Unigram, frames, random};
 
 const NAMES: [&str; 8] = [
     "regular",
@@ -24,35 +24,35 @@ const NAMES: [&str; 8] = [
     "tdt:0,2,8",
 ];
 
-/// A model of a topology; classes are labels, the blank somewhere, big blanks last.
-fn drawn(name: &str, labels: usize, blank: usize, seed: u32, sharp: f32) -> Model {
+/// A random model of a topology: labels and the blank, then big blanks.
+fn drawn(name: &str, labels: usize, blank: usize, seed: u32, sharp: f32) -> DecodingModel {
     let topology: Topology = name.parse().unwrap();
     let big = topology.token_list().len() - 2;
     let big: Vec<u32> = (0..big).map(|k| (labels + 1 + k) as u32).collect();
     random(&topology, labels + 1 + big.len(), (blank % (labels + 1)) as u32, &big, seed, sharp)
 }
 
-/// Utterances as rows: lengths and first frame numbers.
+/// Rows of utterances of some lengths.
 fn utterances(lengths: &[usize]) -> Vec<Vec<f32>> {
     lengths.iter().enumerate().map(|(b, &length)| frames(1000 * b, length)).collect()
 }
 
-fn rough(found: &[Emitted]) -> Vec<(u32, usize, usize)> {
-    found.iter().map(|label| (label.label, label.frame, label.duration)).collect()
+fn rough(actual: &[DecodedToken]) -> Vec<(u32, usize, usize)> {
+    actual.iter().map(|label| (label.label, label.frame, label.duration)).collect()
 }
 
-fn without_log_probs(found: &Hypothesis) -> Hypothesis {
-    let mut found = found.clone();
-    found.labels.iter_mut().for_each(|label| (label.log_prob, label.duration_log_prob) = (0.0, 0.0));
-    found
+fn without_log_probs(actual: &Hypothesis) -> Hypothesis {
+    let mut actual = actual.clone();
+    actual.labels.iter_mut().for_each(|label| (label.log_prob, label.duration_log_prob) = (0.0, 0.0));
+    actual
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Label-looping = frame-looping = one at a time, for every batch order and look-ahead.
+    /// Label-looping, frame-looping and the reference agree for all batch orders.
     #[test]
-    fn loops_agree(
+    fn loops_assert_sums(
         name in 0..NAMES.len(), labels in 1usize..6, blank in 0usize..6, seed: u32, sharp in 1.0f32..6.0,
         lengths in proptest::collection::vec(0usize..40, 1..9),
         max_symbols in proptest::option::weighted(0.8, 1usize..5),
@@ -60,41 +60,41 @@ proptest! {
         look_ahead in 1usize..40, rotate in 0usize..9, fused: bool,
     ) {
         let model = drawn(NAMES[name], labels, blank, seed, sharp);
-        let plain = Greedy { max_symbols, max_labels, look_ahead, ..Greedy::default() };
-        let fusion = vec![Fusion { automaton: Arc::new(Unigram), weight: 0.7 }];
-        let more = Greedy { fusion, confidence: Some(Confidence::default()), ..plain.clone() };
-        let options = if fused { more } else { plain };
+        let plain = GreedyOptions { max_symbols, max_labels, look_ahead, ..GreedyOptions::default() };
+        let fusion = vec![Fusion { scorer: Arc::new(Unigram), weight: 0.7 }];
+        let extended = GreedyOptions { fusion, confidence: Some(Confidence::default()), ..plain.clone() };
+        let options = if fused { extended } else { plain };
         let rows = utterances(&lengths);
         let mut rows: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
         rows.rotate_left(rotate % lengths.len());
         let alone: Vec<_> = rows.iter().map(|rows| greedy(&model, rows, &options).unwrap()).collect();
         let mut search = GreedySearch::new(model.clone(), options.clone()).unwrap();
-        // Twice: what an earlier call left must not matter.
+        // Twice: the state of an earlier call must not matter.
         let batch: Vec<_> = search.decode(&rows).unwrap().iter().collect();
         let again: Vec<_> = search.decode(&rows).unwrap().iter().collect();
         prop_assert_eq!(&again, &batch);
         prop_assert_eq!(batch.len(), alone.len());
         for (batch, alone) in batch.iter().zip(&alone) {
             prop_assert_eq!(batch.labels.len(), alone.labels.len());
-            for (found, exact) in batch.labels.iter().zip(&alone.labels) {
+            for (actual, exact) in batch.labels.iter().zip(&alone.labels) {
                 let close = |a: f64, b: f64| (a - b).abs() <= 1e-6;
-                prop_assert!(close(found.log_prob, exact.log_prob), "{} {}", found.log_prob, exact.log_prob);
-                prop_assert!(close(found.duration_log_prob, exact.duration_log_prob));
+                prop_assert!(close(actual.log_prob, exact.log_prob), "{} {}", actual.log_prob, exact.log_prob);
+                prop_assert!(close(actual.duration_log_prob, exact.duration_log_prob));
             }
-            // But for those, everything is the same.
+            // Everything except log-probabilities is equal.
             prop_assert_eq!(without_log_probs(batch), without_log_probs(alone));
         }
         if fused {
             prop_assert!(frame_looping(&model, &rows, &options).is_err());
         } else {
-            let found = frame_looping(&model, &rows, &options).unwrap();
-            prop_assert_eq!(&found.iter().collect::<Vec<_>>(), &batch);
+            let actual = frame_looping(&model, &rows, &options).unwrap();
+            prop_assert_eq!(&actual.iter().collect::<Vec<_>>(), &batch);
         }
     }
 
-    /// Chunks = whole, for every cut, and for streams that come and go in other batches.
+    /// Chunks match the whole utterance, for all segmentations and batches.
     #[test]
-    fn chunks_agree(
+    fn chunks_assert_sums(
         name in 0..NAMES.len(), labels in 1usize..6, seed: u32, sharp in 1.0f32..6.0,
         lengths in proptest::collection::vec(0usize..40, 1..6),
         cuts in proptest::collection::vec(0usize..9, 1..200),
@@ -103,60 +103,60 @@ proptest! {
         look_ahead in 1usize..40, fused: bool, listed: bool,
     ) {
         let model = drawn(NAMES[name], labels, 0, seed, sharp);
-        let fusion = Fusion { automaton: Arc::new(Unigram), weight: 0.7 };
+        let fusion = Fusion { scorer: Arc::new(Unigram), weight: 0.7 };
         let fusion = if fused { vec![fusion] } else { Vec::new() };
-        let options = Greedy { max_symbols, max_labels, look_ahead, fusion, ..Greedy::default() };
+        let options = GreedyOptions { max_symbols, max_labels, look_ahead, fusion, ..GreedyOptions::default() };
         let rows = utterances(&lengths);
         let all: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
         let mut search = GreedySearch::new(model, options).unwrap();
         let lists = || match listed {
-            true => vec![Fusion { automaton: Arc::new(Unigram), weight: -0.4 }; 2],
+            true => vec![Fusion { scorer: Arc::new(Unigram), weight: -0.4 }; 2],
             false => Vec::new(),
         };
-        let mut whole: Vec<Stream> = all.iter().map(|_| search.stream().with_lists(lists())).collect();
-        let whole: Vec<_> = search.advance(&mut whole.iter_mut().collect::<Vec<_>>(), &all).unwrap().iter().collect();
+        let mut complete: Vec<GreedyStream> = all.iter().map(|_| search.stream().with_fusion(lists())).collect();
+        let complete: Vec<_> = search.advance(&mut complete.iter_mut().collect::<Vec<_>>(), &all).unwrap().iter().collect();
         if !listed {
-            prop_assert_eq!(&search.decode(&all).unwrap().iter().collect::<Vec<_>>(), &whole);
+            prop_assert_eq!(&search.decode(&all).unwrap().iter().collect::<Vec<_>>(), &complete);
         }
-        let mut streams: Vec<Stream> = all.iter().map(|_| search.stream().with_lists(lists())).collect();
-        let mut found: Vec<Vec<Emitted>> = vec![Vec::new(); all.len()];
+        let mut streams: Vec<GreedyStream> = all.iter().map(|_| search.stream().with_fusion(lists())).collect();
+        let mut actual: Vec<Vec<DecodedToken>> = vec![Vec::new(); all.len()];
         let (mut at, mut cuts) = (vec![0; all.len()], cuts.into_iter().cycle());
         let mut round = 0;
         while (0..all.len()).any(|b| at[b] < all[b].len()) {
             round += 1;
-            // Each utterance now and then stays away.
-            let here: Vec<usize> = (0..all.len()).filter(|b| (b + round) % 3 > 0 || round > 50).collect();
-            let ends: Vec<usize> = here.iter().map(|&b| all[b].len().min(at[b] + cuts.next().unwrap() + round / 60)).collect();
-            let chunks: Vec<&[f32]> = here.iter().zip(&ends).map(|(&b, &end)| &all[b][at[b]..end]).collect();
-            // A stream is plain data: whoever sends it through a pipe finds it again.
+            // Not every utterance is in every batch.
+            let present: Vec<usize> = (0..all.len()).filter(|b| (b + round) % 3 > 0 || round > 50).collect();
+            let ends: Vec<usize> = present.iter().map(|&b| all[b].len().min(at[b] + cuts.next().unwrap() + round / 60)).collect();
+            let chunks: Vec<&[f32]> = present.iter().zip(&ends).map(|(&b, &end)| &all[b][at[b]..end]).collect();
+            // Streams survive serialization.
             for stream in &mut streams {
                 let text = serde_json::to_string(stream).unwrap();
                 let read: Stream = serde_json::from_str(&text).unwrap();
-                prop_assert!(!listed || read.clone().again_with_lists(Vec::new()).is_err());
-                *stream = read.again_with_lists(lists()).unwrap();
+                prop_assert!(!listed || read.clone().restore_fusion(Vec::new()).is_err());
+                *stream = read.restore_fusion(lists()).unwrap();
             }
-            let mut some: Vec<&mut Stream> =
-                streams.iter_mut().enumerate().filter(|(b, _)| here.contains(b)).map(|(_, s)| s).collect();
-            let new = search.advance(&mut some, &chunks).unwrap();
-            for (place, &b) in here.iter().enumerate() {
-                found[b].extend(new.labels(place));
+            let mut selected: Vec<&mut GreedyStream> =
+                streams.iter_mut().enumerate().filter(|(b, _)| present.contains(b)).map(|(_, s)| s).collect();
+            let new = search.advance(&mut selected, &chunks).unwrap();
+            for (place, &b) in present.iter().enumerate() {
+                actual[b].extend(new.labels(place));
                 at[b] = ends[place];
             }
         }
-        for (b, whole) in whole.iter().enumerate() {
-            prop_assert_eq!(&found[b], &whole.labels);
-            prop_assert_eq!(streams[b].labels(), whole.labels.len());
-            prop_assert_eq!(streams[b].frames() + streams[b].jump(), whole.end.max(lengths[b]));
-            let trailing = whole.labels.last().map_or(lengths[b], |label| lengths[b] - 1 - label.frame);
+        for (b, complete) in complete.iter().enumerate() {
+            prop_assert_eq!(&actual[b], &complete.labels);
+            prop_assert_eq!(streams[b].labels(), complete.labels.len());
+            prop_assert_eq!(streams[b].frames() + streams[b].jump(), complete.end.max(lengths[b]));
+            let trailing = complete.labels.last().map_or(lengths[b], |label| lengths[b] - 1 - label.frame);
             prop_assert_eq!(streams[b].trailing_frames(), trailing);
         }
     }
 }
 
 #[test]
-fn scores_without_a_number_name_utterance_and_frame_and_leave_streams_alone() {
+fn invalid_scores_name_utterance_and_frame_and_keep_streams() {
     let model = drawn("regular", 3, 0, 1, 3.0);
-    let mut search = GreedySearch::new(model, Greedy::default()).unwrap();
+    let mut search = GreedySearch::new(model, GreedyOptions::default()).unwrap();
     let good = frames(0, 5);
     let mut bad = frames(0, 9);
     bad[6] = f32::NAN;
@@ -175,18 +175,19 @@ fn scores_without_a_number_name_utterance_and_frame_and_leave_streams_alone() {
 }
 
 #[test]
-fn states_of_others_are_refused() {
-    let search = |seed| GreedySearch::new(drawn("regular", 3, 0, seed, 3.0), Greedy::default()).unwrap();
-    let mut ours = search(1);
+fn states_of_other_models_are_errors() {
+    let search =
+        |seed| GreedySearch::new(drawn("regular", 3, 0, seed, 3.0), GreedyOptions::default()).unwrap();
+    let mut search_of_model = search(1);
     let rows = frames(0, 4);
-    let stream = ours.stream();
+    let stream = search_of_model.stream();
     let text = serde_json::to_string(&stream).unwrap();
     let mut wrong = |from: &str, to: &str| {
-        // By way of a value, as what is read as text has to fit into f32.
+        // Through a JSON value, as numbers in text must fit into f32.
         let value: serde_json::Value = serde_json::from_str(&text.replace(from, to)).unwrap();
         let mut stream: Stream = serde_json::from_value(value).unwrap();
         assert_ne!(serde_json::to_string(&stream).unwrap(), text, "{from} was not there");
-        ours.advance(&mut [&mut stream], &[&rows]).unwrap_err().to_string()
+        search_of_model.advance(&mut [&mut stream], &[&rows]).unwrap_err().to_string()
     };
     assert!(wrong("\"model\":", "\"model\":1").contains("expected a state of this model"));
     assert!(wrong("\"rows\":1", "\"rows\":2").contains("stream: expected StateShape"));
@@ -198,15 +199,15 @@ fn states_of_others_are_refused() {
     let mut stream = stream.clone();
     let error = search(1).advance(&mut [&mut stream], &[]).unwrap_err();
     assert_eq!(error, Error::Count { argument: "chunks", expected: 1, found: 0 });
-    // The classes alone make another model of the same states.
-    let mut other = GreedySearch::new(drawn("regular", 4, 0, 1, 3.0), Greedy::default()).unwrap();
+    // Another number of classes is another model, though its states have the same shape.
+    let mut larger = GreedySearch::new(drawn("regular", 4, 0, 1, 3.0), GreedyOptions::default()).unwrap();
     assert!(matches!(
-        other.advance(&mut [&mut stream], &[&rows]),
+        larger.advance(&mut [&mut stream], &[&rows]),
         Err(Error::Utterance { utterance: 0, .. })
     ));
 }
 
-/// Adds the same to every label.
+/// Adds a constant to every label.
 #[derive(Debug)]
 struct Always(f32);
 
@@ -226,12 +227,12 @@ impl decoding::Scorer for Always {
 }
 
 #[test]
-fn what_is_fused_must_be_a_score_and_allow_a_label() {
+fn invalid_fusion_scores_are_errors() {
     let model = drawn("regular", 3, 0, 1, 3.0);
     let rows = frames(0, 40);
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-        let fusion = vec![Fusion { automaton: Arc::new(Always(bad)), weight: 1.0 }];
-        let options = Greedy { fusion, ..Greedy::default() };
+        let fusion = vec![Fusion { scorer: Arc::new(Always(bad)), weight: 1.0 }];
+        let options = GreedyOptions { fusion, ..GreedyOptions::default() };
         assert!(matches!(greedy(&model, &rows, &options), Err(Error::Fused { .. })), "{bad}");
         let mut search = GreedySearch::new(model.clone(), options).unwrap();
         let error = search.decode(&[&rows]).unwrap_err();
@@ -240,7 +241,7 @@ fn what_is_fused_must_be_a_score_and_allow_a_label() {
 }
 
 #[test]
-fn models_that_differ_in_any_part_have_other_fingerprints() {
+fn different_models_have_different_fingerprints() {
     let all: Vec<u64> = ["regular", "modified", "tdt:0,1,2", "tdt:0,1,4", "regular+2", "regular+3"]
         .iter()
         .flat_map(|name| [1, 2].map(|seed| drawn(name, 4, 0, seed, 3.0).fingerprint()))
@@ -251,18 +252,18 @@ fn models_that_differ_in_any_part_have_other_fingerprints() {
 
 proptest! {
     #[test]
-    fn a_broken_state_is_an_error_or_decodes(
-        place in 0usize..30, what in 0usize..7, other in 0u64..9, name in 0..NAMES.len(),
+    fn a_damaged_state_is_an_error_or_decodes(
+        place in 0usize..30, name in 0usize..7, other in 0u64..9, name in 0..NAMES.len(),
     ) {
-        let mut search = GreedySearch::new(drawn(NAMES[name], 4, 0, 3, 3.0), Greedy::default()).unwrap();
+        let mut search = GreedySearch::new(drawn(NAMES[name], 4, 0, 3, 3.0), GreedyOptions::default()).unwrap();
         let mut stream = search.stream();
         search.advance(&mut [&mut stream], &[&frames(0, 8)]).unwrap();
         let mut value = serde_json::to_value(&stream).unwrap();
         let with = [
             json!(u64::MAX), json!(u32::MAX), json!(-1.0), json!(1e300), json!(other), json!(null), json!(other as f64),
         ];
-        spoil(&mut value, &mut { place }, &with[what]);
-        if let Ok(mut read) = serde_json::from_value::<Stream>(value) {
+        spoil(&mut value, &mut { place }, &with[name]);
+        if let Ok(mut read) = serde_json::from_value::<GreedyStream>(value) {
             for chunk in [3, 0, 40] {
                 search.advance(&mut [&mut read], &[&frames(8, chunk)]).ok();
                 read.trailing_frames();
@@ -272,37 +273,37 @@ proptest! {
 }
 
 #[test]
-fn lists_of_one_stream_change_that_stream_alone() {
+fn fusion_of_a_stream_does_not_change_others() {
     let model = drawn("regular", 5, 0, 3, 3.0);
-    let mut search = GreedySearch::new(model, Greedy::default()).unwrap();
+    let mut search = GreedySearch::new(model, GreedyOptions::default()).unwrap();
     let rows = frames(0, 60);
     let (mut plain, mut also) = (search.stream(), search.stream());
-    let list = Fusion { automaton: Arc::new(Unigram), weight: 4.0 };
-    let mut biased = search.stream().with_lists(vec![list]);
-    let found = search.advance(&mut [&mut plain, &mut biased, &mut also], &[&rows, &rows, &rows]).unwrap();
-    assert_eq!(rough(found.labels(0)), rough(found.labels(2)));
-    assert_ne!(rough(found.labels(0)), rough(found.labels(1)));
-    assert!(found.labels(1).iter().all(|label| label.fused == 4.0 * Unigram::score(label.label)));
+    let list = Fusion { scorer: Arc::new(Unigram), weight: 4.0 };
+    let mut biased = search.stream().with_fusion(vec![list]);
+    let actual = search.advance(&mut [&mut plain, &mut biased, &mut also], &[&rows, &rows, &rows]).unwrap();
+    assert_eq!(rough(actual.labels(0)), rough(actual.labels(2)));
+    assert_ne!(rough(actual.labels(0)), rough(actual.labels(1)));
+    assert!(actual.labels(1).iter().all(|label| label.fused == 4.0 * Unigram::score(label.label)));
 }
 
 #[test]
-fn results_are_the_same_for_every_number_of_threads() {
+fn results_do_not_depend_on_the_number_of_threads() {
     let model = drawn("tdt:0,1,2,4", 5, 2, 9, 3.0);
     let rows = utterances(&[100, 3, 0, 57, 90, 12, 41]);
     let rows: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
     let run = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        let mut search = GreedySearch::new(model.clone(), Greedy::default()).unwrap();
+        let mut search = GreedySearch::new(model.clone(), GreedyOptions::default()).unwrap();
         pool.install(|| search.decode(&rows).unwrap().iter().collect::<Vec<_>>())
     };
-    let one = run(1);
-    assert!([2, 5].into_iter().all(|threads| run(threads) == one));
+    let single_threaded = run(1);
+    assert!([2, 5].into_iter().all(|threads| run(threads) == single_threaded));
 }
 
 #[test]
-fn nothing_to_decode_is_no_error() {
-    let mut search = GreedySearch::new(drawn("regular", 3, 0, 1, 3.0), Greedy::default()).unwrap();
+fn empty_batches_are_valid() {
+    let mut search = GreedySearch::new(drawn("regular", 3, 0, 1, 3.0), GreedyOptions::default()).unwrap();
     assert!(search.decode(&[]).unwrap().is_empty());
-    assert!(frame_looping(search.model(), &[], &Greedy::default()).unwrap().is_empty());
+    assert!(frame_looping(search.model(), &[], &GreedyOptions::default()).unwrap().is_empty());
     assert_eq!(search.decode(&[&[], &[]]).unwrap().get(1), decoding::Hypothesis::default());
 }

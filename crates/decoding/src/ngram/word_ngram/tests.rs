@@ -2,9 +2,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::ngram::estimate;
-use crate::scorer::tests::{path, row_is_steps};
+use crate::scorer::tests::{assert_row_matches_steps, sequence_score};
 
-/// Words that begin one another, and some that tokens cannot spell.
+/// Words that are prefixes of others, and one that tokens cannot spell.
 const WORDS: [&str; 8] = ["a", "ab", "abc", "b", "bca", "cab", "caba", "xyz"];
 /// Pieces; class 2 is the blank, the last but one is the mark alone.
 const PIECES: [&str; 10] = ["▁a", "▁b", "", "▁ca", "a", "b", "c", "bc", "▁", "▁ab"];
@@ -16,15 +16,18 @@ fn table(texts: &[Vec<u32>], order: usize) -> NgramTable {
 
 /// All words, so that the word n-gram has a class for each.
 fn plain(table: &NgramTable) -> Ngram {
-    Ngram::new(table, &WORDS, Foreign::Reject).unwrap()
+    Ngram::new(table, &WORDS, OutOfVocabulary::Reject).unwrap()
 }
 
-/// log p of a text of words by the plain n-gram, penalties included. Unknown words are class 8, beyond the names: `<unk>`.
+/// Log-probability of a text by the n-gram, including penalties.
+///
+/// Unknown words are class 8, beyond the names: `<unk>`.
+/// beyond the names: `<unk>`.
 fn by_words(ngram: &Ngram, text: &str, penalty: f32) -> f32 {
     let mut state = ngram.start();
     let mut sum = 0.0;
     for word in text.split_whitespace() {
-        // What tokens cannot spell is not in the lexicon.
+        // The lexicon contains only words that tokens can spell.
         let known = WORDS[..7].iter().position(|other| *other == word);
         let (score, next) = match known {
             Some(at) => ngram.step(state, at as u32),
@@ -42,24 +45,24 @@ fn text(names: &[&str], classes: &[u32]) -> String {
     classes.iter().map(|&class| names[class as usize].replace(MARK, " ")).collect()
 }
 
-fn check(names: &[&str], texts: &[Vec<u32>], order: usize, classes: &[u32], options: WordOptions) {
+fn check(names: &[&str], texts: &[Vec<u32>], order: usize, classes: &[u32], options: WordNgramOptions) {
     let table = table(texts, order);
     let words = WordNgram::new(&table, names, options).unwrap();
-    assert_eq!(words.words(), 7);
-    let (sum, state) = path(&words, classes);
+    assert_eq!(words.lexicon_size(), 7);
+    let (sum, state) = sequence_score(&words, classes);
     let text = text(names, classes);
-    let wanted = by_words(&plain(&table), &text, options.unknown_character);
-    let found = sum + words.finish(state);
-    assert!((found - wanted).abs() <= 2e-5 * (1.0 + wanted.abs()), "`{text}`: {found} {wanted}");
+    let expected = by_words(&plain(&table), &text, options.unknown_character);
+    let actual = sum + words.finish(state);
+    assert!((actual - expected).abs() <= 2e-5 * (1.0 + expected.abs()), "`{text}`: {actual} {expected}");
     let nameless: Vec<u32> =
         (0..names.len() as u32).filter(|&class| names[class as usize].is_empty()).collect();
     let mut state = words.start();
     for &class in classes {
-        row_is_steps(&words, state, names.len(), &nameless);
+        assert_row_matches_steps(&words, state, names.len(), &nameless);
         state = words.step(state, class).1;
     }
-    row_is_steps(&words, state, names.len(), &nameless);
-    row_is_steps(&words, u32::MAX, names.len(), &nameless);
+    assert_row_matches_steps(&words, state, names.len(), &nameless);
+    assert_row_matches_steps(&words, u32::MAX, names.len(), &nameless);
 }
 
 fn texts() -> impl Strategy<Value = Vec<Vec<u32>>> {
@@ -68,16 +71,16 @@ fn texts() -> impl Strategy<Value = Vec<Vec<u32>>> {
 
 proptest! {
     #[test]
-    fn the_sum_is_that_of_the_words(
+    fn sums_match_the_word_ngram(
         texts in texts(),
         order in 1usize..4,
         pieces in prop::collection::vec(0u32..10, 0..14),
         characters in prop::collection::vec(0u32..5, 0..14),
-        exact in 0usize..5,
+        exact_completions in 0usize..5,
         penalty in -2..1i32,
     ) {
-        let options = WordOptions { unknown_character: penalty as f32, exact, ..Default::default() };
-        // A mark alone, or within nothing, begins a word without letters, which text cannot show.
+        let options = WordNgramOptions { unknown_character: penalty as f32, exact_completions, ..Default::default() };
+        // A mark without letters begins an empty word, which text cannot represent.
         let lone = |at: usize| {
             PIECES[pieces[at] as usize] == "▁"
                 && pieces[at + 1..]
@@ -92,40 +95,41 @@ proptest! {
     }
 
     #[test]
-    fn kept_pairs_give_the_scores_of_computed_ones(
+    fn registered_pairs_match_computed_pairs(
         texts in texts(),
         pieces in prop::collection::vec(0u32..10, 0..14),
     ) {
         let table = table(&texts, 3);
-        let computed = WordNgram::new(&table, &PIECES, WordOptions::default()).unwrap();
-        let mut kept = WordNgram::new(&table, &PIECES, WordOptions::default()).unwrap();
-        let mut full = WordNgram::new(&table, &PIECES, WordOptions::default()).unwrap();
-        let nodes = kept.nodes.len() as u32 + 1;
-        kept.pairs = Pairs::kept(nodes, computed.ngram.states() as u32, 1000);
-        full.pairs = Pairs::kept(nodes, computed.ngram.states() as u32, 0);
+        let computed = WordNgram::new(&table, &PIECES, WordNgramOptions::default()).unwrap();
+        let mut registered = WordNgram::new(&table, &PIECES, WordNgramOptions::default()).unwrap();
+        let mut full = WordNgram::new(&table, &PIECES, WordNgramOptions::default()).unwrap();
+        let nodes = registered.nodes.len() as u32 + 1;
+        registered.pairs = StatePairs::registered(nodes, computed.ngram.states() as u32, 1000);
+        full.pairs = StatePairs::registered(nodes, computed.ngram.states() as u32, 0);
         let total = |words: &WordNgram| {
-            let (sum, state) = path(words, &pieces);
+            let (sum, state) = sequence_score(words, &pieces);
             sum + words.finish(state)
         };
-        prop_assert_eq!(total(&computed).to_bits(), total(&kept).to_bits());
-        prop_assert_eq!(kept.forgotten(), 0);
+        prop_assert_eq!(total(&computed).to_bits(), total(&registered).to_bits());
+        prop_assert_eq!(registered.dropped_contexts(), 0);
         prop_assert!(total(&full).is_finite());
-        prop_assert!(full.forgotten() > 0);
+        prop_assert!(full.dropped_contexts() > 0);
     }
 }
 
 proptest! {
-    /// A special word is one word, with or without spaces around it, and has no penalty for its characters.
+    /// A special word is one word without a penalty for its characters.
+    /// characters.
     #[test]
     fn special_words_are_single_words(
         texts in texts(),
         order in 1usize..4,
         pieces in prop::collection::vec(0usize..7, 0..14),
         characters in prop::collection::vec(0usize..6, 0..14),
-        exact in 0usize..5,
+        exact_completions in 0usize..5,
     ) {
         // "caba" is in the table, "<unk>" and "[noise]" are not.
-        let options = WordOptions { unknown_character: -3.0, exact, ..Default::default() };
+        let options = WordNgramOptions { unknown_character: -3.0, exact_completions, ..Default::default() };
         let (special, table) = ([3, 4, 5], table(&texts, order));
         let marked = ["▁a", "▁b", "b", "▁<unk>", "▁[noise]", "▁caba", "c", ""];
         let spaced = ["a", " ", "b", "<unk>", "[noise]", "caba", ""];
@@ -134,13 +138,13 @@ proptest! {
             [(&marked[..], &of_marked[..], &pieces), (&spaced, &of_spaced, &characters)]
         {
             let words = WordNgram::with_special_words(&table, names, &special, options).unwrap();
-            prop_assert_eq!(words.words(), lexicon.len());
+            prop_assert_eq!(words.lexicon_size(), lexicon.len());
             let written = |&class: &usize| match names[class].replace(MARK, " ") {
                 name if special.contains(&(class as u32)) => format!(" {name} "),
                 name => name,
             };
             let text: String = classes.iter().map(written).collect();
-            let (ngram, mut wanted) = (plain(&table), 0.0);
+            let (ngram, mut expected) = (plain(&table), 0.0);
             let mut context = ngram.start();
             for word in text.split_whitespace() {
                 let known = WORDS.iter().position(|other| *other == word && lexicon.contains(other));
@@ -149,17 +153,17 @@ proptest! {
                     Some(at) => ngram.step(context, at as u32),
                     None => ngram.follow_unknown(context),
                 };
-                wanted += score - if is_penalized { 3.0 * word.chars().count() as f32 } else { 0.0 };
+                expected += score - if is_penalized { 3.0 * word.chars().count() as f32 } else { 0.0 };
                 context = next;
             }
-            wanted += ngram.finish(context);
+            expected += ngram.finish(context);
             let classes: Vec<u32> = classes.iter().map(|&class| class as u32).collect();
-            let (sum, state) = path(&words, &classes);
-            let found = sum + words.finish(state);
-            prop_assert!((found - wanted).abs() <= 2e-5 * (1.0 + wanted.abs()), "`{text}`: {found} {wanted}");
+            let (sum, state) = sequence_score(&words, &classes);
+            let actual = sum + words.finish(state);
+            prop_assert!((actual - expected).abs() <= 2e-5 * (1.0 + expected.abs()), "`{text}`: {actual} {expected}");
             let mut state = words.start();
             for &class in &classes {
-                row_is_steps(&words, state, names.len(), &[names.len() as u32 - 1]);
+                assert_row_matches_steps(&words, state, names.len(), &[names.len() as u32 - 1]);
                 state = words.step(state, class).1;
             }
         }
@@ -167,24 +171,24 @@ proptest! {
 }
 
 #[test]
-fn threads_see_the_same() {
+fn threads_compute_equal_scores() {
     let table = table(&[vec![0, 1, 2, 3, 4], vec![5, 6, 0], vec![2, 2, 3]], 3);
-    let mut words = WordNgram::new(&table, &PIECES, WordOptions::default()).unwrap();
+    let mut words = WordNgram::new(&table, &PIECES, WordNgramOptions::default()).unwrap();
     let paths: Vec<Vec<u32>> =
         (0..64u32).map(|i| (0..12).map(|j| (i * 7 + j * j * (i + 3)) % 10).collect()).collect();
     let total = |words: &WordNgram, classes: &[u32]| {
-        let (sum, state) = path(words, classes);
+        let (sum, state) = sequence_score(words, classes);
         (sum + words.finish(state)).to_bits()
     };
-    let wanted: Vec<u32> = paths.iter().map(|classes| total(&words, classes)).collect();
-    words.pairs = Pairs::kept(words.nodes.len() as u32 + 1, words.ngram.states() as u32, 1 << 20);
+    let expected: Vec<u32> = paths.iter().map(|classes| total(&words, classes)).collect();
+    words.pairs = StatePairs::registered(words.nodes.len() as u32 + 1, words.ngram.states() as u32, 1 << 20);
     std::thread::scope(|scope| {
         for shift in 0..4 {
-            let (words, paths, wanted) = (&words, &paths, &wanted);
+            let (words, paths, expected) = (&words, &paths, &expected);
             scope.spawn(move || {
                 for i in 0..64 {
                     let at = (i + shift * 16) % 64;
-                    assert_eq!(total(words, &paths[at]), wanted[at]);
+                    assert_eq!(total(words, &paths[at]), expected[at]);
                 }
             });
         }
@@ -192,10 +196,10 @@ fn threads_see_the_same() {
 }
 
 #[test]
-fn a_beginning_promises_its_best_word() {
+fn a_prefix_has_the_score_of_its_best_word() {
     let text = "\\data\\\nngram 1=4\n\\1-grams:\n-0.5 ab\n-0.25 ac\n-0.75 b\n-0.6 </s>\n\\end\\";
     let table = NgramTable::read(text.as_bytes()).unwrap();
-    let words = WordNgram::new(&table, &["a", "b", "c", " "], WordOptions::default()).unwrap();
+    let words = WordNgram::new(&table, &["a", "b", "c", " "], WordNgramOptions::default()).unwrap();
     let log = |log10: f32| log10 * 10f32.ln();
     let (a, within) = words.step(words.start(), 0);
     let (b, ab) = words.step(within, 1);
@@ -207,13 +211,13 @@ fn a_beginning_promises_its_best_word() {
 }
 
 #[test]
-fn mistakes_are_named() {
+fn invalid_arguments_are_errors() {
     let table = table(&[vec![0, 1]], 2);
-    let error = |names: &[&str]| WordNgram::new(&table, names, WordOptions::default()).unwrap_err();
+    let error = |names: &[&str]| WordNgram::new(&table, names, WordNgramOptions::default()).unwrap_err();
     assert_eq!(error(&["a", "b"]), Error::NoBoundary);
     assert_eq!(error(&["▁q", "q"]), Error::NoToken { found: 11 });
     assert!(matches!(error(&["a", "a", " "]), Error::Name { class: 1, .. }));
-    let options = WordOptions { unknown_character: f32::NAN, ..Default::default() };
-    let found = WordNgram::new(&table, &CHARACTERS, options).unwrap_err();
-    assert!(matches!(found, Error::Option { option: "unknown_character", .. }));
+    let options = WordNgramOptions { unknown_character: f32::NAN, ..Default::default() };
+    let error = WordNgram::new(&table, &CHARACTERS, options).unwrap_err();
+    assert!(matches!(error, Error::Option { option: "unknown_character", .. }));
 }

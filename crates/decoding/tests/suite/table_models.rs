@@ -1,10 +1,10 @@
-//! Models whose scores are made by hand: a row of scores for each frame and history of labels.
+//! Models with a prescribed row of scores per frame and label history.
 use std::sync::Arc;
 
-use decoding::{JointScorer, Model, NetworkScratch, Predictor, Scorer, SiteBatch, States};
+use decoding::{DecodingModel, JointScorer, NetworkScratch, Predictor, Scorer, SiteBatch, States};
 use rnnt_dp::Topology;
 
-/// The state counts labels.
+/// A predictor whose state counts labels.
 pub struct Counter {
     pub ids: usize,
 }
@@ -17,7 +17,7 @@ impl Predictor for Counter {
         self.ids
     }
     fn start(&self) -> (States, Vec<f32>) {
-        (States::of_row(vec![], vec![0.0]), vec![0.0])
+        (States::from_row(vec![], vec![0.0]), vec![0.0])
     }
     fn step(&self, _: &[u32], states: &mut States, out: &mut [f32], _: &mut NetworkScratch) {
         states.values_mut().iter_mut().for_each(|count| *count += 1.0);
@@ -25,14 +25,14 @@ impl Predictor for Counter {
     }
 }
 
-/// A joint network of frames as wide as it says.
+/// A joint network with a given frame width.
 pub struct Wide(pub usize);
 
 impl JointScorer for Wide {
     fn frame_width(&self) -> usize {
         self.0
     }
-    fn predicted_width(&self) -> usize {
+    fn prediction_width(&self) -> usize {
         1
     }
     fn row_width(&self) -> usize {
@@ -49,7 +49,7 @@ impl JointScorer for Wide {
     }
 }
 
-/// Every label has a score of its own.
+/// A scorer with a constant score per label.
 #[derive(Debug)]
 pub struct Unigram;
 
@@ -74,7 +74,7 @@ impl Scorer for Unigram {
     }
 }
 
-/// The state is a hash of the labels so far, which is the label row as well.
+/// A predictor whose state and row are a hash of the labels.
 pub struct Histories {
     pub ids: usize,
 }
@@ -87,7 +87,7 @@ impl Predictor for Histories {
         self.ids
     }
     fn start(&self) -> (States, Vec<f32>) {
-        (States::of_row(vec![], vec![1.0]), vec![1.0])
+        (States::from_row(vec![], vec![1.0]), vec![1.0])
     }
     fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], _: &mut NetworkScratch) {
         for (state, &label) in states.values_mut().iter_mut().zip(labels) {
@@ -97,18 +97,18 @@ impl Predictor for Histories {
     }
 }
 
-/// Scores `[C + D]` by a function of the frame's number (its row) and of the history's.
+/// A joint network: scores `[C + D]` as a function of frame number and label row.
 pub struct Scores<F> {
     pub classes: usize,
     pub durations: usize,
-    pub of: F,
+    pub score_fn: F,
 }
 
 impl<F: Fn(f32, f32, &mut [f32]) + Send + Sync> JointScorer for Scores<F> {
     fn frame_width(&self) -> usize {
         1
     }
-    fn predicted_width(&self) -> usize {
+    fn prediction_width(&self) -> usize {
         1
     }
     fn row_width(&self) -> usize {
@@ -124,14 +124,14 @@ impl<F: Fn(f32, f32, &mut [f32]) + Send + Sync> JointScorer for Scores<F> {
         rows.copy_from_slice(predicted);
     }
     fn scores(&self, sites: &SiteBatch, out: &mut [f32], _: &mut NetworkScratch) {
-        for (out, &site) in out.chunks_exact_mut(self.classes + self.durations).zip(sites.at) {
-            let (frame, row) = sites.pair(site, 1, 1);
-            (self.of)(frame[0], row[0], out);
+        for (out, &site) in out.chunks_exact_mut(self.classes + self.durations).zip(sites.sites) {
+            let (frame, row) = sites.rows_at(site, 1, 1);
+            (self.score_fn)(frame[0], row[0], out);
         }
     }
 }
 
-/// A model of random scores: those of a frame and a history are always the same.
+/// A model with deterministic pseudo-random scores per frame and history.
 pub fn random(
     topology: &Topology,
     classes: usize,
@@ -139,8 +139,8 @@ pub fn random(
     big_blanks: &[u32],
     seed: u32,
     sharp: f32,
-) -> Model {
-    let of = move |frame: f32, row: f32, out: &mut [f32]| {
+) -> DecodingModel {
+    let score_fn = move |frame: f32, row: f32, out: &mut [f32]| {
         if frame.is_nan() {
             return out.fill(frame);
         }
@@ -156,11 +156,12 @@ pub fn random(
             }
         }
     };
-    let joint = Scores { classes, durations: topology.durations(), of };
-    Model::new(Arc::new(Histories { ids: classes }), Arc::new(joint), blank, big_blanks, topology).unwrap()
+    let joint = Scores { classes, durations: topology.durations(), score_fn };
+    DecodingModel::new(Arc::new(Histories { ids: classes }), Arc::new(joint), blank, big_blanks, topology)
+        .unwrap()
 }
 
-/// Rows of frames `0 .. count`, or of other numbers from `first` on.
+/// Rows of `count` frames, numbered from `first`.
 pub fn frames(first: usize, count: usize) -> Vec<f32> {
     (first..first + count).map(|t| t as f32).collect()
 }

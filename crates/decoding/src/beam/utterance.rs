@@ -1,0 +1,307 @@
+//! State of one utterance in a beam search.
+use rnnt_dp::semiring::{Log, Semiring};
+use serde::{Deserialize, Serialize};
+
+use super::BeamOptions;
+use crate::tree::LabelTree;
+use crate::{DecodedToken, Fusion, TokenTable};
+
+/// Row of a hypothesis without a row.
+pub(super) const NO_ROW: u32 = u32::MAX;
+
+/// Next step of a hypothesis: a class and, with durations, a duration.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Expansion {
+    /// Increase of the hypothesis' log-probability, the sum of the next three.
+    pub value: f64,
+    /// Log-probability among the classes.
+    pub log_prob: f64,
+    /// Log-probability among the durations.
+    pub duration_log_prob: f64,
+    /// Fusion score.
+    pub fused: f32,
+    /// Score of the joint.
+    pub logit: f32,
+    pub class: u32,
+    /// Index of the duration.
+    pub duration: u32,
+}
+
+/// A hypothesis: labels, frame, and log-probability of its paths.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct BeamHypothesis {
+    /// Node of the newest label in the tree.
+    pub node: u32,
+    /// Index in [`HypothesisRows`](super::rows::HypothesisRows).
+    pub row: u32,
+    /// Current frame, counted over all chunks.
+    pub time: usize,
+    /// Labels on this frame.
+    pub symbols: usize,
+    pub log_prob: f64,
+}
+
+/// A hypothesis with its next step; without one it stays as it is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Candidate {
+    pub hyp: usize,
+    pub expansion: Option<Expansion>,
+    pub log_prob: f64,
+}
+
+impl Candidate {
+    /// The new label, if the step is one.
+    fn label(&self, token_table: &TokenTable) -> Option<u32> {
+        self.expansion.as_ref().map(|expansion| expansion.class).filter(|&class| !token_table.is_blank(class))
+    }
+}
+
+/// Position of a hypothesis: the frame, and the number of labels on it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BeamPosition {
+    pub time: usize,
+    pub symbols: usize,
+}
+
+/// Hypotheses of an utterance.
+#[derive(Debug, Default)]
+pub(super) struct BeamUtterance {
+    /// Index in the batch.
+    pub index: usize,
+    pub tree: LabelTree,
+    pub hyps: Vec<BeamHypothesis>,
+    /// Row of the parent of each hypothesis.
+    pub origins: Vec<u32>,
+    /// Hypotheses that have finished the frame (mAES) or the utterance (ALSD).
+    pub ended: Vec<BeamHypothesis>,
+    /// Nodes of the hypotheses at the start of a frame.
+    pub frame_nodes: Vec<u32>,
+    /// Fusions of this utterance only, in addition to those of the search.
+    pub fusion: Vec<Fusion>,
+    /// Frames before this chunk.
+    pub before: usize,
+    /// Frames up to the end of this chunk.
+    pub end: usize,
+    /// First of its sites.
+    pub first_site: usize,
+    /// Site of each hypothesis; hypotheses may share one.
+    pub sites: Vec<u32>,
+    pub best: BestCandidates,
+    next: Vec<NextHypothesis>,
+    /// Hashes of the label sequences of `next`.
+    hashes: Vec<u64>,
+}
+
+/// The best candidates; ties in the order of insertion.
+#[derive(Debug, Default)]
+pub(super) struct BestCandidates {
+    /// Log-probabilities of the candidates, best first.
+    log_probs: Vec<f64>,
+    /// Their indices in `candidates`, in the same order.
+    indices: Vec<u32>,
+    candidates: Vec<Candidate>,
+    capacity: usize,
+}
+
+impl BestCandidates {
+    pub fn clear(&mut self, capacity: usize) {
+        self.log_probs.clear();
+        self.indices.clear();
+        self.candidates.clear();
+        self.capacity = capacity;
+    }
+
+    /// Inserts a candidate if it is among the best; returns whether it was.
+    ///
+    /// Impossible candidates are never inserted.
+    #[inline]
+    pub fn push(&mut self, candidate: Candidate) -> bool {
+        let log_prob = candidate.log_prob;
+        let is_full = self.log_probs.len() == self.capacity;
+        let fits = !is_full || self.log_probs.last().is_some_and(|&worst| worst < log_prob);
+        if log_prob == f64::NEG_INFINITY || !fits {
+            return false;
+        }
+        self.insert(candidate, is_full);
+        true
+    }
+
+    fn insert(&mut self, candidate: Candidate, is_full: bool) {
+        let log_prob = candidate.log_prob;
+        self.log_probs.pop_if(|_| is_full);
+        let index = match self.indices.pop_if(|_| is_full) {
+            Some(index) => {
+                self.candidates[index as usize] = candidate;
+                index
+            }
+            None => {
+                self.candidates.push(candidate);
+                (self.candidates.len() - 1) as u32
+            }
+        };
+        // A count has no mispredicted branches, unlike a binary search.
+        let rank = self.log_probs.iter().filter(|&&other| other >= log_prob).count();
+        self.log_probs.insert(rank, log_prob);
+        self.indices.insert(rank, index);
+    }
+}
+
+/// A next hypothesis whose label is not yet in the tree.
+#[derive(Debug)]
+struct NextHypothesis {
+    /// Index of its candidate.
+    candidate: u32,
+    hyp: BeamHypothesis,
+}
+
+impl BeamUtterance {
+    /// Fusions of the search and of this utterance.
+    pub fn fusions<'a>(&'a self, options: &'a BeamOptions) -> impl Iterator<Item = &'a Fusion> {
+        options.fusion.iter().chain(&self.fusion)
+    }
+
+    /// Makes the best candidates the next hypotheses.
+    ///
+    /// Candidates with equal labels that satisfy `is_mergeable` become one hypothesis, with the
+    /// times of the first and the sum of the probabilities. `position` is where a step leads.
+    pub fn choose(
+        &mut self,
+        token_table: &TokenTable,
+        position: impl Fn(&BeamHypothesis, &Expansion) -> BeamPosition,
+        is_mergeable: impl Fn(&BeamPosition, &BeamHypothesis) -> bool,
+    ) {
+        self.merge(token_table, position, is_mergeable);
+        self.replace_hypotheses(token_table);
+    }
+
+    /// [`Self::choose`], of which the best `width` hypotheses are kept, best first.
+    pub fn choose_best(
+        &mut self,
+        token_table: &TokenTable,
+        width: usize,
+        position: impl Fn(&BeamHypothesis, &Expansion) -> BeamPosition,
+        is_mergeable: impl Fn(&BeamPosition, &BeamHypothesis) -> bool,
+    ) {
+        self.merge(token_table, position, is_mergeable);
+        self.next.sort_by(|a, b| b.hyp.log_prob.total_cmp(&a.hyp.log_prob));
+        self.next.truncate(width);
+        self.replace_hypotheses(token_table);
+    }
+
+    /// Sums the candidates of each next hypothesis.
+    fn merge(
+        &mut self,
+        token_table: &TokenTable,
+        position: impl Fn(&BeamHypothesis, &Expansion) -> BeamPosition,
+        is_mergeable: impl Fn(&BeamPosition, &BeamHypothesis) -> bool,
+    ) {
+        let Self { best, next, hashes, hyps, tree, .. } = self;
+        next.clear();
+        hashes.clear();
+        for &at in &best.indices {
+            let candidate = &best.candidates[at as usize];
+            let from = &hyps[candidate.hyp];
+            let current = BeamPosition { time: from.time, symbols: from.symbols };
+            let to = candidate.expansion.as_ref().map_or(current, |expansion| position(from, expansion));
+            let label = candidate.label(token_table);
+            let before = tree.sequence(from.node);
+            let hash = label.map_or(before, |label| before.append(label)).hash;
+            let is_same = |other: &NextHypothesis| {
+                let other_candidate = &best.candidates[other.candidate as usize];
+                let other_from = hyps[other_candidate.hyp].node;
+                is_mergeable(&to, &other.hyp)
+                    && match (label, other_candidate.label(token_table)) {
+                        (Some(a), Some(b)) => a == b && tree.is_same_sequence(from.node, other_from),
+                        (Some(a), None) => tree.is_child(other_from, from.node, a),
+                        (None, Some(b)) => tree.is_child(from.node, other_from, b),
+                        (None, None) => tree.is_same_sequence(from.node, other_from),
+                    }
+            };
+            let existing = positions_of(hashes, hash).find(|&at| is_same(&next[at]));
+            if let Some(at) = existing {
+                let hyp = &mut next[at].hyp;
+                hyp.log_prob = Log::plus(hyp.log_prob, candidate.log_prob);
+                if label.is_none() && hyp.row == NO_ROW {
+                    // Equal labels have equal rows.
+                    hyp.row = from.row;
+                }
+                continue;
+            }
+            let row = if label.is_some() { NO_ROW } else { from.row };
+            let BeamPosition { time, symbols } = to;
+            let hyp = BeamHypothesis { node: from.node, row, time, symbols, log_prob: candidate.log_prob };
+            next.push(NextHypothesis { candidate: at, hyp });
+            hashes.push(hash);
+        }
+    }
+
+    /// Replaces the hypotheses by the next ones; their labels enter the tree.
+    fn replace_hypotheses(&mut self, token_table: &TokenTable) {
+        let Self { best, next, tree, hyps, origins, .. } = self;
+        origins.clear();
+        for NextHypothesis { candidate, hyp } in &mut *next {
+            let candidate = &best.candidates[*candidate as usize];
+            let from = &hyps[candidate.hyp];
+            if let Some(expansion) =
+                candidate.expansion.filter(|expansion| !token_table.is_blank(expansion.class))
+            {
+                hyp.node = tree.push(from.node, decoded_token(&expansion, token_table, from.time));
+            }
+            origins.push(from.row);
+        }
+        hyps.clear();
+        hyps.extend(next.drain(..).map(|next| next.hyp));
+        best.clear(0);
+    }
+
+    /// Removes dead labels from the tree if there may be many.
+    pub fn prune(&mut self) {
+        if self.tree.is_overgrown() {
+            self.sweep();
+        }
+    }
+
+    pub fn sweep(&mut self) {
+        let Self { tree, hyps, ended, .. } = self;
+        tree.unmark();
+        hyps.iter().chain(&*ended).for_each(|hyp| tree.mark(hyp.node));
+        tree.sweep();
+        hyps.iter_mut().chain(ended).for_each(|hyp| hyp.node = tree.moved(hyp.node));
+    }
+}
+
+/// Positions of a hash in a list; blocks without it are skipped by one vectorized comparison.
+fn positions_of(hashes: &[u64], hash: u64) -> impl Iterator<Item = usize> {
+    const BLOCK: usize = 8;
+    let contains = move |block: &[u64]| block.iter().fold(false, |any, &other| any | (other == hash));
+    let blocks = hashes.chunks(BLOCK).enumerate().filter(move |(_, block)| contains(block));
+    blocks.flat_map(move |(number, block)| {
+        let positions = (0..block.len()).filter(move |&at| block[at] == hash);
+        positions.map(move |at| number * BLOCK + at)
+    })
+}
+
+/// The record of a label.
+pub(super) fn decoded_token(expansion: &Expansion, token_table: &TokenTable, frame: usize) -> DecodedToken {
+    let &Expansion { log_prob, duration_log_prob, fused, logit, class, duration, .. } = expansion;
+    let duration = token_table.frames(class, duration as usize);
+    DecodedToken { label: class, frame, duration, log_prob, duration_log_prob, logit, fused, confidence: 1.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn best_candidates_are_sorted_and_ties_keep_the_first() {
+        let mut best = BestCandidates::default();
+        best.clear(3);
+        let log_probs = [-3.0, -1.0, -2.0, -1.0, f64::NEG_INFINITY, -2.0, -0.5];
+        let inserted: Vec<bool> = (0..log_probs.len())
+            .map(|hyp| best.push(Candidate { hyp, expansion: None, log_prob: log_probs[hyp] }))
+            .collect();
+        assert_eq!(inserted, [true, true, true, true, false, false, true]);
+        let hyps: Vec<usize> = best.indices.iter().map(|&at| best.candidates[at as usize].hyp).collect();
+        assert_eq!(hyps, [6, 1, 3]);
+    }
+}

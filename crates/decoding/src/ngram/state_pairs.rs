@@ -1,0 +1,120 @@
+//! Pairs of states as one number.
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock};
+
+/// Maps pairs (node, context) to numbers.
+///
+/// If the product of both counts fits into 32 bits, numbers are computed, without memory and locks.
+/// Otherwise pairs with context 0 have fixed numbers, and others are registered on first use, up to
+/// a limit. Numbers then depend on the order of registration, but the pair of a number does not
+/// change. Beyond the limit a pair has the number of its node with context 0.
+#[derive(Debug)]
+pub(super) struct StatePairs {
+    nodes: u32,
+    contexts: u32,
+    registry: Option<PairRegistry>,
+}
+
+#[derive(Debug)]
+struct PairRegistry {
+    limit: usize,
+    registered: RwLock<RegisteredPairs>,
+}
+
+#[derive(Debug, Default)]
+struct RegisteredPairs {
+    numbers: HashMap<(u32, u32), u32>,
+    pairs: Vec<(u32, u32)>,
+    rejected: u64,
+}
+
+impl StatePairs {
+    /// Computes numbers if they fit into 32 bits; otherwise registers `limit` pairs.
+    pub fn new(nodes: u32, contexts: u32, limit: usize) -> Self {
+        match u64::from(nodes) * u64::from(contexts) <= 1 << 32 {
+            true => Self { nodes, contexts, registry: None },
+            false => Self::registered(nodes, contexts, limit),
+        }
+    }
+
+    /// Registers pairs on first use.
+    pub fn registered(nodes: u32, contexts: u32, limit: usize) -> Self {
+        let limit = limit.min((u32::MAX - nodes) as usize);
+        Self { nodes, contexts, registry: Some(PairRegistry { limit, registered: RwLock::default() }) }
+    }
+
+    /// The number of a pair.
+    pub fn number(&self, node: u32, context: u32) -> u32 {
+        let Some(registry) = &self.registry else { return context * self.nodes + node };
+        if context == 0 {
+            return node;
+        }
+        let pair = (node, context);
+        // Writers cannot panic, so that a poisoned lock is still consistent.
+        if let Some(&number) =
+            registry.registered.read().unwrap_or_else(PoisonError::into_inner).numbers.get(&pair)
+        {
+            return number;
+        }
+        let mut registered = registry.registered.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&number) = registered.numbers.get(&pair) {
+            return number;
+        }
+        if registered.pairs.len() == registry.limit {
+            registered.rejected += 1;
+            return node;
+        }
+        let number = self.nodes + registered.pairs.len() as u32;
+        registered.pairs.push(pair);
+        registered.numbers.insert(pair, number);
+        number
+    }
+
+    /// The pair of a number; (0, 0) for an unknown number.
+    pub fn pair(&self, number: u32) -> (u32, u32) {
+        let pair = match &self.registry {
+            None => (number % self.nodes, number / self.nodes),
+            Some(_) if number < self.nodes => (number, 0),
+            Some(registry) => {
+                let registered = registry.registered.read().unwrap_or_else(PoisonError::into_inner);
+                registered.pairs.get((number - self.nodes) as usize).copied().unwrap_or_default()
+            }
+        };
+        if pair.1 < self.contexts { pair } else { (0, 0) }
+    }
+
+    /// Number of lookups of a pair beyond the limit.
+    pub fn rejected(&self) -> u64 {
+        let rejected = |registry: &PairRegistry| {
+            registry.registered.read().unwrap_or_else(PoisonError::into_inner).rejected
+        };
+        self.registry.as_ref().map_or(0, rejected)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_map_back_to_their_pairs() {
+        // Computed; registered; registered with too small a limit.
+        for (nodes, contexts, limit, capacity) in
+            [(7, 5, 0, 35), (1 << 20, 1 << 20, 1000, 1000), (1 << 20, 1 << 20, 3, 3)]
+        {
+            let pairs = StatePairs::new(nodes, contexts, limit);
+            let mut count = 0;
+            for i in 0..35 {
+                let pair = (i % 7, i / 7);
+                let number = pairs.number(pair.0, pair.1);
+                assert_eq!(number, pairs.number(pair.0, pair.1));
+                let back = pairs.pair(number);
+                assert!(back == pair || back == (pair.0, 0), "{pair:?} {back:?}");
+                count += usize::from(back == pair);
+            }
+            assert_eq!(count, 35.min(capacity + 7), "{nodes} {limit}");
+            assert_eq!(pairs.rejected() > 0, capacity == 3);
+            assert_eq!(pairs.pair(u32::MAX), (0, 0));
+        }
+    }
+}
