@@ -5,7 +5,7 @@ use std::sync::Arc;
 use panda::decoding::{Beam, Fusion, Greedy, PerClass};
 use panda::lattice::{AlignmentLattice, BestPathStream, FullNGram, RecognitionLattice, TableWeightFn};
 use panda::model::{Checkpoint, Model, Progress};
-use panda::recognizer::{Endpoint, Recognizer, SearchConfig, StreamingOptions, WindowConfig};
+use panda::recognizer::{EndpointConfig, Recognizer, SearchConfig, StreamingOptions, WindowConfig};
 use panda::speech::{Tokenizer, TokenizerKind};
 use panda::training::Recipe;
 
@@ -68,7 +68,7 @@ fn recogniser(kind: &str, preferred: Option<&str>, bidirectional: bool) -> Recog
 ///
 /// On one thread: with several, buffers that two threads need at once for the first time are allocated at any chunk.
 fn measure(recogniser: &Recognizer, options: &StreamingOptions) -> ([usize; 2], usize) {
-    let mut live = recogniser.live(options).unwrap();
+    let mut live = recogniser.stream(options).unwrap();
     let mut chunk = vec![0.0; CHUNK];
     let (mut bytes, mut labels) = ([0; 2], 0);
     for n in 0..CHUNKS_AFTER {
@@ -98,7 +98,8 @@ fn check(name: &str, recogniser: &Recognizer, options: &StreamingOptions) -> usi
 #[test]
 fn memory_does_not_grow_with_the_number_of_chunks() {
     let _alone = turn();
-    let endpoint = StreamingOptions { endpoint: Some(Endpoint::default()), ..StreamingOptions::default() };
+    let endpoint =
+        StreamingOptions { endpoint: Some(EndpointConfig::default()), ..StreamingOptions::default() };
     let latest = StreamingOptions { latest: Some(1.0), ..StreamingOptions::default() };
     let list = |classes: usize| {
         let bonus: Vec<f32> = (0..classes).map(|class| class as f32 * 0.1).collect();

@@ -2,7 +2,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use kernels::Excerpt;
-use recognizer::{Alignments, OutputIds, Unit};
+use recognizer::{Alignments, CtmUnit, OutputIds};
 use training::files::Output;
 
 use crate::{
@@ -44,7 +44,7 @@ pub struct Args {
 /// Aligns the manifest; an utterance without a path, or one that cannot be used, is reported and left out.
 pub fn run(arguments: &Args) -> Result<ExitCode> {
     let utterances = manifests::read(&arguments.manifest)?;
-    let ids = OutputIds::of_fields(utterances.iter().map(|one| one.id.as_str()));
+    let ids = OutputIds::for_ctm(utterances.iter().map(|one| one.id.as_str()));
     let utterances = shard::part(utterances, arguments.shard);
     let wanted = [&arguments.ctm, &arguments.json];
     let [ctm, json] = outputs::open(wanted, &[&arguments.checkpoint, &arguments.manifest], &utterances)?;
@@ -78,7 +78,7 @@ fn write(
     ctm: Option<Output>,
     json: Option<Output>,
 ) -> Result<ExitCode> {
-    let unit = if arguments.tokens { Unit::Tokens } else { Unit::Words };
+    let unit = if arguments.tokens { CtmUnit::Tokens } else { CtmUnit::Words };
     let standard = [&ctm, &json].into_iter().flatten().any(Output::is_standard);
     if ctm.is_none() && json.is_none() {
         formatted(&found.ctm(unit, ids))?;

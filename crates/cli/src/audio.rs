@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use recognizer::Recognizer;
-use speech::{Change, Channel, Conversion};
+use speech::{AudioChange, Channel, Conversion};
 
 use crate::error::{Error, Result};
 use crate::numbers;
@@ -25,7 +25,7 @@ pub struct AudioArguments {
 pub struct SilenceArguments {
     /// Discard texts in which no word reaches this posterior, as what the model makes of silence; 0 keeps every text. Words of
     /// --lm and --phrases need no posterior: the words that the model finds without them are judged
-    #[arg(long, value_name = "P", default_value_t = recognizer::SILENCE, value_parser = numbers::posterior)]
+    #[arg(long, value_name = "P", default_value_t = recognizer::MIN_WORD_POSTERIOR, value_parser = numbers::posterior)]
     silence: f64,
 }
 
@@ -48,7 +48,7 @@ impl AudioArguments {
         use speech::Error::{FileRate, SampleRate};
         let rate = match &error {
             recognizer::Error::Model(model::Error::Speech(FileRate { .. } | SampleRate { .. })) => true,
-            recognizer::Error::TooManyBad { first, .. } => first.other_rate,
+            recognizer::Error::TooManyBad { first, .. } => first.has_other_rate,
             _ => false,
         };
         match rate && !self.resample {
@@ -66,7 +66,7 @@ impl SilenceArguments {
 }
 
 /// Says on standard error what was done to how many recordings, a line for each thing.
-pub fn note(changes: &BTreeMap<Change, usize>) {
+pub fn note(changes: &BTreeMap<AudioChange, usize>) {
     for (change, count) in changes {
         warnln!("note: {change}: {count} recording{}", if *count == 1 { "" } else { "s" });
     }

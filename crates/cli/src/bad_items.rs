@@ -9,7 +9,7 @@ use crate::out::warn_each;
 #[derive(clap::Args)]
 pub struct BadItemArguments {
     /// Leave out at most this share of the utterances, rounded up, since their recordings or texts cannot be used; more are an error
-    #[arg(long, value_name = "SHARE", default_value_t = recognizer::MAX_BAD, value_parser = numbers::share)]
+    #[arg(long, value_name = "SHARE", default_value_t = recognizer::DEFAULT_MAX_BAD, value_parser = numbers::share)]
     max_bad: f64,
 }
 

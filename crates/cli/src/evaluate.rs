@@ -64,10 +64,10 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     let ids = || utterances.iter().map(|one| one.id.as_str());
     let writer = TranscriptionWriter {
         format: arguments.format.unwrap_or_default(),
-        ids: OutputIds::of_fields(ids()),
+        ids: OutputIds::for_ctm(ids()),
         captions: arguments.captions.options(arguments.format)?,
     };
-    let file_names = OutputIds::of_files(ids());
+    let file_names = OutputIds::for_file_names(ids());
     let utterances = shard::part(utterances, arguments.shard);
     let read = [&arguments.checkpoint, &arguments.manifest].into_iter();
     let inputs: Vec<&PathBuf> = read.chain(arguments.search.files()).collect();
@@ -84,7 +84,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     let recogniser = recogniser.with_special_omitted(ignores_special);
     let evaluation = match utterances.is_empty() {
         // A shard of a list that has fewer utterances than there are shards.
-        true => Evaluation::of(Vec::new()),
+        true => Evaluation::new(Vec::new()),
         false => evaluate(&recogniser, &utterances).map_err(|error| arguments.audio.advise(error))?,
     };
     let name = arguments.manifest.file_stem().unwrap_or_default().to_string_lossy();
@@ -100,14 +100,14 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         hypotheses.write(evaluation.hypotheses().as_bytes())?;
     }
     if let Some(output) = heard {
-        let lines = evaluation.transcripts.iter().map(|one| writer.write(&one.id, &one.heard));
+        let lines = evaluation.transcripts.iter().map(|one| writer.write(&one.id, &one.transcription));
         output.write(lines.collect::<String>().as_bytes())?;
     }
     let mut captions: HashMap<&str, Output> =
         utterances.iter().map(|one| one.id.as_str()).zip(captions).collect();
     for one in &evaluation.transcripts {
         let Some(output) = captions.remove(one.id.as_str()) else { continue };
-        output.write(writer.write(&one.id, &one.heard).as_bytes())?;
+        output.write(writer.write(&one.id, &one.transcription).as_bytes())?;
     }
     scores::lines(&name, &evaluation, arguments.speakers).iter().try_for_each(|line| outln!("{line}"))?;
     Ok(ExitCode::SUCCESS)
@@ -120,7 +120,8 @@ fn captions(
     utterances: &[Utterance],
     names: &OutputIds,
 ) -> Result<Vec<Output>> {
-    let (Some(format), Some(folder)) = (arguments.format.filter(|format| !format.joins()), &arguments.output)
+    let (Some(format), Some(folder)) =
+        (arguments.format.filter(|format| !format.is_appendable()), &arguments.output)
     else {
         return Ok(Vec::new());
     };

@@ -2,7 +2,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use speech::prepare::{Prepare, Strings, Summary, an4, fsdd, librispeech};
+use speech::prepare::{CorpusSummary, PrepareOptions, StringCounts, an4, fsdd, librispeech};
 
 use crate::{error::Result, numbers, out::outln};
 
@@ -62,8 +62,8 @@ struct Common {
 }
 
 impl Common {
-    fn how(&self) -> Prepare {
-        Prepare {
+    fn how(&self) -> PrepareOptions {
+        PrepareOptions {
             output: self.output.as_ref().unwrap_or(&self.dir).clone(),
             allow_incomplete: self.allow_incomplete,
             shards: self.shards.map(|count| count as usize),
@@ -82,7 +82,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         CorpusCommand::Fsdd { common, strings, seed } => {
             let strings = strings.map(|train| {
                 let (train, some) = (train as usize, (train as usize).div_ceil(10));
-                Strings { train, dev: some, test: some, seed: *seed }
+                StringCounts { train, dev: some, test: some, seed: *seed }
             });
             fsdd(&common.dir, &common.how(), strings.as_ref())?
         }
@@ -91,7 +91,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn table(lists: &[Summary]) -> Result<()> {
+fn table(lists: &[CorpusSummary]) -> Result<()> {
     outln!(
         "{:<16} {:>10} {:>8} {:>8} {:>10} {:>10} {:>10}",
         "list",

@@ -393,7 +393,7 @@ impl SearchArguments {
 
 fn read(path: &Path) -> Result<Vec<u8>> {
     let io = |source| model::Error::Io { path: path.to_owned(), action: "read it", source };
-    Ok(speech::files::read_given(path).map_err(io)?)
+    Ok(speech::files::read_input(path).map_err(io)?)
 }
 
 /// Prints a warning about lines that the tokenizer converts.

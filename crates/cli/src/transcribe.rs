@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use recognizer::{OutputIds, Recognizer, TranscriptFormat, Transcription, TranscriptionWriter, WindowConfig};
-use speech::{Audio, AudioPieces, Change};
+use speech::{Audio, AudioChange, AudioChunks};
 use training::files::Output;
 
 use crate::audio::{AudioArguments, SilenceArguments};
@@ -109,7 +109,7 @@ pub fn run(mut arguments: Args) -> Result<ExitCode> {
     let ids: Vec<String> = arguments.audio_files.iter().map(|path| recording_id(path)).collect();
     let writer = TranscriptionWriter {
         format: arguments.format.unwrap_or_default(),
-        ids: OutputIds::of_fields(ids.iter().map(String::as_str)),
+        ids: OutputIds::for_ctm(ids.iter().map(String::as_str)),
         captions: arguments.captions.options(arguments.format)?,
     };
     let places = match &arguments.output {
@@ -156,7 +156,7 @@ impl OutputFiles {
     fn new(arguments: &Args, places: &[TranscriptPath]) -> Result<Self> {
         let (format, files) = (arguments.format.unwrap_or_default(), &arguments.audio_files);
         let Some(folder) = &arguments.output else {
-            if files.len() > 1 && !format.joins() {
+            if files.len() > 1 && !format.is_appendable() {
                 return Err(Error::Captions { format: format.name() });
             }
             return Ok(Self { files: HashMap::new() });
@@ -216,7 +216,7 @@ impl Transcriber<'_> {
             }
         }
         bar.finish_and_clear();
-        let fine = self.bad <= recognizer::allowed(files.len(), self.arguments.max_bad);
+        let fine = self.bad <= recognizer::max_bad_count(files.len(), self.arguments.max_bad);
         Ok(if fine { ExitCode::SUCCESS } else { ExitCode::from(2) })
     }
 
@@ -234,11 +234,11 @@ impl Transcriber<'_> {
         &self,
         path: &Path,
         sounds: &mut Vec<Audio>,
-    ) -> std::result::Result<(Option<Transcription>, Vec<Change>), String> {
+    ) -> std::result::Result<(Option<Transcription>, Vec<AudioChange>), String> {
         let (recogniser, long) = (self.recogniser, &self.arguments.long);
         let advised = |error: recognizer::Error| chain(&self.arguments.audio.advise(error));
         let rate = recogniser.model().config().input.features.sample_rate;
-        let open = || AudioPieces::open(path, rate, recogniser.conversion());
+        let open = || AudioChunks::open(path, rate, recogniser.conversion());
         let mut pieces = open().map_err(|error| advised(error.into()))?;
         let streams = recogniser.search().streams();
         let most = if streams { (long.long * f64::from(rate)) as usize } else { usize::MAX };

@@ -85,7 +85,7 @@ pub enum Error {
         utterances: Vec<String>,
     },
     /// Something that takes more memory than there is.
-    #[error("{what}: expected at most {}, which is what is available, found {}", memory::amount(*available), memory::amount(*bytes))]
+    #[error("{what}: expected at most {}, which is what is available, found {}", memory::format_bytes(*available), memory::format_bytes(*bytes))]
     Memory {
         /// What asks for it, with the keys or the utterance that decide its size.
         what: String,
@@ -159,7 +159,7 @@ impl Error {
     /// # Errors
     /// [`Error::Memory`].
     pub fn expect_memory(what: impl FnOnce() -> String, bytes: usize) -> Result<()> {
-        match memory::available() {
+        match memory::available_bytes() {
             Some(available) if bytes > available => Err(Error::Memory { what: what(), bytes, available }),
             _ => Ok(()),
         }
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn what_is_not_there_is_refused_with_both_numbers() {
         Error::expect_memory(|| unreachable!(), 0).unwrap();
-        let Some(available) = memory::available() else { return };
+        let Some(available) = memory::available_bytes() else { return };
         assert!(available > 1 << 20, "{available}");
         let error = Error::expect_memory(|| "the model".to_owned(), usize::MAX).unwrap_err().to_string();
         assert!(error.starts_with("the model: expected at most "), "{error}");

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use rnnt_loss::{Alignment, Head, Joint, Layout, Loss, MemoryPlan, Options, Session};
 use serde::{Deserialize, Serialize};
-use speech::{Change, Tokenizer};
+use speech::{AudioChange, Tokenizer};
 
 use crate::OutputIds;
 use crate::Result;
@@ -83,12 +83,12 @@ pub struct Alignments {
     pub utterances: Vec<AlignedUtterance>,
     /// What was done to how many recordings so that the model can read them.
     #[serde(skip)]
-    pub changes: BTreeMap<Change, usize>,
+    pub changes: BTreeMap<AudioChange, usize>,
 }
 
 impl Alignments {
     /// Those of several lists as those of one, in this order; none without a list.
-    pub fn joined(lists: impl IntoIterator<Item = Alignments>) -> Option<Self> {
+    pub fn merge(lists: impl IntoIterator<Item = Alignments>) -> Option<Self> {
         let mut lists = lists.into_iter();
         let mut all = lists.next()?;
         for list in lists {
@@ -104,11 +104,11 @@ impl Alignments {
     }
 
     pub(crate) fn new(config: &ModelConfig) -> Self {
-        Self::of_frames(config.frame_ms() / 1000.0)
+        Self::empty(config.frame_ms() / 1000.0)
     }
 
     /// Those of no utterance, at so many seconds from one encoder frame to the next.
-    pub fn of_frames(frame_seconds: f64) -> Self {
+    pub fn empty(frame_seconds: f64) -> Self {
         Self {
             frame_seconds,
             expected_latency: None,
@@ -129,7 +129,7 @@ impl Alignments {
     ) -> Result<()> {
         examples::count_changes(&mut self.changes, examples);
         let mut found = vec![None; examples.len()];
-        for batch in examples::plan(examples, &model.config().input.rows, batches, &|_, _| true) {
+        for batch in examples::plan_batches(examples, &model.config().input.rows, batches, &|_, _| true) {
             let alignments = align(model, examples, &batch)?;
             batch.into_iter().zip(alignments).for_each(|(index, alignment)| found[index] = alignment);
         }
@@ -202,7 +202,7 @@ impl Alignments {
 
 /// What a line of CTM is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Unit {
+pub enum CtmUnit {
     /// A word.
     #[default]
     Words,
@@ -215,7 +215,7 @@ impl Alignments {
     /// token, times in seconds, the channel always 1.
     ///
     /// `ids` are the names of the utterances of the whole list. A token of white space becomes `<space>`.
-    pub fn ctm(&self, unit: Unit, ids: &OutputIds) -> String {
+    pub fn ctm(&self, unit: CtmUnit, ids: &OutputIds) -> String {
         let mut out = String::new();
         for utterance in &self.utterances {
             let id = ids.name(&utterance.id);
@@ -225,10 +225,10 @@ impl Alignments {
                 let _ = writeln!(out, "{id} 1 {start:.3} {duration:.3} {text} {confidence:.4}");
             };
             match unit {
-                Unit::Words => {
+                CtmUnit::Words => {
                     utterance.words.iter().for_each(|w| line(w.start, w.duration, &w.text, w.confidence));
                 }
-                Unit::Tokens => {
+                CtmUnit::Tokens => {
                     utterance.tokens.iter().for_each(|t| line(t.start, t.duration, &t.text, t.confidence));
                 }
             }

@@ -7,7 +7,7 @@
 //! | a text that the tokenizer cannot encode, where labels are needed | left out |
 //! | a recording longer or shorter than the `seconds` of its line | used as it is |
 //!
-//! All of them are reported by name. More than [`allowed`] items left out are [`Error::TooManyBad`].
+//! All of them are reported by name. More than [`max_bad_count`] items left out are [`Error::TooManyBad`].
 use kernels::Excerpt;
 use serde::{Deserialize, Serialize};
 use speech::{Tokenizer, Utterance};
@@ -15,23 +15,23 @@ use speech::{Tokenizer, Utterance};
 use crate::{Error, Result};
 
 /// Share of a set that may be left out by default.
-pub const MAX_BAD: f64 = 0.01;
+pub const DEFAULT_MAX_BAD: f64 = 0.01;
 /// Items of a set that are warned about one by one.
-pub const NAMED: usize = 10;
+pub const MAX_NAMED_ITEMS: usize = 10;
 /// Tolerated difference between a recording and its line, in seconds and as a share of the recording.
 const TOLERANCE_SECONDS: f64 = 0.1;
 const TOLERANCE_SHARE: f64 = 0.02;
 
 /// An utterance that is left out, and why.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct LeftOut {
+pub struct ExcludedUtterance {
     /// Id from the manifest.
     pub id: String,
     /// What is wrong with it.
     pub reason: String,
     /// True if the recording has another sample rate and resampling is off.
     #[serde(skip)]
-    pub other_rate: bool,
+    pub has_other_rate: bool,
 }
 
 /// A recording that is used although it is not as long as its line says.
@@ -50,24 +50,28 @@ pub struct LengthMismatch {
 pub struct BadItems {
     /// Utterances that are left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<ExcludedUtterance>,
     /// Recordings that are used as they are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_length: Vec<LengthMismatch>,
 }
 
-impl LeftOut {
+impl ExcludedUtterance {
     /// An item from the error that it causes.
     pub fn new(id: &str, error: &Error) -> Self {
         use speech::Error::{FileRate, SampleRate, Utterance};
         let inner = match error {
             Error::Model(model::Error::Speech(Utterance { source, .. })) => source.as_ref(),
             Error::Model(model::Error::Speech(error)) => error,
-            _ => return Self { id: id.to_owned(), reason: error.to_string(), other_rate: false },
+            _ => return Self { id: id.to_owned(), reason: error.to_string(), has_other_rate: false },
         };
         let text = inner.to_string();
         let reason = text.strip_prefix(&format!("utterance `{id}`: ")).unwrap_or(&text).to_owned();
-        Self { id: id.to_owned(), reason, other_rate: matches!(inner, SampleRate { .. } | FileRate { .. }) }
+        Self {
+            id: id.to_owned(),
+            reason,
+            has_other_rate: matches!(inner, SampleRate { .. } | FileRate { .. }),
+        }
     }
 
     fn warning(&self, set: &str) -> String {
@@ -98,8 +102,9 @@ impl BadItems {
 
     /// The warnings about a set: the first items by name, the others as a count.
     pub fn warnings(&self, set: &str) -> Vec<String> {
-        let mut lines: Vec<String> = self.left_out.iter().take(NAMED).map(|one| one.warning(set)).collect();
-        if let Some(more) = self.left_out.len().checked_sub(NAMED).filter(|&more| more > 0) {
+        let mut lines: Vec<String> =
+            self.left_out.iter().take(MAX_NAMED_ITEMS).map(|one| one.warning(set)).collect();
+        if let Some(more) = self.left_out.len().checked_sub(MAX_NAMED_ITEMS).filter(|&more| more > 0) {
             lines.push(format!("{set}: {more} more utterances cannot be used; left out"));
         }
         if let Some(LengthMismatch { id, expected_seconds, found_seconds }) = self.other_length.first() {
@@ -120,7 +125,7 @@ impl BadItems {
     pub fn check(&self, set: &str, of: usize, max_bad: f64) -> Result<()> {
         let bad = self.left_out.len();
         // One has to be left.
-        let allowed = allowed(of, max_bad).min(of.saturating_sub(1));
+        let allowed = max_bad_count(of, max_bad).min(of.saturating_sub(1));
         match self.left_out.first() {
             Some(first) if bad > allowed => Err(Error::TooManyBad {
                 set: set.to_owned(),
@@ -135,13 +140,13 @@ impl BadItems {
 }
 
 /// Items of a set that may be left out: the share, rounded up, so that one bad item ends no run unless the share is 0.
-pub fn allowed(of: usize, max_bad: f64) -> usize {
+pub fn max_bad_count(of: usize, max_bad: f64) -> usize {
     // A share such as 0.07 of 100 is not to become 8 by its rounding.
     (max_bad * of as f64 - 1e-9).ceil().max(0.0) as usize
 }
 
 /// Whether an error is about one item, and not about the machine, the program, or a file of the whole set.
-pub fn is_of_one_item(error: &Error) -> bool {
+pub fn is_item_error(error: &Error) -> bool {
     matches!(error, Error::Model(model::Error::Speech(error)) if concerns_utterance(error))
 }
 
@@ -149,7 +154,7 @@ fn concerns_utterance(error: &speech::Error) -> bool {
     use speech::Error::{File, Index, Io, Resampling, Setting, Stream, Tokenizers, Utterance, Write};
     match error {
         Utterance { source, .. } | File { source, .. } => concerns_utterance(source),
-        Io { source, .. } => !speech::is_of_machine(source),
+        Io { source, .. } => !speech::is_system_error(source),
         Write { .. } | Index { .. } | Setting { .. } | Stream { .. } | Resampling(_) | Tokenizers(_) => false,
         _ => true,
     }
@@ -162,17 +167,17 @@ fn concerns_utterance(error: &speech::Error) -> bool {
 pub fn unusable_texts(utterances: &[Utterance], tokenizer: &Tokenizer) -> Result<BadItems> {
     let mut bad = BadItems::default();
     for one in utterances {
-        sort(&one.id, tokenizer.encode(&one.text).map_err(Error::from), &mut bad)?;
+        record_bad(&one.id, tokenizer.encode(&one.text).map_err(Error::from), &mut bad)?;
     }
     Ok(bad)
 }
 
 /// An item of a set, or what keeps it from being used; other errors stay errors.
-pub fn sort<T>(id: &str, result: Result<T>, bad: &mut BadItems) -> Result<Option<T>> {
+pub fn record_bad<T>(id: &str, result: Result<T>, bad: &mut BadItems) -> Result<Option<T>> {
     match result {
         Ok(item) => Ok(Some(item)),
-        Err(error) if is_of_one_item(&error) => {
-            bad.left_out.push(LeftOut::new(id, &error));
+        Err(error) if is_item_error(&error) => {
+            bad.left_out.push(ExcludedUtterance::new(id, &error));
             Ok(None)
         }
         Err(error) => Err(error),
@@ -186,13 +191,17 @@ mod tests {
     use super::*;
 
     fn left_out(count: usize) -> BadItems {
-        let one = |n| LeftOut { id: format!("u{n}"), reason: "no such file".into(), other_rate: false };
+        let one = |n| ExcludedUtterance {
+            id: format!("u{n}"),
+            reason: "no such file".into(),
+            has_other_rate: false,
+        };
         BadItems { left_out: (0..count).map(one).collect(), other_length: Vec::new() }
     }
 
     #[test]
     fn a_share_is_rounded_up_and_nothing_left_is_too_many() {
-        let allowed = |of, share| super::allowed(of, share);
+        let allowed = |of, share| super::max_bad_count(of, share);
         assert_eq!(
             [allowed(40, 0.01), allowed(100, 0.01), allowed(101, 0.01), allowed(1, 0.01)],
             [1, 1, 2, 1]
@@ -219,9 +228,9 @@ mod tests {
     #[test]
     fn warnings_name_some_and_count_the_others() {
         let lines = left_out(5000).warnings("data.train");
-        assert_eq!(lines.len(), NAMED + 1);
+        assert_eq!(lines.len(), MAX_NAMED_ITEMS + 1);
         assert_eq!(lines[0], "data.train: u0: no such file; left out");
-        assert!(lines[NAMED].contains("4990 more"), "{lines:?}");
+        assert!(lines[MAX_NAMED_ITEMS].contains("4990 more"), "{lines:?}");
         assert!(BadItems::default().warnings("x").is_empty());
     }
 
@@ -238,16 +247,16 @@ mod tests {
         let io = |source| speech::Error::Io { path: "x.wav".into(), source };
         let named =
             |error| Error::from(speech::Error::Utterance { utterance: "u".into(), source: Box::new(error) });
-        let of = |error: std::io::Error| is_of_one_item(&named(io(error)));
+        let of = |error: std::io::Error| is_item_error(&named(io(error)));
         assert!(of(ErrorKind::NotFound.into()) && of(ErrorKind::IsADirectory.into()));
         assert!(!of(ErrorKind::OutOfMemory.into()) && !of(std::io::Error::from_raw_os_error(24)));
-        assert!(!is_of_one_item(&Error::Stopped));
+        assert!(!is_item_error(&Error::Stopped));
         let unknown = speech::Error::UnknownSymbol { symbol: "eleven".into(), text: "three eleven".into() };
-        let one = LeftOut::new("u", &named(unknown));
+        let one = ExcludedUtterance::new("u", &named(unknown));
         assert!(one.reason.starts_with("tokenizer: text \"three eleven\""), "{one:?}");
         let rate =
             speech::Error::SampleRate { utterance: "u".into(), path: "x".into(), expected: 1, found: 2 };
-        let one = LeftOut::new("u", &Error::from(rate));
-        assert!(one.reason.starts_with("expected 1 Hz") && one.other_rate, "{one:?}");
+        let one = ExcludedUtterance::new("u", &Error::from(rate));
+        assert!(one.reason.starts_with("expected 1 Hz") && one.has_other_rate, "{one:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! Errors of recognition, alignment and evaluation.
 use kernels::Excerpt;
 
-use crate::bad_items::LeftOut;
+use crate::bad_items::ExcludedUtterance;
 
 /// The crate's result type.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -33,7 +33,7 @@ pub enum Error {
         /// How many may be left out.
         allowed: usize,
         /// The first of them.
-        first: Box<LeftOut>,
+        first: Box<ExcludedUtterance>,
     },
     /// A model that needs the whole utterance, where sound arrives in pieces.
     #[error(

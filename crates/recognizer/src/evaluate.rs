@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use model::JointRows;
 use serde::{Deserialize, Serialize};
-use speech::{Change, Utterance, word_errors};
+use speech::{AudioChange, Utterance, word_errors};
 
-use crate::bad_items::{BadItems, LeftOut};
+use crate::bad_items::{BadItems, ExcludedUtterance};
 use crate::examples::{self, Example};
 use crate::recognizer::Recognizer;
 use crate::score::{Score, Transcript};
@@ -33,16 +33,16 @@ pub struct Evaluation {
     pub transcripts: Vec<Transcript>,
     /// What was done to how many recordings so that the model can read them.
     #[serde(skip)]
-    pub changes: BTreeMap<Change, usize>,
+    pub changes: BTreeMap<AudioChange, usize>,
 }
 
 impl Evaluation {
     /// Error rates of some transcripts, over all and in parts.
-    pub fn of(transcripts: Vec<Transcript>) -> Self {
+    pub fn new(transcripts: Vec<Transcript>) -> Self {
         Evaluation {
-            overall: Score::of(&transcripts),
-            subsets: Score::parts(&transcripts, |one| one.subset.as_ref()),
-            speakers: Score::parts(&transcripts, |one| one.speaker.as_ref()),
+            overall: Score::new(&transcripts),
+            subsets: Score::group_by(&transcripts, |one| one.subset.as_ref()),
+            speakers: Score::group_by(&transcripts, |one| one.speaker.as_ref()),
             discarded: transcripts.iter().filter(|one| one.discarded).count(),
             bad: BadItems::default(),
             transcripts,
@@ -51,29 +51,34 @@ impl Evaluation {
     }
 
     /// The evaluation of several lists as one, in this order.
-    pub fn joined(lists: impl IntoIterator<Item = Evaluation>) -> Self {
+    pub fn merge(lists: impl IntoIterator<Item = Evaluation>) -> Self {
         let (mut transcripts, mut bad) = (Vec::new(), BadItems::default());
         for list in lists {
             transcripts.extend(list.transcripts);
             bad.extend(list.bad);
         }
-        Evaluation { bad, ..Evaluation::of(transcripts) }
+        Evaluation { bad, ..Evaluation::new(transcripts) }
     }
 
     /// The error rates of whoever always chose that of the best texts which has the fewest word errors, the first of several; none
     /// unless a search was asked for several.
     pub fn oracle(&self) -> Option<Score> {
-        if self.transcripts.iter().all(|one| one.heard.nbest.is_empty()) {
+        if self.transcripts.iter().all(|one| one.transcription.nbest.is_empty()) {
             return None;
         }
         let chosen = |one: &Transcript| {
-            let Transcript { id, subset, speaker, reference, hypothesis, heard, .. } = one;
+            let Transcript { id, subset, speaker, reference, hypothesis, transcription, .. } = one;
             let errors = |text: &&String| word_errors(reference, text).errors();
-            let text = heard.nbest.iter().map(|ranked| &ranked.text).min_by_key(errors).unwrap_or(hypothesis);
+            let text = transcription
+                .nbest
+                .iter()
+                .map(|ranked| &ranked.text)
+                .min_by_key(errors)
+                .unwrap_or(hypothesis);
             let heard = Transcription { text: text.clone(), ..Transcription::default() };
             Transcript::new(id.clone(), subset.clone(), speaker.clone(), reference.clone(), heard)
         };
-        Some(Score::of(&self.transcripts.iter().map(chosen).collect::<Vec<_>>()))
+        Some(Score::new(&self.transcripts.iter().map(chosen).collect::<Vec<_>>()))
     }
 
     /// One JSON line an utterance: id, subset, speaker, reference, hypothesis; the best texts, where a search was asked for several.
@@ -96,13 +101,13 @@ impl Evaluation {
         for (number, line) in filled {
             match serde_json::from_str::<LeftOutLine>(line) {
                 Ok(LeftOutLine { id, left_out: reason }) => {
-                    left_out.push(LeftOut { id, reason, other_rate: false });
+                    left_out.push(ExcludedUtterance { id, reason, has_other_rate: false });
                 }
                 Err(_) => transcripts.push(serde_json::from_str(line).map_err(|error| (number, error))?),
             }
         }
         let bad = BadItems { left_out, other_length: Vec::new() };
-        Ok(Evaluation { bad, ..Evaluation::of(transcripts) })
+        Ok(Evaluation { bad, ..Evaluation::new(transcripts) })
     }
 }
 
@@ -120,8 +125,8 @@ fn line(of: &impl Serialize) -> String {
 
 impl Recognizer {
     /// Cuts examples into batches in the order of their lengths; `fits` may refuse so many utterances of so many rows.
-    pub fn plan(&self, examples: &[Example], fits: &dyn Fn(usize, usize) -> bool) -> Vec<Vec<usize>> {
-        examples::plan(examples, &self.model().config().input.rows, self.batch_size(), fits)
+    pub fn plan_batches(&self, examples: &[Example], fits: &dyn Fn(usize, usize) -> bool) -> Vec<Vec<usize>> {
+        examples::plan_batches(examples, &self.model().config().input.rows, self.batch_size(), fits)
     }
 
     /// The texts of some batches of examples, by the numbers of the examples.
@@ -157,7 +162,7 @@ impl Recognizer {
             return Err(Error::Empty { what: "batch".into() });
         }
         let (tokenizer, stop) = (Some(self.tokenizer()), AtomicBool::new(false));
-        let examples = examples::load_as(utterances, &self.front_end, tokenizer, self.conversion(), &stop)?;
+        let examples = examples::load_with(utterances, &self.front_end, tokenizer, self.conversion(), &stop)?;
         let planes: Vec<_> = examples.iter().map(|example| &example.features).collect();
         let (rows, lengths) = model::collate(&planes, &self.model().config().input.rows)?;
         let labels: Vec<Vec<u32>> = examples.iter().map(|example| example.labels.clone()).collect();
@@ -181,7 +186,7 @@ impl Recognizer {
             };
             Transcript::new(id.clone(), subset.clone(), speaker.clone(), reference, heard)
         };
-        let mut evaluation = Evaluation::of(examples.iter().zip(all).map(transcript).collect());
+        let mut evaluation = Evaluation::new(examples.iter().zip(all).map(transcript).collect());
         examples::count_changes(&mut evaluation.changes, examples);
         evaluation
     }
@@ -200,7 +205,7 @@ pub fn evaluate(recognizer: &Recognizer, utterances: &[Utterance]) -> Result<Eva
     if examples.is_empty() {
         return Err(Error::Empty { what: "evaluation".into() });
     }
-    let batches = recognizer.plan(&examples, &|_, _| true);
+    let batches = recognizer.plan_batches(&examples, &|_, _| true);
     let texts = recognizer.recognize_examples(&examples, batches, &AtomicBool::new(false))?;
     Ok(Evaluation { bad, ..recognizer.score(&examples, texts) })
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use model::RowsConfig;
 use rayon::prelude::*;
 use serde::Deserialize;
-use speech::{Change, Conversion, Features, FrontEnd, Tokenizer, Utterance};
+use speech::{AudioChange, Conversion, Features, FrontEnd, Tokenizer, Utterance};
 
 use crate::bad_items;
 use crate::bad_items::{BadItems, LengthMismatch};
@@ -25,7 +25,7 @@ pub struct Example {
     /// Length of the audio, as its manifest says.
     pub seconds: f64,
     /// Length of the audio.
-    pub heard: f64,
+    pub audio_seconds: f64,
     /// Seconds of silence that were trimmed before the first frame.
     pub lead: f64,
     /// Log-mel plane.
@@ -33,7 +33,7 @@ pub struct Example {
     /// Labels of the transcript; empty where only the text is needed.
     pub labels: Vec<u32>,
     /// What was done to its audio.
-    pub changes: Vec<Change>,
+    pub changes: Vec<AudioChange>,
 }
 
 impl Example {
@@ -58,11 +58,11 @@ pub fn load(
     stop: &AtomicBool,
 ) -> Result<Vec<Example>> {
     let conversion = Conversion { resample: front_end.config().resample, ..Conversion::default() };
-    load_as(utterances, front_end, tokenizer, &conversion, stop)
+    load_with(utterances, front_end, tokenizer, &conversion, stop)
 }
 
 /// [`load`], of audio that may be converted.
-pub fn load_as(
+pub fn load_with(
     utterances: &[Utterance],
     front_end: &FrontEnd,
     tokenizer: Option<&Tokenizer>,
@@ -72,7 +72,7 @@ pub fn load_as(
     load_each(utterances, front_end, tokenizer, conversion, stop).into_iter().collect()
 }
 
-/// [`load_as`] without the utterances that cannot be used.
+/// [`load_with`] without the utterances that cannot be used.
 ///
 /// # Errors
 /// Those that are not about one utterance.
@@ -87,8 +87,8 @@ pub fn load_usable(
     let mut examples = Vec::with_capacity(utterances.len());
     let loaded = load_each(utterances, front_end, tokenizer, conversion, stop);
     for (utterance, example) in utterances.iter().zip(loaded) {
-        let Some(example) = bad_items::sort(&utterance.id, example, &mut bad)? else { continue };
-        bad.other_length.extend(LengthMismatch::new(&example.id, example.seconds, example.heard));
+        let Some(example) = bad_items::record_bad(&utterance.id, example, &mut bad)? else { continue };
+        bad.other_length.extend(LengthMismatch::new(&example.id, example.seconds, example.audio_seconds));
         examples.push(example);
     }
     Ok((examples, bad))
@@ -115,8 +115,8 @@ fn load_each(
             subset: utterance.subset.clone(),
             speaker: utterance.speaker.clone(),
             seconds: utterance.seconds,
-            heard: audio.samples.len() as f64 / f64::from(audio.sample_rate),
-            lead: front_end.kept(&audio.samples).start as f64 / f64::from(audio.sample_rate),
+            audio_seconds: audio.samples.len() as f64 / f64::from(audio.sample_rate),
+            lead: front_end.trimmed_range(&audio.samples).start as f64 / f64::from(audio.sample_rate),
             features: front_end.log_mel(&audio).map_err(named)?,
             labels: tokenizer
                 .map_or(Ok(Vec::new()), |tokenizer| tokenizer.encode(&utterance.text))
@@ -129,7 +129,7 @@ fn load_each(
 }
 
 /// Adds up what was done to how many recordings.
-pub fn count_changes(counts: &mut BTreeMap<Change, usize>, examples: &[Example]) {
+pub fn count_changes(counts: &mut BTreeMap<AudioChange, usize>, examples: &[Example]) {
     for change in examples.iter().flat_map(|example| &example.changes) {
         *counts.entry(*change).or_default() += 1;
     }
@@ -146,13 +146,13 @@ pub struct BatchSize {
 
 impl BatchSize {
     /// Whether `count` utterances of at most `longest` rows are a batch.
-    pub fn holds(self, count: usize, longest: usize) -> bool {
+    pub fn fits(self, count: usize, longest: usize) -> bool {
         count <= self.max_utterances && longest.saturating_mul(count) <= self.max_frames
     }
 }
 
 /// Input rows of each example.
-pub fn rows<'a>(
+pub fn row_counts<'a>(
     examples: impl IntoIterator<Item = &'a Example>,
     config: &RowsConfig,
 ) -> impl Iterator<Item = usize> {
@@ -160,12 +160,12 @@ pub fn rows<'a>(
 }
 
 /// Cuts examples into batches in the order of their lengths; `fits` may refuse so many utterances of so many rows.
-pub fn plan(
+pub fn plan_batches(
     examples: &[Example],
     config: &RowsConfig,
     size: BatchSize,
     fits: &dyn Fn(usize, usize) -> bool,
 ) -> Vec<Vec<usize>> {
-    let fits = |count: usize, longest: usize| size.holds(count, longest) && fits(count, longest);
-    speech::batching::batches_that(&rows(examples, config).collect::<Vec<_>>(), &fits, None)
+    let fits = |count: usize, longest: usize| size.fits(count, longest) && fits(count, longest);
+    speech::batching::plan_batches_with(&row_counts(examples, config).collect::<Vec<_>>(), &fits, None)
 }

@@ -36,21 +36,23 @@ mod transcription;
 mod unfused;
 mod words;
 
-pub use align::{AlignedUtterance, AlignedWord, Alignments, TokenAlignment, Unit};
-pub use bad_items::{BadItems, LeftOut, LengthMismatch, MAX_BAD, allowed, unusable_texts};
+pub use align::{AlignedUtterance, AlignedWord, Alignments, CtmUnit, TokenAlignment};
+pub use bad_items::{
+    BadItems, DEFAULT_MAX_BAD, ExcludedUtterance, LengthMismatch, max_bad_count, unusable_texts,
+};
 pub use error::{Error, Result};
 pub use evaluate::{Evaluation, evaluate};
 pub use examples::{BatchSize, Example};
 pub use output_ids::OutputIds;
 pub use recognizer::Recognizer;
-pub use score::{Metric, OverSpeakers, Score, Transcript};
+pub use score::{Metric, Score, SpeakerIntervals, Transcript};
 pub use search::{LatticeSearch, SearchConfig};
-pub use silence::SILENCE;
+pub use silence::MIN_WORD_POSTERIOR;
 pub use streaming::chunked::{ChunkedEncoder, WindowConfig};
 pub use streaming::encoder::{EncodedChunk, StreamId, StreamState, StreamingEncoder};
-pub use streaming::{Endpoint, StreamingOptions, StreamingRecognizer, StreamingUpdate};
+pub use streaming::{EndpointConfig, StreamingOptions, StreamingRecognizer, StreamingUpdate};
 pub use text_warnings::{conversion_warnings, mark_warnings, normalization_warning};
 pub use transcription::{
     CaptionOptions, RankedText, TimedToken, TimedWord, TranscriptFormat, Transcription, TranscriptionWriter,
 };
-pub use words::MARK;
+pub use words::WORD_MARK;

@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 ///
 /// ```
 /// use recognizer::OutputIds;
-/// let ids = OutputIds::of_fields(["call 7", "call_7", "call 8"]);
+/// let ids = OutputIds::for_ctm(["call 7", "call_7", "call 8"]);
 /// assert_eq!(["call 7", "call_7", "call 8"].map(|id| ids.name(id)), ["call_7~2", "call_7", "call_8"]);
 /// ```
 #[derive(Debug, Clone, Default)]
@@ -21,12 +21,12 @@ pub struct OutputIds {
 impl OutputIds {
     /// Names as fields of CTM: white space, control characters, byte order marks and a `;;` at the start, which begins a comment, are
     /// replaced by `_`, and so is an empty id.
-    pub fn of_fields<'a>(ids: impl IntoIterator<Item = &'a str>) -> Self {
+    pub fn for_ctm<'a>(ids: impl IntoIterator<Item = &'a str>) -> Self {
         Self::new(ids, field)
     }
 
     /// Names of files in a folder: slashes and backslashes, control characters and an empty id are replaced by `_`.
-    pub fn of_files<'a>(ids: impl IntoIterator<Item = &'a str>) -> Self {
+    pub fn for_file_names<'a>(ids: impl IntoIterator<Item = &'a str>) -> Self {
         Self::new(ids, file)
     }
 
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     fn names(ids: &[&str]) -> Vec<String> {
-        let names = OutputIds::of_fields(ids.iter().copied());
+        let names = OutputIds::for_ctm(ids.iter().copied());
         ids.iter().map(|id| names.name(id).to_owned()).collect()
     }
 
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(names(&["a b", "a_b", "a_b~2"]), ["a_b~3", "a_b", "a_b~2"]);
         assert_eq!(names(&["a b", "a_b~2", "a\u{a0}b"]), ["a_b", "a_b~2", "a_b~3"]);
         assert_eq!(names(&["a\nb", "a\u{0}b", "a\u{1b}[1m", "\u{feff}a"]), ["a_b~2", "a_b", "a_[1m", "_a"]);
-        let files = OutputIds::of_files(["a/b", "a\\b", "a_b", "a b", "a\nb"]);
+        let files = OutputIds::for_file_names(["a/b", "a\\b", "a_b", "a b", "a\nb"]);
         assert_eq!(
             ["a/b", "a\\b", "a_b", "a b", "a\nb"].map(|id| files.name(id)),
             ["a_b~3", "a_b~4", "a_b", "a b", "a_b~2"]
@@ -130,7 +130,7 @@ mod tests {
                     prop_assert!(!name.is_empty() && !name.chars().any(char::is_control));
                 }
             }
-            let fields = OutputIds::of_fields(list.iter().copied());
+            let fields = OutputIds::for_ctm(list.iter().copied());
             for id in list {
                 let name = fields.name(id);
                 prop_assert!(!name.contains(char::is_whitespace) && !name.starts_with(";;"));

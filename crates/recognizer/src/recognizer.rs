@@ -7,14 +7,14 @@ use decoding::{Aggregate, Boundaries};
 use kernels::Brief;
 use rayon::prelude::*;
 use serde::Deserialize;
-use speech::{Audio, Change, Conversion, Features, FrontEnd, Tokenizer, Utterance};
+use speech::{Audio, AudioChange, Conversion, Features, FrontEnd, Tokenizer, Utterance};
 
 use crate::align::Alignments;
-use crate::bad_items::{BadItems, MAX_BAD};
+use crate::bad_items::{BadItems, DEFAULT_MAX_BAD};
 use crate::examples::{self, BatchSize, Example};
 use crate::search::{SearchConfig, SearchResult, Searcher};
 use crate::silence;
-use crate::silence::SILENCE;
+use crate::silence::MIN_WORD_POSTERIOR;
 use crate::transcription::{Transcription, Writer};
 use crate::unfused::UnfusedSearch;
 use crate::{Error, Result};
@@ -57,7 +57,7 @@ impl Recognizer {
         let front_end = FrontEnd::new(features)?;
         let conversion = Conversion { resample: features.resample, ..Conversion::default() };
         let decoder = if model.lattice().is_none() { Some(model.decoder()?) } else { None };
-        let search = SearchConfig::of(model.config());
+        let search = SearchConfig::default_for(model.config());
         let searcher = Mutex::new(Searcher::new(&model, decoder.as_ref(), &search)?);
         Ok(Recognizer {
             batches,
@@ -70,8 +70,8 @@ impl Recognizer {
             tokenizer,
             front_end,
             conversion,
-            silence: SILENCE,
-            max_bad: MAX_BAD,
+            silence: MIN_WORD_POSTERIOR,
+            max_bad: DEFAULT_MAX_BAD,
             omits_special: false,
             warning: None,
         })
@@ -114,7 +114,7 @@ impl Recognizer {
     /// The posterior of a word is the product of those of its tokens. It is that of the model alone: where language models, phrases,
     /// penalties or a CTC head take part in the search, the words of a greedy search without them are judged instead, or, if it finds
     /// none, the largest probability of any label at a frame. Audio whose features are constant over time, such as digital silence
-    /// or less than a window of sound, has no text. [`SILENCE`] by default; 0 keeps every text.
+    /// or less than a window of sound, has no text. [`MIN_WORD_POSTERIOR`] by default; 0 keeps every text.
     ///
     /// # Errors
     /// [`Error::Shape`](model::Error::Shape) if it is not from 0 to 1.
@@ -126,7 +126,7 @@ impl Recognizer {
         Ok(self)
     }
 
-    /// From now on, this share of a list may be left out since it cannot be used; [`MAX_BAD`] by default. See [`crate::allowed`] for
+    /// From now on, this share of a list may be left out since it cannot be used; [`DEFAULT_MAX_BAD`] by default. See [`crate::max_bad_count`] for
     /// how it is rounded.
     ///
     /// # Errors
@@ -159,7 +159,7 @@ impl Recognizer {
     ///
     /// # Errors
     /// [`Error::Speech`](model::Error::Speech), which names the file.
-    pub fn read(&self, path: &Path) -> Result<(Audio, Vec<Change>)> {
+    pub fn read(&self, path: &Path) -> Result<(Audio, Vec<AudioChange>)> {
         Ok(speech::read_audio_as(path, self.front_end.config().sample_rate, &self.conversion)?)
     }
 
@@ -216,7 +216,7 @@ impl Recognizer {
         Ok(found)
     }
 
-    /// From now on, texts are looked for in this way; as [`SearchConfig::of`] says by default.
+    /// From now on, texts are looked for in this way; as [`SearchConfig::default_for`] says by default.
     ///
     /// # Errors
     /// [`Error::Decoding`](model::Error::Decoding) for an option outside its range; [`Error::Shape`](model::Error::Shape) for a search by CTC in a model that has no head for it,
@@ -268,7 +268,8 @@ impl Recognizer {
         .into_iter();
         let mut write = |plane: &Features, audio: &Audio| match found.next() {
             Some(found) => {
-                let lead = self.front_end.kept(&audio.samples).start as f64 / f64::from(audio.sample_rate);
+                let lead =
+                    self.front_end.trimmed_range(&audio.samples).start as f64 / f64::from(audio.sample_rate);
                 Ok(self.written(plane, &found?)?.after(lead))
             }
             None => Ok(Transcription::default()),

@@ -38,7 +38,7 @@ pub struct Transcript {
     pub character_errors: ErrorCounts,
     /// The hypothesis with the times of its words; of it, a line has the best texts, where there are several.
     #[serde(rename = "nbest", serialize_with = "best_texts", skip_serializing_if = "has_one")]
-    pub heard: Transcription,
+    pub transcription: Transcription,
 }
 
 /// A line of [`Evaluation::hypotheses`](crate::Evaluation::hypotheses).
@@ -92,7 +92,7 @@ impl Transcript {
             reference,
             hypothesis: heard.text.clone(),
             discarded: heard.silence,
-            heard,
+            transcription: heard,
         }
     }
 }
@@ -144,12 +144,12 @@ pub struct Score {
     pub utterances: usize,
     /// Where every utterance has a speaker and there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub over_speakers: Option<OverSpeakers>,
+    pub over_speakers: Option<SpeakerIntervals>,
 }
 
 /// 95 % bootstrap intervals that draw speakers with all of their utterances: what new speakers may bring.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct OverSpeakers {
+pub struct SpeakerIntervals {
     /// How many there are.
     pub speakers: usize,
     /// Of the word error rate.
@@ -162,12 +162,13 @@ pub struct OverSpeakers {
 
 impl Score {
     /// The score of some utterances.
-    pub fn of<'a>(transcripts: impl IntoIterator<Item = &'a Transcript>) -> Self {
+    pub fn new<'a>(transcripts: impl IntoIterator<Item = &'a Transcript>) -> Self {
         let transcripts: Vec<&Transcript> = transcripts.into_iter().collect();
         let interval = |counts: &[ErrorCounts]| bootstrap_interval(counts, RESAMPLES, 0);
         let of = |counts: fn(&Transcript) -> ErrorCounts| {
             let all: Vec<ErrorCounts> = transcripts.iter().map(|one| counts(one)).collect();
-            let speakers = by_speaker(transcripts.iter().map(|one| (one.speaker.as_deref(), counts(one))));
+            let speakers =
+                sum_by_speaker(transcripts.iter().map(|one| (one.speaker.as_deref(), counts(one))));
             let over_speakers = speakers.map(|speakers| (speakers.len(), interval(&speakers)));
             (all.iter().sum::<ErrorCounts>(), interval(&all), over_speakers)
         };
@@ -185,13 +186,13 @@ impl Score {
             characters,
             utterances: transcripts.len(),
             over_speakers: speakers.zip(of_characters).map(|((speakers, interval), (_, cer_interval))| {
-                OverSpeakers { speakers, interval, cer_interval }
+                SpeakerIntervals { speakers, interval, cer_interval }
             }),
         }
     }
 
     /// The scores of the parts that a name is given to; utterances without one are in none.
-    pub fn parts<'a>(
+    pub fn group_by<'a>(
         transcripts: &'a [Transcript],
         name: impl Fn(&'a Transcript) -> Option<&'a String>,
     ) -> BTreeMap<String, Score> {
@@ -201,7 +202,7 @@ impl Score {
                 parts.entry(name.clone()).or_default().push(transcript);
             }
         }
-        parts.into_iter().map(|(name, some)| (name, Score::of(some))).collect()
+        parts.into_iter().map(|(name, some)| (name, Score::new(some))).collect()
     }
 
     /// One of the rates.
@@ -237,7 +238,7 @@ mod tests {
     fn rates_without_a_reference_are_defined_and_json() {
         let json = |pairs: &[(&str, &str)]| {
             let said: Vec<_> = pairs.iter().map(|(reference, heard)| said(None, reference, heard)).collect();
-            let text = serde_json::to_string(&Score::of(&said)).unwrap();
+            let text = serde_json::to_string(&Score::new(&said)).unwrap();
             serde_json::from_str::<serde_json::Value>(&text).unwrap()
         };
         let nothing = json(&[("", ""), ("", "")]);
@@ -257,13 +258,13 @@ mod tests {
     #[test]
     fn words_and_characters_are_counted_apart() {
         let said = [said(Some("x"), "one two", "one too"), said(Some("y"), "天气 很好", "天汽很好")];
-        let score = Score::of(&said);
+        let score = Score::new(&said);
         assert_eq!((score.wer, score.words, score.substitutions, score.deletions), (0.75, 4, 2, 1));
         assert_eq!((score.cer, score.characters.substitutions, score.characters.total), (0.2, 2, 10));
         assert_eq!((score.rate(Metric::Wer), score.rate(Metric::Cer)), (0.75, 0.2));
         let over = score.over_speakers.unwrap();
         assert_eq!((over.speakers, over.interval, over.cer_interval), (2, (0.5, 1.0), (1.0 / 6.0, 0.25)));
-        let parts = Score::parts(&said, |one| one.speaker.as_ref());
+        let parts = Score::group_by(&said, |one| one.speaker.as_ref());
         assert_eq!(parts.keys().collect::<Vec<_>>(), ["x", "y"]);
         assert_eq!((parts["y"].wer, parts["y"].over_speakers.is_none()), (1.0, true));
     }

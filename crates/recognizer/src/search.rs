@@ -51,7 +51,7 @@ pub enum LatticeSearch {
 
 impl SearchConfig {
     /// What models of a configuration are searched with by default: greedily, or, in a recognition lattice, the best path.
-    pub fn of(config: &ModelConfig) -> Self {
+    pub fn default_for(config: &ModelConfig) -> Self {
         match config.loss.kind.gnat() {
             Some(_) => SearchConfig::Lattice(LatticeSearch::default()),
             None => SearchConfig::default(),

@@ -21,19 +21,19 @@ const MAX_HELD: usize = 1000;
 
 /// When an utterance is thought to be over, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Endpoint {
+pub struct EndpointConfig {
     /// Time without a label after some.
-    pub after_words: f64,
+    pub silence_after_words: f64,
     /// Time without a label where there was none.
-    pub without_words: f64,
+    pub silence_without_words: f64,
     /// Longest utterance; its last word, which may go on, is then part of the next.
-    pub longest: f64,
+    pub max_seconds: f64,
 }
 
 /// 1.2 s after words, 2.4 s without any, 20 s in all: the rules of Kaldi's online decoders.
-impl Default for Endpoint {
+impl Default for EndpointConfig {
     fn default() -> Self {
-        Endpoint { after_words: 1.2, without_words: 2.4, longest: 20.0 }
+        EndpointConfig { silence_after_words: 1.2, silence_without_words: 2.4, max_seconds: 20.0 }
     }
 }
 
@@ -46,7 +46,7 @@ pub struct StreamingUpdate {
     /// do not share.
     pub partial: String,
     /// Whether words were left out, since none of them was believed.
-    pub left_out: bool,
+    pub has_discarded: bool,
     /// Whether an utterance is over; after a pause, all of its words are complete then.
     pub endpoint: bool,
 }
@@ -58,7 +58,7 @@ impl StreamingUpdate {
         for update in updates {
             all.new.append(update.new);
             all.endpoint |= update.endpoint;
-            (all.partial, all.left_out) = (update.partial, update.left_out);
+            (all.partial, all.has_discarded) = (update.partial, update.has_discarded);
         }
         all
     }
@@ -80,9 +80,9 @@ impl StreamingUpdate {
 /// use recognizer::{StreamingOptions, Recognizer};
 ///
 /// let recognizer = Recognizer::load("streaming.safetensors".as_ref())?;
-/// let mut live = recognizer.live(&StreamingOptions::default())?;
+/// let mut live = recognizer.stream(&StreamingOptions::default())?;
 /// let mut source = speech::PcmReader::new(std::io::stdin());
-/// while let Some(samples) = source.piece()? {
+/// while let Some(samples) = source.read_chunk()? {
 ///     for word in live.push(&samples)?.new.words {
 ///         println!("{:.2} {}", word.start, word.text);
 ///     }
@@ -95,11 +95,11 @@ pub struct StreamingRecognizer {
     search: StreamingSearch,
     tokenizer: Tokenizer,
     writer: Writer,
-    endpoint: Option<Endpoint>,
+    endpoint: Option<EndpointConfig>,
     gate: SpeechGate,
     /// Labels of words that are not given yet; and whether some were left out.
     held: Vec<Emitted>,
-    left_out: bool,
+    has_discarded: bool,
     rows: Vec<f32>,
     /// First frame of the utterance, and its labels.
     first: usize,
@@ -112,13 +112,13 @@ enum EncoderInput {
     ChunkedEncoder(Box<ChunkedEncoder>),
 }
 
-/// Options of [`Recognizer::live`].
+/// Options of [`Recognizer::stream`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StreamingOptions {
     /// How sound is cut for models that hear both ways.
     pub window: WindowConfig,
     /// When an utterance is over; none: never. The search goes on as if nothing had happened, only its words are complete then.
-    pub endpoint: Option<Endpoint>,
+    pub endpoint: Option<EndpointConfig>,
     /// Seconds after which a beam decides for a label, though its hypotheses do not agree on it; none: never, so that words are those
     /// of the whole recording, however late. Two hypotheses that differ in a label of long ago may live side by side for minutes.
     pub latest: Option<f64>,
@@ -130,7 +130,7 @@ impl Recognizer {
     /// # Errors
     /// [`Error::Shape`](model::Error::Shape) for another search than a greedy one or a beam by the joint network alone, windows that are too short, or a time
     /// that is none; [`Error::Decoding`](model::Error::Decoding) for a kind of beam search that knows no streams; those of the front end.
-    pub fn live(&self, options: &StreamingOptions) -> Result<StreamingRecognizer> {
+    pub fn stream(&self, options: &StreamingOptions) -> Result<StreamingRecognizer> {
         if options.latest.is_some_and(|latest| latest.is_nan() || latest < 0.0) {
             let expected = "a number of seconds from 0 on, or none";
             return Err(Error::shape("latest", expected, "another"));
@@ -154,30 +154,30 @@ impl Recognizer {
             endpoint: options.endpoint,
             gate: SpeechGate::new(self.silence(), self.unfused_search()?),
             held: Vec::new(),
-            left_out: false,
+            has_discarded: false,
             rows: Vec::new(),
             first: 0,
             labels: 0,
         })
     }
 
-    /// Recognises a long recording piece by piece, in memory that does not grow with the sound: [`Recognizer::live`] without a word
+    /// Recognises a long recording piece by piece, in memory that does not grow with the sound: [`Recognizer::stream`] without a word
     /// before the end.
     ///
     /// # Errors
-    /// Those of [`Recognizer::live`], of the pieces, and of [`StreamingRecognizer::push`].
+    /// Those of [`Recognizer::stream`], of the pieces, and of [`StreamingRecognizer::push`].
     pub fn transcribe_pieces(
         &self,
         pieces: impl IntoIterator<Item = speech::Result<Vec<f32>>>,
         window: WindowConfig,
     ) -> Result<Transcription> {
-        let mut live = self.live(&StreamingOptions { window, ..StreamingOptions::default() })?;
+        let mut live = self.stream(&StreamingOptions { window, ..StreamingOptions::default() })?;
         let mut all = Transcription::default();
         for piece in pieces {
             all.append(live.push(&piece?)?.new);
         }
         let rest = live.finish()?;
-        all.silence = rest.left_out;
+        all.silence = rest.has_discarded;
         all.append(rest.new);
         Ok(all)
     }
@@ -306,7 +306,7 @@ impl StreamingRecognizer {
         Ok(StreamingUpdate {
             new,
             partial: self.writer.text(&self.tokenizer, &rest)?,
-            left_out: self.left_out,
+            has_discarded: self.has_discarded,
             endpoint,
         })
     }
@@ -331,7 +331,7 @@ impl StreamingRecognizer {
         };
         self.held.drain(..end);
         if !self.gate.is_open() && !self.held.is_empty() && decision {
-            self.left_out = true;
+            self.has_discarded = true;
             self.held.clear();
         }
         Ok(new)
@@ -344,14 +344,19 @@ impl StreamingRecognizer {
 
     /// Whether there is a pause, and whether an utterance is over, by a pause or by its length.
     fn at_endpoint(&self) -> (bool, bool) {
-        let Some(Endpoint { after_words, without_words, longest }) = self.endpoint else {
+        let Some(EndpointConfig { silence_after_words, silence_without_words, max_seconds }) = self.endpoint
+        else {
             return (false, false);
         };
         let here = self.search.frames() - self.first;
         let seconds = |frames: usize| frames as f64 * self.writer.frame_seconds();
         let trailing = seconds(self.search.trailing_frames().min(here));
-        let pause = if self.labels + self.search.open().len() > 0 { after_words } else { without_words };
+        let pause = if self.labels + self.search.open().len() > 0 {
+            silence_after_words
+        } else {
+            silence_without_words
+        };
         let pause = here > 0 && trailing >= pause;
-        (pause, pause || seconds(here) >= longest)
+        (pause, pause || seconds(here) >= max_seconds)
     }
 }

@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 
 use kernels::Excerpt;
-use speech::{Tokenizer, TokenizerKind, UnicodeForm, bracketed};
+use speech::{Tokenizer, TokenizerKind, UnicodeForm, find_bracketed};
 
 /// Marks that a warning names.
 const NAMED: usize = 5;
@@ -51,7 +51,7 @@ pub fn mark_warnings<'a>(
     let (mut unlisted, mut attached) = (BTreeMap::new(), BTreeMap::new());
     for text in texts.into_iter().filter(|_| tokenizer.kind() != TokenizerKind::Words) {
         let text = tokenizer.normalize(text);
-        let mut of_text: Vec<(&str, bool)> = bracketed(&text)
+        let mut of_text: Vec<(&str, bool)> = find_bracketed(&text)
             .filter_map(|range| {
                 let is_alone = text[..range.start].chars().next_back().is_none_or(char::is_whitespace)
                     && text[range.end..].chars().next().is_none_or(char::is_whitespace);

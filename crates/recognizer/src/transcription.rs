@@ -11,7 +11,7 @@ pub use lines::{TranscriptFormat, TranscriptionWriter};
 
 use crate::Result;
 use crate::search::SearchResult;
-use crate::words::{MARK, groups};
+use crate::words::{WORD_MARK, groups};
 
 /// A token and when it was heard.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -149,7 +149,7 @@ impl Writer {
             let mut start = label.frame as f64 * self.frame_seconds;
             let mut end = label.frame.saturating_add(frames) as f64 * self.frame_seconds;
             // A sign is not spoken: its time is where the speech before it ends. A bare mark of a word's beginning is none.
-            let body = text.trim_start_matches(MARK).trim();
+            let body = text.trim_start_matches(WORD_MARK).trim();
             let silent = !body.is_empty() && !body.chars().any(char::is_alphanumeric);
             if let Some(before) = tokens.last().filter(|_| silent) {
                 (start, end) = (before.end, before.end);

@@ -5,7 +5,7 @@ use decoding::{Boundaries, TokenStyle};
 use speech::{Tokenizer, TokenizerKind};
 
 /// Marks word beginnings in tokens; [`Tokenizer::tokens`] says so.
-pub const MARK: char = '\u{2581}';
+pub const WORD_MARK: char = '\u{2581}';
 
 /// The labels of each word; white space is in none.
 pub(crate) fn groups(tokenizer: &Tokenizer, labels: &[u32]) -> Vec<Range<usize>> {
@@ -21,7 +21,7 @@ pub(crate) fn groups(tokenizer: &Tokenizer, labels: &[u32]) -> Vec<Range<usize>>
                 continue;
             }
             TokenizerKind::Characters => tokenizer.is_special(label) || after_special,
-            _ => name.starts_with(MARK) || after_special,
+            _ => name.starts_with(WORD_MARK) || after_special,
         };
         after_special = tokenizer.is_special(label);
         match groups.last_mut() {
@@ -38,7 +38,7 @@ pub(crate) fn starts(tokenizer: &Tokenizer) -> Vec<u8> {
     let begins = |name: &String| match tokenizer.kind() {
         TokenizerKind::Words => true,
         TokenizerKind::Characters => name.trim().is_empty(),
-        _ => name.starts_with(MARK),
+        _ => name.starts_with(WORD_MARK),
     };
     tokenizer.tokens().iter().map(|name| u8::from(begins(name))).collect()
 }

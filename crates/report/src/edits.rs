@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 
 use recognizer::Metric;
 use recognizer::Transcript;
-use speech::{Edit, alignment, characters, words};
+use speech::{Edit, align, characters, words};
 
 /// Most pairs of units that are compared: 100 MB of an alignment.
 const MOST: usize = 25_000_000;
@@ -36,7 +36,7 @@ pub fn pairs(one: &Transcript, metric: Metric) -> Option<Vec<EditPair>> {
         Edit::Deletion(i) => EditPair { said: Some(said[i].clone()), heard: None },
         Edit::Insertion(j) => EditPair { said: None, heard: Some(heard[j].clone()) },
     };
-    Some(alignment(&said, &heard).into_iter().map(pair).collect())
+    Some(align(&said, &heard).into_iter().map(pair).collect())
 }
 
 /// Every kind of error with how often it was made, most frequent first.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use recognizer::Metric;
 use recognizer::{BadItems, Evaluation, Transcript};
 use speech::Utterance;
-use speech::files::read_given_text;
+use speech::files::read_input_text;
 use training::Recipe;
 
 use crate::columns::Columns;
@@ -47,7 +47,7 @@ impl Run {
         if !path.exists() {
             return Err(Error::NoRun { path: folder.to_owned() });
         }
-        let text = read_given_text(&path).map_err(Error::io(&path))?;
+        let text = read_input_text(&path).map_err(Error::io(&path))?;
         let name = folder.canonicalize().unwrap_or(folder.to_owned());
         let name = name.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let mut notes = Vec::new();
@@ -78,7 +78,7 @@ impl Run {
 
     /// Says so if the recipe in its place is another one, as far as its manifests go.
     fn compare(&mut self, place: &Path) -> Result<()> {
-        let text = read_given_text(place).map_err(Error::io(place))?;
+        let text = read_input_text(place).map_err(Error::io(place))?;
         let Some(Recipe { data: own, .. }) = &self.recipe else { return Ok(()) };
         let where_from = "the manifests of the run's recipe were looked for from there";
         match Recipe::parse(&text, place) {
@@ -103,7 +103,7 @@ impl Run {
     /// The utterances themselves, and speakers where hypotheses do not say them.
     fn read_manifests(&mut self, folder: &Path, place: Option<&Path>) -> Result<()> {
         let Some(recipe) = &self.recipe else { return Ok(()) };
-        let began = read_given_text(&folder.join("recipe.path")).map(PathBuf::from).ok();
+        let began = read_input_text(&folder.join("recipe.path")).map(PathBuf::from).ok();
         let base = place.or(began.as_deref()).and_then(Path::parent).unwrap_or(folder);
         for (name, transcripts) in &mut self.sets {
             let manifests = if name == "dev" { &recipe.data.dev } else { &recipe.data.test };
@@ -160,7 +160,7 @@ fn sets(folder: &Path) -> Result<(TranscriptsBySet, BTreeMap<String, BadItems>)>
         let Some(name) = name.strip_suffix(".hypotheses.jsonl").filter(|name| !name.starts_with('.')) else {
             continue;
         };
-        let text = read_given_text(&path).map_err(Error::io(&path))?;
+        let text = read_input_text(&path).map_err(Error::io(&path))?;
         let read = Evaluation::read(&text);
         let read = read.map_err(|(line, source)| Error::Line { path: path.clone(), line, source })?;
         if !read.bad.is_empty() {

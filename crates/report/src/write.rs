@@ -56,7 +56,7 @@ fn cards(run: &Run) -> String {
     let first = run.metric();
     let metrics = if first == Metric::Wer { [Metric::Wer, Metric::Cer] } else { [Metric::Cer, Metric::Wer] };
     for (name, transcripts) in run.sets.iter().rev() {
-        let score = Score::of(transcripts);
+        let score = Score::new(transcripts);
         for metric in metrics {
             let (unit, ends) = match metric {
                 Metric::Wer => ("WER", score.interval),
@@ -99,8 +99,8 @@ fn scores(run: &Run) -> String {
     let mut all = Vec::new();
     let mut more = String::new();
     for (name, transcripts) in run.sets.iter().rev() {
-        all.push((name.clone(), Score::of(transcripts)));
-        let subsets = Score::parts(transcripts, |one| one.subset.as_ref());
+        all.push((name.clone(), Score::new(transcripts)));
+        let subsets = Score::group_by(transcripts, |one| one.subset.as_ref());
         all.extend(subsets.into_iter().map(|(subset, score)| (format!("{name}: {subset}"), score)));
         more += &speakers(name, transcripts, run.metric());
         more += &match tables::frequent(transcripts, run.metric()) {
@@ -122,7 +122,7 @@ fn scores(run: &Run) -> String {
 
 /// A row a speaker, the worst first.
 fn speakers(name: &str, transcripts: &[Transcript], metric: Metric) -> String {
-    let speakers = Score::parts(transcripts, |one| one.speaker.as_ref());
+    let speakers = Score::group_by(transcripts, |one| one.speaker.as_ref());
     if speakers.is_empty() {
         return String::new();
     }

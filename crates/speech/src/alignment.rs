@@ -27,10 +27,10 @@ pub enum Edit {
 ///
 /// ```
 /// use speech::Edit::{Deletion, Match, Substitution};
-/// let edits = speech::alignment(&["a", "b", "c"], &["a", "x"]);
+/// let edits = speech::align(&["a", "b", "c"], &["a", "x"]);
 /// assert_eq!(edits, [Match(0, 0), Deletion(1), Substitution(2, 1)]);
 /// ```
-pub fn alignment<T: Eq + Hash>(reference: &[T], hypothesis: &[T]) -> Vec<Edit> {
+pub fn align<T: Eq + Hash>(reference: &[T], hypothesis: &[T]) -> Vec<Edit> {
     let mut ids: HashMap<&T, u32> = HashMap::new();
     let [reference, hypothesis] = [reference, hypothesis].map(|units| {
         let id = |unit| {

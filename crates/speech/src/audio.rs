@@ -24,9 +24,9 @@ mod wav;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-pub use channels::{Change, Channel, Conversion};
-pub use pcm::{Pcm, PcmReader};
-pub use pieces::AudioPieces;
+pub use channels::{AudioChange, Channel, Conversion};
+pub use pcm::{PcmDecoder, PcmReader};
+pub use pieces::AudioChunks;
 pub use resample::{ResampleStream, resample};
 
 pub(crate) use decoder::DurationLimit;
@@ -53,13 +53,13 @@ impl Audio {
 
     /// CRC-32 (IEEE) of the samples as little-endian 16-bit integers: the `crc32` of a manifest.
     ///
-    /// Of [`Audio::integers`].
+    /// Of [`Audio::i16_samples`].
     pub fn crc32(&self) -> u32 {
-        crc32fast::hash(&self.integers().flat_map(i16::to_le_bytes).collect::<Vec<u8>>())
+        crc32fast::hash(&self.i16_samples().flat_map(i16::to_le_bytes).collect::<Vec<u8>>())
     }
 
     /// The samples as 16-bit integers, rounded and cut; exact for audio that came from 16 bits or fewer.
-    pub fn integers(&self) -> impl Iterator<Item = i16> {
+    pub fn i16_samples(&self) -> impl Iterator<Item = i16> {
         self.samples.iter().map(|&x| (x * 32768.0).round().clamp(-32768.0, 32767.0) as i16)
     }
 }
@@ -102,7 +102,11 @@ pub fn read_audio(path: &Path) -> Result<Audio> {
 /// 1000 to 768,000 Hz.
 ///
 /// Cost: O(samples), and [`resample`] where that is done.
-pub fn read_audio_as(path: &Path, sample_rate: u32, conversion: &Conversion) -> Result<(Audio, Vec<Change>)> {
+pub fn read_audio_as(
+    path: &Path,
+    sample_rate: u32,
+    conversion: &Conversion,
+) -> Result<(Audio, Vec<AudioChange>)> {
     let decoder = Decoder::new(path, whole(path)?, conversion.channel, DurationLimit::None, usize::MAX)?;
     let found = decoder.sample_rate;
     // Before anything is decoded.
@@ -113,11 +117,11 @@ pub fn read_audio_as(path: &Path, sample_rate: u32, conversion: &Conversion) -> 
         check_rate(path, found)?;
     }
     let (audio, change) = decoder.read_all(path)?;
-    let mut changes: Vec<Change> = change.into_iter().collect();
+    let mut changes: Vec<AudioChange> = change.into_iter().collect();
     if found == sample_rate {
         return Ok((audio, changes));
     }
-    changes.push(Change::Resampled { from: found, to: sample_rate });
+    changes.push(AudioChange::Resampled { from: found, to: sample_rate });
     Ok((resample(&audio, sample_rate)?, changes))
 }
 
@@ -205,7 +209,7 @@ pub(crate) fn read_channel(
     path: &Path,
     channel: Channel,
     limit: DurationLimit,
-) -> Result<(Audio, Option<Change>)> {
+) -> Result<(Audio, Option<AudioChange>)> {
     read_part(path, whole(path)?, channel, limit)
 }
 
@@ -220,7 +224,7 @@ pub(crate) fn read_part(
     part: FileRange,
     channel: Channel,
     limit: DurationLimit,
-) -> Result<(Audio, Option<Change>)> {
+) -> Result<(Audio, Option<AudioChange>)> {
     Decoder::new(path, part, channel, limit, usize::MAX)?.read_all(path)
 }
 

@@ -14,7 +14,7 @@
 //!     form: MaskForm::Reference,
 //!     ..SpecAugment::default()
 //! };
-//! assert_eq!(masks.widest(500), 15);
+//! assert_eq!(masks.max_time_width(500), 15);
 //! let mut plane = Features { frames: 500, dim: 80, data: vec![1.0; 500 * 80] };
 //! masks.apply(&mut plane, &mut ChaCha8Rng::seed_from_u64(1));
 //! assert!(plane.data.contains(&0.0) && plane.data.contains(&1.0));
@@ -89,8 +89,8 @@ impl SpecAugment {
     }
 
     /// The largest width of a time mask that is drawn in an utterance of so many frames.
-    pub fn widest(&self, frames: usize) -> usize {
-        self.form.widest(self.time_width, frames)
+    pub fn max_time_width(&self, frames: usize) -> usize {
+        self.form.max_time_width(self.time_width, frames)
     }
 
     /// Masks a plane `[T, D]` in place; the same generator state gives the same masks.

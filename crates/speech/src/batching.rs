@@ -2,21 +2,22 @@
 //!
 //! | what | for |
 //! |---|---|
-//! | [`batches`] | batches of at most so many padded frames |
-//! | [`no_longer_than`], [`buckets`], [`bucketed`], [`EpochSize`] | batches of one size from buckets of similar lengths, as MLPerf's RNN-T has them |
-//! | [`batch_split`], [`sequence_split`] | a batch in parts, of utterances or of time |
-//! | [`captured_lengths`], [`covering`] | few shapes for all steps |
-//! | [`presort`], [`packed_offsets`], [`Lengths`] | orders, places and lengths |
+//! | [`plan_batches`] | batches of at most so many padded frames |
+//! | [`filter_by_duration`], [`split_into_buckets`], [`bucket_batches`], [`EpochSize`] | batches of one size from buckets of similar lengths, as MLPerf's RNN-T has them |
+//! | [`split_batch`], [`split_sequences`] | a batch in parts, of utterances or of time |
+//! | [`static_lengths`], [`bucket_for`] | few shapes for all steps |
+//! | [`presort`], [`packed_offsets`], [`FrameCounts`] | orders, places and lengths |
 //! | [`Padding`] | what is lost |
 mod buckets;
 mod lengths;
 mod split;
 
-pub use buckets::{EpochSize, bucketed, buckets};
+pub use buckets::{EpochSize, bucket_batches, split_into_buckets};
 pub use lengths::{
-    Filtered, Lengths, Padding, captured_lengths, covering, no_longer_than, packed_offsets, presort,
+    DurationFilter, FrameCounts, Padding, bucket_for, filter_by_duration, packed_offsets, presort,
+    static_lengths,
 };
-pub use split::{BatchSplit, SequenceSplit, batch_split, sequence_split};
+pub use split::{BatchSplit, SequenceSplit, split_batch, split_sequences};
 
 use rand::RngExt;
 use rand::seq::SliceRandom;
@@ -37,9 +38,9 @@ const JITTER: f64 = 0.1;
 ///
 /// ```
 /// let lengths = [30, 10, 20, 11];
-/// assert_eq!(speech::batches(&lengths, 40, 8, None), [vec![1, 3], vec![2], vec![0]]);
+/// assert_eq!(speech::plan_batches(&lengths, 40, 8, None), [vec![1, 3], vec![2], vec![0]]);
 /// ```
-pub fn batches(
+pub fn plan_batches(
     lengths: &[usize],
     max_frames: usize,
     max_utterances: usize,
@@ -47,18 +48,18 @@ pub fn batches(
 ) -> Vec<Vec<usize>> {
     let fits =
         |count: usize, longest: usize| count <= max_utterances && longest.saturating_mul(count) <= max_frames;
-    batches_that(lengths, &fits, rng)
+    plan_batches_with(lengths, &fits, rng)
 }
 
-/// [`batches`] with a limit of one's own: whether so many utterances fit, the longest of which has this length. What does not fit
+/// [`plan_batches`] with a limit of one's own: whether so many utterances fit, the longest of which has this length. What does not fit
 /// alone is a batch of its own.
 ///
 /// ```
 /// let lengths = [30, 10, 20, 11];
 /// let fits = |count: usize, longest: usize| count * longest * longest <= 300;
-/// assert_eq!(speech::batching::batches_that(&lengths, &fits, None), [vec![1, 3], vec![2], vec![0]]);
+/// assert_eq!(speech::batching::plan_batches_with(&lengths, &fits, None), [vec![1, 3], vec![2], vec![0]]);
 /// ```
-pub fn batches_that(
+pub fn plan_batches_with(
     lengths: &[usize],
     fits: &dyn Fn(usize, usize) -> bool,
     rng: Option<&mut ChaCha8Rng>,

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use index::{Index, IndexEntry};
 use names::NameRange;
-pub use notes::{BadSample, OtherLength};
+pub use notes::{BadSample, LengthMismatch};
 
 use crate::files::open_regular;
 use crate::{Error, Result, Utterance, manifest};
@@ -45,7 +45,7 @@ pub struct Corpus {
     entries: Vec<IndexEntry>,
     warnings: Vec<String>,
     bad: Vec<BadSample>,
-    other_length: Vec<OtherLength>,
+    other_length: Vec<LengthMismatch>,
 }
 
 /// Shards whose members that are not used are named; those of others are counted.
@@ -119,7 +119,7 @@ impl Corpus {
     }
 
     /// Samples of shards whose sound is not as long as their JSON says.
-    pub fn other_lengths(&self) -> &[OtherLength] {
+    pub fn length_mismatches(&self) -> &[LengthMismatch] {
         &self.other_length
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use crate::audio::{Change, Channel, DurationLimit, read_channel, segment};
+use crate::audio::{AudioChange, Channel, DurationLimit, read_channel, segment};
 use crate::{Audio, Error, Result};
 
 /// Samples kept at most (512 MiB), unless a single file is larger.
@@ -16,7 +16,7 @@ const LIMIT: usize = 128 << 20;
 struct Key(PathBuf, u64, Option<SystemTime>, Channel);
 
 /// A decoded file, and what was done to it.
-type Decoded = (Arc<Audio>, Option<Change>);
+type Decoded = (Arc<Audio>, Option<AudioChange>);
 
 /// Oldest first. One lock is held while a file is decoded: threads that want the same file wait for one decoding.
 static FILES: Mutex<VecDeque<(Key, Decoded)>> = Mutex::new(VecDeque::new());

@@ -111,7 +111,7 @@ pub enum Error {
         is_exact: bool,
     },
     /// The samples of an audio file do not fit into memory.
-    #[error("{}: expected at most {}, which is what is available, found samples of {} or more", path.display(), memory::amount(*available), memory::amount(*bytes))]
+    #[error("{}: expected at most {}, which is what is available, found samples of {} or more", path.display(), memory::format_bytes(*available), memory::format_bytes(*bytes))]
     Memory {
         /// The file.
         path: PathBuf,
@@ -461,7 +461,7 @@ pub enum Error {
 const TOO_MANY_FILES: [i32; 2] = [23, 24];
 
 /// Returns whether a failure to read is one of the machine or the process, and not of the file.
-pub fn is_of_machine(error: &std::io::Error) -> bool {
+pub fn is_system_error(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::OutOfMemory
         || error.raw_os_error().is_some_and(|code| TOO_MANY_FILES.contains(&code))
 }

@@ -6,7 +6,7 @@ use std::ops::{Add, AddAssign, Range};
 
 use serde::Serialize;
 
-use crate::{Edit, UnicodeForm, alignment};
+use crate::{Edit, UnicodeForm, align};
 
 /// Pairs of characters that are aligned as a whole; more would take more than a few seconds.
 const MAX_CELLS: u64 = 16_000_000_000;
@@ -118,12 +118,12 @@ pub fn character_errors(reference: &str, hypothesis: &str) -> ErrorCounts {
     errors_of_parts(&words(&reference), &words(&hypothesis), PART_CELLS)
 }
 
-/// Fewest errors that turn the reference into the hypothesis (Levenshtein): the counts of [`alignment()`], which has the formula.
+/// Fewest errors that turn the reference into the hypothesis (Levenshtein): the counts of [`align()`], which has the formula.
 ///
 /// Cost: O(N M / 64) time for N and M units.
 pub fn error_counts<T: Eq + Hash>(reference: &[T], hypothesis: &[T]) -> ErrorCounts {
     let mut counts = ErrorCounts { total: reference.len(), ..ErrorCounts::default() };
-    for edit in alignment(reference, hypothesis) {
+    for edit in align(reference, hypothesis) {
         match edit {
             Edit::Match(..) => {}
             Edit::Substitution(..) => counts.substitutions += 1,
@@ -149,7 +149,7 @@ fn errors_of_parts(reference: &[&str], hypothesis: &[&str], cells: u64) -> Error
     let mut counts = ErrorCounts::default();
     // First words of the part, words behind it, and its characters.
     let (mut first, mut end, mut length) = ([0, 0], [0, 0], [0, 0]);
-    for edit in alignment(reference, hypothesis) {
+    for edit in align(reference, hypothesis) {
         let moved = match edit {
             Edit::Match(..) | Edit::Substitution(..) => [true, true],
             Edit::Deletion(_) => [true, false],

@@ -7,14 +7,14 @@
 //! |---|---|---|---|
 //! | silence at both ends, [`trim`](trim()) | stays | cut off, 60 dB | stays |
 //! | dither | none | 1e-5 | none |
-//! | pre-emphasis 0.97, [`Before`] the first sample | silence | itself | itself, frame by frame |
+//! | pre-emphasis 0.97, [`InitialSample`] the first sample | silence | itself | itself, frame by frame |
 //! | [`Framing`], every 10 ms | 25 ms, inside | 20 ms, centred | 25 ms, middle |
 //! | mean of a frame | stays | stays | taken off |
 //! | [`Window`] | Hann | Hann, at n + 1/2 | Povey |
 //! | [`MelKind`](crate::MelKind) | HTK | Slaney | HTK |
 //! | 80 mels | 0 to 8000 Hz | 0 to 8000 Hz | 20 to 7600 Hz |
 //! | logarithm | relative to the loudest | `max(p, 1e-20)` | `max(p, 1.2e-7)` |
-//! | [`Normalise`] | utterance | standard | none |
+//! | [`Normalization`] | utterance | standard | none |
 //! | computed in | f32 | f64 | f64 |
 //!
 //! ```
@@ -50,14 +50,14 @@ use kernels::Brief;
 
 use crate::Error;
 
-pub use chain::Stages;
+pub use chain::FeatureStages;
 pub use config::FeatureConfig;
 pub use framing::{Framing, Window};
 pub use front_end::FrontEnd;
-pub use normalise::Normalise;
+pub use normalise::Normalization;
 pub use plane::Features;
 pub use preset::Preset;
-pub use samples::Before;
+pub use samples::InitialSample;
 pub use stack::StackStream;
 pub use stream::FeatureStream;
 pub use trim::trim;

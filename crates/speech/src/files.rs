@@ -3,7 +3,7 @@
 //! | module | rule |
 //! |---|---|
 //! | [`Destination`] | results appear whole or not at all; links are followed, pipes are written through |
-//! | [`open_regular`], [`open_given`] | inputs are regular files; a pipe is an error, not waited for |
+//! | [`open_regular`], [`open_input`] | inputs are regular files; a pipe is an error, not waited for |
 //! | [`FileLock`] | one process at a time; what the lock's name leads to is never changed |
 mod destination;
 mod input;
@@ -11,8 +11,8 @@ mod lock;
 
 use std::path::Path;
 
-pub use destination::{Destination, Staged, is_same_file, remove_leftovers, write_atomically};
-pub use input::{expect_regular, open_given, open_regular, read_given, read_given_text, read_regular};
+pub use destination::{Destination, StagedFile, is_same_file, remove_temporary_files, write_atomically};
+pub use input::{check_regular, open_input, open_regular, read_input, read_input_text, read_regular};
 pub use lock::FileLock;
 
 use crate::{Error, Result};

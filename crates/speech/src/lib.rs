@@ -56,25 +56,25 @@ mod unicode;
 pub mod utterance;
 pub mod wave;
 
-pub use alignment::{Edit, alignment};
+pub use alignment::{Edit, align};
 pub use audio::{
-    Audio, AudioPieces, Change, Channel, Conversion, Pcm, PcmReader, ResampleStream, check_samples,
-    read_audio, read_audio_as, resample,
+    Audio, AudioChange, AudioChunks, Channel, Conversion, PcmDecoder, PcmReader, ResampleStream,
+    check_samples, read_audio, read_audio_as, resample,
 };
 pub use augment::{MaskFill, MaskForm, Masks, SpecAugment};
-pub use batching::batches;
+pub use batching::plan_batches;
 pub use blank_lines::BlankLines;
 pub use bootstrap::{bootstrap_interval, by_speaker};
 pub use corpus::Corpus;
 pub use decode_cache::{clear_decode_cache, read_segment};
-pub use error::{Error, Result, is_of_machine};
+pub use error::{Error, Result, is_system_error};
 pub use error_rate::{ErrorCounts, character_errors, characters, error_counts, word_errors, words};
-pub use features::{FeatureConfig, FeatureStream, Features, FrontEnd, Normalise, Preset, StackStream};
+pub use features::{FeatureConfig, FeatureStream, Features, FrontEnd, Normalization, Preset, StackStream};
 pub use manifest::{Manifest, read_manifest};
 pub use mel::{MelKind, MelScale};
-pub use perturb::Perturb;
+pub use perturb::Perturbation;
 pub use sentence_marks::{find_sentence_mark, strip_sentence_marks};
-pub use tokens::{Tokenizer, TokenizerKind, TokenizerOptions, bracketed};
+pub use tokens::{Tokenizer, TokenizerKind, TokenizerOptions, find_bracketed};
 pub use unicode::UnicodeForm;
-pub use utterance::{Piece, Span, Utterance};
+pub use utterance::{AudioSegment, Span, Utterance};
 pub use wave::{WaveAugment, WaveConfig};

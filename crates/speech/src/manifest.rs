@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use kernels::Brief;
 use serde::Deserialize;
 
-use crate::files::read_given;
-use crate::{BlankLines, Error, Piece, Result, Span, Utterance, names};
+use crate::files::read_input;
+use crate::{AudioSegment, BlankLines, Error, Result, Span, Utterance, names};
 
 /// The fields that we know; others are allowed and ignored.
 #[derive(Deserialize)]
 pub(crate) struct ManifestLine {
-    #[serde(default, deserialize_with = "names::id")]
+    #[serde(default, deserialize_with = "names::optional_id")]
     id: Option<String>,
     file: Option<PathBuf>,
     offset_samples: Option<u64>,
@@ -28,7 +28,7 @@ pub(crate) struct ManifestLine {
     text: Option<String>,
     crc32: Option<String>,
     // Strings of recordings.
-    #[serde(default, deserialize_with = "names::recordings")]
+    #[serde(default, deserialize_with = "names::id_list")]
     recordings: Option<Vec<String>>,
     gaps_ms: Option<Vec<u32>>,
     lead_ms: Option<u32>,
@@ -210,7 +210,7 @@ pub(crate) fn of_member(
         line.seconds = Some(seconds);
     }
     let mut one = utterance(&LinePlace { path, line: 1 }, line, &HashMap::new())?;
-    one.pieces = vec![Piece::Sound { path: path.into(), span }];
+    one.segments = vec![AudioSegment::Sound { path: path.into(), span }];
     Ok(one)
 }
 
@@ -240,7 +240,7 @@ fn read_lines(path: &Path) -> Result<(Vec<(usize, ManifestLine)>, BlankLines)> {
     if ["tar", "gz", "tgz"].contains(&&*name) {
         return Err(wrong("an archive; recipes take shards of sound, other commands their manifests".into()));
     }
-    let bytes = read_given(path).map_err(|source| Error::Io { path: path.into(), source })?;
+    let bytes = read_input(path).map_err(|source| Error::Io { path: path.into(), source })?;
     let text = String::from_utf8(bytes).map_err(|_| wrong("what is no text in UTF-8".into()))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let (mut lines, mut blank) = (Vec::new(), BlankLines::default());
@@ -275,7 +275,7 @@ fn utterance(
     Ok(Utterance {
         seconds: seconds(place, &line)?,
         crc32: checksum(place, line.crc32.as_deref())?,
-        pieces: pieces(place, &line, recordings)?,
+        segments: pieces(place, &line, recordings)?,
         id: line.id.or(nemo_id).ok_or_else(|| place.missing("id"))?,
         text: line.text.ok_or_else(|| place.missing("text"))?,
         speaker: line.speaker,
@@ -314,7 +314,7 @@ fn pieces(
     place: &LinePlace,
     line: &ManifestLine,
     recordings: &HashMap<String, Utterance>,
-) -> Result<Vec<Piece>> {
+) -> Result<Vec<AudioSegment>> {
     let folder = place.path.parent().unwrap_or(Path::new(""));
     if let Some(ids) = &line.recordings {
         return joined(place, line, ids, recordings);
@@ -341,7 +341,7 @@ fn pieces(
         }
         (None, None) => return Err(place.missing("file")),
     };
-    Ok(vec![Piece::Sound { path: folder.join(file), span: span.unwrap_or(Span::Whole) }])
+    Ok(vec![AudioSegment::Sound { path: folder.join(file), span: span.unwrap_or(Span::Whole) }])
 }
 
 /// `lead ++ rec[0] ++ gaps[0] ++ rec[1] ++ ... ++ rec[n-1] ++ tail`
@@ -350,7 +350,7 @@ fn joined(
     line: &ManifestLine,
     ids: &[String],
     recordings: &HashMap<String, Utterance>,
-) -> Result<Vec<Piece>> {
+) -> Result<Vec<AudioSegment>> {
     let gaps = line.gaps_ms.as_ref().ok_or_else(|| place.missing("gaps_ms"))?;
     let lead = line.lead_ms.ok_or_else(|| place.missing("lead_ms"))?;
     let tail = line.tail_ms.ok_or_else(|| place.missing("tail_ms"))?;
@@ -365,7 +365,7 @@ fn joined(
         let expected = format!("at most {MOST_SILENCE_MS} ms of silence, lead and tail included");
         return Err(place.value("gaps_ms", expected, format!("{} ms", Brief(silence))));
     }
-    let mut pieces = vec![Piece::Silence { ms: lead }];
+    let mut pieces = vec![AudioSegment::Silence { ms: lead }];
     for (id, &gap) in ids.iter().zip(gaps.iter().chain([&tail])) {
         let recording = recordings.get(id).ok_or_else(|| Error::UnknownRecording {
             path: place.path.into(),
@@ -373,8 +373,8 @@ fn joined(
             id: id.clone(),
             recordings: place.path.with_file_name(RECORDINGS),
         })?;
-        pieces.extend(recording.pieces.iter().cloned());
-        pieces.push(Piece::Silence { ms: gap });
+        pieces.extend(recording.segments.iter().cloned());
+        pieces.push(AudioSegment::Silence { ms: gap });
     }
     Ok(pieces)
 }

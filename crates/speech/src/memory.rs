@@ -1,7 +1,7 @@
 //! The memory that a process may still allocate.
 
 /// The environment variable with the most bytes that a process may allocate, such as `8GiB`.
-pub const VARIABLE: &str = "PANDA_MEMORY";
+pub const MEMORY_VARIABLE: &str = "PANDA_MEMORY";
 
 /// Reads `123`, `64KiB`, `48MiB` or `8GiB`.
 ///
@@ -21,23 +21,28 @@ pub fn parse_bytes(text: &str) -> Result<usize, String> {
     bytes.ok_or_else(|| "expected a number of bytes such as 67108864, 64MiB or 8GiB".to_owned())
 }
 
-/// Bytes that [`VARIABLE`] allows, if it is set.
+/// Bytes that [`MEMORY_VARIABLE`] allows, if it is set.
 ///
 /// # Errors
 /// A value that is no number of bytes.
-pub fn allowed() -> Result<Option<usize>, String> {
-    let Some(text) = std::env::var_os(VARIABLE).filter(|text| !text.is_empty()) else { return Ok(None) };
+pub fn limit_from_env() -> Result<Option<usize>, String> {
+    let Some(text) = std::env::var_os(MEMORY_VARIABLE).filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
     let read = text.to_str().and_then(|text| parse_bytes(text).ok());
-    let wrong =
-        || format!("{VARIABLE}: expected a number of bytes such as 67108864, 64MiB or 8GiB, found {text:?}");
+    let wrong = || {
+        format!(
+            "{MEMORY_VARIABLE}: expected a number of bytes such as 67108864, 64MiB or 8GiB, found {text:?}"
+        )
+    };
     read.map(Some).ok_or_else(wrong)
 }
 
 /// Bytes that this process can still allocate; none where the system does not report them.
 ///
-/// The smallest of what is available in the system, what is left below the limit of the control group, and [`VARIABLE`].
-pub fn available() -> Option<usize> {
-    let allowed = allowed().ok().flatten();
+/// The smallest of what is available in the system, what is left below the limit of the control group, and [`MEMORY_VARIABLE`].
+pub fn available_bytes() -> Option<usize> {
+    let allowed = limit_from_env().ok().flatten();
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let of_system = read("/proc/meminfo").and_then(|text| {
         let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -50,7 +55,7 @@ pub fn available() -> Option<usize> {
 }
 
 /// Bytes in MiB or GiB, for messages.
-pub fn amount(bytes: usize) -> String {
+pub fn format_bytes(bytes: usize) -> String {
     let gibibytes = bytes as f64 / (1u64 << 30) as f64;
     match gibibytes {
         small if small < 1.0 => format!("{:.0} MiB", small * 1024.0),

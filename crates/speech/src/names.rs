@@ -7,24 +7,24 @@ use serde_json::value::RawValue;
 ///
 /// # Errors
 /// Any other value but null; the error names the key.
-pub fn id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+pub fn optional_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     let Some(raw) = Option::<Box<RawValue>>::deserialize(deserializer)? else { return Ok(None) };
     name(&raw).map(Some).map_err(|found| wrong("id", found))
 }
 
-/// [`id`] where there must be one.
+/// [`optional_id`] where there must be one.
 ///
 /// # Errors
-/// Those of [`id`], and null.
+/// Those of [`optional_id`], and null.
 pub fn required_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    id(deserializer)?.ok_or_else(|| wrong("id", "null"))
+    optional_id(deserializer)?.ok_or_else(|| wrong("id", "null"))
 }
 
 /// Reads the ids of `recordings`.
 ///
 /// # Errors
 /// Any value but null and a list of strings and numbers; the error names the key.
-pub fn recordings<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+pub(crate) fn id_list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
     let Some(raw) = Option::<Box<RawValue>>::deserialize(deserializer)? else { return Ok(None) };
     let list: Vec<Box<RawValue>> = match serde_json::from_str(raw.get()) {
         Ok(list) => list,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::features::samples::gaussians;
 use crate::features::setting;
-use crate::{Features, MelScale, Normalise, Result};
+use crate::{Features, MelScale, Normalization, Result};
 
 /// Random resampling of a plane in time and frequency; the default changes nothing.
 ///
@@ -18,7 +18,7 @@ use crate::{Features, MelScale, Normalise, Result};
 /// running, the sooner the longer the sound is) and are left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Perturb {
+pub struct Perturbation {
     /// Range of the speed factor, such as 0.1.
     pub speed: f32,
     /// Range of the tempo factor.
@@ -32,7 +32,7 @@ pub struct Perturb {
 /// Part of the axis below which a warp is a plain stretch.
 const BEND: f64 = 0.85;
 
-impl Perturb {
+impl Perturbation {
     /// Checks the settings.
     ///
     /// # Errors
@@ -63,13 +63,13 @@ impl Perturb {
         &self,
         features: &Features,
         scale: &MelScale,
-        normalise: Normalise,
+        normalise: Normalization,
         rng: &mut (impl Rng + ?Sized),
     ) -> Features {
         assert_eq!(
             features.dim,
             scale.bins(),
-            "Perturb::apply: a plane of the scale's bins, not a stacked one"
+            "Perturbation::apply: a plane of the scale's bins, not a stacked one"
         );
         let mut factor = |range: f32| {
             let range = f64::from(range).clamp(0.0, 0.5);

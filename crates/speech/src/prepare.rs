@@ -24,12 +24,12 @@ use std::path::{Path, PathBuf};
 pub use an4::an4;
 pub use fsdd::fsdd;
 pub use librispeech::librispeech;
-pub use list::Summary;
-pub use strings::Strings;
+pub use list::CorpusSummary;
+pub use strings::StringCounts;
 
 /// How a corpus is prepared.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Prepare {
+pub struct PrepareOptions {
     /// Folder for the manifests; made if need be.
     pub output: PathBuf,
     /// For excerpts: the counts and hours of the whole are not asked for, and transcripts without sound are passed over.
@@ -38,10 +38,10 @@ pub struct Prepare {
     pub shards: Option<usize>,
 }
 
-impl Prepare {
+impl PrepareOptions {
     /// Manifests of a whole corpus.
-    pub fn to(output: impl Into<PathBuf>) -> Self {
-        Prepare { output: output.into(), allow_incomplete: false, shards: None }
+    pub fn new(output: impl Into<PathBuf>) -> Self {
+        PrepareOptions { output: output.into(), allow_incomplete: false, shards: None }
     }
 }
 

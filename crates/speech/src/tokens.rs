@@ -20,7 +20,7 @@ mod kind;
 mod special;
 mod unigram;
 
-pub use special::bracketed;
+pub use special::find_bracketed;
 
 use crate::features::setting;
 use crate::sentence_marks::{find_sentence_mark, strip_sentence_marks};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::audio::{Change, Channel, Conversion, DurationLimit, FileRange};
+use crate::audio::{AudioChange, Channel, Conversion, DurationLimit, FileRange};
 use crate::files::open_regular;
 use crate::{Audio, Error, Result, audio, decode_cache};
 
@@ -30,12 +30,12 @@ pub struct Utterance {
     /// CRC-32 of the samples as little-endian 16-bit integers, if the manifest says.
     pub crc32: Option<u32>,
     /// What the audio is joined from, in order.
-    pub pieces: Vec<Piece>,
+    pub segments: Vec<AudioSegment>,
 }
 
 /// A stretch of an utterance's audio.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Piece {
+pub enum AudioSegment {
     /// Exact zeros, `sample_rate * ms / 1000` of them.
     Silence {
         /// Length in milliseconds.
@@ -84,9 +84,9 @@ const SLACK_SECONDS: f64 = 0.05;
 impl Utterance {
     /// The files that its audio is read from.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
-        self.pieces.iter().filter_map(|piece| match piece {
-            Piece::Sound { path, .. } => Some(path.as_path()),
-            Piece::Silence { .. } => None,
+        self.segments.iter().filter_map(|piece| match piece {
+            AudioSegment::Sound { path, .. } => Some(path.as_path()),
+            AudioSegment::Silence { .. } => None,
         })
     }
 
@@ -111,7 +111,7 @@ impl Utterance {
     /// # Errors
     /// Those of [`Utterance::audio`], but for what `conversion` allows; [`Error::TooLong`] for a file much longer than the manifest says; pieces of different sample rates, if the manifest gives the
     /// rate, the number or the checksum of their samples.
-    pub fn audio_as(&self, sample_rate: u32, conversion: &Conversion) -> Result<(Audio, Vec<Change>)> {
+    pub fn audio_as(&self, sample_rate: u32, conversion: &Conversion) -> Result<(Audio, Vec<AudioChange>)> {
         self.audio_within(sample_rate, conversion, self.limit())
     }
 
@@ -129,7 +129,7 @@ impl Utterance {
         sample_rate: u32,
         conversion: &Conversion,
         limit: DurationLimit,
-    ) -> Result<(Audio, Vec<Change>)> {
+    ) -> Result<(Audio, Vec<AudioChange>)> {
         let own = if conversion.resample { self.own_rate()?.unwrap_or(sample_rate) } else { sample_rate };
         if own != sample_rate {
             audio::check_rate(self.first_path(), own).map_err(|e| self.named(e))?;
@@ -145,13 +145,13 @@ impl Utterance {
         }
         let mut samples = Vec::new();
         let mut changes = BTreeSet::new();
-        for piece in &self.pieces {
+        for piece in &self.segments {
             match piece {
-                Piece::Silence { ms } => {
+                AudioSegment::Silence { ms } => {
                     let count = u64::from(own) * u64::from(*ms) / 1000;
                     samples.resize(samples.len() + count as usize, 0.0);
                 }
-                Piece::Sound { path, span } => {
+                AudioSegment::Sound { path, span } => {
                     let before = samples.len();
                     let (found, change) = append(&mut samples, path, *span, conversion.channel, limit)
                         .map_err(|e| self.named(e))?;
@@ -169,7 +169,7 @@ impl Utterance {
                     let file = |e| Error::File { path: path.clone(), source: Box::new(e) };
                     let piece = audio::resample(&piece, own).map_err(|e| self.named(file(e)))?;
                     samples.extend(piece.samples);
-                    changes.insert(Change::Resampled { from: found, to: own });
+                    changes.insert(AudioChange::Resampled { from: found, to: own });
                 }
             }
         }
@@ -180,7 +180,7 @@ impl Utterance {
                 let source = Box::new(e);
                 self.named(Error::File { path: self.first_path().into(), source })
             })?;
-            changes.insert(Change::Resampled { from: own, to: sample_rate });
+            changes.insert(AudioChange::Resampled { from: own, to: sample_rate });
         }
         Ok((audio, changes.into_iter().collect()))
     }
@@ -215,9 +215,9 @@ impl Utterance {
     }
 
     fn first_path(&self) -> &Path {
-        let path = |p: &'_ Piece| matches!(p, Piece::Sound { .. });
-        match self.pieces.iter().find(|p| path(p)) {
-            Some(Piece::Sound { path, .. }) => path,
+        let path = |p: &'_ AudioSegment| matches!(p, AudioSegment::Sound { .. });
+        match self.segments.iter().find(|p| path(p)) {
+            Some(AudioSegment::Sound { path, .. }) => path,
             _ => Path::new(""),
         }
     }
@@ -257,7 +257,7 @@ fn append(
     span: Span,
     channel: Channel,
     limit: DurationLimit,
-) -> Result<(u32, Option<Change>)> {
+) -> Result<(u32, Option<AudioChange>)> {
     // Whole files are used once; only files that hold several utterances are worth keeping.
     if let Span::Whole | Span::Member { .. } = span {
         let (whole, change) = match span {

@@ -29,7 +29,7 @@ use crate::audio::check_samples;
 use crate::features::setting;
 use crate::{Error, Result};
 
-pub use noise::{NoiseConfig, mix};
+pub use noise::{NoiseConfig, add_noise};
 pub use reverb::{ReverbConfig, reverberate};
 pub use speed::{SpeedConfig, change_speed};
 
@@ -96,7 +96,7 @@ impl WaveAugment {
     }
 
     /// Whether it never changes anything, so that features may be computed once.
-    pub fn is_none(&self) -> bool {
+    pub fn is_identity(&self) -> bool {
         self.speed.is_none() && self.reverb.is_none() && self.noise.is_none()
     }
 

@@ -2,7 +2,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use crate::Result;
-use recognizer::bad_items::{BadItems, NAMED};
+use recognizer::bad_items::{BadItems, MAX_NAMED_ITEMS};
 
 /// Name of the training set in lists and messages.
 pub(crate) const TRAIN: &str = "data.train";
@@ -67,16 +67,18 @@ impl BadItemLog {
                 .collect(),
         };
         let mut warnings = Vec::new();
-        for (at, one) in (self.met.left_out.len()..).zip(&new.left_out).take_while(|(at, _)| *at <= NAMED) {
-            warnings.push(match at < NAMED {
+        for (at, one) in
+            (self.met.left_out.len()..).zip(&new.left_out).take_while(|(at, _)| *at <= MAX_NAMED_ITEMS)
+        {
+            warnings.push(match at < MAX_NAMED_ITEMS {
                 true => format!("{TRAIN}: {}: {}; left out", one.id, one.reason),
                 false => format!("{TRAIN}: more utterances cannot be used; left out"),
             });
         }
         let lengths = (self.met.other_length.len()..).zip(&new.other_length);
-        for (at, one) in lengths.take_while(|(at, _)| *at <= NAMED) {
+        for (at, one) in lengths.take_while(|(at, _)| *at <= MAX_NAMED_ITEMS) {
             let (found, expected) = (one.found_seconds, one.expected_seconds);
-            warnings.push(match at < NAMED {
+            warnings.push(match at < MAX_NAMED_ITEMS {
                 true => format!(
                     "{TRAIN}: {}: {found:.2} s instead of {expected:.2} s, as the manifest says; used as it is",
                     one.id
@@ -93,7 +95,7 @@ impl BadItemLog {
     pub fn count(&mut self) -> Option<String> {
         let BadItems { left_out, other_length } = &self.met;
         let all = left_out.len().max(other_length.len());
-        if all <= NAMED || all == self.counted {
+        if all <= MAX_NAMED_ITEMS || all == self.counted {
             return None;
         }
         self.counted = all;
@@ -134,10 +136,11 @@ fn ids(items: &BadItems) -> [HashSet<String>; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use recognizer::bad_items::{LeftOut, LengthMismatch};
+    use recognizer::bad_items::{ExcludedUtterance, LengthMismatch};
 
     fn items(ids: std::ops::Range<usize>) -> BadItems {
-        let left_out = |n| LeftOut { id: format!("u{n}"), reason: "gone".into(), other_rate: false };
+        let left_out =
+            |n| ExcludedUtterance { id: format!("u{n}"), reason: "gone".into(), has_other_rate: false };
         let length = |n| LengthMismatch { id: format!("u{n}"), expected_seconds: 1.0, found_seconds: 2.0 };
         BadItems { left_out: ids.clone().map(left_out).collect(), other_length: ids.map(length).collect() }
     }
@@ -147,7 +150,7 @@ mod tests {
         let mut log = BadItemLog::new(BTreeMap::from([(TRAIN.to_owned(), items(0..2))]), 1000, 0.01);
         assert!(log.record(items(0..2)).is_empty() && log.check().is_ok());
         assert_eq!(log.record(items(1..4)).len(), 4);
-        assert_eq!(log.record(items(3..500)).len(), 2 * (NAMED - 4 + 1));
+        assert_eq!(log.record(items(3..500)).len(), 2 * (MAX_NAMED_ITEMS - 4 + 1));
         assert!(log.record(items(400..900)).is_empty());
         assert!(log.count().is_some_and(|count| count.contains("900 utterances")) && log.count().is_none());
         assert_eq!(log.train().left_out.len(), 900);

@@ -21,7 +21,7 @@ pub(crate) use streamed::{all_too_long, index_folder};
 pub use training_set::{Largest, TrainingSet, UtteranceStore};
 
 use crate::Result;
-use recognizer::bad_items::{BadItems, LeftOut, LengthMismatch};
+use recognizer::bad_items::{BadItems, ExcludedUtterance, LengthMismatch};
 
 /// The utterances of some manifests or tar shards, and what of these is not used.
 #[derive(Debug, Default)]
@@ -49,18 +49,18 @@ pub fn read_manifests(what: &str, paths: &[PathBuf]) -> Result<Listed> {
 
 /// The bad items of a corpus that are known from its shards.
 pub(crate) fn bad_samples(corpus: &Corpus) -> BadItems {
-    let left_out = |one: &speech::corpus::BadSample| LeftOut {
+    let left_out = |one: &speech::corpus::BadSample| ExcludedUtterance {
         id: one.key.clone(),
         reason: one.reason.clone(),
-        other_rate: false,
+        has_other_rate: false,
     };
-    let other_length = |one: &speech::corpus::OtherLength| LengthMismatch {
+    let other_length = |one: &speech::corpus::LengthMismatch| LengthMismatch {
         id: one.id.clone(),
         expected_seconds: one.expected_seconds,
         found_seconds: one.found_seconds,
     };
     BadItems {
         left_out: corpus.bad_samples().iter().map(left_out).collect(),
-        other_length: corpus.other_lengths().iter().map(other_length).collect(),
+        other_length: corpus.length_mismatches().iter().map(other_length).collect(),
     }
 }

@@ -4,15 +4,17 @@ use std::collections::HashSet;
 use crate::Result;
 use crate::data::UtteranceSource;
 use kernels::Excerpt;
-use speech::batching::no_longer_than;
-use speech::{Conversion, FeatureConfig, FrontEnd, Normalise};
+use speech::batching::filter_by_duration;
+use speech::{Conversion, FeatureConfig, FrontEnd, Normalization};
 use speech::{Tokenizer, Utterance};
 
 /// Utterances that are there more than once: they count that often.
 pub fn repeated(set: &str, utterances: &[Utterance]) -> Option<String> {
     let mut seen = HashSet::new();
-    let again: Vec<&Utterance> =
-        utterances.iter().filter(|of| !seen.insert((&of.id, &of.text, format!("{:?}", of.pieces)))).collect();
+    let again: Vec<&Utterance> = utterances
+        .iter()
+        .filter(|of| !seen.insert((&of.id, &of.text, format!("{:?}", of.segments))))
+        .collect();
     let first = again.first()?;
     Some(format!(
         "{set}: {} of {} utterances are there already, the first of them {}",
@@ -30,12 +32,12 @@ pub fn short_enough(
 ) -> (Vec<Utterance>, Option<String>) {
     let Some(max) = max else { return (utterances, None) };
     let seconds: Vec<f64> = utterances.iter().map(|utterance| utterance.seconds).collect();
-    let found = no_longer_than(&seconds, max);
+    let found = filter_by_duration(&seconds, max);
     let note = format!(
         "{set}: {} of {} utterances, {:.2} of {:.2} hours, are longer than batch.max_seconds = {max} and left out",
-        found.left_out,
+        found.removed,
         seconds.len(),
-        found.seconds_left_out / 3600.0,
+        found.removed_seconds / 3600.0,
         seconds.iter().sum::<f64>() / 3600.0,
     );
     let mut kept = found.kept.into_iter().peekable();
@@ -72,7 +74,7 @@ pub(crate) fn floor_warning(
     list: &dyn UtteranceSource,
     config: &FeatureConfig,
 ) -> Result<Option<String>> {
-    let is_relative = matches!(config.normalise, Normalise::Running | Normalise::None);
+    let is_relative = matches!(config.normalise, Normalization::Running | Normalization::None);
     if !is_relative || config.floor_power > 0.0 {
         return Ok(None);
     }

@@ -148,7 +148,7 @@ pub enum Error {
     #[error(transparent)]
     Distributed(distributed::Error),
     /// A budget that is too small for a run.
-    #[error("memory: expected at least {} ({smallest} bytes), the smallest budget of this run, found {} ({budget} bytes)", memory::amount(*smallest), memory::amount(*budget))]
+    #[error("memory: expected at least {} ({smallest} bytes), the smallest budget of this run, found {} ({budget} bytes)", memory::format_bytes(*smallest), memory::format_bytes(*budget))]
     Budget {
         /// What the run may take.
         budget: usize,

@@ -39,7 +39,7 @@ impl Output {
             return Err(Error::OutputIsInput { output: path.to_owned(), input: input.to_path_buf() });
         }
         let destination = Destination::open(path).map_err(Error::io(path, "write"))?;
-        if destination.place().is_some_and(|place| is_file_of_run(&place)) {
+        if destination.resolved_path().is_some_and(|place| is_file_of_run(&place)) {
             return Err(Error::OutputOfRun { output: path.to_owned() });
         }
         destination.probe().map_err(Error::io(path, "write"))?;
@@ -53,7 +53,7 @@ impl Output {
 
     /// The regular file that it is going to be, behind all links; none for pipes and the standard output.
     pub fn place(&self) -> Option<PathBuf> {
-        self.destination.place()
+        self.destination.resolved_path()
     }
 
     /// Whether it is the process's standard output.

@@ -1,6 +1,6 @@
 //! Which data a run is trained on, so that it does not go on with others unnoticed.
 use model::Fingerprint;
-use speech::{Piece, Utterance};
+use speech::{AudioSegment, Utterance};
 
 use crate::data::{UtteranceSource, each};
 use crate::{Error, Result};
@@ -68,15 +68,15 @@ fn digits(utterance: &Utterance) -> String {
 
 /// All that a manifest says about an utterance, but for folders.
 pub(crate) fn said(utterance: &Utterance) -> String {
-    let Utterance { id, text, subset, seconds, sample_rate, num_samples, crc32, pieces, .. } = utterance;
-    let pieces: Vec<_> = pieces
+    let Utterance { id, text, subset, seconds, sample_rate, num_samples, crc32, segments, .. } = utterance;
+    let segments: Vec<_> = segments
         .iter()
-        .map(|piece| match piece {
-            Piece::Silence { ms } => format!("{ms} ms"),
-            Piece::Sound { path, span } => format!("{:?} {span:?}", path.file_name()),
+        .map(|segment| match segment {
+            AudioSegment::Silence { ms } => format!("{ms} ms"),
+            AudioSegment::Sound { path, span } => format!("{:?} {span:?}", path.file_name()),
         })
         .collect();
-    format!("{id:?} {text:?} {subset:?} {seconds:?} {sample_rate:?} {num_samples:?} {crc32:?} {pieces:?}")
+    format!("{id:?} {text:?} {subset:?} {seconds:?} {sample_rate:?} {num_samples:?} {crc32:?} {segments:?}")
 }
 
 #[cfg(test)]

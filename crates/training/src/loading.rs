@@ -22,7 +22,7 @@ use model::checkpoint;
 use model::checkpoint::{Checkpoint, Progress};
 use model::config::values::setting;
 use model::{Message, Pretrained};
-use recognizer::MARK;
+use recognizer::WORD_MARK;
 use recognizer::bad_items::BadItems;
 use recognizer::examples::{self, Example};
 use recognizer::{conversion_warnings, mark_warnings};
@@ -219,7 +219,7 @@ impl RunContext {
 /// Whether a tokenizer of a recipe's kind may encode a text that is in its training.
 fn is_encodable(recipe: &Recipe, text: &str) -> bool {
     let may_hold_mark = matches!(recipe.tokens.kind, TokenizerKind::Words | TokenizerKind::Characters);
-    (may_hold_mark || !text.contains(MARK)) && find_sentence_mark(strip_sentence_marks(text)).is_none()
+    (may_hold_mark || !text.contains(WORD_MARK)) && find_sentence_mark(strip_sentence_marks(text)).is_none()
 }
 
 /// Trains the tokenizer of a recipe; the observer receives the warnings about the texts.

@@ -95,7 +95,7 @@ impl Recipe {
     /// [`Error::Io`](model::Error::Io) if the file cannot be read, [`Error::RecipeSyntax`](model::Error::RecipeSyntax) for bad TOML, an unknown or a missing key, and
     /// [`Error::RecipeValue`](model::Error::RecipeValue) for a value outside its range.
     pub fn read(path: &Path, changes: impl Into<Changes>) -> Result<(Recipe, String)> {
-        let text = speech::files::read_given_text(path).map_err(Error::io(path, "read the recipe"))?;
+        let text = speech::files::read_input_text(path).map_err(Error::io(path, "read the recipe"))?;
         Self::changed(text.strip_prefix('\u{feff}').unwrap_or(&text), path, changes.into())
     }
 

@@ -13,7 +13,7 @@ use crate::data::Batch;
 use crate::{Error, Result};
 use model::Model;
 use model::config::{LossConfig, Terms};
-use speech::memory::amount;
+use speech::memory::format_bytes;
 
 /// Bytes of a number.
 const F: usize = size_of::<f32>();

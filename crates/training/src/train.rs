@@ -123,7 +123,8 @@ pub fn train_with(
             let longest = (source.longest() as f64 * recipe.augment.stretch()).ceil() as usize;
             let together =
                 if recipe.batch.buckets > 0 { recipe.batch.max_utterances.min(train.count()) } else { 1 };
-            let evaluated = examples::rows(dev.iter().chain(&test), &recipe.encoder.rows).max().unwrap_or(0);
+            let evaluated =
+                examples::row_counts(dev.iter().chain(&test), &recipe.encoder.rows).max().unwrap_or(0);
             RunPlan::new(&model, budget, before, (longest, evaluated, together))
         });
         let plan = plan.transpose()?;
@@ -194,7 +195,7 @@ pub fn train_with(
                     recognizer.with_silence(0.0)?.with_special_omitted(recipe.tokens.ignore_special);
                 let fits = |count, rows| plan.is_none_or(|plan| plan.holds(model, count, rows));
                 let (rank, count) = (group.rank(), group.size());
-                let batches = recognizer.plan(examples, &fits);
+                let batches = recognizer.plan_batches(examples, &fits);
                 // Each process recognizes some batches, and all receive all texts.
                 let own = batches.into_iter().skip(rank).step_by(count);
                 let texts = recognizer.recognize_examples(examples, own, stop).map_err(Error::from);

@@ -190,7 +190,7 @@ fn alignments<'a>(parts: impl Iterator<Item = (&'a PathBuf, &'a str)>) -> Result
         all.push(parsed);
     }
     let seconds = first.map_or(0.0, |(seconds, _)| seconds);
-    Ok(all.into_iter().map(|part| part.unwrap_or_else(|| Alignments::of_frames(seconds))).collect())
+    Ok(all.into_iter().map(|part| part.unwrap_or_else(|| Alignments::empty(seconds))).collect())
 }
 
 fn unreadable(path: &Path, kind: PartKind, line: usize, error: &serde_json::Error) -> Error {

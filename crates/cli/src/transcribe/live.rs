@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use kernels::Printable;
 use recognizer::{
-    Endpoint, Recognizer, StreamingOptions, StreamingRecognizer, StreamingUpdate, TimedWord,
+    EndpointConfig, Recognizer, StreamingOptions, StreamingRecognizer, StreamingUpdate, TimedWord,
     TranscriptFormat, Transcription, TranscriptionWriter,
 };
 use serde::Serialize;
-use speech::AudioPieces;
+use speech::AudioChunks;
 
 use super::durations::Durations;
 use super::standard_input::StdinChunks;
@@ -76,7 +76,7 @@ fn is_standard(path: &Path) -> bool {
 /// Fails where live sound cannot go as asked for, before anything is made.
 pub fn check(arguments: &Args) -> Result<()> {
     let files = &arguments.audio_files;
-    if arguments.format.is_some_and(|format| !format.joins()) || arguments.output.is_some() {
+    if arguments.format.is_some_and(|format| !format.is_appendable()) || arguments.output.is_some() {
         return Err(Error::LiveOutput);
     }
     if arguments.times {
@@ -102,13 +102,14 @@ pub fn check(arguments: &Args) -> Result<()> {
 pub fn run(recogniser: &Recognizer, arguments: &Args, writer: &TranscriptionWriter) -> Result<ExitCode> {
     let LiveArguments { pace, chunk, pause, latest, .. } = arguments.live;
     let (pace, chunk, latest) = (pace.unwrap_or(1.0), chunk.unwrap_or(200), latest.unwrap_or(1.0));
-    let pause = pause.unwrap_or(Endpoint::default().after_words);
+    let pause = pause.unwrap_or(EndpointConfig::default().silence_after_words);
     let latest = Some(latest).filter(|latest| *latest > 0.0);
-    let endpoint = (pause > 0.0).then(|| Endpoint { after_words: pause, ..Endpoint::default() });
+    let endpoint =
+        (pause > 0.0).then(|| EndpointConfig { silence_after_words: pause, ..EndpointConfig::default() });
     let stop = signals::watch("finishing; once more to stop at once")?;
     let options = StreamingOptions { window: arguments.long.window(), endpoint, latest };
     for path in &arguments.audio_files {
-        let live = recogniser.live(&options)?;
+        let live = recogniser.stream(&options)?;
         if !live.is_immediate() {
             warnln!(
                 "note: this model hears both ways: words come {} s late, window by window",
@@ -142,7 +143,7 @@ pub fn run(recogniser: &Recognizer, arguments: &Args, writer: &TranscriptionWrit
                 }
             }
         } else {
-            let pieces = AudioPieces::open(path, rate, recogniser.conversion());
+            let pieces = AudioChunks::open(path, rate, recogniser.conversion());
             let pieces = pieces.map_err(|error| arguments.audio.advise(error.into()))?;
             for change in pieces.changes() {
                 warnln!("note: {}: {change}", path.display());
@@ -219,7 +220,7 @@ impl Player<'_> {
         let start = Instant::now();
         let mut updates = live.finish_split()?;
         self.took.add(start.elapsed());
-        let left_out = updates.last().is_some_and(|update| update.left_out);
+        let left_out = updates.last().is_some_and(|update| update.has_discarded);
         if let Some(last) = updates.last_mut() {
             last.endpoint = true;
             last.partial.clear();

@@ -46,7 +46,7 @@ impl StdinChunks {
                 Err(error) => return drop(to.send(Some(Err(error)))),
             };
             loop {
-                let piece = reader.piece().map_err(Error::from).transpose();
+                let piece = reader.read_chunk().map_err(Error::from).transpose();
                 let over = !matches!(piece, Some(Ok(_)));
                 if to.send(piece).is_err() || over {
                     return;

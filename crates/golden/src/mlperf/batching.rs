@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 use speech::batching::{
-    BatchSplit, EpochSize, Lengths, batch_split, buckets, captured_lengths, covering, no_longer_than,
-    packed_offsets, presort, sequence_split,
+    BatchSplit, EpochSize, FrameCounts, bucket_for, filter_by_duration, packed_offsets, presort, split_batch,
+    split_into_buckets, split_sequences, static_lengths,
 };
 
 use super::check::Check;
@@ -41,14 +41,14 @@ struct BatchPlan {
 fn filter_and_buckets(check: &mut Check) -> Result<(), Stop> {
     let mut options: Options = check.file.field("options")?;
     let durations = check.input::<f64>("durations")?;
-    let found = no_longer_than(&durations, options.max_duration);
+    let found = filter_by_duration(&durations, options.max_duration);
     check.same("kept", &found.kept)?;
-    check.equal("left out", &found.left_out, &(durations.len() - found.kept.len()));
+    check.equal("left out", &found.removed, &(durations.len() - found.kept.len()));
     let kept: Vec<f64> = found.kept.iter().map(|&i| durations[i]).collect();
     let in_set = |bucket: &[usize]| bucket.iter().map(|&i| found.kept[i]).collect::<Vec<_>>();
-    check.same("kept_sorted", &in_set(&buckets(&kept, 1)?.concat()))?;
+    check.same("kept_sorted", &in_set(&split_into_buckets(&kept, 1)?.concat()))?;
     for k in options.buckets {
-        let buckets = buckets(&kept, k)?;
+        let buckets = split_into_buckets(&kept, k)?;
         let sizes: Vec<usize> = buckets.iter().map(Vec::len).collect();
         let name = format!("bucket_sizes.k{k}");
         let stored = options.sizes.remove(&name).unwrap_or_default();
@@ -121,7 +121,7 @@ struct Signal {
 
 fn parts(check: &mut Check) -> Result<(), Stop> {
     for case in check.file.field::<Vec<Sequences>>("sequence_split")? {
-        let found = sequence_split(&case.lens, case.stack, case.min_second_part)?;
+        let found = split_sequences(&case.lens, case.stack, case.min_second_part)?;
         let what = format!("sequence_split of {:?}", case.lens);
         check.equal(&what, &found.order.iter().map(|&i| case.lens[i]).collect(), &case.lens_sorted);
         check.equal(
@@ -131,15 +131,15 @@ fn parts(check: &mut Check) -> Result<(), Stop> {
         );
     }
     for case in check.file.field::<Vec<Captured>>("captured_lengths")? {
-        let found = captured_lengths(case.longest, case.count)?;
+        let found = static_lengths(case.longest, case.count)?;
         let what = format!("captured_lengths of {} in {}", case.longest, case.count);
         check.equal(&what, &found, &case.lengths);
         for (length, captured) in case.lookup {
-            check.equal(&format!("{what}: {length}"), &covering(&found, length), &Some(captured));
+            check.equal(&format!("{what}: {length}"), &bucket_for(&found, length), &Some(captured));
         }
     }
     for case in check.file.field::<Vec<Split>>("batch_split")? {
-        let found = batch_split(case.batch, case.factor, case.accumulation);
+        let found = split_batch(case.batch, case.factor, case.accumulation);
         let stored = (!case.error).then(|| BatchSplit {
             ranges: case.ranges.iter().map(|&(from, to)| from..to).collect(),
             loss_divisor: case.loss_divisor.unwrap_or_default(),
@@ -148,8 +148,8 @@ fn parts(check: &mut Check) -> Result<(), Stop> {
     }
     // Hop, splice and stack of the benchmark.
     for case in check.file.field::<Vec<Signal>>("lengths")? {
-        let found = Lengths::new(case.samples, 160, 3, 2);
-        let stored = Lengths { frames: case.frames, spliced: case.spliced, encoder: case.encoder };
+        let found = FrameCounts::new(case.samples, 160, 3, 2);
+        let stored = FrameCounts { frames: case.frames, spliced: case.spliced, encoder: case.encoder };
         check.equal(&format!("lengths of {} samples", case.samples), &found, &stored);
     }
     let durations = check.input::<f64>("presort.duration_after_perturbation")?;

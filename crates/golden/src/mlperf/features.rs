@@ -1,5 +1,5 @@
 //! The front end: every stage of it in f64, and the planes in f32 that training sees.
-use speech::features::Stages;
+use speech::features::FeatureStages;
 use speech::wave::change_speed;
 use speech::{Audio, FeatureConfig, Features, FrontEnd, Preset};
 
@@ -84,7 +84,8 @@ fn signal(
     double: bool,
 ) -> CheckResult {
     let audio = Audio { samples, sample_rate: RATE };
-    let Stages { kept, emphasised, frames, bins, power, mel, log, features } = front_end.stages(&audio)?;
+    let FeatureStages { range, emphasized, frames, bins, power, mel, log, features } =
+        front_end.stages(&audio)?;
     let plane = front_end.log_mel(&audio)?;
     // In f32, logarithms are never stored: those of f64, rounded, are what there is.
     let single = |values: &[f64]| values.iter().map(|&x| f64::from(x as f32)).collect::<Vec<f64>>();
@@ -96,9 +97,9 @@ fn signal(
     let full = |name: &str| format!("{prefix}{name}");
     let file = check.file;
     let has = |name: &str| file.tensors.contains_key(&full(name));
-    check.same(&full("trim"), &[kept.start, kept.len()])?;
+    check.same(&full("trim"), &[range.start, range.len()])?;
     if double && has("preemphasized") {
-        check.compare(&full("preemphasized"), &emphasised, Bar::OfLargest(STORED_SINGLE))?;
+        check.compare(&full("preemphasized"), &emphasized, Bar::OfLargest(STORED_SINGLE))?;
     }
     if double && has("power") {
         let index = check.whole(&full("power_frame_index"))?;

@@ -93,7 +93,7 @@ fn distribution(check: &mut Check) -> CheckResult {
         ..SpecAugment::default()
     };
     for Widest { len, max_width } in check.file.field::<Vec<Widest>>("max_width_of_length")? {
-        let found = settings(MaskForm::Reference).widest(len);
+        let found = settings(MaskForm::Reference).max_time_width(len);
         check.equal(&format!("widest mask of {len} frames"), &found, &max_width);
     }
     settings(MaskForm::Reference).check()?;
@@ -108,7 +108,7 @@ fn distribution(check: &mut Check) -> CheckResult {
                 let expected = format!("{} numbers, for {} frames of an utterance", pair.padded, pair.len);
                 return Err(check.file.wrong(&frames, &expected, &stored.to_string()).into());
             }
-            check.equal(&format!("p{i}: widest mask, {name}"), &settings.widest(pair.len), &widest);
+            check.equal(&format!("p{i}: widest mask, {name}"), &settings.max_time_width(pair.len), &widest);
             let [mut of_bins, mut of_frames] = [BINS, pair.padded].map(|places| Counts(vec![(0, 0); places]));
             for draw in 1..=DRAWS {
                 let masks = settings.masks((pair.len, BINS), pair.padded, &mut rng);

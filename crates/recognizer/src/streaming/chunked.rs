@@ -38,7 +38,7 @@ impl Default for WindowConfig {
 /// let recognizer = Recognizer::load("model.safetensors".as_ref())?;
 /// let mut windows = ChunkedEncoder::new(recognizer.model(), WindowConfig::default())?;
 /// let mut rows = Vec::new();
-/// for samples in speech::AudioPieces::open("hour.flac".as_ref(), 16_000, &speech::Conversion::default())? {
+/// for samples in speech::AudioChunks::open("hour.flac".as_ref(), 16_000, &speech::Conversion::default())? {
 ///     windows.push(&samples?, &mut rows)?;
 ///     // decode `rows` and clear them
 /// }

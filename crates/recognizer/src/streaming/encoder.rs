@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use decoding::AffineLayer;
 use serde::{Deserialize, Serialize};
-use speech::{FeatureStream, FrontEnd, Normalise, StackStream};
+use speech::{FeatureStream, FrontEnd, Normalization, StackStream};
 
 use crate::{Error, Result};
 use model::Model;
@@ -30,7 +30,7 @@ use model::encoders::{EncoderPiece, EncoderState, EncoderStream};
 /// let recognizer = Recognizer::load("streaming.safetensors".as_ref())?;
 /// let mut listener = StreamingEncoder::new(recognizer.model())?;
 /// let stream = listener.open();
-/// for samples in speech::AudioPieces::open("long.flac".as_ref(), 16_000, &speech::Conversion::default())? {
+/// for samples in speech::AudioChunks::open("long.flac".as_ref(), 16_000, &speech::Conversion::default())? {
 ///     listener.push(stream, &samples?)?;
 ///     for heard in listener.encode()? {
 ///         println!("{} new rows of {} values", heard.rows.len() / listener.width(), listener.width());
@@ -104,10 +104,10 @@ impl StreamingEncoder {
             model.encoder().stream()?.ok_or_else(|| refused("an encoder that needs the whole utterance"))?;
         if front_end.stream().is_err() {
             return Err(refused(match input.features.normalise {
-                Normalise::Utterance | Normalise::Standard => {
+                Normalization::Utterance | Normalization::Standard => {
                     "features that are normalised by the whole utterance"
                 }
-                Normalise::Running | Normalise::None => "features that need the whole utterance",
+                Normalization::Running | Normalization::None => "features that need the whole utterance",
             }));
         }
         Ok(StreamingEncoder {
@@ -154,7 +154,7 @@ impl StreamingEncoder {
         if state.model != self.model {
             return wrong(format!("one of model {:08x}", self.model), format!("one of {:08x}", state.model));
         }
-        if !state.stack.fits(&self.stack) {
+        if !state.stack.is_compatible(&self.stack) {
             return wrong("stacking as in the recipe".into(), "another".into());
         }
         let mut features = state.features.clone();

@@ -47,7 +47,7 @@ impl TranscriptFormat {
     }
 
     /// Whether several transcriptions can follow one another in one file.
-    pub fn joins(self) -> bool {
+    pub fn is_appendable(self) -> bool {
         matches!(self, TranscriptFormat::Text | TranscriptFormat::Json | TranscriptFormat::Ctm)
     }
 }
@@ -64,7 +64,7 @@ pub struct TranscriptionWriter {
 }
 
 impl TranscriptionWriter {
-    /// A transcription as a file of its own, or as the next lines of one that [`joins`](TranscriptFormat::joins).
+    /// A transcription as a file of its own, or as the next lines of one that [`is_appendable`](TranscriptFormat::is_appendable).
     pub fn write(&self, id: &str, found: &Transcription) -> String {
         match self.format {
             TranscriptFormat::Text => format!("{}\n", found.text),
@@ -121,7 +121,7 @@ mod tests {
             ..Transcription::default()
         };
         let written = |format: TranscriptFormat| {
-            let ids = OutputIds::of_fields(["a file.wav"]);
+            let ids = OutputIds::for_ctm(["a file.wav"]);
             TranscriptionWriter { format, ids, ..TranscriptionWriter::default() }.write("a file.wav", &found)
         };
         assert_eq!(written(TranscriptFormat::Text), "hello you\n");

@@ -42,7 +42,7 @@ pub struct Conversion {
 /// What was done to a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
-pub enum Change {
+pub enum AudioChange {
     /// Its channels were mixed down to their mean.
     Mixed {
         /// Their number.
@@ -64,12 +64,12 @@ pub enum Change {
     },
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for AudioChange {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            Change::Mixed { channels } => write!(f, "{channels} channels mixed down to one"),
-            Change::Chosen { channel, channels } => write!(f, "channel {channel} of {channels} taken"),
-            Change::Resampled { from, to } => write!(f, "resampled from {from} to {to} Hz"),
+            AudioChange::Mixed { channels } => write!(f, "{channels} channels mixed down to one"),
+            AudioChange::Selected { channel, channels } => write!(f, "channel {channel} of {channels} taken"),
+            AudioChange::Resampled { from, to } => write!(f, "resampled from {from} to {to} Hz"),
         }
     }
 }
@@ -88,7 +88,7 @@ pub(super) fn reserve(samples: &mut Vec<f32>, more: usize) -> Result<(), (usize,
     let bytes = (samples.len() + more).saturating_mul(size_of::<f32>());
     // Looking up what is available takes longer than decoding a block: small signals are not worth it.
     if bytes > UNCHECKED_BYTES
-        && let Some(available) = memory::available().filter(|&available| available < bytes)
+        && let Some(available) = memory::available_bytes().filter(|&available| available < bytes)
     {
         return Err((bytes, available));
     }
@@ -117,14 +117,14 @@ pub(super) struct Mono {
 
 impl Mono {
     /// None if a file of so many channels has not the one that is asked for, or not only one.
-    pub fn new(channels: u32, channel: Channel) -> Option<(Self, Option<Change>)> {
+    pub fn new(channels: u32, channel: Channel) -> Option<(Self, Option<AudioChange>)> {
         let (chosen, change) = match channel {
             Channel::Only | Channel::Mix | Channel::Number(1) if channels == 1 => (None, None),
             Channel::Only => return None,
             Channel::Mix if channels == 0 => return None,
-            Channel::Mix => (None, Some(Change::Mixed { channels })),
+            Channel::Mix => (None, Some(AudioChange::Mixed { channels })),
             Channel::Number(channel) if (1..=channels).contains(&channel) => {
-                (Some(channel - 1), Some(Change::Chosen { channel, channels }))
+                (Some(channel - 1), Some(AudioChange::Selected { channel, channels }))
             }
             Channel::Number(_) => return None,
         };

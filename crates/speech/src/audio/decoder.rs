@@ -7,7 +7,9 @@ use super::channels::{Mono, grow, reserve};
 use super::packets::{self, Container};
 use super::part::FileRange;
 use super::sniff::{self, SoundFormat};
-use super::{Audio, BLOCK, Change, Channel, aiff, caf, check_samples, flac, format_error, linear, tags, wav};
+use super::{
+    Audio, AudioChange, BLOCK, Channel, aiff, caf, check_samples, flac, format_error, linear, tags, wav,
+};
 use crate::{Error, Result};
 
 /// How long a file may be.
@@ -135,7 +137,7 @@ pub(super) fn whole(path: &Path) -> Result<FileRange> {
 pub(super) struct Decoder {
     opened: SoundFile,
     mono: Mono,
-    pub change: Option<Change>,
+    pub change: Option<AudioChange>,
     pub sample_rate: u32,
     /// Samples of each channel that the header declares, or 0.
     declared: u64,
@@ -205,7 +207,7 @@ impl Decoder {
     }
 
     /// Decodes all samples.
-    pub fn read_all(mut self, path: &Path) -> Result<(Audio, Option<Change>)> {
+    pub fn read_all(mut self, path: &Path) -> Result<(Audio, Option<AudioChange>)> {
         while self.read(path)? {}
         Ok((Audio { samples: self.take(), sample_rate: self.sample_rate }, self.change))
     }

@@ -10,9 +10,9 @@ const BLOCK: usize = 1 << 16;
 /// Turns bytes into samples, however they are cut: a piece may end in the middle of a sample.
 ///
 /// ```
-/// use speech::Pcm;
+/// use speech::PcmDecoder;
 ///
-/// let (mut pcm, mut samples) = (Pcm::default(), Vec::new());
+/// let (mut pcm, mut samples) = (PcmDecoder::default(), Vec::new());
 /// pcm.push(&[0x00, 0x40, 0xff], &mut samples);
 /// pcm.push(&[0xff], &mut samples);
 /// pcm.finish()?;
@@ -20,13 +20,13 @@ const BLOCK: usize = 1 << 16;
 /// # Ok::<(), speech::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Pcm {
+pub struct PcmDecoder {
     /// First half of the next sample.
     half: Option<u8>,
     bytes: u64,
 }
 
-impl Pcm {
+impl PcmDecoder {
     /// Takes bytes and appends the samples that are complete: `i / 32768` for an integer `i`.
     pub fn push(&mut self, bytes: &[u8], samples: &mut Vec<f32>) {
         let sample = |low: u8, high: u8| f32::from(i16::from_le_bytes([low, high])) / 32768.0;
@@ -56,39 +56,39 @@ impl Pcm {
     }
 }
 
-/// [`Pcm`] from a file, a pipe or anything else that can be read.
+/// [`PcmDecoder`] from a file, a pipe or anything else that can be read.
 ///
 /// ```
 /// let mut reader = speech::PcmReader::new(&[0u8, 64, 0, 192][..]);
-/// assert_eq!(reader.piece()?, Some(vec![0.5, -0.5]));
-/// assert_eq!(reader.piece()?, None);
+/// assert_eq!(reader.read_chunk()?, Some(vec![0.5, -0.5]));
+/// assert_eq!(reader.read_chunk()?, None);
 /// # Ok::<(), speech::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct PcmReader<R> {
     source: R,
-    pcm: Pcm,
+    pcm: PcmDecoder,
     block: Vec<u8>,
 }
 
 impl<R: Read> PcmReader<R> {
     /// Reads from a source.
     pub fn new(source: R) -> Self {
-        Self { source, pcm: Pcm::default(), block: vec![0; BLOCK] }
+        Self { source, pcm: PcmDecoder::default(), block: vec![0; BLOCK] }
     }
 
     /// The samples of what the source has now: it waits where there is nothing, and gives what there is without waiting for more.
     /// `None` at the end.
     ///
     /// # Errors
-    /// [`Error::HalfSample`] if the source ends in the middle of a sample; [`Error::Raw`] if it cannot be read.
-    pub fn piece(&mut self) -> Result<Option<Vec<f32>>> {
+    /// [`Error::HalfSample`] if the source ends in the middle of a sample; [`Error::RawAudio`] if it cannot be read.
+    pub fn read_chunk(&mut self) -> Result<Option<Vec<f32>>> {
         loop {
             let count = match self.source.read(&mut self.block) {
                 Ok(0) => return self.pcm.finish().map(|()| None),
                 Ok(count) => count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(source) => return Err(Error::Raw { source }),
+                Err(source) => return Err(Error::RawAudio { source }),
             };
             let mut samples = Vec::with_capacity(count / 2 + 1);
             self.pcm.push(&self.block[..count], &mut samples);

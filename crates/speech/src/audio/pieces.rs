@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::channels::grow;
 use super::decoder::{Decoder, DurationLimit, no_memory, whole};
-use super::{BLOCK, Change, Conversion, ResampleStream, check_rate};
+use super::{AudioChange, BLOCK, Conversion, ResampleStream, check_rate};
 use crate::{Error, Result};
 
 /// [`crate::read_audio_as`] in pieces, in memory that does not grow with the length of the file.
@@ -14,28 +14,28 @@ use crate::{Error, Result};
 ///
 /// ```no_run
 /// let conversion = speech::Conversion { resample: true, ..Default::default() };
-/// for piece in speech::AudioPieces::open("hour.flac".as_ref(), 16_000, &conversion)? {
+/// for piece in speech::AudioChunks::open("hour.flac".as_ref(), 16_000, &conversion)? {
 ///     println!("{} samples", piece?.len());
 /// }
 /// # Ok::<(), speech::Error>(())
 /// ```
-pub struct AudioPieces {
+pub struct AudioChunks {
     path: PathBuf,
     /// None when nothing is left to be read.
     decoder: Option<Decoder>,
     /// None where nothing is resampled, and after the end.
     resampling: Option<ResampleStream>,
-    changes: Vec<Change>,
+    changes: Vec<AudioChange>,
 }
 
-impl AudioPieces {
+impl AudioChunks {
     /// Opens a file and reads its header.
     ///
     /// # Errors
     /// Those of [`crate::read_audio_as`] that can be told from the header.
     pub fn open(path: &Path, sample_rate: u32, conversion: &Conversion) -> Result<Self> {
         let decoder = Decoder::new(path, whole(path)?, conversion.channel, DurationLimit::None, BLOCK)?;
-        let mut changes: Vec<Change> = decoder.change.into_iter().collect();
+        let mut changes: Vec<AudioChange> = decoder.change.into_iter().collect();
         let found = decoder.sample_rate;
         let mut resampling = None;
         if found != sample_rate {
@@ -43,14 +43,14 @@ impl AudioPieces {
                 return Err(Error::FileRate { path: path.into(), expected: sample_rate, found });
             }
             check_rate(path, found)?;
-            changes.push(Change::Resampled { from: found, to: sample_rate });
+            changes.push(AudioChange::Resampled { from: found, to: sample_rate });
             resampling = Some(ResampleStream::new(found, sample_rate)?);
         }
         Ok(Self { path: path.into(), decoder: Some(decoder), resampling, changes })
     }
 
     /// What is done to the file.
-    pub fn changes(&self) -> &[Change] {
+    pub fn changes(&self) -> &[AudioChange] {
         &self.changes
     }
 
@@ -92,7 +92,7 @@ impl AudioPieces {
     }
 }
 
-impl Iterator for AudioPieces {
+impl Iterator for AudioChunks {
     type Item = Result<Vec<f32>>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -43,7 +43,7 @@ impl MaskForm {
     }
 
     /// The largest width that is drawn.
-    pub(super) fn widest(self, share: f32, frames: usize) -> usize {
+    pub(super) fn max_time_width(self, share: f32, frames: usize) -> usize {
         let frames = frames as f64;
         let widest = match self {
             MaskForm::Floor => (f64::from(share) * frames).floor(),
@@ -73,7 +73,7 @@ impl MaskForm {
     ) -> Range<usize> {
         let (width, start) = match self {
             MaskForm::Floor | MaskForm::Reference => {
-                let width = rng.random_range(0..=self.widest(share, own).min(padded));
+                let width = rng.random_range(0..=self.max_time_width(share, own).min(padded));
                 (width, rng.random_range(0..=padded - width))
             }
             MaskForm::Nvidia => {

@@ -12,10 +12,10 @@ use crate::{Error, Result};
 /// [`Error::EmptyBucket`] if there are fewer utterances than buckets; [`Error::Setting`] for none at all.
 ///
 /// ```
-/// assert_eq!(speech::batching::buckets(&[3.0, 1.0, 2.0], 2)?, [vec![1, 2], vec![0]]);
+/// assert_eq!(speech::batching::split_into_buckets(&[3.0, 1.0, 2.0], 2)?, [vec![1, 2], vec![0]]);
 /// # Ok::<(), speech::Error>(())
 /// ```
-pub fn buckets(durations: &[f64], count: usize) -> Result<Vec<Vec<usize>>> {
+pub fn split_into_buckets(durations: &[f64], count: usize) -> Result<Vec<Vec<usize>>> {
     let n = durations.len();
     if count == 0 {
         return Err(setting("buckets", "at least 1", count));
@@ -42,7 +42,7 @@ pub fn buckets(durations: &[f64], count: usize) -> Result<Vec<Vec<usize>>> {
 ///
 /// # Errors
 /// [`Error::Setting`] for a batch of no utterance, or of more than there are, which would leave an epoch without a step.
-pub fn bucketed(buckets: &[Vec<usize>], batch: usize, rng: &mut ChaCha8Rng) -> Result<Vec<Vec<usize>>> {
+pub fn bucket_batches(buckets: &[Vec<usize>], batch: usize, rng: &mut ChaCha8Rng) -> Result<Vec<Vec<usize>>> {
     let n: usize = buckets.iter().map(Vec::len).sum();
     if batch == 0 || batch > n {
         return Err(setting("batch", &format!("1 to {n} utterances, as many as there are"), batch));

@@ -4,9 +4,9 @@ use std::ops::AddAssign;
 use super::buckets::setting;
 use crate::Result;
 
-/// Lengths of one signal on its way through a front end and an encoder.
+/// Frame counts of one signal on its way through a front end and an encoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lengths {
+pub struct FrameCounts {
     /// Frames of a centred transform: `⌊samples / hop⌋ + 1`.
     pub frames: usize,
     /// Groups of frames: `⌈frames / splice⌉`.
@@ -15,17 +15,17 @@ pub struct Lengths {
     pub encoder: usize,
 }
 
-impl Lengths {
+impl FrameCounts {
     /// Of so many samples; a hop, splice or stack of 0 is taken as 1.
     ///
     /// ```
-    /// let lengths = speech::batching::Lengths::new(195_840, 160, 3, 2);
+    /// let lengths = speech::batching::FrameCounts::new(195_840, 160, 3, 2);
     /// assert_eq!((lengths.frames, lengths.spliced, lengths.encoder), (1225, 409, 205));
     /// ```
     pub fn new(samples: usize, hop: usize, splice: usize, stack: usize) -> Self {
         let frames = (samples / hop.max(1)).saturating_add(1);
         let spliced = frames.div_ceil(splice.max(1));
-        Lengths { frames, spliced, encoder: spliced.div_ceil(stack.max(1)) }
+        FrameCounts { frames, spliced, encoder: spliced.div_ceil(stack.max(1)) }
     }
 }
 
@@ -37,14 +37,14 @@ impl Lengths {
 /// [`crate::Error::Setting`] for a number that is 0, or a product that cannot be counted.
 ///
 /// ```
-/// use speech::batching::{captured_lengths, covering};
+/// use speech::batching::{bucket_for, static_lengths};
 ///
-/// let lengths = captured_lengths(17, 5)?;
+/// let lengths = static_lengths(17, 5)?;
 /// assert_eq!(lengths, [17, 14, 11, 7, 4]);
-/// assert_eq!([covering(&lengths, 1), covering(&lengths, 11), covering(&lengths, 18)], [Some(4), Some(11), None]);
+/// assert_eq!([bucket_for(&lengths, 1), bucket_for(&lengths, 11), bucket_for(&lengths, 18)], [Some(4), Some(11), None]);
 /// # Ok::<(), speech::Error>(())
 /// ```
-pub fn captured_lengths(longest: usize, count: usize) -> Result<Vec<usize>> {
+pub fn static_lengths(longest: usize, count: usize) -> Result<Vec<usize>> {
     if longest == 0 || longest.checked_mul(count).is_none() {
         return Err(setting("longest", "at least 1, and a product with count that can be counted", longest));
     }
@@ -55,31 +55,31 @@ pub fn captured_lengths(longest: usize, count: usize) -> Result<Vec<usize>> {
 }
 
 /// The smallest of some lengths that holds `length`; none if all are shorter.
-pub fn covering(lengths: &[usize], length: usize) -> Option<usize> {
+pub fn bucket_for(lengths: &[usize], length: usize) -> Option<usize> {
     lengths.iter().copied().filter(|&captured| captured >= length).min()
 }
 
 /// Which utterances stay, and what is lost without the others.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Filtered {
+pub struct DurationFilter {
     /// Indices of those that stay, in order.
     pub kept: Vec<usize>,
     /// How many are left out.
-    pub left_out: usize,
+    pub removed: usize,
     /// Their seconds in all.
-    pub seconds_left_out: f64,
+    pub removed_seconds: f64,
 }
 
 /// Keeps what is at most `max_seconds` long, which itself still counts as short enough; a duration that is no number does not.
 ///
 /// ```
-/// let found = speech::batching::no_longer_than(&[1.0, 16.7, 20.0], 16.7);
-/// assert_eq!((found.kept, found.left_out, found.seconds_left_out), (vec![0, 1], 1, 20.0));
+/// let found = speech::batching::filter_by_duration(&[1.0, 16.7, 20.0], 16.7);
+/// assert_eq!((found.kept, found.removed, found.removed_seconds), (vec![0, 1], 1, 20.0));
 /// ```
-pub fn no_longer_than(seconds: &[f64], max_seconds: f64) -> Filtered {
+pub fn filter_by_duration(seconds: &[f64], max_seconds: f64) -> DurationFilter {
     let (kept, others): (Vec<usize>, Vec<usize>) =
         (0..seconds.len()).partition(|&i| seconds[i] <= max_seconds);
-    Filtered { left_out: others.len(), seconds_left_out: others.iter().map(|&i| seconds[i]).sum(), kept }
+    DurationFilter { removed: others.len(), removed_seconds: others.iter().map(|&i| seconds[i]).sum(), kept }
 }
 
 /// Order of a batch in which short and long alternate: the shorter half, rising, at even places, the longer half, falling, at odd
@@ -137,10 +137,10 @@ impl Padding {
     /// Of a plan: batches of indices into `lengths`. An index without a length counts as an utterance of none.
     ///
     /// ```
-    /// let padding = speech::batching::Padding::of(&[3, 1, 4], &[vec![0, 1], vec![2]]);
-    /// assert_eq!((padding.rows, padding.real, padding.share()), (10, 8, 0.2));
+    /// let padding = speech::batching::Padding::new(&[3, 1, 4], &[vec![0, 1], vec![2]]);
+    /// assert_eq!((padding.rows, padding.real, padding.fraction()), (10, 8, 0.2));
     /// ```
-    pub fn of(lengths: &[usize], batches: &[Vec<usize>]) -> Self {
+    pub fn new(lengths: &[usize], batches: &[Vec<usize>]) -> Self {
         let mut all = Padding::default();
         let length = |&at: &usize| lengths.get(at).copied().unwrap_or(0);
         for batch in batches {
@@ -151,7 +151,7 @@ impl Padding {
     }
 
     /// Share of the rows that are padding; 0 without rows.
-    pub fn share(self) -> f64 {
+    pub fn fraction(self) -> f64 {
         if self.rows == 0 { 0.0 } else { (self.rows - self.real) as f64 / self.rows as f64 }
     }
 }

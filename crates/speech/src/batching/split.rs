@@ -19,11 +19,11 @@ pub struct BatchSplit {
 /// [`crate::Error::Setting`] if `factor` does not divide `batch`, or a number is 0.
 ///
 /// ```
-/// let split = speech::batching::batch_split(12, 3, 2)?;
+/// let split = speech::batching::split_batch(12, 3, 2)?;
 /// assert_eq!((split.ranges, split.loss_divisor), (vec![0..4, 4..8, 8..12], 6));
 /// # Ok::<(), speech::Error>(())
 /// ```
-pub fn batch_split(batch: usize, factor: usize, accumulation: usize) -> Result<BatchSplit> {
+pub fn split_batch(batch: usize, factor: usize, accumulation: usize) -> Result<BatchSplit> {
     if factor == 0 || batch == 0 || !batch.is_multiple_of(factor) {
         return Err(setting("batch_split", &format!("a divisor of the batch, {batch}"), factor));
     }
@@ -56,12 +56,12 @@ pub struct SequenceSplit {
 /// [`crate::Error::Setting`] for no sequence, or a `stack` of 0.
 ///
 /// ```
-/// let split = speech::batching::sequence_split(&[79, 100, 80, 99], 2, 20)?;
+/// let split = speech::batching::split_sequences(&[79, 100, 80, 99], 2, 20)?;
 /// assert_eq!((split.order, split.pivot, split.second_part_frames), (vec![1, 3, 2, 0], 80, 20));
 /// assert!(split.is_split && split.rows_of_second_part == 2);
 /// # Ok::<(), speech::Error>(())
 /// ```
-pub fn sequence_split(lengths: &[usize], stack: usize, min_second: usize) -> Result<SequenceSplit> {
+pub fn split_sequences(lengths: &[usize], stack: usize, min_second: usize) -> Result<SequenceSplit> {
     if lengths.is_empty() {
         return Err(setting("lengths", "at least one sequence", 0));
     }

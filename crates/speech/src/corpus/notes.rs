@@ -30,7 +30,7 @@ impl BadSample {
 /// A sample of a shard whose sound is not as long as its JSON says; it is used as it is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct OtherLength {
+pub struct LengthMismatch {
     /// Id of the utterance.
     pub id: String,
     /// Seconds of its JSON.
@@ -50,7 +50,7 @@ pub(super) struct Notes {
     #[serde(default)]
     pub blank_lines: BlankLines,
     pub bad: Vec<BadSample>,
-    pub other_length: Vec<OtherLength>,
+    pub other_length: Vec<LengthMismatch>,
 }
 
 impl Notes {

@@ -16,7 +16,7 @@ use kernels::Excerpt;
 use super::bytes;
 use super::index::{self, IndexEntry, MOST_TEXT, Member};
 use super::members::{self, BLOCK, MAX_HEADERS, Members};
-use super::notes::{BadSample, Notes, OtherLength};
+use super::notes::{BadSample, LengthMismatch, Notes};
 use crate::audio::{self, Channel, DurationLimit, FileRange};
 use crate::files::open_regular;
 use crate::{Error, Result, Span, Utterance, error, manifest};
@@ -152,7 +152,7 @@ impl Samples<'_> {
             (None, Some(sound), Some(about)) => {
                 match entry(self.path, &self.file, &key, sound, about, json.is_some()) {
                     Ok(found) => Ok(found),
-                    Err(error) if is_of_machine(&error) => return Err(error),
+                    Err(error) if is_system_error(&error) => return Err(error),
                     Err(error) => Err(reason(error)),
                 }
             }
@@ -171,7 +171,11 @@ impl Samples<'_> {
                 }
                 if differs(one.seconds, found) {
                     let (expected_seconds, found_seconds) = (one.seconds, found);
-                    self.notes.other_length.push(OtherLength { id: one.id, expected_seconds, found_seconds });
+                    self.notes.other_length.push(LengthMismatch {
+                        id: one.id,
+                        expected_seconds,
+                        found_seconds,
+                    });
                 }
                 self.entries.push(entry);
             }
@@ -181,10 +185,10 @@ impl Samples<'_> {
 }
 
 /// Whether an error is one of the machine, and not of a sample.
-fn is_of_machine(found: &Error) -> bool {
+fn is_system_error(found: &Error) -> bool {
     match found {
-        Error::Utterance { source, .. } | Error::File { source, .. } => is_of_machine(source),
-        Error::Io { source, .. } => error::is_of_machine(source),
+        Error::Utterance { source, .. } | Error::File { source, .. } => is_system_error(source),
+        Error::Io { source, .. } => error::is_system_error(source),
         _ => false,
     }
 }

@@ -8,16 +8,16 @@ use super::log_compression::{self, LogCompression, ReferenceLevel};
 use super::running::Running;
 use super::samples::{Emphasis, dither};
 use super::spectra::{FrameSpectra, Spectra};
-use super::{FrontEnd, Normalise};
+use super::{FrontEnd, Normalization};
 use crate::real::FftFloat;
 
 /// What a front end computes of a signal, step by step: see [`FrontEnd::stages`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stages {
+pub struct FeatureStages {
     /// Samples that are not trimmed.
-    pub kept: Range<usize>,
-    /// They, pre-emphasised, if frames are not emphasised by themselves: times `1 / max |x|` where values are relative to the loudest.
-    pub emphasised: Vec<f64>,
+    pub range: Range<usize>,
+    /// They, pre-emphasized, if frames are not emphasized by themselves: times `1 / max |x|` where values are relative to the loudest.
+    pub emphasized: Vec<f64>,
     /// FrameSpectra, T.
     pub frames: usize,
     /// Bins of a spectrum, `F / 2 + 1`.
@@ -45,7 +45,7 @@ impl<'a, F: FftFloat> FeatureChain<'a, F> {
 
     /// The plane of a signal of at least one sample.
     pub fn features(&self, samples: &[f32], rng: &mut (impl Rng + ?Sized)) -> Vec<f32> {
-        let samples = &samples[self.front_end.kept(samples)];
+        let samples = &samples[self.front_end.trimmed_range(samples)];
         let mut data = self.mel(&dither(samples, self.front_end.config.dither, rng), |_| ());
         self.log(&mut data);
         self.normalise(&mut data);
@@ -53,13 +53,13 @@ impl<'a, F: FftFloat> FeatureChain<'a, F> {
     }
 
     /// The same, with everything on the way.
-    pub fn stages(&self, samples: &[f32], rng: &mut (impl Rng + ?Sized)) -> Stages {
-        let kept = self.front_end.kept(samples);
+    pub fn stages(&self, samples: &[f32], rng: &mut (impl Rng + ?Sized)) -> FeatureStages {
+        let kept = self.front_end.trimmed_range(samples);
         let samples = dither(&samples[kept.clone()], self.front_end.config.dither, rng);
         let emphasis = self.emphasis(&samples);
-        let emphasised =
+        let emphasized =
             samples.iter().enumerate().map(|(i, &x)| emphasis.of(x, emphasis.before(&samples, i)).wide());
-        let emphasised = emphasised.collect();
+        let emphasized = emphasized.collect();
         let mut power = Vec::new();
         let mut data = self.mel(&samples, |one: &[F]| power.extend(one.iter().map(|p| p.wide())));
         let wide = |data: &[F]| data.iter().map(|x| x.wide()).collect::<Vec<f64>>();
@@ -68,7 +68,16 @@ impl<'a, F: FftFloat> FeatureChain<'a, F> {
         let log = wide(&data);
         self.normalise(&mut data);
         let bins = self.spectra.bins();
-        Stages { kept, emphasised, frames: power.len() / bins, bins, power, mel, log, features: wide(&data) }
+        FeatureStages {
+            range: kept,
+            emphasized,
+            frames: power.len() / bins,
+            bins,
+            power,
+            mel,
+            log,
+            features: wide(&data),
+        }
     }
 
     pub fn window_weights(&self) -> Vec<f64> {
@@ -110,8 +119,8 @@ impl<'a, F: FftFloat> FeatureChain<'a, F> {
                 _ => {
                     let places = start..start + *length as isize;
                     let folded = places.map_while(|i| framing.fold(i, samples.len()));
-                    let emphasised = folded.map(|i| emphasis.of(samples[i], emphasis.before(samples, i)));
-                    frames.push(emphasised, &mut data);
+                    let emphasized = folded.map(|i| emphasis.of(samples[i], emphasis.before(samples, i)));
+                    frames.push(emphasized, &mut data);
                 }
             }
             look(&frames.power);
@@ -168,7 +177,7 @@ impl<'a, F: FftFloat> FeatureChain<'a, F> {
     fn normalise(&self, data: &mut [F]) {
         let FrontEnd { config, rate, .. } = self.front_end;
         config.normalise.whole(data, config.mels);
-        if config.normalise == Normalise::Running {
+        if config.normalise == Normalization::Running {
             let mut running = Running::new(config.mels);
             data.chunks_exact_mut(config.mels).for_each(|frame| running.normalise(*rate, frame));
         }
@@ -193,7 +202,7 @@ impl<'a, F: FftFloat> FeatureChain<'a, F> {
             if let Some(level) = level {
                 level.apply(&mut data);
             }
-            if config.normalise == Normalise::Running {
+            if config.normalise == Normalization::Running {
                 running.normalise(*rate, &mut data);
             }
             out.extend(data.iter().map(|x| x.wide() as f32));

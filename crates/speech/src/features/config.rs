@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Before, Framing, Normalise, Preset, Window, setting};
+use super::{Framing, InitialSample, Normalization, Preset, Window, setting};
 use crate::audio::RATES;
 use crate::{MelKind, Result};
 
@@ -84,7 +84,7 @@ settings! {
     /// utterances are normalised.
     changed agc_ms: f32 = 0.0,
     /// What values are compared with.
-    changed normalise: Normalise = Normalise::Utterance,
+    changed normalise: Normalization = Normalization::Utterance,
     /// Where windows lie.
     changed framing: Framing = Framing::Inside,
     /// What frames are multiplied by.
@@ -92,7 +92,7 @@ settings! {
     /// Whether each frame's mean is taken off, before anything else is done to it.
     changed remove_mean: bool = false,
     /// What stands before the first sample in the pre-emphasis.
-    changed preemphasis_before: Before = Before::Silence,
+    changed preemphasis_before: InitialSample = InitialSample::Silence,
     /// The mel scale, and the shape of its filters.
     changed mel_scale: MelKind = MelKind::Htk,
     /// Smallest power of a mel bin: `ln max(p, floor_power)`, p as it is. Instead of `floor_db`, where above 0; all is computed in
@@ -144,7 +144,7 @@ impl FeatureConfig {
         let power = self.floor_power;
         let fits = power == 0.0 || (1e-300..=1.0).contains(&power);
         within("floor_power", "1e-300 to 1, or 0 for a floor in decibels", fits, power)?;
-        let fits = power == 0.0 || self.normalise != Normalise::Running;
+        let fits = power == 0.0 || self.normalise != Normalization::Running;
         within("floor_power", "0 with running normalisation, whose prior is relative", fits, power)?;
         let fits = (0.0..=10_000.0).contains(&self.agc_ms);
         within("agc_ms", "0 to 10000", fits, self.agc_ms.into())?;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rand::Rng;
 
-use super::chain::Stages;
+use super::chain::FeatureStages;
 use super::log_compression::ReferenceLevel;
 use super::running::Rate;
 use super::samples::evaluation_rng;
@@ -95,7 +95,7 @@ impl FrontEnd {
     }
 
     /// The samples of a signal that are not trimmed: its first frame begins with the first of them.
-    pub fn kept(&self, samples: &[f32]) -> Range<usize> {
+    pub fn trimmed_range(&self, samples: &[f32]) -> Range<usize> {
         match self.config.trim_db {
             0.0 => 0..samples.len(),
             db => trim(samples, f64::from(db)),
@@ -123,7 +123,7 @@ impl FrontEnd {
     /// * With `floor_power` above 0, `x = ln max(p, floor_power)`. Else `x = ln(p / full + 10^(-floor_db/10))`: where whole utterances
     ///   are normalised, full is `max p`, so that a gain on the samples changes nothing but rounding, and a silent signal gives zeros;
     ///   with `agc_ms` above 0 it is `max(max p[t ± agc_ms], max p / 1000)` at frame t; else it is the power of a sine of amplitude 1 in the middle of a bin of the spectrum.
-    /// * [`Normalise`](super::Normalise) says the rest. Where it is running or none, nothing is trimmed, and windows lie inside, each
+    /// * [`Normalization`](super::Normalization) says the rest. Where it is running or none, nothing is trimmed, and windows lie inside, each
     ///   frame depends on the samples up to its own end only, and [`FrontEnd::stream`] gives the same bits.
     ///
     /// The noise of the dither is that of evaluation: the same for every utterance.
@@ -166,7 +166,7 @@ impl FrontEnd {
     /// Those of [`FrontEnd::log_mel`].
     ///
     /// Cost: that of [`FrontEnd::log_mel`], and O(n + T F) memory.
-    pub fn stages(&self, audio: &Audio) -> Result<Stages> {
+    pub fn stages(&self, audio: &Audio) -> Result<FeatureStages> {
         self.check(audio)?;
         Ok(with_chain!(self, |chain| chain.stages(&audio.samples, &mut evaluation_rng())))
     }

@@ -8,11 +8,11 @@ use crate::real::FftFloat;
 /// How a plane is normalised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Normalise {
-    /// By mean and deviation of the whole utterance, which must be over first: [`Features::normalise`].
+pub enum Normalization {
+    /// By mean and deviation of the whole utterance, which must be over first: [`Features::normalize`].
     #[default]
     Utterance,
-    /// The same, however small the deviation is, as in MLPerf: [`Features::standardise`].
+    /// The same, however small the deviation is, as in MLPerf: [`Features::standardize`].
     Standard,
     /// By mean and variance of what was heard so far, which sound that is still arriving can be too.
     ///
@@ -28,23 +28,23 @@ pub enum Normalise {
     None,
 }
 
-impl Normalise {
+impl Normalization {
     /// The name in a recipe.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Normalise::Utterance => "utterance",
-            Normalise::Standard => "standard",
-            Normalise::Running => "running",
-            Normalise::None => "none",
+            Normalization::Utterance => "utterance",
+            Normalization::Standard => "standard",
+            Normalization::Running => "running",
+            Normalization::None => "none",
         }
     }
 
     /// The deviation of whole utterances, if it is they who count.
     fn deviation(self) -> Option<Deviation> {
         match self {
-            Normalise::Utterance => Some(LEAST),
-            Normalise::Standard => Some(Deviation::Exact),
-            Normalise::Running | Normalise::None => None,
+            Normalization::Utterance => Some(LEAST),
+            Normalization::Standard => Some(Deviation::Exact),
+            Normalization::Running | Normalization::None => None,
         }
     }
 

@@ -59,19 +59,19 @@ impl Features {
     ///
     /// Moments are taken in f64. A column whose deviation is below 0.05 is only centred and scaled as if it were 0.05, so that a
     /// constant column becomes zeros.
-    pub fn normalise(&mut self) {
+    pub fn normalize(&mut self) {
         normalise_columns(&mut self.data, self.dim, LEAST);
     }
 
     /// Brings each column to mean 0 and variance 1, however small its deviation is; a constant column becomes zeros.
     ///
     /// Moments are taken in f64; the variance is that of the population, the sum of squares over T.
-    pub fn standardise(&mut self) {
+    pub fn standardize(&mut self) {
         normalise_columns(&mut self.data, self.dim, Deviation::Exact);
     }
 }
 
-/// Least deviation of [`Features::normalise`].
+/// Least deviation of [`Features::normalize`].
 pub(super) const LEAST: Deviation = Deviation::AtLeast(0.05);
 
 /// What a column's values are divided by.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Before, FeatureConfig, Framing, Normalise, Window};
+use super::{FeatureConfig, Framing, InitialSample, Normalization, Window};
 use crate::MelKind;
 
 /// A published front end: `preset = "mlperf"` in a table of settings fills in those that the table does not give.
@@ -10,7 +10,7 @@ use crate::MelKind;
 #[serde(rename_all = "lowercase")]
 pub enum Preset {
     /// That of MLPerf Training's RNN-T: windows of 20 ms centred on multiples of 10 ms, 80 Slaney mels up to 8 kHz, `ln max(p, 1e-20)`,
-    /// mean and deviation of each utterance, which is trimmed, dithered and pre-emphasised first. Its frames are stacked by three.
+    /// mean and deviation of each utterance, which is trimmed, dithered and pre-emphasized first. Its frames are stacked by three.
     ///
     /// Source: the data-loading path of the reference, mlcommons/training (retired benchmark RNN-T).
     Mlperf,
@@ -30,11 +30,11 @@ impl Preset {
                 framing: Framing::Centred,
                 window: Window::HannMidpoint,
                 mel_scale: MelKind::Slaney,
-                preemphasis_before: Before::First,
+                preemphasis_before: InitialSample::First,
                 trim_db: 60.0,
                 dither: 1e-5,
                 floor_power: 1e-20,
-                normalise: Normalise::Standard,
+                normalise: Normalization::Standard,
                 ..FeatureConfig::default()
             },
             Preset::Kaldi => FeatureConfig {
@@ -43,9 +43,9 @@ impl Preset {
                 low_hz: 20.0,
                 high_hz: -400.0,
                 remove_mean: true,
-                preemphasis_before: Before::Frame,
+                preemphasis_before: InitialSample::Frame,
                 floor_power: f64::from(f32::EPSILON),
-                normalise: Normalise::None,
+                normalise: Normalization::None,
                 ..FeatureConfig::default()
             },
         }

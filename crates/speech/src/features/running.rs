@@ -1,4 +1,4 @@
-//! Statistics of what was heard so far, for [`Normalise::Running`](super::Normalise::Running).
+//! Statistics of what was heard so far, for [`Normalization::Running`](super::Normalization::Running).
 
 use serde::{Deserialize, Serialize};
 

@@ -12,27 +12,27 @@ use crate::real::FftFloat;
 /// What stands before the first sample in `y[n] = x[n] - a x[n-1]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Before {
+pub enum InitialSample {
     /// Nothing: `y[0] = x[0]`.
     #[default]
     Silence,
     /// The first sample itself: `y[0] = (1 - a) x[0]`.
     First,
-    /// The first sample of each frame, which is emphasised by itself, as in Kaldi.
+    /// The first sample of each frame, which is emphasized by itself, as in Kaldi.
     Frame,
 }
 
 /// Emphasis of a signal, a gain included.
 pub(super) struct Emphasis<F> {
     a: F,
-    before: Before,
+    before: InitialSample,
     gain: f64,
 }
 
 impl<F: FftFloat> Emphasis<F> {
-    /// Where frames are emphasised by themselves, this is only a gain.
-    pub fn new(a: f32, before: Before, gain: f64) -> Self {
-        let a = if before == Before::Frame { F::zero() } else { F::setting(a) };
+    /// Where frames are emphasized by themselves, this is only a gain.
+    pub fn new(a: f32, before: InitialSample, gain: f64) -> Self {
+        let a = if before == InitialSample::Frame { F::zero() } else { F::setting(a) };
         Self { a, before, gain }
     }
 
@@ -40,8 +40,8 @@ impl<F: FftFloat> Emphasis<F> {
     pub fn before(&self, samples: &[f32], i: usize) -> f32 {
         match self.before {
             _ if i > 0 => samples[i - 1],
-            Before::Silence => 0.0,
-            Before::First | Before::Frame => samples.first().copied().unwrap_or(0.0),
+            InitialSample::Silence => 0.0,
+            InitialSample::First | InitialSample::Frame => samples.first().copied().unwrap_or(0.0),
         }
     }
 

@@ -6,7 +6,7 @@ use realfft::num_complex::Complex;
 use realfft::{RealFftPlanner, RealToComplex};
 
 use super::samples;
-use super::{Before, FeatureConfig};
+use super::{FeatureConfig, InitialSample};
 use crate::MelScale;
 use crate::mel::Filter;
 use crate::real::FftFloat;
@@ -17,7 +17,7 @@ pub(super) struct Spectra<F> {
     pub filters: Vec<Filter<F>>,
     fft: Arc<dyn RealToComplex<F>>,
     remove_mean: bool,
-    /// Of frames that are emphasised by themselves.
+    /// Of frames that are emphasized by themselves.
     within: Option<F>,
 }
 
@@ -32,7 +32,7 @@ impl<F: FftFloat> Spectra<F> {
         let (size, filters) = (0..4).find_map(bank)?;
         let window = config.window.weights(length).into_iter().map(F::of).collect();
         let fft = RealFftPlanner::new().plan_fft_forward(size);
-        let within = config.preemphasis_before == Before::Frame && config.preemphasis > 0.0;
+        let within = config.preemphasis_before == InitialSample::Frame && config.preemphasis > 0.0;
         let within = within.then(|| F::setting(config.preemphasis));
         Some(Self { window, filters, fft, remove_mean: config.remove_mean, within })
     }

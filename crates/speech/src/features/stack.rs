@@ -42,7 +42,7 @@ impl StackStream {
     }
 
     /// Whether it can be what a stream with these settings has become.
-    pub fn fits(&self, other: &StackStream) -> bool {
+    pub fn is_compatible(&self, other: &StackStream) -> bool {
         let settings = |s: &StackStream| (s.stack, s.stride, s.dim, s.channels);
         let (kept, width) = (self.kept.len(), self.stack.saturating_mul(self.dim));
         settings(self) == settings(other)

@@ -11,9 +11,9 @@ use crate::{Error, Result};
 /// How far a [`FrontEnd`] has come with a signal: a plain value, a few hundred samples and numbers of each bin.
 ///
 /// ```
-/// use speech::{Audio, FeatureConfig, FrontEnd, Normalise};
+/// use speech::{Audio, FeatureConfig, FrontEnd, Normalization};
 ///
-/// let config = FeatureConfig { normalise: Normalise::Running, floor_db: 90.0, ..FeatureConfig::default() };
+/// let config = FeatureConfig { normalise: Normalization::Running, floor_db: 90.0, ..FeatureConfig::default() };
 /// let front_end = FrontEnd::new(&config)?;
 /// let samples: Vec<f32> = (0..16_000).map(|n| ((n * n) as f32 * 1e-5).sin()).collect();
 /// let (mut stream, mut frames) = (front_end.stream()?, Vec::new());

@@ -86,7 +86,7 @@ impl Destination {
     }
 
     /// The regular file behind all links; none for pipes and standard output.
-    pub fn place(&self) -> Option<PathBuf> {
+    pub fn resolved_path(&self) -> Option<PathBuf> {
         match &self.0 {
             DestinationKind::Regular(end) => Some(folder(end).canonicalize().ok()?.join(end.file_name()?)),
             DestinationKind::Through(_) | DestinationKind::Standard => None,
@@ -122,15 +122,15 @@ impl Destination {
         }
     }
 
-    /// Writes everything but puts it in place with [`Staged::commit`] only: for several files that belong together.
+    /// Writes everything but puts it in place with [`StagedFile::commit`] only: for several files that belong together.
     ///
     /// # Errors
     /// As [`Self::write_with`].
-    pub fn stage(self, put: Put) -> io::Result<Staged> {
+    pub fn stage(self, put: Put) -> io::Result<StagedFile> {
         let DestinationKind::Regular(path) = self.0 else {
             let mut bytes = Vec::new();
             put(&mut bytes)?;
-            return Ok(Staged(Stage::Bytes(bytes, self)));
+            return Ok(StagedFile(Stage::Bytes(bytes, self)));
         };
         let mut file = temporary(&path)?;
         {
@@ -142,13 +142,13 @@ impl Destination {
             file.as_file().set_permissions(old.permissions())?;
         }
         file.as_file().sync_all()?;
-        Ok(Staged(Stage::File(file.into_temp_path(), path)))
+        Ok(StagedFile(Stage::File(file.into_temp_path(), path)))
     }
 }
 
 /// A result that is not in its place yet; dropped, it leaves nothing behind.
 #[derive(Debug)]
-pub struct Staged(Stage);
+pub struct StagedFile(Stage);
 
 #[derive(Debug)]
 enum Stage {
@@ -158,7 +158,7 @@ enum Stage {
     Bytes(Vec<u8>, Destination),
 }
 
-impl Staged {
+impl StagedFile {
     /// Puts it in its place.
     ///
     /// # Errors
@@ -206,7 +206,7 @@ fn identity(path: &Path) -> Option<PathBuf> {
 ///
 /// # Errors
 /// The system's.
-pub fn remove_leftovers(path: &Path) -> io::Result<()> {
+pub fn remove_temporary_files(path: &Path) -> io::Result<()> {
     let prefix = prefix(path);
     for entry in fs::read_dir(folder(path))? {
         let entry = entry?;

@@ -24,7 +24,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 ///
 /// # Errors
 /// As [`open_regular`].
-pub fn open_given(path: &Path) -> io::Result<File> {
+pub fn open_input(path: &Path) -> io::Result<File> {
     open(path, |found| found.is_file() || is_pipe(found.file_type()) && leads_to_open_file(path))
 }
 
@@ -36,28 +36,28 @@ pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     read(open_regular(path)?)
 }
 
-/// Reads a file that [`open_given`] opens.
+/// Reads a file that [`open_input`] opens.
 ///
 /// # Errors
-/// As [`open_given`].
-pub fn read_given(path: &Path) -> io::Result<Vec<u8>> {
-    read(open_given(path)?)
+/// As [`open_input`].
+pub fn read_input(path: &Path) -> io::Result<Vec<u8>> {
+    read(open_input(path)?)
 }
 
-/// Reads a text in UTF-8 that [`open_given`] opens.
+/// Reads a text in UTF-8 that [`open_input`] opens.
 ///
 /// # Errors
-/// As [`open_given`]; other bytes than UTF-8.
-pub fn read_given_text(path: &Path) -> io::Result<String> {
+/// As [`open_input`]; other bytes than UTF-8.
+pub fn read_input_text(path: &Path) -> io::Result<String> {
     let wrong = |_| io::Error::new(ErrorKind::InvalidData, "stream did not contain valid UTF-8");
-    String::from_utf8(read_given(path)?).map_err(wrong)
+    String::from_utf8(read_input(path)?).map_err(wrong)
 }
 
 /// Fails if there is something other than a regular file, links followed; nothing at all is fine.
 ///
 /// # Errors
 /// As [`open_regular`].
-pub fn expect_regular(path: &Path) -> io::Result<()> {
+pub fn check_regular(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(found) if found.is_file() => Ok(()),
         Ok(found) => Err(refused(&found)),
@@ -159,8 +159,8 @@ mod tests {
         }
         for name in ["file", "to file"] {
             assert_eq!(read_regular(&at(name)).unwrap(), b"text");
-            assert_eq!(read_given_text(&at(name)).unwrap(), "text");
-            expect_regular(&at(name)).unwrap();
+            assert_eq!(read_input_text(&at(name)).unwrap(), "text");
+            check_regular(&at(name)).unwrap();
         }
         let kinds = [
             ("pipe", "a named pipe"),
@@ -171,8 +171,8 @@ mod tests {
         for (name, kind) in kinds {
             for error in [
                 read_regular(&at(name)).unwrap_err(),
-                read_given(&at(name)).unwrap_err(),
-                expect_regular(&at(name)).unwrap_err(),
+                read_input(&at(name)).unwrap_err(),
+                check_regular(&at(name)).unwrap_err(),
             ] {
                 assert!(
                     error.to_string().starts_with(&format!("expected a regular file, found {kind}")),
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(read_regular(folder.path()).unwrap_err().kind(), ErrorKind::IsADirectory);
         assert!(read_regular(&at("round")).is_err());
         assert_eq!(read_regular(&at("none")).unwrap_err().kind(), ErrorKind::NotFound);
-        expect_regular(&at("none")).unwrap();
+        check_regular(&at("none")).unwrap();
     }
 
     #[test]
@@ -197,6 +197,6 @@ mod tests {
         writer.write_all(b"through").unwrap();
         drop(writer);
         assert!(read_regular(&path).is_err());
-        assert_eq!(read_given(&path).unwrap(), b"through");
+        assert_eq!(read_input(&path).unwrap(), b"through");
     }
 }

@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use super::check::{self, Ids, wrong, wrong_line};
-use super::list::{CorpusList, Item, Sound, Summary};
-use super::{Prepare, inside, sphere, write};
+use super::list::{CorpusList, CorpusSummary, Item, Sound};
+use super::{PrepareOptions, inside, sphere, write};
 use crate::{Result, audio};
 
 const RATE: u32 = 16_000;
@@ -29,7 +29,7 @@ const DEV: [&str; 6] = ["fbbh", "fejs", "mgah", "mrab", "msmn", "msrb"];
 /// sense; a header or checksum that does not fit. Sound that cannot be read, is not mono or not at 16 kHz. [`Error::Write`](crate::Error::Write).
 ///
 /// Cost: O(samples).
-pub fn an4(dir: &Path, prepare: &Prepare) -> Result<Vec<Summary>> {
+pub fn an4(dir: &Path, prepare: &PrepareOptions) -> Result<Vec<CorpusSummary>> {
     let output = write::OutputFolder::new(prepare, dir)?;
     let root = inside(dir, "an4");
     let mut ids = Ids::default();

@@ -5,7 +5,7 @@ use std::fs;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use crate::files::read_given_text;
+use crate::files::read_input_text;
 use crate::{Error, Result};
 
 /// The error of a file or folder.
@@ -86,7 +86,7 @@ pub(super) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
 
 /// The lines of a text file that are not blank, with their numbers.
 pub(super) fn lines(path: &Path) -> Result<Vec<(usize, String)>> {
-    let text = read_given_text(path).map_err(|source| Error::Io { path: path.into(), source })?;
+    let text = read_input_text(path).map_err(|source| Error::Io { path: path.into(), source })?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
     Ok(lines.map(|(number, line)| (number, line.trim().to_owned())).collect())

@@ -5,9 +5,9 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use super::check::{self, wrong};
-use super::list::{CorpusList, Item, Sound, Summary};
-use super::strings::{self, Recording, Strings};
-use super::{Prepare, inside, write};
+use super::list::{CorpusList, CorpusSummary, Item, Sound};
+use super::strings::{self, Recording, StringCounts};
+use super::{PrepareOptions, inside, write};
 use crate::{Error, Result, audio};
 
 const RATE: u32 = 8000;
@@ -30,7 +30,11 @@ const TEST_TAKES: u32 = 5;
 /// have no sound of their own. [`Error::Write`].
 ///
 /// Cost: O(samples).
-pub fn fsdd(dir: &Path, prepare: &Prepare, strings: Option<&Strings>) -> Result<Vec<Summary>> {
+pub fn fsdd(
+    dir: &Path,
+    prepare: &PrepareOptions,
+    strings: Option<&StringCounts>,
+) -> Result<Vec<CorpusSummary>> {
     if strings.is_some() && prepare.shards.is_some() {
         let (expected, found) = ("none for strings, which have no sound of their own".into(), "some".into());
         return Err(Error::Setting { field: "shards", expected, found });
@@ -54,7 +58,7 @@ pub fn fsdd(dir: &Path, prepare: &Prepare, strings: Option<&Strings>) -> Result<
         check::rate(&path, RATE, audio.sample_rate)?;
         check::seconds(&path, audio.samples.len() as u64, RATE, &SECONDS)?;
         if strings.is_some() {
-            let (id, speaker, samples) = (id.clone(), speaker.to_owned(), audio.integers().collect());
+            let (id, speaker, samples) = (id.clone(), speaker.to_owned(), audio.i16_samples().collect());
             recordings.push(Recording { id, speaker, digit, word: DIGITS[digit as usize], take, samples });
         }
         items.push(Item {

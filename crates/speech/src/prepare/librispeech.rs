@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use super::check::{self, Ids, wrong, wrong_line};
-use super::list::{CorpusList, Item, Sound, Summary};
-use super::{Prepare, inside, write};
+use super::list::{CorpusList, CorpusSummary, Item, Sound};
+use super::{PrepareOptions, inside, write};
 use crate::Result;
 use crate::audio::{self, DurationLimit};
 
@@ -53,13 +53,13 @@ const JOINED: &str = "train-960";
 /// Cost: two reads of each FLAC file, at its beginning and its end; with shards, all of it.
 ///
 /// ```no_run
-/// let prepare = speech::prepare::Prepare { allow_incomplete: true, ..speech::prepare::Prepare::to("lists") };
+/// let prepare = speech::prepare::PrepareOptions { allow_incomplete: true, ..speech::prepare::PrepareOptions::new("lists") };
 /// for list in speech::prepare::librispeech("corpora".as_ref(), &prepare)? {
 ///     println!("{}: {} utterances, {:.1} hours", list.path.display(), list.utterances, list.seconds / 3600.0);
 /// }
 /// # Ok::<(), speech::Error>(())
 /// ```
-pub fn librispeech(dir: &Path, prepare: &Prepare) -> Result<Vec<Summary>> {
+pub fn librispeech(dir: &Path, prepare: &PrepareOptions) -> Result<Vec<CorpusSummary>> {
     let output = write::OutputFolder::new(prepare, dir)?;
     let root = inside(dir, "LibriSpeech");
     let mut ids = Ids::default();

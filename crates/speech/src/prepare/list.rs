@@ -41,17 +41,17 @@ pub(super) struct CorpusList<'a> {
 }
 
 impl CorpusList<'_> {
-    pub fn summary(&self) -> Summary {
+    pub fn summary(&self) -> CorpusSummary {
         let of = |item: &&Item| (item.id.clone(), item.seconds());
         let said = self.items.iter().map(|item| (of(item), item.text.as_str(), item.speaker.as_str()));
-        Summary { left_out: self.left_out, ..Summary::of(self.name, said) }
+        CorpusSummary { left_out: self.left_out, ..CorpusSummary::of(self.name, said) }
     }
 }
 
 /// What a list holds.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub struct Summary {
+pub struct CorpusSummary {
     /// Name of the list.
     pub name: String,
     /// Number of utterances.
@@ -72,13 +72,13 @@ pub struct Summary {
     pub path: PathBuf,
 }
 
-impl Summary {
+impl CorpusSummary {
     /// Of id and seconds, text and speaker of each utterance.
     pub(super) fn of<'a>(
         name: &str,
         utterances: impl IntoIterator<Item = ((String, f64), &'a str, &'a str)>,
     ) -> Self {
-        let mut summary = Summary {
+        let mut summary = CorpusSummary {
             name: name.to_owned(),
             utterances: 0,
             seconds: 0.0,

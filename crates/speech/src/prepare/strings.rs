@@ -16,7 +16,7 @@ use crate::Result;
 
 /// How many strings are drawn, of 2 to 7 digits of one speaker; the speakers take turns.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Strings {
+pub struct StringCounts {
     /// In `strings_train`.
     pub train: usize,
     /// In `strings_dev`.
@@ -64,7 +64,7 @@ pub(super) struct StringLine {
 pub(super) fn draw(
     folder: &Path,
     recordings: &[Recording],
-    strings: &Strings,
+    strings: &StringCounts,
     rate: u32,
 ) -> Result<Vec<Drawn>> {
     let lists = [

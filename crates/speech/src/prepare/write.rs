@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::check::{ends, wrong};
-use super::list::{CorpusList, Item, Sound, Summary};
+use super::list::{CorpusList, CorpusSummary, Item, Sound};
 use super::strings::Drawn;
-use super::{Prepare, sphere};
-use crate::files::{Destination, FileLock, Staged, make_folder, read_regular};
+use super::{PrepareOptions, sphere};
+use crate::files::{Destination, FileLock, StagedFile, make_folder, read_regular};
 use crate::{Error, Result};
 
 /// The file that a process locks while it prepares a corpus.
@@ -31,7 +31,7 @@ impl OutputFolder {
     ///
     /// # Errors
     /// [`Error::Corpus`] while another process prepares a corpus in it; [`Error::Write`].
-    pub fn new(prepare: &Prepare, corpus: &Path) -> Result<Self> {
+    pub fn new(prepare: &PrepareOptions, corpus: &Path) -> Result<Self> {
         std::fs::metadata(corpus).map_err(|source| Error::Io { path: corpus.into(), source })?;
         let path = &prepare.output;
         let new = path.ancestors().filter(|folder| *folder != Path::new(""));
@@ -95,10 +95,10 @@ impl<'a> OutputLine<'a> {
 /// Writes lists and strings as is wanted, and sums them up.
 pub(super) fn lists(
     folder: OutputFolder,
-    prepare: &Prepare,
+    prepare: &PrepareOptions,
     lists: &[CorpusList],
     strings: &[Drawn],
-) -> Result<Vec<Summary>> {
+) -> Result<Vec<CorpusSummary>> {
     if prepare.shards == Some(0) {
         let (expected, found) = ("at least one utterance".into(), "0".into());
         return Err(Error::Setting { field: "shards", expected, found });
@@ -111,14 +111,14 @@ pub(super) fn lists(
             Some(size) => files.shards(list, size)?,
             None => files.manifest(list)?,
         };
-        summaries.push(Summary { path, ..list.summary() });
+        summaries.push(CorpusSummary { path, ..list.summary() });
     }
     for drawn in strings {
         let path = folder.path.join(format!("{}.jsonl", drawn.name));
         files.lines(&path, drawn.lines.iter())?;
         let said =
             drawn.lines.iter().map(|line| ((line.id.clone(), line.seconds), &*line.text, &*line.speaker));
-        summaries.push(Summary { path, ..Summary::of(drawn.name, said) });
+        summaries.push(CorpusSummary { path, ..CorpusSummary::of(drawn.name, said) });
     }
     files.commit()?;
     Ok(summaries)
@@ -128,8 +128,8 @@ pub(super) fn lists(
 struct Files<'a> {
     folder: &'a OutputFolder,
     /// Those with sound before those that tell of it.
-    sounds: Vec<(Staged, PathBuf)>,
-    tables: Vec<(Staged, PathBuf)>,
+    sounds: Vec<(StagedFile, PathBuf)>,
+    tables: Vec<(StagedFile, PathBuf)>,
     /// Places behind all links, and the names that lead there.
     taken: HashMap<PathBuf, PathBuf>,
 }
@@ -144,13 +144,13 @@ impl<'a> Files<'a> {
         &mut self,
         path: &Path,
         mut put: impl FnMut(&mut dyn Write) -> io::Result<()>,
-    ) -> Result<(Staged, PathBuf)> {
+    ) -> Result<(StagedFile, PathBuf)> {
         let failed = |source| Error::Write { path: path.into(), source };
         if let Some(folder) = path.parent() {
             make_folder(folder)?;
         }
         let destination = Destination::open(path).map_err(failed)?;
-        if let Some(place) = destination.place() {
+        if let Some(place) = destination.resolved_path() {
             self.expect_free(path, &place)?;
             self.taken.insert(place, path.to_owned());
         }

@@ -12,7 +12,7 @@ pub(super) fn is_angled(word: &str) -> bool {
     inside.is_some_and(|inside| !inside.is_empty() && !inside.contains(['<', '>']))
 }
 
-/// Longest mark that [`bracketed`] finds, in bytes.
+/// Longest mark that [`find_bracketed`] finds, in bytes.
 const MAX_BRACKETED: usize = 60;
 
 /// Parts of a text that look like marks of a transcriber: `<...>`, `[...]` or `{...}`, with their byte ranges.
@@ -21,10 +21,10 @@ const MAX_BRACKETED: usize = 60;
 ///
 /// ```
 /// let text = "a [door slams] b, <unk>, c < d";
-/// let found: Vec<&str> = speech::bracketed(text).map(|range| &text[range]).collect();
+/// let found: Vec<&str> = speech::find_bracketed(text).map(|range| &text[range]).collect();
 /// assert_eq!(found, ["[door slams]", "<unk>"]);
 /// ```
-pub fn bracketed(text: &str) -> impl Iterator<Item = Range<usize>> {
+pub fn find_bracketed(text: &str) -> impl Iterator<Item = Range<usize>> {
     let opens = text.match_indices(['<', '[', '{']);
     opens.filter_map(|(start, open)| {
         let inside = &text[start + 1..];

@@ -51,7 +51,7 @@ impl NoiseConfig {
         let snr_db = rng.random_range(low..=high);
         let (noise, _) = sounds.draw(rng)?;
         let from = rng.random_range(0..noise.samples.len());
-        mix(&mut samples, &noise.samples, from, snr_db);
+        add_noise(&mut samples, &noise.samples, from, snr_db);
         Ok(samples)
     }
 }
@@ -62,7 +62,7 @@ impl NoiseConfig {
 /// y[n] = x[n] + g v[(from + n) mod len]     g² = 10^(-snr_db/10) Σ x² / Σ v²     sums over the utterance
 /// ```
 /// Where either sum is 0, nothing is added.
-pub fn mix(samples: &mut [f32], noise: &[f32], from: usize, snr_db: f64) {
+pub fn add_noise(samples: &mut [f32], noise: &[f32], from: usize, snr_db: f64) {
     let energy = |x: f32| f64::from(x).powi(2);
     let stretch = || noise.iter().cycle().skip(from % noise.len().max(1)).take(samples.len());
     let (signal, other): (f64, f64) =

@@ -7,7 +7,7 @@ use rand::{Rng, RngExt};
 
 use crate::audio::{self, Conversion, DurationLimit};
 use crate::manifest::read_sounds;
-use crate::utterance::{Piece, Span};
+use crate::utterance::{AudioSegment, Span};
 use crate::{Audio, Error, Result, Utterance};
 
 /// Sounds that are read when they are drawn.
@@ -39,11 +39,11 @@ impl Sounds {
             lengths.insert(path, samples as f64 / f64::from(rate));
         }
         for sound in &sounds {
-            let whole = |piece: &Piece| match piece {
-                Piece::Sound { path, span: Span::Whole } => lengths[path.as_path()],
+            let whole = |piece: &AudioSegment| match piece {
+                AudioSegment::Sound { path, span: Span::Whole } => lengths[path.as_path()],
                 _ => 0.0,
             };
-            too_long(sound, sound.pieces.iter().map(whole).sum(), most_seconds)?;
+            too_long(sound, sound.segments.iter().map(whole).sum(), most_seconds)?;
         }
         let conversion = Conversion { resample, ..Conversion::default() };
         let sounds = Self { sounds, sample_rate, conversion, most_seconds };
@@ -58,8 +58,8 @@ impl Sounds {
         let mut lengths = BTreeMap::new();
         for sound in &self.sounds {
             let named = |error| Error::Utterance { utterance: sound.id.clone(), source: Box::new(error) };
-            for piece in &sound.pieces {
-                let Piece::Sound { path, span } = piece else { continue };
+            for piece in &sound.segments {
+                let AudioSegment::Sound { path, span } = piece else { continue };
                 let (samples, rate) = match lengths.get(path) {
                     Some(&length) => length,
                     None => {
@@ -80,11 +80,11 @@ impl Sounds {
 
     /// Decodes each sound once, and applies a check to it.
     pub fn check_each(&self, check: impl Fn(&Audio, &Utterance) -> Result<()>) -> Result<()> {
-        let mut checked: Vec<&[Piece]> = Vec::new();
+        let mut checked: Vec<&[AudioSegment]> = Vec::new();
         for sound in &self.sounds {
-            if checked.last().is_none_or(|pieces| *pieces != sound.pieces) {
+            if checked.last().is_none_or(|pieces| *pieces != sound.segments) {
                 check(&self.decode(sound)?, sound)?;
-                checked.push(&sound.pieces);
+                checked.push(&sound.segments);
             }
         }
         Ok(())

@@ -95,20 +95,24 @@ fn masks_of_every_form_lie_inside() {
                     widest = widest.max(mask.len());
                 }
             }
-            assert!(widest <= masks.widest(frames) + beyond, "{form:?} {frames}");
-            assert!(padded < 300 || widest == masks.widest(frames) + beyond, "{form:?} {frames}: {widest}");
+            assert!(widest <= masks.max_time_width(frames) + beyond, "{form:?} {frames}");
+            assert!(
+                padded < 300 || widest == masks.max_time_width(frames) + beyond,
+                "{form:?} {frames}: {widest}"
+            );
         }
     }
 }
 
 #[test]
 fn a_share_is_the_decimal_that_was_written() {
-    let widest =
-        |form, time_width, frames| SpecAugment { form, time_width, ..SpecAugment::default() }.widest(frames);
+    let widest = |form, time_width, frames| {
+        SpecAugment { form, time_width, ..SpecAugment::default() }.max_time_width(frames)
+    };
     // 0.03 in f32 is a little less, and half of a frame would be lost to it.
-    assert_eq!([50, 150, 350].map(|n| widest(MaskForm::Reference, 0.03, n)), [2, 4, 10]);
-    assert_eq!(widest(MaskForm::Nvidia, 0.03, 100), 3);
-    assert_eq!(widest(MaskForm::Floor, 0.03, 100), 2);
+    assert_eq!([50, 150, 350].map(|n| max_time_width(MaskForm::Reference, 0.03, n)), [2, 4, 10]);
+    assert_eq!(max_time_width(MaskForm::Nvidia, 0.03, 100), 3);
+    assert_eq!(max_time_width(MaskForm::Floor, 0.03, 100), 2);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use speech::batching::{
-    EpochSize, Padding, batch_split, bucketed, buckets, captured_lengths, covering, no_longer_than,
+    EpochSize, Padding, batch_split, bucketed, buckets, captured_lengths, covering, filter_by_duration,
     packed_offsets, presort, sequence_split,
 };
 use speech::{Error, batches};
@@ -19,7 +19,7 @@ proptest! {
     ) {
         let cut = |seed: Option<u64>| {
             let mut rng = seed.map(ChaCha8Rng::seed_from_u64);
-            batches(&lengths, max_frames, max_utterances, rng.as_mut())
+            plan_batches(&lengths, max_frames, max_utterances, rng.as_mut())
         };
         let found = cut(seed);
         prop_assert_eq!(&found, &cut(seed));
@@ -40,7 +40,7 @@ proptest! {
 #[test]
 fn seeds_mix_neighbours_but_keep_padding_small() {
     let lengths: Vec<usize> = (0..1000).map(|i| 100 + (i * 37) % 300).collect();
-    let cut = |seed| batches(&lengths, 4000, 64, Some(&mut ChaCha8Rng::seed_from_u64(seed)));
+    let cut = |seed| plan_batches(&lengths, 4000, 64, Some(&mut ChaCha8Rng::seed_from_u64(seed)));
     let (a, b) = (cut(1), cut(2));
     assert_ne!(a, b);
     let sorted = |mut batches: Vec<Vec<usize>>| {
@@ -48,7 +48,7 @@ fn seeds_mix_neighbours_but_keep_padding_small() {
         batches.sort();
         batches
     };
-    assert_ne!(sorted(a.clone()), sorted(b), "other batches, not just another order of them");
+    assert_ne!(sorted(a.clone()), sorted(b), "other plan_batches, not just another order of them");
     let padded: usize = a.iter().map(|b| b.len() * b.iter().map(|&i| lengths[i]).max().unwrap()).sum();
     let real: usize = lengths.iter().sum();
     assert!((padded as f64) < 1.25 * real as f64, "{padded} padded frames for {real}");
@@ -65,7 +65,7 @@ proptest! {
     #[test]
     fn buckets_are_even_and_rise(n in 1usize..200, count in 1usize..12) {
         let durations = durations(n);
-        let Ok(found) = buckets(&durations, count) else {
+        let Ok(found) = split_into_buckets(&durations, count) else {
             prop_assert!(n < count);
             return Ok(());
         };
@@ -82,8 +82,8 @@ proptest! {
         n in 1usize..300, count in 1usize..8, batch in 1usize..40, seed in any::<u64>(),
     ) {
         prop_assume!(n >= count && n >= batch);
-        let buckets = buckets(&durations(n), count).unwrap();
-        let epoch = |seed| bucketed(&buckets, batch, &mut ChaCha8Rng::seed_from_u64(seed)).unwrap();
+        let buckets = split_into_buckets(&durations(n), count).unwrap();
+        let epoch = |seed| bucket_batches(&buckets, batch, &mut ChaCha8Rng::seed_from_u64(seed)).unwrap();
         let found = epoch(seed);
         prop_assert_eq!(&found, &epoch(seed));
         prop_assert!(found.len() == n / batch && found.iter().all(|b| b.len() == batch));
@@ -106,7 +106,7 @@ proptest! {
 
     #[test]
     fn splits_hold_everything_once(lengths in prop::collection::vec(0usize..500, 1..40), stack in 1usize..4) {
-        let split = sequence_split(&lengths, stack, 20).unwrap();
+        let split = split_sequences(&lengths, stack, 20).unwrap();
         let mut order = split.order.clone();
         order.sort_unstable();
         prop_assert_eq!(order, (0..lengths.len()).collect::<Vec<_>>());
@@ -127,10 +127,10 @@ proptest! {
 
     #[test]
     fn captured_lengths_hold_every_length(longest in 1usize..2000, count in 1usize..60, length in 0usize..2500) {
-        let lengths = captured_lengths(longest, count).unwrap();
+        let lengths = static_lengths(longest, count).unwrap();
         prop_assert!(lengths.len() == count && lengths[0] == longest && lengths.iter().rev().is_sorted());
         prop_assert!(lengths[count - 1] >= 1);
-        let found = covering(&lengths, length);
+        let found = bucket_for(&lengths, length);
         prop_assert_eq!(found.is_some(), length <= longest);
         if let Some(found) = found {
             prop_assert!(found >= length && found - length <= longest.div_ceil(count));
@@ -139,8 +139,8 @@ proptest! {
 
     #[test]
     fn padding_is_what_a_plan_wastes(lengths in prop::collection::vec(0usize..500, 0..100), max in 1usize..3000) {
-        let plan = batches(&lengths, max, 8, None);
-        let padding = Padding::of(&lengths, &plan);
+        let plan = plan_batches(&lengths, max, 8, None);
+        let padding = Padding::new(&lengths, &plan);
         prop_assert_eq!(padding.real, lengths.iter().sum::<usize>());
         prop_assert!(padding.rows >= padding.real && (0.0..1.0).contains(&padding.share()));
     }
@@ -158,28 +158,28 @@ fn epochs_over_workers_by_hand() {
 #[test]
 fn what_cannot_be_cut_is_a_typed_error() {
     let mut rng = ChaCha8Rng::seed_from_u64(1);
-    let error = buckets(&[1.0, 2.0], 4).unwrap_err().to_string();
+    let error = split_into_buckets(&[1.0, 2.0], 4).unwrap_err().to_string();
     assert_eq!(error, "bucket 3 of 4: expected at least one utterance, found none; there are 2 in all");
-    assert!(matches!(buckets(&[], 1), Err(Error::EmptyBucket { .. })));
+    assert!(matches!(split_into_buckets(&[], 1), Err(Error::EmptyBucket { .. })));
     for (error, field) in [
-        (buckets(&[1.0], 0).unwrap_err(), "buckets"),
-        (bucketed(&[vec![0, 1]], 3, &mut rng).unwrap_err(), "batch"),
-        (bucketed(&[vec![0, 1]], 0, &mut rng).unwrap_err(), "batch"),
-        (bucketed(&[], 1, &mut rng).unwrap_err(), "batch"),
+        (split_into_buckets(&[1.0], 0).unwrap_err(), "buckets"),
+        (bucket_batches(&[vec![0, 1]], 3, &mut rng).unwrap_err(), "batch"),
+        (bucket_batches(&[vec![0, 1]], 0, &mut rng).unwrap_err(), "batch"),
+        (bucket_batches(&[], 1, &mut rng).unwrap_err(), "batch"),
         (EpochSize::new(9, 0, 1, 1).unwrap_err(), "micro_batch"),
         (EpochSize::new(9, 1, 0, 1).unwrap_err(), "workers"),
         (EpochSize::new(9, 1, 1, 0).unwrap_err(), "accumulation"),
         (EpochSize::new(9, usize::MAX, 2, 1).unwrap_err(), "micro_batch"),
-        (batch_split(10, 4, 1).unwrap_err(), "batch_split"),
-        (batch_split(10, 0, 1).unwrap_err(), "batch_split"),
-        (batch_split(0, 1, 1).unwrap_err(), "batch_split"),
-        (batch_split(10, 2, 0).unwrap_err(), "accumulation"),
-        (batch_split(10, 2, usize::MAX).unwrap_err(), "accumulation"),
-        (sequence_split(&[], 2, 1).unwrap_err(), "lengths"),
-        (sequence_split(&[1], 0, 1).unwrap_err(), "stack"),
-        (captured_lengths(0, 3).unwrap_err(), "longest"),
-        (captured_lengths(3, 0).unwrap_err(), "count"),
-        (captured_lengths(usize::MAX, 3).unwrap_err(), "longest"),
+        (split_batch(10, 4, 1).unwrap_err(), "batch_split"),
+        (split_batch(10, 0, 1).unwrap_err(), "batch_split"),
+        (split_batch(0, 1, 1).unwrap_err(), "batch_split"),
+        (split_batch(10, 2, 0).unwrap_err(), "accumulation"),
+        (split_batch(10, 2, usize::MAX).unwrap_err(), "accumulation"),
+        (split_sequences(&[], 2, 1).unwrap_err(), "lengths"),
+        (split_sequences(&[1], 0, 1).unwrap_err(), "stack"),
+        (static_lengths(0, 3).unwrap_err(), "longest"),
+        (static_lengths(3, 0).unwrap_err(), "count"),
+        (static_lengths(usize::MAX, 3).unwrap_err(), "longest"),
         (packed_offsets(&[1], &[]).unwrap_err(), "labels"),
         (packed_offsets(&[1], &[usize::MAX]).unwrap_err(), "frames"),
         (packed_offsets(&[usize::MAX, 1], &[0, 0]).unwrap_err(), "frames"),
@@ -190,8 +190,8 @@ fn what_cannot_be_cut_is_a_typed_error() {
 
 #[test]
 fn durations_that_are_no_numbers_are_left_out() {
-    let found = no_longer_than(&[1.0, f64::NAN, f64::INFINITY, -1.0], 2.0);
-    assert_eq!((found.kept, found.left_out), (vec![0, 3], 2));
-    assert!(!sequence_split(&[101, 101], 2, 0).unwrap().is_split);
-    assert_eq!(sequence_split(&[usize::MAX, usize::MAX], 2, 0).unwrap().second_part_frames, 0);
+    let found = filter_by_duration(&[1.0, f64::NAN, f64::INFINITY, -1.0], 2.0);
+    assert_eq!((found.kept, found.removed), (vec![0, 3], 2));
+    assert!(!split_sequences(&[101, 101], 2, 0).unwrap().is_split);
+    assert_eq!(split_sequences(&[usize::MAX, usize::MAX], 2, 0).unwrap().second_part_frames, 0);
 }

@@ -5,7 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use hound::{SampleFormat, WavSpec, WavWriter};
-use speech::{Audio, Change, Channel, Conversion, Error, read_audio, read_audio_as, read_manifest, resample};
+use speech::{
+    Audio, AudioChange, Channel, Conversion, Error, read_audio, read_audio_as, read_manifest, resample,
+};
 use tempfile::{TempDir, tempdir};
 
 use crate::common::digits;
@@ -38,11 +40,11 @@ fn channels_are_mixed_or_chosen() {
     let path = wav(&folder, 3, 8000, &[0.0f32, 0.25, 0.5, 0.75, -0.25, -0.5]);
     let read = |channel| read_audio_as(&path, 8000, &Conversion { channel, resample: false });
     let (audio, changes) = read(Channel::Mix).unwrap();
-    assert_eq!((audio.samples, changes), (vec![0.25, 0.0], vec![Change::Mixed { channels: 3 }]));
+    assert_eq!((audio.samples, changes), (vec![0.25, 0.0], vec![AudioChange::Mixed { channels: 3 }]));
     for (number, samples) in [(1, [0.0, 0.75]), (2, [0.25, -0.25]), (3, [0.5, -0.5])] {
         let (audio, changes) = read(Channel::Number(number)).unwrap();
         assert_eq!(audio.samples, samples);
-        assert_eq!(changes, [Change::Chosen { channel: number, channels: 3 }]);
+        assert_eq!(changes, [AudioChange::Selected { channel: number, channels: 3 }]);
         assert_eq!(changes[0].to_string(), format!("channel {number} of 3 taken"));
     }
     for number in [0, 4, u32::MAX] {
@@ -100,7 +102,10 @@ fn rates_are_resampled_on_request_only() {
     let path = wav(&folder, 2, 16_000, &[100i16; 640]);
     let (audio, changes) = read_audio_as(&path, 8000, &mixed()).unwrap();
     assert_eq!((audio.sample_rate, audio.samples.len()), (8000, 160));
-    assert_eq!(changes, [Change::Mixed { channels: 2 }, Change::Resampled { from: 16_000, to: 8000 }]);
+    assert_eq!(
+        changes,
+        [AudioChange::Mixed { channels: 2 }, AudioChange::Resampled { from: 16_000, to: 8000 }]
+    );
     let error =
         read_audio_as(&path, 8000, &Conversion { channel: Channel::Mix, resample: false }).unwrap_err();
     assert!(matches!(error, Error::FileRate { expected: 8000, found: 16_000, .. }), "{error}");
@@ -132,7 +137,7 @@ fn pieces_of_other_rates_are_resampled_to_that_of_the_first() {
     both.sample_rate = None;
     let (audio, changes) = both.audio_as(8000, &mixed()).unwrap();
     assert_eq!((audio.sample_rate, audio.samples.len()), (8000, 1600));
-    assert_eq!(changes, [Change::Resampled { from: 16_000, to: 8000 }]);
+    assert_eq!(changes, [AudioChange::Resampled { from: 16_000, to: 8000 }]);
     let level = |at: usize| (audio.samples[at] * 32_768.0).round();
     assert_eq!((level(400), level(1200)), (100.0, 200.0));
     // As samples of one rate they could be counted.
@@ -161,7 +166,7 @@ fn utterances_are_checked_before_they_are_resampled() {
         let utterance = one(&format!(r#""file": "a.wav"{fields}"#));
         let (audio, changes) = utterance.audio_as(8000, &mixed()).unwrap();
         assert_eq!((audio.sample_rate, audio.samples.len()), (8000, 800));
-        assert_eq!(changes, [Change::Resampled { from: 16_000, to: 8000 }]);
+        assert_eq!(changes, [AudioChange::Resampled { from: 16_000, to: 8000 }]);
         assert!(matches!(utterance.audio(8000), Err(Error::SampleRate { .. })));
     }
     // Segments and strings.

@@ -2,7 +2,7 @@
 
 use crate::common::{digits, shared};
 use rayon::prelude::*;
-use speech::{Audio, FeatureConfig, FrontEnd, Piece, Utterance, read_audio, read_manifest};
+use speech::{Audio, AudioSegment, FeatureConfig, FrontEnd, Utterance, read_audio, read_manifest};
 
 fn check_all(utterances: &[Utterance], sample_rate: u32) {
     utterances.par_iter().for_each(|u| {
@@ -57,7 +57,7 @@ fn samples_of_many_sources() {
     check_all(&utterances, 16_000);
     // The one with a LIST chunk before its data.
     let jfk = utterances.iter().find(|u| u.id.contains("jfk")).unwrap();
-    let Piece::Sound { path, .. } = &jfk.pieces[0] else { panic!("a file") };
+    let AudioSegment::Sound { path, .. } = &jfk.pieces[0] else { panic!("a file") };
     assert!(read_audio(path).unwrap().samples.len() > 100_000);
 }
 

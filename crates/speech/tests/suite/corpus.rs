@@ -348,7 +348,7 @@ fn what_a_shard_has_twice_or_wrong_is_named() {
     // Another length than is said: used as it is, and reported.
     shard(&path, &[("a.wav", &sound), ("a.json", br#"{"text": "one", "seconds": 3.0}"#)]);
     let corpus = Corpus::open(std::slice::from_ref(&path), None).unwrap();
-    let [other] = corpus.other_lengths() else { panic!("{corpus:?}") };
+    let [other] = corpus.length_mismatches() else { panic!("{corpus:?}") };
     assert_eq!((other.id.as_str(), other.expected_seconds, other.found_seconds), ("a", 3.0, 1.0));
     assert_eq!((corpus.seconds(0), corpus.utterance(0).unwrap().seconds), (1.0, 1.0));
     // A text next to JSON is not used.

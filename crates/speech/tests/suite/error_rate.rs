@@ -66,7 +66,7 @@ proptest! {
         b in prop::collection::vec(0u8..3, 0..9),
     ) {
         let (mut i, mut j, mut counts) = (0, 0, ErrorCounts { total: a.len(), ..ErrorCounts::default() });
-        for edit in alignment(&a, &b) {
+        for edit in align(&a, &b) {
             let (at, took) = match edit {
                 Edit::Match(x, y) | Edit::Substitution(x, y) => {
                     prop_assert_eq!(matches!(edit, Edit::Match(..)), a[x] == b[y]);
@@ -125,10 +125,13 @@ fn canonically_equivalent_texts_have_no_errors() {
 fn speakers_are_blocks() {
     let one = |speaker, heard| (speaker, word_errors("a a", heard));
     let set = [one(Some("x"), "a b"), one(Some("y"), "a a"), one(Some("x"), "b b")];
-    let blocks = by_speaker(set).unwrap();
+    let blocks = sum_by_speaker(set).unwrap();
     assert_eq!(blocks.iter().map(|b| (b.errors(), b.total)).collect::<Vec<_>>(), [(3, 4), (0, 2)]);
-    assert_eq!(by_speaker([one(Some("x"), "a"), one(None, "a")]), None);
-    assert_eq!((by_speaker([one(Some("x"), "a"), one(Some("x"), "a")]), by_speaker([])), (None, None));
+    assert_eq!(sum_by_speaker([one(Some("x"), "a"), one(None, "a")]), None);
+    assert_eq!(
+        (sum_by_speaker([one(Some("x"), "a"), one(Some("x"), "a")]), sum_by_speaker([])),
+        (None, None)
+    );
 
     // Ten speakers of forty one-word utterances, half of them always wrong: over utterances 0.5 +- 1.96 sqrt(0.25 / 400), over
     // speakers 0.5 +- 1.96 sqrt(0.25 / 10).
@@ -136,7 +139,7 @@ fn speakers_are_blocks() {
     let (low, high) = bootstrap_interval(&errors, 2000, 1);
     assert!((low - 0.451).abs() < 0.01 && (high - 0.549).abs() < 0.01, "{low} {high}");
     let names: Vec<String> = (0..400).map(|i| format!("s{}", i / 40)).collect();
-    let blocks = by_speaker(names.iter().map(|name| Some(name.as_str())).zip(errors)).unwrap();
+    let blocks = sum_by_speaker(names.iter().map(|name| Some(name.as_str())).zip(errors)).unwrap();
     assert_eq!(bootstrap_interval(&blocks, 2000, 1), (0.2, 0.8));
 }
 

@@ -3,7 +3,7 @@
 use std::f32::consts::TAU;
 
 use proptest::prelude::*;
-use speech::{Audio, Error, FeatureConfig, Features, FrontEnd, Normalise};
+use speech::{Audio, Error, FeatureConfig, Features, FrontEnd, Normalization};
 
 fn config() -> FeatureConfig {
     FeatureConfig { sample_rate: 8000, mels: 40, ..FeatureConfig::default() }
@@ -127,7 +127,7 @@ fn settings_out_of_range_are_named() {
         ("floor_db", FeatureConfig { floor_db: 0.0, ..config() }),
         ("agc_ms", FeatureConfig { agc_ms: -1.0, ..config() }),
         ("agc_ms", FeatureConfig { agc_ms: f32::NAN, ..config() }),
-        ("agc_ms", FeatureConfig { agc_ms: 200.0, normalise: Normalise::Running, ..config() }),
+        ("agc_ms", FeatureConfig { agc_ms: 200.0, normalise: Normalization::Running, ..config() }),
         ("agc_ms", FeatureConfig { agc_ms: 200.0, floor_power: 1e-9, ..config() }),
     ];
     for (name, config) in cases {

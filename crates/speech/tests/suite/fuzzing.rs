@@ -6,7 +6,9 @@ use std::fs;
 use std::path::Path;
 
 use speech::TokenizerKind::{Bpe, Characters, InnerCharacters, Unigram, Words};
-use speech::{AudioPieces, Channel, Conversion, Pcm, Tokenizer, read_audio, read_audio_as, read_manifest};
+use speech::{
+    AudioChunks, Channel, Conversion, PcmDecoder, Tokenizer, read_audio, read_audio_as, read_manifest,
+};
 use tempfile::tempdir;
 
 use crate::common::digits;
@@ -26,7 +28,7 @@ pub fn listen(path: &Path) {
         Ok((audio, _)) => assert!(audio.sample_rate == 8000 && audio.samples.iter().all(|x| x.is_finite())),
         Err(error) => assert!(error.to_string().contains(name), "{error}"),
     }
-    let pieces = AudioPieces::open(path, 8000, &conversion).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let pieces = AudioChunks::open(path, 8000, &conversion).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     match (whole, pieces) {
         (Ok((audio, _)), Ok(pieces)) => assert!(audio.samples == pieces.concat()),
         (Err(error), Err(other)) => assert_eq!(error.to_string(), other.to_string()),
@@ -63,7 +65,7 @@ fn flac() {
 fn raw_sound() {
     let good = vec![(0..100).collect(), vec![0, 128, 255, 127]];
     fuzz("raw-sound", good, &[b"RIFF"], 1000, |bytes| {
-        let (mut pcm, mut samples) = (Pcm::default(), Vec::new());
+        let (mut pcm, mut samples) = (PcmDecoder::default(), Vec::new());
         bytes.chunks(7).for_each(|piece| pcm.push(piece, &mut samples));
         assert_eq!(samples.len(), bytes.len() / 2);
         assert!(samples.iter().all(|x| (-1.0..1.0).contains(x)));

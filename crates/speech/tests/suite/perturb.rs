@@ -5,7 +5,7 @@ use std::f32::consts::TAU;
 use proptest::prelude::*;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use speech::{Audio, Error, FeatureConfig, Features, FrontEnd, MelScale, Normalise, Perturb};
+use speech::{Audio, Error, FeatureConfig, Features, FrontEnd, MelScale, Normalization, Perturbation};
 
 fn front_end() -> FrontEnd {
     FrontEnd::new(&FeatureConfig { sample_rate: 8000, mels: 60, ..FeatureConfig::default() }).unwrap()
@@ -44,12 +44,12 @@ proptest! {
 
     #[test]
     fn lengths_and_determinism(speed in 0f32..0.3, tempo in 0f32..0.3, warp in 0f32..0.3, noise in 0f32..0.3, frames in 1usize..80, seed: u64) {
-        let perturb = Perturb { speed, tempo, warp, noise };
+        let perturb = Perturbation { speed, tempo, warp, noise };
         prop_assert!(perturb.check().is_ok());
         let scale = front_end().mel_scale();
         let data = (0..frames * 60).map(|i| (i as f32 * 0.7).sin()).collect();
         let plane = Features { frames, dim: 60, data };
-        let apply = || perturb.apply(&plane, &scale, Normalise::Utterance, &mut ChaCha8Rng::seed_from_u64(seed));
+        let apply = || perturb.apply(&plane, &scale, Normalization::Utterance, &mut ChaCha8Rng::seed_from_u64(seed));
         let other = apply();
         prop_assert_eq!(&other, &apply());
         let (speed, tempo) = (f64::from(speed), f64::from(tempo));
@@ -70,10 +70,10 @@ proptest! {
 fn the_default_changes_nothing() {
     let front_end = front_end();
     let plane = beep(&front_end, 900.0);
-    let same = Perturb::default().apply(
+    let same = Perturbation::default().apply(
         &plane,
         &front_end.mel_scale(),
-        Normalise::Utterance,
+        Normalization::Utterance,
         &mut ChaCha8Rng::seed_from_u64(1),
     );
     assert_eq!(same, plane);
@@ -84,12 +84,12 @@ fn the_default_changes_nothing() {
 fn speed_moves_a_tone_as_a_faster_tape_does() {
     let front_end = front_end();
     let scale = front_end.mel_scale();
-    let perturb = Perturb { speed: 0.2, ..Perturb::default() };
+    let perturb = Perturbation { speed: 0.2, ..Perturbation::default() };
     for seed in 0..8 {
         let faster = perturb.apply(
             &beep(&front_end, 1000.0),
             &scale,
-            Normalise::Utterance,
+            Normalization::Utterance,
             &mut ChaCha8Rng::seed_from_u64(seed),
         );
         let rate = 98.0 / faster.frames as f64;
@@ -119,12 +119,14 @@ fn pitch_and_warp_scale_hertz() {
     let plane = bump(&scale, 1000.0);
     let before = scale.hz(loudest(&plane));
     assert!((before - 1000.0).abs() < 20.0, "{before}");
-    for perturb in [Perturb { speed: 0.2, ..Perturb::default() }, Perturb { warp: 0.2, ..Perturb::default() }]
-    {
+    for perturb in [
+        Perturbation { speed: 0.2, ..Perturbation::default() },
+        Perturbation { warp: 0.2, ..Perturbation::default() },
+    ] {
         let mut factors = Vec::new();
         for seed in 0..20 {
             let moved =
-                perturb.apply(&plane, &scale, Normalise::Utterance, &mut ChaCha8Rng::seed_from_u64(seed));
+                perturb.apply(&plane, &scale, Normalization::Utterance, &mut ChaCha8Rng::seed_from_u64(seed));
             // Normalisation lifts the flanks, so take the middle of the bins that are clearly alive.
             let alive: Vec<f64> = (0..60)
                 .filter(|&m| moved.data.iter().skip(m).step_by(60).any(|x| x.abs() > 0.9))
@@ -161,8 +163,9 @@ fn tempo_keeps_the_bins() {
     let mut same = plane.clone();
     same.normalise();
     for seed in 0..10 {
-        let perturb = Perturb { tempo: 0.3, ..Perturb::default() };
-        let moved = perturb.apply(&plane, &scale, Normalise::Utterance, &mut ChaCha8Rng::seed_from_u64(seed));
+        let perturb = Perturbation { tempo: 0.3, ..Perturbation::default() };
+        let moved =
+            perturb.apply(&plane, &scale, Normalization::Utterance, &mut ChaCha8Rng::seed_from_u64(seed));
         assert_ne!(moved.frames, 100);
         let alive = |p: &Features, m: usize| p.data.iter().skip(m).step_by(60).any(|x| x.abs() > 0.5);
         for m in 0..60 {
@@ -175,10 +178,10 @@ fn tempo_keeps_the_bins() {
 fn noise_has_its_deviation() {
     let scale = front_end().mel_scale();
     let plane = Features { frames: 500, dim: 60, data: vec![0.0; 30_000] };
-    let noisy = Perturb { noise: 0.5, ..Perturb::default() }.apply(
+    let noisy = Perturbation { noise: 0.5, ..Perturbation::default() }.apply(
         &plane,
         &scale,
-        Normalise::Utterance,
+        Normalization::Utterance,
         &mut ChaCha8Rng::seed_from_u64(3),
     );
     let mean = noisy.data.iter().map(|&x| f64::from(x)).sum::<f64>() / 3e4;
@@ -188,15 +191,15 @@ fn noise_has_its_deviation() {
 
 #[test]
 fn settings_out_of_range_are_named() {
-    let none = Perturb::default;
+    let none = Perturbation::default;
     let cases = [
-        ("speed", Perturb { speed: 0.6, ..none() }),
-        ("tempo", Perturb { tempo: -0.1, ..none() }),
-        ("warp", Perturb { warp: f32::NAN, ..none() }),
-        ("noise", Perturb { noise: -1.0, ..none() }),
+        ("speed", Perturbation { speed: 0.6, ..none() }),
+        ("tempo", Perturbation { tempo: -0.1, ..none() }),
+        ("warp", Perturbation { warp: f32::NAN, ..none() }),
+        ("noise", Perturbation { noise: -1.0, ..none() }),
     ];
     for (name, perturb) in cases {
         assert!(matches!(perturb.check(), Err(Error::Setting { field, .. }) if field == name), "{name}");
     }
-    assert!(serde_json::from_str::<Perturb>(r#"{"gain": 1}"#).is_err());
+    assert!(serde_json::from_str::<Perturbation>(r#"{"gain": 1}"#).is_err());
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use speech::files::FileLock;
-use speech::prepare::{Prepare, Strings, an4, fsdd, librispeech};
+use speech::prepare::{PrepareOptions, StringCounts, an4, fsdd, librispeech};
 use speech::{Corpus, Error, read_audio, read_manifest};
 
 use crate::common::{shared, wav_bytes};
@@ -30,8 +30,8 @@ fn made(folder: &Path) -> Vec<String> {
     names
 }
 
-fn excerpt(folder: &Path) -> Prepare {
-    Prepare { allow_incomplete: true, ..Prepare::to(folder) }
+fn excerpt(folder: &Path) -> PrepareOptions {
+    PrepareOptions { allow_incomplete: true, ..PrepareOptions::new(folder) }
 }
 
 /// Two chapters of a training set and one of a test set.
@@ -101,7 +101,7 @@ fn the_training_sets_are_joined_where_all_are_there() {
         .collect();
     assert_eq!(fs::read_to_string(&lists[0].path).unwrap(), parts.concat());
     // Shards hold every utterance once.
-    let shards = Prepare { shards: Some(3), ..excerpt(&folder.path().join("shards")) };
+    let shards = PrepareOptions { shards: Some(3), ..excerpt(&folder.path().join("shards")) };
     let lists = librispeech(folder.path(), &shards).unwrap();
     assert!(lists.iter().all(|list| list.name != "train-960"));
     let paths: Vec<PathBuf> = lists.iter().map(|list| list.path.clone()).collect();
@@ -116,7 +116,7 @@ fn the_training_sets_are_joined_where_all_are_there() {
     let before = [bytes(0), bytes(1)];
     librispeech(folder.path(), &shards).unwrap();
     // A pattern that was right for a longer list would read what is left of it.
-    let fewer = Prepare { shards: Some(1000), ..excerpt(&folder.path().join("shards")) };
+    let fewer = PrepareOptions { shards: Some(1000), ..excerpt(&folder.path().join("shards")) };
     let error = librispeech(folder.path(), &fewer).unwrap_err().to_string();
     assert!(error.contains("train-clean-100-000001.tar") && error.contains("longer list"), "{error}");
     assert_eq!(before, [bytes(0), bytes(1)], "the same on every day");
@@ -187,7 +187,7 @@ fn what_is_wrong_with_librispeech_is_named_and_nothing_is_written() {
         let strict = || {
             // The subset alone: the other one is far from complete.
             let _ = fs::remove_dir_all(root.join("train-clean-100"));
-            librispeech(folder.path(), &Prepare::to(folder.path()))
+            librispeech(folder.path(), &PrepareOptions::new(folder.path()))
         };
         let error = match part {
             part if part.contains("0001.flac") => strict(),
@@ -204,9 +204,9 @@ fn what_is_wrong_with_librispeech_is_named_and_nothing_is_written() {
         "{error}"
     );
     books(folder.path());
-    let error = librispeech(folder.path(), &Prepare::to(folder.path())).unwrap_err().to_string();
+    let error = librispeech(folder.path(), &PrepareOptions::new(folder.path())).unwrap_err().to_string();
     assert!(error.contains("expected 28539 utterances, unless it is an excerpt, found 4"), "{error}");
-    let none = Prepare { shards: Some(0), ..excerpt(folder.path()) };
+    let none = PrepareOptions { shards: Some(0), ..excerpt(folder.path()) };
     assert!(matches!(librispeech(folder.path(), &none), Err(Error::Setting { field: "shards", .. })));
     put(folder.path().join("file"), b"");
     let error = librispeech(folder.path(), &excerpt(&folder.path().join("file/lists"))).unwrap_err();
@@ -309,7 +309,7 @@ fn an4_becomes_wav_files_and_three_lists_without_common_speakers() {
     let root = census(folder.path());
     for shards in [None, Some(10)] {
         let out = folder.path().join(format!("out{}", shards.is_some()));
-        let lists = an4(&root, &Prepare { shards, ..excerpt(&out) }).unwrap();
+        let lists = an4(&root, &PrepareOptions { shards, ..excerpt(&out) }).unwrap();
         let names: Vec<&str> = lists.iter().map(|list| list.name.as_str()).collect();
         assert_eq!(names, ["train", "dev", "test"]);
         for (list, (id, text, speaker, samples)) in lists.iter().zip([
@@ -324,7 +324,7 @@ fn an4_becomes_wav_files_and_three_lists_without_common_speakers() {
                 (one.speaker.as_deref(), one.split.as_deref()),
                 (Some(speaker), Some(list.name.as_str()))
             );
-            assert!(one.audio(16_000).unwrap().integers().eq(wave(samples)));
+            assert!(one.audio(16_000).unwrap().i16_samples().eq(wave(samples)));
         }
     }
     assert!(read_audio(&folder.path().join("outfalse/audio/dev/cen1-fbbh-b.wav")).is_ok());
@@ -378,10 +378,10 @@ fn what_is_wrong_with_an4_is_named_and_nothing_is_written() {
     }
     let folder = tempfile::tempdir().unwrap();
     let root = census(folder.path());
-    let error = an4(folder.path(), &Prepare::to(folder.path())).unwrap_err().to_string();
+    let error = an4(folder.path(), &PrepareOptions::new(folder.path())).unwrap_err().to_string();
     assert!(error.contains("expected 948 utterances, unless it is an excerpt, found 2"), "{error}");
     fs::remove_file(root.join("wav/an4_clstk/fash/an251-fash-b.sph")).unwrap();
-    let error = an4(folder.path(), &Prepare::to(folder.path())).unwrap_err().to_string();
+    let error = an4(folder.path(), &PrepareOptions::new(folder.path())).unwrap_err().to_string();
     assert!(error.contains("fileids:1: expected wav/an4_clstk/fash/an251-fash-b.sph"), "{error}");
     assert_eq!(an4(folder.path(), &excerpt(folder.path())).unwrap().len(), 2);
 }
@@ -403,7 +403,7 @@ fn real_an4() {
                 let file = format!("an4_clstk/{}/{}", one.speaker.as_ref().unwrap(), one.id);
                 ids += &format!("{file}\n");
                 texts += &format!("<s> {} </s> ({})\n", one.text.to_uppercase(), one.id);
-                let samples: Vec<i16> = one.audio(16_000).unwrap().integers().collect();
+                let samples: Vec<i16> = one.audio(16_000).unwrap().i16_samples().collect();
                 let raw = || samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
                 let (ending, bytes) =
                     if ids.len().is_multiple_of(2) { ("sph", sphere(&samples)) } else { ("raw", raw()) };
@@ -442,7 +442,7 @@ fn digits(folder: &Path, speakers: &[&str], takes: u32) {
 fn spoken_digits_have_their_official_split_and_strings_without_common_takes() {
     let folder = tempfile::tempdir().unwrap();
     digits(folder.path(), &["jackson", "theo"], 12);
-    let strings = Strings { train: 30, dev: 4, test: 6, seed: 3 };
+    let strings = StringCounts { train: 30, dev: 4, test: 6, seed: 3 };
     let lists = fsdd(folder.path(), &excerpt(folder.path()), Some(&strings)).unwrap();
     let counts: Vec<(&str, usize)> = lists.iter().map(|list| (list.name.as_str(), list.utterances)).collect();
     assert_eq!(
@@ -477,9 +477,9 @@ fn spoken_digits_have_their_official_split_and_strings_without_common_takes() {
     }
     let text = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
     let first = text("strings_train.jsonl");
-    fsdd(folder.path(), &excerpt(folder.path()), Some(&Strings { dev: 9, ..strings.clone() })).unwrap();
+    fsdd(folder.path(), &excerpt(folder.path()), Some(&StringCounts { dev: 9, ..strings.clone() })).unwrap();
     assert_eq!(text("strings_train.jsonl"), first);
-    fsdd(folder.path(), &excerpt(folder.path()), Some(&Strings { seed: 4, ..strings })).unwrap();
+    fsdd(folder.path(), &excerpt(folder.path()), Some(&StringCounts { seed: 4, ..strings })).unwrap();
     assert_ne!(text("strings_train.jsonl"), first);
 }
 
@@ -493,7 +493,7 @@ fn links_are_followed_and_pipes_written_through_wherever_lists_go() {
     for name in ["out", "plain", "shards", "far"] {
         fs::create_dir(at(name)).unwrap();
     }
-    let to = |name: &str| Prepare { allow_incomplete: true, ..Prepare::to(at(name)) };
+    let to = |name: &str| PrepareOptions { allow_incomplete: true, ..PrepareOptions::new(at(name)) };
     fsdd(folder.path(), &to("plain"), None).unwrap();
     fs::write(at("elsewhere.jsonl"), "old").unwrap();
     symlink("../elsewhere.jsonl", at("out/train.jsonl")).unwrap();
@@ -511,7 +511,7 @@ fn links_are_followed_and_pipes_written_through_wherever_lists_go() {
     assert_eq!(made(&at("out")), ["test.jsonl", "train.jsonl"]);
     // Shards follow links too.
     symlink("../far/shard", at("shards/test-000000.tar")).unwrap();
-    fsdd(folder.path(), &Prepare { shards: Some(100), ..to("shards") }, None).unwrap();
+    fsdd(folder.path(), &PrepareOptions { shards: Some(100), ..to("shards") }, None).unwrap();
     assert!(at("shards/test-000000.tar").is_symlink() && at("far/shard").is_file());
 
     // Neither two lists in one file, nor a list in place of a recording.
@@ -537,11 +537,11 @@ fn one_process_at_a_time_prepares_in_a_folder() {
     let folder = tempfile::tempdir().unwrap();
     digits(folder.path(), &["theo"], 6);
     let out = folder.path().join("out");
-    let prepare = Prepare { allow_incomplete: true, ..Prepare::to(&out) };
+    let prepare = PrepareOptions { allow_incomplete: true, ..PrepareOptions::new(&out) };
     fs::create_dir(&out).unwrap();
     let lock = FileLock::acquire(&out.join(".prepare.lock")).unwrap().unwrap();
     for shards in [None, Some(2)] {
-        let error = fsdd(folder.path(), &Prepare { shards, ..prepare.clone() }, None).unwrap_err();
+        let error = fsdd(folder.path(), &PrepareOptions { shards, ..prepare.clone() }, None).unwrap_err();
         assert!(error.to_string().contains("expected no other process that prepares a corpus"), "{error}");
     }
     assert_eq!(made(&out), [".prepare.lock"]);
@@ -551,7 +551,7 @@ fn one_process_at_a_time_prepares_in_a_folder() {
     assert_eq!(made(&out), ["test.jsonl", "train.jsonl"]);
 
     // Of two at once, one is refused or both run one after the other: never a mixture.
-    let pattern = |size: usize| Prepare { shards: Some(size), ..prepare.clone() };
+    let pattern = |size: usize| PrepareOptions { shards: Some(size), ..prepare.clone() };
     fs::remove_dir_all(&out).unwrap();
     let outcomes: Vec<bool> = std::thread::scope(|scope| {
         let threads: Vec<_> = [7, 7]
@@ -578,7 +578,7 @@ fn the_lock_of_a_folder_is_no_way_to_another_file() {
     fs::create_dir(&out).unwrap();
     fs::write(&victim, "precious").unwrap();
     std::os::unix::fs::symlink("../victim", out.join(".prepare.lock")).unwrap();
-    let prepare = Prepare { allow_incomplete: true, ..Prepare::to(&out) };
+    let prepare = PrepareOptions { allow_incomplete: true, ..PrepareOptions::new(&out) };
     let error = fsdd(folder.path(), &prepare, None).unwrap_err().to_string();
     assert!(error.contains(".prepare.lock") && error.contains("a symbolic link"), "{error}");
     assert_eq!(fs::read_to_string(victim).unwrap(), "precious");
@@ -609,12 +609,12 @@ fn what_is_wrong_with_spoken_digits_is_named_and_nothing_is_written() {
     }
     let folder = tempfile::tempdir().unwrap();
     digits(folder.path(), &["theo"], 2);
-    let error = fsdd(folder.path(), &Prepare::to(folder.path()), None).unwrap_err().to_string();
+    let error = fsdd(folder.path(), &PrepareOptions::new(folder.path()), None).unwrap_err().to_string();
     assert!(error.contains("expected 0_george_0.wav, unless it is an excerpt"), "{error}");
-    let strings = Strings { train: 1, dev: 0, test: 0, seed: 0 };
+    let strings = StringCounts { train: 1, dev: 0, test: 0, seed: 0 };
     let error = fsdd(folder.path(), &excerpt(folder.path()), Some(&strings)).unwrap_err().to_string();
     assert!(error.contains("takes 10 to"), "{error}");
-    let both = Prepare { shards: Some(5), ..excerpt(folder.path()) };
+    let both = PrepareOptions { shards: Some(5), ..excerpt(folder.path()) };
     assert!(matches!(
         fsdd(folder.path(), &both, Some(&strings)),
         Err(Error::Setting { field: "shards", .. })
@@ -630,7 +630,7 @@ fn real_spoken_digits() {
     let folder = tempfile::tempdir().unwrap();
     let mut expected = BTreeMap::new();
     for one in read_manifest(&list).unwrap().into_iter().step_by(11) {
-        let samples: Vec<i16> = one.audio(8000).unwrap().integers().collect();
+        let samples: Vec<i16> = one.audio(8000).unwrap().i16_samples().collect();
         put(folder.path().join(format!("recordings/{}.wav", one.id)), wav_bytes(8000, &samples));
         expected.insert(one.id.clone(), one);
     }

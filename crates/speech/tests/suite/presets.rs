@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use realfft::RealFftPlanner;
-use speech::features::{Before, Framing, Window, trim};
-use speech::{Audio, Error, FeatureConfig, Features, FrontEnd, MelKind, Normalise, Preset};
+use speech::features::{Framing, InitialSample, Window, trim};
+use speech::{Audio, Error, FeatureConfig, Features, FrontEnd, MelKind, Normalization, Preset};
 
 fn parse(text: &str) -> FeatureConfig {
     serde_json::from_str(text).unwrap()
@@ -40,8 +40,12 @@ fn a_preset_gives_way_to_the_keys_beside_it() {
     assert_eq!(parse(r#"{"preset": "mlperf"}"#), Preset::Mlperf.config());
     assert_eq!(parse(r#"{"preset": "kaldi"}"#), Preset::Kaldi.config());
     let changed = parse(r#"{"mels": 64, "preset": "mlperf", "normalise": "utterance", "trim_db": 0.0}"#);
-    let expected =
-        FeatureConfig { mels: 64, normalise: Normalise::Utterance, trim_db: 0.0, ..Preset::Mlperf.config() };
+    let expected = FeatureConfig {
+        mels: 64,
+        normalise: Normalization::Utterance,
+        trim_db: 0.0,
+        ..Preset::Mlperf.config()
+    };
     assert_eq!(changed, expected);
     // What is written is the settings, those that are back at our own defaults too.
     for config in [Preset::Mlperf.config(), Preset::Kaldi.config(), changed] {
@@ -61,7 +65,7 @@ fn new_settings_out_of_range_are_named() {
         ("floor_power", FeatureConfig { floor_power: -1.0, ..mlperf() }),
         ("floor_power", FeatureConfig { floor_power: f64::NAN, ..mlperf() }),
         ("floor_power", FeatureConfig { floor_power: 2.0, ..mlperf() }),
-        ("floor_power", FeatureConfig { normalise: Normalise::Running, ..mlperf() }),
+        ("floor_power", FeatureConfig { normalise: Normalization::Running, ..mlperf() }),
         ("trim_db", FeatureConfig { trim_db: 5.0, ..mlperf() }),
         ("trim_db", FeatureConfig { trim_db: f32::NAN, ..mlperf() }),
         ("dither", FeatureConfig { dither: -1e-5, ..mlperf() }),
@@ -161,7 +165,7 @@ fn dither_is_the_generators_or_that_of_evaluation() {
     // Its deviation is that of the setting.
     let silent = FeatureConfig { trim_db: 0.0, preemphasis: 0.0, ..front_end.config().clone() };
     let stages = FrontEnd::new(&silent).unwrap().stages(&audio(vec![0.0; 20_000])).unwrap();
-    let variance = stages.emphasised.iter().map(|x| x * x).sum::<f64>() / 20_000.0;
+    let variance = stages.emphasized.iter().map(|x| x * x).sum::<f64>() / 20_000.0;
     assert!((variance.sqrt() / 1e-2 - 1.0).abs() < 0.03, "{variance}");
     // Without it, nothing is drawn.
     let plain = FrontEnd::new(&FeatureConfig::default()).unwrap();
@@ -173,7 +177,7 @@ fn dither_is_the_generators_or_that_of_evaluation() {
 #[test]
 fn what_needs_whole_utterances_does_not_stream() {
     let streamed =
-        || FeatureConfig { normalise: Normalise::Running, floor_db: 90.0, ..FeatureConfig::default() };
+        || FeatureConfig { normalise: Normalization::Running, floor_db: 90.0, ..FeatureConfig::default() };
     let cases = [
         ("normalise", Preset::Mlperf.config()),
         ("framing", Preset::Kaldi.config()),
@@ -253,9 +257,9 @@ proptest! {
             window_ms,
             framing: [Framing::Inside, Framing::Centred, Framing::Middle][framing],
             window: [Window::Hann, Window::HannMidpoint, Window::Povey][window],
-            preemphasis_before: [Before::Silence, Before::First, Before::Frame][before],
+            preemphasis_before: [InitialSample::Silence, InitialSample::First, InitialSample::Frame][before],
             mel_scale: if slaney { MelKind::Slaney } else { MelKind::Htk },
-            normalise: [Normalise::Utterance, Normalise::Standard, Normalise::None][normalise],
+            normalise: [Normalization::Utterance, Normalization::Standard, Normalization::None][normalise],
             floor_power: if absolute { 1e-12 } else { 0.0 },
             trim_db: if trims { 40.0 } else { 0.0 },
             remove_mean,

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use speech::{AudioPieces, Conversion, Error, read_audio};
+use speech::{AudioChunks, Conversion, Error, read_audio};
 use tempfile::{TempDir, tempdir};
 
 use crate::mutants::wav;
@@ -75,7 +75,7 @@ fn a_stream_is_read_to_its_end() {
     let folder = tempdir().unwrap();
     let vast = file(&folder, &wav(&[(b"fmt ", &PCM), (b"data", &[])], Some(u32::MAX)));
     fs::File::options().write(true).open(&vast).unwrap().set_len(5 << 30).unwrap();
-    let mut pieces = AudioPieces::open(&vast, 8000, &Conversion::default()).unwrap();
+    let mut pieces = AudioChunks::open(&vast, 8000, &Conversion::default()).unwrap();
     assert!(pieces.next().unwrap().unwrap().iter().all(|&x| x == 0.0));
     let nothing = file(&folder, &wav(&[(b"fmt ", &PCM), (b"data", &[])], Some(u32::MAX)));
     assert!(matches!(read_audio(&nothing), Err(Error::EmptyAudio { .. })));

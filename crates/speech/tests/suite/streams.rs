@@ -6,8 +6,8 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use speech::{
-    Audio, AudioPieces, Change, Conversion, Error, FeatureConfig, FeatureStream, Features, FrontEnd,
-    Normalise, Pcm, PcmReader, ResampleStream, StackStream, read_audio, read_audio_as, resample,
+    Audio, AudioChange, AudioChunks, Conversion, Error, FeatureConfig, FeatureStream, Features, FrontEnd,
+    Normalization, PcmDecoder, PcmReader, ResampleStream, StackStream, read_audio, read_audio_as, resample,
 };
 use tempfile::tempdir;
 
@@ -17,7 +17,7 @@ fn config() -> FeatureConfig {
     FeatureConfig {
         sample_rate: 8000,
         mels: 12,
-        normalise: Normalise::Running,
+        normalise: Normalization::Running,
         floor_db: 90.0,
         ..FeatureConfig::default()
     }
@@ -123,7 +123,7 @@ proptest! {
     ) {
         let expected: Vec<f32> =
             bytes.chunks_exact(2).map(|b| f32::from(i16::from_le_bytes([b[0], b[1]])) / 32768.0).collect();
-        let (mut pcm, mut samples) = (Pcm::default(), Vec::new());
+        let (mut pcm, mut samples) = (PcmDecoder::default(), Vec::new());
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).chain([0, bytes.len()]).collect();
         cuts.sort_unstable();
         for ends in cuts.windows(2) {
@@ -256,7 +256,7 @@ fn a_long_pause_neither_blows_up_noise_nor_forgets_the_prior() {
 fn old_settings_read_as_they_did() {
     let text = serde_json::to_string(&FeatureConfig::default()).unwrap();
     assert!(!text.contains("normalise"), "{text}");
-    assert_eq!(serde_json::from_str::<FeatureConfig>(&text).unwrap().normalise, Normalise::Utterance);
+    assert_eq!(serde_json::from_str::<FeatureConfig>(&text).unwrap().normalise, Normalization::Utterance);
     let text = serde_json::to_string(&config()).unwrap();
     assert!(text.contains("\"normalise\":\"running\""), "{text}");
     assert_eq!(serde_json::from_str::<FeatureConfig>(&text).unwrap(), config());
@@ -281,7 +281,7 @@ fn raw_sound_is_read_as_it_comes() {
     let bytes = [0, 64, 0, 192, 1, 0, 0, 128];
     let samples = |source| {
         let (mut reader, mut samples) = (PcmReader::new(Dripping(source, 0)), Vec::new());
-        while let Some(piece) = reader.piece()? {
+        while let Some(piece) = reader.read_chunk()? {
             assert!(!piece.is_empty());
             samples.extend(piece);
         }
@@ -298,11 +298,11 @@ fn raw_sound_is_read_as_it_comes() {
             Err(io::Error::other("gone"))
         }
     }
-    let error = PcmReader::new(Broken).piece().unwrap_err();
+    let error = PcmReader::new(Broken).read_chunk().unwrap_err();
     assert_eq!(error.to_string(), "raw sound: cannot be read: gone");
 }
 
-fn whole(path: &Path, conversion: &Conversion) -> (Vec<f32>, Vec<Change>) {
+fn whole(path: &Path, conversion: &Conversion) -> (Vec<f32>, Vec<AudioChange>) {
     let (audio, changes) = read_audio_as(path, 8000, conversion).unwrap();
     (audio.samples, changes)
 }
@@ -322,7 +322,7 @@ fn files_in_pieces_are_the_whole() {
     writer.finalize().unwrap();
     let conversion = Conversion { channel: speech::Channel::Mix, resample: true };
     for path in [path, digits("audio/dev/digits-dev-0000.flac")] {
-        let pieces = AudioPieces::open(&path, 8000, &conversion).unwrap();
+        let pieces = AudioChunks::open(&path, 8000, &conversion).unwrap();
         let changes = pieces.changes().to_vec();
         let pieces: Vec<Vec<f32>> = pieces.map(Result::unwrap).collect();
         assert!(pieces.len() > 1 && pieces.iter().all(|piece| (1..40_000).contains(&piece.len())));
@@ -336,11 +336,11 @@ fn a_truncated_file_is_an_error_after_its_last_good_piece() {
     let path = folder.path().join("a.flac");
     let bytes = fs::read(digits("audio/dev/digits-dev-0000.flac")).unwrap();
     fs::write(&path, &bytes[..bytes.len() - 9]).unwrap();
-    let mut pieces = AudioPieces::open(&path, 8000, &Conversion::default()).unwrap();
+    let mut pieces = AudioChunks::open(&path, 8000, &Conversion::default()).unwrap();
     let good = pieces.by_ref().take_while(Result::is_ok).count();
     assert!(good > 0, "{good}");
     assert!(pieces.next().is_none());
     assert!(matches!(read_audio(&path), Err(Error::Truncated { .. })));
-    let error = AudioPieces::open(&path, 16_000, &Conversion::default()).err().unwrap();
+    let error = AudioChunks::open(&path, 16_000, &Conversion::default()).err().unwrap();
     assert!(matches!(error, Error::FileRate { expected: 16_000, found: 8000, .. }), "{error}");
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use speech::wave::{NoiseConfig, ReverbConfig, SpeedConfig, change_speed, mix, reverberate};
+use speech::wave::{NoiseConfig, ReverbConfig, SpeedConfig, add_noise, change_speed, reverberate};
 use speech::{Error, WaveAugment, WaveConfig};
 
 fn noise(n: usize, seed: u32) -> Vec<f32> {
@@ -76,7 +76,7 @@ fn noise_has_the_ratio_that_was_asked_for() {
     let (clean, other) = (noise(5000, 2), noise(777, 3));
     for snr_db in [-10.0, 0.0, 12.5, 40.0] {
         let mut noisy = clean.clone();
-        mix(&mut noisy, &other, 700, snr_db);
+        add_noise(&mut noisy, &other, 700, snr_db);
         let added: Vec<f32> = noisy.iter().zip(&clean).map(|(a, b)| a - b).collect();
         let found = 10.0 * (power(&clean) / power(&added)).log10();
         assert!((found - snr_db).abs() < 1e-2, "{found} for {snr_db}");
@@ -88,7 +88,7 @@ fn noise_has_the_ratio_that_was_asked_for() {
     }
     for (signal, other) in [(vec![0.0; 9], noise(5, 1)), (noise(9, 1), vec![0.0; 5]), (noise(9, 1), vec![])] {
         let mut same = signal.clone();
-        mix(&mut same, &other, 3, 5.0);
+        add_noise(&mut same, &other, 3, 5.0);
         assert_eq!(same, signal);
     }
 }
@@ -144,7 +144,7 @@ fn all_is_a_function_of_the_generator() {
         }),
     };
     let augment = WaveAugment::new(&config, 16_000, false).unwrap();
-    assert!(!augment.is_none());
+    assert!(!augment.is_identity());
     let clean = noise(2000, 8);
     let apply = |seed| augment.apply(clean.clone(), &mut seeded(seed)).unwrap();
     let all: Vec<Vec<f32>> = (0..20).map(apply).collect();
@@ -162,7 +162,7 @@ fn all_is_a_function_of_the_generator() {
     }
 
     let none = WaveAugment::new(&WaveConfig::default(), 16_000, false).unwrap();
-    assert!(none.is_none());
+    assert!(none.is_identity());
     assert_eq!(none.apply(clean.clone(), &mut seeded(1)).unwrap(), clean);
 }
 

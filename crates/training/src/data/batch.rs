@@ -74,12 +74,12 @@ pub(super) fn train_plan(
 ) -> Result<Vec<Vec<usize>>> {
     if batches.buckets == 0 {
         let size = batches.size();
-        let fits = |count: usize, longest: usize| size.holds(count, longest) && fits(count, longest);
-        return Ok(speech::batching::batches_that(rows, &fits, Some(rng)));
+        let fits = |count: usize, longest: usize| size.fits(count, longest) && fits(count, longest);
+        return Ok(speech::batching::plan_batches_with(rows, &fits, Some(rng)));
     }
-    let buckets = speech::batching::buckets(seconds, batches.buckets)?;
+    let buckets = speech::batching::split_into_buckets(seconds, batches.buckets)?;
     // The utterances of a step are of one bucket, or of two neighbours, and all steps have as many.
     let of_step = batches.max_utterances.saturating_mul(batches.accumulate);
-    let steps = speech::batching::bucketed(&buckets, of_step, rng)?;
+    let steps = speech::batching::bucket_batches(&buckets, of_step, rng)?;
     Ok(steps.iter().flat_map(|step| step.chunks(batches.max_utterances)).map(<[usize]>::to_vec).collect())
 }

@@ -18,7 +18,7 @@ pub(super) fn join(some: &[&Utterance]) -> Utterance {
     let texts: Vec<&str> = some.iter().map(|u| u.text.as_str()).filter(|text| !text.is_empty()).collect();
     one.text = texts.join(" ");
     one.id = some.iter().map(|u| u.id.as_str()).collect::<Vec<_>>().join("+");
-    one.pieces = some.iter().flat_map(|u| u.pieces.iter().cloned()).collect();
+    one.segments = some.iter().flat_map(|u| u.segments.iter().cloned()).collect();
     one.sample_rate = one.sample_rate.filter(|&rate| some.iter().all(|u| u.sample_rate == Some(rate)));
     one.seconds = some.iter().map(|u| u.seconds).sum();
     (one.num_samples, one.crc32, one.subset, one.speaker) = (None, None, None, None);
@@ -53,16 +53,16 @@ mod tests {
             let joined = joined(&list, count, 1);
             assert_eq!(joined.len(), strings, "{count}");
             for one in &joined {
-                assert!(one.pieces.len() <= count && one.pieces.len() > 1 && one.num_samples.is_none());
-                assert_eq!(one.seconds, 0.5 * one.pieces.len() as f64);
-                assert_eq!(one.id.split('+').count(), one.pieces.len());
-                let words = 2 * one.pieces.len() - 2 * usize::from(one.id.contains("u3"));
+                assert!(one.segments.len() <= count && one.segments.len() > 1 && one.num_samples.is_none());
+                assert_eq!(one.seconds, 0.5 * one.segments.len() as f64);
+                assert_eq!(one.id.split('+').count(), one.segments.len());
+                let words = 2 * one.segments.len() - 2 * usize::from(one.id.contains("u3"));
                 assert_eq!(one.text.split(' ').count(), words, "{:?}", one.text);
             }
             let mut files: Vec<_> = joined.iter().flat_map(|one| one.files()).collect();
             files.sort_unstable();
             files.dedup();
-            assert_eq!(files.len(), joined.iter().map(|one| one.pieces.len()).sum::<usize>());
+            assert_eq!(files.len(), joined.iter().map(|one| one.segments.len()).sum::<usize>());
         }
         assert_ne!(joined(&list, 7, 1), joined(&list, 7, 2));
         let with = |rates: [u32; 2]| {

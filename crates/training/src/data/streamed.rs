@@ -10,7 +10,7 @@ use super::plane_cache::PlaneCache;
 use crate::recipe::Recipe;
 use model::random::{Purpose, stream};
 use recognizer::bad_items;
-use recognizer::bad_items::{BadItems, LeftOut, LengthMismatch};
+use recognizer::bad_items::{BadItems, ExcludedUtterance, LengthMismatch};
 use recognizer::{Error, Result};
 
 /// Utterances of a [`Corpus`], each alone and, where a recipe joins them, once more in strings.
@@ -54,7 +54,7 @@ impl Streamed {
         }
         let features = &recipe.features;
         let wave = WaveAugment::new(&recipe.augment.wave(), features.sample_rate, features.resample)?;
-        let cache = recipe.data.cache.as_ref().filter(|_| wave.is_none() && features.dither == 0.0);
+        let cache = recipe.data.cache.as_ref().filter(|_| wave.is_identity() && features.dither == 0.0);
         let mut streamed = Streamed {
             strings: groups(kept.len(), recipe.augment.join, recipe.seed),
             cache: cache.map(|folder| PlaneCache::new(folder, features)).transpose()?,
@@ -76,7 +76,7 @@ impl Streamed {
     fn find_bad(&self) -> Result<BadItems> {
         let check = |at: usize| -> Result<(String, Result<()>)> {
             let one = match self.utterance(at) {
-                Err(error) if bad_items::is_of_one_item(&error) => return Ok((self.name(at), Err(error))),
+                Err(error) if bad_items::is_item_error(&error) => return Ok((self.name(at), Err(error))),
                 one => one?,
             };
             let missing = one.files().find_map(|path| Some((path, std::fs::metadata(path).err()?)));
@@ -90,7 +90,7 @@ impl Streamed {
         let mut bad = BadItems::default();
         for one in checked {
             let (id, found) = one?;
-            bad_items::sort(&id, found, &mut bad)?;
+            bad_items::record_bad(&id, found, &mut bad)?;
         }
         Ok(bad)
     }
@@ -168,7 +168,7 @@ impl Streamed {
                 bad.other_length.extend(other_length);
                 Ok(Some(heard))
             }
-            Err(error) if bad_items::is_of_one_item(&error) => {
+            Err(error) if bad_items::is_item_error(&error) => {
                 self.blame(index, &error, front_end, bad)?;
                 Ok(None)
             }
@@ -218,11 +218,11 @@ impl Streamed {
                 self.sound(&one, front_end)
             });
             let id = self.utterance(part).map_or_else(|_| self.name(part), |one| one.id);
-            bad_items::sort(&id, found.map(drop), bad)?;
+            bad_items::record_bad(&id, found.map(drop), bad)?;
         }
         if bad.left_out.len() == before {
             let id = self.utterance(index).map_or_else(|_| self.name(index), |one| one.id);
-            bad.left_out.push(LeftOut::new(&id, error));
+            bad.left_out.push(ExcludedUtterance::new(&id, error));
         }
         Ok(())
     }
@@ -232,7 +232,7 @@ impl Streamed {
         let one = self.utterance(index);
         match one.and_then(|one| Ok((self.labels(&one)?, one.id))) {
             Ok((labels, id)) => Ok(Some((id, labels))),
-            Err(error) if bad_items::is_of_one_item(&error) => Ok(None),
+            Err(error) if bad_items::is_item_error(&error) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -258,7 +258,7 @@ impl Streamed {
         let mut audio = self.sound(one, front_end)?;
         let found = audio.seconds();
         let named = |error| speech::Error::Utterance { utterance: one.id.clone(), source: Box::new(error) };
-        if !self.wave.is_none() {
+        if !self.wave.is_identity() {
             let Audio { samples, sample_rate } = audio;
             let samples = self.wave.apply(samples, &mut rng(Purpose::Wave)).map_err(named)?;
             audio = Audio { samples, sample_rate };

@@ -10,7 +10,7 @@ use crate::run_plan::RunPlan;
 use model::Model;
 use model::random::{Purpose, stream};
 use recognizer::Example;
-use recognizer::bad_items::{BadItems, LeftOut};
+use recognizer::bad_items::{BadItems, ExcludedUtterance};
 
 /// Batches of a recipe, augmented anew in each epoch.
 pub struct TrainingSet<'a> {
@@ -156,7 +156,7 @@ impl BatchSource for TrainingSet<'_> {
     }
 
     fn padding(&self, plan: &[Vec<usize>]) -> f64 {
-        Padding::of(&self.rows, plan).share()
+        Padding::new(&self.rows, plan).fraction()
     }
 
     fn workers(&self) -> usize {
@@ -187,7 +187,11 @@ impl BatchSource for TrainingSet<'_> {
                     };
                     if self.is_too_large(index, &features) {
                         let error = "a step of it takes more than batch.memory, which is planned by the lengths of the manifest";
-                        bad.left_out.push(LeftOut { id, reason: error.to_owned(), other_rate: false });
+                        bad.left_out.push(ExcludedUtterance {
+                            id,
+                            reason: error.to_owned(),
+                            has_other_rate: false,
+                        });
                         absent.push(index);
                         continue;
                     }

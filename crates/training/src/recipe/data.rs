@@ -3,10 +3,10 @@ use std::path::PathBuf;
 
 use model::Result;
 use model::config::values::{MANY, expect, setting, whole};
-use recognizer::MAX_BAD;
+use recognizer::DEFAULT_MAX_BAD;
 use serde::{Deserialize, Serialize};
 use speech::wave::{NoiseConfig, ReverbConfig, SpeedConfig};
-use speech::{Perturb, SpecAugment, TokenizerKind, TokenizerOptions, UnicodeForm, WaveConfig};
+use speech::{Perturbation, SpecAugment, TokenizerKind, TokenizerOptions, UnicodeForm, WaveConfig};
 
 /// `[data]`: manifests, relative to the recipe's folder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -67,7 +67,7 @@ pub struct Augment {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub noise: Option<NoiseConfig>,
     /// Speed, tempo and frequency-axis changes of the frames, first.
-    pub perturb: Perturb,
+    pub perturb: Perturbation,
     /// Masks over time and frequency, second.
     pub mask: SpecAugment,
 }
@@ -95,7 +95,7 @@ impl Augment {
     /// How much longer than it is an utterance may become.
     pub fn stretch(&self) -> f64 {
         let waves = self.speed.as_ref().map_or(1.0, |speed| speed.rates[1].max(1.0));
-        let Perturb { speed, tempo, .. } = self.perturb;
+        let Perturbation { speed, tempo, .. } = self.perturb;
         waves / ((1.0 - f64::from(speed)) * (1.0 - f64::from(tempo)))
     }
 
@@ -144,7 +144,7 @@ impl TokenConfig {
 }
 
 fn max_bad() -> f64 {
-    MAX_BAD
+    DEFAULT_MAX_BAD
 }
 
 fn is_max_bad(share: &f64) -> bool {

@@ -26,7 +26,7 @@ pub struct BatchConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_seconds: Option<f64>,
     /// Number of buckets of similar lengths from which batches of exactly `max_utterances` are drawn, whatever is left over being
-    /// dropped anew in each epoch; see [`speech::batching::bucketed`]. 0 = batches of up to `max_frames` of all utterances.
+    /// dropped anew in each epoch; see [`speech::batching::bucket_batches`]. 0 = batches of up to `max_frames` of all utterances.
     #[serde(default)]
     pub buckets: usize,
 }

@@ -223,7 +223,7 @@ fn what_only_transducers_can_is_refused() {
     refused(load().joint_rows(&utterances).err(), lattice);
     refused(load().model().decoder().err().map(Into::into), lattice);
     refused(load().with_search(SearchConfig::default()).err(), lattice);
-    refused(load().live(&StreamingOptions::default()).err(), "search");
+    refused(load().stream(&StreamingOptions::default()).err(), "search");
     refused(
         load().with_search(SearchConfig::Lattice(LatticeSearch::Sum { beam: 0 })).err(),
         "at least 1 string",

@@ -162,7 +162,7 @@ fn a_ctc_head_that_outweighs_the_joint_finds_what_it_finds_alone() {
     let few = SearchConfig::BeamWithCtc { beam: Beam { nbest: 3, ..beam.clone() }, weight: 1e3 };
     let evaluation = evaluate(&recogniser(few), &utterances).unwrap();
     for (one, ctc) in evaluation.transcripts.iter().zip(&ctc) {
-        let nbest = &one.heard.nbest;
+        let nbest = &one.transcription.nbest;
         assert_eq!((nbest.len(), &nbest[0].text, &one.hypothesis), (3, ctc, ctc));
         assert!(nbest.is_sorted_by(|a, b| a.score >= b.score && a.text != b.text), "{nbest:?}");
     }

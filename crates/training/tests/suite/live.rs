@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use decoding::{Beam, BeamKind};
 use recognizer::Error;
-use recognizer::{Endpoint, Recognizer, SearchConfig, StreamingOptions, Transcription, WindowConfig};
+use recognizer::{EndpointConfig, Recognizer, SearchConfig, StreamingOptions, Transcription, WindowConfig};
 use training::{Start, train};
 
 use super::toy::{RATE, Toy};
@@ -72,7 +72,7 @@ pub(super) fn live(
     sizes: &[usize],
     options: &StreamingOptions,
 ) -> (Transcription, usize) {
-    let mut live = recogniser.live(options).unwrap();
+    let mut live = recogniser.stream(options).unwrap();
     let (mut all, mut endpoints, mut rest) = (Transcription::default(), 0, samples);
     for &size in sizes.iter().cycle() {
         let (piece, after) = rest.split_at(size.min(rest.len()));
@@ -98,7 +98,7 @@ fn pieces_of_any_size_give_the_words_of_the_whole() {
     let audio = speech::Audio { samples: samples.clone(), sample_rate: RATE };
     let whole = recogniser.transcribe(&audio).unwrap();
     assert!(whole.words.len() > 8, "{}", whole.text);
-    assert!(recogniser.live(&StreamingOptions::default()).unwrap().is_immediate());
+    assert!(recogniser.stream(&StreamingOptions::default()).unwrap().is_immediate());
     for sizes in [&[1600][..], &[1, 7, 4000, 0, 333], &[samples.len()], &[80]] {
         assert_eq!(live(recogniser, &samples, sizes, &StreamingOptions::default()).0, whole, "{sizes:?}");
     }
@@ -120,7 +120,8 @@ fn a_beam_hears_in_pieces_what_it_hears_in_the_whole() {
         }
         // A pause decides, here for what was right anyhow.
         let samples = learnt.sound(RATE as usize * 3 / 2);
-        let endpoint = Endpoint { after_words: 1.0, without_words: 100.0, longest: 100.0 };
+        let endpoint =
+            EndpointConfig { silence_after_words: 1.0, silence_without_words: 100.0, max_seconds: 100.0 };
         let options = StreamingOptions { endpoint: Some(endpoint), ..StreamingOptions::default() };
         let (found, count) = live(&recogniser, &samples, &[400], &options);
         assert_eq!(found.text, whole.text);
@@ -136,7 +137,7 @@ fn a_beam_hears_in_pieces_what_it_hears_in_the_whole() {
     assert_ne!(whole.text, learnt.recogniser.transcribe(&audio).unwrap().text);
     for latest in [None, Some(0.5), Some(0.0)] {
         let options = StreamingOptions { latest, ..StreamingOptions::default() };
-        let mut live = recogniser.live(&options).unwrap();
+        let mut live = recogniser.stream(&options).unwrap();
         let (mut found, mut heard, mut shown) = (Transcription::default(), 0, 0);
         for piece in samples.chunks(400) {
             let update = live.push(piece).unwrap();
@@ -177,7 +178,7 @@ fn utterances(
     sizes: &[usize],
     options: &StreamingOptions,
 ) -> (Vec<Transcription>, bool) {
-    let mut live = recogniser.live(options).unwrap();
+    let mut live = recogniser.stream(options).unwrap();
     let (mut all, mut rest) = (vec![Transcription::default()], samples);
     let add = |all: &mut Vec<Transcription>, updates: Vec<recognizer::StreamingUpdate>| {
         for update in updates {
@@ -196,7 +197,7 @@ fn utterances(
         }
     }
     let updates = live.finish_split().unwrap();
-    let left_out = updates.last().unwrap().left_out;
+    let left_out = updates.last().unwrap().has_discarded;
     add(&mut all, updates);
     (all, left_out)
 }
@@ -212,8 +213,9 @@ fn decisions_do_not_depend_on_the_sizes_of_pieces() {
         beam(BeamKind::Modified, 6.0),
         beam(maes, 3.0),
     ];
-    let pause = Endpoint { after_words: 0.2, without_words: 0.4, longest: 100.0 };
-    let length = Endpoint { after_words: 100.0, without_words: 100.0, longest: 0.7 };
+    let pause = EndpointConfig { silence_after_words: 0.2, silence_without_words: 0.4, max_seconds: 100.0 };
+    let length =
+        EndpointConfig { silence_after_words: 100.0, silence_without_words: 100.0, max_seconds: 0.7 };
     let mut differ = false;
     for one_way in [true, false] {
         let learnt = trained(one_way);
@@ -242,12 +244,12 @@ fn decisions_do_not_depend_on_the_sizes_of_pieces() {
 #[test]
 fn searches_without_streams_are_named() {
     let recogniser = trained(false).with_beam(BeamKind::Malsd { max_symbols: 3 });
-    let error = recogniser.live(&StreamingOptions::default()).err().unwrap().to_string();
+    let error = recogniser.stream(&StreamingOptions::default()).err().unwrap().to_string();
     assert!(error.contains("mALSD beam search knows no streams"), "{error}");
     let beside = SearchConfig::BeamWithCtc { beam: Beam::default(), weight: 0.5 };
     for search in [SearchConfig::Ctc(None), beside] {
         let recogniser = trained(false).with_search(search);
-        let error = recogniser.live(&StreamingOptions::default()).err().unwrap().to_string();
+        let error = recogniser.stream(&StreamingOptions::default()).err().unwrap().to_string();
         assert!(error.contains("a greedy one or a beam by the joint network alone"), "{error}");
     }
 }
@@ -260,13 +262,15 @@ fn a_pause_ends_an_utterance_and_changes_no_word() {
     let audio = speech::Audio { samples: samples.clone(), sample_rate: RATE };
     let whole = recogniser.transcribe(&audio).unwrap();
     let options = |endpoint| StreamingOptions { endpoint: Some(endpoint), ..StreamingOptions::default() };
-    let endpoint = Endpoint { after_words: 1.0, without_words: 100.0, longest: 100.0 };
+    let endpoint =
+        EndpointConfig { silence_after_words: 1.0, silence_without_words: 100.0, max_seconds: 100.0 };
     let (found, count) = live(recogniser, &samples, &[400], &options(endpoint));
     assert_eq!(found, whole);
     // One for each sentence that was heard.
     assert!((4..=6).contains(&count), "{count}");
     // A limit on the length does not cut words, and comes as often as it can.
-    let endpoint = Endpoint { after_words: 100.0, without_words: 100.0, longest: 1.0 };
+    let endpoint =
+        EndpointConfig { silence_after_words: 100.0, silence_without_words: 100.0, max_seconds: 1.0 };
     let (found, count) = live(recogniser, &samples, &[400], &options(endpoint));
     let seconds = samples.len() / RATE as usize;
     assert_eq!(found, whole);
@@ -286,7 +290,7 @@ fn windows_of_a_model_that_hears_both_ways_give_what_one_window_gives() {
     // Shorter windows hear the same words of these whistles.
     let narrow = WindowConfig { seconds: 2.0, overlap: 1.0 };
     let found = recogniser.transcribe_pieces(pieces(), narrow).unwrap();
-    assert!(!recogniser.live(&StreamingOptions::default()).unwrap().is_immediate());
+    assert!(!recogniser.stream(&StreamingOptions::default()).unwrap().is_immediate());
     let same = found.words.iter().zip(&whole.words).filter(|(a, b)| a.text == b.text).count();
     assert!(
         same + 2 >= whole.words.len() && found.words.is_sorted_by(|a, b| a.start <= b.start),
@@ -302,14 +306,14 @@ fn nothing_is_believed_of_silence_and_bad_samples_are_named() {
     for one_way in [true, false] {
         let recogniser = &trained(one_way).recogniser;
         let (found, _) = {
-            let mut live = recogniser.live(&StreamingOptions::default()).unwrap();
+            let mut live = recogniser.stream(&StreamingOptions::default()).unwrap();
             for _ in 0..30 {
                 assert_eq!(live.push(&[0.0; 1000]).unwrap().new, Transcription::default());
             }
             (live.finish().unwrap().new, 0)
         };
         assert_eq!(found, Transcription::default());
-        let mut live = recogniser.live(&StreamingOptions::default()).unwrap();
+        let mut live = recogniser.stream(&StreamingOptions::default()).unwrap();
         let error = live.push(&[0.0, f32::NAN]).unwrap_err().to_string();
         assert!(error.contains("NaN"), "{error}");
         assert_eq!(live.finish().unwrap().new, Transcription::default());

@@ -524,7 +524,7 @@ fn a_model_that_does_not_fit_is_named_before_it_is_made() {
     let shapes = Model::shapes(&recipe.model(), 30).unwrap();
     let count: usize = shapes.values().map(|shape| shape.iter().product::<usize>()).sum();
     assert!(count > 150_000_000_000, "{count}");
-    if speech::memory::available().is_some() {
+    if speech::memory::available_bytes().is_some() {
         let error = Model::new(&recipe.model(), 30).err().unwrap();
         let text = error.to_string();
         assert!(matches!(error, model::Error::Memory { .. }), "{text}");

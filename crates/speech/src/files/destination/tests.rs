@@ -37,7 +37,7 @@ fn names_of_255_bytes_are_written_and_longer_ones_are_an_error_of_the_system() {
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
         fs::write(folder.path().join(prefix(&path) + "abcdef" + TEMPORARY), b"").unwrap();
-        remove_leftovers(&path).unwrap();
+        remove_temporary_files(&path).unwrap();
         fs::remove_file(&path).unwrap();
     }
     assert_eq!(count(folder.path()), 0);
@@ -52,7 +52,7 @@ fn leftovers_of_killed_processes_are_removed_and_nothing_else() {
     for name in [".file.x7.tmp", "file.tmp", ".other.x.tmp", "file"] {
         fs::write(folder.path().join(name), b"").unwrap();
     }
-    remove_leftovers(&folder.path().join("file")).unwrap();
+    remove_temporary_files(&folder.path().join("file")).unwrap();
     assert_eq!(count(folder.path()), 3);
     assert!(!folder.path().join(".file.x7.tmp").exists());
 }
