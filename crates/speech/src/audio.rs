@@ -1,22 +1,22 @@
 //! Sound files: WAV, FLAC through claxon, other formats through symphonia, other sample rates through rubato.
 
 mod aiff;
+mod audio_chunks;
 mod caf;
 mod channels;
-mod chunks;
 mod decoder;
-mod ending;
+mod file_range;
 mod flac;
-mod guard;
+mod flac_check;
+mod iff;
 mod linear;
 mod mp4;
 mod opus;
 mod packets;
-mod part;
+mod panic_guard;
 mod pcm;
-mod pieces;
 mod resample;
-mod sniff;
+mod sound_format;
 mod tags;
 mod vorbis;
 mod wav;
@@ -24,15 +24,15 @@ mod wav;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
+pub use audio_chunks::AudioChunks;
 pub use channels::{AudioChange, Channel, Conversion};
 pub use pcm::{PcmDecoder, PcmReader};
-pub use pieces::AudioChunks;
 pub use resample::{ResampleStream, resample};
 
 pub(crate) use decoder::DurationLimit;
 use decoder::{Decoder, SoundFile, whole};
-pub(crate) use part::FileRange;
-pub(crate) use sniff::ENDINGS;
+pub(crate) use file_range::FileRange;
+pub(crate) use sound_format::EXTENSIONS;
 
 use crate::{Error, Result};
 
@@ -179,7 +179,7 @@ pub(crate) fn measure(path: &Path, limit: DurationLimit) -> Result<(u64, u32)> {
         && reader.info().channels == 1
     {
         let part = tags::without_front(whole(path)?).and_then(tags::without_end);
-        let ending = part.and_then(|mut part| ending::is_whole(&mut part, &reader.info()));
+        let ending = part.and_then(|mut part| flac_check::is_complete(&mut part, &reader.info()));
         if ending.map_err(io)? {
             return Ok((samples, opened.sample_rate()));
         }

@@ -20,7 +20,7 @@
 //! assert!(plane.data.contains(&0.0) && plane.data.contains(&1.0));
 //! ```
 
-mod draw;
+mod mask_form;
 
 use std::ops::Range;
 
@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use crate::features::setting;
 use crate::{Features, Result};
 
-pub use draw::MaskForm;
+pub use mask_form::MaskForm;
 
 /// Most masks of a kind.
 const MOST: usize = 1000;

@@ -2,10 +2,10 @@
 
 mod index;
 mod members;
-mod names;
-mod notes;
+mod name_range;
 mod scan;
 mod shard;
+mod source_report;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,8 +13,8 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use index::{Index, IndexEntry};
-use names::NameRange;
-pub use notes::{BadSample, LengthMismatch};
+use name_range::NameRange;
+pub use source_report::{BadSample, LengthMismatch};
 
 use crate::files::open_regular;
 use crate::{Error, Result, Utterance, manifest};

@@ -31,13 +31,13 @@
 
 mod chain;
 mod config;
+mod feature_matrix;
 mod framing;
 mod front_end;
 mod log_compression;
-mod normalise;
-mod plane;
+mod normalization;
 mod preset;
-mod running;
+mod running_stats;
 pub(crate) mod samples;
 mod spectra;
 mod stack;
@@ -52,10 +52,10 @@ use crate::Error;
 
 pub use chain::FeatureStages;
 pub use config::FeatureConfig;
+pub use feature_matrix::Features;
 pub use framing::{Framing, Window};
 pub use front_end::FrontEnd;
-pub use normalise::Normalization;
-pub use plane::Features;
+pub use normalization::Normalization;
 pub use preset::Preset;
 pub use samples::InitialSample;
 pub use stack::StackStream;

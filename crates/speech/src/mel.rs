@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::real::FftFloat;
+use crate::fft_float::FftFloat;
 
 /// Which mel scale, and what the filters on it look like.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -19,7 +19,7 @@
 mod convolve;
 mod noise;
 mod reverb;
-mod sounds;
+mod sound_set;
 mod speed;
 
 use rand::Rng;
@@ -33,7 +33,7 @@ pub use noise::{NoiseConfig, add_noise};
 pub use reverb::{ReverbConfig, reverberate};
 pub use speed::{SpeedConfig, change_speed};
 
-use sounds::Sounds;
+use sound_set::SoundSet;
 
 /// What is done to waveforms; nothing, by default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -66,8 +66,8 @@ impl WaveConfig {
 #[derive(Debug)]
 pub struct WaveAugment {
     speed: Option<SpeedConfig>,
-    reverb: Option<(ReverbConfig, Sounds)>,
-    noise: Option<(NoiseConfig, Sounds)>,
+    reverb: Option<(ReverbConfig, SoundSet)>,
+    noise: Option<(NoiseConfig, SoundSet)>,
 }
 
 impl WaveAugment {
@@ -79,7 +79,7 @@ impl WaveAugment {
     /// one that is too long. Each names the file.
     pub fn new(config: &WaveConfig, sample_rate: u32, resample: bool) -> Result<Self> {
         config.check()?;
-        let sounds = |manifest, most| Sounds::read(manifest, sample_rate, resample, most);
+        let sounds = |manifest, most| SoundSet::read(manifest, sample_rate, resample, most);
         let reverb = match &config.reverb {
             Some(reverb) => {
                 let responses = sounds(&reverb.manifest, reverb::MOST_SECONDS)?;

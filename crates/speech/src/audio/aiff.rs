@@ -3,10 +3,10 @@
 use std::io::{self, BufRead, BufReader, ErrorKind, Seek, SeekFrom};
 use std::path::Path;
 
-use super::chunks::{MAX_BYTES, Order, content, skip, take, text};
+use super::file_range::FileRange;
 use super::format_error;
+use super::iff::{MAX_BYTES, Order, content, skip, take, text};
 use super::linear::{Coding, DeclaredLengths, Reader, SampleFormat};
-use super::part::FileRange;
 use crate::Result;
 
 const EXPECTED: &str = "a well-formed AIFF file";

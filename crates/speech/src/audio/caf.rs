@@ -9,10 +9,10 @@
 use std::io::{self, BufReader, ErrorKind, Seek, SeekFrom};
 use std::path::Path;
 
-use super::chunks::{Order, content, skip, take, text};
+use super::file_range::FileRange;
 use super::format_error;
+use super::iff::{Order, content, skip, take, text};
 use super::linear::{Coding, DeclaredLengths, Reader, SampleFormat};
-use super::part::FileRange;
 use crate::Result;
 
 const EXPECTED: &str = "a well-formed CAF file";

@@ -4,9 +4,9 @@ use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 
 use super::channels::{Mono, grow, reserve};
+use super::file_range::FileRange;
 use super::packets::{self, Container};
-use super::part::FileRange;
-use super::sniff::{self, SoundFormat};
+use super::sound_format::{self, SoundFormat};
 use super::{
     Audio, AudioChange, BLOCK, Channel, aiff, caf, check_samples, flac, format_error, linear, tags, wav,
 };
@@ -56,9 +56,9 @@ impl SoundFile {
         let whole_bytes = part.len();
         let mut part = tags::without_front(part).map_err(io)?;
         let mut start = Vec::new();
-        (&mut part).take(sniff::BYTES as u64).read_to_end(&mut start).map_err(io)?;
+        (&mut part).take(sound_format::BYTES as u64).read_to_end(&mut start).map_err(io)?;
         part.rewind().map_err(io)?;
-        let opened = match sniff::kind(&start) {
+        let opened = match sound_format::kind(&start) {
             SoundFormat::Wav => SoundFile::Linear(wav::open(path, BufReader::new(part))?),
             SoundFormat::Flac => {
                 let part = tags::without_end(part).map_err(io)?;

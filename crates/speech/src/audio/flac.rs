@@ -7,7 +7,7 @@ use std::io::{BufReader, ErrorKind};
 use std::path::Path;
 
 use super::channels::Mono;
-use super::part::FileRange;
+use super::file_range::FileRange;
 use super::{format_error, full_scale};
 use crate::{Error, Result};
 

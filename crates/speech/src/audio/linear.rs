@@ -2,20 +2,20 @@
 
 mod adpcm;
 mod coding;
+mod declared_lengths;
 mod ima4;
-mod length;
 
 use std::io::{self, BufReader, ErrorKind, Read};
 use std::path::Path;
 
 use super::BLOCK;
 use super::channels::Mono;
-use super::chunks::Order;
-use super::part::FileRange;
+use super::file_range::FileRange;
+use super::iff::Order;
 use crate::{Error, Result};
 use adpcm::Adpcm;
 pub(super) use coding::{Coding, SampleFormat};
-pub(super) use length::DeclaredLengths;
+pub(super) use declared_lengths::DeclaredLengths;
 
 /// A file whose header has been read, at the first of its samples.
 pub(super) struct Reader {

@@ -6,7 +6,7 @@
 
 use std::io::{self, Read, Seek, SeekFrom};
 
-use super::part::FileRange;
+use super::file_range::FileRange;
 
 /// Atoms of one level that are looked at.
 const MAX_ATOMS: usize = 1 << 10;

@@ -18,9 +18,9 @@ use symphonia::core::packet::Packet;
 use symphonia::default::formats::{AdtsReader, CafReader, IsoMp4Reader, MpaReader, OggReader};
 
 use super::channels::Mono;
-use super::guard::guard;
+use super::file_range::FileRange;
 use super::opus::{self, Opus};
-use super::part::FileRange;
+use super::panic_guard::catch_panic;
 use super::{format_error, mp4, vorbis};
 use crate::{Error, Result};
 
@@ -358,7 +358,7 @@ fn guarded<T>(
     container: Container,
     work: impl FnOnce() -> Result<T, SymphoniaError>,
 ) -> Result<T> {
-    let found = match guard(work) {
+    let found = match catch_panic(work) {
         Some(Ok(value)) => return Ok(value),
         Some(Err(SymphoniaError::IoError(source))) if source.kind() != ErrorKind::UnexpectedEof => {
             return Err(Error::Io { path: path.into(), source });

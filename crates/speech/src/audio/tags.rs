@@ -8,7 +8,7 @@
 
 use std::io::{self, Read, Seek, SeekFrom};
 
-use super::part::FileRange;
+use super::file_range::FileRange;
 
 /// Tags of each kind that are passed over; more are no sound file.
 const MAX_TAGS: usize = 16;

@@ -7,10 +7,10 @@ mod format;
 use std::io::{self, BufRead, BufReader, ErrorKind, Seek};
 use std::path::Path;
 
-use super::chunks::{MAX_BYTES, Order, content, skip, take, text};
+use super::file_range::FileRange;
 use super::format_error;
+use super::iff::{MAX_BYTES, Order, content, skip, take, text};
 use super::linear::{DeclaredLengths, Reader};
-use super::part::FileRange;
 use crate::{Error, Result};
 
 const EXPECTED: &str = "a WAV file";

@@ -10,7 +10,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use super::notes::Notes;
+use super::source_report::SourceReport;
 use crate::{Error, Result, files};
 
 /// An utterance's place.
@@ -74,7 +74,7 @@ pub(super) struct Index {
     pub entries: Vec<IndexEntry>,
     /// Whether they are strings of recordings.
     pub are_strings: bool,
-    pub notes: Notes,
+    pub notes: SourceReport,
 }
 
 const MAGIC: &[u8] = b"panda index 3\n";

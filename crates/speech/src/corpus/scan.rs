@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use super::index::{self, Index, IndexEntry, MOST_TEXT, sum};
-use super::notes::Notes;
 use super::shard;
+use super::source_report::SourceReport;
 use crate::files::open_regular;
 use crate::{Error, Result, manifest};
 
@@ -54,7 +54,7 @@ fn lines(path: &Path) -> Result<Index> {
     let io = |source| Error::Io { path: path.into(), source };
     let mut file = BufReader::new(open_regular(path).map_err(io)?);
     let (mut entries, mut seen, mut recordings) = (Vec::new(), HashMap::new(), None);
-    let (mut start, mut number, mut notes) = (0, 0, Notes::default());
+    let (mut start, mut number, mut notes) = (0, 0, SourceReport::default());
     let none = HashMap::new();
     let mut line = String::new();
     while (&mut file).take(MOST_TEXT).read_line(&mut line).map_err(io)? > 0 {

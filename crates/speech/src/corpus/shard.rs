@@ -16,7 +16,7 @@ use kernels::Excerpt;
 use super::bytes;
 use super::index::{self, IndexEntry, MOST_TEXT, Member};
 use super::members::{self, BLOCK, MAX_HEADERS, Members};
-use super::notes::{BadSample, LengthMismatch, Notes};
+use super::source_report::{BadSample, LengthMismatch, SourceReport};
 use crate::audio::{self, Channel, DurationLimit, FileRange};
 use crate::files::open_regular;
 use crate::{Error, Result, Span, Utterance, error, manifest};
@@ -48,13 +48,13 @@ struct Samples<'a> {
     path: &'a Path,
     file: File,
     entries: Vec<IndexEntry>,
-    notes: Notes,
+    notes: SourceReport,
     /// The number of each id.
     seen: HashMap<String, usize>,
 }
 
 /// The entries of a shard, and what of it is not used.
-pub(super) fn entries(path: &Path) -> Result<(Vec<IndexEntry>, Notes)> {
+pub(super) fn entries(path: &Path) -> Result<(Vec<IndexEntry>, SourceReport)> {
     let broken = |found: std::io::Error| match found.kind() {
         ErrorKind::InvalidData | ErrorKind::UnexpectedEof | ErrorKind::Other => {
             wrong(path, "a whole tar file", found.to_string())
@@ -64,7 +64,7 @@ pub(super) fn entries(path: &Path) -> Result<(Vec<IndexEntry>, Notes)> {
     let file = open(path)?;
     let whole = file.metadata().map_err(broken)?.len();
     let mut members = Members::new(open(path)?);
-    let (entries, notes, seen) = (Vec::new(), Notes::default(), HashMap::new());
+    let (entries, notes, seen) = (Vec::new(), SourceReport::default(), HashMap::new());
     let mut samples = Samples { path, file, entries, notes, seen };
     let mut sample = Sample::default();
     while let Some(member) = members.next().map_err(broken)? {
@@ -84,7 +84,7 @@ pub(super) fn entries(path: &Path) -> Result<(Vec<IndexEntry>, Notes)> {
             continue;
         };
         let ending = ending.to_ascii_lowercase();
-        if !(ending == "json" || ending == "txt" || audio::ENDINGS.contains(&ending.as_str())) {
+        if !(ending == "json" || ending == "txt" || audio::EXTENSIONS.contains(&ending.as_str())) {
             samples.notes.add_unused(&member.name);
             continue;
         }

@@ -5,11 +5,11 @@ use std::ops::Range;
 use rand::Rng;
 
 use super::log_compression::{self, LogCompression, ReferenceLevel};
-use super::running::Running;
+use super::running_stats::Running;
 use super::samples::{Emphasis, dither};
 use super::spectra::{FrameSpectra, Spectra};
 use super::{FrontEnd, Normalization};
-use crate::real::FftFloat;
+use crate::fft_float::FftFloat;
 
 /// What a front end computes of a signal, step by step: see [`FrontEnd::stages`].
 #[derive(Clone, Debug, PartialEq)]

@@ -6,7 +6,7 @@ use rand::Rng;
 
 use super::chain::FeatureStages;
 use super::log_compression::ReferenceLevel;
-use super::running::Rate;
+use super::running_stats::Rate;
 use super::samples::evaluation_rng;
 use super::spectra::Spectra;
 use super::{FeatureConfig, Features, setting, trim};

@@ -1,7 +1,7 @@
 //! From powers to logarithms: what they are compared with, and where their floor is.
 
 use super::FeatureConfig;
-use crate::real::FftFloat;
+use crate::fft_float::FftFloat;
 
 /// The logarithm of a plane's powers.
 #[derive(Clone, Copy)]

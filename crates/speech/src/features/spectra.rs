@@ -8,8 +8,8 @@ use realfft::{RealFftPlanner, RealToComplex};
 use super::samples;
 use super::{FeatureConfig, InitialSample};
 use crate::MelScale;
+use crate::fft_float::FftFloat;
 use crate::mel::Filter;
-use crate::real::FftFloat;
 
 /// What frames go through, planned.
 pub(super) struct Spectra<F> {

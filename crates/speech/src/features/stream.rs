@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::front_end::with_chain;
-use super::running::Running;
+use super::running_stats::Running;
 use super::{Framing, FrontEnd};
 use crate::audio::check_samples;
 use crate::{Error, Result};

@@ -9,8 +9,8 @@
 //! text least, until there are as few as wanted; characters always stay. The library has such a training, which ends in a panic for
 //! some texts (its suffix array) and whose sums depend on threads and on the order of hash tables.
 
-mod cuts;
 mod seeds;
+mod segmentation;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,8 +18,8 @@ use tokenizers::models::unigram::Unigram;
 
 use super::library;
 use crate::Result;
-use cuts::Cuts;
-use seeds::{LONGEST, Seeds};
+use seeds::{MAX_PIECE_CHARACTERS, Seeds};
+use segmentation::SegmentLattice;
 
 /// Units of a score in a nat: a power of two, so that sums of scores are exact in f64 and equal ones are ties, not accidents.
 const UNITS: f64 = 1_048_576.0;
@@ -43,7 +43,7 @@ pub(super) fn train(words: &[String], size: usize, alphabet: usize) -> Vocabular
     }
     let words: Vec<(&str, u64)> = counts.into_iter().collect();
     let Seeds { mut pieces, cuts } = seeds::find(&words);
-    let mut words: Vec<(Cuts, f64)> =
+    let mut words: Vec<(SegmentLattice, f64)> =
         cuts.into_iter().zip(&words).map(|(cuts, word)| (cuts, word.1 as f64)).collect();
     // A few more than wanted: the last to go are those of the lowest score.
     let enough = size.saturating_add(size / 10);
@@ -85,7 +85,7 @@ pub(super) fn train(words: &[String], size: usize, alphabet: usize) -> Vocabular
 ///
 /// As in SentencePiece, the new log-probability is Ψ(count) - Ψ(sum), the mean under a Dirichlet posterior, which makes rare pieces
 /// rarer.
-fn maximise(pieces: &mut [(&str, f64)], words: &[(Cuts, f64)]) -> Vec<f64> {
+fn maximise(pieces: &mut [(&str, f64)], words: &[(SegmentLattice, f64)]) -> Vec<f64> {
     let scores: Vec<f64> = pieces.iter().map(|piece| piece.1).collect();
     let mut expected = vec![0.0; pieces.len()];
     words.iter().for_each(|(cuts, count)| cuts.expect(&scores, *count, &mut expected));
@@ -97,7 +97,7 @@ fn maximise(pieces: &mut [(&str, f64)], words: &[(Cuts, f64)]) -> Vec<f64> {
 }
 
 /// What the text's log-likelihood loses, about, if a piece is written by its next best cut; -inf for pieces without a use.
-fn losses(pieces: &[(&str, f64)], words: &[(Cuts, f64)], alphabet: usize) -> Vec<f64> {
+fn losses(pieces: &[(&str, f64)], words: &[(SegmentLattice, f64)], alphabet: usize) -> Vec<f64> {
     let scores: Vec<f64> = pieces.iter().map(|piece| piece.1).collect();
     let mut uses = vec![0.0; pieces.len()];
     for (cuts, count) in words {
@@ -109,7 +109,7 @@ fn losses(pieces: &[(&str, f64)], words: &[(Cuts, f64)], alphabet: usize) -> Vec
         if id < alphabet || uses[id] == 0.0 {
             return f64::NEG_INFINITY;
         }
-        let instead = Cuts::new(pieces[id].0, &ids).best(&scores, Some(id));
+        let instead = SegmentLattice::new(pieces[id].0, &ids).best(&scores, Some(id));
         // Its uses become uses of each piece of the cut.
         let sum_instead = (sum + uses[id] * (instead.len() as f64 - 1.0)).ln();
         let instead =
@@ -120,7 +120,7 @@ fn losses(pieces: &[(&str, f64)], words: &[(Cuts, f64)], alphabet: usize) -> Vec
 }
 
 /// Drops all other pieces.
-fn keep(pieces: &mut Vec<(&str, f64)>, words: &mut [(Cuts, f64)], stays: impl Fn(usize) -> bool) {
+fn keep(pieces: &mut Vec<(&str, f64)>, words: &mut [(SegmentLattice, f64)], stays: impl Fn(usize) -> bool) {
     let mut next = 0;
     let ids: Vec<Option<u32>> = (0..pieces.len())
         .map(|id| {
@@ -173,7 +173,7 @@ mod tests {
     fn a_piece_without_a_cheaper_cut_costs_most() {
         let words = [("abab", 10), ("abc", 3), ("ca", 4)];
         let Seeds { mut pieces, cuts } = seeds::find(&words);
-        let words: Vec<(Cuts, f64)> = cuts.into_iter().zip([10.0, 3.0, 4.0]).collect();
+        let words: Vec<(SegmentLattice, f64)> = cuts.into_iter().zip([10.0, 3.0, 4.0]).collect();
         for _ in 0..9 {
             let expected = maximise(&mut pieces, &words);
             // Every cut of a word is of pieces that make it up.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
 
-use super::sounds::Sounds;
+use super::sound_set::SoundSet;
 use super::{all, check_share};
 use crate::Result;
 use crate::features::setting;
@@ -41,7 +41,7 @@ impl NoiseConfig {
     pub(super) fn apply(
         &self,
         mut samples: Vec<f32>,
-        sounds: &Sounds,
+        sounds: &SoundSet,
         rng: &mut (impl Rng + ?Sized),
     ) -> Result<Vec<f32>> {
         if rng.random::<f64>() >= self.share {

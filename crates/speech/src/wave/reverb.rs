@@ -6,7 +6,7 @@ use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
 
 use super::convolve::convolve;
-use super::sounds::{Sounds, wrong};
+use super::sound_set::{SoundSet, wrong};
 use super::{all, check_share};
 use crate::{Error, Result, Utterance};
 
@@ -32,7 +32,7 @@ impl ReverbConfig {
     pub(super) fn apply(
         &self,
         samples: Vec<f32>,
-        sounds: &Sounds,
+        sounds: &SoundSet,
         rng: &mut (impl Rng + ?Sized),
     ) -> Result<Vec<f32>> {
         if rng.random::<f64>() >= self.share {
@@ -43,7 +43,7 @@ impl ReverbConfig {
     }
 
     /// Fails for an impulse response of zeros.
-    pub(super) fn check_responses(sounds: &Sounds) -> Result<()> {
+    pub(super) fn check_responses(sounds: &SoundSet) -> Result<()> {
         sounds.check_each(|response, sound| match response.samples.iter().any(|&tap| tap != 0.0) {
             true => Ok(()),
             false => Err(zeros(sound)),

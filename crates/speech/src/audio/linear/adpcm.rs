@@ -14,7 +14,7 @@ use super::coding::{Coding, SampleFormat};
 use super::ima4::{Ima4, PACKET_BYTES, PACKET_SAMPLES};
 use crate::audio::channels::Mono;
 use crate::audio::format_error;
-use crate::audio::guard::guard;
+use crate::audio::panic_guard::catch_panic;
 use crate::{Error, Result};
 
 /// A decoder of blocks.
@@ -103,7 +103,7 @@ impl Adpcm {
         let packet = PacketRef::new(0, Timestamp::new(0), Duration::new(whole as u64), block);
         let samples = &mut self.samples;
         let decoded =
-            guard(|| decoder.decode_ref(&packet).map(|block| block.copy_to_vec_interleaved(samples)));
+            catch_panic(|| decoder.decode_ref(&packet).map(|block| block.copy_to_vec_interleaved(samples)));
         decoded
             .unwrap_or(Err(SymphoniaError::DecodeError("bytes that its decoder cannot handle")))
             .map_err(broken)?;

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::Result;
-use crate::audio::chunks::Order;
 use crate::audio::format_error;
+use crate::audio::iff::Order;
 use crate::audio::linear::{Coding, SampleFormat};
 
 const EXPECTED: &str = "PCM, float, mu-law, A-law or ADPCM samples";

@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::cuts::Cuts;
+use super::segmentation::SegmentLattice;
 
 /// Characters of the longest piece, as in SentencePiece.
-pub(super) const LONGEST: usize = 16;
+pub(super) const MAX_PIECE_CHARACTERS: usize = 16;
 /// Most pieces to begin with, as in SentencePiece.
 const MOST: usize = 1_000_000;
 
@@ -13,7 +13,7 @@ pub(super) struct Seeds<'a> {
     /// Each with its first log-probability: the characters, sorted, then other strings by falling count × length.
     pub pieces: Vec<(&'a str, f64)>,
     /// Of each word.
-    pub cuts: Vec<Cuts>,
+    pub cuts: Vec<SegmentLattice>,
 }
 
 /// All characters of the words, and all strings of up to 16 of them that occur at least twice; but for those that the same longer
@@ -35,7 +35,7 @@ pub(super) fn find<'a>(words: &[(&'a str, u64)]) -> Seeds<'a> {
         .collect();
     let mut shorter: HashMap<&str, u64> = HashMap::new();
     let (mut characters, mut strings) = (Vec::new(), Vec::new());
-    for length in 1..=LONGEST + 1 {
+    for length in 1..=MAX_PIECE_CHARACTERS + 1 {
         let mut counts: HashMap<&str, u64> = HashMap::new();
         for &(word, start) in &begun {
             if let Some(string) = string(word, start, length) {
@@ -66,7 +66,7 @@ pub(super) fn find<'a>(words: &[(&'a str, u64)]) -> Seeds<'a> {
     let pieces: Vec<(&str, f64)> =
         characters.into_iter().chain(strings).map(|(weight, string)| (string, (weight / sum).ln())).collect();
     let ids = pieces.iter().enumerate().map(|(id, piece)| (piece.0, id)).collect();
-    let cuts = words.iter().map(|(word, _)| Cuts::new(word, &ids)).collect();
+    let cuts = words.iter().map(|(word, _)| SegmentLattice::new(word, &ids)).collect();
     Seeds { pieces, cuts }
 }
 

@@ -1,6 +1,6 @@
 //! What a front end makes.
 
-use crate::real::FftFloat;
+use crate::fft_float::FftFloat;
 
 /// A plane of feature frames.
 #[derive(Clone, Debug, PartialEq)]

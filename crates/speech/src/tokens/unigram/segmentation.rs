@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::LONGEST;
+use super::MAX_PIECE_CHARACTERS;
 
 #[derive(Clone, Copy)]
 struct SegmentArc {
@@ -12,27 +12,27 @@ struct SegmentArc {
 }
 
 /// The arcs of a word.
-pub(super) struct Cuts {
+pub(super) struct SegmentLattice {
     /// Characters.
     length: usize,
     /// By rising `from`, then `to`.
     arcs: Vec<SegmentArc>,
 }
 
-impl Cuts {
+impl SegmentLattice {
     /// An arc for each piece at each place of a word.
     pub(super) fn new(word: &str, ids: &HashMap<&str, usize>) -> Self {
         let places: Vec<usize> = word.char_indices().map(|(at, _)| at).chain([word.len()]).collect();
         let length = places.len() - 1;
         let mut arcs = Vec::new();
         for from in 0..length {
-            for to in from + 1..=length.min(from + LONGEST) {
+            for to in from + 1..=length.min(from + MAX_PIECE_CHARACTERS) {
                 if let Some(&piece) = ids.get(&word[places[from]..places[to]]) {
                     arcs.push(SegmentArc { from: from as u32, to: to as u32, piece: piece as u32 });
                 }
             }
         }
-        Cuts { length, arcs }
+        SegmentLattice { length, arcs }
     }
 
     /// Gives pieces their new names; those without go.
@@ -96,8 +96,8 @@ mod tests {
     const PIECES: [&str; 5] = ["a", "b", "ab", "ba", "bab"];
     const SCORES: [f64; 5] = [-1.0, -2.0, -2.5, -2.25, -4.0];
 
-    fn cuts(word: &str) -> Cuts {
-        Cuts::new(word, &PIECES.iter().enumerate().map(|(id, &piece)| (piece, id)).collect())
+    fn cuts(word: &str) -> SegmentLattice {
+        SegmentLattice::new(word, &PIECES.iter().enumerate().map(|(id, &piece)| (piece, id)).collect())
     }
 
     /// All cuts of a word, by trying everything.

@@ -17,7 +17,7 @@ const MOST: u64 = 1 << 20;
 /// Whether the file ends with a frame that is whole and has the last of the samples that the header promises.
 ///
 /// False is no proof of damage: there may be other bytes behind the last frame.
-pub(super) fn is_whole(file: &mut (impl Read + Seek), info: &StreamInfo) -> io::Result<bool> {
+pub(super) fn is_complete(file: &mut (impl Read + Seek), info: &StreamInfo) -> io::Result<bool> {
     let Some(samples) = info.samples else { return Ok(false) };
     let look = info.max_frame_size.map_or(LOOK, u64::from).clamp(16, MOST);
     let bytes = file.seek(SeekFrom::End(0))?;

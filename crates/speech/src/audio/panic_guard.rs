@@ -11,7 +11,7 @@ thread_local! {
 /// Runs a decoder on bytes that anyone may have written; none if it panics, after which it must not be used any more.
 ///
 /// The first call wraps the panic hook of the process: it is not called for panics of guarded decoders.
-pub(super) fn guard<T>(work: impl FnOnce() -> T) -> Option<T> {
+pub(super) fn catch_panic<T>(work: impl FnOnce() -> T) -> Option<T> {
     static HOOK: Once = Once::new();
     // A thread that unwinds may not change the hook.
     if !std::thread::panicking() {
@@ -36,9 +36,12 @@ mod tests {
 
     #[test]
     fn a_panic_becomes_none_and_the_next_call_works() {
-        assert_eq!(guard(|| -> u32 { panic!("not to be printed") }), None);
-        assert_eq!(guard(|| guard(|| -> u32 { panic!("not to be printed") }).is_none()), Some(true));
-        assert_eq!(guard(|| 7), Some(7));
+        assert_eq!(catch_panic(|| -> u32 { panic!("not to be printed") }), None);
+        assert_eq!(
+            catch_panic(|| catch_panic(|| -> u32 { panic!("not to be printed") }).is_none()),
+            Some(true)
+        );
+        assert_eq!(catch_panic(|| 7), Some(7));
         assert!(!IS_GUARDED.get());
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::real::FftFloat;
+use crate::fft_float::FftFloat;
 
 const PRIOR_SECONDS: f64 = 2.0;
 const MEMORY_SECONDS: f64 = 4.0;

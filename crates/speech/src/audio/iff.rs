@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
-use super::part::FileRange;
+use super::file_range::FileRange;
 
 /// Bytes of a chunk that is read whole, at most: its length is a field of the file.
 pub(super) const MAX_BYTES: u64 = 1 << 16;

@@ -4,7 +4,7 @@ use super::packets::Container;
 use super::{aiff, wav};
 
 /// Endings of the names of files that can be read, for members of shards; the first bytes decide the format.
-pub(crate) const ENDINGS: [&str; 16] = [
+pub(crate) const EXTENSIONS: [&str; 16] = [
     "wav", "wave", "flac", "mp3", "mp2", "aac", "m4a", "mp4", "m4b", "ogg", "oga", "opus", "aif", "aiff",
     "aifc", "caf",
 ];

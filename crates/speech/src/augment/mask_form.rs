@@ -5,7 +5,7 @@ use std::ops::Range;
 use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
 
-use crate::real::written;
+use crate::fft_float::written;
 
 /// How masks are drawn: in D bins, in T frames of an utterance, P of its padded batch; u is uniform in [0, 1).
 ///

@@ -41,7 +41,7 @@ pub struct LengthMismatch {
 
 /// What a source has that is not used.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Notes {
+pub(super) struct SourceReport {
     /// Members that belong to no sample.
     pub unused: usize,
     /// The first of their names.
@@ -53,7 +53,7 @@ pub(super) struct Notes {
     pub other_length: Vec<LengthMismatch>,
 }
 
-impl Notes {
+impl SourceReport {
     /// Whether there is nothing that is not used.
     pub fn is_empty(&self) -> bool {
         self.unused == 0 && self.bad.is_empty()

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::plane::{Deviation, Features, LEAST, normalise_columns};
-use crate::real::FftFloat;
+use super::feature_matrix::{Deviation, Features, LEAST, normalise_columns};
+use crate::fft_float::FftFloat;
 
 /// How a plane is normalised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

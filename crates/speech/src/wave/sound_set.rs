@@ -1,4 +1,4 @@
-//! Sounds of a manifest, to be drawn from.
+//! SoundSet of a manifest, to be drawn from.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,16 +10,16 @@ use crate::manifest::read_sounds;
 use crate::utterance::{AudioSegment, Span};
 use crate::{Audio, Error, Result, Utterance};
 
-/// Sounds that are read when they are drawn.
+/// SoundSet that are read when they are drawn.
 #[derive(Debug)]
-pub(super) struct Sounds {
+pub(super) struct SoundSet {
     sounds: Vec<Utterance>,
     sample_rate: u32,
     conversion: Conversion,
     most_seconds: f64,
 }
 
-impl Sounds {
+impl SoundSet {
     /// Reads a manifest, and looks at the header and the length of each file.
     pub fn read(manifest: &Path, sample_rate: u32, resample: bool, most_seconds: f64) -> Result<Self> {
         let sounds = read_sounds(manifest)?;
