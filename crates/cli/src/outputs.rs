@@ -35,7 +35,7 @@ pub fn in_folder(folder: &Path, places: &[TranscriptPath], inputs: &[&Path]) -> 
     for TranscriptPath { recording, output } in places {
         let output = Output::new(output, inputs)?;
         // What leads nowhere else is a place of its own.
-        let place = output.resolved_path().unwrap_or_else(|| output.path().to_owned());
+        let place = output.place().unwrap_or_else(|| output.path().to_owned());
         if let Some(other) = taken.insert(place, recording) {
             return Err(same_name(output.path(), recording, other));
         }
@@ -83,7 +83,7 @@ fn same_name(output: &Path, file: &Path, other: &Path) -> Error {
 
 /// Fails where two outputs are going to be one file.
 pub fn expect_apart(output: &Output, other: &Output) -> Result<()> {
-    if output.resolved_path().is_none() || output.resolved_path() != other.resolved_path() {
+    if output.place().is_none() || output.place() != other.place() {
         return Ok(());
     }
     let (output, other) = (output.path().to_owned(), other.path().to_owned());

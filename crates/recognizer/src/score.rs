@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize, Serializer};
-use speech::{ErrorCounts, bootstrap_interval, by_speaker, character_errors, word_errors};
+use speech::{ErrorCounts, bootstrap_interval, character_errors, sum_by_speaker, word_errors};
 
 use crate::transcription::{RankedText, Transcription};
 

@@ -1,29 +1,31 @@
-//! The two widths in which features are computed.
+//! The floating-point types of feature extraction.
 
 use realfft::FftNum;
 
 /// `f32` or `f64`.
 pub(crate) trait FftFloat: FftNum + PartialOrd {
-    /// Rounded to this width.
-    fn of(x: f64) -> Self;
-    /// Exact.
-    fn wide(self) -> f64;
-    /// A setting of a recipe: for f64 the decimal number that was written, which f32 could not hold.
-    fn setting(x: f32) -> Self;
+    /// Rounds to this type.
+    fn from_f64(x: f64) -> Self;
+    /// Converts exactly.
+    fn to_f64(self) -> f64;
+    /// Converts a setting of a recipe.
+    ///
+    /// For f64, this is the decimal number in the recipe, which f32 cannot represent.
+    fn from_setting(x: f32) -> Self;
     /// Natural logarithm.
     fn ln(self) -> Self;
 }
 
 impl FftFloat for f32 {
-    fn of(x: f64) -> Self {
+    fn from_f64(x: f64) -> Self {
         x as f32
     }
 
-    fn wide(self) -> f64 {
+    fn to_f64(self) -> f64 {
         f64::from(self)
     }
 
-    fn setting(x: f32) -> Self {
+    fn from_setting(x: f32) -> Self {
         x
     }
 
@@ -33,16 +35,16 @@ impl FftFloat for f32 {
 }
 
 impl FftFloat for f64 {
-    fn of(x: f64) -> Self {
+    fn from_f64(x: f64) -> Self {
         x
     }
 
-    fn wide(self) -> f64 {
+    fn to_f64(self) -> f64 {
         self
     }
 
-    fn setting(x: f32) -> Self {
-        written(x)
+    fn from_setting(x: f32) -> Self {
+        exact_decimal(x)
     }
 
     fn ln(self) -> Self {
@@ -50,8 +52,10 @@ impl FftFloat for f64 {
     }
 }
 
-/// The decimal number of at most seven places that became an f32 between 0 and 1: 0.03 for 0.029999999.
-pub(crate) fn written(x: f32) -> f64 {
+/// Returns the closest decimal number of at most seven places.
+///
+/// For values between 0 and 1: 0.03 for the f32 0.029999999.
+pub(crate) fn exact_decimal(x: f32) -> f64 {
     const PLACES: f64 = 1e7;
     (f64::from(x) * PLACES).round() / PLACES
 }

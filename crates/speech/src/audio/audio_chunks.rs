@@ -1,87 +1,94 @@
-//! A file that is read piece by piece.
+//! Reads a file chunk by chunk.
 
 use std::path::{Path, PathBuf};
 
 use super::channels::grow;
-use super::decoder::{Decoder, DurationLimit, no_memory, whole};
-use super::{AudioChange, BLOCK, Conversion, ResampleStream, check_rate};
+use super::decoder::{Decoder, DurationLimit, no_memory, open_range};
+use super::{AudioChange, Conversion, ResampleStream, SAMPLES_PER_BLOCK, check_rate};
 use crate::{Error, Result};
 
-/// [`crate::read_audio_as`] in pieces, in memory that does not grow with the length of the file.
+/// [`crate::read_audio_as`] in chunks, in memory independent of the file length.
 ///
-/// All pieces together are the samples that would be read at once. What can only be known at the end (a truncated file, a wrong MD5)
-/// is an error after the pieces that were fine; nothing comes after an error.
+/// All chunks together are the samples of [`crate::read_audio_as`]. Problems that only the end of
+/// the file reveals (truncation, a wrong MD5) are errors after the valid chunks; the iterator ends
+/// after an error.
 ///
 /// ```no_run
 /// let conversion = speech::Conversion { resample: true, ..Default::default() };
-/// for piece in speech::AudioChunks::open("hour.flac".as_ref(), 16_000, &conversion)? {
-///     println!("{} samples", piece?.len());
+/// for chunk in speech::AudioChunks::open("hour.flac".as_ref(), 16_000, &conversion)? {
+///     println!("{} samples", chunk?.len());
 /// }
 /// # Ok::<(), speech::Error>(())
 /// ```
 pub struct AudioChunks {
     path: PathBuf,
-    /// None when nothing is left to be read.
+    /// `None` after the end of the file.
     decoder: Option<Decoder>,
-    /// None where nothing is resampled, and after the end.
-    resampling: Option<ResampleStream>,
+    /// `None` where nothing is resampled, and after the end of the file.
+    resampler: Option<ResampleStream>,
     changes: Vec<AudioChange>,
 }
 
 impl AudioChunks {
-    /// Opens a file and reads its header.
+    /// Opens a file and parses its header.
     ///
     /// # Errors
-    /// Those of [`crate::read_audio_as`] that can be told from the header.
+    /// Those of [`crate::read_audio_as`] that the header reveals.
     pub fn open(path: &Path, sample_rate: u32, conversion: &Conversion) -> Result<Self> {
-        let decoder = Decoder::new(path, whole(path)?, conversion.channel, DurationLimit::None, BLOCK)?;
+        let decoder = Decoder::new(
+            path,
+            open_range(path)?,
+            conversion.channel,
+            DurationLimit::None,
+            SAMPLES_PER_BLOCK,
+        )?;
         let mut changes: Vec<AudioChange> = decoder.change.into_iter().collect();
-        let found = decoder.sample_rate;
-        let mut resampling = None;
-        if found != sample_rate {
+        let rate = decoder.sample_rate;
+        let mut resampler = None;
+        if rate != sample_rate {
             if !conversion.resample {
-                return Err(Error::FileRate { path: path.into(), expected: sample_rate, found });
+                return Err(Error::FileRate { path: path.into(), expected: sample_rate, found: rate });
             }
-            check_rate(path, found)?;
-            changes.push(AudioChange::Resampled { from: found, to: sample_rate });
-            resampling = Some(ResampleStream::new(found, sample_rate)?);
+            check_rate(path, rate)?;
+            changes.push(AudioChange::Resampled { from: rate, to: sample_rate });
+            resampler = Some(ResampleStream::new(rate, sample_rate)?);
         }
-        Ok(Self { path: path.into(), decoder: Some(decoder), resampling, changes })
+        Ok(Self { path: path.into(), decoder: Some(decoder), resampler, changes })
     }
 
-    /// What is done to the file.
+    /// Returns the conversions that are applied to the file.
     pub fn changes(&self) -> &[AudioChange] {
         &self.changes
     }
 
-    /// Reads until there are more than `most` samples, or to the end.
+    /// Reads until there are more than `max_samples` samples, or to the end.
     ///
     /// # Errors
-    /// Those of the pieces; [`Error::Memory`] if the samples do not fit.
-    pub fn read_up_to(&mut self, most: usize) -> Result<Vec<f32>> {
+    /// Those of the chunks; [`Error::Memory`] if the samples do not fit into memory.
+    pub fn read_up_to(&mut self, max_samples: usize) -> Result<Vec<f32>> {
         let mut samples = Vec::new();
-        while samples.len() <= most
-            && let Some(piece) = self.next()
+        while samples.len() <= max_samples
+            && let Some(chunk) = self.next()
         {
-            let piece = piece?;
-            grow(&mut samples, piece.len()).map_err(|found| no_memory(&self.path, found))?;
-            samples.extend(piece);
+            let chunk = chunk?;
+            grow(&mut samples, chunk.len()).map_err(|bytes| no_memory(&self.path, bytes))?;
+            samples.extend(chunk);
         }
         Ok(samples)
     }
 
-    fn piece(&mut self) -> Result<Option<Vec<f32>>> {
+    fn next_chunk(&mut self) -> Result<Option<Vec<f32>>> {
         while let Some(decoder) = &mut self.decoder {
-            let more = decoder.read(&self.path)?;
+            let has_more = decoder.read(&self.path)?;
             let mut samples = decoder.take();
-            if let Some(resampling) = &mut self.resampling {
-                let own = std::mem::take(&mut samples);
-                resampling.push(&own, &mut samples)?;
+            if let Some(resampler) = &mut self.resampler {
+                let unresampled = std::mem::take(&mut samples);
+                resampler.push(&unresampled, &mut samples)?;
             }
-            if !more {
+            if !has_more {
                 self.decoder = None;
-                if let Some(resampling) = self.resampling.take() {
-                    resampling.finish(&mut samples)?;
+                if let Some(resampler) = self.resampler.take() {
+                    resampler.finish(&mut samples)?;
                 }
             }
             if !samples.is_empty() {
@@ -96,10 +103,10 @@ impl Iterator for AudioChunks {
     type Item = Result<Vec<f32>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let piece = self.piece();
-        if piece.is_err() {
+        let chunk = self.next_chunk();
+        if chunk.is_err() {
             self.decoder = None;
         }
-        piece.transpose()
+        chunk.transpose()
     }
 }

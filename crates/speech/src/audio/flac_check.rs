@@ -1,52 +1,59 @@
-//! Whether a FLAC file is whole, without decoding it: its last frame says which samples it has (RFC 9639, sections 9.1 and 9.3).
+//! Checks that a FLAC file is complete without decoding it.
+//!
+//! The header of the last frame has the number of its samples (RFC 9639, sections 9.1 and 9.3).
 //!
 //! ```text
-//! frame: sync (14 bits 1...10), 0, strategy | block size, rate (4 bits each) | channels, depth, 0 | number (1-7 bytes)
-//!        block size (0-2 bytes) | rate (0-2 bytes) | CRC-8 of all before | subframes | CRC-16 of all before
+//! frame: sync (14 bits 1...10), 0, strategy | block size, rate (4 bits each)
+//!        | channels, depth, 0 | number (1-7 bytes) | block size (0-2 bytes) | rate (0-2 bytes)
+//!        | CRC-8 of all before | subframes | CRC-16 of all before
 //! ```
 
 use std::io::{self, Read, Seek, SeekFrom};
 
 use claxon::metadata::StreamInfo;
 
-/// Bytes looked through where the header does not say how long frames are; a frame of 4096 16-bit samples has half of them at most.
-const LOOK: u64 = 1 << 14;
-/// Longer frames are those of nobody's speech.
-const MOST: u64 = 1 << 20;
-
-/// Whether the file ends with a frame that is whole and has the last of the samples that the header promises.
+/// Bytes searched where the header does not give the largest frame size.
 ///
-/// False is no proof of damage: there may be other bytes behind the last frame.
+/// A frame of 4096 16-bit samples has at most half of them.
+const DEFAULT_FRAME_BYTES: u64 = 1 << 14;
+/// Largest frame size that is searched, in bytes.
+const MAX_FRAME_BYTES: u64 = 1 << 20;
+
+/// Returns whether the file ends with its last declared frame.
+///
+/// False does not prove damage: other bytes may follow the last frame.
 pub(super) fn is_complete(file: &mut (impl Read + Seek), info: &StreamInfo) -> io::Result<bool> {
     let Some(samples) = info.samples else { return Ok(false) };
-    let look = info.max_frame_size.map_or(LOOK, u64::from).clamp(16, MOST);
+    let tail_bytes = info.max_frame_size.map_or(DEFAULT_FRAME_BYTES, u64::from).clamp(16, MAX_FRAME_BYTES);
     let bytes = file.seek(SeekFrom::End(0))?;
-    file.seek(SeekFrom::Start(bytes.saturating_sub(look)))?;
+    file.seek(SeekFrom::Start(bytes.saturating_sub(tail_bytes)))?;
     let mut tail = Vec::new();
-    file.take(look).read_to_end(&mut tail)?;
-    let starts = (0..tail.len()).rev().filter(|&at| tail[at] == 0xff);
-    Ok(starts.map(|at| &tail[at..]).any(|frame| end(frame, info) == Some(samples) && crc16(frame) == 0))
+    file.take(tail_bytes).read_to_end(&mut tail)?;
+    let starts = (0..tail.len()).rev().filter(|&offset| tail[offset] == 0xff);
+    Ok(starts
+        .map(|offset| &tail[offset..])
+        .any(|frame| end_sample(frame, info) == Some(samples) && crc16(frame) == 0))
 }
 
-/// Number of the sample behind a frame; none where there is no header of one.
-fn end(frame: &[u8], info: &StreamInfo) -> Option<u64> {
+/// Returns the index of the sample after a frame; `None` without a frame header.
+fn end_sample(frame: &[u8], info: &StreamInfo) -> Option<u64> {
     let &[0xff, second, codes, third, first, ..] = frame else { return None };
     if second & 0xfe != 0xf8 || third & 1 != 0 {
         return None;
     }
-    let more = match first.leading_ones() {
+    let extra = match first.leading_ones() {
         0 => 0,
         ones @ 2..=7 => ones as usize - 1,
         _ => return None,
     };
     let mut number = u64::from(first) & (0x7f >> first.leading_ones().min(7));
-    for byte in frame.get(5..5 + more)? {
+    for byte in frame.get(5..5 + extra)? {
         number = (number << 6) | u64::from(byte & 0x3f);
     }
-    let mut at = 5 + more;
+    let mut offset = 5 + extra;
     let mut take = |count: usize| {
-        let bytes = frame.get(at..at + count)?;
-        at += count;
+        let bytes = frame.get(offset..offset + count)?;
+        offset += count;
         Some(bytes.iter().fold(0u64, |n, &byte| (n << 8) | u64::from(byte)))
     };
     let block = match codes >> 4 {
@@ -63,7 +70,7 @@ fn end(frame: &[u8], info: &StreamInfo) -> Option<u64> {
         15 => return None,
         _ => 0,
     })?;
-    if crc8(frame.get(..at + 1)?) != 0 {
+    if crc8(frame.get(..offset + 1)?) != 0 {
         return None;
     }
     let variable = second & 1 == 1;
@@ -71,14 +78,14 @@ fn end(frame: &[u8], info: &StreamInfo) -> Option<u64> {
     start.checked_add(block)
 }
 
-/// x^8 + x^2 + x + 1; zero for bytes with their sum behind them.
+/// CRC with x^8 + x^2 + x + 1; zero for bytes followed by their CRC.
 fn crc8(bytes: &[u8]) -> u8 {
     bytes.iter().fold(0, |sum, &byte| {
         (0..8).fold(sum ^ byte, |sum, _| (sum << 1) ^ (if sum & 0x80 != 0 { 0x07 } else { 0 }))
     })
 }
 
-/// x^16 + x^15 + x^2 + 1; zero for bytes with their sum behind them.
+/// CRC with x^16 + x^15 + x^2 + 1; zero for bytes followed by their CRC.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |sum, &byte| {
         (0..8).fold(sum ^ (u16::from(byte) << 8), |sum, _| {

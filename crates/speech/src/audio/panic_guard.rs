@@ -1,4 +1,4 @@
-//! Decoders of other projects: a panic inside of them becomes an error, without the message of the panic.
+//! Turns panics of third-party decoders into errors, without printing the panic message.
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
@@ -8,12 +8,13 @@ thread_local! {
     static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a decoder on bytes that anyone may have written; none if it panics, after which it must not be used any more.
+/// Runs a decoder on untrusted bytes; `None` if it panics.
 ///
-/// The first call wraps the panic hook of the process: it is not called for panics of guarded decoders.
+/// After a panic the decoder must not be used again. The first call wraps the panic hook of the
+/// process, so that it is not called for panics of guarded decoders.
 pub(super) fn catch_panic<T>(work: impl FnOnce() -> T) -> Option<T> {
     static HOOK: Once = Once::new();
-    // A thread that unwinds may not change the hook.
+    // An unwinding thread may not change the hook.
     if !std::thread::panicking() {
         HOOK.call_once(|| {
             let previous = panic::take_hook();

@@ -1,20 +1,20 @@
-//! What a front end makes.
+//! The feature matrix of an utterance.
 
 use crate::fft_float::FftFloat;
 
-/// A plane of feature frames.
+/// Features of an utterance, a matrix `[T, D]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Features {
     /// Number of frames, T.
     pub frames: usize,
-    /// Features a frame, D.
+    /// Features per frame, D.
     pub dim: usize,
     /// Row-major `[T, D]`.
     pub data: Vec<f32>,
 }
 
 impl Features {
-    /// One frame.
+    /// Returns frame `t`.
     ///
     /// # Panics
     /// If `t` is not below `frames`.
@@ -25,20 +25,20 @@ impl Features {
     /// Concatenates `stack` consecutive frames every `stride` frames.
     ///
     /// # Shapes
-    /// `[T, D]` to `[ceil(T / stride), stack D]`; frames beyond the last one are zeros (the mean, after normalisation). A `stack`
-    /// or `stride` of 0 is taken as 1.
+    /// `[T, D]` to `[ceil(T / stride), stack D]`; frames beyond the last one are zeros (the mean,
+    /// after normalization). A `stack` or `stride` of 0 counts as 1.
     pub fn stack(&self, stack: usize, stride: usize) -> Features {
         self.stack_into(stack, stride, 0)
     }
 
-    /// [`Features::stack`] into rows of `channels` values, those beyond `stack D` zeros; a number of channels below that is taken as
-    /// `stack D`.
+    /// [`Features::stack`] with rows zero-padded to `channels` values.
     ///
-    /// MLPerf's 240 channels become 256 so that products have even sizes.
+    /// Fewer channels than `stack D` count as `stack D`. MLPerf pads 240 channels to 256 so that
+    /// products have even sizes.
     ///
     /// ```
-    /// let plane = speech::Features { frames: 4, dim: 2, data: (1..9).map(|x| x as f32).collect() };
-    /// let rows = plane.stack_into(3, 3, 8);
+    /// let features = speech::Features { frames: 4, dim: 2, data: (1..9).map(|x| x as f32).collect() };
+    /// let rows = features.stack_into(3, 3, 8);
     /// assert_eq!((rows.frames, rows.dim), (2, 8));
     /// assert_eq!(rows.data, [1., 2., 3., 4., 5., 6., 0., 0., 7., 8., 0., 0., 0., 0., 0., 0.]);
     /// ```
@@ -55,61 +55,64 @@ impl Features {
         Features { frames, dim, data }
     }
 
-    /// Brings each column to mean 0 and variance 1.
+    /// Scales each column to mean 0 and variance 1.
     ///
-    /// Moments are taken in f64. A column whose deviation is below 0.05 is only centred and scaled as if it were 0.05, so that a
-    /// constant column becomes zeros.
+    /// Moments are computed in f64. A column whose deviation is below 0.05 is scaled as if it were
+    /// 0.05, so that a constant column becomes zeros.
     pub fn normalize(&mut self) {
-        normalise_columns(&mut self.data, self.dim, LEAST);
+        normalize_columns(&mut self.data, self.dim, MIN_DEVIATION);
     }
 
-    /// Brings each column to mean 0 and variance 1, however small its deviation is; a constant column becomes zeros.
+    /// Scales each column to mean 0 and variance 1, for any deviation.
     ///
-    /// Moments are taken in f64; the variance is that of the population, the sum of squares over T.
+    /// A constant column becomes zeros. Moments are computed in f64; the variance is that of the
+    /// population, the sum of squares over T.
     pub fn standardize(&mut self) {
-        normalise_columns(&mut self.data, self.dim, Deviation::Exact);
+        normalize_columns(&mut self.data, self.dim, Deviation::Exact);
     }
 }
 
-/// Least deviation of [`Features::normalize`].
-pub(super) const LEAST: Deviation = Deviation::AtLeast(0.05);
+/// The smallest divisor of [`Features::normalize`].
+pub(super) const MIN_DEVIATION: Deviation = Deviation::AtLeast(0.05);
 
-/// What a column's values are divided by.
+/// The divisor of a column.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Deviation {
-    /// Their deviation, but at least this.
+    /// The deviation, with a lower bound.
     AtLeast(f64),
-    /// Their deviation; a constant column becomes zeros.
+    /// The deviation; a constant column becomes zeros.
     Exact,
 }
 
-/// Brings each column of `[T, dim]` values to mean 0 and divides it by its deviation over all T, moments taken in f64.
-pub(super) fn normalise_columns<F: FftFloat>(data: &mut [F], dim: usize, deviation: Deviation) {
+/// Scales each column of `[T, dim]` values to mean 0 and the given deviation.
+///
+/// Moments over all T are computed in f64.
+pub(super) fn normalize_columns<F: FftFloat>(data: &mut [F], dim: usize, deviation: Deviation) {
     if data.is_empty() || dim == 0 {
         return;
     }
     let n = (data.len() / dim) as f64;
     let mut mean = vec![0f64; dim];
     for row in data.chunks_exact(dim) {
-        mean.iter_mut().zip(row).for_each(|(m, x)| *m += x.wide());
+        mean.iter_mut().zip(row).for_each(|(m, x)| *m += x.to_f64());
     }
     mean.iter_mut().for_each(|m| *m /= n);
     let mut scale = vec![0f64; dim];
     for row in data.chunks_exact(dim) {
-        scale.iter_mut().zip(row).zip(&mean).for_each(|((v, x), m)| *v += (x.wide() - m).powi(2));
+        scale.iter_mut().zip(row).zip(&mean).for_each(|((v, x), m)| *v += (x.to_f64() - m).powi(2));
     }
     for (m, v) in scale.iter_mut().enumerate() {
-        let found = (*v / n).sqrt();
+        let exact = (*v / n).sqrt();
         *v = match deviation {
-            Deviation::AtLeast(least) => 1.0 / found.max(least),
-            // A mean that had to be rounded would make a deviation of a constant column.
-            Deviation::Exact if found == 0.0 || is_constant(data, dim, m) => 0.0,
-            Deviation::Exact => 1.0 / found,
+            Deviation::AtLeast(minimum) => 1.0 / exact.max(minimum),
+            // Rounding the mean would give a constant column a deviation.
+            Deviation::Exact if exact == 0.0 || is_constant(data, dim, m) => 0.0,
+            Deviation::Exact => 1.0 / exact,
         };
     }
     for row in data.chunks_exact_mut(dim) {
         for ((x, m), s) in row.iter_mut().zip(&mean).zip(&scale) {
-            *x = F::of((x.wide() - m) * s);
+            *x = F::from_f64((x.to_f64() - m) * s);
         }
     }
 }

@@ -1,35 +1,40 @@
-//! What the values of a plane are compared with.
+//! Normalization of features.
 
 use serde::{Deserialize, Serialize};
 
-use super::feature_matrix::{Deviation, Features, LEAST, normalise_columns};
+use super::feature_matrix::{Deviation, Features, MIN_DEVIATION, normalize_columns};
 use crate::fft_float::FftFloat;
 
-/// How a plane is normalised.
+/// How features are normalized.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Normalization {
-    /// By mean and deviation of the whole utterance, which must be over first: [`Features::normalize`].
+    /// By mean and deviation of the whole utterance: [`Features::normalize`].
     #[default]
     Utterance,
-    /// The same, however small the deviation is, as in MLPerf: [`Features::standardize`].
-    Standard,
-    /// By mean and variance of what was heard so far, which sound that is still arriving can be too.
+    /// The same without a lower bound on the deviation, as in MLPerf.
     ///
-    /// Statistics of each bin fade with 4 s, and meet a prior that weighs as much as 2 s of sound and never fades: a long pause
-    /// moves the mean two thirds of its way at most, and the variance never vanishes. With frames every `hop`, `n = 2 s / hop`,
-    /// `λ = exp(-hop / 4 s)`, and a prior of mean `μ = -14` and deviation `σ = 3.5` (in nepers of power, from a sine of amplitude 1):
+    /// See [`Features::standardize`].
+    Standard,
+    /// By exponentially decaying mean and variance of the past, for streaming too.
+    ///
+    /// The statistics of each bin decay with a time constant of 4 s and are combined with a
+    /// constant prior equivalent to 2 s: a long pause moves the mean by at most two
+    /// thirds, and the variance never vanishes. With frames every `hop`, `n = 2 s / hop`, `λ =
+    /// exp(-hop / 4 s)`, and a prior of mean `μ = -14` and deviation `σ = 3.5` (in nepers of power,
+    /// relative to a sine of amplitude 1):
     /// ```text
-    /// y = x[t] - μ     S[t] = λ S[t-1] + y     Q[t] = λ Q[t-1] + y²     w[t] = λ w[t-1] + 1     all 0 before the first frame
+    /// y = x[t] - μ     S[t] = λ S[t-1] + y     Q[t] = λ Q[t-1] + y²     w[t] = λ w[t-1] + 1
     /// m = S[t] / (n + w[t])     v = (n σ² + Q[t]) / (n + w[t]) - m²     z[t] = (y - m) / √v
     /// ```
+    /// S, Q and w are 0 before the first frame.
     Running,
-    /// Not at all.
+    /// No normalization.
     None,
 }
 
 impl Normalization {
-    /// The name in a recipe.
+    /// Returns the name in a recipe.
     pub(super) fn name(self) -> &'static str {
         match self {
             Normalization::Utterance => "utterance",
@@ -39,29 +44,31 @@ impl Normalization {
         }
     }
 
-    /// The deviation of whole utterances, if it is they who count.
+    /// Returns the scaling of whole utterances, if they are normalized.
     fn deviation(self) -> Option<Deviation> {
         match self {
-            Normalization::Utterance => Some(LEAST),
+            Normalization::Utterance => Some(MIN_DEVIATION),
             Normalization::Standard => Some(Deviation::Exact),
             Normalization::Running | Normalization::None => None,
         }
     }
 
-    /// Whether each value needs all of its utterance.
-    pub(super) fn is_whole(self) -> bool {
+    /// Returns whether each value depends on the whole utterance.
+    pub(super) fn needs_whole_utterance(self) -> bool {
         self.deviation().is_some()
     }
 
-    /// Normalises what is normalised as a whole.
-    pub(super) fn whole<F: FftFloat>(self, data: &mut [F], dim: usize) {
+    /// Normalizes a whole utterance, unless normalization is running or none.
+    pub(super) fn apply<F: FftFloat>(self, data: &mut [F], dim: usize) {
         if let Some(deviation) = self.deviation() {
-            normalise_columns(data, dim, deviation);
+            normalize_columns(data, dim, deviation);
         }
     }
 
-    /// The same for a plane that was changed after its front end had made it; running means stay as they are.
-    pub(crate) fn again(self, plane: &mut Features) {
-        self.whole(&mut plane.data, plane.dim);
+    /// Normalizes features again after they were modified.
+    ///
+    /// Running normalization is not repeated.
+    pub(crate) fn reapply(self, features: &mut Features) {
+        self.apply(&mut features.data, features.dim);
     }
 }

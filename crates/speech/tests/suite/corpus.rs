@@ -122,8 +122,8 @@ fn what_a_shard_lacks_is_named() {
     let sound = sound(100);
     let good: [(&str, &[u8]); 2] = [("good.wav", &sound), ("good.txt", b"one")];
     for (members, part) in [
-        (&[("a.wav", &sound[..])][..], "expected a.json or a.txt, found sound alone"),
-        (&[("b.txt", b"one")], "expected b.wav, b.flac or other sound, found a text alone"),
+        (&[("a.wav", &sound[..])][..], "expected a.json or a.txt, found only audio"),
+        (&[("b.txt", b"one")], "expected b.wav, b.flac or other audio, found only a text"),
         (&[("a.wav", &sound), ("a.json", b"{\"id\": 3")], "expected a JSON object"),
         (&[("a.wav", &sound), ("a.json", b"{\"id\": \"a\"}")], "missing field `text`"),
         (&[("a.wav", b"noise"), ("a.txt", b"one")], "expected a WAV or FLAC file"),
@@ -281,8 +281,8 @@ fn members_that_are_not_files_of_their_own_are_named() {
     let path = folder.path().join("t.tar");
     let sound = sound(800);
     for (kind, part) in [
-        (tar::EntryType::Symlink, "a.wav: expected a file of its own, found Symlink"),
-        (tar::EntryType::Link, "a.wav: expected a file of its own, found Link"),
+        (tar::EntryType::Symlink, "a.wav: expected a separate file, found Symlink"),
+        (tar::EntryType::Link, "a.wav: expected a separate file, found Link"),
         (tar::EntryType::Fifo, "found Fifo"),
         (tar::EntryType::GNUSparse, "sparse"),
     ] {

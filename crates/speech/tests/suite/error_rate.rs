@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use speech::{
-    Edit, ErrorCounts, alignment, bootstrap_interval, by_speaker, character_errors, characters, error_counts,
-    word_errors,
+    Edit, ErrorCounts, alignment, bootstrap_interval, character_errors, characters, error_counts,
+    sum_by_speaker, word_errors,
 };
 
 fn counts(reference: &str, hypothesis: &str) -> [usize; 4] {

@@ -88,7 +88,7 @@ fn no_member_is_passed_over_in_silence() {
     }
     let corpus = Corpus::open(&[folder.path().join("m{0..29}.tar")], None).unwrap();
     assert_eq!((corpus.len(), corpus.warnings().len()), (30, 21));
-    assert_eq!(corpus.warnings()[20], "10 members of 10 more shards are not used");
+    assert_eq!(corpus.warnings()[20], "10 members of 10 further shards are not used");
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn records_of_names_are_limited_by_their_size_field() {
         // A record behind which nothing comes.
         with_record(&path, kind, 100);
         let error = open(&path).unwrap_err().to_string();
-        assert!(error.contains("without its member") || error.contains("whole tar file"), "{error}");
+        assert!(error.contains("without its member") || error.contains("complete tar file"), "{error}");
     }
     // Many small records in front of one member.
     let mut header = tar::Header::new_gnu();

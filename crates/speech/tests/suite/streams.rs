@@ -299,7 +299,7 @@ fn raw_sound_is_read_as_it_comes() {
         }
     }
     let error = PcmReader::new(Broken).read_chunk().unwrap_err();
-    assert_eq!(error.to_string(), "raw sound: cannot be read: gone");
+    assert_eq!(error.to_string(), "raw audio: cannot be read: gone");
 }
 
 fn whole(path: &Path, conversion: &Conversion) -> (Vec<f32>, Vec<AudioChange>) {

@@ -1,66 +1,74 @@
-//! How many bytes of samples a file has: headers of streams were never finished.
+//! Sample data lengths from headers, which streams may leave unfinished.
 
-/// Placeholders lie at most this far below 2 and 4 GiB: writers subtract the header and round down to whole frames, or begin with
-/// 0x7f (sox, AIFF).
-const HEADER_ROOM: u64 = 1 << 24;
+/// Largest distance of a placeholder length below 2 and 4 GiB.
+///
+/// Writers subtract the header and round down to complete frames, or begin with 0x7f (sox, AIFF).
+const MAX_PLACEHOLDER_GAP: u64 = 1 << 24;
 const GIB: u64 = 1 << 30;
 
-/// The lengths of a header.
+/// The lengths that a header declares.
 pub(in crate::audio) struct DeclaredLengths {
     /// Bytes of the whole file.
-    spanned: u64,
+    file_bytes: u64,
     /// The data chunk's length in `ds64`.
     long_data: Option<u64>,
     is_long: bool,
 }
 
 impl DeclaredLengths {
-    /// `riff` is the length behind the first four bytes, `magic`.
+    /// `riff` is the length after the first four bytes, `magic`.
     pub fn new(riff: u64, magic: &[u8]) -> Self {
         let is_long = magic == b"RF64" || magic == b"BW64";
-        DeclaredLengths { spanned: riff + 8, long_data: None, is_long }
+        DeclaredLengths { file_bytes: riff + 8, long_data: None, is_long }
     }
 
-    /// DeclaredLengths of a file whose header does not give the length of the whole.
-    pub fn without_whole() -> Self {
-        DeclaredLengths { spanned: u64::MAX - 1, long_data: None, is_long: true }
+    /// The lengths of a header without the length of the file.
+    pub fn without_file_length() -> Self {
+        DeclaredLengths { file_bytes: u64::MAX - 1, long_data: None, is_long: true }
     }
 
-    /// DeclaredLengths of 64 bits, which replace those of 32 bits.
+    /// Replaces 32-bit lengths by the 64-bit lengths of a `ds64` chunk.
     pub fn set_ds64(&mut self, riff: u64, data: u64) {
         if self.is_long {
-            self.spanned = riff.saturating_add(8);
+            self.file_bytes = riff.saturating_add(8);
             self.long_data = Some(data);
         }
     }
 
-    /// Bytes of samples that the header declares, and that are in a file of `bytes` bytes, from byte `here` on.
+    /// Returns the sample bytes declared, and those in the file.
     ///
-    /// A declared length beyond the end of the file means "to the end of the file", with one exception: if the length of the
-    /// whole file in the header agrees with it and is plausible, the header was finished and the file was cut.
-    pub fn data(&self, length: u64, here: u64, bytes: u64) -> (u64, u64) {
-        let left = bytes.saturating_sub(here);
+    /// The samples start at byte `start` of a file of `bytes` bytes. A declared length beyond the
+    /// end of the file means "to the end of the file", with one exception: if the file length in
+    /// the header agrees with it and is plausible, the header was finished and the file was
+    /// truncated.
+    pub fn data(&self, length: u64, start: u64, bytes: u64) -> (u64, u64) {
+        let remaining = bytes.saturating_sub(start);
         let length = match self.long_data {
             Some(long) if length == u64::from(u32::MAX) => long,
             _ => length,
         };
-        // A finished file without samples has the same length as one that was never finished, but RIFF's length spans it, a last
-        // pad byte perhaps apart.
-        let open = match length {
-            0 => self.spanned == 8 || self.spanned + 1 < bytes || self.spanned == u64::from(u32::MAX) + 8,
+        // A finished file without samples has the same data length as an unfinished one, but its
+        // RIFF length covers the file, except for a final pad byte.
+        let is_open = match length {
+            0 => {
+                self.file_bytes == 8
+                    || self.file_bytes + 1 < bytes
+                    || self.file_bytes == u64::from(u32::MAX) + 8
+            }
             _ if length == u64::from(u32::MAX) && !self.is_long => true,
-            _ => length > left && !self.was_cut(length, here, left),
+            _ => length > remaining && !self.is_truncated(length, start, remaining),
         };
-        if open { (left, left) } else { (length, length.min(left)) }
+        if is_open { (remaining, remaining) } else { (length, length.min(remaining)) }
     }
 
-    /// Whether a length beyond the end of the file was written when the file was finished.
-    fn was_cut(&self, length: u64, here: u64, left: u64) -> bool {
+    /// Returns whether a header with too large a length was finished.
+    fn is_truncated(&self, length: u64, start: u64, remaining: u64) -> bool {
         let is_placeholder =
-            [2 * GIB, 4 * GIB].iter().any(|&end| (end - HEADER_ROOM..=end).contains(&length));
-        let is_implausible = length >= 2 * GIB && left < length / 2;
-        let is_spanned = here.checked_add(length).is_some_and(|end| end <= self.spanned.saturating_add(1));
-        is_spanned && !is_placeholder && !is_implausible
+            [2 * GIB, 4 * GIB].iter().any(|&end| (end - MAX_PLACEHOLDER_GAP..=end).contains(&length));
+        let is_implausible = length >= 2 * GIB && remaining < length / 2;
+        let is_within_file =
+            start.checked_add(length).is_some_and(|end| end <= self.file_bytes.saturating_add(1));
+        is_within_file && !is_placeholder && !is_implausible
     }
 }
 
@@ -68,12 +76,12 @@ impl DeclaredLengths {
 mod tests {
     use super::*;
 
-    fn of(data: u64, riff: u64, bytes: u64) -> (u64, u64) {
+    fn lengths(data: u64, riff: u64, bytes: u64) -> (u64, u64) {
         DeclaredLengths::new(riff, b"RIFF").data(data, 44, bytes)
     }
 
     #[test]
-    fn lengths_that_nobody_could_mean_reach_to_the_end() {
+    fn placeholder_lengths_extend_to_the_end() {
         for data in [
             0x7fff_ffff,
             0x8000_0000,
@@ -84,19 +92,19 @@ mod tests {
             0xffff_ff00,
             0xc000_0000,
         ] {
-            assert_eq!(of(data, data + 36, 4044), (4000, 4000), "{data:x}");
-            assert_eq!(of(data, 0, 4044), (4000, 4000), "{data:x}");
+            assert_eq!(lengths(data, data + 36, 4044), (4000, 4000), "{data:x}");
+            assert_eq!(lengths(data, 0, 4044), (4000, 4000), "{data:x}");
         }
         // The two lengths contradict each other.
-        assert_eq!(of(10_000, 4036, 4044), (4000, 4000));
-        assert_eq!(of(10_000, 0, 4044), (4000, 4000));
+        assert_eq!(lengths(10_000, 4036, 4044), (4000, 4000));
+        assert_eq!(lengths(10_000, 0, 4044), (4000, 4000));
         // They agree, and the file is shorter.
-        assert_eq!(of(10_000, 10_036, 4044), (10_000, 4000));
-        // Whole files, one of them large.
-        assert_eq!(of(4000, 4036, 4044), (4000, 4000));
-        assert_eq!(of(3 * GIB, 3 * GIB + 36, 3 * GIB + 44), (3 * GIB, 3 * GIB));
-        // A large file that was cut.
-        assert_eq!(of(3 * GIB, 3 * GIB + 36, 2 * GIB + 44), (3 * GIB, 2 * GIB));
+        assert_eq!(lengths(10_000, 10_036, 4044), (10_000, 4000));
+        // Complete files, one of them large.
+        assert_eq!(lengths(4000, 4036, 4044), (4000, 4000));
+        assert_eq!(lengths(3 * GIB, 3 * GIB + 36, 3 * GIB + 44), (3 * GIB, 3 * GIB));
+        // A large file that was truncated.
+        assert_eq!(lengths(3 * GIB, 3 * GIB + 36, 2 * GIB + 44), (3 * GIB, 2 * GIB));
     }
 
     #[test]
@@ -112,8 +120,8 @@ mod tests {
             long.set_ds64(open, open);
             assert_eq!(long.data(u64::from(u32::MAX), 44, 5000), (4956, 4956), "{open}");
         }
-        // Without ds64 nothing is known.
-        let none = DeclaredLengths::new(u64::from(u32::MAX), b"RF64");
-        assert_eq!(none.data(u64::from(u32::MAX), 44, 5000), (4956, 4956));
+        // Without ds64 the length is unknown.
+        let unknown = DeclaredLengths::new(u64::from(u32::MAX), b"RF64");
+        assert_eq!(unknown.data(u64::from(u32::MAX), 44, 5000), (4956, 4956));
     }
 }

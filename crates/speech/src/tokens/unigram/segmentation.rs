@@ -1,9 +1,12 @@
-//! All ways to cut a word into pieces, as arcs between the places before, between and after its characters.
+//! All segmentations of a word into pieces, as a lattice.
+//!
+//! The nodes are the positions before, between and after the characters.
 
 use std::collections::HashMap;
 
 use super::MAX_PIECE_CHARACTERS;
 
+/// A piece between two positions.
 #[derive(Clone, Copy)]
 struct SegmentArc {
     from: u32,
@@ -13,21 +16,21 @@ struct SegmentArc {
 
 /// The arcs of a word.
 pub(super) struct SegmentLattice {
-    /// Characters.
+    /// Number of characters.
     length: usize,
-    /// By rising `from`, then `to`.
+    /// Arcs by increasing `from`, then `to`.
     arcs: Vec<SegmentArc>,
 }
 
 impl SegmentLattice {
-    /// An arc for each piece at each place of a word.
+    /// Adds an arc for each occurrence of a piece in a word.
     pub(super) fn new(word: &str, ids: &HashMap<&str, usize>) -> Self {
-        let places: Vec<usize> = word.char_indices().map(|(at, _)| at).chain([word.len()]).collect();
-        let length = places.len() - 1;
+        let offsets: Vec<usize> = word.char_indices().map(|(offset, _)| offset).chain([word.len()]).collect();
+        let length = offsets.len() - 1;
         let mut arcs = Vec::new();
         for from in 0..length {
             for to in from + 1..=length.min(from + MAX_PIECE_CHARACTERS) {
-                if let Some(&piece) = ids.get(&word[places[from]..places[to]]) {
+                if let Some(&piece) = ids.get(&word[offsets[from]..offsets[to]]) {
                     arcs.push(SegmentArc { from: from as u32, to: to as u32, piece: piece as u32 });
                 }
             }
@@ -35,7 +38,7 @@ impl SegmentLattice {
         SegmentLattice { length, arcs }
     }
 
-    /// Gives pieces their new names; those without go.
+    /// Renumbers pieces; arcs of pieces without a new id are removed.
     pub(super) fn rename(&mut self, ids: &[Option<u32>]) {
         self.arcs.retain_mut(|arc| {
             let id = ids[arc.piece as usize];
@@ -44,46 +47,49 @@ impl SegmentLattice {
         });
     }
 
-    /// Adds, for each piece, `count` × how often it is expected in a cut of the word.
+    /// Adds `count` times the expected number of each piece in the word.
     ///
-    /// `P(arc) = exp(α[from] + score + β[to] - α[end])`, with α and β the log-sums of the cuts before and behind a place.
-    pub(super) fn expect(&self, scores: &[f64], count: f64, expected: &mut [f64]) {
-        let mut before = vec![f64::NEG_INFINITY; self.length + 1];
-        let mut behind = before.clone();
-        (before[0], behind[self.length]) = (0.0, 0.0);
+    /// `P(arc) = exp(α[from] + score + β[to] - α[end])`, with α and β the log-sums of the
+    /// segmentations before and after a position.
+    pub(super) fn add_expected(&self, scores: &[f64], count: f64, expected: &mut [f64]) {
+        let mut alpha = vec![f64::NEG_INFINITY; self.length + 1];
+        let mut beta = alpha.clone();
+        (alpha[0], beta[self.length]) = (0.0, 0.0);
         for &SegmentArc { from, to, piece } in &self.arcs {
-            let score = before[from as usize] + scores[piece as usize];
-            before[to as usize] = log_add(before[to as usize], score);
+            let score = alpha[from as usize] + scores[piece as usize];
+            alpha[to as usize] = log_add(alpha[to as usize], score);
         }
         for &SegmentArc { from, to, piece } in self.arcs.iter().rev() {
-            let score = behind[to as usize] + scores[piece as usize];
-            behind[from as usize] = log_add(behind[from as usize], score);
+            let score = beta[to as usize] + scores[piece as usize];
+            beta[from as usize] = log_add(beta[from as usize], score);
         }
         for &SegmentArc { from, to, piece } in &self.arcs {
-            let score = before[from as usize] + scores[piece as usize] + behind[to as usize];
-            expected[piece as usize] += count * (score - before[self.length]).exp();
+            let score = alpha[from as usize] + scores[piece as usize] + beta[to as usize];
+            expected[piece as usize] += count * (score - alpha[self.length]).exp();
         }
     }
 
-    /// The pieces of the best cut, from the last to the first; of equally good ways to reach a place, the one with the longest last
-    /// piece. One piece may be left out.
-    pub(super) fn best(&self, scores: &[f64], without: Option<usize>) -> Vec<usize> {
-        let mut reached: Vec<(f64, Option<SegmentArc>)> = vec![(f64::NEG_INFINITY, None); self.length + 1];
-        reached[0].0 = 0.0;
+    /// Returns the pieces of the best segmentation in reverse order.
+    ///
+    /// Of equally good segmentations up to a position, the one with the longest last piece is
+    /// chosen. One piece may be excluded.
+    pub(super) fn best(&self, scores: &[f64], excluded: Option<usize>) -> Vec<usize> {
+        let mut best: Vec<(f64, Option<SegmentArc>)> = vec![(f64::NEG_INFINITY, None); self.length + 1];
+        best[0].0 = 0.0;
         for &arc in &self.arcs {
             let piece = arc.piece as usize;
-            let score = reached[arc.from as usize].0 + scores[piece];
-            if score > reached[arc.to as usize].0 && without != Some(piece) {
-                reached[arc.to as usize] = (score, Some(arc));
+            let score = best[arc.from as usize].0 + scores[piece];
+            if score > best[arc.to as usize].0 && excluded != Some(piece) {
+                best[arc.to as usize] = (score, Some(arc));
             }
         }
-        let last = |place: usize| reached[place].1;
+        let last = |position: usize| best[position].1;
         let path = std::iter::successors(last(self.length), |arc| last(arc.from as usize));
         path.map(|arc| arc.piece as usize).collect()
     }
 }
 
-/// `ln(exp a + exp b)`; -inf is the logarithm of nothing.
+/// Returns `ln(exp a + exp b)`; -inf is the logarithm of 0.
 fn log_add(a: f64, b: f64) -> f64 {
     let (low, high) = if a < b { (a, b) } else { (b, a) };
     if low == f64::NEG_INFINITY { high } else { high + (low - high).exp().ln_1p() }
@@ -96,50 +102,51 @@ mod tests {
     const PIECES: [&str; 5] = ["a", "b", "ab", "ba", "bab"];
     const SCORES: [f64; 5] = [-1.0, -2.0, -2.5, -2.25, -4.0];
 
-    fn cuts(word: &str) -> SegmentLattice {
+    fn lattice(word: &str) -> SegmentLattice {
         SegmentLattice::new(word, &PIECES.iter().enumerate().map(|(id, &piece)| (piece, id)).collect())
     }
 
-    /// All cuts of a word, by trying everything.
-    fn all(word: &str) -> Vec<(f64, Vec<usize>)> {
+    /// Returns all segmentations of a word by brute force.
+    fn all_segmentations(word: &str) -> Vec<(f64, Vec<usize>)> {
         if word.is_empty() {
             return vec![(0.0, Vec::new())];
         }
         let begins = (0..5).filter(|&id| word.starts_with(PIECES[id]));
         begins
             .flat_map(|id| {
-                let rest = all(&word[PIECES[id].len()..]).into_iter();
+                let rest = all_segmentations(&word[PIECES[id].len()..]).into_iter();
                 rest.map(move |(score, path)| (score + SCORES[id], [&[id], &path[..]].concat()))
             })
             .collect()
     }
 
     #[test]
-    fn sums_and_best_cuts_are_those_of_all_cuts() {
+    fn sums_and_best_segmentation_match_brute_force() {
         for word in ["a", "ab", "bab", "abab", "babbaab"] {
-            let all = all(word);
-            let sum: f64 = all.iter().map(|(score, _)| score.exp()).sum();
-            let mut wanted = [0.0; 5];
-            for (score, path) in &all {
-                path.iter().for_each(|&id| wanted[id] += 3.0 * score.exp() / sum);
+            let segmentations = all_segmentations(word);
+            let sum: f64 = segmentations.iter().map(|(score, _)| score.exp()).sum();
+            let mut expected_counts = [0.0; 5];
+            for (score, path) in &segmentations {
+                path.iter().for_each(|&id| expected_counts[id] += 3.0 * score.exp() / sum);
             }
-            let mut found = [0.0; 5];
-            cuts(word).expect(&SCORES, 3.0, &mut found);
+            let mut counts = [0.0; 5];
+            lattice(word).add_expected(&SCORES, 3.0, &mut counts);
             assert!(
-                wanted.iter().zip(found).all(|(w, f)| (w - f).abs() < 1e-12),
-                "{word}: {wanted:?} {found:?}"
+                expected_counts.iter().zip(counts).all(|(w, f)| (w - f).abs() < 1e-12),
+                "{word}: {expected_counts:?} {counts:?}"
             );
-            let best = all.iter().map(|cut| cut.0).fold(f64::NEG_INFINITY, f64::max);
+            let best =
+                segmentations.iter().map(|segmentation| segmentation.0).fold(f64::NEG_INFINITY, f64::max);
             let score = |path: Vec<usize>| path.into_iter().map(|id| SCORES[id]).sum::<f64>();
-            assert!((score(cuts(word).best(&SCORES, None)) - best).abs() < 1e-12);
+            assert!((score(lattice(word).best(&SCORES, None)) - best).abs() < 1e-12);
         }
-        assert_eq!(cuts("bab").best(&SCORES, Some(4)), [1, 3]);
+        assert_eq!(lattice("bab").best(&SCORES, Some(4)), [1, 3]);
     }
 
     #[test]
-    fn pieces_that_go_take_their_arcs_with_them() {
-        let mut cuts = cuts("bab");
-        cuts.rename(&[Some(0), Some(1), Some(2), None, None]);
-        assert_eq!(cuts.best(&SCORES, None), [2, 1]);
+    fn arcs_of_removed_pieces_are_removed() {
+        let mut lattice = lattice("bab");
+        lattice.rename(&[Some(0), Some(1), Some(2), None, None]);
+        assert_eq!(lattice.best(&SCORES, None), [2, 1]);
     }
 }
