@@ -248,7 +248,7 @@ impl Transcriber<'_> {
             drop(samples);
             let pieces = open().map_err(|error| advised(error.into()))?;
             let changes = pieces.changes().to_vec();
-            let found = recogniser.transcribe_pieces(pieces, long.window());
+            let found = recogniser.transcribe_chunks(pieces, long.window());
             let found = found.map_err(|error| match error {
                 // These name the file themselves.
                 error @ recognizer::Error::Model(model::Error::Speech(_)) => advised(error),

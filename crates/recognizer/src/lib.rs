@@ -1,4 +1,7 @@
-//! Recognition with a trained model: whole recordings, streams, alignments, transcripts and scores.
+//! Speech recognition with a trained model.
+//!
+//! This crate loads checkpoints, transcribes recordings and streams, aligns transcripts, and scores
+//! hypotheses.
 //!
 //! ```no_run
 //! use recognizer::Recognizer;
@@ -8,16 +11,20 @@
 //! # Ok::<(), recognizer::Error>(())
 //! ```
 //!
+//! Three types to know: [`Recognizer`], a model with its front end and tokenizer;
+//! [`Transcription`], a text with times and confidences; and [`StreamingRecognizer`], for
+//! recordings that are still arriving.
+//!
 //! | item | contents |
 //! |---|---|
 //! | [`Recognizer`] | a checkpoint with its front end and tokenizer |
 //! | [`SearchConfig`] | kinds of search and their options |
-//! | [`StreamingRecognizer`] | words of a recording that is still arriving |
-//! | [`StreamingEncoder`], [`ChunkedEncoder`] | encoder rows of such a recording, for models that read forward only, and for others |
-//! | [`Recognizer::align`], [`Alignments`] | when the words of known texts were said |
+//! | [`StreamingRecognizer`] | streaming recognition |
+//! | [`StreamingEncoder`], [`ChunkedEncoder`] | encoder rows of a stream, for causal models and others |
+//! | [`Recognizer::align`], [`Alignments`] | times of the words of given transcripts |
 //! | [`evaluate()`], [`Evaluation`], [`Score`] | error rates |
-//! | [`Transcription`], [`TranscriptFormat`] | texts with times, and files of them |
-//! | [`BadItems`] | utterances that are left out, and the rule for them |
+//! | [`Transcription`], [`TranscriptFormat`] | texts with times, and their file formats |
+//! | [`BadItems`] | unusable utterances |
 #![warn(missing_docs)]
 
 mod align;

@@ -21,7 +21,8 @@
 //! use speech::{Audio, FeatureConfig, FrontEnd};
 //!
 //! // In a recipe: [features] preset = "mlperf"; other keys override those of the preset.
-//! let config: FeatureConfig = serde_json::from_str(r#"{"preset": "mlperf", "dither": 0.0}"#).unwrap();
+//! let table = r#"{"preset": "mlperf", "dither": 0.0}"#;
+//! let config: FeatureConfig = serde_json::from_str(table).unwrap();
 //! let samples = (0..16_000).map(|n| ((n * n) as f32 * 1e-5).sin()).collect();
 //! let features = FrontEnd::new(&config)?.log_mel(&Audio { samples, sample_rate: 16_000 })?;
 //! let rows = features.stack_into(3, 3, 256);

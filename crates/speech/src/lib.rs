@@ -1,7 +1,7 @@
 //! Audio, features, transcripts and error rates for speech recognition.
 //!
 //! This crate reads recordings and their transcripts, computes log-mel features and label ids for
-//! training, and scores hypotheses. It knows nothing of networks.
+//! training, and scores hypotheses. It does not depend on networks.
 //!
 //! ```
 //! use speech::{Audio, FeatureConfig, FrontEnd, Tokenizer, TokenizerKind, word_errors};

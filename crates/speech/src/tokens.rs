@@ -176,7 +176,8 @@ impl Tokenizer {
     /// ```
     /// use speech::{Tokenizer, TokenizerKind, TokenizerOptions};
     /// let special = Some(vec!["[noise]".to_owned()]);
-    /// let options = TokenizerOptions { special, ..TokenizerOptions::new(TokenizerKind::Characters) };
+    /// let options = TokenizerOptions::new(TokenizerKind::Characters);
+    /// let options = TokenizerOptions { special, ..options };
     /// let tokenizer = Tokenizer::train_with(&options, &["a [noise] b"])?;
     /// assert_eq!(tokenizer.tokens(), [" ", "a", "b", "[noise]"]);
     /// assert_eq!(tokenizer.encode("[noise] a")?, [3, 0, 1]);

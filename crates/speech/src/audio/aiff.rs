@@ -70,7 +70,8 @@ pub(super) fn open(path: &Path, mut file: BufReader<FileRange>) -> Result<Reader
 /// Parses a COMM chunk.
 ///
 /// ```text
-/// channels (2) samples of each (4) bits (2) rate (10: sign and exponent (2), mantissa (8)) [compression type (4) ...]
+/// channels (2) samples of each (4) bits (2)
+/// rate (10: sign and exponent (2), mantissa (8)) [compression type (4) ...]
 /// ```
 fn parse(path: &Path, chunk: &[u8]) -> Result<(SampleFormat, u64)> {
     if chunk.len() < COMM_BYTES {

@@ -168,7 +168,7 @@ fn a_beam_hears_in_pieces_what_it_hears_in_the_whole() {
         recogniser.transcribe(&speech::Audio { samples: samples.clone(), sample_rate: RATE }).unwrap();
     let wide = WindowConfig { seconds: 60.0, overlap: 5.0 };
     let pieces = samples.chunks(1000).map(|piece| Ok(piece.to_vec()));
-    assert_eq!(recogniser.transcribe_pieces(pieces, wide).unwrap(), whole);
+    assert_eq!(recogniser.transcribe_chunks(pieces, wide).unwrap(), whole);
 }
 
 /// The words of each utterance, in pieces of these sizes, over and over.
@@ -286,10 +286,10 @@ fn windows_of_a_model_that_hears_both_ways_give_what_one_window_gives() {
     let whole = recogniser.transcribe(&audio).unwrap();
     let pieces = || samples.chunks(1000).map(|piece| Ok(piece.to_vec()));
     let wide = WindowConfig { seconds: 60.0, overlap: 5.0 };
-    assert_eq!(recogniser.transcribe_pieces(pieces(), wide).unwrap(), whole);
+    assert_eq!(recogniser.transcribe_chunks(pieces(), wide).unwrap(), whole);
     // Shorter windows hear the same words of these whistles.
     let narrow = WindowConfig { seconds: 2.0, overlap: 1.0 };
-    let found = recogniser.transcribe_pieces(pieces(), narrow).unwrap();
+    let found = recogniser.transcribe_chunks(pieces(), narrow).unwrap();
     assert!(!recogniser.stream(&StreamingOptions::default()).unwrap().is_immediate());
     let same = found.words.iter().zip(&whole.words).filter(|(a, b)| a.text == b.text).count();
     assert!(
@@ -297,7 +297,7 @@ fn windows_of_a_model_that_hears_both_ways_give_what_one_window_gives() {
         "{}",
         found.text
     );
-    let error = recogniser.transcribe_pieces(pieces(), WindowConfig { seconds: 1.0, overlap: 1.0 });
+    let error = recogniser.transcribe_chunks(pieces(), WindowConfig { seconds: 1.0, overlap: 1.0 });
     assert!(matches!(error, Err(Error::Model(model::Error::Shape { .. }))), "{error:?}");
 }
 
