@@ -115,7 +115,7 @@ fn table(lists: &[CorpusSummary]) -> Result<()> {
         )?;
     }
     for list in lists {
-        let without = match list.left_out {
+        let without = match list.excluded {
             0 => String::new(),
             count => format!("; without {count} transcripts that have no sound"),
         };

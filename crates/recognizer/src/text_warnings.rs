@@ -158,12 +158,12 @@ mod tests {
 
     #[test]
     fn spelled_marks_are_named() {
-        let texts = ["[noise] a", "a <unk>, b", "a <unk> [noise]", "[door slams] {x}", "[noise]"];
+        let texts = ["[noise] a", "a <unk>, b", "a <unk> [noise]", "[dog barks] {x}", "[noise]"];
         let warnings = mark_warnings("data.train", texts, &tokenizer(UnicodeForm::Nfc, None, &texts));
         let [unlisted, attached] = &warnings[..] else { panic!("{warnings:?}") };
         assert!(
             unlisted
-                .starts_with("data.train: 3 texts contain `[noise]`, 1 `[door slams]`, 1 `{x}`, which are")
+                .starts_with("data.train: 3 texts contain `[noise]`, 1 `[dog barks]`, 1 `{x}`, which are")
         );
         assert!(attached.starts_with("data.train: 1 text contains `<unk>` next to"), "{attached}");
         let listed = tokenizer(UnicodeForm::Nfc, Some(&["[noise]"]), &texts);

@@ -41,13 +41,13 @@ pub fn an4(dir: &Path, prepare: &PrepareOptions) -> Result<Vec<CorpusSummary>> {
     let output = write::OutputFolder::new(prepare, dir)?;
     let root = subfolder_or_self(dir, "an4");
     let mut ids = Ids::default();
-    let (training, left_out) = read(&root, "train", TRAIN_UTTERANCES, prepare.allow_incomplete, &mut ids)?;
-    let (test, left_out_test) = read(&root, "test", TEST_UTTERANCES, prepare.allow_incomplete, &mut ids)?;
-    let list = |name, items: Vec<_>, left_out| CorpusList { name, items, joined: false, left_out };
+    let (training, excluded) = read(&root, "train", TRAIN_UTTERANCES, prepare.allow_incomplete, &mut ids)?;
+    let (test, excluded_test) = read(&root, "test", TEST_UTTERANCES, prepare.allow_incomplete, &mut ids)?;
+    let list = |name, items: Vec<_>, excluded| CorpusList { name, items, joined: false, excluded };
     let of_split = |split| training.iter().filter(|item| item.split == split).collect::<Vec<_>>();
-    let mut lists = vec![list("train", of_split("train"), left_out)];
+    let mut lists = vec![list("train", of_split("train"), excluded)];
     lists.push(list("dev", of_split("dev"), 0));
-    lists.push(list("test", test.iter().collect(), left_out_test));
+    lists.push(list("test", test.iter().collect(), excluded_test));
     lists.retain(|list| !list.items.is_empty());
     write::lists(output, prepare, &lists, &[])
 }
@@ -62,7 +62,7 @@ fn read(
     let list = root.join(format!("etc/an4_{set}.fileids"));
     let transcription = root.join(format!("etc/an4_{set}.transcription"));
     let mut texts = transcripts(&transcription)?;
-    let (mut items, mut left_out) = (Vec::new(), 0);
+    let (mut items, mut excluded) = (Vec::new(), 0);
     for (number, file) in check::lines(&list)? {
         let id = file.rsplit('/').next().unwrap_or(&file).to_owned();
         let &[_, speaker, _] = id.split('-').collect::<Vec<_>>().as_slice() else {
@@ -79,7 +79,7 @@ fn read(
         };
         let Some(path) = find_audio(&root.join("wav"), &file) else {
             if excerpt {
-                left_out += 1;
+                excluded += 1;
                 continue;
             }
             return Err(line_error(&list, number, format!("wav/{file}.sph, .raw or .wav"), "no such file"));
@@ -114,7 +114,7 @@ fn read(
         ));
     }
     check::count(&list, count, items.len(), excerpt)?;
-    Ok((items, left_out))
+    Ok((items, excluded))
 }
 
 /// Returns line and text of each id: `<s> TEXT </s> (ID)`, or without marks.

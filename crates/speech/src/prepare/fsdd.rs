@@ -86,7 +86,7 @@ pub fn fsdd(
         name,
         items: items.iter().filter(|item| split.is_none_or(|split| item.split == split)).collect(),
         joined: split.is_none(),
-        left_out: 0,
+        excluded: 0,
     };
     let mut lists = vec![list("train", Some("train")), list("test", Some("test"))];
     if strings.is_some() {

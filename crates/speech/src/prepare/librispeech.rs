@@ -86,24 +86,24 @@ pub fn librispeech(dir: &Path, prepare: &PrepareOptions) -> Result<Vec<CorpusSum
         name: JOINED,
         items: train.iter().flat_map(|items| &items.items).collect(),
         joined: true,
-        left_out: train.iter().map(|items| items.left_out).sum(),
+        excluded: train.iter().map(|items| items.excluded).sum(),
     });
     let lists = subsets.iter().map(|(subset, items)| CorpusList {
         name: subset.name,
         items: items.items.iter().collect(),
         joined: false,
-        left_out: items.left_out,
+        excluded: items.excluded,
     });
     write::lists(output, prepare, &joined.into_iter().chain(lists).collect::<Vec<_>>(), &[])
 }
 
 struct SubsetItems {
     items: Vec<Item>,
-    left_out: usize,
+    excluded: usize,
 }
 
 fn read(folder: &Path, subset: &Subset, excerpt: bool, ids: &mut Ids) -> Result<SubsetItems> {
-    let mut items = SubsetItems { items: Vec::new(), left_out: 0 };
+    let mut items = SubsetItems { items: Vec::new(), excluded: 0 };
     for speaker in check::entries(folder)?.iter().filter(|path| path.is_dir()) {
         for chapter in check::entries(speaker)?.iter().filter(|path| path.is_dir()) {
             read_chapter(chapter, subset, excerpt, ids, &mut items)?;
@@ -152,7 +152,7 @@ fn read_chapter(
         let text = check::text(&transcripts, number, transcript)?;
         if !audio_ids.remove(id) {
             if excerpt {
-                to.left_out += 1;
+                to.excluded += 1;
                 continue;
             }
             return Err(line_error(&transcripts, number, format!("{id}.flac next to it"), "no such file"));

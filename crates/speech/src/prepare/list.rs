@@ -37,7 +37,7 @@ pub(super) struct CorpusList<'a> {
     /// Whether the list is a union of other lists.
     pub joined: bool,
     /// Number of transcripts without audio.
-    pub left_out: usize,
+    pub excluded: usize,
 }
 
 impl CorpusList<'_> {
@@ -45,7 +45,7 @@ impl CorpusList<'_> {
         let id_and_seconds = |item: &&Item| (item.id.clone(), item.seconds());
         let utterances =
             self.items.iter().map(|item| (id_and_seconds(item), item.text.as_str(), item.speaker.as_str()));
-        CorpusSummary { left_out: self.left_out, ..CorpusSummary::from_utterances(self.name, utterances) }
+        CorpusSummary { excluded: self.excluded, ..CorpusSummary::from_utterances(self.name, utterances) }
     }
 }
 
@@ -68,7 +68,7 @@ pub struct CorpusSummary {
     /// Occurrences of each character in the texts.
     pub characters: BTreeMap<char, u64>,
     /// Number of transcripts without audio that were skipped, in an excerpt.
-    pub left_out: usize,
+    pub excluded: usize,
     /// The manifest, or the shards in the syntax of [`Corpus`](crate::Corpus).
     pub path: PathBuf,
 }
@@ -87,7 +87,7 @@ impl CorpusSummary {
             shortest: (String::new(), f64::INFINITY),
             longest: (String::new(), 0.0),
             characters: BTreeMap::new(),
-            left_out: 0,
+            excluded: 0,
             path: PathBuf::new(),
         };
         let mut speakers = BTreeSet::new();

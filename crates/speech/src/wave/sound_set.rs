@@ -51,7 +51,7 @@ impl SoundSet {
         Ok(sounds)
     }
 
-    /// Checks that no file is empty or truncated and that all spans exist.
+    /// Checks that files are neither empty nor truncated and contain their spans.
     ///
     /// A file whose header has no length is decoded, in constant memory.
     fn check_lengths(&self) -> Result<()> {

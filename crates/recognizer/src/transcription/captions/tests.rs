@@ -38,7 +38,7 @@ fn a_pause_ends_a_caption() {
     let options = CaptionOptions::default();
     assert_eq!((srt(&[], &options), vtt(&[], &options)), (String::new(), "WEBVTT\n\n".to_owned()));
     assert!(vtt(&[word("<b>", 0.0, 1.0)], &options).contains("&lt;b&gt;"));
-    // A word that is wider than a line is cut.
+    // A word longer than a line is split.
     let lines = |length| {
         let all = default_captions(&[word(&"x".repeat(length), 0.0, 1.0), word("y", 1.0, 1.5)]);
         all.iter()
@@ -53,7 +53,7 @@ fn a_pause_ends_a_caption() {
 
 #[test]
 fn a_caption_is_displayed_long_enough_if_possible() {
-    // One encoder row each, as of a model without durations.
+    // Words of one encoder row, as for models without durations.
     let times = |starts: &[f64]| {
         let words: Vec<_> = starts.iter().map(|&start| word("a", start, start + 0.03)).collect();
         default_times(&words)
@@ -61,23 +61,23 @@ fn a_caption_is_displayed_long_enough_if_possible() {
     assert_eq!(times(&[0.0, 2.0]), [(0, 834), (2000, 2834)]);
     assert_eq!(times(&[7.5]), [(7500, 8334)]);
     assert_eq!(times(&[0.0, 0.5, 1.0, 2.23]), [(0, 1030), (2230, 3064)]);
-    // A caption that is full ends where the next begins.
+    // A full caption ends when the next one begins.
     let words: Vec<_> = (0..60).map(|k| word("seventeen", 0.1 * k as f64, 0.1 * k as f64 + 0.03)).collect();
     let times = default_times(&words);
     assert!(times.len() > 5);
     for pair in times.windows(2) {
         assert!(pair[0].1 <= pair[1].0 && pair[0].1 - pair[0].0 >= 700, "{times:?}");
     }
-    // Words that overlap, as those of models with durations may.
+    // Words of models with durations can overlap.
     let long = [word(&"x".repeat(84), 0.0, 3.0), word("y", 1.0, 1.1)];
     assert_eq!(default_times(&long), [(0, 1000), (1000, 1834)]);
-    // A word that lasts, or seems to.
+    // A word with a long duration.
     assert_eq!(default_times(&[word("a", 1.0, 60.0)]), [(1000, 7000)]);
 }
 
 #[test]
 fn a_full_caption_ends_at_a_pause() {
-    // Twelve words of six letters a caption; a longer gap after the ninth, then one after the fourth.
+    // A caption has at most twelve words of six letters; pauses follow the words in `long`.
     let words = |long: &[usize]| {
         let mut start = 0.0;
         let word_at = |k: usize| {
@@ -94,7 +94,7 @@ fn a_full_caption_ends_at_a_pause() {
     assert_eq!(counts(&words(&[])), [12, 6]);
     assert_eq!(counts(&words(&[9])), [9, 9]);
     assert_eq!(counts(&words(&[7, 10])), [10, 8]);
-    // A pause of the first half would leave a caption too short.
+    // A pause in the first half would give a short caption.
     assert_eq!(counts(&words(&[4])), [12, 6]);
 }
 
@@ -115,7 +115,7 @@ fn any_words() -> impl Strategy<Value = Vec<TimedWord>> {
 
 proptest! {
     #[test]
-    fn every_caption_obeys_the_options(
+    fn every_caption_satisfies_the_options(
         words in any_words(),
         pause_seconds in 0.05..3.0f64,
         min_seconds in 0.01..2.0f64,
@@ -145,7 +145,7 @@ proptest! {
             prop_assert!(start < end && end - start <= milliseconds(max_seconds));
             let next = times.get(at + 1).map_or(u64::MAX, |next| next.0);
             prop_assert!(end <= next);
-            // Long enough, or up to the next caption.
+            // The minimum duration, or until the next caption.
             prop_assert!(end - start >= milliseconds(min_seconds) || end == next, "{times:?}");
         }
     }
