@@ -250,7 +250,7 @@ fn searches_without_streams_are_named() {
     for search in [SearchConfig::Ctc(None), beside] {
         let recogniser = trained(false).with_search(search);
         let error = recogniser.stream(&StreamingOptions::default()).err().unwrap().to_string();
-        assert!(error.contains("a greedy one or a beam by the joint network alone"), "{error}");
+        assert!(error.contains("a greedy search or a beam with the joint network only"), "{error}");
     }
 }
 

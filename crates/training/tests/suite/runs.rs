@@ -359,7 +359,7 @@ fn what_is_hardly_meant_is_said() {
     toy.write("test.jsonl", &claims("7.5"));
     let change = ("test = [\"train.jsonl\"]", "test = [\"test.jsonl\"]");
     let long = warnings(&[change]);
-    let said = "data.test: 1 recordings are not as long as the manifest says, the first of them toy-0: 0.36 s instead of 7.50 s";
+    let said = "data.test: 1 recordings differ in length from the manifest, the first toy-0: 0.36 s instead of 7.50 s";
     assert_eq!(long, [said]);
     toy.write("test.jsonl", &first.replace("\"text\": \"low\"", "\"text\": \"completely else\""));
     let unknown = warnings(&[change]);
