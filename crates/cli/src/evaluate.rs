@@ -71,7 +71,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     let utterances = shard::part(utterances, arguments.shard);
     let read = [&arguments.checkpoint, &arguments.manifest].into_iter();
     let inputs: Vec<&PathBuf> = read.chain(arguments.search.files()).collect();
-    let one_file = arguments.output.clone().filter(|_| arguments.format.is_some_and(TranscriptFormat::joins));
+    let one_file = arguments.output.clone().filter(|_| arguments.format.is_some_and(TranscriptFormat::is_appendable));
     let [hypotheses, heard] = outputs::open([&arguments.hypotheses, &one_file], &inputs, &utterances)?;
     let captions = captions(arguments, &inputs, &utterances, &file_names)?;
     let mut pairs = captions.iter().flat_map(|one| hypotheses.iter().map(move |other| (other, one)));

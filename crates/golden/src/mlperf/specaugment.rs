@@ -36,7 +36,7 @@ fn masks(check: &mut Check) -> CheckResult {
                     return Err(check.file.wrong(masks, &expected, &utterance.to_string()).into());
                 };
                 let stretches = if masks == "freq_masks" { &mut found.bins } else { &mut found.frames };
-                stretches.push(form.covered(start, width, most));
+                stretches.push(form.masked_range(start, width, most));
             }
         }
         let (mut all, mut spliced) = (Vec::new(), Vec::new());

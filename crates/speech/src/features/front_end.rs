@@ -62,7 +62,7 @@ impl FrontEnd {
         let rate = f64::from(config.sample_rate);
         let samples = |ms: f32| (f64::from(ms) * rate / 1000.0).round() as usize;
         let (length, hop) = (samples(config.window_ms), samples(config.hop_ms));
-        let scale = MelScale::new(config.mel_scale, f64::from(config.low_hz), config.top(), config.mels);
+        let scale = MelScale::new(config.mel_scale, f64::from(config.low_hz), config.max_hz(), config.mels);
         let engine = match ReferenceLevel::new(config) {
             ReferenceLevel::One => Spectra::new(config, &scale, length).map(FrontEndEngine::Double),
             ReferenceLevel::Loudest | ReferenceLevel::Sine => {

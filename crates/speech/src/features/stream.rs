@@ -41,7 +41,7 @@ pub struct FeatureStream {
     /// The last samples, from the one before the next frame.
     #[serde(rename = "kept")]
     pending: Vec<f32>,
-    running: Running,
+    running: RunningStats,
 }
 
 impl FeatureStream {
