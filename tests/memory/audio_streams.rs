@@ -3,7 +3,7 @@ use std::path::Path;
 
 use panda::model::Model;
 use panda::recognizer::{ChunkedEncoder, StreamingEncoder, WindowConfig};
-use panda::speech::{AudioPieces, Channel, Conversion};
+use panda::speech::{AudioChunks, Channel, Conversion};
 use panda::training::Recipe;
 
 use crate::counting::{exclusive, measure};
@@ -86,7 +86,7 @@ fn files_are_read_in_pieces() {
         std::fs::write(&path, file).unwrap();
         let conversion = Conversion { channel: Channel::Mix, resample: true };
         let (_, peak, samples) = measure(|| {
-            let pieces = AudioPieces::open(&path, RATE as u32, &conversion).unwrap();
+            let pieces = AudioChunks::open(&path, RATE as u32, &conversion).unwrap();
             pieces.map(|piece| piece.unwrap().len()).sum::<usize>()
         });
         assert_eq!(samples, (seconds as usize * 11_025 * RATE).div_ceil(11_025));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use panda::decoding::{BeamOptions, ClassScores, Fusion, GreedyOptions};
 use panda::lattice::{AlignmentLattice, BestPathStream, FullNGram, RecognitionLattice, TableWeightFn};
 use panda::model::{Checkpoint, Model, Progress};
-use panda::recognizer::{Endpoint, Recognizer, SearchConfig, StreamingOptions, WindowConfig};
+use panda::recognizer::{EndpointConfig, Recognizer, SearchConfig, StreamingOptions, WindowConfig};
 use panda::speech::{Tokenizer, TokenizerKind};
 use panda::training::Recipe;
 

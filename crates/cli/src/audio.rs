@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use recognizer::Recognizer;
-use speech::{Change, Channel, Conversion};
+use speech::{AudioChange, Channel, Conversion};
 
 use crate::error::{Error, Result};
 use crate::numbers;
@@ -48,7 +48,7 @@ impl AudioArguments {
         use speech::Error::{FileRate, SampleRate};
         let rate = match &error {
             recognizer::Error::Model(model::Error::Speech(FileRate { .. } | SampleRate { .. })) => true,
-            recognizer::Error::TooManyBad { first, .. } => first.other_rate,
+            recognizer::Error::TooManyBad { first, .. } => first.has_other_rate,
             _ => false,
         };
         match rate && !self.resample {

@@ -65,10 +65,10 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     let ids = || utterances.iter().map(|utterance| utterance.id.as_str());
     let writer = TranscriptionWriter {
         format: arguments.format.unwrap_or_default(),
-        ids: OutputIds::of_fields(ids()),
+        ids: OutputIds::for_ctm(ids()),
         captions: arguments.captions.options(arguments.format)?,
     };
-    let file_names = OutputIds::of_files(ids());
+    let file_names = OutputIds::for_file_names(ids());
     let utterances = shard::part(utterances, arguments.shard);
     let files = [&arguments.checkpoint, &arguments.manifest].into_iter();
     let inputs: Vec<&PathBuf> = files.chain(arguments.search.files()).collect();

@@ -153,7 +153,7 @@ impl Text {
 /// Returns the lines of a text file with their numbers, from 1.
 fn numbered_lines(path: &Path) -> Result<Vec<(usize, String)>> {
     let bytes =
-        speech::files::read_given(path).map_err(|source| speech::Error::Io { path: path.into(), source })?;
+        speech::files::read_input(path).map_err(|source| speech::Error::Io { path: path.into(), source })?;
     let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&bytes);
     let decode = |(number, line): (usize, &[u8])| {
         let not_utf8 = |_| speech::Error::Format {

@@ -64,7 +64,7 @@ enum Command {
 /// Checks environment variables and installs signal handlers.
 fn prepare_process() -> error::Result<()> {
     kernels::check_simd_override().map_err(error::Error::Environment)?;
-    speech::memory::allowed().map_err(error::Error::Environment)?;
+    speech::memory::limit_from_env().map_err(error::Error::Environment)?;
     signals::report_large_files()
 }
 

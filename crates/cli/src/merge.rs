@@ -38,7 +38,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         arguments.parts.iter().chain(&arguments.manifest).map(PathBuf::as_path).collect();
     let output = OutputFile::new(&arguments.out, &inputs)?;
     let read = |path: &PathBuf| {
-        speech::files::read_given_text(path).map_err(|source| model::Error::Io {
+        speech::files::read_input_text(path).map_err(|source| model::Error::Io {
             path: path.clone(),
             action: "read the part",
             source,
@@ -58,7 +58,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
             output.write(joined.json().as_bytes())?;
         }
         MergeParts::Hypotheses(parts) => {
-            let evaluation = Evaluation::joined(parts);
+            let evaluation = Evaluation::merge(parts);
             output.write(evaluation.hypotheses().as_bytes())?;
             let file = arguments.manifest.as_ref().unwrap_or(&arguments.out);
             let name = file.file_stem().unwrap_or_default().to_string_lossy();

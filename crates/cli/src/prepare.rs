@@ -2,7 +2,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use speech::prepare::{Prepare, Strings, Summary, an4, fsdd, librispeech};
+use speech::prepare::{CorpusSummary, PrepareOptions, StringCounts, an4, fsdd, librispeech};
 
 use crate::{error::Result, numbers, out::outln};
 
@@ -116,7 +116,7 @@ fn print_table(lists: &[Summary]) -> Result<()> {
         )?;
     }
     for list in lists {
-        let without = match list.left_out {
+        let without = match list.excluded {
             0 => String::new(),
             count => format!("; {count} transcripts without audio left out"),
         };

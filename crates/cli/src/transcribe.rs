@@ -115,7 +115,7 @@ pub fn run(mut arguments: Args) -> Result<ExitCode> {
     let ids: Vec<String> = arguments.audio_files.iter().map(|path| recording_id(path)).collect();
     let writer = TranscriptionWriter {
         format: arguments.format.unwrap_or_default(),
-        ids: OutputIds::of_fields(ids.iter().map(String::as_str)),
+        ids: OutputIds::for_ctm(ids.iter().map(String::as_str)),
         captions: arguments.captions.options(arguments.format)?,
     };
     let paths = match &arguments.output {
@@ -164,7 +164,7 @@ impl OutputFiles {
     fn new(arguments: &Args, paths: &[TranscriptPath]) -> Result<Self> {
         let (format, files) = (arguments.format.unwrap_or_default(), &arguments.audio_files);
         let Some(folder) = &arguments.output else {
-            if files.len() > 1 && !format.joins() {
+            if files.len() > 1 && !format.is_appendable() {
                 return Err(Error::Captions { format: format.name() });
             }
             return Ok(Self { files: HashMap::new() });

@@ -16,7 +16,7 @@ use std::path::Path;
 use safetensors::tensor::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use speech::Tokenizer;
-use speech::files::{open_regular, read_given};
+use speech::files::{open_regular, read_input};
 
 use crate::config::old_names;
 use crate::parameters::Shapes;
@@ -190,7 +190,7 @@ impl Checkpoint {
     /// [`Error::Io`] if the file cannot be read, [`Error::Checkpoint`] if it is corrupt, truncated
     /// or foreign.
     pub fn read(path: &Path) -> Result<Self> {
-        let bytes = read_given(path).map_err(Error::io(path, "read the checkpoint"))?;
+        let bytes = read_input(path).map_err(Error::io(path, "read the checkpoint"))?;
         let wrong = |expected: &str, found: String| Error::checkpoint(path, expected, found);
         let full = "a whole safetensors file";
         let (_, metadata) =

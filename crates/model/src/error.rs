@@ -159,7 +159,7 @@ impl Error {
     /// # Errors
     /// [`Error::Memory`].
     pub fn expect_memory(what: impl FnOnce() -> String, bytes: usize) -> Result<()> {
-        match memory::available() {
+        match memory::available_bytes() {
             Some(available) if bytes > available => Err(Error::Memory { what: what(), bytes, available }),
             _ => Ok(()),
         }
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn more_memory_than_is_available_is_an_error_with_both_sizes() {
         Error::expect_memory(|| unreachable!(), 0).unwrap();
-        let Some(available) = memory::available() else { return };
+        let Some(available) = memory::available_bytes() else { return };
         assert!(available > 1 << 20, "{available}");
         let error = Error::expect_memory(|| "the model".to_owned(), usize::MAX).unwrap_err().to_string();
         assert!(error.starts_with("the model: expected at most "), "{error}");

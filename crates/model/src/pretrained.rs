@@ -12,7 +12,7 @@ use std::path::Path;
 
 use candle_core::{DType, Device};
 use speech::Tokenizer;
-use speech::files::read_given;
+use speech::files::read_input;
 
 use crate::checkpoint;
 use crate::checkpoint::{Checkpoint, NO_CHECKSUMS, Values};
@@ -234,7 +234,7 @@ fn input_warning(model: &ModelConfig, other: &ModelConfig) -> Option<String> {
 fn from_tensors(path: &Path) -> Result<WeightFile> {
     let wrong =
         |expected: String, found: String| Error::Pretrained { path: path.to_owned(), expected, found };
-    let bytes = read_given(path).map_err(Error::io(path, "read the weights"))?;
+    let bytes = read_input(path).map_err(Error::io(path, "read the weights"))?;
     let tensors = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)
         .map_err(|error| wrong("a safetensors file".into(), error.to_string()))?;
     let (mut values, mut shapes) = (Values::new(), BTreeMap::new());

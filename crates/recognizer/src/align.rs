@@ -1,10 +1,10 @@
-//! When the words of known texts were said.
+//! Alignment of transcripts with audio.
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use rnnt_loss::{Head, JointInputs, LabelAlignment, Layout, Loss, MemoryPlan, Options, Session};
 use serde::{Deserialize, Serialize};
-use speech::{Change, Tokenizer};
+use speech::{AudioChange, Tokenizer};
 
 use crate::OutputIds;
 use crate::Result;
@@ -14,101 +14,103 @@ use model::ModelConfig;
 use model::tensors::with_slices;
 use model::{JointRows, Model};
 
-/// A token and its place in the audio, on the best path of all.
+/// A token and its time on the best path.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TokenAlignment {
-    /// The token's own text.
+    /// The text of the token.
     pub text: String,
-    /// Start of the frame at which it is emitted, in seconds from the start of the audio.
+    /// Start of its frame, in seconds from the start of the audio.
     pub start: f64,
-    /// Seconds until the next token is emitted; one frame for the last one, and never less.
+    /// Seconds until the next token is emitted, at least one frame; one frame for the last token.
     pub duration: f64,
-    /// Expected time of its emission over all paths, in seconds.
+    /// Expected emission time over all paths, in seconds.
     pub expected: f64,
     /// Natural log-probability of its arc.
     pub log_prob: f64,
-    /// Posterior probability that it is emitted at this frame.
+    /// Posterior probability of its emission at this frame.
     pub confidence: f64,
 }
 
-/// A word and its place in the audio.
+/// A word and its time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AlignedWord {
     /// The word.
     pub text: String,
-    /// When its first token is emitted, in seconds from the start of the audio.
+    /// Emission time of its first token, in seconds.
     pub start: f64,
-    /// Seconds until its last token is over.
+    /// Seconds until the end of its last token.
     pub duration: f64,
-    /// The lowest of its tokens' confidences.
+    /// The lowest confidence of its tokens.
     pub confidence: f64,
-    /// Index of its first token, and of the first one that is no more part of it.
+    /// Index of its first token, and the index after its last token.
     pub tokens: (usize, usize),
 }
 
-/// What is known about one utterance.
+/// The alignment of an utterance.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AlignedUtterance {
     /// Id from the manifest.
     pub id: String,
     /// Transcript.
     pub text: String,
-    /// Natural logarithm of the probability of the transcript, over all paths.
+    /// Natural log-probability of the transcript over all paths.
     pub log_likelihood: f64,
-    /// That of the best path alone.
+    /// Natural log-probability of the best path.
     pub best_path: f64,
-    /// Mean over the tokens of their expected times, in seconds; none without a token.
+    /// Mean expected emission time of the tokens, in seconds; `None` without tokens.
     ///
-    /// By as much as it differs between two models on the same audio, their latencies differ.
+    /// Between two models on the same audio, the difference is that of their latencies.
     pub expected_latency: Option<f64>,
-    /// The tokens in their order.
+    /// The tokens, in order.
     pub tokens: Vec<TokenAlignment>,
-    /// The words in their order.
+    /// The words, in order.
     pub words: Vec<AlignedWord>,
 }
 
 /// Alignments of a list of utterances.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Alignments {
-    /// Seconds from one encoder frame to the next: what times are multiples of.
+    /// Seconds per encoder frame, the resolution of times.
     pub frame_seconds: f64,
-    /// Mean over the tokens of all utterances of their expected times, in seconds; none without a token.
+    /// Mean expected emission time of all tokens, in seconds; `None` without tokens.
     pub expected_latency: Option<f64>,
-    /// Ids of the utterances that have no path: too many labels for their frames, or none that the model gives any probability.
+    /// Ids of utterances without a path.
+    ///
+    /// They have too many labels for their frames, or no path with a positive probability.
     pub without_path: Vec<String>,
-    /// Utterances that cannot be used, and recordings of another length than their lines.
+    /// Unusable utterances, and recordings whose length differs from the manifest.
     #[serde(flatten)]
     pub bad: BadItems,
-    /// The others, in the order of the list.
+    /// The aligned utterances, in the order of the list.
     pub utterances: Vec<AlignedUtterance>,
-    /// What was done to how many recordings so that the model can read them.
+    /// Conversions of recordings, with the number of recordings.
     #[serde(skip)]
-    pub changes: BTreeMap<Change, usize>,
+    pub changes: BTreeMap<AudioChange, usize>,
 }
 
 impl Alignments {
-    /// Those of several lists as those of one, in this order; none without a list.
-    pub fn joined(lists: impl IntoIterator<Item = Alignments>) -> Option<Self> {
+    /// Concatenates alignments of several lists; `None` without a list.
+    pub fn merge(lists: impl IntoIterator<Item = Alignments>) -> Option<Self> {
         let mut lists = lists.into_iter();
-        let mut all = lists.next()?;
+        let mut merged = lists.next()?;
         for list in lists {
-            all.without_path.extend(list.without_path);
-            all.bad.extend(list.bad);
-            all.utterances.extend(list.utterances);
+            merged.without_path.extend(list.without_path);
+            merged.bad.extend(list.bad);
+            merged.utterances.extend(list.utterances);
             list.changes
                 .into_iter()
-                .for_each(|(change, count)| *all.changes.entry(change).or_default() += count);
+                .for_each(|(change, count)| *merged.changes.entry(change).or_default() += count);
         }
-        all.expected_latency = latency(all.utterances.iter().flat_map(|utterance| &utterance.tokens));
-        Some(all)
+        merged.expected_latency = latency(merged.utterances.iter().flat_map(|utterance| &utterance.tokens));
+        Some(merged)
     }
 
     pub(crate) fn new(config: &ModelConfig) -> Self {
-        Self::of_frames(config.frame_ms() / 1000.0)
+        Self::empty(config.frame_ms() / 1000.0)
     }
 
-    /// Those of no utterance, at so many seconds from one encoder frame to the next.
-    pub fn of_frames(frame_seconds: f64) -> Self {
+    /// Alignments of no utterance.
+    pub fn empty(frame_seconds: f64) -> Self {
         Self {
             frame_seconds,
             expected_latency: None,
@@ -119,7 +121,7 @@ impl Alignments {
         }
     }
 
-    /// Aligns some more utterances.
+    /// Aligns further utterances.
     pub(crate) fn extend(
         &mut self,
         model: &Model,
@@ -128,19 +130,22 @@ impl Alignments {
         examples: &[Example],
     ) -> Result<()> {
         examples::count_changes(&mut self.changes, examples);
-        let mut found = vec![None; examples.len()];
-        for batch in examples::plan(examples, &model.config().input.rows, batches, &|_, _| true) {
+        let mut alignments_by_example = vec![None; examples.len()];
+        for batch in examples::plan_batches(examples, &model.config().input.rows, batches, &|_, _| true) {
             let alignments = align(model, examples, &batch)?;
-            batch.into_iter().zip(alignments).for_each(|(index, alignment)| found[index] = alignment);
+            batch
+                .into_iter()
+                .zip(alignments)
+                .for_each(|(index, alignment)| alignments_by_example[index] = alignment);
         }
-        for (example, found) in examples.iter().zip(found) {
-            // Where a model says NaN or nothing but -inf, there are no labels on the best path.
-            let sound = |found: &rnnt_loss::LabelAlignment| {
-                found.tokens.len() == example.labels.len() && found.log_prob.is_finite()
+        for (example, alignment) in examples.iter().zip(alignments_by_example) {
+            // If all scores are NaN or -inf, the best path has no labels.
+            let is_valid = |alignment: &rnnt_loss::Alignment| {
+                alignment.tokens.len() == example.labels.len() && alignment.log_prob.is_finite()
             };
-            match found.filter(sound) {
-                Some(found) => {
-                    self.utterances.push(self.utterance(tokenizer, model.config(), example, &found)?)
+            match alignment.filter(is_valid) {
+                Some(alignment) => {
+                    self.utterances.push(self.utterance(tokenizer, model.config(), example, &alignment)?)
                 }
                 None => self.without_path.push(example.id.clone()),
             }
@@ -155,15 +160,15 @@ impl Alignments {
         tokenizer: &Tokenizer,
         config: &ModelConfig,
         example: &Example,
-        found: &LabelAlignment,
+        alignment: &Alignment,
     ) -> Result<AlignedUtterance> {
         let frame_ms = config.frame_ms();
         let seconds = |frames: f64| frames * frame_ms / 1000.0;
         let time = |frames: f64| seconds(frames) + example.lead;
-        let mut tokens = Vec::with_capacity(found.tokens.len());
-        let mut spans = Vec::with_capacity(found.tokens.len());
-        for (index, token) in found.tokens.iter().enumerate() {
-            let next = found.tokens.get(index + 1).map_or(0, |next| next.frame);
+        let mut tokens = Vec::with_capacity(alignment.tokens.len());
+        let mut spans = Vec::with_capacity(alignment.tokens.len());
+        for (index, token) in alignment.tokens.iter().enumerate() {
+            let next = alignment.tokens.get(index + 1).map_or(0, |next| next.frame);
             let span = token.frame..next.max(token.frame + 1);
             tokens.push(TokenAlignment {
                 text: tokenizer.tokens()[token.label as usize].clone(),
@@ -191,8 +196,8 @@ impl Alignments {
         Ok(AlignedUtterance {
             id: example.id.clone(),
             text: tokenizer.normalize(&example.text).into_owned(),
-            log_likelihood: -found.loss,
-            best_path: found.log_prob,
+            log_likelihood: -alignment.loss,
+            best_path: alignment.log_prob,
             expected_latency: latency(tokens.iter()),
             tokens,
             words,
@@ -200,9 +205,9 @@ impl Alignments {
     }
 }
 
-/// What a line of CTM is about.
+/// The unit of a CTM line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Unit {
+pub enum CtmUnit {
     /// A word.
     #[default]
     Words,
@@ -211,11 +216,12 @@ pub enum Unit {
 }
 
 impl Alignments {
-    /// CTM, as NIST's sclite reads it: a line `utterance channel start duration text confidence` for each word or
-    /// token, times in seconds, the channel always 1.
+    /// Formats the alignments as CTM for NIST's sclite.
     ///
-    /// `ids` are the names of the utterances of the whole list. A token of white space becomes `<space>`.
-    pub fn ctm(&self, unit: Unit, ids: &OutputIds) -> String {
+    /// One line `utterance channel start duration text confidence` per word or token, times in
+    /// seconds, channel 1. `ids` maps the ids of the whole list to names. A token of white space
+    /// becomes `<space>`.
+    pub fn ctm(&self, unit: CtmUnit, ids: &OutputIds) -> String {
         let mut out = String::new();
         for utterance in &self.utterances {
             let id = ids.name(&utterance.id);
@@ -225,10 +231,10 @@ impl Alignments {
                 let _ = writeln!(out, "{id} 1 {start:.3} {duration:.3} {text} {confidence:.4}");
             };
             match unit {
-                Unit::Words => {
+                CtmUnit::Words => {
                     utterance.words.iter().for_each(|w| line(w.start, w.duration, &w.text, w.confidence));
                 }
-                Unit::Tokens => {
+                CtmUnit::Tokens => {
                     utterance.tokens.iter().for_each(|t| line(t.start, t.duration, &t.text, t.confidence));
                 }
             }
@@ -236,9 +242,11 @@ impl Alignments {
         out
     }
 
-    /// Everything as one JSON object in a line, with the names that the fields have here.
+    /// Formats the alignments as one line of JSON.
+    ///
+    /// The keys are the field names of this type.
     pub fn json(&self) -> String {
-        serde_json::to_string(self).expect("numbers and texts have a place in JSON") + "\n"
+        serde_json::to_string(self).expect("numbers and strings are valid JSON") + "\n"
     }
 }
 
@@ -247,30 +255,34 @@ fn latency<'a>(tokens: impl Iterator<Item = &'a TokenAlignment>) -> Option<f64> 
     (count > 0).then(|| sum / f64::from(count))
 }
 
-/// Bytes a site that the best path and what is read off it take, beside the sums over all paths.
-const OF_PATH: usize = 32;
+/// Bytes per site of the best path, besides the path sums.
+const BEST_PATH_BYTES_PER_SITE: usize = 32;
 
-/// Best paths of a batch.
-fn align(model: &Model, examples: &[Example], batch: &[usize]) -> Result<Vec<Option<LabelAlignment>>> {
-    let planes: Vec<_> = batch.iter().map(|&index| &examples[index].features).collect();
-    let (rows, lengths) = model::collate(&planes, &model.config().input.rows)?;
+/// Computes the best paths of a batch.
+fn align(model: &Model, examples: &[Example], batch: &[usize]) -> Result<Vec<Option<Alignment>>> {
+    let features: Vec<_> = batch.iter().map(|&index| &examples[index].features).collect();
+    let (rows, lengths) = model::collate(&features, &model.config().input.rows)?;
     let labels: Vec<Vec<u32>> = batch.iter().map(|&index| examples[index].labels.clone()).collect();
     let JointRows { frames, labels, weight, bias, durations, targets } =
         model.joint_rows(&rows, &lengths, &labels)?;
     let ((_, padded, width), (_, positions, _)) = (frames.dims3()?, labels.dims3()?);
-    let mut plain = Options { budget: usize::MAX, keep_scores: false, ..model.config().loss_options()? };
-    if let Loss::Pruned { .. } = plain.loss {
-        // The joint network's arcs, over all sites.
-        plain.loss = Options::default().loss;
+    let mut loss_options =
+        Options { budget: usize::MAX, keep_scores: false, ..model.config().loss_options()? };
+    if let Loss::Pruned { .. } = loss_options.loss {
+        // The path uses the arcs of the joint network, over all sites.
+        loss_options.loss = Options::default().loss;
     }
-    let plan = MemoryPlan::new::<f32>(&targets, width, weight.dims()[0], &plain)?;
+    let plan = MemoryPlan::new::<f32>(&targets, width, weight.dims()[0], &loss_options)?;
     let sites = plan.shape.sites;
     let longest = batch.iter().max_by_key(|&&index| examples[index].labels.len());
-    let what = || {
-        let of = longest.map_or("", |&index| &examples[index].id);
-        format!("alignment of {of}: {sites} sites, which are encoder frames times label positions")
+    let describe = || {
+        let id = longest.map_or("", |&index| &examples[index].id);
+        format!("alignment of {id}: {sites} sites, which are encoder frames times label positions")
     };
-    model::Error::expect_memory(what, plan.transient.saturating_add(sites.saturating_mul(OF_PATH)))?;
+    model::Error::expect_memory(
+        describe,
+        plan.transient.saturating_add(sites.saturating_mul(BEST_PATH_BYTES_PER_SITE)),
+    )?;
     let layout = Layout::Padded { frames: padded, positions };
     let session = Session::new(&model.config().loss_options()?)?;
     let run = |rows: &[&[f32]], tokens: &[&[f32]], durations: Option<&[&[f32]]>| -> rnnt_loss::Result<_> {
@@ -278,7 +290,7 @@ fn align(model: &Model, examples: &[Example], batch: &[usize]) -> Result<Vec<Opt
         joint.durations = durations.map(|durations| head(durations, width)).transpose()?;
         session.align(&joint, &targets)
     };
-    let found = with_slices(&[&frames, &labels], |rows| {
+    let outcome = with_slices(&[&frames, &labels], |rows| {
         with_slices(&[&weight, &bias], |head| match &durations {
             Some((weight, bias)) => {
                 with_slices(&[weight, bias], |durations| Ok(run(rows, head, Some(durations))))
@@ -286,7 +298,7 @@ fn align(model: &Model, examples: &[Example], batch: &[usize]) -> Result<Vec<Opt
             None => Ok(run(rows, head, None)),
         })
     })?;
-    Ok(found?)
+    Ok(outcome?)
 }
 
 fn head<'a>(parts: &[&'a [f32]], width: usize) -> rnnt_loss::Result<Head<'a, f32>> {

@@ -1,45 +1,47 @@
-//! Utterances that cannot be used: one rule for training, evaluation and alignment.
+//! Utterances that cannot be used, in training, evaluation and alignment.
 //!
-//! | item | result |
+//! | item | handling |
 //! |---|---|
-//! | a recording that is missing, unreadable, damaged, truncated, or at another sample rate | left out |
-//! | a recording without the `num_samples` or the `crc32` of its line | left out |
-//! | a text that the tokenizer cannot encode, where labels are needed | left out |
-//! | a recording longer or shorter than the `seconds` of its line | used as it is |
+//! | a recording that is missing, unreadable, damaged, truncated, or at another sample rate | excluded |
+//! | a recording that differs from the `num_samples` or the `crc32` of its line | excluded |
+//! | a text that the tokenizer cannot encode, where labels are needed | excluded |
+//! | a recording longer or shorter than the `seconds` of its line | used |
 //!
-//! All of them are reported by name. More than [`allowed`] items left out are [`Error::TooManyBad`].
+//! All of them are reported by name. More than [`max_bad_count`] excluded items are
+//! [`Error::TooManyBad`].
 use kernels::Excerpt;
 use serde::{Deserialize, Serialize};
 use speech::{Tokenizer, Utterance};
 
 use crate::{Error, Result};
 
-/// Share of a set that may be left out by default.
-pub const MAX_BAD: f64 = 0.01;
-/// Items of a set that are warned about one by one.
-pub const NAMED: usize = 10;
-/// Tolerated difference between a recording and its line, in seconds and as a share of the recording.
+/// Default fraction of a set that may be excluded.
+pub const DEFAULT_MAX_BAD: f64 = 0.01;
+/// Items of a set with an individual warning.
+pub const MAX_NAMED_ITEMS: usize = 10;
+/// Tolerated difference of a recording from its line, in seconds.
 const TOLERANCE_SECONDS: f64 = 0.1;
-const TOLERANCE_SHARE: f64 = 0.02;
+/// Tolerated difference as a fraction of the recording.
+const TOLERANCE_FRACTION: f64 = 0.02;
 
-/// An utterance that is left out, and why.
+/// An excluded utterance with the reason.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct LeftOut {
+pub struct ExcludedUtterance {
     /// Id from the manifest.
     pub id: String,
-    /// What is wrong with it.
+    /// The problem.
     pub reason: String,
-    /// True if the recording has another sample rate and resampling is off.
+    /// Whether the recording has another sample rate and resampling is off.
     #[serde(skip)]
-    pub other_rate: bool,
+    pub has_other_rate: bool,
 }
 
-/// A recording that is used although it is not as long as its line says.
+/// A recording that is used although its length differs from its line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LengthMismatch {
     /// Id from the manifest.
     pub id: String,
-    /// Seconds of its line.
+    /// Seconds in its line.
     pub expected_seconds: f64,
     /// Seconds of the recording.
     pub found_seconds: f64,
@@ -48,26 +50,30 @@ pub struct LengthMismatch {
 /// The bad items of a set.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct BadItems {
-    /// Utterances that are left out.
+    /// Excluded utterances.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<ExcludedUtterance>,
     /// Recordings that are used as they are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_length: Vec<LengthMismatch>,
 }
 
-impl LeftOut {
-    /// An item from the error that it causes.
+impl ExcludedUtterance {
+    /// An item from its error.
     pub fn new(id: &str, error: &Error) -> Self {
         use speech::Error::{FileRate, SampleRate, Utterance};
         let inner = match error {
             Error::Model(model::Error::Speech(Utterance { source, .. })) => source.as_ref(),
             Error::Model(model::Error::Speech(error)) => error,
-            _ => return Self { id: id.to_owned(), reason: error.to_string(), other_rate: false },
+            _ => return Self { id: id.to_owned(), reason: error.to_string(), has_other_rate: false },
         };
         let text = inner.to_string();
         let reason = text.strip_prefix(&format!("utterance `{id}`: ")).unwrap_or(&text).to_owned();
-        Self { id: id.to_owned(), reason, other_rate: matches!(inner, SampleRate { .. } | FileRate { .. }) }
+        Self {
+            id: id.to_owned(),
+            reason,
+            has_other_rate: matches!(inner, SampleRate { .. } | FileRate { .. }),
+        }
     }
 
     fn warning(&self, set: &str) -> String {
@@ -76,16 +82,16 @@ impl LeftOut {
 }
 
 impl LengthMismatch {
-    /// An item if the difference is beyond the tolerance.
+    /// An item, if the difference exceeds the tolerance.
     pub fn new(id: &str, expected_seconds: f64, found_seconds: f64) -> Option<Self> {
-        let differs =
-            (found_seconds - expected_seconds).abs() > TOLERANCE_SECONDS.max(TOLERANCE_SHARE * found_seconds);
+        let differs = (found_seconds - expected_seconds).abs()
+            > TOLERANCE_SECONDS.max(TOLERANCE_FRACTION * found_seconds);
         differs.then(|| Self { id: id.to_owned(), expected_seconds, found_seconds })
     }
 }
 
 impl BadItems {
-    /// Returns whether there is none.
+    /// Returns whether there are no bad items.
     pub fn is_empty(&self) -> bool {
         self.left_out.is_empty() && self.other_length.is_empty()
     }
@@ -96,15 +102,18 @@ impl BadItems {
         self.other_length.extend(other.other_length);
     }
 
-    /// The warnings about a set: the first items by name, the others as a count.
+    /// Returns warnings about a set: the first items by name, the others as a count.
     pub fn warnings(&self, set: &str) -> Vec<String> {
-        let mut lines: Vec<String> = self.left_out.iter().take(NAMED).map(|one| one.warning(set)).collect();
-        if let Some(more) = self.left_out.len().checked_sub(NAMED).filter(|&more| more > 0) {
-            lines.push(format!("{set}: {more} more utterances cannot be used; left out"));
+        let mut lines: Vec<String> =
+            self.left_out.iter().take(MAX_NAMED_ITEMS).map(|item| item.warning(set)).collect();
+        if let Some(remaining) =
+            self.left_out.len().checked_sub(MAX_NAMED_ITEMS).filter(|&remaining| remaining > 0)
+        {
+            lines.push(format!("{set}: {remaining} more utterances cannot be used; left out"));
         }
         if let Some(LengthMismatch { id, expected_seconds, found_seconds }) = self.other_length.first() {
             lines.push(format!(
-                "{set}: {} recordings are not as long as the manifest says, the first of them {}: {found_seconds:.2} s \
+                "{set}: {} recordings differ in length from the manifest, the first {}: {found_seconds:.2} s \
                  instead of {expected_seconds:.2} s",
                 self.other_length.len(),
                 Excerpt(id)
@@ -113,19 +122,21 @@ impl BadItems {
         lines
     }
 
-    /// Checks that no more than a share of `of` items is left out, and that something is left.
+    /// Checks that at most a fraction of `count` items is excluded.
+    ///
+    /// At least one item must remain.
     ///
     /// # Errors
     /// [`Error::TooManyBad`].
-    pub fn check(&self, set: &str, of: usize, max_bad: f64) -> Result<()> {
+    pub fn check(&self, set: &str, count: usize, max_bad: f64) -> Result<()> {
         let bad = self.left_out.len();
-        // One has to be left.
-        let allowed = allowed(of, max_bad).min(of.saturating_sub(1));
+        // At least one item must remain.
+        let allowed = max_bad_count(count, max_bad).min(count.saturating_sub(1));
         match self.left_out.first() {
             Some(first) if bad > allowed => Err(Error::TooManyBad {
                 set: set.to_owned(),
                 bad,
-                of,
+                of: count,
                 allowed,
                 first: Box::new(first.clone()),
             }),
@@ -134,14 +145,18 @@ impl BadItems {
     }
 }
 
-/// Items of a set that may be left out: the share, rounded up, so that one bad item ends no run unless the share is 0.
-pub fn allowed(of: usize, max_bad: f64) -> usize {
-    // A share such as 0.07 of 100 is not to become 8 by its rounding.
-    (max_bad * of as f64 - 1e-9).ceil().max(0.0) as usize
+/// Returns the items of a set that may be excluded.
+///
+/// The fraction is rounded up, so that one bad item is tolerated unless the fraction is 0.
+pub fn max_bad_count(count: usize, max_bad: f64) -> usize {
+    // 0.07 of 100 must not become 8 by rounding.
+    (max_bad * count as f64 - 1e-9).ceil().max(0.0) as usize
 }
 
-/// Whether an error is about one item, and not about the machine, the program, or a file of the whole set.
-pub fn is_of_one_item(error: &Error) -> bool {
+/// Returns whether an error concerns one item only.
+///
+/// Other errors concern the machine, the program, or a file of the whole set.
+pub fn is_item_error(error: &Error) -> bool {
     matches!(error, Error::Model(model::Error::Speech(error)) if concerns_utterance(error))
 }
 
@@ -149,30 +164,30 @@ fn concerns_utterance(error: &speech::Error) -> bool {
     use speech::Error::{File, Index, Io, Resampling, Setting, Stream, Tokenizers, Utterance, Write};
     match error {
         Utterance { source, .. } | File { source, .. } => concerns_utterance(source),
-        Io { source, .. } => !speech::is_of_machine(source),
+        Io { source, .. } => !speech::is_system_error(source),
         Write { .. } | Index { .. } | Setting { .. } | Stream { .. } | Resampling(_) | Tokenizers(_) => false,
         _ => true,
     }
 }
 
-/// The utterances whose texts a tokenizer cannot encode.
+/// Returns the utterances whose texts a tokenizer cannot encode.
 ///
 /// # Errors
-/// Those of the tokenizer that are not about one text.
+/// Those of the tokenizer that do not concern a single text.
 pub fn unusable_texts(utterances: &[Utterance], tokenizer: &Tokenizer) -> Result<BadItems> {
     let mut bad = BadItems::default();
-    for one in utterances {
-        sort(&one.id, tokenizer.encode(&one.text).map_err(Error::from), &mut bad)?;
+    for utterance in utterances {
+        record_bad(&utterance.id, tokenizer.encode(&utterance.text).map_err(Error::from), &mut bad)?;
     }
     Ok(bad)
 }
 
-/// An item of a set, or what keeps it from being used; other errors stay errors.
-pub fn sort<T>(id: &str, result: Result<T>, bad: &mut BadItems) -> Result<Option<T>> {
+/// Returns the item of a set, or records its error; other errors are returned.
+pub fn record_bad<T>(id: &str, result: Result<T>, bad: &mut BadItems) -> Result<Option<T>> {
     match result {
         Ok(item) => Ok(Some(item)),
-        Err(error) if is_of_one_item(&error) => {
-            bad.left_out.push(LeftOut::new(id, &error));
+        Err(error) if is_item_error(&error) => {
+            bad.left_out.push(ExcludedUtterance::new(id, &error));
             Ok(None)
         }
         Err(error) => Err(error),
@@ -186,19 +201,23 @@ mod tests {
     use super::*;
 
     fn left_out(count: usize) -> BadItems {
-        let one = |n| LeftOut { id: format!("u{n}"), reason: "no such file".into(), other_rate: false };
-        BadItems { left_out: (0..count).map(one).collect(), other_length: Vec::new() }
+        let item = |n| ExcludedUtterance {
+            id: format!("u{n}"),
+            reason: "no such file".into(),
+            has_other_rate: false,
+        };
+        BadItems { left_out: (0..count).map(item).collect(), other_length: Vec::new() }
     }
 
     #[test]
-    fn a_share_is_rounded_up_and_nothing_left_is_too_many() {
-        let allowed = |of, share| super::allowed(of, share);
+    fn a_fraction_is_rounded_up_and_one_item_must_remain() {
+        let allowed = |of, share| super::max_bad_count(of, share);
         assert_eq!(
             [allowed(40, 0.01), allowed(100, 0.01), allowed(101, 0.01), allowed(1, 0.01)],
             [1, 1, 2, 1]
         );
         assert_eq!([allowed(100, 0.07), allowed(9, 0.0), allowed(9, 1.0), allowed(0, 0.5)], [7, 0, 9, 0]);
-        for (bad, of, share, fine) in [
+        for (bad, count, share, is_valid) in [
             (0, 40, 0.0, true),
             (1, 40, 0.01, true),
             (2, 40, 0.01, false),
@@ -208,7 +227,11 @@ mod tests {
             (1, 1, 0.01, false),
             (0, 0, 0.01, true),
         ] {
-            assert_eq!(left_out(bad).check("set", of, share).is_ok(), fine, "{bad} of {of}, {share}");
+            assert_eq!(
+                left_out(bad).check("set", count, share).is_ok(),
+                is_valid,
+                "{bad} of {count}, {share}"
+            );
         }
         let error = left_out(3).check("data.train", 40, 0.01).unwrap_err().to_string();
         for part in ["data.train", "at most 1 of 40", "found 3", "u0: no such file", "max_bad"] {
@@ -217,16 +240,16 @@ mod tests {
     }
 
     #[test]
-    fn warnings_name_some_and_count_the_others() {
+    fn warnings_name_the_first_items_and_count_the_others() {
         let lines = left_out(5000).warnings("data.train");
-        assert_eq!(lines.len(), NAMED + 1);
+        assert_eq!(lines.len(), MAX_NAMED_ITEMS + 1);
         assert_eq!(lines[0], "data.train: u0: no such file; left out");
-        assert!(lines[NAMED].contains("4990 more"), "{lines:?}");
+        assert!(lines[MAX_NAMED_ITEMS].contains("4990 more"), "{lines:?}");
         assert!(BadItems::default().warnings("x").is_empty());
     }
 
     #[test]
-    fn lengths_within_the_tolerance_are_no_items() {
+    fn lengths_within_the_tolerance_are_accepted() {
         assert!(
             LengthMismatch::new("a", 3.0, 3.09).is_none() && LengthMismatch::new("a", 100.0, 101.9).is_none()
         );
@@ -234,20 +257,20 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_the_machine_are_errors() {
+    fn errors_of_the_machine_are_not_item_errors() {
         let io = |source| speech::Error::Io { path: "x.wav".into(), source };
         let named =
             |error| Error::from(speech::Error::Utterance { utterance: "u".into(), source: Box::new(error) });
-        let of = |error: std::io::Error| is_of_one_item(&named(io(error)));
-        assert!(of(ErrorKind::NotFound.into()) && of(ErrorKind::IsADirectory.into()));
-        assert!(!of(ErrorKind::OutOfMemory.into()) && !of(std::io::Error::from_raw_os_error(24)));
-        assert!(!is_of_one_item(&Error::Stopped));
+        let is_item = |error: std::io::Error| is_item_error(&named(io(error)));
+        assert!(is_item(ErrorKind::NotFound.into()) && is_item(ErrorKind::IsADirectory.into()));
+        assert!(!is_item(ErrorKind::OutOfMemory.into()) && !is_item(std::io::Error::from_raw_os_error(24)));
+        assert!(!is_item_error(&Error::Stopped));
         let unknown = speech::Error::UnknownSymbol { symbol: "eleven".into(), text: "three eleven".into() };
-        let one = LeftOut::new("u", &named(unknown));
-        assert!(one.reason.starts_with("tokenizer: text \"three eleven\""), "{one:?}");
+        let item = ExcludedUtterance::new("u", &named(unknown));
+        assert!(item.reason.starts_with("tokenizer: text \"three eleven\""), "{item:?}");
         let rate =
             speech::Error::SampleRate { utterance: "u".into(), path: "x".into(), expected: 1, found: 2 };
-        let one = LeftOut::new("u", &Error::from(rate));
-        assert!(one.reason.starts_with("expected 1 Hz") && one.other_rate, "{one:?}");
+        let item = ExcludedUtterance::new("u", &Error::from(rate));
+        assert!(item.reason.starts_with("expected 1 Hz") && item.has_other_rate, "{item:?}");
     }
 }

@@ -1,63 +1,63 @@
 //! Errors of recognition, alignment and evaluation.
 use kernels::Excerpt;
 
-use crate::bad_items::LeftOut;
+use crate::bad_items::ExcludedUtterance;
 
 /// The crate's result type.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error of recognition; the message names the argument or file, what was expected and what was found.
+/// An error of recognition.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A list of utterances without any.
+    /// A list of utterances is empty.
     #[error("{what}: expected at least one utterance, found none")]
     Empty {
-        /// Which list.
+        /// The list.
         what: String,
     },
-    /// More utterances that cannot be used than are allowed.
+    /// More utterances cannot be used than are allowed.
     #[error(
-        "{set}: expected at most {allowed} of {of} utterances that cannot be used, found {bad}, the first of them {}: {}; max_bad in \
-         [data] of the recipe, or --max-bad, is the share that may be left out",
+        "{set}: expected at most {allowed} of {of} utterances that cannot be used, found {bad}, the first {}: {}; max_bad in \
+         [data] of the recipe, or --max-bad, is the fraction that may be excluded",
         Excerpt(&first.id),
         first.reason
     )]
     TooManyBad {
         /// The set.
         set: String,
-        /// Utterances that cannot be used.
+        /// Unusable utterances.
         bad: usize,
         /// Utterances of the set.
         of: usize,
-        /// How many may be left out.
+        /// Unusable utterances allowed.
         allowed: usize,
-        /// The first of them.
-        first: Box<LeftOut>,
+        /// The first unusable utterance.
+        first: Box<ExcludedUtterance>,
     },
-    /// A model that needs the whole utterance, where sound arrives in pieces.
+    /// The model needs whole utterances and cannot stream.
     #[error(
-        "streaming: expected a model that hears forward only, found {found}; train one with `bidirectional = false` (or, \
-         a Conformer, with chunks) and `normalise = \"running\"`, as recipes/an4-streaming.toml does, or give this one overlapping windows of the sound"
+        "streaming: expected a causal model, found {found}; train one with `bidirectional = false` (or, \
+         a Conformer, with chunks) and `normalise = \"running\"`, as recipes/an4-streaming.toml does, or give this one overlapping windows of the audio"
     )]
     NotStreaming {
-        /// What keeps it from that.
+        /// The property that prevents streaming.
         found: String,
     },
-    /// The state of a stream that is not one of this model's.
+    /// The state of a stream does not belong to the model.
     #[error("state of a stream: expected {expected}, found {found}")]
     StreamState {
-        /// What this model's have.
+        /// The state that the model expects.
         expected: String,
-        /// What it has.
+        /// The state.
         found: String,
     },
-    /// A stream that was never opened, or that has ended.
-    #[error("stream {id}: expected one that is open, found none; {open} are open")]
+    /// A stream was never opened, or has ended.
+    #[error("stream {id}: expected an open stream, found none with this id; {open} streams are open")]
     NoStream {
-        /// Its number.
+        /// The stream's number.
         id: u64,
-        /// How many there are.
+        /// Number of open streams.
         open: usize,
     },
     /// The stop flag became true before there was anything to save.

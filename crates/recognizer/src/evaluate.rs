@@ -1,130 +1,143 @@
-//! What a model makes of a set of utterances.
+//! Evaluation of a model on a set of utterances.
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use model::JointRows;
 use serde::{Deserialize, Serialize};
-use speech::{Change, Utterance, word_errors};
+use speech::{AudioChange, Utterance, word_errors};
 
-use crate::bad_items::{BadItems, LeftOut};
+use crate::bad_items::{BadItems, ExcludedUtterance};
 use crate::examples::{self, Example};
 use crate::recognizer::Recognizer;
 use crate::score::{Score, Transcript};
 use crate::transcription::Transcription;
 use crate::{Error, Result};
 
-/// The outcome of an evaluation.
+/// The result of an evaluation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Evaluation {
-    /// Over all utterances.
+    /// The score over all utterances.
     pub overall: Score,
-    /// Each subset that the manifest names.
+    /// The score of each subset in the manifest.
     pub subsets: BTreeMap<String, Score>,
-    /// Each speaker that the manifest names.
+    /// The score of each speaker in the manifest.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub speakers: BTreeMap<String, Score>,
-    /// Utterances whose text was discarded as silence; see [`crate::Recognizer::with_silence`].
+    /// Utterances whose text was discarded as silence.
+    ///
+    /// See [`crate::Recognizer::with_silence`].
     pub discarded: usize,
-    /// Utterances that cannot be used and are in no rate, and recordings of another length than their lines.
+    /// Unusable utterances, which are not scored, and recordings of another length.
     #[serde(flatten)]
     pub bad: BadItems,
-    /// What was said and heard, in the order of the manifest.
+    /// References and hypotheses, in the order of the manifest.
     #[serde(skip)]
     pub transcripts: Vec<Transcript>,
-    /// What was done to how many recordings so that the model can read them.
+    /// Conversions of recordings, with the number of recordings.
     #[serde(skip)]
-    pub changes: BTreeMap<Change, usize>,
+    pub changes: BTreeMap<AudioChange, usize>,
 }
 
 impl Evaluation {
-    /// Error rates of some transcripts, over all and in parts.
-    pub fn of(transcripts: Vec<Transcript>) -> Self {
+    /// Scores transcripts, overall and in parts.
+    pub fn new(transcripts: Vec<Transcript>) -> Self {
         Evaluation {
-            overall: Score::of(&transcripts),
-            subsets: Score::parts(&transcripts, |one| one.subset.as_ref()),
-            speakers: Score::parts(&transcripts, |one| one.speaker.as_ref()),
-            discarded: transcripts.iter().filter(|one| one.discarded).count(),
+            overall: Score::new(&transcripts),
+            subsets: Score::group_by(&transcripts, |transcript| transcript.subset.as_ref()),
+            speakers: Score::group_by(&transcripts, |transcript| transcript.speaker.as_ref()),
+            discarded: transcripts.iter().filter(|transcript| transcript.discarded).count(),
             bad: BadItems::default(),
             transcripts,
             changes: BTreeMap::new(),
         }
     }
 
-    /// The evaluation of several lists as one, in this order.
-    pub fn joined(lists: impl IntoIterator<Item = Evaluation>) -> Self {
+    /// Scores the transcripts of several lists as one, in order.
+    pub fn merge(lists: impl IntoIterator<Item = Evaluation>) -> Self {
         let (mut transcripts, mut bad) = (Vec::new(), BadItems::default());
         for list in lists {
             transcripts.extend(list.transcripts);
             bad.extend(list.bad);
         }
-        Evaluation { bad, ..Evaluation::of(transcripts) }
+        Evaluation { bad, ..Evaluation::new(transcripts) }
     }
 
-    /// The error rates of whoever always chose that of the best texts which has the fewest word errors, the first of several; none
-    /// unless a search was asked for several.
+    /// Returns the score of the best n-best text of each utterance.
+    ///
+    /// The best text has the fewest word errors; on ties, the first is chosen. `None` if no n-best
+    /// texts were requested.
     pub fn oracle(&self) -> Option<Score> {
-        if self.transcripts.iter().all(|one| one.heard.nbest.is_empty()) {
+        if self.transcripts.iter().all(|transcript| transcript.transcription.nbest.is_empty()) {
             return None;
         }
-        let chosen = |one: &Transcript| {
-            let Transcript { id, subset, speaker, reference, hypothesis, heard, .. } = one;
+        let best = |transcript: &Transcript| {
+            let Transcript { id, subset, speaker, reference, hypothesis, transcription, .. } = transcript;
             let errors = |text: &&String| word_errors(reference, text).errors();
-            let text = heard.nbest.iter().map(|ranked| &ranked.text).min_by_key(errors).unwrap_or(hypothesis);
-            let heard = Transcription { text: text.clone(), ..Transcription::default() };
-            Transcript::new(id.clone(), subset.clone(), speaker.clone(), reference.clone(), heard)
+            let text = transcription
+                .nbest
+                .iter()
+                .map(|ranked| &ranked.text)
+                .min_by_key(errors)
+                .unwrap_or(hypothesis);
+            let best = Transcription { text: text.clone(), ..Transcription::default() };
+            Transcript::new(id.clone(), subset.clone(), speaker.clone(), reference.clone(), best)
         };
-        Some(Score::of(&self.transcripts.iter().map(chosen).collect::<Vec<_>>()))
+        Some(Score::new(&self.transcripts.iter().map(best).collect::<Vec<_>>()))
     }
 
-    /// One JSON line an utterance: id, subset, speaker, reference, hypothesis; the best texts, where a search was asked for several.
-    /// Behind them, a line `{"id": ..., "left_out": REASON}` for each utterance that cannot be used.
+    /// Formats one JSON line per utterance.
+    ///
+    /// A line has id, subset, speaker, reference, hypothesis and, if requested, the n-best texts. A
+    /// line `{"id": ..., "left_out": REASON}` for each unusable utterance follows.
     pub fn hypotheses(&self) -> String {
         let transcripts = self.transcripts.iter().map(line);
         let left_out = self.bad.left_out.iter();
         let left_out =
-            left_out.map(|one| line(&LeftOutLine { id: one.id.clone(), left_out: one.reason.clone() }));
+            left_out.map(|item| line(&ExcludedLine { id: item.id.clone(), left_out: item.reason.clone() }));
         transcripts.chain(left_out).collect()
     }
 
-    /// The evaluation of lines as [`Self::hypotheses`] writes them; blank lines are passed over.
+    /// Reads the lines of [`Self::hypotheses`]; blank lines are skipped.
     ///
     /// # Errors
-    /// The parser's, with the number of the line, from 1.
+    /// The parser's error, with the line number from 1.
     pub fn read(text: &str) -> std::result::Result<Self, (usize, serde_json::Error)> {
         let (mut transcripts, mut left_out) = (Vec::new(), Vec::new());
-        let filled = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
-        for (number, line) in filled {
-            match serde_json::from_str::<LeftOutLine>(line) {
-                Ok(LeftOutLine { id, left_out: reason }) => {
-                    left_out.push(LeftOut { id, reason, other_rate: false });
+        let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
+        for (number, line) in lines {
+            match serde_json::from_str::<ExcludedLine>(line) {
+                Ok(ExcludedLine { id, left_out: reason }) => {
+                    left_out.push(ExcludedUtterance { id, reason, has_other_rate: false });
                 }
                 Err(_) => transcripts.push(serde_json::from_str(line).map_err(|error| (number, error))?),
             }
         }
         let bad = BadItems { left_out, other_length: Vec::new() };
-        Ok(Evaluation { bad, ..Evaluation::of(transcripts) })
+        Ok(Evaluation { bad, ..Evaluation::new(transcripts) })
     }
 }
 
-/// A line of [`Evaluation::hypotheses`] about an utterance that is in no rate.
+/// A line of [`Evaluation::hypotheses`] about an unusable utterance.
 #[derive(Serialize, Deserialize)]
-struct LeftOutLine {
+struct ExcludedLine {
     #[serde(deserialize_with = "speech::names::required_id")]
     id: String,
     left_out: String,
 }
 
-fn line(of: &impl Serialize) -> String {
-    serde_json::to_string(of).expect("numbers and texts have a place in JSON") + "\n"
+fn line(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("numbers and strings are valid JSON") + "\n"
 }
 
 impl Recognizer {
-    /// Cuts examples into batches in the order of their lengths; `fits` may refuse so many utterances of so many rows.
-    pub fn plan(&self, examples: &[Example], fits: &dyn Fn(usize, usize) -> bool) -> Vec<Vec<usize>> {
-        examples::plan(examples, &self.model().config().input.rows, self.batch_size(), fits)
+    /// Splits examples into batches of similar length.
+    ///
+    /// `fits` may reject a number of utterances with a number of rows.
+    pub fn plan_batches(&self, examples: &[Example], fits: &dyn Fn(usize, usize) -> bool) -> Vec<Vec<usize>> {
+        examples::plan_batches(examples, &self.model().config().input.rows, self.batch_size(), fits)
     }
 
-    /// The texts of some batches of examples, by the numbers of the examples.
+    /// Recognizes batches of examples; returns texts with the indices of the examples.
     ///
     /// # Errors
     /// [`Error::Stopped`] if the flag becomes true; errors of the model or the search.
@@ -140,26 +153,30 @@ impl Recognizer {
                 return Err(Error::Stopped);
             }
             let features: Vec<_> = batch.iter().map(|&index| &examples[index].features).collect();
-            let found = self.recognize(&features)?;
-            for ((index, features), found) in batch.into_iter().zip(features).zip(found) {
-                texts.push((index, self.written(features, &found)?.after(examples[index].lead)));
+            let results = self.recognize(&features)?;
+            for ((index, features), result) in batch.into_iter().zip(features).zip(results) {
+                texts.push((
+                    index,
+                    self.to_transcription(features, &result)?.delayed_by(examples[index].lead),
+                ));
             }
         }
         Ok(texts)
     }
 
-    /// What the loss of some utterances is computed from, all in one padded batch.
+    /// Computes the inputs of the loss in one padded batch.
     ///
     /// # Errors
-    /// [`Error::Empty`] for an empty list; [`Error::Speech`](model::Error::Speech) for audio or text that the model cannot read.
+    /// [`Error::Empty`] for an empty list; [`Error::Speech`](model::Error::Speech) for audio or
+    /// text that the model cannot read.
     pub fn joint_rows(&self, utterances: &[Utterance]) -> Result<JointRows> {
         if utterances.is_empty() {
             return Err(Error::Empty { what: "batch".into() });
         }
         let (tokenizer, stop) = (Some(self.tokenizer()), AtomicBool::new(false));
-        let examples = examples::load_as(utterances, &self.front_end, tokenizer, self.conversion(), &stop)?;
-        let planes: Vec<_> = examples.iter().map(|example| &example.features).collect();
-        let (rows, lengths) = model::collate(&planes, &self.model().config().input.rows)?;
+        let examples = examples::load_with(utterances, &self.front_end, tokenizer, self.conversion(), &stop)?;
+        let features: Vec<_> = examples.iter().map(|example| &example.features).collect();
+        let (rows, lengths) = model::collate(&features, &self.model().config().input.rows)?;
         let labels: Vec<Vec<u32>> = examples.iter().map(|example| example.labels.clone()).collect();
         Ok(self.model().joint_rows(&rows, &lengths, &labels)?)
     }
@@ -170,37 +187,38 @@ impl Recognizer {
         examples: &[Example],
         texts: impl IntoIterator<Item = (usize, Transcription)>,
     ) -> Evaluation {
-        let mut all = vec![Transcription::default(); examples.len()];
-        texts.into_iter().for_each(|(index, text)| all[index] = text);
-        let transcript = |(example, heard): (&Example, Transcription)| {
+        let mut transcriptions = vec![Transcription::default(); examples.len()];
+        texts.into_iter().for_each(|(index, text)| transcriptions[index] = text);
+        let transcript = |(example, transcription): (&Example, Transcription)| {
             let Example { id, subset, speaker, text, .. } = example;
             let reference = self.tokenizer().normalize(text);
             let reference = match self.omits_special() {
                 true => self.tokenizer().without_special(&reference),
                 false => reference.into_owned(),
             };
-            Transcript::new(id.clone(), subset.clone(), speaker.clone(), reference, heard)
+            Transcript::new(id.clone(), subset.clone(), speaker.clone(), reference, transcription)
         };
-        let mut evaluation = Evaluation::of(examples.iter().zip(all).map(transcript).collect());
+        let mut evaluation = Evaluation::new(examples.iter().zip(transcriptions).map(transcript).collect());
         examples::count_changes(&mut evaluation.changes, examples);
         evaluation
     }
 }
 
-/// Recognizes every utterance of a list and counts errors, for each subset and each speaker apart and overall.
+/// Recognizes utterances and counts errors, overall and in parts.
 ///
-/// References are converted as training texts were ([`normalize`](speech::Tokenizer::normalize)).
+/// References are normalized like training texts ([`normalize`](speech::Tokenizer::normalize)).
 ///
 /// # Errors
-/// [`Error::Empty`] for an empty list; [`Error::TooManyBad`], before anything is recognized, if more than
-/// [`Recognizer::with_max_bad`] allows cannot be used. Others are left out and listed in [`Evaluation::bad`].
+/// [`Error::Empty`] for an empty list; [`Error::TooManyBad`], before recognition, if more
+/// utterances cannot be used than [`Recognizer::with_max_bad`] allows. Otherwise they are excluded
+/// and listed in [`Evaluation::bad`].
 pub fn evaluate(recognizer: &Recognizer, utterances: &[Utterance]) -> Result<Evaluation> {
     let (examples, bad) = recognizer.examples(utterances, None)?;
     bad.check("evaluation", utterances.len(), recognizer.max_bad())?;
     if examples.is_empty() {
         return Err(Error::Empty { what: "evaluation".into() });
     }
-    let batches = recognizer.plan(&examples, &|_, _| true);
+    let batches = recognizer.plan_batches(&examples, &|_, _| true);
     let texts = recognizer.recognize_examples(&examples, batches, &AtomicBool::new(false))?;
     Ok(Evaluation { bad, ..recognizer.score(&examples, texts) })
 }

@@ -1,4 +1,7 @@
-//! Recognition with a trained model: whole recordings, streams, alignments, transcripts and scores.
+//! Speech recognition with a trained model.
+//!
+//! This crate loads checkpoints, transcribes recordings and streams, aligns transcripts, and scores
+//! hypotheses.
 //!
 //! ```no_run
 //! use recognizer::Recognizer;
@@ -8,16 +11,20 @@
 //! # Ok::<(), recognizer::Error>(())
 //! ```
 //!
+//! Three types to know: [`Recognizer`], a model with its front end and tokenizer;
+//! [`Transcription`], a text with times and confidences; and [`StreamingRecognizer`], for
+//! recordings that are still arriving.
+//!
 //! | item | contents |
 //! |---|---|
 //! | [`Recognizer`] | a checkpoint with its front end and tokenizer |
 //! | [`SearchConfig`] | kinds of search and their options |
-//! | [`StreamingRecognizer`] | words of a recording that is still arriving |
-//! | [`StreamingEncoder`], [`ChunkedEncoder`] | encoder rows of such a recording, for models that read forward only, and for others |
-//! | [`Recognizer::align`], [`Alignments`] | when the words of known texts were said |
+//! | [`StreamingRecognizer`] | streaming recognition |
+//! | [`StreamingEncoder`], [`ChunkedEncoder`] | encoder rows of a stream, for causal models and others |
+//! | [`Recognizer::align`], [`Alignments`] | times of the words of given transcripts |
 //! | [`evaluate()`], [`Evaluation`], [`Score`] | error rates |
-//! | [`Transcription`], [`TranscriptFormat`] | texts with times, and files of them |
-//! | [`BadItems`] | utterances that are left out, and the rule for them |
+//! | [`Transcription`], [`TranscriptFormat`] | texts with times, and their file formats |
+//! | [`BadItems`] | unusable utterances |
 #![warn(missing_docs)]
 
 mod align;
@@ -36,21 +43,23 @@ mod transcription;
 mod unfused;
 mod words;
 
-pub use align::{AlignedUtterance, AlignedWord, Alignments, TokenAlignment, Unit};
-pub use bad_items::{BadItems, LeftOut, LengthMismatch, MAX_BAD, allowed, unusable_texts};
+pub use align::{AlignedUtterance, AlignedWord, Alignments, CtmUnit, TokenAlignment};
+pub use bad_items::{
+    BadItems, DEFAULT_MAX_BAD, ExcludedUtterance, LengthMismatch, max_bad_count, unusable_texts,
+};
 pub use error::{Error, Result};
 pub use evaluate::{Evaluation, evaluate};
 pub use examples::{BatchSize, Example};
 pub use output_ids::OutputIds;
 pub use recognizer::Recognizer;
-pub use score::{Metric, OverSpeakers, Score, Transcript};
+pub use score::{Metric, Score, SpeakerIntervals, Transcript};
 pub use search::{LatticeSearch, SearchConfig};
-pub use silence::SILENCE;
+pub use silence::MIN_WORD_POSTERIOR;
 pub use streaming::chunked::{ChunkedEncoder, WindowConfig};
 pub use streaming::encoder::{EncodedChunk, StreamId, StreamState, StreamingEncoder};
-pub use streaming::{Endpoint, StreamingOptions, StreamingRecognizer, StreamingUpdate};
+pub use streaming::{EndpointConfig, StreamingOptions, StreamingRecognizer, StreamingUpdate};
 pub use text_warnings::{conversion_warnings, mark_warnings, normalization_warning};
 pub use transcription::{
     CaptionOptions, RankedText, TimedToken, TimedWord, TranscriptFormat, Transcription, TranscriptionWriter,
 };
-pub use words::MARK;
+pub use words::WORD_MARK;

@@ -1,32 +1,37 @@
-//! Names of utterances in outputs: fields of CTM and names of files.
+//! Names of utterances in outputs: CTM fields and file names.
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// Maps the ids of a list to names that are different where the ids are.
+/// Maps the ids of a list to distinct names.
 ///
-/// A name is a function of the id and the set of all ids of the list, so that commands, orders and shards agree on it. An id that
-/// needs no change is its own name. Where two ids would have one name, all but the first of those that change (in the order of their
-/// bytes) end in `~2`, `~3` and so on.
+/// A name depends only on the id and the set of all ids of the list, so that commands, orders and
+/// shards agree. An id without forbidden characters is its own name. If several ids would have the
+/// same name, all but the first of the changed ids (in byte order) end in `~2`, `~3` and so on.
 ///
 /// ```
 /// use recognizer::OutputIds;
-/// let ids = OutputIds::of_fields(["call 7", "call_7", "call 8"]);
-/// assert_eq!(["call 7", "call_7", "call 8"].map(|id| ids.name(id)), ["call_7~2", "call_7", "call_8"]);
+/// let ids = OutputIds::for_ctm(["call 7", "call_7", "call 8"]);
+/// let names = ["call 7", "call_7", "call 8"].map(|id| ids.name(id));
+/// assert_eq!(names, ["call_7~2", "call_7", "call_8"]);
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct OutputIds {
-    /// Names of ids that change.
+    /// Names that differ from their ids.
     changed: HashMap<String, String>,
 }
 
 impl OutputIds {
-    /// Names as fields of CTM: white space, control characters, byte order marks and a `;;` at the start, which begins a comment, are
-    /// replaced by `_`, and so is an empty id.
-    pub fn of_fields<'a>(ids: impl IntoIterator<Item = &'a str>) -> Self {
+    /// Names for CTM fields.
+    ///
+    /// White space, control characters, byte order marks, a `;;` at the start (a comment) and an
+    /// empty id are replaced by `_`.
+    pub fn for_ctm<'a>(ids: impl IntoIterator<Item = &'a str>) -> Self {
         Self::new(ids, field)
     }
 
-    /// Names of files in a folder: slashes and backslashes, control characters and an empty id are replaced by `_`.
-    pub fn of_files<'a>(ids: impl IntoIterator<Item = &'a str>) -> Self {
+    /// Names for files in a folder.
+    ///
+    /// Slashes, backslashes, control characters and an empty id are replaced by `_`.
+    pub fn for_file_names<'a>(ids: impl IntoIterator<Item = &'a str>) -> Self {
         Self::new(ids, file)
     }
 
@@ -34,17 +39,17 @@ impl OutputIds {
         let ids: BTreeSet<&str> = ids.into_iter().collect();
         let names: Vec<(&str, String)> = ids.into_iter().map(|id| (id, replace(id))).collect();
         let is_unchanged = |(id, name): &&(&str, String)| id == name;
-        let mut taken: HashSet<String> =
+        let mut used: HashSet<String> =
             names.iter().filter(is_unchanged).map(|(_, name)| name.clone()).collect();
-        // The number to try next, so that many ids with one name take linear time.
+        // The next number to try, so that many ids with one name take linear time.
         let mut next: HashMap<String, u64> = HashMap::new();
         let mut changed = HashMap::new();
-        for (id, plain) in names.into_iter().filter(|one| !is_unchanged(&one)) {
+        for (id, plain) in names.into_iter().filter(|pair| !is_unchanged(&pair)) {
             let count = next.entry(plain.clone()).or_insert(1);
             let name = loop {
                 let name = if *count == 1 { plain.clone() } else { format!("{plain}~{count}") };
                 *count += 1;
-                if taken.insert(name.clone()) {
+                if used.insert(name.clone()) {
                     break name;
                 }
             };
@@ -53,7 +58,7 @@ impl OutputIds {
         Self { changed }
     }
 
-    /// The name of an id of the list.
+    /// Returns the name of an id of the list.
     pub fn name<'a>(&'a self, id: &'a str) -> &'a str {
         self.changed.get(id).map_or(id, String::as_str)
     }
@@ -63,7 +68,7 @@ fn is_control(c: char) -> bool {
     c.is_control() || c == '\u{feff}'
 }
 
-/// An id as a field, which is never empty.
+/// Returns an id as a CTM field, which is never empty.
 fn field(id: &str) -> String {
     let id = id.replace(|c: char| c.is_whitespace() || is_control(c), "_");
     match id.strip_prefix(";;") {
@@ -73,7 +78,7 @@ fn field(id: &str) -> String {
     }
 }
 
-/// An id as the name of a file.
+/// Returns an id as a file name.
 fn file(id: &str) -> String {
     let id = id.replace(|c: char| matches!(c, '/' | '\\') || is_control(c), "_");
     if id.is_empty() { "_".to_owned() } else { id }
@@ -86,12 +91,12 @@ mod tests {
     use super::*;
 
     fn names(ids: &[&str]) -> Vec<String> {
-        let names = OutputIds::of_fields(ids.iter().copied());
+        let names = OutputIds::for_ctm(ids.iter().copied());
         ids.iter().map(|id| names.name(id).to_owned()).collect()
     }
 
     #[test]
-    fn ids_stay_apart_and_are_never_empty() {
+    fn names_are_distinct_and_never_empty() {
         // In the order of the bytes, "a\tb" comes before "a b", and "" before all others.
         assert_eq!(
             names(&["a b", "a_b", "a\tb", "", "_", ";;x", "a b"]),
@@ -102,7 +107,7 @@ mod tests {
         assert_eq!(names(&["a b", "a_b", "a_b~2"]), ["a_b~3", "a_b", "a_b~2"]);
         assert_eq!(names(&["a b", "a_b~2", "a\u{a0}b"]), ["a_b", "a_b~2", "a_b~3"]);
         assert_eq!(names(&["a\nb", "a\u{0}b", "a\u{1b}[1m", "\u{feff}a"]), ["a_b~2", "a_b", "a_[1m", "_a"]);
-        let files = OutputIds::of_files(["a/b", "a\\b", "a_b", "a b", "a\nb"]);
+        let files = OutputIds::for_file_names(["a/b", "a\\b", "a_b", "a b", "a\nb"]);
         assert_eq!(
             ["a/b", "a\\b", "a_b", "a b", "a\nb"].map(|id| files.name(id)),
             ["a_b~3", "a_b~4", "a_b", "a b", "a_b~2"]
@@ -111,26 +116,26 @@ mod tests {
 
     proptest! {
         #[test]
-        fn names_differ_and_do_not_depend_on_the_order(
+        fn names_are_distinct_and_independent_of_the_order(
             ids in proptest::collection::vec("[a_ ;~2\t\n/]{0,4}", 0..40),
             seed in any::<u64>(),
         ) {
             let list: Vec<&str> = ids.iter().map(String::as_str).collect();
-            let mut other = list.clone();
-            other.rotate_left(seed as usize % list.len().max(1));
-            other.extend(list.first().copied());
+            let mut reordered = list.clone();
+            reordered.rotate_left(seed as usize % list.len().max(1));
+            reordered.extend(list.first().copied());
             for replace in [field as fn(&str) -> String, file] {
                 let names = OutputIds::new(list.iter().copied(), replace);
-                let others = OutputIds::new(other.iter().copied(), replace);
+                let reordered_names = OutputIds::new(reordered.iter().copied(), replace);
                 let mut owners = HashMap::new();
                 for &id in &list {
                     let name = names.name(id);
-                    prop_assert_eq!(name, others.name(id));
+                    prop_assert_eq!(name, reordered_names.name(id));
                     prop_assert_eq!(*owners.entry(name.to_owned()).or_insert(id), id);
                     prop_assert!(!name.is_empty() && !name.chars().any(char::is_control));
                 }
             }
-            let fields = OutputIds::of_fields(list.iter().copied());
+            let fields = OutputIds::for_ctm(list.iter().copied());
             for id in list {
                 let name = fields.name(id);
                 prop_assert!(!name.contains(char::is_whitespace) && !name.starts_with(";;"));

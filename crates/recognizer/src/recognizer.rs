@@ -1,4 +1,4 @@
-//! A trained model that turns sound into text.
+//! Recognition with a trained model.
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
@@ -7,14 +7,14 @@ use decoding::{Aggregate, Boundaries};
 use kernels::ShortFloat;
 use rayon::prelude::*;
 use serde::Deserialize;
-use speech::{Audio, Change, Conversion, Features, FrontEnd, Tokenizer, Utterance};
+use speech::{Audio, AudioChange, Conversion, Features, FrontEnd, Tokenizer, Utterance};
 
 use crate::align::Alignments;
-use crate::bad_items::{BadItems, MAX_BAD};
+use crate::bad_items::{BadItems, DEFAULT_MAX_BAD};
 use crate::examples::{self, BatchSize, Example};
 use crate::search::{SearchConfig, SearchResult, Searcher};
 use crate::silence;
-use crate::silence::SILENCE;
+use crate::silence::MIN_WORD_POSTERIOR;
 use crate::transcription::{Transcription, Writer};
 use crate::unfused::UnfusedSearch;
 use crate::{Error, Result};
@@ -22,20 +22,22 @@ use model::Model;
 use model::checkpoint::{Checkpoint, NO_CHECKSUMS, RECIPE_LOCATION};
 use model::config::table::syntax_error;
 
-/// Utterances that are aligned before the next ones are read: enough for a choice of batches of similar length.
-const AT_ONCE: usize = 64;
-/// Recordings that take less are recognized without a look at the available memory, which costs a system call.
+/// Utterances aligned at a time, for batches of similar length.
+const UTTERANCES_PER_ALIGNMENT: usize = 64;
+/// Recordings of fewer bytes are recognized without checking the available memory.
+///
+/// The check costs a system call.
 const UNCHECKED_BYTES: usize = 64 << 20;
 
-/// A model with its front end and its tokenizer, as a checkpoint holds them.
+/// A trained model with its front end and tokenizer.
 pub struct Recognizer {
     batches: BatchSize,
     ignores_special: bool,
     model: Model,
-    /// None for a recognition lattice.
-    decoder: Option<decoding::DecodingModel>,
+    /// The decoder of a transducer; `None` for a recognition lattice.
+    decoder: Option<decoding::Model>,
     search: SearchConfig,
-    /// Its buffers stay from call to call; calls from several threads take turns.
+    /// The search with its reused buffers; concurrent calls take turns.
     searcher: Mutex<Searcher>,
     aggregate: ConfidenceAggregation,
     tokenizer: Tokenizer,
@@ -48,16 +50,18 @@ pub struct Recognizer {
 }
 
 impl Recognizer {
-    /// A recognizer of a model with its current weights; `batches` limits what it encodes at once.
+    /// A recognizer of a model with its current weights.
+    ///
+    /// `batches` limits the batches of the encoder.
     ///
     /// # Errors
-    /// [`Error::Model`] for features that no front end computes; candle's own errors.
+    /// [`Error::Model`] for features that no front end computes; candle's errors.
     pub fn new(model: Model, tokenizer: Tokenizer, batches: BatchSize) -> Result<Self> {
         let features = &model.config().input.features;
         let front_end = FrontEnd::new(features)?;
         let conversion = Conversion { resample: features.resample, ..Conversion::default() };
         let decoder = if model.lattice().is_none() { Some(model.decoder()?) } else { None };
-        let search = SearchConfig::of(model.config());
+        let search = SearchConfig::default_for(model.config());
         let searcher = Mutex::new(Searcher::new(&model, decoder.as_ref(), &search)?);
         Ok(Recognizer {
             batches,
@@ -70,17 +74,18 @@ impl Recognizer {
             tokenizer,
             front_end,
             conversion,
-            silence: SILENCE,
-            max_bad: MAX_BAD,
+            silence: MIN_WORD_POSTERIOR,
+            max_bad: DEFAULT_MAX_BAD,
             omits_special: false,
             warning: None,
         })
     }
 
-    /// Loads a checkpoint; the averaged weights if it has them.
+    /// Loads a checkpoint, with averaged weights if available.
     ///
     /// # Errors
-    /// [`model::Error::Io`] or [`model::Error::Checkpoint`] if the file is missing, corrupt, truncated or foreign.
+    /// [`model::Error::Io`] or [`model::Error::Checkpoint`] if the file is missing, corrupt,
+    /// truncated or not a checkpoint.
     pub fn load(path: &Path) -> Result<Self> {
         let checkpoint = Checkpoint::read(path)?;
         let config = checkpoint.model_config(path)?;
@@ -96,28 +101,31 @@ impl Recognizer {
         Ok(recognizer)
     }
 
-    /// What a user should know of the checkpoint that it was loaded from, if anything.
+    /// Returns a warning about the checkpoint, if any.
     pub fn warning(&self) -> Option<&str> {
         self.warning.as_deref()
     }
 
-    /// From now on, recordings may be converted so that the model can read them; without, other sample rates (unless the recipe
-    /// resamples) and several channels are errors.
+    /// Allows conversions of recordings.
+    ///
+    /// By default, other sample rates (unless the recipe resamples) and several channels are
+    /// errors.
     pub fn with_conversion(mut self, conversion: Conversion) -> Self {
         self.conversion = conversion;
         self.conversion.resample |= self.model.config().input.features.resample;
         self
     }
 
-    /// Discards texts that the model makes of silence: those without a word of at least this posterior.
+    /// Discards texts without a word of at least this posterior as silence.
     ///
-    /// The posterior of a word is the product of those of its tokens. It is that of the model alone: where language models, phrases,
-    /// penalties or a CTC head take part in the search, the words of a greedy search without them are judged instead, or, if it finds
-    /// none, the largest probability of any label at a frame. Audio whose features are constant over time, such as digital silence
-    /// or less than a window of sound, has no text. [`SILENCE`] by default; 0 keeps every text.
+    /// The default is [`MIN_WORD_POSTERIOR`]; 0 keeps every text. The posterior of a word is the
+    /// product of those of its tokens, by the model only: if language models, phrases, penalties or
+    /// a CTC head take part in the search, the words of a greedy search without them are used or,
+    /// if it finds none, the largest probability of any label at a frame. Audio with constant
+    /// features, such as digital silence or less than a window, has no text.
     ///
     /// # Errors
-    /// [`Error::Shape`](model::Error::Shape) if it is not from 0 to 1.
+    /// [`Error::Shape`](model::Error::Shape) if `posterior` is not from 0 to 1.
     pub fn with_silence(mut self, posterior: f64) -> Result<Self> {
         if !(0.0..=1.0).contains(&posterior) {
             return Err(Error::shape(
@@ -130,11 +138,12 @@ impl Recognizer {
         Ok(self)
     }
 
-    /// From now on, this share of a list may be left out since it cannot be used; [`MAX_BAD`] by default. See [`crate::allowed`] for
-    /// how it is rounded.
+    /// Sets the fraction of a list that may be excluded as unusable.
+    ///
+    /// The default is [`DEFAULT_MAX_BAD`]; [`crate::max_bad_count`] describes the rounding.
     ///
     /// # Errors
-    /// [`Error::Shape`](model::Error::Shape) if it is not from 0 to 1.
+    /// [`Error::Shape`](model::Error::Shape) if `share` is not from 0 to 1.
     pub fn with_max_bad(mut self, share: f64) -> Result<Self> {
         if !(0.0..=1.0).contains(&share) {
             return Err(Error::shape("max_bad", "a share from 0 to 1", ShortFloat(share).to_string()));
@@ -143,56 +152,58 @@ impl Recognizer {
         Ok(self)
     }
 
-    /// Leaves special words, such as `<unk>`, out of texts; [`evaluate`](crate::evaluate()) leaves them out of references too.
+    /// Omits special words, such as `<unk>`, from texts.
+    ///
+    /// [`evaluate`](crate::evaluate()) omits them from references too.
     pub fn with_special_omitted(mut self, omits_special: bool) -> Self {
         self.omits_special = omits_special;
         self
     }
 
-    /// The share of a list that may be left out.
+    /// Returns the fraction of a list that may be excluded.
     pub fn max_bad(&self) -> f64 {
         self.max_bad
     }
 
-    /// What recordings may be converted to.
+    /// Returns the allowed conversions.
     pub fn conversion(&self) -> &Conversion {
         &self.conversion
     }
 
-    /// Reads a recording, converted as it may be, and says what was done to it.
+    /// Reads a recording; returns the applied conversions too.
     ///
     /// # Errors
     /// [`Error::Speech`](model::Error::Speech), which names the file.
-    pub fn read(&self, path: &Path) -> Result<(Audio, Vec<Change>)> {
+    pub fn read(&self, path: &Path) -> Result<(Audio, Vec<AudioChange>)> {
         Ok(speech::read_audio_as(path, self.front_end.config().sample_rate, &self.conversion)?)
     }
 
-    /// The model.
+    /// Returns the model.
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// Whether the error rates of its recipe ignore special words.
+    /// Returns whether the error rates of the recipe ignore special words.
     pub fn ignores_special(&self) -> bool {
         self.ignores_special
     }
 
-    /// Limits of what it encodes at once.
+    /// Returns the limits of the encoder's batches.
     pub fn batch_size(&self) -> BatchSize {
         self.batches
     }
 
-    /// Whether special words are left out of texts.
+    /// Returns whether special words are omitted from texts.
     pub fn omits_special(&self) -> bool {
         self.omits_special
     }
 
-    /// The tokenizer.
+    /// Returns the tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
     }
 
-    /// Utterances, read and converted as they may be, and those that cannot be used.
+    /// Loads utterances with the allowed conversions, without unusable ones.
     pub(crate) fn examples(
         &self,
         utterances: &[Utterance],
@@ -202,85 +213,92 @@ impl Recognizer {
         examples::load_usable(utterances, &self.front_end, tokenizer, &self.conversion, &stop)
     }
 
-    /// When the words of the transcripts were said: the best path of each utterance, and what all paths say about it.
+    /// Aligns transcripts with their audio.
     ///
-    /// An utterance without a path is no error; the result names it. An utterance that cannot be used, such as a recording that cannot
-    /// be read or a text with a symbol that the model does not know, is left out and listed; [`BadItems::check`] says whether there are
-    /// too many. Features are held for 64 utterances at a time.
+    /// The result has the best path of each utterance, and posteriors over all paths. An utterance
+    /// without a path is not an error; the result names it. An unusable utterance, such as one with
+    /// an unreadable recording or an unknown symbol in its text, is excluded and listed;
+    /// [`BadItems::check`] limits their number. Features of 64 utterances are in memory at a time.
     ///
     /// # Errors
-    /// Those of the model, and those that are not about one utterance.
+    /// Those of the model, and those that do not concern one utterance.
     pub fn align(&self, utterances: &[Utterance]) -> Result<Alignments> {
-        let mut found = Alignments::new(self.model.config());
-        for some in utterances.chunks(AT_ONCE) {
-            let (examples, bad) = self.examples(some, Some(&self.tokenizer))?;
-            found.bad.extend(bad);
-            found.extend(&self.model, &self.tokenizer, self.batches, &examples)?;
+        let mut alignments = Alignments::new(self.model.config());
+        for chunk in utterances.chunks(UTTERANCES_PER_ALIGNMENT) {
+            let (examples, bad) = self.examples(chunk, Some(&self.tokenizer))?;
+            alignments.bad.extend(bad);
+            alignments.extend(&self.model, &self.tokenizer, self.batches, &examples)?;
         }
-        Ok(found)
+        Ok(alignments)
     }
 
-    /// From now on, texts are looked for in this way; as [`SearchConfig::of`] says by default.
+    /// Sets the search; the default is [`SearchConfig::default_for`] the model.
     ///
     /// # Errors
-    /// [`Error::Decoding`](model::Error::Decoding) for an option outside its range; [`Error::Shape`](model::Error::Shape) for a search by CTC in a model that has no head for it,
-    /// or one by a joint network or a lattice in a model that has none.
+    /// [`Error::Decoding`](model::Error::Decoding) for an option out of range;
+    /// [`Error::Shape`](model::Error::Shape) for a search that needs a CTC head, a joint network or
+    /// a lattice that the model does not have.
     pub fn with_search(mut self, search: SearchConfig) -> Result<Self> {
         self.searcher = Mutex::new(Searcher::new(&self.model, self.decoder.as_ref(), &search)?);
         self.search = search;
         Ok(self)
     }
 
-    /// From now on, the confidences of its tokens make that of a word in this way; the lowest by default.
-    pub fn with_aggregate(mut self, aggregate: ConfidenceAggregation) -> Self {
+    /// Sets how token confidences combine to that of a word; the default is the minimum.
+    pub fn with_aggregate(mut self, aggregate: Aggregate) -> Self {
         self.aggregate = aggregate;
         self
     }
 
-    /// Recognises one recording.
+    /// Recognizes one recording.
     ///
     /// # Errors
-    /// [`Error::Speech`](model::Error::Speech) if the audio has another sample rate than the model or is too short.
+    /// [`Error::Speech`](model::Error::Speech) if the audio has another sample rate than the model
+    /// or is too short.
     pub fn transcribe(&self, audio: &Audio) -> Result<Transcription> {
-        let mut found = self.transcribe_all(std::slice::from_ref(audio));
-        found.pop().unwrap_or_else(|| Err(Error::Empty { what: "recordings".into() }))
+        let mut results = self.transcribe_all(std::slice::from_ref(audio));
+        results.pop().unwrap_or_else(|| Err(Error::Empty { what: "recordings".into() }))
     }
 
-    /// Recognises some recordings together, which is faster than one by one and finds the same. One that cannot be recognised does not
-    /// keep the others from it.
+    /// Recognizes recordings in one batch.
+    ///
+    /// This is faster than one by one, with the same results. A recording that cannot be recognized
+    /// does not affect the others.
     ///
     /// # Errors
-    /// For each, those of [`Self::transcribe`].
+    /// For each recording, those of [`Self::transcribe`].
     pub fn transcribe_all(&self, recordings: &[Audio]) -> Vec<Result<Transcription>> {
         let features = |audio| {
             self.expect_memory(&[audio])?;
             Ok::<_, Error>(self.front_end.log_mel(audio)?)
         };
-        let planes: Vec<_> = recordings.par_iter().map(features).collect();
-        let good: Vec<&Features> = planes.iter().flatten().collect();
-        let readable = recordings.iter().zip(&planes).filter(|(_, plane)| plane.is_ok());
+        let all_features: Vec<_> = recordings.par_iter().map(features).collect();
+        let good: Vec<&Features> = all_features.iter().flatten().collect();
+        let readable = recordings.iter().zip(&all_features).filter(|(_, features)| features.is_ok());
         let readable: Vec<&Audio> = readable.map(|(audio, _)| audio).collect();
-        let mut found = match self.expect_memory(&readable).and_then(|()| self.recognize(&good)) {
-            Ok(found) => found.into_iter().map(Ok).collect(),
-            // Whose fault it was is found out one by one.
+        let mut results = match self.expect_memory(&readable).and_then(|()| self.recognize(&good)) {
+            Ok(results) => results.into_iter().map(Ok).collect(),
+            // Recordings are retried one by one, so that only the bad ones fail.
             Err(error) if good.len() < 2 => vec![Err(error)],
             Err(_) => {
-                let alone = |plane: &&Features| Ok(self.recognize(&[*plane])?.pop().unwrap_or_default());
-                good.iter().map(alone).collect::<Vec<Result<SearchResult>>>()
+                let recognize_one =
+                    |features: &&Features| Ok(self.recognize(&[*features])?.pop().unwrap_or_default());
+                good.iter().map(recognize_one).collect::<Vec<Result<SearchResult>>>()
             }
         }
         .into_iter();
-        let mut write = |plane: &Features, audio: &Audio| match found.next() {
-            Some(found) => {
-                let lead = self.front_end.kept(&audio.samples).start as f64 / f64::from(audio.sample_rate);
-                Ok(self.written(plane, &found?)?.after(lead))
+        let mut write = |features: &Features, audio: &Audio| match results.next() {
+            Some(result) => {
+                let lead =
+                    self.front_end.trimmed_range(&audio.samples).start as f64 / f64::from(audio.sample_rate);
+                Ok(self.to_transcription(features, &result?)?.delayed_by(lead))
             }
             None => Ok(Transcription::default()),
         };
-        planes.into_iter().zip(recordings).map(|(plane, audio)| write(&plane?, audio)).collect()
+        all_features.into_iter().zip(recordings).map(|(features, audio)| write(&features?, audio)).collect()
     }
 
-    /// Checks that the memory is there for recordings that are recognized together.
+    /// Checks that a batch of recordings fits into memory.
     ///
     /// # Errors
     /// [`Error::Memory`].
@@ -302,21 +320,25 @@ impl Recognizer {
         )?)
     }
 
-    pub(crate) fn recognize(&self, planes: &[&Features]) -> Result<Vec<SearchResult>> {
-        if planes.is_empty() {
+    pub(crate) fn recognize(&self, features: &[&Features]) -> Result<Vec<SearchResult>> {
+        if features.is_empty() {
             return Ok(Vec::new());
         }
-        // A search that panicked has buffers that the next one overwrites.
+        // A search that panicked leaves buffers that the next one overwrites.
         let mut searcher = self.searcher.lock().unwrap_or_else(PoisonError::into_inner);
-        searcher.recognize(&self.model, planes, self.silence > 0.0)
+        searcher.recognize(&self.model, features, self.silence > 0.0)
     }
 
-    /// What was found as text, or as silence.
-    pub(crate) fn written(&self, plane: &Features, found: &SearchResult) -> Result<Transcription> {
-        if silence::is_silence(plane, &self.tokenizer, found, self.silence) {
+    /// Converts a search result to text, or to silence.
+    pub(crate) fn to_transcription(
+        &self,
+        features: &Features,
+        result: &SearchResult,
+    ) -> Result<Transcription> {
+        if silence::is_silence(features, &self.tokenizer, result, self.silence) {
             return Ok(Transcription { silence: true, ..Transcription::default() });
         }
-        self.writer().write_found(&self.tokenizer, found)
+        self.writer().write_result(&self.tokenizer, result)
     }
 
     pub(crate) fn writer(&self) -> Writer {
@@ -328,19 +350,23 @@ impl Recognizer {
         .with_special_omitted(self.omits_special)
     }
 
-    /// Of each label, 1 if it begins a word and 0 if not; in a tokenizer that writes spaces, they stand for the words behind them.
+    /// Returns 1 for each label that begins a word, otherwise 0.
+    ///
+    /// In a tokenizer with labels for spaces, a space stands for the word after it.
     pub fn word_starts(&self) -> Vec<u8> {
         crate::words::starts(&self.tokenizer)
     }
 
-    /// Word boundaries around each class, for phrases that match whole words; none for a class that is no label, such as the blank.
-    pub fn word_boundaries(&self) -> Vec<Option<WordBoundaries>> {
+    /// Returns the word boundaries of each class, for whole-word phrases.
+    ///
+    /// `None` for a class that is not a label, such as the blank.
+    pub fn word_boundaries(&self) -> Vec<Option<Boundaries>> {
         let mut boundaries = crate::words::boundaries(&self.tokenizer);
         boundaries.resize(self.model.classes(), None);
         boundaries
     }
 
-    /// The greedy search that the silence filter judges, where the search itself may find other labels.
+    /// Returns the greedy search for the silence filter, if needed.
     pub(crate) fn unfused_search(&self) -> Result<Option<UnfusedSearch>> {
         match self.search.needs_evidence() {
             true => {
@@ -351,23 +377,23 @@ impl Recognizer {
         }
     }
 
-    /// How texts are looked for.
+    /// Returns the search.
     pub fn search(&self) -> &SearchConfig {
         &self.search
     }
 
-    /// Least posterior of a word that is believed.
+    /// Returns the smallest posterior of an accepted word.
     pub fn silence(&self) -> f64 {
         self.silence
     }
 
-    /// The model as the searches of [`decoding`] see it; none for a recognition lattice.
-    pub fn decoder(&self) -> Option<&decoding::DecodingModel> {
+    /// Returns the decoder; `None` for a recognition lattice.
+    pub fn decoder(&self) -> Option<&decoding::Model> {
         self.decoder.as_ref()
     }
 }
 
-/// The keys of a recipe that recognition follows; all others are ignored.
+/// The recipe keys for recognition; all others are ignored.
 #[derive(Deserialize)]
 struct RecipeSettings {
     batch: BatchSize,
@@ -382,9 +408,9 @@ struct TokenSettings {
 
 impl RecipeSettings {
     fn from_recipe(text: &str, path: &Path) -> Result<Self> {
-        let place = Path::new(RECIPE_LOCATION);
+        let recipe_path = Path::new(RECIPE_PLACE);
         toml::from_str(text).map_err(|error| {
-            let source = Box::new(syntax_error(place, text, &error));
+            let source = Box::new(syntax_error(recipe_path, text, &error));
             model::Error::Inside { path: path.to_owned(), source }.into()
         })
     }

@@ -1,17 +1,18 @@
-//! Error rates of a set of utterances, with their intervals.
+//! Error rates of a set of utterances, with confidence intervals.
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize, Serializer};
-use speech::{ErrorCounts, bootstrap_interval, by_speaker, character_errors, word_errors};
+use speech::{ErrorCounts, bootstrap_interval, character_errors, sum_by_speaker, word_errors};
 
 use crate::transcription::{RankedText, Transcription};
 
 /// Bootstrap resamples of an interval.
 const RESAMPLES: usize = 1000;
 
-/// What the model said about one utterance.
+/// Reference and hypothesis of an utterance.
 ///
-/// It is read from a line of [`Evaluation::hypotheses`](crate::Evaluation::hypotheses) without the times of words.
+/// Deserialized from a line of [`Evaluation::hypotheses`](crate::Evaluation::hypotheses), without
+/// the times of words.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(from = "TranscriptLine")]
 pub struct Transcript {
@@ -20,25 +21,27 @@ pub struct Transcript {
     /// Part of the manifest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subset: Option<String>,
-    /// Who said it.
+    /// Speaker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speaker: Option<String>,
-    /// What was said.
+    /// Reference text.
     pub reference: String,
-    /// What the model heard.
+    /// Hypothesis text.
     pub hypothesis: String,
-    /// Whether the text was discarded as silence, so that the hypothesis is empty.
+    /// Whether the text was discarded as silence.
+    ///
+    /// The hypothesis is empty then.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub discarded: bool,
-    /// Word errors between them.
+    /// Word errors.
     #[serde(skip)]
     pub errors: ErrorCounts,
-    /// Character errors between them.
+    /// Character errors.
     #[serde(skip)]
     pub character_errors: ErrorCounts,
-    /// The hypothesis with the times of its words; of it, a line has the best texts, where there are several.
+    /// The hypothesis with times; only the n-best texts are serialized.
     #[serde(rename = "nbest", serialize_with = "best_texts", skip_serializing_if = "has_one")]
-    pub heard: Transcription,
+    pub transcription: Transcription,
 }
 
 /// A line of [`Evaluation::hypotheses`](crate::Evaluation::hypotheses).
@@ -58,41 +61,42 @@ struct TranscriptLine {
     nbest: Vec<RankedText>,
 }
 
-fn best_texts<S: Serializer>(heard: &Transcription, to: S) -> std::result::Result<S::Ok, S::Error> {
-    heard.nbest.serialize(to)
+fn best_texts<S: Serializer>(transcription: &Transcription, to: S) -> std::result::Result<S::Ok, S::Error> {
+    transcription.nbest.serialize(to)
 }
 
-fn has_one(heard: &Transcription) -> bool {
-    heard.nbest.is_empty()
+fn has_one(transcription: &Transcription) -> bool {
+    transcription.nbest.is_empty()
 }
 
 impl From<TranscriptLine> for Transcript {
     fn from(line: TranscriptLine) -> Self {
         let TranscriptLine { id, subset, speaker, reference, hypothesis, discarded, nbest } = line;
-        let heard = Transcription { text: hypothesis, silence: discarded, nbest, ..Transcription::default() };
-        Transcript::new(id, subset, speaker, reference, heard)
+        let transcription =
+            Transcription { text: hypothesis, silence: discarded, nbest, ..Transcription::default() };
+        Transcript::new(id, subset, speaker, reference, transcription)
     }
 }
 
 impl Transcript {
-    /// Counts the errors of what was heard.
+    /// Counts the errors of a transcription.
     pub fn new(
         id: String,
         subset: Option<String>,
         speaker: Option<String>,
         reference: String,
-        heard: Transcription,
+        transcription: Transcription,
     ) -> Self {
         Transcript {
             id,
             subset,
             speaker,
-            errors: word_errors(&reference, &heard.text),
-            character_errors: character_errors(&reference, &heard.text),
+            errors: word_errors(&reference, &transcription.text),
+            character_errors: character_errors(&reference, &transcription.text),
             reference,
-            hypothesis: heard.text.clone(),
-            discarded: heard.silence,
-            heard,
+            hypothesis: transcription.text.clone(),
+            discarded: transcription.silence,
+            transcription,
         }
     }
 }
@@ -101,78 +105,88 @@ impl Transcript {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Metric {
-    /// That of words.
+    /// Word error rate.
     #[default]
     Wer,
-    /// That of characters: for scripts without spaces.
+    /// Character error rate, for scripts without spaces.
     Cer,
 }
 
 impl Metric {
-    /// Whether it is that of words.
+    /// Returns whether this is the word error rate.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Error rates of a set with their counts and 95 % bootstrap intervals; characters are those of [`speech::characters`].
+/// Error rates of a set with counts and 95 % bootstrap intervals.
+///
+/// Characters are those of [`speech::characters`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Score {
-    /// Word errors per word of the reference; infinite, in JSON null, where words were heard and none was said.
+    /// Word errors per reference word.
+    ///
+    /// Infinite, in JSON null, if there are insertions but no reference words.
     #[serde(serialize_with = "finite")]
     pub wer: f64,
-    /// Lower and upper end of its interval over utterances; either may be infinite, in JSON null.
+    /// Interval of `wer` over utterances; either bound may be infinite, in JSON null.
     #[serde(serialize_with = "both_finite")]
     pub interval: (f64, f64),
-    /// Words that became others.
+    /// Substituted words.
     pub substitutions: usize,
-    /// Words that were lost.
+    /// Deleted words.
     pub deletions: usize,
-    /// Words out of nowhere.
+    /// Inserted words.
     pub insertions: usize,
     /// Reference words.
     pub words: usize,
-    /// Character errors per character of the reference; infinite, in JSON null, as [`Self::wer`].
+    /// Character errors per reference character; infinite, in JSON null, as [`Self::wer`].
     #[serde(serialize_with = "finite")]
     pub cer: f64,
-    /// Its interval over utterances.
+    /// Interval of `cer` over utterances.
     #[serde(serialize_with = "both_finite")]
     pub cer_interval: (f64, f64),
-    /// Counts of character errors.
+    /// Character error counts.
     pub characters: ErrorCounts,
-    /// Utterances.
+    /// Number of utterances.
     pub utterances: usize,
-    /// Where every utterance has a speaker and there are several.
+    /// Intervals over speakers, if all utterances have one of several.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub over_speakers: Option<OverSpeakers>,
+    pub over_speakers: Option<SpeakerIntervals>,
 }
 
-/// 95 % bootstrap intervals that draw speakers with all of their utterances: what new speakers may bring.
+/// 95 % bootstrap intervals over speakers, which estimate results for new speakers.
+///
+/// Each resample draws speakers with all of their utterances.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct OverSpeakers {
-    /// How many there are.
+pub struct SpeakerIntervals {
+    /// Number of speakers.
     pub speakers: usize,
-    /// Of the word error rate.
+    /// Interval of the word error rate.
     #[serde(serialize_with = "both_finite")]
     pub interval: (f64, f64),
-    /// Of the character error rate.
+    /// Interval of the character error rate.
     #[serde(serialize_with = "both_finite")]
     pub cer_interval: (f64, f64),
 }
 
 impl Score {
-    /// The score of some utterances.
-    pub fn of<'a>(transcripts: impl IntoIterator<Item = &'a Transcript>) -> Self {
+    /// Scores transcripts.
+    pub fn new<'a>(transcripts: impl IntoIterator<Item = &'a Transcript>) -> Self {
         let transcripts: Vec<&Transcript> = transcripts.into_iter().collect();
         let interval = |counts: &[ErrorCounts]| bootstrap_interval(counts, RESAMPLES, 0);
-        let of = |counts: fn(&Transcript) -> ErrorCounts| {
-            let all: Vec<ErrorCounts> = transcripts.iter().map(|one| counts(one)).collect();
-            let speakers = by_speaker(transcripts.iter().map(|one| (one.speaker.as_deref(), counts(one))));
+        let summarize = |counts: fn(&Transcript) -> ErrorCounts| {
+            let counts_by_utterance: Vec<ErrorCounts> =
+                transcripts.iter().map(|transcript| counts(transcript)).collect();
+            let speakers = sum_by_speaker(
+                transcripts.iter().map(|transcript| (transcript.speaker.as_deref(), counts(transcript))),
+            );
             let over_speakers = speakers.map(|speakers| (speakers.len(), interval(&speakers)));
-            (all.iter().sum::<ErrorCounts>(), interval(&all), over_speakers)
+            (counts_by_utterance.iter().sum::<ErrorCounts>(), interval(&counts_by_utterance), over_speakers)
         };
-        let (words, interval, speakers) = of(|one| one.errors);
-        let (characters, cer_interval, of_characters) = of(|one| one.character_errors);
+        let (words, interval, speakers) = summarize(|transcript| transcript.errors);
+        let (characters, cer_interval, character_speakers) =
+            summarize(|transcript| transcript.character_errors);
         Score {
             wer: words.rate(),
             interval,
@@ -184,27 +198,31 @@ impl Score {
             cer_interval,
             characters,
             utterances: transcripts.len(),
-            over_speakers: speakers.zip(of_characters).map(|((speakers, interval), (_, cer_interval))| {
-                OverSpeakers { speakers, interval, cer_interval }
-            }),
+            over_speakers: speakers.zip(character_speakers).map(
+                |((speakers, interval), (_, cer_interval))| SpeakerIntervals {
+                    speakers,
+                    interval,
+                    cer_interval,
+                },
+            ),
         }
     }
 
-    /// The scores of the parts that a name is given to; utterances without one are in none.
-    pub fn parts<'a>(
+    /// Scores transcripts by a key; transcripts without a key are omitted.
+    pub fn group_by<'a>(
         transcripts: &'a [Transcript],
-        name: impl Fn(&'a Transcript) -> Option<&'a String>,
+        key: impl Fn(&'a Transcript) -> Option<&'a String>,
     ) -> BTreeMap<String, Score> {
         let mut parts: BTreeMap<String, Vec<&Transcript>> = BTreeMap::new();
         for transcript in transcripts {
-            if let Some(name) = name(transcript) {
-                parts.entry(name.clone()).or_default().push(transcript);
+            if let Some(key_of_transcript) = key(transcript) {
+                parts.entry(key_of_transcript.clone()).or_default().push(transcript);
             }
         }
-        parts.into_iter().map(|(name, some)| (name, Score::of(some))).collect()
+        parts.into_iter().map(|(key, transcripts)| (key, Score::new(transcripts))).collect()
     }
 
-    /// One of the rates.
+    /// Returns one of the rates.
     pub fn rate(&self, metric: Metric) -> f64 {
         match metric {
             Metric::Wer => self.wer,
@@ -213,31 +231,34 @@ impl Score {
     }
 }
 
-/// JSON has no infinity.
+/// Serializes infinity as null, as JSON has no infinity.
 fn finite<S: Serializer>(rate: &f64, to: S) -> std::result::Result<S::Ok, S::Error> {
     Some(rate).filter(|rate| rate.is_finite()).serialize(to)
 }
 
 fn both_finite<S: Serializer>(rates: &(f64, f64), to: S) -> std::result::Result<S::Ok, S::Error> {
-    let or_none = |rate: f64| Some(rate).filter(|rate| rate.is_finite());
-    (or_none(rates.0), or_none(rates.1)).serialize(to)
+    let finite_or_none = |rate: f64| Some(rate).filter(|rate| rate.is_finite());
+    (finite_or_none(rates.0), finite_or_none(rates.1)).serialize(to)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn said(speaker: Option<&str>, reference: &str, heard: &str) -> Transcript {
-        let heard = Transcription { text: heard.to_owned(), ..Transcription::default() };
+    fn transcript(speaker: Option<&str>, reference: &str, transcription: &str) -> Transcript {
+        let transcription = Transcription { text: transcription.to_owned(), ..Transcription::default() };
         let speaker = speaker.map(str::to_owned);
-        Transcript::new(String::new(), None, speaker, reference.to_owned(), heard)
+        Transcript::new(String::new(), None, speaker, reference.to_owned(), transcription)
     }
 
     #[test]
-    fn rates_without_a_reference_are_defined_and_json() {
+    fn rates_without_a_reference_serialize_to_json() {
         let json = |pairs: &[(&str, &str)]| {
-            let said: Vec<_> = pairs.iter().map(|(reference, heard)| said(None, reference, heard)).collect();
-            let text = serde_json::to_string(&Score::of(&said)).unwrap();
+            let transcripts: Vec<_> = pairs
+                .iter()
+                .map(|(reference, transcription)| transcript(None, reference, transcription))
+                .collect();
+            let text = serde_json::to_string(&Score::new(&transcripts)).unwrap();
             serde_json::from_str::<serde_json::Value>(&text).unwrap()
         };
         let nothing = json(&[("", ""), ("", "")]);
@@ -250,20 +271,24 @@ mod tests {
             (&().into(), &serde_json::json!([null, null]))
         );
         // Some of the resampled sets have no word.
-        let both = json(&[("", "a"), ("b", "b")]);
-        assert_eq!((&both["wer"], &both["interval"]), (&1.0.into(), &serde_json::json!([0.0, null])));
+        let mixed = json(&[("", "a"), ("b", "b")]);
+        assert_eq!((&mixed["wer"], &mixed["interval"]), (&1.0.into(), &serde_json::json!([0.0, null])));
     }
 
     #[test]
-    fn words_and_characters_are_counted_apart() {
-        let said = [said(Some("x"), "one two", "one too"), said(Some("y"), "天气 很好", "天汽很好")];
-        let score = Score::of(&said);
+    fn words_and_characters_are_counted_separately() {
+        let transcripts =
+            [transcript(Some("x"), "one two", "one too"), transcript(Some("y"), "天气 很好", "天汽很好")];
+        let score = Score::new(&transcripts);
         assert_eq!((score.wer, score.words, score.substitutions, score.deletions), (0.75, 4, 2, 1));
         assert_eq!((score.cer, score.characters.substitutions, score.characters.total), (0.2, 2, 10));
         assert_eq!((score.rate(Metric::Wer), score.rate(Metric::Cer)), (0.75, 0.2));
-        let over = score.over_speakers.unwrap();
-        assert_eq!((over.speakers, over.interval, over.cer_interval), (2, (0.5, 1.0), (1.0 / 6.0, 0.25)));
-        let parts = Score::parts(&said, |one| one.speaker.as_ref());
+        let speakers = score.over_speakers.unwrap();
+        assert_eq!(
+            (speakers.speakers, speakers.interval, speakers.cer_interval),
+            (2, (0.5, 1.0), (1.0 / 6.0, 0.25))
+        );
+        let parts = Score::group_by(&transcripts, |transcript| transcript.speaker.as_ref());
         assert_eq!(parts.keys().collect::<Vec<_>>(), ["x", "y"]);
         assert_eq!((parts["y"].wer, parts["y"].over_speakers.is_none()), (1.0, true));
     }

@@ -1,4 +1,4 @@
-//! How texts are looked for: a decoder with its options, over the model's own frames.
+//! Kinds of search and their options, over the model's frames.
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -19,39 +19,40 @@ use model::tensors::{counts, with_slice};
 #[derive(Debug, Clone)]
 pub enum SearchConfig {
     /// The best class at each site.
-    Greedy(GreedyOptions),
-    /// The best label sequences that a beam keeps.
-    Beam(BeamOptions),
-    /// The same, of labels that the head of the auxiliary CTC loss believes in as well ([`decoding::CtcPrefixScorer`]).
+    Greedy(Greedy),
+    /// Beam search.
+    Beam(Beam),
+    /// Beam search with prefix scores of the auxiliary CTC head ([`decoding::CtcPrefixes`]).
     BeamWithCtc {
-        /// The search.
-        beam: BeamOptions,
-        /// Weight of what the head says, from 0 to 1000; 0.3 is usual.
+        /// The beam search.
+        beam: Beam,
+        /// Weight of the CTC head, from 0 to 1000; 0.3 is typical.
         weight: f32,
     },
-    /// By the head of the auxiliary CTC loss alone, where the model has one: the best class of each frame, or, with options, a
-    /// beam, whose blank is the model's.
-    Ctc(Option<CtcBeamOptions>),
-    /// Through a recognition lattice, where the model is one.
+    /// Search with only the auxiliary CTC head: greedy or, with options, a beam.
+    ///
+    /// The blank of the options is that of the model.
+    Ctc(Option<CtcBeam>),
+    /// Search in a recognition lattice, for lattice models.
     Lattice(LatticeSearch),
 }
 
-/// What is looked for in a recognition lattice.
+/// The criterion of a lattice search.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LatticeSearch {
     /// The labels of the path with the largest weight.
     #[default]
     BestPath,
-    /// The labels with the largest sum over their alignments, among those that a beam of so many finds.
+    /// The best labels by sum over alignments, among those in a beam.
     Sum {
-        /// Strings that go on from frame to frame.
+        /// Label strings kept per frame.
         beam: usize,
     },
 }
 
 impl SearchConfig {
-    /// What models of a configuration are searched with by default: greedily, or, in a recognition lattice, the best path.
-    pub fn of(config: &ModelConfig) -> Self {
+    /// Returns the default search of a model: greedy, or the best lattice path.
+    pub fn default_for(config: &ModelConfig) -> Self {
         match config.loss.kind.gnat() {
             Some(_) => SearchConfig::Lattice(LatticeSearch::default()),
             None => SearchConfig::default(),
@@ -60,8 +61,10 @@ impl SearchConfig {
 }
 
 impl SearchConfig {
-    /// Whether it hears sound that arrives piece by piece: a greedy search, and a beam whose kind
-    /// [`supports_streaming`](decoding::BeamKind::supports_streaming), which has no CTC head beside it and tells the best alone.
+    /// Returns whether the search supports streaming.
+    ///
+    /// Greedy search, and beam search of a kind that [`streams`](decoding::BeamKind::streams),
+    /// without a CTC head and with a single result.
     pub fn streams(&self) -> bool {
         match self {
             SearchConfig::Greedy(_) => true,
@@ -72,7 +75,7 @@ impl SearchConfig {
 }
 
 impl SearchConfig {
-    /// Whether it may find other labels than a plain greedy search.
+    /// Returns whether results may differ from a plain greedy search.
     pub(crate) fn needs_evidence(&self) -> bool {
         match self {
             SearchConfig::Greedy(greedy) => !greedy.fusion.is_empty() || greedy.internal_lm != 0.0,
@@ -88,14 +91,14 @@ impl Default for SearchConfig {
     }
 }
 
-/// What was found in an utterance.
+/// The search result of an utterance.
 #[derive(Debug, Default)]
 pub(crate) struct SearchResult {
     /// The best labels.
     pub best: Hypothesis,
-    /// They and the next best, if a beam was asked for several.
-    pub ranked: Vec<RankedHypothesis>,
-    /// What the model alone finds, where the search may find something else.
+    /// The n-best labels, if several were requested.
+    pub ranked: Vec<Ranked>,
+    /// The result without fusion, if it may differ.
     pub unfused: Option<Unfused>,
 }
 
@@ -106,9 +109,9 @@ impl From<Hypothesis> for SearchResult {
 }
 
 impl SearchResult {
-    /// So many of what a beam has found.
-    fn of(found: NBest, nbest: usize) -> Self {
-        let mut ranked = found.hypotheses;
+    /// Converts the best `nbest` hypotheses of a beam.
+    fn from_nbest(list: NBest, nbest: usize) -> Self {
+        let mut ranked = list.hypotheses;
         let labels = ranked.first().map_or_else(Vec::new, |best| best.labels.clone());
         ranked.truncate(if nbest > 1 { nbest } else { 0 });
         let best = Hypothesis { labels: posteriors(labels), ..Hypothesis::default() };
@@ -116,10 +119,10 @@ impl SearchResult {
     }
 }
 
-/// A search over a model; its buffers stay from batch to batch.
+/// A search over a model, with reused buffers.
 pub(crate) struct Searcher {
     kind: SearchKind,
-    /// Evidence for the silence filter, where the search itself is none.
+    /// Greedy search for the silence filter, if the search cannot serve it.
     unfused: Option<UnfusedSearch>,
 }
 
@@ -127,9 +130,9 @@ enum SearchKind {
     Greedy(Box<GreedySearch>),
     Beam {
         search: Box<BeamSearch>,
-        /// Weight of the CTC head beside it.
+        /// Weight of the CTC head.
         ctc: Option<f32>,
-        /// Results that are told.
+        /// Number of results.
         nbest: usize,
     },
     Ctc(Option<CtcBeamOptions>),
@@ -137,23 +140,19 @@ enum SearchKind {
 }
 
 impl Searcher {
-    /// A search in a model; the decoder is that of a transducer.
+    /// A search in a model; `decoder` is that of a transducer.
     ///
     /// # Errors
-    /// [`decoding::Error`] for an option outside its range; [`model::Error::Shape`] for a search by CTC in a model that has no head for
-    /// it, or one by a joint network or a lattice in a model that has none.
-    pub fn new(
-        model: &Model,
-        decoder: Option<&decoding::DecodingModel>,
-        search: &SearchConfig,
-    ) -> Result<Self> {
+    /// [`decoding::Error`] for an option out of range; [`model::Error::Shape`] for a search that
+    /// needs a CTC head, a joint network or a lattice that the model does not have.
+    pub fn new(model: &Model, decoder: Option<&decoding::Model>, search: &SearchConfig) -> Result<Self> {
         let decoder = || decoder.cloned().map_or_else(|| model.decoder(), Ok);
         if matches!(search, SearchConfig::Ctc(_) | SearchConfig::BeamWithCtc { .. }) && !model.has_ctc_head()
         {
             return Err(no_ctc_head());
         }
-        let by_joint = !matches!(search, SearchConfig::Ctc(_) | SearchConfig::Lattice(_));
-        let unfused = match by_joint && search.needs_evidence() {
+        let uses_joint = !matches!(search, SearchConfig::Ctc(_) | SearchConfig::Lattice(_));
+        let unfused = match uses_joint && search.needs_evidence() {
             true => Some(UnfusedSearch::new(decoder()?)?),
             false => None,
         };
@@ -182,21 +181,23 @@ impl Searcher {
         Ok(Searcher { kind, unfused })
     }
 
-    /// Encodes and decodes some utterances together; `evidence` adds what the silence filter needs ([`SearchResult::unfused`]).
+    /// Encodes and decodes a batch of utterances.
+    ///
+    /// `evidence` adds the input of the silence filter ([`SearchResult::unfused`]).
     pub fn recognize(
         &mut self,
         model: &Model,
-        planes: &[&Features],
+        features: &[&Features],
         evidence: bool,
     ) -> Result<Vec<SearchResult>> {
-        let (rows, lengths) = model::collate(planes, &model.config().input.rows)?;
+        let (rows, lengths) = model::collate(features, &model.config().input.rows)?;
         let (encoded, lengths) = model.encoder().forward(&rows, &lengths, None)?;
         let Searcher { kind, unfused } = self;
         let mut unfused = unfused.as_mut().filter(|_| evidence);
         Ok(match kind {
             SearchKind::Greedy(search) => {
-                let frames = model.project_frames(encoded)?;
-                of_rows(&frames, &lengths, |rows, _| {
+                let frames = model.frames_of(encoded)?;
+                with_utterance_rows(&frames, &lengths, |rows, _| {
                     with_evidence(
                         search.decode(rows)?.iter().map(SearchResult::from).collect(),
                         unfused.as_deref_mut(),
@@ -206,36 +207,48 @@ impl Searcher {
             }
             SearchKind::Beam { search, ctc, nbest } => {
                 let lists = match ctc {
-                    Some(weight) => of_rows(&ctc_head(model, &encoded)?, &lengths, |rows, classes| {
-                        said_by_ctc(rows, classes, *weight)
-                    })?,
+                    Some(weight) => {
+                        with_utterance_rows(&ctc_head(model, &encoded)?, &lengths, |rows, classes| {
+                            ctc_fusions(rows, classes, *weight)
+                        })?
+                    }
                     None => vec![Vec::new(); lengths.len()],
                 };
-                let frames = model.project_frames(encoded)?;
-                of_rows(&frames, &lengths, |rows, _| {
-                    let found = search.decode_with(rows, lists)?;
-                    let found = found.iter().map(|found| SearchResult::of(found.clone(), *nbest)).collect();
-                    with_evidence(found, unfused, rows)
+                let frames = model.frames_of(encoded)?;
+                with_utterance_rows(&frames, &lengths, |rows, _| {
+                    let lists = search.decode_with(rows, lists)?;
+                    let results =
+                        lists.iter().map(|list| SearchResult::from_nbest(list.clone(), *nbest)).collect();
+                    with_evidence(results, unfused, rows)
                 })?
             }
-            SearchKind::Ctc(options) => of_rows(&ctc_head(model, &encoded)?, &lengths, |rows, classes| {
-                Ok(match options {
-                    None => {
-                        let found = ctc_greedy(rows, classes, blank_of(classes))?;
-                        let sure =
-                            |found: Hypothesis| Hypothesis { labels: posteriors(found.labels), ..found };
-                        found.into_iter().map(|found| sure(found).into()).collect()
-                    }
-                    Some(options) => {
-                        let found = ctc_beam(rows, classes, options)?;
-                        let evidence = Unfused::from_ctc(rows, classes, blank_of(classes))?;
-                        let found = found.into_iter().map(|found| SearchResult::of(found, options.nbest));
-                        let both = found.zip(evidence);
-                        both.map(|(found, unfused)| SearchResult { unfused: Some(unfused), ..found })
-                            .collect()
-                    }
-                })
-            })?,
+            SearchKind::Ctc(options) => {
+                with_utterance_rows(&ctc_head(model, &encoded)?, &lengths, |rows, classes| {
+                    Ok(match options {
+                        None => {
+                            let hypotheses = ctc_greedy(rows, classes, blank_of(classes))?;
+                            let with_posteriors = |hypothesis: Hypothesis| Hypothesis {
+                                labels: posteriors(hypothesis.labels),
+                                ..hypothesis
+                            };
+                            hypotheses
+                                .into_iter()
+                                .map(|hypothesis| with_posteriors(hypothesis).into())
+                                .collect()
+                        }
+                        Some(options) => {
+                            let lists = ctc_beam(rows, classes, options)?;
+                            let evidence = Unfused::from_ctc(rows, classes, blank_of(classes))?;
+                            let results =
+                                lists.into_iter().map(|list| SearchResult::from_nbest(list, options.nbest));
+                            let results = results.zip(evidence);
+                            results
+                                .map(|(result, unfused)| SearchResult { unfused: Some(unfused), ..result })
+                                .collect()
+                        }
+                    })
+                })?
+            }
             SearchKind::Lattice(search) => {
                 let gnat = model.lattice().ok_or_else(no_lattice)?;
                 let num_frames = counts(&lengths)?;
@@ -261,54 +274,54 @@ impl SearchKind {
     }
 }
 
-/// Adds what the model alone finds in the same rows.
+/// Adds the result of the unfused search on the same rows.
 fn with_evidence(
-    mut found: Vec<SearchResult>,
+    mut results: Vec<SearchResult>,
     unfused: Option<&mut UnfusedSearch>,
     rows: &[&[f32]],
 ) -> decoding::Result<Vec<SearchResult>> {
     if let Some(search) = unfused {
         let evidence = search.decode(rows)?;
-        found.iter_mut().zip(evidence).for_each(|(found, one)| found.unfused = Some(one));
+        results.iter_mut().zip(evidence).for_each(|(result, unfused)| result.unfused = Some(unfused));
     }
-    Ok(found)
+    Ok(results)
 }
 
-/// Calls `find` with the rows of each utterance and their width.
-fn of_rows<T>(
+/// Calls `search` with the rows of each utterance and their width.
+fn with_utterance_rows<T>(
     rows: &Tensor,
     lengths: &[usize],
-    find: impl FnOnce(&[&[f32]], usize) -> decoding::Result<T>,
+    search: impl FnOnce(&[&[f32]], usize) -> decoding::Result<T>,
 ) -> Result<T> {
     let width = rows.dim(2)?;
-    let found = with_slice(rows, |rows: &[f32]| {
-        Ok(unpad(rows, width, lengths).and_then(|utterances| find(&utterances, width)))
+    let outcome = with_slice(rows, |rows: &[f32]| {
+        Ok(unpadded(rows, width, lengths).and_then(|utterances| search(&utterances, width)))
     })?;
-    Ok(found?)
+    Ok(outcome?)
 }
 
-/// Log-probabilities of the head of the auxiliary CTC loss.
+/// Computes the log-probabilities of the auxiliary CTC head.
 fn ctc_head(model: &Model, encoded: &Tensor) -> Result<Tensor> {
     model.ctc_logits(encoded)?.ok_or_else(no_ctc_head)
 }
 
-/// What that head says of utterances, for a search by another network.
-fn said_by_ctc(utterances: &[&[f32]], classes: usize, weight: f32) -> decoding::Result<Vec<Vec<Fusion>>> {
-    let said = |(utterance, rows): (usize, &&[f32])| {
-        let automaton = CtcPrefixScorer::new(rows, classes, blank_of(classes))
+/// Returns the CTC prefix scores of each utterance for fusion.
+fn ctc_fusions(utterances: &[&[f32]], classes: usize, weight: f32) -> decoding::Result<Vec<Vec<Fusion>>> {
+    let fusions = |(utterance, rows): (usize, &&[f32])| {
+        let automaton = CtcPrefixes::new(rows, classes, blank_of(classes))
             .map_err(|source| decoding::Error::Utterance { utterance, source: Box::new(source) })?;
         Ok(vec![Fusion { scorer: Arc::new(automaton), weight }])
     };
-    utterances.par_iter().enumerate().map(said).collect()
+    utterances.par_iter().enumerate().map(fusions).collect()
 }
 
-/// The blank is the last class of that head, as in the model.
+/// Returns the blank of the CTC head: its last class, as in the model.
 fn blank_of(classes: usize) -> u32 {
     classes as u32 - 1
 }
 
 fn no_ctc_head() -> Error {
-    Error::shape("search", "a model with training.ctc_weight for a search by CTC", "one without")
+    Error::shape("search", "a model with training.ctc_weight for a CTC search", "one without")
 }
 
 fn no_lattice() -> Error {
@@ -316,13 +329,17 @@ fn no_lattice() -> Error {
     Error::shape("search", expected, "a transducer")
 }
 
-/// Where the distribution is no more there, a label's confidence is its posterior.
-pub(crate) fn posteriors(mut labels: Vec<DecodedToken>) -> Vec<DecodedToken> {
+/// Sets the confidence of labels to their posterior.
+///
+/// For results without the distribution at the label's frame.
+pub(crate) fn posteriors(mut labels: Vec<Emitted>) -> Vec<Emitted> {
     labels.iter_mut().for_each(|label| label.confidence = label.log_prob.exp());
     labels
 }
 
-/// Labels of a lattice as those of the tokenizer. A lattice knows sums of paths, not how sure it is of each label.
+/// Converts lattice labels to tokenizer labels.
+///
+/// A lattice has sums over paths, but no confidence of single labels.
 fn hypothesis(labels: &[u32], frames: &[usize]) -> Hypothesis {
     let label = |(&label, &frame): (&u32, &usize)| DecodedToken {
         label: label - 1,

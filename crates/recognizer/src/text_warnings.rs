@@ -1,13 +1,15 @@
-//! Warnings about texts that the tokenizer converts, or spells letter by letter where a mark is meant.
+//! Warnings about converted texts and about marks spelled by letter.
 use std::collections::BTreeMap;
 
 use kernels::Excerpt;
-use speech::{Tokenizer, TokenizerKind, UnicodeForm, bracketed};
+use speech::{Tokenizer, TokenizerKind, UnicodeForm, find_bracketed};
 
 /// Marks that a warning names.
-const NAMED: usize = 5;
+const MAX_NAMED_MARKS: usize = 5;
 
-/// Returns a warning if a Unicode form changes texts of `set`: how many, with an example.
+/// Returns a warning if a Unicode form changes texts of a set.
+///
+/// The warning has the number of texts and an example.
 pub fn normalization_warning<'a>(
     set: &str,
     texts: impl IntoIterator<Item = &'a str>,
@@ -22,8 +24,10 @@ pub fn normalization_warning<'a>(
     ))
 }
 
-/// Returns the warnings about texts that the tokenizer converts: [`normalization_warning`], and one if it removes sentence marks
-/// at their ends.
+/// Returns warnings about texts of a set that the tokenizer converts.
+///
+/// They are [`normalization_warning`] and a warning about sentence marks that are removed at the
+/// ends.
 pub fn conversion_warnings<'a>(
     set: &str,
     texts: impl IntoIterator<Item = &'a str, IntoIter: Clone>,
@@ -31,7 +35,7 @@ pub fn conversion_warnings<'a>(
 ) -> Vec<String> {
     let texts = texts.into_iter();
     let form = tokenizer.unicode_form();
-    // Both are conversions of the same text, so that their lengths differ only by what is removed.
+    // Both are conversions of the same text, so that their lengths differ only by removed marks.
     let is_marked = |text: &&str| tokenizer.normalize(text).trim().len() < form.apply(text).trim().len();
     let normalized = normalization_warning(set, texts.clone(), form);
     let marked = texts.filter(is_marked).count();
@@ -41,8 +45,10 @@ pub fn conversion_warnings<'a>(
     normalized.into_iter().chain(marked).collect()
 }
 
-/// Returns the warnings about marks such as `[noise]` in training texts that are no special words, and so are spelled letter by
-/// letter; none for words as tokens.
+/// Returns warnings about marks that the tokenizer spells letter by letter.
+///
+/// These are marks such as `[noise]` in training texts that are not special words; none if tokens
+/// are words.
 pub fn mark_warnings<'a>(
     set: &str,
     texts: impl IntoIterator<Item = &'a str>,
@@ -51,18 +57,18 @@ pub fn mark_warnings<'a>(
     let (mut unlisted, mut attached) = (BTreeMap::new(), BTreeMap::new());
     for text in texts.into_iter().filter(|_| tokenizer.kind() != TokenizerKind::Words) {
         let text = tokenizer.normalize(text);
-        let mut of_text: Vec<(&str, bool)> = bracketed(&text)
+        let mut text_marks: Vec<(&str, bool)> = find_bracketed(&text)
             .filter_map(|range| {
-                let is_alone = text[..range.start].chars().next_back().is_none_or(char::is_whitespace)
+                let is_separate = text[..range.start].chars().next_back().is_none_or(char::is_whitespace)
                     && text[range.end..].chars().next().is_none_or(char::is_whitespace);
                 let mark = &text[range];
                 let is_special = tokenizer.special().iter().any(|word| word == mark);
-                (!(is_special && is_alone)).then_some((mark, is_special))
+                (!(is_special && is_separate)).then_some((mark, is_special))
             })
             .collect();
-        of_text.sort_unstable();
-        of_text.dedup();
-        for (mark, is_special) in of_text {
+        text_marks.sort_unstable();
+        text_marks.dedup();
+        for (mark, is_special) in text_marks {
             let counts = if is_special { &mut attached } else { &mut unlisted };
             *counts.entry(mark.to_owned()).or_default() += 1;
         }
@@ -74,37 +80,37 @@ pub fn mark_warnings<'a>(
     });
     let attached = list(&attached).map(|(marks, are)| {
         format!(
-            "{set}: {marks} next to other signs without a space, where {are} spelled letter by letter; special words are words of \
-             their own"
+            "{set}: {marks} next to other characters without a space, where {are} spelled letter by letter; special words are \\
+             separate words"
         )
     });
     unlisted.into_iter().chain(attached).collect()
 }
 
-/// The most frequent marks with their numbers of texts, and the verb for them.
+/// Lists the most frequent marks, and the matching verb.
 fn list(counts: &BTreeMap<String, usize>) -> Option<(String, &'static str)> {
     let mut marks: Vec<(&String, usize)> = counts.iter().map(|(mark, &count)| (mark, count)).collect();
     marks.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
-    let (first, others) = marks.split_first()?;
+    let (first, rest) = marks.split_first()?;
     let mut text = format!("{} `{}`", count(first.1, "text contains", "texts contain"), Excerpt(first.0));
-    for (mark, texts) in others.iter().take(NAMED - 1) {
+    for (mark, texts) in rest.iter().take(MAX_NAMED_MARKS - 1) {
         text += &format!(", {texts} `{}`", Excerpt(mark));
     }
-    if marks.len() > NAMED {
-        text += &format!(" and {} more words of this form", marks.len() - NAMED);
+    if marks.len() > MAX_NAMED_MARKS {
+        text += &format!(" and {} more words of this form", marks.len() - MAX_NAMED_MARKS);
     }
     Some((text, if marks.len() == 1 { "is" } else { "are" }))
 }
 
-fn count(count: usize, one: &str, several: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { several })
+fn count(count: usize, singular: &str, plural: &str) -> String {
+    format!("{count} {}", if count == 1 { singular } else { plural })
 }
 
-/// The first word that a form changes, before and after, in quotes and with escapes for other characters than those of ASCII.
+/// Returns the first changed word before and after, quoted, with non-ASCII escaped.
 fn first_change(text: &str, form: UnicodeForm) -> (String, String) {
     let shown = |text: &str| format!("\"{}\"", text.chars().take(40).collect::<String>().escape_default());
     let changed = text.split_whitespace().find(|word| form.apply(word) != **word);
-    // Without such a word, white space changes.
+    // If no word changes, white space does.
     let word = changed.unwrap_or(text);
     (shown(word), shown(&form.apply(word)))
 }
@@ -151,13 +157,13 @@ mod tests {
     }
 
     #[test]
-    fn marks_that_are_spelled_are_named() {
-        let texts = ["[noise] a", "a <unk>, b", "a <unk> [noise]", "[door slams] {x}", "[noise]"];
+    fn spelled_marks_are_named() {
+        let texts = ["[noise] a", "a <unk>, b", "a <unk> [noise]", "[dog barks] {x}", "[noise]"];
         let warnings = mark_warnings("data.train", texts, &tokenizer(UnicodeForm::Nfc, None, &texts));
         let [unlisted, attached] = &warnings[..] else { panic!("{warnings:?}") };
         assert!(
             unlisted
-                .starts_with("data.train: 3 texts contain `[noise]`, 1 `[door slams]`, 1 `{x}`, which are")
+                .starts_with("data.train: 3 texts contain `[noise]`, 1 `[dog barks]`, 1 `{x}`, which are")
         );
         assert!(attached.starts_with("data.train: 1 text contains `<unk>` next to"), "{attached}");
         let listed = tokenizer(UnicodeForm::Nfc, Some(&["[noise]"]), &texts);
@@ -171,8 +177,9 @@ mod tests {
         assert!(mark_warnings("set", ["[noise]", "a < b > c", "[]", "i[0"], &listed).is_empty());
         let words = Tokenizer::train(TokenizerKind::Words, &texts).unwrap();
         assert!(mark_warnings("set", texts, &words).is_empty());
-        let many: Vec<String> = (0..30).map(|n| format!("[m{n:02}]")).collect();
-        let [one] = mark_warnings("set", many.iter().map(String::as_str), &listed).try_into().unwrap();
-        assert!(one.contains("`[m04]` and 25 more words"), "{one}");
+        let mark_texts: Vec<String> = (0..30).map(|n| format!("[m{n:02}]")).collect();
+        let [warning] =
+            mark_warnings("set", mark_texts.iter().map(String::as_str), &listed).try_into().unwrap();
+        assert!(warning.contains("`[m04]` and 25 more words"), "{warning}");
     }
 }

@@ -1,4 +1,4 @@
-//! What was heard: a text with the times and confidences of its words.
+//! Recognized texts with times and confidences of their words.
 mod captions;
 mod lines;
 
@@ -11,75 +11,82 @@ pub use lines::{TranscriptFormat, TranscriptionWriter};
 
 use crate::Result;
 use crate::search::SearchResult;
-use crate::words::{MARK, groups};
+use crate::words::{WORD_MARK, groups};
 
-/// A token and when it was heard.
+/// A token with its time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TimedToken {
-    /// The token's own text.
+    /// The text of the token.
     pub text: String,
-    /// Seconds from the start of the audio to the frame at which the model was sure of it.
+    /// Seconds from the start of the audio to its emission.
     pub start: f64,
-    /// Seconds to its end: one frame later, or as much later as its duration says in a token-and-duration transducer. A token without
-    /// letters or digits ends with the token before it.
+    /// Seconds to its end.
+    ///
+    /// It ends one frame later, or after its duration in a token-and-duration transducer. A token
+    /// without letters or digits ends with the preceding token.
     pub end: f64,
     /// Natural log-probability at its site.
     pub log_prob: f64,
-    /// From the whole distribution at its site, see [`decoding::Confidence`]; 1 if it was not asked for.
+    /// Confidence from the distribution at its site, see [`decoding::Confidence`].
+    ///
+    /// 1 if it was not requested.
     pub confidence: f64,
 }
 
-/// A word and when it was heard.
+/// A word with its time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TimedWord {
     /// The word.
     pub text: String,
-    /// Seconds from the start of the audio to the start of its first token.
+    /// Seconds from the start of the audio to its first token.
     pub start: f64,
     /// Seconds to the end of its last token.
     pub end: f64,
-    /// One number of those of its tokens.
+    /// Confidence aggregated over its tokens.
     pub confidence: f64,
 }
 
 /// A text with the times of its words and tokens.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Transcription {
-    /// The recognised text.
+    /// The recognized text.
     pub text: String,
-    /// Its words.
+    /// The words.
     pub words: Vec<TimedWord>,
-    /// Its tokens.
+    /// The tokens.
     pub tokens: Vec<TimedToken>,
-    /// Whether words were found that are not believed; see [`Recognizer::with_silence`](crate::Recognizer::with_silence).
+    /// Whether words were discarded as silence.
+    ///
+    /// See [`Recognizer::with_silence`](crate::Recognizer::with_silence).
     pub silence: bool,
-    /// The best texts, this one first, each once, where a beam search was asked for several: at most so many, and no more than it has
-    /// kept.
+    /// The n-best texts, this one first, if a beam returns several.
+    ///
+    /// Duplicates are removed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nbest: Vec<RankedText>,
 }
 
-/// One of the best texts.
+/// One of the n-best texts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RankedText {
     /// The text.
     pub text: String,
-    /// What the order is by; see [`decoding::RankedHypothesis`].
+    /// The score that determines the order; see [`decoding::Ranked`].
     pub score: f64,
-    /// Natural log-probability of its best sequence of labels, with what language models and a CTC head added.
+    /// Natural log-probability of its best label sequence, with language models and CTC.
     pub log_prob: f64,
 }
 
 impl Transcription {
-    /// The same, so many seconds later.
-    pub(crate) fn after(mut self, seconds: f64) -> Self {
+    /// Shifts all times by `seconds`.
+    pub(crate) fn delayed_by(mut self, seconds: f64) -> Self {
         let tokens = self.tokens.iter_mut().flat_map(|token| [&mut token.start, &mut token.end]);
         let words = self.words.iter_mut().flat_map(|word| [&mut word.start, &mut word.end]);
         tokens.chain(words).for_each(|time| *time += seconds);
         self
     }
 
-    /// Appends what was heard next. The best texts of a whole are not those of its parts: there are none.
+    /// Appends the next transcription of a recording; n-best texts are dropped.
     pub fn append(&mut self, next: Transcription) {
         if !self.text.is_empty() && !next.text.is_empty() {
             self.text.push(' ');
@@ -91,52 +98,52 @@ impl Transcription {
     }
 }
 
-/// Makes text with times of labels.
+/// Converts labels to text with times.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Writer {
     frame_seconds: f64,
-    /// Whether labels have durations of their own.
-    durations: bool,
-    aggregate: ConfidenceAggregation,
-    /// Whether special words are left out.
+    /// Whether labels have durations.
+    has_durations: bool,
+    aggregate: Aggregate,
+    /// Whether special words are omitted.
     omits_special: bool,
 }
 
 impl Writer {
-    pub fn new(durations: bool, frame_seconds: f64, aggregate: ConfidenceAggregation) -> Self {
-        Self { frame_seconds, durations, aggregate, omits_special: false }
+    pub fn new(has_durations: bool, frame_seconds: f64, aggregate: Aggregate) -> Self {
+        Self { frame_seconds, has_durations, aggregate, omits_special: false }
     }
 
-    /// Leaves special words out of texts, or writes them.
+    /// Omits or keeps special words.
     pub fn with_special_omitted(self, omits_special: bool) -> Self {
         Self { omits_special, ..self }
     }
 
-    /// Labels as text alone.
+    /// Converts labels to text without times.
     pub fn text(&self, tokenizer: &Tokenizer, ids: &[u32]) -> Result<String> {
         let text = tokenizer.decode(ids)?;
         Ok(if self.omits_special { tokenizer.without_special(&text) } else { text })
     }
 
-    /// Seconds from one encoder frame to the next.
+    /// Returns the seconds per encoder frame.
     pub fn frame_seconds(&self) -> f64 {
         self.frame_seconds
     }
 
-    /// What a search has found as text with times.
-    pub fn write_found(&self, tokenizer: &Tokenizer, found: &SearchResult) -> Result<Transcription> {
-        let mut nbest: Vec<RankedText> = Vec::with_capacity(found.ranked.len());
-        for ranked in &found.ranked {
+    /// Converts a search result to text with times.
+    pub fn write_result(&self, tokenizer: &Tokenizer, result: &SearchResult) -> Result<Transcription> {
+        let mut nbest: Vec<RankedText> = Vec::with_capacity(result.ranked.len());
+        for ranked in &result.ranked {
             let text = self.text(tokenizer, &ranked.ids())?;
-            if !nbest.iter().any(|other| other.text == text) {
+            if !nbest.iter().any(|ranked| ranked.text == text) {
                 nbest.push(RankedText { text, score: ranked.score, log_prob: ranked.log_prob });
             }
         }
-        Ok(Transcription { nbest, ..self.write(tokenizer, &found.best.labels)? })
+        Ok(Transcription { nbest, ..self.write(tokenizer, &result.best.labels)? })
     }
 
-    /// Labels as text with times.
-    pub fn write(&self, tokenizer: &Tokenizer, labels: &[DecodedToken]) -> Result<Transcription> {
+    /// Converts labels to text with times.
+    pub fn write(&self, tokenizer: &Tokenizer, labels: &[Emitted]) -> Result<Transcription> {
         if self.omits_special && labels.iter().any(|label| tokenizer.is_special(label.label)) {
             return self.write_without_special(tokenizer, labels);
         }
@@ -145,43 +152,45 @@ impl Writer {
         let mut tokens: Vec<TimedToken> = Vec::with_capacity(labels.len());
         for label in labels {
             let text = names[label.label as usize].clone();
-            let frames = if self.durations { label.duration } else { 1 };
+            let frames = if self.has_durations { label.duration } else { 1 };
             let mut start = label.frame as f64 * self.frame_seconds;
             let mut end = label.frame.saturating_add(frames) as f64 * self.frame_seconds;
-            // A sign is not spoken: its time is where the speech before it ends. A bare mark of a word's beginning is none.
-            let body = text.trim_start_matches(MARK).trim();
-            let silent = !body.is_empty() && !body.chars().any(char::is_alphanumeric);
-            if let Some(before) = tokens.last().filter(|_| silent) {
-                (start, end) = (before.end, before.end);
+            // Punctuation is not spoken: its time is the end of the preceding speech. A bare word
+            // mark is not punctuation.
+            let body = text.trim_start_matches(WORD_MARK).trim();
+            let is_punctuation = !body.is_empty() && !body.chars().any(char::is_alphanumeric);
+            if let Some(previous) = tokens.last().filter(|_| is_punctuation) {
+                (start, end) = (previous.end, previous.end);
             }
             let DecodedToken { log_prob, confidence, .. } = *label;
             tokens.push(TimedToken { text, start, end, log_prob, confidence });
         }
         let word = |group: std::ops::Range<usize>| -> Result<TimedWord> {
-            let of_word = &tokens[group.clone()];
+            let word_tokens = &tokens[group.clone()];
             Ok(TimedWord {
                 text: tokenizer.decode(&ids[group])?,
-                start: of_word[0].start,
-                end: of_word.iter().fold(0.0, |end, token| token.end.max(end)),
-                confidence: self.aggregate.combine(of_word.iter().map(|token| token.confidence)),
+                start: word_tokens[0].start,
+                end: word_tokens.iter().fold(0.0, |end, token| token.end.max(end)),
+                confidence: self.aggregate.of(word_tokens.iter().map(|token| token.confidence)),
             })
         };
         let words = groups(tokenizer, &ids).into_iter().map(word).collect::<Result<Vec<_>>>()?;
-        // A beginning without anything behind it is no word.
+        // A word mark without text is not a word.
         let words = words.into_iter().filter(|word| !word.text.is_empty()).collect();
         Ok(Transcription { text: tokenizer.decode(&ids)?, words, tokens, ..Transcription::default() })
     }
 
-    /// Runs of labels between special words as one text.
-    fn write_without_special(&self, tokenizer: &Tokenizer, labels: &[DecodedToken]) -> Result<Transcription> {
-        let mut all = Transcription::default();
+    /// Converts the runs of labels between special words to one text.
+    fn write_without_special(&self, tokenizer: &Tokenizer, labels: &[Emitted]) -> Result<Transcription> {
+        let mut transcription = Transcription::default();
         for run in labels.split(|label| tokenizer.is_special(label.label)) {
             let Transcription { words, tokens, .. } = self.write(tokenizer, run)?;
-            all.words.extend(words);
-            all.tokens.extend(tokens);
+            transcription.words.extend(words);
+            transcription.tokens.extend(tokens);
         }
-        all.text = all.words.iter().map(|word| word.text.as_str()).collect::<Vec<_>>().join(" ");
-        Ok(all)
+        transcription.text =
+            transcription.words.iter().map(|word| word.text.as_str()).collect::<Vec<_>>().join(" ");
+        Ok(transcription)
     }
 }
 
@@ -199,18 +208,18 @@ mod tests {
     ) -> Vec<DecodedToken> {
         let times = frames.iter().zip(durations).enumerate();
         let labels = tokenizer.encode(text).unwrap();
-        let label = |(label, (at, (&frame, &duration))): (u32, (usize, _))| DecodedToken {
+        let label = |(label, (index, (&frame, &duration))): (u32, (usize, _))| Emitted {
             label,
             frame,
             duration,
-            confidence: 1.0 / (at + 1) as f64,
-            ..DecodedToken::default()
+            confidence: 1.0 / (index + 1) as f64,
+            ..Emitted::default()
         };
         labels.into_iter().zip(times).map(label).collect()
     }
 
     #[test]
-    fn special_words_are_left_out_on_request() {
+    fn special_words_are_omitted_on_request() {
         use TokenizerKind::{Bpe, Characters, InnerCharacters, Unigram, Words};
         let text = "<unk> ab <laugh> ba <unk>";
         for kind in [Words, Characters, InnerCharacters, Bpe { size: 9 }, Unigram { size: 9 }] {
@@ -218,38 +227,42 @@ mod tests {
             let count = tokenizer.encode(text).unwrap().len();
             let frames: Vec<usize> = (0..count).collect();
             let labels = emitted(&tokenizer, text, &frames, &vec![1; count]);
-            let writer = Writer::new(false, 1.0, ConfidenceAggregation::Min);
-            let whole = writer.write(&tokenizer, &labels).unwrap();
-            assert_eq!(whole.text, text, "{kind:?}");
-            let texts = |found: &Transcription| {
-                found.words.iter().map(|word| word.text.clone()).collect::<Vec<_>>().join(" ")
+            let writer = Writer::new(false, 1.0, Aggregate::Min);
+            let unfiltered = writer.write(&tokenizer, &labels).unwrap();
+            assert_eq!(unfiltered.text, text, "{kind:?}");
+            let texts = |transcription: &Transcription| {
+                transcription.words.iter().map(|word| word.text.clone()).collect::<Vec<_>>().join(" ")
             };
-            assert_eq!(texts(&whole), text, "{kind:?}");
+            assert_eq!(texts(&unfiltered), text, "{kind:?}");
             let writer = writer.with_special_omitted(true);
-            let found = writer.write(&tokenizer, &labels).unwrap();
-            assert_eq!((found.text.as_str(), texts(&found).as_str()), ("ab ba", "ab ba"), "{kind:?}");
-            // Times are those of the whole.
-            assert_eq!(found.words[1], whole.words[3], "{kind:?}");
+            let transcription = writer.write(&tokenizer, &labels).unwrap();
+            assert_eq!(
+                (transcription.text.as_str(), texts(&transcription).as_str()),
+                ("ab ba", "ab ba"),
+                "{kind:?}"
+            );
+            // Times are those of the text with special words.
+            assert_eq!(transcription.words[1], unfiltered.words[3], "{kind:?}");
             let ids: Vec<u32> = labels.iter().map(|label| label.label).collect();
             assert_eq!(writer.text(&tokenizer, &ids).unwrap(), "ab ba", "{kind:?}");
         }
     }
 
     #[test]
-    fn words_reach_from_their_first_token_to_their_last() {
+    fn words_extend_from_their_first_to_their_last_token() {
         let tokenizer = Tokenizer::train(TokenizerKind::InnerCharacters, &["ab, ba"]).unwrap();
         let labels = emitted(&tokenizer, "ab, ba", &[3, 5, 9, 9, 14], &[1, 2, 4, 4, 3]);
-        let found = Writer::new(true, 0.25, ConfidenceAggregation::Min).write(&tokenizer, &labels).unwrap();
-        assert_eq!(found.text, "ab, ba");
+        let transcription = Writer::new(true, 0.25, Aggregate::Min).write(&tokenizer, &labels).unwrap();
+        assert_eq!(transcription.text, "ab, ba");
         let words: Vec<_> =
-            found.words.iter().map(|w| (w.text.as_str(), w.start, w.end, w.confidence)).collect();
+            transcription.words.iter().map(|w| (w.text.as_str(), w.start, w.end, w.confidence)).collect();
         // The comma ends where its word ends.
         assert_eq!(words, [("ab,", 0.75, 1.75, 1.0 / 3.0), ("ba", 2.25, 4.25, 0.2)]);
-        assert_eq!((found.tokens[2].start, found.tokens[2].end), (1.75, 1.75));
+        assert_eq!((transcription.tokens[2].start, transcription.tokens[2].end), (1.75, 1.75));
 
-        let found = Writer::new(false, 0.25, ConfidenceAggregation::Max).write(&tokenizer, &labels).unwrap();
-        assert_eq!((found.words[0].end, found.words[0].confidence), (1.5, 1.0));
-        let none = Writer::new(false, 0.25, ConfidenceAggregation::Min).write(&tokenizer, &[]).unwrap();
-        assert_eq!(none, Transcription::default());
+        let transcription = Writer::new(false, 0.25, Aggregate::Max).write(&tokenizer, &labels).unwrap();
+        assert_eq!((transcription.words[0].end, transcription.words[0].confidence), (1.5, 1.0));
+        let empty = Writer::new(false, 0.25, Aggregate::Min).write(&tokenizer, &[]).unwrap();
+        assert_eq!(empty, Transcription::default());
     }
 }

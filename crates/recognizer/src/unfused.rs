@@ -1,16 +1,16 @@
-//! Greedy search by the model alone, as evidence of speech next to a fused search.
-use decoding::{
-    DecodedToken, DecodingModel, DecodingStep, GreedyOptions, GreedySearch, GreedyStream, ctc_greedy,
-};
+//! Greedy search without fusion, as evidence of speech.
+use decoding::{DecodingStep, Emitted, Greedy, GreedySearch, Model as Decoder, Stream, ctc_greedy};
 
-/// Labels that the model finds without language models, phrases, penalties or a second head.
+/// The search result of the model without any fusion.
+///
+/// No language models, phrases, penalties or CTC head take part.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Unfused {
     /// Labels of a greedy search.
-    pub labels: Vec<DecodedToken>,
-    /// `max_t 1 - p(blank)` over the frames at which the greedy search took a blank.
+    pub labels: Vec<Emitted>,
+    /// `max_t 1 - p(blank)` over the frames where the greedy search took a blank.
     ///
-    /// Of several blanks, only the one that was taken is subtracted.
+    /// If there are several blanks, only the one taken is subtracted.
     pub label_posterior: f64,
 }
 
@@ -19,36 +19,38 @@ impl Unfused {
         Unfused { labels: labels.to_vec(), label_posterior: label_posterior(labels, steps) }
     }
 
-    /// Evidence from log-probabilities `[T, C]` of a CTC head; its blank is the class `blank`.
+    /// Computes evidence from log-probabilities `[T, C]` of a CTC head.
     pub fn from_ctc(rows: &[&[f32]], classes: usize, blank: u32) -> decoding::Result<Vec<Self>> {
-        let found = ctc_greedy(rows, classes, blank)?;
-        let evidence = |(found, rows): (decoding::Hypothesis, &&[f32])| {
+        let hypotheses = ctc_greedy(rows, classes, blank)?;
+        let evidence = |(hypothesis, rows): (decoding::Hypothesis, &&[f32])| {
             let blanks = rows.chunks_exact(classes).map(|row| row[blank as usize]);
-            let least = blanks.fold(0f32, f32::min);
-            Unfused { labels: found.labels, label_posterior: 1.0 - f64::from(least).exp() }
+            let min_blank = blanks.fold(0f32, f32::min);
+            Unfused { labels: hypothesis.labels, label_posterior: 1.0 - f64::from(min_blank).exp() }
         };
-        Ok(found.into_iter().zip(rows).map(evidence).collect())
+        Ok(hypotheses.into_iter().zip(rows).map(evidence).collect())
     }
 }
 
-/// `max 1 - p` over the steps that are not labels.
-fn label_posterior(labels: &[DecodedToken], steps: &[DecodingStep]) -> f64 {
-    // Labels stand among the steps in their order.
+/// Returns `max 1 - p` over the steps that are not labels.
+fn label_posterior(labels: &[Emitted], steps: &[DecodingStep]) -> f64 {
+    // Labels occur among the steps in order.
     let mut labels = labels.iter().peekable();
-    let mut most = 0f64;
+    let mut max_posterior = 0f64;
     for step in steps {
         match labels.next_if(|label| label.frame == step.frame && label.label == step.class) {
             Some(_) => {}
-            None => most = most.max(1.0 - step.log_prob.exp()),
+            None => max_posterior = max_posterior.max(1.0 - step.log_prob.exp()),
         }
     }
-    most
+    max_posterior
 }
 
-/// A greedy search by the joint network alone.
+/// A greedy search with only the joint network.
 pub(crate) struct UnfusedSearch(GreedySearch);
 
 impl UnfusedSearch {
+    /// A search with default options.
+    ///
     /// # Errors
     /// Those of [`GreedySearch::new`].
     pub fn new(decoder: DecodingModel) -> decoding::Result<Self> {
@@ -58,18 +60,20 @@ impl UnfusedSearch {
 
     /// Searches whole utterances, `[T_b, H]` each.
     pub fn decode(&mut self, rows: &[&[f32]]) -> decoding::Result<Vec<Unfused>> {
-        let found = self.0.decode(rows)?;
-        Ok((0..found.len()).map(|at| Unfused::new(found.labels(at), found.steps(at))).collect())
+        let results = self.0.decode(rows)?;
+        Ok((0..results.len())
+            .map(|index| Unfused::new(results.labels(index), results.steps(index)))
+            .collect())
     }
 
-    /// State of a recording that arrives in pieces.
-    pub fn stream(&self) -> GreedyStream {
+    /// Returns the initial state of a streamed recording.
+    pub fn stream(&self) -> Stream {
         self.0.stream()
     }
 
-    /// Searches the next rows of one recording.
-    pub fn advance(&mut self, stream: &mut GreedyStream, rows: &[f32]) -> decoding::Result<Unfused> {
-        let found = self.0.advance(&mut [stream], &[rows])?;
-        Ok(Unfused::new(found.labels(0), found.steps(0)))
+    /// Searches the next rows of a recording.
+    pub fn advance(&mut self, stream: &mut Stream, rows: &[f32]) -> decoding::Result<Unfused> {
+        let results = self.0.advance(&mut [stream], &[rows])?;
+        Ok(Unfused::new(results.labels(0), results.steps(0)))
     }
 }

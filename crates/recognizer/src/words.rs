@@ -1,58 +1,60 @@
-//! Which tokens make a word.
+//! Grouping of tokens to words.
 use std::ops::Range;
 
 use decoding::{TokenStyle, WordBoundaries};
 use speech::{Tokenizer, TokenizerKind};
 
-/// Marks word beginnings in tokens; [`Tokenizer::tokens`] says so.
-pub const MARK: char = '\u{2581}';
+/// Marks word beginnings in tokens; see [`Tokenizer::tokens`].
+pub const WORD_MARK: char = '\u{2581}';
 
-/// The labels of each word; white space is in none.
+/// Returns the label range of each word; white space belongs to none.
 pub(crate) fn groups(tokenizer: &Tokenizer, labels: &[u32]) -> Vec<Range<usize>> {
     let (kind, names) = (tokenizer.kind(), tokenizer.tokens());
     let mut groups: Vec<Range<usize>> = Vec::new();
-    let (mut inside, mut after_special) = (false, false);
+    let (mut is_inside, mut after_special) = (false, false);
     for (index, &label) in labels.iter().enumerate() {
         let name = &names[label as usize];
         let begins = match kind {
             TokenizerKind::Words => true,
             TokenizerKind::Characters if name.trim().is_empty() => {
-                inside = false;
+                is_inside = false;
                 continue;
             }
             TokenizerKind::Characters => tokenizer.is_special(label) || after_special,
-            _ => name.starts_with(MARK) || after_special,
+            _ => name.starts_with(WORD_MARK) || after_special,
         };
         after_special = tokenizer.is_special(label);
         match groups.last_mut() {
-            Some(group) if inside && !begins => group.end = index + 1,
+            Some(group) if is_inside && !begins => group.end = index + 1,
             _ => groups.push(index..index + 1),
         }
-        inside = true;
+        is_inside = true;
     }
     groups
 }
 
-/// Of each label, whether it begins a word: 1, or 0. Spaces stand for the words behind them.
+/// Returns 1 for each label that begins a word, otherwise 0.
+///
+/// A space stands for the word after it.
 pub(crate) fn starts(tokenizer: &Tokenizer) -> Vec<u8> {
     let begins = |name: &String| match tokenizer.kind() {
         TokenizerKind::Words => true,
         TokenizerKind::Characters => name.trim().is_empty(),
-        _ => name.starts_with(MARK),
+        _ => name.starts_with(WORD_MARK),
     };
     tokenizer.tokens().iter().map(|name| u8::from(begins(name))).collect()
 }
 
-/// Word boundaries around each label of a tokenizer, for phrases that match whole words.
-pub(crate) fn boundaries(tokenizer: &Tokenizer) -> Vec<Option<WordBoundaries>> {
+/// Returns the word boundaries of each label, for whole-word phrases.
+pub(crate) fn boundaries(tokenizer: &Tokenizer) -> Vec<Option<Boundaries>> {
     let style = match tokenizer.kind() {
         TokenizerKind::Words => TokenStyle::Words,
         TokenizerKind::Characters => TokenStyle::Characters,
         _ => TokenStyle::Pieces,
     };
-    let special = |id| tokenizer.is_special(id).then_some(WordBoundaries::BOTH);
-    let all = WordBoundaries::from_names(tokenizer.tokens(), style);
-    (0..).zip(all).map(|(id, boundaries)| special(id).or(boundaries)).collect()
+    let special = |id| tokenizer.is_special(id).then_some(Boundaries::BOTH);
+    let of_names = Boundaries::of_names(tokenizer.tokens(), style);
+    (0..).zip(of_names).map(|(id, boundaries)| special(id).or(boundaries)).collect()
 }
 
 #[cfg(test)]
@@ -72,11 +74,11 @@ mod tests {
         TokenizerKind::Unigram { size: 30 },
     ];
 
-    /// Words that begin, end and contain one another, an apostrophe, and special words.
+    /// Words that contain one another, an apostrophe, and special words.
     const VOCABULARY: [&str; 12] =
         ["an", "and", "ant", "a", "eve", "seven", "evens", "eveeve", "eve's", "7", "<unk>", "[noise]"];
 
-    /// A tokenizer of the vocabulary, with two words that are single labels.
+    /// A tokenizer of the vocabulary, with two special words.
     fn tokenizer(kind: TokenizerKind) -> Tokenizer {
         let special = Some(vec!["<unk>".to_owned(), "[noise]".to_owned()]);
         let options = TokenizerOptions { special, ..TokenizerOptions::new(kind) };
@@ -100,8 +102,8 @@ mod tests {
         sum + boost.finish(state)
     }
 
-    fn words(most: usize) -> impl Strategy<Value = Vec<usize>> {
-        prop::collection::vec(0..VOCABULARY.len(), 1..=most)
+    fn words(max_words: usize) -> impl Strategy<Value = Vec<usize>> {
+        prop::collection::vec(0..VOCABULARY.len(), 1..=max_words)
     }
 
     fn text(words: &[usize]) -> String {
@@ -109,29 +111,29 @@ mod tests {
     }
 
     proptest! {
-        /// A phrase scores the same whatever the labels are: once for each place at which its words stand.
+        /// A phrase scores the same for every kind: once for each position of its words.
         #[test]
         fn phrases_score_by_words_for_every_kind(
             phrases in prop::collection::vec((words(3), -4..8i32), 0..6),
-            said in words(8),
+            words_of_text in words(8),
         ) {
             let list: String =
                 phrases.iter().map(|(words, score)| format!("{}\t{score}\n", text(words))).collect();
             let at = |from: usize| {
-                let here = phrases.iter().filter(|(words, _)| said[from..].starts_with(words));
-                here.map(|(words, score)| (words.len(), *score)).max().map_or(0, |(_, score)| score)
+                let matches = phrases.iter().filter(|(words, _)| words_of_text[from..].starts_with(words));
+                matches.map(|(words, score)| (words.len(), *score)).max().map_or(0, |(_, score)| score)
             };
-            let expected: i32 = (0..said.len()).map(at).sum();
+            let expected: i32 = (0..words_of_text.len()).map(at).sum();
             for kind in KINDS {
                 let tokenizer = tokenizer(kind);
-                let found = bonus(&boost(&tokenizer, &list), &tokenizer, &text(&said));
-                prop_assert!((found - expected as f32).abs() < 1e-3, "{kind:?} {found} {expected}");
+                let score = bonus(&boost(&tokenizer, &list), &tokenizer, &text(&words_of_text));
+                prop_assert!((score - expected as f32).abs() < 1e-3, "{kind:?} {score} {expected}");
             }
         }
     }
 
     #[test]
-    fn labels_behind_special_words_begin_words() {
+    fn labels_after_special_words_begin_words() {
         for kind in KINDS {
             let tokenizer = tokenizer(kind);
             let boost = boost(&tokenizer, "an\t4\n<unk> a\t2");
@@ -158,15 +160,15 @@ mod tests {
             let boost = PhraseBooster::with_boundaries(&phrases, &boundaries(&tokenizer), 1.0).unwrap();
             for (text, expected) in [("今天天气好", 3.0), ("天气", 3.0), ("天天气天气", 6.0), ("好天", 0.0)]
             {
-                let found = bonus(&boost, &tokenizer, text);
-                assert!((found - expected).abs() < 1e-4, "{kind:?} {text} {found}");
+                let score = bonus(&boost, &tokenizer, text);
+                assert!((score - expected).abs() < 1e-4, "{kind:?} {text} {score}");
             }
             assert!((bonus(&boost, &tokenizer, "ok 天气") - 5.0).abs() < 1e-4, "{kind:?}");
         }
     }
 
     #[test]
-    fn words_are_those_of_the_text() {
+    fn groups_are_the_words_of_the_text() {
         let text = "a banana and a band";
         let kinds = [
             TokenizerKind::Words,

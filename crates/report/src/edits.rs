@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 
 use recognizer::Metric;
 use recognizer::Transcript;
-use speech::{Edit, alignment, characters, words};
+use speech::{Edit, align, characters, words};
 
 /// Maximum size of an alignment matrix (100 MB).
 const MAX_ALIGNMENT_CELLS: usize = 25_000_000;

@@ -51,7 +51,7 @@ fn wav(audio: &Audio) -> Vec<u8> {
     [2u16, 16].iter().for_each(|field| bytes.extend(field.to_le_bytes()));
     bytes.extend(b"data");
     bytes.extend(data.to_le_bytes());
-    bytes.extend(audio.integers().flat_map(i16::to_le_bytes));
+    bytes.extend(audio.i16_samples().flat_map(i16::to_le_bytes));
     bytes
 }
 

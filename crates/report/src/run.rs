@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use recognizer::Metric;
 use recognizer::{BadItems, Evaluation, Transcript};
 use speech::Utterance;
-use speech::files::read_given_text;
+use speech::files::read_input_text;
 use training::Recipe;
 
 use crate::columns::Columns;
@@ -51,7 +51,7 @@ impl Run {
         if !path.exists() {
             return Err(Error::NoRun { path: folder.to_owned() });
         }
-        let text = read_given_text(&path).map_err(Error::io(&path))?;
+        let text = read_input_text(&path).map_err(Error::io(&path))?;
         let name = folder.canonicalize().unwrap_or(folder.to_owned());
         let name = name.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let mut notes = Vec::new();

@@ -57,7 +57,7 @@ fn cards(run: &Run) -> String {
     let first = run.metric();
     let metrics = if first == Metric::Wer { [Metric::Wer, Metric::Cer] } else { [Metric::Cer, Metric::Wer] };
     for (name, transcripts) in run.sets.iter().rev() {
-        let score = Score::of(transcripts);
+        let score = Score::new(transcripts);
         for metric in metrics {
             let (unit, ends) = match metric {
                 Metric::Wer => ("WER", score.interval),

@@ -1,22 +1,25 @@
-//! Sound files: WAV, FLAC through claxon, other formats through symphonia, other sample rates through rubato.
+//! Audio files and raw PCM: reading, channel selection and resampling.
+//!
+//! FLAC is decoded by claxon, Opus by opus-decoder, and other compressed formats by symphonia.
+//! rubato resamples.
 
 mod aiff;
+mod audio_chunks;
 mod caf;
 mod channels;
-mod chunks;
 mod decoder;
-mod ending;
+mod file_range;
 mod flac;
-mod guard;
+mod flac_check;
+mod iff;
 mod linear;
 mod mp4;
 mod opus;
 mod packets;
-mod part;
+mod panic_guard;
 mod pcm;
-mod pieces;
 mod resample;
-mod sniff;
+mod sound_format;
 mod tags;
 mod vorbis;
 mod wav;
@@ -24,15 +27,15 @@ mod wav;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-pub use channels::{Change, Channel, Conversion};
-pub use pcm::{Pcm, PcmReader};
-pub use pieces::AudioPieces;
+pub use audio_chunks::AudioChunks;
+pub use channels::{AudioChange, Channel, Conversion};
+pub use pcm::{PcmDecoder, PcmReader};
 pub use resample::{ResampleStream, resample};
 
 pub(crate) use decoder::DurationLimit;
-use decoder::{Decoder, SoundFile, whole};
-pub(crate) use part::FileRange;
-pub(crate) use sniff::ENDINGS;
+use decoder::{AudioFile, Decoder, open_range};
+pub(crate) use file_range::FileRange;
+pub(crate) use sound_format::EXTENSIONS;
 
 use crate::{Error, Result};
 
@@ -46,25 +49,29 @@ pub struct Audio {
 }
 
 impl Audio {
-    /// Length in seconds.
+    /// Returns the length in seconds.
     pub fn seconds(&self) -> f64 {
         self.samples.len() as f64 / f64::from(self.sample_rate)
     }
 
-    /// CRC-32 (IEEE) of the samples as little-endian 16-bit integers: the `crc32` of a manifest.
+    /// Returns the CRC-32 (IEEE) of [`Audio::i16_samples`] in little-endian order.
     ///
-    /// Of [`Audio::integers`].
+    /// This is the `crc32` of a manifest.
     pub fn crc32(&self) -> u32 {
-        crc32fast::hash(&self.integers().flat_map(i16::to_le_bytes).collect::<Vec<u8>>())
+        crc32fast::hash(&self.i16_samples().flat_map(i16::to_le_bytes).collect::<Vec<u8>>())
     }
 
-    /// The samples as 16-bit integers, rounded and cut; exact for audio that came from 16 bits or fewer.
-    pub fn integers(&self) -> impl Iterator<Item = i16> {
+    /// Returns the samples as 16-bit integers, rounded and clamped.
+    ///
+    /// The result is exact for audio decoded from 16 bits or fewer.
+    pub fn i16_samples(&self) -> impl Iterator<Item = i16> {
         self.samples.iter().map(|&x| (x * 32768.0).round().clamp(-32768.0, 32767.0) as i16)
     }
 }
 
-/// Reads a whole sound file of one channel; the first bytes decide its format, not the name.
+/// Reads a whole mono audio file.
+///
+/// The first bytes decide the format, not the file name.
 ///
 /// | container | codecs |
 /// |---|---|
@@ -76,13 +83,15 @@ impl Audio {
 /// | Ogg | Vorbis, Opus, FLAC |
 /// | AIFF, AIFF-C, CAF | integers, floats, mu-law, A-law, IMA ADPCM; ALAC and AAC in CAF |
 ///
-/// A WAV, AIFF or CAF file whose header gives no length, as one that was written to a pipe, is read to its end. What encoders add to the beginning
-/// and the end is left out where the file says how much that is. Opus is decoded at 48 kHz.
+/// A WAV, AIFF or CAF file whose header has no length, such as one written to a pipe, is read to
+/// its end. Encoder delay and padding are removed where the file declares them. Opus is decoded at
+/// 48 kHz.
 ///
 /// # Errors
-/// Missing or unreadable file, another format, more than one channel, no sample, fewer samples than the header
-/// promises, samples of another MD5 than FLAC's header says, a sample that is NaN or beyond ±2^31, more samples than
-/// [memory](crate::memory) is available for. Each names the path.
+/// A missing or unreadable file, another format, more than one channel, no sample, fewer samples
+/// than the header declares, an MD5 that differs from that of the FLAC header, a sample that is NaN
+/// or beyond ±2^31, or more samples than fit into the available [memory](crate::memory). Each error
+/// names the path.
 ///
 /// Cost: O(samples).
 ///
@@ -95,145 +104,164 @@ pub fn read_audio(path: &Path) -> Result<Audio> {
     Ok(read_channel(path, Channel::Only, DurationLimit::None)?.0)
 }
 
-/// Reads a file as a recogniser wants it: one channel at its sample rate; and says what had to be done to it.
+/// Reads one channel of a file at a given sample rate.
+///
+/// Also returns the changes that `conversion` made to the recording.
 ///
 /// # Errors
-/// Those of [`read_audio`]; a channel that the file has not; another sample rate, if it may not be resampled, or one that is not from
-/// 1000 to 768,000 Hz.
+/// Those of [`read_audio`]; a channel that the file does not have; another sample rate if
+/// `conversion` does not resample, or one outside 1000 to 768,000 Hz.
 ///
-/// Cost: O(samples), and [`resample`] where that is done.
-pub fn read_audio_as(path: &Path, sample_rate: u32, conversion: &Conversion) -> Result<(Audio, Vec<Change>)> {
-    let decoder = Decoder::new(path, whole(path)?, conversion.channel, DurationLimit::None, usize::MAX)?;
-    let found = decoder.sample_rate;
-    // Before anything is decoded.
-    if found != sample_rate {
+/// Cost: O(samples), in addition to [`resample`] where the rate differs.
+pub fn read_audio_as(
+    path: &Path,
+    sample_rate: u32,
+    conversion: &Conversion,
+) -> Result<(Audio, Vec<AudioChange>)> {
+    let decoder = Decoder::new(path, open_range(path)?, conversion.channel, DurationLimit::None, usize::MAX)?;
+    let rate = decoder.sample_rate;
+    // The rate is checked before anything is decoded.
+    if rate != sample_rate {
         if !conversion.resample {
-            return Err(Error::FileRate { path: path.into(), expected: sample_rate, found });
+            return Err(Error::FileRate { path: path.into(), expected: sample_rate, found: rate });
         }
-        check_rate(path, found)?;
+        check_rate(path, rate)?;
     }
     let (audio, change) = decoder.read_all(path)?;
-    let mut changes: Vec<Change> = change.into_iter().collect();
-    if found == sample_rate {
+    let mut changes: Vec<AudioChange> = change.into_iter().collect();
+    if rate == sample_rate {
         return Ok((audio, changes));
     }
-    changes.push(Change::Resampled { from: found, to: sample_rate });
+    changes.push(AudioChange::Resampled { from: rate, to: sample_rate });
     Ok((resample(&audio, sample_rate)?, changes))
 }
 
-/// Sample rates that a front end can be planned for and that can be resampled.
-pub(crate) const RATES: RangeInclusive<u32> = 1000..=768_000;
+/// Supported sample rates, in Hz.
+pub(crate) const SAMPLE_RATES: RangeInclusive<u32> = 1000..=768_000;
 
-/// Whether a file's sample rate can be resampled; others would take any amount of memory.
+/// Checks that a file's sample rate can be resampled.
+///
+/// Rates outside [`SAMPLE_RATES`] would need an unbounded amount of memory.
 pub(crate) fn check_rate(path: &Path, found: u32) -> Result<()> {
-    if RATES.contains(&found) {
+    if SAMPLE_RATES.contains(&found) {
         return Ok(());
     }
     Err(format_error(path, "a sample rate from 1000 to 768000 Hz", format!("{found} Hz")))
 }
 
-/// What floats may hold: also 32-bit integers that nobody scaled.
-const LOUDEST: f32 = 2_147_483_648.0;
+/// Largest magnitude of a sample: floats may hold unscaled 32-bit integers.
+const MAX_MAGNITUDE: f32 = 2_147_483_648.0;
 
-/// Whether samples, which have so many before them, can be sound.
+/// Checks that samples are finite and within ±2^31.
+///
+/// `first` is the index of the first sample in the whole signal.
 ///
 /// # Errors
-/// [`Error::NotFinite`] for the first that is NaN or beyond ±2^31.
+/// [`Error::NotFinite`] for the first sample that is NaN or out of range.
 pub fn check_samples(first: u64, samples: &[f32]) -> Result<()> {
-    match samples.iter().position(|x| x.is_nan() || x.abs() > LOUDEST) {
+    match samples.iter().position(|x| x.is_nan() || x.abs() > MAX_MAGNITUDE) {
         Some(index) => Err(Error::NotFinite { index: first as usize + index, found: samples[index] }),
         None => Ok(()),
     }
 }
 
-/// The sample rate that a file's header gives.
+/// Returns the sample rate of a file's header.
 pub(crate) fn sample_rate(path: &Path) -> Result<u32> {
-    Ok(SoundFile::new(path, whole(path)?)?.sample_rate())
+    Ok(AudioFile::new(path, open_range(path)?)?.sample_rate())
 }
 
-/// Rate, channels and samples of each that a file's header promises.
-pub(crate) fn promises(path: &Path) -> Result<(u32, u32, u64)> {
-    let opened = SoundFile::new(path, whole(path)?)?;
-    Ok((opened.sample_rate(), opened.channels(), opened.declared()))
+/// Returns sample rate, channels and samples per channel of a file's header.
+pub(crate) fn read_header(path: &Path) -> Result<(u32, u32, u64)> {
+    let file = AudioFile::new(path, open_range(path)?)?;
+    Ok((file.sample_rate(), file.channels(), file.declared()))
 }
 
-/// Samples of each channel that a header declares, and their rate; an error if the file ends before them.
-pub(crate) fn header(path: &Path, part: FileRange) -> Result<(u64, u32)> {
-    let opened = SoundFile::new(path, part)?;
-    if let SoundFile::Linear(reader) = &opened {
+/// Returns the samples per channel that a header declares, and the rate.
+///
+/// # Errors
+/// [`Error::Truncated`] if a file with linear samples ends before them.
+pub(crate) fn declared_length(path: &Path, range: FileRange) -> Result<(u64, u32)> {
+    let file = AudioFile::new(path, range)?;
+    if let AudioFile::Linear(reader) = &file {
         reader.check_length(path)?;
     }
-    Ok((opened.declared(), opened.sample_rate()))
+    Ok((file.declared(), file.sample_rate()))
 }
 
-/// Samples and rate of a mono file that is whole: by the header and the last frame of a FLAC file, by decoding where they do not tell.
+/// Returns samples and rate of a complete mono file.
+///
+/// A FLAC file is measured by its header and last frame, any other file by decoding.
 pub(crate) fn measure(path: &Path, limit: DurationLimit) -> Result<(u64, u32)> {
     let io = |source| Error::Io { path: path.into(), source };
-    let opened = SoundFile::new(path, whole(path)?)?;
-    if let SoundFile::Flac(reader) = &opened
+    let file = AudioFile::new(path, open_range(path)?)?;
+    if let AudioFile::Flac(reader) = &file
         && let Some(samples) = reader.info().samples.filter(|&samples| samples > 0)
         && reader.info().channels == 1
     {
-        let part = tags::without_front(whole(path)?).and_then(tags::without_end);
-        let ending = part.and_then(|mut part| ending::is_whole(&mut part, &reader.info()));
-        if ending.map_err(io)? {
-            return Ok((samples, opened.sample_rate()));
+        let range = tags::without_leading_tags(open_range(path)?).and_then(tags::without_trailing_tags);
+        let is_complete = range.and_then(|mut range| flac_check::is_complete(&mut range, &reader.info()));
+        if is_complete.map_err(io)? {
+            return Ok((samples, file.sample_rate()));
         }
     }
-    count(path, whole(path)?, Channel::Only, limit)
+    count_samples(path, open_range(path)?, Channel::Only, limit)
 }
 
-/// Samples and rate of a file that is decoded for that, in memory that does not grow with its length.
-pub(crate) fn count(
+/// Decodes a file to count its samples, in constant memory.
+///
+/// Returns samples and rate.
+pub(crate) fn count_samples(
     path: &Path,
-    part: FileRange,
+    range: FileRange,
     channel: Channel,
     limit: DurationLimit,
 ) -> Result<(u64, u32)> {
-    let mut decoder = Decoder::new(path, part, channel, limit, BLOCK)?;
+    let mut decoder = Decoder::new(path, range, channel, limit, SAMPLES_PER_BLOCK)?;
     while decoder.read(path)? {
         decoder.take();
     }
     Ok((decoder.length(), decoder.sample_rate))
 }
 
-/// Samples of a WAV file that are decoded at a time, all channels together.
-const BLOCK: usize = 1 << 14;
+/// Samples of a WAV file decoded at a time, all channels together.
+const SAMPLES_PER_BLOCK: usize = 1 << 14;
 
 /// Reads a whole file at its own sample rate.
 pub(crate) fn read_channel(
     path: &Path,
     channel: Channel,
     limit: DurationLimit,
-) -> Result<(Audio, Option<Change>)> {
-    read_part(path, whole(path)?, channel, limit)
+) -> Result<(Audio, Option<AudioChange>)> {
+    read_range(path, open_range(path)?, channel, limit)
 }
 
-/// [`read_audio`] of a file that may not be longer than so many seconds.
-pub(crate) fn read_within(path: &Path, seconds: f64) -> Result<Audio> {
-    Ok(read_channel(path, Channel::Only, DurationLimit::Seconds(seconds))?.0)
+/// [`read_audio`] of a file of at most `max_seconds`.
+pub(crate) fn read_within(path: &Path, max_seconds: f64) -> Result<Audio> {
+    Ok(read_channel(path, Channel::Only, DurationLimit::Seconds(max_seconds))?.0)
 }
 
-/// Reads a part of a file that is a sound file of its own; `path` is for messages.
-pub(crate) fn read_part(
+/// Reads an audio file that is a byte range of another file.
+///
+/// `path` is used in messages only.
+pub(crate) fn read_range(
     path: &Path,
-    part: FileRange,
+    range: FileRange,
     channel: Channel,
     limit: DurationLimit,
-) -> Result<(Audio, Option<Change>)> {
-    Decoder::new(path, part, channel, limit, usize::MAX)?.read_all(path)
+) -> Result<(Audio, Option<AudioChange>)> {
+    Decoder::new(path, range, channel, limit, usize::MAX)?.read_all(path)
 }
 
-/// The samples `[start, start + count)`, checked.
-pub(crate) fn segment<'a>(path: &Path, whole: &'a Audio, start: u64, count: u64) -> Result<&'a [f32]> {
-    let found = whole.samples.len() as u64;
+/// Returns the samples `[start, start + count)`, checked against the file's length.
+pub(crate) fn segment<'a>(path: &Path, audio: &'a Audio, start: u64, count: u64) -> Result<&'a [f32]> {
+    let length = audio.samples.len() as u64;
     match start.checked_add(count) {
-        Some(end) if count > 0 && end <= found => Ok(&whole.samples[start as usize..end as usize]),
-        _ => Err(Error::Segment { path: path.into(), start, count, found }),
+        Some(end) if count > 0 && end <= length => Ok(&audio.samples[start as usize..end as usize]),
+        _ => Err(Error::Segment { path: path.into(), start, count, found: length }),
     }
 }
 
-/// Value of one step of a `bits`-bit integer sample.
+/// Returns the value of one step of a `bits`-bit integer sample.
 fn full_scale(bits: u32) -> f64 {
     0.5f64.powi(bits as i32 - 1)
 }

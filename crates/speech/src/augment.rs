@@ -1,11 +1,13 @@
-//! Masks over a log-mel plane (SpecAugment, Park et al. 2019, without the time warp), as wide as a share of the utterance.
+//! Random masks over log-mel features (SpecAugment, Park et al. 2019).
+//!
+//! There is no time warp; the width of time masks is a fraction of the utterance.
 //!
 //! ```
 //! use rand::SeedableRng;
 //! use rand_chacha::ChaCha8Rng;
 //! use speech::{Features, MaskForm, SpecAugment};
 //!
-//! // MLPerf's, of which about 14 % of the frames are masked.
+//! // MLPerf's settings, which mask about 14 % of the frames.
 //! let masks = SpecAugment {
 //!     freq_masks: 2,
 //!     freq_width: 20,
@@ -14,13 +16,13 @@
 //!     form: MaskForm::Reference,
 //!     ..SpecAugment::default()
 //! };
-//! assert_eq!(masks.widest(500), 15);
-//! let mut plane = Features { frames: 500, dim: 80, data: vec![1.0; 500 * 80] };
-//! masks.apply(&mut plane, &mut ChaCha8Rng::seed_from_u64(1));
-//! assert!(plane.data.contains(&0.0) && plane.data.contains(&1.0));
+//! assert_eq!(masks.max_time_width(500), 15);
+//! let mut features = Features { frames: 500, dim: 80, data: vec![1.0; 500 * 80] };
+//! masks.apply(&mut features, &mut ChaCha8Rng::seed_from_u64(1));
+//! assert!(features.data.contains(&0.0) && features.data.contains(&1.0));
 //! ```
 
-mod draw;
+mod mask_form;
 
 use std::ops::Range;
 
@@ -30,39 +32,39 @@ use serde::{Deserialize, Serialize};
 use crate::features::setting;
 use crate::{Features, Result};
 
-pub use draw::MaskForm;
+pub use mask_form::MaskForm;
 
-/// Most masks of a kind.
-const MOST: usize = 1000;
+/// Largest number of masks of a kind.
+const MAX_MASKS: usize = 1000;
 
-/// Random masks; the default masks nothing.
+/// Settings of random masks; the default masks nothing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SpecAugment {
-    /// Number of masks over neighbouring bins.
+    /// Number of masks over consecutive bins.
     pub freq_masks: usize,
-    /// Widest such mask, in bins; a width is uniform in `0..=freq_width`.
+    /// Largest width of such a mask, in bins; a width is uniform in `0..=freq_width`.
     pub freq_width: usize,
-    /// Number of masks over neighbouring frames.
+    /// Number of masks over consecutive frames.
     pub time_masks: usize,
-    /// Widest such mask, as a part of the utterance's own frames: see [`MaskForm`].
+    /// Largest width of such a mask, as a fraction of the utterance; see [`MaskForm`].
     pub time_width: f32,
-    /// How widths and places are drawn.
+    /// The distribution of widths and positions.
     #[serde(skip_serializing_if = "is_default")]
     pub form: MaskForm,
-    /// What masked values become.
+    /// The value of masked features.
     #[serde(skip_serializing_if = "is_default")]
     pub fill: MaskFill,
 }
 
-/// What masked values become.
+/// The value of masked features.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MaskFill {
-    /// 0, the mean of a normalised plane.
+    /// 0, the mean of normalized features.
     #[default]
     Zero,
-    /// The mean of all values of the plane before: for planes that are not normalised.
+    /// The mean of all features before masking, if they are not normalized.
     Mean,
 }
 
@@ -77,7 +79,7 @@ impl SpecAugment {
     /// `time_width` outside 0 to 1, more than 1000 masks.
     pub fn check(&self) -> Result<()> {
         for (field, masks) in [("freq_masks", self.freq_masks), ("time_masks", self.time_masks)] {
-            if masks > MOST {
+            if masks > MAX_MASKS {
                 return Err(setting(field, "0 to 1000", masks));
             }
         }
@@ -88,17 +90,18 @@ impl SpecAugment {
         }
     }
 
-    /// The largest width of a time mask that is drawn in an utterance of so many frames.
-    pub fn widest(&self, frames: usize) -> usize {
-        self.form.widest(self.time_width, frames)
+    /// Returns the largest width of a time mask in an utterance.
+    pub fn max_time_width(&self, frames: usize) -> usize {
+        self.form.max_time_width(self.time_width, frames)
     }
 
-    /// Masks a plane `[T, D]` in place; the same generator state gives the same masks.
+    /// Masks features `[T, D]` in place; deterministic for a generator state.
     ///
-    /// Masks begin anywhere within the utterance's own frames, so that they are a function of the generator and of the utterance, not
-    /// of its batch. (MLPerf's programs draw over the padded batch: see [`SpecAugment::masks`].)
+    /// Masks begin within the frames of the utterance, so that they depend on the generator and the
+    /// utterance only, not on its batch. (MLPerf's programs draw over the padded batch: see
+    /// [`SpecAugment::masks`].) Widths are clipped to the features.
     ///
-    /// Widths are cut to the plane. Cost: O(masked values), and O(T D) for a mean.
+    /// Cost: O(masked values), and O(T D) for a mean.
     pub fn apply(&self, features: &mut Features, rng: &mut (impl Rng + ?Sized)) {
         let masks = self.masks((features.frames, features.dim), features.frames, rng);
         let value = match self.fill {
@@ -108,13 +111,15 @@ impl SpecAugment {
         masks.apply(features, value);
     }
 
-    /// The masks of an utterance of `(frames, bins)` in a batch that is padded to `padded` frames, over which time masks begin; all of
-    /// them are drawn before any is applied.
-    pub fn masks(&self, plane: (usize, usize), padded: usize, rng: &mut (impl Rng + ?Sized)) -> Masks {
-        let (frames, bins) = plane;
+    /// Draws the masks of an utterance of `(frames, bins)`.
+    ///
+    /// Time masks begin within the `padded` frames of its batch. All masks are drawn before any is
+    /// applied.
+    pub fn masks(&self, shape: (usize, usize), padded: usize, rng: &mut (impl Rng + ?Sized)) -> Masks {
+        let (frames, bins) = shape;
         let bin = |_| self.form.bins(bins, self.freq_width, rng);
         let bins = (0..self.freq_masks).map(bin).collect();
-        let frame = |_| self.form.frames((frames, padded), self.time_width, rng);
+        let frame = |_| self.form.frames(frames, padded, self.time_width, rng);
         Masks { bins, frames: (0..self.time_masks).map(frame).collect() }
     }
 }
@@ -124,32 +129,32 @@ fn mean(values: &[f32]) -> f32 {
     (sum / values.len().max(1) as f64) as f32
 }
 
-/// Which bins and frames of a plane are masked; they may overlap.
+/// The masked bins and frames; ranges may overlap.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Masks {
-    /// Stretches of bins.
+    /// Ranges of bins.
     pub bins: Vec<Range<usize>>,
-    /// Stretches of frames, which may lie beyond the utterance's own.
+    /// Ranges of frames, which may exceed the utterance.
     pub frames: Vec<Range<usize>>,
 }
 
 impl Masks {
-    /// Overwrites what is masked; stretches beyond the plane are cut.
+    /// Sets masked features to `value`; ranges are clipped to the features.
     ///
     /// Cost: O(masked values).
     pub fn apply(&self, features: &mut Features, value: f32) {
         let (frames, dim) = (features.frames, features.dim);
-        let cut = |stretch: &Range<usize>, most: usize| {
-            let end = stretch.end.min(most);
-            stretch.start.min(end)..end
+        let clip = |range: &Range<usize>, length: usize| {
+            let end = range.end.min(length);
+            range.start.min(end)..end
         };
-        for stretch in self.bins.iter().map(|stretch| cut(stretch, dim)) {
+        for range in self.bins.iter().map(|range| clip(range, dim)) {
             for row in features.data.chunks_exact_mut(dim.max(1)) {
-                row[stretch.clone()].fill(value);
+                row[range.clone()].fill(value);
             }
         }
-        for stretch in self.frames.iter().map(|stretch| cut(stretch, frames)) {
-            features.data[stretch.start * dim..stretch.end * dim].fill(value);
+        for range in self.frames.iter().map(|range| clip(range, frames)) {
+            features.data[range.start * dim..range.end * dim].fill(value);
         }
     }
 }

@@ -1,45 +1,48 @@
 //! Batches of utterances of similar length.
 //!
-//! | what | for |
+//! | function | purpose |
 //! |---|---|
-//! | [`batches`] | batches of at most so many padded frames |
-//! | [`no_longer_than`], [`buckets`], [`bucketed`], [`EpochSize`] | batches of one size from buckets of similar lengths, as MLPerf's RNN-T has them |
-//! | [`batch_split`], [`sequence_split`] | a batch in parts, of utterances or of time |
-//! | [`captured_lengths`], [`covering`] | few shapes for all steps |
-//! | [`presort`], [`packed_offsets`], [`Lengths`] | orders, places and lengths |
-//! | [`Padding`] | what is lost |
+//! | [`plan_batches`] | batches with a limit on their padded frames |
+//! | [`filter_by_duration`], [`split_into_buckets`], [`bucket_batches`], [`EpochSize`] | batches of one size from buckets of similar lengths, as in MLPerf's RNN-T |
+//! | [`split_batch`], [`split_sequences`] | parts of a batch, by utterances or by time |
+//! | [`static_lengths`], [`bucket_for`] | a fixed set of shapes for all steps |
+//! | [`presort`], [`packed_offsets`], [`FrameCounts`] | orders, offsets and lengths |
+//! | [`Padding`] | padding statistics |
 mod buckets;
 mod lengths;
 mod split;
 
-pub use buckets::{EpochSize, bucketed, buckets};
+pub use buckets::{EpochSize, bucket_batches, split_into_buckets};
 pub use lengths::{
-    Filtered, Lengths, Padding, captured_lengths, covering, no_longer_than, packed_offsets, presort,
+    DurationFilter, FrameCounts, Padding, bucket_for, filter_by_duration, packed_offsets, presort,
+    static_lengths,
 };
-pub use split::{BatchSplit, SequenceSplit, batch_split, sequence_split};
+pub use split::{BatchSplit, SequenceSplit, split_batch, split_sequences};
 
 use rand::RngExt;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-/// With a generator, lengths are compared after a random factor of up to this much either way.
+/// Largest relative change of a length for sorting, with a generator.
 const JITTER: f64 = 0.1;
 
-/// Cuts utterances into batches of similar length; every index occurs exactly once.
+/// Splits utterances into batches of similar length.
 ///
-/// A batch has at most `max_utterances` utterances and at most `max_frames` padded frames (its longest length times its count);
-/// an utterance that is longer than `max_frames` by itself is a batch of its own. A limit of 0 is taken as 1.
+/// Every index occurs exactly once. A batch has at most `max_utterances` utterances and at most
+/// `max_frames` padded frames (its longest length times its count); an utterance longer than
+/// `max_frames` is a separate batch. A limit of 0 counts as 1.
 ///
-/// Without a generator the batches go from short to long, ties by index. With one, neighbours are mixed by jittering the lengths
-/// by 10 % before sorting, and the batches are shuffled; the same generator state gives the same batches.
+/// Without a generator the batches are sorted by length, ties by index. With a generator, lengths
+/// are jittered by 10 % before sorting, and the batches are shuffled; a generator state always
+/// gives the same batches.
 ///
 /// Cost: O(n log n).
 ///
 /// ```
 /// let lengths = [30, 10, 20, 11];
-/// assert_eq!(speech::batches(&lengths, 40, 8, None), [vec![1, 3], vec![2], vec![0]]);
+/// assert_eq!(speech::plan_batches(&lengths, 40, 8, None), [vec![1, 3], vec![2], vec![0]]);
 /// ```
-pub fn batches(
+pub fn plan_batches(
     lengths: &[usize],
     max_frames: usize,
     max_utterances: usize,
@@ -47,35 +50,40 @@ pub fn batches(
 ) -> Vec<Vec<usize>> {
     let fits =
         |count: usize, longest: usize| count <= max_utterances && longest.saturating_mul(count) <= max_frames;
-    batches_that(lengths, &fits, rng)
+    plan_batches_with(lengths, &fits, rng)
 }
 
-/// [`batches`] with a limit of one's own: whether so many utterances fit, the longest of which has this length. What does not fit
-/// alone is a batch of its own.
+/// [`plan_batches`] with a custom limit.
+///
+/// `fits` receives the number of utterances and the longest length of a batch. An utterance that
+/// does not fit by itself is a separate batch.
 ///
 /// ```
 /// let lengths = [30, 10, 20, 11];
 /// let fits = |count: usize, longest: usize| count * longest * longest <= 300;
-/// assert_eq!(speech::batching::batches_that(&lengths, &fits, None), [vec![1, 3], vec![2], vec![0]]);
+/// assert_eq!(
+///     speech::batching::plan_batches_with(&lengths, &fits, None),
+///     [vec![1, 3], vec![2], vec![0]]
+/// );
 /// ```
-pub fn batches_that(
+pub fn plan_batches_with(
     lengths: &[usize],
     fits: &dyn Fn(usize, usize) -> bool,
     rng: Option<&mut ChaCha8Rng>,
 ) -> Vec<Vec<usize>> {
     match rng {
-        None => cut(lengths, &order(lengths, |_| 1.0), fits),
+        None => split(lengths, &order(lengths, |_| 1.0), fits),
         Some(rng) => {
             let factors: Vec<f64> =
                 lengths.iter().map(|_| rng.random_range(1.0 - JITTER..=1.0 + JITTER)).collect();
-            let mut batches = cut(lengths, &order(lengths, |i| factors[i]), fits);
+            let mut batches = split(lengths, &order(lengths, |i| factors[i]), fits);
             batches.shuffle(rng);
             batches
         }
     }
 }
 
-/// Indices sorted by length times factor, ties by index.
+/// Returns indices sorted by length times factor, ties by index.
 fn order(lengths: &[usize], factor: impl Fn(usize) -> f64) -> Vec<usize> {
     let keys: Vec<f64> = lengths.iter().enumerate().map(|(i, &n)| n as f64 * factor(i)).collect();
     let mut order: Vec<usize> = (0..lengths.len()).collect();
@@ -83,16 +91,16 @@ fn order(lengths: &[usize], factor: impl Fn(usize) -> f64) -> Vec<usize> {
     order
 }
 
-/// Cuts an order greedily into batches within the limits.
-fn cut(lengths: &[usize], order: &[usize], fits: &dyn Fn(usize, usize) -> bool) -> Vec<Vec<usize>> {
+/// Splits an order greedily into batches within the limits.
+fn split(lengths: &[usize], order: &[usize], fits: &dyn Fn(usize, usize) -> bool) -> Vec<Vec<usize>> {
     let mut batches: Vec<Vec<usize>> = Vec::new();
     let mut longest = 0;
     for &i in order {
-        let with = lengths[i].max(longest);
+        let max_length = lengths[i].max(longest);
         match batches.last_mut() {
-            Some(b) if fits(b.len() + 1, with) => {
+            Some(b) if fits(b.len() + 1, max_length) => {
                 b.push(i);
-                longest = with;
+                longest = max_length;
             }
             _ => {
                 batches.push(vec![i]);

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct BlankLines {
-    /// How many there are.
+    /// Number of blank lines.
     pub count: usize,
-    /// The first, from 1; none if there is none.
+    /// Line number of the first one, from 1.
     pub first: Option<usize>,
 }
 
@@ -19,7 +19,7 @@ impl BlankLines {
         self.first.get_or_insert(line);
     }
 
-    /// A warning that counts and names them; none if there is none.
+    /// Returns a warning with their number and the first one, if any.
     ///
     /// ```
     /// # let folder = tempfile::tempdir().unwrap();

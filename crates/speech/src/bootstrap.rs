@@ -1,4 +1,4 @@
-//! How far an error rate could lie elsewhere: the bootstrap interval.
+//! Bootstrap confidence intervals of error rates.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,13 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::ErrorCounts;
 
-/// 95 % interval of the error rate: the 2.5 and 97.5 percentiles over resampled sets of blocks, which are utterances or all that a
-/// speaker said.
+/// Returns the 95 % bootstrap interval of the error rate.
 ///
-/// Each of `resamples` sets draws as many blocks as there are, with replacement (Bisani and Ney 2004, "Bootstrap estimates for
-/// confidence intervals in ASR performance evaluation"); the same seed gives the same interval. Percentiles are order statistics,
-/// without interpolation. Without blocks or resamples, both ends are the plain rate.
+/// The bounds are the 2.5 and 97.5 percentiles over resampled sets of blocks; a block is an
+/// utterance or all utterances of a speaker. Each of `resamples` sets draws `blocks.len()` blocks
+/// with replacement (Bisani and Ney 2004, "Bootstrap estimates for confidence intervals in ASR
+/// performance evaluation"). A seed always gives the same interval. Percentiles are order
+/// statistics without interpolation. Without blocks or resamples, both bounds are the plain rate.
 ///
 /// Cost: O(resamples × blocks).
 ///
@@ -34,11 +35,12 @@ pub fn bootstrap_interval(blocks: &[ErrorCounts], resamples: usize, seed: u64) -
     (percentile(0.025), percentile(0.975))
 }
 
-/// The sum of each speaker's utterances, in the order of their names: the blocks of an interval over speakers. `None` where an
-/// utterance has no speaker or all have the same one.
+/// Sums the errors of each speaker, in the order of their names.
 ///
-/// Utterances of one speaker fail together, so an interval over utterances is too narrow where new speakers are the question.
-pub fn by_speaker<'a>(
+/// These sums are the blocks of an interval over speakers. `None` if an utterance has no speaker,
+/// or all have the same one. Errors of one speaker are correlated, so an interval over utterances
+/// is too narrow for new speakers.
+pub fn sum_by_speaker<'a>(
     utterances: impl IntoIterator<Item = (Option<&'a str>, ErrorCounts)>,
 ) -> Option<Vec<ErrorCounts>> {
     let mut sums: BTreeMap<&str, ErrorCounts> = BTreeMap::new();

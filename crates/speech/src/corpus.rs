@@ -1,11 +1,13 @@
-//! Utterances of manifests and shards, one at a time: what is in memory does not grow with texts and sound.
+//! Utterances of manifests and shards, read one at a time.
+//!
+//! Memory does not grow with the transcripts and the audio.
 
 mod index;
 mod members;
-mod names;
-mod notes;
+mod name_range;
 mod scan;
 mod shard;
+mod source_report;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,30 +15,33 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use index::{Index, IndexEntry};
-use names::NameRange;
-pub use notes::{BadSample, OtherLength};
+use name_range::NameRange;
+pub use source_report::{BadSample, LengthMismatch};
 
 use crate::files::open_regular;
 use crate::{Error, Result, Utterance, manifest};
 
-/// Utterances by number, read when they are wanted.
+/// Indexed utterances of manifests and tar shards, read on demand.
 ///
-/// A source is a manifest as [`read_manifest`](crate::read_manifest) knows it, or, where its name ends in `.tar`, a shard in the
-/// layout of WebDataset: members `KEY.wav`, or sound in another format that [`read_audio`](crate::read_audio) reads, next to
-/// `KEY.json` (fields of a manifest, without a file) or `KEY.txt` (the text, where there is no JSON), one after another. A key
-/// reaches up to the last dot of the file's name. Ids are unique in a source; sources may repeat each other. `{000..012}` in a name
-/// stands for all numbers from 0 to 12, with as many digits; a range has at most 1,000,000 names.
+/// A source is a manifest that [`read_manifest`](crate::read_manifest) accepts or, if its name ends
+/// in `.tar`, a shard in the layout of WebDataset: members `KEY.wav`, or audio in another format
+/// that [`read_audio`](crate::read_audio) reads, next to `KEY.json` (fields of a manifest, without
+/// a file) or `KEY.txt` (the text, if there is no JSON), one after another. A key extends to the
+/// last dot of the file name. Ids are unique in a source; different sources may repeat them.
+/// `{000..012}` in a name is expanded to all numbers from 0 to 12 with the same number of digits; a
+/// range has at most 1,000,000 names.
 ///
-/// Samples that cannot be used are left out and are in [`Corpus::bad_samples`]; other members that are not used are counted and
-/// named in [`Corpus::warnings`].
+/// Unusable samples are excluded and listed in [`Corpus::bad_samples`]; other unused members are
+/// counted and named in [`Corpus::warnings`].
 ///
-/// Where each utterance lies and how long it is, 40 bytes each, is found out once; with a `cache` folder, it is written there, with a
-/// checksum, and read again while the source is as it was. Strings of recordings keep the list of recordings in memory.
+/// The position and length of each utterance, 40 bytes each, are determined once. With a `cache`
+/// folder they are written there with a checksum and reused while the source does not change.
+/// Strings of recordings keep the list of recordings in memory.
 ///
 /// ```no_run
 /// let corpus = speech::Corpus::open(&["train-{0000..0099}.tar".into()], Some("cache".as_ref()))?;
 /// let first = corpus.utterance(0)?;
-/// println!("{} utterances, the first one: {:.1} s: {}", corpus.len(), corpus.seconds(0), first.text);
+/// println!("{} utterances, the first: {:.1} s: {}", corpus.len(), corpus.seconds(0), first.text);
 /// # Ok::<(), speech::Error>(())
 /// ```
 #[derive(Debug)]
@@ -45,55 +50,55 @@ pub struct Corpus {
     entries: Vec<IndexEntry>,
     warnings: Vec<String>,
     bad: Vec<BadSample>,
-    other_length: Vec<OtherLength>,
+    other_length: Vec<LengthMismatch>,
 }
 
-/// Shards whose members that are not used are named; those of others are counted.
+/// Shards whose unused members are named; those of further shards are counted.
 const MAX_NAMED_SHARDS: usize = 20;
 
 #[derive(Debug)]
 struct CorpusSource {
     path: PathBuf,
-    /// Number of its first utterance.
+    /// Index of its first utterance.
     first: usize,
-    /// Of strings.
+    /// Recordings that strings are made of.
     recordings: HashMap<String, Utterance>,
 }
 
 impl Corpus {
-    /// Finds out where the utterances are.
+    /// Indexes the sources.
     ///
     /// # Errors
-    /// Those of [`read_manifest`](crate::read_manifest); [`Error::Shard`] for a damaged one, or one of which nothing can be used;
-    /// [`Error::NameRange`] for a range of too many names; [`Error::EmptyManifest`] for a manifest without utterances, or if no
-    /// source has any.
+    /// Those of [`read_manifest`](crate::read_manifest); [`Error::Shard`] for a damaged shard or
+    /// one without a usable sample; [`Error::NameRange`] for too large a range of names;
+    /// [`Error::EmptyManifest`] for a manifest without utterances, or if no source has any.
     ///
-    /// Cost: one pass over manifests; over the headers of shards' members and of their sound, which is decoded if it does not tell its
-    /// length.
+    /// Cost: one pass over manifests, and over the headers of shard members and of their audio.
+    /// Audio whose header has no length is decoded.
     pub fn open(paths: &[PathBuf], cache: Option<&Path>) -> Result<Self> {
         let (sources, entries, warnings) = (Vec::new(), Vec::new(), Vec::new());
         let mut corpus = Corpus { sources, entries, warnings, bad: Vec::new(), other_length: Vec::new() };
-        let (mut cache, mut shards_with_unused, mut more_unused) = (cache, 0, 0);
+        let (mut cache, mut shards_with_unused, mut unnamed_unused) = (cache, 0, 0);
         for path in paths {
             for path in NameRange::new(path)? {
-                let (Index { entries, are_strings, notes }, refused) = scan::read_or_build(&path, cache)?;
-                if let Some(error) = refused {
+                let (Index { entries, are_strings, notes }, cache_error) = scan::read_or_build(&path, cache)?;
+                if let Some(error) = cache_error {
                     corpus.warnings.push(format!("data.cache: {error}; no index is kept there"));
                     cache = None;
                 }
-                let shown = path.display();
+                let name = path.display();
                 // A manifest may be listed several times.
-                let blank = notes.blank_lines.warning(&path);
-                corpus.warnings.extend(blank.filter(|warning| !corpus.warnings.contains(warning)));
+                let warning = notes.blank_lines.warning(&path);
+                corpus.warnings.extend(warning.filter(|warning| !corpus.warnings.contains(warning)));
                 if let Some(unused) = notes.unused() {
                     shards_with_unused += 1;
                     match shards_with_unused <= MAX_NAMED_SHARDS {
-                        true => corpus.warnings.push(format!("{shown}: {unused}")),
-                        false => more_unused += notes.unused,
+                        true => corpus.warnings.push(format!("{name}: {unused}")),
+                        false => unnamed_unused += notes.unused,
                     }
                 }
                 if entries.is_empty() {
-                    corpus.warnings.push(format!("{shown}: a shard without members"));
+                    corpus.warnings.push(format!("{name}: a shard without members"));
                 }
                 corpus.bad.extend(notes.bad.into_iter().map(|bad| bad.within(&path)));
                 corpus.other_length.extend(notes.other_length);
@@ -102,9 +107,9 @@ impl Corpus {
                 corpus.entries.extend(entries);
             }
         }
-        if more_unused > 0 {
+        if unnamed_unused > 0 {
             let shards = shards_with_unused - MAX_NAMED_SHARDS;
-            corpus.warnings.push(format!("{more_unused} members of {shards} more shards are not used"));
+            corpus.warnings.push(format!("{unnamed_unused} members of {shards} further shards are not used"));
         }
         if let Some(first) = corpus.sources.first().filter(|_| corpus.entries.is_empty()) {
             return Err(Error::EmptyManifest { path: first.path.clone() });
@@ -113,49 +118,49 @@ impl Corpus {
         Ok(corpus)
     }
 
-    /// Samples of shards that cannot be used: they are not among the utterances.
+    /// Returns the samples of shards that cannot be used and are excluded.
     pub fn bad_samples(&self) -> &[BadSample] {
         &self.bad
     }
 
-    /// Samples of shards whose sound is not as long as their JSON says.
-    pub fn other_lengths(&self) -> &[OtherLength] {
+    /// Returns the samples of shards whose audio length differs from their JSON.
+    pub fn length_mismatches(&self) -> &[LengthMismatch] {
         &self.other_length
     }
 
-    /// Members of shards and lines of manifests that are not used, and what happened to the cache, a line each.
+    /// Returns warnings about unused members, skipped lines and the cache.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Number of utterances.
+    /// Returns the number of utterances.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no utterances.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Length of an utterance, as its manifest or its sound file's header says.
+    /// Returns the length of an utterance, from its manifest or audio header.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If `index` is out of range.
     pub fn seconds(&self, index: usize) -> f64 {
         self.entries[index].seconds
     }
 
-    /// Reads what is known about an utterance; its sound stays where it is.
+    /// Reads the metadata of an utterance, without its audio.
     ///
     /// # Errors
-    /// Those of the source; [`Error::Index`] if it is no longer what was indexed.
+    /// Those of the source; [`Error::Index`] if the source has changed since it was indexed.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If `index` is out of range.
     pub fn utterance(&self, index: usize) -> Result<Utterance> {
-        let at = self.sources.partition_point(|source| source.first <= index) - 1;
-        let (source, entry) = (&self.sources[at], &self.entries[index]);
+        let source_index = self.sources.partition_point(|source| source.first <= index) - 1;
+        let (source, entry) = (&self.sources[source_index], &self.entries[index]);
         let index = index - source.first;
         match entry.member() {
             Some(member) => shard::utterance(&source.path, index, entry, member),
@@ -166,27 +171,27 @@ impl Corpus {
                 let matches = !line.is_empty() && entry.sum == index::sum(&line);
                 let line = String::from_utf8_lossy(&line);
                 if !matches {
-                    let found = line.chars().take(40).collect();
+                    let start = line.chars().take(40).collect();
                     let expected = format!("the line with checksum {:08x}", entry.sum);
-                    return Err(Error::Index { path: source.path.clone(), index, expected, found });
+                    return Err(Error::Index { path: source.path.clone(), index, expected, found: start });
                 }
                 manifest::read_line(&source.path, entry.line as usize, &line, &source.recordings)
             }
         }
     }
 
-    /// All utterances, one after another.
+    /// Iterates over all utterances.
     pub fn utterances(&self) -> impl Iterator<Item = Result<Utterance>> + '_ {
         (0..self.len()).map(|index| self.utterance(index))
     }
 
-    /// Bytes that it keeps in memory, but for lists of recordings.
+    /// Returns the memory of the index in bytes, without lists of recordings.
     pub fn bytes(&self) -> usize {
         self.entries.capacity() * size_of::<IndexEntry>()
     }
 }
 
-/// Some bytes of a file; fewer if it ends before.
+/// Reads bytes of a file; fewer if the file ends before.
 fn bytes(path: &Path, mut file: &File, start: u64, length: usize) -> Result<Vec<u8>> {
     let io = |source| Error::Io { path: path.into(), source };
     file.seek(SeekFrom::Start(start)).map_err(io)?;

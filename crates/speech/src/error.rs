@@ -1,4 +1,4 @@
-//! The one error type of this crate.
+//! The error type of this crate.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use kernels::{Excerpt, ShortFloat};
 
 use crate::memory;
 
-/// What can go wrong between a sound file and a word error rate.
+/// An error of reading, preparing or scoring speech data.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -16,7 +16,7 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A file could not be written.
@@ -24,58 +24,58 @@ pub enum Error {
     Write {
         /// The file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A file is not what its reader can read.
+    /// A file has another format than its reader supports.
     #[error("{}: expected {expected}, found {}", path.display(), Excerpt(found))]
     Format {
         /// The file.
         path: PathBuf,
-        /// What the reader can read.
+        /// The supported formats.
         expected: &'static str,
-        /// What the file holds.
+        /// The format of the file.
         found: String,
     },
-    /// An audio file has another sample rate than the one asked for.
+    /// An audio file has another sample rate than requested.
     #[error("{}: expected audio at {expected} Hz, found {found} Hz", path.display())]
     FileRate {
         /// The file.
         path: PathBuf,
-        /// Rate asked for.
+        /// Requested rate.
         expected: u32,
         /// Rate of the file.
         found: u32,
     },
-    /// An audio file has not the channel that is asked for.
-    #[error("{}: expected a file with a channel {asked}, found one with {found}", path.display())]
+    /// An audio file does not have the requested channel.
+    #[error("{}: expected a file with a channel {channel}, found {found} channels", path.display())]
     Channel {
         /// The file.
         path: PathBuf,
         /// The channel, from 1.
-        asked: u32,
+        channel: u32,
         /// Its number of channels.
         found: u32,
     },
-    /// The samples of a FLAC file are not those that were encoded.
-    #[error("{}: expected samples with MD5 {expected}, as its header says, found {found}", path.display())]
+    /// The decoded samples of a FLAC file do not match its MD5.
+    #[error("{}: expected samples with MD5 {expected}, as in its header, found {found}", path.display())]
     Md5 {
         /// The file.
         path: PathBuf,
-        /// MD5 of the header.
+        /// The valid values.
         expected: String,
-        /// MD5 of the decoded samples.
+        /// The value.
         found: String,
     },
-    /// Something is wrong with what a file holds.
+    /// The content of a file is invalid.
     #[error("{}: {source}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What.
+        /// The problem.
         source: Box<Error>,
     },
-    /// The resampling library refused; a sign of a bug here.
+    /// The resampling library failed, which indicates a bug in this crate.
     #[error("resampling: {0}")]
     Resampling(String),
     /// An audio file has more than one channel.
@@ -86,84 +86,84 @@ pub enum Error {
         /// Its number of channels.
         found: u32,
     },
-    /// An audio file ends before the samples that its header promises.
+    /// An audio file ends before the samples that its header declares.
     #[error("{}: truncated: its {format} header declares {expected} samples, found {found}", path.display())]
     Truncated {
         /// The file.
         path: PathBuf,
         /// Format of the file.
         format: &'static str,
-        /// Samples that the header promises.
+        /// Samples declared in the header.
         expected: u64,
-        /// Samples that could be decoded.
+        /// Decoded samples.
         found: u64,
     },
-    /// An audio file is longer than it may be.
-    #[error("{}: expected at most {most:.2} s of sound, found {}{found:.2} s{}", path.display(), if *is_exact { "" } else { "at least " }, if *is_exact { " in its header" } else { "" })]
+    /// An audio file exceeds the length limit.
+    #[error("{}: expected at most {max_seconds:.2} s of audio, found {}{found:.2} s{}", path.display(), if *is_exact { "" } else { "at least " }, if *is_exact { " in its header" } else { "" })]
     TooLong {
         /// The file.
         path: PathBuf,
-        /// Seconds that it may have.
-        most: f64,
-        /// Seconds of its header, or seconds that were decoded before decoding stopped.
+        /// The limit in seconds.
+        max_seconds: f64,
+        /// Seconds in the header, or decoded before the limit was exceeded.
         found: f64,
         /// Whether `found` is the length in the header.
         is_exact: bool,
     },
     /// The samples of an audio file do not fit into memory.
-    #[error("{}: expected at most {}, which is what is available, found samples of {} or more", path.display(), memory::amount(*available), memory::amount(*bytes))]
+    #[error("{}: expected at most {}, the available memory, found samples of {} or more", path.display(), memory::format_bytes(*available), memory::format_bytes(*bytes))]
     Memory {
         /// The file.
         path: PathBuf,
-        /// Bytes that its samples need at least.
+        /// Bytes required, at least.
         bytes: usize,
-        /// Bytes that are available.
+        /// Bytes available.
         available: usize,
     },
-    /// Raw 16-bit sound ends in the middle of a sample.
-    #[error("raw sound: expected whole samples of 16 bits, found {bytes} bytes")]
+    /// Raw 16-bit audio ends within a sample.
+    #[error("raw audio: expected complete samples of 16 bits, found {bytes} bytes")]
     HalfSample {
-        /// Bytes in all.
+        /// Total bytes.
         bytes: u64,
     },
-    /// Raw sound could not be read.
-    #[error("raw sound: cannot be read: {source}")]
-    Raw {
-        /// The system's answer.
+    /// Raw audio could not be read.
+    #[error("raw audio: cannot be read: {source}")]
+    RawAudio {
+        /// The system's error.
         source: std::io::Error,
     },
-    /// An audio file is well formed but holds no sample.
+    /// An audio file has no samples.
     #[error("{}: expected at least one sample, found none", path.display())]
     EmptyAudio {
         /// The file.
         path: PathBuf,
     },
-    /// A segment reaches outside its file.
-    #[error("{}: segment of {} samples from sample {} on: expected at least one sample and an end within the file's {found} samples", path.display(), ShortFloat(*count), ShortFloat(*start))]
+    /// A segment exceeds its file.
+    #[error("{}: segment of {} samples from sample {}: expected at least one sample, within the {found} samples of the file", path.display(), Brief(*count), Brief(*start))]
     Segment {
         /// The file.
         path: PathBuf,
-        /// First sample asked for.
+        /// First requested sample.
         start: u64,
-        /// Number of samples asked for.
+        /// Number of requested samples.
         count: u64,
         /// Samples in the file.
         found: u64,
     },
 
     // ---- manifests ----
-    /// A manifest line is not a JSON object with fields of the right types.
+    /// A manifest line is not a valid JSON object.
     #[error("{}:{line}: expected a JSON object of manifest fields: {}", path.display(), Excerpt(source))]
     ManifestSyntax {
         /// The manifest.
         path: PathBuf,
         /// Line, from 1.
         line: usize,
-        /// The parser's answer.
+        /// The parser's error.
         source: serde_json::Error,
     },
     /// A manifest line lacks a field.
-    #[error("{}:{line}: missing field `{field}`{}", path.display(), instead_of(field))]
+    #[error("{}:{line}: missing field `{field}`{}", path.display(), alternatives(field))]
     ManifestField {
         /// The manifest.
         path: PathBuf,
@@ -172,7 +172,7 @@ pub enum Error {
         /// The missing field.
         field: &'static str,
     },
-    /// A manifest field has a value that makes no sense.
+    /// A manifest field has an invalid value.
     #[error("{}:{line}: field `{field}`: expected {expected}, found {}", path.display(), Excerpt(found))]
     ManifestValue {
         /// The manifest.
@@ -181,18 +181,18 @@ pub enum Error {
         line: usize,
         /// The field.
         field: &'static str,
-        /// What would make sense.
+        /// The limit.
         expected: String,
-        /// What the line holds.
+        /// The range.
         found: String,
     },
-    /// A manifest lists no utterance.
+    /// A manifest has no utterances.
     #[error("{}: expected at least one utterance, found an empty manifest", path.display())]
     EmptyManifest {
         /// The manifest.
         path: PathBuf,
     },
-    /// A string names a recording that `recordings.jsonl` beside it does not list.
+    /// A string names a recording that `recordings.jsonl` does not list.
     #[error("{}:{line}: recording `{}`: expected an id of {}, found none", path.display(), Excerpt(id), recordings.display())]
     UnknownRecording {
         /// The manifest.
@@ -209,60 +209,60 @@ pub enum Error {
     DuplicateId {
         /// The manifest.
         path: PathBuf,
-        /// Second line with that id, from 1.
+        /// The second line with that id, from 1.
         line: usize,
         /// The id.
         id: String,
-        /// First line with that id.
+        /// The first line with that id.
         first: usize,
     },
 
     // ---- shards and indices ----
-    /// A range of numbers in the name of a source is too large.
+    /// A numeric range in the name of a source is too large.
     #[error("{path}: a range of numbers: expected {expected}, found {found}")]
     NameRange {
-        /// The name, cut to some characters.
+        /// The name, truncated.
         path: String,
-        /// What a range may have.
+        /// What the shard must contain.
         expected: String,
-        /// What this one has.
+        /// What it contains.
         found: String,
     },
-    /// A tar shard is damaged, or none of its samples can be used.
+    /// A tar shard is damaged, or has no usable sample.
     #[error("{}: expected {expected}, found {}", path.display(), Excerpt(found))]
     Shard {
         /// The shard.
         path: PathBuf,
-        /// What such a shard has.
+        /// The indexed content.
         expected: String,
-        /// What this one has.
+        /// The current content.
         found: String,
     },
     /// A file has changed since it was indexed.
-    #[error("{}: utterance {index}: expected {expected} where its index says, found {}: has it changed in the meantime?", path.display(), Excerpt(found))]
+    #[error("{}: utterance {index}: expected {expected} as indexed, found {}: the file has changed; index it again", path.display(), Excerpt(found))]
     Index {
         /// The file.
         path: PathBuf,
         /// Number of the utterance in it, from 0.
         index: usize,
-        /// What was there.
+        /// The content of the distribution.
         expected: String,
-        /// What is there.
+        /// The content on disk.
         found: String,
     },
 
     // ---- corpora ----
-    /// A folder or a file of a corpus is not as it is distributed.
+    /// A folder or file of a corpus differs from its distribution.
     #[error("{}: expected {expected}, found {}", path.display(), Excerpt(found))]
     Corpus {
         /// The folder or file.
         path: PathBuf,
-        /// What is distributed.
+        /// The format of the line.
         expected: String,
-        /// What is there.
+        /// The content of the line.
         found: String,
     },
-    /// A line of a corpus's list is not as it is distributed.
+    /// A line of a corpus list differs from its distribution.
     #[error("{}:{line}: expected {expected}, found {}", path.display(), Excerpt(found))]
     CorpusLine {
         /// The list.
@@ -281,52 +281,52 @@ pub enum Error {
     Utterance {
         /// Id of the utterance.
         utterance: String,
-        /// Why.
+        /// The cause.
         source: Box<Error>,
     },
-    /// An utterance has another sample rate than the one asked for.
+    /// An utterance has another sample rate than requested.
     #[error("utterance `{}`: expected {expected} Hz, found {found} Hz in {}", Excerpt(utterance), path.display())]
     SampleRate {
         /// Id of the utterance.
         utterance: String,
         /// The file.
         path: PathBuf,
-        /// Rate asked for, or given in the manifest.
+        /// Requested rate, or the rate in the manifest.
         expected: u32,
         /// Rate of the file.
         found: u32,
     },
-    /// An utterance has another length than its manifest says.
+    /// An utterance has another length than in its manifest.
     #[error("utterance `{}`: expected {expected} samples, found {found} in {}", Excerpt(utterance), path.display())]
     Length {
         /// Id of the utterance.
         utterance: String,
-        /// Its file, or the first of them.
+        /// Its first file.
         path: PathBuf,
         /// `num_samples` of the manifest.
         expected: usize,
         /// Decoded samples.
         found: usize,
     },
-    /// An utterance is much longer or shorter than its manifest says.
+    /// An utterance is much longer or shorter than in its manifest.
     #[error(
-        "utterance `{}`: expected {expected:.2} s, as its manifest says, found {found:.2} s",
+        "utterance `{}`: expected {expected:.2} s, as in its manifest, found {found:.2} s",
         Excerpt(utterance)
     )]
     Duration {
         /// Id of the utterance.
         utterance: String,
-        /// Seconds of the manifest.
+        /// Seconds in the manifest.
         expected: f64,
-        /// Seconds of its sound.
+        /// Seconds of the audio.
         found: f64,
     },
-    /// An utterance has another CRC-32 than its manifest says.
+    /// An utterance has another CRC-32 than in its manifest.
     #[error("utterance `{}`: expected CRC-32 {expected:08x}, found {found:08x} in {}", Excerpt(utterance), path.display())]
     Checksum {
         /// Id of the utterance.
         utterance: String,
-        /// Its file, or the first of them.
+        /// Its first file.
         path: PathBuf,
         /// `crc32` of the manifest.
         expected: u32,
@@ -335,12 +335,12 @@ pub enum Error {
     },
 
     // ---- batches ----
-    /// There are more buckets than utterances to put into them.
+    /// There are more buckets than utterances.
     #[error(
         "bucket {bucket} of {buckets}: expected at least one utterance, found none; there are {utterances} in all"
     )]
     EmptyBucket {
-        /// The first bucket without any, from 1.
+        /// The first empty bucket, from 1.
         bucket: usize,
         /// Number of buckets.
         buckets: usize,
@@ -349,14 +349,14 @@ pub enum Error {
     },
 
     // ---- features and augmentation ----
-    /// A setting is out of its range.
+    /// A setting is out of range.
     #[error("setting `{field}`: expected {expected}, found {}", Excerpt(found))]
     Setting {
         /// The setting.
         field: &'static str,
-        /// Its range.
+        /// What is supported.
         expected: String,
-        /// Its value.
+        /// The content of the file.
         found: String,
     },
     /// Audio has another sample rate than the front end.
@@ -370,8 +370,8 @@ pub enum Error {
     /// A signal has no sample.
     #[error("front end: expected at least one sample, found none")]
     EmptySignal,
-    /// A sample is NaN, infinite, or so large that it cannot be sound.
-    #[error("audio: expected samples that are numbers of at most 2^31, found {} at sample {index}", ShortFloat(*found))]
+    /// A sample is NaN, infinite or out of range.
+    #[error("audio: expected finite samples of magnitude at most 2^31, found {} at sample {index}", Brief(*found))]
     NotFinite {
         /// Index of the first such sample.
         index: usize,
@@ -379,31 +379,31 @@ pub enum Error {
         found: f32,
     },
 
-    /// A sound of a manifest, noise or an impulse response, cannot be used.
+    /// A noise recording or impulse response cannot be used.
     #[error("{}: expected {expected}, found {}", path.display(), Excerpt(found))]
     Sound {
         /// The file.
         path: PathBuf,
-        /// What could be used.
+        /// The state that the front end expects.
         expected: String,
-        /// What it is.
+        /// The state of the stream.
         found: String,
     },
 
-    /// The state of a stream is not one of a front end with these settings.
+    /// The state of a stream does not belong to the front end.
     #[error("stream of features: expected {expected}, found {found}")]
     Stream {
         /// What such a state has.
         expected: String,
-        /// What this one has.
+        /// The content of the file.
         found: String,
     },
 
     // ---- tokens ----
-    /// A tokenizer was to be trained on texts without a single word.
+    /// A tokenizer cannot be trained on texts without words.
     #[error("tokenizer: expected at least one word of training text, found none")]
     NoText,
-    /// A text holds a character that the tokenizer uses as its word mark.
+    /// A text has the character that marks word beginnings.
     #[error("tokenizer: text {}: expected no {symbol:?}, which marks word beginnings", quoted(text))]
     ReservedSymbol {
         /// The mark.
@@ -411,9 +411,9 @@ pub enum Error {
         /// The text.
         text: String,
     },
-    /// A sentence mark stands within a text.
+    /// A sentence mark occurs within a text.
     #[error(
-        "tokenizer: text {}: expected sentence marks (<s>, </s>) around a text only, found {mark:?} within it: put each sentence on a line of its own",
+        "tokenizer: text {}: expected sentence marks (<s>, </s>) around a text only, found {mark:?} within it: put each sentence on a separate line",
         quoted(text)
     )]
     SentenceMark {
@@ -422,7 +422,7 @@ pub enum Error {
         /// The text.
         text: String,
     },
-    /// A text holds a symbol that the training text did not have.
+    /// A text has a symbol that the training text lacks.
     #[error(
         "tokenizer: text {}: expected symbols of the training text, found {}",
         quoted(text),
@@ -441,27 +441,27 @@ pub enum Error {
         size: usize,
         /// The label.
         id: u32,
-        /// Its place in the sequence.
+        /// Position in the sequence.
         index: usize,
     },
-    /// A stored tokenizer is not one of ours, or is damaged.
+    /// A stored tokenizer is invalid or damaged.
     #[error("tokenizer file: expected {expected}, found {}", Excerpt(found))]
     TokenizerFile {
-        /// What a stored tokenizer has there.
+        /// The valid content.
         expected: &'static str,
         /// What is there.
         found: String,
     },
-    /// The tokenizers library refused; a sign of a bug here.
+    /// The tokenizers library failed, which indicates a bug in this crate.
     #[error("tokenizer: {}", Excerpt(_0))]
     Tokenizers(String),
 }
 
-/// Error numbers of Linux for too many open files, of the system and of the process.
+/// Linux error numbers of too many open files, system-wide and per process.
 const TOO_MANY_FILES: [i32; 2] = [23, 24];
 
-/// Returns whether a failure to read is one of the machine or the process, and not of the file.
-pub fn is_of_machine(error: &std::io::Error) -> bool {
+/// Returns whether a read error concerns the machine and not the file.
+pub fn is_system_error(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::OutOfMemory
         || error.raw_os_error().is_some_and(|code| TOO_MANY_FILES.contains(&code))
 }
@@ -469,13 +469,13 @@ pub fn is_of_machine(error: &std::io::Error) -> bool {
 /// A result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A text in quotes, cut if it is long.
+/// Quotes a text, truncated if it is long.
 fn quoted(text: &str) -> String {
     Excerpt(format_args!("{text:?}")).to_string()
 }
 
-/// What else would do.
-fn instead_of(field: &str) -> &'static str {
+/// Returns the alternatives to a missing field.
+fn alternatives(field: &str) -> &'static str {
     match field {
         "seconds" => ", `duration`, or `num_samples` with `sample_rate`",
         _ => "",

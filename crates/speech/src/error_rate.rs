@@ -1,4 +1,4 @@
-//! Error counts of words and of characters, and the rate that they make.
+//! Error counts and error rates of words and characters.
 
 use std::hash::Hash;
 use std::iter::Sum;
@@ -6,35 +6,36 @@ use std::ops::{Add, AddAssign, Range};
 
 use serde::Serialize;
 
-use crate::{Edit, UnicodeForm, alignment};
+use crate::{Edit, UnicodeForm, align};
 
-/// Pairs of characters that are aligned as a whole; more would take more than a few seconds.
+/// Largest alignment table of characters; a larger one would take more than a few seconds.
 const MAX_CELLS: u64 = 16_000_000_000;
-/// Pairs of characters of a part of a longer text.
+/// Alignment table size of a part of a longer text.
 const PART_CELLS: u64 = 1_000_000_000;
 
-/// Counts of errors against a reference, in words or in characters.
+/// Edit counts against a reference, in words or characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ErrorCounts {
-    /// Units replaced by another.
+    /// Units replaced by another unit.
     pub substitutions: usize,
-    /// Units of the reference without a counterpart.
+    /// Reference units without a counterpart.
     pub deletions: usize,
-    /// Units of the hypothesis without a counterpart.
+    /// Hypothesis units without a counterpart.
     pub insertions: usize,
-    /// Units of the reference.
+    /// Reference units.
     pub total: usize,
 }
 
 impl ErrorCounts {
-    /// Substitutions, deletions and insertions together.
+    /// Returns the sum of substitutions, deletions and insertions.
     pub fn errors(&self) -> usize {
         self.substitutions + self.deletions + self.insertions
     }
 
-    /// Error rate: `(S + D + I) / N`.
+    /// Returns the error rate `(S + D + I) / N`.
     ///
-    /// With an empty reference (N = 0) it is 0 if the hypothesis is empty too, else infinite.
+    /// With an empty reference (N = 0) the rate is 0 if the hypothesis is empty too, otherwise
+    /// infinite.
     pub fn rate(&self) -> f64 {
         match (self.errors(), self.total) {
             (0, 0) => 0.0,
@@ -73,23 +74,25 @@ impl<'a> Sum<&'a ErrorCounts> for ErrorCounts {
     }
 }
 
-/// The words of a text: what white space separates.
+/// Splits a text at white space.
 pub fn words(text: &str) -> Vec<&str> {
     text.split_whitespace().collect()
 }
 
-/// The characters of a text: its Unicode scalar values that are not white space (`White_Space`), one by one.
+/// Returns the characters of a text without white space (`White_Space`).
 ///
-/// Nothing is normalized and no graphemes are joined: a letter and a combining mark behind it are two; [`character_errors`] composes
-/// both texts (NFC) first. As white space does not count, texts of scripts without spaces have the same rate however they are cut into words; programs that count the spaces between words
-/// report other rates.
+/// Characters are Unicode scalar values. Nothing is normalized and no graphemes are joined: a
+/// letter and a combining mark are two characters; [`character_errors`] composes both texts (NFC)
+/// first. As white space does not count, texts in scripts without spaces have the same rate with
+/// any segmentation into words; programs that count the spaces report other rates.
 pub fn characters(text: &str) -> Vec<char> {
     text.chars().filter(|c| !c.is_whitespace()).collect()
 }
 
-/// Fewest errors that turn the [`words`] of the reference into those of the hypothesis; see [`error_counts`].
+/// Counts the fewest errors between the [`words`] of two texts.
 ///
-/// Both texts are compared in NFC, so that canonically equivalent words are equal.
+/// Both texts are compared in NFC, so that canonically equivalent words are equal; see
+/// [`error_counts`].
 ///
 /// ```
 /// let e = speech::word_errors("one two three", "one too three four");
@@ -100,10 +103,11 @@ pub fn word_errors(reference: &str, hypothesis: &str) -> ErrorCounts {
     error_counts(&words(&reference), &words(&hypothesis))
 }
 
-/// Fewest errors that turn the [`characters`] of the reference into those of the hypothesis, both in NFC; see [`error_counts`].
+/// Counts the fewest errors between the [`characters`] of two texts, in NFC.
 ///
-/// Texts of more than about 126,000 characters (1.6e10 pairs) are cut at words that an alignment of words matches, so that
-/// their errors may be a few more than the fewest.
+/// Texts of more than about 126,000 characters (1.6e10 pairs) are cut at words that a word
+/// alignment matches, so that their error count may be slightly larger than the minimum. See
+/// [`error_counts`].
 ///
 /// ```
 /// let e = speech::character_errors("今天 天气", "今天天汽好");
@@ -111,19 +115,21 @@ pub fn word_errors(reference: &str, hypothesis: &str) -> ErrorCounts {
 /// ```
 pub fn character_errors(reference: &str, hypothesis: &str) -> ErrorCounts {
     let [reference, hypothesis] = [reference, hypothesis].map(|text| UnicodeForm::Nfc.apply(text));
-    let [units, others] = [characters(&reference), characters(&hypothesis)];
-    if units.len() as u64 * others.len() as u64 <= MAX_CELLS {
-        return error_counts(&units, &others);
+    let [reference_characters, hypothesis_characters] = [characters(&reference), characters(&hypothesis)];
+    if reference_characters.len() as u64 * hypothesis_characters.len() as u64 <= MAX_CELLS {
+        return error_counts(&reference_characters, &hypothesis_characters);
     }
-    errors_of_parts(&words(&reference), &words(&hypothesis), PART_CELLS)
+    character_errors_in_parts(&words(&reference), &words(&hypothesis), PART_CELLS)
 }
 
-/// Fewest errors that turn the reference into the hypothesis (Levenshtein): the counts of [`alignment()`], which has the formula.
+/// Counts the fewest errors between two sequences (Levenshtein).
+///
+/// The counts are those of [`align()`], which has the formula.
 ///
 /// Cost: O(N M / 64) time for N and M units.
 pub fn error_counts<T: Eq + Hash>(reference: &[T], hypothesis: &[T]) -> ErrorCounts {
     let mut counts = ErrorCounts { total: reference.len(), ..ErrorCounts::default() };
-    for edit in alignment(reference, hypothesis) {
+    for edit in align(reference, hypothesis) {
         match edit {
             Edit::Match(..) => {}
             Edit::Substitution(..) => counts.substitutions += 1,
@@ -134,9 +140,10 @@ pub fn error_counts<T: Eq + Hash>(reference: &[T], hypothesis: &[T]) -> ErrorCou
     counts
 }
 
-/// Character errors of texts that are cut at words which an alignment of words matches, into parts of at least `cells` pairs of
-/// characters.
-fn errors_of_parts(reference: &[&str], hypothesis: &[&str], cells: u64) -> ErrorCounts {
+/// Counts character errors in parts of at least `cells` table cells.
+///
+/// The texts are cut at words that a word alignment matches.
+fn character_errors_in_parts(reference: &[&str], hypothesis: &[&str], cells: u64) -> ErrorCounts {
     let lengths = |words: &[&str]| -> Vec<u64> {
         let length = |word: &&str| word.chars().count() as u64;
         words.iter().map(length).collect()
@@ -147,23 +154,23 @@ fn errors_of_parts(reference: &[&str], hypothesis: &[&str], cells: u64) -> Error
         error_counts(&characters(&reference[a]), &characters(&hypothesis[b]))
     };
     let mut counts = ErrorCounts::default();
-    // First words of the part, words behind it, and its characters.
+    // First words of the part, the words after it, and its characters.
     let (mut first, mut end, mut length) = ([0, 0], [0, 0], [0, 0]);
-    for edit in alignment(reference, hypothesis) {
-        let moved = match edit {
+    for edit in align(reference, hypothesis) {
+        let advances = match edit {
             Edit::Match(..) | Edit::Substitution(..) => [true, true],
             Edit::Deletion(_) => [true, false],
             Edit::Insertion(_) => [false, true],
         };
         for side in 0..2 {
-            if moved[side] {
+            if advances[side] {
                 length[side] += lengths[side][end[side]];
                 end[side] += 1;
             }
         }
-        let found = length[0] * length[1];
-        // Without any equal word, anywhere is as good.
-        if found >= cells && matches!(edit, Edit::Match(..)) || found >= MAX_CELLS {
+        let table = length[0] * length[1];
+        // Without a matching word, cut anywhere.
+        if table >= cells && matches!(edit, Edit::Match(..)) || table >= MAX_CELLS {
             counts += errors(first[0]..end[0], first[1]..end[1]);
             (first, length) = (end, [0, 0]);
         }
@@ -185,16 +192,16 @@ mod tests {
             hypothesis.remove(at + 7);
             hypothesis.insert(at + 11, "on");
         }
-        let whole = character_errors(&reference.join(" "), &hypothesis.join(" "));
+        let full = character_errors(&reference.join(" "), &hypothesis.join(" "));
         for cells in [1, 100, 10_000, u64::MAX] {
-            let parts = errors_of_parts(&reference, &hypothesis, cells);
-            assert_eq!(parts.total, whole.total);
-            assert_eq!(parts.insertions + whole.deletions, whole.insertions + parts.deletions);
-            let more = parts.errors() - whole.errors();
-            assert!(more <= 10, "{cells}: {parts:?} {whole:?}");
+            let parts = character_errors_in_parts(&reference, &hypothesis, cells);
+            assert_eq!(parts.total, full.total);
+            assert_eq!(parts.insertions + full.deletions, full.insertions + parts.deletions);
+            let excess = parts.errors() - full.errors();
+            assert!(excess <= 10, "{cells}: {parts:?} {full:?}");
         }
-        assert_eq!(errors_of_parts(&[], &["ab"], 1).insertions, 2);
-        assert_eq!(errors_of_parts(&["ab"], &[], 1).deletions, 2);
+        assert_eq!(character_errors_in_parts(&[], &["ab"], 1).insertions, 2);
+        assert_eq!(character_errors_in_parts(&["ab"], &[], 1).deletions, 2);
     }
 
     #[test]

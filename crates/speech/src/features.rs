@@ -1,43 +1,44 @@
-//! Log-mel planes: ours, normalised per utterance or by what was heard so far, and those of published front ends.
+//! Log-mel features: per-utterance and running normalization, and published front ends.
 //!
-//! A [`FrontEnd`] is what a [`FeatureConfig`] says; a [`Preset`] is a name for all of its settings. The parts, in the order in which a
-//! signal goes through them:
+//! A [`FrontEnd`] computes [`Features`] as a [`FeatureConfig`] specifies; a [`Preset`] names a
+//! complete configuration. The stages of a front end, in order:
 //!
-//! | part | ours | [`Preset::Mlperf`] | [`Preset::Kaldi`] |
+//! | stage | default | [`Preset::Mlperf`] | [`Preset::Kaldi`] |
 //! |---|---|---|---|
-//! | silence at both ends, [`trim`](trim()) | stays | cut off, 60 dB | stays |
+//! | silence at both ends, [`trim`](trim()) | kept | removed, 60 dB | kept |
 //! | dither | none | 1e-5 | none |
-//! | pre-emphasis 0.97, [`Before`] the first sample | silence | itself | itself, frame by frame |
-//! | [`Framing`], every 10 ms | 25 ms, inside | 20 ms, centred | 25 ms, middle |
-//! | mean of a frame | stays | stays | taken off |
+//! | pre-emphasis 0.97, [`InitialSample`] | silence | first sample | first sample of the frame |
+//! | [`Framing`], every 10 ms | 25 ms, inside | 20 ms, centered | 25 ms, middle |
+//! | mean of a frame | kept | kept | subtracted |
 //! | [`Window`] | Hann | Hann, at n + 1/2 | Povey |
 //! | [`MelKind`](crate::MelKind) | HTK | Slaney | HTK |
 //! | 80 mels | 0 to 8000 Hz | 0 to 8000 Hz | 20 to 7600 Hz |
-//! | logarithm | relative to the loudest | `max(p, 1e-20)` | `max(p, 1.2e-7)` |
-//! | [`Normalise`] | utterance | standard | none |
+//! | logarithm | relative to the maximum | `max(p, 1e-20)` | `max(p, 1.2e-7)` |
+//! | [`Normalization`] | utterance | standard | none |
 //! | computed in | f32 | f64 | f64 |
 //!
 //! ```
 //! use speech::{Audio, FeatureConfig, FrontEnd};
 //!
-//! // In a recipe: [features] preset = "mlperf"; keys beside it come before those of the preset.
-//! let config: FeatureConfig = serde_json::from_str(r#"{"preset": "mlperf", "dither": 0.0}"#).unwrap();
+//! // In a recipe: [features] preset = "mlperf"; other keys override those of the preset.
+//! let table = r#"{"preset": "mlperf", "dither": 0.0}"#;
+//! let config: FeatureConfig = serde_json::from_str(table).unwrap();
 //! let samples = (0..16_000).map(|n| ((n * n) as f32 * 1e-5).sin()).collect();
-//! let plane = FrontEnd::new(&config)?.log_mel(&Audio { samples, sample_rate: 16_000 })?;
-//! let rows = plane.stack_into(3, 3, 256);
-//! assert_eq!((plane.frames, rows.frames, rows.dim), (101, 34, 256));
+//! let features = FrontEnd::new(&config)?.log_mel(&Audio { samples, sample_rate: 16_000 })?;
+//! let rows = features.stack_into(3, 3, 256);
+//! assert_eq!((features.frames, rows.frames, rows.dim), (101, 34, 256));
 //! # Ok::<(), speech::Error>(())
 //! ```
 
 mod chain;
 mod config;
+mod feature_matrix;
 mod framing;
 mod front_end;
 mod log_compression;
-mod normalise;
-mod plane;
+mod normalization;
 mod preset;
-mod running;
+mod running_stats;
 pub(crate) mod samples;
 mod spectra;
 mod stack;
@@ -50,14 +51,14 @@ use kernels::ShortFloat;
 
 use crate::Error;
 
-pub use chain::Stages;
+pub use chain::FeatureStages;
 pub use config::FeatureConfig;
+pub use feature_matrix::Features;
 pub use framing::{Framing, Window};
 pub use front_end::FrontEnd;
-pub use normalise::Normalise;
-pub use plane::Features;
+pub use normalization::Normalization;
 pub use preset::Preset;
-pub use samples::Before;
+pub use samples::InitialSample;
 pub use stack::StackStream;
 pub use stream::FeatureStream;
 pub use trim::trim;

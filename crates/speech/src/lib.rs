@@ -1,34 +1,40 @@
-//! From sound files and transcripts to what a recogniser is trained on, and from its answers to a word error rate.
+//! Audio, features, transcripts and error rates for speech recognition.
 //!
-//! The rooms, in the order in which an utterance walks through them:
-//!
-//! | module | what |
-//! |---|---|
-//! | [`manifest`] | JSON Lines lists of utterances |
-//! | [`prepare`] | checked manifests and shards of corpora as they are distributed |
-//! | [`corpus`] | the same, and tar shards, indexed and read one at a time |
-//! | [`utterance`] | a transcript and the pieces of sound it is joined from, checked when read |
-//! | [`audio`] | sound files, whole or in pieces; raw sound; channels and sample rates |
-//! | [`features`] | log-mel planes, ours and those of published front ends, frame stacking, of whole signals and of streams; [`mel`]: their frequency axis |
-//! | [`wave`] | changes to the sound of training: speed, reverberation, noise |
-//! | [`augment`] | masks over its plane; [`perturb`]: its resampling in time and frequency |
-//! | [`tokens`] | text to label ids and back |
-//! | [`batching`] | batches of similar length |
-//! | [`error_rate`] | errors in words and in characters; their bootstrap interval and their alignment beside it |
+//! This crate reads recordings and their transcripts, computes log-mel features and label ids for
+//! training, and scores hypotheses. It does not depend on networks.
 //!
 //! ```
 //! use speech::{Audio, FeatureConfig, FrontEnd, Tokenizer, TokenizerKind, word_errors};
 //!
 //! let samples = (0..8000).map(|n| (n as f32 * 0.2).sin() * 0.1).collect();
 //! let config = FeatureConfig { sample_rate: 8000, mels: 40, ..FeatureConfig::default() };
-//! let plane = FrontEnd::new(&config)?.log_mel(&Audio { samples, sample_rate: 8000 })?;
-//! assert_eq!((plane.frames, plane.dim), (98, 40));
+//! let features = FrontEnd::new(&config)?.log_mel(&Audio { samples, sample_rate: 8000 })?;
+//! assert_eq!((features.frames, features.dim), (98, 40));
 //!
 //! let tokens = Tokenizer::train(TokenizerKind::Words, &["one two", "two three"])?;
 //! assert_eq!(tokens.decode(&tokens.encode("three one")?)?, "three one");
 //! assert_eq!(word_errors("three one", "three four").rate(), 0.5);
 //! # Ok::<(), speech::Error>(())
 //! ```
+//!
+//! Three types to know: [`Utterance`], a transcript with its audio segments; [`FrontEnd`], which
+//! turns [`Audio`] into [`Features`]; and [`Tokenizer`], which turns texts into label ids.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`manifest`] | JSON Lines lists of utterances |
+//! | [`prepare`] | checked manifests and shards of distributed corpora |
+//! | [`corpus`] | manifests and tar shards, indexed and read one utterance at a time |
+//! | [`utterance`] | transcripts and the audio segments that they consist of |
+//! | [`audio`] | audio files, raw PCM, channels and sample rates |
+//! | [`features`] | log-mel features, presets of published front ends, streaming |
+//! | [`mel`] | mel scales and filters |
+//! | [`wave`] | waveform augmentation: speed, reverberation, noise |
+//! | [`perturb`], [`augment`] | resampling and masking of features |
+//! | [`tokens`] | tokenizers |
+//! | [`batching`] | batches of similar length |
+//! | [`error_rate`] | word and character errors |
+//! | [`files`] | atomic writing, safe reading, locks |
 #![warn(missing_docs)]
 
 mod alignment;
@@ -42,6 +48,7 @@ mod decode_cache;
 mod error;
 pub mod error_rate;
 pub mod features;
+mod fft_float;
 pub mod files;
 pub mod manifest;
 pub mod mel;
@@ -49,32 +56,31 @@ pub mod memory;
 pub mod names;
 pub mod perturb;
 pub mod prepare;
-mod real;
 mod sentence_marks;
 pub mod tokens;
 mod unicode;
 pub mod utterance;
 pub mod wave;
 
-pub use alignment::{Edit, alignment};
+pub use alignment::{Edit, align};
 pub use audio::{
-    Audio, AudioPieces, Change, Channel, Conversion, Pcm, PcmReader, ResampleStream, check_samples,
-    read_audio, read_audio_as, resample,
+    Audio, AudioChange, AudioChunks, Channel, Conversion, PcmDecoder, PcmReader, ResampleStream,
+    check_samples, read_audio, read_audio_as, resample,
 };
 pub use augment::{MaskFill, MaskForm, Masks, SpecAugment};
-pub use batching::batches;
+pub use batching::plan_batches;
 pub use blank_lines::BlankLines;
-pub use bootstrap::{bootstrap_interval, by_speaker};
+pub use bootstrap::{bootstrap_interval, sum_by_speaker};
 pub use corpus::Corpus;
 pub use decode_cache::{clear_decode_cache, read_segment};
-pub use error::{Error, Result, is_of_machine};
+pub use error::{Error, Result, is_system_error};
 pub use error_rate::{ErrorCounts, character_errors, characters, error_counts, word_errors, words};
-pub use features::{FeatureConfig, FeatureStream, Features, FrontEnd, Normalise, Preset, StackStream};
+pub use features::{FeatureConfig, FeatureStream, Features, FrontEnd, Normalization, Preset, StackStream};
 pub use manifest::{Manifest, read_manifest};
 pub use mel::{MelKind, MelScale};
-pub use perturb::Perturb;
+pub use perturb::Perturbation;
 pub use sentence_marks::{find_sentence_mark, strip_sentence_marks};
-pub use tokens::{Tokenizer, TokenizerKind, TokenizerOptions, bracketed};
+pub use tokens::{Tokenizer, TokenizerKind, TokenizerOptions, find_bracketed};
 pub use unicode::UnicodeForm;
-pub use utterance::{Piece, Span, Utterance};
+pub use utterance::{AudioSegment, Span, Utterance};
 pub use wave::{WaveAugment, WaveConfig};

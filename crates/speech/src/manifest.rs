@@ -1,4 +1,4 @@
-//! JSON Lines manifests: one utterance a line, in our fields or in NeMo's.
+//! JSON Lines manifests: one utterance per line, with our fields or NeMo's.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use kernels::ShortFloat;
 use serde::Deserialize;
 
-use crate::files::read_given;
-use crate::{BlankLines, Error, Piece, Result, Span, Utterance, names};
+use crate::files::read_input;
+use crate::{AudioSegment, BlankLines, Error, Result, Span, Utterance, names};
 
-/// The fields that we know; others are allowed and ignored.
+/// The fields of a line; unknown fields are ignored.
 #[derive(Deserialize)]
 pub(crate) struct ManifestLine {
-    #[serde(default, deserialize_with = "names::id")]
+    #[serde(default, deserialize_with = "names::optional_id")]
     id: Option<String>,
     file: Option<PathBuf>,
     offset_samples: Option<u64>,
@@ -28,34 +28,34 @@ pub(crate) struct ManifestLine {
     text: Option<String>,
     crc32: Option<String>,
     // Strings of recordings.
-    #[serde(default, deserialize_with = "names::recordings")]
+    #[serde(default, deserialize_with = "names::id_list")]
     recordings: Option<Vec<String>>,
     gaps_ms: Option<Vec<u32>>,
     lead_ms: Option<u32>,
     tail_ms: Option<u32>,
-    /// Noise or an impulse response, of which less is asked.
+    /// Noise or an impulse response, which needs fewer fields.
     #[serde(skip)]
     is_sound: bool,
-    // NeMo.
+    // NeMo's fields.
     audio_filepath: Option<PathBuf>,
     duration: Option<f64>,
     offset: Option<f64>,
 }
 
 impl ManifestLine {
-    /// Whether it is a string of recordings.
+    /// Returns whether the line is a string of recordings.
     pub fn is_string(&self) -> bool {
         self.recordings.is_some()
     }
 }
 
-/// Where a line is, for messages.
-struct LinePlace<'a> {
+/// The position of a line, for messages.
+struct LinePosition<'a> {
     path: &'a Path,
     line: usize,
 }
 
-impl LinePlace<'_> {
+impl LinePosition<'_> {
     fn missing(&self, field: &'static str) -> Error {
         Error::ManifestField { path: self.path.into(), line: self.line, field }
     }
@@ -66,30 +66,34 @@ impl LinePlace<'_> {
     }
 }
 
-/// Name of the file that lists the recordings of which strings are made.
+/// Name of the file that lists the recordings of strings.
 const RECORDINGS: &str = "recordings.jsonl";
-/// The longest utterance, in seconds (31 years) and in samples: what is longer is a slip of the pen.
-const MOST_SECONDS: f64 = 1e9;
-const MOST_SAMPLES: u64 = 1 << 39;
-/// The longest silence of a string, an hour: it costs a line a few bytes, and memory much more.
-const MOST_SILENCE_MS: u64 = 3_600_000;
+/// Longest utterance in seconds (31 years); a longer one is a mistake.
+const MAX_SECONDS: f64 = 1e9;
+/// Longest utterance in samples.
+const MAX_SAMPLES: u64 = 1 << 39;
+/// Longest silence in a string, an hour: a few bytes in a line, but much memory.
+const MAX_SILENCE_MS: u64 = 3_600_000;
 
-/// Reads a manifest: one JSON object a line, blank lines skipped, paths relative to the manifest's folder. A byte order mark is
-/// passed over.
+/// Reads a manifest: one JSON object per line.
 ///
-/// A line is of one of three kinds:
-/// * `id`, `text`, `file`; optionally `offset_samples` (with `num_samples`) for a segment of a packed file;
-/// * `id`, `text`, `recordings`, `gaps_ms`, `lead_ms`, `tail_ms`: recordings of `recordings.jsonl` in the same folder, joined
-///   with silence between them;
-/// * NeMo's `audio_filepath`, `duration`, `text`, optionally `offset` in seconds; the id defaults to the path (and offset).
+/// Blank lines and a byte order mark are skipped; paths are relative to the folder of the manifest.
+/// There are three kinds of lines:
+/// * `id`, `text`, `file`; optionally `offset_samples` (with `num_samples`) for a segment of a
+///   packed file;
+/// * `id`, `text`, `recordings`, `gaps_ms`, `lead_ms`, `tail_ms`: recordings of `recordings.jsonl`
+///   in the same folder, joined with silence between them;
+/// * NeMo's `audio_filepath`, `duration`, `text`, optionally `offset` in seconds; the id defaults
+///   to the path (and offset).
 ///
-/// Optional in each: `seconds` (or `duration`, or `num_samples` and `sample_rate`: one of the three is needed), `num_samples`,
-/// `sample_rate`, `crc32`, `speaker`, `subset`, `split`. Unknown fields are ignored. Ids may be numbers, whose text is then the id;
-/// so may `speaker`, `subset` and `split`, for which any other value is taken by its JSON text.
+/// Optional fields of each kind: `seconds` (or `duration`, or `num_samples` and `sample_rate`: one
+/// of the three is required), `num_samples`, `sample_rate`, `crc32`, `speaker`, `subset`, `split`.
+/// Unknown fields are ignored. Ids may be numbers, whose text is then the id; so may `speaker`,
+/// `subset` and `split`, for which any other value is replaced by its JSON text.
 ///
 /// # Errors
-/// Unreadable file, a line that is no such object, a missing field, a senseless value, an unknown recording, an id used twice, no
-/// utterance at all. Each names the file and line. Audio files are not opened here.
+/// An unreadable file, an invalid line, a missing field, an invalid value, an unknown recording, a
+/// duplicate id, or no utterance. Each error names the file and line. Audio files are not opened.
 ///
 /// Cost: O(bytes).
 ///
@@ -103,15 +107,15 @@ pub fn read_manifest(path: &Path) -> Result<Vec<Utterance>> {
     Ok(Manifest::read(path)?.utterances)
 }
 
-/// The utterances of a manifest with their lines.
+/// The utterances of a manifest with their line numbers.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Manifest {
-    /// The utterances, in their order.
+    /// The utterances, in order.
     pub utterances: Vec<Utterance>,
-    /// The line of each, from 1.
+    /// The line number of each utterance, from 1.
     pub lines: Vec<usize>,
-    /// Lines that are skipped.
+    /// Blank lines, which are skipped.
     pub blank_lines: BlankLines,
 }
 
@@ -127,7 +131,9 @@ impl Manifest {
     }
 }
 
-/// Reads a manifest of sounds without words, of which `file` (or NeMo's `audio_filepath`) is enough. A length that is not given is 0.
+/// Reads a manifest of noise or impulse responses.
+///
+/// Only `file` (or NeMo's `audio_filepath`) is required. A missing length is 0.
 pub(crate) fn read_sounds(path: &Path) -> Result<Vec<Utterance>> {
     let (mut lines, _) = read_lines(path)?;
     for (number, line) in &mut lines {
@@ -144,14 +150,14 @@ pub(crate) fn read_sounds(path: &Path) -> Result<Vec<Utterance>> {
 fn read(path: &Path, lines: Vec<(usize, ManifestLine)>) -> Result<Vec<Utterance>> {
     let strings = lines.iter().any(|(_, line)| line.recordings.is_some());
     let recordings = if strings { read_recordings(path)? } else { HashMap::new() };
-    let mut seen = HashMap::new();
+    let mut lines_of_ids = HashMap::new();
     let mut utterances = Vec::with_capacity(lines.len());
     for (number, line) in lines {
-        let one = utterance(&LinePlace { path, line: number }, line, &recordings)?;
-        if let Some(first) = seen.insert(one.id.clone(), number) {
-            return Err(Error::DuplicateId { path: path.into(), line: number, id: one.id, first });
+        let utterance = parse_utterance(&LinePosition { path, line: number }, line, &recordings)?;
+        if let Some(first) = lines_of_ids.insert(utterance.id.clone(), number) {
+            return Err(Error::DuplicateId { path: path.into(), line: number, id: utterance.id, first });
         }
-        utterances.push(one);
+        utterances.push(utterance);
     }
     if utterances.is_empty() {
         return Err(Error::EmptyManifest { path: path.into() });
@@ -159,49 +165,52 @@ fn read(path: &Path, lines: Vec<(usize, ManifestLine)>) -> Result<Vec<Utterance>
     Ok(utterances)
 }
 
-/// The recordings that the strings of a manifest are made of, by their ids.
+/// Reads the recordings of a manifest's strings, by id.
 pub(crate) fn read_recordings(manifest: &Path) -> Result<HashMap<String, Utterance>> {
     let path = manifest.with_file_name(RECORDINGS);
-    let mut known: HashMap<String, (usize, Utterance)> = HashMap::new();
+    let mut recordings: HashMap<String, (usize, Utterance)> = HashMap::new();
     for (number, line) in read_lines(&path)?.0 {
-        let one = utterance(&LinePlace { path: &path, line: number }, line, &HashMap::new())?;
-        if let Some(&(first, _)) = known.get(&one.id) {
-            return Err(Error::DuplicateId { path, line: number, id: one.id, first });
+        let recording = parse_utterance(&LinePosition { path: &path, line: number }, line, &HashMap::new())?;
+        if let Some(&(first, _)) = recordings.get(&recording.id) {
+            return Err(Error::DuplicateId { path, line: number, id: recording.id, first });
         }
-        known.insert(one.id.clone(), (number, one));
+        recordings.insert(recording.id.clone(), (number, recording));
     }
-    Ok(known.into_iter().map(|(id, (_, one))| (id, one)).collect())
+    Ok(recordings.into_iter().map(|(id, (_, recording))| (id, recording)).collect())
 }
 
-/// The utterance of one line.
+/// Parses the utterance of a line.
 pub(crate) fn read_line(
     path: &Path,
     number: usize,
     line: &str,
     recordings: &HashMap<String, Utterance>,
 ) -> Result<Utterance> {
-    of_line(path, number, parse(path, number, line)?, recordings)
+    utterance_from_line(path, number, parse(path, number, line)?, recordings)
 }
 
-/// The utterance of one line that has been parsed.
-pub(crate) fn of_line(
+/// Converts a parsed line to its utterance.
+pub(crate) fn utterance_from_line(
     path: &Path,
     number: usize,
     line: ManifestLine,
     recordings: &HashMap<String, Utterance>,
 ) -> Result<Utterance> {
-    utterance(&LinePlace { path, line: number }, line, recordings)
+    parse_utterance(&LinePosition { path, line: number }, line, recordings)
 }
 
-/// The utterance of a member of a shard: what is said about it has no `file`, and may lack what the sound file itself says.
-pub(crate) fn of_member(
+/// Parses the utterance of a shard member.
+///
+/// The metadata has no `file`, and may lack what the audio file contains.
+pub(crate) fn utterance_from_member(
     path: &Path,
-    about: &str,
+    metadata: &str,
     key: &str,
-    (seconds, rate): (f64, u32),
+    length: (f64, u32),
     span: Span,
 ) -> Result<Utterance> {
-    let mut line = parse(path, 1, about)?;
+    let (seconds, rate) = length;
+    let mut line = parse(path, 1, metadata)?;
     line.file = Some(path.into());
     (line.recordings, line.audio_filepath, line.offset_samples) = (None, None, None);
     line.id.get_or_insert_with(|| key.to_owned());
@@ -209,39 +218,41 @@ pub(crate) fn of_member(
     if line.seconds.or(line.duration).is_none() {
         line.seconds = Some(seconds);
     }
-    let mut one = utterance(&LinePlace { path, line: 1 }, line, &HashMap::new())?;
-    one.pieces = vec![Piece::Sound { path: path.into(), span }];
-    Ok(one)
+    let mut utterance = parse_utterance(&LinePosition { path, line: 1 }, line, &HashMap::new())?;
+    utterance.segments = vec![AudioSegment::Sound { path: path.into(), span }];
+    Ok(utterance)
 }
 
-/// The seconds that the JSON of a shard's sample gives, if it does.
-pub(crate) fn declared_seconds(path: &Path, about: &str) -> Result<Option<f64>> {
-    let line = parse(path, 1, about)?;
-    let counted = || Some(line.num_samples? as f64 / f64::from(line.sample_rate?));
+/// Returns the seconds that the JSON of a sample declares, if any.
+pub(crate) fn declared_seconds(path: &Path, metadata: &str) -> Result<Option<f64>> {
+    let line = parse(path, 1, metadata)?;
+    let from_samples = || Some(line.num_samples? as f64 / f64::from(line.sample_rate?));
     Ok(line
         .seconds
         .or(line.duration)
-        .or_else(counted)
-        .filter(|seconds| (0.0..=MOST_SECONDS).contains(seconds)))
+        .or_else(from_samples)
+        .filter(|seconds| (0.0..=MAX_SECONDS).contains(seconds)))
 }
 
 pub(crate) fn parse(path: &Path, number: usize, line: &str) -> Result<ManifestLine> {
-    let wrong = |source| Error::ManifestSyntax { path: path.into(), line: number, source };
-    serde_json::from_str(line).map_err(wrong)
+    let invalid = |source| Error::ManifestSyntax { path: path.into(), line: number, source };
+    serde_json::from_str(line).map_err(invalid)
 }
 
 fn read_lines(path: &Path) -> Result<(Vec<(usize, ManifestLine)>, BlankLines)> {
     let name = path.extension().unwrap_or_default().to_string_lossy();
-    let wrong = |found: String| Error::Format {
+    let invalid = |found: String| Error::Format {
         path: path.into(),
-        expected: "a manifest, a JSON object a line",
+        expected: "a manifest, one JSON object per line",
         found,
     };
     if ["tar", "gz", "tgz"].contains(&&*name) {
-        return Err(wrong("an archive; recipes take shards of sound, other commands their manifests".into()));
+        return Err(invalid(
+            "an archive; only recipes accept shards, other commands accept their manifests".into(),
+        ));
     }
-    let bytes = read_given(path).map_err(|source| Error::Io { path: path.into(), source })?;
-    let text = String::from_utf8(bytes).map_err(|_| wrong("what is no text in UTF-8".into()))?;
+    let bytes = read_input(path).map_err(|source| Error::Io { path: path.into(), source })?;
+    let text = String::from_utf8(bytes).map_err(|_| invalid("bytes that are not UTF-8".into()))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let (mut lines, mut blank) = (Vec::new(), BlankLines::default());
     for (number, line) in (1..).zip(text.lines()) {
@@ -253,8 +264,8 @@ fn read_lines(path: &Path) -> Result<(Vec<(usize, ManifestLine)>, BlankLines)> {
     Ok((lines, blank))
 }
 
-fn utterance(
-    place: &LinePlace,
+fn parse_utterance(
+    position: &LinePosition,
     line: ManifestLine,
     recordings: &HashMap<String, Utterance>,
 ) -> Result<Utterance> {
@@ -263,21 +274,21 @@ fn utterance(
         None => file.display().to_string(),
     });
     if line.sample_rate == Some(0) {
-        return Err(place.value("sample_rate", "a rate above 0", 0));
+        return Err(position.value("sample_rate", "a rate above 0", 0));
     }
     let counts =
         [("offset_samples", line.offset_samples), ("num_samples", line.num_samples.map(|n| n as u64))];
     for (field, count) in counts {
-        if let Some(count) = count.filter(|&n| n > MOST_SAMPLES) {
-            return Err(place.value(field, format!("at most {MOST_SAMPLES} samples"), ShortFloat(count)));
+        if let Some(count) = count.filter(|&n| n > MAX_SAMPLES) {
+            return Err(position.value(field, format!("at most {MAX_SAMPLES} samples"), Brief(count)));
         }
     }
     Ok(Utterance {
-        seconds: seconds(place, &line)?,
-        crc32: checksum(place, line.crc32.as_deref())?,
-        pieces: pieces(place, &line, recordings)?,
-        id: line.id.or(nemo_id).ok_or_else(|| place.missing("id"))?,
-        text: line.text.ok_or_else(|| place.missing("text"))?,
+        seconds: seconds(position, &line)?,
+        crc32: checksum(position, line.crc32.as_deref())?,
+        segments: segments(position, &line, recordings)?,
+        id: line.id.or(nemo_id).ok_or_else(|| position.missing("id"))?,
+        text: line.text.ok_or_else(|| position.missing("text"))?,
         speaker: line.speaker,
         subset: line.subset,
         split: line.split,
@@ -286,95 +297,95 @@ fn utterance(
     })
 }
 
-fn seconds(place: &LinePlace, line: &ManifestLine) -> Result<f64> {
-    let counted = || Some(line.num_samples? as f64 / f64::from(line.sample_rate?));
+fn seconds(position: &LinePosition, line: &ManifestLine) -> Result<f64> {
+    let from_samples = || Some(line.num_samples? as f64 / f64::from(line.sample_rate?));
     let (field, seconds) = match (line.seconds, line.duration) {
         (Some(s), _) => ("seconds", s),
         (None, Some(d)) => ("duration", d),
         (None, None) if line.is_sound => return Ok(0.0),
-        (None, None) => ("num_samples", counted().ok_or_else(|| place.missing("seconds"))?),
+        (None, None) => ("num_samples", from_samples().ok_or_else(|| position.missing("seconds"))?),
     };
-    if seconds > 0.0 && seconds <= MOST_SECONDS {
+    if seconds > 0.0 && seconds <= MAX_SECONDS {
         Ok(seconds)
     } else {
-        Err(place.value(field, "a length above 0 and of at most 1e9 seconds", ShortFloat(seconds)))
+        Err(position.value(field, "a length above 0 and at most 1e9 seconds", Brief(seconds)))
     }
 }
 
-fn checksum(place: &LinePlace, crc32: Option<&str>) -> Result<Option<u32>> {
+fn checksum(position: &LinePosition, crc32: Option<&str>) -> Result<Option<u32>> {
     let parse = |text: &str| {
         let digits = text.len() == 8 && text.bytes().all(|b| b.is_ascii_hexdigit());
         let value = digits.then(|| u32::from_str_radix(text, 16).ok()).flatten();
-        value.ok_or_else(|| place.value("crc32", "8 hexadecimal digits", format!("{text:?}")))
+        value.ok_or_else(|| position.value("crc32", "8 hexadecimal digits", format!("{text:?}")))
     };
     crc32.map(parse).transpose()
 }
 
-fn pieces(
-    place: &LinePlace,
+fn segments(
+    position: &LinePosition,
     line: &ManifestLine,
     recordings: &HashMap<String, Utterance>,
-) -> Result<Vec<Piece>> {
-    let folder = place.path.parent().unwrap_or(Path::new(""));
+) -> Result<Vec<AudioSegment>> {
+    let folder = position.path.parent().unwrap_or(Path::new(""));
     if let Some(ids) = &line.recordings {
-        return joined(place, line, ids, recordings);
+        return join_recordings(position, line, ids, recordings);
     }
     let (file, span) = match (&line.file, &line.audio_filepath) {
         (Some(file), _) => {
-            let count = || line.num_samples.ok_or_else(|| place.missing("num_samples"));
+            let count = || line.num_samples.ok_or_else(|| position.missing("num_samples"));
             let samples = |start| Ok(Span::Samples { start, count: count()? as u64 });
             (file, line.offset_samples.map(samples).transpose()?)
         }
         (None, Some(file)) => {
-            let length = line.duration.ok_or_else(|| place.missing("duration"))?;
+            let length = line.duration.ok_or_else(|| position.missing("duration"))?;
             let seconds = |start: f64| {
-                if !(0.0..=MOST_SECONDS).contains(&start) {
-                    return Err(place.value("offset", "0 to 1e9 seconds", ShortFloat(start)));
+                if !(0.0..=MAX_SECONDS).contains(&start) {
+                    return Err(position.value("offset", "0 to 1e9 seconds", Brief(start)));
                 }
-                if !(length > 0.0 && length <= MOST_SECONDS) {
-                    let expected = "a length above 0 and of at most 1e9 seconds";
-                    return Err(place.value("duration", expected, ShortFloat(length)));
+                if !(length > 0.0 && length <= MAX_SECONDS) {
+                    let expected = "a length above 0 and at most 1e9 seconds";
+                    return Err(position.value("duration", expected, Brief(length)));
                 }
                 Ok(Span::Seconds { start, length })
             };
             (file, line.offset.map(seconds).transpose()?)
         }
-        (None, None) => return Err(place.missing("file")),
+        (None, None) => return Err(position.missing("file")),
     };
-    Ok(vec![Piece::Sound { path: folder.join(file), span: span.unwrap_or(Span::Whole) }])
+    Ok(vec![AudioSegment::Sound { path: folder.join(file), span: span.unwrap_or(Span::Whole) }])
 }
 
-/// `lead ++ rec[0] ++ gaps[0] ++ rec[1] ++ ... ++ rec[n-1] ++ tail`
-fn joined(
-    place: &LinePlace,
+/// Joins recordings: `lead ++ rec[0] ++ gaps[0] ++ rec[1] ++ ... ++ rec[n-1] ++ tail`
+fn join_recordings(
+    position: &LinePosition,
     line: &ManifestLine,
     ids: &[String],
     recordings: &HashMap<String, Utterance>,
-) -> Result<Vec<Piece>> {
-    let gaps = line.gaps_ms.as_ref().ok_or_else(|| place.missing("gaps_ms"))?;
-    let lead = line.lead_ms.ok_or_else(|| place.missing("lead_ms"))?;
-    let tail = line.tail_ms.ok_or_else(|| place.missing("tail_ms"))?;
+) -> Result<Vec<AudioSegment>> {
+    let gaps = line.gaps_ms.as_ref().ok_or_else(|| position.missing("gaps_ms"))?;
+    let lead = line.lead_ms.ok_or_else(|| position.missing("lead_ms"))?;
+    let tail = line.tail_ms.ok_or_else(|| position.missing("tail_ms"))?;
     if ids.is_empty() {
-        return Err(place.value("recordings", "at least one recording", "none"));
+        return Err(position.value("recordings", "at least one recording", "none"));
     }
     if gaps.len() + 1 != ids.len() {
-        return Err(place.value("gaps_ms", format!("{} gaps", ids.len() - 1), gaps.len()));
+        return Err(position.value("gaps_ms", format!("{} gaps", ids.len() - 1), gaps.len()));
     }
     let silence: u64 = gaps.iter().chain([&lead, &tail]).map(|&ms| u64::from(ms)).sum();
-    if silence > MOST_SILENCE_MS {
-        let expected = format!("at most {MOST_SILENCE_MS} ms of silence, lead and tail included");
-        return Err(place.value("gaps_ms", expected, format!("{} ms", ShortFloat(silence))));
+    if silence > MAX_SILENCE_MS {
+        let expected = format!("at most {MAX_SILENCE_MS} ms of silence, lead and tail included");
+        return Err(position.value("gaps_ms", expected, format!("{} ms", Brief(silence))));
     }
-    let mut pieces = vec![Piece::Silence { ms: lead }];
+    let mut segments = vec![AudioSegment::Silence { ms: lead }];
     for (id, &gap) in ids.iter().zip(gaps.iter().chain([&tail])) {
         let recording = recordings.get(id).ok_or_else(|| Error::UnknownRecording {
-            path: place.path.into(),
-            line: place.line,
+            path: position.path.into(),
+            line: position.line,
             id: id.clone(),
-            recordings: place.path.with_file_name(RECORDINGS),
+            recordings: position.path.with_file_name(RECORDINGS),
         })?;
-        pieces.extend(recording.pieces.iter().cloned());
-        pieces.push(Piece::Silence { ms: gap });
+        segments.extend(recording.segments.iter().cloned());
+        segments.push(AudioSegment::Silence { ms: gap });
     }
-    Ok(pieces)
+    Ok(segments)
 }

@@ -1,53 +1,57 @@
-//! Names in JSON, which may be numbers; for serde's `deserialize_with`.
+//! Names in JSON that may be numbers, for serde's `deserialize_with`.
 
 use serde::de::{Deserialize, Deserializer, Error};
 use serde_json::value::RawValue;
 
-/// Reads an optional `id`: a string, or a number as it is written (17 is "17", however many digits it has).
+/// Deserializes an optional `id`: a string, or the text of a number.
+///
+/// 17 becomes "17", with any number of digits.
 ///
 /// # Errors
 /// Any other value but null; the error names the key.
-pub fn id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+pub fn optional_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     let Some(raw) = Option::<Box<RawValue>>::deserialize(deserializer)? else { return Ok(None) };
-    name(&raw).map(Some).map_err(|found| wrong("id", found))
+    name(&raw).map(Some).map_err(|found| invalid("id", found))
 }
 
-/// [`id`] where there must be one.
+/// Deserializes a required `id` like [`optional_id`].
 ///
 /// # Errors
-/// Those of [`id`], and null.
+/// Those of [`optional_id`], and null.
 pub fn required_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    id(deserializer)?.ok_or_else(|| wrong("id", "null"))
+    optional_id(deserializer)?.ok_or_else(|| invalid("id", "null"))
 }
 
-/// Reads the ids of `recordings`.
+/// Deserializes the ids of `recordings`.
 ///
 /// # Errors
 /// Any value but null and a list of strings and numbers; the error names the key.
-pub fn recordings<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+pub(crate) fn id_list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
     let Some(raw) = Option::<Box<RawValue>>::deserialize(deserializer)? else { return Ok(None) };
     let list: Vec<Box<RawValue>> = match serde_json::from_str(raw.get()) {
         Ok(list) => list,
         Err(_) => return Err(D::Error::custom("field `recordings`: expected a list of ids")),
     };
-    let names = list.iter().map(|raw| name(raw).map_err(|found| wrong("recordings", found)));
+    let names = list.iter().map(|raw| name(raw).map_err(|found| invalid("recordings", found)));
     names.collect::<Result<_, _>>().map(Some)
 }
 
-/// Reads an optional name that is for reports only, such as `speaker`: a string, or the JSON text of any other value but null.
+/// Deserializes an optional name for reports, such as `speaker`.
+///
+/// The name is a string, or the JSON text of any other value but null.
 ///
 /// # Errors
-/// Only for text that is no JSON.
+/// Only text that is not JSON.
 pub fn report_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     let raw = Option::<Box<RawValue>>::deserialize(deserializer)?;
     Ok(raw.map(|raw| name(&raw).unwrap_or_else(|text| text.to_owned())))
 }
 
-fn wrong<E: Error>(key: &str, found: &str) -> E {
+fn invalid<E: Error>(key: &str, found: &str) -> E {
     E::custom(format_args!("field `{key}`: expected a string or a number, found {found}"))
 }
 
-/// The string or number of a value; the text of any other value is an error.
+/// Returns a string or the text of a number; the error is the text of another value.
 fn name(raw: &RawValue) -> Result<String, &str> {
     let text = raw.get();
     match text.as_bytes().first() {

@@ -1,38 +1,40 @@
-//! Other speakers and speeds from the same recording, by resampling its log-mel plane.
+//! Speaker and speed perturbation by resampling log-mel features.
 
 use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
 
 use crate::features::samples::gaussians;
 use crate::features::setting;
-use crate::{Features, MelScale, Normalise, Result};
+use crate::{Features, MelScale, Normalization, Result};
 
-/// Random resampling of a plane in time and frequency; the default changes nothing.
+/// Random resampling of features in time and frequency; disabled by default.
 ///
 /// Each factor is drawn uniformly from `1 ± setting`, once per call:
-/// * speed `r`: tempo and pitch together, as a tape that runs faster: `T / r` frames, and what was at `f` hertz goes to `r f`;
-/// * tempo `r`: `T / r` frames, frequencies kept;
-/// * warp `r`: as a shorter vocal tract: `f` goes to `r f`, bending at the top so that the axis keeps its ends; time kept.
+/// * speed `r`: tempo and pitch together, as of a faster tape: `T / r` frames, and `f` hertz moves
+///   to `r f`;
+/// * tempo `r`: `T / r` frames, frequencies unchanged;
+/// * warp `r`: as of a shorter vocal tract: `f` moves to `r f`, with a bend at the top so that the
+///   axis keeps its ends; time unchanged.
 ///
-/// The frequency map is drawn in hertz through the true mel scale. Level changes would be undone by the normalisation (where it is
-/// running, the sooner the longer the sound is) and are left out.
+/// The frequency map is computed in hertz with the mel scale of the features. Level changes are not
+/// included because normalization would remove them (running normalization after a delay).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Perturb {
+pub struct Perturbation {
     /// Range of the speed factor, such as 0.1.
     pub speed: f32,
     /// Range of the tempo factor.
     pub tempo: f32,
     /// Range of the warp factor.
     pub warp: f32,
-    /// Deviation of Gaussian noise added to the normalised values.
+    /// Standard deviation of Gaussian noise added to the normalized values.
     pub noise: f32,
 }
 
-/// Part of the axis below which a warp is a plain stretch.
-const BEND: f64 = 0.85;
+/// Fraction of the axis below which a warp is linear.
+const BEND_FRACTION: f64 = 0.85;
 
-impl Perturb {
+impl Perturbation {
     /// Checks the settings.
     ///
     /// # Errors
@@ -46,98 +48,102 @@ impl Perturb {
         if (0.0..=10.0).contains(&self.noise) { Ok(()) } else { Err(setting("noise", "0 to 10", self.noise)) }
     }
 
-    /// A resampled copy of a plane; the same generator state gives the same copy.
+    /// Returns a resampled copy of features; deterministic for a generator state.
     ///
-    /// `scale` is [`crate::FrontEnd::mel_scale`] of the front end that made the plane, and `normalise` its setting: what is normalised
-    /// by whole utterances is so again; running means and deviations move with what they belong to. Values between the grid points
-    /// are interpolated linearly; beyond the ends the last value is held.
+    /// `scale` is [`crate::FrontEnd::mel_scale`] of the front end, and `normalise` its setting:
+    /// normalization by whole utterances is repeated; running statistics are resampled with the
+    /// values. Values are interpolated linearly; beyond the ends the last value is repeated.
     ///
     /// # Shapes
     /// `[T, D]` to `[max(1, round(T / r)), D]`, r the product of the speed and tempo factors.
     ///
     /// # Panics
-    /// If the plane has another number of bins than the scale: frames are stacked after this, not before.
+    /// If the features and the scale differ in the number of bins: frames must be stacked after
+    /// this.
     ///
     /// Cost: O(T D).
     pub fn apply(
         &self,
         features: &Features,
         scale: &MelScale,
-        normalise: Normalise,
+        normalise: Normalization,
         rng: &mut (impl Rng + ?Sized),
     ) -> Features {
         assert_eq!(
             features.dim,
             scale.bins(),
-            "Perturb::apply: a plane of the scale's bins, not a stacked one"
+            "Perturbation::apply: features must have the bins of the scale and not be stacked"
         );
         let mut factor = |range: f32| {
             let range = f64::from(range).clamp(0.0, 0.5);
             if range > 0.0 { rng.random_range(1.0 - range..=1.0 + range) } else { 1.0 }
         };
         let (speed, tempo, warp) = (factor(self.speed), factor(self.tempo), factor(self.warp));
-        let mut plane = if (speed, tempo, warp) == (1.0, 1.0, 1.0) {
+        let mut perturbed = if (speed, tempo, warp) == (1.0, 1.0, 1.0) {
             features.clone()
         } else {
             let columns: Vec<Interpolation> = (0..features.dim)
                 .map(|m| {
-                    let hz = unbend(scale.hz(m as f64) / speed, warp, scale.high_hz());
+                    let hz = unwarp(scale.hz(m as f64) / speed, warp, scale.high_hz());
                     Interpolation::new(scale.bin(hz), features.dim)
                 })
                 .collect();
-            let mut plane = resample(features, speed * tempo, &columns);
-            normalise.again(&mut plane);
-            plane
+            let mut perturbed = resample(features, speed * tempo, &columns);
+            normalise.reapply(&mut perturbed);
+            perturbed
         };
         if self.noise > 0.0 {
-            plane.data.iter_mut().for_each(|x| *x += self.noise * gaussians(rng)[0] as f32);
+            perturbed.data.iter_mut().for_each(|x| *x += self.noise * gaussians(rng)[0] as f32);
         }
-        plane
+        perturbed
     }
 }
 
-/// Where the content at `hz` comes from under a warp: `hz / warp` up to the bend, then a line to the upper end of the axis.
-fn unbend(hz: f64, warp: f64, high: f64) -> f64 {
-    // The bend lies at `source` before the warp and at `bend` after it, both within the axis.
-    let source = BEND * high * warp.recip().min(1.0);
+/// Inverts a warp: returns the source frequency of `hz`.
+///
+/// It is `hz / warp` up to the bend, then linear to the upper end of the axis.
+fn unwarp(hz: f64, warp: f64, high: f64) -> f64 {
+    // The bend is at `source` before the warp and at `bend` after it, both within the axis.
+    let source = BEND_FRACTION * high * warp.recip().min(1.0);
     let bend = source * warp;
     if hz <= bend { hz / warp } else { source + (hz - bend) * (high - source) / (high - bend) }
 }
 
-/// A place between two grid points: `(1 - part) x[low] + part x[low + 1]`.
+/// A position between two grid points: `(1 - fraction) x[low] + fraction x[low + 1]`.
 struct Interpolation {
     low: usize,
-    part: f32,
+    fraction: f32,
 }
 
 impl Interpolation {
-    fn new(place: f64, points: usize) -> Self {
-        let place = place.clamp(0.0, (points - 1) as f64);
-        let low = (place as usize).min(points.saturating_sub(2));
-        Self { low, part: (place - low as f64) as f32 }
+    fn new(position: f64, points: usize) -> Self {
+        let position = position.clamp(0.0, (points - 1) as f64);
+        let low = (position as usize).min(points.saturating_sub(2));
+        Self { low, fraction: (position - low as f64) as f32 }
     }
 
-    fn of(&self, row: &[f32]) -> f32 {
+    fn apply(&self, row: &[f32]) -> f32 {
         let high = row[(self.low + 1).min(row.len() - 1)];
-        row[self.low] + self.part * (high - row[self.low])
+        row[self.low] + self.fraction * (high - row[self.low])
     }
 }
 
-/// Bilinear interpolation: `T / rate` frames, the given places in each.
+/// Interpolates bilinearly: `T / rate` frames, each at the given columns.
 fn resample(features: &Features, rate: f64, columns: &[Interpolation]) -> Features {
-    let (before, dim) = (features.frames, features.dim);
-    if before == 0 {
+    let (old_frames, dim) = (features.frames, features.dim);
+    if old_frames == 0 {
         return features.clone();
     }
-    let frames = ((before as f64 / rate).round() as usize).max(1);
+    let frames = ((old_frames as f64 / rate).round() as usize).max(1);
     let mut data = Vec::with_capacity(frames * dim);
     let mut row = vec![0f32; dim];
     for t in 0..frames {
         // Frame centres map to frame centres.
-        let place = Interpolation::new((t as f64 + 0.5) * before as f64 / frames as f64 - 0.5, before);
-        let (a, b) = (features.frame(place.low), features.frame((place.low + 1).min(before - 1)));
-        row.iter_mut().zip(a.iter().zip(b)).for_each(|(x, (a, b))| *x = a + place.part * (b - a));
-        data.extend(columns.iter().map(|c| c.of(&row)));
+        let position =
+            Interpolation::new((t as f64 + 0.5) * old_frames as f64 / frames as f64 - 0.5, old_frames);
+        let (a, b) = (features.frame(position.low), features.frame((position.low + 1).min(old_frames - 1)));
+        row.iter_mut().zip(a.iter().zip(b)).for_each(|(x, (a, b))| *x = a + position.fraction * (b - a));
+        data.extend(columns.iter().map(|c| c.apply(&row)));
     }
     Features { frames, dim, data }
 }

@@ -1,8 +1,10 @@
-//! Manifests, or shards, of corpora as they are distributed. Everything is checked before anything is written.
+//! Prepares corpora as they are distributed: writes manifests or shards.
 //!
-//! | corpus | what its folder holds | lists |
+//! Everything is checked before anything is written.
+//!
+//! | corpus | content of its folder | lists |
 //! |---|---|---|
-//! | [`librispeech`] | `LibriSpeech/SUBSET/SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt` and `.flac` ([OpenSLR 12]) | a subset each, `train-960` |
+//! | [`librispeech`] | `LibriSpeech/SUBSET/SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt` and `.flac` ([OpenSLR 12]) | one per subset, `train-960` |
 //! | [`an4`] | `an4/etc/an4_{train,test}.{fileids,transcription}`, `an4/wav/...` in NIST's SPHERE or raw ([CMU]) | `train`, `dev`, `test` |
 //! | [`fsdd`] | `recordings/DIGIT_SPEAKER_TAKE.wav` ([Free Spoken Digit Dataset]) | `train`, `test`; strings of digits |
 //!
@@ -24,29 +26,31 @@ use std::path::{Path, PathBuf};
 pub use an4::an4;
 pub use fsdd::fsdd;
 pub use librispeech::librispeech;
-pub use list::Summary;
-pub use strings::Strings;
+pub use list::CorpusSummary;
+pub use strings::StringCounts;
 
-/// How a corpus is prepared.
+/// Options of the preparation of a corpus.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Prepare {
-    /// Folder for the manifests; made if need be.
+pub struct PrepareOptions {
+    /// Output folder, created if needed.
     pub output: PathBuf,
-    /// For excerpts: the counts and hours of the whole are not asked for, and transcripts without sound are passed over.
+    /// Accepts excerpts.
+    ///
+    /// Total counts and hours are not checked, and transcripts without audio are skipped.
     pub allow_incomplete: bool,
-    /// Writes tar shards of so many utterances instead of manifests, for [`Corpus`](crate::Corpus).
+    /// Utterances per tar shard for [`Corpus`](crate::Corpus); `None` writes manifests.
     pub shards: Option<usize>,
 }
 
-impl Prepare {
-    /// Manifests of a whole corpus.
-    pub fn to(output: impl Into<PathBuf>) -> Self {
-        Prepare { output: output.into(), allow_incomplete: false, shards: None }
+impl PrepareOptions {
+    /// Options for manifests of a complete corpus.
+    pub fn new(output: impl Into<PathBuf>) -> Self {
+        PrepareOptions { output: output.into(), allow_incomplete: false, shards: None }
     }
 }
 
-/// The folder of that name inside, or the given one, where somebody is inside already.
-fn inside(dir: &Path, name: &str) -> PathBuf {
+/// Returns the subfolder `name`, or `dir` itself if there is none.
+fn subfolder_or_self(dir: &Path, name: &str) -> PathBuf {
     let inner = dir.join(name);
     if inner.is_dir() { inner } else { dir.to_owned() }
 }

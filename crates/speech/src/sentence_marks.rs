@@ -3,7 +3,9 @@
 /// Start and end of a sentence.
 const MARKS: [&str; 2] = ["<s>", "</s>"];
 
-/// Removes `<s>` from the start of a text and `</s>` from its end, in any case.
+/// Removes `<s>` and `</s>` from the ends of a text.
+///
+/// The case of the marks is ignored.
 ///
 /// ```
 /// use speech::strip_sentence_marks;
@@ -24,7 +26,7 @@ pub fn strip_sentence_marks(text: &str) -> &str {
     }
 }
 
-/// Returns the first word of a text that contains a sentence mark.
+/// Returns the first word of a text that has a sentence mark.
 ///
 /// ```
 /// use speech::{find_sentence_mark, strip_sentence_marks};

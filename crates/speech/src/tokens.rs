@@ -1,4 +1,4 @@
-//! Text to label ids and back, on top of the `tokenizers` crate.
+//! Tokenizers: text to label ids and back, based on the `tokenizers` crate.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -20,63 +20,70 @@ mod kind;
 mod special;
 mod unigram;
 
-pub use special::bracketed;
+pub use special::find_bracketed;
 
 use crate::features::setting;
 use crate::sentence_marks::{find_sentence_mark, strip_sentence_marks};
 use crate::unicode::{UnicodeForm, decomposed};
 use crate::{Error, Result};
 
-/// What a label stands for.
+/// The unit that a label represents.
 ///
-/// In TOML and JSON the name alone in kebab case, `"inner-characters"`, and `{ bpe = { size = 500 } }`, `{ unigram = { size = 1023 } }`.
+/// In TOML and JSON, the name in kebab case, such as `"inner-characters"`, or `{ bpe = { size = 500
+/// } }`, `{ unigram = { size = 1023 } }`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum TokenizerKind {
     /// A word.
     Words,
-    /// A character; the space between words is one too.
+    /// A character; the space between words is a character too.
     Characters,
-    /// A character, where those that begin a word are apart from those within one, so that no space is needed.
+    /// A character, labeled by whether it begins a word.
+    ///
+    /// No label for spaces is needed.
     InnerCharacters,
-    /// A piece of a word, found by byte-pair encoding (over characters); pieces that begin a word are apart.
+    /// A subword of byte-pair encoding (over characters).
+    ///
+    /// Subwords that begin a word are marked.
     Bpe {
-        /// Number of tokens to train; at least the number of different characters, word beginnings marked.
+        /// Vocabulary size; at least the number of distinct characters, with marked word starts.
         size: usize,
     },
-    /// A piece of a word, the likeliest ones by a unigram language model of pieces; pieces that begin a word are apart.
+    /// A subword of a unigram language model.
+    ///
+    /// Subwords that begin a word are marked.
     Unigram {
-        /// Number of tokens to train; at least the number of different characters, word beginnings marked.
+        /// Vocabulary size; at least the number of distinct characters, with marked word starts.
         size: usize,
     },
 }
 
 impl TokenizerKind {
-    /// Whether tokens are pieces of words, of which every character of the training text is one.
-    fn has_pieces(self) -> bool {
+    /// Returns whether tokens are subwords, including all training characters.
+    fn has_subwords(self) -> bool {
         matches!(self, Self::Bpe { .. } | Self::Unigram { .. })
     }
 }
 
 /// Marks word beginnings in tokens.
-const MARK: char = '\u{2581}';
-/// First line of defence against foreign files.
+const WORD_MARK: char = '\u{2581}';
+/// Format identifier of stored tokenizers.
 const FORMAT: &str = "panda-tokens/1";
 
-/// Settings of a tokenizer that is to be trained.
+/// Training options of a tokenizer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenizerOptions {
-    /// What a label stands for.
+    /// The unit that a label represents.
     pub kind: TokenizerKind,
-    /// Unicode form of all texts, of training and later.
+    /// Unicode form of all texts, in training and later.
     pub normalize: UnicodeForm,
-    /// Words that are one label each; `None` takes all words of the form `<...>` in the training texts.
+    /// Words that are single labels; `None` means all words `<...>` of the texts.
     pub special: Option<Vec<String>>,
 }
 
 impl TokenizerOptions {
-    /// Texts in NFC; words of the form `<...>` are single labels.
+    /// Options with NFC texts and words `<...>` as single labels.
     pub fn new(kind: TokenizerKind) -> Self {
         Self { kind, normalize: UnicodeForm::default(), special: None }
     }
@@ -84,16 +91,17 @@ impl TokenizerOptions {
     /// Checks the list of special words.
     ///
     /// # Errors
-    /// A word that is empty, is there twice, is `<s>` or `</s>`, or has white space or U+2581.
+    /// A word that is empty, a duplicate, `<s>` or `</s>`, or contains white space or U+2581.
     pub fn check(&self) -> Result<()> {
-        special::of_list(self.special.as_deref().unwrap_or_default(), self.normalize).map(drop)
+        special::from_list(self.special.as_deref().unwrap_or_default(), self.normalize).map(drop)
     }
 }
 
-/// A trained map between text and ids `0..size`; the blank is not its business.
+/// A trained map between text and ids `0..size`, without the blank.
 ///
-/// White space in texts is taken as one space between words and none at the ends. Texts are converted to the tokenizer's Unicode
-/// form, and sentence marks at their ends (`<s>`, `</s>`) are removed. Special words are one label each and are never cut.
+/// White space is normalized to one space between words and none at the ends. Texts are converted
+/// to the tokenizer's Unicode form, and sentence marks at their ends (`<s>`, `</s>`) are removed.
+/// Special words are single labels and are never split.
 #[derive(Clone)]
 pub struct Tokenizer {
     kind: TokenizerKind,
@@ -101,7 +109,7 @@ pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     /// Ids of the special words.
     special: HashMap<String, u32>,
-    /// What it is rebuilt from.
+    /// The serialized form.
     stored: StoredTokenizer,
 }
 
@@ -111,37 +119,39 @@ impl std::fmt::Debug for Tokenizer {
     }
 }
 
-/// The stored form.
+/// The serialized form of a tokenizer.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StoredTokenizer {
     format: String,
     kind: TokenizerKind,
-    /// Absent in older files, whose texts were not converted.
+    /// Missing in older files, whose texts were not converted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     normalize: Option<UnicodeForm>,
-    /// Words that are one token each: the last tokens, or for kind words any.
+    /// Words that are single tokens: the last tokens or, for kind words, any tokens.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     special: Vec<String>,
-    /// In the order of their ids.
+    /// Tokens in the order of their ids.
     tokens: Vec<String>,
-    /// Pairs joined by byte-pair encoding, first ones first.
+    /// Merges of byte-pair encoding, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     merges: Vec<(String, String)>,
-    /// Of each token, log-probabilities of the unigram model in 2^-20 nats.
+    /// Log-probabilities of the unigram model's tokens, in 2^-20 nats.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     scores: Vec<i32>,
 }
 
 impl Tokenizer {
-    /// Makes a tokenizer of the symbols of the training texts.
+    /// Trains a tokenizer on texts.
     ///
-    /// Deterministic, whatever the order of the texts and the number of threads: words and characters are sorted; byte pairs are joined
-    /// by falling count, ties by id, after the sorted characters; pieces of the unigram model are sorted by falling probability.
+    /// Deterministic, independent of the order of the texts and the number of threads: words and
+    /// characters are sorted; byte pairs are merged by decreasing count, ties by id, after the
+    /// sorted characters; subwords of the unigram model are sorted by decreasing probability.
     /// Training may end below a `size` that the texts cannot fill; see [`Tokenizer::size`].
     ///
     /// # Errors
-    /// No word in the texts; the word mark U+2581 in a text (but for words and characters); a `size` below the number of characters.
+    /// No word in the texts; the word mark U+2581 in a text (except for words and characters); a
+    /// `size` below the number of characters.
     ///
     /// ```
     /// use speech::{Tokenizer, TokenizerKind};
@@ -156,16 +166,18 @@ impl Tokenizer {
 
     /// [`Tokenizer::train`] with a Unicode form and special words.
     ///
-    /// Special words come after the other tokens (but for words, which are sorted) and count for the `size`.
+    /// Special words follow the other tokens (except for words, which are sorted) and count towards
+    /// the `size`.
     ///
     /// # Errors
-    /// Those of [`Tokenizer::train`] and [`TokenizerOptions::check`]; a special word that equals a token of the other words; `<s>` or
-    /// `</s>` within a text.
+    /// Those of [`Tokenizer::train`] and [`TokenizerOptions::check`]; a special word that equals an
+    /// ordinary token; `<s>` or `</s>` within a text.
     ///
     /// ```
     /// use speech::{Tokenizer, TokenizerKind, TokenizerOptions};
     /// let special = Some(vec!["[noise]".to_owned()]);
-    /// let options = TokenizerOptions { special, ..TokenizerOptions::new(TokenizerKind::Characters) };
+    /// let options = TokenizerOptions::new(TokenizerKind::Characters);
+    /// let options = TokenizerOptions { special, ..options };
     /// let tokenizer = Tokenizer::train_with(&options, &["a [noise] b"])?;
     /// assert_eq!(tokenizer.tokens(), [" ", "a", "b", "[noise]"]);
     /// assert_eq!(tokenizer.encode("[noise] a")?, [3, 0, 1]);
@@ -173,20 +185,20 @@ impl Tokenizer {
     /// ```
     pub fn train_with(options: &TokenizerOptions, texts: &[impl AsRef<str>]) -> Result<Self> {
         let TokenizerOptions { kind, normalize, ref special } = *options;
-        let clean = |text: &str| tidy(&normalize.apply(strip_sentence_marks(text)));
+        let normalized = |text: &str| normalize_spaces(&normalize.apply(strip_sentence_marks(text)));
         let texts: Vec<String> =
-            texts.iter().map(|text| clean(text.as_ref())).filter(|text| !text.is_empty()).collect();
+            texts.iter().map(|text| normalized(text.as_ref())).filter(|text| !text.is_empty()).collect();
         if texts.is_empty() {
             return Err(Error::NoText);
         }
         let special = special::words(special.as_deref(), normalize, &texts)?;
-        let known: HashSet<&str> = special.iter().map(String::as_str).collect();
+        let special_words: HashSet<&str> = special.iter().map(String::as_str).collect();
         let splitter = pre_tokenizer(kind)?;
         let mut pieces = Vec::new();
         for text in &texts {
-            reject_sentence_mark(text)?;
-            reject_mark(kind, text)?;
-            for run in runs(kind, text, |word| known.contains(word)) {
+            check_no_sentence_mark(text)?;
+            check_no_word_mark(kind, text)?;
+            for run in runs(kind, text, |word| special_words.contains(word)) {
                 match run {
                     TextRun::Ordinary(text) => pieces.extend(split(&splitter, &text)?),
                     TextRun::Special(_) => {}
@@ -215,8 +227,8 @@ impl Tokenizer {
             if let Some(word) = special.iter().find(|word| taken.contains(&special_token(kind, word))) {
                 return Err(Error::Setting {
                     field: "special",
-                    expected: "words that are no tokens of other words, such as words in brackets".into(),
-                    found: format!("{word:?}, which is one"),
+                    expected: "words that differ from ordinary tokens, such as words in brackets".into(),
+                    found: format!("{word:?}, which is an ordinary token"),
                 });
             }
             tokens.extend(special.iter().map(|word| special_token(kind, word)));
@@ -236,12 +248,12 @@ impl Tokenizer {
             TokenizerKind::Unigram { .. } if !ordinary.is_empty() => {
                 unigram::model(ordinary, &stored.scores)?.into()
             }
-            // The empty string never is a piece of text, so that unknown pieces are errors.
+            // The empty string is never part of a text, so unknown pieces are errors.
             _ => WordLevel::builder()
                 .vocab(ordinary.iter().cloned().zip(0u32..).collect())
                 .unk_token(String::new())
                 .build()
-                .map_err(library)?
+                .map_err(library_error)?
                 .into(),
         };
         let mut inner = tokenizers::Tokenizer::new(model);
@@ -253,7 +265,7 @@ impl Tokenizer {
                 inner.with_decoder(Some(Fuse::new()));
             }
             _ => {
-                inner.with_decoder(Some(Metaspace::new(MARK, PrependScheme::Always, true)));
+                inner.with_decoder(Some(Metaspace::new(WORD_MARK, PrependScheme::Always, true)));
             }
         }
         let ids: HashMap<&str, u32> = stored.tokens.iter().map(String::as_str).zip(0..).collect();
@@ -262,39 +274,42 @@ impl Tokenizer {
         Ok(Self { kind: stored.kind, inner, special, stored })
     }
 
-    /// What its labels stand for.
+    /// Returns the unit that a label represents.
     pub fn kind(&self) -> TokenizerKind {
         self.kind
     }
 
-    /// Number of ids.
+    /// Returns the number of ids.
     pub fn size(&self) -> usize {
         self.stored.tokens.len()
     }
 
-    /// The tokens in the order of their ids; U+2581 marks the beginning of a word where the kind tells them apart.
+    /// Returns the tokens in the order of their ids.
+    ///
+    /// U+2581 marks word beginnings in kinds that distinguish them.
     pub fn tokens(&self) -> &[String] {
         &self.stored.tokens
     }
 
-    /// Unicode form of its texts; none for tokenizers of older checkpoints.
+    /// Returns the Unicode form of texts; `None` for tokenizers of older checkpoints.
     pub fn unicode_form(&self) -> UnicodeForm {
         self.stored.normalize.unwrap_or(UnicodeForm::None)
     }
 
-    /// Words that are one label each, sorted.
+    /// Returns the words that are single labels, sorted.
     pub fn special(&self) -> &[String] {
         &self.stored.special
     }
 
-    /// Whether a label is a special word.
+    /// Returns whether a label is a special word.
     pub fn is_special(&self, id: u32) -> bool {
         self.special.values().any(|&special| special == id)
     }
 
-    /// A text as it is encoded and scored: in the tokenizer's Unicode form, without sentence marks at its ends.
+    /// Normalizes a text as for encoding and scoring.
     ///
-    /// Texts for tokenizers of older checkpoints stay as they are.
+    /// The text is converted to the tokenizer's Unicode form, and sentence marks at its ends are
+    /// removed. Tokenizers of older checkpoints return the text unchanged.
     pub fn normalize<'a>(&self, text: &'a str) -> Cow<'a, str> {
         match self.stored.normalize {
             None => Cow::Borrowed(text),
@@ -302,57 +317,60 @@ impl Tokenizer {
         }
     }
 
-    /// The words of a text other than the special ones, one space apart.
+    /// Returns a text without special words, with single spaces.
     pub fn without_special(&self, text: &str) -> String {
         let words = text.split_whitespace().filter(|word| !self.special.contains_key(*word));
         words.collect::<Vec<_>>().join(" ")
     }
 
-    /// Label ids of a text.
+    /// Encodes a text to label ids.
     ///
-    /// There is no label for unknown symbols: only training text is encoded, never the reference of an evaluation. With
-    /// [`UnicodeForm::None`], a text with an unknown symbol is tried in its composed and decomposed forms.
+    /// There is no label for unknown symbols: only training texts are encoded, never references of
+    /// an evaluation. With [`UnicodeForm::None`], a text with an unknown symbol is also tried in
+    /// its composed and decomposed forms.
     ///
     /// # Errors
-    /// A symbol that the training text did not have (the error names it and the text); `<s>` or `</s>` within the text.
+    /// A symbol that does not occur in the training text (the error names it and the text); `<s>`
+    /// or `</s>` within the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        let text = tidy(&self.normalize(text));
+        let text = normalize_spaces(&self.normalize(text));
         if self.stored.normalize.is_some() {
-            reject_sentence_mark(&text)?;
+            check_no_sentence_mark(&text)?;
         }
-        reject_mark(self.kind, &text)?;
-        let found = self.encode_tidy(&text);
-        if !matches!(found, Err(Error::UnknownSymbol { .. })) || self.unicode_form() != UnicodeForm::None {
-            return found;
+        check_no_word_mark(self.kind, &text)?;
+        let ids = self.encode_normalized(&text);
+        if !matches!(ids, Err(Error::UnknownSymbol { .. })) || self.unicode_form() != UnicodeForm::None {
+            return ids;
         }
-        let others = [UnicodeForm::Nfc.apply(&text).into_owned(), decomposed(&text)];
-        let other =
-            others.iter().filter(|other| **other != text).find_map(|other| self.encode_tidy(other).ok());
-        other.map_or(found, Ok)
+        let forms = [UnicodeForm::Nfc.apply(&text).into_owned(), decomposed(&text)];
+        let fallback =
+            forms.iter().filter(|form| **form != text).find_map(|form| self.encode_normalized(form).ok());
+        fallback.map_or(ids, Ok)
     }
 
-    fn encode_tidy(&self, text: &str) -> Result<Vec<u32>> {
+    fn encode_normalized(&self, text: &str) -> Result<Vec<u32>> {
         let mut ids = Vec::new();
         for run in runs(self.kind, text, |word| self.special.contains_key(word)) {
             match run {
                 TextRun::Special(word) => ids.push(self.special[word]),
                 TextRun::Ordinary(text) => {
-                    self.reject_unknown(&text)?;
-                    ids.extend(self.inner.encode_fast(&*text, false).map_err(library)?.get_ids());
+                    self.check_symbols(&text)?;
+                    ids.extend(self.inner.encode_fast(&*text, false).map_err(library_error)?.get_ids());
                 }
             }
         }
         Ok(ids)
     }
 
-    fn reject_unknown(&self, text: &str) -> Result<()> {
-        let known = |symbol: &str| self.inner.get_model().token_to_id(symbol).is_some();
+    fn check_symbols(&self, text: &str) -> Result<()> {
+        let is_known = |symbol: &str| self.inner.get_model().token_to_id(symbol).is_some();
         let Some(splitter) = self.inner.get_pre_tokenizer() else { return Ok(()) };
         for piece in split(splitter, text)? {
             let unknown = match self.kind {
-                // Byte-pair encoding would pass over unknown characters without a word, the unigram model not say which.
-                kind if kind.has_pieces() => piece.chars().map(String::from).find(|c| !known(c)),
-                _ => Some(piece).filter(|p| !known(p)),
+                // Byte-pair encoding would silently drop unknown characters, the unigram model
+                // would not name them.
+                kind if kind.has_subwords() => piece.chars().map(String::from).find(|c| !is_known(c)),
+                _ => Some(piece).filter(|p| !is_known(p)),
             };
             if let Some(symbol) = unknown {
                 return Err(Error::UnknownSymbol { symbol, text: text.into() });
@@ -361,7 +379,9 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// Text of label ids: `decode(encode(text))` is the text, white space tidied.
+    /// Decodes label ids to text.
+    ///
+    /// `decode(encode(text))` is the text with normalized white space.
     ///
     /// # Errors
     /// An id that is not below [`Tokenizer::size`].
@@ -370,7 +390,7 @@ impl Tokenizer {
             return Err(Error::UnknownId { size: self.size(), id: ids[index], index });
         }
         if self.special.is_empty() || self.kind == TokenizerKind::Words {
-            return self.inner.decode(ids, false).map_err(library);
+            return self.inner.decode(ids, false).map_err(library_error);
         }
         let first = (self.size() - self.special.len()) as u32;
         let mut text = String::new();
@@ -378,9 +398,10 @@ impl Tokenizer {
         for part in ids.chunk_by(|&a, &b| a < first && b < first) {
             let (part, is_special) = match part {
                 &[id] if id >= first => (self.stored.special[(id - first) as usize].clone(), true),
-                part => (self.inner.decode(part, false).map_err(library)?, false),
+                part => (self.inner.decode(part, false).map_err(library_error)?, false),
             };
-            // A special word is a word of its own, whatever its neighbors are. Characters have spaces of their own.
+            // A special word is a separate word next to any neighbor; characters include their
+            // spaces.
             let has_space = text.is_empty() || text.ends_with(' ') || part.starts_with(' ');
             if (is_special || after_special) && !has_space {
                 text.push(' ');
@@ -391,56 +412,61 @@ impl Tokenizer {
         Ok(text)
     }
 
-    /// The tokenizer as JSON: its kind, its tokens in the order of their ids, and the merges of byte-pair encoding or the scores of the
-    /// unigram model.
+    /// Serializes the tokenizer as JSON.
+    ///
+    /// The JSON contains the kind, the tokens in the order of their ids, and the merges of
+    /// byte-pair encoding or the scores of the unigram model.
     ///
     /// # Errors
-    /// None in practice; those of the JSON writer are passed on.
+    /// Errors of the JSON writer, none in practice.
     pub fn to_json(&self) -> Result<String> {
-        serde_json::to_string(&self.stored).map_err(library)
+        serde_json::to_string(&self.stored).map_err(library_error)
     }
 
-    /// Reads what [`Tokenizer::to_json`] wrote.
+    /// Deserializes the JSON of [`Tokenizer::to_json`].
     ///
     /// # Errors
-    /// Anything else: other JSON, another format, no token, a token twice or of the wrong form for its kind, merges of unknown tokens,
-    /// not one score a token.
+    /// Other JSON, another format, no token, a duplicate or malformed token, merges of unknown
+    /// tokens, or a number of scores that differs from that of tokens.
     pub fn from_json(json: &str) -> Result<Self> {
-        let bad = |expected, found: String| Error::TokenizerFile { expected, found };
-        let stored: StoredTokenizer = serde_json::from_str(json)
-            .map_err(|e| bad("JSON with `format`, `kind`, `tokens`, `merges` and `scores`", e.to_string()))?;
+        let invalid = |expected, found: String| Error::TokenizerFile { expected, found };
+        let stored: StoredTokenizer = serde_json::from_str(json).map_err(|e| {
+            invalid("JSON with `format`, `kind`, `tokens`, `merges` and `scores`", e.to_string())
+        })?;
         if stored.format != FORMAT {
-            return Err(bad("format panda-tokens/1", format!("{:?}", stored.format)));
+            return Err(invalid("format panda-tokens/1", format!("{:?}", stored.format)));
         }
         if stored.tokens.is_empty() {
-            return Err(bad("at least one token", "none".into()));
+            return Err(invalid("at least one token", "none".into()));
         }
         let ordinary = stored.ordinary()?;
-        let mut seen = HashSet::new();
+        let mut unique = HashSet::new();
         for token in &stored.tokens {
-            if !seen.insert(token) {
-                return Err(bad("every token once", format!("{token:?} twice")));
+            if !unique.insert(token) {
+                return Err(invalid("unique tokens", format!("{token:?} twice")));
             }
         }
         for token in ordinary {
-            if !well_formed(stored.kind, token) {
-                return Err(bad(
-                    "tokens of the form of their kind",
+            if !is_well_formed(stored.kind, token) {
+                return Err(invalid(
+                    "well-formed tokens of their kind",
                     format!("{token:?} for {:?}", stored.kind),
                 ));
             }
         }
         if !stored.merges.is_empty() && !matches!(stored.kind, TokenizerKind::Bpe { .. }) {
-            return Err(bad("merges with kind bpe only", format!("{} merges", stored.merges.len())));
+            return Err(invalid("merges with kind bpe only", format!("{} merges", stored.merges.len())));
         }
-        let wanted = if matches!(stored.kind, TokenizerKind::Unigram { .. }) { ordinary.len() } else { 0 };
-        if stored.scores.len() != wanted {
-            let found = format!("{} of {} tokens for {:?}", stored.scores.len(), ordinary.len(), stored.kind);
-            return Err(bad("a score for each token with kind unigram, and none else", found));
+        let expected_scores =
+            if matches!(stored.kind, TokenizerKind::Unigram { .. }) { ordinary.len() } else { 0 };
+        if stored.scores.len() != expected_scores {
+            let scores =
+                format!("{} of {} tokens for {:?}", stored.scores.len(), ordinary.len(), stored.kind);
+            return Err(invalid("one score per token with kind unigram, otherwise no scores", scores));
         }
         for (a, b) in &stored.merges {
-            if let Some(unknown) = [a, b, &format!("{a}{b}")].into_iter().find(|t| !seen.contains(*t)) {
-                return Err(bad("merges of known tokens", format!("{unknown:?}")));
+            if let Some(unknown) = [a, b, &format!("{a}{b}")].into_iter().find(|t| !unique.contains(*t)) {
+                return Err(invalid("merges of known tokens", format!("{unknown:?}")));
             }
         }
         Self::build(stored)
@@ -448,43 +474,43 @@ impl Tokenizer {
 }
 
 impl StoredTokenizer {
-    /// The tokens other than special words; fails where these are not where they belong.
+    /// Returns the ordinary tokens, and checks the position of special words.
     fn ordinary(&self) -> Result<&[String]> {
-        let wrong = |word: &String| Error::TokenizerFile {
-            expected: "special words with a token each, after the others",
+        let misplaced = |word: &String| Error::TokenizerFile {
+            expected: "one token per special word, after the ordinary tokens",
             found: format!("{word:?} elsewhere"),
         };
         if self.kind == TokenizerKind::Words {
             let unknown = |word: &&String| !special::is_valid(word) || !self.tokens.contains(word);
-            return self.special.iter().find(unknown).map_or(Ok(&self.tokens), |word| Err(wrong(word)));
+            return self.special.iter().find(unknown).map_or(Ok(&self.tokens), |word| Err(misplaced(word)));
         }
         let first = self.tokens.len().checked_sub(self.special.len());
-        let Some(first) = first else { return Err(wrong(&self.special[0])) };
+        let Some(first) = first else { return Err(misplaced(&self.special[0])) };
         let (ordinary, special) = self.tokens.split_at(first);
         let fits = |(word, token): (&String, &String)| {
             special::is_valid(word) && special_token(self.kind, word) == *token
         };
         match self.special.iter().zip(special).find(|&pair| !fits(pair)) {
-            Some((word, _)) => Err(wrong(word)),
+            Some((word, _)) => Err(misplaced(word)),
             None => Ok(ordinary),
         }
     }
 }
 
-/// The token of a special word, which begins a word.
+/// Returns the token of a special word, which begins a word.
 fn special_token(kind: TokenizerKind, word: &str) -> String {
-    if marks_words(kind) { format!("{MARK}{word}") } else { word.to_owned() }
+    if marks_words(kind) { format!("{WORD_MARK}{word}") } else { word.to_owned() }
 }
 
-/// A part of a tidy text.
+/// A run of words in a normalized text.
 enum TextRun<'a> {
-    /// Words between special ones; of characters, with the spaces around them.
+    /// Words between special words; for characters, with the spaces around them.
     Ordinary(Cow<'a, str>),
     /// A special word.
     Special(&'a str),
 }
 
-/// Cuts a tidy text at its special words.
+/// Splits a normalized text at its special words.
 fn runs(kind: TokenizerKind, text: &str, is_special: impl Fn(&str) -> bool) -> Vec<TextRun<'_>> {
     if !text.split(' ').any(&is_special) {
         return vec![TextRun::Ordinary(Cow::Borrowed(text))];
@@ -512,52 +538,52 @@ fn runs(kind: TokenizerKind, text: &str, is_special: impl Fn(&str) -> bool) -> V
     runs
 }
 
-/// One space between words, none at the ends.
-fn tidy(text: &str) -> String {
+/// Normalizes white space: single spaces, none at the ends.
+fn normalize_spaces(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn marks_words(kind: TokenizerKind) -> bool {
-    kind.has_pieces() || kind == TokenizerKind::InnerCharacters
+    kind.has_subwords() || kind == TokenizerKind::InnerCharacters
 }
 
-fn reject_mark(kind: TokenizerKind, text: &str) -> Result<()> {
-    if marks_words(kind) && text.contains(MARK) {
-        return Err(Error::ReservedSymbol { symbol: MARK, text: text.into() });
+fn check_no_word_mark(kind: TokenizerKind, text: &str) -> Result<()> {
+    if marks_words(kind) && text.contains(WORD_MARK) {
+        return Err(Error::ReservedSymbol { symbol: WORD_MARK, text: text.into() });
     }
     Ok(())
 }
 
-fn reject_sentence_mark(text: &str) -> Result<()> {
+fn check_no_sentence_mark(text: &str) -> Result<()> {
     match find_sentence_mark(text) {
         None => Ok(()),
         Some(mark) => Err(Error::SentenceMark { mark: mark.into(), text: text.into() }),
     }
 }
 
-/// Whether a token could have come from training.
-fn well_formed(kind: TokenizerKind, token: &str) -> bool {
+/// Returns whether training can produce a token of this form.
+fn is_well_formed(kind: TokenizerKind, token: &str) -> bool {
     let characters = token.chars().count();
-    let body = token.strip_prefix(MARK).unwrap_or(token);
+    let body = token.strip_prefix(WORD_MARK).unwrap_or(token);
     match kind {
         TokenizerKind::Words => !token.is_empty() && !token.contains(char::is_whitespace),
         TokenizerKind::Characters => characters == 1,
-        TokenizerKind::InnerCharacters => body.chars().count() == 1 && !body.contains(MARK),
-        _ => !token.is_empty() && !body.contains(MARK),
+        TokenizerKind::InnerCharacters => body.chars().count() == 1 && !body.contains(WORD_MARK),
+        _ => !token.is_empty() && !body.contains(WORD_MARK),
     }
 }
 
-/// How text falls into pieces: whole tokens, or words that fall into tokens.
+/// Returns the pre-tokenizer: it splits text into tokens, or into words for subwords.
 fn pre_tokenizer(kind: TokenizerKind) -> Result<PreTokenizerWrapper> {
     let regex = |pattern: &str| {
         Split::new(SplitPattern::Regex(pattern.into()), SplitDelimiterBehavior::Isolated, false)
-            .map_err(library)
+            .map_err(library_error)
     };
-    let marked = |split| Metaspace::new(MARK, PrependScheme::Always, split);
+    let marked = |split| Metaspace::new(WORD_MARK, PrependScheme::Always, split);
     Ok(match kind {
         TokenizerKind::Words => {
             Split::new(SplitPattern::String(" ".into()), SplitDelimiterBehavior::Removed, false)
-                .map_err(library)?
+                .map_err(library_error)?
                 .into()
         }
         TokenizerKind::Characters => regex("(?s).")?.into(),
@@ -570,12 +596,14 @@ fn pre_tokenizer(kind: TokenizerKind) -> Result<PreTokenizerWrapper> {
 
 fn split(splitter: &PreTokenizerWrapper, text: &str) -> Result<Vec<String>> {
     let mut pieces = PreTokenizedString::from(text);
-    splitter.pre_tokenize(&mut pieces).map_err(library)?;
+    splitter.pre_tokenize(&mut pieces).map_err(library_error)?;
     let splits = pieces.get_splits(OffsetReferential::Normalized, OffsetType::Byte);
     Ok(splits.into_iter().map(|(piece, ..)| piece.to_owned()).filter(|p| !p.is_empty()).collect())
 }
 
-/// The number of different characters in marked words, for which a vocabulary must have room in addition to special words.
+/// Returns the number of distinct characters, which a vocabulary must contain.
+///
+/// Special words are counted in addition.
 fn alphabet(words: &[String], size: usize, special: usize) -> Result<usize> {
     let alphabet = words.iter().flat_map(|w| w.chars()).collect::<HashSet<_>>().len();
     if size < alphabet.saturating_add(special) {
@@ -588,6 +616,6 @@ fn alphabet(words: &[String], size: usize, special: usize) -> Result<usize> {
     Ok(alphabet)
 }
 
-fn library(error: impl ToString) -> Error {
+fn library_error(error: impl ToString) -> Error {
     Error::Tokenizers(error.to_string())
 }

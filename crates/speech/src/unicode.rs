@@ -1,4 +1,4 @@
-//! Unicode normalization forms of texts.
+//! Unicode normalization forms.
 
 use std::borrow::Cow;
 
@@ -11,17 +11,17 @@ use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick, is
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UnicodeForm {
-    /// Texts stay as they are.
+    /// No normalization.
     None,
-    /// Canonical composition: a letter and its combining mark become one character where there is one.
+    /// Canonical composition: a letter and a combining mark become one character.
     #[default]
     Nfc,
-    /// Compatibility composition: in addition, ligatures, full-width letters and their kind become plain ones.
+    /// Compatibility composition: also replaces ligatures, full-width letters and similar.
     Nfkc,
 }
 
 impl UnicodeForm {
-    /// Name of the form, as in recipes.
+    /// Returns the name in recipes.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -30,7 +30,7 @@ impl UnicodeForm {
         }
     }
 
-    /// Converts a text to this form; borrows it where nothing changes.
+    /// Converts a text to this form; borrows an unchanged text.
     ///
     /// ```
     /// use speech::UnicodeForm;
@@ -53,7 +53,7 @@ impl UnicodeForm {
     }
 }
 
-/// Canonical decomposition of a text.
+/// Returns the canonical decomposition of a text.
 pub(crate) fn decomposed(text: &str) -> String {
     text.nfd().collect()
 }

@@ -1,42 +1,42 @@
-//! An utterance: a transcript and the pieces of sound that it is made of.
+//! An utterance: a transcript and the audio segments that it consists of.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::audio::{Change, Channel, Conversion, DurationLimit, FileRange};
+use crate::audio::{AudioChange, Channel, Conversion, DurationLimit, FileRange};
 use crate::files::open_regular;
 use crate::{Audio, Error, Result, audio, decode_cache};
 
-/// One line of a manifest, with its paths resolved.
+/// A line of a manifest with resolved paths.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Utterance {
-    /// Unique within its manifest.
+    /// Id, unique in its manifest.
     pub id: String,
     /// Transcript.
     pub text: String,
     /// Speaker label.
     pub speaker: Option<String>,
-    /// FileRange of the data set that is reported apart, such as `seen` and `unseen`.
+    /// Part with a separate score, such as `seen` and `unseen`.
     pub subset: Option<String>,
-    /// `train`, `dev`, `test` or what the manifest says.
+    /// `train`, `dev`, `test` or another split.
     pub split: Option<String>,
-    /// Length in seconds, as the manifest says.
+    /// Length in seconds, from the manifest.
     pub seconds: f64,
-    /// Samples per second, if the manifest says.
+    /// Samples per second, if in the manifest.
     pub sample_rate: Option<u32>,
-    /// Length in samples, if the manifest says.
+    /// Length in samples, if in the manifest.
     pub num_samples: Option<usize>,
-    /// CRC-32 of the samples as little-endian 16-bit integers, if the manifest says.
+    /// CRC-32 of the samples as little-endian 16-bit integers, if in the manifest.
     pub crc32: Option<u32>,
-    /// What the audio is joined from, in order.
-    pub pieces: Vec<Piece>,
+    /// The segments that form the audio, in order.
+    pub segments: Vec<AudioSegment>,
 }
 
-/// A stretch of an utterance's audio.
+/// A segment of an utterance's audio.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Piece {
-    /// Exact zeros, `sample_rate * ms / 1000` of them.
+pub enum AudioSegment {
+    /// Zeros, `sample_rate * ms / 1000` of them.
     Silence {
         /// Length in milliseconds.
         ms: u32,
@@ -45,15 +45,15 @@ pub enum Piece {
     Sound {
         /// The file.
         path: PathBuf,
-        /// Which of its samples.
+        /// The part of the file.
         span: Span,
     },
 }
 
-/// Which part of a file a piece is.
+/// A part of a file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Span {
-    /// All of it.
+    /// The whole file.
     Whole,
     /// Samples `[start, start + count)`.
     Samples {
@@ -62,7 +62,7 @@ pub enum Span {
         /// Number of samples.
         count: u64,
     },
-    /// Bytes `[start, start + length)`, which are a sound file of their own: a member of a tar shard.
+    /// Bytes `[start, start + length)`, an audio file in a tar shard.
     Member {
         /// First byte.
         start: u64,
@@ -71,68 +71,73 @@ pub enum Span {
     },
     /// Seconds `[start, start + length)`, each end rounded to a sample.
     Seconds {
-        /// Beginning in seconds.
+        /// Start in seconds.
         start: f64,
         /// Length in seconds.
         length: f64,
     },
 }
 
-/// A segment given in seconds may end this much after its file does: durations in seconds are often rounded.
-const SLACK_SECONDS: f64 = 0.05;
+/// Tolerated excess of a segment in seconds beyond its file; durations are often rounded.
+const END_TOLERANCE_SECONDS: f64 = 0.05;
 
 impl Utterance {
-    /// The files that its audio is read from.
+    /// Iterates over the files of the audio.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
-        self.pieces.iter().filter_map(|piece| match piece {
-            Piece::Sound { path, .. } => Some(path.as_path()),
-            Piece::Silence { .. } => None,
+        self.segments.iter().filter_map(|segment| match segment {
+            AudioSegment::Sound { path, .. } => Some(path.as_path()),
+            AudioSegment::Silence { .. } => None,
         })
     }
 
-    /// Reads the audio, joining its pieces without fades or level changes, and checks it against the manifest.
+    /// Reads the audio and checks it against the manifest.
+    ///
+    /// Segments are joined without fades or level changes.
     ///
     /// # Errors
-    /// A file that cannot be read or has several channels; a rate other than `sample_rate`; another number of samples or another
-    /// CRC-32 than the manifest gives. Each names the utterance, the file, what was expected and what was found.
+    /// A file that cannot be read or has several channels; a rate other than `sample_rate`; a
+    /// number of samples or a CRC-32 that differs from the manifest. Each error names the
+    /// utterance, the file, and the expected and actual values.
     ///
-    /// Cost: O(samples). Files with several recordings are decoded once per process (see [`crate::read_segment`]).
+    /// Cost: O(samples). Files with several recordings are decoded once per process (see
+    /// [`crate::read_segment`]).
     pub fn audio(&self, sample_rate: u32) -> Result<Audio> {
         Ok(self.audio_as(sample_rate, &Conversion::default())?.0)
     }
 
-    /// [`Utterance::audio`], from files that may have to be converted; says what was done to them, each thing once.
+    /// [`Utterance::audio`] with conversions; returns the applied ones, without duplicates.
     ///
-    /// Pieces are joined, and checked against the manifest, before they are resampled; those of another rate than the first are
-    /// resampled to that before.
-    ///
-    /// No file is decoded much beyond the length that the manifest gives.
+    /// Segments are joined and checked against the manifest before resampling; segments of another
+    /// rate than the first are resampled to it before. No file is decoded far beyond its length in
+    /// the manifest.
     ///
     /// # Errors
-    /// Those of [`Utterance::audio`], but for what `conversion` allows; [`Error::TooLong`] for a file much longer than the manifest says; pieces of different sample rates, if the manifest gives the
-    /// rate, the number or the checksum of their samples.
-    pub fn audio_as(&self, sample_rate: u32, conversion: &Conversion) -> Result<(Audio, Vec<Change>)> {
+    /// Those of [`Utterance::audio`] that `conversion` does not prevent; [`Error::TooLong`] for a
+    /// file much longer than in the manifest; segments of different sample rates, if the manifest
+    /// has the rate, the number or the checksum of the samples.
+    pub fn audio_as(&self, sample_rate: u32, conversion: &Conversion) -> Result<(Audio, Vec<AudioChange>)> {
         self.audio_within(sample_rate, conversion, self.limit())
     }
 
-    /// How much of a file is decoded: what the manifest gives, and a tolerance.
+    /// Returns the length to decode: that of the manifest with a tolerance.
     fn limit(&self) -> DurationLimit {
         match (self.num_samples, self.sample_rate) {
             (Some(samples), Some(rate)) => DurationLimit::Samples(samples as u64 + u64::from(rate)),
-            _ => DurationLimit::near(self.seconds),
+            _ => DurationLimit::approximately(self.seconds),
         }
     }
 
-    /// [`Utterance::audio_as`], with another limit for each file.
+    /// [`Utterance::audio_as`] with another limit for each file.
     pub(crate) fn audio_within(
         &self,
         sample_rate: u32,
         conversion: &Conversion,
         limit: DurationLimit,
-    ) -> Result<(Audio, Vec<Change>)> {
-        let own = if conversion.resample { self.own_rate()?.unwrap_or(sample_rate) } else { sample_rate };
-        if own != sample_rate {
-            audio::check_rate(self.first_path(), own).map_err(|e| self.named(e))?;
+    ) -> Result<(Audio, Vec<AudioChange>)> {
+        let native_rate =
+            if conversion.resample { self.native_rate()?.unwrap_or(sample_rate) } else { sample_rate };
+        if native_rate != sample_rate {
+            audio::check_rate(self.first_path(), native_rate).map_err(|e| self.in_utterance(e))?;
         }
         let rate_error = |path: &Path, expected, found| Error::SampleRate {
             utterance: self.id.clone(),
@@ -140,143 +145,144 @@ impl Utterance {
             expected,
             found,
         };
-        if let Some(said) = self.sample_rate.filter(|&said| said != own) {
-            return Err(rate_error(self.first_path(), own, said));
+        if let Some(declared) = self.sample_rate.filter(|&declared| declared != native_rate) {
+            return Err(rate_error(self.first_path(), native_rate, declared));
         }
         let mut samples = Vec::new();
         let mut changes = BTreeSet::new();
-        for piece in &self.pieces {
-            match piece {
-                Piece::Silence { ms } => {
-                    let count = u64::from(own) * u64::from(*ms) / 1000;
+        for segment in &self.segments {
+            match segment {
+                AudioSegment::Silence { ms } => {
+                    let count = u64::from(native_rate) * u64::from(*ms) / 1000;
                     samples.resize(samples.len() + count as usize, 0.0);
                 }
-                Piece::Sound { path, span } => {
-                    let before = samples.len();
-                    let (found, change) = append(&mut samples, path, *span, conversion.channel, limit)
-                        .map_err(|e| self.named(e))?;
+                AudioSegment::Sound { path, span } => {
+                    let start = samples.len();
+                    let (rate, change) = append(&mut samples, path, *span, conversion.channel, limit)
+                        .map_err(|e| self.in_utterance(e))?;
                     changes.extend(change);
-                    if found == own {
+                    if rate == native_rate {
                         continue;
                     }
-                    // Whoever gives a rate, a number or a checksum of the samples means samples of one rate.
-                    let one =
+                    // A rate, a number or a checksum of samples refers to samples of one rate.
+                    let has_one_rate =
                         self.sample_rate.is_some() || self.num_samples.is_some() || self.crc32.is_some();
-                    if one || !conversion.resample {
-                        return Err(rate_error(path, own, found));
+                    if has_one_rate || !conversion.resample {
+                        return Err(rate_error(path, native_rate, rate));
                     }
-                    let piece = Audio { samples: samples.split_off(before), sample_rate: found };
+                    let audio = Audio { samples: samples.split_off(start), sample_rate: rate };
                     let file = |e| Error::File { path: path.clone(), source: Box::new(e) };
-                    let piece = audio::resample(&piece, own).map_err(|e| self.named(file(e)))?;
-                    samples.extend(piece.samples);
-                    changes.insert(Change::Resampled { from: found, to: own });
+                    let audio =
+                        audio::resample(&audio, native_rate).map_err(|e| self.in_utterance(file(e)))?;
+                    samples.extend(audio.samples);
+                    changes.insert(AudioChange::Resampled { from: rate, to: native_rate });
                 }
             }
         }
-        let mut audio = Audio { samples, sample_rate: own };
+        let mut audio = Audio { samples, sample_rate: native_rate };
         self.check(&audio)?;
-        if own != sample_rate {
+        if native_rate != sample_rate {
             audio = audio::resample(&audio, sample_rate).map_err(|e| {
                 let source = Box::new(e);
-                self.named(Error::File { path: self.first_path().into(), source })
+                self.in_utterance(Error::File { path: self.first_path().into(), source })
             })?;
-            changes.insert(Change::Resampled { from: own, to: sample_rate });
+            changes.insert(AudioChange::Resampled { from: native_rate, to: sample_rate });
         }
         Ok((audio, changes.into_iter().collect()))
     }
 
-    /// The sample rate that the manifest gives, or else the first file.
-    fn own_rate(&self) -> Result<Option<u32>> {
+    /// Returns the sample rate of the manifest or the first file.
+    fn native_rate(&self) -> Result<Option<u32>> {
         match (self.sample_rate, self.first_path()) {
             (None, path) if path != Path::new("") => {
-                audio::sample_rate(path).map(Some).map_err(|e| self.named(e))
+                audio::sample_rate(path).map(Some).map_err(|e| self.in_utterance(e))
             }
-            (said, _) => Ok(said),
+            (rate, _) => Ok(rate),
         }
     }
 
-    fn named(&self, error: Error) -> Error {
+    fn in_utterance(&self, error: Error) -> Error {
         Error::Utterance { utterance: self.id.clone(), source: Box::new(error) }
     }
 
     fn check(&self, audio: &Audio) -> Result<()> {
         let (utterance, path) = (|| self.id.clone(), || self.first_path().into());
-        let found = audio.samples.len();
-        if let Some(expected) = self.num_samples.filter(|&n| n != found) {
-            return Err(Error::Length { utterance: utterance(), path: path(), expected, found });
+        let length = audio.samples.len();
+        if let Some(expected) = self.num_samples.filter(|&n| n != length) {
+            return Err(Error::Length { utterance: utterance(), path: path(), expected, found: length });
         }
         if let Some(expected) = self.crc32 {
-            let found = audio.crc32();
-            if found != expected {
-                return Err(Error::Checksum { utterance: utterance(), path: path(), expected, found });
+            let crc32 = audio.crc32();
+            if crc32 != expected {
+                return Err(Error::Checksum { utterance: utterance(), path: path(), expected, found: crc32 });
             }
         }
         Ok(())
     }
 
     fn first_path(&self) -> &Path {
-        let path = |p: &'_ Piece| matches!(p, Piece::Sound { .. });
-        match self.pieces.iter().find(|p| path(p)) {
-            Some(Piece::Sound { path, .. }) => path,
+        let is_sound = |p: &'_ AudioSegment| matches!(p, AudioSegment::Sound { .. });
+        match self.segments.iter().find(|p| is_sound(p)) {
+            Some(AudioSegment::Sound { path, .. }) => path,
             _ => Path::new(""),
         }
     }
 }
 
 impl Span {
-    /// First sample and number of samples, of a file of so many at that rate.
-    fn samples(self, all: u64, rate: u32) -> (u64, u64) {
+    /// Returns first sample and sample count in a file.
+    fn samples(self, num_samples: u64, rate: u32) -> (u64, u64) {
         match self {
-            Span::Whole | Span::Member { .. } => (0, all),
+            Span::Whole | Span::Member { .. } => (0, num_samples),
             Span::Samples { start, count } => (start, count),
             Span::Seconds { start, length } => {
                 let rate = f64::from(rate);
                 let first = (start * rate).round() as u64;
                 let end = ((start + length) * rate).round() as u64;
-                let slack = (SLACK_SECONDS * rate) as u64;
-                let end = if end > all && end <= all + slack { all } else { end };
+                let tolerance = (END_TOLERANCE_SECONDS * rate) as u64;
+                let end = if end > num_samples && end <= num_samples + tolerance { num_samples } else { end };
                 (first, end.saturating_sub(first))
             }
         }
     }
 
-    /// Fails if a file of so many samples does not have these.
-    pub(crate) fn check(self, path: &Path, all: u64, rate: u32) -> Result<()> {
-        let (start, count) = self.samples(all, rate);
+    /// Checks that a file of `num_samples` samples has this span.
+    pub(crate) fn check(self, path: &Path, num_samples: u64, rate: u32) -> Result<()> {
+        let (start, count) = self.samples(num_samples, rate);
         match start.checked_add(count) {
-            Some(end) if count > 0 && end <= all => Ok(()),
-            _ => Err(Error::Segment { path: path.into(), start, count, found: all }),
+            Some(end) if count > 0 && end <= num_samples => Ok(()),
+            _ => Err(Error::Segment { path: path.into(), start, count, found: num_samples }),
         }
     }
 }
 
-/// Appends a span of a file; returns the file's sample rate and what was done to it.
+/// Appends a span of a file; returns the sample rate and the conversion.
 fn append(
     samples: &mut Vec<f32>,
     path: &Path,
     span: Span,
     channel: Channel,
     limit: DurationLimit,
-) -> Result<(u32, Option<Change>)> {
-    // Whole files are used once; only files that hold several utterances are worth keeping.
+) -> Result<(u32, Option<AudioChange>)> {
+    // Whole files are used once; only files with several utterances are cached.
     if let Span::Whole | Span::Member { .. } = span {
-        let (whole, change) = match span {
+        let (audio, change) = match span {
             Span::Member { start, length } => {
-                let part = open_regular(path).and_then(|file| FileRange::new(file, start, length));
-                let part = part.map_err(|source| Error::Io { path: path.into(), source })?;
-                audio::read_part(path, part, channel, limit)?
+                let range = open_regular(path).and_then(|file| FileRange::new(file, start, length));
+                let range = range.map_err(|source| Error::Io { path: path.into(), source })?;
+                audio::read_range(path, range, channel, limit)?
             }
             _ => audio::read_channel(path, channel, limit)?,
         };
         if samples.is_empty() {
-            *samples = whole.samples;
+            *samples = audio.samples;
         } else {
-            samples.extend_from_slice(&whole.samples);
+            samples.extend_from_slice(&audio.samples);
         }
-        return Ok((whole.sample_rate, change));
+        return Ok((audio.sample_rate, change));
     }
-    let (whole, change) = decode_cache::read(path, channel)?;
-    let (start, count) = span.samples(whole.samples.len() as u64, whole.sample_rate);
-    samples.extend_from_slice(audio::segment(path, &whole, start, count)?);
-    Ok((whole.sample_rate, change))
+    let (audio, change) = decode_cache::read(path, channel)?;
+    let (start, count) = span.samples(audio.samples.len() as u64, audio.sample_rate);
+    samples.extend_from_slice(audio::segment(path, &audio, start, count)?);
+    Ok((audio.sample_rate, change))
 }

@@ -1,7 +1,7 @@
-//! Changes to the sound itself: speed, the room it is heard in, noise.
+//! Waveform augmentation: speed, reverberation and noise.
 //!
-//! All of them are drawn from one generator, which is a function of seed, epoch and utterance: what training hears of an utterance does
-//! not depend on who reads it, or when.
+//! All random numbers come from one generator, a function of seed, epoch and utterance: the
+//! augmentation does not depend on the order or the process of reading.
 //!
 //! ```
 //! use rand::SeedableRng;
@@ -19,7 +19,7 @@
 mod convolve;
 mod noise;
 mod reverb;
-mod sounds;
+mod sound_set;
 mod speed;
 
 use rand::Rng;
@@ -29,32 +29,32 @@ use crate::audio::check_samples;
 use crate::features::setting;
 use crate::{Error, Result};
 
-pub use noise::{NoiseConfig, mix};
+pub use noise::{NoiseConfig, add_noise};
 pub use reverb::{ReverbConfig, reverberate};
 pub use speed::{SpeedConfig, change_speed};
 
-use sounds::Sounds;
+use sound_set::SoundSet;
 
-/// What is done to waveforms; nothing, by default.
+/// Settings of waveform augmentation; disabled by default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WaveConfig {
-    /// Other speeds, first.
+    /// Speed perturbation, applied first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speed: Option<SpeedConfig>,
-    /// Rooms, second.
+    /// Reverberation, applied second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reverb: Option<ReverbConfig>,
-    /// Noise, third: it is not in the room.
+    /// Noise, applied third, without reverberation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub noise: Option<NoiseConfig>,
 }
 
 impl WaveConfig {
-    /// Checks the settings, without a look at any file.
+    /// Checks the settings, without opening files.
     ///
     /// # Errors
-    /// [`Error::Setting`] for the first out of its range.
+    /// [`Error::Setting`] for the first setting out of range.
     pub fn check(&self) -> Result<()> {
         self.speed.as_ref().map_or(Ok(()), SpeedConfig::check)?;
         self.reverb.as_ref().map_or(Ok(()), ReverbConfig::check)?;
@@ -62,50 +62,53 @@ impl WaveConfig {
     }
 }
 
-/// Changes to waveforms, their sounds found; share one between threads.
+/// Waveform augmentation with indexed sounds, which threads can share.
 #[derive(Debug)]
 pub struct WaveAugment {
     speed: Option<SpeedConfig>,
-    reverb: Option<(ReverbConfig, Sounds)>,
-    noise: Option<(NoiseConfig, Sounds)>,
+    reverb: Option<(ReverbConfig, SoundSet)>,
+    noise: Option<(NoiseConfig, SoundSet)>,
 }
 
 impl WaveAugment {
-    /// Reads the manifests, and opens each of their files: sounds must have the `sample_rate` of the utterances, unless they may be
-    /// resampled.
+    /// Reads the manifests and opens their files.
+    ///
+    /// Files must have the `sample_rate` of the utterances, unless `resample` is true.
     ///
     /// # Errors
-    /// A setting out of its range; a manifest or a file that cannot be read; a file of another sample rate or of several channels, or
-    /// one that is too long. Each names the file.
+    /// A setting out of range; a manifest or file that cannot be read; a file of another sample
+    /// rate, of several channels, or that is too long. Each error names the file.
     pub fn new(config: &WaveConfig, sample_rate: u32, resample: bool) -> Result<Self> {
         config.check()?;
-        let sounds = |manifest, most| Sounds::read(manifest, sample_rate, resample, most);
+        let sounds = |manifest, max_seconds| SoundSet::read(manifest, sample_rate, resample, max_seconds);
         let reverb = match &config.reverb {
             Some(reverb) => {
-                let responses = sounds(&reverb.manifest, reverb::MOST_SECONDS)?;
+                let responses = sounds(&reverb.manifest, reverb::MAX_SECONDS)?;
                 ReverbConfig::check_responses(&responses)?;
                 Some((reverb.clone(), responses))
             }
             None => None,
         };
         let noise = match &config.noise {
-            Some(noise) => Some((noise.clone(), sounds(&noise.manifest, noise::MOST_SECONDS)?)),
+            Some(noise) => Some((noise.clone(), sounds(&noise.manifest, noise::MAX_SECONDS)?)),
             None => None,
         };
         Ok(Self { speed: config.speed.clone(), reverb, noise })
     }
 
-    /// Whether it never changes anything, so that features may be computed once.
-    pub fn is_none(&self) -> bool {
+    /// Returns whether nothing is ever changed, so that features can be reused.
+    pub fn is_identity(&self) -> bool {
         self.speed.is_none() && self.reverb.is_none() && self.noise.is_none()
     }
 
-    /// A changed utterance; the same generator state gives the same bits.
+    /// Returns the augmented utterance; deterministic for a generator state.
     ///
     /// # Errors
-    /// No sample, a sample that is NaN or beyond ±2^31; a sound that cannot be read, or an impulse response without an impulse.
+    /// No sample, a sample that is NaN or beyond ±2^31; a sound that cannot be read, or an impulse
+    /// response of zeros.
     ///
-    /// Cost: O(n) for speed and noise, O(n log h) for an impulse response of h samples, and reading the sounds that were drawn.
+    /// Cost: O(n) for speed and noise, O(n log h) for an impulse response of h samples, and reading
+    /// the drawn sounds.
     pub fn apply(&self, samples: Vec<f32>, rng: &mut (impl Rng + ?Sized)) -> Result<Vec<f32>> {
         if samples.is_empty() {
             return Err(Error::EmptySignal);
@@ -125,11 +128,11 @@ impl WaveAugment {
     }
 }
 
-/// Checks the share of utterances that something is done to.
+/// Checks the fraction of utterances that are augmented.
 fn check_share(field: &'static str, share: f64) -> Result<()> {
     if (0.0..=1.0).contains(&share) { Ok(()) } else { Err(setting(field, "0 to 1", share)) }
 }
 
-fn all() -> f64 {
+fn default_share() -> f64 {
     1.0
 }

@@ -2,7 +2,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use crate::Result;
-use recognizer::bad_items::{BadItems, NAMED};
+use recognizer::bad_items::{BadItems, MAX_NAMED_ITEMS};
 
 /// Name of the training set in files and messages.
 pub(crate) const TRAIN: &str = "data.train";
@@ -139,10 +139,11 @@ fn ids(items: &BadItems) -> [HashSet<String>; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use recognizer::bad_items::{LeftOut, LengthMismatch};
+    use recognizer::bad_items::{ExcludedUtterance, LengthMismatch};
 
     fn items(ids: std::ops::Range<usize>) -> BadItems {
-        let left_out = |n| LeftOut { id: format!("u{n}"), reason: "gone".into(), other_rate: false };
+        let left_out =
+            |n| ExcludedUtterance { id: format!("u{n}"), reason: "gone".into(), has_other_rate: false };
         let length = |n| LengthMismatch { id: format!("u{n}"), expected_seconds: 1.0, found_seconds: 2.0 };
         BadItems { left_out: ids.clone().map(left_out).collect(), other_length: ids.map(length).collect() }
     }
@@ -152,7 +153,7 @@ mod tests {
         let mut log = BadItemLog::new(BTreeMap::from([(TRAIN.to_owned(), items(0..2))]), 1000, 0.01);
         assert!(log.record(items(0..2)).is_empty() && log.check().is_ok());
         assert_eq!(log.record(items(1..4)).len(), 4);
-        assert_eq!(log.record(items(3..500)).len(), 2 * (NAMED - 4 + 1));
+        assert_eq!(log.record(items(3..500)).len(), 2 * (MAX_NAMED_ITEMS - 4 + 1));
         assert!(log.record(items(400..900)).is_empty());
         assert!(log.count().is_some_and(|count| count.contains("900 utterances")) && log.count().is_none());
         assert_eq!(log.train().left_out.len(), 900);

@@ -21,7 +21,7 @@ pub(crate) use streamed::{all_too_long, index_folder};
 pub use training_set::{LargestUtterance, TrainingSet, UtteranceStore};
 
 use crate::Result;
-use recognizer::bad_items::{BadItems, LeftOut, LengthMismatch};
+use recognizer::bad_items::{BadItems, ExcludedUtterance, LengthMismatch};
 
 /// The utterances of manifests or tar shards, and what they omit.
 #[derive(Debug, Default)]
@@ -63,6 +63,6 @@ pub(crate) fn bad_samples(corpus: &Corpus) -> BadItems {
     };
     BadItems {
         left_out: corpus.bad_samples().iter().map(left_out).collect(),
-        other_length: corpus.other_lengths().iter().map(other_length).collect(),
+        other_length: corpus.length_mismatches().iter().map(other_length).collect(),
     }
 }

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use crate::Result;
 use crate::data::UtteranceSource;
 use kernels::Excerpt;
-use speech::batching::no_longer_than;
-use speech::{Conversion, FeatureConfig, FrontEnd, Normalise};
+use speech::batching::filter_by_duration;
+use speech::{Conversion, FeatureConfig, FrontEnd, Normalization};
 use speech::{Tokenizer, Utterance};
 
 /// Returns a warning about utterances that a set contains more than once.
@@ -76,7 +76,7 @@ pub(crate) fn floor_warning(
     list: &dyn UtteranceSource,
     config: &FeatureConfig,
 ) -> Result<Option<String>> {
-    let is_relative = matches!(config.normalise, Normalise::Running | Normalise::None);
+    let is_relative = matches!(config.normalise, Normalization::Running | Normalization::None);
     if !is_relative || config.floor_power > 0.0 {
         return Ok(None);
     }

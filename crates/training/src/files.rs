@@ -41,7 +41,7 @@ impl OutputFile {
             return Err(Error::OutputIsInput { output: path.to_owned(), input: input.to_path_buf() });
         }
         let destination = Destination::open(path).map_err(Error::io(path, "write"))?;
-        if destination.place().is_some_and(|place| is_file_of_run(&place)) {
+        if destination.resolved_path().is_some_and(|place| is_file_of_run(&place)) {
             return Err(Error::OutputOfRun { output: path.to_owned() });
         }
         destination.probe().map_err(Error::io(path, "write"))?;
@@ -55,7 +55,7 @@ impl OutputFile {
 
     /// Returns the regular file behind all links; none for pipes and standard output.
     pub fn place(&self) -> Option<PathBuf> {
-        self.destination.place()
+        self.destination.resolved_path()
     }
 
     /// Returns true for standard output.

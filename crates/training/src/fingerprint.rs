@@ -74,12 +74,12 @@ pub(crate) fn describe(utterance: &Utterance) -> String {
     let Utterance { id, text, subset, seconds, sample_rate, num_samples, crc32, pieces, .. } = utterance;
     let pieces: Vec<_> = pieces
         .iter()
-        .map(|piece| match piece {
-            Piece::Silence { ms } => format!("{ms} ms"),
-            Piece::Sound { path, span } => format!("{:?} {span:?}", path.file_name()),
+        .map(|segment| match segment {
+            AudioSegment::Silence { ms } => format!("{ms} ms"),
+            AudioSegment::Sound { path, span } => format!("{:?} {span:?}", path.file_name()),
         })
         .collect();
-    format!("{id:?} {text:?} {subset:?} {seconds:?} {sample_rate:?} {num_samples:?} {crc32:?} {pieces:?}")
+    format!("{id:?} {text:?} {subset:?} {seconds:?} {sample_rate:?} {num_samples:?} {crc32:?} {segments:?}")
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use speech::files::{self, FileLock, remove_leftovers, write_atomically};
+use speech::files::{self, FileLock, remove_temporary_files, write_atomically};
 
 use crate::metrics::Metrics;
 use crate::run_files::{
@@ -97,7 +97,7 @@ impl RunFolder {
     fn expect_regular_files(&self) -> Result<()> {
         let epochs = epoch_checkpoints(&self.path)?.into_iter().map(|(_, path)| path);
         for file in FILES.iter().chain(&RECIPE).map(|name| self.file(name)).chain(epochs) {
-            files::expect_regular(&file).map_err(Error::io(&file, "use this name in the run folder"))?;
+            files::check_regular(&file).map_err(Error::io(&file, "use this name in the run folder"))?;
         }
         Ok(())
     }
@@ -325,7 +325,7 @@ enum Section<'a> {
 
 /// Reads the bad items of a run, by set; nothing if the file does not exist or is invalid.
 pub fn read_bad_items(folder: &Path) -> BTreeMap<String, BadItems> {
-    let text = files::read_given_text(&folder.join(BAD_ITEMS)).unwrap_or_default();
+    let text = files::read_input_text(&folder.join(BAD_ITEMS)).unwrap_or_default();
     serde_json::from_str(&text).unwrap_or_default()
 }
 

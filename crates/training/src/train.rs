@@ -199,7 +199,7 @@ pub fn train_with(
                     recognizer.with_silence(0.0)?.with_special_omitted(recipe.tokens.ignore_special);
                 let fits = |count, rows| plan.is_none_or(|plan| plan.fits(model, count, rows));
                 let (rank, count) = (group.rank(), group.size());
-                let batches = recognizer.plan(examples, &fits);
+                let batches = recognizer.plan_batches(examples, &fits);
                 // Each process recognizes some batches, and all receive all texts.
                 let own = batches.into_iter().skip(rank).step_by(count);
                 let texts = recognizer.recognize_examples(examples, own, stop).map_err(Error::from);

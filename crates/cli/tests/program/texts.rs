@@ -35,7 +35,7 @@ fn texts_are_normalized_and_special_words_are_single_labels() {
         ("[\"<unk>\", \"<unk>\"]", "twice"),
         ("[\"\"]", "\"\""),
         ("[\"a b\"]", "white space"),
-        ("[\"h\"]", "\"h\", which is one"),
+        ("[\"h\"]", "\"h\", which is an ordinary token"),
     ] {
         toy.recipe(&[("kind = \"words\"", &special(list))]);
         let (code, _, err) = finish(panda(&folder, &["train", "recipe.toml", "--run", "other"]));

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 use speech::batching::{
-    BatchSplit, EpochSize, Lengths, batch_split, buckets, captured_lengths, covering, no_longer_than,
-    packed_offsets, presort, sequence_split,
+    BatchSplit, EpochSize, FrameCounts, bucket_for, filter_by_duration, packed_offsets, presort, split_batch,
+    split_into_buckets, split_sequences, static_lengths,
 };
 
 use super::check::Check;
@@ -48,7 +48,7 @@ fn filter_and_buckets(check: &mut Check) -> Result<(), RunError> {
     let in_set = |bucket: &[usize]| bucket.iter().map(|&i| actual.kept[i]).collect::<Vec<_>>();
     check.integers("kept_sorted", &in_set(&buckets(&kept, 1)?.concat()))?;
     for k in options.buckets {
-        let buckets = buckets(&kept, k)?;
+        let buckets = split_into_buckets(&kept, k)?;
         let sizes: Vec<usize> = buckets.iter().map(Vec::len).collect();
         let name = format!("bucket_sizes.k{k}");
         let stored = options.sizes.remove(&name).unwrap_or_default();

@@ -1,21 +1,21 @@
-//! A search whose state is carried from piece to piece.
-use decoding::{BeamOptions, BeamSearch, BeamStream, DecodedToken, GreedySearch, GreedyStream};
+//! A search with state that continues across chunks.
+use decoding::{Beam, BeamSearch, BeamStream, Emitted, GreedySearch, Stream};
 
 use crate::recognizer::Recognizer;
 use crate::search::{SearchConfig, posteriors};
 use crate::{Error, Result};
 
-/// Labels that a beam leaves open, at most.
-const OPEN: usize = 1000;
+/// Largest number of labels that a beam leaves open.
+const MAX_OPEN_LABELS: usize = 1000;
 
-/// A search and what it knows of the recording so far.
+/// A search and its state.
 pub(super) struct StreamingSearch {
     search: StreamKind,
-    /// Frame of the newest label that is final.
+    /// Frame of the newest final label.
     newest: Option<usize>,
-    /// What seems to come behind the labels that are final.
-    open: Vec<DecodedToken>,
-    /// Frames that a label may be open.
+    /// Labels of the best hypothesis after the final ones.
+    open: Vec<Emitted>,
+    /// Frames after which a label becomes final.
     latest: usize,
     /// Width of an encoder row.
     row_width: usize,
@@ -27,8 +27,11 @@ enum StreamKind {
 }
 
 impl StreamingSearch {
+    /// A search at the start of a recording.
+    ///
     /// # Errors
-    /// [`Error::Shape`] for a search that knows no pieces; [`Error::Decoding`] for a kind of beam search that knows none.
+    /// [`Error::Shape`] for a search that cannot stream; [`Error::Decoding`] for a kind of beam
+    /// search that cannot stream.
     pub fn new(recognizer: &Recognizer, latest: Option<f64>) -> Result<Self> {
         let decoder = || recognizer.decoder().cloned().map_or_else(|| recognizer.model().decoder(), Ok);
         let search = match recognizer.search() {
@@ -37,8 +40,8 @@ impl StreamingSearch {
                 let stream = search.stream();
                 StreamKind::Greedy(Box::new((search, stream)))
             }
-            SearchConfig::Beam(BeamOptions { nbest: 2.., .. }) => {
-                let expected = "1 for sound that is still arriving, whose words are told once";
+            SearchConfig::Beam(Beam { nbest: 2.., .. }) => {
+                let expected = "1 for streaming, which returns each word once";
                 return Err(Error::shape("search.nbest", expected, "several"));
             }
             SearchConfig::Beam(options) => {
@@ -47,8 +50,7 @@ impl StreamingSearch {
                 StreamKind::Beam(Box::new((search, stream)))
             }
             SearchConfig::BeamWithCtc { .. } | SearchConfig::Ctc(_) | SearchConfig::Lattice(_) => {
-                let expected =
-                    "a greedy one or a beam by the joint network alone for sound that is still arriving";
+                let expected = "a greedy search or a beam with the joint network only, for streaming";
                 return Err(Error::shape("search", expected, "another"));
             }
         };
@@ -58,9 +60,9 @@ impl StreamingSearch {
         Ok(Self { search, newest: None, open: Vec::new(), latest, row_width })
     }
 
-    /// Searches on through some rows: the labels that are final since.
-    pub fn advance(&mut self, rows: &[f32]) -> Result<Vec<DecodedToken>> {
-        let found = match &mut self.search {
+    /// Searches further rows; returns the new final labels.
+    pub fn advance(&mut self, rows: &[f32]) -> Result<Vec<Emitted>> {
+        let labels = match &mut self.search {
             StreamKind::Greedy(greedy) => {
                 let (search, stream) = &mut **greedy;
                 search.advance(&mut [stream], &[rows])?.labels(0).to_vec()
@@ -70,53 +72,57 @@ impl StreamingSearch {
                 let best = search.advance(&mut [stream], &[rows])?[0].best();
                 self.open = best.map_or_else(Vec::new, |best| best.labels.clone());
                 let frames = stream.frames();
-                let late = |label: &DecodedToken| frames - label.frame.min(frames) > self.latest;
-                let late = self.open.iter().take_while(|label| late(label)).count();
-                let late = late.max(self.open.len().saturating_sub(OPEN));
-                let mut found = if late > 0 { search.commit(stream, late)? } else { Vec::new() };
-                found.extend(stream.take_stable());
-                self.open.drain(..found.len());
-                posteriors(found)
+                let is_late = |label: &Emitted| frames - label.frame.min(frames) > self.latest;
+                let num_late = self.open.iter().take_while(|label| is_late(label)).count();
+                let num_late = num_late.max(self.open.len().saturating_sub(MAX_OPEN_LABELS));
+                let mut labels = if num_late > 0 { search.settle(stream, num_late)? } else { Vec::new() };
+                labels.extend(stream.take_stable());
+                self.open.drain(..labels.len());
+                posteriors(labels)
             }
         };
-        Ok(self.told(found))
+        Ok(self.record(labels))
     }
 
-    /// Decides for what the best hypothesis has; at the end of the recording, what language models say of ends counts.
-    pub fn settle(&mut self, last: bool) -> Result<Vec<DecodedToken>> {
+    /// Commits the labels of the best hypothesis.
+    ///
+    /// At the end of the recording, language models score the end too.
+    pub fn commit(&mut self, is_end: bool) -> Result<Vec<Emitted>> {
         let StreamKind::Beam(beam) = &mut self.search else { return Ok(Vec::new()) };
         let (search, stream) = &mut **beam;
-        let found = if last {
+        let labels = if is_end {
             let best = search.finish(&mut [stream])?[0].best();
             best.map_or_else(Vec::new, |best| best.labels.clone())
         } else {
             search.commit(stream, self.open.len())?
         };
         self.open.clear();
-        Ok(self.told(posteriors(found)))
+        Ok(self.record(posteriors(labels)))
     }
 
-    fn told(&mut self, found: Vec<DecodedToken>) -> Vec<DecodedToken> {
-        self.newest = found.last().map(|label| label.frame).or(self.newest);
-        found
+    fn record(&mut self, labels: Vec<Emitted>) -> Vec<Emitted> {
+        self.newest = labels.last().map(|label| label.frame).or(self.newest);
+        labels
     }
 
-    /// What seems to come behind the labels that are final.
-    pub fn open(&self) -> &[DecodedToken] {
+    /// Returns the labels of the best hypothesis after the final ones.
+    pub fn open(&self) -> &[Emitted] {
         &self.open
     }
 
-    /// Width of an encoder row.
+    /// Returns the width of an encoder row.
     pub fn row_width(&self) -> usize {
         self.row_width
     }
 
-    /// Whether the search is a beam, whose labels depend on when they are decided.
+    /// Returns whether the search is a beam.
+    ///
+    /// Labels of a beam depend on when they are committed.
     pub fn is_beam(&self) -> bool {
         matches!(self.search, StreamKind::Beam(_))
     }
 
-    /// Frames so far.
+    /// Returns the number of frames so far.
     pub fn frames(&self) -> usize {
         match &self.search {
             StreamKind::Greedy(greedy) => greedy.1.frames(),
@@ -124,7 +130,7 @@ impl StreamingSearch {
         }
     }
 
-    /// Frames since the newest label, or since the start.
+    /// Returns the frames since the newest label, or since the start.
     pub fn trailing_frames(&self) -> usize {
         let newest = self.open.last().map(|label| label.frame).or(self.newest);
         newest.map_or(self.frames(), |newest| self.frames().saturating_sub(newest + 1))

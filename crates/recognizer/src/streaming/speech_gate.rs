@@ -1,10 +1,10 @@
-//! The silence filter of a recording that is still arriving.
+//! The silence filter of a stream.
 use std::ops::Range;
 
 use decoding::{DecodedToken, GreedyStream};
 use speech::Tokenizer;
 
-use super::MAX_HELD;
+use super::MAX_PENDING;
 use crate::Result;
 use crate::silence;
 use crate::unfused::{Unfused, UnfusedSearch};
@@ -12,13 +12,15 @@ use crate::words::groups;
 
 /// Decides whether the words of a stream are speech; once open, it stays open.
 ///
-/// It opens at the first complete word with the least posterior: a word of the stream's own search, or, where language models,
-/// phrases or penalties take part in that, a word that a greedy search without them finds in the same rows.
+/// It opens at the first complete word with the smallest accepted posterior: a word of the stream's
+/// search or, if language models, phrases or penalties take part in it, a word of a greedy search
+/// without them on the same rows.
 pub(super) struct SpeechGate {
-    least: f64,
+    min_posterior: f64,
     is_open: bool,
-    /// The first sample, and whether any other sample differs from it.
+    /// The first sample.
     first_sample: Option<f32>,
+    /// Whether any other sample differs from the first.
     varies: bool,
     unfused: Option<UnfusedStream>,
 }
@@ -26,42 +28,48 @@ pub(super) struct SpeechGate {
 /// The greedy search next to a fused one.
 struct UnfusedStream {
     search: UnfusedSearch,
-    stream: GreedyStream,
-    /// What it found since the last decision; complete words that were judged are dropped.
-    found: Unfused,
-    /// Whether it found a label since the last decision.
+    stream: Stream,
+    /// Its result since the last must_decide, without complete words that were checked.
+    evidence: Unfused,
+    /// Whether it has a label since the last must_decide.
     has_labels: bool,
 }
 
 impl SpeechGate {
-    /// A gate for words of at least the posterior `least`; 0 opens it at once.
-    pub fn new(least: f64, unfused: Option<UnfusedSearch>) -> Self {
+    /// A gate for words of at least `min_posterior`; 0 opens it at once.
+    pub fn new(min_posterior: f64, unfused: Option<UnfusedSearch>) -> Self {
         let stream = |search: UnfusedSearch| {
             let stream = search.stream();
-            UnfusedStream { search, stream, found: Unfused::default(), has_labels: false }
+            UnfusedStream { search, stream, evidence: Unfused::default(), has_labels: false }
         };
-        let unfused = unfused.filter(|_| least > 0.0).map(stream);
-        SpeechGate { least, is_open: least <= 0.0, first_sample: None, varies: false, unfused }
+        let unfused = unfused.filter(|_| min_posterior > 0.0).map(stream);
+        SpeechGate {
+            min_posterior,
+            is_open: min_posterior <= 0.0,
+            first_sample: None,
+            varies: false,
+            unfused,
+        }
     }
 
-    /// Whether words are passed on.
+    /// Returns whether words are accepted.
     pub fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// Whether there was any sample.
+    /// Returns whether there was any sample.
     pub fn has_samples(&self) -> bool {
         self.first_sample.is_some()
     }
 
-    /// Takes samples: constant audio contains no speech.
+    /// Processes samples: constant audio contains no speech.
     pub fn push_samples(&mut self, samples: &[f32]) {
         let Some(&first) = samples.first() else { return };
         let first = *self.first_sample.get_or_insert(first);
         self.varies |= samples.iter().any(|&sample| sample != first);
     }
 
-    /// Takes the encoder rows that the search took.
+    /// Processes the encoder rows of the search.
     ///
     /// # Errors
     /// Those of the greedy search.
@@ -69,52 +77,54 @@ impl SpeechGate {
         if let Some(unfused) = self.unfused.as_mut().filter(|_| !self.is_open) {
             let next = unfused.search.advance(&mut unfused.stream, rows)?;
             unfused.has_labels |= !next.labels.is_empty();
-            unfused.found.labels.extend(next.labels);
-            unfused.found.label_posterior = unfused.found.label_posterior.max(next.label_posterior);
+            unfused.evidence.labels.extend(next.labels);
+            unfused.evidence.label_posterior = unfused.evidence.label_posterior.max(next.label_posterior);
         }
         Ok(())
     }
 
-    /// Opens if there is speech among the complete `words` of `labels`.
+    /// Opens the gate if the complete `words` of `labels` contain speech.
     ///
-    /// At a `decision` (a pause, the end, too many labels that wait), the last word of the greedy search is complete, too,
-    /// and where it has none, the largest probability of any label counts.
+    /// If `must_decide` (at a pause, at the end, with too many pending labels), the last word of
+    /// the greedy search is complete too, and without words, the largest probability of any label
+    /// counts.
     pub fn update(
         &mut self,
         tokenizer: &Tokenizer,
         labels: &[DecodedToken],
         words: &[Range<usize>],
-        decision: bool,
+        must_decide: bool,
     ) {
         if self.is_open {
             return;
         }
         let posterior = match &mut self.unfused {
-            None => {
-                words.iter().map(|word| silence::surest(tokenizer, &labels[word.clone()])).fold(0.0, f64::max)
-            }
-            Some(unfused) => unfused.take_evidence(tokenizer, decision),
+            None => words
+                .iter()
+                .map(|word| silence::max_word_posterior(tokenizer, &labels[word.clone()]))
+                .fold(0.0, f64::max),
+            Some(unfused) => unfused.take_evidence(tokenizer, must_decide),
         };
-        self.is_open = self.varies && posterior >= self.least;
+        self.is_open = self.varies && posterior >= self.min_posterior;
     }
 }
 
 impl UnfusedStream {
-    /// The evidence of complete words, which are dropped; see [`SpeechGate::update`].
-    fn take_evidence(&mut self, tokenizer: &Tokenizer, decision: bool) -> f64 {
-        let ids: Vec<u32> = self.found.labels.iter().map(|label| label.label).collect();
+    /// Returns the evidence of complete words and removes them; see [`SpeechGate::update`].
+    fn take_evidence(&mut self, tokenizer: &Tokenizer, must_decide: bool) -> f64 {
+        let ids: Vec<u32> = self.evidence.labels.iter().map(|label| label.label).collect();
         let words = groups(tokenizer, &ids);
         let end = match words.last() {
-            Some(last) if !decision && ids.len() <= MAX_HELD => last.start,
+            Some(last) if !must_decide && ids.len() <= MAX_PENDING => last.start,
             _ => ids.len(),
         };
-        let complete: Vec<DecodedToken> = self.found.labels.drain(..end).collect();
-        let posterior = match decision && !self.has_labels {
-            true => self.found.label_posterior,
-            false => silence::surest(tokenizer, &complete),
+        let complete: Vec<Emitted> = self.evidence.labels.drain(..end).collect();
+        let posterior = match must_decide && !self.has_labels {
+            true => self.evidence.label_posterior,
+            false => silence::max_word_posterior(tokenizer, &complete),
         };
-        if decision {
-            (self.has_labels, self.found.label_posterior) = (false, 0.0);
+        if must_decide {
+            (self.has_labels, self.evidence.label_posterior) = (false, 0.0);
         }
         posterior
     }

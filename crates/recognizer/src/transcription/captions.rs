@@ -1,18 +1,20 @@
-//! Words as captions: SubRip and WebVTT.
+//! Captions: SubRip and WebVTT.
 use super::TimedWord;
 
-/// The rules of captions.
+/// Layout of captions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CaptionOptions {
-    /// A pause between words that ends a caption, in seconds.
+    /// Pause between words that ends a caption, in seconds.
     pub pause_seconds: f64,
-    /// Shortest time that a caption is shown, in seconds, unless the next one starts earlier; at most `max_seconds`.
+    /// Shortest display time in seconds, unless the next caption starts earlier.
+    ///
+    /// At most `max_seconds`.
     pub min_seconds: f64,
-    /// Longest time that a caption is shown, in seconds.
+    /// Longest display time in seconds.
     pub max_seconds: f64,
-    /// Characters of a line.
+    /// Characters per line.
     pub line_characters: usize,
-    /// Lines of a caption.
+    /// Lines per caption.
     pub lines: usize,
 }
 
@@ -23,54 +25,57 @@ impl Default for CaptionOptions {
     }
 }
 
-/// A word, or a part of a word that is wider than a line.
+/// A word, or a part of a word longer than a line.
 struct CaptionPiece {
     text: String,
     start: f64,
     end: f64,
 }
 
-/// Words that are shown together.
+/// Words that are displayed together.
 struct Caption {
     start: f64,
     end: f64,
     lines: Vec<String>,
 }
 
-/// Groups words: a new caption begins after a pause, and where the old one would be too long to be read.
+/// Groups words to captions.
 ///
-/// A caption that is full ends at the longest pause of its second half.
+/// A new caption begins after a pause, or where the previous one would exceed the limits. A full
+/// caption ends at the longest pause of its second half.
 fn captions(words: &[TimedWord], options: &CaptionOptions) -> Vec<Caption> {
     let pieces: Vec<CaptionPiece> =
         words.iter().flat_map(|word| pieces(word, options.line_characters.max(1))).collect();
-    let (mut all, mut rest) = (Vec::new(), &pieces[..]);
+    let (mut captions, mut rest) = (Vec::new(), &pieces[..]);
     while !rest.is_empty() {
-        let (first, later) = rest.split_at(caption_length(rest, options));
-        all.push(caption(first, options));
-        rest = later;
+        let (head, tail) = rest.split_at(caption_length(rest, options));
+        captions.push(caption(head, options));
+        rest = tail;
     }
-    all
+    captions
 }
 
-/// A word in parts that fit into a line, each with its share of the word's time.
+/// Splits a word into parts of at most a line.
+///
+/// Times are proportional to the characters.
 fn pieces(word: &TimedWord, width: usize) -> Vec<CaptionPiece> {
     let letters: Vec<char> = word.text.chars().collect();
     let time = |letter: usize| word.start + (word.end - word.start) * letter as f64 / letters.len() as f64;
-    let piece = |(at, part): (usize, &[char])| CaptionPiece {
+    let piece = |(index, part): (usize, &[char])| CaptionPiece {
         text: part.iter().collect(),
-        start: time(at * width),
-        end: time(at * width + part.len()),
+        start: time(index * width),
+        end: time(index * width + part.len()),
     };
     letters.chunks(width).enumerate().map(piece).collect()
 }
 
-/// The number of pieces of the next caption, at least 1.
+/// Returns the number of pieces of the next caption, at least 1.
 fn caption_length(pieces: &[CaptionPiece], options: &CaptionOptions) -> usize {
     let Some(first) = pieces.first() else { return 0 };
     let (mut end, mut column, mut lines) = (first.end, characters(&first.text), 1);
-    for (at, piece) in pieces.iter().enumerate().skip(1) {
+    for (index, piece) in pieces.iter().enumerate().skip(1) {
         if piece.start - end >= options.pause_seconds {
-            return at;
+            return index;
         }
         end = end.max(piece.end);
         let added = 1 + characters(&piece.text);
@@ -80,27 +85,28 @@ fn caption_length(pieces: &[CaptionPiece], options: &CaptionOptions) -> usize {
             (column, lines) = (added - 1, lines + 1);
         }
         if lines > options.lines || end - first.start > options.max_seconds {
-            return split_point(&pieces[..=at]);
+            return split_point(&pieces[..=index]);
         }
     }
     pieces.len()
 }
 
-/// Where to split pieces of which all but the last fit: at the longest pause of the second half, the last of several.
+/// Returns where to split pieces of which all but the last fit.
+///
+/// The split is at the longest pause of the second half, the last of several.
 fn split_point(pieces: &[CaptionPiece]) -> usize {
     let full = pieces.len() - 1;
-    // In milliseconds, so that rounding errors are no pauses.
-    let pause = |at: &usize| milliseconds(pieces[*at].start - pieces[*at - 1].end);
+    // In milliseconds, so that rounding errors do not count.
+    let pause = |index: &usize| milliseconds(pieces[*index].start - pieces[*index - 1].end);
     (full.div_ceil(2).max(1)..=full).max_by_key(pause).unwrap_or(full)
 }
 
-/// Pieces as lines.
+/// Lays out pieces as lines.
 fn caption(pieces: &[CaptionPiece], options: &CaptionOptions) -> Caption {
     let mut lines: Vec<String> = Vec::new();
     for CaptionPiece { text, .. } in pieces {
-        let has_room =
-            |line: &&mut String| characters(line) + 1 + characters(text) <= options.line_characters;
-        match lines.last_mut().filter(has_room) {
+        let fits = |line: &&mut String| characters(line) + 1 + characters(text) <= options.line_characters;
+        match lines.last_mut().filter(fits) {
             Some(line) => *line += &format!(" {text}"),
             None => lines.push(text.clone()),
         }
@@ -109,22 +115,23 @@ fn caption(pieces: &[CaptionPiece], options: &CaptionOptions) -> Caption {
     Caption { start, end: pieces.iter().fold(start, |end, piece| end.max(piece.end)), lines }
 }
 
-/// Start and end of each caption in milliseconds: long enough to be read, and none beyond the start of the next.
+/// Returns start and end of each caption in milliseconds.
 ///
-/// Starts increase and no time is empty, even for words that overlap.
-fn shown(captions: &[Caption], options: &CaptionOptions) -> Vec<(u64, u64)> {
+/// Captions are displayed long enough to be read, and not beyond the start of the next. Starts
+/// increase and no time is empty, even if words overlap.
+fn display_times(captions: &[Caption], options: &CaptionOptions) -> Vec<(u64, u64)> {
     let [min, max] = [options.min_seconds, options.max_seconds].map(milliseconds);
     let mut starts: Vec<u64> = Vec::with_capacity(captions.len());
     for caption in captions {
         let earliest = starts.last().map_or(0, |start| start + 1);
         starts.push(milliseconds(caption.start).max(earliest));
     }
-    let one = |(at, caption): (usize, &Caption)| {
-        let start = starts[at];
+    let times = |(index, caption): (usize, &Caption)| {
+        let start = starts[index];
         let end = milliseconds(caption.end).max(start + min.max(1)).min(start + max.max(1));
-        (start, starts.get(at + 1).map_or(end, |&next| end.min(next)))
+        (start, starts.get(index + 1).map_or(end, |&next| end.min(next)))
     };
-    captions.iter().enumerate().map(one).collect()
+    captions.iter().enumerate().map(times).collect()
 }
 
 fn milliseconds(seconds: f64) -> u64 {
@@ -135,7 +142,7 @@ fn characters(text: &str) -> usize {
     text.chars().count()
 }
 
-/// `HH:MM:SS` and milliseconds.
+/// Formats milliseconds as `HH:MM:SS` and milliseconds.
 fn time(milliseconds: u64, point: char) -> String {
     let seconds = milliseconds / 1000;
     let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
@@ -144,20 +151,21 @@ fn time(milliseconds: u64, point: char) -> String {
 
 pub(super) fn srt(words: &[TimedWord], options: &CaptionOptions) -> String {
     let captions = captions(words, options);
-    let one = |(number, (caption, (start, end))): (usize, (&Caption, (u64, u64)))| {
+    let format_caption = |(number, (caption, (start, end))): (usize, (&Caption, (u64, u64)))| {
         let lines = caption.lines.join("\n");
         format!("{}\n{} --> {}\n{lines}\n\n", number + 1, time(start, ','), time(end, ','))
     };
-    captions.iter().zip(shown(&captions, options)).enumerate().map(one).collect()
+    captions.iter().zip(display_times(&captions, options)).enumerate().map(format_caption).collect()
 }
 
 pub(super) fn vtt(words: &[TimedWord], options: &CaptionOptions) -> String {
     let escaped = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     let captions = captions(words, options);
-    let one = |(caption, (start, end)): (&Caption, (u64, u64))| {
+    let format_caption = |(caption, (start, end)): (&Caption, (u64, u64))| {
         format!("{} --> {}\n{}\n\n", time(start, '.'), time(end, '.'), escaped(&caption.lines.join("\n")))
     };
-    let captions: String = captions.iter().zip(shown(&captions, options)).map(one).collect();
+    let captions: String =
+        captions.iter().zip(display_times(&captions, options)).map(format_caption).collect();
     format!("WEBVTT\n\n{captions}")
 }
 

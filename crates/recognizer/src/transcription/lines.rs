@@ -1,4 +1,4 @@
-//! Transcriptions as text files.
+//! File formats of transcriptions.
 use std::fmt::Write;
 use std::str::FromStr;
 
@@ -9,15 +9,17 @@ use super::Transcription;
 use super::captions::{self, CaptionOptions};
 use crate::OutputIds;
 
-/// What a transcription is written as.
+/// A file format of transcriptions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TranscriptFormat {
-    /// The text, a line.
+    /// One line of text.
     #[default]
     Text,
-    /// One object a line: id, text, words and tokens with times and confidences.
+    /// One JSON object per line: id, text, words and tokens with times and confidences.
     Json,
-    /// NIST's: a line `id channel start duration word confidence` a word, times in seconds.
+    /// NIST's CTM: one line `id channel start duration word confidence` per word.
+    ///
+    /// Times are in seconds.
     Ctm,
     /// SubRip captions.
     Srt,
@@ -35,7 +37,7 @@ impl TranscriptFormat {
         TranscriptFormat::Vtt,
     ];
 
-    /// Its name, which is the usual ending of its files.
+    /// Returns the name, which is the usual file extension.
     pub fn name(self) -> &'static str {
         match self {
             TranscriptFormat::Text => "txt",
@@ -46,32 +48,32 @@ impl TranscriptFormat {
         }
     }
 
-    /// Whether several transcriptions can follow one another in one file.
-    pub fn joins(self) -> bool {
+    /// Returns whether a file can contain several transcriptions.
+    pub fn is_appendable(self) -> bool {
         matches!(self, TranscriptFormat::Text | TranscriptFormat::Json | TranscriptFormat::Ctm)
     }
 }
 
-/// Writes the transcriptions of a list in one format.
+/// Formats the transcriptions of a list.
 #[derive(Debug, Clone, Default)]
 pub struct TranscriptionWriter {
     /// The format.
     pub format: TranscriptFormat,
     /// Names of the recordings of the whole list, for CTM.
     pub ids: OutputIds,
-    /// The rules of captions.
+    /// Layout of captions.
     pub captions: CaptionOptions,
 }
 
 impl TranscriptionWriter {
-    /// A transcription as a file of its own, or as the next lines of one that [`joins`](TranscriptFormat::joins).
-    pub fn write(&self, id: &str, found: &Transcription) -> String {
+    /// Formats a transcription as a file, or as appendable lines.
+    pub fn write(&self, id: &str, transcription: &Transcription) -> String {
         match self.format {
-            TranscriptFormat::Text => format!("{}\n", found.text),
-            TranscriptFormat::Json => json(id, found),
-            TranscriptFormat::Ctm => ctm(self.ids.name(id), found),
-            TranscriptFormat::Srt => captions::srt(&found.words, &self.captions),
-            TranscriptFormat::Vtt => captions::vtt(&found.words, &self.captions),
+            TranscriptFormat::Text => format!("{}\n", transcription.text),
+            TranscriptFormat::Json => json(id, transcription),
+            TranscriptFormat::Ctm => ctm(self.ids.name(id), transcription),
+            TranscriptFormat::Srt => captions::srt(&transcription.words, &self.captions),
+            TranscriptFormat::Vtt => captions::vtt(&transcription.words, &self.captions),
         }
     }
 }
@@ -82,8 +84,8 @@ impl FromStr for TranscriptFormat {
     fn from_str(name: &str) -> Result<Self, String> {
         let known = || TranscriptFormat::ALL.map(TranscriptFormat::name).join(", ");
         let name = if name == "text" { "txt" } else { name };
-        let found = TranscriptFormat::ALL.into_iter().find(|format| format.name() == name);
-        found.ok_or_else(|| format!("expected one of {}, found {}", known(), Excerpt(name)))
+        let format = TranscriptFormat::ALL.into_iter().find(|format| format.name() == name);
+        format.ok_or_else(|| format!("expected one of {}, found {}", known(), Excerpt(name)))
     }
 }
 
@@ -91,15 +93,16 @@ impl FromStr for TranscriptFormat {
 struct NamedText<'a> {
     id: &'a str,
     #[serde(flatten)]
-    found: &'a Transcription,
+    transcription: &'a Transcription,
 }
 
-fn json(id: &str, found: &Transcription) -> String {
-    serde_json::to_string(&NamedText { id, found }).expect("numbers and texts have a place in JSON") + "\n"
+fn json(id: &str, transcription: &Transcription) -> String {
+    serde_json::to_string(&NamedText { id, transcription }).expect("numbers and strings are valid JSON")
+        + "\n"
 }
 
-fn ctm(id: &str, found: &Transcription) -> String {
-    found.words.iter().fold(String::new(), |mut out, word| {
+fn ctm(id: &str, transcription: &Transcription) -> String {
+    transcription.words.iter().fold(String::new(), |mut out, word| {
         let (start, duration) = (word.start, word.end - word.start);
         // Writing to a string does not fail.
         let _ = writeln!(out, "{id} 1 {start:.3} {duration:.3} {} {:.4}", word.text, word.confidence);
@@ -113,16 +116,17 @@ mod tests {
     use crate::transcription::TimedWord;
 
     #[test]
-    fn every_format_has_its_lines() {
+    fn every_format_is_written() {
         let word = |text: &str, start, end| TimedWord { text: text.into(), start, end, confidence: 0.5 };
-        let found = Transcription {
+        let transcription = Transcription {
             text: "hello you".into(),
             words: vec![word("hello", 0.25, 0.75), word("you", 3661.0, 3661.5)],
             ..Transcription::default()
         };
         let written = |format: TranscriptFormat| {
-            let ids = OutputIds::of_fields(["a file.wav"]);
-            TranscriptionWriter { format, ids, ..TranscriptionWriter::default() }.write("a file.wav", &found)
+            let ids = OutputIds::for_ctm(["a file.wav"]);
+            TranscriptionWriter { format, ids, ..TranscriptionWriter::default() }
+                .write("a file.wav", &transcription)
         };
         assert_eq!(written(TranscriptFormat::Text), "hello you\n");
         assert_eq!(

@@ -1,15 +1,16 @@
-//! Levenshtein alignment of 64 reference units at a time.
+//! Bit-parallel Levenshtein alignment: 64 reference units at a time.
 //!
-//! Myers 1999, "A fast bit-vector algorithm for approximate string matching based on dynamic programming", in blocks as by
-//! Hyyrö 2003. `e[i, j]` is the number of errors of the first `i` reference units against the first `j` of the hypothesis; a
-//! *strip* is 64 rows of that table, in which each column keeps the signs of its differences as bits.
+//! Myers 1999, "A fast bit-vector algorithm for approximate string matching based on dynamic
+//! programming", in blocks as by Hyyrö 2003. `e[i, j]` is the number of errors of the first `i`
+//! reference units against the first `j` hypothesis units. A *strip* is 64 rows of that table; each
+//! column stores the signs of its differences as bits.
 
 use super::Edit;
 
 /// Rows of a strip.
 const ROWS: usize = 64;
-/// Bytes of rows that are kept for the way back; beyond, some are computed again.
-const BUDGET: usize = 64 << 20;
+/// Bytes of rows saved for the traceback; beyond this limit, rows are recomputed.
+const MAX_SAVED_BYTES: usize = 64 << 20;
 
 /// Signs of `e[i, j] - e[i, j-1]` for one `i`; bit `j % 64` of word `j / 64` is column `j + 1`.
 #[derive(Clone)]
@@ -19,17 +20,18 @@ struct BitRow {
 }
 
 impl BitRow {
-    /// BitRow 0: each unit is an insertion.
-    fn first(columns: usize) -> Self {
+    /// Returns row 0, in which each unit is an insertion.
+    fn new(columns: usize) -> Self {
         let words = columns.div_ceil(64);
         Self { plus: vec![!0; words], minus: vec![0; words] }
     }
 
-    /// Replaces the row above a strip by the row below it; `visit` receives column, the bits where `e[i, j] = e[i-1, j-1]`, and the
-    /// bits where `e[i, j] = e[i-1, j] + 1`.
+    /// Replaces the row above a strip by the row below it.
     ///
-    /// `masks` has a zero for each unit. Rows beyond the end of a short strip have no meaning.
-    fn pass(
+    /// `visit` receives a column, the bits where `e[i, j] = e[i-1, j-1]`, and the bits where `e[i,
+    /// j] = e[i-1, j] + 1`. `masks` has a zero for each unit. Rows beyond the end of a short strip
+    /// have no meaning.
+    fn advance(
         &mut self,
         strip: &[u32],
         hypothesis: &[u32],
@@ -62,39 +64,39 @@ impl BitRow {
     }
 }
 
-/// The alignment with the fewest errors, of units below `distinct`.
-pub(super) fn edits(reference: &[u32], hypothesis: &[u32], distinct: usize) -> Vec<Edit> {
+/// Returns the alignment with the fewest errors; all units are below `num_units`.
+pub(super) fn edits(reference: &[u32], hypothesis: &[u32], num_units: usize) -> Vec<Edit> {
     let strips = reference.len().div_ceil(ROWS);
-    let every = if strips * hypothesis.len() / 4 <= BUDGET { 1 } else { strips.isqrt() };
-    edits_with(reference, hypothesis, distinct, every)
+    let interval = if strips * hypothesis.len() / 4 <= MAX_SAVED_BYTES { 1 } else { strips.isqrt() };
+    edits_with(reference, hypothesis, num_units, interval)
 }
 
-/// [`edits`] with one row kept for each `every` strips, and those in between computed again.
-fn edits_with(reference: &[u32], hypothesis: &[u32], distinct: usize, every: usize) -> Vec<Edit> {
+/// [`edits`] with one saved row in every `interval` strips.
+fn edits_with(reference: &[u32], hypothesis: &[u32], num_units: usize, interval: usize) -> Vec<Edit> {
     let strips: Vec<&[u32]> = reference.chunks(ROWS).collect();
-    let mut masks = vec![0; distinct];
-    let mut row = BitRow::first(hypothesis.len());
-    let mut kept = Vec::new();
-    for (at, strip) in strips.iter().enumerate() {
-        if at % every == 0 {
-            kept.push(row.clone());
+    let mut masks = vec![0; num_units];
+    let mut row = BitRow::new(hypothesis.len());
+    let mut saved = Vec::new();
+    for (index, strip) in strips.iter().enumerate() {
+        if index % interval == 0 {
+            saved.push(row.clone());
         }
-        if at + 1 < strips.len() {
-            row.pass(strip, hypothesis, &mut masks, |_, _, _| {});
+        if index + 1 < strips.len() {
+            row.advance(strip, hypothesis, &mut masks, |_, _, _| {});
         }
     }
     let (mut i, mut j) = (reference.len(), hypothesis.len());
     let (mut edits, mut steps) = (Vec::with_capacity(i.max(j)), vec![(0, 0); j]);
-    for (group, (strips, above)) in strips.chunks(every).zip(kept).enumerate().rev() {
+    for (group, (strips, above)) in strips.chunks(interval).zip(saved).enumerate().rev() {
         let mut rows = vec![above];
-        for (at, strip) in strips[..strips.len() - 1].iter().enumerate() {
-            let mut next = rows[at].clone();
-            next.pass(strip, &hypothesis[..j], &mut masks, |_, _, _| {});
+        for (index, strip) in strips[..strips.len() - 1].iter().enumerate() {
+            let mut next = rows[index].clone();
+            next.advance(strip, &hypothesis[..j], &mut masks, |_, _, _| {});
             rows.push(next);
         }
-        for (at, mut row) in rows.into_iter().enumerate().rev() {
-            let top = ROWS * (group * every + at);
-            row.pass(strips[at], &hypothesis[..j], &mut masks, |column, diagonal, down| {
+        for (index, mut row) in rows.into_iter().enumerate().rev() {
+            let top = ROWS * (group * interval + index);
+            row.advance(strips[index], &hypothesis[..j], &mut masks, |column, diagonal, down| {
                 steps[column] = (diagonal, down);
             });
             while i > top {
@@ -127,28 +129,28 @@ mod tests {
 
     use super::*;
 
-    /// The same by a table of all errors.
-    fn by_table(reference: &[u32], hypothesis: &[u32]) -> Vec<Edit> {
-        let wide = hypothesis.len() + 1;
-        let mut errors = vec![0_u32; (reference.len() + 1) * wide];
-        errors[..wide].iter_mut().zip(0..).for_each(|(of_none, j)| *of_none = j);
+    /// Reference implementation with the full error table.
+    fn edits_by_table(reference: &[u32], hypothesis: &[u32]) -> Vec<Edit> {
+        let width = hypothesis.len() + 1;
+        let mut errors = vec![0_u32; (reference.len() + 1) * width];
+        errors[..width].iter_mut().zip(0..).for_each(|(error, j)| *error = j);
         for i in 1..=reference.len() {
-            errors[i * wide] = i as u32;
-            for j in 1..wide {
-                let wrong = u32::from(reference[i - 1] != hypothesis[j - 1]);
-                let diagonal = errors[(i - 1) * wide + j - 1] + wrong;
-                let above = errors[(i - 1) * wide + j] + 1;
-                errors[i * wide + j] = diagonal.min(above).min(errors[i * wide + j - 1] + 1);
+            errors[i * width] = i as u32;
+            for j in 1..width {
+                let mismatch = u32::from(reference[i - 1] != hypothesis[j - 1]);
+                let diagonal = errors[(i - 1) * width + j - 1] + mismatch;
+                let above = errors[(i - 1) * width + j] + 1;
+                errors[i * width + j] = diagonal.min(above).min(errors[i * width + j - 1] + 1);
             }
         }
         let (mut i, mut j, mut edits) = (reference.len(), hypothesis.len(), Vec::new());
         while i > 0 || j > 0 {
-            let here = errors[i * wide + j];
+            let current = errors[i * width + j];
             let same = i > 0 && j > 0 && reference[i - 1] == hypothesis[j - 1];
-            if i > 0 && j > 0 && errors[(i - 1) * wide + j - 1] + u32::from(!same) == here {
+            if i > 0 && j > 0 && errors[(i - 1) * width + j - 1] + u32::from(!same) == current {
                 (i, j) = (i - 1, j - 1);
                 edits.push(if same { Edit::Match(i, j) } else { Edit::Substitution(i, j) });
-            } else if i > 0 && errors[(i - 1) * wide + j] + 1 == here {
+            } else if i > 0 && errors[(i - 1) * width + j] + 1 == current {
                 i -= 1;
                 edits.push(Edit::Deletion(i));
             } else {
@@ -162,20 +164,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn edits_are_those_of_the_table(
+        fn edits_match_the_full_table(
             distinct in 1_u32..6,
             a in prop::collection::vec(0_u32..6, 0..300),
             b in prop::collection::vec(0_u32..6, 0..300),
         ) {
             let [a, b] = [a, b].map(|units| units.iter().map(|unit| unit % distinct).collect::<Vec<u32>>());
-            let expected = by_table(&a, &b);
-            for every in 1..4 {
-                prop_assert_eq!(&edits_with(&a, &b, distinct as usize, every), &expected);
+            let expected = edits_by_table(&a, &b);
+            for interval in 1..4 {
+                prop_assert_eq!(&edits_with(&a, &b, distinct as usize, interval), &expected);
             }
         }
 
         #[test]
-        fn edits_of_similar_texts_are_those_of_the_table(
+        fn edits_of_similar_texts_match_the_full_table(
             a in prop::collection::vec(0_u32..50, 60..400),
             changes in prop::collection::vec((0_usize..400, 0_u32..50, 0_usize..3), 0..30),
         ) {
@@ -189,7 +191,7 @@ mod tests {
                     _ => {}
                 }
             }
-            prop_assert_eq!(edits_with(&a, &b, 50, 2), by_table(&a, &b));
+            prop_assert_eq!(edits_with(&a, &b, 50, 2), edits_by_table(&a, &b));
         }
     }
 }

@@ -1,38 +1,40 @@
-//! CAF: samples stored one after another are read here, packets of other codecs by symphonia.
+//! CAF files: linear samples are read here, packets of other codecs by symphonia.
 //!
 //! ```text
-//! "caff" version (2) flags (2), then chunks: name (4) length (8) ...; a data chunk of length -1 reaches to the end of the file
-//! desc: rate (8, float) format (4) flags (4) packet bytes (4) packet samples (4) channels (4) bits (4)
+//! "caff" version (2) flags (2), then chunks: name (4) length (8) ...
+//! a data chunk of length -1 reaches to the end of the file
+//! desc: rate (8, float) format (4) flags (4) packet bytes (4) packet samples (4) channels (4)
+//!       bits (4)
 //! pakt: packets (8) samples of each channel (8) priming (4) remainder (4) ...
 //! ```
 
 use std::io::{self, BufReader, ErrorKind, Seek, SeekFrom};
 use std::path::Path;
 
-use super::chunks::{Order, content, skip, take, text};
+use super::file_range::FileRange;
 use super::format_error;
+use super::iff::{ByteOrder, content, skip, take, text};
 use super::linear::{Coding, DeclaredLengths, Reader, SampleFormat};
-use super::part::FileRange;
 use crate::Result;
 
 const EXPECTED: &str = "a well-formed CAF file";
 const DESCRIPTION_BYTES: u64 = 32;
-/// Bytes of the number of edits before the samples.
+/// Bytes of the edit count before the samples.
 const EDIT_COUNT_BYTES: u64 = 4;
 
-/// A file whose chunks were walked.
+/// The sample data of a parsed CAF file.
 pub(super) enum CafData {
-    /// Samples one after another, or IMA ADPCM.
+    /// Uncompressed samples or IMA ADPCM.
     Linear(Box<Reader>),
-    /// Packets, in the part of the file up to the end of the last whole chunk.
+    /// Packets of another codec, up to the last complete chunk.
     Packets(FileRange),
 }
 
-/// Walks the chunks.
+/// Parses the chunks.
 pub(super) fn open(path: &Path, mut file: BufReader<FileRange>) -> Result<CafData> {
     let bytes = file.get_ref().len();
     let failed = |error: io::Error| match error.kind() {
-        ErrorKind::UnexpectedEof => format_error(path, EXPECTED, "the end of the file inside of a header"),
+        ErrorKind::UnexpectedEof => format_error(path, EXPECTED, "the end of the file within a header"),
         _ => crate::Error::Io { path: path.into(), source: error },
     };
     skip(&mut file, 8).map_err(failed)?;
@@ -41,30 +43,30 @@ pub(super) fn open(path: &Path, mut file: BufReader<FileRange>) -> Result<CafDat
     while bytes - file.stream_position().map_err(failed)? >= 12 {
         let start = file.stream_position().map_err(failed)?;
         let header: [u8; 12] = take(&mut file).map_err(failed)?;
-        let here = start + header.len() as u64;
-        let is_open = Order::Big.number::<8>(&header[4..]) as i64 == -1;
-        let length = if is_open { bytes - here } else { Order::Big.number::<8>(&header[4..]) };
-        let next = here.checked_add(length).filter(|&next| next <= bytes);
+        let content_start = start + header.len() as u64;
+        let is_open = ByteOrder::Big.number::<8>(&header[4..]) as i64 == -1;
+        let length = if is_open { bytes - content_start } else { ByteOrder::Big.number::<8>(&header[4..]) };
+        let next = content_start.checked_add(length).filter(|&next| next <= bytes);
         match &header[..4] {
             b"desc" if length == DESCRIPTION_BYTES => {
                 description = Some(content(&mut file, length).map_err(failed)?);
             }
             b"data" => {
-                let here = here + EDIT_COUNT_BYTES;
-                let present = bytes.saturating_sub(here);
+                let sample_start = content_start + EDIT_COUNT_BYTES;
+                let present = bytes.saturating_sub(sample_start);
                 let length = match is_open {
                     true => (present, present),
-                    false => DeclaredLengths::without_whole().data(
+                    false => DeclaredLengths::without_file_length().data(
                         length.saturating_sub(EDIT_COUNT_BYTES),
-                        here,
+                        sample_start,
                         bytes,
                     ),
                 };
-                data = Some((here, length));
+                data = Some((sample_start, length));
             }
             b"pakt" if length >= 16 => {
                 let table = content(&mut file, 16).map_err(failed)?;
-                samples = Order::Big.number::<8>(&table[8..]);
+                samples = ByteOrder::Big.number::<8>(&table[8..]);
             }
             _ => {}
         }
@@ -75,29 +77,29 @@ pub(super) fn open(path: &Path, mut file: BufReader<FileRange>) -> Result<CafDat
         }
     }
     let description = description.ok_or_else(|| format_error(path, EXPECTED, "no audio description"))?;
-    let (here, length) = data.ok_or_else(|| format_error(path, EXPECTED, "no audio data"))?;
+    let (sample_start, length) = data.ok_or_else(|| format_error(path, EXPECTED, "no audio data"))?;
     match parse(path, &description)? {
         Some(format) => {
-            file.seek(SeekFrom::Start(here)).map_err(failed)?;
+            file.seek(SeekFrom::Start(sample_start)).map_err(failed)?;
             let reader = Reader::new(path, file, format, length, samples)?;
             Ok(CafData::Linear(Box::new(reader)))
         }
         None if length.1 < length.0 => {
-            let found = format!("{} of {} bytes of audio data: truncated", length.1, length.0);
-            Err(format_error(path, EXPECTED, found))
+            let read = format!("{} of {} bytes of audio data: truncated", length.1, length.0);
+            Err(format_error(path, EXPECTED, read))
         }
         None => file.into_inner().within(0, end).map(CafData::Packets).map_err(failed),
     }
 }
 
-/// The format of samples that are not packets of another codec.
+/// Returns the format of linear samples; `None` for packets of another codec.
 fn parse(path: &Path, description: &[u8]) -> Result<Option<SampleFormat>> {
-    let field = |at: usize| Order::Big.number::<4>(&description[at..]) as u32;
-    let rate = f64::from_bits(Order::Big.number::<8>(description));
+    let field = |at: usize| ByteOrder::Big.number::<4>(&description[at..]) as u32;
+    let rate = f64::from_bits(ByteOrder::Big.number::<8>(description));
     let (kind, flags) = (&description[8..12], field(12));
     let (packet_bytes, channels, bits) = (field(16), field(24), field(28));
     let container = packet_bytes.checked_div(channels).unwrap_or(0);
-    let order = if flags & 2 != 0 { Order::Little } else { Order::Big };
+    let order = if flags & 2 != 0 { ByteOrder::Little } else { ByteOrder::Big };
     let coding = match (kind, flags & 1, container, bits) {
         (b"lpcm", 0, 1, 8) => Coding::Signed8,
         (b"lpcm", 0, 2..=4, _) if bits == 8 * container => {
@@ -109,8 +111,8 @@ fn parse(path: &Path, description: &[u8]) -> Result<Option<SampleFormat>> {
         (b"alaw", ..) => Coding::ALaw,
         (b"ima4", ..) => Coding::QuickTimeAdpcm,
         (b"lpcm", ..) => {
-            let found = format!("{} of {bits} bits in {container} bytes", text(kind));
-            return Err(format_error(path, "integers of 8, 16, 24 or 32 bits or floats", found));
+            let coding = format!("{} of {bits} bits in {container} bytes", text(kind));
+            return Err(format_error(path, "integers of 8, 16, 24 or 32 bits or floats", coding));
         }
         _ => return Ok(None),
     };

@@ -1,34 +1,39 @@
-//! A file that is being decoded.
+//! Decodes any supported file to one channel.
 
 use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 
 use super::channels::{Mono, grow, reserve};
+use super::file_range::FileRange;
 use super::packets::{self, Container};
-use super::part::FileRange;
-use super::sniff::{self, SoundFormat};
-use super::{Audio, BLOCK, Change, Channel, aiff, caf, check_samples, flac, format_error, linear, tags, wav};
+use super::sound_format::{self, AudioFormat};
+use super::{
+    Audio, AudioChange, Channel, SAMPLES_PER_BLOCK, aiff, caf, check_samples, flac, format_error, linear,
+    tags, wav,
+};
 use crate::{Error, Result};
 
-/// How long a file may be.
+/// The longest duration of a file that is decoded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum DurationLimit {
-    /// As long as it is, while there is memory.
+    /// No limit, apart from the available memory.
     None,
-    /// So many samples of each channel.
+    /// Samples per channel.
     Samples(u64),
-    /// So many seconds.
+    /// Seconds.
     Seconds(f64),
 }
 
-/// A file may be half as long again as its line says, or longer by this, before decoding stops: lengths are often rounded or
-/// estimated. How much of that is accepted is decided by those who use the sound.
-const MORE_SECONDS: f64 = 5.0;
+/// Tolerated excess over the length in the manifest, in seconds.
+///
+/// Manifest lengths are often rounded or estimated, so decoding stops only at 1.5 times the length
+/// or this much above it. The users of the audio apply their own, tighter limits.
+const TOLERANCE_SECONDS: f64 = 5.0;
 
 impl DurationLimit {
-    /// So many seconds, and a tolerance.
-    pub fn near(seconds: f64) -> Self {
-        DurationLimit::Seconds(seconds + (0.5 * seconds).max(MORE_SECONDS))
+    /// A limit of `seconds` plus a tolerance.
+    pub fn approximately(seconds: f64) -> Self {
+        DurationLimit::Seconds(seconds + (0.5 * seconds).max(TOLERANCE_SECONDS))
     }
 
     fn samples(self, sample_rate: u32) -> u64 {
@@ -40,182 +45,189 @@ impl DurationLimit {
     }
 }
 
-/// A file whose header has been read.
-pub(super) enum SoundFile {
+/// An audio file whose header has been parsed.
+pub(super) enum AudioFile {
     Linear(linear::Reader),
     Flac(flac::Reader),
     Packets(packets::Reader),
 }
 
-impl SoundFile {
-    /// Opens a file, or a part of one.
-    pub fn new(path: &Path, part: FileRange) -> Result<Self> {
+impl AudioFile {
+    /// Opens a byte range of a file.
+    pub fn new(path: &Path, range: FileRange) -> Result<Self> {
         let io = |source| Error::Io { path: path.into(), source };
-        let whole_bytes = part.len();
-        let mut part = tags::without_front(part).map_err(io)?;
+        let file_bytes = range.len();
+        let mut range = tags::without_leading_tags(range).map_err(io)?;
         let mut start = Vec::new();
-        (&mut part).take(sniff::BYTES as u64).read_to_end(&mut start).map_err(io)?;
-        part.rewind().map_err(io)?;
-        let opened = match sniff::kind(&start) {
-            SoundFormat::Wav => SoundFile::Linear(wav::open(path, BufReader::new(part))?),
-            SoundFormat::Flac => {
-                let part = tags::without_end(part).map_err(io)?;
-                SoundFile::Flac(flac::open(path, BufReader::new(part))?)
+        (&mut range).take(sound_format::MAGIC_BYTES as u64).read_to_end(&mut start).map_err(io)?;
+        range.rewind().map_err(io)?;
+        let file = match sound_format::detect(&start) {
+            AudioFormat::Wav => AudioFile::Linear(wav::open(path, BufReader::new(range))?),
+            AudioFormat::Flac => {
+                let range = tags::without_trailing_tags(range).map_err(io)?;
+                AudioFile::Flac(flac::open(path, BufReader::new(range))?)
             }
-            SoundFormat::Aiff => SoundFile::Linear(aiff::open(path, BufReader::new(part))?),
-            SoundFormat::Caf => match caf::open(path, BufReader::new(part))? {
-                caf::CafData::Linear(reader) => SoundFile::Linear(*reader),
-                caf::CafData::Packets(part) => SoundFile::Packets(packets::open(path, part, Container::Caf)?),
+            AudioFormat::Aiff => AudioFile::Linear(aiff::open(path, BufReader::new(range))?),
+            AudioFormat::Caf => match caf::open(path, BufReader::new(range))? {
+                caf::CafData::Linear(reader) => AudioFile::Linear(*reader),
+                caf::CafData::Packets(range) => {
+                    AudioFile::Packets(packets::open(path, range, Container::Caf)?)
+                }
             },
-            SoundFormat::Packets(container) => SoundFile::Packets(packets::open(path, part, container)?),
-            SoundFormat::Named(name) => {
-                let found = format!("a {name} file: convert it, as with `ffmpeg -i FILE FILE.flac`");
-                return Err(format_error(path, EXPECTED, found));
+            AudioFormat::Packets(container) => AudioFile::Packets(packets::open(path, range, container)?),
+            AudioFormat::Unsupported(name) => {
+                let format = format!("a {name} file: convert it, as with `ffmpeg -i FILE FILE.flac`");
+                return Err(format_error(path, EXPECTED, format));
             }
-            SoundFormat::Unknown => {
-                let found = if whole_bytes < 4 {
-                    format!("a file of {whole_bytes} bytes")
+            AudioFormat::Unknown => {
+                let start = if file_bytes < 4 {
+                    format!("a file of {file_bytes} bytes")
                 } else {
                     let magic = &start[..start.len().min(4)];
                     format!("a file that starts with {:?}", String::from_utf8_lossy(magic))
                 };
-                return Err(format_error(path, EXPECTED, found));
+                return Err(format_error(path, EXPECTED, start));
             }
         };
-        match opened.sample_rate() {
+        match file.sample_rate() {
             0 => Err(format_error(path, "a sample rate above 0", "0 Hz")),
-            _ => Ok(opened),
+            _ => Ok(file),
         }
     }
 
     pub fn sample_rate(&self) -> u32 {
         match self {
-            SoundFile::Linear(reader) => reader.sample_rate(),
-            SoundFile::Flac(reader) => reader.info().sample_rate,
-            SoundFile::Packets(reader) => reader.sample_rate(),
+            AudioFile::Linear(reader) => reader.sample_rate(),
+            AudioFile::Flac(reader) => reader.info().sample_rate,
+            AudioFile::Packets(reader) => reader.sample_rate(),
         }
     }
 
     pub fn channels(&self) -> u32 {
         match self {
-            SoundFile::Linear(reader) => reader.channels(),
-            SoundFile::Flac(reader) => reader.info().channels,
-            SoundFile::Packets(reader) => reader.channels(),
+            AudioFile::Linear(reader) => reader.channels(),
+            AudioFile::Flac(reader) => reader.info().channels,
+            AudioFile::Packets(reader) => reader.channels(),
         }
     }
 
-    /// Samples of each channel that the header declares; 0 where it declares none.
+    /// Returns the samples per channel that the header declares, or 0.
     pub fn declared(&self) -> u64 {
         match self {
-            SoundFile::Linear(reader) => reader.declared(),
-            SoundFile::Flac(reader) => reader.info().samples.unwrap_or(0),
-            SoundFile::Packets(reader) => reader.declared(),
+            AudioFile::Linear(reader) => reader.declared(),
+            AudioFile::Flac(reader) => reader.info().samples.unwrap_or(0),
+            AudioFile::Packets(reader) => reader.declared(),
         }
     }
 
-    /// Samples of the next block, at most; a guess where the header does not bound them.
+    /// Returns an upper bound on the samples of the next block.
+    ///
+    /// An estimate where the header does not bound them.
     fn next_block(&self) -> usize {
         match self {
-            SoundFile::Linear(reader) => reader.left().min(BLOCK as u64) as usize,
-            SoundFile::Flac(_) | SoundFile::Packets(_) => BLOCK,
+            AudioFile::Linear(reader) => reader.remaining().min(SAMPLES_PER_BLOCK as u64) as usize,
+            AudioFile::Flac(_) | AudioFile::Packets(_) => SAMPLES_PER_BLOCK,
         }
     }
 }
 
 const EXPECTED: &str = "a WAV or FLAC file, or MP3, AAC, MP4, Ogg, AIFF or CAF";
 
-/// A whole file, as a part.
-pub(super) fn whole(path: &Path) -> Result<FileRange> {
+/// Opens a whole file as a range.
+pub(super) fn open_range(path: &Path) -> Result<FileRange> {
     crate::files::open_regular(path)
-        .and_then(FileRange::whole)
+        .and_then(FileRange::of_file)
         .map_err(|source| Error::Io { path: path.into(), source })
 }
 
-/// A file that is being decoded.
+/// Decodes a file to one channel, block by block.
 pub(super) struct Decoder {
-    opened: SoundFile,
+    file: AudioFile,
     mono: Mono,
-    pub change: Option<Change>,
+    pub change: Option<AudioChange>,
     pub sample_rate: u32,
-    /// Samples of each channel that the header declares, or 0.
+    /// Samples per channel that the header declares, or 0.
     declared: u64,
-    /// Samples that it may have.
-    most: u64,
+    /// Largest number of samples allowed by the limit.
+    max_samples: u64,
 }
 
 impl Decoder {
-    /// Opens a file or a part of one and chooses from its channels, with room for its samples, or for `room` of them.
+    /// Opens a file or byte range and selects a channel.
+    ///
+    /// Reserves memory for the declared samples, at most `capacity` of them.
     ///
     /// # Errors
-    /// [`Error::TooLong`] if its header declares more than the limit.
+    /// [`Error::TooLong`] if the header declares more than the limit.
     pub fn new(
         path: &Path,
-        part: FileRange,
+        range: FileRange,
         channel: Channel,
         limit: DurationLimit,
-        room: usize,
+        capacity: usize,
     ) -> Result<Self> {
-        let bytes = part.len();
-        let opened = SoundFile::new(path, part)?;
-        let (sample_rate, channels) = (opened.sample_rate(), opened.channels());
-        let (declared, most) = (opened.declared(), limit.samples(sample_rate));
-        if declared > most {
-            return Err(too_long(path, sample_rate, most, declared, true));
+        let bytes = range.len();
+        let file = AudioFile::new(path, range)?;
+        let (sample_rate, channels) = (file.sample_rate(), file.channels());
+        let (declared, max_samples) = (file.declared(), limit.samples(sample_rate));
+        if declared > max_samples {
+            return Err(too_long(path, sample_rate, max_samples, declared, true));
         }
-        // A header may declare anything; the file's size bounds what can come, or is a fair guess where constant blocks are packed.
-        let room = declared.min(bytes.saturating_mul(2)).min(room as u64) as usize;
+        // The file size bounds the declared length, or is a fair estimate where constant blocks are
+        // compressed.
+        let capacity = declared.min(bytes.saturating_mul(2)).min(capacity as u64) as usize;
         let (mut mono, change) = match (Mono::new(channels, channel), channel) {
             (Some(mono), _) => mono,
-            (None, Channel::Number(asked)) => {
-                return Err(Error::Channel { path: path.into(), asked, found: channels });
+            (None, Channel::Number(channel)) => {
+                return Err(Error::Channel { path: path.into(), channel, found: channels });
             }
             (None, _) => return Err(Error::Channels { path: path.into(), found: channels }),
         };
-        reserve(&mut mono.samples, room).map_err(|found| no_memory(path, found))?;
-        Ok(Decoder { opened, mono, change, sample_rate, declared, most })
+        reserve(&mut mono.samples, capacity).map_err(|bytes| no_memory(path, bytes))?;
+        Ok(Decoder { file, mono, change, sample_rate, declared, max_samples })
     }
 
-    /// Decodes some more samples and checks them; false after the last.
+    /// Decodes and checks the next samples; false after the last.
     ///
     /// # Errors
-    /// [`Error::NotFinite`], in an [`Error::File`], for a sample that cannot be sound;
-    /// [`Error::TooLong`] a block beyond the limit, [`Error::Memory`] if the samples that were not taken do not fit.
+    /// [`Error::NotFinite`], in an [`Error::File`], for an invalid sample; [`Error::TooLong`] for a
+    /// block beyond the limit; [`Error::Memory`] if the samples do not fit into memory.
     pub fn read(&mut self, path: &Path) -> Result<bool> {
-        // What was reserved for all of the declared samples is not doubled for the last block.
+        // A reservation for all declared samples is not doubled for the last block.
         if self.mono.length() >= self.declared || self.mono.samples.capacity() < self.declared as usize {
-            grow(&mut self.mono.samples, self.opened.next_block()).map_err(|found| no_memory(path, found))?;
+            grow(&mut self.mono.samples, self.file.next_block()).map_err(|bytes| no_memory(path, bytes))?;
         }
         let before = self.mono.samples.len();
-        let more = match &mut self.opened {
-            SoundFile::Linear(reader) => reader.read(path, &mut self.mono)?,
-            SoundFile::Flac(reader) => reader.read(path, &mut self.mono)?,
-            SoundFile::Packets(reader) => reader.read(path, &mut self.mono)?,
+        let has_more = match &mut self.file {
+            AudioFile::Linear(reader) => reader.read(path, &mut self.mono)?,
+            AudioFile::Flac(reader) => reader.read(path, &mut self.mono)?,
+            AudioFile::Packets(reader) => reader.read(path, &mut self.mono)?,
         };
         let length = self.mono.length();
         let new = &self.mono.samples[before..];
         check_samples(length - new.len() as u64, new)
             .map_err(|source| Error::File { path: path.into(), source: Box::new(source) })?;
-        if length > self.most {
-            return Err(too_long(path, self.sample_rate, self.most, length, false));
+        if length > self.max_samples {
+            return Err(too_long(path, self.sample_rate, self.max_samples, length, false));
         }
-        if !more && length == 0 {
+        if !has_more && length == 0 {
             return Err(Error::EmptyAudio { path: path.into() });
         }
-        Ok(more)
+        Ok(has_more)
     }
 
     /// Decodes all samples.
-    pub fn read_all(mut self, path: &Path) -> Result<(Audio, Option<Change>)> {
+    pub fn read_all(mut self, path: &Path) -> Result<(Audio, Option<AudioChange>)> {
         while self.read(path)? {}
         Ok((Audio { samples: self.take(), sample_rate: self.sample_rate }, self.change))
     }
 
-    /// The samples that were not yet taken.
+    /// Returns and removes the samples decoded so far.
     pub fn take(&mut self) -> Vec<f32> {
         self.mono.take()
     }
 
-    /// Samples so far.
+    /// Returns the number of samples decoded so far.
     pub fn length(&self) -> u64 {
         self.mono.length()
     }
@@ -225,7 +237,7 @@ pub(super) fn no_memory(path: &Path, (bytes, available): (usize, usize)) -> Erro
     Error::Memory { path: path.into(), bytes, available }
 }
 
-fn too_long(path: &Path, sample_rate: u32, most: u64, found: u64, is_exact: bool) -> Error {
+fn too_long(path: &Path, sample_rate: u32, max_samples: u64, found: u64, is_exact: bool) -> Error {
     let seconds = |samples: u64| samples as f64 / f64::from(sample_rate);
-    Error::TooLong { path: path.into(), most: seconds(most), found: seconds(found), is_exact }
+    Error::TooLong { path: path.into(), max_seconds: seconds(max_samples), found: seconds(found), is_exact }
 }

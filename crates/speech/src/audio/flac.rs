@@ -1,19 +1,20 @@
-//! FLAC, decoded by claxon.
+//! FLAC files, decoded by claxon.
 //!
-//! symphonia is faster, but less strict: it passes over damaged frames, loses the last frame where other bytes follow it, and takes
-//! no stream of blocks of one size whose header gives a smaller least size.
+//! symphonia is faster but less strict: it skips damaged frames, loses the last frame where other
+//! bytes follow it, and rejects streams with a constant block size whose header gives a smaller
+//! minimum.
 
 use std::io::{BufReader, ErrorKind};
 use std::path::Path;
 
 use super::channels::Mono;
-use super::part::FileRange;
+use super::file_range::FileRange;
 use super::{format_error, full_scale};
 use crate::{Error, Result};
 
 const EXPECTED: &str = "a well-formed FLAC file";
 
-/// A FLAC file whose header has been read.
+/// A FLAC file whose header has been parsed.
 pub(super) struct Reader {
     frames: claxon::FlacReader<BufReader<FileRange>>,
     /// MD5 of the samples so far.
@@ -32,13 +33,16 @@ impl Reader {
         self.frames.streaminfo()
     }
 
-    /// Decodes the next frame; false after the last, when the MD5 of all is that of the header, where it has one.
+    /// Decodes the next frame; false after the last.
+    ///
+    /// After the last frame, compares the MD5 of all samples with that of the header, if it has
+    /// one.
     pub fn read(&mut self, path: &Path, to: &mut Mono) -> Result<bool> {
         let info = self.info();
-        let (said, scale) = (info.md5sum, full_scale(info.bits_per_sample));
-        let bytes_each = info.bits_per_sample.div_ceil(8) as usize;
+        let (header_md5, scale) = (info.md5sum, full_scale(info.bits_per_sample));
+        let sample_bytes = info.bits_per_sample.div_ceil(8) as usize;
         let Reader { frames, sum, buffer, bytes } = self;
-        let ended = match frames.blocks().read_next_or_eof(std::mem::take(buffer)) {
+        let outcome = match frames.blocks().read_next_or_eof(std::mem::take(buffer)) {
             Ok(Some(block)) => {
                 let channels = block.channels();
                 if channels == 1 {
@@ -48,41 +52,42 @@ impl Reader {
                         to.extend((0..channels).map(|c| f64::from(block.sample(c, index)) * scale));
                     }
                 }
-                // Zeros are what an encoder writes that did not count.
-                if said != [0; 16] {
-                    bytes.resize((block.duration() * channels) as usize * bytes_each, 0);
+                // Encoders write zeros if they did not compute an MD5.
+                if header_md5 != [0; 16] {
+                    bytes.resize((block.duration() * channels) as usize * sample_bytes, 0);
                     for channel in 0..channels {
-                        let first = channel as usize * bytes_each;
-                        let places = bytes[first..].chunks_mut(channels as usize * bytes_each);
+                        let first = channel as usize * sample_bytes;
+                        let places = bytes[first..].chunks_mut(channels as usize * sample_bytes);
                         for (place, sample) in places.zip(block.channel(channel)) {
-                            place[..bytes_each].copy_from_slice(&sample.to_le_bytes()[..bytes_each]);
+                            place[..sample_bytes].copy_from_slice(&sample.to_le_bytes()[..sample_bytes]);
                         }
                     }
                     sum.consume(bytes);
                 }
                 *buffer = block.into_buffer();
-                // Frames of one value take no room: what they claim is not believed beyond the promise.
+                // Constant frames take no bytes, so the declared number of samples is the only
+                // limit.
                 return match info.samples {
-                    Some(promised) if to.length() > promised => Err(too_many(path, promised, to.length())),
+                    Some(declared) if to.length() > declared => Err(too_many(path, declared, to.length())),
                     _ => Ok(true),
                 };
             }
             Ok(None) => Ok(()),
             Err(e) => Err(e),
         };
-        let found = to.length();
-        // All samples are there, and their MD5 can prove it: some programs leave other bytes behind the last frame.
-        let is_complete = said != [0; 16] && info.samples == Some(found) && found > 0;
-        match (ended, info.samples) {
+        let decoded = to.length();
+        // All samples are present, which the MD5 can prove: some programs append other bytes.
+        let is_complete = header_md5 != [0; 16] && info.samples == Some(decoded) && decoded > 0;
+        match (outcome, info.samples) {
             (Err(claxon::Error::IoError(source)), _) if source.kind() != ErrorKind::UnexpectedEof => {
                 return Err(Error::Io { path: path.into(), source });
             }
-            (Err(claxon::Error::IoError(_)) | Ok(()), Some(promised)) if found < promised => {
+            (Err(claxon::Error::IoError(_)) | Ok(()), Some(declared)) if decoded < declared => {
                 return Err(Error::Truncated {
                     path: path.into(),
                     format: "FLAC",
-                    expected: promised,
-                    found,
+                    expected: declared,
+                    found: decoded,
                 });
             }
             (Err(_), _) if is_complete => {}
@@ -90,15 +95,15 @@ impl Reader {
             (Ok(()), _) => {}
         }
         let sum = self.sum.clone().finalize();
-        if said != [0; 16] && said != sum.0 && found > 0 {
-            let expected = format!("{:x}", md5::Digest(said));
+        if header_md5 != [0; 16] && header_md5 != sum.0 && decoded > 0 {
+            let expected = format!("{:x}", md5::Digest(header_md5));
             return Err(Error::Md5 { path: path.into(), expected, found: format!("{sum:x}") });
         }
         Ok(false)
     }
 }
 
-fn too_many(path: &Path, promised: u64, found: u64) -> Error {
-    let found = format!("at least {found} instead of {promised}");
-    format_error(path, "as many samples as the FLAC header says", found)
+fn too_many(path: &Path, declared: u64, found: u64) -> Error {
+    let count = format!("at least {found} instead of {declared}");
+    format_error(path, "as many samples as the FLAC header declares", count)
 }

@@ -1,44 +1,46 @@
-//! Samples stored one after another, or in blocks of ADPCM: what WAV, AIFF and CAF have in common.
+//! Linear samples and ADPCM blocks, as WAV, AIFF and CAF contain them.
 
 mod adpcm;
 mod coding;
+mod declared_lengths;
 mod ima4;
-mod length;
 
 use std::io::{self, BufReader, ErrorKind, Read};
 use std::path::Path;
 
-use super::BLOCK;
+use super::SAMPLES_PER_BLOCK;
 use super::channels::Mono;
-use super::chunks::Order;
-use super::part::FileRange;
+use super::file_range::FileRange;
+use super::iff::ByteOrder;
 use crate::{Error, Result};
 use adpcm::Adpcm;
 pub(super) use coding::{Coding, SampleFormat};
-pub(super) use length::DeclaredLengths;
+pub(super) use declared_lengths::DeclaredLengths;
 
-/// A file whose header has been read, at the first of its samples.
+/// A file whose header has been parsed, positioned at its first sample.
 pub(super) struct Reader {
     file: BufReader<FileRange>,
     format: SampleFormat,
     adpcm: Option<Adpcm>,
-    /// Samples of each channel that the header gives; those up to the end of the file where it gives none.
+    /// Samples per channel of the header; without, those of the file.
     declared: u64,
-    /// Samples of each channel that are not read yet and lie within the file.
-    left: u64,
+    /// Unread samples per channel within the file.
+    remaining: u64,
     bytes: Vec<u8>,
 }
 
 impl Reader {
-    /// Reads from here on: so many bytes were declared, and so many of them are in the file.
+    /// Starts reading at the current position of the file.
     ///
-    /// Where blocks are filled up, `most` is the number of samples of each channel in them, 0 if the header does not give it.
+    /// `declared` bytes were declared and `present` of them are in the file. Where blocks are
+    /// padded, `max_frames` is the number of samples per channel that they contain, or 0 if the
+    /// header does not declare it.
     pub fn new(
         path: &Path,
         file: BufReader<FileRange>,
         format: SampleFormat,
         (declared, present): (u64, u64),
-        most: u64,
+        max_frames: u64,
     ) -> Result<Self> {
         if format.channels == 0 {
             return Err(Error::Channels { path: path.into(), found: 0 });
@@ -48,11 +50,11 @@ impl Reader {
             Some(adpcm) => adpcm.frames(bytes),
             None => bytes / format.frame_bytes(),
         };
-        let (mut declared, mut left) = (frames(declared), frames(present));
-        if (1..declared).contains(&most) {
-            (declared, left) = (most, left.min(most));
+        let (mut declared, mut remaining) = (frames(declared), frames(present));
+        if (1..declared).contains(&max_frames) {
+            (declared, remaining) = (max_frames, left.min(max_frames));
         }
-        Ok(Reader { file, format, adpcm, declared, left, bytes: Vec::new() })
+        Ok(Reader { file, format, adpcm, declared, remaining, bytes: Vec::new() })
     }
 
     pub fn sample_rate(&self) -> u32 {
@@ -67,17 +69,14 @@ impl Reader {
         self.declared
     }
 
-    /// Samples of each channel that are within the file and were not read yet.
-    pub fn left(&self) -> u64 {
-        self.left
+    /// Returns the unread samples per channel within the file.
+    pub fn remaining(&self) -> u64 {
+        self.remaining
     }
 
-    /// Checks that the declared samples are within the file, before any is read.
-    ///
-    /// # Errors
-    /// [`Error::Truncated`].
+    /// Checks that the declared samples are within the file, before reading any.
     pub fn check_length(&self, path: &Path) -> Result<()> {
-        if self.left < self.declared { Err(self.truncated(path, self.left)) } else { Ok(()) }
+        if self.remaining < self.declared { Err(self.truncated(path, self.remaining)) } else { Ok(()) }
     }
 
     fn truncated(&self, path: &Path, found: u64) -> Error {
@@ -85,10 +84,10 @@ impl Reader {
         Error::Truncated { path: path.into(), format, expected, found }
     }
 
-    /// Decodes the next samples, [`BLOCK`] of all channels together; false after the last.
+    /// Decodes the next [`SAMPLES_PER_BLOCK`] samples of all channels; false after the last.
     pub fn read(&mut self, path: &Path, to: &mut Mono) -> Result<bool> {
-        if self.left == 0 {
-            // A finished header, and a file that ends before it.
+        if self.remaining == 0 {
+            // The header is finished, but the file ends earlier.
             if to.length() < self.declared {
                 return Err(self.truncated(path, to.length()));
             }
@@ -99,11 +98,13 @@ impl Reader {
             Some(adpcm) => {
                 self.bytes.resize(adpcm.block_bytes(), 0);
                 let read = read_up_to(&mut self.file, &mut self.bytes).map_err(io)?;
-                adpcm.frames(read as u64).min(self.left)
+                adpcm.frames(read as u64).min(self.remaining)
             }
             None => {
                 let frame = self.format.frame_bytes();
-                let frames = (BLOCK as u64 / u64::from(self.format.channels.max(1))).max(1).min(self.left);
+                let frames = (SAMPLES_PER_BLOCK as u64 / u64::from(self.format.channels.max(1)))
+                    .max(1)
+                    .min(self.remaining);
                 self.bytes.resize((frames * frame) as usize, 0);
                 read_up_to(&mut self.file, &mut self.bytes).map_err(io)? as u64 / frame
             }
@@ -118,12 +119,12 @@ impl Reader {
                 self.format.coding.decode(&self.bytes[..(frames * self.format.frame_bytes()) as usize], to)
             }
         }
-        self.left -= frames;
+        self.remaining -= frames;
         Ok(true)
     }
 }
 
-/// Fills a buffer as far as the file goes, and shortens it to that.
+/// Fills a buffer, or truncates it at the end of the file.
 fn read_up_to(file: &mut impl Read, buffer: &mut Vec<u8>) -> io::Result<usize> {
     let mut read = 0;
     while read < buffer.len() {

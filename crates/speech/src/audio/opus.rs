@@ -2,27 +2,28 @@
 
 use opus_decoder::OpusDecoder;
 
-/// Samples of each channel in a packet at most: 120 ms at 48 kHz.
+/// Largest number of samples per channel in a packet: 120 ms at 48 kHz.
 const MAX_FRAMES: usize = 5760;
-/// What Opus is decoded to, whatever the sample rate before encoding was.
-pub(super) const RATE: u32 = 48_000;
+/// Sample rate of all decoded Opus, independent of the original rate.
+pub(super) const SAMPLE_RATE: u32 = 48_000;
 
-/// A decoder of packets.
+/// Decodes Opus packets.
 pub(super) struct Opus {
     decoder: OpusDecoder,
     channels: usize,
-    /// Factor of the header's output gain.
+    /// Linear output gain of the header.
     gain: f32,
-    /// Samples of each channel at the beginning that are the encoder's delay.
+    /// Samples per channel at the start that are encoder delay.
     pub pre_skip: u64,
     samples: Vec<f32>,
 }
 
 impl Opus {
-    /// Reads the header.
+    /// Parses the header.
     ///
     /// ```text
-    /// "OpusHead" version channels pre-skip (2) input rate (4) gain (2, dB in 1/256) mapping family ...
+    /// "OpusHead" version channels pre-skip (2) input rate (4) gain (2, dB in 1/256)
+    /// mapping family ...
     /// ```
     pub fn new(header: &[u8]) -> Result<Self, String> {
         let short = |at: usize| header.get(at..at + 2).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
@@ -39,12 +40,12 @@ impl Opus {
             0 => 1.0,
             gain => 10f32.powf(f32::from(gain as i16) / (20.0 * 256.0)),
         };
-        let decoder = OpusDecoder::new(RATE, channels).map_err(|error| error.to_string())?;
+        let decoder = OpusDecoder::new(SAMPLE_RATE, channels).map_err(|error| error.to_string())?;
         let samples = vec![0.0; MAX_FRAMES * channels];
         Ok(Opus { decoder, channels, gain, pre_skip: u64::from(pre_skip), samples })
     }
 
-    /// Interleaved samples of a packet.
+    /// Decodes a packet to interleaved samples.
     pub fn decode(&mut self, packet: &[u8]) -> Result<&[f32], String> {
         let frames =
             self.decoder.decode_float(packet, &mut self.samples, false).map_err(|error| error.to_string())?;

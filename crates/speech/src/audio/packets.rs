@@ -1,7 +1,7 @@
-//! Containers of packets, read by symphonia: MP3, AAC, MP4, Ogg, CAF.
+//! Packet containers, read by symphonia: MP3, AAC, MP4, Ogg, CAF.
 //!
-//! What an encoder adds before and behind the sound is left out where the file says how much that is: in LAME's header of MP3,
-//! the edit list and the durations of MP4, the granule positions of Ogg, the packet table of CAF.
+//! Encoder delay and padding are removed where the file declares them: in LAME's header of MP3, the
+//! edit list and the durations of MP4, the granule positions of Ogg, and the packet table of CAF.
 
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -18,22 +18,25 @@ use symphonia::core::packet::Packet;
 use symphonia::default::formats::{AdtsReader, CafReader, IsoMp4Reader, MpaReader, OggReader};
 
 use super::channels::Mono;
-use super::guard::guard;
+use super::file_range::FileRange;
 use super::opus::{self, Opus};
-use super::part::FileRange;
+use super::panic_guard::catch_panic;
 use super::{format_error, mp4, vorbis};
 use crate::{Error, Result};
 
-/// Samples of each channel in a packet, and channels, at most: decoders allocate by these fields of the file.
+/// Largest number of samples per channel in a packet.
+///
+/// Decoders allocate by this field of the file.
 const MAX_FRAMES: u64 = 1 << 16;
+/// Largest number of channels; decoders allocate by it.
 const MAX_CHANNELS: usize = 32;
-/// Packets without a sample at the beginning of a stream, of which more are damage.
+/// Largest number of leading packets without samples.
 const MAX_EMPTY_PACKETS: usize = 64;
 
-/// Bytes of all packets, and their number, per byte of the file at most.
+/// Limit on the packets and their bytes, per byte of the file.
 const BUDGET_FACTOR: u64 = 4;
 
-/// A container.
+/// A packet container.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Container {
     Mpeg,
@@ -73,16 +76,18 @@ pub(super) struct Reader {
     decoder: Decoder,
     sample_rate: u32,
     channels: u32,
-    /// Samples of each channel that the file gives; 0 where it does not give them exactly.
+    /// Samples per channel that the file declares; 0 if it does not declare them exactly.
     declared: u64,
-    /// Samples of each channel at most: what follows fills the last packet.
-    most: u64,
-    /// Samples of each channel that are still to be left out.
+    /// Largest number of samples per channel; later ones are padding.
+    max_frames: u64,
+    /// Samples per channel that are still to be dropped.
     skip: u64,
     /// Interleaved samples of the first packet, until they are read.
     first: Option<Vec<f32>>,
     block: Vec<f32>,
-    /// Bytes of packets that may still be read: tables may list the same bytes again and again, or packets of no bytes.
+    /// Bytes of packets that may still be read.
+    ///
+    /// Packet tables may list the same bytes repeatedly, or packets without bytes.
     budget: u64,
 }
 
@@ -101,21 +106,21 @@ impl MediaSource for FileRange {
     }
 }
 
-/// Reads the header and the first packet.
-pub(super) fn open(path: &Path, mut part: FileRange, container: Container) -> Result<Reader> {
+/// Parses the header and decodes the first packet.
+pub(super) fn open(path: &Path, mut range: FileRange, container: Container) -> Result<Reader> {
     let io = |source| Error::Io { path: path.into(), source };
     let edit = match container {
-        Container::Mp4 => mp4::start(&mut part).map_err(io)?,
-        Container::Ogg if !ends_stream(&mut part).map_err(io)? => {
-            let found = "no page that is marked as the last: truncated";
-            return Err(format_error(path, container.expected(), found));
+        Container::Mp4 => mp4::start(&mut range).map_err(io)?,
+        Container::Ogg if !has_end_of_stream(&mut range).map_err(io)? => {
+            let missing = "no page that is marked as the last: truncated";
+            return Err(format_error(path, container.expected(), missing));
         }
         _ => None,
     };
-    part.rewind().map_err(io)?;
-    let budget = part.len().saturating_mul(BUDGET_FACTOR);
+    range.rewind().map_err(io)?;
+    let budget = range.len().saturating_mul(BUDGET_FACTOR);
     guarded(path, container, || {
-        let source = MediaSourceStream::new(Box::new(part), Default::default());
+        let source = MediaSourceStream::new(Box::new(range), Default::default());
         let options = FormatOptions::default();
         let format: Box<dyn FormatReader> = match container {
             Container::Mpeg => Box::new(MpaReader::try_new(source, options)?),
@@ -136,15 +141,16 @@ fn with_format(
     edit: Option<(u64, u64)>,
     budget: u64,
 ) -> Result<Reader> {
-    let wrong = |found: String| format_error(path, container.expected(), found);
+    let invalid = |found: String| format_error(path, container.expected(), found);
     let tracks = format.tracks().iter();
-    let mut sounds = tracks.filter_map(|track| match &track.codec_params {
+    let mut audio_tracks = tracks.filter_map(|track| match &track.codec_params {
         Some(CodecParameters::Audio(parameters)) => Some((track, parameters)),
         _ => None,
     });
     let default = format.default_track(TrackType::Audio).map(|track| track.id);
-    let Some((track, parameters)) = sounds.find(|(track, _)| default.is_none_or(|id| id == track.id)) else {
-        return Err(wrong("no sound".into()));
+    let Some((track, parameters)) = audio_tracks.find(|(track, _)| default.is_none_or(|id| id == track.id))
+    else {
+        return Err(invalid("no audio track".into()));
     };
     let channels = parameters.channels.as_ref().map_or(0, |channels| channels.count());
     if channels > MAX_CHANNELS {
@@ -152,7 +158,7 @@ fn with_format(
     }
     let frames = [parameters.max_frames_per_packet, parameters.frames_per_block];
     if let Some(frames) = frames.into_iter().flatten().find(|&frames| frames > MAX_FRAMES) {
-        return Err(wrong(format!("packets of {frames} samples")));
+        return Err(invalid(format!("packets of {frames} samples")));
     }
     let decoder = decoder(path, container, parameters)?;
     let timescale = track.time_base.map_or(0, |base| u64::from(base.denom.get()));
@@ -170,7 +176,7 @@ fn with_format(
         sample_rate: 0,
         channels: 0,
         declared: 0,
-        most: u64::MAX,
+        max_frames: u64::MAX,
         skip: 0,
         first: None,
         block: Vec::new(),
@@ -195,13 +201,13 @@ fn with_format(
             reader.declared = frames.saturating_sub(reader.skip);
         }
         Container::Caf => {
-            // Some writers count the samples that fill the last packet.
-            (reader.skip, reader.most) = (delay, if frames > 0 { frames } else { u64::MAX });
+            // Some writers count the samples that pad the last packet.
+            (reader.skip, reader.max_frames) = (delay, if frames > 0 { frames } else { u64::MAX });
         }
         Container::Adts => {}
     }
     if reader.declared > 0 {
-        reader.most = reader.declared;
+        reader.max_frames = reader.declared;
     }
     Ok(reader)
 }
@@ -220,7 +226,7 @@ fn decoder(path: &Path, container: Container, parameters: &AudioCodecParameters)
     }
     let mut parameters = parameters.clone();
     if [CODEC_ID_PCM_ALAW, CODEC_ID_PCM_MULAW].contains(&parameters.codec) {
-        // Containers count the bits of a code, the decoder those of a sample.
+        // Containers give the bits of a code, the decoder expects those of a sample.
         (parameters.bits_per_sample, parameters.bits_per_coded_sample) = (None, None);
     }
     guarded(path, container, || {
@@ -243,7 +249,7 @@ impl Reader {
         self.declared
     }
 
-    /// Decodes up to the first samples, which have the sample rate and the number of channels.
+    /// Decodes up to the first samples, which determine sample rate and channels.
     fn start(&mut self, path: &Path) -> Result<()> {
         for _ in 0..MAX_EMPTY_PACKETS {
             if !self.next(path)? {
@@ -259,7 +265,7 @@ impl Reader {
 
     /// Decodes the next packet; false after the last.
     pub fn read(&mut self, path: &Path, to: &mut Mono) -> Result<bool> {
-        if to.length() >= self.most {
+        if to.length() >= self.max_frames {
             return Ok(false);
         }
         match self.first.take() {
@@ -267,8 +273,13 @@ impl Reader {
             None => {
                 if !self.next(path)? {
                     if to.length() < self.declared {
-                        let (format, expected, found) = (self.container.name(), self.declared, to.length());
-                        return Err(Error::Truncated { path: path.into(), format, expected, found });
+                        let (format, expected) = (self.container.name(), self.declared);
+                        return Err(Error::Truncated {
+                            path: path.into(),
+                            format,
+                            expected,
+                            found: to.length(),
+                        });
                     }
                     return Ok(false);
                 }
@@ -278,7 +289,7 @@ impl Reader {
         let frames = (self.block.len() / channels.max(1)) as u64;
         let skip = self.skip.min(frames);
         self.skip -= skip;
-        let count = (frames - skip).min(self.most - to.length());
+        let count = (frames - skip).min(self.max_frames - to.length());
         let samples = self.block.iter().skip(skip as usize * channels).take(count as usize * channels);
         to.extend(samples.map(|&sample| f64::from(sample)));
         Ok(true)
@@ -292,7 +303,8 @@ impl Reader {
             loop {
                 let packet = match format.next_packet() {
                     Ok(Some(packet)) => packet,
-                    // The end of the file inside of a packet: whether that is all is decided by who knows the length.
+                    // The file ends within a packet: the declared length decides whether it is
+                    // truncated.
                     Err(SymphoniaError::IoError(error)) if error.kind() == ErrorKind::UnexpectedEof => {
                         return Ok(None);
                     }
@@ -306,8 +318,8 @@ impl Reader {
             }
         })?;
         if is_spent {
-            let found = "packets of more bytes than the file has";
-            return Err(format_error(path, container.expected(), found));
+            let excess = "packets of more bytes than the file has";
+            return Err(format_error(path, container.expected(), excess));
         }
         match packet {
             None => Ok(false),
@@ -340,25 +352,26 @@ impl Reader {
             (self.sample_rate, self.channels) = (rate, channels);
         }
         if (rate, channels) != (self.sample_rate, self.channels) {
-            let found = format!(
+            let change = format!(
                 "{rate} Hz and {channels} channels after {} Hz and {}",
                 self.sample_rate, self.channels
             );
-            return Err(format_error(path, "one sample rate and number of channels", found));
+            return Err(format_error(path, "one sample rate and number of channels", change));
         }
         Ok(())
     }
 }
 
-/// Calls symphonia, whose errors get the name of the file.
+/// Calls symphonia and names the file in its errors.
 ///
-/// A panic inside of it becomes an error too: it reads bytes that anyone may have written. Nothing is read from the file afterwards.
+/// symphonia reads untrusted bytes, so a panic becomes an error too; nothing is read from the file
+/// afterwards.
 fn guarded<T>(
     path: &Path,
     container: Container,
     work: impl FnOnce() -> Result<T, SymphoniaError>,
 ) -> Result<T> {
-    let found = match guard(work) {
+    let reason = match catch_panic(work) {
         Some(Ok(value)) => return Ok(value),
         Some(Err(SymphoniaError::IoError(source))) if source.kind() != ErrorKind::UnexpectedEof => {
             return Err(Error::Io { path: path.into(), source });
@@ -367,17 +380,17 @@ fn guarded<T>(
         Some(Err(error)) => error.to_string(),
         None => "bytes that its decoder cannot handle".into(),
     };
-    Err(format_error(path, container.expected(), found))
+    Err(format_error(path, container.expected(), reason))
 }
 
-/// Whether the last page of an Ogg file is marked as the end of its stream (RFC 3533).
-fn ends_stream(part: &mut FileRange) -> io::Result<bool> {
-    /// Bytes of a page at most.
-    const PAGE: u64 = 65_307;
-    const END: u8 = 4;
-    part.seek(SeekFrom::Start(part.len().saturating_sub(PAGE)))?;
+/// Returns whether the last Ogg page ends its stream (RFC 3533).
+fn has_end_of_stream(range: &mut FileRange) -> io::Result<bool> {
+    /// Largest size of a page in bytes.
+    const MAX_PAGE_BYTES: u64 = 65_307;
+    const END_OF_STREAM: u8 = 4;
+    range.seek(SeekFrom::Start(range.len().saturating_sub(MAX_PAGE_BYTES)))?;
     let mut tail = Vec::new();
-    part.take(PAGE).read_to_end(&mut tail)?;
+    range.take(MAX_PAGE_BYTES).read_to_end(&mut tail)?;
     let last = tail.windows(6).rposition(|page| page.starts_with(b"OggS\0"));
-    Ok(last.is_some_and(|at| tail[at + 5] & END != 0))
+    Ok(last.is_some_and(|offset| tail[offset + 5] & END_OF_STREAM != 0))
 }

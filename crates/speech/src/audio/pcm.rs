@@ -1,18 +1,18 @@
-//! Raw sound: signed 16-bit little-endian samples of one channel, without a header.
+//! Raw mono PCM: signed 16-bit little-endian samples without a header.
 
 use std::io::{ErrorKind, Read};
 
 use crate::{Error, Result};
 
-/// Bytes that are read at a time.
-const BLOCK: usize = 1 << 16;
+/// Bytes read at a time.
+const BLOCK_BYTES: usize = 1 << 16;
 
-/// Turns bytes into samples, however they are cut: a piece may end in the middle of a sample.
+/// Decodes bytes to samples; chunks may end within a sample.
 ///
 /// ```
-/// use speech::Pcm;
+/// use speech::PcmDecoder;
 ///
-/// let (mut pcm, mut samples) = (Pcm::default(), Vec::new());
+/// let (mut pcm, mut samples) = (PcmDecoder::default(), Vec::new());
 /// pcm.push(&[0x00, 0x40, 0xff], &mut samples);
 /// pcm.push(&[0xff], &mut samples);
 /// pcm.finish()?;
@@ -20,18 +20,18 @@ const BLOCK: usize = 1 << 16;
 /// # Ok::<(), speech::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Pcm {
-    /// First half of the next sample.
-    half: Option<u8>,
+pub struct PcmDecoder {
+    /// First byte of an incomplete sample.
+    low_byte: Option<u8>,
     bytes: u64,
 }
 
-impl Pcm {
-    /// Takes bytes and appends the samples that are complete: `i / 32768` for an integer `i`.
+impl PcmDecoder {
+    /// Appends the complete samples of `bytes`: `i / 32768` for an integer `i`.
     pub fn push(&mut self, bytes: &[u8], samples: &mut Vec<f32>) {
         let sample = |low: u8, high: u8| f32::from(i16::from_le_bytes([low, high])) / 32768.0;
         self.bytes += bytes.len() as u64;
-        let rest = match (self.half, bytes.split_first()) {
+        let rest = match (self.low_byte, bytes.split_first()) {
             (Some(low), Some((&high, rest))) => {
                 samples.push(sample(low, high));
                 rest
@@ -41,54 +41,56 @@ impl Pcm {
         };
         let (pairs, half) = rest.as_chunks();
         samples.extend(pairs.iter().map(|&[low, high]| sample(low, high)));
-        self.half = half.first().copied();
+        self.low_byte = half.first().copied();
     }
 
-    /// Ends the sound.
+    /// Ends the signal.
     ///
     /// # Errors
-    /// [`Error::HalfSample`] if half of a sample is left.
+    /// [`Error::HalfSample`] if the signal ends within a sample.
     pub fn finish(&self) -> Result<()> {
-        if self.half.is_some() {
+        if self.low_byte.is_some() {
             return Err(Error::HalfSample { bytes: self.bytes });
         }
         Ok(())
     }
 }
 
-/// [`Pcm`] from a file, a pipe or anything else that can be read.
+/// Reads raw PCM from a file, a pipe or any other reader.
 ///
 /// ```
 /// let mut reader = speech::PcmReader::new(&[0u8, 64, 0, 192][..]);
-/// assert_eq!(reader.piece()?, Some(vec![0.5, -0.5]));
-/// assert_eq!(reader.piece()?, None);
+/// assert_eq!(reader.read_chunk()?, Some(vec![0.5, -0.5]));
+/// assert_eq!(reader.read_chunk()?, None);
 /// # Ok::<(), speech::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct PcmReader<R> {
     source: R,
-    pcm: Pcm,
+    pcm: PcmDecoder,
     block: Vec<u8>,
 }
 
 impl<R: Read> PcmReader<R> {
     /// Reads from a source.
     pub fn new(source: R) -> Self {
-        Self { source, pcm: Pcm::default(), block: vec![0; BLOCK] }
+        Self { source, pcm: PcmDecoder::default(), block: vec![0; BLOCK_BYTES] }
     }
 
-    /// The samples of what the source has now: it waits where there is nothing, and gives what there is without waiting for more.
-    /// `None` at the end.
+    /// Returns the samples that the source has available; `None` at its end.
+    ///
+    /// Blocks until there is at least one sample, and does not wait for more.
     ///
     /// # Errors
-    /// [`Error::HalfSample`] if the source ends in the middle of a sample; [`Error::Raw`] if it cannot be read.
-    pub fn piece(&mut self) -> Result<Option<Vec<f32>>> {
+    /// [`Error::HalfSample`] if the source ends within a sample; [`Error::RawAudio`] if it cannot
+    /// be read.
+    pub fn read_chunk(&mut self) -> Result<Option<Vec<f32>>> {
         loop {
             let count = match self.source.read(&mut self.block) {
                 Ok(0) => return self.pcm.finish().map(|()| None),
                 Ok(count) => count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(source) => return Err(Error::Raw { source }),
+                Err(source) => return Err(Error::RawAudio { source }),
             };
             let mut samples = Vec::with_capacity(count / 2 + 1);
             self.pcm.push(&self.block[..count], &mut samples);

@@ -1,22 +1,24 @@
-//! Another sample rate, through rubato.
+//! Sample rate conversion, by rubato.
 
 use rubato::audioadapter_buffers::direct::InterleavedSlice;
 use rubato::{Async, FixedAsync, Indexing, Resampler, SincInterpolationParameters};
 
-use super::{Audio, RATES};
+use super::{Audio, SAMPLE_RATES};
 use crate::features::setting;
 use crate::{Error, Result};
 
-/// Samples that are filtered at a time.
-const CHUNK: usize = 1024;
+/// Samples filtered at a time.
+const CHUNK_SAMPLES: usize = 1024;
 
-/// The same sound at another sample rate.
+/// Resamples a signal to another sample rate.
 ///
-/// A windowed sinc of 256 samples (Blackman and Harris, squared), between whose points is interpolated with cubics: frequencies
-/// above half of the lower rate are cut off. The beginning stays where it is, and the length is `ceil(n * to / from)`.
+/// A windowed sinc of 256 samples (Blackman and Harris, squared) with cubic interpolation between
+/// its points removes frequencies above half of the lower rate. The start of the signal keeps its
+/// position, and the length is `ceil(n * to / from)`.
 ///
 /// # Errors
-/// A rate, old or new, that is not from 1000 to 768,000 Hz; no sample; a sample that is no number.
+/// An old or new rate outside 1000 to 768,000 Hz; an empty signal; a sample that is NaN or out of
+/// range.
 ///
 /// Cost: O(n) time; memory for the result.
 pub fn resample(audio: &Audio, sample_rate: u32) -> Result<Audio> {
@@ -25,109 +27,111 @@ pub fn resample(audio: &Audio, sample_rate: u32) -> Result<Audio> {
     if audio.samples.is_empty() {
         return Err(Error::EmptySignal);
     }
-    let mut samples = Vec::with_capacity(stream.promised(audio.samples.len() as u64) as usize);
+    let mut samples = Vec::with_capacity(stream.output_length(audio.samples.len() as u64) as usize);
     stream.push(&audio.samples, &mut samples)?;
     stream.finish(&mut samples)?;
     Ok(Audio { samples, sample_rate })
 }
 
-/// [`resample`] of sound that is still arriving: the same bits, however it is cut.
+/// Streaming [`resample`]: the same bits, independent of the chunking.
 ///
-/// Samples are filtered 1024 at a time and come out that much, and half a filter of 128, later.
+/// Samples are filtered 1024 at a time; the output is delayed by that and by half the filter, 128
+/// samples.
 pub struct ResampleStream {
-    /// None where both rates are the same.
+    /// `None` where both rates are the same.
     resampler: Option<Async<f32>>,
     from: usize,
     to: usize,
-    /// Samples for the next chunk.
-    waiting: Vec<f32>,
-    /// New samples that lie before the start of the sound.
+    /// Samples of the next chunk.
+    pending: Vec<f32>,
+    /// Output samples before the start of the signal.
     delay: usize,
-    taken: u64,
-    given: u64,
+    num_input: u64,
+    num_output: u64,
 }
 
 impl ResampleStream {
-    /// From one rate to another.
+    /// A stream from one sample rate to another.
     ///
     /// # Errors
-    /// A rate that is not from 1000 to 768,000 Hz.
+    /// A rate outside 1000 to 768,000 Hz.
     pub fn new(from: u32, to: u32) -> Result<Self> {
         for rate in [from, to] {
-            if !RATES.contains(&rate) {
+            if !SAMPLE_RATES.contains(&rate) {
                 return Err(setting("sample_rate", "1000 to 768000", rate));
             }
         }
         let (from, to) = (from as usize, to as usize);
         let mut stream =
-            Self { resampler: None, from, to, waiting: Vec::new(), delay: 0, taken: 0, given: 0 };
+            Self { resampler: None, from, to, pending: Vec::new(), delay: 0, num_input: 0, num_output: 0 };
         if from == to {
             return Ok(stream);
         }
         let (ratio, filter) = (to as f64 / from as f64, SincInterpolationParameters::default());
-        let resampler = Async::<f32>::new_sinc(ratio, 1.0, &filter, CHUNK, 1, FixedAsync::Input);
+        let resampler = Async::<f32>::new_sinc(ratio, 1.0, &filter, CHUNK_SAMPLES, 1, FixedAsync::Input);
         stream.resampler = Some(resampler.map_err(|e| failed(&e))?);
-        // New sample n lies n + 1 of its steps after the start of the filter, of which half lies before the first old one: with so
-        // much silence before it, both begin at the same time.
+        // Output sample n lies n + 1 output steps after the start of the filter, half of which
+        // precedes the first input sample. With this much leading silence, input and output start
+        // together.
         let half = filter.sinc_len / 2;
         let start = half.next_multiple_of(from / gcd(from, to));
-        stream.waiting.resize(start - half, 0.0);
+        stream.pending.resize(start - half, 0.0);
         stream.delay = start * to / from - 1;
         Ok(stream)
     }
 
-    /// Takes samples and appends new ones.
+    /// Resamples `samples` and appends the output to `out`.
     ///
     /// # Errors
-    /// [`Error::Resampling`] if the library refuses; a sign of a bug here.
+    /// [`Error::Resampling`] if rubato fails, which indicates a bug in this crate.
     pub fn push(&mut self, samples: &[f32], out: &mut Vec<f32>) -> Result<()> {
-        self.taken += samples.len() as u64;
+        self.num_input += samples.len() as u64;
         if self.resampler.is_none() {
-            self.given += samples.len() as u64;
+            self.num_output += samples.len() as u64;
             out.extend_from_slice(samples);
             return Ok(());
         }
         let mut rest = samples;
-        while self.waiting.len() + rest.len() >= CHUNK {
-            // The silence before the sound may be longer than a chunk.
-            let (some, later) = rest.split_at(CHUNK.saturating_sub(self.waiting.len()));
-            self.waiting.extend_from_slice(some);
-            rest = later;
-            self.filter(CHUNK, out)?;
+        while self.pending.len() + rest.len() >= CHUNK_SAMPLES {
+            // The leading silence may be longer than a chunk.
+            let (head, tail) = rest.split_at(CHUNK_SAMPLES.saturating_sub(self.pending.len()));
+            self.pending.extend_from_slice(head);
+            rest = tail;
+            self.filter(CHUNK_SAMPLES, out)?;
         }
-        self.waiting.extend_from_slice(rest);
+        self.pending.extend_from_slice(rest);
         Ok(())
     }
 
-    /// Ends the sound and appends what is left of it.
+    /// Ends the signal and appends the remaining output.
     ///
     /// # Errors
-    /// As [`ResampleStream::push`].
+    /// Those of [`ResampleStream::push`].
     pub fn finish(mut self, out: &mut Vec<f32>) -> Result<()> {
-        let promised = self.promised(self.taken);
-        while self.given < promised {
-            self.filter(self.waiting.len().min(CHUNK), out)?;
+        let expected = self.output_length(self.num_input);
+        while self.num_output < expected {
+            self.filter(self.pending.len().min(CHUNK_SAMPLES), out)?;
         }
-        out.truncate(out.len() - (self.given - promised) as usize);
+        out.truncate(out.len() - (self.num_output - expected) as usize);
         Ok(())
     }
 
-    /// How many new samples so many old ones become: `ceil(n * to / from)`.
-    fn promised(&self, samples: u64) -> u64 {
+    /// Returns the output length for `samples` input samples: `ceil(n * to / from)`.
+    fn output_length(&self, samples: u64) -> u64 {
         (samples * self.to as u64).div_ceil(self.from as u64)
     }
 
-    /// Filters the first so many samples that wait, and silence where they are no chunk.
+    /// Filters the first `count` pending samples, padded with zeros to a chunk.
     fn filter(&mut self, count: usize, out: &mut Vec<f32>) -> Result<()> {
         let Some(resampler) = &mut self.resampler else { return Ok(()) };
-        let input = InterleavedSlice::new(&self.waiting, 1, self.waiting.len()).map_err(|e| failed(&e))?;
-        let part = Indexing::new().partial_len(count);
-        let new = resampler.process(&input, Some(&part)).map_err(|e| failed(&e))?.take_data();
-        self.waiting.drain(..count);
-        let early = self.delay.min(new.len());
-        self.delay -= early;
-        self.given += (new.len() - early) as u64;
-        out.extend_from_slice(&new[early..]);
+        let input = InterleavedSlice::new(&self.pending, 1, self.pending.len()).map_err(|e| failed(&e))?;
+        let indexing = Indexing::new().partial_len(count);
+        let output = resampler.process(&input, Some(&indexing)).map_err(|e| failed(&e))?.take_data();
+        self.pending.drain(..count);
+        let skipped = self.delay.min(output.len());
+        self.delay -= skipped;
+        self.num_output += (output.len() - skipped) as u64;
+        out.extend_from_slice(&output[skipped..]);
         Ok(())
     }
 }

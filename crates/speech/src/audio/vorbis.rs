@@ -1,70 +1,78 @@
-//! The setup header of Vorbis: what its codebooks would take, before a decoder allocates it (Vorbis I, section 3.2.1).
+//! Checks the sizes in Vorbis setup headers before a decoder allocates them.
+//!
+//! Vorbis I, section 3.2.1.
 //!
 //! ```text
-//! 5 "vorbis" codebooks - 1 (8 bits), each: 0x564342 (24) dimensions (16) entries (24) lengths of the codewords, lookup table
+//! 5 "vorbis" codebooks - 1 (8 bits), each: 0x564342 (24) dimensions (16) entries (24)
+//! lengths of the codewords, lookup table
 //! ```
 //! Few bits can declare many entries: a list of lengths in order, a lookup table as a product.
 
-/// Values of all lookup tables, and entries of all codebooks, at most; encoders have a tenth of them.
+/// Largest number of values in all lookup tables; encoders use a tenth of it.
 const MAX_VALUES: u64 = 1 << 22;
+/// Largest number of entries in all codebooks.
 const MAX_ENTRIES: u64 = 1 << 19;
 const SYNC: u32 = 0x56_43_42;
 const IDENTIFICATION_BYTES: usize = 30;
-/// First byte of headers that are packed with their lengths.
+/// First byte of headers that are stored with their lengths.
 const LACED: u8 = 2;
 
-/// Checks the size of the codebooks of the headers; what is found if they are too large or not well-formed.
+/// Checks the sizes of all codebooks.
+///
+/// The error describes codebooks that are too large or malformed.
 pub(super) fn check_codebooks(headers: &[u8]) -> Result<(), String> {
-    let broken = || "a setup header without its codebooks".to_owned();
+    let malformed = || "a setup header without its codebooks".to_owned();
     let setup = setup_header(headers).and_then(|setup| setup.strip_prefix(b"\x05vorbis"));
-    let mut bits = Bits { bytes: setup.ok_or_else(broken)?, at: 0 };
+    let mut bits = Bits { bytes: setup.ok_or_else(malformed)?, position: 0 };
     let (mut values, mut entries) = (0, 0);
-    for _ in 0..bits.take(8).ok_or_else(broken)? + 1 {
-        if bits.take(24).ok_or_else(broken)? != SYNC {
-            return Err(broken());
+    for _ in 0..bits.take(8).ok_or_else(malformed)? + 1 {
+        if bits.take(24).ok_or_else(malformed)? != SYNC {
+            return Err(malformed());
         }
-        let dimensions = u64::from(bits.take(16).ok_or_else(broken)?);
-        let count = u64::from(bits.take(24).ok_or_else(broken)?);
+        let dimensions = u64::from(bits.take(16).ok_or_else(malformed)?);
+        let count = u64::from(bits.take(24).ok_or_else(malformed)?);
         entries += count;
         values += count * dimensions;
         if values > MAX_VALUES || entries > MAX_ENTRIES {
             return Err(format!("codebooks of {entries} entries and {values} values or more"));
         }
-        pass_lengths(&mut bits, count).ok_or_else(broken)?;
-        pass_lookup(&mut bits, count, dimensions).ok_or_else(broken)?;
+        skip_lengths(&mut bits, count).ok_or_else(malformed)?;
+        skip_lookup(&mut bits, count, dimensions).ok_or_else(malformed)?;
     }
     Ok(())
 }
 
-/// The third header: behind the first, or behind two whose lengths are given.
+/// Returns the third header.
+///
+/// It follows the first header, or two headers whose lengths are given.
 fn setup_header(headers: &[u8]) -> Option<&[u8]> {
     let Some((&LACED, mut rest)) = headers.split_first() else {
         return headers.get(IDENTIFICATION_BYTES..);
     };
-    let mut before = 0;
+    let mut skipped = 0;
     for _ in 0..2 {
         loop {
-            let (&length, after) = rest.split_first()?;
-            (before, rest) = (before + usize::from(length), after);
+            let (&length, tail) = rest.split_first()?;
+            (skipped, rest) = (skipped + usize::from(length), tail);
             if length < 255 {
                 break;
             }
         }
     }
-    rest.get(before..)
+    rest.get(skipped..)
 }
 
-/// The lengths of the codewords.
-fn pass_lengths(bits: &mut Bits, entries: u64) -> Option<()> {
+/// Skips the lengths of the codewords.
+fn skip_lengths(bits: &mut Bits, entries: u64) -> Option<()> {
     let is_ordered = bits.take(1)? == 1;
     if is_ordered {
         bits.skip(5)?;
-        let mut passed = 0;
-        while passed < entries {
-            let width = u64::BITS - (entries - passed).leading_zeros();
-            passed += u64::from(bits.take(width)?);
+        let mut skipped = 0;
+        while skipped < entries {
+            let width = u64::BITS - (entries - skipped).leading_zeros();
+            skipped += u64::from(bits.take(width)?);
         }
-        return (passed == entries).then_some(());
+        return (skipped == entries).then_some(());
     }
     let is_sparse = bits.take(1)? == 1;
     if !is_sparse {
@@ -78,8 +86,8 @@ fn pass_lengths(bits: &mut Bits, entries: u64) -> Option<()> {
     Some(())
 }
 
-/// The lookup table.
-fn pass_lookup(bits: &mut Bits, entries: u64, dimensions: u64) -> Option<()> {
+/// Skips the lookup table.
+fn skip_lookup(bits: &mut Bits, entries: u64, dimensions: u64) -> Option<()> {
     let count = match bits.take(4)? {
         0 => return Some(()),
         1 => root(entries, dimensions)?,
@@ -92,34 +100,34 @@ fn pass_lookup(bits: &mut Bits, entries: u64, dimensions: u64) -> Option<()> {
     bits.skip(count * width)
 }
 
-/// The greatest number whose power of so many dimensions is at most `entries`.
+/// Returns the largest integer whose power `dimensions` is at most `entries`.
 fn root(entries: u64, dimensions: u64) -> Option<u64> {
     let dimensions = u32::try_from(dimensions).ok().filter(|&n| n > 0)?;
     let is_at_most = |n: u64| n.checked_pow(dimensions).is_some_and(|power| power <= entries);
-    // Entries have 24 bits: one dimension has the most.
+    // Entries have 24 bits: one dimension has the largest root.
     if dimensions == 1 {
         return Some(entries);
     }
     Some((1..=1 << 12).take_while(|&n| is_at_most(n)).last().unwrap_or(0))
 }
 
-/// Bits, the lowest of each byte first.
+/// A bit reader, least significant bit of each byte first.
 struct Bits<'a> {
     bytes: &'a [u8],
-    at: u64,
+    position: u64,
 }
 
 impl Bits<'_> {
-    /// The next number of up to 32 bits.
+    /// Reads a number of up to 32 bits.
     fn take(&mut self, count: u32) -> Option<u32> {
-        let start = self.at;
+        let start = self.position;
         self.skip(u64::from(count))?;
-        let bit = |at: u64| u32::from(self.bytes[(at / 8) as usize] >> (at % 8)) & 1;
+        let bit = |index: u64| u32::from(self.bytes[(index / 8) as usize] >> (index % 8)) & 1;
         Some((0..count).fold(0, |n, i| n | bit(start + u64::from(i)) << i))
     }
 
     fn skip(&mut self, count: u64) -> Option<()> {
-        self.at = self.at.checked_add(count).filter(|&at| at <= 8 * self.bytes.len() as u64)?;
+        self.position = self.position.checked_add(count).filter(|&end| end <= 8 * self.bytes.len() as u64)?;
         Some(())
     }
 }
@@ -147,25 +155,25 @@ mod tests {
     }
 
     #[test]
-    fn codebooks_are_counted_before_they_are_made() {
-        // One with lengths in order, of which all are equal, and a product of tables: some 20 bytes.
+    fn codebook_sizes_are_checked_before_allocation() {
+        // A codebook of some 20 bytes: ordered lengths, all equal, and a product lookup table.
         let book = |bits: &mut Writer, entries: u64, dimensions: u64| {
             bits.put(u64::from(SYNC), 24).put(dimensions, 16).put(entries, 24).put(1, 1).put(16, 5);
             bits.put(entries, u64::BITS - entries.leading_zeros());
             bits.put(1, 4).put(0, 64).put(3, 4).put(0, 1);
             bits.put(0, 4 * root(entries, dimensions).unwrap() as u32);
         };
-        let mut two = Writer::default();
-        two.put(1, 8);
-        book(&mut two, 6561, 8);
-        book(&mut two, 4096, 1);
-        assert_eq!(check_codebooks(&two.headers()), Ok(()));
-        let mut many = Writer::default();
-        many.put(255, 8);
-        (0..256).for_each(|_| book(&mut many, 1 << 17, 32));
-        let found = check_codebooks(&many.headers()).unwrap_err();
-        assert!(found.starts_with("codebooks of 262144 entries and 8388608 values"), "{found}");
-        let headers = two.headers();
+        let mut valid = Writer::default();
+        valid.put(1, 8);
+        book(&mut valid, 6561, 8);
+        book(&mut valid, 4096, 1);
+        assert_eq!(check_codebooks(&valid.headers()), Ok(()));
+        let mut oversized = Writer::default();
+        oversized.put(255, 8);
+        (0..256).for_each(|_| book(&mut oversized, 1 << 17, 32));
+        let error = check_codebooks(&oversized.headers()).unwrap_err();
+        assert!(error.starts_with("codebooks of 262144 entries and 8388608 values"), "{error}");
+        let headers = valid.headers();
         for length in 0..headers.len() {
             let outcome = check_codebooks(&headers[..length]);
             assert!(outcome.is_err(), "{length}");

@@ -1,13 +1,13 @@
-//! Lengths of the utterances of a batch: limits, orders, places and padding.
+//! Lengths of utterances and batches: limits, orders, offsets and padding.
 use std::ops::AddAssign;
 
 use super::buckets::setting;
 use crate::Result;
 
-/// Lengths of one signal on its way through a front end and an encoder.
+/// Numbers of frames in the stages of a front end and encoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lengths {
-    /// Frames of a centred transform: `⌊samples / hop⌋ + 1`.
+pub struct FrameCounts {
+    /// Frames of a centered transform: `⌊samples / hop⌋ + 1`.
     pub frames: usize,
     /// Groups of frames: `⌈frames / splice⌉`.
     pub spliced: usize,
@@ -15,38 +15,39 @@ pub struct Lengths {
     pub encoder: usize,
 }
 
-impl Lengths {
-    /// Of so many samples; a hop, splice or stack of 0 is taken as 1.
+impl FrameCounts {
+    /// The counts of a signal; a hop, splice or stack of 0 counts as 1.
     ///
     /// ```
-    /// let lengths = speech::batching::Lengths::new(195_840, 160, 3, 2);
+    /// let lengths = speech::batching::FrameCounts::new(195_840, 160, 3, 2);
     /// assert_eq!((lengths.frames, lengths.spliced, lengths.encoder), (1225, 409, 205));
     /// ```
     pub fn new(samples: usize, hop: usize, splice: usize, stack: usize) -> Self {
         let frames = (samples / hop.max(1)).saturating_add(1);
         let spliced = frames.div_ceil(splice.max(1));
-        Lengths { frames, spliced, encoder: spliced.div_ceil(stack.max(1)) }
+        FrameCounts { frames, spliced, encoder: spliced.div_ceil(stack.max(1)) }
     }
 }
 
-/// `L_i = longest - ⌊i · longest / count⌋` for i from 0 to below `count`: falling, the smallest about `longest / count`.
+/// Returns `count` evenly spaced lengths up to `longest`, in decreasing order.
 ///
-/// With more lengths than `longest`, some are there twice.
+/// `L_i = longest - ⌊i · longest / count⌋` for `0 <= i < count`; the smallest is about `longest /
+/// count`. If `count` exceeds `longest`, lengths repeat.
 ///
 /// # Errors
-/// [`crate::Error::Setting`] for a number that is 0, or a product that cannot be counted.
+/// [`crate::Error::Setting`] for an argument that is 0, or a product that overflows.
 ///
 /// ```
-/// use speech::batching::{captured_lengths, covering};
+/// use speech::batching::{bucket_for, static_lengths};
 ///
-/// let lengths = captured_lengths(17, 5)?;
+/// let lengths = static_lengths(17, 5)?;
 /// assert_eq!(lengths, [17, 14, 11, 7, 4]);
-/// assert_eq!([covering(&lengths, 1), covering(&lengths, 11), covering(&lengths, 18)], [Some(4), Some(11), None]);
+/// assert_eq!([1, 11, 18].map(|length| bucket_for(&lengths, length)), [Some(4), Some(11), None]);
 /// # Ok::<(), speech::Error>(())
 /// ```
-pub fn captured_lengths(longest: usize, count: usize) -> Result<Vec<usize>> {
+pub fn static_lengths(longest: usize, count: usize) -> Result<Vec<usize>> {
     if longest == 0 || longest.checked_mul(count).is_none() {
-        return Err(setting("longest", "at least 1, and a product with count that can be counted", longest));
+        return Err(setting("longest", "at least 1, and a product with count below 2^64", longest));
     }
     if count == 0 {
         return Err(setting("count", "at least 1", count));
@@ -54,38 +55,45 @@ pub fn captured_lengths(longest: usize, count: usize) -> Result<Vec<usize>> {
     Ok((0..count).map(|i| longest - i * longest / count).collect())
 }
 
-/// The smallest of some lengths that holds `length`; none if all are shorter.
-pub fn covering(lengths: &[usize], length: usize) -> Option<usize> {
-    lengths.iter().copied().filter(|&captured| captured >= length).min()
+/// Returns the smallest static length of at least `length`, if any.
+pub fn bucket_for(lengths: &[usize], length: usize) -> Option<usize> {
+    lengths.iter().copied().filter(|&bucket| bucket >= length).min()
 }
 
-/// Which utterances stay, and what is lost without the others.
+/// The utterances within a duration limit.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Filtered {
-    /// Indices of those that stay, in order.
+pub struct DurationFilter {
+    /// Indices of the utterances within the limit, in order.
     pub kept: Vec<usize>,
-    /// How many are left out.
-    pub left_out: usize,
-    /// Their seconds in all.
-    pub seconds_left_out: f64,
+    /// Number of removed utterances.
+    pub removed: usize,
+    /// Total seconds of the removed utterances.
+    pub removed_seconds: f64,
 }
 
-/// Keeps what is at most `max_seconds` long, which itself still counts as short enough; a duration that is no number does not.
+/// Keeps the utterances of at most `max_seconds`.
+///
+/// A duration of NaN is removed.
 ///
 /// ```
-/// let found = speech::batching::no_longer_than(&[1.0, 16.7, 20.0], 16.7);
-/// assert_eq!((found.kept, found.left_out, found.seconds_left_out), (vec![0, 1], 1, 20.0));
+/// let filter = speech::batching::filter_by_duration(&[1.0, 16.7, 20.0], 16.7);
+/// assert_eq!((filter.kept, filter.removed, filter.removed_seconds), (vec![0, 1], 1, 20.0));
 /// ```
-pub fn no_longer_than(seconds: &[f64], max_seconds: f64) -> Filtered {
-    let (kept, others): (Vec<usize>, Vec<usize>) =
+pub fn filter_by_duration(seconds: &[f64], max_seconds: f64) -> DurationFilter {
+    let (kept, removed): (Vec<usize>, Vec<usize>) =
         (0..seconds.len()).partition(|&i| seconds[i] <= max_seconds);
-    Filtered { left_out: others.len(), seconds_left_out: others.iter().map(|&i| seconds[i]).sum(), kept }
+    DurationFilter {
+        removed: removed.len(),
+        removed_seconds: removed.iter().map(|&i| seconds[i]).sum(),
+        kept,
+    }
 }
 
-/// Order of a batch in which short and long alternate: the shorter half, rising, at even places, the longer half, falling, at odd
-/// ones. Of an odd number the one in the middle counts as short; ties by index.
+/// Returns an order in which short and long utterances alternate.
 ///
-/// Contiguous parts of even size have about the same length in all, and each has its share of long utterances.
+/// The shorter half is at even positions with increasing lengths, the longer half at odd positions
+/// with decreasing lengths. Of an odd number the middle one counts as short; ties are sorted by
+/// index. Contiguous parts of even size have about the same total length.
 ///
 /// ```
 /// assert_eq!(speech::batching::presort(&[5.0, 1.0, 4.0, 2.0, 3.0]), [1, 0, 3, 2, 4]);
@@ -93,19 +101,21 @@ pub fn no_longer_than(seconds: &[f64], max_seconds: f64) -> Filtered {
 pub fn presort(durations: &[f64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..durations.len()).collect();
     order.sort_by(|&a, &b| durations[a].total_cmp(&durations[b]));
-    let mut both = order.into_iter();
-    let mut at = 0;
+    let mut sorted = order.into_iter();
+    let mut position = 0;
     std::iter::from_fn(|| {
-        at += 1;
-        if at % 2 == 1 { both.next() } else { both.next_back() }
+        position += 1;
+        if position % 2 == 1 { sorted.next() } else { sorted.next_back() }
     })
     .collect()
 }
 
-/// Ends of the utterances' rows in a packed lattice: sums of `T_b (U_b + 1)` up to and with each utterance.
+/// Returns the end of each utterance's rows in a packed lattice.
+///
+/// These are the cumulative sums of `T_b (U_b + 1)`.
 ///
 /// # Errors
-/// [`crate::Error::Setting`] if lists differ in length, or rows cannot be counted.
+/// [`crate::Error::Setting`] if the lists differ in length, or the number of rows overflows.
 ///
 /// ```
 /// assert_eq!(speech::batching::packed_offsets(&[3, 2], &[1, 4])?, [6, 16]);
@@ -113,45 +123,47 @@ pub fn presort(durations: &[f64]) -> Vec<usize> {
 /// ```
 pub fn packed_offsets(frames: &[usize], labels: &[usize]) -> Result<Vec<usize>> {
     if frames.len() != labels.len() {
-        return Err(setting("labels", &format!("{} counts, as of frames", frames.len()), labels.len()));
+        return Err(setting("labels", &format!("{} counts, as many as frames", frames.len()), labels.len()));
     }
     let mut end = 0usize;
     let rows = frames.iter().zip(labels).map(|(&t, &u)| {
         let next = u.checked_add(1).and_then(|u| t.checked_mul(u)).and_then(|rows| end.checked_add(rows));
-        end = next.ok_or_else(|| setting("frames", "rows that can be counted", t))?;
+        end = next.ok_or_else(|| setting("frames", "fewer than 2^64 rows", t))?;
         Ok(end)
     });
     rows.collect()
 }
 
-/// Rows of batches, real and padded.
+/// The rows of batches, with and without padding.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Padding {
-    /// All rows: longest length times utterances, summed over batches.
+    /// Padded rows: longest length times utterances, summed over batches.
     pub rows: usize,
-    /// Those that belong to an utterance.
+    /// Rows that belong to an utterance.
     pub real: usize,
 }
 
 impl Padding {
-    /// Of a plan: batches of indices into `lengths`. An index without a length counts as an utterance of none.
+    /// The padding of batches of indices into `lengths`.
+    ///
+    /// An index without a length counts as an empty utterance.
     ///
     /// ```
-    /// let padding = speech::batching::Padding::of(&[3, 1, 4], &[vec![0, 1], vec![2]]);
-    /// assert_eq!((padding.rows, padding.real, padding.share()), (10, 8, 0.2));
+    /// let padding = speech::batching::Padding::new(&[3, 1, 4], &[vec![0, 1], vec![2]]);
+    /// assert_eq!((padding.rows, padding.real, padding.fraction()), (10, 8, 0.2));
     /// ```
-    pub fn of(lengths: &[usize], batches: &[Vec<usize>]) -> Self {
-        let mut all = Padding::default();
-        let length = |&at: &usize| lengths.get(at).copied().unwrap_or(0);
+    pub fn new(lengths: &[usize], batches: &[Vec<usize>]) -> Self {
+        let mut total = Padding::default();
+        let length = |&index: &usize| lengths.get(index).copied().unwrap_or(0);
         for batch in batches {
             let longest = batch.iter().map(length).max().unwrap_or(0);
-            all += Padding { rows: longest * batch.len(), real: batch.iter().map(length).sum() };
+            total += Padding { rows: longest * batch.len(), real: batch.iter().map(length).sum() };
         }
-        all
+        total
     }
 
-    /// Share of the rows that are padding; 0 without rows.
-    pub fn share(self) -> f64 {
+    /// Returns the padded fraction of the rows; 0 without rows.
+    pub fn fraction(self) -> f64 {
         if self.rows == 0 { 0.0 } else { (self.rows - self.real) as f64 / self.rows as f64 }
     }
 }

@@ -1,67 +1,82 @@
-//! One batch in parts: of utterances, for the joint network and its loss, or of time, for recurrent layers.
+//! Parts of a batch: by utterances for the joint network, by time for recurrent layers.
 use std::ops::Range;
 
 use super::buckets::setting;
 use crate::Result;
 
-/// Equal parts of a batch whose gradients add up to those of the whole.
+/// Equal parts of a batch; their gradients sum to the whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchSplit {
     /// Utterances of each part.
     pub ranges: Vec<Range<usize>>,
-    /// What each part's mean loss is divided by: parts × accumulation.
+    /// The divisor of each part's mean loss: parts × accumulation.
     pub loss_divisor: usize,
 }
 
-/// Cuts a batch into `factor` equal parts: encoder and predictor see the whole, joint and loss one part at a time.
+/// Splits a batch into `factor` equal parts.
+///
+/// Encoder and predictor process the whole batch, joint and loss one part at a time.
 ///
 /// # Errors
-/// [`crate::Error::Setting`] if `factor` does not divide `batch`, or a number is 0.
+/// [`crate::Error::Setting`] if `factor` does not divide `batch`, or an argument is 0.
 ///
 /// ```
-/// let split = speech::batching::batch_split(12, 3, 2)?;
+/// let split = speech::batching::split_batch(12, 3, 2)?;
 /// assert_eq!((split.ranges, split.loss_divisor), (vec![0..4, 4..8, 8..12], 6));
 /// # Ok::<(), speech::Error>(())
 /// ```
-pub fn batch_split(batch: usize, factor: usize, accumulation: usize) -> Result<BatchSplit> {
+pub fn split_batch(batch: usize, factor: usize, accumulation: usize) -> Result<BatchSplit> {
     if factor == 0 || batch == 0 || !batch.is_multiple_of(factor) {
         return Err(setting("batch_split", &format!("a divisor of the batch, {batch}"), factor));
     }
     let Some(loss_divisor) = factor.checked_mul(accumulation).filter(|&divisor| divisor > 0) else {
-        return Err(setting("accumulation", "at least 1, and what can be counted", accumulation));
+        return Err(setting(
+            "accumulation",
+            "at least 1, and a product with factor below 2^64",
+            accumulation,
+        ));
     };
     let part = batch / factor;
-    Ok(BatchSplit { ranges: (0..factor).map(|at| at * part..(at + 1) * part).collect(), loss_divisor })
+    Ok(BatchSplit {
+        ranges: (0..factor).map(|index| index * part..(index + 1) * part).collect(),
+        loss_divisor,
+    })
 }
 
-/// How a batch is cut in time: all rows run up to the pivot, the longer half runs on from its states.
+/// A split of a batch in time.
+///
+/// The first part runs all rows up to the pivot; the second part continues the longer half from
+/// their states.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SequenceSplit {
-    /// Utterances, the longest first, ties by index.
+    /// Utterances by decreasing length, ties by index.
     pub order: Vec<usize>,
-    /// How many of them run on: half of the batch, rounded down.
+    /// Rows of the second part: half of the batch, rounded down.
     pub rows_of_second_part: usize,
     /// Frames of the first part.
     pub pivot: usize,
-    /// Frames that are left for the second part.
+    /// Frames of the second part.
     pub second_part_frames: usize,
-    /// Whether that is enough to be worth it.
+    /// Whether the second part is long enough for a split.
     pub is_split: bool,
 }
 
-/// Where to cut a batch of sequences in time. The pivot is the length at place B/2 of the order, rounded up to a multiple of
-/// `stack`, so that no group of stacked frames is torn apart; it is split if at least `min_second` frames are left behind it.
+/// Splits a batch of sequences in time.
+///
+/// The pivot is the length at position B/2 of the order, rounded up to a multiple of `stack`, so
+/// that no group of stacked frames is divided. The batch is split if at least `min_second` frames
+/// remain after the pivot.
 ///
 /// # Errors
 /// [`crate::Error::Setting`] for no sequence, or a `stack` of 0.
 ///
 /// ```
-/// let split = speech::batching::sequence_split(&[79, 100, 80, 99], 2, 20)?;
+/// let split = speech::batching::split_sequences(&[79, 100, 80, 99], 2, 20)?;
 /// assert_eq!((split.order, split.pivot, split.second_part_frames), (vec![1, 3, 2, 0], 80, 20));
 /// assert!(split.is_split && split.rows_of_second_part == 2);
 /// # Ok::<(), speech::Error>(())
 /// ```
-pub fn sequence_split(lengths: &[usize], stack: usize, min_second: usize) -> Result<SequenceSplit> {
+pub fn split_sequences(lengths: &[usize], stack: usize, min_second: usize) -> Result<SequenceSplit> {
     if lengths.is_empty() {
         return Err(setting("lengths", "at least one sequence", 0));
     }
@@ -69,7 +84,7 @@ pub fn sequence_split(lengths: &[usize], stack: usize, min_second: usize) -> Res
         return Err(setting("stack", "at least 1", stack));
     }
     let mut order: Vec<usize> = (0..lengths.len()).collect();
-    order.sort_by_key(|&at| std::cmp::Reverse(lengths[at]));
+    order.sort_by_key(|&index| std::cmp::Reverse(lengths[index]));
     let half = lengths.len() / 2;
     let longest = lengths[order[0]];
     let pivot = lengths[order[half]].checked_next_multiple_of(stack).unwrap_or(usize::MAX);

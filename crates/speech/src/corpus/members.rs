@@ -1,35 +1,35 @@
-//! Members of a tar file, found by their headers; records of long names are limited before they are read.
+//! Parses tar headers with limits on their size.
 
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 
 use tar::{EntryType, Header, PaxExtensions};
 
 /// Bytes of a tar header; members are padded to a multiple of it.
-pub(super) const BLOCK: u64 = 512;
-/// Bytes of all headers of a member at most, records of long names included.
-pub(super) const MAX_HEADERS: u64 = 1 << 16;
+pub(super) const BLOCK_BYTES: u64 = 512;
+/// Largest size of all headers of a member, including long names.
+pub(super) const MAX_HEADER_BYTES: u64 = 1 << 16;
 
 /// A member of a tar file.
 pub(super) struct Member {
     pub name: String,
     pub kind: EntryType,
-    /// Whether its content is not stored as it is.
+    /// Whether the content is sparse, so that no byte range has it.
     pub is_sparse: bool,
-    /// First byte of its headers, records of long names included.
+    /// First byte of the headers, including long names.
     pub header: u64,
-    /// First byte of its content.
+    /// First byte of the content.
     pub start: u64,
-    /// Bytes of its content in the file.
+    /// Bytes of the content in the file.
     pub length: u64,
 }
 
-/// Reads the headers of a tar file one after another.
+/// Iterates over the headers of a tar file.
 pub(super) struct Members<R> {
     file: R,
     next: u64,
 }
 
-/// What records in front of a header say about the member.
+/// Extension records before the header of a member.
 #[derive(Default)]
 struct Records {
     long_name: Option<Vec<u8>>,
@@ -41,15 +41,16 @@ impl<R: Read + Seek> Members<R> {
         Members { file, next: 0 }
     }
 
-    /// First byte behind the members so far.
+    /// Returns the first byte after the members so far.
     pub fn end(&self) -> u64 {
         self.next
     }
 
-    /// The next member; none at the end mark, and at the end of the file.
+    /// Returns the next member; `None` at the end mark or the end of the file.
     ///
     /// # Errors
-    /// Those of reading; [`ErrorKind::InvalidData`] for what is not a header, and for records of more than [`MAX_HEADERS`] bytes.
+    /// I/O errors; [`ErrorKind::InvalidData`] for an invalid header, and for records of more than
+    /// [`MAX_HEADER_BYTES`] bytes.
     pub fn next(&mut self) -> io::Result<Option<Member>> {
         let first = self.next;
         let mut records = Records::default();
@@ -61,15 +62,16 @@ impl<R: Read + Seek> Members<R> {
                 };
             };
             let (kind, length) = (header.entry_type(), header.entry_size()?);
-            let start = self.next.saturating_add(BLOCK);
+            let start = self.next.saturating_add(BLOCK_BYTES);
             if !is_record(kind) {
                 return self.member(first, start, &header, &records).map(Some);
             }
             let end = padded(start, length);
-            if end.saturating_sub(first) > MAX_HEADERS {
-                let found =
-                    format!("a name or other record of {length} bytes, of which {MAX_HEADERS} are allowed");
-                return Err(invalid(found));
+            if end.saturating_sub(first) > MAX_HEADER_BYTES {
+                let excess = format!(
+                    "a name or other record of {length} bytes, of which {MAX_HEADER_BYTES} are allowed"
+                );
+                return Err(invalid(excess));
             }
             let mut content = vec![0; length as usize];
             self.file.read_exact(&mut content)?;
@@ -105,7 +107,7 @@ impl<R: Read + Seek> Members<R> {
         Ok(Member { name, kind, is_sparse, header: first, start, length })
     }
 
-    /// The header at the next place; none if there are zeros, or nothing.
+    /// Parses the header at the current position; `None` for zeros or at the end.
     fn header(&mut self) -> io::Result<Option<Header>> {
         let mut header = Header::new_old();
         let bytes = header.as_mut_bytes();
@@ -124,8 +126,8 @@ impl<R: Read + Seek> Members<R> {
             return Ok(None);
         }
         // The checksum counts its own eight bytes as spaces.
-        let others = bytes[..148].iter().chain(&bytes[156..]);
-        let sum = others.map(|&byte| u32::from(byte)).sum::<u32>() + 8 * u32::from(b' ');
+        let covered = bytes[..148].iter().chain(&bytes[156..]);
+        let sum = covered.map(|&byte| u32::from(byte)).sum::<u32>() + 8 * u32::from(b' ');
         if header.cksum()? != sum {
             return Err(invalid(format!("no header with its checksum at byte {}", self.next)));
         }
@@ -133,13 +135,13 @@ impl<R: Read + Seek> Members<R> {
     }
 }
 
-/// Whether an entry describes the member behind it.
+/// Returns whether an entry describes the member that follows it.
 fn is_record(kind: EntryType) -> bool {
     matches!(kind, EntryType::GNULongName | EntryType::GNULongLink | EntryType::XHeader)
 }
 
 fn padded(start: u64, length: u64) -> u64 {
-    start.saturating_add(length).div_ceil(BLOCK).saturating_mul(BLOCK)
+    start.saturating_add(length).div_ceil(BLOCK_BYTES).saturating_mul(BLOCK_BYTES)
 }
 
 fn invalid(found: String) -> io::Error {

@@ -4,32 +4,36 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-use super::index::{self, Index, IndexEntry, MOST_TEXT, sum};
-use super::notes::Notes;
+use super::index::{self, Index, IndexEntry, MAX_METADATA_BYTES, sum};
 use super::shard;
+use super::source_report::SourceReport;
 use crate::files::open_regular;
 use crate::{Error, Result, manifest};
 
-/// The index of a source, and why it could not be written to the cache.
+/// Returns the index of a source.
+///
+/// The second value is the error of writing it to the cache, if any.
 pub(super) fn read_or_build(path: &Path, cache: Option<&Path>) -> Result<(Index, Option<Error>)> {
     let Some(folder) = cache else { return Ok((build(path)?, None)) };
     let stamp = index::stamp(path)?;
-    if let Some(known) = index::read(folder, path, stamp) {
-        return Ok((known, None));
+    if let Some(index) = index::read(folder, path, stamp) {
+        return Ok((index, None));
     }
-    let found = build(path)?;
-    // What has changed in the meantime would pass for what is there now.
+    let index = build(path)?;
+    // A source that changed while it was indexed must not be cached under its old stamp.
     if index::stamp(path)? != stamp {
-        return Ok((found, None));
+        return Ok((index, None));
     }
-    match index::write(folder, path, stamp, &found) {
-        Err(error) if is_misplaced(&error) => Err(error),
-        written => Ok((found, written.err())),
+    match index::write(folder, path, stamp, &index) {
+        Err(error) if is_invalid_folder(&error) => Err(error),
+        outcome => Ok((index, outcome.err())),
     }
 }
 
-/// Whether a folder of a cache cannot be one: a mistake of the recipe, not a lack of space or rights.
-fn is_misplaced(error: &Error) -> bool {
+/// Returns whether the cache path cannot be a folder.
+///
+/// This is a mistake in the recipe, not a lack of space or permissions.
+fn is_invalid_folder(error: &Error) -> bool {
     use std::io::ErrorKind::{AlreadyExists, InvalidInput, NotADirectory};
     matches!(error, Error::Write { source, .. } if matches!(source.kind(), AlreadyExists | InvalidInput | NotADirectory))
 }
@@ -53,14 +57,14 @@ fn build(path: &Path) -> Result<Index> {
 fn lines(path: &Path) -> Result<Index> {
     let io = |source| Error::Io { path: path.into(), source };
     let mut file = BufReader::new(open_regular(path).map_err(io)?);
-    let (mut entries, mut seen, mut recordings) = (Vec::new(), HashMap::new(), None);
-    let (mut start, mut number, mut notes) = (0, 0, Notes::default());
-    let none = HashMap::new();
+    let (mut entries, mut lines_of_ids, mut recordings) = (Vec::new(), HashMap::new(), None);
+    let (mut start, mut number, mut notes) = (0, 0, SourceReport::default());
+    let no_recordings = HashMap::new();
     let mut line = String::new();
-    while (&mut file).take(MOST_TEXT).read_line(&mut line).map_err(io)? > 0 {
+    while (&mut file).take(MAX_METADATA_BYTES).read_line(&mut line).map_err(io)? > 0 {
         number += 1;
-        if line.len() as u64 == MOST_TEXT && !line.ends_with('\n') {
-            let (expected, found) = (format!("at most {MOST_TEXT} bytes"), "more".into());
+        if line.len() as u64 == MAX_METADATA_BYTES && !line.ends_with('\n') {
+            let (expected, found) = (format!("at most {MAX_METADATA_BYTES} bytes"), "more".into());
             return Err(Error::ManifestValue {
                 path: path.into(),
                 line: number,
@@ -70,28 +74,33 @@ fn lines(path: &Path) -> Result<Index> {
             });
         }
         let next = start + line.len() as u64;
-        let inside = line.strip_prefix('\u{feff}').filter(|_| number == 1).unwrap_or(&line);
-        start += (line.len() - inside.len()) as u64;
-        let inside = inside.trim_end_matches(['\r', '\n']);
-        if inside.trim().is_empty() {
+        let content = line.strip_prefix('\u{feff}').filter(|_| number == 1).unwrap_or(&line);
+        start += (line.len() - content.len()) as u64;
+        let content = content.trim_end_matches(['\r', '\n']);
+        if content.trim().is_empty() {
             notes.blank_lines.add(number);
         } else {
-            let parsed = manifest::parse(path, number, inside)?;
+            let parsed = manifest::parse(path, number, content)?;
             if recordings.is_none() && parsed.is_string() {
                 recordings = Some(manifest::read_recordings(path)?);
             }
-            let one = manifest::of_line(path, number, parsed, recordings.as_ref().unwrap_or(&none))?;
-            if let Some(first) = seen.insert(one.id.clone(), number) {
-                return Err(Error::DuplicateId { path: path.into(), line: number, id: one.id, first });
+            let utterance = manifest::utterance_from_line(
+                path,
+                number,
+                parsed,
+                recordings.as_ref().unwrap_or(&no_recordings),
+            )?;
+            if let Some(first) = lines_of_ids.insert(utterance.id.clone(), number) {
+                return Err(Error::DuplicateId { path: path.into(), line: number, id: utterance.id, first });
             }
             entries.push(IndexEntry {
-                seconds: one.seconds,
+                seconds: utterance.seconds,
                 start,
-                length: inside.len() as u32,
-                sum: sum(inside.as_bytes()),
+                length: content.len() as u32,
+                sum: sum(content.as_bytes()),
                 line: number as u32,
-                sound_length: 0,
-                sound: 0,
+                audio_length: 0,
+                audio: 0,
             });
         }
         start = next;

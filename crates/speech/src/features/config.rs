@@ -1,19 +1,21 @@
-//! What a recipe says about features.
+//! The feature settings of a recipe.
 
 use serde::{Deserialize, Serialize};
 
-use super::{Before, Framing, Normalise, Preset, Window, setting};
-use crate::audio::RATES;
+use super::{Framing, InitialSample, Normalization, Preset, Window, setting};
+use crate::audio::SAMPLE_RATES;
 use crate::{MelKind, Result};
 
-/// Declares [`FeatureConfig`] and the table that it is read from and written to: `always` written, or only where a value is not the
-/// default one, so that older tables stay as they are.
+/// Declares [`FeatureConfig`] and its serialized table.
+///
+/// Keys are written `always`, or only if `changed` from the default, so that older tables stay
+/// valid.
 macro_rules! settings {
     ($($(#[$doc:meta])* $rule:ident $name:ident: $kind:ty = $default:expr,)*) => {
         /// Settings of a [`FrontEnd`](super::FrontEnd).
         ///
-        /// In a recipe, `preset` stands for all settings of a [`Preset`]; those that are given beside it come before it. What is
-        /// written is the settings, without the name of a preset.
+        /// In a recipe, `preset` selects all settings of a [`Preset`]; other keys override it.
+        /// Serialized tables contain the settings, without the name of the preset.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(from = "Table", into = "Table")]
         pub struct FeatureConfig {
@@ -26,7 +28,7 @@ macro_rules! settings {
             }
         }
 
-        /// The keys of a table.
+        /// The serialized keys.
         #[derive(Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Table {
@@ -60,66 +62,77 @@ fn changed<T: PartialEq>(value: T, default: T) -> Option<T> {
 }
 
 settings! {
-    /// Samples per second of the audio.
+    /// Sample rate of the audio in hertz.
     always sample_rate: u32 = 16_000,
-    /// Whether training resamples audio of another rate, which else is an error.
+    /// Resamples training audio of another rate, which is otherwise an error.
     changed resample: bool = false,
-    /// Length of the window in milliseconds.
+    /// Window length in milliseconds.
     always window_ms: f32 = 25.0,
-    /// Distance of two frames in milliseconds.
+    /// Hop length in milliseconds.
     always hop_ms: f32 = 10.0,
     /// Number of mel bins.
     always mels: usize = 80,
     /// Lower end of the mel axis in hertz.
     always low_hz: f32 = 0.0,
-    /// Upper end of the mel axis in hertz; 0 means half the sample rate, and less than 0 so much below that.
+    /// Upper end of the mel axis in hertz.
+    ///
+    /// 0 means half the sample rate; a negative value is relative to half the sample rate.
     always high_hz: f32 = 0.0,
-    /// Coefficient `a` of `y[n] = x[n] - a x[n-1]`; 0 switches it off.
+    /// Coefficient `a` of `y[n] = x[n] - a x[n-1]`; 0 disables pre-emphasis.
     always preemphasis: f32 = 0.97,
-    /// Floor in decibels below the utterance's loudest mel bin, or, where nothing of a whole utterance is known (running normalisation
-    /// or none), below a sine of amplitude 1: digital silence becomes a value, not minus infinity.
+    /// Floor in decibels below a reference level; digital silence becomes finite.
+    ///
+    /// The reference is the utterance's largest mel bin or, with running or no normalization, a
+    /// sine of amplitude 1.
     always floor_db: f32 = 60.0,
-    /// Automatic gain control: in place of the utterance's loudest mel bin stands that of the frames within so many milliseconds of
-    /// each, but never one of more than 30 dB below it, so that words of very different loudness look alike; 0 = none. Where whole
-    /// utterances are normalised.
+    /// Automatic gain control window in milliseconds; 0 disables it.
+    ///
+    /// The reference of a frame is the largest mel bin within this distance of it, but at most 30
+    /// dB below the utterance's largest, so that words of very different loudness have similar
+    /// features. Only if whole utterances are normalized.
     changed agc_ms: f32 = 0.0,
-    /// What values are compared with.
-    changed normalise: Normalise = Normalise::Utterance,
-    /// Where windows lie.
+    /// Normalization of the features.
+    changed normalise: Normalization = Normalization::Utterance,
+    /// Position of the frames.
     changed framing: Framing = Framing::Inside,
-    /// What frames are multiplied by.
+    /// Window function of the frames.
     changed window: Window = Window::Hann,
-    /// Whether each frame's mean is taken off, before anything else is done to it.
+    /// Subtracts the mean of each frame before any other processing.
     changed remove_mean: bool = false,
-    /// What stands before the first sample in the pre-emphasis.
-    changed preemphasis_before: Before = Before::Silence,
-    /// The mel scale, and the shape of its filters.
+    /// The sample before the first one in the pre-emphasis.
+    changed preemphasis_before: InitialSample = InitialSample::Silence,
+    /// Mel scale and shape of the filters.
     changed mel_scale: MelKind = MelKind::Htk,
-    /// Smallest power of a mel bin: `ln max(p, floor_power)`, p as it is. Instead of `floor_db`, where above 0; all is computed in
-    /// f64 then.
+    /// Smallest power of a mel bin: `ln max(p, floor_power)`.
+    ///
+    /// If above 0, it replaces `floor_db`, and features are computed in f64.
     changed floor_power: f64 = 0.0,
-    /// Silence at both ends is cut off, so many decibels below the loudest stretch: see [`trim`](super::trim()). 0 = none.
+    /// Removes silence at both ends, this many decibels below the loudest part.
+    ///
+    /// See [`trim`](super::trim()). 0 disables trimming.
     changed trim_db: f32 = 0.0,
-    /// Deviation of Gaussian noise that is added to every sample, in evaluation too (the same for each utterance there).
+    /// Standard deviation of Gaussian noise added to every sample.
+    ///
+    /// Evaluation adds noise too, the same to each utterance.
     changed dither: f32 = 0.0,
 }
 
 impl FeatureConfig {
-    /// Upper end of the mel axis in hertz.
-    pub(super) fn top(&self) -> f64 {
+    /// Returns the upper end of the mel axis in hertz.
+    pub(super) fn max_hz(&self) -> f64 {
         let (half, high) = (f64::from(self.sample_rate) / 2.0, f64::from(self.high_hz));
         if high <= 0.0 { half + high } else { high }
     }
 
-    /// Checks every value.
+    /// Checks every setting.
     pub(super) fn check(&self) -> Result<()> {
-        let (rate, high) = (f64::from(self.sample_rate), self.top());
+        let (rate, high) = (f64::from(self.sample_rate), self.max_hz());
         let span = |field, ms: f32| {
             // At least one sample, at most ten seconds.
-            let fits = ms.is_finite() && f64::from(ms) * rate >= 1000.0 && ms <= 10_000.0;
-            if fits { Ok(()) } else { Err(setting(field, "at least one sample and at most 10000", ms)) }
+            let is_valid = ms.is_finite() && f64::from(ms) * rate >= 1000.0 && ms <= 10_000.0;
+            if is_valid { Ok(()) } else { Err(setting(field, "at least one sample and at most 10000", ms)) }
         };
-        if !RATES.contains(&self.sample_rate) {
+        if !SAMPLE_RATES.contains(&self.sample_rate) {
             return Err(setting("sample_rate", "1000 to 768000", self.sample_rate));
         }
         span("window_ms", self.window_ms)?;
@@ -129,30 +142,30 @@ impl FeatureConfig {
         }
         if !(high <= rate / 2.0 && high > 0.0) {
             let expected =
-                format!("above 0 and at most {0}, 0 for that, or above -{0}, from there", rate / 2.0);
+                format!("above 0 and at most {0}, 0 for {0}, or a negative offset from {0}", rate / 2.0);
             return Err(setting("high_hz", &expected, self.high_hz));
         }
         if !(f64::from(self.low_hz) < high && self.low_hz >= 0.0) {
             return Err(setting("low_hz", &format!("at least 0 and below {high}"), self.low_hz));
         }
-        let within = |field, expected: &str, fine: bool, found: f64| {
-            if fine { Ok(()) } else { Err(setting(field, expected, found)) }
+        let within = |field, expected: &str, is_valid: bool, found: f64| {
+            if is_valid { Ok(()) } else { Err(setting(field, expected, found)) }
         };
-        let shares = self.preemphasis;
-        within("preemphasis", "0 to 1", (0.0..=1.0).contains(&shares), shares.into())?;
+        let preemphasis = self.preemphasis;
+        within("preemphasis", "0 to 1", (0.0..=1.0).contains(&preemphasis), preemphasis.into())?;
         within("floor_db", "10 to 120", (10.0..=120.0).contains(&self.floor_db), self.floor_db.into())?;
         let power = self.floor_power;
-        let fits = power == 0.0 || (1e-300..=1.0).contains(&power);
-        within("floor_power", "1e-300 to 1, or 0 for a floor in decibels", fits, power)?;
-        let fits = power == 0.0 || self.normalise != Normalise::Running;
-        within("floor_power", "0 with running normalisation, whose prior is relative", fits, power)?;
-        let fits = (0.0..=10_000.0).contains(&self.agc_ms);
-        within("agc_ms", "0 to 10000", fits, self.agc_ms.into())?;
-        let fits = self.agc_ms == 0.0 || (power == 0.0 && self.normalise.is_whole());
+        let is_valid = power == 0.0 || (1e-300..=1.0).contains(&power);
+        within("floor_power", "1e-300 to 1, or 0 for a floor in decibels", is_valid, power)?;
+        let is_valid = power == 0.0 || self.normalise != Normalization::Running;
+        within("floor_power", "0 with running normalization, whose prior is relative", is_valid, power)?;
+        let is_valid = (0.0..=10_000.0).contains(&self.agc_ms);
+        within("agc_ms", "0 to 10000", is_valid, self.agc_ms.into())?;
+        let is_valid = self.agc_ms == 0.0 || (power == 0.0 && self.normalise.needs_whole_utterance());
         within(
             "agc_ms",
-            "0 unless values are relative to the loudest of a whole utterance",
-            fits,
+            "0 unless features are relative to the maximum of a whole utterance",
+            is_valid,
             self.agc_ms.into(),
         )?;
         let db = self.trim_db;

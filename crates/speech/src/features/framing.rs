@@ -1,27 +1,37 @@
-//! Frames of a signal: where they begin, and the window that weights their samples.
+//! Frames of a signal: positions and window functions.
 
 use std::f64::consts::{PI, TAU};
 
 use serde::{Deserialize, Serialize};
 
-/// Where windows lie, of L samples every H samples of a signal of n. There is one frame at least.
+/// The position of frames in a signal.
+///
+/// Frames have L samples, every H samples of a signal of n. There is at least one frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Framing {
-    /// Inside the signal: frame t begins with sample `t H`; `1 + floor((n - L) / H)` frames, and zeros after the end of a signal that
-    /// is shorter than a window.
+    /// Within the signal, as in Kaldi with `snip_edges = true`.
+    ///
+    /// Frame t begins at sample `t H`; there are `1 + floor((n - L) / H)` frames. A signal shorter
+    /// than a window is padded with zeros.
     #[default]
     Inside,
-    /// Centred on multiples of the hop: frame t begins with sample `t H - floor(L / 2)`; `1 + floor(n / H)` frames. Beyond its ends
-    /// the signal is mirrored at its first and last sample, `x[-i] = x[i]`, as often as is needed.
+    /// Centered on multiples of the hop.
+    ///
+    /// Frame t begins at sample `t H - floor(L / 2)`; there are `1 + floor(n / H)` frames. Beyond
+    /// its ends the signal is reflected at its first and last sample, `x[-i] = x[i]`, repeatedly if
+    /// needed.
     Centred,
-    /// Centred on the middles of the hops: frame t begins with sample `t H + floor(H / 2) - floor(L / 2)`; `floor((n + floor(H / 2)) / H)`
-    /// frames. Beyond its ends the signal is mirrored beside its first and last sample, `x[-i] = x[i - 1]`. Kaldi's `snip_edges = false`.
+    /// Centered on the middle of each hop, as in Kaldi with `snip_edges = false`.
+    ///
+    /// Frame t begins at sample `t H + floor(H / 2) - floor(L / 2)`; there are `floor((n + floor(H
+    /// / 2)) / H)` frames. Beyond its ends the signal is reflected with its first and last sample
+    /// repeated, `x[-i] = x[i - 1]`.
     Middle,
 }
 
 impl Framing {
-    /// The name in a recipe.
+    /// Returns the name in a recipe.
     pub(super) fn name(self) -> &'static str {
         match self {
             Framing::Inside => "inside",
@@ -30,7 +40,7 @@ impl Framing {
         }
     }
 
-    /// Frames of `n` samples.
+    /// Returns the number of frames of `n` samples.
     pub(super) fn frames(self, n: usize, length: usize, hop: usize) -> usize {
         match self {
             Framing::Inside => 1 + n.saturating_sub(length) / hop,
@@ -39,17 +49,17 @@ impl Framing {
         }
     }
 
-    /// Fewest samples that have so many frames, at least one.
+    /// Returns the fewest samples that have `frames` frames, at least one.
     pub(super) fn samples(self, frames: usize, length: usize, hop: usize) -> usize {
-        let before = frames.saturating_sub(1) * hop;
+        let offset = frames.saturating_sub(1) * hop;
         match self {
-            Framing::Inside => before + length,
-            Framing::Centred => before,
-            Framing::Middle => before + hop - hop / 2,
+            Framing::Inside => offset + length,
+            Framing::Centred => offset,
+            Framing::Middle => offset + hop - hop / 2,
         }
     }
 
-    /// First sample of frame `t`.
+    /// Returns the first sample of frame `t`.
     pub(super) fn start(self, t: usize, length: usize, hop: usize) -> isize {
         let start = (t * hop) as isize;
         match self {
@@ -59,7 +69,7 @@ impl Framing {
         }
     }
 
-    /// The sample of a signal of `n`, at least one, that stands at place `i`; none where there are zeros.
+    /// Maps index `i` to a sample of a signal of `n`; `None` for zero padding.
     pub(super) fn fold(self, i: isize, n: usize) -> Option<usize> {
         if (0..n as isize).contains(&i) {
             return Some(i as usize);
@@ -68,32 +78,32 @@ impl Framing {
             Framing::Inside => None,
             Framing::Centred => {
                 let period = (2 * (n - 1)).max(1);
-                let at = i.rem_euclid(period as isize) as usize;
-                Some(at.min(period - at).min(n - 1))
+                let index = i.rem_euclid(period as isize) as usize;
+                Some(index.min(period - index).min(n - 1))
             }
             Framing::Middle => {
-                let at = i.rem_euclid(2 * n as isize) as usize;
-                Some(at.min(2 * n - 1 - at))
+                let index = i.rem_euclid(2 * n as isize) as usize;
+                Some(index.min(2 * n - 1 - index))
             }
         }
     }
 }
 
-/// Weights w of the L samples of a frame.
+/// The window function w of a frame of L samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Window {
     /// `w[n] = (1 - cos(2 π n / L)) / 2`
     #[default]
     Hann,
-    /// The same, sampled in the middle between its points: `w[n] = (1 - cos(2 π (n + 1/2) / L)) / 2`
+    /// Hann at the midpoints: `w[n] = (1 - cos(2 π (n + 1/2) / L)) / 2`
     HannMidpoint,
-    /// Kaldi's: `w[n] = ((1 - cos(2 π n / (L - 1))) / 2)^0.85`
+    /// Kaldi's default: `w[n] = ((1 - cos(2 π n / (L - 1))) / 2)^0.85`
     Povey,
 }
 
 impl Window {
-    /// The weights, in order.
+    /// Returns the weights of the samples.
     pub(super) fn weights(self, length: usize) -> Vec<f64> {
         let hann = |phase: f64| 0.5 - 0.5 * phase.cos();
         let weight = |n: usize| match self {
@@ -110,7 +120,7 @@ mod tests {
     use super::Framing;
 
     #[test]
-    fn mirrors_fold_as_often_as_needed() {
+    fn reflections_repeat_as_often_as_needed() {
         let folded = |framing: Framing, n: usize| {
             (-5..6).map(|i| framing.fold(i, n).map_or(-1, |at| at as isize)).collect::<Vec<_>>()
         };
@@ -123,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_samples_have_so_many_frames() {
+    fn samples_and_frames_are_inverse() {
         for framing in [Framing::Inside, Framing::Centred, Framing::Middle] {
             for (length, hop) in [(320, 160), (400, 160), (3, 7), (1, 1), (5, 3)] {
                 for frames in 1..9 {

@@ -1,36 +1,38 @@
-//! From samples to a plane.
+//! The log-mel front end.
 
 use std::ops::Range;
 
 use rand::Rng;
 
-use super::chain::Stages;
+use super::chain::FeatureStages;
 use super::log_compression::ReferenceLevel;
-use super::running::Rate;
+use super::running_stats::Rate;
 use super::samples::evaluation_rng;
 use super::spectra::Spectra;
 use super::{FeatureConfig, Features, setting, trim};
 use crate::audio::check_samples;
 use crate::{Audio, Error, MelScale, Result};
 
-/// A planned log-mel front end; share one between threads.
+/// A planned log-mel front end, which threads can share.
 pub struct FrontEnd {
     pub(super) config: FeatureConfig,
     scale: MelScale,
     pub(super) hop: usize,
     pub(super) length: usize,
     pub(super) engine: FrontEndEngine,
-    /// Of running normalisation.
+    /// Decay of running normalization.
     pub(super) rate: Rate,
 }
 
-/// How exactly features are computed: in f64 where their floor is a power, which may be far below what f32 can add to 1.
+/// The floating-point type of the computation.
+///
+/// f64 where the floor is a power, which may be far below the resolution of f32 at 1.
 pub(super) enum FrontEndEngine {
     Single(Spectra<f32>),
     Double(Spectra<f64>),
 }
 
-/// Runs a block with the engine's chain, of either width.
+/// Evaluates a block with the feature chain of either type.
 macro_rules! with_chain {
     ($front_end:expr, |$chain:ident| $body:expr) => {
         match &$front_end.engine {
@@ -50,17 +52,17 @@ pub(super) use with_chain;
 impl FrontEnd {
     /// Plans the window, the FFT and the mel filters.
     ///
-    /// The FFT is as long as the window, rounded up to a power of two, and longer where the lowest mel filter would otherwise fall
-    /// between two of its bins.
+    /// The FFT size is the window length rounded up to a power of two, and larger where the lowest
+    /// mel filter would otherwise fall between two bins.
     ///
     /// # Errors
-    /// A setting out of its range, named with what was expected and found.
+    /// [`Error::Setting`] for a setting out of range.
     pub fn new(config: &FeatureConfig) -> Result<Self> {
         config.check()?;
         let rate = f64::from(config.sample_rate);
         let samples = |ms: f32| (f64::from(ms) * rate / 1000.0).round() as usize;
         let (length, hop) = (samples(config.window_ms), samples(config.hop_ms));
-        let scale = MelScale::new(config.mel_scale, f64::from(config.low_hz), config.top(), config.mels);
+        let scale = MelScale::new(config.mel_scale, f64::from(config.low_hz), config.max_hz(), config.mels);
         let engine = match ReferenceLevel::new(config) {
             ReferenceLevel::One => Spectra::new(config, &scale, length).map(FrontEndEngine::Double),
             ReferenceLevel::Loudest | ReferenceLevel::Sine => {
@@ -68,88 +70,99 @@ impl FrontEnd {
             }
         };
         let engine = engine.ok_or_else(|| {
-            setting("mels", "few enough bins for the window's frequency resolution", config.mels)
+            setting("mels", "fewer bins, within the frequency resolution of the window", config.mels)
         })?;
         let rate = Rate::new(hop as f64 / rate);
         Ok(Self { config: config.clone(), scale, hop, length, engine, rate })
     }
 
-    /// The settings it was planned for.
+    /// Returns the settings.
     pub fn config(&self) -> &FeatureConfig {
         &self.config
     }
 
-    /// The frequency axis of its planes.
+    /// Returns the frequency axis of the features.
     pub fn mel_scale(&self) -> MelScale {
         self.scale
     }
 
-    /// Samples of a window.
+    /// Returns the window length in samples.
     pub fn window(&self) -> usize {
         self.length
     }
 
-    /// Samples from one frame to the next.
+    /// Returns the hop length in samples.
     pub fn hop(&self) -> usize {
         self.hop
     }
 
-    /// The samples of a signal that are not trimmed: its first frame begins with the first of them.
-    pub fn kept(&self, samples: &[f32]) -> Range<usize> {
+    /// Returns the samples that remain after trimming; the first frame begins there.
+    pub fn trimmed_range(&self, samples: &[f32]) -> Range<usize> {
         match self.config.trim_db {
             0.0 => 0..samples.len(),
             db => trim(samples, f64::from(db)),
         }
     }
 
-    /// Frames of a signal of which nothing is trimmed, as [`Framing`](super::Framing) says; at least 1.
+    /// Returns the number of frames of an untrimmed signal, at least 1.
+    ///
+    /// See [`Framing`](super::Framing).
     pub fn frames(&self, samples: usize) -> usize {
         self.config.framing.frames(samples, self.length, self.hop)
     }
 
-    /// Fewest samples that have so many frames, if nothing of them is trimmed.
+    /// Returns the fewest samples with `frames` frames, if none is trimmed.
     pub fn samples(&self, frames: usize) -> usize {
         self.config.framing.samples(frames, self.length, self.hop)
     }
 
-    /// The normalised log-mel plane of a signal.
+    /// Computes the normalized log-mel features of a signal.
     ///
     /// ```text
-    /// samples -> trim -> dither -> pre-emphasis -> frames -> window -> power p of mel bins -> logarithm x -> normalisation
+    /// samples -> trim -> dither -> pre-emphasis -> frames -> window -> power p of mel bins
+    ///         -> logarithm x -> normalization
     /// ```
-    /// * Trimmed as [`trim`](super::trim()) says, with `trim_db` above 0; dithered with `x[n] + dither g[n]`.
-    /// * `y[n] = x[n] - a x[n-1]`, in frames as [`Framing`](super::Framing) says, multiplied by a [`Window`](super::Window); p is the
-    ///   squared magnitude of their Fourier transform times the filters of a [`MelKind`](crate::MelKind).
-    /// * With `floor_power` above 0, `x = ln max(p, floor_power)`. Else `x = ln(p / full + 10^(-floor_db/10))`: where whole utterances
-    ///   are normalised, full is `max p`, so that a gain on the samples changes nothing but rounding, and a silent signal gives zeros;
-    ///   with `agc_ms` above 0 it is `max(max p[t ± agc_ms], max p / 1000)` at frame t; else it is the power of a sine of amplitude 1 in the middle of a bin of the spectrum.
-    /// * [`Normalise`](super::Normalise) says the rest. Where it is running or none, nothing is trimmed, and windows lie inside, each
-    ///   frame depends on the samples up to its own end only, and [`FrontEnd::stream`] gives the same bits.
+    /// * With `trim_db` above 0, silence is removed as by [`trim`](super::trim()); dither adds
+    ///   `dither g[n]` to `x[n]`.
+    /// * `y[n] = x[n] - a x[n-1]` is split into frames ([`Framing`](super::Framing)) and multiplied
+    ///   by a [`Window`](super::Window); p is the squared magnitude of their Fourier transform
+    ///   times the filters of a [`MelKind`](crate::MelKind).
+    /// * With `floor_power` above 0, `x = ln max(p, floor_power)`. Otherwise `x = ln(p / full +
+    ///   10^(-floor_db/10))`. If whole utterances are normalized, full is `max p`, so that a gain
+    ///   changes nothing but rounding, and a silent signal gives zeros; with `agc_ms` above 0 it is
+    ///   `max(max p[t ± agc_ms], max p / 1000)` at frame t. Otherwise it is the power of a sine of
+    ///   amplitude 1 in the middle of a spectral bin.
+    /// * [`Normalization`](super::Normalization) is applied to x. If it is running or none, nothing
+    ///   is trimmed, and framing is inside, then each frame depends only on the samples up to its
+    ///   end, and [`FrontEnd::stream`] gives the same bits.
     ///
-    /// The noise of the dither is that of evaluation: the same for every utterance.
+    /// The dither noise is that of evaluation: the same for every utterance.
     ///
     /// # Shapes
-    /// `[n]` samples to `[T, mels]`, T as [`FrontEnd::frames`] says of what is left of them.
+    /// `[n]` samples to `[T, mels]`, T being [`FrontEnd::frames`] of the trimmed signal.
     ///
     /// # Errors
     /// Another sample rate, no sample, a sample that is NaN or beyond ±2^31.
     ///
-    /// Cost: O(T F log F) time for FFT size F, O(T mels) memory, and a copy of the samples where they are dithered.
+    /// Cost: O(T F log F) time for FFT size F, O(T mels) memory, and a copy of the samples if they
+    /// are dithered.
     ///
     /// ```
     /// use speech::{Audio, FeatureConfig, FrontEnd};
     /// let front_end = FrontEnd::new(&FeatureConfig::default())?;
     /// let samples = (0..16_000).map(|n| ((n * n) as f32 * 1e-5).sin()).collect();
-    /// let plane = front_end.log_mel(&Audio { samples, sample_rate: 16_000 })?;
-    /// assert_eq!((plane.frames, plane.dim), (98, 80));
+    /// let features = front_end.log_mel(&Audio { samples, sample_rate: 16_000 })?;
+    /// assert_eq!((features.frames, features.dim), (98, 80));
     /// # Ok::<(), speech::Error>(())
     /// ```
     pub fn log_mel(&self, audio: &Audio) -> Result<Features> {
         self.log_mel_with(audio, &mut evaluation_rng())
     }
 
-    /// [`FrontEnd::log_mel`] with noise of one's own, as in training, where the generator is a function of seed, epoch and utterance.
-    /// Without dither, nothing is drawn.
+    /// [`FrontEnd::log_mel`] with custom dither noise, as in training.
+    ///
+    /// In training the generator is a function of seed, epoch and utterance. Without dither, no
+    /// number is drawn.
     ///
     /// # Errors
     /// Those of [`FrontEnd::log_mel`].
@@ -160,23 +173,27 @@ impl FrontEnd {
         Ok(Features { frames: data.len() / dim, dim, data })
     }
 
-    /// Everything that [`FrontEnd::log_mel`] computes on its way, widened to f64: for whoever wants to look, or to compare.
+    /// Returns all intermediate results of [`FrontEnd::log_mel`] in f64.
+    ///
+    /// For inspection and comparison with other implementations.
     ///
     /// # Errors
     /// Those of [`FrontEnd::log_mel`].
     ///
     /// Cost: that of [`FrontEnd::log_mel`], and O(n + T F) memory.
-    pub fn stages(&self, audio: &Audio) -> Result<Stages> {
+    pub fn stages(&self, audio: &Audio) -> Result<FeatureStages> {
         self.check(audio)?;
         Ok(with_chain!(self, |chain| chain.stages(&audio.samples, &mut evaluation_rng())))
     }
 
-    /// The weights of a frame's samples.
+    /// Returns the window function.
     pub fn window_weights(&self) -> Vec<f64> {
         with_chain!(self, |chain| chain.window_weights())
     }
 
-    /// The mel filters: row-major `[mels, F / 2 + 1]` weights of the power at `k sample_rate / F` hertz, F the size of the FFT.
+    /// Returns the mel filters, row-major `[mels, F / 2 + 1]`.
+    ///
+    /// Column k is the weight of the power at `k sample_rate / F` hertz; F is the FFT size.
     pub fn mel_matrix(&self) -> Vec<f64> {
         with_chain!(self, |chain| chain.mel_matrix())
     }

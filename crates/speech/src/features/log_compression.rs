@@ -1,23 +1,25 @@
-//! From powers to logarithms: what they are compared with, and where their floor is.
+//! Logarithms of powers, with a reference level and a floor.
 
 use super::FeatureConfig;
-use crate::real::FftFloat;
+use crate::fft_float::FftFloat;
 
-/// The logarithm of a plane's powers.
+/// The logarithm of mel powers.
 #[derive(Clone, Copy)]
 pub(super) enum LogCompression<F> {
-    /// `ln(p / full + floor)`, full being the loudest power of the utterance, or that of a sine of amplitude 1.
+    /// `ln(p / full + floor)`
+    ///
+    /// `full` is the largest power of the utterance, or that of a sine of amplitude 1.
     Relative { full: F, floor: F },
     /// `ln max(p, floor)`
     Absolute { floor: F },
 }
 
-/// What powers are compared with.
+/// The power that corresponds to 0 before the floor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ReferenceLevel {
-    /// The loudest of the utterance.
+    /// The largest power of the utterance.
     Loudest,
-    /// A sine of amplitude 1.
+    /// The power of a sine of amplitude 1.
     Sine,
     /// 1
     One,
@@ -25,7 +27,7 @@ pub(super) enum ReferenceLevel {
 
 impl ReferenceLevel {
     pub fn new(config: &FeatureConfig) -> Self {
-        match (config.floor_power > 0.0, config.normalise.is_whole()) {
+        match (config.floor_power > 0.0, config.normalise.needs_whole_utterance()) {
             (true, _) => ReferenceLevel::One,
             (false, true) => ReferenceLevel::Loudest,
             (false, false) => ReferenceLevel::Sine,
@@ -33,29 +35,32 @@ impl ReferenceLevel {
     }
 }
 
-/// How far below the loudest power of the utterance that of a stretch may be that takes its place, in decibels: silence stays quiet.
-const QUIETEST_DB: f64 = 30.0;
+/// Largest gain of the automatic gain control in decibels: silence stays quiet.
+const MAX_AGC_GAIN_DB: f64 = 30.0;
 
-/// What each frame is compared with: the loudest of the frames within `reach` of it, and at least [`QUIETEST_DB`] below all of them.
-pub(super) fn near<F: FftFloat>(data: &[F], dim: usize, reach: usize) -> Vec<F> {
+/// Returns the reference level of each frame.
+///
+/// It is the largest power within `radius` frames, but at most [`MAX_AGC_GAIN_DB`] below the
+/// maximum.
+pub(super) fn local_maxima<F: FftFloat>(data: &[F], dim: usize, radius: usize) -> Vec<F> {
     let loudest = |powers: &[F]| powers.iter().fold(F::zero(), |a, &p| if p > a { p } else { a });
     let frames: Vec<F> = data.chunks_exact(dim).map(loudest).collect();
-    let least = loudest(&frames) * F::of(10f64.powf(-QUIETEST_DB / 10.0));
-    let window = |t: usize| &frames[t.saturating_sub(reach)..frames.len().min(t + reach + 1)];
+    let minimum = loudest(&frames) * F::from_f64(10f64.powf(-MAX_AGC_GAIN_DB / 10.0));
+    let window = |t: usize| &frames[t.saturating_sub(radius)..frames.len().min(t + radius + 1)];
     (0..frames.len())
         .map(|t| loudest(window(t)))
-        .map(|full| if full > least { full } else { least })
+        .map(|full| if full > minimum { full } else { minimum })
         .collect()
 }
 
 impl<F: FftFloat> LogCompression<F> {
-    /// Powers are compared with `full`; none if that is 0, as in a silent utterance.
+    /// A compression relative to `full`; `None` if that is 0, as for silence.
     pub fn relative(full: F, floor_db: f32) -> Option<Self> {
         let floor = 10f32.powf(-floor_db / 10.0);
-        (full > F::zero()).then(|| Self::Relative { full, floor: F::of(f64::from(floor)) })
+        (full > F::zero()).then(|| Self::Relative { full, floor: F::from_f64(f64::from(floor)) })
     }
 
-    /// Powers become logarithms.
+    /// Replaces powers by logarithms.
     pub fn apply(self, powers: &mut [F]) {
         match self {
             // Dividing first keeps very quiet signals away from f32's smallest numbers.

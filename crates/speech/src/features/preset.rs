@@ -1,28 +1,37 @@
-//! Front ends that others have published.
+//! Published front ends.
 
 use serde::{Deserialize, Serialize};
 
-use super::{Before, FeatureConfig, Framing, Normalise, Window};
+use super::{FeatureConfig, Framing, InitialSample, Normalization, Window};
 use crate::MelKind;
 
-/// A published front end: `preset = "mlperf"` in a table of settings fills in those that the table does not give.
+/// A published front end.
+///
+/// `preset = "mlperf"` in a table of settings provides the settings that the table does not give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Preset {
-    /// That of MLPerf Training's RNN-T: windows of 20 ms centred on multiples of 10 ms, 80 Slaney mels up to 8 kHz, `ln max(p, 1e-20)`,
-    /// mean and deviation of each utterance, which is trimmed, dithered and pre-emphasised first. Its frames are stacked by three.
+    /// The front end of MLPerf Training's RNN-T.
     ///
-    /// Source: the data-loading path of the reference, mlcommons/training (retired benchmark RNN-T).
+    /// Windows of 20 ms centered on multiples of 10 ms, 80 Slaney mels up to 8 kHz, `ln max(p,
+    /// 1e-20)`, mean and deviation of each utterance, which is first trimmed, dithered and
+    /// pre-emphasized. Its frames are stacked by three.
+    ///
+    /// Source: the data-loading path of the reference, mlcommons/training (retired benchmark
+    /// RNN-T).
     Mlperf,
-    /// Kaldi's filter bank as icefall and sherpa use it: Povey windows of 25 ms around the middles of 10 ms, 80 mels from 20 Hz to
-    /// 400 Hz below half the sample rate, `ln max(p, ε)` with ε that of f32, nothing normalised, no dither. Samples are within ±1.
+    /// Kaldi's filter bank as in icefall and sherpa.
+    ///
+    /// Povey windows of 25 ms around the middles of 10 ms, 80 mels from 20 Hz to 400 Hz below half
+    /// the sample rate, `ln max(p, ε)` with the ε of f32, no normalization, no dither. Samples are
+    /// within ±1.
     ///
     /// Source: kaldi-native-fbank and lhotse (`FbankConfig`).
     Kaldi,
 }
 
 impl Preset {
-    /// All of its settings.
+    /// Returns all settings.
     pub fn config(self) -> FeatureConfig {
         match self {
             Preset::Mlperf => FeatureConfig {
@@ -30,11 +39,11 @@ impl Preset {
                 framing: Framing::Centred,
                 window: Window::HannMidpoint,
                 mel_scale: MelKind::Slaney,
-                preemphasis_before: Before::First,
+                preemphasis_before: InitialSample::First,
                 trim_db: 60.0,
                 dither: 1e-5,
                 floor_power: 1e-20,
-                normalise: Normalise::Standard,
+                normalise: Normalization::Standard,
                 ..FeatureConfig::default()
             },
             Preset::Kaldi => FeatureConfig {
@@ -43,9 +52,9 @@ impl Preset {
                 low_hz: 20.0,
                 high_hz: -400.0,
                 remove_mean: true,
-                preemphasis_before: Before::Frame,
+                preemphasis_before: InitialSample::Frame,
                 floor_power: f64::from(f32::EPSILON),
-                normalise: Normalise::None,
+                normalise: Normalization::None,
                 ..FeatureConfig::default()
             },
         }

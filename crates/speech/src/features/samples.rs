@@ -1,4 +1,4 @@
-//! Operations on samples before they are framed: dither and pre-emphasis.
+//! Dither and pre-emphasis of samples.
 
 use std::borrow::Cow;
 use std::f64::consts::TAU;
@@ -7,53 +7,53 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::real::FftFloat;
+use crate::fft_float::FftFloat;
 
-/// What stands before the first sample in `y[n] = x[n] - a x[n-1]`.
+/// The sample before the first one in `y[n] = x[n] - a x[n-1]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Before {
-    /// Nothing: `y[0] = x[0]`.
+pub enum InitialSample {
+    /// Zero: `y[0] = x[0]`.
     #[default]
     Silence,
-    /// The first sample itself: `y[0] = (1 - a) x[0]`.
+    /// The first sample: `y[0] = (1 - a) x[0]`.
     First,
-    /// The first sample of each frame, which is emphasised by itself, as in Kaldi.
+    /// The first sample of each frame, emphasized separately, as in Kaldi.
     Frame,
 }
 
-/// Emphasis of a signal, a gain included.
+/// Pre-emphasis and gain of a signal.
 pub(super) struct Emphasis<F> {
     a: F,
-    before: Before,
+    initial: InitialSample,
     gain: f64,
 }
 
 impl<F: FftFloat> Emphasis<F> {
-    /// Where frames are emphasised by themselves, this is only a gain.
-    pub fn new(a: f32, before: Before, gain: f64) -> Self {
-        let a = if before == Before::Frame { F::zero() } else { F::setting(a) };
-        Self { a, before, gain }
+    /// If each frame is emphasized separately, this is only a gain.
+    pub fn new(a: f32, initial: InitialSample, gain: f64) -> Self {
+        let a = if initial == InitialSample::Frame { F::zero() } else { F::from_setting(a) };
+        Self { a, initial, gain }
     }
 
-    /// What stands before sample `i`.
-    pub fn before(&self, samples: &[f32], i: usize) -> f32 {
-        match self.before {
+    /// Returns the sample before sample `i`.
+    pub fn predecessor(&self, samples: &[f32], i: usize) -> f32 {
+        match self.initial {
             _ if i > 0 => samples[i - 1],
-            Before::Silence => 0.0,
-            Before::First | Before::Frame => samples.first().copied().unwrap_or(0.0),
+            InitialSample::Silence => 0.0,
+            InitialSample::First | InitialSample::Frame => samples.first().copied().unwrap_or(0.0),
         }
     }
 
-    /// A sample and the one before it.
-    pub fn of(&self, x: f32, before: f32) -> F {
-        let [x, before] = [x, before].map(|x| F::of(f64::from(x)));
-        F::of((x - self.a * before).wide() * self.gain)
+    /// Emphasizes a sample, given the one before it.
+    pub fn apply(&self, x: f32, predecessor: f32) -> F {
+        let [x, predecessor] = [x, predecessor].map(|x| F::from_f64(f64::from(x)));
+        F::from_f64((x - self.a * predecessor).to_f64() * self.gain)
     }
 }
 
-/// Emphasises a frame by itself.
-pub(super) fn within<F: FftFloat>(a: F, frame: &mut [F]) {
+/// Emphasizes a frame separately.
+pub(super) fn emphasize_frame<F: FftFloat>(a: F, frame: &mut [F]) {
     for i in (1..frame.len()).rev() {
         frame[i] = frame[i] - a * frame[i - 1];
     }
@@ -62,15 +62,15 @@ pub(super) fn within<F: FftFloat>(a: F, frame: &mut [F]) {
     }
 }
 
-/// Seed of the noise that utterances get in evaluation, each the same.
-const EVALUATION: u64 = 0x6469_7468_6572;
+/// Seed of the dither in evaluation, the same for each utterance.
+const EVALUATION_SEED: u64 = 0x6469_7468_6572;
 
-/// The generator of the noise of evaluation.
+/// Returns the generator of the dither in evaluation.
 pub(super) fn evaluation_rng() -> ChaCha8Rng {
-    ChaCha8Rng::seed_from_u64(EVALUATION)
+    ChaCha8Rng::seed_from_u64(EVALUATION_SEED)
 }
 
-/// `x[n] + amount g[n]`, g independent and standard normal.
+/// Adds noise: `x[n] + amount g[n]`, g independent and standard normal.
 pub(super) fn dither<'a>(samples: &'a [f32], amount: f32, rng: &mut (impl Rng + ?Sized)) -> Cow<'a, [f32]> {
     if amount == 0.0 {
         return Cow::Borrowed(samples);
@@ -84,7 +84,7 @@ pub(super) fn dither<'a>(samples: &'a [f32], amount: f32, rng: &mut (impl Rng + 
     Cow::Owned(noisy)
 }
 
-/// Two independent standard normal numbers (Box and Muller 1958).
+/// Draws two independent standard normal numbers (Box and Muller 1958).
 pub(crate) fn gaussians(rng: &mut (impl Rng + ?Sized)) -> [f64; 2] {
     let radius = (-2.0 * (1.0 - rng.random::<f64>()).ln()).sqrt();
     let (sin, cos) = (TAU * rng.random::<f64>()).sin_cos();

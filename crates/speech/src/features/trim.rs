@@ -1,19 +1,20 @@
-//! Silence before and after.
+//! Removal of leading and trailing silence.
 
 use std::ops::Range;
 
-/// Most samples whose mean power is looked at.
-const SPAN: usize = 2048;
+/// Samples of the power window.
+const MAX_SPAN: usize = 2048;
 
-/// The samples that stay where silence at both ends is cut off.
+/// Returns the samples that remain when silence at both ends is removed.
 ///
 /// ```text
 /// P[j] = (x[j-w+1]² + ... + x[j]²) / w      w = min(2048, n), zeros before the signal
 /// ```
-/// With j and k the first and the last place where `P ≥ 10^(-db/10) max P`, samples `max(0, j - w + 1)..=k` stay: never less than all
-/// that are so loud, and up to 2047 quiet ones on either side. A signal of zeros stays whole.
+/// With j and k the first and the last index where `P ≥ 10^(-db/10) max P`, samples `max(0, j - w +
+/// 1)..=k` remain: all samples that are so loud, and up to 2047 quieter ones on either side. A
+/// signal of zeros remains whole.
 ///
-/// Sums are of non-negative numbers and never of more than w, so that loud sound leaves no residue behind it.
+/// Sums have at most w non-negative terms, so that loud sections leave no rounding residue.
 ///
 /// Cost: O(n) time, O(w) memory.
 ///
@@ -22,17 +23,17 @@ const SPAN: usize = 2048;
 ///
 /// let mut samples = vec![0.0; 10_000];
 /// samples[4000..5000].fill(0.1);
-/// // What P still hears of 1000 loud samples ends with the last quiet one that shares a span with the last loud one.
+/// // P covers 2047 samples beyond the 1000 loud ones.
 /// assert_eq!(trim(&samples, 60.0), 4000 - 2047..4999 + 2048);
 /// ```
 pub fn trim(samples: &[f32], db: f64) -> Range<usize> {
-    let span = SPAN.min(samples.len());
+    let span = MAX_SPAN.min(samples.len());
     let mut loudest = 0f64;
     powers(samples, span, |_, power| loudest = loudest.max(power));
-    let least = 10f64.powf(-db / 10.0) * loudest;
+    let threshold = 10f64.powf(-db / 10.0) * loudest;
     let (mut first, mut last) = (None, 0);
     powers(samples, span, |j, power| {
-        if power >= least {
+        if power >= threshold {
             first.get_or_insert(j);
             last = j + 1;
         }
@@ -40,16 +41,18 @@ pub fn trim(samples: &[f32], db: f64) -> Range<usize> {
     first.unwrap_or(0).saturating_sub(span.saturating_sub(1))..last
 }
 
-/// `w P[j]` of every sample: what is left of the block before, summed from its end, and what has come of this one.
-fn powers(samples: &[f32], span: usize, mut each: impl FnMut(usize, f64)) {
+/// Calls `visit` with `w P[j]` of every sample.
+///
+/// The sum of the end of the previous block, plus the sum of this block so far.
+fn powers(samples: &[f32], span: usize, mut visit: impl FnMut(usize, f64)) {
     let square = |x: f32| f64::from(x).powi(2);
-    // tails[i]: sum of the block before from its place i on.
+    // tails[i]: sum of the previous block from its index i.
     let mut tails = vec![0f64; span + 1];
     for (block, piece) in samples.chunks(span.max(1)).enumerate() {
         let mut sum = 0.0;
         for (i, &x) in piece.iter().enumerate() {
             sum += square(x);
-            each(block * span + i, tails[i + 1] + sum);
+            visit(block * span + i, tails[i + 1] + sum);
         }
         for i in (0..piece.len()).rev() {
             tails[i] = tails[i + 1] + square(piece[i]);
@@ -62,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn powers_are_those_of_the_definition() {
+    fn powers_match_the_definition() {
         let samples: Vec<f32> = (0..23).map(|i| ((i * 7) % 5) as f32).collect();
         for span in [1, 2, 5, 22, 23] {
             powers(&samples, span, |j, power| {
@@ -74,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn loud_sound_leaves_no_residue() {
+    fn loud_sections_leave_no_residue() {
         let mut samples = vec![0f32; 20_000];
         samples[3000..9000].iter_mut().enumerate().for_each(|(i, x)| *x = 1e4 + (i as f32).sin());
         samples[12_000] = 1e-30;

@@ -1,9 +1,9 @@
-//! Files that are written whole or not at all.
+//! Atomic writing of files.
 //!
-//! | what is there | what happens |
+//! | existing file | result |
 //! |---|---|
-//! | nothing, or a regular file | a temporary file next to it is written, flushed to disk and renamed |
-//! | a link | the same where it leads; the link stays |
+//! | none, or a regular file | a temporary file next to it is written, flushed to disk and renamed |
+//! | a link | the same for its target; the link is kept |
 //! | a pipe that a process reads, a device, another open file of the process | the bytes are written through it |
 //! | a pipe that no process reads within 10 s | an error |
 //! | a folder | an error |
@@ -15,57 +15,57 @@ use std::time::{Duration, Instant};
 
 use tempfile::{NamedTempFile, TempPath};
 
-/// Links that are followed until they count as a cycle, as on Linux.
+/// Largest number of links that are followed, as on Linux.
 const MAX_LINKS: usize = 40;
-/// Suffix of temporary files; they begin with a dot and the name of the file, cut if it is long.
-const TEMPORARY: &str = ".tmp";
-/// Random characters of the name of a temporary file.
-const RANDOM: usize = 6;
-/// Longest name of a file in bytes, on all common file systems.
-const MAX_NAME: usize = 255;
-/// How long a pipe may have no reader.
-const READER_WAIT: Duration = Duration::from_secs(10);
-/// Interval at which a pipe is tried.
+/// Suffix of temporary files; they begin with a dot and the truncated file name.
+const TEMPORARY_SUFFIX: &str = ".tmp";
+/// Random characters in the name of a temporary file.
+const RANDOM_CHARACTERS: usize = 6;
+/// Longest file name in bytes on all common file systems.
+const MAX_NAME_BYTES: usize = 255;
+/// Time to wait for a reader of a pipe.
+const READER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval of the attempts to open a pipe.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Where a result goes, open or known to be writable.
+/// The target of a write, open or known to be writable.
 #[derive(Debug)]
 pub struct Destination(DestinationKind);
 
 #[derive(Debug)]
 enum DestinationKind {
-    /// A regular file, there or not yet, at the end of all links.
+    /// A regular file, existing or not, after following all links.
     Regular(PathBuf),
-    /// A file that cannot be replaced, open.
+    /// An open file that cannot be replaced.
     Through(File),
-    /// This process's own standard output.
+    /// Standard output of this process.
     Standard,
 }
 
-/// Writes all of a file.
-type Put<'a> = &'a mut dyn FnMut(&mut dyn Write) -> io::Result<()>;
+/// A function that writes the content of a file.
+type WriteFn<'a> = &'a mut dyn FnMut(&mut dyn Write) -> io::Result<()>;
 
 impl Destination {
-    /// Follows links and opens what cannot be replaced.
+    /// Follows links and opens files that cannot be replaced.
     ///
     /// # Errors
-    /// The system's; a folder, a cycle of links, a pipe without a reader.
+    /// Those of the system; a folder, a cycle of links, a pipe without a reader.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let mut end = path.to_owned();
+        let mut target = path.to_owned();
         for _ in 0..MAX_LINKS {
-            if let Some(kind) = open_file_of_this_process(&end)? {
+            if let Some(kind) = open_file_of_this_process(&target)? {
                 return Ok(Destination(kind));
             }
-            let kind = match fs::symlink_metadata(&end) {
-                Ok(there) if there.is_symlink() => {
-                    end = folder(&end).join(fs::read_link(&end)?);
+            let kind = match fs::symlink_metadata(&target) {
+                Ok(metadata) if metadata.is_symlink() => {
+                    target = folder(&target).join(fs::read_link(&target)?);
                     continue;
                 }
-                Ok(there) if there.is_dir() => return Err(is_a_directory()),
-                Ok(there) if there.is_file() => DestinationKind::Regular(end),
-                Ok(there) => DestinationKind::Through(open_through(&end, &there, READER_WAIT)?),
-                Err(error) if error.kind() == ErrorKind::NotFound && end.file_name().is_some() => {
-                    DestinationKind::Regular(end)
+                Ok(metadata) if metadata.is_dir() => return Err(is_a_directory()),
+                Ok(metadata) if metadata.is_file() => DestinationKind::Regular(target),
+                Ok(metadata) => DestinationKind::Through(open_through(&target, &metadata, READER_TIMEOUT)?),
+                Err(error) if error.kind() == ErrorKind::NotFound && target.file_name().is_some() => {
+                    DestinationKind::Regular(target)
                 }
                 Err(error) => return Err(error),
             };
@@ -74,10 +74,10 @@ impl Destination {
         Err(io::Error::other("too many links"))
     }
 
-    /// Fails unless a file can be made in the folder.
+    /// Checks that a file can be created in the folder.
     ///
     /// # Errors
-    /// The system's.
+    /// Those of the system.
     pub fn probe(&self) -> io::Result<()> {
         match &self.0 {
             DestinationKind::Regular(path) => temporary(path).map(drop),
@@ -85,89 +85,94 @@ impl Destination {
         }
     }
 
-    /// The regular file behind all links; none for pipes and standard output.
-    pub fn place(&self) -> Option<PathBuf> {
+    /// Returns the regular file after all links; `None` for pipes and standard output.
+    pub fn resolved_path(&self) -> Option<PathBuf> {
         match &self.0 {
-            DestinationKind::Regular(end) => Some(folder(end).canonicalize().ok()?.join(end.file_name()?)),
+            DestinationKind::Regular(target) => {
+                Some(folder(target).canonicalize().ok()?.join(target.file_name()?))
+            }
             DestinationKind::Through(_) | DestinationKind::Standard => None,
         }
     }
 
-    /// Whether it is the process's standard output.
+    /// Returns whether this is the standard output of the process.
     pub fn is_standard(&self) -> bool {
         matches!(self.0, DestinationKind::Standard)
     }
 
-    /// Writes everything.
+    /// Writes `bytes`.
     ///
     /// # Errors
-    /// The system's; an old file is then as it was, and nothing half-written stays behind.
+    /// Those of the system; an existing file is then unchanged, and no partial file remains.
     pub fn write(self, bytes: &[u8]) -> io::Result<()> {
         self.write_with(&mut |file| file.write_all(bytes))
     }
 
-    /// Writes by a function that has not all of the bytes at once.
+    /// Writes with a function, for content that is not in memory.
     ///
     /// # Errors
-    /// Those of the function and the system's; an old file is then as it was.
-    pub fn write_with(self, put: Put) -> io::Result<()> {
+    /// Those of the function and the system; an existing file is then unchanged.
+    pub fn write_with(self, write: WriteFn) -> io::Result<()> {
         match self.0 {
-            DestinationKind::Through(mut file) => put(&mut file),
+            DestinationKind::Through(mut file) => write(&mut file),
             DestinationKind::Standard => {
                 let mut out = io::stdout().lock();
-                put(&mut out)?;
+                write(&mut out)?;
                 out.flush()
             }
-            DestinationKind::Regular(_) => self.stage(put)?.commit(),
+            DestinationKind::Regular(_) => self.stage(write)?.commit(),
         }
     }
 
-    /// Writes everything but puts it in place with [`Staged::commit`] only: for several files that belong together.
+    /// Writes a temporary file that [`StagedFile::commit`] moves into place.
+    ///
+    /// For several files that belong together.
     ///
     /// # Errors
-    /// As [`Self::write_with`].
-    pub fn stage(self, put: Put) -> io::Result<Staged> {
+    /// Those of [`Self::write_with`].
+    pub fn stage(self, write: WriteFn) -> io::Result<StagedFile> {
         let DestinationKind::Regular(path) = self.0 else {
             let mut bytes = Vec::new();
-            put(&mut bytes)?;
-            return Ok(Staged(Stage::Bytes(bytes, self)));
+            write(&mut bytes)?;
+            return Ok(StagedFile(Stage::Bytes(bytes, self)));
         };
         let mut file = temporary(&path)?;
         {
             let mut buffered = io::BufWriter::with_capacity(1 << 16, file.as_file_mut());
-            put(&mut buffered)?;
+            write(&mut buffered)?;
             buffered.flush()?;
         }
         if let Ok(old) = fs::metadata(&path) {
             file.as_file().set_permissions(old.permissions())?;
         }
         file.as_file().sync_all()?;
-        Ok(Staged(Stage::File(file.into_temp_path(), path)))
+        Ok(StagedFile(Stage::File(file.into_temp_path(), path)))
     }
 }
 
-/// A result that is not in its place yet; dropped, it leaves nothing behind.
+/// A written file that is not in place yet; dropping it removes the file.
 #[derive(Debug)]
-pub struct Staged(Stage);
+pub struct StagedFile(Stage);
 
 #[derive(Debug)]
 enum Stage {
-    /// A whole file under a temporary name, and its place.
+    /// A temporary file and its target.
     File(TempPath, PathBuf),
-    /// What is to be written through.
+    /// Bytes to write through.
     Bytes(Vec<u8>, Destination),
 }
 
-impl Staged {
-    /// Puts it in its place.
+impl StagedFile {
+    /// Moves the file into place.
     ///
     /// # Errors
-    /// The system's.
+    /// Those of the system.
     pub fn commit(self) -> io::Result<()> {
         match self.0 {
             Stage::File(file, path) => {
                 file.persist(&path).map_err(|error| error.error)?;
-                // The name is on the disk when the folder is; where folders cannot be flushed, nothing is lost but that.
+                // Flushing the folder makes the name durable; where it is not supported, only the
+                // name is at risk.
                 let _ = File::open(folder(&path)).and_then(|folder| folder.sync_all());
                 Ok(())
             }
@@ -176,25 +181,28 @@ impl Staged {
     }
 }
 
-/// Writes a file as [`Destination`] does.
+/// Writes a file through a [`Destination`].
 ///
 /// # Errors
-/// The system's; an old file is then as it was, and nothing half-written stays behind.
+/// Those of the system; an existing file is then unchanged, and no partial file remains.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Destination::open(path)?.write(bytes)
 }
 
-/// Whether two paths lead to one regular file.
+/// Returns whether two paths refer to the same regular file.
 pub fn is_same_file(a: &Path, b: &Path) -> bool {
-    let own = identity(a);
-    own.is_some() && identity(b) == own
+    let identity_a = identity(a);
+    identity_a.is_some() && identity(b) == identity_a
 }
 
-/// What tells a regular file from all others, by whatever path.
+/// Returns an identifier shared by all paths of a regular file.
 #[cfg(unix)]
 fn identity(path: &Path) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
-    fs::metadata(path).ok().filter(|of| of.is_file()).map(|of| (of.dev(), of.ino()))
+    fs::metadata(path)
+        .ok()
+        .filter(|metadata| metadata.is_file())
+        .map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
 #[cfg(not(unix))]
@@ -202,61 +210,66 @@ fn identity(path: &Path) -> Option<PathBuf> {
     fs::canonicalize(path).ok()
 }
 
-/// Removes the temporary files that killed processes left next to a file.
+/// Removes temporary files that killed processes left next to a file.
 ///
 /// # Errors
-/// The system's.
-pub fn remove_leftovers(path: &Path) -> io::Result<()> {
+/// Those of the system.
+pub fn remove_temporary_files(path: &Path) -> io::Result<()> {
     let prefix = prefix(path);
     for entry in fs::read_dir(folder(path))? {
         let entry = entry?;
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        if name.starts_with(&prefix) && name.ends_with(TEMPORARY) {
+        if name.starts_with(&prefix) && name.ends_with(TEMPORARY_SUFFIX) {
             fs::remove_file(entry.path())?;
         }
     }
     Ok(())
 }
 
-/// `/dev/stdout` and its like lead to numbers of open files, behind which there may be a regular file that has been
-/// written in part, and no name to put in its place.
+/// Opens paths such as `/dev/stdout`, which refer to numbers of open files.
+///
+/// The open file may be a regular file that has been written in part, and has no name to rename to.
 fn open_file_of_this_process(path: &Path) -> io::Result<Option<DestinationKind>> {
     if !is_open_file(path) {
         return Ok(None);
     }
     let parent = folder(path).canonicalize()?;
-    let own = parent.starts_with(format!("/proc/{}", std::process::id())) || parent.starts_with("/dev");
+    let is_own = parent.starts_with(format!("/proc/{}", std::process::id())) || parent.starts_with("/dev");
     match path.file_name().and_then(|name| name.to_str()) {
-        Some("1") if own => Ok(Some(DestinationKind::Standard)),
+        Some("1") if is_own => Ok(Some(DestinationKind::Standard)),
         _ => Ok(Some(DestinationKind::Through(OpenOptions::new().append(true).open(path)?))),
     }
 }
 
-/// Whether a path names an open file of a process, such as `/dev/fd/3`, links not followed.
+/// Returns whether a path such as `/dev/fd/3` names an open file.
+///
+/// Links are not followed.
 pub(super) fn is_open_file(path: &Path) -> bool {
     folder(path).canonicalize().is_ok_and(|parent| {
         parent.starts_with("/proc") && parent.ends_with("fd") || parent == Path::new("/dev/fd")
     })
 }
 
-/// Opens a pipe or a device for writing; a pipe needs a reader, which may come a little later.
+/// Opens a pipe or device for writing.
+///
+/// A pipe needs a reader, which may open it within the timeout.
 #[cfg(unix)]
-fn open_through(path: &Path, there: &fs::Metadata, wait: Duration) -> io::Result<File> {
+fn open_through(path: &Path, metadata: &fs::Metadata, timeout: Duration) -> io::Result<File> {
     use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-    if !there.file_type().is_fifo() {
+    if !metadata.file_type().is_fifo() {
         return OpenOptions::new().write(true).open(path);
     }
     let started = Instant::now();
     loop {
         match OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path) {
-            // Once there is a reader, opening does not wait any more, and writing may.
+            // Once there is a reader, opening does not block any more, and writing may.
             Ok(_reader) => return OpenOptions::new().write(true).open(path),
             Err(error) if error.raw_os_error() != Some(libc::ENXIO) => return Err(error),
-            Err(_) if started.elapsed() >= wait => {
+            Err(_) if started.elapsed() >= timeout => {
                 return Err(io::Error::other(format!(
                     "expected a process that reads this pipe, found none within {} s",
-                    wait.as_secs()
+                    timeout.as_secs()
                 )));
             }
             Err(_) => std::thread::sleep(POLL_INTERVAL),
@@ -269,32 +282,32 @@ fn open_through(path: &Path, _: &fs::Metadata, _: Duration) -> io::Result<File> 
     OpenOptions::new().write(true).open(path)
 }
 
-/// A new file next to another one, gone again unless it takes that one's place.
+/// Creates a temporary file next to another file; it is removed unless renamed.
 fn temporary(path: &Path) -> io::Result<NamedTempFile> {
     let prefix = prefix(path);
-    // `tempfile` adds its own path to errors; the system's error is what the user needs.
+    // `tempfile` adds its path to errors; the user needs only the system's error.
     let system_error = Cell::new(None);
     let create = |path: &Path| {
-        // As any new file: the process's mask decides about permissions.
+        // Permissions follow the umask of the process, as for any new file.
         let created = OpenOptions::new().read(true).write(true).create_new(true).open(path);
         created.inspect_err(|error| system_error.set(error.raw_os_error()))
     };
     let mut builder = tempfile::Builder::new();
-    builder.prefix(&prefix).rand_bytes(RANDOM).suffix(TEMPORARY);
+    builder.prefix(&prefix).rand_bytes(RANDOM_CHARACTERS).suffix(TEMPORARY_SUFFIX);
     builder
         .make_in(folder(path), create)
         .map_err(|error| system_error.get().map_or(error, io::Error::from_raw_os_error))
 }
 
-/// Beginning of the names of a file's temporary files.
+/// Returns the prefix of a file's temporary files.
 fn prefix(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // A dot in front of the name and one behind it.
-    let longest = MAX_NAME - 2 - RANDOM - TEMPORARY.len();
-    format!(".{}.", &name[..name.floor_char_boundary(longest)])
+    // The name is between two dots.
+    let max_bytes = MAX_NAME_BYTES - 2 - RANDOM_CHARACTERS - TEMPORARY_SUFFIX.len();
+    format!(".{}.", &name[..name.floor_char_boundary(max_bytes)])
 }
 
-/// The error of a folder in place of a file, in the system's words.
+/// Returns the system's error for a folder in place of a file.
 pub(super) fn is_a_directory() -> io::Error {
     #[cfg(unix)]
     return io::Error::from_raw_os_error(libc::EISDIR);
@@ -302,7 +315,7 @@ pub(super) fn is_a_directory() -> io::Error {
     return ErrorKind::IsADirectory.into();
 }
 
-/// The folder that a path is in.
+/// Returns the folder of a path.
 pub(super) fn folder(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if parent != Path::new("") => parent,

@@ -1,66 +1,68 @@
-//! Inputs, which are regular files.
+//! Input files.
 //!
-//! Opening a pipe waits for a process that writes it, and reading a device may never end. A file that a list names is never meant to be
-//! one of them: it is refused before it is opened. A file that the user gives may also be a pipe that is open already, as in
-//! `panda lm <(zcat text.gz)`.
+//! Opening a pipe blocks until a process writes it, and reading a device may never end. Files named
+//! in a list must be regular files and are rejected before they are opened. A file given by the
+//! user may also be a pipe that is already open, as in `panda lm <(zcat text.gz)`.
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
 use super::destination::{folder, is_a_directory, is_open_file};
 
-/// Links that are followed until they count as a cycle, as on Linux.
+/// Largest number of links that are followed, as on Linux.
 const MAX_LINKS: usize = 40;
 
 /// Opens a regular file for reading.
 ///
 /// # Errors
-/// The system's; a pipe, socket, device or folder, which is never waited for.
+/// Those of the system; a pipe, socket, device or folder, without waiting for it.
 pub fn open_regular(path: &Path) -> io::Result<File> {
-    open(path, |found| found.is_file())
+    open(path, |metadata| metadata.is_file())
 }
 
-/// Opens a file that the user has given: as [`open_regular`], but a pipe that is open already, such as `/dev/stdin`, will do.
+/// Opens a file given by the user: a regular file or an open pipe.
+///
+/// Otherwise as [`open_regular`]; `/dev/stdin` is an example of an open pipe.
 ///
 /// # Errors
-/// As [`open_regular`].
-pub fn open_given(path: &Path) -> io::Result<File> {
-    open(path, |found| found.is_file() || is_pipe(found.file_type()) && leads_to_open_file(path))
+/// Those of [`open_regular`].
+pub fn open_input(path: &Path) -> io::Result<File> {
+    open(path, |metadata| metadata.is_file() || is_pipe(metadata.file_type()) && leads_to_open_file(path))
 }
 
-/// Reads a file that [`open_regular`] opens.
+/// Reads a file as opened by [`open_regular`].
 ///
 /// # Errors
-/// As [`open_regular`].
+/// Those of [`open_regular`].
 pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     read(open_regular(path)?)
 }
 
-/// Reads a file that [`open_given`] opens.
+/// Reads a file as opened by [`open_input`].
 ///
 /// # Errors
-/// As [`open_given`].
-pub fn read_given(path: &Path) -> io::Result<Vec<u8>> {
-    read(open_given(path)?)
+/// Those of [`open_input`].
+pub fn read_input(path: &Path) -> io::Result<Vec<u8>> {
+    read(open_input(path)?)
 }
 
-/// Reads a text in UTF-8 that [`open_given`] opens.
+/// Reads UTF-8 text from a file as opened by [`open_input`].
 ///
 /// # Errors
-/// As [`open_given`]; other bytes than UTF-8.
-pub fn read_given_text(path: &Path) -> io::Result<String> {
-    let wrong = |_| io::Error::new(ErrorKind::InvalidData, "stream did not contain valid UTF-8");
-    String::from_utf8(read_given(path)?).map_err(wrong)
+/// Those of [`open_input`]; bytes that are not UTF-8.
+pub fn read_input_text(path: &Path) -> io::Result<String> {
+    let invalid = |_| io::Error::new(ErrorKind::InvalidData, "stream did not contain valid UTF-8");
+    String::from_utf8(read_input(path)?).map_err(invalid)
 }
 
-/// Fails if there is something other than a regular file, links followed; nothing at all is fine.
+/// Checks that a path is a regular file, or does not exist; links are followed.
 ///
 /// # Errors
-/// As [`open_regular`].
-pub fn expect_regular(path: &Path) -> io::Result<()> {
+/// Those of [`open_regular`].
+pub fn check_regular(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
-        Ok(found) if found.is_file() => Ok(()),
-        Ok(found) => Err(refused(&found)),
+        Ok(metadata) if metadata.is_file() => Ok(()),
+        Ok(metadata) => Err(not_regular(&metadata)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
     }
@@ -73,9 +75,9 @@ fn read(mut file: File) -> io::Result<Vec<u8>> {
 }
 
 fn open(path: &Path, accepts: impl Fn(&Metadata) -> bool) -> io::Result<File> {
-    // Looked at first, since opening a device may do something, and again when it is open.
-    let expect = |found: Metadata| if accepts(&found) { Ok(()) } else { Err(refused(&found)) };
-    expect(fs::metadata(path)?)?;
+    // Checked before opening, since opening a device may have effects, and again when open.
+    let check = |metadata: Metadata| if accepts(&metadata) { Ok(()) } else { Err(not_regular(&metadata)) };
+    check(fs::metadata(path)?)?;
     let mut options = OpenOptions::new();
     options.read(true);
     #[cfg(unix)]
@@ -83,35 +85,37 @@ fn open(path: &Path, accepts: impl Fn(&Metadata) -> bool) -> io::Result<File> {
         std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
     }
     let file = options.open(path)?;
-    expect(file.metadata()?)?;
+    check(file.metadata()?)?;
     Ok(file)
 }
 
-/// Whether a path leads to an open file of a process, as `/dev/stdin` does.
+/// Returns whether a path resolves to an open file of a process.
+///
+/// `/dev/stdin` is an example.
 fn leads_to_open_file(path: &Path) -> bool {
-    let mut end = path.to_owned();
+    let mut target = path.to_owned();
     for _ in 0..MAX_LINKS {
-        if is_open_file(&end) {
+        if is_open_file(&target) {
             return true;
         }
-        match fs::read_link(&end) {
-            Ok(next) => end = folder(&end).join(next),
+        match fs::read_link(&target) {
+            Ok(next) => target = folder(&target).join(next),
             Err(_) => return false,
         }
     }
     false
 }
 
-fn refused(found: &Metadata) -> io::Error {
-    if found.is_dir() {
+fn not_regular(metadata: &Metadata) -> io::Error {
+    if metadata.is_dir() {
         return is_a_directory();
     }
-    io::Error::other(format!("expected a regular file, found {}", name(found.file_type())))
+    io::Error::other(format!("expected a regular file, found {}", name(metadata.file_type())))
 }
 
 #[cfg(unix)]
-fn is_pipe(of: FileType) -> bool {
-    std::os::unix::fs::FileTypeExt::is_fifo(&of)
+fn is_pipe(file_type: FileType) -> bool {
+    std::os::unix::fs::FileTypeExt::is_fifo(&file_type)
 }
 
 #[cfg(not(unix))]
@@ -119,15 +123,15 @@ fn is_pipe(_: FileType) -> bool {
     false
 }
 
-/// What a file that is not regular is called.
+/// Returns the name of a file type that is not regular.
 #[cfg(unix)]
-pub(super) fn name(of: FileType) -> &'static str {
+pub(super) fn name(file_type: FileType) -> &'static str {
     use std::os::unix::fs::FileTypeExt;
-    match of {
-        of if of.is_symlink() => "a symbolic link",
-        of if of.is_dir() => "a folder",
-        of if of.is_fifo() => "a named pipe (FIFO)",
-        of if of.is_socket() => "a socket",
+    match file_type {
+        file_type if file_type.is_symlink() => "a symbolic link",
+        file_type if file_type.is_dir() => "a folder",
+        file_type if file_type.is_fifo() => "a named pipe (FIFO)",
+        file_type if file_type.is_socket() => "a socket",
         _ => "a device",
     }
 }
@@ -146,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_regular_files_are_opened_and_nothing_is_waited_for() {
+    fn only_regular_files_are_opened_without_waiting() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::write(at("file"), "text").unwrap();
@@ -159,8 +163,8 @@ mod tests {
         }
         for name in ["file", "to file"] {
             assert_eq!(read_regular(&at(name)).unwrap(), b"text");
-            assert_eq!(read_given_text(&at(name)).unwrap(), "text");
-            expect_regular(&at(name)).unwrap();
+            assert_eq!(read_input_text(&at(name)).unwrap(), "text");
+            check_regular(&at(name)).unwrap();
         }
         let kinds = [
             ("pipe", "a named pipe"),
@@ -171,8 +175,8 @@ mod tests {
         for (name, kind) in kinds {
             for error in [
                 read_regular(&at(name)).unwrap_err(),
-                read_given(&at(name)).unwrap_err(),
-                expect_regular(&at(name)).unwrap_err(),
+                read_input(&at(name)).unwrap_err(),
+                check_regular(&at(name)).unwrap_err(),
             ] {
                 assert!(
                     error.to_string().starts_with(&format!("expected a regular file, found {kind}")),
@@ -183,11 +187,11 @@ mod tests {
         assert_eq!(read_regular(folder.path()).unwrap_err().kind(), ErrorKind::IsADirectory);
         assert!(read_regular(&at("round")).is_err());
         assert_eq!(read_regular(&at("none")).unwrap_err().kind(), ErrorKind::NotFound);
-        expect_regular(&at("none")).unwrap();
+        check_regular(&at("none")).unwrap();
     }
 
     #[test]
-    fn a_pipe_that_is_open_already_is_read_where_the_user_gives_it() {
+    fn an_open_pipe_is_read_if_the_user_gives_it() {
         use std::os::fd::AsRawFd;
         let (reader, mut writer) = std::io::pipe().unwrap();
         let path = std::path::PathBuf::from(format!("/dev/fd/{}", reader.as_raw_fd()));
@@ -197,6 +201,6 @@ mod tests {
         writer.write_all(b"through").unwrap();
         drop(writer);
         assert!(read_regular(&path).is_err());
-        assert_eq!(read_given(&path).unwrap(), b"through");
+        assert_eq!(read_input(&path).unwrap(), b"through");
     }
 }

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 use super::input;
 
-/// Attempts to lock a file that others remove as soon as they have finished.
-const ATTEMPTS: usize = 100;
+/// Attempts to lock a file that other processes remove when they finish.
+const MAX_ATTEMPTS: usize = 100;
 
-/// An empty file that one process has locked, until the value is dropped or the process ends.
+/// An empty file locked by this process.
 ///
-/// The file is opened without truncation, and only if it is a regular file with one name: a link, or a second name of another file, is
-/// refused, and what it leads to is not touched.
+/// The lock is held until the value is dropped or the process ends. The file is opened without
+/// truncation, and only if it is a regular file with one name: a link, or a second name of another
+/// file, is rejected and its target is not modified.
 #[derive(Debug)]
 pub struct FileLock {
     file: File,
@@ -20,22 +21,22 @@ pub struct FileLock {
 }
 
 impl FileLock {
-    /// Locks the file of this name, which is made if need be; none if another process has locked it.
+    /// Locks a file, creating it if needed; `None` if another process holds the lock.
     ///
     /// # Errors
-    /// The system's; a link, a pipe, a device, a folder, a file with several names.
+    /// Those of the system; a link, a pipe, a device, a folder, a file with several names.
     pub fn acquire(path: &Path) -> io::Result<Option<Self>> {
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             let is_new = match fs::symlink_metadata(path) {
-                Ok(found) => {
-                    expect_lock_file(&found)?;
+                Ok(metadata) => {
+                    check_lock_file(&metadata)?;
                     false
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => true,
                 Err(error) => return Err(error),
             };
             let file = open(path)?;
-            expect_lock_file(&file.metadata()?)?;
+            check_lock_file(&file.metadata()?)?;
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => return Ok(None),
@@ -46,17 +47,18 @@ impl FileLock {
                 return Ok(Some(FileLock { file, path: path.to_owned(), is_new }));
             }
         }
-        Err(io::Error::other("the file is replaced by other processes again and again"))
+        Err(io::Error::other("the file is replaced by other processes repeatedly"))
     }
 
-    /// Whether there was no such file before.
+    /// Returns whether the file did not exist before.
     pub fn is_new(&self) -> bool {
         self.is_new
     }
 
-    /// Removes the file, and with it the lock.
+    /// Removes the file and releases the lock.
     pub fn remove(self) {
-        // The name first, so that whoever opens it from here on makes a new file.
+        // The name is removed first, so that any process that opens it from now on creates a new
+        // file.
         let _ = fs::remove_file(&self.path);
         let _ = self.file.unlock();
     }
@@ -71,36 +73,36 @@ fn open(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-fn expect_lock_file(found: &Metadata) -> io::Result<()> {
-    let refused = |what: &str| {
+fn check_lock_file(metadata: &Metadata) -> io::Result<()> {
+    let rejected = |kind: &str| {
         io::Error::other(format!(
-            "expected a regular file with one name, found {what}; remove it if no process uses it"
+            "expected a regular file with one name, found {kind}; remove it if no process uses it"
         ))
     };
-    if !found.is_file() {
-        return Err(refused(input::name(found.file_type())));
+    if !metadata.is_file() {
+        return Err(rejected(input::name(metadata.file_type())));
     }
-    match names(found) {
+    match num_links(metadata) {
         0 | 1 => Ok(()),
-        count => Err(refused(&format!("a file with {count} names (hard links)"))),
+        count => Err(rejected(&format!("a file with {count} names (hard links)"))),
     }
 }
 
 #[cfg(unix)]
-fn names(found: &Metadata) -> u64 {
-    std::os::unix::fs::MetadataExt::nlink(found)
+fn num_links(metadata: &Metadata) -> u64 {
+    std::os::unix::fs::MetadataExt::nlink(metadata)
 }
 
 #[cfg(not(unix))]
-fn names(_: &Metadata) -> u64 {
+fn num_links(_: &Metadata) -> u64 {
     1
 }
 
-/// Whether the open file is the one that has this name.
+/// Returns whether the open file is the one at `path`.
 #[cfg(unix)]
 fn is_named(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
-    let identity = |of: Metadata| (of.dev(), of.ino());
+    let identity = |metadata: Metadata| (metadata.dev(), metadata.ino());
     let open = file.metadata().ok().map(identity);
     open.is_some() && fs::symlink_metadata(path).ok().map(identity) == open
 }
@@ -115,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_holder_at_a_time_and_a_removed_lock_can_be_taken_again() {
+    fn one_holder_at_a_time_and_a_removed_lock_can_be_acquired_again() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(".lock");
         let first = FileLock::acquire(&path).unwrap().unwrap();
@@ -130,18 +132,18 @@ mod tests {
     }
 
     #[test]
-    fn processes_that_remove_their_lock_never_hold_it_together() {
+    fn processes_that_remove_their_lock_never_hold_it_at_once() {
         use std::sync::atomic::{AtomicUsize, Ordering};
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(".lock");
-        let (holders, held) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let (holders, acquisitions) = (AtomicUsize::new(0), AtomicUsize::new(0));
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..200 {
                         let Some(lock) = FileLock::acquire(&path).unwrap() else { continue };
                         assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0);
-                        held.fetch_add(1, Ordering::SeqCst);
+                        acquisitions.fetch_add(1, Ordering::SeqCst);
                         std::thread::yield_now();
                         holders.fetch_sub(1, Ordering::SeqCst);
                         lock.remove();
@@ -149,18 +151,18 @@ mod tests {
                 });
             }
         });
-        assert!(held.into_inner() > 0);
+        assert!(acquisitions.into_inner() > 0);
     }
 
     #[cfg(unix)]
     #[test]
-    fn what_a_lock_leads_to_is_never_changed() {
+    fn the_target_of_a_lock_is_never_modified() {
         use std::os::unix::fs::symlink;
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::write(at("victim"), "precious").unwrap();
         let lock = at(".lock");
-        let refused = |kind: &str| {
+        let rejected = |kind: &str| {
             let error = FileLock::acquire(&lock).unwrap_err().to_string();
             assert!(
                 error.starts_with("expected a regular file with one name, found ") && error.contains(kind),
@@ -170,17 +172,17 @@ mod tests {
             fs::remove_file(&lock).or_else(|_| fs::remove_dir(&lock)).unwrap();
         };
         symlink("victim", &lock).unwrap();
-        refused("a symbolic link");
+        rejected("a symbolic link");
         symlink("nowhere", &lock).unwrap();
-        refused("a symbolic link");
+        rejected("a symbolic link");
         assert!(!at("nowhere").exists());
         fs::hard_link(at("victim"), &lock).unwrap();
-        refused("2 names");
+        rejected("2 names");
         assert!(std::process::Command::new("mkfifo").arg(&lock).status().unwrap().success());
-        refused("a named pipe");
+        rejected("a named pipe");
         fs::create_dir(&lock).unwrap();
-        refused("a folder");
-        // A file that something is in is no link; it is not emptied either.
+        rejected("a folder");
+        // A lock file with content is not emptied.
         fs::write(&lock, "12345").unwrap();
         FileLock::acquire(&lock).unwrap().unwrap();
         assert_eq!(fs::read(&lock).unwrap(), b"12345");

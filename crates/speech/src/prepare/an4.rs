@@ -1,45 +1,53 @@
-//! The Census database of Carnegie Mellon University, AN4 (Acero 1993).
+//! Carnegie Mellon University's AN4 database (Acero 1993).
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use super::check::{self, Ids, wrong, wrong_line};
-use super::list::{CorpusList, Item, Sound, Summary};
-use super::{Prepare, inside, sphere, write};
+use super::check::{self, Ids, line_error, path_error};
+use super::list::{CorpusList, CorpusSummary, Item, Sound};
+use super::{PrepareOptions, sphere, subfolder_or_self, write};
 use crate::{Result, audio};
 
-const RATE: u32 = 16_000;
-const SECONDS: RangeInclusive<f64> = 0.1..=30.0;
-/// Utterances of the distribution.
-const TRAIN: usize = 948;
-const TEST: usize = 130;
-/// Speakers of the training set that are held out, two women and four men: those of the recipes' dev set, so that results compare.
-const DEV: [&str; 6] = ["fbbh", "fejs", "mgah", "mrab", "msmn", "msrb"];
-
-/// Prepares AN4 from its distribution: SPHERE files, raw samples of either order of bytes, or WAV files that somebody made of them.
+const SAMPLE_RATE: u32 = 16_000;
+const SECONDS_RANGE: RangeInclusive<f64> = 0.1..=30.0;
+/// Training utterances of the distribution.
+const TRAIN_UTTERANCES: usize = 948;
+/// Test utterances of the distribution.
+const TEST_UTTERANCES: usize = 130;
+/// Training speakers that form the dev set, two women and four men.
 ///
-/// `test` is the test set of the distribution; `dev` is what six speakers of its training set say (`fbbh`, `fejs`, `mgah`, `mrab`,
-/// `msmn`, `msrb`), `train` the rest, so that no two lists share a speaker. SPHERE and raw files become WAV files in `audio` in the
-/// output folder, or members of shards. Each line has the CRC-32 of its samples.
+/// They are those of the recipes' dev set, so that results are comparable.
+const DEV_SPEAKERS: [&str; 6] = ["fbbh", "fejs", "mgah", "mrab", "msmn", "msrb"];
+
+/// Prepares AN4 from its distribution.
+///
+/// Audio is in SPHERE files, raw samples of either byte order, or converted WAV files.
+///
+/// `test` is the test set of the distribution; `dev` has six speakers of its training set (`fbbh`,
+/// `fejs`, `mgah`, `mrab`, `msmn`, `msrb`), `train` the others, so that no two lists share a
+/// speaker. SPHERE and raw files are converted to WAV files in `audio` in the output folder, or to
+/// members of shards. Each line has the CRC-32 of its samples.
 ///
 /// # Errors
-/// [`Error::Corpus`](crate::Error::Corpus), [`Error::CorpusLine`](crate::Error::CorpusLine): missing lists; ids without transcript, transcript or sound missing, ids that occur
-/// twice; other characters than a to z, apostrophe and space; another number of utterances than 948 and 130; lengths that make no
-/// sense; a header or checksum that does not fit. Sound that cannot be read, is not mono or not at 16 kHz. [`Error::Write`](crate::Error::Write).
+/// [`Error::Corpus`](crate::Error::Corpus) and [`Error::CorpusLine`](crate::Error::CorpusLine) for
+/// missing lists; ids without transcript or audio, transcripts without id, duplicate ids;
+/// characters other than a to z, apostrophe and space; other numbers of utterances than 948 and
+/// 130; implausible lengths; an inconsistent header or checksum. Audio that cannot be read, is not
+/// mono or not at 16 kHz. [`Error::Write`](crate::Error::Write).
 ///
 /// Cost: O(samples).
-pub fn an4(dir: &Path, prepare: &Prepare) -> Result<Vec<Summary>> {
+pub fn an4(dir: &Path, prepare: &PrepareOptions) -> Result<Vec<CorpusSummary>> {
     let output = write::OutputFolder::new(prepare, dir)?;
-    let root = inside(dir, "an4");
+    let root = subfolder_or_self(dir, "an4");
     let mut ids = Ids::default();
-    let (training, left_out) = read(&root, "train", TRAIN, prepare.allow_incomplete, &mut ids)?;
-    let (test, left_out_of_test) = read(&root, "test", TEST, prepare.allow_incomplete, &mut ids)?;
-    let list = |name, items: Vec<_>, left_out| CorpusList { name, items, joined: false, left_out };
-    let of = |split| training.iter().filter(|item| item.split == split).collect::<Vec<_>>();
-    let mut lists = vec![list("train", of("train"), left_out)];
-    lists.push(list("dev", of("dev"), 0));
-    lists.push(list("test", test.iter().collect(), left_out_of_test));
+    let (training, excluded) = read(&root, "train", TRAIN_UTTERANCES, prepare.allow_incomplete, &mut ids)?;
+    let (test, excluded_test) = read(&root, "test", TEST_UTTERANCES, prepare.allow_incomplete, &mut ids)?;
+    let list = |name, items: Vec<_>, excluded| CorpusList { name, items, joined: false, excluded };
+    let of_split = |split| training.iter().filter(|item| item.split == split).collect::<Vec<_>>();
+    let mut lists = vec![list("train", of_split("train"), excluded)];
+    lists.push(list("dev", of_split("dev"), 0));
+    lists.push(list("test", test.iter().collect(), excluded_test));
     lists.retain(|list| !list.items.is_empty());
     write::lists(output, prepare, &lists, &[])
 }
@@ -54,48 +62,51 @@ fn read(
     let list = root.join(format!("etc/an4_{set}.fileids"));
     let transcription = root.join(format!("etc/an4_{set}.transcription"));
     let mut texts = transcripts(&transcription)?;
-    let (mut items, mut left_out) = (Vec::new(), 0);
+    let (mut items, mut excluded) = (Vec::new(), 0);
     for (number, file) in check::lines(&list)? {
         let id = file.rsplit('/').next().unwrap_or(&file).to_owned();
         let &[_, speaker, _] = id.split('-').collect::<Vec<_>>().as_slice() else {
-            return Err(wrong_line(&list, number, "FOLDER/PROMPT-SPEAKER-TAKE", format!("`{file}`")));
+            return Err(line_error(&list, number, "FOLDER/PROMPT-SPEAKER-TAKE", format!("`{file}`")));
         };
-        ids.take(&id, &list, number)?;
+        ids.insert(&id, &list, number)?;
         let Some((_, text)) = texts.remove(&id) else {
-            return Err(wrong_line(
+            return Err(line_error(
                 &list,
                 number,
                 format!("a transcript in {}", transcription.display()),
                 format!("none of `{id}`"),
             ));
         };
-        let Some(path) = sound_of(&root.join("wav"), &file) else {
+        let Some(path) = find_audio(&root.join("wav"), &file) else {
             if excerpt {
-                left_out += 1;
+                excluded += 1;
                 continue;
             }
-            return Err(wrong_line(&list, number, format!("wav/{file}.sph, .raw or .wav"), "no such file"));
+            return Err(line_error(&list, number, format!("wav/{file}.sph, .raw or .wav"), "no such file"));
         };
-        let foreign = !check::ends(&path, "wav");
-        let audio =
-            if foreign { sphere::audio(&path)? } else { audio::read_within(&path, 2.0 * SECONDS.end())? };
-        check::rate(&path, RATE, audio.sample_rate)?;
+        let needs_conversion = !check::has_extension(&path, "wav");
+        let audio = if needs_conversion {
+            sphere::audio(&path)?
+        } else {
+            audio::read_within(&path, 2.0 * SECONDS_RANGE.end())?
+        };
+        check::rate(&path, SAMPLE_RATE, audio.sample_rate)?;
         let samples = audio.samples.len() as u64;
-        check::seconds(&path, samples, RATE, &SECONDS)?;
+        check::seconds(&path, samples, SAMPLE_RATE, &SECONDS_RANGE)?;
         items.push(Item {
             text,
-            split: if set == "train" && DEV.contains(&speaker) { "dev" } else { set },
+            split: if set == "train" && DEV_SPEAKERS.contains(&speaker) { "dev" } else { set },
             speaker: speaker.to_owned(),
             id,
             subset: None,
-            sound: if foreign { Sound::Foreign(path) } else { Sound::Known(path) },
+            sound: if needs_conversion { Sound::Convert(path) } else { Sound::Supported(path) },
             samples,
-            rate: RATE,
+            rate: SAMPLE_RATE,
             crc32: Some(audio.crc32()),
         });
     }
     if let Some((id, (line, _))) = texts.iter().min_by_key(|(_, (line, _))| *line) {
-        return Err(wrong_line(
+        return Err(line_error(
             &transcription,
             *line,
             format!("an id of {}", list.display()),
@@ -103,22 +114,22 @@ fn read(
         ));
     }
     check::count(&list, count, items.len(), excerpt)?;
-    Ok((items, left_out))
+    Ok((items, excluded))
 }
 
-/// Line and text of each id: `<s> TEXT </s> (ID)`, or the same without marks.
+/// Returns line and text of each id: `<s> TEXT </s> (ID)`, or without marks.
 fn transcripts(path: &Path) -> Result<HashMap<String, (usize, String)>> {
-    let mut found = HashMap::new();
+    let mut transcripts = HashMap::new();
     for (number, line) in check::lines(path)? {
-        let Some((said, id)) = line.strip_suffix(')').and_then(|line| line.rsplit_once('(')) else {
-            return Err(wrong_line(path, number, "TEXT (ID)", format!("{line:?}")));
+        let Some((text, id)) = line.strip_suffix(')').and_then(|line| line.rsplit_once('(')) else {
+            return Err(line_error(path, number, "TEXT (ID)", format!("{line:?}")));
         };
-        let said = said.trim();
-        let said = said.strip_prefix("<s>").unwrap_or(said);
-        let said = said.strip_suffix("</s>").unwrap_or(said);
-        let text = check::text(path, number, said)?;
-        if let Some((first, _)) = found.insert(id.to_owned(), (number, text)) {
-            return Err(wrong_line(
+        let text = text.trim();
+        let text = text.strip_prefix("<s>").unwrap_or(text);
+        let text = text.strip_suffix("</s>").unwrap_or(text);
+        let text = check::text(path, number, text)?;
+        if let Some((first, _)) = transcripts.insert(id.to_owned(), (number, text)) {
+            return Err(line_error(
                 path,
                 number,
                 "ids that occur once",
@@ -126,13 +137,13 @@ fn transcripts(path: &Path) -> Result<HashMap<String, (usize, String)>> {
             ));
         }
     }
-    match found.is_empty() {
-        true => Err(wrong(path, "transcripts", "none")),
-        false => Ok(found),
+    match transcripts.is_empty() {
+        true => Err(path_error(path, "transcripts", "none")),
+        false => Ok(transcripts),
     }
 }
 
-fn sound_of(folder: &Path, file: &str) -> Option<PathBuf> {
-    let paths = ["sph", "raw", "wav"].map(|ending| folder.join(format!("{file}.{ending}")));
+fn find_audio(folder: &Path, file: &str) -> Option<PathBuf> {
+    let paths = ["sph", "raw", "wav"].map(|extension| folder.join(format!("{file}.{extension}")));
     paths.into_iter().find(|path| path.is_file())
 }

@@ -4,21 +4,21 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use super::check::{self, Ids, wrong, wrong_line};
-use super::list::{CorpusList, Item, Sound, Summary};
-use super::{Prepare, inside, write};
+use super::check::{self, Ids, line_error, path_error};
+use super::list::{CorpusList, CorpusSummary, Item, Sound};
+use super::{PrepareOptions, subfolder_or_self, write};
 use crate::Result;
 use crate::audio::{self, DurationLimit};
 
-const RATE: u32 = 16_000;
-/// Shorter or longer is none of its utterances, which last from about 1 to 35 seconds.
-const SECONDS: RangeInclusive<f64> = 0.1..=60.0;
+const SAMPLE_RATE: u32 = 16_000;
+/// Plausible lengths; its utterances last from about 1 to 35 seconds.
+const SECONDS_RANGE: RangeInclusive<f64> = 0.1..=60.0;
 
 struct Subset {
     name: &'static str,
     split: &'static str,
     utterances: usize,
-    /// As distributed; the paper has those of the two `other` sets of 5 hours the other way round.
+    /// Hours as distributed; the paper swaps those of the two `other` sets of 5 hours.
     hours: f64,
 }
 
@@ -36,80 +36,85 @@ const SUBSETS: [Subset; 7] = [
     subset("test-other", "test", 2_939, 5.3),
 ];
 
-/// The three parts of the training set, joined.
+/// The three training sets, joined.
 const JOINED: &str = "train-960";
 
-/// Prepares the subsets of LibriSpeech that are there, and `train-960`, where all three of its parts are.
+/// Prepares the available subsets of LibriSpeech.
 ///
-/// Texts become lower case, over 28 characters (a to z, apostrophe, space). Lengths come from the headers of the FLAC files; a file
-/// whose last frame is not the one that its header promises is decoded to see why.
+/// Also writes `train-960` if all three training sets are available. Texts are converted to lower
+/// case, with 28 characters (a to z, apostrophe, space). Lengths come from the headers of the FLAC
+/// files; a file whose last frame does not match its header is decoded to determine the error.
 ///
 /// # Errors
-/// [`Error::Corpus`](crate::Error::Corpus), [`Error::CorpusLine`](crate::Error::CorpusLine): no subset; a chapter without
-/// transcripts; transcripts without sound, and the other way round; ids that are of another chapter or occur twice; other characters;
-/// other numbers of utterances, or more than 0.2 hours from those of the whole; lengths that make no sense. Sound that cannot be
+/// [`Error::Corpus`](crate::Error::Corpus) and [`Error::CorpusLine`](crate::Error::CorpusLine) for
+/// no subset; a chapter without transcripts; transcripts without audio, and audio without
+/// transcript; ids of another chapter, duplicate ids; other characters; other numbers of
+/// utterances, or hours that differ by more than 0.2; implausible lengths. Audio that cannot be
 /// read, is not mono or not at 16 kHz. [`Error::Write`](crate::Error::Write).
 ///
-/// Cost: two reads of each FLAC file, at its beginning and its end; with shards, all of it.
+/// Cost: two reads of each FLAC file, at its start and its end; with shards, the whole file.
 ///
 /// ```no_run
-/// let prepare = speech::prepare::Prepare { allow_incomplete: true, ..speech::prepare::Prepare::to("lists") };
-/// for list in speech::prepare::librispeech("corpora".as_ref(), &prepare)? {
-///     println!("{}: {} utterances, {:.1} hours", list.path.display(), list.utterances, list.seconds / 3600.0);
+/// use speech::prepare::{PrepareOptions, librispeech};
+///
+/// let options = PrepareOptions { allow_incomplete: true, ..PrepareOptions::new("lists") };
+/// for list in librispeech("corpora".as_ref(), &options)? {
+///     let hours = list.seconds / 3600.0;
+///     println!("{}: {} utterances, {hours:.1} hours", list.path.display(), list.utterances);
 /// }
 /// # Ok::<(), speech::Error>(())
 /// ```
-pub fn librispeech(dir: &Path, prepare: &Prepare) -> Result<Vec<Summary>> {
+pub fn librispeech(dir: &Path, prepare: &PrepareOptions) -> Result<Vec<CorpusSummary>> {
     let output = write::OutputFolder::new(prepare, dir)?;
-    let root = inside(dir, "LibriSpeech");
+    let root = subfolder_or_self(dir, "LibriSpeech");
     let mut ids = Ids::default();
-    let mut found: Vec<(&Subset, SubsetItems)> = Vec::new();
+    let mut subsets: Vec<(&Subset, SubsetItems)> = Vec::new();
     for subset in &SUBSETS {
         let folder = root.join(subset.name);
         if folder.is_dir() {
-            found.push((subset, read(&folder, subset, prepare.allow_incomplete, &mut ids)?));
+            subsets.push((subset, read(&folder, subset, prepare.allow_incomplete, &mut ids)?));
         }
     }
-    if found.is_empty() {
+    if subsets.is_empty() {
         let names = SUBSETS.map(|subset| subset.name).join(", ");
-        return Err(wrong(dir, format!("LibriSpeech with some of {names}"), "none of them"));
+        return Err(path_error(dir, format!("LibriSpeech with some of {names}"), "none of them"));
     }
     let train: Vec<&SubsetItems> =
-        found.iter().filter(|(subset, _)| subset.split == "train").map(|(_, found)| found).collect();
+        subsets.iter().filter(|(subset, _)| subset.split == "train").map(|(_, items)| items).collect();
     let parts = SUBSETS.iter().filter(|subset| subset.split == "train").count();
     let joined = (train.len() == parts).then(|| CorpusList {
         name: JOINED,
-        items: train.iter().flat_map(|found| &found.items).collect(),
+        items: train.iter().flat_map(|items| &items.items).collect(),
         joined: true,
-        left_out: train.iter().map(|found| found.left_out).sum(),
+        excluded: train.iter().map(|items| items.excluded).sum(),
     });
-    let lists = found.iter().map(|(subset, found)| CorpusList {
+    let lists = subsets.iter().map(|(subset, items)| CorpusList {
         name: subset.name,
-        items: found.items.iter().collect(),
+        items: items.items.iter().collect(),
         joined: false,
-        left_out: found.left_out,
+        excluded: items.excluded,
     });
     write::lists(output, prepare, &joined.into_iter().chain(lists).collect::<Vec<_>>(), &[])
 }
 
 struct SubsetItems {
     items: Vec<Item>,
-    left_out: usize,
+    excluded: usize,
 }
 
 fn read(folder: &Path, subset: &Subset, excerpt: bool, ids: &mut Ids) -> Result<SubsetItems> {
-    let mut found = SubsetItems { items: Vec::new(), left_out: 0 };
+    let mut items = SubsetItems { items: Vec::new(), excluded: 0 };
     for speaker in check::entries(folder)?.iter().filter(|path| path.is_dir()) {
         for chapter in check::entries(speaker)?.iter().filter(|path| path.is_dir()) {
-            read_chapter(chapter, subset, excerpt, ids, &mut found)?;
+            read_chapter(chapter, subset, excerpt, ids, &mut items)?;
         }
     }
-    check::count(folder, subset.utterances, found.items.len(), excerpt)?;
-    let hours = found.items.iter().map(Item::seconds).sum::<f64>() / 3600.0;
+    check::count(folder, subset.utterances, items.items.len(), excerpt)?;
+    let hours = items.items.iter().map(Item::seconds).sum::<f64>() / 3600.0;
     if !excerpt && (hours - subset.hours).abs() > 0.2 {
-        return Err(wrong(folder, format!("about {} hours", subset.hours), format!("{hours:.2}")));
+        return Err(path_error(folder, format!("about {} hours", subset.hours), format!("{hours:.2}")));
     }
-    Ok(found)
+    Ok(items)
 }
 
 fn read_chapter(
@@ -123,55 +128,57 @@ fn read_chapter(
     let speaker = chapter.parent().map(name).unwrap_or_default();
     let prefix = format!("{speaker}-{}", name(chapter));
     let transcripts = chapter.join(format!("{prefix}.trans.txt"));
-    let mut sounds: BTreeSet<String> = check::entries(chapter)?
+    let mut audio_ids: BTreeSet<String> = check::entries(chapter)?
         .iter()
-        .filter(|path| check::ends(path, "flac"))
+        .filter(|path| check::has_extension(path, "flac"))
         .map(|path| check::stem(path))
         .collect();
     if !transcripts.is_file() {
-        let found = format!("none beside {} FLAC files", sounds.len());
-        return Err(wrong(&transcripts, "the transcripts of the chapter", found));
+        let missing = format!("none next to {} FLAC files", audio_ids.len());
+        return Err(path_error(&transcripts, "the transcripts of the chapter", missing));
     }
     for (number, line) in check::lines(&transcripts)? {
-        let (id, said) = line.split_once(char::is_whitespace).unwrap_or((&line, ""));
-        let own = id.strip_prefix(&prefix).and_then(|rest| rest.strip_prefix('-'));
-        if !own.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit())) {
-            return Err(wrong_line(
+        let (id, transcript) = line.split_once(char::is_whitespace).unwrap_or((&line, ""));
+        let number_part = id.strip_prefix(&prefix).and_then(|rest| rest.strip_prefix('-'));
+        if !number_part.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit())) {
+            return Err(line_error(
                 &transcripts,
                 number,
                 format!("an id {prefix}-NUMBER"),
                 format!("`{id}`"),
             ));
         }
-        ids.take(id, &transcripts, number)?;
-        let text = check::text(&transcripts, number, said)?;
-        if !sounds.remove(id) {
+        ids.insert(id, &transcripts, number)?;
+        let text = check::text(&transcripts, number, transcript)?;
+        if !audio_ids.remove(id) {
             if excerpt {
-                to.left_out += 1;
+                to.excluded += 1;
                 continue;
             }
-            return Err(wrong_line(&transcripts, number, format!("{id}.flac beside it"), "no such file"));
+            return Err(line_error(&transcripts, number, format!("{id}.flac next to it"), "no such file"));
         }
         let path = chapter.join(format!("{id}.flac"));
-        let (samples, rate) = audio::measure(&path, DurationLimit::Seconds(2.0 * SECONDS.end()))?;
-        check::rate(&path, RATE, rate)?;
-        check::seconds(&path, samples, rate, &SECONDS)?;
+        let (samples, rate) = audio::measure(&path, DurationLimit::Seconds(2.0 * SECONDS_RANGE.end()))?;
+        check::rate(&path, SAMPLE_RATE, rate)?;
+        check::seconds(&path, samples, rate, &SECONDS_RANGE)?;
         to.items.push(Item {
             id: id.to_owned(),
             text,
             speaker: speaker.clone(),
             split: subset.split,
             subset: Some(subset.name),
-            sound: Sound::Known(path),
+            sound: Sound::Supported(path),
             samples,
             rate,
             crc32: None,
         });
     }
-    match sounds.first() {
+    match audio_ids.first() {
         None => Ok(()),
-        Some(id) => {
-            Err(wrong(&chapter.join(format!("{id}.flac")), "its transcript in the chapter's list", "none"))
-        }
+        Some(id) => Err(path_error(
+            &chapter.join(format!("{id}.flac")),
+            "its transcript in the chapter's list",
+            "none",
+        )),
     }
 }

@@ -1,9 +1,9 @@
-//! Utterances that are going to be written, and what is told of them.
+//! Checked utterances and their summary.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-/// An utterance that has been checked.
+/// A checked utterance.
 pub(super) struct Item {
     pub id: String,
     pub text: String,
@@ -22,63 +22,64 @@ impl Item {
     }
 }
 
-/// Where its sound is.
+/// The audio file of an utterance.
 pub(super) enum Sound {
-    /// A file that our reader knows.
-    Known(PathBuf),
-    /// One that has to be converted.
-    Foreign(PathBuf),
+    /// A file in a format that [`crate::read_audio`] reads.
+    Supported(PathBuf),
+    /// A file that must be converted.
+    Convert(PathBuf),
 }
 
-/// A list of them.
+/// A list of utterances.
 pub(super) struct CorpusList<'a> {
     pub name: &'a str,
     pub items: Vec<&'a Item>,
-    /// Whether other lists have all of it.
+    /// Whether the list is a union of other lists.
     pub joined: bool,
-    /// Transcripts without sound.
-    pub left_out: usize,
+    /// Number of transcripts without audio.
+    pub excluded: usize,
 }
 
 impl CorpusList<'_> {
-    pub fn summary(&self) -> Summary {
-        let of = |item: &&Item| (item.id.clone(), item.seconds());
-        let said = self.items.iter().map(|item| (of(item), item.text.as_str(), item.speaker.as_str()));
-        Summary { left_out: self.left_out, ..Summary::of(self.name, said) }
+    pub fn summary(&self) -> CorpusSummary {
+        let id_and_seconds = |item: &&Item| (item.id.clone(), item.seconds());
+        let utterances =
+            self.items.iter().map(|item| (id_and_seconds(item), item.text.as_str(), item.speaker.as_str()));
+        CorpusSummary { excluded: self.excluded, ..CorpusSummary::from_utterances(self.name, utterances) }
     }
 }
 
-/// What a list holds.
+/// Statistics of a list.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub struct Summary {
+pub struct CorpusSummary {
     /// Name of the list.
     pub name: String,
     /// Number of utterances.
     pub utterances: usize,
-    /// Seconds of all together.
+    /// Total seconds.
     pub seconds: f64,
     /// Number of speakers.
     pub speakers: usize,
-    /// Id and seconds of the shortest utterance, the first of several.
+    /// Id and seconds of the (first) shortest utterance.
     pub shortest: (String, f64),
-    /// Id and seconds of the longest utterance, the first of several.
+    /// Id and seconds of the (first) longest utterance.
     pub longest: (String, f64),
-    /// How often each character occurs in the texts.
+    /// Occurrences of each character in the texts.
     pub characters: BTreeMap<char, u64>,
-    /// Transcripts without sound that were passed over, in an excerpt.
-    pub left_out: usize,
-    /// The manifest, or the shards as [`Corpus`](crate::Corpus) names them.
+    /// Number of transcripts without audio that were skipped, in an excerpt.
+    pub excluded: usize,
+    /// The manifest, or the shards in the syntax of [`Corpus`](crate::Corpus).
     pub path: PathBuf,
 }
 
-impl Summary {
-    /// Of id and seconds, text and speaker of each utterance.
-    pub(super) fn of<'a>(
+impl CorpusSummary {
+    /// Summarizes id and seconds, text and speaker of each utterance.
+    pub(super) fn from_utterances<'a>(
         name: &str,
         utterances: impl IntoIterator<Item = ((String, f64), &'a str, &'a str)>,
     ) -> Self {
-        let mut summary = Summary {
+        let mut summary = CorpusSummary {
             name: name.to_owned(),
             utterances: 0,
             seconds: 0.0,
@@ -86,20 +87,20 @@ impl Summary {
             shortest: (String::new(), f64::INFINITY),
             longest: (String::new(), 0.0),
             characters: BTreeMap::new(),
-            left_out: 0,
+            excluded: 0,
             path: PathBuf::new(),
         };
         let mut speakers = BTreeSet::new();
-        for (one, text, speaker) in utterances {
+        for (utterance, text, speaker) in utterances {
             summary.utterances += 1;
-            summary.seconds += one.1;
+            summary.seconds += utterance.1;
             speakers.insert(speaker);
             text.chars().for_each(|c| *summary.characters.entry(c).or_default() += 1);
-            if one.1 < summary.shortest.1 {
-                summary.shortest = one.clone();
+            if utterance.1 < summary.shortest.1 {
+                summary.shortest = utterance.clone();
             }
-            if one.1 > summary.longest.1 {
-                summary.longest = one;
+            if utterance.1 > summary.longest.1 {
+                summary.longest = utterance;
             }
         }
         summary.speakers = speakers.len();

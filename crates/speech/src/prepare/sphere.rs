@@ -1,20 +1,21 @@
-//! Sound of the early nineties: NIST's SPHERE, and raw samples.
+//! NIST's SPHERE files and raw samples.
 //!
 //! ```text
-//! "NIST_1A\n"  "   1024\n"  NAME -TYPE VALUE\n ...  end_head\n  blanks up to byte 1024   samples
+//! "NIST_1A\n"  "   1024\n"  NAME -TYPE VALUE\n ...  end_head\n  blanks up to byte 1024
+//! samples
 //! ```
 
 use std::io::Read;
 use std::path::Path;
 
-use super::check::wrong;
+use super::check::path_error;
 use crate::files::open_regular;
 use crate::{Audio, Error, Result};
 
-/// Rate of raw samples, of which nobody says it.
+/// Sample rate of raw files, which have no header.
 const RAW_RATE: u32 = 16_000;
 
-/// Bytes of a file at most: two minutes of sound, four times the longest utterance.
+/// Largest file size in bytes: two minutes, four times the longest utterance.
 const MAX_BYTES: u64 = 4 << 20;
 
 /// 16-bit samples of one channel.
@@ -30,7 +31,7 @@ fn read(path: &Path) -> Result<Sphere> {
     file.and_then(|mut file| file.read_to_end(&mut bytes))
         .map_err(|source| Error::Io { path: path.into(), source })?;
     if bytes.len() as u64 > MAX_BYTES {
-        return Err(wrong(path, format!("a recording of at most {MAX_BYTES} bytes"), "more"));
+        return Err(path_error(path, format!("a recording of at most {MAX_BYTES} bytes"), "more"));
     }
     if bytes.starts_with(b"NIST_1A\n") { sphere(path, &bytes) } else { raw(path, &bytes) }
 }
@@ -42,10 +43,10 @@ pub(super) fn audio(path: &Path) -> Result<Audio> {
     Ok(Audio { samples, sample_rate: rate })
 }
 
-/// Reads a SPHERE or raw file and returns the bytes of a WAV file.
+/// Converts a SPHERE or raw file to WAV.
 pub(super) fn wav_bytes(path: &Path) -> Result<Vec<u8>> {
     let Sphere { samples, rate } = read(path)?;
-    // `seconds` has checked the length, so that all numbers fit.
+    // `seconds` has checked the length, so that all numbers fit into 32 bits.
     let bytes = 2 * samples.len() as u32;
     let mut file = Vec::with_capacity(44 + bytes as usize);
     file.extend(b"RIFF");
@@ -60,15 +61,15 @@ pub(super) fn wav_bytes(path: &Path) -> Result<Vec<u8>> {
 }
 
 fn sphere(path: &Path, bytes: &[u8]) -> Result<Sphere> {
-    let number = |what: &str, text: &str| {
+    let number = |name: &str, text: &str| {
         text.trim()
             .parse::<usize>()
-            .map_err(|_| wrong(path, format!("a number as {what}"), format!("{text:?}")))
+            .map_err(|_| path_error(path, format!("a number as {name}"), format!("{text:?}")))
     };
-    let said = String::from_utf8_lossy(bytes.get(8..16).unwrap_or_default()).into_owned();
-    let length = number("the length of the header", &said)?;
+    let length_text = String::from_utf8_lossy(bytes.get(8..16).unwrap_or_default()).into_owned();
+    let length = number("the length of the header", &length_text)?;
     let Some((head, data)) = bytes.split_at_checked(length).filter(|_| length >= 16) else {
-        return Err(wrong(
+        return Err(path_error(
             path,
             format!("a header of {length} bytes"),
             format!("{} bytes in all", bytes.len()),
@@ -82,21 +83,22 @@ fn sphere(path: &Path, bytes: &[u8]) -> Result<Sphere> {
             value.trim().to_owned()
         })
     };
-    let need = |name: &str| field(name).ok_or_else(|| wrong(path, format!("a field `{name}`"), "none"));
+    let required =
+        |name: &str| field(name).ok_or_else(|| path_error(path, format!("a field `{name}`"), "none"));
     for (name, expected) in [("channel_count", "1"), ("sample_n_bytes", "2"), ("sample_coding", "pcm")] {
         if let Some(found) = field(name).filter(|found| found != expected) {
-            return Err(wrong(path, format!("`{name}` {expected}"), found));
+            return Err(path_error(path, format!("`{name}` {expected}"), found));
         }
     }
-    let little = match need("sample_byte_format")?.as_str() {
+    let is_little_endian = match required("sample_byte_format")?.as_str() {
         "01" => true,
         "10" => false,
-        other => return Err(wrong(path, "`sample_byte_format` 01 or 10", other)),
+        other => return Err(path_error(path, "`sample_byte_format` 01 or 10", other)),
     };
-    let count = number("sample_count", &need("sample_count")?)?;
-    let rate = number("sample_rate", &need("sample_rate")?)?;
+    let count = number("sample_count", &required("sample_count")?)?;
+    let rate = number("sample_rate", &required("sample_rate")?)?;
     let rate = u32::try_from(rate).ok().filter(|&rate| rate > 0);
-    let rate = rate.ok_or_else(|| wrong(path, "a sample rate", "0 or beyond 32 bits"))?;
+    let rate = rate.ok_or_else(|| path_error(path, "a sample rate", "0 or beyond 32 bits"))?;
     if data.len() / 2 < count {
         return Err(Error::Truncated {
             path: path.into(),
@@ -105,45 +107,47 @@ fn sphere(path: &Path, bytes: &[u8]) -> Result<Sphere> {
             found: data.len() as u64 / 2,
         });
     }
-    let samples = ordered(&data[..2 * count], little);
-    if let Some(said) = field("sample_checksum") {
+    let samples = decode(&data[..2 * count], is_little_endian);
+    if let Some(checksum) = field("sample_checksum") {
         let sum = samples.iter().fold(0u16, |sum, &sample| sum.wrapping_add(sample as u16));
-        if number("sample_checksum", &said)? != usize::from(sum) {
-            return Err(wrong(path, format!("samples with checksum {said}"), sum));
+        if number("sample_checksum", &checksum)? != usize::from(sum) {
+            return Err(path_error(path, format!("samples with checksum {checksum}"), sum));
         }
     }
-    whole(path, Sphere { samples, rate })
+    non_empty(path, Sphere { samples, rate })
 }
 
-/// Speech hardly moves from one sample to the next; with its bytes exchanged it is noise.
+/// Decodes raw samples in the byte order that gives the smoother signal.
+///
+/// Speech changes little from one sample to the next; with swapped bytes it is noise.
 fn raw(path: &Path, bytes: &[u8]) -> Result<Sphere> {
     if bytes.len() % 2 == 1 {
-        return Err(wrong(path, "whole samples of 16 bits", format!("{} bytes", bytes.len())));
+        return Err(path_error(path, "complete samples of 16 bits", format!("{} bytes", bytes.len())));
     }
-    let roughness = |little| {
-        let samples = ordered(bytes, little);
+    let roughness = |is_little_endian| {
+        let samples = decode(bytes, is_little_endian);
         let steps = samples.windows(2).map(|pair| u64::from(pair[0].abs_diff(pair[1])));
         (steps.sum::<u64>(), samples)
     };
-    let ((big, samples), (little, other)) = (roughness(false), roughness(true));
+    let ((big, big_samples), (little, little_samples)) = (roughness(false), roughness(true));
     let samples = match () {
-        () if big == little || 2 * big < little => samples,
-        () if 2 * little < big => other,
-        () => return Err(wrong(path, "raw 16-bit speech", "noise, in either order of bytes")),
+        () if big == little || 2 * big < little => big_samples,
+        () if 2 * little < big => little_samples,
+        () => return Err(path_error(path, "raw 16-bit speech", "noise, in either byte order")),
     };
-    whole(path, Sphere { samples, rate: RAW_RATE })
+    non_empty(path, Sphere { samples, rate: RAW_RATE })
 }
 
-fn whole(path: &Path, sound: Sphere) -> Result<Sphere> {
+fn non_empty(path: &Path, sound: Sphere) -> Result<Sphere> {
     match sound.samples.is_empty() {
         true => Err(Error::EmptyAudio { path: path.into() }),
         false => Ok(sound),
     }
 }
 
-fn ordered(bytes: &[u8], little: bool) -> Vec<i16> {
-    let of = if little { i16::from_le_bytes } else { i16::from_be_bytes };
-    bytes.as_chunks::<2>().0.iter().map(|&pair| of(pair)).collect()
+fn decode(bytes: &[u8], is_little_endian: bool) -> Vec<i16> {
+    let decode_sample = if is_little_endian { i16::from_le_bytes } else { i16::from_be_bytes };
+    bytes.as_chunks::<2>().0.iter().map(|&pair| decode_sample(pair)).collect()
 }
 
 #[cfg(test)]
@@ -168,16 +172,16 @@ mod tests {
     }
 
     #[test]
-    fn raw_samples_are_read_in_the_order_in_which_they_are_smooth() {
+    fn raw_samples_are_read_in_the_smoother_byte_order() {
         for little in [false, true] {
             let bytes =
                 wave().into_iter().flat_map(|s| if little { s.to_le_bytes() } else { s.to_be_bytes() });
-            let found = read(file(&bytes.collect::<Vec<u8>>()).path()).unwrap();
-            assert_eq!((found.samples, found.rate), (wave(), 16_000));
+            let sphere = read(file(&bytes.collect::<Vec<u8>>()).path()).unwrap();
+            assert_eq!((sphere.samples, sphere.rate), (wave(), 16_000));
         }
         let noise: Vec<u8> = (0u32..4000).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         for (bytes, part) in
-            [(&noise[..], "noise"), (&[1, 2, 3], "whole samples"), (&[], "at least one sample")]
+            [(&noise[..], "noise"), (&[1, 2, 3], "complete samples"), (&[], "at least one sample")]
         {
             let error = read(file(bytes).path()).err().unwrap().to_string();
             assert!(error.contains(part), "{error}");
@@ -185,15 +189,15 @@ mod tests {
     }
 
     #[test]
-    fn a_sphere_file_says_what_it_is() {
+    fn sphere_headers_are_validated() {
         let sum = wave().iter().fold(0u16, |sum, &s| sum.wrapping_add(s as u16));
         let good = format!(
             "channel_count -i 1\nsample_count -i 500\nsample_rate -i 16000\nsample_n_bytes -i 2\nsample_byte_format -s2 10\nsample_checksum -i {sum}"
         );
         let data: Vec<u8> = wave().iter().flat_map(|s| s.to_be_bytes()).collect();
-        let whole = |fields: &str| [head(fields), data.clone()].concat();
-        let found = read(file(&whole(&good)).path()).unwrap();
-        assert_eq!((found.samples, found.rate), (wave(), 16_000));
+        let file_bytes = |fields: &str| [head(fields), data.clone()].concat();
+        let sphere = read(file(&file_bytes(&good)).path()).unwrap();
+        assert_eq!((sphere.samples, sphere.rate), (wave(), 16_000));
         for (from, to, part) in [
             ("channel_count -i 1", "channel_count -i 2", "`channel_count` 1"),
             ("-s2 10", "-s2 01", "checksum"),
@@ -204,7 +208,7 @@ mod tests {
             ("sample_count -i 500", "sample_count -i 0", "checksum"),
             ("sample_n_bytes -i 2", "sample_coding -s26 pcm,embedded-shorten-v2.00", "`sample_coding` pcm"),
         ] {
-            let error = read(file(&whole(&good.replace(from, to))).path()).err().unwrap().to_string();
+            let error = read(file(&file_bytes(&good.replace(from, to))).path()).err().unwrap().to_string();
             assert!(error.contains(part), "{error}");
         }
         let huge = b"NIST_1A\n9999999\nend_head\n";

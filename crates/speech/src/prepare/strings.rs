@@ -11,23 +11,25 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
-use super::check::wrong;
+use super::check::path_error;
 use crate::Result;
 
-/// How many strings are drawn, of 2 to 7 digits of one speaker; the speakers take turns.
+/// Numbers of digit strings to draw.
+///
+/// A string has 2 to 7 digits of one speaker; speakers alternate.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Strings {
+pub struct StringCounts {
     /// In `strings_train`.
     pub train: usize,
     /// In `strings_dev`.
     pub dev: usize,
     /// In `strings_test`.
     pub test: usize,
-    /// What they are drawn from; the same one draws the same strings.
+    /// Seed of the draw; deterministic.
     pub seed: u64,
 }
 
-/// A recording that strings may have.
+/// A recording of one digit.
 pub(super) struct Recording {
     pub id: String,
     pub speaker: String,
@@ -38,7 +40,7 @@ pub(super) struct Recording {
 }
 
 /// A list of strings.
-pub(super) struct Drawn {
+pub(super) struct StringList {
     pub name: &'static str,
     pub lines: Vec<StringLine>,
 }
@@ -64,41 +66,49 @@ pub(super) struct StringLine {
 pub(super) fn draw(
     folder: &Path,
     recordings: &[Recording],
-    strings: &Strings,
+    strings: &StringCounts,
     rate: u32,
-) -> Result<Vec<Drawn>> {
+) -> Result<Vec<StringList>> {
     let lists = [
         ("strings_train", "train", strings.train, 10..u32::MAX),
         ("strings_dev", "dev", strings.dev, 5..10),
         ("strings_test", "test", strings.test, 0..5),
     ];
-    let mut drawn = Vec::new();
+    let mut lists_of_strings = Vec::new();
     for (stream, (name, split, count, takes)) in (0..).zip(lists) {
         if count == 0 {
             continue;
         }
-        let pool: Vec<&Recording> = recordings.iter().filter(|one| takes.contains(&one.take)).collect();
-        let speakers: BTreeSet<&str> = pool.iter().map(|one| one.speaker.as_str()).collect();
-        let of =
-            |speaker: &str| pool.iter().filter(|one| one.speaker == speaker).copied().collect::<Vec<_>>();
-        let pools: Vec<Vec<&Recording>> = speakers.into_iter().map(of).collect();
+        let pool: Vec<&Recording> =
+            recordings.iter().filter(|recording| takes.contains(&recording.take)).collect();
+        let speakers: BTreeSet<&str> = pool.iter().map(|recording| recording.speaker.as_str()).collect();
+        let of_speaker = |speaker: &str| {
+            pool.iter().filter(|recording| recording.speaker == speaker).copied().collect::<Vec<_>>()
+        };
+        let pools: Vec<Vec<&Recording>> = speakers.into_iter().map(of_speaker).collect();
         if pools.is_empty() {
             let expected = format!("takes {} to {} for {name}", takes.start, takes.end - 1);
-            return Err(wrong(folder, expected, "none"));
+            return Err(path_error(folder, expected, "none"));
         }
-        // A stream each: the number of strings of one list does not change another one.
+        // A separate stream per list: the number of strings of one list does not affect the others.
         let mut rng = ChaCha8Rng::seed_from_u64(strings.seed);
         rng.set_stream(stream);
-        let line = |n: usize| one(&mut rng, &pools[n % pools.len()], split, n, rate);
-        drawn.push(Drawn { name, lines: (0..count).map(line).collect() });
+        let line = |n: usize| draw_string(&mut rng, &pools[n % pools.len()], split, n, rate);
+        lists_of_strings.push(StringList { name, lines: (0..count).map(line).collect() });
     }
-    Ok(drawn)
+    Ok(lists_of_strings)
 }
 
-fn one(rng: &mut ChaCha8Rng, pool: &[&Recording], split: &'static str, n: usize, rate: u32) -> StringLine {
+fn draw_string(
+    rng: &mut ChaCha8Rng,
+    pool: &[&Recording],
+    split: &'static str,
+    n: usize,
+    rate: u32,
+) -> StringLine {
     let count = rng.random_range(2..=7);
     let parts: Vec<&Recording> = (0..count).map(|_| pool[rng.random_range(0..pool.len())]).collect();
-    // A quarter of the digits touch.
+    // A quarter of the gaps are empty.
     let mut gap = |_| if rng.random_bool(0.25) { 0 } else { 10 * rng.random_range(1..=30) };
     let gaps_ms: Vec<u32> = (1..count).map(&mut gap).collect();
     let (lead_ms, tail_ms) = (10 * rng.random_range(5..=25), 10 * rng.random_range(5..=25));

@@ -1,4 +1,4 @@
-//! Manifests and shards, under temporary names until all of them are written.
+//! Writes manifests and shards, under temporary names until all are complete.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -6,43 +6,43 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::check::{ends, wrong};
-use super::list::{CorpusList, Item, Sound, Summary};
-use super::strings::Drawn;
-use super::{Prepare, sphere};
-use crate::files::{Destination, FileLock, Staged, make_folder, read_regular};
+use super::check::{has_extension, path_error};
+use super::list::{CorpusList, CorpusSummary, Item, Sound};
+use super::strings::StringList;
+use super::{PrepareOptions, sphere};
+use crate::files::{Destination, FileLock, StagedFile, make_folder, read_regular};
 use crate::{Error, Result};
 
-/// The file that a process locks while it prepares a corpus.
+/// Name of the lock file of a preparation.
 const LOCK: &str = ".prepare.lock";
 
-/// The output folder, for one process at a time; dropped, it is left without the lock.
+/// The output folder, locked for this process.
 pub(super) struct OutputFolder {
     path: PathBuf,
-    /// Folder of the corpus, which no link may lead into.
+    /// Folder of the corpus, where no output link may lead.
     corpus: PathBuf,
     lock: Option<FileLock>,
-    /// Folders that were not there before, the outermost last.
-    new: Vec<PathBuf>,
+    /// Folders that did not exist before, the outermost last.
+    created: Vec<PathBuf>,
 }
 
 impl OutputFolder {
-    /// Makes the folder and locks it, before the corpus is read.
+    /// Creates and locks the folder, before the corpus is read.
     ///
     /// # Errors
-    /// [`Error::Corpus`] while another process prepares a corpus in it; [`Error::Write`].
-    pub fn new(prepare: &Prepare, corpus: &Path) -> Result<Self> {
+    /// [`Error::Corpus`] if another process prepares a corpus in it; [`Error::Write`].
+    pub fn new(prepare: &PrepareOptions, corpus: &Path) -> Result<Self> {
         std::fs::metadata(corpus).map_err(|source| Error::Io { path: corpus.into(), source })?;
         let path = &prepare.output;
-        let new = path.ancestors().filter(|folder| *folder != Path::new(""));
-        let new = new.take_while(|folder| !folder.exists()).map(Path::to_owned).collect();
-        let mut folder = OutputFolder { path: path.clone(), corpus: corpus.to_owned(), lock: None, new };
+        let missing = path.ancestors().filter(|folder| *folder != Path::new(""));
+        let created = missing.take_while(|folder| !folder.exists()).map(Path::to_owned).collect();
+        let mut folder = OutputFolder { path: path.clone(), corpus: corpus.to_owned(), lock: None, created };
         make_folder(path)?;
         let name = path.join(LOCK);
         folder.lock = FileLock::acquire(&name).map_err(|source| Error::Write { path: name, source })?;
         match folder.lock {
             Some(_) => Ok(folder),
-            None => Err(wrong(path, "no other process that prepares a corpus in this folder", "one")),
+            None => Err(path_error(path, "no other process that prepares a corpus in this folder", "one")),
         }
     }
 }
@@ -52,12 +52,12 @@ impl Drop for OutputFolder {
         if let Some(lock) = self.lock.take() {
             lock.remove();
         }
-        // Those in which nothing was written.
-        let _ = self.new.iter().try_for_each(std::fs::remove_dir);
+        // Removes the created folders that are empty.
+        let _ = self.created.iter().try_for_each(std::fs::remove_dir);
     }
 }
 
-/// A line of a manifest, or what a shard says about a sample.
+/// A manifest line, or the metadata of a shard's sample.
 #[derive(Serialize)]
 struct OutputLine<'a> {
     id: &'a str,
@@ -76,7 +76,7 @@ struct OutputLine<'a> {
 }
 
 impl<'a> OutputLine<'a> {
-    fn of(item: &'a Item, file: Option<String>) -> Self {
+    fn new(item: &'a Item, file: Option<String>) -> Self {
         OutputLine {
             id: &item.id,
             file,
@@ -92,18 +92,18 @@ impl<'a> OutputLine<'a> {
     }
 }
 
-/// Writes lists and strings as is wanted, and sums them up.
+/// Writes lists and strings, and returns their summaries.
 pub(super) fn lists(
     folder: OutputFolder,
-    prepare: &Prepare,
+    prepare: &PrepareOptions,
     lists: &[CorpusList],
-    strings: &[Drawn],
-) -> Result<Vec<Summary>> {
+    strings: &[StringList],
+) -> Result<Vec<CorpusSummary>> {
     if prepare.shards == Some(0) {
         let (expected, found) = ("at least one utterance".into(), "0".into());
         return Err(Error::Setting { field: "shards", expected, found });
     }
-    let mut files = Files::new(&folder);
+    let mut files = StagedFiles::new(&folder);
     let mut summaries = Vec::new();
     for list in lists {
         let path = match prepare.shards {
@@ -111,64 +111,71 @@ pub(super) fn lists(
             Some(size) => files.shards(list, size)?,
             None => files.manifest(list)?,
         };
-        summaries.push(Summary { path, ..list.summary() });
+        summaries.push(CorpusSummary { path, ..list.summary() });
     }
-    for drawn in strings {
-        let path = folder.path.join(format!("{}.jsonl", drawn.name));
-        files.lines(&path, drawn.lines.iter())?;
-        let said =
-            drawn.lines.iter().map(|line| ((line.id.clone(), line.seconds), &*line.text, &*line.speaker));
-        summaries.push(Summary { path, ..Summary::of(drawn.name, said) });
+    for string_list in strings {
+        let path = folder.path.join(format!("{}.jsonl", string_list.name));
+        files.lines(&path, string_list.lines.iter())?;
+        let utterances = string_list
+            .lines
+            .iter()
+            .map(|line| ((line.id.clone(), line.seconds), &*line.text, &*line.speaker));
+        summaries
+            .push(CorpusSummary { path, ..CorpusSummary::from_utterances(string_list.name, utterances) });
     }
     files.commit()?;
     Ok(summaries)
 }
 
-/// Files that are not in their places yet. What is not committed is removed.
-struct Files<'a> {
+/// Written files that are not in place yet; they are removed unless committed.
+struct StagedFiles<'a> {
     folder: &'a OutputFolder,
-    /// Those with sound before those that tell of it.
-    sounds: Vec<(Staged, PathBuf)>,
-    tables: Vec<(Staged, PathBuf)>,
-    /// Places behind all links, and the names that lead there.
-    taken: HashMap<PathBuf, PathBuf>,
+    /// Audio files and shards, which are committed first.
+    sounds: Vec<(StagedFile, PathBuf)>,
+    /// Manifests.
+    tables: Vec<(StagedFile, PathBuf)>,
+    /// Resolved output paths, and the names that refer to them.
+    outputs: HashMap<PathBuf, PathBuf>,
 }
 
-impl<'a> Files<'a> {
+impl<'a> StagedFiles<'a> {
     fn new(folder: &'a OutputFolder) -> Self {
-        Files { folder, sounds: Vec::new(), tables: Vec::new(), taken: HashMap::new() }
+        StagedFiles { folder, sounds: Vec::new(), tables: Vec::new(), outputs: HashMap::new() }
     }
 
-    /// Writes a file as a whole, which is put in its place later.
+    /// Writes a file that is moved into place later.
     fn stage(
         &mut self,
         path: &Path,
-        mut put: impl FnMut(&mut dyn Write) -> io::Result<()>,
-    ) -> Result<(Staged, PathBuf)> {
+        mut write: impl FnMut(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<(StagedFile, PathBuf)> {
         let failed = |source| Error::Write { path: path.into(), source };
         if let Some(folder) = path.parent() {
             make_folder(folder)?;
         }
         let destination = Destination::open(path).map_err(failed)?;
-        if let Some(place) = destination.place() {
-            self.expect_free(path, &place)?;
-            self.taken.insert(place, path.to_owned());
+        if let Some(target) = destination.resolved_path() {
+            self.check_target(path, &target)?;
+            self.outputs.insert(target, path.to_owned());
         }
-        Ok((destination.stage(&mut put).map_err(failed)?, path.to_owned()))
+        Ok((destination.stage(&mut write).map_err(failed)?, path.to_owned()))
     }
 
-    /// Fails if a link leads to another output or to a file of the corpus.
-    fn expect_free(&self, path: &Path, place: &Path) -> Result<()> {
-        if let Some(other) = self.taken.get(place) {
-            let found = format!("that of {}, {}", other.display(), place.display());
-            return Err(wrong(path, "a place of its own for each output", found));
+    /// Checks that an output does not overwrite other files.
+    ///
+    /// A link must not refer to another output or to a file of the corpus.
+    fn check_target(&self, path: &Path, target: &Path) -> Result<()> {
+        if let Some(other_path) = self.outputs.get(target) {
+            let conflict = format!("that of {}, {}", other_path.display(), target.display());
+            return Err(path_error(path, "a different target for each output", conflict));
         }
-        let is_link = path.symlink_metadata().is_ok_and(|found| found.is_symlink());
+        let is_link = path.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink());
         let corpus = self.folder.corpus.canonicalize();
-        let is_inside = place.exists() && corpus.is_ok_and(|corpus| place.starts_with(corpus));
-        // An earlier manifest or shard may be there, which no corpus has.
-        if is_link && is_inside && !["jsonl", "tar"].iter().any(|ending| ends(place, ending)) {
-            return Err(wrong(path, "no link into the corpus", format!("one to {}", place.display())));
+        let is_inside = target.exists() && corpus.is_ok_and(|corpus| target.starts_with(corpus));
+        // An existing manifest or shard is not part of the corpus.
+        if is_link && is_inside && !["jsonl", "tar"].iter().any(|extension| has_extension(target, extension))
+        {
+            return Err(path_error(path, "no link into the corpus", format!("one to {}", target.display())));
         }
         Ok(())
     }
@@ -178,8 +185,8 @@ impl<'a> Files<'a> {
         let mut files = Vec::with_capacity(list.items.len());
         for item in &list.items {
             files.push(match &item.sound {
-                Sound::Known(path) => self.seen_from_here(path)?,
-                Sound::Foreign(path) => {
+                Sound::Supported(path) => self.relative_path(path)?,
+                Sound::Convert(path) => {
                     let file = format!("audio/{}/{}.wav", item.split, item.id);
                     let to = self.folder.path.join(&file);
                     let bytes = sphere::wav_bytes(path)?;
@@ -189,22 +196,28 @@ impl<'a> Files<'a> {
                 }
             });
         }
-        self.lines(&path, list.items.iter().zip(files).map(|(item, file)| OutputLine::of(item, Some(file))))?;
+        self.lines(
+            &path,
+            list.items.iter().zip(files).map(|(item, file)| OutputLine::new(item, Some(file))),
+        )?;
         Ok(path)
     }
 
-    /// A path relative to the folder, where it is in it; else a full one.
-    fn seen_from_here(&self, path: &Path) -> Result<String> {
+    /// Returns a path relative to the output folder.
+    ///
+    /// Paths outside the folder are returned in full.
+    fn relative_path(&self, path: &Path) -> Result<String> {
         let io = |source| Error::Io { path: path.into(), source };
         let folder = &self.folder.path;
-        let found = match path.strip_prefix(folder) {
-            Ok(inside) => inside.to_owned(),
+        let relative = match path.strip_prefix(folder) {
+            Ok(relative) => relative.to_owned(),
             Err(_) => {
-                let (whole, folder) = (path.canonicalize().map_err(io)?, folder.canonicalize().map_err(io)?);
-                whole.strip_prefix(&folder).map(Path::to_owned).unwrap_or(whole)
+                let (full_path, folder) =
+                    (path.canonicalize().map_err(io)?, folder.canonicalize().map_err(io)?);
+                full_path.strip_prefix(&folder).map(Path::to_owned).unwrap_or(full_path)
             }
         };
-        found.to_str().map(str::to_owned).ok_or_else(|| wrong(path, "a path in UTF-8", "other bytes"))
+        relative.to_str().map(str::to_owned).ok_or_else(|| path_error(path, "a path in UTF-8", "other bytes"))
     }
 
     fn lines(&mut self, path: &Path, mut lines: impl Iterator<Item = impl Serialize>) -> Result<()> {
@@ -218,65 +231,69 @@ impl<'a> Files<'a> {
         Ok(())
     }
 
-    /// `NAME-000000.tar` and so on.
+    /// Writes shards `NAME-000000.tar` and so on.
     fn shards(&mut self, list: &CorpusList, size: usize) -> Result<PathBuf> {
         let folder = &self.folder.path;
         let name = |n: &str| folder.join(format!("{}-{n}.tar", list.name));
-        let (mut last, mut done) = (0, Vec::new());
-        // What belongs together is found by what names have before their first dot.
+        let (mut last, mut staged_shards) = (0, Vec::new());
+        // WebDataset groups members by their names up to the first dot.
         if let Some(item) = list.items.iter().find(|item| item.id.contains('.')) {
-            return Err(wrong(folder, "ids without a dot, as shards need", &*item.id));
+            return Err(path_error(folder, "ids without a dot, as shards need", &*item.id));
         }
         for (n, items) in list.items.chunks(size).enumerate() {
             let path = name(&format!("{n:06}"));
-            let mut failed = Ok(());
+            let mut result = Ok(());
             let staged = self.stage(&path, |writer| {
                 let mut archive = tar::Builder::new(writer);
                 for item in items {
-                    let (ending, sound) = match sound(item) {
-                        Ok(found) => found,
+                    let (extension, sound) = match sound(item) {
+                        Ok(file) => file,
                         Err(error) => {
-                            failed = Err(error);
+                            result = Err(error);
                             return Ok(());
                         }
                     };
-                    append(&mut archive, &format!("{}.{ending}", item.id), &sound)?;
-                    let said = serde_json::to_vec(&OutputLine::of(item, None))?;
-                    append(&mut archive, &format!("{}.json", item.id), &said)?;
+                    append(&mut archive, &format!("{}.{extension}", item.id), &sound)?;
+                    let metadata = serde_json::to_vec(&OutputLine::new(item, None))?;
+                    append(&mut archive, &format!("{}.json", item.id), &metadata)?;
                 }
                 archive.into_inner().map(drop)
             })?;
-            failed?;
-            done.push(staged);
+            result?;
+            staged_shards.push(staged);
             last = n;
         }
-        let behind = name(&format!("{:06}", last + 1));
-        if behind.exists() {
-            return Err(wrong(&behind, "no shard behind the last one, of a longer list once written", "one"));
+        let next_shard = name(&format!("{:06}", last + 1));
+        if next_shard.exists() {
+            return Err(path_error(
+                &next_shard,
+                "no shard after the last one, as an earlier, longer list leaves",
+                "one",
+            ));
         }
         let pattern = if last == 0 { name("000000") } else { name(&format!("{{000000..{last:06}}}")) };
-        self.sounds.extend(done);
+        self.sounds.extend(staged_shards);
         Ok(pattern)
     }
 
     fn commit(self) -> Result<()> {
-        let mut all = self.sounds.into_iter().chain(self.tables);
-        all.try_for_each(|(staged, path)| staged.commit().map_err(|source| Error::Write { path, source }))
+        let mut files = self.sounds.into_iter().chain(self.tables);
+        files.try_for_each(|(staged, path)| staged.commit().map_err(|source| Error::Write { path, source }))
     }
 }
 
-/// Ending and bytes of a sound file.
+/// Returns extension and bytes of an audio file.
 fn sound(item: &Item) -> Result<(&'static str, Vec<u8>)> {
     match &item.sound {
-        Sound::Foreign(path) => Ok(("wav", sphere::wav_bytes(path)?)),
-        Sound::Known(path) => {
+        Sound::Convert(path) => Ok(("wav", sphere::wav_bytes(path)?)),
+        Sound::Supported(path) => {
             let bytes = read_regular(path).map_err(|source| Error::Io { path: path.into(), source })?;
-            Ok((if ends(path, "flac") { "flac" } else { "wav" }, bytes))
+            Ok((if has_extension(path, "flac") { "flac" } else { "wav" }, bytes))
         }
     }
 }
 
-/// The same bytes on every day: no owner, no time.
+/// Appends a member without owner and time, so that shards are reproducible.
 fn append(archive: &mut tar::Builder<impl Write>, name: &str, bytes: &[u8]) -> io::Result<()> {
     let mut header = tar::Header::new_ustar();
     header.set_size(bytes.len() as u64);

@@ -1,4 +1,4 @@
-//! How a recipe names the kind of its tokens.
+//! Deserializes the kind of a tokenizer from a recipe.
 
 use std::fmt;
 
@@ -7,24 +7,26 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
 use super::TokenizerKind;
 
-/// What stands in a table.
+/// The forms in a table.
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Table {
     Words,
     Characters,
     InnerCharacters,
-    Bpe(Pieces),
-    Unigram(Pieces),
+    Bpe(Subwords),
+    Unigram(Subwords),
 }
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Pieces {
+struct Subwords {
     size: usize,
 }
 
-/// Derived, the error of `"bpe"` would speak of variants, not of what is missing.
+/// Visits names and tables.
+///
+/// A derived error for `"bpe"` would mention variants, not the missing size.
 struct KindVisitor;
 
 const EXPECTED: &str = "`words`, `characters`, `inner-characters`, `{ bpe = { size = 500 } }` or `{ unigram = { size = 1023 } }`";
@@ -42,7 +44,7 @@ impl<'de> Visitor<'de> for KindVisitor {
             "characters" => Ok(TokenizerKind::Characters),
             "inner-characters" => Ok(TokenizerKind::InnerCharacters),
             "bpe" | "unigram" => Err(E::custom(format_args!(
-                "kind `{name}` lacks its `size`, the number of tokens: kind = {{ {name} = {{ size = 500 }} }}",
+                "kind `{name}` requires `size`, the number of tokens: kind = {{ {name} = {{ size = 500 }} }}",
             ))),
             other => Err(E::custom(format_args!("unknown kind `{other}`, expected {EXPECTED}"))),
         }
@@ -53,8 +55,8 @@ impl<'de> Visitor<'de> for KindVisitor {
             Table::Words => TokenizerKind::Words,
             Table::Characters => TokenizerKind::Characters,
             Table::InnerCharacters => TokenizerKind::InnerCharacters,
-            Table::Bpe(Pieces { size }) => TokenizerKind::Bpe { size },
-            Table::Unigram(Pieces { size }) => TokenizerKind::Unigram { size },
+            Table::Bpe(Subwords { size }) => TokenizerKind::Bpe { size },
+            Table::Unigram(Subwords { size }) => TokenizerKind::Unigram { size },
         })
     }
 }

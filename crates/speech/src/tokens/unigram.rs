@@ -1,107 +1,117 @@
-//! Pieces of words by a unigram language model, as SentencePiece has it.
+//! Subwords by a unigram language model, as in SentencePiece.
 //!
 //! ```text
-//! score(pieces) = Σ_i log p(piece_i);   a word falls into the pieces with the highest score
+//! score(pieces) = Σ_i log p(piece_i);   a word is split into the pieces with the highest score
 //! ```
 //!
-//! Learnt as in Kudo 2018, "Subword Regularization: Improving Neural Network Translation Models with Multiple Subword Candidates":
-//! from all strings that return, by expectation maximisation, and after two rounds of it the pieces go that cost the likelihood of the
-//! text least, until there are as few as wanted; characters always stay. The library has such a training, which ends in a panic for
-//! some texts (its suffix array) and whose sums depend on threads and on the order of hash tables.
+//! Training follows Kudo 2018, "Subword Regularization: Improving Neural Network Translation Models
+//! with Multiple Subword Candidates": it starts from all repeated strings, runs two rounds of
+//! expectation maximization, and removes the pieces that reduce the likelihood of the text least,
+//! until the vocabulary is small enough; characters are never removed. The training of the library
+//! panics for some texts (its suffix array), and its sums depend on threads and on the order of
+//! hash tables.
 
-mod cuts;
 mod seeds;
+mod segmentation;
 
 use std::collections::{BTreeMap, HashMap};
 
 use tokenizers::models::unigram::Unigram;
 
-use super::library;
+use super::library_error;
 use crate::Result;
-use cuts::Cuts;
-use seeds::{LONGEST, Seeds};
+use seeds::{MAX_PIECE_CHARACTERS, Seeds};
+use segmentation::SegmentLattice;
 
-/// Units of a score in a nat: a power of two, so that sums of scores are exact in f64 and equal ones are ties, not accidents.
-const UNITS: f64 = 1_048_576.0;
-/// Rounds of expectation maximisation before pieces go.
-const ROUNDS: usize = 2;
-/// Share of the pieces that stays when some go.
-const STAY: f64 = 0.75;
-/// Pieces that are expected less often in the whole text go at once.
-const RARE: f64 = 0.5;
+/// Units of a score per nat.
+///
+/// A power of two, so that sums of scores are exact in f64 and equal scores are ties.
+const UNITS_PER_NAT: f64 = 1_048_576.0;
+/// Rounds of expectation maximization between removals.
+const EM_ROUNDS: usize = 2;
+/// Fraction of the pieces that each removal keeps.
+const KEPT_FRACTION: f64 = 0.75;
+/// Pieces with a smaller expected count in the text are removed.
+const MIN_EXPECTED_COUNT: f64 = 0.5;
 
-/// Tokens in the order of their ids, which is that of their falling scores, and the scores in 2^-20 nats.
+/// Tokens by decreasing score, and their scores in 2^-20 nats.
 pub(super) type Vocabulary = (Vec<String>, Vec<i32>);
 
-/// Learns a vocabulary of at most `size` tokens from marked words with an `alphabet` of no more characters.
+/// Trains a vocabulary of at most `size` tokens on marked words.
 ///
-/// Cost: a round is O(16 characters) of the different words; there are about 7 log(returning strings / size) of them.
+/// The `alphabet` of the words has at most `size` characters.
+///
+/// Cost: a round is O(16 characters) of the distinct words; there are about 7 log(repeated strings
+/// / size) rounds.
 pub(super) fn train(words: &[String], size: usize, alphabet: usize) -> Vocabulary {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for word in words {
         *counts.entry(word).or_default() += 1;
     }
     let words: Vec<(&str, u64)> = counts.into_iter().collect();
-    let Seeds { mut pieces, cuts } = seeds::find(&words);
-    let mut words: Vec<(Cuts, f64)> =
-        cuts.into_iter().zip(&words).map(|(cuts, word)| (cuts, word.1 as f64)).collect();
-    // A few more than wanted: the last to go are those of the lowest score.
-    let enough = size.saturating_add(size / 10);
+    let Seeds { mut pieces, lattices } = seeds::find(&words);
+    let mut words: Vec<(SegmentLattice, f64)> =
+        lattices.into_iter().zip(&words).map(|(lattices, word)| (lattices, word.1 as f64)).collect();
+    // Slightly more than `size`: the last pieces to go are those of the lowest score.
+    let target_size = size.saturating_add(size / 10);
     loop {
-        for _ in 0..ROUNDS {
-            let expected = maximise(&mut pieces, &words);
-            keep(&mut pieces, &mut words, |id| id < alphabet || expected[id] >= RARE);
+        for _ in 0..EM_ROUNDS {
+            let expected = run_em_round(&mut pieces, &words);
+            retain_pieces(&mut pieces, &mut words, |id| id < alphabet || expected[id] >= MIN_EXPECTED_COUNT);
         }
-        if pieces.len() <= enough {
+        if pieces.len() <= target_size {
             break;
         }
         let losses = losses(&pieces, &words, alphabet);
         let mut order: Vec<usize> = (alphabet..pieces.len()).collect();
         order.sort_by(|&a, &b| losses[b].total_cmp(&losses[a]).then(a.cmp(&b)));
-        let left = enough.max((STAY * pieces.len() as f64) as usize) - alphabet;
-        let mut stays = vec![false; pieces.len()];
-        stays[..alphabet].fill(true);
+        let num_kept = target_size.max((KEPT_FRACTION * pieces.len() as f64) as usize) - alphabet;
+        let mut is_kept = vec![false; pieces.len()];
+        is_kept[..alphabet].fill(true);
         order
             .into_iter()
-            .take(left)
+            .take(num_kept)
             .filter(|&id| losses[id] > f64::NEG_INFINITY)
-            .for_each(|id| stays[id] = true);
-        keep(&mut pieces, &mut words, |id| stays[id]);
+            .for_each(|id| is_kept[id] = true);
+        retain_pieces(&mut pieces, &mut words, |id| is_kept[id]);
     }
-    let whole = |&(piece, score): &(&str, f64)| ((score * UNITS).round() as i32, piece.to_owned());
+    let quantize = |&(piece, score): &(&str, f64)| ((score * UNITS_PER_NAT).round() as i32, piece.to_owned());
     let sorted = |pieces: &[(&str, f64)]| {
-        let mut pieces: Vec<(i32, String)> = pieces.iter().map(whole).collect();
+        let mut pieces: Vec<(i32, String)> = pieces.iter().map(quantize).collect();
         pieces.sort_unstable_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
         pieces
     };
-    let mut chosen = sorted(&pieces[alphabet..]);
-    chosen.truncate(size - alphabet);
-    chosen.extend(sorted(&pieces[..alphabet]));
-    chosen.sort_by_key(|piece| std::cmp::Reverse(piece.0));
-    chosen.into_iter().map(|(score, piece)| (piece, score)).unzip()
+    let mut vocabulary = sorted(&pieces[alphabet..]);
+    vocabulary.truncate(size - alphabet);
+    vocabulary.extend(sorted(&pieces[..alphabet]));
+    vocabulary.sort_by_key(|piece| std::cmp::Reverse(piece.0));
+    vocabulary.into_iter().map(|(score, piece)| (piece, score)).unzip()
 }
 
-/// A round of expectation maximisation; returns how often each piece is expected in the text.
+/// Runs a round of expectation maximization; returns the expected counts.
 ///
-/// As in SentencePiece, the new log-probability is Ψ(count) - Ψ(sum), the mean under a Dirichlet posterior, which makes rare pieces
-/// rarer.
-fn maximise(pieces: &mut [(&str, f64)], words: &[(Cuts, f64)]) -> Vec<f64> {
+/// As in SentencePiece, the new log-probability is Ψ(count) - Ψ(sum), the mean under a Dirichlet
+/// posterior, which makes rare pieces less likely.
+fn run_em_round(pieces: &mut [(&str, f64)], words: &[(SegmentLattice, f64)]) -> Vec<f64> {
     let scores: Vec<f64> = pieces.iter().map(|piece| piece.1).collect();
     let mut expected = vec![0.0; pieces.len()];
-    words.iter().for_each(|(cuts, count)| cuts.expect(&scores, *count, &mut expected));
-    let sum = digamma(expected.iter().map(|count| count.max(RARE)).sum());
+    words.iter().for_each(|(lattice, count)| lattice.add_expected(&scores, *count, &mut expected));
+    let sum = digamma(expected.iter().map(|count| count.max(MIN_EXPECTED_COUNT)).sum());
     for (piece, count) in pieces.iter_mut().zip(&expected) {
-        piece.1 = digamma(count.max(RARE)) - sum;
+        piece.1 = digamma(count.max(MIN_EXPECTED_COUNT)) - sum;
     }
     expected
 }
 
-/// What the text's log-likelihood loses, about, if a piece is written by its next best cut; -inf for pieces without a use.
-fn losses(pieces: &[(&str, f64)], words: &[(Cuts, f64)], alphabet: usize) -> Vec<f64> {
+/// Returns the approximate likelihood loss of removing each piece.
+///
+/// The loss is that of replacing a piece by its next best segmentation; -inf for pieces without a
+/// use.
+fn losses(pieces: &[(&str, f64)], words: &[(SegmentLattice, f64)], alphabet: usize) -> Vec<f64> {
     let scores: Vec<f64> = pieces.iter().map(|piece| piece.1).collect();
     let mut uses = vec![0.0; pieces.len()];
-    for (cuts, count) in words {
-        cuts.best(&scores, None).into_iter().for_each(|id| uses[id] += count);
+    for (lattice, count) in words {
+        lattice.best(&scores, None).into_iter().for_each(|id| uses[id] += count);
     }
     let sum: f64 = uses.iter().sum();
     let ids: HashMap<&str, usize> = pieces.iter().enumerate().map(|(id, piece)| (piece.0, id)).collect();
@@ -109,26 +119,30 @@ fn losses(pieces: &[(&str, f64)], words: &[(Cuts, f64)], alphabet: usize) -> Vec
         if id < alphabet || uses[id] == 0.0 {
             return f64::NEG_INFINITY;
         }
-        let instead = Cuts::new(pieces[id].0, &ids).best(&scores, Some(id));
-        // Its uses become uses of each piece of the cut.
-        let sum_instead = (sum + uses[id] * (instead.len() as f64 - 1.0)).ln();
-        let instead =
-            instead.into_iter().map(|other| (uses[other] + uses[id]).ln() - sum_instead).sum::<f64>();
-        uses[id] * (uses[id].ln() - sum.ln() - instead)
+        let replacement = SegmentLattice::new(pieces[id].0, &ids).best(&scores, Some(id));
+        // Its uses become uses of each replacement piece.
+        let log_sum = (sum + uses[id] * (replacement.len() as f64 - 1.0)).ln();
+        let replacement =
+            replacement.into_iter().map(|piece| (uses[piece] + uses[id]).ln() - log_sum).sum::<f64>();
+        uses[id] * (uses[id].ln() - sum.ln() - replacement)
     };
     (0..pieces.len()).map(loss).collect()
 }
 
-/// Drops all other pieces.
-fn keep(pieces: &mut Vec<(&str, f64)>, words: &mut [(Cuts, f64)], stays: impl Fn(usize) -> bool) {
+/// Removes the pieces that `is_kept` rejects.
+fn retain_pieces(
+    pieces: &mut Vec<(&str, f64)>,
+    words: &mut [(SegmentLattice, f64)],
+    is_kept: impl Fn(usize) -> bool,
+) {
     let mut next = 0;
     let ids: Vec<Option<u32>> = (0..pieces.len())
         .map(|id| {
-            next += u32::from(stays(id));
-            stays(id).then(|| next - 1)
+            next += u32::from(is_kept(id));
+            is_kept(id).then(|| next - 1)
         })
         .collect();
-    words.iter_mut().for_each(|(cuts, _)| cuts.rename(&ids));
+    words.iter_mut().for_each(|(lattice, _)| lattice.rename(&ids));
     let mut id = 0;
     pieces.retain(|_| {
         id += 1;
@@ -136,8 +150,10 @@ fn keep(pieces: &mut Vec<(&str, f64)>, words: &mut [(Cuts, f64)], stays: impl Fn
     });
 }
 
-/// Ψ(x), the derivative of ln Γ, for x > 0: Ψ(x) = Ψ(x + 1) - 1/x up to x ≥ 8, then its asymptotic series (Abramowitz and Stegun
-/// 6.3.5, 6.3.18); the first term left out is below 1e-10.
+/// Returns Ψ(x), the derivative of ln Γ, for x > 0.
+///
+/// Ψ(x) = Ψ(x + 1) - 1/x up to x ≥ 8, then its asymptotic series (Abramowitz and Stegun 6.3.5,
+/// 6.3.18); the first omitted term is below 1e-10.
 fn digamma(mut x: f64) -> f64 {
     let mut shift = 0.0;
     while x < 8.0 {
@@ -148,11 +164,13 @@ fn digamma(mut x: f64) -> f64 {
     shift + x.ln() - 0.5 / x - y * (1.0 / 12.0 - y * (1.0 / 120.0 - y * (1.0 / 252.0 - y / 240.0)))
 }
 
-/// The model of a vocabulary: the best pieces of a word are found by dynamic programming over its bytes; of equally good ways to
-/// reach a place, the one with the longest last piece is taken.
+/// Returns the model of a vocabulary.
+///
+/// It splits a word by dynamic programming over its bytes; of equally good splits, the one with the
+/// longest last piece is chosen.
 pub(super) fn model(tokens: &[String], scores: &[i32]) -> Result<Unigram> {
-    let scores = scores.iter().map(|&score| f64::from(score) / UNITS);
-    Unigram::from(tokens.iter().cloned().zip(scores).collect(), None, false).map_err(library)
+    let scores = scores.iter().map(|&score| f64::from(score) / UNITS_PER_NAT);
+    Unigram::from(tokens.iter().cloned().zip(scores).collect(), None, false).map_err(library_error)
 }
 
 #[cfg(test)]
@@ -160,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digamma_by_known_values() {
+    fn digamma_has_known_values() {
         // -γ, -γ - 2 ln 2, and a sum of reciprocals: Ψ(n) = -γ + Σ_{k<n} 1/k.
         let euler = 0.577_215_664_901_532_9;
         assert!((digamma(1.0) + euler).abs() < 1e-9);
@@ -170,19 +188,19 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_without_a_cheaper_cut_costs_most() {
+    fn a_piece_without_a_good_replacement_has_the_largest_loss() {
         let words = [("abab", 10), ("abc", 3), ("ca", 4)];
-        let Seeds { mut pieces, cuts } = seeds::find(&words);
-        let words: Vec<(Cuts, f64)> = cuts.into_iter().zip([10.0, 3.0, 4.0]).collect();
+        let Seeds { mut pieces, lattices } = seeds::find(&words);
+        let words: Vec<(SegmentLattice, f64)> = lattices.into_iter().zip([10.0, 3.0, 4.0]).collect();
         for _ in 0..9 {
-            let expected = maximise(&mut pieces, &words);
-            // Every cut of a word is of pieces that make it up.
+            let expected = run_em_round(&mut pieces, &words);
+            // Each segmentation covers its word.
             let letters: f64 = pieces.iter().zip(&expected).map(|(p, e)| p.0.len() as f64 * e).sum();
             assert!((letters - (40.0 + 9.0 + 8.0)).abs() < 1e-9, "{letters}");
         }
         let losses = losses(&pieces, &words, 3);
-        let of = |name: &str| losses[pieces.iter().position(|piece| piece.0 == name).unwrap()];
-        assert!(of("abab") > of("ca") && of("ca") > 0.0, "{pieces:?} {losses:?}");
-        assert_eq!(of("a"), f64::NEG_INFINITY);
+        let loss = |name: &str| losses[pieces.iter().position(|piece| piece.0 == name).unwrap()];
+        assert!(loss("abab") > loss("ca") && loss("ca") > 0.0, "{pieces:?} {losses:?}");
+        assert_eq!(loss("a"), f64::NEG_INFINITY);
     }
 }

@@ -1,4 +1,4 @@
-//! The room in which an utterance is heard.
+//! Reverberation.
 
 use std::path::PathBuf;
 
@@ -6,23 +6,23 @@ use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
 
 use super::convolve::convolve;
-use super::sounds::{Sounds, wrong};
-use super::{all, check_share};
+use super::sound_set::{SoundSet, sound_error};
+use super::{check_share, default_share};
 use crate::{Error, Result, Utterance};
 
-/// Random rooms.
+/// Settings of reverberation with random impulse responses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReverbConfig {
-    /// Their impulse responses: lines as [`read_manifest`](crate::read_manifest) knows them, of which only the file is needed.
+    /// Impulse responses: a manifest ([`read_manifest`](crate::read_manifest)) with files.
     pub manifest: PathBuf,
-    /// Share of the utterances that are heard in a room.
-    #[serde(default = "all")]
+    /// Fraction of the utterances with reverberation.
+    #[serde(default = "default_share")]
     pub share: f64,
 }
 
-/// Longest impulse response.
-pub(super) const MOST_SECONDS: f64 = 10.0;
+/// Longest impulse response in seconds.
+pub(super) const MAX_SECONDS: f64 = 10.0;
 
 impl ReverbConfig {
     pub(super) fn check(&self) -> Result<()> {
@@ -32,48 +32,51 @@ impl ReverbConfig {
     pub(super) fn apply(
         &self,
         samples: Vec<f32>,
-        sounds: &Sounds,
+        sounds: &SoundSet,
         rng: &mut (impl Rng + ?Sized),
     ) -> Result<Vec<f32>> {
         if rng.random::<f64>() >= self.share {
             return Ok(samples);
         }
         let (response, sound) = sounds.draw(rng)?;
-        reverberate(&samples, &response.samples).ok_or_else(|| zeros(sound))
+        reverberate(&samples, &response.samples).ok_or_else(|| all_zeros_error(sound))
     }
 
-    /// Fails for an impulse response of zeros.
-    pub(super) fn check_responses(sounds: &Sounds) -> Result<()> {
+    /// Checks that no impulse response is all zeros.
+    pub(super) fn check_responses(sounds: &SoundSet) -> Result<()> {
         sounds.check_each(|response, sound| match response.samples.iter().any(|&tap| tap != 0.0) {
             true => Ok(()),
-            false => Err(zeros(sound)),
+            false => Err(all_zeros_error(sound)),
         })
     }
 }
 
-fn zeros(sound: &Utterance) -> Error {
-    wrong(sound, "an impulse response that is not all zeros", format!("zeros (`{}`)", sound.id))
+fn all_zeros_error(sound: &Utterance) -> Error {
+    sound_error(sound, "an impulse response that is not all zeros", format!("zeros (`{}`)", sound.id))
 }
 
-/// An utterance as it sounds in a room, as long and as loud as before; `None` if the impulse response is all zeros.
+/// Convolves an utterance with an impulse response.
+///
+/// The result has the length and the energy of the utterance; `None` if the response is all zeros.
 ///
 /// ```text
-/// z[n] = Σ h[k] x[n + d - k]     y = z sqrt(Σ x² / Σ z²)     d the place of the largest |h|
+/// z[n] = Σ h[k] x[n + d - k]     y = z sqrt(Σ x² / Σ z²)     d the index of the largest |h|
 /// ```
-/// The largest tap is taken for the direct path, whose delay is left out, so that nothing moves in time.
+/// The largest tap is taken as the direct path; its delay is removed, so that nothing moves in
+/// time.
 pub fn reverberate(samples: &[f32], response: &[f32]) -> Option<Vec<f32>> {
-    let (mut direct, mut largest) = (0, 0f32);
+    let (mut direct_path, mut largest) = (0, 0f32);
     for (k, tap) in response.iter().enumerate() {
         if tap.abs() > largest {
-            (direct, largest) = (k, tap.abs());
+            (direct_path, largest) = (k, tap.abs());
         }
     }
     if largest == 0.0 {
         return None;
     }
-    let heard = convolve(samples, response, direct);
-    let before: f64 = samples.iter().map(|&x| f64::from(x).powi(2)).sum();
-    let after: f64 = heard.iter().map(|x| x * x).sum();
-    let gain = if after > 0.0 { (before / after).sqrt() } else { 0.0 };
-    Some(heard.into_iter().map(|x| (gain * x) as f32).collect())
+    let reverberant = convolve(samples, response, direct_path);
+    let dry_energy: f64 = samples.iter().map(|&x| f64::from(x).powi(2)).sum();
+    let reverberant_energy: f64 = reverberant.iter().map(|x| x * x).sum();
+    let gain = if reverberant_energy > 0.0 { (dry_energy / reverberant_energy).sqrt() } else { 0.0 };
+    Some(reverberant.into_iter().map(|x| (gain * x) as f32).collect())
 }

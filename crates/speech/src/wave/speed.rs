@@ -1,27 +1,29 @@
-//! Other speeds: tempo and pitch together, as a tape that runs slower or faster.
+//! Speed perturbation: tempo and pitch together, as of a slower or faster tape.
 
 use std::f64::consts::PI;
 
 use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
 
-use super::{all, check_share};
+use super::{check_share, default_share};
 use crate::Result;
 use crate::features::setting;
 
-/// Random speeds.
+/// Settings of random speeds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SpeedConfig {
-    /// Smallest and largest factor of the length, uniform between them: 0.85 and 1.15, as in MLPerf.
+    /// Smallest and largest factor of the length, drawn uniformly.
+    ///
+    /// The default, 0.85 and 1.15, is MLPerf's.
     pub rates: [f64; 2],
-    /// Share of the utterances that are changed.
+    /// Fraction of the utterances that are changed.
     pub share: f64,
 }
 
 impl Default for SpeedConfig {
     fn default() -> Self {
-        Self { rates: [0.85, 1.15], share: all() }
+        Self { rates: [0.85, 1.15], share: default_share() }
     }
 }
 
@@ -36,7 +38,7 @@ impl SpeedConfig {
         check_share("speed.share", self.share)
     }
 
-    /// The factor of an utterance.
+    /// Draws the factor of an utterance.
     pub(super) fn draw(&self, rng: &mut (impl Rng + ?Sized)) -> Option<f64> {
         let [low, high] = self.rates;
         (rng.random::<f64>() < self.share).then(|| rng.random_range(low..=high))
@@ -45,21 +47,27 @@ impl SpeedConfig {
 
 const RATES: std::ops::RangeInclusive<f64> = 0.5..=2.0;
 
-/// Zero crossings of the kernel to either side.
+/// Zero crossings of the kernel on either side.
 const LOBES: usize = 16;
-/// Samples under it, at places `1 - LOBES..=LOBES` from the one at or before its centre.
+/// Samples under the kernel.
+///
+/// They are at offsets `1 - LOBES..=LOBES` from the sample at or before its center.
 const TAPS: usize = 2 * LOBES;
 
-/// A signal that takes r times as long: resampled to r times its rate, and taken for one of its own rate.
+/// Stretches a signal by a factor r, changing the pitch.
+///
+/// The signal is resampled to r times its rate and played at its original rate:
 ///
 /// ```text
-/// y[i] = Σ x[k] sinc(k - i/r) (1 + cos(π (k - i/r) / 16)) / 2     over |k - i/r| ≤ 16     i < ceil(r n)
+/// y[i] = Σ x[k] sinc(k - i/r) (1 + cos(π (k - i/r) / 16)) / 2
+/// over |k - i/r| ≤ 16, for i < ceil(r n)
 /// ```
-/// A sinc under a Hann window, whose cut-off is not lowered where r is below 1: what lies above half the new rate folds back. That is
-/// what MLPerf's systems train on (the resampler of their data-loading library, which reads the kernel from a table).
+/// The cut-off of this Hann-windowed sinc is not lowered for r below 1, so frequencies above half
+/// the new rate alias. MLPerf's systems train on this (the resampler of their data-loading library,
+/// which reads the kernel from a table).
 ///
 /// # Errors
-/// A rate that is not from 0.5 to 2.
+/// A rate outside 0.5 to 2.
 ///
 /// Cost: O(r n) of 32 products each, in f64.
 pub fn change_speed(samples: &[f32], rate: f64) -> Result<Vec<f32>> {
@@ -74,51 +82,54 @@ pub fn change_speed(samples: &[f32], rate: f64) -> Result<Vec<f32>> {
     let kernel = Kernel::new();
     let length = (samples.len() as f64 * rate).ceil() as usize;
     let sample = |i: usize| {
-        let place = i as f64 / rate;
-        let whole = place as usize;
-        let first = TAPS + whole + 1 - LOBES;
-        kernel.apply(&padded[first..first + TAPS], place - whole as f64) as f32
+        let position = i as f64 / rate;
+        let integer_part = position as usize;
+        let first = TAPS + integer_part + 1 - LOBES;
+        kernel.apply(&padded[first..first + TAPS], position - integer_part as f64) as f32
     };
     Ok((0..length).map(sample).collect())
 }
 
-/// What of the kernel does not depend on where it lies.
+/// The position-independent factors of the kernel.
 struct Kernel {
-    /// `(-1)^(j+1) cos(π j / 16)`, `(-1)^(j+1) sin(π j / 16)`, `(-1)^(j+1)` and j of its places j.
+    /// `(-1)^(j+1) cos(π j / 16)` of each tap j.
     cos: [f64; TAPS],
+    /// `(-1)^(j+1) sin(π j / 16)`.
     sin: [f64; TAPS],
+    /// `(-1)^(j+1)`.
     sign: [f64; TAPS],
-    place: [f64; TAPS],
+    /// j.
+    offset: [f64; TAPS],
 }
 
 impl Kernel {
     fn new() -> Self {
-        let place: [f64; TAPS] = std::array::from_fn(|at| at as f64 + 1.0 - LOBES as f64);
-        let sign = place.map(|j| if j.rem_euclid(2.0) == 0.0 { -1.0 } else { 1.0 });
-        let angle = |at: usize| PI * place[at] / LOBES as f64;
-        let cos = std::array::from_fn(|at| sign[at] * angle(at).cos());
-        let sin = std::array::from_fn(|at| sign[at] * angle(at).sin());
-        Self { cos, sin, sign, place }
+        let offset: [f64; TAPS] = std::array::from_fn(|index| index as f64 + 1.0 - LOBES as f64);
+        let sign = offset.map(|j| if j.rem_euclid(2.0) == 0.0 { -1.0 } else { 1.0 });
+        let angle = |index: usize| PI * offset[index] / LOBES as f64;
+        let cos = std::array::from_fn(|index| sign[index] * angle(index).cos());
+        let sin = std::array::from_fn(|index| sign[index] * angle(index).sin());
+        Self { cos, sin, sign, offset }
     }
 
-    /// Σ of samples, their places j counted from the centre's whole part, with the centre at `f` in 0..1.
+    /// Returns the weighted sum of samples for a center at fraction `f`.
     ///
-    /// `sinc(j - f) = (-1)^(j+1) sin(π f) / (π (j - f))`, and the cosine of a difference is one of products: two sines and one cosine
-    /// are enough for all places.
+    /// `sinc(j - f) = (-1)^(j+1) sin(π f) / (π (j - f))` for f in 0..1, and the cosine of a
+    /// difference is a sum of products, so two sines and one cosine serve all taps.
     fn apply(&self, samples: &[f64], f: f64) -> f64 {
         if f == 0.0 {
             return samples[LOBES - 1];
         }
         let (sin, cos) = (PI * f / LOBES as f64).sin_cos();
         let mut products = [0f64; TAPS];
-        let parts = self.sign.iter().zip(&self.cos).zip(&self.sin).zip(&self.place).zip(samples);
-        for (product, ((((sign, c), s), place), x)) in products.iter_mut().zip(parts) {
-            *product = x * (sign + c * cos + s * sin) / (place - f);
+        let parts = self.sign.iter().zip(&self.cos).zip(&self.sin).zip(&self.offset).zip(samples);
+        for (product, ((((sign, c), s), offset), x)) in products.iter_mut().zip(parts) {
+            *product = x * (sign + c * cos + s * sin) / (offset - f);
         }
-        // Four sums at a time, for the sake of speed; their order is fixed.
-        let quarters =
+        // Four partial sums for speed; their order is fixed.
+        let partial_sums =
             products.chunks_exact(4).fold([0f64; 4], |sums, four| std::array::from_fn(|i| sums[i] + four[i]));
-        let sum = (quarters[0] + quarters[1]) + (quarters[2] + quarters[3]);
+        let sum = (partial_sums[0] + partial_sums[1]) + (partial_sums[2] + partial_sums[3]);
         sum * (PI * f).sin() / (2.0 * PI)
     }
 }

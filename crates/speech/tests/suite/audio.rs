@@ -1,4 +1,4 @@
-//! Formats, and files that are not what they promise.
+//! Audio formats, and files that differ from their headers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ fn wav<S: hound::Sample + Copy>(folder: &TempDir, spec: WavSpec, samples: &[S]) 
     path
 }
 
-/// A shipped FLAC file after a change of its bytes.
+/// A FLAC file of the repository after a change of its bytes.
 fn flac(folder: &TempDir, change: impl Fn(&mut Vec<u8>)) -> PathBuf {
     let mut bytes = fs::read(digits("audio/dev/digits-dev-0000.flac")).unwrap();
     change(&mut bytes);
@@ -31,12 +31,12 @@ fn flac(folder: &TempDir, change: impl Fn(&mut Vec<u8>)) -> PathBuf {
     path
 }
 
-fn names(error: &Error, path: &Path) {
+fn check_path(error: &Error, path: &Path) {
     assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
 }
 
 #[test]
-fn every_wav_width_gives_the_same_levels() {
+fn every_wav_sample_width_has_the_same_amplitudes() {
     let folder = tempdir().unwrap();
     for bits in [8u16, 16, 24, 32] {
         let half = 1i32 << (bits - 2);
@@ -49,7 +49,7 @@ fn every_wav_width_gives_the_same_levels() {
 }
 
 #[test]
-fn sixteen_bits_survive_to_the_checksum() {
+fn checksum_is_that_of_the_16_bit_samples() {
     let folder = tempdir().unwrap();
     let samples: Vec<i16> = (i16::MIN..=i16::MAX).collect();
     let audio = read_audio(&wav(&folder, spec(1, 16, SampleFormat::Int), &samples)).unwrap();
@@ -58,7 +58,7 @@ fn sixteen_bits_survive_to_the_checksum() {
 }
 
 #[test]
-fn chunks_before_the_data_are_passed_over() {
+fn chunks_before_the_data_are_skipped() {
     let folder = tempdir().unwrap();
     let path = wav(&folder, spec(1, 16, SampleFormat::Int), &[1i16, 2, 3]);
     let mut bytes = fs::read(&path).unwrap();
@@ -69,49 +69,52 @@ fn chunks_before_the_data_are_passed_over() {
 }
 
 #[test]
-fn a_missing_file_is_named() {
+fn the_error_names_a_missing_file() {
     let path = Path::new("no/such/file.wav");
     let error = read_audio(path).unwrap_err();
     assert!(matches!(error, Error::Io { .. }), "{error}");
-    names(&error, path);
+    check_path(&error, path);
     assert!(matches!(read_segment(path, 0, 1), Err(Error::Io { .. })));
 }
 
 #[test]
-fn more_channels_than_one_are_refused() {
+fn several_channels_are_refused() {
     let folder = tempdir().unwrap();
     let path = wav(&folder, spec(2, 16, SampleFormat::Int), &[1i16, 2]);
     let error = read_audio(&path).unwrap_err();
     assert!(matches!(error, Error::Channels { found: 2, .. }), "{error}");
-    names(&error, &path);
+    check_path(&error, &path);
     // STREAMINFO: 20 bits of sample rate, then three bits of channels - 1.
     let path = flac(&folder, |bytes| bytes[20] |= 1 << 1);
     assert!(matches!(read_audio(&path), Err(Error::Channels { found: 2, .. })));
 }
 
 #[test]
-fn truncated_files_say_how_much_is_missing() {
+fn errors_for_truncated_files_report_the_lengths() {
     let folder = tempdir().unwrap();
     let path = wav(&folder, spec(1, 16, SampleFormat::Int), &[7i16; 100]);
     let bytes = fs::read(&path).unwrap();
     for cut in [1, 2, 51, 200] {
         fs::write(&path, &bytes[..bytes.len() - cut]).unwrap();
         let error = read_audio(&path).unwrap_err();
-        let left = (200 - cut as u64) / 2;
-        assert!(matches!(error, Error::Truncated { expected: 100, found, .. } if found == left), "{error}");
+        let remaining = (200 - cut as u64) / 2;
+        assert!(
+            matches!(error, Error::Truncated { expected: 100, found, .. } if found == remaining),
+            "{error}"
+        );
         assert!(error.to_string().contains("its WAV header"), "{error}");
-        names(&error, &path);
+        check_path(&error, &path);
     }
-    let whole = read_audio(&flac(&folder, |_| {})).unwrap().samples.len() as u64;
+    let expected_samples = read_audio(&flac(&folder, |_| {})).unwrap().samples.len() as u64;
     for cut in [1, 10, 3000] {
         let path = flac(&folder, |bytes| bytes.truncate(bytes.len() - cut));
         let error = read_audio(&path).unwrap_err();
         assert!(
-            matches!(error, Error::Truncated { expected, found, .. } if expected == whole && found < whole),
+            matches!(error, Error::Truncated { expected, found, .. } if expected == expected_samples && found < expected_samples),
             "{error}"
         );
         assert!(error.to_string().contains("its FLAC header"), "{error}");
-        names(&error, &path);
+        check_path(&error, &path);
     }
 }
 
@@ -122,10 +125,10 @@ fn damaged_files_are_format_errors() {
         |b| b[0] = b'g',
         |b| b.truncate(20),
         Vec::clear,
-        // A header that promises fewer samples than there are.
+        // A header that declares fewer samples than the file contains.
         |b| b[25] -= 1,
         |b| b.truncate(3),
-        // A flipped bit in the sound: FLAC has checksums.
+        // A flipped bit in the samples: FLAC has checksums.
         |b| {
             let middle = b.len() / 2;
             b[middle] ^= 1;
@@ -135,7 +138,7 @@ fn damaged_files_are_format_errors() {
         let path = flac(&folder, change);
         let error = read_audio(&path).unwrap_err();
         assert!(matches!(error, Error::Format { .. }), "{error}");
-        names(&error, &path);
+        check_path(&error, &path);
     }
     let path = folder.path().join("b.wav");
     fs::write(&path, b"RIFF\x04\0\0\0WAVE").unwrap();
@@ -143,12 +146,12 @@ fn damaged_files_are_format_errors() {
 }
 
 #[test]
-fn no_sample_is_an_error() {
+fn files_without_samples_are_errors() {
     let folder = tempdir().unwrap();
     let path = wav::<i16>(&folder, spec(1, 16, SampleFormat::Int), &[]);
     let error = read_audio(&path).unwrap_err();
     assert!(matches!(error, Error::EmptyAudio { .. }), "{error}");
-    names(&error, &path);
+    check_path(&error, &path);
     // STREAMINFO only (marked as the last block), with a length of 0 for unknown.
     let path = flac(&folder, |bytes| {
         bytes.truncate(42);
@@ -160,7 +163,7 @@ fn no_sample_is_an_error() {
 }
 
 #[test]
-fn segments_are_cut_from_a_file_that_may_change() {
+fn segments_are_read_from_a_file_that_can_change() {
     let folder = tempdir().unwrap();
     let path = wav(&folder, spec(1, 16, SampleFormat::Int), &[0i16, 1, 2, 3]);
     let value = |i: i16| f32::from(i) / 32768.0;
@@ -169,7 +172,7 @@ fn segments_are_cut_from_a_file_that_may_change() {
         let error = read_segment(&path, start, count).unwrap_err();
         assert!(matches!(error, Error::Segment { found: 4, .. }), "{error}");
         assert!(!error.to_string().contains("1844674407370"), "{error}");
-        names(&error, &path);
+        check_path(&error, &path);
     }
     wav(&folder, spec(1, 16, SampleFormat::Int), &[9i16, 8]);
     assert_eq!(read_segment(&path, 0, 2).unwrap().samples, [9, 8].map(value));
@@ -177,28 +180,28 @@ fn segments_are_cut_from_a_file_that_may_change() {
 
 proptest! {
     #[test]
-    fn damage_never_panics(place in 0usize..2000, value: u8, kind: bool) {
+    fn damaged_files_never_panic(position in 0usize..2000, value: u8, is_flac: bool) {
         let folder = tempdir().unwrap();
-        let path = if kind {
-            flac(&folder, |bytes| bytes[place] = value)
+        let path = if is_flac {
+            flac(&folder, |bytes| bytes[position] = value)
         } else {
             let path = wav(&folder, spec(1, 16, SampleFormat::Int), &[3i16; 978]);
             let mut bytes = fs::read(&path).unwrap();
-            // Mostly in the header, where it can do most harm.
-            let place = if place < 1500 { place % 44 } else { place };
-            bytes[place] = value;
+            // Mostly in the header, where damage has the largest effect.
+            let position = if position < 1500 { position % 44 } else { position };
+            bytes[position] = value;
             fs::write(&path, bytes).unwrap();
             path
         };
         match read_audio(&path) {
             Ok(audio) => prop_assert!(!audio.samples.is_empty()),
-            Err(error) => names(&error, &path),
+            Err(error) => check_path(&error, &path),
         }
     }
 }
 
 #[test]
-fn flac_is_decoded_no_further_than_its_header_promises() {
+fn flac_is_decoded_only_to_the_length_in_its_header() {
     let folder = tempdir().unwrap();
     let mut bytes = crate::flac_bytes::flac(16_000, &[1; 20_000], true);
     // The lower 32 of the 36 bits of its number of samples.

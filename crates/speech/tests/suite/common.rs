@@ -1,8 +1,8 @@
-//! Where the real speech lies that some tests read.
+//! Paths of the speech data that some tests read.
 
 use std::path::PathBuf;
 
-/// A file of the shared speech data, which a user's clone does not have; CI must have it.
+/// A file of the shared speech data, which CI requires.
 pub fn shared(file: &str) -> Option<PathBuf> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data").join(file);
     if path.exists() {
@@ -10,19 +10,19 @@ pub fn shared(file: &str) -> Option<PathBuf> {
     }
     assert!(
         std::env::var_os("CI").is_none_or(|ci| ci != "true"),
-        "{} is missing, and CI must have it",
+        "{} is missing, and CI requires it",
         path.display()
     );
     println!("skipped: {} is missing", path.display());
     None
 }
 
-/// A file of the digits that ship with the repository.
+/// A file of the digits that are in the repository.
 pub fn digits(file: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../data/digits").join(file)
 }
 
-/// A sound file of 16-bit samples, as bytes.
+/// A WAV file of 16-bit samples, as bytes.
 pub fn wav_bytes(sample_rate: u32, samples: &[i16]) -> Vec<u8> {
     let spec = hound::WavSpec {
         channels: 1,

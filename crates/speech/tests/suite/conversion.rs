@@ -1,11 +1,15 @@
-//! Recordings that are not as they are wanted: several channels, other sample rates, samples that are no sound, another MD5.
+//! Recordings that differ from the expected format.
+//!
+//! They have several channels, other sample rates, invalid samples or another MD5.
 
 use std::f64::consts::TAU;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use hound::{SampleFormat, WavSpec, WavWriter};
-use speech::{Audio, Change, Channel, Conversion, Error, read_audio, read_audio_as, read_manifest, resample};
+use speech::{
+    Audio, AudioChange, Channel, Conversion, Error, read_audio, read_audio_as, read_manifest, resample,
+};
 use tempfile::{TempDir, tempdir};
 
 use crate::common::digits;
@@ -27,31 +31,31 @@ fn mixed() -> Conversion {
     Conversion { channel: Channel::Mix, resample: true }
 }
 
-fn said(path: &Path, error: &Error, part: &str) {
+fn check_message(path: &Path, error: &Error, part: &str) {
     let message = error.to_string();
     assert!(message.contains(path.to_str().unwrap()) && message.contains(part), "{message}");
 }
 
 #[test]
-fn channels_are_mixed_or_chosen() {
+fn channels_are_mixed_or_selected() {
     let folder = tempdir().unwrap();
     let path = wav(&folder, 3, 8000, &[0.0f32, 0.25, 0.5, 0.75, -0.25, -0.5]);
     let read = |channel| read_audio_as(&path, 8000, &Conversion { channel, resample: false });
     let (audio, changes) = read(Channel::Mix).unwrap();
-    assert_eq!((audio.samples, changes), (vec![0.25, 0.0], vec![Change::Mixed { channels: 3 }]));
+    assert_eq!((audio.samples, changes), (vec![0.25, 0.0], vec![AudioChange::Mixed { channels: 3 }]));
     for (number, samples) in [(1, [0.0, 0.75]), (2, [0.25, -0.25]), (3, [0.5, -0.5])] {
         let (audio, changes) = read(Channel::Number(number)).unwrap();
         assert_eq!(audio.samples, samples);
-        assert_eq!(changes, [Change::Chosen { channel: number, channels: 3 }]);
-        assert_eq!(changes[0].to_string(), format!("channel {number} of 3 taken"));
+        assert_eq!(changes, [AudioChange::Selected { channel: number, channels: 3 }]);
+        assert_eq!(changes[0].to_string(), format!("channel {number} of 3 selected"));
     }
     for number in [0, 4, u32::MAX] {
         let error = read(Channel::Number(number)).unwrap_err();
         assert!(matches!(error, Error::Channel { found: 3, .. }), "{error}");
-        said(&path, &error, &format!("channel {number}, found one with 3"));
+        check_message(&path, &error, &format!("channel {number}, found 3 channels"));
     }
     assert!(matches!(read(Channel::Only), Err(Error::Channels { found: 3, .. })));
-    // Nothing is done to what is as it should be.
+    // Audio in the expected format is not converted.
     let path = wav(&folder, 1, 8000, &[7i16]);
     for channel in [Channel::Mix, Channel::Only, Channel::Number(1)] {
         assert_eq!(read_audio_as(&path, 8000, &Conversion { channel, resample: true }).unwrap().1, []);
@@ -61,27 +65,27 @@ fn channels_are_mixed_or_chosen() {
 }
 
 #[test]
-fn a_tone_survives_another_rate() {
+fn a_tone_keeps_its_samples_at_another_rate() {
     let tone = |rate: u32, seconds: f64| -> Vec<f32> {
         let count = (seconds * f64::from(rate)) as usize;
         (0..count).map(|n| (0.5 * (TAU * 440.0 * n as f64 / f64::from(rate)).sin()) as f32).collect()
     };
     for (from, to) in [(16_000, 8000), (8000, 16_000), (44_100, 16_000), (11_025, 8000), (8000, 48_000)] {
         let audio = Audio { samples: tone(from, 1.0), sample_rate: from };
-        let found = resample(&audio, to).unwrap();
-        assert_eq!((found.sample_rate, found.samples.len()), (to, to as usize));
+        let resampled = resample(&audio, to).unwrap();
+        assert_eq!((resampled.sample_rate, resampled.samples.len()), (to, to as usize));
         let edge = to as usize / 20;
-        let differs = |(a, b): (&f32, &f32)| f64::from((a - b).abs());
+        let difference = |(a, b): (&f32, &f32)| f64::from((a - b).abs());
         let expected = tone(to, 1.0);
         let inner = edge..to as usize - edge;
-        let worst =
-            found.samples[inner.clone()].iter().zip(&expected[inner]).map(differs).fold(0.0, f64::max);
-        assert!(worst < 2e-3, "{from} to {to}: {worst}");
+        let max_difference =
+            resampled.samples[inner.clone()].iter().zip(&expected[inner]).map(difference).fold(0.0, f64::max);
+        assert!(max_difference < 2e-3, "{from} to {to}: {max_difference}");
     }
-    // What is above half of the new rate is gone.
+    // Frequencies above half of the new rate are removed.
     let high: Vec<f32> = (0..16_000).map(|n| (TAU * 6000.0 / 16_000.0 * f64::from(n)).sin() as f32).collect();
-    let found = resample(&Audio { samples: high, sample_rate: 16_000 }, 8000).unwrap();
-    assert!(found.samples[400..7600].iter().all(|x| x.abs() < 1e-3));
+    let resampled = resample(&Audio { samples: high, sample_rate: 16_000 }, 8000).unwrap();
+    assert!(resampled.samples[400..7600].iter().all(|x| x.abs() < 1e-3));
     // One sample is enough, and lengths are rounded up.
     for (count, expected) in [(1, 1), (2, 1), (3, 2), (16_001, 8001)] {
         let audio = Audio { samples: vec![0.1; count], sample_rate: 16_000 };
@@ -95,25 +99,28 @@ fn a_tone_survives_another_rate() {
 }
 
 #[test]
-fn rates_are_resampled_on_request_only() {
+fn rates_are_resampled_only_on_request() {
     let folder = tempdir().unwrap();
     let path = wav(&folder, 2, 16_000, &[100i16; 640]);
     let (audio, changes) = read_audio_as(&path, 8000, &mixed()).unwrap();
     assert_eq!((audio.sample_rate, audio.samples.len()), (8000, 160));
-    assert_eq!(changes, [Change::Mixed { channels: 2 }, Change::Resampled { from: 16_000, to: 8000 }]);
+    assert_eq!(
+        changes,
+        [AudioChange::Mixed { channels: 2 }, AudioChange::Resampled { from: 16_000, to: 8000 }]
+    );
     let error =
         read_audio_as(&path, 8000, &Conversion { channel: Channel::Mix, resample: false }).unwrap_err();
     assert!(matches!(error, Error::FileRate { expected: 8000, found: 16_000, .. }), "{error}");
-    said(&path, &error, "expected audio at 8000 Hz, found 16000 Hz");
-    // A header may promise a rate whose transform would not fit in memory.
+    check_message(&path, &error, "expected audio at 8000 Hz, found 16000 Hz");
+    // A header may contain a rate whose transform does not fit into memory.
     let path = wav(&folder, 1, 2_000_000_011, &[100i16; 10]);
     let error = read_audio_as(&path, 8000, &mixed()).unwrap_err();
     assert!(matches!(error, Error::Format { .. }), "{error}");
-    said(&path, &error, "1000 to 768000");
+    check_message(&path, &error, "1000 to 768000");
 }
 
 #[test]
-fn pieces_of_other_rates_are_resampled_to_that_of_the_first() {
+fn segments_are_resampled_to_the_rate_of_the_first() {
     let folder = tempdir().unwrap();
     wav(&folder, 1, 8000, &[100i16; 800]);
     fs::rename(folder.path().join("a.wav"), folder.path().join("b.wav")).unwrap();
@@ -127,52 +134,52 @@ fn pieces_of_other_rates_are_resampled_to_that_of_the_first() {
     fs::write(&path, format!("{}\n{}", line("b", 8000), line("a", 16_000))).unwrap();
     let mut list = read_manifest(&path).unwrap();
     let second = list.pop().unwrap();
-    let mut both = list.pop().unwrap();
-    both.pieces.extend(second.pieces);
-    both.sample_rate = None;
-    let (audio, changes) = both.audio_as(8000, &mixed()).unwrap();
+    let mut utterance = list.pop().unwrap();
+    utterance.segments.extend(second.segments);
+    utterance.sample_rate = None;
+    let (audio, changes) = utterance.audio_as(8000, &mixed()).unwrap();
     assert_eq!((audio.sample_rate, audio.samples.len()), (8000, 1600));
-    assert_eq!(changes, [Change::Resampled { from: 16_000, to: 8000 }]);
+    assert_eq!(changes, [AudioChange::Resampled { from: 16_000, to: 8000 }]);
     let level = |at: usize| (audio.samples[at] * 32_768.0).round();
     assert_eq!((level(400), level(1200)), (100.0, 200.0));
-    // As samples of one rate they could be counted.
-    both.num_samples = Some(1600);
+    // A sample count requires one rate.
+    utterance.num_samples = Some(1600);
     assert!(matches!(
-        both.audio_as(8000, &mixed()),
+        utterance.audio_as(8000, &mixed()),
         Err(Error::SampleRate { expected: 8000, found: 16_000, .. })
     ));
-    both.num_samples = None;
-    assert!(matches!(both.audio(8000), Err(Error::SampleRate { .. })));
+    utterance.num_samples = None;
+    assert!(matches!(utterance.audio(8000), Err(Error::SampleRate { .. })));
 }
 
 #[test]
 fn utterances_are_checked_before_they_are_resampled() {
     let folder = tempdir().unwrap();
     wav(&folder, 1, 16_000, &(0..1600).collect::<Vec<i16>>());
-    let one = |line: &str| {
+    let utterance_of = |line: &str| {
         let path = folder.path().join("list.jsonl");
         fs::write(&path, format!(r#"{{"id": "x", "text": "t", "seconds": 0.1, {line}}}"#)).unwrap();
         read_manifest(&path).unwrap().remove(0)
     };
-    let crc32 = one(r#""file": "a.wav""#).audio(16_000).unwrap().crc32();
+    let crc32 = utterance_of(r#""file": "a.wav""#).audio(16_000).unwrap().crc32();
     for fields in
         ["", r#", "sample_rate": 16000, "num_samples": 1600"#, &format!(r#", "crc32": "{crc32:08x}""#)]
     {
-        let utterance = one(&format!(r#""file": "a.wav"{fields}"#));
+        let utterance = utterance_of(&format!(r#""file": "a.wav"{fields}"#));
         let (audio, changes) = utterance.audio_as(8000, &mixed()).unwrap();
         assert_eq!((audio.sample_rate, audio.samples.len()), (8000, 800));
-        assert_eq!(changes, [Change::Resampled { from: 16_000, to: 8000 }]);
+        assert_eq!(changes, [AudioChange::Resampled { from: 16_000, to: 8000 }]);
         assert!(matches!(utterance.audio(8000), Err(Error::SampleRate { .. })));
     }
     // Segments and strings.
-    let segment = one(r#""file": "a.wav", "offset_samples": 100, "num_samples": 200"#);
+    let segment = utterance_of(r#""file": "a.wav", "offset_samples": 100, "num_samples": 200"#);
     assert_eq!(segment.audio_as(8000, &mixed()).unwrap().0.samples.len(), 100);
     let recording = r#"{"id": "r", "file": "a.wav", "offset_samples": 0, "num_samples": 160, "text": "r", "seconds": 0.01}"#;
     fs::write(folder.path().join("recordings.jsonl"), recording).unwrap();
-    let string = one(r#""recordings": ["r", "r"], "gaps_ms": [10], "lead_ms": 10, "tail_ms": 0"#);
+    let string = utterance_of(r#""recordings": ["r", "r"], "gaps_ms": [10], "lead_ms": 10, "tail_ms": 0"#);
     assert_eq!(string.audio_as(8000, &mixed()).unwrap().0.samples.len(), 4 * 80);
-    // A rate that nobody can mean makes no hours of silence.
-    let string = one(
+    // A rate out of range is refused before hours of silence are created.
+    let string = utterance_of(
         r#""recordings": ["r"], "gaps_ms": [], "lead_ms": 3000000, "tail_ms": 0, "sample_rate": 4000000000"#,
     );
     let message = string.audio_as(8000, &mixed()).unwrap_err().to_string();
@@ -180,13 +187,14 @@ fn utterances_are_checked_before_they_are_resampled() {
         message.contains("`x`") && message.contains("1000 to 768000 Hz, found 4000000000 Hz"),
         "{message}"
     );
-    // The manifest is believed, not the file.
-    let error = one(r#""file": "a.wav", "sample_rate": 11025"#).audio_as(8000, &mixed()).unwrap_err();
+    // The file must have the rate of the manifest.
+    let error =
+        utterance_of(r#""file": "a.wav", "sample_rate": 11025"#).audio_as(8000, &mixed()).unwrap_err();
     assert!(matches!(error, Error::SampleRate { expected: 11_025, found: 16_000, .. }), "{error}");
 }
 
 #[test]
-fn every_error_of_audio_names_utterance_and_file() {
+fn every_audio_error_names_utterance_and_file() {
     let folder = tempdir().unwrap();
     wav(&folder, 2, 8000, &[1i16, 2, 3, 4]);
     fs::copy(folder.path().join("a.wav"), folder.path().join("stereo.wav")).unwrap();
@@ -205,17 +213,17 @@ fn every_error_of_audio_names_utterance_and_file() {
         ("a.wav", r#", "offset_samples": 3, "num_samples": 5"#),
     ];
     for (file, fields) in cases {
-        let line = format!(r#"{{"id": "this one", "text": "t", "seconds": 1, "file": "{file}"{fields}}}"#);
+        let line = format!(r#"{{"id": "utterance 1", "text": "t", "seconds": 1, "file": "{file}"{fields}}}"#);
         let path = folder.path().join("list.jsonl");
         fs::write(&path, line).unwrap();
         let error = read_manifest(&path).unwrap().remove(0).audio(8000).unwrap_err();
         let message = error.to_string();
-        assert!(message.contains("`this one`") && message.contains(file), "{message}");
+        assert!(message.contains("`utterance 1`") && message.contains(file), "{message}");
     }
 }
 
 #[test]
-fn samples_that_are_no_sound_blame_the_file() {
+fn errors_for_invalid_samples_name_the_file() {
     let folder = tempdir().unwrap();
     for (bad, shown) in [
         (f32::NAN, "NaN"),
@@ -226,15 +234,15 @@ fn samples_that_are_no_sound_blame_the_file() {
     ] {
         let path = wav(&folder, 1, 8000, &[0.5, 0.25, bad, 0.0]);
         let error = read_audio(&path).unwrap_err();
-        said(&path, &error, &format!("found {shown} at sample 2"));
+        check_message(&path, &error, &format!("found {shown} at sample 2"));
     }
-    // Integers that nobody scaled are loud, but sound.
+    // Integers that are not scaled are loud but valid.
     let path = wav(&folder, 1, 8000, &[32767.0, -2_147_483_648.0f32]);
     assert_eq!(read_audio(&path).unwrap().samples, [32767.0, -2_147_483_648.0]);
 }
 
 #[test]
-fn the_md5_of_flac_is_checked() {
+fn md5_of_flac_is_checked() {
     let folder = tempdir().unwrap();
     let path = folder.path().join("a.flac");
     let good = fs::read(digits("audio/dev/digits-dev-0000.flac")).unwrap();
@@ -245,14 +253,16 @@ fn the_md5_of_flac_is_checked() {
     fs::write(&path, &bytes).unwrap();
     let error = read_audio(&path).unwrap_err();
     assert!(matches!(error, Error::Md5 { .. }), "{error}");
-    said(&path, &error, "MD5");
-    // Zeros mean that the encoder did not count.
+    check_message(&path, &error, "MD5");
+    // Zeros mean that the encoder did not compute an MD5.
     bytes[26..42].fill(0);
     fs::write(&path, &bytes).unwrap();
     assert_eq!(read_audio(&path).unwrap(), read_audio(&digits("audio/dev/digits-dev-0000.flac")).unwrap());
 }
 
-/// A FLAC file of one frame whose channels are stored verbatim; `bits` are whole bytes.
+/// A FLAC file of one frame with verbatim channels.
+///
+/// Samples have 8, 16 or 24 bits.
 fn flac(channels: &[Vec<i32>], bits: u32, md5: [u8; 16]) -> Vec<u8> {
     let (count, length) = (channels.len() as u64, channels[0].len() as u64);
     let crc = |bytes: &[u8], polynomial: u32, width: u32| {
@@ -282,7 +292,7 @@ fn flac(channels: &[Vec<i32>], bits: u32, md5: [u8; 16]) -> Vec<u8> {
 }
 
 #[test]
-fn md5_counts_the_channels_of_flac_in_turn() {
+fn md5_is_computed_from_interleaved_channels() {
     let folder = tempdir().unwrap();
     let path = folder.path().join("a.flac");
     let channels: Vec<Vec<i32>> = (0..2).map(|c| (0..20).map(|i| (i * 5 - 60) * (c + 1)).collect()).collect();

@@ -1,19 +1,19 @@
-//! Every sample of real corpora, bit for bit, through the checksums of their manifests.
+//! Every sample of real corpora, checked with the checksums of their manifests.
 
 use crate::common::{digits, shared};
 use rayon::prelude::*;
-use speech::{Audio, FeatureConfig, FrontEnd, Piece, Utterance, read_audio, read_manifest};
+use speech::{Audio, AudioSegment, FeatureConfig, FrontEnd, Utterance, read_audio, read_manifest};
 
 fn check_all(utterances: &[Utterance], sample_rate: u32) {
     utterances.par_iter().for_each(|u| {
-        assert!(u.crc32.is_some() && u.num_samples.is_some(), "{} has nothing to check", u.id);
+        assert!(u.crc32.is_some() && u.num_samples.is_some(), "{} has no checksum or length", u.id);
         let audio = u.audio(sample_rate).unwrap();
         assert!((audio.seconds() - u.seconds).abs() < 1e-3, "{}", u.id);
     });
 }
 
 #[test]
-fn digits_that_ship() {
+fn digits_of_the_repository() {
     let mut texts = std::collections::HashMap::new();
     for (split, count) in [("train", 400), ("dev", 40), ("test", 80)] {
         let utterances = read_manifest(&digits(&format!("{split}.jsonl"))).unwrap();
@@ -55,13 +55,15 @@ fn samples_of_many_sources() {
     let utterances = read_manifest(&path).unwrap();
     assert_eq!(utterances.len(), 160);
     check_all(&utterances, 16_000);
-    // The one with a LIST chunk before its data.
+    // A file with a LIST chunk before its data.
     let jfk = utterances.iter().find(|u| u.id.contains("jfk")).unwrap();
-    let Piece::Sound { path, .. } = &jfk.pieces[0] else { panic!("a file") };
+    let AudioSegment::Sound { path, .. } = &jfk.segments[0] else { panic!("a file") };
     assert!(read_audio(path).unwrap().samples.len() > 100_000);
 }
 
-/// Prints the speed; run with `--nocapture`. The bound is loose: it catches a slip of an order of magnitude.
+/// Prints the speed with `--nocapture`.
+///
+/// The limit is loose: it detects a slowdown by an order of magnitude.
 #[test]
 fn features_of_all_fsdd_strings_in_seconds() {
     let Some(path) = shared("fsdd/strings_train.jsonl") else { return };

@@ -1,4 +1,4 @@
-//! Utterances by number, of manifests and of shards.
+//! Utterances of manifests and shards by index.
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -8,8 +8,8 @@ use speech::{Corpus, Error, read_manifest};
 use crate::common::wav_bytes;
 use crate::flac_bytes::flac;
 
-/// A sound of some samples as the bytes of a file.
-pub fn sound(samples: usize) -> Vec<u8> {
+/// A WAV file of some samples, as bytes.
+pub fn wav_file(samples: usize) -> Vec<u8> {
     wav_bytes(8000, &(0..samples).map(|n| (n * 37 % 2000) as i16 - 1000).collect::<Vec<_>>())
 }
 
@@ -25,27 +25,27 @@ pub fn shard(path: &Path, members: &[(&str, &[u8])]) {
     fs::write(path, archive.into_inner().unwrap()).unwrap();
 }
 
-/// Three samples, one with a text alone, one with more to say.
-fn three(path: &Path) {
-    let (one, two, three) = (sound(800), sound(1200), sound(2000));
+/// Writes a shard of three samples, the second with JSON metadata.
+fn write_shard(path: &Path) {
+    let (first, second, third) = (wav_file(800), wav_file(1200), wav_file(2000));
     let about = br#"{"text": "two words", "speaker": "s2", "id": "second", "num_samples": 1200}"#;
     shard(
         path,
         &[
-            ("set/a.wav", &one),
+            ("set/a.wav", &first),
             ("set/a.txt", b"one\n"),
             ("set/b.json", about),
-            ("set/b.wav", &two),
+            ("set/b.wav", &second),
             ("set/b.png", b"not for us"),
             ("README", b"nor this"),
-            ("c.wav", &three),
+            ("c.wav", &third),
             ("c.txt", b"three"),
         ],
     );
 }
 
 #[test]
-fn a_manifest_says_the_same_one_by_one() {
+fn utterances_by_index_equal_those_of_the_manifest() {
     let folder = tempfile::tempdir().unwrap();
     for text in [
         "{\"id\": \"a\", \"file\": \"a.wav\", \"seconds\": 0.1, \"text\": \"one\"}\n",
@@ -68,7 +68,7 @@ fn a_manifest_says_the_same_one_by_one() {
 }
 
 #[test]
-fn strings_of_recordings_are_found_again() {
+fn strings_of_recordings_are_read_by_index() {
     let folder = tempfile::tempdir().unwrap();
     let recording = r#"{"id": "r", "file": "r.wav", "seconds": 0.5, "text": "five", "num_samples": 4000, "sample_rate": 8000}"#;
     fs::write(folder.path().join("recordings.jsonl"), recording).unwrap();
@@ -83,11 +83,11 @@ fn strings_of_recordings_are_found_again() {
 }
 
 #[test]
-fn a_shard_has_sound_and_text_of_each_sample() {
+fn a_shard_has_audio_and_text_of_each_sample() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t-00.tar");
-    three(&path);
-    three(&folder.path().join("t-01.tar"));
+    write_shard(&path);
+    write_shard(&folder.path().join("t-01.tar"));
     let cache = folder.path().join("cache");
     for _ in 0..2 {
         let corpus = Corpus::open(&[folder.path().join("t-{00..01}.tar")], Some(&cache)).unwrap();
@@ -99,15 +99,15 @@ fn a_shard_has_sound_and_text_of_each_sample() {
                 .take(6)
                 .enumerate()
         {
-            let one = corpus.utterance(index).unwrap();
-            assert_eq!((one.id.as_str(), one.text.as_str()), (id, text));
-            assert_eq!(one.seconds, samples as f64 / 8000.0);
-            assert_eq!(corpus.seconds(index), one.seconds);
-            assert_eq!(one.audio(8000).unwrap().samples.len(), samples);
-            assert_eq!(one.sample_rate, Some(8000));
+            let utterance = corpus.utterance(index).unwrap();
+            assert_eq!((utterance.id.as_str(), utterance.text.as_str()), (id, text));
+            assert_eq!(utterance.seconds, samples as f64 / 8000.0);
+            assert_eq!(corpus.seconds(index), utterance.seconds);
+            assert_eq!(utterance.audio(8000).unwrap().samples.len(), samples);
+            assert_eq!(utterance.sample_rate, Some(8000));
         }
         assert_eq!(corpus.utterance(1).unwrap().speaker.as_deref(), Some("s2"));
-        // The same from the cache.
+        // The cache stores the warnings, too.
         let [first, second] = corpus.warnings() else { panic!("{:?}", corpus.warnings()) };
         assert!(first.ends_with("t-00.tar: 2 members are not used: set/b.png, README"), "{first}");
         assert!(second.contains("t-01.tar"), "{second}");
@@ -116,28 +116,28 @@ fn a_shard_has_sound_and_text_of_each_sample() {
 }
 
 #[test]
-fn what_a_shard_lacks_is_named() {
+fn errors_name_what_a_shard_lacks() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.tar");
-    let sound = sound(100);
-    let good: [(&str, &[u8]); 2] = [("good.wav", &sound), ("good.txt", b"one")];
+    let audio = wav_file(100);
+    let good: [(&str, &[u8]); 2] = [("good.wav", &audio), ("good.txt", b"one")];
     for (members, part) in [
-        (&[("a.wav", &sound[..])][..], "expected a.json or a.txt, found sound alone"),
-        (&[("b.txt", b"one")], "expected b.wav, b.flac or other sound, found a text alone"),
-        (&[("a.wav", &sound), ("a.json", b"{\"id\": 3")], "expected a JSON object"),
-        (&[("a.wav", &sound), ("a.json", b"{\"id\": \"a\"}")], "missing field `text`"),
+        (&[("a.wav", &audio[..])][..], "expected a.json or a.txt, found only audio"),
+        (&[("b.txt", b"one")], "expected b.wav, b.flac or other audio, found only a text"),
+        (&[("a.wav", &audio), ("a.json", b"{\"id\": 3")], "expected a JSON object"),
+        (&[("a.wav", &audio), ("a.json", b"{\"id\": \"a\"}")], "missing field `text`"),
         (&[("a.wav", b"noise"), ("a.txt", b"one")], "expected a WAV or FLAC file"),
     ] {
-        // Alone, it is an error of the shard; with others, it is left out and named.
+        // A shard without other samples is an error; otherwise the sample is excluded and reported.
         shard(&path, members);
-        let found = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
+        let error = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
         assert!(
-            found.contains(part) && found.contains("t.tar") && found.contains("cannot be used"),
-            "{found}"
+            error.contains(part) && error.contains("t.tar") && error.contains("cannot be used"),
+            "{error}"
         );
         shard(&path, &[&good[..1], members, &good[1..]].concat());
-        let found = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
-        assert!(found.contains("3 samples that cannot be used, the first good"), "{found}");
+        let error = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
+        assert!(error.contains("3 samples that cannot be used, the first good"), "{error}");
         shard(&path, &[members, &good].concat());
         let corpus = Corpus::open(std::slice::from_ref(&path), None).unwrap();
         let [bad] = corpus.bad_samples() else { panic!("{:?}", corpus.bad_samples()) };
@@ -145,37 +145,37 @@ fn what_a_shard_lacks_is_named() {
         assert_eq!((bad.key.as_str(), corpus.len()), (&members[0].0[..1], 1));
     }
     let twice: [(&str, &[u8]); 6] = [
-        ("a.wav", &sound),
+        ("a.wav", &audio),
         ("a.txt", b"one"),
         ("b.txt", b"x"),
-        ("b.wav", &sound),
-        ("a.wav", &sound),
+        ("b.wav", &audio),
+        ("a.wav", &audio),
         ("a.txt", b"one"),
     ];
     shard(&path, &twice);
-    let found = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
-    assert!(found.contains("id `a`"), "{found}");
+    let error = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
+    assert!(error.contains("id `a`"), "{error}");
     shard(&path, &[("README", b"empty")]);
-    let found = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
-    assert!(found.contains("1 member is not used: README"), "{found}");
-    three(&path);
-    let whole = fs::read(&path).unwrap();
-    fs::write(&path, &whole[..1500]).unwrap();
-    let found = Corpus::open(std::slice::from_ref(&path), None).unwrap_err();
-    assert!(matches!(found, Error::Shard { .. }), "{found}");
+    let error = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
+    assert!(error.contains("1 member is not used: README"), "{error}");
+    write_shard(&path);
+    let complete = fs::read(&path).unwrap();
+    fs::write(&path, &complete[..1500]).unwrap();
+    let error = Corpus::open(std::slice::from_ref(&path), None).unwrap_err();
+    assert!(matches!(error, Error::Shard { .. }), "{error}");
     let missing = folder.path().join("none.tar");
     assert!(matches!(Corpus::open(&[missing], None), Err(Error::Io { .. })));
 }
 
 #[test]
-fn a_source_that_has_changed_since_it_was_indexed_is_an_error() {
+fn a_source_changed_after_indexing_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.tar");
-    three(&path);
+    write_shard(&path);
     let corpus = Corpus::open(std::slice::from_ref(&path), None).unwrap();
-    // Other sound where the first was: the second sample is where the index does not know it.
-    let (one, two) = (sound(5000), sound(1200));
-    shard(&path, &[("set/a.wav", &one), ("set/a.txt", b"one"), ("z.wav", &two), ("z.txt", b"two")]);
+    // The first sample has other audio, so the second starts at another position than in the index.
+    let (first, second) = (wav_file(5000), wav_file(1200));
+    shard(&path, &[("set/a.wav", &first), ("set/a.txt", b"one"), ("z.wav", &second), ("z.txt", b"two")]);
     for index in 0..2 {
         let error = corpus.utterance(index).unwrap_err();
         assert!(matches!(error, Error::Index { .. }), "{error}");
@@ -192,30 +192,30 @@ fn a_source_that_has_changed_since_it_was_indexed_is_an_error() {
 }
 
 #[test]
-fn an_index_that_does_not_fit_or_is_damaged_is_made_anew() {
+fn an_outdated_or_damaged_index_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let (path, cache) = (folder.path().join("t.tar"), folder.path().join("cache"));
-    three(&path);
+    write_shard(&path);
     let open = || Corpus::open(std::slice::from_ref(&path), Some(&cache)).unwrap().len();
     assert_eq!(open(), 3);
     let index: PathBuf = fs::read_dir(&cache).unwrap().next().unwrap().unwrap().path();
-    let whole = fs::read(&index).unwrap();
-    for at in [0, 20, 60, whole.len() - 1] {
-        let mut damaged = whole.clone();
+    let complete = fs::read(&index).unwrap();
+    for at in [0, 20, 60, complete.len() - 1] {
+        let mut damaged = complete.clone();
         damaged[at] ^= 1;
         fs::write(&index, &damaged).unwrap();
         assert_eq!(open(), 3);
-        assert_eq!(fs::read(&index).unwrap(), whole);
+        assert_eq!(fs::read(&index).unwrap(), complete);
     }
-    fs::write(&index, &whole[..whole.len() - 7]).unwrap();
+    fs::write(&index, &complete[..complete.len() - 7]).unwrap();
     assert_eq!(open(), 3);
-    let sound = sound(100);
-    shard(&path, &[("a.wav", &sound), ("a.txt", b"one")]);
+    let audio = wav_file(100);
+    shard(&path, &[("a.wav", &audio), ("a.txt", b"one")]);
     assert_eq!(open(), 1);
     assert_eq!(fs::read_dir(&cache).unwrap().count(), 1);
 }
 
-/// A tar file of headers as the caller wants them.
+/// A tar file with members that the caller adds.
 fn archive(path: &Path, fill: impl FnOnce(&mut tar::Builder<Vec<u8>>)) {
     let mut archive = tar::Builder::new(Vec::new());
     fill(&mut archive);
@@ -229,28 +229,29 @@ fn header(length: usize) -> tar::Header {
 }
 
 #[test]
-fn names_may_be_long_or_in_any_script() {
+fn names_can_be_long_or_in_any_script() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.tar");
-    let (sound, about) = (sound(800), br#"{"text": "one", "speaker": "s"}"#);
+    let (audio, about) = (wav_file(800), br#"{"text": "one", "speaker": "s"}"#);
     let long = format!("{}/{}", "folder".repeat(30), "name".repeat(40));
     archive(&path, |archive| {
-        // As GNU's tar has them.
-        for (ending, bytes) in [("wav", &sound[..]), ("json", about)] {
+        // As written by GNU tar.
+        for (ending, bytes) in [("wav", &audio[..]), ("json", about)] {
             archive.append_data(&mut header(bytes.len()), format!("{long}.{ending}"), bytes).unwrap();
         }
-        // As Python's has them: a real header beside whose name there is another one, and a time.
-        for (ending, bytes) in [("json", &about[..]), ("WAV", &sound)] {
+        // As written by Python: a header with a short name after a pax record with the name and a
+        // time.
+        for (ending, bytes) in [("json", &about[..]), ("WAV", &audio)] {
             let name = format!("\u{6211}\u{5011}/{}.{ending}", "x".repeat(200));
             archive.append_pax_extensions([("mtime", "1.5".as_bytes()), ("path", name.as_bytes())]).unwrap();
             archive.append_data(&mut header(bytes.len()), format!("??/short.{ending}"), bytes).unwrap();
         }
-        // As git's has them: what holds for all.
+        // As written by git: a global record.
         let record = b"19 comment=nothing\n";
         let mut global = header(record.len());
         global.set_entry_type(tar::EntryType::XGlobalHeader);
         archive.append_data(&mut global, "pax_global_header", &record[..]).unwrap();
-        for (name, bytes) in [("./last.Wav", &sound[..]), ("./last.txt", b"\xef\xbb\xbfthree")] {
+        for (name, bytes) in [("./last.Wav", &audio[..]), ("./last.txt", b"\xef\xbb\xbfthree")] {
             let mut header = header(bytes.len());
             header.set_path("x").unwrap();
             header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
@@ -261,28 +262,28 @@ fn names_may_be_long_or_in_any_script() {
     let cache = folder.path().join("cache");
     for _ in 0..2 {
         let corpus = Corpus::open(std::slice::from_ref(&path), Some(&cache)).unwrap();
-        let found: Vec<(String, String)> = corpus
+        let actual: Vec<(String, String)> = corpus
             .utterances()
-            .map(|one| {
-                let one = one.unwrap();
-                assert_eq!(one.audio(8000).unwrap().samples.len(), 800);
-                (one.id, one.text)
+            .map(|utterance| {
+                let utterance = utterance.unwrap();
+                assert_eq!(utterance.audio(8000).unwrap().samples.len(), 800);
+                (utterance.id, utterance.text)
             })
             .collect();
         let pax = format!("\u{6211}\u{5011}/{}", "x".repeat(200));
         let expected = [(&*long, "one"), (&*pax, "one"), ("last", "three")];
-        assert!(found.iter().map(|(id, text)| (id.as_str(), text.as_str())).eq(expected), "{found:?}");
+        assert!(actual.iter().map(|(id, text)| (id.as_str(), text.as_str())).eq(expected), "{actual:?}");
     }
 }
 
 #[test]
-fn members_that_are_not_files_of_their_own_are_named() {
+fn errors_name_members_that_are_links() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.tar");
-    let sound = sound(800);
+    let audio = wav_file(800);
     for (kind, part) in [
-        (tar::EntryType::Symlink, "a.wav: expected a file of its own, found Symlink"),
-        (tar::EntryType::Link, "a.wav: expected a file of its own, found Link"),
+        (tar::EntryType::Symlink, "a.wav: expected a separate file, found Symlink"),
+        (tar::EntryType::Link, "a.wav: expected a separate file, found Link"),
         (tar::EntryType::Fifo, "found Fifo"),
         (tar::EntryType::GNUSparse, "sparse"),
     ] {
@@ -297,7 +298,7 @@ fn members_that_are_not_files_of_their_own_are_named() {
         let error = Corpus::open(std::slice::from_ref(&path), None).unwrap_err();
         assert!(matches!(error, Error::Shard { .. }) && error.to_string().contains(part), "{error}");
     }
-    // Folders are passed over; links, and hidden files of a sample's name, are counted.
+    // Folders are skipped; links and hidden files with the name of a sample are counted.
     archive(&path, |archive| {
         let mut folder = header(0);
         folder.set_entry_type(tar::EntryType::Directory);
@@ -305,7 +306,7 @@ fn members_that_are_not_files_of_their_own_are_named() {
         let mut link = header(0);
         link.set_entry_type(tar::EntryType::Symlink);
         archive.append_link(&mut link, "a.png", "b.png").unwrap();
-        archive.append_data(&mut header(sound.len()), "a.wav", &sound[..]).unwrap();
+        archive.append_data(&mut header(audio.len()), "a.wav", &audio[..]).unwrap();
         archive.append_data(&mut header(3), "._a.json", &b"mac"[..]).unwrap();
         archive.append_data(&mut header(3), "a.txt", &b"one"[..]).unwrap();
     });
@@ -315,87 +316,90 @@ fn members_that_are_not_files_of_their_own_are_named() {
 }
 
 #[test]
-fn what_a_shard_has_twice_or_wrong_is_named() {
+fn errors_name_duplicate_and_invalid_members() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.tar");
-    let sound = sound(8000);
+    let audio = wav_file(8000);
     let big = vec![b' '; (1 << 24) + 1];
     for (members, part) in [
-        (&[("a.wav", &sound[..]), ("a.flac", &sound), ("a.txt", b"one")][..], "a.flac: expected one sound"),
-        (&[("a.wav", &sound), ("a.txt", b"one"), ("a.txt", b"one")], "a.txt: expected one txt"),
+        (
+            &[("a.wav", &audio[..]), ("a.flac", &audio), ("a.txt", b"one")][..],
+            "a.flac: expected one audio file",
+        ),
+        (&[("a.wav", &audio), ("a.txt", b"one"), ("a.txt", b"one")], "a.txt: expected one txt"),
         (
             &[
-                ("a.wav", &sound),
+                ("a.wav", &audio),
                 ("a.json", br#"{"id": "x", "text": ""}"#),
-                ("b.wav", &sound),
+                ("b.wav", &audio),
                 ("b.json", br#"{"id": "x", "text": ""}"#),
             ],
             "id `x`",
         ),
-        (&[("a.wav", &sound), ("a.json", b"")], "expected a JSON object"),
-        (&[("a.wav", &sound), ("a.json", b"words")], "expected a JSON object"),
-        (&[("a.wav", &sound), ("a.json", b"[1]")], "expected a JSON object"),
+        (&[("a.wav", &audio), ("a.json", b"")], "expected a JSON object"),
+        (&[("a.wav", &audio), ("a.json", b"words")], "expected a JSON object"),
+        (&[("a.wav", &audio), ("a.json", b"[1]")], "expected a JSON object"),
         (&[("a.wav", b""), ("a.txt", b"one")], "the first a: "),
-        (&[("a.wav", &sound[..44]), ("a.txt", b"one")], "the first a: "),
-        (&[("a.wav", &sound), ("a.txt", b"caf\xe9")], "a.txt: text in UTF-8"),
-        (&[("a.wav", &sound), ("a.txt", &big)], "a text of at most 16777216 bytes"),
+        (&[("a.wav", &audio[..44]), ("a.txt", b"one")], "the first a: "),
+        (&[("a.wav", &audio), ("a.txt", b"caf\xe9")], "a.txt: text in UTF-8"),
+        (&[("a.wav", &audio), ("a.txt", &big)], "a text of at most 16777216 bytes"),
     ] {
         shard(&path, members);
-        let found = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
-        let one = part.replace("the first a", "1 sample that cannot be used, a");
-        assert!(found.contains(part) || found.contains(&one), "{found}\n{part}");
+        let error = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
+        let single = part.replace("the first a", "1 sample that cannot be used, a");
+        assert!(error.contains(part) || error.contains(&single), "{error}\n{part}");
     }
-    // Another length than is said: used as it is, and reported.
-    shard(&path, &[("a.wav", &sound), ("a.json", br#"{"text": "one", "seconds": 3.0}"#)]);
+    // A length that differs from the metadata is used and reported.
+    shard(&path, &[("a.wav", &audio), ("a.json", br#"{"text": "one", "seconds": 3.0}"#)]);
     let corpus = Corpus::open(std::slice::from_ref(&path), None).unwrap();
-    let [other] = corpus.other_lengths() else { panic!("{corpus:?}") };
+    let [other] = corpus.length_mismatches() else { panic!("{corpus:?}") };
     assert_eq!((other.id.as_str(), other.expected_seconds, other.found_seconds), ("a", 3.0, 1.0));
     assert_eq!((corpus.seconds(0), corpus.utterance(0).unwrap().seconds), (1.0, 1.0));
     // A text next to JSON is not used.
-    shard(&path, &[("a.wav", &sound), ("a.json", br#"{"text": "one"}"#), ("a.txt", b"two")]);
+    shard(&path, &[("a.wav", &audio), ("a.json", br#"{"text": "one"}"#), ("a.txt", b"two")]);
     let corpus = Corpus::open(std::slice::from_ref(&path), None).unwrap();
     assert!(corpus.warnings()[0].ends_with("1 member is not used: a.txt"), "{corpus:?}");
-    shard(&path, &[("a.wav", &sound), ("a.txt", b"{curly}"), ("b.wav", &sound), ("b.txt", b"")]);
+    shard(&path, &[("a.wav", &audio), ("a.txt", b"{curly}"), ("b.wav", &audio), ("b.txt", b"")]);
     let corpus = Corpus::open(std::slice::from_ref(&path), None).unwrap();
-    let texts = corpus.utterances().map(|one| one.unwrap().text);
+    let texts = corpus.utterances().map(|utterance| utterance.unwrap().text);
     assert!(texts.eq(["{curly}", ""]));
 }
 
 #[test]
-fn a_flac_member_that_does_not_tell_its_length_is_decoded_once() {
+fn a_flac_member_without_length_is_decoded_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.TAR");
-    let sound = flac(8000, &[5; 6000], false);
-    shard(&path, &[("a.FLAC", &sound), ("a.txt", b"one")]);
+    let audio = flac(8000, &[5; 6000], false);
+    shard(&path, &[("a.FLAC", &audio), ("a.txt", b"one")]);
     let corpus = Corpus::open(std::slice::from_ref(&path), None).unwrap();
-    let one = corpus.utterance(0).unwrap();
-    assert_eq!((corpus.seconds(0), one.seconds), (0.75, 0.75));
-    assert_eq!(one.audio(8000).unwrap().samples.len(), 6000);
-    shard(&path, &[("a.FLAC", &sound[..sound.len() - 9]), ("a.txt", b"one")]);
+    let utterance = corpus.utterance(0).unwrap();
+    assert_eq!((corpus.seconds(0), utterance.seconds), (0.75, 0.75));
+    assert_eq!(utterance.audio(8000).unwrap().samples.len(), 6000);
+    shard(&path, &[("a.FLAC", &audio[..audio.len() - 9]), ("a.txt", b"one")]);
     let error = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
     assert!(error.contains("cannot be used, a:") && error.contains("FLAC"), "{error}");
 }
 
 #[test]
-fn a_shard_without_its_end_or_with_two_is_not_whole() {
+fn a_shard_without_or_with_two_end_marks_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.tar");
-    three(&path);
-    let whole = fs::read(&path).unwrap();
-    let content = whole.len() - 1024;
+    write_shard(&path);
+    let complete = fs::read(&path).unwrap();
+    let content = complete.len() - 1024;
     let error = |bytes: &[u8]| {
         fs::write(&path, bytes).unwrap();
         let error = Corpus::open(std::slice::from_ref(&path), None).unwrap_err();
         assert!(matches!(error, Error::Shard { .. }), "{error}");
         error.to_string()
     };
-    // Cut between two members, where nothing but the end mark tells.
-    assert!(error(&whole[..content]).contains("an end mark of zeros, found none"));
-    assert!(error(&[whole.clone(), whole.clone()].concat()).contains("other bytes behind it"));
-    assert!(error(&[&whole[..content], &[0; 512], b"x"].concat()).contains("other bytes behind it"));
-    fs::write(&path, [whole, vec![0; 100_000]].concat()).unwrap();
+    // Cut between two members, where only the end mark is missing.
+    assert!(error(&complete[..content]).contains("an end mark of zeros, found none"));
+    assert!(error(&[complete.clone(), complete.clone()].concat()).contains("other bytes after it"));
+    assert!(error(&[&complete[..content], &[0; 512], b"x"].concat()).contains("other bytes after it"));
+    fs::write(&path, [complete, vec![0; 100_000]].concat()).unwrap();
     assert_eq!(Corpus::open(std::slice::from_ref(&path), None).unwrap().len(), 3);
-    // A size that no disk has.
+    // A size beyond that of any disk.
     archive(&path, |archive| {
         let mut header = header(4);
         header.set_path("a.wav").unwrap();
@@ -412,10 +416,10 @@ fn a_shard_without_its_end_or_with_two_is_not_whole() {
 }
 
 #[test]
-fn an_index_may_be_written_by_many_at_once() {
+fn an_index_can_be_written_by_several_threads() {
     let folder = tempfile::tempdir().unwrap();
     let (path, cache) = (folder.path().join("t.tar"), folder.path().join("cache"));
-    three(&path);
+    write_shard(&path);
     for _ in 0..20 {
         let _ = fs::remove_dir_all(&cache);
         std::thread::scope(|scope| {
@@ -433,18 +437,18 @@ fn an_index_may_be_written_by_many_at_once() {
     assert!(matches!(error, Error::Write { .. }), "{error}");
 }
 
-/// Where no file can be made, as on a full disk: root may write into any folder, but not into this one.
+/// Uses a folder where no file can be created, even by root.
 #[test]
-fn a_cache_that_cannot_be_written_is_off() {
-    let refusing = Path::new("/proc/self/fd");
-    if !refusing.exists() {
+fn a_cache_that_cannot_be_written_is_not_used() {
+    let unwritable = Path::new("/proc/self/fd");
+    if !unwritable.exists() {
         println!("skipped: there is no /proc");
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let paths = [folder.path().join("t.tar"), folder.path().join("u.tar")];
-    paths.iter().for_each(|path| three(path));
-    let corpus = Corpus::open(&paths, Some(refusing)).unwrap();
+    paths.iter().for_each(|path| write_shard(path));
+    let corpus = Corpus::open(&paths, Some(unwritable)).unwrap();
     assert_eq!(corpus.len(), 6);
     let warnings: Vec<_> = corpus.warnings().iter().filter(|line| line.contains("data.cache")).collect();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
@@ -452,7 +456,7 @@ fn a_cache_that_cannot_be_written_is_off() {
 }
 
 #[test]
-fn a_line_without_end_is_refused() {
+fn a_line_without_line_end_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("list.jsonl");
     fs::write(&path, vec![b' '; (1 << 24) + 1]).unwrap();
@@ -463,20 +467,20 @@ fn a_line_without_end_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever is in a shard, it is read or refused, and never a reason to panic.
+    /// A damaged shard is read or refused without a panic.
     #[test]
-    fn no_damage_is_fatal(at in 0usize..8000, byte: u8, cut in 0usize..9000) {
+    fn damaged_shards_never_panic(at in 0usize..8000, byte: u8, cut in 0usize..9000) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.tar");
-        three(&path);
+        write_shard(&path);
         let mut bytes = fs::read(&path).unwrap();
-        let place = at % bytes.len();
-        bytes[place] = byte;
+        let position = at % bytes.len();
+        bytes[position] = byte;
         bytes.truncate(cut.max(1));
         fs::write(&path, &bytes).unwrap();
         if let Ok(corpus) = Corpus::open(std::slice::from_ref(&path), None) {
-            for one in corpus.utterances().flatten() {
-                let _ = one.audio(8000);
+            for utterance in corpus.utterances().flatten() {
+                let _ = utterance.audio(8000);
             }
         }
     }
@@ -488,12 +492,12 @@ proptest! {
 fn shards_are_read_fast() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.tar");
-    let sound = flac(16_000, &vec![7; 32_000], true);
+    let audio = flac(16_000, &vec![7; 32_000], true);
     let count = 10_000;
     let mut archive = tar::Builder::new(std::io::BufWriter::new(fs::File::create(&path).unwrap()));
     for n in 0..count {
         let about = format!("{{\"text\": \"word {n}\", \"num_samples\": 32000, \"speaker\": \"s\"}}");
-        for (ending, bytes) in [("flac", &sound[..]), ("json", about.as_bytes())] {
+        for (ending, bytes) in [("flac", &audio[..]), ("json", about.as_bytes())] {
             let mut header = tar::Header::new_ustar();
             header.set_size(bytes.len() as u64);
             archive.append_data(&mut header, format!("set/utterance-{n:05}.{ending}"), bytes).unwrap();
@@ -506,7 +510,7 @@ fn shards_are_read_fast() {
         let indexed = start.elapsed().as_secs_f64();
         let start = std::time::Instant::now();
         assert_eq!(corpus.utterances().filter(Result::is_ok).count(), count);
-        let told = start.elapsed().as_secs_f64();
-        println!("{:.0} utterances/s indexed, {:.0} told", count as f64 / indexed, count as f64 / told);
+        let read = start.elapsed().as_secs_f64();
+        println!("{:.0} utterances/s indexed, {:.0} read", count as f64 / indexed, count as f64 / read);
     }
 }

@@ -1,26 +1,35 @@
-//! Sound files of every format that is read, made at test time by independent encoders: ffmpeg, sox, lame, opusenc, oggenc, flac.
+//! Audio files of every supported format from independent encoders.
 //!
-//! Any test program can take this file in with `#[path]`.
+//! The encoders are ffmpeg, sox, lame, opusenc, oggenc and flac. Any test program can include this
+//! file with `#[path]`.
 
-#![allow(dead_code)] // Each test program uses its part.
+#![allow(dead_code)] // Each test program uses a part.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What is expected of the samples of a format, compared with those of an independent decoder.
+/// Tolerance of the samples of a format.
+///
+/// The reference is an independent decoder.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
-    /// Equal, and within one step of so many bits of the encoder's input.
+    /// Equal, and within one step of this many bits of the input.
     Exact(u32),
-    /// Equal to the encoder's input of so many bits; the independent decoder does not read the format.
+    /// Equal to the encoder's input, of this many bits.
+    ///
+    /// The independent decoder does not support the format.
     Source(u32),
-    /// As many, and equal up to this.
+    /// The same number of samples, equal up to this tolerance.
     Close(f32),
-    /// As many as the encoder's input has, and equal up to this: the independent decoder returns the encoder's padding too.
+    /// As many samples as the encoder's input, equal up to this tolerance.
+    ///
+    /// The independent decoder also returns the encoder's padding.
     Trimmed(f32),
 }
 
-/// A format: its name, the ending of the file, the command that makes it (`IN` and `OUT` are files), and what is expected.
+/// A format: name, file name extension, encoder command and expected tolerance.
+///
+/// In the command, `IN` and `OUT` are files.
 pub struct Format {
     pub name: &'static str,
     pub ending: &'static str,
@@ -34,13 +43,15 @@ const fn format(name: &'static str, ending: &'static str, command: &'static str,
 
 use Kind::{Close, Exact, Source, Trimmed};
 
-/// Sample rate of the inputs, WAV files of 16 bits, 32 bits, and two channels.
+/// Sample rate of the inputs.
 pub const RATE: u32 = 16_000;
-/// Decoders of transform codecs add up in another order: 16 bits have steps of 3e-5.
+/// Decoders of transform codecs sum in different orders; 16 bits have steps of 3e-5.
 const SMALL: f32 = 2e-5;
 /// Independent decoders of MPEG layer 2 and Opus round to 16 bits.
 const STEP: f32 = 6e-5;
-/// The speech layer of Opus: our decoder and the reference differ from a rare frame on, here one of 69.
+/// Tolerance for the speech layer of Opus.
+///
+/// The two decoders differ after rare frames, in these files 1 of 69.
 const SILK: f32 = 4e-3;
 
 /// Every format of docs/data.md. `IN` has 16 bits, `IN32` 32 bits, `IN2` two channels of 16 bits.
@@ -129,7 +140,7 @@ pub const FORMATS: &[Format] = &[
 /// The programs of [`FORMATS`].
 const PROGRAMS: [&str; 6] = ["ffmpeg", "sox", "lame", "opusenc", "oggenc", "flac"];
 
-/// Whether all encoders are there, which a user's machine need not have; CI must have them.
+/// Whether all encoders are installed; CI requires them.
 pub fn has_encoders() -> bool {
     let is_missing = |name: &&str| {
         let argument = if *name == "ffmpeg" { "-version" } else { "--version" };
@@ -137,15 +148,12 @@ pub fn has_encoders() -> bool {
         run.is_err()
     };
     let Some(missing) = PROGRAMS.iter().find(|name| is_missing(name)) else { return true };
-    assert!(
-        std::env::var_os("CI").is_none_or(|ci| ci != "true"),
-        "{missing} is missing, and CI must have it"
-    );
+    assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{missing} is missing, and CI requires it");
     println!("skipped: {missing} is missing");
     false
 }
 
-/// Tones, a chirp and noise, loud and soft, as 32-bit integers.
+/// Tones, a chirp and noise of different levels, as 32-bit integers.
 pub fn signal(samples: usize) -> Vec<i32> {
     let mut state = 1u32;
     let mut noise = || {
@@ -161,10 +169,12 @@ pub fn signal(samples: usize) -> Vec<i32> {
     (0..samples).map(sample).collect()
 }
 
-/// Writes the encoders' inputs into a folder: `in.wav` of the upper 16 bits, `in32.wav` of all, `in2.wav` of 16 bits on the second
-/// of two channels.
+/// Writes the inputs of the encoders into a folder.
+///
+/// `in.wav` has the upper 16 bits, `in32.wav` all bits, `in2.wav` 16 bits in the second of two
+/// channels.
 pub fn write_inputs(folder: &Path, signal: &[i32]) {
-    let write = |name: &str, channels: u16, bytes: u16, sound: &mut dyn Iterator<Item = i32>| {
+    let write = |name: &str, channels: u16, bytes: u16, samples: &mut dyn Iterator<Item = i32>| {
         let frame = channels * bytes;
         let mut file = b"RIFF----WAVEfmt \x10\0\0\0\x01\0".to_vec();
         file.extend(channels.to_le_bytes());
@@ -172,7 +182,7 @@ pub fn write_inputs(folder: &Path, signal: &[i32]) {
         file.extend([frame.to_le_bytes(), (8 * bytes).to_le_bytes()].concat());
         file.extend(b"data");
         file.extend((signal.len() as u32 * u32::from(frame)).to_le_bytes());
-        sound.for_each(|sample| file.extend(&sample.to_le_bytes()[4 - usize::from(bytes)..]));
+        samples.for_each(|sample| file.extend(&sample.to_le_bytes()[4 - usize::from(bytes)..]));
         let length = file.len() as u32 - 8;
         file[4..8].copy_from_slice(&length.to_le_bytes());
         std::fs::write(folder.join(name), file).unwrap();
@@ -194,12 +204,12 @@ impl Format {
         rate.map_or(if self.is_opus() { 48_000 } else { RATE }, |rate| rate.parse().unwrap())
     }
 
-    /// Whether the reference decoder of Opus is asked for.
+    /// Whether to decode with the reference decoder of Opus.
     pub fn is_opus(&self) -> bool {
         self.name.starts_with("Opus")
     }
 
-    /// The bytes of a file of this format, made from the inputs in a folder.
+    /// Encodes the inputs in a folder and returns the file.
     pub fn encode(&self, folder: &Path) -> Vec<u8> {
         let out = folder.join(format!("out.{}", self.ending));
         let _ = std::fs::remove_file(&out);
@@ -225,7 +235,7 @@ impl Format {
     }
 }
 
-/// The interleaved samples that ffmpeg decodes from a file, those of Opus by the reference library.
+/// The interleaved samples that ffmpeg decodes; for Opus, with the reference library.
 pub fn decode_independently(path: &Path, is_opus: bool) -> Vec<f32> {
     let ffmpeg = || {
         let mut command = Command::new("ffmpeg");
@@ -240,7 +250,7 @@ pub fn decode_independently(path: &Path, is_opus: bool) -> Vec<f32> {
     let (mut command, copy) = (ffmpeg(), path.with_extension("copy.opus"));
     match (is_opus, path.extension().is_some_and(|ending| ending == "mp4")) {
         (true, true) => {
-            // ffmpeg leaves out a third of the encoder's delay in MP4, where it is given in 16 kHz.
+            // ffmpeg discards only two thirds of the encoder's delay in MP4, where it is in 16 kHz.
             run(ffmpeg().arg("-i").arg(path).args(["-c", "copy"]).arg(&copy));
             command.args(["-c:a", "libopus", "-i"]).arg(&copy);
         }
@@ -251,7 +261,9 @@ pub fn decode_independently(path: &Path, is_opus: bool) -> Vec<f32> {
     bytes.as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
 }
 
-/// Ogg pages with their checksums made right (RFC 3533), so that damage reaches the decoders behind.
+/// Corrects the checksums of Ogg pages (RFC 3533).
+///
+/// The damage then reaches the decoders.
 pub fn repair_pages(mut bytes: Vec<u8>) -> Vec<u8> {
     let mut at = 0;
     while let Some(start) = bytes[at..].windows(4).position(|name| name == b"OggS").map(|start| at + start) {

@@ -1,4 +1,4 @@
-//! Files of independent encoders: lossless ones sample by sample, lossy ones within a stated tolerance.
+//! Files of independent encoders: lossless formats are exact, lossy ones within a tolerance.
 use std::path::Path;
 use std::process::Command;
 
@@ -12,9 +12,9 @@ fn check(format: &Format, path: &Path, signal: &[i32]) -> Result<(), String> {
     let (channels, rate) = (format.channels(), format.rate());
     let conversion = Conversion { channel: Channel::Number(channels), resample: false };
     let audio = read_audio_as(path, rate, &conversion).map_err(|error: Error| error.to_string())?.0;
-    let found = &audio.samples;
+    let samples = &audio.samples;
     let decoded = if let Kind::Source(_) = format.kind {
-        found.clone()
+        samples.clone()
     } else {
         let all = decode_independently(path, format.is_opus());
         all.into_iter().skip(channels as usize - 1).step_by(channels as usize).collect()
@@ -24,12 +24,12 @@ fn check(format: &Format, path: &Path, signal: &[i32]) -> Result<(), String> {
         Kind::Close(tolerance) => (decoded.len(), tolerance),
         Kind::Trimmed(tolerance) => (signal.len() * rate as usize / RATE as usize, tolerance),
     };
-    // A copied stream of Opus ends up to 3 samples earlier.
-    if found.len() != expected || decoded.len() + 3 < expected {
+    // A copied Opus stream ends up to 3 samples earlier.
+    if samples.len() != expected || decoded.len() + 3 < expected {
         let decoded = decoded.len();
-        return Err(format!("{} samples, not {expected}; decoded independently: {decoded}", found.len()));
+        return Err(format!("{} samples, not {expected}; decoded independently: {decoded}", samples.len()));
     }
-    let differences = found.iter().zip(&decoded).map(|(x, y)| (x - y).abs());
+    let differences = samples.iter().zip(&decoded).map(|(x, y)| (x - y).abs());
     let largest = differences.fold(0.0, f32::max);
     if largest > tolerance {
         return Err(format!("a difference of {largest}, more than {tolerance}"));
@@ -37,8 +37,8 @@ fn check(format: &Format, path: &Path, signal: &[i32]) -> Result<(), String> {
     if let Kind::Exact(bits) | Kind::Source(bits) = format.kind {
         let step = 0.5f64.powi(bits.min(24) as i32 - 1);
         let differs = |(&x, &y): (&f32, &i32)| (f64::from(x) - f64::from(y) / 2_147_483_648.0).abs() > step;
-        if let Some(at) = found.iter().zip(signal).position(differs) {
-            return Err(format!("sample {at}: {}, not that of the input", found[at]));
+        if let Some(at) = samples.iter().zip(signal).position(differs) {
+            return Err(format!("sample {at}: {}, not that of the input", samples[at]));
         }
     }
     Ok(())
@@ -49,8 +49,8 @@ fn every_format_has_the_samples_of_its_encoder() {
     if !has_encoders() {
         return;
     }
-    // Lengths that are no multiple of any block.
-    let wrong: Vec<String> = [21_937, 4801]
+    // Lengths that are not multiples of any block size.
+    let failures: Vec<String> = [21_937, 4801]
         .into_par_iter()
         .flat_map(|length| FORMATS.par_iter().map(move |format| (length, format)))
         .filter_map(|(length, format)| {
@@ -58,16 +58,16 @@ fn every_format_has_the_samples_of_its_encoder() {
             write_inputs(folder.path(), &signal);
             format.encode(folder.path());
             let path = folder.path().join(format!("out.{}", format.ending));
-            let found = check(format, &path, &signal).err()?;
-            Some(format!("{} of {length} samples: {found}", format.name))
+            let failure = check(format, &path, &signal).err()?;
+            Some(format!("{} of {length} samples: {failure}", format.name))
         })
         .collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Encoders that write to a pipe cannot go back to fill in the lengths.
+/// Encoders that write to a pipe cannot fill in the lengths.
 #[test]
-fn files_that_were_written_to_pipes_are_read_to_their_end() {
+fn files_written_to_pipes_are_read_to_their_end() {
     if !has_encoders() {
         return;
     }
@@ -91,7 +91,10 @@ fn files_that_were_written_to_pipes_are_read_to_their_end() {
         let status = Command::new("sh").args(["-c", &line]).current_dir(folder.path()).status().unwrap();
         assert!(status.success(), "{line}");
         let audio = read_audio(&folder.path().join("out")).unwrap_or_else(|error| panic!("{line}: {error}"));
-        let same = |(&x, &y): (&f32, &i32)| x == (y >> 16) as f32 / 32768.0;
-        assert!(audio.samples.len() == signal.len() && audio.samples.iter().zip(&signal).all(same), "{line}");
+        let is_equal = |(&x, &y): (&f32, &i32)| x == (y >> 16) as f32 / 32768.0;
+        assert!(
+            audio.samples.len() == signal.len() && audio.samples.iter().zip(&signal).all(is_equal),
+            "{line}"
+        );
     }
 }

@@ -1,8 +1,8 @@
-//! Errors against counting by hand and by properties; the interval against a known spread.
+//! Errors compared with manual counts and properties; the interval with a known distribution.
 
 use proptest::prelude::*;
 use speech::{
-    Edit, ErrorCounts, alignment, bootstrap_interval, by_speaker, character_errors, characters, error_counts,
+    Edit, ErrorCounts, align, bootstrap_interval, character_errors, characters, error_counts, sum_by_speaker,
     word_errors,
 };
 
@@ -12,7 +12,7 @@ fn counts(reference: &str, hypothesis: &str) -> [usize; 4] {
 }
 
 #[test]
-fn counted_by_hand() {
+fn errors_counted_manually() {
     assert_eq!(counts("a b c", "a b c"), [0, 0, 0, 3]);
     assert_eq!(counts("a b c", "a x c"), [1, 0, 0, 3]);
     assert_eq!(counts("a b c", "a c"), [0, 1, 0, 3]);
@@ -21,12 +21,12 @@ fn counted_by_hand() {
     assert_eq!(counts("  a\tb ", "a  b\n"), [0, 0, 0, 2]);
     assert_eq!(counts("a b", ""), [0, 2, 0, 2]);
     assert_eq!(counts("", "a b"), [0, 0, 2, 0]);
-    // Two substitutions, or a deletion and an insertion: the documented choice.
+    // Two substitutions are preferred to a deletion and an insertion, as documented.
     assert_eq!(counts("a b", "b c"), [2, 0, 0, 2]);
 }
 
 #[test]
-fn rates_of_sums() {
+fn rates_of_summed_counts() {
     let parts = [word_errors("a b c", "a x c"), word_errors("d", "d e")];
     let sum: ErrorCounts = parts.iter().sum();
     assert_eq!(sum.rate(), 0.5);
@@ -35,13 +35,13 @@ fn rates_of_sums() {
     assert_eq!(word_errors("", "a").rate(), f64::INFINITY);
 }
 
-/// Edit distance by trying everything.
-fn slow(a: &[u8], b: &[u8]) -> usize {
+/// Edit distance by exhaustive search.
+fn edit_distance(a: &[u8], b: &[u8]) -> usize {
     match (a, b) {
         ([], rest) | (rest, []) => rest.len(),
-        ([x, a1 @ ..], [y, b1 @ ..]) => {
-            (usize::from(x != y) + slow(a1, b1)).min(1 + slow(a1, b)).min(1 + slow(a, b1))
-        }
+        ([x, a1 @ ..], [y, b1 @ ..]) => (usize::from(x != y) + edit_distance(a1, b1))
+            .min(1 + edit_distance(a1, b))
+            .min(1 + edit_distance(a, b1)),
     }
 }
 
@@ -51,9 +51,9 @@ fn text(ids: &[u8]) -> String {
 
 proptest! {
     #[test]
-    fn fewest_errors_that_add_up(a in prop::collection::vec(0u8..3, 0..7), b in prop::collection::vec(0u8..3, 0..7)) {
+    fn error_counts_are_minimal_and_consistent(a in prop::collection::vec(0u8..3, 0..7), b in prop::collection::vec(0u8..3, 0..7)) {
         let e = word_errors(&text(&a), &text(&b));
-        prop_assert_eq!(e.errors(), slow(&a, &b));
+        prop_assert_eq!(e.errors(), edit_distance(&a, &b));
         prop_assert_eq!(e.total, a.len());
         prop_assert_eq!(a.len() + e.insertions, b.len() + e.deletions);
         prop_assert!(e.substitutions + e.deletions <= a.len());
@@ -61,13 +61,13 @@ proptest! {
     }
 
     #[test]
-    fn an_alignment_has_the_counts_and_walks_through_both(
+    fn alignments_have_the_counts_and_cover_both_sequences(
         a in prop::collection::vec(0u8..3, 0..9),
         b in prop::collection::vec(0u8..3, 0..9),
     ) {
         let (mut i, mut j, mut counts) = (0, 0, ErrorCounts { total: a.len(), ..ErrorCounts::default() });
-        for edit in alignment(&a, &b) {
-            let (at, took) = match edit {
+        for edit in align(&a, &b) {
+            let (at, step) = match edit {
                 Edit::Match(x, y) | Edit::Substitution(x, y) => {
                     prop_assert_eq!(matches!(edit, Edit::Match(..)), a[x] == b[y]);
                     counts.substitutions += usize::from(a[x] != b[y]);
@@ -83,7 +83,7 @@ proptest! {
                 }
             };
             prop_assert_eq!(at, (i, j));
-            (i, j) = (i + took.0, j + took.1);
+            (i, j) = (i + step.0, j + step.1);
         }
         prop_assert_eq!((i, j), (a.len(), b.len()));
         prop_assert_eq!(counts, error_counts(&a, &b));
@@ -96,7 +96,7 @@ fn characters_are_scalar_values_without_white_space() {
     assert_eq!(characters(" a\u{a0}b\u{3000}c\te\u{301}"), ['a', 'b', 'c', 'e', '\u{301}']);
     let cut = character_errors("今 天 天气 很好", "今天天汽很 好");
     assert_eq!([cut.substitutions, cut.deletions, cut.insertions, cut.total], [1, 0, 0, 6]);
-    // One wrong word of three letters, and words that are only cut elsewhere.
+    // One wrong word of three letters, and words that differ only in their boundaries.
     assert_eq!(character_errors("one two", "one too").rate(), 1.0 / 6.0);
     assert_eq!(character_errors("an other", "another").errors(), 0);
     assert_eq!(character_errors("  ", "").rate(), 0.0);
@@ -116,33 +116,37 @@ fn canonically_equivalent_texts_have_no_errors() {
         let back = character_errors(hypothesis, reference);
         assert_eq!(back.total, characters.total);
     }
-    // A ligature is another letter, and a lost accent is an error.
+    // A ligature is a different letter, and a missing accent is an error.
     assert_eq!(word_errors("\u{fb01}n", "fin").errors(), 1);
     assert_eq!(word_errors("caf\u{e9}", "cafe").errors(), 1);
 }
 
 #[test]
-fn speakers_are_blocks() {
-    let one = |speaker, heard| (speaker, word_errors("a a", heard));
-    let set = [one(Some("x"), "a b"), one(Some("y"), "a a"), one(Some("x"), "b b")];
-    let blocks = by_speaker(set).unwrap();
+fn errors_are_summed_by_speaker() {
+    let errors_of = |speaker, hypothesis| (speaker, word_errors("a a", hypothesis));
+    let set = [errors_of(Some("x"), "a b"), errors_of(Some("y"), "a a"), errors_of(Some("x"), "b b")];
+    let blocks = sum_by_speaker(set).unwrap();
     assert_eq!(blocks.iter().map(|b| (b.errors(), b.total)).collect::<Vec<_>>(), [(3, 4), (0, 2)]);
-    assert_eq!(by_speaker([one(Some("x"), "a"), one(None, "a")]), None);
-    assert_eq!((by_speaker([one(Some("x"), "a"), one(Some("x"), "a")]), by_speaker([])), (None, None));
+    assert_eq!(sum_by_speaker([errors_of(Some("x"), "a"), errors_of(None, "a")]), None);
+    assert_eq!(
+        (sum_by_speaker([errors_of(Some("x"), "a"), errors_of(Some("x"), "a")]), sum_by_speaker([])),
+        (None, None)
+    );
 
-    // Ten speakers of forty one-word utterances, half of them always wrong: over utterances 0.5 +- 1.96 sqrt(0.25 / 400), over
-    // speakers 0.5 +- 1.96 sqrt(0.25 / 10).
+    // Ten speakers of forty one-word utterances, half of them always wrong:
+    // 0.5 +- 1.96 sqrt(0.25 / 400) over utterances, 0.5 +- 1.96 sqrt(0.25 / 10) over speakers.
     let errors: Vec<_> = (0..400).map(|i| word_errors("a", if i / 40 < 5 { "b" } else { "a" })).collect();
     let (low, high) = bootstrap_interval(&errors, 2000, 1);
     assert!((low - 0.451).abs() < 0.01 && (high - 0.549).abs() < 0.01, "{low} {high}");
     let names: Vec<String> = (0..400).map(|i| format!("s{}", i / 40)).collect();
-    let blocks = by_speaker(names.iter().map(|name| Some(name.as_str())).zip(errors)).unwrap();
+    let blocks = sum_by_speaker(names.iter().map(|name| Some(name.as_str())).zip(errors)).unwrap();
     assert_eq!(bootstrap_interval(&blocks, 2000, 1), (0.2, 0.8));
 }
 
 #[test]
 fn interval_has_the_width_of_a_binomial() {
-    // 400 one-word utterances, a quarter wrong: 0.25 +- 1.96 sqrt(0.25 * 0.75 / 400) = 0.25 +- 0.0424.
+    // 400 one-word utterances, a quarter wrong:
+    // 0.25 +- 1.96 sqrt(0.25 * 0.75 / 400) = 0.25 +- 0.0424.
     let set: Vec<_> = (0..400).map(|i| word_errors("a", if i % 4 == 0 { "b" } else { "a" })).collect();
     let (low, high) = bootstrap_interval(&set, 2000, 1);
     assert!((low - 0.2076).abs() < 0.01 && (high - 0.2924).abs() < 0.01, "{low} {high}");

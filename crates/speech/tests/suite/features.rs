@@ -1,9 +1,9 @@
-//! The front end: tones in the right bin, levels that do not matter, gaps that are no holes.
+//! Front end: tones in their bins, independence of the level, and no empty bins.
 
 use std::f32::consts::TAU;
 
 use proptest::prelude::*;
-use speech::{Audio, Error, FeatureConfig, Features, FrontEnd, Normalise};
+use speech::{Audio, Error, FeatureConfig, Features, FrontEnd, Normalization};
 
 fn config() -> FeatureConfig {
     FeatureConfig { sample_rate: 8000, mels: 40, ..FeatureConfig::default() }
@@ -36,18 +36,18 @@ fn speechlike(n: usize) -> Audio {
 }
 
 #[test]
-fn a_later_tone_lights_its_bin() {
-    // One tone, then another: each lights its own bin while it lasts.
+fn each_tone_appears_in_its_bin() {
+    // Two tones one after the other: each appears in its bin while it lasts.
     let front_end = front_end();
     let scale = front_end.mel_scale();
     for bin in [5usize, 20, 35] {
         let hz = scale.hz(bin as f64) as f32;
-        let other = scale.hz(bin as f64 - 4.0) as f32;
-        let tone = |i: usize| if i < 4000 { other } else { hz };
-        let plane = front_end
+        let first_hz = scale.hz(bin as f64 - 4.0) as f32;
+        let tone = |i: usize| if i < 4000 { first_hz } else { hz };
+        let features = front_end
             .log_mel(&audio((0..8000).map(|i| (TAU * tone(i) * i as f32 / 8000.0).sin()).collect()))
             .unwrap();
-        let (early, late) = (plane.frame(20), plane.frame(80));
+        let (early, late) = (features.frame(20), features.frame(80));
         assert!(late[bin] > 0.5 && early[bin] < -0.5, "bin {bin}: {} then {}", early[bin], late[bin]);
         assert!(early[bin - 4] > 0.5 && late[bin - 4] < -0.5, "bin {bin}");
     }
@@ -55,10 +55,10 @@ fn a_later_tone_lights_its_bin() {
 
 #[test]
 fn every_bin_has_mean_zero_and_variance_one() {
-    let plane = front_end().log_mel(&speechlike(16_000)).unwrap();
-    assert_eq!((plane.frames, plane.dim, plane.data.len()), (198, 40, 198 * 40));
-    for m in 0..plane.dim {
-        let column: Vec<f64> = (0..plane.frames).map(|t| f64::from(plane.frame(t)[m])).collect();
+    let features = front_end().log_mel(&speechlike(16_000)).unwrap();
+    assert_eq!((features.frames, features.dim, features.data.len()), (198, 40, 198 * 40));
+    for m in 0..features.dim {
+        let column: Vec<f64> = (0..features.frames).map(|t| f64::from(features.frame(t)[m])).collect();
         let mean = column.iter().sum::<f64>() / 198.0;
         let variance = column.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 198.0;
         assert!(mean.abs() < 1e-6 && (variance - 1.0).abs() < 1e-5, "bin {m}: {mean} {variance}");
@@ -76,28 +76,28 @@ fn frames_follow_the_formula() {
 }
 
 #[test]
-fn silence_is_zeros_not_nan() {
+fn features_of_silence_are_zero() {
     for n in [1, 150, 8000] {
-        let plane = front_end().log_mel(&audio(vec![0.0; n])).unwrap();
-        assert!(plane.data.iter().all(|&x| x == 0.0));
+        let features = front_end().log_mel(&audio(vec![0.0; n])).unwrap();
+        assert!(features.data.iter().all(|&x| x == 0.0));
     }
 }
 
 #[test]
-fn defaults_and_narrow_filters_leave_no_bin_dead() {
+fn defaults_and_narrow_filters_leave_no_bin_empty() {
     // 128 bins at 8 kHz would fall between the bins of the shortest FFT.
     for mels in [80, 128] {
         let front_end =
             FrontEnd::new(&FeatureConfig { sample_rate: 8000, mels, ..FeatureConfig::default() }).unwrap();
-        let plane = front_end.log_mel(&speechlike(8000)).unwrap();
+        let features = front_end.log_mel(&speechlike(8000)).unwrap();
         for m in 0..mels {
-            assert!((0..plane.frames).any(|t| plane.frame(t)[m] != 0.0), "bin {m} of {mels}");
+            assert!((0..features.frames).any(|t| features.frame(t)[m] != 0.0), "bin {m} of {mels}");
         }
     }
 }
 
 #[test]
-fn bad_audio_is_refused() {
+fn invalid_audio_is_refused() {
     let front_end = front_end();
     assert!(matches!(front_end.log_mel(&audio(vec![])), Err(Error::EmptySignal)));
     let wrong = Audio { samples: vec![0.0; 9], sample_rate: 16_000 };
@@ -111,7 +111,7 @@ fn bad_audio_is_refused() {
 }
 
 #[test]
-fn settings_out_of_range_are_named() {
+fn settings_out_of_range_are_reported() {
     let cases = [
         ("sample_rate", FeatureConfig { sample_rate: 0, ..config() }),
         ("window_ms", FeatureConfig { window_ms: 0.0, ..config() }),
@@ -127,7 +127,7 @@ fn settings_out_of_range_are_named() {
         ("floor_db", FeatureConfig { floor_db: 0.0, ..config() }),
         ("agc_ms", FeatureConfig { agc_ms: -1.0, ..config() }),
         ("agc_ms", FeatureConfig { agc_ms: f32::NAN, ..config() }),
-        ("agc_ms", FeatureConfig { agc_ms: 200.0, normalise: Normalise::Running, ..config() }),
+        ("agc_ms", FeatureConfig { agc_ms: 200.0, normalise: Normalization::Running, ..config() }),
         ("agc_ms", FeatureConfig { agc_ms: 200.0, floor_power: 1e-9, ..config() }),
     ];
     for (name, config) in cases {
@@ -145,8 +145,9 @@ fn unknown_settings_are_refused() {
 }
 
 #[test]
-fn gain_control_makes_quiet_words_as_loud_as_others() {
-    // Two bursts with a pause between them that is longer than the reach; the second 20 dB below the first.
+fn gain_control_makes_quiet_words_as_loud_as_the_first() {
+    // Two bursts with a pause longer than the range of the gain control; the second is 20 dB
+    // below the first.
     let word = |n: usize, gain: f32| gain * (n as f32 * (0.3 + 1e-5 * (n % 1600) as f32)).sin();
     let samples = |second: f32| {
         let burst = |n: usize| match n % 4800 {
@@ -155,7 +156,7 @@ fn gain_control_makes_quiet_words_as_loud_as_others() {
         };
         (0..9600).map(burst).collect::<Vec<f32>>()
     };
-    let far = |config: FeatureConfig, second: f32| {
+    let difference = |config: FeatureConfig, second: f32| {
         let front_end = FrontEnd::new(&config).unwrap();
         let [even, uneven] =
             [0.5, second].map(|second| front_end.log_mel(&audio(samples(second))).unwrap().data);
@@ -163,23 +164,23 @@ fn gain_control_makes_quiet_words_as_loud_as_others() {
     };
     let config = FeatureConfig { floor_db: 30.0, preemphasis: 0.0, ..config() };
     let controlled = FeatureConfig { agc_ms: 100.0, ..config.clone() };
-    assert!(far(config, 0.05) > 0.5);
-    assert!(far(controlled.clone(), 0.05) < 1e-3, "{}", far(controlled.clone(), 0.05));
-    // More than 30 dB below the first it stays quiet.
-    assert!(far(controlled, 0.001) > 0.5);
+    assert!(difference(config, 0.05) > 0.5);
+    assert!(difference(controlled.clone(), 0.05) < 1e-3, "{}", difference(controlled.clone(), 0.05));
+    // More than 30 dB below the first, the second burst remains quiet.
+    assert!(difference(controlled, 0.001) > 0.5);
 }
 
 #[test]
-fn stacking_by_hand() {
-    let plane = Features { frames: 5, dim: 2, data: (0..10).map(|x| x as f32).collect() };
-    let stacked = plane.stack(3, 2);
+fn stacked_rows_are_as_expected() {
+    let features = Features { frames: 5, dim: 2, data: (0..10).map(|x| x as f32).collect() };
+    let stacked = features.stack(3, 2);
     assert_eq!((stacked.frames, stacked.dim), (3, 6));
     assert_eq!(stacked.frame(0), [0., 1., 2., 3., 4., 5.]);
     assert_eq!(stacked.frame(1), [4., 5., 6., 7., 8., 9.]);
     assert_eq!(stacked.frame(2), [8., 9., 0., 0., 0., 0.]);
-    assert_eq!(plane.stack(1, 1), plane);
-    assert_eq!(plane.stack(0, 0), plane);
-    assert_eq!(plane.stack(1, 3).data, [0., 1., 6., 7.]);
+    assert_eq!(features.stack(1, 1), features);
+    assert_eq!(features.stack(0, 0), features);
+    assert_eq!(features.stack(1, 3).data, [0., 1., 6., 7.]);
     let empty = Features { frames: 0, dim: 2, data: vec![] };
     assert_eq!(empty.stack(3, 3).frames, 0);
 }
@@ -188,7 +189,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
-    fn the_level_does_not_matter(gain in 1e-4f32..2.0, n in 400usize..6000) {
+    fn features_do_not_depend_on_the_level(gain in 1e-4f32..2.0, n in 400usize..6000) {
         let front_end = front_end();
         let loud = speechlike(n);
         let quiet = audio(loud.samples.iter().map(|x| x * gain).collect());
@@ -199,15 +200,15 @@ proptest! {
     }
 
     #[test]
-    fn stacks_have_the_promised_length(frames in 0usize..30, stack in 1usize..6, stride in 1usize..6) {
-        let plane = Features { frames, dim: 3, data: (0..frames * 3).map(|x| 1.0 + x as f32).collect() };
-        let stacked = plane.stack(stack, stride);
+    fn stacks_have_the_documented_length(frames in 0usize..30, stack in 1usize..6, stride in 1usize..6) {
+        let features = Features { frames, dim: 3, data: (0..frames * 3).map(|x| 1.0 + x as f32).collect() };
+        let stacked = features.stack(stack, stride);
         prop_assert_eq!(stacked.frames, frames.div_ceil(stride));
         prop_assert_eq!(stacked.data.len(), stacked.frames * stack * 3);
         for (t, row) in stacked.data.chunks_exact(3 * stack).enumerate() {
             for (k, part) in row.chunks_exact(3).enumerate() {
                 let source = t * stride + k;
-                let expected = if source < frames { plane.frame(source) } else { &[0.0; 3] };
+                let expected = if source < frames { features.frame(source) } else { &[0.0; 3] };
                 prop_assert_eq!(part, expected);
             }
         }

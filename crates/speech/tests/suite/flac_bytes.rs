@@ -1,8 +1,10 @@
-//! FLAC files of samples as they are, without compression, or of zeros (RFC 9639).
+//! Uncompressed FLAC files of given samples, or of zeros (RFC 9639).
 
-#![allow(dead_code)] // Each test program uses its part.
+#![allow(dead_code)] // Each test program uses a part.
 
-/// A file of blocks of 4096 samples of 16 bits; its header tells their number, or that nobody knew it.
+/// A file of blocks of 4096 samples of 16 bits.
+///
+/// Its header contains the number of samples if `known`.
 pub fn flac(rate: u32, samples: &[i16], known: bool) -> Vec<u8> {
     let mut file = b"fLaC\x80\0\0\x22".to_vec();
     file.extend([0x10, 0, 0x10, 0]);
@@ -12,7 +14,8 @@ pub fn flac(rate: u32, samples: &[i16], known: bool) -> Vec<u8> {
     file.extend(((u64::from(rate) << 44) | (15 << 36) | total).to_be_bytes());
     file.extend([0; 16]);
     for (n, block) in samples.chunks(4096).enumerate() {
-        // Fixed blocks, their size in 16 bits behind the number; the rate as the header says; one channel of 16 bits.
+        // Fixed blocks, with their 16-bit size after the number; the rate as in the header; one
+        // channel of 16 bits.
         let mut frame = vec![0xff, 0xf8, 0x70, 0x08, u8::try_from(n).unwrap()];
         frame.extend((block.len() as u16 - 1).to_be_bytes());
         frame.push(sum(&frame, 8, 0x07) as u8);
@@ -24,7 +27,7 @@ pub fn flac(rate: u32, samples: &[i16], known: bool) -> Vec<u8> {
     file
 }
 
-/// A file of so many blocks of 65,535 zeros, a few bytes each.
+/// A file of `blocks` blocks of 65,535 zeros, a few bytes each.
 pub fn silence(rate: u32, blocks: u16, known: bool) -> Vec<u8> {
     let mut file = b"fLaC\x80\0\0\x22\xff\xff\xff\xff\0\0\0\0\0\0".to_vec();
     let total = if known { u64::from(blocks) * 65_535 } else { 0 };
@@ -35,7 +38,7 @@ pub fn silence(rate: u32, blocks: u16, known: bool) -> Vec<u8> {
         frame.extend(char::from_u32(u32::from(n)).unwrap().to_string().bytes());
         frame.extend(65_534u16.to_be_bytes());
         frame.push(sum(&frame, 8, 0x07) as u8);
-        // One value for the whole block.
+        // One value for all samples of the block.
         frame.extend([0, 0, 0]);
         frame.extend(sum(&frame, 16, 0x8005).to_be_bytes());
         file.extend(frame);

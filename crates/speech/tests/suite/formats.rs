@@ -1,4 +1,6 @@
-//! Files of the shared cases: lengths that were never filled in, encodings of WAV, tags around FLAC, declared sizes.
+//! Audio file formats.
+//!
+//! WAV files without lengths, encodings of WAV, tags around FLAC, declared sizes.
 
 use std::f64::consts::TAU;
 use std::fs;
@@ -20,28 +22,28 @@ fn samples(name: &str, bytes: &[u8]) -> Vec<f32> {
 }
 
 #[test]
-fn lengths_that_were_never_filled_in_reach_to_the_end() {
-    let sound: Vec<u8> = (0..2000i16).flat_map(i16::to_le_bytes).collect();
+fn files_without_lengths_are_read_to_the_end() {
+    let data: Vec<u8> = (0..2000i16).flat_map(i16::to_le_bytes).collect();
     for length in [0x7fff_ffff, 0x8000_0000, 0x7fff_ffdb, 0xffff_ffdb, 0xffff_ffff, 0x7fff_f000, 0xffff_ff00]
     {
-        let bytes = wav(&[(b"fmt ", &PCM), (b"data", &sound)], Some(length));
+        let bytes = wav(&[(b"fmt ", &PCM), (b"data", &data)], Some(length));
         assert_eq!(samples("a.wav", &bytes).len(), 2000, "{length:x}");
     }
 }
 
-/// Programs that write to a pipe leave 0, -1, or a number near 2 GiB.
+/// Programs that write to a pipe store 0, -1, or almost 2 GiB.
 #[test]
-fn aiff_and_caf_of_unknown_length_reach_to_the_end() {
-    let sound: Vec<u8> = (0..2000i16).flat_map(i16::to_be_bytes).collect();
+fn aiff_and_caf_of_unknown_length_are_read_to_the_end() {
+    let data: Vec<u8> = (0..2000i16).flat_map(i16::to_be_bytes).collect();
     // 16 bits, one channel, 8000 Hz.
     let rate = [0x40, 0x0b, 0xfa, 0, 0, 0, 0, 0, 0, 0];
     for (length, frames) in
         [(0u32, 0u32), (0x7f00_0008, 0x3f80_0000), (u32::MAX, 0), (4008, 2000), (9000, 2000)]
     {
-        let whole = if length == 4008 { 4054 } else { length };
-        let mut file = [&b"FORM"[..], &whole.to_be_bytes(), b"AIFFCOMM\0\0\0\x12\0\x01"].concat();
+        let form_length = if length == 4008 { 4054 } else { length };
+        let mut file = [&b"FORM"[..], &form_length.to_be_bytes(), b"AIFFCOMM\0\0\0\x12\0\x01"].concat();
         file.extend([&frames.to_be_bytes()[..], &[0, 16], &rate].concat());
-        file.extend([&b"SSND"[..], &length.to_be_bytes(), &[0; 8], &sound].concat());
+        file.extend([&b"SSND"[..], &length.to_be_bytes(), &[0; 8], &data].concat());
         if length == 9000 {
             // The two lengths contradict each other.
             file[4..8].copy_from_slice(&4054u32.to_be_bytes());
@@ -53,13 +55,13 @@ fn aiff_and_caf_of_unknown_length_reach_to_the_end() {
         let mut file = b"caff\0\x01\0\0desc\0\0\0\0\0\0\0\x20".to_vec();
         file.extend([&8000f64.to_be_bytes()[..], b"lpcm", &[0; 4]].concat());
         file.extend([2u32, 1, 1, 16].map(u32::to_be_bytes).concat());
-        file.extend([&b"data"[..], &length.to_be_bytes(), &[0; 4], &sound, &vec![0; junk]].concat());
+        file.extend([&b"data"[..], &length.to_be_bytes(), &[0; 4], &data, &vec![0; junk]].concat());
         let read = samples("a.caf", &file);
         assert!(read.len() == 2000 && read[1999] == 1999.0 / 32768.0, "{length:x}");
     }
 }
 
-/// A tone in the encodings that telephony, studios and long recordings have.
+/// A tone in the encodings of telephony, studios and long recordings.
 #[test]
 fn encodings_of_wav() {
     let tone: Vec<f64> = (0..1600).map(|n| 0.4 * (TAU * 500.0 * f64::from(n) / 8000.0).sin()).collect();
@@ -87,7 +89,7 @@ fn encodings_of_wav() {
 }
 
 #[test]
-fn tags_around_flac_are_passed_over() {
+fn tags_around_flac_are_skipped() {
     let plain = fs::read(digits("audio/dev/digits-dev-0000.flac")).unwrap();
     let expected = samples("a.flac", &plain);
     let front = [&b"ID3\x04\0\0\0\0\0\x05hello"[..], &plain].concat();
@@ -101,7 +103,7 @@ fn tags_around_flac_are_passed_over() {
 }
 
 #[test]
-fn files_are_decoded_no_further_than_the_manifest_allows() {
+fn files_are_decoded_only_to_the_length_in_the_manifest() {
     let folder = tempdir().unwrap();
     let path = folder.path().join("list.jsonl");
     for known in [true, false] {
@@ -113,7 +115,7 @@ fn files_are_decoded_no_further_than_the_manifest_allows() {
             let Error::Utterance { utterance, source } = &error else { panic!("{error}") };
             let Error::TooLong { found, is_exact, .. } = **source else { panic!("{error}") };
             assert_eq!((utterance.as_str(), is_exact), ("x", known), "{error}");
-            // The length in the header, or a block more than is allowed.
+            // The length in the header, or at most one block above the limit.
             assert!(if known { found == 20.0 } else { found < 8.0 }, "{error}");
         }
     }

@@ -1,40 +1,43 @@
-//! Every parser of this crate on damaged files: a value or an error that names the file, never a panic and never a hang.
+//! Every parser of this crate on damaged files.
 //!
-//! `tests/memory` of the workspace's root holds the same parsers to their memory.
+//! The result is a value or an error that names the file, without a panic or a hang.
+//! `tests/memory` of the workspace tests the memory of the same parsers.
 
 use std::fs;
 use std::path::Path;
 
 use speech::TokenizerKind::{Bpe, Characters, InnerCharacters, Unigram, Words};
-use speech::{AudioPieces, Channel, Conversion, Pcm, Tokenizer, read_audio, read_audio_as, read_manifest};
+use speech::{
+    AudioChunks, Channel, Conversion, PcmDecoder, Tokenizer, read_audio, read_audio_as, read_manifest,
+};
 use tempfile::tempdir;
 
 use crate::common::digits;
 use crate::mutants::{WAV_WORDS, fuzz, wav_files};
 
-/// Reads a file in all ways.
-pub fn listen(path: &Path) {
+/// Reads a file with every function.
+pub fn read_all_ways(path: &Path) {
     let name = path.to_str().unwrap();
     match read_audio(path) {
         Ok(audio) => assert!(!audio.samples.is_empty() && audio.samples.iter().all(|x| x.is_finite())),
         Err(error) => assert!(error.to_string().contains(name), "{error}"),
     }
     let conversion = Conversion { channel: Channel::Mix, resample: true };
-    // A rate that has much in common with most: transforms of a second are slow.
-    let whole = read_audio_as(path, 8000, &conversion);
-    match &whole {
+    // A rate with large common divisors with most rates: transforms of a second are slow.
+    let complete = read_audio_as(path, 8000, &conversion);
+    match &complete {
         Ok((audio, _)) => assert!(audio.sample_rate == 8000 && audio.samples.iter().all(|x| x.is_finite())),
         Err(error) => assert!(error.to_string().contains(name), "{error}"),
     }
-    let pieces = AudioPieces::open(path, 8000, &conversion).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    match (whole, pieces) {
-        (Ok((audio, _)), Ok(pieces)) => assert!(audio.samples == pieces.concat()),
-        (Err(error), Err(other)) => assert_eq!(error.to_string(), other.to_string()),
-        (whole, pieces) => panic!("whole {:?}, in pieces {:?}", whole.err(), pieces.err()),
+    let chunks = AudioChunks::open(path, 8000, &conversion).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    match (complete, chunks) {
+        (Ok((audio, _)), Ok(chunks)) => assert!(audio.samples == chunks.concat()),
+        (Err(error), Err(chunk_error)) => assert_eq!(error.to_string(), chunk_error.to_string()),
+        (complete, chunks) => panic!("complete {:?}, in chunks {:?}", complete.err(), chunks.err()),
     }
 }
 
-pub fn audio(target: &'static str, good: Vec<Vec<u8>>, words: &'static [&'static [u8]], cases: u64) {
+pub fn fuzz_audio(target: &'static str, good: Vec<Vec<u8>>, words: &'static [&'static [u8]], cases: u64) {
     let folder = tempdir().unwrap();
     let path = folder.path().join("mutant");
     for file in &good {
@@ -43,28 +46,28 @@ pub fn audio(target: &'static str, good: Vec<Vec<u8>>, words: &'static [&'static
     }
     fuzz(target, good, words, cases, move |bytes| {
         fs::write(&path, bytes).unwrap();
-        listen(&path);
+        read_all_ways(&path);
     });
 }
 
 #[test]
 fn wav() {
-    audio("wav", wav_files(), WAV_WORDS, 3000);
+    fuzz_audio("wav", wav_files(), WAV_WORDS, 3000);
 }
 
 #[test]
 fn flac() {
     let good = ["audio/dev/digits-dev-0000.flac", "audio/test/digits-test-0001.flac"];
     let good = good.map(|file| fs::read(digits(file)).unwrap()).to_vec();
-    audio("flac", good, &[b"fLaC", b"\xff\xf8", b"\xff\xf9"], 1000);
+    fuzz_audio("flac", good, &[b"fLaC", b"\xff\xf8", b"\xff\xf9"], 1000);
 }
 
 #[test]
-fn raw_sound() {
+fn raw_audio() {
     let good = vec![(0..100).collect(), vec![0, 128, 255, 127]];
     fuzz("raw-sound", good, &[b"RIFF"], 1000, |bytes| {
-        let (mut pcm, mut samples) = (Pcm::default(), Vec::new());
-        bytes.chunks(7).for_each(|piece| pcm.push(piece, &mut samples));
+        let (mut pcm, mut samples) = (PcmDecoder::default(), Vec::new());
+        bytes.chunks(7).for_each(|chunk| pcm.push(chunk, &mut samples));
         assert_eq!(samples.len(), bytes.len() / 2);
         assert!(samples.iter().all(|x| (-1.0..1.0).contains(x)));
         assert_eq!(pcm.finish().is_err(), bytes.len() % 2 == 1);

@@ -1,9 +1,9 @@
-//! Kaldi's front end beside kaldi-native-fbank, which `golden/kaldi.py` asked.
+//! Features of the `kaldi` preset compared with kaldi-native-fbank (`golden/kaldi.py`).
 
 use speech::features::Framing;
 use speech::{Audio, FeatureConfig, FrontEnd, Preset};
 
-/// That of `golden/kaldi.py`.
+/// The signal of `golden/kaldi.py`.
 fn signal(count: usize) -> Vec<f32> {
     let mut state = 1u32;
     let mut sample = |n: usize| {
@@ -15,22 +15,22 @@ fn signal(count: usize) -> Vec<f32> {
 }
 
 #[test]
-fn features_are_those_of_kaldi_native_fbank() {
+fn features_equal_those_of_kaldi_native_fbank() {
     let golden: serde_json::Value = serde_json::from_str(include_str!("../golden/kaldi.json")).unwrap();
     let front_end = FrontEnd::new(&Preset::Kaldi.config()).unwrap();
     let mut compared = 0;
     for case in golden["cases"].as_array().unwrap() {
         let samples = signal(case["samples"].as_u64().unwrap() as usize);
-        let plane = front_end.log_mel(&Audio { samples, sample_rate: 16_000 }).unwrap();
+        let features = front_end.log_mel(&Audio { samples, sample_rate: 16_000 }).unwrap();
         let rows = case["features"].as_array().unwrap();
-        assert_eq!((plane.frames, plane.dim), (rows.len(), 80));
+        assert_eq!((features.frames, features.dim), (rows.len(), 80));
         for (t, row) in rows.iter().enumerate() {
             for (m, stored) in row.as_array().unwrap().iter().enumerate() {
-                let (found, stored) = (f64::from(plane.frame(t)[m]), stored.as_f64().unwrap());
-                // They compute in f32: the largest difference is 1.1e-4.
+                let (value, stored) = (f64::from(features.frame(t)[m]), stored.as_f64().unwrap());
+                // kaldi-native-fbank computes in f32: the largest difference is 1.1e-4.
                 assert!(
-                    (found - stored).abs() < 3e-4,
-                    "frame {t}, bin {m}: expected {stored}, found {found}"
+                    (value - stored).abs() < 3e-4,
+                    "frame {t}, bin {m}: expected {stored}, found {value}"
                 );
                 compared += 1;
             }
@@ -40,23 +40,20 @@ fn features_are_those_of_kaldi_native_fbank() {
 }
 
 #[test]
-fn with_windows_inside_it_streams() {
+fn windows_within_the_signal_allow_streaming() {
     let front_end = FrontEnd::new(&Preset::Kaldi.config()).unwrap();
     let error = front_end.stream().unwrap_err().to_string();
-    assert_eq!(
-        error,
-        "setting `framing`: expected \"inside\", for sound that arrives in pieces, found \"middle\""
-    );
+    assert_eq!(error, "setting `framing`: expected \"inside\", for streaming, found \"middle\"");
     let config = FeatureConfig { framing: Framing::Inside, ..Preset::Kaldi.config() };
     let front_end = FrontEnd::new(&config).unwrap();
     let samples = signal(3333);
-    let whole = front_end.log_mel(&Audio { samples: samples.clone(), sample_rate: 16_000 }).unwrap();
-    for cut in [1, 77, 400, 2000] {
+    let complete = front_end.log_mel(&Audio { samples: samples.clone(), sample_rate: 16_000 }).unwrap();
+    for size in [1, 77, 400, 2000] {
         let (mut stream, mut frames) = (front_end.stream().unwrap(), Vec::new());
-        for piece in samples.chunks(cut) {
-            front_end.push(&mut stream, piece, &mut frames).unwrap();
+        for chunk in samples.chunks(size) {
+            front_end.push(&mut stream, chunk, &mut frames).unwrap();
         }
         front_end.finish(&mut stream, &mut frames).unwrap();
-        assert_eq!(frames, whole.data, "pieces of {cut}");
+        assert_eq!(frames, complete.data, "chunks of {size}");
     }
 }

@@ -7,7 +7,7 @@ mod common;
 mod conversion;
 mod corpora;
 mod corpus;
-mod damaged_sound;
+mod damaged_audio;
 mod encoded;
 mod encoders;
 mod error_rate;

@@ -1,4 +1,4 @@
-//! Manifests: three kinds of lines, and what can be wrong with them.
+//! Manifests: three kinds of lines, and their errors.
 
 use std::fs;
 use std::path::Path;
@@ -28,12 +28,12 @@ fn read(folder: &TempDir, lines: &str) -> Result<Vec<Utterance>> {
     read_manifest(&path)
 }
 
-fn integers(utterance: &Utterance) -> Vec<i16> {
+fn i16_samples(utterance: &Utterance) -> Vec<i16> {
     utterance.audio(8000).unwrap().samples.iter().map(|x| (x * 32768.0) as i16).collect()
 }
 
 #[test]
-fn our_fields() {
+fn fields_of_this_format() {
     let folder = folder();
     let line = r#"{"id": "x", "file": "pack.wav", "num_samples": 1000, "sample_rate": 8000, "seconds": 0.125, "speaker": "s",
         "text": "one two", "split": "dev", "subset": "seen", "mood": {"un": "known"}}"#
@@ -45,7 +45,7 @@ fn our_fields() {
         (u.speaker.as_deref(), u.split.as_deref(), u.subset.as_deref()),
         (Some("s"), Some("dev"), Some("seen"))
     );
-    assert_eq!(integers(u), (0..1000).collect::<Vec<i16>>());
+    assert_eq!(i16_samples(u), (0..1000).collect::<Vec<i16>>());
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn strings_are_joined_from_recordings_with_exact_silence() {
     expected.extend([0; 8]);
     expected.extend([10, 11]);
     expected.extend([0; 16]);
-    assert_eq!(integers(&list[0]), expected);
+    assert_eq!(i16_samples(&list[0]), expected);
     assert_eq!(list[0].seconds, 39.0 / 8000.0);
 }
 
@@ -77,28 +77,30 @@ fn fields_of_nemo() {
     .unwrap();
     assert_eq!(list[0].id, "pack.wav");
     assert_eq!(list[1].id, "pack.wav@0.01");
-    assert_eq!(integers(&list[0]).len(), 1000);
-    assert_eq!(integers(&list[1]), (80..88).collect::<Vec<i16>>());
-    assert_eq!(integers(&list[2]), (800..1000).collect::<Vec<i16>>());
+    assert_eq!(i16_samples(&list[0]).len(), 1000);
+    assert_eq!(i16_samples(&list[1]), (80..88).collect::<Vec<i16>>());
+    assert_eq!(i16_samples(&list[2]), (800..1000).collect::<Vec<i16>>());
     let error = list[3].audio(8000).unwrap_err();
     let Error::Utterance { utterance, source } = error else { panic!("{error}") };
     assert_eq!(utterance, "far");
     assert!(matches!(*source, Error::Segment { start: 800, count: 1600, found: 1000, .. }), "{source}");
 }
 
-/// Reads a second line after a good first one; checks that file and line are named and returns the message.
-fn second_line(line: &str, is: impl Fn(&Error) -> bool) -> String {
+/// Reads a second line after a valid one and returns its error.
+///
+/// The error must contain the file and the line.
+fn second_line(line: &str, is_expected: impl Fn(&Error) -> bool) -> String {
     let folder = folder();
     let first = r#"{"id": "first", "file": "pack.wav", "text": "one", "seconds": 0.125}"#;
     let error = read(&folder, &format!("{first}\n{line}\n")).unwrap_err();
     let message = error.to_string();
-    assert!(is(&error), "{message}");
+    assert!(is_expected(&error), "{message}");
     assert!(message.contains("list.jsonl:2"), "{message}");
     message
 }
 
 #[test]
-fn bad_json_names_its_line() {
+fn errors_for_invalid_json_name_the_line() {
     let syntax = |e: &Error| matches!(e, Error::ManifestSyntax { line: 2, .. });
     second_line("{\"id\": ", syntax);
     second_line("[1, 2]", syntax);
@@ -107,7 +109,7 @@ fn bad_json_names_its_line() {
 }
 
 #[test]
-fn missing_fields_are_named() {
+fn missing_fields_are_reported() {
     let cases = [
         ("id", r#"{"file": "pack.wav", "text": "one", "seconds": 1}"#),
         ("file", r#"{"id": "x", "text": "one", "seconds": 1}"#),
@@ -139,7 +141,7 @@ fn missing_fields_are_named() {
 }
 
 #[test]
-fn senseless_values_are_named() {
+fn invalid_values_are_reported() {
     let rest = r#""id": "x", "text": "one""#;
     let cases = [
         ("seconds", r#""file": "pack.wav", "seconds": 0"#),
@@ -161,7 +163,7 @@ fn senseless_values_are_named() {
 }
 
 #[test]
-fn unknown_recordings_and_double_ids() {
+fn unknown_recordings_and_duplicate_ids() {
     let string = r#"{"id": "x", "recordings": ["a", "c"], "gaps_ms": [5], "lead_ms": 0, "tail_ms": 0, "text": "one", "seconds": 1}"#;
     let message = second_line(string, |e| matches!(e, Error::UnknownRecording { id, .. } if id == "c"));
     assert!(message.contains("recordings.jsonl"), "{message}");
@@ -185,25 +187,25 @@ fn audio_is_checked_against_the_manifest() {
     let folder = folder();
     let line =
         |fields: &str| format!(r#"{{"id": "x", "file": "pack.wav", "text": "one", "seconds": 1, {fields}}}"#);
-    let one = |fields: &str| read(&folder, &line(fields)).unwrap().remove(0);
+    let utterance = |fields: &str| read(&folder, &line(fields)).unwrap().remove(0);
 
-    let error = one(r#""split": "dev""#).audio(16_000).unwrap_err();
+    let error = utterance(r#""split": "dev""#).audio(16_000).unwrap_err();
     assert!(matches!(error, Error::SampleRate { expected: 16_000, found: 8000, .. }), "{error}");
     assert!(error.to_string().contains("`x`") && error.to_string().contains("pack.wav"), "{error}");
-    let error = one(r#""sample_rate": 16000"#).audio(8000).unwrap_err();
+    let error = utterance(r#""sample_rate": 16000"#).audio(8000).unwrap_err();
     assert!(matches!(error, Error::SampleRate { expected: 8000, found: 16_000, .. }), "{error}");
     // The manifest agrees with the request, but the file does not.
-    let error = one(r#""sample_rate": 16000"#).audio(16_000).unwrap_err();
+    let error = utterance(r#""sample_rate": 16000"#).audio(16_000).unwrap_err();
     assert!(matches!(error, Error::SampleRate { expected: 16_000, found: 8000, .. }), "{error}");
 
-    let error = one(r#""num_samples": 999"#).audio(8000).unwrap_err();
+    let error = utterance(r#""num_samples": 999"#).audio(8000).unwrap_err();
     assert!(matches!(error, Error::Length { expected: 999, found: 1000, .. }), "{error}");
 
-    let right = one(r#""split": "dev""#).audio(8000).unwrap().crc32();
-    assert!(one(&format!(r#""crc32": "{right:08x}""#)).audio(8000).is_ok());
-    let error = one(&format!(r#""crc32": "{:08x}""#, right ^ 1)).audio(8000).unwrap_err();
+    let correct = utterance(r#""split": "dev""#).audio(8000).unwrap().crc32();
+    assert!(utterance(&format!(r#""crc32": "{correct:08x}""#)).audio(8000).is_ok());
+    let error = utterance(&format!(r#""crc32": "{:08x}""#, correct ^ 1)).audio(8000).unwrap_err();
     assert!(
-        matches!(error, Error::Checksum { expected, found, .. } if expected == right ^ 1 && found == right),
+        matches!(error, Error::Checksum { expected, found, .. } if expected == correct ^ 1 && found == correct),
         "{error}"
     );
 
@@ -214,19 +216,19 @@ fn audio_is_checked_against_the_manifest() {
 }
 
 #[test]
-fn a_byte_order_mark_is_passed_over() {
+fn a_byte_order_mark_is_skipped() {
     let folder = folder();
     let list = read(
         &folder,
         "\u{feff}{\"id\": \"x\", \"file\": \"pack.wav\", \"text\": \"one\", \"seconds\": 1}\r\n",
     );
     assert_eq!(list.unwrap()[0].id, "x");
-    // In the middle it is no mark.
+    // In the middle of the file it is an error.
     second_line("\u{feff}{}", |e| matches!(e, Error::ManifestSyntax { line: 2, .. }));
 }
 
 #[test]
-fn numbers_that_nobody_can_mean_are_refused_and_printed_short() {
+fn numbers_out_of_range_are_refused_and_printed_briefly() {
     let rest = r#""id": "x", "text": "one""#;
     let string = r#""recordings": ["a", "b"], "seconds": 1"#;
     let cases = [
@@ -240,7 +242,7 @@ fn numbers_that_nobody_can_mean_are_refused_and_printed_short() {
             "offset_samples",
             format!(r#""file": "pack.wav", "seconds": 1, "num_samples": 1, "offset_samples": {}"#, u64::MAX),
         ),
-        // Silence that would take more memory than the machine has.
+        // Silence that exceeds the memory of the machine.
         ("gaps_ms", format!(r#"{string}, "gaps_ms": [{}], "lead_ms": 0, "tail_ms": 0"#, u32::MAX)),
         ("gaps_ms", format!(r#"{string}, "gaps_ms": [0], "lead_ms": 3000000, "tail_ms": 600001"#)),
     ];
@@ -249,13 +251,13 @@ fn numbers_that_nobody_can_mean_are_refused_and_printed_short() {
             &format!("{{{rest}, {fields}}}"),
             |e| matches!(e, Error::ManifestValue { field, line: 2, .. } if *field == name),
         );
-        let found = message.rsplit("found ").next().unwrap().trim_end_matches(" ms");
-        assert!(found.len() <= 12, "{message}");
+        let number = message.rsplit("found ").next().unwrap().trim_end_matches(" ms");
+        assert!(number.len() <= 12, "{message}");
     }
 }
 
 #[test]
-fn numbers_are_names() {
+fn numbers_are_allowed_as_names() {
     let folder = folder();
     let line = |id: &str, more: &str| {
         format!(r#"{{"id": {id}, "file": "pack.wav", "seconds": 1, "text": "a"{more}}}"#)
@@ -279,7 +281,7 @@ fn numbers_are_names() {
         let names = [&list[0].speaker, &list[0].subset, &list[0].split].map(|name| name.as_deref());
         assert_eq!(names, [Some(name); 3]);
     }
-    // What is for reports only never refuses a set.
+    // Fields that are only for reports accept any value.
     for (value, name) in [("true", Some("true")), ("[1, \"b\"]", Some("[1, \"b\"]")), ("null", None)] {
         let list = read(&folder, &line("1", &format!(r#", "speaker": {value}"#))).unwrap();
         assert_eq!(list[0].speaker.as_deref(), name);
@@ -290,12 +292,12 @@ fn numbers_are_names() {
     }
     let error = read(&folder, &line("null", "")).unwrap_err();
     assert!(matches!(error, Error::ManifestField { field: "id", .. }), "{error}");
-    // A number and its text are one name.
+    // A number and a string of its digits are the same id.
     let twice = format!("{}\n{}", line("17", ""), line("\"17\"", ""));
     assert!(matches!(read(&folder, &twice), Err(Error::DuplicateId { .. })));
-    // Recordings have numbers, too.
+    // Ids of recordings can be numbers, too.
     let recordings = r#"{"id": 1, "file": "pack.wav", "offset_samples": 0, "num_samples": 2, "sample_rate": 8000, "text": ""}"#;
     fs::write(folder.path().join("recordings.jsonl"), recordings).unwrap();
     let string = r#"{"id": 5, "text": "a", "recordings": [1, "1"], "gaps_ms": [0], "lead_ms": 0, "tail_ms": 0, "sample_rate": 8000, "num_samples": 4}"#;
-    assert_eq!(integers(&read(&folder, string).unwrap()[0]), [0, 1, 0, 1]);
+    assert_eq!(i16_samples(&read(&folder, string).unwrap()[0]), [0, 1, 0, 1]);
 }

@@ -1,20 +1,22 @@
-//! Files made from good ones by damage, for parsers that answer every input with a value or an error: no panic, no hang.
+//! Damaged files for parsers that must not panic or hang.
 //!
-//! A mutant depends on its target and its number alone. `PANDA_FUZZ_CASES` says how many are tried, `PANDA_FUZZ_FIRST` from which number
-//! on. Any test program can take this file in with `#[path]`.
+//! A mutant depends only on its target and its number. `PANDA_FUZZ_CASES` is the number of mutants,
+//! `PANDA_FUZZ_FIRST` the number of the first one. Any test program can include this file with
+//! `#[path]`.
 
-#![allow(dead_code)] // Each test program uses its part.
+#![allow(dead_code)] // Each test program uses a part.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// Longest time that one input may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Maximum time for one input.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Damages good files and hands them to a parser, which panics if anything is wrong.
+/// Passes damaged copies of valid files to a parser.
 ///
-/// `words` are pieces that the format is made of; they are put in and written over others.
+/// The parser panics on an error. `words` are parts of the format, which are inserted into the file
+/// or written over other parts.
 pub fn fuzz(
     target: &'static str,
     good: Vec<Vec<u8>>,
@@ -25,7 +27,7 @@ pub fn fuzz(
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let first = number("PANDA_FUZZ_FIRST").unwrap_or(0);
     let last = first + number("PANDA_FUZZ_CASES").unwrap_or(cases);
-    let (tell, hear) = channel();
+    let (sender, receiver) = channel();
     let worker = std::thread::spawn(move || {
         for file in &good {
             parse(file);
@@ -36,10 +38,10 @@ pub fn fuzz(
             let failed = outcome.is_err();
             if failed {
                 let path = std::env::temp_dir().join(format!("panda-{target}-{case}"));
-                let kept = std::fs::write(&path, &mutant);
-                eprintln!("{target}: case {case} failed; the input is in {} ({kept:?})", path.display());
+                let written = std::fs::write(&path, &mutant);
+                eprintln!("{target}: case {case} failed; the input is in {} ({written:?})", path.display());
             }
-            if tell.send(case).is_err() || failed {
+            if sender.send(case).is_err() || failed {
                 assert!(!failed, "{target}: case {case}");
                 return;
             }
@@ -47,21 +49,21 @@ pub fn fuzz(
     });
     let mut next = first;
     loop {
-        match hear.recv_timeout(PATIENCE) {
+        match receiver.recv_timeout(TIMEOUT) {
             Ok(case) => next = case + 1,
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
-                panic!("{target}: case {next} takes longer than {PATIENCE:?}")
+                panic!("{target}: case {next} takes longer than {TIMEOUT:?}")
             }
         }
     }
-    worker.join().unwrap_or_else(|_| panic!("{target}: see the case above"));
+    worker.join().unwrap_or_else(|_| panic!("{target}: the case is printed above"));
     assert_eq!(next, last, "{target}");
 }
 
-/// The good files of a WAV parser: what writers write, by hand.
+/// Valid WAV files of typical writers.
 pub fn wav_files() -> Vec<Vec<u8>> {
-    let sound: Vec<u8> = (0..400u32).map(|i| (i * i / 7) as u8).collect();
+    let data: Vec<u8> = (0..400u32).map(|i| (i * i / 7) as u8).collect();
     let format = |tag: u16, channels: u16, rate: u32, bits: u16| {
         let frame = channels * bits.div_ceil(8);
         let mut chunk = [tag.to_le_bytes(), channels.to_le_bytes()].concat();
@@ -74,66 +76,69 @@ pub fn wav_files() -> Vec<Vec<u8>> {
     extensible.extend([0x80, 0, 0, 0xaa, 0, 0x38, 0x9b, 0x71]);
     let floats: Vec<u8> = (0..100).flat_map(|i| (i as f32 / 100.0 - 0.5).to_le_bytes()).collect();
     vec![
-        wav(&[(b"fmt ", &format(1, 1, 8000, 16)), (b"data", &sound)], None),
+        wav(&[(b"fmt ", &format(1, 1, 8000, 16)), (b"data", &data)], None),
         wav(
-            &[(b"LIST", b"INFOx"), (b"fmt ", &format(1, 2, 8000, 16)), (b"data", &sound), (b"id3 ", b"x")],
+            &[(b"LIST", b"INFOx"), (b"fmt ", &format(1, 2, 8000, 16)), (b"data", &data), (b"id3 ", b"x")],
             None,
         ),
         wav(&[(b"fmt ", &format(3, 1, 16000, 32)), (b"fact", &[100, 0, 0, 0]), (b"data", &floats)], None),
-        wav(&[(b"fmt ", &extensible), (b"data", &sound[..396])], None),
-        wav(&[(b"fmt ", &format(1, 1, 8000, 8)), (b"data", &sound)], Some(u32::MAX)),
+        wav(&[(b"fmt ", &extensible), (b"data", &data[..396])], None),
+        wav(&[(b"fmt ", &format(1, 1, 8000, 8)), (b"data", &data)], Some(u32::MAX)),
     ]
 }
 
-/// A RIFF file of chunks, each padded to an even length; `length`, if given, is what RIFF and data say of theirs.
+/// A RIFF file of chunks; `length`, if given, is stored for RIFF and data.
+///
+/// Chunks are padded to an even length.
 pub fn wav(chunks: &[(&[u8; 4], &[u8])], length: Option<u32>) -> Vec<u8> {
     let mut body = b"WAVE".to_vec();
     for (name, content) in chunks {
-        let said = length.filter(|_| *name == b"data").unwrap_or(content.len() as u32);
-        body.extend([&name[..], &said.to_le_bytes(), content].concat());
+        let stored = length.filter(|_| *name == b"data").unwrap_or(content.len() as u32);
+        body.extend([&name[..], &stored.to_le_bytes(), content].concat());
         body.extend(&[0][..content.len() % 2]);
     }
-    let said = length.unwrap_or(body.len() as u32);
-    [&b"RIFF"[..], &said.to_le_bytes(), &body].concat()
+    let stored = length.unwrap_or(body.len() as u32);
+    [&b"RIFF"[..], &stored.to_le_bytes(), &body].concat()
 }
 
-/// Pieces that WAV files are made of.
+/// Parts of WAV files.
 pub const WAV_WORDS: &[&[u8]] =
     &[b"RIFF", b"WAVE", b"fmt ", b"data", b"LIST", b"data\xff\xff\xff\xff", b"data\0\0\0\0"];
 
-/// One damaged file.
+/// Returns a damaged file.
 pub fn mutant(target: &str, case: u64, good: &[Vec<u8>], words: &[&[u8]]) -> Vec<u8> {
     let seed = target.bytes().fold(case, |seed, byte| (seed ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
     let mut random = Random(seed);
     let mut bytes = good[random.below(good.len())].clone();
     for _ in 0..=random.below(4) {
-        // Headers are short, and most can go wrong there.
-        let reach = if random.below(2) == 0 { bytes.len().min(64) } else { bytes.len() };
-        let place = random.below(reach + 1).min(bytes.len());
-        let end = place + random.below(bytes.len() - place + 1).min(1 << random.below(12));
+        // Headers are short, and damage has the largest effect there.
+        let limit = if random.below(2) == 0 { bytes.len().min(64) } else { bytes.len() };
+        let position = random.below(limit + 1).min(bytes.len());
+        let end = position + random.below(bytes.len() - position + 1).min(1 << random.below(12));
         match random.below(9) {
-            0 => bytes.truncate(place),
-            1 => drop(bytes.drain(place..end)),
+            0 => bytes.truncate(position),
+            1 => drop(bytes.drain(position..end)),
             2 => {
-                let again = bytes[place..end].to_vec();
-                bytes.splice(end..end, again);
+                let copy = bytes[position..end].to_vec();
+                bytes.splice(end..end, copy);
             }
             3 => {
-                let other = &good[random.below(good.len())];
-                let from = random.below(other.len() + 1);
-                bytes.splice(place.., other[from..].iter().copied());
+                let second = &good[random.below(good.len())];
+                let from = random.below(second.len() + 1);
+                bytes.splice(position.., second[from..].iter().copied());
             }
             4 if !words.is_empty() => {
                 let word = words[random.below(words.len())].iter().copied();
-                let end = if random.below(2) == 0 { place } else { (place + word.len()).min(bytes.len()) };
-                bytes.splice(place..end, word);
+                let end =
+                    if random.below(2) == 0 { position } else { (position + word.len()).min(bytes.len()) };
+                bytes.splice(position..end, word);
             }
             5 => {
                 let noise: Vec<u8> = (0..random.below(16)).map(|_| random.next() as u8).collect();
-                bytes.splice(place..place, noise);
+                bytes.splice(position..position, noise);
             }
             6 => {
-                // A number at the edge of its type, in either byte order.
+                // A number near the limit of its type, in either byte order.
                 let value = match random.below(4) {
                     0 => 0,
                     1 => u64::MAX >> random.below(64),
@@ -145,15 +150,15 @@ pub fn mutant(target: &str, case: u64, good: &[Vec<u8>], words: &[&[u8]]) -> Vec
                 if random.below(2) == 0 {
                     number.reverse();
                 }
-                bytes.iter_mut().skip(place).zip(number).for_each(|(to, from)| *to = from);
+                bytes.iter_mut().skip(position).zip(number).for_each(|(to, from)| *to = from);
             }
             _ => {
-                if let Some(byte) = bytes.get_mut(place) {
+                if let Some(byte) = bytes.get_mut(position) {
                     *byte ^= 1 << random.below(8);
                 }
             }
         }
-        // Doubling may not go on without end.
+        // Limits the size after repeated doubling.
         bytes.truncate(1 << 18);
     }
     bytes
@@ -171,7 +176,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `limit`, which is not 0.
+    /// A random number below `limit`, which must be positive.
     pub fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize
     }

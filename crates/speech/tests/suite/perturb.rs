@@ -1,24 +1,26 @@
-//! Resampled planes: lengths, places of tones, seeds.
+//! Perturbed features: their lengths, the bins of tones, and reproducibility from the seed.
 
 use std::f32::consts::TAU;
 
 use proptest::prelude::*;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use speech::{Audio, Error, FeatureConfig, Features, FrontEnd, MelScale, Normalise, Perturb};
+use speech::{Audio, Error, FeatureConfig, Features, FrontEnd, MelScale, Normalization, Perturbation};
 
 fn front_end() -> FrontEnd {
     FrontEnd::new(&FeatureConfig { sample_rate: 8000, mels: 60, ..FeatureConfig::default() }).unwrap()
 }
 
-/// A tone of `hz` that comes and goes four times a second, so that its bin stands out in the pattern over time.
+/// A tone that is on and off four times a second.
+///
+/// Its bin differs from the others over time.
 fn beep(front_end: &FrontEnd, hz: f32) -> Features {
     let sample = |i: usize| if i % 2000 < 1000 { (TAU * hz * i as f32 / 8000.0).sin() } else { 0.0 };
     front_end.log_mel(&Audio { samples: (0..8000).map(sample).collect(), sample_rate: 8000 }).unwrap()
 }
 
-/// A plane with a bump over frequency at `hz` that changes its sign every ten frames.
-fn bump(scale: &MelScale, hz: f64) -> Features {
+/// Features with a peak that changes its sign every ten frames.
+fn peak(scale: &MelScale, hz: f64) -> Features {
     let (frames, dim) = (100, scale.bins());
     let at = scale.bin(hz);
     let value = |t: usize, m: usize| {
@@ -28,11 +30,12 @@ fn bump(scale: &MelScale, hz: f64) -> Features {
     Features { frames, dim, data: (0..frames * dim).map(|i| value(i / dim, i % dim)).collect() }
 }
 
-/// Centre of mass over bins of the power over time.
-fn loudest(plane: &Features) -> f64 {
-    let deviation = |m: usize| (0..plane.frames).map(|t| f64::from(plane.frame(t)[m]).powi(2)).sum::<f64>();
+/// Center of mass over bins of the power over time.
+fn center_bin(features: &Features) -> f64 {
+    let deviation =
+        |m: usize| (0..features.frames).map(|t| f64::from(features.frame(t)[m]).powi(2)).sum::<f64>();
     let (mut sum, mut mass) = (0.0, 0.0);
-    for m in 0..plane.dim {
+    for m in 0..features.dim {
         sum += m as f64 * deviation(m);
         mass += deviation(m);
     }
@@ -44,23 +47,23 @@ proptest! {
 
     #[test]
     fn lengths_and_determinism(speed in 0f32..0.3, tempo in 0f32..0.3, warp in 0f32..0.3, noise in 0f32..0.3, frames in 1usize..80, seed: u64) {
-        let perturb = Perturb { speed, tempo, warp, noise };
+        let perturb = Perturbation { speed, tempo, warp, noise };
         prop_assert!(perturb.check().is_ok());
         let scale = front_end().mel_scale();
         let data = (0..frames * 60).map(|i| (i as f32 * 0.7).sin()).collect();
-        let plane = Features { frames, dim: 60, data };
-        let apply = || perturb.apply(&plane, &scale, Normalise::Utterance, &mut ChaCha8Rng::seed_from_u64(seed));
-        let other = apply();
-        prop_assert_eq!(&other, &apply());
+        let features = Features { frames, dim: 60, data };
+        let apply = || perturb.apply(&features, &scale, Normalization::Utterance, &mut ChaCha8Rng::seed_from_u64(seed));
+        let perturbed = apply();
+        prop_assert_eq!(&perturbed, &apply());
         let (speed, tempo) = (f64::from(speed), f64::from(tempo));
-        let (least, most) = (frames as f64 / ((1.0 + speed) * (1.0 + tempo)), frames as f64 / ((1.0 - speed) * (1.0 - tempo)));
-        prop_assert!(other.frames as f64 >= (least - 0.51).max(1.0) && other.frames as f64 <= most + 0.51);
-        prop_assert_eq!((other.dim, other.data.len()), (60, other.frames * 60));
-        prop_assert!(other.data.iter().all(|x| x.is_finite()));
+        let (min_frames, max_frames) = (frames as f64 / ((1.0 + speed) * (1.0 + tempo)), frames as f64 / ((1.0 - speed) * (1.0 - tempo)));
+        prop_assert!(perturbed.frames as f64 >= (min_frames - 0.51).max(1.0) && perturbed.frames as f64 <= max_frames + 0.51);
+        prop_assert_eq!((perturbed.dim, perturbed.data.len()), (60, perturbed.frames * 60));
+        prop_assert!(perturbed.data.iter().all(|x| x.is_finite()));
     }
 
     #[test]
-    fn the_mel_map_has_an_inverse(bin in -1f64..60.0) {
+    fn the_mel_scale_is_invertible(bin in -1f64..60.0) {
         let scale = front_end().mel_scale();
         prop_assert!((scale.bin(scale.hz(bin)) - bin).abs() < 1e-9);
     }
@@ -69,27 +72,27 @@ proptest! {
 #[test]
 fn the_default_changes_nothing() {
     let front_end = front_end();
-    let plane = beep(&front_end, 900.0);
-    let same = Perturb::default().apply(
-        &plane,
+    let features = beep(&front_end, 900.0);
+    let same = Perturbation::default().apply(
+        &features,
         &front_end.mel_scale(),
-        Normalise::Utterance,
+        Normalization::Utterance,
         &mut ChaCha8Rng::seed_from_u64(1),
     );
-    assert_eq!(same, plane);
+    assert_eq!(same, features);
 }
 
-/// The plane of a perturbed tone must look like the plane of the tone that a faster tape would play.
+/// Compares a perturbed tone with the tone that a faster tape plays.
 #[test]
-fn speed_moves_a_tone_as_a_faster_tape_does() {
+fn speed_perturbation_resembles_a_faster_tape() {
     let front_end = front_end();
     let scale = front_end.mel_scale();
-    let perturb = Perturb { speed: 0.2, ..Perturb::default() };
+    let perturb = Perturbation { speed: 0.2, ..Perturbation::default() };
     for seed in 0..8 {
         let faster = perturb.apply(
             &beep(&front_end, 1000.0),
             &scale,
-            Normalise::Utterance,
+            Normalization::Utterance,
             &mut ChaCha8Rng::seed_from_u64(seed),
         );
         let rate = 98.0 / faster.frames as f64;
@@ -106,40 +109,46 @@ fn speed_moves_a_tone_as_a_faster_tape_does() {
         let frames = tape.frames.min(faster.frames);
         let product =
             |a: usize| (0..frames).map(|t| f64::from(tape.frame(t)[bin] * faster.frame(t)[a])).sum::<f64>();
-        let alike = product(bin) / frames as f64;
-        assert!(alike > 0.9, "seed {seed}, rate {rate:.3}: correlation {alike:.3}");
+        let correlation = product(bin) / frames as f64;
+        assert!(correlation > 0.9, "seed {seed}, rate {rate:.3}: correlation {correlation:.3}");
     }
 }
 
-/// Bumps in an otherwise empty plane move from `f` to `r f`.
+/// Peaks in otherwise empty features move from `f` to `r f`.
 #[test]
 fn pitch_and_warp_scale_hertz() {
     let front_end = front_end();
     let scale = front_end.mel_scale();
-    let plane = bump(&scale, 1000.0);
-    let before = scale.hz(loudest(&plane));
+    let features = peak(&scale, 1000.0);
+    let before = scale.hz(center_bin(&features));
     assert!((before - 1000.0).abs() < 20.0, "{before}");
-    for perturb in [Perturb { speed: 0.2, ..Perturb::default() }, Perturb { warp: 0.2, ..Perturb::default() }]
-    {
+    for perturb in [
+        Perturbation { speed: 0.2, ..Perturbation::default() },
+        Perturbation { warp: 0.2, ..Perturbation::default() },
+    ] {
         let mut factors = Vec::new();
         for seed in 0..20 {
-            let moved =
-                perturb.apply(&plane, &scale, Normalise::Utterance, &mut ChaCha8Rng::seed_from_u64(seed));
-            // Normalisation lifts the flanks, so take the middle of the bins that are clearly alive.
-            let alive: Vec<f64> = (0..60)
+            let moved = perturb.apply(
+                &features,
+                &scale,
+                Normalization::Utterance,
+                &mut ChaCha8Rng::seed_from_u64(seed),
+            );
+            // Normalization amplifies the flanks, so use the middle of the clearly active bins.
+            let active_bins: Vec<f64> = (0..60)
                 .filter(|&m| moved.data.iter().skip(m).step_by(60).any(|x| x.abs() > 0.9))
                 .map(|m| m as f64)
                 .collect();
-            let still: Vec<f64> = (0..60)
+            let unperturbed_bins: Vec<f64> = (0..60)
                 .filter(|&m| {
-                    let mut same = plane.clone();
-                    same.normalise();
-                    same.data.iter().skip(m).step_by(60).any(|x| x.abs() > 0.9)
+                    let mut normalized = features.clone();
+                    normalized.normalize();
+                    normalized.data.iter().skip(m).step_by(60).any(|x| x.abs() > 0.9)
                 })
                 .map(|m| m as f64)
                 .collect();
             let middle = |bins: &[f64]| scale.hz((bins[0] + bins[bins.len() - 1]) / 2.0);
-            let factor = middle(&alive) / middle(&still);
+            let factor = middle(&active_bins) / middle(&unperturbed_bins);
             if perturb.speed > 0.0 {
                 let rate = 100.0 / moved.frames as f64;
                 assert!((factor - rate).abs() < 0.04, "seed {seed}: {factor:.3} for rate {rate:.3}");
@@ -149,36 +158,37 @@ fn pitch_and_warp_scale_hertz() {
             factors.push(factor);
         }
         let spread = |f: fn(f64, f64) -> f64, start| factors.iter().copied().fold(start, f);
-        let (least, most) = (spread(f64::min, 9.0), spread(f64::max, 0.0));
-        assert!((0.76..0.9).contains(&least) && (1.1..1.24).contains(&most), "{least} to {most}");
+        let (minimum, maximum) = (spread(f64::min, 9.0), spread(f64::max, 0.0));
+        assert!((0.76..0.9).contains(&minimum) && (1.1..1.24).contains(&maximum), "{minimum} to {maximum}");
     }
 }
 
 #[test]
 fn tempo_keeps_the_bins() {
     let scale = front_end().mel_scale();
-    let plane = bump(&scale, 1000.0);
-    let mut same = plane.clone();
-    same.normalise();
+    let features = peak(&scale, 1000.0);
+    let mut normalized = features.clone();
+    normalized.normalize();
     for seed in 0..10 {
-        let perturb = Perturb { tempo: 0.3, ..Perturb::default() };
-        let moved = perturb.apply(&plane, &scale, Normalise::Utterance, &mut ChaCha8Rng::seed_from_u64(seed));
+        let perturb = Perturbation { tempo: 0.3, ..Perturbation::default() };
+        let moved =
+            perturb.apply(&features, &scale, Normalization::Utterance, &mut ChaCha8Rng::seed_from_u64(seed));
         assert_ne!(moved.frames, 100);
-        let alive = |p: &Features, m: usize| p.data.iter().skip(m).step_by(60).any(|x| x.abs() > 0.5);
+        let is_active = |p: &Features, m: usize| p.data.iter().skip(m).step_by(60).any(|x| x.abs() > 0.5);
         for m in 0..60 {
-            assert_eq!(alive(&moved, m), alive(&same, m), "bin {m}");
+            assert_eq!(is_active(&moved, m), is_active(&normalized, m), "bin {m}");
         }
     }
 }
 
 #[test]
-fn noise_has_its_deviation() {
+fn noise_has_its_standard_deviation() {
     let scale = front_end().mel_scale();
-    let plane = Features { frames: 500, dim: 60, data: vec![0.0; 30_000] };
-    let noisy = Perturb { noise: 0.5, ..Perturb::default() }.apply(
-        &plane,
+    let features = Features { frames: 500, dim: 60, data: vec![0.0; 30_000] };
+    let noisy = Perturbation { noise: 0.5, ..Perturbation::default() }.apply(
+        &features,
         &scale,
-        Normalise::Utterance,
+        Normalization::Utterance,
         &mut ChaCha8Rng::seed_from_u64(3),
     );
     let mean = noisy.data.iter().map(|&x| f64::from(x)).sum::<f64>() / 3e4;
@@ -187,16 +197,16 @@ fn noise_has_its_deviation() {
 }
 
 #[test]
-fn settings_out_of_range_are_named() {
-    let none = Perturb::default;
+fn settings_out_of_range_are_reported() {
+    let none = Perturbation::default;
     let cases = [
-        ("speed", Perturb { speed: 0.6, ..none() }),
-        ("tempo", Perturb { tempo: -0.1, ..none() }),
-        ("warp", Perturb { warp: f32::NAN, ..none() }),
-        ("noise", Perturb { noise: -1.0, ..none() }),
+        ("speed", Perturbation { speed: 0.6, ..none() }),
+        ("tempo", Perturbation { tempo: -0.1, ..none() }),
+        ("warp", Perturbation { warp: f32::NAN, ..none() }),
+        ("noise", Perturbation { noise: -1.0, ..none() }),
     ];
     for (name, perturb) in cases {
         assert!(matches!(perturb.check(), Err(Error::Setting { field, .. }) if field == name), "{name}");
     }
-    assert!(serde_json::from_str::<Perturb>(r#"{"gain": 1}"#).is_err());
+    assert!(serde_json::from_str::<Perturbation>(r#"{"gain": 1}"#).is_err());
 }

@@ -1,26 +1,26 @@
-//! Corpora as they are distributed: excerpts of them, and what may be wrong with them.
+//! Preparation of distributed corpora: excerpts of them, and their errors.
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use speech::files::FileLock;
-use speech::prepare::{Prepare, Strings, an4, fsdd, librispeech};
+use speech::prepare::{PrepareOptions, StringCounts, an4, fsdd, librispeech};
 use speech::{Corpus, Error, read_audio, read_manifest};
 
 use crate::common::{shared, wav_bytes};
 use crate::flac_bytes::flac;
 
-fn put(path: PathBuf, bytes: impl AsRef<[u8]>) {
+fn write_file(path: PathBuf, bytes: impl AsRef<[u8]>) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, bytes).unwrap();
 }
 
-fn wave(samples: usize) -> Vec<i16> {
+fn sine(samples: usize) -> Vec<i16> {
     (0..samples).map(|n| ((n as f64 * 0.05).sin() * 3000.0) as i16).collect()
 }
 
-/// Names of all files in a folder that do not belong to the corpus.
-fn made(folder: &Path) -> Vec<String> {
+/// Names of the files in a folder, without those of the corpus.
+fn prepared_files(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -30,12 +30,12 @@ fn made(folder: &Path) -> Vec<String> {
     names
 }
 
-fn excerpt(folder: &Path) -> Prepare {
-    Prepare { allow_incomplete: true, ..Prepare::to(folder) }
+fn excerpt(folder: &Path) -> PrepareOptions {
+    PrepareOptions { allow_incomplete: true, ..PrepareOptions::new(folder) }
 }
 
 /// Two chapters of a training set and one of a test set.
-fn books(folder: &Path) -> PathBuf {
+fn librispeech_excerpt(folder: &Path) -> PathBuf {
     let root = folder.join("LibriSpeech");
     for (subset, speaker, chapter, lines) in [
         ("train-clean-100", 19, 198, ["NORTHANGER ABBEY", "THIS LITTLE WORK WAS FINISHED"]),
@@ -47,51 +47,54 @@ fn books(folder: &Path) -> PathBuf {
         for (n, line) in lines.iter().enumerate() {
             let id = format!("{speaker}-{chapter}-{n:04}");
             transcripts += &format!("{id} {line}\n");
-            put(place.join(format!("{id}.flac")), flac(16_000, &wave(8000 + 100 * n), true));
+            write_file(place.join(format!("{id}.flac")), flac(16_000, &sine(8000 + 100 * n), true));
         }
-        put(place.join(format!("{speaker}-{chapter}.trans.txt")), transcripts);
+        write_file(place.join(format!("{speaker}-{chapter}.trans.txt")), transcripts);
     }
     root
 }
 
 #[test]
-fn an_excerpt_of_librispeech_becomes_a_manifest_a_subset() {
+fn an_excerpt_of_librispeech_has_one_manifest_per_subset() {
     let folder = tempfile::tempdir().unwrap();
-    let root = books(folder.path());
-    put(root.join("test-clean/61/70968/._61-70968-0000.flac"), b"of another system");
+    let root = librispeech_excerpt(folder.path());
+    write_file(root.join("test-clean/61/70968/._61-70968-0000.flac"), b"from a different system");
     let lists = librispeech(folder.path(), &excerpt(folder.path())).unwrap();
     let names: Vec<&str> = lists.iter().map(|list| list.name.as_str()).collect();
     assert_eq!(names, ["train-clean-100", "test-clean"]);
-    assert_eq!(made(folder.path()), ["test-clean.jsonl", "train-clean-100.jsonl"]);
+    assert_eq!(prepared_files(folder.path()), ["test-clean.jsonl", "train-clean-100.jsonl"]);
     let train = &lists[0];
-    assert_eq!((train.utterances, train.speakers, train.left_out), (4, 1, 0));
+    assert_eq!((train.utterances, train.speakers, train.excluded), (4, 1, 0));
     assert_eq!((train.shortest.1, train.longest.1), (0.5, 8100.0 / 16_000.0));
     assert_eq!(train.characters[&'\''], 2);
-    let found = read_manifest(&train.path).unwrap();
-    let texts: Vec<&str> = found.iter().map(|one| one.text.as_str()).collect();
+    let utterances = read_manifest(&train.path).unwrap();
+    let texts: Vec<&str> = utterances.iter().map(|utterance| utterance.text.as_str()).collect();
     assert_eq!(texts, ["northanger abbey", "this little work was finished", "it's ten o'clock", "and so on"]);
-    assert_eq!(found[3].id, "19-227-0001");
-    assert_eq!((found[3].speaker.as_deref(), found[3].split.as_deref()), (Some("19"), Some("train")));
-    assert_eq!(found[3].subset.as_deref(), Some("train-clean-100"));
-    assert_eq!(found[3].audio(16_000).unwrap().samples.len(), 8100);
-    // Paths do not depend on where the folder is.
+    assert_eq!(utterances[3].id, "19-227-0001");
+    assert_eq!(
+        (utterances[3].speaker.as_deref(), utterances[3].split.as_deref()),
+        (Some("19"), Some("train"))
+    );
+    assert_eq!(utterances[3].subset.as_deref(), Some("train-clean-100"));
+    assert_eq!(utterances[3].audio(16_000).unwrap().samples.len(), 8100);
+    // Paths are relative and do not depend on the location of the folder.
     assert!(fs::read_to_string(&train.path).unwrap().contains(r#""file":"LibriSpeech/train-clean-100/19/"#));
 
-    // In another folder they are full; from inside, the same corpus.
-    let other = tempfile::tempdir().unwrap();
-    librispeech(&root, &excerpt(&other.path().join("new/lists"))).unwrap();
-    let again = read_manifest(&other.path().join("new/lists/train-clean-100.jsonl")).unwrap();
+    // Lists in a different folder have absolute paths; the inner folder is the same corpus.
+    let destination = tempfile::tempdir().unwrap();
+    librispeech(&root, &excerpt(&destination.path().join("new/lists"))).unwrap();
+    let again = read_manifest(&destination.path().join("new/lists/train-clean-100.jsonl")).unwrap();
     assert_eq!(again[3].audio(16_000).unwrap().samples.len(), 8100);
 }
 
 #[test]
-fn the_training_sets_are_joined_where_all_are_there() {
+fn complete_training_sets_are_joined() {
     let folder = tempfile::tempdir().unwrap();
-    let root = books(folder.path());
+    let root = librispeech_excerpt(folder.path());
     for (subset, speaker) in [("train-clean-360", 14), ("train-other-500", 20)] {
-        let place = root.join(format!("{subset}/{speaker}/1"));
-        put(place.join(format!("{speaker}-1-0000.flac")), flac(16_000, &wave(9000), true));
-        put(place.join(format!("{speaker}-1.trans.txt")), format!("{speaker}-1-0000 WORDS"));
+        let chapter = root.join(format!("{subset}/{speaker}/1"));
+        write_file(chapter.join(format!("{speaker}-1-0000.flac")), flac(16_000, &sine(9000), true));
+        write_file(chapter.join(format!("{speaker}-1.trans.txt")), format!("{speaker}-1-0000 WORDS"));
     }
     let lists = librispeech(folder.path(), &excerpt(folder.path())).unwrap();
     assert_eq!((lists[0].name.as_str(), lists[0].utterances, lists[0].speakers), ("train-960", 6, 3));
@@ -100,32 +103,32 @@ fn the_training_sets_are_joined_where_all_are_there() {
         .map(|name| fs::read_to_string(folder.path().join(format!("{name}.jsonl"))).unwrap())
         .collect();
     assert_eq!(fs::read_to_string(&lists[0].path).unwrap(), parts.concat());
-    // Shards hold every utterance once.
-    let shards = Prepare { shards: Some(3), ..excerpt(&folder.path().join("shards")) };
+    // Shards contain every utterance once.
+    let shards = PrepareOptions { shards: Some(3), ..excerpt(&folder.path().join("shards")) };
     let lists = librispeech(folder.path(), &shards).unwrap();
     assert!(lists.iter().all(|list| list.name != "train-960"));
     let paths: Vec<PathBuf> = lists.iter().map(|list| list.path.clone()).collect();
     assert!(paths[0].ends_with("train-clean-100-{000000..000001}.tar"), "{paths:?}");
     let corpus = Corpus::open(&paths, None).unwrap();
     assert_eq!(corpus.len(), 8);
-    let one = corpus.utterance(3).unwrap();
-    assert_eq!((one.id.as_str(), one.text.as_str()), ("19-227-0001", "and so on"));
-    assert_eq!(one.audio(16_000).unwrap().samples.len(), 8100);
+    let utterance = corpus.utterance(3).unwrap();
+    assert_eq!((utterance.id.as_str(), utterance.text.as_str()), ("19-227-0001", "and so on"));
+    assert_eq!(utterance.audio(16_000).unwrap().samples.len(), 8100);
     let bytes =
         |n: usize| fs::read(folder.path().join(format!("shards/train-clean-100-00000{n}.tar"))).unwrap();
     let before = [bytes(0), bytes(1)];
     librispeech(folder.path(), &shards).unwrap();
-    // A pattern that was right for a longer list would read what is left of it.
-    let fewer = Prepare { shards: Some(1000), ..excerpt(&folder.path().join("shards")) };
+    // A pattern of a longer list would read its remaining shards.
+    let fewer = PrepareOptions { shards: Some(1000), ..excerpt(&folder.path().join("shards")) };
     let error = librispeech(folder.path(), &fewer).unwrap_err().to_string();
     assert!(error.contains("train-clean-100-000001.tar") && error.contains("longer list"), "{error}");
-    assert_eq!(before, [bytes(0), bytes(1)], "the same on every day");
+    assert_eq!(before, [bytes(0), bytes(1)], "reproducible");
 }
 
 type Damage = fn(&Path);
 
 #[test]
-fn what_is_wrong_with_librispeech_is_named_and_nothing_is_written() {
+fn errors_in_librispeech_are_reported_and_nothing_is_written() {
     let chapter = "test-clean/61/70968";
     let cases: [(Damage, &str); 15] = [
         (
@@ -136,38 +139,41 @@ fn what_is_wrong_with_librispeech_is_named_and_nothing_is_written() {
             |at| fs::remove_file(at.join("61-70968-0001.flac")).unwrap(),
             "trans.txt:2: expected 61-70968-0001.flac",
         ),
-        (|at| put(at.join("61-70968-0007.flac"), b""), "61-70968-0007.flac: expected its transcript"),
+        (|at| write_file(at.join("61-70968-0007.flac"), b""), "61-70968-0007.flac: expected its transcript"),
         (
-            |at| put(at.join("61-70968.trans.txt"), "61-70968-0000 A\n61-70968-0000 B\n"),
+            |at| write_file(at.join("61-70968.trans.txt"), "61-70968-0000 A\n61-70968-0000 B\n"),
             "trans.txt:2: expected ids that occur once",
         ),
         (
-            |at| put(at.join("61-70968.trans.txt"), "61-70968-0000 A\n61-70969-0001 B\n"),
+            |at| write_file(at.join("61-70968.trans.txt"), "61-70968-0000 A\n61-70969-0001 B\n"),
             "trans.txt:2: expected an id 61-70968-NUMBER",
         ),
         (
-            |at| put(at.join("61-70968.trans.txt"), "61-70968-0000 A\n61-70968-x B\n"),
+            |at| write_file(at.join("61-70968.trans.txt"), "61-70968-0000 A\n61-70968-x B\n"),
             "trans.txt:2: expected an id",
         ),
         (
-            |at| put(at.join("61-70968.trans.txt"), "61-70968-0000 A\n\n61-70968-0001\n"),
+            |at| write_file(at.join("61-70968.trans.txt"), "61-70968-0000 A\n\n61-70968-0001\n"),
             "trans.txt:3: expected a transcript",
         ),
         (
-            |at| put(at.join("61-70968.trans.txt"), "61-70968-0000 CAF\u{c9}\n"),
+            |at| write_file(at.join("61-70968.trans.txt"), "61-70968-0000 CAF\u{c9}\n"),
             "trans.txt:1: expected letters",
         ),
-        (|at| put(at.join("61-70968.trans.txt"), b"61-70968-0000 \xff\n"), "trans.txt: cannot be read"),
         (
-            |at| put(at.join("61-70968-0000.flac"), flac(8000, &wave(8000), true)),
+            |at| write_file(at.join("61-70968.trans.txt"), b"61-70968-0000 \xff\n"),
+            "trans.txt: cannot be read",
+        ),
+        (
+            |at| write_file(at.join("61-70968-0000.flac"), flac(8000, &sine(8000), true)),
             "expected audio at 16000 Hz, found 8000",
         ),
-        (|at| put(at.join("61-70968-0000.flac"), flac(16_000, &wave(90), true)), "0.1 to 60 seconds"),
-        (|at| put(at.join("61-70968-0000.flac"), b"words"), "expected a WAV or FLAC file"),
+        (|at| write_file(at.join("61-70968-0000.flac"), flac(16_000, &sine(90), true)), "0.1 to 60 seconds"),
+        (|at| write_file(at.join("61-70968-0000.flac"), b"words"), "expected a WAV or FLAC file"),
         (
             |at| {
-                let whole = flac(16_000, &wave(8000), true);
-                put(at.join("61-70968-0000.flac"), &whole[..whole.len() - 3000]);
+                let complete = flac(16_000, &sine(8000), true);
+                write_file(at.join("61-70968-0000.flac"), &complete[..complete.len() - 3000]);
             },
             "truncated",
         ),
@@ -182,12 +188,12 @@ fn what_is_wrong_with_librispeech_is_named_and_nothing_is_written() {
     ];
     for (damage, part) in cases {
         let folder = tempfile::tempdir().unwrap();
-        let root = books(folder.path());
+        let root = librispeech_excerpt(folder.path());
         damage(&root.join(chapter));
         let strict = || {
-            // The subset alone: the other one is far from complete.
+            // Only this subset, because the other one is incomplete.
             let _ = fs::remove_dir_all(root.join("train-clean-100"));
-            librispeech(folder.path(), &Prepare::to(folder.path()))
+            librispeech(folder.path(), &PrepareOptions::new(folder.path()))
         };
         let error = match part {
             part if part.contains("0001.flac") => strict(),
@@ -195,7 +201,7 @@ fn what_is_wrong_with_librispeech_is_named_and_nothing_is_written() {
         };
         let error = error.expect_err(part).to_string();
         assert!(error.contains(part), "{error}\n{part}");
-        assert!(made(folder.path()).is_empty(), "{:?}", made(folder.path()));
+        assert!(prepared_files(folder.path()).is_empty(), "{:?}", prepared_files(folder.path()));
     }
     let folder = tempfile::tempdir().unwrap();
     let error = librispeech(folder.path(), &excerpt(folder.path())).unwrap_err();
@@ -203,73 +209,77 @@ fn what_is_wrong_with_librispeech_is_named_and_nothing_is_written() {
         matches!(error, Error::Corpus { .. }) && error.to_string().contains("train-clean-100"),
         "{error}"
     );
-    books(folder.path());
-    let error = librispeech(folder.path(), &Prepare::to(folder.path())).unwrap_err().to_string();
+    librispeech_excerpt(folder.path());
+    let error = librispeech(folder.path(), &PrepareOptions::new(folder.path())).unwrap_err().to_string();
     assert!(error.contains("expected 28539 utterances, unless it is an excerpt, found 4"), "{error}");
-    let none = Prepare { shards: Some(0), ..excerpt(folder.path()) };
+    let none = PrepareOptions { shards: Some(0), ..excerpt(folder.path()) };
     assert!(matches!(librispeech(folder.path(), &none), Err(Error::Setting { field: "shards", .. })));
-    put(folder.path().join("file"), b"");
+    write_file(folder.path().join("file"), b"");
     let error = librispeech(folder.path(), &excerpt(&folder.path().join("file/lists"))).unwrap_err();
     assert!(matches!(error, Error::Write { .. }), "{error}");
 }
 
 #[test]
-fn transcripts_of_an_excerpt_may_lack_their_sound() {
+fn transcripts_of_an_excerpt_can_lack_their_audio() {
     let folder = tempfile::tempdir().unwrap();
-    let root = books(folder.path());
+    let root = librispeech_excerpt(folder.path());
     fs::remove_file(root.join("test-clean/61/70968/61-70968-0001.flac")).unwrap();
     let lists = librispeech(folder.path(), &excerpt(folder.path())).unwrap();
-    assert_eq!((lists[1].utterances, lists[1].left_out), (1, 1));
+    assert_eq!((lists[1].utterances, lists[1].excluded), (1, 1));
 }
 
 #[test]
-fn a_flac_file_that_does_not_tell_its_length_is_decoded() {
+fn a_flac_file_without_length_is_decoded() {
     let folder = tempfile::tempdir().unwrap();
-    let root = books(folder.path());
-    put(root.join("test-clean/61/70968/61-70968-0000.flac"), flac(16_000, &wave(9001), false));
+    let root = librispeech_excerpt(folder.path());
+    write_file(root.join("test-clean/61/70968/61-70968-0000.flac"), flac(16_000, &sine(9001), false));
     let lists = librispeech(folder.path(), &excerpt(folder.path())).unwrap();
     assert_eq!(read_manifest(&lists[1].path).unwrap()[0].num_samples, Some(9001));
-    // Other bytes behind the last frame.
-    let mut longer = flac(16_000, &wave(9002), true);
+    // Other bytes after the last frame.
+    let mut longer = flac(16_000, &sine(9002), true);
     longer.extend([b'x'; 9000]);
-    put(root.join("test-clean/61/70968/61-70968-0001.flac"), longer);
+    write_file(root.join("test-clean/61/70968/61-70968-0001.flac"), longer);
     let error = librispeech(folder.path(), &excerpt(folder.path())).unwrap_err().to_string();
     assert!(error.contains("61-70968-0001.flac"), "{error}");
 }
 
-/// The samples of LibriSpeech that are at hand, as they are distributed.
+/// The distributed LibriSpeech files in the shared data.
 #[test]
 fn real_librispeech() {
     let Some(list) = shared("samples/samples.jsonl") else { return };
     let folder = tempfile::tempdir().unwrap();
     let mut transcripts: BTreeMap<PathBuf, String> = BTreeMap::new();
     let mut expected = BTreeMap::new();
-    for one in read_manifest(&list).unwrap() {
-        let Some(sound) = one.files().next().filter(|path| path.parent().unwrap().ends_with("librispeech"))
+    for utterance in read_manifest(&list).unwrap() {
+        let Some(audio) =
+            utterance.files().next().filter(|path| path.parent().unwrap().ends_with("librispeech"))
         else {
             continue;
         };
-        let (chapter, _) = one.id.rsplit_once('-').unwrap();
-        let place = folder.path().join("LibriSpeech/test-other").join(chapter.replace('-', "/"));
-        put(place.join(format!("{}.flac", one.id)), fs::read(sound).unwrap());
-        *transcripts.entry(place.join(format!("{chapter}.trans.txt"))).or_default() +=
-            &format!("{} {}\n", one.id, one.text.to_uppercase());
-        expected.insert(one.id.clone(), one.clone());
+        let (chapter, _) = utterance.id.rsplit_once('-').unwrap();
+        let chapter_folder = folder.path().join("LibriSpeech/test-other").join(chapter.replace('-', "/"));
+        write_file(chapter_folder.join(format!("{}.flac", utterance.id)), fs::read(audio).unwrap());
+        *transcripts.entry(chapter_folder.join(format!("{chapter}.trans.txt"))).or_default() +=
+            &format!("{} {}\n", utterance.id, utterance.text.to_uppercase());
+        expected.insert(utterance.id.clone(), utterance.clone());
     }
-    transcripts.into_iter().for_each(|(path, text)| put(path, text));
+    transcripts.into_iter().for_each(|(path, text)| write_file(path, text));
     let lists = librispeech(folder.path(), &excerpt(folder.path())).unwrap();
     assert_eq!((lists[0].utterances, lists[0].speakers), (50, 10));
-    for one in read_manifest(&lists[0].path).unwrap() {
-        let expected = &expected[&one.id];
-        assert_eq!((&one.text, &one.speaker), (&expected.text, &expected.speaker));
-        assert_eq!((one.num_samples, one.sample_rate), (expected.num_samples, expected.sample_rate));
-        assert_eq!(one.audio(16_000).unwrap().crc32(), expected.crc32.unwrap());
+    for utterance in read_manifest(&lists[0].path).unwrap() {
+        let expected = &expected[&utterance.id];
+        assert_eq!((&utterance.text, &utterance.speaker), (&expected.text, &expected.speaker));
+        assert_eq!(
+            (utterance.num_samples, utterance.sample_rate),
+            (expected.num_samples, expected.sample_rate)
+        );
+        assert_eq!(utterance.audio(16_000).unwrap().crc32(), expected.crc32.unwrap());
     }
-    // A file cut anywhere near its end is found without decoding the others.
+    // A truncated file is detected without decoding the others.
     let path = read_manifest(&lists[0].path).unwrap()[0].files().next().unwrap().to_owned();
-    let whole = fs::read(&path).unwrap();
-    for cut in [1, 100, 5000, whole.len() / 2] {
-        put(path.clone(), &whole[..whole.len() - cut]);
+    let complete = fs::read(&path).unwrap();
+    for cut in [1, 100, 5000, complete.len() / 2] {
+        write_file(path.clone(), &complete[..complete.len() - cut]);
         let error = librispeech(folder.path(), &excerpt(folder.path())).unwrap_err();
         assert!(matches!(error, Error::Truncated { .. }), "{error}");
     }
@@ -286,30 +296,33 @@ fn sphere(samples: &[i16]) -> Vec<u8> {
     head
 }
 
-/// One utterance each of the three forms.
-fn census(folder: &Path) -> PathBuf {
+/// One utterance of each of the three forms.
+fn an4_excerpt(folder: &Path) -> PathBuf {
     let root = folder.join("an4");
-    put(root.join("etc/an4_train.fileids"), "an4_clstk/fash/an251-fash-b\nan4_clstk/fbbh/cen1-fbbh-b\n");
-    put(
+    write_file(
+        root.join("etc/an4_train.fileids"),
+        "an4_clstk/fash/an251-fash-b\nan4_clstk/fbbh/cen1-fbbh-b\n",
+    );
+    write_file(
         root.join("etc/an4_train.transcription"),
         "<s> YES </s> (an251-fash-b)\n<s> H O W </s> (cen1-fbbh-b)\n",
     );
-    put(root.join("etc/an4_test.fileids"), "an4test_clstk/fcaw/an406-fcaw-b\n");
-    put(root.join("etc/an4_test.transcription"), "RUBOUT G (an406-fcaw-b)\n");
-    put(root.join("wav/an4_clstk/fash/an251-fash-b.sph"), sphere(&wave(4000)));
-    let raw: Vec<u8> = wave(5000).iter().flat_map(|sample| sample.to_be_bytes()).collect();
-    put(root.join("wav/an4_clstk/fbbh/cen1-fbbh-b.raw"), raw);
-    put(root.join("wav/an4test_clstk/fcaw/an406-fcaw-b.wav"), wav_bytes(16_000, &wave(6000)));
+    write_file(root.join("etc/an4_test.fileids"), "an4test_clstk/fcaw/an406-fcaw-b\n");
+    write_file(root.join("etc/an4_test.transcription"), "RUBOUT G (an406-fcaw-b)\n");
+    write_file(root.join("wav/an4_clstk/fash/an251-fash-b.sph"), sphere(&sine(4000)));
+    let raw: Vec<u8> = sine(5000).iter().flat_map(|sample| sample.to_be_bytes()).collect();
+    write_file(root.join("wav/an4_clstk/fbbh/cen1-fbbh-b.raw"), raw);
+    write_file(root.join("wav/an4test_clstk/fcaw/an406-fcaw-b.wav"), wav_bytes(16_000, &sine(6000)));
     root
 }
 
 #[test]
 fn an4_becomes_wav_files_and_three_lists_without_common_speakers() {
     let folder = tempfile::tempdir().unwrap();
-    let root = census(folder.path());
+    let root = an4_excerpt(folder.path());
     for shards in [None, Some(10)] {
         let out = folder.path().join(format!("out{}", shards.is_some()));
-        let lists = an4(&root, &Prepare { shards, ..excerpt(&out) }).unwrap();
+        let lists = an4(&root, &PrepareOptions { shards, ..excerpt(&out) }).unwrap();
         let names: Vec<&str> = lists.iter().map(|list| list.name.as_str()).collect();
         assert_eq!(names, ["train", "dev", "test"]);
         for (list, (id, text, speaker, samples)) in lists.iter().zip([
@@ -318,13 +331,13 @@ fn an4_becomes_wav_files_and_three_lists_without_common_speakers() {
             ("an406-fcaw-b", "rubout g", "fcaw", 6000),
         ]) {
             let corpus = Corpus::open(std::slice::from_ref(&list.path), None).unwrap();
-            let one = corpus.utterance(0).unwrap();
-            assert_eq!((corpus.len(), one.id.as_str(), one.text.as_str()), (1, id, text));
+            let utterance = corpus.utterance(0).unwrap();
+            assert_eq!((corpus.len(), utterance.id.as_str(), utterance.text.as_str()), (1, id, text));
             assert_eq!(
-                (one.speaker.as_deref(), one.split.as_deref()),
+                (utterance.speaker.as_deref(), utterance.split.as_deref()),
                 (Some(speaker), Some(list.name.as_str()))
             );
-            assert!(one.audio(16_000).unwrap().integers().eq(wave(samples)));
+            assert!(utterance.audio(16_000).unwrap().i16_samples().eq(sine(samples)));
         }
     }
     assert!(read_audio(&folder.path().join("outfalse/audio/dev/cen1-fbbh-b.wav")).is_ok());
@@ -332,61 +345,64 @@ fn an4_becomes_wav_files_and_three_lists_without_common_speakers() {
 }
 
 #[test]
-fn what_is_wrong_with_an4_is_named_and_nothing_is_written() {
+fn errors_in_an4_are_reported_and_nothing_is_written() {
     let cases: [(Damage, &str); 10] = [
         (|at| fs::remove_file(at.join("etc/an4_test.fileids")).unwrap(), "an4_test.fileids: cannot be read"),
         (
-            |at| put(at.join("etc/an4_test.transcription"), "\n"),
+            |at| write_file(at.join("etc/an4_test.transcription"), "\n"),
             "an4_test.transcription: expected transcripts",
         ),
-        (|at| put(at.join("etc/an4_test.transcription"), "WORDS\n"), "transcription:1: expected TEXT (ID)"),
         (
-            |at| put(at.join("etc/an4_test.transcription"), "GO (an407-fcaw-b)\n"),
+            |at| write_file(at.join("etc/an4_test.transcription"), "WORDS\n"),
+            "transcription:1: expected TEXT (ID)",
+        ),
+        (
+            |at| write_file(at.join("etc/an4_test.transcription"), "GO (an407-fcaw-b)\n"),
             "fileids:1: expected a transcript in",
         ),
         (
-            |at| put(at.join("etc/an4_test.transcription"), "GO (an406-fcaw-b)\nGO (an406-fcaw-b)\n"),
+            |at| write_file(at.join("etc/an4_test.transcription"), "GO (an406-fcaw-b)\nGO (an406-fcaw-b)\n"),
             "transcription:2: expected ids that occur once",
         ),
         (
-            |at| put(at.join("etc/an4_test.transcription"), "GO (an406-fcaw-b)\nGO (an407-fcaw-b)\n"),
+            |at| write_file(at.join("etc/an4_test.transcription"), "GO (an406-fcaw-b)\nGO (an407-fcaw-b)\n"),
             "transcription:2: expected an id of",
         ),
         (
-            |at| put(at.join("etc/an4_test.transcription"), "GO 2 (an406-fcaw-b)\n"),
+            |at| write_file(at.join("etc/an4_test.transcription"), "GO 2 (an406-fcaw-b)\n"),
             "transcription:1: expected letters",
         ),
         (
-            |at| put(at.join("etc/an4_test.fileids"), "an4_clstk/fash/an251-fash-b\n"),
+            |at| write_file(at.join("etc/an4_test.fileids"), "an4_clstk/fash/an251-fash-b\n"),
             "fileids:1: expected ids that occur once",
         ),
         (
-            |at| put(at.join("etc/an4_test.fileids"), "an406\n"),
+            |at| write_file(at.join("etc/an4_test.fileids"), "an406\n"),
             "fileids:1: expected FOLDER/PROMPT-SPEAKER-TAKE",
         ),
         (
-            |at| put(at.join("wav/an4_clstk/fash/an251-fash-b.sph"), &sphere(&wave(4000))[..2000]),
+            |at| write_file(at.join("wav/an4_clstk/fash/an251-fash-b.sph"), &sphere(&sine(4000))[..2000]),
             "truncated: its SPHERE header declares 4000 samples",
         ),
     ];
     for (damage, part) in cases {
         let folder = tempfile::tempdir().unwrap();
-        damage(&census(folder.path()));
+        damage(&an4_excerpt(folder.path()));
         let error = an4(folder.path(), &excerpt(folder.path())).expect_err(part).to_string();
         assert!(error.contains(part), "{error}\n{part}");
-        assert!(made(folder.path()).is_empty());
+        assert!(prepared_files(folder.path()).is_empty());
     }
     let folder = tempfile::tempdir().unwrap();
-    let root = census(folder.path());
-    let error = an4(folder.path(), &Prepare::to(folder.path())).unwrap_err().to_string();
+    let root = an4_excerpt(folder.path());
+    let error = an4(folder.path(), &PrepareOptions::new(folder.path())).unwrap_err().to_string();
     assert!(error.contains("expected 948 utterances, unless it is an excerpt, found 2"), "{error}");
     fs::remove_file(root.join("wav/an4_clstk/fash/an251-fash-b.sph")).unwrap();
-    let error = an4(folder.path(), &Prepare::to(folder.path())).unwrap_err().to_string();
+    let error = an4(folder.path(), &PrepareOptions::new(folder.path())).unwrap_err().to_string();
     assert!(error.contains("fileids:1: expected wav/an4_clstk/fash/an251-fash-b.sph"), "{error}");
     assert_eq!(an4(folder.path(), &excerpt(folder.path())).unwrap().len(), 2);
 }
 
-/// AN4 as it was before somebody made FLAC files of it.
+/// AN4 in its original form, before its conversion to FLAC.
 #[test]
 fn real_an4() {
     let Some(first) = shared("an4/train.jsonl") else { return };
@@ -396,43 +412,48 @@ fn real_an4() {
     for (set, lists) in [("train", &["train", "dev"][..]), ("test", &["test"])] {
         let (mut ids, mut texts) = (String::new(), String::new());
         for list in lists {
-            // A part of each is enough.
-            for one in
+            // A part of each list is sufficient.
+            for utterance in
                 read_manifest(&first.with_file_name(format!("{list}.jsonl"))).unwrap().into_iter().step_by(9)
             {
-                let file = format!("an4_clstk/{}/{}", one.speaker.as_ref().unwrap(), one.id);
+                let file = format!("an4_clstk/{}/{}", utterance.speaker.as_ref().unwrap(), utterance.id);
                 ids += &format!("{file}\n");
-                texts += &format!("<s> {} </s> ({})\n", one.text.to_uppercase(), one.id);
-                let samples: Vec<i16> = one.audio(16_000).unwrap().integers().collect();
+                texts += &format!("<s> {} </s> ({})\n", utterance.text.to_uppercase(), utterance.id);
+                let samples: Vec<i16> = utterance.audio(16_000).unwrap().i16_samples().collect();
                 let raw = || samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
                 let (ending, bytes) =
                     if ids.len().is_multiple_of(2) { ("sph", sphere(&samples)) } else { ("raw", raw()) };
-                put(root.join(format!("wav/{file}.{ending}")), bytes);
-                expected.insert(one.id.clone(), one);
+                write_file(root.join(format!("wav/{file}.{ending}")), bytes);
+                expected.insert(utterance.id.clone(), utterance);
             }
         }
-        put(root.join(format!("etc/an4_{set}.fileids")), ids);
-        put(root.join(format!("etc/an4_{set}.transcription")), texts);
+        write_file(root.join(format!("etc/an4_{set}.fileids")), ids);
+        write_file(root.join(format!("etc/an4_{set}.transcription")), texts);
     }
     let mut count = 0;
     for list in an4(folder.path(), &excerpt(folder.path())).unwrap() {
-        for one in read_manifest(&list.path).unwrap() {
-            let expected = &expected[&one.id];
-            assert_eq!((&one.text, &one.split), (&expected.text, &expected.split), "{}", one.id);
-            assert_eq!((one.num_samples, one.crc32), (expected.num_samples, expected.crc32));
-            one.audio(16_000).unwrap();
+        for utterance in read_manifest(&list.path).unwrap() {
+            let expected = &expected[&utterance.id];
+            assert_eq!(
+                (&utterance.text, &utterance.split),
+                (&expected.text, &expected.split),
+                "{}",
+                utterance.id
+            );
+            assert_eq!((utterance.num_samples, utterance.crc32), (expected.num_samples, expected.crc32));
+            utterance.audio(16_000).unwrap();
             count += 1;
         }
     }
     assert_eq!(count, expected.len());
 }
 
-fn digits(folder: &Path, speakers: &[&str], takes: u32) {
+fn fsdd_excerpt(folder: &Path, speakers: &[&str], takes: u32) {
     for speaker in speakers {
         for digit in 0..10 {
             for take in 0..takes {
-                let bytes = wav_bytes(8000, &wave(1600 + 10 * digit + take as usize));
-                put(folder.join(format!("recordings/{digit}_{speaker}_{take}.wav")), bytes);
+                let bytes = wav_bytes(8000, &sine(1600 + 10 * digit + take as usize));
+                write_file(folder.join(format!("recordings/{digit}_{speaker}_{take}.wav")), bytes);
             }
         }
     }
@@ -441,8 +462,8 @@ fn digits(folder: &Path, speakers: &[&str], takes: u32) {
 #[test]
 fn spoken_digits_have_their_official_split_and_strings_without_common_takes() {
     let folder = tempfile::tempdir().unwrap();
-    digits(folder.path(), &["jackson", "theo"], 12);
-    let strings = Strings { train: 30, dev: 4, test: 6, seed: 3 };
+    fsdd_excerpt(folder.path(), &["jackson", "theo"], 12);
+    let strings = StringCounts { train: 30, dev: 4, test: 6, seed: 3 };
     let lists = fsdd(folder.path(), &excerpt(folder.path()), Some(&strings)).unwrap();
     let counts: Vec<(&str, usize)> = lists.iter().map(|list| (list.name.as_str(), list.utterances)).collect();
     assert_eq!(
@@ -464,36 +485,36 @@ fn spoken_digits_have_their_official_split_and_strings_without_common_takes() {
             "test" | "strings_test" => 0..5,
             _ => 0..12,
         };
-        for one in read_manifest(&list.path).unwrap() {
-            // Also checks lengths and sums.
-            let audio = one.audio(8000).unwrap();
-            assert!((audio.seconds() - one.seconds).abs() < 1e-9 && one.crc32.is_some());
-            for file in one.files() {
+        for utterance in read_manifest(&list.path).unwrap() {
+            // Also checks lengths and checksums.
+            let audio = utterance.audio(8000).unwrap();
+            assert!((audio.seconds() - utterance.seconds).abs() < 1e-9 && utterance.crc32.is_some());
+            for file in utterance.files() {
                 let name = file.file_stem().unwrap().to_str().unwrap().to_owned();
                 assert!(takes.contains(&name.rsplit('_').next().unwrap().parse().unwrap()), "{name}");
-                assert!(name.contains(one.speaker.as_deref().unwrap()));
+                assert!(name.contains(utterance.speaker.as_deref().unwrap()));
             }
         }
     }
     let text = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
     let first = text("strings_train.jsonl");
-    fsdd(folder.path(), &excerpt(folder.path()), Some(&Strings { dev: 9, ..strings.clone() })).unwrap();
+    fsdd(folder.path(), &excerpt(folder.path()), Some(&StringCounts { dev: 9, ..strings.clone() })).unwrap();
     assert_eq!(text("strings_train.jsonl"), first);
-    fsdd(folder.path(), &excerpt(folder.path()), Some(&Strings { seed: 4, ..strings })).unwrap();
+    fsdd(folder.path(), &excerpt(folder.path()), Some(&StringCounts { seed: 4, ..strings })).unwrap();
     assert_ne!(text("strings_train.jsonl"), first);
 }
 
 #[cfg(unix)]
 #[test]
-fn links_are_followed_and_pipes_written_through_wherever_lists_go() {
+fn lists_are_written_through_links_and_pipes() {
     use std::os::unix::fs::{FileTypeExt, symlink};
     let folder = tempfile::tempdir().unwrap();
-    digits(folder.path(), &["theo"], 6);
+    fsdd_excerpt(folder.path(), &["theo"], 6);
     let at = |name: &str| folder.path().join(name);
     for name in ["out", "plain", "shards", "far"] {
         fs::create_dir(at(name)).unwrap();
     }
-    let to = |name: &str| Prepare { allow_incomplete: true, ..Prepare::to(at(name)) };
+    let to = |name: &str| PrepareOptions { allow_incomplete: true, ..PrepareOptions::new(at(name)) };
     fsdd(folder.path(), &to("plain"), None).unwrap();
     fs::write(at("elsewhere.jsonl"), "old").unwrap();
     symlink("../elsewhere.jsonl", at("out/train.jsonl")).unwrap();
@@ -508,17 +529,17 @@ fn links_are_followed_and_pipes_written_through_wherever_lists_go() {
     assert_eq!(text("elsewhere.jsonl"), text("plain/train.jsonl"));
     assert!(fs::symlink_metadata(at("out/train.jsonl")).unwrap().is_symlink());
     assert!(fs::symlink_metadata(at("out/test.jsonl")).unwrap().file_type().is_fifo());
-    assert_eq!(made(&at("out")), ["test.jsonl", "train.jsonl"]);
+    assert_eq!(prepared_files(&at("out")), ["test.jsonl", "train.jsonl"]);
     // Shards follow links too.
     symlink("../far/shard", at("shards/test-000000.tar")).unwrap();
-    fsdd(folder.path(), &Prepare { shards: Some(100), ..to("shards") }, None).unwrap();
+    fsdd(folder.path(), &PrepareOptions { shards: Some(100), ..to("shards") }, None).unwrap();
     assert!(at("shards/test-000000.tar").is_symlink() && at("far/shard").is_file());
 
-    // Neither two lists in one file, nor a list in place of a recording.
+    // Two lists in one file or a list over a recording are refused.
     let recording = at("recordings/0_theo_0.wav");
     let before = fs::read(&recording).unwrap();
     for (target, part) in [
-        ("../elsewhere.jsonl", "a place of its own"),
+        ("../elsewhere.jsonl", "a different target"),
         ("../recordings/0_theo_0.wav", "no link into the corpus"),
     ] {
         fs::remove_file(at("out/test.jsonl")).unwrap();
@@ -527,31 +548,31 @@ fn links_are_followed_and_pipes_written_through_wherever_lists_go() {
         let error = fsdd(folder.path(), &to("out"), None).unwrap_err().to_string();
         assert!(error.contains("out/test.jsonl: expected") && error.contains(part), "{error}");
         assert_eq!(text("elsewhere.jsonl"), "old");
-        assert_eq!(made(&at("out")), ["test.jsonl", "train.jsonl"]);
+        assert_eq!(prepared_files(&at("out")), ["test.jsonl", "train.jsonl"]);
     }
     assert_eq!(fs::read(recording).unwrap(), before);
 }
 
 #[test]
-fn one_process_at_a_time_prepares_in_a_folder() {
+fn only_one_process_prepares_in_a_folder() {
     let folder = tempfile::tempdir().unwrap();
-    digits(folder.path(), &["theo"], 6);
+    fsdd_excerpt(folder.path(), &["theo"], 6);
     let out = folder.path().join("out");
-    let prepare = Prepare { allow_incomplete: true, ..Prepare::to(&out) };
+    let prepare = PrepareOptions { allow_incomplete: true, ..PrepareOptions::new(&out) };
     fs::create_dir(&out).unwrap();
     let lock = FileLock::acquire(&out.join(".prepare.lock")).unwrap().unwrap();
     for shards in [None, Some(2)] {
-        let error = fsdd(folder.path(), &Prepare { shards, ..prepare.clone() }, None).unwrap_err();
+        let error = fsdd(folder.path(), &PrepareOptions { shards, ..prepare.clone() }, None).unwrap_err();
         assert!(error.to_string().contains("expected no other process that prepares a corpus"), "{error}");
     }
-    assert_eq!(made(&out), [".prepare.lock"]);
+    assert_eq!(prepared_files(&out), [".prepare.lock"]);
     drop(lock);
-    // Whoever held it may have been killed.
+    // The process that held the lock may have been killed.
     fsdd(folder.path(), &prepare, None).unwrap();
-    assert_eq!(made(&out), ["test.jsonl", "train.jsonl"]);
+    assert_eq!(prepared_files(&out), ["test.jsonl", "train.jsonl"]);
 
-    // Of two at once, one is refused or both run one after the other: never a mixture.
-    let pattern = |size: usize| Prepare { shards: Some(size), ..prepare.clone() };
+    // Of two concurrent processes, one is refused or both run one after the other.
+    let pattern = |size: usize| PrepareOptions { shards: Some(size), ..prepare.clone() };
     fs::remove_dir_all(&out).unwrap();
     let outcomes: Vec<bool> = std::thread::scope(|scope| {
         let threads: Vec<_> = [7, 7]
@@ -566,80 +587,86 @@ fn one_process_at_a_time_prepares_in_a_folder() {
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     assert!(outcomes.contains(&true));
-    assert_eq!(made(&out).len(), 10usize.div_ceil(7) + 50usize.div_ceil(7));
+    assert_eq!(prepared_files(&out).len(), 10usize.div_ceil(7) + 50usize.div_ceil(7));
 }
 
 #[cfg(unix)]
 #[test]
-fn the_lock_of_a_folder_is_no_way_to_another_file() {
+fn a_link_in_place_of_the_lock_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    digits(folder.path(), &["theo"], 6);
+    fsdd_excerpt(folder.path(), &["theo"], 6);
     let (out, victim) = (folder.path().join("out"), folder.path().join("victim"));
     fs::create_dir(&out).unwrap();
     fs::write(&victim, "precious").unwrap();
     std::os::unix::fs::symlink("../victim", out.join(".prepare.lock")).unwrap();
-    let prepare = Prepare { allow_incomplete: true, ..Prepare::to(&out) };
+    let prepare = PrepareOptions { allow_incomplete: true, ..PrepareOptions::new(&out) };
     let error = fsdd(folder.path(), &prepare, None).unwrap_err().to_string();
     assert!(error.contains(".prepare.lock") && error.contains("a symbolic link"), "{error}");
     assert_eq!(fs::read_to_string(victim).unwrap(), "precious");
 }
 
 #[test]
-fn what_is_wrong_with_spoken_digits_is_named_and_nothing_is_written() {
+fn errors_in_spoken_digits_are_reported_and_nothing_is_written() {
     let cases: [(Damage, &str); 8] = [
-        (|at| put(at.join("ten_theo_1.wav"), b""), "ten_theo_1.wav: expected a name DIGIT_SPEAKER_TAKE.wav"),
-        (|at| put(at.join("10_theo_1.wav"), b""), "expected a name DIGIT_SPEAKER_TAKE.wav"),
-        (|at| put(at.join("1__1.wav"), b""), "expected a name DIGIT_SPEAKER_TAKE.wav"),
         (
-            |at| put(at.join("1_theo_01.wav"), wav_bytes(8000, &wave(999))),
+            |at| write_file(at.join("ten_theo_1.wav"), b""),
+            "ten_theo_1.wav: expected a name DIGIT_SPEAKER_TAKE.wav",
+        ),
+        (|at| write_file(at.join("10_theo_1.wav"), b""), "expected a name DIGIT_SPEAKER_TAKE.wav"),
+        (|at| write_file(at.join("1__1.wav"), b""), "expected a name DIGIT_SPEAKER_TAKE.wav"),
+        (
+            |at| write_file(at.join("1_theo_01.wav"), wav_bytes(8000, &sine(999))),
             "expected recordings that occur once",
         ),
-        (|at| put(at.join("1_theo_0.wav"), wav_bytes(16_000, &wave(999))), "expected audio at 8000 Hz"),
-        (|at| put(at.join("1_theo_0.wav"), wav_bytes(8000, &wave(9))), "0.05 to 10 seconds"),
-        (|at| put(at.join("1_theo_0.wav"), &wav_bytes(8000, &wave(999))[..900]), "truncated"),
+        (
+            |at| write_file(at.join("1_theo_0.wav"), wav_bytes(16_000, &sine(999))),
+            "expected audio at 8000 Hz",
+        ),
+        (|at| write_file(at.join("1_theo_0.wav"), wav_bytes(8000, &sine(9))), "0.05 to 10 seconds"),
+        (|at| write_file(at.join("1_theo_0.wav"), &wav_bytes(8000, &sine(999))[..900]), "truncated"),
         (|at| fs::remove_dir_all(at).and_then(|()| fs::create_dir(at)).unwrap(), "found none"),
     ];
     for (damage, part) in cases {
         let folder = tempfile::tempdir().unwrap();
-        digits(folder.path(), &["theo"], 2);
+        fsdd_excerpt(folder.path(), &["theo"], 2);
         damage(&folder.path().join("recordings"));
         let error = fsdd(folder.path(), &excerpt(folder.path()), None).expect_err(part).to_string();
         assert!(error.contains(part), "{error}\n{part}");
-        assert!(made(folder.path()).is_empty());
+        assert!(prepared_files(folder.path()).is_empty());
     }
     let folder = tempfile::tempdir().unwrap();
-    digits(folder.path(), &["theo"], 2);
-    let error = fsdd(folder.path(), &Prepare::to(folder.path()), None).unwrap_err().to_string();
+    fsdd_excerpt(folder.path(), &["theo"], 2);
+    let error = fsdd(folder.path(), &PrepareOptions::new(folder.path()), None).unwrap_err().to_string();
     assert!(error.contains("expected 0_george_0.wav, unless it is an excerpt"), "{error}");
-    let strings = Strings { train: 1, dev: 0, test: 0, seed: 0 };
+    let strings = StringCounts { train: 1, dev: 0, test: 0, seed: 0 };
     let error = fsdd(folder.path(), &excerpt(folder.path()), Some(&strings)).unwrap_err().to_string();
     assert!(error.contains("takes 10 to"), "{error}");
-    let both = Prepare { shards: Some(5), ..excerpt(folder.path()) };
+    let with_shards = PrepareOptions { shards: Some(5), ..excerpt(folder.path()) };
     assert!(matches!(
-        fsdd(folder.path(), &both, Some(&strings)),
+        fsdd(folder.path(), &with_shards, Some(&strings)),
         Err(Error::Setting { field: "shards", .. })
     ));
     let missing = folder.path().join("none");
     assert!(matches!(fsdd(&missing, &excerpt(folder.path()), None), Err(Error::Io { .. })));
 }
 
-/// All takes of one real speaker and digit that are at hand.
+/// A part of the real recordings in the shared data.
 #[test]
 fn real_spoken_digits() {
     let Some(list) = shared("fsdd/recordings.jsonl") else { return };
     let folder = tempfile::tempdir().unwrap();
     let mut expected = BTreeMap::new();
-    for one in read_manifest(&list).unwrap().into_iter().step_by(11) {
-        let samples: Vec<i16> = one.audio(8000).unwrap().integers().collect();
-        put(folder.path().join(format!("recordings/{}.wav", one.id)), wav_bytes(8000, &samples));
-        expected.insert(one.id.clone(), one);
+    for utterance in read_manifest(&list).unwrap().into_iter().step_by(11) {
+        let samples: Vec<i16> = utterance.audio(8000).unwrap().i16_samples().collect();
+        write_file(folder.path().join(format!("recordings/{}.wav", utterance.id)), wav_bytes(8000, &samples));
+        expected.insert(utterance.id.clone(), utterance);
     }
     let mut count = 0;
     for list in fsdd(folder.path(), &excerpt(folder.path()), None).unwrap() {
-        for one in read_manifest(&list.path).unwrap() {
-            let expected = &expected[&one.id];
-            assert_eq!((&one.text, &one.speaker), (&expected.text, &expected.speaker));
-            assert_eq!((one.num_samples, one.crc32), (expected.num_samples, expected.crc32));
+        for utterance in read_manifest(&list.path).unwrap() {
+            let expected = &expected[&utterance.id];
+            assert_eq!((&utterance.text, &utterance.speaker), (&expected.text, &expected.speaker));
+            assert_eq!((utterance.num_samples, utterance.crc32), (expected.num_samples, expected.crc32));
             count += 1;
         }
     }

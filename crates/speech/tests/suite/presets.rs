@@ -1,11 +1,13 @@
-//! Settings in tables, presets among them; parts of front ends put together in other ways; the bits of our own.
+//! Presets and other settings of front ends, and their combinations.
+//!
+//! The default front end equals its formula bit by bit.
 
 use proptest::prelude::*;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use realfft::RealFftPlanner;
-use speech::features::{Before, Framing, Window, trim};
-use speech::{Audio, Error, FeatureConfig, Features, FrontEnd, MelKind, Normalise, Preset};
+use speech::features::{Framing, InitialSample, Window, trim};
+use speech::{Audio, Error, FeatureConfig, Features, FrontEnd, MelKind, Normalization, Preset};
 
 fn parse(text: &str) -> FeatureConfig {
     serde_json::from_str(text).unwrap()
@@ -25,7 +27,7 @@ fn audio(samples: Vec<f32>) -> Audio {
 }
 
 #[test]
-fn old_tables_are_written_and_read_as_they_were() {
+fn settings_of_older_versions_are_unchanged() {
     let text = concat!(
         r#"{"sample_rate":16000,"window_ms":25.0,"hop_ms":10.0,"mels":80,"low_hz":0.0,"high_hz":0.0,"#,
         r#""preemphasis":0.97,"floor_db":60.0}"#
@@ -36,14 +38,18 @@ fn old_tables_are_written_and_read_as_they_were() {
 }
 
 #[test]
-fn a_preset_gives_way_to_the_keys_beside_it() {
+fn keys_override_the_preset() {
     assert_eq!(parse(r#"{"preset": "mlperf"}"#), Preset::Mlperf.config());
     assert_eq!(parse(r#"{"preset": "kaldi"}"#), Preset::Kaldi.config());
     let changed = parse(r#"{"mels": 64, "preset": "mlperf", "normalise": "utterance", "trim_db": 0.0}"#);
-    let expected =
-        FeatureConfig { mels: 64, normalise: Normalise::Utterance, trim_db: 0.0, ..Preset::Mlperf.config() };
+    let expected = FeatureConfig {
+        mels: 64,
+        normalise: Normalization::Utterance,
+        trim_db: 0.0,
+        ..Preset::Mlperf.config()
+    };
     assert_eq!(changed, expected);
-    // What is written is the settings, those that are back at our own defaults too.
+    // Settings are written without the preset, including those equal to the defaults.
     for config in [Preset::Mlperf.config(), Preset::Kaldi.config(), changed] {
         let text = serde_json::to_string(&config).unwrap();
         assert!(!text.contains("preset"), "{text}");
@@ -55,13 +61,13 @@ fn a_preset_gives_way_to_the_keys_beside_it() {
 }
 
 #[test]
-fn new_settings_out_of_range_are_named() {
+fn new_settings_out_of_range_are_reported() {
     let mlperf = || Preset::Mlperf.config();
     let cases = [
         ("floor_power", FeatureConfig { floor_power: -1.0, ..mlperf() }),
         ("floor_power", FeatureConfig { floor_power: f64::NAN, ..mlperf() }),
         ("floor_power", FeatureConfig { floor_power: 2.0, ..mlperf() }),
-        ("floor_power", FeatureConfig { normalise: Normalise::Running, ..mlperf() }),
+        ("floor_power", FeatureConfig { normalise: Normalization::Running, ..mlperf() }),
         ("trim_db", FeatureConfig { trim_db: 5.0, ..mlperf() }),
         ("trim_db", FeatureConfig { trim_db: f32::NAN, ..mlperf() }),
         ("dither", FeatureConfig { dither: -1e-5, ..mlperf() }),
@@ -76,8 +82,8 @@ fn new_settings_out_of_range_are_named() {
     }
 }
 
-/// The default front end by its formula, plainly.
-fn by_hand(samples: &[f32], front_end: &FrontEnd) -> Features {
+/// The default front end, computed directly by its formula.
+fn reference_features(samples: &[f32], front_end: &FrontEnd) -> Features {
     let (length, hop, dim) = (400, 160, 80);
     let window: Vec<f32> = (0..length)
         .map(|n| (0.5 - 0.5 * (std::f64::consts::TAU * n as f64 / length as f64).cos()) as f32)
@@ -101,95 +107,96 @@ fn by_hand(samples: &[f32], front_end: &FrontEnd) -> Features {
     }
     let peak = data.iter().fold(0f32, |a, &p| a.max(p));
     data.iter_mut().for_each(|p| *p = (*p / peak + 10f32.powf(-6.0)).ln());
-    let mut plane = Features { frames: data.len() / dim, dim, data };
-    plane.normalise();
-    plane
+    let mut features = Features { frames: data.len() / dim, dim, data };
+    features.normalize();
+    features
 }
 
 #[test]
-fn the_bits_of_our_own_front_end_are_those_of_its_formula() {
+fn the_default_front_end_equals_its_formula() {
     let front_end = FrontEnd::new(&FeatureConfig::default()).unwrap();
     for (n, seed) in [(400, 1), (8000, 2), (16_001, 3)] {
         let samples = noise(n, seed);
-        let found = front_end.log_mel(&audio(samples.clone())).unwrap();
-        assert_eq!(found, by_hand(&samples, &front_end), "{n} samples");
+        let actual = front_end.log_mel(&audio(samples.clone())).unwrap();
+        assert_eq!(actual, reference_features(&samples, &front_end), "{n} samples");
     }
 }
 
 #[test]
-fn stages_end_with_the_plane() {
+fn stages_end_with_the_features() {
     for config in [FeatureConfig::default(), Preset::Mlperf.config(), Preset::Kaldi.config()] {
         let front_end = FrontEnd::new(&config).unwrap();
-        let sound = audio(noise(5000, 4));
-        let (stages, plane) = (front_end.stages(&sound).unwrap(), front_end.log_mel(&sound).unwrap());
-        assert_eq!((stages.frames, stages.bins), (plane.frames, 257));
+        let audio_input = audio(noise(5000, 4));
+        let (stages, features) =
+            (front_end.stages(&audio_input).unwrap(), front_end.log_mel(&audio_input).unwrap());
+        assert_eq!((stages.frames, stages.bins), (features.frames, 257));
         let rounded: Vec<f32> = stages.features.iter().map(|&x| x as f32).collect();
-        assert_eq!(rounded, plane.data);
-        assert_eq!(front_end.frames(stages.kept.len()), plane.frames);
-        let least = front_end.samples(plane.frames);
-        assert_eq!(front_end.frames(least), plane.frames);
+        assert_eq!(rounded, features.data);
+        assert_eq!(front_end.frames(stages.range.len()), features.frames);
+        let min_samples = front_end.samples(features.frames);
+        assert_eq!(front_end.frames(min_samples), features.frames);
     }
 }
 
 #[test]
-fn mlperf_normalises_every_bin_and_makes_constants_zeros() {
+fn mlperf_normalizes_every_bin_and_maps_constants_to_zero() {
     let front_end = FrontEnd::new(&Preset::Mlperf.config()).unwrap();
-    let plane = front_end.log_mel(&audio(noise(16_000, 5))).unwrap();
-    assert_eq!((plane.frames, plane.dim), (101, 80));
+    let features = front_end.log_mel(&audio(noise(16_000, 5))).unwrap();
+    assert_eq!((features.frames, features.dim), (101, 80));
     for m in 0..80 {
-        let column: Vec<f64> = (0..101).map(|t| f64::from(plane.frame(t)[m])).collect();
+        let column: Vec<f64> = (0..101).map(|t| f64::from(features.frame(t)[m])).collect();
         let mean = column.iter().sum::<f64>() / 101.0;
         let variance = column.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 101.0;
         assert!(mean.abs() < 1e-6 && (variance - 1.0).abs() < 1e-5, "bin {m}: {mean} {variance}");
     }
     let silent = FeatureConfig { dither: 0.0, ..Preset::Mlperf.config() };
     for n in [1, 2, 159, 160, 3000] {
-        let plane = FrontEnd::new(&silent).unwrap().log_mel(&audio(vec![0.0; n])).unwrap();
-        assert_eq!(plane.frames, n / 160 + 1);
-        assert!(plane.data.iter().all(|&x| x == 0.0), "{n}");
+        let features = FrontEnd::new(&silent).unwrap().log_mel(&audio(vec![0.0; n])).unwrap();
+        assert_eq!(features.frames, n / 160 + 1);
+        assert!(features.data.iter().all(|&x| x == 0.0), "{n}");
     }
 }
 
 #[test]
-fn dither_is_the_generators_or_that_of_evaluation() {
+fn dither_is_reproducible() {
     let front_end = FrontEnd::new(&FeatureConfig { dither: 1e-2, ..Preset::Mlperf.config() }).unwrap();
-    let sound = audio(noise(3001, 6));
-    let with = |seed| front_end.log_mel_with(&sound, &mut ChaCha8Rng::seed_from_u64(seed)).unwrap();
+    let audio_input = audio(noise(3001, 6));
+    let with = |seed| front_end.log_mel_with(&audio_input, &mut ChaCha8Rng::seed_from_u64(seed)).unwrap();
     assert_eq!(with(1), with(1));
     assert_ne!(with(1), with(2));
-    assert_eq!(front_end.log_mel(&sound).unwrap(), front_end.log_mel(&sound).unwrap());
-    // Its deviation is that of the setting.
+    assert_eq!(front_end.log_mel(&audio_input).unwrap(), front_end.log_mel(&audio_input).unwrap());
+    // Its standard deviation is that of the setting.
     let silent = FeatureConfig { trim_db: 0.0, preemphasis: 0.0, ..front_end.config().clone() };
     let stages = FrontEnd::new(&silent).unwrap().stages(&audio(vec![0.0; 20_000])).unwrap();
-    let variance = stages.emphasised.iter().map(|x| x * x).sum::<f64>() / 20_000.0;
+    let variance = stages.emphasized.iter().map(|x| x * x).sum::<f64>() / 20_000.0;
     assert!((variance.sqrt() / 1e-2 - 1.0).abs() < 0.03, "{variance}");
-    // Without it, nothing is drawn.
+    // Without dither, no random number is drawn.
     let plain = FrontEnd::new(&FeatureConfig::default()).unwrap();
     let mut rng = ChaCha8Rng::seed_from_u64(1);
-    plain.log_mel_with(&sound, &mut rng).unwrap();
+    plain.log_mel_with(&audio_input, &mut rng).unwrap();
     assert_eq!(rng, ChaCha8Rng::seed_from_u64(1));
 }
 
 #[test]
-fn what_needs_whole_utterances_does_not_stream() {
-    let streamed =
-        || FeatureConfig { normalise: Normalise::Running, floor_db: 90.0, ..FeatureConfig::default() };
+fn settings_that_require_complete_utterances_are_not_streamed() {
+    let streaming =
+        || FeatureConfig { normalise: Normalization::Running, floor_db: 90.0, ..FeatureConfig::default() };
     let cases = [
         ("normalise", Preset::Mlperf.config()),
         ("framing", Preset::Kaldi.config()),
-        ("framing", FeatureConfig { framing: Framing::Centred, ..streamed() }),
-        ("trim_db", FeatureConfig { trim_db: 60.0, ..streamed() }),
-        ("dither", FeatureConfig { dither: 1e-5, ..streamed() }),
+        ("framing", FeatureConfig { framing: Framing::Centred, ..streaming() }),
+        ("trim_db", FeatureConfig { trim_db: 60.0, ..streaming() }),
+        ("dither", FeatureConfig { dither: 1e-5, ..streaming() }),
     ];
     for (name, config) in cases {
         let error = FrontEnd::new(&config).unwrap().stream().unwrap_err();
         assert!(matches!(error, Error::Setting { field, .. } if field == name), "{error}");
     }
-    assert!(FrontEnd::new(&streamed()).unwrap().stream().is_ok());
+    assert!(FrontEnd::new(&streaming()).unwrap().stream().is_ok());
 }
 
 #[test]
-fn hostile_sound_is_refused_or_survived() {
+fn extreme_audio_is_refused_or_has_finite_features() {
     for preset in [Preset::Mlperf, Preset::Kaldi] {
         let front_end = FrontEnd::new(&preset.config()).unwrap();
         assert!(matches!(front_end.log_mel(&audio(vec![])), Err(Error::EmptySignal)));
@@ -200,8 +207,8 @@ fn hostile_sound_is_refused_or_survived() {
             assert!(matches!(error, Error::NotFinite { index: 444, .. }), "{error}");
         }
         for samples in [vec![0.0], vec![1.0], vec![2e9, -2e9], vec![1e-38; 1000], vec![0.0; 5000]] {
-            let plane = front_end.log_mel(&audio(samples)).unwrap();
-            assert!(plane.data.iter().all(|x| x.is_finite()));
+            let features = front_end.log_mel(&audio(samples)).unwrap();
+            assert!(features.data.iter().all(|x| x.is_finite()));
         }
     }
 }
@@ -210,7 +217,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn trimming_never_cuts_what_is_loud(
+    fn trimming_keeps_loud_samples(
         lead in 0usize..6000, body in 1usize..5000, tail in 0usize..6000, level in -120f32..0.0, seed: u32,
     ) {
         let quiet = 10f32.powf(level / 20.0);
@@ -220,30 +227,30 @@ proptest! {
                 *x *= quiet;
             }
         }
-        let kept = trim(&samples, 60.0);
+        let range = trim(&samples, 60.0);
         let span = samples.len().min(2048);
         let power = |j: usize| {
             let from = (j + 1).saturating_sub(span);
             samples[from..=j].iter().map(|&x| f64::from(x).powi(2)).sum::<f64>()
         };
         let loudest = (0..samples.len()).map(power).fold(0.0, f64::max);
-        // A sample that is loud by itself stays; so do as many before the first loud place as it was heard by.
+        // A loud sample is kept, with as many samples before it as the window that contains it.
         for (i, &x) in samples.iter().enumerate() {
             if f64::from(x).powi(2) >= 1.0001e-6 * loudest {
-                prop_assert!(kept.contains(&i), "{} of {:?}", i, kept);
+                prop_assert!(range.contains(&i), "{} of {:?}", i, range);
             }
         }
-        prop_assert!(kept.end <= samples.len() && !kept.is_empty());
-        if kept.end < samples.len() {
-            prop_assert!(power(kept.end) < 1.0001e-6 * loudest && power(kept.end - 1) >= 0.9999e-6 * loudest);
+        prop_assert!(range.end <= samples.len() && !range.is_empty());
+        if range.end < samples.len() {
+            prop_assert!(power(range.end) < 1.0001e-6 * loudest && power(range.end - 1) >= 0.9999e-6 * loudest);
         }
-        if kept.start > 0 {
-            prop_assert!(power(kept.start + span - 2) < 1.0001e-6 * loudest);
+        if range.start > 0 {
+            prop_assert!(power(range.start + span - 2) < 1.0001e-6 * loudest);
         }
     }
 
     #[test]
-    fn parts_of_all_kinds_go_together(
+    fn all_combinations_of_settings_are_valid(
         framing in 0usize..3, window in 0usize..3, before in 0usize..3, slaney: bool, normalise in 0usize..3,
         absolute: bool, remove_mean: bool, trims: bool, n in 1usize..3000, hop_ms in 1f32..30.0, window_ms in 10f32..40.0,
     ) {
@@ -253,19 +260,19 @@ proptest! {
             window_ms,
             framing: [Framing::Inside, Framing::Centred, Framing::Middle][framing],
             window: [Window::Hann, Window::HannMidpoint, Window::Povey][window],
-            preemphasis_before: [Before::Silence, Before::First, Before::Frame][before],
+            preemphasis_before: [InitialSample::Silence, InitialSample::First, InitialSample::Frame][before],
             mel_scale: if slaney { MelKind::Slaney } else { MelKind::Htk },
-            normalise: [Normalise::Utterance, Normalise::Standard, Normalise::None][normalise],
+            normalise: [Normalization::Utterance, Normalization::Standard, Normalization::None][normalise],
             floor_power: if absolute { 1e-12 } else { 0.0 },
             trim_db: if trims { 40.0 } else { 0.0 },
             remove_mean,
             ..FeatureConfig::default()
         };
         let front_end = FrontEnd::new(&config).unwrap();
-        let sound = audio(noise(n, n as u32));
-        let plane = front_end.log_mel(&sound).unwrap();
-        prop_assert!(plane.frames > 0 && plane.data.iter().all(|x| x.is_finite()));
-        prop_assert_eq!(plane.frames, front_end.frames(front_end.stages(&sound).unwrap().kept.len()));
+        let audio_input = audio(noise(n, n as u32));
+        let features = front_end.log_mel(&audio_input).unwrap();
+        prop_assert!(features.frames > 0 && features.data.iter().all(|x| x.is_finite()));
+        prop_assert_eq!(features.frames, front_end.frames(front_end.stages(&audio_input).unwrap().range.len()));
         let text = serde_json::to_string(&config).unwrap();
         prop_assert_eq!(parse(&text), config);
     }

@@ -1,15 +1,15 @@
-//! WAV files as writers write them: odd chunks, lengths that were never filled in, extra fields.
+//! WAV files of various writers: odd chunks, missing lengths, extra fields.
 
 use std::fs;
 use std::path::PathBuf;
 
-use speech::{AudioPieces, Conversion, Error, read_audio};
+use speech::{AudioChunks, Conversion, Error, read_audio};
 use tempfile::{TempDir, tempdir};
 
 use crate::mutants::wav;
 
 const PCM: [u8; 16] = [1, 0, 1, 0, 0x40, 0x1f, 0, 0, 0x80, 0x3e, 0, 0, 2, 0, 16, 0];
-const SOUND: [u8; 6] = [1, 0, 2, 0, 3, 0];
+const DATA: [u8; 6] = [1, 0, 2, 0, 3, 0];
 
 fn file(folder: &TempDir, bytes: &[u8]) -> PathBuf {
     let path = folder.path().join("a.wav");
@@ -28,78 +28,78 @@ fn samples(bytes: &[u8]) -> Vec<i32> {
 fn chunks_of_odd_length_are_padded() {
     for content in [&b"x"[..], b"xyz", b"", b"xy"] {
         let chunks: &[(&[u8; 4], &[u8])] =
-            &[(b"LIST", content), (b"fmt ", &PCM), (b"id3 ", content), (b"data", &SOUND), (b"LIST", content)];
+            &[(b"LIST", content), (b"fmt ", &PCM), (b"id3 ", content), (b"data", &DATA), (b"LIST", content)];
         assert_eq!(samples(&wav(chunks, None)), [1, 2, 3], "{content:?}");
-        // Writers that forget the pad byte are read all the same.
+        // Files without the pad byte are read, too.
         let padded = wav(chunks, None);
-        let place = padded.windows(4).position(|w| w == b"fmt ").unwrap();
+        let position = padded.windows(4).position(|w| w == b"fmt ").unwrap();
         let mut bytes = padded.clone();
         if content.len() % 2 == 1 {
-            bytes.remove(place - 1);
+            bytes.remove(position - 1);
         }
         assert_eq!(samples(&bytes), [1, 2, 3], "{content:?}");
     }
-    // Eight bits: the data itself is odd.
+    // Samples of eight bits: the data has an odd length.
     let eight = [1, 0, 1, 0, 0x40, 0x1f, 0, 0, 0x40, 0x1f, 0, 0, 1, 0, 8, 0];
     assert_eq!(samples(&wav(&[(b"fmt ", &eight), (b"data", &[128, 129, 127])], None)), [0, 256, -256]);
 }
 
 #[test]
-fn fields_that_do_not_count_may_hold_anything() {
+fn unused_fields_can_have_any_content() {
     for more in [&[0, 0][..], &[9, 9], &[4, 0, 1, 2, 3, 4], &[0; 24]] {
         let format = [&PCM[..], more].concat();
-        assert_eq!(samples(&wav(&[(b"fmt ", &format), (b"data", &SOUND)], None)), [1, 2, 3], "{more:?}");
+        assert_eq!(samples(&wav(&[(b"fmt ", &format), (b"data", &DATA)], None)), [1, 2, 3], "{more:?}");
     }
-    let chunks: &[(&[u8; 4], &[u8])] = &[(b"fmt ", &PCM), (b"fact", &[3, 0, 0, 0, 7, 7]), (b"data", &SOUND)];
+    let chunks: &[(&[u8; 4], &[u8])] = &[(b"fmt ", &PCM), (b"fact", &[3, 0, 0, 0, 7, 7]), (b"data", &DATA)];
     assert_eq!(samples(&wav(chunks, None)), [1, 2, 3]);
 }
 
 #[test]
-fn a_stream_is_read_to_its_end() {
-    for said in [0, u32::MAX, 0x7fff_f000] {
+fn files_of_unknown_length_are_read_to_the_end() {
+    for stored in [0, u32::MAX, 0x7fff_f000] {
         for more in [&[][..], b"LIST\x02\0\0\0ab"] {
-            let mut bytes = wav(&[(b"fmt ", &PCM), (b"data", &SOUND)], Some(said));
-            // Chunks before the sound are as usual.
+            let mut bytes = wav(&[(b"fmt ", &PCM), (b"data", &DATA)], Some(stored));
+            // Chunks before the data are skipped.
             bytes.splice(12..12, more.iter().copied());
-            assert_eq!(samples(&bytes), [1, 2, 3], "{said}");
-            // RIFF may say that there is nothing behind the header.
-            let riff = u32::try_from(bytes.len() - 8 - SOUND.len()).unwrap();
+            assert_eq!(samples(&bytes), [1, 2, 3], "{stored}");
+            // The RIFF length may be that of the header only.
+            let riff = u32::try_from(bytes.len() - 8 - DATA.len()).unwrap();
             bytes[4..8].copy_from_slice(&riff.to_le_bytes());
-            assert_eq!(samples(&bytes), [1, 2, 3], "{said}");
-            // A sample that was cut in half is none.
+            assert_eq!(samples(&bytes), [1, 2, 3], "{stored}");
+            // An incomplete sample is discarded.
             bytes.pop();
-            assert_eq!(samples(&bytes), [1, 2], "{said}");
+            assert_eq!(samples(&bytes), [1, 2], "{stored}");
         }
     }
-    // Streams may be longer than 4 GiB.
+    // Streams can be longer than 4 GiB.
     let folder = tempdir().unwrap();
     let vast = file(&folder, &wav(&[(b"fmt ", &PCM), (b"data", &[])], Some(u32::MAX)));
     fs::File::options().write(true).open(&vast).unwrap().set_len(5 << 30).unwrap();
-    let mut pieces = AudioPieces::open(&vast, 8000, &Conversion::default()).unwrap();
-    assert!(pieces.next().unwrap().unwrap().iter().all(|&x| x == 0.0));
-    let nothing = file(&folder, &wav(&[(b"fmt ", &PCM), (b"data", &[])], Some(u32::MAX)));
-    assert!(matches!(read_audio(&nothing), Err(Error::EmptyAudio { .. })));
-    // A finished file without samples is no stream, whatever follows.
-    let nothing = file(&folder, &wav(&[(b"fmt ", &PCM), (b"data", &[]), (b"LIST", b"INFOabcd")], None));
-    assert!(matches!(read_audio(&nothing), Err(Error::EmptyAudio { .. })));
+    let mut chunks = AudioChunks::open(&vast, 8000, &Conversion::default()).unwrap();
+    assert!(chunks.next().unwrap().unwrap().iter().all(|&x| x == 0.0));
+    let empty = file(&folder, &wav(&[(b"fmt ", &PCM), (b"data", &[])], Some(u32::MAX)));
+    assert!(matches!(read_audio(&empty), Err(Error::EmptyAudio { .. })));
+    // A complete file without samples is not a stream, even with chunks after the data.
+    let empty = file(&folder, &wav(&[(b"fmt ", &PCM), (b"data", &[]), (b"LIST", b"INFOabcd")], None));
+    assert!(matches!(read_audio(&empty), Err(Error::EmptyAudio { .. })));
 }
 
 #[test]
-fn headers_that_lead_nowhere_are_format_errors() {
+fn invalid_headers_are_format_errors() {
     let folder = tempdir().unwrap();
-    let whole = wav(&[(b"fmt ", &PCM), (b"data", &SOUND)], None);
-    let far = wav(&[(b"LIST", b"ab"), (b"fmt ", &PCM), (b"data", &SOUND)], None);
+    let complete = wav(&[(b"fmt ", &PCM), (b"data", &DATA)], None);
+    let far = wav(&[(b"LIST", b"ab"), (b"fmt ", &PCM), (b"data", &DATA)], None);
     let mut far_off = far.clone();
     far_off[16..20].fill(0xff);
-    let mut no_wave = whole.clone();
+    let mut no_wave = complete.clone();
     no_wave[8] = b'A';
-    let mut vast = whole.clone();
+    let mut vast = complete.clone();
     vast[16..20].fill(0xff);
     let cases = [
         (far_off, "the end of the file before any sample"),
-        (whole[..30].to_vec(), "the end of the file before any sample"),
+        (complete[..30].to_vec(), "the end of the file before any sample"),
         (wav(&[(b"fmt ", &PCM)], None), "the end of the file before any sample"),
-        (wav(&[(b"data", &SOUND), (b"fmt ", &PCM)], None), "no `fmt ` before the data"),
+        (wav(&[(b"data", &DATA), (b"fmt ", &PCM)], None), "no `fmt ` before the data"),
         (no_wave, "AAVE"),
         (vast, "the end of the file"),
     ];
@@ -111,7 +111,7 @@ fn headers_that_lead_nowhere_are_format_errors() {
     }
 }
 
-/// 24 valid bits of 32 are the upper ones.
+/// The 24 valid bits of 32 are the upper bits.
 #[test]
 fn samples_of_fewer_bits_than_their_container_keep_their_scale() {
     let mut format =

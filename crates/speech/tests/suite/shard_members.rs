@@ -1,30 +1,32 @@
-//! Members of shards: keys with dots, formats of sound, records of long names, members that are not used.
+//! Members of shards: keys with dots, audio formats and records of long names.
+//!
+//! Members that are not used are reported.
 use std::fs;
 use std::path::Path;
 
 use speech::{Corpus, Error};
 use tempfile::tempdir;
 
-use crate::corpus::{shard, sound};
+use crate::corpus::{shard, wav_file};
 
 fn open(path: &Path) -> Result<Corpus, Error> {
     Corpus::open(&[path.to_owned()], None)
 }
 
 fn ids(corpus: &Corpus) -> Vec<String> {
-    corpus.utterances().map(|one| one.unwrap().id).collect()
+    corpus.utterances().map(|utterance| utterance.unwrap().id).collect()
 }
 
 #[test]
-fn keys_reach_up_to_the_last_dot() {
+fn keys_end_at_the_last_dot() {
     let folder = tempdir().unwrap();
     let path = folder.path().join("t.tar");
-    let sound = sound(800);
+    let audio = wav_file(800);
     let keys = ["sp0.9-tone1", "v1.2-a.b.c", "utt.seg1", "utt.seg2", "a..b", "dir.d/x", "plain", "1.5"];
     let names: Vec<[String; 2]> = keys.map(|key| [format!("{key}.wav"), format!("{key}.json")]).to_vec();
     let mut members: Vec<(&str, &[u8])> = Vec::new();
     for [wav, json] in &names {
-        members.push((wav, &sound));
+        members.push((wav, &audio));
         members.push((json, br#"{"text": "one"}"#));
     }
     shard(&path, &members);
@@ -34,11 +36,11 @@ fn keys_reach_up_to_the_last_dot() {
 }
 
 #[test]
-fn no_member_is_passed_over_in_silence() {
+fn unused_members_are_reported() {
     let folder = tempdir().unwrap();
     let path = folder.path().join("t.tar");
-    let sound = sound(800);
-    let good: [(&str, &[u8]); 2] = [("good.wav", &sound), ("good.txt", b"one")];
+    let audio = wav_file(800);
+    let good: [(&str, &[u8]); 2] = [("good.wav", &audio), ("good.txt", b"one")];
     for (name, unused) in [
         ("a.png", true),
         ("README", true),
@@ -55,26 +57,26 @@ fn no_member_is_passed_over_in_silence() {
             shard(&path, &members);
             let corpus = open(&path).unwrap();
             assert_eq!(ids(&corpus), ["good"], "{name}");
-            let named =
+            let reported =
                 corpus.warnings().iter().filter(|line| line.contains("1 member is not used: ")).count();
             assert_eq!(
-                (named, corpus.bad_samples().len()),
+                (reported, corpus.bad_samples().len()),
                 (usize::from(unused), usize::from(!unused)),
                 "{name}"
             );
             assert!(corpus.warnings().iter().all(|line| !line.contains('\u{1b}')), "{corpus:?}");
         }
-        // Nothing else: an error that names it.
+        // A shard without other samples is an error that names the member.
         shard(&path, &[(name, b"x")]);
         let error = open(&path).unwrap_err().to_string();
-        let shown = name
+        let printed = name
             .trim_end_matches(".flac")
             .trim_end_matches(".txt")
             .trim_end_matches(".json")
             .replace('\u{1b}', "\\u{1b}");
-        assert!(error.contains(&shown) && error.contains("t.tar"), "{name}: {error}");
+        assert!(error.contains(&printed) && error.contains("t.tar"), "{name}: {error}");
     }
-    // The names of five, and a count of all.
+    // Five names and the number of members.
     let names: Vec<String> = (0..3000).map(|n| format!("{n}.cls")).collect();
     let members: Vec<(&str, &[u8])> =
         names.iter().map(|name| (name.as_str(), &b"3"[..])).chain(good).collect();
@@ -82,21 +84,21 @@ fn no_member_is_passed_over_in_silence() {
     let corpus = open(&path).unwrap();
     let expected = "3000 members are not used: 0.cls, 1.cls, 2.cls, 3.cls, 4.cls, ...";
     assert!(corpus.warnings()[0].ends_with(expected), "{:?}", corpus.warnings());
-    // Many such shards: some by name, the others as a count.
+    // Several such shards: some are named, the others are counted.
     for n in 0..30 {
         shard(&folder.path().join(format!("m{n}.tar")), &[good[0], good[1], ("a.cls", b"1")]);
     }
     let corpus = Corpus::open(&[folder.path().join("m{0..29}.tar")], None).unwrap();
     assert_eq!((corpus.len(), corpus.warnings().len()), (30, 21));
-    assert_eq!(corpus.warnings()[20], "10 members of 10 more shards are not used");
+    assert_eq!(corpus.warnings()[20], "10 members of 10 further shards are not used");
 }
 
 #[test]
-fn a_shard_without_members_adds_nothing() {
+fn a_shard_without_members_has_no_utterances() {
     let folder = tempdir().unwrap();
     let [empty, full] = ["e.tar", "f.tar"].map(|name| folder.path().join(name));
     shard(&empty, &[]);
-    shard(&full, &[("a.wav", &sound(800)), ("a.txt", b"one")]);
+    shard(&full, &[("a.wav", &wav_file(800)), ("a.txt", b"one")]);
     for paths in [[&empty, &full], [&full, &empty]] {
         let corpus = Corpus::open(&paths.map(Clone::clone), None).unwrap();
         assert_eq!(ids(&corpus), ["a"]);
@@ -105,8 +107,8 @@ fn a_shard_without_members_adds_nothing() {
     assert!(matches!(open(&empty), Err(Error::EmptyManifest { .. })));
 }
 
-/// A tar file with a record of a name whose size field is `size`, without its content.
-fn with_record(path: &Path, kind: tar::EntryType, size: u64) {
+/// Writes a tar file with a name record without its content.
+fn write_record(path: &Path, kind: tar::EntryType, size: u64) {
     let mut header = tar::Header::new_gnu();
     header.set_path("././@LongLink").unwrap();
     header.set_size(size);
@@ -123,17 +125,17 @@ fn records_of_names_are_limited_by_their_size_field() {
     let path = folder.path().join("t.tar");
     for kind in [tar::EntryType::GNULongName, tar::EntryType::GNULongLink, tar::EntryType::XHeader] {
         for size in [1 << 16, 6 << 30, 1 << 40] {
-            with_record(&path, kind, size);
+            write_record(&path, kind, size);
             let error = open(&path).unwrap_err();
-            let said = format!("a name or other record of {size} bytes, of which 65536 are allowed");
-            assert!(matches!(error, Error::Shard { .. }) && error.to_string().contains(&said), "{error}");
+            let limit = format!("a name or other record of {size} bytes, of which 65536 are allowed");
+            assert!(matches!(error, Error::Shard { .. }) && error.to_string().contains(&limit), "{error}");
         }
-        // A record behind which nothing comes.
-        with_record(&path, kind, 100);
+        // A record without a member after it.
+        write_record(&path, kind, 100);
         let error = open(&path).unwrap_err().to_string();
-        assert!(error.contains("without its member") || error.contains("whole tar file"), "{error}");
+        assert!(error.contains("without its member") || error.contains("complete tar file"), "{error}");
     }
-    // Many small records in front of one member.
+    // Small records before one member.
     let mut header = tar::Header::new_gnu();
     header.set_path("x").unwrap();
     header.set_size(512);
@@ -145,10 +147,10 @@ fn records_of_names_are_limited_by_their_size_field() {
 }
 
 #[test]
-fn members_beyond_8_gib_are_passed_over_by_their_pax_size() {
+fn members_beyond_8_gib_are_skipped_by_their_pax_size() {
     let folder = tempdir().unwrap();
     let path = folder.path().join("t.tar");
-    let (size, sound) = (9u64 << 30, sound(800));
+    let (size, audio) = (9u64 << 30, wav_file(800));
     let mut archive = tar::Builder::new(Vec::new());
     archive.append_pax_extensions([("size", size.to_string().as_bytes())]).unwrap();
     let mut header = tar::Header::new_ustar();
@@ -157,7 +159,7 @@ fn members_beyond_8_gib_are_passed_over_by_their_pax_size() {
     header.set_cksum();
     archive.append(&header, &[][..]).unwrap();
     let mut rest = tar::Builder::new(Vec::new());
-    for (name, bytes) in [("a.wav", &sound[..]), ("a.txt", b"one")] {
+    for (name, bytes) in [("a.wav", &audio[..]), ("a.txt", b"one")] {
         let mut header = tar::Header::new_ustar();
         header.set_size(bytes.len() as u64);
         rest.append_data(&mut header, name, bytes).unwrap();

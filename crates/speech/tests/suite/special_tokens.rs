@@ -1,4 +1,4 @@
-//! Special words are single labels, Unicode forms are one text, sentence marks stay outside.
+//! Special words, Unicode forms and sentence marks.
 
 use speech::TokenizerKind::{Bpe, Characters, InnerCharacters, Unigram, Words};
 use speech::{Error, Tokenizer, TokenizerKind, TokenizerOptions, UnicodeForm};
@@ -32,7 +32,7 @@ fn words_in_angle_brackets_are_one_label_each() {
         assert_eq!(again.encode("turn <unk> left").unwrap(), tokenizer.encode("turn <unk> left").unwrap());
         assert_eq!(again.special(), tokenizer.special());
     }
-    // Texts of nothing else.
+    // Texts of special words only.
     for kind in KINDS {
         let tokenizer = Tokenizer::train(kind, &["<a> <b>", "<b>"]).unwrap();
         let ids = tokenizer.encode("<b> <a>").unwrap();
@@ -42,14 +42,14 @@ fn words_in_angle_brackets_are_one_label_each() {
 }
 
 #[test]
-fn a_list_replaces_the_angle_brackets() {
+fn a_list_replaces_words_in_angle_brackets() {
     for kind in KINDS {
         let tokenizer = special(kind, &["[noise]", "uh"], &["uh a [noise] <b> c"]);
         assert_eq!(tokenizer.special(), ["[noise]", "uh"], "{kind:?}");
         let ids = tokenizer.encode("[noise] uh <b>").unwrap();
         assert_eq!(ids.iter().filter(|&&id| tokenizer.is_special(id)).count(), 2, "{kind:?}");
         assert_eq!(tokenizer.decode(&ids).unwrap(), "[noise] uh <b>", "{kind:?}");
-        // A listed word that no text has is a label all the same.
+        // A listed word that is in no text is a label, too.
         let unused = special(kind, &["[cough]"], &["a b"]);
         assert_eq!(unused.encode("[cough]").unwrap().len(), 1, "{kind:?}");
     }
@@ -66,7 +66,7 @@ fn a_list_replaces_the_angle_brackets() {
 }
 
 #[test]
-fn stored_special_words_have_their_tokens() {
+fn stored_special_words_require_tokens() {
     let stored = |tokens: &str| {
         let json = format!(
             r#"{{"format": "panda-tokens/1", "kind": "inner-characters", "special": ["<unk>"], "tokens": [{tokens}]}}"#
@@ -80,8 +80,9 @@ fn stored_special_words_have_their_tokens() {
 }
 
 #[test]
-fn canonically_equivalent_texts_are_one_text() {
-    // Latin with an accent, Hangul of jamo, and Vietnamese with two marks in another order.
+fn canonically_equivalent_texts_are_equal() {
+    // Latin with an accent, Hangul composed of jamo, and Vietnamese with two marks in another
+    // order.
     let pairs = [
         ("un cafe\u{301} noir", "un caf\u{e9} noir"),
         ("\u{1112}\u{1161}\u{11ab}", "\u{d55c}"),
@@ -92,8 +93,8 @@ fn canonically_equivalent_texts_are_one_text() {
             let [a, b] = [decomposed, composed].map(|text| Tokenizer::train(kind, &[text]).unwrap());
             assert_eq!(a.tokens(), b.tokens(), "{kind:?}");
             assert_eq!(a.encode(composed).unwrap(), a.encode(decomposed).unwrap());
-            let both = Tokenizer::train(kind, &[decomposed, composed]).unwrap();
-            assert_eq!(both.size(), Tokenizer::train(kind, &[composed, composed]).unwrap().size());
+            let joint = Tokenizer::train(kind, &[decomposed, composed]).unwrap();
+            assert_eq!(joint.size(), Tokenizer::train(kind, &[composed, composed]).unwrap().size());
         }
     }
     let nfkc = TokenizerOptions { normalize: UnicodeForm::Nfkc, ..TokenizerOptions::new(Words) };
@@ -108,7 +109,7 @@ fn canonically_equivalent_texts_are_one_text() {
 }
 
 #[test]
-fn tokenizers_of_older_checkpoints_read_both_forms() {
+fn tokenizers_of_older_checkpoints_accept_both_forms() {
     let stored = |token: &str| {
         let json =
             format!(r#"{{"format": "panda-tokens/1", "kind": "words", "tokens": ["{token}", "<s>"]}}"#);
@@ -120,14 +121,14 @@ fn tokenizers_of_older_checkpoints_read_both_forms() {
         for text in ["caf\u{e9}", "cafe\u{301}"] {
             assert_eq!(tokenizer.encode(text).unwrap(), [0], "{token:?} {text:?}");
         }
-        // Their words stay words.
+        // Their ordinary words are not special words.
         assert_eq!(tokenizer.encode("<s>").unwrap(), [1]);
         assert!(matches!(tokenizer.encode("the"), Err(Error::UnknownSymbol { .. })));
     }
 }
 
 #[test]
-fn sentence_marks_are_around_texts_only() {
+fn sentence_marks_are_allowed_only_around_texts() {
     for kind in KINDS {
         let marked = Tokenizer::train(kind, &["<s> a b </s>", "<s> b c </s>"]).unwrap();
         let plain = Tokenizer::train(kind, &["a b", "b c"]).unwrap();

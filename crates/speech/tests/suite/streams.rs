@@ -1,4 +1,4 @@
-//! Sound in pieces: the bits of the whole, however it is cut.
+//! Streamed audio gives the same bits as complete audio.
 
 use std::fs;
 use std::io::{self, Read};
@@ -6,8 +6,8 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use speech::{
-    Audio, AudioPieces, Change, Conversion, Error, FeatureConfig, FeatureStream, Features, FrontEnd,
-    Normalise, Pcm, PcmReader, ResampleStream, StackStream, read_audio, read_audio_as, resample,
+    Audio, AudioChange, AudioChunks, Conversion, Error, FeatureConfig, FeatureStream, Features, FrontEnd,
+    Normalization, PcmDecoder, PcmReader, ResampleStream, StackStream, read_audio, read_audio_as, resample,
 };
 use tempfile::tempdir;
 
@@ -17,13 +17,13 @@ fn config() -> FeatureConfig {
     FeatureConfig {
         sample_rate: 8000,
         mels: 12,
-        normalise: Normalise::Running,
+        normalise: Normalization::Running,
         floor_db: 90.0,
         ..FeatureConfig::default()
     }
 }
 
-/// Noise whose loudness comes and goes, with a silent middle.
+/// Noise with a varying level and a silent middle.
 fn noise(n: usize, seed: u32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(747_796_405).wrapping_add(1);
     let mut next = || {
@@ -35,19 +35,19 @@ fn noise(n: usize, seed: u32) -> Vec<f32> {
     (0..n).map(|i| level(i) * next()).collect()
 }
 
-/// Cuts a signal at some places, empty pieces included.
-fn pieces<'a>(samples: &'a [f32], cuts: &[usize]) -> Vec<&'a [f32]> {
+/// Splits a signal at the given positions; chunks may be empty.
+fn split<'a>(samples: &'a [f32], cuts: &[usize]) -> Vec<&'a [f32]> {
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (samples.len() + 1)).collect();
     cuts.extend([0, samples.len()]);
     cuts.sort_unstable();
     cuts.windows(2).map(|ends| &samples[ends[0]..ends[1]]).collect()
 }
 
-fn in_pieces(front_end: &FrontEnd, samples: &[f32], cuts: &[usize]) -> Vec<f32> {
+fn stream_features(front_end: &FrontEnd, samples: &[f32], cuts: &[usize]) -> Vec<f32> {
     let (mut stream, mut out) = (front_end.stream().unwrap(), Vec::new());
-    for piece in pieces(samples, cuts) {
+    for chunk in split(samples, cuts) {
         let before = out.len();
-        let count = front_end.push(&mut stream, piece, &mut out).unwrap();
+        let count = front_end.push(&mut stream, chunk, &mut out).unwrap();
         assert_eq!(out.len() - before, count * 12);
     }
     front_end.finish(&mut stream, &mut out).unwrap();
@@ -63,7 +63,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn frames_of_a_stream_have_the_bits_of_the_whole(
+    fn streamed_frames_equal_those_of_complete_audio(
         n in 1usize..6000,
         cuts in prop::collection::vec(0usize..6000, 0..12),
         // Hops shorter and longer than the window of 25 ms.
@@ -72,13 +72,13 @@ proptest! {
     ) {
         let front_end = FrontEnd::new(&FeatureConfig { hop_ms, ..config() }).unwrap();
         let samples = noise(n, seed);
-        let whole = front_end.log_mel(&Audio { samples: samples.clone(), sample_rate: 8000 }).unwrap();
-        prop_assert!(whole.data.iter().all(|x| x.is_finite()));
-        prop_assert_eq!(bits(&in_pieces(&front_end, &samples, &cuts)), bits(&whole.data));
+        let complete = front_end.log_mel(&Audio { samples: samples.clone(), sample_rate: 8000 }).unwrap();
+        prop_assert!(complete.data.iter().all(|x| x.is_finite()));
+        prop_assert_eq!(bits(&stream_features(&front_end, &samples, &cuts)), bits(&complete.data));
     }
 
     #[test]
-    fn stacked_rows_of_a_stream_are_those_of_the_whole(
+    fn streamed_stacked_rows_equal_those_of_complete_audio(
         frames in 0usize..40,
         stack in 0usize..7,
         stride in 0usize..7,
@@ -92,7 +92,7 @@ proptest! {
         cuts.sort_unstable();
         for ends in cuts.windows(2) {
             stream.push(&data[ends[0] * dim..ends[1] * dim], &mut rows);
-            prop_assert!(stream.fits(&fresh));
+            prop_assert!(stream.is_compatible(&fresh));
         }
         stream.finish(&mut rows);
         prop_assert_eq!(&stream, &fresh);
@@ -100,30 +100,30 @@ proptest! {
     }
 
     #[test]
-    fn resampling_in_pieces_has_the_bits_of_the_whole(
+    fn streamed_resampling_equals_that_of_complete_audio(
         n in 1usize..5000,
         cuts in prop::collection::vec(0usize..5000, 0..8),
         rates in prop::sample::select(vec![(8000u32, 16_000u32), (44_100, 8000), (8000, 8000), (768_000, 1001), (1000, 44_100)]),
     ) {
         let samples = noise(n, 9);
-        let whole = resample(&Audio { samples: samples.clone(), sample_rate: rates.0 }, rates.1).unwrap();
+        let complete = resample(&Audio { samples: samples.clone(), sample_rate: rates.0 }, rates.1).unwrap();
         let (mut stream, mut out) = (ResampleStream::new(rates.0, rates.1).unwrap(), Vec::new());
-        for piece in pieces(&samples, &cuts) {
-            stream.push(piece, &mut out).unwrap();
+        for chunk in split(&samples, &cuts) {
+            stream.push(chunk, &mut out).unwrap();
         }
         stream.finish(&mut out).unwrap();
         prop_assert_eq!(out.len(), (n * rates.1 as usize).div_ceil(rates.0 as usize));
-        prop_assert_eq!(bits(&out), bits(&whole.samples));
+        prop_assert_eq!(bits(&out), bits(&complete.samples));
     }
 
     #[test]
-    fn raw_sound_is_the_same_however_it_is_cut(
+    fn raw_audio_does_not_depend_on_chunk_boundaries(
         bytes in prop::collection::vec(any::<u8>(), 0..60),
         cuts in prop::collection::vec(0usize..61, 0..8),
     ) {
         let expected: Vec<f32> =
             bytes.chunks_exact(2).map(|b| f32::from(i16::from_le_bytes([b[0], b[1]])) / 32768.0).collect();
-        let (mut pcm, mut samples) = (Pcm::default(), Vec::new());
+        let (mut pcm, mut samples) = (PcmDecoder::default(), Vec::new());
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).chain([0, bytes.len()]).collect();
         cuts.sort_unstable();
         for ends in cuts.windows(2) {
@@ -134,30 +134,31 @@ proptest! {
     }
 
     #[test]
-    fn what_is_heard_later_changes_nothing_before(n in 400usize..4000, more in 1usize..2000) {
+    fn later_samples_do_not_change_earlier_frames(n in 400usize..4000, more in 1usize..2000) {
         let front_end = FrontEnd::new(&config()).unwrap();
         let samples = noise(n + more, 3);
-        let plane = |samples: &[f32]| {
+        let features = |samples: &[f32]| {
             front_end.log_mel(&Audio { samples: samples.to_vec(), sample_rate: 8000 }).unwrap().data
         };
-        let (part, whole) = (plane(&samples[..n]), plane(&samples));
-        prop_assert_eq!(bits(&part), bits(&whole[..part.len()]));
+        let (prefix, complete) = (features(&samples[..n]), features(&samples));
+        prop_assert_eq!(bits(&prefix), bits(&complete[..prefix.len()]));
     }
 }
 
 #[test]
-fn running_normalisation_is_its_formula() {
+fn running_normalization_equals_its_formula() {
     let samples = noise(8000, 1);
     let audio = Audio { samples, sample_rate: 8000 };
-    let found = FrontEnd::new(&config()).unwrap().log_mel(&audio).unwrap();
-    // The other way round: from features to the powers that they must have come from.
+    let normalized = FrontEnd::new(&config()).unwrap().log_mel(&audio).unwrap();
+    // Inverse computation: from features to the powers that produce them.
     let (hop, mean, deviation) = (0.01f64, -14.0f64, 3.5f64);
     let (n, decay) = (2.0 / hop, (-hop / 4.0f64).exp());
-    for m in 0..found.dim {
+    for m in 0..normalized.dim {
         let (mut s, mut q, mut w) = (0.0, 0.0, 0.0);
-        for t in 0..found.frames {
-            let z = f64::from(found.frame(t)[m]);
-            // z = (y - m) / √v with m and v that depend on y: solved by bisection, as z grows with y.
+        for t in 0..normalized.frames {
+            let z = f64::from(normalized.frame(t)[m]);
+            // z = (y - m) / √v, where m and v depend on y; solved by bisection, because z increases
+            // with y.
             let value = |y: f64| {
                 let (s, q, w) = (decay * s + y, decay * q + y * y, decay * w + 1.0);
                 let m = s / (n + w);
@@ -170,7 +171,7 @@ fn running_normalisation_is_its_formula() {
             }
             (_, s, q, w) = value(low);
             let x = low + mean;
-            // Powers lie between the floor and a sine of full amplitude.
+            // Powers are between the floor and that of a sine with full amplitude.
             assert!((-20.8..0.0).contains(&x), "bin {m}, frame {t}: {x}");
             let silent = (34..48).contains(&t);
             assert_eq!(silent, (x + 9.0 * 10f64.ln()).abs() < 0.01, "bin {m}, frame {t}: {x}");
@@ -179,7 +180,7 @@ fn running_normalisation_is_its_formula() {
 }
 
 #[test]
-fn a_stream_that_is_not_the_front_ends_is_refused() {
+fn a_stream_of_a_different_front_end_is_refused() {
     let front_end = FrontEnd::new(&config()).unwrap();
     let (mut stream, mut out) = (front_end.stream().unwrap(), Vec::new());
     front_end.push(&mut stream, &noise(700, 1), &mut out).unwrap();
@@ -193,22 +194,22 @@ fn a_stream_that_is_not_the_front_ends_is_refused() {
         ("/running/sums", vec![0.0; 11].into()),
         ("/running/squares", vec![-1.0; 12].into()),
     ];
-    for (place, value) in changes {
+    for (pointer, value) in changes {
         let mut damaged = good.clone();
-        *damaged.pointer_mut(place).unwrap() = value;
+        *damaged.pointer_mut(pointer).unwrap() = value;
         let mut damaged: FeatureStream = serde_json::from_value(damaged).unwrap();
         let before = damaged.clone();
         let error = front_end.push(&mut damaged, &[0.0; 500], &mut out).unwrap_err();
-        assert!(matches!(error, Error::Stream { .. }), "{place}: {error}");
+        assert!(matches!(error, Error::Stream { .. }), "{pointer}: {error}");
         assert!(front_end.finish(&mut damaged, &mut out).is_err());
         assert_eq!(damaged, before);
     }
-    let other = FrontEnd::new(&FeatureConfig { mels: 13, ..config() }).unwrap();
-    assert!(matches!(other.push(&mut stream, &[], &mut out), Err(Error::Stream { .. })));
+    let different = FrontEnd::new(&FeatureConfig { mels: 13, ..config() }).unwrap();
+    assert!(matches!(different.push(&mut stream, &[], &mut out), Err(Error::Stream { .. })));
 }
 
 #[test]
-fn samples_that_are_no_numbers_are_named_and_change_nothing() {
+fn invalid_samples_are_reported_and_change_nothing() {
     let front_end = FrontEnd::new(&config()).unwrap();
     let (mut stream, mut out) = (front_end.stream().unwrap(), Vec::new());
     front_end.push(&mut stream, &noise(700, 1), &mut out).unwrap();
@@ -221,16 +222,16 @@ fn samples_that_are_no_numbers_are_named_and_change_nothing() {
 }
 
 #[test]
-fn whole_utterances_cannot_be_normalised_in_a_stream() {
+fn normalization_by_utterance_cannot_be_streamed() {
     let error = FrontEnd::new(&FeatureConfig::default()).unwrap().stream().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "setting `normalise`: expected \"running\", for sound that arrives in pieces, found \"utterance\""
+        "setting `normalise`: expected \"running\", for streaming, found \"utterance\""
     );
 }
 
 #[test]
-fn an_empty_stream_has_no_frame_and_a_short_one_has_one() {
+fn an_empty_stream_has_no_frame_and_a_short_stream_has_one_frame() {
     let front_end = FrontEnd::new(&config()).unwrap();
     let (mut stream, mut out) = (front_end.stream().unwrap(), Vec::new());
     assert_eq!(front_end.push(&mut stream, &[], &mut out).unwrap(), 0);
@@ -241,31 +242,33 @@ fn an_empty_stream_has_no_frame_and_a_short_one_has_one() {
 }
 
 #[test]
-fn a_long_pause_neither_blows_up_noise_nor_forgets_the_prior() {
+fn a_long_pause_neither_amplifies_noise_nor_removes_the_prior() {
     let front_end = FrontEnd::new(&config()).unwrap();
     let mut samples = vec![0.0; 8000 * 60];
     samples.extend(noise(1600, 5));
-    let plane = front_end.log_mel(&Audio { samples, sample_rate: 8000 }).unwrap();
-    assert!(plane.data.iter().all(|x| x.abs() < 8.0));
-    // Silence is what it was before: the mean never comes nearer than a third of the way.
-    let silence = plane.frame(5900)[3];
+    let features = front_end.log_mel(&Audio { samples, sample_rate: 8000 }).unwrap();
+    assert!(features.data.iter().all(|x| x.abs() < 8.0));
+    // Silence remains silence: the mean moves at most two thirds of the distance.
+    let silence = features.frame(5900)[3];
     assert!(silence < -0.5, "{silence}");
 }
 
 #[test]
-fn old_settings_read_as_they_did() {
+fn settings_of_older_versions_are_unchanged() {
     let text = serde_json::to_string(&FeatureConfig::default()).unwrap();
     assert!(!text.contains("normalise"), "{text}");
-    assert_eq!(serde_json::from_str::<FeatureConfig>(&text).unwrap().normalise, Normalise::Utterance);
+    assert_eq!(serde_json::from_str::<FeatureConfig>(&text).unwrap().normalise, Normalization::Utterance);
     let text = serde_json::to_string(&config()).unwrap();
     assert!(text.contains("\"normalise\":\"running\""), "{text}");
     assert_eq!(serde_json::from_str::<FeatureConfig>(&text).unwrap(), config());
 }
 
-/// Gives a byte or three at a time, with interruptions between them.
-struct Dripping<'a>(&'a [u8], usize);
+/// A reader that returns one or three bytes at a time.
+///
+/// Every third call is interrupted.
+struct SlowReader<'a>(&'a [u8], usize);
 
-impl Read for Dripping<'_> {
+impl Read for SlowReader<'_> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         self.1 += 1;
         match self.1 % 3 {
@@ -277,13 +280,13 @@ impl Read for Dripping<'_> {
 }
 
 #[test]
-fn raw_sound_is_read_as_it_comes() {
+fn raw_audio_is_read_as_it_arrives() {
     let bytes = [0, 64, 0, 192, 1, 0, 0, 128];
     let samples = |source| {
-        let (mut reader, mut samples) = (PcmReader::new(Dripping(source, 0)), Vec::new());
-        while let Some(piece) = reader.piece()? {
-            assert!(!piece.is_empty());
-            samples.extend(piece);
+        let (mut reader, mut samples) = (PcmReader::new(SlowReader(source, 0)), Vec::new());
+        while let Some(chunk) = reader.read_chunk()? {
+            assert!(!chunk.is_empty());
+            samples.extend(chunk);
         }
         Ok::<_, Error>(samples)
     };
@@ -292,23 +295,23 @@ fn raw_sound_is_read_as_it_comes() {
     let error = samples(&bytes[..5]).unwrap_err();
     assert!(matches!(error, Error::HalfSample { bytes: 5 }), "{error}");
 
-    struct Broken;
-    impl Read for Broken {
+    struct BrokenReader;
+    impl Read for BrokenReader {
         fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
             Err(io::Error::other("gone"))
         }
     }
-    let error = PcmReader::new(Broken).piece().unwrap_err();
-    assert_eq!(error.to_string(), "raw sound: cannot be read: gone");
+    let error = PcmReader::new(BrokenReader).read_chunk().unwrap_err();
+    assert_eq!(error.to_string(), "raw audio: cannot be read: gone");
 }
 
-fn whole(path: &Path, conversion: &Conversion) -> (Vec<f32>, Vec<Change>) {
+fn read_complete(path: &Path, conversion: &Conversion) -> (Vec<f32>, Vec<AudioChange>) {
     let (audio, changes) = read_audio_as(path, 8000, conversion).unwrap();
     (audio.samples, changes)
 }
 
 #[test]
-fn files_in_pieces_are_the_whole() {
+fn chunked_files_equal_complete_files() {
     let folder = tempdir().unwrap();
     let path = folder.path().join("a.wav");
     let spec = hound::WavSpec {
@@ -322,25 +325,25 @@ fn files_in_pieces_are_the_whole() {
     writer.finalize().unwrap();
     let conversion = Conversion { channel: speech::Channel::Mix, resample: true };
     for path in [path, digits("audio/dev/digits-dev-0000.flac")] {
-        let pieces = AudioPieces::open(&path, 8000, &conversion).unwrap();
-        let changes = pieces.changes().to_vec();
-        let pieces: Vec<Vec<f32>> = pieces.map(Result::unwrap).collect();
-        assert!(pieces.len() > 1 && pieces.iter().all(|piece| (1..40_000).contains(&piece.len())));
-        assert_eq!((pieces.concat(), changes), whole(&path, &conversion));
+        let chunks = AudioChunks::open(&path, 8000, &conversion).unwrap();
+        let changes = chunks.changes().to_vec();
+        let chunks: Vec<Vec<f32>> = chunks.map(Result::unwrap).collect();
+        assert!(chunks.len() > 1 && chunks.iter().all(|chunk| (1..40_000).contains(&chunk.len())));
+        assert_eq!((chunks.concat(), changes), read_complete(&path, &conversion));
     }
 }
 
 #[test]
-fn a_truncated_file_is_an_error_after_its_last_good_piece() {
+fn a_truncated_file_is_an_error_after_its_last_valid_chunk() {
     let folder = tempdir().unwrap();
     let path = folder.path().join("a.flac");
     let bytes = fs::read(digits("audio/dev/digits-dev-0000.flac")).unwrap();
     fs::write(&path, &bytes[..bytes.len() - 9]).unwrap();
-    let mut pieces = AudioPieces::open(&path, 8000, &Conversion::default()).unwrap();
-    let good = pieces.by_ref().take_while(Result::is_ok).count();
+    let mut chunks = AudioChunks::open(&path, 8000, &Conversion::default()).unwrap();
+    let good = chunks.by_ref().take_while(Result::is_ok).count();
     assert!(good > 0, "{good}");
-    assert!(pieces.next().is_none());
+    assert!(chunks.next().is_none());
     assert!(matches!(read_audio(&path), Err(Error::Truncated { .. })));
-    let error = AudioPieces::open(&path, 16_000, &Conversion::default()).err().unwrap();
+    let error = AudioChunks::open(&path, 16_000, &Conversion::default()).err().unwrap();
     assert!(matches!(error, Error::FileRate { expected: 16_000, found: 8000, .. }), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Tokenizers: there and back, the same from any order of texts, nothing foreign.
+//! Tokenizers: round trips, independence of the order of texts, foreign files.
 
 use proptest::prelude::*;
 use speech::TokenizerKind::{Bpe, Characters, InnerCharacters, Unigram, Words};
@@ -21,18 +21,18 @@ fn trained(kind: TokenizerKind) -> Tokenizer {
 }
 
 #[test]
-fn vocabularies_by_hand() {
+fn vocabularies_are_as_expected() {
     let tokens = |kind| Tokenizer::train(kind, &["a cat", " a  taco "]).unwrap().tokens().to_vec();
     assert_eq!(tokens(Words), ["a", "cat", "taco"]);
     assert_eq!(tokens(Characters), [" ", "a", "c", "o", "t"]);
     assert_eq!(tokens(InnerCharacters), ["a", "c", "o", "t", "▁a", "▁c", "▁t"]);
     assert_eq!(tokens(Bpe { size: 5 }), ["a", "c", "o", "t", "▁"]);
-    // Only pairs that occur twice are joined; the mark and the lone "a" first.
+    // Only pairs that occur twice are merged, the mark and the single "a" first.
     assert_eq!(tokens(Bpe { size: 6 })[5], "▁a");
 }
 
 #[test]
-fn encodings_by_hand() {
+fn encodings_are_as_expected() {
     let encode = |kind, text: &str| {
         let t = trained(kind);
         t.encode(text).unwrap().iter().map(|&id| t.tokens()[id as usize].clone()).collect::<Vec<_>>()
@@ -46,19 +46,19 @@ fn encodings_by_hand() {
 
 #[test]
 fn training_does_not_depend_on_the_order_of_texts() {
-    let mut turned = TEXTS;
-    turned.reverse();
+    let mut reversed = TEXTS;
+    reversed.reverse();
     for kind in KINDS {
         let json = trained(kind).to_json().unwrap();
         for _ in 0..5 {
-            assert_eq!(json, Tokenizer::train(kind, &turned).unwrap().to_json().unwrap());
+            assert_eq!(json, Tokenizer::train(kind, &reversed).unwrap().to_json().unwrap());
         }
     }
 }
 
 #[test]
-fn nor_on_the_number_of_threads() {
-    // Sums over enough different words that their order would show in the last bits.
+fn training_does_not_depend_on_the_number_of_threads() {
+    // Enough different words that the order of sums would change the last bits.
     let number = |n: u32| format!("{}ty {}teen by {n:b}", ["six", "seven", "eight"][n as usize % 3], n / 7);
     let texts: Vec<String> = (0..600).map(number).collect();
     for kind in [Bpe { size: 200 }, Unigram { size: 200 }] {
@@ -66,15 +66,15 @@ fn nor_on_the_number_of_threads() {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| Tokenizer::train(kind, &texts).unwrap().to_json().unwrap())
         };
-        let one = train(1);
+        let single_threaded = train(1);
         for threads in [1, 2, 3, 8] {
-            assert_eq!(one, train(threads), "{kind:?}, {threads} threads");
+            assert_eq!(single_threaded, train(threads), "{kind:?}, {threads} threads");
         }
     }
 }
 
 #[test]
-fn unigram_pieces_are_the_likeliest() {
+fn unigram_pieces_are_the_most_probable() {
     let stored = |tokens: &str, scores: &str| {
         let kind = r#"{"unigram": {"size": 9}}"#;
         let json = format!(
@@ -90,35 +90,35 @@ fn unigram_pieces_are_the_likeliest() {
     // ▁ + a + bc = -74, ▁ + ab + c = -75, ▁a + bc = -64.
     assert_eq!(pieces(&t, "abc"), ["▁a", "bc"]);
     assert_eq!(pieces(&t, "bab ab"), ["▁", "b", "ab", "▁", "ab"]);
-    // Equally good: the longest last piece.
+    // With equal scores, the longest last piece is chosen.
     let t = stored(&format!(r#"{letters}, "ab", "bc""#), "-30, -20, -20, -20, -25, -25");
     assert_eq!(pieces(&t, "abc"), ["▁", "a", "bc"]);
-    // Where characters differ by much less than a nat, sums must still be exact.
+    // Sums must be exact when scores differ by much less than a nat.
     let t = stored(&format!(r#"{letters}, "ab", "bc""#), "-9, -1, -1, -2147483648, -2147483647, -2");
     assert_eq!(pieces(&t, "abcab"), ["▁", "a", "bc", "a", "b"]);
 }
 
 #[test]
-fn unigram_pieces_of_words_that_return() {
+fn unigram_pieces_of_repeated_words() {
     let texts = ["walking talking", "walked talked", "walks talks", "walk talk king"];
     let tokenizer = Tokenizer::train(Unigram { size: 19 }, &texts).unwrap();
     let tokens = tokenizer.tokens();
     assert_eq!(tokens[..3], ["▁talk", "▁walk", "ing"], "{tokens:?}");
-    // All characters have a token, so that any text of them can be written.
+    // All characters have a token, so any text of them can be encoded.
     let ids = tokenizer.encode("gnikla").unwrap();
     assert_eq!(tokenizer.decode(&ids).unwrap(), "gnikla");
 }
 
 #[test]
-fn unigram_sizes_are_kept_to() {
-    // 16 different characters, the mark among them.
+fn unigram_vocabularies_have_the_configured_size() {
+    // There are 16 different characters, including the mark.
     let size = |size| trained(Unigram { size }).size();
     assert_eq!([size(16), size(17), size(20)], [16, 17, 20]);
     assert!(size(1_000_000_000_000) < 100);
     assert!(Tokenizer::train(Unigram { size: 2 }, &["a"]).unwrap().size() == 2);
     let error = Tokenizer::train(Unigram { size: 3 }, &TEXTS).unwrap_err();
     assert!(matches!(error, Error::Setting { field: "size", .. }), "{error}");
-    // Characters that the library has a use of its own for, and words that it cannot look into.
+    // Characters with a special meaning in the library, and words too long for it.
     for text in ["<UNK> <UNK>", "a\0b a\0b", &"long".repeat(3000), &"é".repeat(17)] {
         let tokenizer = Tokenizer::train(Unigram { size: 30 }, &[text]).unwrap();
         assert_eq!(tokenizer.decode(&tokenizer.encode(text).unwrap()).unwrap(), text);
@@ -126,7 +126,7 @@ fn unigram_sizes_are_kept_to() {
 }
 
 #[test]
-fn byte_pairs_reach_the_size_asked_for_if_the_text_can() {
+fn bpe_vocabularies_have_the_configured_size_if_possible() {
     assert_eq!(trained(Bpe { size: 16 }).size(), 16);
     assert!(trained(Bpe { size: 1000 }).size() < 100);
     let error = Tokenizer::train(Bpe { size: 3 }, &TEXTS).unwrap_err();
@@ -134,7 +134,7 @@ fn byte_pairs_reach_the_size_asked_for_if_the_text_can() {
 }
 
 #[test]
-fn unknown_symbols_are_named() {
+fn unknown_symbols_are_reported() {
     for kind in KINDS {
         let (text, symbol) = match kind {
             Words => ("the dog sat", "dog"),
@@ -149,7 +149,7 @@ fn unknown_symbols_are_named() {
     }
     // Known characters, but not at the beginning of a word.
     assert!(matches!(trained(InnerCharacters).encode("kcat"), Err(Error::UnknownSymbol { .. })));
-    // The name of the library's own unknown token is no back door.
+    // The unknown token of the library is an ordinary unknown word.
     assert!(matches!(trained(Words).encode("<unk>"), Err(Error::UnknownSymbol { .. })));
 }
 
@@ -176,14 +176,14 @@ fn no_text_and_unknown_ids() {
 
 #[test]
 fn any_ids_decode() {
-    // What a recogniser says need not begin with a word beginning.
+    // Recognized tokens need not start with a token that begins a word.
     let tokenizer = trained(InnerCharacters);
     let id = |token: &str| tokenizer.tokens().iter().position(|t| t == token).unwrap() as u32;
     assert_eq!(tokenizer.decode(&[id("a"), id("t"), id("▁c")]).unwrap(), "at c");
 }
 
 #[test]
-fn json_comes_back_the_same() {
+fn json_round_trips() {
     for kind in KINDS {
         let tokenizer = trained(kind);
         let json = tokenizer.to_json().unwrap();
@@ -200,39 +200,39 @@ fn json_comes_back_the_same() {
 
 #[test]
 fn foreign_and_damaged_json_is_refused() {
-    let ours = |kind: &str, tokens: &str, rest: &str| {
+    let file = |kind: &str, tokens: &str, rest: &str| {
         format!(r#"{{"format": "panda-tokens/1", "kind": {kind}, "tokens": [{tokens}]{rest}}}"#)
     };
     let bpe = r#"{"bpe": {"size": 3}}"#;
-    assert!(Tokenizer::from_json(&ours("\"words\"", r#""a", "b""#, "")).is_ok());
-    assert!(Tokenizer::from_json(&ours(bpe, r#""a", "b", "ab""#, r#", "merges": [["a", "b"]]"#)).is_ok());
+    assert!(Tokenizer::from_json(&file("\"words\"", r#""a", "b""#, "")).is_ok());
+    assert!(Tokenizer::from_json(&file(bpe, r#""a", "b", "ab""#, r#", "merges": [["a", "b"]]"#)).is_ok());
     let unigram = r#"{"unigram": {"size": 3}}"#;
-    assert!(Tokenizer::from_json(&ours(unigram, r#""a", "▁""#, r#", "scores": [-1, -2]"#)).is_ok());
+    assert!(Tokenizer::from_json(&file(unigram, r#""a", "▁""#, r#", "scores": [-1, -2]"#)).is_ok());
     let bad = [
         String::new(),
         "[]".into(),
         r#"{"version": "1.0", "model": {"type": "WordLevel", "vocab": {"a": 0}}}"#.into(),
-        ours("\"words\"", r#""a""#, "").replace("tokens/1", "tokens/2"),
-        ours("\"words\"", "", ""),
-        ours("\"words\"", r#""a", "a""#, ""),
-        ours("\"words\"", r#""a", "b c""#, ""),
-        ours("\"words\"", r#""a""#, r#", "more": 1"#),
-        ours("\"words\"", r#""a", "b", "ab""#, r#", "merges": [["a", "b"]]"#),
-        ours("\"letters\"", r#""a""#, ""),
-        ours("\"characters\"", r#""ab""#, ""),
-        ours("\"inner-characters\"", r#""▁""#, r#", "merges": [["a", "b"]]"#),
-        ours("\"inner-characters\"", r#""ab""#, ""),
-        ours(bpe, r#""a", "b""#, r#", "merges": [["a", "b"]]"#),
-        ours(bpe, r#""a", "a▁""#, ""),
-        ours(r#"{"bpe": {"size": 3, "seize": 4}}"#, r#""a""#, ""),
-        ours(unigram, r#""a""#, ""),
-        ours(unigram, r#""a""#, r#", "scores": [1, 2]"#),
-        ours(unigram, r#""a""#, r#", "scores": [-1.5]"#),
-        ours(unigram, r#""a", "b▁""#, r#", "scores": [-1, -2]"#),
-        ours("\"words\"", r#""a""#, r#", "scores": [-1]"#),
+        file("\"words\"", r#""a""#, "").replace("tokens/1", "tokens/2"),
+        file("\"words\"", "", ""),
+        file("\"words\"", r#""a", "a""#, ""),
+        file("\"words\"", r#""a", "b c""#, ""),
+        file("\"words\"", r#""a""#, r#", "more": 1"#),
+        file("\"words\"", r#""a", "b", "ab""#, r#", "merges": [["a", "b"]]"#),
+        file("\"letters\"", r#""a""#, ""),
+        file("\"characters\"", r#""ab""#, ""),
+        file("\"inner-characters\"", r#""▁""#, r#", "merges": [["a", "b"]]"#),
+        file("\"inner-characters\"", r#""ab""#, ""),
+        file(bpe, r#""a", "b""#, r#", "merges": [["a", "b"]]"#),
+        file(bpe, r#""a", "a▁""#, ""),
+        file(r#"{"bpe": {"size": 3, "seize": 4}}"#, r#""a""#, ""),
+        file(unigram, r#""a""#, ""),
+        file(unigram, r#""a""#, r#", "scores": [1, 2]"#),
+        file(unigram, r#""a""#, r#", "scores": [-1.5]"#),
+        file(unigram, r#""a", "b▁""#, r#", "scores": [-1, -2]"#),
+        file("\"words\"", r#""a""#, r#", "scores": [-1]"#),
     ];
     for json in bad {
-        let error = Tokenizer::from_json(&json).err().unwrap_or_else(|| panic!("taken: {json}"));
+        let error = Tokenizer::from_json(&json).err().unwrap_or_else(|| panic!("accepted: {json}"));
         assert!(matches!(error, Error::TokenizerFile { .. }), "{json}: {error}");
     }
 }
@@ -249,7 +249,7 @@ fn kinds_have_lower_case_names() {
 
 proptest! {
     #[test]
-    fn there_and_back(words in prop::collection::vec("[acehkst'\u{e9}z]{1,6}", 1..6), gap in "[ \t]{1,2}") {
+    fn decoding_inverts_encoding(words in prop::collection::vec("[acehkst'\u{e9}z]{1,6}", 1..6), gap in "[ \t]{1,2}") {
         let mut texts: Vec<String> = TEXTS.iter().map(|t| t.to_string()).collect();
         texts.push(words.join(&gap));
         for kind in KINDS {
@@ -262,14 +262,14 @@ proptest! {
 }
 
 #[test]
-fn kinds_are_named_and_byte_pairs_say_what_they_lack() {
+fn errors_for_invalid_kinds_are_specific() {
     for kind in KINDS {
         let json = serde_json::to_string(&kind).unwrap();
         assert_eq!(serde_json::from_str::<TokenizerKind>(&json).unwrap(), kind, "{json}");
     }
     assert_eq!(serde_json::from_str::<TokenizerKind>(r#"{"words": null}"#).unwrap(), Words);
     let cases = [
-        (r#""bpe""#, "kind `bpe` lacks its `size`"),
+        (r#""bpe""#, "kind `bpe` requires `size`"),
         (r#""unigram""#, "kind = { unigram = { size"),
         (r#"{"unigram": {"pieces": 5}}"#, "unknown field `pieces`"),
         (r#"{"bpe": {}}"#, "missing field `size`"),

@@ -1,11 +1,11 @@
-//! Changes to sound: what they do by hand, what they are drawn from, what they refuse.
+//! Changes to audio: their formulas, their random choices, and their errors.
 
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use speech::wave::{NoiseConfig, ReverbConfig, SpeedConfig, change_speed, mix, reverberate};
+use speech::wave::{NoiseConfig, ReverbConfig, SpeedConfig, add_noise, change_speed, reverberate};
 use speech::{Error, WaveAugment, WaveConfig};
 
 fn noise(n: usize, seed: u32) -> Vec<f32> {
@@ -33,7 +33,7 @@ fn wav(folder: &Path, name: &str, rate: u32, samples: &[f32]) {
     writer.finalize().unwrap();
 }
 
-/// A manifest of sounds of which nothing but the file is known.
+/// A manifest of audio files without other fields.
 fn manifest(folder: &Path, name: &str, files: &[&str]) -> PathBuf {
     let lines: Vec<String> = files.iter().map(|file| format!(r#"{{"file": "{file}"}}"#)).collect();
     let path = folder.join(name);
@@ -46,15 +46,15 @@ fn seeded(seed: u64) -> ChaCha8Rng {
 }
 
 #[test]
-fn speed_by_its_formula() {
+fn speed_change_equals_its_formula() {
     let samples = noise(200, 1);
     for rate in [0.85, 0.9371, 1.05, 1.15, 2.0, 0.5] {
-        let found = change_speed(&samples, rate).unwrap();
-        assert_eq!(found.len(), (200.0 * rate).ceil() as usize);
-        for (i, &y) in found.iter().enumerate() {
-            let place = i as f64 / rate;
+        let changed = change_speed(&samples, rate).unwrap();
+        assert_eq!(changed.len(), (200.0 * rate).ceil() as usize);
+        for (i, &y) in changed.iter().enumerate() {
+            let position = i as f64 / rate;
             let term = |k: usize| {
-                let d = k as f64 - place;
+                let d = k as f64 - position;
                 let angle = std::f64::consts::PI * d;
                 let sinc = if d == 0.0 { 1.0 } else { angle.sin() / angle };
                 let window = if d.abs() <= 16.0 { (1.0 + (angle / 16.0).cos()) / 2.0 } else { 0.0 };
@@ -72,36 +72,38 @@ fn speed_by_its_formula() {
 }
 
 #[test]
-fn noise_has_the_ratio_that_was_asked_for() {
-    let (clean, other) = (noise(5000, 2), noise(777, 3));
+fn noise_has_the_requested_ratio() {
+    let (clean, noise_samples) = (noise(5000, 2), noise(777, 3));
     for snr_db in [-10.0, 0.0, 12.5, 40.0] {
         let mut noisy = clean.clone();
-        mix(&mut noisy, &other, 700, snr_db);
+        add_noise(&mut noisy, &noise_samples, 700, snr_db);
         let added: Vec<f32> = noisy.iter().zip(&clean).map(|(a, b)| a - b).collect();
-        let found = 10.0 * (power(&clean) / power(&added)).log10();
-        assert!((found - snr_db).abs() < 1e-2, "{found} for {snr_db}");
-        // It begins where it was told to, and starts over.
-        let gain = added[0] / other[700];
+        let ratio = 10.0 * (power(&clean) / power(&added)).log10();
+        assert!((ratio - snr_db).abs() < 1e-2, "{ratio} for {snr_db}");
+        // It starts at the given position and repeats.
+        let gain = added[0] / noise_samples[700];
         for (n, x) in added.iter().enumerate() {
-            assert!((x - gain * other[(700 + n) % 777]).abs() < 1e-5, "{n}");
+            assert!((x - gain * noise_samples[(700 + n) % 777]).abs() < 1e-5, "{n}");
         }
     }
-    for (signal, other) in [(vec![0.0; 9], noise(5, 1)), (noise(9, 1), vec![0.0; 5]), (noise(9, 1), vec![])] {
+    for (signal, noise_samples) in
+        [(vec![0.0; 9], noise(5, 1)), (noise(9, 1), vec![0.0; 5]), (noise(9, 1), vec![])]
+    {
         let mut same = signal.clone();
-        mix(&mut same, &other, 3, 5.0);
+        add_noise(&mut same, &noise_samples, 3, 5.0);
         assert_eq!(same, signal);
     }
 }
 
 #[test]
-fn rooms_by_their_sum() {
+fn reverberation_equals_its_formula() {
     let samples = noise(9000, 4);
     for (taps, direct) in [(1, 0), (5, 3), (600, 100), (5000, 2500)] {
         let mut response: Vec<f32> = noise(taps, 5).iter().map(|x| 0.1 * x).collect();
         response[direct] = -1.0;
-        let found = reverberate(&samples, &response).unwrap();
-        assert_eq!(found.len(), samples.len());
-        assert!((power(&found) / power(&samples) - 1.0).abs() < 1e-6);
+        let reverberated = reverberate(&samples, &response).unwrap();
+        assert_eq!(reverberated.len(), samples.len());
+        assert!((power(&reverberated) / power(&samples) - 1.0).abs() < 1e-6);
         let tap = |n: usize, k: usize| {
             let x = (n + direct).checked_sub(k).and_then(|i| samples.get(i));
             x.map_or(0.0, |&x| f64::from(response[k]) * f64::from(x))
@@ -110,11 +112,11 @@ fn rooms_by_their_sum() {
         let all: f64 = (0..9000).map(|n| (0..taps).map(|k| tap(n, k)).sum::<f64>().powi(2)).sum();
         let gain = (power(&samples) / all).sqrt();
         for (at, exact) in exact.iter().enumerate() {
-            let y = f64::from(found[91 * at]);
+            let y = f64::from(reverberated[91 * at]);
             assert!((y - gain * exact).abs() < 1e-6, "{taps} taps, {}: {y} for {}", 91 * at, gain * exact);
         }
     }
-    // An impulse is no room, wherever it lies, and silence stays silent.
+    // An impulse at any position changes nothing, and silence remains silent.
     let mut impulse = vec![0.0; 50];
     impulse[33] = 0.5;
     for (x, y) in samples.iter().zip(reverberate(&samples, &impulse).unwrap()) {
@@ -126,15 +128,15 @@ fn rooms_by_their_sum() {
 }
 
 #[test]
-fn all_is_a_function_of_the_generator() {
+fn changes_depend_only_on_the_generator() {
     let folder = tempfile::tempdir().unwrap();
     wav(folder.path(), "a.wav", 16_000, &noise(3000, 6));
     wav(folder.path(), "b.wav", 16_000, &noise(500, 7));
-    wav(folder.path(), "room.wav", 16_000, &[0.1, 1.0, 0.3, -0.2]);
+    wav(folder.path(), "response.wav", 16_000, &[0.1, 1.0, 0.3, -0.2]);
     let config = WaveConfig {
         speed: Some(SpeedConfig::default()),
         reverb: Some(ReverbConfig {
-            manifest: manifest(folder.path(), "rooms.jsonl", &["room.wav"]),
+            manifest: manifest(folder.path(), "responses.jsonl", &["response.wav"]),
             share: 0.5,
         }),
         noise: Some(NoiseConfig {
@@ -144,66 +146,66 @@ fn all_is_a_function_of_the_generator() {
         }),
     };
     let augment = WaveAugment::new(&config, 16_000, false).unwrap();
-    assert!(!augment.is_none());
+    assert!(!augment.is_identity());
     let clean = noise(2000, 8);
     let apply = |seed| augment.apply(clean.clone(), &mut seeded(seed)).unwrap();
     let all: Vec<Vec<f32>> = (0..20).map(apply).collect();
-    for (seed, one) in all.iter().enumerate() {
-        assert_eq!(one, &apply(seed as u64));
-        assert!((1700..=2300).contains(&one.len()) && one.iter().all(|x| x.is_finite()));
-        assert!(all[..seed].iter().all(|other| other != one), "{seed}");
+    for (seed, samples) in all.iter().enumerate() {
+        assert_eq!(samples, &apply(seed as u64));
+        assert!((1700..=2300).contains(&samples.len()) && samples.iter().all(|x| x.is_finite()));
+        assert!(all[..seed].iter().all(|earlier| earlier != samples), "{seed}");
     }
     assert!(matches!(augment.apply(vec![], &mut seeded(1)), Err(Error::EmptySignal)));
     let error = augment.apply(vec![0.0, f32::NAN], &mut seeded(1)).unwrap_err();
     assert!(matches!(error, Error::NotFinite { index: 1, .. }), "{error}");
     for seed in 0..20 {
-        let one = augment.apply(vec![0.5], &mut seeded(seed)).unwrap();
-        assert!((1..=2).contains(&one.len()) && one.iter().all(|x| x.is_finite()), "{one:?}");
+        let samples = augment.apply(vec![0.5], &mut seeded(seed)).unwrap();
+        assert!((1..=2).contains(&samples.len()) && samples.iter().all(|x| x.is_finite()), "{samples:?}");
     }
 
     let none = WaveAugment::new(&WaveConfig::default(), 16_000, false).unwrap();
-    assert!(none.is_none());
+    assert!(none.is_identity());
     assert_eq!(none.apply(clean.clone(), &mut seeded(1)).unwrap(), clean);
 }
 
 #[test]
-fn a_share_is_a_share() {
+fn the_configured_share_of_utterances_is_changed() {
     let config =
         WaveConfig { speed: Some(SpeedConfig { rates: [1.5, 1.5], share: 0.25 }), ..WaveConfig::default() };
     let augment = WaveAugment::new(&config, 16_000, false).unwrap();
     let mut rng = seeded(9);
     let changed = (0..4000).filter(|_| augment.apply(vec![0.5; 8], &mut rng).unwrap().len() == 12).count();
-    // Five deviations of a binomial.
+    // Five standard deviations of a binomial distribution.
     assert!((863..=1137).contains(&changed), "{changed}");
 }
 
 #[test]
-fn sounds_that_cannot_be_used_are_named() {
+fn errors_name_unusable_files() {
     let folder = tempfile::tempdir().unwrap();
-    let room = |name: &str| {
+    let reverb_config = |name: &str| {
         let manifest = manifest(folder.path(), &format!("{name}.jsonl"), &[name]);
         WaveConfig { reverb: Some(ReverbConfig { manifest, share: 1.0 }), ..WaveConfig::default() }
     };
-    wav(folder.path(), "other.wav", 8000, &noise(80, 1));
-    let error = WaveAugment::new(&room("other.wav"), 16_000, false).unwrap_err();
+    wav(folder.path(), "different.wav", 8000, &noise(80, 1));
+    let error = WaveAugment::new(&reverb_config("different.wav"), 16_000, false).unwrap_err();
     assert!(
-        matches!(&error, Error::FileRate { path, expected: 16_000, found: 8000 } if path.ends_with("other.wav")),
+        matches!(&error, Error::FileRate { path, expected: 16_000, found: 8000 } if path.ends_with("different.wav")),
         "{error}"
     );
-    let resampled = WaveAugment::new(&room("other.wav"), 16_000, true).unwrap();
+    let resampled = WaveAugment::new(&reverb_config("different.wav"), 16_000, true).unwrap();
     assert_eq!(resampled.apply(noise(300, 2), &mut seeded(1)).unwrap().len(), 300);
 
-    assert!(matches!(WaveAugment::new(&room("gone.wav"), 16_000, false), Err(Error::Io { .. })));
-    std::fs::write(folder.path().join("text.wav"), "no sound").unwrap();
-    assert!(matches!(WaveAugment::new(&room("text.wav"), 16_000, false), Err(Error::Format { .. })));
+    assert!(matches!(WaveAugment::new(&reverb_config("gone.wav"), 16_000, false), Err(Error::Io { .. })));
+    std::fs::write(folder.path().join("text.wav"), "no audio").unwrap();
+    assert!(matches!(WaveAugment::new(&reverb_config("text.wav"), 16_000, false), Err(Error::Format { .. })));
     let empty = manifest(folder.path(), "empty.jsonl", &[]);
     let noise_of = |manifest| NoiseConfig { manifest, snr_db: [0.0, 10.0], share: 1.0 };
     let config = WaveConfig { noise: Some(noise_of(empty)), ..WaveConfig::default() };
     assert!(matches!(WaveAugment::new(&config, 16_000, false), Err(Error::EmptyManifest { .. })));
 
     wav(folder.path(), "silent.wav", 16_000, &[0.0; 40]);
-    // Zeros, empty files and parts beyond the end of a file are found before anything is drawn.
-    let error = WaveAugment::new(&room("silent.wav"), 16_000, false).unwrap_err();
+    // Zeros, empty files and spans beyond the end of a file are detected at the start.
+    let error = WaveAugment::new(&reverb_config("silent.wav"), 16_000, false).unwrap_err();
     assert!(matches!(&error, Error::Sound { path, .. } if path.ends_with("silent.wav")), "{error}");
     assert!(error.to_string().contains("not all zeros"), "{error}");
 
@@ -211,9 +213,9 @@ fn sounds_that_cannot_be_used_are_named() {
     wav(folder.path(), "none.wav", 16_000, &[]);
     for (line, part) in [
         (r#"{"file": "none.wav"}"#, "at least one sample"),
-        (r#"{"file": "good.wav", "offset_samples": 4000, "num_samples": 10}"#, "from sample 4000 on"),
-        (r#"{"file": "good.wav", "offset_samples": 35, "num_samples": 10}"#, "from sample 35 on"),
-        (r#"{"audio_filepath": "good.wav", "offset": 1.0, "duration": 0.5}"#, "from sample 16000 on"),
+        (r#"{"file": "good.wav", "offset_samples": 4000, "num_samples": 10}"#, "from sample 4000"),
+        (r#"{"file": "good.wav", "offset_samples": 35, "num_samples": 10}"#, "from sample 35"),
+        (r#"{"audio_filepath": "good.wav", "offset": 1.0, "duration": 0.5}"#, "from sample 16000"),
     ] {
         let manifest = folder.path().join("late.jsonl");
         std::fs::write(&manifest, format!("{{\"file\": \"good.wav\"}}\n{line}\n")).unwrap();
@@ -222,29 +224,29 @@ fn sounds_that_cannot_be_used_are_named() {
         assert!(error.contains(part) && error.contains(".wav"), "{error}");
         assert!(error.contains("late.jsonl:2"), "{error}");
     }
-    // What headers say is known before anything is drawn.
+    // The lengths in headers are checked at the start.
     wav(folder.path(), "long.wav", 1000, &noise(10_001, 3));
-    let error = WaveAugment::new(&room("long.wav"), 1000, false).unwrap_err();
+    let error = WaveAugment::new(&reverb_config("long.wav"), 1000, false).unwrap_err();
     assert!(matches!(&error, Error::Sound { path, .. } if path.ends_with("long.wav")), "{error}");
     assert!(error.to_string().contains("at most 10 s"), "{error}");
-    let two = hound::WavSpec {
+    let stereo = hound::WavSpec {
         channels: 2,
         sample_rate: 8000,
         bits_per_sample: 16,
         sample_format: hound::SampleFormat::Int,
     };
-    let mut writer = hound::WavWriter::create(folder.path().join("two.wav"), two).unwrap();
+    let mut writer = hound::WavWriter::create(folder.path().join("two.wav"), stereo).unwrap();
     (0..20i16).for_each(|x| writer.write_sample(x).unwrap());
     writer.finalize().unwrap();
-    let error = WaveAugment::new(&room("two.wav"), 8000, false).unwrap_err();
+    let error = WaveAugment::new(&reverb_config("two.wav"), 8000, false).unwrap_err();
     assert!(matches!(&error, Error::Channels { path, found: 2 } if path.ends_with("two.wav")), "{error}");
-    // A header that promises ten hours costs nothing.
+    // A header that declares ten hours requires no memory.
     let mut bytes = std::fs::read(folder.path().join("silent.wav")).unwrap();
-    let at = bytes.windows(4).position(|four| four == b"data").unwrap() + 4;
+    let at = bytes.windows(4).position(|window| window == b"data").unwrap() + 4;
     bytes[at..at + 4].copy_from_slice(&(36_000u32 * 16_000 * 4).to_le_bytes());
-    std::fs::write(folder.path().join("promise.wav"), bytes).unwrap();
-    let error = WaveAugment::new(&room("promise.wav"), 16_000, false).unwrap_err();
-    assert!(error.to_string().contains("promise.wav"), "{error}");
+    std::fs::write(folder.path().join("declared.wav"), bytes).unwrap();
+    let error = WaveAugment::new(&reverb_config("declared.wav"), 16_000, false).unwrap_err();
+    assert!(error.to_string().contains("declared.wav"), "{error}");
 }
 
 #[test]
@@ -280,12 +282,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn a_constant_stays_one_at_any_speed(rate in 0.5f64..2.0, level in -1f32..1.0, n in 40usize..400) {
+    fn a_constant_remains_constant_at_any_speed(rate in 0.5f64..2.0, level in -1f32..1.0, n in 40usize..400) {
         let changed = change_speed(&vec![level; n], rate).unwrap();
-        // Away from the ends, where the kernel reaches over them.
+        // Far from the ends, where the kernel extends beyond the signal.
         for (i, x) in changed.iter().enumerate() {
-            let place = i as f64 / rate;
-            if place > 17.0 && place < n as f64 - 18.0 {
+            let position = i as f64 / rate;
+            if position > 17.0 && position < n as f64 - 18.0 {
                 prop_assert!((x - level).abs() < 2e-3 * level.abs(), "{} for {}", x, level);
             }
         }

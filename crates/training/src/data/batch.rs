@@ -82,8 +82,8 @@ pub(super) fn train_plan(
 ) -> Result<Vec<Vec<usize>>> {
     if batches.buckets == 0 {
         let size = batches.size();
-        let fits = |count: usize, longest: usize| size.holds(count, longest) && fits(count, longest);
-        return Ok(speech::batching::batches_that(rows, &fits, Some(rng)));
+        let fits = |count: usize, longest: usize| size.fits(count, longest) && fits(count, longest);
+        return Ok(speech::batching::plan_batches_with(rows, &fits, Some(rng)));
     }
     let buckets = speech::batching::buckets(seconds, batches.buckets)?;
     // The utterances of a step are of one bucket, or of two adjacent ones, and all steps have as

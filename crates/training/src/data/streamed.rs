@@ -10,7 +10,7 @@ use super::joined::{concatenate, groups};
 use crate::recipe::Recipe;
 use model::random::{Purpose, stream};
 use recognizer::bad_items;
-use recognizer::bad_items::{BadItems, LeftOut, LengthMismatch};
+use recognizer::bad_items::{BadItems, ExcludedUtterance, LengthMismatch};
 use recognizer::{Error, Result};
 
 /// The utterances of a [`Corpus`], and concatenations of them (`augment.join`).
@@ -247,7 +247,7 @@ impl StreamedSet {
         let utterance = self.utterance(index);
         match utterance.and_then(|utterance| Ok((self.labels(&utterance)?, utterance.id))) {
             Ok((labels, id)) => Ok(Some((id, labels))),
-            Err(error) if bad_items::is_of_one_item(&error) => Ok(None),
+            Err(error) if bad_items::is_item_error(&error) => Ok(None),
             Err(error) => Err(error),
         }
     }

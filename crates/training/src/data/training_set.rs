@@ -10,7 +10,7 @@ use crate::run_plan::RunPlan;
 use model::Model;
 use model::random::{Purpose, stream};
 use recognizer::Example;
-use recognizer::bad_items::{BadItems, LeftOut};
+use recognizer::bad_items::{BadItems, ExcludedUtterance};
 
 /// The batches of a recipe, augmented anew in each epoch.
 pub struct TrainingSet<'a> {
@@ -158,7 +158,7 @@ impl BatchSource for TrainingSet<'_> {
     }
 
     fn padding(&self, plan: &[Vec<usize>]) -> f64 {
-        Padding::of(&self.rows, plan).share()
+        Padding::new(&self.rows, plan).fraction()
     }
 
     fn workers(&self) -> usize {

@@ -6,7 +6,7 @@ use model::config::values::{MAX_SMALL_COUNT, check_count, ensure, setting_error}
 use recognizer::MAX_BAD;
 use serde::{Deserialize, Serialize};
 use speech::wave::{NoiseConfig, ReverbConfig, SpeedConfig};
-use speech::{Perturb, SpecAugment, TokenizerKind, TokenizerOptions, UnicodeForm, WaveConfig};
+use speech::{Perturbation, SpecAugment, TokenizerKind, TokenizerOptions, UnicodeForm, WaveConfig};
 
 /// `[data]`: manifests, relative to the recipe's folder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -103,7 +103,7 @@ impl AugmentConfig {
     /// Returns the largest factor of the length of an utterance.
     pub fn stretch(&self) -> f64 {
         let waves = self.speed.as_ref().map_or(1.0, |speed| speed.rates[1].max(1.0));
-        let Perturb { speed, tempo, .. } = self.perturb;
+        let Perturbation { speed, tempo, .. } = self.perturb;
         waves / ((1.0 - f64::from(speed)) * (1.0 - f64::from(tempo)))
     }
 
@@ -152,7 +152,7 @@ impl TokenConfig {
 }
 
 fn max_bad() -> f64 {
-    MAX_BAD
+    DEFAULT_MAX_BAD
 }
 
 fn is_max_bad(fraction: &f64) -> bool {

@@ -203,7 +203,7 @@ fn utterances(
         }
     }
     let updates = live.finish_split().unwrap();
-    let left_out = updates.last().unwrap().left_out;
+    let left_out = updates.last().unwrap().has_discarded;
     add(&mut all, updates);
     (all, left_out)
 }

@@ -539,7 +539,7 @@ fn a_model_larger_than_the_memory_is_an_error_before_allocation() {
     let shapes = Model::shapes(&recipe.model(), 30).unwrap();
     let count: usize = shapes.values().map(|shape| shape.iter().product::<usize>()).sum();
     assert!(count > 150_000_000_000, "{count}");
-    if speech::memory::available().is_some() {
+    if speech::memory::available_bytes().is_some() {
         let error = Model::new(&recipe.model(), 30).err().unwrap();
         let text = error.to_string();
         assert!(matches!(error, model::Error::Memory { .. }), "{text}");

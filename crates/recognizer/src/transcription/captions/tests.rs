@@ -11,37 +11,39 @@ fn default_captions(words: &[TimedWord]) -> Vec<Caption> {
 }
 
 fn default_times(words: &[TimedWord]) -> Vec<(u64, u64)> {
-    shown(&default_captions(words), &CaptionOptions::default())
+    display_times(&default_captions(words), &CaptionOptions::default())
 }
 
 #[test]
-fn captions_are_short_enough_to_be_read() {
+fn captions_respect_the_limits() {
     let options = CaptionOptions::default();
     let words: Vec<TimedWord> = (0..200)
         .map(|k| word(["one", "seventeen", "of"][k % 3], 0.3 * k as f64, 0.3 * k as f64 + 0.2))
         .collect();
-    let found = default_captions(&words);
-    for caption in &found {
+    let captions = default_captions(&words);
+    for caption in &captions {
         assert!(caption.end - caption.start <= options.max_seconds + 1e-9);
         assert!(caption.lines.len() <= options.lines);
         assert!(caption.lines.iter().all(|line| characters(line) <= options.line_characters));
     }
-    let text: Vec<&str> = found.iter().flat_map(|c| &c.lines).flat_map(|line| line.split(' ')).collect();
+    let text: Vec<&str> = captions.iter().flat_map(|c| &c.lines).flat_map(|line| line.split(' ')).collect();
     assert_eq!(text, words.iter().map(|word| word.text.as_str()).collect::<Vec<_>>());
-    assert!(found.is_sorted_by(|a, b| a.end <= b.start));
+    assert!(captions.is_sorted_by(|a, b| a.end <= b.start));
 }
 
 #[test]
-fn a_pause_ends_a_caption_and_nothing_is_nothing() {
-    let found = default_captions(&[word("a", 0.0, 0.5), word("b", 1.0, 1.2), word("c", 2.3, 2.5)]);
-    assert_eq!(found.iter().map(|c| c.lines.join("/")).collect::<Vec<_>>(), ["a b", "c"]);
+fn a_pause_ends_a_caption() {
+    let captions = default_captions(&[word("a", 0.0, 0.5), word("b", 1.0, 1.2), word("c", 2.3, 2.5)]);
+    assert_eq!(captions.iter().map(|c| c.lines.join("/")).collect::<Vec<_>>(), ["a b", "c"]);
     let options = CaptionOptions::default();
     assert_eq!((srt(&[], &options), vtt(&[], &options)), (String::new(), "WEBVTT\n\n".to_owned()));
     assert!(vtt(&[word("<b>", 0.0, 1.0)], &options).contains("&lt;b&gt;"));
-    // A word that is wider than a line is cut.
+    // A word longer than a line is split.
     let lines = |length| {
         let all = default_captions(&[word(&"x".repeat(length), 0.0, 1.0), word("y", 1.0, 1.5)]);
-        all.iter().map(|one| one.lines.iter().map(|line| characters(line)).collect()).collect::<Vec<Vec<_>>>()
+        all.iter()
+            .map(|caption| caption.lines.iter().map(|line| characters(line)).collect())
+            .collect::<Vec<Vec<_>>>()
     };
     assert_eq!(lines(60), [[42, 20]]);
     assert_eq!(lines(126), [vec![42, 42], vec![42, 1]]);
@@ -50,32 +52,32 @@ fn a_pause_ends_a_caption_and_nothing_is_nothing() {
 }
 
 #[test]
-fn a_caption_is_shown_long_enough_where_there_is_room() {
-    // One encoder row each, as a model without durations gives them.
-    let at = |starts: &[f64]| {
+fn a_caption_is_displayed_long_enough_if_possible() {
+    // Words of one encoder row, as for models without durations.
+    let times = |starts: &[f64]| {
         let words: Vec<_> = starts.iter().map(|&start| word("a", start, start + 0.03)).collect();
         default_times(&words)
     };
-    assert_eq!(at(&[0.0, 2.0]), [(0, 834), (2000, 2834)]);
-    assert_eq!(at(&[7.5]), [(7500, 8334)]);
-    assert_eq!(at(&[0.0, 0.5, 1.0, 2.23]), [(0, 1030), (2230, 3064)]);
-    // A caption that is full ends where the next begins.
+    assert_eq!(times(&[0.0, 2.0]), [(0, 834), (2000, 2834)]);
+    assert_eq!(times(&[7.5]), [(7500, 8334)]);
+    assert_eq!(times(&[0.0, 0.5, 1.0, 2.23]), [(0, 1030), (2230, 3064)]);
+    // A full caption ends when the next one begins.
     let words: Vec<_> = (0..60).map(|k| word("seventeen", 0.1 * k as f64, 0.1 * k as f64 + 0.03)).collect();
     let times = default_times(&words);
     assert!(times.len() > 5);
     for pair in times.windows(2) {
         assert!(pair[0].1 <= pair[1].0 && pair[0].1 - pair[0].0 >= 700, "{times:?}");
     }
-    // Words that overlap, as those of models with durations may.
+    // Words of models with durations can overlap.
     let long = [word(&"x".repeat(84), 0.0, 3.0), word("y", 1.0, 1.1)];
     assert_eq!(default_times(&long), [(0, 1000), (1000, 1834)]);
-    // A word that lasts, or seems to.
+    // A word with a long duration.
     assert_eq!(default_times(&[word("a", 1.0, 60.0)]), [(1000, 7000)]);
 }
 
 #[test]
 fn a_full_caption_ends_at_a_pause() {
-    // Twelve words of six letters a caption; a longer gap after the ninth, then one after the fourth.
+    // A caption has at most twelve words of six letters; pauses follow the words in `long`.
     let words = |long: &[usize]| {
         let mut start = 0.0;
         let word_at = |k: usize| {
@@ -86,32 +88,34 @@ fn a_full_caption_ends_at_a_pause() {
         (1..=18).map(word_at).collect::<Vec<_>>()
     };
     let counts = |words: &[TimedWord]| -> Vec<usize> {
-        let of = |caption: &Caption| caption.lines.iter().map(|line| line.split(' ').count()).sum();
-        default_captions(words).iter().map(of).collect()
+        let num_words = |caption: &Caption| caption.lines.iter().map(|line| line.split(' ').count()).sum();
+        default_captions(words).iter().map(num_words).collect()
     };
     assert_eq!(counts(&words(&[])), [12, 6]);
     assert_eq!(counts(&words(&[9])), [9, 9]);
     assert_eq!(counts(&words(&[7, 10])), [10, 8]);
-    // A pause of the first half would leave a caption too short.
+    // A pause in the first half would give a short caption.
     assert_eq!(counts(&words(&[4])), [12, 6]);
 }
 
 fn any_words() -> impl Strategy<Value = Vec<TimedWord>> {
-    let one = ("[a-z<&é]{1,12}|[a-z]{50,130}", 0.0..2.5f64, -0.1..1.5f64);
+    let word_and_times = ("[a-z<&é]{1,12}|[a-z]{50,130}", 0.0..2.5f64, -0.1..1.5f64);
     let steps = [Just(1.0), Just(0.1), Just(0.0)];
     let scale = proptest::strategy::Union::new(steps);
-    (proptest::collection::vec(one, 0..60), scale, 0.0..1e5f64).prop_map(|(list, scale, mut start)| {
-        let mut next = |(text, step, length): (String, f64, f64)| {
-            start += scale * step;
-            word(&text, start, start + length.max(0.0))
-        };
-        list.into_iter().map(&mut next).collect()
-    })
+    (proptest::collection::vec(word_and_times, 0..60), scale, 0.0..1e5f64).prop_map(
+        |(list, scale, mut start)| {
+            let mut next = |(text, step, length): (String, f64, f64)| {
+                start += scale * step;
+                word(&text, start, start + length.max(0.0))
+            };
+            list.into_iter().map(&mut next).collect()
+        },
+    )
 }
 
 proptest! {
     #[test]
-    fn no_caption_breaks_a_rule(
+    fn every_caption_satisfies_the_options(
         words in any_words(),
         pause_seconds in 0.05..3.0f64,
         min_seconds in 0.01..2.0f64,
@@ -121,27 +125,27 @@ proptest! {
     ) {
         let max_seconds = min_seconds + longer;
         let options = CaptionOptions { pause_seconds, min_seconds, max_seconds, line_characters, lines };
-        let found = captions(&words, &options);
-        for caption in &found {
+        let captions = super::captions(&words, &options);
+        for caption in &captions {
             prop_assert!((1..=lines).contains(&caption.lines.len()));
             for line in &caption.lines {
                 prop_assert!((1..=line_characters).contains(&characters(line)), "{line}");
             }
         }
-        let shown_words: Vec<&str> =
-            found.iter().flat_map(|caption| &caption.lines).flat_map(|line| line.split(' ')).collect();
+        let lines = captions.iter().flat_map(|caption| &caption.lines);
+        let shown_words: Vec<&str> = lines.flat_map(|line| line.split(' ')).collect();
         let cut = |word: &TimedWord| {
             let letters: Vec<char> = word.text.chars().collect();
             letters.chunks(line_characters).map(|part| part.iter().collect()).collect::<Vec<String>>()
         };
         prop_assert_eq!(shown_words, words.iter().flat_map(cut).collect::<Vec<_>>());
-        let times = shown(&found, &options);
-        prop_assert_eq!(times.len(), found.len());
+        let times = display_times(&captions, &options);
+        prop_assert_eq!(times.len(), captions.len());
         for (at, &(start, end)) in times.iter().enumerate() {
             prop_assert!(start < end && end - start <= milliseconds(max_seconds));
             let next = times.get(at + 1).map_or(u64::MAX, |next| next.0);
             prop_assert!(end <= next);
-            // Long enough, or as long as there is room.
+            // The minimum duration, or until the next caption.
             prop_assert!(end - start >= milliseconds(min_seconds) || end == next, "{times:?}");
         }
     }

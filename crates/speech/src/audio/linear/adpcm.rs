@@ -1,4 +1,4 @@
-//! Blocks of ADPCM: those of WAV are decoded by symphonia.
+//! ADPCM blocks; those of WAV are decoded by symphonia.
 
 use std::path::Path;
 
@@ -14,23 +14,23 @@ use super::coding::{Coding, SampleFormat};
 use super::ima4::{Ima4, PACKET_BYTES, PACKET_SAMPLES};
 use crate::audio::channels::Mono;
 use crate::audio::format_error;
-use crate::audio::guard::guard;
+use crate::audio::panic_guard::catch_panic;
 use crate::{Error, Result};
 
-/// A decoder of blocks.
+/// Decodes ADPCM blocks.
 pub(super) struct Adpcm {
     coding: Coding,
     channels: u64,
     sample_rate: u32,
     block_bytes: u64,
-    /// The decoder of whole blocks, and the samples of each channel that they have.
+    /// The decoder of complete blocks, with their samples per channel.
     decoder: Option<(usize, AdpcmDecoder)>,
     ima4: [Ima4; 2],
     samples: Vec<f32>,
 }
 
 impl Adpcm {
-    /// None for other codings.
+    /// Returns `None` for other codings.
     pub fn new(path: &Path, format: &SampleFormat) -> Result<Option<Self>> {
         let coding = format.coding;
         if coding.bytes() > 0 {
@@ -54,15 +54,18 @@ impl Adpcm {
         self.block_bytes as usize
     }
 
-    /// Samples of each channel in so many bytes, of which the last block may be cut.
+    /// Returns the samples per channel in `bytes`; the last block may be incomplete.
     pub fn frames(&self, bytes: u64) -> u64 {
         let blocks = bytes / self.block_bytes;
         blocks * self.frames_of_block(self.block_bytes) + self.frames_of_block(bytes % self.block_bytes)
     }
 
+    /// Returns the samples per channel in a block of `bytes`.
+    ///
     /// ```text
-    /// IMA: first sample (2 bytes), index, 0   of each channel, then two samples a byte, eight of a channel at a time
-    /// MS:  predictor, step (2), two samples (2 each) of each channel, then two samples a byte
+    /// IMA: first sample (2 bytes), index, 0 of each channel;
+    ///      then two samples a byte, eight of a channel at a time
+    /// MS:  predictor, step (2), two samples (2 each) of each channel; then two samples a byte
     /// ```
     fn frames_of_block(&self, bytes: u64) -> u64 {
         if self.coding == Coding::QuickTimeAdpcm {
@@ -78,15 +81,15 @@ impl Adpcm {
         }
     }
 
-    /// Decodes the first samples of a block.
+    /// Decodes the first `frames` samples per channel of a block.
     pub fn decode(&mut self, path: &Path, block: &[u8], frames: usize, to: &mut Mono) -> Result<()> {
         if self.coding == Coding::QuickTimeAdpcm {
             self.decode_packets(block, frames, to);
             return Ok(());
         }
-        let broken = |error: SymphoniaError| format_error(path, "whole blocks of ADPCM", error);
-        let whole = self.frames_of_block(block.len() as u64) as usize;
-        if self.decoder.as_ref().is_none_or(|(frames, _)| *frames != whole) {
+        let invalid = |error: SymphoniaError| format_error(path, "complete blocks of ADPCM", error);
+        let block_frames = self.frames_of_block(block.len() as u64) as usize;
+        if self.decoder.as_ref().is_none_or(|(frames, _)| *frames != block_frames) {
             let mut parameters = AudioCodecParameters::new();
             let codec =
                 if self.coding == Coding::ImaAdpcm { CODEC_ID_ADPCM_IMA_WAV } else { CODEC_ID_ADPCM_MS };
@@ -94,25 +97,25 @@ impl Adpcm {
                 .for_codec(codec)
                 .with_sample_rate(self.sample_rate)
                 .with_channels(Channels::Discrete(self.channels as u16))
-                .with_max_frames_per_packet(whole as u64)
-                .with_frames_per_block(whole as u64);
+                .with_max_frames_per_packet(block_frames as u64)
+                .with_frames_per_block(block_frames as u64);
             let decoder = AdpcmDecoder::try_new(&parameters, &AudioDecoderOptions::default());
-            self.decoder = Some((whole, decoder.map_err(broken)?));
+            self.decoder = Some((block_frames, decoder.map_err(invalid)?));
         }
         let Some((_, decoder)) = &mut self.decoder else { return Ok(()) };
-        let packet = PacketRef::new(0, Timestamp::new(0), Duration::new(whole as u64), block);
+        let packet = PacketRef::new(0, Timestamp::new(0), Duration::new(block_frames as u64), block);
         let samples = &mut self.samples;
         let decoded =
-            guard(|| decoder.decode_ref(&packet).map(|block| block.copy_to_vec_interleaved(samples)));
+            catch_panic(|| decoder.decode_ref(&packet).map(|block| block.copy_to_vec_interleaved(samples)));
         decoded
             .unwrap_or(Err(SymphoniaError::DecodeError("bytes that its decoder cannot handle")))
-            .map_err(broken)?;
+            .map_err(invalid)?;
         let count = frames * self.channels as usize;
         to.extend(self.samples.iter().take(count).map(|&sample| f64::from(sample)));
         Ok(())
     }
 
-    /// A packet of each channel.
+    /// Decodes one QuickTime packet of each channel.
     fn decode_packets(&mut self, block: &[u8], frames: usize, to: &mut Mono) {
         let channels = self.channels as usize;
         self.samples.resize(PACKET_SAMPLES * channels, 0.0);

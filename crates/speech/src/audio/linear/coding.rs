@@ -1,55 +1,55 @@
-//! Codings of samples: integers, floats, mu-law and A-law.
+//! Sample codings: integers, floats, mu-law and A-law.
 
-use super::Order;
+use super::ByteOrder;
 use super::ima4::PACKET_BYTES;
 use crate::audio::channels::Mono;
 use crate::audio::full_scale;
 
-/// Channels, rate and coding of a file.
+/// Container, channels, rate and coding of a file.
 pub(in crate::audio) struct SampleFormat {
     /// Name of the container.
     pub container: &'static str,
     pub channels: u16,
     pub sample_rate: u32,
-    /// Bytes of a sample of all channels, or of a block of ADPCM.
+    /// Bytes of one sample of all channels, or of an ADPCM block.
     pub block_bytes: u16,
     pub coding: Coding,
 }
 
-/// How a sample is written.
+/// The coding of a sample.
 #[derive(Clone, Copy, PartialEq)]
 pub(in crate::audio) enum Coding {
     /// Unsigned bytes.
     Unsigned8,
     /// Signed bytes.
     Signed8,
-    /// Signed integers of so many bytes, whose lower `bits` count.
+    /// Signed integers with `bits` significant lower bits.
     Integer {
         /// Bytes of each, 1 to 4.
         bytes: usize,
-        /// Bits that count.
+        /// Significant bits.
         bits: u32,
         /// Byte order.
-        order: Order,
+        order: ByteOrder,
     },
     /// Floating-point numbers of 32 bits.
-    Float32(Order),
+    Float32(ByteOrder),
     /// Floating-point numbers of 64 bits.
-    Float64(Order),
-    /// G.711.
+    Float64(ByteOrder),
+    /// G.711 mu-law.
     MuLaw,
-    /// G.711.
+    /// G.711 A-law.
     ALaw,
-    /// Blocks of ADPCM as the Interactive Multimedia Association defines it.
+    /// ADPCM blocks as defined by the Interactive Multimedia Association.
     ImaAdpcm,
-    /// Blocks of Microsoft's ADPCM.
+    /// Microsoft ADPCM blocks.
     MsAdpcm,
-    /// Blocks of IMA ADPCM as QuickTime has them: 64 samples of one channel.
+    /// QuickTime IMA ADPCM blocks: 64 samples of one channel.
     QuickTimeAdpcm,
 }
 
 impl SampleFormat {
-    /// Samples whose coding gives the size of their blocks.
+    /// A format whose coding determines the block size.
     pub fn new(container: &'static str, channels: u16, sample_rate: u32, coding: Coding) -> Self {
         let bytes = match coding {
             Coding::QuickTimeAdpcm => PACKET_BYTES,
@@ -59,14 +59,14 @@ impl SampleFormat {
         SampleFormat { container, channels, sample_rate, block_bytes, coding }
     }
 
-    /// Bytes of a sample of all channels, at least 1.
+    /// Returns the bytes of one sample of all channels, at least 1.
     pub fn frame_bytes(&self) -> u64 {
         (self.coding.bytes() as u64 * u64::from(self.channels)).max(1)
     }
 }
 
 impl Coding {
-    /// Bytes of a sample of one channel; 0 for blocks.
+    /// Returns the bytes of one sample of one channel; 0 for block codings.
     pub fn bytes(self) -> usize {
         match self {
             Coding::Unsigned8 | Coding::Signed8 | Coding::MuLaw | Coding::ALaw => 1,
@@ -77,7 +77,7 @@ impl Coding {
         }
     }
 
-    /// Decodes whole samples.
+    /// Decodes complete samples.
     pub fn decode(self, bytes: &[u8], to: &mut Mono) {
         match self {
             Coding::Unsigned8 => to.extend(bytes.iter().map(|&byte| (f64::from(byte) - 128.0) / 128.0)),
@@ -109,12 +109,12 @@ fn integer(bytes: [u8; 4]) -> f64 {
     f64::from(i32::from_le_bytes(bytes))
 }
 
-/// Decodes numbers of `N` bytes, which `value` gets in little-endian order.
-fn integers<const N: usize>(bytes: &[u8], order: Order, to: &mut Mono, value: impl Fn([u8; N]) -> f64) {
+/// Decodes numbers of `N` bytes; `value` receives them in little-endian order.
+fn integers<const N: usize>(bytes: &[u8], order: ByteOrder, to: &mut Mono, value: impl Fn([u8; N]) -> f64) {
     let numbers = bytes.as_chunks::<N>().0.iter();
     match order {
-        Order::Little => to.extend(numbers.map(|&number| value(number))),
-        Order::Big => to.extend(numbers.map(|&number| {
+        ByteOrder::Little => to.extend(numbers.map(|&number| value(number))),
+        ByteOrder::Big => to.extend(numbers.map(|&number| {
             let mut number = number;
             number.reverse();
             value(number)
@@ -122,7 +122,7 @@ fn integers<const N: usize>(bytes: &[u8], order: Order, to: &mut Mono, value: im
     }
 }
 
-/// Values of all codes of G.711's two laws, as 16-bit integers with their scale.
+/// The values of all G.711 codes, scaled to `[-1, 1)`.
 static MU_LAW_VALUES: [f64; 256] = {
     let (mut values, mut code) = ([0.0; 256], 0);
     while code < 256 {
@@ -140,14 +140,18 @@ static A_LAW_VALUES: [f64; 256] = {
     values
 };
 
-/// ITU-T G.711, table 2, in 16 bits: sign, segment of 3 bits, step of 4 bits, all inverted.
+/// Decodes a mu-law code to 16 bits (ITU-T G.711, table 2).
+///
+/// Sign, segment of 3 bits, step of 4 bits, all inverted.
 const fn mu_law(code: u8) -> i32 {
     let code = !code;
     let magnitude = ((((code & 0x0f) as i32) << 3) + 0x84) << ((code & 0x70) >> 4);
     if code & 0x80 != 0 { 0x84 - magnitude } else { magnitude - 0x84 }
 }
 
-/// ITU-T G.711, table 1, in 16 bits: sign, segment of 3 bits, step of 4 bits, every second bit inverted.
+/// Decodes an A-law code to 16 bits (ITU-T G.711, table 1).
+///
+/// Sign, segment of 3 bits, step of 4 bits, every second bit inverted.
 const fn a_law(code: u8) -> i32 {
     let code = code ^ 0x55;
     let step = ((code & 0x0f) as i32) << 4;
@@ -163,8 +167,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn laws_have_the_values_of_the_recommendation() {
-        // Ends and smallest steps of G.711's tables, times 4 and 8 (14 and 13 bits in 16).
+    fn codes_have_the_values_of_the_recommendation() {
+        // Extremes and smallest steps of G.711's tables, times 4 and 8 (14 and 13 bits in 16).
         let mu = [
             (0x00, -32124),
             (0x7f, 0),

@@ -1,11 +1,13 @@
-//! IMA ADPCM as QuickTime, AIFF-C and CAF have it.
+//! QuickTime IMA ADPCM, as in AIFF-C and CAF.
 //!
 //! ```text
-//! packet of a channel, 34 bytes: predictor (upper 9 bits) and step index (7 bits), then 64 codes of 4 bits, lower half first
+//! packet of a channel, 34 bytes: predictor (upper 9 bits) and step index (7 bits),
+//!                                then 64 codes of 4 bits, lower half first
 //! ```
 
-/// Bytes of a packet of one channel, and the samples in it.
+/// Bytes of a packet of one channel.
 pub(super) const PACKET_BYTES: usize = 34;
+/// Samples of a packet of one channel.
 pub(super) const PACKET_SAMPLES: usize = 64;
 
 const INDEX_CHANGES: [i32; 8] = [-1, -1, -1, -1, 2, 4, 6, 8];
@@ -17,7 +19,7 @@ const STEPS: [i32; 89] = [
     7132, 7845, 8630, 9493, 10442, 11487, 12635, 13899, 15289, 16818, 18500, 20350, 22385, 24623, 27086, 29794, 32767,
 ];
 
-/// State of one channel.
+/// Decoder state of one channel.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Ima4 {
     predictor: i32,
@@ -29,7 +31,8 @@ impl Ima4 {
     pub fn decode(&mut self, packet: &[u8; PACKET_BYTES], mut value: impl FnMut(usize, i32)) {
         let header = i16::from_be_bytes([packet[0], packet[1]]);
         let (predictor, index) = (i32::from(header & !0x7f), i32::from(header & 0x7f).min(88));
-        // The header has the upper bits only: a predictor that agrees with them is kept.
+        // The header has only the upper bits of the predictor: keep a predictor that agrees with
+        // them.
         if index != self.index || (predictor - self.predictor).abs() > 0x7f {
             (self.predictor, self.index) = (predictor, index);
         }

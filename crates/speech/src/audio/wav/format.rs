@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::Result;
-use crate::audio::chunks::Order;
 use crate::audio::format_error;
+use crate::audio::iff::ByteOrder;
 use crate::audio::linear::{Coding, SampleFormat};
 
 const EXPECTED: &str = "PCM, float, mu-law, A-law or ADPCM samples";
@@ -15,31 +15,31 @@ const A_LAW: u16 = 6;
 const MU_LAW: u16 = 7;
 const IMA_ADPCM: u16 = 0x11;
 const EXTENSIBLE: u16 = 0xfffe;
-/// What follows the format tag in the identifiers that are made of one (KSDATAFORMAT_SUBTYPE_WAVEFORMATEX).
-const OF_TAG: [u8; 12] = [0, 0, 0x10, 0, 0x80, 0, 0, 0xaa, 0, 0x38, 0x9b, 0x71];
+/// GUID bytes after the format tag (KSDATAFORMAT_SUBTYPE_WAVEFORMATEX).
+const TAG_GUID_SUFFIX: [u8; 12] = [0, 0, 0x10, 0, 0x80, 0, 0, 0xaa, 0, 0x38, 0x9b, 0x71];
 
-pub(super) fn parse(path: &Path, chunk: &[u8], order: Order) -> Result<SampleFormat> {
+pub(super) fn parse(path: &Path, chunk: &[u8], order: ByteOrder) -> Result<SampleFormat> {
     if chunk.len() < 16 {
-        let found = format!("a `fmt ` chunk of {} bytes", chunk.len());
-        return Err(format_error(path, "a `fmt ` chunk of 16 bytes or more", found));
+        let description = format!("a `fmt ` chunk of {} bytes", chunk.len());
+        return Err(format_error(path, "a `fmt ` chunk of 16 bytes or more", description));
     }
-    let short = |at: usize| order.number::<2>(&chunk[at..]) as u16;
+    let short = |offset: usize| order.number::<2>(&chunk[offset..]) as u16;
     let (mut tag, channels, block_bytes, bits) = (short(0), short(2), short(12), short(14));
     let sample_rate = order.number::<4>(&chunk[4..]) as u32;
     let mut bits = u32::from(bits);
     let is_extensible = tag == EXTENSIBLE && chunk.len() >= 40;
     if is_extensible {
-        if chunk[28..40] != OF_TAG && order == Order::Little {
-            let found = format!("the extensible format {}", hexadecimal(&chunk[24..40]));
-            return Err(format_error(path, EXPECTED, found));
+        if chunk[28..40] != TAG_GUID_SUFFIX && order == ByteOrder::Little {
+            let description = format!("the extensible format {}", hexadecimal(&chunk[24..40]));
+            return Err(format_error(path, EXPECTED, description));
         }
         tag = order.number::<4>(&chunk[24..]) as u16;
     }
     let container = usize::from(block_bytes).checked_div(usize::from(channels)).unwrap_or(0);
     // Some writers leave the block size 0.
     let container = if container == 0 { bits.div_ceil(8) as usize } else { container };
-    // Samples of fewer bits than their container are its upper ones: read whole, they have their scale. Without the
-    // extension, 24 bits in 4 bytes are the lower ones.
+    // Samples of fewer bits than their container are its upper bits, so the whole container keeps
+    // their scale. Without the extension, 24 bits in 4 bytes are the lower ones.
     if tag == PCM && (is_extensible || bits % 8 != 0) && bits <= 8 * container as u32 {
         bits = 8 * container as u32;
     }
@@ -53,18 +53,18 @@ pub(super) fn parse(path: &Path, chunk: &[u8], order: Order) -> Result<SampleFor
         (IMA_ADPCM, _, 4) => Coding::ImaAdpcm,
         (MS_ADPCM, _, 4) => Coding::MsAdpcm,
         (PCM | FLOAT | A_LAW | MU_LAW | IMA_ADPCM | MS_ADPCM, ..) => {
-            let found = format!("{} of {bits} bits in {container} bytes", name(tag));
-            return Err(format_error(path, EXPECTED, found));
+            let description = format!("{} of {bits} bits in {container} bytes", name(tag));
+            return Err(format_error(path, EXPECTED, description));
         }
         _ => {
-            let found = format!("format tag 0x{tag:04x} ({})", name(tag));
-            return Err(format_error(path, EXPECTED, found));
+            let description = format!("format tag 0x{tag:04x} ({})", name(tag));
+            return Err(format_error(path, EXPECTED, description));
         }
     };
     Ok(SampleFormat { container: "WAV", channels, sample_rate, block_bytes, coding })
 }
 
-/// SampleFormat tags that occur (mmreg.h).
+/// Returns the name of a format tag (mmreg.h).
 fn name(tag: u16) -> &'static str {
     match tag {
         PCM => "PCM",

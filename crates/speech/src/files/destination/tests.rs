@@ -5,7 +5,7 @@ fn count(folder: &Path) -> usize {
 }
 
 #[test]
-fn a_failed_write_leaves_the_old_file_and_no_other() {
+fn a_failed_write_keeps_the_old_file_and_adds_none() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     write_atomically(&path, b"old").unwrap();
@@ -18,17 +18,17 @@ fn a_failed_write_leaves_the_old_file_and_no_other() {
         let error = write_atomically(&path, b"more").unwrap_err().to_string();
         let before = Destination::open(&path).and_then(|destination| destination.probe()).unwrap_err();
         assert_eq!(before.to_string(), error);
-        assert!(!error.contains(TEMPORARY) && error.contains("os error"), "{error}");
+        assert!(!error.contains(TEMPORARY_SUFFIX) && error.contains("os error"), "{error}");
     }
     assert_eq!(count(folder.path()), 2);
 }
 
 #[test]
-fn names_of_255_bytes_are_written_and_longer_ones_are_an_error_of_the_system() {
+fn names_of_255_bytes_are_written_and_longer_ones_are_system_errors() {
     let folder = tempfile::tempdir().unwrap();
-    let ending = ".ctm";
+    let suffix = ".ctm";
     for (letter, count) in [("x", 251), ("é", 125), ("語", 83), ("🎧", 62)] {
-        let name = letter.repeat(count) + ending;
+        let name = letter.repeat(count) + suffix;
         assert!((252..=255).contains(&name.len()));
         let path = folder.path().join(&name);
         for text in ["old", "new"] {
@@ -36,29 +36,29 @@ fn names_of_255_bytes_are_written_and_longer_ones_are_an_error_of_the_system() {
             write_atomically(&path, text.as_bytes()).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
-        fs::write(folder.path().join(prefix(&path) + "abcdef" + TEMPORARY), b"").unwrap();
-        remove_leftovers(&path).unwrap();
+        fs::write(folder.path().join(prefix(&path) + "abcdef" + TEMPORARY_SUFFIX), b"").unwrap();
+        remove_temporary_files(&path).unwrap();
         fs::remove_file(&path).unwrap();
     }
     assert_eq!(count(folder.path()), 0);
-    let path = folder.path().join("x".repeat(252) + ending);
+    let path = folder.path().join("x".repeat(252) + suffix);
     let error = write_atomically(&path, b"more").unwrap_err();
     assert!(error.raw_os_error().is_some(), "{error}");
 }
 
 #[test]
-fn leftovers_of_killed_processes_are_removed_and_nothing_else() {
+fn temporary_files_of_killed_processes_are_removed_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     for name in [".file.x7.tmp", "file.tmp", ".other.x.tmp", "file"] {
         fs::write(folder.path().join(name), b"").unwrap();
     }
-    remove_leftovers(&folder.path().join("file")).unwrap();
+    remove_temporary_files(&folder.path().join("file")).unwrap();
     assert_eq!(count(folder.path()), 3);
     assert!(!folder.path().join(".file.x7.tmp").exists());
 }
 
 #[test]
-fn staged_files_appear_when_they_are_committed_and_else_never() {
+fn staged_files_appear_only_when_committed() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     fs::write(at("a"), b"old").unwrap();
@@ -87,7 +87,7 @@ mod unix {
     use super::*;
 
     #[test]
-    fn links_are_followed_to_their_end_and_stay() {
+    fn links_are_followed_and_kept() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::create_dir(at("far")).unwrap();
@@ -107,7 +107,7 @@ mod unix {
     }
 
     #[test]
-    fn pipes_are_written_through_and_stay() {
+    fn pipes_are_written_through_and_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pipe");
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
@@ -128,12 +128,12 @@ mod unix {
     }
 
     #[test]
-    fn a_pipe_without_a_reader_is_not_waited_for_without_end() {
+    fn waiting_for_a_reader_of_a_pipe_times_out() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pipe");
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
-        let there = fs::metadata(&path).unwrap();
-        let error = open_through(&path, &there, Duration::from_millis(30)).unwrap_err().to_string();
+        let metadata = fs::metadata(&path).unwrap();
+        let error = open_through(&path, &metadata, Duration::from_millis(30)).unwrap_err().to_string();
         assert!(error.starts_with("expected a process that reads this pipe"), "{error}");
     }
 
@@ -153,7 +153,7 @@ mod unix {
     }
 
     #[test]
-    fn a_file_keeps_its_mode_and_a_new_one_has_the_usual() {
+    fn a_file_keeps_its_mode_and_a_new_one_has_the_default_mode() {
         let folder = tempfile::tempdir().unwrap();
         let (old, new, plain) = (folder.path().join("a"), folder.path().join("b"), folder.path().join("c"));
         fs::write(&old, b"").unwrap();

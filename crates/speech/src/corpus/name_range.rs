@@ -1,4 +1,4 @@
-//! Ranges of numbers in the names of sources: `train-{0000..0099}.tar`.
+//! Numeric ranges in source names: `train-{0000..0099}.tar`.
 
 use std::path::{Path, PathBuf};
 
@@ -6,27 +6,30 @@ use kernels::Excerpt;
 
 use crate::{Error, Result};
 
-/// NameRange that a range may stand for.
+/// Largest number of names in a range.
 const MAX_NAMES: u64 = 1_000_000;
-/// Digits that a number of a range may have.
+/// Largest number of digits in the bounds of a range.
 const MAX_DIGITS: usize = 20;
 
-/// The paths that a name stands for, made one at a time.
+/// The paths that a name with a range expands to.
 pub(super) enum NameRange {
-    One(Option<PathBuf>),
-    Range { before: String, after: String, digits: usize, next: u64, last: u64 },
+    Single(Option<PathBuf>),
+    Range { prefix: String, suffix: String, digits: usize, next: u64, last: u64 },
 }
 
 impl NameRange {
-    /// The paths that `{a..b}` in a name stands for, with at least as many digits as `a`; the path itself without such a range.
+    /// Expands `{a..b}` in a name.
+    ///
+    /// Numbers have at least as many digits as `a`. A path without a range is returned unchanged.
     ///
     /// # Errors
-    /// [`Error::NameRange`] for numbers of more than [`MAX_DIGITS`] digits and for more than [`MAX_NAMES`] names.
+    /// [`Error::NameRange`] for numbers of more than [`MAX_DIGITS`] digits and for more than
+    /// [`MAX_NAMES`] names.
     pub fn new(path: &Path) -> Result<Self> {
-        let one = || Ok(NameRange::One(Some(path.to_owned())));
-        let Some((before, range, after)) = path.to_str().and_then(range) else { return one() };
+        let single = || Ok(NameRange::Single(Some(path.to_owned())));
+        let Some((prefix, range, suffix)) = path.to_str().and_then(range) else { return single() };
         let [first, last] = range;
-        let wrong = |expected: String, found: String| Error::NameRange {
+        let invalid = |expected: String, found: String| Error::NameRange {
             path: Excerpt(path.display()).to_string(),
             expected,
             found,
@@ -34,31 +37,31 @@ impl NameRange {
         let longest = first.len().max(last.len());
         if longest > MAX_DIGITS {
             let expected = format!("numbers of at most {MAX_DIGITS} digits");
-            return Err(wrong(expected, format!("{longest} digits")));
+            return Err(invalid(expected, format!("{longest} digits")));
         }
         let (Ok(next), Ok(end)) = (first.parse::<u64>(), last.parse::<u64>()) else {
-            return Err(wrong(format!("numbers of at most {}", u64::MAX), format!("{first}..{last}")));
+            return Err(invalid(format!("numbers of at most {}", u64::MAX), format!("{first}..{last}")));
         };
         match end.checked_sub(next) {
-            None => one(),
-            Some(more) if more >= MAX_NAMES => {
-                Err(wrong(format!("at most {MAX_NAMES} names"), format!("{}", u128::from(more) + 1)))
+            None => single(),
+            Some(steps) if steps >= MAX_NAMES => {
+                Err(invalid(format!("at most {MAX_NAMES} names"), format!("{}", u128::from(steps) + 1)))
             }
             Some(_) => {
-                let (before, after) = (before.to_owned(), after.to_owned());
-                Ok(NameRange::Range { before, after, digits: first.len(), next, last: end })
+                let (prefix, suffix) = (prefix.to_owned(), suffix.to_owned());
+                Ok(NameRange::Range { prefix, suffix, digits: first.len(), next, last: end })
             }
         }
     }
 }
 
-/// The text around the first pair of braces, and the two texts of digits between them.
+/// Returns the text around the first braces, and their bounds.
 fn range(text: &str) -> Option<(&str, [&str; 2], &str)> {
-    let (before, rest) = text.split_once('{')?;
-    let (range, after) = rest.split_once('}')?;
+    let (prefix, rest) = text.split_once('{')?;
+    let (range, suffix) = rest.split_once('}')?;
     let (first, last) = range.split_once("..")?;
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    (is_number(first) && is_number(last)).then_some((before, [first, last], after))
+    (is_number(first) && is_number(last)).then_some((prefix, [first, last], suffix))
 }
 
 impl Iterator for NameRange {
@@ -66,18 +69,18 @@ impl Iterator for NameRange {
 
     fn next(&mut self) -> Option<PathBuf> {
         match self {
-            NameRange::One(path) => path.take(),
-            NameRange::Range { before, after, digits, next, last } => {
+            NameRange::Single(path) => path.take(),
+            NameRange::Range { prefix, suffix, digits, next, last } => {
                 if *next > *last {
                     return None;
                 }
                 let (number, digits) = (*next, *digits);
-                // The last number may be the largest of its type.
+                // The last number may be the largest u64.
                 match number.checked_add(1) {
                     Some(number) => *next = number,
                     None => (*next, *last) = (1, 0),
                 }
-                Some(PathBuf::from(format!("{before}{number:0digits$}{after}")))
+                Some(PathBuf::from(format!("{prefix}{number:0digits$}{suffix}")))
             }
         }
     }
@@ -92,16 +95,19 @@ mod tests {
     }
 
     #[test]
-    fn braces_stand_for_numbers_with_as_many_digits() {
-        let of = |text: &str| names(text).unwrap();
-        assert_eq!(of("a/t-{008..011}.tar"), ["a/t-008.tar", "a/t-009.tar", "a/t-010.tar", "a/t-011.tar"]);
-        assert_eq!(of("{3..3}.tar"), ["3.tar"]);
-        assert_eq!(of("{18446744073709551614..18446744073709551615}").len(), 2);
-        assert_eq!(of("{00000000000000000009..10}")[1], "00000000000000000010");
-        assert_eq!(of("{0..999999}").len(), 1_000_000);
+    fn ranges_expand_to_numbers_with_as_many_digits() {
+        let expand = |text: &str| names(text).unwrap();
+        assert_eq!(
+            expand("a/t-{008..011}.tar"),
+            ["a/t-008.tar", "a/t-009.tar", "a/t-010.tar", "a/t-011.tar"]
+        );
+        assert_eq!(expand("{3..3}.tar"), ["3.tar"]);
+        assert_eq!(expand("{18446744073709551614..18446744073709551615}").len(), 2);
+        assert_eq!(expand("{00000000000000000009..10}")[1], "00000000000000000010");
+        assert_eq!(expand("{0..999999}").len(), 1_000_000);
         for plain in ["a.tar", "{5..3}.tar", "{a..b}.tar", "{1,2}.tar", "{1..2", "{-1..2}", "{+1..2}", "{..}"]
         {
-            assert_eq!(of(plain), [plain]);
+            assert_eq!(expand(plain), [plain]);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Sounds of a manifest, to be drawn from.
+//! A manifest of noise recordings or impulse responses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -7,26 +7,26 @@ use rand::{Rng, RngExt};
 
 use crate::audio::{self, Conversion, DurationLimit};
 use crate::manifest::read_sounds;
-use crate::utterance::{Piece, Span};
+use crate::utterance::{AudioSegment, Span};
 use crate::{Audio, Error, Result, Utterance};
 
-/// Sounds that are read when they are drawn.
+/// Recordings that are decoded when they are drawn.
 #[derive(Debug)]
-pub(super) struct Sounds {
+pub(super) struct SoundSet {
     sounds: Vec<Utterance>,
     sample_rate: u32,
     conversion: Conversion,
-    most_seconds: f64,
+    max_seconds: f64,
 }
 
-impl Sounds {
-    /// Reads a manifest, and looks at the header and the length of each file.
-    pub fn read(manifest: &Path, sample_rate: u32, resample: bool, most_seconds: f64) -> Result<Self> {
+impl SoundSet {
+    /// Reads a manifest and checks the header and length of each file.
+    pub fn read(manifest: &Path, sample_rate: u32, resample: bool, max_seconds: f64) -> Result<Self> {
         let sounds = read_sounds(manifest)?;
         let files: BTreeSet<&Path> = sounds.iter().flat_map(Utterance::files).collect();
         let mut lengths = BTreeMap::new();
         for path in files {
-            let (rate, channels, samples) = audio::promises(path)?;
+            let (rate, channels, samples) = audio::read_header(path)?;
             if rate != sample_rate {
                 if !resample {
                     return Err(Error::FileRate { path: path.into(), expected: sample_rate, found: rate });
@@ -39,80 +39,81 @@ impl Sounds {
             lengths.insert(path, samples as f64 / f64::from(rate));
         }
         for sound in &sounds {
-            let whole = |piece: &Piece| match piece {
-                Piece::Sound { path, span: Span::Whole } => lengths[path.as_path()],
+            let whole_file_seconds = |segment: &AudioSegment| match segment {
+                AudioSegment::Sound { path, span: Span::Whole } => lengths[path.as_path()],
                 _ => 0.0,
             };
-            too_long(sound, sound.pieces.iter().map(whole).sum(), most_seconds)?;
+            check_seconds(sound, sound.segments.iter().map(whole_file_seconds).sum(), max_seconds)?;
         }
         let conversion = Conversion { resample, ..Conversion::default() };
-        let sounds = Self { sounds, sample_rate, conversion, most_seconds };
+        let sounds = Self { sounds, sample_rate, conversion, max_seconds };
         sounds.check_lengths()?;
         Ok(sounds)
     }
 
-    /// Finds empty and cut files and parts beyond the end of a file before anything is drawn.
+    /// Checks that files are neither empty nor truncated and contain their spans.
     ///
-    /// A file whose header does not give its length is decoded for it, in memory that does not grow with the length.
+    /// A file whose header has no length is decoded, in constant memory.
     fn check_lengths(&self) -> Result<()> {
         let mut lengths = BTreeMap::new();
         for sound in &self.sounds {
-            let named = |error| Error::Utterance { utterance: sound.id.clone(), source: Box::new(error) };
-            for piece in &sound.pieces {
-                let Piece::Sound { path, span } = piece else { continue };
+            let in_utterance =
+                |error| Error::Utterance { utterance: sound.id.clone(), source: Box::new(error) };
+            for segment in &sound.segments {
+                let AudioSegment::Sound { path, span } = segment else { continue };
                 let (samples, rate) = match lengths.get(path) {
                     Some(&length) => length,
                     None => {
                         let limit = match span {
-                            Span::Whole => DurationLimit::Seconds(self.most_seconds),
+                            Span::Whole => DurationLimit::Seconds(self.max_seconds),
                             _ => DurationLimit::None,
                         };
-                        let length = audio::measure(path, limit).map_err(named)?;
+                        let length = audio::measure(path, limit).map_err(in_utterance)?;
                         lengths.insert(path, length);
                         length
                     }
                 };
-                span.check(path, samples, rate).map_err(named)?;
+                span.check(path, samples, rate).map_err(in_utterance)?;
             }
         }
         Ok(())
     }
 
-    /// Decodes each sound once, and applies a check to it.
+    /// Decodes each recording once and applies a check.
     pub fn check_each(&self, check: impl Fn(&Audio, &Utterance) -> Result<()>) -> Result<()> {
-        let mut checked: Vec<&[Piece]> = Vec::new();
+        let mut checked: Vec<&[AudioSegment]> = Vec::new();
         for sound in &self.sounds {
-            if checked.last().is_none_or(|pieces| *pieces != sound.pieces) {
+            if checked.last().is_none_or(|segments| *segments != sound.segments) {
                 check(&self.decode(sound)?, sound)?;
-                checked.push(&sound.pieces);
+                checked.push(&sound.segments);
             }
         }
         Ok(())
     }
 
     fn decode(&self, sound: &Utterance) -> Result<Audio> {
-        let limit = DurationLimit::Seconds(self.most_seconds);
+        let limit = DurationLimit::Seconds(self.max_seconds);
         Ok(sound.audio_within(self.sample_rate, &self.conversion, limit)?.0)
     }
 
-    /// One of them, and where it is from.
+    /// Draws and decodes a recording.
     pub fn draw(&self, rng: &mut (impl Rng + ?Sized)) -> Result<(Audio, &Utterance)> {
-        let one = &self.sounds[rng.random_range(0..self.sounds.len())];
-        let audio = self.decode(one)?;
-        too_long(one, audio.seconds(), self.most_seconds)?;
-        Ok((audio, one))
+        let sound = &self.sounds[rng.random_range(0..self.sounds.len())];
+        let audio = self.decode(sound)?;
+        check_seconds(sound, audio.seconds(), self.max_seconds)?;
+        Ok((audio, sound))
     }
 }
 
-fn too_long(sound: &Utterance, seconds: f64, most: f64) -> Result<()> {
-    if seconds <= most {
+fn check_seconds(sound: &Utterance, seconds: f64, max_seconds: f64) -> Result<()> {
+    if seconds <= max_seconds {
         return Ok(());
     }
-    Err(wrong(sound, format!("a sound of at most {most} s"), format!("{seconds:.1} s")))
+    Err(sound_error(sound, format!("a recording of at most {max_seconds} s"), format!("{seconds:.1} s")))
 }
 
-/// A sound that cannot be used.
-pub(super) fn wrong(sound: &Utterance, expected: impl Into<String>, found: impl Into<String>) -> Error {
+/// Returns the error of a recording that cannot be used.
+pub(super) fn sound_error(sound: &Utterance, expected: impl Into<String>, found: impl Into<String>) -> Error {
     let path = sound.files().next().unwrap_or(Path::new("")).into();
     Error::Sound { path, expected: expected.into(), found: found.into() }
 }

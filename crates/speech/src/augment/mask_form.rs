@@ -1,13 +1,16 @@
-//! How wide a mask is and where it begins.
+//! Distributions of mask widths and positions.
 
 use std::ops::Range;
 
 use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
 
-use crate::real::written;
+use crate::fft_float::exact_decimal;
 
-/// How masks are drawn: in D bins, in T frames of an utterance, P of its padded batch; u is uniform in [0, 1).
+/// The distribution of masks.
+///
+/// D is the number of bins, T the frames of an utterance, P those of its padded batch; u is uniform
+/// in [0, 1).
 ///
 /// | | `floor` | `reference` | `nvidia` |
 /// |---|---|---|---|
@@ -18,22 +21,23 @@ use crate::real::written;
 /// | first frame | integer in `0..=P-w` | the same, 0 where w > P | `floor(u (P - w + 1))` |
 /// | masked | w | w | w + 1, cut at the end |
 ///
-/// Source: mlcommons/training (retired benchmark RNN-T) and NVIDIA's submission to v3.1; `floor` is this crate's own.
+/// Source: mlcommons/training (retired benchmark RNN-T) and NVIDIA's submission to v3.1; `floor` is
+/// specific to this crate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MaskForm {
-    /// Widths rounded down.
+    /// Widths are rounded down.
     #[default]
     Floor,
-    /// That of MLPerf's reference.
+    /// MLPerf's reference.
     Reference,
-    /// That of NVIDIA's submissions: inclusive at both ends, so that a width of 0 masks one.
+    /// NVIDIA's submissions: inclusive at both ends, so that a width of 0 masks one.
     Nvidia,
 }
 
 impl MaskForm {
-    /// What a mask of this form covers of `length` places.
-    pub fn covered(self, start: usize, width: usize, length: usize) -> Range<usize> {
+    /// Returns the masked range of a mask, clipped to `length`.
+    pub fn masked_range(self, start: usize, width: usize, length: usize) -> Range<usize> {
         let width = match self {
             MaskForm::Floor | MaskForm::Reference => width,
             MaskForm::Nvidia => width.saturating_add(1),
@@ -42,46 +46,47 @@ impl MaskForm {
         start.min(end)..end
     }
 
-    /// The largest width that is drawn.
-    pub(super) fn widest(self, share: f32, frames: usize) -> usize {
+    /// Returns the largest width of a time mask.
+    pub(super) fn max_time_width(self, fraction: f32, frames: usize) -> usize {
         let frames = frames as f64;
-        let widest = match self {
-            MaskForm::Floor => (f64::from(share) * frames).floor(),
-            MaskForm::Reference => (written(share) * frames).round_ties_even(),
-            // The largest integer below share T + 1.
-            MaskForm::Nvidia => (written(share) * frames).ceil(),
+        let max_width = match self {
+            MaskForm::Floor => (f64::from(fraction) * frames).floor(),
+            MaskForm::Reference => (exact_decimal(fraction) * frames).round_ties_even(),
+            // The largest integer below fraction T + 1.
+            MaskForm::Nvidia => (exact_decimal(fraction) * frames).ceil(),
         };
-        widest.max(0.0) as usize
+        max_width.max(0.0) as usize
     }
 
-    /// A mask over bins.
-    pub(super) fn bins(self, bins: usize, widest: usize, rng: &mut (impl Rng + ?Sized)) -> Range<usize> {
-        let width = rng.random_range(0..=widest.min(bins));
+    /// Draws a mask over bins.
+    pub(super) fn bins(self, bins: usize, max_width: usize, rng: &mut (impl Rng + ?Sized)) -> Range<usize> {
+        let width = rng.random_range(0..=max_width.min(bins));
         let start = match self {
             MaskForm::Floor | MaskForm::Reference => rng.random_range(0..=bins - width),
             MaskForm::Nvidia => (rng.random::<f64>() * (bins - width) as f64).round() as usize,
         };
-        self.covered(start, width, bins)
+        self.masked_range(start, width, bins)
     }
 
-    /// A mask over frames, given those of the utterance and those of its padded batch.
+    /// Draws a mask over the `padded` frames of a batch.
     pub(super) fn frames(
         self,
-        (own, padded): (usize, usize),
-        share: f32,
+        own: usize,
+        padded: usize,
+        fraction: f32,
         rng: &mut (impl Rng + ?Sized),
     ) -> Range<usize> {
         let (width, start) = match self {
             MaskForm::Floor | MaskForm::Reference => {
-                let width = rng.random_range(0..=self.widest(share, own).min(padded));
+                let width = rng.random_range(0..=self.max_time_width(fraction, own).min(padded));
                 (width, rng.random_range(0..=padded - width))
             }
             MaskForm::Nvidia => {
-                let width = (rng.random::<f64>() * (written(share) * own as f64 + 1.0)) as usize;
+                let width = (rng.random::<f64>() * (exact_decimal(fraction) * own as f64 + 1.0)) as usize;
                 let width = width.min(padded);
                 (width, (rng.random::<f64>() * (padded - width + 1) as f64) as usize)
             }
         };
-        self.covered(start, width, padded)
+        self.masked_range(start, width, padded)
     }
 }

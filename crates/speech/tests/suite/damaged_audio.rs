@@ -1,4 +1,6 @@
-//! Sound files of every format, cut and damaged: a typed error that names the file, or samples from the beginning of the whole.
+//! Truncated and damaged audio files of every format.
+//!
+//! The result is a typed error that names the file, or a prefix of the samples.
 
 use std::fs;
 use std::path::Path;
@@ -8,10 +10,10 @@ use speech::{Audio, Channel, Conversion, read_audio_as};
 use tempfile::tempdir;
 
 use crate::encoded::{FORMATS, has_encoders, repair_pages, signal, write_inputs};
-use crate::fuzzing::{audio, listen};
+use crate::fuzzing::{fuzz_audio, read_all_ways};
 use crate::mutants::{Random, fuzz};
 
-/// Names of chunks, atoms and pages: a file is cut before, inside of and behind each.
+/// Names of chunks, atoms and pages: a file is cut before, within and after each.
 const NAMES: &[&[u8]] = &[
     b"RIFF",
     b"fmt ",
@@ -60,7 +62,7 @@ const NAMES: &[&[u8]] = &[
     b"LAME",
 ];
 
-/// Where a file is cut: at every byte of its start, around all names, at its end, and at random places.
+/// Cut positions of a file: near its start, its end, all names, and random positions.
 fn cuts(file: &[u8], seed: u64) -> Vec<usize> {
     let mut cuts: Vec<usize> = (0..100).chain(file.len() - 12..file.len()).collect();
     for name in NAMES {
@@ -77,16 +79,16 @@ fn cuts(file: &[u8], seed: u64) -> Vec<usize> {
     cuts
 }
 
-/// What is wrong with the outcome of reading the first `cut` bytes.
-fn check_cut(path: &Path, whole: &Audio, channel: Channel) -> Option<String> {
-    match read_audio_as(path, whole.sample_rate, &Conversion { channel, resample: false }) {
-        Ok((part, _)) => {
-            let is_prefix = !part.samples.is_empty() && whole.samples.starts_with(&part.samples);
-            (!is_prefix).then(|| format!("{} samples that are no prefix", part.samples.len()))
+/// The error in the result of reading a truncated file, if any.
+fn check_cut(path: &Path, complete: &Audio, channel: Channel) -> Option<String> {
+    match read_audio_as(path, complete.sample_rate, &Conversion { channel, resample: false }) {
+        Ok((prefix, _)) => {
+            let is_prefix = !prefix.samples.is_empty() && complete.samples.starts_with(&prefix.samples);
+            (!is_prefix).then(|| format!("{} samples that are not a prefix", prefix.samples.len()))
         }
         Err(error) => {
             let text = error.to_string();
-            (!text.contains(path.to_str().unwrap())).then(|| format!("without its name: {text}"))
+            (!text.contains(path.to_str().unwrap())).then(|| format!("message without the file name: {text}"))
         }
     }
 }
@@ -96,7 +98,7 @@ fn cut_files_are_errors_or_give_a_prefix() {
     if !has_encoders() {
         return;
     }
-    let wrong: Vec<String> = FORMATS
+    let failures: Vec<String> = FORMATS
         .par_iter()
         .enumerate()
         .flat_map_iter(|(number, format)| {
@@ -107,21 +109,26 @@ fn cut_files_are_errors_or_give_a_prefix() {
             fs::write(&path, &file).unwrap();
             let channel = Channel::Number(format.channels());
             let conversion = Conversion { channel, resample: false };
-            let (whole, _) = read_audio_as(&path, format.rate(), &conversion).unwrap();
-            let mut wrong = Vec::new();
+            let (complete, _) = read_audio_as(&path, format.rate(), &conversion).unwrap();
+            let mut failures = Vec::new();
             for cut in cuts(&file, number as u64) {
                 fs::write(&path, &file[..cut]).unwrap();
-                if let Some(found) = check_cut(&path, &whole, channel) {
-                    wrong.push(format!("{}, {cut} of {} bytes: {found}", format.name, file.len()));
+                if let Some(failure) = check_cut(&path, &complete, channel) {
+                    failures.push(format!("{}, {cut} of {} bytes: {failure}", format.name, file.len()));
                 }
             }
-            wrong
+            failures
         })
         .collect();
-    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong[..wrong.len().min(40)].join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} failures:\n{}",
+        failures.len(),
+        failures[..failures.len().min(40)].join("\n")
+    );
 }
 
-/// The files of some formats, by the endings of their names.
+/// The files of some formats, selected by their file name extensions.
 fn files(endings: &[&str]) -> Vec<Vec<u8>> {
     let folder = tempdir().unwrap();
     write_inputs(folder.path(), &signal(1201));
@@ -129,9 +136,9 @@ fn files(endings: &[&str]) -> Vec<Vec<u8>> {
     formats.map(|format| format.encode(folder.path())).collect()
 }
 
-fn damage(target: &'static str, endings: &[&str], words: &'static [&'static [u8]]) {
+fn damage(target: &'static str, endings: &[&str], tokens: &'static [&'static [u8]]) {
     if has_encoders() {
-        audio(target, files(endings), words, 400);
+        fuzz_audio(target, files(endings), tokens, 400);
     }
 }
 
@@ -155,9 +162,9 @@ fn damaged_aiff() {
 
 #[test]
 fn damaged_caf() {
-    let words: &[&[u8]] =
+    let tokens: &[&[u8]] =
         &[b"desc", b"data", b"pakt", b"kuki", b"chan", b"ima4", b"alac", b"\xff\xff\xff\xff\xff\xff\xff\xff"];
-    damage("caf", &["caf"], words);
+    damage("caf", &["caf"], tokens);
 }
 
 #[test]
@@ -176,7 +183,7 @@ fn damaged_aac() {
 
 #[test]
 fn damaged_mp4() {
-    let words: &[&[u8]] = &[
+    let tokens: &[&[u8]] = &[
         b"moov",
         b"trak",
         b"stsz",
@@ -190,12 +197,12 @@ fn damaged_mp4() {
         b"\xff\xff\xff\xff",
         b"\0\0\0\x01mdat",
     ];
-    damage("mp4", &["mp4", "m4a"], words);
+    damage("mp4", &["mp4", "m4a"], tokens);
 }
 
 #[test]
 fn damaged_ogg() {
-    let words: &[&[u8]] = &[
+    let tokens: &[&[u8]] = &[
         b"OggS",
         b"OggS\0\x04",
         b"\x05vorbis",
@@ -205,15 +212,15 @@ fn damaged_ogg() {
         b"\x7fFLAC",
         b"\xff\xff\xff\xff",
     ];
-    damage("ogg", &["ogg", "oga", "opus"], words);
+    damage("ogg", &["ogg", "oga", "opus"], tokens);
     if !has_encoders() {
         return;
     }
     let folder = tempdir().unwrap();
     let path = folder.path().join("mutant");
-    fuzz("ogg-pages", files(&["ogg", "oga", "opus"]), words, 800, move |bytes| {
+    fuzz("ogg-pages", files(&["ogg", "oga", "opus"]), tokens, 800, move |bytes| {
         fs::write(&path, repair_pages(bytes.to_vec())).unwrap();
-        listen(&path);
+        read_all_ways(&path);
     });
 }
 

@@ -1,4 +1,4 @@
-//! Decoders of other projects: a panic inside of them becomes an error, without the message of the panic.
+//! Turns panics of third-party decoders into errors, without printing the panic message.
 
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
@@ -8,12 +8,13 @@ thread_local! {
     static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a decoder on bytes that anyone may have written; none if it panics, after which it must not be used any more.
+/// Runs a decoder on untrusted bytes; `None` if it panics.
 ///
-/// The first call wraps the panic hook of the process: it is not called for panics of guarded decoders.
-pub(super) fn guard<T>(work: impl FnOnce() -> T) -> Option<T> {
+/// After a panic the decoder must not be used again. The first call wraps the panic hook of the
+/// process, so that it is not called for panics of guarded decoders.
+pub(super) fn catch_panic<T>(work: impl FnOnce() -> T) -> Option<T> {
     static HOOK: Once = Once::new();
-    // A thread that unwinds may not change the hook.
+    // An unwinding thread may not change the hook.
     if !std::thread::panicking() {
         HOOK.call_once(|| {
             let previous = panic::take_hook();
@@ -36,9 +37,12 @@ mod tests {
 
     #[test]
     fn a_panic_becomes_none_and_the_next_call_works() {
-        assert_eq!(guard(|| -> u32 { panic!("not to be printed") }), None);
-        assert_eq!(guard(|| guard(|| -> u32 { panic!("not to be printed") }).is_none()), Some(true));
-        assert_eq!(guard(|| 7), Some(7));
+        assert_eq!(catch_panic(|| -> u32 { panic!("not to be printed") }), None);
+        assert_eq!(
+            catch_panic(|| catch_panic(|| -> u32 { panic!("not to be printed") }).is_none()),
+            Some(true)
+        );
+        assert_eq!(catch_panic(|| 7), Some(7));
         assert!(!IS_GUARDED.get());
     }
 }

@@ -1,4 +1,4 @@
-//! What a source has that is not used: members of a shard, and samples that cannot be read.
+//! Members and samples of a source that are not used.
 
 use std::path::Path;
 
@@ -7,63 +7,63 @@ use serde::{Deserialize, Serialize};
 
 use crate::BlankLines;
 
-/// NameRange that a list of members that are not used has.
+/// Largest number of unused members that a warning names.
 const MAX_NAMED: usize = 5;
 
 /// A sample of a shard that cannot be used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct BadSample {
-    /// Name of its members without their endings.
+    /// Member name without extension.
     pub key: String,
-    /// The shard, and what is wrong with the sample.
+    /// The shard and the problem of the sample.
     pub reason: String,
 }
 
 impl BadSample {
-    /// The same with the name of its shard.
+    /// Adds the name of the shard to the reason.
     pub(super) fn within(self, shard: &Path) -> Self {
         BadSample { reason: format!("{}: {}", shard.display(), self.reason), ..self }
     }
 }
 
-/// A sample of a shard whose sound is not as long as its JSON says; it is used as it is.
+/// A sample whose audio length differs from its JSON; it is used as it is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct OtherLength {
+pub struct LengthMismatch {
     /// Id of the utterance.
     pub id: String,
-    /// Seconds of its JSON.
+    /// Seconds in the JSON.
     pub expected_seconds: f64,
-    /// Seconds of its sound.
+    /// Seconds of the audio.
     pub found_seconds: f64,
 }
 
-/// What a source has that is not used.
+/// The unused parts of a source.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Notes {
+pub(super) struct SourceReport {
     /// Members that belong to no sample.
     pub unused: usize,
-    /// The first of their names.
+    /// Names of the first of these members.
     pub names: Vec<String>,
-    /// Of a manifest.
+    /// Blank lines of a manifest.
     #[serde(default)]
     pub blank_lines: BlankLines,
     pub bad: Vec<BadSample>,
-    pub other_length: Vec<OtherLength>,
+    pub other_length: Vec<LengthMismatch>,
 }
 
-impl Notes {
-    /// Whether there is nothing that is not used.
+impl SourceReport {
+    /// Returns whether every member and sample is used.
     pub fn is_empty(&self) -> bool {
         self.unused == 0 && self.bad.is_empty()
     }
 
-    /// Why a shard without a sample that can be used has none.
+    /// Describes why a shard has no usable sample.
     pub fn reasons(&self) -> String {
         let bad = match &self.bad[..] {
             [] => None,
-            [one] => Some(format!("1 sample that cannot be used, {}: {}", one.key, one.reason)),
+            [sample] => Some(format!("1 sample that cannot be used, {}: {}", sample.key, sample.reason)),
             [first, ..] => {
                 let count = self.bad.len();
                 Some(format!(
@@ -75,7 +75,7 @@ impl Notes {
         bad.into_iter().chain(self.unused()).collect::<Vec<_>>().join("; ")
     }
 
-    /// Counts a member that is not used.
+    /// Counts an unused member.
     pub fn add_unused(&mut self, name: &str) {
         self.unused += 1;
         if self.names.len() < MAX_NAMED {
@@ -83,14 +83,14 @@ impl Notes {
         }
     }
 
-    /// How many members are not used, and which; none if all are.
+    /// Returns a warning about unused members, if any.
     pub fn unused(&self) -> Option<String> {
         let names = self.names.join(", ");
-        let more = if self.unused > self.names.len() { ", ..." } else { "" };
+        let ellipsis = if self.unused > self.names.len() { ", ..." } else { "" };
         match self.unused {
             0 => None,
             1 => Some(format!("1 member is not used: {names}")),
-            count => Some(format!("{count} members are not used: {names}{more}")),
+            count => Some(format!("{count} members are not used: {names}{ellipsis}")),
         }
     }
 }

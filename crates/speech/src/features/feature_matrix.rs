@@ -1,0 +1,122 @@
+//! The feature matrix of an utterance.
+
+use crate::fft_float::FftFloat;
+
+/// Features of an utterance, a matrix `[T, D]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Features {
+    /// Number of frames, T.
+    pub frames: usize,
+    /// Features per frame, D.
+    pub dim: usize,
+    /// Row-major `[T, D]`.
+    pub data: Vec<f32>,
+}
+
+impl Features {
+    /// Returns frame `t`.
+    ///
+    /// # Panics
+    /// If `t` is not below `frames`.
+    pub fn frame(&self, t: usize) -> &[f32] {
+        &self.data[t * self.dim..(t + 1) * self.dim]
+    }
+
+    /// Concatenates `stack` consecutive frames every `stride` frames.
+    ///
+    /// # Shapes
+    /// `[T, D]` to `[ceil(T / stride), stack D]`; frames beyond the last one are zeros (the mean,
+    /// after normalization). A `stack` or `stride` of 0 counts as 1.
+    pub fn stack(&self, stack: usize, stride: usize) -> Features {
+        self.stack_into(stack, stride, 0)
+    }
+
+    /// [`Features::stack`] with rows zero-padded to `channels` values.
+    ///
+    /// Fewer channels than `stack D` count as `stack D`. MLPerf pads 240 channels to 256 so that
+    /// products have even sizes.
+    ///
+    /// ```
+    /// let features = speech::Features { frames: 4, dim: 2, data: (1..9).map(|x| x as f32).collect() };
+    /// let rows = features.stack_into(3, 3, 8);
+    /// assert_eq!((rows.frames, rows.dim), (2, 8));
+    /// assert_eq!(rows.data, [1., 2., 3., 4., 5., 6., 0., 0., 7., 8., 0., 0., 0., 0., 0., 0.]);
+    /// ```
+    pub fn stack_into(&self, stack: usize, stride: usize, channels: usize) -> Features {
+        let (stack, stride) = (stack.max(1), stride.max(1));
+        let (frames, width) = (self.frames.div_ceil(stride), stack * self.dim);
+        let dim = width.max(channels);
+        let mut data = vec![0.0; frames * dim];
+        for (t, row) in data.chunks_exact_mut(dim.max(1)).enumerate() {
+            let first = t * stride * self.dim;
+            let last = (first + width).min(self.data.len());
+            row[..last - first].copy_from_slice(&self.data[first..last]);
+        }
+        Features { frames, dim, data }
+    }
+
+    /// Scales each column to mean 0 and variance 1.
+    ///
+    /// Moments are computed in f64. A column whose deviation is below 0.05 is scaled as if it were
+    /// 0.05, so that a constant column becomes zeros.
+    pub fn normalize(&mut self) {
+        normalize_columns(&mut self.data, self.dim, MIN_DEVIATION);
+    }
+
+    /// Scales each column to mean 0 and variance 1, for any deviation.
+    ///
+    /// A constant column becomes zeros. Moments are computed in f64; the variance is that of the
+    /// population, the sum of squares over T.
+    pub fn standardize(&mut self) {
+        normalize_columns(&mut self.data, self.dim, Deviation::Exact);
+    }
+}
+
+/// The smallest divisor of [`Features::normalize`].
+pub(super) const MIN_DEVIATION: Deviation = Deviation::AtLeast(0.05);
+
+/// The divisor of a column.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Deviation {
+    /// The deviation, with a lower bound.
+    AtLeast(f64),
+    /// The deviation; a constant column becomes zeros.
+    Exact,
+}
+
+/// Scales each column of `[T, dim]` values to mean 0 and the given deviation.
+///
+/// Moments over all T are computed in f64.
+pub(super) fn normalize_columns<F: FftFloat>(data: &mut [F], dim: usize, deviation: Deviation) {
+    if data.is_empty() || dim == 0 {
+        return;
+    }
+    let n = (data.len() / dim) as f64;
+    let mut mean = vec![0f64; dim];
+    for row in data.chunks_exact(dim) {
+        mean.iter_mut().zip(row).for_each(|(m, x)| *m += x.to_f64());
+    }
+    mean.iter_mut().for_each(|m| *m /= n);
+    let mut scale = vec![0f64; dim];
+    for row in data.chunks_exact(dim) {
+        scale.iter_mut().zip(row).zip(&mean).for_each(|((v, x), m)| *v += (x.to_f64() - m).powi(2));
+    }
+    for (m, v) in scale.iter_mut().enumerate() {
+        let exact = (*v / n).sqrt();
+        *v = match deviation {
+            Deviation::AtLeast(minimum) => 1.0 / exact.max(minimum),
+            // Rounding the mean would give a constant column a deviation.
+            Deviation::Exact if exact == 0.0 || is_constant(data, dim, m) => 0.0,
+            Deviation::Exact => 1.0 / exact,
+        };
+    }
+    for row in data.chunks_exact_mut(dim) {
+        for ((x, m), s) in row.iter_mut().zip(&mean).zip(&scale) {
+            *x = F::from_f64((x.to_f64() - m) * s);
+        }
+    }
+}
+
+fn is_constant<F: FftFloat>(data: &[F], dim: usize, m: usize) -> bool {
+    data.chunks_exact(dim).all(|row| row[m] == data[m])
+}

@@ -1,0 +1,74 @@
+//! Normalization of features.
+
+use serde::{Deserialize, Serialize};
+
+use super::feature_matrix::{Deviation, Features, MIN_DEVIATION, normalize_columns};
+use crate::fft_float::FftFloat;
+
+/// How features are normalized.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Normalization {
+    /// By mean and deviation of the whole utterance: [`Features::normalize`].
+    #[default]
+    Utterance,
+    /// The same without a lower bound on the deviation, as in MLPerf.
+    ///
+    /// See [`Features::standardize`].
+    Standard,
+    /// By exponentially decaying mean and variance of the past, for streaming too.
+    ///
+    /// The statistics of each bin decay with a time constant of 4 s and are combined with a
+    /// constant prior equivalent to 2 s: a long pause moves the mean by at most two
+    /// thirds, and the variance never vanishes. With frames every `hop`, `n = 2 s / hop`, `λ =
+    /// exp(-hop / 4 s)`, and a prior of mean `μ = -14` and deviation `σ = 3.5` (in nepers of power,
+    /// relative to a sine of amplitude 1):
+    /// ```text
+    /// y = x[t] - μ     S[t] = λ S[t-1] + y     Q[t] = λ Q[t-1] + y²     w[t] = λ w[t-1] + 1
+    /// m = S[t] / (n + w[t])     v = (n σ² + Q[t]) / (n + w[t]) - m²     z[t] = (y - m) / √v
+    /// ```
+    /// S, Q and w are 0 before the first frame.
+    Running,
+    /// No normalization.
+    None,
+}
+
+impl Normalization {
+    /// Returns the name in a recipe.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Normalization::Utterance => "utterance",
+            Normalization::Standard => "standard",
+            Normalization::Running => "running",
+            Normalization::None => "none",
+        }
+    }
+
+    /// Returns the scaling of whole utterances, if they are normalized.
+    fn deviation(self) -> Option<Deviation> {
+        match self {
+            Normalization::Utterance => Some(MIN_DEVIATION),
+            Normalization::Standard => Some(Deviation::Exact),
+            Normalization::Running | Normalization::None => None,
+        }
+    }
+
+    /// Returns whether each value depends on the whole utterance.
+    pub(super) fn needs_whole_utterance(self) -> bool {
+        self.deviation().is_some()
+    }
+
+    /// Normalizes a whole utterance, unless normalization is running or none.
+    pub(super) fn apply<F: FftFloat>(self, data: &mut [F], dim: usize) {
+        if let Some(deviation) = self.deviation() {
+            normalize_columns(data, dim, deviation);
+        }
+    }
+
+    /// Normalizes features again after they were modified.
+    ///
+    /// Running normalization is not repeated.
+    pub(crate) fn reapply(self, features: &mut Features) {
+        self.apply(&mut features.data, features.dim);
+    }
+}

@@ -1,0 +1,63 @@
+//! Statistics of [`Normalization::Running`](super::Normalization::Running).
+
+use serde::{Deserialize, Serialize};
+
+use crate::fft_float::FftFloat;
+
+const PRIOR_SECONDS: f64 = 2.0;
+const DECAY_SECONDS: f64 = 4.0;
+const PRIOR_MEAN: f32 = -14.0;
+const PRIOR_DEVIATION: f32 = 3.5;
+
+/// Constants that depend on the hop length.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rate {
+    /// λ
+    decay: f32,
+    /// n
+    prior: f32,
+}
+
+impl Rate {
+    pub fn new(hop_seconds: f64) -> Self {
+        let decay = (-hop_seconds / DECAY_SECONDS).exp() as f32;
+        Self { decay, prior: (PRIOR_SECONDS / hop_seconds) as f32 }
+    }
+}
+
+/// The statistics so far: w, and S and Q of each bin.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RunningStats {
+    weight: f32,
+    sums: Vec<f32>,
+    squares: Vec<f32>,
+}
+
+impl RunningStats {
+    pub fn new(bins: usize) -> Self {
+        Self { weight: 0.0, sums: vec![0.0; bins], squares: vec![0.0; bins] }
+    }
+
+    /// Returns whether the statistics are valid for `bins` bins.
+    pub fn is_valid(&self, bins: usize) -> bool {
+        let Self { weight, sums, squares } = self;
+        let is_valid = |x: &f32| x.is_finite() && *x >= 0.0;
+        let has_all_bins = sums.len() == bins && squares.len() == bins;
+        has_all_bins && is_valid(weight) && sums.iter().all(|x| x.is_finite()) && squares.iter().all(is_valid)
+    }
+
+    /// Updates the statistics with a frame and normalizes it.
+    pub fn normalize<F: FftFloat>(&mut self, Rate { decay, prior }: Rate, frame: &mut [F]) {
+        self.weight = decay * self.weight + 1.0;
+        let weight = 1.0 / (prior + self.weight);
+        for ((x, sum), square) in frame.iter_mut().zip(&mut self.sums).zip(&mut self.squares) {
+            let y = x.to_f64() as f32 - PRIOR_MEAN;
+            *sum = decay * *sum + y;
+            *square = decay * *square + y * y;
+            let mean = *sum * weight;
+            let variance = (prior * (PRIOR_DEVIATION * PRIOR_DEVIATION) + *square) * weight - mean * mean;
+            *x = F::from_f64(f64::from((y - mean) / variance.sqrt()));
+        }
+    }
+}
