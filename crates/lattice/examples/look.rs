@@ -1,8 +1,8 @@
 //! A tiny lattice, to be looked at: as a picture for Graphviz, and as text for OpenFst.
 //!
 //! ```text
-//! cargo run -p lattice --example look > look.dot && dot -Tsvg look.dot > look.svg
-//! cargo run -p lattice --example look openfst
+//! cargo run -p panda-lattice --example look > look.dot && dot -Tsvg look.dot > look.svg
+//! cargo run -p panda-lattice --example look openfst
 //! ```
 use lattice::{
     AlignmentLattice, Context, Frames, FullNGram, LatticeSession, RecognitionLattice, Result, TableWeightFn,

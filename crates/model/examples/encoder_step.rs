@@ -1,7 +1,7 @@
 //! Times forward and backward of an encoder on made-up rows.
 //!
 //! ```text
-//! cargo run --release -p model --example encoder_step -- LAYERS WIDTH HEADS [REPETITIONS]
+//! cargo run --release -p panda-model --example encoder_step -- LAYERS WIDTH HEADS [REPETITIONS]
 //! ```
 //! A batch of 16 utterances of 12 s, 80 mels every 10 ms, subsampled to a row every 40 ms; the feed-forward width is four times the
 //! width, the kernel has 31 taps. The median and the fastest are printed, in milliseconds, with and without the convolutions in front.
