@@ -48,7 +48,7 @@ pub(super) fn knows(kind: &str) -> bool {
 }
 
 /// Prints a line for each case and type; true if all pass.
-pub(super) fn report(files: &[File], out: &mut impl Write) -> Result<bool> {
+pub(super) fn report(files: &[File], out: &mut dyn Write) -> Result<bool> {
     let width = files.iter().map(|file| file.name.len()).max().unwrap_or(4).max(4);
     writeln!(out, "Bars: those of the golden vectors' README, for each tensor; errors are shares of them.")?;
     writeln!(out, "{:width$}  {:14}  type  compared  {:>8}  verdict", "case", "kind", "of bar")?;

@@ -21,7 +21,7 @@ use crate::{doors, lattice, mlperf};
 /// # Errors
 /// A folder that is missing or without cases; a file that is missing, corrupt or not what its kind promises. Every
 /// file is read before the first line is printed.
-pub fn report(dir: &Path, out: &mut impl Write) -> Result<bool> {
+pub fn report(dir: &Path, out: &mut dyn Write) -> Result<bool> {
     let (mut losses, mut decoders, mut lattices) = (Vec::new(), Vec::new(), Vec::new());
     let mut mlperf = Vec::new();
     for stem in stems(dir)? {
@@ -82,7 +82,7 @@ impl Any {
     }
 }
 
-fn report_decoders(cases: &[DecodingCase], out: &mut impl Write) -> Result<bool> {
+fn report_decoders(cases: &[DecodingCase], out: &mut dyn Write) -> Result<bool> {
     let name = cases.iter().map(|case| case.name.len()).max().unwrap_or(4).max(4);
     writeln!(
         out,
@@ -110,7 +110,7 @@ fn report_decoders(cases: &[DecodingCase], out: &mut impl Write) -> Result<bool>
     Ok(failed == 0)
 }
 
-fn report_losses(cases: &[LossCase], out: &mut impl Write) -> Result<bool> {
+fn report_losses(cases: &[LossCase], out: &mut dyn Write) -> Result<bool> {
     let (known, unknown): (Vec<_>, Vec<_>) = cases.iter().partition(|case| doors::knows(&case.kind));
     let name = known.iter().map(|case| case.name.len()).max().unwrap_or(4).max(4);
     writeln!(out, "Bars: f64 loss 1e-9 relative, gradient 1e-9 absolute;")?;
