@@ -84,7 +84,7 @@ impl GoldenFile {
     }
 }
 
-fn report_decoders(cases: &[DecodingCase], out: &mut impl Write) -> Result<bool> {
+fn report_decoders(cases: &[DecodingCase], out: &mut dyn Write) -> Result<bool> {
     let name = cases.iter().map(|case| case.name.len()).max().unwrap_or(4).max(4);
     writeln!(
         out,

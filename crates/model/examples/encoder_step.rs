@@ -1,7 +1,7 @@
 //! Times the forward and backward pass of an encoder on synthetic rows.
 //!
 //! ```text
-//! cargo run --release -p model --example encoder_step -- LAYERS WIDTH HEADS [REPETITIONS]
+//! cargo run --release -p panda-model --example encoder_step -- LAYERS WIDTH HEADS [REPETITIONS]
 //! ```
 //! The batch has 16 utterances of 12 s, 80 mels every 10 ms, subsampled to a row every 40 ms; the
 //! feed-forward width is four times the width, the kernel has 31 taps. Prints the median and the

@@ -486,7 +486,7 @@ proptest! {
     }
 }
 
-/// `cargo test -p speech --release --test suite shards_are_read_fast -- --ignored --nocapture`
+/// `cargo test -p panda-speech --release --test suite shards_are_read_fast -- --ignored --nocapture`
 #[test]
 #[ignore = "a measurement"]
 fn shards_are_read_fast() {
