@@ -86,11 +86,11 @@ fn exclusive_with_pools() -> MutexGuard<'static, ()> {
     guard
 }
 
-fn for_all_cases(mut visit: impl FnMut(&Lattices, &Topology, &Regularisers)) {
-    let penalized = Regularisers { fastemit: 0.1, delay_penalty: 0.02, sigma: 0.05 };
+fn for_all_cases(mut visit: impl FnMut(&Lattices, &Topology, &Regularizers)) {
+    let penalized = Regularizers { fastemit: 0.1, delay_penalty: 0.02, sigma: 0.05 };
     for lattices in shapes() {
         for topology in topologies() {
-            for regularisers in [Regularisers::default(), penalized] {
+            for regularisers in [Regularizers::default(), penalized] {
                 visit(&lattices, &topology, &regularisers);
             }
         }
@@ -182,7 +182,7 @@ fn a_too_small_limit_is_an_error_with_the_smallest_one() {
 #[test]
 fn lanes_are_reused_over_shapes() {
     let _guard = exclusive_with_pools();
-    let (topology, regularisers) = (Topology::rnnt(), Regularisers::default());
+    let (topology, regularisers) = (Topology::rnnt(), Regularizers::default());
     let batches =
         [[500, 100], [250, 250], [30, 480]].map(|frames| Lattices::new(frames.into(), vec![60, 60]).unwrap());
     let calls = batches.iter().map(|lattices| (lattices, &topology));
@@ -206,7 +206,7 @@ fn lanes_are_reused_over_shapes() {
 #[test]
 fn lists_are_counted() {
     let _guard = exclusive_with_pools();
-    let (topology, regularisers) = (Topology::rnnt(), Regularisers::default());
+    let (topology, regularisers) = (Topology::rnnt(), Regularizers::default());
     let lattices = Lattices::new(vec![1; 3000], vec![0; 3000]).unwrap();
     for lanes in [1, 2, 3000] {
         let mut call = Call::new(&lattices, &topology, &regularisers);
@@ -232,7 +232,7 @@ fn lists_are_counted() {
 #[test]
 fn the_limit_includes_lists_of_earlier_batches() {
     let _guard = exclusive_with_pools();
-    let (topology, regularisers) = (Topology::rnnt(), Regularisers::default());
+    let (topology, regularisers) = (Topology::rnnt(), Regularizers::default());
     let (mut frames, mut labels) = (vec![1; 5001], vec![0; 5001]);
     (frames[0], labels[0]) = (1000, 100);
     let [long_lists, two_utterances] = [(frames, labels), (vec![560; 2], vec![100; 2])]
@@ -255,7 +255,7 @@ fn the_limit_includes_lists_of_earlier_batches() {
 #[test]
 fn large_lanes_are_kept() {
     let _guard = exclusive_with_pools();
-    let (topology, regularisers) = (Topology::rnnt(), Regularisers::default());
+    let (topology, regularisers) = (Topology::rnnt(), Regularizers::default());
     let batches = [vec![900], vec![20, 20], vec![900]].map(|frames| {
         let labels = vec![30; frames.len()];
         Lattices::new(frames, labels).unwrap()

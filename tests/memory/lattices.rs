@@ -1,5 +1,5 @@
 //! A workspace allocates nothing when a batch comes again.
-use panda::rnnt_dp::{Lattices, Regularisers, Topology, Workspace};
+use panda::rnnt_dp::{Lattices, Regularizers, Topology, Workspace};
 
 use crate::counting::{allocation_count, exclusive};
 

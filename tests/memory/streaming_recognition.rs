@@ -69,7 +69,7 @@ fn recognizer(kind: &str, preferred: Option<&str>, bidirectional: bool) -> Recog
 /// Run it on one thread: of several threads, two may first need a buffer at the same time in any
 /// chunk.
 fn measure(recognizer: &Recognizer, options: &StreamingOptions) -> ([usize; 2], usize) {
-    let mut stream = recognizer.live(options).unwrap();
+    let mut stream = recognizer.stream(options).unwrap();
     let mut chunk = vec![0.0; CHUNK];
     let (mut bytes, mut labels) = ([0; 2], 0);
     for n in 0..CHUNKS_AFTER {
@@ -99,7 +99,8 @@ fn check(name: &str, recognizer: &Recognizer, options: &StreamingOptions) -> usi
 #[test]
 fn memory_does_not_grow_with_the_number_of_chunks() {
     let _guard = exclusive();
-    let endpoint = StreamingOptions { endpoint: Some(Endpoint::default()), ..StreamingOptions::default() };
+    let endpoint =
+        StreamingOptions { endpoint: Some(EndpointConfig::default()), ..StreamingOptions::default() };
     let latest = StreamingOptions { latest: Some(1.0), ..StreamingOptions::default() };
     let fusion = |classes: usize| {
         let bonus: Vec<f32> = (0..classes).map(|class| class as f32 * 0.1).collect();
@@ -120,7 +121,7 @@ fn memory_does_not_grow_with_the_number_of_chunks() {
                 "{name} {silence}: {labels}"
             );
             check(&format!("greedy with endpoints {name} {silence}"), &greedy, &endpoint);
-            let fused = SearchConfig::Greedy(Greedy { fusion: fusion(classes), ..Greedy::default() });
+            let fused = SearchConfig::Greedy(GreedyOptions { fusion: fusion(classes), ..GreedyOptions::default() });
             let fused = load().with_search(fused).unwrap().with_silence(silence).unwrap();
             check(&format!("fused {name} {silence}"), &fused, &StreamingOptions::default());
         }

@@ -49,7 +49,7 @@ fn options() -> GreedyOptions {
     GreedyOptions { max_symbols: Some(MAX_SYMBOLS), ..GreedyOptions::default() }
 }
 
-fn to_labels(tokens: &[Emitted]) -> Vec<Label> {
+fn to_labels(tokens: &[DecodedToken]) -> Vec<Label> {
     tokens.iter().map(|label| (label.label, label.frame, label.duration)).collect()
 }
 
@@ -59,7 +59,7 @@ fn to_labels(tokens: &[Emitted]) -> Vec<Label> {
 /// Layers that do not fit together.
 pub fn prepare(work: &DecodeWork, method: &Method) -> Result<Box<dyn Workload>> {
     let weights = SyntheticWeights::new(work.family);
-    let one_frame = Greedy { look_ahead: 1, ..options() };
+    let one_frame = GreedyOptions { look_ahead: 1, ..options() };
     let projected = |options| -> Result<Search> {
         let (model, network) = weights.network()?;
         Ok(Search::Projected(GreedySearch::new(model, options)?, network))
@@ -151,7 +151,7 @@ impl Workload for DecodeWorkload {
                 return Err(Error::Labels { utterance, expected, found });
             }
         }
-        let mut search = GreedySearch::new(model, Greedy { steps: true, ..options() })?;
+        let mut search = GreedySearch::new(model, GreedyOptions { steps: true, ..options() })?;
         let hypotheses = search.decode(&utterances)?;
         self.sites = (0..hypotheses.len()).map(|b| hypotheses.steps(b).len()).sum();
         Ok(())

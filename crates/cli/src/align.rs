@@ -47,7 +47,7 @@ pub struct Args {
 /// Utterances without a path and unusable utterances are reported and left out.
 pub fn run(arguments: &Args) -> Result<ExitCode> {
     let utterances = manifests::read(&arguments.manifest)?;
-    let ids = OutputIds::of_fields(utterances.iter().map(|utterance| utterance.id.as_str()));
+    let ids = OutputIds::for_ctm(utterances.iter().map(|utterance| utterance.id.as_str()));
     let utterances = shard::part(utterances, arguments.shard);
     let paths = [&arguments.ctm, &arguments.json];
     let [ctm, json] = outputs::open(paths, &[&arguments.checkpoint, &arguments.manifest], &utterances)?;
@@ -81,7 +81,7 @@ fn write(
     ctm: Option<OutputFile>,
     json: Option<OutputFile>,
 ) -> Result<ExitCode> {
-    let unit = if arguments.tokens { Unit::Tokens } else { Unit::Words };
+    let unit = if arguments.tokens { CtmUnit::Tokens } else { CtmUnit::Words };
     let standard = [&ctm, &json].into_iter().flatten().any(OutputFile::is_standard);
     if ctm.is_none() && json.is_none() {
         formatted(&alignments.ctm(unit, ids))?;

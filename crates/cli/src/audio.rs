@@ -25,7 +25,7 @@ pub struct AudioArguments {
 pub struct SilenceArguments {
     /// Discard transcripts in which no word reaches this posterior, as silence; 0 disables the
     /// filter. The posteriors are those of the model without --lm and --phrases
-    #[arg(long, value_name = "P", default_value_t = recognizer::SILENCE, value_parser = numbers::posterior)]
+    #[arg(long, value_name = "P", default_value_t = recognizer::MIN_WORD_POSTERIOR, value_parser = numbers::posterior)]
     silence: f64,
 }
 
@@ -66,7 +66,7 @@ impl SilenceArguments {
 }
 
 /// Prints the number of converted recordings, one line per kind of conversion.
-pub fn note(changes: &BTreeMap<Change, usize>) {
+pub fn note(changes: &BTreeMap<AudioChange, usize>) {
     for (change, count) in changes {
         warnln!("note: {change}: {count} recording{}", if *count == 1 { "" } else { "s" });
     }

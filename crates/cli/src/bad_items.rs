@@ -10,7 +10,7 @@ use crate::out::warn_each;
 pub struct BadItemArguments {
     /// Fail if more than this share of utterances is unusable, rounded up; unusable utterances
     /// (recording or text) are left out with a warning
-    #[arg(long, value_name = "SHARE", default_value_t = recognizer::MAX_BAD, value_parser = numbers::share)]
+    #[arg(long, value_name = "SHARE", default_value_t = recognizer::DEFAULT_MAX_BAD, value_parser = numbers::share)]
     max_bad: f64,
 }
 

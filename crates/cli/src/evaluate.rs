@@ -73,7 +73,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     let files = [&arguments.checkpoint, &arguments.manifest].into_iter();
     let inputs: Vec<&PathBuf> = files.chain(arguments.search.files()).collect();
     let joined_file =
-        arguments.output.clone().filter(|_| arguments.format.is_some_and(TranscriptFormat::joins));
+        arguments.output.clone().filter(|_| arguments.format.is_some_and(TranscriptFormat::is_appendable));
     let [hypotheses, transcripts] =
         outputs::open([&arguments.hypotheses, &joined_file], &inputs, &utterances)?;
     let captions = captions(arguments, &inputs, &utterances, &file_names)?;
@@ -87,7 +87,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     let recognizer = recognizer.with_special_omitted(ignores_special);
     let evaluation = match utterances.is_empty() {
         // A shard is empty if the manifest has fewer utterances than shards.
-        true => Evaluation::of(Vec::new()),
+        true => Evaluation::new(Vec::new()),
         false => evaluate(&recognizer, &utterances).map_err(|error| arguments.audio.advise(error))?,
     };
     let name = arguments.manifest.file_stem().unwrap_or_default().to_string_lossy();
@@ -104,14 +104,14 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     }
     if let Some(output) = transcripts {
         let lines =
-            evaluation.transcripts.iter().map(|transcript| writer.write(&transcript.id, &transcript.heard));
+            evaluation.transcripts.iter().map(|transcript| writer.write(&transcript.id, &transcript.transcription));
         output.write(lines.collect::<String>().as_bytes())?;
     }
     let mut captions: HashMap<&str, Output> =
         utterances.iter().map(|utterance| utterance.id.as_str()).zip(captions).collect();
     for transcript in &evaluation.transcripts {
         let Some(output) = captions.remove(transcript.id.as_str()) else { continue };
-        output.write(writer.write(&transcript.id, &transcript.heard).as_bytes())?;
+        output.write(writer.write(&transcript.id, &transcript.transcription).as_bytes())?;
     }
     scores::lines(&name, &evaluation, arguments.speakers).iter().try_for_each(|line| outln!("{line}"))?;
     Ok(ExitCode::SUCCESS)
@@ -124,7 +124,7 @@ fn captions(
     utterances: &[Utterance],
     names: &OutputIds,
 ) -> Result<Vec<OutputFile>> {
-    let (Some(format), Some(folder)) = (arguments.format.filter(|format| !format.joins()), &arguments.output)
+    let (Some(format), Some(folder)) = (arguments.format.filter(|format| !format.is_appendable()), &arguments.output)
     else {
         return Ok(Vec::new());
     };

@@ -54,7 +54,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
             output.write(text.as_bytes())?;
         }
         MergeParts::Alignments(parts) => {
-            let joined = Alignments::joined(parts).expect("at least one part");
+            let joined = Alignments::merge(parts).expect("at least one part");
             output.write(joined.json().as_bytes())?;
         }
         MergeParts::Hypotheses(parts) => {

@@ -63,8 +63,8 @@ struct CorpusArguments {
 }
 
 impl CorpusArguments {
-    fn options(&self) -> Prepare {
-        Prepare {
+    fn options(&self) -> PrepareOptions {
+        PrepareOptions {
             output: self.output.as_ref().unwrap_or(&self.dir).clone(),
             allow_incomplete: self.allow_incomplete,
             shards: self.shards.map(|count| count as usize),
@@ -83,7 +83,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         CorpusCommand::Fsdd { common, strings, seed } => {
             let strings = strings.map(|train| {
                 let (train, held_out) = (train as usize, (train as usize).div_ceil(10));
-                Strings { train, dev: held_out, test: held_out, seed: *seed }
+                StringCounts { train, dev: held_out, test: held_out, seed: *seed }
             });
             fsdd(&common.dir, &common.options(), strings.as_ref())?
         }
@@ -92,7 +92,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_table(lists: &[Summary]) -> Result<()> {
+fn print_table(lists: &[CorpusSummary]) -> Result<()> {
     outln!(
         "{:<16} {:>10} {:>8} {:>8} {:>10} {:>10} {:>10}",
         "list",

@@ -250,7 +250,7 @@ impl SearchArguments {
                 symbols,
                 ..SupportedOptions::default()
             })?;
-            let beam = Beam {
+            let beam = BeamOptions {
                 kind: match kind {
                     BeamSearchKind::Modified => BeamKind::Modified,
                     BeamSearchKind::Malsd => BeamKind::Malsd { max_symbols },
@@ -357,13 +357,13 @@ impl SearchArguments {
         let mut fusion = Vec::new();
         for (path, weight) in [(&self.lm, self.lm_weight), (&self.minus_lm, -self.minus_lm_weight)] {
             if let Some(path) = path {
-                let automaton = self.ngram(path, &names, recognizer.tokenizer())?;
-                fusion.push(Fusion { automaton, weight });
+                let scorer = self.ngram(path, &names, recognizer.tokenizer())?;
+                fusion.push(Fusion { scorer, weight });
             }
         }
         if self.word_bonus != 0.0 {
-            let bonus = PerClass::new(recognizer.word_starts().into_iter().map(f32::from).collect())?;
-            fusion.push(Fusion { automaton: Arc::new(bonus), weight: self.word_bonus });
+            let bonus = ClassScores::new(recognizer.word_starts().into_iter().map(f32::from).collect())?;
+            fusion.push(Fusion { scorer: Arc::new(bonus), weight: self.word_bonus });
         }
         if let Some(path) = &self.phrases {
             let bytes = read(path)?;
@@ -376,7 +376,7 @@ impl SearchArguments {
             add_unmarked(&mut phrases, recognizer.tokenizer().tokens());
             let boost =
                 Boost::with_boundaries(&phrases, &recognizer.word_boundaries(), 1.0).map_err(with_path)?;
-            fusion.push(Fusion { automaton: Arc::new(boost), weight: 1.0 });
+            fusion.push(Fusion { scorer: Arc::new(boost), weight: 1.0 });
         }
         Ok(fusion)
     }
@@ -414,7 +414,7 @@ impl SearchArguments {
 
 fn read(path: &Path) -> Result<Vec<u8>> {
     let io = |source| model::Error::Io { path: path.to_owned(), action: "read the file", source };
-    Ok(speech::files::read_given(path).map_err(io)?)
+    Ok(speech::files::read_input(path).map_err(io)?)
 }
 
 /// Prints one warning about phrases that the tokenizer cannot encode.

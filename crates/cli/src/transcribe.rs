@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use recognizer::{OutputIds, Recognizer, TranscriptFormat, Transcription, TranscriptionWriter, WindowConfig};
-use speech::{Audio, AudioPieces, Change};
+use speech::{Audio, AudioChunks, AudioChange};
 use training::files::OutputFile;
 
 use crate::audio::{AudioArguments, SilenceArguments};
@@ -225,7 +225,7 @@ impl Transcriber<'_> {
             }
         }
         bar.finish_and_clear();
-        let is_success = self.failures <= recognizer::allowed(files.len(), self.arguments.max_bad);
+        let is_success = self.failures <= recognizer::max_bad_count(files.len(), self.arguments.max_bad);
         Ok(if is_success { ExitCode::SUCCESS } else { ExitCode::from(2) })
     }
 
@@ -246,11 +246,11 @@ impl Transcriber<'_> {
         &self,
         path: &Path,
         short_recordings: &mut Vec<Audio>,
-    ) -> std::result::Result<(Option<Transcription>, Vec<Change>), String> {
+    ) -> std::result::Result<(Option<Transcription>, Vec<AudioChange>), String> {
         let (recognizer, long) = (self.recognizer, &self.arguments.long);
         let message = |error: recognizer::Error| chain(&self.arguments.audio.advise(error));
         let rate = recognizer.model().config().input.features.sample_rate;
-        let open = || AudioPieces::open(path, rate, recognizer.conversion());
+        let open = || AudioChunks::open(path, rate, recognizer.conversion());
         let mut chunks = open().map_err(|error| message(error.into()))?;
         let streams = recognizer.search().streams();
         let max_samples = if streams { (long.long * f64::from(rate)) as usize } else { usize::MAX };
@@ -260,7 +260,7 @@ impl Transcriber<'_> {
             drop(samples);
             let chunks = open().map_err(|error| message(error.into()))?;
             let changes = chunks.changes().to_vec();
-            let transcription = recognizer.transcribe_pieces(chunks, long.window());
+            let transcription = recognizer.transcribe_chunks(chunks, long.window());
             let transcription = transcription.map_err(|error| match error {
                 // These errors contain the path.
                 error @ recognizer::Error::Model(model::Error::Speech(_)) => message(error),

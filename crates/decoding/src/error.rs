@@ -1,5 +1,5 @@
 //! Errors of decoding.
-use kernels::Brief;
+use kernels::ShortFloat;
 use rnnt_dp::Topology;
 
 /// The crate's result type.
@@ -125,7 +125,7 @@ pub enum Error {
         found: &'static str,
     },
     /// Fusion adds NaN or +inf to the score of a label.
-    #[error("fused score of class {class}: expected a number below +inf, found {found}", found = Brief(f64::from(*found)))]
+    #[error("fused score of class {class}: expected a number below +inf, found {found}", found = ShortFloat(f64::from(*found)))]
     Fused {
         /// The label.
         class: usize,
@@ -133,7 +133,7 @@ pub enum Error {
         found: f32,
     },
     /// Fusion scores the end of an utterance with NaN or +inf.
-    #[error("final fusion score: expected a number below +inf, found {found}", found = Brief(*found))]
+    #[error("final fusion score: expected a number below +inf, found {found}", found = ShortFloat(*found))]
     End {
         /// The invalid score.
         found: f64,

@@ -44,12 +44,13 @@ impl TokenTable {
             return Err(Error::BigBlanks { expected, found: big_blanks.len() });
         }
         let advance_of = |token| {
-            let column = topology.column_of(token)?;
-            Some(match topology.frames_of(column) {
+            let column = topology.token_column(token)?;
+            Some(match topology.token_frames(column) {
                 Some(frames) => FrameAdvance::Fixed(frames),
                 None => {
                     // A blank of duration 0 advances by one frame.
-                    let arc = |at| topology.arc_with(column, at).map_or(1, |arc| topology.arcs()[arc].frames);
+                    let arc =
+                        |at| topology.duration_arc(column, at).map_or(1, |arc| topology.arcs()[arc].frames);
                     FrameAdvance::PerDuration((0..topology.durations()).map(arc).collect())
                 }
             })

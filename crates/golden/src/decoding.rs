@@ -34,7 +34,7 @@ struct Decode {
 #[derive(Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum DecodeKind {
-    Greedy {
+    GreedyOptions {
         max_symbols: Option<usize>,
         utterances: Vec<GreedyCase>,
     },
@@ -144,7 +144,7 @@ impl DecodingCase {
             expected: expected.into(),
             found,
         };
-        let model = Model::from_safetensors(&bytes, &sidecar.model);
+        let model = DecodingModel::from_safetensors(&bytes, &sidecar.model);
         let (model, network) = model.map_err(|error| {
             case_error("model", "weights that fit the sidecar's model", error.to_string())
         })?;
@@ -152,7 +152,7 @@ impl DecodingCase {
         let frames = network
             .project_frames(&enc)
             .map_err(|error| case_error("enc", "whole rows of the encoder's width", error.to_string()))?;
-        decoding::unpadded(&frames, model.width(), &sidecar.lengths)
+        decoding::unpad(&frames, model.width(), &sidecar.lengths)
             .map_err(|error| case_error("enc", "rows for the lengths of the sidecar", error.to_string()))?;
         Ok(Self { name: name.into(), path: tensors.into(), sidecar, bytes, model, network, frames })
     }

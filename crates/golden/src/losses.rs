@@ -39,7 +39,7 @@ fn dense<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> {
     let [_, frames, positions, classes] = case.shape("logits")?;
     let layout = Layout::Padded { frames, positions };
     let values: Vec<F> = case.values("logits")?;
-    let scores = Scores { scores: &values, classes, layout };
+    let scores = ScoreInputs { scores: &values, classes, layout };
     let weights = Reduction::Sum.weights(&targets);
     let case_options = options(case);
     let mut session = Session::new(&case_options)?;
@@ -127,7 +127,7 @@ fn rows<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> {
     let bias: Option<Vec<F>> = case.find("b").map(|_| case.values("b")).transpose()?;
     let head = Head::new(&weight, bias.as_deref(), width).map_err(rnnt_loss::Error::from)?;
     let weights = Reduction::Sum.weights(&targets);
-    let rows = Rows::new(&hidden, head).with_layout(layout);
+    let rows = HiddenInputs::new(&hidden, head).with_layout(layout);
     let output = Session::new(&options(case))?.sum(rows, &targets, &weights)?;
     let mut out = LossOutcome::default();
     for name in ["loss", "grad_h", "grad_W"] {
@@ -167,7 +167,7 @@ fn joint<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> {
         head: Head::new(&head_weight, Some(&head_bias), width).map_err(rnnt_loss::Error::from)?,
     };
     let (mut session, weights) = (Session::new(&options(case))?, Reduction::Sum.weights(&targets));
-    let inputs = Encodings { encodings: &encodings, predictions: &predictions, layout };
+    let inputs = NetworkInputs { encodings: &encodings, predictions: &predictions, layout };
     let output = network.sum(&mut session, inputs, &targets, &weights)?;
     let mut out = LossOutcome::default();
     case.get("loss")?;
@@ -186,7 +186,7 @@ fn joint<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> {
     }
     if case.find("logits").is_some() {
         // The same lattice from the scores that the author of the case computed.
-        let scores = Scores { scores: &input("logits")?, classes, layout };
+        let scores = ScoreInputs { scores: &input("logits")?, classes, layout };
         let output = session.sum(scores, &targets, &weights)?;
         out.loss(case, "loss", &output.losses)?;
     }

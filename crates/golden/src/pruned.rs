@@ -25,10 +25,10 @@ pub(super) fn pruned<F: Element>(case: &LossCase) -> Result<LossOutcome, RunErro
 
     let (encoded, predicted, weight, bias) = (input("am_proj")?, input("lm_proj")?, input("W")?, input("b")?);
     let head = Head::new(&weight, Some(&bias), width).map_err(rnnt_loss::Error::from)?;
-    let joint = Joint::new(&encoded, &predicted, head).with_layout(layout);
-    let scales = Scales { simple: 1.0, pruned: 1.0 };
-    let inputs = PrunedJoint { simple: Simple::Matrices(source), joint, scales };
-    let (tokens, pruning) = (Tokens::Softmax, pruning(case)?);
+    let joint = JointInputs::new(&encoded, &predicted, head).with_layout(layout);
+    let scales = PassScales { simple: 1.0, pruned: 1.0 };
+    let inputs = PrunedInputs { simple: SimpleInputs::Matrices(source), joint, scales };
+    let (tokens, pruning) = (TokenNormalization::Softmax, pruning(case)?);
     let case_options =
         Options { loss: Loss::Pruned { topology: topology.clone(), tokens, pruning }, ..options(case) };
     let output = Session::new(&case_options)?.sum(inputs, &targets, &loss_weights)?;
@@ -167,7 +167,7 @@ fn scores<F: Element>(
     }
     let packed: Vec<F> = rows.iter().flat_map(|&row| &stored[row..row + classes]).copied().collect();
     let loss_weights = Reduction::Sum.weights(targets);
-    let packed = Scores { scores: &packed, classes, layout: Layout::Packed };
+    let packed = ScoreInputs { scores: &packed, classes, layout: Layout::Packed };
     let output = session.sum(packed, &retained, &loss_weights)?;
     out.loss(case, "pruned_loss", &output.losses)?;
     let mut gradient = vec![F::ZERO; stored.len()];

@@ -23,7 +23,7 @@ pub(super) fn tdt<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> 
     let options = Options { loss: Loss::Tdt { topology, sigma, omega }, ..options(case) };
     let layout = Layout::Padded { frames, positions };
     let (scores, ones) = (case.values::<F>("acts")?, Reduction::Sum.weights(&targets));
-    let scores = Scores { scores: &scores, classes, layout };
+    let scores = ScoreInputs { scores: &scores, classes, layout };
     let output = Session::new(&options)?.sum(scores, &targets, &ones)?;
     outcome(case, &output, width, &real_rows(&targets, frames, positions))
 }
@@ -38,14 +38,14 @@ pub(super) fn multi_blank<F: Element>(case: &LossCase) -> Result<LossOutcome, Ru
     let options = Options { loss, ..options(case) };
     let layout = Layout::Padded { frames, positions };
     let (scores, ones) = (case.values::<F>("acts")?, Reduction::Sum.weights(&targets));
-    let scores = Scores { scores: &scores, classes, layout };
+    let scores = ScoreInputs { scores: &scores, classes, layout };
     let output = Session::new(&options)?.sum(scores, &targets, &ones)?;
     outcome(case, &output, classes, &real_rows(&targets, frames, positions))
 }
 
 fn outcome<F: Element>(
     case: &LossCase,
-    output: &Output<F>,
+    output: &LossOutput<F>,
     width: usize,
     is_real: &[bool],
 ) -> Result<LossOutcome, RunError> {

@@ -4,6 +4,7 @@
 //! weights align with rows of states. If there are many arcs and the runs do not overlap, states
 //! are split into blocks that run in parallel. Each state is summed in the order of its sources, so
 //! that blocks do not change the bits.
+use std::ops::Range;
 
 use kernels::{ArcScatter, Real, ScratchReq, items_mut, par_for, parts, parts_mut};
 

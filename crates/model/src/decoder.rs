@@ -24,7 +24,7 @@ impl Model {
     ///
     /// # Errors
     /// [`crate::Error::Shape`] for a recognition lattice; candle's own errors.
-    pub fn decoder(&self) -> Result<decoding::Model> {
+    pub fn decoder(&self) -> Result<decoding::DecodingModel> {
         let TransducerNetwork { predictor, layers } = self.output.transducer()?;
         let (mut weight, mut bias) = (to_vec(layers.head.weight())?, to_vec(layers.head.bias())?);
         if let Some(durations) = &layers.durations {
@@ -34,7 +34,7 @@ impl Model {
         let head = AffineLayer::new("joint.head", &weight, self.width(), Some(&bias))?;
         let projection = layers.predictor.packed("joint.predictor")?;
         let activation = self.config().loss.options.activation.activation();
-        let mut network = Network::new(activation, None, projection, head, self.durations().len())?;
+        let mut network = JointNetwork::new(activation, None, projection, head, self.durations().len())?;
         if self.config().loss.kind == (LossKind::Rnnt { factored_blank: true }) {
             network = network.with_factored_blank(self.blank())?;
         }
@@ -98,10 +98,10 @@ mod tests {
     const LSTM: &str = "predictor = { kind = \"lstm\", embedding = 3, hidden = 5, layers = 1 }";
 
     /// Computes the scores of one site.
-    fn joint(decoder: &decoding::Model, frame: &[f32], row: &[f32]) -> Vec<f32> {
+    fn joint(decoder: &decoding::DecodingModel, frame: &[f32], row: &[f32]) -> Vec<f32> {
         let at = [SiteIndex { utterance: 0, frame: 0, row: 0 }];
-        let mut scores = vec![0.0; decoder.rules().classes() + decoder.rules().durations()];
-        let sites = SiteBatch { frames: &[frame], rows: row, at: &at };
+        let mut scores = vec![0.0; decoder.token_table().classes() + decoder.token_table().durations()];
+        let sites = SiteBatch { frames: &[frame], rows: row, sites: &at };
         decoder.joint().scores(&sites, &mut scores, &mut NetworkScratch::default());
         scores
     }
@@ -109,7 +109,7 @@ mod tests {
     /// Returns the scores of a site, and the expected ones.
     ///
     /// The model has four labels; expected are `z = act(h) Wᵀ + b` for these parameters.
-    fn scores(loss: &str, parameters: &[&str]) -> (decoding::Model, Vec<f32>, Vec<f32>) {
+    fn scores(loss: &str, parameters: &[&str]) -> (decoding::DecodingModel, Vec<f32>, Vec<f32>) {
         let text = format!("{RECIPE}\n{LSTM}\nloss = {loss}");
         let model = Model::new(&ModelConfig::from_recipe(&text, Path::new("test.toml")).unwrap(), 4).unwrap();
         let decoder = model.decoder().unwrap();
@@ -136,12 +136,12 @@ mod tests {
         let heads = ["joint.head.weight", "joint.durations.weight"];
         let (tdt, found, expected) = scores("{ kind = \"tdt\", durations = [0, 1, 3] }", &heads);
         assert_close(&found, &expected);
-        let rules = tdt.rules();
+        let rules = tdt.token_table();
         assert_eq!((rules.classes(), rules.blank(), rules.durations(), rules.duration(2)), (5, 4, 3, 3));
 
         let (big, found, expected) = scores("{ kind = \"multi-blank\", durations = [2, 4] }", &heads[..1]);
         assert_close(&found, &expected);
-        let rules = big.rules();
+        let rules = big.token_table();
         assert_eq!((rules.classes(), rules.blank(), rules.frames(6, 0)), (7, 4, 4));
         assert!(rules.is_blank(5) && rules.is_blank(6) && !rules.is_blank(3));
     }
@@ -162,7 +162,7 @@ mod tests {
     fn scores_of_a_factored_blank_are_probabilities() {
         let (hat, found, mut expected) =
             scores("{ kind = \"rnnt\", factored_blank = true }", &["joint.head.weight"]);
-        factor_blank(&mut expected, hat.rules().blank());
+        factor_blank(&mut expected, hat.token_table().blank());
         assert_close(&found, &expected);
         let sum: f32 = found.iter().map(|score| score.exp()).sum();
         assert!((sum - 1.0).abs() < 1e-5 && found[4] < -0.1, "{found:?}");

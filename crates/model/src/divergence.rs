@@ -74,8 +74,8 @@ mod tests {
         for (error, expected) in [
             (scores, Some((SCORE, None))),
             (frame, Some((SCORE, None))),
-            (LossError::Normaliser(weight), infinite("weight of the head", f64::INFINITY)),
-            (LossError::Normaliser(adjoint), infinite("gradient of the scores", f64::INFINITY)),
+            (LossError::Normalizer(weight), infinite("weight of the head", f64::INFINITY)),
+            (LossError::Normalizer(adjoint), infinite("gradient of the scores", f64::INFINITY)),
             (LossError::FirstPass(first), Some((SCORE, None))),
             (LossError::Lattice(overflow), infinite("loss", f64::NEG_INFINITY)),
             (LossError::Loss { utterance: 0, found: f64::NEG_INFINITY }, infinite("loss", f64::NEG_INFINITY)),
@@ -89,8 +89,8 @@ mod tests {
     fn other_errors_keep_their_messages() {
         type LossError = rnnt_loss::Error;
         for (error, part) in [
-            (LossError::Normaliser(panda_core::Error::Zero { argument: "classes" }), "`classes`"),
-            (LossError::Normaliser(panda_core::Error::Clamp { limit: -1.0 }), "clamp"),
+            (LossError::Normalizer(panda_core::Error::Zero { argument: "classes" }), "`classes`"),
+            (LossError::Normalizer(panda_core::Error::Clamp { limit: -1.0 }), "clamp"),
             (LossError::FirstPass(pruned::Error::Zero { argument: "s_range" }), "`s_range`"),
             (LossError::FirstPass(pruned::Error::BlankOutOfRange { blank: 9, classes: 3 }), "blank"),
             (LossError::Lattice(rnnt_dp::Error::NoArcs), "topology"),

@@ -85,7 +85,7 @@ pub enum Error {
         utterances: Vec<String>,
     },
     /// Something that needs more memory than is available.
-    #[error("{what}: expected at most {}, the available memory, found {}", memory::amount(*available), memory::amount(*bytes))]
+    #[error("{what}: expected at most {}, the available memory, found {}", memory::format_bytes(*available), memory::format_bytes(*bytes))]
     Memory {
         /// What needs the memory, with the responsible keys or utterance.
         what: String,

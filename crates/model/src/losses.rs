@@ -141,7 +141,7 @@ impl Model {
         let ctc = match &self.ctc {
             Some(ctc) => {
                 let plain = Targets::new(self.blank(), lengths.clone(), labels.to_vec())?;
-                let rows = RowTensors { hidden: &encoded, head: head(ctc) };
+                let rows = HiddenTensors { hidden: &encoded, head: head(ctc) };
                 let LossSum { sum, losses, .. } = sessions.ctc.sum(rows, &plain, &weights)?;
                 Some((losses, sum))
             }
@@ -164,7 +164,7 @@ impl Model {
         let rate = f64::from(self.config().joint.dropout);
         let dropout = match pass.filter(|_| rate > 0.0) {
             Some(pass) => {
-                targets = targets.with_names(pass.utterances().to_vec())?;
+                targets = targets.with_ids(pass.utterances().to_vec())?;
                 Some(Dropout { rate, seed: pass.seed() })
             }
             None => None,

@@ -1,4 +1,4 @@
-//! Alignment of transcripts with audio.
+//! LabelAlignment of transcripts with audio.
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -140,7 +140,7 @@ impl Alignments {
         }
         for (example, alignment) in examples.iter().zip(alignments_by_example) {
             // If all scores are NaN or -inf, the best path has no labels.
-            let is_valid = |alignment: &rnnt_loss::Alignment| {
+            let is_valid = |alignment: &rnnt_loss::LabelAlignment| {
                 alignment.tokens.len() == example.labels.len() && alignment.log_prob.is_finite()
             };
             match alignment.filter(is_valid) {
@@ -160,7 +160,7 @@ impl Alignments {
         tokenizer: &Tokenizer,
         config: &ModelConfig,
         example: &Example,
-        alignment: &Alignment,
+        alignment: &LabelAlignment,
     ) -> Result<AlignedUtterance> {
         let frame_ms = config.frame_ms();
         let seconds = |frames: f64| frames * frame_ms / 1000.0;
@@ -259,7 +259,7 @@ fn latency<'a>(tokens: impl Iterator<Item = &'a TokenAlignment>) -> Option<f64> 
 const BEST_PATH_BYTES_PER_SITE: usize = 32;
 
 /// Computes the best paths of a batch.
-fn align(model: &Model, examples: &[Example], batch: &[usize]) -> Result<Vec<Option<Alignment>>> {
+fn align(model: &Model, examples: &[Example], batch: &[usize]) -> Result<Vec<Option<LabelAlignment>>> {
     let features: Vec<_> = batch.iter().map(|&index| &examples[index].features).collect();
     let (rows, lengths) = model::collate(&features, &model.config().input.rows)?;
     let labels: Vec<Vec<u32>> = batch.iter().map(|&index| examples[index].labels.clone()).collect();

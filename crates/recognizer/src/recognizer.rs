@@ -3,7 +3,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 
-use decoding::{Aggregate, Boundaries};
+use decoding::{ConfidenceAggregation, WordBoundaries};
 use kernels::ShortFloat;
 use rayon::prelude::*;
 use serde::Deserialize;
@@ -35,7 +35,7 @@ pub struct Recognizer {
     ignores_special: bool,
     model: Model,
     /// The decoder of a transducer; `None` for a recognition lattice.
-    decoder: Option<decoding::Model>,
+    decoder: Option<decoding::DecodingModel>,
     search: SearchConfig,
     /// The search with its reused buffers; concurrent calls take turns.
     searcher: Mutex<Searcher>,
@@ -245,7 +245,7 @@ impl Recognizer {
     }
 
     /// Sets how token confidences combine to that of a word; the default is the minimum.
-    pub fn with_aggregate(mut self, aggregate: Aggregate) -> Self {
+    pub fn with_aggregate(mut self, aggregate: ConfidenceAggregation) -> Self {
         self.aggregate = aggregate;
         self
     }
@@ -360,7 +360,7 @@ impl Recognizer {
     /// Returns the word boundaries of each class, for whole-word phrases.
     ///
     /// `None` for a class that is not a label, such as the blank.
-    pub fn word_boundaries(&self) -> Vec<Option<Boundaries>> {
+    pub fn word_boundaries(&self) -> Vec<Option<WordBoundaries>> {
         let mut boundaries = crate::words::boundaries(&self.tokenizer);
         boundaries.resize(self.model.classes(), None);
         boundaries
@@ -388,7 +388,7 @@ impl Recognizer {
     }
 
     /// Returns the decoder; `None` for a recognition lattice.
-    pub fn decoder(&self) -> Option<&decoding::Model> {
+    pub fn decoder(&self) -> Option<&decoding::DecodingModel> {
         self.decoder.as_ref()
     }
 }
@@ -408,7 +408,7 @@ struct TokenSettings {
 
 impl RecipeSettings {
     fn from_recipe(text: &str, path: &Path) -> Result<Self> {
-        let recipe_path = Path::new(RECIPE_PLACE);
+        let recipe_path = Path::new(RECIPE_LOCATION);
         toml::from_str(text).map_err(|error| {
             let source = Box::new(syntax_error(recipe_path, text, &error));
             model::Error::Inside { path: path.to_owned(), source }.into()

@@ -19,20 +19,20 @@ use model::tensors::{counts, with_slice};
 #[derive(Debug, Clone)]
 pub enum SearchConfig {
     /// The best class at each site.
-    Greedy(Greedy),
+    Greedy(GreedyOptions),
     /// Beam search.
-    Beam(Beam),
-    /// Beam search with prefix scores of the auxiliary CTC head ([`decoding::CtcPrefixes`]).
+    Beam(BeamOptions),
+    /// Beam search with prefix scores of the auxiliary CTC head ([`decoding::CtcPrefixScorer`]).
     BeamWithCtc {
         /// The beam search.
-        beam: Beam,
+        beam: BeamOptions,
         /// Weight of the CTC head, from 0 to 1000; 0.3 is typical.
         weight: f32,
     },
     /// Search with only the auxiliary CTC head: greedy or, with options, a beam.
     ///
     /// The blank of the options is that of the model.
-    Ctc(Option<CtcBeam>),
+    Ctc(Option<CtcBeamOptions>),
     /// Search in a recognition lattice, for lattice models.
     Lattice(LatticeSearch),
 }
@@ -63,7 +63,7 @@ impl SearchConfig {
 impl SearchConfig {
     /// Returns whether the search supports streaming.
     ///
-    /// Greedy search, and beam search of a kind that [`streams`](decoding::BeamKind::streams),
+    /// Greedy search, and beam search of a kind that [`streams`](decoding::BeamKind::supports_streaming),
     /// without a CTC head and with a single result.
     pub fn streams(&self) -> bool {
         match self {
@@ -97,7 +97,7 @@ pub(crate) struct SearchResult {
     /// The best labels.
     pub best: Hypothesis,
     /// The n-best labels, if several were requested.
-    pub ranked: Vec<Ranked>,
+    pub ranked: Vec<RankedHypothesis>,
     /// The result without fusion, if it may differ.
     pub unfused: Option<Unfused>,
 }
@@ -145,7 +145,11 @@ impl Searcher {
     /// # Errors
     /// [`decoding::Error`] for an option out of range; [`model::Error::Shape`] for a search that
     /// needs a CTC head, a joint network or a lattice that the model does not have.
-    pub fn new(model: &Model, decoder: Option<&decoding::Model>, search: &SearchConfig) -> Result<Self> {
+    pub fn new(
+        model: &Model,
+        decoder: Option<&decoding::DecodingModel>,
+        search: &SearchConfig,
+    ) -> Result<Self> {
         let decoder = || decoder.cloned().map_or_else(|| model.decoder(), Ok);
         if matches!(search, SearchConfig::Ctc(_) | SearchConfig::BeamWithCtc { .. }) && !model.has_ctc_head()
         {
@@ -196,7 +200,7 @@ impl Searcher {
         let mut unfused = unfused.as_mut().filter(|_| evidence);
         Ok(match kind {
             SearchKind::Greedy(search) => {
-                let frames = model.frames_of(encoded)?;
+                let frames = model.project_frames(encoded)?;
                 with_utterance_rows(&frames, &lengths, |rows, _| {
                     with_evidence(
                         search.decode(rows)?.iter().map(SearchResult::from).collect(),
@@ -214,7 +218,7 @@ impl Searcher {
                     }
                     None => vec![Vec::new(); lengths.len()],
                 };
-                let frames = model.frames_of(encoded)?;
+                let frames = model.project_frames(encoded)?;
                 with_utterance_rows(&frames, &lengths, |rows, _| {
                     let lists = search.decode_with(rows, lists)?;
                     let results =
@@ -295,7 +299,7 @@ fn with_utterance_rows<T>(
 ) -> Result<T> {
     let width = rows.dim(2)?;
     let outcome = with_slice(rows, |rows: &[f32]| {
-        Ok(unpadded(rows, width, lengths).and_then(|utterances| search(&utterances, width)))
+        Ok(unpad(rows, width, lengths).and_then(|utterances| search(&utterances, width)))
     })?;
     Ok(outcome?)
 }
@@ -308,7 +312,7 @@ fn ctc_head(model: &Model, encoded: &Tensor) -> Result<Tensor> {
 /// Returns the CTC prefix scores of each utterance for fusion.
 fn ctc_fusions(utterances: &[&[f32]], classes: usize, weight: f32) -> decoding::Result<Vec<Vec<Fusion>>> {
     let fusions = |(utterance, rows): (usize, &&[f32])| {
-        let automaton = CtcPrefixes::new(rows, classes, blank_of(classes))
+        let automaton = CtcPrefixScorer::new(rows, classes, blank_of(classes))
             .map_err(|source| decoding::Error::Utterance { utterance, source: Box::new(source) })?;
         Ok(vec![Fusion { scorer: Arc::new(automaton), weight }])
     };
@@ -332,7 +336,7 @@ fn no_lattice() -> Error {
 /// Sets the confidence of labels to their posterior.
 ///
 /// For results without the distribution at the label's frame.
-pub(crate) fn posteriors(mut labels: Vec<Emitted>) -> Vec<Emitted> {
+pub(crate) fn posteriors(mut labels: Vec<DecodedToken>) -> Vec<DecodedToken> {
     labels.iter_mut().for_each(|label| label.confidence = label.log_prob.exp());
     labels
 }

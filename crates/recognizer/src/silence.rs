@@ -1,5 +1,5 @@
 //! Detection of texts recognized in silence.
-use decoding::Emitted;
+use decoding::DecodedToken;
 use speech::{Features, Tokenizer};
 
 use crate::search::SearchResult;
@@ -56,11 +56,11 @@ pub(crate) fn evidence(tokenizer: &Tokenizer, unfused: &Unfused) -> f64 {
 /// Returns the largest word posterior, a product over tokens.
 ///
 /// 0 without words.
-pub(crate) fn max_word_posterior(tokenizer: &Tokenizer, labels: &[Emitted]) -> f64 {
+pub(crate) fn max_word_posterior(tokenizer: &Tokenizer, labels: &[DecodedToken]) -> f64 {
     let ids: Vec<u32> = labels.iter().map(|label| label.label).collect();
     let names = tokenizer.tokens();
-    let is_word = |label: &Emitted| names[label.label as usize].chars().any(is_without_spaces);
-    let posterior = |word: &[Emitted]| word.iter().map(|label| label.log_prob).sum::<f64>().exp();
+    let is_word = |label: &DecodedToken| names[label.label as usize].chars().any(is_without_spaces);
+    let posterior = |word: &[DecodedToken]| word.iter().map(|label| label.log_prob).sum::<f64>().exp();
     let best_part = |word: std::ops::Range<usize>| {
         let parts = labels[word].chunk_by(|a, b| !is_word(a) && !is_word(b));
         parts.map(posterior).fold(0.0, f64::max)
@@ -82,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    fn labels(tokenizer: &Tokenizer, text: &str, posteriors: &[f64]) -> Vec<Emitted> {
+    fn labels(tokenizer: &Tokenizer, text: &str, posteriors: &[f64]) -> Vec<DecodedToken> {
         let labels = tokenizer.encode(text).unwrap().into_iter().zip(posteriors);
         labels.map(|(label, p)| DecodedToken { label, log_prob: p.ln(), ..DecodedToken::default() }).collect()
     }
@@ -92,10 +92,10 @@ mod tests {
         let tokenizer = Tokenizer::train(TokenizerKind::InnerCharacters, &["ab a"]).unwrap();
         let labels = |text: &str, posteriors: &[f64]| labels(&tokenizer, text, posteriors);
         let features = Features { frames: 1, dim: 2, data: vec![0.0, -0.5] };
-        let result = |labels: &[Emitted]| {
+        let result = |labels: &[DecodedToken]| {
             SearchResult::from(Hypothesis { labels: labels.to_vec(), ..Hypothesis::default() })
         };
-        let silent = |labels: &[Emitted], min_posterior| {
+        let silent = |labels: &[DecodedToken], min_posterior| {
             is_silence(&features, &tokenizer, &result(labels), min_posterior)
         };
         let words = labels("ab a", &[0.7, 0.8, 0.5]);

@@ -103,7 +103,7 @@ pub struct StreamingRecognizer {
     endpoint: Option<EndpointConfig>,
     gate: SpeechGate,
     /// Labels of words that were not returned yet.
-    pending: Vec<Emitted>,
+    pending: Vec<DecodedToken>,
     has_discarded: bool,
     rows: Vec<f32>,
     /// First frame of the utterance.
@@ -353,7 +353,7 @@ impl StreamingRecognizer {
         Ok(new)
     }
 
-    fn add_labels(&mut self, labels: Vec<Emitted>) {
+    fn add_labels(&mut self, labels: Vec<DecodedToken>) {
         self.labels += labels.len();
         self.pending.extend(labels);
     }

@@ -71,7 +71,7 @@ pub struct Transcription {
 pub struct RankedText {
     /// The text.
     pub text: String,
-    /// The score that determines the order; see [`decoding::Ranked`].
+    /// The score that determines the order; see [`decoding::RankedHypothesis`].
     pub score: f64,
     /// Natural log-probability of its best label sequence, with language models and CTC.
     pub log_prob: f64,
@@ -104,13 +104,13 @@ pub(crate) struct Writer {
     frame_seconds: f64,
     /// Whether labels have durations.
     has_durations: bool,
-    aggregate: Aggregate,
+    aggregate: ConfidenceAggregation,
     /// Whether special words are omitted.
     omits_special: bool,
 }
 
 impl Writer {
-    pub fn new(has_durations: bool, frame_seconds: f64, aggregate: Aggregate) -> Self {
+    pub fn new(has_durations: bool, frame_seconds: f64, aggregate: ConfidenceAggregation) -> Self {
         Self { frame_seconds, has_durations, aggregate, omits_special: false }
     }
 
@@ -143,7 +143,7 @@ impl Writer {
     }
 
     /// Converts labels to text with times.
-    pub fn write(&self, tokenizer: &Tokenizer, labels: &[Emitted]) -> Result<Transcription> {
+    pub fn write(&self, tokenizer: &Tokenizer, labels: &[DecodedToken]) -> Result<Transcription> {
         if self.omits_special && labels.iter().any(|label| tokenizer.is_special(label.label)) {
             return self.write_without_special(tokenizer, labels);
         }
@@ -171,7 +171,7 @@ impl Writer {
                 text: tokenizer.decode(&ids[group])?,
                 start: word_tokens[0].start,
                 end: word_tokens.iter().fold(0.0, |end, token| token.end.max(end)),
-                confidence: self.aggregate.of(word_tokens.iter().map(|token| token.confidence)),
+                confidence: self.aggregate.combine(word_tokens.iter().map(|token| token.confidence)),
             })
         };
         let words = groups(tokenizer, &ids).into_iter().map(word).collect::<Result<Vec<_>>>()?;
@@ -181,7 +181,7 @@ impl Writer {
     }
 
     /// Converts the runs of labels between special words to one text.
-    fn write_without_special(&self, tokenizer: &Tokenizer, labels: &[Emitted]) -> Result<Transcription> {
+    fn write_without_special(&self, tokenizer: &Tokenizer, labels: &[DecodedToken]) -> Result<Transcription> {
         let mut transcription = Transcription::default();
         for run in labels.split(|label| tokenizer.is_special(label.label)) {
             let Transcription { words, tokens, .. } = self.write(tokenizer, run)?;
@@ -208,12 +208,12 @@ mod tests {
     ) -> Vec<DecodedToken> {
         let times = frames.iter().zip(durations).enumerate();
         let labels = tokenizer.encode(text).unwrap();
-        let label = |(label, (index, (&frame, &duration))): (u32, (usize, _))| Emitted {
+        let label = |(label, (index, (&frame, &duration))): (u32, (usize, _))| DecodedToken {
             label,
             frame,
             duration,
             confidence: 1.0 / (index + 1) as f64,
-            ..Emitted::default()
+            ..DecodedToken::default()
         };
         labels.into_iter().zip(times).map(label).collect()
     }
@@ -227,7 +227,7 @@ mod tests {
             let count = tokenizer.encode(text).unwrap().len();
             let frames: Vec<usize> = (0..count).collect();
             let labels = emitted(&tokenizer, text, &frames, &vec![1; count]);
-            let writer = Writer::new(false, 1.0, Aggregate::Min);
+            let writer = Writer::new(false, 1.0, ConfidenceAggregation::Min);
             let unfiltered = writer.write(&tokenizer, &labels).unwrap();
             assert_eq!(unfiltered.text, text, "{kind:?}");
             let texts = |transcription: &Transcription| {
@@ -252,7 +252,8 @@ mod tests {
     fn words_extend_from_their_first_to_their_last_token() {
         let tokenizer = Tokenizer::train(TokenizerKind::InnerCharacters, &["ab, ba"]).unwrap();
         let labels = emitted(&tokenizer, "ab, ba", &[3, 5, 9, 9, 14], &[1, 2, 4, 4, 3]);
-        let transcription = Writer::new(true, 0.25, Aggregate::Min).write(&tokenizer, &labels).unwrap();
+        let transcription =
+            Writer::new(true, 0.25, ConfidenceAggregation::Min).write(&tokenizer, &labels).unwrap();
         assert_eq!(transcription.text, "ab, ba");
         let words: Vec<_> =
             transcription.words.iter().map(|w| (w.text.as_str(), w.start, w.end, w.confidence)).collect();
@@ -260,9 +261,10 @@ mod tests {
         assert_eq!(words, [("ab,", 0.75, 1.75, 1.0 / 3.0), ("ba", 2.25, 4.25, 0.2)]);
         assert_eq!((transcription.tokens[2].start, transcription.tokens[2].end), (1.75, 1.75));
 
-        let transcription = Writer::new(false, 0.25, Aggregate::Max).write(&tokenizer, &labels).unwrap();
+        let transcription =
+            Writer::new(false, 0.25, ConfidenceAggregation::Max).write(&tokenizer, &labels).unwrap();
         assert_eq!((transcription.words[0].end, transcription.words[0].confidence), (1.5, 1.0));
-        let empty = Writer::new(false, 0.25, Aggregate::Min).write(&tokenizer, &[]).unwrap();
+        let empty = Writer::new(false, 0.25, ConfidenceAggregation::Min).write(&tokenizer, &[]).unwrap();
         assert_eq!(empty, Transcription::default());
     }
 }

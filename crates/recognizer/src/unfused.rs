@@ -1,5 +1,7 @@
 //! Greedy search without fusion, as evidence of speech.
-use decoding::{DecodingStep, Emitted, Greedy, GreedySearch, Model as Decoder, Stream, ctc_greedy};
+use decoding::{
+    DecodedToken, DecodingModel, DecodingStep, GreedyOptions, GreedySearch, GreedyStream, ctc_greedy,
+};
 
 /// The search result of the model without any fusion.
 ///
@@ -7,7 +9,7 @@ use decoding::{DecodingStep, Emitted, Greedy, GreedySearch, Model as Decoder, St
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Unfused {
     /// Labels of a greedy search.
-    pub labels: Vec<Emitted>,
+    pub labels: Vec<DecodedToken>,
     /// `max_t 1 - p(blank)` over the frames where the greedy search took a blank.
     ///
     /// If there are several blanks, only the one taken is subtracted.
@@ -32,7 +34,7 @@ impl Unfused {
 }
 
 /// Returns `max 1 - p` over the steps that are not labels.
-fn label_posterior(labels: &[Emitted], steps: &[DecodingStep]) -> f64 {
+fn label_posterior(labels: &[DecodedToken], steps: &[DecodingStep]) -> f64 {
     // Labels occur among the steps in order.
     let mut labels = labels.iter().peekable();
     let mut max_posterior = 0f64;
@@ -67,12 +69,12 @@ impl UnfusedSearch {
     }
 
     /// Returns the initial state of a streamed recording.
-    pub fn stream(&self) -> Stream {
+    pub fn stream(&self) -> GreedyStream {
         self.0.stream()
     }
 
     /// Searches the next rows of a recording.
-    pub fn advance(&mut self, stream: &mut Stream, rows: &[f32]) -> decoding::Result<Unfused> {
+    pub fn advance(&mut self, stream: &mut GreedyStream, rows: &[f32]) -> decoding::Result<Unfused> {
         let results = self.0.advance(&mut [stream], &[rows])?;
         Ok(Unfused::new(results.labels(0), results.steps(0)))
     }

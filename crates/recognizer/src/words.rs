@@ -46,15 +46,15 @@ pub(crate) fn starts(tokenizer: &Tokenizer) -> Vec<u8> {
 }
 
 /// Returns the word boundaries of each label, for whole-word phrases.
-pub(crate) fn boundaries(tokenizer: &Tokenizer) -> Vec<Option<Boundaries>> {
+pub(crate) fn boundaries(tokenizer: &Tokenizer) -> Vec<Option<WordBoundaries>> {
     let style = match tokenizer.kind() {
         TokenizerKind::Words => TokenStyle::Words,
         TokenizerKind::Characters => TokenStyle::Characters,
         _ => TokenStyle::Pieces,
     };
-    let special = |id| tokenizer.is_special(id).then_some(Boundaries::BOTH);
-    let of_names = Boundaries::of_names(tokenizer.tokens(), style);
-    (0..).zip(of_names).map(|(id, boundaries)| special(id).or(boundaries)).collect()
+    let special = |id| tokenizer.is_special(id).then_some(WordBoundaries::BOTH);
+    let boundaries = WordBoundaries::from_names(tokenizer.tokens(), style);
+    (0..).zip(boundaries).map(|(id, boundaries)| special(id).or(boundaries)).collect()
 }
 
 #[cfg(test)]

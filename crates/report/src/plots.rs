@@ -14,6 +14,9 @@ pub(crate) use axis::{format_short, ticks_between, ticks_to};
 pub use panel::{Corner, Panel, PlotLine};
 pub use pen::Pen;
 
+/// Colors of plots on a dark background, as a style sheet.
+pub(crate) const DARK_STYLE: &str = include_str!("plots.css");
+
 /// Error of the plotting library; indicates a bug in the library.
 pub type DrawError = Box<dyn std::error::Error + Send + Sync>;
 

@@ -82,7 +82,7 @@ impl Run {
 
     /// Adds a note if another recipe names other manifests than the run's.
     fn compare_manifests(&mut self, path: &Path) -> Result<()> {
-        let text = read_given_text(path).map_err(Error::io(path))?;
+        let text = read_input_text(path).map_err(Error::io(path))?;
         let Some(Recipe { data: run_data, .. }) = &self.recipe else { return Ok(()) };
         let resolution = "the manifests of the run's recipe are resolved relative to it";
         match Recipe::parse(&text, path) {
@@ -109,7 +109,7 @@ impl Run {
     /// Reads the utterances of the sets, and speakers that the hypotheses lack.
     fn read_manifests(&mut self, folder: &Path, recipe_path: Option<&Path>) -> Result<()> {
         let Some(recipe) = &self.recipe else { return Ok(()) };
-        let original = read_given_text(&folder.join("recipe.path")).map(PathBuf::from).ok();
+        let original = read_input_text(&folder.join("recipe.path")).map(PathBuf::from).ok();
         let base = recipe_path.or(original.as_deref()).and_then(Path::parent).unwrap_or(folder);
         for (name, transcripts) in &mut self.sets {
             let manifests = if name == "dev" { &recipe.data.dev } else { &recipe.data.test };
@@ -169,7 +169,7 @@ fn sets(folder: &Path) -> Result<(TranscriptsBySet, BTreeMap<String, BadItems>)>
         let Some(name) = name.strip_suffix(".hypotheses.jsonl").filter(|name| !name.starts_with('.')) else {
             continue;
         };
-        let text = read_given_text(&path).map_err(Error::io(&path))?;
+        let text = read_input_text(&path).map_err(Error::io(&path))?;
         let evaluation = Evaluation::read(&text).map_err(|(line, source)| Error::Line {
             path: path.clone(),
             line,

@@ -50,7 +50,7 @@ pub(crate) fn alignments<F: Real>(
         precision: session_options.precision,
         budget: if session_options.budget < DEFAULT_BUDGET { session_options.budget } else { usize::MAX },
         keep_scores: false,
-        plan: session_options.plan.map(|plan| Plan { kept: 0, ..plan }),
+        plan: session_options.plan.map(|plan| Plan { saved_scores: 0, ..plan }),
         ..Options::default()
     };
     let (mut buffers, targets) = (SessionBuffers::default(), targets.unweighted());
@@ -85,7 +85,7 @@ fn align_group<F: Real>(
     let confidences = confidences(lattices, topology, adjoints, &paths)?;
     let expected = expected_emission_frames(lattices, topology, adjoints)?;
     let alignment = |utterance: usize| {
-        let steps = paths[utterance].emitting(topology).zip(targets.labels(utterance));
+        let steps = paths[utterance].label_steps(topology).zip(targets.labels(utterance));
         let times = confidences[utterance].iter().zip(&expected[utterance]);
         let tokens = steps.zip(times).map(|((step, &label), (&confidence, &expected_frame))| {
             let (frame, log_prob) = (step.site.frame, step.log_prob);
@@ -212,7 +212,7 @@ mod tests {
                 let Some(alignment) = alignment else { continue };
                 assert!((alignment.loss - posterior.losses[b]).abs() < 1e-12);
                 assert!((alignment.log_prob - paths[b].log_prob).abs() < 1e-12);
-                let steps: Vec<_> = paths[b].emitting(topology).collect();
+                let steps: Vec<_> = paths[b].label_steps(topology).collect();
                 assert_eq!(
                     (alignment.tokens.len(), steps.len()),
                     (confidences[b].len(), self.targets.labels(b).len())

@@ -150,7 +150,7 @@ impl CallSizes<'_> {
         };
         let lattices = self.objective.sites().lattices();
         let size_of = |utterance| {
-            let sites = lattices.range(utterance).len();
+            let sites = lattices.site_range(utterance).len();
             match &self.scores {
                 Some(_) => bytes.saturating_mul(sites) + self.group_bytes(&(utterance..utterance + 1), sites),
                 None => sites,
@@ -165,7 +165,7 @@ impl CallSizes<'_> {
         let (mut max_sites, mut own) = (0, 0);
         for group in &groups {
             let all = self.objective.sites().lattices();
-            let sites = all.range(group.end - 1).end - all.range(group.start).start;
+            let sites = all.site_range(group.end - 1).end - all.site_range(group.start).start;
             max_sites = max_sites.max(sites);
             own = own.max(self.group_bytes(group, sites));
         }
@@ -180,7 +180,7 @@ impl CallSizes<'_> {
                 shapes.iter().map(|&(_, shape)| self.plan_bytes::<F>(plan.to::<F>(), shape)).sum();
             let bytes = own.saturating_add(lanes).saturating_add(heads);
             let (heads, sites, held) = (Vec::new(), self.site_scratch(max_sites), self.held);
-            let (left, keeps_scores) = (usize::MAX, plan.kept >= max_sites / 4 * 3);
+            let (left, keeps_scores) = (usize::MAX, plan.saved_scores >= max_sites / 4 * 3);
             return Ok(CallPlan { groups, lattices: lanes, heads, sites, held, left, keeps_scores, bytes });
         }
         let smallest =
@@ -210,7 +210,7 @@ impl CallSizes<'_> {
             let keep_scores = self.options.may_keep_scores(head);
             let plan = Plan::<F>::new(shape, self.options.precision, budget, keep_scores)?;
             bytes = bytes.saturating_add(self.plan_bytes(plan, shape));
-            keeps_scores &= plan.kept >= shape.sites / 4 * 3;
+            keeps_scores &= plan.saved_scores >= shape.sites / 4 * 3;
         }
         let (sites, held, left) = (self.site_scratch(max_sites), self.held, limit.saturating_sub(bytes));
         Ok(CallPlan { groups, lattices, heads, sites, held, left, keeps_scores, bytes })
@@ -275,8 +275,8 @@ impl CallSizes<'_> {
         // One group at a time, as each copies its bands.
         let calls = groups
             .iter()
-            .flat_map(|group| topologies.iter().map(|&topology| (all.part(group.clone()), topology)));
-        rnnt_dp::Workspace::scratch_of_all(calls, &self.options.regularizers(), lanes).bytes()
+            .flat_map(|group| topologies.iter().map(|&topology| (all.slice(group.clone()), topology)));
+        rnnt_dp::Workspace::scratch_for_all(calls, &self.options.regularizers(), lanes).bytes()
     }
 }
 
@@ -359,7 +359,7 @@ mod tests {
                 "{case}: {groups:?}"
             );
             assert_eq!(groups.len(), fill_groups(&sizes, limit).len(), "{case}");
-            let largest = groups.iter().map(lane_bytes).max().unwrap_or(0);
+            let largest = groups.iter().map(size_of).max().unwrap_or(0);
             if sizes.iter().all(|&size| size <= limit) && !sizes.is_empty() {
                 assert_eq!(
                     largest,

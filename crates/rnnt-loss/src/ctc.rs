@@ -50,7 +50,7 @@ impl CtcUtterance {
         &self,
         emissions: &[f64],
         width: usize,
-        regularizers: &Regularisers,
+        regularizers: &Regularizers,
         adjoints: &mut [f64],
         lane: &mut CtcLane,
     ) -> Result<f64> {
@@ -107,7 +107,7 @@ impl Ctc {
         if targets.tokens() > 2 {
             return Err(Error::incompatible("targets.big_blanks", CTC, targets.tokens() - 2));
         }
-        if !targets.lattices().full() {
+        if !targets.lattices().is_full() {
             return Err(Error::incompatible("targets.retained", CTC, "bands"));
         }
         let utterances = 0..targets.batch();
@@ -190,7 +190,7 @@ impl Ctc {
     pub fn forward_backward(
         &self,
         emissions: &[f64],
-        regularizers: &Regularisers,
+        regularizers: &Regularizers,
         (lanes, bytes): (&mut Vec<CtcLane>, usize),
         losses: &mut [f64],
         adjoints: &mut [f64],
@@ -208,7 +208,7 @@ impl Ctc {
         lanes.resize_with(count, CtcLane::default);
         let mut rest = adjoints;
         let parts = losses.iter_mut().zip(&self.utterances).enumerate().map(|(b, (loss, utterance))| {
-            let Range { start, end } = lattices.range(b);
+            let Range { start, end } = lattices.site_range(b);
             let own = rest.split_off_mut(..(end - start) * width).expect("every utterance has adjoints");
             (b, utterance, &emissions[start * width..end * width], loss, own)
         });

@@ -1,5 +1,5 @@
 //! Errors of the losses.
-use kernels::Brief;
+use kernels::ShortFloat;
 use rnnt_dp::{Lattices, Site};
 
 /// An error of a loss; its message names the argument, expected and found.
@@ -65,7 +65,7 @@ pub enum Error {
         found: usize,
     },
     /// The dropout rate is out of range.
-    #[error("dropout.rate: expected a number from 0 to below 1, found {found}", found = Brief(*found))]
+    #[error("dropout.rate: expected a number from 0 to below 1, found {found}", found = ShortFloat(*found))]
     Dropout {
         /// The value given.
         found: f64,
@@ -149,13 +149,13 @@ pub enum Error {
         found: f64,
     },
     /// The share of occupancy to exclude is out of range.
-    #[error("skip: expected a number from 0 to below 1, found {found}", found = Brief(*found))]
+    #[error("skip: expected a number from 0 to below 1, found {found}", found = ShortFloat(*found))]
     Skip {
         /// The value given.
         found: f64,
     },
     /// The factor of a regularizer is out of range.
-    #[error("`{argument}`: expected a number from 0 to {max}, found {found}", max = Brief(*max), found = Brief(*found))]
+    #[error("`{argument}`: expected a number from 0 to {max}, found {found}", max = ShortFloat(*max), found = ShortFloat(*found))]
     Regularizer {
         /// Name of the option.
         argument: &'static str,
@@ -193,13 +193,13 @@ pub enum Error {
         found: usize,
     },
     /// The share ω of the RNN-T loss is out of range.
-    #[error("omega: expected a number from 0 to 1, found {found}", found = Brief(*found))]
+    #[error("omega: expected a number from 0 to 1, found {found}", found = ShortFloat(*found))]
     Omega {
         /// The value given.
         found: f64,
     },
     /// A loss is NaN or -inf.
-    #[error("losses: utterance {utterance}: expected a number or +inf, found {found}", found = Brief(*found))]
+    #[error("losses: utterance {utterance}: expected a number or +inf, found {found}", found = ShortFloat(*found))]
     Loss {
         /// Index in the batch.
         utterance: usize,

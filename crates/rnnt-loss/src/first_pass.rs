@@ -59,7 +59,7 @@ impl PruningPass {
             return Err(Error::Inputs { expected, found: "a simple joiner" });
         };
         inputs.scales.check()?;
-        if !targets.lattices().full() {
+        if !targets.lattices().is_full() {
             return Err(Error::incompatible(
                 "targets.retained",
                 "with pruning, which selects the sites",
@@ -87,7 +87,7 @@ impl PruningPass {
 
     /// Targets with the shapes of the retained sites, before these are known.
     pub fn shapes(&self, targets: &Targets) -> Result<Targets> {
-        let ranges = Ranges::shapes(targets.lattices(), &self.options.topology, self.s_range)?;
+        let ranges = Ranges::with_zero_starts(targets.lattices(), &self.options.topology, self.s_range)?;
         retained_targets(targets, &ranges)
     }
 
@@ -105,7 +105,7 @@ impl PruningPass {
         let lists: usize = (0..count).map(lists).sum();
         let available = bytes.saturating_sub(lists);
         let within = |batch: &Batch| {
-            Plan::within(source, batch, &self.options, available).unwrap_or_else(|_| Plan::smallest())
+            Plan::within(source, batch, &self.options, available).unwrap_or_else(|_| Plan::minimal())
         };
         // A unigram over all rows requires all utterances.
         let has_global_unigram =
@@ -123,7 +123,7 @@ impl PruningPass {
             };
         }
         let plans = (0..count).map(|b| within(&self.batch.part(b..b + 1)));
-        let plan = plans.min().unwrap_or_else(Plan::smallest);
+        let plan = plans.min().unwrap_or_else(Plan::minimal);
         let (mut groups, mut group_scratch): (Vec<Range<usize>>, _) =
             (Vec::with_capacity(count), PassScratch::default());
         for b in 0..count {
@@ -197,7 +197,9 @@ impl PruningPass {
                 workspace.recycle(pass);
                 Ok(())
             };
-            run().map_err(|error: ::pruned::Error| convert_weight_error(error.in_part(group.start)))?;
+            run().map_err(|error: ::pruned::Error| {
+                convert_weight_error(error.with_utterance_offset(group.start))
+            })?;
         }
         Ok((gradient, PruningOutput { losses, ranges: Ranges::concat(&ranges) }))
     }

@@ -309,15 +309,15 @@ impl<F: Real> SiteGroup<'_, F> {
             let HeadOutput { selection, normalized, .. } = output;
             gradients[index].sites = std::mem::take(&mut gradients[0].sites);
             let arguments =
-                Backward { sites, head: &heads[index].1, selection, normalized, adjoints: &adjoints };
+                BackwardInputs { sites, head: &heads[index].1, selection, normalized, adjoints: &adjoints };
             let outcome =
                 panda_core::backward(arguments, &mut buffers.normalizers[index], &mut gradients[index]);
             gradients[0].sites = std::mem::take(&mut gradients[index].sites);
             active = active.max(outcome.map_err(|error| Error::at_site(error, lattices))?);
         }
         let skipped = state.skipped_mass(weights).map_or_else(SkippedSites::default, |mass| {
-            let largest = heads.iter().map(|(_, head)| head.largest_weight()).fold(0.0, f64::max);
-            SkippedSites::new(mass, state.gradient_bound(), sites.largest(), sites.max_slope() * largest)
+            let largest = heads.iter().map(|(_, head)| head.max_abs_weight()).fold(0.0, f64::max);
+            SkippedSites::new(mass, state.gradient_bound(), sites.max_abs(), sites.max_slope() * largest)
         });
         let skipped = SkippedSites { zeros: sites.len() - active - skipped.sites, ..skipped };
         let losses = state.release(buffers);

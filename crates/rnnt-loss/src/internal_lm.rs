@@ -46,6 +46,7 @@ pub(crate) fn internal_lm<F: Real>(
         panda_core::forward(&sites, head, &selection, workspace)
             .map_err(|error| Error::at_site(error, lattices))
     })?;
-    let log_probs = |b: usize| normalized.emissions[lattices.range(b)][..targets.labels(b).len()].to_vec();
+    let log_probs =
+        |b: usize| normalized.emissions[lattices.site_range(b)][..targets.labels(b).len()].to_vec();
     Ok((0..targets.batch()).map(log_probs).collect())
 }

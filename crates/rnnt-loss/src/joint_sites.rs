@@ -137,7 +137,7 @@ fn reject_infinite<F: Real>(
                 false => site.label == row - first,
             };
             // A row that no retained site uses is ignored.
-            let Some(site) = lattices.sites_of(utterance).find(uses_row) else { continue };
+            let Some(site) = lattices.utterance_sites(utterance).find(uses_row) else { continue };
             return Err(Error::Scores { utterance, frame: site.frame, label: site.label, found });
         }
     }
@@ -156,7 +156,7 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
         self.width
     }
 
-    fn largest(&self) -> f64 {
+    fn max_abs(&self) -> f64 {
         let largest = |rows: &[F], indices: &[u32]| {
             let row = |&row: &u32| &rows[self.row(row)];
             indices.iter().flat_map(row).map(|value| value.to_f64().abs()).fold(0.0, f64::max)

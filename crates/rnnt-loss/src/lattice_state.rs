@@ -50,7 +50,7 @@ impl<F: Real> LatticeState<F> {
         let (adjoints, mut scratch) = numbers.split_at_mut(entries);
         let emissions = if columns::is_combined(&outputs) || options.has_label_smoothing() {
             let emissions = split_front(&mut scratch, entries);
-            columns::write(&outputs, emissions);
+            columns::write_emissions(&outputs, emissions);
             if let ([all, .., mean], true) = (outputs.as_slice(), options.has_label_smoothing()) {
                 let (all, mean) = (&all.normalized, &mean.normalized);
                 smooth(emissions, width, options.label_smoothing, all, mean);

@@ -90,5 +90,5 @@ pub use panda_core::{DEFAULT_BUDGET, Head, Plan, Precision, Real};
 pub use pruned::Pruning;
 pub use rnnt_dp::Topology;
 pub use session::{PendingLoss, Session};
-pub use skipped_sites::Skipped;
+pub use skipped_sites::SkippedSites;
 pub use targets::{Layout, Targets};

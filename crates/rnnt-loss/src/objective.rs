@@ -197,7 +197,7 @@ impl TransducerObjective<'_> {
     fn forward_backward(
         &self,
         emissions: &[f64],
-        regularizers: &Regularisers,
+        regularizers: &Regularizers,
         workspace: &mut rnnt_dp::Workspace,
         losses: &mut [f64],
         adjoints: &mut [f64],
@@ -222,13 +222,13 @@ impl TransducerObjective<'_> {
     fn mix(
         &self,
         (tokens, token_adjoints): (&[f64], &mut [f64]),
-        regularizers: &Regularisers,
+        regularizers: &Regularizers,
         workspace: &mut rnnt_dp::Workspace,
         losses: &mut [f64],
         adjoints: &mut [f64],
     ) -> Result<()> {
         let mut plain = vec![0.0; losses.len()];
-        let regularizers = Regularisers { sigma: 0.0, ..*regularizers };
+        let regularizers = Regularizers { sigma: 0.0, ..*regularizers };
         let (lattices, topology, omega) = (self.targets.lattices(), Topology::rnnt(), self.loss.omega());
         workspace.forward_backward(lattices, &topology, tokens, &regularizers, &mut plain, token_adjoints)?;
         for (loss, plain) in losses.iter_mut().zip(plain) {

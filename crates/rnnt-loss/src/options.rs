@@ -135,7 +135,7 @@ impl Options {
         }
     }
 
-    pub(crate) fn regularizers(&self) -> Regularisers {
+    pub(crate) fn regularizers(&self) -> Regularizers {
         let sigma = self.loss.sigma();
         Regularizers { fastemit: self.fastemit, delay_penalty: self.delay_penalty, sigma }
     }

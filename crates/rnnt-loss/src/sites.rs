@@ -51,8 +51,8 @@ impl<F: Real> Sites<F> for GroupSites<'_, F> {
         dispatch!(self, sites => sites.width())
     }
 
-    fn largest(&self) -> f64 {
-        dispatch!(self, sites => sites.largest())
+    fn max_abs(&self) -> f64 {
+        dispatch!(self, sites => sites.max_abs())
     }
 
     fn fill(&self, sites: &[usize], hidden: &mut [F]) {

@@ -112,7 +112,9 @@ impl Targets {
     /// Multiplies the adjoints of labels, column 1 of `columns`, by the token weights.
     pub(crate) fn apply_token_weights(&self, adjoints: &mut [f64], columns: usize) {
         for (utterance, weights) in self.token_weights.iter().enumerate() {
-            for (row, site) in self.lattices.range(utterance).zip(self.lattices.sites_of(utterance)) {
+            for (row, site) in
+                self.lattices.site_range(utterance).zip(self.lattices.utterance_sites(utterance))
+            {
                 if let Some(weight) = weights.get(site.label) {
                     adjoints[row * columns + 1] *= weight;
                 }
@@ -174,7 +176,7 @@ impl Targets {
             false => self.token_weights[utterances.clone()].to_vec(),
         };
         let ids = self.ids.get(utterances.clone()).map(<[u64]>::to_vec).unwrap_or_default();
-        let lattices = self.lattices.part(utterances);
+        let lattices = self.lattices.slice(utterances);
         Self { blank: self.blank, big_blanks: self.big_blanks.clone(), token_weights, labels, ids, lattices }
     }
 

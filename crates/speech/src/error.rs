@@ -139,7 +139,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// A segment exceeds its file.
-    #[error("{}: segment of {} samples from sample {}: expected at least one sample, within the {found} samples of the file", path.display(), Brief(*count), Brief(*start))]
+    #[error("{}: segment of {} samples from sample {}: expected at least one sample, within the {found} samples of the file", path.display(), ShortFloat(*count), ShortFloat(*start))]
     Segment {
         /// The file.
         path: PathBuf,
@@ -371,7 +371,7 @@ pub enum Error {
     #[error("front end: expected at least one sample, found none")]
     EmptySignal,
     /// A sample is NaN, infinite or out of range.
-    #[error("audio: expected finite samples of magnitude at most 2^31, found {} at sample {index}", Brief(*found))]
+    #[error("audio: expected finite samples of magnitude at most 2^31, found {} at sample {index}", ShortFloat(*found))]
     NotFinite {
         /// Index of the first such sample.
         index: usize,

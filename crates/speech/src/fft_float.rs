@@ -5,7 +5,7 @@ use realfft::FftNum;
 /// `f32` or `f64`.
 pub(crate) trait FftFloat: FftNum + PartialOrd {
     /// Rounds to this type.
-    fn from_f64(x: f64) -> Self;
+    fn cast(x: f64) -> Self;
     /// Converts exactly.
     fn to_f64(self) -> f64;
     /// Converts a setting of a recipe.
@@ -17,7 +17,7 @@ pub(crate) trait FftFloat: FftNum + PartialOrd {
 }
 
 impl FftFloat for f32 {
-    fn from_f64(x: f64) -> Self {
+    fn cast(x: f64) -> Self {
         x as f32
     }
 
@@ -35,7 +35,7 @@ impl FftFloat for f32 {
 }
 
 impl FftFloat for f64 {
-    fn from_f64(x: f64) -> Self {
+    fn cast(x: f64) -> Self {
         x
     }
 

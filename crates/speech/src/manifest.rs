@@ -280,7 +280,7 @@ fn parse_utterance(
         [("offset_samples", line.offset_samples), ("num_samples", line.num_samples.map(|n| n as u64))];
     for (field, count) in counts {
         if let Some(count) = count.filter(|&n| n > MAX_SAMPLES) {
-            return Err(position.value(field, format!("at most {MAX_SAMPLES} samples"), Brief(count)));
+            return Err(position.value(field, format!("at most {MAX_SAMPLES} samples"), ShortFloat(count)));
         }
     }
     Ok(Utterance {
@@ -308,7 +308,7 @@ fn seconds(position: &LinePosition, line: &ManifestLine) -> Result<f64> {
     if seconds > 0.0 && seconds <= MAX_SECONDS {
         Ok(seconds)
     } else {
-        Err(position.value(field, "a length above 0 and at most 1e9 seconds", Brief(seconds)))
+        Err(position.value(field, "a length above 0 and at most 1e9 seconds", ShortFloat(seconds)))
     }
 }
 
@@ -340,11 +340,11 @@ fn segments(
             let length = line.duration.ok_or_else(|| position.missing("duration"))?;
             let seconds = |start: f64| {
                 if !(0.0..=MAX_SECONDS).contains(&start) {
-                    return Err(position.value("offset", "0 to 1e9 seconds", Brief(start)));
+                    return Err(position.value("offset", "0 to 1e9 seconds", ShortFloat(start)));
                 }
                 if !(length > 0.0 && length <= MAX_SECONDS) {
                     let expected = "a length above 0 and at most 1e9 seconds";
-                    return Err(position.value("duration", expected, Brief(length)));
+                    return Err(position.value("duration", expected, ShortFloat(length)));
                 }
                 Ok(Span::Seconds { start, length })
             };
@@ -374,7 +374,7 @@ fn join_recordings(
     let silence: u64 = gaps.iter().chain([&lead, &tail]).map(|&ms| u64::from(ms)).sum();
     if silence > MAX_SILENCE_MS {
         let expected = format!("at most {MAX_SILENCE_MS} ms of silence, lead and tail included");
-        return Err(position.value("gaps_ms", expected, format!("{} ms", Brief(silence))));
+        return Err(position.value("gaps_ms", expected, format!("{} ms", ShortFloat(silence))));
     }
     let mut segments = vec![AudioSegment::Silence { ms: lead }];
     for (id, &gap) in ids.iter().zip(gaps.iter().chain([&tail])) {

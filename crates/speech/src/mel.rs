@@ -120,7 +120,7 @@ impl<F: FftFloat> Filter<F> {
     pub(crate) fn bank(scale: &MelScale, size: usize, sample_rate: u32) -> Option<Vec<Self>> {
         let hz = |k: usize| k as f64 * f64::from(sample_rate) / size as f64;
         let filter = |bin| {
-            let weight = |k: &usize| F::from_f64(scale.weight(bin, hz(*k)));
+            let weight = |k: &usize| F::cast(scale.weight(bin, hz(*k)));
             let support: Vec<usize> = (0..=size / 2).filter(|k| weight(k) > F::zero()).collect();
             let first = *support.first()?;
             Some(Filter { first, weights: support.iter().map(weight).collect() })

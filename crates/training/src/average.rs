@@ -8,7 +8,7 @@ use crate::run_folder::RunFolder;
 use crate::{Error, Recipe, Result};
 use model::checkpoint::{Checkpoint, Progress, Values};
 use recognizer::Metric;
-use speech::files::read_given_text;
+use speech::files::read_input_text;
 
 /// The inputs and the size of an averaged checkpoint.
 #[derive(Debug, Clone, PartialEq)]
@@ -93,7 +93,7 @@ pub fn select_checkpoints(folder: &Path, count: usize, best: bool) -> Result<Vec
         let recipe = folder.join("recipe.toml");
         let metric = match recipe.exists() {
             true => {
-                let text = read_given_text(&recipe).map_err(Error::io(&recipe, "read the recipe"))?;
+                let text = read_input_text(&recipe).map_err(Error::io(&recipe, "read the recipe"))?;
                 Recipe::parse_of_run(&text, &recipe)?.training.run.metric
             }
             false => Metric::default(),

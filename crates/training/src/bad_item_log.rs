@@ -70,16 +70,16 @@ impl BadItemLog {
         };
         let mut warnings = Vec::new();
         let omitted = (self.current.left_out.len()..).zip(&new.left_out);
-        for (position, item) in omitted.take_while(|(position, _)| *position <= NAMED) {
-            warnings.push(match position < NAMED {
+        for (position, item) in omitted.take_while(|(position, _)| *position <= MAX_NAMED_ITEMS) {
+            warnings.push(match position < MAX_NAMED_ITEMS {
                 true => format!("{TRAIN}: {}: {}; left out", item.id, item.reason),
                 false => format!("{TRAIN}: more utterances cannot be used; left out"),
             });
         }
         let lengths = (self.current.other_length.len()..).zip(&new.other_length);
-        for (position, item) in lengths.take_while(|(position, _)| *position <= NAMED) {
+        for (position, item) in lengths.take_while(|(position, _)| *position <= MAX_NAMED_ITEMS) {
             let (found, expected) = (item.found_seconds, item.expected_seconds);
-            warnings.push(match position < NAMED {
+            warnings.push(match position < MAX_NAMED_ITEMS {
                 true => format!(
                     "{TRAIN}: {}: the recording has {found:.2} s, and its manifest {expected:.2} s; used as it is",
                     item.id
@@ -98,7 +98,7 @@ impl BadItemLog {
     pub fn count(&mut self) -> Option<String> {
         let BadItems { left_out, other_length } = &self.current;
         let all = left_out.len().max(other_length.len());
-        if all <= NAMED || all == self.last_count {
+        if all <= MAX_NAMED_ITEMS || all == self.last_count {
             return None;
         }
         self.last_count = all;

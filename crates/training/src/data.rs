@@ -51,12 +51,12 @@ pub fn read_manifests(set: &str, paths: &[PathBuf]) -> Result<UtteranceList> {
 
 /// Returns the bad items that are known from a corpus's shards.
 pub(crate) fn bad_samples(corpus: &Corpus) -> BadItems {
-    let left_out = |sample: &speech::corpus::BadSample| LeftOut {
+    let left_out = |sample: &speech::corpus::BadSample| ExcludedUtterance {
         id: sample.key.clone(),
         reason: sample.reason.clone(),
-        other_rate: false,
+        has_other_rate: false,
     };
-    let other_length = |recording: &speech::corpus::OtherLength| LengthMismatch {
+    let other_length = |recording: &speech::corpus::LengthMismatch| LengthMismatch {
         id: recording.id.clone(),
         expected_seconds: recording.expected_seconds,
         found_seconds: recording.found_seconds,

@@ -12,7 +12,7 @@ use speech::{Tokenizer, Utterance};
 pub fn duplicates(set: &str, utterances: &[Utterance]) -> Option<String> {
     let mut seen = HashSet::new();
     let again: Vec<&Utterance> =
-        utterances.iter().filter(|u| !seen.insert((&u.id, &u.text, format!("{:?}", u.pieces)))).collect();
+        utterances.iter().filter(|u| !seen.insert((&u.id, &u.text, format!("{:?}", u.segments)))).collect();
     let first = again.first()?;
     Some(format!(
         "{set}: {} of {} utterances are repetitions of others, the first of them {}",
@@ -30,12 +30,12 @@ pub fn remove_long(
 ) -> (Vec<Utterance>, Option<String>) {
     let Some(max) = max else { return (utterances, None) };
     let seconds: Vec<f64> = utterances.iter().map(|utterance| utterance.seconds).collect();
-    let selection = no_longer_than(&seconds, max);
+    let selection = filter_by_duration(&seconds, max);
     let note = format!(
         "{set}: {} of {} utterances, {:.2} of {:.2} hours, are longer than batch.max_seconds = {max} and left out",
-        selection.left_out,
+        selection.removed,
         seconds.len(),
-        selection.seconds_left_out / 3600.0,
+        selection.removed_seconds / 3600.0,
         seconds.iter().sum::<f64>() / 3600.0,
     );
     let mut kept = selection.kept.into_iter().peekable();

@@ -148,7 +148,7 @@ pub enum Error {
     #[error(transparent)]
     Distributed(distributed::Error),
     /// A memory budget that is too small for a run.
-    #[error("memory: expected at least {} ({smallest} bytes), the smallest budget of this run, found {} ({budget} bytes)", memory::amount(*smallest), memory::amount(*budget))]
+    #[error("memory: expected at least {} ({smallest} bytes), the smallest budget of this run, found {} ({budget} bytes)", memory::format_bytes(*smallest), memory::format_bytes(*budget))]
     Budget {
         /// The budget in bytes.
         budget: usize,
@@ -202,7 +202,7 @@ fn format_names(utterances: &[String]) -> String {
 }
 
 fn format_value(found: Option<f64>) -> String {
-    found.map_or(String::new(), |found| format!(", found {}", Brief(found)))
+    found.map_or(String::new(), |found| format!(", found {}", ShortFloat(found)))
 }
 
 impl Error {

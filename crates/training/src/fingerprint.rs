@@ -1,6 +1,6 @@
 //! Fingerprints of data, which detect that a run resumes with other data.
 use model::DataFingerprint;
-use speech::{Piece, Utterance};
+use speech::{AudioSegment, Utterance};
 
 use crate::data::{UtteranceSource, iter_utterances};
 use crate::{Error, Result};
@@ -71,8 +71,8 @@ fn digits(utterance: &Utterance) -> String {
 
 /// Formats the manifest entry of an utterance, without folders.
 pub(crate) fn describe(utterance: &Utterance) -> String {
-    let Utterance { id, text, subset, seconds, sample_rate, num_samples, crc32, pieces, .. } = utterance;
-    let pieces: Vec<_> = pieces
+    let Utterance { id, text, subset, seconds, sample_rate, num_samples, crc32, segments, .. } = utterance;
+    let segments: Vec<_> = segments
         .iter()
         .map(|segment| match segment {
             AudioSegment::Silence { ms } => format!("{ms} ms"),

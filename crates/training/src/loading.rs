@@ -22,7 +22,7 @@ use model::checkpoint;
 use model::checkpoint::{Checkpoint, Progress};
 use model::config::values::setting_error;
 use model::{LoadMessage, Pretrained};
-use recognizer::MARK;
+use recognizer::WORD_MARK;
 use recognizer::bad_items::BadItems;
 use recognizer::examples::{self, Example};
 use recognizer::{conversion_warnings, mark_warnings};
@@ -225,7 +225,7 @@ impl RunContext {
 /// Returns true if the recipe's kind of tokenizer can encode a text.
 fn is_encodable(recipe: &Recipe, text: &str) -> bool {
     let allows_mark = matches!(recipe.tokens.kind, TokenizerKind::Words | TokenizerKind::Characters);
-    (allows_mark || !text.contains(MARK)) && find_sentence_mark(strip_sentence_marks(text)).is_none()
+    (allows_mark || !text.contains(WORD_MARK)) && find_sentence_mark(strip_sentence_marks(text)).is_none()
 }
 
 /// Trains the tokenizer of a recipe, and reports warnings about the texts.

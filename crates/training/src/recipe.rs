@@ -98,7 +98,7 @@ impl Recipe {
     /// missing key; [`Error::RecipeValue`](model::Error::RecipeValue) for a value outside its
     /// range, or a name of an earlier version.
     pub fn read(path: &Path, overrides: impl Into<RecipeOverrides>) -> Result<(Recipe, String)> {
-        let text = speech::files::read_given_text(path).map_err(Error::io(path, "read the recipe"))?;
+        let text = speech::files::read_input_text(path).map_err(Error::io(path, "read the recipe"))?;
         Self::with_overrides(text.strip_prefix('\u{feff}').unwrap_or(&text), path, overrides.into())
     }
 

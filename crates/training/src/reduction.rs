@@ -188,7 +188,7 @@ impl GradientReduction {
         let Some(early) = parts.iter().map(|part| &part.early).find(|early| !early.is_empty()) else {
             return;
         };
-        let rest = self.order.iter().filter(|index| !early.contains(number));
+        let rest = self.order.iter().filter(|index| !early.contains(index));
         self.order = early.iter().chain(rest).copied().collect();
         self.is_order_known = true;
     }

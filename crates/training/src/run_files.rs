@@ -34,7 +34,7 @@ pub(crate) fn is_file_of_run(file: &Path) -> bool {
     let is_own = FILES.iter().chain(&RECIPE).chain(&[LOCK]).any(|own| *own == name)
         || checkpoint_epoch(&name).is_some()
         || is_event_file(&name);
-    is_own && [LOCK, RECIPE[1]].iter().any(|marker| folder.join(mark).symlink_metadata().is_ok())
+    is_own && [LOCK, RECIPE[1]].iter().any(|marker| folder.join(marker).symlink_metadata().is_ok())
 }
 
 /// Prefix of event files; TensorBoard recognizes them by `tfevents`.

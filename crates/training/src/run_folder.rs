@@ -151,7 +151,7 @@ impl RunFolder {
             FILES.iter().chain(&RECIPE).map(|name| self.file(name)).chain(epochs)
         };
         for file in files() {
-            remove_leftovers(&file)
+            remove_temporary_files(&file)
                 .map_err(Error::io(&file, "remove temporary files of a killed run next to it"))?;
         }
         for old in files().filter(|_| resumed.is_none()) {

@@ -14,7 +14,7 @@ use crate::data::Batch;
 use crate::{Error, Result};
 use model::Model;
 use model::config::{LossKind, LossTerms};
-use speech::memory::amount;
+use speech::memory::format_bytes;
 
 /// Bytes of a number.
 const F: usize = size_of::<f32>();
@@ -248,7 +248,7 @@ impl fmt::Display for RunPlan {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let Self { budget, baseline, fixed, prefetched, step, .. } = *self;
         let [peak, budget, baseline, fixed, prefetched, step, reserve] =
-            [self.peak(), budget, baseline, fixed, prefetched, step, self.reserve()].map(amount);
+            [self.peak(), budget, baseline, fixed, prefetched, step, self.reserve()].map(format_bytes);
         write!(
             f,
             "memory: {peak} planned of {budget}: {baseline} in use before, {fixed} of weights and optimizer state, {prefetched} of \

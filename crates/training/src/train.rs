@@ -127,7 +127,7 @@ pub fn train_with(
             let longest = (source.longest() as f64 * recipe.augment.stretch()).ceil() as usize;
             let min_utterances =
                 if recipe.batch.buckets > 0 { recipe.batch.max_utterances.min(train.count()) } else { 1 };
-            let rows = examples::rows(dev.iter().chain(&test), &recipe.encoder.rows);
+            let rows = examples::row_counts(dev.iter().chain(&test), &recipe.encoder.rows);
             RunPlan::new(&model, budget, baseline, longest, rows.max().unwrap_or(0), min_utterances)
         });
         let plan = plan.transpose()?;

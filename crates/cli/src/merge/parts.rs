@@ -208,7 +208,7 @@ fn alignments<'a>(parts: impl Iterator<Item = (&'a PathBuf, &'a str)>) -> Result
         alignments.push(parsed);
     }
     let seconds = first.map_or(0.0, |(seconds, _)| seconds);
-    Ok(alignments.into_iter().map(|part| part.unwrap_or_else(|| Alignments::of_frames(seconds))).collect())
+    Ok(alignments.into_iter().map(|part| part.unwrap_or_else(|| Alignments::empty(seconds))).collect())
 }
 
 fn unreadable(path: &Path, kind: PartKind, line: usize, error: &serde_json::Error) -> Error {

@@ -46,7 +46,7 @@ impl StdinChunks {
                 Err(error) => return drop(sender.send(Some(Err(error)))),
             };
             loop {
-                let chunk = reader.piece().map_err(Error::from).transpose();
+                let chunk = reader.read_chunk().map_err(Error::from).transpose();
                 let is_last = !matches!(chunk, Some(Ok(_)));
                 if sender.send(chunk).is_err() || is_last {
                     return;

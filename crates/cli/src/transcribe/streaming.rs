@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use kernels::Printable;
 use recognizer::{
-    Endpoint, Recognizer, StreamingOptions, StreamingRecognizer, StreamingUpdate, TimedWord,
+    EndpointConfig, Recognizer, StreamingOptions, StreamingRecognizer, StreamingUpdate, TimedWord,
     TranscriptFormat, Transcription, TranscriptionWriter,
 };
 use serde::Serialize;
-use speech::AudioPieces;
+use speech::AudioChunks;
 
 use super::durations::Durations;
 use super::stdin::StdinChunks;
@@ -77,7 +77,7 @@ fn is_stdin(path: &Path) -> bool {
 /// Fails for arguments that streaming does not support, before any work.
 pub fn check(arguments: &Args) -> Result<()> {
     let files = &arguments.audio_files;
-    if arguments.format.is_some_and(|format| !format.joins()) || arguments.output.is_some() {
+    if arguments.format.is_some_and(|format| !format.is_appendable()) || arguments.output.is_some() {
         return Err(Error::StreamingOutput);
     }
     if arguments.times {
@@ -102,13 +102,13 @@ pub fn check(arguments: &Args) -> Result<()> {
 pub fn run(recognizer: &Recognizer, arguments: &Args, writer: &TranscriptionWriter) -> Result<ExitCode> {
     let StreamingArguments { pace, chunk, pause, latest, .. } = arguments.streaming;
     let (pace, chunk, latest) = (pace.unwrap_or(1.0), chunk.unwrap_or(200), latest.unwrap_or(1.0));
-    let pause = pause.unwrap_or(Endpoint::default().after_words);
+    let pause = pause.unwrap_or(EndpointConfig::default().silence_after_words);
     let latest = Some(latest).filter(|latest| *latest > 0.0);
-    let endpoint = (pause > 0.0).then(|| Endpoint { after_words: pause, ..Endpoint::default() });
+    let endpoint = (pause > 0.0).then(|| EndpointConfig { silence_after_words: pause, ..EndpointConfig::default() });
     let stop = signals::watch("finishing; press Ctrl-C again to exit immediately")?;
     let options = StreamingOptions { window: arguments.long.window(), endpoint, latest };
     for path in &arguments.audio_files {
-        let stream = recognizer.live(&options)?;
+        let stream = recognizer.stream(&options)?;
         if !stream.is_immediate() {
             warnln!(
                 "note: this model is bidirectional: words arrive {} s late, one window at a time",
@@ -150,7 +150,7 @@ pub fn run(recognizer: &Recognizer, arguments: &Args, writer: &TranscriptionWrit
                 }
             }
         } else {
-            let chunks = AudioPieces::open(path, rate, recognizer.conversion());
+            let chunks = AudioChunks::open(path, rate, recognizer.conversion());
             let chunks = chunks.map_err(|error| arguments.audio.advise(error.into()))?;
             for change in chunks.changes() {
                 warnln!("note: {}: {change}", path.display());

@@ -131,7 +131,7 @@ proptest! {
             // Streams survive serialization.
             for stream in &mut streams {
                 let text = serde_json::to_string(stream).unwrap();
-                let read: Stream = serde_json::from_str(&text).unwrap();
+                let read: GreedyStream = serde_json::from_str(&text).unwrap();
                 prop_assert!(!listed || read.clone().restore_fusion(Vec::new()).is_err());
                 *stream = read.restore_fusion(lists()).unwrap();
             }
@@ -167,7 +167,7 @@ fn invalid_scores_name_utterance_and_frame_and_keep_streams() {
 
     let (mut one, mut other) = (search.stream(), search.stream());
     search.advance(&mut [&mut one, &mut other], &[&good, &good]).unwrap();
-    let text = |stream: &Stream| serde_json::to_string(stream).unwrap();
+    let text = |stream: &GreedyStream| serde_json::to_string(stream).unwrap();
     let before = (text(&one), text(&other));
     let error = search.advance(&mut [&mut one, &mut other], &[&good, &bad[4..]]).unwrap_err();
     assert!(error.to_string().contains("at frame 7"), "{error}");
@@ -185,7 +185,7 @@ fn states_of_other_models_are_errors() {
     let mut wrong = |from: &str, to: &str| {
         // Through a JSON value, as numbers in text must fit into f32.
         let value: serde_json::Value = serde_json::from_str(&text.replace(from, to)).unwrap();
-        let mut stream: Stream = serde_json::from_value(value).unwrap();
+        let mut stream: GreedyStream = serde_json::from_value(value).unwrap();
         assert_ne!(serde_json::to_string(&stream).unwrap(), text, "{from} was not there");
         search_of_model.advance(&mut [&mut stream], &[&rows]).unwrap_err().to_string()
     };
@@ -253,7 +253,7 @@ fn different_models_have_different_fingerprints() {
 proptest! {
     #[test]
     fn a_damaged_state_is_an_error_or_decodes(
-        place in 0usize..30, name in 0usize..7, other in 0u64..9, name in 0..NAMES.len(),
+        place in 0usize..30, replacement in 0usize..7, other in 0u64..9, name in 0..NAMES.len(),
     ) {
         let mut search = GreedySearch::new(drawn(NAMES[name], 4, 0, 3, 3.0), GreedyOptions::default()).unwrap();
         let mut stream = search.stream();
@@ -262,7 +262,7 @@ proptest! {
         let with = [
             json!(u64::MAX), json!(u32::MAX), json!(-1.0), json!(1e300), json!(other), json!(null), json!(other as f64),
         ];
-        spoil(&mut value, &mut { place }, &with[name]);
+        spoil(&mut value, &mut { place }, &with[replacement]);
         if let Ok(mut read) = serde_json::from_value::<GreedyStream>(value) {
             for chunk in [3, 0, 40] {
                 search.advance(&mut [&mut read], &[&frames(8, chunk)]).ok();

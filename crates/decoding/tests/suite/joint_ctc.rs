@@ -158,7 +158,7 @@ fn an_exhaustive_beam_finds_the_sum_of_both() {
             (BeamKind::Maes { expansions: 4, beta: ALL, gamma: f64::INFINITY, prefix: 4 }, false),
         ] {
             let scorer = CtcPrefixScorer::new(&said, 3, 0).unwrap();
-            let lists = vec![vec![Fusion { scorer: Arc::new(automaton), weight: 0.6 }]];
+            let lists = vec![vec![Fusion { scorer: Arc::new(scorer), weight: 0.6 }]];
             let mut search = BeamSearch::new(model.clone(), beam(kind, ALL)).unwrap();
             let actual = search.decode_with(&[&rows], lists).unwrap()[0].clone();
             let by_joint = sums(&model, &rows, Paths { one_a_frame, max_symbols: 9, max_labels: 2 });
@@ -248,7 +248,7 @@ fn impossible_labels_cost_a_hundred() {
         let plain = search.decode(&[&rows]).unwrap()[0].clone();
         for weight in [0.0, 1e3, -2.0] {
             let scorer = CtcPrefixScorer::new(&good, 4, 3).unwrap();
-            let lists = vec![vec![Fusion { scorer: Arc::new(automaton), weight }]];
+            let lists = vec![vec![Fusion { scorer: Arc::new(scorer), weight }]];
             let actual = search.decode_with(&[&rows], lists).unwrap()[0].clone();
             assert!(actual.hypotheses.iter().all(|ranked| ranked.log_prob.is_finite()), "{kind:?}");
             assert_eq!(actual == plain, weight == 0.0, "{kind:?} {weight}");
@@ -320,7 +320,7 @@ fn fusion_is_per_utterance() {
     assert!(error.contains("fusion: expected one for each of 1 utterances, found 0"), "{error}");
     for weight in [f32::NAN, f32::INFINITY] {
         let scorer = CtcPrefixScorer::new(&[], 4, 0).unwrap();
-        let lists = vec![vec![], vec![Fusion { scorer: Arc::new(automaton), weight }]];
+        let lists = vec![vec![], vec![Fusion { scorer: Arc::new(scorer), weight }]];
         let error = search.decode_with(&[&rows, &[]], lists).unwrap_err().to_string();
         assert!(
             error.starts_with("utterance 1: fusion weight: expected a number from -1e6 to 1e6"),
@@ -332,7 +332,7 @@ fn fusion_is_per_utterance() {
         let scorer: Arc<dyn Scorer> = Arc::new(CtcPrefixScorer::new(&[], 4, 0).unwrap());
         let lists = vec![vec![Fusion { scorer: scorer.clone(), weight: 1.0 }]];
         assert_eq!(search.decode_with(&[rows], lists).is_ok(), sound);
-        assert_eq!(Arc::strong_count(&automaton), 1);
+        assert_eq!(Arc::strong_count(&scorer), 1);
     }
     // Phrase lists work as well.
     let plain = search.decode(&[&rows]).unwrap()[0].clone();

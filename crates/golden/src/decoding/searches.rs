@@ -91,10 +91,10 @@ pub(super) fn greedy(
 ) {
     let (frames, options) = (case.utterances(), options(max_symbols));
     for look_ahead in [1, 5, 32] {
-        let options = decoding::Greedy { look_ahead, ..options.clone() };
+        let options = decoding::GreedyOptions { look_ahead, ..options.clone() };
         search(case, options, check, |actual, check| compare(actual, expected, true, check));
     }
-    let without_steps = decoding::Greedy { steps: false, ..options.clone() };
+    let without_steps = decoding::GreedyOptions { steps: false, ..options.clone() };
     if let Some(actual) = check.expect_ok(frame_looping(&case.model, &frames, &without_steps)) {
         compare(&actual, expected, false, check);
     }
@@ -117,7 +117,7 @@ pub(super) fn greedy(
             continue;
         }
         let confidence = Some(Confidence { measure, exponent });
-        search(case, decoding::Greedy { confidence, ..options.clone() }, check, |actual, check| {
+        search(case, decoding::GreedyOptions { confidence, ..options.clone() }, check, |actual, check| {
             for (b, expected) in expected.iter().enumerate() {
                 check.set_location(format!("utterance {b} {name}"));
                 let confidences = expected.confidence.get(&name).map_or(&[][..], Vec::as_slice);
@@ -185,8 +185,8 @@ pub(super) fn greedy_with_lm(
     let (labels, blank) = (case.sidecar.model.vocab, case.sidecar.model.blank);
     check.expect_equal("lm.log_prob", table.len(), (labels + 1) * labels);
     if check.failure.is_none() {
-        let fusion = vec![Fusion { automaton: Arc::new(Bigram { table, labels, blank }), weight }];
-        let options = decoding::Greedy { fusion, ..options(max_symbols) };
+        let fusion = vec![Fusion { scorer: Arc::new(Bigram { table, labels, blank }), weight }];
+        let options = decoding::GreedyOptions { fusion, ..options(max_symbols) };
         search(case, options, check, |actual, check| compare(actual, expected, true, check));
     }
     Ok(())
@@ -209,7 +209,7 @@ pub(super) fn chunked_greedy(
     for at in 0..rounds {
         let start = |frames: &&[f32], at: usize| (at.saturating_mul(chunk * width)).min(frames.len());
         let chunks: Vec<&[f32]> = frames.iter().map(|f| &f[start(f, at)..start(f, at + 1)]).collect();
-        let mut batch: Vec<&mut Stream> = streams.iter_mut().collect();
+        let mut batch: Vec<&mut GreedyStream> = streams.iter_mut().collect();
         let Some(actual) = check.expect_ok(search.advance(&mut batch, &chunks)) else { return };
         for (b, expected) in expected.iter().enumerate().take(chunks.len()) {
             let Some(expected) = expected.get(at) else { continue };

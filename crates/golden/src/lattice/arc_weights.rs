@@ -1,5 +1,5 @@
 //! Distances of a lattice by definition, from its arc weights.
-use lattice::distance::{FrameArc, distance, string_distance, through};
+use lattice::distance::{FrameArc, distance, string_distance, arc_sums};
 use lattice::{Context, Labels};
 use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;

@@ -1,5 +1,5 @@
 //! Cases of single frames with separate arc weights per alignment state; in f64.
-use lattice::distance::{forward_step, string_forward_step, through_step};
+use lattice::distance::{forward_step, string_forward_step, arc_sums_step};
 use lattice::{AlignmentLattice, ArcEnd, Arcs, FullNGram};
 use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;
@@ -101,7 +101,7 @@ fn backward<F: Element>(
             utterance_values(check.file, &name("lexical"), b)?,
         );
         let arcs = Arcs { blank: &blank[..], lexical: &lexical };
-        let sums = through_step::<Log>(context, alignment, arcs, row("alpha", b)?, row("beta", b)?)?;
+        let sums = arc_sums_step::<Log>(context, alignment, arcs, row("alpha", b)?, row("beta", b)?)?;
         let (blank, lexical) = sums.marginals(total);
         betas.extend(sums.beta);
         blank_marginals.push(blank);

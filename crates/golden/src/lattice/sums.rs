@@ -1,5 +1,5 @@
 //! Arc weights, sums over paths with gradients, and marginals.
-use lattice::{Frames, LatticeOutput, LatticeSession, Options, RecognitionLattice, Sum};
+use lattice::{Frames, LatticeOutput, LatticeSession, Options, RecognitionLattice, PathSum};
 use rnnt_loss::Element;
 
 use super::arc_weights::ArcWeights;

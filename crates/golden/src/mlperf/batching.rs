@@ -41,12 +41,12 @@ struct BatchPlan {
 fn filter_and_buckets(check: &mut Check) -> Result<(), RunError> {
     let mut options: Options = check.file.field("options")?;
     let durations = check.input::<f64>("durations")?;
-    let actual = no_longer_than(&durations, options.max_duration);
+    let actual = filter_by_duration(&durations, options.max_duration);
     check.integers("kept", &actual.kept)?;
     check.equal("left out", &actual.left_out, &(durations.len() - actual.kept.len()));
     let kept: Vec<f64> = actual.kept.iter().map(|&i| durations[i]).collect();
     let in_set = |bucket: &[usize]| bucket.iter().map(|&i| actual.kept[i]).collect::<Vec<_>>();
-    check.integers("kept_sorted", &in_set(&buckets(&kept, 1)?.concat()))?;
+    check.integers("kept_sorted", &in_set(&split_into_buckets(&kept, 1)?.concat()))?;
     for k in options.buckets {
         let buckets = split_into_buckets(&kept, k)?;
         let sizes: Vec<usize> = buckets.iter().map(Vec::len).collect();
@@ -120,9 +120,9 @@ struct Signal {
 }
 
 fn parts(check: &mut Check) -> Result<(), RunError> {
-    for case in check.file.field::<Vec<Sequences>>("sequence_split")? {
-        let actual = sequence_split(&case.lens, case.stack, case.min_second_part)?;
-        let name = format!("sequence_split of {:?}", case.lens);
+    for case in check.file.field::<Vec<Sequences>>("split_sequences")? {
+        let actual = split_sequences(&case.lens, case.stack, case.min_second_part)?;
+        let name = format!("split_sequences of {:?}", case.lens);
         check.equal(&name, &actual.order.iter().map(|&i| case.lens[i]).collect(), &case.lens_sorted);
         check.equal(
             &name,
@@ -130,26 +130,26 @@ fn parts(check: &mut Check) -> Result<(), RunError> {
             &(case.rows_of_second_part, case.pivot, case.second_part_frames, case.is_split),
         );
     }
-    for case in check.file.field::<Vec<Captured>>("captured_lengths")? {
-        let actual = captured_lengths(case.longest, case.count)?;
-        let name = format!("captured_lengths of {} in {}", case.longest, case.count);
+    for case in check.file.field::<Vec<Captured>>("static_lengths")? {
+        let actual = static_lengths(case.longest, case.count)?;
+        let name = format!("static_lengths of {} in {}", case.longest, case.count);
         check.equal(&name, &actual, &case.lengths);
         for (length, captured) in case.lookup {
-            check.equal(&format!("{name}: {length}"), &covering(&actual, length), &Some(captured));
+            check.equal(&format!("{name}: {length}"), &bucket_for(&actual, length), &Some(captured));
         }
     }
-    for case in check.file.field::<Vec<Split>>("batch_split")? {
-        let actual = batch_split(case.batch, case.factor, case.accumulation);
+    for case in check.file.field::<Vec<Split>>("split_batch")? {
+        let actual = split_batch(case.batch, case.factor, case.accumulation);
         let stored = (!case.error).then(|| BatchSplit {
             ranges: case.ranges.iter().map(|&(from, to)| from..to).collect(),
             loss_divisor: case.loss_divisor.unwrap_or_default(),
         });
-        check.equal(&format!("batch_split of {} by {}", case.batch, case.factor), &actual.ok(), &stored);
+        check.equal(&format!("split_batch of {} by {}", case.batch, case.factor), &actual.ok(), &stored);
     }
     // Hop (160 samples), splice (3) and stack (2) of the benchmark.
     for case in check.file.field::<Vec<Signal>>("lengths")? {
-        let actual = Lengths::new(case.samples, 160, 3, 2);
-        let stored = Lengths { frames: case.frames, spliced: case.spliced, encoder: case.encoder };
+        let actual = FrameCounts::new(case.samples, 160, 3, 2);
+        let stored = FrameCounts { frames: case.frames, spliced: case.spliced, encoder: case.encoder };
         check.equal(&format!("lengths of {} samples", case.samples), &actual, &stored);
     }
     let durations = check.input::<f64>("presort.duration_after_perturbation")?;

@@ -1,5 +1,5 @@
 //! Cases of greedy search with the two stopping rules of the reference.
-use decoding::{Greedy, GreedySearch, unpadded};
+use decoding::{GreedyOptions, GreedySearch, unpad};
 use serde::Deserialize;
 
 use super::check::Check;
@@ -56,10 +56,10 @@ pub fn run(check: &mut Check) -> Result<(), RunError> {
         let Decode { form, max_symbols_per_step: max_symbols, max_symbols_per_utterance: cap, utterances } =
             decode;
         let max_labels = cap.filter(|_| *form == StopRule::EveryStep).map(|cap| cap - 1);
-        let options = Greedy { max_symbols: Some(*max_symbols), max_labels, ..Greedy::default() };
+        let options = GreedyOptions { max_symbols: Some(*max_symbols), max_labels, ..GreedyOptions::default() };
         let failed = |error: decoding::Error| RunError::Failed(error.to_string());
         let mut search = GreedySearch::new(decoder.clone(), options).map_err(failed)?;
-        let utterance_frames = unpadded(&frames, model.width(), &lengths).map_err(failed)?;
+        let utterance_frames = unpad(&frames, model.width(), &lengths).map_err(failed)?;
         let hypotheses = search.decode(&utterance_frames).map_err(failed)?;
         for ((b, hypothesis), expected) in hypotheses.iter().enumerate().zip(utterances) {
             let mut labels: Vec<(usize, usize)> =

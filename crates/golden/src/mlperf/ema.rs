@@ -27,7 +27,7 @@ pub fn run<F: Element>(check: &mut Check) -> Result<(), RunError> {
             // Both start from the unrounded weights.
             let (mut average, mut averages) = (weights[0].clone(), weights[0].clone());
             for row in &rows[1..] {
-                average_in(&mut average, row, decay);
+                update_average(&mut average, row, decay);
                 averages.extend_from_slice(&average);
             }
             averages

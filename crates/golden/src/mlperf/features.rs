@@ -1,5 +1,5 @@
 //! Cases of the front end: all stages in f64, features in f32.
-use speech::features::Stages;
+use speech::features::FeatureStages;
 use speech::wave::change_speed;
 use speech::{Audio, FeatureConfig, Features, FrontEnd, Preset};
 
@@ -84,7 +84,7 @@ fn signal(
     is_f64: bool,
 ) -> CheckResult {
     let audio = Audio { samples, sample_rate: SAMPLE_RATE };
-    let Stages { kept, emphasised, frames, bins, power, mel, log, features } = front_end.stages(&audio)?;
+    let FeatureStages { kept, emphasised, frames, bins, power, mel, log, features } = front_end.stages(&audio)?;
     let features_f32 = front_end.log_mel(&audio)?;
     // The f32 path stores no logarithms: compare those of f64, rounded.
     let round = |values: &[f64]| values.iter().map(|&x| f64::from(x as f32)).collect::<Vec<f64>>();

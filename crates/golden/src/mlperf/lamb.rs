@@ -1,7 +1,7 @@
 //! Cases of LAMB: parameters, moments and trust ratios for given gradients.
 use rnnt_loss::Element;
 use serde::Deserialize;
-use training::optimizer::{Clip, LambConfig, LambStep, Number};
+use training::optimizer::{Clip, LambConfig, LambStep, LambFloat};
 
 use super::check::{Check, Tolerance};
 use crate::error::RunError;
@@ -49,7 +49,7 @@ fn tolerances(is_f32: bool) -> [(&'static str, Tolerance); 3] {
     ]
 }
 
-pub fn run<F: Element + Number>(check: &mut Check) -> Result<(), RunError> {
+pub fn run<F: Element + LambFloat>(check: &mut Check) -> Result<(), RunError> {
     let options: Options = check.file.field("options")?;
     let is_f32 = size_of::<F>() == size_of::<f32>();
     let clip = match options.clip {

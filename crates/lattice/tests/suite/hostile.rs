@@ -50,7 +50,7 @@ fn invalid_labels() {
     for (label, message) in [(0, "found 0"), (4, "found 4"), (u32::MAX, "found 4294967295")] {
         let mut problem = problem();
         problem.labels[3 + 2] = label;
-        let parts = ["labels", "1 to 3", "position 2", "utterance 1", computed];
+        let parts = ["labels", "1 to 3", "position 2", "utterance 1", message];
         assert_message(losses(&problem), &parts);
         problem.with(|lattice, frames, labels| {
             let mut session = LatticeSession::default();
@@ -185,10 +185,10 @@ fn parameters_that_are_too_large() {
             });
         }
     }
-    let mut problem = problem();
-    problem.parameters.get_mut("weight_fn/project_frame/kernel").unwrap().fill(3e38);
-    problem.frames.fill(10.0);
-    assert_message(losses(&problem), &["weight_fn/project_frame/kernel", "frame 0 of utterance 0"]);
+    let mut huge = problem();
+    huge.parameters.get_mut("weight_fn/project_frame/kernel").unwrap().fill(3e38);
+    huge.frames.fill(10.0);
+    assert_message(losses(&huge), &["weight_fn/project_frame/kernel", "frame 0 of utterance 0"]);
     let mut problem = problem();
     problem.parameters.get_mut("weight_fn/project_context_embeddings/kernel").unwrap().fill(3e38);
     let embeddings = problem.parameters.get_mut("weight_fn_cacher/context_embeddings").unwrap();

@@ -170,12 +170,16 @@ impl ModelConfig {
         let topology = self.topology()?;
         Ok(match self.loss.kind {
             LossKind::Rnnt { factored_blank } => {
-                let tokens = if factored_blank { Tokens::FactoredBlank } else { Tokens::Softmax };
+                let tokens = if factored_blank {
+                    TokenNormalization::FactoredBlank
+                } else {
+                    TokenNormalization::Softmax
+                };
                 rnnt_loss::Loss::Transducer { topology, tokens, sigma: 0.0 }
             }
             LossKind::Tdt { sigma, omega, .. } => rnnt_loss::Loss::Tdt { topology, sigma, omega },
             LossKind::MultiBlank { sigma, .. } => {
-                rnnt_loss::Loss::Transducer { topology, tokens: Tokens::Softmax, sigma }
+                rnnt_loss::Loss::Transducer { topology, tokens: TokenNormalization::Softmax, sigma }
             }
             LossKind::Gnat(_) => return Err(not_a_transducer()),
             LossKind::Pruned { s_range, lm_only_scale, am_only_scale, .. } => {
@@ -197,9 +201,9 @@ impl ModelConfig {
     }
 
     /// Returns the scales of the losses of pruned training.
-    pub(crate) fn scales(&self, step: u64) -> Scales {
+    pub(crate) fn scales(&self, step: u64) -> PassScales {
         let LossKind::Pruned { simple_scale, warm_steps, .. } = self.loss.kind else {
-            return Scales::default();
+            return PassScales::default();
         };
         let scales = PassScales { simple: simple_scale, ..PassScales::default() };
         scales.warm_up(step as usize, warm_steps as usize)

@@ -23,7 +23,7 @@ pub fn ensure(key: &str, expected: &str, is_valid: bool, found: impl Display) ->
         return Ok(());
     }
     let text = found.to_string();
-    let text = text.parse().map_or(text, |number: f64| Brief(number).to_string());
+    let text = text.parse().map_or(text, |number: f64| ShortFloat(number).to_string());
     Err(Error::RecipeValue { key: key.into(), expected: expected.into(), found: text })
 }
 

@@ -546,7 +546,7 @@ fn a_confident_model_keeps_its_gradient_in_single_precision() {
     }
 }
 
-/// Tensor gradients equal central differences; wrong shapes are refused.
+/// Tensor gradients equal central_difference differences; wrong shapes are refused.
 #[test]
 fn tensors_have_gradients_and_checked_shapes() {
     use candle_core::{Device, Tensor, Var};

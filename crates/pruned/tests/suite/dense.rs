@@ -1,4 +1,4 @@
-//! The first pass against plain loops, sums over paths, and central differences.
+//! The first pass against plain loops, sums over paths, and central_difference differences.
 use oracle::{compare::assert_close, differences::central_difference, noise, paths::sum_over_paths};
 use proptest::prelude::*;
 use pruned::{FirstPass, Matrices, Options, Unigram, first_pass};
@@ -17,7 +17,7 @@ fn gradient(problem: &Problem, weights: &[f64]) -> Vec<f64> {
     [gradient.am, gradient.lm].concat()
 }
 
-/// Returns central differences around `base`, with steps of fixed size.
+/// Returns central_difference differences around `base`, with steps of fixed size.
 fn differences(base: &[f64], mut function: impl FnMut(&[f64]) -> f64) -> Vec<f64> {
     let moved = |by: &[f64]| base.iter().zip(by).map(|(base, by)| base + by).collect::<Vec<_>>();
     central_difference(|by| Ok(function(&moved(by))), &vec![0.0; base.len()]).unwrap()

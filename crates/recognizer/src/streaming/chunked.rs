@@ -1,5 +1,5 @@
 //! Encoding in overlapping windows, for models that are not causal.
-use kernels::Brief;
+use kernels::ShortFloat;
 use speech::{Audio, FeatureConfig, FrontEnd};
 
 use crate::{Error, Result};

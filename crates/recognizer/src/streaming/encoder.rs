@@ -276,10 +276,10 @@ fn step(
     projection: &AffineLayer,
     streams: &mut [&mut OpenStream],
 ) -> Result<Vec<Vec<f32>>> {
-    let pieces = streams.iter_mut().map(|OpenStream { state, pending, last }| EncoderPiece {
+    let pieces = streams.iter_mut().map(|OpenStream { state, pending, last }| EncoderChunk {
         state: &mut state.encoder,
         rows: pending,
-        last: *last,
+        is_last: *last,
     });
     let rows = encoder.step(&mut pieces.collect::<Vec<_>>())?;
     streams.iter_mut().for_each(|stream| stream.pending = Vec::new());

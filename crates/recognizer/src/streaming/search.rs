@@ -1,5 +1,5 @@
 //! A search with state that continues across chunks.
-use decoding::{Beam, BeamSearch, BeamStream, Emitted, GreedySearch, Stream};
+use decoding::{BeamOptions, BeamSearch, BeamStream, DecodedToken, GreedySearch, GreedyStream};
 
 use crate::recognizer::Recognizer;
 use crate::search::{SearchConfig, posteriors};
@@ -14,7 +14,7 @@ pub(super) struct StreamingSearch {
     /// Frame of the newest final label.
     newest: Option<usize>,
     /// Labels of the best hypothesis after the final ones.
-    open: Vec<Emitted>,
+    open: Vec<DecodedToken>,
     /// Frames after which a label becomes final.
     latest: usize,
     /// Width of an encoder row.
@@ -40,7 +40,7 @@ impl StreamingSearch {
                 let stream = search.stream();
                 StreamKind::Greedy(Box::new((search, stream)))
             }
-            SearchConfig::Beam(Beam { nbest: 2.., .. }) => {
+            SearchConfig::Beam(BeamOptions { nbest: 2.., .. }) => {
                 let expected = "1 for streaming, which returns each word once";
                 return Err(Error::shape("search.nbest", expected, "several"));
             }
@@ -61,7 +61,7 @@ impl StreamingSearch {
     }
 
     /// Searches further rows; returns the new final labels.
-    pub fn advance(&mut self, rows: &[f32]) -> Result<Vec<Emitted>> {
+    pub fn advance(&mut self, rows: &[f32]) -> Result<Vec<DecodedToken>> {
         let labels = match &mut self.search {
             StreamKind::Greedy(greedy) => {
                 let (search, stream) = &mut **greedy;
@@ -72,10 +72,10 @@ impl StreamingSearch {
                 let best = search.advance(&mut [stream], &[rows])?[0].best();
                 self.open = best.map_or_else(Vec::new, |best| best.labels.clone());
                 let frames = stream.frames();
-                let is_late = |label: &Emitted| frames - label.frame.min(frames) > self.latest;
+                let is_late = |label: &DecodedToken| frames - label.frame.min(frames) > self.latest;
                 let num_late = self.open.iter().take_while(|label| is_late(label)).count();
                 let num_late = num_late.max(self.open.len().saturating_sub(MAX_OPEN_LABELS));
-                let mut labels = if num_late > 0 { search.settle(stream, num_late)? } else { Vec::new() };
+                let mut labels = if num_late > 0 { search.commit(stream, num_late)? } else { Vec::new() };
                 labels.extend(stream.take_stable());
                 self.open.drain(..labels.len());
                 posteriors(labels)
@@ -87,7 +87,7 @@ impl StreamingSearch {
     /// Commits the labels of the best hypothesis.
     ///
     /// At the end of the recording, language models score the end too.
-    pub fn commit(&mut self, is_end: bool) -> Result<Vec<Emitted>> {
+    pub fn commit(&mut self, is_end: bool) -> Result<Vec<DecodedToken>> {
         let StreamKind::Beam(beam) = &mut self.search else { return Ok(Vec::new()) };
         let (search, stream) = &mut **beam;
         let labels = if is_end {
@@ -100,13 +100,13 @@ impl StreamingSearch {
         Ok(self.record(posteriors(labels)))
     }
 
-    fn record(&mut self, labels: Vec<Emitted>) -> Vec<Emitted> {
+    fn record(&mut self, labels: Vec<DecodedToken>) -> Vec<DecodedToken> {
         self.newest = labels.last().map(|label| label.frame).or(self.newest);
         labels
     }
 
     /// Returns the labels of the best hypothesis after the final ones.
-    pub fn open(&self) -> &[Emitted] {
+    pub fn open(&self) -> &[DecodedToken] {
         &self.open
     }
 

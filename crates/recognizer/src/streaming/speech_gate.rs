@@ -28,7 +28,7 @@ pub(super) struct SpeechGate {
 /// The greedy search next to a fused one.
 struct UnfusedStream {
     search: UnfusedSearch,
-    stream: Stream,
+    stream: GreedyStream,
     /// Its result since the last must_decide, without complete words that were checked.
     evidence: Unfused,
     /// Whether it has a label since the last must_decide.
@@ -118,7 +118,7 @@ impl UnfusedStream {
             Some(last) if !must_decide && ids.len() <= MAX_PENDING => last.start,
             _ => ids.len(),
         };
-        let complete: Vec<Emitted> = self.evidence.labels.drain(..end).collect();
+        let complete: Vec<DecodedToken> = self.evidence.labels.drain(..end).collect();
         let posterior = match must_decide && !self.has_labels {
             true => self.evidence.label_posterior,
             false => silence::max_word_posterior(tokenizer, &complete),

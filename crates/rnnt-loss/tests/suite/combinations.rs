@@ -1,7 +1,7 @@
 //! Combinations of heads and options compared with plain loops over all classes.
 //!
 //! FastEmit, token weights, clamp, bands and skipping are combined.
-use rnnt_dp::{Regularisers, forward_backward};
+use rnnt_dp::{Regularizers, forward_backward};
 use rnnt_loss::{
     DEFAULT_BUDGET, Error, Head, JointInputs, Layout, Loss, Options, Plan, Session, SkippedSites, Targets,
     TokenNormalization, Topology,

@@ -1,4 +1,4 @@
-//! CTC compared with all labelings, central differences, and other batches.
+//! CTC compared with all labelings, central_difference differences, and other batches.
 use candle_core::{Device, Tensor, Var};
 use oracle::{ctc::sum_over_labelings, differences::central_difference};
 use rnnt_dp::delay_shift;
@@ -68,7 +68,7 @@ fn losses_match_sums_over_labelings() {
         for (utterance, actual) in actual.losses.iter().enumerate() {
             let (log_probs, squares) = dense(&all, utterance, label_smoothing);
             let (frames, labels) = (FRAMES[utterance], targets.labels(utterance));
-            let sum = sum_over_labellings(&log_probs, frames, C, labels, BLANK).unwrap();
+            let sum = sum_over_labelings(&log_probs, frames, C, labels, BLANK).unwrap();
             let expected = -sum.log_likelihood + z_loss * squares;
             assert!(
                 *actual == expected || (actual - expected).abs() < 1e-12,
@@ -98,7 +98,7 @@ fn gradients_match_central_differences() {
             let losses = run(all, &targets, &options).losses;
             Ok(losses.iter().zip(WEIGHTS).filter(|(l, _)| l.is_finite()).map(|(l, w)| l * w).sum())
         };
-        for (actual, expected) in gradient.iter().zip(central(loss, &all).unwrap()) {
+        for (actual, expected) in gradient.iter().zip(central_difference(loss, &all).unwrap()) {
             assert!((actual - expected).abs() < 3e-7, "{actual} {expected}");
         }
         // The utterance without a path.
@@ -114,7 +114,7 @@ fn the_delay_penalty_applies_at_the_start_of_a_label() {
     let head = [0.0; C * H];
     let rows = HiddenInputs::new(&[0.0; 2 * H], Head::new(&head, None, H).unwrap());
     let out = Session::new(&options).unwrap().sum(rows, &targets, &[1.0]).unwrap();
-    let (early, late) = (delay(0.5, 0, 2).exp(), delay(0.5, 1, 2).exp());
+    let (early, late) = (delay_shift(0.5, 0, 2).exp(), delay_shift(0.5, 1, 2).exp());
     let expected = -((2.0 * early + late) / 16.0).ln();
     assert!((out.losses[0] - expected).abs() < 1e-12);
 }

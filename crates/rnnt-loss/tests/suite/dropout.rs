@@ -1,5 +1,5 @@
 //! Dropout after the activation: masks, gradients and invariance.
-use oracle::differences::central;
+use oracle::differences::central_difference;
 use pruned::Matrices;
 use rnnt_loss::{
     Activation, Dropout, Error, Gradients, Head, HiddenInputs, JointInputs, Layout, Loss, LossOutput,
@@ -167,7 +167,7 @@ fn gradients_match_central_differences() {
             };
             let actual = concatenated(&batch.run(&options, Some(DROPOUT)).gradients);
             let loss = |all: &[f64]| Ok(weighted(&batch.with(all).run(&options, Some(DROPOUT)).losses));
-            close(&actual, &central(loss, &batch.all()).unwrap(), 3e-7);
+            close(&actual, &central_difference(loss, &batch.all()).unwrap(), 3e-7);
         }
     }
 }
@@ -182,7 +182,7 @@ fn durations_and_pruning_use_the_same_masks() {
         Session::new(&options).unwrap().sum(joint, &batch.targets, &WEIGHTS).unwrap()
     };
     let loss = |all: &[f64]| Ok(weighted(&run(&batch.with(all)).losses));
-    close(&concatenated(&run(&batch).gradients), &central(loss, &batch.all()).unwrap(), 3e-7);
+    close(&concatenated(&run(&batch).gradients), &central_difference(loss, &batch.all()).unwrap(), 3e-7);
 
     // Retained sites have the same masks as in the whole lattice.
     let rows = |rows: &[f64]| values(rows.len() / H * C, 12);

@@ -228,7 +228,7 @@ fn emissions_and_adjoints_match_the_lattice() {
         let pending = session.forward(JointInputs { durations, ..numbers.joint() }, &plain).unwrap();
         let (lattices, emissions) = (plain.lattices(), pending.emissions());
         assert_eq!(emissions.len(), SITES * topology.columns());
-        let expected = forward_backward(lattices, &topology, &emissions, &Regularisers::default()).unwrap();
+        let expected = forward_backward(lattices, &topology, &emissions, &Regularizers::default()).unwrap();
         assert_eq!((pending.losses(), pending.adjoints()), (&expected.losses[..], &expected.adjoints[..]));
         let sums = log_sums(lattices, &topology, &emissions).unwrap();
         for (b, loss) in pending.losses().iter().enumerate() {

@@ -1,5 +1,5 @@
 //! The pruned loss: invariants, edge cases, errors; golden vectors check the values.
-use oracle::differences::central;
+use oracle::differences::central_difference;
 use pruned::{Heads, Linear, Matrices, MatrixGradient};
 use rnnt_loss::{
     Error, Head, JointInputs, Layout, Loss, LossOutput, Options, PassScales, PrunedInputs, Pruning, Result,
@@ -204,7 +204,7 @@ fn gradients_match_central_differences_for_fixed_bands() {
         let compare = |gradient: &[f64], start: &[f64], set: &dyn Fn(&mut Batch, Vec<f64>)| {
             let real: Vec<usize> = (0..start.len()).filter(|&i| !start[i].is_nan()).collect();
             let inside: Vec<f64> = real.iter().map(|&i| start[i]).collect();
-            let expected = central(
+            let expected = central_difference(
                 |inside| {
                     let mut all = start.to_vec();
                     real.iter().zip(inside).for_each(|(&i, value)| all[i] = *value);

@@ -45,7 +45,7 @@ fn check(out: LossOutput<f64>, all: &[f64], targets: &Targets, options: &Options
     let gradient = concatenated(out.gradients);
     let loss =
         |all: &[f64]| Ok(run(all, targets, options).losses.iter().zip(WEIGHTS).map(|(l, w)| l * w).sum());
-    for (i, (actual, expected)) in gradient.iter().zip(central(loss, all).unwrap()).enumerate() {
+    for (i, (actual, expected)) in gradient.iter().zip(central_difference(loss, all).unwrap()).enumerate() {
         assert!((actual - expected).abs() < 3e-7, "entry {i}: {actual} {expected}");
     }
 }
@@ -113,7 +113,7 @@ fn smoothing_with_other_topologies() {
     let actual = tdt(&all);
     let gradient = concatenated(actual.gradients);
     let loss = |all: &[f64]| Ok(tdt(all).losses.iter().zip(WEIGHTS).map(|(l, w)| l * w).sum());
-    for (actual, expected) in gradient.iter().zip(central(loss, &all).unwrap()) {
+    for (actual, expected) in gradient.iter().zip(central_difference(loss, &all).unwrap()) {
         assert!((actual - expected).abs() < 3e-7, "{actual} {expected}");
     }
 }

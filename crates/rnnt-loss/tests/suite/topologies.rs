@@ -1,6 +1,6 @@
 //! Multi-blank, TDT, factored blanks and retained sites: values, gradients, errors.
-use oracle::differences::central;
-use rnnt_dp::{Lattices, Regularisers, forward_backward};
+use oracle::differences::central_difference;
+use rnnt_dp::{Lattices, Regularizers, forward_backward};
 use rnnt_loss::{
     Error, Gradients, Head, JointInputs, Layout, Loss, LossOutput, Options, Result, ScoreInputs, Session,
     Targets, TokenNormalization, Topology,
@@ -59,10 +59,10 @@ fn concatenated(gradients: Gradients<f64>) -> Vec<f64> {
     [encoded, predicted, head.weight, head.bias, durations.weight, durations.bias].concat()
 }
 
-/// Compares a gradient with central differences of the weighted losses.
+/// Compares a gradient with central_difference differences of the weighted losses.
 fn check(gradient: &[f64], inputs: &[f64], losses: impl Fn(&[f64]) -> Vec<f64>) {
     let loss = |all: &[f64]| Ok(losses(all).iter().zip(WEIGHTS).map(|(l, w)| l * w).sum());
-    let expected = central(loss, inputs).unwrap();
+    let expected = central_difference(loss, inputs).unwrap();
     assert_eq!(gradient.len(), expected.len());
     for (i, (actual, expected)) in gradient.iter().zip(expected).enumerate() {
         assert!((actual - expected).abs() < 2e-7, "entry {i}: {actual} {expected}");

@@ -52,7 +52,7 @@ impl Reader {
         };
         let (mut declared, mut remaining) = (frames(declared), frames(present));
         if (1..declared).contains(&max_frames) {
-            (declared, remaining) = (max_frames, left.min(max_frames));
+            (declared, remaining) = (max_frames, remaining.min(max_frames));
         }
         Ok(Reader { file, format, adpcm, declared, remaining, bytes: Vec::new() })
     }

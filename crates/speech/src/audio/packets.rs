@@ -342,7 +342,7 @@ impl Reader {
                     guarded(path, *container, || Ok(opus.decode(&packet.data).map(<[f32]>::to_vec)))?;
                 *block = decoded.map_err(|found| format_error(path, "a well-formed Opus packet", found))?;
                 block.truncate(block.len().saturating_sub(trim * channels as usize));
-                (opus::RATE, channels)
+                (opus::SAMPLE_RATE, channels)
             }
         };
         if block.is_empty() {

@@ -183,10 +183,10 @@ impl<'a, F: FftFloat> FeatureChain<'a, F> {
             ReferenceLevel::Loudest => LogCompression::relative(loudest, config.floor_db),
             ReferenceLevel::Sine => {
                 // A window of one or two samples has no weight at all.
-                let (full, minimum) = (self.spectra.full(), F::from_f64(f64::from(f32::MIN_POSITIVE)));
+                let (full, minimum) = (self.spectra.full(), F::cast(f64::from(f32::MIN_POSITIVE)));
                 LogCompression::relative(if full > minimum { full } else { minimum }, config.floor_db)
             }
-            ReferenceLevel::One => Some(LogCompression::Absolute { floor: F::from_f64(config.floor_power) }),
+            ReferenceLevel::One => Some(LogCompression::Absolute { floor: F::cast(config.floor_power) }),
         }
     }
 

@@ -112,7 +112,7 @@ pub(super) fn normalize_columns<F: FftFloat>(data: &mut [F], dim: usize, deviati
     }
     for row in data.chunks_exact_mut(dim) {
         for ((x, m), s) in row.iter_mut().zip(&mean).zip(&scale) {
-            *x = F::from_f64((x.to_f64() - m) * s);
+            *x = F::cast((x.to_f64() - m) * s);
         }
     }
 }

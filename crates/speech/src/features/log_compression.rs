@@ -45,7 +45,7 @@ const MAX_AGC_GAIN_DB: f64 = 30.0;
 pub(super) fn local_maxima<F: FftFloat>(data: &[F], dim: usize, radius: usize) -> Vec<F> {
     let loudest = |powers: &[F]| powers.iter().fold(F::zero(), |a, &p| if p > a { p } else { a });
     let frames: Vec<F> = data.chunks_exact(dim).map(loudest).collect();
-    let minimum = loudest(&frames) * F::from_f64(10f64.powf(-MAX_AGC_GAIN_DB / 10.0));
+    let minimum = loudest(&frames) * F::cast(10f64.powf(-MAX_AGC_GAIN_DB / 10.0));
     let window = |t: usize| &frames[t.saturating_sub(radius)..frames.len().min(t + radius + 1)];
     (0..frames.len())
         .map(|t| loudest(window(t)))
@@ -57,7 +57,7 @@ impl<F: FftFloat> LogCompression<F> {
     /// A compression relative to `full`; `None` if that is 0, as for silence.
     pub fn relative(full: F, floor_db: f32) -> Option<Self> {
         let floor = 10f32.powf(-floor_db / 10.0);
-        (full > F::zero()).then(|| Self::Relative { full, floor: F::from_f64(f64::from(floor)) })
+        (full > F::zero()).then(|| Self::Relative { full, floor: F::cast(f64::from(floor)) })
     }
 
     /// Replaces powers by logarithms.

@@ -57,7 +57,7 @@ impl RunningStats {
             *square = decay * *square + y * y;
             let mean = *sum * weight;
             let variance = (prior * (PRIOR_DEVIATION * PRIOR_DEVIATION) + *square) * weight - mean * mean;
-            *x = F::from_f64(f64::from((y - mean) / variance.sqrt()));
+            *x = F::cast(f64::from((y - mean) / variance.sqrt()));
         }
     }
 }

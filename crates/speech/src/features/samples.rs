@@ -47,8 +47,8 @@ impl<F: FftFloat> Emphasis<F> {
 
     /// Emphasizes a sample, given the one before it.
     pub fn apply(&self, x: f32, predecessor: f32) -> F {
-        let [x, predecessor] = [x, predecessor].map(|x| F::from_f64(f64::from(x)));
-        F::from_f64((x - self.a * predecessor).to_f64() * self.gain)
+        let [x, predecessor] = [x, predecessor].map(|x| F::cast(f64::from(x)));
+        F::cast((x - self.a * predecessor).to_f64() * self.gain)
     }
 }
 

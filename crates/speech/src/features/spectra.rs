@@ -30,7 +30,7 @@ impl<F: FftFloat> Spectra<F> {
         let min_size = length.next_power_of_two();
         let bank = |i: usize| Some((min_size << i, Filter::bank(scale, min_size << i, config.sample_rate)?));
         let (size, filters) = (0..4).find_map(bank)?;
-        let window = config.window.weights(length).into_iter().map(F::from_f64).collect();
+        let window = config.window.weights(length).into_iter().map(F::cast).collect();
         let fft = RealFftPlanner::new().plan_fft_forward(size);
         let frame_emphasis = config.preemphasis_before == InitialSample::Frame && config.preemphasis > 0.0;
         let frame_emphasis = frame_emphasis.then(|| F::from_setting(config.preemphasis));
@@ -44,7 +44,7 @@ impl<F: FftFloat> Spectra<F> {
 
     /// Returns the power of a full-scale sine in a bin's middle.
     pub fn full(&self) -> F {
-        F::from_f64((self.window.iter().map(|w| w.to_f64()).sum::<f64>() / 2.0).powi(2))
+        F::cast((self.window.iter().map(|w| w.to_f64()).sum::<f64>() / 2.0).powi(2))
     }
 
     /// Allocates the buffers of a computation.
@@ -77,7 +77,7 @@ impl<F: FftFloat> FrameSpectra<'_, F> {
         }
         frame[num_samples..].fill(F::zero());
         if *remove_mean {
-            let mean = F::from_f64(frame.iter().map(|x| x.to_f64()).sum::<f64>() / frame.len() as f64);
+            let mean = F::cast(frame.iter().map(|x| x.to_f64()).sum::<f64>() / frame.len() as f64);
             frame.iter_mut().for_each(|x| *x = *x - mean);
         }
         if let Some(a) = frame_emphasis {

@@ -85,10 +85,10 @@ pub(super) fn train_plan(
         let fits = |count: usize, longest: usize| size.fits(count, longest) && fits(count, longest);
         return Ok(speech::batching::plan_batches_with(rows, &fits, Some(rng)));
     }
-    let buckets = speech::batching::buckets(seconds, batches.buckets)?;
+    let buckets = speech::batching::split_into_buckets(seconds, batches.buckets)?;
     // The utterances of a step are of one bucket, or of two adjacent ones, and all steps have as
     // many.
     let step_utterances = batches.max_utterances.saturating_mul(batches.accumulate);
-    let steps = speech::batching::bucketed(&buckets, step_utterances, rng)?;
+    let steps = speech::batching::bucket_batches(&buckets, step_utterances, rng)?;
     Ok(steps.iter().flat_map(|step| step.chunks(batches.max_utterances)).map(<[usize]>::to_vec).collect())
 }

@@ -137,7 +137,7 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(read().unwrap(), features);
         }
-        let find = |parent: &Path| std::fs::read_dir(folder).unwrap().next().unwrap().unwrap().path();
+        let find = |parent: &Path| std::fs::read_dir(parent).unwrap().next().unwrap().unwrap().path();
         let path = find(&find(&cache.folder));
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[40] ^= 1;

@@ -19,7 +19,7 @@ pub(super) fn concatenate(parts: &[&Utterance]) -> Utterance {
     let texts: Vec<&str> = parts.iter().map(|u| u.text.as_str()).filter(|text| !text.is_empty()).collect();
     joined.text = texts.join(" ");
     joined.id = parts.iter().map(|u| u.id.as_str()).collect::<Vec<_>>().join("+");
-    joined.pieces = parts.iter().flat_map(|u| u.pieces.iter().cloned()).collect();
+    joined.segments = parts.iter().flat_map(|u| u.segments.iter().cloned()).collect();
     joined.sample_rate = joined.sample_rate.filter(|&rate| parts.iter().all(|u| u.sample_rate == Some(rate)));
     joined.seconds = parts.iter().map(|u| u.seconds).sum();
     (joined.num_samples, joined.crc32, joined.subset, joined.speaker) = (None, None, None, None);
@@ -55,7 +55,7 @@ mod tests {
             let joined = joined_utterances(&list, count, 1);
             assert_eq!(joined.len(), expected, "{count}");
             for utterance in &joined {
-                let pieces = utterance.pieces.len();
+                let pieces = utterance.segments.len();
                 assert!(pieces <= count && pieces > 1 && utterance.num_samples.is_none());
                 assert_eq!(utterance.seconds, 0.5 * pieces as f64);
                 assert_eq!(utterance.id.split('+').count(), pieces);
@@ -65,7 +65,7 @@ mod tests {
             let mut files: Vec<_> = joined.iter().flat_map(|utterance| utterance.files()).collect();
             files.sort_unstable();
             files.dedup();
-            assert_eq!(files.len(), joined.iter().map(|utterance| utterance.pieces.len()).sum::<usize>());
+            assert_eq!(files.len(), joined.iter().map(|utterance| utterance.segments.len()).sum::<usize>());
         }
         assert_ne!(joined_utterances(&list, 7, 1), joined_utterances(&list, 7, 2));
         let with = |rates: [u32; 2]| {

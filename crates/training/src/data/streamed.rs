@@ -56,7 +56,7 @@ impl StreamedSet {
         }
         let features = &recipe.features;
         let wave = WaveAugment::new(&recipe.augment.wave(), features.sample_rate, features.resample)?;
-        let cache = recipe.data.cache.as_ref().filter(|_| wave.is_none() && features.dither == 0.0);
+        let cache = recipe.data.cache.as_ref().filter(|_| wave.is_identity() && features.dither == 0.0);
         let mut set = StreamedSet {
             joined: groups(kept.len(), recipe.augment.join, recipe.seed),
             cache: cache.map(|folder| FeatureCache::new(folder, features)).transpose()?,
@@ -78,7 +78,7 @@ impl StreamedSet {
     fn find_bad(&self) -> Result<BadItems> {
         let check = |at: usize| -> Result<(String, Result<()>)> {
             let utterance = match self.utterance(at) {
-                Err(error) if bad_items::is_of_one_item(&error) => return Ok((self.name(at), Err(error))),
+                Err(error) if bad_items::is_item_error(&error) => return Ok((self.name(at), Err(error))),
                 utterance => utterance?,
             };
             let missing = utterance.files().find_map(|path| Some((path, std::fs::metadata(path).err()?)));
@@ -92,7 +92,7 @@ impl StreamedSet {
         let mut bad = BadItems::default();
         for checked in checked {
             let (id, result) = checked?;
-            bad_items::sort(&id, result, &mut bad)?;
+            bad_items::record_bad(&id, result, &mut bad)?;
         }
         Ok(bad)
     }
@@ -175,7 +175,7 @@ impl StreamedSet {
                 bad.other_length.extend(other_length);
                 Ok(Some(utterance))
             }
-            Err(error) if bad_items::is_of_one_item(&error) => {
+            Err(error) if bad_items::is_item_error(&error) => {
                 self.add_bad_parts(index, &error, front_end, bad)?;
                 Ok(None)
             }
@@ -233,11 +233,11 @@ impl StreamedSet {
                 self.audio(&utterance, front_end)
             });
             let id = self.utterance(part).map_or_else(|_| self.name(part), |utterance| utterance.id);
-            bad_items::sort(&id, result.map(drop), bad)?;
+            bad_items::record_bad(&id, result.map(drop), bad)?;
         }
         if bad.left_out.len() == count_before {
             let id = self.utterance(index).map_or_else(|_| self.name(index), |utterance| utterance.id);
-            bad.left_out.push(LeftOut::new(&id, error));
+            bad.left_out.push(ExcludedUtterance::new(&id, error));
         }
         Ok(())
     }
@@ -271,7 +271,7 @@ impl StreamedSet {
         let rng = |purpose| stream(self.seed, purpose, epoch, index as u64);
         let mut audio = self.audio(utterance, front_end)?;
         let seconds = audio.seconds();
-        if !self.wave.is_none() {
+        if !self.wave.is_identity() {
             let Audio { samples, sample_rate } = audio;
             let samples =
                 self.wave.apply(samples, &mut rng(Purpose::Wave)).map_err(of_utterance(utterance))?;

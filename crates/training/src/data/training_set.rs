@@ -190,7 +190,11 @@ impl BatchSource for TrainingSet<'_> {
                     if self.is_too_large(index, &features) {
                         let error =
                             "it is longer than in its manifest, and a step of it exceeds batch.memory";
-                        bad.left_out.push(LeftOut { id, reason: error.to_owned(), other_rate: false });
+                        bad.left_out.push(ExcludedUtterance {
+                            id,
+                            reason: error.to_owned(),
+                            has_other_rate: false,
+                        });
                         absent.push(index);
                         continue;
                     }

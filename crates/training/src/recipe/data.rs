@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use model::Result;
 use model::config::values::{MAX_SMALL_COUNT, check_count, ensure, setting_error};
-use recognizer::MAX_BAD;
+use recognizer::DEFAULT_MAX_BAD;
 use serde::{Deserialize, Serialize};
 use speech::wave::{NoiseConfig, ReverbConfig, SpeedConfig};
 use speech::{Perturbation, SpecAugment, TokenizerKind, TokenizerOptions, UnicodeForm, WaveConfig};
@@ -75,7 +75,7 @@ pub struct AugmentConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub noise: Option<NoiseConfig>,
     /// Changes of speed, tempo and frequency axis of the features.
-    pub perturb: Perturb,
+    pub perturb: Perturbation,
     /// Masks over time and frequency, after `perturb`.
     pub mask: SpecAugment,
 }

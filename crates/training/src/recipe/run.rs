@@ -28,7 +28,7 @@ pub struct BatchConfig {
     /// Number of buckets of similar lengths; 0 makes batches of up to `max_frames`.
     ///
     /// Batches of exactly `max_utterances` are drawn from the buckets, and what remains is dropped,
-    /// anew in each epoch; see [`speech::batching::bucketed`].
+    /// anew in each epoch; see [`speech::batching::bucket_batches`].
     #[serde(default)]
     pub buckets: usize,
 }

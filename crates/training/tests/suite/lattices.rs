@@ -228,7 +228,7 @@ fn operations_of_transducers_are_errors_for_lattices() {
     expect_error(load().joint_rows(&utterances).err(), lattice);
     expect_error(load().model().decoder().err().map(Into::into), lattice);
     expect_error(load().with_search(SearchConfig::default()).err(), lattice);
-    expect_error(load().live(&StreamingOptions::default()).err(), "search");
+    expect_error(load().stream(&StreamingOptions::default()).err(), "search");
     expect_error(
         load().with_search(SearchConfig::Lattice(LatticeSearch::Sum { beam: 0 })).err(),
         "at least 1 string",
@@ -242,6 +242,6 @@ fn operations_of_transducers_are_errors_for_lattices() {
         transducer.with_search(SearchConfig::Lattice(LatticeSearch::BestPath)).err(),
         "found a transducer",
     );
-    let with_ctc = SearchConfig::BeamWithCtc { beam: Beam::default(), weight: 0.5 };
+    let with_ctc = SearchConfig::BeamWithCtc { beam: BeamOptions::default(), weight: 0.5 };
     expect_error(load().with_search(with_ctc).err(), lattice);
 }

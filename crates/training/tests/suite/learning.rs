@@ -153,23 +153,23 @@ fn a_ctc_head_with_a_large_weight_decides_like_a_ctc_search() {
     };
     // A beam that keeps all short texts.
     let beam =
-        Beam { kind: BeamKind::Malsd { max_symbols: 3 }, width: 400, normalise: false, ..Beam::default() };
+        BeamOptions { kind: BeamKind::Malsd { max_symbols: 3 }, width: 400, normalise: false, ..BeamOptions::default() };
     let with_ctc = |weight| SearchConfig::BeamWithCtc { beam: beam.clone(), weight };
     let joint_only = texts(SearchConfig::Beam(beam.clone()));
     assert_eq!(texts(with_ctc(0.0)), joint_only);
-    let ctc = texts(SearchConfig::Ctc(Some(CtcBeam { width: 400, ..CtcBeam::default() })));
+    let ctc = texts(SearchConfig::Ctc(Some(CtcBeamOptions { width: 400, ..CtcBeamOptions::default() })));
     assert_ne!(ctc, joint_only);
     assert_eq!(texts(with_ctc(1e3)), ctc);
 
     // The best texts are returned if several are requested.
-    let three = SearchConfig::BeamWithCtc { beam: Beam { nbest: 3, ..beam.clone() }, weight: 1e3 };
+    let three = SearchConfig::BeamWithCtc { beam: BeamOptions { nbest: 3, ..beam.clone() }, weight: 1e3 };
     let evaluation = evaluate(&recognizer(three), &utterances).unwrap();
     for (transcript, ctc) in evaluation.transcripts.iter().zip(&ctc) {
-        let nbest = &transcript.heard.nbest;
+        let nbest = &transcript.transcription.nbest;
         assert_eq!((nbest.len(), &nbest[0].text, &transcript.hypothesis), (3, ctc, ctc));
         assert!(nbest.is_sorted_by(|a, b| a.score >= b.score && a.text != b.text), "{nbest:?}");
     }
-    let all = SearchConfig::Beam(Beam { nbest: 400, ..beam.clone() });
+    let all = SearchConfig::Beam(BeamOptions { nbest: 400, ..beam.clone() });
     let evaluation = evaluate(&recognizer(all), &utterances).unwrap();
     assert!(evaluation.overall.wer > 0.0 && evaluation.oracle().unwrap().wer == 0.0);
     assert_eq!(evaluate(&recognizer(with_ctc(1.0)), &utterances).unwrap().oracle(), None);

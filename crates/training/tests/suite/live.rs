@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use decoding::{BeamKind, BeamOptions};
 use recognizer::Error;
-use recognizer::{Endpoint, Recognizer, SearchConfig, StreamingOptions, Transcription, WindowConfig};
+use recognizer::{EndpointConfig, Recognizer, SearchConfig, StreamingOptions, Transcription, WindowConfig};
 use training::{StartMode, train};
 
 use super::toy::{RATE, Toy};
@@ -74,7 +74,7 @@ pub(super) fn live(
     sizes: &[usize],
     options: &StreamingOptions,
 ) -> (Transcription, usize) {
-    let mut live = recognizer.live(options).unwrap();
+    let mut live = recognizer.stream(options).unwrap();
     let (mut all, mut endpoints, mut rest) = (Transcription::default(), 0, samples);
     for &size in sizes.iter().cycle() {
         let (piece, after) = rest.split_at(size.min(rest.len()));
@@ -100,7 +100,7 @@ fn pieces_of_any_size_give_the_words_of_the_whole() {
     let audio = speech::Audio { samples: samples.clone(), sample_rate: RATE };
     let transcription = recognizer.transcribe(&audio).unwrap();
     assert!(transcription.words.len() > 8, "{}", transcription.text);
-    assert!(recognizer.live(&StreamingOptions::default()).unwrap().is_immediate());
+    assert!(recognizer.stream(&StreamingOptions::default()).unwrap().is_immediate());
     for sizes in [&[1600][..], &[1, 7, 4000, 0, 333], &[samples.len()], &[80]] {
         assert_eq!(
             live(recognizer, &samples, sizes, &StreamingOptions::default()).0,
@@ -126,7 +126,7 @@ fn a_beam_gives_the_same_words_for_pieces_and_the_whole() {
         }
         // A pause commits the best text, which is correct here in any case.
         let samples = model.recording(RATE as usize * 3 / 2);
-        let endpoint = Endpoint { after_words: 1.0, without_words: 100.0, longest: 100.0 };
+        let endpoint = EndpointConfig { silence_after_words: 1.0, silence_without_words: 100.0, max_seconds: 100.0 };
         let options = StreamingOptions { endpoint: Some(endpoint), ..StreamingOptions::default() };
         let (streamed, count) = live(&recognizer, &samples, &[400], &options);
         assert_eq!(streamed.text, transcription.text);
@@ -135,7 +135,7 @@ fn a_beam_gives_the_same_words_for_pieces_and_the_whole() {
     // Words are committed before the end, and incomplete ones are shown. The blank penalty makes
     // the text differ from that of greedy search.
     let model = trained(true);
-    let penalized = Beam { width: 8, blank_penalty: 6.0, ..Beam::default() };
+    let penalized = BeamOptions { width: 8, blank_penalty: 6.0, ..BeamOptions::default() };
     let recognizer = model.with_search(SearchConfig::Beam(penalized));
     let samples = model.recording(0);
     let audio = speech::Audio { samples: samples.clone(), sample_rate: RATE };
@@ -143,7 +143,7 @@ fn a_beam_gives_the_same_words_for_pieces_and_the_whole() {
     assert_ne!(transcription.text, model.recognizer.transcribe(&audio).unwrap().text);
     for latest in [None, Some(0.5), Some(0.0)] {
         let options = StreamingOptions { latest, ..StreamingOptions::default() };
-        let mut live = recognizer.live(&options).unwrap();
+        let mut live = recognizer.stream(&options).unwrap();
         let (mut streamed, mut received, mut shown) = (Transcription::default(), 0, 0);
         for piece in samples.chunks(400) {
             let update = live.push(piece).unwrap();
@@ -174,7 +174,7 @@ fn a_beam_gives_the_same_words_for_pieces_and_the_whole() {
         recognizer.transcribe(&speech::Audio { samples: samples.clone(), sample_rate: RATE }).unwrap();
     let wide = WindowConfig { seconds: 60.0, overlap: 5.0 };
     let pieces = samples.chunks(1000).map(|piece| Ok(piece.to_vec()));
-    assert_eq!(recognizer.transcribe_pieces(pieces, wide).unwrap(), transcription);
+    assert_eq!(recognizer.transcribe_chunks(pieces, wide).unwrap(), transcription);
 }
 
 /// The words of each utterance, in pieces of these sizes in turn.
@@ -184,7 +184,7 @@ fn utterances(
     sizes: &[usize],
     options: &StreamingOptions,
 ) -> (Vec<Transcription>, bool) {
-    let mut live = recognizer.live(options).unwrap();
+    let mut live = recognizer.stream(options).unwrap();
     let (mut all, mut rest) = (vec![Transcription::default()], samples);
     let add = |all: &mut Vec<Transcription>, updates: Vec<recognizer::StreamingUpdate>| {
         for update in updates {
@@ -220,8 +220,8 @@ fn decisions_do_not_depend_on_the_sizes_of_pieces() {
         beam(BeamKind::Modified, 6.0),
         beam(maes, 3.0),
     ];
-    let pause = Endpoint { after_words: 0.2, without_words: 0.4, longest: 100.0 };
-    let length = Endpoint { after_words: 100.0, without_words: 100.0, longest: 0.7 };
+    let pause = EndpointConfig { silence_after_words: 0.2, silence_without_words: 0.4, max_seconds: 100.0 };
+    let length = EndpointConfig { silence_after_words: 100.0, silence_without_words: 100.0, max_seconds: 0.7 };
     let mut is_different = false;
     for is_causal in [true, false] {
         let model = trained(is_causal);
@@ -250,12 +250,12 @@ fn decisions_do_not_depend_on_the_sizes_of_pieces() {
 #[test]
 fn searches_without_streaming_are_errors() {
     let recognizer = trained(false).with_beam(BeamKind::Malsd { max_symbols: 3 });
-    let error = recognizer.live(&StreamingOptions::default()).err().unwrap().to_string();
+    let error = recognizer.stream(&StreamingOptions::default()).err().unwrap().to_string();
     assert!(error.contains("mALSD beam search knows no streams"), "{error}");
-    let with_ctc = SearchConfig::BeamWithCtc { beam: Beam::default(), weight: 0.5 };
+    let with_ctc = SearchConfig::BeamWithCtc { beam: BeamOptions::default(), weight: 0.5 };
     for search in [SearchConfig::Ctc(None), with_ctc] {
         let recognizer = trained(false).with_search(search);
-        let error = recognizer.live(&StreamingOptions::default()).err().unwrap().to_string();
+        let error = recognizer.stream(&StreamingOptions::default()).err().unwrap().to_string();
         assert!(error.contains("a greedy one or a beam by the joint network alone"), "{error}");
     }
 }
@@ -268,13 +268,13 @@ fn a_pause_ends_an_utterance_and_changes_no_word() {
     let audio = speech::Audio { samples: samples.clone(), sample_rate: RATE };
     let transcription = recognizer.transcribe(&audio).unwrap();
     let options = |endpoint| StreamingOptions { endpoint: Some(endpoint), ..StreamingOptions::default() };
-    let endpoint = Endpoint { after_words: 1.0, without_words: 100.0, longest: 100.0 };
+    let endpoint = EndpointConfig { silence_after_words: 1.0, silence_without_words: 100.0, max_seconds: 100.0 };
     let (streamed, count) = live(recognizer, &samples, &[400], &options(endpoint));
     assert_eq!(streamed, transcription);
     // One for each recognized sentence.
     assert!((4..=6).contains(&count), "{count}");
     // A limit on the length ends utterances as early as possible, but never within a word.
-    let endpoint = Endpoint { after_words: 100.0, without_words: 100.0, longest: 1.0 };
+    let endpoint = EndpointConfig { silence_after_words: 100.0, silence_without_words: 100.0, max_seconds: 1.0 };
     let (streamed, count) = live(recognizer, &samples, &[400], &options(endpoint));
     let seconds = samples.len() / RATE as usize;
     assert_eq!(streamed, transcription);
@@ -290,18 +290,18 @@ fn windows_of_a_bidirectional_model_give_the_words_of_one_window() {
     let transcription = recognizer.transcribe(&audio).unwrap();
     let pieces = || samples.chunks(1000).map(|piece| Ok(piece.to_vec()));
     let wide = WindowConfig { seconds: 60.0, overlap: 5.0 };
-    assert_eq!(recognizer.transcribe_pieces(pieces(), wide).unwrap(), transcription);
+    assert_eq!(recognizer.transcribe_chunks(pieces(), wide).unwrap(), transcription);
     // Shorter windows give the same words for these tones.
     let narrow = WindowConfig { seconds: 2.0, overlap: 1.0 };
-    let windowed = recognizer.transcribe_pieces(pieces(), narrow).unwrap();
-    assert!(!recognizer.live(&StreamingOptions::default()).unwrap().is_immediate());
+    let windowed = recognizer.transcribe_chunks(pieces(), narrow).unwrap();
+    assert!(!recognizer.stream(&StreamingOptions::default()).unwrap().is_immediate());
     let same = windowed.words.iter().zip(&transcription.words).filter(|(a, b)| a.text == b.text).count();
     assert!(
         same + 2 >= transcription.words.len() && windowed.words.is_sorted_by(|a, b| a.start <= b.start),
         "{}",
         windowed.text
     );
-    let error = recognizer.transcribe_pieces(pieces(), WindowConfig { seconds: 1.0, overlap: 1.0 });
+    let error = recognizer.transcribe_chunks(pieces(), WindowConfig { seconds: 1.0, overlap: 1.0 });
     assert!(matches!(error, Err(Error::Model(model::Error::Shape { .. }))), "{error:?}");
 }
 
@@ -310,14 +310,14 @@ fn silence_has_no_words_and_invalid_samples_are_errors() {
     for is_causal in [true, false] {
         let recognizer = &trained(is_causal).recognizer;
         let (transcription, _) = {
-            let mut live = recognizer.live(&StreamingOptions::default()).unwrap();
+            let mut live = recognizer.stream(&StreamingOptions::default()).unwrap();
             for _ in 0..30 {
                 assert_eq!(live.push(&[0.0; 1000]).unwrap().new, Transcription::default());
             }
             (live.finish().unwrap().new, 0)
         };
         assert_eq!(transcription, Transcription::default());
-        let mut live = recognizer.live(&StreamingOptions::default()).unwrap();
+        let mut live = recognizer.stream(&StreamingOptions::default()).unwrap();
         let error = live.push(&[0.0, f32::NAN]).unwrap_err().to_string();
         assert!(error.contains("NaN"), "{error}");
         assert_eq!(live.finish().unwrap().new, Transcription::default());

@@ -24,9 +24,9 @@ fn a_fused_text_is_kept_where_the_model_detects_speech() {
     for token in 0..tokens {
         let bonus: Vec<f32> = (0..classes).map(|class| if class == token { 12.0 } else { 0.0 }).collect();
         let fusion =
-            || vec![Fusion { automaton: Arc::new(PerClass::new(bonus.clone()).unwrap()), weight: 1.0 }];
-        let beam = Beam { kind: BeamKind::Modified, width: 4, fusion: fusion(), ..Beam::default() };
-        let greedy = SearchConfig::Greedy(Greedy { fusion: fusion(), ..Greedy::default() });
+            || vec![Fusion { scorer: Arc::new(ClassScores::new(bonus.clone()).unwrap()), weight: 1.0 }];
+        let beam = BeamOptions { kind: BeamKind::Modified, width: 4, fusion: fusion(), ..BeamOptions::default() };
+        let greedy = SearchConfig::Greedy(GreedyOptions { fusion: fusion(), ..GreedyOptions::default() });
         let plain = texts(model, &SearchConfig::default(), 0.2);
         assert_eq!(plain.last().unwrap(), "");
         for search in [&greedy, &SearchConfig::Beam(beam)] {

@@ -68,7 +68,7 @@ pub(super) fn forward<'a, F: Real>(
         .forward(&packed, &mut gates);
     drop(packed);
     let (mut cell, mut state) = (context.rows("cells", h), context.rows("states", h));
-    let recurrent = PackedGates::forth(pool, weights.recurrent, h);
+    let recurrent = PackedGates::for_forward(pool, weights.recurrent, h);
     let mut tasks = tasks(layout, h, [&mut gates, &mut cell, &mut state]);
     par_for(items_mut(&mut tasks), |at, rows| {
         steps::forward(&layout.groups[at], h, pool, &recurrent, None, rows, layout.shares_frames());
@@ -106,7 +106,7 @@ pub(super) fn backward<'a, F: Real>(
     let frame = |row: usize| Some(layout.frame(row));
     {
         let mut above = pack(context, h, frame, above);
-        let recurrent = PackedGates::back(pool, weights.recurrent, h);
+        let recurrent = PackedGates::for_backward(pool, weights.recurrent, h);
         let mut tasks = tasks(layout, h, [&mut da, &mut cell, &mut above]);
         par_for(items_mut(&mut tasks), |at, rows| {
             steps::backward(&layout.groups[at], h, pool, &recurrent, rows, layout.shares_frames());

@@ -57,7 +57,7 @@ pub(super) fn blocking(batch: usize, directions: usize, hidden: usize) -> LayerB
     let groups = batch.div_ceil(size) * directions;
     let operations = batch.max(MIN_COUNTED_UTTERANCES).saturating_mul(4 * hidden).saturating_mul(hidden);
     let allows_strips =
-        batch > 0 && hidden.div_ceil(UNITS) >= MIN_STRIPS && operations >= MIN_STRIP_OPERATIONS;
+        batch > 0 && hidden.div_ceil(UNITS_PER_STRIP) >= MIN_STRIPS && operations >= MIN_STRIP_OPERATIONS;
     if groups < TARGET_GROUPS && allows_strips { LayerBlocking::Strips } else { LayerBlocking::Groups(size) }
 }
 

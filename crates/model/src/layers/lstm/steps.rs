@@ -49,17 +49,22 @@ impl FrameTiling {
     ///
     /// Each unit has `each` numbers.
     fn transposed_len(self, each: usize) -> usize {
-        self.hidden.next_multiple_of(UNITS) * each * self.band
+        self.hidden.next_multiple_of(UNITS_PER_STRIP) * each * self.band
     }
 
     /// Returns the tiles of rows with `planes` planes of units.
     fn row_tiles(self, planes: usize) -> Tiling {
-        Tiling { rows: self.band, planes, columns: self.hidden, width: UNITS }
+        Tiling { rows: self.band, planes, columns: self.hidden, width: UNITS_PER_STRIP }
     }
 
     /// Returns the tiles of transposed bands.
     fn band_tiles(self, each: usize) -> Tiling {
-        Tiling { rows: 1, planes: 1, columns: self.transposed_len(each), width: UNITS * each * self.band }
+        Tiling {
+            rows: 1,
+            planes: 1,
+            columns: self.transposed_len(each),
+            width: UNITS_PER_STRIP * each * self.band,
+        }
     }
 }
 
@@ -118,8 +123,8 @@ pub(super) fn forward<F: Real>(
                 recurrent.multiply(strip, (states, tiling.band), n, &mut a);
             }
             if !old.is_empty() {
-                let from = |j: usize| &old[(band * tiling.band + j) * h + strip * UNITS..][..width];
-                (0..n).for_each(|j| copy(&mut c[j * UNITS..], from(j)));
+                let from = |j: usize| &old[(band * tiling.band + j) * h + strip * UNITS_PER_STRIP..][..width];
+                (0..n).for_each(|j| copy(&mut c[j * UNITS_PER_STRIP..], from(j)));
             }
             lstm_cell_forward(
                 &mut a[..4 * UNITS_PER_STRIP * n],
@@ -133,7 +138,7 @@ pub(super) fn forward<F: Real>(
                 cell.row(j, 0).copy_from_slice(&c[j * UNITS_PER_STRIP..][..width]);
                 state.row(j, 0).copy_from_slice(&s[j * UNITS_PER_STRIP..][..width]);
             }
-            transpose(next.row(0, 0), View::new(&s, tiling.band, UNITS));
+            transpose(next.row(0, 0), View::new(&s, tiling.band, UNITS_PER_STRIP));
         });
         std::mem::swap(&mut last, &mut next);
     }
@@ -177,12 +182,12 @@ pub(super) fn backward<F: Real>(
                 ([F::ZERO; 4 * UNITS_PER_STRIP * MAX_GATE_ROWS], [F::ZERO; UNITS_PER_STRIP * MAX_GATE_ROWS]);
             let (mut old, mut dh) = (c, c);
             for j in 0..n {
-                let unit = (band * tiling.band + j) * h + strip * UNITS;
-                (0..4).for_each(|gate| copy(&mut a[(4 * j + gate) * UNITS..], gates.row(j, gate)));
-                copy(&mut c[j * UNITS..], &cell[frame.start * h + unit..][..width]);
-                copy(&mut dh[j * UNITS..], &above[frame.start * h + unit..][..width]);
+                let unit = (band * tiling.band + j) * h + strip * UNITS_PER_STRIP;
+                (0..4).for_each(|gate| copy(&mut a[(4 * j + gate) * UNITS_PER_STRIP..], gates.row(j, gate)));
+                copy(&mut c[j * UNITS_PER_STRIP..], &cell[frame.start * h + unit..][..width]);
+                copy(&mut dh[j * UNITS_PER_STRIP..], &above[frame.start * h + unit..][..width]);
                 if t > 0 {
-                    copy(&mut old[j * UNITS..], &cell[previous.start * h + unit..][..width]);
+                    copy(&mut old[j * UNITS_PER_STRIP..], &cell[previous.start * h + unit..][..width]);
                 }
             }
             let next_count = next_count.saturating_sub(band * tiling.band).min(n);
@@ -190,12 +195,16 @@ pub(super) fn backward<F: Real>(
                 let next_gates = &next_gates[band * gates_len..][..gates_len];
                 recurrent.multiply(strip, (next_gates, tiling.band), next_count, &mut dh);
             }
-            let units = [&c, &old, &dh].map(|values| &values[..UNITS * n]);
-            cell_backward(&mut a[..4 * UNITS * n], units, &mut carry.row(0, 0)[..UNITS * n]);
+            let units = [&c, &old, &dh].map(|values| &values[..UNITS_PER_STRIP * n]);
+            lstm_cell_backward(
+                &mut a[..4 * UNITS_PER_STRIP * n],
+                units,
+                &mut carry.row(0, 0)[..UNITS_PER_STRIP * n],
+            );
             for (j, gate) in (0..n).flat_map(|j| (0..4).map(move |gate| (j, gate))) {
                 gates.row(j, gate).copy_from_slice(&a[(4 * j + gate) * UNITS_PER_STRIP..][..width]);
             }
-            transpose(next.row(0, 0), View::new(&a, tiling.band, 4 * UNITS));
+            transpose(next.row(0, 0), View::new(&a, tiling.band, 4 * UNITS_PER_STRIP));
         });
         std::mem::swap(&mut last, &mut next);
     }

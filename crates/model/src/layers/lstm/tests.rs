@@ -421,7 +421,7 @@ fn tasks(batch: usize, frames: usize, hidden: usize) -> Vec<(&'static str, usize
     let (rows, width) = (layout.rows(), 4 * hidden);
     let weight = vec![0.0f32; width * hidden];
     let layer = Affine::new(View::new(&weight, width, hidden).transposed(), None).tasks(rows);
-    let strips = hidden.div_ceil(UNITS);
+    let strips = hidden.div_ceil(UNITS_PER_STRIP);
     let [forward, backward] = PackedGates::<f32>::tasks_for(hidden);
     vec![
         ("rows that are packed", rows.div_ceil(ROWS_PER_BLOCK)),
