@@ -55,7 +55,8 @@ impl TrainingObjective for DenseObjective {
         let [weight, bias] = layer("joint.head");
         let wrap = |error: oracle::Error| candle_core::Error::wrap(error);
         let logits = joint_logits(&frames, &rows, weight, bias, Activation::Tanh).map_err(wrap)?;
-        let losses = lean_transducer_loss(&logits, &lengths, &batch.labels, model.blank()).map_err(wrap)?;
+        let losses =
+            low_memory_transducer_loss(&logits, &lengths, &batch.labels, model.blank()).map_err(wrap)?;
         drop(logits);
         let mean = (losses.sum_all()? / batch_size as f64)?.to_dtype(candle_core::DType::F64)?;
 
@@ -64,7 +65,7 @@ impl TrainingObjective for DenseObjective {
         let targets = Targets::new(model.blank(), lengths, batch.labels.clone())?;
         let weights = vec![1.0 / batch_size as f64; batch.labels.len()];
         let LossSum { sum, losses: ctc, .. } =
-            self.ctc.sum(RowTensors { hidden: &encoded, head }, &targets, &weights)?;
+            self.ctc.sum(HiddenTensors { hidden: &encoded, head }, &targets, &weights)?;
         let transducer = losses.to_dtype(candle_core::DType::F64)?.to_vec1()?;
         Ok(Losses { transducer, simple: None, mean, ctc: Some((ctc, sum)) })
     }
@@ -106,13 +107,13 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
 
     let model = Model::new(&recipe.model(), tokenizer.size())?;
     println!("{} parameters, {} classes", model.parameters().count(), model.classes());
-    let ctc = LossSession::new(&Options::of(Loss::Ctc))?;
+    let ctc = LossSession::new(&Options::new(Loss::Ctc))?;
     let learner = Learner::new(model, &recipe.optimizer)?.with_objective(Box::new(DenseObjective { ctc }));
-    let folder = RunFolder::new(folder, Start::Fresh)?;
+    let folder = RunFolder::new(folder, StartMode::Fresh)?;
     let metadata = CheckpointMetadata { recipe: text, tokenizer: tokenizer.to_json()?, data: None };
-    let run = (&recipe.training.run, recipe.batch.accumulate);
-    let mut group = ProcessGroup::alone();
-    let mut trainer = Trainer::new(learner, run, metadata, (&folder, None), &mut group)?;
+    let (run, accumulate) = (&recipe.training.run, recipe.batch.accumulate);
+    let mut group = ProcessGroup::single();
+    let mut trainer = Trainer::new(learner, run, accumulate, metadata, &folder, None, &mut group)?;
     trainer.fit(&source, &mut |_: &Model, _: &mut ProcessGroup| Ok(None), &mut PrintEpochs, &stop)?;
     Ok(())
 }

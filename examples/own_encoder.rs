@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use candle_core::{Device, Module, Result as TensorResult, Tensor};
 use candle_nn::{Conv1d, Conv1dConfig, Linear, VarBuilder};
 use panda::distributed::ProcessGroup;
-use panda::model::config::{JointConfig, Terms};
+use panda::model::config::{JointConfig, LossTerms};
 use panda::model::encoders::{EncoderKind, LstmEncoderConfig, ModuleEncoder};
 use panda::model::predictors::{BuildPredictor, PredictorKind, StatelessPredictorConfig};
 use panda::model::{Model, ModelConfig};
@@ -77,7 +77,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let encoder = EncoderKind::Lstm(LstmEncoderConfig { layers: 1, hidden: 1, ..Default::default() });
     let predictor = StatelessPredictorConfig { embedding: 8, context: 1, ..Default::default() };
     // Each label consumes a frame.
-    let terms = Terms { topology: panda::rnnt_loss::Topology::modified(), ..Terms::default() };
+    let terms = LossTerms { topology: panda::rnnt_loss::Topology::modified(), ..LossTerms::default() };
     let config = ModelConfig {
         seed: 1,
         terms,
@@ -92,11 +92,11 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
 
     let learner = Learner::new(model, &OptimizerConfig { ema: 0.9, ..OptimizerConfig::new(2e-2) })?;
     let temporary_folder = tempfile::tempdir()?;
-    let folder = RunFolder::new(temporary_folder.path(), Start::Fresh)?;
-    let mut group = ProcessGroup::alone();
+    let folder = RunFolder::new(temporary_folder.path(), StartMode::Fresh)?;
+    let mut group = ProcessGroup::single();
     let run = RunConfig::new(20);
     let mut trainer =
-        Trainer::new(learner, (&run, 1), CheckpointMetadata::default(), (&folder, None), &mut group)?;
+        Trainer::new(learner, &run, 1, CheckpointMetadata::default(), &folder, None, &mut group)?;
     let mut evaluate = |_: &Model, _: &mut ProcessGroup| Ok(None);
     trainer.fit(&SyntheticBatches, &mut evaluate, &mut PrintEpochs, &AtomicBool::new(false))?;
 

@@ -64,8 +64,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // separate weights.
     let acoustic = Linear::new(&encoded, &weight, None, HIDDEN)?;
     let source = Heads::new(acoustic, Linear::new(&predicted, &weight, Some(&bias), HIDDEN)?)?;
-    let joint = Joint::new(&encoded, &predicted, head);
-    let inputs = PrunedJoint { simple: Simple::Heads(source), joint, scales: Scales::default() };
+    let joint = JointInputs::new(&encoded, &predicted, head);
+    let inputs = PrunedInputs { simple: SimpleInputs::Heads(source), joint, scales: PassScales::default() };
     let weights = [1.0; BATCH];
 
     let mut session = Session::new(&Options::new(Loss::pruned(Pruning::default())))?;
@@ -74,7 +74,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let seconds = start.elapsed().as_secs_f64();
     let first_pass = out.first_pass.ok_or("a pruned loss has a first pass")?;
     let bands = |b| (0..FRAMES).map(|t| first_pass.ranges.band(b, t)).collect();
-    let retained = targets.retained((0..BATCH).map(bands).collect())?;
+    let retained = targets.with_bands((0..BATCH).map(bands).collect())?;
     let options = Options::default();
     let plan = MemoryPlan::new::<f32>(&retained, HIDDEN, classes, &options)?;
     println!("pruned: losses {:.3?} (simple joiner {:.3?})", out.losses, first_pass.losses);

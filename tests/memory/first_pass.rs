@@ -14,9 +14,9 @@ fn numbers(count: usize, scale: f32) -> Vec<f32> {
 /// Plans from the fastest to the smallest.
 fn plans<S: Source<f32>>(source: &S, batch: &Batch, options: &Options) -> Vec<Plan> {
     let planned_bytes = |plan: Plan| plan.scratch(source, batch, options).total().bytes();
-    let (smallest, best) = (planned_bytes(Plan::smallest()), planned_bytes(Plan::default()));
+    let (smallest, best) = (planned_bytes(Plan::minimal()), planned_bytes(Plan::default()));
     let error = Plan::within(source, batch, options, smallest - 1);
-    assert_eq!(error, Err(Error::Memory { needed: smallest, results: smallest - 1 }));
+    assert_eq!(error, Err(Error::Memory { needed: smallest, found: smallest - 1 }));
     let within = |bytes: usize| {
         let plan = Plan::within(source, batch, options, bytes).unwrap();
         assert!(planned_bytes(plan) <= bytes);

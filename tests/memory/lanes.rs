@@ -118,7 +118,7 @@ fn lanes_use_the_planned_bytes_and_give_equal_bits() {
                     planned <= live + live / 50 + QUEUE_BYTES,
                     "{topology} {lanes}: planned {planned}, live {live}"
                 );
-                assert_eq!(workspace.held(), planned);
+                assert_eq!(workspace.allocated_bytes(), planned);
                 assert_eq!((&call.losses, &call.adjoints), (&expected.losses, &expected.adjoints));
                 let (second_growth, second_peak) =
                     measure(|| pool.install(|| call.run(&mut workspace).unwrap()));
@@ -141,13 +141,13 @@ fn the_limit_of_a_workspace_holds_over_calls() {
         limit = limit.max(Workspace::scratch(lattices, topology, regularisers, 1).bytes());
     });
     for limit in [limit, limit + limit / 2, 3 * limit] {
-        let mut workspace = Workspace::within(limit);
+        let mut workspace = Workspace::with_budget(limit);
         for_all_cases(|lattices, topology, regularisers| {
             let mut call = Call::new(lattices, topology, regularisers);
             let before = workspace.allocated_bytes();
             let (_, peak) = measure(|| pool.install(|| call.run(&mut workspace).unwrap()));
             assert!(
-                workspace.held() <= limit && before + peak <= limit + QUEUE_BYTES,
+                workspace.allocated_bytes() <= limit && before + peak <= limit + QUEUE_BYTES,
                 "{limit}: {before} {peak}"
             );
         });
@@ -169,12 +169,12 @@ fn a_too_small_limit_is_an_error_with_the_smallest_one() {
         assert_eq!(lanes(needed - 1), error.clone().map(|()| 0));
         assert_eq!(lanes(usize::MAX), Ok(lattices.batch()));
         let mut call = Call::new(lattices, topology, regularisers);
-        assert_eq!(call.run(&mut Workspace::within(needed - 1)), error);
-        call.run(&mut Workspace::within(needed)).unwrap();
+        assert_eq!(call.run(&mut Workspace::with_budget(needed - 1)), error);
+        call.run(&mut Workspace::with_budget(needed)).unwrap();
         // As many lanes as threads, at most one per utterance.
         let mut workspace = Workspace::new();
         pool_of_64.install(|| call.run(&mut workspace).unwrap());
-        assert_eq!(workspace.held(), call.bytes(lattices.batch().min(64)));
+        assert_eq!(workspace.allocated_bytes(), call.bytes(lattices.batch().min(64)));
     });
 }
 
@@ -186,8 +186,8 @@ fn lanes_are_reused_over_shapes() {
     let batches =
         [[500, 100], [250, 250], [30, 480]].map(|frames| Lattices::new(frames.into(), vec![60, 60]).unwrap());
     let calls = batches.iter().map(|lattices| (lattices, &topology));
-    let planned = Workspace::scratch_of_all(calls, &regularisers, 2).bytes();
-    let mut workspace = Workspace::within(planned);
+    let planned = Workspace::scratch_for_all(calls, &regularisers, 2).bytes();
+    let mut workspace = Workspace::with_budget(planned);
     let mut run = |lattices: &Lattices| {
         let mut call = Call::new(lattices, &topology, &regularisers);
         let (_, peak) = measure(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
@@ -214,15 +214,15 @@ fn lists_are_counted() {
         let mut workspace = Workspace::with_lanes(lanes);
         let (_, peak) = measure(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
         assert!(peak <= planned + QUEUE_BYTES, "{lanes} lanes: planned {planned}, peak {peak}");
-        assert_eq!(workspace.held(), planned);
+        assert_eq!(workspace.allocated_bytes(), planned);
     }
     let mut call = Call::new(&lattices, &topology, &regularisers);
     let planned = call.bytes(1);
-    let mut workspace = Workspace::within(planned);
+    let mut workspace = Workspace::with_budget(planned);
     for _ in 0..2 {
         let (_, peak) = measure(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
         assert!(
-            workspace.held() == planned && peak <= planned + QUEUE_BYTES,
+            workspace.allocated_bytes() == planned && peak <= planned + QUEUE_BYTES,
             "planned {planned}, peak {peak}"
         );
     }
@@ -239,13 +239,13 @@ fn the_limit_includes_lists_of_earlier_batches() {
         .map(|(frames, labels)| Lattices::new(frames, labels).unwrap());
     let limit = Workspace::scratch(&long_lists, &topology, &regularisers, 1).bytes();
     assert!(Workspace::scratch(&two_utterances, &topology, &regularisers, 2).bytes() <= limit);
-    let mut workspace = Workspace::within(limit);
+    let mut workspace = Workspace::with_budget(limit);
     for lattices in [&long_lists, &two_utterances, &long_lists, &two_utterances] {
         let mut call = Call::new(lattices, &topology, &regularisers);
         POOLS[2].install(|| call.run(&mut workspace)).unwrap();
         assert!(workspace.allocated_bytes() <= limit, "{} of {limit}", workspace.allocated_bytes());
     }
-    let mut workspace = Workspace::within(100);
+    let mut workspace = Workspace::with_budget(100);
     let mut call = Call::new(&long_lists, &topology, &regularisers);
     assert!(matches!(call.run(&mut workspace), Err(Error::Memory { .. })));
     assert!(workspace.allocated_bytes() <= 100);

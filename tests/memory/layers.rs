@@ -20,7 +20,7 @@ impl Stack {
         let layer =
             |(index, input): (usize, usize)| Lstm::new(input, HIDDEN, index, directions == 2, &vb).unwrap();
         let widths = [INPUT, directions * HIDDEN];
-        let layers = Lstm::with_common_buffers(widths.into_iter().enumerate().map(layer).collect());
+        let layers = Lstm::with_shared_buffers(widths.into_iter().enumerate().map(layer).collect());
         Stack { layers, directions }
     }
 

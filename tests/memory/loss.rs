@@ -102,7 +102,7 @@ fn check() {
     assert!(largest < score_bytes / 4, "one allocation of {largest} bytes, scores are {score_bytes}");
 
     // The allocator does count such allocations: the function that copies the scores makes one.
-    let inputs = Scores { scores: &scores, classes, layout };
+    let inputs = ScoreInputs { scores: &scores, classes, layout };
     let (largest, growth, _) =
         measure(|| Session::new(&default).unwrap().sum(inputs, &targets, weights).unwrap());
     assert!(

@@ -53,7 +53,7 @@ impl<F: Real> Problem<F> {
         let mut gradients = Gradients::zero(sites.zero_gradient(), head);
         let (measured, out) = measure(|| {
             let normalized = forward(sites, head, selection, workspace)?;
-            let arguments = Backward { sites, head, selection, normalized: &normalized, adjoints };
+            let arguments = BackwardInputs { sites, head, selection, normalized: &normalized, adjoints };
             backward(arguments, workspace, &mut gradients)?;
             Ok(normalized)
         });
@@ -62,7 +62,7 @@ impl<F: Real> Problem<F> {
 
     /// Runs with budgets from the smallest on; returns the number of calls.
     fn check_budgets(&self, precision: Precision) -> usize {
-        let smallest = Plan::<F>::smallest(self.shape, precision).bytes();
+        let smallest = Plan::<F>::minimal_scratch(self.shape, precision).bytes();
         let unlimited = Plan::<F>::new(self.shape, precision, usize::MAX, true).unwrap();
         let unlimited = unlimited.scratch(self.shape, precision).bytes();
         let part = |eighths: usize| smallest + unlimited.saturating_sub(smallest) / 8 * eighths;
@@ -71,7 +71,7 @@ impl<F: Real> Problem<F> {
 
         let below = Workspace::<F>::new(smallest - 1, true);
         let error = self.run(&mut below.with_precision(precision)).err();
-        assert_eq!(error, Some(Error::Budget { smallest, result: smallest - 1 }), "{case}");
+        assert_eq!(error, Some(Error::Budget { smallest, found: smallest - 1 }), "{case}");
 
         let mut first: Option<Outcome<F>> = None;
         let settings =

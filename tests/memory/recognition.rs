@@ -155,12 +155,12 @@ impl Problem {
             let (_, sums) = self.check_sum(weight_fn, &mut session).unwrap();
             // Buffers of other calls count too.
             self.check_best_paths(weight_fn, &mut session);
-            session.distances(Sum::Denominator, &lattice, &frames, None).unwrap();
+            session.distances(PathSum::Denominator, &lattice, &frames, None).unwrap();
             self.check_sum(weight_fn, &mut session).unwrap();
             results.push(sums);
         }
         let close = |a: &f64, b: &f64| (a - b).abs() <= 1e-4 * (1.0 + a.abs());
-        assert!(results.iter().results(|sums| sums.iter().zip(&results[0]).results(|(a, b)| close(a, b))));
+        assert!(results.iter().all(|sums| sums.iter().zip(&results[0]).all(|(a, b)| close(a, b))));
     }
 }
 
@@ -185,7 +185,7 @@ impl Problem {
                 .map(|list| 24 + list.iter().map(item_bytes).sum::<usize>() + 4 * size_of::<WeightedString>())
                 .sum()
         };
-        let n_best = NBestOptions { count: 2, merge: Merge::Max, limit: 150 };
+        let n_best = NBestOptions { count: 2, merge: Merge::Max, max_prefixes: 150 };
         let searches: [Search; 5] = [
             ("paths", Box::new(|session| session.n_best_paths(&lattice, &frames, 7).map(paths))),
             ("samples", Box::new(|session| session.sample_paths(&lattice, &frames, 7, 1).map(paths))),

@@ -159,30 +159,35 @@ impl Case {
 
     fn inputs<'a, F: Element>(&self, arguments: &'a Arguments<F>) -> Inputs<'a, F> {
         if self.scores {
-            return Scores { scores: &arguments.encoded, classes: self.classes, layout: arguments.layout }
-                .into();
+            return ScoreInputs {
+                scores: &arguments.encoded,
+                classes: self.classes,
+                layout: arguments.layout,
+            }
+            .into();
         }
         let h = self.hidden;
         let head = Head::new(&arguments.weight, Some(&arguments.bias), h).unwrap();
         let mut joint =
-            Joint::new(&arguments.encoded, &arguments.predicted, head).with_layout(arguments.layout);
+            JointInputs::new(&arguments.encoded, &arguments.predicted, head).with_layout(arguments.layout);
         if self.dropout {
             joint = joint.with_dropout(Dropout { rate: 0.3, seed: 7 });
         }
         match self.kind {
             Kind::Ctc | Kind::Rows => {
-                Rows::new(&arguments.encoded, head).with_layout(arguments.layout).into()
+                HiddenInputs::new(&arguments.encoded, head).with_layout(arguments.layout).into()
             }
             Kind::Durations => joint.with_durations(Head::new(&arguments.durations, None, h).unwrap()).into(),
             Kind::PrunedMatrices => {
                 let simple = Matrices::new(&arguments.simple[0], &arguments.simple[1], self.classes).unwrap();
-                PrunedJoint { simple: Simple::Matrices(simple), joint, scales: Scales::default() }.into()
+                PrunedInputs { simple: SimpleInputs::Matrices(simple), joint, scales: PassScales::default() }
+                    .into()
             }
             Kind::PrunedHeads => {
                 let am = Linear::new(&arguments.simple[0], &arguments.simple[2], None, 9).unwrap();
                 let lm = Linear::new(&arguments.simple[1], &arguments.simple[3], None, 7).unwrap();
-                let simple = Simple::Heads(panda::pruned::Heads::new(am, lm).unwrap());
-                PrunedJoint { simple, joint, scales: Scales::default() }.into()
+                let simple = SimpleInputs::Heads(panda::pruned::Heads::new(am, lm).unwrap());
+                PrunedInputs { simple, joint, scales: PassScales::default() }.into()
             }
             _ => joint.into(),
         }
@@ -236,8 +241,8 @@ impl Case {
         let options = Options { loss: loss(self.kind), budget, keep_scores, ..self.options.clone() };
         let slices = Session::<F>::new(&options)?;
         let planned = match separate {
-            true => slices.plan_whole(self.inputs(&arguments), &arguments.targets)?,
-            false => slices.plan(self.inputs(&arguments), &arguments.targets)?,
+            true => slices.plan_forward(self.inputs(&arguments), &arguments.targets)?,
+            false => slices.plan_sum(self.inputs(&arguments), &arguments.targets)?,
         };
         let (session, mut worst) = (LossSession::new(&options)?, 0);
         let weights = vec![1.0; batch];
@@ -281,8 +286,8 @@ impl Case {
         let weights = vec![1.0; self.shapes.len()];
         let session = Session::new(&options)?;
         let planned = match separate {
-            true => session.plan_whole(self.inputs(&arguments), &arguments.targets)?,
-            false => session.plan(self.inputs(&arguments), &arguments.targets)?,
+            true => session.plan_forward(self.inputs(&arguments), &arguments.targets)?,
+            false => session.plan_sum(self.inputs(&arguments), &arguments.targets)?,
         };
         let (mut session, mut worst) = (session, 0);
         for _ in 0..2 {

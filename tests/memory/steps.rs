@@ -52,7 +52,7 @@ impl Batch {
         let durations = matches!(options.loss, Loss::Tdt { .. })
             .then_some(HeadTensors { weight: duration_weight, bias: Some(duration_bias) });
         let inputs: TensorInputs = match options.loss {
-            Loss::Ctc => RowTensors { hidden: &self.encoded, head }.gradients(),
+            Loss::Ctc => HiddenTensors { hidden: &self.encoded, head }.into(),
             _ => {
                 let (encoded, predicted) = (&self.encoded, &self.predicted);
                 let joint = JointTensors { encoded, predicted, head, durations, dropout };
@@ -62,9 +62,9 @@ impl Batch {
                 let simple = SimpleTensors { frames: encoded, labels: predicted, am, lm };
                 match options.loss {
                     Loss::Pruned { .. } => {
-                        PrunedTensors { simple, joint, scales: Scales::default() }.gradients()
+                        PrunedTensors { simple, joint, scales: PassScales::default() }.into()
                     }
-                    _ => joint.gradients(),
+                    _ => joint.into(),
                 }
             }
         };
@@ -143,7 +143,7 @@ fn a_second_call_of_the_normalizer_allocates_nothing_large() {
     let (sites, hidden, classes, per_site) = (20_000, 8, 600, 2);
     let numbers = |count: usize| (0..count).map(|i| (i * 37 % 101) as f32 / 101.0 - 0.5).collect::<Vec<_>>();
     let (hidden_rows, weight) = (numbers(sites * hidden), numbers(classes * hidden));
-    let rows = &Rows::new(&hidden_rows, hidden).unwrap();
+    let rows = &HiddenInputs::new(&hidden_rows, hidden).unwrap();
     let head = &Head::new(&weight, None, hidden).unwrap();
     let ids = (0..sites * per_site).map(|i| (i % classes) as u32).collect();
     let selection = &Selection::new(ids, vec![true; sites * per_site], per_site).unwrap();
@@ -161,7 +161,7 @@ fn a_second_call_of_the_normalizer_allocates_nothing_large() {
                     let normalized = forward(rows, head, selection, &mut workspace).unwrap();
                     let adjoints = &Adjoints::new(emissions);
                     let arguments =
-                        Backward { sites: rows, head, selection, normalized: &normalized, adjoints };
+                        BackwardInputs { sites: rows, head, selection, normalized: &normalized, adjoints };
                     let sites_with_gradient = backward(arguments, &mut workspace, &mut gradients).unwrap();
                     assert!(sites_with_gradient >= sites / 2);
                     workspace.recycle(normalized);

@@ -54,9 +54,9 @@ fn recognizer(kind: &str, preferred: Option<&str>, bidirectional: bool) -> Recog
         shapes,
         weights,
         average: None,
-        memory: Default::default(),
+        optimizer_state: Default::default(),
         data: None,
-        summed: true,
+        has_checksums: true,
     };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");
@@ -121,7 +121,8 @@ fn memory_does_not_grow_with_the_number_of_chunks() {
                 "{name} {silence}: {labels}"
             );
             check(&format!("greedy with endpoints {name} {silence}"), &greedy, &endpoint);
-            let fused = SearchConfig::Greedy(GreedyOptions { fusion: fusion(classes), ..GreedyOptions::default() });
+            let fused =
+                SearchConfig::Greedy(GreedyOptions { fusion: fusion(classes), ..GreedyOptions::default() });
             let fused = load().with_search(fused).unwrap().with_silence(silence).unwrap();
             check(&format!("fused {name} {silence}"), &fused, &StreamingOptions::default());
         }

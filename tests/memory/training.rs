@@ -119,8 +119,8 @@ fn a_step_uses_at_most_the_planned_memory() {
         {
             let held = base.map_or(0, |base| live_bytes().saturating_sub(base));
             let make_batch = || batch(recipe.model().input.width(), lengths, labels, classes);
-            let shape = BatchShape::of(&make_batch());
-            let moment = Moment { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
+            let shape = BatchShape::from_batch(&make_batch());
+            let moment = StepPosition { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
             let step = |learner: &mut Learner| {
                 let mut batches = std::iter::once(Ok(make_batch()));
                 let (_, measured, ()) = measure(|| {

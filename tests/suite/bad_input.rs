@@ -24,8 +24,8 @@ fn targets(labels: [u32; 2]) -> Targets {
     Targets::new(0, vec![2, 2], labels.map(|id| vec![id]).into()).unwrap()
 }
 
-fn scores_input(scores: &[f64]) -> Scores<'_, f64> {
-    Scores { scores, classes: 3, layout: LAYOUT }
+fn scores_input(scores: &[f64]) -> ScoreInputs<'_, f64> {
+    ScoreInputs { scores, classes: 3, layout: LAYOUT }
 }
 
 fn losses(scores: &[f64], targets: &Targets, options: &Options) -> Result<Vec<f64>> {
@@ -85,7 +85,8 @@ fn arrays_of_the_wrong_length() {
     assert_error(Reduction::Mean.reduce(&[1.0], &valid_targets), &["losses", "2 elements"]);
     let (weight, bias) = ([0.0; 12], [0.0; 3]);
     let head = Head::new(&weight, Some(&bias), 4).unwrap();
-    let rows = session.sum(Rows::new(&[0.0; 31], head).with_layout(LAYOUT), &valid_targets, &[1.0; 2]);
+    let rows =
+        session.sum(HiddenInputs::new(&[0.0; 31], head).with_layout(LAYOUT), &valid_targets, &[1.0; 2]);
     assert_error(rows, &["hidden", "32 elements", "found 31"]);
     let network = JointNetwork {
         encoder: &[0.0; 8],
@@ -96,7 +97,7 @@ fn arrays_of_the_wrong_length() {
         head,
     };
     let call = |x: &[f64], y: &[f64], network: &JointNetwork<f64>| {
-        let inputs = Encodings { encodings: x, predictions: y, layout: LAYOUT };
+        let inputs = NetworkInputs { encodings: x, predictions: y, layout: LAYOUT };
         network.sum(&mut Session::new(&options)?, inputs, &valid_targets, &[1.0; 2])
     };
     assert!(call(&[0.0; 8], &[0.0; 8], &network).is_ok());

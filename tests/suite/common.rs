@@ -126,7 +126,7 @@ impl Problem {
     }
 
     /// The composed loss, sample-wise: gradients are computed with the losses.
-    pub fn sample_wise(&self, dtype: DType, options: &Options) -> (LossGradients, Skipped) {
+    pub fn sample_wise(&self, dtype: DType, options: &Options) -> (LossGradients, SkippedSites) {
         let vars = self.vars(dtype);
         let [f, g, w, b] = &vars;
         let out = transducer_loss_sum(f, g, w, b, &self.targets(), options, &self.weights).unwrap();
@@ -186,7 +186,7 @@ pub fn plans() -> impl Strategy<Value = Plan<f32>> {
     (1_usize..20, 1_usize..9, 1_usize..17, 1_usize..5, 0_usize..60).prop_map(
         |(wave, block, classes, tiles, kept)| {
             // The hidden rows of some sites are kept as well.
-            Plan { held: kept / 2, ..Plan::custom(wave, block, classes, tiles, kept) }
+            Plan { saved_hidden: kept / 2, ..Plan::custom(wave, block, classes, tiles, kept) }
         },
     )
 }

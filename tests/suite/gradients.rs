@@ -56,7 +56,7 @@ proptest! {
             assert_same(&problem.composed_loss(DType::F64, &options), &exact, 1e-10);
             let computed = problem.sample_wise(DType::F32, &options).0;
             for (i, name) in GRADIENT_NAMES.into_iter().enumerate() {
-                let gap = gap(&computed.gradients[i], &exact.gradients[i]).unwrap();
+                let gap = difference(&computed.gradients[i], &exact.gradients[i]).unwrap();
                 prop_assert!(gap.relative_l2 <= 2e-5 || gap.absolute <= 1e-6, "{name} with {budget}, {keep_scores}: {gap:?}");
             }
         }
@@ -86,7 +86,7 @@ proptest! {
             prop_assert!((a - b).abs() <= 2e-6 * b.abs().max(1.0), "loss {a} against {b}");
         }
         for (i, name) in GRADIENT_NAMES.into_iter().enumerate() {
-            let gap = gap(&computed.gradients[i], &expected.gradients[i]).unwrap();
+            let gap = difference(&computed.gradients[i], &expected.gradients[i]).unwrap();
             // Gradients that cancel to almost 0 have no relative accuracy.
             prop_assert!(gap.relative_l2 <= 2e-5 || gap.absolute <= 1e-6, "{name}: {gap:?}");
         }
@@ -112,7 +112,7 @@ proptest! {
         let layout = Layout::Padded { frames: problem.max_frames, positions: problem.positions };
         let mut in_place = flat(&scores);
         let mut session = Session::new(&options).unwrap();
-        let inputs = Scores { scores: &in_place, classes: problem.classes, layout };
+        let inputs = ScoreInputs { scores: &in_place, classes: problem.classes, layout };
         let out = session.sum(inputs, &targets, weights).unwrap();
         assert_close("losses", &out.losses, &losses, 1e-11);
         assert_close("scores", &out.gradients.scores, &expected, 1e-11);
@@ -132,7 +132,7 @@ proptest! {
             clipped.map(|(i, g)| weights[i / per_utterance] * g.clamp(-limit, limit)).collect();
         let options = Options { clamp: Some(limit), ..Options::default() };
         let layout = Layout::Padded { frames: *max_frames, positions: *positions };
-        let inputs = Scores { scores: &scores, classes: *classes, layout };
+        let inputs = ScoreInputs { scores: &scores, classes: *classes, layout };
         let computed = Session::new(&options).unwrap().sum(inputs, &problem.targets(), weights).unwrap();
         assert_close("clamped", &computed.gradients.scores, &expected, 1e-12);
     }
@@ -166,10 +166,10 @@ proptest! {
         let targets = problem.targets();
         let mut session = Session::new(&options).unwrap();
         let (computed, expected_h) = if packed {
-            (session.sum(Rows::new(&pack(&hidden), head), &targets, weights).unwrap(), pack(&expected_h))
+            (session.sum(HiddenInputs::new(&pack(&hidden), head), &targets, weights).unwrap(), pack(&expected_h))
         } else {
             let layout = Layout::Padded { frames: *max_frames, positions: *positions };
-            let rows = Rows::new(&hidden, head).with_layout(layout);
+            let rows = HiddenInputs::new(&hidden, head).with_layout(layout);
             (session.sum(rows, &targets, weights).unwrap(), expected_h)
         };
         assert_close("losses", &computed.losses, &flat(&loss), 1e-10);
@@ -218,7 +218,7 @@ proptest! {
         };
         let layout = Layout::Padded { frames: *max_frames, positions: *positions };
         let mut session = Session::new(&Options { plan: Some(plan), ..problem.options() }).unwrap();
-        let inputs = Encodings { encodings: &values[0], predictions: &values[1], layout };
+        let inputs = NetworkInputs { encodings: &values[0], predictions: &values[1], layout };
         let computed = network.sum(&mut session, inputs, &problem.targets(), weights).unwrap();
         assert_close("losses", &computed.losses, &flat(&loss), 1e-10);
         for (name, gradient, var) in [
@@ -236,7 +236,7 @@ proptest! {
 
     #[test]
     fn ctc_against_all_labelings(seed in any::<u64>(), t in 1_usize..6, u in 0_usize..4, classes in 2_u32..5) {
-        let (batch, blank) = (2, noise::below(seed, 0, 1, classes)[0]);
+        let (batch, blank) = (2, noise::integers(seed, 0, 1, classes)[0]);
         let logits = noise::normal(seed, 1, batch * t * classes as usize, 2.0);
         let frames = vec![t, 1 + noise::integers(seed, 2, 1, t as u32)[0] as usize];
         let labels: Vec<Vec<u32>> = (3..5).map(|p| noise::labels(seed, p, u, classes, blank)).collect();
@@ -269,7 +269,7 @@ fn a_head_of_many_classes_in_f32() {
     problem.labels = vec![vec![0, 1_023, 1_024], vec![2_047]];
     let (computed, expected) = (problem.composed_loss(DType::F32, &problem.options()), problem.dense(0.0));
     for (i, name) in GRADIENT_NAMES.into_iter().enumerate() {
-        let gap = gap(&computed.gradients[i], &expected.gradients[i]).unwrap();
+        let gap = difference(&computed.gradients[i], &expected.gradients[i]).unwrap();
         assert!(gap.relative_l2 < 2e-6, "{name}: {gap:?}");
     }
     assert_close("losses", &computed.losses, &expected.losses, 1e-4);

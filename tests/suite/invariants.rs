@@ -3,7 +3,7 @@ use candle_core::DType;
 use oracle::compare::assert_close;
 use panda::panda_core::{self, Head, Rows, Selection};
 use panda::rnnt_dp::{Regularizers, Topology, forward_backward};
-use panda::rnnt_loss::{Activation, Layout, Options, Scores, Session};
+use panda::rnnt_loss::{Activation, Layout, Options, ScoreInputs, Session};
 use proptest::prelude::*;
 
 use crate::common::{Problem, flat, plans, problems};
@@ -14,7 +14,7 @@ fn emissions(problem: &Problem) -> Vec<f64> {
     let (mut hidden, mut ids, mut active) = (vec![], vec![], vec![]);
     let width = problem.width;
     for b in 0..problem.batch() {
-        for site in targets.lattices().sites_of(b) {
+        for site in targets.lattices().utterance_sites(b) {
             let f = &problem.f[(b * problem.max_frames + site.frame) * width..][..width];
             let g = &problem.g[(b * problem.positions + site.label) * width..][..width];
             hidden.extend(f.iter().zip(g).map(|(f, g)| match problem.activation {
@@ -51,7 +51,7 @@ proptest! {
             assert_close("labels taken", &[sum(1)], &[u as f64], 1e-10);
             assert_close("sites visited", &[gamma[range.clone()].iter().sum()], &[(t + u) as f64], 1e-10);
             for d in 0..t + u {
-                let sites = lattices.sites_of(b).zip(&gamma[range.clone()]);
+                let sites = lattices.utterance_sites(b).zip(&gamma[range.clone()]);
                 let occupancy: f64 = sites.filter(|(site, _)| site.frame + site.label == d).map(|(_, g)| g).sum();
                 assert_close("one site of each anti-diagonal", &[occupancy], &[1.0], 1e-10);
             }

@@ -103,7 +103,7 @@ fn explicit_joint_call() {
     let layout = Layout::Padded { frames: problem.max_frames, positions: problem.positions };
     let (targets, options) = (problem.targets(), problem.options());
     all_equal(&with_thread_counts(|| {
-        let inputs = Encodings { encodings: &f, predictions: &g, layout };
+        let inputs = NetworkInputs { encodings: &f, predictions: &g, layout };
         network.sum(&mut Session::new(&options).unwrap(), inputs, &targets, &problem.weights).unwrap()
     }));
 }

@@ -38,11 +38,11 @@ type Label = (u32, usize, usize);
 
 enum Search {
     /// Frame looping without precomputed projections.
-    Frames(Model),
+    Frames(DecodingModel),
     /// Label looping without precomputed projections.
     Labels(GreedySearch),
     /// Label looping with precomputed projections.
-    Projected(GreedySearch, Arc<Network>),
+    Projected(GreedySearch, Arc<JointNetwork>),
 }
 
 fn options() -> GreedyOptions {
@@ -151,7 +151,7 @@ impl Workload for DecodeWorkload {
                 return Err(Error::Labels { utterance, expected, found });
             }
         }
-        let mut search = GreedySearch::new(model, GreedyOptions { steps: true, ..options() })?;
+        let mut search = GreedySearch::new(model, GreedyOptions { record_steps: true, ..options() })?;
         let hypotheses = search.decode(&utterances)?;
         self.sites = (0..hypotheses.len()).map(|b| hypotheses.steps(b).len()).sum();
         Ok(())

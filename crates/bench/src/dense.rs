@@ -71,7 +71,8 @@ impl Workload for Dense {
 
     fn step(&mut self) -> Result<NamedGradients> {
         let logits = joint_logits(&self.frames, &self.labels, &self.weight, &self.bias, Activation::Tanh)?;
-        let loss = lean_transducer_loss(&logits, &self.lengths, &self.targets, self.blank)?.sum_all()?;
+        let loss =
+            low_memory_transducer_loss(&logits, &self.lengths, &self.targets, self.blank)?.sum_all()?;
         // Only the loss keeps the graph alive.
         drop(logits);
         let gradients = loss.backward()?;

@@ -103,7 +103,7 @@ impl Workload for Textbook {
     fn step(&mut self) -> Result<NamedGradients> {
         let LatticeBatch { lattices, emissions, .. } = &self.0;
         let forward_backward = |b: usize| {
-            let range = lattices.range(b);
+            let range = lattices.site_range(b);
             let emissions = &emissions[2 * range.start..2 * range.end];
             utterance(emissions, lattices.frames(b), lattices.labels(b))
         };

@@ -1,5 +1,5 @@
 //! Workload of the transducer loss.
-use rnnt_loss::{Head, Joint, Layout, MemoryPlan, Options, Output, Precision, Session};
+use rnnt_loss::{Head, JointInputs, Layout, LossOutput, MemoryPlan, Options, Precision, Session};
 
 use super::answer::Workload;
 use super::answer::{CaseShape, SkipReport};
@@ -47,7 +47,7 @@ impl SessionWorkload {
     ///
     /// # Errors
     /// Errors of the loss.
-    pub fn loss(&mut self) -> Result<Output<f32>> {
+    pub fn loss(&mut self) -> Result<LossOutput<f32>> {
         loss(&self.inputs, &mut self.session)
     }
 }
@@ -60,7 +60,7 @@ fn loss(inputs: &LossInputs, session: &mut Session<f32>) -> Result<LossOutput<f3
 ///
 /// # Errors
 /// If shapes do not fit.
-pub fn joint(inputs: &LossInputs) -> Result<Joint<'_, f32>> {
+pub fn joint(inputs: &LossInputs) -> Result<JointInputs<'_, f32>> {
     let LossInputs { frames, labels, weight, bias, sizes, .. } = inputs;
     let layout = Layout::Padded { frames: sizes.frames, positions: sizes.labels + 1 };
     let head = Head::new(weight, Some(bias), sizes.hidden).map_err(rnnt_loss::Error::from)?;
@@ -68,7 +68,7 @@ pub fn joint(inputs: &LossInputs) -> Result<Joint<'_, f32>> {
 }
 
 /// Returns the gradients of rows and head by name.
-pub fn gradients(out: Output<f32>) -> NamedGradients {
+pub fn gradients(out: LossOutput<f32>) -> NamedGradients {
     let rnnt_loss::Gradients { encoded, predicted, head, .. } = out.gradients;
     let gradients =
         [("frames", encoded), ("labels", predicted), ("weight", head.weight), ("bias", head.bias)];

@@ -1,5 +1,5 @@
 //! Workload of the pruned loss.
-use rnnt_loss::{Loss, Options, PrunedJoint, Scales, Session};
+use rnnt_loss::{Loss, Options, PassScales, PrunedInputs, Session};
 
 use super::answer::Workload;
 use super::answer::{CaseShape, PruningReport};
@@ -47,7 +47,7 @@ impl Workload for Pruned {
     fn step(&mut self) -> Result<NamedGradients> {
         let Self { inputs, simple, session, .. } = self;
         let simple = simple.source(&inputs.frames, &inputs.labels, inputs.sizes.hidden)?;
-        let joint = PrunedJoint { simple, joint: joint(inputs)?, scales: Scales::default() };
+        let joint = PrunedInputs { simple, joint: joint(inputs)?, scales: PassScales::default() };
         let out = session.sum(joint, &inputs.targets, &vec![1.0; inputs.sizes.batch])?;
         self.retained = out.first_pass.as_ref().map(|first_pass| first_pass.ranges.sites());
         Ok(gradients(out))
@@ -91,7 +91,7 @@ mod tests {
                 step("kept", Method::Pruned(Budget::Unlimited)),
                 step("dense", Method::PrunedBaseline),
             ];
-            assert_eq!(retained, [work.retained(); 3]);
+            assert_eq!(retained, [work.with_bands(); 3]);
             for name in ["ours", "kept"] {
                 let difference =
                     largest_difference(&folder.path().join(name), &folder.path().join("dense")).unwrap();

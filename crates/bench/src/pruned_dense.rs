@@ -3,7 +3,7 @@ use candle_core::{DType, Device, Tensor, Var};
 use oracle::dense::{head_logits, select_log_probs};
 use pruned::{Source, first_pass};
 use rnnt_dp::{Regularizers, Topology, candle::lattice_loss};
-use rnnt_loss::{Pruning, Scales, Simple, Targets};
+use rnnt_loss::{PassScales, Pruning, SimpleInputs, Targets};
 
 use super::answer::Workload;
 use super::answer::{CaseShape, PruningReport};
@@ -16,7 +16,7 @@ use super::simple::{SimpleScores, batch};
 /// Peak memory in tensors of logits and hidden rows, measured; see `docs/pruned.md`.
 const PEAK_TENSORS: f64 = 8.0;
 
-/// Joint, head and log-softmax of retained sites in candle, with autograd.
+/// JointInputs, head and log-softmax of retained sites in candle, with autograd.
 ///
 /// First pass and lattice are those of this project, so that only the tensor `[retained, C]` is
 /// compared.
@@ -41,7 +41,7 @@ struct Variables {
 
 /// Predicts the peak bytes of a step, without inputs and gradients.
 pub fn predicted_bytes(work: &PrunedWork) -> f64 {
-    PEAK_TENSORS * 4.0 * work.retained() as f64 * (work.loss.classes + work.loss.hidden) as f64
+    PEAK_TENSORS * 4.0 * work.with_bands() as f64 * (work.loss.classes + work.loss.hidden) as f64
 }
 
 impl PrunedDense {
@@ -103,7 +103,7 @@ impl PrunedDense {
         let Variables { frames, labels, weight, bias } = &self.variables;
         let frames = frames.index_select(&Tensor::from_vec(frame_ids, sites, cpu)?, 0)?;
         let labels = labels.index_select(&Tensor::from_vec(label_ids, sites, cpu)?, 0)?;
-        let logits = head(&(frames + labels)?.tanh()?, weight, bias)?;
+        let logits = head_logits(&(frames + labels)?.tanh()?, weight, bias)?;
         let emissions = select_log_probs(&logits, &Tensor::from_vec(classes, (sites, 2), cpu)?)?;
         Ok(emissions.to_dtype(DType::F64)?)
     }
@@ -121,7 +121,7 @@ impl Workload for PrunedDense {
     /// 6 H C per retained site: one matrix product forward, two backward.
     fn operations(&self) -> Option<u64> {
         let BatchSizes { hidden, classes, .. } = self.sizes;
-        let second = 6 * self.work.retained() as u64 * (hidden * classes) as u64;
+        let second = 6 * self.work.with_bands() as u64 * (hidden * classes) as u64;
         Some(self.work.first_operations() + second)
     }
 

@@ -251,7 +251,8 @@ impl Workload for Recognition {
             }
             LatticeStep::BestPath => *result = LatticeResult::Paths(session.best_paths(&lattice, &frames)?),
             LatticeStep::Denominator => {
-                *result = LatticeResult::Sums(session.distances(Sum::Denominator, &lattice, &frames, None)?)
+                *result =
+                    LatticeResult::Sums(session.distances(PathSum::Denominator, &lattice, &frames, None)?)
             }
         }
         Ok(Vec::new())

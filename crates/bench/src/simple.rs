@@ -100,7 +100,7 @@ impl PrunedWork {
     }
 
     /// Returns the number of sites that pruning retains.
-    pub fn retained(&self) -> usize {
+    pub fn with_bands(&self) -> usize {
         let (frames, labels) = self.loss.all_lengths();
         frames.iter().zip(labels).map(|(frames, labels)| frames * self.s_range.min(labels + 1)).sum()
     }

@@ -2,7 +2,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use kernels::Excerpt;
-use recognizer::{Alignments, OutputIds, Unit};
+use recognizer::{Alignments, CtmUnit, OutputIds};
 use training::files::OutputFile;
 
 use crate::{

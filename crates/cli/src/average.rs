@@ -23,13 +23,13 @@ pub struct Args {
 pub fn run(arguments: &Args) -> Result<ExitCode> {
     let checkpoints = match (arguments.last.or(arguments.best), arguments.checkpoints.as_slice()) {
         (None, checkpoints) => checkpoints.to_vec(),
-        (Some(count), [run]) => training::choose(run, count, arguments.best.is_some())?,
+        (Some(count), [run]) => training::select_checkpoints(run, count, arguments.best.is_some())?,
         (Some(_), folders) => return Err(crate::error::Error::RunFolderCount { found: folders.len() }),
     };
     let averaged = training::average(&checkpoints, &arguments.out)?;
-    averaged.from.iter().try_for_each(|path| outln!("{}", path.display()))?;
-    let with_ema = if averaged.moving { " and of their moving averages" } else { "" };
-    let (count, parameters, out) = (averaged.from.len(), averaged.parameters, arguments.out.display());
+    averaged.inputs.iter().try_for_each(|path| outln!("{}", path.display()))?;
+    let with_ema = if averaged.has_moving_average { " and of their moving averages" } else { "" };
+    let (count, parameters, out) = (averaged.inputs.len(), averaged.parameters, arguments.out.display());
     outln!("{out}: mean of the {parameters} weights of {count} checkpoints{with_ema}")?;
     Ok(ExitCode::SUCCESS)
 }

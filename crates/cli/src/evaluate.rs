@@ -103,11 +103,13 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         hypotheses.write(evaluation.hypotheses().as_bytes())?;
     }
     if let Some(output) = transcripts {
-        let lines =
-            evaluation.transcripts.iter().map(|transcript| writer.write(&transcript.id, &transcript.transcription));
+        let lines = evaluation
+            .transcripts
+            .iter()
+            .map(|transcript| writer.write(&transcript.id, &transcript.transcription));
         output.write(lines.collect::<String>().as_bytes())?;
     }
-    let mut captions: HashMap<&str, Output> =
+    let mut captions: HashMap<&str, OutputFile> =
         utterances.iter().map(|utterance| utterance.id.as_str()).zip(captions).collect();
     for transcript in &evaluation.transcripts {
         let Some(output) = captions.remove(transcript.id.as_str()) else { continue };
@@ -124,7 +126,8 @@ fn captions(
     utterances: &[Utterance],
     names: &OutputIds,
 ) -> Result<Vec<OutputFile>> {
-    let (Some(format), Some(folder)) = (arguments.format.filter(|format| !format.is_appendable()), &arguments.output)
+    let (Some(format), Some(folder)) =
+        (arguments.format.filter(|format| !format.is_appendable()), &arguments.output)
     else {
         return Ok(Vec::new());
     };

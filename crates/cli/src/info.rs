@@ -142,7 +142,7 @@ fn lattice(gnat: &GnatConfig, config: &ModelConfig, labels: usize, arguments: &A
     let (states, frame_states) = (context.states(), alignment.num_states());
     outln!("recognition lattice: the last {} of {labels} labels, {states} context states", gnat.context)?;
     outln!("per frame: {frame_states} alignment states, {} arc weights", states * (1 + labels))?;
-    let over = if gnat.normalise.normalize().is_some() { "each state's arcs" } else { "all paths" };
+    let over = if gnat.normalize.normalize().is_some() { "each state's arcs" } else { "all paths" };
     outln!("normalized over {over}")?;
     outln!("memory budget of the loss: {}", budget)?;
     let Args { batch, frames, labels: positions, .. } = *arguments;

@@ -58,9 +58,9 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
     let sentences = units.encode(texts.iter().flat_map(|text| &text.sentences))?;
     let estimated = estimate(&sentences, &units.names, arguments.order)?;
     // Everything that can fail runs before the file is written.
-    let ngram = Ngram::new(&estimated.table, &units.names, Foreign::Ignore)?;
+    let ngram = Ngram::new(&estimated.table, &units.names, OutOfVocabulary::Ignore)?;
     let test = test.map(|test| units.encode(&test.sentences)).transpose()?;
-    let standard = output.as_ref().is_some_and(training::files::Output::is_standard);
+    let standard = output.as_ref().is_some_and(training::files::OutputFile::is_standard);
     output.map_or(Ok(()), |output| output.write(estimated.table.write().as_bytes()))?;
     if standard {
         return Ok(ExitCode::SUCCESS);

@@ -1,4 +1,4 @@
-//! Output files of a command, opened before its work begins.
+//! OutputFile files of a command, opened before its work begins.
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ pub fn open<const N: usize>(
     let mut outputs = [const { None }; N];
     for at in 0..N {
         let Some(path) = paths[at] else { continue };
-        let output = Output::new(path, &inputs)?;
+        let output = OutputFile::new(path, &inputs)?;
         outputs[..at].iter().flatten().try_for_each(|other| expect_distinct(&output, other))?;
         outputs[at] = Some(output);
     }
@@ -30,13 +30,13 @@ pub fn open<const N: usize>(
 }
 
 /// Opens one output per recording in a folder and creates the folder.
-pub fn open_in_folder(folder: &Path, paths: &[TranscriptPath], inputs: &[&Path]) -> Result<Vec<Output>> {
+pub fn open_in_folder(folder: &Path, paths: &[TranscriptPath], inputs: &[&Path]) -> Result<Vec<OutputFile>> {
     let io = |source| model::Error::Io { path: folder.to_owned(), action: "make the folder", source };
     std::fs::create_dir_all(folder).map_err(io)?;
-    let mut outputs: Vec<Output> = Vec::with_capacity(paths.len());
+    let mut outputs: Vec<OutputFile> = Vec::with_capacity(paths.len());
     let mut recordings = HashMap::new();
     for TranscriptPath { recording, output } in paths {
-        let output = Output::new(output, inputs)?;
+        let output = OutputFile::new(output, inputs)?;
         // An output that is no link to another file is identified by its path.
         let place = output.place().unwrap_or_else(|| output.path().to_owned());
         if let Some(other) = recordings.insert(place, recording) {
@@ -88,7 +88,7 @@ fn duplicate_name(output: &Path, file: &Path, other: &Path) -> Error {
 }
 
 /// Fails if two outputs are the same file.
-pub fn expect_distinct(output: &Output, other: &Output) -> Result<()> {
+pub fn expect_distinct(output: &OutputFile, other: &OutputFile) -> Result<()> {
     if output.place().is_none() || output.place() != other.place() {
         return Ok(());
     }

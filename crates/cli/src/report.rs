@@ -35,7 +35,7 @@ pub struct Args {
 pub fn run(arguments: &Args) -> Result<ExitCode> {
     let path = arguments.output.clone().unwrap_or_else(|| arguments.run.join("report.html"));
     let run = report::Run::read(&arguments.run, arguments.recipe.as_deref())?;
-    let output = Output::new(&path, &run.inputs().collect::<Vec<_>>())?;
+    let output = OutputFile::new(&path, &run.inputs().collect::<Vec<_>>())?;
     let options = Options {
         worst: arguments.worst,
         max_audio_bytes: if arguments.no_audio { 0 } else { arguments.audio },

@@ -111,7 +111,7 @@ pub struct SearchArguments {
     /// Subtract the internal language model with this weight; needs a factored blank
     #[arg(long, value_name = "W", default_value_t = 0.0, value_parser = numbers::weight)]
     internal_lm: f32,
-    /// Boost the phrases of a file: one per line, optionally followed by a tab and its score; a
+    /// PhraseBooster the phrases of a file: one per line, optionally followed by a tab and its score; a
     /// phrase matches whole words
     #[arg(long, value_name = "FILE")]
     phrases: Option<PathBuf>,
@@ -128,7 +128,7 @@ pub struct SearchArguments {
     /// tsallis-lin, tsallis-exp, renyi-lin or renyi-exp; other searches write posteriors
     /// [default: max-prob]
     #[arg(long, value_name = "MEASURE")]
-    confidence: Option<Measure>,
+    confidence: Option<ConfidenceMeasure>,
     /// Exponent of the confidence measure; below 1, unlikely labels count more; the entropy
     /// measures usually take 0.33 [default: 1]
     #[arg(long, value_name = "A", value_parser = numbers::exponent)]
@@ -373,9 +373,9 @@ impl SearchArguments {
             let list = read_phrases(&bytes, self.phrase_score, encode).map_err(with_path)?;
             warn_skipped(path, &list);
             let mut phrases = list.phrases;
-            add_unmarked(&mut phrases, recognizer.tokenizer().tokens());
-            let boost =
-                Boost::with_boundaries(&phrases, &recognizer.word_boundaries(), 1.0).map_err(with_path)?;
+            add_unmarked_variants(&mut phrases, recognizer.tokenizer().tokens());
+            let boost = PhraseBooster::with_boundaries(&phrases, &recognizer.word_boundaries(), 1.0)
+                .map_err(with_path)?;
             fusion.push(Fusion { scorer: Arc::new(boost), weight: 1.0 });
         }
         Ok(fusion)
@@ -394,7 +394,7 @@ impl SearchArguments {
         }
         let text = normalized.as_ref().map_or(&bytes[..], |text| text.as_bytes());
         let table = NgramTable::read(text).map_err(with_path)?;
-        let has_only_tokens = || Ngram::new(&table, names, Foreign::Reject).is_ok();
+        let has_only_tokens = || Ngram::new(&table, names, OutOfVocabulary::Reject).is_ok();
         let is_of_tokens = match self.lm_units {
             Units::Tokens => true,
             _ if tokenizer.kind() == TokenizerKind::Words => true,
@@ -402,7 +402,7 @@ impl SearchArguments {
             Units::Auto => has_only_tokens(),
         };
         if is_of_tokens {
-            return Ok(Arc::new(Ngram::new(&table, names, Foreign::Ignore).map_err(with_path)?));
+            return Ok(Arc::new(Ngram::new(&table, names, OutOfVocabulary::Ignore).map_err(with_path)?));
         }
         let options =
             WordNgramOptions { unknown_character: self.unknown_character, ..WordNgramOptions::default() };

@@ -78,7 +78,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         _ => StartMode::Fresh,
     };
     let mut terminal = Terminal::default();
-    let mut train = |group: &mut ProcessGroup| -> Result<training::Outcome> {
+    let mut train = |group: &mut ProcessGroup| -> Result<training::RunOutcome> {
         let message = "stopping after the current step and saving; press Ctrl-C again to exit immediately";
         let stop = signals::watch(if group.rank() == 0 { message } else { "" })?;
         if arguments.resume

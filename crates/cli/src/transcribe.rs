@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use recognizer::{OutputIds, Recognizer, TranscriptFormat, Transcription, TranscriptionWriter, WindowConfig};
-use speech::{Audio, AudioChunks, AudioChange};
+use speech::{Audio, AudioChange, AudioChunks};
 use training::files::OutputFile;
 
 use crate::audio::{AudioArguments, SilenceArguments};
@@ -153,10 +153,10 @@ fn recording_id(path: &Path) -> String {
     }
 }
 
-/// Output files of the recordings.
+/// OutputFile files of the recordings.
 struct OutputFiles {
     /// Writable files by index of the recording; empty for standard output.
-    files: HashMap<usize, Output>,
+    files: HashMap<usize, OutputFile>,
 }
 
 impl OutputFiles {

@@ -34,7 +34,7 @@ struct Decode {
 #[derive(Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum DecodeKind {
-    GreedyOptions {
+    Greedy {
         max_symbols: Option<usize>,
         utterances: Vec<GreedyCase>,
     },

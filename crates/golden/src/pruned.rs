@@ -49,7 +49,8 @@ pub(super) fn pruned<F: Element>(case: &LossCase) -> Result<LossOutcome, RunErro
         case.get(name)?;
         out.gradient(case, name, gradient)?;
     }
-    let mut full_session = Session::new(&Options { loss: Loss::over(topology.clone()), ..case_options })?;
+    let mut full_session =
+        Session::new(&Options { loss: Loss::with_topology(topology.clone()), ..case_options })?;
     if case.options.delay_penalty == 0.0 {
         out.loss(case, "unpruned_joint_loss", &full_session.sum(joint, &targets, &loss_weights)?.losses)?;
     }
@@ -110,7 +111,7 @@ fn occupancies<F: Element>(
     let mut py = vec![0.0; targets.batch() * positions * frames];
     let lattices = targets.lattices();
     for b in utterances {
-        for (site, at) in lattices.range(b).zip(lattices.sites_of(b)) {
+        for (site, at) in lattices.site_range(b).zip(lattices.utterance_sites(b)) {
             let [blank, label] = [pass.occupancies[2 * site], pass.occupancies[2 * site + 1]];
             py[(b * positions + at.label) * frames + at.frame] = blank;
             if at.label < targets.labels(b).len() {

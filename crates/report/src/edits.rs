@@ -5,10 +5,10 @@ use recognizer::Metric;
 use recognizer::Transcript;
 use speech::{Edit, align, characters, words};
 
-/// Maximum size of an alignment matrix (100 MB).
+/// Maximum size of an align matrix (100 MB).
 const MAX_ALIGNMENT_CELLS: usize = 25_000_000;
 
-/// One column of an alignment; none on one side for insertions and deletions.
+/// One column of an align; none on one side for insertions and deletions.
 #[derive(Debug, PartialEq)]
 pub struct EditPair {
     pub reference: Option<String>,
@@ -37,7 +37,7 @@ pub fn pairs(transcript: &Transcript, metric: Metric) -> Option<Vec<EditPair>> {
         Edit::Deletion(i) => EditPair { reference: Some(reference[i].clone()), hypothesis: None },
         Edit::Insertion(j) => EditPair { reference: None, hypothesis: Some(hypothesis[j].clone()) },
     };
-    Some(alignment(&reference, &hypothesis).into_iter().map(pair).collect())
+    Some(align(&reference, &hypothesis).into_iter().map(pair).collect())
 }
 
 /// Counts the errors of each kind, most frequent first.

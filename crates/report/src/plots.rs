@@ -56,23 +56,23 @@ mod tests {
 
     #[test]
     fn every_color_of_a_file_has_a_dark_form() {
-        let pens = [Pen::BLUE, Pen::GREEN, Pen::CYAN, Pen::ORANGE, Pen::PURPLE, Pen::GREY];
+        let pens = [Pen::BLUE, Pen::GREEN, Pen::CYAN, Pen::ORANGE, Pen::PURPLE, Pen::GRAY];
         let line = |pen| PlotLine {
             name: "line".to_owned(),
             pen,
             points: vec![(0.0, 0.0), (1.0, 1.0)],
             crosses: vec![0.5],
-            crossed: "no value",
+            cross_label: "no value",
         };
-        let axis = PlotAxis { range: 0.0..1.0, marks: vec![0.0, 1.0] };
+        let axis = PlotAxis { range: 0.0..1.0, ticks: vec![0.0, 1.0] };
         let panel = Panel {
             title: "title".to_owned(),
             x_name: "x",
             y_name: "y",
             x: axis.clone(),
             y: axis,
-            x_label: Box::new(short),
-            y_label: short,
+            x_label: Box::new(format_short),
+            y_label: format_short,
             lines: pens.map(line).into(),
             legend: Corner::UpperLeft,
         };

@@ -100,8 +100,8 @@ fn scores(run: &Run) -> String {
     let mut rows = Vec::new();
     let mut details = String::new();
     for (name, transcripts) in run.sets.iter().rev() {
-        rows.push((name.clone(), Score::of(transcripts)));
-        let subsets = Score::parts(transcripts, |transcript| transcript.subset.as_ref());
+        rows.push((name.clone(), Score::new(transcripts)));
+        let subsets = Score::group_by(transcripts, |transcript| transcript.subset.as_ref());
         rows.extend(subsets.into_iter().map(|(subset, score)| (format!("{name}: {subset}"), score)));
         details += &speakers(name, transcripts, run.metric());
         details += &match tables::frequent(transcripts, run.metric()) {
@@ -122,7 +122,7 @@ fn scores(run: &Run) -> String {
 
 /// Formats the error rates of each speaker, the worst first.
 fn speakers(name: &str, transcripts: &[Transcript], metric: Metric) -> String {
-    let speakers = Score::parts(transcripts, |transcript| transcript.speaker.as_ref());
+    let speakers = Score::group_by(transcripts, |transcript| transcript.speaker.as_ref());
     if speakers.is_empty() {
         return String::new();
     }

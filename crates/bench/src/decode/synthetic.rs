@@ -85,7 +85,7 @@ impl SyntheticWeights {
     ///
     /// # Errors
     /// If layers do not fit together; the same holds for the other functions.
-    pub fn network(&self) -> Result<(Model, Arc<Network>)> {
+    pub fn network(&self) -> Result<(DecodingModel, Arc<JointNetwork>)> {
         let [frames, predicted, head] = self.layers()?;
         let durations = self.family.durations().len();
         let network =
@@ -94,7 +94,7 @@ impl SyntheticWeights {
     }
 
     /// Returns the model with [`UnprojectedJoint`] and without a table of input products.
-    pub fn unprojected(&self) -> Result<Model> {
+    pub fn unprojected(&self) -> Result<DecodingModel> {
         let durations = self.family.durations().len();
         self.model(0, Arc::new(UnprojectedJoint::new(self.layers()?, durations)))
     }

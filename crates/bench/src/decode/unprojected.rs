@@ -68,7 +68,7 @@ impl JointScorer for UnprojectedJoint {
     }
 
     fn scores(&self, sites: &SiteBatch, out: &mut [f32], scratch: &mut NetworkScratch) {
-        let count = sites.at.len();
+        let count = sites.sites.len();
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         let JointBuffers { encoded, predicted, frames, labels, hidden } = &mut *buffers;
         encoded.clear();

@@ -77,8 +77,8 @@ impl MergeParts {
                 Some(lists.map(|list| list.map(|transcript| &*transcript.id).collect()).collect())
             }
             MergeParts::Alignments(parts) => {
-                let ids = |part: &'_ Alignments| part.utterances.iter().map(|aligned| &*aligned.id).collect();
-                Some(parts.iter().map(ids).collect())
+                let lists = parts.iter().map(|part| part.utterances.iter());
+                Some(lists.map(|list| list.map(|aligned| &*aligned.id).collect()).collect())
             }
             MergeParts::Lines { ids, .. } => {
                 let ids = ids.as_ref()?.iter();

@@ -68,7 +68,7 @@ impl Iterator for StdinChunks {
                 // The iterator is not used after its end or an error.
                 Err(RecvTimeoutError::Disconnected) => {
                     let source = std::io::Error::other("the reader thread has ended");
-                    return Some(Err(speech::Error::Raw { source }.into()));
+                    return Some(Err(speech::Error::RawAudio { source }.into()));
                 }
             }
         }
@@ -80,7 +80,7 @@ impl Iterator for StdinChunks {
 fn reject_audio_files(mut source: impl Read) -> Result<impl Read> {
     let mut first = Vec::new();
     let read = source.by_ref().take(4).read_to_end(&mut first);
-    read.map_err(|source| speech::Error::Raw { source })?;
+    read.map_err(|source| speech::Error::RawAudio { source })?;
     match FILE_SIGNATURES.iter().find(|(signature, _)| first.starts_with(signature)) {
         Some((_, found)) => Err(Error::EncodedStdin { found }),
         None => Ok(Cursor::new(first).chain(source)),

@@ -104,7 +104,8 @@ pub fn run(recognizer: &Recognizer, arguments: &Args, writer: &TranscriptionWrit
     let (pace, chunk, latest) = (pace.unwrap_or(1.0), chunk.unwrap_or(200), latest.unwrap_or(1.0));
     let pause = pause.unwrap_or(EndpointConfig::default().silence_after_words);
     let latest = Some(latest).filter(|latest| *latest > 0.0);
-    let endpoint = (pause > 0.0).then(|| EndpointConfig { silence_after_words: pause, ..EndpointConfig::default() });
+    let endpoint =
+        (pause > 0.0).then(|| EndpointConfig { silence_after_words: pause, ..EndpointConfig::default() });
     let stop = signals::watch("finishing; press Ctrl-C again to exit immediately")?;
     let options = StreamingOptions { window: arguments.long.window(), endpoint, latest };
     for path in &arguments.audio_files {
@@ -230,7 +231,7 @@ impl Player<'_> {
         let start = Instant::now();
         let mut updates = stream.finish_split()?;
         self.durations.add(start.elapsed());
-        let left_out = updates.last().is_some_and(|update| update.left_out);
+        let left_out = updates.last().is_some_and(|update| update.has_discarded);
         if let Some(last) = updates.last_mut() {
             last.endpoint = true;
             last.partial.clear();

@@ -59,7 +59,7 @@ fn compare(actual: &Hypotheses, expected: &[GreedyCase], steps: bool, check: &mu
             check.expect_close("duration_logp", log_probs, &expected.duration_logp, SCORE_TOLERANCE);
         }
         if let Some(end) = expected.end_time {
-            check.expect_equal("end_time", actual.ended(b), end);
+            check.expect_equal("end_time", actual.end_frame(b), end);
         }
         if steps {
             check.expect_equal("joint_steps", actual.steps(b).len(), expected.joint_steps);
@@ -94,7 +94,7 @@ pub(super) fn greedy(
         let options = decoding::GreedyOptions { look_ahead, ..options.clone() };
         search(case, options, check, |actual, check| compare(actual, expected, true, check));
     }
-    let without_steps = decoding::GreedyOptions { steps: false, ..options.clone() };
+    let without_steps = decoding::GreedyOptions { record_steps: false, ..options.clone() };
     if let Some(actual) = check.expect_ok(frame_looping(&case.model, &frames, &without_steps)) {
         compare(&actual, expected, false, check);
     }

@@ -1,5 +1,5 @@
 //! Distances of a lattice by definition, from its arc weights.
-use lattice::distance::{FrameArc, distance, string_distance, arc_sums};
+use lattice::distance::{FrameArc, arc_sums, distance, string_distance};
 use lattice::{Context, Labels};
 use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;
@@ -53,7 +53,7 @@ impl ArcWeights {
             alphas.extend_from_slice(&result.alphas);
             (frames.length(b)..inputs.padded()).for_each(|_| alphas.extend_from_slice(last));
             denominators.push(result.total);
-            numerators.push(match labels.of(b) {
+            numerators.push(match labels.utterance(b) {
                 Some(labels) => {
                     string_distance::<S>(context, alignment, labels, frames.length(b), weight)?.total
                 }
@@ -78,7 +78,7 @@ impl ArcWeights {
         for b in 0..frames.utterances() {
             let weight = |t: usize, arc: FrameArc| self.weight(inputs, b * padded + t, arc);
             let total = distance::<Log>(context, alignment, frames.length(b), weight).total;
-            through::<Log>(context, alignment, frames.length(b), weight, |t, sums| {
+            arc_sums::<Log>(context, alignment, frames.length(b), weight, |t, sums| {
                 let (blank_marginals, lexical_marginals) = sums.marginals(total);
                 let at = (b * padded + t) * row;
                 blank[at..][..blank_marginals.len()].copy_from_slice(&blank_marginals);

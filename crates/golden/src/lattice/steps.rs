@@ -1,5 +1,5 @@
 //! Cases of single frames with separate arc weights per alignment state; in f64.
-use lattice::distance::{forward_step, string_forward_step, arc_sums_step};
+use lattice::distance::{arc_sums_step, forward_step, string_forward_step};
 use lattice::{AlignmentLattice, ArcEnd, Arcs, FullNGram};
 use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;

@@ -1,5 +1,5 @@
 //! Arc weights, sums over paths with gradients, and marginals.
-use lattice::{Frames, LatticeOutput, LatticeSession, Options, RecognitionLattice, PathSum};
+use lattice::{Frames, LatticeOutput, LatticeSession, Options, PathSum, RecognitionLattice};
 use rnnt_loss::Element;
 
 use super::arc_weights::ArcWeights;
@@ -62,7 +62,7 @@ pub fn sums<F: Element>(
         ] {
             let distances = session.distances(sum, lattice, &frames, Some(&labels))?;
             check.compare(Quantity::Value, value, &distances)?;
-            let output = session.sum_of(sum, lattice, &frames, Some(&labels), &inputs.cotangents)?;
+            let output = session.sum_paths(sum, lattice, &frames, Some(&labels), &inputs.cotangents)?;
             check.compare(Quantity::Value, value, &output.sums)?;
             gradients(check, gradient, &output)?;
         }

@@ -43,7 +43,7 @@ fn filter_and_buckets(check: &mut Check) -> Result<(), RunError> {
     let durations = check.input::<f64>("durations")?;
     let actual = filter_by_duration(&durations, options.max_duration);
     check.integers("kept", &actual.kept)?;
-    check.equal("left out", &actual.left_out, &(durations.len() - actual.kept.len()));
+    check.equal("left out", &actual.removed, &(durations.len() - actual.kept.len()));
     let kept: Vec<f64> = actual.kept.iter().map(|&i| durations[i]).collect();
     let in_set = |bucket: &[usize]| bucket.iter().map(|&i| actual.kept[i]).collect::<Vec<_>>();
     check.integers("kept_sorted", &in_set(&split_into_buckets(&kept, 1)?.concat()))?;

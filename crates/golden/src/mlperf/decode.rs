@@ -56,7 +56,8 @@ pub fn run(check: &mut Check) -> Result<(), RunError> {
         let Decode { form, max_symbols_per_step: max_symbols, max_symbols_per_utterance: cap, utterances } =
             decode;
         let max_labels = cap.filter(|_| *form == StopRule::EveryStep).map(|cap| cap - 1);
-        let options = GreedyOptions { max_symbols: Some(*max_symbols), max_labels, ..GreedyOptions::default() };
+        let options =
+            GreedyOptions { max_symbols: Some(*max_symbols), max_labels, ..GreedyOptions::default() };
         let failed = |error: decoding::Error| RunError::Failed(error.to_string());
         let mut search = GreedySearch::new(decoder.clone(), options).map_err(failed)?;
         let utterance_frames = unpad(&frames, model.width(), &lengths).map_err(failed)?;
@@ -75,9 +76,9 @@ pub fn run(check: &mut Check) -> Result<(), RunError> {
             let (tokens, frames): (Vec<usize>, Vec<usize>) = labels.into_iter().unzip();
             let steps = steps(
                 &frames,
-                if hypothesis.capped { hypothesis.end } else { end },
+                if hypothesis.is_capped { hypothesis.end } else { end },
                 *max_symbols,
-                hypothesis.capped,
+                hypothesis.is_capped,
             );
             check.equal(&name("tokens"), &tokens, &expected.tokens);
             check.equal(&name("frames"), &frames, &expected.frames);

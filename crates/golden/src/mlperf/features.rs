@@ -84,7 +84,8 @@ fn signal(
     is_f64: bool,
 ) -> CheckResult {
     let audio = Audio { samples, sample_rate: SAMPLE_RATE };
-    let FeatureStages { kept, emphasised, frames, bins, power, mel, log, features } = front_end.stages(&audio)?;
+    let FeatureStages { range, emphasized, frames, bins, power, mel, log, features } =
+        front_end.stages(&audio)?;
     let features_f32 = front_end.log_mel(&audio)?;
     // The f32 path stores no logarithms: compare those of f64, rounded.
     let round = |values: &[f64]| values.iter().map(|&x| f64::from(x as f32)).collect::<Vec<f64>>();
@@ -96,9 +97,9 @@ fn signal(
     let full = |name: &str| format!("{prefix}{name}");
     let file = check.file;
     let has = |name: &str| file.tensors.contains_key(&full(name));
-    check.integers(&full("trim"), &[kept.start, kept.len()])?;
+    check.integers(&full("trim"), &[range.start, range.len()])?;
     if is_f64 && has("preemphasized") {
-        check.compare(&full("preemphasized"), &emphasised, Tolerance::RelativeToMax(STORED_F32))?;
+        check.compare(&full("preemphasized"), &emphasized, Tolerance::RelativeToMax(STORED_F32))?;
     }
     if is_f64 && has("power") {
         let index = check.input_integers(&full("power_frame_index"))?;

@@ -1,7 +1,7 @@
 //! Cases of the full model: shapes, and distributions of its initial weights.
 use std::collections::BTreeMap;
 
-use model::config::InitConfig;
+use model::config::InitKind;
 use model::{Model, ModelConfig};
 use serde::Deserialize;
 
@@ -68,7 +68,7 @@ pub fn run(check: &mut Check) -> Result<(), RunError> {
         let &[scale, hidden_bias_scale] = &numbers[..] else {
             return Err(check.file.error(&setting, "two numbers", &format!("{numbers:?}")).into());
         };
-        let init = InitConfig::Mlperf { scale, hidden_bias_scale };
+        let init = InitKind::Mlperf { scale, hidden_bias_scale };
         let model = Model::new(&ModelConfig { init, seed: 7, ..sizes.config() }, sizes.n_classes - 1)?;
         let values = model.parameters().values()?;
         let mut parts = 0;

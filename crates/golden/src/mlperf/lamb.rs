@@ -1,7 +1,7 @@
 //! Cases of LAMB: parameters, moments and trust ratios for given gradients.
 use rnnt_loss::Element;
 use serde::Deserialize;
-use training::optimizer::{Clip, LambConfig, LambStep, LambFloat};
+use training::optimizer::{Clip, LambConfig, LambFloat, LambStep};
 
 use super::check::{Check, Tolerance};
 use crate::error::RunError;

@@ -37,7 +37,7 @@ fn masks(check: &mut Check) -> CheckResult {
                     return Err(check.file.error(tensor, &expected, &utterance.to_string()).into());
                 };
                 let ranges = if tensor == "freq_masks" { &mut masks.bins } else { &mut masks.frames };
-                ranges.push(form.covered(start, width, size));
+                ranges.push(form.masked_range(start, width, size));
             }
         }
         let (mut outputs, mut spliced) = (Vec::new(), Vec::new());
@@ -94,7 +94,7 @@ fn distribution(check: &mut Check) -> CheckResult {
         ..SpecAugment::default()
     };
     for MaxWidth { len, max_width } in check.file.field::<Vec<MaxWidth>>("max_width_of_length")? {
-        let frequency = settings(MaskForm::Reference).widest(len);
+        let frequency = settings(MaskForm::Reference).max_time_width(len);
         check.equal(&format!("widest mask of {len} frames"), &frequency, &max_width);
     }
     settings(MaskForm::Reference).check()?;
@@ -109,7 +109,7 @@ fn distribution(check: &mut Check) -> CheckResult {
                 let expected = format!("{} numbers, for {} frames of an utterance", pair.padded, pair.len);
                 return Err(check.file.error(&frames, &expected, &stored.to_string()).into());
             }
-            check.equal(&format!("p{i}: widest mask, {name}"), &settings.widest(pair.len), &widest);
+            check.equal(&format!("p{i}: widest mask, {name}"), &settings.max_time_width(pair.len), &widest);
             let counts = |size| MaskCounts(vec![(0, 0); size]);
             let (mut bin_counts, mut frame_counts) = (counts(BINS), counts(pair.padded));
             for draw in 1..=DRAWS {

@@ -22,7 +22,7 @@ const CASES: [&str; 11] = [
 
 /// Copies cases to a folder; none without golden vectors.
 fn copy_cases(cases: &[&str]) -> Option<tempfile::TempDir> {
-    let golden = golden::folder_of("mlperf")?;
+    let golden = golden::system_folder("mlperf")?;
     let dir = tempfile::tempdir().unwrap();
     for file in
         cases.iter().flat_map(|case| ["json", "safetensors"].map(|extension| format!("{case}.{extension}")))

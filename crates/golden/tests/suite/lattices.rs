@@ -14,7 +14,7 @@ fn run_report(dir: &Path) -> (bool, String) {
 
 /// Copies a case to a folder; none without golden vectors.
 fn copy_case(case: &str) -> Option<tempfile::TempDir> {
-    let golden = golden::folder_of("last")?;
+    let golden = golden::system_folder("last")?;
     let dir = tempfile::tempdir().unwrap();
     for name in ["f32", "f64"].map(|width| format!("{case}.{width}")) {
         for file in ["json", "safetensors"].map(|extension| format!("{name}.{extension}")) {
@@ -40,7 +40,7 @@ fn edit(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
 
 #[test]
 fn golden_vectors_pass() {
-    let Some(dir) = golden::folder_of("last") else { return };
+    let Some(dir) = golden::system_folder("last") else { return };
     let (passed, run_report) = run_report(&dir);
     println!("{run_report}");
     assert!(passed, "{run_report}");

@@ -64,7 +64,7 @@ fn checkpoint() {
     fuzz("checkpoint", vec![valid_bytes.clone()], words, 2000, move |bytes| {
         std::fs::write(&path, bytes).unwrap();
         // A file with checksums that can be read has the values that were written.
-        if let Ok(read) = Checkpoint::read(&place)
+        if let Ok(read) = Checkpoint::read(&path)
             && read.has_checksums
         {
             assert!(

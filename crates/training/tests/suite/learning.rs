@@ -152,8 +152,12 @@ fn a_ctc_head_with_a_large_weight_decides_like_a_ctc_search() {
         transcripts.into_iter().map(|transcript| transcript.hypothesis).collect::<Vec<_>>()
     };
     // A beam that keeps all short texts.
-    let beam =
-        BeamOptions { kind: BeamKind::Malsd { max_symbols: 3 }, width: 400, normalise: false, ..BeamOptions::default() };
+    let beam = BeamOptions {
+        kind: BeamKind::Malsd { max_symbols: 3 },
+        width: 400,
+        normalize_by_length: false,
+        ..BeamOptions::default()
+    };
     let with_ctc = |weight| SearchConfig::BeamWithCtc { beam: beam.clone(), weight };
     let joint_only = texts(SearchConfig::Beam(beam.clone()));
     assert_eq!(texts(with_ctc(0.0)), joint_only);

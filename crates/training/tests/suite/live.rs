@@ -126,7 +126,8 @@ fn a_beam_gives_the_same_words_for_pieces_and_the_whole() {
         }
         // A pause commits the best text, which is correct here in any case.
         let samples = model.recording(RATE as usize * 3 / 2);
-        let endpoint = EndpointConfig { silence_after_words: 1.0, silence_without_words: 100.0, max_seconds: 100.0 };
+        let endpoint =
+            EndpointConfig { silence_after_words: 1.0, silence_without_words: 100.0, max_seconds: 100.0 };
         let options = StreamingOptions { endpoint: Some(endpoint), ..StreamingOptions::default() };
         let (streamed, count) = live(&recognizer, &samples, &[400], &options);
         assert_eq!(streamed.text, transcription.text);
@@ -221,7 +222,8 @@ fn decisions_do_not_depend_on_the_sizes_of_pieces() {
         beam(maes, 3.0),
     ];
     let pause = EndpointConfig { silence_after_words: 0.2, silence_without_words: 0.4, max_seconds: 100.0 };
-    let length = EndpointConfig { silence_after_words: 100.0, silence_without_words: 100.0, max_seconds: 0.7 };
+    let length =
+        EndpointConfig { silence_after_words: 100.0, silence_without_words: 100.0, max_seconds: 0.7 };
     let mut is_different = false;
     for is_causal in [true, false] {
         let model = trained(is_causal);
@@ -268,13 +270,15 @@ fn a_pause_ends_an_utterance_and_changes_no_word() {
     let audio = speech::Audio { samples: samples.clone(), sample_rate: RATE };
     let transcription = recognizer.transcribe(&audio).unwrap();
     let options = |endpoint| StreamingOptions { endpoint: Some(endpoint), ..StreamingOptions::default() };
-    let endpoint = EndpointConfig { silence_after_words: 1.0, silence_without_words: 100.0, max_seconds: 100.0 };
+    let endpoint =
+        EndpointConfig { silence_after_words: 1.0, silence_without_words: 100.0, max_seconds: 100.0 };
     let (streamed, count) = live(recognizer, &samples, &[400], &options(endpoint));
     assert_eq!(streamed, transcription);
     // One for each recognized sentence.
     assert!((4..=6).contains(&count), "{count}");
     // A limit on the length ends utterances as early as possible, but never within a word.
-    let endpoint = EndpointConfig { silence_after_words: 100.0, silence_without_words: 100.0, max_seconds: 1.0 };
+    let endpoint =
+        EndpointConfig { silence_after_words: 100.0, silence_without_words: 100.0, max_seconds: 1.0 };
     let (streamed, count) = live(recognizer, &samples, &[400], &options(endpoint));
     let seconds = samples.len() / RATE as usize;
     assert_eq!(streamed, transcription);

@@ -25,7 +25,8 @@ fn a_fused_text_is_kept_where_the_model_detects_speech() {
         let bonus: Vec<f32> = (0..classes).map(|class| if class == token { 12.0 } else { 0.0 }).collect();
         let fusion =
             || vec![Fusion { scorer: Arc::new(ClassScores::new(bonus.clone()).unwrap()), weight: 1.0 }];
-        let beam = BeamOptions { kind: BeamKind::Modified, width: 4, fusion: fusion(), ..BeamOptions::default() };
+        let beam =
+            BeamOptions { kind: BeamKind::Modified, width: 4, fusion: fusion(), ..BeamOptions::default() };
         let greedy = SearchConfig::Greedy(GreedyOptions { fusion: fusion(), ..GreedyOptions::default() });
         let plain = texts(model, &SearchConfig::default(), 0.2);
         assert_eq!(plain.last().unwrap(), "");
