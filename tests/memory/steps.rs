@@ -143,7 +143,7 @@ fn a_second_call_of_the_normalizer_allocates_nothing_large() {
     let (sites, hidden, classes, per_site) = (20_000, 8, 600, 2);
     let numbers = |count: usize| (0..count).map(|i| (i * 37 % 101) as f32 / 101.0 - 0.5).collect::<Vec<_>>();
     let (hidden_rows, weight) = (numbers(sites * hidden), numbers(classes * hidden));
-    let rows = &HiddenInputs::new(&hidden_rows, hidden).unwrap();
+    let rows = &Rows::new(&hidden_rows, hidden).unwrap();
     let head = &Head::new(&weight, None, hidden).unwrap();
     let ids = (0..sites * per_site).map(|i| (i % classes) as u32).collect();
     let selection = &Selection::new(ids, vec![true; sites * per_site], per_site).unwrap();

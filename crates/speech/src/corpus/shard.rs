@@ -19,7 +19,7 @@ use super::members::{self, BLOCK_BYTES, MAX_HEADER_BYTES, Members};
 use super::source_report::{BadSample, LengthMismatch, SourceReport};
 use crate::audio::{self, Channel, DurationLimit, FileRange};
 use crate::files::open_regular;
-use crate::{Error, Result, Span, Utterance, error, manifest};
+use crate::{Error, Result, Span, Utterance, manifest};
 
 /// The position of a sample's member.
 #[derive(Clone, Copy)]
