@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use candle_core::Tensor;
-use oracle::dense::{joint_logits, lean_transducer_loss};
+use oracle::dense::{joint_logits, low_memory_transducer_loss};
 use panda::distributed::ProcessGroup;
 use panda::model::{Losses, Model, TrainingPass, linear};
 use panda::recognizer::examples::load;
@@ -51,7 +51,7 @@ impl TrainingObjective for Dense {
         let foreign = |error: oracle::Error| candle_core::Error::wrap(error);
         let logits = joint_logits(&frames, &rows, weight, bias, Activation::Tanh).map_err(foreign)?;
         let losses =
-            lean_transducer_loss(&logits, &lengths, &batch.labels, model.blank()).map_err(foreign)?;
+            low_memory_transducer_loss(&logits, &lengths, &batch.labels, model.blank()).map_err(foreign)?;
         drop(logits);
         let mean = (losses.sum_all()? / of as f64)?.to_dtype(candle_core::DType::F64)?;
 

@@ -1,7 +1,7 @@
 //! What lattices take is known from their shapes, and does not depend on chance: measured by counting every allocation.
 use std::sync::{LazyLock, MutexGuard};
 
-use panda::rnnt_dp::{Error, Lattices, Regularisers, Topology, Workspace, forward_backward};
+use panda::rnnt_dp::{Error, Lattices, Regularizers, Topology, Workspace, forward_backward};
 
 use crate::counting::{alive, turn};
 
@@ -47,14 +47,14 @@ fn topologies() -> Vec<Topology> {
 struct Call<'a> {
     lattices: &'a Lattices,
     topology: &'a Topology,
-    regularisers: &'a Regularisers,
+    regularisers: &'a Regularizers,
     emissions: Vec<f64>,
     losses: Vec<f64>,
     adjoints: Vec<f64>,
 }
 
 impl<'a> Call<'a> {
-    fn new(lattices: &'a Lattices, topology: &'a Topology, regularisers: &'a Regularisers) -> Self {
+    fn new(lattices: &'a Lattices, topology: &'a Topology, regularisers: &'a Regularizers) -> Self {
         let emissions = emissions(lattices, topology);
         let (losses, adjoints) = (vec![0.0; lattices.batch()], vec![0.0; emissions.len()]);
         Self { lattices, topology, regularisers, emissions, losses, adjoints }
@@ -86,11 +86,11 @@ fn alone() -> MutexGuard<'static, ()> {
     guard
 }
 
-fn each(mut visit: impl FnMut(&Lattices, &Topology, &Regularisers)) {
-    let penalised = Regularisers { fastemit: 0.1, delay_penalty: 0.02, sigma: 0.05 };
+fn each(mut visit: impl FnMut(&Lattices, &Topology, &Regularizers)) {
+    let penalised = Regularizers { fastemit: 0.1, delay_penalty: 0.02, sigma: 0.05 };
     for lattices in shapes() {
         for topology in topologies() {
-            for regularisers in [Regularisers::default(), penalised] {
+            for regularisers in [Regularizers::default(), penalised] {
                 visit(&lattices, &topology, &regularisers);
             }
         }
@@ -115,7 +115,7 @@ fn lanes_take_what_is_said_and_change_no_bit() {
                 );
                 // It is no more than that either.
                 assert!(said <= held + held / 50 + QUEUE, "{topology} {lanes}: said {said}, held {held}");
-                assert_eq!(workspace.held(), said);
+                assert_eq!(workspace.allocated_bytes(), said);
                 assert_eq!((&call.losses, &call.adjoints), (&want.losses, &want.adjoints));
                 let (more, again) = measure(|| pool.install(|| call.run(&mut workspace).unwrap()));
                 assert!(more <= QUEUE && again <= QUEUE, "{topology} {lanes}: {again} more");
@@ -134,16 +134,19 @@ fn a_limit_holds() {
         limit = limit.max(Workspace::scratch(lattices, topology, regularisers, 1).bytes());
     });
     for limit in [limit, limit + limit / 2, 3 * limit] {
-        let mut workspace = Workspace::within(limit);
+        let mut workspace = Workspace::with_budget(limit);
         each(|lattices, topology, regularisers| {
             let mut call = Call::new(lattices, topology, regularisers);
-            let before = workspace.held();
+            let before = workspace.allocated_bytes();
             let (_, peak) = measure(|| pool.install(|| call.run(&mut workspace).unwrap()));
-            assert!(workspace.held() <= limit && before + peak <= limit + QUEUE, "{limit}: {before} {peak}");
+            assert!(
+                workspace.allocated_bytes() <= limit && before + peak <= limit + QUEUE,
+                "{limit}: {before} {peak}"
+            );
         });
-        assert!(workspace.held() > 0);
-        workspace.keep_within(0);
-        assert_eq!(workspace.held(), 0);
+        assert!(workspace.allocated_bytes() > 0);
+        workspace.set_budget(0);
+        assert_eq!(workspace.allocated_bytes(), 0);
     }
 }
 
@@ -153,18 +156,18 @@ fn the_smallest_limit_is_named() {
     let wide = &POOLS[3];
     each(|lattices, topology, regularisers| {
         let needed = Workspace::scratch(lattices, topology, regularisers, 1).bytes();
-        let lanes = |bytes| Workspace::lanes_within(lattices, topology, regularisers, bytes);
+        let lanes = |bytes| Workspace::max_lanes(lattices, topology, regularisers, bytes);
         assert_eq!(lanes(needed), Ok(1));
         let error = Err(Error::Memory { needed, found: needed - 1 });
         assert_eq!(lanes(needed - 1), error.clone().map(|()| 0));
         assert_eq!(lanes(usize::MAX), Ok(lattices.batch()));
         let mut call = Call::new(lattices, topology, regularisers);
-        assert_eq!(call.run(&mut Workspace::within(needed - 1)), error);
-        call.run(&mut Workspace::within(needed)).unwrap();
+        assert_eq!(call.run(&mut Workspace::with_budget(needed - 1)), error);
+        call.run(&mut Workspace::with_budget(needed)).unwrap();
         // As many lanes as threads, where there are as many utterances.
         let mut workspace = Workspace::new();
         wide.install(|| call.run(&mut workspace).unwrap());
-        assert_eq!(workspace.held(), call.bytes(lattices.batch().min(64)));
+        assert_eq!(workspace.allocated_bytes(), call.bytes(lattices.batch().min(64)));
     });
 }
 
@@ -172,16 +175,16 @@ fn the_smallest_limit_is_named() {
 #[test]
 fn lanes_stay_from_shape_to_shape() {
     let _alone = alone();
-    let (topology, regularisers) = (Topology::rnnt(), Regularisers::default());
+    let (topology, regularisers) = (Topology::rnnt(), Regularizers::default());
     let batches =
         [[500, 100], [250, 250], [30, 480]].map(|frames| Lattices::new(frames.into(), vec![60, 60]).unwrap());
     let calls = batches.iter().map(|lattices| (lattices, &topology));
-    let said = Workspace::scratch_of_all(calls, &regularisers, 2).bytes();
-    let mut workspace = Workspace::within(said);
+    let said = Workspace::scratch_for_all(calls, &regularisers, 2).bytes();
+    let mut workspace = Workspace::with_budget(said);
     let mut run = |lattices: &Lattices| {
         let mut call = Call::new(lattices, &topology, &regularisers);
         let (_, peak) = measure(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
-        (workspace.held(), peak)
+        (workspace.allocated_bytes(), peak)
     };
     batches.iter().for_each(|lattices| {
         run(lattices);
@@ -196,7 +199,7 @@ fn lanes_stay_from_shape_to_shape() {
 #[test]
 fn lists_count() {
     let _alone = alone();
-    let (topology, regularisers) = (Topology::rnnt(), Regularisers::default());
+    let (topology, regularisers) = (Topology::rnnt(), Regularizers::default());
     let lattices = Lattices::new(vec![1; 3000], vec![0; 3000]).unwrap();
     for lanes in [1, 2, 3000] {
         let mut call = Call::new(&lattices, &topology, &regularisers);
@@ -204,14 +207,14 @@ fn lists_count() {
         let mut workspace = Workspace::with_lanes(lanes);
         let (_, peak) = measure(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
         assert!(peak <= said + QUEUE, "{lanes} lanes: said {said}, peak {peak}");
-        assert_eq!(workspace.held(), said);
+        assert_eq!(workspace.allocated_bytes(), said);
     }
     let mut call = Call::new(&lattices, &topology, &regularisers);
     let said = call.bytes(1);
-    let mut workspace = Workspace::within(said);
+    let mut workspace = Workspace::with_budget(said);
     for _ in 0..2 {
         let (_, peak) = measure(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
-        assert!(workspace.held() == said && peak <= said + QUEUE, "said {said}, peak {peak}");
+        assert!(workspace.allocated_bytes() == said && peak <= said + QUEUE, "said {said}, peak {peak}");
     }
 }
 
@@ -219,30 +222,30 @@ fn lists_count() {
 #[test]
 fn a_limit_holds_beside_longer_lists() {
     let _alone = alone();
-    let (topology, regularisers) = (Topology::rnnt(), Regularisers::default());
+    let (topology, regularisers) = (Topology::rnnt(), Regularizers::default());
     let (mut frames, mut labels) = (vec![1; 5001], vec![0; 5001]);
     (frames[0], labels[0]) = (1000, 100);
     let [many, two] = [(frames, labels), (vec![560; 2], vec![100; 2])]
         .map(|(frames, labels)| Lattices::new(frames, labels).unwrap());
     let limit = Workspace::scratch(&many, &topology, &regularisers, 1).bytes();
     assert!(Workspace::scratch(&two, &topology, &regularisers, 2).bytes() <= limit);
-    let mut workspace = Workspace::within(limit);
+    let mut workspace = Workspace::with_budget(limit);
     for lattices in [&many, &two, &many, &two] {
         let mut call = Call::new(lattices, &topology, &regularisers);
         POOLS[2].install(|| call.run(&mut workspace)).unwrap();
-        assert!(workspace.held() <= limit, "{} of {limit}", workspace.held());
+        assert!(workspace.allocated_bytes() <= limit, "{} of {limit}", workspace.allocated_bytes());
     }
-    let mut workspace = Workspace::within(100);
+    let mut workspace = Workspace::with_budget(100);
     let mut call = Call::new(&many, &topology, &regularisers);
     assert!(matches!(call.run(&mut workspace), Err(Error::Memory { .. })));
-    assert!(workspace.held() <= 100);
+    assert!(workspace.allocated_bytes() <= 100);
 }
 
 /// One large utterance, then small ones in more lanes, then the large one again.
 #[test]
 fn lanes_that_are_there_stay() {
     let _alone = alone();
-    let (topology, regularisers) = (Topology::rnnt(), Regularisers::default());
+    let (topology, regularisers) = (Topology::rnnt(), Regularizers::default());
     let batches = [vec![900], vec![20, 20], vec![900]].map(|frames| {
         let labels = vec![30; frames.len()];
         Lattices::new(frames, labels).unwrap()

@@ -1,5 +1,5 @@
 //! A workspace that has seen a batch asks for no more memory.
-use panda::rnnt_dp::{Lattices, Regularisers, Topology, Workspace};
+use panda::rnnt_dp::{Lattices, Regularizers, Topology, Workspace};
 
 use crate::counting::{calls, turn};
 
@@ -10,7 +10,7 @@ fn only_the_first_call_allocates() {
     let emissions: Vec<f64> = (0..lattices.sites() * 2).map(|i| -((i * 7 % 11) as f64) / 3.0).collect();
     let (mut losses, mut adjoints) = (vec![0.0; 3], vec![0.0; emissions.len()]);
     let (topology, regularisers) =
-        (Topology::rnnt(), Regularisers { fastemit: 0.1, ..Regularisers::default() });
+        (Topology::rnnt(), Regularizers { fastemit: 0.1, ..Regularizers::default() });
     let mut workspace = Workspace::new();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
     // The pool's one thread does all the work, and its allocations are those that count.

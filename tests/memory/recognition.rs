@@ -2,7 +2,7 @@
 use panda::lattice::{
     AlignmentLattice, BeamOptions, Context, Embeddings, Error, Frames, FullNGram, JointWeightFn, Labels,
     LatticeOutput, LatticePath, LatticeSession, LocallyNormalized, Merge, NBestOptions, Normalize, Options,
-    RecognitionLattice, Sum, WeightFn, WeightedString,
+    PathSum, RecognitionLattice, WeightFn, WeightedString,
 };
 
 use super::counting;
@@ -157,7 +157,7 @@ impl Problem {
             let (_, sums) = self.keeps_its_promise(weight_fn, &mut session).unwrap();
             // What other calls leave behind counts too.
             self.best_paths_keep_their_promise(weight_fn, &mut session);
-            session.distances(Sum::Denominator, &lattice, &frames, None).unwrap();
+            session.distances(PathSum::Denominator, &lattice, &frames, None).unwrap();
             self.keeps_its_promise(weight_fn, &mut session).unwrap();
             all.push(sums);
         }
@@ -186,7 +186,7 @@ impl Problem {
                 .map(|found| 24 + found.iter().map(of).sum::<usize>() + 4 * size_of::<WeightedString>())
                 .sum()
         };
-        let asked = NBestOptions { count: 2, merge: Merge::Max, limit: 150 };
+        let asked = NBestOptions { count: 2, merge: Merge::Max, max_prefixes: 150 };
         let searches: [Search; 5] = [
             ("paths", Box::new(|session| session.n_best_paths(&lattice, &frames, 7).map(paths))),
             ("samples", Box::new(|session| session.sample_paths(&lattice, &frames, 7, 1).map(paths))),

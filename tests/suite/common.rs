@@ -48,8 +48,8 @@ impl Problem {
         width: usize,
         scale: f64,
     ) -> Self {
-        let count = |purpose: u64, below: usize| noise::below(seed, purpose, batch, below as u32);
-        let blank = noise::below(seed, 0, 1, classes as u32)[0];
+        let count = |purpose: u64, below: usize| noise::integers(seed, purpose, batch, below as u32);
+        let blank = noise::integers(seed, 0, 1, classes as u32)[0];
         let mut frames: Vec<usize> = count(1, t).into_iter().map(|n| n as usize + 1).collect();
         let mut counts: Vec<usize> = count(2, u + 1).into_iter().map(|n| n as usize).collect();
         (frames[0], counts[0]) = (t, u);

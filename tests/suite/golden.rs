@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use candle_core::{DType, Device, Tensor, Var};
-use oracle::{compare::gap, golden};
+use oracle::{compare::difference, golden};
 use panda::rnnt_loss::{Options, Targets, candle};
 
 use crate::common::flat;
@@ -72,7 +72,7 @@ impl Case {
         let grads = loss.sum_all().unwrap().backward().unwrap();
         for (input, var) in variables {
             let stored = &self.tensors[&format!("grad_{input}")];
-            let gap = gap(&flat(grads.get(var).unwrap()), &flat(stored)).unwrap();
+            let gap = difference(&flat(grads.get(var).unwrap()), &flat(stored)).unwrap();
             let error = match (dtype, stored.dtype()) {
                 (DType::F64, DType::F64) => gap.absolute,
                 // Storage in f32 leaves seven digits.

@@ -1,6 +1,6 @@
 //! Every gradient of every door of the composed loss against the dense loss by candle's autograd.
 use candle_core::{DType, Device, Tensor, Var};
-use oracle::compare::{assert_close, gap};
+use oracle::compare::{assert_close, difference};
 use oracle::{ctc, dense, noise, reference};
 use panda::panda_core::Head;
 use panda::rnnt_loss::{Encodings, JointNetwork, Layout, Options, Rows, Scores, Session, Targets, candle};
@@ -53,7 +53,7 @@ proptest! {
             same(&problem.ours(DType::F64, &options), &exact, 1e-10);
             let found = problem.sample_wise(DType::F32, &options).0;
             for (i, name) in NAMES.into_iter().enumerate() {
-                let gap = gap(&found.gradients[i], &exact.gradients[i]).unwrap();
+                let gap = difference(&found.gradients[i], &exact.gradients[i]).unwrap();
                 prop_assert!(gap.relative_l2 <= 2e-5 || gap.absolute <= 1e-6, "{name} with {budget}, {keep_scores}: {gap:?}");
             }
         }
@@ -83,7 +83,7 @@ proptest! {
             prop_assert!((a - b).abs() <= 2e-6 * b.abs().max(1.0), "loss {a} against {b}");
         }
         for (i, name) in NAMES.into_iter().enumerate() {
-            let gap = gap(&found.gradients[i], &expected.gradients[i]).unwrap();
+            let gap = difference(&found.gradients[i], &expected.gradients[i]).unwrap();
             // Gradients that cancel to almost nothing have no relative accuracy to speak of.
             prop_assert!(gap.relative_l2 <= 2e-5 || gap.absolute <= 1e-6, "{name}: {gap:?}");
         }
@@ -233,9 +233,9 @@ proptest! {
 
     #[test]
     fn ctc_against_every_labelling(seed in any::<u64>(), t in 1_usize..6, u in 0_usize..4, classes in 2_u32..5) {
-        let (batch, blank) = (2, noise::below(seed, 0, 1, classes)[0]);
+        let (batch, blank) = (2, noise::integers(seed, 0, 1, classes)[0]);
         let logits = noise::normal(seed, 1, batch * t * classes as usize, 2.0);
-        let frames = vec![t, 1 + noise::below(seed, 2, 1, t as u32)[0] as usize];
+        let frames = vec![t, 1 + noise::integers(seed, 2, 1, t as u32)[0] as usize];
         let labels: Vec<Vec<u32>> = (3..5).map(|p| noise::labels(seed, p, u, classes, blank)).collect();
         let z = Var::from_slice(&logits, (batch, t, classes as usize), &Device::Cpu).unwrap();
         let targets = Targets::new(blank, frames.clone(), labels.clone()).unwrap();
@@ -246,7 +246,7 @@ proptest! {
             let per_utterance = t * classes as usize;
             let mut probs = logits[b * per_utterance..][..frames[b] * classes as usize].to_vec();
             probs.chunks_mut(classes as usize).for_each(reference::log_softmax);
-            let all = ctc::sum_over_labellings(&probs, frames[b], classes as usize, &labels[b], blank).unwrap();
+            let all = ctc::sum_over_labelings(&probs, frames[b], classes as usize, &labels[b], blank).unwrap();
             assert_close("ctc loss", &[losses[b]], &[-all.log_likelihood], 1e-11);
             let mut expected = vec![0.0; per_utterance];
             if all.log_likelihood.is_finite() {
@@ -266,7 +266,7 @@ fn a_head_of_many_classes_in_f32() {
     problem.labels = vec![vec![0, 1_023, 1_024], vec![2_047]];
     let (found, expected) = (problem.ours(DType::F32, &problem.options()), problem.dense(0.0));
     for (i, name) in NAMES.into_iter().enumerate() {
-        let gap = gap(&found.gradients[i], &expected.gradients[i]).unwrap();
+        let gap = difference(&found.gradients[i], &expected.gradients[i]).unwrap();
         assert!(gap.relative_l2 < 2e-6, "{name}: {gap:?}");
     }
     assert_close("losses", &found.losses, &expected.losses, 1e-4);

@@ -2,7 +2,7 @@
 use candle_core::DType;
 use oracle::compare::assert_close;
 use panda::panda_core::{self, Head, Rows, Selection};
-use panda::rnnt_dp::{Regularisers, Topology, forward_backward};
+use panda::rnnt_dp::{Regularizers, Topology, forward_backward};
 use panda::rnnt_loss::{Activation, Layout, Options, Scores, Session};
 use proptest::prelude::*;
 
@@ -14,7 +14,7 @@ fn emissions(problem: &Problem) -> Vec<f64> {
     let (mut hidden, mut ids, mut active) = (vec![], vec![], vec![]);
     let width = problem.width;
     for b in 0..problem.batch() {
-        for site in targets.lattices().sites_of(b) {
+        for site in targets.lattices().utterance_sites(b) {
             let f = &problem.f[(b * problem.most_frames + site.frame) * width..][..width];
             let g = &problem.g[(b * problem.positions + site.label) * width..][..width];
             hidden.extend(f.iter().zip(g).map(|(f, g)| match problem.activation {
@@ -42,16 +42,16 @@ proptest! {
         prop_assert!(emissions.iter().all(|&e| e <= 1e-12), "an emission is a log-probability");
         let lattices = targets.lattices();
         let out =
-            forward_backward(lattices, &Topology::rnnt(), &emissions, &Regularisers::default()).unwrap();
+            forward_backward(lattices, &Topology::rnnt(), &emissions, &Regularizers::default()).unwrap();
         let gamma = out.occupancies(lattices).unwrap();
         for b in 0..problem.batch() {
-            let (t, u, range) = (problem.frames[b], problem.labels[b].len(), lattices.range(b));
+            let (t, u, range) = (problem.frames[b], problem.labels[b].len(), lattices.site_range(b));
             let sum = |arc: usize| range.clone().map(|site| -out.adjoints[site * 2 + arc]).sum::<f64>();
             assert_close("blanks taken", &[sum(0)], &[t as f64], 1e-10);
             assert_close("labels taken", &[sum(1)], &[u as f64], 1e-10);
             assert_close("sites visited", &[gamma[range.clone()].iter().sum()], &[(t + u) as f64], 1e-10);
             for d in 0..t + u {
-                let sites = lattices.sites_of(b).zip(&gamma[range.clone()]);
+                let sites = lattices.utterance_sites(b).zip(&gamma[range.clone()]);
                 let on: f64 = sites.filter(|(at, _)| at.frame + at.label == d).map(|(_, g)| g).sum();
                 assert_close("one site of each anti-diagonal", &[on], &[1.0], 1e-10);
             }

@@ -1,7 +1,7 @@
 //! The dense rival: all scores in one candle tensor, gradients by autograd.
 use candle_core::{Device, Tensor, Var};
 use kernels::Activation;
-use oracle::dense::{joint_logits, lean_transducer_loss};
+use oracle::dense::{joint_logits, low_memory_transducer_loss};
 
 use super::answer::CaseShape;
 use super::answer::Workload;
@@ -71,7 +71,8 @@ impl Workload for Dense {
 
     fn step(&mut self) -> Result<NamedGradients> {
         let logits = joint_logits(&self.frames, &self.labels, &self.weight, &self.bias, Activation::Tanh)?;
-        let loss = lean_transducer_loss(&logits, &self.lengths, &self.targets, self.blank)?.sum_all()?;
+        let loss =
+            low_memory_transducer_loss(&logits, &self.lengths, &self.targets, self.blank)?.sum_all()?;
         // The loss keeps the graph alive, and nothing else needs to.
         drop(logits);
         let gradients = loss.backward()?;

@@ -1,7 +1,7 @@
 //! Lattices alone, with given emissions, as the subject of a measurement.
 use oracle::reference::log_add;
 use rayon::prelude::*;
-use rnnt_dp::{Lattices, Regularisers, Topology, Workspace};
+use rnnt_dp::{Lattices, Regularizers, Topology, Workspace};
 
 use super::answer::CaseShape;
 use super::answer::Workload;
@@ -70,7 +70,7 @@ impl Workload for RecursionWorkload {
 
     fn step(&mut self) -> Result<NamedGradients> {
         let LatticeBatch { lattices, emissions, .. } = &self.batch;
-        let (topology, regularisers) = (Topology::rnnt(), Regularisers::default());
+        let (topology, regularisers) = (Topology::rnnt(), Regularizers::default());
         let mut losses = vec![0.0; lattices.batch()];
         let mut adjoints = vec![0.0; emissions.len()];
         self.workspace.forward_backward(
@@ -104,7 +104,7 @@ impl Workload for Textbook {
     fn step(&mut self) -> Result<NamedGradients> {
         let LatticeBatch { lattices, emissions, .. } = &self.0;
         let walk = |b: usize| {
-            let range = lattices.range(b);
+            let range = lattices.site_range(b);
             let emissions = &emissions[2 * range.start..2 * range.end];
             utterance(emissions, lattices.frames(b), lattices.labels(b))
         };

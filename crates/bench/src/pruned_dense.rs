@@ -1,8 +1,8 @@
 //! The rival of the pruned loss: the same first pass, then scores of the retained sites in one candle tensor.
 use candle_core::{DType, Device, Tensor, Var};
-use oracle::dense::{head, select_log_probs};
+use oracle::dense::{head_logits, select_log_probs};
 use pruned::{Source, first_pass};
-use rnnt_dp::{Regularisers, Topology, candle::lattice_loss};
+use rnnt_dp::{Regularizers, Topology, candle::lattice_loss};
 use rnnt_loss::{Pruning, Scales, Simple, Targets};
 
 use super::answer::Workload;
@@ -71,7 +71,7 @@ impl PrunedDense {
         let retained = targets.retained((0..targets.batch()).map(bands).collect())?;
         let lattices = retained.lattices().clone();
         let losses =
-            lattice_loss(&self.emissions(&retained)?, lattices, Topology::rnnt(), Regularisers::default())?;
+            lattice_loss(&self.emissions(&retained)?, lattices, Topology::rnnt(), Regularizers::default())?;
         let gradients = (losses.sum_all()? * scales.pruned)?.backward()?;
         drop(losses);
         drop(first.backward(source, &vec![scales.simple; sizes.batch])?);
@@ -89,7 +89,7 @@ impl PrunedDense {
     fn emissions(&self, retained: &Targets) -> Result<Tensor> {
         let (mut frame_ids, mut label_ids, mut classes) = (Vec::new(), Vec::new(), Vec::new());
         for b in 0..retained.batch() {
-            for site in retained.lattices().sites_of(b) {
+            for site in retained.lattices().utterance_sites(b) {
                 frame_ids.push((b * self.sizes.frames + site.frame) as u32);
                 label_ids.push((b * (self.sizes.labels + 1) + site.label) as u32);
                 // Nothing reads the label behind the last.
@@ -101,7 +101,7 @@ impl PrunedDense {
         let Variables { frames, labels, weight, bias } = &self.variables;
         let frames = frames.index_select(&Tensor::from_vec(frame_ids, sites, cpu)?, 0)?;
         let labels = labels.index_select(&Tensor::from_vec(label_ids, sites, cpu)?, 0)?;
-        let logits = head(&(frames + labels)?.tanh()?, weight, bias)?;
+        let logits = head_logits(&(frames + labels)?.tanh()?, weight, bias)?;
         let picked = select_log_probs(&logits, &Tensor::from_vec(classes, (sites, 2), cpu)?)?;
         Ok(picked.to_dtype(DType::F64)?)
     }

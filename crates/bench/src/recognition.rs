@@ -4,7 +4,7 @@ use std::array::from_fn;
 
 use lattice::{
     AlignmentLattice, Context, Embeddings, Frames, FullNGram, JointWeightFn, Labels, LatticeOutput,
-    LatticePath, LatticeSession, Options, RecognitionLattice, Sum, WeightFn,
+    LatticePath, LatticeSession, Options, PathSum, RecognitionLattice, WeightFn,
 };
 
 use super::answer::CaseShape;
@@ -247,7 +247,8 @@ impl Workload for Recognition {
             }
             LatticeStep::BestPath => *found = LatticeResult::Paths(session.best_paths(&lattice, &frames)?),
             LatticeStep::Denominator => {
-                *found = LatticeResult::Sums(session.distances(Sum::Denominator, &lattice, &frames, None)?)
+                *found =
+                    LatticeResult::Sums(session.distances(PathSum::Denominator, &lattice, &frames, None)?)
             }
         }
         Ok(Vec::new())
@@ -262,7 +263,7 @@ impl Workload for Recognition {
         match &self.found {
             LatticeResult::Nothing => Ok(()),
             LatticeResult::Paths(paths) => {
-                batch.check(paths, &session.distances(Sum::Denominator, &lattice, &frames, None)?)
+                batch.check(paths, &session.distances(PathSum::Denominator, &lattice, &frames, None)?)
             }
             LatticeResult::Sums(sums) => batch.check(&session.best_paths(&lattice, &frames)?, sums),
         }

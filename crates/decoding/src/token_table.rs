@@ -43,12 +43,13 @@ impl TokenTable {
             return Err(Error::BigBlanks { expected, found: big_blanks.len() });
         }
         let of = |token| {
-            let column = topology.column_of(token)?;
-            Some(match topology.frames_of(column) {
+            let column = topology.token_column(token)?;
+            Some(match topology.token_frames(column) {
                 Some(frames) => FrameAdvance::Always(frames),
                 None => {
                     // A blank whose duration would be 0 moves one frame on.
-                    let arc = |at| topology.arc_with(column, at).map_or(1, |arc| topology.arcs()[arc].frames);
+                    let arc =
+                        |at| topology.duration_arc(column, at).map_or(1, |arc| topology.arcs()[arc].frames);
                     FrameAdvance::By((0..topology.durations()).map(arc).collect())
                 }
             })

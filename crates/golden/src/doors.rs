@@ -101,7 +101,7 @@ fn log_sums(
     for (name, packed) in [("log_alpha", &sums.log_alpha), ("log_beta", &sums.log_beta)] {
         let mut padded = vec![0.0; targets.batch() * frames * positions];
         for b in 0..targets.batch() {
-            for (site, at) in lattices.range(b).zip(lattices.sites_of(b)) {
+            for (site, at) in lattices.site_range(b).zip(lattices.utterance_sites(b)) {
                 padded[(b * frames + at.frame) * positions + at.label] = packed[site];
             }
         }

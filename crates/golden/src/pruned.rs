@@ -110,7 +110,7 @@ fn occupancies<F: Element>(
     let mut py = vec![0.0; targets.batch() * positions * frames];
     let lattices = targets.lattices();
     for b in each {
-        for (site, at) in lattices.range(b).zip(lattices.sites_of(b)) {
+        for (site, at) in lattices.site_range(b).zip(lattices.utterance_sites(b)) {
             let [blank, label] = [pass.occupancies[2 * site], pass.occupancies[2 * site + 1]];
             py[(b * positions + at.label) * frames + at.frame] = blank;
             if at.label < targets.labels(b).len() {

@@ -1,7 +1,7 @@
 //! Alignment lattices: how many labels a frame may emit.
 use crate::{Error, Result};
 
-/// One frame as an acyclic automaton over blank and labels; the lattice of T frames chains T of them.
+/// One frame as an acyclic automaton over blank and labels; T frames are a chain of T copies.
 ///
 /// | | states A | blank | label |
 /// |---|---|---|---|
@@ -13,7 +13,9 @@ use crate::{Error, Result};
 pub enum AlignmentLattice {
     /// Each frame emits a blank or exactly one label.
     FrameDependent,
-    /// Each frame emits at most so many labels, and then a blank ([`AlignmentLattice::frame_label_dependent`]).
+    /// Each frame emits at most K labels, and then a blank.
+    ///
+    /// See [`AlignmentLattice::frame_label_dependent`].
     #[non_exhaustive]
     FrameLabelDependent {
         /// K
@@ -21,38 +23,38 @@ pub enum AlignmentLattice {
     },
 }
 
-/// Where an arc of an alignment leads.
+/// Target of an arc of an alignment lattice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArcEnd {
-    /// The frame goes on in another state.
+    /// Another state of the same frame.
     State(usize),
-    /// The frame is over.
+    /// The next frame.
     Frame,
 }
 
 impl AlignmentLattice {
-    /// At most so many labels a frame, and then a blank.
+    /// A lattice with at most `expansions` labels before each blank.
     ///
     /// # Errors
-    /// More than 2^16.
+    /// More than 2^16 labels per frame.
     pub fn frame_label_dependent(expansions: usize) -> Result<Self> {
         if expansions > 1 << 16 {
-            return Err(Error::shape("expansions", "at most 65536 labels a frame", expansions));
+            return Err(Error::shape("expansions", "at most 65536 labels per frame", expansions));
         }
         Ok(Self::FrameLabelDependent { expansions })
     }
 
-    /// A
+    /// A, the number of states of a frame.
     pub fn num_states(&self) -> usize {
         self.expansions().map_or(1, |labels| labels + 1)
     }
 
-    /// The state that each frame begins with.
+    /// The state in which each frame begins.
     pub fn start(&self) -> usize {
         0
     }
 
-    /// K; none where a label ends the frame.
+    /// K, the largest number of labels per frame; none if a label ends the frame.
     pub fn expansions(&self) -> Option<usize> {
         match *self {
             Self::FrameDependent => None,
@@ -60,12 +62,12 @@ impl AlignmentLattice {
         }
     }
 
-    /// Where the blank leads from a state.
+    /// Returns the target of the blank from a state.
     pub fn blank_next(&self, _state: usize) -> ArcEnd {
         ArcEnd::Frame
     }
 
-    /// Where a label leads from a state, if there is such an arc.
+    /// Returns the target of a label arc from a state, if any.
     pub fn lexical_next(&self, state: usize) -> Option<ArcEnd> {
         match *self {
             Self::FrameDependent => Some(ArcEnd::Frame),
@@ -75,13 +77,13 @@ impl AlignmentLattice {
         }
     }
 
-    /// States in an order that all arcs inside of a frame follow.
+    /// Iterates over the states of a frame in topological order.
     pub fn topological_visit(&self) -> impl Iterator<Item = usize> + use<> {
         0..self.num_states()
     }
 
-    /// Whether so many labels fit into so many frames.
-    pub fn holds(&self, frames: usize, labels: usize) -> bool {
+    /// Returns true if `labels` labels fit into `frames` frames.
+    pub fn has_path(&self, frames: usize, labels: usize) -> bool {
         labels <= frames.saturating_mul(self.expansions().unwrap_or(1))
     }
 }

@@ -1,4 +1,4 @@
-//! All arcs of a small lattice, so that a person or another program can look at it.
+//! All arcs of a small lattice, for inspection and export.
 use kernels::Real;
 
 use crate::{
@@ -8,65 +8,67 @@ use crate::{
 /// A state of a lattice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StateId {
-    /// t
+    /// Frame t.
     pub frame: usize,
-    /// a
+    /// Alignment state a.
     pub alignment: usize,
-    /// p
+    /// Context state p.
     pub context: usize,
 }
 
 /// An arc of a lattice.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ListedArc {
-    /// Where it leaves.
+    /// Source state.
     pub from: StateId,
-    /// Where it leads.
+    /// Target state.
     pub to: StateId,
-    /// 1 to V; 0 is the blank.
+    /// Label, 1 to V; 0 is the blank.
     pub label: u32,
-    /// Finite.
+    /// Weight, finite.
     pub weight: f64,
 }
 
-/// The lattice of one utterance, arc by arc.
+/// The arcs of one utterance's lattice.
 #[derive(Clone)]
 pub struct ArcList<'a> {
     pub(crate) context: &'a dyn Context,
-    pub(crate) places: Positions,
-    /// Arcs that can be reached and are not blocked, by the state they leave in the order of (t, a, p), the blank first and then by
-    /// label.
+    pub(crate) positions: Positions,
+    /// Arcs that are reachable and not blocked.
+    ///
+    /// They are ordered by source state (t, a, p), blanks first, then by label.
     pub arcs: Vec<ListedArc>,
-    /// States *(N, 0, p)* that can be reached.
+    /// Reachable final states *(N, 0, p)*.
     pub finals: Vec<StateId>,
 }
 
 impl<'a, F: Real> RecognitionLattice<'a, F> {
-    /// The lattice of one utterance of a batch, if it has no more arcs than `limit`.
+    /// Lists the arcs of one utterance of a batch, at most `limit`.
     ///
     /// # Errors
-    /// [`Error::Arcs`] for a larger one, an utterance that there is not, frames that do not fit the lattice, weights that are NaN
-    /// or +inf.
+    /// [`Error::Arcs`] for a larger lattice; an utterance that does not exist; frames that do not
+    /// fit the lattice; weights that are NaN or +inf.
     ///
     /// # Cost
-    /// Weights of the arcs of each context state that can be reached, frame by frame; 64 bytes an arc.
+    /// Weights of the arcs of each reachable context state, frame by frame; 64 bytes per arc.
     pub fn arc_list(&self, frames: &Frames<F>, utterance: usize, limit: usize) -> Result<ArcList<'a>> {
         self.check_frames(frames)?;
         expect_utterance(utterance, frames.utterances())?;
         let (context, v) = (self.context(), self.context().vocabulary());
-        let places = Positions { frames: frames.length(utterance), alignment: self.alignment() };
+        let positions = Positions { frames: frames.length(utterance), alignment: self.alignment() };
         let mut weights = self.weight_fn().bind(&mut Vec::new())?;
-        weights.set_frames(frames.of(utterance), &vec![utterance as u32; places.frames])?;
+        weights.set_frames(frames.utterance(utterance), &vec![utterance as u32; positions.frames])?;
         let mut arcs = Vec::new();
-        let mut reached = vec![vec![false; context.states()]; places.per_frame() + 1];
+        let mut reached = vec![vec![false; context.states()]; positions.per_frame() + 1];
         let mut lexical = vec![F::ZERO; v];
         reached[0][context.start()] = true;
-        for place in 0..places.end() {
-            // Places after this one that its arcs may lead to: the rest of the frame, and the next.
+        for position in 0..positions.end() {
+            // States of the later positions that arcs may lead to: the rest of the frame, and the
+            // next frame.
             let states = std::mem::take(&mut reached[0]);
             for state in (0..states.len()).filter(|&state| states[state]) {
-                let blank = weights.forward_state(places.frame(place), state, &mut lexical);
-                let labels = if places.after_label(place).is_some() { v } else { 0 };
+                let blank = weights.forward_state(positions.frame(position), state, &mut lexical);
+                let labels = if positions.after_label(position).is_some() { v } else { 0 };
                 for (label, weight) in std::iter::once(&blank).chain(&lexical[..labels]).enumerate() {
                     let weight = weight.to_f64();
                     if weight == f64::NEG_INFINITY {
@@ -78,45 +80,45 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
                     if arcs.len() == limit {
                         return Err(Error::Arcs { limit });
                     }
-                    let next = match places.after_label(place) {
+                    let next = match positions.after_label(position) {
                         Some(next) if label > 0 => next,
-                        _ => places.after_blank(place),
+                        _ => positions.after_blank(position),
                     };
                     let to = context.next_state(state, label);
-                    reached[next - place][to] = true;
-                    let (from, to) = (places.spot(place, state), places.spot(next, to));
+                    reached[next - position][to] = true;
+                    let (from, to) = (positions.state_id(position, state), positions.state_id(next, to));
                     arcs.push(ListedArc { from, to, label: label as u32, weight });
                 }
             }
             reached.rotate_left(1);
-            *reached.last_mut().expect("there is one") = vec![false; context.states()];
+            *reached.last_mut().expect("the list is not empty") = vec![false; context.states()];
         }
         let ends = (0..context.states()).filter(|&state| reached[0][state]);
-        let finals = ends.map(|state| places.spot(places.end(), state)).collect();
-        Ok(ArcList { context, places, arcs, finals })
+        let finals = ends.map(|state| positions.state_id(positions.end(), state)).collect();
+        Ok(ArcList { context, positions, arcs, finals })
     }
 }
 
 impl ArcList<'_> {
-    /// Where paths start.
+    /// The start state.
     pub fn start(&self) -> StateId {
-        self.places.spot(0, self.context.start())
+        self.positions.state_id(0, self.context.start())
     }
 
-    /// The number of a state, `(t A + a) C + p`.
-    pub fn number(&self, spot: StateId) -> usize {
-        let place = spot.frame * self.places.per_frame() + spot.alignment;
-        place * self.context.states() + spot.context
+    /// Returns the number of a state, `(t A + a) C + p`.
+    pub fn state_number(&self, state: StateId) -> usize {
+        let position = state.frame * self.positions.per_frame() + state.alignment;
+        position * self.context.states() + state.context
     }
 
-    /// What labels are called: by their numbers, or by the names that are given.
+    /// Returns the label names: the given ones, or numbers.
     pub(crate) fn names(&self, names: Option<&[&str]>) -> Result<Vec<String>> {
         let vocabulary = self.context.vocabulary();
         let Some(names) = names else {
             return Ok((1..=vocabulary).map(|label| label.to_string()).collect());
         };
         if names.len() != vocabulary {
-            return Err(Error::shape("names", format!("{vocabulary}, one a label"), names.len()));
+            return Err(Error::shape("names", format!("{vocabulary} names, one per label"), names.len()));
         }
         Ok(names.iter().map(|name| name.to_string()).collect())
     }

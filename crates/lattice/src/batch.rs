@@ -1,4 +1,4 @@
-//! What a call is about: frames and labels of utterances, padded or not.
+//! Inputs of a call: frames and labels of utterances, with or without padding.
 use kernels::Real;
 
 use crate::{
@@ -6,7 +6,9 @@ use crate::{
     error::{expect_len, first_not_finite},
 };
 
-/// Frames *B.. x T x F* of a batch with any number of leading axes, and how many of them count. Padding is never read.
+/// Frames *B.. x T x F* of a batch, with any number of leading axes, and their lengths.
+///
+/// Padding is never read.
 #[derive(Debug, Clone)]
 pub struct Frames<'a, F> {
     values: &'a [F],
@@ -17,11 +19,13 @@ pub struct Frames<'a, F> {
 }
 
 impl<'a, F: Real> Frames<'a, F> {
-    /// Frames of a shape *B.. x T x F*; `num_frames` *B..*, more than T count as T.
+    /// Frames of a shape *B.. x T x F* with lengths `num_frames` *B..*.
+    ///
+    /// Lengths above T count as T.
     ///
     /// # Errors
-    /// A shape without T and F or with F = 0, lengths that do not fit it, a value that is NaN or infinite inside an utterance's
-    /// length.
+    /// A shape without T and F or with F = 0; lengths that do not fit the shape; a value inside an
+    /// utterance that is NaN or infinite.
     pub fn new(values: &'a [F], shape: &[usize], num_frames: &[usize]) -> Result<Self> {
         let [batch @ .., padded, size] = shape else {
             return Err(Error::shape("frames", "axes B.., T and F", format!("{} axes", shape.len())));
@@ -35,7 +39,7 @@ impl<'a, F: Real> Frames<'a, F> {
         let lengths = num_frames.iter().map(|&n| n.min(*padded)).collect();
         let frames = Self { values, batch: batch.to_vec(), padded: *padded, size: *size, lengths };
         for utterance in 0..utterances {
-            for (frame, row) in frames.of(utterance).chunks_exact(*size).enumerate() {
+            for (frame, row) in frames.utterance(utterance).chunks_exact(*size).enumerate() {
                 if let Some(at) = first_not_finite(row) {
                     return Err(Error::Frame { utterance, frame, value: row[at].to_f64() });
                 }
@@ -44,7 +48,7 @@ impl<'a, F: Real> Frames<'a, F> {
         Ok(frames)
     }
 
-    /// Number of utterances, all leading axes together.
+    /// Number of utterances: the product of the leading axes.
     pub fn utterances(&self) -> usize {
         self.lengths.len()
     }
@@ -54,40 +58,42 @@ impl<'a, F: Real> Frames<'a, F> {
         &self.batch
     }
 
-    /// T
+    /// T, the padded number of frames.
     pub fn padded(&self) -> usize {
         self.padded
     }
 
-    /// F
-    pub fn size(&self) -> usize {
+    /// F, the number of features of a frame.
+    pub fn frame_size(&self) -> usize {
         self.size
     }
 
-    /// N of an utterance, at most T.
+    /// N, the number of frames of an utterance, at most T.
     ///
     /// # Panics
-    /// If there is no such utterance.
+    /// If the utterance does not exist.
     pub fn length(&self, utterance: usize) -> usize {
         self.lengths[utterance]
     }
 
-    /// All frames of some utterances, padding and all.
+    /// All frames of a range of utterances, including padding.
     pub(crate) fn rows(&self, utterances: std::ops::Range<usize>) -> &'a [F] {
-        let each = self.padded * self.size;
-        &self.values[utterances.start * each..utterances.end * each]
+        let utterance_size = self.padded * self.size;
+        &self.values[utterances.start * utterance_size..utterances.end * utterance_size]
     }
 
-    /// The frames of an utterance that count, *N x F*.
+    /// The frames of an utterance without padding, *N x F*.
     ///
     /// # Panics
-    /// If there is no such utterance.
-    pub fn of(&self, utterance: usize) -> &'a [F] {
+    /// If the utterance does not exist.
+    pub fn utterance(&self, utterance: usize) -> &'a [F] {
         &self.values[utterance * self.padded * self.size..][..self.lengths[utterance] * self.size]
     }
 }
 
-/// Labels *B.. x U* of a batch, 1 to V, and how many of them count. Padding is never read.
+/// Labels *B.. x U* of a batch, 1 to V, and their lengths.
+///
+/// Padding is never read.
 #[derive(Debug, Clone)]
 pub struct Labels<'a> {
     ids: &'a [u32],
@@ -97,10 +103,12 @@ pub struct Labels<'a> {
 }
 
 impl<'a> Labels<'a> {
-    /// Labels of a shape *B.. x U*; `num_labels` *B..*, which may say more than U: no path has such a string.
+    /// Labels of a shape *B.. x U* with lengths `num_labels` *B..*.
+    ///
+    /// A length may exceed U: no path has such a string.
     ///
     /// # Errors
-    /// A shape without U, or lengths that do not fit it.
+    /// A shape without U, or lengths that do not fit the shape.
     pub fn new(ids: &'a [u32], shape: &[usize], num_labels: &[usize]) -> Result<Self> {
         let [batch @ .., padded] = shape else {
             return Err(Error::shape("labels", "axes B.. and U", "0 axes"));
@@ -111,7 +119,7 @@ impl<'a> Labels<'a> {
         Ok(Self { ids, batch: batch.to_vec(), padded: *padded, lengths: num_labels.to_vec() })
     }
 
-    /// Number of utterances, all leading axes together.
+    /// Number of utterances: the product of the leading axes.
     pub fn utterances(&self) -> usize {
         self.lengths.len()
     }
@@ -121,26 +129,26 @@ impl<'a> Labels<'a> {
         &self.batch
     }
 
-    /// The labels of an utterance that count; none where there are more than the array has.
+    /// The labels of an utterance without padding; none if the length exceeds U.
     ///
     /// # Panics
-    /// If there is no such utterance.
-    pub fn of(&self, utterance: usize) -> Option<&'a [u32]> {
+    /// If the utterance does not exist.
+    pub fn utterance(&self, utterance: usize) -> Option<&'a [u32]> {
         let length = self.lengths[utterance];
         (length <= self.padded).then(|| &self.ids[utterance * self.padded..][..length])
     }
 
-    /// Fails unless all labels are some and the leading axes are those of the frames.
+    /// Checks the label ids, and the leading axes against the frames.
     pub(crate) fn check<F: Real>(&self, frames: &Frames<F>, vocabulary: usize) -> Result<()> {
         if self.batch != frames.batch {
             let expected = format!("the leading axes {:?} of the frames", frames.batch);
             return Err(Error::shape("labels", expected, format!("{:?}", self.batch)));
         }
         for utterance in 0..self.utterances() {
-            let labels = self.of(utterance).unwrap_or_default();
+            let labels = self.utterance(utterance).unwrap_or_default();
             if let Some(position) = labels.iter().position(|&y| y == 0 || y as usize > vocabulary) {
-                let found = labels[position].into();
-                return Err(Error::Label { utterance, position, vocabulary, found });
+                let id = labels[position].into();
+                return Err(Error::Label { utterance, position, vocabulary, found: id });
             }
         }
         Ok(())
@@ -148,13 +156,13 @@ impl<'a> Labels<'a> {
 }
 
 fn product(argument: &str, axes: &[usize]) -> Result<usize> {
-    let all = axes.iter().try_fold(1usize, |all, &axis| all.checked_mul(axis));
-    all.ok_or_else(|| Error::shape(argument, "axes whose product is a number of values", format!("{axes:?}")))
+    let product = axes.iter().try_fold(1usize, |product, &axis| product.checked_mul(axis));
+    product.ok_or_else(|| Error::shape(argument, "axes whose product fits into usize", format!("{axes:?}")))
 }
 
 fn expect_count(argument: &str, expected: usize, found: usize) -> Result<()> {
     if expected == found {
         return Ok(());
     }
-    Err(Error::shape(argument, format!("one for each of {expected} utterances"), found))
+    Err(Error::shape(argument, format!("{expected} lengths, one per utterance"), found))
 }

@@ -1,42 +1,47 @@
-//! Beam search, frame by frame: hypotheses are strings of labels, each with its context state.
+//! Beam search, frame by frame, over strings of labels.
 //!
 //! ```text
-//! a_0 = the hypotheses        a_{i+1}[y s] = a_i[s] ⊗ l_t[c(s), y]        hypotheses' [s] = ⊕_i a_i[s] ⊗ b_t[c(s)]
+//! a_0 = the hypotheses
+//! a_{i+1}[y s] = a_i[s] ⊗ l_t[c(s), y]
+//! hypotheses'[s] = ⊕_i a_i[s] ⊗ b_t[c(s)]
 //! ```
-//! (a label that ends its frame goes to `hypotheses'` with the blanks.) Paths of one string merge; behind each step only the
-//! `width` best strings stay. With a width that no step exceeds the result is exact. Only arcs of states that some hypothesis
-//! stands in are weighed: `width (1 + V)` a step, not `C (1 + V)`.
+//! (A label that ends its frame is added to `hypotheses'` with the blanks.) Paths of the same
+//! string are merged, and after each step only the `width` best strings are kept. The result is
+//! exact if no step exceeds the width. Only the arcs of the context states of hypotheses are
+//! scored: `width (1 + V)` per step instead of `C (1 + V)`.
 //!
-//! Strings share their beginnings in a tree, which is cut back to what hypotheses stand on whenever it has doubled.
+//! Strings share prefixes in a tree. Unused nodes are removed whenever the tree has doubled.
 use std::collections::HashMap;
 
 use kernels::{Real, ScratchReq, items_mut, par_for};
 
 use crate::{
-    BoundWeights, Context, Error, Frames, LatticeSession, Merge, RecognitionLattice, Result, Sum,
+    BoundWeights, Context, Error, Frames, LatticeSession, Merge, PathSum, RecognitionLattice, Result,
     WeightedString, execution::Request, plan::LatticeOperation, potentials::Positions,
 };
 
-/// What a beam search is like.
+/// Options of a beam search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BeamOptions {
-    /// Strings that stay.
+    /// Number of strings that are kept.
     pub width: usize,
-    /// What a string weighs: as the best of its paths, or as all that were not pruned.
+    /// Weight of a string: of its best path, or of all its paths that were not pruned.
     pub merge: Merge,
 }
 
-/// A score for each label of a string that is added to its weights: shallow fusion with a language model, or a bias.
+/// A score for each label of a string: shallow fusion with a language model, or a bias.
 ///
-/// `()` adds nothing.
+/// Scores are added to the weights. `()` scores every label 0.
 pub trait LabelScorer: Sync {
-    /// What a score depends on of the labels before.
+    /// State of the scorer after a prefix.
     type State: Clone + Send;
 
-    /// Before the first label.
+    /// Returns the state before the first label.
     fn start(&self) -> Self::State;
 
-    /// Score of a label behind others, finite or -inf, and what it leads to.
+    /// Returns the score of a label, and the next state.
+    ///
+    /// The score is finite or -inf.
     fn score(&self, state: &Self::State, label: u32) -> (f64, Self::State);
 }
 
@@ -50,17 +55,17 @@ impl LabelScorer for () {
     }
 }
 
-/// A string, as its last label and the string before.
+/// A string as its last label and its prefix.
 struct PrefixNode<S> {
     parent: u32,
     label: u32,
     context: u32,
-    /// Sum of the scores of its labels.
+    /// Sum of the label scores.
     fused: f64,
     state: S,
 }
 
-/// A hypothesis, or one that comes to be: the string of a node, with a label behind it or none.
+/// A hypothesis or a new candidate: the string of a node, and possibly one more label.
 struct StringCandidate<S> {
     node: u32,
     label: Option<(u32, S)>,
@@ -74,23 +79,23 @@ impl<S> StringCandidate<S> {
     }
 }
 
-/// Hypotheses of an utterance on its way.
+/// Hypotheses of one utterance.
 struct BeamState<S> {
     nodes: Vec<PrefixNode<S>>,
-    /// Node of a string that goes on from a node by a label.
+    /// Node of each (prefix node, label).
     children: HashMap<(u32, u32), u32>,
-    /// Labels before those of the tree, which all hypotheses share.
+    /// Common prefix of all hypotheses, removed from the tree.
     common: Vec<u32>,
-    /// Nodes and weights, best first.
-    live: Vec<(u32, f64)>,
-    /// Nodes at which the tree is cut back.
+    /// Nodes and weights of the hypotheses, best first.
+    hypotheses: Vec<(u32, f64)>,
+    /// Number of nodes at which the tree is pruned.
     limit: usize,
 }
 
-/// Nodes that are not worth cutting back.
-const NODES: usize = 1024;
+/// Smallest number of nodes at which the tree is pruned.
+const MIN_PRUNED_NODES: usize = 1024;
 
-/// Arcs of one frame, for those states that somebody stands in.
+/// Cache of the arcs of one frame from states of hypotheses.
 struct ScoredStates<'a, F> {
     weights: &'a dyn BoundWeights<F>,
     frame: usize,
@@ -120,35 +125,35 @@ impl<S: Clone> BeamState<S> {
             nodes: vec![root],
             children: HashMap::new(),
             common: Vec::new(),
-            live: vec![(0, 0.0)],
-            limit: NODES,
+            hypotheses: vec![(0, 0.0)],
+            limit: MIN_PRUNED_NODES,
         }
     }
 
-    /// One frame on. Fails with a weight or a score that is none.
-    fn go_on<F: Real>(
+    /// Processes one frame; fails for a weight or score that is NaN or +inf.
+    fn advance<F: Real>(
         &mut self,
-        (context, places, beam): (&dyn Context, Positions, BeamOptions),
-        fusion: &impl LabelScorer<State = S>,
-        mut seen: ScoredStates<F>,
+        (context, positions, beam): (&dyn Context, Positions, BeamOptions),
+        scorer: &impl LabelScorer<State = S>,
+        mut arcs: ScoredStates<F>,
     ) -> std::result::Result<(), SearchError> {
         let mut ends: Vec<StringCandidate<S>> = Vec::new();
-        // Where the string of a node is in `ends`.
+        // Index in `ends` of the string of each node.
         let mut known: HashMap<u32, usize> = HashMap::new();
-        let mut level = std::mem::take(&mut self.live);
-        for place in places.alignment.topological_visit() {
+        let mut level = std::mem::take(&mut self.hypotheses);
+        for position in positions.alignment.topological_visit() {
             let mut longer = Vec::new();
-            let ends_frame = match places.after_label(place) {
-                Some(next) => next >= places.per_frame(),
+            let ends_frame = match positions.after_label(position) {
+                Some(next) => next >= positions.per_frame(),
                 None => false,
             };
             for &(node, weight) in &level {
                 let PrefixNode { context: at, fused, state, .. } = &self.nodes[node as usize];
-                let (blank, lexical) = seen.arcs(*at);
+                let (blank, lexical) = arcs.arcs(*at);
                 let blank =
                     StringCandidate { node, label: None, weight: weight + blank.to_f64(), fused: *fused };
                 add(&mut ends, &mut known, blank, beam.merge);
-                if places.after_label(place).is_none() {
+                if positions.after_label(position).is_none() {
                     continue;
                 }
                 for (label, w) in (1..).zip(lexical) {
@@ -156,7 +161,7 @@ impl<S: Clone> BeamState<S> {
                     if weight == f64::NEG_INFINITY {
                         continue;
                     }
-                    let (score, state) = fusion.score(state, label);
+                    let (score, state) = scorer.score(state, label);
                     if score.is_nan() || score == f64::INFINITY {
                         return Err(SearchError::Score(label, score));
                     }
@@ -174,14 +179,14 @@ impl<S: Clone> BeamState<S> {
             }
             level = self.keep(context, longer, beam.width)?;
         }
-        self.live = self.keep(context, ends, beam.width)?;
+        self.hypotheses = self.keep(context, ends, beam.width)?;
         if self.nodes.len() >= self.limit {
-            self.cut_back();
+            self.prune_tree();
         }
         Ok(())
     }
 
-    /// The best of some candidates, with nodes of their own.
+    /// Keeps the best candidates, with a node for each.
     fn keep(
         &mut self,
         context: &dyn Context,
@@ -195,26 +200,34 @@ impl<S: Clone> BeamState<S> {
         candidates.retain(|candidate| candidate.score() > f64::NEG_INFINITY);
         candidates.sort_by(|a, b| b.score().total_cmp(&a.score()));
         candidates.truncate(width);
-        let kept = candidates.into_iter().map(|StringCandidate { node, label, weight, fused }| match label {
-            None => (node, weight),
-            Some((label, state)) => {
-                let new = self.nodes.len() as u32;
-                let context = context.next_state(self.nodes[node as usize].context as usize, label as usize);
-                self.nodes.push(PrefixNode { parent: node, label, context: context as u32, fused, state });
-                self.children.insert((node, label), new);
-                (new, weight)
-            }
-        });
-        Ok(kept.collect())
+        let hypotheses =
+            candidates.into_iter().map(|StringCandidate { node, label, weight, fused }| match label {
+                None => (node, weight),
+                Some((label, state)) => {
+                    let new = self.nodes.len() as u32;
+                    let context =
+                        context.next_state(self.nodes[node as usize].context as usize, label as usize);
+                    self.nodes.push(PrefixNode {
+                        parent: node,
+                        label,
+                        context: context as u32,
+                        fused,
+                        state,
+                    });
+                    self.children.insert((node, label), new);
+                    (new, weight)
+                }
+            });
+        Ok(hypotheses.collect())
     }
 
-    /// Forgets nodes that no hypothesis stands on, and the labels that all share.
-    fn cut_back(&mut self) {
+    /// Removes unused nodes, and the common prefix of all hypotheses.
+    fn prune_tree(&mut self) {
         let mut needed = vec![false; self.nodes.len()];
-        let mut stops = vec![false; self.nodes.len()];
+        let mut ends = vec![false; self.nodes.len()];
         let mut branches = vec![0; self.nodes.len()];
-        for &(node, _) in &self.live {
-            (needed[node as usize], stops[node as usize]) = (true, true);
+        for &(node, _) in &self.hypotheses {
+            (needed[node as usize], ends[node as usize]) = (true, true);
         }
         // Parents come before children.
         for node in (1..self.nodes.len()).rev() {
@@ -224,34 +237,35 @@ impl<S: Clone> BeamState<S> {
             }
         }
         let mut root = 0;
-        while !stops[root] && branches[root] == 1 {
-            let own = |node: &usize| needed[*node] && self.nodes[*node].parent as usize == root;
-            root = (root + 1..self.nodes.len()).find(own).expect("there is the one branch");
+        while !ends[root] && branches[root] == 1 {
+            let is_child = |node: &usize| needed[*node] && self.nodes[*node].parent as usize == root;
+            root = (root + 1..self.nodes.len()).find(is_child).expect("the root has one branch");
             self.common.push(self.nodes[root].label);
         }
         needed[..root].fill(false);
-        let mut moved = vec![0; self.nodes.len()];
-        let mut kept = 0;
+        let mut new_index = vec![0; self.nodes.len()];
+        let mut count = 0;
         let mut old = 0;
         self.nodes.retain_mut(|node| {
-            let stays = needed[old];
-            if stays {
-                (moved[old], node.parent) = (kept, if old == root { 0 } else { moved[node.parent as usize] });
-                kept += 1;
+            let is_needed = needed[old];
+            if is_needed {
+                let parent = if old == root { 0 } else { new_index[node.parent as usize] };
+                (new_index[old], node.parent) = (count, parent);
+                count += 1;
             }
             old += 1;
-            stays
+            is_needed
         });
         self.children = (1..)
             .zip(&self.nodes[1.min(self.nodes.len())..])
             .map(|(at, node)| ((node.parent, node.label), at))
             .collect();
-        self.live.iter_mut().for_each(|(node, _)| *node = moved[*node as usize]);
-        self.limit = NODES.max(2 * self.nodes.len());
+        self.hypotheses.iter_mut().for_each(|(node, _)| *node = new_index[*node as usize]);
+        self.limit = MIN_PRUNED_NODES.max(2 * self.nodes.len());
     }
 
-    fn list(&self) -> Vec<WeightedString> {
-        let of = |&(node, weight): &(u32, f64)| {
+    fn strings(&self) -> Vec<WeightedString> {
+        let string = |&(node, weight): &(u32, f64)| {
             let (mut labels, mut at) = (Vec::new(), node as usize);
             while at > 0 {
                 labels.push(self.nodes[at].label);
@@ -261,18 +275,18 @@ impl<S: Clone> BeamState<S> {
             labels.reverse();
             WeightedString { labels, weight: weight + self.nodes[node as usize].fused }
         };
-        self.live.iter().map(of).collect()
+        self.hypotheses.iter().map(string).collect()
     }
 }
 
-/// What stops a search.
+/// A weight or a label's score that is NaN or +inf.
 enum SearchError {
     Weight(f64),
     Score(u32, f64),
 }
 
 impl SearchError {
-    fn of(self, utterance: usize) -> Error {
+    fn into_error(self, utterance: usize) -> Error {
         match self {
             Self::Weight(value) => Error::Overflow { utterance, value },
             Self::Score(label, value) => Error::Fusion { label, value },
@@ -280,17 +294,17 @@ impl SearchError {
     }
 }
 
-/// Adds a candidate to others, to the one of the same string if there is one.
+/// Adds a candidate to a list, or merges equal strings.
 fn add<S>(
     to: &mut Vec<StringCandidate<S>>,
     known: &mut HashMap<u32, usize>,
     candidate: StringCandidate<S>,
     merge: Merge,
 ) {
-    // A string without a node comes from one node and label alone, so it comes once.
+    // A string without a node arises from one node and label only, so it occurs once.
     if candidate.label.is_none() {
         if let Some(&at) = known.get(&candidate.node) {
-            to[at].weight = merge.two(to[at].weight, candidate.weight);
+            to[at].weight = merge.pair(to[at].weight, candidate.weight);
             return;
         }
         known.insert(candidate.node, to.len());
@@ -308,66 +322,73 @@ impl BeamOptions {
 }
 
 impl<F: Real> LatticeSession<F> {
-    /// Strings of labels of each utterance by beam search, best first, at most `beam.width`; none where all paths are blocked.
+    /// Finds the best label strings by beam search, best first.
+    ///
+    /// Returns at most `beam.width` strings, none if all paths are blocked.
     ///
     /// ```
     /// use lattice::{
-    ///     AlignmentLattice, BeamOptions, Frames, FullNGram, Merge, RecognitionLattice, LatticeSession, TableWeightFn,
+    ///     AlignmentLattice, BeamOptions, Frames, FullNGram, LatticeSession, Merge,
+    ///     RecognitionLattice, TableWeightFn,
     /// };
     /// let (context, table) = (FullNGram::new(1, 0)?, TableWeightFn::new(&[0.0; 4], &[2, 1, 2])?);
     /// let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &table)?;
     /// let frames = Frames::new(&[0.0, 1.0], &[1, 2, 1], &[2])?;
     /// let beam = BeamOptions { width: 3, merge: Merge::Sum };
-    /// let found = LatticeSession::default().beam_search(&lattice, &frames, beam, &())?;
-    /// assert_eq!(found[0][0].labels, [1]); // one label at the first frame or at the second
+    /// let strings = LatticeSession::default().beam_search(&lattice, &frames, beam, &())?;
+    /// assert_eq!(strings[0][0].labels, [1]); // one label at the first or second frame
     /// # Ok::<(), lattice::Error>(())
     /// ```
     ///
     /// # Errors
-    /// Inputs that do not fit the lattice, a width of 0, a budget below the smallest cut, weights or scores that are NaN or +inf.
+    /// Inputs that do not fit the lattice, a width of 0, a budget below the smallest plan, weights
+    /// or scores that are NaN or +inf.
     ///
     /// # Cost
-    /// Arc weights of at most `width` states a frame (A times as many where a frame has A states), and as many scores.
+    /// Arc weights of at most `width` states per frame (A times as many if a frame has A states),
+    /// and as many scores.
     pub fn beam_search<S: LabelScorer>(
         &mut self,
         lattice: &RecognitionLattice<F>,
         frames: &Frames<F>,
         beam: BeamOptions,
-        fusion: &S,
+        scorer: &S,
     ) -> Result<Vec<Vec<WeightedString>>> {
         beam.check()?;
-        let request = Request::new(lattice, frames, None, Sum::Denominator)?;
+        let request = Request::new(lattice, frames, None, PathSum::Denominator)?;
         let (v, per_frame) = (1 + lattice.context().vocabulary(), lattice.alignment().num_states());
         let strings = beam.width.saturating_mul(per_frame);
         let node = ScratchReq::new::<PrefixNode<S::State>>(2).and(ScratchReq::from_bytes(64));
         let arc = ScratchReq::new::<F>(1).and(ScratchReq::new::<StringCandidate<S::State>>(2));
         let string = arc.times(v).and(ScratchReq::from_bytes(64));
-        let memory = [node.times(strings), string.times(strings).and(node.times(NODES))];
+        let memory = [node.times(strings), string.times(strings).and(node.times(MIN_PRUNED_NODES))];
         let (mut execution, plan) = self.start(request, |_| LatticeOperation::walks(false, memory))?;
         let mut results = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {
             execution.set_frames(&group)?;
-            let mut found: Vec<Result<Vec<WeightedString>>> =
+            let mut results_of_group: Vec<Result<Vec<WeightedString>>> =
                 (0..group.len()).map(|_| Ok(Vec::new())).collect();
-            par_for(items_mut(&mut found), |at, found| {
-                let mut hypotheses = BeamState::new(lattice.context(), fusion.start());
-                let places = Positions { frames: group.of(at).len(), alignment: lattice.alignment() };
-                let go_on = group.of(at).try_for_each(|frame| {
-                    let seen = seen(&*execution.weights, frame, lattice.context());
-                    hypotheses.go_on((lattice.context(), places, beam), fusion, seen)
+            par_for(items_mut(&mut results_of_group), |at, result| {
+                let mut hypotheses = BeamState::new(lattice.context(), scorer.start());
+                let positions =
+                    Positions { frames: group.frame_range(at).len(), alignment: lattice.alignment() };
+                let outcome = group.frame_range(at).try_for_each(|frame| {
+                    let arcs = scored_states(&*execution.weights, frame, lattice.context());
+                    hypotheses.advance((lattice.context(), positions, beam), scorer, arcs)
                 });
-                let end = go_on.map(|()| hypotheses.list());
-                *found = end.map_err(|wrong| wrong.of(group.utterances.start + at));
+                let strings = outcome.map(|()| hypotheses.strings());
+                *result = strings.map_err(|error| error.into_error(group.utterances.start + at));
             });
-            for found in found {
-                results.push(found?);
+            for result in results_of_group {
+                results.push(result?);
             }
         }
         Ok(results)
     }
 }
 
-fn seen<'a, F: Real>(
+/// Creates an empty cache of the arcs of a frame.
+fn scored_states<'a, F: Real>(
     weights: &'a dyn BoundWeights<F>,
     frame: usize,
     context: &dyn Context,
@@ -383,15 +404,23 @@ fn seen<'a, F: Real>(
     }
 }
 
-/// A beam search over frames that come bit by bit, with the result of the whole.
+/// A beam search over a stream of frames.
 ///
-/// Memory: that of the hypotheses, and 4 bytes for each label of the text so far, which [`LatticeBeamStream::hypotheses`] returns.
+/// The result is that of [`LatticeSession::beam_search`].
+///
+/// Memory: the hypotheses, and 4 bytes for each label that [`LatticeBeamStream::hypotheses`]
+/// returns.
 ///
 /// ```
-/// use lattice::{AlignmentLattice, BeamOptions, LatticeBeamStream, FullNGram, Merge, RecognitionLattice, TableWeightFn};
-/// let (context, table) = (FullNGram::new(1, 0)?, TableWeightFn::new(&[0.0, 1.0, 0.0, -1.0], &[2, 1, 2])?);
+/// use lattice::{
+///     AlignmentLattice, BeamOptions, FullNGram, LatticeBeamStream, Merge, RecognitionLattice,
+///     TableWeightFn,
+/// };
+/// let context = FullNGram::new(1, 0)?;
+/// let table = TableWeightFn::new(&[0.0, 1.0, 0.0, -1.0], &[2, 1, 2])?;
 /// let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &table)?;
-/// let mut stream = LatticeBeamStream::new(&lattice, BeamOptions { width: 2, merge: Merge::Max }, &())?;
+/// let beam = BeamOptions { width: 2, merge: Merge::Max };
+/// let mut stream = LatticeBeamStream::new(&lattice, beam, &())?;
 /// stream.push(&[0.0])?;
 /// stream.push(&[1.0, 1.0])?;
 /// assert_eq!(stream.hypotheses()[0].labels, [1]);
@@ -401,47 +430,50 @@ pub struct LatticeBeamStream<'a, F, S: LabelScorer> {
     lattice: RecognitionLattice<'a, F>,
     weights: Box<dyn BoundWeights<F> + 'a>,
     beam: BeamOptions,
-    fusion: &'a S,
+    scorer: &'a S,
     hypotheses: BeamState<S::State>,
     frames: usize,
 }
 
 impl<'a, F: Real, S: LabelScorer> LatticeBeamStream<'a, F, S> {
-    /// Before the first frame.
+    /// Starts a stream.
     ///
     /// # Errors
     /// A width of 0, or parameters that do not fit together.
-    pub fn new(lattice: &RecognitionLattice<'a, F>, beam: BeamOptions, fusion: &'a S) -> Result<Self> {
+    pub fn new(lattice: &RecognitionLattice<'a, F>, beam: BeamOptions, scorer: &'a S) -> Result<Self> {
         beam.check()?;
         let weights = lattice.weight_fn().bind(&mut Vec::new())?;
-        let hypotheses = BeamState::new(lattice.context(), fusion.start());
-        Ok(Self { lattice: *lattice, weights, beam, fusion, hypotheses, frames: 0 })
+        let hypotheses = BeamState::new(lattice.context(), scorer.start());
+        Ok(Self { lattice: *lattice, weights, beam, scorer, hypotheses, frames: 0 })
     }
 
-    /// More frames, *n x F*.
+    /// Processes more frames, *n x F*.
     ///
     /// # Errors
-    /// As [`LatticeSession::beam_search`]; rows that are none leave the stream as it was, weights that are none end it.
+    /// As [`LatticeSession::beam_search`]. After invalid rows the stream is unchanged; after
+    /// invalid weights it is unusable.
     pub fn push(&mut self, rows: &[F]) -> Result<()> {
         let new = set_frames(&self.lattice, &mut *self.weights, rows, self.frames)?;
         let context = self.lattice.context();
-        let places = Positions { frames: new, alignment: self.lattice.alignment() };
+        let positions = Positions { frames: new, alignment: self.lattice.alignment() };
         for frame in 0..new {
-            let seen = seen(&*self.weights, frame, context);
-            let go_on = self.hypotheses.go_on((context, places, self.beam), self.fusion, seen);
-            go_on.map_err(|wrong| wrong.of(0))?;
+            let arcs = scored_states(&*self.weights, frame, context);
+            let outcome = self.hypotheses.advance((context, positions, self.beam), self.scorer, arcs);
+            outcome.map_err(|error| error.into_error(0))?;
             self.frames += 1;
         }
         Ok(())
     }
 
-    /// Strings so far, best first.
+    /// Returns the current hypotheses, best first.
     pub fn hypotheses(&self) -> Vec<WeightedString> {
-        self.hypotheses.list()
+        self.hypotheses.strings()
     }
 }
 
-/// Checks rows of one utterance with `before` earlier frames, and sets them as frames; returns their number.
+/// Checks and sets rows of one utterance, and returns their number.
+///
+/// `before` is the number of earlier frames.
 pub(crate) fn set_frames<F: Real>(
     lattice: &RecognitionLattice<F>,
     weights: &mut dyn BoundWeights<F>,

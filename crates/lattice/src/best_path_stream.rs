@@ -1,9 +1,11 @@
-//! The best path of frames that come bit by bit.
+//! The best path of a stream of frames.
 //!
-//! What is kept: the best weight of each context state, and the back pointers of frames that are not certain. A frame is certain when
-//! the back pointers of all states meet behind it: whatever comes, the best path begins so. Blocked states do not count, nor, if a
-//! margin is given, those that have fallen behind the best one by more: they are given up with what they disagree about. In a full
-//! n-gram nothing is ever certain without one, because the state without a label comes from nothing but blanks.
+//! The stream stores the best weight of each context state, and the backpointers of frames that are
+//! not final. A frame is final when the backpointers of all states meet before its end: later
+//! frames cannot change the best path up to there. Blocked states are ignored. With a margin, so
+//! are states that are worse than the best one by more than the margin; they are discarded if they
+//! disagree. In a full n-gram no frame becomes final without a margin, because only blanks lead to
+//! the state without labels.
 use kernels::Real;
 
 use crate::{
@@ -13,15 +15,19 @@ use crate::{
     step::{FrameStep, StepScratch},
 };
 
-/// Best paths of a stream, which end as [`best_paths`](crate::LatticeSession::best_paths) of the whole: always with an infinite margin, with
-/// another one if no path wins in the end that had fallen behind by more.
+/// Best path of a stream, equal to [`best_paths`](crate::LatticeSession::best_paths) of the whole
+/// input.
+///
+/// With a finite margin this holds unless the best path was at some frame worse than another by
+/// more than the margin.
 ///
 /// ```
 /// use lattice::{AlignmentLattice, BestPathStream, FullNGram, RecognitionLattice, TableWeightFn};
-/// let (context, table) = (FullNGram::new(1, 0)?, TableWeightFn::new(&[0.0, 1.0, 0.0, -1.0], &[2, 1, 2])?);
+/// let context = FullNGram::new(1, 0)?;
+/// let table = TableWeightFn::new(&[0.0, 1.0, 0.0, -1.0], &[2, 1, 2])?;
 /// let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &table)?;
 /// let mut stream = BestPathStream::new(&lattice, f64::INFINITY)?;
-/// assert_eq!(stream.push(&[0.0, 1.0])?, [1, 0]); // one state: all is certain at once
+/// assert_eq!(stream.push(&[0.0, 1.0])?, [1, 0]); // one state: all frames are final at once
 /// assert_eq!(stream.finish().weight, 1.0);
 /// # Ok::<(), lattice::Error>(())
 /// ```
@@ -30,35 +36,35 @@ pub struct BestPathStream<'a, F> {
     step: FrameStep<'a>,
     weights: Box<dyn BoundWeights<F> + 'a>,
     margin: f64,
-    room: StepScratch<F>,
-    /// Best weight of each state, less the offset.
+    scratch: StepScratch<F>,
+    /// Best weight of each state, without the offset.
     state: Vec<F>,
     next: Vec<F>,
     offset: f64,
-    /// Back pointers of frames that are not certain.
+    /// Backpointers of frames that are not final.
     from: Vec<u32>,
     count: Vec<u32>,
     frames: usize,
 }
 
 impl<'a, F: Real> BestPathStream<'a, F> {
-    /// Before the first frame. `margin`: by how much weight a state may fall behind before it is not waited for.
+    /// Starts a stream; states worse than the best by more than `margin` are not waited for.
     ///
     /// # Errors
     /// A margin that is negative or NaN, parameters that do not fit together.
     pub fn new(lattice: &RecognitionLattice<'a, F>, margin: f64) -> Result<Self> {
         if margin.is_nan() || margin < 0.0 {
-            return Err(Error::shape("margin", "a weight of at least 0", margin));
+            return Err(Error::shape("margin", "a weight difference of at least 0", margin));
         }
         let (step, states) = (lattice.step(), lattice.context().states());
         let mut state = vec![F::ZERO; states];
-        step.begin(&mut state);
+        step.start(&mut state);
         Ok(Self {
             lattice: *lattice,
             weights: lattice.weight_fn().bind(&mut Vec::new())?,
             margin,
             step,
-            room: StepScratch::default(),
+            scratch: StepScratch::default(),
             next: vec![F::ZERO; states],
             state,
             offset: 0.0,
@@ -68,18 +74,21 @@ impl<'a, F: Real> BestPathStream<'a, F> {
         })
     }
 
-    /// More frames, *n x F*. Returns the alignment of those frames that became certain, A labels each, the oldest first.
+    /// Processes more frames, *n x F*; returns the alignment of newly final frames.
+    ///
+    /// The alignment has A labels per frame, oldest first.
     ///
     /// # Errors
-    /// Rows that are none leave the stream as it was, weights that are NaN or +inf end it.
+    /// After invalid rows the stream is unchanged; after weights that are NaN or +inf it is
+    /// unusable.
     ///
     /// # Cost
-    /// Arc weights of the frames; 4 bytes for each state, and for each label of a frame, of the frames that are not certain yet,
-    /// which are walked through once.
+    /// Arc weights of the frames; 4 bytes for each state, and for each label of a frame, of the
+    /// frames that are not final yet, which are traced once.
     pub fn push(&mut self, rows: &[F]) -> Result<Vec<u32>> {
         let new = set_frames(&self.lattice, &mut *self.weights, rows, self.frames)?;
         let (c, v) = (self.lattice.context().states(), self.lattice.context().vocabulary());
-        let [per_from, per_count] = self.step.kept();
+        let [per_from, per_count] = self.step.backpointer_counts();
         let window = ARCS_PER_WAVE.div_ceil(c * (1 + v)).max(1);
         let (mut blank, mut lexical) = (Vec::new(), Vec::new());
         let all: Vec<usize> = (0..new).collect();
@@ -91,8 +100,9 @@ impl<'a, F: Real> BestPathStream<'a, F> {
                 let (from, count) = (self.from.len(), self.count.len());
                 self.from.resize(from + per_from, 0);
                 self.count.resize(count + per_count, 0);
-                let kept = (&mut self.from[from..], &mut self.count[count..]);
-                let offset = self.step.best(&mut self.room, arcs, &self.state, &mut self.next, kept).to_f64();
+                let pointers = (&mut self.from[from..], &mut self.count[count..]);
+                let offset =
+                    self.step.best(&mut self.scratch, arcs, &self.state, &mut self.next, pointers).to_f64();
                 if offset.is_nan() || offset == f64::INFINITY {
                     return Err(Error::Overflow { utterance: 0, value: offset });
                 }
@@ -101,67 +111,69 @@ impl<'a, F: Real> BestPathStream<'a, F> {
             }
         }
         self.frames += new;
-        Ok(self.take_certain())
+        Ok(self.take_final())
     }
 
-    /// The end: the alignment of the frames that [`push`](Self::push) has not given out, and the weight of the whole path.
+    /// Ends the stream: the alignment of the remaining frames, and the weight of the whole path.
     pub fn finish(self) -> LatticePath {
         let best = |best: usize, (at, &end): (usize, &F)| if end > self.state[best] { at } else { best };
         let end = self.state.iter().enumerate().fold(0, best);
         let weight = self.state[end].to_f64() + self.offset;
         let per_frame = self.step.alignment().num_states();
-        let mut alignment = vec![0; self.kept_frames() * per_frame];
+        let mut alignment = vec![0; self.open_frames() * per_frame];
         if weight > f64::NEG_INFINITY {
-            self.walk_back(self.kept_frames(), end, &mut alignment);
+            self.trace_back(self.open_frames(), end, &mut alignment);
         }
         LatticePath { alignment, per_frame, weight }
     }
 
-    /// Frames that are not certain.
-    fn kept_frames(&self) -> usize {
-        let [per_from, per_count] = self.step.kept();
+    /// Number of frames that are not final.
+    fn open_frames(&self) -> usize {
+        let [per_from, per_count] = self.step.backpointer_counts();
         self.count.len().checked_div(per_count).unwrap_or_else(|| self.from.len() / per_from)
     }
 
-    fn take_certain(&mut self) -> Vec<u32> {
-        let [per_from, per_count] = self.step.kept();
+    fn take_final(&mut self) -> Vec<u32> {
+        let [per_from, per_count] = self.step.backpointer_counts();
         // The largest weight is 0.
-        let behind = |state: &usize| self.state[*state].to_f64() < -self.margin;
-        let live = |state: &usize| self.state[*state] > F::NEG_INFINITY;
+        let is_worse = |state: &usize| self.state[*state].to_f64() < -self.margin;
+        let is_reachable = |state: &usize| self.state[*state] > F::NEG_INFINITY;
         let all = 0..self.state.len();
-        let mut states: Vec<usize> = all.clone().filter(|state| live(state) && !behind(state)).collect();
-        let last = self.kept_frames();
+        let mut states: Vec<usize> =
+            all.clone().filter(|state| is_reachable(state) && !is_worse(state)).collect();
+        let last = self.open_frames();
         let mut frames = last;
         while states.len() > 1 && frames > 0 {
             frames -= 1;
-            states.iter_mut().for_each(|state| *state = self.before(frames, *state, &mut []));
+            states.iter_mut().for_each(|state| *state = self.previous_state(frames, *state, &mut []));
             states.sort_unstable();
             states.dedup();
         }
         let &[state] = &states[..] else { return Vec::new() };
-        let origin = |end| (frames..last).rev().fold(end, |state, t| self.before(t, state, &mut []));
-        let given_up: Vec<usize> =
-            all.filter(|end| live(end) && behind(end) && origin(*end) != state).collect();
-        given_up.into_iter().for_each(|end| self.state[end] = F::NEG_INFINITY);
+        let origin = |end| (frames..last).rev().fold(end, |state, t| self.previous_state(t, state, &mut []));
+        let discarded: Vec<usize> =
+            all.filter(|end| is_reachable(end) && is_worse(end) && origin(*end) != state).collect();
+        discarded.into_iter().for_each(|end| self.state[end] = F::NEG_INFINITY);
         let mut alignment = vec![0; frames * self.step.alignment().num_states()];
-        self.walk_back(frames, state, &mut alignment);
+        self.trace_back(frames, state, &mut alignment);
         self.from.drain(..frames * per_from);
         self.count.drain(..frames * per_count);
         alignment
     }
 
-    /// Labels of the first frames on the way to a state behind them.
-    fn walk_back(&self, frames: usize, mut state: usize, alignment: &mut [u32]) {
+    /// Writes the labels of the best path to a state.
+    fn trace_back(&self, frames: usize, mut state: usize, alignment: &mut [u32]) {
         let per_frame = self.step.alignment().num_states();
         for (frame, labels) in (0..frames).zip(alignment.chunks_exact_mut(per_frame)).rev() {
-            state = self.before(frame, state, labels);
+            state = self.previous_state(frame, state, labels);
         }
     }
 
-    /// The state before a frame from which the best way leads to one behind it; the labels on it, if there is room for them.
-    fn before(&self, frame: usize, mut state: usize, labels: &mut [u32]) -> usize {
+    /// Returns the state before a frame on the best path to `state`; writes labels if there is
+    /// space.
+    fn previous_state(&self, frame: usize, mut state: usize, labels: &mut [u32]) -> usize {
         let (c, v) = (self.lattice.context().states(), self.lattice.context().vocabulary());
-        let [per_from, per_count] = self.step.kept();
+        let [per_from, per_count] = self.step.backpointer_counts();
         let from = &self.from[frame * per_from..][..per_from];
         let count = if per_count > 0 { self.count[frame * per_count + state] as usize } else { 1 };
         for i in (0..count).rev() {

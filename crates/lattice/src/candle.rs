@@ -1,12 +1,13 @@
-//! The tensor face: losses and best paths of recognition lattices over candle tensors, with autograd.
+//! Losses and best paths of recognition lattices over candle tensors, with autograd.
 //!
-//! A [`Gnat`] is a lattice over the last labels with the weights of a [`JointWeightFn`](crate::JointWeightFn), and the session that its buffers live
-//! in. [`Gnat::losses`] gives losses *B..* (`f64`), differentiable in frames and all parameters; [`Gnat::loss_sum`] does forward and
-//! backward at once, where the weights of the utterances are known beforehand: what training wants. Gradients have the types of
-//! their tensors. Nothing is copied but tensors with gaps.
+//! A [`Gnat`] is a lattice over the last labels with the weights of a
+//! [`JointWeightFn`](crate::JointWeightFn), and a session with its buffers. [`Gnat::losses`]
+//! returns losses *B..* (`f64`), differentiable in frames and all parameters. [`Gnat::loss_sum`]
+//! runs forward and backward at once, for training with known utterance weights. Gradients have the
+//! dtype of their tensors. Only tensors that are not contiguous are copied.
 //!
-//! Parameters have the names of LAST, with a point where its paths have a slash; [`JointWeights::save`] and [`load`] write and read
-//! files that have the slashes.
+//! Parameters have the names of LAST, with dots in place of slashes. [`JointWeights::save`] and
+//! [`load`] write and read files with slashes.
 mod batch;
 mod weights;
 
@@ -22,15 +23,17 @@ pub use weights::{EmbeddingConfig, JointConfig, JointWeights, load};
 use crate::plan::LatticeOperation;
 use crate::{
     AlignmentLattice, BeamOptions, Context, Error, Frames, Labels, LatticeOutput, LatticePath,
-    LatticeSession, LocallyNormalized, Merge, Options, Plan, RecognitionLattice, Result, Sum, WeightFn,
+    LatticeSession, LocallyNormalized, Merge, Options, PathSum, Plan, RecognitionLattice, Result, WeightFn,
 };
 
-/// What candle calls the operation.
+/// Name of the candle operation.
 const NAME: &str = "recognition-lattice-loss";
 
-/// A globally normalised transducer (GNAT), or a locally normalised one over the same lattice: a context, an alignment, and the
-/// parameters of a joint network. Its buffers stay from
-/// step to step, and clones share them.
+/// A globally or locally normalized transducer with a finite context.
+///
+/// The globally normalized transducer is GNAT; the local one uses the same lattice. A transducer
+/// has a context, an alignment, and the parameters of a joint network. Its buffers are kept from
+/// step to step, and shared by clones.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -43,14 +46,21 @@ const NAME: &str = "recognition-lattice-loss";
 /// let context = FullNGram::new(3, 1)?;
 /// let embeddings = EmbeddingConfig::Table { width: 4 };
 /// let states = context.states();
-/// let sizes = JointConfig { states, vocabulary: 3, frame: 2, hidden: 5, embeddings, normalize: None };
+/// let normalize = None;
+/// let sizes = JointConfig { states, vocabulary: 3, frame: 2, hidden: 5, embeddings, normalize };
 /// let weights = JointWeights::new(sizes, &vb)?;
-/// let gnat = Gnat::new(Arc::new(context), AlignmentLattice::FrameDependent, weights, Options::default())?;
-/// let integers = |of: &[u32]| Tensor::new(of, &Device::Cpu);
+/// let alignment = AlignmentLattice::FrameDependent;
+/// let gnat = Gnat::new(Arc::new(context), alignment, weights, Options::default())?;
+/// let integers = |values: &[u32]| Tensor::new(values, &Device::Cpu);
 /// let frames = Tensor::ones((2, 4, 2), DType::F32, &Device::Cpu)?; // B = 2, T = 4, F = 2
 /// let (num_frames, num_labels) = (integers(&[4, 3])?, integers(&[2, 1])?);
 /// let labels = integers(&[1, 3, 2, 0])?.reshape((2, 2))?;
-/// let batch = BatchTensors { frames: &frames, num_frames: &num_frames, labels: &labels, num_labels: &num_labels };
+/// let batch = BatchTensors {
+///     frames: &frames,
+///     num_frames: &num_frames,
+///     labels: &labels,
+///     num_labels: &num_labels,
+/// };
 /// let gradients = gnat.losses(batch)?.mean_all()?.backward()?;
 /// assert_eq!(gradients.get_ids().count() > 0, true);
 /// assert_eq!(gnat.best_paths(&frames, &num_frames)?.len(), 2);
@@ -68,39 +78,39 @@ pub struct Gnat {
 /// A weighted sum of losses.
 #[derive(Debug, Clone)]
 pub struct GnatLossSum {
-    /// `Σ_b weights[b] loss[b]` over the utterances that have a path, a scalar (`f64`), differentiable.
+    /// `Σ_b weights[b] loss[b]` over utterances with a path, a scalar (`f64`), differentiable.
     pub sum: Tensor,
-    /// Loss of each utterance, +inf for those that were left out of the sum.
+    /// Loss of each utterance; +inf for those excluded from the sum.
     pub losses: Vec<f64>,
 }
 
-/// The session for a type.
+/// Selects the session of a dtype.
 trait GnatDtype: Element + panda_core::Real {
-    fn pick(gnat: &Gnat) -> &Arc<Mutex<LatticeSession<Self>>>;
+    fn session(gnat: &Gnat) -> &Arc<Mutex<LatticeSession<Self>>>;
 }
 
 impl GnatDtype for f32 {
-    fn pick(gnat: &Gnat) -> &Arc<Mutex<LatticeSession<f32>>> {
+    fn session(gnat: &Gnat) -> &Arc<Mutex<LatticeSession<f32>>> {
         &gnat.single
     }
 }
 
 impl GnatDtype for f64 {
-    fn pick(gnat: &Gnat) -> &Arc<Mutex<LatticeSession<f64>>> {
+    fn session(gnat: &Gnat) -> &Arc<Mutex<LatticeSession<f64>>> {
         &gnat.double
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Buffers that a panic left behind mean nothing to the next call.
+    // After a panic the buffers have arbitrary contents, which the next call overwrites.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Gnat {
-    /// A lattice without buffers yet.
+    /// Creates a lattice with empty buffers.
     ///
     /// # Errors
-    /// Weights of other states or labels than the context's.
+    /// Weights whose number of states or labels differs from the context.
     pub fn new(
         context: Arc<dyn Context>,
         alignment: AlignmentLattice,
@@ -114,7 +124,7 @@ impl Gnat {
         ];
         for (argument, expected, found) in sizes {
             if expected != found {
-                return Err(Error::shape(argument, format!("{expected}, as the context has"), found));
+                return Err(Error::shape(argument, format!("{expected}, as in the context"), found));
             }
         }
         let single = Arc::new(Mutex::new(LatticeSession::new(options)));
@@ -142,16 +152,20 @@ impl Gnat {
         &self.weights
     }
 
-    /// Losses *B..* (`f64`) as [`LatticeSession::sum`] defines them, differentiable in frames and all parameters.
+    /// Returns losses *B..* (`f64`) as in [`LatticeSession::sum`], differentiable.
     ///
-    /// A string without a path has the loss +inf, and the gradient of `log D` alone, as in LAST; [`Self::loss_sum`] leaves it out.
+    /// They have gradients for frames and all parameters.
+    ///
+    /// A string without a path has the loss +inf and only the gradient of `log D`, as in LAST;
+    /// [`Self::loss_sum`] excludes it.
     ///
     /// # Errors
-    /// As [`LatticeSession::sum`]; tensors whose leading axes disagree, of another type or device, labels that are none.
+    /// As [`LatticeSession::sum`]; tensors with different leading axes, of another dtype or device;
+    /// labels out of range.
     ///
     /// # Cost
-    /// Sums over paths in the forward pass; in the backward pass, when the weights of the utterances are known, once more and all
-    /// gradients.
+    /// Sums over paths in the forward pass. The backward pass, where the utterance weights are
+    /// known, computes them again with all gradients.
     pub fn losses(&self, batch: BatchTensors) -> Result<Tensor> {
         let call = self.call(batch)?;
         match call.frames.dtype() {
@@ -160,8 +174,9 @@ impl Gnat {
         }
     }
 
-    /// Losses summed with weights that are known beforehand; the gradients are computed even if nobody asks for them, and whatever
-    /// follows can only scale the sum.
+    /// Returns the sum of losses with known weights; computes all gradients at once.
+    ///
+    /// Later operations may only scale the sum.
     ///
     /// # Shapes
     /// `weights` *B..*, in the order of memory.
@@ -179,10 +194,10 @@ impl Gnat {
         }
     }
 
-    /// Plans a step of training in `f32` from shapes; parameters are not read.
+    /// Plans a training step in `f32` from shapes, without parameters.
     ///
     /// # Shapes
-    /// `[B, T, U]`: utterances, frames and labels of each.
+    /// `[B, T, U]`: number of utterances, frames and labels.
     ///
     /// # Errors
     /// As [`LatticeSession::plan`].
@@ -197,35 +212,39 @@ impl Gnat {
         let lattice = RecognitionLattice::new(&*self.context, self.alignment, weight_fn)?;
         let lengths = vec![(frames, labels.saturating_add(1)); batch];
         let operation = LatticeOperation::sum(!weight_fn.is_locally_normalized()).with_gradients();
-        let options = lock(f32::pick(self)).options();
+        let options = lock(f32::session(self)).options();
         Plan::for_lengths(&lattice, lengths, config.frame, (operation, options))
     }
 
-    /// The best path of each utterance.
+    /// Returns the best path of each utterance.
     ///
     /// # Shapes
     /// `frames` *B.. x T x F*, `num_frames` *B..*.
     ///
     /// # Errors
-    /// As [`LatticeSession::best_paths`]; tensors that do not fit.
+    /// As [`LatticeSession::best_paths`]; tensors that do not fit together.
     pub fn best_paths(&self, frames: &Tensor, num_frames: &Tensor) -> Result<Vec<LatticePath>> {
         let frames = FrameBatch::new(frames, num_frames)?;
         match frames.dtype() {
-            DType::F32 => {
-                self.lend::<f32, _>(&frames, |session, lattice, frames| session.best_paths(lattice, frames))
-            }
-            _ => self.lend::<f64, _>(&frames, |session, lattice, frames| session.best_paths(lattice, frames)),
+            DType::F32 => self.with_session::<f32, _>(&frames, |session, lattice, frames| {
+                session.best_paths(lattice, frames)
+            }),
+            _ => self.with_session::<f64, _>(&frames, |session, lattice, frames| {
+                session.best_paths(lattice, frames)
+            }),
         }
     }
 
-    /// For each utterance the labels with the largest sum over their alignments that a beam of a width finds, as the best of those
-    /// alignments.
+    /// Returns the best string of each utterance by beam search.
+    ///
+    /// The result is the best alignment of the string. The weight of a string is the sum over its
+    /// alignments in a beam of `width`.
     ///
     /// # Shapes
     /// As [`Self::best_paths`].
     ///
     /// # Errors
-    /// As [`LatticeSession::beam_search`]; tensors that do not fit.
+    /// As [`LatticeSession::beam_search`]; tensors that do not fit together.
     pub fn best_strings(
         &self,
         frames: &Tensor,
@@ -234,10 +253,10 @@ impl Gnat {
     ) -> Result<Vec<LatticePath>> {
         let frames = FrameBatch::new(frames, num_frames)?;
         match frames.dtype() {
-            DType::F32 => self.lend::<f32, _>(&frames, |session, lattice, frames| {
+            DType::F32 => self.with_session::<f32, _>(&frames, |session, lattice, frames| {
                 best_strings(session, lattice, frames, width)
             }),
-            _ => self.lend::<f64, _>(&frames, |session, lattice, frames| {
+            _ => self.with_session::<f64, _>(&frames, |session, lattice, frames| {
                 best_strings(session, lattice, frames, width)
             }),
         }
@@ -251,7 +270,7 @@ impl Gnat {
     }
 
     /// Runs a session on the values of frames and parameters.
-    fn lend<F: GnatDtype, T>(
+    fn with_session<F: GnatDtype, T>(
         &self,
         batch: &FrameBatch,
         run: impl FnOnce(&mut LatticeSession<F>, &RecognitionLattice<F>, &Frames<F>) -> Result<T>,
@@ -259,43 +278,43 @@ impl Gnat {
         if !matches!(batch.dtype(), DType::F32 | DType::F64) {
             return Err(Error::shape("frames", "f32 or f64", batch.dtype().as_str()));
         }
-        let mut tensors = self.weights.of(batch.dtype())?;
+        let mut tensors = self.weights.contiguous(batch.dtype())?;
         tensors.push(batch.values.clone());
         let guards: Vec<_> = tensors.iter().map(Tensor::storage_and_layout).collect();
         let mut slices = Vec::with_capacity(guards.len());
         for (storage, layout) in &guards {
             let Storage::Cpu(storage) = &**storage else {
-                return Err(Error::shape("tensors", "tensors on the CPU", "one on another device"));
+                return Err(Error::shape("tensors", "tensors on the CPU", "a tensor on another device"));
             };
             slices.push(values::<F>(storage, layout)?);
         }
-        let (of_frames, of_weights) = slices.split_last().expect("there are frames");
-        let joint = self.weights.config().joint(of_weights);
+        let (frame_values, weight_values) = slices.split_last().expect("the frames are in the list");
+        let joint = self.weights.config().joint(weight_values);
         let local = self.weights.config().normalize.map(|normalize| LocallyNormalized::new(joint, normalize));
         let weight_fn: &dyn WeightFn<F> = match &local {
             None => &joint,
             Some(local) => local,
         };
         let lattice = RecognitionLattice::new(&*self.context, self.alignment, weight_fn)?;
-        let frames = Frames::new(of_frames, batch.values.dims(), &batch.lengths)?;
-        // Nobody waits for a lock while working: a thread of the pool could be given a task that does. Who comes meanwhile works
-        // with buffers of its own.
-        let options = lock(F::pick(self)).options();
-        let mut session = std::mem::replace(&mut *lock(F::pick(self)), LatticeSession::new(options));
+        let frames = Frames::new(frame_values, batch.values.dims(), &batch.lengths)?;
+        // No lock is held during the call: the thread pool could run a task on this thread that
+        // needs it. Concurrent calls use separate buffers.
+        let options = lock(F::session(self)).options();
+        let mut session = std::mem::replace(&mut *lock(F::session(self)), LatticeSession::new(options));
         let result = run(&mut session, &lattice, &frames);
-        *lock(F::pick(self)) = session;
+        *lock(F::session(self)) = session;
         result
     }
 }
 
-/// Everything that a loss needs until its gradients are asked for.
+/// Inputs of a loss, kept until its gradients are computed.
 struct TensorCall {
     gnat: Gnat,
     frames: FrameBatch,
     labels: LabelBatch,
 }
 
-/// Gradients under some weights, each until it is fetched.
+/// Gradients for some utterance weights, each until it is fetched.
 #[derive(Default)]
 struct CallGradients(Vec<f64>, Vec<Option<Tensor>>);
 
@@ -303,59 +322,60 @@ impl TensorCall {
     /// Frames and parameters, in the order of [`Self::gradients`].
     fn tensors(&self) -> Result<Vec<Tensor>> {
         let mut all = vec![self.frames.values.clone()];
-        all.extend(self.gnat.weights.of(self.frames.dtype())?);
+        all.extend(self.gnat.weights.contiguous(self.frames.dtype())?);
         Ok(all)
     }
 
-    fn lend<F: GnatDtype, T>(
+    fn with_session<F: GnatDtype, T>(
         &self,
         run: impl FnOnce(&mut LatticeSession<F>, &RecognitionLattice<F>, &Frames<F>, &Labels) -> Result<T>,
     ) -> Result<T> {
         let labels = Labels::new(&self.labels.ids, &self.labels.shape, &self.labels.lengths)?;
-        self.gnat.lend(&self.frames, |session, lattice, frames| run(session, lattice, frames, &labels))
+        self.gnat
+            .with_session(&self.frames, |session, lattice, frames| run(session, lattice, frames, &labels))
     }
 
     fn losses<F: GnatDtype>(self) -> Result<Tensor> {
-        let losses = self.lend::<F, _>(|session, lattice, frames, labels| {
-            session.distances(Sum::Loss, lattice, frames, Some(labels))
+        let losses = self.with_session::<F, _>(|session, lattice, frames, labels| {
+            session.distances(PathSum::Loss, lattice, frames, Some(labels))
         })?;
         let (tensors, shape) = (self.tensors()?, self.frames.batch().to_vec());
-        let done = Mutex::new(CallGradients::default());
-        let slope = move |tensor: usize, upstream: &Tensor| {
+        let cache = Mutex::new(CallGradients::default());
+        let gradient_of = move |tensor: usize, upstream: &Tensor| {
             let weights = upstream.flatten_all()?.to_vec1::<f64>()?;
-            let known = |done: &mut CallGradients| match same(&done.0, &weights) {
-                true => done.1.get_mut(tensor).and_then(Option::take),
+            let cached = |cache: &mut CallGradients| match is_same(&cache.0, &weights) {
+                true => cache.1.get_mut(tensor).and_then(Option::take),
                 false => None,
             };
-            if let Some(gradient) = known(&mut lock(&done)) {
+            if let Some(gradient) = cached(&mut lock(&cache)) {
                 return Ok(gradient);
             }
             let (gradients, _) = self.gradients::<F>(&weights).map_err(candle_core::Error::wrap)?;
             let mut all: Vec<_> = gradients.into_iter().map(Some).collect();
-            let own = all[tensor].take().expect("there is a gradient for each tensor");
-            *lock(&done) = CallGradients(weights, all);
-            Ok(own)
+            let gradient = all[tensor].take().expect("each tensor has a gradient");
+            *lock(&cache) = CallGradients(weights, all);
+            Ok(gradient)
         };
-        Ok(with_custom_grad(NAME, &tensors, losses, shape, slope)?)
+        Ok(with_custom_grad(NAME, &tensors, losses, shape, gradient_of)?)
     }
 
     fn sum<F: GnatDtype>(self, weights: &[f64]) -> Result<GnatLossSum> {
-        let mut possible = weights.to_vec();
+        let mut known_weights = weights.to_vec();
         let lengths = self.frames.lengths.iter().zip(&self.labels.lengths);
-        let (padded, most) = (self.padded(), self.labels.shape.last().copied().unwrap_or(0));
-        for (weight, (&frames, &labels)) in possible.iter_mut().zip(lengths) {
-            if labels > most || !self.gnat.alignment.holds(frames.min(padded), labels) {
+        let (padded, max_labels) = (self.padded(), self.labels.shape.last().copied().unwrap_or(0));
+        for (weight, (&frames, &labels)) in known_weights.iter_mut().zip(lengths) {
+            if labels > max_labels || !self.gnat.alignment.has_path(frames.min(padded), labels) {
                 *weight = 0.0;
             }
         }
-        let (gradients, losses) = self.gradients::<F>(&possible)?;
+        let (gradients, losses) = self.gradients::<F>(&known_weights)?;
         let finite = losses.iter().zip(weights).filter(|(loss, _)| loss.is_finite());
         let value = finite.map(|(loss, weight)| loss * weight).sum();
-        let slope = move |tensor: usize, upstream: &Tensor| match upstream.to_scalar::<f64>()? {
+        let gradient_of = move |tensor: usize, upstream: &Tensor| match upstream.to_scalar::<f64>()? {
             1.0 => Ok(gradients[tensor].clone()),
             factor => gradients[tensor].affine(factor, 0.0),
         };
-        let sum = with_custom_grad(NAME, &self.tensors()?, vec![value], (), slope)?;
+        let sum = with_custom_grad(NAME, &self.tensors()?, vec![value], (), gradient_of)?;
         Ok(GnatLossSum { sum, losses })
     }
 
@@ -367,8 +387,10 @@ impl TensorCall {
 
     /// Gradients of frames and parameters of `Σ_b weights[b] loss[b]`, and the losses.
     fn gradients<F: GnatDtype>(&self, weights: &[f64]) -> Result<(Vec<Tensor>, Vec<f64>)> {
-        let LatticeOutput { sums, frames, mut parameters } = self
-            .lend::<F, _>(|session, lattice, frames, labels| session.sum(lattice, frames, labels, weights))?;
+        let LatticeOutput { sums, frames, mut parameters } =
+            self.with_session::<F, _>(|session, lattice, frames, labels| {
+                session.sum(lattice, frames, labels, weights)
+            })?;
         let tensor = |values, like: &Tensor| Tensor::from_vec(values, like.shape(), like.device());
         let mut gradients = vec![tensor(frames, &self.frames.values)?];
         for (name, parameter) in self.gnat.weights.iter() {
@@ -380,8 +402,8 @@ impl TensorCall {
     }
 }
 
-/// The same bits.
-fn same(a: &[f64], b: &[f64]) -> bool {
+/// Returns true if two slices have the same bits.
+fn is_same(a: &[f64], b: &[f64]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
@@ -391,9 +413,9 @@ fn best_strings<F: crate::Real>(
     frames: &Frames<F>,
     width: usize,
 ) -> Result<Vec<LatticePath>> {
-    let found = session.beam_search(lattice, frames, BeamOptions { width, merge: Merge::Sum }, &())?;
+    let strings = session.beam_search(lattice, frames, BeamOptions { width, merge: Merge::Sum }, &())?;
     let best: Vec<&[u32]> =
-        found.iter().map(|strings| strings.first().map_or(&[][..], |s| &s.labels)).collect();
+        strings.iter().map(|strings| strings.first().map_or(&[][..], |s| &s.labels)).collect();
     let longest = best.iter().map(|labels| labels.len()).max().unwrap_or(0);
     let mut ids = vec![0; best.len() * longest];
     for (ids, labels) in ids.chunks_exact_mut(longest.max(1)).zip(&best) {

@@ -1,7 +1,8 @@
-//! Contexts: deterministic automata over labels, of which the state of a path remembers one.
+//! Contexts: deterministic automata over labels, whose state is the label history of a path.
 //!
-//! Labels are 1 to V; 0 is no label and keeps the state. Every state has exactly one arc for each label, and all are final
-//! (`δ` below). A context says which arc weights a lattice has: two paths in the same state see the same weights.
+//! Labels are 1 to V; 0 is no label and keeps the state. Every state has exactly one arc for each
+//! label, and all states are final (`δ` below). Arc weights depend on the state: two paths in the
+//! same state have the same weights.
 mod full_ngram;
 mod histories;
 mod next_state_table;
@@ -15,41 +16,43 @@ use crate::{Error, Result};
 
 /// A complete deterministic automaton with C states over V labels.
 pub trait Context: Send + Sync {
-    /// C
+    /// C, the number of states.
     fn states(&self) -> usize;
 
-    /// V
+    /// V, the number of labels.
     fn vocabulary(&self) -> usize;
 
-    /// Where paths begin.
+    /// The start state of paths.
     fn start(&self) -> usize {
         0
     }
 
-    /// `δ(state, label)`; a label of 0 keeps the state.
+    /// Returns `δ(state, label)`; label 0 keeps the state.
     ///
     /// # Panics
-    /// If there is no such state or label.
+    /// If the state or label does not exist.
     fn next_state(&self, state: usize, label: usize) -> usize;
 
-    /// The states after all labels of a state.
-    fn after(&self, state: usize) -> NextStates<'_>;
+    /// Returns the targets of all labels from a state.
+    fn next_states(&self, state: usize) -> NextStates<'_>;
 }
 
-/// `δ(p, 1), .., δ(p, V)`
+/// The targets `δ(p, 1), .., δ(p, V)` of a state.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum NextStates<'a> {
-    /// One state after the other from this one on, so that rows of arcs meet rows of states.
+    /// Successive states, starting with this one.
+    ///
+    /// Rows of arcs align with rows of states.
     Run(usize),
-    /// One state after all labels.
+    /// The same state for all labels.
     Same(usize),
-    /// Any states.
+    /// Any states, by label.
     List(&'a [u32]),
 }
 
 impl NextStates<'_> {
-    /// The state after a label, 1 to V.
-    pub fn label(&self, label: usize) -> usize {
+    /// Returns the target of a label, 1 to V.
+    pub fn state(&self, label: usize) -> usize {
         match self {
             Self::Run(first) => first + label - 1,
             Self::Same(state) => *state,
@@ -58,10 +61,10 @@ impl NextStates<'_> {
     }
 }
 
-/// The states before, between and behind labels, *U + 1*.
+/// Returns the states before, between and after labels, *U + 1*.
 ///
 /// # Errors
-/// A label beyond V.
+/// A label above V.
 pub fn walk_states(context: &dyn Context, labels: &[u32]) -> Result<Vec<usize>> {
     let mut states = vec![context.start()];
     for (position, &label) in labels.iter().enumerate() {
@@ -74,21 +77,23 @@ pub fn walk_states(context: &dyn Context, labels: &[u32]) -> Result<Vec<usize>> 
     Ok(states)
 }
 
-/// `out[q] = ⊕ w[p, y]` over all arcs from p with label y that lead to q, in the order of p and then y.
+/// Computes `out[q] = ⊕ w[p, y]` over all arcs from p with label y to q.
+///
+/// The order of the sum is p, then y.
 ///
 /// # Shapes
 /// `weights` *C x V*, `out` *C*.
 ///
 /// # Panics
-/// If the lengths do not fit.
+/// If lengths do not match.
 pub fn forward_reduce<S: Semiring>(context: &dyn Context, weights: &[S::Weight], out: &mut [S::Weight]) {
     let (states, labels) = (context.states(), context.vocabulary());
     assert!(weights.len() == states * labels && out.len() == states, "forward_reduce: {states} x {labels}");
     out.fill(S::ZERO);
     for (state, weights) in weights.chunks_exact(labels).enumerate() {
-        let after = context.after(state);
+        let targets = context.next_states(state);
         for (label, &weight) in weights.iter().enumerate() {
-            let to = &mut out[after.label(label + 1)];
+            let to = &mut out[targets.state(label + 1)];
             *to = S::plus(*to, weight);
         }
     }
@@ -100,7 +105,7 @@ pub fn forward_reduce<S: Semiring>(context: &dyn Context, weights: &[S::Weight],
 /// `weights`, `gradient` *C x V*, `cotangents` *C*.
 ///
 /// # Panics
-/// If the lengths do not fit.
+/// If lengths do not match.
 pub fn forward_reduce_backward<S: Differentiable>(
     context: &dyn Context,
     weights: &[f64],
@@ -111,27 +116,27 @@ pub fn forward_reduce_backward<S: Differentiable>(
     let arcs = states * labels;
     assert!(
         weights.len() == arcs && gradient.len() == arcs && cotangents.len() == states,
-        "{states} x {labels}"
+        "forward_reduce_backward: {states} x {labels}"
     );
-    let mut into = vec![Vec::new(); states];
+    let mut incoming = vec![Vec::new(); states];
     for arc in 0..arcs {
-        into[context.next_state(arc / labels, arc % labels + 1)].push(arc);
+        incoming[context.next_state(arc / labels, arc % labels + 1)].push(arc);
     }
-    for (arcs, &g) in into.iter().zip(cotangents) {
+    for (arcs, &g) in incoming.iter().zip(cotangents) {
         let operands: Vec<f64> = arcs.iter().map(|&arc| weights[arc]).collect();
-        let mut pulled = vec![0.0; arcs.len()];
-        S::sum_backward(&operands, g, &mut pulled);
-        arcs.iter().zip(pulled).for_each(|(&arc, pulled)| gradient[arc] = pulled);
+        let mut gradients = vec![0.0; arcs.len()];
+        S::sum_backward(&operands, g, &mut gradients);
+        arcs.iter().zip(gradients).for_each(|(&arc, g)| gradient[arc] = g);
     }
 }
 
-/// `out[p, y] = values[δ(p, y)]`
+/// Computes `out[p, y] = values[δ(p, y)]`.
 ///
 /// # Shapes
 /// `values` *C*, `out` *C x V*.
 ///
 /// # Panics
-/// If the lengths do not fit.
+/// If lengths do not match.
 pub fn backward_broadcast<T: Copy>(context: &dyn Context, values: &[T], out: &mut [T]) {
     let (states, labels) = (context.states(), context.vocabulary());
     assert!(
@@ -139,7 +144,7 @@ pub fn backward_broadcast<T: Copy>(context: &dyn Context, values: &[T], out: &mu
         "backward_broadcast: {states} x {labels}"
     );
     for (state, out) in out.chunks_exact_mut(labels).enumerate() {
-        let after = context.after(state);
-        out.iter_mut().enumerate().for_each(|(label, out)| *out = values[after.label(label + 1)]);
+        let targets = context.next_states(state);
+        out.iter_mut().enumerate().for_each(|(label, out)| *out = values[targets.state(label + 1)]);
     }
 }

@@ -1,16 +1,16 @@
-//! All paths: shortest distance in the log semiring, forward and backward.
+//! Sums over all paths: shortest distance in the log semiring, forward and backward.
 //!
 //! ```text
-//! for waves of frames:  weights of all arcs, while the frames of the wave before go on:  α_{t+1} from α_t
-//! backward, last wave first:  weights again, unless they were kept, while the wave behind goes back:  marginals in their place, β
-//!                             then the marginals, times the utterance's cotangent, go to parameters and frames
+//! forward, wave by wave:   arc weights, in parallel with α_{t+1} from α_t of the previous wave
+//! backward, last first:    arc weights unless kept, in parallel with marginals and β of a wave
+//!                          then the marginals, times cotangents, go to parameters and frames
 //! ```
 use kernels::{Real, ScratchReq, items_mut, par_for};
 
 use crate::{
     Arcs, ArcsMut, BoundWeights, Error, Result,
-    group::{UtteranceGroup, Wave},
     step::{FrameStep, StepScratch, log_sum},
+    utterance_group::{UtteranceGroup, Wave},
 };
 
 /// Arc weights of a wave: *n x C* and *n x C x V*.
@@ -21,8 +21,8 @@ pub struct ArcBuffer<F> {
 }
 
 impl<F: Real> ArcBuffer<F> {
-    /// Room for so many frames.
-    pub fn room(&mut self, step: &FrameStep, frames: usize) -> ArcsMut<'_, F> {
+    /// Returns the buffer for `frames` frames.
+    pub fn arcs_mut(&mut self, step: &FrameStep, frames: usize) -> ArcsMut<'_, F> {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         kernels::ensure_len(&mut self.blank, frames * c, F::ZERO);
         kernels::ensure_len(&mut self.lexical, frames * c * v, F::ZERO);
@@ -35,40 +35,42 @@ impl<F: Real> ArcBuffer<F> {
     }
 }
 
-/// What forward keeps for backward, and what both work in.
+/// State saved for backward, and scratch memory of both directions.
 #[derive(Default)]
 pub struct Denominator<F> {
-    /// `α` before each packed frame, its largest value 0: *n x C*.
+    /// `α` before each packed frame, with maximum 0: *n x C*.
     alpha: Vec<F>,
-    /// What each frame took from its `α'`.
+    /// Maximum that was subtracted from the `α'` of each frame.
     offsets: Vec<F>,
-    /// Arc weights: two waves that take turns, or all of them.
+    /// Arc weights: of two alternating waves, or of all.
     buffers: Vec<ArcBuffer<F>>,
-    /// Whether α and arc weights stay.
+    /// Whether α is saved.
     stored: bool,
+    /// Whether arc weights are kept.
     kept: bool,
-    rooms: Vec<StepScratch<F>>,
+    scratch: Vec<StepScratch<F>>,
     /// `α` or `β` of each utterance, *B x C*.
     states: Vec<F>,
 }
 
-/// An utterance on its way.
+/// An utterance in a wave.
 struct SummedUtterance<'a, F> {
-    room: &'a mut StepScratch<F>,
+    scratch: &'a mut StepScratch<F>,
     state: &'a mut [F],
     alpha: &'a mut [F],
     offsets: &'a mut [F],
     blank: &'a mut [F],
     lexical: &'a mut [F],
-    /// The utterance's place in the group.
+    /// Index of the utterance in the group.
     at: usize,
-    /// The last frame of the wave whose posteriors do not add up, and to what they do.
-    wrong: Option<(usize, f64)>,
+    /// Last frame with a wrong sum of posteriors, and the sum.
+    imprecise: Option<(usize, f64)>,
 }
 
 impl<F: Real> Denominator<F> {
-    /// `log D` of each utterance. `keep` says whether arc weights stay for [`backward`](Self::backward), which needs what is
-    /// `stored`.
+    /// Computes `log D` of each utterance.
+    ///
+    /// `stored` saves α for [`backward`](Self::backward), `keep` also the arc weights.
     pub fn forward(
         &mut self,
         step: &FrameStep,
@@ -83,44 +85,50 @@ impl<F: Real> Denominator<F> {
         kernels::ensure_len(&mut self.alpha, rows * c, F::ZERO);
         kernels::ensure_len(&mut self.offsets, group.frames(), F::ZERO);
         kernels::ensure_len(&mut self.states, group.len() * c, F::ZERO);
-        self.rooms.resize_with(self.rooms.len().max(group.len()), StepScratch::default);
+        self.scratch.resize_with(self.scratch.len().max(group.len()), StepScratch::default);
         let needed = if self.kept { waves } else { 2.min(waves) };
         let mut buffers = self.take_buffers(needed);
-        self.states.chunks_exact_mut(c).take(group.len()).for_each(|state| step.begin(state));
+        self.states.chunks_exact_mut(c).take(group.len()).for_each(|state| step.start(state));
         let mut before: Option<(Wave, usize)> = None;
         for at in 0..=waves {
             let wave = (at < waves).then(|| group.wave(at));
             let (own, other) = self.slots(at);
-            let (ahead, behind) = two(&mut buffers, own, other);
+            let (current, previous) = pair_mut(&mut buffers, own, other);
             rayon::join(
                 || {
-                    if let (Some(wave), Some(buffer)) = (&wave, ahead) {
-                        weights.forward(&wave.frames, buffer.room(step, wave.frames.len()));
+                    if let (Some(wave), Some(buffer)) = (&wave, current) {
+                        weights.forward(&wave.frames, buffer.arcs_mut(step, wave.frames.len()));
                     }
                 },
                 || {
-                    if let (Some((wave, _)), Some(buffer)) = (&before, behind) {
-                        self.go(step, group, wave, buffer.room(step, wave.frames.len()), |lane, frame| {
-                            lane.forward(step, frame, stored);
-                        });
+                    if let (Some((wave, _)), Some(buffer)) = (&before, previous) {
+                        self.for_each_utterance(
+                            step,
+                            group,
+                            wave,
+                            buffer.arcs_mut(step, wave.frames.len()),
+                            |utterance, frames| {
+                                utterance.forward(step, frames, stored);
+                            },
+                        );
                     }
                 },
             );
             before = wave.map(|wave| (wave, at));
         }
         self.buffers = buffers;
-        let lanes = self.states.chunks_exact(c).zip(0..group.len());
-        lanes
+        let states = self.states.chunks_exact(c).zip(0..group.len());
+        states
             .map(|(state, at)| {
-                let offsets = &self.offsets[group.of(at)];
+                let offsets = &self.offsets[group.frame_range(at)];
                 log_sum(state) + offsets.iter().map(|offset| offset.to_f64()).sum::<f64>()
             })
             .collect()
     }
 
-    /// `α` of an utterance before each frame, of which there are `padded`; forward stored it.
+    /// `α` of an utterance before each of `padded` frames; forward must have saved it.
     pub fn alphas(&self, c: usize, group: &UtteranceGroup, at: usize, padded: usize) -> Vec<f64> {
-        let frames = group.of(at);
+        let frames = group.frame_range(at);
         let mut offset = 0.0;
         let mut alphas = Vec::with_capacity(padded * c);
         for t in frames.clone() {
@@ -134,34 +142,36 @@ impl<F: Real> Denominator<F> {
         alphas
     }
 
-    /// Memory of α, of arc weights, and of the steps of utterances.
-    pub fn held(&self) -> [ScratchReq; 3] {
+    /// Memory of α, of arc weights, and of the scratch of utterances.
+    pub fn allocated(&self) -> [ScratchReq; 3] {
         let arcs = |buffer: &ArcBuffer<F>| buffer.blank.capacity() + buffer.lexical.capacity();
         [
             ScratchReq::new::<F>(self.alpha.capacity() + self.offsets.capacity()),
             ScratchReq::new::<F>(self.buffers.iter().map(arcs).sum()),
-            ScratchReq::all_of(self.rooms.iter().map(StepScratch::held))
+            ScratchReq::all_of(self.scratch.iter().map(StepScratch::allocated))
                 .and(ScratchReq::new::<F>(self.states.capacity())),
         ]
     }
 
-    /// Lends buffers for waves.
+    /// Removes the wave buffers, at least `count` of them.
     pub fn take_buffers(&mut self, count: usize) -> Vec<ArcBuffer<F>> {
         self.buffers.resize_with(self.buffers.len().max(count), ArcBuffer::default);
         std::mem::take(&mut self.buffers)
     }
 
-    /// Takes them back.
-    pub fn give_buffers(&mut self, buffers: Vec<ArcBuffer<F>>) {
+    /// Returns the wave buffers after [`take_buffers`](Self::take_buffers).
+    pub fn return_buffers(&mut self, buffers: Vec<ArcBuffer<F>>) {
         self.buffers = buffers;
     }
 
-    /// Buffers of a wave and of its neighbour.
+    /// Indices of the buffers of a wave and of the previous one.
     fn slots(&self, wave: usize) -> (usize, usize) {
         if self.kept { (wave, wave.wrapping_sub(1)) } else { (wave % 2, (wave + 1) % 2) }
     }
 
-    /// Marginals of all arcs times `cotangents`, to wherever `take(frames, adjoints)` wants them, last wave first.
+    /// Computes the marginals of all arcs times `cotangents`, last wave first.
+    ///
+    /// Calls `take(weights, frames, adjoints)` for each wave.
     pub fn backward(
         &mut self,
         step: &FrameStep,
@@ -171,55 +181,58 @@ impl<F: Real> Denominator<F> {
         mut take: impl FnMut(&mut dyn BoundWeights<F>, &[usize], Arcs<F>) -> Result<()>,
     ) -> Result<()> {
         let c = step.context().states();
-        let begin = |state: &mut [F]| {
-            // The last α is still here; without a path nothing comes back.
+        let start = |state: &mut [F]| {
+            // The state is still the last α. Without a path, all gradients are 0.
             let total = log_sum(state);
             state.fill(if total.is_finite() { F::from_f64(-total) } else { F::NEG_INFINITY });
             total.is_finite()
         };
-        let has_path: Vec<bool> = self.states.chunks_exact_mut(c).take(group.len()).map(begin).collect();
+        let has_path: Vec<bool> = self.states.chunks_exact_mut(c).take(group.len()).map(start).collect();
         let mut buffers = self.take_buffers(0);
         let waves = group.waves();
         for at in (0..waves).rev() {
             let wave = group.wave(at);
-            // The weights of the last wave are still where forward put them.
+            // The weights of the last wave are still in their buffer.
             let next = (at > 0 && !self.kept).then(|| group.wave(at - 1));
             let (own, other) = if self.kept { (at, usize::MAX) } else { (at % 2, (at + 1) % 2) };
-            let (here, ahead) = two(&mut buffers, own, other);
-            let here = here.expect("there is a buffer for each wave");
+            let (current, next_buffer) = pair_mut(&mut buffers, own, other);
+            let current = current.expect("each wave has a buffer");
             let shared = &*weights;
-            let (_, wrong) = rayon::join(
+            let (_, imprecise) = rayon::join(
                 || {
-                    if let (Some(wave), Some(buffer)) = (&next, ahead) {
-                        shared.forward(&wave.frames, buffer.room(step, wave.frames.len()));
+                    if let (Some(wave), Some(buffer)) = (&next, next_buffer) {
+                        shared.forward(&wave.frames, buffer.arcs_mut(step, wave.frames.len()));
                     }
                 },
                 || {
-                    self.go(step, group, &wave, here.room(step, wave.frames.len()), |lane, frame| {
-                        lane.backward(step, frame, cotangents[lane.at], has_path[lane.at]);
+                    let arcs = current.arcs_mut(step, wave.frames.len());
+                    self.for_each_utterance(step, group, &wave, arcs, |utterance, frames| {
+                        utterance.backward(step, frames, cotangents[utterance.at], has_path[utterance.at]);
                     })
                 },
             );
-            if let Some((utterance, frame, sum)) = wrong {
+            if let Some((utterance, frame, sum)) = imprecise {
                 self.buffers = buffers;
                 let (utterance, frame) = (group.utterances.start + utterance, at * group.window + frame);
                 return Err(Error::Precision { utterance, frame, sum });
             }
-            take(weights, &wave.frames, here.arcs(step, wave.frames.len()))?;
+            take(weights, &wave.frames, current.arcs(step, wave.frames.len()))?;
         }
         self.buffers = buffers;
         Ok(())
     }
 
-    /// Goes through a wave, the utterances side by side: `each(lane, frame within the wave)` in order, or in reverse. Returns the
-    /// first utterance with a frame that went wrong, by its place in the group, that frame of the wave, and what it adds up to.
-    fn go(
+    /// Calls `run(utterance, frames of the wave)` for each utterance of a wave, in parallel.
+    ///
+    /// Returns the first utterance with an imprecise frame: its index in the group, the frame, and
+    /// its sum.
+    fn for_each_utterance(
         &mut self,
         step: &FrameStep,
         group: &UtteranceGroup,
         wave: &Wave,
         arcs: ArcsMut<F>,
-        each: impl Fn(&mut SummedUtterance<F>, Range) + Sync,
+        run: impl Fn(&mut SummedUtterance<F>, FrameRange) + Sync,
     ) -> Option<(usize, usize, f64)> {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         let (mut blank, mut lexical) = (arcs.blank, arcs.lexical);
@@ -227,40 +240,45 @@ impl<F: Real> Denominator<F> {
         let stored = self.stored;
         let mut skipped = 0;
         let mut first = 0;
-        let mut lanes = Vec::with_capacity(group.len());
-        let rooms = self.rooms.iter_mut().zip(self.states.chunks_exact_mut(c));
-        for ((at, &count), (room, state)) in wave.counts.iter().enumerate().zip(rooms) {
+        let mut utterances = Vec::with_capacity(group.len());
+        let states = self.scratch.iter_mut().zip(self.states.chunks_exact_mut(c));
+        for ((at, &count), (scratch, state)) in wave.counts.iter().enumerate().zip(states) {
             let from = wave.frames.get(first).copied().unwrap_or(skipped);
-            let mine = |len: usize| if stored { len * c } else { 0 };
+            let alpha_len = |frames: usize| if stored { frames * c } else { 0 };
             if count > 0 {
-                alpha = alpha.split_off_mut(mine(from - skipped)..).expect("frames are in order");
+                alpha = alpha.split_off_mut(alpha_len(from - skipped)..).expect("frames are in order");
                 offsets = offsets.split_off_mut(from - skipped..).expect("frames are in order");
                 skipped = from + count;
             }
-            lanes.push(SummedUtterance {
-                room,
+            utterances.push(SummedUtterance {
+                scratch,
                 state,
-                alpha: alpha.split_off_mut(..mine(count)).expect("there is α for each frame"),
-                offsets: offsets.split_off_mut(..count).expect("there is an offset for each frame"),
-                blank: blank.split_off_mut(..count * c).expect("there are arcs for each frame"),
-                lexical: lexical.split_off_mut(..count * c * v).expect("there are arcs for each frame"),
+                alpha: alpha.split_off_mut(..alpha_len(count)).expect("each frame has α"),
+                offsets: offsets.split_off_mut(..count).expect("each frame has an offset"),
+                blank: blank.split_off_mut(..count * c).expect("each frame has arcs"),
+                lexical: lexical.split_off_mut(..count * c * v).expect("each frame has arcs"),
                 at,
-                wrong: None,
+                imprecise: None,
             });
             first += count;
         }
-        par_for(items_mut(&mut lanes), |_, lane| each(lane, 0..lane.offsets.len()));
-        lanes.iter().find_map(|lane| lane.wrong.map(|(frame, sum)| (lane.at, frame, sum)))
+        par_for(items_mut(&mut utterances), |_, utterance| run(utterance, 0..utterance.offsets.len()));
+        utterances
+            .iter()
+            .find_map(|utterance| utterance.imprecise.map(|(frame, sum)| (utterance.at, frame, sum)))
     }
 }
 
-type Range = std::ops::Range<usize>;
+type FrameRange = std::ops::Range<usize>;
 
-/// What posteriors of a frame may add up to. In single precision weights of some 10^5 keep within it, in double those of 10^14.
-pub const ADDS_UP: std::ops::Range<f64> = 0.9..1.1;
+/// Valid sums of the posteriors of a frame.
+///
+/// In single precision, weights up to about 10^5 stay within the range; in double precision, up to
+/// 10^14.
+pub const POSTERIOR_SUM_RANGE: std::ops::Range<f64> = 0.9..1.1;
 
 impl<F: Real> SummedUtterance<'_, F> {
-    fn forward(&mut self, step: &FrameStep, frames: Range, stored: bool) {
+    fn forward(&mut self, step: &FrameStep, frames: FrameRange, stored: bool) {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         let mut next = vec![F::ZERO; c];
         for t in frames {
@@ -268,25 +286,25 @@ impl<F: Real> SummedUtterance<'_, F> {
             if stored {
                 self.alpha[t * c..][..c].copy_from_slice(self.state);
             }
-            self.offsets[t] = step.forward(self.room, arcs, self.state, &mut next);
+            self.offsets[t] = step.forward(self.scratch, arcs, self.state, &mut next);
             self.state.copy_from_slice(&next);
         }
     }
 
-    fn backward(&mut self, step: &FrameStep, frames: Range, cotangent: f64, has_path: bool) {
+    fn backward(&mut self, step: &FrameStep, frames: FrameRange, cotangent: f64, has_path: bool) {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         let scale = F::from_f64(cotangent);
         for t in frames.rev() {
             let arcs = (&mut self.blank[t * c..][..c], &mut self.lexical[t * c * v..][..c * v]);
             let sum = step.backward(
-                self.room,
+                self.scratch,
                 (&mut *arcs.0, &mut *arcs.1),
                 &self.alpha[t * c..][..c],
                 self.offsets[t],
                 self.state,
             );
-            if has_path && !ADDS_UP.contains(&sum) && self.wrong.is_none() {
-                self.wrong = Some((t, sum));
+            if has_path && !POSTERIOR_SUM_RANGE.contains(&sum) && self.imprecise.is_none() {
+                self.imprecise = Some((t, sum));
             }
             if cotangent != 1.0 {
                 arcs.0.iter_mut().chain(arcs.1).for_each(|g| *g *= scale);
@@ -295,11 +313,11 @@ impl<F: Real> SummedUtterance<'_, F> {
     }
 }
 
-/// Two different buffers of a list, if they are there.
-pub fn two<T>(list: &mut [T], first: usize, second: usize) -> (Option<&mut T>, Option<&mut T>) {
+/// Returns two different elements of a slice, those that exist.
+pub fn pair_mut<T>(list: &mut [T], first: usize, second: usize) -> (Option<&mut T>, Option<&mut T>) {
     match (first < list.len(), second < list.len()) {
         (true, true) => {
-            let [first, second] = list.get_disjoint_mut([first, second]).expect("they differ");
+            let [first, second] = list.get_disjoint_mut([first, second]).expect("the indices differ");
             (Some(first), Some(second))
         }
         (true, false) => (list.get_mut(first), None),

@@ -1,11 +1,14 @@
-//! Shortest distances over a lattice in any semiring, by the definition and without haste.
+//! Shortest distances over a lattice in any semiring, directly by the definition.
+//!
+//! This module is a readable reference; [`LatticeSession`](crate::LatticeSession) is fast.
 //!
 //! ```text
 //! α_0[p] = 1 if p = start else 0      α_{t+1} = forward_step(α_t)      D = ⊕_p α_T[p]
 //! ```
 //!
-//! Arc weights come from closures that are told the frame and the [`FrameArc`], and may differ from alignment state to alignment state.
-//! Sums have the order that ties are resolved in: the blank before labels, sources by their number.
+//! Arc weights are closures of the frame and the [`FrameArc`], and may depend on the alignment
+//! state. Sums are in the order by which ties are resolved: the blank before labels, sources by
+//! number.
 //!
 //! ```
 //! use lattice::{AlignmentLattice, FullNGram, distance::distance};
@@ -15,45 +18,49 @@
 //! assert_eq!(paths.total, 27);
 //! // Log-sum of weights, and of weights times the number of labels.
 //! let labels = |_: usize, arc: lattice::distance::FrameArc| {
-//!     LogLogExpectation::weighted(-3f64.ln(), if arc.label == 0 { f64::NEG_INFINITY } else { 0.0 })
+//!     let cost = if arc.label == 0 { f64::NEG_INFINITY } else { 0.0 };
+//!     LogLogExpectation::weighted(-3f64.ln(), cost)
 //! };
-//! let (log_sum, value) = distance::<LogLogExpectation>(&context, AlignmentLattice::FrameDependent, 3, labels).total;
+//! let alignment = AlignmentLattice::FrameDependent;
+//! let (log_sum, value) = distance::<LogLogExpectation>(&context, alignment, 3, labels).total;
 //! assert!(log_sum.abs() < 1e-12 && (value.exp() - 2.0).abs() < 1e-12);
 //! # Ok::<(), lattice::Error>(())
 //! ```
+mod arc_sums;
 mod step;
 mod string;
-mod through;
 
+pub(crate) use arc_sums::DistanceBackward;
+pub use arc_sums::{ArcSums, arc_sums, arc_sums_step};
 use rnnt_dp::semiring::Semiring;
 pub use step::forward_step;
 pub use string::{string_distance, string_forward_step};
-pub(crate) use through::DistanceBackward;
-pub use through::{Through, through, through_step};
 
 use crate::{AlignmentLattice, Arcs, ArcsMut, Context, Result, error::Error};
 
-/// An arc of one frame.
+/// An arc of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameArc {
-    /// The alignment state that it leaves, below A.
+    /// Alignment state of the source, below A.
     pub alignment: usize,
-    /// The context state that it leaves, below C.
+    /// Context state of the source, below C.
     pub context: usize,
-    /// 1 to V; 0 is the blank.
+    /// Label, 1 to V; 0 is the blank.
     pub label: usize,
 }
 
 /// A sum over paths.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Distance<W> {
-    /// Over all of them, `D`; along a string of labels, `S`.
+    /// Sum `D` over all paths, or `S` over a label string.
     pub total: W,
-    /// α before each frame, *N x C*; along a string of labels *N x (U + 1)*.
+    /// α before each frame, *N x C*; along a label string *N x (U + 1)*.
     pub alphas: Vec<W>,
 }
 
-/// The sum over all paths of so many frames, every state final. Without frames, the path without arcs.
+/// Returns the sum over all paths of `num_frames` frames; every state is final.
+///
+/// Without frames the only path has no arcs.
 ///
 /// # Cost
 /// Time *N A C V*, memory *N C* and the arcs of a frame.
@@ -61,12 +68,14 @@ pub fn distance<S: Semiring>(
     context: &dyn Context,
     alignment: AlignmentLattice,
     num_frames: usize,
-    weigh: impl Fn(usize, FrameArc) -> S::Weight,
+    weight: impl Fn(usize, FrameArc) -> S::Weight,
 ) -> Distance<S::Weight> {
-    forward::<S>(context, alignment, num_frames, alignment.num_states(), each(context, weigh))
+    forward::<S>(context, alignment, num_frames, alignment.num_states(), fill_arcs(context, weight))
 }
 
-/// The same with weights of whole frames, that `fill` writes in so many rows, one for each alignment state or one for all.
+/// [`distance`] with weights of whole frames; `fill` writes `rows` rows.
+///
+/// There is one row for each alignment state, or one for all.
 pub(crate) fn forward<S: Semiring>(
     context: &dyn Context,
     alignment: AlignmentLattice,
@@ -87,21 +96,24 @@ pub(crate) fn forward<S: Semiring>(
     Distance { total: S::sum(alpha), alphas }
 }
 
-/// Writes the weight of each arc.
-fn each<W>(context: &dyn Context, weigh: impl Fn(usize, FrameArc) -> W) -> impl FnMut(usize, ArcsMut<W>) {
+/// Returns a function that writes the arc weights of a frame.
+fn fill_arcs<W>(
+    context: &dyn Context,
+    weight: impl Fn(usize, FrameArc) -> W,
+) -> impl FnMut(usize, ArcsMut<W>) {
     let (states, labels) = (context.states(), context.vocabulary());
     move |t, arcs| {
         for (at, blank) in arcs.blank.iter_mut().enumerate() {
-            *blank = weigh(t, FrameArc { alignment: at / states, context: at % states, label: 0 });
+            *blank = weight(t, FrameArc { alignment: at / states, context: at % states, label: 0 });
         }
         for (at, lexical) in arcs.lexical.iter_mut().enumerate() {
             let (from, label) = (at / labels, at % labels + 1);
-            *lexical = weigh(t, FrameArc { alignment: from / states, context: from % states, label });
+            *lexical = weight(t, FrameArc { alignment: from / states, context: from % states, label });
         }
     }
 }
 
-/// Room for the arcs of a frame.
+/// Buffers for the arcs of a frame.
 struct FrameValues<S: Semiring> {
     blank: Vec<S::Weight>,
     lexical: Vec<S::Weight>,
@@ -123,26 +135,26 @@ impl<S: Semiring> FrameValues<S> {
     }
 }
 
-/// Arcs of a frame by alignment state: a row for each, or one for all.
+/// Arcs of a frame: one row for each alignment state, or one for all.
 struct ArcRows<'a, W> {
     arcs: Arcs<'a, W>,
-    /// Of one row.
+    /// Sizes of one row.
     sizes: [usize; 2],
 }
 
 impl<'a, W> ArcRows<'a, W> {
     fn new(arcs: Arcs<'a, W>, alignment: AlignmentLattice, sizes: [usize; 2]) -> Result<Self> {
-        let found = [arcs.blank.len(), arcs.lexical.len()];
-        let all = sizes.map(|size| size.saturating_mul(alignment.num_states()));
-        if found == sizes || found == all {
+        let lengths = [arcs.blank.len(), arcs.lexical.len()];
+        let all_rows = sizes.map(|size| size.saturating_mul(alignment.num_states()));
+        if lengths == sizes || lengths == all_rows {
             return Ok(Self { arcs, sizes });
         }
         let expected =
-            format!("{sizes:?} blank and lexical weights, or {all:?}, a row for each alignment state");
-        Err(Error::shape("arcs", expected, format!("{found:?}")))
+            format!("{sizes:?} blank and lexical weights, or {all_rows:?}, one row per alignment state");
+        Err(Error::shape("arcs", expected, format!("{lengths:?}")))
     }
 
-    fn of(&self, alignment: usize) -> (&'a [W], &'a [W]) {
+    fn row(&self, alignment: usize) -> (&'a [W], &'a [W]) {
         let [blank, lexical] = self.sizes;
         let row = if self.arcs.blank.len() == blank { 0 } else { alignment };
         (&self.arcs.blank[row * blank..][..blank], &self.arcs.lexical[row * lexical..][..lexical])

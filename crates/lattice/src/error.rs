@@ -1,10 +1,10 @@
-//! What can go wrong with a recognition lattice.
+//! Errors of recognition lattices.
 use kernels::{ShortFloat, par_find, parts};
 
-/// The crate's result type.
+/// Result with the crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A lattice error; the message names the argument, what was expected and what was found.
+/// A lattice error; the message names the argument, the expected value and the value found.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -13,34 +13,34 @@ pub enum Error {
     Shape {
         /// Name of the argument.
         argument: String,
-        /// What would have fitted.
+        /// Expected value.
         expected: String,
-        /// What was given.
+        /// Value found.
         found: String,
     },
-    /// A context automaton that is too large to be numbered.
+    /// A context with too many states for their numbers.
     #[error("{argument}: expected at most {limit} context states, found {found}")]
     States {
         /// Name of the argument.
         argument: &'static str,
-        /// The most that can be numbered.
+        /// Largest number of states.
         limit: usize,
-        /// How many there would be.
+        /// Number of states.
         found: String,
     },
-    /// An entry of a table of next states that is no state.
+    /// An invalid entry of a table of next states.
     #[error("table: expected a state below {states} after state {state} and label {label}, found {found}")]
     Table {
-        /// The state that the arc leaves.
+        /// Source state.
         state: usize,
-        /// Its label.
+        /// Label.
         label: usize,
         /// Number of states.
         states: usize,
         /// The entry.
         found: i64,
     },
-    /// A label that is none.
+    /// A label out of range.
     #[error(
         "labels: expected 1 to {vocabulary} at position {position} of utterance {utterance}, found {found}"
     )]
@@ -51,10 +51,10 @@ pub enum Error {
         position: usize,
         /// Number of labels V.
         vocabulary: usize,
-        /// What was there.
+        /// The label.
         found: i64,
     },
-    /// A frame inside an utterance's length with a value that is NaN or infinite.
+    /// A frame with a value that is NaN or infinite.
     #[error("frames: expected finite values in frame {frame} of utterance {utterance}, found {value}", value = ShortFloat(*value))]
     Frame {
         /// Index of the utterance.
@@ -64,70 +64,72 @@ pub enum Error {
         /// The value.
         value: f64,
     },
-    /// A parameter with a value that it must not have.
+    /// A parameter with an invalid value.
     #[error("{argument}: expected {expected} at index {index}, found {value}", value = ShortFloat(*value))]
     Parameter {
         /// Name of the parameter.
         argument: String,
-        /// What may be there.
+        /// Valid values.
         expected: &'static str,
-        /// Index of the first such value.
+        /// Index of the first invalid value.
         index: usize,
         /// The value.
         value: f64,
     },
-    /// Sums over paths that left the numbers.
+    /// Arc weights whose sums are NaN or +inf.
     #[error("weights: expected arc weights whose sums are finite or -inf, found {value} in utterance {utterance}", value = ShortFloat(*value))]
     Overflow {
         /// Index of the utterance.
         utterance: usize,
-        /// The sum over its paths.
+        /// Sum over the paths of the utterance.
         value: f64,
     },
-    /// Arc weights too large for their precision: differences of 1 are lost beside them.
-    #[error("weights: expected arc weights small enough for posteriors that add up to 1, found {sum} in frame {frame} of utterance {utterance}", sum = ShortFloat(*sum))]
+    /// Arc weights too large for their precision: posteriors do not sum to 1.
+    #[error("weights: expected arc weights small enough for posteriors that sum to 1, found a sum of {sum} in frame {frame} of utterance {utterance}", sum = ShortFloat(*sum))]
     Precision {
         /// Index of the utterance.
         utterance: usize,
         /// Index of the frame.
         frame: usize,
-        /// What the posteriors of its states add up to.
+        /// Sum of the posteriors of the states of the frame.
         sum: f64,
     },
-    /// A budget below the smallest cut.
+    /// A budget below the smallest plan.
     #[error("budget: expected at least {smallest} bytes, found {found}")]
     Budget {
-        /// Bytes of the smallest cut.
+        /// Bytes of the smallest plan.
         smallest: usize,
-        /// Bytes of the budget.
+        /// The budget in bytes.
         found: usize,
     },
-    /// A search that would have taken more work than it was given.
-    #[error("limit: expected at most {limit} prefixes to be looked at, found more in utterance {utterance}")]
+    /// A search that exceeds its limit on prefixes.
+    #[error(
+        "max_prefixes: expected at most {limit} prefixes, found more in utterance {utterance}; raise the limit"
+    )]
     Limit {
         /// Index of the utterance.
         utterance: usize,
-        /// The most prefixes of strings that may be looked at.
+        /// Largest number of prefixes.
         limit: usize,
     },
-    /// A lattice that is too large to be listed.
-    #[error("limit: expected at most {limit} arcs to be listed, found more")]
+    /// A lattice with too many arcs to list.
+    #[error("limit: expected at most {limit} arcs, found more; raise the limit")]
     Arcs {
-        /// The most arcs.
+        /// Largest number of arcs.
         limit: usize,
     },
-    /// A score of a label that is none.
-    #[error("fusion: expected a finite score or -inf for label {label}, found {value}", value = ShortFloat(*value))]
+    /// A score of a label that is NaN or +inf.
+    #[error("scorer: expected a finite score or -inf for label {label}, found {value}", value = ShortFloat(*value))]
     Fusion {
         /// The label.
         label: u32,
         /// Its score.
         value: f64,
     },
-    /// The normaliser's own errors.
+    /// An error of the selected normalizer.
     #[error(transparent)]
-    Normaliser(#[from] panda_core::Error),
-    /// A tensor operation failed; the message is candle's.
+    Normalizer(#[from] panda_core::Error),
+    /// A candle operation failed; the message is candle's.
     #[cfg(feature = "candle")]
     #[error("{0}")]
     Tensor(String),
@@ -150,7 +152,7 @@ impl Error {
     }
 }
 
-/// Fails unless a slice has a length.
+/// Fails if a slice has another length.
 pub(crate) fn expect_len(argument: &str, expected: usize, found: usize) -> Result<()> {
     if expected == found {
         return Ok(());
@@ -158,39 +160,41 @@ pub(crate) fn expect_len(argument: &str, expected: usize, found: usize) -> Resul
     Err(Error::shape(argument, format!("{expected} values"), found))
 }
 
-/// Fails unless there is such an utterance.
+/// Fails if the utterance does not exist.
 pub(crate) fn expect_utterance(utterance: usize, utterances: usize) -> Result<()> {
     if utterance < utterances {
         return Ok(());
     }
-    Err(Error::shape("utterance", format!("one below {utterances}"), utterance))
+    Err(Error::shape("utterance", format!("an index below {utterances}"), utterance))
 }
 
-/// Where the first value is that is NaN or infinite.
+/// Returns the index of the first value that is NaN or infinite.
 pub(crate) fn first_not_finite<F: kernels::Real>(values: &[F]) -> Option<usize> {
     /// Elements of a task.
-    const MANY: usize = 1 << 16;
-    par_find(parts(values, MANY), |at, values| first_in(values).map(|found| at * MANY + found))
+    const ELEMENTS_PER_TASK: usize = 1 << 16;
+    par_find(parts(values, ELEMENTS_PER_TASK), |task, values| {
+        first_not_finite_in(values).map(|index| task * ELEMENTS_PER_TASK + index)
+    })
 }
 
-fn first_in<F: kernels::Real>(values: &[F]) -> Option<usize> {
-    /// Elements that are looked at without a branch, several at a time.
-    const RUN: usize = 256;
+fn first_not_finite_in<F: kernels::Real>(values: &[F]) -> Option<usize> {
+    /// Elements that are checked without a branch, several at a time.
+    const RUN_ELEMENTS: usize = 256;
     const LANES: usize = 16;
-    // Zero times a number is zero, but for those that are looked for.
-    let all = |run: &[F]| {
+    // Zero times a finite number is zero; zero times NaN or infinity is not.
+    let is_finite = |run: &[F]| {
         let mut sums = [F::ZERO; LANES];
         let (whole, rest) = run.as_chunks::<LANES>();
-        for of_lanes in whole {
-            sums.iter_mut().zip(of_lanes).for_each(|(sum, &x)| *sum += x * F::ZERO);
+        for lanes in whole {
+            sums.iter_mut().zip(lanes).for_each(|(sum, &x)| *sum += x * F::ZERO);
         }
         sums.iter().chain(rest).all(|&x| x * F::ZERO == F::ZERO)
     };
-    let first = RUN * values.chunks(RUN).position(|run| !all(run))?;
+    let first = RUN_ELEMENTS * values.chunks(RUN_ELEMENTS).position(|run| !is_finite(run))?;
     values[first..].iter().position(|x| !x.to_f64().is_finite()).map(|at| first + at)
 }
 
-/// Fails for the first value of a parameter that is NaN or infinite.
+/// Fails if a value of a parameter is NaN or infinite.
 pub(crate) fn expect_finite<F: kernels::Real>(argument: &str, values: &[F]) -> Result<()> {
     match first_not_finite(values) {
         None => Ok(()),
@@ -208,12 +212,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_that_is_not_finite_is_found_wherever_it_is() {
+    fn first_not_finite_returns_the_first_index() {
         let mut values = vec![f32::MAX; 200_000];
         assert_eq!(first_not_finite(&values), None);
-        let wrong = [(f32::NAN, 150_000), (f32::NAN, 999), (f32::NEG_INFINITY, 512), (f32::INFINITY, 511)];
-        for (wrong, at) in wrong.into_iter().chain([(f32::NAN, 0)]) {
-            values[at] = wrong;
+        let invalid = [(f32::NAN, 150_000), (f32::NAN, 999), (f32::NEG_INFINITY, 512), (f32::INFINITY, 511)];
+        for (value, at) in invalid.into_iter().chain([(f32::NAN, 0)]) {
+            values[at] = value;
             assert_eq!(first_not_finite(&values), Some(at));
         }
         assert_eq!(first_not_finite::<f64>(&[]), None);

@@ -1,4 +1,4 @@
-//! One call of a session: what it is asked for, its weights, and the buffers that it runs in.
+//! One call of a session: its request, its weights, and its buffers.
 use std::borrow::Cow;
 
 use kernels::{Real, ScratchReq};
@@ -7,16 +7,16 @@ use crate::{
     Arcs, BoundWeights, Error, Frames, Labels, RecognitionLattice, Result,
     best_path::Backpointers,
     denominator::Denominator,
-    group::UtteranceGroup,
     numerator::Numerator,
     plan::{BUFFERS, Plan},
     step::FrameStep,
+    utterance_group::UtteranceGroup,
 };
 
-/// Which sum over paths a call is about.
+/// The sum over paths that a call computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sum {
-    /// `log D - log S`; under locally normalised weights `-log S`, and D is not computed.
+pub enum PathSum {
+    /// `log D - log S`; with locally normalized weights `-log S`, without D.
     Loss,
     /// `log D`, over all paths.
     Denominator,
@@ -24,12 +24,12 @@ pub enum Sum {
     Numerator,
 }
 
-/// A lattice and inputs that fit together.
+/// A lattice and inputs, checked for consistency.
 pub struct Request<'a, F: Real> {
     pub frames: &'a Frames<'a, F>,
     pub labels: Option<&'a Labels<'a>>,
     pub lattice: RecognitionLattice<'a, F>,
-    sum: Sum,
+    sum: PathSum,
 }
 
 impl<'a, F: Real> Request<'a, F> {
@@ -37,29 +37,29 @@ impl<'a, F: Real> Request<'a, F> {
         lattice: &RecognitionLattice<'a, F>,
         frames: &'a Frames<'a, F>,
         labels: Option<&'a Labels<'a>>,
-        sum: Sum,
+        sum: PathSum,
     ) -> Result<Self> {
         lattice.check_frames(frames)?;
         match labels {
             Some(labels) => labels.check(frames, lattice.context().vocabulary())?,
-            None if sum == Sum::Denominator => {}
-            None => return Err(Error::shape("labels", "labels, for a sum over their paths", "none")),
+            None if sum == PathSum::Denominator => {}
+            None => return Err(Error::shape("labels", "labels for a sum over their paths", "none")),
         }
-        let labels = if sum == Sum::Denominator { None } else { labels };
+        let labels = if sum == PathSum::Denominator { None } else { labels };
         Ok(Self { frames, labels, lattice: *lattice, sum })
     }
 
-    /// True if the sum needs all paths.
+    /// Returns true if the sum needs all paths.
     pub fn needs_all_paths(&self) -> bool {
         match self.sum {
-            Sum::Loss => !self.lattice.weight_fn().is_locally_normalized(),
-            Sum::Denominator => true,
-            Sum::Numerator => false,
+            PathSum::Loss => !self.lattice.weight_fn().is_locally_normalized(),
+            PathSum::Denominator => true,
+            PathSum::Numerator => false,
         }
     }
 }
 
-/// Buffers that stay in a session from call to call.
+/// Buffers that a session keeps from call to call.
 #[derive(Default)]
 pub struct CallBuffers<F> {
     pub denominator: Denominator<F>,
@@ -70,12 +70,14 @@ pub struct CallBuffers<F> {
 }
 
 impl<F: Real> CallBuffers<F> {
-    /// Frees all buffers if `limit` bytes do not hold the excess of their sizes over those of a plan.
+    /// Frees all buffers if they could exceed `limit` bytes in a call.
+    ///
+    /// The call needs the bytes of its plan plus the excess of each buffer over its planned size.
     pub fn fit(&mut self, plan: &Plan, limit: usize) {
-        let excess = |(held, planned): (ScratchReq, &ScratchReq)| {
-            ScratchReq::from_bytes(held.bytes().saturating_sub(planned.bytes()))
+        let excess = |(allocated, planned): (ScratchReq, &ScratchReq)| {
+            ScratchReq::from_bytes(allocated.bytes().saturating_sub(planned.bytes()))
         };
-        let excess = ScratchReq::all_of(self.held().into_iter().zip(&plan.buffers).map(excess));
+        let excess = ScratchReq::all_of(self.allocated().into_iter().zip(&plan.buffers).map(excess));
         if excess.and(ScratchReq::from_bytes(plan.bytes)).bytes() > limit {
             *self = Self {
                 denominator: Denominator::default(),
@@ -86,25 +88,31 @@ impl<F: Real> CallBuffers<F> {
         }
     }
 
-    /// Memory in the order of [`Plan::buffers`].
-    fn held(&self) -> [ScratchReq; BUFFERS] {
-        let [pointers, of_best] = self.best.held();
-        let [alpha, arcs, of_sums] = self.denominator.held();
+    /// Allocated memory in the order of [`Plan::buffers`].
+    fn allocated(&self) -> [ScratchReq; BUFFERS] {
+        let [pointers, best_scratch] = self.best.allocated();
+        let [alpha, arcs, sum_scratch] = self.denominator.allocated();
         let weights = self.weights.iter().map(|buffer| ScratchReq::new::<F>(buffer.capacity()));
-        [pointers.and(alpha), arcs, self.numerator.held(), of_best.and(of_sums), ScratchReq::all_of(weights)]
+        [
+            pointers.and(alpha),
+            arcs,
+            self.numerator.allocated(),
+            best_scratch.and(sum_scratch),
+            ScratchReq::all_of(weights),
+        ]
     }
 }
 
-/// A request and its bound weights.
+/// A request with bound weights.
 pub struct Execution<'a, F: Real> {
     pub frames: &'a Frames<'a, F>,
     pub lattice: RecognitionLattice<'a, F>,
     pub step: FrameStep<'a>,
     pub weights: Box<dyn BoundWeights<F> + 'a>,
     labels: Option<&'a Labels<'a>>,
-    /// Frames of the group, packed.
+    /// Packed frames of the group.
     rows: Cow<'a, [F]>,
-    sum: Sum,
+    sum: PathSum,
     all_paths: bool,
 }
 
@@ -116,12 +124,12 @@ pub struct GroupSums {
 }
 
 impl<'a, F: Real> Execution<'a, F> {
-    /// Binds the weights of a request, in `buffers` of earlier calls.
+    /// Binds the weights of a request, reusing `buffers` of earlier calls.
     pub fn new(request: Request<'a, F>, buffers: &mut Vec<Vec<F>>) -> Result<Self> {
         let all_paths = request.needs_all_paths();
         let Request { frames, labels, lattice, sum } = request;
         let weights = lattice.weight_fn().bind(buffers)?;
-        // Buffers that the weights did not take would only use memory.
+        // Free buffers that the weights did not take.
         buffers.clear();
         let rows = Cow::Borrowed(&[][..]);
         Ok(Self { frames, labels, lattice, step: lattice.step(), weights, rows, sum, all_paths })
@@ -133,8 +141,10 @@ impl<'a, F: Real> Execution<'a, F> {
         self.weights.set_frames(&self.rows, &group.utterances())
     }
 
-    /// Computes the sums of a group. State for [`backward`](Self::backward) is saved if `keep_arcs` is some: with all arc weights or
-    /// without.
+    /// Computes the sums of a group.
+    ///
+    /// State for [`backward`](Self::backward) is saved if `keep_arcs` is some: with all arc weights
+    /// or without.
     pub fn forward(
         &mut self,
         buffers: &mut CallBuffers<F>,
@@ -143,28 +153,29 @@ impl<'a, F: Real> Execution<'a, F> {
     ) -> Result<GroupSums> {
         self.set_frames(group)?;
         let (stored, kept) = (keep_arcs.is_some(), keep_arcs.unwrap_or(false));
-        let mut found = GroupSums { denominators: Vec::new(), numerators: Vec::new(), sums: Vec::new() };
+        let mut group_sums = GroupSums { denominators: Vec::new(), numerators: Vec::new(), sums: Vec::new() };
         if self.all_paths {
-            found.denominators = buffers.denominator.forward(&self.step, &*self.weights, group, stored, kept);
-            check_sums(&found.denominators, group)?;
+            group_sums.denominators =
+                buffers.denominator.forward(&self.step, &*self.weights, group, stored, kept);
+            check_sums(&group_sums.denominators, group)?;
         }
         if let Some(labels) = self.labels {
             let kind = (self.lattice.context(), self.lattice.alignment());
-            found.numerators = buffers.numerator.forward(kind, &*self.weights, group, labels, stored)?;
-            check_sums(&found.numerators, group)?;
+            group_sums.numerators = buffers.numerator.forward(kind, &*self.weights, group, labels, stored)?;
+            check_sums(&group_sums.numerators, group)?;
         }
-        found.sums = match self.sum {
-            Sum::Denominator => found.denominators.clone(),
-            Sum::Numerator => found.numerators.clone(),
-            Sum::Loss if !self.all_paths => found.numerators.iter().map(|s| -s).collect(),
-            Sum::Loss => {
-                let pairs = found.denominators.iter().zip(&found.numerators);
+        group_sums.sums = match self.sum {
+            PathSum::Denominator => group_sums.denominators.clone(),
+            PathSum::Numerator => group_sums.numerators.clone(),
+            PathSum::Loss if !self.all_paths => group_sums.numerators.iter().map(|s| -s).collect(),
+            PathSum::Loss => {
+                let pairs = group_sums.denominators.iter().zip(&group_sums.numerators);
                 let loss =
                     |(&d, &s): (&f64, &f64)| if s == f64::NEG_INFINITY { f64::INFINITY } else { d - s };
                 pairs.map(loss).collect()
             }
         };
-        Ok(found)
+        Ok(group_sums)
     }
 
     /// Adds the gradients of the group of the last [`forward`](Self::forward).
@@ -172,15 +183,15 @@ impl<'a, F: Real> Execution<'a, F> {
         &mut self,
         buffers: &mut CallBuffers<F>,
         group: &UtteranceGroup,
-        found: &GroupSums,
+        group_sums: &GroupSums,
         cotangents: &[f64],
     ) -> Result<()> {
-        if !found.numerators.is_empty() {
-            let sign = if self.sum == Sum::Loss { -1.0 } else { 1.0 };
+        if !group_sums.numerators.is_empty() {
+            let sign = if self.sum == PathSum::Loss { -1.0 } else { 1.0 };
             let scaled: Vec<f64> = cotangents.iter().map(|g| sign * g).collect();
             buffers.numerator.backward(&mut *self.weights, group, &scaled)?;
         }
-        if !found.denominators.is_empty() {
+        if !group_sums.denominators.is_empty() {
             let backward = |weights: &mut dyn BoundWeights<F>, frames: &[usize], adjoints: Arcs<F>| {
                 weights.backward(frames, adjoints);
                 Ok(())
@@ -190,11 +201,11 @@ impl<'a, F: Real> Execution<'a, F> {
         Ok(())
     }
 
-    /// Writes the gradient of a group's frames to their positions in the batch.
+    /// Writes the frame gradient of a group to its batch positions.
     pub fn frame_gradient(&mut self, group: &UtteranceGroup, out: &mut [F]) {
-        let size = self.frames.size();
+        let size = self.frames.frame_size();
         let rows = self.weights.frame_gradient(&self.rows);
-        for (row, to) in rows.chunks_exact(size).zip(group.places(self.frames.padded())) {
+        for (row, to) in rows.chunks_exact(size).zip(group.batch_positions(self.frames.padded())) {
             out[to * size..][..size].copy_from_slice(row);
         }
     }
@@ -208,14 +219,14 @@ pub fn check_sums(sums: &[f64], group: &UtteranceGroup) -> Result<()> {
     }
 }
 
-/// Fails unless there is one finite weight for each utterance.
+/// Fails unless each utterance has one finite weight.
 pub fn check_weights<F: Real>(frames: &Frames<F>, weights: &[f64]) -> Result<()> {
     let expected = frames.utterances();
     if weights.len() != expected {
-        return Err(Error::shape("weights", format!("one for each of {expected} utterances"), weights.len()));
+        return Err(Error::shape("weights", format!("{expected} weights, one per utterance"), weights.len()));
     }
     crate::error::expect_finite("weights", weights)?;
-    // Some are infinite in single precision only.
-    let own: Vec<F> = weights.iter().map(|&weight| F::from_f64(weight)).collect();
-    crate::error::expect_finite("weights", &own)
+    // A weight may be infinite in single precision only.
+    let rounded: Vec<F> = weights.iter().map(|&weight| F::from_f64(weight)).collect();
+    crate::error::expect_finite("weights", &rounded)
 }

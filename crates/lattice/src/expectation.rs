@@ -1,4 +1,6 @@
-//! Means over all paths of a lattice, with gradients: the entropy of its paths and the expected cost of a path.
+//! Expectations over the paths of a lattice, with gradients.
+//!
+//! They are the entropy of the paths and the expected cost of a path:
 //!
 //! ```text
 //! p(path) = exp(w(path) - log D)
@@ -8,11 +10,11 @@
 //! dH / dw(arc) = -m(arc) (E[w | arc] - E[w])
 //! ```
 //!
-//! m is the posterior of an arc and `E[r | arc]` the mean over the paths through it: `α ⊗ w ⊗ β` in the semiring
-//! [`Average`] (Eisner 2002; Li and Eisner 2009). All of it is f64, by the definition of
-//! [`distance`](mod@distance).
+//! m is the posterior of an arc and `E[r | arc]` the mean over the paths through it, which is
+//! `α ⊗ w ⊗ β` in the semiring [`Average`] (Eisner 2002; Li and Eisner 2009). All sums are f64 and
+//! follow the definition in [`distance`](mod@distance).
 use kernels::Real;
-use rnnt_dp::semiring::{Average, Mean};
+use rnnt_dp::semiring::{Average, AverageWeight};
 
 use crate::{
     AlignmentLattice, Arcs, ArcsMut, BoundWeights, Context, Error, Frames, LatticeOutput, RecognitionLattice,
@@ -22,21 +24,21 @@ use crate::{
     execution::check_weights,
 };
 
-/// What a mean is of.
+/// A statistic of paths.
 #[derive(Clone, Copy)]
-pub enum Quantity<'a> {
+pub enum PathStatistic<'a> {
     /// Entropy of the distribution over paths, in nats.
     Entropy,
-    /// Sum over a path of what its arcs cost, by frame and arc. Arcs that are blocked are not asked.
+    /// Sum of the costs of a path's arcs, by frame and arc; not called for blocked arcs.
     Cost(&'a dyn Fn(usize, FrameArc) -> f64),
 }
 
-/// A mean over the paths of an utterance, and its gradient.
+/// An expectation over the paths of an utterance, and its gradient.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Expected {
+pub struct ExpectationGradient {
     /// `log D`; -inf where all paths are blocked.
     pub log_sum: f64,
-    /// The mean; +inf where all paths are blocked.
+    /// The expectation; +inf where all paths are blocked.
     pub mean: f64,
     /// Gradient of the weights of blank arcs, *N x C*.
     pub blank: Vec<f64>,
@@ -44,21 +46,27 @@ pub struct Expected {
     pub lexical: Vec<f64>,
 }
 
-/// What an arc costs that differs from a reference: 1 if the label that it takes from its alignment state is another one. The
-/// reference has an entry for each frame and alignment state, *T x A*, as a [`LatticePath`](crate::LatticePath) has; 0 where it ends.
+/// Returns the cost function of alignment errors: 1 for an arc that differs from a reference.
+///
+/// The reference has a label for each frame and alignment state, *T x A*, like a
+/// [`LatticePath`](crate::LatticePath), and 0 after its end.
 ///
 /// ```
-/// use lattice::{AlignmentLattice, FullNGram, Arcs, expectation::{differs, expected, Quantity}};
+/// use lattice::{
+///     AlignmentLattice, Arcs, FullNGram,
+///     expectation::{PathStatistic, alignment_errors, expectation},
+/// };
 /// let (context, alignment) = (FullNGram::new(1, 0)?, AlignmentLattice::FrameDependent);
-/// let arcs = Arcs { blank: &[0.0; 2], lexical: &[0.0; 2] }; // two frames, in each a blank or a label
-/// let cost = differs(alignment, &[1, 0]);
-/// let risk = expected(&context, alignment, arcs, Quantity::Cost(&cost))?;
+/// // Two frames, each with a blank or a label.
+/// let arcs = Arcs { blank: &[0.0; 2], lexical: &[0.0; 2] };
+/// let cost = alignment_errors(alignment, &[1, 0]);
+/// let risk = expectation(&context, alignment, arcs, PathStatistic::Cost(&cost))?;
 /// assert!((risk.mean - 1.0).abs() < 1e-12 && (risk.lexical[0] + 0.25).abs() < 1e-12);
-/// let entropy = expected(&context, alignment, arcs, Quantity::Entropy)?;
+/// let entropy = expectation(&context, alignment, arcs, PathStatistic::Entropy)?;
 /// assert!((entropy.mean - 4f64.ln()).abs() < 1e-12 && entropy.lexical[0].abs() < 1e-12);
 /// # Ok::<(), lattice::Error>(())
 /// ```
-pub fn differs(alignment: AlignmentLattice, reference: &[u32]) -> impl Fn(usize, FrameArc) -> f64 {
+pub fn alignment_errors(alignment: AlignmentLattice, reference: &[u32]) -> impl Fn(usize, FrameArc) -> f64 {
     move |frame, arc| {
         let entry = frame * alignment.num_states() + arc.alignment;
         let label = reference.get(entry).map_or(0, |&label| label as usize);
@@ -66,106 +74,112 @@ pub fn differs(alignment: AlignmentLattice, reference: &[u32]) -> impl Fn(usize,
     }
 }
 
-/// A mean over all paths of one utterance.
+/// Returns an expectation over all paths of one utterance.
 ///
 /// # Shapes
 /// `arcs` *N x C* and *N x C x V*.
 ///
 /// # Errors
-/// Other lengths, weights whose sum is NaN or +inf, costs whose mean is not finite.
+/// Other lengths; weights whose sum is NaN or +inf; costs whose mean is not finite.
 ///
 /// # Cost
-/// Time *N A C V*, memory *N C* beside the result.
-pub fn expected(
+/// Time *N A C V*, memory *N C* in addition to the result.
+pub fn expectation(
     context: &dyn Context,
     alignment: AlignmentLattice,
     arcs: Arcs<f64>,
-    quantity: Quantity,
-) -> Result<Expected> {
+    quantity: PathStatistic,
+) -> Result<ExpectationGradient> {
     let sizes = [context.states(), context.states() * context.vocabulary()];
     let frames = arcs.blank.len() / sizes[0];
     expect_len("arcs.blank", frames * sizes[0], arcs.blank.len())?;
     expect_len("arcs.lexical", frames * sizes[1], arcs.lexical.len())?;
-    let of = |t: usize| Arcs {
+    let frame_arcs = |t: usize| Arcs {
         blank: &arcs.blank[t * sizes[0]..][..sizes[0]],
         lexical: &arcs.lexical[t * sizes[1]..][..sizes[1]],
     };
     let load = |t: usize, to: ArcsMut<f64>| {
-        to.blank.copy_from_slice(of(t).blank);
-        to.lexical.copy_from_slice(of(t).lexical);
+        to.blank.copy_from_slice(frame_arcs(t).blank);
+        to.lexical.copy_from_slice(frame_arcs(t).lexical);
     };
-    let means = Means { context, alignment, quantity };
-    let found = means.forward(frames, load);
-    let mean = means.value(&found.total, 0)?;
+    let means = StatisticSums { context, alignment, quantity };
+    let distance = means.forward(frames, load);
+    let mean = means.value(&distance.total, 0)?;
     let (mut blank, mut lexical) = (vec![0.0; arcs.blank.len()], vec![0.0; arcs.lexical.len()]);
-    let mut backward = means.backward(&found);
+    let mut backward = means.backward(&distance);
     while let Some((t, gradient)) = backward.step(load) {
         blank[t * sizes[0]..][..sizes[0]].copy_from_slice(gradient.blank);
         lexical[t * sizes[1]..][..sizes[1]].copy_from_slice(gradient.lexical);
     }
-    Ok(Expected { log_sum: found.total.log_prob, mean, blank, lexical })
+    Ok(ExpectationGradient { log_sum: distance.total.log_prob, mean, blank, lexical })
 }
 
 impl<F: Real> RecognitionLattice<'_, F> {
-    /// A mean over all paths of each utterance, *B..*, of what `of` says for it; +inf where all paths are blocked.
+    /// Returns an expectation over all paths of each utterance, *B..*.
+    ///
+    /// `statistic` maps an utterance to its statistic. +inf where all paths are blocked.
     ///
     /// # Errors
-    /// Frames that do not fit the lattice, arc weights whose sum is NaN or +inf, costs whose mean is not finite.
+    /// Frames that do not fit the lattice; arc weights whose sum is NaN or +inf; costs whose mean
+    /// is not finite.
     ///
     /// # Cost
-    /// Time *N A C V*, one arc after the other, and the arc weights; memory *N C* of an utterance, and one frame of arcs.
+    /// Time *N A C V*, one arc at a time, and the arc weights; memory *N C* of an utterance, and
+    /// one frame of arcs.
     pub fn expectations<'q>(
         &self,
         frames: &Frames<F>,
-        of: impl Fn(usize) -> Quantity<'q>,
+        statistic: impl Fn(usize) -> PathStatistic<'q>,
     ) -> Result<Vec<f64>> {
         self.check_frames(frames)?;
         let mut arcs = FrameArcs::new(self)?;
         let value = |utterance| {
             arcs.set_frames(frames, utterance)?;
-            let means = self.means(of(utterance));
-            let found = means.forward(frames.length(utterance), |t, to| arcs.load(t, to));
-            means.value(&found.total, utterance)
+            let means = self.means(statistic(utterance));
+            let distance = means.forward(frames.length(utterance), |t, to| arcs.load(t, to));
+            means.value(&distance.total, utterance)
         };
         (0..frames.utterances()).map(value).collect()
     }
 
-    /// The same, as `sums`, and all gradients of `Σ_b weights[b] mean[b]`; none where all paths are blocked.
+    /// Returns expectations as `sums`, and the gradients of `Σ_b weights[b] mean[b]`.
+    ///
+    /// Utterances whose paths are all blocked have no gradient.
     ///
     /// # Errors
-    /// As [`expectations`](Self::expectations), or not one finite weight for each utterance.
+    /// As [`expectations`](Self::expectations); not one finite weight for each utterance.
     ///
     /// # Cost
     /// About four times that of [`expectations`](Self::expectations).
     pub fn expectation_gradients<'q>(
         &self,
         frames: &Frames<F>,
-        of: impl Fn(usize) -> Quantity<'q>,
+        statistic: impl Fn(usize) -> PathStatistic<'q>,
         weights: &[f64],
     ) -> Result<LatticeOutput<F>> {
         self.check_frames(frames)?;
         check_weights(frames, weights)?;
         let mut arcs = FrameArcs::new(self)?;
         let mut sums = Vec::with_capacity(frames.utterances());
-        let padded = frames.padded() * frames.size();
+        let padded = frames.padded() * frames.frame_size();
         let mut gradient = vec![F::ZERO; frames.utterances() * padded];
         for (utterance, &weight) in weights.iter().enumerate() {
             arcs.set_frames(frames, utterance)?;
-            let means = self.means(of(utterance));
-            let found = means.forward(frames.length(utterance), |t, to| arcs.load(t, to));
-            sums.push(means.value(&found.total, utterance)?);
-            let mut backward = means.backward(&found);
+            let means = self.means(statistic(utterance));
+            let distance = means.forward(frames.length(utterance), |t, to| arcs.load(t, to));
+            sums.push(means.value(&distance.total, utterance)?);
+            let mut backward = means.backward(&distance);
             while let Some((t, gradient)) = backward.step(|t, to| arcs.load(t, to)) {
                 arcs.add_gradient(t, gradient, weight);
             }
-            let rows = arcs.weights.frame_gradient(frames.of(utterance));
+            let rows = arcs.weights.frame_gradient(frames.utterance(utterance));
             gradient[utterance * padded..][..rows.len()].copy_from_slice(&rows);
         }
         Ok(LatticeOutput { sums, frames: gradient, parameters: arcs.weights.finish() })
     }
 
-    fn means<'a>(&'a self, quantity: Quantity<'a>) -> Means<'a> {
-        Means { context: self.context(), alignment: self.alignment(), quantity }
+    fn means<'a>(&'a self, quantity: PathStatistic<'a>) -> StatisticSums<'a> {
+        StatisticSums { context: self.context(), alignment: self.alignment(), quantity }
     }
 }
 
@@ -184,7 +198,8 @@ impl<'a, F: Real> FrameArcs<'a, F> {
     }
 
     fn set_frames(&mut self, frames: &Frames<F>, utterance: usize) -> Result<()> {
-        self.weights.set_frames(frames.of(utterance), &vec![utterance as u32; frames.length(utterance)])
+        self.weights
+            .set_frames(frames.utterance(utterance), &vec![utterance as u32; frames.length(utterance)])
     }
 
     fn load(&mut self, t: usize, to: ArcsMut<f64>) {
@@ -200,19 +215,19 @@ impl<'a, F: Real> FrameArcs<'a, F> {
     }
 }
 
-/// A mean of one utterance.
-struct Means<'a> {
+/// Computes one statistic of one utterance.
+struct StatisticSums<'a> {
     context: &'a dyn Context,
     alignment: AlignmentLattice,
-    quantity: Quantity<'a>,
+    quantity: PathStatistic<'a>,
 }
 
-impl Means<'_> {
-    /// Rows of arcs: what they cost may depend on the alignment state, their weights do not.
+impl StatisticSums<'_> {
+    /// Number of rows of arcs: costs may depend on the alignment state, weights do not.
     fn rows(&self) -> usize {
         match self.quantity {
-            Quantity::Entropy => 1,
-            Quantity::Cost(_) => self.alignment.num_states(),
+            PathStatistic::Entropy => 1,
+            PathStatistic::Cost(_) => self.alignment.num_states(),
         }
     }
 
@@ -220,13 +235,17 @@ impl Means<'_> {
         [self.context.states(), self.context.states() * self.context.vocabulary()]
     }
 
-    /// Arcs of the semiring, *rows x C* and *rows x C x V*, from the weights of a frame.
-    fn fill(&self, t: usize, from: Arcs<f64>, to: ArcsMut<Mean>) {
+    /// Converts the weights of a frame to weights of the semiring.
+    ///
+    /// The arcs are *rows x C* and *rows x C x V*.
+    fn fill(&self, t: usize, from: Arcs<f64>, to: ArcsMut<AverageWeight>) {
         let (states, labels) = (self.context.states(), self.context.vocabulary());
         let value = |log_prob: f64, arc: FrameArc| match self.quantity {
-            Quantity::Entropy => Mean { log_prob, value: log_prob },
-            Quantity::Cost(cost) if log_prob > f64::NEG_INFINITY => Mean { log_prob, value: cost(t, arc) },
-            Quantity::Cost(_) => Mean { log_prob, value: 0.0 },
+            PathStatistic::Entropy => AverageWeight { log_prob, value: log_prob },
+            PathStatistic::Cost(cost) if log_prob > f64::NEG_INFINITY => {
+                AverageWeight { log_prob, value: cost(t, arc) }
+            }
+            PathStatistic::Cost(_) => AverageWeight { log_prob, value: 0.0 },
         };
         for (at, to) in to.blank.iter_mut().enumerate() {
             let (alignment, context) = (at / states, at % states);
@@ -239,17 +258,21 @@ impl Means<'_> {
         }
     }
 
-    fn forward(&self, num_frames: usize, mut load: impl FnMut(usize, ArcsMut<f64>)) -> Distance<Mean> {
+    fn forward(
+        &self,
+        num_frames: usize,
+        mut load: impl FnMut(usize, ArcsMut<f64>),
+    ) -> Distance<AverageWeight> {
         let [mut blank, mut lexical] = self.sizes().map(|size| vec![0.0; size]);
-        let fill = |t: usize, to: ArcsMut<Mean>| {
+        let fill = |t: usize, to: ArcsMut<AverageWeight>| {
             load(t, ArcsMut { blank: &mut blank, lexical: &mut lexical });
             self.fill(t, Arcs { blank: &blank, lexical: &lexical }, to);
         };
         distance::forward::<Average>(self.context, self.alignment, num_frames, self.rows(), fill)
     }
 
-    /// What the total means.
-    fn value(&self, total: &Mean, utterance: usize) -> Result<f64> {
+    /// Returns the expectation of a total.
+    fn value(&self, total: &AverageWeight, utterance: usize) -> Result<f64> {
         if total.log_prob == f64::NEG_INFINITY {
             return Ok(f64::INFINITY);
         }
@@ -257,34 +280,36 @@ impl Means<'_> {
             return Err(Error::Overflow { utterance, value: total.log_prob });
         }
         if !total.value.is_finite() {
-            let found = format!("{} in utterance {utterance}", total.value);
-            return Err(Error::shape("cost", "costs whose mean over paths is finite", found));
+            let mean = format!("{} in utterance {utterance}", total.value);
+            return Err(Error::shape("cost", "costs whose mean over paths is finite", mean));
         }
         Ok(match self.quantity {
-            Quantity::Entropy => total.log_prob - total.value,
-            Quantity::Cost(_) => total.value,
+            PathStatistic::Entropy => total.log_prob - total.value,
+            PathStatistic::Cost(_) => total.value,
         })
     }
 
-    /// Derivative of the mean by the weight of an arc, from the mean over the paths through it.
-    fn slope(&self, through: &Mean, total: &Mean) -> f64 {
-        if through.log_prob == f64::NEG_INFINITY {
+    /// Returns the derivative of the expectation by an arc weight.
+    ///
+    /// It follows from the mean over the paths through the arc.
+    fn derivative(&self, arc: &AverageWeight, total: &AverageWeight) -> f64 {
+        if arc.log_prob == f64::NEG_INFINITY {
             return 0.0;
         }
-        let slope = (through.log_prob - total.log_prob).exp() * (through.value - total.value);
+        let derivative = (arc.log_prob - total.log_prob).exp() * (arc.value - total.value);
         match self.quantity {
-            Quantity::Entropy => -slope,
-            Quantity::Cost(_) => slope,
+            PathStatistic::Entropy => -derivative,
+            PathStatistic::Cost(_) => derivative,
         }
     }
 
-    fn backward<'a>(&'a self, found: &'a Distance<Mean>) -> MeanBackward<'a> {
+    fn backward<'a>(&'a self, distance: &'a Distance<AverageWeight>) -> StatisticBackward<'a> {
         let [blank, lexical] = self.sizes().map(|size| vec![0.0; size]);
         let steps = distance::DistanceBackward::new(self.context, self.alignment, self.rows());
-        MeanBackward {
+        StatisticBackward {
             means: self,
-            found,
-            left: found.alphas.len() / self.context.states(),
+            distance,
+            remaining: distance.alphas.len() / self.context.states(),
             steps,
             blank,
             lexical,
@@ -292,38 +317,38 @@ impl Means<'_> {
     }
 }
 
-/// Gradients of the arc weights, the last frame first.
-struct MeanBackward<'a> {
-    means: &'a Means<'a>,
-    found: &'a Distance<Mean>,
-    /// Frames before the one that was last.
-    left: usize,
+/// Gradients of the arc weights, last frame first.
+struct StatisticBackward<'a> {
+    means: &'a StatisticSums<'a>,
+    distance: &'a Distance<AverageWeight>,
+    /// Number of frames that are left.
+    remaining: usize,
     steps: distance::DistanceBackward<'a, Average>,
     blank: Vec<f64>,
     lexical: Vec<f64>,
 }
 
-impl MeanBackward<'_> {
-    /// The next frame and its gradient, *C* and *C x V*.
+impl StatisticBackward<'_> {
+    /// Returns the next frame and its gradient, *C* and *C x V*.
     fn step(&mut self, mut load: impl FnMut(usize, ArcsMut<f64>)) -> Option<(usize, Arcs<'_, f64>)> {
-        let t = self.left.checked_sub(1)?;
-        self.left = t;
-        let Self { means, found, steps, blank, lexical, .. } = self;
+        let t = self.remaining.checked_sub(1)?;
+        self.remaining = t;
+        let Self { means, distance, steps, blank, lexical, .. } = self;
         let states = means.context.states();
-        let through = steps.step(&found.alphas[t * states..][..states], |to| {
+        let sums = steps.step(&distance.alphas[t * states..][..states], |to| {
             load(t, ArcsMut { blank, lexical });
             means.fill(t, Arcs { blank, lexical }, to);
         });
-        add_up(blank, &through.blank, |mean| means.slope(mean, &found.total));
-        add_up(lexical, &through.lexical, |mean| means.slope(mean, &found.total));
+        sum_alignments(blank, &sums.blank, |mean| means.derivative(mean, &distance.total));
+        sum_alignments(lexical, &sums.lexical, |mean| means.derivative(mean, &distance.total));
         Some((t, Arcs { blank, lexical }))
     }
 }
 
-/// Sums over alignment states.
-fn add_up(out: &mut [f64], through: &[Mean], slope: impl Fn(&Mean) -> f64) {
+/// Sums derivatives over alignment states.
+fn sum_alignments(out: &mut [f64], sums: &[AverageWeight], derivative: impl Fn(&AverageWeight) -> f64) {
     out.fill(0.0);
-    for row in through.chunks_exact(out.len()) {
-        out.iter_mut().zip(row).for_each(|(out, mean)| *out += slope(mean));
+    for row in sums.chunks_exact(out.len()) {
+        out.iter_mut().zip(row).for_each(|(out, mean)| *out += derivative(mean));
     }
 }

@@ -1,13 +1,15 @@
 //! The n best paths.
 //!
-//! The best path from any state is known (`potentials.rs`), so a path is told by where it leaves the best continuation of another one,
-//! and what it loses there:
+//! The best continuation from any state is known (`potentials.rs`). A path is therefore determined
+//! by the arc where it deviates from the best continuation of another path, and by the loss there:
 //!
 //! ```text
-//! loss(arc from s) = max over arcs e from s of (w(e) + β(e)) - (w(arc) + β(arc))        >= 0, and 0 on the way of a path found
+//! loss(arc from s) = max over arcs e from s of (w(e) + β(e)) - (w(arc) + β(arc))
+//!                  >= 0, and 0 on the best continuation
 //! ```
-//! Each path found offers all ways to leave it behind its own turn; the offer of least loss is the next best path (Lawler 1972;
-//! Eppstein 1998). Losses of ties are 0 exactly, whatever the rounding of the sums.
+//! Each path adds all deviations after its own as candidates. The candidate of least loss is the
+//! next best path (Lawler 1972; Eppstein 1998). Ties have a loss of exactly 0, regardless of
+//! rounding in the sums.
 use kernels::{Real, ScratchReq};
 
 use crate::{
@@ -15,34 +17,38 @@ use crate::{
     potentials::{PathWalk, StateArcs},
 };
 
-/// Where a path turns off another one.
+/// A deviation of a path from another one.
 struct PathDeviation {
     loss: f64,
-    /// Weight up to and with the arc.
+    /// Weight up to and including the arc.
     weight: f64,
-    /// The path it leaves, by its number.
+    /// Index of the path it deviates from.
     from: usize,
-    place: usize,
+    position: usize,
     state: usize,
     label: u32,
 }
 
 impl<F: Real> LatticeSession<F> {
-    /// The `count` best paths of each utterance, best first, all different; fewer where there are fewer that are not blocked.
+    /// Returns the `count` best paths of each utterance, best first, all different.
     ///
-    /// Exact: the n-th has the n-th largest weight. Of paths of equal weight, those come first that turn off an earlier one
-    /// first; the very first takes the blank, then the lowest label, where [`best_paths`](Self::best_paths) settles ties at the
-    /// end of arcs.
+    /// There are fewer if not enough paths are unblocked.
+    ///
+    /// Exact: the n-th path has the n-th largest weight. Ties are ordered by where paths deviate
+    /// from earlier ones. The first path prefers the blank, then the lowest label, while
+    /// [`best_paths`](Self::best_paths) resolves ties at arc targets.
     ///
     /// ```
-    /// use lattice::{AlignmentLattice, Frames, FullNGram, RecognitionLattice, LatticeSession, TableWeightFn};
+    /// use lattice::{
+    ///     AlignmentLattice, Frames, FullNGram, LatticeSession, RecognitionLattice, TableWeightFn,
+    /// };
     /// let weights = [0.0f64, 0.5, -1.0, 2.0]; // (blank, label 1) in two frames, one context state
     /// let (context, table) = (FullNGram::new(1, 0)?, TableWeightFn::new(&weights, &[2, 1, 2])?);
     /// let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &table)?;
     /// let frames = Frames::new(&[0.0, 1.0], &[1, 2, 1], &[2])?;
     /// let paths = LatticeSession::default().n_best_paths(&lattice, &frames, 3)?;
-    /// let found: Vec<_> = paths[0].iter().map(|path| (&path.alignment[..], path.weight)).collect();
-    /// assert_eq!(found, [(&[1, 1][..], 2.5), (&[0, 1], 2.0), (&[1, 0], -0.5)]);
+    /// let best: Vec<_> = paths[0].iter().map(|path| (&path.alignment[..], path.weight)).collect();
+    /// assert_eq!(best, [(&[1, 1][..], 2.5), (&[0, 1], 2.0), (&[1, 0], -0.5)]);
     /// # Ok::<(), lattice::Error>(())
     /// ```
     ///
@@ -50,68 +56,72 @@ impl<F: Real> LatticeSession<F> {
     /// As [`distances`](Self::distances).
     ///
     /// # Cost
-    /// Arc weights of all frames once and N A C numbers of 8 bytes an utterance; then, for each path, the arcs of one state a frame.
+    /// Arc weights of all frames once, and N A C numbers of 8 bytes per utterance; then, for each
+    /// path, the arcs of one state per frame.
     pub fn n_best_paths(
         &mut self,
         lattice: &RecognitionLattice<F>,
         frames: &Frames<F>,
         count: usize,
     ) -> Result<Vec<Vec<LatticePath>>> {
-        let turns = ScratchReq::new::<PathDeviation>(count.saturating_add(1));
-        let memory = [ScratchReq::EMPTY, turns.and(StateArcs::<F>::scratch(lattice.context()))];
+        let deviations = ScratchReq::new::<PathDeviation>(count.saturating_add(1));
+        let memory = [ScratchReq::EMPTY, deviations.and(StateArcs::<F>::scratch(lattice.context()))];
         self.walks(lattice, frames, (Merge::Max, memory), |_, walk| Ok(n_best(walk, count)))
     }
 }
 
 fn n_best<F: Real>(walk: &PathWalk<F>, count: usize) -> Vec<LatticePath> {
-    let mut found: Vec<LatticePath> = Vec::new();
-    // In order, and no more than are still wanted.
-    let mut turns: Vec<PathDeviation> = Vec::new();
+    let mut paths: Vec<LatticePath> = Vec::new();
+    // Sorted by loss, and no more than can still be needed.
+    let mut deviations: Vec<PathDeviation> = Vec::new();
     let mut row = StateArcs::default();
-    let per_frame = walk.places.per_frame();
-    let mut go_on = (walk.total() > f64::NEG_INFINITY && count > 0).then(|| {
-        let path = LatticePath { alignment: vec![0; walk.places.end()], per_frame, weight: 0.0 };
+    let per_frame = walk.positions.per_frame();
+    let mut next = (walk.total() > f64::NEG_INFINITY && count > 0).then(|| {
+        let path = LatticePath { alignment: vec![0; walk.positions.end()], per_frame, weight: 0.0 };
         (path, 0.0, 0, walk.context.start())
     });
-    while let Some((mut path, so_far, mut place, mut state)) = go_on {
-        let wanted = count - found.len() - 1;
-        while place < walk.places.end() {
-            walk.look(place, state, &mut row);
+    while let Some((mut path, so_far, mut position, mut state)) = next {
+        let remaining = count - paths.len() - 1;
+        while position < walk.positions.end() {
+            walk.arc_scores(position, state, &mut row);
             let (best, top) = first_max(&row.scores);
             for (label, &score) in row.scores.iter().enumerate() {
                 let loss = so_far + (top - score);
-                let late = turns.len() >= wanted && turns.last().is_none_or(|last| loss >= last.loss);
-                if label == best || score == f64::NEG_INFINITY || late {
+                let is_late =
+                    deviations.len() >= remaining && deviations.last().is_none_or(|last| loss >= last.loss);
+                if label == best || score == f64::NEG_INFINITY || is_late {
                     continue;
                 }
-                let at = turns.partition_point(|turn| turn.loss <= loss);
+                let at = deviations.partition_point(|deviation| deviation.loss <= loss);
                 let weight = path.weight + row.weights[label];
-                turns.insert(
+                deviations.insert(
                     at,
-                    PathDeviation { loss, weight, from: found.len(), place, state, label: label as u32 },
+                    PathDeviation { loss, weight, from: paths.len(), position, state, label: label as u32 },
                 );
-                turns.truncate(wanted);
+                deviations.truncate(remaining);
             }
-            path.alignment[place] = best as u32;
+            path.alignment[position] = best as u32;
             path.weight += row.weights[best];
-            (place, state) = walk.follow(place, state, best);
+            (position, state) = walk.next_position(position, state, best);
         }
-        found.push(path);
-        go_on = (!turns.is_empty()).then(|| {
-            let turn = turns.remove(0);
-            let mut alignment = vec![0; walk.places.end()];
-            alignment[..turn.place].copy_from_slice(&found[turn.from].alignment[..turn.place]);
-            alignment[turn.place] = turn.label;
-            let (place, state) = walk.follow(turn.place, turn.state, turn.label as usize);
-            (LatticePath { alignment, per_frame, weight: turn.weight }, turn.loss, place, state)
+        paths.push(path);
+        next = (!deviations.is_empty()).then(|| {
+            let deviation = deviations.remove(0);
+            let mut alignment = vec![0; walk.positions.end()];
+            alignment[..deviation.position]
+                .copy_from_slice(&paths[deviation.from].alignment[..deviation.position]);
+            alignment[deviation.position] = deviation.label;
+            let (position, state) =
+                walk.next_position(deviation.position, deviation.state, deviation.label as usize);
+            (LatticePath { alignment, per_frame, weight: deviation.weight }, deviation.loss, position, state)
         });
     }
-    // Sums in another order may differ in the last place.
-    found.sort_by(|a, b| b.weight.total_cmp(&a.weight));
-    found
+    // Sums in different orders may differ in the last digit.
+    paths.sort_by(|a, b| b.weight.total_cmp(&a.weight));
+    paths
 }
 
-/// The first of the largest.
+/// Returns the index and value of the first of the largest values.
 pub fn first_max(values: &[f64]) -> (usize, f64) {
     let larger = |best: (usize, f64), (at, &x): (usize, &f64)| if x > best.1 { (at, x) } else { best };
     values.iter().enumerate().fold((0, f64::NEG_INFINITY), larger)

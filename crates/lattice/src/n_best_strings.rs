@@ -1,13 +1,15 @@
-//! The n best strings of labels: best first over their prefixes.
+//! The n best label strings: best-first search over prefixes.
 //!
 //! ```text
-//! h(t,a)          weight of the ways to emit a prefix and to be at (t,a); its context state c is one        h at the end: the string
+//! h(t,a)          weight of the paths that emit a prefix and end in (t,a), in its context state c;
+//!                 at the end, weight of the string
 //! bound(prefix y) = ⊕ over (t,a) of h(t,a) ⊗ l_t[c,y] ⊗ β(after the label, δ(c,y))
 //! ```
-//! A bound is the best path, or the sum over all paths, whose strings begin so. No string that does is heavier; so the first
-//! complete one to come up is the heaviest. With [`Merge::Max`] some string is as heavy as the bound, and what leads to it loses
-//! nothing, ties included (`n_best.rs`): no more prefixes are looked at than the strings have. With [`Merge::Sum`] a bound is shared
-//! by many strings, and nothing but a limit keeps the work in check.
+//! A bound is the weight of the best path, or the sum over all paths, whose strings start with the
+//! prefix. It is an upper bound for these strings, so the first complete string taken from the
+//! queue is the best one. With [`Merge::Max`] some string attains the bound, and prefixes on the
+//! way to it lose nothing, ties included (`n_best.rs`): no more prefixes are expanded than the
+//! strings have. With [`Merge::Sum`] many strings share a bound, and only a limit bounds the work.
 use std::{cmp::Ordering, collections::BinaryHeap};
 
 use kernels::{Real, ScratchReq};
@@ -17,28 +19,28 @@ use crate::{
     potentials::{PathWalk, StateArcs},
 };
 
-/// What is asked for.
+/// Options of a search for the n best strings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NBestOptions {
-    /// How many strings at most.
+    /// Largest number of strings.
     pub count: usize,
-    /// What a string weighs: as its best path, or as all its paths.
+    /// Weight of a string: of its best path, or of all its paths.
     pub merge: Merge,
-    /// The most prefixes that may be looked at in an utterance.
-    pub limit: usize,
+    /// Largest number of prefixes that are expanded for an utterance.
+    pub max_prefixes: usize,
 }
 
-/// A prefix that was looked at.
+/// A prefix that was expanded.
 struct StringPrefix {
     parent: usize,
     label: u32,
     state: usize,
     depth: usize,
     /// `h`, *N A + 1*.
-    here: Vec<f64>,
+    forward: Vec<f64>,
 }
 
-/// A prefix to look at, or a string that is complete (label 0).
+/// A prefix to expand, or a complete string (label 0).
 struct PrefixCandidate {
     bound: f64,
     depth: usize,
@@ -47,74 +49,86 @@ struct PrefixCandidate {
 }
 
 impl<F: Real> LatticeSession<F> {
-    /// The heaviest strings of labels of each utterance, heaviest first, all different; fewer where there are fewer that are not
-    /// blocked.
+    /// Returns the best label strings of each utterance, best first, all different.
     ///
-    /// Exact under both ways to merge. Under [`Merge::Sum`] the weight less `log D` is the log-posterior of the string.
+    /// There are fewer if not enough strings are unblocked.
+    ///
+    /// Exact for both merges. Under [`Merge::Sum`], the weight minus `log D` is the log-posterior
+    /// of the string.
     ///
     /// ```
-    /// use lattice::{AlignmentLattice, Frames, FullNGram, Merge, RecognitionLattice, LatticeSession, NBestOptions, TableWeightFn};
+    /// use lattice::{
+    ///     AlignmentLattice, Frames, FullNGram, LatticeSession, Merge, NBestOptions,
+    ///     RecognitionLattice, TableWeightFn,
+    /// };
     /// let (context, table) = (FullNGram::new(1, 0)?, TableWeightFn::new(&[0.0; 4], &[2, 1, 2])?);
     /// let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &table)?;
     /// let frames = Frames::new(&[0.0, 1.0], &[1, 2, 1], &[2])?;
-    /// let asked = NBestOptions { count: 1, merge: Merge::Sum, limit: 100 };
-    /// let found = LatticeSession::default().n_best_strings(&lattice, &frames, asked)?;
-    /// assert_eq!(found[0][0].labels, [1]); // one label at the first frame or at the second
-    /// assert!((found[0][0].weight - 2f64.ln()).abs() < 1e-12);
+    /// let options = NBestOptions { count: 1, merge: Merge::Sum, max_prefixes: 100 };
+    /// let strings = LatticeSession::default().n_best_strings(&lattice, &frames, options)?;
+    /// assert_eq!(strings[0][0].labels, [1]); // one label at the first or second frame
+    /// assert!((strings[0][0].weight - 2f64.ln()).abs() < 1e-12);
     /// # Ok::<(), lattice::Error>(())
     /// ```
     ///
     /// # Errors
-    /// As [`distances`](Self::distances); [`Error::Limit`] where more prefixes would have to be looked at.
+    /// As [`distances`](Self::distances); [`Error::Limit`] if more prefixes would have to be
+    /// expanded.
     ///
     /// # Cost
-    /// Arc weights of all frames once and N A C numbers of 8 bytes an utterance; for each prefix looked at, the arcs of one state in
-    /// all frames, and N A numbers of 8 bytes.
+    /// Arc weights of all frames once, and N A C numbers of 8 bytes per utterance; for each
+    /// expanded prefix, the arcs of one state in all frames, and N A numbers of 8 bytes.
     pub fn n_best_strings(
         &mut self,
         lattice: &RecognitionLattice<F>,
         frames: &Frames<F>,
-        asked: NBestOptions,
+        options: NBestOptions,
     ) -> Result<Vec<Vec<WeightedString>>> {
         let labels = 1 + lattice.context().vocabulary();
-        let prefixes = ScratchReq::new::<f64>(asked.limit);
-        // Weights of one label's arcs.
+        let prefixes = ScratchReq::new::<f64>(options.max_prefixes);
+        // Weights of the arcs of one label.
         let arcs = ScratchReq::new::<f64>(1).and(ScratchReq::new::<F>(4));
-        let offers = ScratchReq::new::<PrefixCandidate>(labels)
+        let candidates = ScratchReq::new::<PrefixCandidate>(labels)
             .and(ScratchReq::new::<StringPrefix>(1))
-            .times(asked.limit);
+            .times(options.max_prefixes);
         let scores = ScratchReq::new::<f64>(labels);
         let memory = [
             prefixes.times(lattice.alignment().num_states()).and(arcs),
-            ScratchReq::all_of([prefixes, offers, scores, StateArcs::<F>::scratch(lattice.context())]),
+            ScratchReq::all_of([prefixes, candidates, scores, StateArcs::<F>::scratch(lattice.context())]),
         ];
-        self.walks(lattice, frames, (asked.merge, memory), |utterance, walk| search(walk, asked, utterance))
+        self.walks(lattice, frames, (options.merge, memory), |utterance, walk| {
+            search(walk, options, utterance)
+        })
     }
 }
 
-fn search<F: Real>(walk: &PathWalk<F>, asked: NBestOptions, utterance: usize) -> Result<Vec<WeightedString>> {
-    let mut found = Vec::new();
+fn search<F: Real>(
+    walk: &PathWalk<F>,
+    options: NBestOptions,
+    utterance: usize,
+) -> Result<Vec<WeightedString>> {
+    let mut strings = Vec::new();
     let mut prefixes: Vec<StringPrefix> = Vec::new();
-    let mut offers = BinaryHeap::new();
+    let mut candidates = BinaryHeap::new();
     let mut row = StateArcs::default();
     let mut scores = Vec::new();
-    if asked.count == 0 || walk.total() == f64::NEG_INFINITY {
-        return Ok(found);
+    if options.count == 0 || walk.total() == f64::NEG_INFINITY {
+        return Ok(strings);
     }
-    let mut here = vec![f64::NEG_INFINITY; walk.places.end() + 1];
-    here[0] = 0.0;
-    let start = StringPrefix { parent: 0, label: 0, state: walk.context.start(), depth: 0, here };
+    let mut forward = vec![f64::NEG_INFINITY; walk.positions.end() + 1];
+    forward[0] = 0.0;
+    let start = StringPrefix { parent: 0, label: 0, state: walk.context.start(), depth: 0, forward };
     let mut next = Some((start, walk.total()));
     loop {
         if let Some((mut prefix, bound)) = next.take() {
-            if prefixes.len() == asked.limit {
-                return Err(Error::Limit { utterance, limit: asked.limit });
+            if prefixes.len() == options.max_prefixes {
+                return Err(Error::Limit { utterance, limit: options.max_prefixes });
             }
-            prefix.go_on(walk, asked.merge, &mut row, &mut scores);
+            prefix.expand(walk, options.merge, &mut row, &mut scores);
             let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             for (label, &score) in (0..).zip(&scores).filter(|(_, score)| **score > f64::NEG_INFINITY) {
-                let bound = if asked.merge == Merge::Max { bound - (top - score) } else { score };
-                offers.push(PrefixCandidate {
+                let bound = if options.merge == Merge::Max { bound - (top - score) } else { score };
+                candidates.push(PrefixCandidate {
                     bound,
                     depth: prefix.depth + 1,
                     parent: prefixes.len(),
@@ -123,11 +137,11 @@ fn search<F: Real>(walk: &PathWalk<F>, asked: NBestOptions, utterance: usize) ->
             }
             prefixes.push(prefix);
         }
-        match offers.pop() {
+        match candidates.pop() {
             Some(PrefixCandidate { parent, label: 0, .. }) => {
-                found.push(WeightedString {
+                strings.push(WeightedString {
                     labels: labels(&prefixes, parent),
-                    weight: prefixes[parent].here[walk.places.end()],
+                    weight: prefixes[parent].forward[walk.positions.end()],
                 });
             }
             Some(PrefixCandidate { parent, label, bound, .. }) => {
@@ -135,13 +149,13 @@ fn search<F: Real>(walk: &PathWalk<F>, asked: NBestOptions, utterance: usize) ->
             }
             None => break,
         }
-        if found.len() == asked.count {
+        if strings.len() == options.count {
             break;
         }
     }
-    // Sums in another order may differ in the last place.
-    found.sort_by(|a, b| b.weight.total_cmp(&a.weight));
-    Ok(found)
+    // Sums in different orders may differ in the last digit.
+    strings.sort_by(|a, b| b.weight.total_cmp(&a.weight));
+    Ok(strings)
 }
 
 fn labels(prefixes: &[StringPrefix], mut at: usize) -> Vec<u32> {
@@ -155,21 +169,21 @@ fn labels(prefixes: &[StringPrefix], mut at: usize) -> Vec<u32> {
 }
 
 impl StringPrefix {
-    /// Another label: where it is emitted.
+    /// Returns the prefix with one more label.
     fn child<F: Real>(&self, walk: &PathWalk<F>, parent: usize, label: u32) -> Result<Self> {
-        let weights = walk.weigh_label(self.state, label)?;
-        let mut here = vec![f64::NEG_INFINITY; self.here.len()];
-        for (place, weight) in self.here[..walk.places.end()].iter().enumerate() {
-            if let Some(next) = walk.places.after_label(place) {
-                here[next] = weight + weights[walk.places.frame(place)];
+        let weights = walk.label_weights(self.state, label)?;
+        let mut forward = vec![f64::NEG_INFINITY; self.forward.len()];
+        for (position, weight) in self.forward[..walk.positions.end()].iter().enumerate() {
+            if let Some(next) = walk.positions.after_label(position) {
+                forward[next] = weight + weights[walk.positions.frame(position)];
             }
         }
         let state = walk.context.next_state(self.state, label as usize);
-        Ok(Self { parent, label, state, depth: self.depth + 1, here })
+        Ok(Self { parent, label, state, depth: self.depth + 1, forward })
     }
 
-    /// Blanks behind its last label, and the bounds of what comes next: the end, or each label.
-    fn go_on<F: Real>(
+    /// Adds final blanks, and bounds the end and each next label.
+    fn expand<F: Real>(
         &mut self,
         walk: &PathWalk<F>,
         merge: Merge,
@@ -178,24 +192,24 @@ impl StringPrefix {
     ) {
         scores.clear();
         scores.resize(1 + walk.context.vocabulary(), f64::NEG_INFINITY);
-        for place in 0..walk.places.end() {
-            let here = self.here[place];
-            if here == f64::NEG_INFINITY {
+        for position in 0..walk.positions.end() {
+            let forward = self.forward[position];
+            if forward == f64::NEG_INFINITY {
                 continue;
             }
-            walk.look(place, self.state, row);
-            let behind = &mut self.here[walk.places.after_blank(place)];
-            *behind = merge.two(*behind, here + row.weights[0]);
+            walk.arc_scores(position, self.state, row);
+            let after_blank = &mut self.forward[walk.positions.after_blank(position)];
+            *after_blank = merge.pair(*after_blank, forward + row.weights[0]);
             for (bound, score) in scores[1..].iter_mut().zip(&row.scores[1..]) {
-                *bound = merge.two(*bound, here + score);
+                *bound = merge.pair(*bound, forward + score);
             }
         }
-        scores[0] = self.here[walk.places.end()];
+        scores[0] = self.forward[walk.positions.end()];
     }
 }
 
 impl Ord for PrefixCandidate {
-    /// The largest bound first; of ties the longest prefix, then the newest, then the lowest label.
+    /// Orders by bound; ties by the longest prefix, then the newest, then the lowest label.
     fn cmp(&self, other: &Self) -> Ordering {
         let bounds = self.bound.total_cmp(&other.bound);
         let depths = self.depth.cmp(&other.depth);

@@ -1,32 +1,34 @@
-//! Paths of one string of labels: a chain of contexts beside the frames, two weights a site.
+//! Sums over the paths of one label string: a chain of contexts, two weights per site.
 //!
 //! ```text
-//! α'[u] = log(exp(α[u] + B[t,u]) + exp(α[u-1] + L[t,u-1]))                     one label or a blank
-//! a_0 = α      a_{i+1}[u+1] = a_i[u] + L[t,u]      α'[u] = B[t,u] + log Σ_i exp a_i[u]      K labels, then a blank
+//! one label or a blank:  α'[u] = log(exp(α[u] + B[t,u]) + exp(α[u-1] + L[t,u-1]))
+//! K labels, a blank:     a_0 = α    a_{i+1}[u+1] = a_i[u] + L[t,u]
+//!                        α'[u] = B[t,u] + log Σ_i exp a_i[u]
 //! S = α_N[M]
 //! ```
-//! In f64, and exact in the length of a chain: there are few sites. Where no path goes all derivatives are 0.
+//! All sums are f64 and exact in the length of the chain, because there are few sites. Without a
+//! path all derivatives are 0.
 use kernels::{Real, ScratchReq, items_mut, par_for};
 use rnnt_dp::semiring::{Log, Semiring};
 
 use crate::{
     AlignmentLattice, Arcs, ArcsMut, BoundWeights, Error, LabelChain, Labels, Result,
     context::{Context, walk_states},
-    denominator::ADDS_UP,
-    group::UtteranceGroup,
+    denominator::POSTERIOR_SUM_RANGE,
+    utterance_group::UtteranceGroup,
 };
 
-const NONE: f64 = f64::NEG_INFINITY;
+const BLOCKED: f64 = f64::NEG_INFINITY;
 
-/// The strings of a group and the adjoints of their arcs.
+/// The string of a group, and the adjoints of their arcs.
 #[derive(Default)]
 pub struct Numerator<F> {
     chains: Vec<Option<StringChain>>,
-    /// Weights, then marginals, of each utterance: *N x (M + 1)* each.
+    /// Arc weights, later marginals, of each utterance: *N x (M + 1)* each.
     arcs: Vec<(Vec<F>, Vec<F>)>,
 }
 
-/// Contexts and labels of an utterance that has a path.
+/// Contexts and labels of an utterance with a path.
 struct StringChain {
     states: Vec<usize>,
     labels: Vec<u32>,
@@ -34,12 +36,13 @@ struct StringChain {
 
 impl<F: Real> Numerator<F> {
     /// Memory of arc weights.
-    pub fn held(&self) -> ScratchReq {
+    pub fn allocated(&self) -> ScratchReq {
         let arcs = self.arcs.iter().map(|(blank, lexical)| blank.capacity() + lexical.capacity());
         ScratchReq::new::<F>(arcs.sum())
     }
 
-    /// `log S` of each utterance; what [`backward`](Self::backward) needs stays if it is `stored`.
+    /// Computes `log S` of each utterance; `stored` saves the state for
+    /// [`backward`](Self::backward).
     pub fn forward(
         &mut self,
         (context, alignment): (&dyn Context, AlignmentLattice),
@@ -49,25 +52,28 @@ impl<F: Real> Numerator<F> {
         stored: bool,
     ) -> Result<Vec<f64>> {
         self.set_arcs((context, alignment), weights, group, labels)?;
-        let mut sums = vec![(NONE, None); group.len()];
+        let mut sums = vec![(BLOCKED, None); group.len()];
         let chains = &self.chains;
         par_for((items_mut(&mut sums), items_mut(&mut self.arcs)), |at, (sum, (blank, lexical))| {
-            if let Some(strings) = &chains[at] {
-                let sites = group.of(at).len() * strings.states.len();
-                let string =
-                    StringLattice { alignment, frames: group.of(at).len(), positions: strings.states.len() };
+            if let Some(string) = &chains[at] {
+                let sites = group.frame_range(at).len() * string.states.len();
+                let string = StringLattice {
+                    alignment,
+                    frames: group.frame_range(at).len(),
+                    positions: string.states.len(),
+                };
                 *sum = string.sum(&mut blank[..sites], &mut lexical[..sites], stored);
             }
         });
-        for (utterance, &(_, wrong)) in group.utterances.clone().zip(&sums) {
-            if let Some((frame, sum)) = wrong {
+        for (utterance, &(_, imprecise)) in group.utterances.clone().zip(&sums) {
+            if let Some((frame, sum)) = imprecise {
                 return Err(Error::Precision { utterance, frame, sum });
             }
         }
         Ok(sums.into_iter().map(|(sum, _)| sum).collect())
     }
 
-    /// Computes the arc weights along the strings of a group.
+    /// Computes the arc weights along the string of a group.
     pub fn set_arcs(
         &mut self,
         (context, alignment): (&dyn Context, AlignmentLattice),
@@ -78,32 +84,35 @@ impl<F: Real> Numerator<F> {
         self.chains.clear();
         self.arcs.resize_with(self.arcs.len().max(group.len()), Default::default);
         for (at, utterance) in group.utterances.clone().enumerate() {
-            let labels =
-                labels.of(utterance).filter(|labels| alignment.holds(group.of(at).len(), labels.len()));
+            let labels = labels
+                .utterance(utterance)
+                .filter(|labels| alignment.has_path(group.frame_range(at).len(), labels.len()));
             self.chains.push(match labels {
                 None => None,
                 Some(labels) => {
                     Some(StringChain { states: walk_states(context, labels)?, labels: labels.to_vec() })
                 }
             });
-            let Some(strings) = &self.chains[at] else { continue };
-            let sites = group.of(at).len() * strings.states.len();
+            let Some(string) = &self.chains[at] else { continue };
+            let sites = group.frame_range(at).len() * string.states.len();
             let (blank, lexical) = &mut self.arcs[at];
             for arcs in [&mut *blank, &mut *lexical] {
                 kernels::ensure_len(arcs, sites, F::ZERO);
             }
             let arcs = ArcsMut { blank: &mut blank[..sites], lexical: &mut lexical[..sites] };
-            weights.forward_chain(group.of(at).start, strings.chain(), arcs)?;
+            weights.forward_chain(group.frame_range(at).start, string.chain(), arcs)?;
         }
         Ok(())
     }
 
-    /// Labels and arc weights of an utterance, if its frames hold its labels.
+    /// Returns the labels and arc weights of an utterance.
+    ///
+    /// None if the labels do not fit into the frames.
     pub fn string(&self, group: &UtteranceGroup, at: usize) -> Option<(&[u32], Arcs<'_, F>)> {
-        let strings = self.chains[at].as_ref()?;
-        let sites = group.of(at).len() * strings.states.len();
+        let string = self.chains[at].as_ref()?;
+        let sites = group.frame_range(at).len() * string.states.len();
         let (blank, lexical) = &self.arcs[at];
-        Some((&strings.labels, Arcs { blank: &blank[..sites], lexical: &lexical[..sites] }))
+        Some((&string.labels, Arcs { blank: &blank[..sites], lexical: &lexical[..sites] }))
     }
 
     /// Propagates the marginals, times `cotangents`, to parameters and frames.
@@ -114,8 +123,8 @@ impl<F: Real> Numerator<F> {
         cotangents: &[f64],
     ) -> Result<()> {
         for (at, &cotangent) in cotangents.iter().enumerate() {
-            let Some(strings) = &self.chains[at] else { continue };
-            let sites = group.of(at).len() * strings.states.len();
+            let Some(string) = &self.chains[at] else { continue };
+            let sites = group.frame_range(at).len() * string.states.len();
             if cotangent == 0.0 || sites == 0 {
                 continue;
             }
@@ -123,7 +132,7 @@ impl<F: Real> Numerator<F> {
             let (blank, lexical) = (&mut blank[..sites], &mut lexical[..sites]);
             let scale = F::from_f64(cotangent);
             blank.iter_mut().chain(&mut *lexical).for_each(|g| *g *= scale);
-            weights.backward_chain(group.of(at).start, strings.chain(), Arcs { blank, lexical })?;
+            weights.backward_chain(group.frame_range(at).start, string.chain(), Arcs { blank, lexical })?;
         }
         Ok(())
     }
@@ -145,37 +154,43 @@ struct StringLattice {
 }
 
 impl StringLattice {
-    /// `log S`; puts marginals in the place of the weights if they are `wanted`. Also a frame whose
-    /// marginals do not add up, and to what they do.
-    fn sum<F: Real>(&self, blank: &mut [F], lexical: &mut [F], wanted: bool) -> (f64, Option<(usize, f64)>) {
+    /// Computes `log S`; replaces the weights by marginals if `marginals` is true.
+    ///
+    /// Also returns a frame whose marginals do not sum to 1, and their sum.
+    fn sum<F: Real>(
+        &self,
+        blank: &mut [F],
+        lexical: &mut [F],
+        marginals: bool,
+    ) -> (f64, Option<(usize, f64)>) {
         let Self { frames, positions, .. } = *self;
-        let mut alpha = vec![NONE; (frames + 1) * positions];
+        let mut alpha = vec![BLOCKED; (frames + 1) * positions];
         alpha[0] = 0.0;
-        let mut room = vec![NONE; self.alignment.num_states() * positions];
+        let mut inside = vec![BLOCKED; self.alignment.num_states() * positions];
         for t in 0..frames {
             let (before, after) = alpha[t * positions..].split_at_mut(positions);
             let arcs = (&blank[t * positions..][..positions], &lexical[t * positions..][..positions]);
-            self.forward(before, arcs, &mut after[..positions], &mut room);
+            self.forward(before, arcs, &mut after[..positions], &mut inside);
         }
         let sum = alpha[(frames + 1) * positions - 1];
-        if !wanted {
+        if !marginals {
             return (sum, None);
         }
-        let mut beta = vec![NONE; positions];
-        beta[positions - 1] = if sum.is_finite() { -sum } else { NONE };
-        let mut wrong = None;
+        let mut beta = vec![BLOCKED; positions];
+        beta[positions - 1] = if sum.is_finite() { -sum } else { BLOCKED };
+        let mut imprecise = None;
         for t in (0..frames).rev() {
             let arcs = (&mut blank[t * positions..][..positions], &mut lexical[t * positions..][..positions]);
             let (blank, lexical) = (&mut *arcs.0, &mut *arcs.1);
-            self.backward(&alpha[t * positions..][..positions], (blank, lexical), &mut beta, &mut room);
-            // A frame has one blank, or one arc.
+            self.backward(&alpha[t * positions..][..positions], (blank, lexical), &mut beta, &mut inside);
+            // A frame has one blank, or exactly one arc.
             let lexical = if self.alignment.expansions().is_some() { &[] } else { &*arcs.1 };
-            let all: f64 = arcs.0.iter().chain(lexical).map(|arc| arc.to_f64()).sum();
-            if sum.is_finite() && !ADDS_UP.contains(&all) {
-                wrong = Some((t, all));
+            let frame_sum: f64 = arcs.0.iter().chain(lexical).map(|arc| arc.to_f64()).sum();
+            if sum.is_finite() && !POSTERIOR_SUM_RANGE.contains(&frame_sum) {
+                imprecise = Some((t, frame_sum));
             }
         }
-        (sum, wrong)
+        (sum, imprecise)
     }
 
     fn forward<F: Real>(
@@ -183,7 +198,7 @@ impl StringLattice {
         alpha: &[f64],
         (blank, lexical): (&[F], &[F]),
         next: &mut [f64],
-        room: &mut [f64],
+        levels: &mut [f64],
     ) {
         let [b, l] = [blank, lexical].map(|arcs| |u: usize| arcs[u].to_f64());
         match self.alignment.expansions() {
@@ -194,9 +209,9 @@ impl StringLattice {
                 }
             }
             Some(labels) => {
-                self.inside(alpha, lexical, room);
-                next.fill(NONE);
-                for a in room.chunks_exact(alpha.len()).take(labels + 1) {
+                self.write_levels(alpha, lexical, levels);
+                next.fill(BLOCKED);
+                for a in levels.chunks_exact(alpha.len()).take(labels + 1) {
                     next.iter_mut().zip(a).for_each(|(next, &a)| *next = Log::plus(*next, a));
                 }
                 next.iter_mut().enumerate().for_each(|(u, next)| *next += b(u));
@@ -204,56 +219,58 @@ impl StringLattice {
         }
     }
 
-    /// `a_0 .. a_K`
-    fn inside<F: Real>(&self, alpha: &[f64], lexical: &[F], room: &mut [f64]) {
-        room[..alpha.len()].copy_from_slice(alpha);
+    /// Writes `a_0 .. a_K`.
+    fn write_levels<F: Real>(&self, alpha: &[f64], lexical: &[F], levels: &mut [f64]) {
+        levels[..alpha.len()].copy_from_slice(alpha);
         for i in 1..self.alignment.num_states() {
-            let (before, after) = room[(i - 1) * alpha.len()..].split_at_mut(alpha.len());
-            after[0] = NONE;
+            let (before, after) = levels[(i - 1) * alpha.len()..].split_at_mut(alpha.len());
+            after[0] = BLOCKED;
             (1..alpha.len()).for_each(|u| after[u] = before[u - 1] + lexical[u - 1].to_f64());
         }
     }
 
-    /// `β` behind the frame less the sum, to that before it; marginals in the place of the weights.
+    /// Replaces `β` by its value before the frame, and weights by marginals.
+    ///
+    /// `β` is relative to the sum.
     fn backward<F: Real>(
         &self,
         alpha: &[f64],
         (blank, lexical): (&mut [F], &mut [F]),
         beta: &mut [f64],
-        room: &mut [f64],
+        levels: &mut [f64],
     ) {
         let last = alpha.len() - 1;
-        let exp = |log: f64| if log == NONE { 0.0 } else { log.exp() };
+        let exp = |log: f64| if log == BLOCKED { 0.0 } else { log.exp() };
         match self.alignment.expansions() {
             None => {
                 for u in 0..=last {
                     let stay = blank[u].to_f64() + beta[u];
-                    let go = if u < last { lexical[u].to_f64() + beta[u + 1] } else { NONE };
+                    let label = if u < last { lexical[u].to_f64() + beta[u + 1] } else { BLOCKED };
                     blank[u] = F::from_f64(exp(alpha[u] + stay));
-                    lexical[u] = F::from_f64(exp(alpha[u] + go));
-                    beta[u] = Log::plus(stay, go);
+                    lexical[u] = F::from_f64(exp(alpha[u] + label));
+                    beta[u] = Log::plus(stay, label);
                 }
             }
             Some(labels) => {
-                self.inside(alpha, lexical, room);
+                self.write_levels(alpha, lexical, levels);
                 let end: Vec<f64> = beta.iter().zip(&*blank).map(|(beta, b)| beta + b.to_f64()).collect();
                 let weights: Vec<f64> = lexical.iter().map(|l| l.to_f64()).collect();
-                let (mut of_blank, mut of_lexical) = (vec![0.0; last + 1], vec![0.0; last + 1]);
+                let (mut blank_sums, mut lexical_sums) = (vec![0.0; last + 1], vec![0.0; last + 1]);
                 for i in (0..=labels).rev() {
-                    let a = &room[i * alpha.len()..][..alpha.len()];
+                    let a = &levels[i * alpha.len()..][..alpha.len()];
                     for u in 0..=last {
-                        of_blank[u] += exp(a[u] + end[u]);
-                        let go = if i < labels && u < last { weights[u] + beta[u + 1] } else { NONE };
-                        of_lexical[u] += exp(a[u] + go);
-                        // Read before it is written: position u + 1 comes later.
-                        beta[u] = Log::plus(end[u], go);
+                        blank_sums[u] += exp(a[u] + end[u]);
+                        let label = if i < labels && u < last { weights[u] + beta[u + 1] } else { BLOCKED };
+                        lexical_sums[u] += exp(a[u] + label);
+                        // Position u + 1 is read before it is written, because it comes later.
+                        beta[u] = Log::plus(end[u], label);
                     }
                 }
                 let write = |out: &mut [F], sums: Vec<f64>| {
                     out.iter_mut().zip(sums).for_each(|(out, sum)| *out = F::from_f64(sum));
                 };
-                write(blank, of_blank);
-                write(lexical, of_lexical);
+                write(blank, blank_sums);
+                write(lexical, lexical_sums);
             }
         }
     }

@@ -1,16 +1,16 @@
-//! Best paths of all groups of a call: the choice of a search, and the one that computes all arc weights.
+//! Best paths of all groups of a call: the choice of the search, and the search over all arcs.
 use kernels::Real;
 
 use crate::{
     Frames, LatticePath, RecognitionLattice, Result,
-    denominator::two,
+    denominator::pair_mut,
     execution::{CallBuffers, Execution, check_sums},
-    group::{UtteranceGroup, Wave},
     plan::{LatticeOperation, Options, Plan},
     screened,
+    utterance_group::{UtteranceGroup, Wave},
 };
 
-/// A search for the best paths of a call, and the plan of its memory.
+/// A search for the best paths, with its memory plan.
 pub struct PathSearch<F: Real> {
     pub plan: Plan,
     pub run: SearchFn<F>,
@@ -19,7 +19,7 @@ pub struct PathSearch<F: Real> {
 type SearchFn<F> = fn(&mut Execution<F>, &Plan, &mut CallBuffers<F>) -> Result<Vec<LatticePath>>;
 
 impl<F: Real> PathSearch<F> {
-    /// The fastest search that the budget has memory for. All find the same paths.
+    /// Selects the fastest search that fits into the budget; all find the same paths.
     pub fn new(lattice: &RecognitionLattice<F>, frames: &Frames<F>, options: Options) -> Result<Self> {
         let plan = Plan::new(lattice, frames, None, (LatticeOperation::sum(true).best(), options))?;
         let all_arcs = Self { plan, run: best_paths };
@@ -27,7 +27,7 @@ impl<F: Real> PathSearch<F> {
     }
 }
 
-/// Finds the best paths of a call from all arc weights, wave by wave.
+/// Finds the best paths from all arc weights, wave by wave.
 fn best_paths<F: Real>(
     execution: &mut Execution<F>,
     plan: &Plan,
@@ -36,7 +36,7 @@ fn best_paths<F: Real>(
     search_groups(execution, plan, buffers, search_waves)
 }
 
-/// Finds the best paths of a call, the backpointers of each group by `search`, which returns the weights of the paths.
+/// Finds the best paths of a call; `search` writes backpointers and returns path weights.
 pub fn search_groups<'a, F: Real>(
     execution: &mut Execution<'a, F>,
     plan: &Plan,
@@ -46,17 +46,17 @@ pub fn search_groups<'a, F: Real>(
     let mut paths = Vec::with_capacity(execution.frames.utterances());
     for group in plan.groups(execution.frames) {
         execution.set_frames(&group)?;
-        buffers.best.begin(&execution.step, &group);
+        buffers.best.start(&execution.step, &group);
         let weights = search(execution, &group, buffers);
         check_sums(&weights, &group)?;
         for (at, &weight) in weights.iter().enumerate() {
-            paths.push(buffers.best.walk_back(&execution.step, &group, at, weight));
+            paths.push(buffers.best.trace_back(&execution.step, &group, at, weight));
         }
     }
     Ok(paths)
 }
 
-/// Fills in the backpointers of a group from all arc weights; returns the weights of its best paths.
+/// Writes the backpointers of a group from all arc weights; returns its path weights.
 pub fn search_waves<F: Real>(
     execution: &mut Execution<F>,
     group: &UtteranceGroup,
@@ -68,15 +68,15 @@ pub fn search_waves<F: Real>(
     let mut before: Option<Wave> = None;
     for at in 0..=waves {
         let wave = (at < waves).then(|| group.wave(at));
-        let (ahead, behind) = two(&mut arcs, at % 2, (at + 1) % 2);
+        let (current, previous) = pair_mut(&mut arcs, at % 2, (at + 1) % 2);
         rayon::join(
             || {
-                if let (Some(wave), Some(buffer)) = (&wave, ahead) {
-                    weights.forward(&wave.frames, buffer.room(step, wave.frames.len()));
+                if let (Some(wave), Some(buffer)) = (&wave, current) {
+                    weights.forward(&wave.frames, buffer.arcs_mut(step, wave.frames.len()));
                 }
             },
             || {
-                if let (Some(wave), Some(buffer)) = (&before, behind) {
+                if let (Some(wave), Some(buffer)) = (&before, previous) {
                     let arcs = buffer.arcs(step, wave.frames.len());
                     buffers.best.forward(step, group, (at - 1, wave), arcs, &mut offsets);
                 }
@@ -84,6 +84,6 @@ pub fn search_waves<F: Real>(
         );
         before = wave;
     }
-    buffers.denominator.give_buffers(arcs);
+    buffers.denominator.return_buffers(arcs);
     buffers.best.path_weights(step.context().states(), &offsets)
 }

@@ -4,93 +4,105 @@ use panda_core::DEFAULT_BUDGET;
 
 use crate::{
     Error, Frames, Labels, RecognitionLattice, Result,
-    group::UtteranceGroup,
-    reach::Reach,
-    step::{StepScratch, backpointers},
+    arc_targets::ArcTargets,
+    step::{StepScratch, backpointer_counts},
+    utterance_group::UtteranceGroup,
     weight_fn::Workload,
 };
 
-/// Arcs of a wave at which products are efficient and most operands stay in the caches.
+/// Preferred number of arcs of a wave.
+///
+/// Products are efficient, and most operands stay in the caches.
 pub(crate) const ARCS_PER_WAVE: usize = 400_000;
 
-/// Kinds of buffers that stay in a session from call to call.
+/// Number of kinds of buffers that a session keeps.
 pub(crate) const BUFFERS: usize = 5;
 
-/// Memory of a session.
+/// Memory options of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Limit on the bytes that a call holds in addition to its arguments and results.
+    /// Hard limit on the bytes that a call allocates.
+    ///
+    /// Arguments and results do not count.
     pub budget: usize,
-    /// Whether arc weights may be kept from forward to backward, where the budget has room for them. Otherwise they
-    /// are computed again, and no more of the budget is used than [`DEFAULT_BUDGET`] or the smallest plan.
+    /// Whether arc weights may be kept from forward to backward.
+    ///
+    /// If true, they are kept if the budget allows it. If false, they are recomputed, and a call
+    /// uses no more of the budget than [`DEFAULT_BUDGET`] or the smallest plan.
     pub keep_weights: bool,
 }
 
 impl Options {
-    /// At most so many bytes; arc weights are kept where they fit.
+    /// A budget of `budget` bytes; arc weights are kept if they fit.
     pub const fn new(budget: usize) -> Self {
         Self { budget, keep_weights: true }
     }
 
-    /// The same without keeping arc weights.
+    /// Disables keeping arc weights.
     pub const fn recompute(self) -> Self {
         Self { keep_weights: false, ..self }
     }
 
-    /// Bytes that are used, where the smallest plan takes so many.
+    /// Bytes that may be used, given the bytes of the smallest plan.
     pub(crate) fn limit(&self, smallest: usize) -> usize {
         if self.keep_weights { self.budget } else { self.budget.min(DEFAULT_BUDGET.max(smallest)) }
     }
 }
 
-/// 256 MiB: arc weights of a few frames, and α of some minutes of speech in the context of two labels out of 32.
+/// 256 MiB: arc weights of a few frames, and α of minutes of speech in a context of 2 labels of 32.
 impl Default for Options {
     fn default() -> Self {
         Self::new(256 << 20)
     }
 }
 
-/// How a call is split: how many utterances are processed together, how many of their frames have arc weights at once, and whether
-/// arc weights are kept from forward to backward or computed again.
+/// A split of a call into groups of utterances and waves.
+///
+/// It also decides whether arc weights are kept from forward to backward or recomputed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
     /// Utterances of a group.
     pub utterances: usize,
     /// Frames of each utterance in a wave.
     pub window: usize,
-    /// Whether arc weights are kept.
+    /// Whether arc weights are kept from forward to backward.
     pub kept: bool,
     /// Whether best paths are found without most arc weights.
     pub screened: bool,
-    /// Bytes that the call allocates at most, in addition to arguments, results, and the packing buffers of threads
-    /// ([`kernels::packing_bytes`]).
+    /// Largest number of bytes that the call allocates.
+    ///
+    /// Arguments, results, and the packing buffers of threads ([`kernels::packing_bytes`]) are not
+    /// counted.
     pub bytes: usize,
-    /// Bytes of the budget that are left for a faster search; 0 if the waves are narrower than [`ARCS_PER_WAVE`].
+    /// Bytes of the budget left for a faster search; 0 if waves are narrower than
+    /// [`ARCS_PER_WAVE`].
     pub(crate) spare: usize,
-    /// Memory of the buffers that stay in a session: α or backpointers, arc weights of waves, arc weights along strings, steps of
+    /// Memory of the buffers that a session keeps.
+    ///
+    /// In order: α or backpointers, arc weights of waves, arc weights along strings, scratch of
     /// utterances, bound weights.
     pub(crate) buffers: [ScratchReq; BUFFERS],
 }
 
-/// What a call does with a lattice.
+/// The operation of a call on a lattice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LatticeOperation {
     /// Whether it visits all paths.
     pub all_paths: bool,
-    /// Whether it finds the best paths, of all or of strings.
+    /// Whether it finds best paths, of all or of strings.
     best: bool,
-    /// Whether gradients follow.
+    /// Whether it has a backward pass.
     gradients: bool,
     /// Whether all utterances are processed together.
-    whole: bool,
-    /// Memory of walks from the start, of each frame and of each utterance.
+    all_utterances: bool,
+    /// Memory of walks from the start, per frame and per utterance.
     walks: Option<[ScratchReq; 2]>,
 }
 
 impl LatticeOperation {
-    /// One sum.
+    /// A sum over paths.
     pub const fn sum(all_paths: bool) -> Self {
-        Self { all_paths, best: false, gradients: false, whole: false, walks: None }
+        Self { all_paths, best: false, gradients: false, all_utterances: false, walks: None }
     }
 
     /// The best path in place of the sum.
@@ -98,27 +110,28 @@ impl LatticeOperation {
         Self { best: true, ..self }
     }
 
-    /// Walks that need so much memory for each frame and for each utterance, after all arcs were visited or without.
+    /// Walks that need `memory` per frame and per utterance.
     pub const fn walks(all_paths: bool, memory: [ScratchReq; 2]) -> Self {
         Self { walks: Some(memory), ..Self::sum(all_paths) }
     }
 
-    /// The same with gradients.
+    /// Adds a backward pass.
     pub const fn with_gradients(self) -> Self {
         Self { gradients: true, ..self }
     }
 
-    /// The same for all utterances at once.
-    pub const fn whole(self) -> Self {
-        Self { whole: true, ..self }
+    /// Processes all utterances at once.
+    pub const fn for_all_utterances(self) -> Self {
+        Self { all_utterances: true, ..self }
     }
 }
 
 impl Plan {
-    /// The plan with the largest groups that fits the budget; within it all arc weights are kept if they fit.
+    /// Returns the plan with the largest groups within the budget; it keeps arc weights if they
+    /// fit.
     ///
     /// # Errors
-    /// [`Error::Budget`] for a budget below the smallest plan, or a plan that no memory holds.
+    /// [`Error::Budget`] for a budget below the smallest plan, or a plan whose size overflows.
     pub(crate) fn new<F: Real>(
         lattice: &RecognitionLattice<F>,
         frames: &Frames<F>,
@@ -126,12 +139,14 @@ impl Plan {
         (operation, options): (LatticeOperation, Options),
     ) -> Result<Self> {
         let positions =
-            |b: usize| labels.and_then(|labels| labels.of(b)).map_or(0, |labels| labels.len() + 1);
+            |b: usize| labels.and_then(|labels| labels.utterance(b)).map_or(0, |labels| labels.len() + 1);
         let lengths = (0..frames.utterances()).map(|b| (frames.length(b), positions(b))).collect();
-        Self::for_lengths(lattice, lengths, frames.size(), (operation, options))
+        Self::for_lengths(lattice, lengths, frames.frame_size(), (operation, options))
     }
 
-    /// The same from frames and positions of each utterance, and the size of a frame.
+    /// Creates a plan from the lengths of each utterance.
+    ///
+    /// `lengths` are frames and positions per utterance; `size` is the frame size.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -143,9 +158,9 @@ impl Plan {
     ) -> Result<Self> {
         let all = lengths.len().max(1);
         let call = CallShape { lattice: *lattice, operation, lengths, features };
-        let least = if operation.whole { all } else { 1 };
+        let min_utterances = if operation.all_utterances { all } else { 1 };
         let wide = |utterances: usize| ARCS_PER_WAVE.div_ceil(call.arcs().saturating_mul(utterances)).max(1);
-        let smallest = call.plan(least, wide(least), false).bytes;
+        let smallest = call.plan(min_utterances, wide(min_utterances), false).bytes;
         let limit = options.limit(smallest).min(isize::MAX as usize);
         let mut utterances = all;
         loop {
@@ -169,15 +184,16 @@ impl Plan {
             {
                 return Ok(plan);
             }
-            if utterances == least {
+            if utterances == min_utterances {
                 let smallest = call.plan(utterances, 1, false).bytes;
                 return Err(Error::Budget { smallest, found: limit });
             }
-            utterances = (utterances / 2).max(least);
+            utterances = (utterances / 2).max(min_utterances);
         }
     }
 
-    /// The plan of a search that screens arcs, whose weights take so much more memory; none if that exceeds the budget.
+    /// Returns the plan of a search with screening, which needs `more` memory; none if it exceeds
+    /// the budget.
     pub(crate) fn with_screening(self, more: ScratchReq) -> Option<Self> {
         let spare = self.spare.checked_sub(more.bytes())?;
         let mut buffers = self.buffers;
@@ -196,7 +212,7 @@ impl Plan {
 struct CallShape<'a, F> {
     lattice: RecognitionLattice<'a, F>,
     operation: LatticeOperation,
-    /// Frames of each utterance, and positions of its string.
+    /// Number of frames of each utterance, and of positions of its string.
     lengths: Vec<(usize, usize)>,
     features: usize,
 }
@@ -207,21 +223,23 @@ impl<F: Real> CallShape<'_, F> {
         self.lattice.context().states() * (1 + self.lattice.context().vocabulary())
     }
 
-    /// Composes the plan of the largest memory of all groups, buffer by buffer: buffers stay from one group to the next.
+    /// Returns the plan for given groups and waves.
+    ///
+    /// Buffers are kept from one group to the next, so each has its largest size of all groups.
     fn plan(&self, utterances: usize, window: usize, kept: bool) -> Plan {
-        let (mut buffers, mut others) = ([ScratchReq::EMPTY; BUFFERS], ScratchReq::EMPTY);
+        let (mut buffers, mut temporary) = ([ScratchReq::EMPTY; BUFFERS], ScratchReq::EMPTY);
         for group in self.lengths.chunks(utterances) {
-            let (of_group, other) = self.group(group, window, kept);
-            buffers.iter_mut().zip(of_group).for_each(|(buffer, of_group)| *buffer = buffer.or(of_group));
-            others = others.or(other);
+            let (group_buffers, group_temporary) = self.group(group, window, kept);
+            buffers.iter_mut().zip(group_buffers).for_each(|(buffer, size)| *buffer = buffer.or(size));
+            temporary = temporary.or(group_temporary);
         }
         // Lists of the context, the list of gradients, and small allocations of the call.
-        let fixed = Reach::scratch(self.lattice.context().states()).and(ScratchReq::from_bytes(8192));
-        let bytes = ScratchReq::all_of(buffers).and(others).and(fixed).bytes();
+        let fixed = ArcTargets::scratch(self.lattice.context().states()).and(ScratchReq::from_bytes(8192));
+        let bytes = ScratchReq::all_of(buffers).and(temporary).and(fixed).bytes();
         Plan { utterances, window, kept, screened: false, bytes, spare: 0, buffers }
     }
 
-    /// Memory of the buffers that stay after a group, and of those that do not.
+    /// Memory of a group: buffers that are kept, and temporary ones.
     fn group(
         &self,
         group: &[(usize, usize)],
@@ -231,11 +249,12 @@ impl<F: Real> CallShape<'_, F> {
         let (context, alignment) = (self.lattice.context(), self.lattice.alignment());
         let (c, state) = (context.states(), ScratchReq::new::<F>(context.states()));
         let LatticeOperation { all_paths, best, gradients, walks, .. } = self.operation;
-        let sum = |of: &dyn Fn(&(usize, usize)) -> usize| group.iter().map(of).fold(0, usize::saturating_add);
+        let sum =
+            |size: &dyn Fn(&(usize, usize)) -> usize| group.iter().map(size).fold(0, usize::saturating_add);
         let frames = sum(&|&(frames, _)| frames);
         let wave = sum(&|&(frames, _)| frames.min(window));
         let stored = match (all_paths, best) {
-            (true, true) => ScratchReq::new::<u32>(backpointers(context, alignment).iter().sum()),
+            (true, true) => ScratchReq::new::<u32>(backpointer_counts(context, alignment).iter().sum()),
             (true, false) => ScratchReq::new::<F>(if gradients { c + 1 } else { 1 }),
             (false, _) => ScratchReq::EMPTY,
         };
@@ -254,7 +273,8 @@ impl<F: Real> CallShape<'_, F> {
             steps.times(if all_paths { group.len() } else { 0 }),
             self.lattice.weight_fn().scratch(Workload { frames, wave, positions, gradients }),
         ];
-        // Sums along strings in f64 (of best paths, the number of labels of each frame), rows of α of one frame.
+        // Sums along strings in f64 (for best paths, label counts of each frame), and rows of α of
+        // one frame.
         let rows = sum(&|&(_, positions)| positions.saturating_mul(alignment.num_states() + 8));
         let sums = ScratchReq::new::<f64>(sites.saturating_add(rows));
         // Packed rows and their utterances; frames of waves; utterances of groups.
@@ -275,7 +295,7 @@ mod tests {
     use crate::{AlignmentLattice, FullNGram, TableWeightFn};
 
     #[test]
-    fn long_utterances_have_a_plan_by_default() {
+    fn long_utterances_have_a_plan_without_a_limit() {
         let (context, length) = (FullNGram::new(32, 2).unwrap(), 16_000);
         let values = vec![0f32; 1_057 * 33];
         let table = TableWeightFn::new(&values, &[1, 1_057, 33]).unwrap();
@@ -287,9 +307,9 @@ mod tests {
         let default = plan(Options::new(usize::MAX).recompute()).unwrap();
         assert!(default.bytes > DEFAULT_BUDGET);
         assert_eq!((default.utterances, default.kept), (1, false));
-        // A limit that was asked for is one.
-        let less = Options::new(DEFAULT_BUDGET);
-        assert!(matches!(plan(less), Err(Error::Budget { .. })));
-        assert!(matches!(plan(less.recompute()), Err(Error::Budget { .. })));
+        // An explicit limit is respected.
+        let limited = Options::new(DEFAULT_BUDGET);
+        assert!(matches!(plan(limited), Err(Error::Budget { .. })));
+        assert!(matches!(plan(limited.recompute()), Err(Error::Budget { .. })));
     }
 }

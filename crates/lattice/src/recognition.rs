@@ -5,12 +5,15 @@ use crate::{
     AlignmentLattice, Context, Error, Frames, Result, WeightFn, context::NextStates, step::FrameStep,
 };
 
-/// The intersection of an alignment lattice with a context, weighted by frame and context state.
+/// A weighted product of an alignment lattice and a context.
 ///
-/// States are `(t, a, p)`, `0 <= t < N`, and the final ones `(N, 0, p)`, all of weight 1̄; paths start in `(0, 0, start)`. A blank
-/// arc keeps the context state p and weighs `b_t[p]`, an arc with label y leads to `δ(p, y)` and weighs `l_t[p, y]`; the
-/// [`AlignmentLattice`] says how t and a go on. The lattice is never materialised. [`LatticeSession`](crate::LatticeSession) sums over its paths, with
-/// gradients, and finds the best ones.
+/// Weights depend on the frame and the context state.
+///
+/// States are `(t, a, p)`, `0 <= t < N`, and the final states `(N, 0, p)`, all of weight 1̄. Paths
+/// start in `(0, 0, start)`. A blank arc keeps the context state p and has weight `b_t[p]`. An arc
+/// with label y leads to `δ(p, y)` and has weight `l_t[p, y]`. The [`AlignmentLattice`] determines
+/// the next t and a. The lattice is never materialized. [`LatticeSession`](crate::LatticeSession)
+/// sums over its paths, with gradients, and finds the best ones.
 ///
 /// (Variani et al., arXiv 2205.13674; Wu et al., arXiv 2304.13134, section 2.)
 #[derive(Clone, Copy)]
@@ -21,10 +24,10 @@ pub struct RecognitionLattice<'a, F> {
 }
 
 impl<'a, F: Real> RecognitionLattice<'a, F> {
-    /// A lattice of a context and of weights for its states.
+    /// Creates a lattice from a context and weights for its states.
     ///
     /// # Errors
-    /// Weights of other states or labels than the context's.
+    /// Weights whose number of states or labels differs from the context; an invalid context.
     pub fn new(
         context: &'a dyn Context,
         alignment: AlignmentLattice,
@@ -34,30 +37,30 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
             ("weight_fn.states", context.states(), weight_fn.states()),
             ("weight_fn.vocabulary", context.vocabulary(), weight_fn.vocabulary()),
         ];
-        for (argument, expected, found) in sizes {
-            if expected != found {
-                return Err(Error::shape(argument, format!("{expected}, as the context has"), found));
+        for (argument, expected, sizes) in sizes {
+            if expected != sizes {
+                return Err(Error::shape(argument, format!("{expected}, as in the context"), sizes));
             }
         }
         let (limit, states, labels) = (u32::MAX as usize, context.states(), context.vocabulary());
         if states == 0 || labels == 0 || context.start() >= states {
-            let found = format!("{states} states and {labels} labels from state {}", context.start());
+            let sizes = format!("{states} states and {labels} labels from state {}", context.start());
             return Err(Error::shape(
                 "context",
-                "at least 1 state and 1 label, and a start among the states",
-                found,
+                "at least 1 state and 1 label, and a valid start state",
+                sizes,
             ));
         }
         if states.saturating_mul(labels.saturating_add(1)) > limit {
-            let found = format!("{states} states x {labels} labels");
-            return Err(Error::States { argument: "context", limit, found });
+            let sizes = format!("{states} states x {labels} labels");
+            return Err(Error::States { argument: "context", limit, found: sizes });
         }
-        let leads_out = |state: &usize| match context.after(*state) {
+        let is_invalid = |state: &usize| match context.next_states(*state) {
             NextStates::Run(first) => first.saturating_add(labels) > states,
             NextStates::Same(to) => to >= states,
             NextStates::List(to) => to.len() != labels || to.iter().any(|&to| to as usize >= states),
         };
-        if let Some(state) = (0..states).find(leads_out) {
+        if let Some(state) = (0..states).find(is_invalid) {
             let expected = format!("a state below {states} after each of {labels} labels");
             return Err(Error::shape("context", expected, format!("others after state {state}")));
         }
@@ -81,17 +84,17 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
 
     pub(crate) fn step(&self) -> FrameStep<'a> {
         let step = FrameStep::new(self.context, self.alignment);
-        if self.weight_fn.is_checked() { step } else { step.unsure() }
+        if self.weight_fn.is_checked() { step } else { step.with_unchecked_weights() }
     }
 
     pub(crate) fn check_frames(&self, frames: &Frames<F>) -> Result<()> {
-        if let Some(utterances) = self.weight_fn.utterances().filter(|&own| own != frames.utterances()) {
-            let expected = format!("{utterances} utterances, as the weights are for");
+        if let Some(utterances) = self.weight_fn.utterances().filter(|&count| count != frames.utterances()) {
+            let expected = format!("{utterances} utterances, as in the weights");
             return Err(Error::shape("frames", expected, frames.utterances()));
         }
         match self.weight_fn.frame_size() {
-            Some(size) if size != frames.size() && frames.utterances() > 0 => {
-                Err(Error::shape("frames", format!("frames of {size} features"), frames.size()))
+            Some(size) if size != frames.frame_size() && frames.utterances() > 0 => {
+                Err(Error::shape("frames", format!("frames of {size} features"), frames.frame_size()))
             }
             _ => Ok(()),
         }

@@ -1,11 +1,12 @@
-//! Best paths with screening: of the arcs to a state only those that may be the best are scored exactly.
+//! Best paths with screening: only arcs that may be the best are scored exactly.
 //!
 //! ```text
-//! for each frame:  par for each few runs of states, for each utterance:  best arcs into them, from states in panels and in none; blanks
-//!                  par for each utterance:                               the blank where it is no worse
+//! for each frame:
+//!     in parallel over tasks, for each utterance:  best arcs into the runs of states; blanks
+//!     in parallel over utterances:                 the blank where it is no worse
 //! ```
-//! Weights and backpointers are those of [`FrameStep::best`](crate::step::Step::best), bit for bit. [`search`] is the only item that
-//! other modules use.
+//! Weights and backpointers are those of [`FrameStep::best`](crate::step::FrameStep::best), bit for
+//! bit. Other modules only use [`search`].
 mod panels;
 mod screening;
 
@@ -16,27 +17,29 @@ use kernels::{ArcScatter, BestArcs, PANEL_COLUMNS, PanelArcs, Real, items_mut, p
 use crate::{
     LatticePath, RecognitionLattice, Result,
     execution::{CallBuffers, Execution},
-    group::UtteranceGroup,
     path_search::{PathSearch, search_groups, search_waves},
     plan::Plan,
-    step::take,
+    step::subtract_max,
+    utterance_group::UtteranceGroup,
 };
 use panels::StateRun;
 use screening::{ScreenedFrames, Screening};
 
-/// Utterances that read a panel one after the other.
+/// Utterances that read a panel one after another.
 const UTTERANCES_PER_CHUNK: usize = 2;
 const PANELS_PER_TASK: usize = 2;
-/// Frames of a task that does not wait for `α`.
+/// Frames of a task that does not depend on `α`.
 const FRAMES_PER_TASK: usize = 8;
 
-/// The search with screening within the budget of `plan`; none if it is of no use, or the budget has no memory for it.
+/// Returns the search with screening; none if it does not apply or exceeds the budget of `plan`.
 pub fn search<F: Real>(lattice: &RecognitionLattice<F>, plan: &Plan) -> Option<PathSearch<F>> {
-    let more = screening::scratch(lattice, plan.utterances, plan.spare)?;
-    Some(PathSearch { plan: plan.with_screening(more)?, run: best_paths })
+    let screening_memory = screening::scratch(lattice, plan.utterances, plan.spare)?;
+    Some(PathSearch { plan: plan.with_screening(screening_memory)?, run: best_paths })
 }
 
-/// Finds the best paths of a call with screening, and from all arc weights where parameters or frames exclude it.
+/// Finds the best paths with screening where it applies.
+///
+/// Other frames use all arc weights.
 fn best_paths<'a, F: Real>(
     execution: &mut Execution<'a, F>,
     plan: &Plan,
@@ -51,7 +54,8 @@ fn best_paths<'a, F: Real>(
     });
     let search = |execution: &mut Execution<'a, F>, group: &UtteranceGroup, buffers: &mut CallBuffers<F>| {
         if let Some(projections) = execution.weights.projections() {
-            let screened = screening.as_ref().and_then(|it| ScreenedFrames::new(projections, it));
+            let screened =
+                screening.as_ref().and_then(|screening| ScreenedFrames::new(projections, screening));
             if let Some(screened) = screened {
                 return search_group(screened, group, buffers);
             }
@@ -68,88 +72,90 @@ fn best_paths<'a, F: Real>(
     paths
 }
 
-/// Fills in the backpointers of a group; returns the weights of its best paths.
+/// Writes the backpointers of a group; returns its path weights.
 fn search_group<F: Real>(
     screened: ScreenedFrames<F>,
     group: &UtteranceGroup,
     buffers: &mut CallBuffers<F>,
 ) -> Vec<f64> {
-    let c = screened.panels().places.len();
+    let c = screened.panels().columns.len();
     let mut offsets = vec![0.0; group.len()];
     let (states, mut from) = buffers.best.states_and_pointers();
-    let each = states.chunks_exact_mut(c).zip(&mut offsets).enumerate();
+    let states_and_offsets = states.chunks_exact_mut(c).zip(&mut offsets).enumerate();
     let utterance = |(at, (state, offset))| {
-        let frames = group.of(at);
+        let frames = group.frame_range(at);
         let from = from.split_off_mut(..frames.len() * c).expect("each frame has backpointers");
         ScreenedUtterance { frames, state, from, offset }
     };
-    let mut utterances: Vec<_> = each.map(utterance).collect();
+    let mut utterances: Vec<_> = states_and_offsets.map(utterance).collect();
     let mut chunks: Vec<_> = utterances.chunks_mut(UTTERANCES_PER_CHUNK).collect();
     par_for(items_mut(&mut chunks), |_, utterances| search_chunk(screened, utterances));
     buffers.best.path_weights(c, &offsets)
 }
 
-/// An utterance and the state of its search.
+/// An utterance and its search state.
 struct ScreenedUtterance<'a, F> {
-    /// Its frames.
+    /// Packed frames of the utterance.
     frames: Range<usize>,
-    /// `α`, its largest value 0, *C*.
+    /// `α` with maximum 0, *C*.
     state: &'a mut [F],
     /// Backpointers, *N x C*.
     from: &'a mut [u32],
-    /// The sum of the maxima that were subtracted from `α`.
+    /// Sum of the maxima that were subtracted from `α`.
     offset: &'a mut f64,
 }
 
 /// Scratch memory of an utterance.
 struct UtteranceScratch<F> {
-    /// `α'` of labels alone, *C*.
+    /// `α'` from labels only, *C*.
     next: Vec<F>,
-    /// Weights of blanks, by place.
+    /// Weights of blanks, by column.
     blank: Vec<F>,
-    /// Arcs from states in no panel in a few frames, *rest x PANEL_COLUMNS x (1 + V)*.
+    /// Arcs of states without a panel, *rest x PANEL_COLUMNS x (1 + V)*.
     rest: Vec<F>,
-    /// These frames in the middle of all states, *PANEL_COLUMNS x H*.
+    /// The middle of all states for these frames, *PANEL_COLUMNS x H*.
     middles: Vec<F>,
 }
 
 /// Successive runs of states.
 struct PanelTask<'a> {
     runs: &'a [StateRun],
-    /// The first state of the task, and how many it has.
+    /// First state of the task, and number of its states.
     first: usize,
     states: usize,
 }
 
-/// A frame of an utterance, or the slice of a task.
+/// A frame of an utterance, or the part of a task.
 struct FrameSlice<'a, F> {
     frame: usize,
     middle: &'a [F],
     alpha: &'a [F],
-    /// Arcs from states in no panel, from this frame on.
+    /// Arcs of states without a panel, from this frame on.
     rest: &'a [F],
     next: &'a mut [F],
     from: &'a mut [u32],
-    /// By columns of panels.
+    /// Weights of blanks, by column of panels.
     blank: &'a mut [[F; PANEL_COLUMNS]],
 }
 
 /// Searches all frames of some utterances.
 fn search_chunk<F: Real>(screened: ScreenedFrames<F>, utterances: &mut [ScreenedUtterance<F>]) {
     let panels = screened.panels();
-    let c = panels.places.len();
+    let c = panels.columns.len();
     let mut scratch: Vec<UtteranceScratch<F>> =
         utterances.iter().map(|_| UtteranceScratch::new(screened, c)).collect();
     let tasks = PanelTask::all(&panels.runs, c);
     let longest = utterances.iter().map(|utterance| utterance.frames.len()).max().unwrap_or(0);
     for t in 0..longest {
         if t % PANEL_COLUMNS == 0 {
-            let active = utterances.iter().zip(&mut scratch).filter(|(it, _)| t < it.frames.len());
+            let active =
+                utterances.iter().zip(&mut scratch).filter(|(utterance, _)| t < utterance.frames.len());
             for (utterance, scratch) in active {
                 scratch.prepare(screened, utterance.frames.clone().skip(t));
             }
         }
-        let active = utterances.iter_mut().zip(&mut scratch).filter(|(it, _)| t < it.frames.len());
+        let active =
+            utterances.iter_mut().zip(&mut scratch).filter(|(utterance, _)| t < utterance.frames.len());
         let mut rest: Vec<FrameSlice<F>> =
             active.map(|(utterance, scratch)| FrameSlice::new(screened, utterance, scratch, t)).collect();
         let count = rest.len();
@@ -170,7 +176,7 @@ fn search_chunk<F: Real>(screened: ScreenedFrames<F>, utterances: &mut [Screened
 }
 
 impl<'a, F: Real> FrameSlice<'a, F> {
-    /// All of a frame.
+    /// The whole frame.
     fn new(
         screened: ScreenedFrames<F>,
         utterance: &'a mut ScreenedUtterance<F>,
@@ -190,7 +196,7 @@ impl<'a, F: Real> FrameSlice<'a, F> {
         }
     }
 
-    /// Splits off the slice of the next task.
+    /// Splits off the part of the next task.
     fn split_off(&mut self, task: &PanelTask) -> Self {
         let Self { frame, middle, alpha, rest, next, from, blank } = self;
         Self {
@@ -198,9 +204,9 @@ impl<'a, F: Real> FrameSlice<'a, F> {
             middle,
             alpha,
             rest,
-            next: next.split_off_mut(..task.states).expect("tasks have their own states"),
-            from: from.split_off_mut(..task.states).expect("tasks have their own states"),
-            blank: blank.split_off_mut(..task.panels().len()).expect("tasks have their own panels"),
+            next: next.split_off_mut(..task.states).expect("tasks have disjoint states"),
+            from: from.split_off_mut(..task.states).expect("tasks have disjoint states"),
+            blank: blank.split_off_mut(..task.panels().len()).expect("tasks have disjoint panels"),
         }
     }
 }
@@ -211,12 +217,12 @@ impl<'a> PanelTask<'a> {
         let mut tasks: Vec<Self> = Vec::new();
         let mut first = 0;
         while let [run, rest @ ..] = runs {
-            let full = |other: &StateRun| other.panels.end - run.panels.start > PANELS_PER_TASK;
-            let count = 1 + rest.iter().position(full).unwrap_or(rest.len());
-            let own;
-            (own, runs) = runs.split_at(count);
+            let is_full = |run_end: &StateRun| run_end.panels.end - run.panels.start > PANELS_PER_TASK;
+            let count = 1 + rest.iter().position(is_full).unwrap_or(rest.len());
+            let task_runs;
+            (task_runs, runs) = runs.split_at(count);
             let end = runs.first().map_or(states, |next| next.start);
-            tasks.push(Self { runs: own, first, states: end - first });
+            tasks.push(Self { runs: task_runs, first, states: end - first });
             first = end;
         }
         tasks
@@ -227,7 +233,7 @@ impl<'a> PanelTask<'a> {
         first.panels.start..last.panels.end
     }
 
-    /// Finds the best lexical arcs into the states of the task, and the scores of their blanks by column.
+    /// Finds the best lexical arcs into the task's states, and blanks.
     fn best_arcs<F: Real>(&self, screened: ScreenedFrames<F>, slices: &mut [FrameSlice<F>]) {
         let (panels, vocabulary) = (screened.panels(), screened.vocabulary());
         let arcs = PANEL_COLUMNS * (1 + vocabulary);
@@ -240,8 +246,8 @@ impl<'a> PanelTask<'a> {
             let mut skipped = self.first;
             for run in self.runs {
                 let (best, from) = (
-                    of_run(&mut next, run.start - skipped, vocabulary),
-                    of_run(&mut from, run.start - skipped, vocabulary),
+                    split_off_run(&mut next, run.start - skipped, vocabulary),
+                    split_off_run(&mut from, run.start - skipped, vocabulary),
                 );
                 skipped = run.start + vocabulary;
                 for (at, &state) in run.rest.clone().zip(&panels.rest[run.rest.clone()]) {
@@ -267,10 +273,10 @@ impl<'a> PanelTask<'a> {
     }
 }
 
-/// Splits off the states of a run that begins `skip` states later.
-fn of_run<'a, T>(states: &mut &'a mut [T], skip: usize, len: usize) -> &'a mut [T] {
-    states.split_off_mut(..skip).expect("runs do not overlap");
-    states.split_off_mut(..len).expect("runs are states")
+/// Splits off `len` states, `skip` states later.
+fn split_off_run<'a, T>(states: &mut &'a mut [T], skip: usize, len: usize) -> &'a mut [T] {
+    states.split_off_mut(..skip).expect("runs are disjoint");
+    states.split_off_mut(..len).expect("runs consist of states")
 }
 
 impl<F: Real> UtteranceScratch<F> {
@@ -284,7 +290,7 @@ impl<F: Real> UtteranceScratch<F> {
         }
     }
 
-    /// Computes all that does not depend on `α` for the next few frames.
+    /// Computes all values independent of `α` for the next frames.
     fn prepare(&mut self, screened: ScreenedFrames<F>, frames: impl Iterator<Item = usize>) {
         let frames: Vec<usize> = frames.take(PANEL_COLUMNS).collect();
         screened.forward_rest(&frames, &mut self.rest);
@@ -302,19 +308,19 @@ impl<F: Real> UtteranceScratch<F> {
 }
 
 impl<F: Real> ScreenedUtterance<'_, F> {
-    /// Adds the blanks of a frame.
+    /// Adds the blanks of a frame and updates the search state.
     fn finish_frame(&mut self, scratch: &mut UtteranceScratch<F>, screened: ScreenedFrames<F>, t: usize) {
         let (panels, vocabulary) = (screened.panels(), screened.vocabulary());
         let UtteranceScratch { next, blank, rest, .. } = scratch;
-        let of_rest =
+        let blank_rows =
             rest.iter().skip(t % PANEL_COLUMNS * (1 + vocabulary)).step_by(PANEL_COLUMNS * (1 + vocabulary));
         blank[panels.states.len() * PANEL_COLUMNS..]
             .iter_mut()
-            .zip(of_rest)
+            .zip(blank_rows)
             .for_each(|(blank, &w)| *blank = w);
         let from = &mut self.from[t * next.len()..][..next.len()];
-        let top = F::merge_self_loops(next, from, self.state, blank, &panels.places);
-        *self.offset += take(next, top).to_f64();
+        let top = F::merge_self_loops(next, from, self.state, blank, &panels.columns);
+        *self.offset += subtract_max(next, top).to_f64();
         self.state.copy_from_slice(next);
     }
 }

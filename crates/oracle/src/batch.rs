@@ -1,4 +1,4 @@
-//! A padded batch of transducer problems, checked once for every oracle that takes dense logits.
+//! Padded batches of transducer problems and their validation.
 
 use crate::error::{Result, shape, value};
 
@@ -17,7 +17,7 @@ pub(crate) struct Batch<'a> {
 impl<'a> Batch<'a> {
     /// Checks the lengths and ids against the logits' shape.
     pub fn new(dims: [usize; 4], frames: &'a [usize], labels: &'a [Vec<u32>], blank: u32) -> Result<Self> {
-        let [batch, most_frames, rows, classes] = dims;
+        let [batch, max_frames, rows, classes] = dims;
         if batch == 0 || rows == 0 {
             return Err(shape("logits", "at least one utterance and U + 1 >= 1", format!("{dims:?}")));
         }
@@ -31,8 +31,8 @@ impl<'a> Batch<'a> {
             return Err(value("blank", 0, format!("an id below C = {classes}"), blank));
         }
         for (b, (&length, ids)) in frames.iter().zip(labels).enumerate() {
-            if length == 0 || length > most_frames {
-                return Err(value("frames", b, format!("1 to T = {most_frames}"), length));
+            if length == 0 || length > max_frames {
+                return Err(value("frames", b, format!("1 to T = {max_frames}"), length));
             }
             if ids.len() >= rows {
                 return Err(value("labels", b, format!("at most U = {} labels", rows - 1), ids.len()));
@@ -50,7 +50,9 @@ impl<'a> Batch<'a> {
         t < self.frames[b] && u <= self.labels[b].len()
     }
 
-    /// Checks that every row of `logits` at a real site has a finite maximum and no NaN.
+    /// Checks every row of `logits` at a real site.
+    ///
+    /// A row must have a finite maximum and no NaN.
     pub fn check_rows(&self, logits: &[f64]) -> Result<()> {
         let [batch, frames, rows, classes] = self.dims;
         if logits.len() != batch * frames * rows * classes {

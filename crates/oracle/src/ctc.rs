@@ -1,38 +1,41 @@
-//! Connectionist temporal classification by trying every labelling of the frames.
+//! Connectionist temporal classification by enumerating every labeling of the frames.
 
 use crate::error::{Error, Result, shape, value};
 use crate::paths::log_sum;
 
-/// The most labellings `C^T` that are tried.
-pub const MAX_LABELLINGS: usize = 2_000_000;
+/// Largest number of labelings `C^T` that are enumerated.
+pub const MAX_LABELINGS: usize = 2_000_000;
 
-/// Sum over the labellings that collapse to the target.
+/// Sum over the labelings that collapse to the target.
 #[derive(Clone, Debug)]
-pub struct Labellings {
-    /// How many labellings collapse to the target.
+pub struct Labelings {
+    /// Number of labelings that collapse to the target.
     pub count: usize,
-    /// `log P(target)`; -inf where no labelling has a probability.
+    /// `log P(target)`; -inf where no labeling has a probability.
     pub log_likelihood: f64,
-    /// `[T, C]`: posterior probability that a frame carries a class. All zero without a labelling.
+    /// `[T, C]`: posterior probability that a frame has a class; all zero without a labeling.
     pub occupancies: Vec<f64>,
 }
 
-/// Adds up every labelling of the frames that collapses to `target`: runs of equal classes count once, then blanks go.
+/// Sums over every labeling of the frames that collapses to `target`.
+///
+/// A labeling collapses by merging runs of equal classes and then removing blanks.
 ///
 /// # Shapes
 /// `log_probs` `[T, C]`, flat.
 ///
 /// # Errors
-/// A wrong length, ids outside the classes or a blank in the target, NaN or +inf, more than [`MAX_LABELLINGS`] labellings.
+/// A wrong length, ids outside the classes, a blank in the target, NaN or +inf, or more than
+/// [`MAX_LABELINGS`] labelings.
 ///
 /// Cost: O(C^T · T).
-pub fn sum_over_labellings(
+pub fn sum_over_labelings(
     log_probs: &[f64],
     frames: usize,
     classes: usize,
     target: &[u32],
     blank: u32,
-) -> Result<Labellings> {
+) -> Result<Labelings> {
     if frames == 0 || classes == 0 || log_probs.len() != frames * classes {
         let expected = format!("T C = {frames} x {classes} values, at least one");
         return Err(shape("log_probs", expected, log_probs.len()));
@@ -46,40 +49,40 @@ pub fn sum_over_labellings(
     if let Some(i) = log_probs.iter().position(|p| p.is_nan() || *p == f64::INFINITY) {
         return Err(value("log_probs", i, "a number below +inf", log_probs[i]));
     }
-    let found = (classes as f64).powi(i32::try_from(frames).unwrap_or(i32::MAX));
-    if found > MAX_LABELLINGS as f64 {
-        return Err(Error::TooLarge { what: "labellings C^T", limit: MAX_LABELLINGS, found });
+    let count = (classes as f64).powi(i32::try_from(frames).unwrap_or(i32::MAX));
+    if count > MAX_LABELINGS as f64 {
+        return Err(Error::TooLarge { argument: "labelings C^T", limit: MAX_LABELINGS, found: count });
     }
-    let score = |labelling: &[u32]| -> f64 {
-        labelling.iter().enumerate().map(|(t, &c)| log_probs[t * classes + c as usize]).sum()
+    let score = |labeling: &[u32]| -> f64 {
+        labeling.iter().enumerate().map(|(t, &c)| log_probs[t * classes + c as usize]).sum()
     };
-    let mut kept = Vec::new();
-    let mut labelling = vec![0_u32; frames];
-    for number in 0..found as usize {
+    let mut collapsing = Vec::new();
+    let mut labeling = vec![0_u32; frames];
+    for number in 0..count as usize {
         // The frames' classes are the digits of a number in base C.
         let mut rest = number;
-        for class in &mut labelling {
+        for class in &mut labeling {
             *class = (rest % classes) as u32;
             rest /= classes;
         }
-        if collapse(&labelling, blank) == target {
-            kept.push(labelling.clone());
+        if collapse(&labeling, blank) == target {
+            collapsing.push(labeling.clone());
         }
     }
-    let scores: Vec<f64> = kept.iter().map(|labelling| score(labelling)).collect();
+    let scores: Vec<f64> = collapsing.iter().map(|labeling| score(labeling)).collect();
     let log_likelihood = log_sum(&scores);
     let mut occupancies = vec![0.0; log_probs.len()];
-    for (labelling, score) in kept.iter().zip(&scores).filter(|(_, score)| score.is_finite()) {
-        for (t, &class) in labelling.iter().enumerate() {
+    for (labeling, score) in collapsing.iter().zip(&scores).filter(|(_, score)| score.is_finite()) {
+        for (t, &class) in labeling.iter().enumerate() {
             occupancies[t * classes + class as usize] += (score - log_likelihood).exp();
         }
     }
-    Ok(Labellings { count: kept.len(), log_likelihood, occupancies })
+    Ok(Labelings { count: collapsing.len(), log_likelihood, occupancies })
 }
 
-/// What a labelling says: runs of equal classes count once, then blanks go.
-pub fn collapse(labelling: &[u32], blank: u32) -> Vec<u32> {
-    let mut runs = labelling.to_vec();
+/// Returns the labels of a labeling: runs of equal classes are merged, then blanks removed.
+pub fn collapse(labeling: &[u32], blank: u32) -> Vec<u32> {
+    let mut runs = labeling.to_vec();
     runs.dedup();
     runs.retain(|&class| class != blank);
     runs

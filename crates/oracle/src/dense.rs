@@ -1,12 +1,13 @@
-//! The transducer loss out of candle's own tensor operations, so that autograd supplies the gradients.
+//! The transducer loss from candle's tensor operations, with gradients by autograd.
 //!
-//! The forward recursion goes along anti-diagonals `t + u = d` with the whole batch and all label positions in one vector
-//! operation, because candle's backward walks the graph recursively: a graph some 5,000 operations deep overflows the
-//! 2 MiB stack of a test thread. A diagonal costs eight operations, hence [`MAX_DIAGONALS`].
+//! The forward recursion processes anti-diagonals `t + u = d`, with the whole batch and all label
+//! positions in one vector operation: candle's backward is recursive over the graph, and a graph
+//! some 5,000 operations deep overflows the 2 MiB stack of a test thread. A diagonal takes eight
+//! operations, hence [`MAX_DIAGONALS`].
 //!
-//! "No path" is the finite number [`NO_PATH`] and not -inf: `exp(-inf - -inf)` would be NaN, and so would every gradient
-//! behind it. Any sum holding one `NO_PATH` is below every sum of real log-probabilities by so much that its exp is
-//! exactly zero.
+//! "No path" is the finite number [`NO_PATH`] and not -inf, because `exp(-inf - -inf)` and all
+//! gradients that depend on it would be NaN. A sum that contains one `NO_PATH` is so far below
+//! every sum of real log-probabilities that its exp is exactly zero.
 
 use candle_core::{D, DType, Device, Tensor};
 use candle_nn::ops::log_softmax;
@@ -15,18 +16,21 @@ use kernels::Activation;
 use crate::batch::Batch;
 use crate::error::{Error, Result, shape};
 
-/// Log-probability of what cannot happen; large enough to vanish under exp, small enough that sums stay finite in f32.
+/// Log-probability of an impossible event.
+///
+/// It is low enough to vanish under exp, and high enough that sums stay finite in f32.
 pub const NO_PATH: f64 = -1e30;
 
-/// The most anti-diagonals `T + U` that a loss may have.
+/// Largest number of anti-diagonals `T + U` of a loss.
 pub const MAX_DIAGONALS: usize = 450;
 
-/// Logits of every site of a padded batch: `act(f_t + g_u) W^T + b`.
+/// Returns the logits of all sites of a padded batch: `act(f_t + g_u) W^T + b`.
 ///
-/// Padding rows must be finite here: a NaN in one would reach the gradient of `weight` as 0 · NaN.
+/// Padding rows must be finite: a NaN would enter the gradient of `weight` as 0 · NaN.
 ///
 /// # Shapes
-/// `frames` `[B, T, H]`, `labels` `[B, U + 1, H]`, `weight` `[C, H]`, `bias` `[C]`; returns `[B, T, U + 1, C]`.
+/// `frames` `[B, T, H]`, `labels` `[B, U + 1, H]`, `weight` `[C, H]`, `bias` `[C]`; returns
+/// `[B, T, U + 1, C]`.
 ///
 /// # Errors
 /// Shapes that do not fit together.
@@ -39,7 +43,7 @@ pub fn joint_logits(
     bias: &Tensor,
     activation: Activation,
 ) -> Result<Tensor> {
-    let (batch, most_frames, width) = dims3("frames", frames)?;
+    let (batch, max_frames, width) = dims3("frames", frames)?;
     let (label_batch, rows, label_width) = dims3("labels", labels)?;
     if (label_batch, label_width) != (batch, width) {
         return Err(shape("labels", format!("[{batch}, U + 1, {width}]"), format!("{:?}", labels.dims())));
@@ -56,38 +60,42 @@ pub fn joint_logits(
         Activation::Tanh => sum.tanh()?,
         Activation::Relu => sum.relu()?,
     };
-    let logits = head(&hidden.reshape((batch * most_frames * rows, width))?, weight, bias)?;
-    Ok(logits.reshape((batch, most_frames, rows, classes))?)
+    let logits = head_logits(&hidden.reshape((batch * max_frames * rows, width))?, weight, bias)?;
+    Ok(logits.reshape((batch, max_frames, rows, classes))?)
 }
 
-/// `h W^T + b`, with the bias as one more column of the weight: added by an operation of its own, it would keep a second tensor as
-/// large as the logits alive.
+/// Returns `h W^T + b`.
+///
+/// The bias is one more column of the weight: a separate addition would store a second tensor as
+/// large as the logits.
 ///
 /// # Shapes
 /// `hidden` `[N, H]`, `weight` `[C, H]`, `bias` `[C]`; returns `[N, C]`.
 ///
 /// # Errors
 /// Candle's own errors.
-pub fn head(hidden: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
-    let ones = Tensor::ones((hidden.dim(0)?, 1), hidden.dtype(), hidden.device())?;
+pub fn head_logits(hidden: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    let bias_input = Tensor::ones((hidden.dim(0)?, 1), hidden.dtype(), hidden.device())?;
     let weight = Tensor::cat(&[weight, &bias.unsqueeze(1)?], 1)?;
-    Ok(Tensor::cat(&[hidden, &ones], 1)?.matmul(&weight.t()?)?)
+    Ok(Tensor::cat(&[hidden, &bias_input], 1)?.matmul(&weight.t()?)?)
 }
 
-/// Transducer loss of each utterance from full logits, differentiable by candle's autograd.
+/// Returns the transducer loss of each utterance, differentiable by candle's autograd.
 ///
-/// `loss_b = -log Σ_paths Π p(arc)`, regular topology: a blank goes one frame on, a label one label on, and the path ends
-/// with a blank from `(T_b - 1, U_b)`. An utterance without a path has loss +inf and zero gradient. Padded sites may hold
-/// anything, NaN included; their gradient is exactly zero.
+/// `loss_b = -log Σ_paths Π p(arc)` in the regular topology: a blank advances by one frame, a label
+/// by one label, and a path ends with a blank from `(T_b - 1, U_b)`. An utterance without a path
+/// has loss +inf and zero gradient. Padded sites may contain any values, NaN included; their
+/// gradient is exactly zero.
 ///
 /// # Shapes
-/// `logits` `[B, T, U + 1, C]` in f32 or f64; `frames` and `labels` have one entry an utterance; returns `[B]`.
+/// `logits` `[B, T, U + 1, C]` in f32 or f64; `frames` and `labels` have one entry an utterance;
+/// returns `[B]`.
 ///
 /// # Errors
-/// Lengths or ids that do not fit the shape, another dtype, NaN, +inf or nothing but -inf at a real site, more than
-/// [`MAX_DIAGONALS`] anti-diagonals.
+/// Lengths or ids that do not fit the shape; another dtype; NaN, +inf or only -inf at a real site;
+/// more than [`MAX_DIAGONALS`] anti-diagonals.
 ///
-/// Cost: O(B T U C) and, for candle's narrow backward, O(B U (T + U)²); memory alike.
+/// Cost: O(B T U C) and, for candle's narrow backward, O(B U (T + U)²), in time and memory.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -101,7 +109,9 @@ pub fn transducer_loss(logits: &Tensor, frames: &[usize], labels: &[Vec<u32>], b
     transducer_loss_fastemit(logits, frames, labels, blank, 0.0)
 }
 
-/// [`transducer_loss`] with FastEmit: the gradient of every label's log-probability times `1 + lambda`, the value as it is.
+/// [`transducer_loss`] with FastEmit.
+///
+/// The gradients of label log-probabilities are multiplied by `1 + lambda`; the loss is unchanged.
 ///
 /// # Shapes, errors and cost
 /// Those of [`transducer_loss`].
@@ -121,18 +131,20 @@ pub fn transducer_loss_fastemit(
     let sites = Tensor::from_vec(sites, (size, frames, rows, 1), logits.device())?;
     // Selection, not multiplication: 0 · NaN is NaN.
     let logits = sites.broadcast_as(logits.shape())?.where_cond(logits, &logits.zeros_like()?)?;
-    // Made of primitive operations, so that it has a gradient, which candle's `softmax_last_dim` has not.
+    // Composed of primitive operations, because candle's `softmax_last_dim` has no gradient.
     loss(&log_softmax(&logits, D::Minus1)?.gather(&classes(&batch, &logits)?, 3)?, &batch, lambda)
 }
 
-/// [`transducer_loss`] by [`select_log_probs`], for benchmarks: padded sites must be finite as well, and no score is looked at.
+/// [`transducer_loss`] by [`select_log_probs`], for benchmarks.
+///
+/// Padded sites must be finite as well, and the values of logits are not checked.
 ///
 /// # Shapes and cost
 /// Those of [`transducer_loss`].
 ///
 /// # Errors
-/// Those of [`transducer_loss`], but for values of logits.
-pub fn lean_transducer_loss(
+/// Those of [`transducer_loss`], except for values of logits.
+pub fn low_memory_transducer_loss(
     logits: &Tensor,
     frames: &[usize],
     labels: &[Vec<u32>],
@@ -142,8 +154,10 @@ pub fn lean_transducer_loss(
     loss(&select_log_probs(logits, &classes(&batch, logits)?)?, &batch, 0.0)
 }
 
-/// Log-probabilities of some classes of each row, by as few tensors as large as the logits as candle allows: those of the other
-/// classes are never written down.
+/// Returns the log-probabilities of selected classes of each row.
+///
+/// Uses as few tensors of the size of the logits as candle allows: log-probabilities of other
+/// classes are never stored.
 ///
 /// # Shapes
 /// `logits` `[..., C]`, `classes` `[..., S]` in u32; returns `[..., S]`.
@@ -166,10 +180,14 @@ fn batch<'a>(logits: &Tensor, frames: &'a [usize], labels: &'a [Vec<u32>], blank
         return Err(shape("logits", "f32 or f64", format!("{:?}", logits.dtype())));
     }
     let batch = Batch::new(dims, frames, labels, blank)?;
-    let [_, most_frames, rows, _] = dims;
-    if most_frames + rows - 1 > MAX_DIAGONALS {
-        let found = (most_frames + rows - 1) as f64;
-        return Err(Error::TooLarge { what: "anti-diagonals T + U", limit: MAX_DIAGONALS, found });
+    let [_, max_frames, rows, _] = dims;
+    if max_frames + rows - 1 > MAX_DIAGONALS {
+        let diagonals = (max_frames + rows - 1) as f64;
+        return Err(Error::TooLarge {
+            argument: "anti-diagonals T + U",
+            limit: MAX_DIAGONALS,
+            found: diagonals,
+        });
     }
     Ok(batch)
 }
@@ -177,27 +195,28 @@ fn batch<'a>(logits: &Tensor, frames: &'a [usize], labels: &'a [Vec<u32>], blank
 /// The blank and the next label of each site, `[B, T, U + 1, 2]`.
 fn classes(batch: &Batch, logits: &Tensor) -> Result<Tensor> {
     let [size, frames, rows, _] = batch.dims;
-    // Any id will do beyond the last label: no path that ends at (T_b - 1, U_b) goes there.
+    // After the last label any id works: no path that ends at (T_b - 1, U_b) uses it.
     let next = |i: usize| batch.labels[i / rows / frames].get(i % rows).copied().unwrap_or(batch.blank);
     let ids = (0..size * frames * rows).flat_map(|i| [batch.blank, next(i)]).collect();
     Ok(Tensor::from_vec(ids, (size, frames, rows, 2), logits.device())?)
 }
 
-/// Loss of each utterance from the log-probabilities of the blank and of the next label, `[B, T, U + 1, 2]`.
+/// Computes the loss of each utterance from `[B, T, U + 1, 2]` log-probabilities: blank and next
+/// label.
 fn loss(log_probs: &Tensor, batch: &Batch, lambda: f64) -> Result<Tensor> {
     let [size, frames, rows, _] = batch.dims;
-    let log_probs = possible(log_probs)?;
+    let log_probs = replace_impossible(log_probs)?;
     let column = |column: usize| log_probs.narrow(3, column, 1)?.reshape((size, frames, rows));
     let (blanks, labels) = (column(0)?, column(1)?);
     let labels = (&labels + ((&labels - labels.detach())? * lambda)?)?;
-    let loss = forward(&skewed(&blanks)?, &skewed(&labels)?, batch)?.neg()?;
-    // No path is a value: +inf, and nothing flows back.
-    let endless = Tensor::full(f64::INFINITY, loss.shape(), loss.device())?.to_dtype(loss.dtype())?;
-    Ok(loss.lt(-NO_PATH / 2.0)?.where_cond(&loss, &endless)?)
+    let loss = forward(&skew_to_diagonals(&blanks)?, &skew_to_diagonals(&labels)?, batch)?.neg()?;
+    // An utterance without a path has the value +inf and no gradient.
+    let infinite = Tensor::full(f64::INFINITY, loss.shape(), loss.device())?.to_dtype(loss.dtype())?;
+    Ok(loss.lt(-NO_PATH / 2.0)?.where_cond(&loss, &infinite)?)
 }
 
 /// Replaces -inf by [`NO_PATH`], cutting its gradient.
-fn possible(log_probs: &Tensor) -> Result<Tensor> {
+fn replace_impossible(log_probs: &Tensor) -> Result<Tensor> {
     let floor = constant(log_probs.dims(), log_probs)?;
     Ok(log_probs.gt(NO_PATH)?.where_cond(log_probs, &floor)?)
 }
@@ -206,12 +225,13 @@ fn constant(dims: &[usize], like: &Tensor) -> Result<Tensor> {
     Ok(Tensor::full(NO_PATH, dims, &Device::Cpu)?.to_dtype(like.dtype())?)
 }
 
-/// `[B, T, U + 1]` by frame to `[B, T + U, U + 1]` by anti-diagonal; [`NO_PATH`] off the lattice.
-fn skewed(by_frame: &Tensor) -> Result<Tensor> {
+/// `[B, T, U + 1]` by frame to `[B, T + U, U + 1]` by anti-diagonal, [`NO_PATH`] outside the
+/// lattice.
+fn skew_to_diagonals(by_frame: &Tensor) -> Result<Tensor> {
     let (batch, frames, rows) = by_frame.dims3()?;
     let diagonals = frames + rows - 1;
     let off = (frames * rows) as u32;
-    let places: Vec<u32> = (0..diagonals * rows)
+    let indices: Vec<u32> = (0..diagonals * rows)
         .map(|i| match (i / rows).checked_sub(i % rows) {
             Some(t) if t < frames => (t * rows + i % rows) as u32,
             _ => off,
@@ -219,39 +239,42 @@ fn skewed(by_frame: &Tensor) -> Result<Tensor> {
         .collect();
     let flat = by_frame.reshape((batch, frames * rows))?;
     let flat = Tensor::cat(&[&flat, &constant(&[batch, 1], by_frame)?], 1)?;
-    let places = Tensor::from_vec(places, diagonals * rows, by_frame.device())?;
-    Ok(flat.index_select(&places, 1)?.reshape((batch, diagonals, rows))?)
+    let indices = Tensor::from_vec(indices, diagonals * rows, by_frame.device())?;
+    Ok(flat.index_select(&indices, 1)?.reshape((batch, diagonals, rows))?)
 }
 
 /// Log-likelihood `[B]` from skewed emissions `[B, T + U, U + 1]`.
 ///
-/// `alpha_d[u] = log( exp(alpha_{d-1}[u] + blank_{d-1}[u]) + exp(alpha_{d-1}[u-1] + label_{d-1}[u-1]) )`
+/// ```text
+/// α_d[u] = log(exp(α_{d-1}[u] + blank_{d-1}[u]) + exp(α_{d-1}[u-1] + label_{d-1}[u-1]))
+/// ```
 fn forward(blanks: &Tensor, labels: &Tensor, batch: &Batch) -> Result<Tensor> {
     let (size, diagonals, rows) = blanks.dims3()?;
     let device = blanks.device();
-    let wall = constant(&[size, 1], blanks)?;
+    let no_path = constant(&[size, 1], blanks)?;
     let start: Vec<f64> = (0..size * rows).map(|i| if i % rows == 0 { 0.0 } else { NO_PATH }).collect();
     let mut alpha = Tensor::from_vec(start, (size, rows), device)?.to_dtype(blanks.dtype())?;
-    // The path of utterance b ends with the blank that leaves diagonal T_b - 1 + U_b at label position U_b.
+    // The path of utterance b ends with the blank that leaves diagonal T_b - 1 + U_b at label
+    // position U_b.
     let mut ends = Vec::with_capacity(diagonals);
     for d in 0..diagonals {
         let stay = (&alpha + blanks.narrow(1, d, 1)?.squeeze(1)?)?;
         let step = (&alpha + labels.narrow(1, d, 1)?.squeeze(1)?)?;
         let step = match rows {
-            1 => wall.clone(),
-            _ => Tensor::cat(&[&wall, &step.narrow(1, 0, rows - 1)?], 1)?,
+            1 => no_path.clone(),
+            _ => Tensor::cat(&[&no_path, &step.narrow(1, 0, rows - 1)?], 1)?,
         };
         alpha = log_add(&stay, &step)?;
         ends.push(stay);
     }
     let ends = Tensor::stack(&ends, 1)?.reshape((size, diagonals * rows))?;
-    let places: Vec<u32> = (0..size)
+    let indices: Vec<u32> = (0..size)
         .map(|b| {
             let last = batch.labels[b].len();
             ((batch.frames[b] - 1 + last) * rows + last) as u32
         })
         .collect();
-    Ok(ends.gather(&Tensor::from_vec(places, (size, 1), device)?, 1)?.squeeze(1)?)
+    Ok(ends.gather(&Tensor::from_vec(indices, (size, 1), device)?, 1)?.squeeze(1)?)
 }
 
 /// `log(exp(a) + exp(b))`; the maximum is a constant, it cancels.

@@ -1,11 +1,12 @@
-//! Gradients by central differences: no algebra, so nothing to share with what is tested.
+//! Gradients by central differences, independent of any analytical derivative.
 
 use crate::error::Result;
 
-/// Gradient of a scalar function at a point by the five-point central difference.
+/// Returns the gradient of a scalar function by the five-point central difference.
 ///
-/// `f'(x) = (8 (f(x + h) - f(x - h)) - (f(x + 2h) - f(x - 2h))) / 12 h`, whose error is `h^4 f^(5) / 30` plus rounding of
-/// about `eps |f| / h`; `h = eps^(1/5) max(1, |x|)` balances the two near 1e-12 for a well-scaled f64 function.
+/// `f'(x) = (8 (f(x + h) - f(x - h)) - (f(x + 2h) - f(x - 2h))) / 12 h` has an error of
+/// `h^4 f^(5) / 30` plus rounding of about `eps |f| / h`. `h = eps^(1/5) max(1, |x|)` balances the two near
+/// 1e-12 for a well-scaled f64 function.
 ///
 /// # Shapes
 /// `at` and the returned gradient have the same length.
@@ -14,7 +15,7 @@ use crate::error::Result;
 /// Those of `function`.
 ///
 /// Cost: four calls of `function` a value.
-pub fn central<F>(mut function: F, at: &[f64]) -> Result<Vec<f64>>
+pub fn central_difference<F>(mut function: F, at: &[f64]) -> Result<Vec<f64>>
 where
     F: FnMut(&[f64]) -> Result<f64>,
 {
@@ -22,14 +23,14 @@ where
     let mut gradient = Vec::with_capacity(at.len());
     for i in 0..at.len() {
         let step = f64::EPSILON.powf(0.2) * at[i].abs().max(1.0);
-        let mut moved = |by: f64| -> Result<f64> {
-            point[i] = at[i] + by * step;
-            let found = function(&point);
+        let mut shifted = |steps: f64| -> Result<f64> {
+            point[i] = at[i] + steps * step;
+            let value = function(&point);
             point[i] = at[i];
-            found
+            value
         };
-        let near = moved(1.0)? - moved(-1.0)?;
-        let far = moved(2.0)? - moved(-2.0)?;
+        let near = shifted(1.0)? - shifted(-1.0)?;
+        let far = shifted(2.0)? - shifted(-2.0)?;
         gradient.push((8.0 * near - far) / (12.0 * step));
     }
     Ok(gradient)
@@ -42,16 +43,16 @@ mod tests {
     #[test]
     fn differentiates_a_known_function() {
         let at = [0.3, -1.2, 40.0];
-        let found = central(|x| Ok(x[0].exp() * x[1].sin() + x[2].ln()), &at).unwrap();
+        let gradient = central_difference(|x| Ok(x[0].exp() * x[1].sin() + x[2].ln()), &at).unwrap();
         let exact = [at[0].exp() * at[1].sin(), at[0].exp() * at[1].cos(), 1.0 / at[2]];
-        for (a, b) in found.iter().zip(exact) {
+        for (a, b) in gradient.iter().zip(exact) {
             assert!((a - b).abs() < 1e-11, "{a} against {b}");
         }
     }
 
     #[test]
-    fn hands_on_the_error_of_the_function() {
-        let refuse = |_: &[f64]| Err(crate::error::shape("x", "nothing", "something"));
-        assert!(central(refuse, &[0.0]).is_err());
+    fn errors_of_the_function_are_returned() {
+        let fail = |_: &[f64]| Err(crate::error::shape("x", "nothing", "something"));
+        assert!(central_difference(fail, &[0.0]).is_err());
     }
 }

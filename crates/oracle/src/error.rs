@@ -1,6 +1,6 @@
-//! What can be wrong with a request to an oracle.
+//! Errors of this crate.
 
-/// The one error of this crate.
+/// The error type of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -9,31 +9,31 @@ pub enum Error {
     Shape {
         /// Name of the argument.
         argument: &'static str,
-        /// What was expected.
+        /// Expected length or shape.
         expected: String,
-        /// What was found.
+        /// Length or shape found.
         found: String,
     },
-    /// A value lies outside what the oracle can take.
+    /// A value is out of range.
     #[error("{argument}[{index}]: expected {expected}, found {found}")]
     Value {
         /// Name of the argument.
         argument: &'static str,
-        /// Where in the argument: utterance, element or arc.
+        /// Index in the argument: utterance, element or arc.
         index: usize,
-        /// What was expected.
+        /// Expected values.
         expected: String,
-        /// What was found.
+        /// Value found.
         found: String,
     },
-    /// The problem is too large to be solved slowly.
-    #[error("{what}: at most {limit}, found {found}")]
+    /// The problem is too large for enumeration.
+    #[error("{argument}: expected at most {limit}, found {found}")]
     TooLarge {
-        /// What was counted.
-        what: &'static str,
-        /// The most that is taken.
+        /// Name of the quantity that is too large.
+        argument: &'static str,
+        /// Largest allowed number.
         limit: usize,
-        /// How many there are.
+        /// Number found.
         found: f64,
     },
     /// A candle operation failed.

@@ -1,9 +1,9 @@
-//! Seeded numbers for tests: the same (seed, purpose) always gives the same values.
+//! Seeded random numbers for tests: equal (seed, purpose) pairs give equal values.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// `count` standard normal numbers times `scale`.
+/// Returns `count` standard normal numbers times `scale`.
 pub fn normal(seed: u64, purpose: u64, count: usize, scale: f64) -> Vec<f64> {
     let mut rng = stream(seed, purpose);
     (0..count)
@@ -15,22 +15,22 @@ pub fn normal(seed: u64, purpose: u64, count: usize, scale: f64) -> Vec<f64> {
         .collect()
 }
 
-/// `count` whole numbers below `below`.
+/// Returns `count` integers below `below`.
 ///
 /// # Panics
 /// If `below` is zero.
-pub fn below(seed: u64, purpose: u64, count: usize, below: u32) -> Vec<u32> {
-    assert!(below > 0, "below: expected at least 1, found 0");
+pub fn integers(seed: u64, purpose: u64, count: usize, below: u32) -> Vec<u32> {
+    assert!(below > 0, "`below`: expected at least 1, found 0");
     let mut rng = stream(seed, purpose);
     (0..count).map(|_| (rng.next_u64() % u64::from(below)) as u32).collect()
 }
 
-/// `count` label ids below `classes` that avoid the blank.
+/// Returns `count` label ids below `classes` other than the blank.
 ///
 /// # Panics
-/// If there is no class beside the blank.
+/// If the blank is the only class.
 pub fn labels(seed: u64, purpose: u64, count: usize, classes: u32, blank: u32) -> Vec<u32> {
-    below(seed, purpose, count, classes - 1).into_iter().map(|id| id + u32::from(id >= blank)).collect()
+    integers(seed, purpose, count, classes - 1).into_iter().map(|id| id + u32::from(id >= blank)).collect()
 }
 
 fn stream(seed: u64, purpose: u64) -> ChaCha8Rng {
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn repeats_itself_and_tells_purposes_apart() {
+    fn values_depend_on_seed_and_purpose() {
         assert_eq!(normal(1, 2, 9, 1.0), normal(1, 2, 9, 1.0));
         assert_ne!(normal(1, 2, 9, 1.0), normal(1, 3, 9, 1.0));
         assert!(labels(5, 6, 500, 4, 2).iter().all(|&id| id < 4 && id != 2));

@@ -1,61 +1,63 @@
-//! Every alignment path of a tiny lattice, one by one.
+//! Enumeration of every alignment path of a tiny lattice.
 //!
-//! The topology is a caller's list of [`Arc`]s, so that each one of the workspace can be checked here by its definition.
-//! A path starts at site `(0, 0)`; an arc taken at `(t, u)` adds the emission of its column at that site and goes to
-//! `(t + frames, u + labels)`; the path ends with an arc that lands exactly on `(T, U)` and may do so.
+//! The caller lists the arcs of the topology ([`PathArc`]), so that every topology of the workspace
+//! can be checked by its definition. A path starts at site `(0, 0)`. An arc taken at `(t, u)` adds
+//! the emission of its column at that site and leads to `(t + frames, u + labels)`. The path ends
+//! with an arc that leads exactly to `(T, U)` and may end a path.
 
 use crate::error::{Error, Result, shape, value};
 
-/// The most paths that are written down.
+/// Largest number of paths that are enumerated.
 pub const MAX_PATHS: usize = 200_000;
 
-/// One way to leave a site.
+/// An arc from a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arc {
-    /// Frames that it consumes.
+pub struct PathArc {
+    /// Frames that the arc consumes.
     pub frames: usize,
-    /// Labels that it emits.
+    /// Labels that the arc emits.
     pub labels: usize,
-    /// Column of the emissions that holds its log-probability.
+    /// Column of the emissions with its log-probability.
     pub column: usize,
-    /// Whether it may be the last one.
+    /// Whether the arc may end a path.
     pub may_end: bool,
 }
 
-/// The regular transducer: column 0 is the blank, column 1 the next label.
-pub const REGULAR: [Arc; 2] = [
-    Arc { frames: 1, labels: 0, column: 0, may_end: true },
-    Arc { frames: 0, labels: 1, column: 1, may_end: false },
+/// Arcs of the regular transducer: column 0 is the blank, column 1 the next label.
+pub const REGULAR_ARCS: [PathArc; 2] = [
+    PathArc { frames: 1, labels: 0, column: 0, may_end: true },
+    PathArc { frames: 0, labels: 1, column: 1, may_end: false },
 ];
 
-/// Sum over all paths of one lattice.
+/// Sums over all paths of one lattice.
 #[derive(Clone, Debug)]
-pub struct Paths {
-    /// How many paths there are, those of probability zero included.
+pub struct PathSums {
+    /// Number of paths, including those of probability zero.
     pub count: usize,
     /// `log Σ exp(score of path)`; -inf where no path has a probability.
     pub log_likelihood: f64,
-    /// `[N, columns]`: posterior probability of taking that column at that site. All zero without a path.
+    /// `[N, columns]`: posterior probability of taking a column at a site; all zero without a path.
     pub occupancies: Vec<f64>,
 }
 
-/// Adds up every path from `(0, 0)` to `(frames, labels)`.
+/// Sums over every path from `(0, 0)` to `(frames, labels)`.
 ///
 /// # Shapes
-/// `emissions` `[N, columns]` with `N = frames * (labels + 1)` sites, t-major: row `t * (labels + 1) + u`.
+/// `emissions` `[N, columns]` with `N = frames * (labels + 1)` sites, t-major: row
+/// `t * (labels + 1) + u`.
 ///
 /// # Errors
-/// A wrong length, no frames, an arc that goes nowhere or names a missing column, NaN or +inf emissions, more than
-/// [`MAX_PATHS`] paths.
+/// A wrong length, no frames, an arc that does not move or names a missing column, NaN or +inf
+/// emissions, or more than [`MAX_PATHS`] paths.
 ///
 /// Cost: O(paths · (frames + labels)).
 ///
 /// ```
-/// use oracle::paths::{REGULAR, sum_over_paths};
-/// // Three frames and one label: it may come in any of the frames.
-/// let found = sum_over_paths(&[0.5f64.ln(); 12], 3, 1, 2, &REGULAR)?;
-/// assert_eq!(found.count, 3);
-/// assert!((found.log_likelihood - (3.0 / 16.0f64).ln()).abs() < 1e-12);
+/// use oracle::paths::{REGULAR_ARCS, sum_over_paths};
+/// // Three frames and one label, which may be emitted in any frame.
+/// let sums = sum_over_paths(&[0.5f64.ln(); 12], 3, 1, 2, &REGULAR_ARCS)?;
+/// assert_eq!(sums.count, 3);
+/// assert!((sums.log_likelihood - (3.0 / 16.0f64).ln()).abs() < 1e-12);
 /// # Ok::<(), oracle::Error>(())
 /// ```
 pub fn sum_over_paths(
@@ -63,8 +65,8 @@ pub fn sum_over_paths(
     frames: usize,
     labels: usize,
     columns: usize,
-    arcs: &[Arc],
-) -> Result<Paths> {
+    arcs: &[PathArc],
+) -> Result<PathSums> {
     let rows = labels + 1;
     if frames == 0 || columns == 0 {
         return Err(shape("frames, columns", "at least one of each", format!("{frames}, {columns}")));
@@ -91,10 +93,10 @@ pub fn sum_over_paths(
             occupancies[i] += (score - log_likelihood).exp();
         }
     }
-    Ok(Paths { count: all.len(), log_likelihood, occupancies })
+    Ok(PathSums { count: all.len(), log_likelihood, occupancies })
 }
 
-/// `log Σ exp`; -inf for nothing.
+/// `log Σ exp`; -inf for an empty slice.
 pub(crate) fn log_sum(scores: &[f64]) -> f64 {
     let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     if top == f64::NEG_INFINITY {
@@ -103,36 +105,36 @@ pub(crate) fn log_sum(scores: &[f64]) -> f64 {
     top + scores.iter().map(|s| (s - top).exp()).sum::<f64>().ln()
 }
 
-/// Each path as the places in `emissions` that it collects.
-fn every_path(frames: usize, labels: usize, columns: usize, arcs: &[Arc]) -> Result<Vec<Vec<usize>>> {
-    let found = count_paths(frames, labels, arcs);
-    if found > MAX_PATHS as f64 {
-        return Err(Error::TooLarge { what: "alignment paths", limit: MAX_PATHS, found });
+/// Each path as the indices of its emissions.
+fn every_path(frames: usize, labels: usize, columns: usize, arcs: &[PathArc]) -> Result<Vec<Vec<usize>>> {
+    let count = count_paths(frames, labels, arcs);
+    if count > MAX_PATHS as f64 {
+        return Err(Error::TooLarge { argument: "alignment paths", limit: MAX_PATHS, found: count });
     }
-    let mut done = Vec::with_capacity(found as usize);
-    let mut open = vec![(0, 0, Vec::new())];
-    while let Some((t, u, path)) = open.pop() {
+    let mut complete = Vec::with_capacity(count as usize);
+    let mut partial = vec![(0, 0, Vec::new())];
+    while let Some((t, u, path)) = partial.pop() {
         for arc in arcs {
             let mut longer: Vec<usize> = path.clone();
             longer.push((t * (labels + 1) + u) * columns + arc.column);
             let (next_t, next_u) = (t + arc.frames, u + arc.labels);
             if (next_t, next_u) == (frames, labels) && arc.may_end {
-                done.push(longer);
+                complete.push(longer);
             } else if next_t < frames && next_u <= labels {
-                open.push((next_t, next_u, longer));
+                partial.push((next_t, next_u, longer));
             }
         }
     }
-    Ok(done)
+    Ok(complete)
 }
 
-/// How many paths there are, counted without writing them down; f64, so that it cannot overflow.
-fn count_paths(frames: usize, labels: usize, arcs: &[Arc]) -> f64 {
+/// Counts the paths without enumerating them; f64, so that it cannot overflow.
+fn count_paths(frames: usize, labels: usize, arcs: &[PathArc]) -> f64 {
     let rows = labels + 1;
     let mut ways = vec![0.0; frames * rows];
     ways[0] = 1.0;
     let mut complete = 0.0;
-    // Every arc moves on in t or in u, so t-major order is a topological one.
+    // Every arc advances t or u, so t-major order is topological.
     for t in 0..frames {
         for u in 0..rows {
             for arc in arcs {

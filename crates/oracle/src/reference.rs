@@ -1,7 +1,7 @@
-//! The forward-backward recursion in f64 with plain loops, from dense logits.
+//! The forward-backward recursion in f64, in plain loops, from dense logits.
 //!
-//! With `p(c | t, u)` the softmax of the logits of a site, `b(t, u)` the log-probability of the blank and `y(t, u)` that
-//! of label `u + 1`:
+//! `p(c | t, u)` is the softmax of the logits of a site, `b(t, u)` the log-probability of the
+//! blank, and `y(t, u)` that of label `u + 1`:
 //!
 //! ```text
 //! alpha(0, 0)     = 0
@@ -9,49 +9,52 @@
 //! beta(T-1, U)    = b(T-1, U)
 //! beta(t, u)      = log( exp(b(t, u) + beta(t+1, u)) + exp(y(t, u) + beta(t, u+1)) )
 //! loss            = -beta(0, 0)
-//! o_b(t, u)       = exp(alpha(t, u) + b(t, u) + beta(t+1, u) + loss)        occupancy of the blank arc, o_y alike
-//! gradient        = (o_b + o_y) p - o_b e_blank - o_y e_label               of the loss by the logits of (t, u)
+//! o_b(t, u)       = exp(alpha(t, u) + b(t, u) + beta(t+1, u) + loss)    occupancy of blanks
+//! gradient        = (o_b + o_y) p - o_b e_blank - o_y e_label           by the logits
 //! ```
 
 use crate::batch::Batch;
 use crate::error::Result;
 
-/// Losses and everything derived from them, all dense and padded; padding holds zeros.
+/// Losses, gradients and log-sums, dense and padded; padding is zero.
 #[derive(Clone, Debug)]
-pub struct Reference {
-    /// `[B]`, negative log-likelihood; +inf where no path exists.
+pub struct ReferenceLoss {
+    /// `[B]`, negative log-likelihood; +inf without a path.
     pub loss: Vec<f64>,
     /// `[B, T, U + 1, C]`, gradient of the sum of the losses; zero for an utterance without a path.
     pub gradient: Vec<f64>,
     /// `[B, T, U + 1]`, log-probability of reaching a site.
     pub log_alpha: Vec<f64>,
-    /// `[B, T, U + 1]`, log-probability of the rest from a site on, the arcs out of it included.
+    /// `[B, T, U + 1]`, log-probability of the rest of the path.
+    ///
+    /// It includes the arc that leaves the site.
     pub log_beta: Vec<f64>,
 }
 
-/// `log(exp(a) + exp(b))`, with -inf as "nothing there".
+/// `log(exp(a) + exp(b))`; -inf is the log of zero.
 pub fn log_add(a: f64, b: f64) -> f64 {
     let (high, low) = if a > b { (a, b) } else { (b, a) };
     if high == f64::NEG_INFINITY { high } else { high + (low - high).exp().ln_1p() }
 }
 
-/// Log-softmax of one row, written over it.
+/// Replaces a row by its log-softmax.
 pub fn log_softmax(row: &mut [f64]) {
     let top = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let log_sum = row.iter().map(|z| (z - top).exp()).sum::<f64>().ln();
     row.iter_mut().for_each(|z| *z = (*z - top) - log_sum);
 }
 
-/// Transducer loss and gradient of a padded batch in f64.
+/// Returns transducer losses and gradients of a padded batch in f64.
 ///
-/// `fastemit` = l multiplies the occupancy of the label arcs in the gradient by `1 + l`; the loss stays as it is.
+/// `fastemit` multiplies the occupancy of label arcs in the gradient by `1 + fastemit`; the loss is
+/// unchanged.
 ///
 /// # Shapes
 /// `logits`: `[B, T, U + 1, C]` = `dims`, flat; `frames`, `labels`: one entry an utterance.
 ///
 /// # Errors
-/// Wrong lengths, ids outside the classes, NaN or +inf (or nothing but -inf) at a real site. What padding holds is
-/// never looked at.
+/// Wrong lengths, ids outside the classes, NaN or +inf (or only -inf) at a real site. Padding is
+/// never read.
 ///
 /// Cost: O(B T U C) time and memory.
 pub fn transducer_loss(
@@ -61,12 +64,12 @@ pub fn transducer_loss(
     labels: &[Vec<u32>],
     blank: u32,
     fastemit: f64,
-) -> Result<Reference> {
+) -> Result<ReferenceLoss> {
     let batch = Batch::new(dims, frames, labels, blank)?;
     batch.check_rows(logits)?;
-    let [_, most_frames, rows, classes] = dims;
-    let sites = most_frames * rows;
-    let mut out = Reference {
+    let [_, max_frames, rows, classes] = dims;
+    let sites = max_frames * rows;
+    let mut out = ReferenceLoss {
         loss: vec![0.0; frames.len()],
         gradient: vec![0.0; logits.len()],
         log_alpha: vec![0.0; frames.len() * sites],
@@ -88,7 +91,7 @@ pub fn transducer_loss(
     Ok(out)
 }
 
-/// One utterance; every slice has the padded row stride `rows`.
+/// Computes one utterance; every slice has the padded row stride `rows`.
 fn utterance(
     logits: &[f64],
     gradient: &mut [f64],
@@ -106,32 +109,32 @@ fn utterance(
             log_softmax(&mut log_probs[site(t, u) * classes..][..classes]);
         }
     }
-    let blank_of = |t: usize, u: usize| log_probs[site(t, u) * classes + blank];
-    let label_of = |t: usize, u: usize| log_probs[site(t, u) * classes + labels[u] as usize];
+    let blank_log_prob = |t: usize, u: usize| log_probs[site(t, u) * classes + blank];
+    let label_log_prob = |t: usize, u: usize| log_probs[site(t, u) * classes + labels[u] as usize];
 
     for t in 0..frames {
         for u in 0..=last {
             let mut sum = if (t, u) == (0, 0) { 0.0 } else { f64::NEG_INFINITY };
             if t > 0 {
-                sum = log_add(sum, log_alpha[site(t - 1, u)] + blank_of(t - 1, u));
+                sum = log_add(sum, log_alpha[site(t - 1, u)] + blank_log_prob(t - 1, u));
             }
             if u > 0 {
-                sum = log_add(sum, log_alpha[site(t, u - 1)] + label_of(t, u - 1));
+                sum = log_add(sum, log_alpha[site(t, u - 1)] + label_log_prob(t, u - 1));
             }
             log_alpha[site(t, u)] = sum;
         }
     }
-    // What lies beyond a blank arc: the next frame, or the end of the utterance at its last site only.
-    let beyond = |log_beta: &[f64], t: usize, u: usize| match (t + 1 < frames, u == last) {
+    // β after a blank arc: of the next frame, or 0 at the end of the utterance.
+    let beta_after_blank = |log_beta: &[f64], t: usize, u: usize| match (t + 1 < frames, u == last) {
         (true, _) => log_beta[site(t + 1, u)],
         (false, true) => 0.0,
         (false, false) => f64::NEG_INFINITY,
     };
     for t in (0..frames).rev() {
         for u in (0..=last).rev() {
-            let mut sum = blank_of(t, u) + beyond(log_beta, t, u);
+            let mut sum = blank_log_prob(t, u) + beta_after_blank(log_beta, t, u);
             if u < last {
-                sum = log_add(sum, label_of(t, u) + log_beta[site(t, u + 1)]);
+                sum = log_add(sum, label_log_prob(t, u) + log_beta[site(t, u + 1)]);
             }
             log_beta[site(t, u)] = sum;
         }
@@ -143,11 +146,12 @@ fn utterance(
     for t in 0..frames {
         for u in 0..=last {
             let at = site(t, u);
-            let through_blank = (log_alpha[at] + blank_of(t, u) + beyond(log_beta, t, u) + loss).exp();
+            let through_blank =
+                (log_alpha[at] + blank_log_prob(t, u) + beta_after_blank(log_beta, t, u) + loss).exp();
             let mut through_label = 0.0;
             if u < last {
                 let rest = log_beta[site(t, u + 1)];
-                through_label = (1.0 + fastemit) * (log_alpha[at] + label_of(t, u) + rest + loss).exp();
+                through_label = (1.0 + fastemit) * (log_alpha[at] + label_log_prob(t, u) + rest + loss).exp();
             }
             let row = &mut gradient[at * classes..][..classes];
             for (g, log_prob) in row.iter_mut().zip(&log_probs[at * classes..]) {

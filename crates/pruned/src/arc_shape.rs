@@ -1,5 +1,5 @@
 //! The arcs of topologies that the first pass supports.
-use rnnt_dp::{Arc, Part, Topology};
+use rnnt_dp::{EmissionTerm, Topology, TopologyArc};
 
 use crate::{Error, Result};
 
@@ -20,13 +20,13 @@ pub(crate) struct ArcShape {
 impl ArcShape {
     /// Fails for unsupported topologies.
     pub fn new(topology: &Topology) -> Result<Self> {
-        let part = |column, labels| Part { column, labels };
-        let blank = Arc { frames: 1, labels: 0, may_end: true };
+        let part = |column, labels| EmissionTerm { column, labels };
+        let blank = TopologyArc { frames: 1, labels: 0, may_end: true };
         let arc_shape = || {
             let [first, label] = topology.arcs() else { return None };
             let has_standard_blank =
-                topology.columns() == 2 && *first == blank && topology.parts(0) == [part(0, 0)];
-            let forces_blank = match topology.parts(1) {
+                topology.columns() == 2 && *first == blank && topology.emission_terms(0) == [part(0, 0)];
+            let forces_blank = match topology.emission_terms(1) {
                 [label] if *label == part(1, 0) => false,
                 [label, blank] if [*label, *blank] == [part(1, 0), part(0, 1)] => true,
                 _ => return None,

@@ -107,7 +107,7 @@ impl Batch {
         Self {
             blank: self.blank,
             labels: self.labels[utterances.clone()].to_vec(),
-            lattices: self.lattices.part(utterances.clone()),
+            lattices: self.lattices.slice(utterances.clone()),
             frame_starts: self.frame_starts[utterances.clone()].to_vec(),
             label_starts: self.label_starts[utterances].to_vec(),
             token_weights,

@@ -8,7 +8,7 @@
 //!          + μ (am[t,c] + log q[c] - log Σ_c' q[c'] exp am[t,c'])      with q the unigram
 //! ```
 use kernels::Real;
-use rnnt_dp::delay;
+use rnnt_dp::delay_shift;
 
 use crate::{
     Options, Source,
@@ -61,7 +61,7 @@ pub(crate) fn write_emissions<F: Real, S: Source<F>>(
             |score: f64, unigram: f64| scale_or_zero(am_only, score + unigram - logs[contexts - 1]);
         let blank = relative(selected.frame_blank[t], max);
         let blank_am_only = am_only_term(blank, blank_unigram);
-        let delay_term = delay(options.delay_penalty, t, utterance.frames.len());
+        let delay_term = delay_shift(options.delay_penalty, t, utterance.frames.len());
         for (u, out) in row.chunks_exact_mut(2).enumerate() {
             let [score, lm_only_term] = blanks[u];
             out[0] = scale_or_zero(joint, blank + score - logs[u]) + lm_only_term + blank_am_only;

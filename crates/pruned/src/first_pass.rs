@@ -3,7 +3,7 @@ use std::ops::Range;
 
 use kernels::{Real, WorkerSlots, ensure_len, items_mut, par_for, parts_mut, reset};
 use rayon::prelude::*;
-use rnnt_dp::{Regularisers, Topology};
+use rnnt_dp::{Regularizers, Topology};
 
 use crate::{
     Batch, Error, Options, Plan, Ranges, Result, Side, Source, TaskScratch, Workspace,
@@ -88,7 +88,7 @@ pub fn first_pass_with<F: Real, S: Source<F>>(
     let (sums, unigrams) = compute_emissions(source, batch, (options, arc_shape), plan, workspace)?;
     // Each arc has one emission, which is already summed over columns.
     let arcs = Topology::new(options.topology.arcs().to_vec())?;
-    let (shapes, regularisers) = (batch.lattices(), Regularisers::default());
+    let (shapes, regularisers) = (batch.lattices(), Regularizers::default());
     let Workspace { lattices, scratch_f64, recycled, .. } = workspace;
     let values = &scratch_f64[..2 * shapes.sites()];
     let mut losses = vec![0.0; batch.len()];
@@ -96,7 +96,7 @@ pub fn first_pass_with<F: Real, S: Source<F>>(
     // The number of lanes depends only on shapes, so memory does not depend on the number of
     // threads.
     let bytes = rnnt_dp::Workspace::scratch(shapes, &arcs, &regularisers, plan.lanes(batch)).bytes();
-    lattices.keep_within(bytes.max(lattices.held()));
+    lattices.set_budget(bytes.max(lattices.allocated_bytes()));
     lattices.forward_backward(shapes, &arcs, values, &regularisers, &mut losses, &mut occupancies)?;
     par_for(parts_mut(&mut occupancies, 1 << 12), |_, part| part.iter_mut().for_each(|o| *o = 0.0 - *o));
     let (batch, options) = (batch.clone(), options.clone());
@@ -211,7 +211,7 @@ impl<F: Real> FirstPass<F> {
         let buffers: Vec<_> = buffers.collect();
         let derivatives = |(b, (mut buffer, underflow, tiles)): (usize, (_, _, _))| {
             let utterance = UtteranceScores::new(source, &self.batch, b, unigram(&self.unigrams, b));
-            let Range { start, end } = self.batch.lattices().range(b);
+            let Range { start, end } = self.batch.lattices().site_range(b);
             let occupancies = (&self.occupancies[2 * start..2 * end], weights[b - group.start]);
             let options = (&self.options, self.arc_shape.forces_blank);
             let derivatives =

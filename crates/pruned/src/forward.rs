@@ -66,7 +66,7 @@ pub(crate) fn compute_emissions<F: Real, S: Source<F>>(
         let (mut scratch, mut scratch_f64) = (&mut scratch[..], &mut scratch_f64[..]);
         let work = group.clone().zip(parts.by_ref()).map(|(b, sums)| {
             let [scratch_len, scratch_f64_len] = sizes.forward::<F>(b);
-            let values = split_front(&mut values, 2 * batch.lattices().range(b).len());
+            let values = split_front(&mut values, 2 * batch.lattices().site_range(b).len());
             let (scratch, scratch_f64) =
                 (split_front(&mut scratch, scratch_len), split_front(&mut scratch_f64, scratch_f64_len));
             let recycled =

@@ -26,7 +26,7 @@ pub struct Options {
     pub unigram: Unigram,
     /// λ of `e(label at t) += λ ((T-1)/2 - t)`; positive values favor early labels.
     ///
-    /// Kang et al. 2023; see [`delay`](rnnt_dp::delay).
+    /// Kang et al. 2023; see [`delay`](rnnt_dp::delay_shift).
     pub delay_penalty: f64,
     /// FastEmit λ: label adjoints are multiplied by `1 + λ`.
     ///

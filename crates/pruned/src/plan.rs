@@ -2,7 +2,7 @@
 use std::ops::Range;
 
 use kernels::{Real, ScratchReq, packing_bytes_for};
-use rnnt_dp::{Regularisers, Workspace};
+use rnnt_dp::{Regularizers, Workspace};
 
 use crate::{
     Batch, Error, Options, Result, Side, Source, emissions::Derivatives, normalizer::SelectedScores,
@@ -138,7 +138,7 @@ impl Plan {
             (true, false) => ScratchReq::all_of(sizes.utterances.iter().map(own_unigram)),
         };
         let lanes = self.lanes(batch);
-        let recursions = Workspace::scratch(lattices, &options.topology, &Regularisers::default(), lanes);
+        let recursions = Workspace::scratch(lattices, &options.topology, &Regularizers::default(), lanes);
         let [frame_max, label_max, label_sums, pairs] = sums;
         let buffers = [
             recursions,

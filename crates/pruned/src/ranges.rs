@@ -68,7 +68,7 @@ impl Ranges {
         let arc_shape = check(lattices, topology, s_range)?;
         expect("occupancies", 2 * lattices.sites(), occupancies.len())?;
         let utterance_occupancies =
-            |b: usize| &occupancies[2 * lattices.range(b).start..2 * lattices.range(b).end];
+            |b: usize| &occupancies[2 * lattices.site_range(b).start..2 * lattices.site_range(b).end];
         for utterance in 0..lattices.batch() {
             if let Some(&found) = utterance_occupancies(utterance).iter().find(|o| !o.is_finite()) {
                 return Err(Error::Occupancy { utterance, found });
@@ -153,7 +153,7 @@ fn check(lattices: &Lattices, topology: &Topology, s_range: usize) -> Result<Arc
         let (topology, needed) = (Box::new(topology.clone()), arc_shape.min_width());
         return Err(Error::Range { topology, needed, found: s_range });
     }
-    if lattices.full() { Ok(arc_shape) } else { Err(Error::Banded) }
+    if lattices.is_full() { Ok(arc_shape) } else { Err(Error::Banded) }
 }
 
 fn widths(lattices: &Lattices, arc_shape: ArcShape, s_range: usize) -> Vec<usize> {

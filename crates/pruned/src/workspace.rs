@@ -42,7 +42,7 @@ impl<F> Default for Workspace<F> {
     fn default() -> Self {
         Self {
             slots: WorkerSlots::default(),
-            lattices: rnnt_dp::Workspace::within(0),
+            lattices: rnnt_dp::Workspace::with_budget(0),
             scratch: Vec::new(),
             scratch_f64: Vec::new(),
             recycled: RecycledBuffers::default(),
@@ -134,7 +134,7 @@ impl<F: Real> Workspace<F> {
             ..
         } = self;
         [
-            ScratchReq::from_bytes(lattices.held()),
+            ScratchReq::from_bytes(lattices.allocated_bytes()),
             scratch.requirement(),
             scratch_f64.requirement(),
             sums.frame_max.requirement(),

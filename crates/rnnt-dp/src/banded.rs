@@ -1,17 +1,17 @@
-//! One lattice of which pruning retained a band: the arc walk in the log semiring.
+//! Sums over a lattice of which pruning retained a band: the arc walk in the log semiring.
 //!
-//! Bands are a few sites wide, so that nothing is gained from anti-diagonals. Where a band lies is worked out once, as a list of
-//! arcs, which either recursion goes through.
+//! Bands are a few sites wide, so anti-diagonals would not pay off. The arcs of the band are listed
+//! once, and both recursions iterate over the list.
 use kernels::{ScratchReq, ensure_capacity};
 
 use crate::{
-    Arc,
+    TopologyArc,
     semiring::Log,
-    topology::Landing,
-    walk::{self, Graph, Lattice, Transition, after},
+    topology::ArcTarget,
+    walk::{self, Graph, Lattice, Transition, beta_after},
 };
 
-/// Memory that is kept from one lattice to the next.
+/// Memory of banded lattices, reused from one lattice to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Banded {
     arcs: Vec<ArcEntry>,
@@ -19,29 +19,29 @@ pub(crate) struct Banded {
     beta: Vec<f64>,
 }
 
-/// Where an arc that exists is among all, the site that it leaves, and the one it lands on, [`END`] for the end.
+/// Emission index, source site and target site of an arc; [`END`] is the end of the path.
 type ArcEntry = (usize, u32, u32);
 
 const END: u32 = u32::MAX;
 
-/// A lattice whose arcs are written down.
+/// A lattice as a list of arcs.
 struct BandArcs<'a> {
     arcs: &'a [ArcEntry],
     emissions: &'a [f64],
-    kinds: usize,
+    arcs_per_site: usize,
     start: Option<usize>,
 }
 
 impl BandArcs<'_> {
-    fn arc(&self, &(at, from, to): &ArcEntry) -> Transition {
+    fn arc(&self, &(index, from, to): &ArcEntry) -> Transition {
         let to = (to != END).then_some(to as usize);
-        Transition { from: from as usize, to, arc: at, log_prob: self.emissions[at] }
+        Transition { from: from as usize, to, arc: index, log_prob: self.emissions[index] }
     }
 }
 
 impl Graph for BandArcs<'_> {
     fn states(&self) -> usize {
-        self.emissions.len() / self.kinds
+        self.emissions.len() / self.arcs_per_site
     }
 
     fn start(&self) -> Option<usize> {
@@ -52,22 +52,22 @@ impl Graph for BandArcs<'_> {
         self.arcs.iter().map(|entry| self.arc(entry))
     }
 
-    fn leaving(&self, state: usize) -> impl Iterator<Item = Transition> {
+    fn arcs_from(&self, state: usize) -> impl Iterator<Item = Transition> {
         let first = self.arcs.partition_point(|&(_, from, _)| (from as usize) < state);
-        let mine = self.arcs[first..].iter().take_while(move |&&(_, from, _)| from as usize == state);
-        mine.map(|entry| self.arc(entry))
+        let arcs = self.arcs[first..].iter().take_while(move |&&(_, from, _)| from as usize == state);
+        arcs.map(|entry| self.arc(entry))
     }
 }
 
 impl Banded {
-    /// Makes room for so many arcs and sites.
+    /// Reserves memory for `arcs` arcs and `sites` sites.
     pub fn reserve(&mut self, arcs: usize, sites: usize) {
         ensure_capacity(&mut self.arcs, arcs);
         ensure_capacity(&mut self.alpha, sites);
         ensure_capacity(&mut self.beta, sites);
     }
 
-    /// Scratch of [`Self::reserve`].
+    /// Scratch memory of [`Self::reserve`].
     pub fn scratch(arcs: usize, sites: usize) -> ScratchReq {
         ScratchReq::new::<ArcEntry>(arcs).and(ScratchReq::new::<f64>(sites).times(2))
     }
@@ -77,36 +77,36 @@ impl Banded {
         &mut self,
         lattice: &Lattice,
         emissions: &[f64],
-        factor: impl Fn(&Arc) -> f64,
+        factor: impl Fn(&TopologyArc) -> f64,
         adjoints: &mut [f64],
     ) -> f64 {
         let Self { arcs, alpha, beta } = self;
-        let kinds = lattice.topology().arcs();
+        let topology_arcs = lattice.topology().arcs();
         arcs.clear();
         for (site, at) in lattice.sites() {
-            arcs.extend((0..kinds.len()).filter_map(|arc| {
-                let to = match lattice.land(arc, at) {
-                    Landing::Site(to) => to as u32,
-                    Landing::End => END,
-                    Landing::Nowhere => return None,
+            arcs.extend((0..topology_arcs.len()).filter_map(|arc| {
+                let to = match lattice.arc_target(arc, at) {
+                    ArcTarget::Site(to) => to as u32,
+                    ArcTarget::End => END,
+                    ArcTarget::Outside => return None,
                 };
-                Some((site * kinds.len() + arc, site as u32, to))
+                Some((site * topology_arcs.len() + arc, site as u32, to))
             }));
         }
-        let graph = BandArcs { arcs, emissions, kinds: kinds.len(), start: lattice.start() };
+        let graph = BandArcs { arcs, emissions, arcs_per_site: topology_arcs.len(), start: lattice.start() };
         alpha.resize(graph.states(), 0.0);
         beta.resize(graph.states(), 0.0);
         adjoints.fill(0.0);
         walk::backward::<Log, _>(&graph, |arc| arc.log_prob, beta);
         let log_p = graph.start.map_or(f64::NEG_INFINITY, |start| beta[start]);
         if log_p.is_finite() {
-            walk::forward_each::<Log, _>(
+            walk::forward_visit::<Log, _>(
                 &graph,
                 |arc| arc.log_prob,
                 alpha,
                 |arc, before| {
-                    let posterior = (before + arc.log_prob + after::<Log>(arc, beta) - log_p).exp();
-                    adjoints[arc.arc] = -factor(&kinds[arc.arc % kinds.len()]) * posterior;
+                    let posterior = (before + arc.log_prob + beta_after::<Log>(arc, beta) - log_p).exp();
+                    adjoints[arc.arc] = -factor(&topology_arcs[arc.arc % topology_arcs.len()]) * posterior;
                 },
             );
         }

@@ -1,14 +1,14 @@
-//! The tensor face: the lattice as a candle operation with autograd.
+//! The lattice loss as a candle operation with autograd.
 use std::sync::Mutex;
 
 use candle_core::{CpuStorage, CustomOp1, DType, Error, Layout, Result, Shape, Tensor};
 
-use crate::{Lattices, Posterior, Regularisers, Topology, forward_backward};
+use crate::{Lattices, Posterior, Regularizers, Topology, forward_backward};
 
 struct LatticeLoss {
     lattices: Lattices,
     topology: Topology,
-    regularisers: Regularisers,
+    regularizers: Regularizers,
     posterior: Mutex<Option<Posterior>>,
 }
 
@@ -22,7 +22,7 @@ impl CustomOp1 for LatticeLoss {
             return Err(Error::RequiresContiguous { op: "lattice-loss" }.bt());
         };
         let emissions = &storage.as_slice::<f64>()?[from..to];
-        let out = forward_backward(&self.lattices, &self.topology, emissions, &self.regularisers);
+        let out = forward_backward(&self.lattices, &self.topology, emissions, &self.regularizers);
         let out = out.map_err(Error::wrap)?;
         let losses = out.losses.clone();
         *self.posterior.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(out);
@@ -36,7 +36,8 @@ impl CustomOp1 for LatticeLoss {
         let mut adjoints = posterior.adjoints.clone();
         let parts = self.lattices.split_mut(&mut adjoints, self.topology.columns());
         for (part, (factor, loss)) in parts.into_iter().zip(upstream.iter().zip(&posterior.losses)) {
-            // An impossible utterance stays at zero, whatever an infinite loss has become above.
+            // An impossible utterance has zero gradient, even if an operation after the loss
+            // multiplies by inf.
             if loss.is_finite() {
                 part.iter_mut().for_each(|a| *a *= factor);
             }
@@ -45,17 +46,20 @@ impl CustomOp1 for LatticeLoss {
     }
 }
 
-/// Loss *B* (`f64`) of each lattice from its emissions *N x S*; differentiable in the emissions.
+/// Returns the loss of each lattice, *B* (`f64`), differentiable in the emissions.
+///
+/// # Shapes
+/// `emissions` *N x S*, `f32` or `f64`.
 ///
 /// # Errors
-/// As [`forward_backward`], wrapped in candle's error; emissions of another type than `f32` or `f64`.
+/// As [`forward_backward`], wrapped in candle's error; another shape or dtype of emissions.
 ///
 /// ```
 /// use candle_core::{Device, Var};
-/// use rnnt_dp::{candle::lattice_loss, Lattices, Regularisers, Topology};
+/// use rnnt_dp::{candle::lattice_loss, Lattices, Regularizers, Topology};
 /// let emissions = Var::from_slice(&[-0.7f64; 8], (4, 2), &Device::Cpu)?;
 /// let lattices = Lattices::new(vec![2], vec![1]).unwrap();
-/// let loss = lattice_loss(&emissions, lattices, Topology::rnnt(), Regularisers::default())?;
+/// let loss = lattice_loss(&emissions, lattices, Topology::rnnt(), Regularizers::default())?;
 /// let gradients = loss.sum_all()?.backward()?;
 /// assert_eq!(gradients.get(&emissions).unwrap().dims(), [4, 2]);
 /// # Ok::<(), candle_core::Error>(())
@@ -64,7 +68,7 @@ pub fn lattice_loss(
     emissions: &Tensor,
     lattices: Lattices,
     topology: Topology,
-    regularisers: Regularisers,
+    regularizers: Regularizers,
 ) -> Result<Tensor> {
     let (expected, found) = (vec![lattices.sites(), topology.columns()], emissions.dims().to_vec());
     if expected != found {
@@ -73,6 +77,6 @@ pub fn lattice_loss(
     if !matches!(emissions.dtype(), DType::F32 | DType::F64) {
         return Err(Error::UnsupportedDTypeForOp(emissions.dtype(), "lattice-loss").bt());
     }
-    let op = LatticeLoss { lattices, topology, regularisers, posterior: Mutex::new(None) };
+    let op = LatticeLoss { lattices, topology, regularizers, posterior: Mutex::new(None) };
     emissions.to_dtype(DType::F64)?.contiguous()?.apply_op1(op)
 }

@@ -1,8 +1,8 @@
-//! The one error type of the crate.
+//! The error type of the crate.
 use crate::Topology;
 use kernels::ShortFloat;
 
-/// What can be wrong with a call.
+/// Errors of lattice sums, paths and topologies.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -11,15 +11,15 @@ pub enum Error {
     Length {
         /// Name of the argument.
         argument: &'static str,
-        /// Number of elements that the other arguments imply.
+        /// Number of elements implied by the other arguments.
         expected: usize,
-        /// Number of elements given.
+        /// Number of elements found.
         found: usize,
     },
-    /// There is no utterance in the batch.
+    /// The batch has no utterance.
     #[error("batch: expected at least one utterance, found none")]
     EmptyBatch,
-    /// An utterance has no frame, so that no path could end.
+    /// An utterance has no frame.
     #[error("utterance {utterance}: expected at least one frame, found none")]
     NoFrames {
         /// Index in the batch.
@@ -27,13 +27,13 @@ pub enum Error {
     },
     /// The batch has more sites than a `u32` can count.
     #[error(
-        "utterance {utterance}: {frames} frames x ({labels} labels + 1) bring the batch above {} sites",
+        "batch: expected at most {} sites, found more at utterance {utterance} ({frames} frames x ({labels} labels + 1))",
         u32::MAX
     )]
     TooLarge {
-        /// Index in the batch.
+        /// Number of frames.
         utterance: usize,
-        /// Frames given.
+        /// Number of labels.
         frames: usize,
         /// Labels given.
         labels: usize,
@@ -52,7 +52,7 @@ pub enum Error {
         label: usize,
         /// Index among the arcs of the topology; 0 for CTC, where `label` is the column.
         arc: usize,
-        /// The value found.
+        /// The emission.
         value: f64,
     },
     /// A tensor has the wrong shape.
@@ -60,23 +60,23 @@ pub enum Error {
     Shape {
         /// Name of the argument.
         argument: &'static str,
-        /// The shape that the other arguments imply.
+        /// Shape implied by the other arguments.
         expected: Vec<usize>,
-        /// The shape given.
+        /// Shape found.
         found: Vec<usize>,
     },
     /// An array has no such axis.
-    #[error("axis: expected one of {axes} axes, 0 .. or from the last one, -1, back, found {found}")]
+    #[error("`axis`: expected -{axes} to {axes} - 1, counted from the last axis if negative, found {found}")]
     Axis {
-        /// How many it has.
+        /// Number of axes.
         axes: usize,
-        /// The axis given.
+        /// The axis.
         found: isize,
     },
-    /// An array has more values than can be counted.
-    #[error("`shape`: expected a product that a usize holds, found {shape:?}")]
-    Values {
-        /// The shape given.
+    /// The number of values of an array overflows.
+    #[error("`shape`: expected a product that fits into usize, found {shape:?}")]
+    ShapeOverflow {
+        /// The shape.
         shape: Vec<usize>,
     },
     /// Emissions of an utterance are so large that their sums overflow.
@@ -87,21 +87,21 @@ pub enum Error {
     Overflow {
         /// Index in the batch.
         utterance: usize,
-        /// The loss that came out.
+        /// The loss.
         loss: f64,
     },
-    /// There is no arc in the topology.
+    /// The topology has no arc.
     #[error("topology: expected at least one arc, found none")]
     NoArcs,
-    /// An arc leads to where it comes from.
-    #[error("topology: arc {arc}: expected frames or labels to move on by, found 0 of both")]
-    Loop {
-        /// Index among the arcs.
+    /// An arc leads to its own source.
+    #[error("topology: arc {arc}: expected at least one frame or label, found 0 of both")]
+    SelfLoop {
+        /// Index of the arc.
         arc: usize,
     },
-    /// A band of retained label positions is not one.
+    /// A band of retained label positions is empty or out of range.
     #[error(
-        "`bands`, utterance {utterance}, frame {frame}: expected some of the {positions} label positions, found {found:?}"
+        "`bands`, utterance {utterance}, frame {frame}: expected a nonempty range of the {positions} label positions, found {found:?}"
     )]
     Band {
         /// Index in the batch.
@@ -110,86 +110,86 @@ pub enum Error {
         frame: usize,
         /// U + 1
         positions: usize,
-        /// The band given.
+        /// The band.
         found: std::ops::Range<usize>,
     },
-    /// There is not one weight for each label.
+    /// The number of token weights differs from the number of labels.
     #[error(
-        "token_weights: utterance {utterance}: expected {expected} finite numbers, found {found} numbers"
+        "`token_weights`, utterance {utterance}: expected {expected} weights, one per label, found {found}"
     )]
     TokenWeights {
         /// Index in the batch.
         utterance: usize,
         /// U
         expected: usize,
-        /// How many there are.
+        /// Number of weights.
         found: usize,
     },
-    /// The weight of a label is not finite.
-    #[error("token_weights: utterance {utterance}, label {label}: expected a finite number, found {found}", found = ShortFloat(*found))]
+    /// The weight of a label is NaN or infinite.
+    #[error("`token_weights`, utterance {utterance}, label {label}: expected a finite number, found {found}", found = ShortFloat(*found))]
     TokenWeight {
         /// Index in the batch.
         utterance: usize,
-        /// Index among the labels of the utterance.
+        /// Index of the label in the utterance.
         label: usize,
-        /// The weight given.
+        /// The weight.
         found: f64,
     },
-    /// A memory limit is below what one lane needs.
-    #[error("memory: expected at least {needed} bytes, found {found}")]
+    /// A memory limit is below the memory of one lane.
+    #[error("memory: expected a limit of at least {needed} bytes, found {found}")]
     Memory {
-        /// Bytes of a single lane, see [`Workspace::scratch`](crate::Workspace::scratch).
+        /// Bytes of one lane; see [`Workspace::scratch`](crate::Workspace::scratch).
         needed: usize,
-        /// The limit given.
+        /// The limit.
         found: usize,
     },
-    /// No topology has the name.
+    /// The name of a topology is unknown.
     #[error("topology: expected one of {}, with big blanks as in `regular+2,4`, or `tdt:0,1,2`, found {found:?}", Topology::names().collect::<Vec<_>>().join(", "))]
-    Name {
-        /// The name given.
+    UnknownName {
+        /// The name.
         found: String,
     },
-    /// Big blanks are asked of a topology whose arcs are sums of columns.
-    #[error("big blanks: expected a topology in which every arc is a column, found {topology}")]
+    /// Big blanks were added to a topology with composed emissions.
+    #[error("big blanks: expected a topology with one emission column per arc, found {topology}")]
     BigBlanks {
-        /// The topology.
+        /// Name of the topology.
         topology: String,
     },
-    /// A duration is there twice, or is none.
+    /// A duration occurs twice or is out of range.
     #[error("`durations`: expected {expected}, found {found}")]
     Duration {
-        /// What would be one.
+        /// Valid durations.
         expected: &'static str,
         /// The duration.
         found: usize,
     },
-    /// An arc leads farther than any lattice reaches.
+    /// An arc spans more frames or labels than any lattice has.
     #[error(
         "topology: arc {arc}: expected at most {} frames and labels, found {frames} and {labels}",
         u32::MAX
     )]
-    Far {
-        /// Index among the arcs.
+    ArcTooLong {
+        /// Index of the arc.
         arc: usize,
-        /// Its frames.
+        /// Frames of the arc.
         frames: usize,
-        /// Its labels.
+        /// Labels of the arc.
         labels: usize,
     },
-    /// No path could end.
-    #[error("`durations`: expected one of at least 1, with which a path may end, found none")]
-    NoEnd,
-    /// A regulariser has a value that makes no sense.
+    /// No duration can end a path.
+    #[error("`durations`: expected a duration of at least 1, which may end a path, found none")]
+    NoFinalDuration,
+    /// A regularizer is out of range.
     #[error("`{argument}`: expected a number of {expected}, found {found}", found = ShortFloat(*found))]
-    Regulariser {
-        /// Name of the option.
+    Regularizer {
+        /// Name of the regularizer.
         argument: &'static str,
-        /// The range.
+        /// Valid range.
         expected: &'static str,
-        /// The value given.
+        /// The value.
         found: f64,
     },
 }
 
-/// A result with this crate's [`Error`].
+/// Result with the crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,7 +1,7 @@
 //! The packed sites of a batch.
 use std::ops::Range;
 
-use crate::{Error, Result, forward_backward::expect};
+use crate::{Error, Result, forward_backward::expect_len};
 
 /// A lattice node of an utterance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,25 +12,27 @@ pub struct Site {
     pub label: usize,
 }
 
-/// Shapes of a batch of lattices; sites are packed utterance after utterance, t-major, without padding.
+/// Shapes of a batch of lattices.
 ///
-/// A lattice is full, or what pruning retained of it: a band of label positions at each frame ([`Lattices::banded`]). An
-/// arc to a site that was not retained does not exist.
+/// Sites are packed: utterance after utterance, t-major, without padding.
+///
+/// Each lattice is full, or a band of label positions at each frame that pruning retained
+/// ([`Lattices::banded`]). An arc to a site that was not retained does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lattices {
     frames: Vec<usize>,
     labels: Vec<usize>,
     offsets: Vec<usize>,
-    /// One an utterance, or none if all are full.
+    /// One per utterance; empty if all lattices are full.
     bands: Vec<Bands>,
 }
 
 /// The retained sites of an utterance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Bands {
-    /// Smallest label position of each frame.
+    /// First label position of each frame.
     low: Vec<u32>,
-    /// Sites before each frame, and those of all.
+    /// Number of sites before each frame; the last entry is the total.
     first: Vec<u32>,
 }
 
@@ -38,7 +40,8 @@ impl Lattices {
     /// Lattices of `T_b` frames and `U_b` labels.
     ///
     /// # Errors
-    /// No utterance, lists of different lengths, an utterance without frames, more sites than `u32` indices.
+    /// No utterance, lists of different lengths, an utterance without frames, more sites than `u32`
+    /// indices.
     pub fn new(frames: Vec<usize>, labels: Vec<usize>) -> Result<Self> {
         if frames.is_empty() {
             return Err(Error::EmptyBatch);
@@ -61,45 +64,46 @@ impl Lattices {
         Ok(Self { frames, labels, offsets, bands: Vec::new() })
     }
 
-    /// Lattices of `U_b` labels of which only some sites exist: at each frame, those of `bands[b][t]`.
+    /// Lattices of `U_b` labels with only the sites of a band.
+    ///
+    /// `bands[b][t]` are the label positions of frame t of utterance b.
     ///
     /// ```
     /// use rnnt_dp::{Lattices, Site};
     /// let lattices = Lattices::banded(vec![2], vec![vec![0..2, 1..3]])?; // T = 2, U = 2
     /// let last = Site { frame: 1, label: 2 };
-    /// assert_eq!((lattices.sites(), lattices.sites_of(0).last()), (4, Some(last)));
+    /// assert_eq!((lattices.sites(), lattices.utterance_sites(0).last()), (4, Some(last)));
     /// # Ok::<(), rnnt_dp::Error>(())
     /// ```
     ///
     /// # Errors
-    /// As [`Lattices::new`]; a band that is empty or reaches beyond U.
+    /// As [`Lattices::new`]; a band that is empty or exceeds U.
     pub fn banded(labels: Vec<usize>, bands: Vec<Vec<Range<usize>>>) -> Result<Self> {
         let mut lattices = Self::new(bands.iter().map(Vec::len).collect(), labels)?;
         let mut sites = 0;
         for (utterance, bands) in bands.iter().enumerate() {
             let positions = lattices.labels[utterance] + 1;
-            let mut kept = Bands { low: Vec::with_capacity(bands.len()), first: vec![0] };
+            let mut retained = Bands { low: Vec::with_capacity(bands.len()), first: vec![0] };
             for (frame, band) in bands.iter().enumerate() {
                 if band.is_empty() || band.end > positions {
-                    let found = band.clone();
-                    return Err(Error::Band { utterance, frame, positions, found });
+                    return Err(Error::Band { utterance, frame, positions, found: band.clone() });
                 }
-                kept.low.push(band.start as u32);
-                kept.first.push(kept.first[frame] + band.len() as u32);
+                retained.low.push(band.start as u32);
+                retained.first.push(retained.first[frame] + band.len() as u32);
             }
-            sites += kept.first[bands.len()] as usize;
+            sites += retained.first[bands.len()] as usize;
             lattices.offsets[utterance + 1] = sites;
-            lattices.bands.push(kept);
+            lattices.bands.push(retained);
         }
         Ok(lattices)
     }
 
-    /// Fails unless there is one finite weight for each label of each utterance.
+    /// Checks that each label of each utterance has one finite weight.
     ///
     /// # Errors
-    /// Names the first utterance where there is not.
+    /// The first utterance with a wrong number of weights, or a weight that is NaN or infinite.
     pub fn check_token_weights(&self, weights: &[Vec<f64>]) -> Result<()> {
-        expect("token_weights", self.batch(), weights.len())?;
+        expect_len("token_weights", self.batch(), weights.len())?;
         for (utterance, (weights, &expected)) in weights.iter().zip(&self.labels).enumerate() {
             if weights.len() != expected {
                 return Err(Error::TokenWeights { utterance, expected, found: weights.len() });
@@ -111,8 +115,8 @@ impl Lattices {
         Ok(())
     }
 
-    /// Whether every site of every lattice exists.
-    pub fn full(&self) -> bool {
+    /// Returns true if every site of every lattice exists.
+    pub fn is_full(&self) -> bool {
         self.bands.is_empty()
     }
 
@@ -121,23 +125,23 @@ impl Lattices {
         self.frames.len()
     }
 
-    /// Some utterances, as a batch of their own.
+    /// Returns a range of utterances as a batch.
     ///
     /// # Panics
-    /// If the range is empty or reaches beyond the batch.
-    pub fn part(&self, utterances: Range<usize>) -> Self {
-        assert!(!utterances.is_empty(), "part: expected at least one utterance");
+    /// If the range is empty or exceeds the batch.
+    pub fn slice(&self, utterances: Range<usize>) -> Self {
+        assert!(!utterances.is_empty(), "slice: expected at least one utterance");
         let first = self.offsets[utterances.start];
         let offsets = &self.offsets[utterances.start..=utterances.end];
         Self {
             frames: self.frames[utterances.clone()].to_vec(),
             labels: self.labels[utterances.clone()].to_vec(),
             offsets: offsets.iter().map(|offset| offset - first).collect(),
-            bands: if self.full() { Vec::new() } else { self.bands[utterances].to_vec() },
+            bands: if self.is_full() { Vec::new() } else { self.bands[utterances].to_vec() },
         }
     }
 
-    /// N = Σ T_b (U_b + 1), or as many as were retained.
+    /// N, the number of sites: Σ T_b (U_b + 1), or as many as were retained.
     pub fn sites(&self) -> usize {
         self.offsets[self.batch()]
     }
@@ -145,7 +149,7 @@ impl Lattices {
     /// T of an utterance.
     ///
     /// # Panics
-    /// Here and below: if there is no such utterance.
+    /// Here and below: if the utterance does not exist.
     pub fn frames(&self, utterance: usize) -> usize {
         self.frames[utterance]
     }
@@ -155,12 +159,12 @@ impl Lattices {
         self.labels[utterance]
     }
 
-    /// The sites of an utterance among all.
-    pub fn range(&self, utterance: usize) -> Range<usize> {
+    /// Returns the range of an utterance's sites in the batch.
+    pub fn site_range(&self, utterance: usize) -> Range<usize> {
         self.offsets[utterance]..self.offsets[utterance + 1]
     }
 
-    /// The label positions that a frame of an utterance has.
+    /// Returns the label positions of a frame of an utterance.
     pub fn positions(&self, utterance: usize, frame: usize) -> Range<usize> {
         match self.bands.get(utterance) {
             None => 0..self.labels[utterance] + 1,
@@ -171,22 +175,23 @@ impl Lattices {
         }
     }
 
-    /// Where a site is among those of its utterance, if it is one of them.
-    pub fn place(&self, utterance: usize, site: Site) -> Option<usize> {
+    /// Returns the index of a site in its utterance; none if the site does not exist.
+    pub fn site_index(&self, utterance: usize, site: Site) -> Option<usize> {
         let Site { frame, label } = site;
-        let here = frame < self.frames[utterance] && self.positions(utterance, frame).contains(&label);
-        here.then(|| match self.bands.get(utterance) {
+        let is_retained = frame < self.frames[utterance] && self.positions(utterance, frame).contains(&label);
+        is_retained.then(|| match self.bands.get(utterance) {
             None => frame * (self.labels[utterance] + 1) + label,
             Some(Bands { low, first }) => first[frame] as usize + label - low[frame] as usize,
         })
     }
 
-    /// The site with an index among those of its utterance.
+    /// Returns the site of an index in its utterance.
     ///
     /// # Panics
-    /// Also if there are not so many.
+    /// Also if the utterance has fewer sites.
     pub fn site(&self, utterance: usize, index: usize) -> Site {
-        assert!(index < self.range(utterance).len(), "site: expected one of the utterance's");
+        let sites = self.site_range(utterance).len();
+        assert!(index < sites, "`index`: expected a site below {sites}, found {index}");
         match self.bands.get(utterance) {
             None => {
                 let positions = self.labels[utterance] + 1;
@@ -199,20 +204,20 @@ impl Lattices {
         }
     }
 
-    /// The sites of an utterance in their order.
-    pub fn sites_of(&self, utterance: usize) -> impl DoubleEndedIterator<Item = Site> {
+    /// Iterates over the sites of an utterance in their order.
+    pub fn utterance_sites(&self, utterance: usize) -> impl DoubleEndedIterator<Item = Site> {
         (0..self.frames[utterance])
             .flat_map(move |frame| self.positions(utterance, frame).map(move |label| Site { frame, label }))
     }
 
-    /// Cuts packed values, `width` a site, into one slice an utterance.
+    /// Splits packed values, `width` per site, into one slice per utterance.
     ///
     /// # Panics
     /// If there are fewer values.
     pub fn split_mut<'a, T>(&self, mut values: &'a mut [T], width: usize) -> Vec<&'a mut [T]> {
         let mut parts = Vec::with_capacity(self.batch());
         for utterance in 0..self.batch() {
-            let (part, rest) = values.split_at_mut(self.range(utterance).len() * width);
+            let (part, rest) = values.split_at_mut(self.site_range(utterance).len() * width);
             parts.push(part);
             values = rest;
         }

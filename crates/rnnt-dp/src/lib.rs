@@ -1,8 +1,9 @@
 //! Transducer lattices: forward-backward over packed, ragged sites, with compact adjoints.
 //!
-//! A lattice of an utterance with T frames and U labels has sites `(t, u)`, `0 <= t < T`, `0 <= u <= U`. A
-//! [`Topology`] says which arcs leave a site; each arc has an emission, a log-probability that the caller
-//! computed. With `α` and `β` the log-sums over all partial paths,
+//! The lattice of an utterance with T frames and U labels has sites `(t, u)`, `0 <= t < T`,
+//! `0 <= u <= U`. A [`Topology`] defines which arcs leave a site. The caller computes a
+//! log-probability for each arc, its emission. With `α` and `β` the log-sums over all partial
+//! paths,
 //!
 //! ```text
 //! α(0,0) = 0      α(n) = log Σ_{arcs m -> n} exp(α(m) + e(m -> n))
@@ -11,23 +12,33 @@
 //! dloss/de(m -> n) = -o(m -> n)
 //! ```
 //!
-//! (Graves 2012, equations 16-20.) Everything is `f64`: at 10,000 steps a log-likelihood has five digits before
-//! the point, of which `f32` would leave two behind it. The recursions run over the anti-diagonals of a lattice, several
-//! sites at a time, and not over logarithms but over numbers with exponents of their own, so that they only multiply
-//! and add; [`log_sums()`] is the plain form.
+//! (Graves 2012, equations 16-20.) All values are `f64`: after 10,000 steps a log-likelihood has
+//! five digits before the decimal point, which would leave two after it in `f32`. The recursions
+//! process the anti-diagonals of a lattice, several sites at a time. They work on scaled numbers (a
+//! mantissa and an exponent) instead of logarithms, so that they only multiply and add.
+//! [`log_sums()`] is the plain form.
 //!
-//! [`walk`] has the recursions in any [`semiring`]: sums, best and sampled paths are uses of it. [`ctc`] has sums, paths and times for connectionist temporal classification.
+//! The types to know:
+//!
+//! - [`Lattices`]: the packed sites of a batch, full or banded;
+//! - [`Topology`]: the arcs of a site and their emission columns (regular, modified, constrained,
+//!   big blanks, TDT);
+//! - [`Workspace`]: the memory of repeated calls.
+//!
+//! [`walk`] has the recursions in any [`semiring`], for sums, best paths and sampled paths. [`ctc`]
+//! has losses, paths and emission times for connectionist temporal classification.
 //!
 //! ```
-//! use rnnt_dp::{forward_backward, Lattices, Regularisers, Topology};
+//! use rnnt_dp::{forward_backward, Lattices, Regularizers, Topology};
 //! let lattices = Lattices::new(vec![2], vec![1])?; // T = 2, U = 1: sites (0,0) (0,1) (1,0) (1,1)
-//! let emissions = [0.5f64.ln(); 8]; // blank, label at each site; the label at u = U is never read
-//! let out = forward_backward(&lattices, &Topology::rnnt(), &emissions, &Regularisers::default())?;
+//! let emissions = [0.5f64.ln(); 8]; // blank, label at each site; the label at u = U is not used
+//! let out = forward_backward(&lattices, &Topology::rnnt(), &emissions, &Regularizers::default())?;
 //! assert!((out.losses[0] - 4f64.ln()).abs() < 1e-12); // two paths of three arcs
 //! # Ok::<(), rnnt_dp::Error>(())
 //! ```
 #![warn(missing_docs)]
 
+mod anti_diagonals;
 mod banded;
 #[cfg(feature = "candle")]
 pub mod candle;
@@ -42,7 +53,6 @@ mod path;
 mod scaled_rows;
 mod schedule;
 pub mod semiring;
-mod skew;
 mod sweep;
 mod topology;
 mod utterance;
@@ -50,9 +60,11 @@ pub mod walk;
 mod workspace;
 
 pub use error::{Error, Result};
-pub use forward_backward::{Posterior, Regularisers, delay, forward_backward};
+pub use forward_backward::{Posterior, Regularizers, delay_shift, forward_backward};
 pub use lattice::{Lattices, Site};
 pub use log_sums::{LogSums, log_sums};
-pub use path::{Draws, Path, Step, best_path, confidences, expected_emission_frames, sample_paths};
-pub use topology::{Arc, Kind, Part, Token, Topology};
+pub use path::{
+    AlignmentPath, PathRng, PathStep, best_path, confidences, expected_emission_frames, sample_paths,
+};
+pub use topology::{EmissionTerm, Token, Topology, TopologyArc, TopologyKind};
 pub use workspace::Workspace;

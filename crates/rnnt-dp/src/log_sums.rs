@@ -1,39 +1,40 @@
-//! Log-sums of all sites: the arc walk in the log semiring.
+//! Log-sums at all sites: the arc walk in the log semiring.
 use rayon::prelude::*;
 
 use crate::{
     Error, Lattices, Result, Topology,
-    forward_backward::expect,
+    forward_backward::expect_len,
     semiring::Log,
     walk::{self, Graph, Lattice},
 };
 
-/// Forward and backward log-sums of the packed sites.
+/// Forward and backward log-sums of packed sites.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LogSums {
-    /// `α`, *N*: log-sum over the partial paths that lead to a site; -inf where no path arrives.
+    /// `α`, *N*: log-sum over the partial paths from the start to a site; -inf if there is none.
     pub log_alpha: Vec<f64>,
-    /// `β`, *N*: log-sum over those that lead on to the end; -inf where no path goes on. That of a lattice's first site
-    /// is `log P`.
+    /// `β`, *N*: log-sum over the partial paths from a site to the end.
+    ///
+    /// -inf if there is none. The value of a lattice's first site is `log P`.
     pub log_beta: Vec<f64>,
 }
 
-/// Forward and backward log-sums of each lattice.
+/// Returns the forward and backward log-sums of each lattice.
 ///
-/// [`forward_backward`](fn@crate::forward_backward) does without logarithms and is much faster; these are for those who want
-/// to see every sum.
+/// [`forward_backward`](fn@crate::forward_backward) avoids logarithms and is much faster; use this
+/// function to inspect every sum.
 ///
 /// # Shapes
-/// `emissions` *N x S*, as there.
+/// `emissions` *N x S*, as in [`forward_backward`](fn@crate::forward_backward).
 ///
 /// # Errors
 /// A wrong length; an emission that is NaN or +inf, or so large that sums overflow.
 ///
 /// # Cost
-/// O(N S) time, in parallel over utterances; `2 N` numbers. Each step of a path rounds at the size of the log-sum that it
-/// passes.
+/// O(N S) time, in parallel over utterances; `2 N` numbers. Each step of a path rounds relative to
+/// the size of its log-sum.
 pub fn log_sums(lattices: &Lattices, topology: &Topology, emissions: &[f64]) -> Result<LogSums> {
-    expect("emissions", lattices.sites() * topology.columns(), emissions.len())?;
+    expect_len("emissions", lattices.sites() * topology.columns(), emissions.len())?;
     let mut out = LogSums { log_alpha: vec![0.0; lattices.sites()], log_beta: vec![0.0; lattices.sites()] };
     let alphas = lattices.split_mut(&mut out.log_alpha, 1);
     let betas = lattices.split_mut(&mut out.log_beta, 1);
@@ -48,7 +49,7 @@ pub fn log_sums(lattices: &Lattices, topology: &Topology, emissions: &[f64]) -> 
         }
         Ok(())
     });
-    // In utterance order, so that the same mistake always gives the same message.
+    // In utterance order, so that the same error is returned for every thread count.
     outcomes.collect::<Vec<Result<()>>>().into_iter().collect::<Result<()>>()?;
     Ok(out)
 }

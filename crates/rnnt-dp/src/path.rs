@@ -1,11 +1,11 @@
-//! Single paths: the best one, draws from the posterior, and when a path emits its labels.
+//! Single paths: the best one, samples from the posterior, and emission times of labels.
 mod best;
-mod emitted;
+mod emission_times;
 mod sample;
 
 pub use best::best_path;
-pub use emitted::{confidences, expected_emission_frames};
-pub use sample::{Draws, sample_paths};
+pub use emission_times::{confidences, expected_emission_frames};
+pub use sample::{PathRng, sample_paths};
 
 use rayon::prelude::*;
 
@@ -14,49 +14,57 @@ use crate::{
     walk::{Lattice, Transition},
 };
 
-/// One arc of a path.
+/// An arc of a path.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Step {
-    /// Where it leaves.
+pub struct PathStep {
+    /// Site that the arc leaves.
     pub site: Site,
-    /// Which of the topology's arcs it is.
+    /// Index of the arc in the topology.
     pub arc: usize,
-    /// Its emission.
+    /// Emission of the arc.
     pub log_prob: f64,
 }
 
-/// A way from the first site to the end.
+/// A path from the first site to the end.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Path {
+pub struct AlignmentPath {
     /// Sum of the emissions; -inf for an utterance without a path.
     pub log_prob: f64,
-    /// Its arcs in order; none for an utterance without a path.
-    pub steps: Vec<Step>,
+    /// Arcs in order; empty for an utterance without a path.
+    pub steps: Vec<PathStep>,
 }
 
-impl Path {
+impl AlignmentPath {
     fn new(lattice: &Lattice, log_prob: f64, arcs: &[Transition]) -> Self {
-        let step =
-            |arc: &Transition| Step { site: lattice.site(arc.from), arc: arc.arc, log_prob: arc.log_prob };
+        let step = |arc: &Transition| PathStep {
+            site: lattice.site(arc.from),
+            arc: arc.arc,
+            log_prob: arc.log_prob,
+        };
         Self { log_prob, steps: arcs.iter().map(step).collect() }
     }
 
-    /// What an utterance without a path has.
+    /// The path of an utterance without one.
     pub(crate) fn impossible() -> Self {
         Self { log_prob: f64::NEG_INFINITY, steps: Vec::new() }
     }
 
-    /// The step that emits each label, U of them; one that emits several labels comes as often.
+    /// Iterates over the steps that emit labels, one item per label.
     ///
-    /// The frame at which it leaves its site is that of the label's emission.
-    pub fn emitting<'a>(&'a self, topology: &'a Topology) -> impl Iterator<Item = &'a Step> + 'a {
-        let labels = |step: &Step| topology.arcs().get(step.arc).map_or(0, |arc| arc.labels);
+    /// A step that emits several labels is repeated.
+    ///
+    /// The frame of the step's site is the frame of the emission.
+    pub fn label_steps<'a>(&'a self, topology: &'a Topology) -> impl Iterator<Item = &'a PathStep> + 'a {
+        let labels = |step: &PathStep| topology.arcs().get(step.arc).map_or(0, |arc| arc.labels);
         self.steps.iter().flat_map(move |step| std::iter::repeat_n(step, labels(step)))
     }
 }
 
-/// Goes through the utterances in parallel; of several mistakes, the first utterance's is told.
-fn each<T: Send>(lattices: &Lattices, one: impl Fn(usize) -> Result<T> + Sync + Send) -> Result<Vec<T>> {
-    let outcomes = (0..lattices.batch()).into_par_iter().map(one);
+/// Runs all utterances in parallel; returns the error of the first utterance that has one.
+fn map_utterances<T: Send>(
+    lattices: &Lattices,
+    run: impl Fn(usize) -> Result<T> + Sync + Send,
+) -> Result<Vec<T>> {
+    let outcomes = (0..lattices.batch()).into_par_iter().map(run);
     outcomes.collect::<Vec<Result<T>>>().into_iter().collect()
 }

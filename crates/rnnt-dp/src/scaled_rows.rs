@@ -1,10 +1,10 @@
-//! Rows of scaled numbers, kept from one lattice to the next.
+//! Rows of scaled numbers, reused from one lattice to the next.
 use kernels::{
     AlignedVec, ScratchReq,
     scaled::{Scaled, ScaledRow, ScaledRowMut},
 };
 
-/// Scaled numbers, row after row.
+/// A buffer of rows of scaled numbers.
 #[derive(Debug, Default)]
 pub(crate) struct ScaledRows {
     mantissa: AlignedVec<f64>,
@@ -12,13 +12,13 @@ pub(crate) struct ScaledRows {
 }
 
 impl ScaledRows {
-    /// Makes room for at least `count` numbers. All there are stay finite.
+    /// Reserves memory for at least `count` numbers; all stay finite.
     pub fn reserve(&mut self, count: usize) {
         self.mantissa.ensure_len(count, 0.0);
         self.exponent.ensure_len(count, 0.0);
     }
 
-    /// Scratch of [`Self::reserve`].
+    /// Scratch memory of [`Self::reserve`].
     pub fn scratch(count: usize) -> ScratchReq {
         ScratchReq::aligned::<f64>(count).times(2)
     }
@@ -41,8 +41,8 @@ impl ScaledRows {
         }
     }
 
-    /// Two rows, the second not before the end of the first.
-    pub fn two_mut(&mut self, [first, second]: [usize; 2], width: usize) -> [ScaledRowMut<'_>; 2] {
+    /// Returns two rows; the second must begin after the end of the first.
+    pub fn two_rows_mut(&mut self, [first, second]: [usize; 2], width: usize) -> [ScaledRowMut<'_>; 2] {
         let (left_x, right_x) = self.mantissa.split_at_mut(second);
         let (left_k, right_k) = self.exponent.split_at_mut(second);
         [

@@ -1,99 +1,105 @@
-//! What lanes take, known from the shapes of a batch alone.
+//! Assignment of utterances to lanes by shape, and the memory of lanes.
 use std::{cmp::Reverse, ops::Range};
 
 use kernels::ScratchReq;
 
-use crate::{Error, Lattices, Regularisers, Result, Topology, skew::LaneSizes, utterance::LaneScratch};
+use crate::{
+    Error, Lattices, Regularizers, Result, Topology, anti_diagonals::LaneSizes, utterance::LaneScratch,
+};
 
 /// The shapes of a call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallShapes<'a> {
     pub lattices: &'a Lattices,
     pub topology: &'a Topology,
-    pub regularisers: &'a Regularisers,
+    pub regularizers: &'a Regularizers,
 }
 
-/// Loss and adjoints of an utterance, until they are taken.
+/// Loss and adjoints of an utterance, until a lane takes them.
 pub(crate) type UtteranceSlot<'a> = Option<(&'a mut f64, &'a mut [f64])>;
 
 impl CallShapes<'_> {
     fn sites(&self, utterance: usize) -> usize {
-        self.lattices.range(utterance).len()
+        self.lattices.site_range(utterance).len()
     }
 
-    /// Scratch of the lists of a call: of [`Schedule`], and what utterances are given.
+    /// Scratch memory of the lists of a call: those of [`Schedule`] and the utterance slots.
     pub fn lists(&self) -> ScratchReq {
         ScratchReq::new::<(usize, Range<usize>, UtteranceSlot)>(self.lattices.batch())
     }
 }
 
-/// How lanes share the utterances: in turn, those with the most sites first, and each lane begins at a turn of its own.
+/// Order in which lanes process utterances: largest first, each lane from a separate starting turn.
 ///
-/// A lane takes the utterances from its turn to that of the next lane, then what later lanes have left. So it never sees one of an
-/// earlier turn, which are the large ones, and needs no room for it. The lanes up to one together have at least their share of all sites,
-/// and none has an utterance more than its own to itself.
+/// A lane processes the utterances from its first turn to that of the next lane, then those that
+/// later lanes have left. Utterances of earlier turns, the larger ones, never reach it, so it needs
+/// no memory for them. The lanes up to each lane together own at least their proportion of all
+/// sites, and no more utterances than that takes.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     /// Utterances, the largest first.
     order: Vec<usize>,
-    /// What is left of each lane's own turns.
-    left: Vec<Range<usize>>,
+    /// Remaining own turns of each lane.
+    remaining: Vec<Range<usize>>,
 }
 
 impl Schedule {
-    pub fn of(shapes: &CallShapes) -> Self {
-        let mut turns = Self::default();
-        turns.sort(shapes);
-        turns
+    pub fn new(shapes: &CallShapes) -> Self {
+        let mut schedule = Self::default();
+        schedule.sort(shapes);
+        schedule
     }
 
-    /// Makes room for the utterances, and puts them in order.
+    /// Reserves memory for the utterances and sorts them.
     pub fn sort(&mut self, shapes: &CallShapes) {
         let batch = shapes.lattices.batch();
-        self.left.clear();
-        self.left.reserve_exact(batch);
+        self.remaining.clear();
+        self.remaining.reserve_exact(batch);
         self.order.clear();
         self.order.reserve_exact(batch);
         self.order.extend(0..batch);
         self.order.sort_unstable_by_key(|&b| (Reverse(shapes.sites(b)), b));
     }
 
-    /// Visits so many lanes, at most one an utterance, the last one first: its own turns, and the sizes for all from there on.
-    pub fn each(
+    /// Visits the lanes, at most one per utterance, last lane first.
+    ///
+    /// Calls `visit(lane, turns, sizes)` with the lane's own turns, and the buffer sizes for these
+    /// and all later turns.
+    pub fn for_each_lane(
         &self,
         shapes: &CallShapes,
         lanes: usize,
         mut visit: impl FnMut(usize, Range<usize>, LaneSizes),
     ) {
-        let CallShapes { lattices, topology, regularisers } = *shapes;
-        let (all, lanes) = (lattices.sites() as u128, lanes.min(self.order.len()));
-        // Sites before the turn at which a lane begins.
-        let (mut before, mut begin, mut sizes) = (all, self.order.len(), LaneSizes::default());
+        let CallShapes { lattices, topology, regularizers } = *shapes;
+        let (total, lanes) = (lattices.sites() as u128, lanes.min(self.order.len()));
+        // Number of sites before the first turn of the lane.
+        let (mut before, mut begin, mut sizes) = (total, self.order.len(), LaneSizes::default());
         for lane in (0..lanes).rev() {
             let end = begin;
             while begin > lane {
                 let utterance = self.order[begin - 1];
                 let rest = before - shapes.sites(utterance) as u128;
-                if rest * (lanes as u128) < all * lane as u128 {
+                if rest * (lanes as u128) < total * lane as u128 {
                     break;
                 }
-                sizes = sizes.max(LaneSizes::new(lattices, topology, regularisers, utterance));
+                sizes = sizes.max(LaneSizes::new(lattices, topology, regularizers, utterance));
                 (before, begin) = (rest, begin - 1);
             }
             visit(lane, begin..end, sizes);
         }
     }
 
-    /// Scratch of so many lanes, at most one an utterance, and of lists. More lanes never take less.
+    /// Scratch memory of `lanes` lanes and of the lists; it never decreases with more lanes.
     pub fn scratch(&self, shapes: &CallShapes, lanes: usize) -> ScratchReq {
         let mut sum = shapes.lists();
-        self.each(shapes, lanes, |_, _, sizes| sum = sum.and(lane_scratch(&sizes)));
+        self.for_each_lane(shapes, lanes, |_, _, sizes| sum = sum.and(lane_scratch(&sizes)));
         sum
     }
 
-    /// The most lanes of so many bytes, `most` at most.
-    pub fn lanes_within(&self, shapes: &CallShapes, bytes: usize, most: usize) -> Result<usize> {
-        let (mut fit, mut too_many) = (0, most.min(self.order.len()) + 1);
+    /// Returns the number of lanes that fit into `bytes`, up to `limit`.
+    pub fn max_lanes(&self, shapes: &CallShapes, bytes: usize, limit: usize) -> Result<usize> {
+        let (mut fit, mut too_many) = (0, limit.min(self.order.len()) + 1);
         while fit + 1 < too_many {
             let lanes = fit.midpoint(too_many);
             if self.scratch(shapes, lanes).bytes() <= bytes { fit = lanes } else { too_many = lanes }
@@ -102,33 +108,33 @@ impl Schedule {
         if fit == 0 { Err(Error::Memory { needed: needed(), found: bytes }) } else { Ok(fit) }
     }
 
-    /// Shares the utterances out.
-    pub fn share(&mut self, shapes: &CallShapes, lanes: usize) {
-        let mut left = std::mem::take(&mut self.left);
-        left.clear();
-        left.resize(lanes.min(self.order.len()), 0..0);
-        self.each(shapes, lanes, |lane, turns, _| left[lane] = turns);
-        self.left = left;
+    /// Assigns the utterances to lanes.
+    pub fn assign(&mut self, shapes: &CallShapes, lanes: usize) {
+        let mut remaining = std::mem::take(&mut self.remaining);
+        remaining.clear();
+        remaining.resize(lanes.min(self.order.len()), 0..0);
+        self.for_each_lane(shapes, lanes, |lane, turns, _| remaining[lane] = turns);
+        self.remaining = remaining;
     }
 
-    /// The next utterance for a lane.
+    /// Returns the next utterance of a lane.
     pub fn next(&mut self, lane: usize) -> Option<usize> {
-        self.left[lane..].iter_mut().find_map(Iterator::next).map(|turn| self.order[turn])
+        self.remaining[lane..].iter_mut().find_map(Iterator::next).map(|turn| self.order[turn])
     }
 
-    /// Gives back what no batch of this size needs.
+    /// Frees memory that a batch of this size does not need.
     pub fn shrink(&mut self) {
-        self.left.shrink_to(self.order.len());
+        self.remaining.shrink_to(self.order.len());
         self.order.shrink_to_fit();
     }
 
-    /// Bytes that are held.
-    pub fn held(&self) -> usize {
-        self.order.capacity() * size_of::<usize>() + self.left.capacity() * size_of::<Range<usize>>()
+    /// Allocated bytes.
+    pub fn allocated_bytes(&self) -> usize {
+        self.order.capacity() * size_of::<usize>() + self.remaining.capacity() * size_of::<Range<usize>>()
     }
 }
 
-/// Scratch of a lane with buffers of some sizes.
+/// Scratch memory of a lane with buffers of the given sizes.
 pub(crate) fn lane_scratch(sizes: &LaneSizes) -> ScratchReq {
     ScratchReq::new::<LaneScratch>(1).and(sizes.scratch())
 }

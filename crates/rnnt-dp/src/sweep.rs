@@ -1,26 +1,30 @@
-//! The two recursions, a diagonal at a time. Both work on the few diagonals that arcs span.
+//! The forward and backward recursions, one diagonal at a time.
+//!
+//! Each keeps a ring of the recent diagonals that arcs span.
 use kernels::{
     AlignedVec, ScratchReq,
     scaled::{self, Scaled, ScaledRow, ScaledRowMut},
 };
 
 use crate::{
+    anti_diagonals::{AntiDiagonals, LaneSizes, ring_sizes},
     scaled_rows::ScaledRows,
-    skew::{LaneSizes, Skew, ring},
 };
 
-/// The last few diagonals, some rows for each, by u. A row may be read before u = 0 by as much as an arc emits, and
-/// behind u = U by that and a register.
+/// The last few diagonals, with some rows for each, by u.
+///
+/// A row has a margin before u = 0 of the labels that an arc emits, and after u = U of that and a
+/// register.
 #[derive(Debug, Default)]
 struct Ring {
-    /// Apart, so that one can be written while others are read; a power of two.
+    /// Separate buffers, so that one is written while others are read; a power of two.
     diagonals: Vec<ScaledRows>,
     stride: usize,
     margin: usize,
 }
 
 impl Ring {
-    /// Makes room for so many diagonals of `rows_each` rows of this length.
+    /// Reserves memory for `slots` diagonals of `rows_each` rows of length `stride`.
     fn reserve(&mut self, slots: usize, rows_each: usize, stride: usize) {
         if self.diagonals.len() < slots {
             self.diagonals = Vec::new();
@@ -30,14 +34,14 @@ impl Ring {
         self.diagonals.iter_mut().for_each(|rows| rows.reserve(rows_each * stride));
     }
 
-    /// Scratch of [`Self::reserve`].
+    /// Scratch memory of [`Self::reserve`].
     fn scratch(slots: usize, rows_each: usize, stride: usize) -> ScratchReq {
         ScratchReq::new::<ScaledRows>(1).and(ScaledRows::scratch(rows_each * stride)).times(slots)
     }
 
-    /// All zero.
-    fn set(&mut self, skew: &Skew) {
-        (_, self.margin, self.stride) = ring(skew.frames(), skew.labels(), skew.arcs());
+    /// Sets the lattice, and all rows to zero.
+    fn set(&mut self, diagonals: &AntiDiagonals) {
+        (_, self.margin, self.stride) = ring_sizes(diagonals.frames(), diagonals.labels(), diagonals.arcs());
         self.diagonals.iter_mut().for_each(ScaledRows::clear);
     }
 
@@ -45,17 +49,17 @@ impl Ring {
         d & (self.diagonals.len() - 1)
     }
 
-    /// Where u of a row is in a diagonal.
-    fn place(&self, row: usize, u: usize) -> usize {
+    /// Index of label position u in a row of a diagonal.
+    fn index(&self, row: usize, u: usize) -> usize {
         row * self.stride + self.margin + u
     }
 
-    /// From u on, or `back` sites before it.
+    /// A row from u on, or from `back` sites before it.
     fn row(&self, d: usize, row: usize, u: usize, back: usize, width: usize) -> ScaledRow<'_> {
-        self.diagonals[self.slot(d)].row(self.place(row, u) - back, width)
+        self.diagonals[self.slot(d)].row(self.index(row, u) - back, width)
     }
 
-    /// Takes a diagonal out, to be written and put back.
+    /// Removes a diagonal for writing; [`put`](Self::put) returns it.
     fn take(&mut self, d: usize) -> ScaledRows {
         let slot = self.slot(d);
         std::mem::take(&mut self.diagonals[slot])
@@ -67,50 +71,56 @@ impl Ring {
     }
 }
 
-/// `α(n) = Σ_{arcs m -> n} α(m) p(m -> n)`, from the first site on.
+/// The forward recursion `α(n) = Σ_{arcs m -> n} α(m) p(m -> n)`.
 #[derive(Debug, Default)]
 pub(crate) struct ForwardSweep {
     /// `α(m) p(m -> n)` of each arc, at m.
-    passed: Ring,
-    /// Emissions of the latest diagonal, one row for each arc.
+    arc_alpha: Ring,
+    /// Emissions of the current diagonal, one row for each arc.
     emissions: AlignedVec<f64>,
 }
 
 impl ForwardSweep {
     pub fn reserve(&mut self, sizes: &LaneSizes) {
-        self.passed.reserve(sizes.slots, sizes.kinds, sizes.stride);
-        self.emissions.ensure_len(sizes.kinds * sizes.row, 0.0);
+        self.arc_alpha.reserve(sizes.slots, sizes.arcs, sizes.stride);
+        self.emissions.ensure_len(sizes.arcs * sizes.row, 0.0);
     }
 
-    /// Scratch of [`Self::reserve`].
+    /// Scratch memory of [`Self::reserve`].
     pub fn scratch(sizes: &LaneSizes) -> ScratchReq {
-        let emissions = ScratchReq::aligned::<f64>(sizes.kinds * sizes.row);
-        Ring::scratch(sizes.slots, sizes.kinds, sizes.stride).and(emissions)
+        let emissions = ScratchReq::aligned::<f64>(sizes.arcs * sizes.row);
+        Ring::scratch(sizes.slots, sizes.arcs, sizes.stride).and(emissions)
     }
 
-    pub fn begin(&mut self, skew: &Skew) {
-        self.passed.set(skew);
+    pub fn begin(&mut self, diagonals: &AntiDiagonals) {
+        self.arc_alpha.set(diagonals);
     }
 
-    /// Goes on to diagonal `d`, whose `α` is written. Returns whether its emissions are below +inf.
-    pub fn step(&mut self, skew: &Skew, d: usize, emissions: &[f64], alpha: &mut ScaledRowMut<'_>) -> bool {
-        let (low, width, arcs) = (skew.low(d), skew.width(d), skew.arcs());
-        let emissions_of = &mut self.emissions[..arcs.len() * width];
-        let sound = skew.gather(d, true, emissions, emissions_of);
-        let mut passed = self.passed.take(d);
-        // What is left of u = 0, or came from a frame that d does not reach, is zero.
+    /// Advances to diagonal `d` and writes its `α`; returns true if its emissions are below +inf.
+    pub fn step(
+        &mut self,
+        diagonals: &AntiDiagonals,
+        d: usize,
+        emissions: &[f64],
+        alpha: &mut ScaledRowMut<'_>,
+    ) -> bool {
+        let (low, width, arcs) = (diagonals.low(d), diagonals.width(d), diagonals.arcs());
+        let diagonal_emissions = &mut self.emissions[..arcs.len() * width];
+        let is_valid = diagonals.gather(d, true, emissions, diagonal_emissions);
+        let mut arc_alpha = self.arc_alpha.take(d);
+        // Elements before u = 0, and those from frames outside the diagonal, are zero.
         let arriving = |s: usize| {
-            let from = d.checked_sub(arcs[s].frames + arcs[s].labels).filter(|_| skew.fits(&arcs[s]))?;
-            Some(self.passed.row(from, s, low, arcs[s].labels, width))
+            let from = d.checked_sub(arcs[s].frames + arcs[s].labels).filter(|_| diagonals.fits(&arcs[s]))?;
+            Some(self.arc_alpha.row(from, s, low, arcs[s].labels, width))
         };
         if let (2, Some(first), Some(second)) = (arcs.len(), arriving(0), arriving(arcs.len() - 1)) {
-            let at = [self.passed.place(0, low), self.passed.place(1, low)];
+            let at = [self.arc_alpha.index(0, low), self.arc_alpha.index(1, low)];
             scaled::add_then_mul_exp(
-                emissions_of.split_at(width),
+                diagonal_emissions.split_at(width),
                 first,
                 second,
                 alpha,
-                passed.two_mut(at, width),
+                arc_alpha.two_rows_mut(at, width),
             );
         } else {
             alpha.fill(Scaled::ZERO);
@@ -119,85 +129,87 @@ impl ForwardSweep {
                 alpha.set(0, Scaled::ONE);
             }
             for s in 0..arcs.len() {
-                let out = passed.row_mut(self.passed.place(s, low), width);
-                scaled::mul_exp(&emissions_of[s * width..][..width], alpha.as_row(), out);
+                let out = arc_alpha.row_mut(self.arc_alpha.index(s, low), width);
+                scaled::mul_exp(&diagonal_emissions[s * width..][..width], alpha.as_row(), out);
             }
         }
-        self.passed.put(d, passed);
-        sound
+        self.arc_alpha.put(d, arc_alpha);
+        is_valid
     }
 
     /// `α(m) p(m -> n)` of an arc at the sites m of a recent diagonal.
-    pub fn passed(&self, skew: &Skew, d: usize, arc: usize) -> ScaledRow<'_> {
-        self.passed.row(d, arc, skew.low(d), 0, skew.width(d))
+    pub fn arc_alpha(&self, diagonals: &AntiDiagonals, d: usize, arc: usize) -> ScaledRow<'_> {
+        self.arc_alpha.row(d, arc, diagonals.low(d), 0, diagonals.width(d))
     }
 }
 
-/// `β(m) = Σ_{arcs m -> n} p(m -> n) β(n)`, from the end of all paths back.
+/// The backward recursion `β(m) = Σ_{arcs m -> n} p(m -> n) β(n)`.
 #[derive(Debug, Default)]
 pub(crate) struct BackwardSweep {
-    /// `p(m -> n) β(n)` of each arc at the sites m of the latest diagonal.
-    ahead: ScaledRows,
+    /// `p(m -> n) β(n)` of each arc at the sites m of the current diagonal.
+    arc_beta: ScaledRows,
     beta: Ring,
-    /// Emissions of the latest diagonal, one row for each arc.
+    /// Emissions of the current diagonal, one row for each arc.
     emissions: AlignedVec<f64>,
 }
 
 impl BackwardSweep {
     pub fn reserve(&mut self, sizes: &LaneSizes) {
-        self.ahead.reserve(sizes.kinds * sizes.row);
-        self.emissions.ensure_len(sizes.kinds * sizes.row, 0.0);
+        self.arc_beta.reserve(sizes.arcs * sizes.row);
+        self.emissions.ensure_len(sizes.arcs * sizes.row, 0.0);
         self.beta.reserve(sizes.slots, 1, sizes.stride);
     }
 
-    /// Scratch of [`Self::reserve`].
+    /// Scratch memory of [`Self::reserve`].
     pub fn scratch(sizes: &LaneSizes) -> ScratchReq {
-        let of_diagonal = sizes.kinds * sizes.row;
+        let of_diagonal = sizes.arcs * sizes.row;
         let rows = ScaledRows::scratch(of_diagonal).and(ScratchReq::aligned::<f64>(of_diagonal));
         Ring::scratch(sizes.slots, 1, sizes.stride).and(rows)
     }
 
-    pub fn begin(&mut self, skew: &Skew) {
-        self.beta.set(skew);
-        let (slot, place) = (self.beta.slot(skew.end()), self.beta.place(0, skew.labels()));
-        self.beta.diagonals[slot].row_mut(place, 1).set(0, Scaled::ONE);
+    pub fn begin(&mut self, diagonals: &AntiDiagonals) {
+        self.beta.set(diagonals);
+        let (slot, index) = (self.beta.slot(diagonals.end()), self.beta.index(0, diagonals.labels()));
+        self.beta.diagonals[slot].row_mut(index, 1).set(0, Scaled::ONE);
     }
 
-    /// Goes back to diagonal `d`. Returns whether its emissions are below +inf.
-    pub fn step(&mut self, skew: &Skew, d: usize, emissions: &[f64]) -> bool {
-        let (low, width, arcs) = (skew.low(d), skew.width(d), skew.arcs());
-        let emissions_of = &mut self.emissions[..arcs.len() * width];
-        let sound = skew.gather(d, false, emissions, emissions_of);
+    /// Moves back to diagonal `d`; returns true if its emissions are below +inf.
+    pub fn step(&mut self, diagonals: &AntiDiagonals, d: usize, emissions: &[f64]) -> bool {
+        let (low, width, arcs) = (diagonals.low(d), diagonals.width(d), diagonals.arcs());
+        let diagonal_emissions = &mut self.emissions[..arcs.len() * width];
+        let is_valid = diagonals.gather(d, false, emissions, diagonal_emissions);
         let mut beta = self.beta.take(d);
-        let mut out = beta.row_mut(self.beta.place(0, low), width);
-        let landing = |s: usize| {
-            let arc = arcs.get(s).filter(|arc| skew.fits(arc))?;
+        let mut out = beta.row_mut(self.beta.index(0, low), width);
+        let target_beta = |s: usize| {
+            let arc = arcs.get(s).filter(|arc| diagonals.fits(arc))?;
             Some(self.beta.row(d + arc.frames + arc.labels, 0, low + arc.labels, 0, width))
         };
-        if let (2, Some(first), Some(second)) = (arcs.len(), landing(0), landing(1)) {
-            let ahead = self.ahead.two_mut([0, width], width);
-            scaled::mul_exp_then_add(emissions_of.split_at(width), first, second, ahead, &mut out);
+        if let (2, Some(first), Some(second)) = (arcs.len(), target_beta(0), target_beta(1)) {
+            let arc_beta = self.arc_beta.two_rows_mut([0, width], width);
+            scaled::mul_exp_then_add(diagonal_emissions.split_at(width), first, second, arc_beta, &mut out);
         } else {
             out.fill(Scaled::ZERO);
             for s in 0..arcs.len() {
-                if let Some(beta) = landing(s) {
-                    let emissions = &emissions_of[s * width..][..width];
-                    scaled::mul_exp(emissions, beta, self.ahead.row_mut(s * width, width));
-                    scaled::add(&mut out, self.ahead.row(s * width, width));
+                if let Some(beta) = target_beta(s) {
+                    let emissions = &diagonal_emissions[s * width..][..width];
+                    scaled::mul_exp(emissions, beta, self.arc_beta.row_mut(s * width, width));
+                    scaled::add(&mut out, self.arc_beta.row(s * width, width));
                 }
             }
         }
         self.beta.put(d, beta);
-        sound
+        is_valid
     }
 
     /// `β` of a recent diagonal.
-    pub fn beta(&self, skew: &Skew, d: usize) -> ScaledRow<'_> {
-        self.beta.row(d, 0, skew.low(d), 0, skew.width(d))
+    pub fn beta(&self, diagonals: &AntiDiagonals, d: usize) -> ScaledRow<'_> {
+        self.beta.row(d, 0, diagonals.low(d), 0, diagonals.width(d))
     }
 
-    /// `p(m -> n) β(n)` of an arc at the sites m of the latest diagonal, `d`.
-    pub fn ahead(&self, skew: &Skew, d: usize, arc: usize) -> ScaledRow<'_> {
-        self.ahead.row(arc * skew.width(d), skew.width(d))
+    /// `p(m -> n) β(n)` of an arc at the sites of diagonal `d`.
+    ///
+    /// `d` must be the current diagonal.
+    pub fn arc_beta(&self, diagonals: &AntiDiagonals, d: usize, arc: usize) -> ScaledRow<'_> {
+        self.arc_beta.row(arc * diagonals.width(d), diagonals.width(d))
     }
 }

@@ -1,51 +1,54 @@
-//! Which arcs leave a site, where they land, and what their emissions are made of: the one description that losses, pruning,
-//! search and recipes read.
-mod known;
+//! Topologies: which arcs leave a site, where they lead, and their emission columns.
+//!
+//! Losses, pruning, search and recipes share this description.
+mod constructors;
 mod name;
 
 use crate::{Error, Lattices, Result, Site};
 
-/// One kind of arc.
+/// An arc of a topology.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Arc {
-    /// Frames that the arc moves on.
+pub struct TopologyArc {
+    /// Frames that the arc consumes.
     pub frames: usize,
     /// Labels that the arc emits.
     pub labels: usize,
-    /// Whether a path may end with it, by landing on `(T, U)` exactly.
+    /// Whether the arc may end a path by leading exactly to `(T, U)`.
     pub may_end: bool,
 }
 
-impl Arc {
+impl TopologyArc {
     const fn blank(frames: usize) -> Self {
         Self { frames, labels: 0, may_end: true }
     }
 }
 
-/// What a model's classes are to a lattice: each token has a column, and all of its arcs emit as many labels.
+/// Role of a model class in the lattice.
+///
+/// Each token has a column, and all of its arcs emit the same number of labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Token {
     /// The blank.
     Blank,
-    /// The next label, or the next few.
+    /// The next label or labels.
     Label,
     /// The big blank with this index.
     BigBlank(usize),
 }
 
-/// A column that the emission of an arc is the sum of, at the site from which the arc leaves or `labels` further on.
+/// A term of an arc's emission: a column at the source site or at a later label position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part {
+pub struct EmissionTerm {
     /// Index of the column.
     pub column: usize,
-    /// Label positions from the site that the arc leaves to the one whose column is meant.
+    /// Label positions from the source site to the site of the column.
     pub labels: usize,
 }
 
-/// By which rule blank and label move on.
+/// The rule by which blank and label advance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum TopologyKind {
     /// [`Topology::rnnt`]
     Regular,
     /// [`Topology::modified`]
@@ -58,28 +61,28 @@ pub enum Kind {
     Custom,
 }
 
-/// A move of a token: an arc, and what its emission is made of.
+/// A token's arc and the terms of its emission.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Move {
-    /// Index of the token, which is that of its column.
+    /// Index of the token and of its column.
     token: usize,
-    arc: Arc,
-    /// The token's own column first.
-    parts: Vec<Part>,
+    arc: TopologyArc,
+    /// The token's own column comes first.
+    terms: Vec<EmissionTerm>,
 }
 
-/// The arcs of a transducer and the columns of the emissions.
+/// The arcs of a transducer and their emission columns.
 ///
 /// | topology | name | columns | arcs |
 /// |---|---|---|---|
-/// | [`rnnt`](Self::rnnt), the default | `regular` | blank, label | one each |
-/// | [`modified`](Self::modified) | `modified` | blank, label | one each |
-/// | [`constrained`](Self::constrained) | `constrained` | blank, label | one each |
-/// | [`with_big_blanks`](Self::with_big_blanks) | `regular+2,4`, `modified+2,4` | blank, label, big blanks | one each |
-/// | [`tdt`](Self::tdt) | `tdt:0,1,2` | blank, label, durations | a token and a duration each |
-/// | [`new`](Self::new) | none | any | one each |
+/// | [`rnnt`](Self::rnnt), the default | `regular` | blank, label | one per column |
+/// | [`modified`](Self::modified) | `modified` | blank, label | one per column |
+/// | [`constrained`](Self::constrained) | `constrained` | blank, label | one per column |
+/// | [`with_big_blanks`](Self::with_big_blanks) | `regular+2,4`, `modified+2,4` | blank, label, big blanks | one per column |
+/// | [`tdt`](Self::tdt) | `tdt:0,1,2` | blank, label, durations | one per token and duration |
+/// | [`new`](Self::new) | none | any | one per column |
 ///
-/// Names are parsed and displayed:
+/// Topologies implement `FromStr` and `Display`:
 ///
 /// ```
 /// use rnnt_dp::Topology;
@@ -90,24 +93,24 @@ struct Move {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
-    kind: Kind,
+    kind: TopologyKind,
     tokens: Vec<Token>,
-    /// How many columns follow those of the tokens.
+    /// Number of duration columns, which follow the token columns.
     durations: usize,
-    /// The arcs of the moves, as the recursions read them.
-    arcs: Vec<Arc>,
+    /// The arcs of the moves, for the recursions.
+    arcs: Vec<TopologyArc>,
     moves: Vec<Move>,
 }
 
-/// Where an arc leads.
+/// Target of an arc.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Landing {
+pub(crate) enum ArcTarget {
     /// The site with this index inside its utterance.
     Site(usize),
     /// The end of the path.
     End,
-    /// Outside of the lattice: there is no such arc.
-    Nowhere,
+    /// Outside the lattice: the arc does not exist.
+    Outside,
 }
 
 impl Default for Topology {
@@ -117,18 +120,18 @@ impl Default for Topology {
 }
 
 impl Topology {
-    fn of(kind: Kind, tokens: Vec<Token>, durations: usize, moves: Vec<Move>) -> Self {
-        let arcs = moves.iter().map(|each| each.arc).collect();
+    fn from_moves(kind: TopologyKind, tokens: Vec<Token>, durations: usize, moves: Vec<Move>) -> Self {
+        let arcs = moves.iter().map(|step| step.arc).collect();
         Self { kind, tokens, durations, arcs, moves }
     }
 
-    /// The rule by which blank and label move on; big blanks are extra.
-    pub fn kind(&self) -> Kind {
+    /// The rule by which blank and label advance; big blanks are extra.
+    pub fn kind(&self) -> TopologyKind {
         self.kind
     }
 
     /// The arcs.
-    pub fn arcs(&self) -> &[Arc] {
+    pub fn arcs(&self) -> &[TopologyArc] {
         &self.arcs
     }
 
@@ -137,77 +140,87 @@ impl Topology {
         self.tokens.len() + self.durations
     }
 
-    /// How many columns, from the first, stand for tokens; durations follow.
+    /// Number of token columns, which come first; duration columns follow.
     pub fn tokens(&self) -> usize {
         self.tokens.len()
     }
 
-    /// What each of those columns stands for.
+    /// The token of each token column.
     pub fn token_list(&self) -> &[Token] {
         &self.tokens
     }
 
-    /// The column of a token, if the topology has it. [`Topology::new`] may have several that emit labels: the first.
-    pub fn column_of(&self, token: Token) -> Option<usize> {
-        self.tokens.iter().position(|&each| each == token)
+    /// Returns the column of a token, if the topology has it.
+    ///
+    /// [`Topology::new`] may have several columns that emit labels; the first is returned.
+    pub fn token_column(&self, token: Token) -> Option<usize> {
+        self.tokens.iter().position(|&other| other == token)
     }
 
-    /// How many columns stand for durations.
+    /// Number of duration columns.
     pub fn durations(&self) -> usize {
         self.durations
     }
 
-    /// The token's column of an arc: of those that emit a label, column 1 in every topology that has a name.
+    /// Returns the token column of an arc.
+    ///
+    /// In all named topologies, arcs that emit a label have column 1.
     ///
     /// # Panics
-    /// Here and below: if there is no such arc.
-    pub fn token_of(&self, arc: usize) -> usize {
+    /// Here and below: if the arc does not exist.
+    pub fn arc_token(&self, arc: usize) -> usize {
         self.moves[arc].token
     }
 
-    /// The columns that the emission of an arc is the sum of, its token's first.
-    pub fn parts(&self, arc: usize) -> &[Part] {
-        &self.moves[arc].parts
+    /// Returns the terms of an arc's emission, the token's column first.
+    pub fn emission_terms(&self, arc: usize) -> &[EmissionTerm] {
+        &self.moves[arc].terms
     }
 
-    /// The arcs of a token's column.
-    pub fn arcs_of(&self, token: usize) -> impl Iterator<Item = usize> + '_ {
+    /// Iterates over the arcs of a token column.
+    pub fn token_arcs(&self, token: usize) -> impl Iterator<Item = usize> + '_ {
         (0..self.moves.len()).filter(move |&arc| self.moves[arc].token == token)
     }
 
-    /// The frames that a token moves on; none if a duration says it.
-    pub fn frames_of(&self, token: usize) -> Option<usize> {
+    /// Returns the frames that a token consumes; none if a duration decides.
+    pub fn token_frames(&self, token: usize) -> Option<usize> {
         match self.durations {
-            0 => self.arcs_of(token).next().map(|arc| self.arcs[arc].frames),
+            0 => self.token_arcs(token).next().map(|arc| self.arcs[arc].frames),
             _ => None,
         }
     }
 
-    /// The arc of a token and the duration with this index, if the token may have it.
-    pub fn arc_with(&self, token: usize, duration: usize) -> Option<usize> {
+    /// Returns the arc of a token and a duration index, if any.
+    pub fn duration_arc(&self, token: usize, duration: usize) -> Option<usize> {
         let column = self.tokens.len() + duration;
-        self.arcs_of(token).find(|&arc| self.parts(arc).iter().any(|part| part.column == column))
+        self.token_arcs(token).find(|&arc| self.emission_terms(arc).iter().any(|term| term.column == column))
     }
 
-    /// Whether a column is that of a token whose arcs emit labels.
+    /// Returns true if the arcs of a column emit labels.
     pub(crate) fn emits(&self, column: usize) -> bool {
         self.tokens.get(column) == Some(&Token::Label)
     }
 
-    /// Whether arc `s` has column `s` to itself.
+    /// Returns true if the emission of each arc is its own column.
     pub fn is_plain(&self) -> bool {
-        self.durations == 0 && self.moves.iter().all(|each| each.parts.len() == 1)
+        self.durations == 0 && self.moves.iter().all(|step| step.terms.len() == 1)
     }
 
-    /// Lands an arc in a lattice.
-    pub(crate) fn land(&self, arc: usize, from: Site, lattices: &Lattices, utterance: usize) -> Landing {
+    /// Returns the target of an arc from a site.
+    pub(crate) fn arc_target(
+        &self,
+        arc: usize,
+        from: Site,
+        lattices: &Lattices,
+        utterance: usize,
+    ) -> ArcTarget {
         let arc = self.arcs[arc];
         let to = Site { frame: from.frame + arc.frames, label: from.label + arc.labels };
         let end = Site { frame: lattices.frames(utterance), label: lattices.labels(utterance) };
-        match lattices.place(utterance, to) {
-            Some(site) => Landing::Site(site),
-            None if to == end && arc.may_end => Landing::End,
-            None => Landing::Nowhere,
+        match lattices.site_index(utterance, to) {
+            Some(site) => ArcTarget::Site(site),
+            None if to == end && arc.may_end => ArcTarget::End,
+            None => ArcTarget::Outside,
         }
     }
 }

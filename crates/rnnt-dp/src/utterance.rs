@@ -1,8 +1,7 @@
-//! One lattice: both recursions, the sum over all paths, the adjoints.
+//! One lattice: both recursions, the sum over all paths, and the adjoints.
 //!
-//! The recursions meet in the middle. One goes from the first diagonal to the middle, the other from the end, and each
-//! leaves its sums behind. There they tell the sum over all paths, and each goes on through the sums of the other, which
-//! makes the adjoints:
+//! The recursions start at both ends and stop in the middle, where their sums give the sum over all
+//! paths. Each then continues over the stored sums of the other and computes the adjoints:
 //!
 //! ```text
 //!              0 ........ middle ........ T + U
@@ -11,210 +10,223 @@
 //! second       ◄────────── β α ──────────►
 //! ```
 //!
-//! So only one of α and β is kept for each diagonal, and the two recursions, which never write to the same diagonal, may
-//! run at the same time. Emissions are read, and adjoints written, where the caller has them.
+//! Only one of α and β is stored for each diagonal, and the two recursions never write to the same
+//! diagonal, so they run in parallel. Emissions and adjoints stay in the caller's buffers.
 use kernels::{
     AlignedVec, ScratchReq, ensure_capacity,
     scaled::{self, Diagonals, Scaled, ScaledRow},
 };
 
 use crate::{
-    Arc,
+    TopologyArc,
+    anti_diagonals::{AntiDiagonals, LaneSizes},
     banded::Banded,
     scaled_rows::ScaledRows,
-    skew::{LaneSizes, Skew},
     sweep::{BackwardSweep, ForwardSweep},
     walk::Lattice,
 };
 
 impl LaneSizes {
-    /// Scratch of a [`LaneScratch`] of these sizes, itself left out.
+    /// Scratch memory of a [`LaneScratch`] of these sizes, without the struct.
     pub fn scratch(&self) -> ScratchReq {
-        let Self { kinds, diagonals, row, places, folded, band, .. } = *self;
-        let of_diagonals = match diagonals {
+        let Self { arcs, diagonals, row, elements, composed, band, .. } = *self;
+        let diagonal_scratch = match diagonals {
             0 => ScratchReq::EMPTY,
             _ => ScratchReq::all_of([
-                Skew::scratch(kinds, diagonals),
+                AntiDiagonals::scratch(arcs, diagonals),
                 ForwardSweep::scratch(self),
                 BackwardSweep::scratch(self),
-                ScratchReq::aligned::<f64>(kinds * row).times(2),
-                ScaledRows::scratch(places),
+                ScratchReq::aligned::<f64>(arcs * row).times(2),
+                ScaledRows::scratch(elements),
                 ScaledRows::scratch(row),
             ]),
         };
-        let of_arcs = ScratchReq::new::<f64>(folded).times(2);
-        of_diagonals.and(of_arcs).and(Banded::scratch(band.0, band.1))
+        let arc_scratch = ScratchReq::new::<f64>(composed).times(2);
+        diagonal_scratch.and(arc_scratch).and(Banded::scratch(band.0, band.1))
     }
 }
 
-/// What work on a lattice needs, for use with one after the other.
+/// Buffers of a lane, reused from one lattice to the next.
 #[derive(Debug, Default)]
 pub(crate) struct LaneScratch {
     sizes: LaneSizes,
-    skew: Skew,
+    diagonals: AntiDiagonals,
     forward: ForwardSweep,
     backward: BackwardSweep,
-    /// Adjoints of a diagonal, for either recursion.
+    /// Adjoints of a diagonal, one buffer for each recursion.
     adjoints: [AlignedVec<f64>; 2],
-    /// α before the middle, β from there on.
+    /// α before the middle, β from the middle on.
     sums: ScaledRows,
-    /// α of the diagonal at hand, past the middle.
+    /// α of the current diagonal after the middle.
     alpha: ScaledRows,
-    /// Emissions and adjoints of arcs, where they are not those of the columns.
+    /// Composed emissions and adjoints of arcs.
     pub arcs: (Vec<f64>, Vec<f64>),
-    /// α and β of retained sites.
+    /// Buffers of banded lattices.
     banded: Banded,
 }
 
 impl LaneScratch {
-    /// Makes room for lattices of larger sizes; old and new memory never exist at the same time.
+    /// Reserves memory for larger lattices; old and new buffers never exist at the same time.
     pub fn reserve(&mut self, sizes: LaneSizes) {
         self.sizes = self.sizes.max(sizes);
         let sizes = &self.sizes;
         if sizes.diagonals > 0 {
-            self.skew.reserve(sizes.kinds, sizes.diagonals);
-            self.sums.reserve(sizes.places);
+            self.diagonals.reserve(sizes.arcs, sizes.diagonals);
+            self.sums.reserve(sizes.elements);
             self.alpha.reserve(sizes.row);
             for rows in &mut self.adjoints {
-                rows.ensure_len(sizes.kinds * sizes.row, 0.0);
+                rows.ensure_len(sizes.arcs * sizes.row, 0.0);
             }
             self.forward.reserve(sizes);
             self.backward.reserve(sizes);
         }
-        ensure_capacity(&mut self.arcs.0, sizes.folded);
-        ensure_capacity(&mut self.arcs.1, sizes.folded);
+        ensure_capacity(&mut self.arcs.0, sizes.composed);
+        ensure_capacity(&mut self.arcs.1, sizes.composed);
         self.banded.reserve(sizes.band.0, sizes.band.1);
     }
 
-    /// The sizes of the buffers.
+    /// Sizes of the buffers.
     pub fn sizes(&self) -> LaneSizes {
         self.sizes
     }
 
-    /// Brings in a lattice and its emissions, and goes to the middle from both sides.
+    /// Sets a lattice and runs both recursions to the middle.
     ///
-    /// Returns the sum over all paths, and whether it can be trusted. If not, an emission is NaN or +inf; perhaps one
-    /// that no arc has, then it can be trusted all the same.
-    pub fn meet(&mut self, frames: usize, labels: usize, arcs: &[Arc], emissions: &[f64]) -> (Scaled, bool) {
+    /// Returns the sum over all paths, and true if it is valid. If false, an emission is NaN or
+    /// +inf. The sum is still valid if that emission belongs to no arc.
+    pub fn run_to_middle(
+        &mut self,
+        frames: usize,
+        labels: usize,
+        arcs: &[TopologyArc],
+        emissions: &[f64],
+    ) -> (Scaled, bool) {
         self.begin(frames, labels, arcs);
-        let (end, middle) = (self.skew.end(), self.middle());
-        let Self { skew, forward, backward, sums, .. } = self;
-        let (mut alpha, mut beta) = sums.all_mut().split_at(skew.offset(middle));
+        let (end, middle) = (self.diagonals.end(), self.middle());
+        let Self { diagonals, forward, backward, sums, .. } = self;
+        let (mut alpha, mut beta) = sums.all_mut().split_at(diagonals.offset(middle));
         let up = || {
-            let mut sound = true;
+            let mut is_valid = true;
             for d in 0..middle {
-                let mut alpha = alpha.slice(skew.offset(d), skew.width(d));
-                sound &= forward.step(skew, d, emissions, &mut alpha);
+                let mut alpha = alpha.slice(diagonals.offset(d), diagonals.width(d));
+                is_valid &= forward.step(diagonals, d, emissions, &mut alpha);
             }
-            sound
+            is_valid
         };
         let down = || {
-            let mut sound = true;
+            let mut is_valid = true;
             for d in (middle..=end).rev() {
                 if d < end {
-                    sound &= backward.step(skew, d, emissions);
+                    is_valid &= backward.step(diagonals, d, emissions);
                 }
-                let at = skew.offset(d) - skew.offset(middle);
-                beta.slice(at, skew.width(d)).copy_from(backward.beta(skew, d));
+                let at = diagonals.offset(d) - diagonals.offset(middle);
+                beta.slice(at, diagonals.width(d)).copy_from(backward.beta(diagonals, d));
             }
-            sound
+            is_valid
         };
-        let sound = rayon::join(up, down);
-        (self.crossing(), sound.0 && sound.1)
+        let is_valid = rayon::join(up, down);
+        (self.total(), is_valid.0 && is_valid.1)
     }
 
-    /// Goes on from the middle to both sides: writes `-factor(arc)` times the posterior of each arc, row-major.
+    /// Runs both recursions from the middle and writes the adjoints.
     ///
-    /// `total` is what [`Self::meet`] returned, not zero.
-    pub fn part_again(
+    /// An adjoint is `-factor(arc)` times the posterior of the arc, row-major. `total` is the sum
+    /// that [`Self::run_to_middle`] returned, not zero.
+    pub fn run_from_middle(
         &mut self,
         total: Scaled,
-        factor: impl Fn(&Arc) -> f64 + Sync,
+        factor: impl Fn(&TopologyArc) -> f64 + Sync,
         emissions: &[f64],
         adjoints: &mut [f64],
     ) {
-        let (end, middle) = (self.skew.end(), self.middle());
-        let Self { skew, forward, backward, adjoints: [early_rows, late_rows], sums, alpha, .. } = self;
-        let (skew, sums) = (&*skew, &*sums);
-        let arcs = skew.arcs();
-        let (mut early, mut late) = Diagonals::new(adjoints, skew.labels(), arcs.len()).split_at(middle);
-        // Of the neighbours of the quotient the one that gives a lone path exactly its factor.
+        let (end, middle) = (self.diagonals.end(), self.middle());
+        let Self { diagonals, forward, backward, adjoints: [early_rows, late_rows], sums, alpha, .. } = self;
+        let (diagonals, sums) = (&*diagonals, &*sums);
+        let arcs = diagonals.arcs();
+        let (mut early, mut late) = Diagonals::new(adjoints, diagonals.labels(), arcs.len()).split_at(middle);
+        // Of the neighbors of the quotient, choose the one that gives a single path exactly its
+        // factor.
         let weight = |arc| {
             let (factor, mantissa) = (-factor(arc), total.mantissa);
-            let near = factor / (1.0 + mantissa);
-            let exact = |weight: &f64| mantissa.mul_add(*weight, *weight) == factor;
-            [near, near.next_up(), near.next_down()].into_iter().find(exact).unwrap_or(near)
+            let quotient = factor / (1.0 + mantissa);
+            let is_exact = |weight: &f64| mantissa.mul_add(*weight, *weight) == factor;
+            [quotient, quotient.next_up(), quotient.next_down()]
+                .into_iter()
+                .find(is_exact)
+                .unwrap_or(quotient)
         };
         let up = || {
             for d in middle..end {
-                let rows = &mut late_rows[..arcs.len() * skew.width(d)];
-                forward.step(skew, d, emissions, &mut alpha.row_mut(0, skew.width(d)));
-                for (s, (arc, out)) in arcs.iter().zip(rows.chunks_exact_mut(skew.width(d))).enumerate() {
-                    match landing(skew, sums, d, arc) {
+                let rows = &mut late_rows[..arcs.len() * diagonals.width(d)];
+                forward.step(diagonals, d, emissions, &mut alpha.row_mut(0, diagonals.width(d)));
+                for (s, (arc, out)) in arcs.iter().zip(rows.chunks_exact_mut(diagonals.width(d))).enumerate()
+                {
+                    match target_beta(diagonals, sums, d, arc) {
                         Some(beta) => {
-                            let passed = forward.passed(skew, d, s);
-                            scaled::posterior(passed, beta, weight(arc), total.exponent, out);
+                            let arc_alpha = forward.arc_alpha(diagonals, d, s);
+                            scaled::posterior(arc_alpha, beta, weight(arc), total.exponent, out);
                         }
                         None => out.fill(0.0),
                     }
                 }
-                skew.scatter(d, true, rows, &mut late);
+                diagonals.scatter(d, true, rows, &mut late);
             }
         };
         let down = || {
             for d in (0..middle).rev() {
-                let rows = &mut early_rows[..arcs.len() * skew.width(d)];
-                backward.step(skew, d, emissions);
-                let alpha = sums.row(skew.offset(d), skew.width(d));
-                for (s, (arc, out)) in arcs.iter().zip(rows.chunks_exact_mut(skew.width(d))).enumerate() {
-                    if skew.fits(arc) {
-                        let ahead = backward.ahead(skew, d, s);
-                        scaled::posterior(ahead, alpha, weight(arc), total.exponent, out);
+                let rows = &mut early_rows[..arcs.len() * diagonals.width(d)];
+                backward.step(diagonals, d, emissions);
+                let alpha = sums.row(diagonals.offset(d), diagonals.width(d));
+                for (s, (arc, out)) in arcs.iter().zip(rows.chunks_exact_mut(diagonals.width(d))).enumerate()
+                {
+                    if diagonals.fits(arc) {
+                        let arc_beta = backward.arc_beta(diagonals, d, s);
+                        scaled::posterior(arc_beta, alpha, weight(arc), total.exponent, out);
                     } else {
                         out.fill(0.0);
                     }
                 }
-                skew.scatter(d, false, rows, &mut early);
+                diagonals.scatter(d, false, rows, &mut early);
             }
         };
         rayon::join(up, down);
     }
 
-    /// The same for a lattice of which only bands were retained; returns the loss.
+    /// Writes `-factor(arc)` times each arc posterior of a banded lattice; returns the loss.
     pub fn banded(
         &mut self,
         lattice: &Lattice,
         emissions: &[f64],
-        factor: impl Fn(&Arc) -> f64,
+        factor: impl Fn(&TopologyArc) -> f64,
         adjoints: &mut [f64],
     ) -> f64 {
         self.banded.run(lattice, emissions, factor, adjoints)
     }
 
-    /// Forgets numbers that are not finite.
-    pub fn heal(&mut self) {
+    /// Clears sums that are not finite.
+    pub fn clear_sums(&mut self) {
         self.sums.clear();
     }
 
-    fn begin(&mut self, frames: usize, labels: usize, arcs: &[Arc]) {
-        self.skew.set(frames, labels, arcs);
-        self.forward.begin(&self.skew);
-        self.backward.begin(&self.skew);
+    fn begin(&mut self, frames: usize, labels: usize, arcs: &[TopologyArc]) {
+        self.diagonals.set(frames, labels, arcs);
+        self.forward.begin(&self.diagonals);
+        self.backward.begin(&self.diagonals);
     }
 
-    /// The first diagonal that the backward recursion keeps; at least 1.
+    /// First diagonal that the backward recursion stores; at least 1.
     fn middle(&self) -> usize {
-        self.skew.end().div_ceil(2)
+        self.diagonals.end().div_ceil(2)
     }
 
-    /// Sum over all paths, each of which takes one arc across the middle.
-    fn crossing(&self) -> Scaled {
-        let (skew, middle) = (&self.skew, self.middle());
+    /// Sum over all paths: each takes exactly one arc across the middle.
+    fn total(&self) -> Scaled {
+        let (diagonals, middle) = (&self.diagonals, self.middle());
         let mut total = Scaled::ZERO;
-        for (s, arc) in skew.arcs().iter().enumerate().filter(|(_, arc)| skew.fits(arc)) {
+        for (s, arc) in diagonals.arcs().iter().enumerate().filter(|(_, arc)| diagonals.fits(arc)) {
             for d in middle.saturating_sub(arc.frames + arc.labels)..middle {
-                if let Some(beta) = landing(skew, &self.sums, d, arc) {
-                    total = scaled::dot(total, self.forward.passed(skew, d, s), beta);
+                if let Some(beta) = target_beta(diagonals, &self.sums, d, arc) {
+                    total = scaled::dot(total, self.forward.arc_alpha(diagonals, d, s), beta);
                 }
             }
         }
@@ -222,11 +234,19 @@ impl LaneScratch {
     }
 }
 
-/// β where an arc lands from the sites of a diagonal, the middle or later; none if all land outside.
+/// Returns β at the arc targets of a late diagonal.
 ///
-/// Where only some do, the numbers mean nothing, and are multiplied with the probability of an arc that is not.
-fn landing<'a>(skew: &Skew, beta: &'a ScaledRows, d: usize, arc: &Arc) -> Option<ScaledRow<'a>> {
+/// The diagonal is in the middle or later. None if all targets are outside the lattice. Elements of
+/// outside targets are arbitrary; they are multiplied by the zero probability of missing arcs.
+fn target_beta<'a>(
+    diagonals: &AntiDiagonals,
+    beta: &'a ScaledRows,
+    d: usize,
+    arc: &TopologyArc,
+) -> Option<ScaledRow<'a>> {
     let to = d + arc.frames + arc.labels;
-    let inside = skew.fits(arc) && to <= skew.end();
-    inside.then(|| beta.row(skew.offset(to) + skew.low(d) + arc.labels - skew.low(to), skew.width(d)))
+    let inside = diagonals.fits(arc) && to <= diagonals.end();
+    inside.then(|| {
+        beta.row(diagonals.offset(to) + diagonals.low(d) + arc.labels - diagonals.low(to), diagonals.width(d))
+    })
 }

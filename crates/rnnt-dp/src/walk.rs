@@ -1,13 +1,14 @@
-//! The arc walk: shortest distances over any graph of arcs, in any semiring, and single paths through it.
+//! The arc walk: shortest distances over any graph of arcs, in any semiring, and single paths.
 //!
 //! ```text
 //! α(start) = 1      α(n) = ⊕_{arcs m -> n} α(m) ⊗ w(m -> n)
 //! β(end) = 1        β(m) = ⊕_{arcs m -> n} w(m -> n) ⊗ β(n)
 //! ```
 //!
-//! (Mohri 2002; in the log semiring the recursions of Graves 2012.) [`Lattice`] is the graph of a transducer, full or banded,
-//! whatever its topology; CTC has one of its own. Log-sums, best and sampled paths, CTC and bands of retained sites are uses of
-//! this file; the scaled recursions of whole lattices are checked against it.
+//! (Mohri 2002; in the log semiring the recursions of Graves 2012.) [`Lattice`] is the graph of a
+//! transducer, full or banded, in any topology; CTC has a separate graph. Log-sums, best and
+//! sampled paths, CTC and banded lattices use this module; tests compare the scaled recursions of
+//! full lattices with it.
 //!
 //! ```
 //! use rnnt_dp::{Lattices, Topology, semiring::Count, walk::{self, Lattice}};
@@ -29,57 +30,57 @@ use crate::semiring::{Log, Semiring, Tropical};
 /// An arc from one state to another, or to the end.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Transition {
-    /// The state that it leaves.
+    /// Source state.
     pub from: usize,
-    /// The state that it leads to, a later one; none for the end of the path.
+    /// Target state, a later one; none for the end of the path.
     pub to: Option<usize>,
-    /// What it is called: which of the topology's arcs, or which column of CTC.
+    /// Label of the arc: its index in the topology, or its CTC column.
     pub arc: usize,
     /// Its log-probability.
     pub log_prob: f64,
 }
 
-/// States in an order that all arcs follow.
+/// A graph whose arcs lead from lower to higher states.
 pub trait Graph {
-    /// How many states there are: 0 ..
+    /// Number of states.
     fn states(&self) -> usize;
 
-    /// Where paths begin, if they do.
+    /// Start state of paths, if there is one.
     fn start(&self) -> Option<usize>;
 
-    /// All arcs, ordered by the states that they leave.
+    /// Iterates over all arcs, ordered by source state.
     fn arcs(&self) -> impl DoubleEndedIterator<Item = Transition>;
 
-    /// The arcs that leave a state, in the same order.
-    fn leaving(&self, state: usize) -> impl Iterator<Item = Transition>;
+    /// Iterates over the arcs from a state, in the same order.
+    fn arcs_from(&self, state: usize) -> impl Iterator<Item = Transition>;
 }
 
 /// Writes `α` of each state; returns the sum over all paths.
 ///
 /// # Panics
-/// If there is not one place for each state.
+/// If `alpha` does not have one element for each state.
 ///
 /// # Cost
-/// Two operations an arc.
+/// Two semiring operations per arc.
 pub fn forward<S: Semiring, G: Graph>(
     graph: &G,
-    weigh: impl Fn(&Transition) -> S::Weight,
+    weight: impl Fn(&Transition) -> S::Weight,
     alpha: &mut [S::Weight],
 ) -> S::Weight {
-    forward_each::<S, G>(graph, weigh, alpha, |_, _| ())
+    forward_visit::<S, G>(graph, weight, alpha, |_, _| ())
 }
 
-/// The same, and calls `visit(arc, α of the state that it leaves)` for each arc on the way, when that `α` is final.
+/// [`forward`] that calls `visit(arc, α of its source)` for each arc, when that `α` is final.
 ///
 /// # Panics
 /// As [`forward`].
-pub fn forward_each<S: Semiring, G: Graph>(
+pub fn forward_visit<S: Semiring, G: Graph>(
     graph: &G,
-    weigh: impl Fn(&Transition) -> S::Weight,
+    weight: impl Fn(&Transition) -> S::Weight,
     alpha: &mut [S::Weight],
     mut visit: impl FnMut(&Transition, S::Weight),
 ) -> S::Weight {
-    assert_eq!(alpha.len(), graph.states(), "alpha: expected a place for each state");
+    assert_eq!(alpha.len(), graph.states(), "alpha: expected one element for each state");
     let mut total = S::ZERO;
     alpha.fill(S::ZERO);
     if let Some(start) = graph.start() {
@@ -89,77 +90,83 @@ pub fn forward_each<S: Semiring, G: Graph>(
         let before = alpha[arc.from];
         visit(&arc, before);
         let sum = arc.to.map_or(&mut total, |to| &mut alpha[to]);
-        *sum = S::plus(*sum, S::times(before, weigh(&arc)));
+        *sum = S::plus(*sum, S::times(before, weight(&arc)));
     }
     total
 }
 
-/// Writes `β` of each state; that of the start is the sum over all paths.
+/// Writes `β` of each state; the value of the start is the sum over all paths.
 ///
 /// # Panics
 /// As [`forward`].
 pub fn backward<S: Semiring, G: Graph>(
     graph: &G,
-    weigh: impl Fn(&Transition) -> S::Weight,
+    weight: impl Fn(&Transition) -> S::Weight,
     beta: &mut [S::Weight],
 ) {
-    assert_eq!(beta.len(), graph.states(), "beta: expected a place for each state");
+    assert_eq!(beta.len(), graph.states(), "beta: expected one element for each state");
     beta.fill(S::ZERO);
     for arc in graph.arcs().rev() {
-        let onward = S::times(weigh(&arc), after::<S>(&arc, beta));
-        beta[arc.from] = S::plus(beta[arc.from], onward);
+        let product = S::times(weight(&arc), beta_after::<S>(&arc, beta));
+        beta[arc.from] = S::plus(beta[arc.from], product);
     }
 }
 
-/// `β` where an arc leads.
+/// Returns `β` of the target of an arc; one at the end.
 #[inline]
-pub fn after<S: Semiring>(arc: &Transition, beta: &[S::Weight]) -> S::Weight {
+pub fn beta_after<S: Semiring>(arc: &Transition, beta: &[S::Weight]) -> S::Weight {
     arc.to.map_or(S::ONE, |to| beta[to])
 }
 
-/// Goes from the start to the end: at each state `choose(state, arcs that leave it)` says by which of them, or that there is no
-/// way. Returns the arcs.
+/// Traces a path from the start to the end.
+///
+/// At each state `choose(state, arcs from it)` returns the index of the next arc, or none if there
+/// is no path. Returns the arcs.
 ///
 /// # Cost
-/// That of the arcs that leave the states on the way.
-pub fn follow(
+/// The arcs from the states of the path.
+pub fn trace_path(
     graph: &impl Graph,
     mut choose: impl FnMut(usize, &[Transition]) -> Option<usize>,
 ) -> Option<Vec<Transition>> {
-    let (mut path, mut leaving) = (Vec::new(), Vec::new());
+    let (mut path, mut arcs) = (Vec::new(), Vec::new());
     let mut next = Some(graph.start()?);
     while let Some(state) = next {
-        leaving.clear();
-        leaving.extend(graph.leaving(state));
-        let arc = leaving[choose(state, &leaving)?];
+        arcs.clear();
+        arcs.extend(graph.arcs_from(state));
+        let arc = arcs[choose(state, &arcs)?];
         path.push(arc);
         next = arc.to;
     }
     Some(path)
 }
 
-/// The path of which the largest scores `beta` of [`Tropical`] tell; of equally good arcs the first. None where
-/// there is no path.
-pub fn best(graph: &impl Graph, beta: &[f64]) -> Option<Vec<Transition>> {
+/// Returns the best path, from `beta` in the [`Tropical`] semiring; none if there is no path.
+///
+/// Of equally good arcs the first is taken.
+pub fn best_path(graph: &impl Graph, beta: &[f64]) -> Option<Vec<Transition>> {
     let reached = |state: usize| beta[state] > f64::NEG_INFINITY;
-    let is_best = |state: usize, arc: &Transition| arc.log_prob + after::<Tropical>(arc, beta) == beta[state];
-    follow(graph, |state, leaving| {
-        reached(state).then(|| leaving.iter().position(|arc| is_best(state, arc))).flatten()
+    let is_best =
+        |state: usize, arc: &Transition| arc.log_prob + beta_after::<Tropical>(arc, beta) == beta[state];
+    trace_path(graph, |state, arcs| {
+        reached(state).then(|| arcs.iter().position(|arc| is_best(state, arc))).flatten()
     })
 }
 
-/// A path from the posterior, of which the log-sums `beta` of [`Log`] tell: `pick(weights)` draws the index of an arc
-/// with a probability proportional to its weight. None where there is no path.
-pub fn sample(
+/// Samples a path from the posterior, from `beta` in the [`Log`] semiring.
+///
+/// `sample_index(weights)` samples the index of an arc with probability proportional to its weight.
+/// None if there is no path.
+pub fn sample_path(
     graph: &impl Graph,
     beta: &[f64],
-    mut pick: impl FnMut(&[f64]) -> usize,
+    mut sample_index: impl FnMut(&[f64]) -> usize,
 ) -> Option<Vec<Transition>> {
     let mut weights = Vec::new();
-    follow(graph, |state, leaving| {
-        let weight = |arc: &Transition| (arc.log_prob + after::<Log>(arc, beta) - beta[state]).exp();
+    trace_path(graph, |state, arcs| {
+        let weight = |arc: &Transition| (arc.log_prob + beta_after::<Log>(arc, beta) - beta[state]).exp();
         weights.clear();
-        weights.extend(leaving.iter().map(weight));
-        (beta[state] > f64::NEG_INFINITY).then(|| pick(&weights))
+        weights.extend(arcs.iter().map(weight));
+        (beta[state] > f64::NEG_INFINITY).then(|| sample_index(&weights))
     })
 }

@@ -1,39 +1,39 @@
-//! A batch of lattices, in memory that calls share and that is known before they are made.
+//! Forward-backward over a batch in planned, reusable memory.
 use std::borrow::Borrow;
 
 use kernels::ScratchReq;
 
 use crate::{
-    Lattices, Regularisers, Result, Topology,
-    forward_backward::expect,
+    Lattices, Regularizers, Result, Topology,
+    anti_diagonals::LaneSizes,
+    forward_backward::expect_len,
     lanes::LatticeCall,
     schedule::{CallShapes, Schedule, UtteranceSlot, lane_scratch},
-    skew::LaneSizes,
     utterance::LaneScratch,
 };
 
-/// Memory for [`Workspace::forward_backward`], which is kept.
+/// Reusable memory of [`Workspace::forward_backward`].
 ///
-/// Utterances go through *lanes*, which run at the same time. So does either direction of an utterance, and results do not depend on how
-/// many lanes there are. The first lane has room for any utterance of the batch; later ones, which leave the large utterances to those
-/// before them, need no more, and mostly less.
+/// Utterances run in parallel *lanes*, and the two directions of an utterance run in parallel as
+/// well. Results do not depend on the number of lanes. The first lane has memory for any utterance
+/// of the batch. Later lanes process smaller utterances, so they need no more, and usually less.
 ///
-/// | made by | lanes, at most one an utterance |
+/// | constructor | lanes, at most one per utterance |
 /// |---|---|
-/// | [`new`](Self::new) | one a thread |
-/// | [`with_lanes`](Self::with_lanes) | so many |
-/// | [`within`](Self::within) | one a thread, but only as many as a number of bytes allows |
+/// | [`new`](Self::new) | one per thread |
+/// | [`with_lanes`](Self::with_lanes) | a given number |
+/// | [`with_budget`](Self::with_budget) | one per thread, limited by a number of bytes |
 ///
 /// ```
-/// use rnnt_dp::{Lattices, Regularisers, Topology, Workspace};
+/// use rnnt_dp::{Lattices, Regularizers, Topology, Workspace};
 /// let lattices = Lattices::new(vec![2], vec![1])?;
 /// let (mut losses, mut adjoints) = ([0.0], [0.0; 8]);
 /// let mut workspace = Workspace::new();
 /// for step in 1..3 {
 ///     let emissions = [-0.5 / step as f64; 8];
-///     let regularisers = Regularisers::default();
+///     let regularizers = Regularizers::default();
 ///     workspace.forward_backward(
-///         &lattices, &Topology::rnnt(), &emissions, &regularisers, &mut losses, &mut adjoints,
+///         &lattices, &Topology::rnnt(), &emissions, &regularizers, &mut losses, &mut adjoints,
 ///     )?;
 /// }
 /// assert!((losses[0] - (0.75 - 2f64.ln())).abs() < 1e-12); // two paths of three arcs
@@ -43,14 +43,14 @@ use crate::{
 pub struct Workspace {
     lanes: Vec<LaneScratch>,
     schedule: Schedule,
-    /// Empty between calls.
+    /// Empty between calls; keeps its memory.
     entries: Vec<UtteranceSlot<'static>>,
-    most: Most,
+    lane_limit: LaneLimit,
 }
 
-/// What bounds the number of lanes, beside the utterances.
+/// Limit on the number of lanes; the number of utterances also limits it.
 #[derive(Debug, Clone, Copy, Default)]
-enum Most {
+enum LaneLimit {
     #[default]
     Threads,
     Lanes(usize),
@@ -58,156 +58,166 @@ enum Most {
 }
 
 impl Workspace {
-    /// A workspace that is still empty.
+    /// Creates an empty workspace.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One of at most so many lanes, and at least 1.
+    /// Creates a workspace of at most `lanes` lanes, and at least one.
     pub fn with_lanes(lanes: usize) -> Self {
-        Self { most: Most::Lanes(lanes.max(1)), ..Self::default() }
+        Self { lane_limit: LaneLimit::Lanes(lanes.max(1)), ..Self::default() }
     }
 
-    /// One that never holds more than so many bytes from call to call, itself left out.
-    pub fn within(bytes: usize) -> Self {
-        Self { most: Most::Bytes(bytes), ..Self::default() }
+    /// Creates a workspace that keeps at most `bytes` bytes between calls.
+    ///
+    /// The struct itself is not counted.
+    pub fn with_budget(bytes: usize) -> Self {
+        Self { lane_limit: LaneLimit::Bytes(bytes), ..Self::default() }
     }
 
-    /// Changes the number of bytes that it may hold, and gives back what is above it.
-    pub fn keep_within(&mut self, bytes: usize) {
-        self.most = Most::Bytes(bytes);
-        if self.held() > bytes {
-            *self = Self::within(bytes);
+    /// Sets the number of bytes that may be kept; frees memory above it.
+    pub fn set_budget(&mut self, bytes: usize) {
+        self.lane_limit = LaneLimit::Bytes(bytes);
+        if self.allocated_bytes() > bytes {
+            *self = Self::with_budget(bytes);
         }
     }
 
-    /// LaneScratch of so many lanes and of the lists of a batch.
+    /// Scratch memory of `lanes` lanes and of the lists of a batch.
     ///
-    /// [`Workspace::forward_backward`] allocates it in a new workspace, which holds no more as long as it sees such batches only.
+    /// A new workspace allocates this much, and no more for batches of these shapes.
     ///
     /// # Panics
-    /// If there is no lane.
+    /// If `lanes` is 0.
     pub fn scratch(
         lattices: &Lattices,
         topology: &Topology,
-        regularisers: &Regularisers,
+        regularizers: &Regularizers,
         lanes: usize,
     ) -> ScratchReq {
-        Self::scratch_of_all([(lattices, topology)], regularisers, lanes)
+        Self::scratch_for_all([(lattices, topology)], regularizers, lanes)
     }
 
-    /// The same for a workspace that sees batches and topologies of several shapes, and keeps all lanes from one to the other.
+    /// Scratch memory of a workspace for several batches and topologies.
+    ///
+    /// Lanes are kept between calls.
     ///
     /// # Panics
-    /// If there is no lane.
-    pub fn scratch_of_all<'a>(
+    /// If `lanes` is 0.
+    pub fn scratch_for_all<'a>(
         calls: impl IntoIterator<Item = (impl Borrow<Lattices>, &'a Topology)>,
-        regularisers: &Regularisers,
+        regularizers: &Regularizers,
         lanes: usize,
     ) -> ScratchReq {
-        assert!(lanes > 0, "lanes: expected at least one");
-        let (mut lists, mut of_lanes) = (ScratchReq::EMPTY, Vec::new());
+        assert!(lanes > 0, "`lanes`: expected at least 1, found 0");
+        let (mut lists, mut lane_sizes) = (ScratchReq::EMPTY, Vec::new());
         for (lattices, topology) in calls {
-            let shapes = CallShapes { lattices: lattices.borrow(), topology, regularisers };
-            of_lanes.resize(of_lanes.len().max(lanes.min(shapes.lattices.batch())), LaneSizes::default());
-            Schedule::of(&shapes).each(&shapes, lanes, |lane, _, sizes| {
-                of_lanes[lane] = sizes.max(of_lanes[lane]);
+            let shapes = CallShapes { lattices: lattices.borrow(), topology, regularizers };
+            lane_sizes.resize(lane_sizes.len().max(lanes.min(shapes.lattices.batch())), LaneSizes::default());
+            Schedule::new(&shapes).for_each_lane(&shapes, lanes, |lane, _, sizes| {
+                lane_sizes[lane] = sizes.max(lane_sizes[lane]);
             });
             lists = lists.or(shapes.lists());
         }
-        ScratchReq::all_of(of_lanes.iter().map(lane_scratch)).and(lists)
+        ScratchReq::all_of(lane_sizes.iter().map(lane_scratch)).and(lists)
     }
 
-    /// The most lanes that a number of bytes allows, one an utterance at most.
+    /// Returns the largest number of lanes that fits into `bytes`.
+    ///
+    /// There is at most one lane per utterance.
     ///
     /// # Errors
-    /// Fewer bytes than a single lane takes.
-    pub fn lanes_within(
+    /// Fewer bytes than one lane needs.
+    pub fn max_lanes(
         lattices: &Lattices,
         topology: &Topology,
-        regularisers: &Regularisers,
+        regularizers: &Regularizers,
         bytes: usize,
     ) -> Result<usize> {
-        let shapes = CallShapes { lattices, topology, regularisers };
-        Schedule::of(&shapes).lanes_within(&shapes, bytes, lattices.batch())
+        let shapes = CallShapes { lattices, topology, regularizers };
+        Schedule::new(&shapes).max_lanes(&shapes, bytes, lattices.batch())
     }
 
-    /// Bytes that are held.
-    pub fn held(&self) -> usize {
-        let of_lanes: usize = self.lanes.iter().map(|lane| lane.sizes().scratch().bytes()).sum();
-        self.lanes.capacity() * size_of::<LaneScratch>() + of_lanes + self.lists()
+    /// Allocated bytes.
+    pub fn allocated_bytes(&self) -> usize {
+        let lanes: usize = self.lanes.iter().map(|lane| lane.sizes().scratch().bytes()).sum();
+        self.lanes.capacity() * size_of::<LaneScratch>() + lanes + self.list_bytes()
     }
 
-    fn lists(&self) -> usize {
-        self.schedule.held() + self.entries.capacity() * size_of::<UtteranceSlot>()
+    fn list_bytes(&self) -> usize {
+        self.schedule.allocated_bytes() + self.entries.capacity() * size_of::<UtteranceSlot>()
     }
 
-    /// As [`forward_backward`](fn@crate::forward_backward), into given slices, and without allocation once a
-    /// batch of the same shape has been seen.
+    /// [`forward_backward`](fn@crate::forward_backward) into given slices.
     ///
-    /// # CallShapes
-    /// `emissions` and `adjoints` *N x S*, `losses` *B*. Every number of the latter two is written.
+    /// Allocates nothing after a batch of the same shape.
+    ///
+    /// # Shapes
+    /// `emissions` and `adjoints` *N x S*, `losses` *B*. Every element of the latter two is
+    /// written.
     ///
     /// # Errors
-    /// As [`forward_backward`](fn@crate::forward_backward), slices of a wrong length, and fewer bytes than one lane takes. What was
-    /// written by then means nothing.
+    /// As [`forward_backward`](fn@crate::forward_backward); slices of a wrong length; fewer bytes
+    /// than one lane needs. After an error the output slices have arbitrary values.
     ///
     /// # Cost
-    /// As there. The memory is what [`Workspace::scratch`] says, about two numbers for each site of a lane's largest utterance, where
-    /// diagonals count as filled up to multiples of eight sites.
+    /// As [`forward_backward`](fn@crate::forward_backward). The memory is that of
+    /// [`Workspace::scratch`]: about two numbers for each site of a lane's largest utterance, with
+    /// diagonals padded to multiples of eight sites.
     pub fn forward_backward(
         &mut self,
         lattices: &Lattices,
         topology: &Topology,
         emissions: &[f64],
-        regularisers: &Regularisers,
+        regularizers: &Regularizers,
         losses: &mut [f64],
         adjoints: &mut [f64],
     ) -> Result<()> {
         let entries = lattices.sites() * topology.columns();
-        expect("emissions", entries, emissions.len())?;
-        expect("losses", lattices.batch(), losses.len())?;
-        expect("adjoints", entries, adjoints.len())?;
-        regularisers.check()?;
-        let shapes = CallShapes { lattices, topology, regularisers };
+        expect_len("emissions", entries, emissions.len())?;
+        expect_len("losses", lattices.batch(), losses.len())?;
+        expect_len("adjoints", entries, adjoints.len())?;
+        regularizers.check()?;
+        let shapes = CallShapes { lattices, topology, regularizers };
         let threads = rayon::current_num_threads().min(lattices.batch());
-        self.make_lists(&shapes);
-        let lanes = match self.most {
-            Most::Threads => threads,
-            Most::Lanes(lanes) => lanes.min(lattices.batch()),
-            Most::Bytes(bytes) => {
-                let lanes = self.schedule.lanes_within(&shapes, bytes, threads);
-                // The lists alone may be above it.
-                lanes.inspect_err(|_| *self = Self::within(bytes))?
+        self.reserve_lists(&shapes);
+        let lanes = match self.lane_limit {
+            LaneLimit::Threads => threads,
+            LaneLimit::Lanes(lanes) => lanes.min(lattices.batch()),
+            LaneLimit::Bytes(bytes) => {
+                let lanes = self.schedule.max_lanes(&shapes, bytes, threads);
+                // Even the lists may exceed the budget.
+                lanes.inspect_err(|_| *self = Self::with_budget(bytes))?
             }
         };
-        self.make_lanes(&shapes, lanes);
+        self.reserve_lanes(&shapes, lanes);
         let Self { schedule, entries, .. } = self;
         LatticeCall { shapes, emissions }.run(&mut self.lanes[..lanes], schedule, entries, losses, adjoints)
     }
 
-    /// Lists for a batch, and its order. They take the place of lanes where there is no room for both.
-    fn make_lists(&mut self, shapes: &CallShapes) {
-        if let Most::Bytes(bytes) = self.most
-            && self.held() + shapes.lists().bytes().saturating_sub(self.lists()) > bytes
+    /// Sorts a batch and reserves its lists; frees lanes if both do not fit into the budget.
+    fn reserve_lists(&mut self, shapes: &CallShapes) {
+        if let LaneLimit::Bytes(bytes) = self.lane_limit
+            && self.allocated_bytes() + shapes.lists().bytes().saturating_sub(self.list_bytes()) > bytes
         {
-            *self = Self::within(bytes);
+            *self = Self::with_budget(bytes);
         }
         self.schedule.sort(shapes);
         self.entries.reserve_exact(shapes.lattices.batch());
     }
 
-    /// So many lanes of the sizes that they need. Those that are there stay, unless a number of bytes is against it.
-    fn make_lanes(&mut self, shapes: &CallShapes, count: usize) {
-        if let Most::Bytes(bytes) = self.most {
-            let more =
+    /// Reserves `count` lanes of the sizes that they need; frees existing lanes if the budget
+    /// requires it.
+    fn reserve_lanes(&mut self, shapes: &CallShapes, count: usize) {
+        if let LaneLimit::Bytes(bytes) = self.lane_limit {
+            let added =
                 self.lanes.len().max(count).saturating_sub(self.lanes.capacity()) * size_of::<LaneScratch>();
-            let (lanes, mut grown) = (&self.lanes, more);
-            self.schedule.each(shapes, count, |lane, _, sizes| {
-                let held = lanes.get(lane).map(|lane| lane.sizes()).unwrap_or_default();
-                grown += held.max(sizes).scratch().bytes() - held.scratch().bytes();
+            let (lanes, mut growth) = (&self.lanes, added);
+            self.schedule.for_each_lane(shapes, count, |lane, _, sizes| {
+                let current = lanes.get(lane).map(|lane| lane.sizes()).unwrap_or_default();
+                growth += current.max(sizes).scratch().bytes() - current.scratch().bytes();
             });
-            if self.held() + grown > bytes {
+            if self.allocated_bytes() + growth > bytes {
                 self.lanes = Vec::new();
                 self.schedule.shrink();
                 self.entries.shrink_to(shapes.lattices.batch());
@@ -217,6 +227,6 @@ impl Workspace {
         self.lanes.reserve_exact(missing);
         self.lanes.extend(std::iter::repeat_with(LaneScratch::default).take(missing));
         let lanes = &mut self.lanes;
-        self.schedule.each(shapes, count, |lane, _, sizes| lanes[lane].reserve(sizes));
+        self.schedule.for_each_lane(shapes, count, |lane, _, sizes| lanes[lane].reserve(sizes));
     }
 }

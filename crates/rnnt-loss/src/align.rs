@@ -85,7 +85,7 @@ fn align_group<F: Real>(
     let confidences = confidences(lattices, topology, adjoints, &paths)?;
     let expected = expected_emission_frames(lattices, topology, adjoints)?;
     let one = |utterance: usize| {
-        let steps = paths[utterance].emitting(topology).zip(targets.labels(utterance));
+        let steps = paths[utterance].label_steps(topology).zip(targets.labels(utterance));
         let times = confidences[utterance].iter().zip(&expected[utterance]);
         let tokens = steps.zip(times).map(|((step, &label), (&confidence, &expected_frame))| {
             let (frame, log_prob) = (step.site.frame, step.log_prob);
@@ -118,7 +118,7 @@ fn plain(loss: &Loss) -> Result<(Loss, Topology)> {
 mod tests {
     // Against dense scores and the lattice's own functions.
     use panda_core::Head;
-    use rnnt_dp::{Regularisers, Topology, forward_backward};
+    use rnnt_dp::{Regularizers, Topology, forward_backward};
 
     use super::*;
     use crate::Session;
@@ -169,7 +169,7 @@ mod tests {
             let (mut out, mut frame_row, mut label_row) = (Vec::new(), 0, 0);
             for b in 0..self.targets.batch() {
                 let labels = self.targets.labels(b);
-                for site in self.targets.lattices().sites_of(b) {
+                for site in self.targets.lattices().utterance_sites(b) {
                     let (f, g) = (frame_row + site.frame, label_row + site.label);
                     let rows =
                         self.frames[f * HIDDEN..][..HIDDEN].iter().zip(&self.labels[g * HIDDEN..][..HIDDEN]);
@@ -196,7 +196,7 @@ mod tests {
             let joint = Joint { durations, ..self.joint() };
             let found = Session::new(options).unwrap().align(&joint, &self.targets).unwrap();
             let posterior =
-                forward_backward(lattices, topology, emissions, &Regularisers::default()).unwrap();
+                forward_backward(lattices, topology, emissions, &Regularizers::default()).unwrap();
             let paths = best_path(lattices, topology, emissions).unwrap();
             let sure = confidences(lattices, topology, &posterior.adjoints, &paths).unwrap();
             let expected = expected_emission_frames(lattices, topology, &posterior.adjoints).unwrap();
@@ -206,7 +206,7 @@ mod tests {
                 let Some(found) = found else { continue };
                 assert!((found.loss - posterior.losses[b]).abs() < 1e-12);
                 assert!((found.log_prob - paths[b].log_prob).abs() < 1e-12);
-                let steps: Vec<_> = paths[b].emitting(topology).collect();
+                let steps: Vec<_> = paths[b].label_steps(topology).collect();
                 assert_eq!((found.tokens.len(), steps.len()), (sure[b].len(), self.targets.labels(b).len()));
                 for (u, token) in found.tokens.iter().enumerate() {
                     assert_eq!((token.label, token.frame), (self.targets.labels(b)[u], steps[u].site.frame));

@@ -143,7 +143,7 @@ impl CallSizes<'_> {
         };
         let lattices = self.objective.sites().lattices();
         let of_utterance = |utterance| {
-            let own = lattices.range(utterance).len();
+            let own = lattices.site_range(utterance).len();
             match &self.scores {
                 Some(_) => bytes.saturating_mul(own) + self.beside(&(utterance..utterance + 1), own),
                 None => own,
@@ -158,7 +158,7 @@ impl CallSizes<'_> {
         let (mut most, mut own) = (0, 0);
         for group in &groups {
             let all = self.objective.sites().lattices();
-            let sites = all.range(group.end - 1).end - all.range(group.start).start;
+            let sites = all.site_range(group.end - 1).end - all.site_range(group.start).start;
             most = most.max(sites);
             own = own.max(self.beside(group, sites));
         }
@@ -266,8 +266,8 @@ impl CallSizes<'_> {
         // One part at a time: they hold bands of their own.
         let calls = groups
             .iter()
-            .flat_map(|group| topologies.iter().map(|&topology| (all.part(group.clone()), topology)));
-        rnnt_dp::Workspace::scratch_of_all(calls, &self.options.regularisers(), lanes).bytes()
+            .flat_map(|group| topologies.iter().map(|&topology| (all.slice(group.clone()), topology)));
+        rnnt_dp::Workspace::scratch_for_all(calls, &self.options.regularisers(), lanes).bytes()
     }
 }
 

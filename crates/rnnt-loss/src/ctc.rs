@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use kernels::{ScratchReq, items_mut, par_find, parts_mut};
 use panda_core::Selection;
-use rnnt_dp::{Regularisers, ctc::CtcWorkspace};
+use rnnt_dp::{Regularizers, ctc::CtcWorkspace};
 
 use crate::{Error, Layout, Result, Targets, site_buffers::clear_with_capacity};
 
@@ -47,7 +47,7 @@ impl CtcUtterance {
         &self,
         emissions: &[f64],
         width: usize,
-        regularisers: &Regularisers,
+        regularisers: &Regularizers,
         adjoints: &mut [f64],
         lane: &mut CtcLane,
     ) -> Result<f64> {
@@ -94,7 +94,7 @@ impl CtcLane {
     /// What it holds: emissions and adjoints by label, both recursions, lists of one utterance.
     fn held(&self) -> [ScratchReq; 3] {
         let by_label = self.emissions.capacity().max(self.adjoints.capacity());
-        let sums = ScratchReq::from_bytes(self.sums.held());
+        let sums = ScratchReq::from_bytes(self.sums.allocated_bytes());
         [ScratchReq::new::<f64>(by_label).times(2), sums, ScratchReq::EMPTY]
     }
 }
@@ -104,7 +104,7 @@ impl Ctc {
         if targets.tokens() > 2 {
             return Err(Error::misplaced("targets.big_blanks", CTC, targets.tokens() - 2));
         }
-        if !targets.lattices().full() {
+        if !targets.lattices().is_full() {
             return Err(Error::misplaced("targets.retained", CTC, "bands"));
         }
         let all = 0..targets.batch();
@@ -187,7 +187,7 @@ impl Ctc {
     pub fn sum(
         &self,
         emissions: &[f64],
-        regularisers: &Regularisers,
+        regularisers: &Regularizers,
         (lanes, bytes): (&mut Vec<CtcLane>, usize),
         losses: &mut [f64],
         adjoints: &mut [f64],
@@ -205,7 +205,7 @@ impl Ctc {
         lanes.resize_with(count, CtcLane::default);
         let mut rest = adjoints;
         let parts = losses.iter_mut().zip(&self.utterances).enumerate().map(|(b, (loss, utterance))| {
-            let Range { start, end } = lattices.range(b);
+            let Range { start, end } = lattices.site_range(b);
             let own = rest.split_off_mut(..(end - start) * width).expect("every utterance has its adjoints");
             (b, utterance, &emissions[start * width..end * width], loss, own)
         });

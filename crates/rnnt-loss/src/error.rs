@@ -303,8 +303,8 @@ impl Error {
             Err(other) => return Self::Normaliser(other),
         };
         let utterance =
-            (0..lattices.batch()).find(|&b| lattices.range(b).contains(&site)).unwrap_or_default();
-        let place = lattices.sites_of(utterance).nth(site - lattices.range(utterance).start);
+            (0..lattices.batch()).find(|&b| lattices.site_range(b).contains(&site)).unwrap_or_default();
+        let place = lattices.utterance_sites(utterance).nth(site - lattices.site_range(utterance).start);
         let Site { frame, label } = place.unwrap_or(Site { frame: 0, label: 0 });
         Self::Scores { utterance, frame, label, found }
     }

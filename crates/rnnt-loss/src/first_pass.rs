@@ -54,7 +54,7 @@ impl PruningPass {
             return Err(Error::Inputs { expected, found: "a trivial joiner" });
         };
         inputs.scales.check()?;
-        if !targets.lattices().full() {
+        if !targets.lattices().is_full() {
             return Err(Error::misplaced("targets.retained", "where pruning chooses the sites", "bands"));
         }
         let layout = inputs.joint.layout;

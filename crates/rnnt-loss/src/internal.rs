@@ -46,6 +46,6 @@ pub(crate) fn label_side<F: Real>(
         panda_core::forward(&sites, head, &selection, workspace)
             .map_err(|error| Error::at_site(error, lattices))
     })?;
-    let of = |b: usize| found.emissions[lattices.range(b)][..targets.labels(b).len()].to_vec();
+    let of = |b: usize| found.emissions[lattices.site_range(b)][..targets.labels(b).len()].to_vec();
     Ok((0..targets.batch()).map(of).collect())
 }

@@ -37,7 +37,7 @@ impl JointSource {
         spare: SiteIndices,
     ) -> Result<SiteIndices> {
         let (Self { width, mask, .. }, lattices) = (self, targets.lattices());
-        let count = lattices.range(utterances.end - 1).end - lattices.range(utterances.start).start;
+        let count = lattices.site_range(utterances.end - 1).end - lattices.site_range(utterances.start).start;
         let SiteIndices { first, second, keys } = spare;
         let (mut frame_of, mut label_of) =
             (clear_with_capacity(first, count), clear_with_capacity(second, count));
@@ -48,7 +48,7 @@ impl JointSource {
             reject_infinite(values.encoded, *width, rows, "an infinite frame row", lattices, b)?;
             let rows = label..label + targets.labels(b).len() + 1;
             reject_infinite(values.predicted, *width, rows, "an infinite label row", lattices, b)?;
-            for site in lattices.sites_of(b) {
+            for site in lattices.utterance_sites(b) {
                 frame_of.push((frame + site.frame) as u32);
                 label_of.push((label + site.label) as u32);
                 keys.extend(mask.map(|mask| mask.key(targets.name(b), site)));
@@ -133,7 +133,7 @@ fn reject_infinite<F: Real>(
                 false => site.label == row - first,
             };
             // A row that no retained site needs does no harm.
-            let Some(site) = lattices.sites_of(utterance).find(mine) else { continue };
+            let Some(site) = lattices.utterance_sites(utterance).find(mine) else { continue };
             return Err(Error::Scores { utterance, frame: site.frame, label: site.label, found });
         }
     }

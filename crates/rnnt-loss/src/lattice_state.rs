@@ -115,13 +115,13 @@ impl<F: Real> LatticeState<F> {
         // A clamp acts on the gradient of the unweighted loss, so that the weights have to wait.
         let clamp = options.clamp.map(|limit| {
             let at_sites = split_front(&mut scratch, sites);
-            weights.iter().enumerate().for_each(|(b, weight)| at_sites[lattices.range(b)].fill(*weight));
+            weights.iter().enumerate().for_each(|(b, weight)| at_sites[lattices.site_range(b)].fill(*weight));
             Clamp { limit, weights: at_sites }
         });
         if clamp.is_none() {
             let (columns, _) = *width;
             for (utterance, weight) in weights.iter().enumerate() {
-                let Range { start, end } = lattices.range(utterance);
+                let Range { start, end } = lattices.site_range(utterance);
                 emissions[start * columns..end * columns].iter_mut().for_each(|a| *a *= weight);
             }
         }

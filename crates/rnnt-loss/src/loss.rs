@@ -182,7 +182,7 @@ impl Loss {
             }
         }
         for (arc, kind) in topology.arcs().iter().enumerate() {
-            let (expected, found) = (usize::from(topology.token_of(arc) == 1), kind.labels);
+            let (expected, found) = (usize::from(topology.arc_token(arc) == 1), kind.labels);
             if expected != found {
                 return Err(Error::Arc { arc, expected, found });
             }

@@ -100,7 +100,7 @@ impl MemoryPlan {
         };
         let (mut operations, mut group_sites) = (0u64, 0);
         for group in &call.groups {
-            let sites = lattices.range(group.end - 1).end - lattices.range(group.start).start;
+            let sites = lattices.site_range(group.end - 1).end - lattices.site_range(group.start).start;
             let plan: Result<Plan<f32>> = plan_of(shape_of(sites));
             operations = operations.saturating_add(plan?.operations(shape_of(sites)));
             group_sites = group_sites.max(sites);

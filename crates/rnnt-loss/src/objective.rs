@@ -2,7 +2,7 @@
 use std::{borrow::Cow, ops::Range};
 
 use panda_core::Selection;
-use rnnt_dp::{Regularisers, Topology};
+use rnnt_dp::{Regularizers, Topology};
 
 use crate::{
     Loss, Options, Result, Targets,
@@ -97,7 +97,7 @@ impl<'a> LatticeObjective<'a> {
         match self {
             Self::Transducer(TransducerObjective { targets, .. }) => {
                 let (frames, labels) = (targets.frames(utterance), targets.labels(utterance).len());
-                let bands = if targets.lattices().full() { 0 } else { 64 + 8 * (frames + 1) };
+                let bands = if targets.lattices().is_full() { 0 } else { 64 + 8 * (frames + 1) };
                 256 + 12 * labels + bands
             }
             Self::Ctc(ctc) => 512 + ctc.bytes_of(utterance),
@@ -157,11 +157,11 @@ impl LatticeWorkspace {
     pub fn keep_within(&mut self, bytes: usize, loss: &Loss, left: usize) -> usize {
         self.bytes = bytes;
         let (lattices, lanes) = if *loss == Loss::Ctc { (left, bytes) } else { (bytes, left) };
-        self.lattices.keep_within(lattices);
+        self.lattices.set_budget(lattices);
         if self.lane_bytes() > lanes {
             self.ctc = Vec::new();
         }
-        left - if *loss == Loss::Ctc { self.lattices.held() } else { self.lane_bytes() }
+        left - if *loss == Loss::Ctc { self.lattices.allocated_bytes() } else { self.lane_bytes() }
     }
 
     fn lane_bytes(&self) -> usize {
@@ -171,7 +171,7 @@ impl LatticeWorkspace {
 
 impl Default for LatticeWorkspace {
     fn default() -> Self {
-        Self { lattices: rnnt_dp::Workspace::within(0), ctc: Vec::new(), bytes: 0 }
+        Self { lattices: rnnt_dp::Workspace::with_budget(0), ctc: Vec::new(), bytes: 0 }
     }
 }
 
@@ -193,7 +193,7 @@ impl TransducerObjective<'_> {
     fn sum(
         &self,
         emissions: &[f64],
-        regularisers: &Regularisers,
+        regularisers: &Regularizers,
         workspace: &mut rnnt_dp::Workspace,
         losses: &mut [f64],
         adjoints: &mut [f64],
@@ -216,13 +216,13 @@ impl TransducerObjective<'_> {
     fn mix(
         &self,
         (tokens, of_tokens): (&[f64], &mut [f64]),
-        regularisers: &Regularisers,
+        regularisers: &Regularizers,
         workspace: &mut rnnt_dp::Workspace,
         losses: &mut [f64],
         adjoints: &mut [f64],
     ) -> Result<()> {
         let mut plain = vec![0.0; losses.len()];
-        let regularisers = Regularisers { sigma: 0.0, ..*regularisers };
+        let regularisers = Regularizers { sigma: 0.0, ..*regularisers };
         let (lattices, topology, omega) = (self.targets.lattices(), Topology::rnnt(), self.loss.omega());
         workspace.forward_backward(lattices, &topology, tokens, &regularisers, &mut plain, of_tokens)?;
         for (loss, plain) in losses.iter_mut().zip(plain) {
@@ -237,7 +237,7 @@ impl TransducerObjective<'_> {
         }
         // One of the two may have paths where the sum has none.
         for (utterance, _) in losses.iter().enumerate().filter(|(_, loss)| loss.is_infinite()) {
-            let Range { start, end } = lattices.range(utterance);
+            let Range { start, end } = lattices.site_range(utterance);
             adjoints[start * width..end * width].fill(0.0);
         }
         Ok(())

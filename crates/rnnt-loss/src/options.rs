@@ -1,6 +1,6 @@
 //! What a caller may choose.
 use panda_core::{DEFAULT_BUDGET, Plan, Precision};
-use rnnt_dp::Regularisers;
+use rnnt_dp::Regularizers;
 
 use crate::{Activation, Error, Loss, Result};
 
@@ -15,7 +15,7 @@ pub struct Options {
     pub activation: Activation,
     /// FastEmit λ: scales the gradient of label arcs by `1 + λ`; the reported loss stays `-log P`.
     pub fastemit: f64,
-    /// [`Regularisers::delay_penalty`]: adds `delay_penalty · ((T-1)/2 - t)` to the log-probability of each label.
+    /// [`Regularizers::delay_penalty`]: adds `delay_penalty · ((T-1)/2 - t)` to the log-probability of each label.
     pub delay_penalty: f64,
     /// Label smoothing ε: each token's log-probability is mixed with the mean over all classes,
     /// `(1 - ε) log p(c) + ε/C Σ log p`, before the lattice sums over paths. Wants a head, and neither a factored blank nor a
@@ -124,8 +124,8 @@ impl Options {
         }
     }
 
-    pub(crate) fn regularisers(&self) -> Regularisers {
+    pub(crate) fn regularisers(&self) -> Regularizers {
         let sigma = self.loss.sigma();
-        Regularisers { fastemit: self.fastemit, delay_penalty: self.delay_penalty, sigma }
+        Regularizers { fastemit: self.fastemit, delay_penalty: self.delay_penalty, sigma }
     }
 }

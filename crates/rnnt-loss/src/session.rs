@@ -146,7 +146,7 @@ impl<F: Element> Session<F> {
     /// Best paths of sites `h(t,u) = act(encoded[t] + predicted[u])` under the heads of a loss over arcs; `None` for an utterance
     /// without a path.
     ///
-    /// Kind of loss, activation, precision and budget are those of the options. Regularisers, σ, ω and dropout play no part:
+    /// Kind of loss, activation, precision and budget are those of the options. Regularizers, σ, ω and dropout play no part:
     /// these are the model's own probabilities. Utterances go in groups, as in [`sum`](Self::sum).
     ///
     /// # Shapes

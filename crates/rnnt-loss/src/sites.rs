@@ -92,7 +92,7 @@ impl<'a, F: Real> RowSites<'a, F> {
         indices: SiteIndices,
     ) -> Self {
         let lattices = targets.lattices();
-        let (first, last) = (lattices.range(utterances.start), lattices.range(utterances.end - 1));
+        let (first, last) = (lattices.site_range(utterances.start), lattices.site_range(utterances.end - 1));
         let rows = (layout != Layout::Packed).then_some(indices.first);
         Self { hidden, width, first: first.start, count: last.end - first.start, rows }
     }
@@ -125,11 +125,11 @@ pub(crate) fn row_indices(
 ) -> SiteIndices {
     let Layout::Padded { frames, positions } = layout else { return SiteIndices::default() };
     let lattices = targets.lattices();
-    let count = lattices.range(utterances.end - 1).end - lattices.range(utterances.start).start;
+    let count = lattices.site_range(utterances.end - 1).end - lattices.site_range(utterances.start).start;
     let mut rows = clear_with_capacity(spare.first, count);
     for b in utterances {
         let row = |site: rnnt_dp::Site| ((b * frames + site.frame) * positions + site.label) as u32;
-        rows.extend(lattices.sites_of(b).map(row));
+        rows.extend(lattices.utterance_sites(b).map(row));
     }
     SiteIndices { first: rows, ..SiteIndices::default() }
 }

@@ -93,7 +93,7 @@ pub(crate) fn add_z_loss<F: Real>(
     lattices: &Lattices,
 ) -> Result<()> {
     for (utterance, loss) in losses.iter_mut().enumerate() {
-        let sites = lattices.range(utterance);
+        let sites = lattices.site_range(utterance);
         let (possible, count) = (loss.is_finite(), sites.len() as f64);
         *loss += factor * sites.map(|site| all.log_z(site).powi(2)).sum::<f64>() / count;
         if possible && !loss.is_finite() {
@@ -112,7 +112,7 @@ pub(crate) fn z_loss_adjoints<F: Real>(
     weights: impl Fn(usize) -> f64,
 ) {
     for utterance in 0..lattices.batch() {
-        let sites = lattices.range(utterance);
+        let sites = lattices.site_range(utterance);
         let scale = 2.0 * factor * weights(utterance) / sites.len() as f64;
         sites.for_each(|site| into[site] += scale * all.log_z(site));
     }

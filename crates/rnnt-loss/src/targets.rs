@@ -107,7 +107,9 @@ impl Targets {
     /// Multiplies the adjoints of labels, column 1 of `columns`, by their weights.
     pub(crate) fn weigh_tokens(&self, adjoints: &mut [f64], columns: usize) {
         for (utterance, weights) in self.token_weights.iter().enumerate() {
-            for (place, site) in self.lattices.range(utterance).zip(self.lattices.sites_of(utterance)) {
+            for (place, site) in
+                self.lattices.site_range(utterance).zip(self.lattices.utterance_sites(utterance))
+            {
                 if let Some(weight) = weights.get(site.label) {
                     adjoints[place * columns + 1] *= weight;
                 }
@@ -168,7 +170,7 @@ impl Targets {
             false => self.token_weights[utterances.clone()].to_vec(),
         };
         let names = self.names.get(utterances.clone()).map(<[u64]>::to_vec).unwrap_or_default();
-        let lattices = self.lattices.part(utterances);
+        let lattices = self.lattices.slice(utterances);
         Self {
             blank: self.blank,
             big_blanks: self.big_blanks.clone(),
@@ -201,7 +203,7 @@ impl Targets {
         let (mut ids, mut active) = (clear_with_capacity(ids, entries), clear_with_capacity(active, entries));
         for utterance in 0..self.batch() {
             let labels = self.labels(utterance);
-            for site in self.lattices.sites_of(utterance) {
+            for site in self.lattices.utterance_sites(utterance) {
                 let next = labels.get(site.label);
                 ids.extend([self.blank, next.copied().unwrap_or(self.blank)]);
                 ids.extend_from_slice(&self.big_blanks);
@@ -219,7 +221,7 @@ impl Targets {
         let (mut ids, mut active) = (clear_with_capacity(ids, sites), clear_with_capacity(active, sites));
         for utterance in 0..self.batch() {
             let labels = self.labels(utterance);
-            for site in self.lattices.sites_of(utterance) {
+            for site in self.lattices.utterance_sites(utterance) {
                 let next = labels.get(site.label);
                 ids.push(next.copied().unwrap_or(self.blank));
                 active.push(next.is_some());
@@ -286,7 +288,7 @@ impl Layout {
         };
         let mut sites = vec![panda_core::scores::PADDING; self.score_rows(targets)];
         for b in 0..targets.batch() {
-            for (site, Site { frame, label }) in lattices.range(b).zip(lattices.sites_of(b)) {
+            for (site, Site { frame, label }) in lattices.site_range(b).zip(lattices.utterance_sites(b)) {
                 sites[(b * frames + frame) * positions + label] = site as u32;
             }
         }

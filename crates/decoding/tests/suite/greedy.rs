@@ -233,7 +233,7 @@ fn blanks_and_durations_that_make_no_sense_are_named() {
     }
     assert_eq!(made(2, &[3], &named("regular")), Err(Error::BigBlanks { expected: 0, found: 1 }));
     assert_eq!(made(2, &[], &named("modified+2")), Err(Error::BigBlanks { expected: 1, found: 0 }));
-    let arc = |frames, labels| rnnt_dp::Arc { frames, labels, may_end: labels == 0 };
+    let arc = |frames, labels| rnnt_dp::TopologyArc { frames, labels, may_end: labels == 0 };
     for arcs in [vec![arc(1, 0)], vec![arc(1, 0), arc(0, 2)], vec![arc(1, 0), arc(0, 1), arc(1, 1)]] {
         let topology = Topology::new(arcs).unwrap();
         assert_eq!(made(2, &[], &topology), Err(Error::Topology { found: topology }));

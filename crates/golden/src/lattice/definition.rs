@@ -1,5 +1,5 @@
 //! The same lattice by the definition: distances in any semiring over the arc weights that the weight function gave.
-use lattice::distance::{FrameArc, distance, string_distance, through};
+use lattice::distance::{FrameArc, arc_sums, distance, string_distance};
 use lattice::{Context, Labels};
 use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;
@@ -53,7 +53,7 @@ impl Weighed {
             alphas.extend_from_slice(&found.alphas);
             (frames.length(b)..inputs.padded()).for_each(|_| alphas.extend_from_slice(last));
             all.push(found.total);
-            strings.push(match labels.of(b) {
+            strings.push(match labels.utterance(b) {
                 Some(labels) => {
                     string_distance::<S>(context, alignment, labels, frames.length(b), weigh)?.total
                 }
@@ -78,7 +78,7 @@ impl Weighed {
         for b in 0..frames.utterances() {
             let weigh = |t: usize, arc: FrameArc| self.weight(inputs, b * padded + t, arc);
             let total = distance::<Log>(context, alignment, frames.length(b), weigh).total;
-            through::<Log>(context, alignment, frames.length(b), weigh, |t, sums| {
+            arc_sums::<Log>(context, alignment, frames.length(b), weigh, |t, sums| {
                 let (of_blank, of_lexical) = sums.marginals(total);
                 let at = (b * padded + t) * row;
                 blank[at..][..of_blank.len()].copy_from_slice(&of_blank);

@@ -1,5 +1,5 @@
 //! One frame of each alignment, with weights of their own for each of its states; in f64 whatever the type of a run.
-use lattice::distance::{forward_step, string_forward_step, through_step};
+use lattice::distance::{arc_sums_step, forward_step, string_forward_step};
 use lattice::{AlignmentLattice, ArcEnd, Arcs, FullNGram};
 use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;
@@ -95,7 +95,7 @@ fn backward<F: Element>(
     for (b, &total) in totals.iter().enumerate() {
         let (blank, lexical) = (of(check.file, &name("blank"), b)?, of(check.file, &name("lexical"), b)?);
         let arcs = Arcs { blank: &blank[..], lexical: &lexical };
-        let found = through_step::<Log>(context, alignment, arcs, row("alpha", b)?, row("beta", b)?)?;
+        let found = arc_sums_step::<Log>(context, alignment, arcs, row("alpha", b)?, row("beta", b)?)?;
         let (blank, lexical) = found.marginals(total);
         betas.extend(found.beta);
         of_blank.push(blank);

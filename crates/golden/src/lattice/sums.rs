@@ -1,5 +1,5 @@
 //! Sums over paths with their gradients, arc weights and marginals.
-use lattice::{Frames, LatticeOutput, LatticeSession, Options, RecognitionLattice, Sum};
+use lattice::{Frames, LatticeOutput, LatticeSession, Options, PathSum, RecognitionLattice};
 use rnnt_loss::Element;
 
 use super::check::{Check, Quantity, wide};
@@ -56,13 +56,13 @@ pub fn sums<F: Element>(
     for budget in [Options::new(usize::MAX), Options::new(usize::MAX).recompute()] {
         let mut session = LatticeSession::new(budget);
         for (sum, value, gradient) in [
-            (Sum::Loss, "out/loss", "out/grad_loss"),
-            (Sum::Denominator, "out/denom_log", "out/grad_denom_log"),
-            (Sum::Numerator, "out/numer_log", "out/grad_numer_log"),
+            (PathSum::Loss, "out/loss", "out/grad_loss"),
+            (PathSum::Denominator, "out/denom_log", "out/grad_denom_log"),
+            (PathSum::Numerator, "out/numer_log", "out/grad_numer_log"),
         ] {
             let distances = session.distances(sum, lattice, &frames, Some(&labels))?;
             check.compare(Quantity::Value, value, &distances)?;
-            let found = session.sum_of(sum, lattice, &frames, Some(&labels), &inputs.cotangents)?;
+            let found = session.sum_paths(sum, lattice, &frames, Some(&labels), &inputs.cotangents)?;
             check.compare(Quantity::Value, value, &found.sums)?;
             gradients(check, gradient, &found)?;
         }

@@ -22,7 +22,7 @@ const CASES: [&str; 11] = [
 
 /// A folder with copies of cases; none on a clone without golden vectors.
 fn copies_of(cases: &[&str]) -> Option<tempfile::TempDir> {
-    let golden = golden::folder_of("mlperf")?;
+    let golden = golden::system_folder("mlperf")?;
     let dir = tempfile::tempdir().unwrap();
     for file in cases.iter().flat_map(|case| ["json", "safetensors"].map(|ending| format!("{case}.{ending}")))
     {

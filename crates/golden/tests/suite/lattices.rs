@@ -14,7 +14,7 @@ fn text(dir: &Path) -> (bool, String) {
 
 /// A folder with a copy of one case; none on a clone without golden vectors.
 fn copy_of(case: &str) -> Option<tempfile::TempDir> {
-    let golden = golden::folder_of("last")?;
+    let golden = golden::system_folder("last")?;
     let dir = tempfile::tempdir().unwrap();
     for name in ["f32", "f64"].map(|width| format!("{case}.{width}")) {
         for file in ["json", "safetensors"].map(|ending| format!("{name}.{ending}")) {
@@ -40,7 +40,7 @@ fn edit(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
 
 #[test]
 fn golden_vectors_pass() {
-    let Some(dir) = golden::folder_of("last") else { return };
+    let Some(dir) = golden::system_folder("last") else { return };
     let (good, text) = text(&dir);
     println!("{text}");
     assert!(good, "{text}");

@@ -13,7 +13,7 @@ fn text(dir: &Path) -> (bool, String) {
 
 /// A folder with a copy of one case; none on a clone without golden vectors.
 fn copy_of(case: &str) -> Option<tempfile::TempDir> {
-    let golden = golden::folder_of("mlperf")?;
+    let golden = golden::system_folder("mlperf")?;
     let dir = tempfile::tempdir().unwrap();
     for file in ["json", "safetensors"].map(|ending| format!("{case}.{ending}")) {
         let bytes = std::fs::read(golden.join(&file)).unwrap();
@@ -53,7 +53,7 @@ fn shift(dir: &Path, case: &str, tensor: &str, by: f64) {
 
 #[test]
 fn golden_vectors_pass() {
-    let Some(dir) = golden::folder_of("mlperf") else { return };
+    let Some(dir) = golden::system_folder("mlperf") else { return };
     let (good, text) = text(&dir);
     println!("{text}");
     assert!(good, "{text}");

@@ -71,7 +71,7 @@ fn control_characters_of_names_are_escaped() {
 /// Golden vectors of decoding pass, all of them.
 #[test]
 fn golden_decoders_agree() {
-    let Some(dir) = golden::folder_of("decoding") else { return };
+    let Some(dir) = golden::system_folder("decoding") else { return };
     let out = verify(&dir);
     let text = String::from_utf8_lossy(&out.stdout);
     assert!(out.status.success(), "{text}");

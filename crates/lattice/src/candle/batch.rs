@@ -1,39 +1,40 @@
-//! Tensors under the names of their roles, checked against one another.
+//! Input tensors of a batch, checked for consistency.
 use candle_core::{DType, Tensor};
 
 use crate::{Error, Result};
 
-/// Frames and labels of a padded batch with any number of leading axes, none among them.
+/// Frames and labels of a padded batch with any leading axes.
 ///
-/// `frames` are `f32` or `f64`; the others are integers of any type. All are on the CPU. Padding is never read.
+/// `frames` are `f32` or `f64`, the others integers of any dtype, all on the CPU. Padding is never
+/// read.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchTensors<'a> {
     /// *B.. x T x F*
     pub frames: &'a Tensor,
-    /// *B..*, N; more than T count as T.
+    /// *B..*, N; values above T count as T.
     pub num_frames: &'a Tensor,
     /// *B.. x U*, 1 to V.
     pub labels: &'a Tensor,
-    /// *B..*, M; more than U is a string that no path has.
+    /// *B..*, M; no path has a string of more than U labels.
     pub num_labels: &'a Tensor,
 }
 
-/// Frames of utterances, contiguous, and how many of them count.
+/// Contiguous frames of utterances, and their lengths.
 #[derive(Debug, Clone)]
 pub(super) struct FrameBatch {
     /// *B.. x T x F*
     pub values: Tensor,
-    /// N of each.
+    /// N of each utterance.
     pub lengths: Vec<usize>,
 }
 
-/// Labels of utterances.
+/// Labels of utterances, and their lengths.
 #[derive(Debug, Clone)]
 pub(super) struct LabelBatch {
     /// *B.. x U*
     pub ids: Vec<u32>,
     pub shape: Vec<usize>,
-    /// M of each.
+    /// M of each utterance.
     pub lengths: Vec<usize>,
 }
 
@@ -61,28 +62,28 @@ impl LabelBatch {
     /// Labels 1 to V of utterances with the leading axes of their frames.
     pub fn new(labels: &Tensor, num_labels: &Tensor, batch: &[usize], vocabulary: usize) -> Result<Self> {
         let lengths = counts("num_labels", num_labels, batch)?;
-        let found = || format!("{:?}", labels.dims());
+        let dims = || format!("{:?}", labels.dims());
         let Some((&padded, leading)) = labels.dims().split_last() else {
-            return Err(Error::shape("labels", "axes B.. and U", found()));
+            return Err(Error::shape("labels", "axes B.. and U", dims()));
         };
         if leading != batch {
-            return Err(Error::shape("labels", format!("the leading axes {batch:?} of the frames"), found()));
+            return Err(Error::shape("labels", format!("the leading axes {batch:?} of the frames"), dims()));
         }
         let all = integers("labels", labels)?;
         let mut ids = vec![0; all.len()];
         for (utterance, &length) in lengths.iter().enumerate().filter(|(_, length)| **length <= padded) {
             for position in 0..length {
-                let at = utterance * padded + position;
-                let found = all[at];
-                let id = u32::try_from(found).ok().filter(|&id| id > 0 && id as usize <= vocabulary);
-                ids[at] = id.ok_or(Error::Label { utterance, position, vocabulary, found })?;
+                let index = utterance * padded + position;
+                let value = all[index];
+                let id = u32::try_from(value).ok().filter(|&id| id > 0 && id as usize <= vocabulary);
+                ids[index] = id.ok_or(Error::Label { utterance, position, vocabulary, found: value })?;
             }
         }
         Ok(Self { ids, shape: labels.dims().to_vec(), lengths })
     }
 }
 
-/// One count for each utterance.
+/// Reads one count per utterance.
 fn counts(argument: &str, tensor: &Tensor, batch: &[usize]) -> Result<Vec<usize>> {
     if tensor.dims() != batch {
         let expected = format!("the leading axes {batch:?} of the frames");
@@ -106,5 +107,9 @@ pub(super) fn expect_cpu(argument: &str, tensor: &Tensor) -> Result<()> {
     if tensor.device().is_cpu() {
         return Ok(());
     }
-    Err(Error::shape(argument, "a tensor on the CPU", format!("one on {:?}", tensor.device().location())))
+    Err(Error::shape(
+        argument,
+        "a tensor on the CPU",
+        format!("a tensor on {:?}", tensor.device().location()),
+    ))
 }

@@ -1,4 +1,4 @@
-//! Parameters of a joint network as tensors, by the names of LAST.
+//! Parameters of a joint network as tensors, with the names of LAST.
 use std::{collections::HashMap, path::Path};
 
 use candle_core::{DType, Device, Tensor};
@@ -20,9 +20,9 @@ pub struct JointConfig {
     pub frame: usize,
     /// H
     pub hidden: usize,
-    /// Where context embeddings come from.
+    /// Source of context embeddings.
     pub embeddings: EmbeddingConfig,
-    /// How the weights of the arcs from each state become log-probabilities; none for weights that are normalised over whole paths.
+    /// Local normalization of the arcs from each state; none for global normalization.
     pub normalize: Option<Normalize>,
 }
 
@@ -40,12 +40,12 @@ pub enum EmbeddingConfig {
         order: usize,
         /// R
         width: usize,
-        /// RE, of a label's embedding.
+        /// RE, the width of a label embedding.
         label: usize,
     },
 }
 
-/// What a parameter starts as.
+/// Initial values of a parameter.
 #[derive(Clone, Copy)]
 enum InitialValues {
     Zero,
@@ -54,7 +54,9 @@ enum InitialValues {
 }
 
 impl JointConfig {
-    /// Names, shapes and first values of the parameters, in the order that [`Self::joint`] takes them in.
+    /// Names, shapes and initial values of the parameters.
+    ///
+    /// Their order is that of [`Self::joint`].
     fn parameters(&self) -> Vec<(String, Vec<usize>, InitialValues)> {
         let Self { states, vocabulary, frame, hidden, embeddings, normalize } = *self;
         let mut all = Vec::new();
@@ -65,30 +67,30 @@ impl JointConfig {
                 width
             }
             EmbeddingConfig::Rnn { width, label, .. } => {
-                let of_cell = |from: char, what: &str, shape: &[usize], first: InitialValues| {
-                    let name = move |gate| format!("weight_fn_cacher/rnn_cell/{from}{gate}/{what}");
-                    ['i', 'f', 'g', 'o'].map(|gate| (name(gate), shape.to_vec(), first))
+                let cell_parameters = |from: char, parameter: &str, shape: &[usize], init: InitialValues| {
+                    let name = move |gate| format!("weight_fn_cacher/rnn_cell/{from}{gate}/{parameter}");
+                    ['i', 'f', 'g', 'o'].map(|gate| (name(gate), shape.to_vec(), init))
                 };
                 let name = "weight_fn_cacher/Embed_0/embedding".to_owned();
                 all.push((name, vec![vocabulary + 1, label], InitialValues::Normal(1.0 / label as f64)));
-                all.extend(of_cell(
+                all.extend(cell_parameters(
                     'i',
                     "kernel",
                     &[label, width],
                     InitialValues::Normal(1.0 / label as f64),
                 ));
-                all.extend(of_cell(
+                all.extend(cell_parameters(
                     'h',
                     "kernel",
                     &[width, width],
                     InitialValues::Normal(1.0 / width as f64),
                 ));
-                all.extend(of_cell('h', "bias", &[width], InitialValues::Zero));
+                all.extend(cell_parameters('h', "bias", &[width], InitialValues::Zero));
                 width
             }
         };
         let inputs = |inputs: usize| InitialValues::Normal(1.0 / inputs as f64);
-        let of_joint: [(&str, Vec<usize>, InitialValues); 7] = [
+        let joint_parameters: [(&str, Vec<usize>, InitialValues); 7] = [
             ("project_context_embeddings/kernel", vec![width, hidden], inputs(width)),
             ("project_frame/kernel", vec![frame, hidden], inputs(frame)),
             ("joint_bias", vec![hidden], InitialValues::Zero),
@@ -97,43 +99,43 @@ impl JointConfig {
             ("Dense_1/kernel", vec![hidden, vocabulary], inputs(hidden)),
             ("Dense_1/bias", vec![vocabulary], InitialValues::Zero),
         ];
-        // A normaliser is a weight function around another.
+        // A normalizer wraps another weight function.
         let inner = if normalize.is_some() { "weight_fn/weight_fn" } else { "weight_fn" };
-        all.extend(of_joint.map(|(name, shape, first)| (format!("{inner}/{name}"), shape, first)));
+        all.extend(joint_parameters.map(|(name, shape, init)| (format!("{inner}/{name}"), shape, init)));
         all
     }
 
-    /// The weight function of values in the order of [`Self::parameters`].
+    /// Returns the weight function of values in the order of [`Self::parameters`].
     pub(super) fn joint<'a, F>(&self, values: &[&'a [F]]) -> JointWeightFn<'a, F> {
         let Self { states, vocabulary, embeddings, .. } = *self;
-        let (of_embeddings, of_joint) = values.split_at(values.len() - 7);
-        let four = |from: usize| [0, 1, 2, 3].map(|gate| of_embeddings[from + gate]);
+        let (embedding_values, joint_values) = values.split_at(values.len() - 7);
+        let gates = |first: usize| [0, 1, 2, 3].map(|gate| embedding_values[first + gate]);
         let embeddings = match embeddings {
-            EmbeddingConfig::Table { .. } => Embeddings::Table(of_embeddings[0]),
+            EmbeddingConfig::Table { .. } => Embeddings::Table(embedding_values[0]),
             EmbeddingConfig::Rnn { order, .. } => Embeddings::Rnn(SharedRnn {
                 vocabulary,
                 order,
-                embedding: of_embeddings[0],
-                input: four(1),
-                recurrent: four(5),
-                bias: four(9),
+                embedding: embedding_values[0],
+                input: gates(1),
+                recurrent: gates(5),
+                bias: gates(9),
             }),
         };
         JointWeightFn {
             embeddings,
             states,
             vocabulary,
-            project_context: of_joint[0],
-            project_frame: of_joint[1],
-            joint_bias: of_joint[2],
-            blank: of_joint[3],
-            blank_bias: of_joint[4],
-            lexical: of_joint[5],
-            lexical_bias: of_joint[6],
+            project_context: joint_values[0],
+            project_frame: joint_values[1],
+            joint_bias: joint_values[2],
+            blank: joint_values[3],
+            blank_bias: joint_values[4],
+            lexical: joint_values[5],
+            lexical_bias: joint_values[6],
         }
     }
 
-    /// What a plan needs to know about the parameters.
+    /// Sizes for planning, without parameters.
     pub(super) fn sizes<F: kernels::Real>(&self) -> JointSizes {
         let Self { states, vocabulary, frame, hidden, embeddings, .. } = *self;
         let (embedding, rnn) = match embeddings {
@@ -165,7 +167,9 @@ impl JointConfig {
     }
 }
 
-/// The parameters of a [`JointWeightFn`] as tensors, all `f32` or all `f64`, on the CPU.
+/// The parameters of a [`JointWeightFn`] as CPU tensors.
+///
+/// All are `f32` or all are `f64`.
 #[derive(Debug, Clone)]
 pub struct JointWeights {
     config: JointConfig,
@@ -174,12 +178,15 @@ pub struct JointWeights {
 }
 
 impl JointWeights {
-    /// Asks a builder for the parameters, `weight_fn.project_frame.kernel` and so on (`weight_fn.weight_fn.` with a normaliser). Their first values are those of LAST: matrices
-    /// normal with the variance 1 / inputs, tables with 1 / width, biases 0 (its normal distributions are cut off at two deviations,
-    /// and the recurrent kernels of its LSTM are orthogonal, for which builders have no name).
+    /// Gets the parameters from a builder, with the initial values of LAST.
+    ///
+    /// Names are `weight_fn.project_frame.kernel` and so on (`weight_fn.weight_fn.` with a
+    /// normalizer). Matrices are normal with variance 1 / inputs, tables with 1 / width; biases are
+    /// 0. LAST also truncates its normal distributions at two deviations and uses orthogonal
+    /// recurrent kernels, which builders do not support.
     ///
     /// # Errors
-    /// A size of 0; those of the builder, such as a missing parameter or another shape.
+    /// A size of 0; errors of the builder, such as a missing parameter or another shape.
     pub fn new(config: JointConfig, vb: &VarBuilder) -> Result<Self> {
         config.check()?;
         let (mut names, mut tensors) = (Vec::new(), Vec::new());
@@ -199,17 +206,17 @@ impl JointWeights {
         &self.config
     }
 
-    /// Names of LAST, with slashes, and tensors.
+    /// Iterates over the parameters by their LAST names, with slashes.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.names.iter().map(String::as_str).zip(&self.tensors)
     }
 
-    /// The tensors, contiguous, of a type.
-    pub(super) fn of(&self, dtype: DType) -> Result<Vec<Tensor>> {
+    /// Returns the parameters as contiguous tensors of a dtype.
+    pub(super) fn contiguous(&self, dtype: DType) -> Result<Vec<Tensor>> {
         let checked = |(name, tensor): (&str, &Tensor)| {
             expect_cpu(name, tensor)?;
             if tensor.dtype() != dtype {
-                let expected = format!("{}, as the frames are", dtype.as_str());
+                let expected = format!("{}, the dtype of the frames", dtype.as_str());
                 return Err(Error::shape(name, expected, tensor.dtype().as_str()));
             }
             Ok(tensor.contiguous()?)
@@ -217,7 +224,9 @@ impl JointWeights {
         self.iter().map(checked).collect()
     }
 
-    /// Writes the parameters into a safetensors file with the names of LAST, such as `weight_fn/project_frame/kernel`.
+    /// Writes the parameters to a safetensors file with LAST names.
+    ///
+    /// An example of a name is `weight_fn/project_frame/kernel`.
     ///
     /// # Errors
     /// A file that cannot be written.
@@ -227,13 +236,14 @@ impl JointWeights {
     }
 }
 
-/// Reads the parameters of LAST from a safetensors file for a builder ([`VarBuilder::from_tensors`]): slashes become points, and a
-/// leading `params/` is left out.
+/// Reads LAST parameters from a safetensors file, for [`VarBuilder::from_tensors`].
+///
+/// Slashes in names become dots, and a leading `params/` is removed.
 ///
 /// # Errors
 /// A file that cannot be read.
 pub fn load(path: &Path) -> Result<HashMap<String, Tensor>> {
     let named = candle_core::safetensors::load(path, &Device::Cpu)?;
-    let ours = |name: String| name.strip_prefix("params/").unwrap_or(&name).replace('/', ".");
-    Ok(named.into_iter().map(|(name, tensor)| (ours(name), tensor)).collect())
+    let rename = |name: String| name.strip_prefix("params/").unwrap_or(&name).replace('/', ".");
+    Ok(named.into_iter().map(|(name, tensor)| (rename(name), tensor)).collect())
 }

@@ -1,11 +1,13 @@
-//! The last n labels.
+//! The full n-gram context: the last n labels.
 use super::{Context, NextStates};
 use crate::{Error, Result};
 
-/// All label strings of length 0 to n, shorter ones first, equal lengths in lexicographic order with the oldest label first.
+/// The context of the last n labels; its states are all strings of 0 to n labels.
+///
+/// States are ordered by length, then lexicographically, oldest label first.
 ///
 /// ```text
-/// O = Σ_{i<n} V^i                                       states that are shorter than n
+/// O = Σ_{i<n} V^i                                       states shorter than n
 /// δ(p, y) = p V + y                                     p < O
 /// δ(p, y) = O + ((p - O) mod V^(n-1)) V + (y - 1)       p >= O
 /// ```
@@ -25,15 +27,15 @@ pub struct FullNGram {
     states: usize,
     /// O
     shorter: usize,
-    /// V^(n-1), the strings that a full one can be continued to.
+    /// V^(n-1), the number of distinct suffixes of full strings.
     suffixes: usize,
 }
 
 impl FullNGram {
-    /// Strings of at most `order` labels out of 1 to `vocabulary`.
+    /// A context of at most `order` labels out of 1 to `vocabulary`.
     ///
     /// # Errors
-    /// No labels, or more states than 2^31.
+    /// No labels, or more than 2^31 states.
     pub fn new(vocabulary: usize, order: usize) -> Result<Self> {
         if vocabulary == 0 {
             return Err(Error::shape("vocabulary", "at least 1 label", 0));
@@ -44,25 +46,25 @@ impl FullNGram {
             shorter += full;
             full = full.saturating_mul(vocabulary);
             if shorter + full.min(limit) > limit {
-                let found = format!("Σ {vocabulary}^i for i = 0 to {order}");
-                return Err(Error::States { argument: "order", limit, found });
+                let states = format!("Σ {vocabulary}^i for i = 0 to {order}");
+                return Err(Error::States { argument: "order", limit, found: states });
             }
         }
         let suffixes = full / if order == 0 { 1 } else { vocabulary };
         Ok(Self { vocabulary, order, states: shorter + full, shorter, suffixes })
     }
 
-    /// n
+    /// n, the order of the n-gram.
     pub fn order(&self) -> usize {
         self.order
     }
 
-    /// The labels that a state remembers, oldest first.
+    /// Returns the labels of a state's history, oldest first.
     ///
     /// # Panics
-    /// If there is no such state.
+    /// If the state does not exist.
     pub fn history(&self, state: usize) -> Vec<usize> {
-        assert!(state < self.states, "state: expected one below {}, found {state}", self.states);
+        assert!(state < self.states, "`state`: expected a state below {}, found {state}", self.states);
         let (mut below, mut count, mut length) = (0, 1, 0);
         while state >= below + count {
             (below, count, length) = (below + count, count * self.vocabulary, length + 1);
@@ -93,7 +95,10 @@ impl Context for FullNGram {
     }
 
     fn next_state(&self, state: usize, label: usize) -> usize {
-        assert!(state < self.states && label <= self.vocabulary, "no state {state} or label {label}");
+        assert!(
+            state < self.states && label <= self.vocabulary,
+            "state {state} or label {label} does not exist"
+        );
         match (label, self.order) {
             (0, _) => state,
             (_, 0) => 0,
@@ -101,7 +106,7 @@ impl Context for FullNGram {
         }
     }
 
-    fn after(&self, state: usize) -> NextStates<'_> {
+    fn next_states(&self, state: usize) -> NextStates<'_> {
         if self.order == 0 { NextStates::Same(0) } else { NextStates::Run(self.first(state)) }
     }
 }

@@ -1,20 +1,22 @@
-//! Pruned n-grams: as many labels remembered as a list of histories says.
+//! Pruned n-grams: contexts that remember a given list of histories.
 use std::collections::HashMap;
 
 use super::NextStateTable;
 use crate::{Error, Result};
 
-/// The states of [`NextStateTable::from_histories`] in their order: the given strings and all their beginnings, shorter ones first,
-/// equal lengths in lexicographic order with the oldest label first, each once. State 0 is the empty string.
+/// Returns the histories of the states of [`NextStateTable::from_histories`].
+///
+/// They are the given strings and all their prefixes, each once, ordered by length, then
+/// lexicographically, oldest label first. State 0 is the empty string.
 ///
 /// # Errors
-/// A label that is none; the error names the string as an utterance.
+/// A label out of range; the error reports the index of the string as the utterance.
 pub fn histories(vocabulary: usize, strings: &[Vec<u32>]) -> Result<Vec<Vec<u32>>> {
     let mut all = vec![&[][..]];
     for (utterance, string) in strings.iter().enumerate() {
         if let Some(position) = string.iter().position(|&label| label == 0 || label as usize > vocabulary) {
-            let found = string[position].into();
-            return Err(Error::Label { utterance, position, vocabulary, found });
+            let label = string[position].into();
+            return Err(Error::Label { utterance, position, vocabulary, found: label });
         }
         all.extend((1..=string.len()).map(|length| &string[..length]));
     }
@@ -24,14 +26,17 @@ pub fn histories(vocabulary: usize, strings: &[Vec<u32>]) -> Result<Vec<Vec<u32>
 }
 
 impl NextStateTable {
-    /// The n-gram that remembers given histories, oldest label first: a state is the longest end of what was said that is one of
-    /// them or the beginning of one. A pruned language model has far fewer of them than a full n-gram has states.
+    /// Creates a pruned n-gram from its histories, oldest label first.
+    ///
+    /// A state is the longest suffix of the label sequence that is one of the histories or a prefix
+    /// of one. A pruned language model has far fewer histories than a full n-gram has states.
     ///
     /// ```text
     /// δ(h, y) = the longest suffix of h y among the states
     /// ```
-    /// With all strings of length n it is [`FullNGram`](super::FullNGram), number by number; [`histories`] says which state is which.
-    /// (Aho and Corasick 1975; beginnings are states so that a state knows all that can become one.)
+    /// With all strings of length n it equals [`FullNGram`](super::FullNGram), state by state;
+    /// [`histories`] lists the history of each state. (Aho and Corasick 1975; prefixes are states
+    /// so that every history can be reached.)
     ///
     /// ```
     /// use lattice::{Context, NextStateTable, context};
@@ -41,15 +46,15 @@ impl NextStateTable {
     /// ```
     ///
     /// # Errors
-    /// No labels, a label that is none, more states than 2^31.
+    /// No labels, a label out of range, or more than 2^31 states.
     ///
     /// # Cost
-    /// O(C V + the labels of all strings).
+    /// O(C V + the total length of all strings).
     pub fn from_histories(vocabulary: usize, strings: &[Vec<u32>]) -> Result<Self> {
         let states = histories(vocabulary, strings)?;
         let number: HashMap<&[u32], usize> = states.iter().map(Vec::as_slice).zip(0..).collect();
         let mut table: Vec<i64> = Vec::with_capacity(states.len().saturating_mul(vocabulary));
-        // The longest shorter suffix of each state that is one; suffixes come before.
+        // The longest shorter suffix of each state that is a state; suffixes come before.
         let mut shorter = vec![0usize; states.len()];
         for (state, history) in states.iter().enumerate() {
             if let [before @ .., last] = &history[..] {

@@ -1,12 +1,14 @@
-//! Any automaton, as a table.
+//! Contexts given as tables of next states.
 use super::{Context, NextStates};
 use crate::{Error, Result, error::expect_len};
 
-/// `δ(p, y) = table[p, y - 1]`, start 0: a pruned n-gram, a trie, a grammar.
+/// A context from a table, `δ(p, y) = table[p, y - 1]`, start 0.
+///
+/// It may be a pruned n-gram, a trie or a grammar.
 ///
 /// ```
 /// use lattice::{Context, NextStateTable};
-/// let parity = NextStateTable::new(&[1, 0], 2, 1)?; // how many labels there were, odd or even
+/// let parity = NextStateTable::new(&[1, 0], 2, 1)?; // number of labels, odd or even
 /// assert_eq!(parity.next_state(parity.start(), 1), 1);
 /// # Ok::<(), lattice::Error>(())
 /// ```
@@ -14,15 +16,15 @@ use crate::{Error, Result, error::expect_len};
 pub struct NextStateTable {
     table: Vec<u32>,
     vocabulary: usize,
-    /// Whether the states after each state follow one another.
+    /// Whether the targets of each state are successive states.
     runs: bool,
 }
 
 impl NextStateTable {
-    /// A table *C x V*, row by row.
+    /// Creates a context from a table *C x V*, row by row.
     ///
     /// # Errors
-    /// A table without states or labels, of another length, or with an entry that is no state.
+    /// A table without states or labels, of another length, or with an entry that is not a state.
     pub fn new(table: &[i64], states: usize, vocabulary: usize) -> Result<Self> {
         let limit = 1 << 31;
         if states > limit {
@@ -41,7 +43,8 @@ impl NextStateTable {
             return Err(Error::Table { state, label, states, found: table[at] });
         }
         let table: Vec<u32> = table.iter().map(|&to| to as u32).collect();
-        let runs = table.chunks_exact(vocabulary).all(|row| row.windows(2).all(|two| two[1] == two[0] + 1));
+        let runs =
+            table.chunks_exact(vocabulary).all(|row| row.windows(2).all(|pair| pair[1] == pair[0] + 1));
         Ok(Self { table, vocabulary, runs })
     }
 }
@@ -56,11 +59,14 @@ impl Context for NextStateTable {
     }
 
     fn next_state(&self, state: usize, label: usize) -> usize {
-        assert!(state < self.states() && label <= self.vocabulary, "no state {state} or label {label}");
+        assert!(
+            state < self.states() && label <= self.vocabulary,
+            "state {state} or label {label} does not exist"
+        );
         if label == 0 { state } else { self.table[state * self.vocabulary + label - 1] as usize }
     }
 
-    fn after(&self, state: usize) -> NextStates<'_> {
+    fn next_states(&self, state: usize) -> NextStates<'_> {
         let row = &self.table[state * self.vocabulary..][..self.vocabulary];
         if self.runs { NextStates::Run(row[0] as usize) } else { NextStates::List(row) }
     }

@@ -1,10 +1,10 @@
-//! One frame.
+//! One frame of the shortest distance over all paths.
 use rnnt_dp::semiring::Semiring;
 
 use super::ArcRows;
 use crate::{AlignmentLattice, Arcs, Context, Result, context::forward_reduce, error::expect_len};
 
-/// α after a frame.
+/// Returns α after a frame.
 ///
 /// ```text
 /// FrameDependent:       α'[q] = α[q] ⊗ b[q] ⊕ R_q(α[p] ⊗ l[p,y])
@@ -17,7 +17,7 @@ use crate::{AlignmentLattice, Arcs, Context, Result, context::forward_reduce, er
 /// `arcs` *A x C* and *A x C x V*, or *C* and *C x V* for all alignment states; `alpha` *C*.
 ///
 /// # Errors
-/// Other lengths.
+/// Arguments of other lengths.
 pub fn forward_step<S: Semiring>(
     context: &dyn Context,
     alignment: AlignmentLattice,
@@ -38,9 +38,9 @@ pub(super) fn forward<S: Semiring>(
 ) -> Vec<S::Weight> {
     match alignment.expansions() {
         None => {
-            let (blank, lexical) = rows.of(0);
-            let labels = moved::<S>(context, alpha, lexical);
-            blanks::<S>(alpha, blank).zip(labels).map(|(blank, label)| S::plus(blank, label)).collect()
+            let (blank, lexical) = rows.row(0);
+            let labels = apply_labels::<S>(context, alpha, lexical);
+            apply_blanks::<S>(alpha, blank).zip(labels).map(|(blank, label)| S::plus(blank, label)).collect()
         }
         Some(_) => join::<S>(rows, &levels::<S>(context, alignment, rows, alpha)),
     }
@@ -55,23 +55,23 @@ pub(super) fn levels<S: Semiring>(
 ) -> Vec<Vec<S::Weight>> {
     let mut levels = vec![alpha.to_vec()];
     for i in 1..alignment.num_states() {
-        levels.push(moved::<S>(context, &levels[i - 1], rows.of(i - 1).1));
+        levels.push(apply_labels::<S>(context, &levels[i - 1], rows.row(i - 1).1));
     }
     levels
 }
 
 /// `⊕_i a_i ⊗ b_i`
 pub(super) fn join<S: Semiring>(rows: &ArcRows<S::Weight>, levels: &[Vec<S::Weight>]) -> Vec<S::Weight> {
-    let mut joined: Vec<_> = blanks::<S>(&levels[0], rows.of(0).0).collect();
+    let mut joined: Vec<_> = apply_blanks::<S>(&levels[0], rows.row(0).0).collect();
     for (i, level) in levels.iter().enumerate().skip(1) {
-        let further = blanks::<S>(level, rows.of(i).0);
-        joined.iter_mut().zip(further).for_each(|(sum, weight)| *sum = S::plus(*sum, weight));
+        let weights = apply_blanks::<S>(level, rows.row(i).0);
+        joined.iter_mut().zip(weights).for_each(|(sum, weight)| *sum = S::plus(*sum, weight));
     }
     joined
 }
 
 /// `α ⊗ b`
-pub(super) fn blanks<S: Semiring>(
+pub(super) fn apply_blanks<S: Semiring>(
     alpha: &[S::Weight],
     blank: &[S::Weight],
 ) -> impl Iterator<Item = S::Weight> {
@@ -79,7 +79,11 @@ pub(super) fn blanks<S: Semiring>(
 }
 
 /// `R(α ⊗ l)`
-fn moved<S: Semiring>(context: &dyn Context, alpha: &[S::Weight], lexical: &[S::Weight]) -> Vec<S::Weight> {
+fn apply_labels<S: Semiring>(
+    context: &dyn Context,
+    alpha: &[S::Weight],
+    lexical: &[S::Weight],
+) -> Vec<S::Weight> {
     let labels = context.vocabulary();
     let weights: Vec<_> =
         lexical.iter().enumerate().map(|(at, &l)| S::times(alpha[at / labels], l)).collect();

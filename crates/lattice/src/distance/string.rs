@@ -1,4 +1,4 @@
-//! Paths with one string of labels.
+//! The shortest distance over the paths of one label string.
 use rnnt_dp::semiring::Semiring;
 
 use super::{ArcRows, Distance, FrameArc, step};
@@ -8,14 +8,16 @@ use crate::{
     error::{Error, expect_len},
 };
 
-/// The sum over all paths of so many frames with these labels: zero if there are more than the frames hold.
+/// Returns the sum over all paths of `num_frames` frames with these labels.
+///
+/// It is zero if the labels do not fit into the frames.
 ///
 /// ```text
 /// c_0 = start, c_u = δ(c_{u-1}, y_u)      b[t,u] = b_t[c_u]      l[t,u] = l_t[c_u, y_{u+1}]
 /// ```
 ///
 /// # Errors
-/// A label that is none.
+/// A label out of range.
 ///
 /// # Cost
 /// Time and memory *N A (U + 1)*.
@@ -24,7 +26,7 @@ pub fn string_distance<S: Semiring>(
     alignment: AlignmentLattice,
     labels: &[u32],
     num_frames: usize,
-    weigh: impl Fn(usize, FrameArc) -> S::Weight,
+    weight: impl Fn(usize, FrameArc) -> S::Weight,
 ) -> Result<Distance<S::Weight>> {
     if let Some(position) = labels.iter().position(|&y| y == 0) {
         return Err(Error::Label { utterance: 0, position, vocabulary: context.vocabulary(), found: 0 });
@@ -36,8 +38,8 @@ pub fn string_distance<S: Semiring>(
     let mut alphas = Vec::with_capacity(num_frames * positions);
     for t in 0..num_frames {
         let arcs = |alignment: usize, u: usize| {
-            let weigh = |label| weigh(t, FrameArc { alignment, context: states[u], label });
-            (weigh(0), labels.get(u).map_or(S::ZERO, |&y| weigh(y as usize)))
+            let weight = |label| weight(t, FrameArc { alignment, context: states[u], label });
+            (weight(0), labels.get(u).map_or(S::ZERO, |&y| weight(y as usize)))
         };
         let (blank, lexical): (Vec<_>, Vec<_>) =
             (0..alignments * positions).map(|at| arcs(at / positions, at % positions)).unzip();
@@ -47,7 +49,7 @@ pub fn string_distance<S: Semiring>(
     Ok(Distance { total: alpha[labels.len()], alphas })
 }
 
-/// α after a frame, over the positions between labels.
+/// Returns α after a frame, over the positions between labels.
 ///
 /// ```text
 /// shift(v)[0] = 0, shift(v)[u+1] = v[u]
@@ -56,10 +58,11 @@ pub fn string_distance<S: Semiring>(
 /// ```
 ///
 /// # Shapes
-/// `arcs` *A x (U + 1)* each, or *U + 1* for all alignment states, a label's weight at the position before it; `alpha` *U + 1*.
+/// `arcs` *A x (U + 1)* each, or *U + 1* for all alignment states, a label's weight at the position
+/// before it; `alpha` *U + 1*.
 ///
 /// # Errors
-/// Other lengths.
+/// Arguments of other lengths.
 pub fn string_forward_step<S: Semiring>(
     alignment: AlignmentLattice,
     arcs: Arcs<S::Weight>,
@@ -68,16 +71,16 @@ pub fn string_forward_step<S: Semiring>(
     expect_len("alpha", alpha.len().max(1), alpha.len())?;
     let rows = ArcRows::new(arcs, alignment, [alpha.len(); 2])?;
     if alignment.expansions().is_none() {
-        let (blank, lexical) = rows.of(0);
+        let (blank, lexical) = rows.row(0);
         let labels = shifted::<S>(alpha, lexical);
-        return Ok(step::blanks::<S>(alpha, blank)
+        return Ok(step::apply_blanks::<S>(alpha, blank)
             .zip(labels)
             .map(|(blank, label)| S::plus(blank, label))
             .collect());
     }
     let mut levels = vec![alpha.to_vec()];
     for i in 1..alignment.num_states() {
-        levels.push(shifted::<S>(&levels[i - 1], rows.of(i - 1).1));
+        levels.push(shifted::<S>(&levels[i - 1], rows.row(i - 1).1));
     }
     Ok(step::join::<S>(&rows, &levels))
 }

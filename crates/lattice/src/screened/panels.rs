@@ -1,36 +1,38 @@
-//! The states of a context in panels: up to 32 states whose arcs lead to the same run of states.
+//! Panels: up to 32 context states whose arcs lead to the same run of states.
 use std::ops::Range;
 
 use kernels::{PANEL_COLUMNS, ScratchReq};
 
-/// States from which on a panel that is not full pays off.
+/// Smallest number of states of a panel that is not full.
 const MIN_PANEL_STATES: usize = 3 * PANEL_COLUMNS / 4;
 
 /// The states of a context in panels.
 pub struct StatePanels {
-    /// Runs of states that arcs lead to, rising.
+    /// Runs of target states, in order.
     pub runs: Vec<StateRun>,
-    /// The states of each panel, rising; fewer in one that is not full.
+    /// States of each panel, in order; a panel that is not full has fewer.
     pub states: Vec<Vec<usize>>,
-    /// States in no panel, by the runs they lead to and rising.
+    /// States without a panel, ordered by run and state.
     pub rest: Vec<usize>,
-    /// The column of each state: those of panels, panel after panel, and then those of states in none.
-    pub places: Vec<u32>,
+    /// Column of each state: panel after panel, then states without a panel.
+    pub columns: Vec<u32>,
 }
 
-/// A run of successive states, and the states that lead there.
+/// A run of successive target states, and the states that lead there.
 pub struct StateRun {
-    /// Its first state.
+    /// First target state.
     pub start: usize,
-    /// Panels.
+    /// Panels of the source states.
     pub panels: Range<usize>,
-    /// States in no panel, as indices into [`StatePanels::rest`].
+    /// Source states without a panel, as indices into [`StatePanels::rest`].
     pub rest: Range<usize>,
 }
 
 impl StatePanels {
-    /// Panels of a context from the first state of the run of `vocabulary` states that each state leads to; none if few states would
-    /// be in panels, or if runs overlap.
+    /// Creates the panels of a context.
+    ///
+    /// `starts` has the first state of the run of `vocabulary` target states of each state. None if
+    /// few states would be in panels, or if runs overlap.
     pub fn new(starts: &[u32], vocabulary: usize) -> Option<Self> {
         let mut order: Vec<usize> = (0..starts.len()).collect();
         order.sort_by_key(|&state| (starts[state], state));
@@ -40,30 +42,32 @@ impl StatePanels {
             if runs.last().is_some_and(|before| before.start + vocabulary > start) {
                 return None;
             }
-            let over = run.len() % PANEL_COLUMNS;
-            let (few, many) = run.split_at(if over < MIN_PANEL_STATES { over } else { 0 });
+            let remainder = run.len() % PANEL_COLUMNS;
+            let (unpaneled, paneled) = run.split_at(if remainder < MIN_PANEL_STATES { remainder } else { 0 });
             let first = (states.len(), rest.len());
-            rest.extend_from_slice(few);
-            states.extend(many.chunks(PANEL_COLUMNS).map(<[usize]>::to_vec));
+            rest.extend_from_slice(unpaneled);
+            states.extend(paneled.chunks(PANEL_COLUMNS).map(<[usize]>::to_vec));
             runs.push(StateRun { start, panels: first.0..states.len(), rest: first.1..rest.len() });
         }
         if 4 * rest.len() > starts.len() {
             return None;
         }
-        let mut places = vec![0; starts.len()];
+        let mut columns = vec![0; starts.len()];
         for (panel, states) in states.iter().enumerate() {
-            (panel * PANEL_COLUMNS..).zip(states).for_each(|(place, &state)| places[state] = place as u32);
+            (panel * PANEL_COLUMNS..).zip(states).for_each(|(column, &state)| columns[state] = column as u32);
         }
-        (states.len() * PANEL_COLUMNS..).zip(&rest).for_each(|(place, &state)| places[state] = place as u32);
-        Some(Self { runs, states, rest, places })
+        (states.len() * PANEL_COLUMNS..)
+            .zip(&rest)
+            .for_each(|(column, &state)| columns[state] = column as u32);
+        Some(Self { runs, states, rest, columns })
     }
 
-    /// Memory of the lists of `states` states, and of those that they are made from.
+    /// Memory of the lists for `states` states, including temporary lists.
     pub fn scratch(states: usize) -> ScratchReq {
         ScratchReq::from_bytes(128).times(states)
     }
 
-    /// Columns of all states, those of panels that are not full included.
+    /// Number of columns of all states, including unused columns of panels.
     pub fn count(&self) -> usize {
         self.states.len() * PANEL_COLUMNS + self.rest.len()
     }

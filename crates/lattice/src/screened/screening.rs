@@ -1,6 +1,6 @@
-//! Best arcs of a frame of a joint network: states that lead to one run of states are panels of a [`QuantizedArgmax`].
+//! Screening of the arcs of a joint network with a [`QuantizedArgmax`].
 //!
-//! States that fill no panel are scored exactly, with frames as columns.
+//! States without a panel are scored exactly, with frames as columns.
 use std::sync::{Mutex, PoisonError};
 
 use kernels::{
@@ -18,25 +18,28 @@ use crate::{
     },
 };
 
-/// Panels, of a frame of all utterances, from which on screening pays off: frames are searched one after the other.
+/// Minimum number of panels per frame, over utterances, for screening.
+///
+/// Frames are searched one after another.
 const MIN_PANELS: usize = 16;
-/// States from which the middle of all is estimated.
+/// Number of states from which the middle of all is estimated.
 const SAMPLED_STATES: usize = 64;
 const STATES_PER_TASK: usize = 8;
 
-/// The screen of a joint network and its panels.
+/// The screen of a joint network, and its panels.
 pub struct Screening<F> {
     screen: QuantizedArgmax<F>,
     panels: StatePanels,
     /// Prepared contexts of each panel, *H x PANEL_COLUMNS*.
     addends: AlignedVec<F>,
-    /// The arc before the first of each state.
+    /// Number of the arc before the first arc of each state.
     arcs: Vec<[u32; PANEL_COLUMNS]>,
 }
 
 impl<F: Real> Screening<F> {
-    /// The screen of a joint network; none if the parameters exclude it. It takes the network's buffer for columns, which
-    /// [`into_buffer`](Self::into_buffer) returns.
+    /// Creates the screen of a joint network; none if the parameters do not allow it.
+    ///
+    /// It takes the network's buffer for columns, which [`into_buffer`](Self::into_buffer) returns.
     pub fn new(projections: &mut Projections<F>, panels: StatePanels) -> Option<Self> {
         let (h, v) = (projections.hidden, projections.vocabulary);
         if projections.contexts.has_out_of_range() {
@@ -55,20 +58,22 @@ impl<F: Real> Screening<F> {
             }
             transpose(panel, View::new(&rows, PANEL_COLUMNS, h));
         });
-        let before = |states: &Vec<usize>| {
+        let previous_arcs = |states: &Vec<usize>| {
             std::array::from_fn(|column| states.get(column).map_or(0, |state| (state * v) as u32))
         };
-        let arcs = panels.states.iter().map(before).collect();
+        let arcs = panels.states.iter().map(previous_arcs).collect();
         Some(Self { screen, panels, addends, arcs })
     }
 
-    /// The buffer of the columns.
+    /// Returns the buffer of the columns.
     pub fn into_buffer(self) -> Vec<F> {
         self.addends.into_vec()
     }
 }
 
-/// The panels of a lattice, if its contexts and weights have any that pay off for `utterances` utterances at once.
+/// Returns the panels of a lattice, if screening pays off.
+///
+/// `utterances` are searched at once.
 pub fn panels<F: Real>(sizes: &JointSizes, step: &FrameStep, utterances: usize) -> Option<StatePanels> {
     let panels = StatePanels::new(step.runs()?, sizes.vocabulary)?;
     let count = panels.states.len().saturating_mul(utterances);
@@ -76,8 +81,9 @@ pub fn panels<F: Real>(sizes: &JointSizes, step: &FrameStep, utterances: usize) 
         .then_some(panels)
 }
 
-/// Memory of a search that screens arcs, in addition to one that does not; none if it is of no use, or needs more than `available`
-/// bytes.
+/// Memory of screening in addition to a search over all arcs.
+///
+/// None if screening does not apply, or needs more than `available` bytes.
 pub fn scratch<F: Real>(
     lattice: &RecognitionLattice<F>,
     utterances: usize,
@@ -86,7 +92,7 @@ pub fn scratch<F: Real>(
     let sizes = lattice.weight_fn().joint_sizes()?;
     let JointSizes { states: c, hidden: h, vocabulary: v, .. } = sizes;
     let lists = StatePanels::scratch(c);
-    // The lists take memory before their number is known.
+    // The lists are allocated before the panels are counted.
     if h == 0 || !QuantizedArgmax::<F>::is_profitable(h, v) || lists.bytes() > available {
         return None;
     }
@@ -98,26 +104,29 @@ pub fn scratch<F: Real>(
     let columns = elements(h).and(ScratchReq::from_bytes(16)).times(PANEL_COLUMNS).times(count);
     let screen = ScratchReq::from_bytes(QuantizedArgmax::<F>::bytes(h, v) + 4096);
     // Arcs of the rest and middles of some frames, blanks, α', frame slices and sources of tasks.
-    let of_rest = elements(PANEL_COLUMNS * (1 + v) + 1).times(rest);
-    let of_panels = elements(PANEL_COLUMNS).and(ScratchReq::from_bytes(512)).times(count);
-    let of_states = elements(1).and(ScratchReq::from_bytes(16)).times(c);
-    let utterance = ScratchReq::all_of([of_rest, of_panels, of_states, elements(PANEL_COLUMNS * h)]);
+    let rest_scratch = elements(PANEL_COLUMNS * (1 + v) + 1).times(rest);
+    let panel_scratch = elements(PANEL_COLUMNS).and(ScratchReq::from_bytes(512)).times(count);
+    let state_scratch = elements(1).and(ScratchReq::from_bytes(16)).times(c);
+    let utterance =
+        ScratchReq::all_of([rest_scratch, panel_scratch, state_scratch, elements(PANEL_COLUMNS * h)]);
     // Buffers of tasks, in addition to those of waves.
     let tasks = utterances.div_ceil(2).saturating_mul(rest.div_ceil(STATES_PER_TASK));
     let tasks = tasks.max(count).max(c.div_ceil(PANEL_COLUMNS));
-    let of_waves = utterances.saturating_mul(c.div_ceil(PANEL_COLUMNS)).min(2 * frames::MIN_TASKS);
+    let wave_tasks = utterances.saturating_mul(c.div_ceil(PANEL_COLUMNS)).min(2 * frames::MIN_TASKS);
     let task = ScratchReq::aligned::<F>(TanhProducts::<F>::scratch_len(h) + PANEL_COLUMNS * (h + 1 + v));
     let all = ScratchReq::all_of([
         lists,
         columns,
         screen,
         utterance.times(utterances),
-        task.times(tasks.saturating_sub(of_waves)),
+        task.times(tasks.saturating_sub(wave_tasks)),
     ]);
     (all.bytes() <= available).then_some(all)
 }
 
-/// Some middle of prepared rows, as it is, and how far they are from it.
+/// Estimates the middle and the spread of the contexts.
+///
+/// The middle is not prepared; the spread is the largest distances from it.
 fn spread<F: Real>(projections: &Projections<F>) -> (Vec<F>, StateDeviation) {
     let (rows, h) = (&projections.contexts.rows, projections.hidden);
     let count = rows.len() / h;
@@ -128,8 +137,8 @@ fn spread<F: Real>(projections: &Projections<F>) -> (Vec<F>, StateDeviation) {
         F::restore_tanh_addends(&mut row);
         kernels::add(&mut middle, &row);
     }
-    let share = F::from_f64(1.0 / sample.len() as f64);
-    middle.iter_mut().for_each(|m| *m *= share);
+    let weight = F::from_f64(1.0 / sample.len() as f64);
+    middle.iter_mut().for_each(|m| *m *= weight);
     let spread = Mutex::new(StateDeviation { max_abs: 0.0, max_norm: 0.0 });
     par_for(parts(rows, PANEL_COLUMNS * h), |_, rows| {
         let (mut most, mut squares) = (F::ZERO, F::ZERO);
@@ -138,17 +147,17 @@ fn spread<F: Real>(projections: &Projections<F>) -> (Vec<F>, StateDeviation) {
             row.copy_from_slice(prepared);
             F::restore_tanh_addends(&mut row);
             for (x, &m) in row.iter_mut().zip(&middle) {
-                // No two tangents are further apart than their addends, nor than 2.
-                let far = *x - m;
-                let far = if far < F::ZERO { -far } else { far };
-                *x = if far > F::from_f64(2.0) { F::from_f64(2.0) } else { far };
+                // Tangents differ by at most the difference of their arguments, and by at most 2.
+                let distance = *x - m;
+                let distance = if distance < F::ZERO { -distance } else { distance };
+                *x = if distance > F::from_f64(2.0) { F::from_f64(2.0) } else { distance };
             }
             most = largest(&row, most);
             let square = kernels::dot(&row, &row);
             squares = if square > squares { square } else { squares };
         }
         let (most, norm) = (most.to_f64(), squares.to_f64().sqrt());
-        // Rounded up, for what `ln` and the sums are off by.
+        // Rounded up by more than the errors of `ln` and of the sums.
         let mut spread = spread.lock().unwrap_or_else(PoisonError::into_inner);
         *spread = StateDeviation {
             max_abs: spread.max_abs.max(most * 1.001 + 1e-5),
@@ -158,19 +167,19 @@ fn spread<F: Real>(projections: &Projections<F>) -> (Vec<F>, StateDeviation) {
     (middle, spread.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// The largest of some values and another.
-fn largest<F: Real>(values: &[F], other: F) -> F {
+/// Returns the largest of `values` and `initial`.
+fn largest<F: Real>(values: &[F], initial: F) -> F {
     let larger = |a: F, b: F| if a > b { a } else { b };
-    // In lanes, so that the loop is vectorized.
-    let mut lanes = [other; 16];
+    // In lanes, so that the loop vectorizes.
+    let mut lanes = [initial; 16];
     let (whole, rest) = values.as_chunks::<16>();
     whole
         .iter()
         .for_each(|values| lanes.iter_mut().zip(values).for_each(|(lane, &x)| *lane = larger(x, *lane)));
-    lanes.into_iter().chain(rest.iter().copied()).fold(other, larger)
+    lanes.into_iter().chain(rest.iter().copied()).fold(initial, larger)
 }
 
-/// A joint network, the screen of its contexts, and its current frames.
+/// A joint network, its screening, and its current frames.
 #[derive(Clone, Copy)]
 pub struct ScreenedFrames<'a, F: Real> {
     projections: &'a Projections<F>,
@@ -201,12 +210,12 @@ impl<'a, F: Real> ScreenedFrames<'a, F> {
         &self.projections.frames.rows[frame * self.hidden()..][..self.hidden()]
     }
 
-    /// Computes the middle of all states at a frame, for the screen.
+    /// Computes the middle of all states at a frame.
     pub fn middle(&self, frame: usize, middle: &mut [F]) {
         self.screening.screen.prepare_frame(self.frame(frame), middle);
     }
 
-    /// `α` of each state of a panel.
+    /// `α` of the states of a panel.
     pub fn shifts(&self, panel: usize, alpha: &[F]) -> [F; PANEL_COLUMNS] {
         let states = &self.panels().states[panel];
         std::array::from_fn(|at| states.get(at).map_or(F::NEG_INFINITY, |&state| alpha[state]))
@@ -218,7 +227,7 @@ impl<'a, F: Real> ScreenedFrames<'a, F> {
         (&self.screening.addends[panel * size..][..size], self.frame(frame))
     }
 
-    /// Number of the arc before the first of each state of a panel.
+    /// Returns the arc number before the first arc of each state.
     pub fn arcs(&self, panel: usize) -> &'a [u32; PANEL_COLUMNS] {
         &self.screening.arcs[panel]
     }
@@ -227,18 +236,22 @@ impl<'a, F: Real> ScreenedFrames<'a, F> {
         &self.screening.screen
     }
 
-    /// Computes the weights of the arcs from the states in no panel in up to [`PANEL_COLUMNS`] frames, *rest x PANEL_COLUMNS x (1 + V)*.
+    /// Computes the arcs of states without a panel.
+    ///
+    /// There are at most [`PANEL_COLUMNS`] frames.
+    ///
+    /// `out` is *rest x PANEL_COLUMNS x (1 + V)*.
     pub fn forward_rest(&self, frames: &[usize], out: &mut [F]) {
         let (h, arcs, rest) = (self.hidden(), 1 + self.vocabulary(), &self.panels().rest);
-        let room = TanhProducts::<F>::scratch_len(h);
+        let scratch_len = TanhProducts::<F>::scratch_len(h);
         par_for(
             (parts_mut(out, STATES_PER_TASK * PANEL_COLUMNS * arcs), parts(rest, STATES_PER_TASK)),
             |_, (out, states)| {
-                let mut all = self.projections.pool.acquire("task", room + PANEL_COLUMNS * (h + arcs));
+                let mut all = self.projections.pool.acquire("task", scratch_len + PANEL_COLUMNS * (h + arcs));
                 let (panel, all) = all.split_at_mut(PANEL_COLUMNS * h);
-                let (room, tile) = all.split_at_mut(room);
-                self.projections.panel_of_frames(frames, &mut room[..PANEL_COLUMNS * h], panel);
-                let mut products = TanhProducts::new(&self.projections.head_left, room);
+                let (scratch, tile) = all.split_at_mut(scratch_len);
+                self.projections.panel_of_frames(frames, &mut scratch[..PANEL_COLUMNS * h], panel);
+                let mut products = TanhProducts::new(&self.projections.head_left, scratch);
                 let mut out = out.chunks_exact_mut(PANEL_COLUMNS * arcs);
                 self.projections.score_frames(
                     (frames, Some(&*panel)),

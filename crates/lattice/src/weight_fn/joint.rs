@@ -1,4 +1,4 @@
-//! A joint network of frame and context.
+//! Joint networks of frame and context.
 pub(super) mod bound;
 pub(super) mod chain;
 pub(crate) mod frames;
@@ -16,17 +16,21 @@ use crate::{
     error::{expect_finite, expect_len},
 };
 
+/// The weights of a joint network of frame and context.
+///
 /// ```text
 /// h[t,p] = tanh(joint_bias + e[p] Wc + x_t Wf)
 /// b_t[p] = h w0 + c0        l_t[p,y] = (h W1 + c1)[y-1]
 /// ```
-/// (Variani et al., arXiv 2205.13674; LAST's `JointWeightFn`.) All matrices are kept as inputs x outputs, row by row, as there.
+/// (Variani et al., arXiv 2205.13674; LAST's `JointWeightFn`.) As in LAST, matrices are inputs x
+/// outputs, row-major.
 ///
 /// # Cost
-/// 2 C H (V + 1) floating-point operations and C H hyperbolic tangents a frame; the projections of contexts once a call.
+/// 2 C H (V + 1) floating-point operations and C H hyperbolic tangents per frame; the projections
+/// of contexts once per call.
 #[derive(Debug, Clone, Copy)]
 pub struct JointWeightFn<'a, F> {
-    /// Where `e` *C x E* comes from.
+    /// Source of the context embeddings `e` *C x E*.
     pub embeddings: Embeddings<'a, F>,
     /// C
     pub states: usize,
@@ -48,9 +52,9 @@ pub struct JointWeightFn<'a, F> {
     pub lexical_bias: &'a [F],
 }
 
-/// Where context embeddings come from: the cacher.
+/// Source of context embeddings; LAST's cacher.
 #[derive(Debug, Clone, Copy)]
-#[expect(clippy::large_enum_variant, reason = "one is made a call, and it is all borrowed")]
+#[expect(clippy::large_enum_variant, reason = "there is one per call, and it only borrows")]
 pub enum Embeddings<'a, F> {
     /// A table *C x E*, `context_embeddings`.
     Table(&'a [F]),
@@ -59,7 +63,7 @@ pub enum Embeddings<'a, F> {
 }
 
 /// Names of the parameters, in the order of the fields.
-const NAMES: [&str; 7] = [
+const PARAMETER_NAMES: [&str; 7] = [
     "weight_fn/project_context_embeddings/kernel",
     "weight_fn/project_frame/kernel",
     "weight_fn/joint_bias",
@@ -68,7 +72,7 @@ const NAMES: [&str; 7] = [
     "weight_fn/Dense_1/kernel",
     "weight_fn/Dense_1/bias",
 ];
-/// Name of a table of embeddings.
+/// Name of the table of embeddings.
 const EMBEDDINGS: &str = "weight_fn_cacher/context_embeddings";
 
 impl<'a, F: Real> JointWeightFn<'a, F> {
@@ -110,15 +114,15 @@ impl<'a, F: Real> JointWeightFn<'a, F> {
         }
         let features = self.project_frame.len() / h;
         let lengths = [self.embedding() * h, features * h, h, h, 1, h.saturating_mul(v), v];
-        for ((name, field), length) in NAMES.iter().zip(self.fields()).zip(lengths) {
+        for ((name, field), length) in PARAMETER_NAMES.iter().zip(self.fields()).zip(lengths) {
             expect_len(name, length, field.len())?;
             expect_finite(name, field)?;
         }
         let largest = |values: &[F]| values.iter().map(|w| w.to_f64().abs()).fold(0.0, f64::max);
-        let most = largest(self.lexical).max(largest(self.blank)) * h as f64
+        let bound = largest(self.lexical).max(largest(self.blank)) * h as f64
             + largest(self.lexical_bias).max(largest(self.blank_bias));
-        if most > F::MAX.to_f64() {
-            return Err(Error::shape("weight_fn/Dense", "weights whose sums are finite", most));
+        if bound > F::MAX.to_f64() {
+            return Err(Error::shape("weight_fn/Dense", "weights whose sums are finite", bound));
         }
         match &self.embeddings {
             Embeddings::Table(_) => Ok(()),
@@ -126,7 +130,7 @@ impl<'a, F: Real> JointWeightFn<'a, F> {
         }
     }
 
-    /// All sizes.
+    /// Sizes of the network.
     fn sizes(&self) -> JointSizes {
         let rnn = match &self.embeddings {
             Embeddings::Table(_) => ScratchReq::EMPTY,
@@ -142,7 +146,7 @@ impl<'a, F: Real> JointWeightFn<'a, F> {
         }
     }
 
-    /// `e`, *C x E*.
+    /// Returns `e`, *C x E*.
     pub fn context_embeddings(&self) -> Result<Cow<'a, [F]>> {
         match &self.embeddings {
             Embeddings::Table(table) => Ok(Cow::Borrowed(table)),
@@ -150,7 +154,7 @@ impl<'a, F: Real> JointWeightFn<'a, F> {
         }
     }
 
-    /// Gradients of what the embeddings are made of.
+    /// Writes the gradients of the parameters of the embeddings.
     fn embeddings_backward(&self, gradient: Vec<F>, into: &mut Parameters<F>) {
         match &self.embeddings {
             Embeddings::Table(_) => drop(into.insert(EMBEDDINGS.to_owned(), gradient)),

@@ -11,34 +11,36 @@ use selected::Selected;
 use super::{Arcs, ArcsMut, BoundWeights, LabelChain, Parameters, WeightFn, Workload};
 use crate::{Error, Result};
 
-/// Bytes of the selected normaliser unless somebody says otherwise.
-const DEFAULT: usize = 32 << 20;
+/// Default budget of the selected normalizer, in bytes.
+const DEFAULT_NORMALIZER_BUDGET: usize = 32 << 20;
 
-/// Another weight function, normalised at each state, so that `exp b' + Σ exp l' = 1` (LAST's `LocallyNormalizedWeightFn`).
+/// A weight function normalized at each state: `exp b' + Σ exp l' = 1`.
 ///
-/// The loss of such a model needs the weights along its labels alone. Where the inner function is a [`JointWeightFn`](super::JointWeightFn),
-/// they come from the selected normaliser of panda-core, so that nothing of the size of sites x V exists; for any other, the
-/// V weights of a site are asked for, a few sites at a time.
+/// This is LAST's `LocallyNormalizedWeightFn`. The loss of such a model needs only the weights
+/// along its labels. If the inner function is a [`JointWeightFn`](super::JointWeightFn), they come
+/// from the selected normalizer of panda-core, and nothing of the size of sites x V exists.
+/// Otherwise the V weights of each site are computed, a few sites at a time.
 ///
-/// The gradients of parameters are named as those of the inner function, with one more `weight_fn/` before `weight_fn/`.
+/// Gradients have the names of the inner function's parameters, with one more `weight_fn/` before
+/// `weight_fn/`.
 ///
 /// # Cost
-/// Along a chain of a joint network 2 H V floating-point operations a site, and 6 to 8 H V backward; whole frames cost an
-/// exponential an arc more than the inner function's.
+/// Along a chain of a joint network 2 H V floating-point operations per site, and 6 to 8 H V
+/// backward. Whole frames cost one exponential per arc more than the inner function.
 #[derive(Debug, Clone, Copy)]
 pub struct LocallyNormalized<W> {
-    /// What is normalised.
+    /// The weight function that is normalized.
     pub inner: W,
-    /// How.
+    /// The kind of normalization.
     pub normalize: Normalize,
-    /// Limit on the bytes of the selected normalizer, a part of the session's.
+    /// Byte limit of the selected normalizer, part of the session's budget.
     pub budget: usize,
 }
 
 impl<W> LocallyNormalized<W> {
-    /// A weight function with a budget of 32 MiB.
+    /// Creates a normalized weight function with a normalizer budget of 32 MiB.
     pub fn new(inner: W, normalize: Normalize) -> Self {
-        Self { inner, normalize, budget: DEFAULT }
+        Self { inner, normalize, budget: DEFAULT_NORMALIZER_BUDGET }
     }
 }
 
@@ -96,7 +98,7 @@ impl<F: panda_core::Real, W: WeightFn<F>> WeightFn<F> for LocallyNormalized<W> {
     }
 }
 
-/// A bound weight function and its normalizer.
+/// A bound weight function with its normalization.
 struct BoundNormalized<'a, F: Real> {
     inner: Inner<'a, F>,
     normalize: Normalize,

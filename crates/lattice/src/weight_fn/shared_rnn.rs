@@ -1,13 +1,15 @@
-//! Context embeddings from a recurrent network over the labels of an n-gram: forward beside backward.
+//! Context embeddings from a recurrent network over the labels of an n-gram: forward next to
+//! backward.
 //!
 //! ```text
 //! X = Embed K_i                                  rows of symbols, once
 //! level by level:
-//!     G = h K_h + bias                           rows of parents: once for V children each
+//!     G = h K_h + bias                           rows of parents: once for V children
 //!     a = X[y] + G[parent]        i, f, o = σ(a_i, a_f, a_o)     g = tanh(a_g)
 //!     c = f c[parent] + i g       h = o tanh(c)
-//! backward, from the last level up, given dh:
-//!     dc += dh o (1 - tanh²c)     da = [dc g i(1-i), dc c[parent] f(1-f), dc i(1-g²), dh tanh(c) o(1-o)]
+//! backward, from the last level, given dh:
+//!     dc += dh o (1 - tanh²c)
+//!     da = [dc g i(1-i), dc c[parent] f(1-f), dc i(1-g²), dh tanh(c) o(1-o)]
 //!     dG = Σ_y da                 dc[parent] = Σ_y dc f         dX[y] += Σ_parents da
 //!     dh[parent] += dG K_hᵀ       dK_h += hᵀ dG                 dbias += Σ dG
 //! ```
@@ -21,17 +23,21 @@ use crate::{
     error::{expect_finite, expect_len},
 };
 
-/// LAST's `SharedRNNCacher`: the embedding of the state with history `y_1 .. y_k` is the output of an LSTM that reads
-/// `0, y_1, .., y_k` from a zero state (arXiv 2304.13134). All kernels are inputs x outputs, row by row; gates are i, f, g, o.
+/// Context embeddings of an LSTM over label histories: LAST's `SharedRNNCacher`.
+///
+/// The embedding of the state with history `y_1 .. y_k` is the output of an LSTM after
+/// `0, y_1, .., y_k` from a zero state (arXiv 2304.13134). Kernels are inputs x outputs, row-major;
+/// the order of gates is i, f, g, o.
 ///
 /// # Cost
-/// 8 R² floating-point operations for each state that is shorter than n, and five exponentials for each unit of each state;
-/// memory of two numbers for each unit of each state, of seven in backward, which makes the states anew.
+/// 8 R² floating-point operations for each state shorter than n, and five exponentials per unit of
+/// each state. Memory of two numbers per unit of each state, and of seven in backward, which
+/// recomputes the states.
 #[derive(Debug, Clone, Copy)]
 pub struct SharedRnn<'a, F> {
     /// V
     pub vocabulary: usize,
-    /// n, the labels that a state remembers.
+    /// n, the number of labels that a state remembers.
     pub order: usize,
     /// `Embed_0/embedding`, *(V + 1) x RE*; row 0 is the start symbol.
     pub embedding: &'a [F],
@@ -46,17 +52,17 @@ pub struct SharedRnn<'a, F> {
 const EMBEDDING: &str = "weight_fn_cacher/Embed_0/embedding";
 const GATES: [char; 4] = ['i', 'f', 'g', 'o'];
 /// Rows of a task.
-const ROWS: usize = 8;
+const ROWS_PER_TASK: usize = 8;
 
 /// Name of a parameter of the cell.
-fn name(from: char, gate: usize, what: &str) -> String {
-    format!("weight_fn_cacher/rnn_cell/{from}{}/{what}", GATES[gate])
+fn name(from: char, gate: usize, parameter: &str) -> String {
+    format!("weight_fn_cacher/rnn_cell/{from}{}/{parameter}", GATES[gate])
 }
 
-/// States of one level: those that remember as many labels.
+/// States of one level: those with equally long histories.
 struct HistoryLevel {
     states: Range<usize>,
-    /// Symbols that each parent goes on with.
+    /// Symbols by which each parent is extended.
     symbols: Range<usize>,
 }
 
@@ -71,7 +77,7 @@ impl<F: Real> SharedRnn<'_, F> {
         self.embedding.len() / self.vocabulary.saturating_add(1)
     }
 
-    /// C; as many as can be counted where there are more.
+    /// C, the number of context states; saturates.
     pub fn states(&self) -> usize {
         if self.vocabulary < 2 {
             return (self.vocabulary * self.order).saturating_add(1);
@@ -84,10 +90,11 @@ impl<F: Real> SharedRnn<'_, F> {
         all
     }
 
-    /// Fails unless the parameters fit together, are finite and make so many embeddings.
+    /// Checks that the parameters fit together, are finite and have `states` embeddings.
     ///
     /// # Errors
-    /// Lengths that do not fit; values that are NaN or infinite, or whose sums may be; another number of states.
+    /// Lengths that do not fit; values that are NaN or infinite, or whose sums may be; another
+    /// number of states.
     pub fn check(&self, states: usize) -> Result<()> {
         let (r, re) = (self.width(), self.embedding_width());
         for (argument, size) in
@@ -98,42 +105,42 @@ impl<F: Real> SharedRnn<'_, F> {
             }
         }
         if self.states() != states {
-            let found = format!("{} for {} labels and order {}", self.states(), self.vocabulary, self.order);
-            return Err(Error::shape("weight_fn_cacher", format!("{states} context states"), found));
+            let sizes = format!("{} for {} labels and order {}", self.states(), self.vocabulary, self.order);
+            return Err(Error::shape("weight_fn_cacher", format!("{states} context states"), sizes));
         }
-        let look = |argument: &str, length: usize, values: &[F]| {
+        let check_values = |argument: &str, length: usize, values: &[F]| {
             expect_len(argument, length, values.len())?;
             expect_finite(argument, values)
         };
-        look(EMBEDDING, (self.vocabulary + 1) * re, self.embedding)?;
+        check_values(EMBEDDING, (self.vocabulary + 1) * re, self.embedding)?;
         for gate in 0..4 {
-            look(&name('i', gate, "kernel"), re * r, self.input[gate])?;
-            look(&name('h', gate, "kernel"), r * r, self.recurrent[gate])?;
-            look(&name('h', gate, "bias"), r, self.bias[gate])?;
+            check_values(&name('i', gate, "kernel"), re * r, self.input[gate])?;
+            check_values(&name('h', gate, "kernel"), r * r, self.recurrent[gate])?;
+            check_values(&name('h', gate, "bias"), r, self.bias[gate])?;
         }
         let largest = |values: &[F]| values.iter().map(|w| w.to_f64().abs()).fold(0.0, f64::max);
-        let of_all = |parts: [&[F]; 4]| parts.into_iter().map(largest).fold(0.0, f64::max);
-        let most = re as f64 * largest(self.embedding) * of_all(self.input)
-            + r as f64 * of_all(self.recurrent)
-            + of_all(self.bias);
-        if most > F::MAX.to_f64() {
-            return Err(Error::shape("weight_fn_cacher/rnn_cell", "weights whose sums are finite", most));
+        let largest_of = |gates: [&[F]; 4]| gates.into_iter().map(largest).fold(0.0, f64::max);
+        let bound = re as f64 * largest(self.embedding) * largest_of(self.input)
+            + r as f64 * largest_of(self.recurrent)
+            + largest_of(self.bias);
+        if bound > F::MAX.to_f64() {
+            return Err(Error::shape("weight_fn_cacher/rnn_cell", "weights whose sums are finite", bound));
         }
         Ok(())
     }
 
-    /// Memory of forward and backward, embeddings and gradients included.
+    /// Memory of forward and backward, including embeddings and gradients.
     pub(crate) fn scratch(&self) -> ScratchReq {
         Self::scratch_for(self.states(), self.vocabulary, self.width(), self.embedding_width())
     }
 
-    /// [`Self::scratch`] of sizes C, V, R and RE.
+    /// [`Self::scratch`] from the sizes C, V, R and RE.
     pub(crate) fn scratch_for(states: usize, vocabulary: usize, width: usize, label: usize) -> ScratchReq {
         let cell = ScratchReq::new::<F>(24 * width).times(vocabulary.saturating_add(1 + width + label));
         ScratchReq::new::<F>(14 * width).times(states).and(cell)
     }
 
-    /// `e`, *C x R*.
+    /// Returns the embeddings `e`, *C x R*.
     ///
     /// # Errors
     /// As [`SharedRnn::check`].
@@ -159,21 +166,22 @@ impl<F: Real> SharedRnn<'_, F> {
         let mut parents = None;
         for level in self.levels() {
             let own = level.states.start * r..level.states.end * r;
-            let recurrent = cell.recurrent(all.of(&parents, r)[0]);
+            let recurrent = cell.recurrent(all.parent_states(&parents, r)[0]);
             let LevelStates { output, memory, zero } = &mut all;
-            let (above, memory) = memory[..own.end].split_at_mut(own.start);
-            let above = match &parents {
+            let (earlier, memory) = memory[..own.end].split_at_mut(own.start);
+            let parent_memory = match &parents {
                 None => &*zero,
-                Some(of) => &above[rows(of, r)],
+                Some(parents) => &earlier[rows(parents, r)],
             };
-            let tasks = (parts_mut(&mut output[own], ROWS * r), parts_mut(memory, ROWS * r));
+            let tasks =
+                (parts_mut(&mut output[own], ROWS_PER_TASK * r), parts_mut(memory, ROWS_PER_TASK * r));
             par_for(tasks, |at, (output, memory)| {
                 let mut gates = vec![F::ZERO; 4 * r];
-                let of_rows = output.chunks_exact_mut(r).zip(memory.chunks_exact_mut(r));
-                for (row, (output, memory)) in (at * ROWS..).zip(of_rows) {
-                    let (parent, symbol) = level.made_of(row);
+                let row_pairs = output.chunks_exact_mut(r).zip(memory.chunks_exact_mut(r));
+                for (row, (output, memory)) in (at * ROWS_PER_TASK..).zip(row_pairs) {
+                    let (parent, symbol) = level.parent_and_symbol(row);
                     let [i, f, g, o] = cell.gates(&recurrent, parent, symbol, &mut gates);
-                    let old = &above[parent * r..][..r];
+                    let old = &parent_memory[parent * r..][..r];
                     for k in 0..r {
                         memory[k] = f[k] * old[k] + i[k] * g[k];
                     }
@@ -187,10 +195,12 @@ impl<F: Real> SharedRnn<'_, F> {
         all
     }
 
-    /// Gradients of the parameters, by their names, from that of the embeddings, *C x R*.
+    /// Returns the gradients of the parameters, by name.
+    ///
+    /// The argument is the gradient of the embeddings, *C x R*.
     ///
     /// # Panics
-    /// If the parameters or the gradient do not fit; [`SharedRnn::forward`] has checked the former.
+    /// If lengths do not match; [`SharedRnn::forward`] checks those of the parameters.
     pub fn backward(&self, gradient: &[F]) -> Parameters<F> {
         let (r, re) = (self.width(), self.embedding_width());
         let cell = Cell::new(self);
@@ -198,62 +208,66 @@ impl<F: Real> SharedRnn<'_, F> {
         let mut output = gradient.to_vec();
         let mut memory = kernels::alloc(gradient.len(), F::ZERO);
         let mut symbols = vec![F::ZERO; cell.symbols.len()];
-        let mut of_recurrent = vec![F::ZERO; cell.recurrent.len()];
-        let mut of_bias = vec![F::ZERO; cell.bias.len()];
+        let mut recurrent_gradient = vec![F::ZERO; cell.recurrent.len()];
+        let mut bias_gradient = vec![F::ZERO; cell.bias.len()];
         let levels = self.levels();
         for (k, level) in levels.iter().enumerate().rev() {
-            let parents = k.checked_sub(1).map(|above| levels[above].states.clone());
-            let [hidden, old] = states.of(&parents, r);
+            let parents = k.checked_sub(1).map(|previous| levels[previous].states.clone());
+            let [hidden, old] = states.parent_states(&parents, r);
             let own = level.states.start * r..level.states.end * r;
             let recurrent = cell.recurrent(hidden);
             let mut gates = kernels::alloc(level.states.len() * 4 * r, F::ZERO);
-            let (above, carry) = memory[..own.end].split_at_mut(own.start);
+            let (earlier, carry) = memory[..own.end].split_at_mut(own.start);
             par_for(
-                (parts_mut(&mut gates, ROWS * 4 * r), parts_mut(carry, ROWS * r)),
+                (parts_mut(&mut gates, ROWS_PER_TASK * 4 * r), parts_mut(carry, ROWS_PER_TASK * r)),
                 |at, (gates, carry)| {
                     let mut tanh_c = vec![F::ZERO; r];
-                    let of_rows = gates.chunks_exact_mut(4 * r).zip(carry.chunks_exact_mut(r));
-                    for (row, (gates, carry)) in (at * ROWS..).zip(of_rows) {
-                        let (parent, symbol) = level.made_of(row);
-                        let place = rows(&(level.states.start + row..level.states.start + row + 1), r);
-                        tanh_c.copy_from_slice(&states.memory[place.clone()]);
+                    let row_pairs = gates.chunks_exact_mut(4 * r).zip(carry.chunks_exact_mut(r));
+                    for (row, (gates, carry)) in (at * ROWS_PER_TASK..).zip(row_pairs) {
+                        let (parent, symbol) = level.parent_and_symbol(row);
+                        let elements = rows(&(level.states.start + row..level.states.start + row + 1), r);
+                        tanh_c.copy_from_slice(&states.memory[elements.clone()]);
                         tanh(&mut tanh_c);
                         let gates = cell.gates(&recurrent, parent, symbol, gates);
-                        slopes(gates, [&output[place], &tanh_c, &old[parent * r..][..r]], carry);
+                        slopes(gates, [&output[elements], &tanh_c, &old[parent * r..][..r]], carry);
                     }
                 },
             );
 
-            let (gates, carry, many) = (&gates, &*carry, level.symbols.len());
-            let mut of_parents = vec![F::ZERO; recurrent.len()];
-            par_for(parts_mut(&mut of_parents, 4 * r), |parent, out| {
-                F::add_rows(out, &gates[parent * many * 4 * r..][..many * 4 * r]);
+            let (gates, carry, children) = (&gates, &*carry, level.symbols.len());
+            let mut parent_gates = vec![F::ZERO; recurrent.len()];
+            par_for(parts_mut(&mut parent_gates, 4 * r), |parent, out| {
+                F::add_rows(out, &gates[parent * children * 4 * r..][..children * 4 * r]);
             });
             par_for(parts_mut(&mut symbols[rows(&level.symbols, 4 * r)], 4 * r), |symbol, out| {
-                gates.chunks_exact(4 * r).skip(symbol).step_by(many).for_each(|row| add(out, row));
+                gates.chunks_exact(4 * r).skip(symbol).step_by(children).for_each(|row| add(out, row));
             });
             let layer = cell.layer();
-            layer.backward_parameters(&[(hidden, &of_parents)], &mut of_recurrent, &mut of_bias);
+            layer.backward_parameters(
+                &[(hidden, &parent_gates)],
+                &mut recurrent_gradient,
+                &mut bias_gradient,
+            );
             if let Some(parents) = parents {
-                par_for(parts_mut(&mut above[rows(&parents, r)], r), |parent, out| {
-                    F::add_rows(out, &carry[parent * many * r..][..many * r]);
+                par_for(parts_mut(&mut earlier[rows(&parents, r)], r), |parent, out| {
+                    F::add_rows(out, &carry[parent * children * r..][..children * r]);
                 });
-                layer.backward_rows(&of_parents, &mut output[rows(&parents, r)], Accumulate::Add);
+                layer.backward_rows(&parent_gates, &mut output[rows(&parents, r)], Accumulate::Add);
             }
         }
         let layer = Affine::new(View::new(&cell.input, re, 4 * r), None);
-        let (mut of_input, mut unused) = (vec![F::ZERO; cell.input.len()], vec![F::ZERO; 4 * r]);
-        layer.backward_parameters(&[(self.embedding, &symbols)], &mut of_input, &mut unused);
-        let mut of_embedding = vec![F::ZERO; self.embedding.len()];
-        layer.backward_rows(&symbols, &mut of_embedding, Accumulate::Replace);
+        let (mut input_gradient, mut unused) = (vec![F::ZERO; cell.input.len()], vec![F::ZERO; 4 * r]);
+        layer.backward_parameters(&[(self.embedding, &symbols)], &mut input_gradient, &mut unused);
+        let mut embedding_gradient = vec![F::ZERO; self.embedding.len()];
+        layer.backward_rows(&symbols, &mut embedding_gradient, Accumulate::Replace);
 
-        let mut parameters = Parameters::from([(EMBEDDING.to_owned(), of_embedding)]);
+        let mut parameters = Parameters::from([(EMBEDDING.to_owned(), embedding_gradient)]);
         for gate in 0..4 {
-            let part =
+            let gate_columns =
                 |all: &[F]| all.chunks_exact(4 * r).flat_map(|row| row[gate * r..][..r].to_vec()).collect();
-            parameters.insert(name('i', gate, "kernel"), part(&of_input));
-            parameters.insert(name('h', gate, "kernel"), part(&of_recurrent));
-            parameters.insert(name('h', gate, "bias"), part(&of_bias));
+            parameters.insert(name('i', gate, "kernel"), gate_columns(&input_gradient));
+            parameters.insert(name('h', gate, "kernel"), gate_columns(&recurrent_gradient));
+            parameters.insert(name('h', gate, "bias"), gate_columns(&bias_gradient));
         }
         parameters
     }
@@ -261,18 +275,18 @@ impl<F: Real> SharedRnn<'_, F> {
 
 impl HistoryLevel {
     /// Parent and symbol of a row.
-    fn made_of(&self, row: usize) -> (usize, usize) {
-        let many = self.symbols.len();
-        (row / many, self.symbols.start + row % many)
+    fn parent_and_symbol(&self, row: usize) -> (usize, usize) {
+        let children = self.symbols.len();
+        (row / children, self.symbols.start + row % children)
     }
 }
 
-/// Elements of rows.
-fn rows(of: &Range<usize>, width: usize) -> Range<usize> {
-    of.start * width..of.end * width
+/// Elements of a range of rows.
+fn rows(states: &Range<usize>, width: usize) -> Range<usize> {
+    states.start * width..states.end * width
 }
 
-/// `h` and `c` of all states, *C x R*, and of what comes before them.
+/// Recurrent states `h` and `c`, *C x R*, and a zero state.
 struct LevelStates<F> {
     output: Vec<F>,
     memory: Vec<F>,
@@ -280,16 +294,16 @@ struct LevelStates<F> {
 }
 
 impl<F> LevelStates<F> {
-    /// `h` and `c` of parents, or of the one before all.
-    fn of(&self, parents: &Option<Range<usize>>, r: usize) -> [&[F]; 2] {
+    /// `h` and `c` of parents, or the zero state.
+    fn parent_states(&self, parents: &Option<Range<usize>>, r: usize) -> [&[F]; 2] {
         match parents {
             None => [&self.zero, &self.zero],
-            Some(of) => [&self.output[rows(of, r)], &self.memory[rows(of, r)]],
+            Some(parents) => [&self.output[rows(parents, r)], &self.memory[rows(parents, r)]],
         }
     }
 }
 
-/// The cell with its gates side by side.
+/// The cell with its gates concatenated.
 struct Cell<F> {
     /// `K_i` *RE x 4R*
     input: Vec<F>,
@@ -302,16 +316,17 @@ struct Cell<F> {
 }
 
 impl<F: Real> Cell<F> {
-    fn new(of: &SharedRnn<F>) -> Self {
-        let r = of.width();
-        let beside = |parts: [&[F]; 4]| -> Vec<F> {
+    fn new(rnn: &SharedRnn<F>) -> Self {
+        let r = rnn.width();
+        let concatenate = |parts: [&[F]; 4]| -> Vec<F> {
             let rows = (0..parts[0].len() / r).flat_map(|row| parts.map(|part| &part[row * r..][..r]));
             rows.flatten().copied().collect()
         };
-        let input = beside(of.input);
-        let mut symbols = vec![F::ZERO; (of.vocabulary + 1) * 4 * r];
-        Affine::new(View::new(&input, of.embedding_width(), 4 * r), None).forward(of.embedding, &mut symbols);
-        Self { input, recurrent: beside(of.recurrent), bias: beside(of.bias), symbols }
+        let input = concatenate(rnn.input);
+        let mut symbols = vec![F::ZERO; (rnn.vocabulary + 1) * 4 * r];
+        let layer = Affine::new(View::new(&input, rnn.embedding_width(), 4 * r), None);
+        layer.forward(rnn.embedding, &mut symbols);
+        Self { input, recurrent: concatenate(rnn.recurrent), bias: concatenate(rnn.bias), symbols }
     }
 
     fn layer(&self) -> Affine<'_, F> {
@@ -319,14 +334,14 @@ impl<F: Real> Cell<F> {
         Affine::new(View::new(&self.recurrent, width / 4, width), Some(&self.bias))
     }
 
-    /// `G` of parents.
+    /// Computes `G` of parents.
     fn recurrent(&self, hidden: &[F]) -> Vec<F> {
         let mut out = kernels::alloc(4 * hidden.len(), F::ZERO);
         self.layer().forward(hidden, &mut out);
         out
     }
 
-    /// i, f, g, o of one state.
+    /// Computes i, f, g, o of one state.
     fn gates<'g>(
         &self,
         recurrent: &[F],
@@ -347,7 +362,7 @@ impl<F: Real> Cell<F> {
     }
 }
 
-/// Gates become `da`; `carry` is `dc` of what follows and becomes that of the parent.
+/// Replaces gates by `da`; `carry` is `dc` of the children and becomes that of the parent.
 fn slopes<F: Real>([i, f, g, o]: [&mut [F]; 4], [dh, tanh_c, old]: [&[F]; 3], carry: &mut [F]) {
     for k in 0..carry.len() {
         let dc = carry[k] + dh[k] * o[k] * (F::ONE - tanh_c[k] * tanh_c[k]);

@@ -1,16 +1,19 @@
-//! Weights that are looked up.
+//! Weights from a table.
 use kernels::{Real, ScratchReq, par_for, parts_mut};
 
 use super::{Arcs, ArcsMut, BoundWeights, LabelChain, Parameters, WeightFn, Workload};
 use crate::{Error, Result, error::expect_len};
 
-/// `(b_t[p], l_t[p, y]) = table[x_t, p, (0, y)]`, where `x_t` is the first feature of a frame as an integer.
+/// Weights from a table: `(b_t[p], l_t[p, y]) = table[x_t, p, (0, y)]`.
 ///
-/// A table *B.. x X x C x (1 + V)* has rows of its own for each utterance; one *X x C x (1 + V)* serves all.
+/// `x_t` is the first feature of a frame as an integer.
+///
+/// A table *B.. x X x C x (1 + V)* has separate rows for each utterance; one *X x C x (1 + V)* is
+/// shared by all.
 #[derive(Debug, Clone, Copy)]
 pub struct TableWeightFn<'a, F> {
     values: &'a [F],
-    /// Utterances that have rows of their own; none for one table for all.
+    /// Number of utterances with separate rows; none for a shared table.
     utterances: Option<usize>,
     rows: usize,
     states: usize,
@@ -18,22 +21,23 @@ pub struct TableWeightFn<'a, F> {
 }
 
 impl<'a, F: Real> TableWeightFn<'a, F> {
-    /// A table of a shape *B.. x X x C x (1 + V)*.
+    /// Creates a table of a shape *B.. x X x C x (1 + V)*.
     ///
     /// # Errors
-    /// A shape without X, C and 1 + V, another length, a weight that is NaN or +inf; -inf blocks an arc.
+    /// A shape without X, C and 1 + V; another length; a weight that is NaN or +inf. -inf blocks an
+    /// arc.
     pub fn new(values: &'a [F], shape: &[usize]) -> Result<Self> {
-        let found = || format!("{shape:?}");
+        let dims = || format!("{shape:?}");
         let [batch @ .., rows, states, columns] = shape else {
-            return Err(Error::shape("table", "axes B.., X, C and 1 + V", found()));
+            return Err(Error::shape("table", "axes B.., X, C and 1 + V", dims()));
         };
         if *columns < 2 {
-            return Err(Error::shape("table", "at least 2 columns, 1 + V", found()));
+            return Err(Error::shape("table", "at least 2 columns, 1 + V", dims()));
         }
-        let all = shape.iter().try_fold(1usize, |all, &axis| all.checked_mul(axis));
-        expect_len("table", all.unwrap_or(usize::MAX), values.len())?;
-        let wrong = |value: &F| value.to_f64().is_nan() || value.to_f64() == f64::INFINITY;
-        if let Some(index) = values.iter().position(wrong) {
+        let count = shape.iter().try_fold(1usize, |count, &axis| count.checked_mul(axis));
+        expect_len("table", count.unwrap_or(usize::MAX), values.len())?;
+        let is_invalid = |value: &F| value.to_f64().is_nan() || value.to_f64() == f64::INFINITY;
+        if let Some(index) = values.iter().position(is_invalid) {
             let (argument, value) = ("table".into(), values[index].to_f64());
             return Err(Error::Parameter { argument, expected: "a finite value or -inf", index, value });
         }
@@ -65,7 +69,7 @@ impl<F: Real> WeightFn<F> for TableWeightFn<'_, F> {
 
     fn scratch(&self, workload: Workload) -> ScratchReq {
         let gradient = if workload.gradients { self.values.len() } else { 0 };
-        // Frames have one feature as a rule; those with more are zeros of the gradient.
+        // Frames usually have one feature; the gradients of others are zero.
         let starts = ScratchReq::new::<usize>(workload.frames);
         starts.and(ScratchReq::new::<F>(workload.frames)).and(ScratchReq::new::<F>(gradient))
     }
@@ -77,7 +81,7 @@ impl<F: Real> WeightFn<F> for TableWeightFn<'_, F> {
 
 struct BoundTable<'a, F> {
     table: TableWeightFn<'a, F>,
-    /// Where the row of each frame begins.
+    /// Start of the row of each frame.
     starts: Vec<usize>,
     /// F
     size: usize,
@@ -99,7 +103,7 @@ impl<F: Real> BoundTable<'_, F> {
 
 impl<F: Real> BoundWeights<F> for BoundTable<'_, F> {
     fn set_frames(&mut self, rows: &[F], utterances: &[u32]) -> Result<()> {
-        let TableWeightFn { utterances: own, rows: count, states, vocabulary, .. } = self.table;
+        let TableWeightFn { utterances: table_utterances, rows: count, states, vocabulary, .. } = self.table;
         self.starts.clear();
         self.size = rows.len() / utterances.len().max(1);
         if self.size == 0 && !utterances.is_empty() {
@@ -108,15 +112,16 @@ impl<F: Real> BoundWeights<F> for BoundTable<'_, F> {
         for (at, (x, &utterance)) in rows.chunks_exact(self.size.max(1)).zip(utterances).enumerate() {
             let (row, utterance) = (x[0].to_f64(), utterance as usize);
             if !(row > -1.0 && row < count as f64) {
-                let frame = utterances[..at].iter().rev().take_while(|&&of| of as usize == utterance).count();
-                let found = format!("{row} in frame {frame} of utterance {utterance}");
-                return Err(Error::shape("frames", format!("rows of the table below {count}"), found));
+                let frame =
+                    utterances[..at].iter().rev().take_while(|&&other| other as usize == utterance).count();
+                let site = format!("{row} in frame {frame} of utterance {utterance}");
+                return Err(Error::shape("frames", format!("rows of the table below {count}"), site));
             }
-            if own.is_some_and(|own| utterance >= own) {
-                let found = format!("utterance {utterance}");
-                return Err(Error::shape("table", "rows for each utterance of the frames", found));
+            if table_utterances.is_some_and(|count| utterance >= count) {
+                let site = format!("utterance {utterance}");
+                return Err(Error::shape("table", "rows for each utterance of the frames", site));
             }
-            let at = own.map_or(0, |_| utterance) * count + row as usize;
+            let at = table_utterances.map_or(0, |_| utterance) * count + row as usize;
             self.starts.push(at * states * (1 + vocabulary));
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Beam search against lists of all paths, and against one by maps of strings.
+//! Beam search against all paths and against its definition.
 use std::collections::{BTreeMap, BTreeSet};
 
 use lattice::{
@@ -6,18 +6,18 @@ use lattice::{
     LatticeSession, Merge, RecognitionLattice, TableWeightFn, WeightedString,
 };
 
-use crate::listing::{Numbers, Tiny, merged, strings};
+use crate::table_lattices::{Random, TableLattice, merged, strings};
 
-/// A score for each label behind the one before.
+/// A score for each pair of successive labels.
 struct Bigrams(Vec<f64>);
 
 impl Bigrams {
     fn new(seed: u64) -> Self {
-        let mut numbers = Numbers::new(seed + 1000);
+        let mut numbers = Random::new(seed + 1000);
         Self((0..16).map(|_| numbers.number()).collect())
     }
 
-    fn of(&self, labels: &[u32]) -> f64 {
+    fn total_score(&self, labels: &[u32]) -> f64 {
         let before = std::iter::once(&0).chain(labels);
         before.zip(labels).map(|(&before, &label)| self.0[(before * 4 + label) as usize]).sum()
     }
@@ -35,13 +35,16 @@ impl LabelScorer for Bigrams {
     }
 }
 
-/// What stays of some strings: the best by weight and score; none where equal ones are cut apart.
-fn kept(
+/// Returns the best strings by weight and score.
+///
+/// None if equal scores are separated.
+fn prune(
     all: BTreeMap<Vec<u32>, f64>,
     width: usize,
     scores: Option<&Bigrams>,
 ) -> Option<BTreeMap<Vec<u32>, f64>> {
-    let score = |labels: &[u32], weight: f64| weight + scores.map_or(0.0, |scores| scores.of(labels));
+    let score =
+        |labels: &[u32], weight: f64| weight + scores.map_or(0.0, |scores| scores.total_score(labels));
     let mut list: Vec<_> = all.into_iter().filter(|(_, weight)| *weight > f64::NEG_INFINITY).collect();
     list.sort_by(|a, b| score(&b.0, b.1).total_cmp(&score(&a.0, a.1)));
     if let Some(first) = list.get(width) {
@@ -54,79 +57,87 @@ fn kept(
     Some(list.into_iter().collect())
 }
 
-fn put(into: &mut BTreeMap<Vec<u32>, f64>, labels: Vec<u32>, weight: f64, merge: Merge) {
+fn merge_into(into: &mut BTreeMap<Vec<u32>, f64>, labels: Vec<u32>, weight: f64, merge: Merge) {
     let before = into.get(&labels).copied().unwrap_or(f64::NEG_INFINITY);
     into.insert(labels, merged(vec![before, weight], merge));
 }
 
-/// The definition, over maps of strings. `row(t, p)` are the arcs of a state. None where ties decide.
-fn plain<'a>(
+/// Beam search by its definition, over maps of strings.
+///
+/// `row(t, p)` are the arcs of a state. None if ties decide.
+fn reference<'a>(
     (context, alignment, frames): (&dyn Context, AlignmentLattice, usize),
     row: impl Fn(usize, usize) -> &'a [f64],
     (beam, scores): (BeamOptions, Option<&Bigrams>),
 ) -> Option<Vec<WeightedString>> {
-    let mut live = BTreeMap::from([(vec![], 0.0)]);
+    let mut hypotheses = BTreeMap::from([(vec![], 0.0)]);
     for t in 0..frames {
-        let (mut ends, mut level) = (BTreeMap::new(), live);
+        let (mut ends, mut level) = (BTreeMap::new(), hypotheses);
         for i in 0..=alignment.expansions().unwrap_or(0) {
-            let mut longer = BTreeMap::new();
+            let mut extended = BTreeMap::new();
             for (labels, weight) in &level {
                 let state = *lattice::context::walk_states(context, labels).unwrap().last().unwrap();
                 let row = row(t, state);
-                put(&mut ends, labels.clone(), weight + row[0], beam.merge);
+                merge_into(&mut ends, labels.clone(), weight + row[0], beam.merge);
                 for (label, w) in row.iter().enumerate().skip(1) {
                     let string = [&labels[..], &[label as u32]].concat();
                     match alignment.expansions() {
-                        None => put(&mut ends, string, weight + w, beam.merge),
-                        Some(most) if i < most => put(&mut longer, string, weight + w, beam.merge),
+                        None => merge_into(&mut ends, string, weight + w, beam.merge),
+                        Some(limit) if i < limit => merge_into(&mut extended, string, weight + w, beam.merge),
                         Some(_) => {}
                     }
                 }
             }
-            level = kept(longer, beam.width, scores)?;
+            level = prune(extended, beam.width, scores)?;
         }
-        live = kept(ends, beam.width, scores)?;
+        hypotheses = prune(ends, beam.width, scores)?;
     }
-    let of = |(labels, weight): (Vec<u32>, f64)| {
-        let weight = weight + scores.map_or(0.0, |scores| scores.of(&labels));
+    let scored = |(labels, weight): (Vec<u32>, f64)| {
+        let weight = weight + scores.map_or(0.0, |scores| scores.total_score(&labels));
         WeightedString { labels, weight }
     };
-    let mut list: Vec<_> = live.into_iter().map(of).collect();
+    let mut list: Vec<_> = hypotheses.into_iter().map(scored).collect();
     list.sort_by(|a, b| b.weight.total_cmp(&a.weight));
     Some(list)
 }
 
-fn assert_close(found: &[WeightedString], expected: &[WeightedString], seed: u64) {
-    assert_eq!(found.len(), expected.len(), "seed {seed}");
-    for (found, expected) in found.iter().zip(expected) {
-        assert!((found.weight - expected.weight).abs() < 1e-9, "seed {seed}: {found:?}, not {expected:?}");
+fn assert_close(computed: &[WeightedString], expected: &[WeightedString], seed: u64) {
+    assert_eq!(computed.len(), expected.len(), "seed {seed}");
+    for (computed, expected) in computed.iter().zip(expected) {
+        assert!(
+            (computed.weight - expected.weight).abs() < 1e-9,
+            "seed {seed}: {computed:?}, not {expected:?}"
+        );
     }
 }
 
 #[test]
 fn a_wide_beam_finds_all_strings() {
     for seed in 0..300 {
-        let (tiny, scores) = (Tiny::new(seed), Bigrams::new(seed));
+        let (tiny, scores) = (TableLattice::new(seed), Bigrams::new(seed));
         for merge in [Merge::Max, Merge::Sum] {
             let beam = BeamOptions { width: 300, merge };
-            let (plain, fused) = tiny
+            let (unfused, fused) = tiny
                 .with(|session, lattice, frames| {
-                    let plain = session.beam_search(lattice, frames, beam, &())?;
-                    Ok((plain, session.beam_search(lattice, frames, beam, &scores)?))
+                    let unfused = session.beam_search(lattice, frames, beam, &())?;
+                    Ok((unfused, session.beam_search(lattice, frames, beam, &scores)?))
                 })
                 .unwrap();
             for utterance in 0..tiny.lengths.len() {
                 let all = strings(tiny.paths(utterance), merge);
-                assert_eq!(plain[utterance].len(), all.len(), "seed {seed}");
-                for found in &plain[utterance] {
-                    assert!((found.weight - all[&found.labels]).abs() < 1e-12, "seed {seed}: {found:?}");
+                assert_eq!(unfused[utterance].len(), all.len(), "seed {seed}");
+                for computed in &unfused[utterance] {
+                    assert!(
+                        (computed.weight - all[&computed.labels]).abs() < 1e-12,
+                        "seed {seed}: {computed:?}"
+                    );
                 }
-                for found in &fused[utterance] {
-                    let expected = all[&found.labels] + scores.of(&found.labels);
-                    assert!((found.weight - expected).abs() < 1e-12, "seed {seed}: {found:?}");
+                for computed in &fused[utterance] {
+                    let expected = all[&computed.labels] + scores.total_score(&computed.labels);
+                    assert!((computed.weight - expected).abs() < 1e-12, "seed {seed}: {computed:?}");
                 }
-                for found in [&plain[utterance], &fused[utterance]] {
-                    assert!(found.is_sorted_by(|a, b| a.weight >= b.weight), "seed {seed}");
+                for computed in [&unfused[utterance], &fused[utterance]] {
+                    assert!(computed.is_sorted_by(|a, b| a.weight >= b.weight), "seed {seed}");
                 }
             }
         }
@@ -134,42 +145,42 @@ fn a_wide_beam_finds_all_strings() {
 }
 
 #[test]
-fn a_narrow_beam_keeps_what_the_definition_keeps() {
-    let mut looked_at = 0;
+fn a_narrow_beam_equals_the_definition() {
+    let mut comparisons = 0;
     for seed in 0..600 {
-        let (tiny, scores) = (Tiny::new(seed), Bigrams::new(seed));
+        let (tiny, scores) = (TableLattice::new(seed), Bigrams::new(seed));
         for (merge, width) in [(Merge::Max, 1), (Merge::Sum, 1), (Merge::Sum, 2), (Merge::Max, 5)] {
             let beam = BeamOptions { width, merge };
             for scores in [None, Some(&scores)] {
-                let found = tiny.with(|session, lattice, frames| match scores {
+                let computed = tiny.with(|session, lattice, frames| match scores {
                     None => session.beam_search(lattice, frames, beam, &()),
                     Some(scores) => session.beam_search(lattice, frames, beam, scores),
                 });
-                for (utterance, found) in found.unwrap().iter().enumerate() {
+                for (utterance, computed) in computed.unwrap().iter().enumerate() {
                     let kind = (&*tiny.context, tiny.alignment, tiny.lengths[utterance]);
                     let row = |t, p| tiny.row(utterance, t, p);
-                    let Some(expected) = plain(kind, row, (beam, scores)) else { continue };
-                    assert_close(found, &expected, seed);
+                    let Some(expected) = reference(kind, row, (beam, scores)) else { continue };
+                    assert_close(computed, &expected, seed);
                     let labels = |list: &[WeightedString]| {
-                        list.iter().map(|one| one.labels.clone()).collect::<BTreeSet<_>>()
+                        list.iter().map(|string| string.labels.clone()).collect::<BTreeSet<_>>()
                     };
-                    assert_eq!(labels(found), labels(&expected), "seed {seed}");
-                    looked_at += 1;
+                    assert_eq!(labels(computed), labels(&expected), "seed {seed}");
+                    comparisons += 1;
                 }
             }
         }
     }
-    assert!(looked_at > 1000);
+    assert!(comparisons > 1000);
 }
 
-/// A table of many frames, in which strings become long.
+/// Returns a table of many frames, for long strings.
 fn long(seed: u64, frames: usize, context: &FullNGram) -> Vec<f64> {
-    let mut numbers = Numbers::new(seed);
+    let mut numbers = Random::new(seed);
     (0..frames * context.states() * (1 + context.vocabulary())).map(|_| numbers.number()).collect()
 }
 
 #[test]
-fn a_stream_ends_as_the_whole_however_it_is_cut() {
+fn a_stream_equals_the_batch_search_for_any_chunk_size() {
     const FRAMES: usize = 1500;
     let context = FullNGram::new(3, 1).unwrap();
     for (seed, alignment) in
@@ -182,21 +193,21 @@ fn a_stream_ends_as_the_whole_however_it_is_cut() {
         let frames = Frames::new(&rows, &[1, FRAMES, 1], &[FRAMES]).unwrap();
         let beam = BeamOptions { width: 6, merge: Merge::Sum };
         let mut session = LatticeSession::default();
-        let whole = session.beam_search(&lattice, &frames, beam, &scores).unwrap().remove(0);
+        let batch = session.beam_search(&lattice, &frames, beam, &scores).unwrap().remove(0);
         let row = |t: usize, p: usize| &weights[(t * 4 + p) * 4..][..4];
-        let expected = plain((&context, alignment, FRAMES), row, (beam, Some(&scores))).expect("no ties");
-        assert_close(&whole, &expected, seed);
-        assert_eq!(whole[0].labels, expected[0].labels);
+        let expected = reference((&context, alignment, FRAMES), row, (beam, Some(&scores))).expect("no ties");
+        assert_close(&batch, &expected, seed);
+        assert_eq!(batch[0].labels, expected[0].labels);
         for size in [1, 7, 400, FRAMES] {
             let mut stream = LatticeBeamStream::new(&lattice, beam, &scores).unwrap();
             rows.chunks(size).for_each(|rows| stream.push(rows).unwrap());
-            assert_eq!(stream.hypotheses(), whole, "chunks of {size}");
+            assert_eq!(stream.hypotheses(), batch, "chunks of {size}");
         }
     }
 }
 
 #[test]
-fn what_cannot_be_searched_is_said() {
+fn invalid_arguments_are_reported() {
     struct Broken;
     impl LabelScorer for Broken {
         type State = ();
@@ -217,7 +228,7 @@ fn what_cannot_be_searched_is_said() {
     let mut stream = LatticeBeamStream::new(&lattice, beam, &()).unwrap();
     stream.push(&[0.0]).unwrap();
     assert!(matches!(stream.push(&[0.0, f64::NAN]), Err(Error::Frame { frame: 2, .. })));
-    assert!(stream.push(&[1.0]).is_err(), "there is no such row of the table");
+    assert!(stream.push(&[1.0]).is_err(), "the table has no such row");
     stream.push(&[0.0]).unwrap();
     assert_eq!(stream.hypotheses().len(), 2);
 }

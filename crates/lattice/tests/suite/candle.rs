@@ -8,7 +8,7 @@ use lattice::{
     candle::{BatchTensors, EmbeddingConfig, Gnat, JointConfig, JointWeights, load},
 };
 
-use crate::common::{Bar, F32_GRADIENTS, F64, Golden, assert_within, f32_values, golden, made_up};
+use crate::common::{F32_GRADIENTS, F64, Golden, Tolerance, assert_within, f32_values, golden, random};
 
 const CPU: &Device = &Device::Cpu;
 const FRAME: usize = 3;
@@ -18,7 +18,7 @@ fn config(context: &FullNGram, embeddings: EmbeddingConfig, normalize: Option<No
     JointConfig { states, vocabulary, frame: FRAME, hidden: 4, embeddings, normalize }
 }
 
-/// A lattice whose parameters are variables with made-up values, by their names with points.
+/// Returns a lattice and its parameters, random variables by name.
 fn gnat(
     config: JointConfig,
     context: FullNGram,
@@ -27,7 +27,7 @@ fn gnat(
     let map = VarMap::new();
     JointWeights::new(config, &VarBuilder::from_varmap(&map, DType::F64, CPU)).unwrap();
     for (at, (name, variable)) in map.data().lock().unwrap().iter().enumerate() {
-        let values = made_up::<f64>(variable.elem_count(), at as u64 + name.len() as u64, 0.8);
+        let values = random::<f64>(variable.elem_count(), at as u64 + name.len() as u64, 0.8);
         variable.set(&Tensor::from_vec(values, variable.shape(), CPU).unwrap()).unwrap();
     }
     let weights = JointWeights::new(config, &VarBuilder::from_varmap(&map, DType::F64, CPU)).unwrap();
@@ -39,17 +39,17 @@ fn integers(values: &[i64], shape: &[usize]) -> Tensor {
     Tensor::from_vec(values.to_vec(), shape, CPU).unwrap()
 }
 
-/// Two utterances of 4 and 3 frames, with 2 and 1 labels; padding that would be seen.
-struct Made {
+/// Two utterances of 4 and 3 frames, with 2 and 1 labels, and invalid padding.
+struct TestBatch {
     frames: Var,
     num_frames: Tensor,
     labels: Tensor,
     num_labels: Tensor,
 }
 
-impl Made {
+impl TestBatch {
     fn new() -> Self {
-        let frames = Tensor::from_vec(made_up::<f64>(2 * 4 * FRAME, 5, 1.0), (2, 4, FRAME), CPU).unwrap();
+        let frames = Tensor::from_vec(random::<f64>(2 * 4 * FRAME, 5, 1.0), (2, 4, FRAME), CPU).unwrap();
         Self {
             frames: Var::from_tensor(&frames).unwrap(),
             num_frames: integers(&[4, 3], &[2]),
@@ -58,7 +58,7 @@ impl Made {
         }
     }
 
-    fn batch(&self) -> BatchTensors<'_> {
+    fn tensors(&self) -> BatchTensors<'_> {
         let Self { frames, num_frames, labels, num_labels } = self;
         BatchTensors { frames, num_frames, labels, num_labels }
     }
@@ -68,7 +68,7 @@ fn vector(tensor: &Tensor) -> Vec<f64> {
     tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// `Σ_b g_b loss_b` is what all gradients are of.
+/// Gradients are those of `Σ_b g_b loss_b`.
 const COTANGENTS: [f64; 2] = [0.7, -1.3];
 
 fn weighted(losses: &Tensor) -> Tensor {
@@ -83,16 +83,16 @@ fn check_against_central_differences(
 ) {
     let context = FullNGram::new(3, 1).unwrap();
     let (gnat, mut variables) = gnat(config(&context, embeddings, normalize), context, alignment);
-    let made = Made::new();
-    let gradients = weighted(&gnat.losses(made.batch()).unwrap()).backward().unwrap();
-    let of_sum = gnat.loss_sum(made.batch(), &COTANGENTS).unwrap();
-    let of_sum = of_sum.sum.affine(2.0, 0.0).unwrap().backward().unwrap();
-    variables.insert("frames".into(), made.frames.clone());
-    let bar = Bar { relative: 1e-7, absolute: 1e-8 };
+    let batch = TestBatch::new();
+    let gradients = weighted(&gnat.losses(batch.tensors()).unwrap()).backward().unwrap();
+    let sum_gradients = gnat.loss_sum(batch.tensors(), &COTANGENTS).unwrap();
+    let sum_gradients = sum_gradients.sum.affine(2.0, 0.0).unwrap().backward().unwrap();
+    variables.insert("frames".into(), batch.frames.clone());
+    let tolerance = Tolerance { relative: 1e-7, absolute: 1e-8 };
     for (name, variable) in &variables {
-        let (found, twice) = (gradients.get(variable).unwrap(), of_sum.get(variable).unwrap());
-        assert_eq!(found.dims(), variable.dims(), "{name}");
-        assert_within(name, &vector(twice), &vector(&(found * 2.0).unwrap()), F64);
+        let (computed, doubled) = (gradients.get(variable).unwrap(), sum_gradients.get(variable).unwrap());
+        assert_eq!(computed.dims(), variable.dims(), "{name}");
+        assert_within(name, &vector(doubled), &vector(&(computed * 2.0).unwrap()), F64);
         let (values, step) = (vector(variable), 1e-5);
         let mut expected = Vec::new();
         for at in 0..values.len() {
@@ -100,12 +100,12 @@ fn check_against_central_differences(
                 let mut moved = values.clone();
                 moved[at] += step;
                 variable.set(&Tensor::from_vec(moved, variable.shape(), CPU).unwrap()).unwrap();
-                weighted(&gnat.losses(made.batch()).unwrap()).to_scalar::<f64>().unwrap()
+                weighted(&gnat.losses(batch.tensors()).unwrap()).to_scalar::<f64>().unwrap()
             };
             expected.push((at_distance(step) - at_distance(-step)) / (2.0 * step));
         }
         variable.set(&Tensor::from_vec(values, variable.shape(), CPU).unwrap()).unwrap();
-        assert_within(name, &vector(found), &expected, bar);
+        assert_within(name, &vector(computed), &expected, tolerance);
     }
 }
 
@@ -113,66 +113,66 @@ fn check_against_central_differences(
 fn gradients_of_frames_and_all_parameters_equal_central_differences() {
     let table = EmbeddingConfig::Table { width: 2 };
     let rnn = EmbeddingConfig::Rnn { order: 1, width: 3, label: 2 };
-    let two = AlignmentLattice::frame_label_dependent(2).unwrap();
+    let two_labels = AlignmentLattice::frame_label_dependent(2).unwrap();
     check_against_central_differences(table, None, AlignmentLattice::FrameDependent);
-    check_against_central_differences(table, Some(Normalize::Hat), two);
-    check_against_central_differences(rnn, None, two);
+    check_against_central_differences(table, Some(Normalize::Hat), two_labels);
+    check_against_central_differences(rnn, None, two_labels);
     check_against_central_differences(rnn, Some(Normalize::LogSoftmax), AlignmentLattice::FrameDependent);
 }
 
-/// Tensors of parameters as slices.
+/// A joint network of slices, from tensors of parameters.
 fn joint<'a, F: Real>(
     states: usize,
     vocabulary: usize,
     values: &'a HashMap<String, Vec<F>>,
 ) -> JointWeightFn<'a, F> {
-    let of = |name: &str| &values[&format!("weight_fn.{name}")][..];
+    let parameter = |name: &str| &values[&format!("weight_fn.{name}")][..];
     JointWeightFn {
         embeddings: lattice::Embeddings::Table(&values["weight_fn_cacher.context_embeddings"]),
         states,
         vocabulary,
-        project_context: of("project_context_embeddings.kernel"),
-        project_frame: of("project_frame.kernel"),
-        joint_bias: of("joint_bias"),
-        blank: of("Dense_0.kernel"),
-        blank_bias: of("Dense_0.bias"),
-        lexical: of("Dense_1.kernel"),
-        lexical_bias: of("Dense_1.bias"),
+        project_context: parameter("project_context_embeddings.kernel"),
+        project_frame: parameter("project_frame.kernel"),
+        joint_bias: parameter("joint_bias"),
+        blank: parameter("Dense_0.kernel"),
+        blank_bias: parameter("Dense_0.bias"),
+        lexical: parameter("Dense_1.kernel"),
+        lexical_bias: parameter("Dense_1.bias"),
     }
 }
 
 #[test]
-fn tensors_give_what_slices_give() {
+fn tensors_and_slices_give_equal_results() {
     let context = FullNGram::new(3, 1).unwrap();
     let sizes = config(&context, EmbeddingConfig::Table { width: 2 }, None);
     let (gnat, variables) = gnat(sizes, context, AlignmentLattice::FrameDependent);
-    let made = Made::new();
-    let losses = gnat.losses(made.batch()).unwrap();
+    let batch = TestBatch::new();
+    let losses = gnat.losses(batch.tensors()).unwrap();
     let gradients = weighted(&losses).backward().unwrap();
 
     let values: HashMap<String, Vec<f64>> =
         variables.iter().map(|(name, variable)| (name.clone(), vector(variable))).collect();
     let joint = joint(context.states(), 3, &values);
     let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &joint).unwrap();
-    let rows = vector(&made.frames);
+    let rows = vector(&batch.frames);
     let frames = Frames::new(&rows, &[2, 4, FRAME], &[4, 3]).unwrap();
     let labels = Labels::new(&[2, 1, 2, 0], &[2, 2], &[2, 1]).unwrap();
     let mut session = LatticeSession::default();
     let out = session.sum(&lattice, &frames, &labels, &COTANGENTS).unwrap();
     assert_eq!(vector(&losses), out.sums);
-    assert_eq!(vector(gradients.get(&made.frames).unwrap()), out.frames);
-    for (name, found) in &out.parameters {
-        assert_eq!(vector(gradients.get(&variables[&name.replace('/', ".")]).unwrap()), *found, "{name}");
+    assert_eq!(vector(gradients.get(&batch.frames).unwrap()), out.frames);
+    for (name, computed) in &out.parameters {
+        assert_eq!(vector(gradients.get(&variables[&name.replace('/', ".")]).unwrap()), *computed, "{name}");
     }
     let paths = session.best_paths(&lattice, &frames).unwrap();
-    assert_eq!(gnat.best_paths(&made.frames, &made.num_frames).unwrap(), paths);
+    assert_eq!(gnat.best_paths(&batch.frames, &batch.num_frames).unwrap(), paths);
 
-    // Padding is never read, whatever is in it, and has no gradient.
+    // Padding is never read and has no gradient.
     assert!(out.frames[7 * FRAME..].iter().all(|&gradient| gradient == 0.0));
     let mut padded = rows.clone();
     padded[7 * FRAME..].fill(f64::NAN);
-    made.frames.set(&Tensor::from_vec(padded, (2, 4, FRAME), CPU).unwrap()).unwrap();
-    assert_eq!(vector(&gnat.losses(made.batch()).unwrap()), out.sums);
+    batch.frames.set(&Tensor::from_vec(padded, (2, 4, FRAME), CPU).unwrap()).unwrap();
+    assert_eq!(vector(&gnat.losses(batch.tensors()).unwrap()), out.sums);
 }
 
 #[test]
@@ -212,8 +212,8 @@ fn a_plan_from_shapes_is_the_plan_of_a_session() {
                 {
                     let expected = LatticeSession::<f32>::new(budget).plan(&lattice, &frames, &ids);
                     let gnat = Gnat::new(Arc::new(context), alignment, weights.clone(), budget).unwrap();
-                    let found = gnat.plan_for_shape([batch, length, labels]);
-                    assert_eq!(format!("{found:?}"), format!("{expected:?}"));
+                    let computed = gnat.plan_for_shape([batch, length, labels]);
+                    assert_eq!(format!("{computed:?}"), format!("{expected:?}"));
                 }
             }
         }
@@ -221,20 +221,20 @@ fn a_plan_from_shapes_is_the_plan_of_a_session() {
 }
 
 #[test]
-fn any_leading_axes_and_tensors_with_gaps_give_the_same() {
+fn leading_axes_and_strides_do_not_change_losses() {
     let context = FullNGram::new(3, 1).unwrap();
     let sizes = config(&context, EmbeddingConfig::Table { width: 2 }, None);
     let (gnat, _) = gnat(sizes, context, AlignmentLattice::FrameDependent);
-    let made = Made::new();
-    let expected = vector(&gnat.losses(made.batch()).unwrap());
+    let batch = TestBatch::new();
+    let expected = vector(&gnat.losses(batch.tensors()).unwrap());
 
     let shaped = |leading: &[usize], at: std::ops::Range<usize>| {
-        let of = |tensor: &Tensor, rest: &[usize]| {
-            let some = tensor.narrow(0, at.start, at.len()).unwrap();
-            some.reshape([leading, rest].concat()).unwrap()
+        let reshaped = |tensor: &Tensor, rest: &[usize]| {
+            let rows = tensor.narrow(0, at.start, at.len()).unwrap();
+            rows.reshape([leading, rest].concat()).unwrap()
         };
-        let (frames, labels) = (of(&made.frames, &[4, FRAME]), of(&made.labels, &[2]));
-        let (num_frames, num_labels) = (of(&made.num_frames, &[]), of(&made.num_labels, &[]));
+        let (frames, labels) = (reshaped(&batch.frames, &[4, FRAME]), reshaped(&batch.labels, &[2]));
+        let (num_frames, num_labels) = (reshaped(&batch.num_frames, &[]), reshaped(&batch.num_labels, &[]));
         let batch = BatchTensors {
             frames: &frames,
             num_frames: &num_frames,
@@ -249,47 +249,47 @@ fn any_leading_axes_and_tensors_with_gaps_give_the_same() {
     assert_eq!(shaped(&[2, 1, 1], 0..2), expected);
     assert_eq!(shaped(&[1, 2], 0..2), expected);
 
-    let gaps = made.frames.transpose(1, 2).unwrap().contiguous().unwrap().transpose(1, 2).unwrap();
+    let gaps = batch.frames.transpose(1, 2).unwrap().contiguous().unwrap().transpose(1, 2).unwrap();
     assert!(!gaps.is_contiguous());
-    assert_eq!(vector(&gnat.losses(BatchTensors { frames: &gaps, ..made.batch() }).unwrap()), expected);
+    assert_eq!(vector(&gnat.losses(BatchTensors { frames: &gaps, ..batch.tensors() }).unwrap()), expected);
 }
 
 #[test]
-fn what_does_not_fit_is_named() {
+fn shape_errors_name_the_argument() {
     let context = FullNGram::new(3, 1).unwrap();
     let sizes = config(&context, EmbeddingConfig::Table { width: 2 }, None);
     let (gnat, _) = gnat(sizes, context, AlignmentLattice::FrameDependent);
-    let made = Made::new();
-    let refused = |batch: BatchTensors, parts: &[&str]| {
+    let batch = TestBatch::new();
+    let assert_rejected = |batch: BatchTensors, parts: &[&str]| {
         let error = gnat.losses(batch).unwrap_err().to_string();
         assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         let sum = gnat.loss_sum(batch, &COTANGENTS).unwrap_err().to_string();
         assert_eq!(sum, error);
     };
-    let batch = made.batch();
+    let batch = batch.tensors();
     let three = integers(&[1, 1, 1], &[3]);
-    refused(BatchTensors { num_frames: &three, ..batch }, &["num_frames", "[2]", "[3]"]);
-    refused(BatchTensors { num_labels: &three, ..batch }, &["num_labels", "[2]", "[3]"]);
+    assert_rejected(BatchTensors { num_frames: &three, ..batch }, &["num_frames", "[2]", "[3]"]);
+    assert_rejected(BatchTensors { num_labels: &three, ..batch }, &["num_labels", "[2]", "[3]"]);
     let labels = integers(&[1; 6], &[3, 2]);
-    refused(BatchTensors { labels: &labels, ..batch }, &["labels", "leading axes [2]", "[3, 2]"]);
-    for (wrong, found) in [(0, "found 0"), (4, "found 4"), (-1, "found -1")] {
+    assert_rejected(BatchTensors { labels: &labels, ..batch }, &["labels", "leading axes [2]", "[3, 2]"]);
+    for (wrong, message) in [(0, "found 0"), (4, "found 4"), (-1, "found -1")] {
         let labels = integers(&[2, 1, wrong, 0], &[2, 2]);
-        refused(BatchTensors { labels: &labels, ..batch }, &["position 0 of utterance 1", found]);
+        assert_rejected(BatchTensors { labels: &labels, ..batch }, &["position 0 of utterance 1", message]);
     }
     let negative = integers(&[4, -1], &[2]);
-    refused(BatchTensors { num_frames: &negative, ..batch }, &["num_frames", "-1"]);
-    let floats = made.num_frames.to_dtype(DType::F32).unwrap();
-    refused(BatchTensors { num_frames: &floats, ..batch }, &["num_frames", "integers", "f32"]);
-    let single = made.frames.to_dtype(DType::F32).unwrap();
-    refused(BatchTensors { frames: &single, ..batch }, &["weight_fn", "f32", "f64"]);
-    let half = made.frames.to_dtype(DType::F16).unwrap();
-    refused(BatchTensors { frames: &half, ..batch }, &["frames", "f32 or f64", "f16"]);
+    assert_rejected(BatchTensors { num_frames: &negative, ..batch }, &["num_frames", "-1"]);
+    let floats = batch.num_frames.to_dtype(DType::F32).unwrap();
+    assert_rejected(BatchTensors { num_frames: &floats, ..batch }, &["num_frames", "integers", "f32"]);
+    let single = batch.frames.to_dtype(DType::F32).unwrap();
+    assert_rejected(BatchTensors { frames: &single, ..batch }, &["weight_fn", "f32", "f64"]);
+    let half = batch.frames.to_dtype(DType::F16).unwrap();
+    assert_rejected(BatchTensors { frames: &half, ..batch }, &["frames", "f32 or f64", "f16"]);
     let flat = Tensor::zeros(4, DType::F64, CPU).unwrap();
-    refused(BatchTensors { frames: &flat, ..batch }, &["frames", "B.., T and F"]);
+    assert_rejected(BatchTensors { frames: &flat, ..batch }, &["frames", "B.., T and F"]);
     let wide = Tensor::zeros((2, 4, FRAME + 1), DType::F64, CPU).unwrap();
-    refused(BatchTensors { frames: &wide, ..batch }, &["frames", "3 features", "4"]);
+    assert_rejected(BatchTensors { frames: &wide, ..batch }, &["frames", "3 features", "4"]);
     let nan = Tensor::full(f64::NAN, (2, 4, FRAME), CPU).unwrap();
-    refused(BatchTensors { frames: &nan, ..batch }, &["frame 0 of utterance 0", "NaN"]);
+    assert_rejected(BatchTensors { frames: &nan, ..batch }, &["frame 0 of utterance 0", "NaN"]);
 
     let table = NextStateTable::new(&[0; 6], 2, 3).unwrap();
     let error = Gnat::new(
@@ -309,17 +309,21 @@ fn a_string_without_a_path_is_infinite_and_left_out_of_sums() {
     let context = FullNGram::new(3, 1).unwrap();
     let sizes = config(&context, EmbeddingConfig::Table { width: 2 }, None);
     let (gnat, variables) = gnat(sizes, context, AlignmentLattice::FrameDependent);
-    let made = Made::new();
+    let batch = TestBatch::new();
     let short = integers(&[4, 0], &[2]);
-    let batch = BatchTensors { num_frames: &short, ..made.batch() };
+    let batch = BatchTensors { num_frames: &short, ..batch.tensors() };
     assert_eq!(vector(&gnat.losses(batch).unwrap())[1], f64::INFINITY);
-    let both = gnat.loss_sum(batch, &[0.5, 0.5]).unwrap();
-    assert_eq!(both.losses[1], f64::INFINITY);
-    let alone = gnat.loss_sum(batch, &[0.5, 0.0]).unwrap();
-    assert_eq!(vector(&both.sum), vector(&alone.sum));
-    let (both, alone) = (both.sum.backward().unwrap(), alone.sum.backward().unwrap());
+    let with_infinite = gnat.loss_sum(batch, &[0.5, 0.5]).unwrap();
+    assert_eq!(with_infinite.losses[1], f64::INFINITY);
+    let without_infinite = gnat.loss_sum(batch, &[0.5, 0.0]).unwrap();
+    assert_eq!(vector(&with_infinite.sum), vector(&without_infinite.sum));
+    let (with_infinite, without_infinite) =
+        (with_infinite.sum.backward().unwrap(), without_infinite.sum.backward().unwrap());
     for variable in variables.values() {
-        assert_eq!(vector(both.get(variable).unwrap()), vector(alone.get(variable).unwrap()));
+        assert_eq!(
+            vector(with_infinite.get(variable).unwrap()),
+            vector(without_infinite.get(variable).unwrap())
+        );
     }
 }
 
@@ -328,15 +332,15 @@ fn parameters(golden: &Golden, dtype: DType) -> HashMap<String, Var> {
     let start = "in/params/";
     let variable = |name: &str| {
         let full = format!("{start}{name}");
-        let tensor = Tensor::from_vec(golden.wide(&full).to_vec(), golden.shape(&full), CPU).unwrap();
+        let tensor = Tensor::from_vec(golden.values(&full).to_vec(), golden.shape(&full), CPU).unwrap();
         (name.replace('/', "."), Var::from_tensor(&tensor.to_dtype(dtype).unwrap()).unwrap())
     };
-    golden.below(start).map(variable).collect()
+    golden.names_below(start).map(variable).collect()
 }
 
 fn equals_last(
     name: &str,
-    (dtype, bars): (DType, [Bar; 2]),
+    (dtype, tolerances): (DType, [Tolerance; 2]),
     (order, alignment, normalize): (usize, AlignmentLattice, Option<Normalize>),
 ) {
     let Some(golden) = golden(&format!("{name}.f64")) else { return };
@@ -361,46 +365,47 @@ fn equals_last(
     let weights = JointWeights::new(sizes, &vb).unwrap();
     let gnat = Gnat::new(Arc::new(context), alignment, weights, Options::new(56 << 20)).unwrap();
 
-    let of = |name: &str| Tensor::from_vec(golden.wide(name).to_vec(), golden.shape(name), CPU).unwrap();
-    let counts = |name: &str| of(name).to_dtype(DType::I64).unwrap();
-    let frames = Var::from_tensor(&of("in/frames").to_dtype(dtype).unwrap()).unwrap();
+    let tensor =
+        |name: &str| Tensor::from_vec(golden.values(name).to_vec(), golden.shape(name), CPU).unwrap();
+    let counts = |name: &str| tensor(name).to_dtype(DType::I64).unwrap();
+    let frames = Var::from_tensor(&tensor("in/frames").to_dtype(dtype).unwrap()).unwrap();
     let (num_frames, labels, num_labels) =
         (counts("in/num_frames"), counts("in/labels"), counts("in/num_labels"));
     let batch =
         BatchTensors { frames: &frames, num_frames: &num_frames, labels: &labels, num_labels: &num_labels };
     let losses = gnat.losses(batch).unwrap();
-    assert_within("loss", &vector(&losses), golden.wide("out/loss"), bars[0]);
-    let gradients = (&losses * of("in/loss_cotangent")).unwrap().sum_all().unwrap().backward().unwrap();
-    let expected = golden.wide("out/grad_loss/frames");
-    assert_within("frames", &vector(gradients.get(&frames).unwrap()), expected, bars[1]);
+    assert_within("loss", &vector(&losses), golden.values("out/loss"), tolerances[0]);
+    let gradients = (&losses * tensor("in/loss_cotangent")).unwrap().sum_all().unwrap().backward().unwrap();
+    let expected = golden.values("out/grad_loss/frames");
+    assert_within("frames", &vector(gradients.get(&frames).unwrap()), expected, tolerances[1]);
     for (name, variable) in &variables {
-        let expected = golden.wide(&format!("out/grad_loss/params/{}", name.replace('.', "/")));
-        assert_within(name, &vector(gradients.get(variable).unwrap()), expected, bars[1]);
+        let expected = golden.values(&format!("out/grad_loss/params/{}", name.replace('.', "/")));
+        assert_within(name, &vector(gradients.get(variable).unwrap()), expected, tolerances[1]);
     }
     let padded = golden.shape("out/shortest_path_alignment_labels").last().copied().unwrap();
-    let expected = golden.wide("out/shortest_path_alignment_labels").chunks_exact(padded);
+    let expected = golden.values("out/shortest_path_alignment_labels").chunks_exact(padded);
     for (path, expected) in gnat.best_paths(&frames, &num_frames).unwrap().iter().zip(expected) {
-        let found: Vec<f64> = path.alignment.iter().map(|&label| f64::from(label)).collect();
-        assert_eq!(found, expected[..found.len()]);
+        let computed: Vec<f64> = path.alignment.iter().map(|&label| f64::from(label)).collect();
+        assert_eq!(computed, expected[..computed.len()]);
     }
 }
 
 #[test]
-fn golden_losses_gradients_and_best_paths_through_the_door() {
-    let one = AlignmentLattice::frame_label_dependent(1).unwrap();
-    let two = AlignmentLattice::frame_label_dependent(2).unwrap();
-    let single = (DType::F32, [f32_values(20.0), F32_GRADIENTS]);
-    for kind in [(DType::F64, [F64, F64]), single] {
+fn losses_gradients_and_best_paths_equal_golden_vectors() {
+    let one_label = AlignmentLattice::frame_label_dependent(1).unwrap();
+    let two_labels = AlignmentLattice::frame_label_dependent(2).unwrap();
+    let single_precision = (DType::F32, [f32_values(20.0), F32_GRADIENTS]);
+    for kind in [(DType::F64, [F64, F64]), single_precision] {
         equals_last("joint_emb_fd_c1", kind, (1, AlignmentLattice::FrameDependent, None));
         equals_last("joint_emb_fd_c1_infeasible", kind, (1, AlignmentLattice::FrameDependent, None));
-        equals_last("joint_emb_fld2_c2_hat", kind, (2, two, Some(Normalize::Hat)));
+        equals_last("joint_emb_fld2_c2_hat", kind, (2, two_labels, Some(Normalize::Hat)));
         equals_last("joint_rnn_fd_c2", kind, (2, AlignmentLattice::FrameDependent, None));
-        equals_last("joint_rnn_fld1_c1_log_softmax", kind, (1, one, Some(Normalize::LogSoftmax)));
+        equals_last("joint_rnn_fld1_c1_log_softmax", kind, (1, one_label, Some(Normalize::LogSoftmax)));
     }
 }
 
 #[test]
-fn parameters_move_to_files_of_last_and_back() {
+fn parameters_round_trip_through_files_of_last() {
     for (normalize, name) in
         [(None, "weight_fn/joint_bias"), (Some(Normalize::Hat), "weight_fn/weight_fn/joint_bias")]
     {
@@ -414,7 +419,7 @@ fn parameters_move_to_files_of_last_and_back() {
         assert!(written.contains_key(name) && written.len() == 20, "{:?}", written.keys());
         assert_eq!(written["weight_fn_cacher/rnn_cell/if/kernel"].dims(), [2, 3]);
 
-        // As LAST's own tree has it.
+        // The names of LAST's parameter tree.
         let tree = written.into_iter().map(|(name, tensor)| (format!("params/{name}"), tensor));
         candle_core::safetensors::save(&tree.collect::<HashMap<_, _>>(), &path).unwrap();
         let vb = VarBuilder::from_tensors(load(&path).unwrap(), DType::F64, CPU);
@@ -430,7 +435,7 @@ fn parameters_move_to_files_of_last_and_back() {
 }
 
 #[test]
-fn first_values_are_as_wide_as_they_should_be() {
+fn initial_values_have_the_documented_variance() {
     let context = FullNGram::new(10, 2).unwrap();
     let embeddings = EmbeddingConfig::Table { width: 50 };
     let sizes = JointConfig { hidden: 200, ..config(&context, embeddings, None) };

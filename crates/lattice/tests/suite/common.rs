@@ -1,4 +1,4 @@
-//! What tests share: golden files, made-up numbers, comparisons, pools of threads.
+//! Helpers: golden files, random numbers, comparisons, thread pools.
 use std::collections::BTreeMap;
 
 use lattice::Real;
@@ -8,9 +8,11 @@ use safetensors::{Dtype, SafeTensors};
 /// Tensors of a golden file by name: shapes and values.
 pub struct Golden(BTreeMap<String, (Vec<usize>, Vec<f64>)>);
 
-/// A golden file of LAST; none on a clone without the shared data, which is said on standard output.
+/// Reads a golden file of LAST.
+///
+/// None on a clone without the shared data, which is reported on standard output.
 pub fn golden(name: &str) -> Option<Golden> {
-    let data = std::fs::read(golden::folder_of("last")?.join(format!("{name}.safetensors"))).unwrap();
+    let data = std::fs::read(golden::system_folder("last")?.join(format!("{name}.safetensors"))).unwrap();
     let tensors = SafeTensors::deserialize(&data).unwrap().tensors().into_iter().map(|(name, view)| {
         let data = view.data();
         let values = match view.dtype() {
@@ -30,16 +32,16 @@ impl Golden {
         &self.0[name].0
     }
 
-    pub fn wide(&self, name: &str) -> &[f64] {
+    pub fn values(&self, name: &str) -> &[f64] {
         &self.0[name].1
     }
 
-    pub fn of<F: Real>(&self, name: &str) -> Vec<F> {
-        narrow(self.wide(name))
+    pub fn cast<F: Real>(&self, name: &str) -> Vec<F> {
+        narrow(self.values(name))
     }
 
-    /// Names that begin so, without the beginning.
-    pub fn below<'a>(&'a self, start: &'a str) -> impl Iterator<Item = &'a str> + 'a {
+    /// Names with a prefix, without the prefix.
+    pub fn names_below<'a>(&'a self, start: &'a str) -> impl Iterator<Item = &'a str> + 'a {
         self.0.keys().filter_map(move |name| name.strip_prefix(start))
     }
 }
@@ -52,34 +54,34 @@ pub fn widened<F: Real>(values: &[F]) -> Vec<f64> {
     values.iter().map(|value| value.to_f64()).collect()
 }
 
-/// What the comparison of gradients and of values allows: a part of the value and something beside it.
+/// Tolerance of a comparison: relative to the value, plus absolute.
 #[derive(Clone, Copy)]
-pub struct Bar {
+pub struct Tolerance {
     pub relative: f64,
     pub absolute: f64,
 }
 
 /// Tolerances of the specification's section 15.
-pub const F64: Bar = Bar { relative: 1e-10, absolute: 1e-12 };
-pub const F32_GRADIENTS: Bar = Bar { relative: 1e-4, absolute: 1e-5 };
+pub const F64: Tolerance = Tolerance { relative: 1e-10, absolute: 1e-12 };
+pub const F32_GRADIENTS: Tolerance = Tolerance { relative: 1e-4, absolute: 1e-5 };
 
-/// Of values of which the largest is so large, summed over one frame.
-pub fn f32_values(largest: f64) -> Bar {
-    Bar { relative: 2e-5, absolute: 1e-5 * largest }
+/// Tolerance of values of at most `largest`, summed over one frame.
+pub fn f32_values(largest: f64) -> Tolerance {
+    Tolerance { relative: 2e-5, absolute: 1e-5 * largest }
 }
 
 #[track_caller]
-pub fn assert_within<F: Real>(what: &str, found: &[F], expected: &[f64], bar: Bar) {
-    assert_eq!(found.len(), expected.len(), "{what}: number of values");
-    for (at, (found, &expected)) in found.iter().zip(expected).enumerate() {
-        let found = found.to_f64();
-        let close = (found - expected).abs() <= bar.relative * expected.abs() + bar.absolute;
-        assert!(found == expected || close, "{what}: {found:e} against {expected:e} at {at}");
+pub fn assert_within<F: Real>(name: &str, computed: &[F], expected: &[f64], tolerance: Tolerance) {
+    assert_eq!(computed.len(), expected.len(), "{name}: number of values");
+    for (at, (computed, &expected)) in computed.iter().zip(expected).enumerate() {
+        let computed = computed.to_f64();
+        let close = (computed - expected).abs() <= tolerance.relative * expected.abs() + tolerance.absolute;
+        assert!(computed == expected || close, "{name}: {computed:e} against {expected:e} at {at}");
     }
 }
 
-/// Made-up numbers in -scale..scale.
-pub fn made_up<F: Real>(count: usize, seed: u64, scale: f64) -> Vec<F> {
+/// Returns random numbers in -scale..scale.
+pub fn random<F: Real>(count: usize, seed: u64, scale: f64) -> Vec<F> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0xd1b5_4a32_d192_ed03;
     let number = |_| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -94,10 +96,10 @@ pub fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// What some work gives on 1, 2 and 5 threads, which must be the same.
-pub fn on_any_threads<T: PartialEq + std::fmt::Debug + Send>(work: impl Fn() -> T + Send + Sync) {
+/// Asserts that some work gives equal results on 1, 2 and 5 threads.
+pub fn assert_thread_independent<T: PartialEq + std::fmt::Debug + Send>(work: impl Fn() -> T + Send + Sync) {
     let on = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(&work);
-    let one = on(1);
-    assert!(one == on(2), "2 threads");
-    assert!(one == on(5), "5 threads");
+    let expected = on(1);
+    assert!(expected == on(2), "2 threads");
+    assert!(expected == on(5), "5 threads");
 }

@@ -1,22 +1,22 @@
-//! Entropy and expected costs: against lists of all paths, and gradients against central differences.
+//! Entropy and expected costs against enumeration, and their gradients.
 use lattice::{
     AlignmentLattice, Arcs, Embeddings, Error, Frames, FullNGram, JointWeightFn, LatticeOutput,
     RecognitionLattice, TableWeightFn, WeightFn,
     distance::FrameArc,
-    expectation::{Expected, Quantity, differs, expected},
+    expectation::{ExpectationGradient, PathStatistic, alignment_errors, expectation},
 };
 use oracle::{compare::assert_near, differences, noise::normal};
 use proptest::prelude::*;
 
-use crate::tiny::{Place, Tiny, place, tiny};
+use crate::tiny::{PathArc, TinyLattice, path_arc, tiny};
 
-/// Weights are the same for all alignment states here.
-fn weight(tiny: &Tiny, (t, _, p, y): Place) -> f64 {
+/// Weights do not depend on the alignment state.
+fn weight(tiny: &TinyLattice, (t, _, p, y): PathArc) -> f64 {
     tiny.weight((t, 0, p, y))
 }
 
-/// All weights of a tiny lattice, *N x C* and *N x C x V*.
-fn arrays(tiny: &Tiny) -> (Vec<f64>, Vec<f64>) {
+/// Returns all weights, *N x C* and *N x C x V*.
+fn arrays(tiny: &TinyLattice) -> (Vec<f64>, Vec<f64>) {
     let (states, labels) = (tiny.automaton.rows().len(), tiny.automaton.rows()[0].len());
     let at = |row: usize, y: usize| weight(tiny, (row / states, 0, row % states, y));
     let rows = tiny.frames * states;
@@ -24,12 +24,12 @@ fn arrays(tiny: &Tiny) -> (Vec<f64>, Vec<f64>) {
     (blank, (0..rows * labels).map(|at_| at(at_ / labels, at_ % labels + 1)).collect())
 }
 
-fn quantities(cost: &dyn Fn(usize, FrameArc) -> f64) -> [Quantity<'_>; 2] {
-    [Quantity::Entropy, Quantity::Cost(cost)]
+fn quantities(cost: &dyn Fn(usize, FrameArc) -> f64) -> [PathStatistic<'_>; 2] {
+    [PathStatistic::Entropy, PathStatistic::Cost(cost)]
 }
 
-/// Entropy and expected cost by their definition.
-fn enumerated(tiny: &Tiny) -> Option<[f64; 2]> {
+/// Computes entropy and expected cost by their definition.
+fn enumerated(tiny: &TinyLattice) -> Option<[f64; 2]> {
     let paths = tiny.paths();
     let weights: Vec<f64> =
         paths.iter().map(|path| path.iter().map(|&arc| weight(tiny, arc)).sum()).collect();
@@ -57,29 +57,38 @@ proptest! {
         let (blank, lexical) = arrays(&tiny);
         let blanks = blank.len();
         let all = [blank, lexical].concat();
-        let cost = |t: usize, arc: FrameArc| tiny.cost(place(t, arc));
-        let want = enumerated(&tiny);
+        let cost = |t: usize, arc: FrameArc| tiny.cost(path_arc(t, arc));
+        let expected = enumerated(&tiny);
         for (at, quantity) in quantities(&cost).into_iter().enumerate() {
-            let of = |all: &[f64]| {
+            let expectation_of = |all: &[f64]| {
                 let arcs = Arcs { blank: &all[..blanks], lexical: &all[blanks..] };
-                expected(&*context, alignment, arcs, quantity).unwrap()
+                expectation(&*context, alignment, arcs, quantity).unwrap()
             };
-            let found = of(&all);
-            assert_near("mean", &[found.mean], &[want.map_or(f64::INFINITY, |want| want[at])], 1e-10, 1e-10);
-            prop_assert_eq!(want.is_none(), found.log_sum == f64::NEG_INFINITY);
-            let gradient = [found.blank, found.lexical].concat();
-            // Blocked arcs have no gradient; the others are moved.
+            let computed = expectation_of(&all);
+            assert_near(
+                "mean",
+                &[computed.mean],
+                &[expected.map_or(f64::INFINITY, |expected| expected[at])],
+                1e-10,
+                1e-10,
+            );
+            prop_assert_eq!(expected.is_none(), computed.log_sum == f64::NEG_INFINITY);
+            let gradient = [computed.blank, computed.lexical].concat();
+            // Blocked arcs have no gradient; differences change the others
+            // only.
             let open: Vec<usize> = (0..all.len()).filter(|&i| all[i].is_finite()).collect();
             let blocked = (0..all.len()).filter(|i| !open.contains(i));
             prop_assert!(blocked.into_iter().all(|i| gradient[i] == 0.0));
-            let differences = if want.is_none() { vec![0.0; open.len()] } else {
+            let differences = if expected.is_none() {
+                vec![0.0; open.len()]
+            } else {
                 let moved = |values: &[f64]| {
                     let mut all = all.clone();
                     open.iter().zip(values).for_each(|(&i, &value)| all[i] = value);
-                    Ok(of(&all).mean)
+                    Ok(expectation_of(&all).mean)
                 };
                 let point: Vec<f64> = open.iter().map(|&i| all[i]).collect();
-                differences::central(moved, &point).unwrap()
+                differences::central_difference(moved, &point).unwrap()
             };
             let gradient: Vec<f64> = open.iter().map(|&i| gradient[i]).collect();
             assert_near("gradient", &gradient, &differences, 1e-8, 1e-8);
@@ -87,13 +96,13 @@ proptest! {
     }
 }
 
-/// Frames of a batch of utterances of unequal lengths, padded with what no one may read.
+/// Lengths of the utterances of a batch, whose padding is invalid.
 const LENGTHS: [usize; 3] = [4, 0, 2];
 const PADDED: usize = 5;
 
 fn table(states: usize, labels: usize) -> Vec<f64> {
     let mut values = normal(7, 1, LENGTHS.len() * PADDED * states * (1 + labels), 1.0);
-    // A few blocked arcs.
+    // Some blocked arcs.
     values.iter_mut().step_by(13).for_each(|w| *w = f64::NEG_INFINITY);
     values
 }
@@ -103,16 +112,16 @@ fn rows() -> Vec<f64> {
     (0..LENGTHS.len() * PADDED).map(row).collect()
 }
 
-/// What no lattice function knows: the reference of each utterance.
+/// Returns label errors against a reference of each utterance.
 fn costs(alignment: AlignmentLattice) -> impl Fn(usize) -> Box<dyn Fn(usize, FrameArc) -> f64> {
     move |utterance| {
         let reference: Vec<u32> = (0..30).map(|at| [0, 1, 2, 0][(at + utterance) % 4]).collect();
-        Box::new(move |t, arc| differs(alignment, &reference)(t, arc))
+        Box::new(move |t, arc| alignment_errors(alignment, &reference)(t, arc))
     }
 }
 
 #[test]
-fn batches_are_single_utterances() {
+fn batches_equal_single_utterances() {
     let context = FullNGram::new(2, 1).unwrap();
     let (states, labels) = (3, 2);
     let values = table(states, labels);
@@ -123,40 +132,40 @@ fn batches_are_single_utterances() {
     let weights = [0.5, 3.0, -2.0];
     for alignment in [AlignmentLattice::FrameDependent, AlignmentLattice::frame_label_dependent(2).unwrap()] {
         let lattice = RecognitionLattice::new(&context, alignment, &weight_fn).unwrap();
-        let each: Vec<_> = (0..LENGTHS.len()).map(costs(alignment)).collect();
+        let label_costs: Vec<_> = (0..LENGTHS.len()).map(costs(alignment)).collect();
         for entropy in [true, false] {
-            let of = |utterance: usize| {
-                if entropy { Quantity::Entropy } else { Quantity::Cost(&*each[utterance]) }
+            let statistic = |utterance: usize| {
+                if entropy { PathStatistic::Entropy } else { PathStatistic::Cost(&*label_costs[utterance]) }
             };
-            let found = lattice.expectation_gradients(&frames, of, &weights).unwrap();
-            assert_eq!(found.sums, lattice.expectations(&frames, of).unwrap());
-            assert_eq!(found.frames, vec![0.0; rows.len()]);
-            let mut want = vec![0.0; values.len()];
+            let computed = lattice.expectation_gradients(&frames, statistic, &weights).unwrap();
+            assert_eq!(computed.sums, lattice.expectations(&frames, statistic).unwrap());
+            assert_eq!(computed.frames, vec![0.0; rows.len()]);
+            let mut expected = vec![0.0; values.len()];
             for (utterance, &length) in LENGTHS.iter().enumerate() {
                 let start = utterance * PADDED * states * (1 + labels);
-                let own = values[start..][..length * states * (1 + labels)].chunks(1 + labels);
-                let blank: Vec<f64> = own.clone().map(|row| row[0]).collect();
-                let lexical: Vec<f64> = own.flat_map(|row| row[1..].to_vec()).collect();
+                let utterance_values = values[start..][..length * states * (1 + labels)].chunks(1 + labels);
+                let blank: Vec<f64> = utterance_values.clone().map(|row| row[0]).collect();
+                let lexical: Vec<f64> = utterance_values.flat_map(|row| row[1..].to_vec()).collect();
                 let arcs = Arcs { blank: &blank, lexical: &lexical };
-                let Expected { mean, blank, lexical, .. } =
-                    expected(&context, alignment, arcs, of(utterance)).unwrap();
-                assert_eq!(found.sums[utterance], mean);
+                let ExpectationGradient { mean, blank, lexical, .. } =
+                    expectation(&context, alignment, arcs, statistic(utterance)).unwrap();
+                assert_eq!(computed.sums[utterance], mean);
                 for (row, (b, l)) in blank.iter().zip(lexical.chunks(labels)).enumerate() {
-                    let to = &mut want[start + row * (1 + labels)..][..1 + labels];
+                    let to = &mut expected[start + row * (1 + labels)..][..1 + labels];
                     to[0] = weights[utterance] * b;
                     to[1..].iter_mut().zip(l).for_each(|(to, l)| *to = weights[utterance] * l);
                 }
             }
-            assert_eq!(found.parameters["table"], want);
-            assert!(want.iter().any(|&g| g != 0.0));
-            assert_eq!(found.sums[1], 0.0, "an utterance without frames has one path");
+            assert_eq!(computed.parameters["table"], expected);
+            assert!(expected.iter().any(|&g| g != 0.0));
+            assert_eq!(computed.sums[1], 0.0, "an utterance without frames has one path");
         }
     }
 }
 
-/// In f32, what f64 finds of the same weights.
+/// Results in f32 against f64 for the same weights.
 #[test]
-fn single_precision_is_near_double() {
+fn single_precision_is_close_to_double() {
     let context = FullNGram::new(2, 1).unwrap();
     let narrow: Vec<f32> = table(3, 2).into_iter().map(|w| w as f32).collect();
     let wide: Vec<f64> = narrow.iter().map(|&w| w.into()).collect();
@@ -166,12 +175,12 @@ fn single_precision_is_near_double() {
         let weight_fn = TableWeightFn::new(values, &[LENGTHS.len(), PADDED, 3, 3]).unwrap();
         let lattice = RecognitionLattice::new(context, AlignmentLattice::FrameDependent, &weight_fn).unwrap();
         let frames = Frames::new(rows, &[LENGTHS.len(), PADDED, 1], &LENGTHS).unwrap();
-        lattice.expectation_gradients(&frames, |_| Quantity::Entropy, &[1.0; LENGTHS.len()]).unwrap()
+        lattice.expectation_gradients(&frames, |_| PathStatistic::Entropy, &[1.0; LENGTHS.len()]).unwrap()
     }
-    let (found, want) = (run(&context, &narrow, &rows), run(&context, &wide, &wide_rows));
-    assert_eq!(found.sums, want.sums);
-    let gradient: Vec<f64> = found.parameters["table"].iter().map(|&g| g.into()).collect();
-    assert_near("table", &gradient, &want.parameters["table"], 1e-7, 1e-9);
+    let (computed, expected) = (run(&context, &narrow, &rows), run(&context, &wide, &wide_rows));
+    assert_eq!(computed.sums, expected.sums);
+    let gradient: Vec<f64> = computed.parameters["table"].iter().map(|&g| g.into()).collect();
+    assert_near("table", &gradient, &expected.parameters["table"], 1e-7, 1e-9);
 }
 
 struct Net {
@@ -182,13 +191,13 @@ const SIZES: [usize; 8] = [3 * 2, 2 * 4, 3 * 4, 4, 4, 1, 4 * 2, 2];
 
 impl Net {
     fn new() -> Self {
-        let each = SIZES.iter().enumerate();
-        Self { parameters: each.map(|(i, &size)| normal(9, i as u64, size, 0.7)).collect() }
+        let sizes = SIZES.iter().enumerate();
+        Self { parameters: sizes.map(|(i, &size)| normal(9, i as u64, size, 0.7)).collect() }
     }
 
-    fn with<T>(&self, use_it: impl FnOnce(&dyn WeightFn<f64>) -> T) -> T {
+    fn with<T>(&self, run: impl FnOnce(&dyn WeightFn<f64>) -> T) -> T {
         let [e, wc, wf, bias, w0, c0, w1, c1] = &self.parameters[..] else { unreachable!() };
-        use_it(&JointWeightFn {
+        run(&JointWeightFn {
             embeddings: Embeddings::Table(e),
             states: 3,
             vocabulary: 2,
@@ -218,72 +227,72 @@ fn gradients_of_parameters_and_frames() {
     let context = FullNGram::new(2, 1).unwrap();
     let (net, rows, weights) = (Net::new(), normal(11, 1, 2 * 3 * 3, 1.0), [1.5, -0.5]);
     for alignment in [AlignmentLattice::FrameDependent, AlignmentLattice::frame_label_dependent(1).unwrap()] {
-        let each: Vec<_> = (0..2).map(costs(alignment)).collect();
+        let label_costs: Vec<_> = (0..2).map(costs(alignment)).collect();
         for entropy in [true, false] {
-            let of = |utterance: usize| {
-                if entropy { Quantity::Entropy } else { Quantity::Cost(&*each[utterance]) }
+            let statistic = |utterance: usize| {
+                if entropy { PathStatistic::Entropy } else { PathStatistic::Cost(&*label_costs[utterance]) }
             };
             let run = |net: &Net, rows: &[f64]| -> LatticeOutput<f64> {
                 let frames = Frames::new(rows, &[2, 3, 3], &[3, 2]).unwrap();
                 net.with(|weight_fn| {
                     let lattice = RecognitionLattice::new(&context, alignment, weight_fn).unwrap();
-                    lattice.expectation_gradients(&frames, of, &weights).unwrap()
+                    lattice.expectation_gradients(&frames, statistic, &weights).unwrap()
                 })
             };
             let total = |output: LatticeOutput<f64>| {
                 output.sums.iter().zip(weights).map(|(sum, w)| sum * w).sum::<f64>()
             };
-            let found = run(&net, &rows);
-            let want = differences::central(|rows| Ok(total(run(&net, rows))), &rows).unwrap();
-            assert_near("frames", &found.frames, &want, 1e-8, 1e-8);
-            assert!(found.frames[15..].iter().all(|&g| g == 0.0), "padding");
+            let computed = run(&net, &rows);
+            let expected = differences::central_difference(|rows| Ok(total(run(&net, rows))), &rows).unwrap();
+            assert_near("frames", &computed.frames, &expected, 1e-8, 1e-8);
+            assert!(computed.frames[15..].iter().all(|&g| g == 0.0), "padding");
             for (i, name) in NAMES.iter().enumerate() {
                 let moved = |values: &[f64]| {
                     let mut parameters = net.parameters.clone();
                     parameters[i] = values.to_vec();
                     Ok(total(run(&Net { parameters }, &rows)))
                 };
-                let want = differences::central(moved, &net.parameters[i]).unwrap();
-                assert_near(name, &found.parameters[*name], &want, 1e-8, 1e-8);
+                let expected = differences::central_difference(moved, &net.parameters[i]).unwrap();
+                assert_near(name, &computed.parameters[*name], &expected, 1e-8, 1e-8);
             }
         }
     }
 }
 
 #[test]
-fn what_is_wrong_is_told() {
+fn invalid_arguments_are_reported() {
     let context = FullNGram::new(1, 0).unwrap();
     let alignment = AlignmentLattice::FrameDependent;
-    let run = |blank: &[f64], lexical: &[f64], quantity: Quantity| {
-        expected(&context, alignment, Arcs { blank, lexical }, quantity)
+    let run = |blank: &[f64], lexical: &[f64], quantity: PathStatistic| {
+        expectation(&context, alignment, Arcs { blank, lexical }, quantity)
     };
     let nan = |_: usize, _: FrameArc| f64::NAN;
-    let error = |result: Result<Expected, Error>| result.unwrap_err().to_string();
+    let error = |result: Result<ExpectationGradient, Error>| result.unwrap_err().to_string();
     let low = f64::NEG_INFINITY;
-    assert!(error(run(&[0.0], &[0.0, 0.0], Quantity::Entropy)).starts_with("arcs.lexical: expected 1"));
-    assert!(error(run(&[0.0], &[0.0], Quantity::Cost(&nan))).contains("NaN in utterance 0"));
+    assert!(error(run(&[0.0], &[0.0, 0.0], PathStatistic::Entropy)).starts_with("arcs.lexical: expected 1"));
+    assert!(error(run(&[0.0], &[0.0], PathStatistic::Cost(&nan))).contains("NaN in utterance 0"));
     for wrong in [f64::NAN, f64::INFINITY] {
         assert!(matches!(
-            run(&[wrong], &[0.0], Quantity::Entropy),
+            run(&[wrong], &[0.0], PathStatistic::Entropy),
             Err(Error::Overflow { utterance: 0, .. })
         ));
     }
-    // Nobody asks what a blocked arc costs, and no path has no mean.
+    // The cost of a blocked arc is not evaluated; without a path there is no mean.
     let only = |_: usize, arc: FrameArc| if arc.label == 0 { 2.0 } else { f64::NAN };
-    let found = run(&[0.0], &[low], Quantity::Cost(&only)).unwrap();
-    assert_eq!((found.mean, found.blank, found.lexical), (2.0, vec![0.0], vec![0.0]));
-    for quantity in [Quantity::Entropy, Quantity::Cost(&nan)] {
-        let found = run(&[low], &[low], quantity).unwrap();
-        assert_eq!((found.log_sum, found.mean), (low, f64::INFINITY));
-        assert_eq!((found.blank, found.lexical), (vec![0.0], vec![0.0]));
+    let computed = run(&[0.0], &[low], PathStatistic::Cost(&only)).unwrap();
+    assert_eq!((computed.mean, computed.blank, computed.lexical), (2.0, vec![0.0], vec![0.0]));
+    for quantity in [PathStatistic::Entropy, PathStatistic::Cost(&nan)] {
+        let computed = run(&[low], &[low], quantity).unwrap();
+        assert_eq!((computed.log_sum, computed.mean), (low, f64::INFINITY));
+        assert_eq!((computed.blank, computed.lexical), (vec![0.0], vec![0.0]));
     }
     let weight_fn = TableWeightFn::new(&[0.0, 0.0], &[1, 1, 2]).unwrap();
     let lattice = RecognitionLattice::new(&context, alignment, &weight_fn).unwrap();
     let frames = Frames::new(&[0.0, 0.0], &[2, 1, 1], &[1, 1]).unwrap();
     for weights in [vec![1.0], vec![1.0, f64::NAN]] {
-        assert!(lattice.expectation_gradients(&frames, |_| Quantity::Entropy, &weights).is_err());
+        assert!(lattice.expectation_gradients(&frames, |_| PathStatistic::Entropy, &weights).is_err());
     }
-    let second = |utterance| if utterance == 1 { Quantity::Cost(&nan) } else { Quantity::Entropy };
-    let found = lattice.expectations(&frames, second).unwrap_err().to_string();
-    assert!(found.contains("NaN in utterance 1"), "{found}");
+    let second = |utterance| if utterance == 1 { PathStatistic::Cost(&nan) } else { PathStatistic::Entropy };
+    let computed = lattice.expectations(&frames, second).unwrap_err().to_string();
+    assert!(computed.contains("NaN in utterance 1"), "{computed}");
 }

@@ -5,34 +5,35 @@ use lattice::{
     AlignmentLattice, ArcEnd, Arcs, Context, FullNGram, NextStateTable,
     context::{backward_broadcast, forward_reduce, forward_reduce_backward, walk_states},
     distance::{
-        Distance, FrameArc, distance, forward_step, string_distance, string_forward_step, through,
-        through_step,
+        Distance, FrameArc, arc_sums, arc_sums_step, distance, forward_step, string_distance,
+        string_forward_step,
     },
 };
 use oracle::{
     compare::assert_near,
-    golden::{self, Tensors},
+    golden::{self, GoldenTensors},
 };
 use rnnt_dp::semiring::{Differentiable, Log, Probability, Semiring, Tropical};
 
-/// A file and the bars of its precision: relative and absolute of values, and of gradients.
+/// A golden file with tolerances of values and gradients.
 struct Case {
-    tensors: Tensors,
+    tensors: GoldenTensors,
     values: [f64; 2],
     gradients: [f64; 2],
 }
 
 impl Case {
     fn all(name: &str) -> Vec<Self> {
-        let Some(folder) = golden::folder_of("last") else { return Vec::new() };
-        let read = |precision: &str| Tensors::read(&folder.join(format!("{name}.{precision}.safetensors")));
+        let Some(folder) = golden::system_folder("last") else { return Vec::new() };
+        let read =
+            |precision: &str| GoldenTensors::read(&folder.join(format!("{name}.{precision}.safetensors")));
         vec![
             Self { tensors: read("f64"), values: [1e-10, 1e-12], gradients: [1e-10, 1e-12] },
             Self { tensors: read("f32"), values: [2e-5, 1e-5], gradients: [1e-4, 1e-5] },
         ]
     }
 
-    /// What the names begin with, up to the first slash.
+    /// Prefixes of the names, up to the first slash.
     fn keys(&self) -> Vec<String> {
         let mut keys: Vec<String> =
             self.tensors.names().filter_map(|name| Some(name.split_once('/')?.0.to_owned())).collect();
@@ -40,18 +41,18 @@ impl Case {
         keys
     }
 
-    fn near(&self, name: &str, found: &[f64]) {
+    fn near(&self, name: &str, computed: &[f64]) {
         let [relative, absolute] = self.values;
-        assert_near(name, found, self.tensors.values(name), relative, absolute);
+        assert_near(name, computed, self.tensors.values(name), relative, absolute);
     }
 
-    fn near_gradient(&self, name: &str, found: &[f64]) {
+    fn near_gradient(&self, name: &str, computed: &[f64]) {
         let [relative, absolute] = self.gradients;
-        assert_near(name, found, self.tensors.values(name), relative, absolute);
+        assert_near(name, computed, self.tensors.values(name), relative, absolute);
     }
 }
 
-/// The number behind a letter in a name such as `v3_n1_fld2`.
+/// Returns the number after a letter in a name such as `v3_n1_fld2`.
 fn number(key: &str, letters: &str) -> Option<usize> {
     key.split('_').find_map(|part| part.strip_prefix(letters)?.parse().ok())
 }
@@ -74,7 +75,7 @@ fn contexts_fullngram() {
             check_gradient::<Log>(&case, &format!("{key}/forward_reduce_log"), &key, &context);
             check_gradient::<Tropical>(&case, &format!("{key}/forward_reduce_tropical"), &key, &context);
         }
-        assert_eq!(case.tensors.unseen(), [""; 0]);
+        assert_eq!(case.tensors.unread_names(), [""; 0]);
     }
 }
 
@@ -87,7 +88,7 @@ fn contexts_nextstatetable() {
             let context = NextStateTable::new(&case.tensors.integers(&name), states, labels).unwrap();
             check_context(&case, &key, &context);
         }
-        assert_eq!(case.tensors.unseen(), [""; 0]);
+        assert_eq!(case.tensors.unread_names(), [""; 0]);
     }
 }
 
@@ -101,10 +102,11 @@ fn check_context(case: &Case, key: &str, context: &dyn Context) {
         let width = tensors.shape(&name)[1];
         tensors.integers(&name).chunks(width).map(<[i64]>::to_vec).collect::<Vec<_>>()
     };
-    for (labels, want) in walk("walk_labels").into_iter().zip(walk("walk_states")) {
+    for (labels, expected) in walk("walk_labels").into_iter().zip(walk("walk_states")) {
         let labels: Vec<u32> = labels.into_iter().map(|y| y as u32).collect();
-        let found: Vec<i64> = walk_states(context, &labels).unwrap().into_iter().map(|p| p as i64).collect();
-        assert_eq!(found, want, "{key} after {labels:?}");
+        let computed: Vec<i64> =
+            walk_states(context, &labels).unwrap().into_iter().map(|p| p as i64).collect();
+        assert_eq!(computed, expected, "{key} after {labels:?}");
     }
     check_reduce::<Probability>(case, &format!("{key}/forward_reduce_real"), key, context);
     check_reduce::<Log>(case, &format!("{key}/forward_reduce_log"), key, context);
@@ -142,8 +144,10 @@ fn check_gradient<S: Differentiable>(case: &Case, name: &str, key: &str, context
     case.near_gradient(&format!("{name}_grad"), &all);
 }
 
-/// One utterance of arrays whose leading axes are alignment states and utterances.
-fn of_utterance(tensors: &Tensors, name: &str, utterance: usize) -> Vec<f64> {
+/// Returns one utterance of an array.
+///
+/// Its leading axes are alignment states and utterances.
+fn utterance_rows(tensors: &GoldenTensors, name: &str, utterance: usize) -> Vec<f64> {
     let [alignments, batch, ..] = *tensors.shape(name) else { panic!("{name}: axes") };
     let values = tensors.values(name);
     let size = values.len() / alignments / batch;
@@ -174,7 +178,7 @@ fn alignment_steps() {
             check_forward::<Tropical>(&case, &key, "tropical", &context, alignment);
             check_backward(&case, &key, &context, alignment);
         }
-        assert_eq!(case.tensors.unseen(), [""; 0]);
+        assert_eq!(case.tensors.unread_names(), [""; 0]);
     }
 }
 
@@ -191,14 +195,14 @@ fn check_forward<S: Semiring<Weight = f64>>(
         let width = tensors.shape(&tensor("alpha"))[1];
         let mut all = Vec::new();
         for (utterance, alpha) in tensors.values(&tensor("alpha")).chunks(width).enumerate() {
-            let of = |name: &str| of_utterance(tensors, &tensor(name), utterance);
-            let (blank, lexical) = (of("blank"), of("lexical"));
+            let utterance_values = |name: &str| utterance_rows(tensors, &tensor(name), utterance);
+            let (blank, lexical) = (utterance_values("blank"), utterance_values("lexical"));
             let arcs = Arcs { blank: &blank, lexical: &lexical };
-            let found = match prefix {
+            let computed = match prefix {
                 "" => forward_step::<S>(context, alignment, arcs, alpha),
                 _ => string_forward_step::<S>(alignment, arcs, alpha),
             };
-            all.extend(found.unwrap());
+            all.extend(computed.unwrap());
         }
         case.near(&tensor(&format!("forward_{name}")), &all);
     }
@@ -210,21 +214,21 @@ fn check_backward(case: &Case, key: &str, context: &FullNGram, alignment: Alignm
     let tensor = |name: &str| format!("{key}/{name}");
     let rows =
         |name: &str, utterance: usize| tensors.values(&tensor(name))[utterance * states..][..states].to_vec();
-    let near = |name: &str, utterance: usize, found: &[f64]| {
+    let near = |name: &str, utterance: usize, computed: &[f64]| {
         let [relative, absolute] = case.gradients;
-        assert_near(name, found, &of_utterance(tensors, &tensor(name), utterance), relative, absolute);
+        assert_near(name, computed, &utterance_rows(tensors, &tensor(name), utterance), relative, absolute);
     };
     let mut betas = Vec::new();
     for (utterance, &log_z) in tensors.values(&tensor("log_z")).iter().enumerate() {
-        let of = |name: &str| of_utterance(tensors, &tensor(name), utterance);
-        let (blank, lexical) = (of("blank"), of("lexical"));
+        let utterance_values = |name: &str| utterance_rows(tensors, &tensor(name), utterance);
+        let (blank, lexical) = (utterance_values("blank"), utterance_values("lexical"));
         let arcs = Arcs { blank: &blank, lexical: &lexical };
         let (alpha, beta) = (rows("alpha", utterance), rows("beta", utterance));
-        let found = through_step::<Log>(context, alignment, arcs, &alpha, &beta).unwrap();
-        let (blank, lexical) = found.marginals(log_z);
+        let computed = arc_sums_step::<Log>(context, alignment, arcs, &alpha, &beta).unwrap();
+        let (blank, lexical) = computed.marginals(log_z);
         near("backward_blank_marginal", utterance, &blank);
         near("backward_lexical_marginal", utterance, &lexical);
-        betas.extend(found.beta);
+        betas.extend(computed.beta);
     }
     case.near(&tensor("backward_next_beta"), &betas);
 }
@@ -232,7 +236,7 @@ fn check_backward(case: &Case, key: &str, context: &FullNGram, alignment: Alignm
 /// Distances, α and marginals of all lattices, from their arc weights.
 #[test]
 fn lattices() {
-    let Some(folder) = golden::folder_of("last") else { return };
+    let Some(folder) = golden::system_folder("last") else { return };
     let mut done = 0;
     for entry in std::fs::read_dir(&folder).unwrap() {
         let path = entry.unwrap().path();
@@ -249,7 +253,7 @@ fn lattices() {
 }
 
 fn check_lattice(file: &Path, case: &serde_json::Value) {
-    let tensors = Tensors::read(file);
+    let tensors = GoldenTensors::read(file);
     let option = |name: &str| case[name].as_u64().unwrap() as usize;
     let context = FullNGram::new(option("V"), option("n")).unwrap();
     let alignment = match case["align"].as_str().unwrap() {
@@ -261,14 +265,14 @@ fn check_lattice(file: &Path, case: &serde_json::Value) {
     let (num_frames, num_labels) = (tensors.integers("in/num_frames"), tensors.integers("in/num_labels"));
     let labels = tensors.integers("in/labels");
     let (padded, width) = (blank.len() / states / num_frames.len(), labels.len() / num_frames.len());
-    let near = |name: &str, utterance: usize, found: &[f64]| {
+    let near = |name: &str, utterance: usize, computed: &[f64]| {
         let size = tensors.values(name).len() / num_frames.len();
-        let want = &tensors.values(name)[utterance * size..][..found.len()];
-        assert_near(&format!("{} {name}", file.display()), found, want, 1e-10, 1e-12);
+        let expected = &tensors.values(name)[utterance * size..][..computed.len()];
+        assert_near(&format!("{} {name}", file.display()), computed, expected, 1e-10, 1e-12);
     };
     for (utterance, (&frames, &count)) in num_frames.iter().zip(&num_labels).enumerate() {
         let frames = (frames as usize).min(padded);
-        let weigh = |t: usize, arc: FrameArc| {
+        let arc_weight = |t: usize, arc: FrameArc| {
             let from = (utterance * padded + t) * states + arc.context;
             if arc.label == 0 { blank[from] } else { lexical[from * vocabulary + arc.label - 1] }
         };
@@ -276,81 +280,86 @@ fn check_lattice(file: &Path, case: &serde_json::Value) {
         let string: Option<Vec<u32>> = string.map(|labels| labels.iter().map(|&y| y as u32).collect());
         let string = string.as_deref();
         let distances = [
-            ("log", distances::<Log>(&context, alignment, string, frames, &weigh)),
-            ("tropical", distances::<Tropical>(&context, alignment, string, frames, &weigh)),
-            ("real", distances::<Probability>(&context, alignment, string, frames, &weigh)),
+            ("log", distances::<Log>(&context, alignment, string, frames, &arc_weight)),
+            ("tropical", distances::<Tropical>(&context, alignment, string, frames, &arc_weight)),
+            ("real", distances::<Probability>(&context, alignment, string, frames, &arc_weight)),
         ];
-        for (semiring, (all, along)) in distances {
-            let tensor = |what: &str| format!("out/{what}_{semiring}");
+        for (semiring, (all, string_total)) in distances {
+            let tensor = |name: &str| format!("out/{name}_{semiring}");
             if !tensors.has(&tensor("denom")) {
                 continue;
             }
             near(&tensor("denom"), utterance, &[all.total]);
-            near(&tensor("numer"), utterance, &[along]);
+            near(&tensor("numer"), utterance, &[string_total]);
             if tensors.has(&tensor("alpha")) {
                 near(&tensor("alpha"), utterance, &all.alphas);
             }
         }
-        let path = distance::<Traced>(&context, alignment, frames, |t, arc| {
+        let path = distance::<BestLabels>(&context, alignment, frames, |t, arc| {
             let entries = if arc.label == 0 { alignment.num_states() - arc.alignment } else { 1 };
-            Trace { score: weigh(t, arc), labels: arc.label as u128, entries }
+            LabelPath { score: arc_weight(t, arc), labels: arc.label as u128, entries }
         });
         let name = "out/shortest_path_alignment_labels";
-        let want = &tensors.values(name)[utterance * padded * alignment.num_states()..];
-        assert_eq!(path.total.labels(), want[..path.total.entries], "{} {name}", file.display());
+        let expected = &tensors.values(name)[utterance * padded * alignment.num_states()..];
+        assert_eq!(path.total.labels(), expected[..path.total.entries], "{} {name}", file.display());
         if tensors.has("out/blank_marginals_by_state") {
-            let mut each = vec![(Vec::new(), Vec::new()); frames];
-            let total = distance::<Log>(&context, alignment, frames, weigh).total;
-            through::<Log>(&context, alignment, frames, weigh, |t, found| each[t] = found.marginals(total));
-            let (blank, lexical): (Vec<_>, Vec<_>) = each.into_iter().unzip();
+            let mut marginals = vec![(Vec::new(), Vec::new()); frames];
+            let total = distance::<Log>(&context, alignment, frames, arc_weight).total;
+            arc_sums::<Log>(&context, alignment, frames, arc_weight, |t, computed| {
+                marginals[t] = computed.marginals(total)
+            });
+            let (blank, lexical): (Vec<_>, Vec<_>) = marginals.into_iter().unzip();
             near("out/blank_marginals_by_state", utterance, &blank.concat());
             near("out/lexical_marginals_by_state", utterance, &lexical.concat());
         }
     }
 }
 
-/// Over all paths, and along a string; there is no path along one that is longer than its array.
+/// Returns the distance over all paths and along a string.
+///
+/// A string that is longer than its array has no path.
 fn distances<S: Semiring<Weight = f64>>(
     context: &dyn Context,
     alignment: AlignmentLattice,
     string: Option<&[u32]>,
     frames: usize,
-    weigh: &impl Fn(usize, FrameArc) -> f64,
+    arc_weight: &impl Fn(usize, FrameArc) -> f64,
 ) -> (Distance<f64>, f64) {
-    let all = distance::<S>(context, alignment, frames, weigh);
-    let along = |string| string_distance::<S>(context, alignment, string, frames, weigh).unwrap().total;
-    (all, string.map_or(S::ZERO, along))
+    let all = distance::<S>(context, alignment, frames, arc_weight);
+    let string_total =
+        |string| string_distance::<S>(context, alignment, string, frames, arc_weight).unwrap().total;
+    (all, string.map_or(S::ZERO, string_total))
 }
 
-/// The best path as its labels, so that it shows in what order sums are.
-struct Traced;
+/// A semiring of best paths, which shows the order of sums.
+struct BestLabels;
 
 #[derive(Clone, Copy, PartialEq)]
-struct Trace {
+struct LabelPath {
     score: f64,
-    /// Five bits each, the last one lowest.
+    /// Five bits per label, the last label lowest.
     labels: u128,
     entries: usize,
 }
 
-impl Trace {
+impl LabelPath {
     fn labels(&self) -> Vec<f64> {
         (0..self.entries).rev().map(|at| (self.labels >> (5 * at) & 31) as f64).collect()
     }
 }
 
-impl Semiring for Traced {
-    type Weight = Trace;
-    const ZERO: Trace = Trace { score: f64::NEG_INFINITY, labels: 0, entries: 0 };
-    const ONE: Trace = Trace { score: 0.0, labels: 0, entries: 0 };
+impl Semiring for BestLabels {
+    type Weight = LabelPath;
+    const ZERO: LabelPath = LabelPath { score: f64::NEG_INFINITY, labels: 0, entries: 0 };
+    const ONE: LabelPath = LabelPath { score: 0.0, labels: 0, entries: 0 };
 
-    fn plus(a: Trace, b: Trace) -> Trace {
+    fn plus(a: LabelPath, b: LabelPath) -> LabelPath {
         if a.score >= b.score { a } else { b }
     }
 
-    fn times(a: Trace, b: Trace) -> Trace {
+    fn times(a: LabelPath, b: LabelPath) -> LabelPath {
         let entries = a.entries + b.entries;
         assert!(entries <= 25, "more labels than bits");
-        Trace { score: a.score + b.score, labels: a.labels << (5 * b.entries) | b.labels, entries }
+        LabelPath { score: a.score + b.score, labels: a.labels << (5 * b.entries) | b.labels, entries }
     }
 }

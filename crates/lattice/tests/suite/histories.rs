@@ -1,9 +1,9 @@
-//! Pruned n-grams against their definition and against full ones.
+//! Pruned n-grams against their definition and against full n-grams.
 use std::collections::BTreeSet;
 
 use lattice::{Context, Error, FullNGram, NextStateTable, context};
 
-use crate::listing::Numbers;
+use crate::table_lattices::Random;
 
 #[test]
 fn all_histories_of_a_length_are_a_full_n_gram() {
@@ -28,34 +28,34 @@ fn all_histories_of_a_length_are_a_full_n_gram() {
 }
 
 #[test]
-fn states_are_the_longest_kept_ends_of_all_strings() {
+fn states_are_the_longest_suffixes_among_the_histories() {
     for seed in 0..200 {
-        let mut numbers = Numbers::new(seed);
-        let vocabulary = 1 + numbers.below(3);
+        let mut numbers = Random::new(seed);
+        let vocabulary = 1 + numbers.index(3);
         let mut string =
-            |length| (0..length).map(|_| 1 + numbers.below(vocabulary) as u32).collect::<Vec<_>>();
-        let kept: Vec<Vec<u32>> = [0, 1, 2, 3, 3, 4, 4].into_iter().map(&mut string).collect();
-        let kept = &kept[seed as usize % 8..];
-        let said = string(200);
-        let pruned = NextStateTable::from_histories(vocabulary, kept).unwrap();
-        let states = context::histories(vocabulary, kept).unwrap();
-        let closed: BTreeSet<&[u32]> = kept
+            |length| (0..length).map(|_| 1 + numbers.index(vocabulary) as u32).collect::<Vec<_>>();
+        let histories: Vec<Vec<u32>> = [0, 1, 2, 3, 3, 4, 4].into_iter().map(&mut string).collect();
+        let histories = &histories[seed as usize % 8..];
+        let labels = string(200);
+        let pruned = NextStateTable::from_histories(vocabulary, histories).unwrap();
+        let states = context::histories(vocabulary, histories).unwrap();
+        let suffixes: BTreeSet<&[u32]> = histories
             .iter()
             .flat_map(|string| (0..=string.len()).map(|n| &string[..n]))
             .chain([&[][..]])
             .collect();
-        assert_eq!(states.iter().map(Vec::as_slice).collect::<BTreeSet<_>>(), closed);
+        assert_eq!(states.iter().map(Vec::as_slice).collect::<BTreeSet<_>>(), suffixes);
         assert_eq!(states.len(), pruned.states());
-        let walked = context::walk_states(&pruned, &said).unwrap();
-        for (length, &state) in walked.iter().enumerate() {
-            let expected = (0..=length).map(|from| &said[from..length]).find(|end| closed.contains(end));
+        let path_states = context::walk_states(&pruned, &labels).unwrap();
+        for (length, &state) in path_states.iter().enumerate() {
+            let expected = (0..=length).map(|from| &labels[from..length]).find(|end| suffixes.contains(end));
             assert_eq!(Some(&states[state][..]), expected, "seed {seed}");
         }
     }
 }
 
 #[test]
-fn a_label_that_is_none_is_said() {
+fn invalid_labels_are_reported() {
     let error = NextStateTable::from_histories(2, &[vec![1], vec![2, 3]]).unwrap_err();
     assert_eq!(error, Error::Label { utterance: 1, position: 1, vocabulary: 2, found: 3 });
     assert!(NextStateTable::from_histories(2, &[vec![0]]).is_err());

@@ -1,20 +1,22 @@
-//! Bad input: a typed error that names the place, and never a panic or a silent NaN.
+//! Invalid input gives an error that names the argument.
+//!
+//! There is never a panic or a silent NaN.
 use lattice::{
     AlignmentLattice, Arcs, BeamOptions, BestPathStream, Context, Embeddings, Error, Frames, FullNGram,
     JointWeightFn, Labels, LatticeSession, LocallyNormalized, Merge, NBestOptions, NextStateTable, Normalize,
-    Options, RecognitionLattice, Result, SharedRnn, Sum, TableWeightFn, WeightFn,
-    distance::{forward_step, string_distance, string_forward_step, through_step},
-    expectation::{Quantity, expected},
+    Options, PathSum, RecognitionLattice, Result, SharedRnn, TableWeightFn, WeightFn,
+    distance::{arc_sums_step, forward_step, string_distance, string_forward_step},
+    expectation::{PathStatistic, expectation},
 };
 use rnnt_dp::semiring::{Count, Log};
 
 use crate::{
-    common::made_up,
+    common::random,
     problem::{FEATURES, Problem},
 };
 
 #[track_caller]
-fn says<T>(result: Result<T>, parts: &[&str]) {
+fn assert_message<T>(result: Result<T>, parts: &[&str]) {
     let message = match result {
         Ok(_) => panic!("no error, expected {parts:?}"),
         Err(error) => error.to_string(),
@@ -23,7 +25,7 @@ fn says<T>(result: Result<T>, parts: &[&str]) {
 }
 
 fn problem() -> Problem<f32> {
-    Problem::made_up((3, 1), Some(2), (5, false), &[(4, 2), (6, 3), (2, 1)])
+    Problem::random((3, 1), Some(2), (5, false), &[(4, 2), (6, 3), (2, 1)])
 }
 
 fn losses(problem: &Problem<f32>) -> Result<Vec<f64>> {
@@ -32,8 +34,8 @@ fn losses(problem: &Problem<f32>) -> Result<Vec<f64>> {
         let planned = session.plan(lattice, frames, labels).map(|_| ());
         let summed = session.sum(lattice, frames, labels, &[1.0; 3]).map(|output| output.sums);
         let pending = session.forward(lattice, frames, labels).map(|pending| pending.losses().to_vec());
-        let distances = session.distances(Sum::Loss, lattice, frames, Some(labels));
-        // As text: NaN is not itself.
+        let distances = session.distances(PathSum::Loss, lattice, frames, Some(labels));
+        // Compared as text because NaN differs from itself.
         assert_eq!(format!("{summed:?}"), format!("{pending:?}"));
         assert_eq!(format!("{summed:?}"), format!("{distances:?}"));
         if let Err(error) = planned {
@@ -44,17 +46,20 @@ fn losses(problem: &Problem<f32>) -> Result<Vec<f64>> {
 }
 
 #[test]
-fn labels_that_are_none() {
-    for (label, found) in [(0, "found 0"), (4, "found 4"), (u32::MAX, "found 4294967295")] {
+fn invalid_labels() {
+    for (label, message) in [(0, "found 0"), (4, "found 4"), (u32::MAX, "found 4294967295")] {
         let mut problem = problem();
         problem.labels[3 + 2] = label;
-        let parts = ["labels", "1 to 3", "position 2", "utterance 1", found];
-        says(losses(&problem), &parts);
+        let parts = ["labels", "1 to 3", "position 2", "utterance 1", message];
+        assert_message(losses(&problem), &parts);
         problem.with(|lattice, frames, labels| {
             let mut session = LatticeSession::default();
-            says(session.best_alignments(lattice, frames, labels), &parts);
-            says(session.sum_of(Sum::Numerator, lattice, frames, Some(labels), &[1.0; 3]), &parts);
-            says(session.plan(lattice, frames, labels), &parts);
+            assert_message(session.best_alignments(lattice, frames, labels), &parts);
+            assert_message(
+                session.sum_paths(PathSum::Numerator, lattice, frames, Some(labels), &[1.0; 3]),
+                &parts,
+            );
+            assert_message(session.plan(lattice, frames, labels), &parts);
         });
         problem.num_labels[1] = 2;
         losses(&problem).unwrap();
@@ -62,14 +67,14 @@ fn labels_that_are_none() {
 }
 
 #[test]
-fn frames_that_are_no_numbers() {
+fn frames_that_are_not_finite() {
     for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let mut problem = problem();
         problem.frames[(6 + 3) * FEATURES + 1] = value;
         let frames = |problem: &Problem<f32>| {
             Frames::new(&problem.frames, &[3, 6, FEATURES], &problem.num_frames).map(|_| ())
         };
-        says(frames(&problem), &["frames", "frame 3 of utterance 1"]);
+        assert_message(frames(&problem), &["frames", "frame 3 of utterance 1"]);
         problem.num_frames[1] = 3;
         frames(&problem).unwrap();
         losses(&problem).unwrap();
@@ -81,19 +86,19 @@ fn shapes_that_disagree() {
     let x = [0.0f32; 24];
     let max = usize::MAX;
     let new = |shape: &[usize], lengths: &[usize]| Frames::new(&x, shape, lengths).map(|_| ());
-    says(new(&[], &[1]), &["frames", "0 axes"]);
-    says(new(&[24], &[1]), &["frames", "1 axes"]);
-    says(new(&[2, 4, 2], &[4, 4]), &["frames", "16 values", "24"]);
-    says(new(&[2, 6, 2], &[6]), &["num_frames", "2 utterances", "found 1"]);
-    says(new(&[max, max, 2], &[1]), &["frames"]);
-    says(new(&[max, 2, 2], &[1]), &["frames"]);
-    says(Frames::<f32>::new(&[], &[1, max, 0], &[max]), &["frames", "at least 1 feature"]);
-    says(Frames::<f32>::new(&[], &[max, 0, 1], &[1]), &["num_frames"]);
+    assert_message(new(&[], &[1]), &["frames", "0 axes"]);
+    assert_message(new(&[24], &[1]), &["frames", "1 axes"]);
+    assert_message(new(&[2, 4, 2], &[4, 4]), &["frames", "16 values", "24"]);
+    assert_message(new(&[2, 6, 2], &[6]), &["num_frames", "2 lengths", "found 1"]);
+    assert_message(new(&[max, max, 2], &[1]), &["frames"]);
+    assert_message(new(&[max, 2, 2], &[1]), &["frames"]);
+    assert_message(Frames::<f32>::new(&[], &[1, max, 0], &[max]), &["frames", "at least 1 feature"]);
+    assert_message(Frames::<f32>::new(&[], &[max, 0, 1], &[1]), &["num_frames"]);
     let ids = [1u32; 6];
-    says(Labels::new(&ids, &[], &[1]), &["labels", "0 axes"]);
-    says(Labels::new(&ids, &[2, 2], &[1, 1]), &["labels", "4 values", "6"]);
-    says(Labels::new(&ids, &[2, 3], &[1]), &["num_labels", "2 utterances"]);
-    says(Labels::new(&ids, &[max, max], &[1]), &["labels"]);
+    assert_message(Labels::new(&ids, &[], &[1]), &["labels", "0 axes"]);
+    assert_message(Labels::new(&ids, &[2, 2], &[1, 1]), &["labels", "4 values", "6"]);
+    assert_message(Labels::new(&ids, &[2, 3], &[1]), &["num_labels", "2 lengths"]);
+    assert_message(Labels::new(&ids, &[max, max], &[1]), &["labels"]);
 
     let problem = problem();
     problem.with(|lattice, frames, labels| {
@@ -102,34 +107,37 @@ fn shapes_that_disagree() {
         for (shape, lengths) in [(&[2, 3][..], &[1; 2][..]), (&[3, 1, 2], &[1; 3]), (&[1, 3, 2], &[1; 3])] {
             let labels = Labels::new(&ids, shape, lengths).unwrap();
             let parts = ["labels", "[3] of the frames"];
-            says(session.sum(lattice, frames, &labels, &[1.0; 3]), &parts);
-            says(session.plan(lattice, frames, &labels), &parts);
-            says(session.best_alignments(lattice, frames, &labels), &parts);
+            assert_message(session.sum(lattice, frames, &labels, &[1.0; 3]), &parts);
+            assert_message(session.plan(lattice, frames, &labels), &parts);
+            assert_message(session.best_alignments(lattice, frames, &labels), &parts);
         }
         let wide = vec![0.0; 3 * 6 * 7];
         let wide = Frames::new(&wide, &[3, 6, 7], &[1; 3]).unwrap();
-        says(session.best_paths(lattice, &wide), &["frames", "2 features", "7"]);
-        says(session.plan(lattice, &wide, labels), &["frames", "2 features", "7"]);
-        says(session.sum_of(Sum::Numerator, lattice, frames, None, &[1.0; 3]), &["labels", "none"]);
-        says(session.distances(Sum::Loss, lattice, frames, None), &["labels", "none"]);
+        assert_message(session.best_paths(lattice, &wide), &["frames", "2 features", "7"]);
+        assert_message(session.plan(lattice, &wide, labels), &["frames", "2 features", "7"]);
+        assert_message(
+            session.sum_paths(PathSum::Numerator, lattice, frames, None, &[1.0; 3]),
+            &["labels", "none"],
+        );
+        assert_message(session.distances(PathSum::Loss, lattice, frames, None), &["labels", "none"]);
         for weights in [&[1.0; 2][..], &[1.0; 4], &[]] {
-            says(session.sum(lattice, frames, labels, weights), &["weights", "3 utterances"]);
+            assert_message(session.sum(lattice, frames, labels, weights), &["weights", "3 weights"]);
             let pending = session.forward(lattice, frames, labels).unwrap();
-            says(pending.backward(weights), &["weights", "3 utterances"]);
+            assert_message(pending.backward(weights), &["weights", "3 weights"]);
         }
-        // The last two are infinite in single precision.
+        // The last two values are infinite in single precision.
         for bad in [f64::NAN, f64::INFINITY, 1e39, -1e300] {
-            says(session.sum(lattice, frames, labels, &[1.0, bad, 0.0]), &["weights", "index 1"]);
+            assert_message(session.sum(lattice, frames, labels, &[1.0, bad, 0.0]), &["weights", "index 1"]);
             let pending = session.forward(lattice, frames, labels).unwrap();
-            says(pending.backward(&[1.0, bad, 0.0]), &["weights", "index 1"]);
+            assert_message(pending.backward(&[1.0, bad, 0.0]), &["weights", "index 1"]);
         }
     });
 }
 
 #[test]
-fn parameters_that_are_no_numbers() {
+fn parameters_that_are_not_finite() {
     for rnn in [false, true] {
-        let good = Problem::<f32>::made_up((3, 1), None, (5, rnn), &[(4, 2), (6, 3), (2, 1)]);
+        let good = Problem::<f32>::random((3, 1), None, (5, rnn), &[(4, 2), (6, 3), (2, 1)]);
         for normalize in [None, Some(Normalize::Hat), Some(Normalize::LogSoftmax)] {
             for name in good.parameters.keys() {
                 for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
@@ -137,9 +145,9 @@ fn parameters_that_are_no_numbers() {
                     let parameter = problem.parameters.get_mut(name).unwrap();
                     let last = parameter.len() - 1;
                     parameter[last] = value;
-                    says(losses(&problem), &[name, &format!("index {last}")]);
+                    assert_message(losses(&problem), &[name, &format!("index {last}")]);
                 }
-                // One value too many, one too few, none.
+                // One value more, one less, and none.
                 for change in [1, -1, i64::MIN] {
                     let mut problem = Problem { normalize, ..good.clone() };
                     let parameter = problem.parameters.get_mut(name).unwrap();
@@ -157,7 +165,7 @@ fn parameters_that_are_no_numbers() {
     }
 }
 
-/// Finite parameters whose sums are not.
+/// Finite parameters with infinite sums.
 #[test]
 fn parameters_that_are_too_large() {
     for name in problem().parameters.keys() {
@@ -177,21 +185,21 @@ fn parameters_that_are_too_large() {
             });
         }
     }
-    let mut one = problem();
-    one.parameters.get_mut("weight_fn/project_frame/kernel").unwrap().fill(3e38);
-    one.frames.fill(10.0);
-    says(losses(&one), &["weight_fn/project_frame/kernel", "frame 0 of utterance 0"]);
-    let mut one = problem();
-    one.parameters.get_mut("weight_fn/project_context_embeddings/kernel").unwrap().fill(3e38);
-    let embeddings = one.parameters.get_mut("weight_fn_cacher/context_embeddings").unwrap();
+    let mut problem = problem();
+    problem.parameters.get_mut("weight_fn/project_frame/kernel").unwrap().fill(3e38);
+    problem.frames.fill(10.0);
+    assert_message(losses(&problem), &["weight_fn/project_frame/kernel", "frame 0 of utterance 0"]);
+    let mut problem = self::problem();
+    problem.parameters.get_mut("weight_fn/project_context_embeddings/kernel").unwrap().fill(3e38);
+    let embeddings = problem.parameters.get_mut("weight_fn_cacher/context_embeddings").unwrap();
     embeddings.fill(0.0);
-    // A state that no utterance of one frame gets out of.
+    // A state that no utterance of one frame leaves.
     embeddings[3 * 2..3 * 3].copy_from_slice(&[9.0, -9.0, 9.0]);
-    one.num_frames = vec![1; 3];
-    says(losses(&one), &["weight_fn/project_context_embeddings/kernel", "state 2"]);
+    problem.num_frames = vec![1; 3];
+    assert_message(losses(&problem), &["weight_fn/project_context_embeddings/kernel", "state 2"]);
 }
 
-/// Arc weights up to the largest numbers: an error, or results that are numbers.
+/// Enormous arc weights give an error or results without NaN.
 #[test]
 fn enormous_arc_weights() {
     fn try_all<F: lattice::Real>(scales: &[f64]) {
@@ -202,7 +210,7 @@ fn enormous_arc_weights() {
             for seed in 0..60 {
                 let context = FullNGram::new(v, 1).unwrap();
                 let size = t * context.states() * (1 + v);
-                let sign = made_up::<f64>(size, seed, 1.0);
+                let sign = random::<f64>(size, seed, 1.0);
                 let table: Vec<F> = sign
                     .iter()
                     .map(|&w| {
@@ -235,7 +243,7 @@ fn enormous_arc_weights() {
                     for (b, l) in blank.chunks(context.states()).zip(lexical.chunks(context.states() * v)) {
                         let sum = |values: &[F]| values.iter().map(|g| g.to_f64()).sum::<f64>();
                         let all = sum(b) + if expansions.is_none() { sum(l) } else { 0.0 };
-                        let dead = session.distances(Sum::Denominator, &lattice, &frames, None).unwrap();
+                        let dead = session.distances(PathSum::Denominator, &lattice, &frames, None).unwrap();
                         if dead[0] > f64::NEG_INFINITY {
                             assert!((0.89..1.11).contains(&all), "{scale:e} {seed}: {all}");
                         }
@@ -256,67 +264,70 @@ fn enormous_arc_weights() {
 }
 
 #[test]
-fn contexts_that_are_none() {
+fn invalid_contexts() {
     let max = usize::MAX;
-    says(FullNGram::new(0, 1), &["vocabulary", "at least 1"]);
-    says(FullNGram::new(2, max), &["order"]);
-    says(FullNGram::new(max, 1), &["order"]);
-    says(FullNGram::new(max, 2), &["order"]);
-    says(FullNGram::new(1 << 16, 2), &["order"]);
+    assert_message(FullNGram::new(0, 1), &["vocabulary", "at least 1"]);
+    assert_message(FullNGram::new(2, max), &["order"]);
+    assert_message(FullNGram::new(max, 1), &["order"]);
+    assert_message(FullNGram::new(max, 2), &["order"]);
+    assert_message(FullNGram::new(1 << 16, 2), &["order"]);
     assert_eq!(FullNGram::new(1, 1000).unwrap().states(), 1001);
     assert_eq!(FullNGram::new(max, 0).unwrap().states(), 1);
-    says(NextStateTable::new(&[], 0, 3), &["table", "at least 1 state"]);
-    says(NextStateTable::new(&[], 3, 0), &["table", "at least 1 state"]);
-    says(NextStateTable::new(&[0, 0, 0], 2, 2), &["table", "4 values", "3"]);
-    says(NextStateTable::new(&[0, 1, 0, 2], 2, 2), &["state 1", "label 2", "found 2"]);
-    says(NextStateTable::new(&[0, -1, 0, 0], 2, 2), &["state 0", "label 2", "found -1"]);
-    says(NextStateTable::new(&[i64::MAX], 1, 1), &["state 0", "label 1"]);
-    says(NextStateTable::new(&[], max, max), &["table", "context states"]);
-    says(NextStateTable::new(&[], 1 << 31, max), &["table"]);
-    says(AlignmentLattice::frame_label_dependent(max), &["expansions"]);
+    assert_message(NextStateTable::new(&[], 0, 3), &["table", "at least 1 state"]);
+    assert_message(NextStateTable::new(&[], 3, 0), &["table", "at least 1 state"]);
+    assert_message(NextStateTable::new(&[0, 0, 0], 2, 2), &["table", "4 values", "3"]);
+    assert_message(NextStateTable::new(&[0, 1, 0, 2], 2, 2), &["state 1", "label 2", "found 2"]);
+    assert_message(NextStateTable::new(&[0, -1, 0, 0], 2, 2), &["state 0", "label 2", "found -1"]);
+    assert_message(NextStateTable::new(&[i64::MAX], 1, 1), &["state 0", "label 1"]);
+    assert_message(NextStateTable::new(&[], max, max), &["table", "context states"]);
+    assert_message(NextStateTable::new(&[], 1 << 31, max), &["table"]);
+    assert_message(AlignmentLattice::frame_label_dependent(max), &["expansions"]);
     let context = FullNGram::new(2, 1).unwrap();
-    says(lattice::context::walk_states(&context, &[1, 3]), &["labels", "position 1", "found 3"]);
+    assert_message(lattice::context::walk_states(&context, &[1, 3]), &["labels", "position 1", "found 3"]);
 }
 
 #[test]
-fn tables_that_do_not_fit() {
+fn table_mismatches() {
     let max = usize::MAX;
     let new = |values: &[f64], shape: &[usize]| TableWeightFn::new(values, shape).map(|_| ());
-    says(new(&[], &[]), &["table", "axes"]);
-    says(new(&[0.0; 4], &[2, 2]), &["table", "axes"]);
-    says(new(&[0.0; 4], &[4, 1, 1]), &["table", "2 columns"]);
-    says(new(&[0.0; 4], &[4, 1, 0]), &["table", "2 columns"]);
-    says(new(&[0.0; 5], &[2, 1, 2]), &["table", "4 values", "5"]);
-    says(new(&[], &[max, max, 2, 2]), &["table"]);
-    says(new(&[0.0, f64::NAN, 0.0, 0.0], &[2, 1, 2]), &["table", "index 1", "NaN"]);
-    says(new(&[0.0, 0.0, f64::INFINITY, 0.0], &[2, 1, 2]), &["table", "index 2"]);
+    assert_message(new(&[], &[]), &["table", "axes"]);
+    assert_message(new(&[0.0; 4], &[2, 2]), &["table", "axes"]);
+    assert_message(new(&[0.0; 4], &[4, 1, 1]), &["table", "2 columns"]);
+    assert_message(new(&[0.0; 4], &[4, 1, 0]), &["table", "2 columns"]);
+    assert_message(new(&[0.0; 5], &[2, 1, 2]), &["table", "4 values", "5"]);
+    assert_message(new(&[], &[max, max, 2, 2]), &["table"]);
+    assert_message(new(&[0.0, f64::NAN, 0.0, 0.0], &[2, 1, 2]), &["table", "index 1", "NaN"]);
+    assert_message(new(&[0.0, 0.0, f64::INFINITY, 0.0], &[2, 1, 2]), &["table", "index 2"]);
 
     let context = FullNGram::new(1, 0).unwrap();
     let values = [0.5f64; 3 * 2 * 2];
     let table = TableWeightFn::new(&values, &[3, 2, 1, 2]).unwrap();
     let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &table).unwrap();
     let mut session = LatticeSession::default();
-    // Other utterances than the table's.
+    // Different utterances than those of the table.
     let x = [0.0, 1.0, 1.0, 0.0];
     let frames = Frames::new(&x, &[2, 2, 1], &[2, 2]).unwrap();
-    says(session.best_paths(&lattice, &frames), &["frames", "3 utterances", "2"]);
-    // Rows that it does not have.
+    assert_message(session.best_paths(&lattice, &frames), &["frames", "3 utterances", "2"]);
+    // Rows that the table does not have.
     for bad in [2.0, -1.0, 1e300] {
         let x = [0.0, 1.0, 0.0, 0.0, 0.0, bad];
         let frames = Frames::new(&x, &[3, 2, 1], &[2, 1, 2]).unwrap();
-        says(session.best_paths(&lattice, &frames), &["frames", "below 2", "frame 1 of utterance 2"]);
+        assert_message(
+            session.best_paths(&lattice, &frames),
+            &["frames", "below 2", "frame 1 of utterance 2"],
+        );
     }
     let none = TableWeightFn::<f64>::new(&[], &[0, 1, 2]).unwrap();
     let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &none).unwrap();
     let frames = Frames::new(&[0.0; 2], &[2, 1], &[2]).unwrap();
-    says(session.best_paths(&lattice, &frames), &["frames", "below 0", "frame 0 of utterance 0"]);
-    // Weights for another context, and for more than can be numbered.
-    let other = FullNGram::new(2, 0).unwrap();
+    assert_message(session.best_paths(&lattice, &frames), &["frames", "below 0", "frame 0 of utterance 0"]);
+    // Weights for another context, and for more states than can be numbered.
+    let two_labels = FullNGram::new(2, 0).unwrap();
     let lattice = |context, table| RecognitionLattice::new(context, AlignmentLattice::FrameDependent, table);
-    says(lattice(&other, &none), &["weight_fn.vocabulary", "2"]);
+    assert_message(lattice(&two_labels, &none), &["weight_fn.vocabulary", "2"]);
     let enormous = TableWeightFn::<f64>::new(&[], &[0, 1, max]).unwrap();
     let context = FullNGram::new(max - 1, 0).unwrap();
-    says(lattice(&context, &enormous), &["context"]);
+    assert_message(lattice(&context, &enormous), &["context"]);
 }
 
 /// A joint network of any sizes.
@@ -336,14 +347,21 @@ fn joint(embeddings: Embeddings<f32>, states: usize, vocabulary: usize) -> Joint
 }
 
 #[test]
-fn joint_networks_that_do_not_fit() {
+fn joint_network_mismatches() {
     let max = usize::MAX;
     let good = joint(Embeddings::Table(&[0.5]), 1, 1);
     good.bind(&mut Vec::new()).unwrap();
     let sizes = [0, 1, 2, 3, 1 << 31, 1 << 62, 1 << 63, max - 1, max];
     let rnn = |vocabulary, order, embedding| {
-        let one: [&[f32]; 4] = [&[0.5]; 4];
-        Embeddings::Rnn(SharedRnn { vocabulary, order, embedding, input: one, recurrent: one, bias: one })
+        let gates: [&[f32]; 4] = [&[0.5]; 4];
+        Embeddings::Rnn(SharedRnn {
+            vocabulary,
+            order,
+            embedding,
+            input: gates,
+            recurrent: gates,
+            bias: gates,
+        })
     };
     for &states in &sizes {
         for &vocabulary in &sizes {
@@ -394,22 +412,23 @@ fn joint_networks_that_do_not_fit() {
         let _ = session.plan(&lattice, &frames, &labels);
         session.sum(&lattice, &frames, &labels, &[1.0]).unwrap_err();
     }
-    // No features at all: frames always have some.
+    // No features, but frames always have some.
     let blind = JointWeightFn { project_frame: &[], ..good };
     let context = FullNGram::new(1, 0).unwrap();
     let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &blind).unwrap();
     let frames = Frames::new(&[0.0], &[1, 1], &[1]).unwrap();
-    says(LatticeSession::default().best_paths(&lattice, &frames), &["frames", "0 features", "1"]);
+    assert_message(LatticeSession::default().best_paths(&lattice, &frames), &["frames", "0 features", "1"]);
 }
 
-/// A recurrent network over more states than any memory holds is refused before it takes any.
+/// A network of too many states is rejected before allocations.
 #[test]
 fn enormous_contexts_are_planned_first() {
     let (vocabulary, order) = (2, 29);
     let context = FullNGram::new(vocabulary, order).unwrap();
-    let one: [&[f32]; 4] = [&[0.5]; 4];
+    let gates: [&[f32]; 4] = [&[0.5]; 4];
     let embedding = [0.5; 3];
-    let rnn = SharedRnn { vocabulary, order, embedding: &embedding, input: one, recurrent: one, bias: one };
+    let rnn =
+        SharedRnn { vocabulary, order, embedding: &embedding, input: gates, recurrent: gates, bias: gates };
     let joint = JointWeightFn {
         lexical: &[0.5; 2],
         lexical_bias: &[0.5; 2],
@@ -420,18 +439,18 @@ fn enormous_contexts_are_planned_first() {
     let labels = Labels::new(&[1], &[1, 1], &[1]).unwrap();
     let mut session = LatticeSession::default();
     let parts = ["budget: expected at least"];
-    says(session.plan(&lattice, &frames, &labels), &parts);
-    says(session.sum(&lattice, &frames, &labels, &[1.0]), &parts);
-    says(session.best_paths(&lattice, &frames), &parts);
-    says(session.marginals(&lattice, &frames), &parts);
+    assert_message(session.plan(&lattice, &frames, &labels), &parts);
+    assert_message(session.sum(&lattice, &frames, &labels, &[1.0]), &parts);
+    assert_message(session.best_paths(&lattice, &frames), &parts);
+    assert_message(session.marginals(&lattice, &frames), &parts);
 }
 
 #[test]
-fn nothing_at_all() {
+fn empty_input() {
     for expansions in [None, Some(0), Some(2)] {
         for normalize in [None, Some(Normalize::Hat), Some(Normalize::LogSoftmax)] {
-            let none = Problem::<f32>::made_up((3, 1), expansions, (5, true), &[]);
-            let still = Problem::<f32>::made_up((3, 1), expansions, (5, true), &[(0, 0), (0, 0), (0, 0)]);
+            let none = Problem::<f32>::random((3, 1), expansions, (5, true), &[]);
+            let still = Problem::<f32>::random((3, 1), expansions, (5, true), &[(0, 0), (0, 0), (0, 0)]);
             for (problem, count) in [(none, 0), (still, 3)] {
                 let problem = Problem { normalize, ..problem };
                 let weights = vec![1.0; count];
@@ -444,7 +463,7 @@ fn nothing_at_all() {
                     );
                     let pending = session.forward(lattice, frames, labels).unwrap();
                     assert_eq!(pending.backward(&weights).unwrap(), output);
-                    let denominator = session.distances(Sum::Denominator, lattice, frames, None).unwrap();
+                    let denominator = session.distances(PathSum::Denominator, lattice, frames, None).unwrap();
                     assert_eq!(denominator, vec![0.0; count]);
                     assert!(session.alphas(lattice, frames).unwrap().is_empty());
                     let (blank, lexical) = session.marginals(lattice, frames).unwrap();
@@ -459,7 +478,7 @@ fn nothing_at_all() {
             }
         }
     }
-    // Empty axes beside enormous ones.
+    // Empty axes next to enormous ones.
     let max = usize::MAX;
     let problem = problem();
     problem.with(|lattice, _, _| {
@@ -473,15 +492,15 @@ fn nothing_at_all() {
 }
 
 #[test]
-fn labels_without_room() {
-    // U = 0 and M > 0, and frames of no utterance's labels.
+fn labels_without_storage() {
+    // U = 0 with M > 0, and counts beyond the array.
     let mut problem = problem();
     (problem.padded_labels, problem.labels, problem.num_labels) = (0, Vec::new(), vec![0, 1, usize::MAX]);
-    let found = losses(&problem).unwrap();
-    assert!(found[0].is_finite() && found[1] == f64::INFINITY && found[2] == f64::INFINITY);
+    let computed = losses(&problem).unwrap();
+    assert!(computed[0].is_finite() && computed[1] == f64::INFINITY && computed[2] == f64::INFINITY);
 }
 
-/// Budgets that nothing fits into, of the session and of the normaliser in it.
+/// Budgets that are too small for the session and for its normalizer.
 #[test]
 fn budgets_too_small() {
     for normalize in [None, Some(Normalize::Hat), Some(Normalize::LogSoftmax)] {
@@ -491,7 +510,7 @@ fn budgets_too_small() {
             let errors = [
                 session.sum(lattice, frames, labels, &[1.0; 3]).map(|_| ()),
                 session.forward(lattice, frames, labels).map(|_| ()),
-                session.distances(Sum::Loss, lattice, frames, Some(labels)).map(|_| ()),
+                session.distances(PathSum::Loss, lattice, frames, Some(labels)).map(|_| ()),
                 session.marginals(lattice, frames).map(|_| ()),
                 session.alphas(lattice, frames).map(|_| ()),
                 session.best_paths(lattice, frames).map(|_| ()),
@@ -504,64 +523,64 @@ fn budgets_too_small() {
     }
 }
 
-/// The most labels of a frame that there can be.
+/// The largest number of labels per frame.
 #[test]
-fn as_many_labels_as_can_be() {
-    let problem = Problem::<f32>::made_up((2, 1), Some(1 << 16), (3, false), &[(2, 5), (0, 1), (1, 0)]);
-    let few = Problem::<f32>::made_up((2, 1), Some(5), (3, false), &[(2, 5), (0, 1), (1, 0)]);
+fn the_largest_number_of_labels_per_frame() {
+    let problem = Problem::<f32>::random((2, 1), Some(1 << 16), (3, false), &[(2, 5), (0, 1), (1, 0)]);
+    let five_labels = Problem::<f32>::random((2, 1), Some(5), (3, false), &[(2, 5), (0, 1), (1, 0)]);
     problem.with(|lattice, frames, labels| {
         let mut session = LatticeSession::default();
-        let found = session.distances(Sum::Numerator, lattice, frames, Some(labels)).unwrap();
-        let expected = few.with(|lattice, frames, labels| {
-            LatticeSession::default().distances(Sum::Numerator, lattice, frames, Some(labels)).unwrap()
+        let computed = session.distances(PathSum::Numerator, lattice, frames, Some(labels)).unwrap();
+        let expected = five_labels.with(|lattice, frames, labels| {
+            LatticeSession::default().distances(PathSum::Numerator, lattice, frames, Some(labels)).unwrap()
         });
-        assert_eq!(found, expected);
+        assert_eq!(computed, expected);
         let path = &session.best_alignments(lattice, frames, labels).unwrap()[0];
         assert_eq!(path.alignment.len(), 2 * ((1 << 16) + 1));
         assert_eq!(path.labels().len(), 5);
     });
 }
 
-/// Searches, samples and pictures with numbers that nobody means.
+/// Searches, samples and exports with extreme arguments.
 #[test]
-fn searches_that_ask_too_much() {
-    let problem = Problem::<f32>::made_up((2, 1), Some(1), (3, false), &[(2, 1), (1, 0)]);
+fn searches_with_extreme_arguments() {
+    let problem = Problem::<f32>::random((2, 1), Some(1), (3, false), &[(2, 1), (1, 0)]);
     let max = usize::MAX;
     problem.with(|lattice, frames, _| {
         let mut session = LatticeSession::default();
-        says(session.sample_paths(lattice, frames, max, 1), &["count"]);
-        says(session.n_best_paths(lattice, frames, max), &["budget"]);
+        assert_message(session.sample_paths(lattice, frames, max, 1), &["count"]);
+        assert_message(session.n_best_paths(lattice, frames, max), &["budget"]);
         assert!(session.n_best_paths(lattice, frames, 0).unwrap().iter().all(Vec::is_empty));
         assert!(session.sample_paths(lattice, frames, 0, 1).unwrap().iter().all(Vec::is_empty));
-        for (count, limit) in [(max, max), (0, 0), (max, 0), (0, max)] {
-            let asked = NBestOptions { count, merge: Merge::Sum, limit };
-            let _ = session.n_best_strings(lattice, frames, asked).map(|_| ());
+        for (count, max_prefixes) in [(max, max), (0, 0), (max, 0), (0, max)] {
+            let options = NBestOptions { count, merge: Merge::Sum, max_prefixes };
+            let _ = session.n_best_strings(lattice, frames, options).map(|_| ());
         }
-        says(
+        assert_message(
             session.beam_search(lattice, frames, BeamOptions { width: 0, merge: Merge::Max }, &()),
             &["width"],
         );
-        says(
+        assert_message(
             session.beam_search(lattice, frames, BeamOptions { width: max, merge: Merge::Max }, &()),
             &["budget"],
         );
         for margin in [-1.0, f64::NAN] {
-            says(BestPathStream::new(lattice, margin).map(|_| ()), &["margin"]);
+            assert_message(BestPathStream::new(lattice, margin).map(|_| ()), &["margin"]);
         }
         let mut stream = BestPathStream::new(lattice, f64::INFINITY).unwrap();
-        says(stream.push(&[0.0; 3]), &["3"]);
-        says(stream.push(&[0.0, 0.0, 0.0, f32::NAN]), &["frame 1"]);
+        assert_message(stream.push(&[0.0; 3]), &["3"]);
+        assert_message(stream.push(&[0.0, 0.0, 0.0, f32::NAN]), &["frame 1"]);
         stream.push(&[]).unwrap();
         stream.push(&[0.5; 4]).unwrap();
         assert!(stream.finish().weight.is_finite());
-        says(lattice.arc_list(frames, 2, 100).map(|_| ()), &["utterance", "2"]);
-        says(lattice.arc_list(frames, 0, 0).map(|_| ()), &["0"]);
+        assert_message(lattice.arc_list(frames, 2, 100).map(|_| ()), &["utterance", "2"]);
+        assert_message(lattice.arc_list(frames, 0, 0).map(|_| ()), &["0"]);
         let arcs = lattice.arc_list(frames, 0, max).unwrap();
-        says(arcs.to_openfst(Some(&["a"])).map(|_| ()), &["names"]);
+        assert_message(arcs.to_openfst(Some(&["a"])).map(|_| ()), &["names"]);
         let context = |state: usize| state.to_string();
         for (alignment, per_frame) in [(vec![3, 0, 0, 0], 2), (vec![1, 0], 1), (vec![], 0), (vec![1], 0)] {
             let path = lattice::LatticePath { alignment, per_frame, weight: 0.0 };
-            says(arcs.to_dot(None, context, Some(&path)), &["path"]);
+            assert_message(arcs.to_dot(None, context, Some(&path)), &["path"]);
         }
         let path = lattice::LatticePath { alignment: vec![1; 90], per_frame: 2, weight: 0.0 };
         arcs.to_dot(None, context, Some(&path)).unwrap();
@@ -569,7 +588,7 @@ fn searches_that_ask_too_much() {
 }
 
 #[test]
-fn steps_and_means_of_other_sizes() {
+fn steps_and_expectations_of_mismatched_sizes() {
     let context = FullNGram::new(2, 1).unwrap();
     let alignment = AlignmentLattice::frame_label_dependent(1).unwrap();
     let numbers = [0.0f64; 64];
@@ -578,39 +597,39 @@ fn steps_and_means_of_other_sizes() {
             for alpha in [0, 2, 3, 4] {
                 let arcs = Arcs { blank: &numbers[..blank], lexical: &numbers[..lexical] };
                 let fits = alpha == 3 && ((blank, lexical) == (3, 6) || (blank, lexical) == (6, 12));
-                let found = forward_step::<Log>(&context, alignment, arcs, &numbers[..alpha]);
-                assert_eq!(found.is_ok(), fits, "{blank} {lexical} {alpha}");
-                let found =
-                    through_step::<Log>(&context, alignment, arcs, &numbers[..alpha], &numbers[..alpha]);
-                assert_eq!(found.is_ok(), fits, "{blank} {lexical} {alpha}");
+                let computed = forward_step::<Log>(&context, alignment, arcs, &numbers[..alpha]);
+                assert_eq!(computed.is_ok(), fits, "{blank} {lexical} {alpha}");
+                let computed =
+                    arc_sums_step::<Log>(&context, alignment, arcs, &numbers[..alpha], &numbers[..alpha]);
+                assert_eq!(computed.is_ok(), fits, "{blank} {lexical} {alpha}");
                 let fits = alpha > 0 && blank == lexical && (blank == alpha || blank == 2 * alpha);
-                let found = string_forward_step::<Log>(alignment, arcs, &numbers[..alpha]);
-                assert_eq!(found.is_ok(), fits, "{blank} {lexical} {alpha}");
+                let computed = string_forward_step::<Log>(alignment, arcs, &numbers[..alpha]);
+                assert_eq!(computed.is_ok(), fits, "{blank} {lexical} {alpha}");
             }
             let arcs = Arcs { blank: &numbers[..blank], lexical: &numbers[..lexical] };
-            let found = expected(&context, alignment, arcs, Quantity::Entropy);
-            assert_eq!(found.is_ok(), blank % 3 == 0 && lexical == 2 * blank, "{blank} {lexical}");
+            let computed = expectation(&context, alignment, arcs, PathStatistic::Entropy);
+            assert_eq!(computed.is_ok(), blank % 3 == 0 && lexical == 2 * blank, "{blank} {lexical}");
         }
     }
     for bad in [f64::NAN, f64::INFINITY] {
         let arcs = Arcs { blank: &[0.0, bad, 0.0], lexical: &[0.0; 6] };
-        let found = expected(&context, alignment, arcs, Quantity::Entropy);
-        // The state is not reached in the one frame but by a label, and its blank ends the frame.
-        assert!(found.is_err(), "{found:?}");
+        let computed = expectation(&context, alignment, arcs, PathStatistic::Entropy);
+        // Only a label reaches the state in this frame, and its blank ends the frame.
+        assert!(computed.is_err(), "{computed:?}");
         let cost = |_: usize, _: lattice::distance::FrameArc| bad;
         let arcs = Arcs { blank: &[0.0; 3], lexical: &[0.0; 6] };
-        assert!(expected(&context, alignment, arcs, Quantity::Cost(&cost)).is_err());
+        assert!(expectation(&context, alignment, arcs, PathStatistic::Cost(&cost)).is_err());
     }
     let count = |_: usize, _: lattice::distance::FrameArc| 1;
     for (labels, parts) in [(&[0u32][..], ["position 0", "found 0"]), (&[1, 3], ["position 1", "found 3"])] {
-        says(string_distance::<Count>(&context, alignment, labels, 2, count).map(|_| ()), &parts);
+        assert_message(string_distance::<Count>(&context, alignment, labels, 2, count).map(|_| ()), &parts);
     }
 }
 
-/// Leads out of its states after the second label of the last one.
-struct LeadsOut;
+/// A context with an invalid state after its last state.
+struct InvalidContext;
 
-impl Context for LeadsOut {
+impl Context for InvalidContext {
     fn states(&self) -> usize {
         3
     }
@@ -620,16 +639,17 @@ impl Context for LeadsOut {
     fn next_state(&self, state: usize, label: usize) -> usize {
         state + label - 1
     }
-    fn after(&self, state: usize) -> lattice::context::NextStates<'_> {
+    fn next_states(&self, state: usize) -> lattice::context::NextStates<'_> {
         lattice::context::NextStates::Run(state)
     }
 }
 
 #[test]
-fn a_context_that_leads_out_of_its_states_is_refused() {
+fn a_context_with_an_invalid_state_is_rejected() {
     let table = TableWeightFn::new(&[0.0f32; 9], &[1, 3, 3]).unwrap();
-    let Err(error) = RecognitionLattice::new(&LeadsOut, AlignmentLattice::FrameDependent, &table) else {
-        panic!("it has no fourth state")
+    let Err(error) = RecognitionLattice::new(&InvalidContext, AlignmentLattice::FrameDependent, &table)
+    else {
+        panic!("state 3 does not exist")
     };
     assert_eq!(
         error.to_string(),

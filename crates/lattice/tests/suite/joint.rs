@@ -1,15 +1,16 @@
 //! The joint network.
 use lattice::{Arcs, ArcsMut, Embeddings, JointWeightFn, LabelChain, Parameters, Real, WeightFn};
-use oracle::differences::central;
+use oracle::differences::central_difference;
 
 use crate::common::{
-    Bar, F32_GRADIENTS, F64, assert_within, dot, f32_values, golden, made_up, narrow, on_any_threads, widened,
+    F32_GRADIENTS, F64, Tolerance, assert_thread_independent, assert_within, dot, f32_values, golden, narrow,
+    random, widened,
 };
 
 const EMBEDDINGS: &str = "weight_fn_cacher/context_embeddings";
 
-/// A joint network with a table of embeddings, and frames for it.
-pub struct Owned<F> {
+/// A joint network with a table of embeddings, and its frames.
+pub struct OwnedJoint<F> {
     pub states: usize,
     pub vocabulary: usize,
     pub parameters: Parameters<F>,
@@ -18,8 +19,8 @@ pub struct Owned<F> {
     pub count: usize,
 }
 
-impl<F: Real> Owned<F> {
-    pub fn made_up(states: usize, vocabulary: usize, hidden: usize, frames: usize) -> Self {
+impl<F: Real> OwnedJoint<F> {
+    pub fn random(states: usize, vocabulary: usize, hidden: usize, frames: usize) -> Self {
         let (e, f) = (3, 2);
         let shapes = [
             (EMBEDDINGS, states * e, 1.0),
@@ -33,38 +34,39 @@ impl<F: Real> Owned<F> {
         ];
         let parameters = (1..).zip(shapes);
         let parameters =
-            parameters.map(|(seed, (name, size, scale))| (name.to_owned(), made_up(size, seed, scale)));
+            parameters.map(|(seed, (name, size, scale))| (name.to_owned(), random(size, seed, scale)));
         let parameters = parameters.collect();
-        Self { states, vocabulary, parameters, frames: made_up(frames * f, 30, 1.0), count: frames }
+        Self { states, vocabulary, parameters, frames: random(frames * f, 30, 1.0), count: frames }
     }
 
-    /// The same in single precision.
-    pub fn narrow(&self) -> Owned<f32> {
-        let of = |values: &[F]| narrow(&widened(values));
-        let parameters = self.parameters.iter().map(|(name, values)| (name.clone(), of(values))).collect();
+    /// Converts to single precision.
+    pub fn narrow(&self) -> OwnedJoint<f32> {
+        let converted = |values: &[F]| narrow(&widened(values));
+        let parameters =
+            self.parameters.iter().map(|(name, values)| (name.clone(), converted(values))).collect();
         let Self { states, vocabulary, count, .. } = *self;
-        Owned { states, vocabulary, parameters, frames: of(&self.frames), count }
+        OwnedJoint { states, vocabulary, parameters, frames: converted(&self.frames), count }
     }
 
     pub fn borrow(&self) -> JointWeightFn<'_, F> {
-        let of = |name: &str| self.parameters[&format!("weight_fn/{name}")].as_slice();
+        let parameter = |name: &str| self.parameters[&format!("weight_fn/{name}")].as_slice();
         JointWeightFn {
             embeddings: Embeddings::Table(&self.parameters[EMBEDDINGS]),
             states: self.states,
             vocabulary: self.vocabulary,
-            project_context: of("project_context_embeddings/kernel"),
-            project_frame: of("project_frame/kernel"),
-            joint_bias: of("joint_bias"),
-            blank: of("Dense_0/kernel"),
-            blank_bias: of("Dense_0/bias"),
-            lexical: of("Dense_1/kernel"),
-            lexical_bias: of("Dense_1/bias"),
+            project_context: parameter("project_context_embeddings/kernel"),
+            project_frame: parameter("project_frame/kernel"),
+            joint_bias: parameter("joint_bias"),
+            blank: parameter("Dense_0/kernel"),
+            blank_bias: parameter("Dense_0/bias"),
+            lexical: parameter("Dense_1/kernel"),
+            lexical_bias: parameter("Dense_1/bias"),
         }
     }
 }
 
-/// All arcs of all frames.
-pub fn weigh<F: Real>(weight_fn: &dyn WeightFn<F>, frames: &[F], count: usize) -> (Vec<F>, Vec<F>) {
+/// Computes all arcs of all frames.
+pub fn arc_weights<F: Real>(weight_fn: &dyn WeightFn<F>, frames: &[F], count: usize) -> (Vec<F>, Vec<F>) {
     let arcs = count * weight_fn.states();
     let (mut blank, mut lexical) = (vec![F::ZERO; arcs], vec![F::ZERO; arcs * weight_fn.vocabulary()]);
     let mut weights = weight_fn.bind(&mut Vec::new()).unwrap();
@@ -74,8 +76,8 @@ pub fn weigh<F: Real>(weight_fn: &dyn WeightFn<F>, frames: &[F], count: usize) -
     (blank, lexical)
 }
 
-/// Gradients of frames and parameters from adjoints of all arcs.
-pub fn pull<F: Real>(
+/// Computes gradients of frames and parameters from adjoints of all arcs.
+pub fn arc_gradients<F: Real>(
     weight_fn: &dyn WeightFn<F>,
     frames: &[F],
     count: usize,
@@ -88,7 +90,7 @@ pub fn pull<F: Real>(
     (weights.frame_gradient(frames), weights.finish())
 }
 
-/// Weights along a chain in all frames from the first on.
+/// Computes weights along a chain in all frames from `first` on.
 pub fn forward_chain<F: Real>(
     weight_fn: &dyn WeightFn<F>,
     frames: &[F],
@@ -104,7 +106,7 @@ pub fn forward_chain<F: Real>(
     (blank, lexical)
 }
 
-/// Gradients of frames and parameters from adjoints along a chain.
+/// Computes gradients of frames and parameters from adjoints along a chain.
 pub fn backward_chain<F: Real>(
     weight_fn: &dyn WeightFn<F>,
     frames: &[F],
@@ -118,27 +120,27 @@ pub fn backward_chain<F: Real>(
     (weights.frame_gradient(frames), weights.finish())
 }
 
-/// The same adjoints on all arcs of all frames; those of arcs that a chain uses twice are summed.
-pub fn spread<F: Real>(
+/// Adds adjoints along a chain to adjoints of all arcs.
+pub fn scatter_chain<F: Real>(
     (states, vocabulary, count): (usize, usize, usize),
     (first, chain): (usize, LabelChain),
     (blank, lexical): (&[F], &[F]),
 ) -> (Vec<F>, Vec<F>) {
     let arcs = count * states;
-    let (mut of_blank, mut of_labels) = (vec![F::ZERO; arcs], vec![F::ZERO; arcs * vocabulary]);
+    let (mut blank_adjoints, mut label_adjoints) = (vec![F::ZERO; arcs], vec![F::ZERO; arcs * vocabulary]);
     for site in 0..blank.len() {
         let (t, u) = (first + site / chain.states.len(), site % chain.states.len());
         let row = t * states + chain.states[u];
-        of_blank[row] += blank[site];
+        blank_adjoints[row] += blank[site];
         if let Some(&label) = chain.labels.get(u) {
-            of_labels[row * vocabulary + label as usize - 1] += lexical[site];
+            label_adjoints[row * vocabulary + label as usize - 1] += lexical[site];
         }
     }
-    (of_blank, of_labels)
+    (blank_adjoints, label_adjoints)
 }
 
-/// The weights of a chain among those of all arcs.
-pub fn along<F: Real>(
+/// Selects the weights of a chain from those of all arcs.
+pub fn chain_weights<F: Real>(
     (states, vocabulary, count): (usize, usize, usize),
     (first, chain): (usize, LabelChain),
     (blank, lexical): (&[F], &[F]),
@@ -151,36 +153,38 @@ pub fn along<F: Real>(
     (rows.clone().map(|row| blank[row]).collect(), rows.enumerate().map(labels).collect())
 }
 
-fn equals_last<F: Real>(values: Bar, gradients: Bar) {
+fn equals_last<F: Real>(values: Tolerance, gradients: Tolerance) {
     let Some(golden) = golden("weight_fns.f64") else { return };
     let start = "joint/params/";
-    let named = |name: &str| (format!("weight_fn/{name}"), golden.of(&format!("{start}{name}")));
-    let mut parameters: Parameters<F> = golden.below(start).map(named).collect();
-    parameters.insert(EMBEDDINGS.to_owned(), golden.of("joint/cache"));
+    let named = |name: &str| (format!("weight_fn/{name}"), golden.cast(&format!("{start}{name}")));
+    let mut parameters: Parameters<F> = golden.names_below(start).map(named).collect();
+    parameters.insert(EMBEDDINGS.to_owned(), golden.cast("joint/cache"));
     let &[count, states, vocabulary] = golden.shape("joint/lexical") else { panic!("n x C x V") };
-    let owned = Owned { states, vocabulary, parameters, frames: golden.of("joint/frame"), count };
+    let owned = OwnedJoint { states, vocabulary, parameters, frames: golden.cast("joint/frame"), count };
     let joint = owned.borrow();
-    let (blank, lexical) = weigh(&joint, &owned.frames, count);
-    assert_within("blank", &blank, golden.wide("joint/blank"), values);
-    assert_within("lexical", &lexical, golden.wide("joint/lexical"), values);
+    let (blank, lexical) = arc_weights(&joint, &owned.frames, count);
+    assert_within("blank", &blank, golden.values("joint/blank"), values);
+    assert_within("lexical", &lexical, golden.values("joint/lexical"), values);
 
     let mut weights = joint.bind(&mut Vec::new()).unwrap();
     weights.set_frames(&owned.frames, &vec![0; count]).unwrap();
-    for (frame, &state) in golden.wide("joint/state").iter().enumerate() {
+    for (frame, &state) in golden.values("joint/state").iter().enumerate() {
         let mut lexical = vec![F::ZERO; vocabulary];
         let blank = weights.forward_state(frame, state as usize, &mut lexical);
-        assert_within("state_blank", &[blank], &golden.wide("joint/state_blank")[frame..][..1], values);
-        let expected = &golden.wide("joint/state_lexical")[frame * vocabulary..][..vocabulary];
+        assert_within("state_blank", &[blank], &golden.values("joint/state_blank")[frame..][..1], values);
+        let expected = &golden.values("joint/state_lexical")[frame * vocabulary..][..vocabulary];
         assert_within("state_lexical", &lexical, expected, values);
     }
 
-    let adjoints: [Vec<F>; 2] = [golden.of("joint/cotangent_blank"), golden.of("joint/cotangent_lexical")];
-    let (of_frames, found) = pull(&joint, &owned.frames, count, (&adjoints[0], &adjoints[1]));
-    assert_within("grad_frame", &of_frames, golden.wide("joint/grad_frame"), gradients);
-    assert_within("grad_cache", &found[EMBEDDINGS], golden.wide("joint/grad_cache"), gradients);
-    for name in golden.below("joint/grad_params/") {
-        let expected = golden.wide(&format!("joint/grad_params/{name}"));
-        assert_within(name, &found[&format!("weight_fn/{name}")], expected, gradients);
+    let adjoints: [Vec<F>; 2] =
+        [golden.cast("joint/cotangent_blank"), golden.cast("joint/cotangent_lexical")];
+    let (frame_gradient, computed) =
+        arc_gradients(&joint, &owned.frames, count, (&adjoints[0], &adjoints[1]));
+    assert_within("grad_frame", &frame_gradient, golden.values("joint/grad_frame"), gradients);
+    assert_within("grad_cache", &computed[EMBEDDINGS], golden.values("joint/grad_cache"), gradients);
+    for name in golden.names_below("joint/grad_params/") {
+        let expected = golden.values(&format!("joint/grad_params/{name}"));
+        assert_within(name, &computed[&format!("weight_fn/{name}")], expected, gradients);
     }
 }
 
@@ -194,30 +198,31 @@ fn f32_equals_last() {
     equals_last::<f32>(f32_values(4.0), F32_GRADIENTS);
 }
 
-/// A chain that comes back to a state and uses a label twice.
+/// A chain that returns to a state and uses a label twice.
 pub const STATES: [usize; 5] = [0, 2, 1, 2, 2];
 pub const LABELS: [u32; 4] = [2, 1, 2, 2];
 
-/// What is done with a weight function.
-pub type With<'a> = &'a mut dyn FnMut(&dyn WeightFn<f64>);
+/// A function that uses a weight function.
+pub type UseWeightFn<'a> = &'a mut dyn FnMut(&dyn WeightFn<f64>);
 
-/// Gradients of frames and parameters of any weight function of a joint network, whole frames and chains, against central
-/// differences of `Σ a w`.
-pub fn check_gradients(owned: &mut Owned<f64>, run: &dyn Fn(&Owned<f64>, With)) {
-    let bar = Bar { relative: 1e-8, absolute: 1e-9 };
+/// Checks gradients against central differences of `Σ a w`, of frames and along chains.
+///
+/// Any weight function of a joint network can be checked, in frames and parameters.
+pub fn check_gradients(owned: &mut OwnedJoint<f64>, run: &dyn Fn(&OwnedJoint<f64>, UseWeightFn)) {
+    let tolerance = Tolerance { relative: 1e-8, absolute: 1e-9 };
     let (count, first) = (owned.count, 1);
     let chain = LabelChain { states: &STATES, labels: &LABELS };
-    for whole in [true, false] {
-        let sizes = match whole {
+    for all_arcs in [true, false] {
+        let sizes = match all_arcs {
             true => [count * owned.states, count * owned.states * owned.vocabulary],
             false => [(count - first) * STATES.len(); 2],
         };
-        let [blank, lexical] = [made_up::<f64>(sizes[0], 40, 1.0), made_up::<f64>(sizes[1], 41, 1.0)];
-        let value = |owned: &Owned<f64>| {
+        let [blank, lexical] = [random::<f64>(sizes[0], 40, 1.0), random::<f64>(sizes[1], 41, 1.0)];
+        let value = |owned: &OwnedJoint<f64>| {
             let mut value = 0.0;
             run(owned, &mut |weight_fn| {
-                let (b, l) = match whole {
-                    true => weigh(weight_fn, &owned.frames, count),
+                let (b, l) = match all_arcs {
+                    true => arc_weights(weight_fn, &owned.frames, count),
                     false => forward_chain(weight_fn, &owned.frames, count, first, chain),
                 };
                 let finite: Vec<f64> = l.iter().map(|&l| if l.is_finite() { l } else { 0.0 }).collect();
@@ -225,93 +230,95 @@ pub fn check_gradients(owned: &mut Owned<f64>, run: &dyn Fn(&Owned<f64>, With)) 
             });
             value
         };
-        let mut found = (Vec::new(), Parameters::new());
+        let mut computed = (Vec::new(), Parameters::new());
         run(owned, &mut |weight_fn| {
             let adjoints = (blank.as_slice(), lexical.as_slice());
-            found = match whole {
-                true => pull(weight_fn, &owned.frames, count, adjoints),
+            computed = match all_arcs {
+                true => arc_gradients(weight_fn, &owned.frames, count, adjoints),
                 false => backward_chain(weight_fn, &owned.frames, count, (first, chain), adjoints),
             };
         });
-        let (of_frames, of_parameters) = found;
-        let at = owned.frames.clone();
-        let of = |x: &[f64], owned: &mut Owned<f64>| {
+        let (frame_gradient, parameter_gradients) = computed;
+        let point = owned.frames.clone();
+        let value_at = |x: &[f64], owned: &mut OwnedJoint<f64>| {
             owned.frames = x.to_vec();
             Ok(value(owned))
         };
-        let expected = central(|x| of(x, owned), &at).unwrap();
-        owned.frames = at;
-        assert_within(&format!("frames, whole {whole}"), &of_frames, &expected, bar);
-        assert_eq!(of_parameters.len(), owned.parameters.len());
-        for (name, found) in of_parameters {
-            let own = name.replace("weight_fn/weight_fn/", "weight_fn/");
-            let at = owned.parameters[&own].clone();
-            let of = |x: &[f64], owned: &mut Owned<f64>| {
-                owned.parameters.insert(own.clone(), x.to_vec());
+        let expected = central_difference(|x| value_at(x, owned), &point).unwrap();
+        owned.frames = point;
+        assert_within(&format!("frames, all arcs {all_arcs}"), &frame_gradient, &expected, tolerance);
+        assert_eq!(parameter_gradients.len(), owned.parameters.len());
+        for (name, computed) in parameter_gradients {
+            let parameter = name.replace("weight_fn/weight_fn/", "weight_fn/");
+            let point = owned.parameters[&parameter].clone();
+            let value_at = |x: &[f64], owned: &mut OwnedJoint<f64>| {
+                owned.parameters.insert(parameter.clone(), x.to_vec());
                 Ok(value(owned))
             };
-            let expected = central(|x| of(x, owned), &at).unwrap();
-            owned.parameters.insert(own.clone(), at);
-            assert_within(&format!("{name}, whole {whole}"), &found, &expected, bar);
+            let expected = central_difference(|x| value_at(x, owned), &point).unwrap();
+            owned.parameters.insert(parameter.clone(), point);
+            assert_within(&format!("{name}, all arcs {all_arcs}"), &computed, &expected, tolerance);
         }
     }
 }
 
 #[test]
 fn gradients_are_central_differences() {
-    check_gradients(&mut Owned::made_up(4, 3, 5, 3), &|owned, with| with(&owned.borrow()));
+    check_gradients(&mut OwnedJoint::random(4, 3, 5, 3), &|owned, with| with(&owned.borrow()));
 }
 
-/// More states than a block, more frames than a run; addends that cannot be prepared.
+/// States exceed a block, and frames exceed a run.
+///
+/// Some addends are large.
 #[test]
-fn chains_and_single_states_are_what_whole_frames_are() {
+fn chains_and_single_states_equal_all_arcs() {
     let (states, vocabulary, count, first) = (75, 19, 23, 2);
-    let mut owned = Owned::<f32>::made_up(states, vocabulary, 33, count);
+    let mut owned = OwnedJoint::<f32>::random(states, vocabulary, 33, count);
     owned.parameters.get_mut(EMBEDDINGS).unwrap()[3 * 2] = 60.0;
     owned.frames[2 * 20] = -70.0;
     let joint = owned.borrow();
     let chain = LabelChain { states: &[0, 2, 74, 33, 32, 2, 2], labels: &[2, 19, 7, 1, 2, 2] };
     let shape = (states, vocabulary, count);
-    let (blank, lexical) = weigh(&joint, &owned.frames, count);
+    let (blank, lexical) = arc_weights(&joint, &owned.frames, count);
     let (b, l) = forward_chain(&joint, &owned.frames, count, first, chain);
-    let (expected_b, expected_l) = along(shape, (first, chain), (&blank, &lexical));
-    let bar = f32_values(10.0);
-    assert_within("blank", &b, &widened(&expected_b), bar);
-    assert_within("lexical", &l, &widened(&expected_l), bar);
+    let (expected_b, expected_l) = chain_weights(shape, (first, chain), (&blank, &lexical));
+    let tolerance = f32_values(10.0);
+    assert_within("blank", &b, &widened(&expected_b), tolerance);
+    assert_within("lexical", &l, &widened(&expected_l), tolerance);
     let mut weights = joint.bind(&mut Vec::new()).unwrap();
     weights.set_frames(&owned.frames, &vec![0; count]).unwrap();
     let mut row = vec![0.0; vocabulary];
     for (frame, state) in [(0, 0), (20, 2), (22, 74), (7, 33)] {
         let b = weights.forward_state(frame, state, &mut row);
-        let at = frame * states + state;
-        assert_within("blank", &[b], &widened(&blank[at..=at]), bar);
-        assert_within("lexical", &row, &widened(&lexical[at * vocabulary..][..vocabulary]), bar);
+        let row_index = frame * states + state;
+        assert_within("blank", &[b], &widened(&blank[row_index..=row_index]), tolerance);
+        assert_within("lexical", &row, &widened(&lexical[row_index * vocabulary..][..vocabulary]), tolerance);
     }
 
-    let mut adjoints = [made_up::<f32>(b.len(), 3, 1.0), made_up(b.len(), 4, 1.0)];
+    let mut adjoints = [random::<f32>(b.len(), 3, 1.0), random(b.len(), 4, 1.0)];
     adjoints.iter_mut().for_each(|a| a[3..9].fill(0.0));
     let adjoints = (adjoints[0].as_slice(), adjoints[1].as_slice());
-    let found = backward_chain(&joint, &owned.frames, count, (first, chain), adjoints);
-    let all = spread(shape, (first, chain), adjoints);
-    let expected = pull(&joint, &owned.frames, count, (&all.0, &all.1));
-    let bar = Bar { relative: 1e-4, absolute: 1e-4 };
-    assert_within("frames", &found.0, &widened(&expected.0), bar);
+    let computed = backward_chain(&joint, &owned.frames, count, (first, chain), adjoints);
+    let all = scatter_chain(shape, (first, chain), adjoints);
+    let expected = arc_gradients(&joint, &owned.frames, count, (&all.0, &all.1));
+    let tolerance = Tolerance { relative: 1e-4, absolute: 1e-4 };
+    assert_within("frames", &computed.0, &widened(&expected.0), tolerance);
     for (name, expected) in expected.1 {
-        assert_within(&name, &found.1[&name], &widened(&expected), bar);
+        assert_within(&name, &computed.1[&name], &widened(&expected), tolerance);
     }
 }
 
-/// Groups of frames, of which some are pulled in parts, add up.
+/// Groups of frames, some of them processed in parts.
 #[test]
 fn groups_of_frames_add_up() {
     let (states, vocabulary, count) = (40, 5, 9);
-    let owned = Owned::<f64>::made_up(states, vocabulary, 8, count);
+    let owned = OwnedJoint::<f64>::random(states, vocabulary, 8, count);
     let joint = owned.borrow();
     let (blank, lexical) =
-        (made_up::<f64>(count * states, 5, 1.0), made_up(count * states * vocabulary, 6, 1.0));
-    let expected = pull(&joint, &owned.frames, count, (&blank, &lexical));
+        (random::<f64>(count * states, 5, 1.0), random(count * states * vocabulary, 6, 1.0));
+    let expected = arc_gradients(&joint, &owned.frames, count, (&blank, &lexical));
     let mut weights = joint.bind(&mut Vec::new()).unwrap();
-    let mut of_frames = Vec::new();
+    let mut frame_gradients = Vec::new();
     for (group, parts) in [(0..4, vec![0..3, 3..4]), (4..9, vec![2..5, 0..2])] {
         weights.set_frames(&owned.frames[group.start * 2..group.end * 2], &vec![0; group.len()]).unwrap();
         for part in parts {
@@ -320,28 +327,28 @@ fn groups_of_frames_add_up() {
             let lexical = &lexical[arcs.start * vocabulary..arcs.end * vocabulary];
             weights.backward(&frames, Arcs { blank: &blank[arcs], lexical });
         }
-        of_frames.extend(weights.frame_gradient(&owned.frames[group.start * 2..group.end * 2]));
+        frame_gradients.extend(weights.frame_gradient(&owned.frames[group.start * 2..group.end * 2]));
     }
-    assert_within("frames", &of_frames, &expected.0, F64);
-    let found = weights.finish();
+    assert_within("frames", &frame_gradients, &expected.0, F64);
+    let computed = weights.finish();
     for (name, expected) in expected.1 {
-        assert_within(&name, &found[&name], &expected, F64);
+        assert_within(&name, &computed[&name], &expected, F64);
     }
 }
 
 #[test]
-fn bits_do_not_depend_on_threads() {
+fn results_do_not_depend_on_threads() {
     let (states, vocabulary, count) = (75, 19, 23);
-    let owned = Owned::<f32>::made_up(states, vocabulary, 33, count);
+    let owned = OwnedJoint::<f32>::random(states, vocabulary, 33, count);
     let joint = owned.borrow();
     let (blank, lexical): (Vec<f32>, Vec<f32>) =
-        (made_up(count * states, 5, 1.0), made_up(count * states * vocabulary, 6, 1.0));
+        (random(count * states, 5, 1.0), random(count * states * vocabulary, 6, 1.0));
     let chain = LabelChain { states: &STATES, labels: &LABELS };
     let sites = count * STATES.len();
-    on_any_threads(|| {
+    assert_thread_independent(|| {
         (
-            weigh(&joint, &owned.frames, count),
-            pull(&joint, &owned.frames, count, (&blank, &lexical)),
+            arc_weights(&joint, &owned.frames, count),
+            arc_gradients(&joint, &owned.frames, count, (&blank, &lexical)),
             forward_chain(&joint, &owned.frames, count, 0, chain),
             backward_chain(&joint, &owned.frames, count, (0, chain), (&blank[..sites], &lexical[..sites])),
         )
@@ -349,19 +356,20 @@ fn bits_do_not_depend_on_threads() {
 }
 
 #[test]
-fn an_enormous_tangent_is_one() {
-    let mut owned = Owned::<f32>::made_up(3, 2, 4, 2);
+fn an_enormous_sum_gives_finite_weights() {
+    let mut owned = OwnedJoint::<f32>::random(3, 2, 4, 2);
     owned.frames = narrow(&[1e30, 0.0, -1e30, 0.0]);
-    let (blank, lexical) = weigh(&owned.borrow(), &owned.frames, 2);
+    let (blank, lexical) = arc_weights(&owned.borrow(), &owned.frames, 2);
     assert!(blank.iter().chain(&lexical).all(|w| w.is_finite()));
 }
 
-/// Rows of single states are prepared by the first task that asks for one, while others wait for it: if that were work for
-/// many, it could wait for one of them.
+/// The first task that needs a row prepares it; others wait.
+///
+/// If the preparation ran in parallel, it could wait for one of these tasks.
 #[test]
-fn tasks_that_wait_for_the_first_row_do_not_stop_each_other() {
+fn tasks_that_wait_for_the_first_row_do_not_deadlock() {
     let (states, count) = (3000, 64);
-    let owned = Owned::<f32>::made_up(states, 2, 32, count);
+    let owned = OwnedJoint::<f32>::random(states, 2, 32, count);
     let joint = owned.borrow();
     let chain = LabelChain { states: &STATES, labels: &LABELS };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(5).build().unwrap();

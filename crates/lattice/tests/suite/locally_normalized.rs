@@ -1,4 +1,4 @@
-//! Log-probabilities of arcs.
+//! Locally normalized weight functions.
 use lattice::{
     AlignmentLattice, Arcs, ArcsMut, BoundWeights, Embeddings, Error, Frames, FullNGram, JointWeightFn,
     LabelChain, Labels, LatticeSession, LocallyNormalized, Normalize, Parameters, Real, RecognitionLattice,
@@ -7,20 +7,21 @@ use lattice::{
 
 use crate::{
     common::{
-        Bar, F32_GRADIENTS, F64, Golden, assert_within, f32_values, golden, made_up, narrow, on_any_threads,
+        F32_GRADIENTS, F64, Golden, Tolerance, assert_thread_independent, assert_within, f32_values, golden,
+        narrow, random,
     },
     joint::{
-        LABELS, Owned, STATES, With, along, backward_chain, check_gradients, forward_chain, pull, spread,
-        weigh,
+        LABELS, OwnedJoint, STATES, UseWeightFn, arc_gradients, arc_weights, backward_chain, chain_weights,
+        check_gradients, forward_chain, scatter_chain,
     },
 };
 
-const BOTH: [(Normalize, &str); 2] = [(Normalize::Hat, "hat"), (Normalize::LogSoftmax, "log_softmax")];
+const NORMALIZERS: [(Normalize, &str); 2] = [(Normalize::Hat, "hat"), (Normalize::LogSoftmax, "log_softmax")];
 
-/// A joint network that nobody recognises.
-struct Unknown<'a, F>(JointWeightFn<'a, F>);
+/// A joint network that is not recognized as one.
+struct GenericJoint<'a, F>(JointWeightFn<'a, F>);
 
-impl<F: Real> WeightFn<F> for Unknown<'_, F> {
+impl<F: Real> WeightFn<F> for GenericJoint<'_, F> {
     fn vocabulary(&self) -> usize {
         self.0.vocabulary
     }
@@ -38,34 +39,34 @@ impl<F: Real> WeightFn<F> for Unknown<'_, F> {
     }
 }
 
-/// Rows of blanks and labels side by side, as a table has them.
-fn side_by_side<F: Real>(blank: &[f64], lexical: &[f64]) -> Vec<F> {
-    let each = lexical.len() / blank.len();
-    let rows = blank.iter().zip(lexical.chunks_exact(each));
+/// Rows of a table, with the blank before the labels.
+fn table_rows<F: Real>(blank: &[f64], lexical: &[f64]) -> Vec<F> {
+    let labels = lexical.len() / blank.len();
+    let rows = blank.iter().zip(lexical.chunks_exact(labels));
     rows.flat_map(|(&blank, row)| std::iter::once(blank).chain(row.iter().copied()))
         .map(F::from_f64)
         .collect()
 }
 
-fn equals_last<F: panda_core::Real>(values: Bar, gradients: Bar) {
+fn equals_last<F: panda_core::Real>(values: Tolerance, gradients: Tolerance) {
     let Some(golden) = golden("weight_fns.f64") else { return };
-    for (normalize, name) in BOTH {
+    for (normalize, name) in NORMALIZERS {
         let &[rows, states, v] = golden.shape("normalize/lexical") else { panic!("X x C x V") };
-        let table = side_by_side::<F>(golden.wide("normalize/blank"), golden.wide("normalize/lexical"));
+        let table = table_rows::<F>(golden.values("normalize/blank"), golden.values("normalize/lexical"));
         let table = TableWeightFn::new(&table, &[rows, states, 1 + v]).unwrap();
         let weight_fn = LocallyNormalized::new(table, normalize);
         let frames: Vec<F> = (0..rows).map(|row| F::from_f64(row as f64)).collect();
-        let (blank, lexical) = weigh(&weight_fn, &frames, rows);
-        assert_within("blank", &blank, golden.wide(&format!("{name}/blank")), values);
-        assert_within("lexical", &lexical, golden.wide(&format!("{name}/lexical")), values);
+        let (blank, lexical) = arc_weights(&weight_fn, &frames, rows);
+        assert_within("blank", &blank, golden.values(&format!("{name}/blank")), values);
+        assert_within("lexical", &lexical, golden.values(&format!("{name}/lexical")), values);
         let adjoints: [Vec<F>; 2] =
-            [golden.of("normalize/cotangent_blank"), golden.of("normalize/cotangent_lexical")];
-        let (_, found) = pull(&weight_fn, &frames, rows, (&adjoints[0], &adjoints[1]));
-        let expected: Vec<f64> = side_by_side(
-            golden.wide(&format!("{name}/grad_blank")),
-            golden.wide(&format!("{name}/grad_lexical")),
+            [golden.cast("normalize/cotangent_blank"), golden.cast("normalize/cotangent_lexical")];
+        let (_, computed) = arc_gradients(&weight_fn, &frames, rows, (&adjoints[0], &adjoints[1]));
+        let expected: Vec<f64> = table_rows(
+            golden.values(&format!("{name}/grad_blank")),
+            golden.values(&format!("{name}/grad_lexical")),
         );
-        assert_within(&format!("{name} table"), &found["table"], &expected, gradients);
+        assert_within(&format!("{name} table"), &computed["table"], &expected, gradients);
     }
 }
 
@@ -79,21 +80,23 @@ fn f32_equals_last() {
     equals_last::<f32>(f32_values(2.0), F32_GRADIENTS);
 }
 
-fn extremes<F: panda_core::Real>(bar: Bar) {
+fn extremes<F: panda_core::Real>(tolerance: Tolerance) {
     let Some(golden) = golden("weight_fns.f64") else { return };
     let &[rows, v] = golden.shape("hat_extreme/lexical_in") else { panic!("X x V") };
-    let table = side_by_side::<F>(golden.wide("hat_extreme/blank_in"), golden.wide("hat_extreme/lexical_in"));
+    let table =
+        table_rows::<F>(golden.values("hat_extreme/blank_in"), golden.values("hat_extreme/lexical_in"));
     let weight_fn =
         LocallyNormalized::new(TableWeightFn::new(&table, &[rows, 1, 1 + v]).unwrap(), Normalize::Hat);
     let frames: Vec<F> = (0..rows).map(|row| F::from_f64(row as f64)).collect();
-    let (blank, lexical) = weigh(&weight_fn, &frames, rows);
-    assert_within("blank", &blank, golden.wide("hat_extreme/blank_exact"), bar);
-    assert_within("lexical", &lexical, golden.wide("hat_extreme/lexical_exact"), bar);
-    let (_, found) = pull(&weight_fn, &frames, rows, (&blank.map_finite(), &lexical.map_finite()));
-    assert!(found["table"].iter().all(|g| g.to_f64().is_finite()));
+    let (blank, lexical) = arc_weights(&weight_fn, &frames, rows);
+    assert_within("blank", &blank, golden.values("hat_extreme/blank_exact"), tolerance);
+    assert_within("lexical", &lexical, golden.values("hat_extreme/lexical_exact"), tolerance);
+    let (_, computed) =
+        arc_gradients(&weight_fn, &frames, rows, (&blank.map_finite(), &lexical.map_finite()));
+    assert!(computed["table"].iter().all(|g| g.to_f64().is_finite()));
 }
 
-/// Finite numbers in place of -inf, as adjoints.
+/// Replaces -inf by finite numbers, as adjoints.
 trait MapFinite<F> {
     fn map_finite(&self) -> Vec<F>;
 }
@@ -104,37 +107,37 @@ impl<F: Real> MapFinite<F> for Vec<F> {
     }
 }
 
-/// Every digit counts, of the smallest log-probabilities too.
+/// All digits are correct, even of the smallest log-probabilities.
 #[test]
 fn extreme_blanks_are_exact() {
-    extremes::<f64>(Bar { relative: 1e-14, absolute: 0.0 });
-    // 8e-40 is no normal number.
-    extremes::<f32>(Bar { relative: 2e-7, absolute: 1e-44 });
+    extremes::<f64>(Tolerance { relative: 1e-14, absolute: 0.0 });
+    // 8e-40 is a subnormal number.
+    extremes::<f32>(Tolerance { relative: 2e-7, absolute: 1e-44 });
 }
 
 #[test]
-fn gradients_of_a_joint_network_are_central_differences() {
-    for (normalize, _) in BOTH {
-        let run = |owned: &Owned<f64>, with: With| {
+fn gradients_of_a_joint_network_equal_central_differences() {
+    for (normalize, _) in NORMALIZERS {
+        let run = |owned: &OwnedJoint<f64>, with: UseWeightFn| {
             with(&LocallyNormalized::new(owned.borrow(), normalize));
         };
-        check_gradients(&mut Owned::made_up(4, 3, 5, 3), &run);
+        check_gradients(&mut OwnedJoint::random(4, 3, 5, 3), &run);
     }
 }
 
 #[test]
-fn gradients_of_any_weights_are_central_differences() {
-    for (normalize, _) in BOTH {
-        let run = |owned: &Owned<f64>, with: With| {
-            with(&LocallyNormalized::new(Unknown(owned.borrow()), normalize));
+fn gradients_of_any_weights_equal_central_differences() {
+    for (normalize, _) in NORMALIZERS {
+        let run = |owned: &OwnedJoint<f64>, with: UseWeightFn| {
+            with(&LocallyNormalized::new(GenericJoint(owned.borrow()), normalize));
         };
-        check_gradients(&mut Owned::made_up(4, 3, 5, 3), &run);
+        check_gradients(&mut OwnedJoint::random(4, 3, 5, 3), &run);
     }
 }
 
-/// Some frames of a larger network and a chain in them, with adjoints.
+/// Frames of a larger network, and a chain with adjoints.
 struct Case {
-    owned: Owned<f64>,
+    owned: OwnedJoint<f64>,
     first: usize,
     states: Vec<usize>,
     labels: Vec<u32>,
@@ -142,14 +145,14 @@ struct Case {
 }
 
 impl Case {
-    /// A run of sites has no adjoints.
+    /// Some successive sites have no adjoints.
     fn new(vocabulary: usize, count: usize) -> Self {
         let (states, first) = (9, 3);
         let sites = 37 * (count - first);
-        let mut adjoints = [made_up::<f64>(sites, 3, 1.0), made_up(sites, 4, 1.0)];
+        let mut adjoints = [random::<f64>(sites, 3, 1.0), random(sites, 4, 1.0)];
         adjoints.iter_mut().for_each(|a| a[300..700].fill(0.0));
         Self {
-            owned: Owned::made_up(states, vocabulary, 24, count),
+            owned: OwnedJoint::random(states, vocabulary, 24, count),
             first,
             states: (0..37).map(|u| u * u % states).collect(),
             labels: (0..36).map(|u| (u * 77 % vocabulary + 1) as u32).collect(),
@@ -163,59 +166,60 @@ impl Case {
 
     fn check<F: Real>(
         &self,
-        what: &str,
-        expected: &Found,
+        name: &str,
+        expected: &ChainResults,
         weight_fn: &dyn WeightFn<F>,
-        [values, gradients]: [Bar; 2],
+        [values, gradients]: [Tolerance; 2],
     ) {
         assert!(weight_fn.is_locally_normalized());
         let frames: Vec<F> = narrow(&self.owned.frames);
         let (count, chain) = (self.owned.count, (self.first, self.chain()));
         let (blank, lexical) = forward_chain(weight_fn, &frames, count, self.first, self.chain());
-        assert_within(what, &blank, &expected.weights.0, values);
-        assert_within(what, &lexical, &expected.weights.1, values);
+        assert_within(name, &blank, &expected.weights.0, values);
+        assert_within(name, &lexical, &expected.weights.1, values);
         let adjoints = self.adjoints.each_ref().map(|adjoints| narrow::<F>(adjoints));
-        let found = backward_chain(weight_fn, &frames, count, chain, (&adjoints[0], &adjoints[1]));
-        assert_within(&format!("{what} frames"), &found.0, &expected.gradients.0, gradients);
-        assert_eq!(found.1.len(), expected.gradients.1.len());
+        let computed = backward_chain(weight_fn, &frames, count, chain, (&adjoints[0], &adjoints[1]));
+        assert_within(&format!("{name} frames"), &computed.0, &expected.gradients.0, gradients);
+        assert_eq!(computed.1.len(), expected.gradients.1.len());
         for (parameter, expected) in &expected.gradients.1 {
-            assert_within(&format!("{what} {parameter}"), &found.1[parameter], expected, gradients);
+            assert_within(&format!("{name} {parameter}"), &computed.1[parameter], expected, gradients);
         }
     }
 }
 
-/// What whole frames give along a chain: weights, gradients of frames and parameters.
-struct Found {
+/// Weights along a chain, and gradients, from all arcs.
+struct ChainResults {
     weights: (Vec<f64>, Vec<f64>),
     gradients: (Vec<f64>, Parameters<f64>),
 }
 
 impl Case {
-    fn found(&self, weight_fn: &dyn WeightFn<f64>) -> Found {
-        let Owned { states, vocabulary, count, frames, .. } = &self.owned;
+    fn expected(&self, weight_fn: &dyn WeightFn<f64>) -> ChainResults {
+        let OwnedJoint { states, vocabulary, count, frames, .. } = &self.owned;
         let (shape, chain) = ((*states, *vocabulary, *count), (self.first, self.chain()));
-        let (blank, lexical) = weigh(weight_fn, frames, *count);
-        let all = spread(shape, chain, (&self.adjoints[0], &self.adjoints[1]));
-        Found {
-            weights: along(shape, chain, (&blank, &lexical)),
-            gradients: pull(weight_fn, frames, *count, (&all.0, &all.1)),
+        let (blank, lexical) = arc_weights(weight_fn, frames, *count);
+        let all = scatter_chain(shape, chain, (&self.adjoints[0], &self.adjoints[1]));
+        ChainResults {
+            weights: chain_weights(shape, chain, (&blank, &lexical)),
+            gradients: arc_gradients(weight_fn, frames, *count, (&all.0, &all.1)),
         }
     }
 }
 
-/// By the selected normaliser, with labels of more than a tile and sites of more than a wave, and budgets that keep all scores,
-/// some or none.
+/// With the selected normalizer; budgets keep all, some or no scores.
+///
+/// Labels exceed a tile, and sites exceed a wave.
 #[test]
-fn chains_are_what_whole_frames_are() {
+fn chains_equal_all_arcs() {
     let case = Case::new(500, 130);
     let single = case.owned.narrow();
-    for (normalize, name) in BOTH {
-        let expected = case.found(&LocallyNormalized::new(case.owned.borrow(), normalize));
+    for (normalize, name) in NORMALIZERS {
+        let expected = case.expected(&LocallyNormalized::new(case.owned.borrow(), normalize));
         for budget in [56 << 20, usize::MAX, 1 << 20] {
             let inner = case.owned.borrow();
             case.check(name, &expected, &LocallyNormalized { inner, normalize, budget }, [F64, F64]);
             // Sums of thousands of adjoints of either sign.
-            let gradients = Bar { relative: 1e-4, absolute: 1e-4 };
+            let gradients = Tolerance { relative: 1e-4, absolute: 1e-4 };
             let inner = single.borrow();
             let weight_fn = LocallyNormalized { inner, normalize, budget };
             case.check(name, &expected, &weight_fn, [f32_values(1.0), gradients]);
@@ -223,45 +227,45 @@ fn chains_are_what_whole_frames_are() {
     }
 }
 
-/// By rows.
+/// With a normalizer of rows.
 #[test]
-fn chains_of_any_weights_are_what_whole_frames_are() {
+fn chains_of_any_weights_equal_all_arcs() {
     let case = Case::new(60, 22);
-    for (normalize, name) in BOTH {
-        let unknown = LocallyNormalized::new(Unknown(case.owned.borrow()), normalize);
-        case.check(name, &case.found(&unknown), &unknown, [F64, F64]);
+    for (normalize, name) in NORMALIZERS {
+        let generic = LocallyNormalized::new(GenericJoint(case.owned.borrow()), normalize);
+        case.check(name, &case.expected(&generic), &generic, [F64, F64]);
     }
 }
 
-/// Rows that are so long that frames and positions go in several parts.
+/// Rows are so long that frames and positions are processed in parts.
 #[test]
-fn chains_in_a_large_table_are_what_whole_frames_are() {
+fn chains_in_a_large_table_equal_all_arcs() {
     let (states, vocabulary, count, first) = (3, 8000, 14, 1);
-    let table: Vec<f64> = made_up(2 * states * (1 + vocabulary), 1, 4.0);
+    let table: Vec<f64> = random(2 * states * (1 + vocabulary), 1, 4.0);
     let table = TableWeightFn::new(&table, &[2, states, 1 + vocabulary]).unwrap();
     let frames: Vec<f64> = (0..count).map(|t| f64::from(t as u32 % 3 % 2)).collect();
     let positions: Vec<usize> = (0..40).map(|u| u * u % states).collect();
     let labels: Vec<u32> = (0..39).map(|u| u * 200 + 1).collect();
     let (shape, chain) = ((states, vocabulary, count), LabelChain { states: &positions, labels: &labels });
     let sites = positions.len() * (count - first);
-    let adjoints = (&made_up::<f64>(sites, 2, 1.0)[..], &made_up::<f64>(sites, 3, 1.0)[..]);
-    for (normalize, name) in BOTH {
+    let adjoints = (&random::<f64>(sites, 2, 1.0)[..], &random::<f64>(sites, 3, 1.0)[..]);
+    for (normalize, name) in NORMALIZERS {
         let weight_fn = LocallyNormalized::new(table, normalize);
-        let (blank, lexical) = weigh(&weight_fn, &frames, count);
-        let expected = along(shape, (first, chain), (&blank, &lexical));
-        let found = forward_chain(&weight_fn, &frames, count, first, chain);
-        assert_within(name, &found.0, &expected.0, F64);
-        assert_within(name, &found.1, &expected.1, F64);
-        let all = spread(shape, (first, chain), adjoints);
-        let (_, expected) = pull(&weight_fn, &frames, count, (&all.0, &all.1));
-        let (_, found) = backward_chain(&weight_fn, &frames, count, (first, chain), adjoints);
-        assert_within(name, &found["table"], &expected["table"], F64);
+        let (blank, lexical) = arc_weights(&weight_fn, &frames, count);
+        let expected = chain_weights(shape, (first, chain), (&blank, &lexical));
+        let computed = forward_chain(&weight_fn, &frames, count, first, chain);
+        assert_within(name, &computed.0, &expected.0, F64);
+        assert_within(name, &computed.1, &expected.1, F64);
+        let all = scatter_chain(shape, (first, chain), adjoints);
+        let (_, expected) = arc_gradients(&weight_fn, &frames, count, (&all.0, &all.1));
+        let (_, computed) = backward_chain(&weight_fn, &frames, count, (first, chain), adjoints);
+        assert_within(name, &computed["table"], &expected["table"], F64);
     }
 }
 
 #[test]
-fn a_budget_below_the_smallest_cut_is_an_error() {
-    let owned = Owned::<f64>::made_up(3, 4, 5, 2);
+fn a_budget_below_the_smallest_plan_is_an_error() {
+    let owned = OwnedJoint::<f64>::random(3, 4, 5, 2);
     let budget = 100;
     let weight_fn = LocallyNormalized { inner: owned.borrow(), normalize: Normalize::Hat, budget };
     let mut weights = weight_fn.bind(&mut Vec::new()).unwrap();
@@ -270,29 +274,29 @@ fn a_budget_below_the_smallest_cut_is_an_error() {
     let (mut blank, mut lexical) = ([0.0; 4], [0.0; 4]);
     let arcs = lattice::ArcsMut { blank: &mut blank, lexical: &mut lexical };
     let error = weights.forward_chain(0, chain, arcs).unwrap_err();
-    assert!(matches!(error, Error::Normaliser(panda_core::Error::Budget { .. })), "{error}");
+    assert!(matches!(error, Error::Normalizer(panda_core::Error::Budget { .. })), "{error}");
     let adjoints = Arcs { blank: &[1.0; 4], lexical: &[1.0; 4] };
     assert!(weights.backward_chain(0, chain, adjoints).is_err());
-    // What was there is still there.
+    // Earlier gradients are unchanged.
     assert!(weights.finish().values().all(|gradient| gradient.iter().all(|g| g.is_finite())));
 }
 
 #[test]
-fn bits_do_not_depend_on_threads() {
+fn results_do_not_depend_on_threads() {
     let (states, vocabulary, count) = (40, 30, 60);
-    let owned = Owned::<f32>::made_up(states, vocabulary, 33, count);
+    let owned = OwnedJoint::<f32>::random(states, vocabulary, 33, count);
     let (blank, lexical): (Vec<f32>, Vec<f32>) =
-        (made_up(count * states, 5, 1.0), made_up(count * states * vocabulary, 6, 1.0));
+        (random(count * states, 5, 1.0), random(count * states * vocabulary, 6, 1.0));
     let chain = LabelChain { states: &STATES, labels: &LABELS };
     let sites = count * STATES.len();
-    for (normalize, _) in BOTH {
+    for (normalize, _) in NORMALIZERS {
         let joint = LocallyNormalized::new(owned.borrow(), normalize);
-        let unknown = LocallyNormalized::new(Unknown(owned.borrow()), normalize);
-        on_any_threads(|| {
-            let of = |weight_fn: &dyn WeightFn<f32>| {
+        let generic = LocallyNormalized::new(GenericJoint(owned.borrow()), normalize);
+        assert_thread_independent(|| {
+            let results = |weight_fn: &dyn WeightFn<f32>| {
                 (
-                    weigh(weight_fn, &owned.frames, count),
-                    pull(weight_fn, &owned.frames, count, (&blank, &lexical)),
+                    arc_weights(weight_fn, &owned.frames, count),
+                    arc_gradients(weight_fn, &owned.frames, count, (&blank, &lexical)),
                     forward_chain(weight_fn, &owned.frames, count, 0, chain),
                     backward_chain(
                         weight_fn,
@@ -303,13 +307,13 @@ fn bits_do_not_depend_on_threads() {
                     ),
                 )
             };
-            (of(&joint), of(&unknown))
+            (results(&joint), results(&generic))
         });
     }
 }
 
-/// Golden lattices: their arc weights, and the gradients of the denominator by its marginals, for every parameter.
-fn lattices_equal_last<F: panda_core::Real>(values: Bar, gradients: Bar) {
+/// Golden lattices: arc weights, and the gradients of the denominator from its marginals.
+fn lattices_equal_last<F: panda_core::Real>(values: Tolerance, gradients: Tolerance) {
     let normalizers =
         [("", None), ("_hat", Some(Normalize::Hat)), ("_log_softmax", Some(Normalize::LogSoftmax))];
     for case in [
@@ -322,41 +326,44 @@ fn lattices_equal_last<F: panda_core::Real>(values: Bar, gradients: Bar) {
     ] {
         let Some(golden) = golden(&format!("joint_{case}.f64")) else { return };
         let normalize = normalizers.iter().rev().find(|(end, _)| case.ends_with(end)).unwrap().1;
-        let inside = if normalize.is_some() { "weight_fn/weight_fn" } else { "weight_fn" };
+        let prefix = if normalize.is_some() { "weight_fn/weight_fn" } else { "weight_fn" };
         let order = case.split("_c").nth(1).unwrap()[..1].parse().unwrap();
         let start = "in/params/";
-        let parameters: Parameters<F> =
-            golden.below(start).map(|name| (name.to_owned(), golden.of(&format!("{start}{name}")))).collect();
-        let joint = borrow(&golden, &parameters, inside, order);
+        let parameters: Parameters<F> = golden
+            .names_below(start)
+            .map(|name| (name.to_owned(), golden.cast(&format!("{start}{name}"))))
+            .collect();
+        let joint = borrow(&golden, &parameters, prefix, order);
         let normalized = normalize.map(|normalize| LocallyNormalized::new(joint, normalize));
         let weight_fn: &dyn WeightFn<F> = match &normalized {
             Some(normalized) => normalized,
             None => &joint,
         };
         let cache = joint.context_embeddings().unwrap();
-        assert_within(case, &cache, golden.wide("out/context_embeddings_cache"), values);
+        assert_within(case, &cache, golden.values("out/context_embeddings_cache"), values);
 
         let &[batch, frames, size] = golden.shape("in/frames") else { panic!("B x T x F") };
-        let x = golden.of::<F>("in/frames");
-        let (blank, lexical) = weigh(weight_fn, &x, batch * frames);
-        assert_within(case, &blank, golden.wide("out/blank_weights"), values);
-        assert_within(case, &lexical, golden.wide("out/lexical_weights"), values);
+        let x = golden.cast::<F>("in/frames");
+        let (blank, lexical) = arc_weights(weight_fn, &x, batch * frames);
+        assert_within(case, &blank, golden.values("out/blank_weights"), values);
+        assert_within(case, &lexical, golden.values("out/lexical_weights"), values);
 
         let weighted = |name: &str| -> Vec<F> {
-            let all = golden.wide(name);
-            let each = all.len() / batch;
-            let weights = golden.wide("in/loss_cotangent").iter().flat_map(|&g| std::iter::repeat_n(g, each));
+            let all = golden.values(name);
+            let size = all.len() / batch;
+            let weights =
+                golden.values("in/loss_cotangent").iter().flat_map(|&g| std::iter::repeat_n(g, size));
             all.iter().zip(weights).map(|(m, g)| F::from_f64(m * g)).collect()
         };
         let (b, l) = (weighted("out/blank_marginals"), weighted("out/lexical_marginals"));
-        let (of_frames, found) = pull(weight_fn, &x, batch * frames, (&b, &l));
-        assert_eq!(of_frames.len(), batch * frames * size);
-        assert_within(case, &of_frames, golden.wide("out/grad_denom_log/frames"), gradients);
-        let names: Vec<&str> = golden.below("out/grad_denom_log/params/").collect();
-        assert_eq!(names.len(), found.len());
+        let (frame_gradient, computed) = arc_gradients(weight_fn, &x, batch * frames, (&b, &l));
+        assert_eq!(frame_gradient.len(), batch * frames * size);
+        assert_within(case, &frame_gradient, golden.values("out/grad_denom_log/frames"), gradients);
+        let names: Vec<&str> = golden.names_below("out/grad_denom_log/params/").collect();
+        assert_eq!(names.len(), computed.len());
         for name in names {
-            let expected = golden.wide(&format!("out/grad_denom_log/params/{name}"));
-            assert_within(&format!("{case} {name}"), &found[name], expected, gradients);
+            let expected = golden.values(&format!("out/grad_denom_log/params/{name}"));
+            assert_within(&format!("{case} {name}"), &computed[name], expected, gradients);
         }
     }
 }
@@ -364,10 +371,10 @@ fn lattices_equal_last<F: panda_core::Real>(values: Bar, gradients: Bar) {
 fn borrow<'a, F: Real>(
     golden: &Golden,
     parameters: &'a Parameters<F>,
-    inside: &str,
+    prefix: &str,
     order: usize,
 ) -> JointWeightFn<'a, F> {
-    let of = |name: &str| parameters[&format!("{inside}/{name}")].as_slice();
+    let parameter = |name: &str| parameters[&format!("{prefix}/{name}")].as_slice();
     let &[.., states, vocabulary] = golden.shape("out/lexical_weights") else { panic!("C x V") };
     let cell =
         |names: [&str; 4]| names.map(|name| &parameters[&format!("weight_fn_cacher/rnn_cell/{name}")][..]);
@@ -386,13 +393,13 @@ fn borrow<'a, F: Real>(
         embeddings,
         states,
         vocabulary,
-        project_context: of("project_context_embeddings/kernel"),
-        project_frame: of("project_frame/kernel"),
-        joint_bias: of("joint_bias"),
-        blank: of("Dense_0/kernel"),
-        blank_bias: of("Dense_0/bias"),
-        lexical: of("Dense_1/kernel"),
-        lexical_bias: of("Dense_1/bias"),
+        project_context: parameter("project_context_embeddings/kernel"),
+        project_frame: parameter("project_frame/kernel"),
+        joint_bias: parameter("joint_bias"),
+        blank: parameter("Dense_0/kernel"),
+        blank_bias: parameter("Dense_0/bias"),
+        lexical: parameter("Dense_1/kernel"),
+        lexical_bias: parameter("Dense_1/bias"),
     }
 }
 
@@ -406,8 +413,8 @@ fn f32_equals_lattices_of_last() {
     lattices_equal_last::<f32>(f32_values(2.0), F32_GRADIENTS);
 }
 
-/// Golden lattices whose loss is that of the labels alone, with all gradients.
-fn losses_equal_last<F: panda_core::Real>(values: Bar, gradients: Bar) {
+/// Golden lattices with locally normalized weights: losses and all gradients.
+fn losses_equal_last<F: panda_core::Real>(values: Tolerance, gradients: Tolerance) {
     for (case, alignment, normalize) in [
         ("emb_fd_c1_hat", AlignmentLattice::FrameDependent, Normalize::Hat),
         ("emb_fd_c1_log_softmax", AlignmentLattice::FrameDependent, Normalize::LogSoftmax),
@@ -421,29 +428,31 @@ fn losses_equal_last<F: panda_core::Real>(values: Bar, gradients: Bar) {
         let Some(golden) = golden(&format!("joint_{case}.f64")) else { return };
         let order = case.split("_c").nth(1).unwrap()[..1].parse().unwrap();
         let start = "in/params/";
-        let parameters: Parameters<F> =
-            golden.below(start).map(|name| (name.to_owned(), golden.of(&format!("{start}{name}")))).collect();
+        let parameters: Parameters<F> = golden
+            .names_below(start)
+            .map(|name| (name.to_owned(), golden.cast(&format!("{start}{name}"))))
+            .collect();
         let joint = borrow(&golden, &parameters, "weight_fn/weight_fn", order);
-        let whole = |name: &str| golden.wide(name).iter().map(|&n| n as usize).collect::<Vec<_>>();
-        let x = golden.of::<F>("in/frames");
-        let ids: Vec<u32> = golden.wide("in/labels").iter().map(|&y| y as u32).collect();
-        let frames = Frames::new(&x, golden.shape("in/frames"), &whole("in/num_frames")).unwrap();
-        let labels = Labels::new(&ids, golden.shape("in/labels"), &whole("in/num_labels")).unwrap();
+        let counts = |name: &str| golden.values(name).iter().map(|&n| n as usize).collect::<Vec<_>>();
+        let x = golden.cast::<F>("in/frames");
+        let ids: Vec<u32> = golden.values("in/labels").iter().map(|&y| y as u32).collect();
+        let frames = Frames::new(&x, golden.shape("in/frames"), &counts("in/num_frames")).unwrap();
+        let labels = Labels::new(&ids, golden.shape("in/labels"), &counts("in/num_labels")).unwrap();
         let context = FullNGram::new(joint.vocabulary, order).unwrap();
-        let by_joint = LocallyNormalized::new(joint, normalize);
-        let by_rows = LocallyNormalized::new(Unknown(joint), normalize);
-        for weight_fn in [&by_joint as &dyn WeightFn<F>, &by_rows] {
+        let joint_normalized = LocallyNormalized::new(joint, normalize);
+        let row_normalized = LocallyNormalized::new(GenericJoint(joint), normalize);
+        for weight_fn in [&joint_normalized as &dyn WeightFn<F>, &row_normalized] {
             let lattice = RecognitionLattice::new(&context, alignment, weight_fn).unwrap();
-            let weights = golden.wide("in/loss_cotangent");
+            let weights = golden.values("in/loss_cotangent");
             let mut session = LatticeSession::default();
-            let found = session.sum(&lattice, &frames, &labels, weights).unwrap();
-            assert_within(case, &found.sums, golden.wide("out/loss"), values);
-            assert_within(case, &found.frames, golden.wide("out/grad_loss/frames"), gradients);
-            let names: Vec<&str> = golden.below("out/grad_loss/params/").collect();
-            assert_eq!(names.len(), found.parameters.len());
+            let computed = session.sum(&lattice, &frames, &labels, weights).unwrap();
+            assert_within(case, &computed.sums, golden.values("out/loss"), values);
+            assert_within(case, &computed.frames, golden.values("out/grad_loss/frames"), gradients);
+            let names: Vec<&str> = golden.names_below("out/grad_loss/params/").collect();
+            assert_eq!(names.len(), computed.parameters.len());
             for name in names {
-                let expected = golden.wide(&format!("out/grad_loss/params/{name}"));
-                assert_within(&format!("{case} {name}"), &found.parameters[name], expected, gradients);
+                let expected = golden.values(&format!("out/grad_loss/params/{name}"));
+                assert_within(&format!("{case} {name}"), &computed.parameters[name], expected, gradients);
             }
         }
     }
@@ -460,7 +469,7 @@ fn f32_equals_losses_of_last() {
     losses_equal_last::<f32>(f32_values(5.0), F32_GRADIENTS);
 }
 
-/// A label weighs the same everywhere, and nobody has looked at it; blanks weigh nothing.
+/// All labels have one weight, without checks; blanks have weight 0.
 #[derive(Clone, Copy)]
 struct Unchecked(f32);
 
@@ -514,9 +523,9 @@ impl BoundWeights<f32> for Unchecked {
     }
 }
 
-/// Comparisons would pass over NaN.
+/// NaN is detected although it fails all comparisons.
 #[test]
-fn weights_that_nobody_looked_at_hide_no_nan() {
+fn nan_in_unchecked_weights_is_detected() {
     let context = FullNGram::new(2, 1).unwrap();
     let frames = Frames::new(&[0.0f32, 1.0], &[1, 2, 1], &[2]).unwrap();
     let labels = Labels::new(&[1], &[1, 1], &[1]).unwrap();
@@ -525,10 +534,10 @@ fn weights_that_nobody_looked_at_hide_no_nan() {
         let lattice =
             RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &weight_fn).unwrap();
         let mut session = LatticeSession::default();
-        for found in
+        for computed in
             [session.best_alignments(&lattice, &frames, &labels), session.best_paths(&lattice, &frames)]
         {
-            assert_eq!(matches!(found, Err(Error::Overflow { utterance: 0, .. })), fails, "{found:?}");
+            assert_eq!(matches!(computed, Err(Error::Overflow { utterance: 0, .. })), fails, "{computed:?}");
         }
     }
 }

@@ -1,15 +1,14 @@
-//! Recognition lattices against golden vectors, lists of all paths, central differences and plain loops.
+//! Recognition lattices against golden vectors, enumeration, differences and plain loops.
 mod beam;
 mod candle;
 mod common;
 mod enumerated;
 mod expectations;
+mod export;
 mod golden_lattices;
 mod histories;
 mod hostile;
 mod joint;
-mod listed;
-mod listing;
 mod locally_normalized;
 mod problem;
 mod screened;
@@ -21,5 +20,6 @@ mod sessions;
 mod shared_rnn;
 mod streams;
 mod strings;
+mod table_lattices;
 mod tiny;
 mod tiny_batches;

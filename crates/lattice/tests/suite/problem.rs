@@ -1,22 +1,24 @@
-//! Made-up batches for lattices of joint networks.
+//! Random batches for lattices of joint networks.
 use lattice::{
     AlignmentLattice, Context, Embeddings, Frames, FullNGram, JointWeightFn, Labels, LocallyNormalized,
     Normalize, Parameters, RecognitionLattice, SharedRnn, WeightFn,
 };
 use panda_core::Real;
 
-use crate::common::{made_up, narrow, widened};
+use crate::common::{narrow, random, widened};
 
 const GATES: [&str; 4] = ["i", "f", "g", "o"];
 
-/// A batch of one leading axis, or none, and the parameters of its weights.
+/// A batch with the parameters of its weights.
+///
+/// It has at most one leading axis.
 #[derive(Clone)]
 pub struct Problem<F> {
     pub context: FullNGram,
     pub alignment: AlignmentLattice,
     pub normalize: Option<Normalize>,
     pub rnn: bool,
-    /// By their names under a joint network that is not normalised.
+    /// By their names in a joint network that is not normalized.
     pub parameters: Parameters<F>,
     pub axes: Vec<usize>,
     pub padded: usize,
@@ -28,12 +30,14 @@ pub struct Problem<F> {
     pub num_labels: Vec<usize>,
 }
 
-/// Features of a frame.
+/// Number of features of a frame.
 pub const FEATURES: usize = 2;
 
 impl<F: Real> Problem<F> {
-    /// Utterances of so many frames and labels, for the context of the last labels.
-    pub fn made_up(
+    /// Creates utterances of the given numbers of frames and labels.
+    ///
+    /// The context is a full n-gram.
+    pub fn random(
         (vocabulary, order): (usize, usize),
         expansions: Option<usize>,
         (hidden, rnn): (usize, bool),
@@ -64,7 +68,7 @@ impl<F: Real> Problem<F> {
             shapes.push((cacher("context_embeddings"), c * e, 1.0));
         }
         let parameters =
-            (1..).zip(shapes).map(|(seed, (name, size, scale))| (name, made_up(size, seed, scale)));
+            (1..).zip(shapes).map(|(seed, (name, size, scale))| (name, random(size, seed, scale)));
         let padded = lengths.iter().map(|l| l.0).max().unwrap_or(0);
         let padded_labels = lengths.iter().map(|l| l.1).max().unwrap_or(0);
         Self {
@@ -79,14 +83,14 @@ impl<F: Real> Problem<F> {
             axes: vec![lengths.len()],
             padded,
             padded_labels,
-            frames: made_up(lengths.len() * padded * FEATURES, 90, 1.0),
+            frames: random(lengths.len() * padded * FEATURES, 90, 1.0),
             num_frames: lengths.iter().map(|l| l.0).collect(),
             labels: (0..lengths.len() * padded_labels).map(|i| (i * 7 % vocabulary) as u32 + 1).collect(),
             num_labels: lengths.iter().map(|l| l.1).collect(),
         }
     }
 
-    pub fn of<G: Real>(&self) -> Problem<G> {
+    pub fn cast<G: Real>(&self) -> Problem<G> {
         let cast = |values: &[F]| narrow::<G>(&widened(values));
         let parameters = self.parameters.iter().map(|(name, values)| (name.clone(), cast(values))).collect();
         let Self { context, alignment, normalize, rnn, .. } = *self;
@@ -106,7 +110,7 @@ impl<F: Real> Problem<F> {
         }
     }
 
-    /// One utterance alone, without a leading axis and without padding.
+    /// Returns one utterance alone, without a leading axis and without padding.
     pub fn single(&self, utterance: usize) -> Self {
         let (n, m) = (self.num_frames[utterance], self.num_labels[utterance]);
         let frames = &self.frames[utterance * self.padded * FEATURES..][..n * FEATURES];
@@ -123,7 +127,7 @@ impl<F: Real> Problem<F> {
         }
     }
 
-    /// More padding, with something else in it.
+    /// Returns the batch with more padding of other values.
     pub fn padded(&self, more: usize, value: f64, label: u32) -> Self {
         let (padded, padded_labels) = (self.padded + more, self.padded_labels + more);
         let (mut frames, mut labels) = (Vec::new(), Vec::new());
@@ -138,7 +142,7 @@ impl<F: Real> Problem<F> {
     }
 
     pub fn with<T>(&self, run: impl FnOnce(&RecognitionLattice<F>, &Frames<F>, &Labels) -> T) -> T {
-        let of = |name: &str| self.parameters[&format!("weight_fn/{name}")].as_slice();
+        let parameter = |name: &str| self.parameters[&format!("weight_fn/{name}")].as_slice();
         let cacher = |name: &str| self.parameters[&format!("weight_fn_cacher/{name}")].as_slice();
         let gates = |from: &str, what: &str| {
             GATES.map(|gate| {
@@ -160,13 +164,13 @@ impl<F: Real> Problem<F> {
             embeddings,
             states: self.context.states(),
             vocabulary: self.context.vocabulary(),
-            project_context: of("project_context_embeddings/kernel"),
-            project_frame: of("project_frame/kernel"),
-            joint_bias: of("joint_bias"),
-            blank: of("Dense_0/kernel"),
-            blank_bias: of("Dense_0/bias"),
-            lexical: of("Dense_1/kernel"),
-            lexical_bias: of("Dense_1/bias"),
+            project_context: parameter("project_context_embeddings/kernel"),
+            project_frame: parameter("project_frame/kernel"),
+            joint_bias: parameter("joint_bias"),
+            blank: parameter("Dense_0/kernel"),
+            blank_bias: parameter("Dense_0/bias"),
+            lexical: parameter("Dense_1/kernel"),
+            lexical_bias: parameter("Dense_1/bias"),
         };
         let local = self.normalize.map(|normalize| LocallyNormalized::new(joint, normalize));
         let weight_fn: &dyn WeightFn<F> = match &local {
@@ -181,7 +185,7 @@ impl<F: Real> Problem<F> {
     }
 }
 
-/// A parameter's name without what a normaliser adds to it.
+/// Returns the name of a parameter without the prefix of a normalizer.
 pub fn own_name(name: &str) -> String {
     name.replace("weight_fn/weight_fn/", "weight_fn/")
 }

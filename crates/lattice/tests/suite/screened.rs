@@ -1,14 +1,14 @@
-//! Best paths that are found without most weights are those of all weights, bit for bit.
+//! Best paths with screening equal those from all weights, bit for bit.
 use lattice::{
     AlignmentLattice, Context, Embeddings, Error, Frames, FullNGram, JointWeightFn, LatticePath,
     LatticeSession, NextStateTable, Options, RecognitionLattice,
 };
 use proptest::prelude::*;
 
-use crate::common::{made_up, on_any_threads};
+use crate::common::{assert_thread_independent, random};
 
-/// A joint network and utterances for it.
-struct Made {
+/// A joint network and its utterances.
+struct JointLattice {
     context: Box<dyn Context>,
     alignment: AlignmentLattice,
     hidden: usize,
@@ -19,9 +19,9 @@ struct Made {
 
 const FEATURES: usize = 3;
 
-impl Made {
-    /// Embeddings, head and frames of these sizes.
-    fn up(context: impl Context + 'static, hidden: usize, lengths: &[usize], sizes: [f64; 3]) -> Self {
+impl JointLattice {
+    /// Creates random parameters and frames; `sizes` scales embeddings, head and frames.
+    fn random(context: impl Context + 'static, hidden: usize, lengths: &[usize], sizes: [f64; 3]) -> Self {
         let (c, v) = (context.states(), context.vocabulary());
         let [embeddings, head, frames] = sizes;
         let shapes = [
@@ -42,10 +42,10 @@ impl Made {
             hidden,
             parameters: shapes.map(|(count, scale)| {
                 seed += 1;
-                made_up(count, seed, scale)
+                random(count, seed, scale)
             }),
             lengths: lengths.to_vec(),
-            frames: made_up(lengths.len() * padded * FEATURES, 50, frames),
+            frames: random(lengths.len() * padded * FEATURES, 50, frames),
         }
     }
 
@@ -70,28 +70,29 @@ impl Made {
         run(&lattice, &Frames::new(&self.frames, &shape, &self.lengths).unwrap())
     }
 
-    /// Best paths by default, and with a budget that has room for waves of all weights alone.
-    fn both(&self) -> [Vec<LatticePath>; 2] {
+    /// Finds best paths by default, and with a budget without screening.
+    fn screened_and_exact(&self) -> [Vec<LatticePath>; 2] {
         self.with(|lattice, frames| {
             let mut default = LatticeSession::<f32>::default();
             let plan = default.plan_best_paths(lattice, frames).unwrap();
-            // The first budget without room for it; where screens take nothing, as there are none, the smallest one.
+            // The largest budget without screening, or the smallest one if screening needs no
+            // memory.
             let mut waves = LatticeSession::<f32>::new(Options::new(plan.bytes - 1));
             if let Err(Error::Budget { smallest, .. }) = waves.plan_best_paths(lattice, frames) {
                 waves = LatticeSession::new(Options::new(smallest));
             }
-            let found = default.best_paths(lattice, frames).unwrap();
-            assert_eq!(default.best_paths(lattice, frames).unwrap(), found, "a second time");
-            [found, waves.best_paths(lattice, frames).unwrap()]
+            let computed = default.best_paths(lattice, frames).unwrap();
+            assert_eq!(default.best_paths(lattice, frames).unwrap(), computed, "a second time");
+            [computed, waves.best_paths(lattice, frames).unwrap()]
         })
     }
 }
 
-fn are_the_same(made: &Made) {
-    let [found, expected] = made.both();
+fn check(joint_lattice: &JointLattice) {
+    let [computed, expected] = joint_lattice.screened_and_exact();
     let weights = |paths: &[LatticePath]| paths.iter().map(|path| path.weight.to_bits()).collect::<Vec<_>>();
-    assert_eq!(weights(&found), weights(&expected));
-    assert_eq!(found, expected);
+    assert_eq!(weights(&computed), weights(&expected));
+    assert_eq!(computed, expected);
 }
 
 proptest! {
@@ -107,65 +108,72 @@ proptest! {
         sizes in [0.0..3.0, 0.0..3.0, 0.0..3.0].prop_map(|sizes: [f64; 3]| sizes.map(|x| x * x)),
     ) {
         let lengths = if order > 1 { &lengths[..lengths.len().min(3)] } else { &lengths[..] };
-        are_the_same(&Made::up(FullNGram::new(vocabulary, order).unwrap(), hidden, lengths, sizes));
+        check(&JointLattice::random(FullNGram::new(vocabulary, order).unwrap(), hidden, lengths, sizes));
     }
 
-    /// Tables whose states lead to runs, in any order, to overlapping ones, and to others.
+    /// Tables whose states have runs of successive states or not.
+    ///
+    /// Runs come in any order, and may overlap.
     #[test]
     fn tables(
         runs in prop::collection::vec(0usize..5, 100..200),
         step in prop_oneof![Just(32usize), Just(31), Just(40)],
-        broken in prop::option::of(0usize..100),
+        swapped in prop::option::of(0usize..100),
     ) {
         let (v, states) = (32, runs.len().max(4 * step + 32));
-        let of = |state: usize| runs.get(state).copied().unwrap_or(state % 5) * step;
-        let mut table: Vec<i64> = (0..states).flat_map(|p| (0..v).map(move |y| (of(p) + y) as i64)).collect();
-        if let Some(state) = broken {
+        let first_target = |state: usize| runs.get(state).copied().unwrap_or(state % 5) * step;
+        let mut table: Vec<i64> =
+            (0..states).flat_map(|p| (0..v).map(move |y| (first_target(p) + y) as i64)).collect();
+        if let Some(state) = swapped {
             table.swap(state * v, state * v + 1);
         }
         let context = NextStateTable::new(&table, states, v).unwrap();
-        are_the_same(&Made::up(context, 24, &[9, 17, 0, 30], [1.0; 3]));
+        check(&JointLattice::random(context, 24, &[9, 17, 0, 30], [1.0; 3]));
     }
 }
 
-/// A frame, or a context, that no tangent can be prepared for.
+/// A frame or a context is out of the range of screening.
 #[test]
-fn far_addends_are_weighed() {
+fn addends_out_of_range_are_scored_exactly() {
     for (parameter, at, value) in [(0, 77, 1e4), (1, 0, 300.0)] {
-        let mut made = Made::up(FullNGram::new(32, 1).unwrap(), 40, &[30; 17], [1.0; 3]);
-        made.parameters[parameter][at] = value;
-        are_the_same(&made);
+        let mut joint_lattice = JointLattice::random(FullNGram::new(32, 1).unwrap(), 40, &[30; 17], [1.0; 3]);
+        joint_lattice.parameters[parameter][at] = value;
+        check(&joint_lattice);
     }
-    let mut made = Made::up(FullNGram::new(32, 1).unwrap(), 40, &[30; 17], [1.0; 3]);
-    made.frames[40] = 1e5;
-    are_the_same(&made);
+    let mut joint_lattice = JointLattice::random(FullNGram::new(32, 1).unwrap(), 40, &[30; 17], [1.0; 3]);
+    joint_lattice.frames[40] = 1e5;
+    check(&joint_lattice);
 }
 
-/// States that are all the same tie everywhere; those that nearly are tie by rounding.
+/// Equal states tie everywhere; nearly equal states tie by rounding.
 #[test]
-fn ties_are_settled_the_same_way() {
-    for apart in [0.0, 1e-7, 1e-5] {
-        are_the_same(&Made::up(FullNGram::new(30, 2).unwrap(), 33, &[12, 7], [apart, 1.0, 1.0]));
-        are_the_same(&Made::up(FullNGram::new(30, 2).unwrap(), 33, &[12, 7], [apart, 0.0, 1.0]));
+fn ties_are_broken_in_the_same_way() {
+    for scale in [0.0, 1e-7, 1e-5] {
+        check(&JointLattice::random(FullNGram::new(30, 2).unwrap(), 33, &[12, 7], [scale, 1.0, 1.0]));
+        check(&JointLattice::random(FullNGram::new(30, 2).unwrap(), 33, &[12, 7], [scale, 0.0, 1.0]));
     }
 }
 
 #[test]
-fn threads_and_batch_mates_do_not_matter() {
-    let made = Made::up(
+fn threads_and_other_utterances_do_not_change_paths() {
+    let joint_lattice = JointLattice::random(
         FullNGram::new(32, 1).unwrap(),
         65,
         &[40, 3, 0, 33, 64, 1, 12, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22],
         [1.0; 3],
     );
-    let all =
-        || made.with(|lattice, frames| LatticeSession::<f32>::default().best_paths(lattice, frames).unwrap());
-    on_any_threads(all);
+    let all = || {
+        joint_lattice
+            .with(|lattice, frames| LatticeSession::<f32>::default().best_paths(lattice, frames).unwrap())
+    };
+    assert_thread_independent(all);
     let padded = 64;
     for (at, path) in all().into_iter().enumerate() {
-        let rows = &made.frames[at * padded * FEATURES..][..made.lengths[at] * FEATURES];
-        let single = made.with(|lattice, _| {
-            let frames = Frames::new(rows, &[made.lengths[at], FEATURES], &made.lengths[at..=at]).unwrap();
+        let rows = &joint_lattice.frames[at * padded * FEATURES..][..joint_lattice.lengths[at] * FEATURES];
+        let single = joint_lattice.with(|lattice, _| {
+            let frames =
+                Frames::new(rows, &[joint_lattice.lengths[at], FEATURES], &joint_lattice.lengths[at..=at])
+                    .unwrap();
             LatticeSession::<f32>::default().best_paths(lattice, &frames).unwrap()
         });
         assert_eq!(single, [path], "utterance {at}");

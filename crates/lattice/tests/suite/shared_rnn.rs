@@ -1,13 +1,13 @@
-//! The recurrent cacher.
+//! The recurrent network of context states.
 use lattice::{Context, Error, FullNGram, Parameters, Real, SharedRnn};
-use oracle::differences::central;
+use oracle::differences::central_difference;
 
 use crate::common::{
-    Bar, F32_GRADIENTS, F64, assert_within, dot, f32_values, golden, made_up, on_any_threads,
+    F32_GRADIENTS, F64, Tolerance, assert_thread_independent, assert_within, dot, f32_values, golden, random,
 };
 
-/// Parameters of any shape, by the names of the reference implementation.
-struct Owned<F> {
+/// Parameters by the names of the reference implementation.
+struct OwnedRnn<F> {
     vocabulary: usize,
     order: usize,
     parameters: Parameters<F>,
@@ -19,50 +19,50 @@ fn cell(name: &str) -> String {
 
 const EMBEDDING: &str = "weight_fn_cacher/Embed_0/embedding";
 
-impl<F: Real> Owned<F> {
-    fn made_up([vocabulary, order, re, r]: [usize; 4]) -> Self {
+impl<F: Real> OwnedRnn<F> {
+    fn random([vocabulary, order, re, r]: [usize; 4]) -> Self {
         let mut parameters =
-            Parameters::from([(EMBEDDING.to_owned(), made_up((vocabulary + 1) * re, 1, 1.0))]);
+            Parameters::from([(EMBEDDING.to_owned(), random((vocabulary + 1) * re, 1, 1.0))]);
         for (seed, gate) in (2..).zip(["i", "f", "g", "o"]) {
             let scale = 1.5 / (r as f64).sqrt();
-            parameters.insert(cell(&format!("i{gate}/kernel")), made_up(re * r, seed, scale));
-            parameters.insert(cell(&format!("h{gate}/kernel")), made_up(r * r, seed + 4, scale));
-            parameters.insert(cell(&format!("h{gate}/bias")), made_up(r, seed + 8, 0.5));
+            parameters.insert(cell(&format!("i{gate}/kernel")), random(re * r, seed, scale));
+            parameters.insert(cell(&format!("h{gate}/kernel")), random(r * r, seed + 4, scale));
+            parameters.insert(cell(&format!("h{gate}/bias")), random(r, seed + 8, 0.5));
         }
         Self { vocabulary, order, parameters }
     }
 
     fn borrow(&self) -> SharedRnn<'_, F> {
-        let of = |names: [&str; 4]| names.map(|name| self.parameters[&cell(name)].as_slice());
+        let parameters = |names: [&str; 4]| names.map(|name| self.parameters[&cell(name)].as_slice());
         SharedRnn {
             vocabulary: self.vocabulary,
             order: self.order,
             embedding: &self.parameters[EMBEDDING],
-            input: of(["ii/kernel", "if/kernel", "ig/kernel", "io/kernel"]),
-            recurrent: of(["hi/kernel", "hf/kernel", "hg/kernel", "ho/kernel"]),
-            bias: of(["hi/bias", "hf/bias", "hg/bias", "ho/bias"]),
+            input: parameters(["ii/kernel", "if/kernel", "ig/kernel", "io/kernel"]),
+            recurrent: parameters(["hi/kernel", "hf/kernel", "hg/kernel", "ho/kernel"]),
+            bias: parameters(["hi/bias", "hf/bias", "hg/bias", "ho/bias"]),
         }
     }
 }
 
-fn equals_last<F: Real>(values: Bar, gradients: Bar) {
+fn equals_last<F: Real>(values: Tolerance, gradients: Tolerance) {
     let Some(golden) = golden("weight_fns.f64") else { return };
     let start = "rnn_cacher/params/";
     let parameters = golden
-        .below(start)
-        .map(|name| (format!("weight_fn_cacher/{name}"), golden.of(&format!("{start}{name}"))));
-    let [vocabulary, order] = golden.wide("rnn_cacher/vocab_context") else { panic!("two numbers") };
+        .names_below(start)
+        .map(|name| (format!("weight_fn_cacher/{name}"), golden.cast(&format!("{start}{name}"))));
+    let [vocabulary, order] = golden.values("rnn_cacher/vocab_context") else { panic!("two numbers") };
     let (vocabulary, order) = (*vocabulary as usize, *order as usize);
-    let owned = Owned::<F> { vocabulary, order, parameters: parameters.collect() };
+    let owned = OwnedRnn::<F> { vocabulary, order, parameters: parameters.collect() };
     let rnn = owned.borrow();
     rnn.check(FullNGram::new(vocabulary, order).unwrap().states()).unwrap();
-    assert_within("out", &rnn.forward().unwrap(), golden.wide("rnn_cacher/out"), values);
-    let found = rnn.backward(&golden.of::<F>("rnn_cacher/cotangent"));
-    let names: Vec<&str> = golden.below("rnn_cacher/grad_params/").collect();
-    assert_eq!(found.len(), names.len());
+    assert_within("out", &rnn.forward().unwrap(), golden.values("rnn_cacher/out"), values);
+    let computed = rnn.backward(&golden.cast::<F>("rnn_cacher/cotangent"));
+    let names: Vec<&str> = golden.names_below("rnn_cacher/grad_params/").collect();
+    assert_eq!(computed.len(), names.len());
     for name in names {
-        let expected = golden.wide(&format!("rnn_cacher/grad_params/{name}"));
-        assert_within(name, &found[&format!("weight_fn_cacher/{name}")], expected, gradients);
+        let expected = golden.values(&format!("rnn_cacher/grad_params/{name}"));
+        assert_within(name, &computed[&format!("weight_fn_cacher/{name}")], expected, gradients);
     }
 }
 
@@ -76,7 +76,7 @@ fn f32_equals_last() {
     equals_last::<f32>(f32_values(1.0), F32_GRADIENTS);
 }
 
-/// The definition, one state after the other.
+/// The definition, state by state.
 fn plain(rnn: &SharedRnn<f64>) -> Vec<f64> {
     let r = rnn.width();
     let re = rnn.embedding.len() / (rnn.vocabulary + 1);
@@ -105,50 +105,50 @@ fn plain(rnn: &SharedRnn<f64>) -> Vec<f64> {
 }
 
 #[test]
-fn levels_are_what_one_state_after_the_other_gives() {
+fn results_equal_state_by_state_evaluation() {
     for shape in [[2, 0, 3, 2], [3, 1, 2, 5], [2, 4, 3, 4], [1, 5, 2, 3], [5, 3, 4, 7]] {
-        let owned = Owned::<f64>::made_up(shape);
+        let owned = OwnedRnn::<f64>::random(shape);
         let rnn = owned.borrow();
         assert_within(&format!("{shape:?}"), &rnn.forward().unwrap(), &plain(&rnn), F64);
     }
 }
 
 #[test]
-fn gradients_are_central_differences() {
+fn gradients_equal_central_differences() {
     for shape in [[2, 0, 3, 2], [3, 2, 2, 3], [1, 3, 2, 2]] {
-        let mut owned = Owned::<f64>::made_up(shape);
-        let weights: Vec<f64> = made_up(owned.borrow().states() * shape[3], 20, 1.0);
-        let found = owned.borrow().backward(&weights);
-        for (name, found) in found {
+        let mut owned = OwnedRnn::<f64>::random(shape);
+        let weights: Vec<f64> = random(owned.borrow().states() * shape[3], 20, 1.0);
+        let computed = owned.borrow().backward(&weights);
+        for (name, computed) in computed {
             let at = owned.parameters[&name].clone();
             let loss = |x: &[f64]| {
                 owned.parameters.insert(name.clone(), x.to_vec());
                 Ok(dot(&owned.borrow().forward().unwrap(), &weights))
             };
-            let expected = central(loss, &at).unwrap();
+            let expected = central_difference(loss, &at).unwrap();
             owned.parameters.insert(name.clone(), at);
             assert_within(
                 &format!("{shape:?} {name}"),
-                &found,
+                &computed,
                 &expected,
-                Bar { relative: 1e-8, absolute: 1e-9 },
+                Tolerance { relative: 1e-8, absolute: 1e-9 },
             );
         }
     }
 }
 
 #[test]
-fn bits_do_not_depend_on_threads() {
-    let owned = Owned::<f32>::made_up([13, 2, 24, 32]);
+fn results_do_not_depend_on_threads() {
+    let owned = OwnedRnn::<f32>::random([13, 2, 24, 32]);
     let rnn = owned.borrow();
-    let weights: Vec<f32> = made_up(rnn.states() * 32, 20, 1.0);
-    on_any_threads(|| (rnn.forward().unwrap(), rnn.backward(&weights)));
+    let weights: Vec<f32> = random(rnn.states() * 32, 20, 1.0);
+    assert_thread_independent(|| (rnn.forward().unwrap(), rnn.backward(&weights)));
 }
 
 #[test]
-fn mistakes_are_errors_that_name_the_parameter() {
+fn errors_name_the_parameter() {
     let message = |change: &dyn Fn(&mut SharedRnn<f64>)| {
-        let owned = Owned::<f64>::made_up([2, 2, 3, 2]);
+        let owned = OwnedRnn::<f64>::random([2, 2, 3, 2]);
         let mut rnn = owned.borrow();
         change(&mut rnn);
         rnn.check(7).unwrap_err().to_string()
@@ -167,7 +167,7 @@ fn mistakes_are_errors_that_name_the_parameter() {
     assert!(message(&|rnn| rnn.order = 3).contains("7 context states"));
     assert!(message(&|rnn| rnn.order = usize::MAX).contains("7 context states"));
     assert!(message(&|rnn| rnn.input[0] = &HUGE).contains("sums are finite"));
-    let owned = Owned::<f64>::made_up([2, 2, 3, 2]);
+    let owned = OwnedRnn::<f64>::random([2, 2, 3, 2]);
     let wrong = SharedRnn { bias: [&BAD; 4], ..owned.borrow() };
     assert!(matches!(wrong.forward(), Err(Error::Shape { .. } | Error::Parameter { .. })));
 }

@@ -1,12 +1,12 @@
-//! Best paths of streams against those of the whole.
+//! Best paths of streams against those of complete utterances.
 use lattice::{
     AlignmentLattice, BestPathStream, Context, Embeddings, Error, Frames, FullNGram, JointWeightFn,
     LatticeSession, Real, RecognitionLattice, TableWeightFn, WeightFn,
 };
 
-use crate::listing::{Numbers, Tiny};
+use crate::table_lattices::{Random, TableLattice};
 
-/// Pushes chunks; returns the whole alignment, the weight, and how many labels came before the end.
+/// Pushes chunks; returns alignment, weight, and the number of labels before the end.
 fn stream<F: Real>(
     lattice: &RecognitionLattice<F>,
     rows: &[F],
@@ -24,16 +24,16 @@ fn stream<F: Real>(
 }
 
 #[test]
-fn streams_end_as_the_whole() {
+fn streams_end_with_the_best_path() {
     for seed in 0..400 {
-        let tiny = Tiny::new(seed).only(0);
+        let tiny = TableLattice::new(seed).only(0);
         tiny.with(|session, lattice, frames| {
-            let whole = session.best_paths(lattice, frames)?.remove(0);
+            let best = session.best_paths(lattice, frames)?.remove(0);
             for size in [1, 2, 100] {
-                let (alignment, weight, _) = stream(lattice, frames.of(0), (size, f64::INFINITY));
-                assert_eq!(weight, whole.weight, "seed {seed}");
+                let (alignment, weight, _) = stream(lattice, frames.utterance(0), (size, f64::INFINITY));
+                assert_eq!(weight, best.weight, "seed {seed}");
                 if weight > f64::NEG_INFINITY {
-                    assert_eq!(alignment, whole.alignment, "seed {seed}, chunks of {size}");
+                    assert_eq!(alignment, best.alignment, "seed {seed}, chunks of {size}");
                 }
             }
             Ok(())
@@ -43,7 +43,7 @@ fn streams_end_as_the_whole() {
 }
 
 fn numbers<F: Real>(seed: u64, count: usize) -> Vec<F> {
-    let mut numbers = Numbers::new(seed);
+    let mut numbers = Random::new(seed);
     (0..count).map(|_| F::from_f64(numbers.number())).collect()
 }
 
@@ -57,11 +57,11 @@ fn assert_streams<F: Real>(
     let lattice = RecognitionLattice::new(&context, alignment, weight_fn).unwrap();
     let count = rows.len() / features;
     let frames = Frames::new(rows, &[1, count, features], &[count]).unwrap();
-    let whole = LatticeSession::default().best_paths(&lattice, &frames).unwrap().remove(0);
+    let best = LatticeSession::default().best_paths(&lattice, &frames).unwrap().remove(0);
     for size in [1, 8, 64] {
         let (alignment, weight, early) = stream(&lattice, rows, (size * features, margin));
-        assert_eq!(alignment, whole.alignment, "chunks of {size}");
-        assert!((weight - whole.weight).abs() < 1e-4 * whole.weight.abs());
+        assert_eq!(alignment, best.alignment, "chunks of {size}");
+        assert!((weight - best.weight).abs() < 1e-4 * best.weight.abs());
         if margin.is_finite() {
             assert!(early > alignment.len() / 2, "only {early} of {} were certain early", alignment.len());
         }
@@ -69,7 +69,7 @@ fn assert_streams<F: Real>(
 }
 
 #[test]
-fn long_streams_give_their_labels_out_early() {
+fn long_streams_emit_labels_early() {
     const FRAMES: usize = 500;
     let states = FullNGram::new(4, 2).unwrap().states();
     for alignment in [
@@ -105,19 +105,21 @@ fn long_streams_give_their_labels_out_early() {
     }
 }
 
-/// What was given out early fits what comes at the end, even where a margin of nothing gave the best path up.
+/// Early labels are a prefix of the final path.
+///
+/// This holds even if a margin lost the best path.
 #[test]
-fn whatever_the_margin_the_path_is_one_of_the_weight_that_is_told() {
+fn with_any_margin_the_path_has_the_reported_weight() {
     let mut worse = 0;
     for seed in 0..300 {
-        let tiny = Tiny::new(seed).only(0);
+        let tiny = TableLattice::new(seed).only(0);
         let all = tiny.paths(0);
         tiny.with(|_, lattice, frames| {
             for margin in [0.0, 0.5, 2.0] {
-                let (alignment, weight, _) = stream(lattice, frames.of(0), (1, margin));
+                let (alignment, weight, _) = stream(lattice, frames.utterance(0), (1, margin));
                 if weight > f64::NEG_INFINITY {
-                    let own = all.iter().find(|path| path.0 == alignment).expect("it is a path");
-                    assert!((own.2 - weight).abs() < 1e-12, "seed {seed}");
+                    let path = all.iter().find(|path| path.0 == alignment).expect("it is a path");
+                    assert!((path.2 - weight).abs() < 1e-12, "seed {seed}");
                     worse += usize::from(all.iter().any(|path| path.2 > weight + 1e-9));
                 }
             }
@@ -129,7 +131,7 @@ fn whatever_the_margin_the_path_is_one_of_the_weight_that_is_told() {
 }
 
 #[test]
-fn what_cannot_be_pushed_is_said_and_leaves_the_stream() {
+fn a_rejected_chunk_leaves_the_stream_unchanged() {
     let (context, table) =
         (FullNGram::new(1, 1).unwrap(), TableWeightFn::new(&[0.0, 1.0, 2.0, 3.0], &[1, 2, 2]).unwrap());
     let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &table).unwrap();

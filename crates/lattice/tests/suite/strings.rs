@@ -6,62 +6,73 @@ use lattice::{
     TableWeightFn,
 };
 
-use crate::listing::{Tiny, strings};
+use crate::table_lattices::{TableLattice, strings};
 
 #[test]
 fn the_n_best_strings_are_the_first_of_all_strings_in_order() {
-    let mut several = 0;
+    let mut long_lists = 0;
     for seed in 0..300 {
-        let tiny = Tiny::new(seed);
+        let tiny = TableLattice::new(seed);
         for (merge, count) in [(Merge::Max, 1000), (Merge::Sum, 1000), (Merge::Max, 3), (Merge::Sum, 3)] {
-            let asked = NBestOptions { count, merge, limit: 10_000 };
-            let found =
-                tiny.with(|session, lattice, frames| session.n_best_strings(lattice, frames, asked)).unwrap();
-            for (utterance, found) in found.iter().enumerate() {
+            let options = NBestOptions { count, merge, max_prefixes: 10_000 };
+            let computed = tiny
+                .with(|session, lattice, frames| session.n_best_strings(lattice, frames, options))
+                .unwrap();
+            for (utterance, computed) in computed.iter().enumerate() {
                 let all = strings(tiny.paths(utterance), merge);
                 let mut weights: Vec<f64> = all.values().copied().collect();
                 weights.sort_by(|a, b| b.total_cmp(a));
-                assert_eq!(found.len(), count.min(all.len()), "seed {seed}");
-                several += usize::from(found.len() > 3);
-                for (found, weight) in found.iter().zip(weights) {
-                    assert!((found.weight - weight).abs() < 1e-12, "seed {seed}: {found:?}, not {weight}");
-                    assert!((found.weight - all[&found.labels]).abs() < 1e-12, "seed {seed}: {found:?}");
+                assert_eq!(computed.len(), count.min(all.len()), "seed {seed}");
+                long_lists += usize::from(computed.len() > 3);
+                for (computed, weight) in computed.iter().zip(weights) {
+                    assert!(
+                        (computed.weight - weight).abs() < 1e-12,
+                        "seed {seed}: {computed:?}, not {weight}"
+                    );
+                    assert!(
+                        (computed.weight - all[&computed.labels]).abs() < 1e-12,
+                        "seed {seed}: {computed:?}"
+                    );
                 }
-                let different: BTreeMap<_, _> = found.iter().map(|found| (&found.labels, ())).collect();
-                assert_eq!(different.len(), found.len(), "seed {seed}: a string came twice");
+                let different: BTreeMap<_, _> =
+                    computed.iter().map(|computed| (&computed.labels, ())).collect();
+                assert_eq!(different.len(), computed.len(), "seed {seed}: a string occurs twice");
             }
         }
     }
-    assert!(several > 100);
+    assert!(long_lists > 100);
 }
 
-/// Of the best path no prefix is looked at twice, and no other one: a limit of its length and the empty string is enough.
+/// The search expands each prefix of the best string once.
+///
+/// It expands no other prefix: a limit of its length plus 1, for the empty string, is enough.
 #[test]
-fn the_best_string_of_one_path_needs_no_more_prefixes_than_it_has() {
+fn the_best_string_needs_only_its_own_prefixes() {
     for seed in 0..200 {
-        let tiny = Tiny::new(seed);
+        let tiny = TableLattice::new(seed);
         for utterance in 0..tiny.lengths.len() {
             let all = strings(tiny.paths(utterance), Merge::Max);
             let longest = all.keys().map(Vec::len).max().unwrap_or(0);
-            let asked = NBestOptions { count: 1, merge: Merge::Max, limit: longest + 1 };
+            let options = NBestOptions { count: 1, merge: Merge::Max, max_prefixes: longest + 1 };
             tiny.only(utterance)
-                .with(|session, lattice, frames| session.n_best_strings(lattice, frames, asked))
+                .with(|session, lattice, frames| session.n_best_strings(lattice, frames, options))
                 .unwrap();
         }
     }
 }
 
 #[test]
-fn work_beyond_the_limit_is_an_error() {
+fn exceeding_the_limit_is_an_error() {
     let (context, table) =
         (FullNGram::new(2, 1).unwrap(), TableWeightFn::new(&[0.0; 9], &[1, 3, 3]).unwrap());
     let lattice = RecognitionLattice::new(&context, AlignmentLattice::FrameDependent, &table).unwrap();
     let rows = [0.0; 8];
     let frames = Frames::new(&rows, &[2, 4, 1], &[0, 4]).unwrap();
     let mut session = LatticeSession::default();
-    let asked = NBestOptions { count: 81, merge: Merge::Sum, limit: 10 };
-    let error = session.n_best_strings(&lattice, &frames, asked).unwrap_err();
+    let options = NBestOptions { count: 81, merge: Merge::Sum, max_prefixes: 10 };
+    let error = session.n_best_strings(&lattice, &frames, options).unwrap_err();
     assert_eq!(error, Error::Limit { utterance: 1, limit: 10 });
-    let found = session.n_best_strings(&lattice, &frames, NBestOptions { limit: 31, ..asked }).unwrap();
-    assert_eq!((found[0].len(), found[1].len()), (1, 31));
+    let computed =
+        session.n_best_strings(&lattice, &frames, NBestOptions { max_prefixes: 31, ..options }).unwrap();
+    assert_eq!((computed[0].len(), computed[1].len()), (1, 31));
 }

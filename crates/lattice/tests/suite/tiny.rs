@@ -1,8 +1,8 @@
-//! Tiny lattices and all their paths, told without the crate.
+//! Tiny lattices and all their paths, without code of the crate.
 use lattice::{AlignmentLattice, Context, FullNGram, NextStateTable, distance::FrameArc};
 use proptest::prelude::*;
 
-/// Which automaton, told without the crate: for n-grams the strings themselves, or rows of next states.
+/// An automaton: the strings of an n-gram, or rows of next states.
 #[derive(Debug, Clone)]
 pub enum Automaton {
     Strings { vocabulary: usize, order: usize },
@@ -20,7 +20,7 @@ impl Automaton {
         }
     }
 
-    /// Next states of all states.
+    /// Returns the next states of all states.
     pub fn rows(&self) -> Vec<Vec<usize>> {
         let &Self::Strings { vocabulary, order } = self else {
             let Self::Rows(rows) = self else { unreachable!() };
@@ -29,35 +29,35 @@ impl Automaton {
         let mut strings = vec![Vec::new()];
         let mut longest = strings.clone();
         for _ in 0..order {
-            let longer = |string: &Vec<usize>| {
+            let extended = |string: &Vec<usize>| {
                 (1..=vocabulary).map(|y| [&string[..], &[y]].concat()).collect::<Vec<_>>()
             };
-            longest = longest.iter().flat_map(longer).collect();
+            longest = longest.iter().flat_map(extended).collect();
             strings.extend(longest.clone());
         }
-        let after = |string: &Vec<usize>, y| {
+        let next_state = |string: &Vec<usize>, y| {
             let all = [&string[..], &[y]].concat();
-            let kept = all[all.len() - order.min(all.len())..].to_vec();
-            strings.iter().position(|string| *string == kept).unwrap()
+            let history = all[all.len() - order.min(all.len())..].to_vec();
+            strings.iter().position(|string| *string == history).unwrap()
         };
-        strings.iter().map(|string| (1..=vocabulary).map(|y| after(string, y)).collect()).collect()
+        strings.iter().map(|string| (1..=vocabulary).map(|y| next_state(string, y)).collect()).collect()
     }
 }
 
 #[derive(Debug, Clone)]
-pub struct Tiny {
+pub struct TinyLattice {
     pub automaton: Automaton,
-    /// K; none where a frame has one label or none.
+    /// K; none if a frame has at most one label.
     pub expansions: Option<usize>,
     pub frames: usize,
     pub seed: u64,
     pub blocked: f64,
 }
 
-/// Frame, alignment state, context state and label.
-pub type Place = (usize, usize, usize, usize);
+/// Frame, alignment state, context state and label of an arc.
+pub type PathArc = (usize, usize, usize, usize);
 
-impl Tiny {
+impl TinyLattice {
     pub fn alignment(&self) -> AlignmentLattice {
         match self.expansions {
             None => AlignmentLattice::FrameDependent,
@@ -65,55 +65,55 @@ impl Tiny {
         }
     }
 
-    /// All paths.
-    pub fn paths(&self) -> Vec<Vec<Place>> {
+    /// Returns all paths.
+    pub fn paths(&self) -> Vec<Vec<PathArc>> {
         let rows = self.automaton.rows();
         let mut paths = vec![(Vec::new(), 0)];
         for t in 0..self.frames {
-            let mut ended: Vec<(Vec<Place>, usize)> = Vec::new();
-            let mut open = paths;
+            let mut complete: Vec<(Vec<PathArc>, usize)> = Vec::new();
+            let mut unfinished = paths;
             for a in 0..=self.expansions.unwrap_or(0) {
-                let mut onward = Vec::new();
-                for (path, p) in open {
-                    ended.push(([&path[..], &[(t, a, p, 0)]].concat(), p));
+                let mut continued = Vec::new();
+                for (path, p) in unfinished {
+                    complete.push(([&path[..], &[(t, a, p, 0)]].concat(), p));
                     for (y, &to) in (1..).zip(&rows[p]) {
-                        let longer = ([&path[..], &[(t, a, p, y)]].concat(), to);
+                        let extended = ([&path[..], &[(t, a, p, y)]].concat(), to);
                         match self.expansions {
-                            None => ended.push(longer),
-                            Some(most) if a < most => onward.push(longer),
+                            None => complete.push(extended),
+                            Some(limit) if a < limit => continued.push(extended),
                             Some(_) => {}
                         }
                     }
                 }
-                open = onward;
+                unfinished = continued;
             }
-            paths = ended;
+            paths = complete;
         }
         paths.into_iter().map(|(path, _)| path).collect()
     }
 
-    /// A number for each arc, the same whenever it is asked for.
-    fn noise(&self, purpose: u64, (t, a, p, y): Place) -> f64 {
+    /// Returns a fixed random number for each arc.
+    fn noise(&self, purpose: u64, (t, a, p, y): PathArc) -> f64 {
         let key = [t, a, p, y]
             .iter()
             .fold(purpose, |key, &x| key.wrapping_mul(1_000_003).wrapping_add(x as u64 + 1));
         oracle::noise::normal(self.seed, key, 1, 1.0)[0]
     }
 
-    pub fn weight(&self, place: Place) -> f64 {
-        if self.noise(1, place) < self.blocked { f64::NEG_INFINITY } else { self.noise(2, place) }
+    pub fn weight(&self, arc: PathArc) -> f64 {
+        if self.noise(1, arc) < self.blocked { f64::NEG_INFINITY } else { self.noise(2, arc) }
     }
 
-    pub fn cost(&self, place: Place) -> f64 {
-        self.noise(3, place)
+    pub fn cost(&self, arc: PathArc) -> f64 {
+        self.noise(3, arc)
     }
 }
 
-pub fn place(t: usize, arc: FrameArc) -> Place {
+pub fn path_arc(t: usize, arc: FrameArc) -> PathArc {
     (t, arc.alignment, arc.context, arc.label)
 }
 
-pub fn tiny() -> impl Strategy<Value = Tiny> {
+pub fn tiny() -> impl Strategy<Value = TinyLattice> {
     let strings =
         (1usize..4, 0usize..3).prop_map(|(vocabulary, order)| Automaton::Strings { vocabulary, order });
     let rows = (1usize..5, 1usize..4).prop_flat_map(|(states, vocabulary)| {
@@ -127,7 +127,7 @@ pub fn tiny() -> impl Strategy<Value = Tiny> {
         any::<u64>(),
         prop_oneof![Just(-9.0), Just(-1.0), Just(0.5)],
     )
-        .prop_map(|(automaton, expansions, frames, seed, blocked)| Tiny {
+        .prop_map(|(automaton, expansions, frames, seed, blocked)| TinyLattice {
             automaton,
             expansions,
             frames,

@@ -1,4 +1,6 @@
-//! Batches of tiny lattices, told without the crate: some blocked, some without a path for their labels, all padded with rubbish.
+//! Batches of tiny lattices, without code of the crate.
+//!
+//! Some arcs are blocked, some labels have no path, and padding is invalid.
 use std::cmp::Reverse;
 
 use lattice::{Context, Frames, Labels, Real, RecognitionLattice, TableWeightFn};
@@ -6,22 +8,22 @@ use proptest::prelude::*;
 
 use crate::{
     common::narrow,
-    tiny::{Automaton, Place, Tiny},
+    tiny::{Automaton, PathArc, TinyLattice},
 };
 
-/// Paths of an utterance, at most.
+/// Largest number of paths of an utterance.
 const PATHS: usize = 1500;
 
 /// One utterance.
 #[derive(Debug, Clone)]
-pub struct ScreenedUtterance {
-    /// N, and by how much more than T the caller says.
+pub struct TinyUtterance {
+    /// N; `excess_frames` is how much the reported number exceeds T.
     pub frames: usize,
-    pub more_frames: usize,
+    pub excess_frames: usize,
     pub labels: Vec<u32>,
-    /// By how much more than U the caller says.
-    pub more_labels: usize,
-    /// The part of the arcs that are blocked.
+    /// How much the reported number exceeds U.
+    pub excess_labels: usize,
+    /// The share of blocked arcs.
     pub blocked: f64,
 }
 
@@ -30,20 +32,20 @@ pub struct ScreenedUtterance {
 pub struct Batch {
     pub automaton: Automaton,
     pub expansions: Option<usize>,
-    pub utterances: Vec<ScreenedUtterance>,
+    pub utterances: Vec<TinyUtterance>,
     pub axes: Vec<usize>,
-    /// T and U beyond the longest.
+    /// Padding of T and U.
     pub padding: [usize; 2],
-    /// Weights in steps of so much: exact in both precisions; of 1, they tie.
+    /// Step of the weights: sums are exact in both precisions, and a step of 1 gives ties.
     pub step: f64,
     pub seed: u64,
 }
 
-/// What an utterance's paths sum up to.
+/// Sums over paths of an utterance.
 pub struct Sums {
     pub log_sum: f64,
     pub best: f64,
-    /// Of the first of the best paths.
+    /// Labels of the first of the best paths.
     pub best_labels: Vec<u32>,
     /// Posteriors, *T x C x (1 + V)*.
     pub posteriors: Vec<f64>,
@@ -66,16 +68,16 @@ impl Batch {
         self.automaton.rows()[0].len()
     }
 
-    pub fn tiny(&self, frames: usize) -> Tiny {
+    pub fn tiny(&self, frames: usize) -> TinyLattice {
         let Self { automaton, expansions, seed, .. } = self.clone();
-        Tiny { automaton, expansions, frames, seed, blocked: 0.0 }
+        TinyLattice { automaton, expansions, frames, seed, blocked: 0.0 }
     }
 
-    /// Weights of the arcs of an utterance, *T x C x (1 + V)*.
+    /// Returns the arc weights of an utterance, *T x C x (1 + V)*.
     pub fn table(&self, utterance: usize) -> Vec<f64> {
         let count = self.padded() * self.states() * (1 + self.vocabulary());
         let purpose = 2 * utterance as u64;
-        let uniform = oracle::noise::below(self.seed, purpose, count, 1000);
+        let uniform = oracle::noise::integers(self.seed, purpose, count, 1000);
         let weights = oracle::noise::normal(self.seed, purpose + 1, count, 1.5);
         let blocked = (1000.0 * self.utterances[utterance].blocked) as u32;
         let weight = |(&u, &w): (&u32, &f64)| {
@@ -84,11 +86,11 @@ impl Batch {
         uniform.iter().zip(&weights).map(weight).collect()
     }
 
-    fn place(&self, (t, _, p, y): Place) -> usize {
+    fn arc_index(&self, (t, _, p, y): PathArc) -> usize {
         (t * self.states() + p) * (1 + self.vocabulary()) + y
     }
 
-    /// Sums over the paths of an utterance that have some labels, or over all.
+    /// Computes sums over all paths, or over those with some labels.
     pub fn sums(&self, utterance: usize, labels: Option<&[u32]>) -> Sums {
         let table = self.table(utterance);
         let mut sums = Sums {
@@ -98,11 +100,11 @@ impl Batch {
             posteriors: vec![0.0; table.len()],
         };
         let mut paths = self.tiny(self.utterances[utterance].frames).paths();
-        let has = |path: &Vec<Place>| {
-            labels.is_none_or(|labels| of_path(path).filter(|&y| y > 0).eq(labels.iter().copied()))
+        let has = |path: &Vec<PathArc>| {
+            labels.is_none_or(|labels| path_labels(path).filter(|&y| y > 0).eq(labels.iter().copied()))
         };
         paths.retain(has);
-        let weight = |path: &Vec<Place>| path.iter().map(|&arc| table[self.place(arc)]).sum::<f64>();
+        let weight = |path: &Vec<PathArc>| path.iter().map(|&arc| table[self.arc_index(arc)]).sum::<f64>();
         let real: f64 = paths.iter().map(|path| weight(path).exp()).sum();
         if real == 0.0 {
             return sums;
@@ -111,7 +113,7 @@ impl Batch {
         sums.best = paths.iter().map(weight).fold(f64::NEG_INFINITY, f64::max);
         for path in &paths {
             for &arc in path {
-                sums.posteriors[self.place(arc)] += weight(path).exp() / real;
+                sums.posteriors[self.arc_index(arc)] += weight(path).exp() / real;
             }
         }
         let best = paths.iter().filter(|path| weight(path) == sums.best).min_by_key(|path| self.order(path));
@@ -119,19 +121,19 @@ impl Batch {
         sums
     }
 
-    /// `log Σ` over all ways from the start through so many frames, by the state that they end in.
+    /// Returns `log Σ` over the paths through some frames, by final state.
     pub fn alpha(&self, utterance: usize, frames: usize) -> Vec<f64> {
         let (table, rows) = (self.table(utterance), self.automaton.rows());
         let mut sums = vec![0.0; rows.len()];
         for path in self.tiny(frames).paths() {
-            let weight: f64 = path.iter().map(|&arc| table[self.place(arc)]).sum();
+            let weight: f64 = path.iter().map(|&arc| table[self.arc_index(arc)]).sum();
             sums[end(&rows, &path)] += weight.exp();
         }
         sums.into_iter().map(f64::ln).collect()
     }
 
-    /// Labels by frame and alignment state.
-    fn alignment_labels(&self, path: &[Place]) -> Vec<u32> {
+    /// Returns the labels by frame and alignment state.
+    fn alignment_labels(&self, path: &[PathArc]) -> Vec<u32> {
         let per_frame = self.expansions.map_or(1, |labels| labels + 1);
         let frames = path.iter().map(|arc| arc.0 + 1).max().unwrap_or(0);
         let mut labels = vec![0; per_frame * frames];
@@ -139,9 +141,10 @@ impl Batch {
         labels
     }
 
-    /// The order of the specification's section 10: final states, then, from the end, few labels in a frame and sources of low
-    /// numbers.
-    fn order(&self, path: &[Place]) -> impl Ord + use<> {
+    /// Returns a key for the order of section 10 of the specification.
+    ///
+    /// Final states come first; then, from the end, fewer labels in a frame and smaller sources.
+    fn order(&self, path: &[PathArc]) -> impl Ord + use<> {
         let frames = path.iter().map(|arc| arc.0 + 1).max().unwrap_or(0);
         let mut order = vec![(end(&self.automaton.rows(), path), 0)];
         for t in (0..frames).rev() {
@@ -152,16 +155,16 @@ impl Batch {
         order
     }
 
-    /// What the crate is given.
-    pub fn given<F: Real>(&self) -> Given<F> {
+    /// Returns the arguments of the crate.
+    pub fn arguments<F: Real>(&self) -> Arguments<F> {
         let (t, u, size) = (self.padded(), self.padded_labels(), 2);
         let mut frames = Vec::new();
         let mut ids = Vec::new();
-        let rubbish = [f64::NAN, f64::INFINITY, -1e30, 7e9];
+        let invalid = [f64::NAN, f64::INFINITY, -1e30, 7e9];
         for (b, utterance) in self.utterances.iter().enumerate() {
             for frame in 0..t {
                 let row =
-                    if frame < utterance.frames { [frame as f64 + 0.25, 9.0] } else { [rubbish[b % 4]; 2] };
+                    if frame < utterance.frames { [frame as f64 + 0.25, 9.0] } else { [invalid[b % 4]; 2] };
                 frames.extend(row);
             }
             let padding = [0, u32::MAX, 1, 99][b % 4];
@@ -169,15 +172,15 @@ impl Batch {
         }
         let shape = |last: &[usize]| [&self.axes, last].concat();
         let table: Vec<f64> = (0..self.utterances.len()).flat_map(|b| self.table(b)).collect();
-        let num_frames = self.utterances.iter().map(|of| {
-            let more = if of.frames == t { of.more_frames } else { 0 };
-            of.frames.saturating_add(more)
+        let num_frames = self.utterances.iter().map(|utterance| {
+            let excess = if utterance.frames == t { utterance.excess_frames } else { 0 };
+            utterance.frames.saturating_add(excess)
         });
-        let num_labels = self.utterances.iter().map(|of| match of.more_labels {
-            0 => of.labels.len(),
-            more => u.saturating_add(more),
+        let num_labels = self.utterances.iter().map(|utterance| match utterance.excess_labels {
+            0 => utterance.labels.len(),
+            excess => u.saturating_add(excess),
         });
-        Given {
+        Arguments {
             context: self.automaton.context(),
             alignment: self.tiny(0).alignment(),
             table: narrow(&table),
@@ -191,24 +194,24 @@ impl Batch {
         }
     }
 
-    /// The labels that an utterance can be said to have.
+    /// Returns the labels of an utterance, if the reported number is valid.
     pub fn labels(&self, utterance: usize) -> Option<&[u32]> {
-        let of = &self.utterances[utterance];
-        (of.more_labels == 0).then_some(&of.labels[..])
+        let utterance = &self.utterances[utterance];
+        (utterance.excess_labels == 0).then_some(&utterance.labels[..])
     }
 }
 
-fn of_path(path: &[Place]) -> impl Iterator<Item = u32> {
+fn path_labels(path: &[PathArc]) -> impl Iterator<Item = u32> {
     path.iter().map(|arc| arc.3 as u32)
 }
 
-fn end(rows: &[Vec<usize>], path: &[Place]) -> usize {
-    let labels = of_path(path).filter(|&y| y > 0);
+fn end(rows: &[Vec<usize>], path: &[PathArc]) -> usize {
+    let labels = path_labels(path).filter(|&y| y > 0);
     labels.fold(0, |state, y| rows[state][y as usize - 1])
 }
 
 /// Arguments of a call.
-pub struct Given<F> {
+pub struct Arguments<F> {
     pub context: Box<dyn Context>,
     pub alignment: lattice::AlignmentLattice,
     pub table: Vec<F>,
@@ -221,7 +224,7 @@ pub struct Given<F> {
     pub num_labels: Vec<usize>,
 }
 
-impl<F: Real> Given<F> {
+impl<F: Real> Arguments<F> {
     pub fn with<T>(&self, run: impl FnOnce(&RecognitionLattice<F>, &Frames<F>, &Labels) -> T) -> T {
         let table = TableWeightFn::new(&self.table, &self.table_shape).unwrap();
         let lattice = RecognitionLattice::new(&*self.context, self.alignment, &table).unwrap();
@@ -240,16 +243,16 @@ fn automaton() -> impl Strategy<Value = Automaton> {
     prop_oneof![strings, rows]
 }
 
-/// As many frames as there are not too many paths.
-fn most_frames(vocabulary: usize, expansions: Option<usize>) -> usize {
-    let of_frame = match expansions {
+/// Returns the largest number of frames with at most [`PATHS`] paths.
+fn max_frames(vocabulary: usize, expansions: Option<usize>) -> usize {
+    let frame_paths = match expansions {
         None => 1 + vocabulary,
-        Some(most) => (0..=most as u32).map(|i| vocabulary.pow(i)).sum(),
+        Some(limit) => (0..=limit as u32).map(|i| vocabulary.pow(i)).sum(),
     };
-    (0..5).filter(|&frames| of_frame.pow(frames) <= PATHS).map(Reverse).min().unwrap().0 as usize
+    (0..5).filter(|&frames| frame_paths.pow(frames) <= PATHS).map(Reverse).min().unwrap().0 as usize
 }
 
-fn utterance(frames: usize, vocabulary: u32) -> impl Strategy<Value = ScreenedUtterance> {
+fn utterance(frames: usize, vocabulary: u32) -> impl Strategy<Value = TinyUtterance> {
     (
         0..=frames,
         prop_oneof![3 => Just(0), 1 => 1usize..9, 1 => Just(usize::MAX)],
@@ -257,11 +260,11 @@ fn utterance(frames: usize, vocabulary: u32) -> impl Strategy<Value = ScreenedUt
         prop_oneof![7 => Just(0), 1 => 1usize..3, 1 => Just(usize::MAX)],
         prop_oneof![4 => Just(0.0), 2 => Just(0.15), 1 => Just(0.6), 1 => Just(1.0)],
     )
-        .prop_map(|(frames, more_frames, labels, more_labels, blocked)| ScreenedUtterance {
+        .prop_map(|(frames, excess_frames, labels, excess_labels, blocked)| TinyUtterance {
             frames,
-            more_frames,
+            excess_frames,
             labels,
-            more_labels,
+            excess_labels,
             blocked,
         })
 }
@@ -280,7 +283,7 @@ pub fn batch() -> impl Strategy<Value = Batch> {
     let all = shape.prop_flat_map(|(automaton, expansions, axes)| {
         let vocabulary = automaton.rows()[0].len();
         let count = axes.iter().product::<usize>();
-        let frames = most_frames(vocabulary, expansions);
+        let frames = max_frames(vocabulary, expansions);
         let utterances = prop::collection::vec(utterance(frames, vocabulary as u32), count);
         (Just(automaton), Just(expansions), Just(axes), utterances)
     });

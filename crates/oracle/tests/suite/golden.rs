@@ -1,4 +1,4 @@
-//! The ladder against answers of independent programs: the dense golden vectors, in f64.
+//! The references compared with dense golden vectors of independent programs, in f64.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -30,8 +30,8 @@ impl Golden {
     }
 }
 
-/// Expected values that the file stores in single precision are good to half a unit of that.
-fn bar(golden: &Golden, name: &str) -> f64 {
+/// Tolerance: expected values stored in single precision are exact to half a unit of it.
+fn tolerance(golden: &Golden, name: &str) -> f64 {
     match golden.tensors[name].dtype() {
         DType::F32 => 1e-9 + f64::from(f32::EPSILON),
         _ => 1e-9,
@@ -72,15 +72,20 @@ fn check(name: &str, golden: &Golden) {
         None => gradient.to_vec(),
     };
     let loss = golden.f64s("loss").unwrap();
-    let loss_bar = 1e-9 * loss.iter().fold(0.0, |a: f64, b| a.max(b.abs()));
+    let loss_tolerance = 1e-9 * loss.iter().fold(0.0, |a: f64, b| a.max(b.abs()));
     let gradient = golden.f64s("grad_logits").unwrap();
-    let gradient_bar = bar(golden, "grad_logits");
+    let gradient_tolerance = tolerance(golden, "grad_logits");
 
     let flat = golden.f64s("logits").unwrap();
-    let found = reference::transducer_loss(&flat, dims, &frames, &labels, blank, fastemit).unwrap();
-    assert_close(&format!("{name} reference loss"), &found.loss, &loss, loss_bar);
-    assert_close(&format!("{name} reference gradient"), &clip(&found.gradient), &gradient, gradient_bar);
-    for (field, values) in [("log_alpha", &found.log_alpha), ("log_beta", &found.log_beta)] {
+    let computed = reference::transducer_loss(&flat, dims, &frames, &labels, blank, fastemit).unwrap();
+    assert_close(&format!("{name} reference loss"), &computed.loss, &loss, loss_tolerance);
+    assert_close(
+        &format!("{name} reference gradient"),
+        &clip(&computed.gradient),
+        &gradient,
+        gradient_tolerance,
+    );
+    for (field, values) in [("log_alpha", &computed.log_alpha), ("log_beta", &computed.log_beta)] {
         if let Some(expected) = golden.f64s(field) {
             assert_close(&format!("{name} {field}"), values, &expected, 1e-9);
         }
@@ -91,9 +96,9 @@ fn check(name: &str, golden: &Golden) {
     }
 
     let logits = Var::from_tensor(&logits).unwrap();
-    let found = dense::transducer_loss_fastemit(&logits, &frames, &labels, blank, fastemit).unwrap();
-    let grads = found.sum_all().unwrap().backward().unwrap();
-    let slopes = grads.get(&logits).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap();
-    assert_close(&format!("{name} dense loss"), &found.to_vec1::<f64>().unwrap(), &loss, loss_bar);
-    assert_close(&format!("{name} dense gradient"), &clip(&slopes), &gradient, gradient_bar);
+    let dense_loss = dense::transducer_loss_fastemit(&logits, &frames, &labels, blank, fastemit).unwrap();
+    let grads = dense_loss.sum_all().unwrap().backward().unwrap();
+    let gradients = grads.get(&logits).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap();
+    assert_close(&format!("{name} dense loss"), &dense_loss.to_vec1::<f64>().unwrap(), &loss, loss_tolerance);
+    assert_close(&format!("{name} dense gradient"), &clip(&gradients), &gradient, gradient_tolerance);
 }

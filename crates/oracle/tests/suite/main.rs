@@ -1,5 +1,5 @@
-//! The oracles against each other and against other programs.
+//! The references compared with each other and with other programs.
 
 mod errors;
 mod golden;
-mod ladder;
+mod references;

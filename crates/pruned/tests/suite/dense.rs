@@ -1,5 +1,5 @@
 //! The first pass against plain loops, sums over paths, and central differences.
-use oracle::{compare::assert_close, differences::central, noise, paths::sum_over_paths};
+use oracle::{compare::assert_close, differences::central_difference, noise, paths::sum_over_paths};
 use proptest::prelude::*;
 use pruned::{FirstPass, Matrices, Options, Unigram, first_pass};
 use rnnt_dp::Topology;
@@ -20,7 +20,7 @@ fn gradient(problem: &Problem, weights: &[f64]) -> Vec<f64> {
 /// Returns central differences around `base`, with steps of fixed size.
 fn differences(base: &[f64], mut function: impl FnMut(&[f64]) -> f64) -> Vec<f64> {
     let moved = |by: &[f64]| base.iter().zip(by).map(|(base, by)| base + by).collect::<Vec<_>>();
-    central(|by| Ok(function(&moved(by))), &vec![0.0; base.len()]).unwrap()
+    central_difference(|by| Ok(function(&moved(by))), &vec![0.0; base.len()]).unwrap()
 }
 
 fn options() -> impl Strategy<Value = Options> {
@@ -60,7 +60,7 @@ proptest! {
             let (actual, loss) = (pass.losses[b], -expected.log_likelihood);
             prop_assert!(actual == loss || (actual - loss).abs() < 1e-11 * (1.0 + loss.abs()), "{actual} {loss}");
             prop_assert!(loss.is_infinite() || (problem.loss(&problem.am, &problem.lm, b) - loss).abs() < 1e-10);
-            let sites = batch.lattices().range(b);
+            let sites = batch.lattices().site_range(b);
             let actual = &pass.occupancies[2 * sites.start..2 * sites.end];
             assert_close("occupancies", actual, &expected.occupancies, 1e-10);
         }
@@ -98,7 +98,7 @@ proptest! {
         // Adjoints of blank and label in separate columns.
         let mut adjoints = Vec::new();
         for b in 0..batch.len() {
-            for (site, at) in batch.lattices().range(b).zip(batch.lattices().sites_of(b)) {
+            for (site, at) in batch.lattices().site_range(b).zip(batch.lattices().utterance_sites(b)) {
                 let o = &pass.occupancies[2 * site..];
                 let forced = if constrained && at.label > 0 { pass.occupancies[2 * site - 1] } else { 0.0 };
                 adjoints.extend([-o[0] - forced, -(1.0 + lambda) * weight(b, at.label) * o[1]]);
@@ -110,7 +110,7 @@ proptest! {
         let total = |at: &[f64]| {
             let (am, lm) = at.split_at(split);
             let utterance_sum = |b: usize| {
-                let sites = batch.lattices().range(b);
+                let sites = batch.lattices().site_range(b);
                 columns.surrogate(am, lm, b, &adjoints[2 * sites.start..2 * sites.end])
             };
             (0..batch.len()).map(utterance_sum).sum()
@@ -133,9 +133,9 @@ fn tiles_and_blocks_do_not_change_sums() {
             assert!((actual - expected).abs() < 1e-11 * expected, "{actual} {expected}");
         }
         let all = gradient(&problem, &[1.0, 0.5]);
-        let picked: Vec<usize> = (noise::below(seed, 20, 6, problem.am.len() as u32).into_iter())
+        let picked: Vec<usize> = (noise::integers(seed, 20, 6, problem.am.len() as u32).into_iter())
             .chain(
-                noise::below(seed, 21, 6, problem.lm.len() as u32)
+                noise::integers(seed, 21, 6, problem.lm.len() as u32)
                     .iter()
                     .map(|i| i + problem.am.len() as u32),
             )

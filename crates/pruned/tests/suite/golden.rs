@@ -89,7 +89,7 @@ impl Case {
         let mut out = (vec![0.0; px.iter().product()], vec![0.0; py.iter().product()]);
         let lattices = self.batch.lattices();
         for b in 0..self.batch.len() {
-            for (site, at) in lattices.range(b).zip(lattices.sites_of(b)) {
+            for (site, at) in lattices.site_range(b).zip(lattices.utterance_sites(b)) {
                 out.1[(b * py[1] + at.label) * py[2] + at.frame] = occupancies[2 * site];
                 if at.label < lattices.labels(b) {
                     out.0[(b * px[1] + at.label) * px[2] + at.frame] = occupancies[2 * site + 1];

@@ -1,8 +1,8 @@
 //! The first pass in plain `f64` loops over all classes and sites.
 
-use oracle::{noise, paths::Arc};
+use oracle::{noise, paths::PathArc};
 use pruned::{Batch, Options, Unigram};
-use rnnt_dp::{Kind, Topology};
+use rnnt_dp::{Topology, TopologyKind};
 
 /// A batch with padded scores.
 ///
@@ -104,7 +104,7 @@ impl Problem {
                         + scale_or_zero(options.am_only_scale, a[c] + unigram[c].ln() - am_only)
                 };
                 out.push(emission(self.blank));
-                let delay = rnnt_dp::delay(options.delay_penalty, t, frames);
+                let delay = rnnt_dp::delay_shift(options.delay_penalty, t, frames);
                 out.push(labels.get(u).map_or(0.0, |&label| emission(label) + delay));
             }
         }
@@ -116,12 +116,12 @@ impl Problem {
         out
     }
 
-    pub fn arcs(&self) -> [Arc; 2] {
+    pub fn arcs(&self) -> [PathArc; 2] {
         match self.options.topology.kind() {
-            Kind::Regular => oracle::paths::REGULAR,
+            TopologyKind::Regular => oracle::paths::REGULAR_ARCS,
             _ => [
-                Arc { frames: 1, labels: 0, column: 0, may_end: true },
-                Arc { frames: 1, labels: 1, column: 1, may_end: true },
+                PathArc { frames: 1, labels: 0, column: 0, may_end: true },
+                PathArc { frames: 1, labels: 1, column: 1, may_end: true },
             ],
         }
     }

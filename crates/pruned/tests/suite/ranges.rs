@@ -2,14 +2,14 @@
 use oracle::noise;
 use proptest::prelude::*;
 use pruned::{Error, Ranges};
-use rnnt_dp::{Kind, Lattices, Topology};
+use rnnt_dp::{Lattices, Topology, TopologyKind};
 
 fn all() -> [Topology; 3] {
     [Topology::rnnt(), Topology::modified(), Topology::constrained()]
 }
 
 /// Searches for a path with all sites inside the bands.
-fn keeps_a_path(ranges: &Ranges, frames: usize, labels: usize, kind: Kind) -> bool {
+fn keeps_a_path(ranges: &Ranges, frames: usize, labels: usize, kind: TopologyKind) -> bool {
     let inside = |t: usize, u: usize| t == frames || ranges.band(0, t).contains(&u);
     let mut reached = vec![vec![false; labels + 1]; frames + 1];
     reached[0][0] = inside(0, 0);
@@ -22,9 +22,9 @@ fn keeps_a_path(ranges: &Ranges, frames: usize, labels: usize, kind: Kind) -> bo
             reached[t + 1][u] |= inside(t + 1, u) && (t + 1 < frames || u == labels);
             if u < labels {
                 match kind {
-                    Kind::Regular => reached[t][u + 1] |= inside(t, u + 1),
+                    TopologyKind::Regular => reached[t][u + 1] |= inside(t, u + 1),
                     // The label arc reads the blank of (t, u + 1).
-                    Kind::Constrained if !inside(t, u + 1) => {}
+                    TopologyKind::Constrained if !inside(t, u + 1) => {}
                     _ => reached[t + 1][u + 1] |= inside(t + 1, u + 1) && (t + 1 < frames || u + 1 == labels),
                 }
             }
@@ -35,7 +35,7 @@ fn keeps_a_path(ranges: &Ranges, frames: usize, labels: usize, kind: Kind) -> bo
 
 /// Returns arbitrary numbers rather than posteriors.
 fn random(seed: u64, frames: usize, labels: usize, levels: u32) -> Vec<f64> {
-    let values = noise::below(seed, 7, 2 * frames * (labels + 1), levels);
+    let values = noise::integers(seed, 7, 2 * frames * (labels + 1), levels);
     values.into_iter().map(|v| f64::from(v) / f64::from(levels)).collect()
 }
 
@@ -49,7 +49,7 @@ proptest! {
             let ranges = match Ranges::new(&occupancies, &lattices, &topology, s_range) {
                 Ok(ranges) => ranges,
                 Err(error) => {
-                    prop_assert!(s_range == 1 && topology.kind() != Kind::Modified, "{error}");
+                    prop_assert!(s_range == 1 && topology.kind() != TopologyKind::Modified, "{error}");
                     continue;
                 }
             };

@@ -54,7 +54,7 @@ fn other_utterances_padding_and_threads_change_no_bit() {
         for b in 0..4 {
             let (am, lm, alone) = pack(&problem, b..b + 1);
             let (losses, occupancies, gradient) = run(&am, &lm, c, &alone, &options);
-            let sites = batch.lattices().range(b);
+            let sites = batch.lattices().site_range(b);
             assert_eq!(losses[0], reference.0[b]);
             assert!(occupancies == reference.1[2 * sites.start..2 * sites.end]);
             let (first, count) = (b * problem.max_frames * c, problem.frames[b] * c);

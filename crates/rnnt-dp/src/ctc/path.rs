@@ -1,21 +1,22 @@
-//! Single CTC alignments: the best one, and draws from the posterior.
+//! Single CTC alignments: the best one, and samples from the posterior.
 use std::ops::RangeInclusive;
 
 use super::Trellis;
 use crate::{
-    Error, Regularisers, Result,
-    path::Draws,
+    Error, Regularizers, Result,
+    path::PathRng,
     semiring::{Log, Tropical},
     walk::{self, Transition},
 };
 
-/// What each frame says.
+/// A CTC alignment: the class of each frame.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CtcPath {
     /// Sum of the emissions; -inf for an utterance without a path.
     pub log_prob: f64,
-    /// For each frame 0 for blank or `j` for the `j`-th label, as the columns of the emissions are; empty for an
-    /// utterance without a path.
+    /// For each frame its emission column: 0 for the blank or `j` for the `j`-th label.
+    ///
+    /// Empty for an utterance without a path.
     pub columns: Vec<usize>,
 }
 
@@ -25,7 +26,7 @@ impl CtcPath {
         Self { log_prob, columns }
     }
 
-    /// First and last frame of each label, U of them.
+    /// Returns the first and last frame of each label, U ranges.
     pub fn spans(&self) -> Vec<RangeInclusive<usize>> {
         let runs = self.columns.chunk_by(|a, b| a == b);
         let ends = runs.scan(0, |frame, run| {
@@ -36,9 +37,10 @@ impl CtcPath {
     }
 }
 
-/// The alignment of largest probability of an utterance (Viterbi).
+/// Returns the most probable alignment of an utterance (Viterbi).
 ///
-/// Of equally good ones it takes that which, at the first frame where they part, has come less far: labels come late.
+/// Ties are resolved at the first frame where alignments differ, in favor of the earlier state:
+/// labels are emitted late.
 ///
 /// ```
 /// use rnnt_dp::ctc::best_path;
@@ -52,24 +54,25 @@ impl CtcPath {
 /// As [`forward_backward`](super::forward_backward): `emissions` *T x (U+1)*, `labels` *U*.
 ///
 /// # Errors
-/// A wrong length; an emission that is NaN or +inf, or so large that sums overflow. An utterance without an
-/// alignment is not an error: its log-probability is -inf.
+/// A wrong length; an emission that is NaN or +inf, or so large that sums overflow. An utterance
+/// without an alignment is not an error: its log-probability is -inf.
 ///
 /// # Cost
 /// O(T U) time and memory.
 pub fn best_path(labels: &[u32], emissions: &[f64]) -> Result<CtcPath> {
-    let trellis = Trellis::new(labels, emissions, Regularisers::default())?;
+    let trellis = Trellis::new(labels, emissions, Regularizers::default())?;
     let beta = trellis.backward::<Tropical>();
     let log_prob = beta[0];
     if log_prob.is_nan() || log_prob == f64::INFINITY {
         return Err(Error::Overflow { utterance: 0, loss: -log_prob });
     }
-    Ok(CtcPath::new(log_prob, &walk::best(&trellis, &beta).unwrap_or_default()))
+    Ok(CtcPath::new(log_prob, &walk::best_path(&trellis, &beta).unwrap_or_default()))
 }
 
-/// `count` independent alignments of an utterance, exactly from its posterior; none for one without an alignment.
+/// Returns `count` independent alignments of an utterance, sampled exactly from its posterior.
 ///
-/// The randomness of a path is a stream of its own, named by `seed` and the path's index.
+/// None for an utterance without an alignment. Each path has a separate random stream, determined
+/// by `seed` and the index of the path.
 ///
 /// # Shapes
 /// As [`forward_backward`](super::forward_backward).
@@ -80,15 +83,15 @@ pub fn best_path(labels: &[u32], emissions: &[f64]) -> Result<CtcPath> {
 /// # Cost
 /// O(T U + `count` T) time and O(T U) memory.
 pub fn sample_paths(labels: &[u32], emissions: &[f64], count: usize, seed: u64) -> Result<Vec<CtcPath>> {
-    let trellis = Trellis::new(labels, emissions, Regularisers::default())?;
+    let trellis = Trellis::new(labels, emissions, Regularizers::default())?;
     let beta = trellis.backward::<Log>();
-    if let Some(found) = beta[1..].iter().find(|b| b.is_nan() || **b == f64::INFINITY) {
-        return Err(Error::Overflow { utterance: 0, loss: -found });
+    if let Some(value) = beta[1..].iter().find(|b| b.is_nan() || **b == f64::INFINITY) {
+        return Err(Error::Overflow { utterance: 0, loss: -value });
     }
-    let draw = |path| {
-        let mut stream = Draws::new(seed, 0, path);
-        let arcs = walk::sample(&trellis, &beta, |weights| stream.pick(weights))?;
+    let sample = |path| {
+        let mut rng = PathRng::new(seed, 0, path);
+        let arcs = walk::sample_path(&trellis, &beta, |weights| rng.weighted_index(weights))?;
         Some(CtcPath::new(arcs.iter().fold(0.0, |sum, arc| sum + arc.log_prob), &arcs))
     };
-    Ok((0..count).map_while(draw).collect())
+    Ok((0..count).map_while(sample).collect())
 }

@@ -1,19 +1,21 @@
-//! Paths drawn from the posterior.
+//! Paths sampled from the posterior.
 use crate::{
-    Lattices, Path, Result, Topology, log_sums,
-    path::each,
+    AlignmentPath, Lattices, Result, Topology, log_sums,
+    path::map_utterances,
     walk::{self, Lattice},
 };
 
-/// `count` independent paths of each lattice, exactly from its posterior `P(path | labels)`.
+/// Returns `count` independent paths of each lattice, sampled from its posterior.
 ///
-/// From a site `m`, a path goes on by the arc `m -> n` with probability `exp(e(m -> n) + β(n) - β(m))`. The
-/// randomness of a path is a stream of its own, named by (`seed`, index of the utterance, index of the path):
-/// neither threads, nor the other utterances, nor `count` change it.
+/// The distribution is exactly `P(path | labels)`.
+///
+/// From a site `m`, a path takes the arc `m -> n` with probability `exp(e(m -> n) + β(n) - β(m))`.
+/// Each path has a separate random stream, determined by `seed` and the indices of utterance and
+/// path. Threads, other utterances and `count` do not change it.
 ///
 /// ```
 /// use rnnt_dp::{sample_paths, Lattices, Topology};
-/// let lattices = Lattices::new(vec![3], vec![1])?; // the label comes at any of three frames
+/// let lattices = Lattices::new(vec![3], vec![1])?; // the label is emitted at any of three frames
 /// let paths = sample_paths(&lattices, &Topology::rnnt(), &[0.5f64.ln(); 12], 300, 1)?;
 /// let late = paths[0].iter().filter(|path| path.steps[2].arc == 1).count();
 /// assert!((50..150).contains(&late)); // a third of them
@@ -21,8 +23,8 @@ use crate::{
 /// ```
 ///
 /// # Shapes
-/// `emissions` *N x S*, as for [`forward_backward`](fn@crate::forward_backward). Returns `count` paths an
-/// utterance, none for one without a path.
+/// `emissions` *N x S*, as in [`forward_backward`](fn@crate::forward_backward). Returns `count`
+/// paths per utterance, none for one without a path.
 ///
 /// # Errors
 /// As [`log_sums`](fn@crate::log_sums).
@@ -35,36 +37,38 @@ pub fn sample_paths(
     emissions: &[f64],
     count: usize,
     seed: u64,
-) -> Result<Vec<Vec<Path>>> {
+) -> Result<Vec<Vec<AlignmentPath>>> {
     let sums = log_sums(lattices, topology, emissions)?;
-    each(lattices, |utterance| {
+    map_utterances(lattices, |utterance| {
         let lattice = Lattice::unchecked(lattices, topology, emissions, utterance);
-        let beta = &sums.log_beta[lattices.range(utterance)];
-        let draw = |path| {
-            let mut stream = Draws::new(seed, utterance, path);
-            let steps = walk::sample(&lattice, beta, |weights| stream.pick(weights))?;
+        let beta = &sums.log_beta[lattices.site_range(utterance)];
+        let sample = |path| {
+            let mut rng = PathRng::new(seed, utterance, path);
+            let steps = walk::sample_path(&lattice, beta, |weights| rng.weighted_index(weights))?;
             let log_prob = steps.iter().fold(0.0, |sum, step| sum + step.log_prob);
-            Some(Path::new(&lattice, log_prob, &steps))
+            Some(AlignmentPath::new(&lattice, log_prob, &steps))
         };
-        Ok((0..count).map_while(draw).collect())
+        Ok((0..count).map_while(sample).collect())
     })
 }
 
-/// A stream of random numbers: SplitMix64 (Steele, Lea and Flood 2014).
+/// A stream of random numbers for one path: SplitMix64 (Steele, Lea and Flood 2014).
 #[derive(Debug, Clone)]
-pub struct Draws(u64);
+pub struct PathRng(u64);
 
-impl Draws {
-    /// The stream of a path.
+impl PathRng {
+    /// Creates the stream of a path.
     pub fn new(seed: u64, utterance: usize, path: usize) -> Self {
         Self([utterance, path].into_iter().fold(mix(seed), |state, index| mix(state ^ index as u64)))
     }
 
-    /// An index, with a probability that is proportional to its weight. Some weight is positive.
-    pub fn pick(&mut self, weights: &[f64]) -> usize {
-        self.0 = self.0.wrapping_add(GOLDEN);
+    /// Samples an index with probability proportional to its weight.
+    ///
+    /// At least one weight must be positive.
+    pub fn weighted_index(&mut self, weights: &[f64]) -> usize {
+        self.0 = self.0.wrapping_add(INCREMENT);
         let unit = (mix(self.0) >> 11) as f64 / (1u64 << 53) as f64;
-        // The weights sum to 1 but for rounding.
+        // The weights sum to 1 up to rounding.
         let mut rest = unit * weights.iter().sum::<f64>();
         let mut last = 0;
         for (index, &weight) in weights.iter().enumerate().filter(|(_, weight)| **weight > 0.0) {
@@ -78,10 +82,10 @@ impl Draws {
     }
 }
 
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+const INCREMENT: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn mix(z: u64) -> u64 {
-    let z = z.wrapping_add(GOLDEN);
+    let z = z.wrapping_add(INCREMENT);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)

@@ -1,14 +1,16 @@
-//! One axis of an array, and sums and products along it.
+//! Sums and products along one axis of an array.
 use super::{Differentiable, Semiring};
-use crate::{Error, Result, forward_backward::expect};
+use crate::{Error, Result, forward_backward::expect_len};
 
-/// One axis of an array, row by row: *outer x len x inner*.
+/// One axis of a row-major array *outer x len x inner*.
 ///
 /// ```
 /// use rnnt_dp::semiring::{Axis, Tropical};
 /// let rows = Axis::new(&[2, 3], -1)?;
-/// assert_eq!(rows.sum::<Tropical>(&[1.0, 3.0, 2.0, 4.0, 0.0, 4.0])?, [3.0, 4.0]);
-/// assert_eq!(rows.sum_backward::<Tropical>(&[1.0, 3.0, 2.0, 4.0, 0.0, 4.0], &[1.0; 2])?, [0.0, 1.0, 0.0, 1.0, 0.0, 0.0]);
+/// let values = [1.0, 3.0, 2.0, 4.0, 0.0, 4.0];
+/// assert_eq!(rows.sum::<Tropical>(&values)?, [3.0, 4.0]);
+/// let gradient = rows.sum_backward::<Tropical>(&values, &[1.0; 2])?;
+/// assert_eq!(gradient, [0.0, 1.0, 0.0, 1.0, 0.0, 0.0]);
 /// # Ok::<(), rnnt_dp::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,50 +21,51 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// An axis of a shape, counted from the first one on or, below 0, from the last one back.
+    /// Returns an axis of a shape; a negative axis counts from the last one.
     ///
     /// # Errors
-    /// No such axis, or a shape of more values than can be counted.
+    /// An axis out of range, or a shape whose number of values overflows.
     pub fn new(shape: &[usize], axis: isize) -> Result<Self> {
         let axes = shape.len();
         let at = if axis < 0 { axes.checked_add_signed(axis) } else { usize::try_from(axis).ok() };
         let at = at.filter(|&at| at < axes).ok_or(Error::Axis { axes, found: axis })?;
-        let product = |axes: &[usize]| axes.iter().try_fold(1usize, |all, &axis| all.checked_mul(axis));
-        let counted = || {
+        let product =
+            |axes: &[usize]| axes.iter().try_fold(1usize, |product, &axis| product.checked_mul(axis));
+        let checked = || {
             let (outer, inner) = (product(&shape[..at])?, product(&shape[at + 1..])?);
             outer.checked_mul(inner)?.checked_mul(shape[at])?;
             Some(Self { outer, len: shape[at], inner })
         };
-        counted().ok_or_else(|| Error::Values { shape: shape.to_vec() })
+        checked().ok_or_else(|| Error::ShapeOverflow { shape: shape.to_vec() })
     }
 
-    /// `⊕` along the axis: *outer x inner*, zeros if the axis is empty.
+    /// Returns `⊕` along the axis: *outer x inner*, zeros if the axis is empty.
     ///
     /// # Errors
-    /// Not as many values as the shape has.
+    /// A number of values other than that of the shape.
     pub fn sum<S: Semiring>(&self, values: &[S::Weight]) -> Result<Vec<S::Weight>> {
-        expect("values", self.values(), values.len())?;
-        Ok(self.lines().map(|line| S::sum(self.places(line).map(|at| values[at]))).collect())
+        expect_len("values", self.num_values(), values.len())?;
+        Ok(self.lines().map(|line| S::sum(self.line_indices(line).map(|at| values[at]))).collect())
     }
 
-    /// `⊗` along the axis: *outer x inner*, ones if the axis is empty.
+    /// Returns `⊗` along the axis: *outer x inner*, ones if the axis is empty.
     ///
     /// # Errors
     /// As [`sum`](Self::sum).
     pub fn prod<S: Semiring>(&self, values: &[S::Weight]) -> Result<Vec<S::Weight>> {
-        expect("values", self.values(), values.len())?;
-        Ok(self.lines().map(|line| S::prod(self.places(line).map(|at| values[at]))).collect())
+        expect_len("values", self.num_values(), values.len())?;
+        Ok(self.lines().map(|line| S::prod(self.line_indices(line).map(|at| values[at]))).collect())
     }
 
-    /// Gradient of [`sum`](Self::sum) from cotangents of its results.
+    /// Returns the gradient of [`sum`](Self::sum) from cotangents of its results.
     ///
     /// # Errors
-    /// Not as many values as the shape has, or cotangents as there are results.
+    /// A number of values or cotangents that does not match the shape.
     pub fn sum_backward<S: Differentiable>(&self, values: &[f64], cotangents: &[f64]) -> Result<Vec<f64>> {
         self.backward(values, cotangents, S::sum_backward)
     }
 
-    /// Gradient of [`prod`](Self::prod) from cotangents of its results.
+    /// Returns the gradient of [`prod`](Self::prod) from cotangents of its results.
     ///
     /// # Errors
     /// As [`sum_backward`](Self::sum_backward).
@@ -74,20 +77,20 @@ impl Axis {
         &self,
         values: &[f64],
         cotangents: &[f64],
-        pull: impl Fn(&[f64], f64, &mut [f64]),
+        line_backward: impl Fn(&[f64], f64, &mut [f64]),
     ) -> Result<Vec<f64>> {
-        expect("values", self.values(), values.len())?;
-        expect("cotangents", self.outer * self.inner, cotangents.len())?;
-        let (mut all, mut gradient) = (vec![0.0; values.len()], vec![0.0; self.len]);
+        expect_len("values", self.num_values(), values.len())?;
+        expect_len("cotangents", self.outer * self.inner, cotangents.len())?;
+        let (mut gradients, mut gradient) = (vec![0.0; values.len()], vec![0.0; self.len]);
         for (line, &g) in self.lines().zip(cotangents) {
-            let operands: Vec<f64> = self.places(line).map(|at| values[at]).collect();
-            pull(&operands, g, &mut gradient);
-            self.places(line).zip(&gradient).for_each(|(at, &gradient)| all[at] = gradient);
+            let operands: Vec<f64> = self.line_indices(line).map(|at| values[at]).collect();
+            line_backward(&operands, g, &mut gradient);
+            self.line_indices(line).zip(&gradient).for_each(|(at, &gradient)| gradients[at] = gradient);
         }
-        Ok(all)
+        Ok(gradients)
     }
 
-    fn values(&self) -> usize {
+    fn num_values(&self) -> usize {
         self.outer * self.len * self.inner
     }
 
@@ -95,7 +98,7 @@ impl Axis {
         0..self.outer * self.inner
     }
 
-    fn places(&self, line: usize) -> impl Iterator<Item = usize> + Clone + use<> {
+    fn line_indices(&self, line: usize) -> impl Iterator<Item = usize> + Clone + use<> {
         let Self { len, inner, .. } = *self;
         (0..len).map(move |at| (line / inner * len + at) * inner + line % inner)
     }

@@ -1,7 +1,7 @@
-//! Semirings of plain numbers: probabilities, scores of which the largest counts, natural numbers.
-use super::{Differentiable, Semiring, expect_places};
+//! Semirings of single numbers: probabilities, maxima, counts.
+use super::{Differentiable, Semiring, expect_gradient_len};
 
-/// Probabilities as they are.
+/// Probabilities: `⊕` is `+`, `⊗` is `·`.
 #[derive(Debug, Clone, Copy)]
 pub struct Probability;
 
@@ -21,27 +21,27 @@ impl Semiring for Probability {
 
 impl Differentiable for Probability {
     fn sum_backward(values: &[f64], g: f64, gradient: &mut [f64]) {
-        expect_places(values, gradient);
+        expect_gradient_len(values, gradient);
         gradient.fill(g);
     }
 
-    /// `g Π_{j != i} a_j`, without a division.
+    /// `g Π_{j != i} a_j`, without division.
     fn prod_backward(values: &[f64], g: f64, gradient: &mut [f64]) {
-        expect_places(values, gradient);
+        expect_gradient_len(values, gradient);
         let mut before = g;
-        for (place, value) in gradient.iter_mut().zip(values) {
-            *place = before;
+        for (gradient_i, value) in gradient.iter_mut().zip(values) {
+            *gradient_i = before;
             before *= value;
         }
-        let mut behind = 1.0;
-        for (place, value) in gradient.iter_mut().zip(values).rev() {
-            *place *= behind;
-            behind *= value;
+        let mut after = 1.0;
+        for (gradient_i, value) in gradient.iter_mut().zip(values).rev() {
+            *gradient_i *= after;
+            after *= value;
         }
     }
 }
 
-/// Scores of which the largest counts: `⊕` is `max`, `⊗` is `+`. Of equal ones the first is meant.
+/// Scores: `⊕` is `max`, `⊗` is `+`; the first of equal scores wins.
 #[derive(Debug, Clone, Copy)]
 pub struct Tropical;
 
@@ -52,7 +52,7 @@ impl Semiring for Tropical {
 
     #[inline]
     fn plus(a: f64, b: f64) -> f64 {
-        // NaN stays one, wherever it stands.
+        // NaN propagates from either side.
         if a >= b || a.is_nan() { a } else { b }
     }
 
@@ -63,9 +63,9 @@ impl Semiring for Tropical {
 }
 
 impl Differentiable for Tropical {
-    /// All of `g` for the first of the largest values, -inf or not.
+    /// `g` for the first of the largest values, -inf included; 0 for others.
     fn sum_backward(values: &[f64], g: f64, gradient: &mut [f64]) {
-        expect_places(values, gradient);
+        expect_gradient_len(values, gradient);
         gradient.fill(0.0);
         let better =
             |best: usize, i: usize| if values[best] >= values[i] || values[best].is_nan() { best } else { i };
@@ -75,12 +75,12 @@ impl Differentiable for Tropical {
     }
 
     fn prod_backward(values: &[f64], g: f64, gradient: &mut [f64]) {
-        expect_places(values, gradient);
+        expect_gradient_len(values, gradient);
         gradient.fill(g);
     }
 }
 
-/// Natural numbers; more than `u64` holds are as many as it holds.
+/// Path counts as `u64`; sums and products saturate.
 #[derive(Debug, Clone, Copy)]
 pub struct Count;
 

@@ -1,4 +1,4 @@
-//! Weighted sums of what paths are worth.
+//! Expectation semirings: weighted sums of path values.
 use std::marker::PhantomData;
 
 use super::{Log, Probability, Semiring};
@@ -10,49 +10,54 @@ use super::{Log, Probability, Semiring};
 /// (w1, x1) ⊗ (w2, x2) = (w1 ⊗ w2, f(w1) ⊗ x2 ⊕ f(w2) ⊗ x1)
 /// ```
 ///
-/// With [`weighted`](Self::weighted) elements on the arcs, the sum over paths has the paths' weights and, second, the sum over
-/// paths of weight times the sum of the values along the path. `F` is the [`Carry`] f from W to X.
+/// With [`weighted`](Self::weighted) elements on the arcs, the first component of the sum over
+/// paths is the sum of the path weights. The second is the sum of each weight times the sum of the
+/// values along the path. `F` is the conversion f from W to X, a [`WeightConvert`].
 #[derive(Debug, Clone, Copy)]
-pub struct Expectation<W, X, F = Same>(PhantomData<(W, X, F)>);
+pub struct Expectation<W, X, F = IdentityWeight>(PhantomData<(W, X, F)>);
 
-/// Expectations of values that are not negative, as their logarithms.
+/// Expectations of nonnegative values, as logarithms.
 pub type LogLogExpectation = Expectation<Log, Log>;
 
-/// `f` of an [`Expectation`]: weights of W as those of X, so that `f(a ⊕ b) = f(a) ⊕ f(b)`, `f(a ⊗ b) = f(a) ⊗ f(b)`, and zero and
-/// one stay what they are.
-pub trait Carry<W: Semiring, X: Semiring> {
+/// The conversion `f` of an [`Expectation`], from W to X.
+///
+/// It must be a homomorphism: `f(a ⊕ b) = f(a) ⊕ f(b)`, `f(a ⊗ b) = f(a) ⊗ f(b)`, and zero and one
+/// map to zero and one.
+pub trait WeightConvert<W: Semiring, X: Semiring> {
     /// `f(weight)`
-    fn carry(weight: W::Weight) -> X::Weight;
+    fn convert(weight: W::Weight) -> X::Weight;
 }
 
-/// `f(w) = w`
+/// The identity conversion, `f(w) = w`.
 #[derive(Debug, Clone, Copy)]
-pub struct Same;
+pub struct IdentityWeight;
 
-/// `f(w) = exp w`, from [`Log`] to [`Probability`], for values of any sign; it underflows where probabilities do.
+/// The conversion `f(w) = exp w` from [`Log`] to [`Probability`], for values of any sign.
+///
+/// It underflows where probabilities do.
 #[derive(Debug, Clone, Copy)]
-pub struct Exponential;
+pub struct LogToProbability;
 
-impl<W: Semiring, X: Semiring<Weight = W::Weight>> Carry<W, X> for Same {
-    fn carry(weight: W::Weight) -> X::Weight {
+impl<W: Semiring, X: Semiring<Weight = W::Weight>> WeightConvert<W, X> for IdentityWeight {
+    fn convert(weight: W::Weight) -> X::Weight {
         weight
     }
 }
 
-impl Carry<Log, Probability> for Exponential {
-    fn carry(weight: f64) -> f64 {
+impl WeightConvert<Log, Probability> for LogToProbability {
+    fn convert(weight: f64) -> f64 {
         weight.exp()
     }
 }
 
-impl<W: Semiring, X: Semiring, F: Carry<W, X>> Expectation<W, X, F> {
-    /// `(w, f(w) ⊗ v)`; zero of X where w is that of W, whatever v is.
+impl<W: Semiring, X: Semiring, F: WeightConvert<W, X>> Expectation<W, X, F> {
+    /// Returns `(w, f(w) ⊗ v)`; if w is zero, the second component is zero for any v.
     pub fn weighted(w: W::Weight, v: X::Weight) -> (W::Weight, X::Weight) {
-        (w, if w == W::ZERO { X::ZERO } else { X::times(F::carry(w), v) })
+        (w, if w == W::ZERO { X::ZERO } else { X::times(F::convert(w), v) })
     }
 }
 
-impl<W: Semiring, X: Semiring, F: Carry<W, X>> Semiring for Expectation<W, X, F> {
+impl<W: Semiring, X: Semiring, F: WeightConvert<W, X>> Semiring for Expectation<W, X, F> {
     type Weight = (W::Weight, X::Weight);
     const ZERO: Self::Weight = (W::ZERO, X::ZERO);
     const ONE: Self::Weight = (W::ONE, X::ZERO);
@@ -62,7 +67,7 @@ impl<W: Semiring, X: Semiring, F: Carry<W, X>> Semiring for Expectation<W, X, F>
     }
 
     fn times((w1, x1): Self::Weight, (w2, x2): Self::Weight) -> Self::Weight {
-        (W::times(w1, w2), X::plus(X::times(F::carry(w1), x2), X::times(F::carry(w2), x1)))
+        (W::times(w1, w2), X::plus(X::times(F::convert(w1), x2), X::times(F::convert(w2), x1)))
     }
 
     fn sum<I>(values: I) -> Self::Weight

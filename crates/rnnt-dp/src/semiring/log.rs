@@ -1,10 +1,10 @@
-//! Log-probabilities.
-use super::{Differentiable, Semiring, expect_places};
+//! The log semiring.
+use super::{Differentiable, Semiring, expect_gradient_len};
 
 /// Log-probabilities: `⊕` is `log(exp a + exp b)`, `⊗` is `+`.
 ///
-/// -inf is a blocked path: it adds nothing and has no gradient, not even among others of its kind. +inf is an error that stays
-/// one: sums with it are +inf and its gradient is NaN.
+/// -inf is a blocked path: it adds nothing and has no gradient, even if all values are -inf. +inf
+/// is an error and propagates: sums with it are +inf and their gradient is NaN.
 #[derive(Debug, Clone, Copy)]
 pub struct Log;
 
@@ -13,11 +13,11 @@ impl Semiring for Log {
     const ZERO: f64 = f64::NEG_INFINITY;
     const ONE: f64 = 0.0;
 
-    /// To about two ULPs of the larger argument.
+    /// Accurate to about two ULPs of the larger argument.
     #[inline]
     fn plus(a: f64, b: f64) -> f64 {
         let (high, low) = if a > b { (a, b) } else { (b, a) };
-        // Both +inf, too: their difference is no number.
+        // Also if both are +inf, whose difference is NaN.
         if low.is_infinite() { high } else { high + (low - high).exp().ln_1p() }
     }
 
@@ -26,7 +26,9 @@ impl Semiring for Log {
         a + b
     }
 
-    /// `m + log Σ exp(a_i - m)`, where m is the largest value, or 0 if that is not finite.
+    /// `m + log Σ exp(a_i - m)`, where m is the largest value.
+    ///
+    /// m is 0 if the largest value is not finite.
     fn sum<I>(values: I) -> f64
     where
         I: IntoIterator<Item = f64, IntoIter: Clone>,
@@ -40,7 +42,7 @@ impl Semiring for Log {
 impl Differentiable for Log {
     /// `g e_i / z` where `e_i = exp(a_i - m)` and `z = Σ e_i`, or 1 if that is 0.
     fn sum_backward(values: &[f64], g: f64, gradient: &mut [f64]) {
-        expect_places(values, gradient);
+        expect_gradient_len(values, gradient);
         let m = shift(values.iter().copied());
         gradient.iter_mut().zip(values).for_each(|(e, a)| *e = (a - m).exp());
         let z: f64 = gradient.iter().sum();
@@ -49,7 +51,7 @@ impl Differentiable for Log {
     }
 
     fn prod_backward(values: &[f64], g: f64, gradient: &mut [f64]) {
-        expect_places(values, gradient);
+        expect_gradient_len(values, gradient);
         gradient.fill(g);
     }
 }

@@ -1,45 +1,51 @@
-//! Semirings of pairs: means over paths, and two semirings side by side.
+//! Semirings of pairs: means over paths, and products of two semirings.
 use std::marker::PhantomData;
 
 use super::{Log, Semiring};
 
-/// The mean over all paths of what their arcs are worth together, beside the log-sum of their probabilities: an
-/// [`Expectation`](super::Expectation) (Eisner 2002) with means in place of sums, so that nothing underflows and values have signs.
+/// The log-sum of path probabilities and the mean of path values.
+///
+/// The value of a path is the sum of the values of its arcs. This is an
+/// [`Expectation`](super::Expectation) (Eisner 2002) with means in place of sums, so that nothing
+/// underflows and values may have any sign.
 #[derive(Debug, Clone, Copy)]
 pub struct Average;
 
 /// An element of [`Average`].
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Mean {
-    /// Log-sum of the paths' probabilities.
+pub struct AverageWeight {
+    /// Log-sum of path probabilities.
     pub log_prob: f64,
-    /// Mean of their values, weighted with their probabilities.
+    /// Mean of path values, weighted by probability.
     pub value: f64,
 }
 
 impl Semiring for Average {
-    type Weight = Mean;
-    const ZERO: Mean = Mean { log_prob: f64::NEG_INFINITY, value: 0.0 };
-    const ONE: Mean = Mean { log_prob: 0.0, value: 0.0 };
+    type Weight = AverageWeight;
+    const ZERO: AverageWeight = AverageWeight { log_prob: f64::NEG_INFINITY, value: 0.0 };
+    const ONE: AverageWeight = AverageWeight { log_prob: 0.0, value: 0.0 };
 
-    fn plus(a: Mean, b: Mean) -> Mean {
+    fn plus(a: AverageWeight, b: AverageWeight) -> AverageWeight {
         let log_prob = Log::plus(a.log_prob, b.log_prob);
         match (a.log_prob == f64::NEG_INFINITY, b.log_prob == f64::NEG_INFINITY) {
             (true, _) => b,
             (_, true) => a,
-            _ => Mean { log_prob, value: a.value + (b.value - a.value) * (b.log_prob - log_prob).exp() },
+            _ => AverageWeight {
+                log_prob,
+                value: a.value + (b.value - a.value) * (b.log_prob - log_prob).exp(),
+            },
         }
     }
 
-    fn times(a: Mean, b: Mean) -> Mean {
+    fn times(a: AverageWeight, b: AverageWeight) -> AverageWeight {
         match a.log_prob + b.log_prob {
             f64::NEG_INFINITY => Self::ZERO,
-            log_prob => Mean { log_prob, value: a.value + b.value },
+            log_prob => AverageWeight { log_prob, value: a.value + b.value },
         }
     }
 }
 
-/// Two semirings side by side: pairs, of which each component goes its own way.
+/// The product of two semirings: pairs with componentwise operations.
 #[derive(Debug, Clone, Copy)]
 pub struct Cartesian<X, Y>(PhantomData<(X, Y)>);
 

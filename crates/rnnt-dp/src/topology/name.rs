@@ -1,28 +1,28 @@
-//! Topologies by name: `regular`, `modified+2,4`, `tdt:0,1,2`.
+//! Names of topologies: `regular`, `modified+2,4`, `tdt:0,1,2`.
 use std::{
     fmt::{Display, Formatter},
     str::FromStr,
 };
 
-use super::{Error, Kind, Result, Token, Topology};
+use super::{Error, Result, Token, Topology, TopologyKind};
 
-/// A name, what it names, and how that is made.
-type NamedTopology = (&'static str, Kind, fn() -> Topology);
+/// Name, kind and constructor of a topology.
+type NamedTopology = (&'static str, TopologyKind, fn() -> Topology);
 
-/// Those of a blank and a label. A new one is named here and nowhere else.
+/// Topologies of a blank and a label. A new one is named only here.
 const NAMED: [NamedTopology; 3] = [
-    ("regular", Kind::Regular, Topology::rnnt),
-    ("modified", Kind::Modified, Topology::modified),
-    ("constrained", Kind::Constrained, Topology::constrained),
+    ("regular", TopologyKind::Regular, Topology::rnnt),
+    ("modified", TopologyKind::Modified, Topology::modified),
+    ("constrained", TopologyKind::Constrained, Topology::constrained),
 ];
 
 impl FromStr for Topology {
     type Err = Error;
 
     /// # Errors
-    /// A name that no topology has; durations that make no sense.
+    /// An unknown name, or invalid durations.
     fn from_str(name: &str) -> Result<Self> {
-        let unknown = || Error::Name { found: name.to_owned() };
+        let unknown = || Error::UnknownName { found: name.to_owned() };
         let numbers = |list: &str| -> Result<Vec<usize>> {
             list.split(',').map(|number| number.parse().map_err(|_| unknown())).collect()
         };
@@ -30,10 +30,10 @@ impl FromStr for Topology {
             return Self::tdt(&numbers(durations)?);
         }
         let (base, big_blanks) = name.split_once('+').map_or((name, None), |(base, big)| (base, Some(big)));
-        let (.., make) = NAMED.iter().find(|(name, ..)| *name == base).ok_or_else(unknown)?;
+        let (.., construct) = NAMED.iter().find(|(name, ..)| *name == base).ok_or_else(unknown)?;
         match big_blanks {
-            None => Ok(make()),
-            Some(list) => make().with_big_blanks(&numbers(list)?),
+            None => Ok(construct()),
+            Some(list) => construct().with_big_blanks(&numbers(list)?),
         }
     }
 }
@@ -42,27 +42,27 @@ impl Display for Topology {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         let name = NAMED.iter().find(|(_, kind, _)| *kind == self.kind).map(|(name, ..)| *name);
         let (name, arcs): (_, Vec<usize>) = match self.kind {
-            Kind::Tdt => ("tdt", self.arcs_of(1).collect()),
+            TopologyKind::Tdt => ("tdt", self.token_arcs(1).collect()),
             _ => {
-                let big = |arc: &usize| matches!(self.tokens[self.token_of(*arc)], Token::BigBlank(_));
-                (name.unwrap_or("custom"), (0..self.arcs.len()).filter(big).collect())
+                let is_big = |arc: &usize| matches!(self.tokens[self.arc_token(*arc)], Token::BigBlank(_));
+                (name.unwrap_or("custom"), (0..self.arcs.len()).filter(is_big).collect())
             }
         };
         f.write_str(name)?;
         for (at, &arc) in arcs.iter().enumerate() {
-            let before = match (at, self.kind) {
-                (0, Kind::Tdt) => ":",
+            let separator = match (at, self.kind) {
+                (0, TopologyKind::Tdt) => ":",
                 (0, _) => "+",
                 _ => ",",
             };
-            write!(f, "{before}{}", self.arcs[arc].frames)?;
+            write!(f, "{separator}{}", self.arcs[arc].frames)?;
         }
         Ok(())
     }
 }
 
 impl Topology {
-    /// The names of those of a blank and a label.
+    /// Names of the topologies of a blank and a label.
     pub fn names() -> impl Iterator<Item = &'static str> {
         NAMED.iter().map(|(name, ..)| *name)
     }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_topologies_are_one_to_one() {
+    fn names_parse_to_topologies_and_back() {
         for (name, topology) in [
             ("regular", Ok(Topology::rnnt())),
             ("modified", Ok(Topology::modified())),
@@ -88,12 +88,12 @@ mod tests {
         }
         assert_eq!(Topology::names().collect::<Vec<_>>(), ["regular", "modified", "constrained"]);
         for bad in ["", "round", "Regular", "regular+", "tdt:", "tdt:a", "tdt", "regular+1,,2", "custom"] {
-            assert_eq!(bad.parse::<Topology>(), Err(Error::Name { found: bad.into() }));
+            assert_eq!(bad.parse::<Topology>(), Err(Error::UnknownName { found: bad.into() }));
         }
-        let twice = Error::Duration { expected: "each once", found: 2 };
-        assert_eq!("regular+2,2".parse::<Topology>(), Err(twice));
+        let repeated = Error::Duration { expected: "distinct durations", found: 2 };
+        assert_eq!("regular+2,2".parse::<Topology>(), Err(repeated));
         let forced = Error::BigBlanks { topology: "constrained".into() };
         assert_eq!("constrained+2".parse::<Topology>(), Err(forced));
-        assert_eq!("tdt:0".parse::<Topology>(), Err(Error::NoEnd));
+        assert_eq!("tdt:0".parse::<Topology>(), Err(Error::NoFinalDuration));
     }
 }

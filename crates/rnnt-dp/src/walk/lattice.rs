@@ -1,19 +1,21 @@
-//! One utterance's lattice as a graph: its sites, and an arc for each move that lands.
+//! The lattice of one utterance as a graph of sites and arcs.
 use super::{Graph, Transition};
-use crate::{Error, Lattices, Part, Result, Site, Topology, forward_backward::expect, topology::Landing};
+use crate::{
+    EmissionTerm, Error, Lattices, Result, Site, Topology, forward_backward::expect_len, topology::ArcTarget,
+};
 
-/// The graph of an utterance, whatever its topology and however much of it was retained. States are sites in their order.
+/// The graph of an utterance, in any topology, full or banded; states are sites in their order.
 #[derive(Debug, Clone, Copy)]
 pub struct Lattice<'a> {
     lattices: &'a Lattices,
     topology: &'a Topology,
     utterance: usize,
-    /// Those of the utterance.
+    /// Emissions of the utterance.
     emissions: &'a [f64],
 }
 
 impl<'a> Lattice<'a> {
-    /// The lattice of an utterance of a batch.
+    /// Returns the lattice of an utterance of a batch.
     ///
     /// # Shapes
     /// `emissions` *N x S*, of the whole batch.
@@ -22,14 +24,14 @@ impl<'a> Lattice<'a> {
     /// A wrong length; an emission of the utterance that is NaN or +inf.
     ///
     /// # Panics
-    /// If there is no such utterance.
+    /// If the utterance does not exist.
     pub fn new(
         lattices: &'a Lattices,
         topology: &'a Topology,
         emissions: &'a [f64],
         utterance: usize,
     ) -> Result<Self> {
-        expect("emissions", lattices.sites() * topology.columns(), emissions.len())?;
+        expect_len("emissions", lattices.sites() * topology.columns(), emissions.len())?;
         let lattice = Self::unchecked(lattices, topology, emissions, utterance);
         lattice.check()?;
         Ok(lattice)
@@ -41,12 +43,12 @@ impl<'a> Lattice<'a> {
         emissions: &'a [f64],
         utterance: usize,
     ) -> Self {
-        let (range, columns) = (lattices.range(utterance), topology.columns());
+        let (range, columns) = (lattices.site_range(utterance), topology.columns());
         let emissions = &emissions[range.start * columns..range.end * columns];
         Self { lattices, topology, utterance, emissions }
     }
 
-    /// Names the first emission that is NaN or +inf.
+    /// Fails for the first emission that is NaN or +inf.
     pub(crate) fn check(&self) -> Result<()> {
         match self.arcs().find(|arc| arc.log_prob.is_nan() || arc.log_prob == f64::INFINITY) {
             None => Ok(()),
@@ -57,7 +59,7 @@ impl<'a> Lattice<'a> {
         }
     }
 
-    /// Its moves.
+    /// The topology.
     pub fn topology(&self) -> &'a Topology {
         self.topology
     }
@@ -67,7 +69,7 @@ impl<'a> Lattice<'a> {
         self.lattices.frames(self.utterance)
     }
 
-    /// The site that a state is.
+    /// Returns the site of a state.
     pub fn site(&self, state: usize) -> Site {
         self.lattices.site(self.utterance, state)
     }
@@ -76,43 +78,45 @@ impl<'a> Lattice<'a> {
         self.emissions
     }
 
-    /// The sites and their indices.
+    /// Iterates over the sites with their indices.
     pub(crate) fn sites(&self) -> impl DoubleEndedIterator<Item = (usize, Site)> + '_ {
-        let index = |at| self.lattices.place(self.utterance, at).expect("it is one of the sites");
-        self.lattices.sites_of(self.utterance).map(move |at| (index(at), at))
+        let index = |at| self.lattices.site_index(self.utterance, at).expect("the site exists");
+        self.lattices.utterance_sites(self.utterance).map(move |at| (index(at), at))
     }
 
-    /// Where an arc leads.
-    pub(crate) fn land(&self, arc: usize, from: Site) -> Landing {
-        self.topology.land(arc, from, self.lattices, self.utterance)
+    /// Returns the target of an arc from a site.
+    pub(crate) fn arc_target(&self, arc: usize, from: Site) -> ArcTarget {
+        self.topology.arc_target(arc, from, self.lattices, self.utterance)
     }
 
-    /// The sum of an arc's columns.
+    /// Returns the emission of an arc: the sum of its terms.
     pub(crate) fn emission(&self, site: usize, at: Site, arc: usize) -> f64 {
         let columns = self.topology.columns();
-        let value = |part: &Part| match self.partner(site, at, part) {
-            Some(site) => self.emissions[site * columns + part.column],
+        let value = |term: &EmissionTerm| match self.term_site(site, at, term) {
+            Some(site) => self.emissions[site * columns + term.column],
             None => f64::NEG_INFINITY,
         };
-        self.topology.parts(arc).iter().map(value).sum()
+        self.topology.emission_terms(arc).iter().map(value).sum()
     }
 
-    /// The site whose column is a part of the emission of an arc that leaves from `at`, which is `site`.
-    pub(crate) fn partner(&self, site: usize, at: Site, part: &Part) -> Option<usize> {
-        match part.labels {
+    /// Returns the site index of an emission term of an arc.
+    ///
+    /// The arc leaves the site `at` of index `site`.
+    pub(crate) fn term_site(&self, site: usize, at: Site, term: &EmissionTerm) -> Option<usize> {
+        match term.labels {
             0 => Some(site),
-            labels => self.lattices.place(self.utterance, Site { label: at.label + labels, ..at }),
+            labels => self.lattices.site_index(self.utterance, Site { label: at.label + labels, ..at }),
         }
     }
 
-    /// The arcs from a site.
-    fn from(&self, (site, at): (usize, Site)) -> impl DoubleEndedIterator<Item = Transition> + use<'a> {
+    /// Iterates over the arcs from a site.
+    fn site_arcs(&self, (site, at): (usize, Site)) -> impl DoubleEndedIterator<Item = Transition> + use<'a> {
         let lattice = *self;
         (0..self.topology.arcs().len()).filter_map(move |arc| {
-            let to = match lattice.land(arc, at) {
-                Landing::Site(to) => Some(to),
-                Landing::End => None,
-                Landing::Nowhere => return None,
+            let to = match lattice.arc_target(arc, at) {
+                ArcTarget::Site(to) => Some(to),
+                ArcTarget::End => None,
+                ArcTarget::Outside => return None,
             };
             Some(Transition { from: site, to, arc, log_prob: lattice.emission(site, at, arc) })
         })
@@ -121,19 +125,19 @@ impl<'a> Lattice<'a> {
 
 impl Graph for Lattice<'_> {
     fn states(&self) -> usize {
-        self.lattices.range(self.utterance).len()
+        self.lattices.site_range(self.utterance).len()
     }
 
-    /// Pruning may have left it out.
+    /// None if pruning removed the first site.
     fn start(&self) -> Option<usize> {
-        self.lattices.place(self.utterance, Site { frame: 0, label: 0 })
+        self.lattices.site_index(self.utterance, Site { frame: 0, label: 0 })
     }
 
     fn arcs(&self) -> impl DoubleEndedIterator<Item = Transition> {
-        self.sites().flat_map(|site| self.from(site))
+        self.sites().flat_map(|site| self.site_arcs(site))
     }
 
-    fn leaving(&self, state: usize) -> impl Iterator<Item = Transition> {
-        self.from((state, self.site(state)))
+    fn arcs_from(&self, state: usize) -> impl Iterator<Item = Transition> {
+        self.site_arcs((state, self.site(state)))
     }
 }

@@ -1,17 +1,17 @@
-//! Single paths against a list of all of them: every topology, full lattices and bands.
+//! Single paths compared with a list of all paths: every topology, full lattices and bands.
 use std::{collections::HashMap, ops::Range};
 
 use oracle::ctc::collapse;
 use proptest::prelude::*;
 use rnnt_dp::{
-    Arc, Error, Lattices, Path, Regularisers, Site, Topology, best_path, confidences, ctc,
+    AlignmentPath, Error, Lattices, Regularizers, Site, Topology, TopologyArc, best_path, confidences, ctc,
     expected_emission_frames, forward_backward, sample_paths,
 };
 
 const NONE: f64 = f64::NEG_INFINITY;
 const DURATIONS: [usize; 3] = [0, 1, 3];
 
-/// What the emission of an arc is made of, told apart from the topology's own idea of it.
+/// How arc emissions are composed, independent of the topology's own description.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Kind {
     Plain,
@@ -20,7 +20,7 @@ enum Kind {
 }
 
 fn topologies() -> Vec<(Topology, Kind)> {
-    let arc = |frames, labels, may_end| Arc { frames, labels, may_end };
+    let arc = |frames, labels, may_end| TopologyArc { frames, labels, may_end };
     let new = |arcs| (Topology::new(arcs).unwrap(), Kind::Plain);
     vec![
         (Topology::rnnt(), Kind::Plain),
@@ -34,12 +34,12 @@ fn topologies() -> Vec<(Topology, Kind)> {
 }
 
 /// Every path of a lattice, by its definition: sites, arcs and scores.
-fn every_path(lattices: &Lattices, topology: &Topology, kind: Kind, emissions: &[f64]) -> Vec<Path> {
+fn every_path(lattices: &Lattices, topology: &Topology, kind: Kind, emissions: &[f64]) -> Vec<AlignmentPath> {
     let (frames, labels, width) = (lattices.frames(0), lattices.labels(0), topology.columns());
-    let sites: Vec<Site> = lattices.sites_of(0).collect();
+    let sites: Vec<Site> = lattices.utterance_sites(0).collect();
     let value = |frame: usize, label: usize, column: usize| {
-        let place = sites.iter().position(|site| *site == Site { frame, label });
-        place.map_or(NONE, |place| emissions[place * width + column])
+        let index = sites.iter().position(|site| *site == Site { frame, label });
+        index.map_or(NONE, |index| emissions[index * width + column])
     };
     let emission = |site: Site, arc: usize| {
         let Site { frame: t, label: u } = site;
@@ -47,45 +47,45 @@ fn every_path(lattices: &Lattices, topology: &Topology, kind: Kind, emissions: &
             Kind::Plain => value(t, u, arc),
             Kind::Constrained if arc == 1 => value(t, u, 1) + value(t, u + 1, 0),
             Kind::Constrained => value(t, u, 0),
-            // Blanks have all durations but the first, which is 0.
+            // Blanks have all durations except the first, which is 0.
             Kind::Tdt if arc < 2 => value(t, u, 0) + value(t, u, 3 + arc),
             Kind::Tdt => value(t, u, 1) + value(t, u, arc),
         }
     };
-    let mut done = Vec::new();
-    let mut open = vec![(Site { frame: 0, label: 0 }, Vec::new())];
-    while let Some((site, steps)) = open.pop() {
+    let mut complete = Vec::new();
+    let mut partial = vec![(Site { frame: 0, label: 0 }, Vec::new())];
+    while let Some((site, steps)) = partial.pop() {
         if !sites.contains(&site) {
             continue;
         }
         for (arc, kind) in topology.arcs().iter().enumerate() {
-            let mut steps: Vec<rnnt_dp::Step> = steps.clone();
-            steps.push(rnnt_dp::Step { site, arc, log_prob: emission(site, arc) });
+            let mut steps: Vec<rnnt_dp::PathStep> = steps.clone();
+            steps.push(rnnt_dp::PathStep { site, arc, log_prob: emission(site, arc) });
             let to = Site { frame: site.frame + kind.frames, label: site.label + kind.labels };
             if (to.frame, to.label) == (frames, labels) && kind.may_end {
                 let log_prob = steps.iter().map(|step| step.log_prob).sum();
-                done.push(Path { log_prob, steps });
+                complete.push(AlignmentPath { log_prob, steps });
             } else {
-                open.push((to, steps));
+                partial.push((to, steps));
             }
         }
     }
-    done.retain(|path| path.log_prob > NONE);
-    done
+    complete.retain(|path| path.log_prob > NONE);
+    complete
 }
 
-fn arcs(path: &Path) -> Vec<usize> {
+fn arcs(path: &AlignmentPath) -> Vec<usize> {
     path.steps.iter().map(|step| step.arc).collect()
 }
 
-/// Paths with their probabilities among all.
-fn posterior(paths: &[Path]) -> Vec<(&Path, f64)> {
+/// Paths with their posterior probabilities.
+fn posterior(paths: &[AlignmentPath]) -> Vec<(&AlignmentPath, f64)> {
     let top = paths.iter().map(|path| path.log_prob).fold(NONE, f64::max);
     let total: f64 = paths.iter().map(|path| (path.log_prob - top).exp()).sum();
     paths.iter().map(|path| (path, (path.log_prob - top).exp() / total)).collect()
 }
 
-/// A lattice, full or with a band of two positions or more at each frame.
+/// A full lattice, or one with bands of at least two positions.
 fn shapes() -> impl Strategy<Value = Lattices> {
     let band = |u: usize| (0..=u, 2..=u + 2).prop_map(move |(low, len)| low..(low + len).min(u + 1));
     (1usize..6, 0usize..4).prop_flat_map(move |(t, u)| {
@@ -97,80 +97,86 @@ fn shapes() -> impl Strategy<Value = Lattices> {
     })
 }
 
-/// Small whole numbers, whose sums are exact and often equal, and -inf.
+/// Small integers, whose sums are exact and often equal, and -inf.
 fn emissions(count: usize, seed: u64) -> Vec<f64> {
     let value = |draw| if draw == 12 { NONE } else { -f64::from(draw % 4) };
-    oracle::noise::below(seed, 0, count, 13).into_iter().map(value).collect()
+    oracle::noise::integers(seed, 0, count, 13).into_iter().map(value).collect()
 }
 
 proptest! {
     #[test]
-    fn the_best_path_is_the_first_of_the_best(lattices in shapes(), seed: u64) {
+    fn best_path_is_the_first_of_equal_paths(lattices in shapes(), seed: u64) {
         for (topology, kind) in topologies() {
             let emissions = emissions(lattices.sites() * topology.columns(), seed);
             let all = every_path(&lattices, &topology, kind, &emissions);
-            let found = &best_path(&lattices, &topology, &emissions).unwrap()[0];
+            let computed = &best_path(&lattices, &topology, &emissions).unwrap()[0];
             let top = all.iter().map(|path| path.log_prob).fold(NONE, f64::max);
             let best = all.iter().filter(|path| path.log_prob == top);
             match best.min_by_key(|path| arcs(path)) {
-                Some(best) => prop_assert_eq!(found, best),
-                None => prop_assert_eq!((found.log_prob, found.steps.len()), (NONE, 0)),
+                Some(best) => prop_assert_eq!(computed, best),
+                None => prop_assert_eq!((computed.log_prob, computed.steps.len()), (NONE, 0)),
             }
         }
     }
 
     #[test]
-    fn labels_are_emitted_as_the_paths_say(lattices in shapes(), seed: u64, fastemit in 0.0..1.0f64) {
+    fn emission_times_match_the_paths(lattices in shapes(), seed: u64, fastemit in 0.0..1.0f64) {
         for (topology, kind) in topologies() {
             let emissions = emissions(lattices.sites() * topology.columns(), seed);
             let all = every_path(&lattices, &topology, kind, &emissions);
             let adjoints = |fastemit| {
-                let regularisers = Regularisers { fastemit, ..Regularisers::default() };
-                forward_backward(&lattices, &topology, &emissions, &regularisers).unwrap().adjoints
+                let regularizers = Regularizers { fastemit, ..Regularizers::default() };
+                forward_backward(&lattices, &topology, &emissions, &regularizers).unwrap().adjoints
             };
             let best = best_path(&lattices, &topology, &emissions).unwrap();
             let frames = &expected_emission_frames(&lattices, &topology, &adjoints(fastemit)).unwrap()[0];
-            let sure = &confidences(&lattices, &topology, &adjoints(0.0), &best).unwrap()[0];
+            let label_confidences = &confidences(&lattices, &topology, &adjoints(0.0), &best).unwrap()[0];
             let labels = if all.is_empty() { 0 } else { lattices.labels(0) };
-            prop_assert_eq!((frames.len(), sure.len()), (labels, labels));
+            prop_assert_eq!((frames.len(), label_confidences.len()), (labels, labels));
             for label in 0..labels {
-                let at = |path: &Path| path.emitting(&topology).nth(label).unwrap().site.frame;
+                let at = |path: &AlignmentPath| path.label_steps(&topology).nth(label).unwrap().site.frame;
                 let posterior = posterior(&all);
                 let frame: f64 = posterior.iter().map(|(path, p)| p * at(path) as f64).sum();
                 let same = posterior.iter().filter(|(path, _)| at(path) == at(&best[0]));
                 let confidence: f64 = same.map(|(_, p)| p).sum();
                 prop_assert!((frames[label] - frame).abs() < 1e-12, "{} {frame}", frames[label]);
-                prop_assert!((sure[label] - confidence).abs() < 1e-12, "{} {confidence}", sure[label]);
+                prop_assert!(
+                    (label_confidences[label] - confidence).abs() < 1e-12,
+                    "{} {confidence}",
+                    label_confidences[label]
+                );
             }
         }
     }
 
     #[test]
-    fn the_best_ctc_alignment_is_the_best_labelling(
+    fn best_ctc_alignment_is_the_best_labeling(
         t in 1usize..7, labels in prop::collection::vec(1u32..4, 0..4), seed: u64,
     ) {
         let classes = 4;
         let values = emissions(t * classes, seed);
-        let of = |t: usize, class: u32| values[t * classes + class as usize];
-        let columns = |t| std::iter::once(0).chain(labels.iter().copied()).map(move |c| of(t, c));
-        let found = ctc::best_path(&labels, &(0..t).flat_map(columns).collect::<Vec<_>>()).unwrap();
+        let score = |t: usize, class: u32| values[t * classes + class as usize];
+        let columns = |t| std::iter::once(0).chain(labels.iter().copied()).map(move |c| score(t, c));
+        let computed = ctc::best_path(&labels, &(0..t).flat_map(columns).collect::<Vec<_>>()).unwrap();
         let mut top = NONE;
         for number in 0..classes.pow(t as u32) {
-            let labelling: Vec<u32> = (0..t).map(|t| (number / classes.pow(t as u32) % classes) as u32).collect();
-            if collapse(&labelling, 0) == labels {
-                top = top.max(labelling.iter().enumerate().map(|(t, &c)| of(t, c)).sum());
+            let labeling: Vec<u32> =
+                (0..t).map(|t| (number / classes.pow(t as u32) % classes) as u32).collect();
+            if collapse(&labeling, 0) == labels {
+                top = top.max(labeling.iter().enumerate().map(|(t, &c)| score(t, c)).sum());
             }
         }
-        prop_assert_eq!(found.log_prob, top);
-        prop_assert_eq!(found.columns.len(), if top > NONE { t } else { 0 });
+        prop_assert_eq!(computed.log_prob, top);
+        prop_assert_eq!(computed.columns.len(), if top > NONE { t } else { 0 });
         if top > NONE {
-            let said: Vec<u32> = found.columns.iter().map(|&c| if c == 0 { 0 } else { labels[c - 1] }).collect();
-            prop_assert_eq!(&collapse(&said, 0), &labels);
-            prop_assert_eq!(said.iter().enumerate().map(|(t, &c)| of(t, c)).sum::<f64>(), top);
-            let spans = found.spans();
+            let labeling: Vec<u32> =
+                computed.columns.iter().map(|&c| if c == 0 { 0 } else { labels[c - 1] }).collect();
+            prop_assert_eq!(&collapse(&labeling, 0), &labels);
+            prop_assert_eq!(labeling.iter().enumerate().map(|(t, &c)| score(t, c)).sum::<f64>(), top);
+            let spans = computed.spans();
             prop_assert_eq!(spans.len(), labels.len());
             for (span, label) in spans.into_iter().zip(1..) {
-                let inside: Vec<usize> = (0..t).filter(|&t| found.columns[t] == label).collect();
+                let inside: Vec<usize> = (0..t).filter(|&t| computed.columns[t] == label).collect();
                 prop_assert_eq!(span.collect::<Vec<_>>(), inside);
             }
         }
@@ -182,18 +188,20 @@ fn equally_good_paths_emit_late() {
     let lattices = Lattices::new(vec![3], vec![2]).unwrap();
     let path = &best_path(&lattices, &Topology::rnnt(), &[-1.0; 18]).unwrap()[0];
     assert_eq!(arcs(path), [0, 0, 1, 1, 0]);
-    assert_eq!(path.emitting(&Topology::rnnt()).map(|step| step.site.frame).collect::<Vec<_>>(), [2, 2]);
+    assert_eq!(path.label_steps(&Topology::rnnt()).map(|step| step.site.frame).collect::<Vec<_>>(), [2, 2]);
     assert_eq!(ctc::best_path(&[1, 1], &[-1.0; 15]).unwrap().columns, [0, 0, 1, 0, 2]);
 }
 
-/// Whether as many of `count` draws came out as a probability promises, within five standard deviations.
-fn plausible(found: usize, count: usize, probability: f64) -> bool {
+/// Returns true if a sample count is near its expectation.
+///
+/// The limit is five standard deviations.
+fn is_plausible(samples: usize, count: usize, probability: f64) -> bool {
     let expected = count as f64 * probability;
-    (found as f64 - expected).abs() <= 1.0 + 5.0 * (expected * (1.0 - probability)).sqrt()
+    (samples as f64 - expected).abs() <= 1.0 + 5.0 * (expected * (1.0 - probability)).sqrt()
 }
 
 #[test]
-fn paths_are_drawn_as_often_as_they_are_probable() {
+fn sample_frequencies_match_path_probabilities() {
     const COUNT: usize = 20_000;
     let band: Vec<Range<usize>> = vec![0..2, 0..3, 1..4, 2..4];
     let shapes = [Lattices::new(vec![4], vec![3]).unwrap(), Lattices::banded(vec![3], vec![band]).unwrap()];
@@ -209,49 +217,49 @@ fn paths_are_drawn_as_often_as_they_are_probable() {
             *counts.entry(arcs(path)).or_default() += 1;
         }
         for (path, probability) in posterior(&all) {
-            let found = counts.remove(&arcs(path)).unwrap_or(0);
-            assert!(plausible(found, COUNT, probability), "{topology:?}: {found} {probability}");
+            let computed = counts.remove(&arcs(path)).unwrap_or(0);
+            assert!(is_plausible(computed, COUNT, probability), "{topology:?}: {computed} {probability}");
             if let Some(same) = drawn.iter().find(|drawn| arcs(drawn) == arcs(path)) {
                 assert_eq!(same.steps, path.steps);
                 assert!((same.log_prob - path.log_prob).abs() < 1e-12);
             }
         }
-        assert!(counts.is_empty(), "{topology:?}: paths from nowhere");
+        assert!(counts.is_empty(), "{topology:?}: paths that do not exist");
     }
 }
 
 #[test]
-fn drawn_arcs_agree_with_the_adjoints() {
+fn sampled_arcs_match_the_adjoints() {
     const COUNT: usize = 4_000;
     let lattices = Lattices::new(vec![40, 25], vec![12, 9]).unwrap();
     for topology in [Topology::rnnt(), Topology::modified(), Topology::tdt(&DURATIONS).unwrap()] {
         let emissions = oracle::noise::normal(5, 2, lattices.sites() * topology.columns(), 1.0);
-        let out = forward_backward(&lattices, &topology, &emissions, &Regularisers::default()).unwrap();
+        let out = forward_backward(&lattices, &topology, &emissions, &Regularizers::default()).unwrap();
         let drawn = sample_paths(&lattices, &topology, &emissions, COUNT, 6).unwrap();
         let mut counts = vec![0; out.adjoints.len()];
         for (b, paths) in drawn.iter().enumerate() {
             for step in paths.iter().flat_map(|path| &path.steps) {
-                let site = lattices.range(b).start + lattices.place(b, step.site).unwrap();
-                counts[site * topology.columns() + topology.token_of(step.arc)] += 1;
+                let site = lattices.site_range(b).start + lattices.site_index(b, step.site).unwrap();
+                counts[site * topology.columns() + topology.arc_token(step.arc)] += 1;
             }
         }
         let tokens = counts.chunks(topology.columns()).zip(out.adjoints.chunks(topology.columns()));
         for (counts, adjoints) in tokens {
-            for (found, adjoint) in counts.iter().zip(adjoints).take(topology.tokens()) {
-                assert!(plausible(*found, COUNT, -adjoint), "{found} {adjoint}");
+            for (computed, adjoint) in counts.iter().zip(adjoints).take(topology.tokens()) {
+                assert!(is_plausible(*computed, COUNT, -adjoint), "{computed} {adjoint}");
             }
         }
     }
 }
 
 #[test]
-fn drawn_ctc_alignments_agree_with_the_adjoints() {
+fn sampled_ctc_alignments_match_the_adjoints() {
     const COUNT: usize = 20_000;
     let labels = [2, 2, 1];
     let values = oracle::noise::normal(9, 0, 8 * 3, 1.0);
     let columns = |t: usize| [0, 2, 2, 1].map(|class| values[t * 3 + class]);
     let emissions: Vec<f64> = (0..8).flat_map(columns).collect();
-    let out = ctc::forward_backward(&labels, &emissions, &Regularisers::default()).unwrap();
+    let out = ctc::forward_backward(&labels, &emissions, &Regularizers::default()).unwrap();
     let drawn = ctc::sample_paths(&labels, &emissions, COUNT, 4).unwrap();
     let mut counts = vec![0; emissions.len()];
     for path in &drawn {
@@ -259,8 +267,8 @@ fn drawn_ctc_alignments_agree_with_the_adjoints() {
         assert!((score - path.log_prob).abs() < 1e-12 && path.spans().len() == 3);
         path.columns.iter().enumerate().for_each(|(t, c)| counts[t * 4 + c] += 1);
     }
-    for (found, adjoint) in counts.into_iter().zip(&out.adjoints) {
-        assert!(plausible(found, COUNT, -adjoint), "{found} {adjoint}");
+    for (computed, adjoint) in counts.into_iter().zip(&out.adjoints) {
+        assert!(is_plausible(computed, COUNT, -adjoint), "{computed} {adjoint}");
     }
     assert_eq!(drawn[..7], ctc::sample_paths(&labels, &emissions, 7, 4).unwrap());
     assert_ne!(drawn[..7], ctc::sample_paths(&labels, &emissions, 7, 5).unwrap());
@@ -268,7 +276,7 @@ fn drawn_ctc_alignments_agree_with_the_adjoints() {
 }
 
 #[test]
-fn threads_neighbours_and_counts_change_nothing() {
+fn results_do_not_depend_on_threads_batch_or_count() {
     let lattices = Lattices::new(vec![50, 3, 120], vec![20, 40, 9]).unwrap();
     for (topology, _) in topologies() {
         let emissions = oracle::noise::normal(1, 3, lattices.sites() * topology.columns(), 2.0);
@@ -281,11 +289,11 @@ fn threads_neighbours_and_counts_change_nothing() {
         });
         assert!(outcomes.iter().all(|outcome| outcome == &outcomes[0]));
         let (best, drawn) = &outcomes[0];
-        let first = &emissions[..lattices.range(0).end * topology.columns()];
+        let first = &emissions[..lattices.site_range(0).end * topology.columns()];
         let alone = Lattices::new(vec![50], vec![20]).unwrap();
         assert_eq!(best_path(&alone, &topology, first).unwrap()[0], best[0]);
-        let few = sample_paths(&alone, &topology, first, 4, 8).unwrap();
-        assert_eq!(few[0], drawn[0][..few[0].len()]);
+        let short = sample_paths(&alone, &topology, first, 4, 8).unwrap();
+        assert_eq!(short[0], drawn[0][..short[0].len()]);
         if !drawn[0].is_empty() && drawn[0][0] != drawn[0][1] {
             assert_ne!(sample_paths(&alone, &topology, first, 9, 7).unwrap()[0], drawn[0]);
         }
@@ -293,25 +301,25 @@ fn threads_neighbours_and_counts_change_nothing() {
 }
 
 #[test]
-fn utterances_without_a_path_are_empty_and_leave_others_alone() {
+fn utterances_without_a_path_are_empty_and_do_not_affect_others() {
     let lattices = Lattices::new(vec![1, 2], vec![2, 1]).unwrap();
     let (topology, emissions) = (Topology::modified(), vec![-1.0; lattices.sites() * 2]);
-    let out = forward_backward(&lattices, &topology, &emissions, &Regularisers::default()).unwrap();
+    let out = forward_backward(&lattices, &topology, &emissions, &Regularizers::default()).unwrap();
     let best = best_path(&lattices, &topology, &emissions).unwrap();
-    assert_eq!(best[0], Path { log_prob: NONE, steps: Vec::new() });
+    assert_eq!(best[0], AlignmentPath { log_prob: NONE, steps: Vec::new() });
     assert_eq!(arcs(&best[1]), [0, 1]);
     assert_eq!(expected_emission_frames(&lattices, &topology, &out.adjoints).unwrap(), [vec![], vec![0.5]]);
     assert_eq!(confidences(&lattices, &topology, &out.adjoints, &best).unwrap(), [vec![], vec![0.5]]);
     let drawn = sample_paths(&lattices, &topology, &emissions, 3, 0).unwrap();
     assert_eq!(drawn.iter().map(Vec::len).collect::<Vec<_>>(), [0, 3]);
-    // The first site of a band is missing: no path begins.
+    // The first site of a band is missing, so that no path starts.
     let lattices = Lattices::banded(vec![1], vec![vec![1..2, 0..2]]).unwrap();
     assert_eq!(best_path(&lattices, &topology, &[-1.0; 6]).unwrap()[0].steps, []);
     assert_eq!(sample_paths(&lattices, &topology, &[-1.0; 6], 3, 0).unwrap(), [vec![]]);
 }
 
 #[test]
-fn bad_input_is_named() {
+fn errors_name_the_invalid_argument() {
     let (lattices, topology) = (Lattices::new(vec![2, 2], vec![1, 1]).unwrap(), Topology::rnnt());
     let mut emissions = vec![-1.0; 16];
     let short = best_path(&lattices, &topology, &emissions[1..]);

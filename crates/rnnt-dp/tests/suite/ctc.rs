@@ -1,11 +1,11 @@
-//! CTC against every labelling of the frames, which is every alignment.
+//! CTC compared with every labeling of the frames.
 use oracle::ctc::collapse;
 use proptest::prelude::*;
-use rnnt_dp::{Error, Regularisers, ctc, delay};
+use rnnt_dp::{Error, Regularizers, ctc, delay_shift};
 
 const CLASSES: usize = 4;
 
-/// Compact emissions: blank and labels at each frame.
+/// Compact emissions: the columns of the blank and of the labels at each frame.
 fn compact(log_probs: &[f64], labels: &[u32]) -> Vec<f64> {
     let row = |row: &[f64]| {
         std::iter::once(0).chain(labels.iter().copied()).map(|c| row[c as usize]).collect::<Vec<f64>>()
@@ -13,11 +13,11 @@ fn compact(log_probs: &[f64], labels: &[u32]) -> Vec<f64> {
     log_probs.chunks(CLASSES).flat_map(row).collect()
 }
 
-/// Each alignment: its class at every frame, frames where labels begin, score.
+/// Each alignment: its class at every frame, the frames where labels begin, and its score.
 fn alignments(
     log_probs: &[f64],
     labels: &[u32],
-    regularisers: &Regularisers,
+    regularizers: &Regularizers,
 ) -> Vec<(Vec<u32>, Vec<usize>, f64)> {
     let frames = log_probs.len() / CLASSES;
     let all = (0..CLASSES.pow(frames as u32)).map(|number| {
@@ -30,8 +30,8 @@ fn alignments(
                 .collect();
             let sum: f64 =
                 classes.iter().enumerate().map(|(t, &c)| log_probs[t * CLASSES + c as usize]).sum();
-            let early: f64 = begins.iter().map(|&t| delay(regularisers.delay_penalty, t, frames)).sum();
-            (classes, begins, sum + early - frames as f64 * regularisers.sigma)
+            let early: f64 = begins.iter().map(|&t| delay_shift(regularizers.delay_penalty, t, frames)).sum();
+            (classes, begins, sum + early - frames as f64 * regularizers.sigma)
         })
         .collect()
 }
@@ -43,28 +43,28 @@ fn inputs() -> impl Strategy<Value = (Vec<f64>, Vec<u32>)> {
 
 proptest! {
     #[test]
-    fn equals_the_sum_over_alignments(
+    fn sums_over_alignments_match_brute_force(
         (log_probs, labels) in inputs(),
         delay_penalty in prop::sample::select(vec![0.0, 0.4]),
         sigma in prop::sample::select(vec![0.0, 0.1]),
         fastemit in prop::sample::select(vec![0.0, 0.5]),
     ) {
-        let regularisers = Regularisers { fastemit, delay_penalty, sigma };
-        let found = ctc::forward_backward(&labels, &compact(&log_probs, &labels), &regularisers).unwrap();
-        let all = alignments(&log_probs, &labels, &regularisers);
+        let regularizers = Regularizers { fastemit, delay_penalty, sigma };
+        let computed = ctc::forward_backward(&labels, &compact(&log_probs, &labels), &regularizers).unwrap();
+        let all = alignments(&log_probs, &labels, &regularizers);
         if all.is_empty() {
-            prop_assert_eq!(found.loss, f64::INFINITY);
+            prop_assert_eq!(computed.loss, f64::INFINITY);
             prop_assert_eq!(ctc::log_prob(&labels, &compact(&log_probs, &labels)), Ok(f64::NEG_INFINITY));
-            prop_assert!(found.adjoints.iter().all(|a| *a == 0.0));
+            prop_assert!(computed.adjoints.iter().all(|a| *a == 0.0));
             return Ok(());
         }
         let p: f64 = all.iter().map(|(.., score)| score.exp()).sum();
-        prop_assert!((found.loss + p.ln()).abs() < 1e-11, "{} {}", found.loss, -p.ln());
-        let plain = alignments(&log_probs, &labels, &Regularisers::default());
+        prop_assert!((computed.loss + p.ln()).abs() < 1e-11, "{} {}", computed.loss, -p.ln());
+        let plain = alignments(&log_probs, &labels, &Regularizers::default());
         let plain: f64 = plain.iter().map(|(.., score)| score.exp()).sum();
         let sum = ctc::log_prob(&labels, &compact(&log_probs, &labels)).unwrap();
         prop_assert!((sum - plain.ln()).abs() < 1e-11, "{sum} {}", plain.ln());
-        // Equal labels have columns of their own here, and one class there.
+        // Equal labels have separate columns in the adjoints, and one class in the alignments.
         let frames = log_probs.len() / CLASSES;
         for t in 0..frames {
             for class in 0..CLASSES as u32 {
@@ -72,7 +72,7 @@ proptest! {
                 let posterior: f64 = on.map(|(.., score)| score.exp() / p).sum();
                 let columns = std::iter::once(0).chain(labels.iter().copied()).enumerate();
                 let columns = columns.filter(|(_, c)| *c == class);
-                let sum: f64 = columns.map(|(j, _)| -found.adjoints[t * (labels.len() + 1) + j]).sum();
+                let sum: f64 = columns.map(|(j, _)| -computed.adjoints[t * (labels.len() + 1) + j]).sum();
                 let factor = if class == 0 { 1.0 } else { 1.0 + fastemit };
                 prop_assert!((sum - factor * posterior).abs() < 1e-11, "{sum} {posterior}");
             }
@@ -80,29 +80,29 @@ proptest! {
     }
 
     #[test]
-    fn labels_begin_where_alignments_say((log_probs, labels) in inputs()) {
-        let (plain, emissions) = (Regularisers::default(), compact(&log_probs, &labels));
+    fn emission_times_match_the_alignments((log_probs, labels) in inputs()) {
+        let (plain, emissions) = (Regularizers::default(), compact(&log_probs, &labels));
         let all = alignments(&log_probs, &labels, &plain);
         let p: f64 = all.iter().map(|(.., score)| score.exp()).sum();
-        let found = ctc::emission_posteriors(&labels, &emissions).unwrap();
+        let computed = ctc::emission_posteriors(&labels, &emissions).unwrap();
         let means = ctc::expected_emission_frames(&labels, &emissions).unwrap();
         let best = ctc::best_path(&labels, &emissions).unwrap();
-        let sure = ctc::confidences(&labels, &emissions, &best).unwrap();
+        let confidences = ctc::confidences(&labels, &emissions, &best).unwrap();
         if all.is_empty() {
-            prop_assert!(found.iter().all(|f| *f == 0.0) && sure.is_empty());
+            prop_assert!(computed.iter().all(|f| *f == 0.0) && confidences.is_empty());
             prop_assert!(means.is_empty());
             return Ok(());
         }
         for label in 0..labels.len() {
             let mut mean = 0.0;
             for t in 0..log_probs.len() / CLASSES {
-                let here = all.iter().filter(|(_, begins, _)| begins[label] == t);
-                let want: f64 = here.map(|(.., score)| score.exp() / p).sum();
-                mean += want * t as f64;
-                let found = found[t * labels.len() + label];
-                prop_assert!((found - want).abs() < 1e-11, "{found} {want}");
+                let beginning = all.iter().filter(|(_, begins, _)| begins[label] == t);
+                let expected: f64 = beginning.map(|(.., score)| score.exp() / p).sum();
+                mean += expected * t as f64;
+                let computed = computed[t * labels.len() + label];
+                prop_assert!((computed - expected).abs() < 1e-11, "{computed} {expected}");
                 if *best.spans()[label].start() == t {
-                    prop_assert!((sure[label] - want).abs() < 1e-11);
+                    prop_assert!((confidences[label] - expected).abs() < 1e-11);
                 }
             }
             prop_assert!((means[label] - mean).abs() < 1e-10);
@@ -111,19 +111,19 @@ proptest! {
 }
 
 #[test]
-fn bad_input_is_named() {
-    let plain = Regularisers::default();
+fn errors_name_the_invalid_argument() {
+    let plain = Regularizers::default();
     let run = |labels: &[u32], emissions: &[f64]| ctc::forward_backward(labels, emissions, &plain);
     assert!(matches!(run(&[1], &[0.0; 3]), Err(Error::Length { argument: "emissions", .. })));
     assert!(matches!(run(&[1], &[]), Err(Error::NoFrames { .. })));
     assert!(matches!(run(&[1], &[0.0, f64::NAN]), Err(Error::Emission { label: 1, .. })));
     assert!(matches!(run(&[1], &[1e308; 4]), Err(Error::Overflow { .. })));
-    let bad = Regularisers { delay_penalty: f64::NAN, ..plain };
+    let bad = Regularizers { delay_penalty: f64::NAN, ..plain };
     let error = ctc::forward_backward(&[1], &[0.0; 4], &bad).unwrap_err();
-    assert!(matches!(error, Error::Regulariser { argument: "delay_penalty", .. }));
+    assert!(matches!(error, Error::Regularizer { argument: "delay_penalty", .. }));
     let path = ctc::best_path(&[1], &[-1.0; 4]).unwrap();
-    let other = ctc::confidences(&[1], &[-1.0; 6], &path).unwrap_err();
-    assert!(matches!(other, Error::Length { argument: "path", expected: 3, found: 2 }));
-    let other = ctc::confidences(&[1, 2], &[-1.0; 6], &path).unwrap_err();
-    assert!(matches!(other, Error::Length { argument: "path", expected: 2, found: 1 }));
+    let error = ctc::confidences(&[1], &[-1.0; 6], &path).unwrap_err();
+    assert!(matches!(error, Error::Length { argument: "path", expected: 3, found: 2 }));
+    let error = ctc::confidences(&[1, 2], &[-1.0; 6], &path).unwrap_err();
+    assert!(matches!(error, Error::Length { argument: "path", expected: 2, found: 1 }));
 }

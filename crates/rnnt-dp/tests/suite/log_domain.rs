@@ -1,12 +1,12 @@
-//! The scaled recursion against the plain one over logarithms, which `log_sums` is.
+//! The scaled recursion compared with the recursion over logarithms, `log_sums`.
 use proptest::prelude::*;
 use rnnt_dp::{
-    Arc, Lattices, LogSums, Posterior, Regularisers, Topology, Workspace, forward_backward, log_sums,
+    Lattices, LogSums, Posterior, Regularizers, Topology, TopologyArc, Workspace, forward_backward, log_sums,
 };
 
-/// Both known topologies, one of big steps, one with a single arc, and one with arcs that may not fit.
+/// Topologies with long arcs, or with a single arc.
 fn topologies() -> Vec<Topology> {
-    let arc = |frames, labels, may_end| Arc { frames, labels, may_end };
+    let arc = |frames, labels, may_end| TopologyArc { frames, labels, may_end };
     let new = |arcs| Topology::new(arcs).unwrap();
     vec![
         Topology::rnnt(),
@@ -43,9 +43,9 @@ fn plain(t: usize, u: usize, topology: &Topology, emissions: &[f64], sums: &LogS
 
 fn run(t: usize, u: usize, topology: &Topology, emissions: &[f64]) -> (Posterior, (f64, Vec<f64>)) {
     let lattices = Lattices::new(vec![t], vec![u]).unwrap();
-    let found = forward_backward(&lattices, topology, emissions, &Regularisers::default()).unwrap();
+    let computed = forward_backward(&lattices, topology, emissions, &Regularizers::default()).unwrap();
     let sums = log_sums(&lattices, topology, emissions).unwrap();
-    (found, plain(t, u, topology, emissions, &sums))
+    (computed, plain(t, u, topology, emissions, &sums))
 }
 
 fn noise(seed: u64) -> impl FnMut() -> f64 {
@@ -58,7 +58,7 @@ fn noise(seed: u64) -> impl FnMut() -> f64 {
 
 proptest! {
     #[test]
-    fn agrees_on_any_lattice(
+    fn losses_and_adjoints_match_on_any_lattice(
         t in 1usize..40,
         u in 0usize..40,
         seed: u64,
@@ -68,96 +68,118 @@ proptest! {
     ) {
         for topology in topologies() {
             let mut noise = noise(seed);
-            let mut emission = || if noise() < blocked { f64::NEG_INFINITY } else { (gain - noise()) * scale };
+            let mut emission =
+                || if noise() < blocked { f64::NEG_INFINITY } else { (gain - noise()) * scale };
             let emissions: Vec<f64> = (0..t * (u + 1) * topology.arcs().len()).map(|_| emission()).collect();
-            let (found, (loss, adjoints)) = run(t, u, &topology, &emissions);
+            let (computed, (loss, adjoints)) = run(t, u, &topology, &emissions);
             prop_assert!(
-                found.losses[0] == loss || (found.losses[0] - loss).abs() <= 1e-12 * (1.0 + loss.abs()),
-                "{} {loss}", found.losses[0]
+                computed.losses[0] == loss || (computed.losses[0] - loss).abs() <= 1e-12 * (1.0 + loss.abs()),
+                "{} {loss}",
+                computed.losses[0]
             );
-            // The log-sums round at their own size.
-            let bar = 1e-13 + 1e-14 * scale * (t + u) as f64;
-            for (i, (found, want)) in found.adjoints.iter().zip(&adjoints).enumerate() {
-                prop_assert!((found - want).abs() <= bar, "entry {i}: {found} {want}");
+            // The log-sums round relative to their size.
+            let tolerance = 1e-13 + 1e-14 * scale * (t + u) as f64;
+            for (i, (computed, expected)) in computed.adjoints.iter().zip(&adjoints).enumerate() {
+                prop_assert!((computed - expected).abs() <= tolerance, "entry {i}: {computed} {expected}");
             }
-            for (found, emission) in found.adjoints.iter().zip(&emissions) {
-                prop_assert!(*emission > f64::NEG_INFINITY || *found == 0.0);
+            for (computed, emission) in computed.adjoints.iter().zip(&emissions) {
+                prop_assert!(*emission > f64::NEG_INFINITY || *computed == 0.0);
             }
         }
     }
 
     #[test]
-    fn losses_near_zero_keep_their_digits(t in 1usize..60, u in 0usize..20, seed: u64, size in 3i32..40) {
-        // A certain path, label first or blank first at random; everything else is unlikely.
+    fn losses_near_zero_are_accurate(t in 1usize..60, u in 0usize..20, seed: u64, size in 3i32..40) {
+        // A certain path with random order of labels and blanks; all other arcs are unlikely.
         let mut noise = noise(seed);
         let mut emissions = vec![-90.0; 2 * t * (u + 1)];
-        let (mut frame, mut label, mut want) = (0, 0, 0.0);
+        let (mut frame, mut label, mut expected) = (0, 0, 0.0);
         while frame < t {
             let blank = label == u || (frame + 1 < t && noise() < 0.5);
             let e = -noise() * 2f64.powi(-size);
-            want -= e;
+            expected -= e;
             emissions[2 * (frame * (u + 1) + label) + usize::from(!blank)] = e;
             if blank { frame += 1 } else { label += 1 }
         }
-        let (found, _) = run(t, u, &Topology::rnnt(), &emissions);
-        prop_assert!((found.losses[0] - want).abs() <= 1e-13 * want, "{} {want}", found.losses[0]);
+        let (computed, _) = run(t, u, &Topology::rnnt(), &emissions);
+        prop_assert!(
+            (computed.losses[0] - expected).abs() <= 1e-13 * expected,
+            "{} {expected}",
+            computed.losses[0]
+        );
     }
 
     #[test]
-    fn occupancies_are_sums_of_posteriors(t in 1usize..12, u in 0usize..12, seed: u64, fastemit in 0.0..1.0f64) {
+    fn occupancies_are_sums_of_posteriors(
+        t in 1usize..12,
+        u in 0usize..12,
+        seed: u64,
+        fastemit in 0.0..1.0f64,
+    ) {
         for topology in topologies() {
             let mut noise = noise(seed);
-            let emissions: Vec<f64> = (0..t * (u + 1) * topology.arcs().len()).map(|_| -6.0 * noise()).collect();
+            let emissions: Vec<f64> =
+                (0..t * (u + 1) * topology.arcs().len()).map(|_| -6.0 * noise()).collect();
             let lattices = Lattices::new(vec![t], vec![u]).unwrap();
-            let found = forward_backward(&lattices, &topology, &emissions, &Regularisers { fastemit, ..Regularisers::default() }).unwrap();
+            let computed = forward_backward(
+                &lattices,
+                &topology,
+                &emissions,
+                &Regularizers { fastemit, ..Regularizers::default() },
+            )
+            .unwrap();
             let sums = log_sums(&lattices, &topology, &emissions).unwrap();
-            for (site, gamma) in found.occupancies(&lattices).unwrap().into_iter().enumerate() {
-                let log = sums.log_alpha[site] + sums.log_beta[site] + found.losses[0];
-                let want = if found.losses[0].is_finite() { log.exp() } else { 0.0 };
-                prop_assert!((gamma - want).abs() < 1e-12, "{gamma} {want}");
+            for (site, gamma) in computed.occupancies(&lattices).unwrap().into_iter().enumerate() {
+                let log = sums.log_alpha[site] + sums.log_beta[site] + computed.losses[0];
+                let expected = if computed.losses[0].is_finite() { log.exp() } else { 0.0 };
+                prop_assert!((gamma - expected).abs() < 1e-12, "{gamma} {expected}");
             }
         }
     }
 }
 
 #[test]
-fn a_long_lattice_is_exact() {
+fn a_long_lattice_is_accurate() {
     let (t, u) = (4000, 800);
     let mut noise = noise(1);
     let emissions: Vec<f64> = (0..2 * t * (u + 1)).map(|_| f64::from((-8.0 * noise()) as f32)).collect();
-    let (found, (loss, adjoints)) = run(t, u, &Topology::rnnt(), &emissions);
-    assert!((found.losses[0] - loss).abs() <= 1e-12 * loss, "{} {loss}", found.losses[0]);
-    let off = found.adjoints.iter().zip(&adjoints).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-    assert!(off < 1e-10, "{off:e}");
-    // The reference rounds at the size of its log-sums; what it cannot see, the diagonals tell: a path visits each.
+    let (computed, (loss, adjoints)) = run(t, u, &Topology::rnnt(), &emissions);
+    assert!((computed.losses[0] - loss).abs() <= 1e-12 * loss, "{} {loss}", computed.losses[0]);
+    let max_difference =
+        computed.adjoints.iter().zip(&adjoints).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    assert!(max_difference < 1e-10, "{max_difference:e}");
+    // The reference rounds relative to its log-sums. The visits of diagonals are a finer check:
+    // every path visits each diagonal once.
     let lattices = Lattices::new(vec![t], vec![u]).unwrap();
     let mut visits = vec![0.0; t + u];
-    for (site, gamma) in lattices.sites_of(0).zip(found.occupancies(&lattices).unwrap()) {
+    for (site, gamma) in lattices.utterance_sites(0).zip(computed.occupancies(&lattices).unwrap()) {
         visits[site.frame + site.label] += gamma;
     }
     let visits = visits.iter().map(|v| (v - 1.0).abs()).fold(0.0, f64::max);
     assert!(visits < 1e-11, "{visits:e}");
-    println!("loss {loss}: adjoints differ by {off:.1e}, visits of a diagonal from 1 by {visits:.1e}");
+    println!(
+        "loss {loss}: adjoints differ by {max_difference:.1e}, visits of a diagonal from 1 by {visits:.1e}"
+    );
 }
 
 #[test]
-fn never_over_or_underflows() {
+fn extreme_emissions_neither_overflow_nor_underflow() {
     let (t, u) = (4000, 30);
     for e in [-1e5, -700.0, 5.0] {
         let lattices = Lattices::new(vec![t], vec![u]).unwrap();
         let emissions = vec![e; lattices.sites() * 2];
         let out =
-            forward_backward(&lattices, &Topology::rnnt(), &emissions, &Regularisers::default()).unwrap();
+            forward_backward(&lattices, &Topology::rnnt(), &emissions, &Regularizers::default()).unwrap();
         // C(T+U-1, U) paths of T + U arcs.
         let paths: f64 = (1..=u).map(|i| ((t - 1 + i) as f64 / i as f64).ln()).sum();
-        let want = -e * (t + u) as f64 - paths;
-        assert!((out.losses[0] - want).abs() < 1e-12 * want.abs(), "{} {want}", out.losses[0]);
+        let expected = -e * (t + u) as f64 - paths;
+        assert!((out.losses[0] - expected).abs() < 1e-12 * expected.abs(), "{} {expected}", out.losses[0]);
         assert!((out.adjoints.iter().sum::<f64>() + (t + u) as f64).abs() < 1e-9);
     }
 }
 
 #[test]
-fn thread_counts_and_neighbours_change_nothing() {
+fn results_do_not_depend_on_threads_or_batch() {
     let (frames, labels) = (vec![50, 3, 120, 1, 64, 17], vec![20, 40, 9, 0, 31, 17]);
     let lattices = Lattices::new(frames.clone(), labels.clone()).unwrap();
     for topology in topologies() {
@@ -166,35 +188,35 @@ fn thread_counts_and_neighbours_change_nothing() {
         let emissions: Vec<f64> = (0..lattices.sites() * count).map(|_| -9.0 * noise()).collect();
         let outcomes = [1, 2, 3, 8].map(|threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            let call = || forward_backward(&lattices, &topology, &emissions, &Regularisers::default());
+            let call = || forward_backward(&lattices, &topology, &emissions, &Regularizers::default());
             pool.install(call).unwrap()
         });
         assert!(outcomes.iter().all(|outcome| outcome == &outcomes[0]));
         for b in 0..lattices.batch() {
             let alone = Lattices::new(vec![frames[b]], vec![labels[b]]).unwrap();
-            let range = lattices.range(b).start * count..lattices.range(b).end * count;
-            let found =
-                forward_backward(&alone, &topology, &emissions[range.clone()], &Regularisers::default());
-            let found = found.unwrap();
-            assert_eq!(found.losses[0], outcomes[0].losses[b]);
-            assert_eq!(found.adjoints, outcomes[0].adjoints[range]);
+            let range = lattices.site_range(b).start * count..lattices.site_range(b).end * count;
+            let computed =
+                forward_backward(&alone, &topology, &emissions[range.clone()], &Regularizers::default());
+            let computed = computed.unwrap();
+            assert_eq!(computed.losses[0], outcomes[0].losses[b]);
+            assert_eq!(computed.adjoints, outcomes[0].adjoints[range]);
         }
     }
 }
 
 #[test]
-fn a_workspace_forgets() {
+fn a_workspace_keeps_no_state() {
     let lattices = Lattices::new(vec![9, 30], vec![4, 12]).unwrap();
     let good: Vec<f64> = (0..lattices.sites() * 2).map(|i| -((i * 7 % 11) as f64) / 3.0).collect();
     let mut workspace = Workspace::new();
     let mut call = |emissions: &[f64]| {
         let (mut losses, mut adjoints) = (vec![0.0; 2], vec![f64::NAN; emissions.len()]);
-        let (topology, regularisers) = (Topology::rnnt(), Regularisers::default());
+        let (topology, regularizers) = (Topology::rnnt(), Regularizers::default());
         let outcome = workspace.forward_backward(
             &lattices,
             &topology,
             emissions,
-            &regularisers,
+            &regularizers,
             &mut losses,
             &mut adjoints,
         );

@@ -1,4 +1,4 @@
-//! The tests of this crate: every topology against lists of paths, and the scaled recursions against logarithms.
+//! The tests of this crate: topologies compared with lists of paths, scaled sums with logarithms.
 
 mod alignments;
 mod ctc;

@@ -1,26 +1,26 @@
-//! Semirings: against the golden vectors of another system, by their laws, and gradients by central differences.
+//! Semirings: golden vectors of another system, laws, and gradients by central differences.
 use oracle::{
     compare::assert_near,
     differences,
-    golden::{self, Tensors},
+    golden::{self, GoldenTensors},
 };
 use proptest::prelude::*;
 use rnnt_dp::{
     Error,
     semiring::{
-        Axis, Cartesian, Differentiable, Expectation, Exponential, Log, LogLogExpectation, Probability,
+        Axis, Cartesian, Differentiable, Expectation, Log, LogLogExpectation, LogToProbability, Probability,
         Semiring, Tropical,
     },
 };
 
-/// Relative and absolute, of values and of gradients.
-struct Bars {
+/// Relative and absolute tolerances of values and of gradients.
+struct Tolerances {
     values: [f64; 2],
     gradients: [f64; 2],
 }
 
-const DOUBLE: Bars = Bars { values: [1e-10, 1e-12], gradients: [1e-10, 1e-12] };
-const SINGLE: Bars = Bars { values: [2e-5, 1e-5], gradients: [1e-4, 1e-5] };
+const DOUBLE: Tolerances = Tolerances { values: [1e-10, 1e-12], gradients: [1e-10, 1e-12] };
+const SINGLE: Tolerances = Tolerances { values: [2e-5, 1e-5], gradients: [1e-4, 1e-5] };
 
 #[test]
 fn golden_double() {
@@ -32,44 +32,45 @@ fn golden_single() {
     golden("f32", &SINGLE);
 }
 
-fn golden(precision: &str, bars: &Bars) {
-    let Some(folder) = golden::folder_of("last") else { return };
-    let file = Tensors::read(&folder.join(format!("semirings.{precision}.safetensors")));
-    numbers::<Probability>(&file, "real", bars);
-    numbers::<Log>(&file, "log", bars);
-    numbers::<Tropical>(&file, "tropical", bars);
-    pairs(&file, bars);
-    assert_eq!(file.unseen(), [""; 0], "tensors of {precision} that nothing is compared with");
+fn golden(precision: &str, tolerances: &Tolerances) {
+    let Some(folder) = golden::system_folder("last") else { return };
+    let file = GoldenTensors::read(&folder.join(format!("semirings.{precision}.safetensors")));
+    numbers::<Probability>(&file, "real", tolerances);
+    numbers::<Log>(&file, "log", tolerances);
+    numbers::<Tropical>(&file, "tropical", tolerances);
+    pairs(&file, tolerances);
+    assert_eq!(file.unread_names(), [""; 0], "tensors of {precision} without a comparison");
 }
 
-fn numbers<S: Differentiable>(file: &Tensors, name: &str, bars: &Bars) {
-    let values = |what: &str, found: &[f64]| {
-        let [relative, absolute] = bars.values;
-        let what = format!("{name}/{what}");
-        assert_near(&what, found, file.values(&what), relative, absolute);
+fn numbers<S: Differentiable>(file: &GoldenTensors, name: &str, tolerances: &Tolerances) {
+    let values = |name_in_file: &str, computed: &[f64]| {
+        let [relative, absolute] = tolerances.values;
+        let full_name = format!("{name}/{name_in_file}");
+        assert_near(&full_name, computed, file.values(&full_name), relative, absolute);
     };
-    let gradients = |what: &str, found: &[f64]| {
-        let [relative, absolute] = bars.gradients;
-        let what = format!("{name}/{what}");
-        assert_near(&what, found, file.values(&what), relative, absolute);
+    let gradients = |name_in_file: &str, computed: &[f64]| {
+        let [relative, absolute] = tolerances.gradients;
+        let full_name = format!("{name}/{name_in_file}");
+        assert_near(&full_name, computed, file.values(&full_name), relative, absolute);
     };
     values("zero", &[S::ZERO]);
     values("one", &[S::ONE]);
     let ab: Vec<_> = file.values("a").iter().copied().zip(file.values("b").iter().copied()).collect();
-    let each = |of: &dyn Fn(f64, f64) -> f64| ab.iter().map(|&(a, b)| of(a, b)).collect::<Vec<_>>();
-    values("plus", &each(&S::plus));
-    values("times", &each(&S::times));
+    let map =
+        |operation: &dyn Fn(f64, f64) -> f64| ab.iter().map(|&(a, b)| operation(a, b)).collect::<Vec<_>>();
+    values("plus", &map(&S::plus));
+    values("times", &map(&S::times));
     for (side, at) in ["a", "b"].into_iter().zip(0..) {
-        gradients(&format!("plus_grad_{side}"), &each(&|a, b| S::plus_backward(a, b, 1.0)[at]));
-        gradients(&format!("times_grad_{side}"), &each(&|a, b| S::times_backward(a, b, 1.0)[at]));
+        gradients(&format!("plus_grad_{side}"), &map(&|a, b| S::plus_backward(a, b, 1.0)[at]));
+        gradients(&format!("times_grad_{side}"), &map(&|a, b| S::times_backward(a, b, 1.0)[at]));
     }
     let rows = file.values("rows");
     let axis = Axis::new(file.shape("rows"), -1).unwrap();
-    let ones = vec![1.0; file.shape("rows")[0]];
+    let cotangents = vec![1.0; file.shape("rows")[0]];
     values("sum", &axis.sum::<S>(rows).unwrap());
     values("prod", &axis.prod::<S>(rows).unwrap());
-    gradients("sum_grad", &axis.sum_backward::<S>(rows, &ones).unwrap());
-    let prod = axis.prod_backward::<S>(rows, &ones).unwrap();
+    gradients("sum_grad", &axis.sum_backward::<S>(rows, &cotangents).unwrap());
+    let prod = axis.prod_backward::<S>(rows, &cotangents).unwrap();
     if file.has(&format!("{name}/prod_grad")) {
         gradients("prod_grad", &prod);
     }
@@ -79,45 +80,46 @@ fn numbers<S: Differentiable>(file: &Tensors, name: &str, bars: &Bars) {
     }
 }
 
-fn pairs(file: &Tensors, bars: &Bars) {
+fn pairs(file: &GoldenTensors, tolerances: &Tolerances) {
     type E = LogLogExpectation;
-    let [relative, absolute] = bars.values;
-    let near = |what: &str, found: &[f64]| assert_near(what, found, file.values(what), relative, absolute);
-    let both = |what: &str, names: [&str; 2], found: &[(f64, f64)]| {
-        let (first, second): (Vec<_>, Vec<_>) = found.iter().copied().unzip();
-        near(&format!("{what}{}", names[0]), &first);
-        near(&format!("{what}{}", names[1]), &second);
+    let [relative, absolute] = tolerances.values;
+    let near =
+        |name: &str, computed: &[f64]| assert_near(name, computed, file.values(name), relative, absolute);
+    let compare = |name: &str, suffixes: [&str; 2], computed: &[(f64, f64)]| {
+        let (first, second): (Vec<_>, Vec<_>) = computed.iter().copied().unzip();
+        near(&format!("{name}{}", suffixes[0]), &first);
+        near(&format!("{name}{}", suffixes[1]), &second);
     };
     let weighted = |w: &str, v: &str| {
         let (w, v) = (file.values(w), file.values(v));
         w.iter().zip(v).map(|(&w, &v)| E::weighted(w, v)).collect::<Vec<_>>()
     };
     let names = ["_w", "_x"];
-    both("expectation/zero", names, &[E::ZERO]);
-    both("expectation/one", names, &[E::ONE]);
+    compare("expectation/zero", names, &[E::ZERO]);
+    compare("expectation/one", names, &[E::ONE]);
     let all = weighted("expectation/log_probs", "expectation/log_values");
     let axis = Axis::new(file.shape("expectation/log_probs"), 1).unwrap();
-    both("expectation/weighted", names, &all);
-    both("expectation/sum", names, &axis.sum::<E>(&all).unwrap());
+    compare("expectation/weighted", names, &all);
+    compare("expectation/sum", names, &axis.sum::<E>(&all).unwrap());
     let columns = file.shape("expectation/plus_w")[0];
     type Pair = (f64, f64);
-    let two = |of: fn(Pair, Pair) -> Pair| {
-        (0..columns).map(|at| of(all[at], all[columns + at])).collect::<Vec<_>>()
+    let fold_rows = |operation: fn(Pair, Pair) -> Pair| {
+        (0..columns).map(|at| operation(all[at], all[columns + at])).collect::<Vec<_>>()
     };
-    both("expectation/plus", names, &two(E::plus));
-    both("expectation/times", names, &two(E::times));
+    compare("expectation/plus", names, &fold_rows(E::plus));
+    compare("expectation/times", names, &fold_rows(E::times));
     let blocked = weighted("expectation/zero_weight_in_w", "expectation/zero_weight_in_v");
-    both("expectation/zero_weight_out", names, &blocked);
+    compare("expectation/zero_weight_out", names, &blocked);
 
     type C = Cartesian<Log, Tropical>;
     let twins: Vec<_> = file.values("cartesian/in").iter().map(|&a| (a, a)).collect();
     let axis = Axis::new(file.shape("cartesian/in"), -1).unwrap();
-    both("cartesian/sum", ["_x", "_y"], &axis.sum::<C>(&twins).unwrap());
-    both("cartesian/prod", ["_x", "_y"], &axis.prod::<C>(&twins).unwrap());
+    compare("cartesian/sum", ["_x", "_y"], &axis.sum::<C>(&twins).unwrap());
+    compare("cartesian/prod", ["_x", "_y"], &axis.prod::<C>(&twins).unwrap());
 }
 
 #[test]
-fn infinities_are_told_apart() {
+fn sums_with_infinities_are_distinct() {
     let (low, high) = (f64::NEG_INFINITY, f64::INFINITY);
     for (a, b, sum) in
         [(low, low, low), (high, high, high), (low, high, high), (3.0, high, high), (low, 3.0, 3.0)]
@@ -128,16 +130,16 @@ fn infinities_are_told_apart() {
             "{a} {b}"
         );
     }
-    for other in [low, high, 0.0, f64::NAN] {
-        for (a, b) in [(other, f64::NAN), (f64::NAN, other)] {
+    for value in [low, high, 0.0, f64::NAN] {
+        for (a, b) in [(value, f64::NAN), (f64::NAN, value)] {
             assert!(Log::plus(a, b).is_nan() && Tropical::plus(a, b).is_nan(), "{a} {b}");
             assert!(Log::sum([a, b]).is_nan() && Tropical::sum([a, b]).is_nan(), "{a} {b}");
         }
     }
-    // A blocked path hides what lies behind it, an error does not.
+    // A blocked path has no gradient, an error propagates.
     assert_eq!(Log::plus_backward(low, low, 1.0), [0.0; 2]);
-    let [error, beside] = Log::plus_backward(high, 1.0, 1.0);
-    assert!(error.is_nan() && beside == 0.0);
+    let [error, finite] = Log::plus_backward(high, 1.0, 1.0);
+    assert!(error.is_nan() && finite == 0.0);
     assert_eq!(Tropical::plus_backward(low, low, 2.0), [2.0, 0.0]);
 }
 
@@ -148,7 +150,7 @@ fn axes_are_checked() {
     assert_eq!(Axis::new(&[], 0).unwrap_err(), Error::Axis { axes: 0, found: 0 });
     assert_eq!(Axis::new(&[2, 3], isize::MIN).unwrap_err(), Error::Axis { axes: 2, found: isize::MIN });
     let huge = [0, usize::MAX, 2];
-    assert_eq!(Axis::new(&huge, 0).unwrap_err(), Error::Values { shape: huge.to_vec() });
+    assert_eq!(Axis::new(&huge, 0).unwrap_err(), Error::ShapeOverflow { shape: huge.to_vec() });
     let axis = Axis::new(&[2, 3, 2], -2).unwrap();
     assert!(matches!(
         axis.sum::<Probability>(&[0.0; 11]),
@@ -167,43 +169,59 @@ fn check_gradients<S: Differentiable>(values: &[f64], g: f64, ops: [bool; 2]) {
     let mut gradient = vec![f64::NAN; values.len()];
     if ops[0] {
         S::sum_backward(values, g, &mut gradient);
-        let want = differences::central(|values| Ok(g * S::sum(values.iter().copied())), values).unwrap();
-        assert_near("sum", &gradient, &want, 1e-8, 1e-8);
+        let expected =
+            differences::central_difference(|values| Ok(g * S::sum(values.iter().copied())), values).unwrap();
+        assert_near("sum", &gradient, &expected, 1e-8, 1e-8);
     }
     if ops[1] {
         S::prod_backward(values, g, &mut gradient);
-        let want = differences::central(|values| Ok(g * S::prod(values.iter().copied())), values).unwrap();
-        assert_near("prod", &gradient, &want, 1e-8, 1e-8);
+        let expected =
+            differences::central_difference(|values| Ok(g * S::prod(values.iter().copied())), values)
+                .unwrap();
+        assert_near("prod", &gradient, &expected, 1e-8, 1e-8);
     }
 }
 
 proptest! {
     #[test]
-    fn gradients_are_differences(values in prop::collection::vec(-3.0..3.0f64, 0..6), g in -2.0..2.0f64) {
+    fn gradients_match_central_differences(
+        values in prop::collection::vec(-3.0..3.0f64, 0..6),
+        g in -2.0..2.0f64,
+    ) {
         check_gradients::<Log>(&values, g, [true; 2]);
         check_gradients::<Probability>(&values, g, [true; 2]);
         let mut sorted = values.clone();
         sorted.sort_by(f64::total_cmp);
-        // Where two are nearly equal, differences see both.
-        let apart = sorted.windows(2).all(|two| two[1] - two[0] > 0.1);
-        check_gradients::<Tropical>(&values, g, [apart, true]);
+        // Where two values are nearly equal, differences depend on both.
+        let is_distinct = sorted.windows(2).all(|pair| pair[1] - pair[0] > 0.1);
+        check_gradients::<Tropical>(&values, g, [is_distinct, true]);
     }
 
-    /// Sums and products are those of two and two.
+    /// Sums and products equal folds of `plus` and `times`.
     #[test]
     fn sums_are_folds(values in prop::collection::vec(-8.0..3.0f64, 0..7)) {
-        fn both<S: Semiring>(values: &[S::Weight]) -> [[S::Weight; 2]; 2] {
-            let fold = |from, of: fn(S::Weight, S::Weight) -> S::Weight| values.iter().copied().fold(from, of);
+        fn sums_and_folds<S: Semiring>(values: &[S::Weight]) -> [[S::Weight; 2]; 2] {
+            let fold = |from, operation: fn(S::Weight, S::Weight) -> S::Weight| {
+                values.iter().copied().fold(from, operation)
+            };
             let all = || values.iter().copied();
             [[S::sum(all()), fold(S::ZERO, S::plus)], [S::prod(all()), fold(S::ONE, S::times)]]
         }
-        for [found, want] in both::<Log>(&values).into_iter().chain(both::<Probability>(&values)).chain(both::<Tropical>(&values)) {
-            assert_near("fold", &[found], &[want], 1e-12, 1e-12);
+        for [computed, expected] in sums_and_folds::<Log>(&values)
+            .into_iter()
+            .chain(sums_and_folds::<Probability>(&values))
+            .chain(sums_and_folds::<Tropical>(&values))
+        {
+            assert_near("fold", &[computed], &[expected], 1e-12, 1e-12);
         }
         let twins: Vec<(f64, f64)> = values.iter().map(|&v| (v, v.abs())).collect();
-        let composite = both::<LogLogExpectation>(&twins).into_iter().chain(both::<Cartesian<Log, Probability>>(&twins));
-        for [found, want] in composite.chain(both::<Expectation<Log, Probability, Exponential>>(&twins)) {
-            assert_near("pairs", &[found.0, found.1], &[want.0, want.1], 1e-12, 1e-12);
+        let composite = sums_and_folds::<LogLogExpectation>(&twins)
+            .into_iter()
+            .chain(sums_and_folds::<Cartesian<Log, Probability>>(&twins));
+        for [computed, expected] in
+            composite.chain(sums_and_folds::<Expectation<Log, Probability, LogToProbability>>(&twins))
+        {
+            assert_near("pairs", &[computed.0, computed.1], &[expected.0, expected.1], 1e-12, 1e-12);
         }
     }
 }

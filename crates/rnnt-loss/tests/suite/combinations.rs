@@ -1,5 +1,5 @@
 //! Every kind of head with FastEmit, weights of tokens, clamp, bands and skipping at once, against plain loops over all classes.
-use rnnt_dp::{Regularisers, forward_backward};
+use rnnt_dp::{Regularizers, forward_backward};
 use rnnt_loss::{
     DEFAULT_BUDGET, Error, Head, Joint, Layout, Loss, Options, Plan, Session, Skipped, Targets, Tokens,
     Topology,
@@ -105,7 +105,7 @@ impl Case {
     fn sites(&self) -> Vec<(Vec<f64>, usize, usize)> {
         let (mut out, mut frame, mut label) = (Vec::new(), 0, 0);
         for b in 0..3 {
-            for site in self.targets.lattices().sites_of(b) {
+            for site in self.targets.lattices().utterance_sites(b) {
                 let (f, g) =
                     (&self.frames[(frame + site.frame) * H..], &self.labels[(label + site.label) * H..]);
                 out.push(((0..H).map(|k| (f[k] + g[k]).tanh()).collect(), b, site.label));
@@ -156,7 +156,7 @@ impl Case {
         let Options { loss, fastemit, delay_penalty, clamp, .. } = &self.options;
         let topology = loss.topology().unwrap();
         let regularisers =
-            Regularisers { fastemit: *fastemit, delay_penalty: *delay_penalty, sigma: self.sigma };
+            Regularizers { fastemit: *fastemit, delay_penalty: *delay_penalty, sigma: self.sigma };
         let out = forward_backward(self.targets.lattices(), topology, &emissions, &regularisers).unwrap();
         let token_weights = [vec![0.5, 2.0], vec![], vec![1.5, 0.0, 0.7]];
         let clip = |g: f64| clamp.map_or(g, |limit| g.clamp(-limit, limit));

@@ -1,7 +1,7 @@
 //! CTC through the tiles: against every labelling of the frames, central differences, and itself in other batches.
 use candle_core::{Device, Tensor, Var};
-use oracle::{ctc::sum_over_labellings, differences::central};
-use rnnt_dp::delay;
+use oracle::{ctc::sum_over_labelings, differences::central_difference};
+use rnnt_dp::delay_shift;
 use rnnt_loss::{
     Error, Head, Joint, Layout, Loss, Options, Output, Plan, Rows, Session, Targets,
     candle::{self, HeadTensors, LossSession, RowTensors},
@@ -68,7 +68,7 @@ fn losses_are_sums_over_labellings() {
         for (utterance, found) in found.losses.iter().enumerate() {
             let (log_probs, squares) = dense(&all, utterance, label_smoothing);
             let (frames, labels) = (FRAMES[utterance], targets.labels(utterance));
-            let sum = sum_over_labellings(&log_probs, frames, C, labels, BLANK).unwrap();
+            let sum = sum_over_labelings(&log_probs, frames, C, labels, BLANK).unwrap();
             let want = -sum.log_likelihood + z_loss * squares;
             assert!(*found == want || (found - want).abs() < 1e-12, "{utterance}: {found} {want}");
         }
@@ -95,7 +95,7 @@ fn gradients_are_central_differences() {
             let losses = run(all, &targets, &options).losses;
             Ok(losses.iter().zip(WEIGHTS).filter(|(l, _)| l.is_finite()).map(|(l, w)| l * w).sum())
         };
-        for (found, want) in gradient.iter().zip(central(loss, &all).unwrap()) {
+        for (found, want) in gradient.iter().zip(central_difference(loss, &all).unwrap()) {
             assert!((found - want).abs() < 3e-7, "{found} {want}");
         }
         // The impossible utterance.
@@ -111,7 +111,7 @@ fn a_delay_counts_where_a_label_begins() {
     let head = [0.0; C * H];
     let rows = Rows::new(&[0.0; 2 * H], Head::new(&head, None, H).unwrap());
     let out = Session::new(&options).unwrap().sum(rows, &targets, &[1.0]).unwrap();
-    let (early, late) = (delay(0.5, 0, 2).exp(), delay(0.5, 1, 2).exp());
+    let (early, late) = (delay_shift(0.5, 0, 2).exp(), delay_shift(0.5, 1, 2).exp());
     let want = -((2.0 * early + late) / 16.0).ln();
     assert!((out.losses[0] - want).abs() < 1e-12);
 }

@@ -1,7 +1,7 @@
 //! The doors agree with each other, and mistakes at each of them are named.
 use candle_core::{DType, Device, Tensor, Var};
 use panda_core::{Selection, candle::normalize_rows};
-use rnnt_dp::{Lattices, Regularisers, Topology, candle::lattice_loss};
+use rnnt_dp::{Lattices, Regularizers, Topology, candle::lattice_loss};
 use rnnt_loss::{
     Activation, Encodings, Error, Head, JointNetwork, Layout, Options, Reduction, Rows, Scores, Session,
     Targets,
@@ -40,7 +40,7 @@ fn one_operation_equals_two_in_a_row() {
     let factors = Tensor::new(&[0.5f64, -2.0], &DEVICE).unwrap();
     let (mut of, mut ids) = ((vec![], vec![]), vec![]);
     for b in 0..2 {
-        for site in targets.lattices().sites_of(b) {
+        for site in targets.lattices().utterance_sites(b) {
             of.0.push((b * 4 + site.frame) as u32);
             of.1.push((b * 3 + site.label) as u32);
             ids.extend([2, targets.labels(b).get(site.label).copied().unwrap_or(99)]);
@@ -66,7 +66,7 @@ fn one_operation_equals_two_in_a_row() {
             &emissions,
             lattices,
             Topology::rnnt(),
-            Regularisers { fastemit: 0.1, ..Regularisers::default() },
+            Regularizers { fastemit: 0.1, ..Regularizers::default() },
         )
         .unwrap();
         close(&one, &two, 1e-14);
@@ -147,7 +147,7 @@ fn padded_rows_equal_packed_ones() {
     let mut padded = vec![f64::NAN; 2 * 4 * 3 * h];
     let mut place = vec![];
     for b in 0..2 {
-        place.extend(targets.lattices().sites_of(b).map(|s| (b * 4 + s.frame) * 3 + s.label));
+        place.extend(targets.lattices().utterance_sites(b).map(|s| (b * 4 + s.frame) * 3 + s.label));
     }
     for (row, &at) in packed.chunks_exact(h).zip(&place) {
         padded[at * h..][..h].copy_from_slice(row);
@@ -270,13 +270,13 @@ fn an_impossible_utterance_poisons_no_gradient() {
 
     let lattices = || Lattices::new(vec![1, 1], vec![0, 0]).unwrap();
     let e = Var::from_slice(&[f64::NEG_INFINITY, 0.0, -1.0, 0.0], (2, 2), &DEVICE).unwrap();
-    let loss = lattice_loss(&e, lattices(), Topology::rnnt(), Regularisers::default()).unwrap();
+    let loss = lattice_loss(&e, lattices(), Topology::rnnt(), Regularizers::default()).unwrap();
     let gradients = loss.sqr().unwrap().sum_all().unwrap().backward().unwrap();
     assert_eq!(gradients.get(&e).unwrap().to_vec2::<f64>().unwrap(), [[0.0, 0.0], [-2.0, 0.0]]);
     let transposed = Tensor::zeros((4, 1), DType::F64, &DEVICE).unwrap();
-    assert!(lattice_loss(&transposed, lattices(), Topology::rnnt(), Regularisers::default()).is_err());
+    assert!(lattice_loss(&transposed, lattices(), Topology::rnnt(), Regularizers::default()).is_err());
     assert!(
-        lattice_loss(&e.to_dtype(DType::U32).unwrap(), lattices(), Topology::rnnt(), Regularisers::default())
+        lattice_loss(&e.to_dtype(DType::U32).unwrap(), lattices(), Topology::rnnt(), Regularizers::default())
             .is_err()
     );
 }

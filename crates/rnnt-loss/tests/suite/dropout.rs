@@ -1,5 +1,5 @@
 //! Dropout after the activation: its mask by the formula, gradients by central differences, and what must not change it.
-use oracle::differences::central;
+use oracle::differences::central_difference;
 use pruned::Matrices;
 use rnnt_loss::{
     Activation, Dropout, Error, Gradients, Head, Joint, Layout, Loss, Options, Output, Plan, PrunedJoint,
@@ -116,7 +116,7 @@ fn rows_that_are_masked_by_hand_agree() {
         let (mut hidden, mut slopes, mut places) = (Vec::new(), Vec::new(), Vec::new());
         let (mut frame, mut label) = (0, 0);
         for (b, &(t, u)) in SHAPES.iter().enumerate() {
-            for site in batch.targets.lattices().sites_of(b) {
+            for site in batch.targets.lattices().utterance_sites(b) {
                 for k in 0..H {
                     let (f, g) = ((frame + site.frame) * H + k, (label + site.label) * H + k);
                     let x = batch.frames[f] + batch.labels[g];
@@ -160,7 +160,7 @@ fn gradients_are_central_differences() {
                 Options { budget, keep_scores, label_smoothing: 0.0, z_loss: 0.1, loss, ..of(activation) };
             let found = in_one(&batch.run(&options, Some(DROPOUT)).gradients);
             let loss = |all: &[f64]| Ok(weighted(&batch.with(all).run(&options, Some(DROPOUT)).losses));
-            close(&found, &central(loss, &batch.all()).unwrap(), 3e-7);
+            close(&found, &central_difference(loss, &batch.all()).unwrap(), 3e-7);
         }
     }
 }
@@ -175,7 +175,7 @@ fn durations_and_pruning_drop_the_same_units() {
         Session::new(&options).unwrap().sum(joint, &batch.targets, &WEIGHTS).unwrap()
     };
     let loss = |all: &[f64]| Ok(weighted(&run(&batch.with(all)).losses));
-    close(&in_one(&run(&batch).gradients), &central(loss, &batch.all()).unwrap(), 3e-7);
+    close(&in_one(&run(&batch).gradients), &central_difference(loss, &batch.all()).unwrap(), 3e-7);
 
     // The sites that pruning keeps have the masks that they have in the whole lattice.
     let rows = |rows: &[f64]| values(rows.len() / H * C, 12);

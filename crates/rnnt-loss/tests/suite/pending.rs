@@ -1,6 +1,6 @@
 //! Forward now and backward later is the sum over groups, for every kind of loss and of inputs.
 use pruned::{Heads, Linear, Matrices};
-use rnnt_dp::{Regularisers, forward_backward, log_sums};
+use rnnt_dp::{Regularizers, forward_backward, log_sums};
 use rnnt_loss::{
     Dropout, Error, Gradients, Head, HeadGradient, Inputs, Joint, Loss, Options, PrunedJoint, Pruning, Rows,
     Scales, Scores, Session, Simple, SimpleGradient, Targets, Tokens, Topology,
@@ -211,11 +211,11 @@ fn emissions_and_adjoints_are_those_of_the_lattice() {
         let pending = session.forward(Joint { durations, ..numbers.joint() }, &plain).unwrap();
         let (lattices, emissions) = (plain.lattices(), pending.emissions());
         assert_eq!(emissions.len(), SITES * topology.columns());
-        let want = forward_backward(lattices, &topology, &emissions, &Regularisers::default()).unwrap();
+        let want = forward_backward(lattices, &topology, &emissions, &Regularizers::default()).unwrap();
         assert_eq!((pending.losses(), pending.adjoints()), (&want.losses[..], &want.adjoints[..]));
         let sums = log_sums(lattices, &topology, &emissions).unwrap();
         for (b, loss) in pending.losses().iter().enumerate() {
-            assert!((loss + sums.log_beta[lattices.range(b).start]).abs() < 1e-12);
+            assert!((loss + sums.log_beta[lattices.site_range(b).start]).abs() < 1e-12);
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The pruned loss: invariants, odd batches, mistakes. Golden vectors check it from outside.
-use oracle::differences::central;
+use oracle::differences::central_difference;
 use pruned::{Heads, Linear, Matrices, MatrixGradient};
 use rnnt_loss::{
     Error, Head, Joint, Layout, Loss, Options, Output, PrunedJoint, Pruning, Result, Scales, Session, Simple,
@@ -204,7 +204,7 @@ fn gradients_are_central_differences_where_bands_stay() {
         let compare = |gradient: &[f64], start: &[f64], set: &dyn Fn(&mut Batch, Vec<f64>)| {
             let real: Vec<usize> = (0..start.len()).filter(|&i| !start[i].is_nan()).collect();
             let inside: Vec<f64> = real.iter().map(|&i| start[i]).collect();
-            let want = central(
+            let want = central_difference(
                 |inside| {
                     let mut all = start.to_vec();
                     real.iter().zip(inside).for_each(|(&i, value)| all[i] = *value);

@@ -1,7 +1,7 @@
 //! Label smoothing, z-loss and weights of tokens: definitions, central differences, mistakes.
 use candle_core::{Device, Tensor, Var, backprop::GradStore};
-use oracle::differences::central;
-use rnnt_dp::{Lattices, Regularisers, forward_backward};
+use oracle::differences::central_difference;
+use rnnt_dp::{Lattices, Regularizers, forward_backward};
 use rnnt_loss::{
     Error, Gradients, Head, Joint, Layout, Loss, Options, Output, Result, Rows, Scores, Session, Targets,
     Tokens, Topology,
@@ -45,7 +45,7 @@ fn check(out: Output<f64>, all: &[f64], targets: &Targets, options: &Options) {
     let gradient = in_one(out.gradients);
     let loss =
         |all: &[f64]| Ok(run(all, targets, options).losses.iter().zip(WEIGHTS).map(|(l, w)| l * w).sum());
-    for (i, (found, want)) in gradient.iter().zip(central(loss, all).unwrap()).enumerate() {
+    for (i, (found, want)) in gradient.iter().zip(central_difference(loss, all).unwrap()).enumerate() {
         assert!((found - want).abs() < 3e-7, "entry {i}: {found} {want}");
     }
 }
@@ -73,7 +73,7 @@ fn dense(all: &[f64], targets: &Targets, epsilon: f64, z_loss: f64) -> Vec<f64> 
             }
         }
         let lattices = Lattices::new(vec![t], vec![u]).unwrap();
-        let out = forward_backward(&lattices, &Topology::rnnt(), &emissions, &Regularisers::default());
+        let out = forward_backward(&lattices, &Topology::rnnt(), &emissions, &Regularizers::default());
         losses.push(out.unwrap().losses[0] + z_loss * squares / (t * (u + 1)) as f64);
         (row, column) = (row + t, column + u + 1);
     }
@@ -113,7 +113,7 @@ fn smoothing_under_other_topologies() {
     let found = tdt(&all);
     let gradient = in_one(found.gradients);
     let loss = |all: &[f64]| Ok(tdt(all).losses.iter().zip(WEIGHTS).map(|(l, w)| l * w).sum());
-    for (found, want) in gradient.iter().zip(central(loss, &all).unwrap()) {
+    for (found, want) in gradient.iter().zip(central_difference(loss, &all).unwrap()) {
         assert!((found - want).abs() < 3e-7, "{found} {want}");
     }
 }
@@ -126,7 +126,7 @@ fn every_door_with_a_head_smooths_and_factors() {
     let head = Head::new(w, Some(b), H).unwrap();
     let (mut hidden, mut row, mut column) = (Vec::new(), 0, 0);
     for utterance in 0..targets.batch() {
-        for site in targets.lattices().sites_of(utterance) {
+        for site in targets.lattices().utterance_sites(utterance) {
             let (f, g) = (&frames[(row + site.frame) * H..], &labels[(column + site.label) * H..]);
             hidden.extend((0..H).map(|k| (f[k] + g[k]).tanh()));
         }

@@ -1,6 +1,6 @@
 //! Multi-blank, TDT, factored blanks and retained sites: definitions, central differences, mistakes.
-use oracle::differences::central;
-use rnnt_dp::{Lattices, Regularisers, forward_backward};
+use oracle::differences::central_difference;
+use rnnt_dp::{Lattices, Regularizers, forward_backward};
 use rnnt_loss::{
     Error, Gradients, Head, Joint, Layout, Loss, Options, Output, Result, Scores, Session, Targets, Tokens,
     Topology,
@@ -60,7 +60,7 @@ fn in_one(gradients: Gradients<f64>) -> Vec<f64> {
 /// Compares a gradient with central differences of the weighted losses.
 fn check(gradient: &[f64], inputs: &[f64], losses: impl Fn(&[f64]) -> Vec<f64>) {
     let loss = |all: &[f64]| Ok(losses(all).iter().zip(WEIGHTS).map(|(l, w)| l * w).sum());
-    let want = central(loss, inputs).unwrap();
+    let want = central_difference(loss, inputs).unwrap();
     assert_eq!(gradient.len(), want.len());
     for (i, (found, want)) in gradient.iter().zip(want).enumerate() {
         assert!((found - want).abs() < 2e-7, "entry {i}: {found} {want}");
@@ -146,7 +146,7 @@ fn factored(z: &[f64], targets: &Targets, blank: usize) -> Vec<f64> {
             }
         }
         let lattices = Lattices::new(vec![frames], vec![labels.len()]).unwrap();
-        let out = forward_backward(&lattices, &Topology::rnnt(), &emissions, &Regularisers::default());
+        let out = forward_backward(&lattices, &Topology::rnnt(), &emissions, &Regularizers::default());
         losses.extend(out.unwrap().losses);
     }
     losses
@@ -232,8 +232,8 @@ fn retained_sites_go_through_every_door() {
     }
 }
 
-fn targets_arc(frames: usize, labels: usize) -> rnnt_dp::Arc {
-    rnnt_dp::Arc { frames, labels, may_end: labels == 0 }
+fn targets_arc(frames: usize, labels: usize) -> rnnt_dp::TopologyArc {
+    rnnt_dp::TopologyArc { frames, labels, may_end: labels == 0 }
 }
 
 #[test]

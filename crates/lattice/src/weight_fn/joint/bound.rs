@@ -1,10 +1,10 @@
-//! A joint network bound to its parameters: projections at the bottom, one algorithm for each kind of call on top.
+//! A joint network bound to its parameters: projections, and one algorithm for each kind of call.
 use std::borrow::Cow;
 
 use kernels::{Accumulate, Affine, PANEL_COLUMNS, PackedRight, Real, ScratchReq, View};
 
 use super::{
-    JointWeightFn, NAMES, chain, frames,
+    JointWeightFn, PARAMETER_NAMES, chain, frames,
     projections::{JointSizes, PreparedRows, ProjectionGradients, Projections},
 };
 use crate::{
@@ -12,13 +12,13 @@ use crate::{
     weight_fn::{BoundWeights, LabelChain, Parameters, WeightFn, Workload, reuse},
 };
 
-/// A joint network and what its calls compute from the parameters.
+/// A joint network, and what its calls compute from the parameters.
 pub struct BoundJoint<'a, F: Real> {
     joint: JointWeightFn<'a, F>,
     /// `e` *C x E*
     embeddings: Cow<'a, [F]>,
     pub projections: Projections<F>,
-    /// The head packed for backward, once there is one.
+    /// The head packed for backward; none before the first backward.
     head_right: Option<PackedRight<F>>,
     /// None before the first backward.
     pub gradients: Option<ProjectionGradients<F>>,
@@ -55,7 +55,9 @@ fn scratch<F: Real>(sizes: &JointSizes, workload: Workload) -> ScratchReq {
 }
 
 impl<'a, F: Real> BoundJoint<'a, F> {
-    /// Checks the parameters and projects the contexts, with the buffers of earlier calls.
+    /// Checks the parameters and projects the contexts.
+    ///
+    /// Reuses the buffers of earlier calls.
     pub fn new(joint: JointWeightFn<'a, F>, buffers: &mut Vec<Vec<F>>) -> Result<Self> {
         joint.check()?;
         let (c, h, v, e) = (joint.states, joint.hidden(), joint.vocabulary, joint.embedding());
@@ -65,8 +67,8 @@ impl<'a, F: Real> BoundJoint<'a, F> {
             .forward(&embeddings, &mut contexts);
         let contexts = PreparedRows::new(contexts, h);
         if let Some((state, value)) = contexts.first_not_finite() {
-            let found = format!("{value} for state {state}");
-            return Err(Error::shape(NAMES[0], "finite projections of embeddings", found));
+            let row = format!("{value} for state {state}");
+            return Err(Error::shape(PARAMETER_NAMES[0], "finite projections of embeddings", row));
         }
         let columns = reuse(buffers, c.next_multiple_of(PANEL_COLUMNS) * h);
         let mut head = joint.blank.to_vec();
@@ -87,7 +89,7 @@ impl<'a, F: Real> BoundJoint<'a, F> {
         })
     }
 
-    /// Projections, and their gradients, which are zero at first.
+    /// Returns the projections and their gradients, which are initially zero.
     pub fn gradients(&mut self) -> (&Projections<F>, &mut ProjectionGradients<F>) {
         let frames = self.projections.frames.rows.len();
         let gradients = self.gradients.get_or_insert_with(|| ProjectionGradients::zeros(&self.projections));
@@ -115,9 +117,9 @@ impl<F: Real> BoundWeights<F> for BoundJoint<'_, F> {
         self.projections.frames = PreparedRows::new(frames, h);
         if let Some((row, value)) = self.projections.frames.first_not_finite() {
             let utterance = utterances[row];
-            let frame = utterances[..row].iter().rev().take_while(|&&of| of == utterance).count();
-            let found = format!("{value} for frame {frame} of utterance {utterance}");
-            return Err(Error::shape(NAMES[1], "finite projections of frames", found));
+            let frame = utterances[..row].iter().rev().take_while(|&&other| other == utterance).count();
+            let row = format!("{value} for frame {frame} of utterance {utterance}");
+            return Err(Error::shape(PARAMETER_NAMES[1], "finite projections of frames", row));
         }
         if let Some(gradients) = &mut self.gradients {
             gradients.frames.clear();
@@ -193,8 +195,8 @@ impl<F: Real> BoundWeights<F> for BoundJoint<'_, F> {
         let layer = Affine::new(View::new(joint.project_context, e, h), None);
         let (mut project_context, mut joint_bias) = (vec![F::ZERO; e * h], vec![F::ZERO; h]);
         layer.backward_parameters(&[(&embeddings, &contexts)], &mut project_context, &mut joint_bias);
-        let mut of_embeddings = vec![F::ZERO; c * e];
-        layer.backward_rows(&contexts, &mut of_embeddings, Accumulate::Replace);
+        let mut embedding_gradient = vec![F::ZERO; c * e];
+        layer.backward_rows(&contexts, &mut embedding_gradient, Accumulate::Replace);
         let mut lexical = vec![F::ZERO; h * v];
         kernels::transpose(&mut lexical, View::new(&head[h..], v, h));
         head.truncate(h);
@@ -208,8 +210,9 @@ impl<F: Real> BoundWeights<F> for BoundJoint<'_, F> {
             lexical,
             head_bias[1..].to_vec(),
         ];
-        let mut parameters: Parameters<F> = NAMES.iter().map(|name| name.to_string()).zip(values).collect();
-        joint.embeddings_backward(of_embeddings, &mut parameters);
+        let mut parameters: Parameters<F> =
+            PARAMETER_NAMES.iter().map(|name| name.to_string()).zip(values).collect();
+        joint.embeddings_backward(embedding_gradient, &mut parameters);
         parameters
     }
 }

@@ -1,11 +1,12 @@
-//! Sites along one string of labels: two scores each.
+//! Sites along one label string: two scores each.
 //!
 //! ```text
-//! forward     h = tanh(P[c_u] + Q_t)      B[t,u] = h · w0 + c0      L[t,u] = h · w_y + c_y,  y = y_{u+1}
+//! forward     h = tanh(P[c_u] + Q_t)   B[t,u] = h · w0 + c0   L[t,u] = h · w_y + c_y, y = y_{u+1}
 //! backward    dh = gB w0 + gL w_y      u = dh (1 - h²)      dQ_t = Σ_u u      dP[c_u] += Σ_t u
 //!             dw0 += Σ gB h      dw_y += Σ gL h
 //! ```
-//! Backward iterates over frames for `dQ` and over positions for the rest and recomputes `h` for each: no partial sums.
+//! Backward iterates over frames for `dQ` and over positions for the rest, and recomputes `h` for
+//! each: no partial sums.
 use kernels::{Real, ScratchReq, add, add_scaled, dot, par_for, parts, parts_mut, range_parts};
 
 use super::projections::{ProjectionGradients, Projections};
@@ -14,13 +15,13 @@ use crate::{Arcs, ArcsMut, weight_fn::LabelChain};
 const FRAMES_PER_TASK: usize = 8;
 const POSITIONS_PER_TASK: usize = 4;
 
-/// The head's row of a label; 0 is the blank.
+/// Returns the head's row of a label; 0 is the blank.
 fn head<F: Real>(projections: &Projections<F>, label: u32) -> &[F] {
     let h = projections.hidden;
     &projections.head[label as usize * h..][..h]
 }
 
-/// Computes the weights of the arcs from one state; returns that of the blank.
+/// Computes the weights of the arcs from one state; returns the weight of the blank.
 pub fn forward_state<F: Real>(
     projections: &Projections<F>,
     frame: usize,
@@ -57,8 +58,8 @@ pub fn forward<F: Real>(projections: &Projections<F>, first: usize, chain: Label
     });
 }
 
-/// `u = (gB w0 + gL w_y) (1 - h²)`
-fn site<F: Real>(
+/// Computes `u = (gB w0 + gL w_y) (1 - h²)`.
+fn site_slope<F: Real>(
     projections: &Projections<F>,
     hidden: &[F],
     (blank, lexical): (F, F),
@@ -89,25 +90,25 @@ pub fn backward<F: Real>(
     let frames = adjoints.blank.len() / positions;
     let adjoint =
         |t: usize, u: usize| (adjoints.blank[t * positions + u], adjoints.lexical[t * positions + u]);
-    let none = (F::ZERO, F::ZERO);
+    let zero = (F::ZERO, F::ZERO);
 
-    let of_frames = &mut gradients.frames[first * h..][..frames * h];
+    let frame_rows = &mut gradients.frames[first * h..][..frames * h];
     par_for(
-        (parts_mut(of_frames, FRAMES_PER_TASK * h), range_parts(frames, FRAMES_PER_TASK)),
+        (parts_mut(frame_rows, FRAMES_PER_TASK * h), range_parts(frames, FRAMES_PER_TASK)),
         |_, (out, run)| {
             let mut rows = projections.pool.acquire("task", 2 * h);
             let (hidden, slope) = rows.split_at_mut(h);
             for (t, out) in run.zip(out.chunks_exact_mut(h)) {
-                for (u, &state) in chain.states.iter().enumerate().filter(|&(u, _)| adjoint(t, u) != none) {
+                for (u, &state) in chain.states.iter().enumerate().filter(|&(u, _)| adjoint(t, u) != zero) {
                     projections.hidden_row(first + t, state, hidden);
-                    site(projections, hidden, adjoint(t, u), chain.labels.get(u).copied(), slope);
+                    site_slope(projections, hidden, adjoint(t, u), chain.labels.get(u).copied(), slope);
                     add(out, slope);
                 }
             }
         },
     );
 
-    // Of each position: its context, the blank and its label.
+    // Rows of each position: of its context, the blank and its label.
     let mut rows = vec![F::ZERO; positions * 3 * h];
     par_for(
         (parts_mut(&mut rows, POSITIONS_PER_TASK * 3 * h), parts(chain.states, POSITIONS_PER_TASK)),
@@ -118,13 +119,13 @@ pub fn backward<F: Real>(
                 (at * POSITIONS_PER_TASK..).zip(states.iter().zip(out.chunks_exact_mut(3 * h)))
             {
                 let (context, heads) = out.split_at_mut(h);
-                let (of_blank, of_label) = heads.split_at_mut(h);
-                for t in (0..frames).filter(|&t| adjoint(t, u) != none) {
+                let (blank_row, label_row) = heads.split_at_mut(h);
+                for t in (0..frames).filter(|&t| adjoint(t, u) != zero) {
                     projections.hidden_row(first + t, state, hidden);
-                    site(projections, hidden, adjoint(t, u), chain.labels.get(u).copied(), slope);
+                    site_slope(projections, hidden, adjoint(t, u), chain.labels.get(u).copied(), slope);
                     add(context, slope);
-                    add_scaled(of_blank, adjoint(t, u).0, hidden);
-                    add_scaled(of_label, adjoint(t, u).1, hidden);
+                    add_scaled(blank_row, adjoint(t, u).0, hidden);
+                    add_scaled(label_row, adjoint(t, u).1, hidden);
                 }
             }
         },

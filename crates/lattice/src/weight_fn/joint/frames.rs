@@ -1,11 +1,13 @@
-//! Whole frames of a joint network: forward beside backward.
+//! Whole frames of a joint network: forward next to backward.
 //!
 //! ```text
 //! forward     h[p] = tanh(P[p] + Q_t)                (b, l)[p] = h[p] Wᵀ + c
-//! backward    dh = (gb, gl) W      u = dh (1 - h²)   dQ_t = Σ_p u      dP[p] += Σ_t u      dW += Σ (gb, gl)ᵀ h      dc += Σ (gb, gl)
+//! backward    dh = (gb, gl) W     u = dh (1 - h²)     dQ_t = Σ_p u    dP[p] += Σ_t u
+//!             dW += Σ (gb, gl)ᵀ h    dc += Σ (gb, gl)
 //! ```
-//! Forward computes `h` as panels of products (steps of the sum x states), backward as rows. A task of backward is a block of states
-//! and a run of frames with sums of its own, which are added in one order at the end: the bits do not depend on the threads.
+//! Forward computes `h` as panels of products (steps of the sum x states), backward as rows. A task
+//! of backward is a block of states and a run of frames with separate sums, which are added in a
+//! fixed order at the end: the bits do not depend on the number of threads.
 use std::ops::Range;
 
 use kernels::{
@@ -16,70 +18,74 @@ use kernels::{
 use super::projections::{JointSizes, Projections};
 use crate::{Arcs, ArcsMut, weight_fn::Workload};
 
-/// Tasks that forward is split into, at least and about.
+/// Approximate smallest number of tasks of forward.
 pub const MIN_TASKS: usize = 32;
-/// States of a block of backward, at most.
+/// Largest number of states of a block of backward.
 const MAX_BLOCK_STATES: usize = 32;
 /// Rows, states x frames, of one product of backward.
 const ROWS_PER_PRODUCT: usize = 128;
 
-/// How forward and backward are split into tasks, by shape only.
+/// How forward and backward are split into tasks, by shape.
 struct TaskSplit {
-    /// States that forward computes as panels; the remaining ones have frames as columns where that is less work.
-    whole: usize,
+    /// States that forward computes as panels; the others have frames as columns if that is
+    /// cheaper.
+    column_states: usize,
     /// Frames of a task of forward.
-    few: usize,
+    frames_per_task: usize,
     /// Panels of a task of forward.
     panels: usize,
-    /// Runs of frames of backward.
+    /// Number of runs of frames of backward.
     runs: usize,
-    /// Blocks of states of backward.
+    /// Number of blocks of states of backward.
     blocks: usize,
-    /// States of a block, as even as can be.
+    /// States of a block.
     block: usize,
-    /// Frames whose products backward does at once.
-    together: usize,
+    /// Frames of one product of backward.
+    frames_per_product: usize,
 }
 
 impl TaskSplit {
     fn new(states: usize, frames: usize) -> Self {
         let rest = states % PANEL_COLUMNS;
-        let whole = if rest * frames.div_ceil(PANEL_COLUMNS) < frames { states - rest } else { states };
-        let (panels, blocks) = (whole.div_ceil(PANEL_COLUMNS).max(1), states.div_ceil(MAX_BLOCK_STATES));
+        let column_states =
+            if rest * frames.div_ceil(PANEL_COLUMNS) < frames { states - rest } else { states };
+        let (panels, blocks) =
+            (column_states.div_ceil(PANEL_COLUMNS).max(1), states.div_ceil(MAX_BLOCK_STATES));
         let pieces = MIN_TASKS.div_ceil(frames.max(1)).min(panels);
         Self {
-            whole,
-            few: frames.div_ceil(MIN_TASKS).max(1),
+            column_states,
+            frames_per_task: frames.div_ceil(MIN_TASKS).max(1),
             panels: panels.div_ceil(pieces),
             runs: MIN_TASKS.div_ceil(blocks),
             blocks,
             block: states.div_ceil(blocks),
-            together: (ROWS_PER_PRODUCT / states.div_ceil(blocks)).max(1),
+            frames_per_product: (ROWS_PER_PRODUCT / states.div_ceil(blocks)).max(1),
         }
     }
 }
 
-/// Memory of the tasks of [`forward`], and of [`backward`] if there are gradients.
+/// Memory of the tasks of [`forward`] and [`backward`].
 pub fn scratch<F: Real>(sizes: &JointSizes, workload: Workload) -> ScratchReq {
     let JointSizes { states: c, hidden: h, vocabulary: v, .. } = *sizes;
     let Workload { wave, gradients, .. } = workload;
     let split = TaskSplit::new(c, wave);
-    // For waves of any length: n frames, each in enough runs of panels for so many tasks.
+    // For waves of any length: n frames, each split into enough runs of panels for the number of
+    // tasks.
     let forward =
         (2 * MIN_TASKS).min(wave.saturating_mul(c.div_ceil(PANEL_COLUMNS))).max(wave.div_ceil(PANEL_COLUMNS));
-    let of_forward =
+    let forward_task =
         ScratchReq::aligned::<F>(TanhProducts::<F>::scratch_len(h) + PANEL_COLUMNS * (h + 1 + v));
     if !gradients {
-        return of_forward.times(forward);
+        return forward_task.times(forward);
     }
     let tasks = split.runs * split.blocks;
-    let of_backward = ScratchReq::aligned::<F>(split.together * split.block * (2 * h + 1 + v));
+    let backward_task = ScratchReq::aligned::<F>(split.frames_per_product * split.block * (2 * h + 1 + v));
     // Each run has sums of all contexts, and each block sums of the frames of all runs.
     let contexts = ScratchReq::new::<F>(split.runs * c * h);
     let frames = ScratchReq::new::<F>(split.blocks * (wave + split.runs) * h);
     ScratchReq::all_of([
-        ScratchReq::new::<F>((1 + v) * (h + 2)).and(of_backward.or(of_forward)).times(tasks),
-        of_forward.times(forward.saturating_sub(tasks)),
+        ScratchReq::new::<F>((1 + v) * (h + 2)).and(backward_task.or(forward_task)).times(tasks),
+        forward_task.times(forward.saturating_sub(tasks)),
         contexts,
         frames,
     ])
@@ -88,62 +94,67 @@ pub fn scratch<F: Real>(sizes: &JointSizes, workload: Workload) -> ScratchReq {
 /// Computes the weights of all arcs of some frames.
 ///
 /// ```text
-/// par for each few frames, or each frame and run of panels of states:  for each panel:  h, then (b, l)ᵀ = W hᵀ + c, then its transpose
-/// par for each panel of frames:  for each state that is left over:  the same, a frame a column
+/// in parallel over tasks of frames, or over frames and runs of panels of states:
+///     for each panel:  h, then (b, l)ᵀ = W hᵀ + c, then its transpose
+/// in parallel over panels of frames:
+///     for each remaining state:  the same, with frames as columns
 /// ```
-/// The bits of an arc do not depend on what is a column beside it.
+/// The bits of an arc do not depend on the other columns.
 pub fn forward<F: Real>(projections: &Projections<F>, frames: &[usize], arcs: ArcsMut<F>) {
     let &Projections { hidden: h, states: c, vocabulary: v, .. } = projections;
-    let (split, room) =
+    let (split, scratch_len) =
         (TaskSplit::new(c, frames.len()), TanhProducts::<F>::scratch_len(h) + PANEL_COLUMNS * (1 + v));
     let ArcsMut { blank, lexical } = arcs;
-    // Panels of some frames; arcs of a frame begin `c` states behind those of the one before.
+    // Panels of some frames; arcs of a frame start `c` states after those of the previous frame.
     let score = |frames: &[usize], panels: Range<usize>, blank: &mut [F], lexical: &mut [F]| {
-        let mut buffer = projections.pool.acquire("task", room);
-        let (room, tile) = buffer.split_at_mut(TanhProducts::<F>::scratch_len(h));
-        let mut products = TanhProducts::new(&projections.head_left, room);
+        let mut buffer = projections.pool.acquire("task", scratch_len);
+        let (scratch, tile) = buffer.split_at_mut(TanhProducts::<F>::scratch_len(h));
+        let mut products = TanhProducts::new(&projections.head_left, scratch);
         let first = panels.start;
         projections.score_states(frames, panels, &mut products, tile, |at, panel, tile| {
-            let states = PANEL_COLUMNS.min(split.whole - panel * PANEL_COLUMNS);
+            let states = PANEL_COLUMNS.min(split.column_states - panel * PANEL_COLUMNS);
             let from = at * c + (panel - first) * PANEL_COLUMNS;
-            let (of_blank, of_labels) = tile.split_at(PANEL_COLUMNS);
-            blank[from..from + states].copy_from_slice(&of_blank[..states]);
+            let (blank_row, label_rows) = tile.split_at(PANEL_COLUMNS);
+            blank[from..from + states].copy_from_slice(&blank_row[..states]);
             let lexical = &mut lexical[from * v..][..states * v];
-            transpose(lexical, View::with_stride(of_labels, v, states, PANEL_COLUMNS));
+            transpose(lexical, View::with_stride(label_rows, v, states, PANEL_COLUMNS));
         });
     };
-    let all = split.whole.div_ceil(PANEL_COLUMNS);
-    let of_frames =
-        (parts_mut(blank, split.few * c), parts_mut(lexical, split.few * c * v), parts(frames, split.few));
-    par_for(of_frames, |_, (blank, lexical, frames)| {
+    let all = split.column_states.div_ceil(PANEL_COLUMNS);
+    let frame_tasks = (
+        parts_mut(blank, split.frames_per_task * c),
+        parts_mut(lexical, split.frames_per_task * c * v),
+        parts(frames, split.frames_per_task),
+    );
+    par_for(frame_tasks, |_, (blank, lexical, frames)| {
         if frames.len() > 1 {
             return score(frames, 0..all, blank, lexical);
         }
-        let (blank, lexical) = (&mut blank[..split.whole], &mut lexical[..split.whole * v]);
-        let of_panels = (
+        let (blank, lexical) = (&mut blank[..split.column_states], &mut lexical[..split.column_states * v]);
+        let panel_tasks = (
             parts_mut(blank, split.panels * PANEL_COLUMNS),
             parts_mut(lexical, split.panels * PANEL_COLUMNS * v),
         );
-        par_for(of_panels, |run, (blank, lexical)| {
+        par_for(panel_tasks, |run, (blank, lexical)| {
             let first = run * split.panels;
             score(frames, first..first + blank.len().div_ceil(PANEL_COLUMNS), blank, lexical);
         });
     });
-    if split.whole == c {
+    if split.column_states == c {
         return;
     }
-    let rest: Vec<usize> = (split.whole..c).collect();
-    let of_panels = (parts_mut(blank, PANEL_COLUMNS * c), parts_mut(lexical, PANEL_COLUMNS * c * v));
-    par_for((of_panels, parts(frames, PANEL_COLUMNS)), |_, ((blank, lexical), frames)| {
-        let mut buffer = projections.pool.acquire("task", room + PANEL_COLUMNS * h);
-        let (panel, room) = buffer.split_at_mut(PANEL_COLUMNS * h);
-        let (room, tile) = room.split_at_mut(TanhProducts::<F>::scratch_len(h));
-        let in_range = projections.panel_of_frames(frames, &mut room[..PANEL_COLUMNS * h], panel);
-        let mut products = TanhProducts::new(&projections.head_left, room);
+    let rest: Vec<usize> = (split.column_states..c).collect();
+    let panel_tasks = (parts_mut(blank, PANEL_COLUMNS * c), parts_mut(lexical, PANEL_COLUMNS * c * v));
+    par_for((panel_tasks, parts(frames, PANEL_COLUMNS)), |_, ((blank, lexical), frames)| {
+        let mut buffer = projections.pool.acquire("task", scratch_len + PANEL_COLUMNS * h);
+        let (panel, scratch) = buffer.split_at_mut(PANEL_COLUMNS * h);
+        let (scratch, tile) = scratch.split_at_mut(TanhProducts::<F>::scratch_len(h));
+        let in_range = projections.panel_of_frames(frames, &mut scratch[..PANEL_COLUMNS * h], panel);
+        let mut products = TanhProducts::new(&projections.head_left, scratch);
         let panel = (frames, in_range.then_some(&*panel));
         projections.score_frames(panel, &rest, &mut products, tile, |state, tile| {
-            let of_frames = blank.chunks_exact_mut(c).zip(lexical.chunks_exact_mut(c * v));
-            for (at, (blank, lexical)) in of_frames.enumerate() {
+            let frame_arcs = blank.chunks_exact_mut(c).zip(lexical.chunks_exact_mut(c * v));
+            for (at, (blank, lexical)) in frame_arcs.enumerate() {
                 blank[state] = tile[at];
                 let scores = tile[PANEL_COLUMNS + at..].iter().step_by(PANEL_COLUMNS);
                 lexical[state * v..][..v].iter_mut().zip(scores).for_each(|(l, &score)| *l = score);
@@ -170,13 +181,13 @@ impl<F> Default for TaskSums<F> {
 /// Sums of one task: a block of states in a run of frames.
 #[derive(Default)]
 struct TaskSum<F> {
-    /// Those of the block, *states x H*.
+    /// Sums of the block's contexts, *states x H*.
     contexts: Vec<F>,
     /// *(1 + V) x H*
     head: Vec<F>,
     /// *1 + V*
     bias: Vec<f64>,
-    /// Of the frames at hand, *n x H*.
+    /// Sums of the current frames, *n x H*.
     frames: Vec<F>,
 }
 
@@ -199,11 +210,12 @@ impl<F: Real> TaskSums<F> {
     }
 }
 
-/// Propagates adjoints of the results of [`forward`] to frames, and to sums of tasks.
+/// Propagates adjoints of [`forward`] to frames and task sums.
 ///
 /// ```text
-/// par for each run of frames, par for each block of states:
-///     for each few frames:  h;  dh = g W;  dW += gᵀ h;  dc += Σ g;  u = dh (1 - h²);  dP += Σ_t u;  dQ = Σ_p u
+/// in parallel over runs of frames and blocks of states:
+///     for each product of frames:
+///         h;  dh = g W;  dW += gᵀ h;  dc += Σ g;  u = dh (1 - h²);  dP += Σ_t u;  dQ = Σ_p u
 /// for each frame:  dQ = Σ_blocks dQ
 /// ```
 pub fn backward<F: Real>(
@@ -215,8 +227,8 @@ pub fn backward<F: Real>(
     adjoints: Arcs<F>,
 ) {
     let &Projections { hidden: h, states: c, vocabulary: v, .. } = projections;
-    let TaskSplit { runs, blocks, block, together, .. } = TaskSplit::new(c, frames.len());
-    let each = frames.len().div_ceil(runs).max(1);
+    let TaskSplit { runs, blocks, block, frames_per_product, .. } = TaskSplit::new(c, frames.len());
+    let frames_per_run = frames.len().div_ceil(runs).max(1);
     (sums.blocks, sums.block) = (blocks, block);
     let tasks = &mut sums.tasks;
     if tasks.is_empty() {
@@ -230,23 +242,23 @@ pub fn backward<F: Real>(
     par_for(items_mut(tasks), |task, part| {
         let (run, first) = (task / blocks, task % blocks * block);
         let states = block.min(c - first);
-        let mine = (run * each).min(frames.len())..((run + 1) * each).min(frames.len());
+        let own = (run * frames_per_run).min(frames.len())..((run + 1) * frames_per_run).min(frames.len());
         part.frames.clear();
-        part.frames.resize(mine.len() * h, F::ZERO);
-        let few = together.min(mine.len().max(1));
-        let mut buffer = projections.pool.acquire("task", few * states * (2 * h + 1 + v));
-        let (hidden, room) = buffer.split_at_mut(few * states * h);
-        let (slope, scores) = room.split_at_mut(few * states * h);
-        for from in mine.clone().step_by(few) {
-            let some = from..(from + few).min(mine.end);
-            let rows = some.len() * states;
+        part.frames.resize(own.len() * h, F::ZERO);
+        let count = frames_per_product.min(own.len().max(1));
+        let mut buffer = projections.pool.acquire("task", count * states * (2 * h + 1 + v));
+        let (hidden, rest) = buffer.split_at_mut(count * states * h);
+        let (slope, scores) = rest.split_at_mut(count * states * h);
+        for from in own.clone().step_by(count) {
+            let range = from..(from + count).min(own.end);
+            let rows = range.len() * states;
             let (hidden, slope) = (&mut hidden[..rows * h], &mut slope[..rows * h]);
             let scores = &mut scores[..rows * (1 + v)];
-            let of_frames =
+            let frame_rows =
                 hidden.chunks_exact_mut(states * h).zip(scores.chunks_exact_mut(states * (1 + v)));
-            for (at, (hidden, scores)) in some.clone().zip(of_frames) {
-                let of_states = hidden.chunks_exact_mut(h).zip(scores.chunks_exact_mut(1 + v));
-                for (state, (hidden, scores)) in (first..).zip(of_states) {
+            for (at, (hidden, scores)) in range.clone().zip(frame_rows) {
+                let state_rows = hidden.chunks_exact_mut(h).zip(scores.chunks_exact_mut(1 + v));
+                for (state, (hidden, scores)) in (first..).zip(state_rows) {
                     projections.hidden_row(frames[at], state, hidden);
                     scores[0] = adjoints.blank[at * c + state];
                     scores[1..].copy_from_slice(&adjoints.lexical[(at * c + state) * v..][..v]);
@@ -254,23 +266,23 @@ pub fn backward<F: Real>(
             }
             let g = View::new(scores, rows, 1 + v);
             product_packed(ViewMut::new(slope, rows, h), g, head, Accumulate::Replace);
-            let of_head = ViewMut::new(&mut part.head, 1 + v, h);
-            product(of_head, g.transposed(), View::new(hidden, rows, h), F::ONE, Accumulate::Add);
+            let head_gradient = ViewMut::new(&mut part.head, 1 + v, h);
+            product(head_gradient, g.transposed(), View::new(hidden, rows, h), F::ONE, Accumulate::Add);
             for row in scores.chunks_exact(1 + v) {
                 part.bias.iter_mut().zip(row).for_each(|(sum, g)| *sum += g.to_f64());
             }
             F::tanh_slope(slope, hidden);
-            for (at, slope) in some.zip(slope.chunks_exact(states * h)) {
+            for (at, slope) in range.zip(slope.chunks_exact(states * h)) {
                 add(&mut part.contexts, slope);
-                F::add_rows(&mut part.frames[(at - mine.start) * h..][..h], slope);
+                F::add_rows(&mut part.frames[(at - own.start) * h..][..h], slope);
             }
         }
     });
     for (at, &frame) in frames.iter().enumerate() {
-        let (run, place) = (at / each, at % each);
+        let (run, row) = (at / frames_per_run, at % frames_per_run);
         let out = &mut frame_gradient[frame * h..][..h];
         for part in &sums.tasks[run * blocks..(run + 1) * blocks] {
-            add(out, &part.frames[place * h..][..h]);
+            add(out, &part.frames[row * h..][..h]);
         }
     }
 }

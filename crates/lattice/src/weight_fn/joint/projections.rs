@@ -3,9 +3,10 @@
 //! ```text
 //! h[t,p] = tanh(P[p] + Q_t)        (b, l)[t,p] = h[t,p] Wᵀ + c
 //! ```
-//! Addends of hidden rows are prepared once, so that each tangent costs a product and a quotient. Products take them as panels,
-//! steps of the sum x columns: the states of one frame, or the frames of one state. Rows out of the range of preparation are kept
-//! as they are; tangents with them are computed from the sums themselves.
+//! Addends of hidden rows are prepared once, so that each tangent costs a product and a quotient.
+//! Products read them as panels, steps of the sum x columns: the states of one frame, or the frames
+//! of one state. Rows out of the range of preparation are also stored unprepared; their tangents
+//! are computed from sums.
 use std::{
     collections::BTreeMap,
     ops::Range,
@@ -19,7 +20,9 @@ use kernels::{
 
 use crate::weight_fn::Workload;
 
-/// Sizes of a [`JointWeightFn`](super::JointWeightFn): a weight function that can be planned but not evaluated.
+/// Sizes of a [`JointWeightFn`](super::JointWeightFn).
+///
+/// They are a weight function that can be planned, but not evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JointSizes {
     /// C
@@ -32,12 +35,12 @@ pub struct JointSizes {
     pub embedding: usize,
     /// F
     pub features: usize,
-    /// Memory of the network that computes embeddings, empty for a table.
+    /// Memory of the network that computes embeddings; empty for a table.
     pub rnn: ScratchReq,
 }
 
 impl JointSizes {
-    /// True if the bytes of a workload can be counted without overflow.
+    /// Returns true if the bytes of a workload do not overflow.
     pub fn has_plan(&self, workload: Workload) -> bool {
         let sizes = [self.states, self.vocabulary, self.hidden];
         let arcs = self.states.saturating_mul(self.vocabulary.saturating_add(1));
@@ -50,7 +53,7 @@ impl JointSizes {
 pub struct PreparedRows<F> {
     /// Prepared rows.
     pub rows: Vec<F>,
-    /// Rows with values out of the range of preparation, unprepared.
+    /// Unprepared rows that are out of the range of preparation.
     out_of_range: BTreeMap<usize, Vec<F>>,
 }
 
@@ -74,13 +77,13 @@ impl<F: Real> PreparedRows<F> {
         Self { rows, out_of_range: out_of_range.into_inner().unwrap_or_else(PoisonError::into_inner) }
     }
 
-    /// The first row with a value that is NaN or infinite, and that value.
+    /// Returns the first row with a NaN or infinite value.
     pub fn first_not_finite(&self) -> Option<(usize, f64)> {
-        let wrong = |row: &Vec<F>| row.iter().map(|x| x.to_f64()).find(|x| !x.is_finite());
-        self.out_of_range.iter().find_map(|(&at, row)| wrong(row).map(|value| (at, value)))
+        let invalid = |row: &Vec<F>| row.iter().map(|x| x.to_f64()).find(|x| !x.is_finite());
+        self.out_of_range.iter().find_map(|(&at, row)| invalid(row).map(|value| (at, value)))
     }
 
-    /// True if some row is out of range.
+    /// Returns true if some row is out of range.
     pub fn has_out_of_range(&self) -> bool {
         !self.out_of_range.is_empty()
     }
@@ -94,16 +97,16 @@ const ROWS_PER_TASK: usize = 16;
 
 fn is_out_of_range<F: Real>(row: &[F]) -> bool {
     let limit = F::from_f64(F::MAX_TANH_ADDEND);
-    // NaN is out of range, too.
-    let far = |x: F| if (x <= limit) & (-x <= limit) { F::ZERO } else { F::ONE };
-    // In lanes, so that the loop is vectorized.
+    // NaN is out of range as well.
+    let outside = |x: F| if (x <= limit) & (-x <= limit) { F::ZERO } else { F::ONE };
+    // In lanes, so that the loop vectorizes.
     let mut lanes = [F::ZERO; 16];
     let (whole, rest) = row.as_chunks::<16>();
-    whole.iter().for_each(|row| lanes.iter_mut().zip(row).for_each(|(lane, &x)| *lane += far(x)));
-    lanes.into_iter().chain(rest.iter().map(|&x| far(x))).any(|far| far > F::ZERO)
+    whole.iter().for_each(|row| lanes.iter_mut().zip(row).for_each(|(lane, &x)| *lane += outside(x)));
+    lanes.into_iter().chain(rest.iter().map(|&x| outside(x))).any(|count| count > F::ZERO)
 }
 
-/// Prepared contexts as columns, panels of *H x PANEL_COLUMNS*, in a buffer.
+/// Returns prepared contexts as columns: panels of *H x PANEL_COLUMNS*, in a given buffer.
 fn columns<F: Real>(contexts: &[F], h: usize, mut out: Vec<F>) -> Vec<F> {
     out.resize((contexts.len() / h.max(1)).next_multiple_of(PANEL_COLUMNS) * h, F::ONE);
     par_for(
@@ -112,7 +115,7 @@ fn columns<F: Real>(contexts: &[F], h: usize, mut out: Vec<F>) -> Vec<F> {
             if contexts.len() == PANEL_COLUMNS * h {
                 return transpose(panel, View::new(contexts, PANEL_COLUMNS, h));
             }
-            // Columns behind the last context are computed and not used.
+            // Columns after the last context are computed and not used.
             panel.fill(F::ONE);
             for (column, row) in contexts.chunks_exact(h).enumerate() {
                 panel
@@ -125,7 +128,9 @@ fn columns<F: Real>(contexts: &[F], h: usize, mut out: Vec<F>) -> Vec<F> {
     out
 }
 
-/// Projections of contexts and frames, and the output layer: all that scores of sites are computed from.
+/// Projections of contexts and frames, and the output layer.
+///
+/// The scores of all sites are computed from them.
 pub struct Projections<F: Real> {
     /// C
     pub states: usize,
@@ -137,11 +142,11 @@ pub struct Projections<F: Real> {
     pub contexts: PreparedRows<F>,
     /// `x Wf`, *n x H*.
     pub frames: PreparedRows<F>,
-    /// The contexts as columns; empty until [`require_columns`](Self::require_columns).
+    /// Contexts as columns; empty until [`require_columns`](Self::require_columns).
     columns: Vec<F>,
-    /// A buffer for columns, of earlier calls if there is one.
+    /// Buffer for columns, reused from earlier calls.
     pub column_buffer: Vec<F>,
-    /// Whether columns are not computed with the first frames.
+    /// Whether [`require_columns`](Self::require_columns) is not called with the first frames.
     pub defers_columns: bool,
     /// `w0` and `W1` as rows, *(1 + V) x H*.
     pub head: Vec<F>,
@@ -154,7 +159,7 @@ pub struct Projections<F: Real> {
 }
 
 impl<F: Real> Projections<F> {
-    /// Memory for `frames` frames; the head is kept as rows and packed twice.
+    /// Memory for `frames` frames; the head is stored as rows and packed twice.
     pub fn scratch(sizes: &JointSizes, frames: usize) -> ScratchReq {
         let JointSizes { states: c, vocabulary: v, hidden: h, .. } = *sizes;
         let columns = c.next_multiple_of(PANEL_COLUMNS) * h;
@@ -166,7 +171,8 @@ impl<F: Real> Projections<F> {
         ])
     }
 
-    /// Projections without frames: prepared contexts, the head *(1 + V) x H*, and a buffer for columns.
+    /// Projections without frames: prepared contexts, the head *(1 + V) x H*, and a buffer for
+    /// columns.
     pub fn new(contexts: PreparedRows<F>, head: Vec<F>, bias: Vec<F>, column_buffer: Vec<F>) -> Self {
         let (classes, hidden) = (bias.len(), head.len() / bias.len());
         Self {
@@ -185,7 +191,7 @@ impl<F: Real> Projections<F> {
         }
     }
 
-    /// Computes the contexts as columns, if they are not there.
+    /// Computes the contexts as columns, if not yet computed.
     pub fn require_columns(&mut self) {
         if self.columns.is_empty() {
             let buffer = std::mem::take(&mut self.column_buffer);
@@ -193,7 +199,7 @@ impl<F: Real> Projections<F> {
         }
     }
 
-    /// True if the contexts are there as columns.
+    /// Returns true if the contexts are computed as columns.
     pub fn has_columns(&self) -> bool {
         !self.columns.is_empty()
     }
@@ -212,7 +218,7 @@ impl<F: Real> Projections<F> {
         if !contexts.is_out_of_range(state) && !frames.is_out_of_range(frame) {
             return F::tanh_pairs(out, context, row);
         }
-        // Preparation can be undone.
+        // Preparation is invertible.
         let raw = |addends: &PreparedRows<F>, at: usize, prepared: &[F]| match addends.out_of_range.get(&at) {
             Some(raw) => raw.clone(),
             None => {
@@ -224,13 +230,13 @@ impl<F: Real> Projections<F> {
         F::tanh_sum(out, &raw(contexts, state, context), &raw(frames, frame, row));
     }
 
-    /// True if a frame and all states of a panel are in range.
+    /// Returns true if a frame and a panel's states are in range.
     fn is_in_range(&self, frame: usize, panel: usize) -> bool {
-        let mut states = self.states_of(panel);
+        let mut states = self.panel_states(panel);
         !self.frames.is_out_of_range(frame) && !states.any(|state| self.contexts.is_out_of_range(state))
     }
 
-    fn states_of(&self, panel: usize) -> Range<usize> {
+    fn panel_states(&self, panel: usize) -> Range<usize> {
         panel * PANEL_COLUMNS..self.states.min((panel + 1) * PANEL_COLUMNS)
     }
 
@@ -240,8 +246,10 @@ impl<F: Real> Projections<F> {
         (&self.columns[panel * PANEL_COLUMNS * h..][..PANEL_COLUMNS * h], &self.frames.rows[frame * h..][..h])
     }
 
-    /// Scores of some panels of states at some frames, *(1 + V) x PANEL_COLUMNS* each on top of the biases, given to `take` with the frame's
-    /// place among these and the panel.
+    /// Computes the scores of panels of states at some frames.
+    ///
+    /// Calls `take` with the index of the frame in `frames`, the panel, and the scores including
+    /// biases, *(1 + V) x PANEL_COLUMNS*.
     pub fn score_states(
         &self,
         frames: &[usize],
@@ -258,11 +266,11 @@ impl<F: Real> Projections<F> {
         };
         for number in 0..frames.len() * panels.len() {
             let (at, panel) = site(number);
-            self.begin(tile);
+            self.write_bias(tile);
             match addends(number) {
-                Some(this) => products.multiply(tile, this, addends(number + 1)),
+                Some(current) => products.multiply(tile, current, addends(number + 1)),
                 None => {
-                    let sites = self.states_of(panel).map(|state| (frames[at], state));
+                    let sites = self.panel_states(panel).map(|state| (frames[at], state));
                     self.score_sites(sites, products, tile);
                 }
             }
@@ -270,25 +278,28 @@ impl<F: Real> Projections<F> {
         }
     }
 
-    /// Biases in all columns.
-    fn begin(&self, tile: &mut [F]) {
+    /// Writes the biases to all columns.
+    fn write_bias(&self, tile: &mut [F]) {
         tile.chunks_exact_mut(PANEL_COLUMNS).zip(&self.bias).for_each(|(row, &bias)| row.fill(bias));
     }
 
-    /// Writes some frames as a panel; true if all of them are in range. `rows` *PANEL_COLUMNS x H* is scratch memory.
+    /// Writes some frames as a panel; returns true if all of them are in range.
+    ///
+    /// `rows` *PANEL_COLUMNS x H* is scratch memory.
     pub fn panel_of_frames(&self, frames: &[usize], rows: &mut [F], panel: &mut [F]) -> bool {
         let h = self.hidden;
         for (row, &frame) in rows.chunks_exact_mut(h).zip(frames) {
             row.copy_from_slice(&self.frames.rows[frame * h..][..h]);
         }
-        // Columns behind the last frame are computed and not used.
+        // Columns after the last frame are computed and not used.
         rows[frames.len() * h..].fill(F::ONE);
         transpose(panel, View::new(rows, PANEL_COLUMNS, h));
         !frames.iter().any(|&frame| self.frames.is_out_of_range(frame))
     }
 
-    /// Scores of some states, one after the other, at a panel of frames, as
-    /// [`score_states`](Self::score_states).
+    /// Computes the scores of states at a panel of frames.
+    ///
+    /// Calls `take` as [`score_states`](Self::score_states).
     pub fn score_frames(
         &self,
         (frames, panel): (&[usize], Option<&[F]>),
@@ -303,16 +314,16 @@ impl<F: Real> Projections<F> {
             panel.map(|panel| (panel, &self.contexts.rows[state * h..][..h]))
         };
         for (at, &state) in states.iter().enumerate() {
-            self.begin(tile);
+            self.write_bias(tile);
             match addends(at) {
-                Some(this) => products.multiply(tile, this, addends(at + 1)),
+                Some(current) => products.multiply(tile, current, addends(at + 1)),
                 None => self.score_sites(frames.iter().map(|&frame| (frame, state)), products, tile),
             }
             take(state, tile);
         }
     }
 
-    /// Scores of any sites, frame and state, a column each.
+    /// Computes the scores of any sites (frame, state), one per column.
     fn score_sites(
         &self,
         sites: impl Iterator<Item = (usize, usize)>,
@@ -351,7 +362,7 @@ impl<F: Real> ProjectionGradients<F> {
         ScratchReq::new::<F>(c * h + (1 + v) * (h + 2) + frames * h)
     }
 
-    /// Zeros, without frames.
+    /// Zero gradients, without frames.
     pub fn zeros(projections: &Projections<F>) -> Self {
         let &Projections { states, hidden, vocabulary, .. } = projections;
         Self {

@@ -1,24 +1,25 @@
-//! The arcs from one state as log-probabilities: forward beside backward.
+//! The arcs from one state as log-probabilities: forward next to backward.
 //!
 //! ```text
 //! hat          b' = log σ(b)      l' = log softmax(l) + log σ(-b)
 //!              db = gb σ(-b) - G σ(b)      dl = gl - G softmax(l),  G = Σ gl
 //! log softmax  (b', l') = log softmax(b, l)      d = g - softmax · (gb + G)
 //! ```
-//! Sums and the blank are taken in f64. A weight of -inf has no probability and no part in a gradient; where all of them are
-//! -inf, none has. A blank of +inf has all of it.
+//! Sums and the blank are f64. A weight of -inf has no probability and no gradient; if all weights
+//! are -inf, none has. A blank of +inf has probability 1.
 use kernels::Real;
 
 /// How the arcs from a state become log-probabilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Normalize {
-    /// Blank or not first, and then a label (hybrid autoregressive transducer, arXiv 2003.07705).
+    /// Hybrid autoregressive transducer (arXiv 2003.07705): a blank probability, then a softmax
+    /// over labels.
     Hat,
     /// One softmax over blank and labels.
     LogSoftmax,
 }
 
-/// What turns the weights of one state into log-probabilities.
+/// Statistics that turn the weights of one state into log-probabilities.
 #[derive(Clone, Copy)]
 pub struct NormalizedState {
     /// `b'`
@@ -28,7 +29,9 @@ pub struct NormalizedState {
     emits: f64,
 }
 
-/// `log Σ exp w`, as `log p(w) = (w - max) - rest`; the rest of nothing but -inf is +inf.
+/// `log Σ exp w`, such that `log p(w) = (w - max) - rest`.
+///
+/// `rest` is +inf if all weights are -inf.
 #[derive(Clone, Copy)]
 struct LogSum {
     max: f64,
@@ -41,30 +44,30 @@ impl LogSum {
     }
 
     fn log_probability(&self, weight: f64) -> f64 {
-        // The difference of two infinities is 0 here.
+        // The difference of equal infinities is 0 here.
         if weight == self.max { -self.rest } else { (weight - self.max) - self.rest }
     }
 }
 
-/// `log σ(x) = -log(1 + exp(-x))`
+/// Returns `log σ(x) = -log(1 + exp(-x))`.
 pub fn log_sigmoid(x: f64) -> f64 {
     x.min(0.0) - (-x.abs()).exp().ln_1p()
 }
 
-/// `σ(x)`
+/// Returns `σ(x)`.
 pub fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
 impl NormalizedState {
-    /// `l'` of a weight.
+    /// Returns `l'` of a weight.
     pub fn label(&self, weight: f64) -> f64 {
         self.labels.log_probability(weight) + self.emits
     }
 }
 
 impl Normalize {
-    /// What the weights of a state need.
+    /// Computes the statistics of the weights of a state.
     pub fn state<F: Real>(self, blank: F, lexical: &[F]) -> NormalizedState {
         let blank = blank.to_f64();
         let (max, sum) = F::row_statistics(lexical);
@@ -88,25 +91,32 @@ impl Normalize {
         }
     }
 
-    /// Weights become log-probabilities.
+    /// Replaces weights by log-probabilities.
     pub fn forward<F: Real>(self, blank: &mut F, lexical: &mut [F]) {
         let state = self.state(*blank, lexical);
         *blank = F::from_f64(state.blank);
         lexical.iter_mut().for_each(|w| *w = F::from_f64(state.label(w.to_f64())));
     }
 
-    /// Weights become gradients but for the adjoints of the labels' own log-probabilities, which are still to be added, from
-    /// the adjoint of `b'` and the sum of those of `l'`.
-    pub fn backward<F: Real>(self, (of_blank, of_labels): (f64, f64), blank: &mut F, lexical: &mut [F]) {
+    /// Replaces weights by gradients, without the adjoints of the labels.
+    ///
+    /// The arguments are the adjoint of `b'` and the sum of the adjoints of `l'`. The caller adds
+    /// the adjoints of `l'`.
+    pub fn backward<F: Real>(
+        self,
+        (blank_adjoint, label_adjoint): (f64, f64),
+        blank: &mut F,
+        lexical: &mut [F],
+    ) {
         let NormalizedState { blank: log_blank, labels, .. } = self.state(*blank, lexical);
         let (slope, factor) = match self {
             Self::Hat => {
                 let b = blank.to_f64();
-                (of_blank * sigmoid(-b) - of_labels * sigmoid(b), of_labels)
+                (blank_adjoint * sigmoid(-b) - label_adjoint * sigmoid(b), label_adjoint)
             }
             Self::LogSoftmax => {
-                let total = of_blank + of_labels;
-                (of_blank - log_blank.exp() * total, total)
+                let total = blank_adjoint + label_adjoint;
+                (blank_adjoint - log_blank.exp() * total, total)
             }
         };
         *blank = F::from_f64(slope);
@@ -114,7 +124,7 @@ impl Normalize {
             let factor = F::from_f64(-factor * (-labels.rest).exp());
             F::row_softmax(lexical, None, None, F::from_f64(labels.max), factor);
         } else {
-            // No label has a probability: all are -inf, or the blank is +inf.
+            // No label has a probability: all weights are -inf, or the blank is +inf.
             lexical.fill(F::ZERO);
         }
     }
@@ -125,7 +135,7 @@ mod tests {
     use super::*;
 
     const BLOCKED: f64 = f64::NEG_INFINITY;
-    const BOTH: [Normalize; 2] = [Normalize::Hat, Normalize::LogSoftmax];
+    const NORMALIZATIONS: [Normalize; 2] = [Normalize::Hat, Normalize::LogSoftmax];
 
     fn forward(normalize: Normalize, mut blank: f64, lexical: &[f64]) -> (f64, Vec<f64>) {
         let mut lexical = lexical.to_vec();
@@ -133,18 +143,18 @@ mod tests {
         (blank, lexical)
     }
 
-    /// Gradients in both types, which must agree.
+    /// Computes gradients in both types, which must match.
     fn backward(
         normalize: Normalize,
         blank: f64,
         lexical: &[f64],
-        of_blank: f64,
-        of_labels: f64,
+        blank_adjoint: f64,
+        label_adjoint: f64,
     ) -> (f64, Vec<f64>) {
         let (mut wide, mut all) = (blank, lexical.to_vec());
-        normalize.backward((of_blank, of_labels), &mut wide, &mut all);
+        normalize.backward((blank_adjoint, label_adjoint), &mut wide, &mut all);
         let (mut narrow, mut row) = (blank as f32, lexical.iter().map(|&l| l as f32).collect::<Vec<_>>());
-        normalize.backward((of_blank, of_labels), &mut narrow, &mut row);
+        normalize.backward((blank_adjoint, label_adjoint), &mut narrow, &mut row);
         for (a, b) in all.iter().chain([&wide]).zip(row.iter().chain([&narrow])) {
             assert!((a - f64::from(*b)).abs() < 1e-6, "{a} against {b}");
         }
@@ -152,8 +162,8 @@ mod tests {
     }
 
     #[test]
-    fn probabilities_add_up_to_one_whatever_the_weights() {
-        for normalize in BOTH {
+    fn probabilities_sum_to_one_for_any_weights() {
+        for normalize in NORMALIZATIONS {
             for blank in [-1e300, -1e4, -800.0, -3.0, 0.0, 50.0, 1e4, 1e300] {
                 for lexical in
                     [[0.0, 1.0, -2.0], [1e4, 9999.0, -1e4], [1e300, 1e300, 0.0], [BLOCKED, 2.0, BLOCKED]]
@@ -169,8 +179,8 @@ mod tests {
 
     #[test]
     fn blocked_weights_have_no_probability_and_no_gradient() {
-        for normalize in BOTH {
-            // Only the blank; in hat, half of the mass is lost.
+        for normalize in NORMALIZATIONS {
+            // Only the blank; with hat, half of the probability is lost.
             let (b, l) = forward(normalize, 0.0, &[BLOCKED; 3]);
             assert_eq!(b, if normalize == Normalize::Hat { 0.5f64.ln() } else { 0.0 });
             assert_eq!(l, [BLOCKED; 3]);
@@ -195,8 +205,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_weight_is_not_hidden() {
-        for normalize in BOTH {
+    fn invalid_weights_propagate() {
+        for normalize in NORMALIZATIONS {
             assert!(forward(normalize, 0.0, &[f64::INFINITY, 0.0]).1.iter().any(|l| l.is_nan()));
             assert!(forward(normalize, 0.0, &[f64::NAN, 0.0]).1.iter().all(|l| l.is_nan()));
             assert!(forward(normalize, f64::NAN, &[0.0]).0.is_nan());
@@ -204,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sure_blank_keeps_its_digits() {
+    fn a_probable_blank_is_accurate() {
         let (b, _) = forward(Normalize::Hat, 40.0, &[0.0]);
         assert!((b / -(-40f64).exp() - 1.0).abs() < 1e-15);
         let (b, _) = forward(Normalize::LogSoftmax, 30.0, &[0.0]);

@@ -1,4 +1,4 @@
-//! Any weight function under a normaliser: rows of V weights, whole frames and a few sites of a chain at a time.
+//! Any weight function with a normalizer: rows of V weights, whole frames and sites of a chain.
 use kernels::{BufferPool, Real, ScratchReq, items_mut, par_for, parts, parts_mut};
 
 use super::log_probabilities::Normalize;
@@ -16,12 +16,12 @@ pub struct ArcShape {
 }
 
 impl ArcShape {
-    /// Frames whose weights are made at once on the way back.
+    /// Frames whose weights backward computes at once.
     fn frames(self) -> usize {
         (BLOCK_ELEMENTS / self.states.saturating_mul(self.vocabulary.saturating_add(1)).max(1)).max(1)
     }
 
-    /// Sites of a chain whose weights are made at once on the way back.
+    /// Sites of a chain whose weights backward computes at once.
     fn sites(self) -> usize {
         (BLOCK_ELEMENTS / self.vocabulary.saturating_add(1)).max(1)
     }
@@ -34,7 +34,7 @@ impl ArcShape {
 
     /// Memory of a [`backward_chain`].
     pub fn chain_scratch<F>(self) -> ScratchReq {
-        // Positions behind the last ones make at most twice as many.
+        // The positions after the last ones at most double the number.
         ScratchReq::new::<F>(self.sites()).times(self.vocabulary.saturating_add(5))
     }
 }
@@ -72,19 +72,19 @@ pub fn backward<F: Real>(
     let count = shape.frames().min(frames.len()) * states;
     let (mut blank, mut lexical) = (vec![F::ZERO; count], vec![F::ZERO; count * v]);
     let all = adjoints.blank.chunks(count.max(1)).zip(adjoints.lexical.chunks((count * v).max(1)));
-    for (frames, (of_blank, of_labels)) in frames.chunks(shape.frames()).zip(all) {
-        let (blank, lexical) = (&mut blank[..of_blank.len()], &mut lexical[..of_labels.len()]);
+    for (frames, (blank_adjoint, label_adjoints)) in frames.chunks(shape.frames()).zip(all) {
+        let (blank, lexical) = (&mut blank[..blank_adjoint.len()], &mut lexical[..label_adjoints.len()]);
         inner.forward(frames, ArcsMut { blank: &mut *blank, lexical: &mut *lexical });
         let weights = (parts_mut(blank, ROWS_PER_TASK), parts_mut(lexical, ROWS_PER_TASK * v));
         par_for(
-            (weights, parts(of_blank, ROWS_PER_TASK), parts(of_labels, ROWS_PER_TASK * v)),
-            |_, (weights, of_blank, of_labels)| {
-                let adjoints = of_blank.iter().zip(of_labels.chunks_exact(v));
+            (weights, parts(blank_adjoint, ROWS_PER_TASK), parts(label_adjoints, ROWS_PER_TASK * v)),
+            |_, (weights, blank_adjoint, label_adjoints)| {
+                let adjoints = blank_adjoint.iter().zip(label_adjoints.chunks_exact(v));
                 let weights = weights.0.iter_mut().zip(weights.1.chunks_exact_mut(v));
-                for ((blank, lexical), (of_blank, of_labels)) in weights.zip(adjoints) {
-                    let sum = of_labels.iter().map(|g| g.to_f64()).sum();
-                    normalize.backward((of_blank.to_f64(), sum), blank, lexical);
-                    F::add_slice(lexical, of_labels);
+                for ((blank, lexical), (blank_adjoint, label_adjoints)) in weights.zip(adjoints) {
+                    let sum = label_adjoints.iter().map(|g| g.to_f64()).sum();
+                    normalize.backward((blank_adjoint.to_f64(), sum), blank, lexical);
+                    F::add_slice(lexical, label_adjoints);
                 }
             },
         );
@@ -92,7 +92,7 @@ pub fn backward<F: Real>(
     }
 }
 
-/// Weights along a chain: of each site, V are made, and one beside the blank's is kept.
+/// Computes weights along a chain: V weights of each site, of which one is kept with the blank.
 pub fn forward_chain<F: Real>(
     inner: &dyn BoundWeights<F>,
     normalize: Normalize,
@@ -122,8 +122,8 @@ pub fn forward_chain<F: Real>(
 ///
 /// ```text
 /// for each block of positions, for each few frames:
-///     par for each site:  weights of its row, and their gradients
-///     for each label y:   the inner function's own, along a chain of y alone
+///     in parallel over sites:  weights of the row, and their gradients
+///     for each label y:        backward of the inner function, along a chain of only y
 /// ```
 pub fn backward_chain<F: Real>(
     inner: &mut dyn BoundWeights<F>,
@@ -134,49 +134,54 @@ pub fn backward_chain<F: Real>(
 ) -> Result<()> {
     let (positions, v) = (chain.states.len(), shape.vocabulary);
     let all = adjoints.blank.len() / positions;
-    let each = shape.sites().min(positions);
-    let few = (shape.sites() / each).clamp(1, all.max(1));
-    let mut blank = vec![F::ZERO; few * each];
-    let mut lexical = vec![F::ZERO; few * each * v];
-    // What is given to the inner function has one position more, because no label follows a last one.
-    let mut room = vec![F::ZERO; 2 * few * (each + 1)];
-    for from in (0..positions).step_by(each) {
-        let block = from..(from + each).min(positions);
+    let block_positions = shape.sites().min(positions);
+    let frames_per_block = (shape.sites() / block_positions).clamp(1, all.max(1));
+    let mut blank = vec![F::ZERO; frames_per_block * block_positions];
+    let mut lexical = vec![F::ZERO; frames_per_block * block_positions * v];
+    // The inner function gets one more position, because no label follows the last position.
+    let mut chain_adjoints = vec![F::ZERO; 2 * frames_per_block * (block_positions + 1)];
+    for from in (0..positions).step_by(block_positions) {
+        let block = from..(from + block_positions).min(positions);
         let mut states = chain.states[block.clone()].to_vec();
         states.push(chain.states[block.end - 1]);
-        for start in (0..all).step_by(few) {
-            let count = few.min(all - start) * block.len();
+        for start in (0..all).step_by(frames_per_block) {
+            let count = frames_per_block.min(all - start) * block.len();
             let (blank, lexical) = (&mut blank[..count], &mut lexical[..count * v]);
             let weights = &*inner;
             par_for((items_mut(blank), parts_mut(lexical, v)), |site, (blank, row)| {
                 let (t, u) = (start + site / block.len(), block.start + site % block.len());
                 let (at, label) = (t * positions + u, chain.labels.get(u));
-                let of_label = label.map_or(F::ZERO, |_| adjoints.lexical[at]);
-                if adjoints.blank[at] == F::ZERO && of_label == F::ZERO {
+                let label_adjoint = label.map_or(F::ZERO, |_| adjoints.lexical[at]);
+                if adjoints.blank[at] == F::ZERO && label_adjoint == F::ZERO {
                     *blank = F::ZERO;
                     return row.fill(F::ZERO);
                 }
                 *blank = weights.forward_state(first + t, chain.states[u], row);
-                normalize.backward((adjoints.blank[at].to_f64(), of_label.to_f64()), blank, row);
+                normalize.backward((adjoints.blank[at].to_f64(), label_adjoint.to_f64()), blank, row);
                 if let Some(&label) = label {
-                    row[label as usize - 1] += of_label;
+                    row[label as usize - 1] += label_adjoint;
                 }
             });
             let sites = count / block.len() * states.len();
-            let (of_blank, of_label) = room.split_at_mut(few * (each + 1));
-            let (of_blank, of_label) = (&mut of_blank[..sites], &mut of_label[..sites]);
+            let (blank_adjoint, label_adjoint) =
+                chain_adjoints.split_at_mut(frames_per_block * (block_positions + 1));
+            let (blank_adjoint, label_adjoint) = (&mut blank_adjoint[..sites], &mut label_adjoint[..sites]);
             for y in 0..v {
                 for site in 0..count {
                     let at = site / block.len() * states.len() + site % block.len();
-                    of_blank[at] = if y == 0 { blank[site] } else { F::ZERO };
-                    of_label[at] = lexical[site * v + y];
+                    blank_adjoint[at] = if y == 0 { blank[site] } else { F::ZERO };
+                    label_adjoint[at] = lexical[site * v + y];
                 }
                 for last in (block.len()..sites).step_by(states.len()) {
-                    (of_blank[last], of_label[last]) = (F::ZERO, F::ZERO);
+                    (blank_adjoint[last], label_adjoint[last]) = (F::ZERO, F::ZERO);
                 }
                 let labels = vec![1 + y as u32; block.len()];
                 let chain = LabelChain { states: &states, labels: &labels };
-                inner.backward_chain(first + start, chain, Arcs { blank: of_blank, lexical: of_label })?;
+                inner.backward_chain(
+                    first + start,
+                    chain,
+                    Arcs { blank: blank_adjoint, lexical: label_adjoint },
+                )?;
             }
         }
     }

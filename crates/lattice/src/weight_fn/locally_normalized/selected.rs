@@ -1,12 +1,13 @@
-//! A joint network's weights along a chain, from the selected normaliser: forward beside backward.
+//! A joint network's weights along a chain, by the selected normalizer: forward next to backward.
 //!
 //! ```text
-//! sites (t, u)     h = tanh(P[c_u] + Q_t), made on the fly
-//! log softmax      head of 1 + V classes, the blank and the next label selected
-//! hat              head of V classes, the next label selected: r;   b = h w0 + c0 beside it:
+//! sites (t, u)     h = tanh(P[c_u] + Q_t), computed on the fly
+//! log softmax      head of 1 + V classes; the blank and the next label are selected
+//! hat              head of V classes; the next label is selected: r;   b = h w0 + c0 separately:
 //!                  b' = log σ(b)     l' = r + log σ(-b)     db = gb σ(-b) - gl σ(b)     dr = gl
 //! ```
-//! Sites go in groups, so that what a call holds depends on H, V and the budget alone; a site without adjoints is left out.
+//! Sites are processed in groups, so that the memory of a call depends only on H, V and the budget.
+//! Sites without adjoints are skipped.
 use std::sync::Mutex;
 
 use kernels::{Real, ScratchReq};
@@ -25,22 +26,22 @@ use crate::{
     },
 };
 
-/// Sites of a group, as few and as many as they may be.
-const SITES: [usize; 2] = [1 << 12, 1 << 15];
+/// Smallest and largest number of sites of a group.
+const GROUP_SITES: [usize; 2] = [1 << 12, 1 << 15];
 
 /// A bound joint network and its normalizer.
 pub struct Selected<'a, F: Real> {
     pub joint: BoundJoint<'a, F>,
     normalize: Normalize,
     budget: usize,
-    /// As many as there are calls at once.
+    /// One workspace for each concurrent call.
     workspaces: Mutex<Vec<Workspace<F>>>,
-    /// Gradients of the classes of the normaliser, *C x H* and *C*; nothing before the first.
+    /// Gradients of the classes of the normalizer, *C x H* and *C*; empty before the first.
     head: Vec<F>,
     bias: Vec<f64>,
 }
 
-/// Classes of the normaliser and how many of them a site asks for.
+/// Numbers of classes of the normalizer and of a site.
 fn classes(vocabulary: usize, normalize: Normalize) -> [usize; 2] {
     match normalize {
         Normalize::Hat => [vocabulary, 1],
@@ -48,15 +49,15 @@ fn classes(vocabulary: usize, normalize: Normalize) -> [usize; 2] {
     }
 }
 
-/// Sites of a group: about as many as half of a budget keeps the scores of.
-fn group<F>(classes: usize, budget: usize) -> usize {
-    (budget / 2 / (classes.max(1) * size_of::<F>())).clamp(SITES[0], SITES[1])
+/// Sites of a group: about as many as half of a budget can keep the scores of.
+fn group_sites<F>(classes: usize, budget: usize) -> usize {
+    (budget / 2 / (classes.max(1) * size_of::<F>())).clamp(GROUP_SITES[0], GROUP_SITES[1])
 }
 
 /// Memory that the normalizer allocates in addition to a joint network.
 pub fn scratch<F: panda_core::Real>(sizes: &JointSizes, normalize: Normalize, budget: usize) -> ScratchReq {
     let [classes, selected] = classes(sizes.vocabulary, normalize);
-    let sites = group::<F>(classes, budget);
+    let sites = group_sites::<F>(classes, budget);
     let shape = panda_core::Shape { sites, hidden: sizes.hidden, classes, selected };
     let plan = Plan::<F>::new(shape, Precision::Full, budget, true);
     let plan = plan.unwrap_or_else(|_| Plan::minimal(shape, Precision::Full)).scratch(shape, Precision::Full);
@@ -88,14 +89,14 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
         })
     }
 
-    /// The classes of the normaliser among the rows of the joint's head.
+    /// The classes of the normalizer among the rows of the joint's head.
     fn head(&self) -> Result<Head<'_, F>> {
         let Projections { head, bias, hidden: h, .. } = &self.joint.projections;
         let first = bias.len() - self.classes();
         Ok(Head::new(&head[first * h..], Some(&bias[first..]), *h)?)
     }
 
-    /// Classes of the normalizer.
+    /// Number of classes of the normalizer.
     fn classes(&self) -> usize {
         classes(self.joint.projections.vocabulary, self.normalize)[0]
     }
@@ -108,18 +109,18 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
         result
     }
 
-    /// Goes from group to group of some sites.
-    fn each_group(
+    /// Calls `work` for each group of some sites.
+    fn for_each_group(
         &self,
         sites: impl Iterator<Item = usize> + Clone,
         mut work: impl FnMut(&[usize]) -> Result<()>,
     ) -> Result<()> {
         let count = sites.clone().count();
-        let each = count.div_ceil(count.div_ceil(group::<F>(self.classes(), self.budget)).max(1));
-        let (mut sites, mut group) = (sites, Vec::with_capacity(each));
+        let group_size = count.div_ceil(count.div_ceil(group_sites::<F>(self.classes(), self.budget)).max(1));
+        let (mut sites, mut group) = (sites, Vec::with_capacity(group_size));
         loop {
             group.clear();
-            group.extend(sites.by_ref().take(each));
+            group.extend(sites.by_ref().take(group_size));
             if group.is_empty() {
                 return Ok(());
             }
@@ -127,7 +128,7 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
         }
     }
 
-    /// What the sites of a group ask for.
+    /// Returns the classes that the sites of a group select.
     fn selection(&self, chain: LabelChain, sites: &[usize]) -> Result<Selection> {
         let [_, per_site] = classes(self.joint.projections.vocabulary, self.normalize);
         let (mut ids, mut active) = (Vec::new(), Vec::new());
@@ -156,61 +157,64 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
             Normalize::Hat => {
                 let arcs = ArcsMut { blank: &mut *blank, lexical: &mut *lexical };
                 chain::forward(&self.joint.projections, first, chain, arcs);
-                self.each_group(all.filter(|&site| label(chain, site).is_some()), |sites| {
+                self.for_each_group(all.filter(|&site| label(chain, site).is_some()), |sites| {
                     let selection = self.selection(chain, sites)?;
-                    let found = forward(&self.sites(first, chain, sites), &head, &selection, workspace)?;
-                    for (&site, &emission) in sites.iter().zip(&found.emissions) {
+                    let normalized = forward(&self.sites(first, chain, sites), &head, &selection, workspace)?;
+                    for (&site, &emission) in sites.iter().zip(&normalized.emissions) {
                         lexical[site] = F::from_f64(emission + log_sigmoid(-blank[site].to_f64()));
                     }
-                    workspace.recycle(found);
+                    workspace.recycle(normalized);
                     Ok(())
                 })?;
                 blank.iter_mut().for_each(|b| *b = F::from_f64(log_sigmoid(b.to_f64())));
                 Ok(())
             }
-            Normalize::LogSoftmax => self.each_group(all, |sites| {
+            Normalize::LogSoftmax => self.for_each_group(all, |sites| {
                 let selection = self.selection(chain, sites)?;
-                let found = forward(&self.sites(first, chain, sites), &head, &selection, workspace)?;
-                for (&site, emissions) in sites.iter().zip(found.emissions.as_chunks::<2>().0) {
+                let normalized = forward(&self.sites(first, chain, sites), &head, &selection, workspace)?;
+                for (&site, emissions) in sites.iter().zip(normalized.emissions.as_chunks::<2>().0) {
                     blank[site] = F::from_f64(emissions[0]);
                     let label = label(chain, site);
                     lexical[site] = label.map_or(F::NEG_INFINITY, |_| F::from_f64(emissions[1]));
                 }
-                workspace.recycle(found);
+                workspace.recycle(normalized);
                 Ok(())
             }),
         })
     }
 
-    /// Propagates adjoints of both.
+    /// Propagates adjoints of both log-probabilities.
     pub fn backward(&mut self, first: usize, chain: LabelChain, adjoints: Arcs<F>) -> Result<()> {
-        let of_label = |site: usize| label(chain, site).map_or(0.0, |_| adjoints.lexical[site].to_f64());
+        let label_adjoint = |site: usize| label(chain, site).map_or(0.0, |_| adjoints.lexical[site].to_f64());
         if self.normalize == Normalize::Hat {
             self.backward_blanks(first, chain, adjoints);
         }
-        let of_blank = |site: usize| match self.normalize {
+        let blank_adjoint = |site: usize| match self.normalize {
             Normalize::Hat => 0.0,
             Normalize::LogSoftmax => adjoints.blank[site].to_f64(),
         };
-        let sites = (0..adjoints.blank.len()).filter(|&site| (of_blank(site), of_label(site)) != (0.0, 0.0));
+        let sites = (0..adjoints.blank.len())
+            .filter(|&site| (blank_adjoint(site), label_adjoint(site)) != (0.0, 0.0));
 
         let (_, gradients) = self.joint.gradients();
-        let of_sites = (std::mem::take(&mut gradients.contexts), std::mem::take(&mut gradients.frames));
+        let site_gradients = (std::mem::take(&mut gradients.contexts), std::mem::take(&mut gradients.frames));
         let (mut weight, mut bias) = (std::mem::take(&mut self.head), std::mem::take(&mut self.bias));
         if weight.is_empty() {
             let classes = self.classes();
             (weight, bias) = (kernels::zeros(classes * self.joint.projections.hidden), vec![0.0; classes]);
         }
-        let mut sums = Gradients { sites: of_sites, weight, bias };
+        let mut sums = Gradients { sites: site_gradients, weight, bias };
         let result = self.with_workspace(|workspace| {
             let (head, mut emissions) = (self.head()?, Vec::new());
-            self.each_group(sites, |sites| {
+            self.for_each_group(sites, |sites| {
                 let selection = &self.selection(chain, sites)?;
                 emissions.clear();
                 match self.normalize {
-                    Normalize::Hat => emissions.extend(sites.iter().map(|&site| of_label(site))),
+                    Normalize::Hat => emissions.extend(sites.iter().map(|&site| label_adjoint(site))),
                     Normalize::LogSoftmax => {
-                        emissions.extend(sites.iter().flat_map(|&site| [of_blank(site), of_label(site)]));
+                        emissions.extend(
+                            sites.iter().flat_map(|&site| [blank_adjoint(site), label_adjoint(site)]),
+                        );
                     }
                 }
                 let (adjoints, sites) = (&Adjoints::new(&emissions), &self.sites(first, chain, sites));
@@ -222,38 +226,38 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
                 Ok(())
             })
         });
-        let Gradients { sites: of_sites, weight, bias } = sums;
+        let Gradients { sites: site_gradients, weight, bias } = sums;
         if let Some(gradients) = &mut self.joint.gradients {
-            (gradients.contexts, gradients.frames) = of_sites;
+            (gradients.contexts, gradients.frames) = site_gradients;
         }
         (self.head, self.bias) = (weight, bias);
         result
     }
 
-    /// What the scores of blanks have to do with both log-probabilities of hat, a few frames at a time.
+    /// Propagates adjoints to the blank scores of hat, in groups of frames.
     fn backward_blanks(&mut self, first: usize, chain: LabelChain, adjoints: Arcs<F>) {
         let positions = chain.states.len();
-        let few = (group::<F>(self.classes(), self.budget) / positions).max(1) * positions;
-        let few = few.min(adjoints.blank.len().max(1));
-        let (mut blank, mut lexical) = (vec![F::ZERO; few], vec![F::ZERO; few]);
-        let parts = adjoints.blank.chunks(few).zip(adjoints.lexical.chunks(few));
-        for (part, (of_blank, of_label)) in parts.enumerate() {
-            let first = first + part * few / positions;
-            let (blank, lexical) = (&mut blank[..of_blank.len()], &mut lexical[..of_blank.len()]);
+        let frames = (group_sites::<F>(self.classes(), self.budget) / positions).max(1);
+        let sites = (frames * positions).min(adjoints.blank.len().max(1));
+        let (mut blank, mut lexical) = (vec![F::ZERO; sites], vec![F::ZERO; sites]);
+        let parts = adjoints.blank.chunks(sites).zip(adjoints.lexical.chunks(sites));
+        for (part, (blank_adjoint, label_adjoint)) in parts.enumerate() {
+            let first = first + part * sites / positions;
+            let (blank, lexical) = (&mut blank[..blank_adjoint.len()], &mut lexical[..blank_adjoint.len()]);
             let arcs = ArcsMut { blank: &mut *blank, lexical: &mut *lexical };
             let (projections, gradients) = self.joint.gradients();
             chain::forward(projections, first, chain, arcs);
             for (site, b) in blank.iter_mut().enumerate() {
-                let (score, of_blank) = (b.to_f64(), of_blank[site].to_f64());
-                let of_label = label(chain, site).map_or(0.0, |_| of_label[site].to_f64());
-                *b = F::from_f64(of_blank * sigmoid(-score) - of_label * sigmoid(score));
+                let (score, blank_adjoint) = (b.to_f64(), blank_adjoint[site].to_f64());
+                let label_adjoint = label(chain, site).map_or(0.0, |_| label_adjoint[site].to_f64());
+                *b = F::from_f64(blank_adjoint * sigmoid(-score) - label_adjoint * sigmoid(score));
             }
             lexical.fill(F::ZERO);
             chain::backward(projections, gradients, first, chain, Arcs { blank, lexical });
         }
     }
 
-    /// Gradients of the joint's parameters.
+    /// Returns the gradients of the joint's parameters.
     pub fn finish(self) -> Parameters<F> {
         let Self { mut joint, head, bias, .. } = self;
         let (projections, gradients) = joint.gradients();
@@ -276,7 +280,7 @@ fn label(chain: LabelChain, site: usize) -> Option<u32> {
 /// Some sites of a chain, by number: `t (U + 1) + u`.
 struct ChainSites<'a, F: Real> {
     projections: &'a Projections<F>,
-    /// The frame of the first site.
+    /// Frame of the first site of the chain.
     first: usize,
     /// *U + 1*
     states: &'a [usize],
@@ -284,15 +288,15 @@ struct ChainSites<'a, F: Real> {
 }
 
 impl<F: Real> ChainSites<'_, F> {
-    /// Frame and context state.
-    fn place(&self, site: usize) -> (usize, usize) {
+    /// Frame and context state of a site.
+    fn frame_and_state(&self, site: usize) -> (usize, usize) {
         let (t, u) = (self.sites[site] / self.states.len(), self.sites[site] % self.states.len());
         (self.first + t, self.states[u])
     }
 }
 
 impl<F: panda_core::Real> Sites<F> for ChainSites<'_, F> {
-    /// Of projected contexts and frames.
+    /// Gradients of projected contexts and frames.
     type Gradient = (Vec<F>, Vec<F>);
 
     fn len(&self) -> usize {
@@ -309,7 +313,7 @@ impl<F: panda_core::Real> Sites<F> for ChainSites<'_, F> {
 
     fn fill(&self, sites: &[usize], hidden: &mut [F]) {
         for (&site, out) in sites.iter().zip(hidden.chunks_exact_mut(self.width())) {
-            let (frame, state) = self.place(site);
+            let (frame, state) = self.frame_and_state(site);
             self.projections.hidden_row(frame, state, out);
         }
     }
@@ -325,14 +329,15 @@ impl<F: panda_core::Real> Sites<F> for ChainSites<'_, F> {
 
     fn scatter(&self, sites: &[usize], gradient: &[F], (contexts, frames): &mut (Vec<F>, Vec<F>)) {
         let h = self.width();
-        let of_frames = |frames: &mut [F]| {
+        let scatter_frames = |frames: &mut [F]| {
             for (&site, gradient) in sites.iter().zip(gradient.chunks_exact(h)) {
-                F::add_slice(&mut frames[self.place(site).0 * h..][..h], gradient);
+                F::add_slice(&mut frames[self.frame_and_state(site).0 * h..][..h], gradient);
             }
         };
-        // A context has sites in all frames, too many for one sum: those of a wave first, then the waves.
-        let of_contexts = |contexts: &mut [F]| {
-            let state = |(at, &site): (usize, &usize)| (self.place(site).1, at);
+        // A context has sites in all frames, too many for one sum: first those of a wave, then the
+        // waves.
+        let scatter_contexts = |contexts: &mut [F]| {
+            let state = |(at, &site): (usize, &usize)| (self.frame_and_state(site).1, at);
             let mut order: Vec<(usize, usize)> = sites.iter().enumerate().map(state).collect();
             order.sort_unstable();
             let mut sum = vec![F::ZERO; h];
@@ -342,6 +347,6 @@ impl<F: panda_core::Real> Sites<F> for ChainSites<'_, F> {
                 F::add_slice(&mut contexts[sites[0].0 * h..][..h], &sum);
             }
         };
-        rayon::join(|| of_contexts(contexts), || of_frames(frames));
+        rayon::join(|| scatter_contexts(contexts), || scatter_frames(frames));
     }
 }

@@ -1,4 +1,4 @@
-//! Lattices so small that all paths can be listed.
+//! Lattices over a table, with few enough paths to list them.
 use std::collections::BTreeMap;
 
 use lattice::{
@@ -6,61 +6,63 @@ use lattice::{
     Result, TableWeightFn,
 };
 
-/// Numbers from a seed (Knuth's linear congruences).
-pub struct Numbers(u64);
+/// Random numbers from a seed (Knuth's linear congruential generator).
+pub struct Random(u64);
 
-impl Numbers {
+impl Random {
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678_9abc_def1)
     }
 
-    pub fn below(&mut self, limit: usize) -> usize {
+    pub fn index(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % limit
     }
 
-    /// -2 to 2.
+    /// Returns a number in -2 to 2.
     pub fn number(&mut self) -> f64 {
-        self.below(1 << 20) as f64 / f64::from(1 << 18) - 2.0
+        self.index(1 << 20) as f64 / f64::from(1 << 18) - 2.0
     }
 }
 
 /// A lattice over a table, and the frames of a batch.
-pub struct Tiny {
+pub struct TableLattice {
     pub context: Box<dyn Context>,
     pub alignment: AlignmentLattice,
     pub weights: Vec<f64>,
     pub lengths: Vec<usize>,
 }
 
-/// What every path is: its alignment, its labels, its weight.
-pub type Listed = (Vec<u32>, Vec<u32>, f64);
+/// Alignment, labels and weight of a path.
+pub type ListedPath = (Vec<u32>, Vec<u32>, f64);
 
-impl Tiny {
-    /// Any context and alignment; blocked arcs in a third of the lattices, ties in another.
+impl TableLattice {
+    /// Creates a lattice with any context and alignment.
+    ///
+    /// A third of the lattices has blocked arcs, another third has ties.
     pub fn new(seed: u64) -> Self {
-        let mut numbers = Numbers::new(seed);
-        let vocabulary = 1 + numbers.below(3);
-        let context: Box<dyn Context> = match numbers.below(4) {
+        let mut numbers = Random::new(seed);
+        let vocabulary = 1 + numbers.index(3);
+        let context: Box<dyn Context> = match numbers.index(4) {
             order @ 0..3 => Box::new(FullNGram::new(vocabulary, order).unwrap()),
             _ => {
-                let states = 1 + numbers.below(5);
+                let states = 1 + numbers.index(5);
                 let table: Vec<i64> =
-                    (0..states * vocabulary).map(|_| numbers.below(states) as i64).collect();
+                    (0..states * vocabulary).map(|_| numbers.index(states) as i64).collect();
                 Box::new(NextStateTable::new(&table, states, vocabulary).unwrap())
             }
         };
-        let alignment = match numbers.below(4) {
+        let alignment = match numbers.index(4) {
             0 => AlignmentLattice::FrameDependent,
             labels => AlignmentLattice::frame_label_dependent(labels - 1).unwrap(),
         };
         let longest = if alignment.expansions().is_some_and(|labels| labels > 1) { 2 } else { 4 };
-        let lengths: Vec<usize> = (0..1 + numbers.below(3)).map(|_| numbers.below(longest + 1)).collect();
-        let (kind, mut weights) = (numbers.below(3), Vec::new());
+        let lengths: Vec<usize> = (0..1 + numbers.index(3)).map(|_| numbers.index(longest + 1)).collect();
+        let (kind, mut weights) = (numbers.index(3), Vec::new());
         for _ in 0..lengths.len() * longest * context.states() * (1 + vocabulary) {
             weights.push(match kind {
-                0 if numbers.below(4) == 0 => f64::NEG_INFINITY,
-                1 => numbers.below(3) as f64 - 1.0,
+                0 if numbers.index(4) == 0 => f64::NEG_INFINITY,
+                1 => numbers.index(3) as f64 - 1.0,
                 _ => numbers.number(),
             });
         }
@@ -80,10 +82,10 @@ impl Tiny {
         &self.weights[(utterance * self.padded() + frame) * self.arcs() + state * labels..][..labels]
     }
 
-    /// Lets `use_it` use the lattice.
+    /// Calls a function with a session, the lattice and its frames.
     pub fn with<T>(
         &self,
-        use_it: impl FnOnce(&mut LatticeSession<f64>, &RecognitionLattice<f64>, &Frames<f64>) -> Result<T>,
+        run: impl FnOnce(&mut LatticeSession<f64>, &RecognitionLattice<f64>, &Frames<f64>) -> Result<T>,
     ) -> Result<T> {
         let (padded, labels) = (self.padded(), 1 + self.context.vocabulary());
         let shape = [self.lengths.len(), padded, self.context.states(), labels];
@@ -91,10 +93,10 @@ impl Tiny {
         let lattice = RecognitionLattice::new(&*self.context, self.alignment, &table)?;
         let rows: Vec<f64> = (0..self.lengths.len()).flat_map(|_| (0..padded).map(|t| t as f64)).collect();
         let frames = Frames::new(&rows, &[self.lengths.len(), padded, 1], &self.lengths)?;
-        use_it(&mut LatticeSession::default(), &lattice, &frames)
+        run(&mut LatticeSession::default(), &lattice, &frames)
     }
 
-    /// One utterance of the batch, alone.
+    /// Returns one utterance of the batch, alone.
     pub fn only(&self, utterance: usize) -> Self {
         let size = self.padded() * self.arcs();
         let context = NextStateTable::new(&self.table(), self.context.states(), self.context.vocabulary());
@@ -112,29 +114,29 @@ impl Tiny {
         (0..self.context.states()).flat_map(next).collect()
     }
 
-    /// All paths of an utterance that are not blocked.
-    pub fn paths(&self, utterance: usize) -> Vec<Listed> {
-        let mut found = Vec::new();
-        self.go_on(utterance, (0, 0), self.context.start(), (vec![], vec![], 0.0), &mut found);
-        found
+    /// Returns all paths of an utterance that are not blocked.
+    pub fn paths(&self, utterance: usize) -> Vec<ListedPath> {
+        let mut paths = Vec::new();
+        self.extend_path(utterance, (0, 0), self.context.start(), (vec![], vec![], 0.0), &mut paths);
+        paths
     }
 
-    fn go_on(
+    fn extend_path(
         &self,
         utterance: usize,
         (t, a): (usize, usize),
         p: usize,
-        path: Listed,
-        found: &mut Vec<Listed>,
+        path: ListedPath,
+        paths: &mut Vec<ListedPath>,
     ) {
         if t == self.lengths[utterance] {
-            return found.push(path);
+            return paths.push(path);
         }
         let row = self.row(utterance, t, p);
         for (label, &w) in row.iter().enumerate() {
             let next = match (self.alignment.expansions(), label) {
                 (None, _) | (Some(_), 0) => (t + 1, 0),
-                (Some(most), _) if a < most => (t, a + 1),
+                (Some(limit), _) if a < limit => (t, a + 1),
                 _ => continue,
             };
             if w == f64::NEG_INFINITY {
@@ -143,7 +145,7 @@ impl Tiny {
             let (mut alignment, mut labels, weight) = path.clone();
             alignment.push(label as u32);
             if next.0 > t {
-                // What the frame did not use.
+                // Unused entries of the frame.
                 let rest = self.alignment.num_states() - 1 - a;
                 alignment.extend(std::iter::repeat_n(0, rest));
             }
@@ -151,7 +153,7 @@ impl Tiny {
                 labels.push(label as u32);
             }
             let state = self.context.next_state(p, label);
-            self.go_on(utterance, next, state, (alignment, labels, weight + w), found);
+            self.extend_path(utterance, next, state, (alignment, labels, weight + w), paths);
         }
     }
 }
@@ -166,8 +168,8 @@ pub fn log_sum(values: impl IntoIterator<Item = f64>) -> f64 {
     top + values.iter().map(|x| (x - top).exp()).sum::<f64>().ln()
 }
 
-/// All strings of some paths and what they weigh.
-pub fn strings(paths: Vec<Listed>, merge: Merge) -> BTreeMap<Vec<u32>, f64> {
+/// Returns all strings of some paths with their weights.
+pub fn strings(paths: Vec<ListedPath>, merge: Merge) -> BTreeMap<Vec<u32>, f64> {
     let mut all: BTreeMap<Vec<u32>, Vec<f64>> = BTreeMap::new();
     for (_, labels, weight) in paths {
         all.entry(labels).or_default().push(weight);

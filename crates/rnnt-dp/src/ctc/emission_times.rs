@@ -1,17 +1,19 @@
-//! When labels begin, and how surely.
+//! Emission times of labels, and confidences.
 use super::{CtcPath, Trellis};
 use crate::{
-    Error, Regularisers, Result,
+    Error, Regularizers, Result,
     semiring::Log,
-    walk::{self, after},
+    walk::{self, beta_after},
 };
 
-/// The posterior probability that each label begins at each frame, *T x U*; 0 for an utterance without an alignment.
+/// Returns the posterior probability that each label begins at each frame.
+///
+/// The result is *T x U*; 0 for an utterance without an alignment.
 ///
 /// ```
 /// let e = [-0.1, -3.0, -2.0, -0.2, -2.0, -0.2, -0.1, -4.0]; // blank, label 7 at four frames
-/// let begins = rnnt_dp::ctc::emission_posteriors(&[7], &e)?;
-/// assert!(begins[1] > 0.8 && (begins.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+/// let posteriors = rnnt_dp::ctc::emission_posteriors(&[7], &e)?;
+/// assert!(posteriors[1] > 0.8 && (posteriors.iter().sum::<f64>() - 1.0).abs() < 1e-12);
 /// # Ok::<(), rnnt_dp::Error>(())
 /// ```
 ///
@@ -24,23 +26,24 @@ use crate::{
 /// # Cost
 /// O(T U) time and memory.
 pub fn emission_posteriors(labels: &[u32], emissions: &[f64]) -> Result<Vec<f64>> {
-    let trellis = Trellis::new(labels, emissions, Regularisers::default())?;
+    let trellis = Trellis::new(labels, emissions, Regularizers::default())?;
     let beta = trellis.backward::<Log>();
-    let log_p = trellis.log_p(beta[0])?;
+    let log_p = trellis.check_log_prob(beta[0])?;
     let mut out = vec![0.0; trellis.frames * labels.len()];
     if log_p == f64::NEG_INFINITY {
         return Ok(out);
     }
     let mut alpha = vec![0.0; beta.len()];
-    walk::forward_each::<Log, _>(
+    walk::forward_visit::<Log, _>(
         &trellis,
         |arc| arc.log_prob,
         &mut alpha,
         |arc, before| {
-            let from = (arc.from > 0).then(|| trellis.at_place(arc.from).1);
-            let to = arc.to.map(|to| trellis.at_place(to)).filter(|&(_, s)| arc.arc > 0 && from != Some(s));
+            let from = (arc.from > 0).then(|| trellis.frame_and_state(arc.from).1);
+            let to =
+                arc.to.map(|to| trellis.frame_and_state(to)).filter(|&(_, s)| arc.arc > 0 && from != Some(s));
             if let Some((t, _)) = to {
-                let posterior = (before + arc.log_prob + after::<Log>(arc, &beta) - log_p).exp();
+                let posterior = (before + arc.log_prob + beta_after::<Log>(arc, &beta) - log_p).exp();
                 out[t * labels.len() + arc.arc - 1] += posterior;
             }
         },
@@ -48,7 +51,9 @@ pub fn emission_posteriors(labels: &[u32], emissions: &[f64]) -> Result<Vec<f64>
     Ok(out)
 }
 
-/// The frame at which each label begins, as an expectation over all alignments, *U*; none for an utterance without one.
+/// Returns the expected frame at which each label begins, *U*.
+///
+/// The expectation is over all alignments. None for an utterance without one.
 ///
 /// # Shapes
 /// As [`forward_backward`](super::forward_backward).
@@ -59,18 +64,20 @@ pub fn emission_posteriors(labels: &[u32], emissions: &[f64]) -> Result<Vec<f64>
 /// # Cost
 /// O(T U) time and memory.
 pub fn expected_emission_frames(labels: &[u32], emissions: &[f64]) -> Result<Vec<f64>> {
-    let begins = emission_posteriors(labels, emissions)?;
+    let posteriors = emission_posteriors(labels, emissions)?;
     let mean = |label: usize| {
-        let at = begins.iter().skip(label).step_by(labels.len());
-        let (total, sum) =
-            at.enumerate().fold((0.0, 0.0), |(total, sum), (frame, p)| (total + p, sum + p * frame as f64));
+        let frames = posteriors.iter().skip(label).step_by(labels.len());
+        let (total, sum) = frames
+            .enumerate()
+            .fold((0.0, 0.0), |(total, sum), (frame, p)| (total + p, sum + p * frame as f64));
         (total > 0.0).then(|| sum / total)
     };
     Ok((0..labels.len()).map(mean).collect::<Option<_>>().unwrap_or_default())
 }
 
-/// The posterior probability that each label begins at the very frame at which `path` begins it, *U*; none for an utterance
-/// without an alignment.
+/// Returns the posterior probability that each label begins where `path` has it.
+///
+/// The result is *U*; none for an utterance without an alignment.
 ///
 /// # Shapes
 /// As [`forward_backward`](super::forward_backward).
@@ -81,7 +88,7 @@ pub fn expected_emission_frames(labels: &[u32], emissions: &[f64]) -> Result<Vec
 /// # Cost
 /// O(T U) time and memory.
 pub fn confidences(labels: &[u32], emissions: &[f64], path: &CtcPath) -> Result<Vec<f64>> {
-    let (begins, spans) = (emission_posteriors(labels, emissions)?, path.spans());
+    let (posteriors, spans) = (emission_posteriors(labels, emissions)?, path.spans());
     if path.columns.is_empty() {
         return Ok(Vec::new());
     }
@@ -93,8 +100,8 @@ pub fn confidences(labels: &[u32], emissions: &[f64], path: &CtcPath) -> Result<
         }
     }
     let at = |(label, span): (usize, &std::ops::RangeInclusive<usize>)| {
-        begins[span.start() * labels.len() + label]
+        posteriors[span.start() * labels.len() + label]
     };
-    // A sum of posteriors is above 1 by its rounding at most.
+    // Rounding may lift a sum of posteriors slightly above 1.
     Ok(spans.iter().enumerate().map(at).map(|posterior| posterior.min(1.0)).collect())
 }

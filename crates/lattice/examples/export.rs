@@ -1,8 +1,8 @@
-//! A tiny lattice, to be looked at: as a picture for Graphviz, and as text for OpenFst.
+//! Exports a tiny lattice: as a graph for Graphviz, or as text for OpenFst.
 //!
 //! ```text
-//! cargo run -p lattice --example look > look.dot && dot -Tsvg look.dot > look.svg
-//! cargo run -p lattice --example look openfst
+//! cargo run -p lattice --example export > lattice.dot && dot -Tsvg lattice.dot > lattice.svg
+//! cargo run -p lattice --example export openfst
 //! ```
 use lattice::{
     AlignmentLattice, Context, Frames, FullNGram, LatticeSession, RecognitionLattice, Result, TableWeightFn,
@@ -11,7 +11,7 @@ use lattice::{
 const NAMES: [&str; 2] = ["yes", "no"];
 
 fn main() -> Result<()> {
-    // Three frames, the label before as context: 3 states, a blank and two labels from each.
+    // Three frames; the context is the previous label: 3 states, each with a blank and two labels.
     let context = FullNGram::new(2, 1)?;
     let weights: Vec<f64> = (0..27).map(|i| f64::from(i * 7 % 11) / 4.0 - 1.0).collect();
     let table = TableWeightFn::new(&weights, &[3, context.states(), 3])?;

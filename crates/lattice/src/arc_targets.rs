@@ -1,54 +1,58 @@
-//! Where the arcs of a frame lead: sums and maxima over the arcs to each state, and back along them.
+//! Sums and maxima over the arcs of a frame, forward and backward.
 //!
-//! In a context whose states lead to runs of successive states ([`NextStates::Run`]) whole rows of weights meet whole rows of states. Where
-//! there are many arcs and the runs do not overlap, states are cut into blocks, side by side; each is summed in the order of its
-//! sources, so that blocks change no bit.
+//! In a context whose states lead to runs of successive states ([`NextStates::Run`]), rows of
+//! weights align with rows of states. If there are many arcs and the runs do not overlap, states
+//! are split into blocks that run in parallel. Each state is summed in the order of its sources, so
+//! that blocks do not change the bits.
 use std::ops::Range;
 
 use kernels::{ArcScatter, Real, ScratchReq, items_mut, par_for, parts, parts_mut};
 
 use crate::{Context, context::NextStates};
 
-/// Arcs of a frame above which states are cut.
-const MANY: usize = 1 << 18;
-/// Blocks that states are cut into, about.
+/// Minimum number of arcs per frame for splitting states into blocks.
+const MIN_BLOCKED_ARCS: usize = 1 << 18;
+/// Approximate number of blocks.
 const BLOCKS: usize = 64;
 
-/// The arcs of a frame by where they lead.
-pub struct Reach<'a> {
+/// The arcs of a frame by their targets.
+pub struct ArcTargets<'a> {
     context: &'a dyn Context,
     /// None for a context without runs.
     runs: Option<StateRuns>,
 }
 
 struct StateRuns {
-    /// Where the run of each state begins.
+    /// First state of the run of each source state.
     starts: Vec<u32>,
-    /// States that are reached apart from others, if there are many.
+    /// Blocks of target states; empty if states are not split.
     blocks: Vec<StateBlock>,
-    /// Where the run of each state begins in its block.
+    /// First target state of each source state, relative to its block.
     inside: Vec<u32>,
 }
 
-/// Successive states, and runs of all states that lead there.
+/// Successive target states, and the source states that lead there.
 struct StateBlock {
     states: Range<usize>,
     sources: Vec<Range<usize>>,
 }
 
-impl<'a> Reach<'a> {
+impl<'a> ArcTargets<'a> {
     pub fn new(context: &'a dyn Context) -> Self {
-        let start = |state| match context.after(state) {
+        let start = |state| match context.next_states(state) {
             NextStates::Run(first) => Some(first as u32),
             NextStates::Same(_) | NextStates::List(_) => None,
         };
         let starts: Option<Vec<u32>> = (0..context.states()).map(start).collect();
-        Self { context, runs: starts.map(|starts| StateRuns::new(starts, context.vocabulary(), MANY)) }
+        Self {
+            context,
+            runs: starts.map(|starts| StateRuns::new(starts, context.vocabulary(), MIN_BLOCKED_ARCS)),
+        }
     }
 
     /// Memory of the lists of a context with `states` states.
     pub fn scratch(states: usize) -> ScratchReq {
-        // Each block has a range of sources for every time that its states come round, at most one a state.
+        // Each block has a list of ranges of source states, at most one range per state in total.
         ScratchReq::new::<u64>(states).and(ScratchReq::new::<Range<usize>>(states))
     }
 
@@ -56,59 +60,62 @@ impl<'a> Reach<'a> {
         self.context
     }
 
-    /// The first of the successive states that the labels from each state lead to, if they do.
+    /// First target state of each source state, if all have runs.
     pub fn runs(&self) -> Option<&[u32]> {
         self.runs.as_ref().map(|runs| &*runs.starts)
     }
 
-    /// `max[q] = max(max[q], shifts[p] + l[p,y])`
+    /// Computes `max[q] = max(max[q], shifts[p] + l[p,y])`.
     pub fn max<F: Real>(&self, lexical: &[F], shifts: &[F], max: &mut [F]) {
         match &self.runs {
-            None => self.each(lexical, shifts, |_, to, w| max[to] = if w > max[to] { w } else { max[to] }),
-            Some(runs) => runs.in_blocks(max, &mut [], |block, max, _| {
-                runs.fans(block, lexical, shifts, |fan| F::scatter_max(max, fan));
+            None => {
+                self.for_each_arc(lexical, shifts, |_, to, w| max[to] = if w > max[to] { w } else { max[to] })
+            }
+            Some(runs) => runs.for_each_block(max, &mut [], |block, max, _| {
+                runs.for_each_fan(block, lexical, shifts, |fan| F::scatter_max(max, fan));
             }),
         }
     }
 
-    /// `sums[q] += exp(shifts[p] + l[p,y] - max[q])`
+    /// Computes `sums[q] += exp(shifts[p] + l[p,y] - max[q])`.
     pub fn sum<F: Real>(&self, lexical: &[F], shifts: &[F], max: &[F], sums: &mut [F]) {
         match &self.runs {
-            None => self.each(lexical, shifts, |_, to, w| {
+            None => self.for_each_arc(lexical, shifts, |_, to, w| {
                 sums[to] += F::from_f64((w - max[to]).to_f64().exp());
             }),
-            Some(runs) => runs.in_blocks(sums, &mut [], |block, sums, _| {
+            Some(runs) => runs.for_each_block(sums, &mut [], |block, sums, _| {
                 let max = block.map_or(max, |block| &max[block.states.clone()]);
-                runs.fans(block, lexical, shifts, |fan| F::scatter_exp_sum(sums, max, fan));
+                runs.for_each_fan(block, lexical, shifts, |fan| F::scatter_exp_sum(sums, max, fan));
             }),
         }
     }
 
-    /// The best arc to each state that is better than what is known: its weight and its number `p V + y`.
+    /// Finds the best arc to each state that is better than `best`: its weight and number
+    /// `p V + y`.
     pub fn best<F: Real>(&self, lexical: &[F], shifts: &[F], best: &mut [F], from: &mut [u32]) {
         match &self.runs {
-            None => self.each(lexical, shifts, |arc, to, w| {
+            None => self.for_each_arc(lexical, shifts, |arc, to, w| {
                 if w > best[to] {
                     (best[to], from[to]) = (w, arc as u32);
                 }
             }),
-            Some(runs) => runs.in_blocks(best, from, |block, best, from| {
-                runs.fans(block, lexical, shifts, |fan| F::scatter_argmax(best, from, fan));
+            Some(runs) => runs.for_each_block(best, from, |block, best, from| {
+                runs.for_each_fan(block, lexical, shifts, |fan| F::scatter_argmax(best, from, fan));
             }),
         }
     }
 
-    /// `l[p,y] = exp(l[p,y] + next[δ(p,y)] + shifts[p])`, `sums[p] = Σ_y` of it.
-    pub fn back<F: Real>(&self, lexical: &mut [F], shifts: &[F], next: &[F], sums: &mut [F]) {
+    /// Computes `l[p,y] = exp(l[p,y] + next[δ(p,y)] + shifts[p])` and `sums[p] = Σ_y l[p,y]`.
+    pub fn backward<F: Real>(&self, lexical: &mut [F], shifts: &[F], next: &[F], sums: &mut [F]) {
         let vocabulary = self.context.vocabulary();
         if let Some(StateRuns { starts, blocks, .. }) = &self.runs {
             if blocks.is_empty() {
                 return F::gather_exp(lexical, shifts, starts, next, sums);
             }
             let rows = starts.len().div_ceil(BLOCKS);
-            let own = (parts_mut(lexical, rows * vocabulary), parts_mut(sums, rows));
+            let rows_mut = (parts_mut(lexical, rows * vocabulary), parts_mut(sums, rows));
             par_for(
-                (own, parts(shifts, rows), parts(starts, rows)),
+                (rows_mut, parts(shifts, rows), parts(starts, rows)),
                 |_, ((lexical, sums), shifts, starts)| {
                     F::gather_exp(lexical, shifts, starts, next, sums);
                 },
@@ -117,23 +124,23 @@ impl<'a> Reach<'a> {
         }
         let rows = lexical.chunks_exact_mut(vocabulary).zip(sums).zip(shifts);
         for (state, ((row, sum), &shift)) in rows.enumerate() {
-            let after = self.context.after(state);
+            let targets = self.context.next_states(state);
             *sum = F::ZERO;
             for (label, w) in (1..).zip(row) {
-                let arc = *w + next[after.label(label)] + shift;
+                let arc = *w + next[targets.state(label)] + shift;
                 *w = if shift == F::NEG_INFINITY { F::ZERO } else { F::from_f64(arc.to_f64().exp()) };
                 *sum += *w;
             }
         }
     }
 
-    fn each<F: Real>(&self, lexical: &[F], shifts: &[F], mut visit: impl FnMut(usize, usize, F)) {
+    fn for_each_arc<F: Real>(&self, lexical: &[F], shifts: &[F], mut visit: impl FnMut(usize, usize, F)) {
         let vocabulary = self.context.vocabulary();
         for (state, (row, &shift)) in lexical.chunks_exact(vocabulary).zip(shifts).enumerate() {
-            let after = self.context.after(state);
+            let targets = self.context.next_states(state);
             if shift != F::NEG_INFINITY {
                 for (label, &w) in (1..).zip(row) {
-                    visit(state * vocabulary + label, after.label(label), w + shift);
+                    visit(state * vocabulary + label, targets.state(label), w + shift);
                 }
             }
         }
@@ -141,17 +148,17 @@ impl<'a> Reach<'a> {
 }
 
 impl StateRuns {
-    fn new(starts: Vec<u32>, vocabulary: usize, many: usize) -> Self {
+    fn new(starts: Vec<u32>, vocabulary: usize, min_blocked_arcs: usize) -> Self {
         let states = starts.len();
         let mut firsts: Vec<usize> = starts.iter().map(|&start| start as usize).collect();
         firsts.sort_unstable();
         firsts.dedup();
-        let apart = firsts.windows(2).all(|two| two[0] + vocabulary <= two[1]);
-        if states * vocabulary < many || !apart {
+        let is_disjoint = firsts.windows(2).all(|pair| pair[0] + vocabulary <= pair[1]);
+        if states * vocabulary < min_blocked_arcs || !is_disjoint {
             return Self { starts, blocks: Vec::new(), inside: Vec::new() };
         }
-        let each = firsts.len().div_ceil(BLOCKS);
-        let mut edges: Vec<usize> = firsts.iter().copied().step_by(each).collect();
+        let runs_per_block = firsts.len().div_ceil(BLOCKS);
+        let mut edges: Vec<usize> = firsts.iter().copied().step_by(runs_per_block).collect();
         edges[0] = 0;
         edges.push(states);
         let block = |states: &[usize]| StateBlock { states: states[0]..states[1], sources: Vec::new() };
@@ -168,27 +175,29 @@ impl StateRuns {
         Self { starts, blocks, inside }
     }
 
-    /// Runs on the parts of states, and of what may stand beside them, that belong to each block, or on all of them.
-    fn in_blocks<F: Real>(
+    /// Calls `run` with the target states and `sources` of each block.
+    fn for_each_block<F: Real>(
         &self,
         mut states: &mut [F],
-        mut beside: &mut [u32],
+        mut sources: &mut [u32],
         run: impl Fn(Option<&StateBlock>, &mut [F], &mut [u32]) + Sync,
     ) {
         if self.blocks.is_empty() {
-            return run(None, states, beside);
+            return run(None, states, sources);
         }
         let mut parts = Vec::with_capacity(self.blocks.len());
         for block in &self.blocks {
-            let own = states.split_off_mut(..block.states.len()).expect("blocks are all states");
-            let most = block.states.len().min(beside.len());
-            parts.push((block, own, beside.split_off_mut(..most).expect("there are so many")));
+            let own = states.split_off_mut(..block.states.len()).expect("blocks cover all states");
+            let len = block.states.len().min(sources.len());
+            parts.push((block, own, sources.split_off_mut(..len).expect("blocks cover all sources")));
         }
-        par_for(items_mut(&mut parts), |_, (block, states, beside)| run(Some(block), states, beside));
+        par_for(items_mut(&mut parts), |_, (block, states, sources)| run(Some(block), states, sources));
     }
 
-    /// The arcs that lead to a block, or all of them, in the order of their sources.
-    fn fans<F: Real>(
+    /// Calls `visit` for the arcs to a block, in source order.
+    ///
+    /// Without a block, it visits all arcs.
+    fn for_each_fan<F: Real>(
         &self,
         block: Option<&StateBlock>,
         lexical: &[F],
@@ -215,46 +224,48 @@ mod tests {
     use super::*;
     use crate::{FullNGram, NextStateTable};
 
-    /// Blocks, one list of all arcs, and a table of the same states: the same bits.
-    fn blocks_change_nothing<F: Real + PartialEq>(vocabulary: usize, order: usize) {
+    /// Blocks, no blocks, and a table of the states give equal bits.
+    fn check_blocks<F: Real + PartialEq>(vocabulary: usize, order: usize) {
         let context = FullNGram::new(vocabulary, order).unwrap();
         let c = context.states();
         let number = |i: usize| F::from_f64(((i * 7919 % 1009) as f64 - 500.0) / 60.0);
         let lexical: Vec<F> = (0..c * vocabulary).map(number).collect();
         let blocked = |i: usize| if i % 7 == 3 { F::NEG_INFINITY } else { number(i * 31) };
         let shifts: Vec<F> = (0..c).map(blocked).collect();
-        let whole = Reach::new(&context);
-        let mut cut = Reach::new(&context);
-        cut.runs = cut.runs.map(|runs| StateRuns::new(runs.starts, vocabulary, 0));
-        assert!(cut.runs.as_ref().unwrap().blocks.len() > 1);
-        let results = [whole, cut].map(|reach| {
+        let unsplit = ArcTargets::new(&context);
+        let mut split = ArcTargets::new(&context);
+        split.runs = split.runs.map(|runs| StateRuns::new(runs.starts, vocabulary, 0));
+        assert!(split.runs.as_ref().unwrap().blocks.len() > 1);
+        let results = [unsplit, split].map(|targets| {
             let (mut max, mut best, mut from) = (vec![F::NEG_INFINITY; c], vec![F::ZERO; c], vec![0; c]);
-            reach.max(&lexical, &shifts, &mut max);
+            targets.max(&lexical, &shifts, &mut max);
             max.iter_mut().for_each(|m| *m = if *m == F::NEG_INFINITY { F::ZERO } else { *m });
-            reach.best(&lexical, &shifts, &mut best, &mut from);
+            targets.best(&lexical, &shifts, &mut best, &mut from);
             let (mut sums, mut back, mut rows) = (vec![F::ZERO; c], lexical.clone(), vec![F::ZERO; c]);
-            reach.sum(&lexical, &shifts, &max, &mut sums);
-            reach.back(&mut back, &shifts, &max, &mut rows);
+            targets.sum(&lexical, &shifts, &max, &mut sums);
+            targets.backward(&mut back, &shifts, &max, &mut rows);
             (max, best, from, sums, back, rows)
         });
         assert!(results[0] == results[1]);
     }
 
     #[test]
-    fn blocks_of_states_change_no_bit() {
+    fn blocks_of_states_do_not_change_bits() {
         for (vocabulary, order) in [(2, 3), (5, 2), (17, 2), (3, 5), (40, 1)] {
             if order > 1 {
-                blocks_change_nothing::<f32>(vocabulary, order);
-                blocks_change_nothing::<f64>(vocabulary, order);
+                check_blocks::<f32>(vocabulary, order);
+                check_blocks::<f64>(vocabulary, order);
             }
         }
     }
 
     #[test]
-    fn runs_that_overlap_are_not_cut() {
+    fn overlapping_runs_are_not_split() {
         let table: Vec<i64> = (0..600).flat_map(|p| [p % 500, p % 500 + 1]).collect();
         let context = NextStateTable::new(&table, 600, 2).unwrap();
-        let Reach { runs: Some(runs), .. } = Reach::new(&context) else { panic!("they are runs") };
+        let ArcTargets { runs: Some(runs), .. } = ArcTargets::new(&context) else {
+            panic!("states have runs")
+        };
         assert!(StateRuns::new(runs.starts, 2, 0).blocks.is_empty());
     }
 }

@@ -1,15 +1,16 @@
-//! Each rung of the ladder against the next: all paths, the f64 recursion, candle's autograd, central differences.
+//! Each reference compared with the next: all paths, the f64 recursion, candle's autograd, central
+//! differences.
 
 use candle_core::{DType, Device, Tensor, Var};
 use kernels::Activation;
-use oracle::compare::{assert_close, gap};
+use oracle::compare::{assert_close, difference};
 use oracle::dense;
-use oracle::paths::{Arc, REGULAR, sum_over_paths};
+use oracle::paths::{PathArc, REGULAR_ARCS, sum_over_paths};
 use oracle::reference::{self, log_softmax};
 use oracle::{ctc, differences, noise};
 use proptest::prelude::*;
 
-/// A ragged batch small enough to write down every path.
+/// A ragged batch small enough to enumerate every path.
 #[derive(Clone, Debug)]
 struct Case {
     dims: [usize; 4],
@@ -33,14 +34,14 @@ impl Case {
                 let mut row = self.logits[((b * frames + t) * rows + u) * classes..][..classes].to_vec();
                 log_softmax(&mut row);
                 out.push(row[self.blank as usize]);
-                // There is no label beyond the last; whatever stands there must not matter.
+                // There is no label after the last; this value must not matter.
                 out.push(self.labels[b].get(u).map_or(0.0, |&id| row[id as usize]));
             }
         }
         out
     }
 
-    fn reference(&self, fastemit: f64) -> reference::Reference {
+    fn reference(&self, fastemit: f64) -> reference::ReferenceLoss {
         let Self { logits, dims, frames, labels, blank } = self;
         reference::transducer_loss(logits, *dims, frames, labels, *blank, fastemit).unwrap()
     }
@@ -60,9 +61,9 @@ fn cases() -> impl Strategy<Value = Case> {
     (1_usize..4, 1_usize..5, 0_usize..4, 2_u32..6, any::<u64>(), 0.1..6.0_f64).prop_map(
         |(batch, most_frames, most_labels, classes, seed, scale)| {
             let draw = |purpose: u64, below: usize| {
-                noise::below(seed, purpose, batch, below as u32).into_iter().map(|n| n as usize)
+                noise::integers(seed, purpose, batch, below as u32).into_iter().map(|n| n as usize)
             };
-            let blank = noise::below(seed, 0, 1, classes)[0];
+            let blank = noise::integers(seed, 0, 1, classes)[0];
             // The first utterance fills the padded shape, the others are ragged.
             let frames: Vec<usize> =
                 std::iter::once(most_frames).chain(draw(1, most_frames).skip(1).map(|n| n + 1)).collect();
@@ -83,19 +84,19 @@ proptest! {
 
     #[test]
     fn recursion_is_the_sum_over_all_paths(case in cases()) {
-        let found = case.reference(0.0);
+        let computed = case.reference(0.0);
         let [_, frames, rows, classes] = case.dims;
         for b in 0..case.frames.len() {
             let (t_count, u_count) = (case.frames[b], case.labels[b].len());
-            let paths = sum_over_paths(&case.emissions(b), t_count, u_count, 2, &REGULAR).unwrap();
-            assert_close("loss", &[found.loss[b]], &[-paths.log_likelihood], 1e-11);
+            let paths = sum_over_paths(&case.emissions(b), t_count, u_count, 2, &REGULAR_ARCS).unwrap();
+            assert_close("loss", &[computed.loss[b]], &[-paths.log_likelihood], 1e-11);
             // Every path takes T blanks and U labels.
             let total: f64 = paths.occupancies.iter().sum();
             assert_close("occupancies", &[total], &[(t_count + u_count) as f64], 1e-11);
             for t in 0..t_count {
                 for u in 0..=u_count {
                     let site = (b * frames + t) * rows + u;
-                    let row = &found.gradient[site * classes..][..classes];
+                    let row = &computed.gradient[site * classes..][..classes];
                     assert_close("sum over classes", &[row.iter().sum()], &[0.0], 1e-12);
                     let mut probs = case.logits[site * classes..][..classes].to_vec();
                     log_softmax(&mut probs);
@@ -113,7 +114,7 @@ proptest! {
     }
 
     #[test]
-    fn autograd_agrees_with_the_recursion(case in cases(), fastemit in 0.0..1.0_f64) {
+    fn autograd_matches_the_recursion(case in cases(), fastemit in 0.0..1.0_f64) {
         for fastemit in [0.0, fastemit] {
             let expected = case.reference(fastemit);
             let (loss, gradient) = case.dense(fastemit);
@@ -123,7 +124,7 @@ proptest! {
     }
 
     #[test]
-    fn padding_may_hold_nan(case in cases()) {
+    fn padding_may_contain_nan(case in cases()) {
         let mut poisoned = case.clone();
         let [_, frames, rows, classes] = case.dims;
         for (i, z) in poisoned.logits.iter_mut().enumerate() {
@@ -138,12 +139,13 @@ proptest! {
     }
 
     #[test]
-    fn f32_is_f64_to_single_precision(case in cases()) {
+    fn f32_matches_f64_to_single_precision(case in cases()) {
         let single = case.tensor().to_dtype(DType::F32).unwrap();
         let loss = dense::transducer_loss(&single, &case.frames, &case.labels, case.blank).unwrap();
         prop_assert_eq!(loss.dtype(), DType::F32);
         let loss = loss.to_dtype(DType::F64).unwrap().to_vec1::<f64>().unwrap();
-        // A log-probability errs by a few ULPs of its logits, whatever is left of it: a loss near 0 has no relative accuracy.
+        // A log-probability is accurate to a few ULPs of its logits: a loss near 0 has no relative
+        // accuracy.
         let largest = case.logits.iter().fold(1.0f64, |m, z| m.max(z.abs()));
         for (b, (found, want)) in loss.iter().zip(&case.reference(0.0).loss).enumerate() {
             let arcs = (case.frames[b] + case.labels[b].len()) as f64;
@@ -157,14 +159,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
     #[test]
-    fn central_differences_agree(case in cases()) {
+    fn central_differences_match(case in cases()) {
         let Case { dims, frames, labels, blank, .. } = &case;
         let total = |logits: &[f64]| {
-            let found = reference::transducer_loss(logits, *dims, frames, labels, *blank, 0.0)?;
-            Ok(found.loss.iter().sum())
+            let computed = reference::transducer_loss(logits, *dims, frames, labels, *blank, 0.0)?;
+            Ok(computed.loss.iter().sum())
         };
-        let found = differences::central(total, &case.logits).unwrap();
-        assert_close("gradient", &found, &case.reference(0.0).gradient, 1e-9);
+        let gradient = differences::central_difference(total, &case.logits).unwrap();
+        assert_close("gradient", &gradient, &case.reference(0.0).gradient, 1e-9);
     }
 }
 
@@ -178,37 +180,37 @@ fn fastemit_differs_from_the_plain_gradient() {
         logits: noise::normal(1, 0, 12, 1.0),
     };
     let (plain, pushed) = (case.dense(0.0).1, case.dense(0.5).1);
-    assert!(gap(&pushed, &plain).unwrap().absolute > 1e-2);
+    assert!(difference(&pushed, &plain).unwrap().absolute > 1e-2);
 }
 
 #[test]
-fn two_paths_by_hand() {
+fn two_paths_match_a_computation_by_hand() {
     // T = 2, U = 1: label in frame 0, then two blanks; or blank, label, blank.
     let emissions = [0.5, 0.25, 0.125, 0.9, 0.7, 0.2, 0.4, 0.9_f64].map(f64::ln);
-    let found = sum_over_paths(&emissions, 2, 1, 2, &REGULAR).unwrap();
+    let sums = sum_over_paths(&emissions, 2, 1, 2, &REGULAR_ARCS).unwrap();
     let (early, late) = (0.25 * 0.125 * 0.4, 0.5 * 0.2 * 0.4);
-    assert_eq!(found.count, 2);
-    assert_close("likelihood", &[found.log_likelihood.exp()], &[early + late], 1e-15);
-    assert_close("label in frame 0", &found.occupancies[1..2], &[early / (early + late)], 1e-15);
-    assert_close("last blank", &found.occupancies[6..7], &[1.0], 1e-15);
+    assert_eq!(sums.count, 2);
+    assert_close("likelihood", &[sums.log_likelihood.exp()], &[early + late], 1e-15);
+    assert_close("label in frame 0", &sums.occupancies[1..2], &[early / (early + late)], 1e-15);
+    assert_close("last blank", &sums.occupancies[6..7], &[1.0], 1e-15);
 }
 
 #[test]
 fn other_topologies_count_their_paths() {
     // A label consumes a frame: choose which U of T frames carry one.
-    let modified = [REGULAR[0], Arc { frames: 1, labels: 1, column: 1, may_end: true }];
-    let found = sum_over_paths(&vec![0.0; 6 * 3 * 2], 6, 2, 2, &modified).unwrap();
-    assert_eq!(found.count, 15);
+    let modified = [REGULAR_ARCS[0], PathArc { frames: 1, labels: 1, column: 1, may_end: true }];
+    let sums = sum_over_paths(&vec![0.0; 6 * 3 * 2], 6, 2, 2, &modified).unwrap();
+    assert_eq!(sums.count, 15);
     // Blanks of one, two and three frames, no label: compositions of 4 into parts up to 3.
-    let leaps = [1, 2, 3].map(|n| Arc { frames: n, labels: 0, column: n - 1, may_end: true });
-    assert_eq!(sum_over_paths(&[0.0; 12], 4, 0, 3, &leaps).unwrap().count, 7);
+    let long_blanks = [1, 2, 3].map(|n| PathArc { frames: n, labels: 0, column: n - 1, may_end: true });
+    assert_eq!(sum_over_paths(&[0.0; 12], 4, 0, 3, &long_blanks).unwrap().count, 7);
     // Regular: C(T + U - 1, U), since the last arc is a blank.
-    assert_eq!(sum_over_paths(&vec![0.0; 5 * 4 * 2], 5, 3, 2, &REGULAR).unwrap().count, 35);
+    assert_eq!(sum_over_paths(&vec![0.0; 5 * 4 * 2], 5, 3, 2, &REGULAR_ARCS).unwrap().count, 35);
 }
 
 #[test]
 fn no_path_is_a_value_with_zero_gradient() {
-    // Utterance 0 can never emit its label; utterance 1 is untouched by that.
+    // Utterance 0 can never emit its label; utterance 1 is not affected.
     let mut case = Case {
         dims: [2, 2, 2, 3],
         frames: vec![2, 2],
@@ -224,7 +226,7 @@ fn no_path_is_a_value_with_zero_gradient() {
     let (loss, gradient) = case.dense(0.3);
     assert_close("loss", &loss, &expected.loss, 1e-12);
     assert!(gradient[..12].iter().all(|&g| g == 0.0));
-    let paths = sum_over_paths(&case.emissions(0), 2, 1, 2, &REGULAR).unwrap();
+    let paths = sum_over_paths(&case.emissions(0), 2, 1, 2, &REGULAR_ARCS).unwrap();
     assert_eq!((paths.count, paths.log_likelihood), (2, f64::NEG_INFINITY));
 }
 
@@ -240,7 +242,7 @@ fn a_masked_arc_blocks_only_its_paths() {
     case.logits[2] = f64::NEG_INFINITY; // label 2 at (0, 0)
     case.logits[(3 + 1) * 4 + 1] = f64::NEG_INFINITY; // blank at (1, 1)
     let expected = case.reference(0.0);
-    let paths = sum_over_paths(&case.emissions(0), 3, 2, 2, &REGULAR).unwrap();
+    let paths = sum_over_paths(&case.emissions(0), 3, 2, 2, &REGULAR_ARCS).unwrap();
     assert_close("loss", &expected.loss, &[-paths.log_likelihood], 1e-12);
     let (loss, gradient) = case.dense(0.0);
     assert_close("loss", &loss, &expected.loss, 1e-12);
@@ -264,15 +266,15 @@ fn the_largest_graph_fits_a_test_stack() {
 }
 
 #[test]
-fn joint_gradients_agree_with_central_differences() {
+fn joint_gradients_match_central_differences() {
     let (dims, width) = ([2, 3, 2, 4], 3);
     let (frames, labels) = (vec![3, 2], vec![vec![2], vec![]]);
     let shapes = [vec![2, 3, width], vec![2, 2, width], vec![4, width], vec![4]];
     let sizes: Vec<usize> = shapes.iter().map(|s| s.iter().product()).collect();
     type Loss = fn(&Tensor, &[usize], &[Vec<u32>], u32) -> oracle::Result<Tensor>;
-    let losses: [Loss; 2] = [dense::transducer_loss, dense::lean_transducer_loss];
-    let both = [Activation::Tanh, Activation::Relu].map(|activation| losses.map(|loss| (activation, loss)));
-    for (activation, loss) in both.into_iter().flatten() {
+    let losses: [Loss; 2] = [dense::transducer_loss, dense::low_memory_transducer_loss];
+    let cases = [Activation::Tanh, Activation::Relu].map(|activation| losses.map(|loss| (activation, loss)));
+    for (activation, loss) in cases.into_iter().flatten() {
         let at = noise::normal(3, 0, sizes.iter().sum(), 1.0);
         let split = |flat: &[f64]| -> Vec<Var> {
             let mut rest = flat;
@@ -290,13 +292,14 @@ fn joint_gradients_agree_with_central_differences() {
         };
         let vars = split(&at);
         let grads = total(&vars).unwrap().backward().unwrap();
-        let found: Vec<f64> = vars
+        let gradients: Vec<f64> = vars
             .iter()
             .flat_map(|v| grads.get(v).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap())
             .collect();
         let expected =
-            differences::central(|flat| Ok(total(&split(flat))?.to_scalar::<f64>()?), &at).unwrap();
-        assert_close("joint gradients", &found, &expected, 1e-9);
+            differences::central_difference(|flat| Ok(total(&split(flat))?.to_scalar::<f64>()?), &at)
+                .unwrap();
+        assert_close("joint gradients", &gradients, &expected, 1e-9);
     }
 }
 
@@ -304,18 +307,18 @@ fn joint_gradients_agree_with_central_differences() {
 fn ctc_sums_labellings() {
     // Two frames, target "1": 11, 01 and 10.
     let probs = [0.5, 0.3, 0.2, 0.1, 0.6, 0.3_f64].map(f64::ln);
-    let found = ctc::sum_over_labellings(&probs, 2, 3, &[1], 0).unwrap();
-    assert_eq!(found.count, 3);
+    let sums = ctc::sum_over_labelings(&probs, 2, 3, &[1], 0).unwrap();
+    assert_eq!(sums.count, 3);
     let likelihood = 0.3 * 0.6 + 0.5 * 0.6 + 0.3 * 0.1;
-    assert_close("likelihood", &[found.log_likelihood.exp()], &[likelihood], 1e-15);
-    assert_close("frame 0 says 1", &found.occupancies[1..2], &[0.3 * 0.7 / likelihood], 1e-14);
-    for frame in found.occupancies.chunks(3) {
+    assert_close("likelihood", &[sums.log_likelihood.exp()], &[likelihood], 1e-15);
+    assert_close("frame 0 is 1", &sums.occupancies[1..2], &[0.3 * 0.7 / likelihood], 1e-14);
+    for frame in sums.occupancies.chunks(3) {
         assert_close("a frame carries one class", &[frame.iter().sum()], &[1.0], 1e-14);
     }
-    // A repeated label needs a blank between: impossible in two frames.
-    let none = ctc::sum_over_labellings(&probs, 2, 3, &[1, 1], 0).unwrap();
+    // A repeated label needs a blank in between: impossible in two frames.
+    let none = ctc::sum_over_labelings(&probs, 2, 3, &[1, 1], 0).unwrap();
     assert_eq!((none.count, none.log_likelihood), (0, f64::NEG_INFINITY));
-    // Whatever the target, some target is meant.
+    // The probabilities of all targets sum to 1.
     let flat = noise::normal(1, 0, 12, 1.0);
     let mut flat: Vec<Vec<f64>> = flat.chunks(3).map(<[f64]>::to_vec).collect();
     flat.iter_mut().for_each(|row| log_softmax(row));
@@ -325,7 +328,7 @@ fn ctc_sums_labellings() {
     targets.dedup();
     let total: f64 = targets
         .iter()
-        .map(|t| ctc::sum_over_labellings(&flat.concat(), 4, 3, t, 2).unwrap().log_likelihood.exp())
+        .map(|t| ctc::sum_over_labelings(&flat.concat(), 4, 3, t, 2).unwrap().log_likelihood.exp())
         .sum();
     assert_close("all targets", &[total], &[1.0], 1e-13);
 }

@@ -2,34 +2,37 @@
 //!
 //! ```text
 //! α'[u] = max(α[u] + B[t,u], α[u-1] + L[t,u-1])                      one label or a blank
-//! a_0 = α      a_{i+1}[u+1] = a_i[u] + L[t,u]      α'[u] = B[t,u] + max_i a_i[u]      K labels, then a blank
+//! a_0 = α    a_{i+1}[u+1] = a_i[u] + L[t,u]    α'[u] = B[t,u] + max_i a_i[u]    K labels, a blank
 //! ```
-//! Ties go to fewer labels in the frame. In f64.
+//! Ties are resolved in favor of fewer labels in the frame. All sums are f64.
 use kernels::{Real, items_mut, par_for};
 
 use crate::{
-    AlignmentLattice, Arcs, Frames, Labels, LatticePath, LatticeSession, RecognitionLattice, Result, Sum,
+    AlignmentLattice, Arcs, Frames, Labels, LatticePath, LatticeSession, PathSum, RecognitionLattice, Result,
     execution::{Request, check_sums},
     plan::LatticeOperation,
 };
 
-const NONE: f64 = f64::NEG_INFINITY;
+/// Weight of a blocked path.
+const BLOCKED: f64 = f64::NEG_INFINITY;
 
 impl<F: Real> LatticeSession<F> {
-    /// The best path of each utterance that has its labels: when each of them is said. A string without a path has weight -inf.
+    /// Finds the best path of each utterance for its labels.
+    ///
+    /// The path gives the frame of each label. A string without a path has weight -inf.
     ///
     /// # Errors
     /// As [`distances`](Self::distances).
     ///
     /// # Cost
-    /// Arc weights along the string alone, and 4 bytes for each frame and position between labels.
+    /// Arc weights along the string, and 4 bytes for each frame and position between labels.
     pub fn best_alignments(
         &mut self,
         lattice: &RecognitionLattice<F>,
         frames: &Frames<F>,
         labels: &Labels,
     ) -> Result<Vec<LatticePath>> {
-        let request = Request::new(lattice, frames, Some(labels), Sum::Numerator)?;
+        let request = Request::new(lattice, frames, Some(labels), PathSum::Numerator)?;
         let (mut execution, plan) =
             self.start(request, |all_paths| LatticeOperation::sum(all_paths).best())?;
         let (context, alignment) = (lattice.context(), lattice.alignment());
@@ -37,21 +40,21 @@ impl<F: Real> LatticeSession<F> {
         for group in plan.groups(frames) {
             execution.set_frames(&group)?;
             self.buffers.numerator.set_arcs((context, alignment), &*execution.weights, &group, labels)?;
-            let mut found = vec![None; group.len()];
-            let (numerator, unsure) = (&self.buffers.numerator, execution.step.is_unsure());
-            par_for(items_mut(&mut found), |at, found| {
-                let frames = group.of(at).len();
-                *found = Some(match numerator.string(&group, at) {
-                    // Comparisons would hide it.
-                    Some((labels, arcs)) if unsure && has_nan(arcs, labels.len() + 1) => {
-                        LatticePath { weight: f64::NAN, ..blocked(alignment, frames) }
+            let mut group_paths = vec![None; group.len()];
+            let (numerator, may_be_nan) = (&self.buffers.numerator, execution.step.may_be_nan());
+            par_for(items_mut(&mut group_paths), |at, path| {
+                let frames = group.frame_range(at).len();
+                *path = Some(match numerator.string(&group, at) {
+                    // Comparisons would ignore NaN.
+                    Some((labels, arcs)) if may_be_nan && has_nan(arcs, labels.len() + 1) => {
+                        LatticePath { weight: f64::NAN, ..blocked_path(alignment, frames) }
                     }
                     Some((labels, arcs)) => align(alignment, frames, labels, arcs),
-                    None => blocked(alignment, frames),
+                    None => blocked_path(alignment, frames),
                 });
             });
             let first = paths.len();
-            paths.extend(found.into_iter().flatten());
+            paths.extend(group_paths.into_iter().flatten());
             let weights: Vec<f64> = paths[first..].iter().map(|path: &LatticePath| path.weight).collect();
             check_sums(&weights, &group)?;
         }
@@ -59,25 +62,25 @@ impl<F: Real> LatticeSession<F> {
     }
 }
 
-/// `positions` are those of the string.
+/// Returns true if a weight is NaN; the string has `positions` positions.
 fn has_nan<F: Real>(arcs: Arcs<F>, positions: usize) -> bool {
     // No label follows the last position.
     let labels = arcs.lexical.chunks_exact(positions).flat_map(|row| &row[..positions - 1]);
     arcs.blank.iter().chain(labels).any(|w| w.to_f64().is_nan())
 }
 
-fn blocked(alignment: AlignmentLattice, frames: usize) -> LatticePath {
+fn blocked_path(alignment: AlignmentLattice, frames: usize) -> LatticePath {
     let per_frame = alignment.num_states();
-    LatticePath { alignment: vec![0; frames * per_frame], per_frame, weight: NONE }
+    LatticePath { alignment: vec![0; frames * per_frame], per_frame, weight: BLOCKED }
 }
 
-/// The best path of a string. `arcs` *N x (M + 1)* each.
+/// Returns the best path of a string; `arcs` *N x (M + 1)* each.
 fn align<F: Real>(alignment: AlignmentLattice, frames: usize, labels: &[u32], arcs: Arcs<F>) -> LatticePath {
     let positions = labels.len() + 1;
-    // Labels of the frame on the best path to each position.
+    // Number of labels of each frame on the best path to each position.
     let mut counts = vec![0u32; frames * positions];
     let (mut alpha, mut next, mut inside) =
-        (vec![NONE; positions], vec![NONE; positions], vec![NONE; positions]);
+        (vec![BLOCKED; positions], vec![BLOCKED; positions], vec![BLOCKED; positions]);
     alpha[0] = 0.0;
     for (t, counts) in counts.chunks_exact_mut(positions).enumerate() {
         let b = |u: usize| arcs.blank[t * positions + u].to_f64();
@@ -87,7 +90,7 @@ fn align<F: Real>(alignment: AlignmentLattice, frames: usize, labels: &[u32], ar
         for count in 1..=alignment.expansions().unwrap_or(1).min(labels.len()) {
             for u in (count..positions).rev() {
                 inside[u] = inside[u - 1] + l(u - 1);
-                // Where a label ends the frame no blank follows it.
+                // If a label ends the frame, no blank follows it.
                 let weight = if alignment.expansions().is_some() { inside[u] + b(u) } else { inside[u] };
                 if weight > next[u] {
                     (next[u], counts[u]) = (weight, count as u32);
@@ -96,8 +99,8 @@ fn align<F: Real>(alignment: AlignmentLattice, frames: usize, labels: &[u32], ar
         }
         std::mem::swap(&mut alpha, &mut next);
     }
-    let mut path = LatticePath { weight: alpha[labels.len()], ..blocked(alignment, frames) };
-    if path.weight > NONE {
+    let mut path = LatticePath { weight: alpha[labels.len()], ..blocked_path(alignment, frames) };
+    if path.weight > BLOCKED {
         let mut end = labels.len();
         let per_frame = path.alignment.chunks_exact_mut(path.per_frame);
         for (out, counts) in per_frame.zip(counts.chunks_exact(positions)).rev() {

@@ -1,11 +1,11 @@
-//! Lattices as text, read back and summed over again.
+//! Exported lattices, read back and summed.
 use std::collections::BTreeMap;
 
-use lattice::{Error, OpenFst};
+use lattice::{Error, OpenFstText};
 
-use crate::listing::{Numbers, Tiny, log_sum};
+use crate::table_lattices::{Random, TableLattice, log_sum};
 
-/// A reader of OpenFst's text: arcs by the state they leave, final states, the start.
+/// Reads OpenFst's text: arcs by source state, final states, and the start.
 struct Read {
     arcs: BTreeMap<usize, Vec<(usize, u32, u32, f64)>>,
     finals: Vec<usize>,
@@ -33,34 +33,35 @@ impl Read {
         read
     }
 
-    /// Inputs, outputs and cost of each path.
+    /// Returns inputs, outputs and cost of each path.
     fn paths(&self) -> Vec<(Vec<u32>, Vec<u32>, f64)> {
-        let mut found = Vec::new();
-        let mut open: Vec<_> = self.start.map(|start| (start, vec![], vec![], 0.0)).into_iter().collect();
-        while let Some((state, inputs, outputs, cost)) = open.pop() {
-            for &(to, input, output, more) in self.arcs.get(&state).into_iter().flatten() {
+        let mut paths = Vec::new();
+        let mut unfinished: Vec<_> =
+            self.start.map(|start| (start, vec![], vec![], 0.0)).into_iter().collect();
+        while let Some((state, inputs, outputs, cost)) = unfinished.pop() {
+            for &(to, input, output, arc_cost) in self.arcs.get(&state).into_iter().flatten() {
                 let inputs = [&inputs[..], &[input]].concat();
                 let outputs =
                     [&outputs[..], if output > 0 { std::slice::from_ref(&output) } else { &[] }].concat();
-                open.push((to, inputs, outputs, cost + more));
+                unfinished.push((to, inputs, outputs, cost + arc_cost));
             }
             if self.finals.contains(&state) {
-                found.push((inputs, outputs, cost));
+                paths.push((inputs, outputs, cost));
             }
         }
-        found
+        paths
     }
 }
 
-fn text(tiny: &Tiny, utterance: usize) -> OpenFst {
+fn text(tiny: &TableLattice, utterance: usize) -> OpenFstText {
     tiny.with(|_, lattice, frames| lattice.arc_list(frames, utterance, 100_000)?.to_openfst(None)).unwrap()
 }
 
 #[test]
-fn openfst_reads_all_paths_back() {
-    let mut some = 0;
+fn all_paths_can_be_read_from_openfst_text() {
+    let mut num_paths = 0;
     for seed in 0..300 {
-        let tiny = Tiny::new(seed);
+        let tiny = TableLattice::new(seed);
         let blank = 1 + tiny.context.vocabulary() as u32;
         for utterance in 0..tiny.lengths.len() {
             let read = Read::new(&text(&tiny, utterance).arcs).paths();
@@ -69,9 +70,9 @@ fn openfst_reads_all_paths_back() {
             let (sum, expected) =
                 (log_sum(read.iter().map(|path| -path.2)), log_sum(all.iter().map(|path| path.2)));
             assert!(sum == expected || (sum - expected).abs() < 1e-12, "seed {seed}: {sum}, not {expected}");
-            // Labels and blanks in order, with the blanks that an alignment writes for what its frame did not use left out.
+            // Labels and blanks in order, without the padding of an alignment.
             let per_frame = tiny.alignment.num_states();
-            let said = |alignment: &[u32]| {
+            let symbols = |alignment: &[u32]| {
                 let mut arcs = Vec::new();
                 for frame in alignment.chunks_exact(per_frame) {
                     let labels: Vec<u32> = frame.iter().copied().filter(|&label| label > 0).collect();
@@ -84,20 +85,20 @@ fn openfst_reads_all_paths_back() {
             };
             let mut read: Vec<_> = read;
             read.sort_by(|a, b| a.0.cmp(&b.0));
-            all.sort_by_key(|path| said(&path.0));
+            all.sort_by_key(|path| symbols(&path.0));
             for (read, listed) in read.iter().zip(&all) {
-                assert_eq!((&read.0, &read.1), (&said(&listed.0), &listed.1), "seed {seed}");
+                assert_eq!((&read.0, &read.1), (&symbols(&listed.0), &listed.1), "seed {seed}");
                 assert!((read.2 + listed.2).abs() < 1e-12);
             }
-            some += all.len();
+            num_paths += all.len();
         }
     }
-    assert!(some > 1000);
+    assert!(num_paths > 1000);
 }
 
 #[test]
-fn symbols_are_named() {
-    let tiny = (0..).map(Tiny::new).find(|tiny| tiny.context.vocabulary() == 2).unwrap();
+fn symbol_tables_use_the_names() {
+    let tiny = (0..).map(TableLattice::new).find(|tiny| tiny.context.vocabulary() == 2).unwrap();
     let named = |names: &[&str]| {
         tiny.with(|_, lattice, frames| lattice.arc_list(frames, 0, 100_000)?.to_openfst(Some(names)))
     };
@@ -111,47 +112,47 @@ fn symbols_are_named() {
 }
 
 #[test]
-fn pictures_show_every_arc_and_the_path_in_bold() {
-    let mut bold_ones = 0;
+fn graphs_show_every_arc_and_mark_the_path() {
+    let mut num_path_arcs = 0;
     for seed in 0..200 {
-        let tiny = Tiny::new(seed);
+        let tiny = TableLattice::new(seed);
         for utterance in 0..tiny.lengths.len() {
             tiny.with(|session, lattice, frames| {
                 let list = lattice.arc_list(frames, utterance, 100_000)?;
                 let best = session.n_best_paths(lattice, frames, 1)?.swap_remove(utterance);
-                let picture = list.to_dot(None, |state| format!("\"{state}\\"), best.first())?;
-                assert_eq!(picture.matches(" -> ").count(), list.arcs.len());
-                assert_eq!(picture.matches("doublecircle").count(), list.finals.len());
-                assert_eq!(picture.lines().count(), picture.matches(';').count() + 2);
-                // Outside of the quotation marks nothing of what was quoted is left.
+                let graph = list.to_dot(None, |state| format!("\"{state}\\"), best.first())?;
+                assert_eq!(graph.matches(" -> ").count(), list.arcs.len());
+                assert_eq!(graph.matches("doublecircle").count(), list.finals.len());
+                assert_eq!(graph.lines().count(), graph.matches(';').count() + 2);
+                // Nothing quoted is left outside of the quotation marks.
                 let outside: String =
-                    picture.replace("\\\\", "").replace("\\\"", "").split('"').step_by(2).collect();
+                    graph.replace("\\\\", "").replace("\\\"", "").split('"').step_by(2).collect();
                 assert!(!outside.contains('\\'), "{outside}");
                 let arcs: usize =
                     best.iter().flat_map(|path| path.arcs(lattice.context())).map(|arcs| arcs.len()).sum();
-                assert_eq!(picture.matches("color=red").count(), arcs, "seed {seed}");
-                bold_ones += arcs;
+                assert_eq!(graph.matches("color=red").count(), arcs, "seed {seed}");
+                num_path_arcs += arcs;
                 Ok(())
             })
             .unwrap();
         }
     }
-    assert!(bold_ones > 100);
+    assert!(num_path_arcs > 100);
 }
 
 #[test]
 fn lists_have_a_limit() {
-    let mut numbers = Numbers::new(5);
+    let mut numbers = Random::new(5);
     for seed in 0..100 {
-        let tiny = Tiny::new(seed);
-        let utterance = numbers.below(tiny.lengths.len());
+        let tiny = TableLattice::new(seed);
+        let utterance = numbers.index(tiny.lengths.len());
         tiny.with(|_, lattice, frames| {
             let arcs = lattice.arc_list(frames, utterance, usize::MAX)?.arcs.len();
             assert_eq!(lattice.arc_list(frames, utterance, arcs)?.arcs.len(), arcs);
             if let Some(limit) = arcs.checked_sub(1) {
                 assert_eq!(lattice.arc_list(frames, utterance, limit).map(drop), Err(Error::Arcs { limit }));
             }
-            assert!(lattice.arc_list(frames, tiny.lengths.len(), 10).is_err(), "there is no such utterance");
+            assert!(lattice.arc_list(frames, tiny.lengths.len(), 10).is_err(), "no such utterance");
             Ok(())
         })
         .unwrap();

@@ -1,0 +1,95 @@
+//! Groups of utterances of a call, and waves of their frames.
+use std::{borrow::Cow, ops::Range};
+
+use kernels::Real;
+
+use crate::Frames;
+
+/// Utterances whose frames are packed one after another.
+pub struct UtteranceGroup {
+    pub utterances: Range<usize>,
+    /// First packed frame of each utterance, and the end.
+    pub starts: Vec<usize>,
+    /// Frames of each utterance in a wave.
+    pub window: usize,
+}
+
+impl UtteranceGroup {
+    pub fn new<F: Real>(frames: &Frames<F>, utterances: Range<usize>, window: usize) -> Self {
+        let mut starts = vec![0];
+        for utterance in utterances.clone() {
+            starts.push(starts.last().expect("the list is not empty") + frames.length(utterance));
+        }
+        Self { utterances, starts, window }
+    }
+
+    /// Number of utterances.
+    pub fn len(&self) -> usize {
+        self.utterances.len()
+    }
+
+    /// Number of packed frames.
+    pub fn frames(&self) -> usize {
+        self.starts[self.len()]
+    }
+
+    /// Packed frames of an utterance of the group.
+    pub fn frame_range(&self, utterance: usize) -> Range<usize> {
+        self.starts[utterance]..self.starts[utterance + 1]
+    }
+
+    /// Number of waves.
+    pub fn waves(&self) -> usize {
+        let longest = (0..self.len()).map(|utterance| self.frame_range(utterance).len()).max().unwrap_or(0);
+        longest.div_ceil(self.window)
+    }
+
+    /// Returns the packed frames of a wave, and their numbers.
+    pub fn wave(&self, wave: usize) -> Wave {
+        let (mut frames, mut counts) = (Vec::new(), Vec::with_capacity(self.len()));
+        for utterance in 0..self.len() {
+            let all = self.frame_range(utterance);
+            let from = (all.start + wave * self.window).min(all.end);
+            let to = (from + self.window).min(all.end);
+            frames.extend(from..to);
+            counts.push(to - from);
+        }
+        Wave { frames, counts }
+    }
+
+    /// Positions of the packed frames in a batch padded to `padded` frames.
+    pub fn batch_positions(&self, padded: usize) -> Vec<usize> {
+        let frames = |(at, utterance): (usize, usize)| {
+            utterance * padded..utterance * padded + self.frame_range(at).len()
+        };
+        self.utterances.clone().enumerate().flat_map(frames).collect()
+    }
+
+    /// Packed frames of the group; borrowed if there is no padding.
+    pub fn rows<'a, F: Real>(&self, frames: &Frames<'a, F>) -> Cow<'a, [F]> {
+        let has_padding =
+            self.utterances.clone().any(|utterance| frames.length(utterance) != frames.padded());
+        if !has_padding {
+            return Cow::Borrowed(frames.rows(self.utterances.clone()));
+        }
+        let mut rows = Vec::with_capacity(self.frames() * frames.frame_size());
+        self.utterances.clone().for_each(|utterance| rows.extend_from_slice(frames.utterance(utterance)));
+        Cow::Owned(rows)
+    }
+
+    /// The utterance of each packed frame.
+    pub fn utterances(&self) -> Vec<u32> {
+        let frames = |(at, utterance): (usize, usize)| {
+            std::iter::repeat_n(utterance as u32, self.frame_range(at).len())
+        };
+        self.utterances.clone().enumerate().flat_map(frames).collect()
+    }
+}
+
+/// Successive frames of each utterance of a group.
+pub struct Wave {
+    /// Packed frames.
+    pub frames: Vec<usize>,
+    /// Number of these frames of each utterance.
+    pub counts: Vec<usize>,
+}

@@ -1,0 +1,278 @@
+//! Anti-diagonals of a lattice.
+//!
+//! An arc leads from diagonal `d = t + u` to diagonal `d + frames + labels`. The sites of a
+//! diagonal do not depend on each other, and the arc targets of neighboring sites are neighbors. A
+//! row is a diagonal, ordered by u and padded to whole vector registers. Diagonal T + U is the end
+//! of all paths, one site.
+//!
+//! ```text
+//! t\u  0 1 2        d = 0   (0,0)
+//!  0   a b c            1   (1,0) (0,1)
+//!  1   d e f            2         (1,1) (0,2)
+//!                       3               (1,2)
+//!                       4                end
+//! ```
+use std::ops::Range;
+
+use kernels::{
+    ScratchReq, ensure_capacity,
+    scaled::{self, Diagonals, LANES},
+};
+
+use crate::{Lattices, Regularizers, Topology, TopologyArc, compose::needs_composition};
+
+/// Buffer sizes of a lane: the largest over its lattices, known from shapes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct LaneSizes {
+    /// Number of arcs of the topology.
+    pub arcs: usize,
+    /// Number of diagonals.
+    pub diagonals: usize,
+    /// Elements of a diagonal.
+    pub row: usize,
+    /// Elements of all diagonals.
+    pub elements: usize,
+    /// Ring of the diagonals that arcs span: number of diagonals, and length of their rows.
+    pub slots: usize,
+    pub stride: usize,
+    /// Number of composed arc emissions.
+    pub composed: usize,
+    /// Number of arcs and of sites of bands.
+    pub band: (usize, usize),
+}
+
+impl LaneSizes {
+    /// Sizes of an utterance of a batch.
+    pub fn new(
+        lattices: &Lattices,
+        topology: &Topology,
+        regularizers: &Regularizers,
+        utterance: usize,
+    ) -> Self {
+        let (arcs, sites) = (topology.arcs().len(), lattices.site_range(utterance).len());
+        let composed = if needs_composition(topology, regularizers) { sites * arcs } else { 0 };
+        if !lattices.is_full() {
+            return Self { composed, band: (sites * arcs, sites), ..Self::default() };
+        }
+        let (frames, labels) = (lattices.frames(utterance), lattices.labels(utterance));
+        let (slots, _, stride) = ring_sizes(frames, labels, topology.arcs());
+        Self {
+            arcs,
+            diagonals: frames + labels + 1,
+            row: (labels + 1).next_multiple_of(LANES),
+            elements: num_elements(frames, labels),
+            slots,
+            stride,
+            composed,
+            band: (0, 0),
+        }
+    }
+
+    /// Elementwise maximum of two sizes.
+    pub fn max(self, other: Self) -> Self {
+        Self {
+            arcs: self.arcs.max(other.arcs),
+            diagonals: self.diagonals.max(other.diagonals),
+            row: self.row.max(other.row),
+            elements: self.elements.max(other.elements),
+            slots: self.slots.max(other.slots),
+            stride: self.stride.max(other.stride),
+            composed: self.composed.max(other.composed),
+            band: (self.band.0.max(other.band.0), self.band.1.max(other.band.1)),
+        }
+    }
+}
+
+/// Sizes of the ring of diagonals that arcs span.
+///
+/// Returns the number of diagonals (a power of two), the margin and the row length. The margin is
+/// the number of elements that may be read before and after a row.
+pub(crate) fn ring_sizes(frames: usize, labels: usize, arcs: &[TopologyArc]) -> (usize, usize, usize) {
+    let fitting = || arcs.iter().filter(|arc| arc.frames <= frames && arc.labels <= labels);
+    let span = fitting().map(|arc| arc.frames + arc.labels).max().unwrap_or(0);
+    let margin = fitting().map(|arc| arc.labels).max().unwrap_or(0).next_multiple_of(LANES);
+    let stride = 2 * margin + (labels + 1).next_multiple_of(LANES) + LANES;
+    ((span + 1).next_power_of_two(), margin, stride)
+}
+
+/// Positions of the sites of one utterance on anti-diagonals.
+#[derive(Debug, Default)]
+pub(crate) struct AntiDiagonals {
+    frames: usize,
+    labels: usize,
+    arcs: Vec<TopologyArc>,
+    /// First element of each diagonal; the last entry is that of diagonal T + U.
+    offsets: Vec<usize>,
+}
+
+/// Number of elements of all diagonals, plus a margin.
+///
+/// A target row is read from the first arc target on, for the width of the source row.
+pub(crate) fn num_elements(frames: usize, labels: usize) -> usize {
+    // Diagonals have 1, 2 .. m sites, then m as often as needed, then m .. 2, 1 and 1 again.
+    let longest = frames.min(labels + 1);
+    let (whole, rest) = ((longest - 1) / LANES, (longest - 1) % LANES);
+    let rising = LANES * LANES * whole * (whole + 1) / 2 + rest * LANES * (whole + 1);
+    let level = (frames + labels - 2 * (longest - 1)) * longest.next_multiple_of(LANES);
+    2 * rising + level + LANES + labels + (labels + 1).next_multiple_of(LANES)
+}
+
+impl AntiDiagonals {
+    /// Reserves memory for `arcs` arcs and `diagonals` diagonals.
+    pub fn reserve(&mut self, arcs: usize, diagonals: usize) {
+        ensure_capacity(&mut self.arcs, arcs);
+        ensure_capacity(&mut self.offsets, diagonals);
+    }
+
+    /// Scratch memory of [`Self::reserve`].
+    pub fn scratch(arcs: usize, diagonals: usize) -> ScratchReq {
+        ScratchReq::new::<TopologyArc>(arcs).and(ScratchReq::new::<usize>(diagonals))
+    }
+
+    /// Sets the lattice.
+    pub fn set(&mut self, frames: usize, labels: usize, arcs: &[TopologyArc]) {
+        (self.frames, self.labels) = (frames, labels);
+        self.arcs.clear();
+        self.arcs.extend_from_slice(arcs);
+        self.offsets.clear();
+        let mut offset = 0;
+        for d in 0..=self.end() {
+            self.offsets.push(offset);
+            offset += self.width(d);
+        }
+    }
+
+    pub fn frames(&self) -> usize {
+        self.frames
+    }
+
+    pub fn labels(&self) -> usize {
+        self.labels
+    }
+
+    pub fn arcs(&self) -> &[TopologyArc] {
+        &self.arcs
+    }
+
+    /// The diagonal on which paths end, T + U.
+    pub fn end(&self) -> usize {
+        self.frames + self.labels
+    }
+
+    /// Returns true if an arc spans no more than the lattice.
+    pub fn fits(&self, arc: &TopologyArc) -> bool {
+        arc.frames <= self.frames && arc.labels <= self.labels
+    }
+
+    /// Smallest u on a diagonal.
+    pub fn low(&self, d: usize) -> usize {
+        (d + 1).saturating_sub(self.frames).min(self.labels)
+    }
+
+    /// Number of sites on a diagonal.
+    fn sites(&self, d: usize) -> usize {
+        d.min(self.labels) + 1 - self.low(d)
+    }
+
+    /// Number of elements of a diagonal: its sites, padded.
+    pub fn width(&self, d: usize) -> usize {
+        self.sites(d).next_multiple_of(LANES)
+    }
+
+    /// First element of a diagonal.
+    pub fn offset(&self, d: usize) -> usize {
+        self.offsets[d]
+    }
+
+    /// Sites of a diagonal where an arc exists.
+    ///
+    /// They are relative to the lowest u of the diagonal.
+    fn arc_sources(&self, d: usize, arc: &TopologyArc) -> Range<usize> {
+        let Some(last) = self.labels.checked_sub(arc.labels) else { return 0..0 };
+        let (low, high) = (self.low(d), self.low(d) + self.sites(d));
+        let (first, end) = if arc.may_end && d + arc.frames == self.frames + last {
+            // From u = last it leads to (T, U), from other sites of the diagonal out of the
+            // lattice.
+            (last, last + 1)
+        } else {
+            // t + frames < T
+            ((d + arc.frames + 1).saturating_sub(self.frames), last + 1)
+        };
+        let first = first.clamp(low, high);
+        first - low..end.clamp(first, high) - low
+    }
+
+    /// Gathers row-major emissions of a diagonal into one row for each arc.
+    ///
+    /// -inf and missing arcs become [`LOG_ZERO`](scaled::LOG_ZERO). Returns true if all emissions,
+    /// including those of missing arcs, are below +inf.
+    pub fn gather(&self, d: usize, up: bool, emissions: &[f64], rows: &mut [f64]) -> bool {
+        let arcs = self.arcs.len();
+        let stride = scaled::stride(d, self.low(d), self.labels, arcs);
+        let exists = |s: usize| self.arc_sources(d, &self.arcs[s]);
+        scaled::gather(emissions, stride, self.sites(d), self.frame_offset(d, up), exists, arcs, rows)
+    }
+
+    /// Scatters the rows of a diagonal to row-major order.
+    pub fn scatter(&self, d: usize, up: bool, rows: &[f64], out: &mut Diagonals<'_>) {
+        out.scatter(rows, d, self.low(d), self.sites(d), self.frame_offset(d, up));
+    }
+
+    /// Row-major offset of a frame near diagonal `d`, for prefetching.
+    ///
+    /// The frame is ahead in the direction of the recursion.
+    fn frame_offset(&self, d: usize, up: bool) -> usize {
+        let frame = if up { d + 2 } else { d.saturating_sub(self.labels + 2) };
+        frame * (self.labels + 1) * self.arcs.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Topology;
+    use kernels::scaled::LOG_ZERO;
+
+    #[test]
+    fn num_elements_is_the_sum_over_diagonals() {
+        for (frames, labels) in (1..40).flat_map(|t| (0..40).map(move |u| (t, u))) {
+            let mut diagonals = AntiDiagonals::default();
+            diagonals.set(frames, labels, Topology::rnnt().arcs());
+            let all: usize = (0..=diagonals.end()).map(|d| diagonals.width(d)).sum();
+            let margin = labels + (labels + 1).next_multiple_of(LANES);
+            assert_eq!(num_elements(frames, labels), all + margin, "T {frames} U {labels}");
+        }
+    }
+
+    #[test]
+    fn gather_and_scatter_are_inverse_except_for_missing_arcs() {
+        for (frames, labels) in [(1, 0), (1, 9), (7, 0), (3, 4), (20, 11), (5, 30)] {
+            let mut diagonals = AntiDiagonals::default();
+            diagonals.set(frames, labels, Topology::rnnt().arcs());
+            let emissions: Vec<f64> = (0..2 * frames * (labels + 1)).map(|i| i as f64).collect();
+            let mut scattered = vec![f64::NAN; emissions.len()];
+            let (mut early, mut late) =
+                Diagonals::new(&mut scattered, labels, 2).split_at(diagonals.end() / 2);
+            for d in 0..diagonals.end() {
+                let mut rows = vec![f64::NAN; 2 * diagonals.width(d)];
+                assert!(diagonals.gather(d, true, &emissions, &mut rows));
+                assert!(rows.iter().all(|e| !e.is_nan()), "every element is written");
+                diagonals.scatter(
+                    d,
+                    true,
+                    &rows,
+                    if d < diagonals.end() / 2 { &mut early } else { &mut late },
+                );
+            }
+            for (i, (&value, &emission)) in scattered.iter().zip(&emissions).enumerate() {
+                let (t, u, arc) = (i / 2 / (labels + 1), i / 2 % (labels + 1), i % 2);
+                let exists = if arc == 0 { t + 1 < frames || u == labels } else { u < labels };
+                assert_eq!(
+                    value,
+                    if exists { emission } else { LOG_ZERO },
+                    "T {frames} U {labels} ({t},{u})"
+                );
+            }
+        }
+    }
+}
