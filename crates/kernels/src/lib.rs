@@ -1,8 +1,8 @@
 //! Numeric kernels over slices: products, vector mathematics, buffers.
 //!
-//! - [`product()`] multiplies any two matrices; [`product_packed`] and [`product_of_parts`] multiply
-//!   packed ones ([`PackedRight`], [`PackedLeft`]), and [`packed`] has the formats of the loss
-//!   engine. All use the same micro-kernels (terms of BLIS).
+//! - [`product()`] multiplies any two matrices; [`product_packed`] and [`product_of_parts`]
+//!   multiply packed ones ([`PackedRight`], [`PackedLeft`]), and [`packed`] has the formats of the
+//!   loss engine. All use the same micro-kernels (terms of BLIS).
 //! - [`Affine`] is a linear layer over rows, forward and backward.
 //! - Vector functions ([`exp`], [`tanh`], ...) are one portable source, compiled for several
 //!   instruction sets and selected at run time (`dispatch.rs`); AVX-512 versions are hand-written.
