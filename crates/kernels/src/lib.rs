@@ -1,8 +1,8 @@
 //! Numeric kernels over slices: products, vector mathematics, buffers.
 //!
-//! - [`product`] multiplies any two matrices; [`product_packed`] and [`product_of_parts`] multiply
-//!   packed ones ([`PackedRight`], [`PackedLeft`]), and [`packed`] has the formats of the loss
-//!   engine. All use the same micro-kernels (terms of BLIS).
+//! - [`product()`] multiplies any two matrices; [`product_packed`] and [`product_of_parts`]
+//!   multiply packed ones ([`PackedRight`], [`PackedLeft`]), and [`packed`] has the formats of the
+//!   loss engine. All use the same micro-kernels (terms of BLIS).
 //! - [`Affine`] is a linear layer over rows, forward and backward.
 //! - Vector functions ([`exp`], [`tanh`], ...) are one portable source, compiled for several
 //!   instruction sets and selected at run time (`dispatch.rs`); AVX-512 versions are hand-written.
@@ -10,7 +10,7 @@
 //! - [`par_for`] is the parallel loop of all crates.
 //! - [`BufferPool`] and [`AlignedVec`] reuse memory; [`ScratchReq`] counts it.
 //!
-//! Start with [`View`], [`Real`] and [`ScratchReq`], then read [`product`] and [`par_for`].
+//! Start with [`View`], [`Real`] and [`ScratchReq`], then read [`product()`] and [`par_for`].
 //!
 //! Instruction sets are detected once (`simd.rs`); functions that need one take a token that only
 //! detection creates. `PANDA_MACHINE=avx2` or `portable` disables wider instructions.

@@ -49,7 +49,7 @@ pub trait OperandFormat<F: Real>: 'static {
 
     /// Returns the rows that a task should multiply at once.
     ///
-    /// Packed rows may be split at multiples of it. A multiple of it in steps may be packed alone.
+    /// Packed rows may be split at multiples of it. As many steps may be packed separately.
     fn strip() -> usize;
 
     /// Returns the words of an operand with `side` rows or columns.

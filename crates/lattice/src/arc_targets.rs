@@ -72,7 +72,7 @@ impl<'a> ArcTargets<'a> {
                 self.for_each_arc(lexical, shifts, |_, to, w| max[to] = if w > max[to] { w } else { max[to] })
             }
             Some(runs) => runs.for_each_block(max, &mut [], |block, max, _| {
-                runs.for_each_fan(block, lexical, shifts, |fan| F::scatter_max(max, fan));
+                runs.for_each_scatter(block, lexical, shifts, |arcs| F::scatter_max(max, arcs));
             }),
         }
     }
@@ -85,7 +85,7 @@ impl<'a> ArcTargets<'a> {
             }),
             Some(runs) => runs.for_each_block(sums, &mut [], |block, sums, _| {
                 let max = block.map_or(max, |block| &max[block.states.clone()]);
-                runs.for_each_fan(block, lexical, shifts, |fan| F::scatter_exp_sum(sums, max, fan));
+                runs.for_each_scatter(block, lexical, shifts, |arcs| F::scatter_exp_sum(sums, max, arcs));
             }),
         }
     }
@@ -100,7 +100,7 @@ impl<'a> ArcTargets<'a> {
                 }
             }),
             Some(runs) => runs.for_each_block(best, from, |block, best, from| {
-                runs.for_each_fan(block, lexical, shifts, |fan| F::scatter_argmax(best, from, fan));
+                runs.for_each_scatter(block, lexical, shifts, |arcs| F::scatter_argmax(best, from, arcs));
             }),
         }
     }
@@ -197,7 +197,7 @@ impl StateRuns {
     /// Calls `visit` for the arcs to a block, in source order.
     ///
     /// Without a block, it visits all arcs.
-    fn for_each_fan<F: Real>(
+    fn for_each_scatter<F: Real>(
         &self,
         block: Option<&StateBlock>,
         lexical: &[F],

@@ -326,8 +326,7 @@ impl<F: Real> Pass<'_, F> {
     ///     for each block, par for each MR classes:  dW += Gᵀ h
     /// ```
     ///
-    /// A thread that works alone processes a piece at a time, with the rows in its second-level
-    /// cache.
+    /// A single thread processes a piece at a time, with the rows in its second-level cache.
     fn head_gradient<N: OperandFormat<F>>(
         &self,
         rows: usize,

@@ -20,7 +20,7 @@
 //! classes ([`Plan`]). Between them, `N (S + 2)` numbers are stored, and as many scores and hidden
 //! rows as the budget allows.
 //!
-//! [`forward`] and [`backward`] work on slices. The main types are [`Head`], [`Selection`] and
+//! [`forward()`] and [`backward()`] work on slices. The main types are [`Head`], [`Selection`] and
 //! [`Workspace`], which holds budget and buffers; [`Sites`] are the hidden rows, given or computed
 //! on the fly. [`candle`] has autograd operations, [`scores`] the case of given scores `z`, and
 //! [`Precision`] the number types of the large products.

@@ -88,16 +88,16 @@ pub fn first_pass_with<F: Real, S: Source<F>>(
     let (sums, unigrams) = compute_emissions(source, batch, (options, arc_shape), plan, workspace)?;
     // Each arc has one emission, which is already summed over columns.
     let arcs = Topology::new(options.topology.arcs().to_vec())?;
-    let (shapes, regularisers) = (batch.lattices(), Regularizers::default());
+    let (shapes, regularizers) = (batch.lattices(), Regularizers::default());
     let Workspace { lattices, scratch_f64, recycled, .. } = workspace;
     let values = &scratch_f64[..2 * shapes.sites()];
     let mut losses = vec![0.0; batch.len()];
     let mut occupancies = reset(std::mem::take(&mut recycled.occupancies), values.len(), 0.0);
     // The number of lanes depends only on shapes, so memory does not depend on the number of
     // threads.
-    let bytes = rnnt_dp::Workspace::scratch(shapes, &arcs, &regularisers, plan.lanes(batch)).bytes();
+    let bytes = rnnt_dp::Workspace::scratch(shapes, &arcs, &regularizers, plan.lanes(batch)).bytes();
     lattices.set_budget(bytes.max(lattices.allocated_bytes()));
-    lattices.forward_backward(shapes, &arcs, values, &regularisers, &mut losses, &mut occupancies)?;
+    lattices.forward_backward(shapes, &arcs, values, &regularizers, &mut losses, &mut occupancies)?;
     par_for(parts_mut(&mut occupancies, 1 << 12), |_, part| part.iter_mut().for_each(|o| *o = 0.0 - *o));
     let (batch, options) = (batch.clone(), options.clone());
     let classes = source.classes();

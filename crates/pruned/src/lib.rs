@@ -12,7 +12,7 @@
 //! ```
 //!
 //! *Smoothing* adds log-probabilities of the label scores only, and of the frame scores with a
-//! unigram only ([`Options`]). [`first_pass`] returns losses and the posterior of every arc, its
+//! unigram only ([`Options`]). [`first_pass()`] returns losses and the posterior of every arc, its
 //! `backward` the gradients, and [`Ranges`] the bands of label positions that the second pass
 //! keeps. Semantics are those of k2's fast_rnnt.
 //!

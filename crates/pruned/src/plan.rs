@@ -25,8 +25,8 @@ pub struct Plan {
     pub classes: usize,
     /// Maximum rows of a group of utterances.
     ///
-    /// Their gradients of a tile exist at once. A single utterance may have more rows. Forward, which
-    /// has no gradient, uses four times as many.
+    /// Their gradients of a tile exist at once. A single utterance may have more rows. Forward,
+    /// which has no gradient, uses four times as many.
     pub rows: usize,
     /// Maximum concurrent tasks on blocks of rows.
     pub tasks: usize,

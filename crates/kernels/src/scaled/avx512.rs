@@ -116,7 +116,7 @@ fn gather_wide(
     invalid == 0
 }
 
-/// As [`super::diagonals::scatter`] for whole registers of two arcs; returns the number of sites.
+/// As [`super::Diagonals::scatter`] for whole registers of two arcs; returns the number of sites.
 ///
 /// # Safety
 /// As for the portable loop.

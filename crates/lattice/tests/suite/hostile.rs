@@ -185,11 +185,11 @@ fn parameters_that_are_too_large() {
             });
         }
     }
-    let mut huge = problem();
-    huge.parameters.get_mut("weight_fn/project_frame/kernel").unwrap().fill(3e38);
-    huge.frames.fill(10.0);
-    assert_message(losses(&huge), &["weight_fn/project_frame/kernel", "frame 0 of utterance 0"]);
     let mut problem = problem();
+    problem.parameters.get_mut("weight_fn/project_frame/kernel").unwrap().fill(3e38);
+    problem.frames.fill(10.0);
+    assert_message(losses(&problem), &["weight_fn/project_frame/kernel", "frame 0 of utterance 0"]);
+    let mut problem = self::problem();
     problem.parameters.get_mut("weight_fn/project_context_embeddings/kernel").unwrap().fill(3e38);
     let embeddings = problem.parameters.get_mut("weight_fn_cacher/context_embeddings").unwrap();
     embeddings.fill(0.0);

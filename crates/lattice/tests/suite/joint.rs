@@ -205,7 +205,7 @@ pub const LABELS: [u32; 4] = [2, 1, 2, 2];
 /// A function that uses a weight function.
 pub type UseWeightFn<'a> = &'a mut dyn FnMut(&dyn WeightFn<f64>);
 
-/// Checks gradients against central_difference differences of `Σ a w`, of frames and along chains.
+/// Checks gradients against central differences of `Σ a w`, of frames and along chains.
 ///
 /// Any weight function of a joint network can be checked, in frames and parameters.
 pub fn check_gradients(owned: &mut OwnedJoint<f64>, run: &dyn Fn(&OwnedJoint<f64>, UseWeightFn)) {

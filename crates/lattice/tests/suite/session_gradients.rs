@@ -1,4 +1,4 @@
-//! Loss gradients of joint networks: central_difference differences, single precision, long utterances.
+//! Loss gradients of joint networks: central differences, single precision, long utterances.
 use lattice::{LatticeOutput, LatticeSession, Normalize};
 use oracle::differences::central_difference;
 use panda_core::Real;

@@ -1,4 +1,4 @@
-//! Each reference compared with the next: all paths, the f64 recursion, candle's autograd, central_difference
+//! Each reference compared with the next: all paths, the f64 recursion, candle's autograd, central
 //! differences.
 
 use candle_core::{DType, Device, Tensor, Var};

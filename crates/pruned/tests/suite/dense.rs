@@ -1,4 +1,4 @@
-//! The first pass against plain loops, sums over paths, and central_difference differences.
+//! The first pass against plain loops, sums over paths, and central differences.
 use oracle::{compare::assert_close, differences::central_difference, noise, paths::sum_over_paths};
 use proptest::prelude::*;
 use pruned::{FirstPass, Matrices, Options, Unigram, first_pass};

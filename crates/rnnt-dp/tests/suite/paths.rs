@@ -1,4 +1,4 @@
-//! Topologies compared with the sum over all paths and with central_difference differences.
+//! Topologies compared with the sum over all paths and with central differences.
 use oracle::{
     differences::central_difference,
     paths::{PathArc, sum_over_paths},

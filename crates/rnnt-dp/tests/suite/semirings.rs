@@ -1,4 +1,4 @@
-//! Semirings: golden vectors of another system, laws, and gradients by central_difference differences.
+//! Semirings: golden vectors of another system, laws, and gradients by central differences.
 use oracle::{
     compare::assert_near,
     differences,
