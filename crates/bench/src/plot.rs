@@ -40,7 +40,7 @@ pub fn draw(plan: &Plan, rows: &[ResultRow]) -> Result<String, Error> {
 }
 
 fn svg(panels: &[Panel]) -> Result<String, Error> {
-    plots::draw(SIZE, panels).map_err(|error| Error::Plot { found: error.to_string() })
+    plots::draw_file(SIZE, panels).map_err(|error| Error::Plot { found: error.to_string() })
 }
 
 /// Utterances per second by one kind of model, and what PyTorch would do.

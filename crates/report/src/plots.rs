@@ -31,3 +31,19 @@ pub fn draw((width, height): (u32, u32), panels: &[Panel]) -> Result<String, Dra
     }
     Ok(svg)
 }
+
+/// Colors of plots on a dark background, as a style sheet.
+const DARK_STYLE: &str = include_str!("plots.css");
+
+/// Draws panels as an SVG file with a light and a dark form.
+///
+/// The file has a style sheet for viewers that prefer dark colors. An SVG that is part of an HTML
+/// page shares the style sheets of that page: use [`draw`] there.
+///
+/// # Errors
+/// [`DrawError`]
+pub fn draw_file(size: (u32, u32), panels: &[Panel]) -> Result<String, DrawError> {
+    let svg = draw(size, panels)?;
+    let (start, content) = svg.split_once('\n').ok_or("expected an SVG of several lines")?;
+    Ok(format!("{start}\n<style>\n{DARK_STYLE}</style>\n{content}"))
+}

@@ -11,7 +11,7 @@ const SIZE: (u32, u32) = (820, 640);
 /// # Errors
 /// [`Error::Plot`]
 pub fn draw_run_curve(rows: &[Metrics]) -> Result<String> {
-    plots::draw(SIZE, &[losses(rows), error_rates(rows)]).map_err(Error::Plot)
+    plots::draw_file(SIZE, &[losses(rows), error_rates(rows)]).map_err(Error::Plot)
 }
 
 /// The losses fall over decades, so their axis is logarithmic; a loss of 0 (no such head) is left out.
