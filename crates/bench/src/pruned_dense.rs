@@ -16,7 +16,7 @@ use super::simple::{SimpleScores, batch};
 /// Peak memory in tensors of logits and hidden rows, measured; see `docs/pruned.md`.
 const PEAK_TENSORS: f64 = 8.0;
 
-/// JointInputs, head and log-softmax of retained sites in candle, with autograd.
+/// Joint network, head and log-softmax of retained sites in candle, with autograd.
 ///
 /// First pass and lattice are those of this project, so that only the tensor `[retained, C]` is
 /// compared.

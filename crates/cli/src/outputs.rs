@@ -1,4 +1,4 @@
-//! OutputFile files of a command, opened before its work begins.
+//! Output files of a command, opened before its work begins.
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 

@@ -148,7 +148,7 @@ fn resume_command(arguments: &Args, epochs: Option<u64>) -> String {
     command
 }
 
-/// A path as one word of a POSIX shell, in single quotes if needed.
+/// Quotes a path as one word of a POSIX shell.
 fn shell_word(path: &Path) -> String {
     let word = path.display().to_string();
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%".contains(c);

@@ -153,7 +153,7 @@ fn recording_id(path: &Path) -> String {
     }
 }
 
-/// OutputFile files of the recordings.
+/// Output files of the recordings.
 struct OutputFiles {
     /// Writable files by index of the recording; empty for standard output.
     files: HashMap<usize, OutputFile>,

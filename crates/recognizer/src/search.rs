@@ -63,8 +63,8 @@ impl SearchConfig {
 impl SearchConfig {
     /// Returns whether the search supports streaming.
     ///
-    /// Greedy search, and beam search of a kind that [`streams`](decoding::BeamKind::supports_streaming),
-    /// without a CTC head and with a single result.
+    /// True for greedy search, and for beam search with a single result and no CTC head whose kind
+    /// [supports it](decoding::BeamKind::supports_streaming).
     pub fn streams(&self) -> bool {
         match self {
             SearchConfig::Greedy(_) => true,

@@ -37,7 +37,7 @@ pub fn draw((width, height): (u32, u32), panels: &[Panel]) -> Result<String, Dra
     Ok(svg)
 }
 
-/// Draws panels as an SVG file with a light and a dark form.
+/// Draws panels as an SVG file for light and dark backgrounds.
 ///
 /// The file has a style sheet for viewers that prefer dark colors. An SVG that is part of an HTML
 /// page shares the style sheets of that page: use [`draw`] there.

@@ -157,7 +157,7 @@ impl Recipe {
         Ok(Self::parse_text(text, path)?)
     }
 
-    /// Parses the recipe of a run folder, which an earlier version may have written.
+    /// Parses the recipe of a run folder of any version.
     ///
     /// # Errors
     /// As [`Recipe::parse`], but old names of keys and values are accepted.

@@ -361,7 +361,6 @@ struct Candidates {
 }
 
 /// Selects the states whose estimates reach the thresholds.
-
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,fma")]
 fn select_candidates(
     tile: &[PanelRow; PANEL_COLUMNS],

@@ -8,13 +8,13 @@ use toml::{Table, Value};
 
 use crate::{Error, Result};
 
-/// Old names of keys with their tables, and new names in the same table.
+/// Old keys with their tables, and their new names.
 const KEYS: [(&str, &str); 2] = [("optimiser", "optimizer"), ("loss.normalise", "normalize")];
 
 /// Keys with their tables, and old and new values.
 const VALUES: [(&str, &str, &str); 0] = [];
 
-/// Replaces the old names in the recipe of a checkpoint or run folder.
+/// Replaces old names in the recipe of a checkpoint or run.
 ///
 /// A recipe without old names, or with invalid TOML, is returned unchanged.
 pub fn translate(text: &str) -> Cow<'_, str> {
@@ -60,7 +60,7 @@ fn replace(recipe: &mut Table) -> Vec<Error> {
     errors
 }
 
-/// Returns the table of a dotted key, and the last part of the key.
+/// Returns the table and the last part of a dotted key.
 fn find_table<'a, 'b>(recipe: &'a mut Table, key: &'b str) -> Option<(&'a mut Table, &'b str)> {
     let (tables, name) = key.rsplit_once('.').unwrap_or(("", key));
     let mut names = tables.split('.').filter(|name| !name.is_empty());

@@ -486,7 +486,7 @@ proptest! {
     }
 }
 
-/// `cargo test -p panda-speech --release --test suite shards_are_read_fast -- --ignored --nocapture`
+/// Run it with `cargo test -p panda-speech --release shards_are_read_fast -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn shards_are_read_fast() {

@@ -121,7 +121,7 @@ fn a_beam_gives_the_same_words_for_pieces_and_the_whole() {
         let transcription = recognizer.transcribe(&audio).unwrap();
         assert!(transcription.words.len() > 8, "{}", transcription.text);
         for sizes in [&[1600][..], &[1, 7, 4000, 0, 333], &[samples.len()]] {
-            let streamed = live(&recognizer, &samples, &sizes[..], &StreamingOptions::default()).0;
+            let streamed = live(&recognizer, &samples, sizes, &StreamingOptions::default()).0;
             assert_eq!(streamed, transcription, "{kind:?} {sizes:?}");
         }
         // A pause commits the best text, which is correct here in any case.
