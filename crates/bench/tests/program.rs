@@ -225,7 +225,7 @@ fn outputs_are_opened_before_the_work_and_must_not_be_inputs() {
         std::fs::write(folder.path().join(name), "precious").unwrap();
         let inputs = ["skip", "--checkpoint", "x.safetensors", "--manifest", "x.jsonl", "--json"];
         let (code, _, err) = bench(folder.path(), &[&inputs[..], &[name]].concat());
-        assert!(code == Some(2) && err.contains("expected another file"), "{err}");
+        assert!(code == Some(2) && err.contains("expected an output other than the inputs"), "{err}");
         assert_eq!(std::fs::read_to_string(folder.path().join(name)).unwrap(), "precious");
     }
 }

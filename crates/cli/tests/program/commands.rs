@@ -161,7 +161,7 @@ fn inputs_are_never_overwritten() {
         let (code, out, err) = finish(panda(&folder, arguments));
         assert!(code == Some(2) && err.contains(part), "{arguments:?}: {out}{err}");
     };
-    check(&["train", "recipe.toml", "--run", "."], "somebody's own");
+    check(&["train", "recipe.toml", "--run", "."], "found another; select another folder");
     check(&["train", "recipe.toml", "--run", ".", "--force"], "recipe.toml");
     assert_eq!(std::fs::read_to_string(toy.path("recipe.toml")).unwrap(), recipe);
     // A user's file with the name of a file of run folders.
@@ -289,8 +289,11 @@ fn a_report_is_a_page_with_audio() {
     for (arguments, part) in [
         (["report", "nowhere", "--worst", "2"], "nowhere: expected a run folder"),
         (["report", "runs/recipe", "--recipe", "none/recipe.toml"], "none/recipe.toml: could not read"),
-        (["report", "runs/recipe", "-o", "runs/recipe/metrics.csv"], "expected another file to write to"),
-        (["report", "runs/recipe", "-o", "0.wav"], "expected another file to write to"),
+        (
+            ["report", "runs/recipe", "-o", "runs/recipe/metrics.csv"],
+            "expected an output other than the inputs",
+        ),
+        (["report", "runs/recipe", "-o", "0.wav"], "expected an output other than the inputs"),
     ] {
         let (code, _, err) = finish(panda(&folder, &arguments));
         assert!(code == Some(2) && err.contains(part), "{err}");

@@ -147,7 +147,7 @@ fn unsupported_search_options_are_errors() {
             &["--confidence-exponent", "0"],
             &["--confidence-exponent: expected a number above 0, at most 10, found 0"],
         ),
-        (&["--beam-search", "alsd"], &["ALSD", "labels that move on by a frame"]),
+        (&["--beam-search", "alsd"], &["ALSD", "labels that advance by a frame"]),
         (&["--stream", "--beam", "2", "--nbest", "2"], &["--nbest: expected whole recordings"]),
         (&["--stream", "--latest", "nan"], &["--latest: expected a number from 0"]),
         (

@@ -188,7 +188,7 @@ fn outputs_do_not_replace_files_of_a_run() {
     for arguments in commands {
         let (code, _, err) = finish(panda(&folder, arguments));
         assert_eq!(code, Some(2), "{arguments:?}: {err}");
-        assert!(err.contains("uses for its own file"), "{arguments:?}: {err}");
+        assert!(err.contains("uses for a file"), "{arguments:?}: {err}");
     }
     assert!(before == snapshot(&toy.path("run")));
     // Other names in the run folder are allowed; the report is written there by default.

@@ -54,7 +54,7 @@ fn an_n_gram_of_a_model_s_tokens() {
     let before = fs::read(toy.path(checkpoint)).unwrap();
     let (code, _, err) =
         finish(panda(&folder, &["lm", "train.jsonl", "-o", checkpoint, "--tokens", checkpoint]));
-    assert!(code == Some(2) && err.contains("expected another file"), "{err}");
+    assert!(code == Some(2) && err.contains("expected an output other than the inputs"), "{err}");
     assert_eq!(fs::read(toy.path(checkpoint)).unwrap(), before);
 }
 
@@ -85,7 +85,7 @@ fn invalid_inputs_are_errors() {
     }
     assert!(!toy.path("lm.arpa").exists());
     let (code, _, err) = finish(panda(&folder, &["lm", "train.jsonl", "-o", "./train.jsonl"]));
-    assert!(code == Some(2) && err.contains("expected another file"), "{err}");
+    assert!(code == Some(2) && err.contains("expected an output other than the inputs"), "{err}");
 }
 
 /// Compares with reference values of independent programs.

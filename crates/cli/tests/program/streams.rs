@@ -76,8 +76,8 @@ fn no_output_is_an_input_or_another_output() {
         let (code, _, err) = shell(&folder, &line);
         assert_eq!(code, Some(2), "{line}: {err}");
         assert!(
-            err.contains("expected another file")
-                || err.contains("of its own")
+            err.contains("expected an output other than the inputs")
+                || err.contains("a separate file")
                 || err.contains("one recording of this name"),
             "{line}: {err}"
         );

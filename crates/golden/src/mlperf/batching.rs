@@ -120,9 +120,9 @@ struct Signal {
 }
 
 fn parts(check: &mut Check) -> Result<(), RunError> {
-    for case in check.file.field::<Vec<Sequences>>("split_sequences")? {
+    for case in check.file.field::<Vec<Sequences>>("sequence_split")? {
         let actual = split_sequences(&case.lens, case.stack, case.min_second_part)?;
-        let name = format!("split_sequences of {:?}", case.lens);
+        let name = format!("sequence_split of {:?}", case.lens);
         check.equal(&name, &actual.order.iter().map(|&i| case.lens[i]).collect(), &case.lens_sorted);
         check.equal(
             &name,
@@ -130,21 +130,21 @@ fn parts(check: &mut Check) -> Result<(), RunError> {
             &(case.rows_of_second_part, case.pivot, case.second_part_frames, case.is_split),
         );
     }
-    for case in check.file.field::<Vec<Captured>>("static_lengths")? {
+    for case in check.file.field::<Vec<Captured>>("captured_lengths")? {
         let actual = static_lengths(case.longest, case.count)?;
-        let name = format!("static_lengths of {} in {}", case.longest, case.count);
+        let name = format!("captured_lengths of {} in {}", case.longest, case.count);
         check.equal(&name, &actual, &case.lengths);
         for (length, captured) in case.lookup {
             check.equal(&format!("{name}: {length}"), &bucket_for(&actual, length), &Some(captured));
         }
     }
-    for case in check.file.field::<Vec<Split>>("split_batch")? {
+    for case in check.file.field::<Vec<Split>>("batch_split")? {
         let actual = split_batch(case.batch, case.factor, case.accumulation);
         let stored = (!case.error).then(|| BatchSplit {
             ranges: case.ranges.iter().map(|&(from, to)| from..to).collect(),
             loss_divisor: case.loss_divisor.unwrap_or_default(),
         });
-        check.equal(&format!("split_batch of {} by {}", case.batch, case.factor), &actual.ok(), &stored);
+        check.equal(&format!("batch_split of {} by {}", case.batch, case.factor), &actual.ok(), &stored);
     }
     // Hop (160 samples), splice (3) and stack (2) of the benchmark.
     for case in check.file.field::<Vec<Signal>>("lengths")? {

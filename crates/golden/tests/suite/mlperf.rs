@@ -102,7 +102,7 @@ fn a_wrong_value_fails_with_its_name() {
 fn values_of_sidecars_are_compared() {
     for (case, old, new, part) in [
         ("batching_parts", "\"pivot\": 244", "\"pivot\": 242", "sequence_split of"),
-        ("batching_parts", "[1, 13]", "[1, 26]", "static_lengths of 641 in 50: 1: expected Some(26)"),
+        ("batching_parts", "[1, 13]", "[1, 26]", "captured_lengths of 641 in 50: 1: expected Some(26)"),
         ("batching_parts", "\"loss_divisor\": 6", "\"loss_divisor\": 3", "batch_split of 12 by 3"),
         ("batching_parts", "\"frames\": 1225", "\"frames\": 1224", "lengths of 195840 samples"),
         ("batching_filter_buckets", "[42, 41, 41, 41]", "[41, 42, 41, 41]", "bucket_sizes.k4"),
