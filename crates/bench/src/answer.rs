@@ -112,7 +112,7 @@ pub struct PruningReport {
     pub share: f64,
 }
 
-/// Bounds and errors of skipping, in the norms of [`rnnt_loss::Skipped`].
+/// Bounds and errors of skipping, in the norms of [`rnnt_loss::SkippedSites`].
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct SkipReport {
     /// Number of skipped sites with a nonzero adjoint.

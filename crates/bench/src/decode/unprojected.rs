@@ -13,7 +13,7 @@ pub const HIDDEN: usize = 640;
 /// Number V of labels.
 pub const LABELS: usize = 1024;
 
-/// Rows per task of the activation, as in [`decoding::Network`].
+/// Rows per task of the activation, as in [`decoding::JointNetwork`].
 const ROWS_PER_TASK: usize = 8;
 
 /// `z = W tanh(W_e x + W_p g) + b` of encoder outputs x and predictor outputs g.
