@@ -120,7 +120,7 @@ impl<'a, F: Real> AttentionHead<'a, F> {
             product(target, above_block, values.transposed(), F::ONE, Accumulate::Replace);
             let pairs = p.chunks_exact(count).zip(d_scores.chunks_exact_mut(count));
             for (t, (p, d_scores)) in queries.clone().zip(pairs) {
-                let [o, d_o] = [out, above].map(|rows| &rows[t * width + self.column..][..width]);
+                let [o, d_o] = [out, above].map(|rows| &rows[t * width + self.column..][..each]);
                 let projection = kernels::dot(o, d_o);
                 d_scores.iter_mut().zip(p).for_each(|(d, &p)| *d = p * (*d - projection));
             }
@@ -130,13 +130,13 @@ impl<'a, F: Real> AttentionHead<'a, F> {
             product(target, d_scores, View::new(&keys, count, each), F::ONE, Accumulate::Replace);
             for (t, row) in queries.clone().zip(d_queries.chunks_exact(each)) {
                 let position = window.position + t - window.keys.start;
-                self.rotary.add_transposed(position, row, self.scale, &mut gradient[3 * each * t..][..width]);
+                self.rotary.add_transposed(position, row, self.scale, &mut gradient[3 * each * t..][..each]);
             }
             let target = ViewMut::new(&mut d_keys, count, each);
             product(target, d_scores.transposed(), View::new(q, rows, each), F::ONE, Accumulate::Add);
         });
         for (at, (t, row)) in window.keys.clone().zip(d_keys.chunks_exact(each)).enumerate() {
-            let to = &mut gradient[3 * each * t + each..][..width];
+            let to = &mut gradient[3 * each * t + each..][..each];
             self.rotary.add_transposed(window.position + at, row, F::ONE, to);
         }
     }
