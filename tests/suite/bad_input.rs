@@ -63,7 +63,7 @@ fn lengths_beyond_the_tensor() {
     let long = Targets::new(0, vec![2, 3], vec![vec![1], vec![1]]).unwrap();
     let error = assert_error(
         losses(&SCORES, &long, &Options::default()),
-        &["frames", "utterance 1", "3 rows", "has 2"],
+        &["frames", "utterance 1", "3 rows", "found 2"],
     );
     assert!(matches!(error, Error::TooLong { utterance: 1, needed: 3, found: 2, .. }));
     let long_labels = Targets::new(0, vec![2, 2], vec![vec![1, 2], vec![1]]).unwrap();
@@ -213,7 +213,7 @@ fn tensors_of_the_wrong_shape_or_type() {
     assert_error(call(&f, &zeros(&[2, 3, 5]), &w, &b), &["predicted", "[2, 3, 4]", "[2, 3, 5]"]);
     assert_error(call(&f, &g, &zeros(&[5]), &b), &["head.weight", "[C, H]"]);
     assert_error(call(&f, &g, &w, &zeros(&[4])), &["head.bias", "[5]", "[4]"]);
-    assert_error(call(&zeros(&[2, 2, 4]), &g, &w, &b), &["frames", "3 rows", "has 2"]);
+    assert_error(call(&zeros(&[2, 2, 4]), &g, &w, &b), &["frames", "3 rows", "found 2"]);
     let wide = g.to_dtype(DType::F64).unwrap();
     assert_error(call(&f, &wide, &w, &b), &["predicted", "f32", "f64"]);
     let half = f.to_dtype(DType::BF16).unwrap();

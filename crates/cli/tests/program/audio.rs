@@ -44,7 +44,7 @@ fn unfitting_audio_is_converted_or_an_error() {
     assert_eq!(err, "note: left.wav: 2 channels mixed down to one\n");
     let (code, out, err) = run(&["transcribe", CHECKPOINT, "--channel", "1", "both.wav"]);
     assert_eq!((code, out.as_str()), (Some(0), "both.wav: middle high middle\n"), "{err}");
-    assert_eq!(err, "note: both.wav: channel 1 of 2 taken\n");
+    assert_eq!(err, "note: both.wav: channel 1 of 2 selected\n");
     let (code, _, err) = run(&["transcribe", CHECKPOINT, "--channel", "3", "both.wav"]);
     assert!(code == Some(2) && err.contains("both.wav: expected a file with a channel 3"), "{err}");
     let (code, _, err) = run(&["transcribe", CHECKPOINT, "--channel", "0", "both.wav"]);
@@ -150,7 +150,7 @@ fn bpe_without_a_size_is_an_error() {
     toy.recipe(&[("kind = \"words\"", "kind = \"bpe\"")]);
     let (code, _, err) = finish(panda(&toy.path(""), &["info", "recipe.toml"]));
     assert_eq!(code, Some(2));
-    assert!(err.contains("kind `bpe` lacks its `size`") && err.contains("{ bpe = { size = 500 } }"), "{err}");
+    assert!(err.contains("kind `bpe` requires `size`") && err.contains("{ bpe = { size = 500 } }"), "{err}");
 }
 
 #[test]

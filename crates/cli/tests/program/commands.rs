@@ -170,7 +170,7 @@ fn inputs_are_never_overwritten() {
     for more in [&[][..], &["--resume"], &["--resume", "--epochs", "1"]] {
         check(
             &[&["train", "recipe.toml", "--run", "user"], more].concat(),
-            "user/recipe.toml: expected none",
+            "user/recipe.toml: expected no such file",
         );
     }
     assert_eq!(std::fs::read_to_string(toy.path("user/recipe.toml")).unwrap(), "user");

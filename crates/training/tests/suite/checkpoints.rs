@@ -149,12 +149,12 @@ fn other_files_are_errors() {
     expect_error(&other_file, "format \"panda checkpoint\", version 3", "another format");
     write(with_metadata(&bytes, |header| header.replace("\"version\":3", "\"version\":4")));
     expect_error(&other_file, "version 3", "version 4");
-    // Parameters of version 1 have other_file names and layouts.
+    // Parameters of version 1 have other names and layouts.
     write(with_metadata(&bytes, |header| header.replace("\"version\":3", "\"version\":1")));
     expect_error(
         &other_file,
         "version 3",
-        "version 1, whose parameters have other_file names; train the model again",
+        "version 1, whose parameters have other names; train the model again",
     );
     write(with_metadata(&bytes, |header| header.replace("\"step\"", "\"stop\"")));
     expect_error(&other_file, "metadata with recipe, tokenizer and progress", "stop");

@@ -365,7 +365,7 @@ fn suspicious_data_gives_warnings() {
     toy.write("test.jsonl", &with_seconds("7.5"));
     let change = ("test = [\"train.jsonl\"]", "test = [\"test.jsonl\"]");
     let long = warnings(&[change]);
-    let expected = "data.test: 1 recordings are not as long as the manifest says, the first of them toy-0: 0.36 s instead of 7.50 s";
+    let expected = "data.test: 1 recordings differ in length from the manifest, the first toy-0: 0.36 s instead of 7.50 s";
     assert_eq!(long, [expected]);
     toy.write("test.jsonl", &first.replace("\"text\": \"low\"", "\"text\": \"completely else\""));
     let unknown = warnings(&[change]);
