@@ -55,7 +55,7 @@ pub struct Args {
     /// Number format of the gradient all-reduce: bf16 halves the bytes and rounds to 8 bits
     #[cfg(feature = "mpi")]
     #[arg(long, default_value = "f32", value_name = "f32|bf16")]
-    transfer: distributed::Transfer,
+    transfer: distributed::TransferFormat,
     /// End the job if a process is unresponsive for this many seconds; 0 waits forever
     #[cfg(feature = "mpi")]
     #[arg(

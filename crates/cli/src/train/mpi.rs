@@ -89,10 +89,10 @@ pub fn run(
 }
 
 /// Prints the unresponsive ranks; at the time limit, ends this process and the job.
-fn report_unresponsive(unresponsive: &Unresponsive, step: u64) {
+fn report_unresponsive(unresponsive: &UnresponsiveRanks, step: u64) {
     let names: Vec<String> = unresponsive.ranks.iter().map(ToString::to_string).collect();
     let ranks = if names.len() == 1 { "rank" } else { "ranks" };
-    let seconds = unresponsive.waited.as_secs();
+    let seconds = unresponsive.wait_time.as_secs();
     let text = format!("{ranks} {}: no response for {seconds} s in step {step}", names.join(", "));
     if unresponsive.is_final {
         warnln!("error: {text}; --resume continues from the last checkpoint");
