@@ -81,10 +81,12 @@ impl BadItemLog {
             let (found, expected) = (item.found_seconds, item.expected_seconds);
             warnings.push(match position < MAX_NAMED_ITEMS {
                 true => format!(
-                    "{TRAIN}: {}: the recording has {found:.2} s, and its manifest {expected:.2} s; used as it is",
+                    "{TRAIN}: {}: {found:.2} s instead of {expected:.2} s as in the manifest; used as it is",
                     item.id
                 ),
-                false => format!("{TRAIN}: more recordings have another length than in the manifest; used as they are"),
+                false => format!(
+                    "{TRAIN}: more recordings have another length than in the manifest; used as they are"
+                ),
             });
         }
         self.list(&new);

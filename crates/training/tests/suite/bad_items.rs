@@ -182,8 +182,7 @@ fn a_recording_with_another_length_than_in_the_manifest_is_used() {
         let warnings = observer.warnings.iter().filter(|warning| warning.starts_with("data.train"));
         let warnings: Vec<&String> = warnings.collect();
         assert!(
-            warnings.len() == 1
-                && warnings[0].contains("toy-1: the recording has 0.62 s, and its manifest 0.80 s"),
+            warnings.len() == 1 && warnings[0].contains("toy-1: 0.62 s instead of 0.80 s"),
             "{warnings:?}"
         );
         let items = &read_bad_items(&toy.path("run"))["data.train"];
