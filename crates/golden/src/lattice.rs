@@ -51,7 +51,7 @@ fn pair(files: &[File]) -> Result<Vec<LatticeCase<'_>>> {
 }
 
 /// Prints one line per case and type; returns true if all pass.
-pub(super) fn report(files: &[File], out: &mut impl Write) -> Result<bool> {
+pub(super) fn report(files: &[File], out: &mut dyn Write) -> Result<bool> {
     let cases = pair(files)?;
     let width = cases.iter().map(|case| case.name.len()).max().unwrap_or(4).max(4);
     writeln!(

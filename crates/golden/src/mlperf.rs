@@ -48,7 +48,7 @@ pub(super) fn is_supported(kind: &str) -> bool {
 }
 
 /// Prints one line per case and type; returns true if all pass.
-pub(super) fn report(files: &[File], out: &mut impl Write) -> Result<bool> {
+pub(super) fn report(files: &[File], out: &mut dyn Write) -> Result<bool> {
     let width = files.iter().map(|file| file.name.len()).max().unwrap_or(4).max(4);
     writeln!(
         out,

@@ -21,7 +21,7 @@ use crate::{lattice, losses, mlperf};
 /// # Errors
 /// A missing folder or a folder without cases; a file that is missing, corrupt or does not fit its
 /// kind. All files are read before the first line is printed.
-pub fn report(dir: &Path, out: &mut impl Write) -> Result<bool> {
+pub fn report(dir: &Path, out: &mut dyn Write) -> Result<bool> {
     let (mut losses, mut decoders, mut lattices) = (Vec::new(), Vec::new(), Vec::new());
     let mut mlperf = Vec::new();
     for stem in stems(dir)? {
@@ -112,7 +112,7 @@ fn report_decoders(cases: &[DecodingCase], out: &mut dyn Write) -> Result<bool> 
     Ok(failed == 0)
 }
 
-fn report_losses(cases: &[LossCase], out: &mut impl Write) -> Result<bool> {
+fn report_losses(cases: &[LossCase], out: &mut dyn Write) -> Result<bool> {
     let (supported, unsupported): (Vec<_>, Vec<_>) =
         cases.iter().partition(|case| losses::is_supported(&case.kind));
     let name = supported.iter().map(|case| case.name.len()).max().unwrap_or(4).max(4);

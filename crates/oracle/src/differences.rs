@@ -35,24 +35,3 @@ where
     }
     Ok(gradient)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn differentiates_a_known_function() {
-        let at = [0.3, -1.2, 40.0];
-        let gradient = central_difference(|x| Ok(x[0].exp() * x[1].sin() + x[2].ln()), &at).unwrap();
-        let exact = [at[0].exp() * at[1].sin(), at[0].exp() * at[1].cos(), 1.0 / at[2]];
-        for (a, b) in gradient.iter().zip(exact) {
-            assert!((a - b).abs() < 1e-11, "{a} against {b}");
-        }
-    }
-
-    #[test]
-    fn errors_of_the_function_are_returned() {
-        let fail = |_: &[f64]| Err(crate::error::shape("x", "nothing", "something"));
-        assert!(central_difference(fail, &[0.0]).is_err());
-    }
-}

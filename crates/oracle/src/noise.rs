@@ -42,23 +42,3 @@ fn stream(seed: u64, purpose: u64) -> ChaCha8Rng {
 fn unit(rng: &mut ChaCha8Rng) -> f64 {
     (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn values_depend_on_seed_and_purpose() {
-        assert_eq!(normal(1, 2, 9, 1.0), normal(1, 2, 9, 1.0));
-        assert_ne!(normal(1, 2, 9, 1.0), normal(1, 3, 9, 1.0));
-        assert!(labels(5, 6, 500, 4, 2).iter().all(|&id| id < 4 && id != 2));
-    }
-
-    #[test]
-    fn is_standard_normal() {
-        let draws = normal(7, 0, 20_000, 1.0);
-        let mean = draws.iter().sum::<f64>() / draws.len() as f64;
-        let variance = draws.iter().map(|x| x * x).sum::<f64>() / draws.len() as f64;
-        assert!(mean.abs() < 0.03 && (variance - 1.0).abs() < 0.04, "{mean} {variance}");
-    }
-}

@@ -1,5 +1,6 @@
 //! The references compared with each other and with other programs.
 
 mod errors;
+mod functions;
 mod golden;
 mod references;
