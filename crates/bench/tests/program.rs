@@ -171,15 +171,15 @@ fn a_training_step_has_parts_and_lower_bounds() {
         for name in ["utterances_per_second", "cached", "streamed", "recurrent_bytes"] {
             assert!(training[name].as_f64() > Some(0.0), "{name}: {row}");
         }
-        for name in ["encoder", "predictor", "loss", "backward", "optimiser"] {
+        for name in ["encoder", "predictor", "loss", "backward", "optimizer"] {
             assert!(training["parts"][name].as_f64() >= Some(0.0), "{name}: {row}");
         }
-        for name in ["products", "recurrent", "optimiser"] {
-            assert!(training["floors"][name].as_f64() > Some(0.0), "{name}: {row}");
+        for name in ["products", "recurrent", "optimizer"] {
+            assert!(training["lower_bounds"][name].as_f64() > Some(0.0), "{name}: {row}");
         }
         let per_weight = if row["system"] == "ours" { 44 } else { 56 };
         let weights = training["parameters"].as_u64().unwrap();
-        assert_eq!(training["optimiser_bytes"], per_weight * weights, "{row}");
+        assert_eq!(training["optimizer_bytes"], per_weight * weights, "{row}");
     }
 }
 
