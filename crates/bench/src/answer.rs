@@ -77,7 +77,6 @@ pub struct TrainingReport {
     /// Bytes of recurrent weights, each read at every frame, forward and backward.
     pub recurrent_bytes: u64,
     /// Bytes that a step of the optimizer reads and writes.
-    #[serde(rename = "optimiser_bytes")]
     pub optimizer_bytes: u64,
     /// GB/s of cached reads of the size of a recurrent weight.
     pub cached: f64,
@@ -97,7 +96,6 @@ pub struct PartTimes {
     /// All backward passes.
     pub backward: f64,
     /// Optimizer, and moving average of the weights if enabled.
-    #[serde(rename = "optimiser")]
     pub optimizer: f64,
 }
 

@@ -104,7 +104,6 @@ pub struct LowerBounds {
     /// Reads of recurrent weights at every frame, at the rate `cached`.
     pub recurrent: f64,
     /// Reads and writes of the optimizer, at the rate of the memory.
-    #[serde(rename = "optimiser")]
     pub optimizer: f64,
 }
 
@@ -117,7 +116,6 @@ pub struct Training {
     /// Utterances per second at the median time.
     pub utterances_per_second: f64,
     /// Lower bounds of the time.
-    #[serde(rename = "floors")]
     pub lower_bounds: LowerBounds,
 }
 

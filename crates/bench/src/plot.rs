@@ -117,7 +117,7 @@ fn lines(rows: &[&ResultRow], value: fn(&ResultRow) -> Option<f64>) -> Vec<PlotL
 }
 
 fn is_panda(system: &str) -> bool {
-    matches!(system, "ours" | "pruned" | "full") || system.starts_with("ours-")
+    matches!(system, "panda" | "pruned" | "full") || system.starts_with("panda-")
 }
 
 /// Returns the names of the systems in the order of rows.
@@ -167,15 +167,15 @@ mod tests {
     #[test]
     fn every_measurement_is_a_point_and_every_failure_a_cross() {
         let rows = [
-            row(Some(10.0), "ours", Some(1.0)),
+            row(Some(10.0), "panda", Some(1.0)),
             row(Some(10.0), "dense", Some(30.0)),
-            row(Some(100.0), "ours", Some(9.0)),
+            row(Some(100.0), "panda", Some(9.0)),
             row(Some(100.0), "dense", None),
-            row(None, "ours", Some(5.0)),
+            row(None, "panda", Some(5.0)),
         ];
         let svg = draw(&plan(), &rows).unwrap();
         assert_eq!(svg.matches("<circle").count(), 2 * 3);
-        for text in ["Title", "milliseconds", "MB", "classes", "mark 10", "dense: out of memory", "ours"] {
+        for text in ["Title", "milliseconds", "MB", "classes", "mark 10", "dense: out of memory", "panda"] {
             assert!(svg.contains(text), "{text}");
         }
         assert!(svg.ends_with("</svg>\n") && !svg.contains("NaN"));
@@ -192,10 +192,10 @@ mod tests {
             ..row(Some(batch as f64), system, Some(10.0))
         };
         let rows = [
-            row(Family::Rnnt, 1, "ours"),
+            row(Family::Rnnt, 1, "panda"),
             row(Family::Rnnt, 1, "frame-looping"),
-            row(Family::Rnnt, 4, "ours"),
-            row(Family::Tdt, 1, "ours"),
+            row(Family::Rnnt, 4, "panda"),
+            row(Family::Tdt, 1, "panda"),
         ];
         let svg = draw(&plan(), &rows).unwrap();
         // Measurements, and PyTorch at two batch sizes of RNN-T and one of TDT.
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn a_suite_without_measurements_can_be_plotted() {
         for rows in
-            [Vec::new(), vec![row(Some(1.0), "ours", None)], vec![row(Some(1.0), "ours", Some(0.0001))]]
+            [Vec::new(), vec![row(Some(1.0), "panda", None)], vec![row(Some(1.0), "panda", Some(0.0001))]]
         {
             let svg = draw(&plan(), &rows).unwrap();
             assert!(svg.contains("</svg>") && !svg.contains("NaN") && !svg.contains("inf"));
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn systems_have_different_pens() {
         for names in
-            [["ours", "ours-kept", "ours-bf16", "dense"], ["pruned", "pruned-dense", "full", "full-dense"]]
+            [["panda", "panda-kept", "panda-bf16", "dense"], ["pruned", "pruned-dense", "full", "full-dense"]]
         {
             let rows = names.map(|name| row(Some(10.0), name, Some(1.0)));
             let lines = lines(&rows.iter().collect::<Vec<_>>(), |row| row.median_ms);

@@ -87,12 +87,12 @@ mod tests {
                 workload.pruning_report().unwrap().retained
             };
             let retained = [
-                step("ours", Method::Pruned(Budget::Recompute)),
+                step("panda", Method::Pruned(Budget::Recompute)),
                 step("kept", Method::Pruned(Budget::Unlimited)),
                 step("dense", Method::PrunedBaseline),
             ];
             assert_eq!(retained, [work.with_bands(); 3]);
-            for name in ["ours", "kept"] {
+            for name in ["panda", "kept"] {
                 let difference =
                     largest_difference(&folder.path().join(name), &folder.path().join("dense")).unwrap();
                 assert!(difference > 0.0 && difference < 1e-5, "{name}: {difference}");

@@ -35,7 +35,7 @@ impl Report {
 pub struct ResultRow {
     /// Name of the case.
     pub case: String,
-    /// Name of the system, for example `ours`.
+    /// Name of the system, for example `panda`.
     pub system: String,
     /// Sizes of the case.
     pub shape: CaseShape,

@@ -90,19 +90,19 @@ impl SuiteOptions {
     /// Panda with recomputed scores, or with the budget of the command line.
     fn panda(&self) -> System {
         let budget = self.budget.map_or(Budget::Recompute, Budget::Bytes);
-        self.system("ours", Method::Panda { budget, skip: 0.0, bf16: false })
+        self.system("panda", Method::Panda { budget, skip: 0.0, bf16: false })
     }
 
     /// Panda with all scores kept.
     fn panda_kept(&self) -> System {
-        self.system("ours-kept", Method::Panda { budget: Budget::Unlimited, skip: 0.0, bf16: false })
+        self.system("panda-kept", Method::Panda { budget: Budget::Unlimited, skip: 0.0, bf16: false })
     }
 
     /// Panda with products in bf16; none without instructions for bf16.
     fn panda_bf16(&self) -> Option<System> {
         let budget = self.budget.map_or(Budget::Recompute, Budget::Bytes);
         let method = Method::Panda { budget, skip: 0.0, bf16: true };
-        Precision::Bf16.is_native().then(|| self.system("ours-bf16", method))
+        Precision::Bf16.is_native().then(|| self.system("panda-bf16", method))
     }
 
     fn dense(&self) -> System {
@@ -129,17 +129,17 @@ mod tests {
     #[test]
     fn quick_suites_are_parts_and_case_names_are_unique() {
         for suite in <Suite as clap::ValueEnum>::value_variants() {
-            let count = |quick| {
-                let options = SuiteOptions { quick, threads: 2, budget: None, model: None };
-                let cases = suite.plan(&options).unwrap().cases;
-                let names: std::collections::BTreeSet<_> =
-                    cases.iter().map(|case| case.name.clone()).collect();
-                assert_eq!(names.len(), cases.len());
-                assert!(cases.iter().all(
-                    |case| ["ours", "pruned"].contains(&&*case.systems[0].name) && case.systems.len() > 1
-                ));
-                cases.len()
-            };
+            let count =
+                |quick| {
+                    let options = SuiteOptions { quick, threads: 2, budget: None, model: None };
+                    let cases = suite.plan(&options).unwrap().cases;
+                    let names: std::collections::BTreeSet<_> =
+                        cases.iter().map(|case| case.name.clone()).collect();
+                    assert_eq!(names.len(), cases.len());
+                    assert!(cases.iter().all(|case| ["panda", "pruned"].contains(&&*case.systems[0].name)
+                        && case.systems.len() > 1));
+                    cases.len()
+                };
             assert!((1..=count(false)).contains(&count(true)));
         }
     }

@@ -8,7 +8,7 @@ use super::speed::TORCH_SGEMM;
 
 /// Headers of the columns.
 const HEADERS: [&str; 9] =
-    ["case", "system", "time ms", "x ours", "peak MB", "GFLOP/s", "% sgemm", "grad diff", "status"];
+    ["case", "system", "time ms", "x panda", "peak MB", "GFLOP/s", "% sgemm", "grad diff", "status"];
 /// Number of left-aligned columns.
 const LEFT_COLUMNS: usize = 2;
 
@@ -269,15 +269,21 @@ mod tests {
 
     #[test]
     fn a_case_is_named_once_and_times_are_relative_to_panda() {
-        let rows =
-            [row("C=1024", "ours", Some(12.34)), row("C=1024", "dense", Some(24.68)), row("D", "ours", None)];
+        let rows = [
+            row("C=1024", "panda", Some(12.34)),
+            row("C=1024", "dense", Some(24.68)),
+            row("D", "panda", None),
+        ];
         let lines = lines(&rows);
-        assert_eq!(lines[0], "case    system  time ms  x ours  peak MB  GFLOP/s  % sgemm  grad diff  status");
-        assert_eq!(lines[1], "C=1024  ours       12.3    1.00     12.3        -       91     1.2e-7  ok");
-        assert_eq!(lines[2], "        dense      24.7    2.00     12.3        -       91     1.2e-7  ok");
+        assert_eq!(
+            lines[0],
+            "case    system  time ms  x panda  peak MB  GFLOP/s  % sgemm  grad diff  status"
+        );
+        assert_eq!(lines[1], "C=1024  panda      12.3     1.00     12.3        -       91     1.2e-7  ok");
+        assert_eq!(lines[2], "        dense      24.7     2.00     12.3        -       91     1.2e-7  ok");
         assert_eq!(
             lines[3],
-            "D       ours          -       -     12.3        -       91     1.2e-7  out of memory"
+            "D       panda         -        -     12.3        -       91     1.2e-7  out of memory"
         );
     }
 
@@ -286,13 +292,13 @@ mod tests {
         let report =
             DecodingReport { family: Family::Rnnt, utterances: 32, frames: 8000, labels: 2000, sites: 9000 };
         let speed = Speed::new(report, Some(32), 160.0, Some(430.0));
-        let rows = [ResultRow { speed: Some(speed), ..row("RNN-T B=32", "ours", Some(160.0)) }];
+        let rows = [ResultRow { speed: Some(speed), ..row("RNN-T B=32", "panda", Some(160.0)) }];
         let lines = lines(&rows);
         assert!(
             lines[0].starts_with("case        system  utt/s  RTFx  x frame-looping  x torch  labels/frame")
         );
         assert!(
-            lines[1].starts_with("RNN-T B=32  ours      200  4000                -     8.00         0.250")
+            lines[1].starts_with("RNN-T B=32  panda     200  4000                -     8.00         0.250")
         );
         assert!(lines[2].starts_with("sgemm 430 GFLOP/s; x torch: "), "{lines:?}");
     }

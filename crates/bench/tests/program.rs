@@ -67,7 +67,7 @@ fn lattices_agree_with_the_textbook() {
     let folder = tempfile::tempdir().unwrap();
     let rows = rows(&folder, "dp", &[]);
     assert!(rows.len() >= 4 && rows.iter().all(|row| row["status"] == "ok"), "{rows:?}");
-    for row in system_rows(&rows, "ours") {
+    for row in system_rows(&rows, "panda") {
         assert!(row["rel_grad_diff"].as_f64().unwrap() < 1e-9, "{row}");
         assert!(row["gflops"].is_null() && row["shape"]["N"].as_u64() > Some(0), "{row}");
     }
@@ -79,17 +79,17 @@ fn gradients_agree_and_a_cap_is_out_of_memory() {
     let folder = tempfile::tempdir().unwrap();
     // One thread leaves a core for the other tests.
     let all = rows(&folder, "lengths", &["--threads", "1"]);
-    for row in system_rows(&all, "ours") {
+    for row in system_rows(&all, "panda") {
         assert!(row["rel_grad_diff"].as_f64().unwrap() < GRADIENT_TOLERANCE, "{row}");
         assert!(row["gflops"].as_f64() > Some(0.0) && row["sgemm_share"].as_f64() > Some(0.0), "{row}");
     }
     if cfg!(target_os = "linux") {
         let peak = |system: &str| system_rows(&all, system)[0]["peak_bytes"].as_u64().unwrap();
-        assert!(peak("ours") < 64 << 20 && peak("dense") > 256 << 20, "{all:?}");
+        assert!(peak("panda") < 64 << 20 && peak("dense") > 256 << 20, "{all:?}");
     }
     let capped = rows(&folder, "lengths", &["--cap", "200MiB", "--budget", "8MiB"]);
     assert!(
-        system_rows(&capped, "ours")
+        system_rows(&capped, "panda")
             .iter()
             .all(|row| row["status"] == "ok" && row["rel_grad_diff"].is_null())
     );
@@ -137,7 +137,7 @@ fn every_search_decodes_the_same_labels() {
     // Labels that differ from the reference would be an error.
     let all = rows(&folder, "decode", &["--threads", "1"]);
     let names: Vec<_> = all[..4].iter().map(|row| row["system"].as_str().unwrap()).collect();
-    assert_eq!(names, ["ours", "ours-one-frame", "ours-unprojected", "frame-looping"]);
+    assert_eq!(names, ["panda", "panda-one-frame", "panda-unprojected", "frame-looping"]);
     assert!(all.iter().all(|row| row["status"] == "ok" && row["rel_grad_diff"].is_null()), "{all:?}");
     for row in &all {
         let speed = &row["speed"];
@@ -164,22 +164,22 @@ fn a_training_step_has_parts_and_lower_bounds() {
     let folder = tempfile::tempdir().unwrap();
     let all = rows(&folder, "train", &["--threads", "1"]);
     let names: Vec<_> = all.iter().map(|row| row["system"].as_str().unwrap()).collect();
-    assert_eq!(names, ["ours", "ours-ema"]);
+    assert_eq!(names, ["panda", "panda-ema"]);
     for row in &all {
         assert!(row["status"] == "ok" && row["rel_grad_diff"].is_null(), "{row}");
         let training = &row["training"];
         for name in ["utterances_per_second", "cached", "streamed", "recurrent_bytes"] {
             assert!(training[name].as_f64() > Some(0.0), "{name}: {row}");
         }
-        for name in ["encoder", "predictor", "loss", "backward", "optimiser"] {
+        for name in ["encoder", "predictor", "loss", "backward", "optimizer"] {
             assert!(training["parts"][name].as_f64() >= Some(0.0), "{name}: {row}");
         }
-        for name in ["products", "recurrent", "optimiser"] {
-            assert!(training["floors"][name].as_f64() > Some(0.0), "{name}: {row}");
+        for name in ["products", "recurrent", "optimizer"] {
+            assert!(training["lower_bounds"][name].as_f64() > Some(0.0), "{name}: {row}");
         }
-        let per_weight = if row["system"] == "ours" { 44 } else { 56 };
+        let per_weight = if row["system"] == "panda" { 44 } else { 56 };
         let weights = training["parameters"].as_u64().unwrap();
-        assert_eq!(training["optimiser_bytes"], per_weight * weights, "{row}");
+        assert_eq!(training["optimizer_bytes"], per_weight * weights, "{row}");
     }
 }
 
@@ -211,7 +211,7 @@ fn invalid_arguments_are_errors() {
     check(&["skip", "--checkpoint", "x"], "--manifest");
     check(
         &["skip", "--quick", "--repeats", "1", "--checkpoint", "none", "--manifest", "x"],
-        "x, ours: expected a measurement, found: exit status: 2: error: none",
+        "x, panda: expected a measurement, found: exit status: 2: error: none",
     );
     check(&["case", "{}"], "description of a case");
 }

@@ -1,43 +1,47 @@
 //! Event files for TensorBoard, in addition to `metrics.csv`.
 //!
-//! A file contains the events between two checkpoints. It is written completely just before the
-//! later checkpoint, and never changed: a kill leaves no incomplete record, a reader that follows
-//! the run finds new events in a new file (some keep files open), and the cost does not grow with
-//! the run. The name contains the state of the earlier checkpoint, so that a run that resumes from
-//! a checkpoint removes the files that begin there or later, and no event is repeated.
+//! Each start of a run, fresh or resumed, writes one file in the folder `tensorboard` of the run
+//! folder. Events are collected in memory and appended before each checkpoint, so that the file of
+//! a killed run lacks at most the events after its last checkpoint, or ends in an incomplete record.
 //!
-//! Records are protocol buffer messages in TFRecord frames, little-endian:
+//! The name of a file contains epoch and step of the checkpoint from which it continues. A run that
+//! resumes from a checkpoint removes the files that begin there or later, and truncates the last
+//! one before to the events up to the checkpoint: no event is repeated.
 //!
-//! ```text
-//! frame   length: u64 | masked CRC-32C of length: u32 | message | masked CRC-32C of message: u32
-//! Event   1: wall time (f64), 2: step (i64), 3: file version (text) or 5: Summary
-//! Summary 1: Value (repeated);     Value   1: tag (text), 2: value (f32)
-//! ```
-//! See TensorFlow's `tfrecord` guide, `event.proto` and `summary.proto`.
+//! Earlier versions wrote one file of the same name for each checkpoint, in the run folder itself;
+//! a resumed run moves them.
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read, Write};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::event_records::{FRAME_BYTES, read_message, scalars, step_and_tag, version};
 use crate::metrics::Metrics;
 use crate::observer::StepReport;
-use crate::run_files::EVENT_PREFIX;
+use crate::run_files::{EVENT_FOLDER, EVENT_PREFIX, RunPosition, event_file, event_file_start};
+use crate::{Error, Result};
 use model::checkpoint::Progress;
+use speech::files::remove_temporary_files;
 
 /// Steps between two events.
 const STEPS_PER_EVENT: u64 = 10;
+/// Prefix of the tags of an epoch.
+const EPOCH_TAG: &str = "epoch/";
 
-/// Epoch and step of a checkpoint.
-type CheckpointState = (u64, u64);
-
-/// The events since the last checkpoint.
+/// The events of a run since its start in this process.
 #[derive(Debug)]
 pub(crate) struct Events {
-    since: CheckpointState,
+    start: RunPosition,
+    /// None before the first events are written.
+    file: Option<File>,
+    /// Records since the last checkpoint.
     records: Vec<u8>,
 }
 
 impl Events {
     /// Creates the log of a run at a checkpoint or its start.
     pub(crate) fn new(progress: &Progress) -> Self {
-        Events { since: state(progress), records: Vec::new() }
+        Events { start: position(progress), file: None, records: Vec::new() }
     }
 
     /// Adds every tenth step under `step/NAME`, without losses of 0 (no such head).
@@ -63,27 +67,124 @@ impl Events {
         let values = row.into_iter().filter(|(name, _)| name != "epoch" && name != "step");
         self.add(
             metrics.step,
-            values.filter_map(|(name, value)| Some((format!("epoch/{name}"), value.as_f64()?))),
+            values.filter_map(|(name, value)| Some((format!("{EPOCH_TAG}{name}"), value.as_f64()?))),
         );
     }
 
     fn add(&mut self, step: u64, values: impl Iterator<Item = (String, f64)>) {
-        if self.records.is_empty() {
-            self.records = version(now());
-        }
         self.records.extend(scalars(now(), step, values));
     }
 
-    /// Returns name and bytes of the file to write before a checkpoint; none without events.
-    pub(crate) fn take(&mut self, progress: &Progress) -> Option<(String, Vec<u8>)> {
-        let (epoch, step) = std::mem::replace(&mut self.since, state(progress));
+    /// Appends the events since the last checkpoint to the event file, and flushes it to disk.
+    ///
+    /// Without events no file is created.
+    ///
+    /// # Errors
+    /// [`Error::Io`](model::Error::Io).
+    pub(crate) fn write(&mut self, run_folder: &Path) -> Result<()> {
+        if self.records.is_empty() {
+            return Ok(());
+        }
+        let folder = run_folder.join(EVENT_FOLDER);
+        let path = folder.join(event_file(self.start));
         let records = std::mem::take(&mut self.records);
-        (!records.is_empty()).then(|| (format!("{EVENT_PREFIX}{epoch:08}.{step:010}.panda"), records))
+        let append = |open_file: &mut Option<File>| {
+            let file = match open_file {
+                Some(file) => file,
+                None => {
+                    fs::create_dir_all(&folder)?;
+                    let file = open_file.insert(File::create(&path)?);
+                    file.write_all(&version(now()))?;
+                    file
+                }
+            };
+            file.write_all(&records)?;
+            file.sync_data()
+        };
+        append(&mut self.file).map_err(Error::io(&path, "write the events"))
     }
 }
 
-/// Returns epoch and step of a run.
-fn state(progress: &Progress) -> CheckpointState {
+/// Removes the events that a run will write again; it resumes from `resumed` or starts anew.
+///
+/// Files of other programs in the folders are kept.
+///
+/// # Errors
+/// [`Error::Io`](model::Error::Io).
+pub(crate) fn remove_repeated(run_folder: &Path, resumed: Option<&Progress>) -> Result<()> {
+    let prefix = run_folder.join(EVENT_PREFIX.trim_end_matches('.'));
+    remove_temporary_files(&prefix).map_err(Error::io(
+        run_folder,
+        "remove temporary event files of a killed run of an earlier version",
+    ))?;
+    let folder = run_folder.join(EVENT_FOLDER);
+    let old_files = event_files(run_folder)?;
+    if !old_files.is_empty() {
+        fs::create_dir_all(&folder).map_err(Error::io(&folder, "create the folder of the event files"))?;
+    }
+    for (_, name) in old_files {
+        let old = run_folder.join(&name);
+        fs::rename(&old, folder.join(&name)).map_err(Error::io(&old, "move the event file"))?;
+    }
+    let files = event_files(&folder)?;
+    let is_repeated = |start: RunPosition| resumed.is_none_or(|progress| start >= position(progress));
+    for (_, name) in files.iter().filter(|(start, _)| is_repeated(*start)) {
+        let old = folder.join(name);
+        fs::remove_file(&old).map_err(Error::io(&old, "remove the old run's file"))?;
+    }
+    let last = files.iter().rfind(|(start, _)| !is_repeated(*start));
+    if let (Some(((epoch, _), name)), Some(progress)) = (last, resumed) {
+        let path = folder.join(name);
+        truncate(&path, *epoch, progress).map_err(Error::io(&path, "truncate the event file"))?;
+    }
+    Ok(())
+}
+
+/// Returns starts and names of the event files in a folder, in order; nothing without the folder.
+fn event_files(folder: &Path) -> Result<Vec<(RunPosition, String)>> {
+    let io_error = |error| Error::io(folder, "list the event files")(error);
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(io_error)?,
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(io_error)?.file_name().to_string_lossy().into_owned();
+        files.extend(event_file_start(&name).map(|start| (start, name)));
+    }
+    files.sort_unstable();
+    Ok(files)
+}
+
+/// Truncates a file that begins in `epoch` to the events up to a checkpoint.
+fn truncate(path: &Path, epoch: u64, progress: &Progress) -> io::Result<()> {
+    let file = File::options().read(true).write(true).open(path)?;
+    let bytes = bytes_up_to(&mut BufReader::new(&file), epoch, progress)?;
+    if bytes < file.metadata()?.len() {
+        file.set_len(bytes)?;
+        file.sync_all()?;
+    }
+    Ok(())
+}
+
+/// Returns the number of bytes with events up to a checkpoint; a damaged record ends them.
+fn bytes_up_to(file: &mut impl Read, mut epoch: u64, progress: &Progress) -> io::Result<u64> {
+    let mut bytes = 0;
+    while let Some(message) = read_message(file)? {
+        if let Some((step, tag)) = step_and_tag(&message) {
+            epoch += u64::from(tag.starts_with(EPOCH_TAG.as_bytes()));
+            // The step is not sufficient: an epoch ends at the last of its steps, but later.
+            if epoch > progress.epoch || step > progress.step {
+                break;
+            }
+        }
+        bytes += message.len() as u64 + FRAME_BYTES;
+    }
+    Ok(bytes)
+}
+
+/// Returns finished epochs and steps of a run.
+fn position(progress: &Progress) -> RunPosition {
     (progress.epoch, progress.step)
 }
 
@@ -92,105 +193,112 @@ fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
-/// Encodes the first record of a file.
-fn version(wall_time: f64) -> Vec<u8> {
-    let mut event = double(1, wall_time);
-    event.extend(bytes(3, b"brain.Event:2"));
-    frame(&event)
-}
-
-/// Encodes a record of named numbers at a step.
-fn scalars(wall_time: f64, step: u64, values: impl Iterator<Item = (String, f64)>) -> Vec<u8> {
-    let summary: Vec<u8> = values
-        .flat_map(|(tag, value)| bytes(1, &[bytes(1, tag.as_bytes()), float(2, value as f32)].concat()))
-        .collect();
-    frame(&[double(1, wall_time), number(2, step), bytes(5, &summary)].concat())
-}
-
-fn frame(message: &[u8]) -> Vec<u8> {
-    let length = (message.len() as u64).to_le_bytes();
-    [&length[..], &masked(&length), message, &masked(message)].concat()
-}
-
-/// Computes a masked CRC.
-///
-/// A checksum of data with checksums would be weak.
-fn masked(bytes: &[u8]) -> [u8; 4] {
-    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
-}
-
-/// Encodes a number in groups of seven bits, the lowest first.
-fn varint(mut value: u64) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    while value >= 0x80 {
-        bytes.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    bytes.push(value as u8);
-    bytes
-}
-
-/// Encodes the key of a field: its number and the type of its value.
-fn key(field: u64, kind: u64) -> Vec<u8> {
-    varint(field << 3 | kind)
-}
-
-fn number(field: u64, value: u64) -> Vec<u8> {
-    [key(field, 0), varint(value)].concat()
-}
-
-fn double(field: u64, value: f64) -> Vec<u8> {
-    [&key(field, 1)[..], &value.to_le_bytes()].concat()
-}
-
-fn bytes(field: u64, value: &[u8]) -> Vec<u8> {
-    [&key(field, 2)[..], &varint(value.len() as u64), value].concat()
-}
-
-fn float(field: u64, value: f32) -> Vec<u8> {
-    [&key(field, 5)[..], &value.to_le_bytes()].concat()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run_files::is_repeated;
+
+    fn at(epoch: u64, step: u64) -> Progress {
+        Progress { epoch, step, ..Progress::default() }
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        event_files(folder).unwrap().into_iter().map(|(_, name)| name).collect()
+    }
+
+    /// Adds an event of a step, or of the end of an epoch.
+    fn add(events: &mut Events, step: u64, tag: &str) {
+        events.add(step, [(tag.to_owned(), 1.0)].into_iter());
+    }
+
+    /// Returns steps and tags of the events in a file.
+    fn logged(path: &Path) -> Vec<(u64, String)> {
+        let mut file = File::open(path).unwrap();
+        let mut all = Vec::new();
+        while let Some(message) = read_message(&mut file).unwrap() {
+            all.extend(
+                step_and_tag(&message).map(|(step, tag)| (step, String::from_utf8(tag.to_vec()).unwrap())),
+            );
+        }
+        all
+    }
 
     #[test]
-    fn files_that_begin_at_the_checkpoint_or_later_are_removed() {
-        let at = |epoch, step| Progress { epoch, step, ..Progress::default() };
+    fn a_start_writes_one_file_without_an_incomplete_record() {
+        let run = tempfile::tempdir().unwrap();
         let mut events = Events::new(&at(3, 40));
-        assert!(events.take(&at(3, 40)).is_none());
-        events.add(50, [("a".to_owned(), 1.0)].into_iter());
-        let (name, _) = events.take(&at(4, 52)).unwrap();
-        assert_eq!(name, "events.out.tfevents.00000003.0000000040.panda");
-        assert!(events.take(&at(4, 52)).is_none());
-        for (progress, undone) in
-            [(at(3, 39), true), (at(3, 40), true), (at(3, 41), false), (at(4, 40), false), (at(2, 99), true)]
-        {
-            assert_eq!(is_repeated(&name, Some(&progress)), undone, "{progress:?}");
+        events.write(run.path()).unwrap();
+        assert!(!run.path().join(EVENT_FOLDER).exists());
+        for step in [50, 60] {
+            add(&mut events, step, "step/loss");
+            events.write(run.path()).unwrap();
+            events.write(run.path()).unwrap();
         }
-        assert!(is_repeated(&name, None));
-        // Files of other programs in the folder are kept.
-        for name in ["events.out.tfevents.1700000000.host", "metrics.csv"] {
-            assert!(!is_repeated(name, None) && !is_repeated(name, Some(&at(0, 0))));
+        let folder = run.path().join(EVENT_FOLDER);
+        assert_eq!(names(&folder), ["events.out.tfevents.00000003.0000000040.panda"]);
+        let file = folder.join(&names(&folder)[0]);
+        assert_eq!(logged(&file).iter().map(|(step, _)| *step).collect::<Vec<_>>(), [50, 60]);
+        let length = bytes_up_to(&mut File::open(&file).unwrap(), 3, &at(9, 99)).unwrap();
+        assert_eq!(length, file.metadata().unwrap().len());
+        // A process that starts again at the checkpoint replaces the file.
+        let mut events = Events::new(&at(3, 40));
+        add(&mut events, 50, "step/loss");
+        events.write(run.path()).unwrap();
+        assert_eq!(logged(&file).len(), 1);
+    }
+
+    #[test]
+    fn events_after_the_checkpoint_are_removed() {
+        // The events of epoch 4, which ends at step 45 of which the last are skipped, and of 5.
+        let logs = [(40, "step/loss"), (45, "epoch/loss"), (50, "step/loss"), (52, "epoch/loss")];
+        for (progress, count) in [
+            (at(3, 39), 0),
+            (at(3, 40), 1),
+            (at(3, 45), 1),
+            (at(4, 45), 2),
+            (at(4, 50), 3),
+            (at(4, 52), 3),
+            (at(5, 52), 4),
+            (at(6, 70), 4),
+        ] {
+            let run = tempfile::tempdir().unwrap();
+            let folder = run.path().join(EVENT_FOLDER);
+            let (mut first, mut second) = (Events::new(&at(3, 35)), Events::new(&at(5, 52)));
+            logs.iter().for_each(|&(step, tag)| add(&mut first, step, tag));
+            add(&mut second, 60, "step/loss");
+            first.write(run.path()).unwrap();
+            second.write(run.path()).unwrap();
+            let [first, second] =
+                <[String; 2]>::try_from(names(&folder)).unwrap().map(|name| folder.join(name));
+            // A killed process leaves an incomplete record.
+            let incomplete = &version(1.0)[..7];
+            File::options().append(true).open(&first).unwrap().write_all(incomplete).unwrap();
+            fs::write(folder.join("events.out.tfevents.1700000000.host"), "other").unwrap();
+            for _ in 0..2 {
+                remove_repeated(run.path(), Some(&progress)).unwrap();
+                let expected: Vec<_> =
+                    logs[..count].iter().map(|&(step, tag)| (step, tag.to_owned())).collect();
+                assert_eq!(logged(&first), expected, "{progress:?}");
+                assert_eq!(second.exists(), progress.epoch > 5, "{progress:?}");
+            }
+            remove_repeated(run.path(), None).unwrap();
+            assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
         }
     }
 
     #[test]
-    fn bytes_have_the_values_computed_by_hand() {
-        assert_eq!(varint(0), [0]);
-        assert_eq!(varint(300), [0xac, 0x02]);
-        let record = scalars(1.0, 300, [("a".to_owned(), 0.5)].into_iter());
-        let message = [
-            &[0x09, 0, 0, 0, 0, 0, 0, 0xf0, 0x3f, 0x10, 0xac, 0x02, 0x2a, 0x0a][..],
-            &[0x0a, 0x08, 0x0a, 0x01, b'a', 0x15, 0, 0, 0, 0x3f],
-        ]
-        .concat();
-        assert_eq!(record[..8], (message.len() as u64).to_le_bytes());
-        assert_eq!(record[12..12 + message.len()], message);
-        assert_eq!(record.len(), 16 + message.len());
-        // The check value of CRC-32C, e3069283, masked.
-        assert_eq!(masked(b"123456789"), (0x2507_c60d_u32.wrapping_add(0xa282_ead8)).to_le_bytes());
+    fn files_of_earlier_versions_are_moved() {
+        let run = tempfile::tempdir().unwrap();
+        let folder = run.path().join(EVENT_FOLDER);
+        let old = [(0, 0), (1, 4), (2, 8)].map(event_file);
+        let temporary = run.path().join(".events.out.tfevents.00000002.0000000008.panda.abc123.tmp");
+        fs::write(&temporary, "").unwrap();
+        let records = [version(1.0), scalars(1.0, 4, [("epoch/loss".to_owned(), 1.0)].into_iter())].concat();
+        old.iter().for_each(|name| fs::write(run.path().join(name), &records).unwrap());
+        remove_repeated(run.path(), Some(&at(2, 8))).unwrap();
+        assert_eq!((names(run.path()), names(&folder)), (Vec::new(), old[..2].to_vec()));
+        assert!(!temporary.exists());
+        old.iter().for_each(|name| fs::write(run.path().join(name), &records).unwrap());
+        remove_repeated(run.path(), None).unwrap();
+        assert_eq!((names(run.path()), names(&folder)), (Vec::new(), Vec::new()));
     }
 }

@@ -143,5 +143,13 @@ mod tests {
             assert!(matches!(OutputFile::new(&link, &[]), Err(Error::OutputOfRun { .. })));
         }
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        // The folder of the event files, existing or not, and the files in it.
+        assert!(matches!(outcome("tensorboard"), Err(Error::OutputOfRun { .. })));
+        fs::create_dir(at("tensorboard")).unwrap();
+        let event_file = "tensorboard/events.out.tfevents.1.x";
+        assert!(matches!(outcome(event_file), Err(Error::OutputOfRun { .. })));
+        outcome("tensorboard/notes.txt").unwrap();
+        fs::remove_file(at("recipe.path")).unwrap();
+        outcome(event_file).unwrap();
     }
 }

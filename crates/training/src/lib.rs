@@ -46,6 +46,7 @@ mod data_warnings;
 pub mod ema;
 mod error;
 mod error_report;
+mod event_records;
 mod events;
 pub mod files;
 mod fingerprint;

@@ -1,8 +1,6 @@
 //! The names of the files of a run.
 use std::path::{Path, PathBuf};
 
-use model::checkpoint::Progress;
-
 use crate::{Error, Result};
 
 /// The checkpoint that a run resumes from.
@@ -31,30 +29,40 @@ pub(crate) const LOCK: &str = ".lock";
 pub(crate) fn is_file_of_run(file: &Path) -> bool {
     let (Some(folder), Some(name)) = (file.parent(), file.file_name()) else { return false };
     let name = name.to_string_lossy();
-    let is_own = FILES.iter().chain(&RECIPE).chain(&[LOCK]).any(|own| *own == name)
+    let is_run_folder =
+        |folder: &Path| [LOCK, RECIPE[1]].iter().any(|marker| folder.join(marker).symlink_metadata().is_ok());
+    let is_event_file = name.starts_with(EVENT_PREFIX);
+    if is_event_file && folder.ends_with(EVENT_FOLDER) && folder.parent().is_some_and(is_run_folder) {
+        return true;
+    }
+    let is_own = FILES.iter().chain(&RECIPE).chain(&[LOCK, EVENT_FOLDER]).any(|own| *own == name)
         || checkpoint_epoch(&name).is_some()
-        || is_event_file(&name);
-    is_own && [LOCK, RECIPE[1]].iter().any(|marker| folder.join(marker).symlink_metadata().is_ok())
+        // Of an earlier version.
+        || is_event_file;
+    is_own && is_run_folder(folder)
 }
 
+/// The folder of the event files, in the run folder.
+pub(crate) const EVENT_FOLDER: &str = "tensorboard";
 /// Prefix of event files; TensorBoard recognizes them by `tfevents`.
 pub(crate) const EVENT_PREFIX: &str = "events.out.tfevents.";
-/// Returns true for names of event files.
-pub(crate) fn is_event_file(name: &str) -> bool {
-    name.starts_with(EVENT_PREFIX)
+/// Suffix of event files.
+const EVENT_SUFFIX: &str = ".panda";
+
+/// Finished epochs and steps of a run.
+pub(crate) type RunPosition = (u64, u64);
+
+/// Returns the name of the event file that begins at a position.
+pub(crate) fn event_file((epoch, step): RunPosition) -> String {
+    // The names of later files are greater, since TensorBoard reads them in this order.
+    format!("{EVENT_PREFIX}{epoch:08}.{step:010}{EVENT_SUFFIX}")
 }
 
-/// Returns true for an event file that a run will write again.
-///
-/// The run resumes from `resumed`, or starts anew.
-pub(crate) fn is_repeated(name: &str, resumed: Option<&Progress>) -> bool {
-    let Some(rest) = name.strip_prefix(EVENT_PREFIX) else { return false };
-    let mut numbers = rest.split('.').map(str::parse);
-    match (numbers.next(), numbers.next(), resumed) {
-        (Some(Ok(epoch)), Some(Ok(step)), Some(progress)) => (epoch, step) >= (progress.epoch, progress.step),
-        (Some(Ok(_)), Some(Ok(_)), None) => true,
-        _ => false,
-    }
+/// Parses the name of an event file, exactly as it is written.
+pub(crate) fn event_file_start(name: &str) -> Option<RunPosition> {
+    let (epoch, step) = name.strip_prefix(EVENT_PREFIX)?.strip_suffix(EVENT_SUFFIX)?.split_once('.')?;
+    let start = (epoch.parse().ok()?, step.parse().ok()?);
+    (event_file(start) == name).then_some(start)
 }
 
 /// Returns epochs and paths of the epoch checkpoints, in order.

@@ -6,7 +6,7 @@
 //! | `recipe.path` | the path of the recipe, to which its manifests are relative |
 //! | `metrics.csv` | one row for each epoch |
 //! | `curve.svg` | loss and error rates over the epochs; written by `panda train` |
-//! | `events.out.tfevents.*` | the same and every tenth step for TensorBoard, one file for each checkpoint |
+//! | `tensorboard/` | the same and every tenth step for TensorBoard: one file for each start of the run, fresh or resumed |
 //! | `last.safetensors`, `best.safetensors` | checkpoints |
 //! | `epoch-N.safetensors` | checkpoints of the last `training.keep` epochs |
 //! | `.lock` | empty; locked while a process trains |
@@ -17,10 +17,11 @@ use std::path::{Path, PathBuf};
 
 use speech::files::{self, FileLock, remove_temporary_files, write_atomically};
 
+use crate::events;
 use crate::metrics::Metrics;
 use crate::run_files::{
-    BAD_ITEMS, EPOCH, FILES, LAST_CHECKPOINT, LOCK, RECIPE, checkpoint_epoch, epoch_checkpoints, epochs,
-    is_repeated,
+    BAD_ITEMS, EPOCH, EVENT_FOLDER, FILES, LAST_CHECKPOINT, LOCK, RECIPE, checkpoint_epoch,
+    epoch_checkpoints, epochs,
 };
 use crate::{Error, Result};
 use model::checkpoint::{Checkpoint, Progress};
@@ -93,11 +94,16 @@ impl RunFolder {
         Err(error)
     }
 
-    /// Checks that all files of a run are regular files.
+    /// Checks that all files of a run are regular files, and that `tensorboard` is a folder.
     fn expect_regular_files(&self) -> Result<()> {
         let epochs = epoch_checkpoints(&self.path)?.into_iter().map(|(_, path)| path);
         for file in FILES.iter().chain(&RECIPE).map(|name| self.file(name)).chain(epochs) {
             files::check_regular(&file).map_err(Error::io(&file, "use this name in the run folder"))?;
+        }
+        let folder = self.file(EVENT_FOLDER);
+        if folder.exists() && !folder.is_dir() {
+            let error = std::io::Error::other("expected a folder, found a file");
+            return Err(Error::io(&folder, "use this name in the run folder")(error));
         }
         Ok(())
     }
@@ -136,7 +142,7 @@ impl RunFolder {
     /// Removes files that the run does not continue with.
     ///
     /// These are temporary files of a killed process; without `resumed` all files of an old run,
-    /// else the event files of the steps to be repeated.
+    /// else the TensorBoard events of the steps to be repeated.
     ///
     /// # Errors
     /// [`Error::Io`](model::Error::Io).
@@ -159,18 +165,12 @@ impl RunFolder {
                 std::fs::remove_file(&old).map_err(Error::io(&old, "remove the old run's file"))?;
             }
         }
-        let io_error = |error| Error::io(&self.path, "list the run folder")(error);
-        for entry in std::fs::read_dir(&self.path).map_err(io_error)? {
-            let entry = entry.map_err(io_error)?;
-            let (name, old) = (entry.file_name(), entry.path());
-            // A dot and a suffix: a killed process has not written the file completely.
-            let name = name.to_string_lossy();
-            let partial = name.strip_prefix('.').filter(|_| name.ends_with(".tmp"));
-            if is_repeated(partial.unwrap_or(&name), resumed.filter(|_| partial.is_none())) {
-                std::fs::remove_file(&old).map_err(Error::io(&old, "remove the old run's file"))?;
-            }
-        }
-        Ok(())
+        events::remove_repeated(&self.path, resumed)
+    }
+
+    /// Returns the path of the folder.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Returns the path of a file in the folder.

@@ -182,9 +182,7 @@ impl<'a> Trainer<'a> {
         if !self.writes() {
             return Ok(());
         }
-        if let Some((name, records)) = self.events.take(&self.progress) {
-            self.folder.write(&name, &records)?;
-        }
+        self.events.write(self.folder.path())?;
         self.save(&self.folder.last())?;
         // After the checkpoint: without it, other files would make the folder invalid.
         self.bad.sets().map_or(Ok(()), |sets| self.folder.write_bad_items(sets))

@@ -98,7 +98,7 @@ pub fn lengths(options: &SuiteOptions) -> Plan {
     Plan { suite: "lengths", title, axis: "frames x labels of the longest", cases }
 }
 
-/// `ours` uses all cores, or the threads of the command line; other systems use fewer.
+/// `panda` uses all cores, or the threads of the command line; other systems use fewer.
 pub fn threads(options: &SuiteOptions) -> Plan {
     let max_threads = options.threads.max(cores().min(2));
     let mut counts: Vec<usize> =

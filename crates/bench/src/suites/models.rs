@@ -12,9 +12,9 @@ pub fn decode(options: &SuiteOptions) -> Plan {
     let (batches, utterances) =
         if options.quick { (&DECODE_QUICK[..], 4) } else { (&DECODE_BATCHES[..], 32) };
     let systems = [
-        ("ours", GreedyVariant::LookAhead),
-        ("ours-one-frame", GreedyVariant::OneFrame),
-        ("ours-unprojected", GreedyVariant::Unprojected),
+        ("panda", GreedyVariant::LookAhead),
+        ("panda-one-frame", GreedyVariant::OneFrame),
+        ("panda-unprojected", GreedyVariant::Unprojected),
         ("frame-looping", GreedyVariant::FrameLooping),
     ];
     let case = |family: Family, batch: usize| Case {
@@ -68,7 +68,7 @@ pub fn train(options: &SuiteOptions) -> Plan {
     let full = |batch| TrainWork { batch, rows: 400, labels: 60, tokens: 1023, widths: [1024, 512, 512] };
     let small = TrainWork { batch: 4, rows: 40, labels: 6, tokens: 31, widths: [64, 32, 32] };
     let works = if options.quick { vec![small] } else { TRAIN_BATCHES.map(full).to_vec() };
-    let systems = [("ours", false), ("ours-ema", true)];
+    let systems = [("panda", false), ("panda-ema", true)];
     let case = |work: TrainWork| Case {
         name: format!("B={}", work.batch),
         mark: Some((work.batch as f64, work.batch.to_string())),

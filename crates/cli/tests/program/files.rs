@@ -198,10 +198,12 @@ fn outputs_do_not_replace_files_of_a_run() {
     }
 }
 
-/// Returns the names and bytes of the files of a folder.
+/// Returns the names and bytes of the files of a folder and the folders in it.
 fn snapshot(folder: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
     let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let mut all: Vec<_> = paths.map(|path| (path.clone(), fs::read(path).unwrap())).collect();
+    let (folders, files): (Vec<_>, Vec<_>) = paths.partition(|path| path.is_dir());
+    let mut all: Vec<_> = files.into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect();
+    all.extend(folders.iter().flat_map(|folder| snapshot(folder)));
     all.sort();
     all
 }

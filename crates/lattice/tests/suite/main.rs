@@ -7,7 +7,7 @@ mod expectations;
 mod export;
 mod golden_lattices;
 mod histories;
-mod hostile;
+mod invalid_inputs;
 mod joint;
 mod locally_normalized;
 mod problem;

@@ -115,10 +115,67 @@ fn event_files_have_the_values_of_the_metrics() {
     assert_eq!(losses.len() as u64, outcome.steps / 10);
     assert_eq!(logged("step/loss"), losses);
     assert!(logged("step/ctc_loss").len() == losses.len() && logged("step/simple_loss").is_empty());
+    // One file, not one for each checkpoint, and none next to the other files of the run.
+    assert_eq!(tfevents::files(&folder).len(), 1);
+    assert!(!contains_name_with(&folder, "tfevents"));
     // A new run in the same folder deletes the events of the old one.
     let recipe = toy.recipe(&[("epochs = 3", "epochs = 1")]);
     run(&recipe, &folder, StartMode::Force).unwrap();
     assert_eq!(tfevents::scalars(&folder).iter().filter(|event| event.1 == "epoch/loss").count(), 1);
+}
+
+/// Returns whether a folder contains a name with `part`.
+fn contains_name_with(folder: &Path, part: &str) -> bool {
+    let mut entries = std::fs::read_dir(folder).unwrap();
+    entries.any(|entry| entry.unwrap().file_name().to_str().unwrap().contains(part))
+}
+
+#[test]
+fn each_start_of_a_run_writes_one_event_file() {
+    let toy = Toy::new();
+    let recipe = toy.recipe(&[("epochs = 3", "epochs = 6\ncheckpoint_every = 2")]);
+    let folder = toy.path("run");
+    let stop_after = |steps| {
+        let stop = AtomicBool::new(false);
+        train(&recipe, None, &folder, StartMode::Resume, &mut StopAfter(steps, &stop), &stop).unwrap()
+    };
+    assert!(stop_after(11).stopped);
+    let first = tfevents::files(&folder);
+    assert_eq!(first.len(), 1);
+    let values = tfevents::scalars(&folder);
+    let checkpoint = std::fs::read(folder.join("last.safetensors")).unwrap();
+    assert!(!run(&recipe, &folder, StartMode::Resume).unwrap().stopped);
+    assert_eq!(tfevents::files(&folder).len(), 2);
+    let all = tfevents::scalars(&folder);
+    assert!(all.len() > values.len() && all.starts_with(&values));
+    // A killed run leaves events after its last checkpoint, and an incomplete record.
+    let second = std::fs::read(&tfevents::files(&folder)[1]).unwrap();
+    let version_bytes = 16 + u64::from_le_bytes(second[..8].try_into().unwrap()) as usize;
+    let written = std::fs::read(&first[0]).unwrap();
+    std::fs::write(&first[0], [&written[..], &second[version_bytes..], &second[..20]].concat()).unwrap();
+    std::fs::write(folder.join("last.safetensors"), checkpoint).unwrap();
+    // Also with the layout of earlier versions: all files in the run folder.
+    for file in tfevents::files(&folder) {
+        std::fs::rename(&file, folder.join(file.file_name().unwrap())).unwrap();
+    }
+    std::fs::remove_dir(folder.join("tensorboard")).unwrap();
+    assert!(!run(&recipe, &folder, StartMode::Resume).unwrap().stopped);
+    assert_eq!(std::fs::read(&first[0]).unwrap(), written);
+    let measured = ["epoch/seconds", "epoch/resident_bytes"];
+    let without_measured = |mut events: Vec<tfevents::Scalar>| {
+        events.retain(|event| !measured.contains(&&*event.1));
+        events
+    };
+    assert_eq!(without_measured(tfevents::scalars(&folder)), without_measured(all));
+    assert!(!contains_name_with(&folder, "tfevents"));
+    // A finished run has no more events.
+    run(&recipe, &folder, StartMode::Resume).unwrap();
+    assert_eq!(tfevents::files(&folder).len(), 2);
+    // The name of the folder is checked before the run.
+    std::fs::remove_dir_all(folder.join("tensorboard")).unwrap();
+    std::fs::write(folder.join("tensorboard"), "").unwrap();
+    let error = run(&recipe, &folder, StartMode::Resume).unwrap_err().to_string();
+    assert!(error.contains("tensorboard: ") && error.contains("expected a folder"), "{error}");
 }
 
 #[test]
@@ -275,7 +332,9 @@ fn a_run_that_failed_early_can_be_started_again() {
         let (recipe, others): (Vec<_>, Vec<_>) = files
             .partition(|path| path.file_name().is_some_and(|name| name.to_str().unwrap().contains("recipe")));
         assert_eq!(recipe.len(), 2, "{recipe:?}");
-        others.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+        others.iter().for_each(|path| {
+            if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) }.unwrap();
+        });
     }
     let good = toy.recipe(&[("epochs = 3", "epochs = 1")]);
     run(&good, &folder, StartMode::Fresh).unwrap();

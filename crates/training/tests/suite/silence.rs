@@ -5,7 +5,7 @@ use decoding::{BeamKind, BeamOptions, ClassScores, Fusion, GreedyOptions};
 use recognizer::{SearchConfig, StreamingOptions};
 use speech::Audio;
 
-use super::live::{TrainedModel, live, trained};
+use super::streaming_recognition::{TrainedModel, live, trained};
 use super::toy::RATE;
 
 /// The texts of the toy corpus and of constant audio.

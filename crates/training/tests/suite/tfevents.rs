@@ -1,16 +1,22 @@
 //! Reads event files without the code that writes them; the tests of the program use it too.
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Step, name and value.
 pub type Scalar = (u64, String, f32);
 
-/// All values of a folder's event files, without wall times.
-pub fn scalars(folder: &Path) -> Vec<Scalar> {
-    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let mut files: Vec<_> = files.filter(|path| path.to_str().unwrap().contains("tfevents")).collect();
+/// The event files of a run, in order.
+pub fn files(run_folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(run_folder.join("tensorboard")).unwrap();
+    let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    assert!(files.iter().all(|path| path.file_name().unwrap().to_str().unwrap().contains("tfevents")));
     files.sort();
+    files
+}
+
+/// All values of a run's event files, without wall times.
+pub fn scalars(run_folder: &Path) -> Vec<Scalar> {
     let mut all = Vec::new();
-    for file in files {
+    for file in files(run_folder) {
         let mut rest = &std::fs::read(file).unwrap()[..];
         let mut first = true;
         while !rest.is_empty() {

@@ -5,8 +5,8 @@
 //! one after another:
 //!
 //! ```sh
-//! cargo build --release --example paper_wall
-//! (ulimit -v 6291456; target/release/examples/paper_wall 2)
+//! cargo build --release --example large_batch
+//! (ulimit -v 6291456; target/release/examples/large_batch 2)
 //! ```
 use std::time::Instant;
 

@@ -1,6 +1,6 @@
 //! Trains a custom encoder, a candle module, without recipe, manifests or audio.
 //!
-//! `cargo run --release --example own_encoder`
+//! `cargo run --release --example custom_encoder`
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
