@@ -6,6 +6,7 @@
 //! - [`Affine`] is a linear layer over rows, forward and backward.
 //! - Vector functions ([`exp`], [`tanh`], ...) are one portable source, compiled for several
 //!   instruction sets and selected at run time (`dispatch.rs`); AVX-512 versions are hand-written.
+//! - [`adam_update`], [`lamb_update`] and [`move_average`] update weights.
 //! - [`scaled`] has rows of scaled numbers, for sums over lattices.
 //! - [`par_for`] is the parallel loop of all crates.
 //! - [`BufferPool`] and [`AlignedVec`] reuse memory; [`ScratchReq`] counts it.
@@ -46,6 +47,7 @@ mod simd;
 mod tanh_product;
 mod text;
 mod tiles;
+mod weight_updates;
 mod worker_slots;
 
 pub use activation::Activation;
@@ -72,6 +74,9 @@ pub use simd::check_simd_override;
 pub use tanh_product::{PANEL_COLUMNS, TanhAddends, TanhProducts};
 pub use text::{Excerpt, Printable, ShortFloat};
 pub use tiles::{TileMut, Tiling, tiles_mut};
+pub use weight_updates::{
+    AdamFactors, LambFactors, adam_update, lamb_moments, lamb_update, move_average, sum_of_squares,
+};
 pub use worker_slots::{WorkerSlots, lock};
 
 /// Computes `exp(x)` in place; -inf gives exactly 0, and NaN stays NaN.

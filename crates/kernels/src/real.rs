@@ -2,8 +2,8 @@
 use std::cell::RefCell;
 
 use crate::{
-    Accumulate, AlignedVec, ArcScatter, BestArcs, PackedLeft, PanelArcs, QuantizedArgmax, ViewMut,
-    arc_scatter, dispatch, lstm_cell,
+    Accumulate, AlignedVec, ArcScatter, BestArcs, LambFactors, PackedLeft, PanelArcs, QuantizedArgmax,
+    ViewMut, arc_scatter, dispatch, lstm_cell,
     packed::{
         Operand, OperandSource, OutputTile, RightPanels,
         bf16::{self, Tile},
@@ -12,6 +12,7 @@ use crate::{
     product::gates::{self, GatePanels},
     simd::{Bf16, SimdLevel},
     tanh_product::{self, NextTanh},
+    weight_updates,
 };
 #[cfg(target_arch = "x86_64")]
 use crate::{
@@ -39,6 +40,7 @@ pub trait Real:
     + std::ops::Add<Output = Self>
     + std::ops::Sub<Output = Self>
     + std::ops::Mul<Output = Self>
+    + std::ops::Div<Output = Self>
     + std::ops::AddAssign
     + std::ops::MulAssign
     + std::ops::Neg<Output = Self>
@@ -196,6 +198,30 @@ pub trait Real:
     /// Multiplies panels of a strip of gates; see [`gates`].
     #[doc(hidden)]
     fn multiply_panels(level: SimdLevel, rows: usize, panels: usize, streams: GatePanels<Self>);
+    /// √x
+    #[doc(hidden)]
+    fn sqrt(self) -> Self;
+    /// See [`super::lamb_moments`].
+    #[doc(hidden)]
+    fn lamb_moments(
+        weights: &[Self],
+        gradient: &[Self],
+        first: &mut [Self],
+        second: &mut [Self],
+        factors: &LambFactors<Self>,
+    ) -> [f64; 2];
+    /// See [`super::lamb_update`].
+    #[doc(hidden)]
+    fn lamb_update(
+        weights: &mut [Self],
+        first: &[Self],
+        second: &[Self],
+        rate: Self,
+        factors: &LambFactors<Self>,
+    );
+    /// See [`super::move_average`].
+    #[doc(hidden)]
+    fn move_average(average: &mut [Self], values: &[Self], rate: Self);
     /// See [`super::lstm_cell_forward`].
     #[doc(hidden)]
     fn lstm_cell_forward(gates: &mut [Self], cell: &mut [Self], state: &mut [Self]);
@@ -394,6 +420,24 @@ impl Real for f32 {
             SimdLevel::Avx512(token) => gates_avx512::multiply_panels(token, rows, panels, streams),
         }
     }
+    fn sqrt(self) -> f32 {
+        self.sqrt()
+    }
+    fn lamb_moments(
+        w: &[f32],
+        g: &[f32],
+        m: &mut [f32],
+        v: &mut [f32],
+        factors: &LambFactors<f32>,
+    ) -> [f64; 2] {
+        weight_updates::moments(w, g, m, v, factors)
+    }
+    fn lamb_update(w: &mut [f32], m: &[f32], v: &[f32], rate: f32, factors: &LambFactors<f32>) {
+        weight_updates::update(w, m, v, rate, factors);
+    }
+    fn move_average(average: &mut [f32], values: &[f32], rate: f32) {
+        weight_updates::average(average, values, rate);
+    }
     fn lstm_cell_forward(gates: &mut [f32], cell: &mut [f32], state: &mut [f32]) {
         dispatch::lstm_cell_forward(SimdLevel::best(), gates, cell, state);
     }
@@ -582,6 +626,24 @@ impl Real for f64 {
     }
     fn multiply_panels(_: SimdLevel, rows: usize, panels: usize, streams: GatePanels<f64>) {
         gates::multiply_panels::<f64, false>(rows, panels, streams);
+    }
+    fn sqrt(self) -> f64 {
+        self.sqrt()
+    }
+    fn lamb_moments(
+        w: &[f64],
+        g: &[f64],
+        m: &mut [f64],
+        v: &mut [f64],
+        factors: &LambFactors<f64>,
+    ) -> [f64; 2] {
+        weight_updates::moments(w, g, m, v, factors)
+    }
+    fn lamb_update(w: &mut [f64], m: &[f64], v: &[f64], rate: f64, factors: &LambFactors<f64>) {
+        weight_updates::update(w, m, v, rate, factors);
+    }
+    fn move_average(average: &mut [f64], values: &[f64], rate: f64) {
+        weight_updates::average(average, values, rate);
     }
     fn lstm_cell_forward(gates: &mut [f64], cell: &mut [f64], state: &mut [f64]) {
         lstm_cell::forward(gates, cell, state);

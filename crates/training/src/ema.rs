@@ -1,7 +1,7 @@
 //! Exponential moving average of the weights, for evaluation.
 use std::collections::BTreeMap;
 
-use kernels::{Real, par_for, parts, parts_mut};
+use kernels::{Real, move_average, par_for, parts, parts_mut};
 
 use crate::{Error, Result};
 use model::Parameters;
@@ -63,7 +63,7 @@ impl Ema {
 pub fn update_average<F: Real>(average: &mut [F], weights: &[F], decay: f64) {
     let rate = F::from_f64(1.0 - decay);
     par_for((parts_mut(average, BLOCK), parts(weights, BLOCK)), |_, (average, weights)| {
-        average.iter_mut().zip(weights).for_each(|(a, &w)| *a += rate * (w - *a));
+        move_average(average, weights, rate);
     });
 }
 

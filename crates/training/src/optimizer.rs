@@ -13,13 +13,13 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use candle_core::{CpuStorage, InplaceOp2, Layout, Storage, Tensor, Var};
-use kernels::{items_mut, par_for, parts};
+use kernels::{items_mut, par_for, parts, sum_of_squares};
 use serde::{Deserialize, Serialize};
 
 pub use clip::Clip;
 pub(crate) use config::MIN_RATE;
 pub use config::{ClipKind, Decay, OptimizerConfig};
-pub use lamb::{LambConfig, LambFloat, LambStep};
+pub use lamb::{LambConfig, LambStep};
 
 use crate::Result;
 use model::checkpoint::Values;
@@ -101,19 +101,6 @@ pub fn norm(gradients: &Gradients) -> Result<f64> {
         };
     });
     Ok(sums.into_iter().sum::<candle_core::Result<f64>>()?.sqrt())
-}
-
-/// Computes Σ x² in f64, in a fixed order.
-fn sum_of_squares(values: &[f32]) -> f64 {
-    let mut sums = [0.0; 8];
-    let chunks = values.chunks_exact(8);
-    let rest: f64 = chunks.remainder().iter().map(|&x| f64::from(x) * f64::from(x)).sum();
-    for chunk in chunks {
-        for k in 0..8 {
-            sums[k] += f64::from(chunk[k]) * f64::from(chunk[k]);
-        }
-    }
-    rest + sums.iter().sum::<f64>()
 }
 
 /// Updates the values of a variable in place.

@@ -1,7 +1,7 @@
 //! Cases of LAMB: parameters, moments and trust ratios for given gradients.
 use rnnt_loss::Element;
 use serde::Deserialize;
-use training::optimizer::{Clip, LambConfig, LambFloat, LambStep};
+use training::optimizer::{Clip, LambConfig, LambStep};
 
 use super::check::{Check, Tolerance};
 use crate::error::RunError;
@@ -49,7 +49,7 @@ fn tolerances(is_f32: bool) -> [(&'static str, Tolerance); 3] {
     ]
 }
 
-pub fn run<F: Element + LambFloat>(check: &mut Check) -> Result<(), RunError> {
+pub fn run<F: Element>(check: &mut Check) -> Result<(), RunError> {
     let options: Options = check.file.field("options")?;
     let is_f32 = size_of::<F>() == size_of::<f32>();
     let clip = match options.clip {

@@ -2,7 +2,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use kernels::{par_for, parts, parts_mut};
+use kernels::{AdamFactors, adam_update, par_for, parts, parts_mut};
 
 use super::moments::{BLOCK, Moments};
 use super::{Optimizer, norm};
@@ -56,8 +56,8 @@ impl Optimizer for AdamW {
         let OptimizerConfig { clip_norm, betas: [beta1, beta2], eps, weight_decay, .. } = self.config;
         let clip = if clip_norm > 0.0 && norm > clip_norm { clip_norm / norm } else { 1.0 };
         let steps = i32::try_from(self.steps).unwrap_or(i32::MAX);
-        let rates = Rates {
-            clip: clip as f32,
+        let factors = AdamFactors {
+            scale: clip as f32,
             beta1: beta1 as f32,
             beta2: beta2 as f32,
             rate: (rate / (1.0 - beta1.powi(steps))) as f32,
@@ -69,10 +69,10 @@ impl Optimizer for AdamW {
             let Some(gradient) = gradients.get(name) else { continue };
             let (m, v) = self.moments.get_mut(name, variable.elem_count())?;
             let decay = if variable.rank() > 1 { weight_decay } else { 0.0 };
-            let rates = Rates { retention: (1.0 - rate * decay) as f32, ..rates };
+            let factors = AdamFactors { retention: (1.0 - rate * decay) as f32, ..factors };
             super::update(variable, gradient, |w, g| {
                 let blocks = (parts_mut(w, BLOCK), parts(g, BLOCK), parts_mut(m, BLOCK), parts_mut(v, BLOCK));
-                par_for(blocks, |_, (w, g, m, v)| update(w, g, m, v, rates));
+                par_for(blocks, |_, (w, g, m, v)| adam_update(w, g, m, v, &factors));
             })?;
         }
         Ok(norm)
@@ -86,28 +86,6 @@ impl Optimizer for AdamW {
         self.moments.restore(state)?;
         self.steps = steps;
         Ok(())
-    }
-}
-
-/// The factors of a step; `retention` is the fraction of a weight that decay keeps.
-#[derive(Clone, Copy)]
-struct Rates {
-    clip: f32,
-    beta1: f32,
-    beta2: f32,
-    rate: f32,
-    correction2: f32,
-    eps: f32,
-    retention: f32,
-}
-
-fn update(weights: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut [f32], r: Rates) {
-    let moments = first.iter_mut().zip(second);
-    for ((w, &g), (m, v)) in weights.iter_mut().zip(gradient).zip(moments) {
-        let g = g * r.clip;
-        *m = r.beta1 * *m + (1.0 - r.beta1) * g;
-        *v = r.beta2 * *v + (1.0 - r.beta2) * g * g;
-        *w = r.retention * *w - r.rate * *m / ((*v * r.correction2).sqrt() + r.eps);
     }
 }
 

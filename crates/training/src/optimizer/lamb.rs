@@ -4,9 +4,8 @@ mod tests;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::ops::Div;
 
-use kernels::{Real, items_mut, par_for, parts, parts_mut};
+use kernels::{LambFactors, Real, items_mut, lamb_moments, lamb_update, par_for, parts, parts_mut};
 
 use super::moments::{BLOCK, Moments};
 use super::{Clip, Optimizer, OptimizerConfig, norm};
@@ -70,29 +69,6 @@ impl Optimizer for Lamb {
     }
 }
 
-/// Number of interleaved sums of squares: one vector instruction, and a fixed order.
-const LANES: usize = 8;
-/// Updates that are stored until their squares are added; they fit into the first cache.
-const UPDATES_PER_ROW: usize = 512;
-
-/// A number type that LAMB can be computed in.
-pub trait LambFloat: Real + Div<Output = Self> {
-    /// √x
-    fn root(self) -> Self;
-}
-
-impl LambFloat for f32 {
-    fn root(self) -> Self {
-        self.sqrt()
-    }
-}
-
-impl LambFloat for f64 {
-    fn root(self) -> Self {
-        self.sqrt()
-    }
-}
-
 /// The options of LAMB.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LambConfig {
@@ -140,20 +116,6 @@ pub struct LambStep {
     rate: f64,
 }
 
-/// The same factors in the number type of the tensors.
-#[derive(Clone, Copy)]
-struct Factors<F> {
-    scale: F,
-    beta1: F,
-    one_minus_beta1: F,
-    beta2: F,
-    one_minus_beta2: F,
-    correction1: F,
-    correction2: F,
-    eps: F,
-    decay: F,
-}
-
 impl LambStep {
     /// Creates step `step` of a run, counted from 1; gradients are divided by `divisor`.
     pub fn new(config: &LambConfig, step: u64, rate: f64, divisor: f64) -> Self {
@@ -172,7 +134,7 @@ impl LambStep {
     ///
     /// # Errors
     /// [`Error::Shape`](model::Error::Shape) if the slices have different lengths.
-    pub fn update_tensor<F: LambFloat>(
+    pub fn update_tensor<F: Real>(
         &self,
         decays: bool,
         weights: &mut [F],
@@ -195,78 +157,25 @@ impl LambStep {
             parts_mut(first, BLOCK),
             parts_mut(second, BLOCK),
         );
-        par_for(blocks, |_, (squares, w, g, m, v)| *squares = update_moments(w, g, m, v, &factors));
+        par_for(blocks, |_, (squares, w, g, m, v)| *squares = lamb_moments(w, g, m, v, &factors));
         let [w, u] = squares.iter().fold([0.0; 2], |sum, block| [sum[0] + block[0], sum[1] + block[1]]);
         let trust = if w > 0.0 && u > 0.0 && factors.decay > F::ZERO { (w / u).sqrt() } else { 1.0 };
         let rate = F::from_f64(self.rate * trust);
         par_for((parts_mut(weights, BLOCK), parts(first, BLOCK), parts(second, BLOCK)), |_, (w, m, v)| {
-            for ((w, &m), &v) in w.iter_mut().zip(m).zip(v) {
-                *w = *w - rate * factors.update(*w, m, v);
-            }
+            lamb_update(w, m, v, rate, &factors);
         });
         Ok(trust)
     }
 
-    fn factors<F: LambFloat>(&self, decay: f64) -> Factors<F> {
+    fn factors<F: Real>(&self, decay: f64) -> LambFactors<F> {
         let LambConfig { betas: [beta1, beta2], eps, .. } = self.config;
-        Factors {
+        LambFactors {
             scale: F::from_f64(self.scale),
-            beta1: F::from_f64(beta1),
-            one_minus_beta1: F::from_f64(1.0 - beta1),
-            beta2: F::from_f64(beta2),
-            one_minus_beta2: F::from_f64(1.0 - beta2),
-            correction1: F::from_f64(self.corrections[0]),
-            correction2: F::from_f64(self.corrections[1]),
+            beta1: [beta1, 1.0 - beta1].map(F::from_f64),
+            beta2: [beta2, 1.0 - beta2].map(F::from_f64),
+            corrections: self.corrections.map(F::from_f64),
             eps: F::from_f64(eps),
             decay: F::from_f64(decay),
         }
-    }
-}
-
-impl<F: LambFloat> Factors<F> {
-    /// Returns u for one weight.
-    #[inline(always)]
-    fn update(&self, w: F, m: F, v: F) -> F {
-        m * self.correction1 / ((v * self.correction2).root() + self.eps) + self.decay * w
-    }
-}
-
-/// Updates the moments of a block; returns `[Σ w², Σ u²]`.
-fn update_moments<F: LambFloat>(
-    w: &[F],
-    g: &[F],
-    m: &mut [F],
-    v: &mut [F],
-    factors: &Factors<F>,
-) -> [f64; 2] {
-    const ROW: usize = UPDATES_PER_ROW;
-    let (mut weights, mut updates) = ([0.0; LANES], [0.0; LANES]);
-    let mut row = [F::ZERO; ROW];
-    let parts = w.chunks(ROW).zip(g.chunks(ROW)).zip(m.chunks_mut(ROW)).zip(v.chunks_mut(ROW));
-    for (((w, g), m), v) in parts {
-        let u = &mut row[..w.len()];
-        for ((((u, &w), &g), m), v) in u.iter_mut().zip(w).zip(g).zip(m).zip(v) {
-            let g = g * factors.scale;
-            *m = factors.beta1 * *m + factors.one_minus_beta1 * g;
-            *v = factors.beta2 * *v + factors.one_minus_beta2 * g * g;
-            *u = factors.update(w, *m, *v);
-        }
-        add_squares(&mut weights, w);
-        add_squares(&mut updates, u);
-    }
-    [weights.iter().sum(), updates.iter().sum()]
-}
-
-/// Adds each square to the sum of its lane.
-#[inline(always)]
-fn add_squares<F: LambFloat>(sums: &mut [f64; LANES], values: &[F]) {
-    let (lanes, rest) = values.as_chunks::<LANES>();
-    for values in lanes {
-        for (sum, value) in sums.iter_mut().zip(values) {
-            *sum += value.to_f64() * value.to_f64();
-        }
-    }
-    for (sum, value) in sums.iter_mut().zip(rest) {
-        *sum += value.to_f64() * value.to_f64();
     }
 }

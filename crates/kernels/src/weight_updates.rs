@@ -1,0 +1,181 @@
+//! Element-wise updates of weights: Adam, LAMB, and exponential moving averages.
+//!
+//! ```text
+//! m ← β₁m + (1-β₁)g      v ← β₂v + (1-β₂)g²
+//! ```
+//! They are limited by the memory bandwidth; a caller runs blocks of a tensor in parallel.
+use crate::Real;
+
+/// Factors of a step of [`adam_update`].
+#[derive(Debug, Clone, Copy)]
+pub struct AdamFactors {
+    /// Factor of the gradient.
+    pub scale: f32,
+    /// β₁
+    pub beta1: f32,
+    /// β₂
+    pub beta2: f32,
+    /// Learning rate, divided by `1 - β₁ˢ`.
+    pub rate: f32,
+    /// `1 / (1 - β₂ˢ)`
+    pub correction2: f32,
+    /// ε
+    pub eps: f32,
+    /// Fraction of a weight that decay keeps.
+    pub retention: f32,
+}
+
+/// Updates weights and moments: `w ← retention w - rate m / (√(v correction2) + ε)`.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn adam_update(
+    weights: &mut [f32],
+    gradient: &[f32],
+    first: &mut [f32],
+    second: &mut [f32],
+    r: &AdamFactors,
+) {
+    check(weights.len(), [gradient.len(), first.len(), second.len()]);
+    let moments = first.iter_mut().zip(second);
+    for ((w, &g), (m, v)) in weights.iter_mut().zip(gradient).zip(moments) {
+        let g = g * r.scale;
+        *m = r.beta1 * *m + (1.0 - r.beta1) * g;
+        *v = r.beta2 * *v + (1.0 - r.beta2) * g * g;
+        *w = r.retention * *w - r.rate * *m / ((*v * r.correction2).sqrt() + r.eps);
+    }
+}
+
+/// Factors of a step of LAMB.
+#[derive(Debug, Clone, Copy)]
+pub struct LambFactors<F> {
+    /// Factor of the gradient.
+    pub scale: F,
+    /// β₁ and 1 - β₁.
+    pub beta1: [F; 2],
+    /// β₂ and 1 - β₂.
+    pub beta2: [F; 2],
+    /// `1 / (1 - βˢ)` of both, or 1.
+    pub corrections: [F; 2],
+    /// ε
+    pub eps: F,
+    /// λ, the weight decay.
+    pub decay: F,
+}
+
+impl<F: Real> LambFactors<F> {
+    /// Returns `u = m correction1 / (√(v correction2) + ε) + λw` of one weight.
+    #[inline(always)]
+    fn update(&self, w: F, m: F, v: F) -> F {
+        m * self.corrections[0] / ((v * self.corrections[1]).sqrt() + self.eps) + self.decay * w
+    }
+}
+
+/// Updates the moments; returns `[Σ w², Σ u²]` in `f64`, in a fixed order.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn lamb_moments<F: Real>(
+    weights: &[F],
+    gradient: &[F],
+    first: &mut [F],
+    second: &mut [F],
+    factors: &LambFactors<F>,
+) -> [f64; 2] {
+    check(weights.len(), [gradient.len(), first.len(), second.len()]);
+    F::lamb_moments(weights, gradient, first, second, factors)
+}
+
+/// Updates the weights: `w ← w - rate u`.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn lamb_update<F: Real>(weights: &mut [F], first: &[F], second: &[F], rate: F, factors: &LambFactors<F>) {
+    check(weights.len(), [first.len(), second.len(), first.len()]);
+    F::lamb_update(weights, first, second, rate, factors);
+}
+
+/// Moves an average toward values: `a ← a + rate (w - a)`.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn move_average<F: Real>(average: &mut [F], values: &[F], rate: F) {
+    assert_eq!(average.len(), values.len(), "move_average: slices of different lengths");
+    F::move_average(average, values, rate);
+}
+
+/// Returns `Σ x²` in `f64`, in a fixed order.
+pub fn sum_of_squares(values: &[f32]) -> f64 {
+    let mut sums = [0.0; LANES];
+    let (lanes, rest) = values.as_chunks::<LANES>();
+    let rest: f64 = rest.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+    for values in lanes {
+        for (sum, &x) in sums.iter_mut().zip(values) {
+            *sum += f64::from(x) * f64::from(x);
+        }
+    }
+    rest + sums.iter().sum::<f64>()
+}
+
+fn check(expected: usize, lengths: [usize; 3]) {
+    let fits = lengths.iter().all(|&length| length == expected);
+    assert!(fits, "weight update: expected slices of length {expected}, found {lengths:?}");
+}
+
+/// Number of interleaved sums of squares: one vector instruction, and a fixed order.
+const LANES: usize = 8;
+/// Updates that are stored until their squares are added; they fit into the first cache.
+const UPDATES_PER_ROW: usize = 512;
+
+/// Portable version of [`lamb_moments`].
+pub(crate) fn moments<F: Real>(
+    w: &[F],
+    g: &[F],
+    m: &mut [F],
+    v: &mut [F],
+    factors: &LambFactors<F>,
+) -> [f64; 2] {
+    const ROW: usize = UPDATES_PER_ROW;
+    let ([beta1, rest1], [beta2, rest2]) = (factors.beta1, factors.beta2);
+    let (mut weights, mut updates) = ([0.0; LANES], [0.0; LANES]);
+    let mut row = [F::ZERO; ROW];
+    let parts = w.chunks(ROW).zip(g.chunks(ROW)).zip(m.chunks_mut(ROW)).zip(v.chunks_mut(ROW));
+    for (((w, g), m), v) in parts {
+        let u = &mut row[..w.len()];
+        for ((((u, &w), &g), m), v) in u.iter_mut().zip(w).zip(g).zip(m).zip(v) {
+            let g = g * factors.scale;
+            *m = beta1 * *m + rest1 * g;
+            *v = beta2 * *v + rest2 * g * g;
+            *u = factors.update(w, *m, *v);
+        }
+        add_squares(&mut weights, w);
+        add_squares(&mut updates, u);
+    }
+    [weights.iter().sum(), updates.iter().sum()]
+}
+
+/// Portable version of [`lamb_update`].
+pub(crate) fn update<F: Real>(w: &mut [F], m: &[F], v: &[F], rate: F, factors: &LambFactors<F>) {
+    for ((w, &m), &v) in w.iter_mut().zip(m).zip(v) {
+        *w = *w - rate * factors.update(*w, m, v);
+    }
+}
+
+/// Portable version of [`move_average`].
+pub(crate) fn average<F: Real>(average: &mut [F], values: &[F], rate: F) {
+    average.iter_mut().zip(values).for_each(|(a, &w)| *a += rate * (w - *a));
+}
+
+/// Adds each square to the sum of its lane.
+#[inline(always)]
+fn add_squares<F: Real>(sums: &mut [f64; LANES], values: &[F]) {
+    let (lanes, rest) = values.as_chunks::<LANES>();
+    for values in lanes {
+        for (sum, value) in sums.iter_mut().zip(values) {
+            *sum += value.to_f64() * value.to_f64();
+        }
+    }
+    for (sum, value) in sums.iter_mut().zip(rest) {
+        *sum += value.to_f64() * value.to_f64();
+    }
+}
