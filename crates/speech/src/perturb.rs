@@ -50,7 +50,7 @@ impl Perturbation {
 
     /// Returns a resampled copy of features; deterministic for a generator state.
     ///
-    /// `scale` is [`crate::FrontEnd::mel_scale`] of the front end, and `normalise` its setting:
+    /// `scale` is [`crate::FrontEnd::mel_scale`] of the front end, and `normalization` its setting:
     /// normalization by whole utterances is repeated; running statistics are resampled with the
     /// values. Values are interpolated linearly; beyond the ends the last value is repeated.
     ///
@@ -66,7 +66,7 @@ impl Perturbation {
         &self,
         features: &Features,
         scale: &MelScale,
-        normalise: Normalization,
+        normalization: Normalization,
         rng: &mut (impl Rng + ?Sized),
     ) -> Features {
         assert_eq!(
@@ -89,7 +89,7 @@ impl Perturbation {
                 })
                 .collect();
             let mut perturbed = resample(features, speed * tempo, &columns);
-            normalise.reapply(&mut perturbed);
+            normalization.reapply(&mut perturbed);
             perturbed
         };
         if self.noise > 0.0 {

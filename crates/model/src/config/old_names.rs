@@ -9,7 +9,8 @@ use toml::{Table, Value};
 use crate::{Error, Result};
 
 /// Old keys with their tables, and their new names.
-const KEYS: [(&str, &str); 2] = [("optimiser", "optimizer"), ("loss.normalise", "normalize")];
+const KEYS: [(&str, &str); 3] =
+    [("optimiser", "optimizer"), ("loss.normalise", "normalize"), ("features.normalise", "normalize")];
 
 /// Keys with their tables, and old and new values.
 const VALUES: [(&str, &str, &str); 0] = [];

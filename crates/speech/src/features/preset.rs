@@ -43,7 +43,7 @@ impl Preset {
                 trim_db: 60.0,
                 dither: 1e-5,
                 floor_power: 1e-20,
-                normalise: Normalization::Standard,
+                normalize: Normalization::Standard,
                 ..FeatureConfig::default()
             },
             Preset::Kaldi => FeatureConfig {
@@ -54,7 +54,7 @@ impl Preset {
                 remove_mean: true,
                 preemphasis_before: InitialSample::Frame,
                 floor_power: f64::from(f32::EPSILON),
-                normalise: Normalization::None,
+                normalize: Normalization::None,
                 ..FeatureConfig::default()
             },
         }

@@ -70,7 +70,7 @@ fn unknown_and_missing_keys_are_errors_with_the_key() {
         ("ctc_weight = 0.3", "[loss]\nkind = \"rnnt\"\nactivation = \"sine\"", "sine"),
         ("layers = 1\nhidden = 16\nbid", "kind = \"conv\"\nlayers = 1\nhidden = 16\nbid", "conv"),
         ("stack = 4", "stack = -4", "-4"),
-        ("mels = 12", "normalise = \"never\"", "never"),
+        ("mels = 12", "normalize = \"never\"", "never"),
         ("mels = 12", "preset = \"nemo\"", "nemo"),
         ("perturb =", "speed = { rate = 0.9 }\nperturb =", "rate"),
         ("perturb =", "noise = { snr_db = [0.0, 9.0] }\nperturb =", "manifest"),
@@ -472,7 +472,7 @@ fn numbers_that_are_not_finite_or_negative_are_errors_for_every_key() {
         &[
             (lstm, conformer),
             ("stack = 4\nstride = 4", "stack = 1\nstride = 1"),
-            ("mels = 12", "mels = 12\nnormalise = \"running\""),
+            ("mels = 12", "mels = 12\nnormalize = \"running\""),
         ],
         &[(lstm, &format!("{lstm}\ntime_reduction = {{ after_layer = 0, factor = 2 }}"))],
         &[(
