@@ -13,7 +13,7 @@ const KEYS: [(&str, &str); 3] =
     [("optimiser", "optimizer"), ("loss.normalise", "normalize"), ("features.normalise", "normalize")];
 
 /// Keys with their tables, and old and new values.
-const VALUES: [(&str, &str, &str); 0] = [];
+const VALUES: [(&str, &str, &str); 1] = [("features.framing", "centred", "centered")];
 
 /// Replaces old names in the recipe of a checkpoint or run.
 ///

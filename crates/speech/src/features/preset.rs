@@ -36,7 +36,7 @@ impl Preset {
         match self {
             Preset::Mlperf => FeatureConfig {
                 window_ms: 20.0,
-                framing: Framing::Centred,
+                framing: Framing::Centered,
                 window: Window::HannMidpoint,
                 mel_scale: MelKind::Slaney,
                 preemphasis_before: InitialSample::First,

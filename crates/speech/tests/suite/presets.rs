@@ -184,7 +184,7 @@ fn settings_that_require_complete_utterances_are_not_streamed() {
     let cases = [
         ("normalize", Preset::Mlperf.config()),
         ("framing", Preset::Kaldi.config()),
-        ("framing", FeatureConfig { framing: Framing::Centred, ..streaming() }),
+        ("framing", FeatureConfig { framing: Framing::Centered, ..streaming() }),
         ("trim_db", FeatureConfig { trim_db: 60.0, ..streaming() }),
         ("dither", FeatureConfig { dither: 1e-5, ..streaming() }),
     ];
@@ -258,7 +258,7 @@ proptest! {
             mels: 20,
             hop_ms,
             window_ms,
-            framing: [Framing::Inside, Framing::Centred, Framing::Middle][framing],
+            framing: [Framing::Inside, Framing::Centered, Framing::Middle][framing],
             window: [Window::Hann, Window::HannMidpoint, Window::Povey][window],
             preemphasis_before: [InitialSample::Silence, InitialSample::First, InitialSample::Frame][before],
             mel_scale: if slaney { MelKind::Slaney } else { MelKind::Htk },
