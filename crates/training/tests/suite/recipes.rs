@@ -154,7 +154,11 @@ fn values_out_of_range_are_errors_with_the_key() {
         ("speed = 0.1", "noise = nan", "augment.perturb.noise"),
         ("freq_masks = 1", "time_width = 1.5", "augment.mask.time_width"),
         ("perturb =", "speed = { rates = [1.1, 0.9] }\nperturb =", "augment.speed.rates"),
-        ("perturb =", "reverb = { manifest = \"a\", share = 2.0 }\nperturb =", "augment.reverb.share"),
+        (
+            "perturb =",
+            "reverb = { manifest = \"a\", probability = 2.0 }\nperturb =",
+            "augment.reverb.probability",
+        ),
         ("mels = 12", "preset = \"mlperf\"\ntrim_db = 3.0", "features.trim_db"),
         ("stack = 4", "stack = 0", "encoder.stack"),
         ("stack = 4", "stack = 4\nchannels = 8193", "encoder.channels"),
@@ -456,8 +460,8 @@ fn numbers_that_are_not_finite_or_negative_are_errors_for_every_key() {
     let conformer = "kind = \"conformer\"\nlayers = 1\nwidth = 16\nheads = 2\nfeed_forward = 8\nkernel = 3\ndropout = 0.1\n\
                      subsampling = { channels = 4, factor = 2 }\nattention = { chunk = 4, left = 2 }";
     let stream = ("train = [\"train.jsonl\"]", "stream = true\nmax_bad = 0.5\ntrain = [\"train.jsonl\"]");
-    let wave = "speed = { rates = [0.9, 1.1] }\nnoise = { manifest = \"a\", snr_db = [0.0, 9.0], share = 0.5 }\n\
-                reverb = { manifest = \"a\", share = 0.5 }\nperturb =";
+    let wave = "speed = { rates = [0.9, 1.1] }\nnoise = { manifest = \"a\", snr_db = [0.0, 9.0], probability = 0.5 }\n\
+                reverb = { manifest = \"a\", probability = 0.5 }\nperturb =";
     let mlperf = mlperf("gamma = 0.9\nmin_rate = 0.001");
     let variants: [&[(&str, &str)]; 7] = [
         &[stream, ("perturb =", wave), ("max_frames = 200", "max_frames = 200\nmax_seconds = 9.5")],
