@@ -131,13 +131,25 @@ fn every_schedule_and_optimizer_has_its_keys() {
 #[test]
 fn old_names_are_errors_with_the_new_names() {
     let gnat = "[loss]\nkind = \"gnat\"\ncontext = 1\nembedding = 8\nnormalise = \"hat\"";
-    for (old, new, name, replacement) in [
-        ("[optimizer]", "[optimiser]", "optimiser", "optimizer"),
-        ("ctc_weight = 0.3", gnat, "loss.normalise", "normalize"),
+    for (old, new, name, names) in [
+        ("[optimizer]", "[optimiser]", "optimiser", ["optimiser", "optimizer"]),
+        ("ctc_weight = 0.3", gnat, "loss.normalise", ["normalise", "normalize"]),
+        ("mels = 12", "normalise = \"none\"", "features.normalise", ["normalise", "normalize"]),
+        ("mels = 12", "framing = \"centred\"", "features.framing", ["\"centred\"", "\"centered\""]),
+        ("perturb =", "speed = { share = 0.5 }\nperturb =", "augment.speed.share", ["share", "probability"]),
+        (
+            "[tokens]",
+            "[augment.reverb]\nshare = 1\n[tokens]",
+            "augment.reverb.share",
+            ["share", "probability"],
+        ),
+        ("[tokens]", "[augment.noise]\nshare = 1\n[tokens]", "augment.noise.share", ["share", "probability"]),
     ] {
-        let error = parse(&toy(&[(old, new)])).unwrap_err();
-        let Error::Model(model::Error::RecipeValue { key, expected, .. }) = &error else { panic!("{error}") };
-        assert_eq!((key.as_str(), expected.as_str()), (name, &*format!("the new name {replacement}")));
+        let error = parse(&toy(&[(old, new)])).unwrap_err().to_string();
+        let [old_name, new_name] = names;
+        let expected =
+            format!("recipe key {name}: expected the new name {new_name}, found the old name {old_name}");
+        assert_eq!(error, expected);
     }
 }
 
