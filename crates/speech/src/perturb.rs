@@ -138,7 +138,7 @@ fn resample(features: &Features, rate: f64, columns: &[Interpolation]) -> Featur
     let mut data = Vec::with_capacity(frames * dim);
     let mut row = vec![0f32; dim];
     for t in 0..frames {
-        // Frame centres map to frame centres.
+        // Frame centers map to frame centers.
         let position =
             Interpolation::new((t as f64 + 0.5) * old_frames as f64 / frames as f64 - 0.5, old_frames);
         let (a, b) = (features.frame(position.low), features.frame((position.low + 1).min(old_frames - 1)));
