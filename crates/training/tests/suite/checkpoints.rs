@@ -216,7 +216,7 @@ fn files_without_checksums_are_read_with_a_warning() {
     assert!(warnings.iter().any(|warning| warning.contains("no checksums")), "{warnings:?}");
 }
 
-/// Lines of a recipe with names of earlier versions, and with the new names.
+/// Old and new names in the lines of a recipe.
 const RENAMED: [(&str, &str); 4] = [
     ("[optimiser]", "[optimizer]"),
     ("normalise = \"none\"", "normalize = \"none\""),
