@@ -41,7 +41,7 @@ fn peaks(run: impl Fn(usize)) -> [usize; 2] {
 #[test]
 fn a_streaming_encoder_frees_returned_rows() {
     let _guard = exclusive();
-    let model = model("normalise = \"running\"", false);
+    let model = model("normalize = \"running\"", false);
     let [short, long] = peaks(|pieces| {
         let mut encoder = StreamingEncoder::new(&model).unwrap();
         let (id, mut rows) = (encoder.open(), 0);

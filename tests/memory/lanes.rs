@@ -47,26 +47,26 @@ fn topologies() -> Vec<Topology> {
 struct Call<'a> {
     lattices: &'a Lattices,
     topology: &'a Topology,
-    regularisers: &'a Regularizers,
+    regularizers: &'a Regularizers,
     emissions: Vec<f64>,
     losses: Vec<f64>,
     adjoints: Vec<f64>,
 }
 
 impl<'a> Call<'a> {
-    fn new(lattices: &'a Lattices, topology: &'a Topology, regularisers: &'a Regularizers) -> Self {
+    fn new(lattices: &'a Lattices, topology: &'a Topology, regularizers: &'a Regularizers) -> Self {
         let emissions = emissions(lattices, topology);
         let (losses, adjoints) = (vec![0.0; lattices.batch()], vec![0.0; emissions.len()]);
-        Self { lattices, topology, regularisers, emissions, losses, adjoints }
+        Self { lattices, topology, regularizers, emissions, losses, adjoints }
     }
 
     fn run(&mut self, workspace: &mut Workspace) -> Result<(), Error> {
-        let Self { lattices, topology, regularisers, emissions, losses, adjoints } = self;
-        workspace.forward_backward(lattices, topology, emissions, regularisers, losses, adjoints)
+        let Self { lattices, topology, regularizers, emissions, losses, adjoints } = self;
+        workspace.forward_backward(lattices, topology, emissions, regularizers, losses, adjoints)
     }
 
     fn bytes(&self, lanes: usize) -> usize {
-        Workspace::scratch(self.lattices, self.topology, self.regularisers, lanes).bytes()
+        Workspace::scratch(self.lattices, self.topology, self.regularizers, lanes).bytes()
     }
 }
 
@@ -90,8 +90,8 @@ fn for_all_cases(mut visit: impl FnMut(&Lattices, &Topology, &Regularizers)) {
     let penalized = Regularizers { fastemit: 0.1, delay_penalty: 0.02, sigma: 0.05 };
     for lattices in shapes() {
         for topology in topologies() {
-            for regularisers in [Regularizers::default(), penalized] {
-                visit(&lattices, &topology, &regularisers);
+            for regularizers in [Regularizers::default(), penalized] {
+                visit(&lattices, &topology, &regularizers);
             }
         }
     }
@@ -100,12 +100,12 @@ fn for_all_cases(mut visit: impl FnMut(&Lattices, &Topology, &Regularizers)) {
 #[test]
 fn lanes_use_the_planned_bytes_and_give_equal_bits() {
     let _guard = exclusive_with_pools();
-    for_all_cases(|lattices, topology, regularisers| {
+    for_all_cases(|lattices, topology, regularizers| {
         let expected =
-            forward_backward(lattices, topology, &emissions(lattices, topology), regularisers).unwrap();
+            forward_backward(lattices, topology, &emissions(lattices, topology), regularizers).unwrap();
         for pool in &POOLS[..2] {
             for lanes in [1, 2, 3, 64] {
-                let mut call = Call::new(lattices, topology, regularisers);
+                let mut call = Call::new(lattices, topology, regularizers);
                 let planned = call.bytes(lanes);
                 let mut workspace = Workspace::with_lanes(lanes);
                 let (live, peak) = measure(|| pool.install(|| call.run(&mut workspace).unwrap()));
@@ -137,13 +137,13 @@ fn the_limit_of_a_workspace_holds_over_calls() {
     let _guard = exclusive_with_pools();
     let pool = &POOLS[2];
     let mut limit = 0;
-    for_all_cases(|lattices, topology, regularisers| {
-        limit = limit.max(Workspace::scratch(lattices, topology, regularisers, 1).bytes());
+    for_all_cases(|lattices, topology, regularizers| {
+        limit = limit.max(Workspace::scratch(lattices, topology, regularizers, 1).bytes());
     });
     for limit in [limit, limit + limit / 2, 3 * limit] {
         let mut workspace = Workspace::with_budget(limit);
-        for_all_cases(|lattices, topology, regularisers| {
-            let mut call = Call::new(lattices, topology, regularisers);
+        for_all_cases(|lattices, topology, regularizers| {
+            let mut call = Call::new(lattices, topology, regularizers);
             let before = workspace.allocated_bytes();
             let (_, peak) = measure(|| pool.install(|| call.run(&mut workspace).unwrap()));
             assert!(
@@ -161,14 +161,14 @@ fn the_limit_of_a_workspace_holds_over_calls() {
 fn a_too_small_limit_is_an_error_with_the_smallest_one() {
     let _guard = exclusive_with_pools();
     let pool_of_64 = &POOLS[3];
-    for_all_cases(|lattices, topology, regularisers| {
-        let needed = Workspace::scratch(lattices, topology, regularisers, 1).bytes();
-        let lanes = |bytes| Workspace::max_lanes(lattices, topology, regularisers, bytes);
+    for_all_cases(|lattices, topology, regularizers| {
+        let needed = Workspace::scratch(lattices, topology, regularizers, 1).bytes();
+        let lanes = |bytes| Workspace::max_lanes(lattices, topology, regularizers, bytes);
         assert_eq!(lanes(needed), Ok(1));
         let error = Err(Error::Memory { needed, found: needed - 1 });
         assert_eq!(lanes(needed - 1), error.clone().map(|()| 0));
         assert_eq!(lanes(usize::MAX), Ok(lattices.batch()));
-        let mut call = Call::new(lattices, topology, regularisers);
+        let mut call = Call::new(lattices, topology, regularizers);
         assert_eq!(call.run(&mut Workspace::with_budget(needed - 1)), error);
         call.run(&mut Workspace::with_budget(needed)).unwrap();
         // As many lanes as threads, at most one per utterance.
@@ -182,14 +182,14 @@ fn a_too_small_limit_is_an_error_with_the_smallest_one() {
 #[test]
 fn lanes_are_reused_over_shapes() {
     let _guard = exclusive_with_pools();
-    let (topology, regularisers) = (Topology::rnnt(), Regularizers::default());
+    let (topology, regularizers) = (Topology::rnnt(), Regularizers::default());
     let batches =
         [[500, 100], [250, 250], [30, 480]].map(|frames| Lattices::new(frames.into(), vec![60, 60]).unwrap());
     let calls = batches.iter().map(|lattices| (lattices, &topology));
-    let planned = Workspace::scratch_for_all(calls, &regularisers, 2).bytes();
+    let planned = Workspace::scratch_for_all(calls, &regularizers, 2).bytes();
     let mut workspace = Workspace::with_budget(planned);
     let mut run = |lattices: &Lattices| {
-        let mut call = Call::new(lattices, &topology, &regularisers);
+        let mut call = Call::new(lattices, &topology, &regularizers);
         let (_, peak) = measure(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
         (workspace.allocated_bytes(), peak)
     };
@@ -206,17 +206,17 @@ fn lanes_are_reused_over_shapes() {
 #[test]
 fn lists_are_counted() {
     let _guard = exclusive_with_pools();
-    let (topology, regularisers) = (Topology::rnnt(), Regularizers::default());
+    let (topology, regularizers) = (Topology::rnnt(), Regularizers::default());
     let lattices = Lattices::new(vec![1; 3000], vec![0; 3000]).unwrap();
     for lanes in [1, 2, 3000] {
-        let mut call = Call::new(&lattices, &topology, &regularisers);
+        let mut call = Call::new(&lattices, &topology, &regularizers);
         let planned = call.bytes(lanes);
         let mut workspace = Workspace::with_lanes(lanes);
         let (_, peak) = measure(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
         assert!(peak <= planned + QUEUE_BYTES, "{lanes} lanes: planned {planned}, peak {peak}");
         assert_eq!(workspace.allocated_bytes(), planned);
     }
-    let mut call = Call::new(&lattices, &topology, &regularisers);
+    let mut call = Call::new(&lattices, &topology, &regularizers);
     let planned = call.bytes(1);
     let mut workspace = Workspace::with_budget(planned);
     for _ in 0..2 {
@@ -232,21 +232,21 @@ fn lists_are_counted() {
 #[test]
 fn the_limit_includes_lists_of_earlier_batches() {
     let _guard = exclusive_with_pools();
-    let (topology, regularisers) = (Topology::rnnt(), Regularizers::default());
+    let (topology, regularizers) = (Topology::rnnt(), Regularizers::default());
     let (mut frames, mut labels) = (vec![1; 5001], vec![0; 5001]);
     (frames[0], labels[0]) = (1000, 100);
     let [long_lists, two_utterances] = [(frames, labels), (vec![560; 2], vec![100; 2])]
         .map(|(frames, labels)| Lattices::new(frames, labels).unwrap());
-    let limit = Workspace::scratch(&long_lists, &topology, &regularisers, 1).bytes();
-    assert!(Workspace::scratch(&two_utterances, &topology, &regularisers, 2).bytes() <= limit);
+    let limit = Workspace::scratch(&long_lists, &topology, &regularizers, 1).bytes();
+    assert!(Workspace::scratch(&two_utterances, &topology, &regularizers, 2).bytes() <= limit);
     let mut workspace = Workspace::with_budget(limit);
     for lattices in [&long_lists, &two_utterances, &long_lists, &two_utterances] {
-        let mut call = Call::new(lattices, &topology, &regularisers);
+        let mut call = Call::new(lattices, &topology, &regularizers);
         POOLS[2].install(|| call.run(&mut workspace)).unwrap();
         assert!(workspace.allocated_bytes() <= limit, "{} of {limit}", workspace.allocated_bytes());
     }
     let mut workspace = Workspace::with_budget(100);
-    let mut call = Call::new(&long_lists, &topology, &regularisers);
+    let mut call = Call::new(&long_lists, &topology, &regularizers);
     assert!(matches!(call.run(&mut workspace), Err(Error::Memory { .. })));
     assert!(workspace.allocated_bytes() <= 100);
 }
@@ -255,17 +255,17 @@ fn the_limit_includes_lists_of_earlier_batches() {
 #[test]
 fn large_lanes_are_kept() {
     let _guard = exclusive_with_pools();
-    let (topology, regularisers) = (Topology::rnnt(), Regularizers::default());
+    let (topology, regularizers) = (Topology::rnnt(), Regularizers::default());
     let batches = [vec![900], vec![20, 20], vec![900]].map(|frames| {
         let labels = vec![30; frames.len()];
         Lattices::new(frames, labels).unwrap()
     });
     let mut workspace = Workspace::with_lanes(2);
     for (i, lattices) in batches.iter().enumerate() {
-        let mut call = Call::new(lattices, &topology, &regularisers);
+        let mut call = Call::new(lattices, &topology, &regularizers);
         let (_, peak) = measure(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
         assert!(
-            i == 0 || peak < Workspace::scratch(&batches[0], &topology, &regularisers, 1).bytes() / 2,
+            i == 0 || peak < Workspace::scratch(&batches[0], &topology, &regularizers, 1).bytes() / 2,
             "{peak}"
         );
     }

@@ -1,4 +1,4 @@
-//! A workspace allocates nothing when a batch comes again.
+//! A workspace allocates nothing for a repeated batch.
 use panda::rnnt_dp::{Lattices, Regularizers, Topology, Workspace};
 
 use crate::counting::{allocation_count, exclusive};
@@ -9,7 +9,7 @@ fn only_the_first_call_allocates() {
     let lattices = Lattices::new(vec![40, 7, 23], vec![9, 12, 0]).unwrap();
     let emissions: Vec<f64> = (0..lattices.sites() * 2).map(|i| -((i * 7 % 11) as f64) / 3.0).collect();
     let (mut losses, mut adjoints) = (vec![0.0; 3], vec![0.0; emissions.len()]);
-    let (topology, regularisers) =
+    let (topology, regularizers) =
         (Topology::rnnt(), Regularizers { fastemit: 0.1, ..Regularizers::default() });
     let mut workspace = Workspace::new();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
@@ -22,7 +22,7 @@ fn only_the_first_call_allocates() {
                         &lattices,
                         &topology,
                         &emissions,
-                        &regularisers,
+                        &regularizers,
                         &mut losses,
                         &mut adjoints,
                     )

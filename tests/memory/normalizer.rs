@@ -178,12 +178,12 @@ fn check() {
     for kibibytes in [4096, 2048, 1024, 3000] {
         workspace.set_budget(kibibytes << 10, true);
         for problem in &problems {
-            let held = live_bytes() - before - arguments;
+            let live = live_bytes() - before - arguments;
             let (measured, out) = problem.run(&mut workspace).unwrap();
             // Buffers that the call frees at its start were live before it.
             assert!(
-                measured <= kibibytes << 10 && (held + measured <= kibibytes << 10 || held > kibibytes << 10),
-                "{:?}: {measured} bytes and {held} held, of {kibibytes} KiB",
+                measured <= kibibytes << 10 && (live + measured <= kibibytes << 10 || live > kibibytes << 10),
+                "{:?}: {measured} bytes, {live} live bytes before the call, of {kibibytes} KiB",
                 problem.shape
             );
             let (normalized, gradients) = out;
@@ -192,10 +192,10 @@ fn check() {
                 0 => workspace.recycle(normalized),
                 _ => drop(normalized),
             }
-            let held = live_bytes() - before - arguments;
+            let live = live_bytes() - before - arguments;
             assert!(
-                held <= kibibytes << 10,
-                "{:?}: {held} bytes still held, of {kibibytes} KiB",
+                live <= kibibytes << 10,
+                "{:?}: {live} live bytes after the call, of {kibibytes} KiB",
                 problem.shape
             );
         }

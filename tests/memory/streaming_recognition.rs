@@ -26,7 +26,7 @@ fn recognizer(kind: &str, preferred: Option<&str>, bidirectional: bool) -> Recog
     let text = format!(
         r#"
         data = {{ train = ["none.jsonl"] }}
-        features = {{ sample_rate = 8000, mels = 8, normalise = "{normalization}" }}
+        features = {{ sample_rate = 8000, mels = 8, normalize = "{normalization}" }}
         tokens = {{ kind = "{kind}" }}
         encoder = {{ stack = 1, stride = 1, layers = 1, hidden = 8, bidirectional = {bidirectional} }}
         predictor = {{ kind = "stateless", embedding = 3, context = 1 }}

@@ -112,12 +112,12 @@ fn a_step_uses_at_most_the_planned_memory() {
         let model = Model::new(&recipe.model(), classes).unwrap();
         let mut learner = Learner::new(model.clone(), &recipe.optimizer).unwrap();
         let parameters = learner.model().parameters().count();
-        // Buffers kept from earlier steps count; the plan includes them.
+        // Buffers reused from earlier steps count; the plan includes them.
         let (mut base, mut largest) = (None, 0);
         for (lengths, labels) in
             [(&[3][..], 2), (&[60, 41, 20], 9), (&[200; 8], 30), (&[400, 10, 10, 10], 60), (&[90; 24], 12)]
         {
-            let held = base.map_or(0, |base| live_bytes().saturating_sub(base));
+            let live = base.map_or(0, |base| live_bytes().saturating_sub(base));
             let make_batch = || batch(recipe.model().input.width(), lengths, labels, classes);
             let shape = BatchShape::from_batch(&make_batch());
             let moment = StepPosition { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
@@ -131,7 +131,7 @@ fn a_step_uses_at_most_the_planned_memory() {
             };
             // After other steps; gradients of the weights are planned separately.
             largest = step_bytes(&model, shape).max(largest);
-            let (measured, planned) = (held + step(&mut learner), largest + 4 * parameters);
+            let (measured, planned) = (live + step(&mut learner), largest + 4 * parameters);
             assert!(
                 measured <= planned,
                 "{encoder}, {training_options}, {lengths:?}: {measured} of {planned}"
@@ -139,7 +139,7 @@ fn a_step_uses_at_most_the_planned_memory() {
             // The first step has allocated the optimizer state, which is planned separately.
             base.get_or_insert_with(live_bytes);
 
-            // A first step, without kept buffers.
+            // A first step, without reused buffers.
             let second_model = Model::new(&recipe.model(), classes).unwrap();
             let mut second_learner = Learner::new(second_model, &recipe.optimizer).unwrap();
             let (measured, planned) = (step(&mut second_learner), step_bytes(&model, shape) + 4 * parameters);
@@ -151,14 +151,14 @@ fn a_step_uses_at_most_the_planned_memory() {
             let ratio = measured as f64 / planned as f64;
             extremes = (extremes.0.min(ratio), extremes.1.max(ratio));
 
-            // A step of several batches holds the sum of gradients and the gradients of one batch.
-            let held = base.map_or(0, |base| live_bytes().saturating_sub(base));
+            // Several batches: a step allocates the sum of gradients and those of one batch.
+            let live = base.map_or(0, |base| live_bytes().saturating_sub(base));
             let first = batch(recipe.model().input.width(), &[3], 2, classes);
             let mut batches = [first, make_batch()].into_iter().map(Ok);
             let (_, measured, ()) = measure(|| {
                 learner.gradients(&mut batches, 1 + lengths.len(), &moment).map(drop).unwrap();
             });
-            let (measured, planned) = (held + measured, planned + 4 * parameters);
+            let (measured, planned) = (live + measured, planned + 4 * parameters);
             assert!(
                 measured <= planned,
                 "{encoder}, {training_options}, {lengths:?} in two batches: {measured} of {planned}"

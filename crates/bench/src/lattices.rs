@@ -69,14 +69,14 @@ impl Workload for RecursionWorkload {
 
     fn step(&mut self) -> Result<NamedGradients> {
         let LatticeBatch { lattices, emissions, .. } = &self.batch;
-        let (topology, regularisers) = (Topology::rnnt(), Regularizers::default());
+        let (topology, regularizers) = (Topology::rnnt(), Regularizers::default());
         let mut losses = vec![0.0; lattices.batch()];
         let mut adjoints = vec![0.0; emissions.len()];
         self.workspace.forward_backward(
             lattices,
             &topology,
             emissions,
-            &regularisers,
+            &regularizers,
             &mut losses,
             &mut adjoints,
         )?;

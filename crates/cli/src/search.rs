@@ -111,8 +111,8 @@ pub struct SearchArguments {
     /// Subtract the internal language model with this weight; needs a factored blank
     #[arg(long, value_name = "W", default_value_t = 0.0, value_parser = numbers::weight)]
     internal_lm: f32,
-    /// Boost the phrases of a file: one per line, optionally followed by a tab and its score; a phrase
-    /// matches whole words
+    /// Boost the phrases of a file: one per line, optionally followed by a tab and its score; a
+    /// phrase matches whole words
     #[arg(long, value_name = "FILE")]
     phrases: Option<PathBuf>,
     /// Score of phrases without a score: a natural logarithm, spread over the tokens of the phrase

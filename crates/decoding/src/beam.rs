@@ -24,7 +24,7 @@ use crate::{DecodedToken, DecodingModel, Error, Fusion, Result, SiteIndex, Token
 /// Options of beam search.
 ///
 /// Fusion scores are added to a label's log-probability before the best candidates are chosen
-/// ("late pruning"); in k2's recipes they are added afterwards, so that a bonus cannot save a
+/// ("late pruning"); in k2's recipes they are added afterward, so that a bonus cannot save a
 /// label. Blanks keep the log-probability of the joint.
 #[derive(Debug, Clone)]
 pub struct BeamOptions {
@@ -109,7 +109,7 @@ pub enum BeamKind {
         gamma: f64,
         /// Largest difference in length for prefix search; 1 is usual, 0 disables it.
         ///
-        /// A label that leads from a hypothesis towards another one that is at most this much
+        /// A label that leads from a hypothesis toward another one that is at most this much
         /// longer is expanded independently of `beta` and `gamma`.
         prefix: usize,
     },

@@ -38,7 +38,7 @@ pub enum Error {
     /// The model needs whole utterances and cannot stream.
     #[error(
         "streaming: expected a causal model, found {found}; train one with `bidirectional = false` (or, \
-         a Conformer, with chunks) and `normalise = \"running\"`, as recipes/an4-streaming.toml does, or give this one overlapping windows of the audio"
+         a Conformer, with chunks) and `normalize = \"running\"`, as recipes/an4-streaming.toml does, or give this one overlapping windows of the audio"
     )]
     NotStreaming {
         /// The property that prevents streaming.

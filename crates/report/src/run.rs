@@ -18,7 +18,7 @@ pub struct Run {
     pub(crate) name: String,
     /// Text of the recipe.
     pub(crate) text: String,
-    /// Parsed recipe; none for recipes of other versions.
+    /// Parsed recipe, with the names of earlier versions translated; none if it is invalid.
     pub(crate) recipe: Option<Recipe>,
     pub(crate) metrics: Columns,
     /// References and hypotheses of each set.
@@ -55,7 +55,7 @@ impl Run {
         let name = folder.canonicalize().unwrap_or(folder.to_owned());
         let name = name.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let mut notes = Vec::new();
-        let recipe = Recipe::parse(&text, &path).map_err(|error| notes.push(error.to_string())).ok();
+        let recipe = Recipe::parse_of_run(&text, &path).map_err(|error| notes.push(error.to_string())).ok();
         let (sets, bad) = sets(folder)?;
         let mut run = Run {
             name,
@@ -85,7 +85,7 @@ impl Run {
         let text = read_input_text(path).map_err(Error::io(path))?;
         let Some(Recipe { data: run_data, .. }) = &self.recipe else { return Ok(()) };
         let resolution = "the manifests of the run's recipe are resolved relative to it";
-        match Recipe::parse(&text, path) {
+        match Recipe::parse_of_run(&text, path) {
             Ok(Recipe { data, .. }) if (&data.dev, &data.test) == (&run_data.dev, &run_data.test) => {}
             Ok(_) => self.notes.push(format!("{} names other manifests; {resolution}.", path.display())),
             Err(error) => self.notes.push(format!("{error}; {resolution}.")),

@@ -120,6 +120,28 @@ fn the_page_shows_the_contents_of_the_folder() {
 }
 
 #[test]
+fn run_folders_with_old_names_of_recipe_keys_are_read() {
+    let recipe = RECIPE.replace("mels = 12", "mels = 12\nnormalize = \"none\"\nframing = \"centered\"");
+    let old_recipe = recipe
+        .replace("[optimizer]", "[optimiser]")
+        .replace("normalize =", "normalise =")
+        .replace("\"centered\"", "\"centred\"");
+    let (corpus, run) = folder(&recipe);
+    let expected = read(&run, &Options::default());
+    assert!(expected.contains("<audio") && expected.contains(&recipe[recipe.find("[optimizer]").unwrap()..]));
+    std::fs::write(run.join("recipe.toml"), &old_recipe).unwrap();
+    let to_new_names = |html: String| {
+        let html = html.replace("[optimiser]", "[optimizer]").replace("normalise =", "normalize =");
+        html.replace("centred", "centered")
+    };
+    assert_eq!(to_new_names(read(&run, &Options::default())), expected);
+    // The recipe next to the manifests may have old names too.
+    std::fs::write(corpus.path().join("recipe.toml"), &old_recipe).unwrap();
+    let html = page(&run, Some(&corpus.path().join("recipe.toml"))).unwrap();
+    assert_eq!(to_new_names(html), expected);
+}
+
+#[test]
 fn audio_has_a_limit_and_can_be_left_out() {
     let (_corpus, run) = folder(RECIPE);
     let silent = read(&run, &Options { max_audio_bytes: 0, ..Options::default() });

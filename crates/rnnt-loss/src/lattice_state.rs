@@ -121,7 +121,7 @@ impl<F: Real> LatticeState<F> {
         let sites = lattices.sites();
         let (emissions, mut scratch) = numbers.split_at_mut(*entries);
         // A clamp acts on the gradient of the unweighted loss, so that weights are applied
-        // afterwards.
+        // afterward.
         let clamp = options.clamp.map(|limit| {
             let at_sites = split_front(&mut scratch, sites);
             weights.iter().enumerate().for_each(|(b, weight)| at_sites[lattices.site_range(b)].fill(*weight));

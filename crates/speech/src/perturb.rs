@@ -50,7 +50,7 @@ impl Perturbation {
 
     /// Returns a resampled copy of features; deterministic for a generator state.
     ///
-    /// `scale` is [`crate::FrontEnd::mel_scale`] of the front end, and `normalise` its setting:
+    /// `scale` is [`crate::FrontEnd::mel_scale`] of the front end, and `normalization` its setting:
     /// normalization by whole utterances is repeated; running statistics are resampled with the
     /// values. Values are interpolated linearly; beyond the ends the last value is repeated.
     ///
@@ -66,7 +66,7 @@ impl Perturbation {
         &self,
         features: &Features,
         scale: &MelScale,
-        normalise: Normalization,
+        normalization: Normalization,
         rng: &mut (impl Rng + ?Sized),
     ) -> Features {
         assert_eq!(
@@ -89,7 +89,7 @@ impl Perturbation {
                 })
                 .collect();
             let mut perturbed = resample(features, speed * tempo, &columns);
-            normalise.reapply(&mut perturbed);
+            normalization.reapply(&mut perturbed);
             perturbed
         };
         if self.noise > 0.0 {
@@ -138,7 +138,7 @@ fn resample(features: &Features, rate: f64, columns: &[Interpolation]) -> Featur
     let mut data = Vec::with_capacity(frames * dim);
     let mut row = vec![0f32; dim];
     for t in 0..frames {
-        // Frame centres map to frame centres.
+        // Frame centers map to frame centers.
         let position =
             Interpolation::new((t as f64 + 0.5) * old_frames as f64 / frames as f64 - 0.5, old_frames);
         let (a, b) = (features.frame(position.low), features.frame((position.low + 1).min(old_frames - 1)));

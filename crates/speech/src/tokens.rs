@@ -166,7 +166,7 @@ impl Tokenizer {
 
     /// [`Tokenizer::train`] with a Unicode form and special words.
     ///
-    /// Special words follow the other tokens (except for words, which are sorted) and count towards
+    /// Special words follow the other tokens (except for words, which are sorted) and count toward
     /// the `size`.
     ///
     /// # Errors

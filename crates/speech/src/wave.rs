@@ -128,11 +128,11 @@ impl WaveAugment {
     }
 }
 
-/// Checks the fraction of utterances that are augmented.
-fn check_share(field: &'static str, share: f64) -> Result<()> {
-    if (0.0..=1.0).contains(&share) { Ok(()) } else { Err(setting(field, "0 to 1", share)) }
+/// Checks the probability of augmenting an utterance.
+fn check_probability(field: &'static str, probability: f64) -> Result<()> {
+    if (0.0..=1.0).contains(&probability) { Ok(()) } else { Err(setting(field, "0 to 1", probability)) }
 }
 
-fn default_share() -> f64 {
+fn default_probability() -> f64 {
     1.0
 }

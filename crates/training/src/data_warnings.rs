@@ -76,7 +76,7 @@ pub(crate) fn floor_warning(
     list: &dyn UtteranceSource,
     config: &FeatureConfig,
 ) -> Result<Option<String>> {
-    let is_relative = matches!(config.normalise, Normalization::Running | Normalization::None);
+    let is_relative = matches!(config.normalize, Normalization::Running | Normalization::None);
     if !is_relative || config.floor_power > 0.0 {
         return Ok(None);
     }
@@ -97,7 +97,7 @@ pub(crate) fn floor_warning(
     Ok((fraction > MAX_FLOOR_FRACTION).then(|| {
         format!(
             "{set}: {:.0} % of the features of {count} utterances are at the floor, {} dB below a full sine; features.floor_db = 100 \
-             suits normalise = \"running\" and \"none\"",
+             suits normalize = \"running\" and \"none\"",
             100.0 * fraction,
             config.floor_db
         )

@@ -48,11 +48,11 @@ fn features_at_the_floor_are_reported_before_the_first_step() {
     let toy = Toy::new();
     let folder = toy.path("");
     for (keys, warns) in [
-        ("normalise = \"running\"", true),
-        ("normalise = \"none\"", true),
-        ("normalise = \"running\"\nfloor_db = 120", false),
-        ("normalise = \"none\"\nfloor_power = 1e-20", false),
-        ("normalise = \"utterance\"", false),
+        ("normalize = \"running\"", true),
+        ("normalize = \"none\"", true),
+        ("normalize = \"running\"\nfloor_db = 120", false),
+        ("normalize = \"none\"\nfloor_power = 1e-20", false),
+        ("normalize = \"utterance\"", false),
     ] {
         toy.recipe(&[("mels = 12", &format!("mels = 12\n{keys}")), ("epochs = 3", "epochs = 1")]);
         let (code, _, err) = finish(panda(&folder, &["train", "recipe.toml", "--run", "run", "--force"]));

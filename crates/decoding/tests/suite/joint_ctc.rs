@@ -55,12 +55,12 @@ proptest! {
             rows[classes + (blank as usize + 1) % 3] = f32::NEG_INFINITY;
             rows[blank as usize] = f32::NEG_INFINITY;
         }
-        let mut normalised = rows.clone();
-        for row in normalised.chunks_exact_mut(classes) {
+        let mut normalized = rows.clone();
+        for row in normalized.chunks_exact_mut(classes) {
             let sum = row.iter().map(|&z| f64::from(z).exp()).sum::<f64>().ln() as f32;
             row.iter_mut().for_each(|z| *z -= sum);
         }
-        let known = all_paths(&normalised, classes, blank);
+        let known = all_paths(&normalized, classes, blank);
         // Logits are as valid as log-probabilities.
         rows.iter_mut().for_each(|z| *z += shift);
         let ctc = CtcPrefixScorer::new(&rows, classes, blank).unwrap();

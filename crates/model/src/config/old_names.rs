@@ -9,10 +9,17 @@ use toml::{Table, Value};
 use crate::{Error, Result};
 
 /// Old keys with their tables, and their new names.
-const KEYS: [(&str, &str); 2] = [("optimiser", "optimizer"), ("loss.normalise", "normalize")];
+const KEYS: [(&str, &str); 6] = [
+    ("optimiser", "optimizer"),
+    ("loss.normalise", "normalize"),
+    ("features.normalise", "normalize"),
+    ("augment.speed.share", "probability"),
+    ("augment.reverb.share", "probability"),
+    ("augment.noise.share", "probability"),
+];
 
 /// Keys with their tables, and old and new values.
-const VALUES: [(&str, &str, &str); 0] = [];
+const VALUES: [(&str, &str, &str); 1] = [("features.framing", "centred", "centered")];
 
 /// Replaces old names in the recipe of a checkpoint or run.
 ///

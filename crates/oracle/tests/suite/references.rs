@@ -304,7 +304,7 @@ fn joint_gradients_match_central_differences() {
 }
 
 #[test]
-fn ctc_sums_labellings() {
+fn ctc_sums_labelings() {
     // Two frames, target "1": 11, 01 and 10.
     let probs = [0.5, 0.3, 0.2, 0.1, 0.6, 0.3_f64].map(f64::ln);
     let sums = ctc::sum_over_labelings(&probs, 2, 3, &[1], 0).unwrap();

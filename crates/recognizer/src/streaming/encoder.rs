@@ -111,7 +111,7 @@ impl StreamingEncoder {
             .stream()?
             .ok_or_else(|| not_streaming("an encoder that needs the whole utterance"))?;
         if front_end.stream().is_err() {
-            return Err(not_streaming(match input.features.normalise {
+            return Err(not_streaming(match input.features.normalize {
                 Normalization::Utterance | Normalization::Standard => {
                     "features that are normalized by the whole utterance"
                 }
@@ -143,7 +143,7 @@ impl StreamingEncoder {
     /// Opens a stream.
     pub fn open(&mut self) -> StreamId {
         // `new` has checked that the features can be streamed.
-        let features = self.front_end.stream().expect("running normalisation");
+        let features = self.front_end.stream().expect("running normalization");
         let state = StreamState {
             model: self.model,
             features,

@@ -11,7 +11,7 @@ use speech::{Audio, FrontEnd};
 
 use crate::rows::{bits, builder, cut, random, tensor, values};
 
-const FEATURES: &str = r#"{ sample_rate = 8000, mels = 6, normalise = "running", floor_db = 90.0 }"#;
+const FEATURES: &str = r#"{ sample_rate = 8000, mels = 6, normalize = "running", floor_db = 90.0 }"#;
 
 fn config_of(features: &str, encoder: &str, seed: u64) -> ModelConfig {
     let recipe = format!(

@@ -157,9 +157,9 @@ impl Case {
         }
         let Options { loss, fastemit, delay_penalty, clamp, .. } = &self.options;
         let topology = loss.topology().unwrap();
-        let regularisers =
+        let regularizers =
             Regularizers { fastemit: *fastemit, delay_penalty: *delay_penalty, sigma: self.sigma };
-        let out = forward_backward(self.targets.lattices(), topology, &emissions, &regularisers).unwrap();
+        let out = forward_backward(self.targets.lattices(), topology, &emissions, &regularizers).unwrap();
         let token_weights = [vec![0.5, 2.0], vec![], vec![1.5, 0.0, 0.7]];
         let clip = |g: f64| clamp.map_or(g, |limit| g.clamp(-limit, limit));
         let mut heads = [(vec![0.0; C * H], vec![0.0; C]), (vec![0.0; 3 * H], vec![0.0; 3])];

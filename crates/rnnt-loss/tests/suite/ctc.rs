@@ -82,7 +82,7 @@ fn losses_match_sums_over_labelings() {
 #[test]
 fn gradients_match_central_differences() {
     let (all, targets) = (inputs(), targets());
-    let regularised = Options {
+    let regularized = Options {
         label_smoothing: 0.15,
         z_loss: 0.2,
         delay_penalty: 0.3,
@@ -90,7 +90,7 @@ fn gradients_match_central_differences() {
         keep_scores: false,
         ..options()
     };
-    for options in [options(), regularised] {
+    for options in [options(), regularized] {
         let actual = run(&all, &targets, &options);
         let gradient =
             [actual.gradients.hidden, actual.gradients.head.weight, actual.gradients.head.bias].concat();

@@ -79,7 +79,7 @@ impl Numbers {
         let scores = |scores, classes| ScoreInputs { scores, classes, layout: rnnt_loss::Layout::Packed };
         let tdt = || Loss::Tdt { topology: Topology::tdt(&[0, 1, 2]).unwrap(), sigma: 0.05, omega: 0.25 };
         let with = |loss| Options { fastemit: 0.3, delay_penalty: 0.1, ..Options::new(loss) };
-        let regularised = Options { label_smoothing: 0.1, z_loss: 0.05, ..Options::default() };
+        let regularized = Options { label_smoothing: 0.1, z_loss: 0.05, ..Options::default() };
         let bands = vec![vec![0..2, 0..3, 1..3, 1..3], vec![0..1], vec![0..4, 0..4, 2..4]];
         let banded = targets().with_bands(bands).unwrap();
         let big = targets().with_big_blanks(vec![4]).unwrap();
@@ -103,7 +103,7 @@ impl Numbers {
             ("joint", with(Loss::rnnt()), self.joint().into(), targets()),
             ("clamp", Options { clamp: Some(0.05), ..Options::default() }, self.joint().into(), targets()),
             ("skip", Options { skip: 0.02, ..Options::default() }, self.joint().into(), targets()),
-            ("smoothing", regularised, self.joint().into(), targets()),
+            ("smoothing", regularized, self.joint().into(), targets()),
             ("dropout", with(Loss::rnnt()), dropped.into(), targets()),
             ("bands", with(Loss::rnnt()), self.joint().into(), banded.clone()),
             ("big blanks", with(Loss::multi_blank(&[2]).unwrap()), self.joint().into(), big),

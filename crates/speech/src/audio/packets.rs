@@ -365,7 +365,7 @@ impl Reader {
 /// Calls symphonia and names the file in its errors.
 ///
 /// symphonia reads untrusted bytes, so a panic becomes an error too; nothing is read from the file
-/// afterwards.
+/// afterward.
 fn guarded<T>(
     path: &Path,
     container: Container,

@@ -192,8 +192,8 @@ impl<'a, F: FftFloat> FeatureChain<'a, F> {
 
     fn normalize(&self, data: &mut [F]) {
         let FrontEnd { config, rate, .. } = self.front_end;
-        config.normalise.apply(data, config.mels);
-        if config.normalise == Normalization::Running {
+        config.normalize.apply(data, config.mels);
+        if config.normalize == Normalization::Running {
             let mut running = RunningStats::new(config.mels);
             data.chunks_exact_mut(config.mels).for_each(|frame| running.normalize(*rate, frame));
         }
@@ -220,7 +220,7 @@ impl<'a, F: FftFloat> FeatureChain<'a, F> {
             if let Some(level) = level {
                 level.apply(&mut data);
             }
-            if config.normalise == Normalization::Running {
+            if config.normalize == Normalization::Running {
                 running.normalize(*rate, &mut data);
             }
             out.extend(data.iter().map(|x| x.to_f64() as f32));

@@ -92,7 +92,7 @@ settings! {
     /// features. Only if whole utterances are normalized.
     changed agc_ms: f32 = 0.0,
     /// Normalization of the features.
-    changed normalise: Normalization = Normalization::Utterance,
+    changed normalize: Normalization = Normalization::Utterance,
     /// Position of the frames.
     changed framing: Framing = Framing::Inside,
     /// Window function of the frames.
@@ -157,11 +157,11 @@ impl FeatureConfig {
         let power = self.floor_power;
         let is_valid = power == 0.0 || (1e-300..=1.0).contains(&power);
         within("floor_power", "1e-300 to 1, or 0 for a floor in decibels", is_valid, power)?;
-        let is_valid = power == 0.0 || self.normalise != Normalization::Running;
+        let is_valid = power == 0.0 || self.normalize != Normalization::Running;
         within("floor_power", "0 with running normalization, whose prior is relative", is_valid, power)?;
         let is_valid = (0.0..=10_000.0).contains(&self.agc_ms);
         within("agc_ms", "0 to 10000", is_valid, self.agc_ms.into())?;
-        let is_valid = self.agc_ms == 0.0 || (power == 0.0 && self.normalise.needs_whole_utterance());
+        let is_valid = self.agc_ms == 0.0 || (power == 0.0 && self.normalize.needs_whole_utterance());
         within(
             "agc_ms",
             "0 unless features are relative to the maximum of a whole utterance",

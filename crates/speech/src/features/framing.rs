@@ -21,7 +21,7 @@ pub enum Framing {
     /// Frame t begins at sample `t H - floor(L / 2)`; there are `1 + floor(n / H)` frames. Beyond
     /// its ends the signal is reflected at its first and last sample, `x[-i] = x[i]`, repeatedly if
     /// needed.
-    Centred,
+    Centered,
     /// Centered on the middle of each hop, as in Kaldi with `snip_edges = false`.
     ///
     /// Frame t begins at sample `t H + floor(H / 2) - floor(L / 2)`; there are `floor((n + floor(H
@@ -35,7 +35,7 @@ impl Framing {
     pub(super) fn name(self) -> &'static str {
         match self {
             Framing::Inside => "inside",
-            Framing::Centred => "centred",
+            Framing::Centered => "centered",
             Framing::Middle => "middle",
         }
     }
@@ -44,7 +44,7 @@ impl Framing {
     pub(super) fn frames(self, n: usize, length: usize, hop: usize) -> usize {
         match self {
             Framing::Inside => 1 + n.saturating_sub(length) / hop,
-            Framing::Centred => 1 + n / hop,
+            Framing::Centered => 1 + n / hop,
             Framing::Middle => ((n + hop / 2) / hop).max(1),
         }
     }
@@ -54,7 +54,7 @@ impl Framing {
         let offset = frames.saturating_sub(1) * hop;
         match self {
             Framing::Inside => offset + length,
-            Framing::Centred => offset,
+            Framing::Centered => offset,
             Framing::Middle => offset + hop - hop / 2,
         }
     }
@@ -64,7 +64,7 @@ impl Framing {
         let start = (t * hop) as isize;
         match self {
             Framing::Inside => start,
-            Framing::Centred => start - (length / 2) as isize,
+            Framing::Centered => start - (length / 2) as isize,
             Framing::Middle => start + (hop / 2) as isize - (length / 2) as isize,
         }
     }
@@ -76,7 +76,7 @@ impl Framing {
         }
         match self {
             Framing::Inside => None,
-            Framing::Centred => {
+            Framing::Centered => {
                 let period = (2 * (n - 1)).max(1);
                 let index = i.rem_euclid(period as isize) as usize;
                 Some(index.min(period - index).min(n - 1))
@@ -125,16 +125,16 @@ mod tests {
             (-5..6).map(|i| framing.fold(i, n).map_or(-1, |at| at as isize)).collect::<Vec<_>>()
         };
         assert_eq!(folded(Framing::Inside, 3), [-1, -1, -1, -1, -1, 0, 1, 2, -1, -1, -1]);
-        assert_eq!(folded(Framing::Centred, 3), [1, 0, 1, 2, 1, 0, 1, 2, 1, 0, 1]);
+        assert_eq!(folded(Framing::Centered, 3), [1, 0, 1, 2, 1, 0, 1, 2, 1, 0, 1]);
         assert_eq!(folded(Framing::Middle, 3), [1, 2, 2, 1, 0, 0, 1, 2, 2, 1, 0]);
-        assert_eq!(folded(Framing::Centred, 1), [0; 11]);
+        assert_eq!(folded(Framing::Centered, 1), [0; 11]);
         assert_eq!(folded(Framing::Middle, 1), [0; 11]);
-        assert_eq!(folded(Framing::Centred, 2), [1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1]);
+        assert_eq!(folded(Framing::Centered, 2), [1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1]);
     }
 
     #[test]
     fn samples_and_frames_are_inverse() {
-        for framing in [Framing::Inside, Framing::Centred, Framing::Middle] {
+        for framing in [Framing::Inside, Framing::Centered, Framing::Middle] {
             for (length, hop) in [(320, 160), (400, 160), (3, 7), (1, 1), (5, 3)] {
                 for frames in 1..9 {
                     let n = framing.samples(frames, length, hop);

@@ -27,7 +27,7 @@ pub(super) enum ReferenceLevel {
 
 impl ReferenceLevel {
     pub fn new(config: &FeatureConfig) -> Self {
-        match (config.floor_power > 0.0, config.normalise.needs_whole_utterance()) {
+        match (config.floor_power > 0.0, config.normalize.needs_whole_utterance()) {
             (true, _) => ReferenceLevel::One,
             (false, true) => ReferenceLevel::Loudest,
             (false, false) => ReferenceLevel::Sine,

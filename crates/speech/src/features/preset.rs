@@ -36,14 +36,14 @@ impl Preset {
         match self {
             Preset::Mlperf => FeatureConfig {
                 window_ms: 20.0,
-                framing: Framing::Centred,
+                framing: Framing::Centered,
                 window: Window::HannMidpoint,
                 mel_scale: MelKind::Slaney,
                 preemphasis_before: InitialSample::First,
                 trim_db: 60.0,
                 dither: 1e-5,
                 floor_power: 1e-20,
-                normalise: Normalization::Standard,
+                normalize: Normalization::Standard,
                 ..FeatureConfig::default()
             },
             Preset::Kaldi => FeatureConfig {
@@ -54,7 +54,7 @@ impl Preset {
                 remove_mean: true,
                 preemphasis_before: InitialSample::Frame,
                 floor_power: f64::from(f32::EPSILON),
-                normalise: Normalization::None,
+                normalize: Normalization::None,
                 ..FeatureConfig::default()
             },
         }

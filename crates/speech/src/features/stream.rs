@@ -16,7 +16,7 @@ use crate::{Error, Result};
 /// use speech::{Audio, FeatureConfig, FrontEnd, Normalization};
 ///
 /// let config = FeatureConfig {
-///     normalise: Normalization::Running,
+///     normalize: Normalization::Running,
 ///     floor_db: 90.0,
 ///     ..FeatureConfig::default()
 /// };
@@ -69,8 +69,8 @@ impl FrontEnd {
             let expected = format!("{expected}, for streaming");
             Err(Error::Setting { field, expected, found })
         };
-        if config.normalise.needs_whole_utterance() {
-            return unsupported("normalise", "\"running\"", format!("{:?}", config.normalise.name()));
+        if config.normalize.needs_whole_utterance() {
+            return unsupported("normalize", "\"running\"", format!("{:?}", config.normalize.name()));
         }
         if config.framing != Framing::Inside {
             return unsupported("framing", "\"inside\"", format!("{:?}", config.framing.name()));

@@ -6,7 +6,7 @@ use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
 
 use super::sound_set::SoundSet;
-use super::{check_share, default_share};
+use super::{check_probability, default_probability};
 use crate::Result;
 use crate::features::setting;
 
@@ -18,9 +18,9 @@ pub struct NoiseConfig {
     pub manifest: PathBuf,
     /// Smallest and largest signal-to-noise ratio in decibels, drawn uniformly.
     pub snr_db: [f64; 2],
-    /// Fraction of the utterances with noise.
-    #[serde(default = "default_share")]
-    pub share: f64,
+    /// Probability of adding noise to an utterance.
+    #[serde(default = "default_probability")]
+    pub probability: f64,
 }
 
 /// Longest noise recording in seconds.
@@ -36,7 +36,7 @@ impl NoiseConfig {
                 return Err(setting("noise.snr_db", "two ratios from -40 to 100, in order", db));
             }
         }
-        check_share("noise.share", self.share)
+        check_probability("noise.probability", self.probability)
     }
 
     /// Adds a recording, from a random position and repeated as needed.
@@ -46,7 +46,7 @@ impl NoiseConfig {
         sounds: &SoundSet,
         rng: &mut (impl Rng + ?Sized),
     ) -> Result<Vec<f32>> {
-        if rng.random::<f64>() >= self.share {
+        if rng.random::<f64>() >= self.probability {
             return Ok(samples);
         }
         let [low, high] = self.snr_db;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::convolve::convolve;
 use super::sound_set::{SoundSet, sound_error};
-use super::{check_share, default_share};
+use super::{check_probability, default_probability};
 use crate::{Error, Result, Utterance};
 
 /// Settings of reverberation with random impulse responses.
@@ -16,9 +16,9 @@ use crate::{Error, Result, Utterance};
 pub struct ReverbConfig {
     /// Impulse responses: a manifest ([`read_manifest`](crate::read_manifest)) with files.
     pub manifest: PathBuf,
-    /// Fraction of the utterances with reverberation.
-    #[serde(default = "default_share")]
-    pub share: f64,
+    /// Probability of reverberating an utterance.
+    #[serde(default = "default_probability")]
+    pub probability: f64,
 }
 
 /// Longest impulse response in seconds.
@@ -26,7 +26,7 @@ pub(super) const MAX_SECONDS: f64 = 10.0;
 
 impl ReverbConfig {
     pub(super) fn check(&self) -> Result<()> {
-        check_share("reverb.share", self.share)
+        check_probability("reverb.probability", self.probability)
     }
 
     pub(super) fn apply(
@@ -35,7 +35,7 @@ impl ReverbConfig {
         sounds: &SoundSet,
         rng: &mut (impl Rng + ?Sized),
     ) -> Result<Vec<f32>> {
-        if rng.random::<f64>() >= self.share {
+        if rng.random::<f64>() >= self.probability {
             return Ok(samples);
         }
         let (response, sound) = sounds.draw(rng)?;

@@ -5,7 +5,7 @@ use std::f64::consts::PI;
 use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
 
-use super::{check_share, default_share};
+use super::{check_probability, default_probability};
 use crate::Result;
 use crate::features::setting;
 
@@ -17,13 +17,13 @@ pub struct SpeedConfig {
     ///
     /// The default, 0.85 and 1.15, is MLPerf's.
     pub rates: [f64; 2],
-    /// Fraction of the utterances that are changed.
-    pub share: f64,
+    /// Probability of changing the speed of an utterance.
+    pub probability: f64,
 }
 
 impl Default for SpeedConfig {
     fn default() -> Self {
-        Self { rates: [0.85, 1.15], share: default_share() }
+        Self { rates: [0.85, 1.15], probability: default_probability() }
     }
 }
 
@@ -35,13 +35,13 @@ impl SpeedConfig {
                 return Err(setting("speed.rates", "two factors from 0.5 to 2, in order", rate));
             }
         }
-        check_share("speed.share", self.share)
+        check_probability("speed.probability", self.probability)
     }
 
     /// Draws the factor of an utterance.
     pub(super) fn draw(&self, rng: &mut (impl Rng + ?Sized)) -> Option<f64> {
         let [low, high] = self.rates;
-        (rng.random::<f64>() < self.share).then(|| rng.random_range(low..=high))
+        (rng.random::<f64>() < self.probability).then(|| rng.random_range(low..=high))
     }
 }
 

@@ -486,7 +486,7 @@ proptest! {
     }
 }
 
-/// Run it with `cargo test -p panda-speech --release shards_are_read_fast -- --ignored --nocapture`.
+/// `cargo test -p panda-speech --release shards_are_read_fast -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn shards_are_read_fast() {

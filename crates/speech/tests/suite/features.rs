@@ -127,7 +127,7 @@ fn settings_out_of_range_are_reported() {
         ("floor_db", FeatureConfig { floor_db: 0.0, ..config() }),
         ("agc_ms", FeatureConfig { agc_ms: -1.0, ..config() }),
         ("agc_ms", FeatureConfig { agc_ms: f32::NAN, ..config() }),
-        ("agc_ms", FeatureConfig { agc_ms: 200.0, normalise: Normalization::Running, ..config() }),
+        ("agc_ms", FeatureConfig { agc_ms: 200.0, normalize: Normalization::Running, ..config() }),
         ("agc_ms", FeatureConfig { agc_ms: 200.0, floor_power: 1e-9, ..config() }),
     ];
     for (name, config) in cases {

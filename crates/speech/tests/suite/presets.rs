@@ -41,10 +41,10 @@ fn settings_of_older_versions_are_unchanged() {
 fn keys_override_the_preset() {
     assert_eq!(parse(r#"{"preset": "mlperf"}"#), Preset::Mlperf.config());
     assert_eq!(parse(r#"{"preset": "kaldi"}"#), Preset::Kaldi.config());
-    let changed = parse(r#"{"mels": 64, "preset": "mlperf", "normalise": "utterance", "trim_db": 0.0}"#);
+    let changed = parse(r#"{"mels": 64, "preset": "mlperf", "normalize": "utterance", "trim_db": 0.0}"#);
     let expected = FeatureConfig {
         mels: 64,
-        normalise: Normalization::Utterance,
+        normalize: Normalization::Utterance,
         trim_db: 0.0,
         ..Preset::Mlperf.config()
     };
@@ -67,7 +67,7 @@ fn new_settings_out_of_range_are_reported() {
         ("floor_power", FeatureConfig { floor_power: -1.0, ..mlperf() }),
         ("floor_power", FeatureConfig { floor_power: f64::NAN, ..mlperf() }),
         ("floor_power", FeatureConfig { floor_power: 2.0, ..mlperf() }),
-        ("floor_power", FeatureConfig { normalise: Normalization::Running, ..mlperf() }),
+        ("floor_power", FeatureConfig { normalize: Normalization::Running, ..mlperf() }),
         ("trim_db", FeatureConfig { trim_db: 5.0, ..mlperf() }),
         ("trim_db", FeatureConfig { trim_db: f32::NAN, ..mlperf() }),
         ("dither", FeatureConfig { dither: -1e-5, ..mlperf() }),
@@ -180,11 +180,11 @@ fn dither_is_reproducible() {
 #[test]
 fn settings_that_require_complete_utterances_are_not_streamed() {
     let streaming =
-        || FeatureConfig { normalise: Normalization::Running, floor_db: 90.0, ..FeatureConfig::default() };
+        || FeatureConfig { normalize: Normalization::Running, floor_db: 90.0, ..FeatureConfig::default() };
     let cases = [
-        ("normalise", Preset::Mlperf.config()),
+        ("normalize", Preset::Mlperf.config()),
         ("framing", Preset::Kaldi.config()),
-        ("framing", FeatureConfig { framing: Framing::Centred, ..streaming() }),
+        ("framing", FeatureConfig { framing: Framing::Centered, ..streaming() }),
         ("trim_db", FeatureConfig { trim_db: 60.0, ..streaming() }),
         ("dither", FeatureConfig { dither: 1e-5, ..streaming() }),
     ];
@@ -251,18 +251,18 @@ proptest! {
 
     #[test]
     fn all_combinations_of_settings_are_valid(
-        framing in 0usize..3, window in 0usize..3, before in 0usize..3, slaney: bool, normalise in 0usize..3,
+        framing in 0usize..3, window in 0usize..3, before in 0usize..3, slaney: bool, normalize in 0usize..3,
         absolute: bool, remove_mean: bool, trims: bool, n in 1usize..3000, hop_ms in 1f32..30.0, window_ms in 10f32..40.0,
     ) {
         let config = FeatureConfig {
             mels: 20,
             hop_ms,
             window_ms,
-            framing: [Framing::Inside, Framing::Centred, Framing::Middle][framing],
+            framing: [Framing::Inside, Framing::Centered, Framing::Middle][framing],
             window: [Window::Hann, Window::HannMidpoint, Window::Povey][window],
             preemphasis_before: [InitialSample::Silence, InitialSample::First, InitialSample::Frame][before],
             mel_scale: if slaney { MelKind::Slaney } else { MelKind::Htk },
-            normalise: [Normalization::Utterance, Normalization::Standard, Normalization::None][normalise],
+            normalize: [Normalization::Utterance, Normalization::Standard, Normalization::None][normalize],
             floor_power: if absolute { 1e-12 } else { 0.0 },
             trim_db: if trims { 40.0 } else { 0.0 },
             remove_mean,

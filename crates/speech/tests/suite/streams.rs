@@ -17,7 +17,7 @@ fn config() -> FeatureConfig {
     FeatureConfig {
         sample_rate: 8000,
         mels: 12,
-        normalise: Normalization::Running,
+        normalize: Normalization::Running,
         floor_db: 90.0,
         ..FeatureConfig::default()
     }
@@ -226,7 +226,7 @@ fn normalization_by_utterance_cannot_be_streamed() {
     let error = FrontEnd::new(&FeatureConfig::default()).unwrap().stream().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "setting `normalise`: expected \"running\", for streaming, found \"utterance\""
+        "setting `normalize`: expected \"running\", for streaming, found \"utterance\""
     );
 }
 
@@ -256,10 +256,10 @@ fn a_long_pause_neither_amplifies_noise_nor_removes_the_prior() {
 #[test]
 fn settings_of_older_versions_are_unchanged() {
     let text = serde_json::to_string(&FeatureConfig::default()).unwrap();
-    assert!(!text.contains("normalise"), "{text}");
-    assert_eq!(serde_json::from_str::<FeatureConfig>(&text).unwrap().normalise, Normalization::Utterance);
+    assert!(!text.contains("normalize"), "{text}");
+    assert_eq!(serde_json::from_str::<FeatureConfig>(&text).unwrap().normalize, Normalization::Utterance);
     let text = serde_json::to_string(&config()).unwrap();
-    assert!(text.contains("\"normalise\":\"running\""), "{text}");
+    assert!(text.contains("\"normalize\":\"running\""), "{text}");
     assert_eq!(serde_json::from_str::<FeatureConfig>(&text).unwrap(), config());
 }
 

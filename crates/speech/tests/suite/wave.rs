@@ -137,12 +137,12 @@ fn changes_depend_only_on_the_generator() {
         speed: Some(SpeedConfig::default()),
         reverb: Some(ReverbConfig {
             manifest: manifest(folder.path(), "responses.jsonl", &["response.wav"]),
-            share: 0.5,
+            probability: 0.5,
         }),
         noise: Some(NoiseConfig {
             manifest: manifest(folder.path(), "noise.jsonl", &["a.wav", "b.wav"]),
             snr_db: [0.0, 20.0],
-            share: 0.7,
+            probability: 0.7,
         }),
     };
     let augment = WaveAugment::new(&config, 16_000, false).unwrap();
@@ -169,9 +169,11 @@ fn changes_depend_only_on_the_generator() {
 }
 
 #[test]
-fn the_configured_share_of_utterances_is_changed() {
-    let config =
-        WaveConfig { speed: Some(SpeedConfig { rates: [1.5, 1.5], share: 0.25 }), ..WaveConfig::default() };
+fn utterances_are_changed_with_the_configured_probability() {
+    let config = WaveConfig {
+        speed: Some(SpeedConfig { rates: [1.5, 1.5], probability: 0.25 }),
+        ..WaveConfig::default()
+    };
     let augment = WaveAugment::new(&config, 16_000, false).unwrap();
     let mut rng = seeded(9);
     let changed = (0..4000).filter(|_| augment.apply(vec![0.5; 8], &mut rng).unwrap().len() == 12).count();
@@ -184,7 +186,7 @@ fn errors_name_unusable_files() {
     let folder = tempfile::tempdir().unwrap();
     let reverb_config = |name: &str| {
         let manifest = manifest(folder.path(), &format!("{name}.jsonl"), &[name]);
-        WaveConfig { reverb: Some(ReverbConfig { manifest, share: 1.0 }), ..WaveConfig::default() }
+        WaveConfig { reverb: Some(ReverbConfig { manifest, probability: 1.0 }), ..WaveConfig::default() }
     };
     wav(folder.path(), "different.wav", 8000, &noise(80, 1));
     let error = WaveAugment::new(&reverb_config("different.wav"), 16_000, false).unwrap_err();
@@ -199,7 +201,7 @@ fn errors_name_unusable_files() {
     std::fs::write(folder.path().join("text.wav"), "no audio").unwrap();
     assert!(matches!(WaveAugment::new(&reverb_config("text.wav"), 16_000, false), Err(Error::Format { .. })));
     let empty = manifest(folder.path(), "empty.jsonl", &[]);
-    let noise_of = |manifest| NoiseConfig { manifest, snr_db: [0.0, 10.0], share: 1.0 };
+    let noise_of = |manifest| NoiseConfig { manifest, snr_db: [0.0, 10.0], probability: 1.0 };
     let config = WaveConfig { noise: Some(noise_of(empty)), ..WaveConfig::default() };
     assert!(matches!(WaveAugment::new(&config, 16_000, false), Err(Error::EmptyManifest { .. })));
 
@@ -251,10 +253,12 @@ fn errors_name_unusable_files() {
 
 #[test]
 fn settings_are_checked() {
-    let speed =
-        |rates, share| WaveConfig { speed: Some(SpeedConfig { rates, share }), ..WaveConfig::default() };
+    let speed = |rates, probability| WaveConfig {
+        speed: Some(SpeedConfig { rates, probability }),
+        ..WaveConfig::default()
+    };
     let noise = |snr_db| {
-        let noise = NoiseConfig { manifest: "noise.jsonl".into(), snr_db, share: 1.0 };
+        let noise = NoiseConfig { manifest: "noise.jsonl".into(), snr_db, probability: 1.0 };
         WaveConfig { noise: Some(noise), ..WaveConfig::default() }
     };
     let cases = [
@@ -263,8 +267,8 @@ fn settings_are_checked() {
         ("speed.rates", speed([1.0, 2.5], 1.0)),
         ("speed.rates", speed([f64::NAN, 1.0], 1.0)),
         ("speed.rates", speed([1.0, f64::NAN], 1.0)),
-        ("speed.share", speed([0.9, 1.1], 1.5)),
-        ("speed.share", speed([0.9, 1.1], f64::NAN)),
+        ("speed.probability", speed([0.9, 1.1], 1.5)),
+        ("speed.probability", speed([0.9, 1.1], f64::NAN)),
         ("noise.snr_db", noise([10.0, 5.0])),
         ("noise.snr_db", noise([f64::NAN, 5.0])),
         ("noise.snr_db", noise([0.0, f64::INFINITY])),

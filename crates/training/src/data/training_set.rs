@@ -142,8 +142,8 @@ impl<'a> TrainingSet<'a> {
     fn augment(&self, epoch: u64, index: usize, features: &Features) -> Features {
         let AugmentConfig { perturb, mask, .. } = &self.recipe.augment;
         let mut rng = stream(self.recipe.seed, Purpose::Augment, epoch, index as u64);
-        let normalise = self.recipe.features.normalise;
-        let mut features = perturb.apply(features, &self.front_end.mel_scale(), normalise, &mut rng);
+        let normalization = self.recipe.features.normalize;
+        let mut features = perturb.apply(features, &self.front_end.mel_scale(), normalization, &mut rng);
         mask.apply(&mut features, &mut rng);
         features
     }

@@ -216,16 +216,36 @@ fn files_without_checksums_are_read_with_a_warning() {
     assert!(warnings.iter().any(|warning| warning.contains("no checksums")), "{warnings:?}");
 }
 
+/// Old and new names in the lines of a recipe.
+const RENAMED: [(&str, &str); 4] = [
+    ("[optimiser]", "[optimizer]"),
+    ("normalise = \"none\"", "normalize = \"none\""),
+    ("framing = \"centred\"", "framing = \"centered\""),
+    ("\nshare = 0.5", "\nprobability = 0.5"),
+];
+
 #[test]
-fn checkpoints_with_old_names_of_recipe_keys_are_read() {
+fn checkpoints_and_run_folders_with_old_names_of_recipe_keys_are_read() {
     let toy = Toy::new();
-    let (recipe, folder) = (toy.recipe(&[("epochs = 3", "epochs = 1")]), toy.path("run"));
+    let recipe = toy.recipe(&[
+        ("[data]", "[data]\nstream = true"),
+        ("mels = 12", "mels = 12\nnormalize = \"none\"\nframing = \"centered\""),
+        ("[tokens]", "[augment.speed]\nprobability = 0.5\n[tokens]"),
+        ("epochs = 3", "epochs = 1\nkeep = 1"),
+    ]);
+    let folder = toy.path("run");
     train(&recipe, None, &folder, StartMode::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
     let path = folder.join("last.safetensors");
     let expected = Checkpoint::read(&path).unwrap();
     let bytes = std::fs::read(&path).unwrap();
+    let to_old_names = |text: &str| {
+        RENAMED.iter().fold(text.to_owned(), |text, (old, new)| {
+            assert!(text.contains(new), "{new}: {text}");
+            text.replace(new, old)
+        })
+    };
     let with_old_names = |fields: &mut serde_json::Value| {
-        let text = fields["recipe"].as_str().unwrap().replace("optimizer", "optimiser");
+        let text = to_old_names(fields["recipe"].as_str().unwrap());
         assert!(Recipe::parse(&text, &path).is_err());
         fields["recipe"] = text.into();
     };
@@ -236,6 +256,12 @@ fn checkpoints_with_old_names_of_recipe_keys_are_read() {
     assert_eq!(recipes[0], recipes[1]);
     assert_eq!(old.model_config(&path).unwrap(), expected.model_config(&path).unwrap());
     assert!(Recognizer::load(&path).is_ok());
+
+    let path = folder.join("recipe.toml");
+    let text = to_old_names(&std::fs::read_to_string(&path).unwrap());
+    assert_eq!(Recipe::parse_of_run(&text, &path).unwrap(), recipes[1]);
+    std::fs::write(&path, text).unwrap();
+    assert_eq!(training::select_checkpoints(&folder, 1, true).unwrap(), [folder.join("epoch-1.safetensors")]);
     train(&recipe, None, &folder, StartMode::Resume, &mut (), &AtomicBool::new(false)).unwrap();
 }
 

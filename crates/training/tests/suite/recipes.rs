@@ -70,7 +70,7 @@ fn unknown_and_missing_keys_are_errors_with_the_key() {
         ("ctc_weight = 0.3", "[loss]\nkind = \"rnnt\"\nactivation = \"sine\"", "sine"),
         ("layers = 1\nhidden = 16\nbid", "kind = \"conv\"\nlayers = 1\nhidden = 16\nbid", "conv"),
         ("stack = 4", "stack = -4", "-4"),
-        ("mels = 12", "normalise = \"never\"", "never"),
+        ("mels = 12", "normalize = \"never\"", "never"),
         ("mels = 12", "preset = \"nemo\"", "nemo"),
         ("perturb =", "speed = { rate = 0.9 }\nperturb =", "rate"),
         ("perturb =", "noise = { snr_db = [0.0, 9.0] }\nperturb =", "manifest"),
@@ -131,13 +131,25 @@ fn every_schedule_and_optimizer_has_its_keys() {
 #[test]
 fn old_names_are_errors_with_the_new_names() {
     let gnat = "[loss]\nkind = \"gnat\"\ncontext = 1\nembedding = 8\nnormalise = \"hat\"";
-    for (old, new, name, replacement) in [
-        ("[optimizer]", "[optimiser]", "optimiser", "optimizer"),
-        ("ctc_weight = 0.3", gnat, "loss.normalise", "normalize"),
+    for (old, new, name, names) in [
+        ("[optimizer]", "[optimiser]", "optimiser", ["optimiser", "optimizer"]),
+        ("ctc_weight = 0.3", gnat, "loss.normalise", ["normalise", "normalize"]),
+        ("mels = 12", "normalise = \"none\"", "features.normalise", ["normalise", "normalize"]),
+        ("mels = 12", "framing = \"centred\"", "features.framing", ["\"centred\"", "\"centered\""]),
+        ("perturb =", "speed = { share = 0.5 }\nperturb =", "augment.speed.share", ["share", "probability"]),
+        (
+            "[tokens]",
+            "[augment.reverb]\nshare = 1\n[tokens]",
+            "augment.reverb.share",
+            ["share", "probability"],
+        ),
+        ("[tokens]", "[augment.noise]\nshare = 1\n[tokens]", "augment.noise.share", ["share", "probability"]),
     ] {
-        let error = parse(&toy(&[(old, new)])).unwrap_err();
-        let Error::Model(model::Error::RecipeValue { key, expected, .. }) = &error else { panic!("{error}") };
-        assert_eq!((key.as_str(), expected.as_str()), (name, &*format!("the new name {replacement}")));
+        let error = parse(&toy(&[(old, new)])).unwrap_err().to_string();
+        let [old_name, new_name] = names;
+        let expected =
+            format!("recipe key {name}: expected the new name {new_name}, found the old name {old_name}");
+        assert_eq!(error, expected);
     }
 }
 
@@ -154,7 +166,11 @@ fn values_out_of_range_are_errors_with_the_key() {
         ("speed = 0.1", "noise = nan", "augment.perturb.noise"),
         ("freq_masks = 1", "time_width = 1.5", "augment.mask.time_width"),
         ("perturb =", "speed = { rates = [1.1, 0.9] }\nperturb =", "augment.speed.rates"),
-        ("perturb =", "reverb = { manifest = \"a\", share = 2.0 }\nperturb =", "augment.reverb.share"),
+        (
+            "perturb =",
+            "reverb = { manifest = \"a\", probability = 2.0 }\nperturb =",
+            "augment.reverb.probability",
+        ),
         ("mels = 12", "preset = \"mlperf\"\ntrim_db = 3.0", "features.trim_db"),
         ("stack = 4", "stack = 0", "encoder.stack"),
         ("stack = 4", "stack = 4\nchannels = 8193", "encoder.channels"),
@@ -456,8 +472,8 @@ fn numbers_that_are_not_finite_or_negative_are_errors_for_every_key() {
     let conformer = "kind = \"conformer\"\nlayers = 1\nwidth = 16\nheads = 2\nfeed_forward = 8\nkernel = 3\ndropout = 0.1\n\
                      subsampling = { channels = 4, factor = 2 }\nattention = { chunk = 4, left = 2 }";
     let stream = ("train = [\"train.jsonl\"]", "stream = true\nmax_bad = 0.5\ntrain = [\"train.jsonl\"]");
-    let wave = "speed = { rates = [0.9, 1.1] }\nnoise = { manifest = \"a\", snr_db = [0.0, 9.0], share = 0.5 }\n\
-                reverb = { manifest = \"a\", share = 0.5 }\nperturb =";
+    let wave = "speed = { rates = [0.9, 1.1] }\nnoise = { manifest = \"a\", snr_db = [0.0, 9.0], probability = 0.5 }\n\
+                reverb = { manifest = \"a\", probability = 0.5 }\nperturb =";
     let mlperf = mlperf("gamma = 0.9\nmin_rate = 0.001");
     let variants: [&[(&str, &str)]; 7] = [
         &[stream, ("perturb =", wave), ("max_frames = 200", "max_frames = 200\nmax_seconds = 9.5")],
@@ -472,7 +488,7 @@ fn numbers_that_are_not_finite_or_negative_are_errors_for_every_key() {
         &[
             (lstm, conformer),
             ("stack = 4\nstride = 4", "stack = 1\nstride = 1"),
-            ("mels = 12", "mels = 12\nnormalise = \"running\""),
+            ("mels = 12", "mels = 12\nnormalize = \"running\""),
         ],
         &[(lstm, &format!("{lstm}\ntime_reduction = {{ after_layer = 0, factor = 2 }}"))],
         &[(

@@ -38,7 +38,7 @@ fn a_stopped_run_resumes_to_the_same_bits() {
 #[test]
 fn a_stopped_run_of_a_streaming_model_resumes_to_the_same_bits() {
     let changes = [
-        ("mels = 12", "mels = 12\nnormalise = \"running\""),
+        ("mels = 12", "mels = 12\nnormalize = \"running\""),
         ("[augment]", "[augment]\njoin = 4"),
         ("bidirectional = true", "bidirectional = false"),
     ];

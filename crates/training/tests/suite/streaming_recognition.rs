@@ -55,7 +55,7 @@ pub(super) fn trained(is_causal: bool) -> &'static TrainedModel {
             // Context 1: the model has only seen whole sentences, and must not expect the next.
             changes.push((lstm, "kind = \"stateless\"\nembedding = 8\ncontext = 1"));
             changes.push(("bidirectional = true", "bidirectional = false"));
-            changes.push(("mels = 12", "mels = 12\nnormalise = \"running\"\nfloor_db = 100.0"));
+            changes.push(("mels = 12", "mels = 12\nnormalize = \"running\"\nfloor_db = 100.0"));
         }
         let (recipe, folder) = (toy.recipe(&changes), toy.path("run"));
         train(&recipe, Some(24), &folder, StartMode::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
