@@ -1,8 +1,8 @@
 //! Event files for TensorBoard, in addition to `metrics.csv`.
 //!
 //! Each start of a run, fresh or resumed, writes one file in the folder `tensorboard` of the run
-//! folder. Events are collected in memory and appended before each checkpoint, so that the file of
-//! a killed run lacks at most the events after its last checkpoint, or ends in an incomplete record.
+//! folder. Events are collected in memory and appended before each checkpoint. The file of a killed
+//! run lacks at most the events after its last checkpoint, or ends in an incomplete record.
 //!
 //! The name of a file contains epoch and step of the checkpoint from which it continues. A run that
 //! resumes from a checkpoint removes the files that begin there or later, and truncates the last
@@ -75,7 +75,7 @@ impl Events {
         self.records.extend(scalars(now(), step, values));
     }
 
-    /// Appends the events since the last checkpoint to the event file, and flushes it to disk.
+    /// Appends the events since the last checkpoint, and flushes the file.
     ///
     /// Without events no file is created.
     ///
@@ -140,7 +140,9 @@ pub(crate) fn remove_repeated(run_folder: &Path, resumed: Option<&Progress>) -> 
     Ok(())
 }
 
-/// Returns starts and names of the event files in a folder, in order; nothing without the folder.
+/// Returns starts and names of the event files in a folder, in order.
+///
+/// Nothing without the folder.
 fn event_files(folder: &Path) -> Result<Vec<(RunPosition, String)>> {
     let io_error = |error| Error::io(folder, "list the event files")(error);
     let entries = match fs::read_dir(folder) {
@@ -156,7 +158,7 @@ fn event_files(folder: &Path) -> Result<Vec<(RunPosition, String)>> {
     Ok(files)
 }
 
-/// Truncates a file that begins in `epoch` to the events up to a checkpoint.
+/// Truncates a file from `epoch` to the events up to a checkpoint.
 fn truncate(path: &Path, epoch: u64, progress: &Progress) -> io::Result<()> {
     let file = File::options().read(true).write(true).open(path)?;
     let bytes = bytes_up_to(&mut BufReader::new(&file), epoch, progress)?;
@@ -205,7 +207,7 @@ mod tests {
         event_files(folder).unwrap().into_iter().map(|(_, name)| name).collect()
     }
 
-    /// Adds an event of a step, or of the end of an epoch.
+    /// Adds an event of a step or of an epoch.
     fn add(events: &mut Events, step: u64, tag: &str) {
         events.add(step, [(tag.to_owned(), 1.0)].into_iter());
     }

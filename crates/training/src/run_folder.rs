@@ -94,7 +94,9 @@ impl RunFolder {
         Err(error)
     }
 
-    /// Checks that all files of a run are regular files, and that `tensorboard` is a folder.
+    /// Checks that all files of a run are regular files.
+    ///
+    /// `tensorboard` is a folder.
     fn expect_regular_files(&self) -> Result<()> {
         let epochs = epoch_checkpoints(&self.path)?.into_iter().map(|(_, path)| path);
         for file in FILES.iter().chain(&RECIPE).map(|name| self.file(name)).chain(epochs) {

@@ -198,7 +198,7 @@ fn outputs_do_not_replace_files_of_a_run() {
     }
 }
 
-/// Returns the names and bytes of the files of a folder and the folders in it.
+/// Returns names and bytes of all files of a folder, recursively.
 fn snapshot(folder: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
     let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let (folders, files): (Vec<_>, Vec<_>) = paths.partition(|path| path.is_dir());
