@@ -140,7 +140,7 @@ pub(crate) fn remove_repeated(run_folder: &Path, resumed: Option<&Progress>) -> 
     Ok(())
 }
 
-/// Returns starts and names of the event files in a folder, in order.
+/// Returns starts and names of the event files, in order.
 ///
 /// Nothing without the folder.
 fn event_files(folder: &Path) -> Result<Vec<(RunPosition, String)>> {
