@@ -48,9 +48,9 @@ pub use {
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// Compiles and runs the examples of docs/own-encoder.md.
+/// Compiles and runs the examples of docs/custom-encoder.md.
 #[cfg(doctest)]
-#[doc = include_str!("../docs/own-encoder.md")]
+#[doc = include_str!("../docs/custom-encoder.md")]
 struct OwnEncoder;
 
 /// Compiles and runs the examples of docs/decoding.md.

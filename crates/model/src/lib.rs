@@ -30,7 +30,7 @@
 //! | [`checkpoint`], [`Pretrained`] | weights in files |
 //! | [`bytes`] | memory budgets as text |
 //!
-//! `docs/own-encoder.md` describes custom encoders and predictors.
+//! `docs/custom-encoder.md` describes custom encoders and predictors.
 #![warn(missing_docs)]
 
 pub mod bytes;

@@ -40,7 +40,7 @@
 //! # Ok::<(), rnnt_loss::Error>(())
 //! ```
 //!
-//! Read on in [`Session`] and [`Loss`], and in docs/own-encoder.md for training a custom encoder.
+//! Read on in [`Session`] and [`Loss`], and in docs/custom-encoder.md for training a custom encoder.
 #![warn(missing_docs)]
 
 mod align;

@@ -28,7 +28,7 @@
 //! | [`run_folder`], [`run_files`], [`files`] | files on disk |
 //! | [`average`](average()), [`select_checkpoints`] | one checkpoint out of several |
 //!
-//! `docs/recipes.md` describes recipes, `docs/own-encoder.md` custom models, `docs/scaling.md`
+//! `docs/recipes.md` describes recipes, `docs/custom-encoder.md` custom models, `docs/scaling.md`
 //! training in several processes.
 //!
 //! # Determinism
