@@ -1,5 +1,6 @@
 //! Tests of the public API of rnnt-loss.
 
+mod alignments;
 mod combinations;
 mod ctc;
 mod dropout;
