@@ -25,7 +25,7 @@ impl Ema {
     /// Starts from the current weights.
     ///
     /// # Errors
-    /// Candle's own errors.
+    /// Errors of candle.
     pub fn new(decay: f64, warmup: bool, parameters: &Parameters) -> Result<Self> {
         Ok(Ema { decay, warmup, values: parameters.values()? })
     }
@@ -34,7 +34,7 @@ impl Ema {
     ///
     /// # Errors
     /// [`Error::Shape`](model::Error::Shape) for a parameter that the average does not contain;
-    /// candle's own errors.
+    /// errors of candle.
     pub fn update(&mut self, step: u64, parameters: &Parameters) -> Result<()> {
         let limit = (1.0 + step as f64) / (10.0 + step as f64);
         let decay = if self.warmup { self.decay.min(limit) } else { self.decay };

@@ -51,7 +51,7 @@ impl Learner {
     /// Creates a learner for a model at its initial weights.
     ///
     /// # Errors
-    /// [`Error::Loss`](model::Error::Loss) for options that the loss rejects; candle's own errors.
+    /// [`Error::Loss`](model::Error::Loss) for options that the loss rejects; errors of candle.
     pub fn new(model: Model, config: &OptimizerConfig) -> Result<Self> {
         let optimizer = optimizer::build(config, model.parameters());
         Self::with_optimizer(model, config, optimizer)

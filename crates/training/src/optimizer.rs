@@ -33,7 +33,7 @@ pub trait Optimizer: Send {
     /// changed.
     ///
     /// # Errors
-    /// Candle's own errors; [`crate::Error::Shape`](model::Error::Shape) for a parameter that the
+    /// Errors of candle; [`crate::Error::Shape`](model::Error::Shape) for a parameter that the
     /// optimizer does not have.
     fn step(&mut self, parameters: &Parameters, gradients: &Gradients, rate: f64) -> Result<f64>;
 
@@ -89,7 +89,7 @@ optimizer_kinds! {
 /// Each gradient is one task; their sums are added in the order of the names.
 ///
 /// # Errors
-/// Candle's own errors.
+/// Errors of candle.
 pub fn norm(gradients: &Gradients) -> Result<f64> {
     let tensors: Vec<&Tensor> = gradients.values().collect();
     let mut sums: Vec<candle_core::Result<f64>> = tensors.iter().map(|_| Ok(0.0)).collect();

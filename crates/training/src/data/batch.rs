@@ -41,7 +41,7 @@ impl Batch {
     /// Padding that is not needed any more is removed.
     ///
     /// # Errors
-    /// Candle's own errors.
+    /// Errors of candle.
     pub fn split(&self, first: usize) -> Result<[Batch; 2]> {
         let all = self.lengths.len();
         let part = |from: usize, to: usize| -> Result<Batch> {
