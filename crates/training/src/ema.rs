@@ -1,4 +1,4 @@
-//! Exponential moving average of the weights, for evaluation.
+//! Exponential moving average (EMA) of the weights, which evaluation uses.
 use std::collections::BTreeMap;
 
 use kernels::{Real, move_average, par_for, parts, parts_mut};
@@ -7,7 +7,7 @@ use crate::{Error, Result};
 use model::Parameters;
 use model::tensors::with_slice;
 
-/// Elements of one task.
+/// Elements of one parallel task.
 const BLOCK: usize = 1 << 15;
 
 /// The moving average `a ← d a + (1 - d) w`, updated after every step in `f32`.
@@ -22,7 +22,7 @@ pub struct Ema {
 }
 
 impl Ema {
-    /// Starts from the current weights.
+    /// Creates an average that starts from the current weights.
     ///
     /// # Errors
     /// Errors of candle.

@@ -1,4 +1,4 @@
-//! Optimizers, which compute new weights from gradients.
+//! The `Optimizer` trait, and the optimizers that a recipe can select.
 //!
 //! A new optimizer is a file next to `adamw.rs` with its [`Optimizer`], `check` and `build`, and
 //! two lines here: its `mod`, and its entry in [`OptimizerKind`].

@@ -36,7 +36,7 @@ impl<'a, F: Real> AttentionHead<'a, F> {
         AttentionHead { qkv, heads, column: at * heads.head_width(), rotary, scale }
     }
 
-    /// Returns q, k or v of row t from the head's columns on.
+    /// Returns q, k or v of row t, from the head's column.
     fn row(&self, part: HeadPart, t: usize) -> &'a [F] {
         &self.qkv[(3 * t + part as usize) * self.heads.width + self.column..]
     }
