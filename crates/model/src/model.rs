@@ -49,7 +49,7 @@ pub struct Model {
     labels: usize,
 }
 
-/// The parts of the network.
+/// The network of a model: encoder, output, and optional CTC head.
 pub(crate) struct Network {
     encoder: Arc<dyn Encoder>,
     pub output: OutputModel,

@@ -105,7 +105,7 @@ pub fn norm(gradients: &Gradients) -> Result<f64> {
 
 /// Updates the values of a variable in place.
 ///
-/// `write` receives them and those of the gradient.
+/// `write` receives the values of the variable and of the gradient.
 ///
 /// # Errors
 /// Values that are not contiguous `f32` on the CPU; a gradient that is the variable itself.

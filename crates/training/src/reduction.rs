@@ -183,7 +183,7 @@ impl GradientReduction {
 
     /// Moves the parameters to the front whose gradients were sent early.
     ///
-    /// Their order is that of the first rank that has sent any.
+    /// They are in the order in which the first rank with early gradients has sent them.
     fn update_order(&mut self, parts: &[RankStep]) {
         let Some(early) = parts.iter().map(|part| &part.early).find(|early| !early.is_empty()) else {
             return;

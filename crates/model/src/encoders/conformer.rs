@@ -52,8 +52,8 @@ use crate::{Linear, Result};
 /// | `layers.N.self_attn.linear_q`, `linear_k`, `linear_v`, `linear_out` | `[W, W]` |
 /// | `layers.N.conv.pointwise_conv1`, `depthwise_conv`, `pointwise_conv2` | `[2W, W]`, `[W, k]`, `[W, W]` |
 ///
-/// Each has a `weight` of this shape and a `bias`; names are those of NeMo, whose batch norm is
-/// `conv.batch_norm`.
+/// Each name has a `weight` of this shape and a `bias`. Names are those of NeMo, whose batch norm
+/// is `conv.batch_norm`.
 ///
 /// Cost per row: `8 W F + 14 W² + 4 W K + 2 W k` multiply-adds, K the rows in attention; twice that
 /// in the backward pass.

@@ -1,4 +1,4 @@
-//! Self-attention with rotary positions, as one operation on ragged rows.
+//! Multi-head self-attention with rotary positions, as one candle operation.
 //!
 //! ```text
 //! q, k, v    queries, keys, values: a row q|k|v for each frame; a head has d columns of each
@@ -77,7 +77,7 @@ pub(crate) struct HeadCount {
 
 /// Returns the largest number of scores in memory at a time.
 ///
-/// `heads` are those of all utterances, `rows` those of the longest utterance.
+/// `heads` is the number of heads of all utterances together, `rows` the length of the longest.
 pub(crate) fn scores(heads: usize, rows: usize, chunks: Option<Chunks>) -> usize {
     heads.min(threads()) * head::QUERIES_PER_BLOCK * rows.min(positions(rows, chunks))
 }
@@ -158,7 +158,7 @@ impl HeadCount {
     /// Divides a buffer into one part for each head and utterance.
     ///
     /// The buffer has a row of `parts · W` values for each frame. The part of a head is contiguous:
-    /// the buffer is ordered by utterance, head and frame until [`Self::merge_heads`] reorders it.
+    /// the buffer is ordered by utterance, head and frame until `merge_heads` reorders it.
     /// Returns the index of the utterance, that of the head, and the part.
     fn tasks<'a, F>(
         &self,

@@ -198,7 +198,7 @@ impl ConvolutionShape {
             .next_multiple_of(FRAMES_PER_BLOCK);
         let gathered = frames * self.bins_out();
         let gathered = gathered * (self.patch() + self.outputs);
-        // Both gradients; sums of the weight's by utterance.
+        // Gradients of input and result; sums of the weight's gradient for each utterance.
         let temporary =
             before * self.width() + 2 * after * self.width_out() + gathered + (utterances + 3) * weight;
         footprint::numbers(after * self.width_out() + weight, temporary)

@@ -1,4 +1,4 @@
-//! The configuration of the Conformer encoder in a recipe.
+//! The recipe keys of the Conformer encoder (`[encoder]`), and their checks.
 use std::fmt;
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The parameters of an LSTM layer.
+//! `Lstm`: the parameters of an LSTM layer, with candle's names and layout.
 use std::borrow::Cow;
 
 use candle_core::Tensor;

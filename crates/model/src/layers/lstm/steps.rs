@@ -20,7 +20,7 @@ use super::layout::RowGroup;
 
 /// Packed rows of one group.
 ///
-/// `gates` are *rows x 4H* in candle's order i, f, g, o, the others *rows x H*.
+/// `gates` are *rows x 4H* in candle's order i, f, g, o; `cell` and `state` are *rows x H*.
 pub(super) struct StepRows<'a, F> {
     /// The input's part before [`forward`], gates after it, and da after [`backward`].
     pub gates: &'a mut [F],
