@@ -1,4 +1,4 @@
-//! Counts of bytes in recipes and on the command line.
+//! Parses memory sizes such as `"6GiB"` in recipes and command lines.
 pub use speech::memory::parse_bytes as parse;
 
 /// Optional byte counts in recipes.

@@ -24,7 +24,7 @@ use crate::{Error, ModelConfig, Result};
 
 /// The `format` field of the metadata.
 pub(crate) const FORMAT: &str = "panda checkpoint";
-/// Raised whenever an old reader would misread a new file.
+/// Version of the file format; raised whenever an old reader would misread a new file.
 pub(crate) const VERSION: u32 = 3;
 /// The first version that can still be read.
 const OLDEST_VERSION: u32 = 2;
@@ -55,9 +55,9 @@ pub struct Progress {
     pub best: Option<u64>,
     /// Sums over the finished batches of the epoch, as bits.
     ///
-    /// These are losses, CTC losses, gradient norms and utterances.
+    /// These are losses, CTC losses, gradient norms and utterances, in this order.
     pub sums: [u64; 4],
-    /// The same sum of the losses of the simple joiner.
+    /// The sum of the simple joiner's losses (pruned transducer), as bits.
     #[serde(default)]
     pub simple: u64,
     /// Utterances of the epoch without a path, which are omitted.
@@ -67,7 +67,7 @@ pub struct Progress {
     /// They do not count as optimizer steps.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub nonfinite: u64,
-    /// The number of these just before the next batch, in a row.
+    /// The number of consecutive skipped batches before the next batch.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub in_a_row: u64,
 }
@@ -124,9 +124,9 @@ pub(crate) struct Header {
     pub progress: Progress,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<DataFingerprint>,
-    /// The CRC-32 of each tensor by name.
+    /// The CRC-32 of each tensor by name, in hexadecimal.
     ///
-    /// That of the other fields has the name "".
+    /// The name "" has the CRC-32 of the other fields of the header.
     #[serde(default)]
     pub checksums: BTreeMap<String, String>,
 }

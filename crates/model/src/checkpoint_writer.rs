@@ -1,4 +1,4 @@
-//! Writing of checkpoints without a copy of their values.
+//! Writes checkpoints as safetensors files, without a copy of the weights.
 //!
 //! ```text
 //! length of the header: u64    header in JSON: shapes, offsets, metadata    values of each tensor
@@ -67,7 +67,9 @@ impl<'a> CheckpointWriter<'a> {
         }
     }
 
-    /// Adds values of a kind; those without a parameter of the same size have one axis.
+    /// Adds values of a kind, such as `average`, by name.
+    ///
+    /// Values without a parameter of the same name and size are stored with one axis.
     pub fn values(&mut self, kind: &str, values: &'a Values, shapes: &Shapes) {
         for (name, values) in values {
             let fits = |shape: &&Vec<usize>| shape.iter().product::<usize>() == values.len();

@@ -1,4 +1,4 @@
-//! The configuration of a model.
+//! `ModelConfig`: encoder, predictor, joint network, loss and initial weights of a model.
 mod check;
 mod gnat;
 mod init;

@@ -1,4 +1,4 @@
-//! The decoder of a model: its predictor and joint network in the form that searches need.
+//! Copies a model's predictor and joint network for greedy and beam search.
 use std::sync::Arc;
 
 use decoding::{AffineLayer, JointNetwork};
@@ -13,7 +13,7 @@ impl Model {
     /// Returns the projection of encoder rows to the joint width, packed.
     ///
     /// # Errors
-    /// [`crate::Error::Shape`] for a recognition lattice; candle's own errors.
+    /// [`crate::Error::Shape`] for a recognition lattice; errors of candle.
     pub fn packed_projection(&self) -> Result<AffineLayer> {
         self.output.transducer()?.layers.encoder.packed("joint.encoder")
     }
@@ -23,7 +23,7 @@ impl Model {
     /// Searches take projected frames, as [`Model::encode`] returns.
     ///
     /// # Errors
-    /// [`crate::Error::Shape`] for a recognition lattice; candle's own errors.
+    /// [`crate::Error::Shape`] for a recognition lattice; errors of candle.
     pub fn decoder(&self) -> Result<decoding::DecodingModel> {
         let TransducerNetwork { predictor, layers } = self.output.transducer()?;
         let (mut weight, mut bias) = (to_vec(layers.head.weight())?, to_vec(layers.head.bias())?);

@@ -1,7 +1,9 @@
-//! Errors of a loss that mean divergence.
+//! Finds out which errors of a loss mean that training has diverged.
+//!
+//! Divergence is a score, loss, gradient or weight that is not finite.
 use crate::Error;
 
-/// A quantity that is no longer finite.
+/// A quantity of training that is no longer finite.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Divergence {
     /// The quantity.
@@ -13,8 +15,8 @@ pub struct Divergence {
 impl Error {
     /// Returns the divergence that has caused an error; none for any other error.
     ///
-    /// Recipes do not mask classes, so that a site where all classes are at -inf has diverged as
-    /// well.
+    /// Recipes do not mask classes: a site (a lattice node) where all classes are at -inf has
+    /// diverged as well.
     pub fn divergence(&self) -> Option<Divergence> {
         let error = match self {
             Error::Loss(error) => error,

@@ -1,4 +1,4 @@
-//! Encoders, which turn input rows into encoder rows.
+//! Encoders (LSTM, Conformer, custom): from stacked log-mel frames to encoder rows.
 //!
 //! A new kind of encoder is a file next to `lstm.rs` with its configuration ([`BuildEncoder`]) and
 //! its [`Encoder`], and two lines here: its `mod`, and its entry in [`EncoderKind`].
@@ -58,7 +58,7 @@ pub trait Encoder: Send + Sync {
     /// None, the default, if the encoder needs whole utterances.
     ///
     /// # Errors
-    /// Candle's own errors.
+    /// An error of candle.
     fn stream(&self) -> Result<Option<Arc<dyn EncoderStream>>> {
         Ok(None)
     }
@@ -85,7 +85,7 @@ pub trait BuildEncoder {
     /// Creates the encoder for input rows of width `input`.
     ///
     /// # Errors
-    /// Those of the builder.
+    /// Errors of the builder `vb`.
     fn build(&self, input: usize, vb: &VarBuilder) -> Result<Arc<dyn Encoder>>;
 }
 

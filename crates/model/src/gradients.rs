@@ -1,4 +1,6 @@
-//! Gradients of a step: backward passes, their sum, and the terms of an all-reduce.
+//! Gradients of a training step: their sum over batches, sent to an all-reduce.
+//!
+//! The terms of the all-reduce are the gradients of this rank, one for each parameter.
 //!
 //! ```text
 //! hooks      for the last forward pass of the step
@@ -20,7 +22,7 @@ use crate::{Parameters, Result};
 
 /// Contiguous gradients by the names of their parameters.
 ///
-/// A parameter without a gradient in any backward pass has none.
+/// A parameter is missing if no backward pass had a gradient for it.
 pub type Gradients = BTreeMap<String, Tensor>;
 
 /// The sum of the gradients of several batches.
@@ -41,7 +43,7 @@ pub struct SentGradients {
     pub positions: Vec<usize>,
     /// True if a gradient was sent before it was final.
     ///
-    /// This is the case if several nodes use a parameter.
+    /// The sent value is then wrong. This is the case if several nodes use a parameter.
     pub is_incomplete: bool,
 }
 
@@ -65,7 +67,7 @@ impl GradientTerms {
     /// Calls `add` with the values of a term.
     ///
     /// # Errors
-    /// Candle's own errors.
+    /// Errors of candle.
     pub fn read(term: &Tensor, add: &mut dyn FnMut(&[f32])) -> candle_core::Result<()> {
         with_slice(term, |values: &[f32]| {
             add(values);
@@ -104,7 +106,7 @@ impl<'a> GradientSum<'a> {
     /// `hooks` are those of its forward pass.
     ///
     /// # Errors
-    /// Candle's own errors.
+    /// Errors of candle.
     pub fn backward(&mut self, loss: &Tensor, hooks: Option<GradientHooks>) -> Result<()> {
         let mut returned = loss.backward()?;
         if let Some(hooks) = hooks {
@@ -126,7 +128,7 @@ impl<'a> GradientSum<'a> {
     /// A parameter without a gradient sends zeros.
     ///
     /// # Errors
-    /// Candle's own errors.
+    /// Errors of candle.
     pub fn send(&self, terms: GradientTerms) -> Result<()> {
         let GradientTerms { order, is_early, sender } = terms;
         let sent = if is_early { &self.sent.positions[..] } else { &[] };
@@ -174,7 +176,6 @@ pub struct GradientHooks(Arc<Mutex<Option<HookState>>>);
 
 #[derive(Debug)]
 struct HookState {
-    /// Positions of the parameters among the terms.
     /// Positions of the parameters in the terms.
     positions: HashMap<TensorId, usize>,
     /// Gradients of the earlier passes of the step.
@@ -199,7 +200,7 @@ impl GradientHooks {
     /// Ends the pass, and compares sent with final gradients.
     ///
     /// # Errors
-    /// Candle's own errors.
+    /// Errors of candle.
     fn finish(self, returned: &GradStore) -> candle_core::Result<SentGradients> {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(HookState { sent, mut is_incomplete, .. }) = state else {

@@ -1,4 +1,6 @@
-//! Initialization of parameters by their configuration, after that of each layer.
+//! `[init]` of a recipe: forget-gate biases, and MLPerf's initialization of biases and LSTMs.
+//!
+//! It changes the parameters after each layer has initialized them.
 use candle_core::{Device, Tensor, Var};
 
 use crate::config::InitKind;
@@ -13,7 +15,7 @@ impl Parameters {
     /// linear layer by `weight [O, D]` next to `bias [O]`.
     ///
     /// # Errors
-    /// Candle's own errors.
+    /// Errors of candle.
     pub fn initialize(&self, init: &InitKind, seed: u64) -> Result<()> {
         match *init {
             InitKind::Plain {} => self.set_forget_biases(),

@@ -1,4 +1,4 @@
-//! The input of an encoder: rows of one or more log-mel frames.
+//! The input rows of an encoder: one or more stacked log-mel frames each.
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 use speech::{FeatureConfig, Features};

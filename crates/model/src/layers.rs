@@ -1,4 +1,4 @@
-//! Layers: custom candle operations with hand-written backward passes.
+//! Layers of the networks: custom candle operations with hand-written backward passes.
 pub(crate) mod attention;
 pub(crate) mod convolution;
 pub(crate) mod depthwise;

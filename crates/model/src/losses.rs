@@ -1,4 +1,4 @@
-//! The losses of a batch, as the model's configuration selects them.
+//! Computes the training loss of a batch: transducer, pruned, TDT or lattice, and CTC.
 use candle_core::Tensor;
 use lattice::candle::Gnat;
 use rnnt_loss::{
@@ -11,7 +11,7 @@ use crate::output::{JointLayers, LatticeBatch, OutputModel, TransducerNetwork};
 use crate::training_pass::TrainingPass;
 use crate::{Error, Linear, ModelConfig, Parameters, Result};
 
-/// The sessions of a run's losses: options and buffers, which share `loss.budget`.
+/// The loss sessions of a run: options, and buffers within the memory budget `loss.budget`.
 #[derive(Debug, Clone)]
 pub struct LossSessions {
     /// None for a recognition lattice, which has its own session.
@@ -52,26 +52,29 @@ pub struct LabeledRows<'a> {
 /// The losses of a batch.
 #[derive(Debug)]
 pub struct Losses {
-    /// Loss of each utterance, *B*, +inf without a path.
+    /// Loss of each utterance, *B*; +inf for an utterance without a path.
     ///
-    /// In pruned training that of the joint network.
+    /// In pruned training it is the loss of the joint network; in a lattice model that of the
+    /// lattice.
     pub transducer: Vec<f64>,
-    /// Loss of the simple joiner in pruned training, *B*.
+    /// Loss of each utterance by the simple joiner, *B*, in pruned training.
     pub simple: Option<Vec<f64>>,
     /// The batch's part of the mean over all utterances of the step.
     ///
     /// A scalar (`f64`) in the graph; an utterance without a path adds nothing. In pruned training
     /// it is the sum of both losses with their scales at that step.
     pub mean: Tensor,
-    /// CTC loss of the encoder, if the model has that head: all values, *B*, and the mean's part.
+    /// CTC loss of the encoder, if the model has a CTC head.
+    ///
+    /// The loss of each utterance, *B*, and the batch's part of the mean, as in `mean`.
     pub ctc: Option<(Vec<f64>, Tensor)>,
 }
 
 impl Model {
     /// Checks that the budget of the loss allows an utterance.
     ///
-    /// This is less than a step needs: the first pass, the CTC head, and the lists of the other
-    /// utterances of a batch are not included.
+    /// The check is a lower bound of a step's memory: it does not include the first pass of pruned
+    /// training, the CTC head, and the other utterances of a batch.
     ///
     /// # Errors
     /// [`Error::LossBudget`] with `utterance`.
@@ -99,6 +102,7 @@ impl Model {
 
     /// Plans the recognition lattice of a batch; none for a transducer.
     ///
+    /// # Errors
     /// Those of [`Gnat::plan_for_shape`](lattice::candle::Gnat::plan_for_shape): a budget that is
     /// too small.
     pub fn lattice_plan(&self, [batch, frames, labels]: [usize; 3]) -> Result<Option<lattice::Plan>> {
@@ -123,7 +127,7 @@ impl Model {
     /// Computes the losses of a batch.
     ///
     /// The batch is a part of the `step_utterances` utterances of an optimizer step, or all of
-    /// them. With a training pass, dropout is on.
+    /// them. `step` determines the scales of pruned training. With a training pass, dropout is on.
     ///
     /// # Errors
     /// [`crate::Error::Shape`] or [`crate::Error::Loss`] if the batch does not match the model.

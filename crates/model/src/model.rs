@@ -1,4 +1,4 @@
-//! A model: encoder, predictor, joint network, and an optional CTC head on the encoder.
+//! `Model`: encoder, predictor, joint network, and an optional CTC head on the encoder.
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -13,10 +13,13 @@ use crate::parameters::Shapes;
 use crate::predictors::Predictor;
 use crate::{Error, Linear, Parameters, Result};
 
-/// Bytes that encoding needs for any shape: stacks and blocks of threads.
+/// Bytes that encoding needs in addition, for any shape: stacks and blocks of threads.
 const CONSTANT_BYTES: usize = 4 << 20;
 
 /// A model and its parameters.
+///
+/// L is the number of labels, C that of classes, W the width of encoder rows, P that of predictor
+/// rows, H that of the joint network, D the number of durations.
 ///
 /// | class | contents |
 /// |---|---|
@@ -46,7 +49,7 @@ pub struct Model {
     labels: usize,
 }
 
-/// The parts of the network.
+/// The network of a model: encoder, output, and optional CTC head.
 pub(crate) struct Network {
     encoder: Arc<dyn Encoder>,
     pub output: OutputModel,
@@ -90,7 +93,7 @@ impl Network {
         output: OutputModel,
         vb: &VarBuilder,
     ) -> Result<Self> {
-        // The CTC head has no big blanks, which are equivalent to several blanks.
+        // The CTC head needs no big blanks: several blanks are equivalent.
         let ctc = config.terms.has_ctc();
         let ctc = ctc.then(|| Linear::new(encoder.width(), labels + 1, &vb.pp("ctc"))).transpose()?;
         Ok(Self { encoder, output, ctc })
@@ -121,7 +124,7 @@ impl Model {
     ///
     /// # Errors
     /// Those of [`ModelConfig::check`]; [`Error::Memory`](crate::Error::Memory) if the parameters
-    /// do not fit into memory; candle's own errors.
+    /// do not fit into memory; errors of candle.
     pub fn new(config: &ModelConfig, labels: usize) -> Result<Self> {
         config.check()?;
         Self::check_memory(config, &Self::shapes(config, labels)?, 1)?;
@@ -131,7 +134,7 @@ impl Model {
     /// Returns names and shapes of a model's parameters without allocating them.
     ///
     /// # Errors
-    /// Candle's own errors.
+    /// Errors of candle.
     pub fn shapes(config: &ModelConfig, labels: usize) -> Result<Shapes> {
         let (shapes, _) = Parameters::plan(|vb| Network::new(config, labels, &vb))?;
         Ok(shapes)
@@ -167,7 +170,7 @@ impl Model {
     /// encoder receives rows of `mels · stack` values.
     ///
     /// # Errors
-    /// Those of `parts`; candle's own errors.
+    /// Those of `parts`; errors of candle.
     pub fn with_parts(
         config: &ModelConfig,
         labels: usize,
@@ -265,7 +268,7 @@ impl Model {
     /// Projects encoder rows `[B, T', W]` as in [`Self::encode`].
     ///
     /// # Errors
-    /// Candle's own errors.
+    /// Errors of candle.
     pub fn project_frames(&self, encoded: Tensor) -> Result<Tensor> {
         Ok(match &self.output {
             OutputModel::Transducer(TransducerNetwork { layers, .. }) => layers.encoder.apply(&encoded)?,
@@ -285,7 +288,7 @@ impl Model {
     /// `encoded` has encoder rows `[B, T', W]`; the blank is class L.
     ///
     /// # Errors
-    /// Candle's own errors.
+    /// Errors of candle.
     pub fn ctc_logits(&self, encoded: &Tensor) -> Result<Option<Tensor>> {
         let Some(head) = &self.ctc else { return Ok(None) };
         Ok(Some(candle_nn::ops::log_softmax(&head.apply(encoded)?, 2)?))

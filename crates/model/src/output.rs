@@ -1,4 +1,4 @@
-//! The part of a model after the encoder: a transducer's network or a recognition lattice.
+//! The network after the encoder: a transducer's layers or a recognition lattice.
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
@@ -66,7 +66,7 @@ impl JointLayers {
     }
 }
 
-/// Creates the recognition lattice of a model, with LAST's names of parameters.
+/// Creates the recognition lattice of a model; parameters have the names of the LAST library.
 pub(crate) fn lattice(
     gnat: &GnatConfig,
     config: &ModelConfig,
@@ -91,7 +91,7 @@ pub(crate) fn lattice(
 
 /// Padded labels and lengths of a batch for a lattice.
 ///
-/// Labels are 1 .. V.
+/// A lattice's labels are 1 .. V, the model's labels plus one; 0 is padding.
 pub(crate) struct LatticeBatch {
     num_frames: Tensor,
     labels: Tensor,

@@ -1,4 +1,4 @@
-//! Named weights of a model.
+//! `Parameters`: the weights of a model by name, created by candle's `VarBuilder`.
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -83,12 +83,14 @@ impl Parameters {
     /// Copies all values, by name.
     ///
     /// # Errors
-    /// Candle's own errors.
+    /// Errors of candle.
     pub fn values(&self) -> Result<BTreeMap<String, Vec<f32>>> {
         self.variables.iter().map(|(name, variable)| Ok((name.clone(), to_vec(variable)?))).collect()
     }
 
     /// Returns the sum of the bits of all values.
+    ///
+    /// Ranks compare their weights with it.
     pub fn checksum(&self) -> Result<u64> {
         let sum = |values: &[f32]| values.iter().fold(0, |sum: u64, x| sum.wrapping_add(x.to_bits().into()));
         let sum_of = |variable: &Var| Ok(with_slice(variable, |values: &[f32]| Ok(sum(values)))?);
@@ -99,7 +101,7 @@ impl Parameters {
     /// Returns true if all values are finite.
     ///
     /// # Errors
-    /// Candle's own errors.
+    /// Errors of candle.
     pub fn are_finite(&self) -> Result<bool> {
         for variable in self.variables.values() {
             if !with_slice(variable, |values: &[f32]| Ok(values.iter().all(|value| value.is_finite())))? {

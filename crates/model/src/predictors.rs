@@ -1,4 +1,4 @@
-//! Predictors, which compute a row from the previous labels.
+//! Predictors (prediction networks): a row for each label position from the previous labels.
 //!
 //! A new kind of predictor is a file next to `lstm.rs` with its configuration ([`BuildPredictor`])
 //! and its [`Predictor`], and two lines here: its `mod`, and its entry in [`PredictorKind`].
@@ -33,7 +33,7 @@ pub trait Predictor: Send + Sync {
     /// label of a sequence are ignored, but must be finite.
     ///
     /// # Errors
-    /// Candle's own errors.
+    /// Errors of candle.
     fn forward(&self, labels: &[Vec<u32>], pass: Option<&mut TrainingPass>) -> Result<Tensor>;
 
     /// Returns an upper bound of the bytes of forward and backward pass.
@@ -49,7 +49,7 @@ pub trait Predictor: Send + Sync {
     /// Its rows are those of [`Predictor::forward`] without dropout.
     ///
     /// # Errors
-    /// Candle's own errors.
+    /// Errors of candle.
     fn decoder(&self) -> Result<Arc<dyn decoding::Predictor>>;
 }
 
@@ -64,7 +64,7 @@ pub trait BuildPredictor {
     /// Creates the predictor for tokens 0 .. `tokens`, of which `blank` is the start.
     ///
     /// # Errors
-    /// Those of the builder.
+    /// Errors of the builder `vb`.
     fn build(&self, tokens: usize, blank: u32, vb: &VarBuilder) -> Result<Arc<dyn Predictor>>;
 }
 

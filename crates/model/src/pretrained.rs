@@ -1,4 +1,4 @@
-//! Initial weights from the file of another model: `[init] weights`.
+//! Loads initial weights from another model's file: `[init] weights` of a recipe.
 //!
 //! | parameter of the model | initial value |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | in the file, of another shape | an error, unless it is in `init.skip` |
 //! | in `init.skip`, or not in the file | random |
 //!
-//! Every name of the model and of the file is in one line of the printed list.
+//! The names of all parameters are reported, in a line for each of: read, missing, skipped, unused.
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -52,7 +52,7 @@ struct WeightFile {
 impl Pretrained {
     /// Reads a configuration's weights, and reports which match.
     ///
-    /// None if it names no file.
+    /// None if the configuration names no file.
     ///
     /// # Errors
     /// [`Error::Pretrained`] for a shape that does not match, an unknown name in `init.skip`,
@@ -85,7 +85,7 @@ impl Pretrained {
     /// Sets the parameters that have a value.
     ///
     /// # Errors
-    /// Candle's own errors.
+    /// Errors of candle.
     pub fn apply(self, parameters: &Parameters) -> Result<()> {
         let mut values = parameters.values()?;
         values.extend(self.values);

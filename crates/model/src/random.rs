@@ -1,7 +1,8 @@
-//! Random streams by name, in any order.
+//! Reproducible random streams, selected by seed, purpose and two counters.
 //!
-//! A run can start anywhere with the same numbers. Each parameter has a separate stream, so that a
-//! new parameter does not change the others.
+//! A stream does not depend on the numbers drawn before, so that a resumed run has the same
+//! numbers. Each parameter has a separate stream, so that a new parameter does not change the
+//! others.
 use candle_core::Shape;
 use candle_nn::Init;
 use candle_nn::init::NormalOrUniform;
@@ -30,7 +31,7 @@ pub enum Purpose {
     Joint = 8,
 }
 
-/// Returns the random stream of `(seed, purpose, a, b)`.
+/// Returns the random stream of `(seed, purpose, a, b)`, such as epoch and utterance.
 pub fn stream(seed: u64, purpose: Purpose, a: u64, b: u64) -> ChaCha8Rng {
     let mut key = [0; 32];
     for (bytes, word) in key.chunks_exact_mut(8).zip([seed, purpose as u64, a, b]) {

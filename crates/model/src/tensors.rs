@@ -1,4 +1,6 @@
-//! Slices of candle tensors; the only module with access to storages.
+//! Access to the values of candle tensors as slices and vectors.
+//!
+//! No other module of the crate accesses candle's storages.
 use candle_core::{CpuStorage, Device, Layout, Shape, Storage, Tensor, WithDType};
 
 /// Returns the elements of a contiguous tensor inside an operation.
@@ -54,7 +56,7 @@ pub fn with_slices<F: WithDType, R>(
 /// Creates a CPU tensor from values.
 ///
 /// # Errors
-/// Candle's own errors.
+/// Errors of candle.
 pub fn from_vec<F: WithDType>(values: Vec<F>, shape: impl Into<Shape>) -> candle_core::Result<Tensor> {
     Tensor::from_vec(values, shape.into(), &Device::Cpu)
 }
@@ -62,7 +64,7 @@ pub fn from_vec<F: WithDType>(values: Vec<F>, shape: impl Into<Shape>) -> candle
 /// Creates a tensor of `i64` from lengths or counts.
 ///
 /// # Errors
-/// Candle's own errors.
+/// Errors of candle.
 pub fn counts(lengths: &[usize]) -> candle_core::Result<Tensor> {
     Tensor::from_iter(lengths.iter().map(|&length| length as i64), &Device::Cpu)
 }

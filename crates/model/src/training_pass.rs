@@ -1,4 +1,4 @@
-//! A forward pass in training: dropout masks, and hooks for gradients.
+//! State of a forward pass in training: dropout masks, and hooks for early gradients.
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 use kernels::{Real, items_mut, par_for};
 use rand::Rng;
@@ -11,6 +11,8 @@ use crate::tensors::with_slice;
 use crate::{Error, Result};
 
 /// The state of a forward pass in training: its dropout masks, and hooks for gradients.
+///
+/// The hooks send gradients to an all-reduce as soon as they are final.
 ///
 /// Each use of dropout takes, for each utterance, the next stream of `(seed, epoch, utterance)`.
 /// The mask of an utterance depends neither on its position in the batch nor on the other
@@ -47,7 +49,7 @@ impl TrainingPass {
         &self.utterances
     }
 
-    /// Returns a seed for masks that another crate computes by utterance.
+    /// Returns a seed for dropout masks that another crate computes by utterance.
     pub fn seed(&mut self) -> u64 {
         self.used += 1;
         stream(self.seed, Purpose::Joint, self.epoch, self.used).next_u64()
@@ -61,7 +63,7 @@ impl TrainingPass {
     /// `x [B, ...]`
     ///
     /// # Errors
-    /// [`Error::Shape`] if B is not the number of the utterances; candle's own errors, for instance
+    /// [`Error::Shape`] if B is not the number of the utterances; errors of candle, for instance
     /// for a tensor that is not f32.
     pub fn apply(&mut self, x: &Tensor, rate: f32) -> Result<Tensor> {
         let (expected, found) = (self.utterances.len(), x.dims().first().copied().unwrap_or(0));
@@ -113,7 +115,9 @@ impl TrainingPass {
     }
 }
 
-/// A dropout mask, which keeps bytes of at least the threshold.
+/// A dropout mask with a random byte for each value.
+///
+/// A value is dropped if its byte is below the threshold, 256 times the dropout rate.
 pub(crate) struct DropoutMask {
     bytes: Vec<u8>,
     threshold: u16,

@@ -1,4 +1,4 @@
-//! LabelAlignment of transcripts with audio.
+//! Forced alignment: times and confidences of the words of given transcripts.
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -59,7 +59,7 @@ pub struct AlignedUtterance {
     pub best_path: f64,
     /// Mean expected emission time of the tokens, in seconds; `None` without tokens.
     ///
-    /// Between two models on the same audio, the difference is that of their latencies.
+    /// The difference between two models on the same audio is the difference of their latencies.
     pub expected_latency: Option<f64>,
     /// The tokens, in order.
     pub tokens: Vec<TokenAlignment>,
@@ -89,7 +89,7 @@ pub struct Alignments {
 }
 
 impl Alignments {
-    /// Concatenates alignments of several lists; `None` without a list.
+    /// Concatenates alignments of several lists, such as shards; `None` without a list.
     pub fn merge(lists: impl IntoIterator<Item = Alignments>) -> Option<Self> {
         let mut lists = lists.into_iter();
         let mut merged = lists.next()?;
@@ -109,7 +109,7 @@ impl Alignments {
         Self::empty(config.frame_ms() / 1000.0)
     }
 
-    /// Alignments of no utterance.
+    /// Creates a list without utterances.
     pub fn empty(frame_seconds: f64) -> Self {
         Self {
             frame_seconds,
@@ -255,7 +255,9 @@ fn latency<'a>(tokens: impl Iterator<Item = &'a TokenAlignment>) -> Option<f64> 
     (count > 0).then(|| sum / f64::from(count))
 }
 
-/// Bytes per site of the best path, besides the path sums.
+/// Bytes per site of the best path, without the path sums.
+///
+/// A site is a lattice node: an encoder frame and a label position.
 const BEST_PATH_BYTES_PER_SITE: usize = 32;
 
 /// Computes the best paths of a batch.

@@ -1,4 +1,6 @@
-//! Utterances that cannot be used, in training, evaluation and alignment.
+//! Bad items: utterances that training, evaluation and alignment cannot use.
+//!
+//! "Line" is the utterance's line of the manifest.
 //!
 //! | item | handling |
 //! |---|---|
@@ -29,7 +31,7 @@ const TOLERANCE_FRACTION: f64 = 0.02;
 pub struct ExcludedUtterance {
     /// Id from the manifest.
     pub id: String,
-    /// The problem.
+    /// The problem: the message of the error.
     pub reason: String,
     /// Whether the recording has another sample rate and resampling is off.
     #[serde(skip)]
@@ -59,7 +61,7 @@ pub struct BadItems {
 }
 
 impl ExcludedUtterance {
-    /// An item from its error.
+    /// Creates an item from the error of its utterance.
     pub fn new(id: &str, error: &Error) -> Self {
         use speech::Error::{FileRate, SampleRate, Utterance};
         let inner = match error {
@@ -82,7 +84,7 @@ impl ExcludedUtterance {
 }
 
 impl LengthMismatch {
-    /// An item, if the difference exceeds the tolerance.
+    /// Creates an item if the difference exceeds the tolerance.
     pub fn new(id: &str, expected_seconds: f64, found_seconds: f64) -> Option<Self> {
         let differs = (found_seconds - expected_seconds).abs()
             > TOLERANCE_SECONDS.max(TOLERANCE_FRACTION * found_seconds);
@@ -149,7 +151,7 @@ impl BadItems {
 ///
 /// The fraction is rounded up, so that one bad item is tolerated unless the fraction is 0.
 pub fn max_bad_count(count: usize, max_bad: f64) -> usize {
-    // 0.07 of 100 must not become 8 by rounding.
+    // 0.07 of 100 must not become 8 by rounding: 0.07 · 100 exceeds 7 in `f64`.
     (max_bad * count as f64 - 1e-9).ceil().max(0.0) as usize
 }
 

@@ -1,4 +1,4 @@
-//! Evaluation of a model on a set of utterances.
+//! Recognizes a set of utterances and computes word and character error rates.
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -132,7 +132,7 @@ fn line(value: &impl Serialize) -> String {
 impl Recognizer {
     /// Splits examples into batches of similar length.
     ///
-    /// `fits` may reject a number of utterances with a number of rows.
+    /// `fits(utterances, rows)` returns false for a padded batch that is too large.
     pub fn plan_batches(&self, examples: &[Example], fits: &dyn Fn(usize, usize) -> bool) -> Vec<Vec<usize>> {
         examples::plan_batches(examples, &self.model().config().input.rows, self.batch_size(), fits)
     }

@@ -1,4 +1,4 @@
-//! Utterances with features in memory.
+//! `Example`: an utterance with its features and labels in memory.
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -37,7 +37,7 @@ pub struct Example {
 }
 
 impl Example {
-    /// Returns an upper estimate of its memory in bytes.
+    /// Returns an upper bound of the example's memory in bytes.
     pub fn bytes(&self) -> usize {
         let Example { id, text, features, labels, .. } = self;
         size_of::<Self>() + 256 + id.len() + text.len() + 4 * (features.data.len() + labels.len())
@@ -62,7 +62,7 @@ pub fn load(
     load_with(utterances, front_end, tokenizer, &conversion, stop)
 }
 
-/// [`load`] with a custom conversion.
+/// Does the work of [`load`] with a custom conversion of recordings.
 pub fn load_with(
     utterances: &[Utterance],
     front_end: &FrontEnd,
@@ -73,7 +73,7 @@ pub fn load_with(
     load_each(utterances, front_end, tokenizer, conversion, stop).into_iter().collect()
 }
 
-/// [`load_with`] that excludes unusable utterances.
+/// Does the work of [`load_with`], but excludes and returns unusable utterances.
 ///
 /// # Errors
 /// Those that do not concern one utterance.
@@ -162,7 +162,8 @@ pub fn row_counts<'a>(
 
 /// Splits examples into batches of similar length.
 ///
-/// `fits` may reject a number of utterances with a number of rows.
+/// `fits(utterances, rows)` returns false for a padded batch that is too large. Returns indices of
+/// examples.
 pub fn plan_batches(
     examples: &[Example],
     config: &RowsConfig,

@@ -1,4 +1,4 @@
-//! Names of utterances in outputs: CTM fields and file names.
+//! Maps utterance ids to distinct names for outputs: CTM fields and file names.
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Maps the ids of a list to distinct names.
@@ -20,7 +20,7 @@ pub struct OutputIds {
 }
 
 impl OutputIds {
-    /// Names for CTM fields.
+    /// Creates names for CTM fields.
     ///
     /// White space, control characters, byte order marks, a `;;` at the start (a comment) and an
     /// empty id are replaced by `_`.
@@ -28,7 +28,7 @@ impl OutputIds {
         Self::new(ids, field)
     }
 
-    /// Names for files in a folder.
+    /// Creates names for files in a folder.
     ///
     /// Slashes, backslashes, control characters and an empty id are replaced by `_`.
     pub fn for_file_names<'a>(ids: impl IntoIterator<Item = &'a str>) -> Self {

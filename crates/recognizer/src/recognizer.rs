@@ -1,4 +1,4 @@
-//! Recognition with a trained model.
+//! `Recognizer`: transcribes and aligns recordings with a trained checkpoint.
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
@@ -50,7 +50,7 @@ pub struct Recognizer {
 }
 
 impl Recognizer {
-    /// A recognizer of a model with its current weights.
+    /// Creates a recognizer of a model with its current weights.
     ///
     /// `batches` limits the batches of the encoder.
     ///

@@ -1,4 +1,4 @@
-//! Error rates of a set of utterances, with confidence intervals.
+//! Word and character error rates of a set, with bootstrap confidence intervals.
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize, Serializer};
@@ -6,7 +6,7 @@ use speech::{ErrorCounts, bootstrap_interval, character_errors, sum_by_speaker, 
 
 use crate::transcription::{RankedText, Transcription};
 
-/// Bootstrap resamples of an interval.
+/// Number of bootstrap resamples for a confidence interval.
 const RESAMPLES: usize = 1000;
 
 /// Reference and hypothesis of an utterance.
@@ -208,7 +208,7 @@ impl Score {
         }
     }
 
-    /// Scores transcripts by a key; transcripts without a key are omitted.
+    /// Scores transcripts by a key, such as the speaker; transcripts without it are omitted.
     pub fn group_by<'a>(
         transcripts: &'a [Transcript],
         key: impl Fn(&'a Transcript) -> Option<&'a String>,

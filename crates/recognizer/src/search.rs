@@ -1,4 +1,4 @@
-//! Kinds of search and their options, over the model's frames.
+//! Selects and runs a search over encoder rows: greedy, beam, CTC or lattice.
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -18,7 +18,7 @@ use model::tensors::{counts, with_slice};
 /// A kind of search and its options.
 #[derive(Debug, Clone)]
 pub enum SearchConfig {
-    /// The best class at each site.
+    /// The best class at each site (lattice node).
     Greedy(GreedyOptions),
     /// Beam search.
     Beam(BeamOptions),
@@ -75,7 +75,9 @@ impl SearchConfig {
 }
 
 impl SearchConfig {
-    /// Returns whether results may differ from a plain greedy search.
+    /// Returns whether the silence filter needs a separate greedy search.
+    ///
+    /// True if results may differ from those of a plain greedy search.
     pub(crate) fn needs_evidence(&self) -> bool {
         match self {
             SearchConfig::Greedy(greedy) => !greedy.fusion.is_empty() || greedy.internal_lm != 0.0,
@@ -98,7 +100,9 @@ pub(crate) struct SearchResult {
     pub best: Hypothesis,
     /// The n-best labels, if several were requested.
     pub ranked: Vec<RankedHypothesis>,
-    /// The result without fusion, if it may differ.
+    /// The result of the model only, if it may differ.
+    ///
+    /// No language models, phrases, penalties and CTC head take part.
     pub unfused: Option<Unfused>,
 }
 
@@ -122,7 +126,7 @@ impl SearchResult {
 /// A search over a model, with reused buffers.
 pub(crate) struct Searcher {
     kind: SearchKind,
-    /// Greedy search for the silence filter, if the search cannot serve it.
+    /// Greedy search for the silence filter, if it needs one.
     unfused: Option<UnfusedSearch>,
 }
 
@@ -140,7 +144,7 @@ enum SearchKind {
 }
 
 impl Searcher {
-    /// A search in a model; `decoder` is that of a transducer.
+    /// Creates a search in a model; `decoder` is that of a transducer.
     ///
     /// # Errors
     /// [`decoding::Error`] for an option out of range; [`model::Error::Shape`] for a search that
@@ -187,7 +191,7 @@ impl Searcher {
 
     /// Encodes and decodes a batch of utterances.
     ///
-    /// `evidence` adds the input of the silence filter ([`SearchResult::unfused`]).
+    /// With `evidence`, results have the input of the silence filter ([`SearchResult::unfused`]).
     pub fn recognize(
         &mut self,
         model: &Model,
@@ -341,9 +345,9 @@ pub(crate) fn posteriors(mut labels: Vec<DecodedToken>) -> Vec<DecodedToken> {
     labels
 }
 
-/// Converts lattice labels to tokenizer labels.
+/// Converts lattice labels, which begin at 1, to tokenizer labels, which begin at 0.
 ///
-/// A lattice has sums over paths, but no confidence of single labels.
+/// A lattice has sums over paths, but no confidence of single labels: all have confidence 1.
 fn hypothesis(labels: &[u32], frames: &[usize]) -> Hypothesis {
     let label = |(&label, &frame): (&u32, &usize)| DecodedToken {
         label: label - 1,

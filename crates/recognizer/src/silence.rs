@@ -1,4 +1,4 @@
-//! Detection of texts recognized in silence.
+//! The silence filter: discards texts that a model recognizes in silence or noise.
 use decoding::DecodedToken;
 use speech::{Features, Tokenizer};
 
@@ -45,7 +45,7 @@ pub(crate) fn is_silence(
     evidence < min_posterior
 }
 
-/// Returns the probability of speech according to the model.
+/// Returns the evidence of speech in the model's unfused result.
 pub(crate) fn evidence(tokenizer: &Tokenizer, unfused: &Unfused) -> f64 {
     match unfused.labels.is_empty() {
         true => unfused.label_posterior,
@@ -53,9 +53,9 @@ pub(crate) fn evidence(tokenizer: &Tokenizer, unfused: &Unfused) -> f64 {
     }
 }
 
-/// Returns the largest word posterior, a product over tokens.
+/// Returns the largest word posterior; a word's posterior is the product over its tokens.
 ///
-/// 0 without words.
+/// Returns 0 without words.
 pub(crate) fn max_word_posterior(tokenizer: &Tokenizer, labels: &[DecodedToken]) -> f64 {
     let ids: Vec<u32> = labels.iter().map(|label| label.label).collect();
     let names = tokenizer.tokens();

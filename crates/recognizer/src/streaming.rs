@@ -1,4 +1,4 @@
-//! Streaming recognition: words as soon as they are final, and partial results.
+//! `StreamingRecognizer`: final words and partial texts while audio arrives.
 pub(crate) mod chunked;
 pub(crate) mod encoder;
 mod search;
@@ -30,7 +30,9 @@ pub struct EndpointConfig {
     pub max_seconds: f64,
 }
 
-/// 1.2 s after words, 2.4 s without any, at most 20 s: the rules of Kaldi's online decoders.
+/// The rules of Kaldi's online decoders.
+///
+/// An utterance ends 1.2 s after words, after 2.4 s without words, or after 20 s.
 impl Default for EndpointConfig {
     fn default() -> Self {
         EndpointConfig { silence_after_words: 1.2, silence_without_words: 2.4, max_seconds: 20.0 }
@@ -102,7 +104,7 @@ pub struct StreamingRecognizer {
     writer: Writer,
     endpoint: Option<EndpointConfig>,
     gate: SpeechGate,
-    /// Labels of words that were not returned yet.
+    /// Labels of words that are incomplete or not accepted yet.
     pending: Vec<DecodedToken>,
     has_discarded: bool,
     rows: Vec<f32>,
@@ -326,7 +328,7 @@ impl StreamingRecognizer {
         })
     }
 
-    /// Returns the final words that the gate accepts; `over` makes all words final.
+    /// Returns the final words that the gate accepts; `is_over` makes all words final.
     fn take_words(&mut self, is_over: bool) -> Result<Transcription> {
         let ids: Vec<u32> = self.pending.iter().map(|label| label.label).collect();
         let words = groups(&self.tokenizer, &ids);

@@ -1,10 +1,10 @@
-//! Warnings about converted texts and about marks spelled by letter.
+//! Warnings about texts that the tokenizer changes or spells letter by letter.
 use std::collections::BTreeMap;
 
 use kernels::Excerpt;
 use speech::{Tokenizer, TokenizerKind, UnicodeForm, find_bracketed};
 
-/// Marks that a warning names.
+/// Largest number of marks that a warning names.
 const MAX_NAMED_MARKS: usize = 5;
 
 /// Returns a warning if a Unicode form changes texts of a set.

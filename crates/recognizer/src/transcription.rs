@@ -1,4 +1,4 @@
-//! Recognized texts with times and confidences of their words.
+//! `Transcription`: a recognized text with times and confidences of its words.
 mod captions;
 mod lines;
 
@@ -18,12 +18,12 @@ use crate::words::{WORD_MARK, groups};
 pub struct TimedToken {
     /// The text of the token.
     pub text: String,
-    /// Seconds from the start of the audio to its emission.
+    /// Seconds from the start of the audio to the token's emission.
     pub start: f64,
-    /// Seconds to its end.
+    /// Seconds from the start of the audio to the token's end.
     ///
-    /// It ends one frame later, or after its duration in a token-and-duration transducer. A token
-    /// without letters or digits ends with the preceding token.
+    /// A token ends one frame after its emission or, in a token-and-duration transducer, after its
+    /// duration. A token without letters or digits ends with the preceding token.
     pub end: f64,
     /// Natural log-probability at its site.
     pub log_prob: f64,

@@ -1,4 +1,6 @@
-//! Greedy search without fusion, as evidence of speech.
+//! Greedy search without language models, the silence filter's evidence of speech.
+//!
+//! Fusion (language models, phrases, penalties, CTC) could add words to silence.
 use decoding::{
     DecodedToken, DecodingModel, DecodingStep, GreedyOptions, GreedySearch, GreedyStream, ctc_greedy,
 };
@@ -10,7 +12,7 @@ use decoding::{
 pub(crate) struct Unfused {
     /// Labels of a greedy search.
     pub labels: Vec<DecodedToken>,
-    /// `max_t 1 - p(blank)` over the frames where the greedy search took a blank.
+    /// Largest `1 - p(blank)` over the frames where the greedy search took a blank.
     ///
     /// If there are several blanks, only the one taken is subtracted.
     pub label_posterior: f64,

@@ -1,4 +1,4 @@
-//! Grouping of tokens to words.
+//! Groups the tokens of a label sequence into words; word boundaries.
 use std::ops::Range;
 
 use decoding::{TokenStyle, WordBoundaries};
@@ -33,9 +33,9 @@ pub(crate) fn groups(tokenizer: &Tokenizer, labels: &[u32]) -> Vec<Range<usize>>
     groups
 }
 
-/// Returns 1 for each label that begins a word, otherwise 0.
+/// Returns 1 for each label of the tokenizer that begins a word, otherwise 0.
 ///
-/// A space stands for the word after it.
+/// In a tokenizer with labels for spaces, a space has 1, as a word follows it.
 pub(crate) fn starts(tokenizer: &Tokenizer) -> Vec<u8> {
     let begins = |name: &String| match tokenizer.kind() {
         TokenizerKind::Words => true,

@@ -1,4 +1,4 @@
-//! Reads `metrics.csv` with any columns.
+//! Reads the columns of a run's `metrics.csv`, of any version.
 use std::path::Path;
 
 use speech::files::open_regular;

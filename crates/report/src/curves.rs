@@ -1,6 +1,6 @@
-//! Curves over the epochs: one plot per group of columns.
+//! Draws the report's training curves from `metrics.csv`: losses, error rates, memory.
 //!
-//! Each unknown column gets a separate plot.
+//! Each group of columns, such as all losses, has one plot; each unknown column has its own.
 use crate::columns::Columns;
 use crate::plots::{self, Corner, Panel, Pen, PlotAxis, PlotLine, format_short, min_max, ticks_between};
 use crate::{Error, Result};

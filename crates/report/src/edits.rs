@@ -1,14 +1,16 @@
-//! Alignment of reference and hypothesis, by words or characters.
+//! Aligns references with hypotheses, and counts the most frequent recognition errors.
 use std::collections::BTreeMap;
 
 use recognizer::Metric;
 use recognizer::Transcript;
 use speech::{Edit, align, characters, words};
 
-/// Maximum size of an align matrix (100 MB).
+/// Maximum size of an alignment matrix (100 MB); longer texts are not aligned.
 const MAX_ALIGNMENT_CELLS: usize = 25_000_000;
 
-/// One column of an align; none on one side for insertions and deletions.
+/// One column of an alignment.
+///
+/// The reference of an insertion and the hypothesis of a deletion are none.
 #[derive(Debug, PartialEq)]
 pub struct EditPair {
     pub reference: Option<String>,

@@ -1,4 +1,4 @@
-//! Errors of reports.
+//! Errors of reading a run folder and of writing its report.
 use std::path::{Path, PathBuf};
 
 use kernels::Excerpt;

@@ -1,4 +1,4 @@
-//! Escapes text for HTML and formats numbers.
+//! Escapes text for HTML; formats rates, counts and durations of a report.
 use kernels::Printable;
 
 /// Escapes markup and control characters of a text.

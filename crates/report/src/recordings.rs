@@ -1,4 +1,4 @@
-//! Embeds recordings in the page: 16-bit WAV as data URIs.
+//! Embeds recordings in the report page as data URIs of 16-bit WAV.
 use base64::prelude::{BASE64_STANDARD, Engine};
 use speech::{Audio, Channel, Conversion, Utterance};
 

@@ -1,4 +1,4 @@
-//! Reads a run folder.
+//! `Run`: reads a run folder for its report: recipe, metrics, transcripts, manifests.
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! `curve.svg` of a run: losses and dev error rates over the epochs.
+//! Draws `curve.svg` of a run: losses and dev error rates over epochs.
 use training::Metrics;
 
 use crate::plots::{self, Corner, Panel, Pen, PlotAxis, PlotLine, format_one_digit, min_max, ticks_to};

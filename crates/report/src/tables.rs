@@ -1,4 +1,4 @@
-//! HTML tables: error rates, bad items, most frequent errors.
+//! HTML tables of the report: error rates, bad items, most frequent errors.
 use recognizer::Metric;
 use recognizer::{BadItems, Score, Transcript};
 

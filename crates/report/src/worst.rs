@@ -1,4 +1,4 @@
-//! The utterances with most errors: texts and audio.
+//! The report's utterances with most errors: aligned texts and audio.
 use std::collections::BTreeMap;
 
 use recognizer::Metric;

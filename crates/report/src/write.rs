@@ -1,4 +1,4 @@
-//! Writes the page.
+//! `Run::page`: composes the HTML page of a report from its sections.
 use recognizer::Metric;
 use recognizer::{Score, Transcript};
 

@@ -1,4 +1,4 @@
-//! Pages of synthetic run folders.
+//! Tests of report pages, written from synthetic run folders.
 use std::path::{Path, PathBuf};
 
 use report::{Error, Options, Result, Run};

@@ -1,4 +1,4 @@
-//! The mean of the weights of several checkpoints of a run.
+//! Checkpoint averaging: the mean of the weights of several checkpoints of a run.
 use std::path::{Path, PathBuf};
 
 use crate::files::OutputFile;
@@ -17,7 +17,7 @@ pub struct AverageReport {
     pub inputs: Vec<PathBuf>,
     /// Number of weights of the result.
     pub parameters: usize,
-    /// True if moving averages were averaged as well, which evaluation then uses.
+    /// True if moving averages (EMA) were averaged as well; evaluation then uses them.
     pub has_moving_average: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The bad items of a run: their list, the warnings about them, and their limit.
+//! The log of a run's bad items (unusable utterances): list, warnings, limit.
 use std::collections::{BTreeMap, HashSet};
 
 use crate::Result;
@@ -10,20 +10,21 @@ pub(crate) const TRAIN: &str = "data.train";
 /// The bad items of a run, by set, equal in all processes.
 #[derive(Debug, Default)]
 pub(crate) struct BadItemLog {
-    /// All of them, including those of earlier processes of the run.
+    /// All bad items, including those of earlier processes of the run.
     sets: BTreeMap<String, BadItems>,
-    /// Those of the training set in this process; files that were restored since are not among
-    /// them.
+    /// Bad items of the training set that this process has found; only they count for the limit.
+    ///
+    /// The list of an earlier process may contain files that were restored since.
     current: BadItems,
-    /// Ids of `current`: omitted, and of another length.
+    /// Ids of `current`: omitted utterances, and recordings of another length.
     current_ids: [HashSet<String>; 2],
-    /// Ids of the training set in `sets`: omitted, and of another length.
+    /// Ids of the training set in `sets`: omitted utterances, and recordings of another length.
     listed_ids: [HashSet<String>; 2],
     /// Number of items in the latest warning that counts them.
     last_count: usize,
     /// Number of items of the training set.
     utterances: usize,
-    /// Largest fraction of them that may be omitted.
+    /// Largest fraction of the training set that may be omitted.
     max_bad: f64,
 }
 

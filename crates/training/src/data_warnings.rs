@@ -1,4 +1,4 @@
-//! Warnings about data that is valid but probably not intended.
+//! Warnings about valid but suspicious data: duplicates, unknown words, floored features.
 use std::collections::HashSet;
 
 use crate::Result;
@@ -46,7 +46,7 @@ pub fn remove_long(
     )
 }
 
-/// Returns a warning about texts without a word of these tokens.
+/// Returns a warning about texts that the tokenizer cannot encode at all.
 pub fn unknown_words(set: &str, utterances: &[Utterance], tokenizer: &Tokenizer) -> Option<String> {
     let is_unknown = |utterance: &&Utterance| {
         let mut words = utterance.text.split_whitespace().peekable();
@@ -61,7 +61,7 @@ pub fn unknown_words(set: &str, utterances: &[Utterance], tokenizer: &Tokenizer)
     ))
 }
 
-/// Number of utterances that are examined.
+/// Number of utterances that `floor_warning` examines.
 const EXAMINED_UTTERANCES: usize = 20;
 /// Largest fraction of values at the floor without a warning.
 const MAX_FLOOR_FRACTION: f64 = 0.5;

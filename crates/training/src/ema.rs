@@ -1,4 +1,4 @@
-//! Exponential moving average of the weights, for evaluation.
+//! Exponential moving average (EMA) of the weights, which evaluation uses.
 use std::collections::BTreeMap;
 
 use kernels::{Real, move_average, par_for, parts, parts_mut};
@@ -7,7 +7,7 @@ use crate::{Error, Result};
 use model::Parameters;
 use model::tensors::with_slice;
 
-/// Elements of one task.
+/// Elements of one parallel task.
 const BLOCK: usize = 1 << 15;
 
 /// The moving average `a ← d a + (1 - d) w`, updated after every step in `f32`.
@@ -22,10 +22,10 @@ pub struct Ema {
 }
 
 impl Ema {
-    /// Starts from the current weights.
+    /// Creates an average that starts from the current weights.
     ///
     /// # Errors
-    /// Candle's own errors.
+    /// Errors of candle.
     pub fn new(decay: f64, warmup: bool, parameters: &Parameters) -> Result<Self> {
         Ok(Ema { decay, warmup, values: parameters.values()? })
     }
@@ -34,7 +34,7 @@ impl Ema {
     ///
     /// # Errors
     /// [`Error::Shape`](model::Error::Shape) for a parameter that the average does not contain;
-    /// candle's own errors.
+    /// errors of candle.
     pub fn update(&mut self, step: u64, parameters: &Parameters) -> Result<()> {
         let limit = (1.0 + step as f64) / (10.0 + step as f64);
         let decay = if self.warmup { self.decay.min(limit) } else { self.decay };

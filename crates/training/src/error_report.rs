@@ -1,4 +1,4 @@
-//! Errors of training in the form that other ranks receive.
+//! `ErrorReport`: the form in which ranks exchange errors of training.
 use distributed::SharedError;
 use serde::{Deserialize, Serialize};
 
@@ -7,9 +7,9 @@ use crate::Error;
 /// An error without its sources.
 #[derive(Clone, Serialize, Deserialize)]
 pub enum ErrorReport {
-    /// [`Error::Stopped`]
+    /// The stop flag was set: [`Error::Stopped`].
     Stopped,
-    /// [`Error::Diverged`]
+    /// A value is not finite: [`Error::Diverged`].
     Diverged {
         /// The step.
         step: u64,
@@ -18,7 +18,7 @@ pub enum ErrorReport {
         /// Ids of the utterances of the rank.
         utterances: Vec<String>,
     },
-    /// [`Error::Rank`], which all ranks have found together
+    /// An error that all ranks have found together: [`Error::Rank`].
     Rank {
         /// The rank.
         rank: usize,

@@ -1,4 +1,4 @@
-//! Records of event files.
+//! Encodes and reads the records of TensorBoard event files.
 //!
 //! Records are protocol buffer messages in TFRecord frames, little-endian:
 //!
@@ -37,7 +37,7 @@ fn frame(message: &[u8]) -> Vec<u8> {
 
 /// Computes a masked CRC.
 ///
-/// A checksum of data with checksums would be weak.
+/// TFRecord masks checksums, as a CRC of data that contains its own CRC is weak.
 fn masked(bytes: &[u8]) -> [u8; 4] {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
 }

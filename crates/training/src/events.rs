@@ -1,4 +1,4 @@
-//! Event files for TensorBoard, in addition to `metrics.csv`.
+//! Writes TensorBoard event files of a run: losses of steps, metrics of epochs.
 //!
 //! Each start of a run, fresh or resumed, writes one file in the folder `tensorboard` of the run
 //! folder. Events are collected in memory and appended before each checkpoint. The file of a killed
@@ -44,7 +44,7 @@ impl Events {
         Events { start: position(progress), file: None, records: Vec::new() }
     }
 
-    /// Adds every tenth step under `step/NAME`, without losses of 0 (no such head).
+    /// Adds every tenth step under `step/NAME`; a loss of 0 (no such head) is omitted.
     pub(crate) fn step(&mut self, report: &StepReport) {
         let step = report.step + 1;
         if !step.is_multiple_of(STEPS_PER_EVENT) {

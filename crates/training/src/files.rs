@@ -1,4 +1,4 @@
-//! Output files of commands.
+//! `OutputFile`: an output of a command, checked before its computation.
 //!
 //! Outputs are written as in [`speech::files`]: completely or not at all, links are followed, pipes
 //! are supported. An output overwrites neither an input nor a file that a run keeps in its folder.

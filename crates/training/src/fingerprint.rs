@@ -1,4 +1,4 @@
-//! Fingerprints of data, which detect that a run resumes with other data.
+//! Fingerprints of data sets detect a resumed run with other data.
 use model::DataFingerprint;
 use speech::{AudioSegment, Utterance};
 
@@ -16,7 +16,9 @@ pub struct DataSets<'a> {
     pub test: &'a dyn UtteranceSource,
 }
 
-/// Digits of one utterance: the CRC-32 of its manifest entry without the folder.
+/// Hexadecimal digits of an utterance: the CRC-32 of its manifest entry.
+///
+/// The entry is without folders, so that data may be moved.
 pub(crate) const DIGITS: usize = 8;
 
 impl DataSets<'_> {

@@ -1,6 +1,6 @@
-//! A step of training: a model, its optimizer and the average of its weights.
+//! `Learner`: one optimizer step of a model, with its optimizer and weight average.
 //!
-//! A step is three functions, and other ranks take part in the second:
+//! A step has three parts; all ranks (processes) take part in `reduce`:
 //!
 //! ```text
 //! gradients   Σ over the batches of the step, weighted as in the mean over its utterances
@@ -51,7 +51,7 @@ impl Learner {
     /// Creates a learner for a model at its initial weights.
     ///
     /// # Errors
-    /// [`Error::Loss`](model::Error::Loss) for options that the loss rejects; candle's own errors.
+    /// [`Error::Loss`](model::Error::Loss) for options that the loss rejects; errors of candle.
     pub fn new(model: Model, config: &OptimizerConfig) -> Result<Self> {
         let optimizer = optimizer::build(config, model.parameters());
         Self::with_optimizer(model, config, optimizer)
@@ -103,7 +103,7 @@ impl Learner {
         self.optimizer.state()
     }
 
-    /// Returns which values are not finite, if any are not.
+    /// Returns the kind of values that are not finite; none if all are finite.
     pub(crate) fn first_non_finite(&self) -> Result<Option<&'static str>> {
         let finite = |values: &Values| values.values().flatten().all(|value| value.is_finite());
         Ok(if !self.model.parameters().are_finite()? {
@@ -330,7 +330,7 @@ impl TrainingObjective for LossSessions {
     }
 }
 
-/// Sums the losses of the utterances that have a path; returns the number of the others as well.
+/// Sums the losses of utterances with a path; counts the others.
 fn sum_finite(losses: &[f64]) -> (f64, u64) {
     let finite = losses.iter().filter(|&&loss| loss != f64::INFINITY);
     let without_path = losses.len() - finite.clone().count();

@@ -1,4 +1,4 @@
-//! Loading of a run: its checkpoint, its tokenizer and its data, checked against each other.
+//! Loads checkpoint, tokenizer and data of a run, checked against each other.
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -27,7 +27,7 @@ use recognizer::bad_items::BadItems;
 use recognizer::examples::{self, Example};
 use recognizer::{conversion_warnings, mark_warnings};
 
-/// Numbers in memory for each parameter, at most.
+/// Largest number of values in memory for each weight.
 ///
 /// The weight, its gradient, two moments and an average; and all but the gradient in a checkpoint
 /// that is being written, once as values and once as bytes.
@@ -199,7 +199,7 @@ enum UnreadSet {
     Disk(Box<StreamedSet>),
 }
 
-/// What data and earlier run determine together.
+/// The state that data and an earlier run determine together.
 struct RunContext {
     resumed: Option<Checkpoint>,
     tokenizer: Tokenizer,

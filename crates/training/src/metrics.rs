@@ -1,4 +1,4 @@
-//! Metrics of an epoch and loss sums of a step.
+//! `Metrics`, a row of `metrics.csv`, and `LossSums` of a step.
 use serde::{Deserialize, Serialize};
 
 /// A row of `metrics.csv`: one epoch.

@@ -1,10 +1,10 @@
-//! Skipping of steps whose loss or gradient is not finite.
+//! `training.skip_nonfinite`: skips steps whose loss or gradient is not finite.
 use crate::Error;
 
 /// The policy of `training.skip_nonfinite`.
 ///
-/// At most so many steps in a row are skipped, in an epoch with at least one good step, while the
-/// weights themselves are finite. A skipped step changes no weight, no moment and no average; it
+/// At most `max_in_a_row` consecutive steps are skipped, if the epoch has at least one good step
+/// and the weights are finite. A skipped step changes no weight, no moment and no average; it
 /// counts as a batch of its epoch, not as an optimizer step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NonFinitePolicy {
@@ -15,7 +15,7 @@ pub(crate) struct NonFinitePolicy {
 impl NonFinitePolicy {
     /// Returns true if the step is skipped.
     ///
-    /// `in_a_row` steps were skipped just before, and `skipped` of the epoch's `batches`.
+    /// `in_a_row` steps were skipped just before; in the epoch, `skipped` of `batches` steps.
     pub fn skips(self, error: &Error, in_a_row: u64, skipped: u64, batches: u64) -> bool {
         matches!(error, Error::Diverged { .. }) && in_a_row < self.max_in_a_row && skipped + 1 < batches
     }

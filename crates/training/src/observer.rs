@@ -1,4 +1,4 @@
-//! Reports of a run to its observer.
+//! `Observer`: receives warnings and reports of steps and epochs of a run.
 use crate::Result;
 use crate::metrics::Metrics;
 use crate::run_folder::RunFolder;

@@ -1,4 +1,4 @@
-//! Optimizers, which compute new weights from gradients.
+//! The `Optimizer` trait, and the optimizers that a recipe can select.
 //!
 //! A new optimizer is a file next to `adamw.rs` with its [`Optimizer`], `check` and `build`, and
 //! two lines here: its `mod`, and its entry in [`OptimizerKind`].
@@ -33,7 +33,7 @@ pub trait Optimizer: Send {
     /// changed.
     ///
     /// # Errors
-    /// Candle's own errors; [`crate::Error::Shape`](model::Error::Shape) for a parameter that the
+    /// Errors of candle; [`crate::Error::Shape`](model::Error::Shape) for a parameter that the
     /// optimizer does not have.
     fn step(&mut self, parameters: &Parameters, gradients: &Gradients, rate: f64) -> Result<f64>;
 
@@ -89,7 +89,7 @@ optimizer_kinds! {
 /// Each gradient is one task; their sums are added in the order of the names.
 ///
 /// # Errors
-/// Candle's own errors.
+/// Errors of candle.
 pub fn norm(gradients: &Gradients) -> Result<f64> {
     let tensors: Vec<&Tensor> = gradients.values().collect();
     let mut sums: Vec<candle_core::Result<f64>> = tensors.iter().map(|_| Ok(0.0)).collect();
@@ -105,7 +105,7 @@ pub fn norm(gradients: &Gradients) -> Result<f64> {
 
 /// Updates the values of a variable in place.
 ///
-/// `write` receives them and those of the gradient.
+/// `write` receives the values of the variable and of the gradient.
 ///
 /// # Errors
 /// Values that are not contiguous `f32` on the CPU; a gradient that is the variable itself.

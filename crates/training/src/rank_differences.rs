@@ -1,4 +1,4 @@
-//! Comparison of the processes of a run before its first step.
+//! Checks that all ranks have the same settings, recipe and data.
 use std::collections::BTreeMap;
 use std::path::Path;
 

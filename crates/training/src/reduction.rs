@@ -1,4 +1,4 @@
-//! All-reduce of a step's gradients and losses.
+//! Data-parallel steps: all-reduce of gradients and losses over ranks (processes).
 //!
 //! ```text
 //! plan of the epoch       the same on all ranks: a function of the seed
@@ -23,9 +23,9 @@ use recognizer::bad_items::BadItems;
 
 /// Returns the batches of a step that a rank computes.
 ///
-/// These are whole batches if each rank has the same number of them; else some utterances of each
-/// batch, assigned back and forth, since adjacent ones have similar lengths, starting with another
-/// rank in each batch.
+/// These are whole batches if all ranks get the same number of batches; else some utterances of
+/// each batch. Utterances are assigned to ranks back and forth (0, 1, 1, 0, ...), since adjacent
+/// ones have similar lengths; each batch starts with another rank.
 pub(crate) fn shard_step(step: &[Vec<usize>], rank: usize, ranks: usize) -> Vec<Vec<usize>> {
     if step.len().is_multiple_of(ranks) {
         return step.iter().skip(rank).step_by(ranks).cloned().collect();
@@ -45,7 +45,7 @@ pub(crate) fn shard_step(step: &[Vec<usize>], rank: usize, ranks: usize) -> Vec<
 ///
 /// The ratio of the times is returned as well.
 ///
-/// It takes 1.5 times the mean of the others, and a second more.
+/// It takes more than 1.5 times the mean of the others, and over a second more.
 pub(crate) fn slow_rank(seconds: &[f64]) -> Option<(usize, f64)> {
     let (rank, longest) = seconds.iter().copied().enumerate().max_by(|a, b| a.1.total_cmp(&b.1))?;
     let mean = (seconds.iter().sum::<f64>() - longest) / (seconds.len() - 1) as f64;
@@ -67,7 +67,7 @@ struct RankStep {
     /// True for each parameter with a gradient, in order of names.
     has_gradient: Vec<bool>,
     loss_sums: LossSums,
-    /// The bad items of its shard.
+    /// The bad items (unusable utterances) of the rank's utterances.
     bad: BadItems,
     seconds: f64,
     /// Parameters whose gradients were sent during the backward pass, in this order.
@@ -88,7 +88,7 @@ pub(crate) struct GradientReduction {
     is_order_known: bool,
     /// True if gradients are sent after the backward pass only.
     ///
-    /// This is the case once some were incomplete before.
+    /// This is the case once a gradient was sent before it was final.
     is_late: bool,
 }
 
@@ -183,7 +183,7 @@ impl GradientReduction {
 
     /// Moves the parameters to the front whose gradients were sent early.
     ///
-    /// Their order is that of the first rank that has sent any.
+    /// They are in the order in which the first rank with early gradients has sent them.
     fn update_order(&mut self, parts: &[RankStep]) {
         let Some(early) = parts.iter().map(|part| &part.early).find(|early| !early.is_empty()) else {
             return;

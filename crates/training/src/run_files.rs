@@ -1,4 +1,4 @@
-//! The names of the files of a run.
+//! Names of the files in a run folder: checkpoints, metrics, event files.
 use std::path::{Path, PathBuf};
 
 use crate::{Error, Result};

@@ -1,4 +1,4 @@
-//! The folder of one run and the files in it.
+//! `RunFolder`: locks, reads and writes the folder of a training run.
 //!
 //! | file | contents |
 //! |---|---|
@@ -132,7 +132,7 @@ impl RunFolder {
         RunFolder { path: path.to_owned(), lock: None, created: Vec::new() }
     }
 
-    /// Removes what [`Self::new`] has created, in an unused folder.
+    /// Removes the lock and the folders that [`Self::new`] has created.
     pub fn discard(self) {
         if let Some(lock) = self.lock.filter(FileLock::is_new) {
             lock.remove();

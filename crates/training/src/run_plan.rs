@@ -1,13 +1,13 @@
-//! Memory plan of a run, known before its first step.
+//! `RunPlan`: predicted peak memory of a run, and batches that fit a budget.
 //!
 //! ```text
 //! planned = baseline + (fixed + prefetched + step) · 17/16
-//! fixed   = weights, two moments, average: 4 numbers a weight; two more for gradients: the sum of
-//!           a step, and those of a part of it
+//! fixed   = weights, two moments, average: 4 numbers a weight; two more for gradients: their sum
+//!           over a step, and those of one backward pass
 //! step    = upper bound of encoder, predictor, projections and losses of a batch, in both passes
 //! ```
 //! The sums are upper bounds by shape only, so that a recipe has the same batches on every machine;
-//! the sixteenth is what an allocator loses between its blocks.
+//! the sixteenth is memory that an allocator loses between its blocks.
 use std::fmt;
 
 use crate::data::Batch;
@@ -142,9 +142,9 @@ pub struct RunPlan {
     pub prefetched: usize,
     /// The largest step.
     pub step: usize,
-    /// A model next to a checkpoint that is being read.
+    /// A model in addition to a checkpoint that is being read.
     ///
-    /// The checkpoint is in memory as bytes and as numbers; no step runs then.
+    /// The checkpoint is in memory as bytes and as numbers; no step runs at that time.
     pub reading: usize,
 }
 

@@ -1,6 +1,7 @@
-//! The learning rate schedule of a run.
+//! Learning rate schedules: cosine, exponential, hold, Noam, MLPerf.
 //!
-//! With step s from 0, the fraction p of the run that is over, and for the last two S = s + 1:
+//! s: step from 0; p: fraction of the run that is over; S = s + 1; rate, warmup and floor are the
+//! keys `learning_rate`, `warmup_steps` and `floor` of `[optimizer]`.
 //!
 //! | `decay` | learning rate |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Training and evaluation of a model from a recipe.
+//! `train`: runs a recipe from its files to checkpoints and final evaluation.
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 

@@ -1,4 +1,4 @@
-//! The training loop.
+//! `Trainer`: the training loop over epochs, with resumption from checkpoints.
 //!
 //! Everything random is a function of (seed, epoch, batch or utterance), so the checkpoint is the
 //! whole state of a run: the steps after it have the same bits whether the process continued, was

@@ -1,4 +1,4 @@
-//! Checks of a model's configuration.
+//! `ModelConfig::check`: ranges of recipe values, and combinations that are not supported.
 use rnnt_loss::Topology;
 use speech::FrontEnd;
 

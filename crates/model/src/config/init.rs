@@ -1,4 +1,4 @@
-//! Initialization of weights: at random, and from a file.
+//! `[init]` of a recipe: random initialization, or weights from a file.
 use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -13,7 +13,7 @@ pub struct InitConfig {
     /// The kind of random initialization.
     #[serde(flatten)]
     pub kind: InitKind,
-    /// A file whose weights replace them.
+    /// A file whose weights replace the random ones.
     #[serde(flatten)]
     pub pretrained: PretrainedConfig,
 }

@@ -1,4 +1,4 @@
-//! The kinds of loss: their keys, and their classes.
+//! The kinds of loss that `[loss]` selects: RNN-T, TDT, multi-blank, pruned, GNAT.
 use serde::{Deserialize, Serialize};
 
 use super::gnat::GnatConfig;
@@ -46,12 +46,13 @@ pub enum LossKind {
         /// Weight of the label scores only in the simple joiner's log-probabilities.
         #[serde(default)]
         lm_only_scale: f64,
-        /// Weight of the frame scores only.
+        /// Weight of the frame scores only in the simple joiner's log-probabilities.
         #[serde(default)]
         am_only_scale: f64,
-        /// Number of steps until both scales have their final values.
+        /// Number of steps until both losses have their final factors.
         ///
-        /// They change from 1 and 0.1 to `simple_scale` and 1.
+        /// The simple joiner's factor changes from 1 to `simple_scale`, that of the pruned loss
+        /// from 0.1 to 1.
         #[serde(default)]
         warm_steps: u64,
     },

@@ -1,4 +1,4 @@
-//! Options of a model's losses: the keys of `[loss]` for all kinds.
+//! The keys of `[loss]` for all kinds of loss: budget, skip, clamp, activation.
 use std::{fmt, str::FromStr};
 
 use rnnt_loss::{Activation, Options, PassScales, Pruning, TokenNormalization, Topology};
@@ -61,9 +61,9 @@ impl LossOptions {
 /// The memory budget of a loss: `budget` of `[loss]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LossBudget {
-    /// [`Options::budget`](rnnt_loss::Options::budget)
+    /// Limit in bytes: [`Options::budget`](rnnt_loss::Options::budget).
     pub bytes: usize,
-    /// [`Options::keep_scores`](rnnt_loss::Options::keep_scores)
+    /// Store scores for backward: [`Options::keep_scores`](rnnt_loss::Options::keep_scores).
     pub keep_scores: bool,
 }
 
@@ -134,7 +134,9 @@ fn write<S: Serializer>(budget: &LossBudget, serializer: S) -> Result<S::Ok, S::
 }
 
 impl ModelConfig {
-    /// Returns the arcs of lattice and search: those of blank and label, and of the loss.
+    /// Returns the topology of the loss's lattice and of the search.
+    ///
+    /// Its arcs are those of blank and label, and of the loss's durations or big blanks.
     ///
     /// # Errors
     /// Durations that the topology does not support, which [`ModelConfig::check`] reports first;

@@ -1,4 +1,4 @@
-//! Names of recipe keys and values in earlier versions.
+//! Old names of recipe keys and values, from earlier versions.
 //!
 //! A recipe file with an old name is an error that contains the new one. Recipes in checkpoints and
 //! run folders are translated.

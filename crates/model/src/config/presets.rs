@@ -1,4 +1,4 @@
-//! Configurations of published models.
+//! Model configurations of published systems: MLPerf Training's RNN-T.
 use super::ModelConfig;
 use crate::config::{ActivationKind, InitKind, JointConfig};
 use crate::encoders::{EncoderKind, LstmEncoderConfig, TimeReduction};

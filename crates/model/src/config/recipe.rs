@@ -1,4 +1,4 @@
-//! The sections of a recipe that describe a model.
+//! `ModelConfig::from_recipe`: reads the sections of a recipe that describe a model.
 use std::path::Path;
 
 use serde::{Deserialize, Deserializer, Serialize};

@@ -1,11 +1,11 @@
-//! TOML tables: error messages, differences, and tables whose keys belong to two types.
+//! TOML tables of recipes: split between two types, differences, and syntax errors.
 use std::path::Path;
 
 use kernels::Excerpt;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 
-/// Defines the parts that a recipe can select with the key `kind`.
+/// Defines an enum of encoders or predictors, selected by `kind`.
 ///
 /// Each module has the configuration of one kind; the enum derefs to the trait that builds the
 /// part.
@@ -35,8 +35,8 @@ pub(crate) use part_kinds;
 
 /// Splits a table into `shared` keys and those of one kind.
 ///
-/// `kind` is the default of the key of this name. Both parts may reject unknown keys, which serde's
-/// own flattening cannot.
+/// `kind` is the default value of the key `kind`. Both types may reject unknown keys; with serde's
+/// `flatten`, they could not.
 pub fn split<'de, D, A, B>(deserializer: D, shared: &[&str], kind: Option<&str>) -> Result<(A, B), D::Error>
 where
     D: Deserializer<'de>,
@@ -67,7 +67,7 @@ fn with_all_keys(message: &str, shared: &[&str]) -> String {
     format!("unknown field `{unknown}`, expected one of {}", keys.join(", "))
 }
 
-/// Describes the first key whose values in two tables differ.
+/// Describes the first key whose values in two tables differ; none if they are equal.
 pub fn first_difference(table: &str, left: &toml::Table, right: &toml::Table) -> Option<String> {
     first_differing_key(table, left, right)
         .map(|(name, left, right)| format!("one with {name} = {right} where this has {left}"))

@@ -1,4 +1,4 @@
-//! The terms of the objective, and its precision.
+//! The keys of `[training]` for the objective: topology, regularizers, CTC weight, precision.
 use rnnt_loss::{Precision, Topology};
 use serde::{Deserialize, Serialize};
 
@@ -54,7 +54,7 @@ impl LossTerms {
         self.ctc_weight > 0.0 || self.ctc_weight_end.is_some_and(|end| end > 0.0)
     }
 
-    /// Returns the weight of the CTC loss at a progress, 0 to 1.
+    /// Returns the weight of the CTC loss at a `progress` from 0 to 1.
     pub fn ctc_weight(&self, progress: f64) -> f64 {
         let end = self.ctc_weight_end.unwrap_or(self.ctc_weight);
         self.ctc_weight + (end - self.ctc_weight) * progress

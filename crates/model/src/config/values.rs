@@ -1,4 +1,4 @@
-//! Checks of the values of recipe keys.
+//! Range checks of recipe values: counts, rates, fractions, factors.
 use std::fmt::Display;
 
 use kernels::ShortFloat;
@@ -11,7 +11,7 @@ use crate::{Error, Result};
 pub const MAX_WIDTH: usize = 8192;
 /// Largest number of layers, stacked frames, context labels and the like.
 pub const MAX_SMALL_COUNT: usize = 100;
-/// Larger numbers are infinite in `f32`, or nearly so.
+/// Largest number; larger numbers are infinite in `f32`, or nearly so.
 const MAX_VALUE: f64 = 1e38;
 
 /// Checks a value of a recipe key.

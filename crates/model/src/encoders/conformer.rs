@@ -1,4 +1,4 @@
-//! The Conformer encoder, over ragged batches.
+//! The Conformer encoder over ragged batches: utterances one after another, without padding.
 mod config;
 mod layer;
 mod stream;
@@ -29,15 +29,18 @@ use crate::{Linear, Result};
 /// x ← layer_norm(x)              and one in front of each module
 /// ```
 /// There are two differences to the paper: positions are rotary, and the convolution module has a
-/// layer norm instead of the batch norm, as a row must not depend on the other utterances of its
-/// batch, nor training differ from evaluation.
+/// layer norm instead of the batch norm. With a batch norm, a row would depend on the other
+/// utterances of its batch, and training would differ from evaluation.
 ///
-/// Dropout follows the first linear layer of a feed-forward module and each module; there is none
-/// on attention weights.
+/// Dropout follows the first linear layer of a feed-forward module, and each module; attention
+/// weights have no dropout.
 ///
 /// With chunks, attention is limited to the frame's own chunk and some before it, and the depthwise
 /// convolution to earlier frames: rows of a chunk depend on no later rows, and [`Encoder::stream`]
 /// returns them as soon as the chunk is complete.
+///
+/// W is the width of the rows, F that of the feed-forward modules, k the taps of the depthwise
+/// convolution, D the width of input rows, C the channels of the subsampling.
 ///
 /// | parameter | shape |
 /// |---|---|
@@ -49,8 +52,8 @@ use crate::{Linear, Result};
 /// | `layers.N.self_attn.linear_q`, `linear_k`, `linear_v`, `linear_out` | `[W, W]` |
 /// | `layers.N.conv.pointwise_conv1`, `depthwise_conv`, `pointwise_conv2` | `[2W, W]`, `[W, k]`, `[W, W]` |
 ///
-/// Each has a `weight` of this shape and a `bias`; names are those of NeMo, whose batch norm is
-/// `conv.batch_norm`.
+/// Each name has a `weight` of this shape and a `bias`. Names are those of NeMo, whose batch norm
+/// is `conv.batch_norm`.
 ///
 /// Cost per row: `8 W F + 14 W² + 4 W K + 2 W k` multiply-adds, K the rows in attention; twice that
 /// in the backward pass.
@@ -71,7 +74,7 @@ impl ConformerEncoder {
     /// Creates the layers for input rows of width `input`.
     ///
     /// # Errors
-    /// Those of the builder.
+    /// Errors of the builder `vb`.
     pub fn new(config: &ConformerEncoderConfig, input: usize, vb: &VarBuilder) -> Result<Self> {
         let pre = vb.pp("pre_encode");
         let input_layer = match &config.subsampling {

@@ -1,4 +1,4 @@
-//! Any candle module over `[B, T, D]` as an encoder.
+//! `ModuleEncoder`: a custom encoder from any candle module over `[B, T, D]`.
 use candle_core::Tensor;
 use candle_nn::ModuleT;
 

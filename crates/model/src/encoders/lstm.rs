@@ -1,4 +1,4 @@
-//! The LSTM encoder, over ragged batches.
+//! The LSTM encoder: its recipe keys, and its layers over padded batches.
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -93,7 +93,7 @@ impl LstmEncoder {
     /// [`ConformerEncoder`](super::ConformerEncoder) under `pre_encode`.
     ///
     /// # Errors
-    /// Those of the builder.
+    /// Errors of the builder `vb`.
     pub fn new(config: &LstmEncoderConfig, input: usize, vb: &VarBuilder) -> Result<Self> {
         let pre = vb.pp("pre_encode");
         let subsampling = config.subsampling.as_ref();
@@ -182,7 +182,7 @@ impl Encoder for LstmEncoder {
 
 /// Concatenates `factor` adjacent rows: `[B, T, D]` to `[B, ⌈T/factor⌉, factor·D]`.
 ///
-/// Zeros follow the last row.
+/// Zeros pad the last group of rows.
 fn reduce(x: &Tensor, factor: usize) -> Result<Tensor> {
     let (batch, frames, width) = x.dims3()?;
     let rows = frames.div_ceil(factor);

@@ -1,4 +1,4 @@
-//! The streaming LSTM encoder, of one direction.
+//! Streaming inference with an LSTM encoder of one direction.
 use std::collections::BTreeMap;
 
 use super::subsampling_stream::SubsamplingStream;
@@ -11,7 +11,7 @@ use crate::layers::lstm::{LstmState, StreamingLstm};
 /// | state | size |
 /// |---|---|
 /// | `layers.N.h`, `layers.N.c` | `[H]` |
-/// | `reduction.rows`: rows of an incomplete group | fewer than the factor |
+/// | `reduction.rows`: rows of an incomplete group for the time reduction | fewer than the factor |
 /// | the states of the subsampling | |
 pub(super) struct LstmStream {
     subsampling: Option<SubsamplingStream>,
@@ -123,7 +123,7 @@ impl EncoderStream for LstmStream {
 
 /// Returns complete rows of `width` values from waiting and new values.
 ///
-/// The rest continues to wait; at the end, it is padded with zeros.
+/// Values of an incomplete row stay in `waiting`; at the end, zeros complete the row.
 fn take_complete_rows(waiting: &mut Vec<f32>, rows: &[f32], width: usize, is_last: bool) -> Vec<f32> {
     let mut all = std::mem::take(waiting);
     all.extend_from_slice(rows);

@@ -1,4 +1,6 @@
-//! Streaming encoders: rows arrive in chunks, and states are plain values.
+//! The trait of streaming encoders, and the state of an utterance.
+//!
+//! Rows arrive in chunks of any size; the state between chunks is a plain value.
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -28,7 +30,7 @@ pub trait EncoderStream: Send + Sync {
 
     /// Encodes the next rows of each utterance; returns rows `[n, W]` for each.
     ///
-    /// Each state is updated; after the end of an utterance, it is that of a new one.
+    /// Each state is updated; after the end of an utterance, it is that of a new utterance.
     ///
     /// # Errors
     /// Those of [`EncoderStream::check`]; [`Error::Shape`] for rows that are not finite or not a

@@ -1,4 +1,4 @@
-//! Subsampling: two strided convolutions over time and mel bands before an encoder.
+//! Subsampling in front of an encoder: two strided convolutions over time and mel bands.
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -51,9 +51,9 @@ impl SubsamplingConfig {
 /// norm    over the ⌈⌈F/2⌉/2⌉ · C values of a row, channels innermost
 /// out     to W values
 /// ```
-/// The norm is required as values after ReLU are positive: without it, a step of the optimizer
-/// changes all values of a row together. A row depends on seven frames, up to the third after its
-/// first.
+/// F: mel bins of a frame; C: channels; W: width of the encoder's rows. The norm is required as
+/// values after ReLU are positive: without it, a step of the optimizer changes all values of a row
+/// together. With factor 4, a row depends on seven frames, up to the third after its first.
 ///
 /// | parameter | shape |
 /// |---|---|

@@ -1,4 +1,4 @@
-//! The streaming subsampling.
+//! Convolutional subsampling for streaming inference.
 use std::collections::BTreeMap;
 
 use candle_core::Tensor;

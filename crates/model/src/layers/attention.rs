@@ -1,13 +1,14 @@
-//! Self-attention with rotary positions, as one operation on ragged rows.
+//! Multi-head self-attention with rotary positions, as one candle operation.
 //!
 //! ```text
-//! q, k, v    rows of q|k|v; each head has its columns of each
+//! q, k, v    queries, keys, values: a row q|k|v for each frame; a head has d columns of each
 //! s          q̃ k̃ᵀ / √d, for the keys in the window of a query
 //!            ~: rotated by the position in the window
 //! out        softmax(s) v
 //! ```
-//! A window is the whole utterance, or a chunk and those before it. Scores are computed for a block
-//! of queries at a time, and again in the backward pass, so that memory grows with the rows only.
+//! A window is the whole utterance, or a chunk and the chunks before it. Ragged rows are the rows
+//! of all utterances without padding. Scores are computed for a block of queries at a time, and
+//! again in the backward pass, so that memory grows with the rows only.
 //!
 //! Positions are rotary (Su et al., arXiv 2104.09864): a score depends on the distance of key and
 //! query only, as with the relative positions of Transformer-XL, but without a table of distances
@@ -29,7 +30,7 @@ use crate::layers::operation::{SliceOperation, apply1};
 use crate::layers::ragged::Ragged;
 use crate::{Error, Result};
 
-/// Rows of a task that only copies.
+/// Rows that a task of `HeadCount::merge_heads` copies.
 const ROWS_PER_TASK: usize = 64;
 
 /// Chunked attention: a window is a chunk and the `left` chunks before it.
@@ -76,7 +77,7 @@ pub(crate) struct HeadCount {
 
 /// Returns the largest number of scores in memory at a time.
 ///
-/// `heads` are those of all utterances, `rows` those of the longest utterance.
+/// `heads` is the number of heads of all utterances together, `rows` the length of the longest.
 pub(crate) fn scores(heads: usize, rows: usize, chunks: Option<Chunks>) -> usize {
     heads.min(threads()) * head::QUERIES_PER_BLOCK * rows.min(positions(rows, chunks))
 }
@@ -87,7 +88,7 @@ struct Attention {
     chunks: Option<Chunks>,
 }
 
-/// Queries, their keys, and the position of the first key.
+/// Queries, their keys, and the rotary position of the first key.
 #[derive(Debug, Clone, PartialEq)]
 struct ChunkWindow {
     queries: Range<usize>,
@@ -95,7 +96,10 @@ struct ChunkWindow {
     position: usize,
 }
 
-/// Iterates over the windows of the queries `first .. count`; earlier rows are keys only.
+/// Iterates over the windows of the queries `first .. count`.
+///
+/// Rows before `first` are keys only. With chunks, the position of the first key is above 0 where
+/// fewer than `left` chunks precede a window: queries have the same positions in all windows.
 fn windows(count: usize, first: usize, chunks: Option<Chunks>) -> impl Iterator<Item = ChunkWindow> {
     let size = chunks.map_or(count - first, |chunks| chunks.chunk).max(1);
     (first..count).step_by(size).map(move |start| {
@@ -111,9 +115,9 @@ fn positions(longest: usize, chunks: Option<Chunks>) -> usize {
     chunks.map_or(longest, |Chunks { chunk, left }| (left + 1) * chunk)
 }
 
-/// Queries, keys and values of an utterance.
+/// Queries, keys and values of an utterance, `[T, 3W]`.
 ///
-/// The first `context` rows are keys only.
+/// The first `context` rows are keys and values only: earlier chunks of a stream.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttentionInput<'a, F> {
     pub qkv: &'a [F],
@@ -151,10 +155,10 @@ impl HeadCount {
         self.width / self.count
     }
 
-    /// Divides `rows` into one part for each head and utterance.
+    /// Divides a buffer into one part for each head and utterance.
     ///
-    /// Rows have a width of `parts · W`.
-    ///
+    /// The buffer has a row of `parts · W` values for each frame. The part of a head is contiguous:
+    /// the buffer is ordered by utterance, head and frame until `merge_heads` reorders it.
     /// Returns the index of the utterance, that of the head, and the part.
     fn tasks<'a, F>(
         &self,

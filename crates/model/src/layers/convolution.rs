@@ -1,4 +1,8 @@
-//! A 3 x 3 convolution over time and mel bands with ReLU.
+//! A 3 x 3 convolution over time and mel bands with ReLU, for subsampling.
+//!
+//! It is a matrix product of patches: the 3 x 3 x C input values of an output frame and bin,
+//! gathered for some frames at a time. A frame is F mel bins of C channels, channels innermost; O
+//! is the number of output channels, s the stride over time; the stride over mel bins is always 2.
 use std::sync::Arc;
 
 use candle_core::{Shape, Tensor};
@@ -109,10 +113,10 @@ impl ConvolutionShape {
         TAPS * TAPS * self.inputs
     }
 
-    /// Calls `each` for every output bin and tap over time.
+    /// Calls `each` for every output frame, output bin, and tap over time.
     ///
-    /// Its arguments are the input frame, of `count`, the output bin, and the offset in the
-    /// patches.
+    /// Its arguments are the input frame, which is below `count`, the output bin, and the offset in
+    /// the patches.
     fn spans(
         &self,
         position: WindowPosition,
@@ -147,7 +151,7 @@ impl ConvolutionShape {
         });
     }
 
-    /// Computes the transpose of [`Self::gather`].
+    /// Adds patches to the frames that [`Self::gather`] reads: its transpose.
     fn scatter<F: Real>(&self, patches: &[F], position: WindowPosition, frames: usize, x: &mut [F]) {
         let width = self.width();
         self.spans(position, frames, x.len() / width, |t, f, from| {
@@ -194,7 +198,7 @@ impl ConvolutionShape {
             .next_multiple_of(FRAMES_PER_BLOCK);
         let gathered = frames * self.bins_out();
         let gathered = gathered * (self.patch() + self.outputs);
-        // Both gradients; sums of the weight's by utterance.
+        // Gradients of input and result; sums of the weight's gradient for each utterance.
         let temporary =
             before * self.width() + 2 * after * self.width_out() + gathered + (utterances + 3) * weight;
         footprint::numbers(after * self.width_out() + weight, temporary)

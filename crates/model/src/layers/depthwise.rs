@@ -1,4 +1,7 @@
-//! The depthwise convolution over time, as one operation on ragged rows.
+//! The Conformer's depthwise convolution over time, as one candle operation.
+//!
+//! Each of W channels has a filter of k taps. Ragged rows are the frames of all utterances without
+//! padding.
 use std::sync::Arc;
 
 use candle_core::{Shape, Tensor};
@@ -58,6 +61,8 @@ pub(crate) fn by_taps<F: Real>(weight: &[F], taps: usize) -> Vec<F> {
 }
 
 /// Computes the outputs `first ..` of an utterance `x`, with a weight `[k, W]`.
+///
+/// `before` taps apply to earlier frames, the next one to the output's own frame.
 pub(crate) fn rows<F: Real>(x: &[F], first: usize, weight: &[F], bias: &[F], before: usize, out: &mut [F]) {
     let width = bias.len();
     let (taps, count) = (weight.len() / width, x.len() / width);

@@ -1,4 +1,4 @@
-//! Half a feed-forward module, added to its input, as one operation.
+//! The Conformer's half-step feed-forward module with residual connection, in one operation.
 //!
 //! A graph of single operations saves three buffers of the inner width for each gradient. Here a
 //! task computes all layers for some rows, so that inner rows stay in its cache, and the backward
@@ -16,12 +16,13 @@ use crate::{Linear, Result};
 
 use crate::layers::operation::{SliceOperation, apply3, sum_parts};
 
-/// Rows of a task: a multiple of a micro-kernel's; the inner rows fit into the second cache.
+/// Frames of a task: a multiple of a micro-kernel's rows; inner rows fit into the L2 cache.
 const ROWS_PER_TASK: usize = 56;
 
 /// Adds half a feed-forward module with dropout masks m to its input.
 ///
-/// `y = x + ½ m₂ ∘ (W₂ (m₁ ∘ silu(W₁ n + b₁)) + b₂)`, `n = layer_norm(x)`.
+/// `y = x + ½ m₂ ∘ (W₂ (m₁ ∘ silu(W₁ n + b₁)) + b₂)`, `n = layer_norm(x)`; F is the inner width.
+///
 /// # Shapes
 /// `x [N, W]`, the layers `[F, W]` and `[W, F]`; masks of `N·F` and `N·W` elements. Returns
 /// `[N, W]`.
@@ -128,7 +129,7 @@ impl SliceOperation<3> for FeedForward {
         out
     }
 
-    /// Computes the gradients.
+    /// Computes the gradients; u is the result of the second layer.
     ///
     /// ```text
     /// tasks of rows      h = W₁ n + b₁     a = m₁ ∘ silu(h)     du = ½ m₂ ∘ dy

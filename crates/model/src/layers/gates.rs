@@ -1,4 +1,4 @@
-//! Element-wise gates: SiLU and GLU.
+//! The activations of Conformer layers, SiLU (swish) and GLU, as candle operations.
 use candle_core::{Shape, Tensor};
 use kernels::{Real, alloc, par_for, parts, parts_mut, sigmoid};
 
@@ -7,7 +7,7 @@ use crate::layers::operation::{SliceOperation, apply1};
 
 /// Elements of a task.
 const ELEMENTS_PER_TASK: usize = 1 << 14;
-/// Elements whose sigmoids are on the stack.
+/// Elements whose sigmoids are on the stack at a time.
 const ELEMENTS_PER_CHUNK: usize = 512;
 /// Rows of a task.
 const ROWS_PER_TASK: usize = 32;
@@ -25,8 +25,8 @@ pub(crate) fn silu(x: &Tensor) -> Result<Tensor> {
 /// Dauphin et al., arXiv 1612.08083.
 ///
 /// # Errors
-/// Candle's own for a tensor without two axes; [`crate::Error::Shape`] for a dtype other than `f32`
-/// and `f64`.
+/// Errors of candle for a tensor without two axes; [`crate::Error::Shape`] for a dtype other than
+/// `f32` and `f64`.
 pub(crate) fn glu(x: &Tensor) -> Result<Tensor> {
     let (rows, both) = x.dims2()?;
     apply1(Glu { rows, width: both / 2 }, x)
@@ -65,7 +65,9 @@ pub(crate) fn silu_in_place<F: Real>(x: &mut [F]) {
     with_sigmoids(x, |x, s| x.iter_mut().zip(s).for_each(|(x, &s)| *x *= s));
 }
 
-/// Replaces the argument of [`silu`] by its gradient, within a task.
+/// Replaces the argument of [`silu`] by its gradient, in place.
+///
+/// `above` is dy, the gradient of the result.
 ///
 /// `dx = dy σ(x) (1 + x (1 - σ(x)))`
 pub(crate) fn silu_backward<F: Real>(x: &mut [F], above: &[F]) {
@@ -131,7 +133,7 @@ impl SliceOperation<1> for Glu {
         glu_rows(x, self.width)
     }
 
-    /// `da = dy σ(b)`, `db = dy a σ(b) (1 - σ(b))`
+    /// Computes `da = dy σ(b)` and `db = dy a σ(b) (1 - σ(b))`.
     fn backward<F: Real>(&self, [x]: [&[F]; 1], _: &[F], above: &[F], _: bool) -> [Vec<F>; 1] {
         let width = self.width;
         let mut dx = alloc(x.len(), F::ZERO);

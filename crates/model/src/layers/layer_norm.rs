@@ -1,4 +1,4 @@
-//! Layer normalization over rows, as one operation.
+//! Layer normalization of each row, as one candle operation.
 use candle_core::{Shape, Tensor};
 use candle_nn::{Init, VarBuilder};
 use kernels::{Real, alloc, par_for, parts, parts_mut};
@@ -6,7 +6,7 @@ use kernels::{Real, alloc, par_for, parts, parts_mut};
 use crate::layers::operation::{SliceOperation, apply3, sum_parts};
 use crate::{Error, Result};
 
-/// Term that is added to the variance.
+/// Term added to the variance: constant rows do not divide by 0.
 const EPSILON: f64 = 1e-5;
 /// Rows of a task.
 const ROWS_PER_TASK: usize = 64;
@@ -73,7 +73,7 @@ pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> 
 
 struct Norm(Shape);
 
-/// Computes Σ f(a, b) in a fixed order.
+/// Computes Σ f(a, b) over a row, in a fixed order.
 #[inline(always)]
 fn sum<F: Real>(a: &[F], b: &[F], f: impl Fn(F, F) -> F) -> F {
     let mut lanes = [F::ZERO; LANES];

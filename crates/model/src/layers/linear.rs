@@ -1,6 +1,6 @@
-//! A linear layer as one candle operation.
+//! A linear layer, `y = x Wᵀ + b`, as one candle operation.
 //!
-//! Its bits do not depend on the number of threads.
+//! It replaces `candle_nn::Linear`: its bits do not depend on the number of threads.
 use candle_core::{Shape, Tensor};
 use candle_nn::{Init, Module, VarBuilder};
 use kernels::{Accumulate, Affine, Real, View};
@@ -21,7 +21,7 @@ impl Linear {
     /// Creates a layer: weights uniform within ±1/√D, biases 0.
     ///
     /// # Errors
-    /// Those of the builder.
+    /// Errors of the builder `vb`.
     pub fn new(inputs: usize, outputs: usize, vb: &VarBuilder) -> Result<Self> {
         let weight = vb.get_with_hints((outputs, inputs), "weight", random::uniform(inputs))?;
         Ok(Linear { weight, bias: vb.get_with_hints(outputs, "bias", Init::Const(0.0))? })
@@ -112,7 +112,7 @@ impl SliceOperation<3> for Operation {
         y
     }
 
-    /// dx = dy W, dW = dyᵀ x, db = Σ dy.
+    /// Computes `dx = dy W`, `dW = dyᵀ x`, `db = Σ dy`.
     fn backward<F: Real>(
         &self,
         [x, weight, bias]: [&[F]; 3],

@@ -1,11 +1,11 @@
 //! The LSTM layer as one candle operation, for ragged batches.
 //!
 //! A framework that records every gate of every step needs ten small tensors for each frame. Here a
-//! layer is a single node of the graph: frames are packed without padding (`layout.rs`), products
-//! run over all frames at once, in blocks of rows (`direction.rs`), and only the recurrent product
-//! remains for the steps (`steps.rs`): a task is a group of utterances or, if a layer is wide and
-//! groups are few, a strip of units of one frame. The blocking depends on shapes only, so that the
-//! bits are the same for every number of threads. `handle.rs` passes the weights to the operation.
+//! layer is a single node of the graph. Frames are packed without padding (`layout.rs`). Products
+//! with the input weights run over all frames at once, in blocks of rows (`direction.rs`); only the
+//! recurrent product runs step by step (`steps.rs`). The task of a step is a group of utterances
+//! or, if a layer is wide and groups are few, a strip of units of one frame. The blocking depends
+//! on shapes only, so that the bits are the same for every number of threads.
 mod direction;
 mod handle;
 mod layer;
@@ -35,15 +35,15 @@ use crate::{Error, Result};
 /// toolkits with two.
 #[derive(Debug, Clone)]
 pub struct LstmWeights {
-    /// `weight_ih` `[4H, D]`
+    /// The weight of the input, `weight_ih` `[4H, D]`.
     pub input: Tensor,
-    /// `weight_hh` `[4H, H]`
+    /// The weight of the previous state, `weight_hh` `[4H, H]`.
     pub recurrent: Tensor,
-    /// `bias_ih` `[4H]`
+    /// The bias, `bias_ih` `[4H]`.
     pub bias: Tensor,
 }
 
-/// The buffers of layers between calls.
+/// Buffers that layers reuse from call to call.
 #[derive(Debug, Clone, Default)]
 struct BufferPools {
     single: BufferPool<f32>,
@@ -71,7 +71,7 @@ impl BufferPools {
 /// shapes of [`LstmWeights`]. Returns `[B, T, H]` for one direction and `[B, T, 2H]` for two.
 ///
 /// # Errors
-/// [`Error::Shape`] if shapes, lengths or dtypes do not match; candle's own errors.
+/// [`Error::Shape`] if shapes, lengths or dtypes do not match; errors of candle.
 ///
 /// Cost: `O(Σ T_b · (D + H) · H)` time, and `Σ T_b · 5H` numbers for each direction, which are
 /// saved for the backward pass.
@@ -172,9 +172,9 @@ fn apply_with_blocking<F: Real + WithDType>(
     })
 }
 
-/// The node of the graph, which owns the tape.
+/// The node of the graph, which owns the tape: the activations saved for the backward pass.
 ///
-/// A second backward pass computes the tape again.
+/// The backward pass consumes the tape; a second one computes it again.
 struct Operation<F> {
     batch: usize,
     sizes: LayerSizes,
@@ -206,7 +206,8 @@ impl<F: Real + WithDType> Operation<F> {
 
     /// Runs all directions, in parallel unless threads share the frames of each.
     ///
-    /// In that case every frame reads a recurrent weight, and caches store one better than two.
+    /// If threads share frames, every frame reads the whole recurrent weight, and the caches hold
+    /// the weight of one direction better than those of two.
     fn run_each<T: Send, R: Send>(&self, directions: Vec<T>, run: impl Fn(T) -> R + Send + Sync) -> Vec<R> {
         if self.layouts.iter().any(TapeLayout::shares_frames) {
             return directions.into_iter().map(run).collect();
@@ -243,9 +244,10 @@ impl<F: Real + WithDType> Operation<F> {
         Ok((F::to_cpu_storage_owned(out), Shape::from((self.batch, self.sizes.frames, width))))
     }
 
-    /// Computes the gradients of the input and of each direction's weights.
+    /// Computes the input's gradient, and stores those of the weights.
     ///
-    /// None for those that are not part of the graph.
+    /// Returns the input's gradient and a gradient for each argument (`handle.rs`); none for those
+    /// that are not part of the graph.
     fn backward(
         &self,
         x: &Tensor,

@@ -1,4 +1,6 @@
-//! Operations over slices as nodes of candle's graph, in `f32` and `f64`.
+//! `SliceOperation`: a custom candle operation from functions over slices.
+//!
+//! Each operation has a hand-written backward pass and runs in `f32` and `f64`.
 use std::marker::PhantomData;
 
 use candle_core::{CpuStorage, CustomOp1, CustomOp3, DType, Layout, Shape, Tensor, WithDType};
@@ -21,7 +23,8 @@ pub(crate) trait SliceOperation<const N: usize>: Send + Sync + 'static {
 
     /// Computes the gradients of the arguments from the result and its gradient.
     ///
-    /// That of the first may be empty unless `is_input_needed`.
+    /// `above` is the gradient of the result `out`. The gradient of the first argument may be empty
+    /// unless `is_input_needed`.
     fn backward<F: Real>(
         &self,
         arguments: [&[F]; N],
@@ -131,7 +134,7 @@ impl<K: SliceOperation<3>, F: Real + WithDType> CustomOp3 for OperationNode<K, F
     }
 }
 
-/// Adds partial sums of `width` values each, in their order.
+/// Adds partial sums of `width` values each, in their order: the bits do not depend on threads.
 pub(crate) fn sum_parts<F: Real>(partial: &[F], width: usize) -> Vec<F> {
     let mut sum = vec![F::ZERO; width];
     partial.chunks_exact(width.max(1)).for_each(|partial| kernels::add(&mut sum, partial));
@@ -144,7 +147,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Returns pseudorandom numbers in ±1.
+    /// Returns a variable with deterministic, irregular values within ±1.
     pub fn wave(shape: &[usize], k: f64) -> Var {
         let value = |i: usize| (k * (1 + i) as f64 + 0.3 * ((i * i) as f64).sin()).sin();
         let values: Vec<f64> = (0..shape.iter().product()).map(value).collect();

@@ -1,4 +1,4 @@
-//! Rows of several utterances one after another, without padding.
+//! `Ragged`: the rows of a batch's utterances one after another, without padding.
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::{Error, Result};
 /// The rows of each utterance in a ragged batch.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Ragged {
-    /// First row of each utterance, and the number of rows.
+    /// First row of each utterance; the last entry is the number of all rows.
     starts: Vec<usize>,
 }
 
@@ -19,7 +19,7 @@ pub(crate) struct Ragged {
 #[derive(Debug)]
 pub(crate) struct RaggedBlock<'a, F> {
     pub utterance: usize,
-    /// The first of them, relative to the utterance.
+    /// The index of the first row in the utterance.
     pub first: usize,
     pub rows: &'a mut [F],
 }

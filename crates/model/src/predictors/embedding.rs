@@ -1,4 +1,4 @@
-//! Embeddings of the labels before each position.
+//! Label embeddings, the input of a predictor.
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{Init, VarBuilder};
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,8 @@ impl StartEmbedding {
 
 /// A table of label embeddings.
 ///
-/// `weight` is `[L + 1, E]` with the blank's embedding, or `[L, E]` if the start is zeros.
+/// `weight` is `[L + 1, E]` with the blank's embedding, or `[L, E]` if the start is zeros; L is the
+/// number of labels, E the width of an embedding.
 #[derive(Debug, Clone)]
 pub struct Embedding {
     weight: Tensor,
@@ -39,7 +40,7 @@ impl Embedding {
     /// Initial values are normal with standard deviation 1.
     ///
     /// # Errors
-    /// Those of the builder.
+    /// Errors of the builder `vb`.
     pub fn new(
         tokens: usize,
         width: usize,
@@ -55,7 +56,7 @@ impl Embedding {
     /// Returns the embedding of the label `distance` before each position: `[B, U+1, E]`.
     ///
     /// # Errors
-    /// Candle's own errors, for instance for a label without an embedding.
+    /// Errors of candle, for instance for a label without an embedding.
     pub fn preceding(&self, labels: &[Vec<u32>], distance: usize) -> Result<Tensor> {
         let rows = labels.iter().map(Vec::len).max().unwrap_or(0) + 1;
         let ids: Vec<u32> = labels
@@ -74,7 +75,7 @@ impl Embedding {
         self.blank
     }
 
-    /// Returns the table, with a row for the start.
+    /// Returns the table with a row for the start: the blank's, or zeros.
     fn rows(&self) -> Result<Tensor> {
         Ok(match self.start {
             StartEmbedding::Blank => self.weight.clone(),

@@ -1,4 +1,4 @@
-//! A predictor of LSTM layers over label embeddings.
+//! The LSTM predictor (prediction network): LSTM layers over label embeddings.
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -65,7 +65,7 @@ impl LstmPredictor {
     /// Creates the parameters `embedding.weight` and those of [`Lstm`] under `layers.N`.
     ///
     /// # Errors
-    /// Those of the builder.
+    /// Errors of the builder `vb`.
     pub fn new(config: &LstmPredictorConfig, tokens: usize, blank: u32, vb: &VarBuilder) -> Result<Self> {
         let LstmPredictorConfig { embedding: width, hidden, layers, two_biases, start, .. } = *config;
         let layer = |layer: usize| {

@@ -1,4 +1,4 @@
-//! A predictor that depends on the last few labels only.
+//! The stateless predictor: a linear layer over the embeddings of the last few labels.
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -40,6 +40,8 @@ impl BuildPredictor for StatelessPredictorConfig {
 }
 
 /// A predictor `tanh(W [e(y_{u-context}), .., e(y_{u-1})] + b)`, labels oldest first.
+///
+/// e(y) is the embedding of label y; the blank stands for labels before the first.
 #[derive(Debug, Clone)]
 pub struct StatelessPredictor {
     embedding: Embedding,
@@ -54,7 +56,7 @@ impl StatelessPredictor {
     /// `context.weight` is `[E, context · E]`.
     ///
     /// # Errors
-    /// Those of the builder.
+    /// Errors of the builder `vb`.
     pub fn new(
         config: &StatelessPredictorConfig,
         tokens: usize,

@@ -1,4 +1,4 @@
-//! Encoders: padding, dropout, and rows that arrive in chunks.
+//! Tests of LSTM and Conformer encoders: padding, dropout, streaming in chunks.
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};

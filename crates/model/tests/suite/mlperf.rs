@@ -1,4 +1,4 @@
-//! The model of MLPerf Training's RNN-T: sizes, names and initial weights.
+//! Tests of MLPerf Training's RNN-T model: sizes, names, initial weights.
 use model::config::InitKind;
 use model::{Model, ModelConfig};
 

@@ -1,4 +1,4 @@
-//! Rows and encoders for tests.
+//! Helpers of the tests: input rows, and small encoders.
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use model::encoders::{

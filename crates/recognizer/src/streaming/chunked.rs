@@ -1,4 +1,4 @@
-//! Encoding in overlapping windows, for models that are not causal.
+//! Encodes long audio in overlapping windows, for encoders that need future frames.
 use kernels::ShortFloat;
 use speech::{Audio, FeatureConfig, FrontEnd};
 
@@ -16,7 +16,7 @@ pub struct WindowConfig {
 }
 
 impl Default for WindowConfig {
-    /// 20 s with 5 s overlap.
+    /// Returns windows of 20 s with an overlap of 5 s.
     ///
     /// A quarter of the computation is repeated, and every row has at least 2.5 s of context on
     /// both sides.

@@ -1,4 +1,4 @@
-//! Streaming encoder: samples of several utterances to projected encoder rows.
+//! `StreamingEncoder`: from samples of several open streams to projected encoder rows.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ pub struct StreamingEncoder {
     stack: StackStream,
     encoder: Arc<dyn EncoderStream>,
     projection: AffineLayer,
-    /// Checksum of weights and features.
+    /// Checksum of weights and features; states of another model are rejected.
     model: u32,
     streams: BTreeMap<u64, OpenStream>,
     next: u64,

@@ -1,11 +1,13 @@
-//! A search with state that continues across chunks.
+//! Greedy or beam search of a stream, continued across audio chunks.
+//!
+//! Final labels do not change any more; open labels are the rest of the best hypothesis.
 use decoding::{BeamOptions, BeamSearch, BeamStream, DecodedToken, GreedySearch, GreedyStream};
 
 use crate::recognizer::Recognizer;
 use crate::search::{SearchConfig, posteriors};
 use crate::{Error, Result};
 
-/// Largest number of labels that a beam leaves open.
+/// Largest number of open labels; the oldest of more labels become final.
 const MAX_OPEN_LABELS: usize = 1000;
 
 /// A search and its state.
@@ -15,7 +17,7 @@ pub(super) struct StreamingSearch {
     newest: Option<usize>,
     /// Labels of the best hypothesis after the final ones.
     open: Vec<DecodedToken>,
-    /// Frames after which a label becomes final.
+    /// Frames after which a label becomes final although hypotheses differ.
     latest: usize,
     /// Width of an encoder row.
     row_width: usize,
@@ -27,7 +29,7 @@ enum StreamKind {
 }
 
 impl StreamingSearch {
-    /// A search at the start of a recording.
+    /// Creates a search at the start of a recording.
     ///
     /// # Errors
     /// [`Error::Shape`] for a search that cannot stream; [`Error::Decoding`] for a kind of beam

@@ -1,4 +1,4 @@
-//! The silence filter of a stream.
+//! The silence filter of a stream: withholds its words until one is certain enough.
 use std::ops::Range;
 
 use decoding::{DecodedToken, GreedyStream};
@@ -25,18 +25,18 @@ pub(super) struct SpeechGate {
     unfused: Option<UnfusedStream>,
 }
 
-/// The greedy search next to a fused one.
+/// A greedy search of the model only, next to the stream's search.
 struct UnfusedStream {
     search: UnfusedSearch,
     stream: GreedyStream,
-    /// Its result since the last must_decide, without complete words that were checked.
+    /// The result since the last decision (`must_decide`), without the words already checked.
     evidence: Unfused,
-    /// Whether it has a label since the last must_decide.
+    /// Whether the search has found a label since the last decision (`must_decide`).
     has_labels: bool,
 }
 
 impl SpeechGate {
-    /// A gate for words of at least `min_posterior`; 0 opens it at once.
+    /// Creates a gate for words of at least `min_posterior`; 0 opens it at once.
     pub fn new(min_posterior: f64, unfused: Option<UnfusedSearch>) -> Self {
         let stream = |search: UnfusedSearch| {
             let stream = search.stream();

@@ -1,4 +1,4 @@
-//! Captions: SubRip and WebVTT.
+//! Formats timed words as captions: SubRip (SRT) and WebVTT files.
 use super::TimedWord;
 
 /// Layout of captions.
@@ -19,7 +19,9 @@ pub struct CaptionOptions {
 }
 
 impl Default for CaptionOptions {
-    /// A pause of 1 s, 5/6 s to 6 s, two lines of 42 characters.
+    /// Returns a pause of 1 s and two lines of 42 characters.
+    ///
+    /// Display times are 5/6 s to 6 s.
     fn default() -> Self {
         Self { pause_seconds: 1.0, min_seconds: 0.834, max_seconds: 6.0, line_characters: 42, lines: 2 }
     }
@@ -93,7 +95,7 @@ fn caption_length(pieces: &[CaptionPiece], options: &CaptionOptions) -> usize {
 
 /// Returns where to split pieces of which all but the last fit.
 ///
-/// The split is at the longest pause of the second half, the last of several.
+/// The split is at the longest pause of the second half; of equal pauses, at the last.
 fn split_point(pieces: &[CaptionPiece]) -> usize {
     let full = pieces.len() - 1;
     // In milliseconds, so that rounding errors do not count.

@@ -1,4 +1,4 @@
-//! File formats of transcriptions.
+//! Formats transcriptions as text, JSON, CTM, SRT or WebVTT.
 use std::fmt::Write;
 use std::str::FromStr;
 

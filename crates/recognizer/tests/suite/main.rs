@@ -1,4 +1,4 @@
-//! The tests of recognition as a user sees it.
+//! Tests of recognition through the public interface of the crate.
 
 #[allow(dead_code)]
 #[path = "../../../model/tests/suite/rows.rs"]

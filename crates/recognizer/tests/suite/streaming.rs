@@ -1,4 +1,4 @@
-//! Streaming and overlapping windows return the rows of complete audio.
+//! Tests that streamed and windowed encoding give the rows of complete audio.
 use std::path::Path;
 use std::sync::Arc;
 

@@ -1,4 +1,6 @@
-//! Axes with custom ticks; those of plotters are too dense on logarithmic axes.
+//! Plot axes with custom ticks, linear or logarithmic.
+//!
+//! The ticks of the library `plotters` are too dense on logarithmic axes.
 use std::ops::Range;
 
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};

@@ -1,4 +1,4 @@
-//! Colors and dashes of lines, distinguishable without colors too.
+//! `Pen`: colors and dashes of plot lines, distinguishable without colors.
 use plotters::style::RGBColor;
 
 /// Color and dashes of a line.

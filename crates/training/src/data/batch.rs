@@ -1,4 +1,4 @@
-//! Padded batches, and the assignment of utterances to them.
+//! Padded training batches, and the assignment of utterances to batches.
 use candle_core::Tensor;
 use model::LabeledRows;
 use rand_chacha::ChaCha8Rng;
@@ -12,11 +12,11 @@ use recognizer::bad_items::BadItems;
 pub struct Batch {
     /// Names of the utterances.
     pub ids: Vec<String>,
-    /// Their indices, which select their dropout masks.
+    /// Indices of the utterances, which select their dropout masks.
     ///
-    /// From 0, or those of the training set, which the trainer writes here.
+    /// They count from 0 until the trainer replaces them by the indices in the training set.
     pub numbers: Vec<u64>,
-    /// Their total length.
+    /// Total length of the utterances in seconds.
     pub seconds: f64,
     /// Input rows `[B, T, D]`.
     pub rows: Tensor,
@@ -26,7 +26,7 @@ pub struct Batch {
     pub labels: Vec<Vec<u32>>,
     /// Indices of requested utterances that cannot be used.
     pub absent: Vec<usize>,
-    /// The reasons, and recordings of another length than in their manifest.
+    /// Reasons for `absent`, and recordings of another length than listed.
     pub bad: BadItems,
 }
 
@@ -41,7 +41,7 @@ impl Batch {
     /// Padding that is not needed any more is removed.
     ///
     /// # Errors
-    /// Candle's own errors.
+    /// Errors of candle.
     pub fn split(&self, first: usize) -> Result<[Batch; 2]> {
         let all = self.lengths.len();
         let part = |from: usize, to: usize| -> Result<Batch> {
@@ -86,8 +86,8 @@ pub(super) fn train_plan(
         return Ok(speech::batching::plan_batches_with(rows, &fits, Some(rng)));
     }
     let buckets = speech::batching::split_into_buckets(seconds, batches.buckets)?;
-    // The utterances of a step are of one bucket, or of two adjacent ones, and all steps have as
-    // many.
+    // The utterances of a step belong to one bucket or to two adjacent buckets. All steps have the
+    // same number of utterances.
     let step_utterances = batches.max_utterances.saturating_mul(batches.accumulate);
     let steps = speech::batching::bucket_batches(&buckets, step_utterances, rng)?;
     Ok(steps.iter().flat_map(|step| step.chunks(batches.max_utterances)).map(<[usize]>::to_vec).collect())

@@ -1,6 +1,6 @@
-//! A cache of features on disk.
+//! Cache of log-mel features on disk.
 //!
-//! It saves decoding the audio in each epoch.
+//! With it, epochs do not decode the audio again.
 //!
 //! ```text
 //! FOLDER/planes/SETTINGS/ab/ab...32 digits.plane
@@ -29,7 +29,7 @@ pub(super) struct FeatureCache {
     folder: PathBuf,
     /// True once a write has failed: nothing is written any more.
     is_disabled: AtomicBool,
-    /// Why, until it is reported.
+    /// The error of the failed write, until it is reported.
     warning: Mutex<Option<String>>,
 }
 

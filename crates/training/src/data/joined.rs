@@ -1,4 +1,4 @@
-//! Concatenations of several utterances, the augmentation `augment.join`.
+//! `augment.join`: training on concatenations of several utterances.
 use rand::seq::SliceRandom;
 use speech::Utterance;
 
@@ -6,7 +6,7 @@ use model::random::{Purpose, stream};
 
 /// Divides utterances into groups of `count` in a random order.
 ///
-/// The last group has what remains, if that is at least two utterances.
+/// The last group has the remaining utterances, if there are at least two.
 pub(super) fn groups(utterances: usize, count: usize, seed: u64) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..utterances).collect();
     order.shuffle(&mut stream(seed, Purpose::Join, 0, 0));

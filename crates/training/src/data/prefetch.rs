@@ -1,4 +1,4 @@
-//! Prefetch: items that threads compute ahead of their use, and that are used in order.
+//! Prefetch: worker threads compute batches ahead of their use, in order.
 //!
 //! At most `capacity` items are computed or waiting at a time, so that memory is bounded for any
 //! consumer. An item does not depend on the thread that computes it.
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Scope;
 
-/// Batches that are computed or ready next to the current one.
+/// Batches that are computed or ready in addition to the current one.
 pub(crate) const PREFETCHED_BATCHES: usize = 3;
 
 /// Shared state of the worker threads and the consumer.
@@ -22,7 +22,7 @@ struct PrefetchState<T> {
     next: usize,
     /// Items that are ready, by index.
     ready: BTreeMap<usize, T>,
-    /// Number of items that were used.
+    /// Number of items that the consumer has taken.
     used: usize,
     /// True once the consumer is dropped.
     is_closed: bool,

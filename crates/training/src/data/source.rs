@@ -1,4 +1,4 @@
-//! Sources of utterances and of batches.
+//! Traits of training data: `BatchSource` of batches, `UtteranceSource` of manifest entries.
 use std::borrow::Cow;
 
 use speech::{Corpus, Utterance};

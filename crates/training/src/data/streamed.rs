@@ -1,4 +1,4 @@
-//! A training set on disk: utterances are read and augmented when a batch needs them.
+//! `StreamedSet`: a training set on disk, read and augmented batch by batch.
 use std::path::PathBuf;
 
 use rayon::prelude::*;

@@ -1,4 +1,4 @@
-//! The batches of a training set, from memory or from disk.
+//! `TrainingSet`: plans, loads and augments batches, from memory or from disk.
 use speech::batching::Padding;
 use speech::{Features, FrontEnd};
 
@@ -26,11 +26,11 @@ pub struct TrainingSet<'a> {
 /// An utterance that needs the most memory of its set.
 #[derive(Debug)]
 pub struct LargestUtterance {
-    /// Its name.
+    /// Id of the utterance.
     pub id: String,
-    /// Its planned number of input rows.
+    /// Planned number of input rows.
     pub rows: usize,
-    /// Its number of labels.
+    /// Number of labels.
     pub labels: usize,
 }
 

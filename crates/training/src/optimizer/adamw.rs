@@ -1,4 +1,4 @@
-//! AdamW with global norm clipping, over plain slices.
+//! The AdamW optimizer with clipping of the global gradient norm.
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -18,7 +18,8 @@ use model::{Gradients, Parameters};
 /// g ← g · min(1, clip / ‖g‖)      m ← β₁m + (1-β₁)g      v ← β₂v + (1-β₂)g²
 /// w ← w - rate · (m / (1-β₁ᵗ) / (√(v / (1-β₂ᵗ)) + ε) + decay · w)
 /// ```
-/// Parameters with one axis, which are biases and scales, do not decay.
+/// g: gradient; m, v: first and second moment; w: weight; t: step from 1. Parameters with one axis,
+/// which are biases and scales, do not decay.
 #[derive(Debug, Clone)]
 pub struct AdamW {
     config: OptimizerConfig,

@@ -1,4 +1,4 @@
-//! Clipping of the norm of gradients.
+//! Clipping of the global gradient norm, in two forms.
 
 /// The largest norm of all gradients together, and how it is limited.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

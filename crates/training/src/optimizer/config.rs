@@ -1,4 +1,4 @@
-//! The section `[optimizer]` of a recipe.
+//! `[optimizer]` of a recipe: optimizer, learning rate schedule, clipping, EMA.
 use model::Result;
 use model::config::values::{check_non_negative, check_positive, ensure};
 use serde::{Deserialize, Serialize};
@@ -62,7 +62,7 @@ pub struct OptimizerConfig {
     /// Decay of the moving average of the weights, used for evaluation; 0 disables it.
     #[serde(default)]
     pub ema: f64,
-    /// True if that decay grows from 1/10 in the first steps.
+    /// True if the decay of the average grows from 1/10.
     ///
     /// The average then forgets the initial weights.
     #[serde(default = "yes")]
@@ -99,10 +99,10 @@ impl OptimizerConfig {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClipKind {
-    /// [`Clip::Single`]
+    /// Exactly the limit: [`Clip::Single`].
     #[default]
     Single,
-    /// [`Clip::Distributed`]
+    /// Just below the limit: [`Clip::Distributed`].
     Distributed,
 }
 

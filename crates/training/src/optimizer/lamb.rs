@@ -1,4 +1,4 @@
-//! LAMB: Adam with a layer-wise adapted learning rate, for large batches.
+//! The LAMB optimizer: Adam with a learning rate adapted to each layer.
 #[cfg(test)]
 mod tests;
 
@@ -74,7 +74,7 @@ impl Optimizer for Lamb {
 pub struct LambConfig {
     /// Decay rates β₁, β₂ of the moments.
     pub betas: [f64; 2],
-    /// ε
+    /// ε, added to the root of the second moment.
     pub eps: f64,
     /// λ, the decoupled weight decay.
     pub weight_decay: f64,
@@ -88,8 +88,8 @@ pub struct LambConfig {
 /// g ← g / divisor      m ← β₁m + (1-β₁)g      v ← β₂v + (1-β₂)g²
 /// u = (m / (1-β₁ˢ)) / (√(v / (1-β₂ˢ)) + ε) + λw      r = ‖w‖ / ‖u‖      w ← w - rate · r · u
 /// ```
-/// The norms are those of one tensor; r is 1 if one of them is 0, or if λ is 0. It has no other
-/// bound.
+/// g: gradient; m, v: first and second moment; w: weights; s: step from 1; r: trust ratio. The
+/// norms are those of one tensor; r is 1 if a norm or λ is 0, and is not clipped.
 ///
 /// You, Li, Reddi and others: "Large batch optimization for deep learning", arXiv 1904.00962, in
 /// the form of MLPerf's RNN-T.
@@ -109,9 +109,9 @@ pub struct LambConfig {
 #[derive(Debug, Clone, Copy)]
 pub struct LambStep {
     config: LambConfig,
-    /// 1 / divisor
+    /// Factor of gradients, 1 / divisor.
     scale: f64,
-    /// 1 / (1 - βˢ), or 1
+    /// Factors of the moments: 1 / (1 - βˢ), or 1 without correction.
     corrections: [f64; 2],
     rate: f64,
 }
@@ -126,7 +126,9 @@ impl LambStep {
         LambStep { config: *config, scale: 1.0 / divisor, corrections, rate }
     }
 
-    /// Updates one tensor; returns its trust ratio r. Without `decays`, λ is 0.
+    /// Updates weights and moments of a tensor in place; returns its trust ratio r.
+    ///
+    /// Without `decays`, λ is 0.
     ///
     /// Cost: two passes, of 24 and 16 bytes per weight in `f32`, in parallel over blocks of fixed
     /// size. Sums of squares are in `f64` and are added in the order of the blocks, so that the

@@ -1,4 +1,4 @@
-//! The state of Adam-like optimizers: two moments of the gradient of each parameter.
+//! `Moments`: the state of AdamW and LAMB, two moments of each gradient.
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use crate::{Error, Result};
 use model::Parameters;
 use model::checkpoint::Values;
 
-/// Elements of one task: weight, gradient and moments fit into the second cache.
+/// Elements of one task: weight, gradient and moments fit into the L2 cache.
 ///
 /// Work is divided by this number, never by the number of threads.
 pub(crate) const BLOCK: usize = 1 << 14;

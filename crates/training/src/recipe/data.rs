@@ -1,4 +1,4 @@
-//! The sections of a recipe for its data: `[data]`, `[augment]` and `[tokens]`.
+//! The recipe's sections for data: `[data]`, `[augment]` and `[tokens]`.
 use std::path::PathBuf;
 
 use model::Result;
@@ -59,9 +59,9 @@ impl DataConfig {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AugmentConfig {
-    /// Number of utterances in each concatenation; none below 2.
+    /// Number of utterances in each concatenation; no concatenations below 2.
     ///
-    /// In addition to each single utterance, every epoch contains all of them once in
+    /// In addition to each single utterance, every epoch contains all utterances once in
     /// concatenations, for models that continue after the end of an utterance.
     #[serde(skip_serializing_if = "is_zero")]
     pub join: usize,

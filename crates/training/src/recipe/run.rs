@@ -1,4 +1,4 @@
-//! The sections of a recipe for the run: `[batch]` and `[training]`.
+//! The recipe's sections for the run: `[batch]` and `[training]`.
 use model::config::LossTerms;
 use model::config::table;
 use model::config::values::{check_count, check_positive};
@@ -27,8 +27,8 @@ pub struct BatchConfig {
     pub max_seconds: Option<f64>,
     /// Number of buckets of similar lengths; 0 makes batches of up to `max_frames`.
     ///
-    /// Batches of exactly `max_utterances` are drawn from the buckets, and what remains is dropped,
-    /// anew in each epoch; see [`speech::batching::bucket_batches`].
+    /// Batches of exactly `max_utterances` are drawn from the buckets; each epoch drops other
+    /// remaining utterances; see [`speech::batching::bucket_batches`].
     #[serde(default)]
     pub buckets: usize,
 }
@@ -133,7 +133,7 @@ pub enum CheckpointSelection {
     /// The checkpoint with the best [`RunConfig::metric`] on the dev set.
     #[default]
     Best,
-    /// The last one.
+    /// The last checkpoint.
     Last,
 }
 

@@ -1,4 +1,4 @@
-//! The end of an epoch: evaluation on the dev set, metrics, checkpoints.
+//! End of an epoch in the training loop: evaluation, metrics, checkpoints.
 use std::time::Instant;
 
 use model::checkpoint::Progress;

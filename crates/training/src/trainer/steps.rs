@@ -1,4 +1,4 @@
-//! The steps of an epoch.
+//! The steps of an epoch in the training loop: prefetch, step, skip, checkpoint.
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 

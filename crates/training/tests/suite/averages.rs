@@ -1,4 +1,4 @@
-//! Checkpoints of epochs, and their average.
+//! Tests of epoch checkpoints (`training.keep`) and of checkpoint averaging.
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 

@@ -1,4 +1,4 @@
-//! Utterances that cannot be used: left out by name; too many of them end a run.
+//! Tests of bad items: unusable utterances are left out; too many end a run.
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,4 +1,4 @@
-//! Utterances that a run leaves out, batches, and skipped steps.
+//! Tests of training batches: buckets, long utterances, skipped steps.
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 

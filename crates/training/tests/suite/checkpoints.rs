@@ -1,4 +1,4 @@
-//! Checkpoint files, valid and damaged.
+//! Tests of checkpoint files, valid and damaged.
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;

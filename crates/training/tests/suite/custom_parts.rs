@@ -1,4 +1,4 @@
-//! Models with a custom encoder and predictor.
+//! Tests of models with a custom encoder and predictor.
 use std::path::Path;
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Encoders of recipes, and their gradients in training.
+//! Tests of the encoders of recipes, and of their gradients in training.
 use std::collections::BTreeMap;
 
 use candle_core::{Device, Tensor};

@@ -1,4 +1,4 @@
-//! Runs that resume with another number of epochs.
+//! Tests of runs that resume with another number of epochs.
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 

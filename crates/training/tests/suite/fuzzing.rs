@@ -1,4 +1,4 @@
-//! Damaged recipes and checkpoints: each is read or is an error.
+//! Fuzz tests: a damaged recipe or checkpoint never causes a panic.
 use std::path::Path;
 
 use model::{Checkpoint, Model};

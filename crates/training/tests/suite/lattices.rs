@@ -1,4 +1,4 @@
-//! Recognition lattices from recipe to text.
+//! Tests of recognition lattices (`loss.kind = "gnat"`), from recipe to text.
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 

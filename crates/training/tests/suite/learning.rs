@@ -1,4 +1,4 @@
-//! A small model learns a small corpus without error.
+//! Tests that small models of every kind learn a small corpus.
 use std::{collections::HashMap, sync::atomic::AtomicBool};
 
 use decoding::{BeamKind, BeamOptions, CtcBeamOptions};

@@ -1,4 +1,4 @@
-//! Runs within a memory budget.
+//! Tests of runs within a memory budget (`batch.memory`).
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 

@@ -1,4 +1,4 @@
-//! The model of MLPerf Training's RNN-T: gradients, and its recipe.
+//! Tests of MLPerf Training's RNN-T model: gradients, and its recipe.
 use std::path::Path;
 
 use candle_core::{Device, Tensor};

@@ -1,4 +1,4 @@
-//! Feature presets and changes of waveforms in recipes.
+//! Tests of feature presets and waveform augmentation in recipes.
 use std::sync::atomic::AtomicBool;
 
 use model::Model;

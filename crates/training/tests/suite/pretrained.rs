@@ -1,4 +1,4 @@
-//! Runs that start from the weights of a file.
+//! Tests of runs that start from pretrained weights (`init.weights`).
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;

@@ -1,4 +1,4 @@
-//! Differences between ranks are errors in all ranks.
+//! Tests that differences between ranks are errors in all ranks.
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;

@@ -1,4 +1,4 @@
-//! The same run on one rank, on two and on four.
+//! Tests of data-parallel training: the same run on one, two and four ranks.
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 

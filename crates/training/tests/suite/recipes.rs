@@ -1,4 +1,4 @@
-//! Keys and values of recipes.
+//! Tests of recipe files: keys, values, old names, and error messages.
 use std::path::Path;
 
 use model::Model;

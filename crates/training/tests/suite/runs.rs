@@ -1,4 +1,4 @@
-//! Runs: the files in their folder, stops, resumption and errors.
+//! Tests of training runs: files in the folder, stops, resumption, errors.
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 

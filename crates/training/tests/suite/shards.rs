@@ -1,4 +1,4 @@
-//! Shards with invalid samples and unused members, in memory and streamed.
+//! Tests of tar shards with invalid samples and unused members.
 use std::sync::atomic::AtomicBool;
 
 use model::checkpoint::Checkpoint;

@@ -1,4 +1,4 @@
-//! The silence filter uses only the model's own scores.
+//! Tests that the silence filter uses only the scores of the model.
 use std::sync::Arc;
 
 use decoding::{BeamKind, BeamOptions, ClassScores, Fusion, GreedyOptions};

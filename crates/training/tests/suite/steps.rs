@@ -1,4 +1,4 @@
-//! The three functions of a step.
+//! Tests of `Learner`: gradients, update and restored state of a step.
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;

@@ -1,4 +1,4 @@
-//! Training sets that are streamed from disk.
+//! Tests of training sets that are streamed from disk (`data.stream`).
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 

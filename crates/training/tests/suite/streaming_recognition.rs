@@ -1,4 +1,4 @@
-//! Words of streamed audio are those of the whole recording.
+//! Tests that streaming recognition gives the words of the whole recording.
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 

@@ -1,4 +1,6 @@
-//! Reads event files without the code that writes them; the tests of the program use it too.
+//! Test helper: reads TensorBoard event files, independent of their writer.
+//!
+//! The tests of the crate `cli` use it as well.
 use std::path::{Path, PathBuf};
 
 /// Step, name and value.

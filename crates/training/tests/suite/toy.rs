@@ -1,4 +1,6 @@
-//! A small corpus of tones as words; the tests of the program use it too.
+//! Test helper: a small corpus with tones as words, and its recipe.
+//!
+//! The tests of the crate `cli` use it as well.
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;

@@ -1,4 +1,4 @@
-//! The configuration of the Conformer encoder in a recipe.
+//! The recipe keys of the Conformer encoder (`[encoder]`), and their checks.
 use std::fmt;
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::config::values::{MAX_SMALL_COUNT, MAX_WIDTH};
 use crate::encoders::{BuildEncoder, Encoder, SubsamplingConfig};
 use crate::layers::attention::Chunks;
 
-/// Largest number of earlier rows in attention.
+/// Largest number of rows of a chunk, and of its left context.
 const MAX_LEFT_ROWS: usize = 10_000;
 
 /// `[encoder]` with `kind = "conformer"`.

@@ -1,4 +1,6 @@
-//! One Conformer layer.
+//! One Conformer layer: feed-forward, self-attention, convolution, feed-forward, layer norm.
+//!
+//! "Ragged rows" are the frames of all utterances, packed without padding: `[Σ T_b, W]`.
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -139,11 +141,11 @@ impl ConformerLayer {
         self.norm_out.apply(&x)
     }
 
-    /// Returns the memory of a padded batch.
+    /// Returns an upper bound of the memory of a padded batch.
     ///
     /// ```text
-    /// kept        feed_forward 2 x (W, masks)   attention 8W   convolution 10W   norm W
-    ///             masks: a byte for each value
+    /// saved       values of a row: feed_forward 2 x (W, masks)   attention 8W   convolution 10W
+    ///             norm W; masks: a byte for each value
     /// temporary   the inner rows and gradients of a feed-forward module, or rotated heads, the
     ///             gradients and scores of q|k|v
     /// ```

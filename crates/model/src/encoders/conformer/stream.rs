@@ -1,4 +1,4 @@
-//! The streaming Conformer encoder.
+//! Streaming inference with a Conformer encoder that has chunked attention.
 use std::collections::BTreeMap;
 
 use decoding::AffineLayer;
@@ -12,7 +12,8 @@ use crate::encoders::{EncoderChunk, EncoderState, EncoderStream, stream};
 
 /// [`super::ConformerEncoder`] for streaming: packed weights, and states that callers own.
 ///
-/// A chunk is encoded when it is complete, or at the end of the utterance.
+/// A chunk of attention is encoded when it is complete, or at the end of the utterance. W is the
+/// width of encoder rows, k the taps of the depthwise convolution.
 ///
 /// | state | size |
 /// |---|---|

@@ -1,4 +1,6 @@
-//! One Conformer layer with chunks for streaming, with packed weights.
+//! One layer of the streaming Conformer: inference with packed weights.
+//!
+//! The caller owns the state of each utterance in the layer (`LayerState`).
 use decoding::AffineLayer;
 
 use super::layer::{ConformerLayer, Convolution, FeedForward, SelfAttention};
@@ -72,9 +74,10 @@ impl StreamingLayer {
         })
     }
 
-    /// Computes the next rows of each utterance: whole chunks, or the end.
+    /// Computes the next rows of each utterance: whole chunks, or its end.
     ///
-    /// `x` has the rows of one utterance after another, `lengths` each.
+    /// `x` has the rows of one utterance after another, `lengths` their numbers. States are
+    /// updated.
     pub fn step(&self, x: Vec<f32>, lengths: &[usize], states: &mut [LayerState]) -> Vec<f32> {
         let y = self.feed_forward1.rows(&x);
         let x = add(x, 0.5, &y);

@@ -1,4 +1,7 @@
-//! Forward and backward pass of one attention head.
+//! Forward and backward pass of one head of self-attention (`attention.rs`).
+//!
+//! q, k, v: queries, keys and values of an utterance; ~: rotated by position, queries also scaled
+//! by 1/√d; p: probabilities, softmax(q̃ k̃ᵀ); o: results; W: width of all heads; d: width of one.
 use std::ops::Range;
 
 use kernels::{Accumulate, Real, View, ViewMut, product};
@@ -33,7 +36,7 @@ impl<'a, F: Real> AttentionHead<'a, F> {
         AttentionHead { qkv, heads, column: at * heads.head_width(), rotary, scale }
     }
 
-    /// Returns the values of a row from the head's first column on.
+    /// Returns q, k or v of row t, from the head's column.
     fn row(&self, part: HeadPart, t: usize) -> &'a [F] {
         &self.qkv[(3 * t + part as usize) * self.heads.width + self.column..]
     }
@@ -53,7 +56,9 @@ impl<'a, F: Real> AttentionHead<'a, F> {
         out
     }
 
-    /// Calls `process(queries, q̃, probabilities)` for each block of the window's queries.
+    /// Calls `process(queries, q̃, probabilities)` for each block of a window's queries.
+    ///
+    /// `keys` are rotated, `[keys, d]`; the probabilities are `[queries, keys]`.
     fn blocks(
         &self,
         window: &ChunkWindow,
@@ -90,7 +95,7 @@ impl<'a, F: Real> AttentionHead<'a, F> {
         });
     }
 
-    /// Adds to the gradients of q|k|v of this head, `[T, 3d]`.
+    /// Adds a window's gradients of q|k|v of this head, `[T, 3d]`.
     ///
     /// `out` and `above` are the results of all heads and their gradients, `[T, W]`.
     ///

@@ -1,7 +1,10 @@
-//! Rotary positions: rotation of rows by their position.
+//! Rotary position embedding of queries and keys (RoPE; Su et al., arXiv 2104.09864).
+//!
+//! Each pair of values is rotated by an angle proportional to the position, so that the product of
+//! a query and a key depends on their distance only.
 use kernels::Real;
 
-/// The slowest rotation has a period of 2π · 10,000 positions.
+/// Base of the angles; all periods are below 2π · 10,000 positions.
 const BASE: f64 = 10_000.0;
 
 /// Cosines and sines of `position / 10000^(2i/d)`, i below d/2.
@@ -28,7 +31,7 @@ impl<F: Real> Rotary<F> {
         self.cos[from..][..self.half].iter().zip(&self.sin[from..][..self.half])
     }
 
-    /// Computes `out = factor · R x`: pairs `(x_i, x_{i + d/2})` are rotated.
+    /// Computes `out = factor · R x`: R rotates the pairs `(x_i, x_{i + d/2})`.
     pub fn rotate(&self, position: usize, x: &[F], factor: F, out: &mut [F]) {
         let ((a, b), (to_a, to_b)) = (x.split_at(self.half), out.split_at_mut(self.half));
         for ((to_a, to_b), ((&a, &b), (&cos, &sin))) in
@@ -39,7 +42,7 @@ impl<F: Real> Rotary<F> {
         }
     }
 
-    /// Computes `out += factor · Rᵀ x`.
+    /// Computes `out += factor · Rᵀ x`, for the backward pass.
     pub fn add_transposed(&self, position: usize, x: &[F], factor: F, out: &mut [F]) {
         let ((a, b), (to_a, to_b)) = (x.split_at(self.half), out.split_at_mut(self.half));
         for ((to_a, to_b), ((&a, &b), (&cos, &sin))) in

@@ -1,3 +1,5 @@
+//! Tests of attention, compared with plain candle operations and autograd.
+
 use candle_core::{D, DType, Device, Var};
 
 use super::*;

@@ -1,4 +1,7 @@
-//! Forward and backward pass of one direction over the whole batch.
+//! Forward and backward pass of one direction of an LSTM layer.
+//!
+//! "Rows" are frames of all utterances, packed without padding (`layout.rs`). x: input; h: states;
+//! a: gates (i, f, g, o) before their nonlinearity; `d` in front of a name: the loss's gradient.
 //!
 //! ```text
 //! forward    pack x                        blocks of rows
@@ -10,8 +13,9 @@
 //!            dW_ih = daᵀ x, db = Σ da      blocks of its rows
 //!            dW_hh = daᵀ h[t-1]            blocks of its rows
 //! ```
-//! x and h are tensors of the graph and are read again: the tape contains only what the graph does
-//! not. Buffers come from a pool, if there is one, and return to it.
+//! The tape has the activations that the backward pass needs and that are not tensors of the graph:
+//! gates and cell states. x and h are read from the graph again. A group is some utterances, a
+//! strip 16 units of the layer (`steps.rs`). Buffers come from a pool, if there is one.
 use kernels::{
     Accumulate, Affine, BufferPool, PackedGates, PooledBuffer, Real, View, acquire, items_mut, par_for,
     parts_mut,
@@ -91,7 +95,7 @@ pub(super) struct DirectionGradients<F> {
     pub weights: Option<[Vec<F>; 3]>,
 }
 
-/// Runs the backward pass of a direction.
+/// Runs the backward pass of a direction, which overwrites the tape's buffers.
 ///
 /// `x`, `out` and `above` return rows of the input, of the output and of its gradient.
 pub(super) fn backward<'a, F: Real>(
@@ -164,7 +168,7 @@ pub(super) fn each_row<F: Send>(rows: &mut [F], width: usize, write: impl Fn(usi
     });
 }
 
-/// Divides gates, cells and states into the rows of each group.
+/// Divides gates, cells and states into the rows of each utterance group.
 pub(super) fn tasks<'a, F: Real>(
     layout: &TapeLayout,
     h: usize,

@@ -1,4 +1,4 @@
-//! The weights of a direction as one argument of the operation.
+//! Passes the weights of an LSTM direction to a candle operation.
 //!
 //! A candle operation has at most three arguments, and a layer has up to seven. In one concatenated
 //! tensor, weights would be copied at every step, and their gradients three times more. Here the
@@ -14,7 +14,7 @@ use super::LstmWeights;
 use crate::gradients::GradientHooks;
 use crate::tensors;
 
-/// Stored gradients, by the thread of the backward pass.
+/// Gradients of W_ih, W_hh and b, by thread of the backward pass.
 type StoredGradients = Arc<Mutex<Vec<(ThreadId, [Tensor; 3])>>>;
 
 /// Weights, and the gradients that the operation has computed for them.

@@ -1,4 +1,4 @@
-//! The parameters of an LSTM layer.
+//! `Lstm`: the parameters of an LSTM layer, with candle's names and layout.
 use std::borrow::Cow;
 
 use candle_core::Tensor;
@@ -10,7 +10,8 @@ use crate::{Result, random};
 
 /// An LSTM layer of one direction or two.
 ///
-/// Names and layout of parameters are those of [`candle_nn::LSTM`].
+/// Names and layout of parameters are those of [`candle_nn::LSTM`]. D is the width of input rows, H
+/// that of the states; the gates are in the order i, f, g, o.
 ///
 /// | parameter of layer N | shape |
 /// |---|---|
@@ -36,7 +37,7 @@ impl Lstm {
     /// [`Parameters::initialize`](crate::Parameters::initialize).
     ///
     /// # Errors
-    /// Those of the builder.
+    /// Errors of the builder `vb`.
     pub fn new(
         input: usize,
         hidden: usize,
@@ -63,7 +64,7 @@ impl Lstm {
     /// The layer computes the same functions, but both biases are trained.
     ///
     /// # Errors
-    /// Those of the builder.
+    /// Errors of the builder `vb`.
     pub fn with_two_biases(mut self, layer: usize, vb: &VarBuilder) -> Result<Self> {
         let bias = |suffix: &str| {
             vb.get_with_hints(4 * self.hidden, &format!("bias_hh_l{layer}{suffix}"), Init::Const(0.0))
@@ -91,7 +92,7 @@ impl Lstm {
     /// Returns the weights of each direction, with the sum of two biases.
     ///
     /// # Errors
-    /// Candle's own errors.
+    /// Errors of candle.
     pub fn directions(&self) -> Result<Cow<'_, [LstmWeights]>> {
         if self.hidden_biases.is_empty() {
             return Ok(Cow::Borrowed(&self.directions));
@@ -126,7 +127,7 @@ impl Lstm {
     /// Copies the layer for streaming; none for two directions.
     ///
     /// # Errors
-    /// Candle's own errors.
+    /// Errors of candle.
     pub fn streaming(&self) -> Result<Option<StreamingLstm>> {
         match &self.directions()?[..] {
             [direction] => StreamingLstm::new(direction).map(Some),

@@ -1,8 +1,9 @@
-//! The layout of packed frames: which utterances form a group, and the rows of their frames.
+//! Layout of packed frames in an LSTM layer: groups of utterances, and rows of frames.
 //!
 //! ```text
 //! group       utterances, longest first; frame t has one row for each utterance longer than t
 //! direction   groups one after another, longest first; no padding
+//! strip       16 units of a frame, the task of a step if a layer is wide and groups are few
 //! ```
 use std::ops::Range;
 
@@ -10,19 +11,23 @@ use kernels::UNITS_PER_STRIP;
 
 /// Largest number of utterances of a group: more would not make the products of a step faster.
 const MAX_GROUP_UTTERANCES: usize = 16;
-/// Smallest number in large batches: fewer would read the recurrent weight too often.
+/// Smallest number of utterances of a group in large batches.
+///
+/// Smaller groups would read the recurrent weight too often.
 const MIN_GROUP_UTTERANCES: usize = 8;
 /// Target number of groups of a layer, in both directions together.
 const TARGET_GROUPS: usize = 128;
 
 /// Smallest number of strips of a frame, if strips are tasks.
 const MIN_STRIPS: usize = 64;
-/// Smallest number of multiply-adds of a frame with strips.
+/// Smallest number of multiply-adds of a frame with strips; fewer do not outweigh fork and join.
 const MIN_STRIP_OPERATIONS: usize = 1 << 24;
-/// Smallest number of utterances that a frame counts as: fewer take as long to read the weight.
+/// Smallest number of utterances in the count of a frame's operations.
+///
+/// A frame of fewer utterances takes as long, as it must read the whole weight.
 const MIN_COUNTED_UTTERANCES: usize = 4;
 
-/// Rows of a task that only copies.
+/// Rows of a task that only copies rows.
 pub(super) const ROWS_PER_BLOCK: usize = 8;
 
 /// The sizes of a layer: frames of the padded tensor, input width D, state width H.
@@ -95,7 +100,9 @@ impl RowGroup {
         self.utterances.len()
     }
 
-    /// Returns the utterances of a product: bands of nearly equal size.
+    /// Returns the utterances of a band, the rows of a recurrent product.
+    ///
+    /// Bands have nearly equal sizes, and at most as many rows as the micro-kernel.
     pub fn band(&self) -> usize {
         self.size().div_ceil(self.size().div_ceil(kernels::MAX_GATE_ROWS).max(1)).max(1)
     }

@@ -1,4 +1,4 @@
-//! The recurrent steps of one group of utterances, forward and backward.
+//! Recurrent steps of an LSTM for a group of utterances, both passes.
 //!
 //! ```text
 //! frame t, a task for each strip of 16 units and up to 8 utterances:
@@ -6,9 +6,11 @@
 //! backward, t from the last frame down:
 //!   dh[t] += da[t+1] W_hh     then the cell: da  dh[t] is the gradient of the output before
 //! ```
-//! Factors of the next frame's products are stored transposed: *[steps][utterances]*, one band of
-//! utterances after another. The tasks of a frame are distributed over threads if a layer is wide,
-//! and run one after another if groups are tasks: the sums are the same.
+//! a: gates i, f, g, o before their nonlinearity; h: states; `d` in front of a name: the loss's
+//! gradient. A band is up to 8 utterances. Factors of the next frame's products (h, or da) are
+//! stored transposed, a row for each unit and a column for each utterance of a band. The tasks of a
+//! frame are distributed over threads if a layer is wide, and run one after another if groups are
+//! tasks: the sums are the same.
 use kernels::{
     BufferPool, MAX_GATE_ROWS, PackedGates, Parts, Real, Tiling, UNITS_PER_STRIP, View, acquire,
     for_each_sequential, lstm_cell_backward, lstm_cell_forward, par_for, tiles_mut, transpose,
@@ -18,7 +20,7 @@ use super::layout::RowGroup;
 
 /// Packed rows of one group.
 ///
-/// `gates` are *rows x 4H* in candle's order i, f, g, o, the others *rows x H*.
+/// `gates` are *rows x 4H* in candle's order i, f, g, o; `cell` and `state` are *rows x H*.
 pub(super) struct StepRows<'a, F> {
     /// The input's part before [`forward`], gates after it, and da after [`backward`].
     pub gates: &'a mut [F],
@@ -47,7 +49,7 @@ impl FrameTiling {
 
     /// Returns the length of a transposed band.
     ///
-    /// Each unit has `each` numbers.
+    /// Each unit has `each` numbers: 1 for h, 4 for da.
     fn transposed_len(self, each: usize) -> usize {
         self.hidden.next_multiple_of(UNITS_PER_STRIP) * each * self.band
     }
@@ -72,7 +74,7 @@ impl FrameTiling {
 ///
 /// `recurrent` is W_hh, packed once for all steps and groups; `initial` has h and c of each
 /// utterance of the group before the first frame, which are 0 by default. `is_shared` is true if
-/// threads share a frame.
+/// threads share a frame. Overwrites gates, cells and states in `rows`.
 pub(super) fn forward<F: Real>(
     group: &RowGroup,
     h: usize,
@@ -147,7 +149,7 @@ pub(super) fn forward<F: Real>(
 /// Runs the backward steps of a group.
 ///
 /// `recurrent` is W_hh, packed for the backward pass; `rows` has the gates and cells of
-/// [`forward`].
+/// [`forward`]. da overwrites the gates.
 pub(super) fn backward<F: Real>(
     group: &RowGroup,
     h: usize,

@@ -1,11 +1,12 @@
-//! A streaming LSTM layer of one direction, for inference only.
+//! `StreamingLstm`: inference with an LSTM layer of one direction, chunk by chunk.
 //!
 //! ```text
 //! a = x W_ihᵀ + b       blocks of rows
 //! steps                 a task for each group, from h and c of each utterance to its next h and c
 //! ```
-//! The sums are those of `direction.rs`, in the same order, with any other utterances in the batch:
-//! chunks have the bits of the whole utterance.
+//! x are input rows, a gates before their nonlinearity; rows are packed as in `layout.rs`. The sums
+//! and their order are those of `direction.rs`, with any other utterances in the batch: the results
+//! of chunks have the bits of those of the whole utterance.
 use decoding::AffineLayer;
 use kernels::{PackedGates, items_mut, par_for};
 use serde::{Deserialize, Serialize};

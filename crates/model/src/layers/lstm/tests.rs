@@ -1,4 +1,4 @@
-//! The LSTM operation compared with plain candle operations and autograd.
+//! Tests of the LSTM operation, compared with plain candle operations and autograd.
 use candle_core::{DType, Device, Tensor, Var, WithDType};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -1,3 +1,5 @@
+//! Tests of captions: limits of lines and display times.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Tests of LAMB: steps computed by hand, threads, clipping, restored state.
+
 use approx::assert_relative_eq;
 use candle_core::{Device, Tensor};
 use candle_nn::Init;
