@@ -42,10 +42,9 @@ pub struct Gradients<F, G> {
     pub sites: G,
     /// Gradient of the head's weight, *C x H*.
     pub weight: Vec<F>,
-    /// Gradient of the head's bias, *C*, also for a head without a bias.
+    /// Gradient of the head's bias, *C*; present even without a bias.
     ///
-    /// It is summed in `f32` or `f64`, the type of the rows, within a strip of sites, and in `f64`
-    /// over strips.
+    /// It is summed in the type of the rows within a strip of sites, and in `f64` over strips.
     pub bias: Vec<f64>,
 }
 
@@ -56,7 +55,7 @@ impl<F: Real, G> Gradients<F, G> {
     }
 }
 
-/// Adds the gradients of sites and head to `into`; returns the active sites' number.
+/// Adds the gradients of sites and head to `into`.
 ///
 /// ```text
 /// for each wave of active sites (and a few inactive ones where rows were saved):

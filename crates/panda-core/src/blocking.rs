@@ -41,13 +41,15 @@ pub(crate) struct Blocking {
     pub steps: usize,
     /// Strips in a block.
     pub strips: usize,
-    /// Words of a block of hidden rows h, packed as a left or a right operand.
+    /// Words of a block of hidden rows, as left or right operand.
     pub h_left: usize,
     pub h_right: usize,
     /// Words of a tile of weights, transposed (`wt`) or not (`w`).
     pub wt_right: usize,
     pub w_right: usize,
-    /// Words of score gradients G of a block in a tile, transposed (`gt`) or not (`g`).
+    /// Words of a tile's score gradients of a block.
+    ///
+    /// `gt`: transposed, for the gradient of the head; `g`: for the gradient of the rows.
     pub gt_left: usize,
     pub g_left: usize,
 }

@@ -233,7 +233,7 @@ impl<F: Real> Pass<'_, F> {
     }
 }
 
-/// Merges the maxima and sums of tiles into those of sites, in tile order.
+/// Merges maxima and sums of tiles into those of sites, in order.
 fn merge<F: Real>(statistics: &[(F, f64)], max: &mut [F], sum: &mut [f64]) {
     let rows = max.len();
     par_for((parts_mut(max, ROWS_PER_TASK), parts_mut(sum, ROWS_PER_TASK)), |task, (max, sum)| {

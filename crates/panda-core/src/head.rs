@@ -52,12 +52,12 @@ impl<'a, F: Real> Head<'a, F> {
         Ok(Self { weight, bias, hidden, classes })
     }
 
-    /// Fails for a weight that is infinite, or becomes infinite when rounded to bf16.
+    /// Fails for a weight that is infinite in the precision of the products.
     ///
     /// Forward would treat it as a masked class, and backward would compute `0 · inf` = NaN. NaN
     /// weights make scores NaN, which forward reports with the site.
     pub(crate) fn check_weights(&self, precision: Precision) -> Result<()> {
-        // The scaled weight overflows to infinity exactly if the weight overflows in the precision.
+        // The scaled weight overflows to infinity if the weight overflows in the precision.
         let scale = match precision {
             Precision::Full => F::ONE,
             Precision::Bf16 => F::from_f64(F::MAX.to_f64() / Precision::BF16_LIMIT),

@@ -64,7 +64,7 @@ pub struct Plan<F> {
 const GROUP_BYTES: usize = 16 << 20;
 /// Maximum bytes of a group that needs more tiles for enough tasks.
 const MAX_GROUP_BYTES: usize = 21 << 20;
-/// Maximum bytes of all scores of a wave that is longer than [`WAVE_BLOCKS`].
+/// Maximum bytes of all scores of a wave longer than [`WAVE_BLOCKS`].
 const WAVE_SCORE_BYTES: usize = 24 << 20;
 /// Approximate sites of a block.
 const BLOCK_SITES: usize = 224;
@@ -262,7 +262,7 @@ impl<F: Real> Plan<F> {
         even_size(sites, self.wave, strip).max(1)
     }
 
-    /// Returns the number of sites with saved hidden rows, in total and per wave.
+    /// Returns the sites with saved hidden rows: total, and per wave.
     pub(crate) fn hidden_waves(&self, strip: usize) -> (usize, usize) {
         let step = self.wave_sites(self.saved_scores, strip);
         (

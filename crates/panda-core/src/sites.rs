@@ -22,7 +22,7 @@ pub trait Sites<F: Real>: Sync {
     fn max_abs(&self) -> f64;
     /// Writes the hidden rows of some sites, *rows x H*.
     fn fill(&self, sites: &[usize], hidden: &mut [F]);
-    /// Overwrites the gradient of some hidden rows by the gradient of their inputs.
+    /// Overwrites the gradient of hidden rows by that of their inputs.
     fn pull_back(&self, sites: &[usize], hidden: &[F], gradient: &mut [F]);
     /// Creates a zero gradient.
     fn zero_gradient(&self) -> Self::Gradient;
