@@ -1,6 +1,6 @@
-//! Max, log-sum and argmax over the arcs of one recognition-lattice frame.
+//! Max, sum of exponentials and argmax over a recognition lattice's label arcs.
 //!
-//! A label arc leads from state p (a label context) to one of V consecutive states:
+//! In one frame, a label arc leads from state p (a label context) to one of V consecutive states:
 //!
 //! ```text
 //! row p of width V leads to states  d = starts[p] .. starts[p] + V      w = rows[p, i] + shifts[p]
@@ -10,9 +10,10 @@
 //! gather_exp        rows[p, i] = exp(w + next[d + i]), sums[p] = Σ_i rows[p, i]
 //! merge_self_loops  w = alpha[q] + blank[positions[q]]; if w >= best[q]: best[q] = w, from[q] = 0
 //! ```
-//! i: label, w: arc weight, q: state, `from`: id of the best arc into a state (0: the blank's
-//! self-loop). The first of equal arcs wins, except for self-loops. A shift of -inf marks an
-//! unreachable state: its row is skipped, and `gather_exp` sets it to 0.
+//! i: label; w: arc weight; q: state; `from`: id of the best arc into a state (0: the blank's
+//! self-loop); `positions[q]`: index of the state's blank weight. The first of equal arcs wins,
+//! except for self-loops. A shift of -inf marks an unreachable state: its row is skipped, and
+//! `gather_exp` sets it to 0.
 use crate::Real;
 
 /// Rows of arc weights, with shifts and first destination states.

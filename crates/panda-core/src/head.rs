@@ -52,7 +52,7 @@ impl<'a, F: Real> Head<'a, F> {
         Ok(Self { weight, bias, hidden, classes })
     }
 
-    /// Fails for a weight that is infinite in the precision of the products.
+    /// Fails for a weight that is infinite in the products' precision.
     ///
     /// Forward would treat it as a masked class, and backward would compute `0 · inf` = NaN. NaN
     /// weights make scores NaN, which forward reports with the site.

@@ -1,4 +1,4 @@
-//! The arc walk: shortest distances over any graph of arcs, in any semiring, and single paths.
+//! The arc walk: shortest distances and single paths over graphs, in any semiring.
 //!
 //! ```text
 //! α(start) = 1      α(n) = ⊕_{arcs m -> n} α(m) ⊗ w(m -> n)
