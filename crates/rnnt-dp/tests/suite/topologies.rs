@@ -1,4 +1,4 @@
-//! Losses and gradients of all topologies and pruned bands compared with path sums.
+//! Losses and gradients of all topologies and bands compared with path sums.
 use oracle::{
     differences::central_difference,
     paths::{PathArc, sum_over_paths},
