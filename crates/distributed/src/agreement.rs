@@ -1,4 +1,4 @@
-//! Agreement on one error on all ranks.
+//! Makes all ranks (processes) return the same error when one fails.
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -6,10 +6,10 @@ use crate::{Error, ProcessGroup, Result};
 
 /// An error that every rank reports when one rank has it.
 pub trait SharedError: Sized + From<Error> {
-    /// What other ranks receive.
+    /// The form in which other ranks receive the error.
     type Report: Serialize + DeserializeOwned;
 
-    /// Returns what other ranks receive.
+    /// Returns the form in which other ranks receive the error.
     fn to_report(&self) -> Self::Report;
 
     /// Returns the priority of a report: all ranks return the error of lowest order.

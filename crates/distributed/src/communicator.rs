@@ -1,4 +1,4 @@
-//! The communicator interface, with an all-reduce in a fixed order.
+//! Interface of collective communication, with an all-reduce in a fixed order.
 //!
 //! ```text
 //! values     cut into R blocks                              on rank r
@@ -6,11 +6,11 @@
 //! add        ((x_0 + x_1) + x_2) + ...                      the sum of block r
 //! all-gather the sums of all blocks                         on all ranks
 //! ```
-//! A ring or a tree adds in its own order, and an MPI library may choose another algorithm for
-//! another length. Here a sum has the same bits for any division into
-//! blocks, and with any other values in them. Each rank sends and receives `2 (R - 1) / R` times
-//! its values, as in a ring; no all-reduce sends less (Patarasuk and Yuan 2009, *Bandwidth optimal
-//! all-reduce algorithms*).
+//! R: number of ranks (processes). A ring or a tree would add in another order, and an MPI library
+//! may choose another algorithm for another length. Here a sum has the same bits for any division
+//! into blocks, and with any other values in them. Each rank sends and receives
+//! `2 (R - 1) / R` times its values, as in a ring; no all-reduce sends less (Patarasuk and Yuan
+//! 2009, *Bandwidth optimal all-reduce algorithms*).
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -31,9 +31,8 @@ pub trait Communicator {
 
     /// Sends one block to each rank, and receives one from each.
     ///
-    /// Block `r` of `send` is sent to rank `r`.
-    ///
-    /// Block `r` of `receive` is the block that rank `r` sent to this rank.
+    /// Block `r` of `send` is sent to rank `r`. Block `r` of `receive` is the block that rank `r`
+    /// sent to this rank.
     ///
     /// # Shapes
     /// Both are `size` blocks of the same length, which is the same on all ranks.
@@ -47,7 +46,8 @@ pub trait Communicator {
 
     /// Shares a flag that is true while a thread waits.
     ///
-    /// While it is false, a call may leave its core to other threads.
+    /// While it is false, no thread needs the result of a call yet, and the call may leave its core
+    /// to other threads.
     fn set_waiting_flag(&mut self, _is_waiting: Arc<AtomicBool>) {}
 
     /// Ends all processes.
@@ -79,9 +79,9 @@ pub trait Communicator {
             .collect()
     }
 
-    /// Adds values over all ranks, in the order of the ranks.
+    /// Replaces values by their sums over all ranks, added in rank order.
     ///
-    /// The vector grows for the call to a multiple of the number of ranks.
+    /// During the call, the vector grows to a multiple of the number of ranks.
     ///
     /// # Shapes
     /// `values` has the same length on all ranks.
@@ -134,6 +134,7 @@ pub struct ReduceBuffers {
     received_bf16: Vec<u16>,
 }
 
+/// Replaces the buffer by the bits of values rounded to bf16.
 fn round_to_bf16(buffer: &mut Vec<u16>, values: &[f32]) {
     buffer.clear();
     buffer.extend(values.iter().map(|&value| bf16::from_f32(value).to_bits()));

@@ -1,4 +1,4 @@
-//! MPI as the communicator (feature `mpi`).
+//! MPI communicator (feature `mpi`), and detection of its launcher.
 use std::marker::PhantomData;
 use std::process;
 use std::sync::Arc;
@@ -35,7 +35,8 @@ pub struct MpiCommunicator {
 impl MpiCommunicator {
     /// Initializes MPI.
     ///
-    /// Returns none if this process has done so before, or if the library does not support threads.
+    /// Returns `None` if this process has initialized MPI before, or if the library does not
+    /// support threads.
     pub fn start() -> Option<Self> {
         let (universe, granted) = ::mpi::initialize_with_threading(Threading::Funneled)?;
         let start = || MpiCommunicator {
@@ -81,6 +82,7 @@ impl MpiCommunicator {
         ProcessWatch::start(rank, all.into_iter().enumerate().filter_map(visible).collect(), lost)
     }
 
+    /// Returns the pairs of all ranks.
     fn gather_pairs(&mut self, own: [u64; 2]) -> Vec<[u64; 2]> {
         let mut all = vec![[0; 2]; self.size()];
         self.all_gather(bytemuck::cast_slice(&own), bytemuck::cast_slice_mut(&mut all));
@@ -163,9 +165,9 @@ pub struct MpiLauncher {
 }
 
 impl MpiLauncher {
-    /// Detects the launcher from its environment variables; none if there is none.
+    /// Detects the launcher from environment variables; `None` without a launcher.
     ///
-    /// Known are those of OpenMPI, of the MPICH family, and of PMIx (queue systems).
+    /// It recognizes OpenMPI, the MPICH family, and PMIx (queue systems).
     pub fn detect() -> Option<Self> {
         let number = |name: &str| std::env::var(name).ok()?.parse().ok();
         let size = number("OMPI_COMM_WORLD_SIZE").or_else(|| number("PMI_SIZE"));

@@ -1,4 +1,6 @@
-//! A group of ranks: a communicator in its own thread, and sums that run during computation.
+//! Group of ranks (processes) whose all-reduces run during computation.
+//!
+//! The communicator has a separate thread. A sum over all ranks is divided into buckets:
 //!
 //! ```text
 //! begin_all_reduce   terms arrive in any order, each with its position
@@ -50,7 +52,7 @@ impl ProcessGroup {
     ///
     /// `connect` runs in the communicator's own thread.
     ///
-    /// Returns none if `connect` does.
+    /// Returns `None` if `connect` does.
     pub fn connect<C: Communicator>(
         connect: impl FnOnce() -> Option<C> + Send + 'static,
         transfer: TransferFormat,
@@ -60,7 +62,7 @@ impl ProcessGroup {
         Some(ProcessGroup { thread, transfer, bucket_values: BUCKET_VALUES, buckets, step })
     }
 
-    /// Sets the number of values of a bucket; sums are the same for each.
+    /// Sets the number of values of a bucket; it does not change the sums.
     #[must_use]
     pub fn with_bucket_values(mut self, values: usize) -> Self {
         self.bucket_values = values.max(1);
@@ -163,7 +165,7 @@ struct BucketedSum<'a> {
     bucket_values: usize,
     lengths: &'a [usize],
     sums: Vec<Vec<f32>>,
-    /// Sums that are complete.
+    /// Number of sums that are complete.
     filled: usize,
 }
 
@@ -181,7 +183,7 @@ impl BucketedSum<'_> {
             waiting[position] = Some(term);
             while let Some(term) = waiting.get_mut(next).and_then(Option::take) {
                 if let Err(error) = read(&term, &mut |values| self.add(values)) {
-                    // The other ranks wait for as many values.
+                    // The other ranks wait for this many values of the term.
                     self.add(&vec![f32::NAN; self.lengths[next]]);
                     outcome = Err(Error::Term(error.into()));
                 }
@@ -189,13 +191,15 @@ impl BucketedSum<'_> {
             }
         }
         if next < expected {
-            // This rank ends; buckets of different lengths on different ranks would be useless.
+            // This rank fails without a last call: its bucket would be shorter than those of the
+            // other ranks.
             return Err(Error::MissingTerms { expected, found: next });
         }
         self.flush();
         outcome.map(|()| self.sums)
     }
 
+    /// Appends values to the bucket; sends each full bucket.
     fn add(&mut self, mut values: &[f32]) {
         while !values.is_empty() {
             let free = self.bucket_values - self.buckets.values.len();
@@ -224,12 +228,13 @@ impl BucketedSum<'_> {
     }
 }
 
+/// A collective call that the communication thread runs.
 type CommJob = Box<dyn FnOnce(&mut dyn Communicator) + Send>;
 
 /// A communicator in its own thread, which runs one job after another.
 ///
-/// MPI libraries expect all calls from one thread; here it is this one. A panic of the owner aborts
-/// the communicator, so that other ranks do not wait.
+/// MPI libraries expect all calls from one thread: this thread makes all of them. A panic of the
+/// owner aborts the communicator, so that other ranks do not wait.
 pub(crate) struct CommThread {
     jobs: Option<Sender<CommJob>>,
     thread: Option<JoinHandle<()>>,
@@ -259,7 +264,7 @@ impl<T> Pending<T> {
 }
 
 impl CommThread {
-    /// Starts the thread, which creates the communicator; none if it cannot.
+    /// Starts the thread, which creates the communicator; `None` if that fails.
     pub fn start<C: Communicator>(connect: impl FnOnce() -> Option<C> + Send + 'static) -> Option<Self> {
         let (jobs, queue) = channel::<CommJob>();
         let (sender, connected) = channel();

@@ -1,4 +1,6 @@
-//! Threads of one process as ranks: a run in one process, and tests.
+//! Communicator between threads, for single-process runs and tests.
+//!
+//! Each thread acts as a rank.
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 
 use crate::Communicator;
@@ -9,6 +11,7 @@ pub struct ThreadCommunicator {
     shared: Arc<Shared>,
 }
 
+/// Memory that all ranks share.
 struct Shared {
     /// The latest bytes of each rank.
     sent: Vec<Mutex<Vec<u8>>>,

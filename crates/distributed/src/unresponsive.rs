@@ -1,12 +1,12 @@
-//! Detection of ranks that do not take part in a collective call.
+//! Detects ranks (processes) that do not join a collective MPI call.
 //!
 //! ```text
 //! rank 0 has waited for the limit   sends a query to all other ranks
 //! ranks that wait in the same call  reply, as they poll for queries while they wait
 //! rank 0, REPLY_TIME later          reports the ranks without a reply
 //! ```
-//! The lowest of the waiting ranks reports. Ranks that do not wait compute, are stopped, or are
-//! lost.
+//! The lowest of the waiting ranks reports (here rank 0). Ranks that do not wait are computing,
+//! stopped, or lost.
 use std::time::{Duration, Instant};
 
 use ::mpi::topology::SimpleCommunicator;
@@ -19,7 +19,7 @@ const REPLY_TIME: Duration = Duration::from_secs(2);
 /// Time until a rank is reported for the first time; later times are doubled.
 const FIRST_REPORT: Duration = Duration::from_secs(60);
 
-/// Tags of messages; collective calls have separate tags.
+/// MPI tags of queries and replies; collective calls have separate tags.
 const QUERY: i32 = 1;
 const REPLY: i32 = 2;
 
@@ -46,7 +46,9 @@ pub(crate) struct Monitor {
 pub(crate) struct Wait {
     started: Instant,
     next_poll: Instant,
+    /// Time from the start of the wait to the next query.
     next_query: Duration,
+    /// The query of this rank that waits for replies.
     query: Option<Query>,
 }
 
@@ -100,6 +102,7 @@ impl Monitor {
         }
     }
 
+    /// Reports ranks without a reply, if this is the lowest waiting rank.
     fn evaluate(&mut self, world: &SimpleCommunicator, wait: &mut Wait, query: &Query, now: Instant) {
         let is_final = wait.next_query >= self.limit;
         wait.next_query =

@@ -1,4 +1,4 @@
-//! Detection of other processes of the same machine that have ended.
+//! Watches the other ranks' processes on this machine, and reports ended ones.
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::ErrorKind;
@@ -18,9 +18,8 @@ pub struct ProcessWatch {
 impl ProcessWatch {
     /// Starts a thread that reports the first process that has ended.
     ///
-    /// The report is a call of `lost(rank, is_first)`.
-    ///
-    /// `is_first` is true on the lowest of the remaining ranks.
+    /// The report is a call of `lost(rank, is_first)`, where `is_first` is true on the lowest of
+    /// the remaining ranks. `others` are ranks and process ids.
     pub(crate) fn start(
         own_rank: usize,
         others: Vec<(usize, u64)>,
@@ -33,8 +32,8 @@ impl ProcessWatch {
             while is_running.load(Ordering::SeqCst) {
                 thread::sleep(CHECK_INTERVAL);
                 let Some(gone) = first_gone() else { continue };
-                // A process that ends regularly stops all watches first; its message may be under
-                // way.
+                // A process that ends regularly stops all watches first. This waits in case its
+                // message is still on the way.
                 thread::sleep(CHECK_INTERVAL);
                 if is_running.load(Ordering::SeqCst) {
                     let is_first = others.iter().all(|(rank, process)| *rank > own_rank || is_gone(*process));
@@ -51,14 +50,18 @@ impl ProcessWatch {
     }
 }
 
-/// Identifies the machine and its process namespace; equal for processes that can see each other.
+/// Identifies the machine and its process namespace.
+///
+/// The number is equal for processes that can see each other; `None` without `/proc`.
 pub(crate) fn machine() -> Option<u64> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let namespace = fs::read_link("/proc/self/ns/pid").ok()?;
     Some(hash(&format!("{boot}{}", namespace.display())).max(1))
 }
 
-/// Identifies the cores that this process may use, equally in all processes.
+/// Identifies the cores that this process may use.
+///
+/// The number is equal in processes with the same cores.
 pub(crate) fn allowed_cores() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     hash(status.lines().find(|line| line.starts_with("Cpus_allowed:")).unwrap_or_default())

@@ -1,4 +1,6 @@
-//! The nonlinearity of joint networks; a new one is a variant here and a name in recipes.
+//! Activation of the joint network: tanh or ReLU.
+//!
+//! A new activation needs a variant here and a name in the recipe files.
 use crate::Real;
 
 /// The function `act` of a hidden row `h = act(encoded + predicted)`.

@@ -1,9 +1,10 @@
-//! The affine layer over rows, forward and backward.
+//! Linear layer with bias, forward and backward, in parallel tasks.
 //!
 //! ```text
 //! forward                     y = x W + b
 //! backward, given dL/dy:      dx = dy Wᵀ      dW = xᵀ dy      db = Σ dy
 //! ```
+//! x: n input rows *n x D*; W: weight *D x O*; b: bias *O*; y: output rows *n x O*.
 use std::ops::Range;
 
 use crate::{
@@ -13,24 +14,28 @@ use crate::{
 
 /// Maximum rows of `x` for which the weight is not packed.
 const MAX_UNPACKED_ROWS: usize = 128;
-/// Rows of such a task for a weight of [`MIN_SPLIT_ELEMENTS`] or more: two threads pay off then.
+/// Rows of a task without packing, for [`MIN_SPLIT_ELEMENTS`] or more.
+///
+/// The weight is then large enough for two threads to pay off.
 const ROWS_PER_SPLIT_TASK: usize = MAX_UNPACKED_ROWS / 2;
 /// Minimum elements of a weight for splitting few rows into two tasks.
 const MIN_SPLIT_ELEMENTS: usize = 1 << 17;
-/// Maximum elements of a weight that all caches hold; tasks then are rows and read all of it.
+/// Maximum elements of a weight that fits the caches.
+///
+/// A task with such a weight has some rows and all columns, so it reads the whole weight.
 const MAX_CACHED_ELEMENTS: usize = 1 << 20;
-/// Maximum rows of such a task.
+/// Maximum rows of a task with a weight that fits the caches.
 const MAX_TASK_ROWS: usize = 56;
 /// Rows of the micro-kernel; larger tasks have a multiple of it.
 const KERNEL_ROWS: usize = 14;
 /// Minimum rows of a task; fewer would read the weight too often.
 const MIN_TASK_ROWS: usize = 8;
-/// Rows of a task with a larger weight.
+/// Rows of a task with a weight larger than the caches.
 ///
 /// Such a task also has a range of columns. The largest value with enough tasks is used; its
 /// operands stay in a second-level cache.
 const BLOCK_ROWS: [usize; 5] = [112, 56, 28, 14, 8];
-/// Maximum columns of such a task.
+/// Maximum columns of a task with a weight larger than the caches.
 const MAX_TASK_COLUMNS: usize = 256;
 /// Targeted number of tasks: two for each of 64 threads.
 const TARGET_TASKS: usize = 128;
@@ -138,7 +143,9 @@ impl<'a, F: Real> Affine<'a, F> {
         multiply_rows(self.pool, dy, self.weight.transposed(), dx, accumulate, |_| {});
     }
 
-    /// Adds `dW += xᵀ dy` and `db += Σ dy` for runs of rows `(x, dy)`, in their order.
+    /// Adds `dW += xᵀ dy` and `db += Σ dy` for a list of `(x, dy)`.
+    ///
+    /// A run is a pair of row matrices with the same number of rows; runs are added in order.
     ///
     /// `dW` is stored as the weight is; `db` is summed in `f64`.
     ///

@@ -1,4 +1,6 @@
-//! Arc weights from states to runs of consecutive states: a frame over label contexts.
+//! Max, sum of exponentials and argmax over a recognition lattice's label arcs.
+//!
+//! In one frame, a label arc leads from state p (a label context) to one of V consecutive states:
 //!
 //! ```text
 //! row p of width V leads to states  d = starts[p] .. starts[p] + V      w = rows[p, i] + shifts[p]
@@ -8,8 +10,10 @@
 //! gather_exp        rows[p, i] = exp(w + next[d + i]), sums[p] = Σ_i rows[p, i]
 //! merge_self_loops  w = alpha[q] + blank[positions[q]]; if w >= best[q]: best[q] = w, from[q] = 0
 //! ```
-//! The first of equal arcs wins, except for self-loops. A shift of -inf marks an unreachable state:
-//! its row is skipped, and `gather_exp` sets it to 0.
+//! i: label; w: arc weight; q: state; `from`: id of the best arc into a state (0: the blank's
+//! self-loop); `positions[q]`: index of the state's blank weight. The first of equal arcs wins,
+//! except for self-loops. A shift of -inf marks an unreachable state: its row is skipped, and
+//! `gather_exp` sets it to 0.
 use crate::Real;
 
 /// Rows of arc weights, with shifts and first destination states.
@@ -41,6 +45,7 @@ impl<'a, F: Real> ArcScatter<'a, F> {
     }
 }
 
+/// Returns the row width V.
 pub(crate) fn width<F>(rows: &[F], starts: &[u32]) -> usize {
     rows.len() / starts.len().max(1)
 }

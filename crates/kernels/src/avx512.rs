@@ -1,6 +1,7 @@
-//! AVX-512 versions of the vector functions.
+//! AVX-512 versions of exp, tanh, softmax statistics, dot product and LSTM cell.
 //!
-//! The compiler vectorizes [`super::math`] with half registers, which takes three times as long.
+//! They are hand-written because the compiler vectorizes [`super::math`] with half registers, which
+//! takes three times as long.
 //!
 //! ```text
 //! exp x = 2^k · p(r)    k = round(x / ln 2), r = x - k ln 2, p(r) = Σ_{j<=7} r^j / j!
@@ -93,6 +94,7 @@ fn store_to<const FULL: bool>(row: &mut [f32], at: usize, values: __m512) {
     store_full(row[at..].first_chunk_mut().expect("the register is full"), values);
 }
 
+/// Computes `exp x`; exactly 0 below `SMALLEST`, and NaN stays NaN.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 pub(super) fn exp_lanes(x: __m512) -> __m512 {
     // Minimum and maximum return their second argument where one is NaN.
@@ -274,6 +276,7 @@ fn sigmoid_lanes(x: __m512) -> __m512 {
     _mm512_div_ps(unit, _mm512_add_ps(unit, e))
 }
 
+/// As `crate::lstm_cell_forward`; `gates` and `cell` are overwritten.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 pub(crate) fn lstm_cell_forward(gates: &mut [f32], cell: &mut [f32], state: &mut [f32]) {
     let cells = cell.as_chunks_mut::<LANES>().0.iter_mut().zip(state.as_chunks_mut::<LANES>().0);
@@ -290,6 +293,7 @@ pub(crate) fn lstm_cell_forward(gates: &mut [f32], cell: &mut [f32], state: &mut
     }
 }
 
+/// As `crate::lstm_cell_backward`; `gates` and `carry` are overwritten.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 pub(crate) fn lstm_cell_backward(gates: &mut [f32], [cell, old, dh]: [&[f32]; 3], carry: &mut [f32]) {
     let unit = _mm512_set1_ps(1.0);

@@ -1,4 +1,4 @@
-//! Buffers that are reused from step to step.
+//! Pool of scratch buffers that training and decoding steps reuse by role.
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex};
 

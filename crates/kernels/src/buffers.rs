@@ -1,4 +1,4 @@
-//! Buffers that are allocated once and reused: aligned, and on large pages where possible.
+//! Reusable memory: cache-aligned vectors, large pages, and freeing of excess.
 //!
 //! The first touch of each fresh page takes 0.2 to 1 µs, which adds up to tens of milliseconds for
 //! the scores of a whole batch. Large buffers therefore request 2 MiB pages (`MADV_HUGEPAGE`).
@@ -33,7 +33,9 @@ pub fn zeros<F: Real>(len: usize) -> Vec<F> {
     buffer
 }
 
-/// Makes a buffer at least `len` elements long; growing discards the old elements.
+/// Makes a buffer at least `len` elements long; `value` fills new memory.
+///
+/// Growing discards the old elements; a sufficient buffer keeps its length and its contents.
 pub fn ensure_len<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) {
     if buffer.len() < len {
         *buffer = Vec::new();

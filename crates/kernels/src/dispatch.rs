@@ -1,12 +1,14 @@
-//! Run-time selection of the vector functions.
+//! Selects the AVX-512, AVX2 or portable version of each vector function.
+//!
+//! The selection happens at run time, by the instruction sets that `simd.rs` detected.
 #![allow(unsafe_code)]
 #[cfg(target_arch = "x86_64")]
 use super::avx512;
 use super::{ArcScatter, lstm_cell, math, simd::SimdLevel};
 
-/// Defines functions that select the AVX-512 version or `math::NAME`.
+/// Defines functions that call the AVX-512 version or `math::NAME`.
 ///
-/// The latter is compiled for AVX2 and portably.
+/// `math::NAME` is compiled twice: for AVX2, and for any CPU.
 macro_rules! dispatched {
     ($(fn $name:ident($($arg:ident: $kind:ty),*) $(-> $out:ty)? = $wide:path;)*) => {$(
         #[inline]
@@ -61,6 +63,7 @@ dispatched! {
     fn tanh_slope(gradient: &mut [f32], hidden: &[f32]) = math::tanh_slope::<true>;
 }
 
+/// Defines functions with an AVX-512 version and a portable one.
 macro_rules! lstm_cell {
     ($($name:ident, $plain:path, ($($arg:ident: $kind:ty),*);)*) => {$(
         pub(super) fn $name(level: SimdLevel, $($arg: $kind),*) {
@@ -74,7 +77,7 @@ macro_rules! lstm_cell {
     )*};
 }
 
-// At other levels they consist of the functions above.
+// Other levels use the portable loops, whose exponentials are the dispatched functions above.
 lstm_cell! {
     lstm_cell_forward, lstm_cell::forward, (gates: &mut [f32], cell: &mut [f32], state: &mut [f32]);
     lstm_cell_backward, lstm_cell::backward, (gates: &mut [f32], units: [&[f32]; 3], carry: &mut [f32]);

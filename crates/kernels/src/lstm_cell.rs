@@ -1,4 +1,4 @@
-//! The LSTM cell for rows of a strip of units.
+//! LSTM cell: gate activations, cell and state, forward and backward.
 //!
 //! ```text
 //! i, f, o = σ(..)   g = tanh(..)       c = f c' + i g       h = o tanh(c)
@@ -6,13 +6,14 @@
 //!   dc += dh o (1 - tanh²c)    dc' = dc f
 //!   da = [dc g i(1-i), dc c' f(1-f), dc i (1-g²), dh tanh(c) o(1-o)]
 //! ```
-//! c' is the cell of the previous frame.
+//! i, f, g, o: gates; c: cell; h: state (output); c': cell of the previous frame; da: gradient of
+//! the gates' inputs. A call covers some utterances (rows) of one frame, for 16 units (a strip).
 use crate::{Real, product::UNITS_PER_STRIP};
 
-/// Gates of a row of a strip.
+/// Gate values of one utterance for the 16 units of a strip.
 const GATES: usize = 4 * UNITS_PER_STRIP;
 
-/// Computes gates, cell and state of a frame in place.
+/// Computes gates, cell and state of a frame; overwrites `gates` and `cell`.
 ///
 /// # Shapes
 /// `gates` *rows x (i, f, g, o) x 16*: inputs of the nonlinearities, overwritten by their values;
@@ -25,11 +26,11 @@ pub fn lstm_cell_forward<F: Real>(gates: &mut [F], cell: &mut [F], state: &mut [
     F::lstm_cell_forward(gates, cell, state);
 }
 
-/// Backward of [`lstm_cell_forward`], in place.
+/// Backward of [`lstm_cell_forward`]; overwrites `gates` and `carry`.
 ///
 /// # Shapes
-/// `gates`: values from forward, overwritten by da; `cell` c; `previous` c'; `dh`; `carry`: dc of
-/// next frame, overwritten by dc'.
+/// As in forward. `gates`: values from forward, overwritten by da; `cell`: c; `old`: c'; `dh`;
+/// `carry`: dc from the next frame, overwritten by dc' for the previous frame.
 ///
 /// # Panics
 /// If the lengths do not match.

@@ -1,11 +1,11 @@
-//! Vector mathematics for `f32`, in loops that the compiler vectorizes.
+//! Portable exp, ln, tanh, sigmoid and softmax for `f32` slices.
 //!
 //! ```text
 //! exp x   = 2^k · p(r)          k = round(x / ln 2), r = x - k ln 2, |r| <= ln 2 / 2
 //! p(r)    = Σ_{j<=7} r^j / j!   error below 5.3e-9 relative, a twelfth of an f32 ULP
 //! tanh x  = e / (e + 2)         e = exp(2x) - 1 = 2^k (p(r) - 1) + (2^k - 1)
 //! ```
-//! The form of e has no cancellation near 0.
+//! The compiler vectorizes the loops. The form of e has no cancellation near 0.
 //!
 //! `FUSED` is true where the code is compiled for fused multiply-add. Elsewhere `mul_add` would be
 //! a library call, so the portable version multiplies and adds.
@@ -19,7 +19,7 @@ pub(super) const LN2_HIGH: f32 = 0.693_359_4; // 355 / 512: k times this is exac
 pub(super) const LN2_LOW: f32 = -2.121_944_4e-4;
 /// Adding and subtracting 1.5 · 2^23 rounds to the nearest integer.
 ///
-/// The integer is in the low bits in between.
+/// After the addition, the integer is in the low bits of the sum.
 const ROUND: f32 = 12_582_912.0;
 /// Arguments of `exp` beyond these limits give 0 and +inf.
 pub(super) const SMALLEST: f32 = -86.6;
@@ -32,7 +32,7 @@ fn fma<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FUSED { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// Returns `(2^(k - DOWN), p(r) - 1)`.
+/// Returns `(2^(k - DOWN), p(r) - 1)`; `DOWN` = 1 avoids overflow of `2^k` for the largest x.
 #[inline(always)]
 fn reduce<const FUSED: bool, const DOWN: u32>(x: f32) -> (f32, f32) {
     let shifted = fma::<FUSED>(x, std::f32::consts::LOG2_E, ROUND);
@@ -102,6 +102,7 @@ fn ln_one<const FUSED: bool>(x: f32) -> f32 {
     if x < 0.0 || x.is_nan() { f32::NAN } else { y }
 }
 
+/// Coefficients of Cephes' `logf`, highest power first.
 pub(super) const LN: [f32; 9] = [
     7.037_683_6e-2,
     -1.151_461e-1,
@@ -316,7 +317,7 @@ pub(super) fn row_statistics<const FUSED: bool>(row: &[f32]) -> (f32, f64) {
 
 /// Computes `out = factor · exp(z - max)`, 0 below [`FLUSH_THRESHOLD`].
 ///
-/// Without `z`, it is `out` plus the bias, if any.
+/// If `z` is `None`, the scores are read from `out`, and the bias, if any, is added to them.
 #[inline(always)]
 pub(super) fn row_softmax<const FUSED: bool>(
     out: &mut [f32],

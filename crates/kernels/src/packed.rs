@@ -1,11 +1,12 @@
-//! Products of packed operands.
+//! Formats of packed matrices for BLIS-style products, `f32`/`f64` or bf16.
 //!
-//! The same rows and weights take part in many products, so they are packed once. Results are used
-//! by the vector functions while they are still in the cache.
+//! The same rows and weights take part in many products, so they are packed once. Vector functions
+//! use the results while they are still in the cache.
 //!
 //! A left operand *m x k* is stored in micro-panels of a few rows, a right one *k x n* in
-//! micro-panels of a few columns, each step by step. The sizes and the number type depend on the
-//! format ([`OperandFormat`]): [`FullFormat`] keeps the type of the rows, [`bf16`] rounds.
+//! micro-panels of a few columns, each step by step (step: index of the sum over k). The sizes and
+//! the number type depend on the format ([`OperandFormat`]): [`FullFormat`] keeps the type of the
+//! rows, [`bf16`] rounds.
 pub mod bf16;
 mod full;
 pub(crate) mod micro;
@@ -49,14 +50,14 @@ pub trait OperandFormat<F: Real>: 'static {
 
     /// Returns the rows that a task should multiply at once.
     ///
-    /// Packed rows may be split at multiples of it. As many steps may be packed separately.
+    /// Packed rows may be split at multiples of it. Steps may be packed separately in multiples
+    /// of it.
     fn strip() -> usize;
 
     /// Returns the words of an operand with `side` rows or columns.
     ///
     /// This is also the offset of row or column `side`, if it is a multiple of
     /// [`side`](Self::side).
-    ///
     fn words(operand: Operand, side: usize, depth: usize) -> usize;
 
     /// Packs steps of an operand, from step `skip` on.
@@ -66,7 +67,7 @@ pub trait OperandFormat<F: Real>: 'static {
     /// A partial operand has whole strips of steps, except at the end. Padding is filled with 0.
     fn pack(view: View<F>, operand: Operand, out: &mut [Self::Word], skip: usize, depth: usize);
 
-    /// `out (=|+=) left · right`
+    /// Computes `out (=|+=) left · right`.
     fn multiply(
         out: ViewMut<F>,
         left: &[Self::Word],

@@ -1,4 +1,4 @@
-//! The parallel loop of all crates: slices divided into parts, one task for each.
+//! The parallel loop of all crates: one task for each part of a slice.
 //!
 //! ```text
 //! par for each part:  run(number, part)
@@ -22,7 +22,7 @@ pub unsafe trait Parts: Sync {
     /// The argument of a task.
     type Part;
 
-    /// Returns the number of parts.
+    /// Returns the number of parts; `usize::MAX` if `None` leaves it open.
     fn count(&self) -> usize;
 
     /// Returns part number `at`.

@@ -1,8 +1,8 @@
-//! Matrix products `out (=|+=) alpha · a · b` over borrowed row-major views.
+//! Matrix products `out (=|+=) alpha · a · b` over borrowed row-major matrices.
 //!
-//! A product runs on the calling thread; parallelism is in callers, whose tasks own their output.
-//! The bits of an element depend only on its row and its column, not on other rows and columns, so
-//! rows may be multiplied together or separately.
+//! A product runs on the calling thread; callers run products in parallel tasks that own their
+//! output. The bits of an element depend only on its row and its column, not on other rows and
+//! columns, so rows may be multiplied together or separately.
 mod blocked;
 pub(crate) mod gates;
 #[cfg(target_arch = "x86_64")]

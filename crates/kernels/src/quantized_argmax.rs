@@ -1,4 +1,4 @@
-//! The best of 32 states for each label, by quantized estimates.
+//! Viterbi step: the best of 32 states for each label, screened with integers.
 //!
 //! ```text
 //! score       l[p,y] = c_y + Σ_k w_yk h_k[p]      h_k[p] = tanh(P_k[p] + Q_k)
@@ -8,6 +8,9 @@
 //!             W and D are 16-bit integers, accumulated in 32 bits
 //! error       |ε_y| <= κ_y (‖W - C_y w‖ ‖D‖ + Σ_k C_y |w_yk| / 2)  +  rounding of the f32 sums
 //! ```
+//! p: state (label context); y: label; k: hidden unit; w, c: head weight and bias; P, Q: projected
+//! state and frame; h: joint-network output; C_y, S: quantization scales of weights and of tanh.
+//!
 //! The best state of a label is among those whose estimate is within `2 ε_y` of the largest one.
 //! Only these are scored exactly, each in one chain of sums as in a product. The result has the
 //! same bits as a search over all scores, and about one score in 32 is computed. The term of the
@@ -147,13 +150,17 @@ impl<F: Real> QuantizedArgmax<F> {
             .is_some_and(|bytes| bytes <= packing_bytes::<F>())
     }
 
-    /// Returns the bytes of a search for *k* and *V*.
+    /// Returns an upper bound on the bytes of a search.
+    ///
+    /// `depth` is *k*, the number of hidden units; `labels` is *V*.
     pub fn bytes(depth: usize, labels: usize) -> usize {
         let block = depth * PANEL_COLUMNS * size_of::<F>() + depth.div_ceil(2) * PANEL_COLUMNS * 4 + 1024;
         labels.div_ceil(PANEL_COLUMNS) * block + 2 * depth * size_of::<F>() + 1024
     }
 
-    /// Computes the center term `m` of a prepared frame for [`update`](Self::update).
+    /// Writes the center term of a prepared frame for [`update`](Self::update).
+    ///
+    /// `center` receives a rounding offset minus `m`, not `m`: the sum with a tanh is quantized.
     ///
     /// # Panics
     /// If a length is not *k*.
@@ -186,7 +193,7 @@ impl<F: Real> QuantizedArgmax<F> {
         unreachable!("no search exists without AVX-512 VNNI");
     }
 
-    /// *k*
+    /// Returns *k*, the number of hidden units.
     pub(crate) fn depth(&self) -> usize {
         self.center.len()
     }

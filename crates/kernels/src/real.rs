@@ -1,4 +1,6 @@
-//! The floating-point types of rows: `f32` and `f64`.
+//! The trait `Real` of `f32` and `f64`, with all number-type-specific kernels.
+//!
+//! `f32` selects a vectorized version at run time; `f64` uses plain loops, for references.
 use std::cell::RefCell;
 
 use crate::{
@@ -103,7 +105,7 @@ pub trait Real:
     fn row_statistics(row: &[Self]) -> (Self, f64);
     /// Computes `out = factor · exp(z - max)`, 0 below [`Self::FLUSH_THRESHOLD`].
     ///
-    /// Without `z`, it is `out` plus the bias, if any.
+    /// If `z` is `None`, the scores are read from `out`, and the bias, if any, is added to them.
     #[doc(hidden)]
     fn row_softmax(out: &mut [Self], z: Option<&[Self]>, bias: Option<&[Self]>, max: Self, factor: Self);
     /// Largest magnitude of tanh addends; beyond it, prepared products would overflow.
@@ -198,7 +200,7 @@ pub trait Real:
     /// Multiplies panels of a strip of gates; see [`gates`].
     #[doc(hidden)]
     fn multiply_panels(level: SimdLevel, rows: usize, panels: usize, streams: GatePanels<Self>);
-    /// √x
+    /// Returns the square root.
     #[doc(hidden)]
     fn sqrt(self) -> Self;
     /// See [`super::lamb_moments`].

@@ -1,8 +1,8 @@
-//! Rows of scaled numbers, for sums over lattices.
+//! Rows of scaled numbers (mantissa and exponent), for forward-backward without logarithms.
 //!
-//! [`Scaled`] explains the numbers. The row functions are one portable source that is compiled for
-//! each instruction set and selected at run time (`dispatch.rs`). `diagonals.rs` and `avx512.rs`
-//! convert between rows and row-major matrices.
+//! [`Scaled`] explains the numbers. A row is an anti-diagonal of a transducer lattice. The row
+//! functions are one portable source that is compiled for each instruction set and selected at run
+//! time (`dispatch.rs`). `diagonals.rs` and `avx512.rs` copy between rows and row-major matrices.
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod diagonals;
@@ -18,7 +18,9 @@ pub use number::Scaled;
 /// `f64` numbers in an AVX-512 register; rows are padded to multiples of it.
 pub const LANES: usize = 8;
 
-/// The emission that represents -inf: millions of them have a finite sum.
+/// The emission (log-probability of an arc) that represents -inf.
+///
+/// The sum of millions of them is still finite.
 pub const LOG_ZERO: f64 = -1e290;
 
 /// A row of scaled numbers.
@@ -129,7 +131,7 @@ pub fn add(total: &mut ScaledRowMut<'_>, term: ScaledRow<'_>) {
     dispatch::add(SimdLevel::best(), term, total.reborrow());
 }
 
-/// Computes `out = a · b · factor · 2^-shift`.
+/// Computes `out = a · b · factor · 2^-shift` as plain `f64` numbers.
 #[inline(always)]
 pub fn posterior(a: ScaledRow<'_>, b: ScaledRow<'_>, factor: f64, shift: f64, out: &mut [f64]) {
     dispatch::posterior(SimdLevel::best(), [a, b], factor, shift, out);
@@ -143,7 +145,9 @@ pub fn dot(total: Scaled, a: ScaledRow<'_>, b: ScaledRow<'_>) -> Scaled {
     })
 }
 
-/// The sites of a diagonal in a row-major matrix: `first`, `first - back`, `first - 2 back`, ...
+/// Positions of a diagonal's sites: `first`, `first - back`, `first - 2 back`, ...
+///
+/// A site is a lattice node (t, u); the matrix is row-major, *T x (U + 1)* with some arcs per site.
 #[derive(Debug, Clone, Copy)]
 pub struct Stride {
     /// Index of the first site.
@@ -161,7 +165,9 @@ impl Stride {
     }
 }
 
-/// Returns the sites of diagonal d, from label `low` on.
+/// Returns the positions of the sites of diagonal `d`.
+///
+/// The diagonal has the sites (d - u, u), from label position u = `low` on.
 pub fn stride(d: usize, low: usize, labels: usize, arcs: usize) -> Stride {
     Stride { first: ((d - low) * (labels + 1) + low) * arcs, back: labels * arcs }
 }

@@ -1,4 +1,6 @@
-//! Scratch requirements: the bytes of an operation in addition to arguments and results.
+//! `ScratchReq`: how many bytes of scratch memory an operation needs.
+//!
+//! Scratch memory is memory in addition to arguments and results.
 use crate::buffers::CACHE_LINE;
 
 /// Bytes of scratch memory that an operation needs.

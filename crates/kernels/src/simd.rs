@@ -1,4 +1,4 @@
-//! Instruction sets of the CPU, with tokens that prove their detection.
+//! Run-time detection of CPU instruction sets, with tokens as proof.
 //!
 //! Only detection creates a token such as [`Avx512`]. A safe function that calls code compiled for
 //! an instruction set takes the token of that set, so its availability is guaranteed by type.

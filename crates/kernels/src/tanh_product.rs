@@ -1,4 +1,6 @@
-//! Products of a packed left side with tanh of sums.
+//! Joint-network scores: head weight times tanh(encoder row + predictor row).
+//!
+//! The product runs over panels of 32 columns and computes tanh of the next panel meanwhile.
 use crate::{
     Accumulate, PackedLeft, Real, View,
     packed::{OutputTile, RightPanels},
@@ -30,6 +32,7 @@ pub struct TanhProducts<'a, F> {
     left: &'a PackedLeft<F>,
     /// tanh of the current panel and of the next one.
     hidden: [&'a mut [F]; 2],
+    /// True if `hidden[0]` already has the tanh of the next call.
     ready: bool,
 }
 

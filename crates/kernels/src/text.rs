@@ -1,4 +1,4 @@
-//! Display of foreign text and of numbers in messages.
+//! Escapes and shortens file names, inputs and numbers in error messages.
 use std::fmt::{self, Display, LowerExp, Write};
 
 /// Maximum characters of an [`Excerpt`].

@@ -1,10 +1,12 @@
-//! Tiles of row-major rows, as parts for [`par_for`](crate::par_for).
+//! Divides a row-major matrix into rectangular mutable tiles, one per task.
+//!
+//! The tiles are the parts of [`par_for`](crate::par_for), its parallel loop.
 #![allow(unsafe_code)]
 use std::marker::PhantomData;
 
 use crate::Parts;
 
-/// How rows are divided: into bands of rows, and their columns into strips.
+/// Division of rows into bands, and of their columns into strips.
 ///
 /// ```text
 /// row:   `planes` planes, one after another

@@ -1,9 +1,10 @@
-//! Element-wise updates of weights: Adam, LAMB, and exponential moving averages.
+//! Optimizer steps over weight slices: Adam, LAMB, and exponential moving averages.
 //!
 //! ```text
 //! m ← β₁m + (1-β₁)g      v ← β₂v + (1-β₂)g²
 //! ```
-//! They are limited by the memory bandwidth; a caller runs blocks of a tensor in parallel.
+//! g: gradient; m, v: first and second moment; w: weight; s: number of the step. The functions are
+//! limited by the memory bandwidth; a caller runs blocks of a tensor in parallel.
 use crate::Real;
 
 /// Factors of a step of [`adam_update`].
@@ -71,7 +72,9 @@ impl<F: Real> LambFactors<F> {
     }
 }
 
-/// Updates the moments; returns `[Σ w², Σ u²]` in `f64`, in a fixed order.
+/// Updates the moments; returns `[Σ w², Σ u²]` of weights and updates u.
+///
+/// The sums are `f64`, in a fixed order. `lamb_update` computes u again.
 ///
 /// # Panics
 /// If the lengths differ.

@@ -1,4 +1,4 @@
-//! Scratch memory of tasks, in a planned number of slots.
+//! Scratch memory of parallel tasks: a planned number of locked slots.
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::{ReusableBuffer, ScratchReq};

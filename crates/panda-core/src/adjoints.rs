@@ -1,4 +1,6 @@
-//! Gradients of the loss with respect to the emissions.
+//! Inputs of backward: loss gradients of emissions, z-loss, and score clamp.
+//!
+//! An emission r is the log-probability of a selected class at a site, a lattice node (t, u).
 use kernels::{par_find, range_parts};
 
 use crate::{Error, Real, Result, Selection, blocking::SITES_PER_TASK, error::expect_len};

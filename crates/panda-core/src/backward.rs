@@ -1,4 +1,8 @@
-//! Backward: gradients from compact adjoints, wave by wave and tile by tile.
+//! Backward of the selected normalizer: gradients of hidden rows and head.
+//!
+//! Sites (lattice nodes) are processed in waves and classes in tiles. Symbols as in the crate
+//! documentation: h hidden rows, W head weight, Z scores, G score gradients, a adjoints, A their
+//! row sums.
 use std::{ops::Range, sync::Mutex};
 
 use kernels::{
@@ -38,7 +42,9 @@ pub struct Gradients<F, G> {
     pub sites: G,
     /// Gradient of the head's weight, *C x H*.
     pub weight: Vec<F>,
-    /// Gradient of the head's bias, *C*, also for a head without one; summed in `f64` by strips.
+    /// Gradient of the head's bias, *C*; present even without a bias.
+    ///
+    /// It is summed in the type of the rows within a strip of sites, and in `f64` over strips.
     pub bias: Vec<f64>,
 }
 
@@ -100,7 +106,7 @@ pub struct GradientSink<'a, F> {
     bias: &'a mut [f64],
 }
 
-/// [`backward`] with type-erased sites.
+/// Runs [`backward`] with type-erased sites.
 pub(crate) fn backward_impl<F: Real>(
     arguments: BackwardInputs<F, dyn DynSites<F> + '_>,
     workspace: &mut Workspace<F>,
@@ -189,7 +195,7 @@ impl<F: Real> Pass<'_, F> {
         count
     }
 
-    /// Runs a wave; `saved` is true if its hidden rows were saved.
+    /// Runs a wave (sites processed at once); `saved`: its hidden rows were saved.
     fn wave<N: OperandFormat<F>>(
         &self,
         sites: &dyn DynSites<F>,
@@ -246,12 +252,12 @@ impl<F: Real> Pass<'_, F> {
         (into.scatter)(wave, gradient);
     }
 
-    /// Returns whether the scores of a wave must be recomputed.
+    /// Returns whether the scores of a wave must be recomputed; waves never mix both kinds.
     fn recompute(&self, wave: &[usize]) -> bool {
         wave[0] >= self.score_sites
     }
 
-    /// Computes packed score gradients, and column sums of each strip.
+    /// Computes packed score gradients G, and column sums of each strip.
     ///
     /// ```text
     /// par for each tile, par for each block, par for each strip:

@@ -1,4 +1,7 @@
-//! Task and operand sizes for a kernel, and waves of sites.
+//! Task sizes of the normalizer's loops, and division of sites into waves.
+//!
+//! wave: sites whose hidden rows exist at once; block: part of a wave; strip: rows of one
+//! score task; tile: classes whose scores exist at once; word: element of a packed operand.
 use std::ops::Range;
 
 use kernels::{
@@ -25,7 +28,7 @@ const MAX_SLOTS: usize = 64;
 /// Task sizes of a wave, and words of its packed operands.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Blocking {
-    /// Rows of a left micro-panel, and columns of a right one.
+    /// `mr`: rows of a left micro-panel; `nr`: columns of a right one.
     pub mr: usize,
     pub nr: usize,
     /// Rows of a task that computes scores.
@@ -38,13 +41,15 @@ pub(crate) struct Blocking {
     pub steps: usize,
     /// Strips in a block.
     pub strips: usize,
-    /// Words of a block of hidden rows.
+    /// Words of a block of hidden rows, as left or right operand.
     pub h_left: usize,
     pub h_right: usize,
-    /// Words of a tile of weights.
+    /// Words of a tile of weights, transposed (`wt`) or not (`w`).
     pub wt_right: usize,
     pub w_right: usize,
-    /// Words of score gradients of a block in a tile.
+    /// Words of a tile's score gradients of a block.
+    ///
+    /// `gt`: transposed, for the gradient of the head; `g`: for the gradient of the rows.
     pub gt_left: usize,
     pub g_left: usize,
 }
@@ -108,12 +113,11 @@ pub(crate) fn forward_waves<F: Real>(
     })
 }
 
-/// Calls `visit` with each wave of active sites.
+/// Calls `visit(wave, saved)` with each wave of active sites.
 ///
-/// The second argument is true if the hidden rows of the wave are saved.
-///
-/// Waves with saved hidden rows come first, then other sites with saved scores (the first
-/// `score_sites`), then the rest.
+/// `saved` is true if the hidden rows of the wave are saved; such waves may include a few inactive
+/// sites. They come first, then other sites with saved scores (the first `score_sites`), then the
+/// rest.
 pub(crate) fn backward_waves<F: Real>(
     plan: &Plan<F>,
     strip: usize,
@@ -123,8 +127,8 @@ pub(crate) fn backward_waves<F: Real>(
     wave_sites: &mut Vec<usize>,
     mut visit: impl FnMut(&[usize], bool),
 ) {
-    // Saved rows are contiguous, so that a few inactive ones are included: their gradients are
-    // zero.
+    // Saved rows are contiguous, so a wave of them includes a few inactive sites, whose gradients
+    // are zero.
     let is_dense = |wave: &Range<usize>| 8 * count_active(&active[wave.clone()]) >= 7 * wave.len();
     let is_active = |site: &usize| active[*site];
     let saved_waves = normalized.hidden.waves(plan, score_sites);

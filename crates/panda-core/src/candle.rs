@@ -1,4 +1,4 @@
-//! candle operations of the selected normalizer, with autograd.
+//! Selected normalizer as candle operations with autograd.
 //!
 //! Emissions are `f64` for rows of any type, as explained in the crate documentation. Gradients
 //! have the types of their arguments.
@@ -50,7 +50,7 @@ fn with_values<F: Element, T, E: From<Error>, const K: usize>(
     work(slices)
 }
 
-/// Returns a tensor (`f64`) of given values with a custom gradient.
+/// Returns an `f64` tensor of given values, with a custom gradient.
 ///
 /// It is a function of any number of tensors. `grad_fn(i, upstream)` returns the gradient of tensor
 /// `i`, given the derivative with respect to the values.
@@ -108,6 +108,7 @@ impl CustomOp1 for GradientNode {
     }
 }
 
+/// The candle operation; forward keeps its result for backward.
 struct SelectedNormalizer<F> {
     selection: Selection,
     workspace: Mutex<Workspace<F>>,

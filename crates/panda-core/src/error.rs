@@ -1,4 +1,4 @@
-//! The error type of the crate.
+//! Errors of the selected normalizer: invalid arguments of a call.
 
 use kernels::ShortFloat;
 

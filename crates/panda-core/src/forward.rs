@@ -1,4 +1,7 @@
-//! Forward: emissions and logZ, wave by wave and tile by tile.
+//! Forward of the selected normalizer: exact log-probabilities of selected classes.
+//!
+//! Sites (lattice nodes) are processed in waves and classes in tiles. h: hidden rows; W, b: head
+//! weight and bias; Z: scores; r: emissions.
 use std::ops::Range;
 
 use kernels::{
@@ -47,7 +50,7 @@ pub fn forward<F: Real, S: Sites<F>>(
     F::forward_impl(sites, head, selection, workspace)
 }
 
-/// [`forward`] with type-erased sites.
+/// Runs [`forward`] with type-erased sites.
 pub(crate) fn forward_impl<F: Real>(
     sites: &dyn DynSites<F>,
     head: &Head<F>,
@@ -141,8 +144,9 @@ impl<F: Real> Pass<'_, F> {
 
     /// Computes scores, statistics and selected scores of a wave and group.
     ///
-    /// All scores are saved, or exist for a few rows of each task. Statistics are the largest score
-    /// and the sum of exponentials of each row of each tile.
+    /// With `saved_scores`, all scores are written to it; otherwise they exist for a few rows of
+    /// each task. Statistics are the largest score and the sum of exponentials of each row of each
+    /// tile.
     ///
     /// ```text
     /// par for each tile, par for each block, par for each strip:
@@ -202,7 +206,9 @@ impl<F: Real> Pass<'_, F> {
         });
     }
 
-    /// Writes the scores of the selected classes of a group.
+    /// Writes the scores of a group's selected classes to `emissions`.
+    ///
+    /// `Normalized::finish` subtracts logZ later.
     fn select(&self, wave: &[usize], group: &Range<usize>, selected_scores: &[F], emissions: &mut [f64]) {
         let (per_site, rows) = (self.selection.per_site(), wave.len());
         if per_site == 0 {
@@ -227,7 +233,7 @@ impl<F: Real> Pass<'_, F> {
     }
 }
 
-/// Merges the statistics of tiles into those of sites, in tile order.
+/// Merges maxima and sums of tiles into those of sites, in order.
 fn merge<F: Real>(statistics: &[(F, f64)], max: &mut [F], sum: &mut [f64]) {
     let rows = max.len();
     par_for((parts_mut(max, ROWS_PER_TASK), parts_mut(sum, ROWS_PER_TASK)), |task, (max, sum)| {

@@ -1,8 +1,9 @@
-//! The head, and the packed operands of its three products.
+//! The head (last linear layer), and packing for its three matrix products.
 //!
 //! ```text
 //! Z = h Wᵀ      dW += Gᵀ h      dh += G W
 //! ```
+//! h: hidden rows; W: head weight; Z: scores; G: score gradients.
 //!
 //! Sites are divided into blocks and classes into tiles, as planned by [`Plan`]. Each side of a
 //! product needs its own order, so each of the six operands is packed once. Scores and their
@@ -51,12 +52,12 @@ impl<'a, F: Real> Head<'a, F> {
         Ok(Self { weight, bias, hidden, classes })
     }
 
-    /// Fails for a weight that is infinite in the precision.
+    /// Fails for a weight that is infinite in the products' precision.
     ///
     /// Forward would treat it as a masked class, and backward would compute `0 · inf` = NaN. NaN
     /// weights make scores NaN, which forward reports with the site.
     pub(crate) fn check_weights(&self, precision: Precision) -> Result<()> {
-        // The scaled weight overflows where the precision does.
+        // The scaled weight overflows to infinity if the weight overflows in the precision.
         let scale = match precision {
             Precision::Full => F::ONE,
             Precision::Bf16 => F::from_f64(F::MAX.to_f64() / Precision::BF16_LIMIT),
@@ -277,8 +278,8 @@ fn pack_panels<'a, F: Real, N: OperandFormat<F>>(
     if N::STEPWISE {
         par_for(parts_mut(packed, N::words(Operand::Right, blocking.nr, blocking.steps)), pack);
     } else {
-        // Two micro-panels with one word each for these steps; words of equal steps are not
-        // adjacent.
+        // The NR columns are two micro-panels, which have one word each for these steps. The words
+        // of both are not adjacent, so they are packed in a temporary pair.
         let (low, high) = packed.split_at_mut(packed.len() / 2);
         par_for((items_mut(low), items_mut(high)), |piece, (low, high)| {
             let mut words = [N::ZERO; 2];

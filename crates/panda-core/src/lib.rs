@@ -1,8 +1,8 @@
 //! The exact selected normalizer: a few log-probabilities of a very large softmax.
 //!
-//! A transducer lattice needs two log-probabilities at each site, but their denominator covers
-//! every class. For hidden rows `h` *N x H*, a head `W` *C x H*, `b` *C* and selected classes `id`
-//! *N x S*,
+//! A transducer lattice needs two log-probabilities at each site (lattice node), but their
+//! denominator covers every class. For hidden rows `h` *N x H* (outputs of the joint network), a
+//! head `W` *C x H*, `b` *C* and selected classes `id` *N x S*,
 //!
 //! ```text
 //! z[i,c] = Σ_k h[i,k] W[c,k] + b[c]        logZ[i] = log Σ_c exp z[i,c]

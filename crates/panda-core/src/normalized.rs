@@ -1,4 +1,6 @@
-//! The result of forward: emissions and logZ of each site.
+//! Result of the normalizer's forward: emissions and logZ of each site.
+//!
+//! An emission is the log-probability of a selected class; a site is a lattice node (t, u).
 use kernels::{par_find, par_for, parts_mut, range_parts};
 
 use crate::{
@@ -52,13 +54,14 @@ impl<F: Real> Normalized<F> {
         }
     }
 
+    /// Fails unless the result has the lengths of a call.
     pub(crate) fn check(&self, sites: usize, per_site: usize) -> Result<()> {
         expect_len("normalized.max", sites, self.max.len())?;
         expect_len("normalized.log_sum", sites, self.log_sum.len())?;
         expect_len("normalized.emissions", sites.saturating_mul(per_site), self.emissions.len())
     }
 
-    /// Turns sums into logs and selected scores into emissions.
+    /// Converts sums to logarithms and selected scores to emissions, in place.
     ///
     /// # Errors
     /// The first site whose denominator is not positive and finite.

@@ -1,4 +1,4 @@
-//! The types of rows, and the precision of the large products.
+//! Number types of the normalizer: `f32` or `f64` rows, optional bf16 products.
 use crate::{
     BackwardInputs, Head, Normalized, Result, Selection, Workspace,
     backward::{GradientSink, backward_impl},
@@ -25,6 +25,7 @@ pub trait Real: kernels::Real {
     ) -> Result<usize>;
 }
 
+/// Implements `Real`; `inline(never)` makes this crate compile the engine.
 macro_rules! compiled {
     ($($float:ty),*) => {$(
         impl Real for $float {

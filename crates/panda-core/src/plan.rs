@@ -1,4 +1,7 @@
-//! How work is divided: by shape and budget only, never by the number of threads.
+//! Block sizes and memory of a normalizer call, within a budget.
+//!
+//! A plan depends on shapes and budget only, never on the number of threads, so results are
+//! reproducible.
 use std::{fmt, marker::PhantomData, ops::Range};
 
 use kernels::ScratchReq;
@@ -49,7 +52,7 @@ pub struct Plan<F> {
     pub tiles: usize,
     /// Number of sites whose scores are saved for backward, from the first.
     pub saved_scores: usize,
-    /// Number of these whose hidden rows are saved as well: whole waves, or all.
+    /// Number of these sites whose hidden rows are saved too: whole waves, or all.
     pub saved_hidden: usize,
     /// Marks the type of the rows.
     pub marker: PhantomData<F>,
@@ -61,7 +64,7 @@ pub struct Plan<F> {
 const GROUP_BYTES: usize = 16 << 20;
 /// Maximum bytes of a group that needs more tiles for enough tasks.
 const MAX_GROUP_BYTES: usize = 21 << 20;
-/// Bytes of all scores of a wave longer than [`WAVE_BLOCKS`].
+/// Maximum bytes of all scores of a wave longer than [`WAVE_BLOCKS`].
 const WAVE_SCORE_BYTES: usize = 24 << 20;
 /// Approximate sites of a block.
 const BLOCK_SITES: usize = 224;
@@ -110,9 +113,10 @@ impl<F: Real> Plan<F> {
         Ok(if longer { long } else { short })
     }
 
-    /// Returns the plan within a limit of bytes that saves the most.
+    /// Returns the plan within `limit` bytes that saves the most.
     ///
-    /// The second limit is the part of it that the numbers of each site take.
+    /// `site_bytes` is the part of the limit that the numbers of each site take. `long` allows
+    /// longer waves.
     fn fit(
         shape: Shape,
         precision: Precision,
@@ -169,7 +173,9 @@ impl<F: Real> Plan<F> {
         Self::minimal(shape, precision).scratch(shape, precision)
     }
 
-    /// Returns the fastest plan within some eighths of a limit.
+    /// Returns the fastest plan within a limit.
+    ///
+    /// Five eighths of the limit are for the wave, three for the tiles of a group.
     fn fastest(shape: Shape, precision: Precision, limit: usize, long: bool) -> Self {
         let (sites, hidden, classes) = (shape.sites.max(1), shape.hidden, shape.classes.max(1));
         let sizes @ KernelSizes { nr, strip, block, .. } = KernelSizes::new::<F>(precision);
@@ -249,12 +255,14 @@ impl<F: Real> Plan<F> {
         }
     }
 
-    /// Returns the sites of a wave; waves are even, so that the last has as many tasks.
+    /// Returns the sites of a wave; all waves have nearly the same size.
+    ///
+    /// The last wave therefore has as many tasks as the others.
     pub(crate) fn wave_sites(&self, sites: usize, strip: usize) -> usize {
         even_size(sites, self.wave, strip).max(1)
     }
 
-    /// Returns the sites with saved hidden rows, in all and per wave.
+    /// Returns the sites with saved hidden rows: total, and per wave.
     pub(crate) fn hidden_waves(&self, strip: usize) -> (usize, usize) {
         let step = self.wave_sites(self.saved_scores, strip);
         (

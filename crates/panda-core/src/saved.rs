@@ -1,9 +1,11 @@
-//! Scores and hidden rows saved from forward to backward, and their layout.
+//! Scores and hidden rows that forward saves for backward.
 use std::ops::Range;
 
 use crate::Plan;
 
-/// Scores of the first sites: wave after wave, in each tile after tile, row-major.
+/// Scores of the first sites, wave after wave.
+///
+/// In a wave they are stored tile after tile, and row-major in a tile.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct SavedScores<F> {
     pub scores: Vec<F>,

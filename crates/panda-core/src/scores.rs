@@ -1,8 +1,7 @@
-//! Forward and backward for given scores, as in losses of other toolkits.
+//! Selected normalizer over given scores (logits), and the score gradient.
 //!
-//! The scores are a matrix *rows x C*.
-//!
-//! `site_of_row` maps each row to a site, or to [`PADDING`] for rows without a site. These are
+//! The scores are a matrix *rows x C*, as losses of other toolkits receive it. `site_of_row` maps
+//! each row to a site (lattice node), or to [`PADDING`] for rows without a site. Padding rows are
 //! never read, and their gradient is exactly 0.
 use kernels::{par_for, parts, parts_mut};
 
@@ -13,6 +12,7 @@ pub const PADDING: u32 = u32::MAX;
 /// Rows of a task; any value gives the same bits, because rows are independent.
 const SCORE_ROWS_PER_TASK: usize = 64;
 
+/// Returns the row of each site; fails unless each site has exactly one row.
 fn rows_of_sites(site_of_row: &[u32], sites: usize) -> Result<Vec<usize>> {
     let count = site_of_row.iter().filter(|site| **site != PADDING).count();
     expect_len("site_of_row", sites, count)?;
@@ -126,9 +126,10 @@ pub(crate) struct ScoreGradient<'a, F> {
 }
 
 impl<F: Real> ScoreGradient<'_, F> {
-    /// Writes the gradient `a - A p` of a site for some classes.
+    /// Writes the gradient `a - A p` of a site's scores for some classes.
     ///
-    /// The classes of `g` start at `from`.
+    /// a: adjoint of the class; A: sum of the site's adjoints; p: probability of the class. The
+    /// classes of `g` start at `from`.
     pub(crate) fn apply(&self, site: usize, from: usize, z: ScoreSource<F>, g: &mut [F]) {
         let per_site = self.selection.per_site();
         let adjoint = |slot: usize| self.adjoints.emissions[site * per_site + slot];

@@ -1,4 +1,4 @@
-//! The selected classes of each site.
+//! The classes whose log-probabilities a lattice site needs (blank, next label).
 use kernels::{par_find, range_parts};
 
 use crate::{Error, Result, blocking::SITES_PER_TASK, error::expect_len};
@@ -60,7 +60,7 @@ impl Selection {
         self.per_site
     }
 
-    /// Iterates over `(slot, class)` of the active entries of a site.
+    /// Iterates over the active entries of a site as `(slot, class)`.
     ///
     /// # Panics
     /// If there is no such site.

@@ -1,9 +1,12 @@
-//! Hidden rows of sites: given as a matrix, or computed on the fly.
+//! Source of hidden rows: a given matrix, or the joint network on demand.
+//!
+//! A site is a lattice node (t, u); its hidden row is the joint network's output.
 use crate::{Error, Real, Result, error::expect_len};
 
 /// N sites that compute hidden rows in blocks and propagate gradients.
 ///
-/// `fill` computes `h = φ(x)`, `pull_back` `dx = φ'(h) dh`, and `scatter` `dX += dx`.
+/// `fill` computes `h = φ(x)`, `pull_back` computes `dx = φ'(h) dh`, and `scatter` adds `dX += dx`.
+/// x: input of the activation φ at a site; h: hidden row; X: all inputs.
 pub trait Sites<F: Real>: Sync {
     /// The gradient that `scatter` adds to.
     type Gradient: Default + Send;
@@ -19,7 +22,7 @@ pub trait Sites<F: Real>: Sync {
     fn max_abs(&self) -> f64;
     /// Writes the hidden rows of some sites, *rows x H*.
     fn fill(&self, sites: &[usize], hidden: &mut [F]);
-    /// Propagates the gradient of some hidden rows to their inputs, in place.
+    /// Overwrites the gradient of hidden rows by that of their inputs.
     fn pull_back(&self, sites: &[usize], hidden: &[F], gradient: &mut [F]);
     /// Creates a zero gradient.
     fn zero_gradient(&self) -> Self::Gradient;

@@ -1,4 +1,4 @@
-//! Buffers that calls reuse, and their requirements.
+//! Reusable buffers of normalizer calls, and their memory requirements.
 use std::sync::Mutex;
 
 use kernels::{
@@ -175,7 +175,7 @@ impl<F: Real> Workspace<F> {
         kernels::release_excess(limit, task_scratch(plan), &mut buffers);
     }
 
-    /// Takes back a result, so that the next call reuses its memory.
+    /// Keeps the memory of a result for the next call.
     pub fn recycle(&mut self, normalized: Normalized<F>) {
         let Normalized { max, log_sum, emissions, scores, hidden } = normalized;
         keep_larger(&mut self.recycled.max, max);
@@ -212,6 +212,7 @@ impl<F: Real> Workspace<F> {
     }
 }
 
+/// Replaces a recycled buffer by a larger one.
 fn keep_larger<T>(recycled: &mut Vec<T>, other: Vec<T>) {
     if other.capacity() > recycled.capacity() {
         *recycled = other;

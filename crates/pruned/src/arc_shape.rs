@@ -1,4 +1,6 @@
-//! The arcs of topologies that the first pass supports.
+//! Checks that the first pass supports a topology, and describes its arcs.
+//!
+//! Supported are the regular, modified and constrained topologies: one blank and one label arc.
 use rnnt_dp::{EmissionTerm, Topology, TopologyArc};
 
 use crate::{Error, Result};
@@ -45,12 +47,14 @@ impl ArcShape {
         1 + usize::from(self.label_frames == 0 || self.forces_blank)
     }
 
-    /// Returns the maximum distance between the starts of consecutive bands.
+    /// Returns the maximum distance between the starts of bands of consecutive frames.
     pub fn max_start_step(self, width: usize) -> usize {
         if self.label_frames == 0 { width.max(2) - 1 } else { 1 }
     }
 
     /// Returns the minimum width of bands that can emit all labels.
+    ///
+    /// It is 0 if a label advances a frame: then any width can.
     pub fn feasible_width(self, frames: usize, labels: usize) -> usize {
         if self.label_frames == 0 { labels.div_ceil(frames) + 1 } else { 0 }
     }

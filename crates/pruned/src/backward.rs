@@ -1,10 +1,12 @@
-//! Gradients of the scores by tile, from derivatives of the normalizers.
+//! Gradients of the encoder (am) and predictor (lm) scores, by class tiles.
 //!
 //! ```text
 //! G[t,u] = dL/dlogZ[t,u] / Σ_c A[t,c] L[u,c]
 //! dL/dam[t,c] = A[t,c] Σ_u G[t,u] L[u,c] + selected
 //! dL/dlm[u,c] = L[u,c] Σ_t G[t,u] A[t,c] + selected
 //! ```
+//! A = exp(am - max), L = exp(lm - max); t: frame, u: label position, c: class; logZ: normalizer;
+//! selected: the derivative of the class's own score, for the blank and the next label.
 use std::ops::Range;
 
 use kernels::{Accumulate, Real, View, ViewMut, WorkerSlots, par_for, parts, parts_mut, product_in};
@@ -16,8 +18,8 @@ use crate::{
 
 /// Writes the gradient of a tile of classes.
 ///
-/// It is *T x tile*, *(U+1) x tile*, and *tile* for the probabilities of the unigram, if there is
-/// one. The buffer has two tiles for all contexts.
+/// It is *T x tile* for frames, *(U+1) x tile* for labels, and *tile* for the probabilities of the
+/// unigram, if there is one. The buffer has two tiles for all contexts (label rows and unigram).
 pub(crate) fn tile_gradient<F: Real, S: Source<F>>(
     (utterance, sums): (&UtteranceScores<F, S>, &UtteranceSums<F>),
     derivatives: &Derivatives<F>,
@@ -38,7 +40,8 @@ pub(crate) fn tile_gradient<F: Real, S: Source<F>>(
         kernels::exp(out);
     });
 
-    // Contexts come first, as the gradient of the frames overwrites their exponentials.
+    // The sums of the contexts are computed first, because the gradient of the frames overwrites
+    // the exponentials of the frames.
     let transposed = View::new(derivatives.pairs, count, contexts).transposed();
     let target = ViewMut::new(&mut *context_sums, contexts, width);
     let frame_tile = View::new(frames, count, width);

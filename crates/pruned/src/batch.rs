@@ -1,4 +1,4 @@
-//! Labels and shapes of a batch, and the rows of its scores.
+//! A batch of the first pass: labels, shapes, and rows of the scores.
 use std::ops::Range;
 
 use rnnt_dp::Lattices;
@@ -11,9 +11,10 @@ pub struct Batch {
     blank: u32,
     labels: Vec<Vec<u32>>,
     lattices: Lattices,
+    /// First row of each utterance in the frame and label scores.
     frame_starts: Vec<usize>,
     label_starts: Vec<usize>,
-    /// Weights for each utterance, or empty if all are 1.
+    /// Weights of the labels of each utterance; empty if all are 1.
     token_weights: Vec<Vec<f64>>,
 }
 

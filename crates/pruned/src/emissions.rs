@@ -1,12 +1,14 @@
-//! Log-probabilities of the arcs, and derivatives of the loss.
+//! Arc log-probabilities of the first pass, with smoothing, and their derivatives.
 //!
 //! With λ = `lm_only_scale`, μ = `am_only_scale`, w = 1 - λ - μ, for a class c,
 //!
 //! ```text
 //! e(t,u,c) = w (am[t,c] + lm[u,c] - logZ[t,u])
 //!          + λ (lm[u,c] - log Σ_c' exp lm[u,c'])
-//!          + μ (am[t,c] + log q[c] - log Σ_c' q[c'] exp am[t,c'])      with q the unigram
+//!          + μ (am[t,c] + log q[c] - log Σ_c' q[c'] exp am[t,c'])
 //! ```
+//! am: encoder scores; lm: predictor scores; logZ: normalizer; q: unigram. A context is a label
+//! position or the unigram (K of them); a pair is a frame and a context.
 use kernels::Real;
 use rnnt_dp::delay_shift;
 
@@ -38,7 +40,7 @@ pub(crate) fn write_emissions<F: Real, S: Source<F>>(
     let (positions, contexts) = (utterance.labels.len(), utterance.contexts());
     let (joint, lm_only, am_only) = (options.joint_scale(), options.lm_only_scale, options.am_only_scale);
     let relative = |score: F, max: F| score.to_f64() - max.to_f64();
-    // Terms of a position: the score less the largest, and the lm-only term.
+    // Terms of a label position: the score minus the row's largest score, and the lm-only term.
     let label_terms = |scores: &[F]| -> Vec<[f64; 2]> {
         let rows = scores.iter().zip(sums.label_max).zip(sums.label_sums);
         rows.map(|((&score, &max), sum)| {
@@ -89,7 +91,9 @@ fn flush<F: Real>(derivative: f64) -> F {
 
 /// Derivatives of an utterance's loss with respect to the terms of emissions.
 pub(crate) struct Derivatives<'a, F> {
-    /// By log-normalizers, divided by their sums of products, *T x K*; 0 for underflowed pairs.
+    /// By log-normalizers, *T x K*; 0 for underflowed pairs.
+    ///
+    /// They are divided by the pairs' sums of products: G of `backward.rs`.
     pub pairs: &'a mut [F],
     /// By log-normalizers of underflowed pairs, in their order.
     pub underflow: &'a mut [f64],

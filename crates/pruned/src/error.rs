@@ -1,4 +1,4 @@
-//! The error type of the crate.
+//! Errors of the first pass: invalid arguments of a call.
 use kernels::ShortFloat;
 use rnnt_dp::Topology;
 

@@ -1,4 +1,6 @@
-//! Loss, occupancies and gradients of the simple joiner.
+//! First pass of the pruned transducer: loss, arc posteriors and gradients.
+//!
+//! The simple joiner adds an encoder score `am` and a predictor score `lm` for each class.
 use std::ops::Range;
 
 use kernels::{Real, WorkerSlots, ensure_len, items_mut, par_for, parts_mut, reset};
@@ -71,8 +73,8 @@ pub fn first_pass<F: Real, S: Source<F>>(
 
 /// Computes a [`first_pass`] with a plan and a workspace.
 ///
-/// Its memory is that of the plan. It stays in the workspace, except for the result, which
-/// [`Workspace::recycle`] takes back.
+/// Its memory is that of the plan. The workspace keeps it, except for the memory of the result,
+/// which [`Workspace::recycle`] reuses.
 ///
 /// # Errors
 /// As [`first_pass`].
@@ -190,7 +192,9 @@ impl<F: Real> FirstPass<F> {
         &self.batch
     }
 
-    /// Adds the gradient of a group of utterances; returns that of unigrams, *group x C*.
+    /// Adds the gradient of a group of consecutive utterances.
+    ///
+    /// Returns the gradient of the unigrams' probabilities, *group x C*.
     fn group_gradient<'r, S: Source<F>>(
         &self,
         source: &S,

@@ -1,4 +1,7 @@
-//! The forward half of the first pass: sums, unigrams and emissions of a batch.
+//! Forward half of the first pass: normalizer sums and arc log-probabilities.
+//!
+//! The lattice recursions follow in `first_pass.rs`. Utterances are processed in groups that limit
+//! the memory.
 use std::ops::Range;
 
 use kernels::{Real, WorkerSlots, ensure_len};
@@ -18,7 +21,7 @@ use crate::{
     workspace::reserve_slots,
 };
 
-/// Outputs and scratch of an utterance.
+/// Outputs and scratch memory of an utterance.
 struct ForwardWork<'a, F> {
     values: &'a mut [f64],
     sums: UtteranceSumsMut<'a, F>,

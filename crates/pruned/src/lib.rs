@@ -1,15 +1,17 @@
-//! The first pass of the pruned transducer: a simple joiner over the whole lattice.
+//! First pass of the pruned RNN-T loss: a simple joiner over the whole lattice.
 //!
-//! It is cheap enough to visit all sites, and its posteriors select the sites of the second pass.
+//! It is cheap enough to visit all sites (lattice nodes), and its posteriors select the sites of
+//! the second pass.
 //!
 //! The *simple joiner* (in k2's terms) adds scores of a frame and of a label position. Its
-//! normalizers need no tensor of sites x classes but one matrix product of exponentials (Kuang et
+//! normalizers need no tensor of sites x classes, but one matrix product of exponentials (Kuang et
 //! al. 2022, arXiv 2206.13236):
 //!
 //! ```text
 //! log p(c | t,u) = am[t,c] + lm[u,c] - logZ[t,u]
 //! logZ[t,u] = max am[t] + max lm[u] + log Σ_c exp(am[t,c] - max am[t]) exp(lm[u,c] - max lm[u])
 //! ```
+//! am: encoder scores of frame t; lm: predictor scores of label position u; c: class.
 //!
 //! *Smoothing* adds log-probabilities of the label scores only, and of the frame scores with a
 //! unigram only ([`Options`]). [`first_pass()`] returns losses and the posterior of every arc, its

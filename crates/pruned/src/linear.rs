@@ -1,4 +1,7 @@
-//! Scores of two linear layers over hidden rows, computed by tiles.
+//! Encoder (am) and predictor (lm) scores from two linear layers.
+//!
+//! A source of scores for the first pass that computes one tile of classes at a time, so the scores
+//! are never stored as a whole.
 use std::ops::Range;
 
 use kernels::{
@@ -51,8 +54,8 @@ impl<'a, F: Real> Linear<'a, F> {
         if let Some(bias) = bias {
             expect("bias", classes, bias.len())?;
         }
-        // Only infinities and NaN give NaN when multiplied by 0; without an early exit it is
-        // vectorized.
+        // Only infinities and NaN give NaN when multiplied by 0. The loop has no early exit, so
+        // that it is vectorized.
         let has_bad =
             |weights: &[F]| weights.iter().fold(false, |has_bad, &w| has_bad | (w * F::ZERO != F::ZERO));
         if par_find(parts(weight, 1 << 16), |_, weights| has_bad(weights).then_some(())).is_some()
@@ -102,7 +105,7 @@ impl<'a, F: Real> Linear<'a, F> {
         }
     }
 
-    /// Adds `dx += g W`, `dW += gᵀ x`, `db += Σ g`.
+    /// Adds `dx += g W`, `dW += gᵀ x`, `db += Σ g` for score gradients g.
     fn pull_back(
         &self,
         runs: &[Range<usize>],
@@ -140,7 +143,7 @@ impl<'a, F: Real> Linear<'a, F> {
     }
 }
 
-/// Rows of a task.
+/// Rows of a task of the hidden rows' gradient.
 const ROWS_PER_TASK: usize = 128;
 /// Classes of a task of the parameters' gradient.
 const CLASSES_PER_TASK: usize = 28;

@@ -1,4 +1,6 @@
-//! Scores given as matrices.
+//! Encoder (am) and predictor (lm) scores given as dense matrices.
+//!
+//! This is the source of scores for callers that have computed both already.
 use std::ops::Range;
 
 use kernels::{AlignedVec, Real, WorkerSlots, add, items_mut, par_for};
@@ -47,7 +49,7 @@ impl<'a, F: Real> Matrices<'a, F> {
     }
 }
 
-/// Rows of a task.
+/// Rows of a task that adds gradients.
 const ROWS_PER_TASK: usize = 64;
 
 impl<F: Real> Source<F> for Matrices<'_, F> {

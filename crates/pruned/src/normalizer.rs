@@ -1,11 +1,13 @@
-//! Normalizers of an utterance from products of exponentials, and selected scores.
+//! Normalizers logZ of the simple joiner, as a matrix product of exponentials.
 //!
 //! ```text
 //! A[t,c] = exp(am[t,c] - max am[t])    L[u,c] = exp(lm[u,c] - max lm[u])
 //! logZ[t,u] = max am[t] + max lm[u] + log Σ_c A[t,c] L[u,c]
 //! ```
+//! am: encoder scores of frame t; lm: predictor scores of label position u; c: class.
 //!
-//! Tiles of classes are processed in order. When a largest score grows, earlier sums are rescaled.
+//! Tiles of classes are processed in order. When the largest score of a row grows, earlier sums are
+//! rescaled. The scores of the blank and of the next labels are copied on the way.
 use kernels::{Accumulate, Real, View, ViewMut, WorkerSlots, par_for, parts_mut, product_in};
 
 use crate::{
@@ -16,7 +18,7 @@ use crate::{
     utterance::UtteranceScores,
 };
 
-/// Scores of the selected classes.
+/// Scores of the selected classes: the blank, and the next label of each position.
 pub(crate) struct SelectedScores<'a, F> {
     /// `am[t, blank]`, *T*.
     pub frame_blank: &'a mut [F],
@@ -47,10 +49,9 @@ impl<'a, F: Real> SelectedScores<'a, F> {
 
 /// Computes the sums over all classes and the selected scores.
 ///
-/// The sums must have their initial values.
-///
-/// `tile` has the classes of a tile for all contexts; `pair_buffer` a number for each pair, which
-/// underflowed pairs use.
+/// The sums must have their initial values. `tile` has space for a tile of classes for all contexts
+/// (label rows and unigram), and `pair_buffer` for a number of each pair of frame and context, used
+/// for underflowed pairs.
 pub(crate) fn accumulate<F: Real, S: Source<F>>(
     utterance: &UtteranceScores<F, S>,
     max_classes: usize,

@@ -1,4 +1,4 @@
-//! Options of the first pass.
+//! Options of the first pass: topology, smoothing, delay penalty, FastEmit.
 use rnnt_dp::Topology;
 
 use crate::{Error, Result, arc_shape::ArcShape};

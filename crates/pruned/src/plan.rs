@@ -1,4 +1,7 @@
-//! How a first pass is divided, and its memory: determined by shapes only.
+//! Tile sizes and memory of a first pass, from shapes only.
+//!
+//! T: frames; p = U + 1: label positions; K: contexts (label positions, and the unigram if any);
+//! a group is a run of utterances that are processed at once.
 use std::ops::Range;
 
 use kernels::{Real, ScratchReq, packing_bytes_for};
@@ -9,7 +12,7 @@ use crate::{
     sums::BatchSums, tiles, unigram::UnigramRow,
 };
 
-/// How a first pass is divided; the default is the fastest.
+/// Tile, group and task sizes of a first pass; the default is the fastest.
 ///
 /// Results are equal up to rounding for all plans.
 ///
@@ -23,10 +26,11 @@ use crate::{
 pub struct Plan {
     /// Maximum classes of a tile.
     pub classes: usize,
-    /// Maximum rows of a group of utterances.
+    /// Maximum rows of a group of utterances in backward.
     ///
-    /// Their gradients of a tile exist at once. A single utterance may have more rows. Forward,
-    /// which has no gradient, uses four times as many.
+    /// Rows are frames and label positions. Their gradients exist at once for a tile. A single
+    /// utterance may have more rows. Forward, which has no gradient, uses groups of four times as
+    /// many rows.
     pub rows: usize,
     /// Maximum concurrent tasks on blocks of rows.
     pub tasks: usize,
@@ -74,7 +78,7 @@ const SLACK_BYTES: usize = 16 << 10;
 const UTTERANCE_BYTES: usize = 1024;
 
 impl Plan {
-    /// From the fastest to the smallest.
+    /// Plans from the fastest to the smallest.
     const CANDIDATES: [Self; 9] = [
         Self { classes: 1024, rows: 4096, tasks: 64 },
         Self { classes: 1024, rows: 4096, tasks: 32 },
@@ -178,6 +182,7 @@ impl Plan {
         self.tasks.min(batch.len())
     }
 
+    /// Returns the maximum rows of a group in forward.
     pub(crate) fn forward_rows(&self) -> usize {
         4 * self.rows
     }

@@ -1,4 +1,4 @@
-//! Pruning ranges: the label positions that are kept in each frame.
+//! Pruning ranges: the label positions of each frame that the second pass keeps.
 use std::ops::Range;
 
 use rayon::prelude::*;
@@ -27,9 +27,9 @@ impl Ranges {
     /// argmax_s  Σ_{s <= u < s+r} o(blank at (t,u)) - o(label at (t,s-1))      (the first maximum)
     /// ```
     ///
-    /// (Kuang et al. 2022), and U - r + 1 in the last frame. Starts are then limited: none is after
-    /// that of the next frame, nor further before it than labels can be emitted in a frame (r - 1;
-    /// 1 if a label advances a frame), nor so late that the first could not be 0. This is
+    /// (Kuang et al. 2022), and U - r + 1 in the last frame. Starts are then limited: a start is at
+    /// most that of the next frame; the two differ by at most the labels that a frame can emit
+    /// (r - 1; 1 if a label advances a frame); and the first start is 0. This is
     /// `get_rnnt_prune_ranges` of fast_rnnt for a batch of one.
     ///
     /// r is `s_range`, or U + 1 if that is less. If labels stay in their frame and an utterance has
@@ -147,6 +147,7 @@ impl Ranges {
     }
 }
 
+/// Fails for an unsupported topology, too narrow bands, or pruned lattices.
 fn check(lattices: &Lattices, topology: &Topology, s_range: usize) -> Result<ArcShape> {
     let arc_shape = ArcShape::new(topology)?;
     if s_range < arc_shape.min_width() {
@@ -156,6 +157,7 @@ fn check(lattices: &Lattices, topology: &Topology, s_range: usize) -> Result<Arc
     if lattices.is_full() { Ok(arc_shape) } else { Err(Error::Banded) }
 }
 
+/// Returns the band width r of each utterance.
 fn widths(lattices: &Lattices, arc_shape: ArcShape, s_range: usize) -> Vec<usize> {
     let width = |b: usize| {
         let (frames, labels) = (lattices.frames(b), lattices.labels(b));
@@ -164,6 +166,7 @@ fn widths(lattices: &Lattices, arc_shape: ArcShape, s_range: usize) -> Vec<usize
     (0..lattices.batch()).map(width).collect()
 }
 
+/// Returns the first kept label position of each frame of an utterance.
 fn band_starts(
     occupancies: &[f64],
     frames: usize,
@@ -201,7 +204,7 @@ fn best_start(row: &[f64], width: usize) -> usize {
     best.0
 }
 
-/// Limits the first start to 0 and further steps to `step`.
+/// Limits the first start to 0, and steps between starts to `step`.
 fn limit_steps(preferred: &[usize], step: usize) -> Vec<usize> {
     let mut starts = preferred.to_vec();
     for t in (0..starts.len() - 1).rev() {

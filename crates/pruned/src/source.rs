@@ -1,4 +1,4 @@
-//! Sources of the scores of frames and labels.
+//! Interface to the scores of the first pass: encoder (am) and predictor (lm).
 use std::{fmt, ops::Range};
 
 use kernels::{AlignedVec, Real, WorkerSlots};
@@ -48,7 +48,8 @@ pub trait Source<F: Real>: Sync {
     fn zero_gradient(&self) -> Self::Gradient;
     /// Adds the gradient of a tile of scores, for runs of rows.
     ///
-    /// The runs ascend without overlap; their tiles follow one another. Tasks use the slots.
+    /// The runs ascend without overlap; `gradient` has their tiles one after the other. Parallel
+    /// tasks take scratch memory from `slots`.
     fn pull_back(
         &self,
         side: Side,

@@ -1,4 +1,7 @@
-//! Sums of the normalizer, which backward needs.
+//! Largest scores and sums of exponentials that forward stores for backward.
+//!
+//! A and L: exponentials of encoder and predictor scores minus the row's maximum; K contexts: label
+//! positions, and the unigram if any. A size `[t, p, k]` is T, U + 1 and K of an utterance.
 use kernels::{Real, ScratchReq, reset};
 
 use crate::tiles::split_front;
@@ -12,10 +15,10 @@ pub(crate) struct ClassSums<N, W> {
     pub label_max: N,
     /// `Σ_c L[u,c]`
     pub label_sums: W,
-    /// `Σ_c A[t,c] L[k,c]`, *T x K*.
+    /// `Σ_c A[t,c] L[k,c]`, *T x K*; underflowed pairs store their logarithm.
     ///
-    /// Sums too small to have all their digits are *underflowed* pairs: their logarithm is stored,
-    /// which is negative.
+    /// A sum that is too small to have all digits is an *underflowed* pair. Its logarithm is
+    /// negative, while other sums are positive.
     pub pairs: W,
 }
 
@@ -49,6 +52,7 @@ impl<F: Real> BatchSums<F> {
         ]
     }
 
+    /// Splits the sums into those of each utterance.
     pub fn split(&self, sizes: &[[usize; 3]]) -> Vec<UtteranceSums<'_, F>> {
         let mut remaining = UtteranceSums {
             frame_max: &self.frame_max,
@@ -99,7 +103,7 @@ fn split_shared<'a, T>(remaining: &mut &'a [T], count: usize) -> &'a [T] {
     remaining.split_off(..count).expect("the vectors have the sums of all utterances")
 }
 
-/// Returns whether an element of [`ClassSums::pairs`] is a logarithm.
+/// Returns whether an element of [`ClassSums::pairs`] is a (negative) logarithm.
 pub(crate) fn is_underflow(pair: f64) -> bool {
     pair < 0.0
 }

@@ -1,9 +1,9 @@
-//! Task sizes by shape, and arithmetic on rows of a tile.
+//! Sizes of class tiles and row blocks; row maximum, shift and sum.
 use std::ops::Range;
 
 use kernels::Real;
 
-/// Rows of a block.
+/// Maximum rows (frames or label positions) of a block, a task's work.
 pub(crate) const BLOCK_ROWS: usize = 128;
 
 /// Returns the size of nearly even parts of at most `max_size`; the last may be smaller.
@@ -52,7 +52,7 @@ pub(crate) fn max_score<F: Real>(row: &[F]) -> F {
     lanes.iter().chain(rest).fold(F::NEG_INFINITY, |max, &x| if x > max { x } else { max })
 }
 
-/// Subtracts the largest score of a row; -inf is not subtracted.
+/// Subtracts the largest score of a row; a maximum of -inf is not subtracted.
 pub(crate) fn subtract_max<F: Real>(row: &mut [F], max: F) {
     let shift = if max == F::NEG_INFINITY { F::ZERO } else { max };
     row.iter_mut().for_each(|x| *x = *x - shift);
@@ -82,9 +82,8 @@ pub(crate) fn sum<F: Real>(row: &[F]) -> f64 {
 
 /// Returns the smallest reliable sum of products of two exponentials.
 ///
-/// Smaller sums have lost digits.
-///
-/// Exponentials below the smallest normal number count as 0.
+/// Smaller sums may have lost digits, because exponentials below the smallest normal number count
+/// as 0.
 pub(crate) fn min_reliable_sum<F: Real>(classes: usize) -> f64 {
     let smallest = if F::MAX.to_f64() < 1e100 { 5e-30 } else { 1e-290 };
     classes as f64 * smallest

@@ -1,6 +1,7 @@
-//! Pairs whose sum of products of exponentials underflows.
+//! Recomputes normalizers of the first pass whose sum of products underflows.
 //!
-//! Each is computed again, with the largest sum of its two scores subtracted.
+//! A pair is a frame and a context (label position or unigram). The log-sum of a lost pair is
+//! computed again over the sums of both scores, with the largest sum subtracted.
 use std::ops::Range;
 
 use kernels::{Real, WorkerSlots};
@@ -35,7 +36,7 @@ fn pair_sums<F: Real>(frame: &[F], context: &[F]) -> impl Iterator<Item = f64> +
     frame.iter().zip(context).map(|(am, lm)| am.to_f64() + lm.to_f64())
 }
 
-/// Replaces sums that are too small by logarithms.
+/// Replaces sums that are too small by their (negative) logarithms.
 pub(crate) fn recompute<F: Real, S: Source<F>>(
     utterance: &UtteranceScores<F, S>,
     sums: &mut UtteranceSumsMut<F>,
@@ -138,7 +139,7 @@ pub(crate) fn pull_back<F: Real, S: Source<F>>(
     }
 }
 
-/// Returns an error for the first score that is NaN or +inf.
+/// Fails for the first score that is NaN or +inf.
 pub(crate) fn find_bad_score<F: Real, S: Source<F>>(
     utterance: &UtteranceScores<F, S>,
     max_classes: usize,

@@ -1,11 +1,13 @@
-//! The unigram of the am-only term: the average of the label rows' softmax.
+//! Unigram of the smoothing: the average softmax of the predictor scores.
 //!
 //! ```text
 //! s[r,c] = softmax_c lm[r]     unigram[c] = 1/R Σ_r s[r,c] + tiny
 //! dL/dlm[r,c] = 1/R s[r,c] (g[c] - Σ_c' s[r,c'] g[c'])     with g = dL/dunigram
 //! ```
+//! lm: predictor scores; r: one of R label rows; c: class.
 //!
 //! `tiny` is the smallest normal number of the type, as in fast_rnnt: no class has probability 0.
+//! The unigram is used in the am-only term of the loss.
 use std::ops::Range;
 
 use kernels::{AlignedVec, Real, ReusableBuffer, ScratchReq, WorkerSlots, ensure_len, reset};
@@ -131,7 +133,7 @@ impl<F: Real> UnigramRow<F> {
         }
     }
 
-    /// Calls `visit_row` with classes, softmax and index of each row.
+    /// Calls `visit_row(classes, softmax, index)` for each row of each tile.
     fn visit<S: Source<F>>(
         &self,
         source: &S,

@@ -1,4 +1,4 @@
-//! An utterance of a batch and its scores.
+//! One utterance of a first pass: its score rows, labels and contexts.
 use std::ops::Range;
 
 use kernels::{AlignedVec, Real, WorkerSlots, par_for, parts_mut};
@@ -11,6 +11,7 @@ use crate::{Batch, Side, Source, TaskScratch, tiles, unigram::UnigramRow};
 pub(crate) struct UtteranceScores<'a, F, S> {
     pub source: &'a S,
     pub index: usize,
+    /// Rows of the frame scores and of the label scores.
     pub frames: Range<usize>,
     pub labels: Range<usize>,
     pub blank: usize,
@@ -19,7 +20,7 @@ pub(crate) struct UtteranceScores<'a, F, S> {
     pub next: &'a [u32],
     /// Weight of each label, or empty if all are 1.
     pub token_weights: &'a [f64],
-    /// Next label and position, in ascending order.
+    /// Next label and position u, ordered by label.
     by_class: Vec<(usize, usize)>,
 }
 
@@ -61,7 +62,7 @@ impl<'a, F: Real, S: Source<F>> UtteranceScores<'a, F, S> {
         classes.contains(&self.blank).then(|| self.blank - classes.start)
     }
 
-    /// Computes the scores of some frames.
+    /// Computes the scores of some frames, counted from the utterance's first.
     pub fn frame_scores(
         &self,
         frames: Range<usize>,

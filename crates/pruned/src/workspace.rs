@@ -1,4 +1,4 @@
-//! Buffers that first passes reuse.
+//! Reusable buffers of first passes, and their memory requirements.
 use kernels::{AlignedVec, Real, ReusableBuffer, ScratchReq, WorkerSlots, ensure_len};
 
 use crate::{FirstPass, PassScratch, sums::BatchSums, unigram::UnigramRow};
@@ -95,7 +95,7 @@ pub(crate) fn reserve_slots<F: Real>(
 }
 
 impl<F: Real> Workspace<F> {
-    /// Frees all buffers if they exceed `needed` by more than `left`.
+    /// Frees all buffers if they exceed `needed` by more than `left` bytes.
     pub fn keep_within(&mut self, needed: &PassScratch, left: usize) {
         self.slots.resize(needed.tasks);
         let bytes_above = |requirements: &[ScratchReq], needed: &[ScratchReq]| -> usize {
@@ -118,7 +118,7 @@ impl<F: Real> Workspace<F> {
         self.excess
     }
 
-    /// Takes back a pass, to reuse its memory.
+    /// Keeps the memory of a pass for the next one.
     pub fn recycle(&mut self, pass: FirstPass<F>) {
         let FirstPass { sums, occupancies, unigrams, .. } = pass;
         self.recycled = RecycledBuffers { sums, occupancies, unigrams };

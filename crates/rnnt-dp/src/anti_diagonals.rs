@@ -1,9 +1,9 @@
-//! Anti-diagonals of a lattice.
+//! Anti-diagonal layout of a transducer lattice: where each site is stored.
 //!
-//! An arc leads from diagonal `d = t + u` to diagonal `d + frames + labels`. The sites of a
-//! diagonal do not depend on each other, and the arc targets of neighboring sites are neighbors. A
-//! row is a diagonal, ordered by u and padded to whole vector registers. Diagonal T + U is the end
-//! of all paths, one site.
+//! A site is a lattice node (t, u). An arc leads from diagonal `d = t + u` to diagonal
+//! `d + frames + labels`. The sites of a diagonal do not depend on each other, and the arc targets
+//! of neighboring sites are neighbors, so a diagonal is processed in vector registers. A row is a
+//! diagonal, ordered by u and padded to whole registers. Diagonal T + U is the end of all paths.
 //!
 //! ```text
 //! t\u  0 1 2        d = 0   (0,0)
@@ -21,7 +21,9 @@ use kernels::{
 
 use crate::{Lattices, Regularizers, Topology, TopologyArc, compose::needs_composition};
 
-/// Buffer sizes of a lane: the largest over its lattices, known from shapes.
+/// Buffer sizes of a lane (worker) of a batch.
+///
+/// They are the largest over the lane's lattices, and follow from shapes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct LaneSizes {
     /// Number of arcs of the topology.
@@ -32,7 +34,7 @@ pub(crate) struct LaneSizes {
     pub row: usize,
     /// Elements of all diagonals.
     pub elements: usize,
-    /// Ring of the diagonals that arcs span: number of diagonals, and length of their rows.
+    /// Ring of the diagonals that arcs span: `slots` diagonals with rows of `stride` elements.
     pub slots: usize,
     pub stride: usize,
     /// Number of composed arc emissions.
@@ -129,7 +131,7 @@ impl AntiDiagonals {
         ScratchReq::new::<TopologyArc>(arcs).and(ScratchReq::new::<usize>(diagonals))
     }
 
-    /// Sets the lattice.
+    /// Sets the size and the arcs of the lattice.
     pub fn set(&mut self, frames: usize, labels: usize, arcs: &[TopologyArc]) {
         (self.frames, self.labels) = (frames, labels);
         self.arcs.clear();
@@ -191,8 +193,8 @@ impl AntiDiagonals {
         let Some(last) = self.labels.checked_sub(arc.labels) else { return 0..0 };
         let (low, high) = (self.low(d), self.low(d) + self.sites(d));
         let (first, end) = if arc.may_end && d + arc.frames == self.frames + last {
-            // From u = last it leads to (T, U), from other sites of the diagonal out of the
-            // lattice.
+            // The arc leads from u = last to (T, U), and from other sites of the diagonal out of
+            // the lattice.
             (last, last + 1)
         } else {
             // t + frames < T
@@ -204,8 +206,9 @@ impl AntiDiagonals {
 
     /// Gathers row-major emissions of a diagonal into one row for each arc.
     ///
-    /// -inf and missing arcs become [`LOG_ZERO`](scaled::LOG_ZERO). Returns true if all emissions,
-    /// including those of missing arcs, are below +inf.
+    /// `up` is true in the forward recursion, for prefetching. -inf and missing arcs become
+    /// [`LOG_ZERO`](scaled::LOG_ZERO). If true is returned, no arc has an emission of NaN or +inf.
+    /// False may also be due to the emission of a missing arc.
     pub fn gather(&self, d: usize, up: bool, emissions: &[f64], rows: &mut [f64]) -> bool {
         let arcs = self.arcs.len();
         let stride = scaled::stride(d, self.low(d), self.labels, arcs);

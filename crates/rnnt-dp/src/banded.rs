@@ -1,7 +1,8 @@
-//! Sums over a lattice of which pruning retained a band: the arc walk in the log semiring.
+//! Loss and adjoints of a pruned lattice, in the log semiring.
 //!
-//! Bands are a few sites wide, so anti-diagonals would not pay off. The arcs of the band are listed
-//! once, and both recursions iterate over the list.
+//! Pruning retained a band of a few label positions for each frame. Anti-diagonals of a few sites
+//! would not pay off, so the arcs of the band are listed once, and the forward and the backward
+//! recursion iterate over the list.
 use kernels::{ScratchReq, ensure_capacity};
 
 use crate::{
@@ -22,9 +23,10 @@ pub(crate) struct Banded {
 /// Emission index, source site and target site of an arc; [`END`] is the end of the path.
 type ArcEntry = (usize, u32, u32);
 
+/// Target of an arc that ends the path.
 const END: u32 = u32::MAX;
 
-/// A lattice as a list of arcs.
+/// A lattice as a list of arcs, ordered by source site.
 struct BandArcs<'a> {
     arcs: &'a [ArcEntry],
     emissions: &'a [f64],

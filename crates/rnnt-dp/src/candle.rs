@@ -5,6 +5,7 @@ use candle_core::{CpuStorage, CustomOp1, DType, Error, Layout, Result, Shape, Te
 
 use crate::{Lattices, Posterior, Regularizers, Topology, forward_backward};
 
+/// The candle operation; forward keeps its adjoints for backward.
 struct LatticeLoss {
     lattices: Lattices,
     topology: Topology,

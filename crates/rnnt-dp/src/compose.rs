@@ -1,9 +1,11 @@
-//! Arc emissions as sums of columns, and the adjoints of the columns.
+//! Arc emissions as sums of score columns (TDT, constrained topology, penalties).
 //!
 //! ```text
 //! e(arc) = Σ_terms column + shift      adjoint(column) = Σ_arcs adjoint(arc)
 //! ```
-//! The sum is over the arcs that have the column as a term. Token columns are multiplied by 1 + λ.
+//! Emission e: log-probability of an arc; column: one of the caller's S numbers at a site; shift:
+//! delay penalty and σ; the second sum is over the arcs that have the column as a term. Adjoints of
+//! label columns are multiplied by 1 + λ (FastEmit).
 //!
 //! The recursions need one emission for each arc. Where every arc is exactly one column, they read
 //! and write the caller's columns, and this module is not used.

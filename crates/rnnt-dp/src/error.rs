@@ -1,4 +1,4 @@
-//! The error type of the crate.
+//! Errors of lattice sums, paths and topologies.
 use crate::Topology;
 use kernels::ShortFloat;
 
@@ -31,11 +31,11 @@ pub enum Error {
         u32::MAX
     )]
     TooLarge {
-        /// Number of frames.
+        /// Index in the batch.
         utterance: usize,
-        /// Number of labels.
+        /// Number of frames.
         frames: usize,
-        /// Labels given.
+        /// Number of labels.
         labels: usize,
     },
     /// An emission is NaN or +inf.

@@ -1,4 +1,6 @@
-//! Losses, arc posteriors and adjoints of a batch of lattices.
+//! Transducer loss and its gradient (adjoints) for a batch of lattices.
+//!
+//! Also defines the regularizers: FastEmit, delay penalty and logit under-normalization.
 use crate::{Error, Lattices, Result, Topology, TopologyArc, Workspace};
 
 /// Regularizers of the loss: FastEmit, delay penalty and logit under-normalization.

@@ -1,4 +1,6 @@
-//! Runs the utterances of a batch in parallel lanes.
+//! Runs the lattices of a batch in parallel lanes.
+//!
+//! A lane is a worker with its own scratch memory that processes utterances one after the other.
 use std::sync::Mutex;
 
 use kernels::{install, lock};
@@ -18,6 +20,7 @@ const MAX_ABS_LOSS: f64 = 1e280;
 /// Result of a lane: the error of the first utterance that has one, with its index.
 type LaneResult = std::result::Result<(), (usize, Error)>;
 
+/// The inputs of a call: shapes and emissions of a batch.
 pub(crate) struct LatticeCall<'a> {
     pub shapes: CallShapes<'a>,
     pub emissions: &'a [f64],
@@ -67,15 +70,15 @@ impl LatticeCall<'_> {
             }
             outcome
         };
-        // On a thread of the pool; from another thread, each step of a single lane would cause a
-        // thread switch.
+        // `install` runs the loop on a thread of the pool. From another thread, each step of a
+        // single lane would cause a thread switch.
         let lanes = lanes.par_iter_mut().enumerate().with_max_len(1);
         let outcome = install(|| lanes.map(work).reduce(|| Ok(()), first_error));
         *entries = clear_with_capacity(slots);
         outcome.map_err(|(_, error)| error)
     }
 
-    /// Returns the loss of an utterance and writes its adjoints.
+    /// Returns the loss of an utterance and writes its adjoints, by columns.
     fn run_utterance(
         &self,
         scratch: &mut LaneScratch,
@@ -107,7 +110,7 @@ impl LatticeCall<'_> {
         outcome
     }
 
-    /// Runs both recursions over the emissions of arcs.
+    /// Runs both recursions over the emissions of arcs; writes the adjoints of arcs.
     fn forward_backward(
         &self,
         scratch: &mut LaneScratch,

@@ -1,4 +1,7 @@
-//! The packed sites of a batch.
+//! Shapes of a batch of transducer lattices, and the order of sites.
+//!
+//! A site is a lattice node: frame t and label position u of an utterance. Values of the sites are
+//! packed, without padding.
 use std::ops::Range;
 
 use crate::{Error, Result, forward_backward::expect_len};
@@ -22,6 +25,7 @@ pub struct Site {
 pub struct Lattices {
     frames: Vec<usize>,
     labels: Vec<usize>,
+    /// Number of sites before each utterance; the last entry is the total.
     offsets: Vec<usize>,
     /// One per utterance; empty if all lattices are full.
     bands: Vec<Bands>,
@@ -120,7 +124,7 @@ impl Lattices {
         self.bands.is_empty()
     }
 
-    /// B
+    /// B, the number of utterances.
     pub fn batch(&self) -> usize {
         self.frames.len()
     }

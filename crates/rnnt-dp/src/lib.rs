@@ -1,9 +1,10 @@
-//! Transducer lattices: forward-backward over packed, ragged sites, with compact adjoints.
+//! Transducer and CTC losses by forward-backward, with their gradients and paths.
 //!
-//! The lattice of an utterance with T frames and U labels has sites `(t, u)`, `0 <= t < T`,
-//! `0 <= u <= U`. A [`Topology`] defines which arcs leave a site. The caller computes a
-//! log-probability for each arc, its emission. With `α` and `β` the log-sums over all partial
-//! paths,
+//! The lattice of an utterance with T frames and U labels has sites (nodes) `(t, u)`,
+//! `0 <= t < T`, `0 <= u <= U`; the sites of a batch are packed without padding. A [`Topology`]
+//! defines which arcs leave a site. The caller computes a log-probability e for each arc, its
+//! emission; the derivative of the loss with respect to it is the arc's adjoint. With `α` and `β`
+//! the log-sums over all partial paths,
 //!
 //! ```text
 //! α(0,0) = 0      α(n) = log Σ_{arcs m -> n} exp(α(m) + e(m -> n))

@@ -1,4 +1,6 @@
-//! Log-sums at all sites: the arc walk in the log semiring.
+//! Forward and backward log-sums α and β at every lattice site.
+//!
+//! This is the plain form of the loss's recursions, for inspection, sampling and tests.
 use rayon::prelude::*;
 
 use crate::{

@@ -1,4 +1,4 @@
-//! Single paths: the best one, samples from the posterior, and emission times of labels.
+//! Alignment paths of transducer lattices: Viterbi, posterior samples, emission times.
 mod best;
 mod emission_times;
 mod sample;

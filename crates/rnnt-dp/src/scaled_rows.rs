@@ -1,4 +1,4 @@
-//! Rows of scaled numbers, reused from one lattice to the next.
+//! Reusable buffer for lattice diagonals of scaled numbers (mantissa and exponent).
 use kernels::{
     AlignedVec, ScratchReq,
     scaled::{Scaled, ScaledRow, ScaledRowMut},
@@ -23,6 +23,7 @@ impl ScaledRows {
         ScratchReq::aligned::<f64>(count).times(2)
     }
 
+    /// Sets all numbers to zero.
     pub fn clear(&mut self) {
         self.all_mut().fill(Scaled::ZERO);
     }

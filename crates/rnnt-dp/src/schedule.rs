@@ -1,4 +1,7 @@
-//! Assignment of utterances to lanes by shape, and the memory of lanes.
+//! Assigns a batch's utterances to lanes, and computes the lanes' memory.
+//!
+//! A lane is a worker with its own scratch memory. A turn is a position in the order of utterances,
+//! the largest first. The assignment depends only on shapes.
 use std::{cmp::Reverse, ops::Range};
 
 use kernels::ScratchReq;
@@ -29,7 +32,7 @@ impl CallShapes<'_> {
     }
 }
 
-/// Order in which lanes process utterances: largest first, each lane from a separate starting turn.
+/// Order in which lanes process utterances, the largest first.
 ///
 /// A lane processes the utterances from its first turn to that of the next lane, then those that
 /// later lanes have left. Utterances of earlier turns, the larger ones, never reach it, so it needs

@@ -1,6 +1,7 @@
-//! Semirings: how path weights multiply along a path and add over paths (Mohri 2002).
+//! Semirings for sums, best paths, counts and means over lattice paths.
 //!
-//! [`Axis`] computes sums and products along an axis of an array.
+//! A semiring defines how weights multiply along a path and add over paths (Mohri 2002). [`Axis`]
+//! computes sums and products along an axis of an array.
 //!
 //! ```
 //! use rnnt_dp::semiring::{Differentiable, Log, LogLogExpectation, Semiring};
@@ -60,7 +61,7 @@ pub trait Semiring {
 
 /// A semiring of `f64` weights whose operations have gradients.
 ///
-/// `g` is the cotangent of the result.
+/// `g` is the cotangent of the result: the derivative of the loss with respect to it.
 pub trait Differentiable: Semiring<Weight = f64> {
     /// Writes the gradient of [`sum`](Semiring::sum) for each value.
     ///

@@ -1,6 +1,7 @@
-//! The forward and backward recursions, one diagonal at a time.
+//! Forward (α) and backward (β) recursions of the transducer loss, by anti-diagonals.
 //!
-//! Each keeps a ring of the recent diagonals that arcs span.
+//! m and n: source and target site of an arc; p: its probability. Each recursion keeps a ring
+//! buffer of the recent diagonals that arcs span.
 use kernels::{
     AlignedVec, ScratchReq,
     scaled::{self, Scaled, ScaledRow, ScaledRowMut},
@@ -11,13 +12,15 @@ use crate::{
     scaled_rows::ScaledRows,
 };
 
-/// The last few diagonals, with some rows for each, by u.
+/// Ring buffer of the last few diagonals, with some rows for each.
 ///
-/// A row has a margin before u = 0 of the labels that an arc emits, and after u = U of that and a
-/// register.
+/// A row is indexed by u and has a margin of zeros on both sides. The margin before u = 0 is at
+/// least as wide as the labels that an arc emits; the one after u = U has a vector register more.
 #[derive(Debug, Default)]
 struct Ring {
-    /// Separate buffers, so that one is written while others are read; a power of two.
+    /// One buffer per diagonal; their number is a power of two.
+    ///
+    /// Separate buffers allow writing one while others are read.
     diagonals: Vec<ScaledRows>,
     stride: usize,
     margin: usize,
@@ -54,7 +57,7 @@ impl Ring {
         row * self.stride + self.margin + u
     }
 
-    /// A row from u on, or from `back` sites before it.
+    /// Returns `width` numbers of a row, from `back` sites before u on.
     fn row(&self, d: usize, row: usize, u: usize, back: usize, width: usize) -> ScaledRow<'_> {
         self.diagonals[self.slot(d)].row(self.index(row, u) - back, width)
     }
@@ -108,7 +111,8 @@ impl ForwardSweep {
         let diagonal_emissions = &mut self.emissions[..arcs.len() * width];
         let is_valid = diagonals.gather(d, true, emissions, diagonal_emissions);
         let mut arc_alpha = self.arc_alpha.take(d);
-        // Elements before u = 0, and those from frames outside the diagonal, are zero.
+        // `arriving(s)` is α(m) p(m -> n) of arc s, shifted to its targets n. Elements before
+        // u = 0, and those from frames outside the diagonal, are zero.
         let arriving = |s: usize| {
             let from = d.checked_sub(arcs[s].frames + arcs[s].labels).filter(|_| diagonals.fits(&arcs[s]))?;
             Some(self.arc_alpha.row(from, s, low, arcs[s].labels, width))

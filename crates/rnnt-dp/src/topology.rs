@@ -1,6 +1,7 @@
-//! Topologies: which arcs leave a site, where they lead, and their emission columns.
+//! Transducer topologies: which arcs leave a lattice site, and their emissions.
 //!
-//! Losses, pruning, search and recipes share this description.
+//! A site is a lattice node (t, u); a column is one of the S log-probabilities of a site (blank,
+//! label, big blanks, durations). Losses, pruning, search and recipes share this description.
 mod constructors;
 mod name;
 

@@ -1,12 +1,12 @@
-//! One lattice: both recursions, the sum over all paths, and the adjoints.
+//! Loss and adjoints of one full lattice; α and β run in parallel.
 //!
-//! The recursions start at both ends and stop in the middle, where their sums give the sum over all
-//! paths. Each then continues over the stored sums of the other and computes the adjoints:
+//! The recursions start at both ends and stop in the middle, where their sums give the sum P over
+//! all paths. Each then continues over the stored sums of the other and computes the adjoints:
 //!
 //! ```text
-//!              0 ........ middle ........ T + U
+//!              0 ........ middle ........ T + U        (anti-diagonals d = t + u)
 //! first        α ──────────► ◄────────── β
-//! P = Σ over the arcs that cross the middle of α(m) p(m -> n) β(n)
+//! P = Σ over the arcs m -> n that cross the middle of α(m) p(m -> n) β(n)
 //! second       ◄────────── β α ──────────►
 //! ```
 //!
@@ -144,8 +144,8 @@ impl LaneScratch {
         let (diagonals, sums) = (&*diagonals, &*sums);
         let arcs = diagonals.arcs();
         let (mut early, mut late) = Diagonals::new(adjoints, diagonals.labels(), arcs.len()).split_at(middle);
-        // Of the neighbors of the quotient, choose the one that gives a single path exactly its
-        // factor.
+        // A lattice with a single path must have a posterior of exactly 1. The rounded quotient or
+        // one of its neighbors gives it.
         let weight = |arc| {
             let (factor, mantissa) = (-factor(arc), total.mantissa);
             let quotient = factor / (1.0 + mantissa);
@@ -234,10 +234,11 @@ impl LaneScratch {
     }
 }
 
-/// Returns β at the arc targets of a late diagonal.
+/// Returns β at the targets of an arc from diagonal `d`.
 ///
-/// The diagonal is in the middle or later. None if all targets are outside the lattice. Elements of
-/// outside targets are arbitrary; they are multiplied by the zero probability of missing arcs.
+/// The targets must be in the middle or later. `None` if all targets are outside the lattice.
+/// Elements of outside targets are arbitrary; they are multiplied by the zero probability of
+/// missing arcs.
 fn target_beta<'a>(
     diagonals: &AntiDiagonals,
     beta: &'a ScaledRows,

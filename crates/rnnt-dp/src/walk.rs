@@ -1,4 +1,4 @@
-//! The arc walk: shortest distances over any graph of arcs, in any semiring, and single paths.
+//! The arc walk: shortest distances and single paths over graphs, in any semiring.
 //!
 //! ```text
 //! α(start) = 1      α(n) = ⊕_{arcs m -> n} α(m) ⊗ w(m -> n)
@@ -27,7 +27,7 @@ pub use lattice::Lattice;
 
 use crate::semiring::{Log, Semiring, Tropical};
 
-/// An arc from one state to another, or to the end.
+/// An arc from one state to a later state or the end.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Transition {
     /// Source state.
@@ -70,7 +70,9 @@ pub fn forward<S: Semiring, G: Graph>(
     forward_visit::<S, G>(graph, weight, alpha, |_, _| ())
 }
 
-/// [`forward`] that calls `visit(arc, α of its source)` for each arc, when that `α` is final.
+/// Runs [`forward`] and calls `visit(arc, α of its source)` for each arc.
+///
+/// `α` of the source is final by then.
 ///
 /// # Panics
 /// As [`forward`].
@@ -112,7 +114,7 @@ pub fn backward<S: Semiring, G: Graph>(
     }
 }
 
-/// Returns `β` of the target of an arc; one at the end.
+/// Returns `β` of the target of an arc; the semiring's one at the end.
 #[inline]
 pub fn beta_after<S: Semiring>(arc: &Transition, beta: &[S::Weight]) -> S::Weight {
     arc.to.map_or(S::ONE, |to| beta[to])

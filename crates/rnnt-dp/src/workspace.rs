@@ -1,4 +1,4 @@
-//! Forward-backward over a batch in planned, reusable memory.
+//! Transducer loss of a batch in reusable memory with a byte limit.
 use std::borrow::Borrow;
 
 use kernels::ScratchReq;
@@ -148,7 +148,7 @@ impl Workspace {
         self.schedule.allocated_bytes() + self.entries.capacity() * size_of::<UtteranceSlot>()
     }
 
-    /// [`forward_backward`](fn@crate::forward_backward) into given slices.
+    /// Computes [`forward_backward`](fn@crate::forward_backward) into given slices.
     ///
     /// Allocates nothing after a batch of the same shape.
     ///

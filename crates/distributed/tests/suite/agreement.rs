@@ -1,4 +1,4 @@
-//! One error on all ranks.
+//! All ranks return the same error when one of them fails.
 use distributed::{Error, ProcessGroup, SharedError, ThreadCommunicator, TransferFormat, first_error};
 use proptest::prelude::*;
 

@@ -1,3 +1,3 @@
-//! Collective calls over threads as ranks.
+//! Tests of collective calls, over threads as ranks.
 mod agreement;
 mod sums;

@@ -1,4 +1,4 @@
-//! Sums have the same bits on all ranks, for any bucket size.
+//! All-reduce: sums have the same bits on all ranks, for any bucket size.
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

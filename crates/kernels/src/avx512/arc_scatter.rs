@@ -1,4 +1,6 @@
-//! AVX-512 versions of the functions of [`ArcScatter`].
+//! AVX-512 versions of the arc functions of a recognition lattice.
+//!
+//! `crate::arc_scatter` defines them and has the formulas.
 use std::arch::x86_64::*;
 
 use super::{LANES, exp_lanes, lane_mask, lanes, load_from, store_to};

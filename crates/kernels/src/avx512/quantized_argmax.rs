@@ -1,9 +1,11 @@
-//! AVX-512 version of [`QuantizedArgmax::update`].
+//! AVX-512 (VNNI) version of the quantized Viterbi step: [`QuantizedArgmax::update`].
 //!
 //! ```text
 //! for each panel, for each piece of steps: estimates += W D, meanwhile tanh of the next piece
 //! for each block of labels:                thresholds, candidates, scores of two panels at once
 //! ```
+//! panel: 32 states; piece: 64 steps of the sum over hidden units; block: 32 labels; W and D: the
+//! 16-bit head weights and tanh differences of `crate::quantized_argmax`.
 use std::{
     arch::x86_64::*,
     ops::Range,
@@ -29,6 +31,9 @@ const STATES_PER_PASS: usize = 8;
 /// Relative error of adding shifts to estimates and scores: at most eight half ulps.
 const SUM_ERROR: f32 = 1.0 / (1 << 21) as f32;
 
+/// One step of a panel: a value for each of its 32 states.
+///
+/// Quantized rows and estimate tiles store the bits of integers in it.
 type PanelRow = [[f32; LANES]; REGISTERS];
 /// One value for each register of the labels, or of the states.
 type PerRegister<T> = [T; REGISTERS];
@@ -392,6 +397,7 @@ fn select_candidates(
     Candidates { first_states: states, valid: halves(seen), other_count, other_labels, other_states }
 }
 
+/// Splits a mask of 32 labels into the masks of two registers.
 fn halves(mask: u32) -> PerRegister<__mmask16> {
     [mask as u16, (mask >> LANES) as u16]
 }

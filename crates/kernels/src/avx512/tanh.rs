@@ -1,6 +1,7 @@
-//! tanh of sums of prepared addends, also overlapped with a product.
+//! AVX-512 tanh for joint-network rows, optionally overlapped with a matrix product.
 //!
-//! When overlapped, the divider computes tanh of the next product during the sums of this one.
+//! `tanh(x + y) = 1 - 2 / (1 + a b)` with prepared addends `a = exp(2x)` and `b = exp(2y)`. When
+//! overlapped, the divider computes tanh of the next product during the sums of the current one.
 use std::arch::x86_64::*;
 
 use super::{LANES, lanes, load, load_from, load_full, store, store_full, store_to};

@@ -1,4 +1,4 @@
-//! Products of operands rounded to bf16, with sums in `f32`.
+//! Matrix products with bf16 operands and `f32` sums: packing and dispatch.
 //!
 //! An operand is packed into [`Tile`]s of 1 KiB: 16 rows (left) or columns (right) by 32 steps of
 //! the sum. Two steps that one instruction combines are adjacent on both sides:
@@ -7,6 +7,7 @@
 //! left   tile[i][d] = bf16(a[16 s + i, 32 t + d])           i < 16, d < 32
 //! right  tile[p][j][e] = bf16(b[32 t + 2 p + e, 16 s + j])  p < 16, j < 16, e < 2
 //! ```
+//! a: left matrix; b: right matrix; s: micro-panel; t: tile of steps; p: pair of steps.
 //!
 //! The tiles of micro-panel s are followed by those of s + 1; the number of micro-panels is even,
 //! and padding is 0. Products use AMX tiles or AVX-512 BF16 if available, and plain loops

@@ -1,9 +1,10 @@
-//! The format of operands in the type of the rows.
+//! The packed format without rounding: `f32` or `f64` micro-panels.
 //!
 //! ```text
 //! micro-panel of the left   [k][MR]    MR rows, step by step
 //! micro-panel of the right  [k][NR]    NR columns, step by step
 //! ```
+//! k: steps of the sum; MR and NR: rows and columns of a micro-kernel's tile.
 use super::{Operand, OperandFormat, panels};
 use crate::{Accumulate, Real, View, ViewMut, simd::SimdLevel};
 

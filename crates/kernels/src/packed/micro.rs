@@ -1,13 +1,13 @@
-//! Micro-kernels in the type of the rows: M x N sums in registers, over all steps.
+//! Portable micro-kernel of matrix products: M x N sums in registers.
 //!
 //! ```text
 //! sums = 0
 //! for each step:  sums[i][j] += left[step][i] · right[step][j]      i < M, j < N
 //! out[i][j] = sums[i][j], or += when accumulating        inside the output
 //! ```
-//! AVX-512 (`micro_avx512.rs`) and AVX2 (`micro_avx2.rs`) versions are hand-written; here are plain
-//! loops that the compiler vectorizes. Each element is one chain of sums in the order of the steps,
-//! whichever tile contains it.
+//! AVX-512 (`micro_avx512.rs`) and AVX2 (`micro_avx2.rs`) versions are hand-written; this file has
+//! plain loops that the compiler vectorizes. Each element is one chain of sums in the order of the
+//! steps, whichever tile contains it.
 use super::{
     OperandSource,
     panels::{OutputTile, RightPanels},

@@ -1,4 +1,4 @@
-//! AVX2 micro-kernels.
+//! AVX2 micro-kernels of matrix products, for `f32` and `f64`.
 //!
 //! Up to 6 rows by two registers of columns use 12 registers of sums, two of the right side, and
 //! one for a broadcast element of the left side. Fewer rows use more columns at once, for as many

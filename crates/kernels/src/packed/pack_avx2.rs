@@ -1,4 +1,6 @@
-//! AVX2 packing of `f32` micro-panels, with 8 x 8 transposes in registers.
+//! AVX2 packing of `f32` matrices into micro-panels.
+//!
+//! Rows are transposed in registers, 8 x 8 numbers at a time.
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 

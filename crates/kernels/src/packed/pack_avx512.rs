@@ -1,4 +1,6 @@
-//! AVX-512 packing of `f32` micro-panels, with 16 x 16 transposes in registers.
+//! AVX-512 packing of `f32` matrices into micro-panels.
+//!
+//! Rows are transposed in registers, 16 x 16 numbers at a time.
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 

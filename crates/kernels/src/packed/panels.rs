@@ -1,10 +1,11 @@
-//! Products of packed operands, and the arguments of micro-kernels.
+//! Packing and products of whole micro-panel operands, and micro-kernel arguments.
 use super::{Operand, OperandSource};
 use crate::{Accumulate, Real, View, ViewMut, simd::SimdLevel};
 
 /// The right side of a micro-kernel.
 ///
-/// Columns of a panel are contiguous; panels are `panel` elements apart and steps `step` apart.
+/// The columns of a micro-panel are contiguous at each step of the sum. Micro-panels are `panel`
+/// elements apart and steps `step` elements apart.
 #[derive(Clone, Copy)]
 pub struct RightPanels<'a, F> {
     pub(crate) data: &'a [F],
@@ -28,7 +29,7 @@ impl<'a, F> RightPanels<'a, F> {
     }
 }
 
-/// Returns MR for a left operand or NR for a right one.
+/// Returns the tile's rows MR (left) or columns NR (right).
 pub(super) fn side<F: Real>(level: SimdLevel, operand: Operand) -> usize {
     F::tile_shape(level)[if operand == Operand::Left { 0 } else { 1 }]
 }

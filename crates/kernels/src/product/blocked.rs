@@ -1,4 +1,4 @@
-//! The loops around the micro-kernel (BLIS), over cache-sized blocks.
+//! Cache-blocked loops of a matrix product around the micro-kernel (BLIS).
 use std::ops::Range;
 
 use crate::{

@@ -1,9 +1,10 @@
-//! Recurrent weights, packed in strips of units for few rows.
+//! Packed recurrent LSTM weights, multiplied with up to 8 rows per frame.
 //!
-//! A task multiplies a strip with a few rows.
+//! A row is an utterance's state (forward) or gate gradient (backward). A strip is 16 units u of H,
+//! with all four gates. A task multiplies one strip with some rows.
 //!
 //! ```text
-//! W *4H x H*; a strip has 16 units u of H; rows are stored as [steps][rows]
+//! W *4H x H*; rows are stored as [steps][rows]; h: states; da: gradients of the gates' inputs
 //!   forward   out *n x 4 x 16* += h *n x H* · W[gate, u]ᵀ     panels [strip][gate][H][16]
 //!   backward  out *n x 16*     += da *n x 4H* · W[.., u]      panels [strip][4H][16]
 //!             with steps in the order (strip, gate, unit)
@@ -42,14 +43,14 @@ pub struct PackedGates<F> {
 
 /// Panels that are multiplied at once with rows.
 pub struct GatePanels<'a, F> {
-    /// Rows `[steps][width]`, `left_apart` from panel to panel; 0 if all panels share the rows.
+    /// Rows `[steps][width]`, `left_apart` elements from panel to panel (0: all share the rows).
     pub(crate) left: &'a [F],
     pub(crate) width: usize,
     pub(crate) left_apart: usize,
     pub(crate) right: &'a [F],
     pub(crate) right_apart: usize,
     pub(crate) steps: usize,
-    /// Rows of `stride`, `out_apart` from panel to panel; 0 if all panels add to the same lanes.
+    /// Rows, `stride` elements apart; panels are `out_apart` apart (0: all add to the same lanes).
     pub(crate) out: &'a mut [F],
     pub(crate) stride: usize,
     pub(crate) out_apart: usize,
@@ -73,7 +74,7 @@ impl<F: Real> PackedGates<F> {
         })
     }
 
-    /// Packs it for [`Self::multiply`] with gradients of gates.
+    /// Packs the weight for [`Self::multiply`] with gradients of the gates' inputs.
     ///
     /// # Panics
     /// As [`Self::for_forward`].

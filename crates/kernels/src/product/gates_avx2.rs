@@ -1,4 +1,6 @@
-//! AVX2 version of [`GatePanels`]: two registers of sums for each row and panel, at most 12.
+//! AVX2 product of recurrent LSTM weights ([`GatePanels`]) with a few rows.
+//!
+//! Each row and panel has two registers of sums; a kernel has at most 12.
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 

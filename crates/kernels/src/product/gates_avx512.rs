@@ -1,4 +1,6 @@
-//! AVX-512 version of [`GatePanels`]: a register of sums for each row and panel, at most 24.
+//! AVX-512 product of recurrent LSTM weights ([`GatePanels`]) with a few rows.
+//!
+//! Each row and panel has one register of sums; a kernel has at most 24.
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 

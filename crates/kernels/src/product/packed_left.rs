@@ -1,4 +1,4 @@
-//! A left operand, packed once in parts that are multiplied many times.
+//! Left matrix of a product: packed once in parts, multiplied many times.
 use crate::{
     BufferPool, PooledBuffer, Real, View, acquire,
     packed::{Operand, OperandSource},
@@ -28,12 +28,12 @@ pub struct PackedLeft<F> {
 }
 
 impl<F: Real> PackedLeft<F> {
-    /// Packs a matrix in parts of `each` rows, in parallel; the last part may have fewer.
+    /// Packs a matrix in parts of `rows_per_part` rows; the last part may have fewer.
     ///
     /// Cost: `O(m k)` time and as much memory.
     ///
     /// # Panics
-    /// If `each` is 0.
+    /// If `rows_per_part` is 0.
     pub fn new(view: View<F>, rows_per_part: usize) -> Self {
         Self::with_pool(None, view, rows_per_part)
     }

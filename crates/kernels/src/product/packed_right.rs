@@ -1,4 +1,4 @@
-//! A right operand that is packed once and multiplied many times.
+//! Right matrix of a product, packed once and multiplied many times.
 use super::blocked::RightOperand;
 use crate::{
     BufferPool, PooledBuffer, Real, View, acquire,

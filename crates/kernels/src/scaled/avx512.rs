@@ -1,4 +1,6 @@
-//! AVX-512 versions of gather and scatter for two arcs.
+//! AVX-512 gather and scatter of lattice anti-diagonals with two arcs per site.
+//!
+//! A pair is the blank and label number of one site, a lattice node (t, u).
 #![allow(unsafe_code)]
 use std::{arch::x86_64::*, ops::Range};
 

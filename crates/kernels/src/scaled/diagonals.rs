@@ -1,4 +1,8 @@
-//! Diagonals of a row-major matrix: (t, u) and (t - 1, u + 1) have a fixed distance.
+//! Gathers and scatters anti-diagonals of the T x (U + 1) lattice.
+//!
+//! A site is a lattice node (t, u) with one number for each arc; diagonal d has the sites with
+//! t + u = d. In a row-major matrix of sites, (t, u) and (t - 1, u + 1) have a fixed distance, so a
+//! diagonal is a strided read or write.
 #![allow(unsafe_code)]
 use std::{marker::PhantomData, ops::Range};
 
@@ -8,10 +12,11 @@ use crate::simd::SimdLevel;
 #[cfg(target_arch = "x86_64")]
 use super::avx512;
 
-/// Gathers the sites of a diagonal into `rows`, one for each arc.
+/// Gathers the sites of a diagonal, one row for each arc.
 ///
-/// NaN, -inf, and sites at which the arc does not exist become [`LOG_ZERO`]. Returns whether all
-/// numbers are below +inf. The matrix from index `prefetch` on is prefetched.
+/// `exists` returns the sites of the diagonal at which an arc exists. NaN, -inf, and other sites
+/// become [`LOG_ZERO`]. Returns whether all numbers are below +inf (false also for NaN). The matrix
+/// from index `prefetch` on is prefetched.
 pub fn gather(
     values: &[f64],
     stride: Stride,
@@ -85,7 +90,7 @@ impl<'a> Diagonals<'a> {
 
     /// Splits the diagonals at diagonal `d`.
     pub fn split_at(self, d: usize) -> (Self, Self) {
-        // Diagonals of the other half stay out of reach.
+        // `d` is limited to the owned diagonals, so neither half contains any other diagonal.
         let d = d.clamp(self.owned.start, self.owned.end);
         let early = Self { owned: self.owned.start..d, ..self };
         (early, Self { owned: d..self.owned.end, ..self })

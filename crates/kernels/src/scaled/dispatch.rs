@@ -1,4 +1,4 @@
-//! Run-time selection of the row functions.
+//! Selects the AVX-512, AVX2 or portable version of scaled-number row functions.
 #![allow(unsafe_code)]
 use super::{
     ScaledRow, ScaledRowMut,

@@ -1,4 +1,4 @@
-//! Positive numbers of any size, accurate near powers of two.
+//! Scaled numbers `(1 + x) · 2^k`: positive numbers without overflow or underflow.
 //!
 //! ```text
 //! value            (1 + x) · 2^k            x the mantissa, k the exponent, an integer
@@ -21,7 +21,7 @@ use super::LOG_ZERO;
 
 /// Adding and subtracting 1.5 · 2^52 rounds to the nearest integer.
 ///
-/// The integer is in the low bits in between.
+/// After the addition, the integer is in the low bits of the sum.
 const ROUND: f64 = 6_755_399_441_055_744.0;
 const TWO_52: f64 = 4_503_599_627_370_496.0;
 const TWO_46: f64 = 70_368_744_177_664.0;

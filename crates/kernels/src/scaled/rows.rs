@@ -1,11 +1,12 @@
-//! Loops over rows of mantissas `x` and exponents `k` of scaled numbers.
+//! Products, sums and posteriors of scaled-number rows, in vectorizable loops.
 //!
 //! ```text
 //! for each index i:  read the inputs, compute, write
 //! ```
-//! The slices of a loop are separate arguments of one function, so that the compiler can assume
-//! that they do not overlap, and vectorizes. Kernels of two arcs are several loops over a row,
-//! which stays in the first-level cache.
+//! A row is an anti-diagonal of a lattice, stored as mantissas `x` and exponents `k`. The slices of
+//! a loop are separate arguments of one function, so that the compiler can assume that they do not
+//! overlap, and vectorizes. Kernels of two arcs are several loops over a row, which stays in the
+//! first-level cache.
 use super::{
     ScaledRow, ScaledRowMut,
     number::{self, Scaled},

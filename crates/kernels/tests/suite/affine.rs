@@ -1,4 +1,4 @@
-//! The affine layer: plain loops, and independence of thread counts.
+//! Linear layer (`Affine`) compared with plain loops, for any thread count.
 use kernels::{Accumulate, Affine, Real, View};
 
 use super::common::{close, plain, synthetic, transpose};

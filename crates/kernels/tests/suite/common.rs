@@ -1,4 +1,4 @@
-//! Synthetic numbers, and reference implementations in plain loops.
+//! Shared by the tests: synthetic numbers, and reference products in plain loops.
 use kernels::Real;
 
 /// Returns numbers between -2 and 2 that use all their digits.

@@ -1,4 +1,4 @@
-//! Tests of the public API: the affine layer, products, and packed operands.
+//! Tests of the public API: linear layer, matrix products, and packed operands.
 
 mod affine;
 mod common;

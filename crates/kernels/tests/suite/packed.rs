@@ -1,4 +1,6 @@
-//! Packed operands as the normalizer uses them: in strips of steps and of rows.
+//! Packed matrix operands, packed in pieces as the normalizer does.
+//!
+//! The pieces are strips of steps of the sum and strips of rows.
 use kernels::{
     Accumulate, View, ViewMut,
     packed::{FullFormat, Operand, OperandFormat, bf16::Bf16Format},

@@ -1,4 +1,4 @@
-//! Properties of products: all shapes and strides, packed or not.
+//! Matrix products of all shapes and strides, with packed operands or without.
 use kernels::{Accumulate, PackedRight, View, ViewMut, packing_bytes, product, product_packed};
 use proptest::prelude::*;
 

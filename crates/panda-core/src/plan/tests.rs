@@ -1,4 +1,4 @@
-//! Plans for all sizes, and the tasks of their parallel steps.
+//! Tests of plans: extreme sizes, budgets, and number of parallel tasks.
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::{

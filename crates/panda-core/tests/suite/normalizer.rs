@@ -1,4 +1,4 @@
-//! The selected normalizer against a dense f64 computation, and its invariants.
+//! The selected normalizer compared with a dense f64 softmax, and its invariants.
 use panda_core::{
     Adjoints, BackwardInputs, Clamp, DEFAULT_BUDGET, Error, Gradients, Head, Normalized, Plan, Precision,
     Real, Rows, Selection, Shape, Sites, Workspace, scores,

@@ -1,4 +1,4 @@
-//! Products in bf16 against full precision, and their invariants.
+//! The normalizer's bf16 products compared with full precision, and invariants.
 use panda_core::{
     Adjoints, BackwardInputs, Gradients, Head, Normalized, Plan, Precision, Rows, Selection, Sites,
     Workspace, backward, forward,

@@ -1,4 +1,6 @@
-//! The first pass against plain loops, sums over paths, and central differences.
+//! The first pass compared with plain loops and path sums.
+//!
+//! Gradients are compared with central differences.
 use oracle::{compare::assert_close, differences::central_difference, noise, paths::sum_over_paths};
 use proptest::prelude::*;
 use pruned::{FirstPass, Matrices, Options, Unigram, first_pass};

@@ -1,4 +1,4 @@
-//! Golden vectors of fast_rnnt, computed in f64.
+//! The first pass compared with golden vectors of fast_rnnt, computed in f64.
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},

@@ -1,4 +1,6 @@
-//! Linear heads against matrices, with the chain rule in plain loops.
+//! Scores from linear layers (`Heads`) compared with scores from matrices.
+//!
+//! Gradients are compared with the chain rule in plain loops.
 use kernels::Real;
 use oracle::{compare::assert_close, noise};
 use pruned::{Batch, Error, Heads, HeadsGradient, Linear, Matrices, Options, Unigram, first_pass};

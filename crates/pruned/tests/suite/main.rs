@@ -1,4 +1,4 @@
-//! Tests of this crate; `plain` is the first pass in plain loops.
+//! Tests of the first pass; `plain` is its reference in plain loops.
 
 mod dense;
 mod golden;

@@ -1,4 +1,4 @@
-//! The first pass in plain `f64` loops over all classes and sites.
+//! Reference of the first pass: plain `f64` loops over classes and sites.
 
 use oracle::{noise, paths::PathArc};
 use pruned::{Batch, Options, Unigram};

@@ -1,4 +1,4 @@
-//! Invariants of pruning ranges, and that they contain a path.
+//! Pruning ranges: invariants, and that the bands contain a path.
 use oracle::noise;
 use proptest::prelude::*;
 use pruned::{Error, Ranges};

@@ -1,4 +1,4 @@
-//! Padding, other utterances, threads, invalid scores, and invalid arguments.
+//! Robustness of the first pass: padding, threads, invalid scores and arguments.
 use pruned::{Batch, Error, Matrices, MatrixGradient, Options, Side, Unigram, first_pass};
 use rnnt_dp::Topology;
 

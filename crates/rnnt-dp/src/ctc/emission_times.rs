@@ -1,4 +1,4 @@
-//! Emission times of labels, and confidences.
+//! CTC emission times of labels, and confidences, from posteriors.
 use super::{CtcPath, Trellis};
 use crate::{
     Error, Regularizers, Result,
@@ -53,7 +53,7 @@ pub fn emission_posteriors(labels: &[u32], emissions: &[f64]) -> Result<Vec<f64>
 
 /// Returns the expected frame at which each label begins, *U*.
 ///
-/// The expectation is over all alignments. None for an utterance without one.
+/// The expectation is over all alignments. The list is empty for an utterance without alignment.
 ///
 /// # Shapes
 /// As [`forward_backward`](super::forward_backward).
@@ -77,7 +77,7 @@ pub fn expected_emission_frames(labels: &[u32], emissions: &[f64]) -> Result<Vec
 
 /// Returns the posterior probability that each label begins where `path` has it.
 ///
-/// The result is *U*; none for an utterance without an alignment.
+/// The result is *U*; the list is empty for an utterance without an alignment.
 ///
 /// # Shapes
 /// As [`forward_backward`](super::forward_backward).

@@ -1,4 +1,4 @@
-//! Single CTC alignments: the best one, and samples from the posterior.
+//! CTC alignments: the best one (Viterbi), and samples from the posterior.
 use std::ops::RangeInclusive;
 
 use super::Trellis;
@@ -71,8 +71,8 @@ pub fn best_path(labels: &[u32], emissions: &[f64]) -> Result<CtcPath> {
 
 /// Returns `count` independent alignments of an utterance, sampled exactly from its posterior.
 ///
-/// None for an utterance without an alignment. Each path has a separate random stream, determined
-/// by `seed` and the index of the path.
+/// The list is empty for an utterance without an alignment. Each path has a separate random stream,
+/// determined by `seed` and the index of the path.
 ///
 /// # Shapes
 /// As [`forward_backward`](super::forward_backward).

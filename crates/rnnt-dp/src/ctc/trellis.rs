@@ -1,6 +1,7 @@
-//! The CTC states of an utterance at each frame, as a graph.
+//! CTC trellis: the 2U + 1 states of an utterance at each frame, as a graph.
 //!
 //! An arc has the emission of its target state. Arcs from the last frame to the end have weight 1.
+//! Index 0 is the start; t is a frame, s a state (even: blank, odd: label).
 use std::ops::Range;
 
 use crate::{
@@ -9,6 +10,7 @@ use crate::{
     walk::{self, Graph, Transition},
 };
 
+/// The graph of an utterance: labels *U*, emissions *T x (U+1)*.
 pub(super) struct Trellis<'a> {
     labels: &'a [u32],
     emissions: &'a [f64],
@@ -34,6 +36,7 @@ impl<'a> Trellis<'a> {
         Ok(Self { labels, emissions, regularizers, frames })
     }
 
+    /// Number of states of a frame; `Graph::states` counts those of all frames and the start.
     pub fn states(&self) -> usize {
         2 * self.labels.len() + 1
     }

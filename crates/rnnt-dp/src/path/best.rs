@@ -1,4 +1,6 @@
-//! The best path: the arc walk in the tropical semiring.
+//! Viterbi alignment: the best path of each lattice.
+//!
+//! It is the arc walk in the tropical semiring (maximum and plus).
 use crate::{
     AlignmentPath, Error, Lattices, Result, Topology,
     forward_backward::expect_len,

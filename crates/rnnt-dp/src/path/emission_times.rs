@@ -1,4 +1,7 @@
-//! Emission times of labels, and confidences, from the adjoints of a lattice.
+//! Transducer emission times of labels, and confidences, from the loss's adjoints.
+//!
+//! An adjoint is the negative posterior of an arc, so adjoints have the distribution of each
+//! label's frame.
 use crate::{AlignmentPath, Lattices, Result, Topology, forward_backward::expect_len, path::map_utterances};
 
 /// Returns the expected frame at which each label is emitted.
@@ -35,7 +38,7 @@ pub fn expected_emission_frames(
     })
 }
 
-/// Returns the posterior probability of the emission frames of `paths`, by label.
+/// Returns the posterior probability of each label's emission frame in `paths`.
 ///
 /// # Shapes
 /// `adjoints` *N x S* of [`forward_backward`](fn@crate::forward_backward) without regularizers; one

@@ -1,4 +1,4 @@
-//! Paths sampled from the posterior.
+//! Samples alignment paths of transducer lattices from their posterior.
 use crate::{
     AlignmentPath, Lattices, Result, Topology, log_sums,
     path::map_utterances,
@@ -82,8 +82,10 @@ impl PathRng {
     }
 }
 
+/// Increment of SplitMix64, 2^64 divided by the golden ratio.
 const INCREMENT: u64 = 0x9e37_79b9_7f4a_7c15;
 
+/// Mixes a state into a random number (SplitMix64).
 fn mix(z: u64) -> u64 {
     let z = z.wrapping_add(INCREMENT);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

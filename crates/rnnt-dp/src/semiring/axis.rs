@@ -1,4 +1,4 @@
-//! Sums and products along one axis of an array.
+//! Semiring sums and products along one array axis, with gradients.
 use super::{Differentiable, Semiring};
 use crate::{Error, Result, forward_backward::expect_len};
 

@@ -1,4 +1,4 @@
-//! Semirings of single numbers: probabilities, maxima, counts.
+//! Probability, tropical (maximum) and counting semirings.
 use super::{Differentiable, Semiring, expect_gradient_len};
 
 /// Probabilities: `⊕` is `+`, `⊗` is `·`.

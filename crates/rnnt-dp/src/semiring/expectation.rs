@@ -1,4 +1,4 @@
-//! Expectation semirings: weighted sums of path values.
+//! Expectation semirings (Eisner 2002): probability-weighted sums of path values.
 use std::marker::PhantomData;
 
 use super::{Log, Probability, Semiring};

@@ -1,4 +1,4 @@
-//! The log semiring.
+//! The log semiring: `⊕` is log-sum-exp, `⊗` is plus.
 use super::{Differentiable, Semiring, expect_gradient_len};
 
 /// Log-probabilities: `⊕` is `log(exp a + exp b)`, `⊗` is `+`.

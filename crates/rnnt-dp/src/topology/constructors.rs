@@ -1,6 +1,7 @@
-//! Constructors of the named topologies, and of custom ones.
+//! Constructors of topologies: regular, modified, constrained, big blanks, TDT, custom.
 use super::{EmissionTerm, Error, Move, Result, Token, Topology, TopologyArc, TopologyKind};
 
+/// The blank's column at the source site; `LABEL` is the label's.
 const BLANK: EmissionTerm = EmissionTerm { column: 0, labels: 0 };
 const LABEL: EmissionTerm = EmissionTerm { column: 1, labels: 0 };
 

@@ -1,4 +1,4 @@
-//! Names of topologies: `regular`, `modified+2,4`, `tdt:0,1,2`.
+//! Parses and displays topology names: `regular`, `modified+2,4`, `tdt:0,1,2`.
 use std::{
     fmt::{Display, Formatter},
     str::FromStr,

@@ -1,4 +1,4 @@
-//! The lattice of one utterance as a graph of sites and arcs.
+//! Transducer lattice of one utterance as a graph for the arc walk.
 use super::{Graph, Transition};
 use crate::{
     EmissionTerm, Error, Lattices, Result, Site, Topology, forward_backward::expect_len, topology::ArcTarget,
@@ -64,7 +64,7 @@ impl<'a> Lattice<'a> {
         self.topology
     }
 
-    /// T
+    /// T, the number of frames.
     pub fn frames(&self) -> usize {
         self.lattices.frames(self.utterance)
     }

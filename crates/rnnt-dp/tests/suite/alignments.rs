@@ -1,4 +1,6 @@
-//! Single paths compared with a list of all paths: every topology, full lattices and bands.
+//! Viterbi and sampled paths compared with a list of all lattice paths.
+//!
+//! The tests cover every topology, full lattices and bands.
 use std::{collections::HashMap, ops::Range};
 
 use oracle::ctc::collapse;

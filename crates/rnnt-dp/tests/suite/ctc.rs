@@ -1,4 +1,4 @@
-//! CTC compared with every labeling of the frames.
+//! CTC losses and paths compared with every labeling of the frames.
 use oracle::ctc::collapse;
 use proptest::prelude::*;
 use rnnt_dp::{Error, Regularizers, ctc, delay_shift};

@@ -1,4 +1,4 @@
-//! Lanes: results, errors and memory depend on shapes, not on the assignment of utterances.
+//! Parallel lanes (workers): results, errors and memory depend only on shapes.
 use proptest::prelude::*;
 use rnnt_dp::{Error, Lattices, Regularizers, Topology, Workspace};
 

@@ -1,4 +1,4 @@
-//! The scaled recursion compared with the recursion over logarithms, `log_sums`.
+//! The loss's scaled recursions compared with recursions over logarithms, `log_sums`.
 use proptest::prelude::*;
 use rnnt_dp::{
     Lattices, LogSums, Posterior, Regularizers, Topology, TopologyArc, Workspace, forward_backward, log_sums,

@@ -1,4 +1,4 @@
-//! The tests of this crate: topologies compared with lists of paths, scaled sums with logarithms.
+//! Tests of this crate: losses and paths compared with lists of paths.
 
 mod alignments;
 mod ctc;

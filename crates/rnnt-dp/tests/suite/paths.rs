@@ -1,4 +1,6 @@
-//! Topologies compared with the sum over all paths and with central differences.
+//! Losses and gradients of regular and modified lattices compared with path sums.
+//!
+//! Gradients are also compared with central differences.
 use oracle::{
     differences::central_difference,
     paths::{PathArc, sum_over_paths},

@@ -1,4 +1,4 @@
-//! Semirings: golden vectors of another system, laws, and gradients by central differences.
+//! Semirings compared with golden vectors, algebraic laws and central differences.
 use oracle::{
     compare::assert_near,
     differences,

@@ -1,4 +1,4 @@
-//! Composed topologies and retained bands, compared with the sum over all paths.
+//! Losses and gradients of all topologies and bands compared with path sums.
 use oracle::{
     differences::central_difference,
     paths::{PathArc, sum_over_paths},

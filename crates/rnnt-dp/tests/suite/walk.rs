@@ -1,4 +1,4 @@
-//! The arc walk in every semiring: sums over all paths, the scaled recursions, and laws.
+//! The arc walk in every semiring, compared with path sums and losses.
 use oracle::paths::sum_over_paths;
 use proptest::prelude::*;
 use rnnt_dp::{

@@ -1,14 +1,14 @@
-//! Products with the tile registers of AMX.
+//! bf16 matrix products with AMX, the tile registers of recent Intel CPUs.
 //!
 //! Four registers hold 32 x 32 sums, two the left rows and two the right columns. The instructions
-//! are inline assembly, as Rust has no stable intrinsics for them.
+//! are inline assembly because Rust has no stable intrinsics for them.
 #![allow(unsafe_code)]
 use std::arch::asm;
 
 use super::{BLOCK, SIDE, Tile, write_block};
 use crate::{Accumulate, ViewMut, packed::OutputTile, simd::Amx};
 
-/// Palette 1: eight tiles of 16 rows and 64 bytes.
+/// Configuration of the registers: palette 1, eight tiles of 16 rows and 64 bytes.
 #[repr(C, align(64))]
 struct TileConfig([u8; 64]);
 

@@ -1,4 +1,6 @@
-//! AVX-512 BF16 versions of packing and products.
+//! bf16 packing and matrix products with AVX-512 BF16, for CPUs without AMX.
+//!
+//! AMX products use this packing too.
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 
