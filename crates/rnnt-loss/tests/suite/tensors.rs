@@ -1,4 +1,4 @@
-//! Sessions over tensors match sessions over slices, for all types and layouts.
+//! Loss sessions over candle tensors match sessions over slices, for all types and layouts.
 use candle_core::{DType, Device, Tensor, Var, backprop::GradStore};
 use pruned::{Heads, Linear};
 use rnnt_loss::{
