@@ -1,7 +1,7 @@
 //! Viterbi search: the best path of each utterance, with backpointers.
 //!
-//! A wave is a range of frames of each utterance that is processed at a time. `α[p]` is the weight of
-//! the best path to context state p. Sizes: C context states, V labels, A alignment states of a
+//! A wave is a range of frames of each utterance that is processed at a time. `α[p]` is the weight
+//! of the best path to context state p. Sizes: C context states, V labels, A alignment states of a
 //! frame.
 //!
 //! Ties are resolved in favor of the final state of lowest id. At a merge the blank wins (fewer
