@@ -7,10 +7,11 @@
 //! ```
 //! s: label string; y s: s extended by label y; c(s): its context state; `a_i[s]`: weight after i
 //! labels in frame t; b, l: weights of blank and labels; ⊗ adds weights; ⊕ is `Merge`. (A label
-//! that ends its frame is added to `hypotheses'` with the blanks.) Paths of the same string are
-//! merged, and after each step only the `width` best strings are kept. The result is exact if no
-//! step exceeds the width. Only the arcs of the context states of hypotheses are scored: `width (1
-//! + V)` per step instead of `C (1 + V)`.
+//! that ends its frame is added to `hypotheses'` with the blanks.)
+//!
+//! Paths of the same string are merged, and after each step only the `width` best strings are kept.
+//! The result is exact if no step exceeds the width. Only the arcs of the context states of
+//! hypotheses are scored: instead of `C (1 + V)` per step, `width (1 + V)`.
 //!
 //! Strings share prefixes in a tree. Unused nodes are removed whenever the tree has doubled.
 use std::collections::HashMap;

@@ -1,7 +1,7 @@
 //! Computes the hidden rows of a joint network on demand.
 //!
-//! A site is a lattice node (t, u). Its hidden row `h(t,u) = dropout(act(encoded[t] +
-//! predicted[u]))` requires one frame row and one label row, whose indices are listed per site.
+//! A site is a lattice node (t, u). Its hidden row is `h(t,u) = dropout(act(x))` with `x =
+//! encoded[t] + predicted[u]`, a frame row and a label row whose indices are listed per site.
 //! Hidden rows exist only for the sites that are processed at the time.
 use std::ops::Range;
 
