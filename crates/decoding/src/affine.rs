@@ -1,4 +1,6 @@
 //! Affine layers for inference: weights packed once, few rows per call.
+//!
+//! A strip is a range of outputs whose weights are packed separately; strips run in parallel.
 use kernels::{
     Accumulate, AlignedVec, PackedRight, View, ViewMut, add, par_for, parts, parts_mut, product_packed,
 };
@@ -7,7 +9,7 @@ use crate::{Error, Result};
 
 /// Weights of a strip; a strip fits into the second-level cache of a core together with the rows.
 const WEIGHTS_PER_STRIP: usize = 80_000;
-/// Divisor of the columns of a strip: those of a micro-panel.
+/// Divisor of the columns of a strip: the columns of a micro-panel of the matrix product.
 const COLUMN_MULTIPLE: usize = 32;
 /// Rows of a parallel task; with more rows than this, tasks are blocks of rows instead of strips.
 const ROWS_PER_TASK: usize = 56;
@@ -66,7 +68,7 @@ impl AffineLayer {
         self.bias.len()
     }
 
-    /// Length of the scratch memory of [`Self::forward_in`] for a number of rows.
+    /// Number of scratch values of [`Self::forward_in`] for `rows` rows.
     pub(crate) fn scratch_len(&self, rows: usize) -> usize {
         if rows > ROWS_PER_TASK || self.strips.len() == 1 { 0 } else { rows * self.outputs() }
     }

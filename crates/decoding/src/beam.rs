@@ -1,6 +1,7 @@
-//! Beam search: the most probable label sequences.
+//! Beam search over a transducer: finds the most probable label sequences.
 //!
-//! The probability of a sequence is the sum over its paths in the beam.
+//! The probability of a sequence is the sum over its paths in the beam. A site is a frame of an
+//! utterance and a label sequence, at which the joint network is evaluated.
 mod alsd;
 mod maes;
 mod malsd;
@@ -398,7 +399,7 @@ impl BeamSearch {
             }
         })?;
         results.clear();
-        // ALSD has added final scores already.
+        // ALSD adds final scores when a hypothesis ends.
         let ends = ends && !matches!(options.kind, BeamKind::Alsd { .. });
         for utterance in &work.utterances {
             results.push(nbest::rank(utterance, &work.rows, (model, options), ends)?);

@@ -1,4 +1,6 @@
-//! Best class and log-probabilities of a row of scores.
+//! Best class, best duration and their log-probabilities at one site.
+//!
+//! A site is a frame after some labels. Its row of scores has C classes and D durations.
 use kernels::Real;
 
 use crate::{Error, TokenTable};
@@ -18,7 +20,7 @@ pub(crate) struct BestClass {
 
 /// Returns the best class and duration of a row of scores `[C + D]`.
 ///
-/// Ties go to the lower index. None if the scores are invalid; [`invalid_scores`] is the error.
+/// Ties go to the lower index. `None` if the scores are invalid; [`invalid_scores`] is the error.
 pub(crate) fn best_class(scores: &[f32], token_table: &TokenTable) -> Option<BestClass> {
     let (tokens, durations) = scores.split_at(token_table.classes());
     let (class, log_prob) = best(tokens)?;

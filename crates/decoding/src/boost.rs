@@ -1,4 +1,4 @@
-//! Phrase boosting: bonuses for phrases that are likely to occur.
+//! Phrase boosting (contextual biasing): bonuses for phrases that are likely.
 mod boundaries;
 mod list;
 mod trie;

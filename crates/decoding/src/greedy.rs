@@ -1,4 +1,7 @@
-//! Greedy search: take the best class at each site.
+//! Greedy search: takes the best class at each site.
+//!
+//! A site is a frame of an utterance after the labels so far. `greedy` is the reference for one
+//! utterance, `label_looping` the fast search over batches and streams, `frame_looping` a baseline.
 mod frame_looping;
 mod label_looping;
 mod stream;
@@ -101,7 +104,7 @@ pub(crate) fn check_weights(fusion: &[Fusion]) -> Result<()> {
     fusion.iter().try_for_each(|fusion| check_weight("fusion weight", fusion.weight))
 }
 
-/// Fails for a weight that makes sums of scores inexact.
+/// Fails for a weight so large that sums of scores are inexact.
 pub(crate) fn check_weight(option: &'static str, weight: f32) -> Result<()> {
     if weight.abs() <= 1e6 {
         return Ok(());

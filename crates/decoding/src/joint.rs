@@ -1,4 +1,6 @@
-//! Joint networks: scores of all classes at many sites.
+//! Joint networks for decoding: scores of all classes at many sites.
+//!
+//! A site is a frame row of an utterance and a label row, the projected predictor output.
 use kernels::{Activation, par_for, parts, parts_mut};
 
 use crate::{AffineLayer, Error, NetworkScratch, Result, factor_blank};

@@ -1,6 +1,6 @@
-//! The largest values of a row.
+//! Selects the k largest scores of a row, with their classes.
 
-/// Most chunks of a row.
+/// Largest number of chunks into which a row is split.
 const MAX_CHUNKS: usize = 64;
 /// Usual length of a chunk.
 const CHUNK_LEN: usize = 64;

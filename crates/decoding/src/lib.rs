@@ -5,8 +5,9 @@
 //! - [`DecodingModel`] is the part of a transducer that a search evaluates: a [`Predictor`], a
 //!   [`JointScorer`] and the [`TokenTable`] of the classes. Both traits process many hypotheses per
 //!   call and are open to other implementations.
-//! - [`GreedySearch`] takes the best class at each site, for batches and for [`GreedyStream`]s that
-//!   arrive in chunks. [`greedy()`] is the reference implementation, one utterance at a time.
+//! - [`GreedySearch`] takes the best class at each site (a frame after the labels so far), for
+//!   batches and for [`GreedyStream`]s that arrive in chunks. [`greedy()`] is the reference
+//!   implementation, one utterance at a time.
 //! - [`BeamSearch`] keeps several hypotheses ([`BeamKind`] lists the algorithms) and returns an
 //!   [`NBest`] list; it decodes [`BeamStream`]s as well.
 //!

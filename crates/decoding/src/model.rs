@@ -1,4 +1,4 @@
-//! The part of a model that decoding evaluates.
+//! `DecodingModel`: predictor, joint network and token table of a transducer.
 use std::sync::Arc;
 
 use rnnt_dp::Topology;

@@ -1,4 +1,4 @@
-//! Back-off n-grams of any order.
+//! Back-off n-gram language models of any order, as scorers for decoding.
 //!
 //! | module | contents |
 //! |---|---|

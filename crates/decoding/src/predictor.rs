@@ -1,4 +1,4 @@
-//! Predictors: networks over the labels of hypotheses.
+//! Prediction networks over the labels of hypotheses: LSTM and stateless.
 mod lstm;
 mod stateless;
 

@@ -1,4 +1,4 @@
-//! Scores of label sequences that do not depend on frames.
+//! Scorers of label sequences for fusion: language models, phrases, CTC.
 use std::sync::Arc;
 
 use crate::{Error, Result};

@@ -1,4 +1,4 @@
-//! States of a predictor, one row per hypothesis.
+//! Predictor states (labels, LSTM values), one row per hypothesis.
 
 /// Sizes of a row of [`States`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -1,4 +1,4 @@
-//! Meaning of the classes in a search, derived from the topology.
+//! Which classes are blanks, and how many frames each class advances.
 use rnnt_dp::{Token, Topology};
 
 use crate::{Error, Result};

@@ -1,4 +1,4 @@
-//! LabelTree of the label sequences of an utterance's hypotheses.
+//! Tree of the label sequences of an utterance's hypotheses.
 use serde::{Deserialize, Serialize};
 
 use crate::DecodedToken;
@@ -43,6 +43,7 @@ pub(crate) struct LabelTree {
     /// Nodes after the last sweep.
     #[serde(skip)]
     live: usize,
+    /// Before a sweep the mark of each node (1: live), afterward its new index.
     #[serde(skip)]
     moved: Vec<u32>,
 }

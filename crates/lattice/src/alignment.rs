@@ -18,7 +18,7 @@ pub enum AlignmentLattice {
     /// See [`AlignmentLattice::frame_label_dependent`].
     #[non_exhaustive]
     FrameLabelDependent {
-        /// K
+        /// K, the largest number of labels of a frame.
         expansions: usize,
     },
 }

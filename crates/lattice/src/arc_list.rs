@@ -1,4 +1,4 @@
-//! All arcs of a small lattice, for inspection and export.
+//! Lists all arcs of a small recognition lattice, for inspection and export.
 use kernels::Real;
 
 use crate::{
@@ -63,8 +63,8 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
         let mut lexical = vec![F::ZERO; v];
         reached[0][context.start()] = true;
         for position in 0..positions.end() {
-            // States of the later positions that arcs may lead to: the rest of the frame, and the
-            // next frame.
+            // Entry i of `reached` has the reachable states of position + i: the rest of the frame,
+            // and the start of the next one.
             let states = std::mem::take(&mut reached[0]);
             for state in (0..states.len()).filter(|&state| states[state]) {
                 let blank = weights.forward_state(positions.frame(position), state, &mut lexical);

@@ -1,4 +1,8 @@
-//! Sums and maxima over the arcs of a frame, forward and backward.
+//! Sums and maxima over the label arcs into each target state.
+//!
+//! They are the inner loops of the forward, backward and Viterbi recursions. p: source state; y:
+//! label, 1 to V; q = δ(p, y): target state; `l[p,y]` (`lexical`): arc weight; `shifts[p]`: value
+//! that is added to all arcs from p, such as α.
 //!
 //! In a context whose states lead to runs of successive states ([`NextStates::Run`]), rows of
 //! weights align with rows of states. If there are many arcs and the runs do not overlap, states
@@ -18,7 +22,7 @@ const BLOCKS: usize = 64;
 /// The arcs of a frame by their targets.
 pub struct ArcTargets<'a> {
     context: &'a dyn Context,
-    /// None for a context without runs.
+    /// `None` if some state does not lead to a run of states.
     runs: Option<StateRuns>,
 }
 
@@ -175,7 +179,7 @@ impl StateRuns {
         Self { starts, blocks, inside }
     }
 
-    /// Calls `run` with the target states and `sources` of each block.
+    /// Calls `run` with target states and `sources` of each block.
     fn for_each_block<F: Real>(
         &self,
         mut states: &mut [F],

@@ -1,4 +1,4 @@
-//! Inputs of a call: frames and labels of utterances, with or without padding.
+//! Padded frames and labels of a batch, with the lengths of utterances.
 use kernels::Real;
 
 use crate::{

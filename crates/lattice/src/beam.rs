@@ -1,14 +1,17 @@
-//! Beam search, frame by frame, over strings of labels.
+//! Beam search over label strings, frame by frame, with optional fusion.
 //!
 //! ```text
 //! a_0 = the hypotheses
 //! a_{i+1}[y s] = a_i[s] ⊗ l_t[c(s), y]
 //! hypotheses'[s] = ⊕_i a_i[s] ⊗ b_t[c(s)]
 //! ```
-//! (A label that ends its frame is added to `hypotheses'` with the blanks.) Paths of the same
-//! string are merged, and after each step only the `width` best strings are kept. The result is
-//! exact if no step exceeds the width. Only the arcs of the context states of hypotheses are
-//! scored: `width (1 + V)` per step instead of `C (1 + V)`.
+//! s: label string; y s: s extended by label y; c(s): its context state; `a_i[s]`: weight after i
+//! labels in frame t; b, l: weights of blank and labels; ⊗ adds weights; ⊕ is `Merge`. (A label
+//! that ends its frame is added to `hypotheses'` with the blanks.)
+//!
+//! Paths of the same string are merged, and after each step only the `width` best strings are kept.
+//! The result is exact if no step exceeds the width. Only the arcs of the context states of
+//! hypotheses are scored: instead of `C (1 + V)` per step, `width (1 + V)`.
 //!
 //! Strings share prefixes in a tree. Unused nodes are removed whenever the tree has doubled.
 use std::collections::HashMap;
@@ -60,7 +63,7 @@ struct PrefixNode<S> {
     parent: u32,
     label: u32,
     context: u32,
-    /// Sum of the label scores.
+    /// Sum of the scorer's scores of the labels.
     fused: f64,
     state: S,
 }

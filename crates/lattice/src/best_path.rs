@@ -1,4 +1,8 @@
-//! The best path of each utterance: backpointers forward, then one trace back.
+//! Viterbi search: the best path of each utterance, with backpointers.
+//!
+//! A wave is a range of frames of each utterance that is processed at a time. `α[p]` is the weight
+//! of the best path to context state p. Sizes: C context states, V labels, A alignment states of a
+//! frame.
 //!
 //! Ties are resolved in favor of the final state of lowest id. At a merge the blank wins (fewer
 //! labels in the frame), and among labels the source of lowest id.
@@ -61,8 +65,10 @@ impl LatticePath {
 #[derive(Default)]
 pub struct Backpointers<F> {
     /// Best arcs to each state of each packed frame.
+    ///
+    /// `p V + y` for label y, 1 to V, from state p; 0 for a blank.
     from: Vec<u32>,
-    /// Number of labels of each frame, by final state.
+    /// Number of labels of each frame, by context state after it.
     count: Vec<u32>,
     scratch: Vec<StepScratch<F>>,
     /// `α` of each utterance, *B x C*.

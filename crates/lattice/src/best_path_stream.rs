@@ -1,11 +1,11 @@
-//! The best path of a stream of frames.
+//! Viterbi search over a stream: emits labels as soon as they are final.
 //!
 //! The stream stores the best weight of each context state, and the backpointers of frames that are
 //! not final. A frame is final when the backpointers of all states meet before its end: later
-//! frames cannot change the best path up to there. Blocked states are ignored. With a margin, so
-//! are states that are worse than the best one by more than the margin; they are discarded if they
-//! disagree. In a full n-gram no frame becomes final without a margin, because only blanks lead to
-//! the state without labels.
+//! frames cannot change the best path up to there. States without a path are ignored. With a
+//! margin, states that are worse than the best one by more than the margin are ignored too, and
+//! discarded if their best path differs there. In a full n-gram no frame becomes final without a
+//! margin, because only blanks lead to the state without labels.
 use kernels::Real;
 
 use crate::{
@@ -41,7 +41,7 @@ pub struct BestPathStream<'a, F> {
     state: Vec<F>,
     next: Vec<F>,
     offset: f64,
-    /// Backpointers of frames that are not final.
+    /// Backpointers of frames that are not final, coded as in `best_path.rs`.
     from: Vec<u32>,
     count: Vec<u32>,
     frames: usize,
@@ -133,6 +133,7 @@ impl<'a, F: Real> BestPathStream<'a, F> {
         self.count.len().checked_div(per_count).unwrap_or_else(|| self.from.len() / per_from)
     }
 
+    /// Removes the frames that are final and returns their alignment.
     fn take_final(&mut self) -> Vec<u32> {
         let [per_from, per_count] = self.step.backpointer_counts();
         // The largest weight is 0.

@@ -1,13 +1,13 @@
 //! Losses and best paths of recognition lattices over candle tensors, with autograd.
 //!
-//! A [`Gnat`] is a lattice over the last labels with the weights of a
-//! [`JointWeightFn`](crate::JointWeightFn), and a session with its buffers. [`Gnat::losses`]
-//! returns losses *B..* (`f64`), differentiable in frames and all parameters. [`Gnat::loss_sum`]
-//! runs forward and backward at once, for training with known utterance weights. Gradients have the
-//! dtype of their tensors. Only tensors that are not contiguous are copied.
+//! A [`Gnat`] (globally normalized autoregressive transducer) is a lattice over the last labels
+//! with the weights of a [`JointWeightFn`](crate::JointWeightFn), and a session with its buffers.
+//! [`Gnat::losses`] returns losses *B..* (`f64`), differentiable in frames and all parameters.
+//! [`Gnat::loss_sum`] runs forward and backward at once, for training with known utterance weights.
+//! Gradients have the dtype of their tensors. Only tensors that are not contiguous are copied.
 //!
-//! Parameters have the names of LAST, with dots in place of slashes. [`JointWeights::save`] and
-//! [`load`] write and read files with slashes.
+//! Parameters have the names of LAST (Wu et al., arXiv 2304.13134), with dots in place of slashes.
+//! [`JointWeights::save`] and [`load`] write and read files with slashes.
 mod batch;
 mod weights;
 
@@ -314,7 +314,7 @@ struct TensorCall {
     labels: LabelBatch,
 }
 
-/// Gradients for some utterance weights, each until it is fetched.
+/// Utterance weights, and the gradients for them that candle has not fetched.
 #[derive(Default)]
 struct CallGradients(Vec<f64>, Vec<Option<Tensor>>);
 
@@ -379,7 +379,7 @@ impl TensorCall {
         Ok(GnatLossSum { sum, losses })
     }
 
-    /// T
+    /// T, the padded number of frames.
     fn padded(&self) -> usize {
         let dims = self.frames.values.dims();
         dims[dims.len() - 2]

@@ -1,4 +1,8 @@
-//! Sums over all paths: shortest distance in the log semiring, forward and backward.
+//! Denominator of the loss: log-sum over all paths, and posteriors of arcs.
+//!
+//! A wave is a range of frames of each utterance that is processed at a time. α_t and β_t are the
+//! log-sums over the paths from the start to each context state before frame t, and from there to
+//! the end; D is the sum over all paths. Sizes: C context states, V labels.
 //!
 //! ```text
 //! forward, wave by wave:   arc weights, in parallel with α_{t+1} from α_t of the previous wave
@@ -13,7 +17,7 @@ use crate::{
     utterance_group::{UtteranceGroup, Wave},
 };
 
-/// Arc weights of a wave: *n x C* and *n x C x V*.
+/// Arc weights of the n frames of a wave: *n x C* for blanks, *n x C x V* for labels.
 #[derive(Default)]
 pub struct ArcBuffer<F> {
     blank: Vec<F>,
@@ -40,7 +44,7 @@ impl<F: Real> ArcBuffer<F> {
 pub struct Denominator<F> {
     /// `α` before each packed frame, with maximum 0: *n x C*.
     alpha: Vec<F>,
-    /// Maximum that was subtracted from the `α'` of each frame.
+    /// Maximum that was subtracted from α after each frame.
     offsets: Vec<F>,
     /// Arc weights: of two alternating waves, or of all.
     buffers: Vec<ArcBuffer<F>>,
@@ -70,7 +74,7 @@ struct SummedUtterance<'a, F> {
 impl<F: Real> Denominator<F> {
     /// Computes `log D` of each utterance.
     ///
-    /// `stored` saves α for [`backward`](Self::backward), `keep` also the arc weights.
+    /// `stored` saves α for [`backward`](Self::backward), `keep` the arc weights in addition.
     pub fn forward(
         &mut self,
         step: &FrameStep,
@@ -171,7 +175,8 @@ impl<F: Real> Denominator<F> {
 
     /// Computes the marginals of all arcs times `cotangents`, last wave first.
     ///
-    /// Calls `take(weights, frames, adjoints)` for each wave.
+    /// The marginals overwrite the arc weights. Calls `take(weights, frames, adjoints)` for each
+    /// wave.
     pub fn backward(
         &mut self,
         step: &FrameStep,
@@ -313,7 +318,7 @@ impl<F: Real> SummedUtterance<'_, F> {
     }
 }
 
-/// Returns two different elements of a slice, those that exist.
+/// Returns two different elements of a slice; `None` for an index beyond its end.
 pub fn pair_mut<T>(list: &mut [T], first: usize, second: usize) -> (Option<&mut T>, Option<&mut T>) {
     match (first < list.len(), second < list.len()) {
         (true, true) => {

@@ -6,9 +6,10 @@
 //! α_0[p] = 1 if p = start else 0      α_{t+1} = forward_step(α_t)      D = ⊕_p α_T[p]
 //! ```
 //!
-//! Arc weights are closures of the frame and the [`FrameArc`], and may depend on the alignment
-//! state. Sums are in the order by which ties are resolved: the blank before labels, sources by
-//! number.
+//! D: sum over all paths; `α_t[p]`: sum over the paths to context state p before frame t; T frames,
+//! C context states, V labels, A alignment states. Arc weights are closures of the frame and the
+//! [`FrameArc`], and may depend on the alignment state. Sums are in the order by which ties are
+//! resolved: the blank before labels, sources by number.
 //!
 //! ```
 //! use lattice::{AlignmentLattice, FullNGram, distance::distance};

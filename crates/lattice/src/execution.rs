@@ -1,4 +1,8 @@
-//! One call of a session: its request, its weights, and its buffers.
+//! Loss and gradient of one batch over the recognition lattice.
+//!
+//! A request is a lattice with its frames and labels; binding its weight function computes what
+//! depends only on parameters. A group is a range of utterances that are processed together. D is
+//! the sum over all paths, S the sum over the paths of the labels.
 use std::borrow::Cow;
 
 use kernels::{Real, ScratchReq};
@@ -65,7 +69,7 @@ pub struct CallBuffers<F> {
     pub denominator: Denominator<F>,
     pub numerator: Numerator<F>,
     pub best: Backpointers<F>,
-    /// Buffers of bound weights, between calls.
+    /// Buffers of bound weights; empty during a call.
     pub weights: Vec<Vec<F>>,
 }
 
@@ -110,7 +114,7 @@ pub struct Execution<'a, F: Real> {
     pub step: FrameStep<'a>,
     pub weights: Box<dyn BoundWeights<F> + 'a>,
     labels: Option<&'a Labels<'a>>,
-    /// Packed frames of the group.
+    /// Features of the packed frames of the group.
     rows: Cow<'a, [F]>,
     sum: PathSum,
     all_paths: bool,
@@ -143,8 +147,8 @@ impl<'a, F: Real> Execution<'a, F> {
 
     /// Computes the sums of a group.
     ///
-    /// State for [`backward`](Self::backward) is saved if `keep_arcs` is some: with all arc weights
-    /// or without.
+    /// `keep_arcs`: `None` saves nothing; `Some` saves the state for [`backward`](Self::backward),
+    /// with all arc weights for `true` and without them for `false`.
     pub fn forward(
         &mut self,
         buffers: &mut CallBuffers<F>,

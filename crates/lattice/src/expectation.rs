@@ -1,6 +1,7 @@
 //! Expectations over the paths of a lattice, with gradients.
 //!
-//! They are the entropy of the paths and the expected cost of a path:
+//! They are the entropy of the paths and the expected cost r of a path. w is the weight of a path
+//! or arc, and D the sum over all paths:
 //!
 //! ```text
 //! p(path) = exp(w(path) - log D)

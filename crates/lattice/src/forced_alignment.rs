@@ -1,4 +1,8 @@
-//! Forced alignment: the best path of each utterance among those of its labels.
+//! Forced alignment: the best path of each utterance for its labels.
+//!
+//! u: label position; `α[u]`: weight of the best path to u; `B[t,u]`, `L[t,u]`: weights of the
+//! blank and of the next label at frame t; a_i: weights after i labels in the frame; K: largest
+//! number of labels of a frame.
 //!
 //! ```text
 //! α'[u] = max(α[u] + B[t,u], α[u-1] + L[t,u-1])                      one label or a blank
@@ -13,7 +17,7 @@ use crate::{
     plan::LatticeOperation,
 };
 
-/// Weight of a blocked path.
+/// Weight of a path that is not allowed.
 const BLOCKED: f64 = f64::NEG_INFINITY;
 
 impl<F: Real> LatticeSession<F> {

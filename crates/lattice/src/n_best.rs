@@ -1,7 +1,8 @@
-//! The n best paths.
+//! Exact search for the n best paths of each utterance.
 //!
-//! The best continuation from any state is known (`potentials.rs`). A path is therefore determined
-//! by the arc where it deviates from the best continuation of another path, and by the loss there:
+//! The best continuation from any state, of weight β, is known (`potentials.rs`). A path is
+//! therefore determined by the arc where it deviates from the best continuation of another path,
+//! and by the loss there:
 //!
 //! ```text
 //! loss(arc from s) = max over arcs e from s of (w(e) + β(e)) - (w(arc) + β(arc))
@@ -72,7 +73,7 @@ impl<F: Real> LatticeSession<F> {
 
 fn n_best<F: Real>(walk: &PathWalk<F>, count: usize) -> Vec<LatticePath> {
     let mut paths: Vec<LatticePath> = Vec::new();
-    // Sorted by loss, and no more than can still be needed.
+    // Sorted by loss; no more than the number of paths that are still to be found.
     let mut deviations: Vec<PathDeviation> = Vec::new();
     let mut row = StateArcs::default();
     let per_frame = walk.positions.per_frame();

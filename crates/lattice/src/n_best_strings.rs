@@ -1,5 +1,7 @@
 //! The n best label strings: best-first search over prefixes.
 //!
+//! t, a: frame and alignment state; y: next label; β: weight of the paths to the end; ⊕ is `Merge`.
+//!
 //! ```text
 //! h(t,a)          weight of the paths that emit a prefix and end in (t,a), in its context state c;
 //!                 at the end, weight of the string
@@ -7,9 +9,10 @@
 //! ```
 //! A bound is the weight of the best path, or the sum over all paths, whose strings start with the
 //! prefix. It is an upper bound for these strings, so the first complete string taken from the
-//! queue is the best one. With [`Merge::Max`] some string attains the bound, and prefixes on the
-//! way to it lose nothing, ties included (`n_best.rs`): no more prefixes are expanded than the
-//! strings have. With [`Merge::Sum`] many strings share a bound, and only a limit bounds the work.
+//! queue is the best one. With [`Merge::Max`] some string attains the bound, and the bounds of the
+//! prefixes on the way to it are equal, ties included (`n_best.rs`): no more prefixes are expanded
+//! than the results have. With [`Merge::Sum`] many strings share a bound, and only `max_prefixes`
+//! limits the work.
 use std::{cmp::Ordering, collections::BinaryHeap};
 
 use kernels::{Real, ScratchReq};

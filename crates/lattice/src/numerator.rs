@@ -1,4 +1,8 @@
-//! Sums over the paths of one label string: a chain of contexts, two weights per site.
+//! Numerator of the loss: log-sum S over the paths of one label string.
+//!
+//! Site: a frame t and a label position u, which have two arcs. `B[t,u]`, `L[t,u]`: weights of the
+//! blank and of the next label; `α[u]`: log-sum over the paths to u; a_i: the same after i labels
+//! in the frame; N frames, M labels, at most K labels per frame.
 //!
 //! ```text
 //! one label or a blank:  α'[u] = log(exp(α[u] + B[t,u]) + exp(α[u-1] + L[t,u-1]))
@@ -6,8 +10,8 @@
 //!                        α'[u] = B[t,u] + log Σ_i exp a_i[u]
 //! S = α_N[M]
 //! ```
-//! All sums are f64 and exact in the length of the chain, because there are few sites. Without a
-//! path all derivatives are 0.
+//! All sums are f64, which is cheap because there are few sites. Without a path all derivatives are
+//! 0.
 use kernels::{Real, ScratchReq, items_mut, par_for};
 use rnnt_dp::semiring::{Log, Semiring};
 
@@ -20,11 +24,13 @@ use crate::{
 
 const BLOCKED: f64 = f64::NEG_INFINITY;
 
-/// The string of a group, and the adjoints of their arcs.
+/// Label strings of a group, and the weights of their arcs.
 #[derive(Default)]
 pub struct Numerator<F> {
     chains: Vec<Option<StringChain>>,
-    /// Arc weights, later marginals, of each utterance: *N x (M + 1)* each.
+    /// Arc weights of each utterance, *N x (M + 1)* each.
+    ///
+    /// Forward replaces them by marginals if it saves the state for backward.
     arcs: Vec<(Vec<F>, Vec<F>)>,
 }
 
@@ -73,7 +79,7 @@ impl<F: Real> Numerator<F> {
         Ok(sums.into_iter().map(|(sum, _)| sum).collect())
     }
 
-    /// Computes the arc weights along the string of a group.
+    /// Computes the arc weights along the strings of a group.
     pub fn set_arcs(
         &mut self,
         (context, alignment): (&dyn Context, AlignmentLattice),

@@ -1,4 +1,7 @@
-//! Best paths of all groups of a call: the choice of the search, and the search over all arcs.
+//! Selects and runs the Viterbi search of a call, group by group.
+//!
+//! The search either computes all arc weights, or only those that may be the best (`screened.rs`).
+//! A group is a range of utterances that are processed together, a wave a range of their frames.
 use kernels::Real;
 
 use crate::{

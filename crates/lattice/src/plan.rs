@@ -1,4 +1,7 @@
-//! How a call is split, and the memory that it allocates.
+//! Memory plan of a call: groups of utterances, waves of frames, and buffers.
+//!
+//! A group is a range of utterances that are processed together, a wave a range of their frames
+//! whose arc weights exist at the same time.
 use kernels::{Real, ScratchReq};
 use panda_core::DEFAULT_BUDGET;
 
@@ -12,7 +15,7 @@ use crate::{
 
 /// Preferred number of arcs of a wave.
 ///
-/// Products are efficient, and most operands stay in the caches.
+/// Large enough for efficient matrix products, small enough for most operands to stay in caches.
 pub(crate) const ARCS_PER_WAVE: usize = 400_000;
 
 /// Number of kinds of buffers that a session keeps.
@@ -95,7 +98,9 @@ pub(crate) struct LatticeOperation {
     gradients: bool,
     /// Whether all utterances are processed together.
     all_utterances: bool,
-    /// Memory of walks from the start, per frame and per utterance.
+    /// Memory of walks, per frame and per utterance.
+    ///
+    /// A walk is a search that follows paths from the start state.
     walks: Option<[ScratchReq; 2]>,
 }
 
@@ -110,7 +115,7 @@ impl LatticeOperation {
         Self { best: true, ..self }
     }
 
-    /// Walks that need `memory` per frame and per utterance.
+    /// A search by walks that needs `memory` per frame and per utterance.
     pub const fn walks(all_paths: bool, memory: [ScratchReq; 2]) -> Self {
         Self { walks: Some(memory), ..Self::sum(all_paths) }
     }

@@ -4,8 +4,10 @@
 //! β(N,0,p) = 1̄
 //! β(t,a,p) = ⊕ ( b_t[p] ⊗ β(after a blank, p),  ⊕_y l_t[p,y] ⊗ β(after a label, δ(p,y)) )
 //! ```
-//! In f64, without offsets. Following the arc of largest `weight ⊗ β` gives the best path without
-//! dead ends. Sampling arcs in proportion to it gives a path from the posterior.
+//! (t,a,p): frame, alignment state, context state; N frames; b, l: weights of blank and label arcs;
+//! ⊗ adds weights; ⊕ is `Merge`. All values are f64, without offsets. Following the arc of largest
+//! `weight ⊗ β` gives the best path without dead ends. Sampling arcs in proportion to it gives a
+//! path from the posterior.
 use kernels::{Real, ScratchReq, items_mut, par_for};
 
 use crate::{
@@ -209,7 +211,7 @@ impl<'a, F: Real> PathWalk<'a, F> {
 impl<F: Real> LatticeSession<F> {
     /// Computes β of each utterance and calls `run(utterance, walk)` in parallel.
     ///
-    /// `memory` is that of a run per frame and per utterance.
+    /// `memory` is the memory of `run` per frame and per utterance.
     pub(crate) fn walks<T: Send>(
         &mut self,
         lattice: &RecognitionLattice<F>,

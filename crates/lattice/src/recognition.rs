@@ -1,4 +1,4 @@
-//! The recognition lattice: contexts x alignments x weights.
+//! The recognition lattice: context states x alignment states x arc weights.
 use kernels::Real;
 
 use crate::{

@@ -1,4 +1,4 @@
-//! Paths sampled from the posterior.
+//! Samples paths of a lattice from their posterior distribution.
 use kernels::{Real, ScratchReq};
 use rnnt_dp::PathRng;
 

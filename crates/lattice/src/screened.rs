@@ -1,4 +1,9 @@
-//! Best paths with screening: only arcs that may be the best are scored exactly.
+//! Viterbi search with screening: scores only arcs that may be the best.
+//!
+//! Quantized estimates with an error bound exclude most arcs of a joint network. A run is a range
+//! of successive target states, a panel up to 32 source states whose arcs lead to the same run.
+//! States without a panel (the rest) are scored exactly. α is the weight of the best path to each
+//! context state.
 //!
 //! ```text
 //! for each frame:
@@ -25,7 +30,7 @@ use crate::{
 use panels::StateRun;
 use screening::{ScreenedFrames, Screening};
 
-/// Utterances that read a panel one after another.
+/// Utterances of a chunk, which read each panel one after another.
 const UTTERANCES_PER_CHUNK: usize = 2;
 const PANELS_PER_TASK: usize = 2;
 /// Frames of a task that does not depend on `α`.
@@ -113,11 +118,11 @@ struct UtteranceScratch<F> {
     blank: Vec<F>,
     /// Arcs of states without a panel, *rest x PANEL_COLUMNS x (1 + V)*.
     rest: Vec<F>,
-    /// The middle of all states for these frames, *PANEL_COLUMNS x H*.
+    /// Center of all context states at these frames, *PANEL_COLUMNS x H*.
     middles: Vec<F>,
 }
 
-/// Successive runs of states.
+/// Successive runs of target states, which one task processes.
 struct PanelTask<'a> {
     runs: &'a [StateRun],
     /// First state of the task, and number of its states.
@@ -125,7 +130,7 @@ struct PanelTask<'a> {
     states: usize,
 }
 
-/// A frame of an utterance, or the part of a task.
+/// Values of one frame of an utterance, or of one task.
 struct FrameSlice<'a, F> {
     frame: usize,
     middle: &'a [F],

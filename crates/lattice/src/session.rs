@@ -1,4 +1,7 @@
-//! Sums over the paths of a batch, with gradients.
+//! `LatticeSession`: losses, gradients and best paths of batches.
+//!
+//! D is the sum over all paths of an utterance, S the sum over the paths of its labels. Buffers are
+//! reused from call to call.
 use kernels::Real;
 
 use crate::{

@@ -1,4 +1,8 @@
-//! One frame of a lattice in the log semiring, optimized: forward next to backward.
+//! Optimized recursions over one frame: forward, backward and Viterbi.
+//!
+//! α, β: log-sums over the paths to and from context states p, q; a_i: α after i labels in the
+//! frame; b, l: weights of blank and label arcs; mB, mL: marginals of these arcs; γ: marginals of
+//! states; Z: log-sum of the frame; K: largest number of labels of a frame; δ(p,y): target state.
 //!
 //! ```text
 //! forward     a_0 = α      a_{i+1}[q] = log Σ_{δ(p,y)=q} exp(a_i[p] + l[p,y])
@@ -87,7 +91,7 @@ impl<'a> FrameStep<'a> {
         Self { alignment, targets: ArcTargets::new(context), may_be_nan: false }
     }
 
-    /// Marks the weights as unchecked, so that they may be NaN.
+    /// Marks the weights as unchecked: they may be NaN.
     pub fn with_unchecked_weights(self) -> Self {
         Self { may_be_nan: true, ..self }
     }

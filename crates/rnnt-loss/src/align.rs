@@ -1,4 +1,7 @@
-//! Alignment of labels with frames by the best path.
+//! Forced alignment: assigns each label of a known transcript to a frame.
+//!
+//! The alignment is the most probable path through the lattice; posteriors over all paths give
+//! confidences and expected frames. Utterances are processed in groups that fit into the budget.
 use std::{borrow::Cow, ops::Range};
 
 use panda_core::Real;
@@ -42,7 +45,8 @@ pub(crate) fn alignments<F: Real>(
     joint: &JointInputs<F>,
     targets: &Targets,
 ) -> Result<Vec<Option<LabelAlignment>>> {
-    // The probabilities of the model; no scores are kept, as there is no backward pass.
+    // Regularizers are off, so that probabilities are those of the model. No scores are kept, as
+    // there is no backward pass.
     let (loss, topology) = without_regularization(&session_options.loss)?;
     let options = Options {
         loss,
@@ -101,7 +105,9 @@ fn align_group<F: Real>(
     Ok(alignments)
 }
 
-/// The loss with the same arcs, without σ and ω.
+/// Returns the loss with the same arcs, without regularization.
+///
+/// σ is logit under-normalization, ω the share of the RNN-T loss in TDT.
 fn without_regularization(loss: &Loss) -> Result<(Loss, Topology)> {
     match second_loss(loss) {
         Loss::Transducer { topology, tokens, .. } => {

@@ -1,12 +1,15 @@
-//! Memory plan of a call: groups of utterances and budgets of buffers.
+//! Plans the memory of a loss call: splits the batch into groups that fit the budget.
+//!
+//! A group is a range of utterances that are processed together. A site is a lattice node (t, u).
+//! The normalizer is the blocked log-softmax over the classes of a head.
 //!
 //! ```text
 //! budget >= call + max over groups (lists of sites, emissions, adjoints)
 //!                + lattices + Σ_heads plan of the normalizer
 //! ```
 //!
-//! The minimum is that of one utterance: the numbers of its sites, one lane of its lattice, and the
-//! smallest plan of each head.
+//! The smallest possible budget is that of one utterance at a time: the numbers of its sites, the
+//! buffers of one lattice recursion (a lane), and the smallest plan of each head.
 use std::ops::Range;
 
 use kernels::ScratchReq;
@@ -31,9 +34,9 @@ pub(crate) struct CallSizes<'a> {
     pub classes: usize,
     /// Bytes per site in each list of [`SiteIndices`](crate::site_buffers::SiteIndices).
     pub indices: [usize; 3],
-    /// Bytes that the caller holds for the call: projections, copies, a first pass.
+    /// Bytes that the caller allocates, such as a first pass.
     pub held: usize,
-    /// Scratch memory of scores by utterances and sites, instead of heads.
+    /// Scratch memory by utterances and sites, for scores as inputs.
     pub scores: Option<Box<dyn Fn(usize, usize) -> ScratchReq + 'a>>,
 }
 
@@ -48,7 +51,7 @@ pub(crate) struct CallPlan {
     pub heads: Vec<usize>,
     /// Scratch memory of all sites, in the order of [`SiteBuffers::held`].
     pub sites: [ScratchReq; 6],
-    /// Bytes that the caller holds, such as those of a first pass.
+    /// Bytes that the caller allocates, such as those of a first pass.
     pub held: usize,
     /// Unused bytes of the budget.
     pub left: usize,
@@ -68,15 +71,17 @@ impl CallPlan {
 }
 
 /// Most sites of a group without kept scores: four full waves of most plans.
+///
+/// A wave is the range of sites that the normalizer processes over all classes at a time.
 const MAX_GROUP_SITES: usize = 6272;
-/// Least limit on the sites of a group.
+/// Lower bound of the limit on the sites of a group.
 const MIN_GROUP_SITES: usize = 64;
 /// Most lattices of a group that are processed in parallel.
 pub(crate) const MAX_LANES: usize = 64;
 /// Bytes for lists of lists and queues of the thread pool.
 const SLACK_BYTES: usize = 16 << 10;
 
-/// Groups neighbors up to a limit on their sum; a larger element is a group.
+/// Groups neighbors up to a limit on their sum; an element above it is its own group.
 fn fill_groups(sizes: &[usize], limit: usize) -> Vec<Range<usize>> {
     let mut groups: Vec<Range<usize>> = Vec::with_capacity(sizes.len());
     let mut sum = 0;
@@ -160,6 +165,7 @@ impl CallSizes<'_> {
         balance_groups(&sizes, limit)
     }
 
+    /// Distributes the budget over lattices and heads for given groups.
     fn plan<F: Real>(&self, groups: Vec<Range<usize>>) -> Result<CallPlan> {
         let limit = self.options.budget;
         let (mut max_sites, mut own) = (0, 0);
@@ -241,7 +247,7 @@ impl CallSizes<'_> {
 
     /// Bytes of a site in addition to those of the normalizer.
     fn site_bytes(&self) -> usize {
-        // The masses of a bucket of `skipped_sites`.
+        // `skipped_sites` sorts the occupancies of one of its buckets.
         let skipped = if self.options.skip > 0.0 { 16 } else { 0 };
         ScratchReq::all_of(self.site_scratch(1)).bytes() + skipped
     }
@@ -262,7 +268,7 @@ impl CallSizes<'_> {
         HeadSet::<F>::bytes(self.classes, self.hidden, self.options) + lists + self.held + SLACK_BYTES
     }
 
-    /// Bytes of recursions in a number of lanes.
+    /// Bytes of lattice recursions that run in a number of parallel lanes.
     fn lattices(&self, groups: &[Range<usize>], lanes: usize) -> usize {
         let (omega, rnnt) = (self.options.loss.omega(), Topology::rnnt());
         let Some(topology) = self.options.loss.topology() else {

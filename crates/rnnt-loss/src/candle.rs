@@ -1,4 +1,4 @@
-//! Sessions over candle tensors, with autograd.
+//! Transducer and CTC losses of candle tensors, with autograd.
 //!
 //! A [`LossSession`] is a [`Session`](crate::Session) for `f32` and `f64` tensors.
 //! [`LossSession::forward`] returns losses *B* (`f64`), +inf for an utterance without a path, for

@@ -1,4 +1,7 @@
-//! Columns of a lattice from several heads, and their adjoints.
+//! Combines the outputs of several heads into emissions of a lattice.
+//!
+//! Emissions are the log-probabilities that each lattice node (site) needs, one column per class;
+//! adjoints, which are split by head, are the derivatives of the loss with respect to them.
 //!
 //! | heads | emissions |
 //! |---|---|
@@ -6,7 +9,8 @@
 //! | tokens, durations | `r_c`, `r_d` |
 //! | tokens, blank | `log σ(z_∅)`; `log σ(-z_∅) + r_c` |
 //!
-//! where `r` is a log-probability of the head's softmax (factored blank: Variani et al., arXiv
+//! where `r_c` and `r_d` are log-probabilities of a token c and a duration d under the softmax of
+//! their head, and `z_∅` is the score of the blank (factored blank: Variani et al., arXiv
 //! 2003.07705, equations 8-10).
 use std::{borrow::Cow, ops::Range};
 
@@ -37,7 +41,7 @@ pub(crate) fn is_combined<F>(outputs: &[HeadOutput<F>]) -> bool {
 
 /// Number of `f64` values per site for a number of columns.
 ///
-/// Both passes share the memory in addition to the adjoints.
+/// The adjoints, and scratch memory that forward and backward passes share.
 pub(crate) fn numbers_per_site(columns: usize, options: &Options) -> usize {
     let loss = &options.loss;
     let (durations, factored, smoothing) =
@@ -120,8 +124,8 @@ pub(crate) fn adjoints<'a, F: Real>(
 
 /// Bound on the score gradients of a site over all heads.
 ///
-/// It is relative to the sum of the adjoints. A normalized head has at most twice its adjoints,
-/// a factored blank at most once.
+/// It is relative to the sum of the absolute adjoints: at most twice this sum for a softmax head,
+/// at most once for a factored blank.
 pub(crate) fn gradient_bound<F>(outputs: &[HeadOutput<F>]) -> f64 {
     let bound = |output: &HeadOutput<F>| match output.role {
         Role::Tokens | Role::Durations => 2.0,

@@ -1,6 +1,8 @@
 //! Connectionist temporal classification (CTC) as an objective.
 //!
-//! The sites are frames, each of which selects the blank and the distinct labels of its utterance.
+//! A site of CTC is a frame. It needs the log-probabilities of the blank and of the distinct labels
+//! of its utterance (its selection), not those of all classes. Utterances run in parallel lanes,
+//! each with its own buffers.
 use std::ops::Range;
 
 use kernels::{ScratchReq, items_mut, par_find, parts_mut};
@@ -13,7 +15,7 @@ const CTC: &str = "for CTC";
 /// Most utterances that are processed in parallel.
 const MAX_LANES: usize = 64;
 
-/// The objective of CTC.
+/// CTC targets of a batch.
 pub(crate) struct Ctc {
     /// Targets without labels, whose sites are the frames.
     frames: Targets,
@@ -45,7 +47,8 @@ impl CtcUtterance {
 
     /// Computes the loss and the adjoints of the emissions.
     ///
-    /// `adjoints` are *T x columns* and must be 0.
+    /// `emissions` and `adjoints` are *T x width*; `adjoints` must be 0. Repeated labels share a
+    /// column, so that emissions are first copied to one column per label (`spread`).
     fn forward_backward(
         &self,
         emissions: &[f64],
@@ -76,7 +79,7 @@ impl CtcUtterance {
     }
 }
 
-/// Buffers for one utterance at a time, reused in the session.
+/// Buffers for one utterance at a time, reused from call to call.
 #[derive(Debug, Default)]
 pub(crate) struct CtcLane {
     emissions: Vec<f64>,

@@ -7,8 +7,9 @@
 //! other units are multiplied by 1 / (1 - rate)
 //! ```
 //!
-//! The mask is a function of (seed, site, unit), so that forward and backward compute the same mask
-//! in any order and for any blocking. `mix` is that of SplitMix64 (Steele, Lea and Flood 2014).
+//! b, t, u: utterance, frame, label position; k: hidden unit. The mask is a function of (seed,
+//! site, unit), so that forward and backward compute the same mask in any order and for any
+//! blocking. `mix` is that of SplitMix64 (Steele, Lea and Flood 2014).
 use panda_core::Real;
 use rnnt_dp::Site;
 

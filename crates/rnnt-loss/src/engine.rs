@@ -1,4 +1,7 @@
-//! Checked calls over all kinds of inputs, and their engine.
+//! Dispatches a loss call to the implementation for its kind of inputs.
+//!
+//! Inputs are rows of a joint network or hidden rows with heads, scores, or those of pruned
+//! training. `SessionEngine` is compiled once for `f32` and once for `f64`.
 use std::borrow::Cow;
 
 use panda_core::{Head, Real};

@@ -1,10 +1,14 @@
-//! The first pass of pruned training within a budget.
+//! The first pass of pruned training: plans and runs the simple joiner within the budget.
+//!
+//! The simple joiner adds a frame score and a label score per class. Its loss and posteriors over
+//! the whole lattice select the sites (lattice nodes) of the second pass. A group is a range of
+//! utterances that are processed together.
 //!
 //! ```text
 //! budget >= lists of the call + first pass of a group (of all, in `forward`) + second pass
 //! ```
 //!
-//! Both passes count, as the buffers of the session are reused from call to call.
+//! The budget includes both passes, as the session keeps the buffers of both from call to call.
 use std::ops::Range;
 
 use ::pruned::{
@@ -16,7 +20,7 @@ use crate::{
     Error, Layout, Loss, Options, PrunedInputs, PruningOutput, Result, SimpleGradient, SimpleInputs, Targets,
 };
 
-/// A checked first pass.
+/// Checked targets and options of a first pass.
 pub(crate) struct PruningPass {
     batch: Batch,
     options: ::pruned::Options,

@@ -1,4 +1,8 @@
-//! Forward and backward passes of losses with heads.
+//! Loss and gradient from hidden rows and heads, group by group.
+//!
+//! A group is a range of utterances that are processed together. A head is the last linear layer
+//! over classes. Its normalizer computes log-probabilities of the classes that a site (lattice
+//! node) needs without storing the scores of all classes.
 //!
 //! ```text
 //! for each group of utterances:
@@ -176,7 +180,7 @@ impl<'t, F: Real> HeadCall<'t, F> {
         Ok(LossOutput { losses, first_pass: None, gradients: self.named_gradients(gradients), skipped })
     }
 
-    /// Computes the losses of all utterances, and rows of their sites.
+    /// Computes the losses, and the row indices of all sites.
     pub fn forward(
         &self,
         values: &InputValues<F>,
@@ -253,7 +257,7 @@ impl<'t, F: Real> HeadCall<'t, F> {
         }
     }
 
-    /// Zero gradients of each head; those of the rows are with the first.
+    /// Zero gradients of each head; the first entry includes those of the input rows.
     fn zero_gradients(&self, values: &InputValues<F>) -> Result<Vec<HeadGradients<F>>> {
         let [encoded, predicted, hidden] =
             [values.encoded, values.predicted, values.hidden].map(|rows| kernels::zeros(rows.len()));

@@ -1,11 +1,14 @@
-//! The heads of a loss and the classes that each selects.
+//! The heads of a loss, and the classes that each head selects.
+//!
+//! A head is a linear layer over classes. To select a class is to compute its log-probability at a
+//! site (lattice node).
 //!
 //! | role | head | selects |
 //! |---|---|---|
 //! | tokens | all classes (a factored blank masked) | blank, next label, big blanks (the label only) |
 //! | durations | the duration head | all of its classes |
-//! | blank | the factored blank only: the log-sum of one class is its score | none |
-//! | mean | the mean of all classes, for label smoothing | none |
+//! | blank | the factored blank only: its score is the log-sum of this one class | none |
+//! | mean | one class, the mean of all classes, for label smoothing | none |
 use panda_core::Real;
 use panda_core::{Gradients, Head, Normalized, Selection};
 use rnnt_dp::Lattices;
@@ -43,7 +46,7 @@ pub(crate) struct HeadOutput<F> {
     pub normalized: Normalized<F>,
 }
 
-/// Gradients of a head; the first also has those of sites.
+/// Gradients of a head; those of the first head include the input rows.
 pub(crate) type HeadGradients<F> = Gradients<F, SiteGradients<F>>;
 
 /// The heads of a call; their weights are among its [`InputValues`].
@@ -97,7 +100,7 @@ impl<F: Real> HeadSet<F> {
         Ok(list)
     }
 
-    /// Gradients of token head and duration head from the list's.
+    /// Combines the gradients of all heads by token head and duration head.
     pub fn join(&self, list: Vec<HeadGradients<F>>) -> [HeadGradient<F>; 2] {
         let narrow = |bias: Vec<f64>| bias.into_iter().map(F::from_f64).collect();
         let mut list = list
@@ -151,7 +154,7 @@ impl<F: Real> HeadSet<F> {
     }
 }
 
-/// A factored blank: the softmax over labels masks it, so that no weight is copied.
+/// A factored blank: a bias of -inf excludes it from the softmax, so that no weight is copied.
 struct FactoredBlank<F> {
     /// Bias of all classes, -inf for the blank.
     masked: Vec<F>,

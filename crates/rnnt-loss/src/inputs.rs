@@ -1,4 +1,6 @@
-//! Inputs of a loss, and outputs with the same names.
+//! Inputs of a loss call, and its output: losses and gradients by the names of the inputs.
+//!
+//! Axes: B utterances, T frames, U+1 label positions, C classes, H joint width.
 use ::pruned::{Heads as SimpleHeads, HeadsGradient, LinearGradient, Matrices, MatrixGradient, Ranges};
 use panda_core::Head;
 
@@ -75,6 +77,8 @@ pub struct PrunedInputs<'a, F> {
 }
 
 /// Inputs of the simple joiner, whose scores are `am[t] + lm[u]`.
+///
+/// `am` are scores of frames (acoustic), `lm` those of label positions, both per class.
 #[derive(Debug, Clone, Copy)]
 pub enum SimpleInputs<'a, F> {
     /// Matrices `am` and `lm`.

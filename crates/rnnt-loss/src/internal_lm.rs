@@ -1,4 +1,7 @@
-//! The internal language model of a transducer.
+//! Label log-probabilities of the internal language model of a transducer.
+//!
+//! The joint network runs on predictor rows with an encoder row of zeros, and the softmax excludes
+//! the blank (HAT, Variani et al., arXiv 2003.07705, section 3.2).
 use panda_core::Real;
 use panda_core::{Head, Selection};
 
@@ -30,7 +33,7 @@ pub(crate) fn internal_lm<F: Real>(
     if sequences.iter().all(Vec::is_empty) {
         return Ok(vec![Vec::new(); targets.batch()]);
     }
-    // One frame of zeros that emits all labels.
+    // A lattice of one frame has a site for each label position; its encoder row is zero.
     let targets = Targets::new(targets.blank(), vec![1; targets.batch()], sequences)?;
     let (encoded, lattices) = (vec![F::ZERO; width], targets.lattices());
     let (activation, frames) = (options.activation, RowStarts::Padded(0, targets.batch()));

@@ -1,4 +1,8 @@
-//! Sites of a joint network, whose hidden rows are computed on demand.
+//! Computes the hidden rows of a joint network on demand.
+//!
+//! A site is a lattice node (t, u). Its hidden row is `h(t,u) = dropout(act(x))` with `x =
+//! encoded[t] + predicted[u]`, a frame row and a label row whose indices are listed per site.
+//! Hidden rows exist only for the sites that are processed at the time.
 use std::ops::Range;
 
 use kernels::{par_for, parts_mut};
@@ -26,7 +30,7 @@ pub(crate) struct JointSource {
 }
 
 impl JointSource {
-    /// Frame row, label row and mask key of each site.
+    /// Lists frame row, label row and mask key of each site.
     ///
     /// Sites are those of a range of utterances. Without dropout there are no keys.
     ///
@@ -136,7 +140,7 @@ fn reject_infinite<F: Real>(
                 true => site.frame == row - first,
                 false => site.label == row - first,
             };
-            // A row that no retained site uses is ignored.
+            // A row that no site within the bands uses is ignored.
             let Some(site) = lattices.utterance_sites(utterance).find(uses_row) else { continue };
             return Err(Error::Scores { utterance, frame: site.frame, label: site.label, found });
         }
@@ -181,7 +185,8 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
         let undo = F::from_f64(1.0 / mask.scale());
         let rows = hidden.chunks_exact(self.width).zip(gradient.chunks_exact_mut(self.width));
         for (&site, (hidden, gradient)) in sites.iter().zip(rows) {
-            // Undo the scale, 64 units at a time; dropped units get no gradient below.
+            // The derivative of the activation requires its value before the scale of dropout.
+            // Dropped units get no gradient by the mask below.
             let mut value = [F::ZERO; 64];
             for (gradient, hidden) in gradient.chunks_mut(64).zip(hidden.chunks(64)) {
                 value.iter_mut().zip(hidden).for_each(|(value, &hidden)| *value = hidden * undo);
@@ -209,7 +214,7 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
 /// Most parallel tasks of a sum of rows.
 const MAX_TASKS: usize = 64;
 
-/// Scatters rows of a gradient into rows of a sum, in order.
+/// Adds each gradient row to row `row_of(row)` of a sum, in order.
 ///
 /// ```text
 /// par for each range of rows of the sum:

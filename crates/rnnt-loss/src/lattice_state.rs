@@ -1,4 +1,8 @@
-//! State of the lattices between forward and backward passes.
+//! Losses of the lattices, and the state that the backward pass needs.
+//!
+//! The forward pass turns emissions (log-probabilities of the selected classes at each site, a
+//! lattice node) into losses and adjoints (derivatives of each loss with respect to emissions). The
+//! backward pass applies the weights of the utterances to the adjoints and splits them by head.
 use std::{borrow::Cow, ops::Range};
 
 use kernels::reset;
@@ -17,7 +21,7 @@ use crate::{
     smoothing::{add_z_loss, smooth, unsmooth, z_loss_adjoints},
 };
 
-/// Result of a forward pass: rows of the sites, and state of the lattices.
+/// Result of a forward pass: row indices of the sites, and state of the lattices.
 pub(crate) type ForwardPass<F> = (SiteIndices, LatticeState<F>);
 
 /// Losses and the state for their gradients: numbers per site, and kept scores.
@@ -102,7 +106,9 @@ impl<F: Real> LatticeState<F> {
         columns::gradient_bound(&self.outputs)
     }
 
-    /// Returns the output and the weighted adjoints of each head; call it once.
+    /// Returns the output and the weighted adjoints of each head.
+    ///
+    /// Call it once: it overwrites the adjoints.
     pub fn backward(
         &mut self,
         lattices: &Lattices,
@@ -119,6 +125,7 @@ impl<F: Real> LatticeState<F> {
             return Err(Error::Weight { utterance, found: weights[utterance] });
         }
         let sites = lattices.sites();
+        // `emissions` are the adjoints of the emissions.
         let (emissions, mut scratch) = numbers.split_at_mut(*entries);
         // A clamp acts on the gradient of the unweighted loss, so that weights are applied
         // afterward.

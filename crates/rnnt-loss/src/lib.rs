@@ -1,12 +1,15 @@
 //! The exact transducer loss without a tensor of sites x classes.
 //!
-//! A joint network, the selected normalizer and the lattice are composed:
+//! The joint network, the log-softmax of selected classes, and the sum over paths are composed:
 //!
 //! ```text
 //! h(t,u) = act(f_t + g_u)      z = h Wᵀ + b
 //! e      = (z_blank, z_label) - logZ
 //! loss   = -log Σ_paths exp Σ e
 //! ```
+//!
+//! `f_t`: projected encoder row of frame t; `g_u`: projected predictor row of label position u;
+//! `W`, `b`: output layer (head); a site is a lattice node (t, u).
 //!
 //! Three types to start with: a [`Session`] owns the loss and its buffers for a training run;
 //! [`Options`] select the [`Loss`], its regularization and its memory budget; [`Targets`] are the
@@ -40,7 +43,8 @@
 //! # Ok::<(), rnnt_loss::Error>(())
 //! ```
 //!
-//! Read on in [`Session`] and [`Loss`], and in docs/custom-encoder.md for training a custom encoder.
+//! Read on in [`Session`] and [`Loss`], and in docs/custom-encoder.md for training a custom
+//! encoder.
 #![warn(missing_docs)]
 
 mod align;

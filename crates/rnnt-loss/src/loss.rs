@@ -1,4 +1,4 @@
-//! Losses and reductions.
+//! Kinds of losses (transducer, TDT, CTC, pruned) and reductions over a batch.
 use rnnt_dp::Topology;
 
 use crate::{Error, Pruning, Result, Targets, error::expect_len};
@@ -201,7 +201,7 @@ impl Loss {
     }
 }
 
-/// Reduction of losses to a weighted sum `Σ_b w_b loss_b`.
+/// Reduction of the losses of a batch to a weighted sum `Σ_b w_b loss_b`.
 ///
 /// `w_b` is also the factor of the gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,4 +1,4 @@
-//! Memory and floating-point operations of a loss, without running it.
+//! Predicts memory and floating-point operations of a loss from its sizes.
 use std::{borrow::Cow, fmt};
 
 use panda_core::Real;
@@ -45,8 +45,9 @@ pub struct MemoryPlan {
 impl MemoryPlan {
     /// Plans utterances of one length from sizes only.
     ///
-    /// `masked`: with dropout after the activation. Pruning has its narrowest bands, big blanks are
-    /// the classes after the first two, and all labels of CTC are equal.
+    /// `masked`: with dropout after the activation. It is assumed that pruning retains `s_range`
+    /// positions of each frame, big blanks are the classes after the first two, and all labels are
+    /// equal.
     ///
     /// # Errors
     /// Those of [`Targets::new`] and [`MemoryPlan::new`].

@@ -1,4 +1,4 @@
-//! The joint network with its projections.
+//! Loss and gradients of a joint network with its two projections.
 use kernels::{Accumulate, Affine, View};
 use panda_core::Head;
 use panda_core::Real;
@@ -155,7 +155,7 @@ fn project_backward<F: Real>(
     gradient
 }
 
-/// Rows of a layout without padding: a run (start, length) per utterance.
+/// Rows of a padded or packed matrix: the run (start, length) of each utterance.
 struct RowSet {
     runs: Vec<(usize, usize)>,
     total: usize,

@@ -1,4 +1,7 @@
-//! Objectives: the classes that sites select, and the sum over paths.
+//! The objective of a loss: the classes that each site selects, and the sum over paths.
+//!
+//! A site is a lattice node (t, u), for CTC a frame. Adjoints are derivatives of the loss with
+//! respect to the emissions (log-probabilities of the selected classes), one column per class.
 use std::{borrow::Cow, ops::Range};
 
 use panda_core::Selection;
@@ -150,14 +153,14 @@ impl<'a> LatticeObjective<'a> {
 pub(crate) struct LatticeWorkspace {
     lattices: rnnt_dp::Workspace,
     ctc: Vec<CtcLane>,
-    /// Limit of the current call.
+    /// Limit of the current call on the buffers of its loss.
     bytes: usize,
 }
 
 impl LatticeWorkspace {
-    /// Sets the limit of calls of a loss; frees buffers of the other kind above `left` bytes.
+    /// Limits the buffers of `loss` to `bytes`, and others to `left`.
     ///
-    /// Returns the remaining part of `left`.
+    /// Buffers above their limit are freed. Returns `left` minus the bytes of the other buffers.
     pub fn keep_within(&mut self, bytes: usize, loss: &Loss, left: usize) -> usize {
         self.bytes = bytes;
         let (lattices, lanes) = if *loss == Loss::Ctc { (left, bytes) } else { (bytes, left) };
@@ -218,7 +221,7 @@ impl TransducerObjective<'_> {
 
     /// Mixes `(1 - ω) TDT + ω RNN-T`, the latter without durations and σ.
     ///
-    /// This is the mean of the random choice in NeMo.
+    /// NeMo chooses one of both losses at random; this is the mean of its choice.
     fn mix(
         &self,
         (tokens, token_adjoints): (&[f64], &mut [f64]),

@@ -1,4 +1,8 @@
-//! Pruned training: the joint network evaluates only the sites that a simple joiner retains.
+//! Pruned transducer training: the joint network evaluates only sites that a simple joiner retains.
+//!
+//! A site is a lattice node (t, u). The first pass is the simple joiner over the whole lattice, the
+//! second pass the joint network over the retained sites; the budget is shared by both. Kuang et
+//! al., arXiv 2206.13236.
 use std::borrow::Cow;
 
 use ::pruned::{FirstPass, Unigram};

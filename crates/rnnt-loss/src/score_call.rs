@@ -1,6 +1,7 @@
-//! Forward and backward passes of losses over scores (logits).
+//! Loss and gradient from scores (logits), as in other toolkits.
 //!
-//! In both layouts, utterances are consecutive, so that a group is a range of rows.
+//! A row has the scores of one site: a lattice node (t, u), or for CTC a frame. Utterances are
+//! consecutive in packed and padded layouts, so that a group of utterances is a range of rows.
 use std::{borrow::Cow, ops::Range};
 
 use kernels::ScratchReq;
@@ -79,7 +80,7 @@ impl<'t> ScoreCall<'t> {
         }
     }
 
-    /// TokenNormalization, and durations if there are some.
+    /// Roles of the columns: tokens, and durations if the loss has them.
     fn roles(&self) -> impl Iterator<Item = Role> + use<> {
         std::iter::once(Role::Tokens).chain((self.durations > 0).then_some(Role::Durations))
     }
@@ -165,7 +166,7 @@ impl<'t> ScoreCall<'t> {
         Ok(output(losses, gradient))
     }
 
-    /// Computes the gradient over the scores, which it overwrites.
+    /// Computes the gradient in place: it overwrites the scores `z`.
     pub fn backward_in_place<F: Real>(
         &self,
         (indices, state): ForwardPass<F>,

@@ -1,4 +1,4 @@
-//! Sessions: options and buffers of a training run.
+//! `Session`: computes losses and gradients of batches with buffers that are reused.
 use std::borrow::Cow;
 
 use panda_core::Real;

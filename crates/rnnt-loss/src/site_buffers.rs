@@ -1,8 +1,10 @@
-//! Reusable vectors of numbers per site of a group.
+//! Vectors with values for each site, reused from call to call.
+//!
+//! A site is a lattice node (t, u), or a frame for CTC.
 use kernels::{ReusableBuffer, ScratchReq};
 use panda_core::Selection;
 
-/// Vectors that are currently unused.
+/// Vectors that no call uses at present; a call takes them and returns them.
 #[derive(Debug, Default)]
 pub(crate) struct SiteBuffers {
     /// Adjoints of the columns, and intermediate results.
@@ -12,7 +14,9 @@ pub(crate) struct SiteBuffers {
     pub indices: SiteIndices,
 }
 
-/// Rows of the sites and keys of their dropout masks.
+/// Row indices of the sites, and keys of their dropout masks.
+///
+/// `first` are frame rows, hidden rows, or for scores the site of each row; `second` label rows.
 #[derive(Debug, Default)]
 pub(crate) struct SiteIndices {
     pub first: Vec<u32>,

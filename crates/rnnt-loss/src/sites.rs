@@ -1,4 +1,6 @@
-//! Sites of a group, from a joint network or hidden rows.
+//! Hidden rows of the sites (lattice nodes) of a group of utterances.
+//!
+//! A joint network computes them on demand; otherwise the caller provides them.
 use std::ops::Range;
 
 use panda_core::Real;
@@ -159,6 +161,7 @@ impl<F: Real> Sites<F> for HiddenSites<'_, F> {
         }
     }
 
+    // The hidden rows are inputs, so that their gradient is not changed.
     fn pull_back(&self, _sites: &[usize], _hidden: &[F], _gradient: &mut [F]) {}
 
     fn zero_gradient(&self) -> SiteGradients<F> {

@@ -1,21 +1,24 @@
 //! Excludes sites of low occupancy from the gradient.
 //!
-//! The error is bounded. A site with adjoints `a` has a score gradient of `|g|_1 <= |Σ_s a_s| +
-//! Σ_s |a_s| <= 2 m`, where `m = Σ_s |a_s|` is its occupancy (times 1 + λ with FastEmit). With `D`
-//! the sum of `m` over all excluded sites,
+//! A site is a lattice node, its occupancy the probability that a path visits it. The error is
+//! bounded: a site whose selected classes s have adjoints `a_s` (derivatives of the loss with
+//! respect to their log-probabilities) has a score gradient of `|g|_1 <= |Σ_s a_s| + Σ_s |a_s| <= 2
+//! m`, where `m = Σ_s |a_s|` is its occupancy (times 1 + λ with FastEmit). With `D` the sum of `m`
+//! over all excluded sites,
 //!
 //! ```text
 //! Σ_c |Δdb_c| <= 2 D      Σ_c max_k |ΔdW_ck| <= 2 D max|h|      |Δdf|, |Δdg| <= 2 D max|W|
 //! ```
 //!
-//! since the slope of tanh and ReLU is at most 1 (with dropout, its scale). With several heads, 2
+//! where `b` and `W` belong to the head, `f` and `g` are encoder and predictor rows, and `h` hidden
+//! rows; the slope of tanh and ReLU is at most 1 (with dropout, its scale). With several heads, 2
 //! becomes 4 (tokens and durations) or 3 (factored blank): see `columns::gradient_bound`.
 use kernels::{items_mut, par_for};
 use rnnt_dp::Lattices;
 
 /// Sites excluded from a gradient, with bounds on the error.
 ///
-/// Everything except `zeros` is zero for an exact gradient.
+/// For an exact gradient, all fields except `zeros` are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct SkippedSites {
     /// Number of excluded sites with nonzero adjoints.
@@ -97,7 +100,7 @@ pub(crate) fn skip(
     lost
 }
 
-/// Bits of an `f64` below a bucket: buckets are quarters of an octave.
+/// Lower bits of an `f64` that a bucket ignores: buckets are quarters of an octave.
 const BUCKET_SHIFT: u32 = 50;
 /// Number of buckets, down to 2^-128 of the limit; the last one contains all smaller masses.
 const BUCKETS: usize = 512;

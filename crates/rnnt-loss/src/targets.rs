@@ -1,4 +1,7 @@
-//! Label sequences and frame counts of a batch, and layouts of rows.
+//! Label sequences and frame counts of a batch, and memory layouts.
+//!
+//! A site is a lattice node (t, u). Frame rows and label rows are the projected encoder and
+//! predictor outputs.
 use std::ops::Range;
 
 use panda_core::Selection;
@@ -36,7 +39,7 @@ pub enum Layout {
 }
 
 impl Targets {
-    /// Takes the blank, and T and labels of each utterance.
+    /// Takes the blank id, and frame count T and labels per utterance.
     ///
     /// # Errors
     /// An empty batch, lists of different lengths, an utterance without frames, a label that equals

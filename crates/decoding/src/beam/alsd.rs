@@ -1,4 +1,6 @@
-//! Alignment-length-synchronous decoding (ALSD).
+//! Alignment-length-synchronous decoding (ALSD; Saon et al., ICASSP 2020).
+//!
+//! All hypotheses in the beam have taken the same number of steps, each a label or a blank.
 use super::utterance::{BeamPosition, Candidate};
 use super::{BeamBuffers, BeamTask, nbest};
 use crate::Result;

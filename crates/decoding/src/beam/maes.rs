@@ -1,4 +1,6 @@
-//! Modified adaptive expansion search (mAES).
+//! Modified adaptive expansion search (mAES; Kim et al., arXiv 2010.14606).
+//!
+//! All hypotheses are at the same frame, which each may expand by several labels.
 use super::nbest;
 use super::rows::HypothesisRows;
 use super::top_k::TopK;
@@ -129,7 +131,9 @@ fn expand(
     }
 }
 
-/// The next label from a hypothesis to `start`, within the limits.
+/// Returns the next label from `node` toward `start`, within the limits.
+///
+/// `None` if the labels of `node` are not a proper prefix, or too many labels are missing.
 fn next_label(
     utterance: &BeamUtterance,
     node: u32,

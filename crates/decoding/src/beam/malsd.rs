@@ -1,4 +1,7 @@
-//! Alignment-length-synchronous decoding in batches (mALSD).
+//! Batched alignment-length-synchronous decoding (mALSD), as in NeMo.
+//!
+//! Hypotheses advance independently of each other, and ended ones stay in the beam. ALSD: Saon et
+//! al., ICASSP 2020.
 use super::utterance::{BeamHypothesis, BeamPosition, Candidate};
 use super::{BeamBuffers, BeamTask};
 use crate::{Result, SiteIndex};

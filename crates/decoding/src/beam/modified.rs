@@ -1,4 +1,7 @@
-//! Modified beam search: hypotheses are at one frame, or wait for a big blank to end.
+//! Modified beam search of k2's recipes: at most one label per frame.
+//!
+//! All hypotheses are at the same frame, except those that wait until a big blank (a blank of
+//! several frames) ends.
 use super::utterance::{BeamPosition, Candidate};
 use super::{BeamBuffers, BeamTask};
 use crate::Result;
@@ -29,7 +32,7 @@ impl BeamBuffers {
                 self.utterances.iter_mut().filter(|utterance| at < utterance.end - utterance.before)
             {
                 let (time, mut site) = (utterance.before + at, utterance.first_site);
-                // All hypotheses of the utterance wait.
+                // Nothing changes if all hypotheses of the utterance wait.
                 if utterance.hyps.iter().all(|hyp| hyp.time > time) {
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! Results of a beam search.
+//! N-best list of a beam search: sums equal label sequences and ranks them.
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 

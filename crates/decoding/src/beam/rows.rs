@@ -1,4 +1,7 @@
-//! Network and scorer states of hypotheses, one row per label sequence.
+//! Predictor and scorer states of beam hypotheses, one row per label sequence.
+//!
+//! A label row is the projected predictor output after a label sequence. A fusion score is the
+//! weighted score of a label by language models and phrase lists.
 use kernels::{par_for, parts, parts_mut};
 
 use super::BeamOptions;
@@ -7,7 +10,7 @@ use crate::affine::resized;
 use crate::scorer::check_fused;
 use crate::{DecodingModel, Error, NetworkScratch, Result, SiteBatch, SiteIndex, States};
 
-/// Capacity in rows, relative to the rows in use.
+/// Rows that are kept for reuse, relative to the rows in use.
 const CAPACITY_FACTOR: usize = 3;
 
 /// Rows of the hypotheses of all utterances.
@@ -22,7 +25,7 @@ pub(super) struct HypothesisRows {
     new: RowBlock,
     /// Origin of each row.
     origins: Vec<RowOrigin>,
-    /// Number of rows computed so far.
+    /// Number of computed rows: the serial number of the next one.
     count: u64,
     /// Number of steps so far.
     step: u64,
@@ -30,7 +33,7 @@ pub(super) struct HypothesisRows {
     labels: Vec<u32>,
     /// Whether fusion or the internal language model changes the scores of labels.
     has_fusion: bool,
-    /// Scorers of a row.
+    /// Number of scorers of a row.
     scorers: usize,
     predicted: Vec<f32>,
     scratch: NetworkScratch,
@@ -41,19 +44,21 @@ pub(super) struct HypothesisRows {
 struct PendingRow {
     utterance: usize,
     hyp: usize,
-    /// Row of the parent.
+    /// Index of the parent's row.
     origin: u32,
-    /// Number of the parent's row.
+    /// Serial number of the parent's row.
     number: u64,
 }
 
 /// Parent and label of a row.
+///
+/// Indices of rows are reused; serial numbers are unique.
 #[derive(Debug, Clone, Copy)]
 struct RowOrigin {
-    /// Number of the parent's row.
+    /// Serial number of the parent's row.
     origin: u64,
     label: u32,
-    /// Number of this row, unique over all rows computed so far.
+    /// Serial number of this row.
     number: u64,
     /// Last step that used the row.
     last_used: u64,

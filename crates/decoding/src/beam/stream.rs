@@ -18,7 +18,7 @@ pub struct BeamStream {
     model: u64,
     /// Predictor states, one row per hypothesis.
     pub(super) states: States,
-    /// Label rows.
+    /// Label row of each hypothesis: the projected predictor output.
     pub(super) rows: Vec<f32>,
     /// Scorer states of each hypothesis: fusions of the search, then those of the stream.
     #[serde(rename = "automata")]

@@ -1,4 +1,7 @@
-//! The best expansions of hypotheses at their sites.
+//! Scores the sites of a beam and finds their best expansions.
+//!
+//! A site is a frame and the label row (projected predictor output) of a hypothesis; an expansion
+//! is a class and, with durations, a duration.
 use kernels::{Real, par_for, parts, parts_mut};
 
 use super::utterance::Expansion;
@@ -11,10 +14,10 @@ use crate::{DecodingModel, Error, SiteIndex, TokenTable};
 /// Rows of one parallel task.
 const ROWS_PER_TASK: usize = 4;
 
-/// Summary of a site.
+/// Best blank and normalizer of a site.
 #[derive(Debug, Clone, Copy, Default)]
 struct SiteSummary {
-    /// Number of entries; none if the scores are invalid.
+    /// Number of entries; `None` if the scores are invalid.
     count: Option<usize>,
     /// The best blank.
     blank: Expansion,

@@ -1,4 +1,4 @@
-//! State of one utterance in a beam search.
+//! Hypotheses of one utterance in a beam search, and their candidates.
 use rnnt_dp::semiring::{Log, Semiring};
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use super::BeamOptions;
 use crate::tree::LabelTree;
 use crate::{DecodedToken, Fusion, TokenTable};
 
-/// Row of a hypothesis without a row.
+/// Value of `BeamHypothesis::row` until the row is computed.
 pub(super) const NO_ROW: u32 = u32::MAX;
 
 /// Next step of a hypothesis: a class and, with durations, a duration.
@@ -41,7 +41,7 @@ pub(super) struct BeamHypothesis {
     pub log_prob: f64,
 }
 
-/// A hypothesis with its next step; without one it stays as it is.
+/// A hypothesis with its next step; `None` keeps it unchanged.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate {
     pub hyp: usize,
@@ -82,7 +82,7 @@ pub(super) struct BeamUtterance {
     pub before: usize,
     /// Frames up to the end of this chunk.
     pub end: usize,
-    /// First of its sites.
+    /// Index of its first site in the list of the batch.
     pub first_site: usize,
     /// Site of each hypothesis; hypotheses may share one.
     pub sites: Vec<u32>,
@@ -163,7 +163,7 @@ impl BeamUtterance {
     /// Makes the best candidates the next hypotheses.
     ///
     /// Candidates with equal labels that satisfy `is_mergeable` become one hypothesis, with the
-    /// times of the first and the sum of the probabilities. `position` is where a step leads.
+    /// times of the first and the sum of the probabilities. `position` returns where a step leads.
     pub fn choose(
         &mut self,
         token_table: &TokenTable,
@@ -174,7 +174,7 @@ impl BeamUtterance {
         self.replace_hypotheses(token_table);
     }
 
-    /// [`Self::choose`], of which the best `width` hypotheses are kept, best first.
+    /// [`Self::choose`] that keeps the best `width` hypotheses, best first.
     pub fn choose_best(
         &mut self,
         token_table: &TokenTable,

@@ -1,4 +1,4 @@
-//! Word boundaries around labels.
+//! Word boundaries around labels, so that boosted phrases match whole words.
 use unicode_normalization::char::is_combining_mark;
 
 use super::Phrase;

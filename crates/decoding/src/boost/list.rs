@@ -1,4 +1,4 @@
-//! Phrase lists in text files.
+//! Reads phrase lists for boosting from text files.
 use kernels::Excerpt;
 
 use super::Phrase;

@@ -1,4 +1,8 @@
-//! Construction of the phrase automaton.
+//! Aho-Corasick automaton for phrase boosting (contextual biasing).
+//!
+//! A state is the longest suffix of the labels that is a prefix of a phrase. The trie computes the
+//! bonus of each state, then becomes the flat arrays of `PhraseBooster`. The final (earned) bonus
+//! is that of complete phrases, the advance that of an open prefix.
 use std::collections::{HashMap, VecDeque};
 
 use super::{AFTER_BOUNDARY, Phrase, PhraseBooster, WITHIN_WORD, WordBoundaries, bonus};
@@ -139,6 +143,7 @@ impl<'a> Trie<'a> {
         completed + begun(root(node.is_open))
     }
 
+    /// Converts the trie to the arrays of a scorer.
     pub fn flatten(self) -> PhraseBooster {
         let mut arcs: Vec<Vec<TrieArc>> = Vec::new();
         arcs.resize_with(self.nodes.len(), Vec::new);

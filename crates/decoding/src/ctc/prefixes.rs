@@ -1,4 +1,4 @@
-//! CTC prefix scores of labels, for fusion with another search.
+//! CTC prefix scores of labels, for fusion with a transducer search.
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -166,6 +166,8 @@ impl CtcPrefixScorer {
     }
 
     /// Calls `add` with each frame's probabilities and `φ / unit <= 1`; returns `log unit`.
+    ///
+    /// `unit` is the largest φ, so that the sums neither overflow nor underflow.
     fn add_phi(
         &self,
         prefix: &Prefix,
@@ -210,7 +212,7 @@ impl Prefix {
         let begin = paths.iter().position(is_relevant).unwrap_or(paths.len());
         let end = paths.iter().rposition(is_relevant).map_or(begin, |last| last + 1);
         let paths = paths[begin..end].to_vec();
-        // Finite, so that differences are.
+        // Finite, so that differences of log-probabilities are finite.
         let log_prob = log_prob.max(f64::MIN);
         Self { last, log_prob, paths, from: from + begin, scores: Mutex::default() }
     }

@@ -1,4 +1,4 @@
-//! Frame-looping, the conventional batched search, as a baseline of label-looping.
+//! Frame-looping: the conventional batched greedy search, a baseline for label-looping.
 use super::{GreedyOptions, decoded_token, whole_rows};
 use crate::best_class::{best_class, invalid_scores};
 use crate::{DecodingModel, Error, Hypotheses, NetworkScratch, Result, SiteBatch, SiteIndex, States};

@@ -1,4 +1,8 @@
 //! Label-looping: greedy search of batches and streams.
+//!
+//! All utterances of a batch advance to their next label, then one predictor step processes all new
+//! labels (Bataev et al., arXiv 2406.06220). A site is a frame of an utterance and its label row,
+//! the projected predictor output.
 use kernels::{par_for, parts, parts_mut};
 
 use super::{GreedyOptions, GreedyStream, decoded_token, whole_rows, with_fused};
@@ -9,7 +13,7 @@ use crate::{
     States,
 };
 
-/// Sites scored together, enough for a matrix product at full speed.
+/// Number of sites scored together: enough for a matrix product at full speed.
 const MIN_SITES: usize = 28;
 /// [`MIN_SITES`] with durations or big blanks, which skip scored frames.
 const MIN_SITES_WITH_SKIPS: usize = 4;
@@ -92,9 +96,9 @@ struct GreedyUtterance {
     since: usize,
     /// Frames to score next.
     look_ahead: usize,
-    /// First of their sites.
+    /// Index of the first of their sites.
     first_site: usize,
-    /// The next label.
+    /// The label found; the predictor step that follows consumes it.
     label: Option<u32>,
 }
 
@@ -332,6 +336,7 @@ impl GreedyBuffers {
         Ok(())
     }
 
+    /// Records a label and estimates the frames until the next one.
     fn emit(
         &mut self,
         at: usize,

@@ -1,4 +1,4 @@
-//! ARPA files of n-grams.
+//! Reads and writes n-gram tables as ARPA files.
 use std::collections::HashMap;
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! Interpolated modified Kneser-Ney smoothing.
+//! Estimates n-grams from texts: interpolated modified Kneser-Ney smoothing.
 //!
 //! Chen and Goodman 1998; counts and interpolation as in Heafield et al. 2013.
 use super::table::{Entries, MAX_ORDER, NgramTable, children, find};

@@ -1,4 +1,4 @@
-//! Perplexity of texts under an n-gram.
+//! Perplexity of texts under an n-gram language model.
 use super::Ngram;
 use crate::Scorer;
 

@@ -1,4 +1,6 @@
-//! Pairs of states as one number.
+//! Numbers pairs (trie node, n-gram context) as states of the word n-gram.
+//!
+//! A scorer state is a `u32`; there may be more pairs than that.
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
 

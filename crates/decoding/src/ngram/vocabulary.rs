@@ -1,4 +1,4 @@
-//! Names of classes in ARPA files.
+//! Words of ARPA files for the token names of a model.
 use std::borrow::Cow;
 use std::collections::HashMap;
 

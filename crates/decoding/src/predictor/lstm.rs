@@ -1,4 +1,7 @@
-//! An LSTM predictor over label embeddings.
+//! LSTM predictor over label embeddings, with weights packed for inference.
+//!
+//! A strip is a range of LSTM units whose four gates one parallel task computes. P: units of a
+//! layer; D: width of its input; h, c: hidden and cell state.
 use kernels::{
     Accumulate, PackedRight, View, ViewMut, par_for, parts, parts_mut, product_packed, sigmoid, tanh,
 };
@@ -6,7 +9,7 @@ use kernels::{
 use super::Predictor;
 use crate::{AffineLayer, Error, NetworkScratch, Result, States, affine::strip_outputs};
 
-/// Default limit on the bytes of the table of first products.
+/// Default limit on the bytes of the table of first-layer input products.
 const MAX_TABLE_BYTES: usize = 256 << 20;
 
 /// Weights of an LSTM layer, with gate order i, f, g, o.
@@ -152,7 +155,7 @@ impl LstmPredictor {
     }
 }
 
-/// `a += b`, row by row.
+/// Adds `with` to a row of `out`.
 fn add_row(out: &mut [f32], stride: usize, row: usize, with: &[f32]) {
     kernels::add(&mut out[row * stride..][..stride], with);
 }

@@ -1,4 +1,4 @@
-//! A predictor over the last few labels.
+//! Stateless predictor: a function of the last few labels.
 use kernels::{add, par_for, parts, parts_mut, tanh};
 
 use super::Predictor;

@@ -1,4 +1,4 @@
-//! Beam search over streams.
+//! Beam search over streams: chunks, serialization and committed labels.
 use std::sync::Arc;
 
 use decoding::{

@@ -1,4 +1,4 @@
-//! Agreement of all implementations of greedy search.
+//! All implementations of greedy search return equal results.
 use std::sync::Arc;
 
 use decoding::{

@@ -1,4 +1,4 @@
-//! Joint transducer and CTC search compared with all paths of both.
+//! Transducer search with CTC prefix scores, compared with all paths of both.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

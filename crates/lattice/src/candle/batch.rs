@@ -1,4 +1,7 @@
-//! Input tensors of a batch, checked for consistency.
+//! Candle tensors of a batch (frames, labels, lengths), checked for consistency.
+//!
+//! Axes: B.. leading axes, T padded frames, F features, U padded labels. Labels are 1 to V; N and M
+//! are the numbers of frames and labels of an utterance.
 use candle_core::{DType, Tensor};
 
 use crate::{Error, Result};
@@ -9,13 +12,13 @@ use crate::{Error, Result};
 /// read.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchTensors<'a> {
-    /// *B.. x T x F*
+    /// Frames, *B.. x T x F*.
     pub frames: &'a Tensor,
-    /// *B..*, N; values above T count as T.
+    /// N of each utterance, *B..*; values above T count as T.
     pub num_frames: &'a Tensor,
-    /// *B.. x U*, 1 to V.
+    /// Labels, *B.. x U*, 1 to V.
     pub labels: &'a Tensor,
-    /// *B..*, M; no path has a string of more than U labels.
+    /// M of each utterance, *B..*; no path has a string of more than U labels.
     pub num_labels: &'a Tensor,
 }
 
@@ -47,7 +50,7 @@ impl FrameBatch {
         Ok(Self { values: frames.contiguous()?, lengths: counts("num_frames", num_frames, batch)? })
     }
 
-    /// B..
+    /// Sizes of the leading axes, *B..*.
     pub fn batch(&self) -> &[usize] {
         let dims = self.values.dims();
         &dims[..dims.len() - 2]

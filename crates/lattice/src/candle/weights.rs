@@ -1,4 +1,6 @@
-//! Parameters of a joint network as tensors, with the names of LAST.
+//! Parameters of a joint network as candle tensors, with LAST names.
+//!
+//! LAST is the toolkit of Wu et al., arXiv 2304.13134.
 use std::{collections::HashMap, path::Path};
 
 use candle_core::{DType, Device, Tensor};
@@ -12,13 +14,13 @@ use crate::{Embeddings, Error, JointWeightFn, Normalize, Result, SharedRnn};
 /// Sizes of a [`JointWeightFn`] over the states of a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JointConfig {
-    /// C
+    /// C, the number of context states.
     pub states: usize,
-    /// V
+    /// V, the number of labels.
     pub vocabulary: usize,
-    /// F
+    /// F, the number of features of a frame.
     pub frame: usize,
-    /// H
+    /// H, the width of the hidden layer.
     pub hidden: usize,
     /// Source of context embeddings.
     pub embeddings: EmbeddingConfig,
@@ -31,14 +33,14 @@ pub struct JointConfig {
 pub enum EmbeddingConfig {
     /// A table, `context_embeddings`.
     Table {
-        /// E
+        /// E, the width of an embedding.
         width: usize,
     },
     /// An LSTM over the labels of an n-gram.
     Rnn {
-        /// n
+        /// n, the number of labels of a history.
         order: usize,
-        /// R
+        /// R, the width of the LSTM and of an embedding.
         width: usize,
         /// RE, the width of a label embedding.
         label: usize,

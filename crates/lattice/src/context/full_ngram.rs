@@ -25,7 +25,7 @@ pub struct FullNGram {
     vocabulary: usize,
     order: usize,
     states: usize,
-    /// O
+    /// O, the number of histories with fewer than n labels.
     shorter: usize,
     /// V^(n-1), the number of distinct suffixes of full strings.
     suffixes: usize,

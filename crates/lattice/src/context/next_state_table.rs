@@ -1,4 +1,4 @@
-//! Contexts given as tables of next states.
+//! Contexts (automata of label histories) given as tables of next states.
 use super::{Context, NextStates};
 use crate::{Error, Result, error::expect_len};
 

@@ -1,4 +1,7 @@
 //! Sums over all paths through each arc: forward-backward in any semiring.
+//!
+//! α and β are the sums over the paths from the start and to the end; `b` and `l` are the weights
+//! of blank and label arcs. Sizes: N frames, A alignment states, C context states, V labels.
 use rnnt_dp::semiring::Semiring;
 
 use super::{ArcRows, Distance, FrameArc, FrameValues, fill_arcs, forward, step};

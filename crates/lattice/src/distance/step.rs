@@ -1,4 +1,7 @@
-//! One frame of the shortest distance over all paths.
+//! One frame of the forward recursion over all paths, in any semiring.
+//!
+//! `α[p]`: sum over the paths to context state p; a_i: the same after i labels in the frame; b, l:
+//! weights of blank and label arcs; K: largest number of labels of a frame.
 use rnnt_dp::semiring::Semiring;
 
 use super::ArcRows;

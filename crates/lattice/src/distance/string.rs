@@ -1,4 +1,8 @@
-//! The shortest distance over the paths of one label string.
+//! Sum over the paths of one label string, in any semiring.
+//!
+//! u: label position, 0 to U; c_u: context state after u labels; `α[u]`: sum over the paths to
+//! position u; b, l: weights of the blank and of the next label; K: largest number of labels of a
+//! frame.
 use rnnt_dp::semiring::Semiring;
 
 use super::{ArcRows, Distance, FrameArc, step};

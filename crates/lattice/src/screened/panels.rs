@@ -1,4 +1,7 @@
-//! Panels: up to 32 context states whose arcs lead to the same run of states.
+//! Panels: up to 32 context states whose arcs lead to the same target states.
+//!
+//! A run is a range of V successive target states. The states of a panel are the columns of a
+//! matrix product.
 use std::ops::Range;
 
 use kernels::{PANEL_COLUMNS, ScratchReq};

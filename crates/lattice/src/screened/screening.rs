@@ -1,6 +1,8 @@
-//! Screening of the arcs of a joint network with a [`QuantizedArgmax`].
+//! Quantized estimates of the arcs of a joint network, for screening.
 //!
-//! States without a panel are scored exactly, with frames as columns.
+//! A [`QuantizedArgmax`] scores panels of up to 32 context states. The few states without a panel
+//! are scored exactly, in products whose columns are frames. The middle is the center of the
+//! contexts, about which estimates are made. Sizes: C context states, V labels, H hidden units.
 use std::sync::{Mutex, PoisonError};
 
 use kernels::{
@@ -22,7 +24,7 @@ use crate::{
 ///
 /// Frames are searched one after another.
 const MIN_PANELS: usize = 16;
-/// Number of states from which the middle of all is estimated.
+/// Number of states from which the center of all contexts is estimated.
 const SAMPLED_STATES: usize = 64;
 const STATES_PER_TASK: usize = 8;
 
@@ -126,7 +128,7 @@ pub fn scratch<F: Real>(
 
 /// Estimates the middle and the spread of the contexts.
 ///
-/// The middle is not prepared; the spread is the largest distances from it.
+/// The middle is not prepared for tanh; the spread has the largest distances from it.
 fn spread<F: Real>(projections: &Projections<F>) -> (Vec<F>, StateDeviation) {
     let (rows, h) = (&projections.contexts.rows, projections.hidden);
     let count = rows.len() / h;
@@ -147,7 +149,8 @@ fn spread<F: Real>(projections: &Projections<F>) -> (Vec<F>, StateDeviation) {
             row.copy_from_slice(prepared);
             F::restore_tanh_addends(&mut row);
             for (x, &m) in row.iter_mut().zip(&middle) {
-                // Tangents differ by at most the difference of their arguments, and by at most 2.
+                // Two tanh values differ by at most the difference of their arguments, and by at
+                // most 2.
                 let distance = *x - m;
                 let distance = if distance < F::ZERO { -distance } else { distance };
                 *x = if distance > F::from_f64(2.0) { F::from_f64(2.0) } else { distance };
@@ -210,7 +213,7 @@ impl<'a, F: Real> ScreenedFrames<'a, F> {
         &self.projections.frames.rows[frame * self.hidden()..][..self.hidden()]
     }
 
-    /// Computes the middle of all states at a frame.
+    /// Computes the center of all states at a frame.
     pub fn middle(&self, frame: usize, middle: &mut [F]) {
         self.screening.screen.prepare_frame(self.frame(frame), middle);
     }

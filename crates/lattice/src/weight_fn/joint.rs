@@ -1,4 +1,4 @@
-//! Joint networks of frame and context.
+//! Arc weights from a joint network of frame and context state.
 pub(super) mod bound;
 pub(super) mod chain;
 pub(crate) mod frames;
@@ -32,15 +32,15 @@ use crate::{
 pub struct JointWeightFn<'a, F> {
     /// Source of the context embeddings `e` *C x E*.
     pub embeddings: Embeddings<'a, F>,
-    /// C
+    /// C, the number of context states.
     pub states: usize,
-    /// V
+    /// V, the number of labels.
     pub vocabulary: usize,
     /// `Wc` *E x H*, `project_context_embeddings/kernel`.
     pub project_context: &'a [F],
     /// `Wf` *F x H*, `project_frame/kernel`.
     pub project_frame: &'a [F],
-    /// *H*
+    /// Bias of the hidden layer, *H*.
     pub joint_bias: &'a [F],
     /// `w0` *H x 1*, `Dense_0/kernel`.
     pub blank: &'a [F],
@@ -76,12 +76,12 @@ const PARAMETER_NAMES: [&str; 7] = [
 const EMBEDDINGS: &str = "weight_fn_cacher/context_embeddings";
 
 impl<'a, F: Real> JointWeightFn<'a, F> {
-    /// H
+    /// H, the width of the hidden layer.
     pub fn hidden(&self) -> usize {
         self.joint_bias.len()
     }
 
-    /// E
+    /// E, the width of a context embedding.
     pub fn embedding(&self) -> usize {
         match &self.embeddings {
             Embeddings::Table(table) => table.len() / self.states.max(1),

@@ -1,4 +1,4 @@
-//! Weights that are log-probabilities of the arcs from each state.
+//! Local normalization: arc weights become log-probabilities at each state.
 mod log_probabilities;
 mod rows;
 mod selected;

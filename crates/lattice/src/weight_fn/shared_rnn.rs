@@ -1,5 +1,8 @@
-//! Context embeddings from a recurrent network over the labels of an n-gram: forward next to
-//! backward.
+//! Context embeddings from an LSTM over label histories, forward and backward.
+//!
+//! A level has the histories of equal length; the parent of a history lacks its last label y. K_i,
+//! K_h: input and recurrent kernels of all four gates; X, G: their results; a: gates before σ and
+//! tanh; c, h: cell and output; d: gradient; σ: sigmoid.
 //!
 //! ```text
 //! X = Embed K_i                                  rows of symbols, once
@@ -35,7 +38,7 @@ use crate::{
 /// recomputes the states.
 #[derive(Debug, Clone, Copy)]
 pub struct SharedRnn<'a, F> {
-    /// V
+    /// V, the number of labels.
     pub vocabulary: usize,
     /// n, the number of labels that a state remembers.
     pub order: usize,
@@ -72,7 +75,7 @@ impl<F: Real> SharedRnn<'_, F> {
         self.bias[0].len()
     }
 
-    /// RE
+    /// RE, the width of a label embedding.
     fn embedding_width(&self) -> usize {
         self.embedding.len() / self.vocabulary.saturating_add(1)
     }

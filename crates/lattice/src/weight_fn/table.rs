@@ -1,4 +1,4 @@
-//! Weights from a table.
+//! Weight function that reads arc weights from a table.
 use kernels::{Real, ScratchReq, par_for, parts_mut};
 
 use super::{Arcs, ArcsMut, BoundWeights, LabelChain, Parameters, WeightFn, Workload};
@@ -83,7 +83,7 @@ struct BoundTable<'a, F> {
     table: TableWeightFn<'a, F>,
     /// Start of the row of each frame.
     starts: Vec<usize>,
-    /// F
+    /// F, the number of features of a frame.
     size: usize,
     gradient: Vec<F>,
 }

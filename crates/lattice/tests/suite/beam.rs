@@ -1,4 +1,4 @@
-//! Beam search against all paths and against its definition.
+//! Beam search compared with lists of all paths and with its definition.
 use std::collections::{BTreeMap, BTreeSet};
 
 use lattice::{

@@ -1,3 +1,4 @@
+//! Losses and best paths over candle tensors compared with those over slices.
 use std::{collections::HashMap, sync::Arc};
 
 use candle_core::{DType, Device, Tensor, Var};

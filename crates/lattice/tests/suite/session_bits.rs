@@ -302,7 +302,7 @@ fn marginals_add_up() {
     }
 }
 
-/// An n-gram whose next states are list_context instead of runs.
+/// An n-gram whose next states are lists instead of runs.
 struct ListContext {
     inner: FullNGram,
     table: Vec<u32>,

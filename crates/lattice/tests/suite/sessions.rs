@@ -1,4 +1,4 @@
-//! Sessions against enumeration, and with other budgets and batches.
+//! Lattice sessions compared with all paths, with several budgets and batches.
 use std::ops::Range;
 
 use lattice::{

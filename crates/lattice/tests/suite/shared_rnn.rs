@@ -1,4 +1,4 @@
-//! The recurrent network of context states.
+//! Context embeddings of an LSTM compared with their definition, state by state.
 use lattice::{Context, Error, FullNGram, Parameters, Real, SharedRnn};
 use oracle::differences::central_difference;
 

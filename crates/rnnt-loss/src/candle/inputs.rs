@@ -1,4 +1,8 @@
-//! Inputs of a loss as tensors, checked against the targets.
+//! Candle tensors as inputs of a loss, with checks of their shapes.
+//!
+//! Axes: B utterances, T frames, U+1 label positions, C classes, H joint width; Ha and Hl are the
+//! widths of the encoder and predictor rows of the simple joiner. `am` (acoustic model) and `lm`
+//! (language model) are the scores of frames and of label positions.
 use std::mem::take;
 
 use ::pruned::{Heads as SimpleHeads, Linear};
@@ -157,7 +161,7 @@ impl TensorName {
         }
     }
 
-    /// Takes the gradient of the tensor.
+    /// Moves the gradient of the tensor out of `gradients`.
     fn take_gradient<F>(self, gradients: &mut Gradients<F>) -> Vec<F> {
         let Gradients { encoded, predicted, hidden, scores, head, durations, simple } = gradients;
         let simple = match simple {
@@ -184,7 +188,7 @@ impl TensorName {
     }
 }
 
-/// CheckedTensors contiguous tensors by name.
+/// Checked, contiguous tensors by name.
 pub(super) struct NamedTensors {
     pub tensors: Vec<(TensorName, Tensor)>,
     pub dtype: DType,
@@ -211,7 +215,7 @@ impl<'a> CheckedTensors<'a> {
         Ok(())
     }
 
-    /// Checks a head over rows of a width; without `classes`, any positive number.
+    /// Checks a head over rows of a width; `None` accepts any positive number of classes.
     fn head(
         &mut self,
         weight_name: TensorName,
@@ -324,7 +328,7 @@ impl NamedTensors {
     /// Calls a function with the inputs of a session, without copies.
     ///
     /// # Errors
-    /// A tensor on another device.
+    /// A tensor that is not on the CPU.
     pub fn with_inputs<F: Element, T>(&self, f: impl FnOnce(&Inputs<F>) -> Result<T>) -> Result<T> {
         let guards: Vec<_> = self.tensors.iter().map(|(_, tensor)| tensor.storage_and_layout()).collect();
         let mut slices = Vec::with_capacity(guards.len());

@@ -1,4 +1,7 @@
-//! Sessions over tensors, and functions for single calls.
+//! Loss sessions over candle tensors, and loss functions for single calls.
+//!
+//! Gradients of `forward` are computed in the backward pass, when the weights of the utterances are
+//! known; those of `sum` are computed at once.
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::{DType, Tensor};
@@ -249,12 +252,12 @@ struct DeferredGradients<F> {
 
 enum BackwardProgress<F> {
     Forward(Box<ForwardState<F>>),
-    /// Weights, and their gradients that were not fetched yet.
+    /// Weights of the utterances, and gradients that candle has not fetched.
     Backward(Vec<f64>, Vec<Option<Tensor>>),
 }
 
 impl<F: CandleElement> DeferredGradients<F> {
-    /// Computes gradients of all tensors; repeats the forward pass without its state.
+    /// Computes gradients of all tensors; repeats the forward pass if `state` is `None`.
     fn backward(&self, state: Option<ForwardState<F>>, weights: &[f64]) -> Result<Vec<Tensor>> {
         let (Self { options, targets, arguments, .. }, buffers) = (self, &mut lock(&self.buffers));
         let out = arguments.with_inputs(|inputs| {
@@ -265,6 +268,9 @@ impl<F: CandleElement> DeferredGradients<F> {
     }
 
     /// Returns the gradient of one tensor.
+    ///
+    /// Candle calls it once per tensor. The first call computes all gradients; later calls with the
+    /// same weights take theirs from the cache.
     fn gradient(&self, tensor: usize, upstream: &Tensor) -> candle_core::Result<Tensor> {
         let mut weights = upstream.to_vec1::<f64>()?;
         // An infinite loss has no gradient in either pass, though its weight may be NaN.

@@ -1,4 +1,4 @@
-//! CTC compared with all labelings, central_difference differences, and other batches.
+//! CTC compared with all labelings, central differences, and other batches.
 use candle_core::{Device, Tensor, Var};
 use oracle::{ctc::sum_over_labelings, differences::central_difference};
 use rnnt_dp::delay_shift;

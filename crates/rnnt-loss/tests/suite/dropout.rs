@@ -1,4 +1,4 @@
-//! Dropout after the activation: masks, gradients and invariance.
+//! Dropout after the activation of the joint network: masks, gradients and invariance.
 use oracle::differences::central_difference;
 use pruned::Matrices;
 use rnnt_loss::{

@@ -1,4 +1,4 @@
-//! Functions and sessions agree, and invalid arguments are errors.
+//! Loss functions and sessions return equal values; invalid arguments are errors.
 use candle_core::{DType, Device, Tensor, Var};
 use panda_core::{Selection, candle::normalize_rows};
 use rnnt_dp::{Lattices, Regularizers, Topology, candle::lattice_loss};

@@ -1,4 +1,4 @@
-//! Sums of losses over tensors match those over slices.
+//! Weighted sums of losses (`sum`) over candle tensors match those over slices.
 use candle_core::{DType, Device, Tensor, Var};
 use pruned::{Heads, Linear};
 use rnnt_loss::{

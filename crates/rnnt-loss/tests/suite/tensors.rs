@@ -1,4 +1,6 @@
-//! Sessions over tensors match sessions over slices, for all types and layouts.
+//! Sessions over candle tensors match sessions over slices.
+//!
+//! All types and layouts are compared.
 use candle_core::{DType, Device, Tensor, Var, backprop::GradStore};
 use pruned::{Heads, Linear};
 use rnnt_loss::{

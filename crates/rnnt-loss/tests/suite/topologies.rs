@@ -59,7 +59,7 @@ fn concatenated(gradients: Gradients<f64>) -> Vec<f64> {
     [encoded, predicted, head.weight, head.bias, durations.weight, durations.bias].concat()
 }
 
-/// Compares a gradient with central_difference differences of the weighted losses.
+/// Compares a gradient with central differences of the weighted losses.
 fn check(gradient: &[f64], inputs: &[f64], losses: impl Fn(&[f64]) -> Vec<f64>) {
     let loss = |all: &[f64]| Ok(losses(all).iter().zip(WEIGHTS).map(|(l, w)| l * w).sum());
     let expected = central_difference(loss, inputs).unwrap();

@@ -22,7 +22,6 @@ fn plain(table: &NgramTable) -> Ngram {
 /// Log-probability of a text by the n-gram, including penalties.
 ///
 /// Unknown words are class 8, beyond the names: `<unk>`.
-/// beyond the names: `<unk>`.
 fn by_words(ngram: &Ngram, text: &str, penalty: f32) -> f32 {
     let mut state = ngram.start();
     let mut sum = 0.0;
@@ -119,7 +118,6 @@ proptest! {
 
 proptest! {
     /// A special word is one word without a penalty for its characters.
-    /// characters.
     #[test]
     fn special_words_are_single_words(
         texts in texts(),

@@ -1,4 +1,8 @@
-//! A joint network bound to its parameters: projections, and one algorithm for each kind of call.
+//! A joint network bound to its parameters.
+//!
+//! Binding projects the context embeddings once; whole frames are computed by `frames.rs`, the arcs
+//! along a label string by `chain.rs`. e: embeddings; Wf: frame projection; sizes: C context
+//! states, V labels, H hidden units, E embedding width.
 use std::borrow::Cow;
 
 use kernels::{Accumulate, Affine, PANEL_COLUMNS, PackedRight, Real, ScratchReq, View};
@@ -20,7 +24,7 @@ pub struct BoundJoint<'a, F: Real> {
     pub projections: Projections<F>,
     /// The head packed for backward; none before the first backward.
     head_right: Option<PackedRight<F>>,
-    /// None before the first backward.
+    /// Gradients of projections and head; none before the first backward.
     pub gradients: Option<ProjectionGradients<F>>,
     /// Gradient of `Wf`; empty before the first backward.
     project_frame: Vec<F>,

@@ -1,4 +1,8 @@
-//! Sites along one label string: two scores each.
+//! Joint network along one label string: blank and next-label scores.
+//!
+//! Site: a frame t and a label position u. P, Q: projected contexts and frames; c_u: context state
+//! after u labels; w0, w_y and c0, c_y: rows and biases of the output layer for the blank and label
+//! y; B, L: scores of the blank and of the next label; gB, gL: their adjoints; d: gradient.
 //!
 //! ```text
 //! forward     h = tanh(P[c_u] + Q_t)   B[t,u] = h · w0 + c0   L[t,u] = h · w_y + c_y, y = y_{u+1}
@@ -6,7 +10,7 @@
 //!             dw0 += Σ gB h      dw_y += Σ gL h
 //! ```
 //! Backward iterates over frames for `dQ` and over positions for the rest, and recomputes `h` for
-//! each: no partial sums.
+//! each of them, so that no partial sums are stored.
 use kernels::{Real, ScratchReq, add, add_scaled, dot, par_for, parts, parts_mut, range_parts};
 
 use super::projections::{ProjectionGradients, Projections};
@@ -58,7 +62,7 @@ pub fn forward<F: Real>(projections: &Projections<F>, first: usize, chain: Label
     });
 }
 
-/// Computes `u = (gB w0 + gL w_y) (1 - h²)`.
+/// Computes `u = (gB w0 + gL w_y) (1 - h²)`, the gradient before tanh.
 fn site_slope<F: Real>(
     projections: &Projections<F>,
     hidden: &[F],
@@ -108,7 +112,7 @@ pub fn backward<F: Real>(
         },
     );
 
-    // Rows of each position: of its context, the blank and its label.
+    // Three gradient rows of each position: of its context, of the blank and of its label.
     let mut rows = vec![F::ZERO; positions * 3 * h];
     par_for(
         (parts_mut(&mut rows, POSITIONS_PER_TASK * 3 * h), parts(chain.states, POSITIONS_PER_TASK)),

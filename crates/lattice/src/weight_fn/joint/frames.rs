@@ -1,4 +1,8 @@
-//! Whole frames of a joint network: forward next to backward.
+//! Joint network over all arcs of whole frames, forward and backward.
+//!
+//! P, Q: projected contexts and frames; W, c: output layer; (b, l): scores of blank and labels; gb,
+//! gl: their adjoints; p: context state; t: frame; u: gradient before tanh; d: gradient. A panel
+//! has 32 columns of a product: states of one frame, or frames of one state.
 //!
 //! ```text
 //! forward     h[p] = tanh(P[p] + Q_t)                (b, l)[p] = h[p] Wᵀ + c
@@ -22,7 +26,7 @@ use crate::{Arcs, ArcsMut, weight_fn::Workload};
 pub const MIN_TASKS: usize = 32;
 /// Largest number of states of a block of backward.
 const MAX_BLOCK_STATES: usize = 32;
-/// Rows, states x frames, of one product of backward.
+/// Rows (states x frames) of one matrix product of backward.
 const ROWS_PER_PRODUCT: usize = 128;
 
 /// How forward and backward are split into tasks, by shape.

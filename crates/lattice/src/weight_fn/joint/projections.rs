@@ -1,12 +1,13 @@
-//! Projections of a joint network: hidden rows and their scores, for all algorithms.
+//! Projected contexts and frames of a joint network, and scores from them.
 //!
 //! ```text
 //! h[t,p] = tanh(P[p] + Q_t)        (b, l)[t,p] = h[t,p] Wᵀ + c
 //! ```
-//! Addends of hidden rows are prepared once, so that each tangent costs a product and a quotient.
-//! Products read them as panels, steps of the sum x columns: the states of one frame, or the frames
-//! of one state. Rows out of the range of preparation are also stored unprepared; their tangents
-//! are computed from sums.
+//! P, Q: projected contexts p and frames t; W, c: output layer; (b, l): scores of blank and labels;
+//! a site is a pair (t, p). The addends P and Q are prepared once, so that each tanh costs a
+//! product and a quotient. Matrix products read them as panels of 32 columns: the states of one
+//! frame, or the frames of one state. Rows that are too large for this preparation are also stored
+//! unprepared; their tanh is computed from the sum.
 use std::{
     collections::BTreeMap,
     ops::Range,
@@ -22,18 +23,18 @@ use crate::weight_fn::Workload;
 
 /// Sizes of a [`JointWeightFn`](super::JointWeightFn).
 ///
-/// They are a weight function that can be planned, but not evaluated.
+/// They implement `WeightFn` for memory plans only: binding them is an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JointSizes {
-    /// C
+    /// C, the number of context states.
     pub states: usize,
-    /// V
+    /// V, the number of labels.
     pub vocabulary: usize,
-    /// H
+    /// H, the width of the hidden layer.
     pub hidden: usize,
-    /// E
+    /// E, the width of a context embedding.
     pub embedding: usize,
-    /// F
+    /// F, the number of features of a frame.
     pub features: usize,
     /// Memory of the network that computes embeddings; empty for a table.
     pub rnn: ScratchReq,
@@ -132,11 +133,11 @@ fn columns<F: Real>(contexts: &[F], h: usize, mut out: Vec<F>) -> Vec<F> {
 ///
 /// The scores of all sites are computed from them.
 pub struct Projections<F: Real> {
-    /// C
+    /// C, the number of context states.
     pub states: usize,
-    /// V
+    /// V, the number of labels.
     pub vocabulary: usize,
-    /// H
+    /// H, the width of the hidden layer.
     pub hidden: usize,
     /// `e Wc + joint_bias`, *C x H*.
     pub contexts: PreparedRows<F>,
@@ -146,7 +147,7 @@ pub struct Projections<F: Real> {
     columns: Vec<F>,
     /// Buffer for columns, reused from earlier calls.
     pub column_buffer: Vec<F>,
-    /// Whether [`require_columns`](Self::require_columns) is not called with the first frames.
+    /// If false, setting frames calls [`require_columns`](Self::require_columns).
     pub defers_columns: bool,
     /// `w0` and `W1` as rows, *(1 + V) x H*.
     pub head: Vec<F>,

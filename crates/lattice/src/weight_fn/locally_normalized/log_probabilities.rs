@@ -1,12 +1,15 @@
-//! The arcs from one state as log-probabilities: forward next to backward.
+//! Normalizes the arcs from one state to log-probabilities, forward and backward.
+//!
+//! b, l: weights of the blank and of the labels; b', l': their log-probabilities; gb, gl: adjoints
+//! of b' and l'; d: gradient.
 //!
 //! ```text
 //! hat          b' = log σ(b)      l' = log softmax(l) + log σ(-b)
 //!              db = gb σ(-b) - G σ(b)      dl = gl - G softmax(l),  G = Σ gl
 //! log softmax  (b', l') = log softmax(b, l)      d = g - softmax · (gb + G)
 //! ```
-//! Sums and the blank are f64. A weight of -inf has no probability and no gradient; if all weights
-//! are -inf, none has. A blank of +inf has probability 1.
+//! Sums and the blank are f64. A weight of -inf has probability 0 and no gradient, also if all
+//! weights are -inf. A blank of +inf has probability 1.
 use kernels::Real;
 
 /// How the arcs from a state become log-probabilities.

@@ -1,4 +1,7 @@
-//! Any weight function with a normalizer: rows of V weights, whole frames and sites of a chain.
+//! Normalizes the arcs of any weight function, row by row.
+//!
+//! A row has the V label weights of a context state at a frame. A chain is one label string; a site
+//! of it is a frame t and a label position u.
 use kernels::{BufferPool, Real, ScratchReq, items_mut, par_for, parts, parts_mut};
 
 use super::log_probabilities::Normalize;
@@ -8,7 +11,7 @@ use crate::{Arcs, ArcsMut, BoundWeights, LabelChain, Result};
 const BLOCK_ELEMENTS: usize = 1 << 18;
 const ROWS_PER_TASK: usize = 16;
 
-/// C and V.
+/// C and V, the numbers of context states and labels.
 #[derive(Debug, Clone, Copy)]
 pub struct ArcShape {
     pub states: usize,
@@ -26,7 +29,7 @@ impl ArcShape {
         (BLOCK_ELEMENTS / self.vocabulary.saturating_add(1)).max(1)
     }
 
-    /// Memory of a [`backward`].
+    /// Memory of a [`backward`] over `frames` frames.
     pub fn backward_scratch<F>(self, frames: usize) -> ScratchReq {
         let arcs = self.states.saturating_mul(self.vocabulary.saturating_add(1));
         ScratchReq::new::<F>(arcs).times(frames.min(self.frames()))
@@ -34,7 +37,7 @@ impl ArcShape {
 
     /// Memory of a [`backward_chain`].
     pub fn chain_scratch<F>(self) -> ScratchReq {
-        // The positions after the last ones at most double the number.
+        // One more position per frame at most doubles the number of sites.
         ScratchReq::new::<F>(self.sites()).times(self.vocabulary.saturating_add(5))
     }
 }

@@ -1,4 +1,9 @@
-//! A joint network's weights along a chain, by the selected normalizer: forward next to backward.
+//! Locally normalized joint network along one label string (chain).
+//!
+//! The selected normalizer of panda-core computes the log-probabilities of a few classes without
+//! storing all V scores. P, Q: projected contexts and frames; c_u: context state after u labels; b,
+//! r: score of the blank, log-probability of the label; primes: log-probabilities of arcs; gb, gl:
+//! their adjoints; w0, c0: blank row and bias of the output layer.
 //!
 //! ```text
 //! sites (t, u)     h = tanh(P[c_u] + Q_t), computed on the fly
@@ -36,7 +41,9 @@ pub struct Selected<'a, F: Real> {
     budget: usize,
     /// One workspace for each concurrent call.
     workspaces: Mutex<Vec<Workspace<F>>>,
-    /// Gradients of the classes of the normalizer, *C x H* and *C*; empty before the first.
+    /// Gradients of the normalizer's classes; empty before the first backward.
+    ///
+    /// *classes x H* for `head`, *classes* for `bias`.
     head: Vec<F>,
     bias: Vec<f64>,
 }
@@ -334,8 +341,8 @@ impl<F: panda_core::Real> Sites<F> for ChainSites<'_, F> {
                 F::add_slice(&mut frames[self.frame_and_state(site).0 * h..][..h], gradient);
             }
         };
-        // A context has sites in all frames, too many for one sum: first those of a wave, then the
-        // waves.
+        // A context has sites in all frames, too many for one running sum: the sites of a wave are
+        // summed first, and then the sums of the waves.
         let scatter_contexts = |contexts: &mut [F]| {
             let state = |(at, &site): (usize, &usize)| (self.frame_and_state(site).1, at);
             let mut order: Vec<(usize, usize)> = sites.iter().enumerate().map(state).collect();
