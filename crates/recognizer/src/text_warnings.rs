@@ -80,7 +80,7 @@ pub fn mark_warnings<'a>(
     });
     let attached = list(&attached).map(|(marks, are)| {
         format!(
-            "{set}: {marks} next to other characters without a space, where {are} spelled letter by letter; special words are \\
+            "{set}: {marks} next to other characters without a space, where {are} spelled letter by letter; special words are \
              separate words"
         )
     });
@@ -166,6 +166,7 @@ mod tests {
                 .starts_with("data.train: 3 texts contain `[noise]`, 1 `[dog barks]`, 1 `{x}`, which are")
         );
         assert!(attached.starts_with("data.train: 1 text contains `<unk>` next to"), "{attached}");
+        assert!(attached.ends_with("; special words are separate words"), "{attached}");
         let listed = tokenizer(UnicodeForm::Nfc, Some(&["[noise]"]), &texts);
         let [unlisted] = mark_warnings("set", texts[1..3].iter().copied(), &listed).try_into().unwrap();
         assert_eq!(
