@@ -1,4 +1,4 @@
-//! Memory of audio streams does not grow with their length.
+//! Tests that memory of audio streams does not grow with their length.
 use std::path::Path;
 
 use panda::model::Model;

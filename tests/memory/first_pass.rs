@@ -1,4 +1,6 @@
-//! First passes use at most their planned memory, with equal results.
+//! Tests that the pruned loss's first pass stays within its planned memory.
+//!
+//! All plans must give equal results.
 use panda::pruned::{
     Batch, Error, FirstPass, Heads, Linear, Matrices, Options, Plan, Source, Unigram, Workspace,
     first_pass_with,

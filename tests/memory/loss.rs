@@ -1,4 +1,6 @@
-//! The composed loss needs less than a quarter of N·C floats.
+//! Tests that the transducer loss allocates less than a quarter of N·C floats.
+//!
+//! N: lattice nodes (t, u) of the batch, C: classes.
 
 use candle_core::DType;
 use panda::panda_core::{Head, Plan, Precision, Shape};

@@ -1,4 +1,4 @@
-//! Recognition lattices: measured <= planned <= budget.
+//! Tests memory of recognition lattices: measured <= planned <= budget.
 //!
 //! Measured without arguments and results.
 use panda::lattice::{

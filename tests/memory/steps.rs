@@ -1,4 +1,4 @@
-//! Sessions on tensors reuse their buffers: later steps allocate nothing large.
+//! Tests that training sessions reuse buffers: later steps allocate nothing large.
 use candle_core::{Device, Var};
 use panda::{
     panda_core::{

@@ -1,4 +1,7 @@
-//! Random ragged problems with their composed and dense losses.
+//! Random batches for tests, with their composed and dense losses.
+//!
+//! The composed loss joins joint network, normalizer and lattice; the dense loss is the reference
+//! of the crate oracle.
 
 use candle_core::{DType, Device, Tensor, Var};
 use oracle::{dense, noise};
@@ -9,7 +12,7 @@ use panda::rnnt_loss::{
 };
 use proptest::prelude::*;
 
-/// Projected encodings `f`, predictions `g`, head `w`, `b`, and targets.
+/// Projected encoder rows `f`, predictor rows `g`, head `w` and `b`, and targets.
 ///
 /// All values are exact in f32.
 #[derive(Clone, Debug)]

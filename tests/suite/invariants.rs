@@ -1,4 +1,4 @@
-//! Properties of losses and gradients for random inputs.
+//! Tests of properties that losses and gradients have for random inputs.
 use candle_core::DType;
 use oracle::compare::assert_close;
 use panda::panda_core::{self, Head, Rows, Selection};

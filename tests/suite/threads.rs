@@ -1,4 +1,4 @@
-//! The same bits with 1, 2 and 5 threads, and on every run.
+//! Tests that results have the same bits with any number of threads.
 use candle_core::{DType, Device, Tensor};
 use panda::panda_core::{DEFAULT_BUDGET, Head, Plan, Precision, Shape};
 use panda::rnnt_loss::{JointNetwork, Layout, NetworkInputs, Options, Session, candle};

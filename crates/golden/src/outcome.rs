@@ -88,7 +88,7 @@ pub(super) fn options(case: &LossCase) -> Options {
     Options { fastemit, clamp, delay_penalty, ..Options::default() }
 }
 
-/// Returns true for each row of a padded batch that is a site.
+/// Returns, per row of a padded batch, whether it is a site.
 ///
 /// A site is a lattice node (t, u) of an utterance; the batch is `[B, T, U+1]`.
 pub(super) fn real_rows(targets: &Targets, frames: usize, positions: usize) -> Vec<bool> {

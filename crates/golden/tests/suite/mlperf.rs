@@ -1,4 +1,4 @@
-//! Reports on golden cases of MLPerf, with wrong values too.
+//! Tests the golden reports on cases of MLPerf's RNN-T, with wrong values too.
 use std::path::Path;
 
 use oracle::golden;
