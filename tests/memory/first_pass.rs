@@ -73,7 +73,7 @@ fn check<S: Source<f32>>(source: &S, batch: &Batch, options: &Options) {
     }
 }
 
-/// Bytes of a clone.
+/// Returns the bytes of a cloned result.
 fn bytes(pass: &FirstPass<f32>) -> usize {
     let before = crate::counting::live_bytes();
     let _clone = pass.clone();

@@ -1,4 +1,4 @@
-//! Tests that lattice workspaces allocate exactly their planned bytes.
+//! Tests that lattice workspaces allocate the planned bytes.
 //!
 //! A lane is the buffers for one utterance at a time; there are at most as many lanes as threads.
 use std::sync::{LazyLock, MutexGuard};

@@ -195,7 +195,7 @@ impl Case {
         }
     }
 
-    /// The same on padded tensors.
+    /// Runs the same call on padded tensors.
     fn run_tensors<F: Element + WithDType>(
         &self,
         (budget, keep_scores): (usize, bool),
