@@ -1,4 +1,4 @@
-//! Trains a custom encoder, a candle module, without recipe, manifests or audio.
+//! Trains a custom encoder (candle module) without recipe, manifests or audio.
 //!
 //! `cargo run --release --example custom_encoder`
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A batch with 847 GB of dense scores, in 6 GB.
+//! Loss of a batch whose dense scores would take 847 GB, in 6 GB.
 //!
 //! 1,024 utterances of 500 frames and 100 labels, H = 1,024, C = 4,096. All encodings, predictions
 //! and their gradients are in memory at once, 5 GB; the loss is computed for the first utterances,

@@ -1,4 +1,4 @@
-//! Exact transducer loss and gradients with 20,000 classes in a few megabytes.
+//! Transducer loss and gradients with 20,000 classes in a few megabytes.
 //!
 //! `cargo run --release --example loss`
 use candle_core::{DType, Device, Tensor, Var};

@@ -1,4 +1,4 @@
-//! The pruned loss at a vocabulary of 65,536: fewer sites, and no scores of all classes.
+//! Pruned transducer loss with a vocabulary of 65,536, in little memory.
 //!
 //! Pruning retains a part of the sites; the selected normalizer stores no distributions over
 //! classes. A synthetic model with peaked distributions scores two utterances, T = 200 and U = 50:

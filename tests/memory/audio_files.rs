@@ -1,4 +1,4 @@
-//! Readers of all audio formats use memory in proportion to the file.
+//! Tests that audio readers use memory in proportion to the file size.
 use std::path::Path;
 
 use panda::speech::read_audio;

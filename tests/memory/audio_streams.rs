@@ -1,4 +1,4 @@
-//! Memory of audio streams does not grow with their length.
+//! Tests that memory of audio streams does not grow with their length.
 use std::path::Path;
 
 use panda::model::Model;
@@ -33,7 +33,7 @@ fn pieces_of_audio(pieces: usize) -> impl Iterator<Item = Vec<f32>> {
     (0..pieces).map(move |n| (n * RATE / 10..(n + 1) * RATE / 10).map(sample).collect())
 }
 
-/// Peak bytes for one minute and for ten.
+/// Returns the peak bytes for one and for ten minutes of audio.
 fn peaks(run: impl Fn(usize)) -> [usize; 2] {
     [600, 6000].map(|pieces| measure(|| run(pieces)).1)
 }

@@ -1,4 +1,4 @@
-//! A global allocator that counts bytes and allocations.
+//! Global allocator of the memory tests: counts bytes and allocations.
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

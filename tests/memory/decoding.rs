@@ -1,4 +1,4 @@
-//! Greedy search reuses its buffers: no step allocates after the first call.
+//! Tests that greedy search allocates nothing after its first call.
 use std::sync::Arc;
 
 use panda::decoding::{

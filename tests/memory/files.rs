@@ -1,4 +1,4 @@
-//! Memory of file readers depends on file sizes, not on header fields.
+//! Tests that readers allocate by file sizes, not by header fields.
 use std::path::{Path, PathBuf};
 
 use panda::speech::{Corpus, Tokenizer, TokenizerKind, read_audio, read_manifest};

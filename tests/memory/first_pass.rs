@@ -1,4 +1,6 @@
-//! First passes use at most their planned memory, with equal results.
+//! Tests that the pruned loss's first pass stays within its planned memory.
+//!
+//! All plans must give equal results.
 use panda::pruned::{
     Batch, Error, FirstPass, Heads, Linear, Matrices, Options, Plan, Source, Unigram, Workspace,
     first_pass_with,
@@ -71,7 +73,7 @@ fn check<S: Source<f32>>(source: &S, batch: &Batch, options: &Options) {
     }
 }
 
-/// Bytes of a clone.
+/// Returns the bytes of a cloned result.
 fn bytes(pass: &FirstPass<f32>) -> usize {
     let before = crate::counting::live_bytes();
     let _clone = pass.clone();

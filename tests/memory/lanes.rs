@@ -1,4 +1,6 @@
-//! Memory of lattice workspaces equals the planned bytes.
+//! Tests that lattice workspaces allocate the planned bytes.
+//!
+//! A lane is the buffers for one utterance at a time; there are at most as many lanes as threads.
 use std::sync::{LazyLock, MutexGuard};
 
 use panda::rnnt_dp::{Error, Lattices, Regularizers, Topology, Workspace, forward_backward};

@@ -1,4 +1,4 @@
-//! A workspace allocates nothing for a repeated batch.
+//! Tests that lattice recursions allocate nothing for a repeated batch.
 use panda::rnnt_dp::{Lattices, Regularizers, Topology, Workspace};
 
 use crate::counting::{allocation_count, exclusive};

@@ -1,4 +1,4 @@
-//! LSTM layers reuse their buffers: later steps allocate only their results.
+//! Tests that LSTM layers reuse their buffers: later steps allocate only results.
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::{VarBuilder, VarMap};
 use panda::model::Lstm;

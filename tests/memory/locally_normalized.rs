@@ -1,4 +1,6 @@
-//! Locally normalized weights of a label chain allocate less than sites × V.
+//! Tests the memory of locally normalized lattice weights: less than sites × V.
+//!
+//! A site is a frame with a position of the label chain.
 use lattice::{
     Arcs, ArcsMut, Embeddings, JointWeightFn, LabelChain, LocallyNormalized, Normalize, TableWeightFn,
     WeightFn, Workload,

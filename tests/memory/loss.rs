@@ -1,4 +1,6 @@
-//! The composed loss needs less than a quarter of N·C floats.
+//! Tests that the transducer loss allocates little: below N·C/4 floats.
+//!
+//! N: lattice nodes (t, u) of the batch, C: classes.
 
 use candle_core::DType;
 use panda::panda_core::{Head, Plan, Precision, Shape};
@@ -60,7 +62,7 @@ fn check() {
         "{bytes_per_site} bytes per site: is its hidden row stored?"
     );
 
-    // Sample-wise, a batch eight times as large adds only its losses and gradients.
+    // In sample-wise mode, a batch eight times as large adds only its losses and gradients.
     let transient = |batch: usize| {
         let (t, u, classes, width) = (40, 12, 700, 64);
         let targets = Targets::new(0, vec![t; batch], vec![vec![1; u]; batch]).unwrap();

@@ -1,4 +1,4 @@
-//! Memory of losses, models and file readers, by a counting allocator.
+//! Memory tests of losses, models and file readers, with a counting allocator.
 //!
 //! The allocator counts for the whole process, so tests run one at a time: [`counting::exclusive`].
 

@@ -1,4 +1,6 @@
-//! The normalizer: measured bytes <= planned bytes <= budget.
+//! Tests memory of the selected normalizer: measured <= planned <= budget.
+//!
+//! The normalizer computes log-softmax values of a few classes without storing all scores.
 use panda::panda_core::{
     Adjoints, BackwardInputs, Error, Gradients, Head, Normalized, Plan, Precision, Real, Rows, Selection,
     Shape, Sites, Workspace, backward, forward,

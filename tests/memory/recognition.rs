@@ -1,6 +1,6 @@
-//! Recognition lattices: measured <= planned <= budget.
+//! Tests memory of recognition lattices: measured <= planned <= budget.
 //!
-//! Measured without arguments and results.
+//! Arguments and results of a call do not count as measured memory.
 use panda::lattice::{
     AlignmentLattice, BeamOptions, Context, Embeddings, Error, Frames, FullNGram, JointWeightFn, Labels,
     LatticeOutput, LatticePath, LatticeSession, LocallyNormalized, Merge, NBestOptions, Normalize, Options,
@@ -164,8 +164,8 @@ impl Problem {
     }
 }
 
-/// Searches with their smallest budget: peak bytes without the results.
 impl Problem {
+    /// Checks searches with their smallest budget; peak bytes exclude the results.
     fn check_searches(&self, weight_fn: &dyn WeightFn<f32>) {
         type Search<'a> = (&'static str, Box<dyn Fn(&mut LatticeSession<f32>) -> Result<usize, Error> + 'a>);
         let lattice = RecognitionLattice::new(&self.context, self.alignment, weight_fn).unwrap();

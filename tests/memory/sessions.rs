@@ -1,4 +1,6 @@
-//! All losses, inputs and layouts: measured bytes <= planned bytes <= budget.
+//! Tests memory of loss sessions: measured <= planned <= budget.
+//!
+//! The tests cover all losses, inputs and layouts.
 use candle_core::{Device, Tensor, Var, WithDType, backprop::GradStore};
 use panda::pruned::{Linear, Matrices};
 use panda::rnnt_loss::{
@@ -193,7 +195,7 @@ impl Case {
         }
     }
 
-    /// The same on padded tensors.
+    /// Runs the same call on padded tensors.
     fn run_tensors<F: Element + WithDType>(
         &self,
         (budget, keep_scores): (usize, bool),

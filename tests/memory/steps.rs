@@ -1,4 +1,4 @@
-//! Sessions on tensors reuse their buffers: later steps allocate nothing large.
+//! Tests that training sessions reuse buffers: later steps allocate nothing large.
 use candle_core::{Device, Var};
 use panda::{
     panda_core::{
@@ -18,7 +18,9 @@ use crate::counting::{exclusive, measure};
 /// Largest single allocation allowed in a second step, in bytes.
 const LARGE_BYTES: usize = 64 << 10;
 
-/// Rows and heads with small gradients: gradients are results.
+/// Rows and heads of a batch, with small sizes.
+///
+/// Gradients are results, which every step allocates; they stay below `LARGE_BYTES`.
 struct Batch {
     targets: Targets,
     encoded: Var,
@@ -45,7 +47,7 @@ impl Batch {
         }
     }
 
-    /// Largest allocations of the first two steps.
+    /// Returns the largest allocation of the first and of the second step.
     fn steps(&self, options: &Options, dropout: Option<Dropout>) -> [usize; 2] {
         let ([weight, bias], [duration_weight, duration_bias]) = (&self.head, &self.durations);
         let head = HeadTensors { weight, bias: Some(bias) };

@@ -1,4 +1,4 @@
-//! Memory of streaming recognition does not grow with the number of chunks.
+//! Tests that memory of streaming recognition does not grow with time.
 use std::path::Path;
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A training step uses at most the planned memory.
+//! Tests that a training step uses at most the planned memory.
 use candle_core::{Device, Tensor};
 use panda::model::Model;
 use panda::training::data::Batch;

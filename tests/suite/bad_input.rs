@@ -1,4 +1,6 @@
-//! Errors for bad input to the loss: they name the argument and the expected value.
+//! Tests of errors for bad input to the loss.
+//!
+//! They name the argument and the expected value.
 use candle_core::{DType, Device, Tensor};
 use panda::panda_core::{Head, Plan};
 use panda::rnnt_loss::{

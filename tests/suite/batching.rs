@@ -1,4 +1,4 @@
-//! Results of an utterance do not depend on batch or padding.
+//! Tests that losses do not depend on batch or padding.
 use candle_core::DType;
 use oracle::compare::assert_close;
 use panda::panda_core::Head;

@@ -1,4 +1,7 @@
-//! Random ragged problems with their composed and dense losses.
+//! Random batches for tests, with their composed and dense losses.
+//!
+//! The composed loss joins joint network, normalizer and lattice; the dense loss is the reference
+//! of the crate oracle.
 
 use candle_core::{DType, Device, Tensor, Var};
 use oracle::{dense, noise};
@@ -9,7 +12,7 @@ use panda::rnnt_loss::{
 };
 use proptest::prelude::*;
 
-/// Projected encodings `f`, predictions `g`, head `w`, `b`, and targets.
+/// Projected encoder and predictor rows `f`, `g`, head `w`, `b`, and targets.
 ///
 /// All values are exact in f32.
 #[derive(Clone, Debug)]
@@ -112,7 +115,9 @@ impl Problem {
         self.differentiate(&transducer_loss(f, g, w, b, &self.targets(), options).unwrap(), &vars)
     }
 
-    /// Smallest budget by the error of the composed loss, both functions; 0 without an error.
+    /// Returns the smallest budget that the errors of the loss state.
+    ///
+    /// The maximum over separate losses and their sum; 0 if neither function fails.
     pub fn required_budget(&self, dtype: DType, options: &Options) -> usize {
         let vars = self.vars(dtype);
         let [f, g, w, b] = &vars;
@@ -125,7 +130,7 @@ impl Problem {
         separate.into_iter().chain(sum).map(required).max().unwrap_or(0)
     }
 
-    /// The composed loss, sample-wise: gradients are computed with the losses.
+    /// The composed loss in sample-wise mode: gradients are computed with the losses.
     pub fn sample_wise(&self, dtype: DType, options: &Options) -> (LossGradients, SkippedSites) {
         let vars = self.vars(dtype);
         let [f, g, w, b] = &vars;
@@ -181,7 +186,9 @@ pub fn problems() -> impl Strategy<Value = Problem> {
     )
 }
 
-/// Plans with several small tiles, waves and groups, ragged ones too.
+/// Draws plans of the normalizer with several small tiles and waves.
+///
+/// A tile is a range of classes, a wave a range of lattice nodes; the last ones may be incomplete.
 pub fn plans() -> impl Strategy<Value = Plan<f32>> {
     (1_usize..20, 1_usize..9, 1_usize..17, 1_usize..5, 0_usize..60).prop_map(
         |(wave, block, classes, tiles, kept)| {

@@ -1,4 +1,4 @@
-//! The functions on candle tensors against golden vectors, gradients by autograd.
+//! Tests losses on candle tensors against golden vectors, gradients by autograd.
 //!
 //! The crate `golden` checks the functions on slices.
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! Gradients of the composed loss against the dense loss by autograd.
+//! Tests gradients of the composed loss against the dense loss by autograd.
 use candle_core::{DType, Device, Tensor, Var};
 use oracle::compare::{assert_close, difference};
 use oracle::{ctc, dense, noise, reference};

@@ -1,4 +1,4 @@
-//! Properties of losses and gradients for random inputs.
+//! Tests of properties that losses and gradients have for random inputs.
 use candle_core::DType;
 use oracle::compare::assert_close;
 use panda::panda_core::{self, Head, Rows, Selection};
@@ -75,7 +75,8 @@ proptest! {
         for row in out.gradients.scores.chunks(problem.classes) {
             assert_close("sum over classes", &[row.iter().sum()], &[0.0], 1e-12);
         }
-        // So do the gradient of the head's bias and each column of the gradient of its weight.
+        // The gradient of the head's bias and each column of its weight's gradient sum to zero,
+        // too.
         let computed = problem.composed_loss(DType::F64, &Options { fastemit, ..problem.options() });
         assert_close("bias", &[computed.gradients[3].iter().sum()], &[0.0], 1e-10);
         for k in 0..problem.width {

@@ -1,4 +1,4 @@
-//! Sessions and streams are `Send` and `Sync`.
+//! Tests that sessions and streams are `Send` and `Sync`.
 use panda::{decoding, lattice, pruned, rnnt_loss, speech, training};
 
 fn is_send_and_sync<T: Send + Sync>() {}

@@ -1,4 +1,4 @@
-//! The same bits with 1, 2 and 5 threads, and on every run.
+//! Tests that results have the same bits with 1, 2 and 5 threads.
 use candle_core::{DType, Device, Tensor};
 use panda::panda_core::{DEFAULT_BUDGET, Head, Plan, Precision, Shape};
 use panda::rnnt_loss::{JointNetwork, Layout, NetworkInputs, Options, Session, candle};
@@ -6,7 +6,7 @@ use rayon::ThreadPoolBuilder;
 
 use crate::common::{LossGradients, Problem, flat};
 
-/// Runs with each number of threads, twice with the last.
+/// Runs `work` with 1, 2, 5 and again 5 threads.
 fn with_thread_counts<T: Send>(work: impl Fn() -> T + Sync) -> Vec<T> {
     [1, 2, 5, 5]
         .map(|threads| ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(&work))

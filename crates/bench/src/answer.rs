@@ -1,4 +1,4 @@
-//! The [`Workload`] trait, and the measurements that a child process returns.
+//! Results of one measured case, and the `Workload` trait that is measured.
 use serde::{Deserialize, Serialize};
 
 use super::case::{Family, FirstPassScores};

@@ -1,4 +1,6 @@
-//! Cases of a suite, and the [`Spec`] that a child process receives.
+//! Descriptions of benchmark cases: sizes, task, and the systems to compare.
+//!
+//! The parent process sends a case to a child process as a `Spec` in JSON.
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -19,7 +21,9 @@ pub struct Plan {
 pub struct Case {
     /// Name in the table.
     pub name: String,
-    /// Position and label on the horizontal axis; none for cases in the table only.
+    /// Position and label on the horizontal axis of the plot.
+    ///
+    /// None for cases that appear in the table only.
     pub mark: Option<(f64, String)>,
     /// The work.
     pub work: CaseWork,
@@ -123,6 +127,8 @@ pub enum CaseWork {
     /// Transducer loss and gradients of synthetic projected rows and a head.
     Loss(LossWork),
     /// The same with a simple joiner, which may choose the sites.
+    ///
+    /// A simple joiner adds frame and label scores without activation; a site is a lattice node.
     Pruned(PrunedWork),
     /// Loss and adjoints of lattices with given emissions.
     Lattices {

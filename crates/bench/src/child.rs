@@ -1,4 +1,4 @@
-//! Starts the child process of a case; limits memory and time.
+//! Starts one benchmark child process; limits its memory and time.
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};

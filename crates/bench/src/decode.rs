@@ -1,4 +1,4 @@
-//! Workload of greedy search on given encoder outputs.
+//! Benchmark of greedy transducer search on given encoder outputs.
 mod synthetic;
 mod unprojected;
 

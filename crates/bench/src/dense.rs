@@ -1,4 +1,6 @@
-//! The dense baseline: all logits in one candle tensor, gradients by autograd.
+//! Dense baseline of the transducer loss: all logits in one candle tensor.
+//!
+//! Gradients are computed by autograd.
 use candle_core::{Device, Tensor, Var};
 use kernels::Activation;
 use oracle::dense::{joint_logits, low_memory_transducer_loss};

@@ -1,4 +1,4 @@
-//! Errors of benchmarks.
+//! Error type of the `bench` program.
 use std::path::PathBuf;
 
 /// Error of a benchmark or of its outputs.

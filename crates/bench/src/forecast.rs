@@ -1,4 +1,4 @@
-//! Predicts the memory of a case from its sizes.
+//! Predicts the peak memory of a benchmark case from its sizes.
 use rnnt_loss::MemoryPlan;
 
 use super::answer::CaseShape;

@@ -1,4 +1,6 @@
-//! Writes gradients in child processes and compares them in the parent.
+//! Compares gradients of two systems: child processes write them to files.
+//!
+//! The parent reads the files block by block.
 use std::fs::File;
 use std::io::{BufReader, BufWriter, ErrorKind, Read, Write};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Inputs of a loss: projected rows, head and targets.
+//! Inputs of a loss benchmark: projected encoder and predictor rows, head, targets.
 //!
 //! Synthetic inputs are pseudo-random numbers, the same in every process.
 use std::path::Path;

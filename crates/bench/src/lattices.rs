@@ -1,4 +1,7 @@
-//! Workloads of lattices with given emissions.
+//! Benchmark of the lattice recursion alone, with given emissions.
+//!
+//! The baseline is a textbook forward-backward recursion. Emissions are the log-probabilities of
+//! blank and next label at each lattice node.
 use oracle::reference::log_add;
 use rayon::prelude::*;
 use rnnt_dp::{Lattices, Regularizers, Topology, Workspace};
@@ -117,7 +120,10 @@ impl Workload for Textbook {
     }
 }
 
-/// Returns loss and adjoints of `[T, U+1]` sites with two emissions each.
+/// Returns loss and adjoints of one utterance, `[T, U+1]` lattice nodes.
+///
+/// Each node has two emissions (blank, next label); an adjoint is the derivative of the loss with
+/// respect to an emission.
 fn utterance(emissions: &[f64], frames: usize, labels: usize) -> (f64, Vec<f64>) {
     let rows = labels + 1;
     let site = |t: usize, u: usize| t * rows + u;
@@ -136,7 +142,7 @@ fn utterance(emissions: &[f64], frames: usize, labels: usize) -> (f64, Vec<f64>)
             }
         }
     }
-    // After the last frame comes the end, which requires all labels.
+    // After the last frame, a path ends; it must have emitted all labels.
     let after = |beta: &[f64], t: usize, u: usize| match (t + 1 < frames, u == labels) {
         (true, _) => beta[site(t + 1, u)],
         (false, true) => 0.0,

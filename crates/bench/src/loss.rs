@@ -1,4 +1,4 @@
-//! Workload of the transducer loss.
+//! Benchmark of the transducer loss: one `Session`, forward and backward.
 use rnnt_loss::{Head, JointInputs, Layout, LossOutput, MemoryPlan, Options, Precision, Session};
 
 use super::answer::Workload;

@@ -1,4 +1,4 @@
-//! Required operations and bytes of a training step; lower bounds of time.
+//! Lower bounds of training step times, from operations and bytes.
 use serde::Serialize;
 
 use super::answer::median;
@@ -13,8 +13,9 @@ const ENCODER_LAYERS: [usize; 2] = [2, 3];
 const PREDICTOR_LAYERS: usize = 2;
 /// Bytes per parameter that a step of LAMB reads and writes.
 ///
-/// Reads the gradient for its norm; reads weight, gradient and moments, writes moments; reads
-/// weight and moments, writes weight.
+/// Three passes over 4-byte values: the norm reads the gradient; the moments read weight, gradient
+/// and two moments and write the moments; the update reads weight and moments and writes the
+/// weight.
 const LAMB_BYTES: u64 = 4 + 24 + 16;
 /// Bytes per parameter of the moving average: reads average and weight, writes average.
 const EMA_BYTES: u64 = 12;

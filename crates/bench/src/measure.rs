@@ -1,4 +1,4 @@
-//! The child process: measures one system on one case.
+//! Child process of the benchmark: measures one system on one case.
 use std::time::{Duration, Instant};
 
 use super::answer::{CaseAnswer, Workload, median};

@@ -1,4 +1,7 @@
-//! Micro-benchmarks: rates of single matrix products, tile shapes of the normalizer.
+//! Micro-benchmarks: rates of matrix products, and tile shapes of the normalizer.
+//!
+//! The normalizer computes scores by tiles (ranges of classes) for one wave (range of lattice
+//! nodes) at a time.
 use std::time::{Duration, Instant};
 
 use kernels::{Accumulate, PackedRight, View, ViewMut, product, product_packed};
@@ -20,7 +23,7 @@ const TILE_SIZES: [[usize; 3]; 4] = [[256, 512, 256], [1024, 512, 256], [1024, 5
 const LARGE_PRODUCT: [usize; 3] = [650, 512, 8192];
 /// Batch and H of a recurrent layer.
 const RECURRENT_SIZES: [[usize; 2]; 3] = [[16, 512], [16, 128], [1, 512]];
-/// Sizes of the calls whose blockings are compared.
+/// Sizes of the normalizer calls whose blockings (waves, tiles) are compared.
 const SHAPE: Shape = Shape { sites: 2600, hidden: 512, classes: 4096, selected: 2 };
 /// Sites of a wave, classes of a tile, tiles processed at once.
 const BLOCKINGS: [[usize; 3]; 5] =

@@ -1,4 +1,6 @@
-//! Plots results on logarithmic axes: time and memory of every system, or decoding speed.
+//! Plots benchmark results as SVG: time and memory, or decoding speed.
+//!
+//! Axes are logarithmic.
 use report::plots::{self, Corner, Panel, Pen, PlotAxis, PlotLine, format_one_digit, min_max};
 
 use super::case::{Family, Plan};

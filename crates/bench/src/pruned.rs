@@ -1,4 +1,4 @@
-//! Workload of the pruned loss.
+//! Benchmark of the pruned transducer loss: one `Session`, both passes.
 use rnnt_loss::{Loss, Options, PassScales, PrunedInputs, Session};
 
 use super::answer::Workload;

@@ -1,4 +1,6 @@
-//! Baseline of the pruned loss: logits of the retained sites in one candle tensor.
+//! Baseline of the pruned loss: logits of retained sites in one candle tensor.
+//!
+//! A retained site is a lattice node that pruning keeps.
 use candle_core::{DType, Device, Tensor, Var};
 use oracle::dense::{head_logits, select_log_probs};
 use pruned::{Source, first_pass};
@@ -118,7 +120,8 @@ impl Workload for PrunedDense {
         self.sizes.bytes() + self.work.source_bytes()
     }
 
-    /// 6 H C per retained site: one matrix product forward, two backward.
+    /// Counts 6 H C per retained site: three matrix products of 2 H C, one forward and two
+    /// backward.
     fn operations(&self) -> Option<u64> {
         let BatchSizes { hidden, classes, .. } = self.sizes;
         let second = 6 * self.work.with_bands() as u64 * (hidden * classes) as u64;

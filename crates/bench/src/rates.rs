@@ -1,4 +1,4 @@
-//! Reference rates of the machine: a large matrix product in candle, memory reads.
+//! Reference rates of this machine: a large matrix product, and memory reads.
 use std::hint::black_box;
 use std::time::Instant;
 

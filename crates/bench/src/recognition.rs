@@ -1,4 +1,4 @@
-//! Workloads of recognition lattices: training steps, best paths, denominators.
+//! Benchmark of recognition lattices: training steps, best paths, denominators.
 use std::array::from_fn;
 
 use lattice::{

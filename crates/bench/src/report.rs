@@ -1,4 +1,4 @@
-//! Results of a suite; all suites have the same JSON schema.
+//! Results of a suite as JSON; all suites have the same schema.
 use serde::Serialize;
 
 use super::answer::{CaseShape, PruningReport, SkipReport};

@@ -1,4 +1,4 @@
-//! Runs the systems of each case in turn and computes results.
+//! Runs all systems of each benchmark case and computes results.
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

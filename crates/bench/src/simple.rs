@@ -1,4 +1,4 @@
-//! The simple joiner of a synthetic model (k2's `simple` loss).
+//! Simple joiner (as in k2) for benchmarks of the pruned loss.
 use kernels::{Accumulate, View, ViewMut, product};
 use pruned::{Batch, Heads, Linear, Matrices};
 use rnnt_loss::{MemoryPlan, Options, Pruning, SimpleInputs, Targets};
@@ -8,7 +8,10 @@ use super::case::{FirstPassScores, PrunedWork};
 use super::error::Result;
 use super::inputs::{LossInputs, targets};
 
-/// Scores `am = f Wᵀ` and `lm = g Wᵀ + b`: the head without the joint's tanh.
+/// Scores of frames `am = f Wᵀ` and of labels `lm = g Wᵀ + b`.
+///
+/// f and g are the projected encoder and predictor rows, W and b the head. The score of a lattice
+/// node (t, u) is `am[t] + lm[u]`, without the tanh of the joint network.
 pub enum SimpleScores {
     /// Score matrices.
     Matrices {

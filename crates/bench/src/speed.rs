@@ -1,4 +1,4 @@
-//! Decoding speed, compared with frame looping and published PyTorch figures.
+//! Decoding speed, relative to frame looping and to published PyTorch figures.
 use serde::Serialize;
 
 use super::answer::DecodingReport;

@@ -1,4 +1,4 @@
-//! The suites with their cases and systems.
+//! Command-line suites of the benchmark, with their cases and systems.
 mod losses;
 mod models;
 

@@ -1,4 +1,4 @@
-//! Workload of a training step: forward, backward and LAMB.
+//! Benchmark of a training step of an RNN-T: forward, backward and LAMB.
 use std::time::{Duration, Instant};
 
 use candle_core::{Device, Tensor};

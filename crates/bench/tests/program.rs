@@ -1,4 +1,4 @@
-//! Outputs of the `bench` program, without checks of speed.
+//! Tests of the output of the `bench` program, without checks of speed.
 use std::path::Path;
 use std::process::Command;
 

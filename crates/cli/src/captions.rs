@@ -1,4 +1,4 @@
-//! Caption arguments (srt, vtt): durations, line width, number of lines.
+//! Arguments of caption formats (srt, vtt): durations, line width, lines.
 use recognizer::{CaptionOptions, TranscriptFormat};
 
 use crate::error::{Error, Result};

@@ -1,4 +1,4 @@
-//! Errors of the program.
+//! Error type of the `panda` program; its messages are printed to the user.
 use kernels::Excerpt;
 
 /// Error of a command; its message is printed to the user.

@@ -1,4 +1,4 @@
-//! Parsers of numeric arguments; their errors state the range.
+//! Parsers of numeric command-line arguments; their errors state the range.
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 

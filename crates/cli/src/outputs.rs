@@ -1,4 +1,4 @@
-//! Output files of a command, opened before its work begins.
+//! Opens the output files of a command before its work begins.
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 

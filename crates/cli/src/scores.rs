@@ -1,4 +1,4 @@
-//! Formats error rates for the terminal.
+//! Formats word and character error rates for the terminal.
 use recognizer::{Evaluation, Score};
 
 /// Formats the error rates of an evaluation, one line per row.

@@ -1,4 +1,4 @@
-//! Search arguments of `evaluate` and `transcribe`.
+//! Command-line arguments of decoding: beam, language models, phrases, confidence.
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Splits a list into shards that separate processes handle (`--shard I/N`).
+//! `--shard I/N`: processes one part of a list, for parallel runs.
 use std::str::FromStr;
 
 use kernels::Excerpt;

@@ -1,4 +1,4 @@
-//! Signals that request the end of the program, such as Ctrl-C.
+//! Handles signals that request the end of the program, such as Ctrl-C.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

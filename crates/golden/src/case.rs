@@ -1,4 +1,7 @@
 //! Reads a golden case of a loss: tensors, options, errors of other programs.
+//!
+//! A case is `NAME.safetensors` with inputs and results, and a JSON sidecar with its options. A
+//! peer is another program that computed the same results, for example in f32.
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,7 @@
-//! Golden cases of decoding: hypotheses of other programs with the same weights.
+//! Golden test of decoders: compares hypotheses with other programs' for equal weights.
+//!
+//! A case has the weights of a small transducer, encoder outputs, and the expected hypotheses of
+//! greedy search, streaming, beam search and forced alignment.
 mod searches;
 
 use std::path::{Path, PathBuf};
@@ -12,10 +15,10 @@ use super::error::{Error, Result};
 
 /// Tolerance of scores: absolute below 1, relative above. Labels and times must be equal.
 const SCORE_TOLERANCE: f64 = 1e-4;
-/// Tolerance of sums of scores.
+/// Tolerance of scores summed over a hypothesis.
 const SUM_TOLERANCE: f64 = 1e-3;
 
-/// Sidecar of a case.
+/// JSON file of a case: sizes of the model, lengths, and expected results.
 #[derive(Debug, Deserialize)]
 struct Sidecar {
     model: DecodingModelConfig,

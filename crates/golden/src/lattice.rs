@@ -1,4 +1,8 @@
-//! Cases of recognition lattices and of their components, computed by LAST.
+//! Golden test of recognition lattices, computed by LAST in f64 and f32.
+//!
+//! LAST is the library of Wu et al. (see `docs/lattices.md`) for globally normalized transducers.
+//! Some files have a whole lattice, others one component: contexts, semirings, weight functions,
+//! single steps.
 mod arc_weights;
 mod check;
 mod components;

@@ -1,4 +1,4 @@
-//! Runs the loss of a case and pairs results with stored values.
+//! Golden test of transducer losses: runs a case and pairs results with stored values.
 use rnnt_loss::Element;
 use rnnt_loss::{
     Head, HiddenInputs, JointNetwork, Layout, NetworkInputs, Options, Reduction, ScoreInputs, Session,
@@ -21,7 +21,7 @@ pub(super) fn is_supported(kind: &str) -> bool {
         .contains(&kind)
 }
 
-/// Runs a case with `F` as the type of its rows.
+/// Runs a case with inputs of type `F`: f32 or f64.
 pub(super) fn run<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> {
     match case.kind.as_str() {
         "rnnt_fused_linear" => rows::<F>(case),
@@ -82,7 +82,9 @@ fn dense<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> {
     Ok(out)
 }
 
-/// Adds the losses as two toolkits report them (without and with FastEmit).
+/// Adds the loss, and the FastEmit loss that NeMo reports.
+///
+/// NeMo multiplies the loss by `1 + λ`.
 fn losses(out: &mut LossOutcome, case: &LossCase, output: &[f64]) -> Result<(), RunError> {
     out.loss(case, "loss", output)?;
     let scale = 1.0 + case.options.fastemit_lambda;
@@ -112,7 +114,7 @@ fn log_sums(
     Ok(())
 }
 
-/// Runs hidden rows and a head.
+/// Runs joint network outputs `[N, H]` (`h`) with a head (`W`, `b`).
 fn rows<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> {
     let targets = case.targets()?;
     let [_, width] = case.shape("W")?;
@@ -148,6 +150,9 @@ fn rows<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> {
 }
 
 /// Runs encoder and predictor outputs with the whole joint network.
+///
+/// Names of the case: `W_A` and `W_L` project `h_enc` and `h_pred` with bias `b_Z`; the head is
+/// `W_O` and `b_O`.
 fn joint<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> {
     let targets = case.targets()?;
     let ([_, frames, encoder_width], [_, positions, predictor_width]) =
@@ -199,6 +204,7 @@ fn joint<F: Element>(case: &LossCase) -> Result<LossOutcome, RunError> {
     Ok(out)
 }
 
+/// Returns the maximum of a size over the utterances.
 fn max(targets: &Targets, size: impl Fn(usize) -> usize) -> usize {
     (0..targets.batch()).map(size).max().unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Cases of MLPerf's RNN-T: front end, model, optimizer and batches.
+//! Golden test of MLPerf's RNN-T benchmark: front end, model, optimizer and batches.
 mod batching;
 mod check;
 mod decode;
@@ -24,7 +24,7 @@ use super::error::Result;
 /// Function that runs a case.
 type MlPerfRun = fn(&mut Check) -> std::result::Result<(), RunError>;
 
-/// Runs of each kind with the name of their type.
+/// Kinds of cases; each kind has one run per floating-point type.
 const KINDS: [(&str, &[(&str, MlPerfRun)]); 10] = [
     ("features", &[("f64", features::stages), ("f32", features::outputs)]),
     ("specaugment", &[("-", specaugment::run)]),

@@ -1,4 +1,4 @@
-//! Results of the run of a loss, paired with the stored values.
+//! Results of one golden loss case, each paired with its stored values.
 use rnnt_loss::Element;
 use rnnt_loss::{Options, Targets};
 
@@ -16,7 +16,7 @@ pub struct Comparison {
     pub stored: StoredTensor,
 }
 
-/// Results of a case to compare.
+/// Results of a case, paired with the values that they must match.
 #[derive(Debug, Default)]
 pub struct LossOutcome {
     /// Log-probabilities: losses, reductions, forward and backward sums.
@@ -34,6 +34,7 @@ pub struct LossOutcome {
 }
 
 impl LossOutcome {
+    /// Adds losses, if the case stores values of this name.
     pub(super) fn loss<F: Element>(
         &mut self,
         case: &LossCase,
@@ -43,6 +44,7 @@ impl LossOutcome {
         pair(case, name, actual).map(|pair| self.losses.extend(pair))
     }
 
+    /// Adds a gradient, if the case stores values of this name.
     pub(super) fn gradient<F: Element>(
         &mut self,
         case: &LossCase,
@@ -53,6 +55,8 @@ impl LossOutcome {
     }
 
     /// Records a gradient that is not exactly zero in padding.
+    ///
+    /// The gradient has rows of `width` values; `is_real` is false for rows of padding.
     pub(super) fn expect_zero_padding<F: Element>(
         &mut self,
         name: &'static str,
@@ -84,7 +88,9 @@ pub(super) fn options(case: &LossCase) -> Options {
     Options { fastemit, clamp, delay_penalty, ..Options::default() }
 }
 
-/// Returns true for rows of a padded batch that are sites.
+/// Returns, per row of a padded batch, whether it is a site.
+///
+/// A site is a lattice node (t, u) of an utterance; the batch is `[B, T, U+1]`.
 pub(super) fn real_rows(targets: &Targets, frames: usize, positions: usize) -> Vec<bool> {
     let site = |i: usize| (i / positions / frames, i / positions % frames, i % positions);
     let real = |(b, t, u): (usize, usize, usize)| t < targets.frames(b) && u <= targets.labels(b).len();

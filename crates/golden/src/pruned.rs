@@ -1,4 +1,7 @@
-//! Cases of the pruned transducer: first pass, ranges, second pass.
+//! Golden test of the pruned transducer: first pass, ranges, second pass.
+//!
+//! Names as in k2: `am` and `lm` are frame and label scores of the simple joiner; `px` and `py` are
+//! occupancies of label and blank arcs; `ranges` are the label positions kept for each frame.
 use pruned::{Batch, Matrices, Ranges, Unigram, first_pass};
 use rnnt_loss::Element;
 use rnnt_loss::{
@@ -74,6 +77,7 @@ fn topology(case: &LossCase) -> Result<Topology, RunError> {
     Ok(topology)
 }
 
+/// Returns the pruning settings of the case: width of a range, and smoothing scales.
 fn pruning(case: &LossCase) -> Result<Pruning, RunError> {
     let Some(s_range) = case.options.s_range_requested else {
         return Err(case.error("options.s_range_requested", "a width", "none").into());
@@ -82,7 +86,7 @@ fn pruning(case: &LossCase) -> Result<Pruning, RunError> {
     Ok(Pruning { s_range, lm_only_scale, am_only_scale, unigram: Unigram::AllRows })
 }
 
-/// Compares the occupancies of the first pass, stored by label and frame.
+/// Compares the arc occupancies of the first pass, stored as `[B, U, T]`.
 fn occupancies<F: Element>(
     out: &mut LossOutcome,
     case: &LossCase,
@@ -136,7 +140,8 @@ fn ranges(
         for t in 0..targets.frames(b) {
             let row = &stored[(b * frames + t) * width..][..width];
             let band = ranges.band(b, t);
-            // Files store as many positions as the longest utterance has.
+            // Files pad the range of every frame to the same width; only the band itself is
+            // compared.
             let is_same_start = row[0] == band.start as f64 && band.len() <= width;
             if !is_same_start || row[band.len() - 1] != (band.end - 1) as f64 {
                 out.mismatches.push("ranges");
@@ -147,7 +152,9 @@ fn ranges(
     Ok(())
 }
 
-/// Runs stored scores of the retained sites.
+/// Runs the second pass on stored scores of the retained sites.
+///
+/// A retained site is a lattice node (t, u) inside the range of its frame.
 fn scores<F: Element>(
     out: &mut LossOutcome,
     case: &LossCase,

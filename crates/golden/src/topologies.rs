@@ -1,4 +1,4 @@
-//! Cases of transducers with durations: TDT and multi-blank.
+//! Golden test of losses with durations: TDT and multi-blank transducers.
 use rnnt_loss::Element;
 use rnnt_loss::{
     Layout, Loss, LossOutput, Options, Reduction, ScoreInputs, Session, TokenNormalization, Topology,
@@ -43,6 +43,7 @@ pub(super) fn multi_blank<F: Element>(case: &LossCase) -> Result<LossOutcome, Ru
     outcome(case, &output, classes, &real_rows(&targets, frames, positions))
 }
 
+/// Pairs losses and gradient with stored values; padded sites must have zero gradients.
 fn outcome<F: Element>(
     case: &LossCase,
     output: &LossOutput<F>,

@@ -1,4 +1,4 @@
-//! Padded batches of transducer problems and their validation.
+//! Checks lengths, ids and values of a padded batch.
 
 use crate::error::{Result, shape, value};
 

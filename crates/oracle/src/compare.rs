@@ -1,4 +1,4 @@
-//! Differences between two arrays, absolute and relative, and assertions for tests.
+//! Largest and relative differences of two arrays, and assertions for tests.
 
 use crate::error::{Result, shape};
 

@@ -1,4 +1,6 @@
-//! Connectionist temporal classification by enumerating every labeling of the frames.
+//! CTC (connectionist temporal classification) loss by enumeration of all labelings.
+//!
+//! A labeling is one class per frame, so there are `C^T` of them: tiny problems only.
 
 use crate::error::{Error, Result, shape, value};
 use crate::paths::log_sum;

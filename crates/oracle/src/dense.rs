@@ -73,7 +73,7 @@ pub fn joint_logits(
 /// `hidden` `[N, H]`, `weight` `[C, H]`, `bias` `[C]`; returns `[N, C]`.
 ///
 /// # Errors
-/// Candle's own errors.
+/// An operation of candle fails, for example for shapes that do not fit together.
 pub fn head_logits(hidden: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     let bias_input = Tensor::ones((hidden.dim(0)?, 1), hidden.dtype(), hidden.device())?;
     let weight = Tensor::cat(&[weight, &bias.unsqueeze(1)?], 1)?;
@@ -163,7 +163,7 @@ pub fn low_memory_transducer_loss(
 /// `logits` `[..., C]`, `classes` `[..., S]` in u32; returns `[..., S]`.
 ///
 /// # Errors
-/// Candle's own errors.
+/// An operation of candle fails, for example for shapes that do not fit together.
 pub fn select_log_probs(logits: &Tensor, classes: &Tensor) -> Result<Tensor> {
     // The maximum is a constant: it cancels, so it carries no gradient.
     let max = logits.max_keepdim(D::Minus1)?.detach();

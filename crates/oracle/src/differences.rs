@@ -1,4 +1,6 @@
-//! Gradients by central differences, independent of any analytical derivative.
+//! Gradients of any scalar function by central differences.
+//!
+//! They check analytical gradients without sharing any derivation with them.
 
 use crate::error::Result;
 

@@ -1,4 +1,6 @@
-//! The forward-backward recursion in f64, in plain loops, from dense logits.
+//! Reference transducer loss: forward-backward recursion in f64 from dense logits.
+//!
+//! It uses plain loops. A site is a lattice node: frame t, label position u.
 //!
 //! `p(c | t, u)` is the softmax of the logits of a site, `b(t, u)` the log-probability of the
 //! blank, and `y(t, u)` that of label `u + 1`:

@@ -1,4 +1,4 @@
-//! Levenshtein alignment of a hypothesis with a reference.
+//! Word alignment of a hypothesis with a reference (Levenshtein distance).
 
 mod bit_parallel;
 

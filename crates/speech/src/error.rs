@@ -1,4 +1,4 @@
-//! The error type of this crate.
+//! Error type of the crate speech.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The floating-point types of feature extraction.
+//! Trait of the floating-point types in which features are computed: f32, f64.
 
 use realfft::FftNum;
 

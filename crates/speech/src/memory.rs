@@ -1,4 +1,4 @@
-//! The memory that a process may still allocate.
+//! Memory that this process may still allocate: system, cgroup and `PANDA_MEMORY`.
 
 /// Environment variable that limits the memory of a process, such as `8GiB`.
 pub const MEMORY_VARIABLE: &str = "PANDA_MEMORY";

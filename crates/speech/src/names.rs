@@ -1,4 +1,4 @@
-//! Names in JSON that may be numbers, for serde's `deserialize_with`.
+//! Deserializes names of utterances and speakers, which JSON may give as numbers.
 
 use serde::de::{Deserialize, Deserializer, Error};
 use serde_json::value::RawValue;

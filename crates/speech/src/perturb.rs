@@ -1,4 +1,4 @@
-//! Speaker and speed perturbation by resampling log-mel features.
+//! Speaker and speed perturbation (augmentation) by resampling log-mel features.
 
 use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Sentence marks of language-model corpora: `<s>` and `</s>`.
+//! Removes sentence marks (`<s>`, `</s>`) of language-model corpora from texts.
 
 /// Start and end of a sentence.
 const MARKS: [&str; 2] = ["<s>", "</s>"];

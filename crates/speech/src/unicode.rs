@@ -1,4 +1,4 @@
-//! Unicode normalization forms.
+//! Unicode normalization of texts: NFC, NFKC or none.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! A synthetic model and its encoder outputs.
+//! Synthetic transducer (RNN-T, TDT) and encoder outputs for decoding benchmarks.
 //!
 //! They are the same in every process and in `crates/bench/python/torch_decode.py`.
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const DURATIONS: [usize; 5] = [0, 1, 2, 3, 4];
 
 /// Random weights of a model.
 ///
-/// The bias of the blank is chosen so that a quarter of the frames has a label.
+/// With the bias of the blank (`blank_bias`), about a quarter of the frames has a label.
 pub struct SyntheticWeights {
     embedding: Vec<f32>,
     input: Vec<f32>,

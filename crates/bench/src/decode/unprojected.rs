@@ -1,4 +1,6 @@
-//! A joint network that computes both projections for each site.
+//! Baseline joint network: projects encoder and predictor outputs at every site.
+//!
+//! A site is a lattice node (t, u). The measured system projects each frame and label only once.
 use std::sync::{Mutex, PoisonError};
 
 use decoding::{Activation, AffineLayer, JointScorer, NetworkScratch, SiteBatch};
@@ -25,7 +27,7 @@ pub struct UnprojectedJoint {
     buffers: Mutex<JointBuffers>,
 }
 
-/// Scratch memory of a call: rows of its sites.
+/// Scratch memory of a call: one row per evaluated site in each buffer.
 #[derive(Default)]
 struct JointBuffers {
     encoded: Vec<f32>,

@@ -1,4 +1,4 @@
-//! Suites of losses: the transducer loss of many sizes, and lattices.
+//! Suites of losses: the transducer loss at many sizes, and lattice recursions.
 use rnnt_loss::DEFAULT_BUDGET;
 
 use super::{SHORT_UTTERANCES, SuiteOptions, medium, thousands};

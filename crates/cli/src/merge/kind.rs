@@ -1,4 +1,4 @@
-//! Detects the kind of a part from its name and lines.
+//! Detects what a part of `panda merge` contains: hypotheses, alignments, lines.
 use std::path::Path;
 
 use recognizer::{Alignments, Transcript};

@@ -1,4 +1,4 @@
-//! Reads and checks the parts of a merge.
+//! Reads and checks the parts of `panda merge`: outputs of sharded runs.
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 

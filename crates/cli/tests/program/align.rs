@@ -1,4 +1,4 @@
-//! `panda align`: times of words and tokens.
+//! Tests of `panda align`: times of words and tokens.
 use serde_json::Value;
 
 use super::toy::{Toy, leftovers};

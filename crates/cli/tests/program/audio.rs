@@ -1,4 +1,4 @@
-//! Conversion of recordings, and recordings of silence.
+//! Tests of reading recordings: conversion, and recordings of silence.
 use std::path::Path;
 
 use super::align::{CHECKPOINT, trained};

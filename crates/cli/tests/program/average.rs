@@ -1,4 +1,4 @@
-//! `panda average` on checkpoints and run folders.
+//! Tests of `panda average` on checkpoints and run folders.
 use super::toy::{Toy, leftovers};
 use super::{finish, panda};
 

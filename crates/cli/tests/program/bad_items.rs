@@ -1,4 +1,4 @@
-//! Unusable utterances, and empty shards.
+//! Tests of commands on unusable utterances and empty shards.
 use super::align::{CHECKPOINT, trained};
 use super::toy::Toy;
 use super::{finish, panda};

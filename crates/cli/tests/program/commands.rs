@@ -1,4 +1,4 @@
-//! Output, files and exit status of the commands.
+//! Tests of all commands: output, files and exit status.
 use super::toy::{RATE, Toy, leftovers, write_wav};
 use super::{finish, panda};
 

@@ -1,4 +1,4 @@
-//! Searches, output formats, long recordings and streaming.
+//! Tests of decoding: searches, output formats, long recordings, streaming.
 use std::io::Write;
 use std::process::{Command, Stdio};
 

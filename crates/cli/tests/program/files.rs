@@ -1,4 +1,4 @@
-//! Links, pipes and reserved file names as inputs and outputs.
+//! Tests of links, pipes and reserved file names as inputs and outputs.
 #![cfg(unix)]
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, symlink};

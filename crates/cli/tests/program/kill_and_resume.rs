@@ -1,4 +1,4 @@
-//! Runs that are killed or interrupted and then resumed.
+//! Tests of training runs that are killed or interrupted and then resumed.
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant, SystemTime};

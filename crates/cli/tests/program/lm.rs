@@ -1,4 +1,4 @@
-//! `panda lm`: n-grams of texts and manifests.
+//! Tests of `panda lm`: n-grams of texts and manifests.
 use std::fs;
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! `panda merge` on edited, repeated and corrupted parts.
+//! Tests of `panda merge` on edited, repeated and corrupted parts.
 use std::fs;
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Names of recordings in outputs, and caption options.
+//! Tests of names of recordings in outputs, and of caption options.
 use std::collections::BTreeSet;
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! `panda prepare` on excerpts of corpora.
+//! Tests of `panda prepare` on excerpts of corpora.
 use std::fs;
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Untrusted names and texts are escaped in all output for people.
+//! Tests that printed output escapes untrusted names and texts.
 //!
 //! They neither start a new line nor reach the terminal as control characters.
 use std::fs;

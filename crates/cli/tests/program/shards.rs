@@ -1,4 +1,4 @@
-//! Sharded runs and `panda merge`.
+//! Tests of sharded runs (`--shard I/N`) and `panda merge`.
 use super::align::{CHECKPOINT, trained};
 use super::{finish, panda};
 

@@ -1,4 +1,4 @@
-//! Outputs (files, links, pipes, closed pipes, full disks) and signals.
+//! Tests of output targets (files, pipes, full disks) and of signals.
 #![cfg(unix)]
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

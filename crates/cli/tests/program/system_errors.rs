@@ -1,4 +1,4 @@
-//! Messages contain the error of the system, the path and the action.
+//! Tests that messages contain the system's error, the path and the action.
 #![cfg(unix)]
 use std::fs;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Unicode forms, special words and blank lines of texts.
+//! Tests of Unicode forms, special words and blank lines of texts.
 use super::toy::Toy;
 use super::{finish, panda};
 

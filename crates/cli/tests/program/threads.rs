@@ -1,4 +1,4 @@
-//! Results do not depend on the number of threads.
+//! Tests that results do not depend on the number of threads.
 use super::toy::Toy;
 use super::{finish, panda};
 

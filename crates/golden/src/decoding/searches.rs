@@ -1,4 +1,4 @@
-//! Runs the decoders of a case and compares their hypotheses.
+//! Runs each decoder of a golden case and compares its hypotheses.
 use std::sync::Arc;
 
 use decoding::{
@@ -22,6 +22,7 @@ fn options(max_symbols: Option<usize>) -> decoding::GreedyOptions {
     decoding::GreedyOptions { max_symbols, record_steps: true, ..decoding::GreedyOptions::default() }
 }
 
+/// Compares labels, times and scores; with `steps`, also the site of every joint evaluation.
 fn compare(actual: &Hypotheses, expected: &[GreedyCase], steps: bool, check: &mut Check) {
     check.expect_equal("utterances", actual.len(), expected.len());
     for (b, expected) in expected.iter().enumerate().take(actual.len()) {
@@ -146,7 +147,7 @@ fn search(
 
 /// Log-probabilities `[V + 1, V]` of the next label (column) after a label (row).
 ///
-/// Both without the blank; row V is the start.
+/// Neither axis contains the blank; row V is the start of the sequence.
 #[derive(Debug)]
 struct Bigram {
     table: Vec<f32>,
@@ -174,6 +175,7 @@ impl Scorer for Bigram {
     }
 }
 
+/// Checks greedy search with shallow fusion of a bigram language model.
 pub(super) fn greedy_with_lm(
     case: &DecodingCase,
     max_symbols: Option<usize>,
@@ -192,6 +194,7 @@ pub(super) fn greedy_with_lm(
     Ok(())
 }
 
+/// Checks streaming: greedy search that receives `chunk` frames at a time.
 pub(super) fn chunked_greedy(
     case: &DecodingCase,
     max_symbols: Option<usize>,
@@ -222,6 +225,9 @@ pub(super) fn chunked_greedy(
     }
 }
 
+/// Checks the n-best lists of modified beam search.
+///
+/// It emits at most one label per frame.
 pub(super) fn modified_beam(
     case: &DecodingCase,
     options: decoding::BeamOptions,

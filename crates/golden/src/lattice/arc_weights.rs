@@ -1,4 +1,6 @@
-//! Distances of a lattice by definition, from its arc weights.
+//! Checks path sums and marginals of lattices from explicit arc weights.
+//!
+//! The slow functions of `lattice::distance` follow the definition. C: context states, V: labels.
 use lattice::distance::{FrameArc, arc_sums, distance, string_distance};
 use lattice::{Context, Labels};
 use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};
@@ -8,7 +10,7 @@ use super::check::{Check, Quantity};
 use super::inputs::LatticeInputs;
 use crate::error::RunError;
 
-/// Arc weights of blanks `[B.., T, C]` and labels `[B.., T, C, V]`.
+/// Arc weights of blanks `[B.., T, C]` and of labels `[B.., T, C, V]` (`lexical`).
 pub struct ArcWeights {
     pub blank: Vec<f64>,
     pub lexical: Vec<f64>,
@@ -25,6 +27,7 @@ impl ArcWeights {
         self.marginals(check, inputs)
     }
 
+    /// Returns the weight of an arc; label 0 is the blank, and `row` is utterance and frame.
     fn weight<F: Element>(&self, inputs: &LatticeInputs<F>, row: usize, arc: FrameArc) -> f64 {
         let at = row * inputs.context.states() + arc.context;
         match arc.label {
@@ -33,6 +36,9 @@ impl ArcWeights {
         }
     }
 
+    /// Compares denominators, numerators and forward weights α.
+    ///
+    /// A denominator sums over all paths, a numerator over those that spell the labels.
     fn sums<F: Element, S: Semiring<Weight = f64>>(
         &self,
         check: &mut Check,
@@ -69,6 +75,7 @@ impl ArcWeights {
         Ok(())
     }
 
+    /// Compares the marginals of all arcs, with one value per alignment state.
     fn marginals<F: Element>(&self, check: &mut Check, inputs: &LatticeInputs<F>) -> Result<(), RunError> {
         let (context, alignment) = (&inputs.context, inputs.alignment);
         let (frames, padded) = (inputs.frames()?, inputs.padded());

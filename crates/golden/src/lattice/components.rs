@@ -1,10 +1,13 @@
-//! Helpers for files of components.
+//! Helpers for golden files that test one component of a recognition lattice.
+//!
+//! A file has several configurations; the prefix of a tensor name, such as `v3_n1_fld2`, is the key
+//! of one.
 use rnnt_loss::Element;
 
 use super::file::File;
 use crate::error::Result;
 
-/// Returns the unique prefixes of names up to the first slash.
+/// Returns the keys of a file: the distinct prefixes of names before the first slash.
 pub fn keys(file: &File) -> Vec<String> {
     let mut keys: Vec<String> =
         file.names().filter_map(|name| Some(name.split_once('/')?.0.to_owned())).collect();

@@ -1,4 +1,6 @@
-//! Cases of contexts: next states, walks and reductions.
+//! Golden test of context automata: next states, walks, and sums over arcs.
+//!
+//! A context state is what a path remembers of its labels. `p`: state, `y`: label, 0 for the blank.
 //!
 //! Semirings compute in f64; their results are rounded to the type of the run.
 use lattice::context::{backward_broadcast, forward_reduce, forward_reduce_backward, walk_states};
@@ -16,6 +18,7 @@ pub fn is_result(name: &str) -> bool {
     !["walk_labels", "weights", "backward_broadcast_in"].contains(&name) && !name.ends_with("_cotangent")
 }
 
+/// Checks contexts that remember the last n labels (`FullNGram`).
 pub fn full_ngrams<F: Element>(check: &mut Check) -> Result<(), RunError> {
     for key in keys(check.file) {
         let context = FullNGram::new(number(check.file, &key, "v")?, number(check.file, &key, "n")?)?;
@@ -30,6 +33,7 @@ pub fn full_ngrams<F: Element>(check: &mut Check) -> Result<(), RunError> {
     Ok(())
 }
 
+/// Checks contexts given as a table of next states (`NextStateTable`).
 pub fn tables<F: Element>(check: &mut Check) -> Result<(), RunError> {
     for key in keys(check.file) {
         let name = format!("{key}/next_state_table");
@@ -40,6 +44,7 @@ pub fn tables<F: Element>(check: &mut Check) -> Result<(), RunError> {
     Ok(())
 }
 
+/// Checks transitions, state sequences of label strings, and reductions of a context.
 fn check_context<F: Element>(check: &mut Check, key: &str, context: &dyn Context) -> Result<(), RunError> {
     let (states, labels) = (context.states(), context.vocabulary());
     let next = |p: usize| (1..=labels).map(move |y| context.next_state(p, y));
@@ -62,6 +67,7 @@ fn check_context<F: Element>(check: &mut Check, key: &str, context: &dyn Context
     Ok(check.values(&format!("{key}/backward_broadcast_out"), &broadcast)?)
 }
 
+/// Checks the sum of arc weights into each next state.
 fn reduce<F: Element, S: Semiring<Weight = f64>>(
     check: &mut Check,
     key: &str,
@@ -78,6 +84,7 @@ fn reduce<F: Element, S: Semiring<Weight = f64>>(
     Ok(check.compare(Quantity::Value, &format!("{key}/forward_reduce_{semiring}"), &rounded::<F>(sums))?)
 }
 
+/// Checks the gradient of `reduce` for given cotangents.
 fn gradient<F: Element, S: Differentiable>(
     check: &mut Check,
     key: &str,

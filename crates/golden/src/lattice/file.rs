@@ -1,4 +1,4 @@
-//! A golden file of recognition lattices: tensors and settings.
+//! A golden file of recognition lattices: its tensors and its settings.
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Inputs of a lattice case, in the type of a run.
+//! Inputs of a golden lattice case, converted to f32 or f64.
 use std::collections::BTreeMap;
 
 use lattice::weight_fn::Normalize;

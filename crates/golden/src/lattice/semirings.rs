@@ -1,4 +1,4 @@
-//! Cases of semirings: operations, sums and products of rows, gradients; in f64.
+//! Golden test of semirings: operations, row sums and products, gradients; in f64.
 use rnnt_dp::semiring::{
     Axis, Cartesian, Differentiable, Log, LogLogExpectation, Probability, Semiring, Tropical,
 };
@@ -38,6 +38,7 @@ pub fn semirings<F: Element>(check: &mut Check) -> Result<(), RunError> {
     pairs::<F>(check, names("prod"), &rows.prod::<Twins>(&values).map_err(|e| axis_error(check, e))?)
 }
 
+/// Checks a semiring of single numbers: real, log or tropical.
 fn numbers<F: Element, S: Differentiable>(check: &mut Check, name: &str) -> Result<(), RunError> {
     let tensor = |operation: &str| format!("{name}/{operation}");
     check.compare(Quantity::Value, &tensor("zero"), &rounded::<F>([S::ZERO]))?;
@@ -75,6 +76,7 @@ fn numbers<F: Element, S: Differentiable>(check: &mut Check, name: &str) -> Resu
     Ok(())
 }
 
+/// Checks the expectation semiring: pairs of log weight and log of the weighted value.
 fn expectations<F: Element>(check: &mut Check) -> Result<(), RunError> {
     type E = LogLogExpectation;
     let names =
@@ -102,6 +104,7 @@ fn expectations<F: Element>(check: &mut Check) -> Result<(), RunError> {
     pairs::<F>(check, names("zero_weight_out"), &blocked)
 }
 
+/// Compares the two components of pairs with two tensors.
 fn pairs<F: Element>(
     check: &mut Check,
     [first, second]: [String; 2],

@@ -1,4 +1,7 @@
-//! Cases of single frames with separate arc weights per alignment state; in f64.
+//! Golden test of one frame of the lattice recursion, in f64.
+//!
+//! Unlike in a whole lattice, the arc weights differ per alignment state: the number of labels
+//! already emitted on the frame.
 use lattice::distance::{arc_sums_step, forward_step, string_forward_step};
 use lattice::{AlignmentLattice, ArcEnd, Arcs, FullNGram};
 use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};
@@ -17,6 +20,7 @@ pub fn is_result(name: &str) -> bool {
     !INPUTS.contains(&name)
 }
 
+/// Checks the transitions of alignment states, and forward and backward steps.
 pub fn steps<F: Element>(check: &mut Check) -> Result<(), RunError> {
     for key in keys(check.file) {
         let context = FullNGram::new(number(check.file, &key, "v")?, number(check.file, &key, "n")?)?;

@@ -1,4 +1,4 @@
-//! Arc weights, sums over paths with gradients, and marginals.
+//! Golden test of arc weights, log-sums over paths with gradients, and marginals.
 use lattice::{Frames, LatticeOutput, LatticeSession, Options, PathSum, RecognitionLattice};
 use rnnt_loss::Element;
 

@@ -1,4 +1,7 @@
-//! Cases of weight functions: joint network, local normalization, recurrent cacher.
+//! Golden test of weight functions: the arc weights of a lattice.
+//!
+//! They are the joint network, local normalization (HAT, log-softmax) and a recurrent network over
+//! contexts. `c`: context states, `v`: labels; a blank arc has one weight per state, label arcs V.
 use lattice::weight_fn::Normalize;
 use lattice::{
     Arcs, ArcsMut, BoundWeights, Embeddings, JointWeightFn, LocallyNormalized, Parameters, SharedRnn,
@@ -63,6 +66,7 @@ fn backward<F: Element>(
     Ok(())
 }
 
+/// Checks weights and gradients of the joint network.
 fn joint<F: Element>(check: &mut Check) -> Result<(), RunError> {
     let file = check.file;
     let tensor = |name: &str| file.values::<F>(&format!("joint/{name}"));
@@ -143,6 +147,7 @@ fn table<F: Element>(
     Ok(rows.flat_map(|(&b, l)| std::iter::once(b).chain(l.iter().copied())).collect())
 }
 
+/// Checks weights and gradients of local normalization, on given weights.
 fn normalized<F: Element>(check: &mut Check) -> Result<(), RunError> {
     let [frames, states, vocabulary] = check.file.shape("normalize/lexical")?;
     let values = table::<F>(check.file, ["normalize/blank", "normalize/lexical"], vocabulary)?;
@@ -180,6 +185,7 @@ fn extreme_blanks<F: Element>(check: &mut Check) -> Result<(), RunError> {
     Ok(check.values("hat_extreme/lexical_exact", &lexical)?)
 }
 
+/// Checks embeddings and gradients of the recurrent network over contexts.
 fn recurrent_cacher<F: Element>(check: &mut Check) -> Result<(), RunError> {
     let file = check.file;
     let [vocabulary, order] = file.integers("rnn_cacher/vocab_context")?[..] else {

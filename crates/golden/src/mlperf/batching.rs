@@ -1,4 +1,7 @@
-//! Cases of batching: filter, buckets, splits and packing; all results must be equal.
+//! Golden test of batching in MLPerf's RNN-T; all results must be equal.
+//!
+//! It covers the filter by duration, buckets of similar length, splits of a batch, and packed
+//! offsets.
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
@@ -38,6 +41,7 @@ struct BatchPlan {
     samples_trained_per_epoch: usize,
 }
 
+/// Checks the filter by duration, the buckets, and epoch sizes.
 fn filter_and_buckets(check: &mut Check) -> Result<(), RunError> {
     let mut options: Options = check.file.field("options")?;
     let durations = check.input::<f64>("durations")?;
@@ -75,6 +79,7 @@ fn filter_and_buckets(check: &mut Check) -> Result<(), RunError> {
     Ok(())
 }
 
+/// Expected split of a padded batch by time, for recurrent layers.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Sequences {
@@ -88,6 +93,7 @@ struct Sequences {
     is_split: bool,
 }
 
+/// Expected static lengths, and the one used for each length.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Captured {
@@ -97,6 +103,7 @@ struct Captured {
     lookup: Vec<(usize, usize)>,
 }
 
+/// Expected split of a batch by utterances; `error` requires a failure.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Split {
@@ -110,6 +117,7 @@ struct Split {
     error: bool,
 }
 
+/// Expected number of rows after framing, splicing and stacking of a signal.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Signal {
@@ -119,6 +127,7 @@ struct Signal {
     encoder: usize,
 }
 
+/// Checks splits of a batch, static lengths, frame counts, and offsets.
 fn parts(check: &mut Check) -> Result<(), RunError> {
     for case in check.file.field::<Vec<Sequences>>("sequence_split")? {
         let actual = split_sequences(&case.lens, case.stack, case.min_second_part)?;

@@ -1,4 +1,4 @@
-//! Compares a run with a case within tolerances, and checks completeness.
+//! Compares a run with an MLPerf case within tolerances, and checks completeness.
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 

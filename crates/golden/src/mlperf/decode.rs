@@ -1,4 +1,4 @@
-//! Cases of greedy search with the two stopping rules of the reference.
+//! Golden test of MLPerf's greedy search, with two early stopping rules.
 use decoding::{GreedyOptions, GreedySearch, unpad};
 use serde::Deserialize;
 
@@ -88,10 +88,11 @@ pub fn run(check: &mut Check) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Counts joint evaluations before frame `end`.
+/// Counts the joint evaluations of a search before frame `end`.
 ///
-/// One per label and one per frame that ends with a blank; plus the label that reaches the cap at
-/// `end`.
+/// Each label is one evaluation, and so is each frame that ends with a blank. A frame with
+/// `max_symbols` labels ends without a blank. A capped search has one more: the label that reaches
+/// the cap at `end`.
 fn steps(frames: &[usize], end: usize, max_symbols: usize, capped: bool) -> usize {
     let has_blank = |&frame: &usize| frames.iter().filter(|&&t| t == frame).count() < max_symbols;
     frames.len() + (0..end).filter(has_blank).count() + usize::from(capped)

@@ -1,4 +1,6 @@
-//! Cases of moving averages of weights, in f32 and rounded to f16.
+//! Golden test of the exponential moving average (EMA) of weights.
+//!
+//! The average is updated from exact weights and from weights rounded to f16.
 use rnnt_loss::Element;
 use serde::Deserialize;
 use training::ema::update_average;
@@ -24,7 +26,7 @@ pub fn run<F: Element>(check: &mut Check) -> Result<(), RunError> {
     check.compare("weights_f16", &rounded, Tolerance::Exact)?;
     for decay in options.decays {
         let average = |rows: &[Vec<F>]| {
-            // Both start from the unrounded weights.
+            // The average over f16 weights also starts from the unrounded weights.
             let (mut average, mut averages) = (weights[0].clone(), weights[0].clone());
             for row in &rows[1..] {
                 update_average(&mut average, row, decay);

@@ -1,4 +1,7 @@
-//! Cases of the front end: all stages in f64, features in f32.
+//! Golden test of MLPerf's log-mel front end: all stages in f64, features in f32.
+//!
+//! References are NVIDIA's data-loading library DALI (`library`) and a stand-alone script with
+//! another convention for normalization (`framework`).
 use speech::features::FeatureStages;
 use speech::wave::change_speed;
 use speech::{Audio, FeatureConfig, Features, FrontEnd, Preset};
@@ -27,7 +30,7 @@ const STORED_F32: f64 = 1e-6;
 const LINEAR: f64 = 1e-12;
 const SAMPLE_RATE: u32 = 16_000;
 const MELS: usize = 80;
-/// Frames per spliced row.
+/// Adjacent frames that are joined ("spliced") into one encoder input row.
 const SPLICE: usize = 3;
 /// Channels of a padded spliced row.
 const CHANNELS: usize = 256;
@@ -66,6 +69,7 @@ fn run(check: &mut Check, tolerances: &Tolerances, is_f64: bool) -> CheckResult 
     Ok(())
 }
 
+/// Compares the constants of the front end: mel filters, their edges, and the window.
 fn plan(check: &mut Check, front_end: &FrontEnd) -> CheckResult {
     check.compare("mel_matrix", &front_end.mel_matrix(), Tolerance::RelativeToMax(LINEAR))?;
     check.compare("window", &front_end.window_weights(), Tolerance::RelativeToMax(LINEAR))?;
@@ -176,7 +180,7 @@ fn framework(check: &mut Check, prefix: &str, features: &[f64]) -> CheckResult {
     Ok(())
 }
 
-/// Compares a signal at other speeds, for two of them features.
+/// Compares the signal resampled to other speeds, and some features.
 fn rates(check: &mut Check, front_end: &FrontEnd, tolerances: &Tolerances, is_f64: bool) -> CheckResult {
     let samples: Vec<f32> = check.input::<f64>("audio")?.into_iter().map(|x| x as f32).collect();
     let integers: Vec<f64> = samples.iter().map(|&x| f64::from(x) * 32_768.0).collect();

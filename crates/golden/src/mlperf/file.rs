@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::case::{StoredTensor, read_tensors};
 use crate::error::{Error, Result};
 
+/// One MLPerf case: the JSON sidecar and the tensors that it lists.
 pub struct File {
     pub name: String,
     pub kind: String,

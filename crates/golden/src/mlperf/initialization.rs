@@ -1,4 +1,4 @@
-//! Cases of the full model: shapes, and distributions of its initial weights.
+//! Golden test of MLPerf's full model: parameter shapes and initial distributions.
 use std::collections::BTreeMap;
 
 use model::config::InitKind;
@@ -21,6 +21,7 @@ struct TensorShape {
     count: usize,
 }
 
+/// Compares names, shapes and the total number of parameters.
 pub fn shapes(check: &mut Check) -> Result<(), RunError> {
     let sizes: NetworkSizes = check.file.field("options")?;
     for (field, inputs) in [("in_240", 240), ("in_256", 256)] {
@@ -39,7 +40,9 @@ pub fn shapes(check: &mut Check) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Distribution of a tensor or of a part of it.
+/// Expected distribution of a tensor, or of some gates of an LSTM.
+///
+/// A name that ends in `[forget]` selects the forget gates; other suffixes select the other gates.
 #[derive(Debug, Deserialize)]
 struct Distribution {
     exact: Option<f64>,
@@ -53,6 +56,7 @@ struct Distribution {
 /// Maximum deviation of mean and standard deviation, in units of 1/√count.
 const MAX_SIGMAS: f64 = 5.0;
 
+/// Compares mean, deviation and limits of initial weights with their distributions.
 pub fn run(check: &mut Check) -> Result<(), RunError> {
     let sizes: NetworkSizes = check.file.field("options")?;
     let settings = check.file.sidecar().as_object().into_iter().flatten();

@@ -1,4 +1,6 @@
-//! Cases of LAMB: parameters, moments and trust ratios for given gradients.
+//! Golden test of the LAMB optimizer: weights, moments and trust ratios.
+//!
+//! Gradients of each step are given.
 use rnnt_loss::Element;
 use serde::Deserialize;
 use training::optimizer::{Clip, LambConfig, LambStep};

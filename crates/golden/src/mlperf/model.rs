@@ -1,4 +1,4 @@
-//! Cases of the model: outputs, logits, losses and all gradients.
+//! Golden test of the MLPerf RNN-T model: outputs, logits, losses, gradients.
 use candle_core::{Tensor, Var};
 use model::LossSessions;
 use training::data::Batch;

@@ -1,4 +1,4 @@
-//! Builds the model of a case; maps parameter names of the reference.
+//! Builds the RNN-T of a golden case; maps parameter names of MLPerf's reference.
 use candle_core::{Device, Tensor};
 use model::encoders::{EncoderKind, LstmEncoderConfig, TimeReduction};
 use model::predictors::PredictorKind;

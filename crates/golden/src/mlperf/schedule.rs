@@ -1,4 +1,4 @@
-//! Cases of the learning rate schedule `decay = "mlperf"`.
+//! Golden test of MLPerf's learning rate schedule: `decay = "mlperf"` in recipes.
 use std::collections::BTreeMap;
 
 use rnnt_loss::Element;

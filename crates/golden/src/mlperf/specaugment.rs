@@ -1,4 +1,4 @@
-//! Cases of SpecAugment: given masks, and the distribution of random masks.
+//! Golden test of SpecAugment: given masks, and the distribution of random masks.
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;

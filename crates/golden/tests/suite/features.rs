@@ -1,4 +1,6 @@
-//! Reports on golden front ends and masks, with wrong values too.
+//! Tests the golden reports on front ends and SpecAugment masks.
+//!
+//! Wrong values in a file must fail.
 use std::path::Path;
 
 use oracle::golden;

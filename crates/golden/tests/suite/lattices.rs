@@ -1,4 +1,6 @@
-//! Reports on golden recognition lattices, and on wrong, missing or surplus values.
+//! Tests the golden reports on recognition lattices.
+//!
+//! Wrong, missing or surplus values in a file must fail.
 use std::path::Path;
 
 use oracle::golden;

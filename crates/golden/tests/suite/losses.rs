@@ -1,4 +1,6 @@
-//! Reports on golden losses, on corrupted folders and on wrong values.
+//! Tests the golden reports on losses.
+//!
+//! Wrong values must fail, and corrupted folders must give an error.
 use std::path::Path;
 
 use oracle::golden;

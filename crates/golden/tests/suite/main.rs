@@ -1,4 +1,4 @@
-//! Reports on correct, wrong, corrupted and missing values.
+//! Tests that `golden` passes correct values and rejects wrong or missing ones.
 mod features;
 mod lattices;
 mod losses;

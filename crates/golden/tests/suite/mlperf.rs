@@ -1,4 +1,6 @@
-//! Reports on golden cases of MLPerf, with wrong values too.
+//! Tests the golden reports on cases of MLPerf's RNN-T.
+//!
+//! Wrong values in a file must fail.
 use std::path::Path;
 
 use oracle::golden;

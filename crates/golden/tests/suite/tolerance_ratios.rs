@@ -1,4 +1,4 @@
-//! Ratios of errors to tolerances.
+//! Tests of `tolerance_ratio`: the ratio of an error to its tolerance.
 use golden::{Tolerance, tolerance_ratio};
 
 #[test]

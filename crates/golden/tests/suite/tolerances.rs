@@ -1,4 +1,4 @@
-//! Tolerances of losses and gradients.
+//! Tests of the verdict on a case: tolerances of losses and gradients.
 use golden::{Comparison, FloatType, LossOutcome, PeerErrors, StoredTensor, evaluate};
 
 fn outcome(actual: f64, gradient: f64) -> LossOutcome {

@@ -1,4 +1,4 @@
-//! Errors of all functions, by variant and message.
+//! Tests of all errors of the oracle, by variant and message.
 
 use candle_core::{DType, Device, Tensor};
 use oracle::Error;

@@ -1,4 +1,4 @@
-//! Differences, comparisons and noise.
+//! Tests of finite differences, array comparisons and random numbers.
 use oracle::Error;
 use oracle::compare::{assert_close, assert_near, difference};
 use oracle::differences::central_difference;

@@ -1,4 +1,4 @@
-//! The references compared with dense golden vectors of independent programs, in f64.
+//! Tests the reference losses against golden vectors of independent programs, in f64.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

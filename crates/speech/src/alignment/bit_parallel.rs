@@ -41,6 +41,8 @@ impl BitRow {
         for (row, &unit) in strip.iter().enumerate() {
             masks[unit as usize] |= 1 << row;
         }
+        // `plus`, `minus`: signs of `e[i, j] - e[i-1, j]` in column j, one bit per row of the
+        // strip; `h_plus`, `h_minus`: signs of `e[i, j] - e[i, j-1]`.
         let (mut plus, mut minus) = (!0_u64, 0_u64);
         for (word, units) in hypothesis.chunks(64).enumerate() {
             let (above_plus, above_minus) = (self.plus[word], self.minus[word]);

@@ -1,4 +1,6 @@
-//! AIFF and AIFF-C: a COMM chunk with the coding, an SSND chunk with the samples, in either order.
+//! Reads AIFF and AIFF-C files.
+//!
+//! A COMM chunk has the sample coding, an SSND chunk the samples; either may come first.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Seek, SeekFrom};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Reads a file chunk by chunk.
+//! `AudioChunks`: decodes an audio file chunk by chunk, in constant memory.
 
 use std::path::{Path, PathBuf};
 

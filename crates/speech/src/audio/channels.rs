@@ -1,4 +1,4 @@
-//! Channel selection, mixing, and the conversions applied to a recording.
+//! Converts recordings: selects or averages channels, and reports the changes.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! Decodes any supported file to one channel.
+//! Decodes any supported audio file to one channel, block by block.
 
 use std::io::{BufReader, Read, Seek};
 use std::path::Path;

@@ -1,6 +1,6 @@
-//! A byte range of a file, read like a file.
+//! Reads a byte range of a file like a file.
 //!
-//! Used for members of uncompressed archives.
+//! It gives access to audio files inside uncompressed tar shards.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};

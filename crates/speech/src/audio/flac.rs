@@ -1,4 +1,4 @@
-//! FLAC files, decoded by claxon.
+//! Reads FLAC files, which the crate claxon decodes.
 //!
 //! symphonia is faster but less strict: it skips damaged frames, loses the last frame where other
 //! bytes follow it, and rejects streams with a constant block size whose header gives a smaller

@@ -1,4 +1,4 @@
-//! Chunk headers shared by WAV, AIFF and CAF files.
+//! Reads chunk headers, which WAV, AIFF and CAF files share.
 
 use std::borrow::Cow;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};

@@ -1,4 +1,4 @@
-//! Linear samples and ADPCM blocks, as WAV, AIFF and CAF contain them.
+//! Reads uncompressed samples and ADPCM blocks of WAV, AIFF and CAF files.
 
 mod adpcm;
 mod coding;

@@ -1,4 +1,4 @@
-//! The MP4 edit list, which symphonia does not apply.
+//! Parses the edit list of MP4 files, which symphonia does not apply.
 //!
 //! It declares the encoder delay: the samples to drop at the start.
 //!

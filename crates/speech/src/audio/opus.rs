@@ -1,4 +1,4 @@
-//! Opus packets (RFC 6716) with the header of RFC 7845.
+//! Decodes Opus packets (RFC 6716) with the Ogg header of RFC 7845.
 
 use opus_decoder::OpusDecoder;
 

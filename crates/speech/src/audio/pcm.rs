@@ -1,4 +1,4 @@
-//! Raw mono PCM: signed 16-bit little-endian samples without a header.
+//! Decodes raw mono PCM: 16-bit little-endian samples without a header.
 
 use std::io::{ErrorKind, Read};
 

@@ -1,4 +1,4 @@
-//! Sample rate conversion, by rubato.
+//! Converts the sample rate of signals and streams, with the crate rubato.
 
 use rubato::audioadapter_buffers::direct::InterleavedSlice;
 use rubato::{Async, FixedAsync, Indexing, Resampler, SincInterpolationParameters};

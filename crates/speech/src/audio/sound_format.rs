@@ -21,7 +21,7 @@ pub(super) enum AudioFormat {
     Aiff,
     Caf,
     Packets(Container),
-    /// A unsupported but unsupported format.
+    /// A known format that this crate cannot read, by its name.
     Unsupported(&'static str),
     Unknown,
 }

@@ -1,4 +1,4 @@
-//! Distributions of mask widths and positions.
+//! SpecAugment: distributions of mask widths and positions.
 
 use std::ops::Range;
 

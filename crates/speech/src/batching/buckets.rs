@@ -1,4 +1,4 @@
-//! Equal batches from buckets of similar length, as in MLPerf's RNN-T.
+//! Equal-sized batches from buckets of similar length, as in MLPerf's RNN-T.
 use rand::seq::{SliceRandom, index};
 use rand_chacha::ChaCha8Rng;
 

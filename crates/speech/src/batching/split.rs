@@ -1,4 +1,4 @@
-//! Parts of a batch: by utterances for the joint network, by time for recurrent layers.
+//! Splits a batch by utterances (joint network) or by time (recurrent layers).
 use std::ops::Range;
 
 use super::buckets::setting;

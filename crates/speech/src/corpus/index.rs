@@ -1,4 +1,4 @@
-//! The index of a source: position and length of each utterance, and its file format.
+//! Index of a manifest or shard: where each utterance is, for random access.
 //!
 //! ```text
 //! "panda index 3\n"   stamp of the source: 3 x u64 and its path's checksum

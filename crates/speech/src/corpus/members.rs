@@ -1,4 +1,4 @@
-//! Parses tar headers with limits on their size.
+//! Parses tar headers of shards, with limits on their size.
 
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 

@@ -1,4 +1,4 @@
-//! Numeric ranges in source names: `train-{0000..0099}.tar`.
+//! Expands numeric ranges in names of shards: `train-{0000..0099}.tar`.
 
 use std::path::{Path, PathBuf};
 

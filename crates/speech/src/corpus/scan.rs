@@ -1,4 +1,4 @@
-//! Builds the index of a source, or reads it from the cache.
+//! Indexes a manifest or shard, or reads its index from the cache.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};

@@ -1,4 +1,4 @@
-//! Feature extraction of a whole signal, in f32 or f64.
+//! Log-mel features of a whole signal, in f32 or f64.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! The feature settings of a recipe.
+//! `FeatureConfig`: the settings of the log-mel front end in a recipe.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! The feature matrix of an utterance.
+//! `Features`: log-mel matrix of an utterance, its stacking and normalization.
 
 use crate::fft_float::FftFloat;
 

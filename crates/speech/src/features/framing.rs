@@ -1,4 +1,4 @@
-//! Frames of a signal: positions and window functions.
+//! Splits a signal into frames: frame positions and window functions.
 
 use std::f64::consts::{PI, TAU};
 

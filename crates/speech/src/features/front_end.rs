@@ -1,4 +1,4 @@
-//! The log-mel front end.
+//! `FrontEnd`: computes log-mel features of audio, as a configuration specifies.
 
 use std::ops::Range;
 

@@ -1,4 +1,6 @@
-//! Logarithms of powers, with a reference level and a floor.
+//! Logarithm of mel powers, with a reference level and a floor.
+//!
+//! Automatic gain control (AGC) is a reference level that follows the loudness of the signal.
 
 use super::FeatureConfig;
 use crate::fft_float::FftFloat;

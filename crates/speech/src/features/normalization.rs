@@ -1,4 +1,4 @@
-//! Normalization of features.
+//! Mean and variance normalization of features: per utterance or running.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Published front ends.
+//! `Preset`: published log-mel front ends (MLPerf, Kaldi) as configurations.
 
 use serde::{Deserialize, Serialize};
 

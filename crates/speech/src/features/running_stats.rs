@@ -1,12 +1,21 @@
-//! Statistics of [`Normalization::Running`](super::Normalization::Running).
+//! Running mean and variance of features, for streaming normalization.
+//!
+//! The formulas and the names S, Q, w, n and λ are those of
+//! [`Normalization::Running`](super::Normalization::Running).
 
 use serde::{Deserialize, Serialize};
 
 use crate::fft_float::FftFloat;
 
+/// Weight of the prior: it counts as much as this many seconds of frames.
 const PRIOR_SECONDS: f64 = 2.0;
+/// Time constant of the decay of past frames.
 const DECAY_SECONDS: f64 = 4.0;
+/// Mean μ of the prior.
+///
+/// In nepers of power, relative to a sine of amplitude 1.
 const PRIOR_MEAN: f32 = -14.0;
+/// Standard deviation σ of the prior, in the same unit.
 const PRIOR_DEVIATION: f32 = 3.5;
 
 /// Constants that depend on the hop length.

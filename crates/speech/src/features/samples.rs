@@ -1,4 +1,4 @@
-//! Dither and pre-emphasis of samples.
+//! Dither and pre-emphasis, applied to samples before the Fourier transform.
 
 use std::borrow::Cow;
 use std::f64::consts::TAU;

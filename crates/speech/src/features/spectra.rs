@@ -1,4 +1,4 @@
-//! Mel-filtered power spectra, frame by frame.
+//! Power spectra of frames (FFT), summed by mel filters.
 
 use std::sync::Arc;
 

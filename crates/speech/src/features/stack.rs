@@ -1,4 +1,4 @@
-//! Streaming frame stacking.
+//! `StackStream`: stacks adjacent feature frames into encoder input rows, streaming.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! The streaming front end.
+//! Streaming front end: log-mel features of audio that arrives in chunks.
 
 use serde::{Deserialize, Serialize};
 

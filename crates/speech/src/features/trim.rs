@@ -1,4 +1,4 @@
-//! Removal of leading and trailing silence.
+//! Removes leading and trailing silence of a signal.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Atomic writing of files.
+//! `Destination`: writes files atomically, so that a crash loses no old file.
 //!
 //! | existing file | result |
 //! |---|---|

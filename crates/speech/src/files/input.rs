@@ -1,4 +1,4 @@
-//! Input files.
+//! Opens input files; rejects pipes and devices where a file is required.
 //!
 //! Opening a pipe blocks until a process writes it, and reading a device may never end. Files named
 //! in a list must be regular files and are rejected before they are opened. A file given by the

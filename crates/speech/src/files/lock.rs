@@ -1,4 +1,6 @@
-//! A lock on a file that is never written.
+//! `FileLock`: a file lock that excludes other processes.
+//!
+//! The lock file itself is never written.
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Carnegie Mellon University's AN4 database (Acero 1993).
+//! Prepares the AN4 corpus of Carnegie Mellon University (Acero 1993).
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;

@@ -1,4 +1,4 @@
-//! Checks common to all corpora.
+//! Checks of transcripts, lengths and ids that all corpora share.
 
 use std::collections::HashMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! The Free Spoken Digit Dataset.
+//! Prepares the Free Spoken Digit Dataset (FSDD).
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

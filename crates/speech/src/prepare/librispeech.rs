@@ -1,4 +1,4 @@
-//! LibriSpeech (Panayotov, Chen, Povey, Khudanpur, ICASSP 2015).
+//! Prepares LibriSpeech (Panayotov, Chen, Povey, Khudanpur, ICASSP 2015).
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

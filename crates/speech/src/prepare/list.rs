@@ -1,4 +1,4 @@
-//! Checked utterances and their summary.
+//! Checked utterances of a corpus, and summaries of their lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

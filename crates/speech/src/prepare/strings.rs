@@ -1,4 +1,4 @@
-//! Strings of digits, joined from recordings.
+//! Makes utterances of several digits by joining single-digit recordings.
 //!
 //! ```text
 //! samples = zeros(lead) ++ recording[0] ++ zeros(gaps[0]) ++ recording[1] ++ ... ++ zeros(tail)

@@ -1,4 +1,4 @@
-//! Subwords by byte-pair encoding.
+//! Trains subword tokenizers by byte-pair encoding (BPE).
 
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::tokenizer::Trainer;

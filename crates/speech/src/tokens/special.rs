@@ -1,4 +1,4 @@
-//! Words that are single labels, such as `<unk>` and `[noise]`.
+//! Special words, which are single labels: `<unk>`, `[noise]` and others.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Block convolution of a long signal with a shorter one.
+//! Convolution by FFT (overlap-add) of a signal with a shorter impulse response.
 
 use realfft::num_complex::Complex;
 use realfft::{RealFftPlanner, RealToComplex};

@@ -1,4 +1,4 @@
-//! Additive noise.
+//! Waveform augmentation: adds noise recordings at random signal-to-noise ratios.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Reverberation.
+//! Waveform augmentation: reverberation by random impulse responses.
 
 use std::path::PathBuf;
 

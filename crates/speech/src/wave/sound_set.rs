@@ -1,4 +1,4 @@
-//! A manifest of noise recordings or impulse responses.
+//! `SoundSet`: noise recordings or impulse responses listed in a manifest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

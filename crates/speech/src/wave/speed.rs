@@ -1,4 +1,4 @@
-//! Speed perturbation: tempo and pitch together, as of a slower or faster tape.
+//! Waveform augmentation: changes tempo and pitch together, as MLPerf does.
 
 use std::f64::consts::PI;
 

@@ -1,4 +1,4 @@
-//! Audio formats, and files that differ from their headers.
+//! Tests of reading audio: formats, and files that differ from their headers.
 
 use std::fs;
 use std::path::{Path, PathBuf};

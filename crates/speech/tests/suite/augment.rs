@@ -1,4 +1,4 @@
-//! Masks keep their limits and depend only on the random generator.
+//! Tests of SpecAugment: limits of masks, and reproducibility from the generator.
 
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};

@@ -1,4 +1,4 @@
-//! Batches contain every index once, within the limits, reproducibly.
+//! Tests of batch planning: every index once, within limits, reproducibly.
 
 use proptest::prelude::*;
 use rand::SeedableRng;

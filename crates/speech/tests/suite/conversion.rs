@@ -1,4 +1,4 @@
-//! Recordings that differ from the expected format.
+//! Tests of recordings that do not have the expected format.
 //!
 //! They have several channels, other sample rates, invalid samples or another MD5.
 

@@ -1,4 +1,4 @@
-//! Utterances of manifests and shards by index.
+//! Tests of `Corpus`: access to utterances of manifests and shards by index.
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! Truncated and damaged audio files of every format.
+//! Tests of truncated and damaged audio files of every format.
 //!
 //! The result is a typed error that names the file, or a prefix of the samples.
 

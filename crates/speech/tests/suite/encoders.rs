@@ -1,4 +1,6 @@
-//! Files of independent encoders: lossless formats are exact, lossy ones within a tolerance.
+//! Tests of decoding against files of independent encoders.
+//!
+//! Lossless formats must be exact, lossy ones within a tolerance.
 use std::path::Path;
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! Errors compared with manual counts and properties; the interval with a known distribution.
+//! Tests of error rates against manual counts, and of confidence intervals.
 
 use proptest::prelude::*;
 use speech::{

@@ -1,4 +1,4 @@
-//! Front end: tones in their bins, independence of the level, and no empty bins.
+//! Tests of the log-mel front end: tones, level independence, no empty bins.
 
 use std::f32::consts::TAU;
 

@@ -1,4 +1,4 @@
-//! Audio file formats.
+//! Tests of unusual audio files.
 //!
 //! WAV files without lengths, encodings of WAV, tags around FLAC, declared sizes.
 

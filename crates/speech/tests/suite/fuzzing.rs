@@ -1,4 +1,4 @@
-//! Every parser of this crate on damaged files.
+//! Fuzz tests: every parser of this crate reads damaged files.
 //!
 //! The result is a value or an error that names the file, without a panic or a hang.
 //! `tests/memory` of the workspace tests the memory of the same parsers.

@@ -1,4 +1,4 @@
-//! Manifests: three kinds of lines, and their errors.
+//! Tests of manifests: three kinds of lines, and their errors.
 
 use std::fs;
 use std::path::Path;

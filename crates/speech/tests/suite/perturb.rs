@@ -1,4 +1,4 @@
-//! Perturbed features: their lengths, the bins of tones, and reproducibility from the seed.
+//! Tests of feature perturbation: lengths, bins of tones, reproducibility from the seed.
 
 use std::f32::consts::TAU;
 

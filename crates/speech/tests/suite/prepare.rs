@@ -1,4 +1,4 @@
-//! Preparation of distributed corpora: excerpts of them, and their errors.
+//! Tests of corpus preparation: excerpts of distributed corpora, and their errors.
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

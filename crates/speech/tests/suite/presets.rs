@@ -1,4 +1,4 @@
-//! Presets and other settings of front ends, and their combinations.
+//! Tests of front-end presets (MLPerf, Kaldi) and of combinations of settings.
 //!
 //! The default front end equals its formula bit by bit.
 

@@ -1,4 +1,4 @@
-//! Members of shards: keys with dots, audio formats and records of long names.
+//! Tests of shard members: keys with dots, audio formats, long names.
 //!
 //! Members that are not used are reported.
 use std::fs;

@@ -1,4 +1,4 @@
-//! Special words, Unicode forms and sentence marks.
+//! Tests of special words, Unicode forms and sentence marks.
 
 use speech::TokenizerKind::{Bpe, Characters, InnerCharacters, Unigram, Words};
 use speech::{Error, Tokenizer, TokenizerKind, TokenizerOptions, UnicodeForm};

@@ -1,4 +1,4 @@
-//! Streamed audio gives the same bits as complete audio.
+//! Tests that streamed audio gives the same bits as complete audio.
 
 use std::fs;
 use std::io::{self, Read};

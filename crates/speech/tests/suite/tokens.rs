@@ -1,4 +1,4 @@
-//! Tokenizers: round trips, independence of the order of texts, foreign files.
+//! Tests of tokenizers: round trips, order of texts, files of other programs.
 
 use proptest::prelude::*;
 use speech::TokenizerKind::{Bpe, Characters, InnerCharacters, Unigram, Words};

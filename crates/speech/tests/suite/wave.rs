@@ -1,4 +1,4 @@
-//! Changes to audio: their formulas, their random choices, and their errors.
+//! Tests of waveform augmentation: formulas, random choices, errors.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! ADPCM blocks; those of WAV are decoded by symphonia.
+//! Decodes ADPCM blocks: QuickTime IMA here, those of WAV by symphonia.
 
 use std::path::Path;
 

@@ -1,4 +1,6 @@
-//! Sample data lengths from headers, which streams may leave unfinished.
+//! Finds the length of sample data when a header may be unfinished.
+//!
+//! Programs that write to a pipe cannot go back, so they leave a placeholder length in the header.
 
 /// Largest distance of a placeholder length below 2 and 4 GiB.
 ///

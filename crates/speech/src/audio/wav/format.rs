@@ -1,4 +1,4 @@
-//! The `fmt ` chunk of a WAV file.
+//! Parses the `fmt ` chunk of WAV files: sample coding, channels, rate.
 
 use std::path::Path;
 

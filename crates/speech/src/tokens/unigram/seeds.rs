@@ -1,4 +1,4 @@
-//! The initial pieces of a vocabulary: all repeated strings of the text.
+//! First step of unigram training: collects all repeated strings of the text.
 
 use std::collections::{HashMap, HashSet};
 

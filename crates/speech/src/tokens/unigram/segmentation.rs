@@ -1,4 +1,4 @@
-//! All segmentations of a word into pieces, as a lattice.
+//! Segmentations of a word into subword pieces, as a lattice (unigram model).
 //!
 //! The nodes are the positions before, between and after the characters.
 
