@@ -185,11 +185,6 @@ impl<F: Real> FirstPass<F> {
         Ranges::new(&self.occupancies, self.batch.lattices(), &self.options.topology, s_range)
     }
 
-    /// Returns the batch.
-    pub fn batch(&self) -> &Batch {
-        &self.batch
-    }
-
     /// Adds the gradient of a group of utterances; returns that of unigrams, *group x C*.
     fn group_gradient<'r, S: Source<F>>(
         &self,
