@@ -14,7 +14,7 @@ impl Parameters {
     ///
     /// # Errors
     /// Candle's own errors.
-    pub fn initialize(&self, init: &InitKind, seed: u64) -> Result<()> {
+    pub(crate) fn initialize(&self, init: &InitKind, seed: u64) -> Result<()> {
         match *init {
             InitKind::Plain {} => self.set_forget_biases(),
             InitKind::Mlperf { scale, hidden_bias_scale } => {
