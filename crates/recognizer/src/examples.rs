@@ -63,7 +63,7 @@ pub fn load(
 }
 
 /// [`load`] with a custom conversion.
-pub fn load_with(
+pub(crate) fn load_with(
     utterances: &[Utterance],
     front_end: &FrontEnd,
     tokenizer: Option<&Tokenizer>,
@@ -73,7 +73,7 @@ pub fn load_with(
     load_each(utterances, front_end, tokenizer, conversion, stop).into_iter().collect()
 }
 
-/// [`load_with`] that excludes unusable utterances.
+/// Loads examples like [`load`], but excludes unusable utterances.
 ///
 /// # Errors
 /// Those that do not concern one utterance.
@@ -130,7 +130,7 @@ fn load_each(
 }
 
 /// Counts the recordings with each conversion.
-pub fn count_changes(counts: &mut BTreeMap<AudioChange, usize>, examples: &[Example]) {
+pub(crate) fn count_changes(counts: &mut BTreeMap<AudioChange, usize>, examples: &[Example]) {
     for change in examples.iter().flat_map(|example| &example.changes) {
         *counts.entry(*change).or_default() += 1;
     }
